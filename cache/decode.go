@@ -1,0 +1,120 @@
+package cache
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"reflect"
+	"strings"
+)
+
+// decode fills v from raw as json.Unmarshal does, but knows where it is: an error names the field,
+// an unknown or repeated one is an error as well.
+func decode(path string, raw json.RawMessage, v reflect.Value) error {
+	raw = bytes.TrimSpace(raw)
+	switch {
+	case v.Kind() == reflect.Pointer:
+		if string(raw) == "null" {
+			return nil
+		}
+		v.Set(reflect.New(v.Type().Elem()))
+		return decode(path, raw, v.Elem())
+	case v.Kind() == reflect.Struct && v.Type().PkgPath() == reflect.TypeFor[Record]().PkgPath():
+		return decodeStruct(path, raw, v)
+	case v.Kind() == reflect.Slice:
+		var items []json.RawMessage
+		if err := json.Unmarshal(raw, &items); err != nil {
+			return &FieldError{Field: path, Reason: "want a list"}
+		}
+		v.Set(reflect.MakeSlice(v.Type(), len(items), len(items)))
+		for i, item := range items {
+			if err := decode(fmt.Sprintf("%s[%d]", path, i), item, v.Index(i)); err != nil {
+				return err
+			}
+		}
+		return nil
+	default:
+		if string(raw) == "null" {
+			return &FieldError{Field: path, Reason: "want a value, not null"}
+		}
+		err := json.Unmarshal(raw, v.Addr().Interface())
+		var mismatch *json.UnmarshalTypeError
+		if errors.As(err, &mismatch) {
+			return &FieldError{Field: path, Reason: fmt.Sprintf("want %v, not a %s", mismatch.Type, mismatch.Value)}
+		}
+		if err != nil {
+			return &FieldError{Field: path, Reason: err.Error()}
+		}
+		return nil
+	}
+}
+
+func decodeStruct(path string, raw json.RawMessage, v reflect.Value) error {
+	members, err := objectMembers(raw)
+	if err != nil {
+		return &FieldError{Field: path, Reason: err.Error()}
+	}
+	for _, m := range members {
+		at := m.name
+		if path != "" {
+			at = path + "." + m.name
+		}
+		field, ok := fieldByTag(v, m.name)
+		if !ok {
+			return &FieldError{Field: at, Reason: "no such field in this version"}
+		}
+		if err := decode(at, m.value, field); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+type member struct {
+	name  string
+	value json.RawMessage
+}
+
+func objectMembers(raw json.RawMessage) ([]member, error) {
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	if open, err := dec.Token(); err != nil || open != json.Delim('{') {
+		return nil, errors.New("want an object")
+	}
+	var members []member
+	seen := map[string]bool{}
+	for dec.More() {
+		key, err := dec.Token()
+		if err != nil {
+			return nil, err
+		}
+		name := key.(string) // a member's key is a string, or Token has failed
+		if seen[name] {
+			return nil, fmt.Errorf("field %q is given twice", name)
+		}
+		seen[name] = true
+		var value json.RawMessage
+		if err := dec.Decode(&value); err != nil {
+			return nil, err
+		}
+		members = append(members, member{name, value})
+	}
+	if _, err := dec.Token(); err != nil {
+		return nil, err
+	}
+	if _, err := dec.Token(); err != io.EOF {
+		return nil, errors.New("something follows the object")
+	}
+	return members, nil
+}
+
+func fieldByTag(v reflect.Value, name string) (reflect.Value, bool) {
+	for i := range v.NumField() {
+		tag, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("json"), ",")
+		if tag == name {
+			return v.Field(i), true
+		}
+	}
+	return reflect.Value{}, false
+}

@@ -1,0 +1,62 @@
+package cache
+
+import (
+	"encoding/hex"
+	"fmt"
+	"net/netip"
+	"strings"
+)
+
+// MAC is an Ethernet address. The zero value means that none is known.
+type MAC [6]byte
+
+// ParseMAC reads the form aa:bb:cc:dd:ee:ff, in either case.
+func ParseMAC(text string) (MAC, error) {
+	var m MAC
+	parts := strings.Split(text, ":")
+	if len(parts) != len(m) {
+		return MAC{}, fmt.Errorf("MAC %q: want the form aa:bb:cc:dd:ee:ff", text)
+	}
+	for i, part := range parts {
+		if len(part) != 2 {
+			return MAC{}, fmt.Errorf("MAC %q: want the form aa:bb:cc:dd:ee:ff", text)
+		}
+		if _, err := hex.Decode(m[i:i+1], []byte(part)); err != nil {
+			return MAC{}, fmt.Errorf("MAC %q: want the form aa:bb:cc:dd:ee:ff", text)
+		}
+	}
+	return m, nil
+}
+
+// String is the lower-case form aa:bb:cc:dd:ee:ff.
+func (m MAC) String() string {
+	return fmt.Sprintf("%02x:%02x:%02x:%02x:%02x:%02x", m[0], m[1], m[2], m[3], m[4], m[5])
+}
+
+// IsZero says that no address is known.
+func (m MAC) IsZero() bool { return m == MAC{} }
+
+// Unicast says that a single station can own the address: neither zero nor a group address.
+func (m MAC) Unicast() bool { return !m.IsZero() && m[0]&1 == 0 }
+
+// LinkLocal is the IPv6 link-local address that a station with this MAC gives itself by default:
+// fe80::/64 and the modified EUI-64 (RFC 4291 appendix A).
+func (m MAC) LinkLocal() netip.Addr {
+	return netip.AddrFrom16([16]byte{
+		0xfe, 0x80, 0, 0, 0, 0, 0, 0,
+		m[0] ^ 2, m[1], m[2], 0xff, 0xfe, m[3], m[4], m[5],
+	})
+}
+
+// MarshalText is String.
+func (m MAC) MarshalText() ([]byte, error) { return []byte(m.String()), nil }
+
+// UnmarshalText is ParseMAC.
+func (m *MAC) UnmarshalText(text []byte) error {
+	parsed, err := ParseMAC(string(text))
+	if err != nil {
+		return err
+	}
+	*m = parsed
+	return nil
+}

@@ -1,0 +1,246 @@
+package cache
+
+import (
+	"fmt"
+	"net/netip"
+	"path"
+	"regexp"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// FieldError says what is wrong with one field of a record or of a configuration.
+type FieldError struct {
+	Field  string // such as ipv4.routes[2].gateway; empty: the whole document
+	Reason string
+}
+
+func (e *FieldError) Error() string {
+	if e.Field == "" {
+		return e.Reason
+	}
+	return e.Field + ": " + e.Reason
+}
+
+func fieldErrorf(field, format string, args ...any) error {
+	return &FieldError{Field: field, Reason: fmt.Sprintf(format, args...)}
+}
+
+var linkName = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,15}$`)
+
+// CheckName says whether name can be a network interface's and a file's: 1 to 15 characters of
+// A-Z a-z 0-9 _ . - and neither "." nor "..".
+func CheckName(field, name string) error {
+	if len(name) > MaxNameLen {
+		return fieldErrorf(field, "%q has %d characters, a network interface's name has at most %d", name, len(name), MaxNameLen)
+	}
+	if !linkName.MatchString(name) || name == "." || name == ".." {
+		return fieldErrorf(field, "%q is no network interface's name: want 1 to %d of A-Z a-z 0-9 _ . -", name, MaxNameLen)
+	}
+	return nil
+}
+
+// Validate checks every field against what Phase2 relies on. The error is a *FieldError.
+func (r *Record) Validate() error {
+	if r.Version > Version {
+		return fieldErrorf("version", "%d is newer than this program, which reads %d: update it, or run Setup again with the program that serves", r.Version, Version)
+	}
+	if r.Version != Version {
+		return fieldErrorf("version", "%d, want %d", r.Version, Version)
+	}
+	for _, f := range []struct{ field, name string }{{"name", r.Name}, {"tap", r.Tap}} {
+		if err := CheckName(f.field, f.name); err != nil {
+			return err
+		}
+	}
+	if r.Binding != BindingBridge && r.Binding != BindingMasquerade {
+		return fieldErrorf("binding", "%q, want %q or %q", r.Binding, BindingBridge, BindingMasquerade)
+	}
+	if r.Queues < 1 || r.Queues > MaxQueues {
+		return fieldErrorf("queues", "%d, want 1 to %d", r.Queues, MaxQueues)
+	}
+	if !r.MAC.Unicast() {
+		return fieldErrorf("mac", "%v is no station's address", r.MAC)
+	}
+	if r.MTU < MinMTU || r.MTU > MaxMTU {
+		return fieldErrorf("mtu", "%d, want %d to %d", r.MTU, MinMTU, MaxMTU)
+	}
+	if r.Port != "" {
+		if err := CheckName("port", r.Port); err != nil {
+			return err
+		}
+		if r.Port == r.Tap {
+			return fieldErrorf("port", "%q is the guest's tap", r.Port)
+		}
+		if !r.PortMAC.Unicast() || r.PortMAC == r.MAC {
+			return fieldErrorf("portMAC", "%v, want a station's address other than the guest's", r.PortMAC)
+		}
+	}
+	if r.Options.Disabled && r.Port != "" {
+		return fieldErrorf("port", "%q, though options.disabled is set", r.Port)
+	}
+	if err := r.IPv4.validate(); err != nil {
+		return err
+	}
+	if err := r.IPv6.validate(); err != nil {
+		return err
+	}
+	for i, n := range r.Neighbours {
+		field := fmt.Sprintf("neighbours[%d]", i)
+		if !unicast(n.Address) {
+			return fieldErrorf(field+".address", "%v is no station's address", n.Address)
+		}
+		if !n.MAC.Unicast() {
+			return fieldErrorf(field+".mac", "%v is no station's address", n.MAC)
+		}
+	}
+	if r.DNS != nil {
+		for i, s := range r.DNS.Servers {
+			if !s.IsValid() {
+				return fieldErrorf(fmt.Sprintf("dns.servers[%d]", i), "no address")
+			}
+		}
+	}
+	if err := r.Options.Validate("options"); err != nil {
+		return err
+	}
+	return r.Device.Validate("device")
+}
+
+// unicast says that a station can have the address on a link.
+func unicast(a netip.Addr) bool {
+	return a.IsValid() && !a.IsUnspecified() && !a.IsMulticast() && a.Zone() == "" &&
+		!a.Is4In6() && a != netip.AddrFrom4([4]byte{255, 255, 255, 255})
+}
+
+func (v *IPv4) validate() error {
+	if v == nil {
+		return nil
+	}
+	if !v.Address.Addr().Is4() || !unicast(v.Address.Addr()) {
+		return fieldErrorf("ipv4.address", "%v is no station's IPv4 address with a prefix length", v.Address)
+	}
+	if !v.Server.Is4() || !unicast(v.Server) {
+		return fieldErrorf("ipv4.server", "%v is no station's IPv4 address", v.Server)
+	}
+	if v.Gateway.IsValid() && (!v.Gateway.Is4() || !unicast(v.Gateway)) {
+		return fieldErrorf("ipv4.gateway", "%v is no station's IPv4 address", v.Gateway)
+	}
+	for i, route := range v.Routes {
+		field := fmt.Sprintf("ipv4.routes[%d]", i)
+		if !route.Destination.IsValid() || !route.Destination.Addr().Is4() || route.Destination != route.Destination.Masked() {
+			return fieldErrorf(field+".destination", "%v is no IPv4 network", route.Destination)
+		}
+		if route.Gateway.IsValid() && (!route.Gateway.Is4() || !unicast(route.Gateway)) {
+			return fieldErrorf(field+".gateway", "%v is no station's IPv4 address", route.Gateway)
+		}
+	}
+	return nil
+}
+
+func (v *IPv6) validate() error {
+	if v == nil {
+		return nil
+	}
+	if !v.Address.Is6() || !unicast(v.Address) {
+		return fieldErrorf("ipv6.address", "%v is no station's IPv6 address", v.Address)
+	}
+	network6 := func(field string, p netip.Prefix) error {
+		if !p.IsValid() || !p.Addr().Is6() || p != p.Masked() {
+			return fieldErrorf(field, "%v is no IPv6 network", p)
+		}
+		return nil
+	}
+	for i, p := range v.OnLink {
+		if err := network6(fmt.Sprintf("ipv6.onLink[%d]", i), p); err != nil {
+			return err
+		}
+	}
+	if v.Router == nil {
+		return nil
+	}
+	if !v.Router.Address.Is6() || !v.Router.Address.IsLinkLocalUnicast() || v.Router.Address.Zone() != "" {
+		return fieldErrorf("ipv6.router.address", "%v is no link-local IPv6 address", v.Router.Address)
+	}
+	if !v.Router.MAC.IsZero() && !v.Router.MAC.Unicast() {
+		return fieldErrorf("ipv6.router.mac", "%v is no station's address", v.Router.MAC)
+	}
+	for i, p := range v.Router.Routes {
+		if err := network6(fmt.Sprintf("ipv6.router.routes[%d]", i), p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Validate checks the options; field is the prefix of the names in a *FieldError.
+func (o *Options) Validate(field string) error {
+	for _, f := range []struct{ name, text string }{
+		{"hostname", o.Hostname}, {"tftpServer", o.TFTPServer}, {"bootFile", o.BootFile}, {"bootFileURL", o.BootFileURL},
+	} {
+		if err := checkText(field+"."+f.name, f.text); err != nil {
+			return err
+		}
+	}
+	for i, a := range o.NTP {
+		if !unicast(a) {
+			return fieldErrorf(fmt.Sprintf("%s.ntp[%d]", field, i), "%v is no station's address", a)
+		}
+	}
+	for code, text := range o.Private {
+		at := fmt.Sprintf("%s.private[%d]", field, code)
+		if code < 224 || code > 254 {
+			return fieldErrorf(at, "the private options are 224 to 254")
+		}
+		if err := checkText(at, text); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkText refuses what no option of this kind can carry: over 255 octets, control characters.
+func checkText(field, text string) error {
+	if len(text) > 255 {
+		return fieldErrorf(field, "%d octets, an option has at most 255", len(text))
+	}
+	if !utf8.ValidString(text) || strings.ContainsFunc(text, unicode.IsControl) {
+		return fieldErrorf(field, "%q has control characters", text)
+	}
+	return nil
+}
+
+var (
+	pciAddress = regexp.MustCompile(`^[0-9a-fA-F]{4}:[0-9a-fA-F]{2}:[01][0-9a-fA-F]\.[0-7]$`)
+	deviceWord = regexp.MustCompile(`^[A-Za-z0-9_.+-]{1,64}$`)
+)
+
+// Validate checks the device; field is the prefix of the names in a *FieldError. Any word is taken
+// for a model: libvirt and QEMU know which ones they have.
+func (d *Device) Validate(field string) error {
+	if d.Model != "" && !deviceWord.MatchString(d.Model) {
+		return fieldErrorf(field+".model", "%q is no device model", d.Model)
+	}
+	if d.Driver != "" && d.Driver != "qemu" && d.Driver != "vhost" {
+		return fieldErrorf(field+".driver", "%q, want qemu or vhost", d.Driver)
+	}
+	if d.ROM != "" && d.ROM != "on" && d.ROM != "off" {
+		if !path.IsAbs(d.ROM) {
+			return fieldErrorf(field+".rom", "%q, want on, off or the absolute path of an image", d.ROM)
+		}
+		if err := checkText(field+".rom", d.ROM); err != nil {
+			return err
+		}
+	}
+	if d.PCIAddress != "" && !pciAddress.MatchString(d.PCIAddress) {
+		return fieldErrorf(field+".pciAddress", "%q, want the form 0000:01:00.0", d.PCIAddress)
+	}
+	if d.Alias != "" && !deviceWord.MatchString(d.Alias) {
+		return fieldErrorf(field+".alias", "%q, want letters, digits, _ and -", d.Alias)
+	}
+	if d.LinkState != "" && d.LinkState != "up" && d.LinkState != "down" {
+		return fieldErrorf(field+".linkState", "%q, want up or down", d.LinkState)
+	}
+	return nil
+}
