@@ -1,0 +1,190 @@
+package infra
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/guestwire/guestwire/cache"
+)
+
+// Binding is how the guest is attached: one of Bridge, Masquerade.
+type Binding interface {
+	// Kind is the binding's name, as in a record.
+	Kind() string
+	binding()
+}
+
+// Bridge makes the guest the station that the NIC was: with its MAC, its addresses and its
+// routes. The namespace keeps the NIC's name and addresses on a link that leads nowhere.
+type Bridge struct{}
+
+// Masquerade makes the guest a private host behind the NIC's addresses. The families are those
+// of which the NIC has a global address.
+type Masquerade struct {
+	// IPv4 and IPv6 are the guest's networks: the first address is the gateway's, the second the
+	// guest's. At least 4 addresses, so at most /30 and /126. Zero: DefaultIPv4, DefaultIPv6.
+	IPv4 netip.Prefix `json:"ipv4,omitzero"`
+	IPv6 netip.Prefix `json:"ipv6,omitzero"`
+	// MAC is the guest's; zero: one that is computed from the NIC's, and so stays the same.
+	MAC cache.MAC `json:"mac,omitzero"`
+}
+
+// The networks of a guest behind Masquerade.
+var (
+	DefaultIPv4 = netip.MustParsePrefix("10.0.2.0/24")
+	DefaultIPv6 = netip.MustParsePrefix("fd10:0:2::/120")
+)
+
+// Kind is cache.BindingBridge.
+func (Bridge) Kind() string { return cache.BindingBridge }
+
+// Kind is cache.BindingMasquerade.
+func (Masquerade) Kind() string { return cache.BindingMasquerade }
+
+func (Bridge) binding()     {}
+func (Masquerade) binding() {}
+
+// NewBinding returns the binding of that kind with its defaults. The error is a
+// *cache.FieldError.
+func NewBinding(kind string) (Binding, error) {
+	switch kind {
+	case cache.BindingBridge:
+		return Bridge{}, nil
+	case cache.BindingMasquerade:
+		return Masquerade{}, nil
+	}
+	return nil, &cache.FieldError{Field: "binding", Reason: fmt.Sprintf("%q, want %q or %q", kind, cache.BindingBridge, cache.BindingMasquerade)}
+}
+
+// Spec is what is wanted of one NIC.
+type Spec struct {
+	NIC     string
+	Binding Binding
+	Owner   Owner
+	Queues  int // queue pairs of the tap; 0: 1
+	DNS     *cache.DNS
+	Options cache.Options
+	Device  cache.Device
+}
+
+// specDocument is Spec in JSON: the binding is an object with one member, its kind.
+type specDocument struct {
+	NIC     string                     `json:"nic,omitempty"`
+	Binding map[string]json.RawMessage `json:"binding,omitempty"`
+	Owner   Owner                      `json:"owner,omitzero"`
+	Queues  int                        `json:"queues,omitempty"`
+	DNS     *cache.DNS                 `json:"dns,omitempty"`
+	Options cache.Options              `json:"options,omitzero"`
+	Device  cache.Device               `json:"device,omitzero"`
+}
+
+// MarshalJSON writes the binding as an object with one member, such as {"bridge": {}}.
+func (s Spec) MarshalJSON() ([]byte, error) {
+	doc := specDocument{NIC: s.NIC, Owner: s.Owner, Queues: s.Queues, DNS: s.DNS, Options: s.Options, Device: s.Device}
+	if s.Binding != nil {
+		b, err := json.Marshal(s.Binding)
+		if err != nil {
+			return nil, err
+		}
+		doc.Binding = map[string]json.RawMessage{s.Binding.Kind(): b}
+	}
+	return json.Marshal(doc)
+}
+
+// UnmarshalJSON is the reverse of MarshalJSON. Unknown fields are errors.
+func (s *Spec) UnmarshalJSON(text []byte) error {
+	var doc specDocument
+	if err := strict(text, &doc); err != nil {
+		return err
+	}
+	spec := Spec{NIC: doc.NIC, Owner: doc.Owner, Queues: doc.Queues, DNS: doc.DNS, Options: doc.Options, Device: doc.Device}
+	if len(doc.Binding) > 1 {
+		return &cache.FieldError{Field: "binding", Reason: `want one member, such as {"bridge": {}}`}
+	}
+	for kind, raw := range doc.Binding {
+		b, err := NewBinding(kind)
+		if err != nil {
+			return err
+		}
+		switch b := b.(type) {
+		case Bridge:
+			err = strict(raw, &b)
+			spec.Binding = b
+		case Masquerade:
+			err = strict(raw, &b)
+			spec.Binding = b
+		}
+		if err != nil {
+			return &cache.FieldError{Field: "binding." + kind, Reason: err.Error()}
+		}
+	}
+	*s = spec
+	return nil
+}
+
+// strict is json.Unmarshal that refuses unknown fields.
+func strict(text []byte, v any) error {
+	dec := json.NewDecoder(bytes.NewReader(text))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(v); err != nil {
+		return err
+	}
+	if dec.More() {
+		return errors.New("something follows the object")
+	}
+	return nil
+}
+
+// Names are those of the links that a wiring has.
+type Names struct {
+	NIC    string // as found
+	Moved  string // the NIC's while it is a bridge's port
+	Bridge string
+	Tap    string
+	Port   string // the responder's
+	Table  string // of nftables
+}
+
+// NamesFor returns the names of the wiring of a NIC. They fit whatever its name is.
+func NamesFor(nic string) Names {
+	stem := nic
+	if len(stem) > cache.MaxNameLen-len("-dhcp") {
+		sum := sha256.Sum256([]byte(nic))
+		stem = "gw" + hex.EncodeToString(sum[:4])
+	}
+	return Names{
+		NIC:    nic,
+		Moved:  stem + "-nic",
+		Bridge: stem + "-br",
+		Tap:    stem + "-tap",
+		Port:   stem + "-dhcp",
+		Table:  "guestwire-" + nic,
+	}
+}
+
+// created are the names that must be free.
+func (n Names) created() []string { return []string{n.Moved, n.Bridge, n.Tap, n.Port} }
+
+// Mark is the alias of every link that is created for the NIC.
+func Mark(nic string) string { return "guestwire " + nic }
+
+// groupBase marks our groups; the low bits are the NIC's index.
+const groupBase = 0x67770000
+
+// Group is the number of the group of all links that are created for the NIC with that index.
+func Group(index int) uint32 { return groupBase + uint32(index)&0xffff }
+
+// deriveMAC returns a locally administered address that is always the same for the same NIC and
+// purpose.
+func deriveMAC(nic Link, purpose string) cache.MAC {
+	sum := sha256.Sum256([]byte(nic.MAC.String() + " " + nic.Name + " " + purpose))
+	var m cache.MAC
+	copy(m[:], sum[:])
+	m[0] = m[0]&^1 | 2
+	return m
+}

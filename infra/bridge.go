@@ -1,0 +1,86 @@
+package infra
+
+import (
+	"fmt"
+
+	"github.com/guestwire/guestwire/internal/firewall"
+)
+
+// bridge wires the NIC itself to the guest. The NIC gives its name, addresses and MAC to a link
+// that stays down, takes another MAC (a bridge delivers frames for a port's own address to the
+// namespace and not to the guest), and becomes a port beside the tap.
+func (p *Plan) bridge(nic Link, spec Spec) error {
+	if err := bridgeable(nic); err != nil {
+		return err
+	}
+	p.Record = p.record(nic, spec, nic.MAC)
+
+	moved := nic
+	moved.Name = p.names.Moved
+	moved.MAC = deriveMAC(nic, "moved")
+	moved.Up = true
+	moved.Master = newBridge
+	moved.NoLearning = true
+	if moved.AddrGen != AddrGenNoIPv6 {
+		moved.AddrGen = AddrGenNone
+	}
+
+	holder := p.created(nic, newHolder, nic.Name, "bridge", nic.MTU)
+	if p.found.Dummy {
+		holder.Kind = "dummy"
+	}
+	holder.MAC = nic.MAC
+	holder.Up = false
+
+	br := p.created(nic, newBridge, p.names.Bridge, "bridge", nic.MTU)
+	br.MAC = deriveMAC(nic, "bridge")
+
+	p.wired.links = append(p.wired.links, moved, holder, br)
+	for _, a := range p.found.Addresses {
+		if a.Link == nic.Index {
+			a.Link = newHolder
+			p.wired.addresses = append(p.wired.addresses, a)
+		}
+	}
+	p.hand(&p.Record, nic)
+	p.taps(nic, spec, p.Record)
+	p.wired.tables = []firewall.Table{deaf(p.names)}
+	return nil
+}
+
+// bridgeable says whether a NIC can be a bridge's port with another MAC.
+func bridgeable(nic Link) error {
+	reason := ""
+	switch {
+	case !nic.Ethernet || nic.NoARP:
+		reason = "it carries no Ethernet with ARP"
+	case nic.Kind == "ipvlan":
+		reason = "an ipvlan can be no bridge's port"
+	case nic.Kind == "macvlan" && nic.Mode != "passthru":
+		reason = fmt.Sprintf("a macvlan in mode %s receives only for its own MAC", nic.Mode)
+	case nic.Kind == "bridge":
+		reason = "a bridge can be no bridge's port"
+	case !nic.MAC.Unicast():
+		reason = "it has no MAC"
+	default:
+		return nil
+	}
+	return &RefusedError{NIC: nic.Name, Binding: Bridge{}.Kind(), Reason: reason, Instead: Masquerade{}.Kind()}
+}
+
+// deaf keeps the namespace from listening at the bridge: it would answer ARP for the guest's
+// address, which it still holds, take routes from a router advertisement of the guest, and detect
+// the guest's address as its own duplicate.
+func deaf(n Names) firewall.Table {
+	return firewall.Table{
+		Family: firewall.Bridge,
+		Name:   n.Table,
+		Chains: []firewall.Chain{{
+			Name: "input", Type: "filter", Hook: firewall.Input, Priority: firewall.Filter,
+			Rules: []firewall.Rule{
+				{Matches: []firewall.Match{firewall.InInterface{Name: n.Moved}}, Verdict: firewall.Drop{}},
+				{Matches: []firewall.Match{firewall.InInterface{Name: n.Tap}}, Verdict: firewall.Drop{}},
+			},
+		}},
+	}
+}

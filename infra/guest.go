@@ -1,0 +1,210 @@
+package infra
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/guestwire/guestwire/cache"
+)
+
+// hand gives the guest what the NIC had: addresses, routes, neighbours. A NIC without addresses
+// gives it a wire and no responder.
+func (p *Plan) hand(r *cache.Record, nic Link) {
+	v4, v6 := addressesOf(p.found, nic)
+	if len(v4)+len(v6) == 0 {
+		r.Warnings = append(r.Warnings, fmt.Sprintf("%s has no address: the guest gets a wire, and asks whoever is at its other end", nic.Name))
+		return
+	}
+	if r.Options.Disabled {
+		return
+	}
+	p.serve(r, nic)
+	for _, n := range p.found.Neighbours {
+		if n.Link == nic.Index && n.Permanent {
+			r.Neighbours = append(r.Neighbours, cache.Neighbour{Address: n.Address, MAC: n.MAC})
+		}
+	}
+	if len(v4) > 0 {
+		p.hand4(r, nic, v4)
+	}
+	if len(v6) > 0 {
+		p.hand6(r, nic, v6)
+	}
+}
+
+// withoutGateway is the server identifier where the guest has no router that could be named: an
+// address of the link, on which the responder answers ARP.
+var withoutGateway = netip.AddrFrom4([4]byte{169, 254, 75, 1})
+
+// hand4 says to DHCPv4 what the namespace's route table says. Where the address has no connected
+// route, or the gateway is outside of it, the guest gets a /32 and every route by name, the ones
+// on the link first: that is the order that all clients can install.
+func (p *Plan) hand4(r *cache.Record, nic Link, addresses []netip.Prefix) {
+	r.Warnings = append(r.Warnings, secondAddresses(addresses)...)
+	routes, warnings := guestRoutes(routesOf(p.found, nic, true))
+	r.Warnings = append(r.Warnings, warnings...)
+
+	address := addresses[0]
+	network := address.Masked()
+	gateway := netip.Addr{}
+	if i := slices.IndexFunc(routes, cache.Route.Default); i >= 0 {
+		gateway = routes[i].Gateway
+	}
+	isConnected := func(route cache.Route) bool { return route.Destination == network && !route.Gateway.IsValid() }
+	if slices.ContainsFunc(routes, isConnected) && (!gateway.IsValid() || network.Contains(gateway)) {
+		routes = slices.DeleteFunc(routes, isConnected)
+	} else {
+		address = netip.PrefixFrom(address.Addr(), 32)
+	}
+
+	server := gateway
+	if !server.IsValid() {
+		server = withoutGateway
+		if server == address.Addr() {
+			server = server.Next()
+		}
+		r.Neighbours = append(r.Neighbours, cache.Neighbour{Address: server, MAC: r.PortMAC})
+	}
+	r.IPv4 = &cache.IPv4{
+		Address: address,
+		Server:  server,
+		Gateway: gateway,
+		Routes:  installable(address.Masked(), server, routes),
+	}
+}
+
+// guestRoutes are the namespace's as a guest can have them: by destination and one next hop.
+func guestRoutes(routes []Route) ([]cache.Route, []string) {
+	var guest []cache.Route
+	var warnings []string
+	for _, route := range routes {
+		g := cache.Route{Destination: route.Destination, Gateway: route.Gateway}
+		if len(route.Hops) > 0 {
+			g.Gateway = route.Hops[0].Gateway
+			warnings = append(warnings, fmt.Sprintf("the route to %v has %d next hops: the guest gets the first, %v", route.Destination, len(route.Hops), g.Gateway))
+		}
+		if g.Gateway.IsValid() && g.Gateway.Is4() != g.Destination.Addr().Is4() {
+			warnings = append(warnings, fmt.Sprintf("the route to %v by way of %v is not the guest's: DHCP cannot say it", route.Destination, g.Gateway))
+			continue
+		}
+		if slices.ContainsFunc(guest, func(o cache.Route) bool { return o.Destination == g.Destination }) {
+			continue // one of a higher metric
+		}
+		guest = append(guest, g)
+	}
+	return guest, warnings
+}
+
+// installable puts the routes into an order in which each next hop can be reached when its route
+// comes: routes on the link, those that were missing for a next hop among them, then the others,
+// the default route last.
+func installable(network netip.Prefix, server netip.Addr, routes []cache.Route) []cache.Route {
+	var onLink, behind []cache.Route
+	reachable := func(a netip.Addr) bool {
+		return network.Contains(a) || slices.ContainsFunc(onLink, func(r cache.Route) bool { return r.Destination.Contains(a) })
+	}
+	for _, r := range routes {
+		if !r.Gateway.IsValid() && !r.Default() {
+			onLink = append(onLink, r)
+		} else {
+			behind = append(behind, r)
+		}
+	}
+	hops := []netip.Addr{server}
+	for _, r := range behind {
+		hops = append(hops, r.Gateway)
+	}
+	for _, hop := range hops {
+		if hop.IsValid() && !reachable(hop) {
+			onLink = append(onLink, cache.Route{Destination: netip.PrefixFrom(hop, hop.BitLen())})
+		}
+	}
+	return append(onLink, behind...)
+}
+
+// hand6 says to DHCPv6 and to router advertisements what the namespace's route table says. The
+// next hop of an advertised route is the advertisement's source, which has to be link-local: a
+// gateway known by a global address gets the link-local address of its MAC, and the responder
+// answers for that.
+func (p *Plan) hand6(r *cache.Record, nic Link, addresses []netip.Prefix) {
+	r.Warnings = append(r.Warnings, secondAddresses(addresses)...)
+	routes, warnings := guestRoutes(routesOf(p.found, nic, false))
+	r.Warnings = append(r.Warnings, warnings...)
+	r.IPv6 = &cache.IPv6{Address: addresses[0].Addr()}
+
+	gateway := gateway6(routes)
+	for _, route := range routes {
+		switch d := route.Destination; {
+		case d.Addr().IsLinkLocalUnicast(), d == netip.PrefixFrom(r.IPv6.Address, 128):
+		case route.Default() && !route.Gateway.IsValid():
+			r.Warnings = append(r.Warnings, "the IPv6 default route has no next hop: the guest has none")
+		case !route.Gateway.IsValid():
+			r.IPv6.OnLink = append(r.IPv6.OnLink, d)
+		case route.Gateway != gateway:
+			r.Warnings = append(r.Warnings, fmt.Sprintf("the route to %v by way of %v is not the guest's: its router is %v", d, route.Gateway, gateway))
+		}
+	}
+	if gateway.IsValid() {
+		p.router(r, nic, routes, gateway)
+	}
+}
+
+// gateway6 is the next hop of the default route, else that of any.
+func gateway6(routes []cache.Route) netip.Addr {
+	gateway := netip.Addr{}
+	for _, route := range routes { // the default route comes last
+		if route.Gateway.IsValid() && (route.Default() || !gateway.IsValid()) {
+			gateway = route.Gateway
+		}
+	}
+	return gateway
+}
+
+func (p *Plan) router(r *cache.Record, nic Link, routes []cache.Route, gateway netip.Addr) {
+	router := cache.Router{Address: gateway}
+	for _, n := range p.found.Neighbours {
+		if n.Link == nic.Index && n.Address == gateway {
+			router.MAC = n.MAC
+		}
+	}
+	if !gateway.IsLinkLocalUnicast() {
+		if router.MAC.IsZero() {
+			r.Warnings = append(r.Warnings, fmt.Sprintf("nobody answers at %v, so its MAC is not known: the guest gets no IPv6 next hop", gateway))
+			return
+		}
+		router.Address = router.MAC.LinkLocal()
+		r.Neighbours = append(r.Neighbours, cache.Neighbour{Address: router.Address, MAC: router.MAC})
+	}
+	for _, route := range routes {
+		if route.Gateway != gateway {
+			continue
+		}
+		if route.Default() {
+			router.Default = true
+		} else {
+			router.Routes = append(router.Routes, route.Destination)
+		}
+	}
+	r.IPv6.Router = &router
+}
+
+// Gateways6 are the IPv6 next hops of the NIC's routes whose MAC the snapshot lacks and NewPlan
+// needs.
+func Gateways6(s Snapshot, nic Link) []netip.Addr {
+	guest, _ := guestRoutes(routesOf(s, nic, false))
+	gateway := gateway6(guest)
+	known := slices.ContainsFunc(s.Neighbours, func(n Neighbour) bool { return n.Link == nic.Index && n.Address == gateway })
+	if !gateway.IsValid() || gateway.IsLinkLocalUnicast() || known {
+		return nil
+	}
+	return []netip.Addr{gateway}
+}
+
+func secondAddresses(addresses []netip.Prefix) []string {
+	var w []string
+	for _, a := range addresses[1:] {
+		w = append(w, fmt.Sprintf("the address %v is not the guest's: DHCP hands out one of a family, %v", a, addresses[0]))
+	}
+	return w
+}

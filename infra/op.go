@@ -1,0 +1,386 @@
+package infra
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/firewall"
+)
+
+// Op is one operation on a namespace, one of the types below. Its text is the command that an
+// administrator would type for it; links are named as they are called at that point of the plan.
+type Op interface {
+	fmt.Stringer
+	op()
+}
+
+type (
+	// TapAdd creates a persistent tap.
+	TapAdd struct {
+		Index      int
+		Link       string
+		Tap        Tap
+		VNetHeader bool
+	}
+	// LinkAdd creates a link of the kind dummy or bridge.
+	LinkAdd struct {
+		Index int
+		Name  string
+		Kind  string
+		MAC   cache.MAC
+		MTU   int
+		Group uint32
+	}
+	// LinkSet changes what is not zero.
+	LinkSet struct {
+		Index      int
+		Link       string
+		Name       string
+		MAC        cache.MAC
+		MTU        int
+		Group      uint32
+		Alias      string
+		AddrGen    *int
+		Master     *int // 0: none
+		MasterName string
+		Up         *bool
+	}
+	// LinkDel deletes a link.
+	LinkDel struct {
+		Index int
+		Link  string
+	}
+	// GroupDel deletes all links of a group.
+	GroupDel struct{ Group uint32 }
+	// PortSet switches the learning of addresses off at a bridge port.
+	PortSet struct {
+		Index int
+		Link  string
+	}
+	// ConfSet switches the forwarding of IPv4 at a link.
+	ConfSet struct {
+		Index       int
+		Link        string
+		Forwarding4 bool
+	}
+	// SysctlSet writes below /proc/sys.
+	SysctlSet struct{ Path, Value string }
+	// AddressAdd puts an address on a link, or changes its flags and lifetimes.
+	AddressAdd struct {
+		Link    string
+		Address Address
+	}
+	// AddressDel takes it away.
+	AddressDel struct {
+		Link    string
+		Address Address
+	}
+	// RouteAdd adds a route.
+	RouteAdd struct {
+		Link  string
+		Route Route
+		Hops  []string // the links of Route.Hops
+	}
+	// RouteDel deletes it.
+	RouteDel struct {
+		Link  string
+		Route Route
+		Hops  []string
+	}
+	// NeighbourAdd adds a permanent neighbour.
+	NeighbourAdd struct {
+		Link      string
+		Neighbour Neighbour
+	}
+	// NeighbourDel deletes it.
+	NeighbourDel struct {
+		Link      string
+		Neighbour Neighbour
+	}
+	// IngressAdd gives a link an ingress qdisc.
+	IngressAdd struct {
+		Index int
+		Link  string
+	}
+	// FilterAdd redirects what matches.
+	FilterAdd struct {
+		Link   string
+		Filter Filter
+		Target string
+	}
+	// FilterDel ends that.
+	FilterDel struct {
+		Link   string
+		Filter Filter
+	}
+	// TableSet replaces an nftables table.
+	TableSet struct{ Table firewall.Table }
+	// TableDel deletes it.
+	TableDel struct {
+		Family firewall.Family
+		Name   string
+	}
+)
+
+func (TapAdd) op()       {}
+func (LinkAdd) op()      {}
+func (LinkSet) op()      {}
+func (LinkDel) op()      {}
+func (GroupDel) op()     {}
+func (PortSet) op()      {}
+func (ConfSet) op()      {}
+func (SysctlSet) op()    {}
+func (AddressAdd) op()   {}
+func (AddressDel) op()   {}
+func (RouteAdd) op()     {}
+func (RouteDel) op()     {}
+func (NeighbourAdd) op() {}
+func (NeighbourDel) op() {}
+func (IngressAdd) op()   {}
+func (FilterAdd) op()    {}
+func (FilterDel) op()    {}
+func (TableSet) op()     {}
+func (TableDel) op()     {}
+
+func (o TapAdd) String() string {
+	text := fmt.Sprintf("ip tuntap add %s mode tap user %d", o.Link, o.Tap.Owner.UID)
+	if o.Tap.Owner.GID != 0 {
+		text += fmt.Sprintf(" group %d", o.Tap.Owner.GID)
+	}
+	if o.VNetHeader {
+		text += " vnet_hdr"
+	}
+	if o.Tap.MultiQueue {
+		text += " multi_queue"
+	}
+	return text
+}
+
+func (o LinkAdd) String() string {
+	text := fmt.Sprintf("ip link add %s address %v mtu %d group %d type %s", o.Name, o.MAC, o.MTU, o.Group, o.Kind)
+	if o.Kind == "bridge" {
+		text += " mcast_snooping 0"
+	}
+	return text
+}
+
+func (o LinkSet) empty() bool { return o == LinkSet{Index: o.Index, Link: o.Link} }
+
+func (o LinkSet) String() string {
+	words := []string{"ip link set", o.Link}
+	if o.Name != "" {
+		words = append(words, "name", o.Name)
+	}
+	if !o.MAC.IsZero() {
+		words = append(words, "address", o.MAC.String())
+	}
+	if o.MTU != 0 {
+		words = append(words, "mtu", fmt.Sprint(o.MTU))
+	}
+	if o.Group != 0 {
+		words = append(words, "group", fmt.Sprint(o.Group))
+	}
+	if o.Alias != "" {
+		words = append(words, "alias", fmt.Sprintf("%q", o.Alias))
+	}
+	if o.AddrGen != nil {
+		words = append(words, "addrgenmode", addrGenText(*o.AddrGen))
+	}
+	if o.Master != nil && *o.Master == 0 {
+		words = append(words, "nomaster")
+	} else if o.Master != nil {
+		words = append(words, "master", o.MasterName)
+	}
+	if o.Up != nil && *o.Up {
+		words = append(words, "up")
+	} else if o.Up != nil {
+		words = append(words, "down")
+	}
+	return strings.Join(words, " ")
+}
+
+func addrGenText(mode int) string {
+	names := []string{"eui64", "none", "stable_secret", "random"}
+	if mode >= 0 && mode < len(names) {
+		return names[mode]
+	}
+	return fmt.Sprint(mode)
+}
+
+func (o LinkDel) String() string  { return "ip link del " + o.Link }
+func (o GroupDel) String() string { return fmt.Sprintf("ip link del group %d", o.Group) }
+func (o PortSet) String() string  { return "bridge link set dev " + o.Link + " learning off" }
+
+func (o ConfSet) String() string {
+	value := "0"
+	if o.Forwarding4 {
+		value = "1"
+	}
+	return SysctlSet{"net/ipv4/conf/" + o.Link + "/forwarding", value}.String()
+}
+
+func (o SysctlSet) String() string { return "sysctl -w " + o.Path + "=" + o.Value }
+
+func (o AddressAdd) String() string {
+	verb := "add"
+	if o.Address.Prefix.Addr().Is6() {
+		verb = "replace"
+	}
+	return "ip addr " + verb + " " + addressText(o.Address, o.Link)
+}
+
+func (o AddressDel) String() string {
+	return fmt.Sprintf("ip addr del %v dev %s", o.Address.Prefix, o.Link)
+}
+
+func addressText(a Address, link string) string {
+	text := a.Prefix.String()
+	if a.Peer.IsValid() {
+		text = fmt.Sprintf("%v peer %v", a.Prefix.Addr(), a.Peer)
+	}
+	if a.Broadcast.IsValid() {
+		text += " broadcast " + a.Broadcast.String()
+	}
+	text += " dev " + link
+	if a.Label != "" && a.Label != link {
+		text += " label " + a.Label
+	}
+	if a.Scope != ScopeUniverse {
+		text += " scope " + scopeText(a.Scope)
+	}
+	if a.Metric != 0 {
+		text += fmt.Sprintf(" metric %d", a.Metric)
+	}
+	if a.ValidSeconds != Forever {
+		text += fmt.Sprintf(" valid_lft %d", a.ValidSeconds)
+	}
+	if a.PreferredSeconds != Forever {
+		text += fmt.Sprintf(" preferred_lft %d", a.PreferredSeconds)
+	}
+	for _, f := range []struct {
+		bit  uint32
+		name string
+	}{{AddrNoDAD, "nodad"}, {0x10, "home"}, {0x100, "mngtmpaddr"}, {AddrNoPrefixRoute, "noprefixroute"}, {0x400, "autojoin"}} {
+		if a.Flags&f.bit != 0 {
+			text += " " + f.name
+		}
+	}
+	return text
+}
+
+func scopeText(scope uint8) string {
+	switch scope {
+	case ScopeUniverse:
+		return "global"
+	case ScopeLink:
+		return "link"
+	case 254:
+		return "host"
+	}
+	return fmt.Sprint(scope)
+}
+
+func (o RouteAdd) String() string { return "ip route add " + routeText(o.Route, o.Link, o.Hops) }
+func (o RouteDel) String() string { return "ip route del " + routeText(o.Route, o.Link, o.Hops) }
+
+func routeText(r Route, link string, hops []string) string {
+	text := networkText(r.Destination)
+	if r.Default() && r.Destination.Addr().Is6() {
+		text = "::/0"
+	}
+	if name, ok := map[uint8]string{2: "local", 3: "broadcast", 5: "multicast", 6: "blackhole", 7: "unreachable", 8: "prohibit", 9: "throw"}[r.Type]; ok {
+		text = name + " " + text
+	}
+	if r.Source.IsValid() {
+		text += " from " + r.Source.String()
+	}
+	if r.TOS != 0 {
+		text += fmt.Sprintf(" tos %#x", r.TOS)
+	}
+	text += hopText(r.Gateway, link, r.OnLink)
+	if r.Table != TableMain {
+		text += fmt.Sprintf(" table %d", r.Table)
+	}
+	if r.Scope != ScopeUniverse {
+		text += " scope " + scopeText(r.Scope)
+	}
+	if r.Protocol != 3 { // boot, what ip(8) adds
+		text += fmt.Sprintf(" proto %d", r.Protocol)
+	}
+	if r.PrefSrc.IsValid() {
+		text += " src " + r.PrefSrc.String()
+	}
+	if r.Metric != 0 {
+		text += fmt.Sprintf(" metric %d", r.Metric)
+	}
+	if r.MTU != 0 {
+		text += fmt.Sprintf(" mtu %d", r.MTU)
+	}
+	for i, h := range r.Hops {
+		text += " nexthop" + hopText(h.Gateway, hops[i], h.OnLink) + fmt.Sprintf(" weight %d", int(h.Weight)+1)
+	}
+	return text
+}
+
+func hopText(gateway interface {
+	IsValid() bool
+	Is6() bool
+	String() string
+}, link string, onLink bool) string {
+	text := ""
+	if gateway.IsValid() {
+		text = " via " + gateway.String()
+	}
+	if link != "" {
+		text += " dev " + link
+	}
+	if onLink {
+		text += " onlink"
+	}
+	return text
+}
+
+func (o NeighbourAdd) String() string {
+	return fmt.Sprintf("ip neigh add %v lladdr %v dev %s nud permanent", o.Neighbour.Address, o.Neighbour.MAC, o.Link)
+}
+
+func (o NeighbourDel) String() string {
+	return fmt.Sprintf("ip neigh del %v dev %s", o.Neighbour.Address, o.Link)
+}
+
+func (o IngressAdd) String() string { return "tc qdisc add dev " + o.Link + " ingress" }
+
+func (o FilterAdd) String() string {
+	text := fmt.Sprintf("tc filter add dev %s ingress pref %d protocol %s u32", o.Link, o.Filter.Priority, protocolText(o.Filter.Protocol))
+	for _, k := range o.Filter.Keys {
+		text += fmt.Sprintf(" match u32 %#x %#x at %d", k.Value, k.Mask, k.Offset)
+	}
+	return text + " action mirred egress redirect dev " + o.Target
+}
+
+func (o FilterDel) String() string {
+	return fmt.Sprintf("tc filter del dev %s ingress pref %d protocol %s", o.Link, o.Filter.Priority, protocolText(o.Filter.Protocol))
+}
+
+func protocolText(p uint16) string {
+	switch p {
+	case EthernetAll:
+		return "all"
+	case EthernetIPv4:
+		return "ip"
+	case EthernetARP:
+		return "arp"
+	case EthernetIPv6:
+		return "ipv6"
+	}
+	return fmt.Sprintf("%#x", p)
+}
+
+func (o TableSet) String() string {
+	return "nft -f - <<EOF\n" + o.Table.String() + "EOF"
+}
+
+func (o TableDel) String() string {
+	return fmt.Sprintf("nft delete table %s %s", o.Family, o.Name)
+}

@@ -1,0 +1,275 @@
+package infra
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/firewall"
+)
+
+// Plan is the wiring of one NIC: how the namespace was found, how it shall look, and what the
+// guest is told.
+type Plan struct {
+	// Record is for Phase2.
+	Record cache.Record
+
+	names Names
+	spec  Spec
+	found Snapshot
+	wired wiring
+}
+
+// Journal is what a plan was made of. NewPlan makes the same plan of it.
+type Journal struct {
+	Found Snapshot `json:"found"`
+	Spec  Spec     `json:"spec"`
+}
+
+// Journal is to be kept while the plan is in force.
+func (p *Plan) Journal() Journal { return Journal{Found: p.found, Spec: p.spec} }
+
+// Binding is what was asked for.
+func (p *Plan) Binding() Binding { return p.spec.Binding }
+
+// wiring is how a namespace shall look: the links of one NIC and what hangs on them, and nothing
+// else. Links that are to be created have negative indices, those below.
+type wiring struct {
+	links      []Link
+	addresses  []Address
+	routes     []Route
+	neighbours []Neighbour
+	filters    []Filter
+	tables     []firewall.Table
+	sysctls    map[string]string
+}
+
+// Indices of links until they have one.
+const (
+	newHolder = -1 - iota
+	newBridge
+	newTap
+	newPort
+)
+
+// NewPlan computes the wiring of the NIC in the namespace that was found.
+//
+// The errors: *cache.FieldError for a bad specification, ErrNoNIC, ErrWired, ErrCollision,
+// *RefusedError.
+func NewPlan(found Snapshot, spec Spec) (*Plan, error) {
+	if err := spec.validate(); err != nil {
+		return nil, err
+	}
+	names := NamesFor(spec.NIC)
+	nic, ok := found.Named(spec.NIC)
+	if !ok {
+		return nil, fmt.Errorf("NIC %s: %w; the namespace has %s", spec.NIC, ErrNoNIC, linkNames(found))
+	}
+	if nic.Loopback {
+		return nil, &cache.FieldError{Field: "nic", Reason: fmt.Sprintf("%s is the loopback: name the link that leads out of the namespace, of %s", nic.Name, linkNames(found))}
+	}
+	if err := free(found, nic, names); err != nil {
+		return nil, err
+	}
+	p := &Plan{names: names, spec: spec, found: found}
+	var err error
+	switch b := spec.Binding.(type) {
+	case Bridge:
+		err = p.bridge(nic, spec)
+	case Masquerade:
+		err = p.masquerade(nic, spec, b)
+	}
+	if err != nil {
+		return nil, err
+	}
+	p.Record.Warnings = append(p.Record.Warnings, p.warnings(nic)...)
+	if err := p.Record.Validate(); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+func (s Spec) validate() error {
+	if err := cache.CheckName("nic", s.NIC); err != nil {
+		return err
+	}
+	if s.Binding == nil {
+		return &cache.FieldError{Field: "binding", Reason: fmt.Sprintf("missing, want %q or %q", cache.BindingBridge, cache.BindingMasquerade)}
+	}
+	if s.Queues < 0 || s.Queues > cache.MaxQueues {
+		return &cache.FieldError{Field: "queues", Reason: fmt.Sprintf("%d, want 1 to %d", s.Queues, cache.MaxQueues)}
+	}
+	if s.DNS != nil {
+		for i, server := range s.DNS.Servers {
+			if !server.IsValid() {
+				return &cache.FieldError{Field: fmt.Sprintf("dns.servers[%d]", i), Reason: "no address"}
+			}
+		}
+	}
+	if err := s.Options.Validate("options"); err != nil {
+		return err
+	}
+	return s.Device.Validate("device")
+}
+
+// free says whether the NIC is nobody's and the names that we need are free.
+func free(found Snapshot, nic Link, names Names) error {
+	if strings.HasPrefix(nic.Alias, Mark("")) {
+		return fmt.Errorf("NIC %s: %w, its alias is %q: Teardown with the state directory of that Setup, or name another NIC", nic.Name, ErrWired, nic.Alias)
+	}
+	if master, ok := found.link(nic.Master); ok && nic.Master != 0 {
+		return fmt.Errorf("NIC %s: %w, it is a port of %s: take it off first (ip link set %s nomaster)", nic.Name, ErrWired, master.Name, nic.Name)
+	}
+	for _, name := range names.created() {
+		if _, taken := found.Named(name); taken {
+			return fmt.Errorf("NIC %s: %w, a link called %s is there: Teardown with the state directory of that Setup, or rename it", nic.Name, ErrWired, name)
+		}
+	}
+	if len(found.Tables) > 0 {
+		return fmt.Errorf("NIC %s: %w, there is an nftables table %s %s: Teardown with the state directory of that Setup, or delete it", nic.Name, ErrWired, found.Tables[0].Family, found.Tables[0].Name)
+	}
+	return nil
+}
+
+// record is the part that does not depend on the binding.
+func (p *Plan) record(nic Link, spec Spec, mac cache.MAC) cache.Record {
+	r := cache.Record{
+		Version: cache.Version,
+		Name:    nic.Name,
+		Binding: spec.Binding.Kind(),
+		Tap:     p.names.Tap,
+		Queues:  max(1, spec.Queues),
+		MAC:     mac,
+		MTU:     p.mtu(nic),
+		DNS:     spec.DNS,
+		Options: spec.Options,
+		Device:  spec.Device,
+	}
+	return r
+}
+
+// mtu is the guest's: a default route's own MTU beats the link's.
+func (p *Plan) mtu(nic Link) int {
+	mtu := min(nic.MTU, cache.MaxMTU)
+	for _, v4 := range []bool{true, false} {
+		for _, route := range routesOf(p.found, nic, v4) {
+			if route.Default() && route.MTU >= cache.MinMTU {
+				mtu = min(mtu, route.MTU)
+			}
+		}
+	}
+	return mtu
+}
+
+// serve gives the record a responder.
+func (p *Plan) serve(r *cache.Record, nic Link) {
+	r.Port = p.names.Port
+	r.PortMAC = deriveMAC(nic, "responder")
+}
+
+// taps are the guest's, on the bridge, and the responder's if the record has one, with what leads
+// from one to the other.
+func (p *Plan) taps(nic Link, spec Spec, r cache.Record) {
+	mtu := min(nic.MTU, cache.MaxMTU)
+	tap := p.created(nic, newTap, r.Tap, "tun", mtu)
+	tap.Master = newBridge
+	tap.NoLearning = true
+	tap.Tap = &Tap{Owner: spec.Owner, MultiQueue: r.Queues > 1}
+	if r.Port != "" {
+		port := p.created(nic, newPort, r.Port, "tun", mtu)
+		port.Tap = &Tap{Owner: Owner{UID: spec.Owner.UID}}
+		p.wired.links = append(p.wired.links, port)
+		p.wired.filters = portFilters(r)
+	}
+	p.wired.links = append(p.wired.links, tap) // last: it comes up when everything else is there
+}
+
+// created is a link of ours.
+func (p *Plan) created(nic Link, index int, name, kind string, mtu int) Link {
+	l := Link{
+		Index: index, Name: name, Kind: kind, MTU: mtu, Up: true,
+		Alias: Mark(nic.Name), Group: Group(nic.Index), AddrGen: AddrGenNone,
+	}
+	if nic.AddrGen == AddrGenNoIPv6 || mtu < minMTUIPv6 {
+		l.AddrGen = AddrGenNoIPv6
+	}
+	return l
+}
+
+// minMTUIPv6 is RFC 8200 section 5: below, a link has no IPv6.
+const minMTUIPv6 = 1280
+
+// warnings are what cannot be handed to a guest.
+func (p *Plan) warnings(nic Link) []string {
+	var w []string
+	if len(p.found.Rules) > 0 {
+		w = append(w, fmt.Sprintf("%d policy rules stay in the namespace: a guest cannot learn them by DHCP", len(p.found.Rules)))
+	}
+	tables := map[uint32]bool{}
+	for _, r := range p.found.Routes {
+		if r.Uses(nic.Index) && r.Table != TableMain && !tables[r.Table] {
+			tables[r.Table] = true
+			w = append(w, fmt.Sprintf("the routes of table %d through %s are not the guest's: it learns those of table main", r.Table, nic.Name))
+		}
+	}
+	if nic.MTU > cache.MaxMTU {
+		w = append(w, fmt.Sprintf("the MTU is %d and not %s's %d: a tap has no more", cache.MaxMTU, nic.Name, nic.MTU))
+	}
+	return w
+}
+
+// SysctlPaths are the values a Snapshot needs for the binding, with slashes, below /proc/sys.
+func SysctlPaths(nic string, b Binding) []string {
+	if _, ok := b.(Masquerade); ok {
+		return []string{forwarding6, acceptRA(nic)}
+	}
+	return nil
+}
+
+const forwarding6 = "net/ipv6/conf/all/forwarding"
+
+func acceptRA(nic string) string { return "net/ipv6/conf/" + nic + "/accept_ra" }
+
+func linkNames(s Snapshot) string {
+	var names []string
+	for _, l := range s.Links {
+		names = append(names, l.Name)
+	}
+	if len(names) == 0 {
+		return "no links"
+	}
+	return strings.Join(names, ", ")
+}
+
+// addressesOf returns the NIC's that another host could use: no link-local ones.
+func addressesOf(s Snapshot, nic Link) (v4, v6 []netip.Prefix) {
+	for _, a := range s.Addresses {
+		switch addr := a.Prefix.Addr(); {
+		case a.Link != nic.Index:
+		case addr.Is4():
+			v4 = append(v4, a.Prefix)
+		case !addr.IsLinkLocalUnicast():
+			v6 = append(v6, a.Prefix)
+		}
+	}
+	return v4, v6
+}
+
+// kept are the routes of table main through the NIC, the more specific ones first.
+func routesOf(s Snapshot, nic Link, v4 bool) []Route {
+	var routes []Route
+	for _, r := range s.Routes {
+		if r.Table == TableMain && r.Uses(nic.Index) && r.Type == RouteUnicast && r.Destination.Addr().Is4() == v4 {
+			routes = append(routes, r)
+		}
+	}
+	slices.SortStableFunc(routes, func(a, b Route) int {
+		if d := b.Destination.Bits() - a.Destination.Bits(); d != 0 {
+			return d
+		}
+		return int(a.Metric) - int(b.Metric)
+	})
+	return routes
+}

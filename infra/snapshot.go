@@ -1,0 +1,229 @@
+// Package infra says what the wiring between a NIC and a guest's tap is. It is pure: it reads and
+// changes no kernel, no file, no clock. Everything that is done to a namespace is computed here.
+//
+// A Snapshot is what somebody read in the namespace. NewPlan makes of it, and of what is wanted, a
+// Plan: how the namespace shall look, and what the guest is told. Plan.Steps says what is left to
+// do from any state in between, Plan.Undo what takes it back; both are empty when there is nothing
+// to do, which is how a repeated Setup, a repair and a check work.
+package infra
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/firewall"
+)
+
+// Snapshot is what a namespace holds, as far as the wiring of one NIC is concerned. It holds plain
+// values, so that it can be kept on disk until it is needed to restore the namespace.
+type Snapshot struct {
+	// Links are all of the namespace's.
+	Links []Link `json:"links"`
+	// Addresses are the NIC's and those of links with our mark.
+	Addresses []Address `json:"addresses,omitempty"`
+	// Routes are all of the namespace's of all tables but local, type unicast and the like;
+	// without cached ones.
+	Routes []Route `json:"routes,omitempty"`
+	// Rules are the policy rules besides the kernel's three.
+	Rules []Rule `json:"rules,omitempty"`
+	// Neighbours are the entries of the NIC that have a link-layer address.
+	Neighbours []Neighbour `json:"neighbours,omitempty"`
+	// Filters are those at the ingress of links with our mark.
+	Filters []Filter `json:"filters,omitempty"`
+	// Ingress are the indices of links with our mark that have an ingress qdisc.
+	Ingress []int `json:"ingress,omitempty"`
+	// Tables are the nftables tables whose names are ours for this NIC.
+	Tables []firewall.Image `json:"tables,omitempty"`
+	// Sysctls are values below /proc/sys, by path with slashes. Which ones are read depends on
+	// the binding; see SysctlPaths.
+	Sysctls map[string]string `json:"sysctls,omitempty"`
+	// Dummy says that the kernel has the link kind dummy.
+	Dummy bool `json:"dummy"`
+}
+
+// Link is a network interface.
+type Link struct {
+	Index  int       `json:"index"`
+	Name   string    `json:"name"`
+	Kind   string    `json:"kind,omitempty"` // rtnetlink's: veth, bridge, dummy, tun, macvlan, ...; empty: hardware
+	MAC    cache.MAC `json:"mac,omitzero"`
+	MTU    int       `json:"mtu"`
+	Up     bool      `json:"up,omitempty"`
+	Master int       `json:"master,omitempty"` // index; 0: none
+	Alias  string    `json:"alias,omitempty"`
+	Group  uint32    `json:"group,omitempty"`
+
+	Loopback bool `json:"loopback,omitempty"`
+	NoARP    bool `json:"noARP,omitempty"`
+	Ethernet bool `json:"ethernet,omitempty"`
+
+	// Mode is the mode of a macvlan ("passthru", ...); empty for other kinds.
+	Mode string `json:"mode,omitempty"`
+	// Tap is set for a tap.
+	Tap *Tap `json:"tap,omitempty"`
+	// NoLearning says that a bridge port does not learn addresses.
+	NoLearning bool `json:"noLearning,omitempty"`
+	// Forwarding4 is net.ipv4.conf.LINK.forwarding.
+	Forwarding4 bool `json:"forwarding4,omitempty"`
+	// AddrGen is the mode in which IPv6 addresses are generated (IN6_ADDR_GEN_MODE_*: 0 EUI-64,
+	// 1 none, ...); -1: the link has no IPv6.
+	AddrGen int `json:"addrGen"`
+}
+
+// Modes of Link.AddrGen.
+const (
+	AddrGenNoIPv6 = -1
+	AddrGenNone   = 1
+)
+
+// Tap is what only a tap has.
+type Tap struct {
+	Owner      Owner `json:"owner"`
+	MultiQueue bool  `json:"multiQueue,omitempty"`
+}
+
+// Owner is the user, and if GID is not 0 also the group, that may attach to a tap without any
+// capability (TUNSETOWNER, TUNSETGROUP).
+type Owner struct {
+	UID uint32 `json:"uid"`
+	GID uint32 `json:"gid,omitempty"`
+}
+
+// Address is an address of a link.
+type Address struct {
+	Link      int          `json:"link"` // index
+	Prefix    netip.Prefix `json:"prefix"`
+	Peer      netip.Prefix `json:"peer,omitzero"`
+	Broadcast netip.Addr   `json:"broadcast,omitzero"`
+	Label     string       `json:"label,omitempty"`
+	Scope     uint8        `json:"scope,omitempty"`
+	Flags     uint32       `json:"flags,omitempty"`    // IFA_F_*, only those that a user can set
+	Metric    uint32       `json:"metric,omitempty"`   // of the connected route; 0: the kernel's default
+	Protocol  uint8        `json:"protocol,omitempty"` // IFAPROT_*
+	// ValidSeconds and PreferredSeconds are what was left when the snapshot was taken;
+	// Forever: no end.
+	ValidSeconds     uint32 `json:"validSeconds"`
+	PreferredSeconds uint32 `json:"preferredSeconds"`
+}
+
+// Forever is an address lifetime without an end.
+const Forever = 1<<32 - 1
+
+// Address flags (linux/if_addr.h).
+const (
+	AddrNoDAD         = 0x02
+	AddrNoPrefixRoute = 0x200
+	// AddrUserFlags are those that a user can set: nodad, home, mngtmpaddr, noprefixroute, autojoin.
+	AddrUserFlags = AddrNoDAD | 0x10 | 0x100 | AddrNoPrefixRoute | 0x400
+)
+
+// Route is one of any table. What has no field of its own is carried in Other.
+type Route struct {
+	Link        int          `json:"link,omitempty"` // index; 0: none, or several next hops
+	Table       uint32       `json:"table"`
+	Destination netip.Prefix `json:"destination"`
+	Source      netip.Prefix `json:"source,omitzero"` // the source prefix of an IPv6 route
+	Gateway     netip.Addr   `json:"gateway,omitzero"`
+	PrefSrc     netip.Addr   `json:"prefSrc,omitzero"`
+	Type        uint8        `json:"type"` // RTN_*
+	Scope       uint8        `json:"scope"`
+	Protocol    uint8        `json:"protocol"`
+	TOS         uint8        `json:"tos,omitempty"`
+	Metric      uint32       `json:"metric,omitempty"`
+	OnLink      bool         `json:"onLink,omitempty"`
+	MTU         int          `json:"mtu,omitempty"`   // 0: the link's
+	Hops        []Hop        `json:"hops,omitempty"`  // of a multipath route
+	Other       []Attribute  `json:"other,omitempty"` // MTU is in here too
+}
+
+// Hop is one next hop of a multipath route.
+type Hop struct {
+	Link    int        `json:"link"`
+	Gateway netip.Addr `json:"gateway,omitzero"`
+	Weight  uint8      `json:"weight"` // less one
+	OnLink  bool       `json:"onLink,omitempty"`
+}
+
+// Attribute is a netlink attribute as the kernel gave it.
+type Attribute struct {
+	Type uint16 `json:"type"`
+	Data []byte `json:"data"`
+}
+
+// Values of routes that matter here (linux/rtnetlink.h).
+const (
+	TableMain      = 254
+	TableLocal     = 255
+	RouteUnicast   = 1
+	ScopeUniverse  = 0
+	ScopeLink      = 253
+	ProtocolKernel = 2
+	ProtocolRA     = 9
+)
+
+// Uses says whether the route leads through the link.
+func (r Route) Uses(link int) bool {
+	return r.Link == link || slices.ContainsFunc(r.Hops, func(h Hop) bool { return h.Link == link })
+}
+
+// Default says that the route is one for everything.
+func (r Route) Default() bool { return r.Destination.Bits() == 0 }
+
+// Rule is a policy rule.
+type Rule struct {
+	Priority uint32 `json:"priority"`
+	Table    uint32 `json:"table"`
+	IPv6     bool   `json:"ipv6,omitempty"`
+}
+
+// Neighbour is an ARP or NDP entry of a link.
+type Neighbour struct {
+	Link      int        `json:"link"`
+	Address   netip.Addr `json:"address"`
+	MAC       cache.MAC  `json:"mac"`
+	Permanent bool       `json:"permanent,omitempty"`
+}
+
+// Filter is one u32 classifier at a link's ingress that redirects what matches to another link's
+// egress.
+type Filter struct {
+	Link     int    `json:"link"`
+	Priority uint16 `json:"priority"`
+	Protocol uint16 `json:"protocol"` // an Ethernet type; EthernetAll: any
+	Keys     []Key  `json:"keys"`
+	Target   int    `json:"target"` // index
+}
+
+// Key compares 32 bits at an offset from the network header, a multiple of 4, in network order.
+type Key struct {
+	Offset int    `json:"offset"`
+	Mask   uint32 `json:"mask"`
+	Value  uint32 `json:"value"`
+}
+
+// Ethernet types (linux/if_ether.h).
+const (
+	EthernetAll  = 0x0003
+	EthernetIPv4 = 0x0800
+	EthernetARP  = 0x0806
+	EthernetIPv6 = 0x86dd
+)
+
+// link returns the one with this index.
+func (s *Snapshot) link(index int) (Link, bool) {
+	i := slices.IndexFunc(s.Links, func(l Link) bool { return l.Index == index })
+	if i < 0 {
+		return Link{}, false
+	}
+	return s.Links[i], true
+}
+
+// Named returns the link with this name.
+func (s *Snapshot) Named(name string) (Link, bool) {
+	i := slices.IndexFunc(s.Links, func(l Link) bool { return l.Name == name })
+	if i < 0 {
+		return Link{}, false
+	}
+	return s.Links[i], true
+}

@@ -1,0 +1,544 @@
+package infra
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/firewall"
+)
+
+// String is the whole plan as an administrator would type it, from the namespace as it was found.
+func (p *Plan) String() string {
+	ops, err := p.Steps(p.found)
+	if err != nil {
+		return err.Error() // cannot be: the NIC was found
+	}
+	return Text(ops)
+}
+
+// Text is one command a line.
+func Text(ops []Op) string {
+	var b strings.Builder
+	for _, op := range ops {
+		b.WriteString(op.String())
+		b.WriteByte('\n')
+	}
+	return b.String()
+}
+
+// Steps are what is left to do to wire the NIC, in order, given the namespace as it is now: as it
+// was found, half wired, damaged, or wired; then there are none. The error is ErrNoNIC if the NIC
+// has gone.
+func (p *Plan) Steps(now Snapshot) ([]Op, error) {
+	return steps(now, p.wired, p.names, p.nic().Index, p.Record.Binding == cache.BindingBridge)
+}
+
+// Undo are the steps back to the namespace as it was found. The error is ErrNoNIC if the NIC has
+// gone; then the steps are those that remove what we created.
+func (p *Plan) Undo(now Snapshot) ([]Op, error) {
+	nic := p.nic()
+	want := wiring{links: []Link{nic}, sysctls: map[string]string{}}
+	for path := range p.wired.sysctls {
+		want.sysctls[path] = p.found.Sysctls[path]
+	}
+	for _, a := range p.found.Addresses {
+		if a.Link == nic.Index {
+			want.addresses = append(want.addresses, a)
+		}
+	}
+	for _, r := range p.found.Routes {
+		if r.Uses(nic.Index) {
+			want.routes = append(want.routes, r)
+		}
+	}
+	for _, n := range p.found.Neighbours {
+		if n.Link == nic.Index && n.Permanent {
+			want.neighbours = append(want.neighbours, n)
+		}
+	}
+	return steps(now, want, p.names, nic.Index, p.Record.Binding == cache.BindingBridge)
+}
+
+// nic is the NIC as it was found.
+func (p *Plan) nic() Link {
+	nic, _ := p.found.Named(p.names.NIC) // NewPlan has seen it
+	return nic
+}
+
+// stepper collects the operations that lead from one state of a namespace to another.
+type stepper struct {
+	now   Snapshot
+	want  wiring
+	names Names
+	nic   int
+	// whole says that the NIC's addresses, routes and neighbours are ours to change as well.
+	whole bool
+	ops   []Op
+}
+
+// steps compares what is with what is wanted. The order serves both ways: rules are in force
+// before anything they guard, routes leave before addresses and come after them, a name is free
+// before it is taken, and the guest's tap comes up last.
+func steps(now Snapshot, want wiring, names Names, nic int, whole bool) ([]Op, error) {
+	s := &stepper{now: now, names: names, nic: nic, whole: whole}
+	s.want = place(want, now, s.ours())
+
+	for _, t := range s.want.tables {
+		if !slices.ContainsFunc(now.Tables, func(i firewall.Image) bool { return reflect.DeepEqual(i, t.Image()) }) {
+			s.add(TableSet{t})
+		}
+	}
+	s.newTaps()
+	for _, path := range slices.Sorted(maps.Keys(s.want.sysctls)) {
+		if now.Sysctls[path] != s.want.sysctls[path] {
+			s.add(SysctlSet{path, s.want.sysctls[path]})
+		}
+	}
+	s.dropLinks()
+	var err error
+	if _, there := now.link(nic); there {
+		s.strip()
+		s.moveNIC()
+		s.newLinks()
+		s.settle()
+	} else {
+		err = fmt.Errorf("NIC %s: %w any more in this namespace", names.NIC, ErrNoNIC)
+	}
+	for _, i := range now.Tables {
+		if !slices.ContainsFunc(s.want.tables, func(t firewall.Table) bool { return t.Family == i.Family && t.Name == i.Name }) {
+			s.add(TableDel{i.Family, i.Name})
+		}
+	}
+	return s.ops, err
+}
+
+func (s *stepper) add(op Op) { s.ops = append(s.ops, op) }
+
+// ours are the links that we created: marked, or a tap that was made and not yet marked.
+func (s *stepper) ours() []Link {
+	var ours []Link
+	for _, l := range s.now.Links {
+		if l.Index == s.nic {
+			continue
+		}
+		marked := l.Group == Group(s.nic) && (l.Alias == Mark(s.names.NIC) || l.Alias == "")
+		fresh := l.Tap != nil && l.Alias == "" && (l.Name == s.names.Tap || l.Name == s.names.Port)
+		if marked || fresh {
+			ours = append(ours, l)
+		}
+	}
+	return ours
+}
+
+// place gives the links that are to be created their indices: those that they have already, or
+// free ones.
+func place(want wiring, now Snapshot, ours []Link) wiring {
+	next := 1
+	for _, l := range now.Links {
+		next = max(next, l.Index+1)
+	}
+	index := map[int]int{}
+	placed := want
+	placed.links = slices.Clone(want.links)
+	for i, l := range want.links {
+		if l.Index > 0 {
+			continue
+		}
+		at := slices.IndexFunc(ours, func(o Link) bool { return o.Name == l.Name && o.Kind == l.Kind })
+		if at >= 0 {
+			index[l.Index] = ours[at].Index
+		} else {
+			index[l.Index] = next
+			next++
+		}
+		placed.links[i].Index = index[l.Index]
+	}
+	resolve := func(i int) int {
+		if i < 0 {
+			return index[i]
+		}
+		return i
+	}
+	for i := range placed.links {
+		placed.links[i].Master = resolve(placed.links[i].Master)
+	}
+	placed.addresses = slices.Clone(want.addresses)
+	for i := range placed.addresses {
+		placed.addresses[i].Link = resolve(placed.addresses[i].Link)
+	}
+	placed.routes = slices.Clone(want.routes)
+	for i := range placed.routes {
+		placed.routes[i].Link = resolve(placed.routes[i].Link)
+	}
+	placed.filters = slices.Clone(want.filters)
+	for i := range placed.filters {
+		placed.filters[i].Link = resolve(placed.filters[i].Link)
+		placed.filters[i].Target = resolve(placed.filters[i].Target)
+	}
+	return placed
+}
+
+func (s *stepper) wanted(index int) (Link, bool) {
+	i := slices.IndexFunc(s.want.links, func(l Link) bool { return l.Index == index })
+	if i < 0 {
+		return Link{}, false
+	}
+	return s.want.links[i], true
+}
+
+// newTaps come first, as they are made by ioctl and not by netlink.
+func (s *stepper) newTaps() {
+	for _, l := range s.want.links {
+		if _, there := s.now.link(l.Index); !there && l.Tap != nil {
+			s.add(TapAdd{l.Index, l.Name, *l.Tap, l.Name == s.names.Tap})
+		}
+	}
+}
+
+// dropLinks takes away what is ours and not wanted: the whole group in one go, which the kernel
+// does in a third of the time.
+func (s *stepper) dropLinks() {
+	var grouped, single []Link
+	for _, l := range s.ours() {
+		if _, wanted := s.wanted(l.Index); wanted {
+			continue
+		}
+		if l.Group == Group(s.nic) {
+			grouped = append(grouped, l)
+		} else {
+			single = append(single, l)
+		}
+	}
+	members := 0
+	for _, l := range s.now.Links {
+		if l.Group == Group(s.nic) {
+			members++
+		}
+	}
+	if len(grouped) > 0 && len(grouped) == members {
+		s.add(GroupDel{Group(s.nic)})
+	} else {
+		single = append(single, grouped...)
+	}
+	for _, l := range single {
+		s.add(LinkDel{l.Index, l.Name})
+	}
+}
+
+// dropped says whether the link goes in dropLinks.
+func (s *stepper) dropped(index int) bool {
+	_, wanted := s.wanted(index)
+	return !wanted && slices.ContainsFunc(s.ours(), func(l Link) bool { return l.Index == index })
+}
+
+// inScope says whether what hangs on the link is ours to change.
+func (s *stepper) inScope(index int) bool {
+	if index == s.nic {
+		return s.whole
+	}
+	_, wanted := s.wanted(index)
+	return wanted
+}
+
+// strip removes routes, addresses and neighbours that are not wanted, by name: they would go with
+// the link's state as well, but then nobody could see it in the plan.
+func (s *stepper) strip() {
+	for _, r := range s.now.Routes {
+		if r.Protocol != ProtocolKernel && s.routeInScope(r) && !s.wantsRoute(r) {
+			s.add(RouteDel{s.linkName(r.Link), r, s.hopNames(r)})
+		}
+	}
+	for _, n := range s.now.Neighbours {
+		if n.Permanent && s.inScope(n.Link) && !slices.Contains(s.want.neighbours, n) {
+			s.add(NeighbourDel{s.linkName(n.Link), n})
+		}
+	}
+	for _, a := range s.now.Addresses {
+		if s.inScope(a.Link) && !slices.ContainsFunc(s.want.addresses, a.same) {
+			s.add(AddressDel{s.linkName(a.Link), a})
+		}
+	}
+}
+
+func (s *stepper) routeInScope(r Route) bool {
+	return s.inScope(r.Link) || slices.ContainsFunc(r.Hops, func(h Hop) bool { return s.inScope(h.Link) })
+}
+
+func (s *stepper) wantsRoute(r Route) bool { return slices.ContainsFunc(s.want.routes, r.same) }
+
+// linkName is the link's name before anything is changed; newName the one it will have.
+func (s *stepper) linkName(index int) string {
+	l, _ := s.now.link(index)
+	return l.Name
+}
+
+func (s *stepper) newName(index int) string {
+	if l, ok := s.wanted(index); ok {
+		return l.Name
+	}
+	return s.linkName(index)
+}
+
+func (s *stepper) hopNames(r Route) []string {
+	var names []string
+	for _, h := range r.Hops {
+		names = append(names, s.newName(h.Link))
+	}
+	return names
+}
+
+// moveNIC gives the NIC its name and MAC, for which it has to be down.
+func (s *stepper) moveNIC() {
+	now, _ := s.now.link(s.nic)
+	want, _ := s.wanted(s.nic)
+	set := LinkSet{Index: s.nic, Link: now.Name}
+	if now.Name != want.Name {
+		set.Name = want.Name
+	}
+	if now.MAC != want.MAC {
+		set.MAC = want.MAC
+	}
+	if want.AddrGen == AddrGenNone && now.AddrGen != AddrGenNone {
+		set.AddrGen = &want.AddrGen
+	}
+	master := LinkSet{Index: s.nic, Link: now.Name}
+	if now.Master != 0 && now.Master != want.Master && !s.dropped(now.Master) {
+		master.Master = new(int)
+		s.add(master)
+	}
+	if set.Name != "" || !set.MAC.IsZero() {
+		if now.Up {
+			s.add(LinkSet{Index: s.nic, Link: now.Name, Up: new(bool)})
+		}
+	}
+	if !set.empty() {
+		s.add(set)
+	}
+}
+
+// newLinks creates what is missing and gives every link of the wiring what it shall have, but for
+// the NIC's name and MAC.
+func (s *stepper) newLinks() {
+	for _, want := range s.want.links {
+		now, there := s.now.link(want.Index)
+		if !there {
+			now = Link{Index: want.Index, Name: want.Name, Kind: want.Kind, Tap: want.Tap}
+			if want.Tap == nil {
+				s.add(LinkAdd{Index: want.Index, Name: want.Name, Kind: want.Kind, MAC: want.MAC, MTU: want.MTU, Group: want.Group})
+				now.MAC, now.MTU, now.Group = want.MAC, want.MTU, want.Group
+			} else {
+				now.MTU = newTapMTU
+			}
+			if want.AddrGen == AddrGenNoIPv6 {
+				now.AddrGen = AddrGenNoIPv6
+			}
+		}
+		if want.Index == s.nic {
+			continue
+		}
+		set := LinkSet{Index: want.Index, Link: want.Name}
+		if !want.MAC.IsZero() && now.MAC != want.MAC {
+			set.MAC = want.MAC
+		}
+		if now.MTU != want.MTU {
+			set.MTU = want.MTU
+		}
+		if now.Group != want.Group {
+			set.Group = want.Group
+		}
+		if now.Alias != want.Alias {
+			set.Alias = want.Alias
+		}
+		if now.AddrGen != want.AddrGen {
+			set.AddrGen = &want.AddrGen
+		}
+		if !set.empty() {
+			s.add(set)
+		}
+	}
+	for _, want := range s.want.links {
+		now, there := s.now.link(want.Index)
+		if want.Master != 0 && (!there || now.Master != want.Master) {
+			s.add(LinkSet{Index: want.Index, Link: want.Name, Master: &want.Master, MasterName: s.newName(want.Master)})
+			now.NoLearning = false
+		}
+		if want.Master != 0 && want.NoLearning && !now.NoLearning {
+			s.add(PortSet{want.Index, want.Name})
+		}
+		if now.Forwarding4 != want.Forwarding4 {
+			s.add(ConfSet{want.Index, want.Name, want.Forwarding4})
+		}
+	}
+}
+
+// newTapMTU is what a new tap has.
+const newTapMTU = 1500
+
+// settle brings the links up, puts addresses and routes on them, and opens the responder's port;
+// the guest's tap, the last of the links, is up only then.
+func (s *stepper) settle() {
+	last := len(s.want.links) - 1
+	if s.want.links[last].Name != s.names.Tap {
+		last++
+	}
+	for _, want := range s.want.links[:last] {
+		s.up(want)
+	}
+	s.addresses()
+	s.routes()
+	for _, n := range s.want.neighbours {
+		if s.inScope(n.Link) && !slices.Contains(s.now.Neighbours, n) {
+			s.add(NeighbourAdd{s.newName(n.Link), n})
+		}
+	}
+	s.filters()
+	for _, want := range s.want.links[last:] {
+		s.up(want)
+	}
+	now, _ := s.now.link(s.nic)
+	if want, _ := s.wanted(s.nic); want.AddrGen != AddrGenNone && now.AddrGen != want.AddrGen {
+		s.add(LinkSet{Index: s.nic, Link: want.Name, AddrGen: &want.AddrGen})
+	}
+}
+
+func (s *stepper) up(want Link) {
+	now, there := s.now.link(want.Index)
+	wasDowned := want.Index == s.nic && there && now.Up && (now.Name != want.Name || now.MAC != want.MAC)
+	isUp := there && now.Up && !wasDowned
+	if isUp != want.Up {
+		s.add(LinkSet{Index: want.Index, Link: want.Name, Up: &want.Up})
+	}
+}
+
+// addresses are added without duplicate address detection: the namespace had them a moment ago,
+// and a second of silence would be a difference.
+func (s *stepper) addresses() {
+	for _, a := range s.want.addresses {
+		if !s.inScope(a.Link) || slices.ContainsFunc(s.now.Addresses, a.same) {
+			continue
+		}
+		name := s.newName(a.Link)
+		link, _ := s.wanted(a.Link)
+		if a.Prefix.Addr().Is6() && link.Up && a.Flags&AddrNoDAD == 0 {
+			quick := a
+			quick.Flags |= AddrNoDAD
+			s.add(AddressAdd{name, quick})
+		}
+		s.add(AddressAdd{name, a})
+		if r, ok := connected(a, link); ok && !s.wantsRoute(r) {
+			s.add(RouteDel{name, r, nil})
+		}
+	}
+}
+
+// routes that the kernel makes of addresses come by themselves.
+func (s *stepper) routes() {
+	for _, reachable := range []bool{true, false} { // first those that the next hops of others need
+		for _, r := range s.want.routes {
+			onLink := !r.Gateway.IsValid() && len(r.Hops) == 0
+			if onLink != reachable || !s.routeInScope(r) || slices.ContainsFunc(s.now.Routes, r.same) || s.implied(r) {
+				continue
+			}
+			s.add(RouteAdd{s.newName(r.Link), r, s.hopNames(r)})
+		}
+	}
+}
+
+// implied says whether the kernel makes the route of an address that is wanted.
+func (s *stepper) implied(r Route) bool {
+	return slices.ContainsFunc(s.want.addresses, func(a Address) bool {
+		l, _ := s.wanted(a.Link)
+		c, ok := connected(a, l)
+		return ok && c.same(r)
+	})
+}
+
+func (s *stepper) filters() {
+	for _, l := range s.want.links {
+		var missing []Filter
+		var wanted bool
+		for _, f := range s.want.filters {
+			if f.Link != l.Index {
+				continue
+			}
+			wanted = true
+			if !slices.ContainsFunc(s.now.Filters, func(o Filter) bool { return reflect.DeepEqual(o, f) }) {
+				missing = append(missing, f)
+			}
+		}
+		if wanted && !slices.Contains(s.now.Ingress, l.Index) {
+			s.add(IngressAdd{l.Index, l.Name})
+		}
+		for _, f := range s.now.Filters {
+			if f.Link == l.Index && !slices.ContainsFunc(s.want.filters, func(o Filter) bool { return reflect.DeepEqual(o, f) }) {
+				s.add(FilterDel{l.Name, f})
+			}
+		}
+		for _, f := range missing {
+			s.add(FilterAdd{l.Name, f, s.newName(f.Target)})
+		}
+	}
+}
+
+// same says whether two addresses are one, whatever is left of their lifetimes.
+func (a Address) same(b Address) bool {
+	if (a.ValidSeconds == Forever) == (b.ValidSeconds == Forever) {
+		b.ValidSeconds = a.ValidSeconds
+	}
+	if (a.PreferredSeconds == Forever) == (b.PreferredSeconds == Forever) {
+		b.PreferredSeconds = a.PreferredSeconds
+	}
+	return a == b
+}
+
+// same says whether two routes are one. One that the kernel made of an address is known by what
+// the address tells.
+func (r Route) same(o Route) bool {
+	if r.Protocol == ProtocolKernel && o.Protocol == ProtocolKernel {
+		return r.Link == o.Link && r.Table == o.Table && r.Destination == o.Destination && r.Metric == o.Metric && r.PrefSrc == o.PrefSrc
+	}
+	return reflect.DeepEqual(r, o)
+}
+
+// connected is the route that the kernel makes of an address when its link is up.
+func connected(a Address, l Link) (Route, bool) {
+	network := a.Prefix.Masked()
+	if a.Peer.IsValid() {
+		network = a.Peer.Masked()
+	}
+	if !l.Up || a.Flags&AddrNoPrefixRoute != 0 {
+		return Route{}, false
+	}
+	r := Route{
+		Link: a.Link, Table: TableMain, Destination: network, Metric: a.Metric,
+		Type: RouteUnicast, Protocol: ProtocolKernel,
+	}
+	if a.Prefix.Addr().Is4() {
+		if network.Bits() == 32 && network.Addr() == a.Prefix.Addr() {
+			return Route{}, false
+		}
+		r.Scope, r.PrefSrc = ScopeLink, a.Prefix.Addr()
+	} else if r.Metric == 0 {
+		r.Metric = metricIPv6
+	}
+	return r, true
+}
+
+// metricIPv6 is what the kernel gives to routes of addresses (IP6_RT_PRIO_ADDRCONF).
+const metricIPv6 = 256
+
+// Default networks are spelled out where they are printed.
+func networkText(p netip.Prefix) string {
+	if p.Bits() == 0 {
+		return "default"
+	}
+	if p.IsSingleIP() {
+		return p.Addr().String()
+	}
+	return p.String()
+}
