@@ -1,0 +1,99 @@
+package kernel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/guestwire/guestwire/infra"
+)
+
+// StepError says which operation of a plan failed.
+type StepError struct {
+	Step, Steps int
+	Op          infra.Op
+	Err         error
+}
+
+func (e *StepError) Error() string {
+	command, _, _ := strings.Cut(e.Op.String(), "\n")
+	return fmt.Sprintf("step %d of %d: %s: %v", e.Step, e.Steps, command, e.Err)
+}
+
+func (e *StepError) Unwrap() error { return e.Err }
+
+// Apply carries the operations out in order: neighbouring ones of nftables in one transaction,
+// neighbouring ones of rtnetlink in one batch. ctx is looked at between batches. The errors are
+// *StepError; operations of the same rtnetlink batch that came after a failed one have been tried
+// as well.
+func (n *Namespace) Apply(ctx context.Context, ops []infra.Op) error {
+	for done := 0; done < len(ops); {
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("before step %d of %d: %w", done+1, len(ops), context.Cause(ctx))
+		}
+		end := done + 1
+		for end < len(ops) && transport(ops[end]) == transport(ops[done]) && transport(ops[done]) != single {
+			end++
+		}
+		failures, err := n.applyBatch(ops[done:end])
+		if err != nil {
+			failures = append(failures, failure{0, err})
+		}
+		var errs []error
+		for _, f := range failures {
+			errs = append(errs, &StepError{Step: done + f.message + 1, Steps: len(ops), Op: ops[done+f.message], Err: f.err})
+		}
+		if err := errors.Join(errs...); err != nil {
+			return err
+		}
+		done = end
+	}
+	return nil
+}
+
+// What carries an operation into the kernel.
+const (
+	single = iota // an ioctl, a file
+	nft
+	rtnl
+)
+
+func transport(op infra.Op) int {
+	switch op.(type) {
+	case infra.TapAdd, infra.SysctlSet:
+		return single
+	case infra.TableSet, infra.TableDel:
+		return nft
+	}
+	return rtnl
+}
+
+func (n *Namespace) applyBatch(ops []infra.Op) ([]failure, error) {
+	switch op := ops[0].(type) {
+	case infra.TapAdd:
+		return nil, addTap(op)
+	case infra.SysctlSet:
+		return nil, writeSysctl(op)
+	case infra.TableSet, infra.TableDel:
+		messages, err := encodeTables(ops)
+		if err != nil {
+			return nil, err
+		}
+		failures, err := n.filter.send(messages, len(messages)-2) // the last one is the frame's
+		for i := range failures {
+			// Which of our messages it was does not tell an operation: a table is many.
+			failures[i].message = 0
+		}
+		return failures, err
+	}
+	var messages [][]byte
+	for _, op := range ops {
+		m, err := rtnetlink(op)
+		if err != nil {
+			return nil, err
+		}
+		messages = append(messages, m.Serialize())
+	}
+	return n.route.send(messages, len(messages)-1)
+}

@@ -1,0 +1,323 @@
+package kernel
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/infra"
+)
+
+const (
+	create = unix.NLM_F_CREATE | unix.NLM_F_EXCL
+	put    = unix.NLM_F_CREATE | unix.NLM_F_REPLACE
+)
+
+// rtnetlink returns the message of an operation.
+func rtnetlink(op infra.Op) (*nl.NetlinkRequest, error) {
+	switch o := op.(type) {
+	case infra.LinkAdd:
+		return linkAdd(o), nil
+	case infra.LinkSet:
+		return linkSet(o), nil
+	case infra.LinkDel:
+		return request(unix.RTM_DELLINK, 0, ifInfo(unix.AF_UNSPEC, o.Index)), nil
+	case infra.GroupDel:
+		return request(unix.RTM_DELLINK, 0, ifInfo(unix.AF_UNSPEC, 0), attr32(unix.IFLA_GROUP, o.Group)), nil
+	case infra.PortSet:
+		protinfo := nl.NewRtAttr(unix.IFLA_PROTINFO|unix.NLA_F_NESTED, nil)
+		protinfo.AddRtAttr(nl.IFLA_BRPORT_LEARNING, []byte{0})
+		return request(unix.RTM_SETLINK, 0, ifInfo(unix.AF_BRIDGE, o.Index), protinfo), nil
+	case infra.ConfSet:
+		conf := nl.NewRtAttr(unix.IFLA_AF_SPEC, nil)
+		var value uint32
+		if o.Forwarding4 {
+			value = 1
+		}
+		conf.AddRtAttr(unix.AF_INET, nil).AddRtAttr(inetConf, nil).AddRtAttr(devconfForwarding, nl.Uint32Attr(value))
+		return request(unix.RTM_SETLINK, 0, ifInfo(unix.AF_UNSPEC, o.Index), conf), nil
+	case infra.AddressAdd:
+		flags := create
+		if o.Address.Prefix.Addr().Is6() {
+			flags = put
+		}
+		return request(unix.RTM_NEWADDR, flags, address(o.Address)...), nil
+	case infra.AddressDel:
+		return request(unix.RTM_DELADDR, 0, address(o.Address)...), nil
+	case infra.RouteAdd:
+		return request(unix.RTM_NEWROUTE, create, route(o.Route)...), nil
+	case infra.RouteDel:
+		return request(unix.RTM_DELROUTE, 0, route(o.Route)...), nil
+	case infra.NeighbourAdd:
+		return request(unix.RTM_NEWNEIGH, put, neighbour(o.Neighbour)...), nil
+	case infra.NeighbourDel:
+		return request(unix.RTM_DELNEIGH, 0, neighbour(o.Neighbour)...), nil
+	case infra.IngressAdd:
+		return request(unix.RTM_NEWQDISC, create,
+			&nl.TcMsg{Family: unix.AF_UNSPEC, Ifindex: int32(o.Index), Handle: ingressHandle, Parent: ingressParent},
+			nl.NewRtAttr(nl.TCA_KIND, nl.ZeroTerminated("ingress"))), nil
+	case infra.FilterAdd:
+		return filterAdd(o.Filter), nil
+	case infra.FilterDel:
+		return request(unix.RTM_DELTFILTER, 0, tcFilter(o.Filter), nl.NewRtAttr(nl.TCA_KIND, nl.ZeroTerminated("u32"))), nil
+	}
+	return nil, fmt.Errorf("no netlink message for %T", op)
+}
+
+// What unix and nl do not name.
+const (
+	inetConf          = 1          // IFLA_INET_CONF, linux/if_link.h
+	devconfForwarding = 1          // IPV4_DEVCONF_FORWARDING, linux/ip.h
+	addrGenMode       = 8          // IFLA_INET6_ADDR_GEN_MODE, linux/if_link.h
+	addrRoutePriority = 9          // IFA_RT_PRIORITY, linux/if_addr.h
+	addrProto         = 11         // IFA_PROTO, linux/if_addr.h
+	ingressHandle     = 0xffff0000 // TC_H_MAKE(TC_H_INGRESS, 0), linux/pkt_sched.h
+	ingressParent     = 0xfffffff1 // TC_H_INGRESS
+)
+
+func ifInfo(family, index int) *nl.IfInfomsg {
+	m := nl.NewIfInfomsg(family)
+	m.Index = int32(index)
+	return m
+}
+
+func attr32(kind int, value uint32) *nl.RtAttr { return nl.NewRtAttr(kind, nl.Uint32Attr(value)) }
+
+func linkAdd(o infra.LinkAdd) *nl.NetlinkRequest {
+	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
+	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated(o.Kind))
+	if o.Kind == "bridge" {
+		info.AddRtAttr(nl.IFLA_INFO_DATA, nil).AddRtAttr(nl.IFLA_BR_MCAST_SNOOPING, []byte{0})
+	}
+	return request(unix.RTM_NEWLINK, create, ifInfo(unix.AF_UNSPEC, o.Index),
+		nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(o.Name)),
+		nl.NewRtAttr(unix.IFLA_ADDRESS, o.MAC[:]),
+		attr32(unix.IFLA_MTU, uint32(o.MTU)),
+		attr32(unix.IFLA_GROUP, o.Group),
+		info)
+}
+
+func linkSet(o infra.LinkSet) *nl.NetlinkRequest {
+	head := ifInfo(unix.AF_UNSPEC, o.Index)
+	parts := []nl.NetlinkRequestData{head}
+	if o.Up != nil {
+		head.Change = unix.IFF_UP
+		if *o.Up {
+			head.Flags = unix.IFF_UP
+		}
+	}
+	if o.Name != "" {
+		parts = append(parts, nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(o.Name)))
+	}
+	if !o.MAC.IsZero() {
+		parts = append(parts, nl.NewRtAttr(unix.IFLA_ADDRESS, o.MAC[:]))
+	}
+	if o.MTU != 0 {
+		parts = append(parts, attr32(unix.IFLA_MTU, uint32(o.MTU)))
+	}
+	if o.Group != 0 {
+		parts = append(parts, attr32(unix.IFLA_GROUP, o.Group))
+	}
+	if o.Alias != "" {
+		parts = append(parts, nl.NewRtAttr(unix.IFLA_IFALIAS, []byte(o.Alias)))
+	}
+	if o.Master != nil {
+		parts = append(parts, attr32(unix.IFLA_MASTER, uint32(*o.Master)))
+	}
+	if o.AddrGen != nil {
+		spec := nl.NewRtAttr(unix.IFLA_AF_SPEC, nil)
+		spec.AddRtAttr(unix.AF_INET6, nil).AddRtAttr(addrGenMode, []byte{byte(*o.AddrGen)})
+		parts = append(parts, spec)
+	}
+	return request(unix.RTM_SETLINK, 0, parts...)
+}
+
+func family(a netip.Addr) uint8 {
+	if a.Is4() {
+		return unix.AF_INET
+	}
+	return unix.AF_INET6
+}
+
+func address(a infra.Address) []nl.NetlinkRequestData {
+	head := nl.NewIfAddrmsg(int(family(a.Prefix.Addr())))
+	head.Index = uint32(a.Link)
+	head.Prefixlen = uint8(a.Prefix.Bits())
+	head.Scope = a.Scope
+	head.IfAddrmsg.Flags = uint8(a.Flags)
+	local, peer := a.Prefix.Addr().AsSlice(), a.Prefix.Addr().AsSlice()
+	if a.Peer.IsValid() {
+		peer = a.Peer.Addr().AsSlice()
+		head.Prefixlen = uint8(a.Peer.Bits())
+	}
+	parts := []nl.NetlinkRequestData{
+		head,
+		nl.NewRtAttr(unix.IFA_LOCAL, local),
+		nl.NewRtAttr(unix.IFA_ADDRESS, peer),
+		attr32(unix.IFA_FLAGS, a.Flags),
+	}
+	if a.Broadcast.IsValid() {
+		parts = append(parts, nl.NewRtAttr(unix.IFA_BROADCAST, a.Broadcast.AsSlice()))
+	}
+	if a.Label != "" {
+		parts = append(parts, nl.NewRtAttr(unix.IFA_LABEL, nl.ZeroTerminated(a.Label)))
+	}
+	if a.Metric != 0 {
+		parts = append(parts, attr32(addrRoutePriority, a.Metric))
+	}
+	if a.Protocol != 0 {
+		parts = append(parts, nl.NewRtAttr(addrProto, []byte{a.Protocol}))
+	}
+	if a.ValidSeconds != infra.Forever || a.PreferredSeconds != infra.Forever {
+		info := nl.IfaCacheInfo{IfaCacheinfo: unix.IfaCacheinfo{Prefered: a.PreferredSeconds, Valid: a.ValidSeconds}}
+		parts = append(parts, nl.NewRtAttr(unix.IFA_CACHEINFO, info.Serialize()))
+	}
+	return parts
+}
+
+func route(r infra.Route) []nl.NetlinkRequestData {
+	head := &nl.RtMsg{RtMsg: unix.RtMsg{
+		Family:   family(r.Destination.Addr()),
+		Dst_len:  uint8(r.Destination.Bits()),
+		Tos:      r.TOS,
+		Table:    uint8(min(r.Table, unix.RT_TABLE_UNSPEC+255)),
+		Protocol: r.Protocol,
+		Scope:    r.Scope,
+		Type:     r.Type,
+	}}
+	if r.Table > 255 {
+		head.Table = unix.RT_TABLE_UNSPEC
+	}
+	if r.OnLink {
+		head.Flags |= unix.RTNH_F_ONLINK
+	}
+	parts := []nl.NetlinkRequestData{head, attr32(unix.RTA_TABLE, r.Table)}
+	if r.Destination.Bits() > 0 {
+		parts = append(parts, nl.NewRtAttr(unix.RTA_DST, r.Destination.Addr().AsSlice()))
+	}
+	if r.Source.IsValid() {
+		head.Src_len = uint8(r.Source.Bits())
+		parts = append(parts, nl.NewRtAttr(unix.RTA_SRC, r.Source.Addr().AsSlice()))
+	}
+	if r.Gateway.IsValid() {
+		parts = append(parts, nextHop(r.Gateway, head.Family))
+	}
+	if r.Link != 0 && len(r.Hops) == 0 {
+		parts = append(parts, attr32(unix.RTA_OIF, uint32(r.Link)))
+	}
+	if r.PrefSrc.IsValid() {
+		parts = append(parts, nl.NewRtAttr(unix.RTA_PREFSRC, r.PrefSrc.AsSlice()))
+	}
+	if r.Metric != 0 {
+		parts = append(parts, attr32(unix.RTA_PRIORITY, r.Metric))
+	}
+	if len(r.Hops) > 0 {
+		var hops []byte
+		for _, h := range r.Hops {
+			hop := nl.RtNexthop{RtNexthop: unix.RtNexthop{Hops: h.Weight, Ifindex: int32(h.Link)}}
+			if h.OnLink {
+				hop.Flags |= unix.RTNH_F_ONLINK
+			}
+			if h.Gateway.IsValid() {
+				hop.Children = append(hop.Children, nextHop(h.Gateway, head.Family))
+			}
+			hops = append(hops, hop.Serialize()...)
+		}
+		parts = append(parts, nl.NewRtAttr(unix.RTA_MULTIPATH, hops))
+	}
+	for _, o := range r.Other {
+		parts = append(parts, nl.NewRtAttr(int(o.Type), o.Data))
+	}
+	return parts
+}
+
+// nextHop is a gateway, of another family than the route's if need be (RFC 5549).
+func nextHop(gateway netip.Addr, routeFamily uint8) *nl.RtAttr {
+	f := family(gateway)
+	if f == routeFamily {
+		return nl.NewRtAttr(unix.RTA_GATEWAY, gateway.AsSlice())
+	}
+	via := append(nl.Uint16Attr(uint16(f)), gateway.AsSlice()...)
+	return nl.NewRtAttr(unix.RTA_VIA, via)
+}
+
+// ndMsg is struct ndmsg (linux/neighbour.h).
+type ndMsg struct {
+	family uint8
+	index  uint32
+	state  uint16
+	flags  uint8
+}
+
+func (m ndMsg) Len() int { return 12 }
+
+func (m ndMsg) Serialize() []byte {
+	b := make([]byte, m.Len())
+	b[0] = m.family
+	copy(b[4:], nl.Uint32Attr(m.index))
+	copy(b[8:], nl.Uint16Attr(m.state))
+	b[10] = m.flags
+	return b
+}
+
+func neighbour(n infra.Neighbour) []nl.NetlinkRequestData {
+	head := ndMsg{family: family(n.Address), index: uint32(n.Link), state: unix.NUD_PERMANENT}
+	return []nl.NetlinkRequestData{
+		head,
+		nl.NewRtAttr(unix.NDA_DST, n.Address.AsSlice()),
+		nl.NewRtAttr(unix.NDA_LLADDR, n.MAC[:]),
+	}
+}
+
+// networkOrder16 and networkOrder32 are htons(3) and htonl(3), and their own reverse.
+func networkOrder16(v uint16) uint16 {
+	return binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, v))
+}
+
+func networkOrder32(v uint32) uint32 {
+	return binary.NativeEndian.Uint32(binary.BigEndian.AppendUint32(nil, v))
+}
+
+func tcFilter(f infra.Filter) *nl.TcMsg {
+	return &nl.TcMsg{
+		Family:  unix.AF_UNSPEC,
+		Ifindex: int32(f.Link),
+		Parent:  ingressHandle,
+		Info:    uint32(f.Priority)<<16 | uint32(networkOrder16(f.Protocol)),
+	}
+}
+
+// filterAdd is a u32 classifier (tc-u32(8)) with one action, mirred (tc-mirred(8)).
+func filterAdd(f infra.Filter) *nl.NetlinkRequest {
+	selector := nl.TcU32Sel{Flags: nl.TC_U32_TERMINAL, Nkeys: uint8(len(f.Keys))}
+	for _, k := range f.Keys {
+		selector.Keys = append(selector.Keys, nl.TcU32Key{Mask: networkOrder32(k.Mask), Val: networkOrder32(k.Value), Off: int32(k.Offset)})
+	}
+	options := nl.NewRtAttr(nl.TCA_OPTIONS, nil)
+	options.AddRtAttr(nl.TCA_U32_SEL, selector.Serialize())
+	action := options.AddRtAttr(nl.TCA_U32_ACT, nil).AddRtAttr(1, nil)
+	action.AddRtAttr(nl.TCA_ACT_KIND, nl.ZeroTerminated("mirred"))
+	redirect := make([]byte, sizeofMirred)
+	binary.NativeEndian.PutUint32(redirect[mirredAction:], stolen)
+	binary.NativeEndian.PutUint32(redirect[mirredEaction:], redirectEgress)
+	binary.NativeEndian.PutUint32(redirect[mirredIfindex:], uint32(f.Target))
+	action.AddRtAttr(nl.TCA_ACT_OPTIONS, nil).AddRtAttr(nl.TCA_MIRRED_PARMS, redirect)
+	return request(unix.RTM_NEWTFILTER, create, tcFilter(f),
+		nl.NewRtAttr(nl.TCA_KIND, nl.ZeroTerminated("u32")), options)
+}
+
+const (
+	redirectEgress = 1 // TCA_EGRESS_REDIR, linux/tc_act/tc_mirred.h
+	stolen         = 4 // TC_ACT_STOLEN, linux/pkt_cls.h
+)
+
+// struct tc_mirred (linux/tc_act/tc_mirred.h); nl's has a size of 30 octets.
+const (
+	mirredAction  = 8
+	mirredEaction = 20
+	mirredIfindex = 24
+	sizeofMirred  = 28
+)

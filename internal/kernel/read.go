@@ -1,0 +1,610 @@
+package kernel
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"strings"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+)
+
+// Namespace is the one of the thread that called Open.
+type Namespace struct {
+	route  *socket
+	filter *socket
+}
+
+// Open returns the namespace of the calling thread. It needs CAP_NET_ADMIN there. Close it.
+func Open() (*Namespace, error) {
+	route, err := openSocket(unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, err
+	}
+	filter, err := openSocket(unix.NETLINK_NETFILTER)
+	if err != nil {
+		route.close()
+		return nil, err
+	}
+	return &Namespace{route: route, filter: filter}, nil
+}
+
+// Close ends the use of the namespace.
+func (n *Namespace) Close() {
+	n.route.close()
+	n.filter.close()
+}
+
+// Snapshot reads what concerns the wiring of the NIC with this index, whose names are given;
+// sysctls are paths below /proc/sys.
+func (n *Namespace) Snapshot(names infra.Names, sysctls []string) (infra.Snapshot, error) {
+	var s infra.Snapshot
+	for _, step := range []struct {
+		what string
+		read func(*infra.Snapshot) error
+	}{
+		{"links", n.links}, {"addresses", n.addresses}, {"routes", n.routes}, {"rules", n.rules}, {"neighbours", n.neighbours},
+	} {
+		if err := step.read(&s); err != nil {
+			return infra.Snapshot{}, fmt.Errorf("read the namespace's %s: %w", step.what, err)
+		}
+	}
+	for _, l := range s.Links {
+		if l.Tap == nil || !(l.Name == names.Tap || l.Name == names.Port) {
+			continue
+		}
+		if err := n.filters(&s, l.Index); err != nil {
+			return infra.Snapshot{}, fmt.Errorf("read the filters of %s: %w", l.Name, err)
+		}
+	}
+	if err := n.tables(&s, names.Table); err != nil {
+		return infra.Snapshot{}, fmt.Errorf("read the namespace's nftables: %w", err)
+	}
+	if err := readSysctls(&s, sysctls); err != nil {
+		return infra.Snapshot{}, err
+	}
+	return s, nil
+}
+
+// attributes calls f with each attribute behind a header of n bytes.
+func attributes(message []byte, n int, f func(kind uint16, value []byte) error) error {
+	if len(message) < n {
+		return errors.New("netlink: a message was cut short")
+	}
+	list, err := nl.ParseRouteAttr(message[n:])
+	if err != nil {
+		return err
+	}
+	for _, a := range list {
+		if err := f(a.Attr.Type&typeMask, a.Value); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func u32(b []byte) uint32 {
+	if len(b) < 4 {
+		return 0
+	}
+	return binary.NativeEndian.Uint32(b)
+}
+
+func u16(b []byte) uint16 {
+	if len(b) < 2 {
+		return 0
+	}
+	return binary.NativeEndian.Uint16(b)
+}
+
+func u8(b []byte) uint8 {
+	if len(b) < 1 {
+		return 0
+	}
+	return b[0]
+}
+
+func addr(b []byte) netip.Addr {
+	a, _ := netip.AddrFromSlice(b) // zero unless 4 or 16 bytes
+	return a
+}
+
+// What unix does not name.
+const (
+	typeMask       = 0x3fff // NLA_TYPE_MASK, linux/netlink.h
+	skipStatistics = 1 << 3 // RTEXT_FILTER_SKIP_STATS, linux/rtnetlink.h
+)
+
+func (n *Namespace) links(s *infra.Snapshot) error {
+	r := request(unix.RTM_GETLINK, unix.NLM_F_DUMP, ifInfo(unix.AF_UNSPEC, 0), attr32(unix.IFLA_EXT_MASK, skipStatistics))
+	return n.route.dump(r, func() { s.Links = nil }, func(m []byte) error {
+		l, err := parseLink(m)
+		s.Links = append(s.Links, l)
+		return err
+	})
+}
+
+func parseLink(m []byte) (infra.Link, error) {
+	if len(m) < unix.SizeofIfInfomsg {
+		return infra.Link{}, errors.New("netlink: a message was cut short")
+	}
+	head := nl.DeserializeIfInfomsg(m)
+	l := infra.Link{
+		Index:    int(head.Index),
+		Up:       head.Flags&unix.IFF_UP != 0,
+		Loopback: head.Flags&unix.IFF_LOOPBACK != 0,
+		NoARP:    head.Flags&unix.IFF_NOARP != 0,
+		Ethernet: head.Type == unix.ARPHRD_ETHER,
+		AddrGen:  infra.AddrGenNoIPv6,
+	}
+	err := attributes(m, unix.SizeofIfInfomsg, func(kind uint16, v []byte) error {
+		switch kind {
+		case unix.IFLA_IFNAME:
+			l.Name = unix.ByteSliceToString(v)
+		case unix.IFLA_ADDRESS:
+			if len(v) == len(l.MAC) {
+				l.MAC = cache.MAC(v)
+			}
+		case unix.IFLA_MTU:
+			l.MTU = int(u32(v))
+		case unix.IFLA_MASTER:
+			l.Master = int(u32(v))
+		case unix.IFLA_IFALIAS:
+			l.Alias = unix.ByteSliceToString(v)
+		case unix.IFLA_GROUP:
+			l.Group = u32(v)
+		case unix.IFLA_LINKINFO:
+			return parseLinkInfo(v, &l)
+		case unix.IFLA_AF_SPEC:
+			return parseFamilies(v, &l)
+		}
+		return nil
+	})
+	return l, err
+}
+
+func parseLinkInfo(b []byte, l *infra.Link) error {
+	var data, portData []byte
+	var portKind string
+	err := attributes(b, 0, func(kind uint16, v []byte) error {
+		switch kind {
+		case nl.IFLA_INFO_KIND:
+			l.Kind = unix.ByteSliceToString(v)
+		case nl.IFLA_INFO_DATA:
+			data = v
+		case nl.IFLA_INFO_SLAVE_KIND:
+			portKind = unix.ByteSliceToString(v)
+		case nl.IFLA_INFO_SLAVE_DATA:
+			portData = v
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if portKind == "bridge" {
+		err = attributes(portData, 0, func(kind uint16, v []byte) error {
+			if kind == nl.IFLA_BRPORT_LEARNING {
+				l.NoLearning = u8(v) == 0
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	switch l.Kind {
+	case "macvlan", "macvtap":
+		return attributes(data, 0, func(kind uint16, v []byte) error {
+			if kind == nl.IFLA_MACVLAN_MODE {
+				l.Mode = macvlanModes[u32(v)]
+			}
+			return nil
+		})
+	case "tun":
+		return parseTap(data, l)
+	}
+	return nil
+}
+
+var macvlanModes = map[uint32]string{1: "private", 2: "vepa", 4: "bridge", 8: "passthru", 16: "source"}
+
+// Attributes of a tap (linux/if_link.h, IFLA_TUN_*).
+const (
+	tunOwner      = 1
+	tunGroup      = 2
+	tunType       = 3
+	tunMultiQueue = 7
+)
+
+func parseTap(b []byte, l *infra.Link) error {
+	var t infra.Tap
+	var kind uint8
+	err := attributes(b, 0, func(a uint16, v []byte) error {
+		switch a {
+		case tunOwner:
+			t.Owner.UID = u32(v)
+		case tunGroup:
+			t.Owner.GID = u32(v)
+		case tunType:
+			kind = u8(v)
+		case tunMultiQueue:
+			t.MultiQueue = u8(v) != 0
+		}
+		return nil
+	})
+	if kind == unix.IFF_TAP {
+		l.Tap = &t
+	}
+	return err
+}
+
+func parseFamilies(b []byte, l *infra.Link) error {
+	return attributes(b, 0, func(family uint16, spec []byte) error {
+		switch family {
+		case unix.AF_INET:
+			return attributes(spec, 0, func(kind uint16, v []byte) error {
+				if kind == inetConf {
+					l.Forwarding4 = u32(v[min(len(v), 4*(devconfForwarding-1)):]) != 0
+				}
+				return nil
+			})
+		case unix.AF_INET6:
+			return attributes(spec, 0, func(kind uint16, v []byte) error {
+				if kind == addrGenMode {
+					l.AddrGen = int(u8(v))
+				}
+				return nil
+			})
+		}
+		return nil
+	})
+}
+
+func (n *Namespace) addresses(s *infra.Snapshot) error {
+	r := request(unix.RTM_GETADDR, unix.NLM_F_DUMP, nl.NewIfAddrmsg(unix.AF_UNSPEC))
+	return n.route.dump(r, func() { s.Addresses = nil }, func(m []byte) error {
+		a, err := parseAddress(m)
+		s.Addresses = append(s.Addresses, a)
+		return err
+	})
+}
+
+func parseAddress(m []byte) (infra.Address, error) {
+	if len(m) < unix.SizeofIfAddrmsg {
+		return infra.Address{}, errors.New("netlink: a message was cut short")
+	}
+	head := nl.DeserializeIfAddrmsg(m)
+	a := infra.Address{
+		Link: int(head.Index), Scope: head.Scope, Flags: uint32(head.IfAddrmsg.Flags),
+		ValidSeconds: infra.Forever, PreferredSeconds: infra.Forever,
+	}
+	var local, other netip.Addr
+	err := attributes(m, unix.SizeofIfAddrmsg, func(kind uint16, v []byte) error {
+		switch kind {
+		case unix.IFA_LOCAL:
+			local = addr(v)
+		case unix.IFA_ADDRESS:
+			other = addr(v)
+		case unix.IFA_BROADCAST:
+			a.Broadcast = addr(v)
+		case unix.IFA_LABEL:
+			a.Label = unix.ByteSliceToString(v)
+		case unix.IFA_FLAGS:
+			a.Flags = u32(v)
+		case addrRoutePriority:
+			a.Metric = u32(v)
+		case addrProto:
+			a.Protocol = u8(v)
+		case unix.IFA_CACHEINFO:
+			a.PreferredSeconds, a.ValidSeconds = u32(v), u32(v[min(len(v), 4):])
+		}
+		return nil
+	})
+	a.Flags &= infra.AddrUserFlags
+	if !local.IsValid() {
+		local = other
+	}
+	a.Prefix = netip.PrefixFrom(local, int(head.Prefixlen))
+	if local != other {
+		a.Prefix = netip.PrefixFrom(local, local.BitLen())
+		a.Peer = netip.PrefixFrom(other, int(head.Prefixlen))
+	}
+	return a, err
+}
+
+func (n *Namespace) routes(s *infra.Snapshot) error {
+	r := request(unix.RTM_GETROUTE, unix.NLM_F_DUMP, &nl.RtMsg{})
+	return n.route.dump(r, func() { s.Routes = nil }, func(m []byte) error {
+		route, err := parseRoute(m)
+		if err != nil || route.Table == infra.TableLocal || !route.Destination.IsValid() {
+			return err
+		}
+		s.Routes = append(s.Routes, route)
+		return nil
+	})
+}
+
+func parseRoute(m []byte) (infra.Route, error) {
+	if len(m) < unix.SizeofRtMsg {
+		return infra.Route{}, errors.New("netlink: a message was cut short")
+	}
+	head := nl.DeserializeRtMsg(m)
+	if (head.Family != unix.AF_INET && head.Family != unix.AF_INET6) || head.Flags&unix.RTM_F_CLONED != 0 {
+		return infra.Route{}, nil // multicast routing, MPLS, a cached route
+	}
+	r := infra.Route{
+		Table: uint32(head.Table), Type: head.Type, Scope: head.Scope, Protocol: head.Protocol, TOS: head.Tos,
+		OnLink: head.Flags&unix.RTNH_F_ONLINK != 0,
+	}
+	zero := netip.IPv4Unspecified()
+	if head.Family == unix.AF_INET6 {
+		zero = netip.IPv6Unspecified()
+	}
+	r.Destination = netip.PrefixFrom(zero, int(head.Dst_len))
+	err := attributes(m, unix.SizeofRtMsg, func(kind uint16, v []byte) error {
+		switch kind {
+		case unix.RTA_DST:
+			r.Destination = netip.PrefixFrom(addr(v), int(head.Dst_len))
+		case unix.RTA_SRC:
+			r.Source = netip.PrefixFrom(addr(v), int(head.Src_len))
+		case unix.RTA_GATEWAY:
+			r.Gateway = addr(v)
+		case unix.RTA_VIA:
+			r.Gateway = addr(v[min(len(v), 2):])
+		case unix.RTA_OIF:
+			r.Link = int(u32(v))
+		case unix.RTA_PREFSRC:
+			r.PrefSrc = addr(v)
+		case unix.RTA_PRIORITY:
+			r.Metric = u32(v)
+		case unix.RTA_TABLE:
+			r.Table = u32(v)
+		case unix.RTA_MULTIPATH:
+			return parseHops(v, &r)
+		case unix.RTA_CACHEINFO:
+		default:
+			r.Other = append(r.Other, infra.Attribute{Type: kind, Data: append([]byte(nil), v...)})
+			if kind == unix.RTA_METRICS {
+				return parseMetrics(v, &r)
+			}
+		}
+		return nil
+	})
+	return r, err
+}
+
+func parseMetrics(b []byte, r *infra.Route) error {
+	return attributes(b, 0, func(kind uint16, v []byte) error {
+		if kind == unix.RTAX_MTU {
+			r.MTU = int(u32(v))
+		}
+		return nil
+	})
+}
+
+func parseHops(b []byte, r *infra.Route) error {
+	for len(b) >= unix.SizeofRtNexthop {
+		head := nl.DeserializeRtNexthop(b)
+		size := int(head.RtNexthop.Len)
+		if size < unix.SizeofRtNexthop || size > len(b) {
+			return errors.New("netlink: a next hop was cut short")
+		}
+		hop := infra.Hop{Link: int(head.Ifindex), Weight: head.Hops, OnLink: head.Flags&unix.RTNH_F_ONLINK != 0}
+		err := attributes(b[:size], unix.SizeofRtNexthop, func(kind uint16, v []byte) error {
+			switch kind {
+			case unix.RTA_GATEWAY:
+				hop.Gateway = addr(v)
+			case unix.RTA_VIA:
+				hop.Gateway = addr(v[min(len(v), 2):])
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		r.Hops = append(r.Hops, hop)
+		b = b[min(len(b), (size+unix.NLMSG_ALIGNTO-1)&^(unix.NLMSG_ALIGNTO-1)):]
+	}
+	return nil
+}
+
+// The kernel's own rules: 0 for table local, 32766 for main, 32767 for default.
+var ownRules = map[uint32]uint32{0: unix.RT_TABLE_LOCAL, 32766: unix.RT_TABLE_MAIN, 32767: unix.RT_TABLE_DEFAULT}
+
+// Attributes of a rule (linux/fib_rules.h).
+const (
+	rulePriority = 6
+	ruleTable    = 15
+)
+
+func (n *Namespace) rules(s *infra.Snapshot) error {
+	r := request(unix.RTM_GETRULE, unix.NLM_F_DUMP, &nl.RtMsg{})
+	return n.route.dump(r, func() { s.Rules = nil }, func(m []byte) error {
+		if len(m) < unix.SizeofRtMsg {
+			return errors.New("netlink: a message was cut short")
+		}
+		head := nl.DeserializeRtMsg(m)
+		if head.Family != unix.AF_INET && head.Family != unix.AF_INET6 {
+			return nil // those of multicast routing
+		}
+		rule := infra.Rule{Table: uint32(head.Table), IPv6: head.Family == unix.AF_INET6}
+		err := attributes(m, unix.SizeofRtMsg, func(kind uint16, v []byte) error {
+			switch kind {
+			case rulePriority:
+				rule.Priority = u32(v)
+			case ruleTable:
+				rule.Table = u32(v)
+			}
+			return nil
+		})
+		if table, own := ownRules[rule.Priority]; !own || table != rule.Table {
+			s.Rules = append(s.Rules, rule)
+		}
+		return err
+	})
+}
+
+func (n *Namespace) neighbours(s *infra.Snapshot) error {
+	r := request(unix.RTM_GETNEIGH, unix.NLM_F_DUMP, ndMsg{})
+	return n.route.dump(r, func() { s.Neighbours = nil }, func(m []byte) error {
+		entry, err := parseNeighbour(m)
+		if err == nil && entry.Address.IsValid() && !entry.MAC.IsZero() {
+			s.Neighbours = append(s.Neighbours, entry)
+		}
+		return err
+	})
+}
+
+func parseNeighbour(m []byte) (infra.Neighbour, error) {
+	head := ndMsg{}
+	if len(m) < head.Len() {
+		return infra.Neighbour{}, errors.New("netlink: a message was cut short")
+	}
+	state := u16(m[8:])
+	entry := infra.Neighbour{Link: int(u32(m[4:])), Permanent: state&unix.NUD_PERMANENT != 0}
+	if m[0] == unix.AF_BRIDGE || state&(unix.NUD_NOARP|unix.NUD_FAILED|unix.NUD_INCOMPLETE) != 0 {
+		return entry, nil
+	}
+	err := attributes(m, head.Len(), func(kind uint16, v []byte) error {
+		switch kind {
+		case unix.NDA_DST:
+			entry.Address = addr(v)
+		case unix.NDA_LLADDR:
+			if len(v) == len(entry.MAC) {
+				entry.MAC = cache.MAC(v)
+			}
+		}
+		return nil
+	})
+	return entry, err
+}
+
+// filters reads the ingress qdisc of a link and the u32 classifiers in it.
+func (n *Namespace) filters(s *infra.Snapshot, link int) error {
+	ingress, filters := s.Ingress, s.Filters
+	r := request(unix.RTM_GETQDISC, unix.NLM_F_DUMP, &nl.TcMsg{Family: unix.AF_UNSPEC, Ifindex: int32(link)})
+	err := n.route.dump(r, func() { s.Ingress = ingress }, func(m []byte) error {
+		if len(m) >= nl.SizeofTcMsg && nl.DeserializeTcMsg(m).Parent == ingressParent && nl.DeserializeTcMsg(m).Ifindex == int32(link) {
+			s.Ingress = append(s.Ingress, link)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	r = request(unix.RTM_GETTFILTER, unix.NLM_F_DUMP, &nl.TcMsg{Family: unix.AF_UNSPEC, Ifindex: int32(link), Parent: ingressHandle})
+	return n.route.dump(r, func() { s.Filters = filters }, func(m []byte) error {
+		f, whole, err := parseFilter(m)
+		if whole {
+			s.Filters = append(s.Filters, f)
+		}
+		return err
+	})
+}
+
+// parseFilter returns whole = false for the messages that stand for hash tables and not for a
+// classifier.
+func parseFilter(m []byte) (f infra.Filter, whole bool, err error) {
+	if len(m) < nl.SizeofTcMsg {
+		return f, false, errors.New("netlink: a message was cut short")
+	}
+	head := nl.DeserializeTcMsg(m)
+	f.Link = int(head.Ifindex)
+	f.Priority = uint16(head.Info >> 16)
+	f.Protocol = networkOrder16(uint16(head.Info))
+	err = attributes(m, nl.SizeofTcMsg, func(kind uint16, options []byte) error {
+		if kind != nl.TCA_OPTIONS {
+			return nil
+		}
+		return attributes(options, 0, func(kind uint16, v []byte) error {
+			switch kind {
+			case nl.TCA_U32_SEL:
+				if len(v) < nl.SizeofTcU32Sel || len(v) < nl.SizeofTcU32Sel+int(v[2])*nl.SizeofTcU32Key {
+					return errors.New("netlink: a classifier was cut short")
+				}
+				for _, k := range nl.DeserializeTcU32Sel(v).Keys {
+					f.Keys = append(f.Keys, infra.Key{Offset: int(k.Off), Mask: networkOrder32(k.Mask), Value: networkOrder32(k.Val)})
+				}
+				whole = len(f.Keys) > 0
+			case nl.TCA_U32_ACT:
+				return parseRedirect(v, &f)
+			}
+			return nil
+		})
+	})
+	return f, whole, err
+}
+
+func parseRedirect(actions []byte, f *infra.Filter) error {
+	return attributes(actions, 0, func(_ uint16, action []byte) error {
+		return attributes(action, 0, func(kind uint16, options []byte) error {
+			if kind != nl.TCA_ACT_OPTIONS {
+				return nil
+			}
+			return attributes(options, 0, func(kind uint16, v []byte) error {
+				if kind == nl.TCA_MIRRED_PARMS && len(v) >= sizeofMirred && u32(v[mirredEaction:]) == redirectEgress {
+					f.Target = int(u32(v[mirredIfindex:]))
+				}
+				return nil
+			})
+		})
+	})
+}
+
+const sysctlRoot = "/proc/sys/"
+
+// readSysctls leaves out what the kernel does not have.
+func readSysctls(s *infra.Snapshot, paths []string) error {
+	for _, path := range paths {
+		text, err := os.ReadFile(sysctlRoot + path)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("read sysctl: %w", err)
+		}
+		if s.Sysctls == nil {
+			s.Sysctls = map[string]string{}
+		}
+		s.Sysctls[path] = strings.TrimSpace(string(text))
+	}
+	return nil
+}
+
+func writeSysctl(o infra.SysctlSet) error {
+	return os.WriteFile(sysctlRoot+o.Path, []byte(o.Value), 0)
+}
+
+// HasDummy says whether the kernel has the link kind dummy, loading its module if need be. It asks
+// for one with an impossible number of queues, which a kernel that knows the kind refuses with
+// another error.
+func (n *Namespace) HasDummy() (bool, error) {
+	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
+	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated("dummy"))
+	probe := request(unix.RTM_NEWLINK, create, ifInfo(unix.AF_UNSPEC, 0),
+		nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated("guestwire-probe"[:15])),
+		attr32(unix.IFLA_NUM_TX_QUEUES, 1<<16), info)
+	failures, err := n.route.send([][]byte{probe.Serialize()}, 0)
+	if err != nil {
+		return false, fmt.Errorf("ask for the link kind dummy: %w", err)
+	}
+	if len(failures) == 0 {
+		return false, errors.New("ask for the link kind dummy: the kernel made an impossible link")
+	}
+	switch err := failures[0].err; {
+	case errors.Is(err, unix.EINVAL):
+		return true, nil
+	case errors.Is(err, unix.EOPNOTSUPP):
+		return false, nil
+	default:
+		return false, fmt.Errorf("ask for the link kind dummy: %w", err)
+	}
+}

@@ -1,0 +1,214 @@
+// Package kernel reads what a network namespace holds and carries out the operations of a plan in
+// it: the ioctls of taps, one batch of nftables messages, writes below /proc/sys, one batch of
+// rtnetlink messages. No process is started.
+//
+// Everything works on the namespace of the calling thread.
+package kernel
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"syscall"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// socket is a netlink socket that sends many messages in one call. The kernel works on all of
+// them before the call returns, whatever becomes of the sender.
+type socket struct {
+	fd     int
+	seq    uint32
+	buffer []byte
+}
+
+func openSocket(protocol int) (*socket, error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, protocol)
+	if err != nil {
+		return nil, fmt.Errorf("netlink socket: %w", err)
+	}
+	s := &socket{fd: fd, buffer: make([]byte, 1<<16)}
+	for _, option := range []int{unix.NETLINK_EXT_ACK, unix.NETLINK_CAP_ACK} {
+		if err := unix.SetsockoptInt(fd, unix.SOL_NETLINK, option, 1); err != nil {
+			s.close()
+			return nil, fmt.Errorf("netlink socket option %d: %w", option, err)
+		}
+	}
+	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		s.close()
+		return nil, fmt.Errorf("netlink socket: %w", err)
+	}
+	return s, nil
+}
+
+func (s *socket) close() { unix.Close(s.fd) }
+
+// request makes a message of a type, flags and parts; send gives it its sequence number.
+func request(kind uint16, flags int, parts ...nl.NetlinkRequestData) *nl.NetlinkRequest {
+	r := nl.NewNetlinkRequest(int(kind), flags)
+	r.Data = parts
+	return r
+}
+
+// failure is the kernel's answer to one message of a batch.
+type failure struct {
+	message int
+	err     error
+}
+
+// send sends all messages in one call, asking for one acknowledgement, and returns the failures.
+// Those before and after a message that fails are carried out by rtnetlink; nftables carries out
+// all or none.
+func (s *socket) send(messages [][]byte, acknowledge int) ([]failure, error) {
+	first := s.seq + 1
+	var batch []byte
+	for i, m := range messages {
+		s.seq++
+		binary.NativeEndian.PutUint32(m[8:], s.seq)
+		if i == acknowledge {
+			flags := binary.NativeEndian.Uint16(m[6:])
+			binary.NativeEndian.PutUint16(m[6:], flags|unix.NLM_F_ACK)
+		}
+		batch = append(batch, m...)
+		for len(batch)%unix.NLMSG_ALIGNTO != 0 {
+			batch = append(batch, 0)
+		}
+	}
+	if err := unix.Sendto(s.fd, batch, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		return nil, fmt.Errorf("netlink send: %w", err)
+	}
+	var failures []failure
+	acknowledged := false
+	for {
+		answers, err := s.receive(unix.MSG_DONTWAIT)
+		if errors.Is(err, unix.EAGAIN) {
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+		for _, a := range answers {
+			i := int(a.Header.Seq - first)
+			if a.Header.Type != unix.NLMSG_ERROR || i < 0 || i >= len(messages) {
+				continue
+			}
+			if err := answerError(a); err != nil {
+				failures = append(failures, failure{i, err})
+			} else {
+				acknowledged = true
+			}
+		}
+	}
+	if !acknowledged && len(failures) == 0 {
+		return nil, errors.New("netlink: the kernel did not acknowledge")
+	}
+	return failures, nil
+}
+
+// dump asks one question and calls f with each message of the answer. It asks again if the answer
+// was interrupted by a change; f must be ready for that: reset is called before each try.
+func (s *socket) dump(r *nl.NetlinkRequest, reset func(), f func([]byte) error) error {
+	for range dumpTries {
+		reset()
+		whole, err := s.dumpOnce(r, f)
+		if err != nil || whole {
+			return err
+		}
+	}
+	return errors.New("netlink: the namespace keeps changing while it is read")
+}
+
+const dumpTries = 16
+
+func (s *socket) dumpOnce(r *nl.NetlinkRequest, f func([]byte) error) (whole bool, err error) {
+	s.seq++
+	r.Seq = s.seq
+	if err := unix.Sendto(s.fd, r.Serialize(), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		return false, fmt.Errorf("netlink send: %w", err)
+	}
+	whole = true
+	for {
+		answers, err := s.receive(0)
+		if err != nil {
+			return false, err
+		}
+		for _, a := range answers {
+			if a.Header.Seq != s.seq {
+				continue
+			}
+			if a.Header.Flags&unix.NLM_F_DUMP_INTR != 0 {
+				whole = false
+			}
+			switch {
+			case a.Header.Type == unix.NLMSG_DONE:
+				return whole, doneError(a)
+			case a.Header.Type == unix.NLMSG_ERROR:
+				return whole, answerError(a)
+			}
+			if err == nil {
+				err = f(a.Data)
+			}
+			if err != nil {
+				return false, err
+			}
+			if a.Header.Flags&unix.NLM_F_MULTI == 0 {
+				return whole, nil
+			}
+		}
+	}
+}
+
+func (s *socket) receive(flags int) ([]syscall.NetlinkMessage, error) {
+	for {
+		n, _, err := unix.Recvfrom(s.fd, s.buffer, flags)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("netlink receive: %w", err)
+		}
+		messages, err := syscall.ParseNetlinkMessage(s.buffer[:n])
+		if err != nil {
+			return nil, fmt.Errorf("netlink answer: %w", err)
+		}
+		return messages, nil
+	}
+}
+
+func doneError(m syscall.NetlinkMessage) error {
+	if len(m.Data) < 4 {
+		return nil
+	}
+	return errnoOf(m.Data)
+}
+
+func errnoOf(data []byte) error {
+	if code := int32(binary.NativeEndian.Uint32(data)); code != 0 {
+		return unix.Errno(-code)
+	}
+	return nil
+}
+
+// answerError is the errno of an answer, with the kernel's own words if it has some
+// (NLMSGERR_ATTR_MSG; the request is not echoed: NETLINK_CAP_ACK).
+func answerError(m syscall.NetlinkMessage) error {
+	if len(m.Data) < 4 {
+		return errors.New("netlink: an answer was cut short")
+	}
+	err := errnoOf(m.Data)
+	const header = 4 + unix.SizeofNlMsghdr
+	if err == nil || m.Header.Flags&unix.NLM_F_ACK_TLVS == 0 || len(m.Data) < header {
+		return err
+	}
+	attributes, parseErr := nl.ParseRouteAttr(m.Data[header:])
+	if parseErr != nil {
+		return err
+	}
+	for _, a := range attributes {
+		if a.Attr.Type&typeMask == nl.NLMSGERR_ATTR_MSG {
+			return fmt.Errorf("%w (%s)", err, unix.ByteSliceToString(a.Value))
+		}
+	}
+	return err
+}

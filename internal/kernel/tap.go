@@ -1,0 +1,50 @@
+package kernel
+
+import (
+	"fmt"
+	"io/fs"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/tap"
+)
+
+// addTap makes a persistent tap (Documentation/networking/tuntap.rst). An error leaves none.
+func addTap(o infra.TapAdd) error {
+	fd, err := unix.Open(tap.Device, unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return &fs.PathError{Op: "open", Path: tap.Device, Err: err}
+	}
+	defer unix.Close(fd) // takes a tap that is not persistent away
+	ifr, err := unix.NewIfreq(o.Link)
+	if err != nil {
+		return err
+	}
+	flags := unix.IFF_TAP | unix.IFF_NO_PI | unix.IFF_TUN_EXCL
+	if o.VNetHeader {
+		flags |= unix.IFF_VNET_HDR
+	}
+	if o.Tap.MultiQueue {
+		flags |= unix.IFF_MULTI_QUEUE
+	}
+	ifr.SetUint16(uint16(flags))
+	if err := unix.IoctlSetPointerInt(fd, unix.TUNSETIFINDEX, o.Index); err != nil {
+		return fmt.Errorf("TUNSETIFINDEX: %w", err)
+	}
+	if err := unix.IoctlIfreq(fd, unix.TUNSETIFF, ifr); err != nil {
+		return fmt.Errorf("TUNSETIFF: %w", err)
+	}
+	if err := unix.IoctlSetInt(fd, unix.TUNSETOWNER, int(o.Tap.Owner.UID)); err != nil {
+		return fmt.Errorf("TUNSETOWNER: %w", err)
+	}
+	if o.Tap.Owner.GID != 0 {
+		if err := unix.IoctlSetInt(fd, unix.TUNSETGROUP, int(o.Tap.Owner.GID)); err != nil {
+			return fmt.Errorf("TUNSETGROUP: %w", err)
+		}
+	}
+	if err := unix.IoctlSetInt(fd, unix.TUNSETPERSIST, 1); err != nil {
+		return fmt.Errorf("TUNSETPERSIST: %w", err)
+	}
+	return nil
+}

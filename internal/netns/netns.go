@@ -1,0 +1,60 @@
+// Package netns runs functions in network namespaces.
+package netns
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// ErrNotNetNS: the file is no network namespace.
+var ErrNotNetNS = errors.New("not a network namespace")
+
+// Identity tells namespaces apart, as long as the machine runs.
+type Identity struct {
+	BootID string `json:"bootID"`
+	Device uint64 `json:"device"`
+	Inode  uint64 `json:"inode"`
+}
+
+// Identify returns the identity of the namespace that f is open at.
+func Identify(f *os.File) (Identity, error) {
+	var fs unix.Statfs_t
+	if err := unix.Fstatfs(int(f.Fd()), &fs); err != nil {
+		return Identity{}, fmt.Errorf("namespace %s: %w", f.Name(), err)
+	}
+	kind, err := unix.IoctlRetInt(int(f.Fd()), unix.NS_GET_NSTYPE)
+	if fs.Type != unix.NSFS_MAGIC || err != nil || kind != unix.CLONE_NEWNET {
+		return Identity{}, fmt.Errorf("%s: %w: open /proc/PID/ns/net or /run/netns/NAME", f.Name(), ErrNotNetNS)
+	}
+	var stat unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &stat); err != nil {
+		return Identity{}, fmt.Errorf("namespace %s: %w", f.Name(), err)
+	}
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return Identity{}, fmt.Errorf("identity of this boot: %w", err)
+	}
+	return Identity{BootID: string(boot[:min(36, len(boot))]), Device: stat.Dev, Inode: stat.Ino}, nil
+}
+
+// Do calls f on a thread of its own in the namespace, and returns its error. The thread ends with
+// the call. It needs CAP_SYS_ADMIN.
+func Do(ns *os.File, f func() error) error {
+	result := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // and never unlock: the thread ends with the goroutine
+		if err := netns.Set(netns.NsHandle(ns.Fd())); err != nil {
+			result <- fmt.Errorf("enter namespace %s (needs CAP_SYS_ADMIN): %w", ns.Name(), err)
+			return
+		}
+		result <- f()
+	}()
+	err := <-result
+	runtime.KeepAlive(ns)
+	return err
+}
