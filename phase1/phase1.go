@@ -1,0 +1,477 @@
+// Package phase1 is the privileged half: it wires a NIC that lies in a network namespace to a tap
+// for a virtual machine, and leaves a record of it for package phase2.
+//
+// Setup, Check and Teardown work on one NIC of one namespace, by the state they keep in a
+// directory. Whatever happens to one of them, Setup called again ends in the same state as an
+// undisturbed run, and Teardown in the namespace as Setup found it.
+package phase1
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/kernel"
+	"github.com/guestwire/guestwire/internal/netns"
+)
+
+// Config is one NIC, and what is wanted of it.
+type Config struct {
+	// NetNS is the namespace, open: /proc/PID/ns/net, /run/netns/NAME. It stays the caller's.
+	NetNS *os.File
+	// State is a directory that only root can write: the record lies there, which the
+	// launcher's user reads, and the journal, which nobody else can. Setup creates it, mode
+	// 0755, if its parent is there.
+	State string
+	// NIC is the link's name in the namespace, 1 to 15 of A-Z a-z 0-9 _ . -
+	NIC string
+	// Binding is infra.Bridge or infra.Masquerade.
+	Binding infra.Binding
+	// Owner is the launcher's user, who can open the taps. The zero value is root.
+	Owner infra.Owner
+	// Queues is the number of queue pairs of the tap, at most 256; 0 means 1.
+	Queues int
+	// DNS is the guest's resolver configuration; nil: Phase2 takes it from a resolv.conf.
+	DNS *cache.DNS
+	// Options is what else the guest is told.
+	Options cache.Options
+	// Device is how the guest sees the device.
+	Device cache.Device
+}
+
+func (c Config) spec() infra.Spec {
+	return infra.Spec{NIC: c.NIC, Binding: c.Binding, Owner: c.Owner, Queues: c.Queues, DNS: c.DNS, Options: c.Options, Device: c.Device}
+}
+
+// MarshalJSON writes the configuration without NetNS. The binding is an object with one member,
+// such as {"bridge": {}} or {"masquerade": {"ipv4": "10.0.2.0/24"}}.
+func (c Config) MarshalJSON() ([]byte, error) {
+	spec, err := json.Marshal(c.spec())
+	if err != nil || c.State == "" {
+		return spec, err
+	}
+	state, err := json.Marshal(map[string]string{"state": c.State})
+	if err != nil {
+		return nil, err
+	}
+	return append(append(spec[:len(spec)-1], ','), state[1:]...), nil
+}
+
+// UnmarshalJSON is the reverse of MarshalJSON; it leaves NetNS alone. Unknown fields are errors.
+func (c *Config) UnmarshalJSON(text []byte) error {
+	var members map[string]json.RawMessage
+	if err := json.Unmarshal(text, &members); err != nil {
+		return err
+	}
+	out := Config{NetNS: c.NetNS}
+	if state, ok := members["state"]; ok {
+		if err := json.Unmarshal(state, &out.State); err != nil {
+			return &cache.FieldError{Field: "state", Reason: err.Error()}
+		}
+		delete(members, "state")
+	}
+	rest, err := json.Marshal(members)
+	if err != nil {
+		return err
+	}
+	var spec infra.Spec
+	if err := json.Unmarshal(rest, &spec); err != nil {
+		return err
+	}
+	out.NIC, out.Binding, out.Owner, out.Queues = spec.NIC, spec.Binding, spec.Owner, spec.Queues
+	out.DNS, out.Options, out.Device = spec.DNS, spec.Options, spec.Device
+	*c = out
+	return nil
+}
+
+// Errors to tell apart, beside those of infra.NewPlan, fs.ErrPermission and fs.ErrNotExist.
+var (
+	// ErrOwnNamespace: NetNS is the caller's own namespace, or that of the whole machine.
+	ErrOwnNamespace = errors.New("the caller's own network namespace")
+	// ErrNotWired: there is no journal of a Setup of this NIC in this namespace.
+	ErrNotWired = fmt.Errorf("not wired: %w", fs.ErrNotExist)
+)
+
+// DriftError says that the kernel is not as recorded.
+type DriftError struct {
+	NIC string
+	// Missing are the commands that would repair it; Setup carries them out.
+	Missing []string
+}
+
+func (e *DriftError) Error() string {
+	return fmt.Sprintf("NIC %s is not as it was set up, Setup would repair it by:\n  %s", e.NIC, strings.Join(e.Missing, "\n  "))
+}
+
+// Setup wires the NIC, and writes the record. If it is wired already, it repairs what is missing,
+// and changes nothing if nothing is. On an error the namespace is as it was found.
+//
+// It needs CAP_SYS_ADMIN and CAP_NET_ADMIN. It waits for other calls on the same namespace, of other
+// processes too, until ctx ends. The errors to tell apart: *cache.FieldError for a bad
+// configuration, *infra.RefusedError if the binding cannot work on the NIC, infra.ErrNoNIC,
+// infra.ErrWired, infra.ErrCollision, ErrOwnNamespace, fs.ErrPermission for a State that is not
+// root's alone and for an Owner who cannot open /dev/net/tun.
+func Setup(ctx context.Context, c Config) error {
+	if err := checkOwner(c.Owner); err != nil {
+		return err
+	}
+	return c.do(ctx, createState, func(s *session) error {
+		plan, now, err := s.plan(c.spec())
+		if err != nil {
+			return err
+		}
+		ops, err := plan.Steps(now)
+		if err != nil {
+			return err
+		}
+		if err := s.writeJournal(plan.Journal()); err != nil {
+			return err
+		}
+		err = s.apply(ctx, ops)
+		if err == nil && len(ops) > 0 {
+			err = s.verify(plan)
+		}
+		if err == nil {
+			err = cache.Write(s.dir, plan.Record)
+		}
+		if err != nil {
+			return errors.Join(err, s.undo(plan))
+		}
+		return nil
+	})
+}
+
+// Plan returns what Setup would do, and changes nothing in the namespace or in State. Of a wiring
+// that is complete nothing is left to do.
+func Plan(ctx context.Context, c Config) (*Preview, error) {
+	if err := checkOwner(c.Owner); err != nil {
+		return nil, err
+	}
+	var preview *Preview
+	err := c.do(ctx, previewState, func(s *session) error {
+		plan, now, err := s.plan(c.spec())
+		if err != nil {
+			return err
+		}
+		ops, err := plan.Steps(now)
+		if err != nil {
+			return err
+		}
+		preview = &Preview{Steps: ops, Record: plan.Record}
+		return nil
+	})
+	return preview, err
+}
+
+// Preview is what Setup would do, and the record that it would leave. It prints as the commands an
+// administrator would type.
+type Preview struct {
+	Steps  []infra.Op
+	Record cache.Record
+}
+
+// String is the commands, a line each, with the record's warnings as comments before them.
+func (p *Preview) String() string {
+	var b strings.Builder
+	for _, w := range p.Record.Warnings {
+		b.WriteString("# warning: " + w + "\n")
+	}
+	return b.String() + infra.Text(p.Steps)
+}
+
+// Check compares the kernel with what Setup left. The error is a *DriftError if something differs,
+// ErrNotWired if there was no Setup. It uses NetNS, State and NIC of the configuration only.
+func Check(ctx context.Context, c Config) error {
+	return c.do(ctx, existingState, func(s *session) error {
+		journal, err := s.readJournal()
+		if err != nil {
+			return err
+		}
+		if journal == nil {
+			return fmt.Errorf("NIC %s: %w", c.NIC, ErrNotWired)
+		}
+		plan, err := infra.NewPlan(journal.Found, journal.Spec)
+		if err != nil {
+			return fmt.Errorf("journal of NIC %s: %w", c.NIC, err)
+		}
+		if err := s.verify(plan); err != nil {
+			return err
+		}
+		record, err := cache.Read(s.dir, c.NIC)
+		if err != nil {
+			return err
+		}
+		want, err := cache.Encode(plan.Record)
+		if err != nil {
+			return err
+		}
+		if have, err := cache.Encode(record); err != nil || string(have) != string(want) {
+			return &DriftError{NIC: c.NIC, Missing: []string{"write the record " + c.NIC + ".json anew"}}
+		}
+		return nil
+	})
+}
+
+// Teardown gives the namespace back as Setup found it, and removes record and journal. It is no
+// error if there is nothing to take down: no journal, or one of a namespace that is gone. It uses
+// NetNS, State and NIC of the configuration only. The error is infra.ErrNoNIC if the NIC has gone;
+// then everything else is removed.
+func Teardown(ctx context.Context, c Config) error {
+	return c.do(ctx, previewState, func(s *session) error {
+		if s.dir == nil {
+			return nil
+		}
+		journal, err := s.readJournal()
+		if err != nil {
+			return err
+		}
+		if journal == nil {
+			return errors.Join(cache.Remove(s.dir, c.NIC), s.removeJournal())
+		}
+		plan, err := infra.NewPlan(journal.Found, journal.Spec)
+		if err != nil {
+			return fmt.Errorf("journal of NIC %s: %w", c.NIC, err)
+		}
+		return s.undo(plan)
+	})
+}
+
+// checkOwner says whether the user could open the device that hands out taps.
+func checkOwner(o infra.Owner) error {
+	const device = "/dev/net/tun"
+	var stat unix.Stat_t
+	if err := unix.Stat(device, &stat); err != nil {
+		return fmt.Errorf("taps: %w", &fs.PathError{Op: "stat", Path: device, Err: err})
+	}
+	const readWrite = 6
+	granted := stat.Mode & readWrite
+	switch {
+	case o.UID == 0:
+		return nil
+	case o.UID == stat.Uid:
+		granted = stat.Mode >> 6 & readWrite
+	case o.GID != 0 && o.GID == stat.Gid:
+		granted = stat.Mode >> 3 & readWrite
+	}
+	if granted != readWrite {
+		return fmt.Errorf("owner.uid: user %d cannot open %s (mode %04o, owner %d:%d), so its launcher could not use a tap: %w",
+			o.UID, device, stat.Mode&0o777, stat.Uid, stat.Gid, fs.ErrPermission)
+	}
+	return nil
+}
+
+// session is one call on one namespace, on a thread in it, with the lock held.
+type session struct {
+	nic      string
+	identity netns.Identity
+	dir      *os.Root // nil: there is none, and none is needed
+	ns       *kernel.Namespace
+}
+
+// do checks what all calls need and calls f in the namespace.
+func (c Config) do(ctx context.Context, mode stateMode, f func(*session) error) error {
+	if err := cache.CheckName("nic", c.NIC); err != nil {
+		return err
+	}
+	if c.NetNS == nil {
+		return &cache.FieldError{Field: "netns", Reason: "missing: open /proc/PID/ns/net or /run/netns/NAME"}
+	}
+	identity, err := netns.Identify(c.NetNS)
+	if err != nil {
+		return err
+	}
+	if err := foreign(identity); err != nil {
+		return fmt.Errorf("namespace %s: %w", c.NetNS.Name(), err)
+	}
+	unlock, err := lock(ctx, c.NetNS)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	dir, err := openState(c.State, mode)
+	if err != nil {
+		return err
+	}
+	if dir != nil {
+		defer dir.Close()
+	}
+	return netns.Do(c.NetNS, func() error {
+		ns, err := kernel.Open()
+		if err != nil {
+			return err
+		}
+		defer ns.Close()
+		return f(&session{nic: c.NIC, identity: identity, dir: dir, ns: ns})
+	})
+}
+
+// foreign refuses the namespaces in which a mistake would cost somebody's network: the caller's own
+// and that of process 1.
+func foreign(identity netns.Identity) error {
+	for _, path := range []string{"/proc/self/ns/net", "/proc/1/ns/net"} {
+		f, err := os.Open(path)
+		if errors.Is(err, fs.ErrPermission) {
+			continue // process 1 is another container's, and so is its namespace
+		}
+		if err != nil {
+			return err
+		}
+		own, err := netns.Identify(f)
+		f.Close()
+		if err != nil {
+			return err
+		}
+		if own == identity {
+			return fmt.Errorf("%w (%s): name the pod's", ErrOwnNamespace, path)
+		}
+	}
+	return nil
+}
+
+// lock holds the namespace until the returned function is called. The lock is on the namespace
+// itself, so it needs no file, and it goes with the process.
+func lock(ctx context.Context, ns *os.File) (func(), error) {
+	f, err := os.Open(fmt.Sprintf("/proc/self/fd/%d", ns.Fd())) // an open file of its own
+	if err != nil {
+		return nil, fmt.Errorf("lock namespace %s: %w", ns.Name(), err)
+	}
+	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return func() { f.Close() }, nil
+		}
+		if err != unix.EWOULDBLOCK && err != unix.EINTR {
+			f.Close()
+			return nil, fmt.Errorf("lock namespace %s: %w", ns.Name(), err)
+		}
+		select {
+		case <-ctx.Done():
+			f.Close()
+			return nil, fmt.Errorf("namespace %s: another call works on it: %w", ns.Name(), context.Cause(ctx))
+		case <-time.After(wait):
+		}
+	}
+}
+
+// plan computes the wiring from the namespace as it was found, by the journal if there is one, and
+// says how the namespace is now.
+func (s *session) plan(spec infra.Spec) (*infra.Plan, infra.Snapshot, error) {
+	journal, err := s.readJournal()
+	if err != nil {
+		return nil, infra.Snapshot{}, err
+	}
+	names := infra.NamesFor(spec.NIC)
+	now, err := s.ns.Snapshot(names, infra.SysctlPaths(spec.NIC, spec.Binding))
+	if err != nil {
+		return nil, infra.Snapshot{}, err
+	}
+	found := now
+	if journal != nil {
+		if journal.Spec.Binding.Kind() != spec.Binding.Kind() {
+			return nil, infra.Snapshot{}, fmt.Errorf("NIC %s: %w with the %s binding: Teardown first", spec.NIC, infra.ErrWired, journal.Spec.Binding.Kind())
+		}
+		found = journal.Found
+	} else if err := s.complete(&found, spec); err != nil {
+		return nil, infra.Snapshot{}, err
+	}
+	plan, err := infra.NewPlan(found, spec)
+	return plan, now, err
+}
+
+// complete finds out what a first plan needs besides what lies in the namespace.
+func (s *session) complete(found *infra.Snapshot, spec infra.Spec) error {
+	if _, bridge := spec.Binding.(infra.Bridge); !bridge {
+		return nil
+	}
+	dummy, err := s.ns.HasDummy()
+	if err != nil {
+		return err
+	}
+	found.Dummy = dummy
+	nic, ok := found.Named(spec.NIC)
+	if !ok {
+		return nil // NewPlan says so
+	}
+	for _, gateway := range infra.Gateways6(*found, nic) {
+		neighbour, ok, err := s.ns.Resolve(nic.Index, gateway)
+		if err != nil {
+			return err
+		}
+		if ok {
+			found.Neighbours = append(found.Neighbours, neighbour)
+		}
+	}
+	return nil
+}
+
+func (s *session) apply(ctx context.Context, ops []infra.Op) error {
+	if err := s.ns.Apply(ctx, ops); err != nil {
+		return fmt.Errorf("NIC %s: %w", s.nic, err)
+	}
+	return nil
+}
+
+func (s *session) now(plan *infra.Plan) (infra.Snapshot, error) {
+	return s.ns.Snapshot(infra.NamesFor(s.nic), infra.SysctlPaths(s.nic, plan.Binding()))
+}
+
+// verify looks at the kernel again: a plan is carried out when nothing is left to do.
+func (s *session) verify(plan *infra.Plan) error {
+	now, err := s.now(plan)
+	if err != nil {
+		return err
+	}
+	ops, err := plan.Steps(now)
+	if err != nil {
+		return err
+	}
+	if len(ops) == 0 {
+		return nil
+	}
+	drift := &DriftError{NIC: s.nic}
+	for _, op := range ops {
+		drift.Missing = append(drift.Missing, op.String())
+	}
+	return drift
+}
+
+// undo gives the namespace back. It goes on whatever the caller's context says: half a way back is
+// worse than a late one.
+func (s *session) undo(plan *infra.Plan) error {
+	if err := cache.Remove(s.dir, s.nic); err != nil {
+		return err
+	}
+	var gone error
+	for range undoTries {
+		now, err := s.now(plan)
+		if err != nil {
+			return err
+		}
+		ops, err := plan.Undo(now)
+		if errors.Is(err, infra.ErrNoNIC) {
+			gone = err
+		} else if err != nil {
+			return err
+		}
+		if len(ops) == 0 {
+			return errors.Join(gone, s.removeJournal())
+		}
+		if err := s.apply(context.Background(), ops); err != nil {
+			return fmt.Errorf("give the namespace back: %w", err)
+		}
+	}
+	return fmt.Errorf("give the namespace back: NIC %s keeps changing", s.nic)
+}
+
+// undoTries is more than one, as the kernel makes addresses and routes of its own when a link
+// comes up.
+const undoTries = 4
