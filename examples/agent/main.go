@@ -1,0 +1,139 @@
+// Agent is the privileged half of a VM launcher: it wires a NIC that lies in a namespace to a tap.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/phase1"
+)
+
+const usage = `agent wires a NIC of a network namespace to a tap for a virtual machine, and gives it back.
+
+  agent setup    -netns PATH -nic NAME -binding bridge|masquerade -state DIR [-uid N -gid N] [-config FILE.json]
+  agent plan     the same flags; prints what setup would do, and changes nothing
+  agent check    -netns PATH -nic NAME -state DIR    exit 0 only if the kernel still is as recorded
+  agent teardown -netns PATH -nic NAME -state DIR    the namespace is as setup found it
+
+It runs as root. The records for the launcher lie in DIR, which only root may be able to write.
+
+For example, with a pod's namespace in /run/netns/pod:
+
+  agent plan  -netns /run/netns/pod -nic eth0 -binding bridge -state /run/guestwire/vm1 -uid 107
+  agent setup -netns /run/netns/pod -nic eth0 -binding bridge -state /run/guestwire/vm1 -uid 107
+
+FILE.json holds the configuration of which flags are the most used part; flags win over it:
+
+  {"nic": "eth0", "binding": {"masquerade": {"ipv4": "10.0.2.0/24"}}, "owner": {"uid": 107},
+   "queues": 2, "options": {"hostname": "vm1"}, "device": {"model": "virtio"}}
+
+Flags:
+`
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Args[1:]); err != nil {
+		if !errors.Is(err, flag.ErrHelp) {
+			fmt.Fprintln(os.Stderr, "agent:", err)
+		}
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string) error {
+	verb := ""
+	if len(args) > 0 && len(args[0]) > 0 && args[0][0] != '-' {
+		verb, args = args[0], args[1:]
+	}
+	c, err := parse(args)
+	if err != nil {
+		return err
+	}
+	if c.NetNS != nil {
+		defer c.NetNS.Close()
+	}
+	switch verb {
+	case "setup":
+		return phase1.Setup(ctx, c)
+	case "plan":
+		preview, err := phase1.Plan(ctx, c)
+		if err != nil {
+			return err
+		}
+		fmt.Print(preview)
+		return nil
+	case "check":
+		return phase1.Check(ctx, c)
+	case "teardown":
+		return phase1.Teardown(ctx, c)
+	}
+	return fmt.Errorf("%q is none of setup, plan, check, teardown; agent -help tells more", verb)
+}
+
+// parse makes a configuration out of the file, if one is named, and the flags that were given.
+func parse(args []string) (phase1.Config, error) {
+	var c phase1.Config
+	flags := flag.NewFlagSet("agent", flag.ContinueOnError)
+	flags.Usage = func() {
+		fmt.Fprint(flags.Output(), usage)
+		flags.PrintDefaults()
+	}
+	netns := flags.String("netns", "", "the network namespace, such as /run/netns/pod or /proc/PID/ns/net")
+	nic := flags.String("nic", "", "the NIC's name in the namespace")
+	binding := flags.String("binding", "", "bridge: the guest is the pod; masquerade: the guest is behind it")
+	state := flags.String("state", "", "the directory for the record and the journal")
+	uid := flags.Uint("uid", 0, "the launcher's user")
+	gid := flags.Uint("gid", 0, "the launcher's group; 0: any")
+	file := flags.String("config", "", "the whole configuration as JSON")
+	if err := flags.Parse(args); err != nil {
+		return c, err
+	}
+	if flags.NArg() > 0 {
+		return c, fmt.Errorf("%q is no flag; agent -help tells more", flags.Arg(0))
+	}
+	if *file != "" {
+		text, err := os.ReadFile(*file)
+		if err != nil {
+			return c, fmt.Errorf("configuration: %w", err)
+		}
+		if err := json.Unmarshal(text, &c); err != nil {
+			return c, fmt.Errorf("configuration %s: %w", *file, err)
+		}
+	}
+	var err error
+	flags.Visit(func(f *flag.Flag) {
+		switch f.Name {
+		case "nic":
+			c.NIC = *nic
+		case "binding":
+			if c.Binding == nil || c.Binding.Kind() != *binding {
+				c.Binding, err = infra.NewBinding(*binding)
+			}
+		case "state":
+			c.State = *state
+		case "uid":
+			c.Owner.UID = uint32(*uid)
+		case "gid":
+			c.Owner.GID = uint32(*gid)
+		}
+	})
+	if err != nil {
+		return c, err
+	}
+	if *netns == "" {
+		return c, errors.New("-netns is missing: name the network namespace, such as /run/netns/pod")
+	}
+	c.NetNS, err = os.Open(*netns)
+	if err != nil {
+		return c, fmt.Errorf("network namespace: %w", err)
+	}
+	return c, nil
+}

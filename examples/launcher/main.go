@@ -1,0 +1,87 @@
+// Launcher is the unprivileged half of a VM launcher: it describes the interfaces that the agent has
+// wired, and answers the guest.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/guestwire/guestwire/phase2"
+)
+
+const usage = `launcher describes and serves the interfaces of a virtual machine. It needs no privileges.
+
+  launcher xml   -state DIR    the libvirt <interface> elements
+  launcher serve -state DIR    DHCP, DHCPv6 and router advertisements until SIGTERM; log on standard error
+
+DIR is the agent's state directory. serve runs in the pod's namespace as the user named in agent setup -uid:
+
+  nsenter --net=/run/netns/pod setpriv --reuid 107 --clear-groups --bounding-set -all --inh-caps -all --no-new-privs \
+    launcher serve -state /run/guestwire/vm1
+
+Flags:
+`
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Args[1:]); err != nil {
+		if !errors.Is(err, flag.ErrHelp) {
+			fmt.Fprintln(os.Stderr, "launcher:", err)
+		}
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string) error {
+	verb := ""
+	if len(args) > 0 && len(args[0]) > 0 && args[0][0] != '-' {
+		verb, args = args[0], args[1:]
+	}
+	flags := flag.NewFlagSet("launcher", flag.ContinueOnError)
+	flags.Usage = func() {
+		fmt.Fprint(flags.Output(), usage)
+		flags.PrintDefaults()
+	}
+	state := flags.String("state", "", "the agent's state directory")
+	resolvConf := flags.String("resolv-conf", "/etc/resolv.conf", "where the guest's DNS comes from if the configuration names none")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if flags.NArg() > 0 {
+		return fmt.Errorf("%q is no flag; launcher -help tells more", flags.Arg(0))
+	}
+	if verb != "xml" && verb != "serve" {
+		return fmt.Errorf("%q is none of xml, serve; launcher -help tells more", verb)
+	}
+	if *state == "" {
+		return errors.New("-state is missing: name the agent's state directory")
+	}
+	vm, err := phase2.Open(*state)
+	if err != nil {
+		return err
+	}
+	vm.ResolvConf = *resolvConf
+	if verb == "serve" {
+		vm.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
+		return vm.Serve(ctx)
+	}
+	elements, err := vm.Interfaces()
+	if err != nil {
+		return err
+	}
+	for _, element := range elements {
+		xml, err := element.Marshal()
+		if err != nil {
+			return err
+		}
+		fmt.Println(xml)
+	}
+	return nil
+}
