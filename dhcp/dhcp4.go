@@ -1,0 +1,431 @@
+package dhcp
+
+import (
+	"encoding/binary"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+
+	"github.com/insomniacslk/dhcp/dhcpv4"
+
+	"github.com/guestwire/guestwire/cache"
+)
+
+// The fixed part of a DHCPv4 message (RFC 2131 section 2), offsets and sizes in octets.
+const (
+	offXID    = 4
+	offFlags  = 10
+	offCiaddr = 12
+	offYiaddr = 16
+	offSiaddr = 20
+	offGiaddr = 24
+	offChaddr = 28
+	offSname  = 44
+	offFile   = 108
+	offCookie = 236
+	fixedLen4 = 240
+
+	minMessage4 = 300 // of a BOOTP message (RFC 951); a shorter one is padded
+	minDatagram = 576 // what every client takes (RFC 2131 section 2)
+
+	cookie4       = 0x63825363
+	flagBroadcast = 0x80
+
+	optionMicrosoftRoutes = 249 // [MS-DHCPE] section 2.2.8, the content of 121
+)
+
+// server4 answers DHCPv4 for one address.
+type server4 struct {
+	guest, self     cache.MAC
+	address, server netip.Addr
+	siaddr          [4]byte
+	sname, file     string
+	mask            []byte // option 1
+	identifier      []byte // option 54
+	lease           []byte // options 51, 58, 59
+	options         []option4
+	at              [256]uint8 // code to its place in options, from 1
+	mtu             int
+}
+
+// option4 is one option as it is sent: in several parts if it has more than 255 octets (RFC 3396).
+type option4 struct {
+	code uint8
+	wire []byte
+}
+
+func appendOption4(b []byte, code uint8, value []byte) []byte {
+	for {
+		n := min(len(value), 255)
+		b = append(b, code, byte(n))
+		b = append(b, value[:n]...)
+		if value = value[n:]; len(value) == 0 {
+			return b
+		}
+	}
+}
+
+func newServer4(rec cache.Record, res resolver) (*server4, error) {
+	v4 := rec.IPv4
+	s := &server4{guest: rec.MAC, self: rec.PortMAC, address: v4.Address.Addr(), server: v4.Server, mtu: rec.MTU}
+	s.identifier = appendOption4(nil, uint8(dhcpv4.OptionServerIdentifier), s.server.AsSlice())
+	s.mask = appendOption4(nil, uint8(dhcpv4.OptionSubnetMask), net.CIDRMask(v4.Address.Bits(), 32))
+	s.lease = leaseOptions4(leaseTime(rec.Options))
+
+	// By priority: what does not fit into a message is dropped from the end.
+	add := func(code uint8, value []byte) {
+		if len(value) == 0 {
+			return
+		}
+		s.options = append(s.options, option4{code, appendOption4(nil, code, value)})
+		s.at[code] = uint8(len(s.options))
+	}
+	routes, err := routes4(v4)
+	if err != nil {
+		return nil, err
+	}
+	if v4.Gateway.IsValid() {
+		add(uint8(dhcpv4.OptionRouter), v4.Gateway.AsSlice())
+	}
+	add(uint8(dhcpv4.OptionClasslessStaticRoute), routes)
+	add(optionMicrosoftRoutes, routes)
+	add(uint8(dhcpv4.OptionDomainNameServer), addresses(res.servers4))
+	add(uint8(dhcpv4.OptionInterfaceMTU), binary.BigEndian.AppendUint16(nil, uint16(rec.MTU)))
+	if len(res.search) > 0 {
+		add(uint8(dhcpv4.OptionDomainName), []byte(res.search[0]))
+		add(uint8(dhcpv4.OptionDNSDomainSearchList), encodeNames(res.search, true))
+	}
+	o := rec.Options
+	add(uint8(dhcpv4.OptionHostName), []byte(o.Hostname))
+	add(uint8(dhcpv4.OptionTFTPServerName), []byte(o.TFTPServer))
+	add(uint8(dhcpv4.OptionBootfileName), []byte(o.BootFile))
+	var ntp []netip.Addr
+	for _, a := range o.NTP {
+		if a.Is4() {
+			ntp = append(ntp, a)
+		}
+	}
+	add(uint8(dhcpv4.OptionNTPServers), addresses(ntp))
+	if bits := v4.Address.Bits(); bits < 31 {
+		add(uint8(dhcpv4.OptionBroadcastAddress), broadcast(v4.Address))
+	}
+	for _, code := range slices.Sorted(maps.Keys(o.Private)) {
+		add(code, []byte(o.Private[code]))
+	}
+
+	// QEMU's iPXE boots by the header, not by options 66 and 67. Both fields end with a zero.
+	if a, err := netip.ParseAddr(o.TFTPServer); err == nil && a.Is4() {
+		s.siaddr = a.As4()
+	} else if len(o.TFTPServer) < offFile-offSname {
+		s.sname = o.TFTPServer
+	}
+	if len(o.BootFile) < offCookie-offFile {
+		s.file = o.BootFile
+	}
+	return s, nil
+}
+
+func leaseOptions4(seconds uint32) []byte {
+	u32 := func(b []byte, code uint8, v uint32) []byte {
+		return appendOption4(b, code, binary.BigEndian.AppendUint32(nil, v))
+	}
+	b := u32(nil, uint8(dhcpv4.OptionIPAddressLeaseTime), seconds)
+	if seconds == infinite {
+		return b
+	}
+	b = u32(b, uint8(dhcpv4.OptionRenewTimeValue), seconds/2)
+	return u32(b, uint8(dhcpv4.OptionRebindingTimeValue), uint32(uint64(seconds)*7/8))
+}
+
+func addresses(list []netip.Addr) []byte {
+	var b []byte
+	for _, a := range list {
+		b = append(b, a.AsSlice()...)
+	}
+	return b
+}
+
+func broadcast(p netip.Prefix) []byte {
+	b := p.Addr().As4()
+	v := binary.BigEndian.Uint32(b[:]) | (1<<(32-p.Bits()) - 1)
+	return binary.BigEndian.AppendUint32(nil, v)
+}
+
+// routes4 is the content of option 121 (RFC 3442): next hops off the prefix as routes on the link,
+// then the others, the default route last, as clients install them in that order. It is empty if
+// it would say no more than options 1 and 3 do.
+func routes4(v4 *cache.IPv4) ([]byte, error) {
+	onLink := []netip.Prefix{v4.Address.Masked()}
+	var first, rest, last []cache.Route
+	add := func(list *[]cache.Route, route cache.Route) {
+		if !slices.Contains(*list, route) {
+			*list = append(*list, route)
+		}
+	}
+	for _, route := range v4.Routes {
+		switch {
+		case route.Destination.Bits() == 0:
+			add(&last, route)
+		case !route.Gateway.IsValid():
+			add(&first, route)
+			onLink = append(onLink, route.Destination)
+		default:
+			add(&rest, route)
+		}
+	}
+	if v4.Gateway.IsValid() && len(last) == 0 {
+		last = append(last, cache.Route{Destination: netip.PrefixFrom(netip.IPv4Unspecified(), 0), Gateway: v4.Gateway})
+	}
+	reach := func(hop netip.Addr) {
+		covers := func(p netip.Prefix) bool { return p.Contains(hop) }
+		if hop.IsValid() && !slices.ContainsFunc(onLink, covers) {
+			host := netip.PrefixFrom(hop, 32)
+			onLink = append(onLink, host)
+			add(&first, cache.Route{Destination: host})
+		}
+	}
+	reach(v4.Server)
+	for _, route := range slices.Concat(rest, last) {
+		reach(route.Gateway)
+	}
+	all := slices.Concat(first, rest, last)
+	if len(all) == 1 && all[0].Destination.Bits() == 0 && all[0].Gateway == v4.Gateway {
+		return nil, nil
+	}
+	var routes dhcpv4.Routes
+	for _, route := range all {
+		hop := netip.IPv4Unspecified()
+		if route.Gateway.IsValid() {
+			hop = route.Gateway
+		}
+		routes = append(routes, &dhcpv4.Route{
+			Dest: &net.IPNet{
+				IP:   route.Destination.Masked().Addr().AsSlice(),
+				Mask: net.CIDRMask(route.Destination.Bits(), 32),
+			},
+			Router: hop.AsSlice(),
+		})
+	}
+	return routes.ToBytes(), nil
+}
+
+// answer answers one DHCPv4 message (RFC 2131 section 4.3).
+func (s *server4) answer(dst, msg []byte) ([]byte, event) {
+	if len(msg) < fixedLen4 || dhcpv4.OpcodeType(msg[0]) != dhcpv4.OpcodeBootRequest || msg[2] != byte(len(s.guest)) ||
+		cache.MAC(msg[offChaddr:offChaddr+6]) != s.guest ||
+		[4]byte(msg[offGiaddr:offChaddr]) != [4]byte{} || // a relay: there is none on this link
+		binary.BigEndian.Uint32(msg[offCookie:]) != cookie4 {
+		return dst, event{}
+	}
+	options := make(dhcpv4.Options)
+	if err := options.FromBytes(msg[fixedLen4:]); err != nil {
+		return dst, event{} // garbage of the guest's; it gets no answer and no line in the log
+	}
+	kind := options.Get(dhcpv4.OptionDHCPMessageType)
+	if len(kind) != 1 { // BOOTP, or the option twice
+		return dst, event{}
+	}
+	q := request4{msg: msg, options: options, ciaddr: netip.AddrFrom4([4]byte(msg[offCiaddr:offYiaddr]))}
+	switch dhcpv4.MessageType(kind[0]) {
+	case dhcpv4.MessageTypeDiscover:
+		if options.Has(dhcpv4.OptionRapidCommit) { // RFC 4039
+			return s.reply(dst, q, dhcpv4.MessageTypeAck, true), event{kind: leased4}
+		}
+		return s.reply(dst, q, dhcpv4.MessageTypeOffer, false), event{kind: offered4}
+	case dhcpv4.MessageTypeRequest:
+		return s.answerRequest(dst, q)
+	case dhcpv4.MessageTypeInform:
+		if !station(q.ciaddr) {
+			return dst, event{}
+		}
+		return s.inform(dst, q), event{kind: informed4, address: q.ciaddr}
+	case dhcpv4.MessageTypeDecline:
+		if s.isOurs(options) {
+			return dst, event{kind: declined4}
+		}
+	case dhcpv4.MessageTypeRelease:
+		if s.isOurs(options) {
+			return dst, event{kind: released4}
+		}
+	}
+	return dst, event{}
+}
+
+// station says that a host can have the address, so that it can be the destination of a reply.
+func station(a netip.Addr) bool {
+	return !a.IsUnspecified() && !a.IsMulticast() && !a.IsLoopback() && a != broadcastIP
+}
+
+// request4 is a message of the guest.
+type request4 struct {
+	msg     []byte
+	options dhcpv4.Options
+	ciaddr  netip.Addr
+}
+
+// isOurs says that the message is for no other server.
+func (s *server4) isOurs(options dhcpv4.Options) bool {
+	id, ok := options[uint8(dhcpv4.OptionServerIdentifier)]
+	if !ok {
+		return true
+	}
+	a, ok := netip.AddrFromSlice(id)
+	return ok && a == s.server
+}
+
+// answerRequest answers a DHCPREQUEST. Its state (RFC 2131 section 4.3.2) shows in what it names:
+// SELECTING option 54 and 50, INIT-REBOOT option 50, RENEWING and REBINDING ciaddr.
+// Every address that it names has to be ours; a lease that we do not remember is no reason to
+// refuse, as there is but one.
+func (s *server4) answerRequest(dst []byte, q request4) ([]byte, event) {
+	if !s.isOurs(q.options) {
+		return dst, event{}
+	}
+	named, renewing := netip.Addr{}, !q.ciaddr.IsUnspecified()
+	if renewing {
+		named = q.ciaddr
+	}
+	if raw, ok := q.options[uint8(dhcpv4.OptionRequestedIPAddress)]; ok {
+		requested, ok := netip.AddrFromSlice(raw)
+		if !ok || !requested.Is4() {
+			return dst, event{}
+		}
+		if named == s.address || !named.IsValid() {
+			named = requested
+		}
+	}
+	switch {
+	case !named.IsValid():
+		return dst, event{}
+	case named != s.address:
+		return s.refuse(dst, q), event{kind: refused4, address: named}
+	case renewing:
+		return s.reply(dst, q, dhcpv4.MessageTypeAck, false), event{kind: renewed4}
+	}
+	return s.reply(dst, q, dhcpv4.MessageTypeAck, false), event{kind: leased4}
+}
+
+// begin appends room for the headers, the fixed part of a reply and options 53 and 54. The fixed part
+// is where it returns it until more is appended.
+func (s *server4) begin(dst []byte, q request4, kind dhcpv4.MessageType) (b, fixed []byte) {
+	start := len(dst) + udp4Len
+	b = append(dst, make([]byte, udp4Len+fixedLen4)...)
+	b = append(b, byte(dhcpv4.OptionDHCPMessageType), 1, byte(kind))
+	b = append(b, s.identifier...)
+	fixed = b[start:]
+	copy(fixed, []byte{0: byte(dhcpv4.OpcodeBootReply), 1: q.msg[1], 2: q.msg[2]})
+	copy(fixed[offXID:], q.msg[offXID:offXID+4])
+	fixed[offFlags] = q.msg[offFlags] & flagBroadcast
+	copy(fixed[offChaddr:offSname], q.msg[offChaddr:offChaddr+6])
+	binary.BigEndian.PutUint32(fixed[offCookie:], cookie4)
+	if kind != dhcpv4.MessageTypeNak {
+		copy(fixed[offSiaddr:], s.siaddr[:])
+		copy(fixed[offSname:], s.sname)
+		copy(fixed[offFile:], s.file)
+	}
+	return b, fixed
+}
+
+// finish ends the options, pads the message and fills the headers of the frame at b[start:].
+func (s *server4) finish(b []byte, start int, mac cache.MAC, to netip.Addr) []byte {
+	b = append(b, byte(dhcpv4.OptionEnd))
+	if short := start + udp4Len + minMessage4 - len(b); short > 0 {
+		b = append(b, make([]byte, short)...)
+	}
+	putUDP4(b[start:], mac, s.self, to, s.server)
+	return b
+}
+
+// reply appends an offer or an acknowledgement of the address.
+func (s *server4) reply(dst []byte, q request4, kind dhcpv4.MessageType, rapid bool) []byte {
+	b, fixed := s.begin(dst, q, kind)
+	copy(fixed[offYiaddr:], s.address.AsSlice())
+	// RFC 2131 section 4.1. A discovering guest has no address yet, whatever it says.
+	to, mac := s.address, s.guest
+	switch {
+	case kind == dhcpv4.MessageTypeAck && !rapid && q.ciaddr == s.address:
+		copy(fixed[offCiaddr:], q.msg[offCiaddr:offYiaddr])
+	case fixed[offFlags] != 0:
+		to, mac = broadcastIP, broadcastMAC
+	}
+	b = append(b, s.lease...)
+	b = s.appendOptions(b, len(dst), q, rapid)
+	return s.finish(b, len(dst), mac, to)
+}
+
+// inform appends the answer to a guest that has its address from elsewhere (RFC 2131 section
+// 4.3.5): no address, no lifetime.
+func (s *server4) inform(dst []byte, q request4) []byte {
+	b, fixed := s.begin(dst, q, dhcpv4.MessageTypeAck)
+	copy(fixed[offCiaddr:], q.msg[offCiaddr:offYiaddr])
+	b = s.appendOptions(b, len(dst), q, false)
+	return s.finish(b, len(dst), s.guest, q.ciaddr)
+}
+
+// refuse appends a DHCPNAK: no address, no parameters (RFC 2131 table 3), to broadcast, as the
+// guest may be on another network.
+func (s *server4) refuse(dst []byte, q request4) []byte {
+	b, _ := s.begin(dst, q, dhcpv4.MessageTypeNak)
+	b = appendOption4(b, uint8(dhcpv4.OptionMessage), []byte("this is not the address of this guest"))
+	b = appendClientIdentifier(b, q)
+	return s.finish(b, len(dst), broadcastMAC, broadcastIP)
+}
+
+// appendClientIdentifier echoes option 61 (RFC 6842). One of over 255 octets is nonsense and
+// would not fit.
+func appendClientIdentifier(b []byte, q request4) []byte {
+	id, ok := q.options[uint8(dhcpv4.OptionClientIdentifier)]
+	if !ok || len(id) > 255 {
+		return b
+	}
+	return appendOption4(b, uint8(dhcpv4.OptionClientIdentifier), id)
+}
+
+// appendOptions appends the mask, then what the guest asks for in its order, then what else fits
+// into the frame at b[start:]. If not everything fits, what was not asked for goes first, and then
+// by priority; options are never moved into sname and file, which are for network boot.
+func (s *server4) appendOptions(b []byte, start int, q request4, rapid bool) []byte {
+	b = append(b, s.mask...) // before the router: RFC 2132 section 3.3
+	if rapid {
+		b = append(b, byte(dhcpv4.OptionRapidCommit), 0)
+	}
+	b = appendClientIdentifier(b, q)
+
+	asked := q.options[uint8(dhcpv4.OptionParameterRequestList)]
+	var wanted, chosen [256]bool
+	for _, code := range asked {
+		wanted[code] = true
+	}
+	room := s.limit(q) - (len(b) - start - ethLen) - 1
+	for _, first := range [...]bool{true, false} {
+		for _, o := range s.options {
+			if wanted[o.code] == first && len(o.wire) <= room {
+				chosen[o.code] = true
+				room -= len(o.wire)
+			}
+		}
+	}
+	for _, code := range asked {
+		if chosen[code] {
+			b = append(b, s.options[s.at[code]-1].wire...)
+			chosen[code] = false
+		}
+	}
+	for _, o := range s.options {
+		if chosen[o.code] {
+			b = append(b, o.wire...)
+		}
+	}
+	return b
+}
+
+// limit is the greatest IPv4 datagram that the guest takes: option 57 (RFC 2132 section 9.10)
+// within what every client and the link take.
+func (s *server4) limit(q request4) int {
+	raw := q.options[uint8(dhcpv4.OptionMaximumDHCPMessageSize)]
+	if len(raw) != 2 {
+		return minDatagram
+	}
+	return max(minDatagram, min(int(binary.BigEndian.Uint16(raw)), s.mtu))
+}

@@ -1,0 +1,602 @@
+package dhcp
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/insomniacslk/dhcp/dhcpv4"
+
+	"github.com/guestwire/guestwire/cache"
+)
+
+// client4 is a message of a DHCPv4 client, by default a plain one of the guest's.
+type client4 struct {
+	kind     dhcpv4.MessageType // 0: none, BOOTP
+	ciaddr   string
+	flags    uint16
+	options  map[uint8][]byte
+	src, dst string // default: 0.0.0.0 to 255.255.255.255
+	change   func(msg []byte)
+}
+
+var xid = []byte{0xde, 0xad, 0xbe, 0xef}
+
+// bytes is the message, made by hand so that it can be wrong.
+func (c client4) bytes() []byte {
+	msg := make([]byte, 240)
+	msg[0], msg[1], msg[2] = 1, 1, 6
+	copy(msg[4:], xid)
+	binary.BigEndian.PutUint16(msg[8:], 7) // secs
+	binary.BigEndian.PutUint16(msg[10:], c.flags)
+	if c.ciaddr != "" {
+		copy(msg[12:], addr(c.ciaddr).AsSlice())
+	}
+	copy(msg[28:], guestMAC[:])
+	copy(msg[236:], []byte{99, 130, 83, 99})
+	if c.kind != 0 {
+		msg = append(msg, 53, 1, byte(c.kind))
+	}
+	for code, value := range c.options {
+		for len(value) > 255 {
+			msg = append(append(msg, code, 255), value[:255]...)
+			value = value[255:]
+		}
+		msg = append(append(msg, code, byte(len(value))), value...)
+	}
+	msg = append(msg, 255)
+	if c.change != nil {
+		c.change(msg)
+	}
+	return msg
+}
+
+func (c client4) frame() []byte {
+	src, dst := anyone, everybody
+	if c.src != "" {
+		src = addr(c.src)
+	}
+	if c.dst != "" {
+		dst = addr(c.dst)
+	}
+	return from4(src, dst, c.bytes())
+}
+
+func read4(t testing.TB, r reply) *dhcpv4.DHCPv4 {
+	t.Helper()
+	if r.from != 67 || r.to != 68 {
+		t.Errorf("ports %d to %d, want 67 to 68", r.from, r.to)
+	}
+	m, err := dhcpv4.FromBytes(r.payload)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// order4 are the codes in a message as they stand there.
+func order4(t testing.TB, msg []byte) []int {
+	t.Helper()
+	var codes []int
+	for b := msg[240:]; b[0] != 255; b = b[2+int(b[1]):] {
+		if b[0] == 0 {
+			t.Fatalf("padding among the options of %x", msg)
+		}
+		codes = append(codes, int(b[0]))
+	}
+	return codes
+}
+
+const (
+	discover = dhcpv4.MessageTypeDiscover
+	offer    = dhcpv4.MessageTypeOffer
+	request  = dhcpv4.MessageTypeRequest
+	ack      = dhcpv4.MessageTypeAck
+	nak      = dhcpv4.MessageTypeNak
+	silence  = dhcpv4.MessageTypeNone
+)
+
+// The rows of the DHCPv4 table. Ours is 10.244.1.7 from 169.254.1.1.
+func TestDHCPv4States(t *testing.T) {
+	const ours, server = "10.244.1.7", "169.254.1.1"
+	opt := func(pairs ...any) map[uint8][]byte {
+		m := map[uint8][]byte{}
+		for i := 0; i < len(pairs); i += 2 {
+			switch v := pairs[i+1].(type) {
+			case string:
+				m[uint8(pairs[i].(int))] = addr(v).AsSlice()
+			case []byte:
+				m[uint8(pairs[i].(int))] = v
+			}
+		}
+		return m
+	}
+	id := []byte{1, 2, 3, 4, 5}
+	for _, c := range []struct {
+		name string
+		in   client4
+		want dhcpv4.MessageType
+		to   string // destination; 255.255.255.255 implies the broadcast MAC
+		ev   eventKind
+	}{
+		{"RFC 2131 4.3.1: DISCOVER", client4{kind: discover}, offer, ours, offered4},
+		{"RFC 2131 4.1: DISCOVER, broadcast flag", client4{kind: discover, flags: 0x8000}, offer, "255.255.255.255", offered4},
+		{"RFC 2131 4.1: DISCOVER, reserved flags", client4{kind: discover, flags: 0x7fff}, offer, ours, offered4},
+		{"RFC 2131 4.3.1: DISCOVER, another address wished for", client4{kind: discover, options: opt(50, "10.9.9.9", 51, []byte{0, 0, 0, 9})}, offer, ours, offered4},
+		{"RFC 2131 4.3.1: DISCOVER, foreign ciaddr and source", client4{kind: discover, ciaddr: "192.0.2.66", src: "192.0.2.66"}, offer, ours, offered4},
+		{"RFC 2131 4.3.1: DISCOVER to our own address", client4{kind: discover, dst: server}, offer, ours, offered4},
+		{"RFC 4039: DISCOVER, rapid commit", client4{kind: discover, options: opt(80, []byte{})}, ack, ours, leased4},
+		{"RFC 4039: DISCOVER, rapid commit, broadcast, foreign ciaddr", client4{kind: discover, flags: 0x8000, ciaddr: ours, options: opt(80, []byte{})}, ack, "255.255.255.255", leased4},
+		{"RFC 2131 4.3.2: SELECTING", client4{kind: request, options: opt(54, server, 50, ours)}, ack, ours, leased4},
+		{"RFC 2131 4.3.2: SELECTING, broadcast flag", client4{kind: request, flags: 0x8000, options: opt(54, server, 50, ours)}, ack, "255.255.255.255", leased4},
+		{"RFC 2131 3.1 (4): SELECTING, another server", client4{kind: request, options: opt(54, "10.9.9.9", 50, ours)}, silence, "", nothing},
+		{"RFC 2131 4.3.2: SELECTING, malformed server", client4{kind: request, options: opt(54, []byte{169, 254}, 50, ours)}, silence, "", nothing},
+		{"RFC 2131 4.3.2: SELECTING, wrong address", client4{kind: request, options: opt(54, server, 50, "10.9.9.9")}, nak, "255.255.255.255", refused4},
+		{"RFC 2131 4.3.2: SELECTING, nothing requested", client4{kind: request, options: opt(54, server)}, silence, "", nothing},
+		{"RFC 2131 4.3.2: INIT-REBOOT", client4{kind: request, options: opt(50, ours)}, ack, ours, leased4},
+		{"RFC 2131 4.3.2: INIT-REBOOT, wrong address", client4{kind: request, options: opt(50, "192.168.0.5")}, nak, "255.255.255.255", refused4},
+		{"RFC 2131 4.3.2: RENEWING", client4{kind: request, ciaddr: ours, src: ours, dst: server}, ack, ours, renewed4},
+		{"RFC 2131 4.3.2: RENEWING, broadcast flag", client4{kind: request, ciaddr: ours, src: ours, dst: server, flags: 0x8000}, ack, ours, renewed4},
+		{"RFC 2131 4.3.2: REBINDING", client4{kind: request, ciaddr: ours, src: ours}, ack, ours, renewed4},
+		{"RFC 2131 4.3.2: RENEWING, wrong address", client4{kind: request, ciaddr: "10.9.9.9", src: "10.9.9.9", dst: server}, nak, "255.255.255.255", refused4},
+		{"RFC 2131 4.3.2: REBINDING, wrong address", client4{kind: request, ciaddr: "10.9.9.9", src: "10.9.9.9"}, nak, "255.255.255.255", refused4},
+		{"RFC 2131 4.3.2: RENEWING, wrong address requested", client4{kind: request, ciaddr: ours, options: opt(50, "10.9.9.9")}, nak, "255.255.255.255", refused4},
+		{"RFC 2131 table 5: REQUEST with neither 50, 54 nor ciaddr", client4{kind: request}, silence, "", nothing},
+		{"RFC 2131 table 5: REQUEST, malformed 50", client4{kind: request, options: opt(50, []byte{10, 244, 1})}, silence, "", nothing},
+		{"RFC 2131 table 5: REQUEST, 50 of sixteen octets", client4{kind: request, options: opt(50, "fd00::1")}, silence, "", nothing},
+		{"RFC 2131 table 5: REQUEST with 50, 54 and ciaddr", client4{kind: request, ciaddr: ours, options: opt(54, server, 50, ours)}, ack, ours, renewed4},
+		{"RFC 4039 4: REQUEST, rapid commit", client4{kind: request, options: opt(54, server, 50, ours, 80, []byte{})}, ack, ours, leased4},
+		{"RFC 2131 4.3.3: DECLINE", client4{kind: dhcpv4.MessageTypeDecline, options: opt(54, server, 50, ours)}, silence, "", declined4},
+		{"RFC 2131 4.3.3: DECLINE, another server", client4{kind: dhcpv4.MessageTypeDecline, options: opt(54, "10.9.9.9", 50, ours)}, silence, "", nothing},
+		{"RFC 2131 4.3.4: RELEASE", client4{kind: dhcpv4.MessageTypeRelease, ciaddr: ours, options: opt(54, server)}, silence, "", released4},
+		{"RFC 2131 4.3.5: INFORM", client4{kind: dhcpv4.MessageTypeInform, ciaddr: ours, src: ours}, ack, ours, informed4},
+		{"RFC 2131 4.3.5: INFORM, address of the guest's own", client4{kind: dhcpv4.MessageTypeInform, ciaddr: "192.0.2.5", flags: 0x8000}, ack, "192.0.2.5", informed4},
+		{"RFC 2131 4.3.5: INFORM without ciaddr", client4{kind: dhcpv4.MessageTypeInform}, silence, "", nothing},
+		{"RFC 2131 4.3.5: INFORM, ciaddr broadcast", client4{kind: dhcpv4.MessageTypeInform, ciaddr: "255.255.255.255"}, silence, "", nothing},
+		{"RFC 2131 4.3.5: INFORM, ciaddr multicast", client4{kind: dhcpv4.MessageTypeInform, ciaddr: "224.0.0.1"}, silence, "", nothing},
+		{"RFC 1534: BOOTP", client4{}, silence, "", nothing},
+		{"RFC 2131 4.1: option 53 twice", client4{options: opt(53, []byte{1, 1})}, silence, "", nothing},
+		{"RFC 2132 9.6: unknown type", client4{kind: 99}, silence, "", nothing},
+		{"RFC 2132 9.6: a server's type", client4{kind: offer}, silence, "", nothing},
+		{"RFC 2131 4.1: a relay", client4{kind: discover, change: func(m []byte) { m[24] = 10 }}, silence, "", nothing},
+		{"RFC 2131 2: op 2", client4{kind: discover, change: func(m []byte) { m[0] = 2 }}, silence, "", nothing},
+		{"RFC 2131 2: hlen 16", client4{kind: discover, change: func(m []byte) { m[2] = 16 }}, silence, "", nothing},
+		{"RFC 2131 2: hlen 255", client4{kind: discover, change: func(m []byte) { m[2] = 255 }}, silence, "", nothing},
+		{"RFC 2131 3: bad cookie", client4{kind: discover, change: func(m []byte) { m[236] = 0 }}, silence, "", nothing},
+		{"RFC 2131 2: foreign chaddr", client4{kind: discover, change: func(m []byte) { m[33]++ }}, silence, "", nothing},
+		{"RFC 2132 2: option over the end", client4{kind: discover, change: func(m []byte) { m[len(m)-2] = 12; m[len(m)-1] = 200 }}, silence, "", nothing},
+		{"RFC 3046: option 82 without a relay", client4{kind: discover, options: opt(82, []byte{1, 1, 7})}, offer, ours, offered4},
+		{"RFC 6842: client identifier", client4{kind: discover, options: opt(61, id)}, offer, ours, offered4},
+		{"RFC 6842: client identifier in NAK", client4{kind: request, options: opt(61, id, 50, "10.9.9.9")}, nak, "255.255.255.255", refused4},
+		{"RFC 6842: client identifier in ACK", client4{kind: request, options: opt(61, id, 50, ours)}, ack, ours, leased4},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := newResponder(t, newRecord(), resolvConf)
+			frame := c.in.frame()
+			if _, e := r.answer(nil, frame); e.kind != c.ev {
+				t.Errorf("event %d, want %d", e.kind, c.ev)
+			}
+			got, silent := ask(t, r, frame)
+			if silent || c.want == silence {
+				if !silent || c.want != silence {
+					t.Fatalf("silent %v, want %v", silent, c.want)
+				}
+				return
+			}
+			m := read4(t, got)
+			if m.MessageType() != c.want {
+				t.Fatalf("a %v, want %v", m.MessageType(), c.want)
+			}
+			wantMAC := guestMAC
+			if c.to == "255.255.255.255" {
+				wantMAC = broadcastMAC
+			}
+			if got.dst != addr(c.to) || got.dstMAC != wantMAC || got.src != addr(server) || got.srcMAC != portMAC {
+				t.Errorf("from %v %v to %v %v, want to %v %v", got.src, got.srcMAC, got.dst, got.dstMAC, c.to, wantMAC)
+			}
+			if !bytes.Equal(m.TransactionID[:], xid) || m.OpCode != dhcpv4.OpcodeBootReply || m.HopCount != 0 || m.NumSeconds != 0 ||
+				m.Flags != c.in.flags&0x8000 || !bytes.Equal(m.ClientHWAddr, guestMAC[:]) || !m.GatewayIPAddr.IsUnspecified() {
+				t.Errorf("fixed part of %v", m)
+			}
+			if got := len(got.payload); got < 300 || got > 548 {
+				t.Errorf("%d octets, want 300 to 548", got)
+			}
+			if !m.ServerIdentifier().Equal(net.IP(addr(server).AsSlice())) {
+				t.Errorf("server identifier %v", m.ServerIdentifier())
+			}
+			if want := c.in.options[61]; !bytes.Equal(m.Options.Get(dhcpv4.OptionClientIdentifier), want) {
+				t.Errorf("client identifier %x, want %x", m.Options.Get(dhcpv4.OptionClientIdentifier), want)
+			}
+			if m.Options.Has(dhcpv4.OptionRelayAgentInformation) {
+				t.Error("option 82 is echoed")
+			}
+			wantRapid := c.in.kind == discover && c.in.options[80] != nil
+			if got := m.Options.Has(dhcpv4.OptionRapidCommit); got != wantRapid {
+				t.Errorf("rapid commit in the reply: %v, want %v", got, wantRapid)
+			}
+			codes := order4(t, got.payload)
+			switch {
+			case c.want == nak:
+				want := []int{53, 54, 56}
+				if c.in.options[61] != nil {
+					want = append(want, 61)
+				}
+				if !slices.Equal(codes, want) || !m.YourIPAddr.IsUnspecified() || !m.ClientIPAddr.IsUnspecified() || !m.ServerIPAddr.IsUnspecified() {
+					t.Errorf("NAK with %v, %v", codes, m)
+				}
+			case c.in.kind == dhcpv4.MessageTypeInform:
+				if !m.YourIPAddr.IsUnspecified() || !m.ClientIPAddr.Equal(net.IP(addr(c.in.ciaddr).AsSlice())) ||
+					slices.Contains(codes, 51) || slices.Contains(codes, 58) || slices.Contains(codes, 59) || !slices.Contains(codes, 6) {
+					t.Errorf("ACK of an INFORM with %v, %v", codes, m)
+				}
+			default:
+				if !slices.Equal(codes[:4], []int{53, 54, 51, 1}) || !m.YourIPAddr.Equal(net.IP(addr(ours).AsSlice())) {
+					t.Errorf("options %v, yiaddr %v", codes, m.YourIPAddr)
+				}
+				wantCiaddr := c.want == ack && c.ev == renewed4
+				if m.ClientIPAddr.IsUnspecified() == wantCiaddr {
+					t.Errorf("ciaddr %v", m.ClientIPAddr)
+				}
+				if got := m.Options.Get(dhcpv4.OptionIPAddressLeaseTime); !bytes.Equal(got, []byte{255, 255, 255, 255}) {
+					t.Errorf("lease time %x, want infinite", got)
+				}
+			}
+		})
+	}
+}
+
+func acked(t testing.TB, rec cache.Record, dns cache.DNS, options map[uint8][]byte) (reply, *dhcpv4.DHCPv4) {
+	t.Helper()
+	got, silent := ask(t, newResponder(t, rec, dns), client4{kind: discover, options: options}.frame())
+	if silent {
+		t.Fatal("no reply")
+	}
+	return got, read4(t, got)
+}
+
+// RFC 2131 section 4.4.5 and RFC 2132 sections 9.2, 9.11, 9.12.
+func TestDHCPv4Lease(t *testing.T) {
+	for _, c := range []struct {
+		seconds uint32
+		want    []byte
+	}{
+		{0, []byte{51, 4, 255, 255, 255, 255, 1, 4}},
+		{infinite, []byte{51, 4, 255, 255, 255, 255, 1, 4}},
+		{3600, []byte{51, 4, 0, 0, 0x0e, 0x10, 58, 4, 0, 0, 0x07, 0x08, 59, 4, 0, 0, 0x0c, 0x4e, 1, 4}},
+		{4294967294, []byte{51, 4, 255, 255, 255, 254, 58, 4, 0x7f, 255, 255, 255, 59, 4, 0xdf, 255, 255, 254, 1, 4}},
+	} {
+		rec := newRecord()
+		rec.Options.LeaseSeconds = c.seconds
+		got, _ := acked(t, rec, resolvConf, nil)
+		if lease := got.payload[240+3+6:][:len(c.want)]; !bytes.Equal(lease, c.want) {
+			t.Errorf("%d seconds: options %x, want %x", c.seconds, lease, c.want)
+		}
+	}
+}
+
+// RFC 2132 section 9.8: the order of option 55; section 3.3: the mask before the router.
+func TestDHCPv4Order(t *testing.T) {
+	rec := newRecord()
+	rec.Options.Hostname = "vm1"
+	rec.Options.Private = map[uint8]string{252: "http://wpad/", 224: "x"}
+	everything := []int{53, 54, 51, 1, 3, 121, 249, 6, 26, 15, 119, 12, 224, 252}
+	for _, c := range []struct {
+		asked []byte
+		want  []int
+	}{
+		{nil, everything},
+		{[]byte{}, everything},
+		{[]byte{252, 15, 6, 3, 1, 51}, []int{53, 54, 51, 1, 252, 15, 6, 3, 121, 249, 26, 119, 12, 224}},
+		{[]byte{26, 26, 77, 26, 249, 121}, []int{53, 54, 51, 1, 26, 249, 121, 3, 6, 15, 119, 12, 224, 252}},
+	} {
+		options := map[uint8][]byte{}
+		if c.asked != nil {
+			options[55] = c.asked
+		}
+		got, _ := acked(t, rec, resolvConf, options)
+		if codes := order4(t, got.payload); !slices.Equal(codes, c.want) {
+			t.Errorf("asked for %v: %v, want %v", c.asked, codes, c.want)
+		}
+	}
+}
+
+// RFC 2132 section 9.10 and RFC 2131 section 2: the size of the datagram.
+func TestDHCPv4Size(t *testing.T) {
+	rec := newRecord()
+	rec.Options.Private = map[uint8]string{}
+	for code := range uint8(10) {
+		rec.Options.Private[230+code] = strings.Repeat("x", 150)
+	}
+	for _, c := range []struct {
+		option []byte
+		most   int
+		least  int // some option fills it to here
+	}{
+		{nil, 576, 426},
+		{[]byte{0, 0}, 576, 426},
+		{[]byte{1}, 576, 426},
+		{[]byte{0x01, 0x40}, 576, 426}, // 320
+		{[]byte{0x03, 0xe8}, 1000, 850},
+		{[]byte{0x05, 0xaa}, 1450, 1300},
+		{[]byte{0xff, 0xff}, 1450, 1300}, // the MTU
+	} {
+		options := map[uint8][]byte{}
+		if c.option != nil {
+			options[57] = c.option
+		}
+		got, _ := acked(t, rec, resolvConf, options)
+		if n := len(got.frame) - 14; n > c.most || n < c.least {
+			t.Errorf("option 57 %x: a datagram of %d octets, want %d to %d", c.option, n, c.least, c.most)
+		}
+	}
+}
+
+// The last octet counts: an option that fills the datagram is there, one octet more and it is not.
+func TestDHCPv4LastOctet(t *testing.T) {
+	for _, limit := range []int{0, 320, 576, 800} {
+		rec := newRecord()
+		options := map[uint8][]byte{55: {224, 225, 226}}
+		if limit != 0 {
+			options[57] = binary.BigEndian.AppendUint16(nil, uint16(limit))
+		}
+		limit = max(limit, 576)
+		// Headers 28, fixed part 240, options 53, 54, 51, 1 and END: 3+6+6+6+1.
+		room := limit - 28 - 240 - 22
+		rec.Options.Private = map[uint8]string{224: strings.Repeat("x", 200)}
+		room -= 202
+		for code := uint8(225); room > 257; code++ {
+			rec.Options.Private[code] = strings.Repeat("x", 200)
+			room -= 202
+		}
+		rec.Options.Private[226] = strings.Repeat("x", room-2)
+		got, m := acked(t, rec, resolvConf, options)
+		if len(got.frame)-14 != limit || !m.Options.Has(dhcpv4.GenericOptionCode(226)) {
+			t.Errorf("limit %d: a datagram of %d octets", limit, len(got.frame)-14)
+		}
+		rec.Options.Private[226] += "x"
+		got, m = acked(t, rec, resolvConf, options)
+		if len(got.frame)-14 > limit || m.Options.Has(dhcpv4.GenericOptionCode(226)) {
+			t.Errorf("limit %d: a datagram of %d octets with an option too many", limit, len(got.frame)-14)
+		}
+	}
+}
+
+// What does not fit is dropped from the end of the priorities, and what was asked for comes first;
+// sname and file never hold options (RFC 2132 section 9.3).
+func TestDHCPv4Priority(t *testing.T) {
+	rec := newRecord()
+	rec.Options.Private = map[uint8]string{224: strings.Repeat("x", 200), 225: strings.Repeat("y", 200)}
+	for _, c := range []struct {
+		asked []byte
+		want  []int // of the private ones
+	}{
+		{nil, nil}, // what stands before takes the room
+		{[]byte{1, 3, 121}, nil},
+		{[]byte{225}, []int{225}},
+		{[]byte{225, 224}, []int{224}},
+	} {
+		options := map[uint8][]byte{61: bytes.Repeat([]byte{7}, 20)}
+		if c.asked != nil {
+			options[55] = c.asked
+		}
+		got, m := acked(t, rec, resolvConf, options)
+		codes := order4(t, got.payload)
+		private := slices.DeleteFunc(slices.Clone(codes), func(c int) bool { return c < 224 || c == 249 })
+		if !slices.Equal(private, c.want) {
+			t.Errorf("asked for %v: private options %v of %v, want %v", c.asked, private, codes, c.want)
+		}
+		for _, code := range []int{53, 54, 51, 1, 61} {
+			if !slices.Contains(codes, code) {
+				t.Errorf("asked for %v: option %d is missing from %v", c.asked, code, codes)
+			}
+		}
+		if m.Options.Has(dhcpv4.OptionOptionOverload) || m.ServerHostName != "" || m.BootFileName != "" {
+			t.Errorf("options in sname or file: %q %q", m.ServerHostName, m.BootFileName)
+		}
+	}
+}
+
+// RFC 6842 with the longest identifier, and one that no option holds.
+func TestDHCPv4LongIdentifier(t *testing.T) {
+	for _, c := range []struct{ n, want int }{{0, 0}, {1, 1}, {255, 255}, {256, 0}, {900, 0}} {
+		id := bytes.Repeat([]byte{9}, c.n)
+		rec := newRecord()
+		rec.Options.LeaseSeconds = 60
+		got, m := acked(t, rec, resolvConf, map[uint8][]byte{61: id})
+		if n := len(m.Options.Get(dhcpv4.OptionClientIdentifier)); n != c.want || len(got.payload) > 548 {
+			t.Errorf("identifier of %d octets: %d in a message of %d, want %d", c.n, n, len(got.payload), c.want)
+		}
+	}
+}
+
+// RFC 3442; the order that udhcpc, dhclient, dhcpcd, networkd and NetworkManager install.
+func TestDHCPv4Routes(t *testing.T) {
+	route := func(dst, gw string) cache.Route {
+		r := cache.Route{Destination: prefix(dst)}
+		if gw != "" {
+			r.Gateway = addr(gw)
+		}
+		return r
+	}
+	for _, c := range []struct {
+		name            string
+		address         string
+		server, gateway string
+		routes          []cache.Route
+		mask            string
+		want            string
+	}{
+		{"/32, gateway outside", "10.244.1.7/32", "169.254.1.1", "169.254.1.1",
+			[]cache.Route{route("169.254.1.1/32", ""), route("0.0.0.0/0", "169.254.1.1")}, "ffffffff",
+			"169.254.1.1/32>0.0.0.0 0.0.0.0/0>169.254.1.1"},
+		{"/32, gateway outside, the on-link route not in the record", "10.244.1.7/32", "169.254.1.1", "169.254.1.1", nil, "ffffffff",
+			"169.254.1.1/32>0.0.0.0 0.0.0.0/0>169.254.1.1"},
+		{"a plain network", "10.0.2.2/24", "10.0.2.1", "10.0.2.1", []cache.Route{route("0.0.0.0/0", "10.0.2.1")}, "ffffff00", ""},
+		{"a plain network, server outside", "10.0.2.2/24", "169.254.7.7", "10.0.2.1", []cache.Route{route("0.0.0.0/0", "10.0.2.1")}, "ffffff00",
+			"169.254.7.7/32>0.0.0.0 0.0.0.0/0>10.0.2.1"},
+		{"further routes, default given first", "10.0.2.2/24", "10.0.2.1", "10.0.2.1",
+			[]cache.Route{route("0.0.0.0/0", "10.0.2.1"), route("10.96.0.0/12", "10.0.2.9"), route("192.168.7.0/25", "")}, "ffffff00",
+			"192.168.7.0/25>0.0.0.0 10.96.0.0/12>10.0.2.9 0.0.0.0/0>10.0.2.1"},
+		{"no default", "10.0.2.2/24", "10.0.2.1", "", []cache.Route{route("10.96.0.0/12", "10.0.2.9")}, "ffffff00",
+			"10.96.0.0/12>10.0.2.9"},
+		{"nothing behind", "10.0.2.2/24", "10.0.2.1", "", nil, "ffffff00", ""},
+		{"a hop off the link", "10.0.2.2/24", "10.0.2.1", "10.0.2.1", []cache.Route{route("10.96.0.0/12", "10.7.7.7")}, "ffffff00",
+			"10.7.7.7/32>0.0.0.0 10.96.0.0/12>10.7.7.7 0.0.0.0/0>10.0.2.1"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			rec := newRecord()
+			rec.IPv4 = &cache.IPv4{Address: prefix(c.address), Server: addr(c.server), Routes: c.routes}
+			if c.gateway != "" {
+				rec.IPv4.Gateway = addr(c.gateway)
+			}
+			_, m := acked(t, rec, resolvConf, map[uint8][]byte{55: {1, 3, 121, 249}})
+			var got []string
+			for _, r := range m.ClasslessStaticRoute() {
+				got = append(got, r.Dest.String()+">"+r.Router.String())
+			}
+			if strings.Join(got, " ") != c.want {
+				t.Errorf("option 121: %v, want %s", got, c.want)
+			}
+			if !bytes.Equal(m.Options[249], m.Options[121]) {
+				t.Errorf("option 249 %x, 121 %x", m.Options[249], m.Options[121])
+			}
+			if m.SubnetMask().String() != c.mask {
+				t.Errorf("mask %v, want %s", m.SubnetMask(), c.mask)
+			}
+			want := []net.IP(nil)
+			if c.gateway != "" {
+				want = []net.IP{addr(c.gateway).AsSlice()}
+			}
+			if fmt.Sprint(m.Router()) != fmt.Sprint(want) {
+				t.Errorf("option 3 %v, want %v", m.Router(), want)
+			}
+		})
+	}
+}
+
+// RFC 3396: more than 255 octets, in parts that stand together.
+func TestDHCPv4Split(t *testing.T) {
+	rec := newRecord()
+	want := 0
+	for i := range 60 {
+		rec.IPv4.Routes = append(rec.IPv4.Routes, cache.Route{
+			Destination: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 100, byte(i), 0}), 24), Gateway: addr("169.254.1.1"),
+		})
+		want += 8
+	}
+	want += 9 + 5
+	got, m := acked(t, rec, resolvConf, map[uint8][]byte{57: {0x05, 0xdc}, 55: {121}})
+	if n := len(m.Options[121]); n != want {
+		t.Errorf("option 121 of %d octets, want %d", n, want)
+	}
+	if codes := order4(t, got.payload); !slices.Equal(codes[4:6], []int{121, 121}) {
+		t.Errorf("options %v", codes)
+	}
+	// In the least message it does not fit: the guest still has option 3.
+	_, m = acked(t, rec, resolvConf, map[uint8][]byte{55: {121, 3}})
+	if m.Options.Has(dhcpv4.OptionClasslessStaticRoute) || len(m.Router()) != 1 {
+		t.Errorf("121 of %d octets, router %v", len(m.Options[121]), m.Router())
+	}
+}
+
+// RFC 2132 sections 3.14, 3.17, 5.1, 5.3, 8.3, 9.4, 9.5; QEMU's iPXE reads the header.
+func TestDHCPv4Configuration(t *testing.T) {
+	rec := newRecord()
+	rec.IPv4 = &cache.IPv4{Address: prefix("10.0.2.2/24"), Server: addr("10.0.2.1"), Gateway: addr("10.0.2.1")}
+	rec.Options = cache.Options{
+		Hostname: "vm1", NTP: []netip.Addr{addr("fd00::7"), addr("192.0.2.7")},
+		TFTPServer: "192.0.2.9", BootFile: "boot/x.ipxe", Private: map[uint8]string{224: "a"},
+	}
+	_, m := acked(t, rec, resolvConf, nil)
+	for code, want := range map[uint8]string{
+		12: "vm1", 26: "\x05\xaa", 28: "\x0a\x00\x02\xff", 42: "\xc0\x00\x02\x07", 6: "\x0a\x60\x00\x0a",
+		66: "192.0.2.9", 67: "boot/x.ipxe", 224: "a", 15: "default.svc.cluster.local",
+	} {
+		if got := string(m.Options[code]); got != want {
+			t.Errorf("option %d %q, want %q", code, got, want)
+		}
+	}
+	if m.ServerIPAddr.String() != "192.0.2.9" || m.BootFileName != "boot/x.ipxe" || m.ServerHostName != "" {
+		t.Errorf("siaddr %v, file %q, sname %q", m.ServerIPAddr, m.BootFileName, m.ServerHostName)
+	}
+	if got := m.DomainSearch(); fmt.Sprint(got.Labels) != fmt.Sprint(resolvConf.Search) {
+		t.Errorf("option 119 %v", got.Labels)
+	}
+
+	rec.Options = cache.Options{TFTPServer: "pxe.example", BootFile: strings.Repeat("f", 128)}
+	_, m = acked(t, rec, cache.DNS{Servers: []netip.Addr{addr("fd00::53")}}, nil)
+	if !m.ServerIPAddr.IsUnspecified() || m.ServerHostName != "pxe.example" || m.BootFileName != "" || len(m.Options[67]) != 128 {
+		t.Errorf("siaddr %v, sname %q, file %q, 67 %q", m.ServerIPAddr, m.ServerHostName, m.BootFileName, m.Options[67])
+	}
+	for _, code := range []uint8{6, 12, 15, 42, 119, 108, 114, 116, 118} {
+		if v, ok := m.Options[code]; ok {
+			t.Errorf("option %d is there with %q", code, v)
+		}
+	}
+}
+
+// The parser of the frame, RFC 791, RFC 768.
+func TestDHCPv4Frames(t *testing.T) {
+	r := newResponder(t, newRecord(), resolvConf)
+	good := client4{kind: discover}.frame()
+	resum := func(f []byte) {
+		f[24], f[25] = 0, 0
+		putChecksum(0, f[14:14+int(f[14]&15)*4], 10)
+	}
+	for _, c := range []struct {
+		name   string
+		change func(f []byte) []byte
+		answer bool
+	}{
+		{"as it is", func(f []byte) []byte { return f }, true},
+		{"padding behind", func(f []byte) []byte { return append(f, 0, 0, 0) }, true},
+		{"another source MAC", func(f []byte) []byte { f[11]++; return f }, false},
+		{"any destination MAC", func(f []byte) []byte { copy(f, gatewayMAC[:]); return f }, true},
+		{"a VLAN tag", func(f []byte) []byte { return slices.Concat(f[:12], []byte{0x81, 0, 0, 1}, f[12:]) }, false},
+		{"cut", func(f []byte) []byte { return f[:len(f)-1] }, false},
+		{"IP version 5", func(f []byte) []byte { f[14] = 0x55; resum(f); return f }, false},
+		{"IP header of 16", func(f []byte) []byte { f[14] = 0x44; resum(f); return f }, false},
+		{"IP options", func(f []byte) []byte {
+			f = slices.Concat(f[:34], []byte{1, 1, 1, 1}, f[34:])
+			f[14] = 0x46
+			binary.BigEndian.PutUint16(f[16:], binary.BigEndian.Uint16(f[16:])+4)
+			resum(f)
+			return f
+		}, true},
+		{"wrong IP checksum", func(f []byte) []byte { f[24]++; return f }, false},
+		{"more fragments", func(f []byte) []byte { f[20] = 0x20; resum(f); return f }, false},
+		{"a fragment's offset", func(f []byte) []byte { f[21] = 1; resum(f); return f }, false},
+		{"do not fragment", func(f []byte) []byte { f[20] = 0x40; resum(f); return f }, true},
+		{"TCP", func(f []byte) []byte { f[23] = 6; resum(f); return f }, false},
+		{"port 68", func(f []byte) []byte { f[37] = 68; f[40], f[41] = 0, 0; return f }, false},
+		{"UDP length over the packet", func(f []byte) []byte { f[38] = 9; f[40], f[41] = 0, 0; return f }, false},
+		{"UDP length under its header", func(f []byte) []byte { f[38], f[39] = 0, 7; f[40], f[41] = 0, 0; return f }, false},
+		{"wrong UDP checksum", func(f []byte) []byte { f[41]++; return f }, false},
+		{"no UDP checksum", func(f []byte) []byte { f[40], f[41] = 0, 0; return f }, true},
+		{"UDP checksum left to the device", func(f []byte) []byte {
+			n := len(f) - 34
+			binary.BigEndian.PutUint16(f[40:], fold(sum(17+uint32(n), f[26:34])))
+			return f
+		}, true},
+	} {
+		_, silent := ask(t, r, c.change(slices.Clone(good)))
+		if silent == c.answer {
+			t.Errorf("%s: silent %v, want %v", c.name, silent, !c.answer)
+		}
+	}
+	for n := range good {
+		if _, silent := ask(t, r, good[:n]); !silent {
+			t.Errorf("a reply to the first %d octets", n)
+		}
+	}
+	rec := newRecord()
+	rec.IPv4 = nil
+	if _, silent := ask(t, newResponder(t, rec, resolvConf), good); !silent {
+		t.Error("a DHCPv4 reply without an IPv4 address")
+	}
+}

@@ -1,0 +1,387 @@
+package dhcp
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+
+	"github.com/insomniacslk/dhcp/dhcpv6"
+	"github.com/insomniacslk/dhcp/iana"
+
+	"github.com/guestwire/guestwire/cache"
+)
+
+const (
+	headLen6  = dhcpv6.MessageHeaderSize // type and transaction
+	minMTU6   = 1280                     // RFC 8200 section 5
+	maxDUID   = 130                      // RFC 9915 section 11.1: 128 and the type
+	iaidLen   = 4
+	iaHeadLen = 12 // IAID, T1, T2 of IA_NA and IA_PD
+	iaAddrLen = 24 // address and two lifetimes
+
+	preferenceMax = 255 // RFC 9915 section 21.8: take this one, do not wait for others
+)
+
+var errCutShort = errors.New("option longer than the message")
+
+// server6 answers DHCPv6 for one address.
+type server6 struct {
+	guest, self cache.MAC
+	source      netip.Addr
+	address     netip.Addr
+	duid        []byte // of this server
+	times       []byte // T1 and T2
+	iaAddress   []byte // the option with the address and its lifetimes
+	options     []option6
+	limit       int // of a message
+}
+
+type option6 struct {
+	code dhcpv6.OptionCode
+	wire []byte
+}
+
+func appendOption6(b []byte, code dhcpv6.OptionCode, value []byte) []byte {
+	b = binary.BigEndian.AppendUint16(b, uint16(code))
+	b = binary.BigEndian.AppendUint16(b, uint16(len(value)))
+	return append(b, value...)
+}
+
+func newServer6(rec cache.Record, res resolver) (*server6, []string) {
+	s := &server6{
+		guest:   rec.MAC,
+		self:    rec.PortMAC,
+		source:  rec.PortMAC.LinkLocal(),
+		address: rec.IPv6.Address,
+		// RFC 9915 section 11.4: no time in it, so it is the same after a restart.
+		duid:  (&dhcpv6.DUIDLL{HWType: iana.HWTypeEthernet, LinkLayerAddr: rec.PortMAC[:]}).ToBytes(),
+		limit: max(rec.MTU, minMTU6) - ip6Len - udpLen,
+	}
+	seconds := leaseTime(rec.Options)
+	t1, t2 := uint32(infinite), uint32(infinite)
+	if seconds != infinite { // RFC 9915 section 21.4: 0.5 and 0.8 of the preferred lifetime
+		t1, t2 = seconds/2, uint32(uint64(seconds)*4/5)
+	}
+	s.times = binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(nil, t1), t2)
+	s.iaAddress = appendAddress6(nil, s.address, seconds)
+
+	var warnings []string
+	// What the guest's identifiers and its IA_NA leave of the smallest message; several IAs go
+	// before that, as each is asked for.
+	room := s.limit - headLen6 - (4 + maxDUID) - (4 + len(s.duid)) - 5 - 4 - (4 + iaHeadLen + 4 + iaAddrLen)
+	add := func(code dhcpv6.OptionCode, value []byte) {
+		if len(value) == 0 {
+			return
+		}
+		wire := appendOption6(nil, code, value)
+		if len(wire) > room {
+			warnings = append(warnings, fmt.Sprintf("DHCPv6 option %d is left out: its %d octets do not fit into a message", code, len(wire)))
+			return
+		}
+		room -= len(wire)
+		s.options = append(s.options, option6{code, wire})
+	}
+	add(dhcpv6.OptionDNSRecursiveNameServer, addresses(res.servers6))
+	add(dhcpv6.OptionDomainSearchList, encodeNames(res.search, false))
+	var ntp []netip.Addr
+	var ntpOptions dhcpv6.Options
+	for _, a := range rec.Options.NTP {
+		if a.Is6() {
+			server := dhcpv6.NTPSuboptionSrvAddr(net.IP(a.AsSlice()))
+			ntp, ntpOptions = append(ntp, a), append(ntpOptions, &server)
+		}
+	}
+	add(dhcpv6.OptionNTPServer, ntpOptions.ToBytes())
+	add(dhcpv6.OptionBootfileURL, []byte(rec.Options.BootFileURL))
+	add(dhcpv6.OptionSNTPServerList, addresses(ntp))
+	return s, warnings
+}
+
+func appendAddress6(b []byte, a netip.Addr, seconds uint32) []byte {
+	value := a.AsSlice()
+	value = binary.BigEndian.AppendUint32(value, seconds) // preferred
+	value = binary.BigEndian.AppendUint32(value, seconds) // valid
+	return appendOption6(b, dhcpv6.OptionIAAddr, value)
+}
+
+// options6 takes options apart and leaves their contents alone: what is wrong inside of one that
+// does not matter is no reason to drop the message. It gives those before a fault, too.
+func options6(b []byte) ([]dhcpv6.OptionGeneric, error) {
+	var list []dhcpv6.OptionGeneric
+	var parsed dhcpv6.Options
+	err := parsed.FromBytesWithParser(b, func(code dhcpv6.OptionCode, data []byte) (dhcpv6.Option, error) {
+		if data == nil {
+			return nil, errCutShort
+		}
+		list = append(list, dhcpv6.OptionGeneric{OptionCode: code, OptionData: data})
+		return nil, nil
+	})
+	return list, err
+}
+
+// request6 is a message of the guest.
+type request6 struct {
+	kind             dhcpv6.MessageType
+	options          []dhcpv6.OptionGeneric
+	clientID         []byte // nil: none
+	serverID         []byte // nil: none
+	rapid            bool
+	ias              bool // there is at least one identity association
+	asked            []byte
+	asksForSomething bool
+}
+
+func parseRequest6(msg []byte) (request6, bool) {
+	options, err := options6(msg[headLen6:])
+	if err != nil {
+		return request6{}, false
+	}
+	q := request6{kind: dhcpv6.MessageType(msg[0]), options: options}
+	for _, o := range options {
+		switch o.OptionCode {
+		case dhcpv6.OptionClientID:
+			if q.clientID != nil || len(o.OptionData) == 0 || len(o.OptionData) > maxDUID {
+				return request6{}, false
+			}
+			q.clientID = o.OptionData
+		case dhcpv6.OptionServerID:
+			if q.serverID != nil {
+				return request6{}, false
+			}
+			q.serverID = o.OptionData
+		case dhcpv6.OptionRapidCommit:
+			q.rapid = true
+		case dhcpv6.OptionIANA, dhcpv6.OptionIATA, dhcpv6.OptionIAPD:
+			q.ias = true
+		case dhcpv6.OptionORO:
+			q.asksForSomething = true
+			q.asked = append(q.asked, o.OptionData[:len(o.OptionData)&^1]...)
+		}
+	}
+	return q, true
+}
+
+// wants says that the guest asks for an option, or that it asks for none at all and gets all.
+func (q *request6) wants(code dhcpv6.OptionCode) bool {
+	for b := q.asked; len(b) >= 2; b = b[2:] {
+		if dhcpv6.OptionCode(binary.BigEndian.Uint16(b)) == code {
+			return true
+		}
+	}
+	return !q.asksForSomething
+}
+
+// answer answers one DHCPv6 message (RFC 9915 section 18.3). Section 16 says which identifiers a
+// message must and must not have.
+func (s *server6) answer(dst []byte, p packet6, msg []byte) ([]byte, event) {
+	if len(msg) < headLen6 || !p.dst.IsMulticast() || !station(p.src) {
+		return dst, event{}
+	}
+	switch dhcpv6.MessageType(msg[0]) {
+	case dhcpv6.MessageTypeSolicit, dhcpv6.MessageTypeRequest, dhcpv6.MessageTypeConfirm,
+		dhcpv6.MessageTypeRenew, dhcpv6.MessageTypeRebind, dhcpv6.MessageTypeRelease,
+		dhcpv6.MessageTypeDecline, dhcpv6.MessageTypeInformationRequest:
+	default: // a server's message, a relay's, or one that we do not know
+		return dst, event{}
+	}
+	q, ok := parseRequest6(msg)
+	if !ok {
+		return dst, event{}
+	}
+	ours := bytes.Equal(q.serverID, s.duid)
+	switch q.kind {
+	case dhcpv6.MessageTypeSolicit, dhcpv6.MessageTypeConfirm, dhcpv6.MessageTypeRebind:
+		ok = q.clientID != nil && q.serverID == nil
+	case dhcpv6.MessageTypeInformationRequest:
+		ok = (q.serverID == nil || ours) && !q.ias
+	default:
+		ok = q.clientID != nil && ours
+	}
+	if !ok {
+		return dst, event{}
+	}
+
+	w := writer6{server: s, q: &q, b: dst, start: len(dst)}
+	var e event
+	switch q.kind {
+	case dhcpv6.MessageTypeSolicit:
+		if q.rapid {
+			w.begin(dhcpv6.MessageTypeReply, msg)
+			w.option(dhcpv6.OptionRapidCommit, nil)
+			e.kind = leased6
+		} else {
+			w.begin(dhcpv6.MessageTypeAdvertise, msg)
+			w.option(dhcpv6.OptionPreference, []byte{preferenceMax})
+			e.kind = offered6
+		}
+		if !w.associations() {
+			e.kind = informed6
+		}
+		w.configuration()
+	case dhcpv6.MessageTypeRequest, dhcpv6.MessageTypeRenew, dhcpv6.MessageTypeRebind:
+		w.begin(dhcpv6.MessageTypeReply, msg)
+		if e.kind = renewed6; q.kind == dhcpv6.MessageTypeRequest {
+			e.kind = leased6
+		}
+		if !w.associations() {
+			e.kind = informed6
+		}
+		w.configuration()
+	case dhcpv6.MessageTypeConfirm:
+		foreign, found := s.foreign(q.options)
+		if !found {
+			return dst, event{}
+		}
+		w.begin(dhcpv6.MessageTypeReply, msg)
+		if foreign.IsValid() {
+			w.status(iana.StatusNotOnLink)
+			e = event{refused6, foreign}
+		} else {
+			w.status(iana.StatusSuccess)
+			e.kind = confirmed6
+		}
+	case dhcpv6.MessageTypeDecline, dhcpv6.MessageTypeRelease:
+		w.begin(dhcpv6.MessageTypeReply, msg)
+		w.status(iana.StatusSuccess)
+		if e.kind = released6; q.kind == dhcpv6.MessageTypeDecline {
+			e.kind = declined6
+		}
+	case dhcpv6.MessageTypeInformationRequest:
+		w.begin(dhcpv6.MessageTypeReply, msg)
+		w.configuration()
+		e.kind = informed6
+	}
+	putUDP6(w.b[w.start:], s.guest, s.self, p.src, s.source)
+	return w.b, e
+}
+
+// addressesOf are the addresses in an IA_NA or IA_TA whose own options begin at head.
+func addressesOf(ia []byte, head int) []netip.Addr {
+	if len(ia) < head {
+		return nil
+	}
+	// An ill-formed end of an association: those before it count.
+	options, err := options6(ia[head:])
+	if err != nil && len(options) == 0 {
+		return nil
+	}
+	var list []netip.Addr
+	for _, o := range options {
+		if o.OptionCode == dhcpv6.OptionIAAddr && len(o.OptionData) >= iaAddrLen {
+			list = append(list, netip.AddrFrom16([16]byte(o.OptionData[:16])))
+		}
+	}
+	return list
+}
+
+// foreign is the first address in the associations that is not the guest's. Found says that there is
+// an address at all.
+func (s *server6) foreign(options []dhcpv6.OptionGeneric) (foreign netip.Addr, found bool) {
+	for _, o := range options {
+		var list []netip.Addr
+		switch o.OptionCode {
+		case dhcpv6.OptionIANA:
+			list = addressesOf(o.OptionData, iaHeadLen)
+		case dhcpv6.OptionIATA:
+			list = addressesOf(o.OptionData, iaidLen)
+		}
+		for _, a := range list {
+			found = true
+			if a != s.address && !foreign.IsValid() {
+				foreign = a
+			}
+		}
+	}
+	return foreign, found
+}
+
+// writer6 appends one message at b[start:], never longer than the server's limit.
+type writer6 struct {
+	server *server6
+	q      *request6
+	b      []byte
+	start  int
+}
+
+func (w *writer6) begin(kind dhcpv6.MessageType, msg []byte) {
+	w.b = append(w.b, make([]byte, udp6Len)...)
+	w.b = append(w.b, byte(kind), msg[1], msg[2], msg[3])
+	if w.q.clientID != nil {
+		w.option(dhcpv6.OptionClientID, w.q.clientID)
+	}
+	w.option(dhcpv6.OptionServerID, w.server.duid)
+}
+
+func (w *writer6) room() int { return w.server.limit - (len(w.b) - w.start - udp6Len) }
+
+func (w *writer6) option(code dhcpv6.OptionCode, value []byte) {
+	if 4+len(value) <= w.room() {
+		w.b = appendOption6(w.b, code, value)
+	}
+}
+
+func (w *writer6) status(code iana.StatusCode) {
+	w.option(dhcpv6.OptionStatusCode, binary.BigEndian.AppendUint16(nil, uint16(code)))
+}
+
+// associations answers each identity association, in order: the first IA_NA with the address, the
+// others with a status, as there is nothing else to give. It says whether the address was given.
+func (w *writer6) associations() (given bool) {
+	for _, o := range w.q.options {
+		ia := o.OptionData
+		switch o.OptionCode {
+		case dhcpv6.OptionIANA:
+			if len(ia) < iaHeadLen {
+				continue
+			}
+			if given {
+				w.refuse(o.OptionCode, ia, iaHeadLen, iana.StatusNoAddrsAvail)
+				continue
+			}
+			w.lease(ia)
+			given = true
+		case dhcpv6.OptionIATA:
+			w.refuse(o.OptionCode, ia, iaidLen, iana.StatusNoAddrsAvail)
+		case dhcpv6.OptionIAPD:
+			w.refuse(o.OptionCode, ia, iaHeadLen, iana.StatusNoPrefixAvail)
+		}
+	}
+	return given
+}
+
+// lease appends an IA_NA with the address. A guest that extends another address is told that this
+// one has ended: lifetimes of zero (RFC 9915 section 18.3.4).
+func (w *writer6) lease(ia []byte) {
+	value := slices.Concat(ia[:iaidLen], w.server.times, w.server.iaAddress)
+	if w.q.kind == dhcpv6.MessageTypeRenew || w.q.kind == dhcpv6.MessageTypeRebind {
+		for _, a := range addressesOf(ia, iaHeadLen) {
+			if a != w.server.address && 4+len(value)+4+iaAddrLen <= w.room() {
+				value = appendAddress6(value, a, 0)
+			}
+		}
+	}
+	w.option(dhcpv6.OptionIANA, value)
+}
+
+// refuse appends an association with nothing but a status. Head is the length of its fixed part.
+func (w *writer6) refuse(code dhcpv6.OptionCode, ia []byte, head int, status iana.StatusCode) {
+	if len(ia) < head {
+		return
+	}
+	value := make([]byte, head, head+6)
+	copy(value, ia[:iaidLen]) // T1 and T2, if there are any, stay zero
+	w.option(code, appendOption6(value, dhcpv6.OptionStatusCode, binary.BigEndian.AppendUint16(nil, uint16(status))))
+}
+
+// configuration appends what the guest asks for.
+func (w *writer6) configuration() {
+	for _, o := range w.server.options {
+		if w.q.wants(o.code) && len(o.wire) <= w.room() {
+			w.b = append(w.b, o.wire...)
+		}
+	}
+}

@@ -1,0 +1,358 @@
+package dhcp
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/insomniacslk/dhcp/dhcpv6"
+
+	"github.com/guestwire/guestwire/cache"
+)
+
+var (
+	clientDUID = []byte{0, 4, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}
+	serverDUID = append([]byte{0, 3, 0, 1}, portMAC[:]...) // RFC 9915 section 11.4
+)
+
+// tlv is one DHCPv6 option.
+func tlv(code uint16, parts ...[]byte) []byte {
+	value := slices.Concat(parts...)
+	b := binary.BigEndian.AppendUint16(nil, code)
+	return append(binary.BigEndian.AppendUint16(b, uint16(len(value))), value...)
+}
+
+func iaAddr(a string) []byte { return tlv(5, addr(a).AsSlice(), make([]byte, 8)) }
+
+func iaNA(iaid byte, options ...[]byte) []byte {
+	return tlv(3, []byte{0, 0, 0, iaid}, make([]byte, 8), slices.Concat(options...))
+}
+
+func msg6(kind dhcpv6.MessageType, options ...[]byte) []byte {
+	return append([]byte{byte(kind), 0xab, 0xcd, 0xef}, slices.Concat(options...)...)
+}
+
+func read6(t testing.TB, r reply) *dhcpv6.Message {
+	t.Helper()
+	if r.from != 547 || r.to != 546 || r.srcMAC != portMAC || r.dstMAC != guestMAC || r.src != portMAC.LinkLocal() || r.dst != guestLL {
+		t.Errorf("from %v %v port %d to %v %v port %d", r.srcMAC, r.src, r.from, r.dstMAC, r.dst, r.to)
+	}
+	m := &dhcpv6.Message{MessageType: dhcpv6.MessageType(r.payload[0]), TransactionID: dhcpv6.TransactionID(r.payload[1:4])}
+	// The client's identifier is the client's affair: the library parses none of an unknown form.
+	err := m.Options.FromBytesWithParser(r.payload[4:], func(code dhcpv6.OptionCode, data []byte) (dhcpv6.Option, error) {
+		if code == dhcpv6.OptionClientID {
+			return &dhcpv6.OptionGeneric{OptionCode: code, OptionData: data}, nil
+		}
+		return dhcpv6.ParseOption(code, data)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m.TransactionID != (dhcpv6.TransactionID{0xab, 0xcd, 0xef}) {
+		t.Errorf("transaction %v", m.TransactionID)
+	}
+	return m
+}
+
+// outline is what a message holds, in short: type, then the associations and status codes.
+func outline(m *dhcpv6.Message) string {
+	parts := []string{m.MessageType.String()}
+	status := func(o dhcpv6.Options) string {
+		var b strings.Builder
+		for _, opt := range o {
+			switch opt := opt.(type) {
+			case *dhcpv6.OptIAAddress:
+				fmt.Fprintf(&b, " %v/%s", opt.IPv6Addr, seconds(opt.ValidLifetime))
+				if opt.PreferredLifetime != opt.ValidLifetime {
+					fmt.Fprintf(&b, "(%s)", seconds(opt.PreferredLifetime))
+				}
+			case *dhcpv6.OptStatusCode:
+				fmt.Fprintf(&b, " status %d", opt.StatusCode)
+			}
+		}
+		return b.String()
+	}
+	for _, opt := range m.Options.Options {
+		switch opt := opt.(type) {
+		case *dhcpv6.OptIANA:
+			parts = append(parts, fmt.Sprintf("NA %d%s", opt.IaId[3], status(opt.Options.Options)))
+		case *dhcpv6.OptIATA:
+			parts = append(parts, fmt.Sprintf("TA %d%s", opt.IaId[3], status(opt.Options.Options)))
+		case *dhcpv6.OptIAPD:
+			parts = append(parts, fmt.Sprintf("PD %d%s", opt.IaId[3], status(opt.Options.Options)))
+		case *dhcpv6.OptStatusCode:
+			parts = append(parts, fmt.Sprintf("status %d", opt.StatusCode))
+		default:
+			switch opt.Code() {
+			case dhcpv6.OptionPreference:
+				parts = append(parts, fmt.Sprintf("preference %d", m.Options.Preference()))
+			case dhcpv6.OptionRapidCommit:
+				parts = append(parts, "rapid")
+			}
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+func seconds(d time.Duration) string {
+	if d == infinite*time.Second {
+		return "inf"
+	}
+	return fmt.Sprint(int(d / time.Second))
+}
+
+// The rows of the DHCPv6 table; sections are RFC 9915's. Ours is fd00:10:244::7.
+func TestDHCPv6Messages(t *testing.T) {
+	const ours, wrong = "fd00:10:244::7", "fd00:10:244::8"
+	cid, sid, foreign := tlv(1, clientDUID), tlv(2, serverDUID), tlv(2, clientDUID)
+	pd := tlv(25, []byte{0, 0, 0, 9}, make([]byte, 8))
+	ta := tlv(4, []byte{0, 0, 0, 8})
+	for _, c := range []struct {
+		name string
+		in   []byte
+		want string // empty: silence
+		ev   eventKind
+	}{
+		{"18.3.1: SOLICIT", msg6(1, cid, iaNA(5)), "ADVERTISE, preference 255, NA 5 " + ours + "/inf", offered6},
+		{"21.4: SOLICIT, IAID 0", msg6(1, cid, iaNA(0)), "ADVERTISE, preference 255, NA 0 " + ours + "/inf", offered6},
+		{"18.3.1: SOLICIT, another address wished for", msg6(1, cid, iaNA(5, iaAddr(wrong))), "ADVERTISE, preference 255, NA 5 " + ours + "/inf", offered6},
+		{"16.2: SOLICIT without client identifier", msg6(1, iaNA(5)), "", nothing},
+		{"16.2: SOLICIT with server identifier", msg6(1, cid, sid, iaNA(5)), "", nothing},
+		{"18.3.1: SOLICIT, rapid commit", msg6(1, cid, tlv(14), iaNA(5)), "REPLY, rapid, NA 5 " + ours + "/inf", leased6},
+		{"18.3.9: SOLICIT, several IA_NA", msg6(1, cid, iaNA(1), iaNA(2), iaNA(3)), "ADVERTISE, preference 255, NA 1 " + ours + "/inf, NA 2 status 2, NA 3 status 2", offered6},
+		{"18.3.9: SOLICIT, IA_TA and IA_PD", msg6(1, cid, pd, iaNA(1), ta), "ADVERTISE, preference 255, PD 9 status 6, NA 1 " + ours + "/inf, TA 8 status 2", offered6},
+		{"18.3.9: SOLICIT, only IA_PD", msg6(1, cid, pd), "ADVERTISE, preference 255, PD 9 status 6", informed6},
+		{"18.3.9: SOLICIT, no association", msg6(1, cid), "ADVERTISE, preference 255", informed6},
+		{"18.3.2: REQUEST", msg6(3, cid, sid, iaNA(5, iaAddr(ours))), "REPLY, NA 5 " + ours + "/inf", leased6},
+		{"18.3.2: REQUEST, wrong address", msg6(3, cid, sid, iaNA(5, iaAddr(wrong))), "REPLY, NA 5 " + ours + "/inf", leased6},
+		{"16.4: REQUEST, another server", msg6(3, cid, foreign, iaNA(5)), "", nothing},
+		{"16.4: REQUEST without server identifier", msg6(3, cid, iaNA(5)), "", nothing},
+		{"16.4: REQUEST without client identifier", msg6(3, sid, iaNA(5)), "", nothing},
+		{"18.3.4: RENEW", msg6(5, cid, sid, iaNA(5, iaAddr(ours))), "REPLY, NA 5 " + ours + "/inf", renewed6},
+		{"18.3.4: RENEW, wrong address", msg6(5, cid, sid, iaNA(5, iaAddr(wrong))), "REPLY, NA 5 " + ours + "/inf " + wrong + "/0", renewed6},
+		{"18.3.4: RENEW, unknown IAID without address", msg6(5, cid, sid, iaNA(77)), "REPLY, NA 77 " + ours + "/inf", renewed6},
+		{"16.6: RENEW without server identifier", msg6(5, cid, iaNA(5)), "", nothing},
+		{"18.3.5: REBIND", msg6(6, cid, iaNA(5, iaAddr(ours))), "REPLY, NA 5 " + ours + "/inf", renewed6},
+		{"18.3.5: REBIND, wrong and right address", msg6(6, cid, iaNA(5, iaAddr(wrong), iaAddr(ours))), "REPLY, NA 5 " + ours + "/inf " + wrong + "/0", renewed6},
+		{"16.7: REBIND with server identifier", msg6(6, cid, sid, iaNA(5)), "", nothing},
+		{"18.3.3: CONFIRM", msg6(4, cid, iaNA(5, iaAddr(ours))), "REPLY, status 0", confirmed6},
+		{"18.3.3: CONFIRM, wrong address", msg6(4, cid, iaNA(5, iaAddr(wrong))), "REPLY, status 4", refused6},
+		{"18.3.3: CONFIRM, one of two wrong", msg6(4, cid, iaNA(5, iaAddr(ours)), iaNA(6, iaAddr(wrong))), "REPLY, status 4", refused6},
+		{"18.3.3: CONFIRM, IA_TA", msg6(4, cid, tlv(4, []byte{0, 0, 0, 8}, iaAddr(wrong))), "REPLY, status 4", refused6},
+		{"18.3.3: CONFIRM without addresses", msg6(4, cid, iaNA(5)), "", nothing},
+		{"16.5: CONFIRM with server identifier", msg6(4, cid, sid, iaNA(5, iaAddr(ours))), "", nothing},
+		{"18.3.7: RELEASE", msg6(8, cid, sid, iaNA(5, iaAddr(ours))), "REPLY, status 0", released6},
+		{"18.3.8: DECLINE", msg6(9, cid, sid, iaNA(5, iaAddr(ours))), "REPLY, status 0", declined6},
+		{"16.9: RELEASE, another server", msg6(8, cid, foreign, iaNA(5)), "", nothing},
+		{"16.8: DECLINE without server identifier", msg6(9, cid, iaNA(5)), "", nothing},
+		{"18.3.6: INFORMATION-REQUEST", msg6(11, cid), "REPLY", informed6},
+		{"18.3.6: INFORMATION-REQUEST without client identifier", msg6(11), "REPLY", informed6},
+		{"16.12: INFORMATION-REQUEST with our identifier", msg6(11, sid), "REPLY", informed6},
+		{"16.12: INFORMATION-REQUEST, another server", msg6(11, foreign), "", nothing},
+		{"16.12: INFORMATION-REQUEST with an association", msg6(11, cid, iaNA(5)), "", nothing},
+		{"16: ADVERTISE", msg6(2, cid, sid, iaNA(5)), "", nothing},
+		{"16: REPLY", msg6(7, cid, sid), "", nothing},
+		{"16: RECONFIGURE", msg6(10, cid, sid), "", nothing},
+		{"19: RELAY-FORW", append([]byte{12, 0}, append(make([]byte, 32), tlv(9, msg6(1, cid, iaNA(5)))...)...), "", nothing},
+		{"19: RELAY-REPL", append([]byte{13, 0}, append(make([]byte, 32), tlv(9, msg6(1, cid, iaNA(5)))...)...), "", nothing},
+		{"unknown type", msg6(200, cid), "", nothing},
+		{"21.1: an option over the end", append(msg6(1, cid, iaNA(5)), 0, 6, 0, 9, 1), "", nothing},
+		{"21.1: half an option head", append(msg6(1, cid, iaNA(5)), 0, 6), "", nothing},
+		{"11.1: an empty client identifier", msg6(1, tlv(1), iaNA(5)), "", nothing},
+		{"11.1: a client identifier of 131 octets", msg6(1, tlv(1, make([]byte, 131)), iaNA(5)), "", nothing},
+		{"11.1: a client identifier of 130 octets", msg6(1, tlv(1, make([]byte, 130)), iaNA(5)), "ADVERTISE, preference 255, NA 5 " + ours + "/inf", offered6},
+		{"11: a client identifier is opaque", msg6(1, tlv(1, []byte{0, 4, 1, 2}), iaNA(5)), "ADVERTISE, preference 255, NA 5 " + ours + "/inf", offered6},
+		{"21.2: two client identifiers", msg6(1, cid, cid, iaNA(5)), "", nothing},
+		{"seen in the wild: ill-formed elapsed time, FQDN, vendor class", msg6(1, cid, tlv(8, []byte{1}), tlv(39), tlv(16, []byte{1}), iaNA(5)), "ADVERTISE, preference 255, NA 5 " + ours + "/inf", offered6},
+		{"an ill-formed option in the association", msg6(5, cid, sid, iaNA(5, iaAddr(wrong), tlv(13), []byte{0, 5, 0, 99})), "REPLY, NA 5 " + ours + "/inf " + wrong + "/0", renewed6},
+		{"an address inside an option over the end", msg6(5, cid, sid, iaNA(5, []byte{0, 13, 0, 99}, iaAddr(wrong))), "REPLY, NA 5 " + ours + "/inf", renewed6},
+		{"an ill-formed option request", msg6(1, cid, tlv(6, []byte{0, 23, 0}), iaNA(5)), "ADVERTISE, preference 255, NA 5 " + ours + "/inf", offered6},
+		{"an association cut short before a good one", msg6(1, cid, tlv(3, []byte{0, 0, 0, 1}), iaNA(2)), "ADVERTISE, preference 255, NA 2 " + ours + "/inf", offered6},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := newResponder(t, newRecord(), resolvConf)
+			frame := from6(guestLL, servers6, c.in)
+			if _, e := r.answer(nil, frame); e.kind != c.ev {
+				t.Errorf("event %d, want %d", e.kind, c.ev)
+			}
+			got, silent := ask(t, r, frame)
+			if silent != (c.want == "") {
+				t.Fatalf("silent %v, want %q", silent, c.want)
+			}
+			if silent {
+				return
+			}
+			m := read6(t, got)
+			if outline(m) != c.want {
+				t.Errorf("got  %s\nwant %s", outline(m), c.want)
+			}
+			if s := m.Options.ServerID(); s == nil || !bytes.Equal(s.ToBytes(), serverDUID) {
+				t.Errorf("server identifier %v", s)
+			}
+			sent, err := options6(c.in[4:])
+			if err != nil {
+				t.Fatal(err)
+			}
+			var wantID []byte
+			for _, o := range sent {
+				if o.OptionCode == dhcpv6.OptionClientID {
+					wantID = o.OptionData
+				}
+			}
+			var gotID []byte
+			if o := m.Options.GetOne(dhcpv6.OptionClientID); o != nil {
+				gotID = o.ToBytes()
+			}
+			if !bytes.Equal(gotID, wantID) {
+				t.Errorf("client identifier %x, want %x", gotID, wantID)
+			}
+		})
+	}
+}
+
+// RFC 9915 section 21.4 and 7.7.
+func TestDHCPv6Lifetimes(t *testing.T) {
+	for _, c := range []struct {
+		lease             uint32
+		t1, t2, preferred string
+	}{
+		{0, "inf", "inf", "inf"},
+		{1000, "500", "800", "1000"},
+		{4294967294, "2147483647", "3435973835", "4294967294"},
+	} {
+		rec := newRecord()
+		rec.Options.LeaseSeconds = c.lease
+		got, _ := ask(t, newResponder(t, rec, resolvConf), from6(guestLL, servers6, msg6(1, tlv(1, clientDUID), iaNA(1))))
+		ia := read6(t, got).Options.OneIANA()
+		a := ia.Options.OneAddress()
+		if seconds(ia.T1) != c.t1 || seconds(ia.T2) != c.t2 || seconds(a.PreferredLifetime) != c.preferred || seconds(a.ValidLifetime) != c.preferred {
+			t.Errorf("lease %d: T1 %s, T2 %s, preferred %s, valid %s", c.lease, seconds(ia.T1), seconds(ia.T2), seconds(a.PreferredLifetime), seconds(a.ValidLifetime))
+		}
+	}
+}
+
+// RFC 3646, 5908, 5970, 4075, and RFC 9915 section 21.7: what is asked for, everything if nothing is.
+func TestDHCPv6Configuration(t *testing.T) {
+	rec := newRecord()
+	rec.Options = cache.Options{NTP: []netip.Addr{addr("192.0.2.7"), addr("fd00::7")}, BootFileURL: "tftp://[fd00::9]/x"}
+	r := newResponder(t, rec, resolvConf)
+	for _, c := range []struct {
+		asked []byte // nil: no option 6
+		want  []int
+	}{
+		{nil, []int{23, 24, 56, 59, 31}},
+		{[]byte{}, nil},
+		{[]byte{0, 24, 0, 99, 0, 23}, []int{23, 24}},
+		{[]byte{0, 56, 0, 59, 0, 31, 0, 82}, []int{56, 59, 31}},
+	} {
+		in := msg6(11)
+		if c.asked != nil {
+			in = append(in, tlv(6, c.asked)...)
+		}
+		got, _ := ask(t, r, from6(guestLL, servers6, in))
+		m := read6(t, got)
+		var codes []int
+		for _, o := range m.Options.Options {
+			if o.Code() != dhcpv6.OptionServerID {
+				codes = append(codes, int(o.Code()))
+			}
+		}
+		if !slices.Equal(codes, c.want) {
+			t.Errorf("asked for %v: %v, want %v", c.asked, codes, c.want)
+		}
+		if c.asked == nil {
+			if fmt.Sprint(m.Options.DNS()) != "[fd00:10:96::a]" || fmt.Sprint(m.Options.NTPServers()) != "[fd00::7]" ||
+				fmt.Sprint(m.Options.SNTP()) != "[fd00::7]" || m.Options.BootFileURL() != "tftp://[fd00::9]/x" ||
+				!slices.Equal(m.Options.DomainSearchList().Labels, resolvConf.Search) {
+				t.Errorf("configuration %v", m)
+			}
+		}
+	}
+}
+
+// RFC 9915 section 10 and RFC 8200 section 5: whatever is asked, the reply fits into the smallest packet.
+func TestDHCPv6Bounds(t *testing.T) {
+	rec := newRecord()
+	rec.MTU = 1280
+	dns := cache.DNS{Servers: resolvConf.Servers}
+	for i := range 40 {
+		dns.Search = append(dns.Search, fmt.Sprintf("%d.%s.example", i, strings.Repeat("d", 60)))
+	}
+	r := newResponder(t, rec, dns)
+	if len(r.Warnings()) == 0 {
+		t.Error("no warning about a search list of 2.8 KiB")
+	}
+	in := msg6(5, tlv(1, make([]byte, 130)), tlv(2, serverDUID))
+	for i := range byte(100) {
+		in = append(in, iaNA(i, iaAddr("fd00::1"), iaAddr("fd00::2"), iaAddr("fd00::3"))...)
+	}
+	got, silent := ask(t, r, from6(guestLL, servers6, in))
+	if silent {
+		t.Fatal("no reply")
+	}
+	m := read6(t, got)
+	if n := len(got.frame) - 14; n > 1280 {
+		t.Errorf("a packet of %d octets", n)
+	}
+	if a := m.Options.OneIANA().Options.OneAddress(); a == nil || !a.IPv6Addr.Equal(net.ParseIP("fd00:10:244::7")) {
+		t.Errorf("first association %v", m.Options.OneIANA())
+	}
+	if fmt.Sprint(m.Options.DNS()) != "[]" && len(m.Options.IANA()) < 2 {
+		t.Errorf("%d associations", len(m.Options.IANA()))
+	}
+}
+
+// RFC 9915 section 18.3: a unicast is not answered; RFC 8200 section 8.1: checksums.
+func TestDHCPv6Frames(t *testing.T) {
+	r := newResponder(t, newRecord(), resolvConf)
+	solicit := msg6(1, tlv(1, clientDUID), iaNA(1))
+	good := from6(guestLL, servers6, solicit)
+	for _, c := range []struct {
+		name   string
+		frame  []byte
+		answer bool
+	}{
+		{"as it is", good, true},
+		{"padding behind", append(slices.Clone(good), 0, 0), true},
+		{"to a unicast address", from6(guestLL, portMAC.LinkLocal(), solicit), false},
+		{"from ::", from6(addr("::"), servers6, solicit), false},
+		{"from a multicast", from6(addr("ff02::1"), servers6, solicit), false},
+		{"another source MAC", change(good, 11, 9), false},
+		{"IP version 4", change(good, 14, 0x45), false},
+		{"payload over the frame", change(good, 18, 9), false},
+		{"hop-by-hop options", change(good, 20, 0), false},
+		{"port 546", change(good, 57, 0x22), false},
+		{"UDP length over the packet", change(good, 58, 9), false},
+		{"UDP length under its header", change(change(good, 58, 0), 59, 7), false},
+		{"wrong UDP checksum", change(good, 60, good[60]+1), false},
+		{"no UDP checksum", change(change(good, 60, 0), 61, 0), false},
+		{"three octets", from6(guestLL, servers6, []byte{1, 0, 0}), false},
+	} {
+		if _, silent := ask(t, r, c.frame); silent == c.answer {
+			t.Errorf("%s: silent %v, want %v", c.name, silent, !c.answer)
+		}
+	}
+	for n := range good {
+		if _, silent := ask(t, r, good[:n]); !silent {
+			t.Errorf("a reply to the first %d octets", n)
+		}
+	}
+	rec := newRecord()
+	rec.IPv6 = nil
+	if _, silent := ask(t, newResponder(t, rec, resolvConf), good); !silent {
+		t.Error("a DHCPv6 reply without an IPv6 address")
+	}
+}
+
+// change is frame with one octet set.
+func change(frame []byte, at int, to byte) []byte {
+	frame = slices.Clone(frame)
+	frame[at] = to
+	return frame
+}

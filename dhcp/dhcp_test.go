@@ -1,0 +1,63 @@
+package dhcp
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/guestwire/guestwire/cache"
+)
+
+func TestNew(t *testing.T) {
+	rec := newRecord()
+	rec.MTU = 0
+	var field *cache.FieldError
+	if _, err := New(rec, resolvConf); !errors.As(err, &field) || field.Field != "mtu" {
+		t.Errorf("a record without an MTU: %v", err)
+	}
+	rec = newRecord()
+	rec.Port = ""
+	if _, err := New(rec, resolvConf); err == nil {
+		t.Error("a record without a port makes a responder")
+	}
+}
+
+// The events of the log have a text each.
+func TestEventTexts(t *testing.T) {
+	for kind := offered4; kind <= advertised; kind++ {
+		if eventText[kind] == "" {
+			t.Errorf("event %d has no text", kind)
+		}
+	}
+}
+
+// RFC 768: a checksum of zero is sent as all ones.
+func TestUDPChecksumZero(t *testing.T) {
+	udp := []byte{0xff, 0xff, 0, 0, 0, 0, 7, 7}
+	putUDPChecksum(0, udp)
+	if udp[6] != 0xff || udp[7] != 0xff {
+		t.Errorf("checksum %x, want ffff", udp[6:])
+	}
+}
+
+// The reply path's budget: no allocation without a codec, few with one. The codec makes a map of
+// DHCPv4's options and copies each.
+func TestAllocations(t *testing.T) {
+	r := newResponder(t, newRecord(), resolvConf)
+	buf := make([]byte, 0, 2048)
+	for _, c := range []struct {
+		name  string
+		frame []byte
+		most  float64
+	}{
+		{"discover", client4{kind: discover, options: map[uint8][]byte{55: {1, 3, 6}, 61: {1, 2, 3}}}.frame(), 12},
+		{"solicit", from6(guestLL, servers6, msg6(1, tlv(1, clientDUID), tlv(6, []byte{0, 23}), iaNA(1))), 16},
+		{"router solicitation", routerSolicitation(guestLL), 0},
+		{"neighbour solicitation", solicitation(guestLL, addr("ff02::1:ff00:1"), addr("fe80::1")), 0},
+		{"arp", arp(1, guestMAC, anyone, addr("169.254.1.1")), 0},
+		{"another station's", change(client4{kind: discover}.frame(), 11, 9), 0},
+	} {
+		if n := testing.AllocsPerRun(100, func() { buf = r.Reply(buf[:0], c.frame) }); n > c.most {
+			t.Errorf("%s: %v allocations, want at most %v", c.name, n, c.most)
+		}
+	}
+}

@@ -1,0 +1,103 @@
+package dhcp
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/guestwire/guestwire/cache"
+)
+
+// resolver is what can be told of a DNS configuration.
+type resolver struct {
+	servers4, servers6 []netip.Addr
+	search             []string // without trailing dots
+	warnings           []string
+}
+
+func newResolver(dns cache.DNS) resolver {
+	var res resolver
+	for _, s := range dns.Servers {
+		s = s.WithZone("").Unmap()
+		switch {
+		case !s.IsValid() || s.IsUnspecified() || s.IsLoopback() || s.IsMulticast() || s == broadcastIP:
+			res.warnings = append(res.warnings, fmt.Sprintf("DNS server %v is left out: the guest could not reach it", s))
+		case s.Is4() && !slices.Contains(res.servers4, s):
+			res.servers4 = append(res.servers4, s)
+		case s.Is6() && !slices.Contains(res.servers6, s):
+			res.servers6 = append(res.servers6, s)
+		}
+	}
+	for _, given := range dns.Search {
+		name := strings.TrimRight(strings.TrimSpace(given), ".")
+		if name == "" { // the root, which says: search nowhere
+			continue
+		}
+		if reason := nameFault(name); reason != "" {
+			res.warnings = append(res.warnings, fmt.Sprintf("search domain %q is left out: %s", given, reason))
+			continue
+		}
+		same := func(other string) bool { return strings.EqualFold(other, name) }
+		if !slices.ContainsFunc(res.search, same) {
+			res.search = append(res.search, name)
+		}
+	}
+	return res
+}
+
+// nameFault says why name, without a trailing dot, cannot be told to a guest; empty: it can. The
+// limits are those of RFC 1035 section 2.3.4. Underscores are in use and pass.
+func nameFault(name string) string {
+	if len(name) > 253 {
+		return "longer than 253 octets"
+	}
+	for label := range strings.SplitSeq(name, ".") {
+		if label == "" {
+			return "an empty label"
+		}
+		if len(label) > 63 {
+			return "a label longer than 63 octets"
+		}
+		for _, c := range []byte(label) {
+			if (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '-' && c != '_' {
+				return "letters, digits, - and _ can be encoded, nothing else"
+			}
+		}
+	}
+	return ""
+}
+
+// appendName appends name as a sequence of labels (RFC 1035 section 3.1). Offsets knows where in
+// the option, which begins at b[0], a name already ends that way, for pointers to it (section
+// 4.1.4); nil: no pointers, as DHCPv6 and advertisements want it (RFC 9915 section 10, RFC 8106
+// section 5.2).
+func appendName(b []byte, name string, offsets map[string]int) []byte {
+	for name != "" {
+		known := strings.ToLower(name)
+		if at, ok := offsets[known]; ok {
+			return append(b, 0xc0|byte(at>>8), byte(at))
+		}
+		if offsets != nil && len(b) < 1<<14 {
+			offsets[known] = len(b)
+		}
+		label, rest, _ := strings.Cut(name, ".")
+		b = append(b, byte(len(label)))
+		b = append(b, label...)
+		name = rest
+	}
+	return append(b, 0)
+}
+
+// encodeNames is the value of a search list option.
+func encodeNames(names []string, compress bool) []byte {
+	var offsets map[string]int
+	if compress {
+		offsets = map[string]int{}
+	}
+	var b []byte
+	for _, name := range names {
+		b = appendName(b, name, offsets)
+	}
+	return b
+}

@@ -1,0 +1,139 @@
+package dhcp
+
+import (
+	"bytes"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/insomniacslk/dhcp/rfc1035label"
+
+	"github.com/guestwire/guestwire/cache"
+)
+
+func TestResolver(t *testing.T) {
+	long := strings.Repeat("a.", 126) + "b" // 253 octets
+	for _, c := range []struct {
+		name     string
+		search   []string
+		want     []string
+		warnings int
+	}{
+		{"none", nil, nil, 0},
+		{"the root", []string{".", "", " "}, nil, 0},
+		{"trailing dots", []string{"cluster.local.", "a.b.."}, []string{"cluster.local", "a.b"}, 0},
+		{"upper case, once", []string{"Example.COM", "example.com"}, []string{"Example.COM"}, 0},
+		{"numeric labels", []string{"10.in-addr.arpa", "1.2"}, []string{"10.in-addr.arpa", "1.2"}, 0},
+		{"underscores", []string{"_tcp.a_b.example"}, []string{"_tcp.a_b.example"}, 0},
+		{"empty label", []string{"a..b", ".a", "ok"}, []string{"ok"}, 2},
+		{"label of 63 and 64", []string{strings.Repeat("x", 63) + ".y", strings.Repeat("x", 64) + ".y"}, []string{strings.Repeat("x", 63) + ".y"}, 1},
+		{"name of 253 and 254", []string{long, long + "c"}, []string{long}, 1},
+		{"other characters", []string{"a b", "ä.example", "$(reboot)", "a\x00b", "*.x"}, nil, 5},
+	} {
+		res := newResolver(cache.DNS{Search: c.search})
+		if !slices.Equal(res.search, c.want) || len(res.warnings) != c.warnings {
+			t.Errorf("%s: %q with %q, want %q and %d warnings", c.name, res.search, res.warnings, c.want, c.warnings)
+		}
+	}
+	res := newResolver(cache.DNS{Servers: []netip.Addr{
+		addr("10.0.0.1"), addr("10.0.0.1"), addr("::ffff:10.0.0.2"), addr("fe80::1%eth0"), addr("fd00::1"),
+		addr("127.0.0.53"), addr("::1"), addr("0.0.0.0"), addr("224.0.0.1"), addr("255.255.255.255"), {},
+	}})
+	if fmt.Sprint(res.servers4) != "[10.0.0.1 10.0.0.2]" || fmt.Sprint(res.servers6) != "[fe80::1 fd00::1]" || len(res.warnings) != 6 {
+		t.Errorf("servers %v and %v, warnings %q", res.servers4, res.servers6, res.warnings)
+	}
+}
+
+// RFC 1035 section 4.1.4, RFC 3397.
+func TestEncodeNames(t *testing.T) {
+	names := []string{"default.svc.cluster.local", "svc.Cluster.local", "other.cluster.local", "cluster.local"}
+	want := []byte("\x07default\x03svc\x07cluster\x05local\x00\xc0\x08\x05other\xc0\x0c\xc0\x0c")
+	if got := encodeNames(names, true); !bytes.Equal(got, want) {
+		t.Errorf("compressed %q, want %q", got, want)
+	}
+	plain := encodeNames(names, false)
+	if bytes.ContainsAny(plain, "\xc0") {
+		t.Errorf("not compressed %q", plain)
+	}
+	got, err := rfc1035label.FromBytes(plain)
+	if err != nil || !slices.Equal(got.Labels, names) {
+		t.Errorf("not compressed: %v, %v", got, err)
+	}
+}
+
+// A pointer has 14 bits: what stands behind 16 KiB is no place to point to.
+func TestEncodeManyNames(t *testing.T) {
+	var names []string
+	for i := range 1500 {
+		names = append(names, fmt.Sprintf("zone-number-%d.of.net-%d", i, i/2))
+	}
+	b := encodeNames(names, true)
+	if len(b) < 1<<14 {
+		t.Fatalf("%d octets prove nothing", len(b))
+	}
+	if got := expand(t, b); !slices.Equal(got, names) {
+		t.Error("the names came back different")
+	}
+}
+
+// FuzzNames: whatever stands in a resolv.conf makes a responder, and both ends agree on the names
+// that it tells.
+func FuzzNames(f *testing.F) {
+	for _, s := range []string{".", "cluster.local.", "a..b", strings.Repeat("x", 64), "ä", "A.b a.B", "1.2 _x.y"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		res := newResolver(cache.DNS{Search: strings.Split(text, " ")})
+		for _, name := range res.search {
+			if reason := nameFault(name); reason != "" {
+				t.Fatalf("%q: %s", name, reason)
+			}
+		}
+		if len(res.search) == 0 {
+			return
+		}
+		got, err := rfc1035label.FromBytes(encodeNames(res.search, false))
+		if err != nil || !slices.Equal(got.Labels, res.search) {
+			t.Fatalf("%q became %v, %v", res.search, got, err)
+		}
+		if got := expand(t, encodeNames(res.search, true)); !slices.EqualFunc(got, res.search, strings.EqualFold) {
+			t.Fatalf("%q became %q", res.search, got)
+		}
+	})
+}
+
+// expand reads names with pointers to earlier ones.
+func expand(t *testing.T, b []byte) []string {
+	var names []string
+	for at := 0; at < len(b); {
+		var labels []string
+		end := -1
+		for i := at; ; {
+			n := int(b[i])
+			if n&0xc0 == 0xc0 {
+				to := n&0x3f<<8 | int(b[i+1])
+				if to >= i {
+					t.Fatalf("a pointer at %d to %d", i, to)
+				}
+				if end < 0 {
+					end = i + 2
+				}
+				i = to
+				continue
+			}
+			if n == 0 {
+				if end < 0 {
+					end = i + 1
+				}
+				break
+			}
+			labels = append(labels, string(b[i+1:i+1+n]))
+			i += 1 + n
+		}
+		names = append(names, strings.Join(labels, "."))
+		at = end
+	}
+	return names
+}

@@ -1,0 +1,206 @@
+package dhcp
+
+import (
+	"bytes"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/guestwire/guestwire/cache"
+)
+
+// seeds are frames of every kind that the responder answers, and some that it must not.
+func seeds() [][]byte {
+	ours, server := addr("10.244.1.7").AsSlice(), addr("169.254.1.1").AsSlice()
+	cid, sid := tlv(1, clientDUID), tlv(2, serverDUID)
+	router := addr("fe80::1")
+	list := [][]byte{
+		client4{kind: discover, options: map[uint8][]byte{55: {1, 3, 6, 121, 249, 119}, 57: {5, 0xdc}, 61: {1, 2}, 80: {}}}.frame(),
+		client4{kind: discover, flags: 0x8000}.frame(),
+		client4{kind: request, options: map[uint8][]byte{54: server, 50: ours}}.frame(),
+		client4{kind: request, options: map[uint8][]byte{50: {10, 9, 9, 9}}}.frame(),
+		client4{kind: request, ciaddr: "10.244.1.7"}.frame(),
+		client4{kind: 8, ciaddr: "192.0.2.5"}.frame(),
+		client4{kind: 4, options: map[uint8][]byte{54: server}}.frame(),
+		client4{}.frame(),
+		arp(1, guestMAC, anyone, addr("169.254.1.1")),
+		arp(1, guestMAC, anyone, addr("10.244.1.7")),
+		routerSolicitation(guestLL, append([]byte{1, 1}, guestMAC[:]...)...),
+		routerSolicitation(addr("::")),
+		solicitation(guestLL, solicitedNode(router), router, append([]byte{1, 1}, guestMAC[:]...)...),
+		solicitation(addr("::"), solicitedNode(router), router),
+		from6(guestLL, servers6, append([]byte{12, 0}, make([]byte, 32)...)),
+	}
+	for kind := range byte(12) {
+		list = append(list,
+			from6(guestLL, servers6, append([]byte{kind, 1, 2, 3}, slices.Concat(cid, sid, iaNA(5, iaAddr("fd00:10:244::7")))...)),
+			from6(guestLL, servers6, append([]byte{kind, 1, 2, 3}, slices.Concat(cid, tlv(14), tlv(6, []byte{0, 23, 0, 24}), iaNA(5, iaAddr("fd00::9")), iaNA(6), tlv(25, make([]byte, 12)), tlv(4, make([]byte, 4)))...)))
+	}
+	return list
+}
+
+// FuzzReply: whatever the guest sends, there is no panic, and at most one answer, whole, no larger
+// than the guest takes, to the guest alone.
+//
+// A mutation breaks checksums, so each frame is asked a second time with those mended.
+func FuzzReply(f *testing.F) {
+	for _, s := range seeds() {
+		f.Add(s)
+	}
+	full := newRecord()
+	full.Options = cache.Options{
+		Hostname: "vm1", LeaseSeconds: 3600, NTP: []netip.Addr{addr("192.0.2.1"), addr("fd00::1")},
+		TFTPServer: "pxe.example", BootFile: "x", BootFileURL: "tftp://[fd00::1]/x", Private: map[uint8]string{224: strings.Repeat("p", 255)},
+	}
+	dns := resolvConf
+	for i := range 20 {
+		dns.Search = append(dns.Search, fmt.Sprintf("%d.%s.example", i, strings.Repeat("d", i)))
+	}
+	responders := []*Responder{newResponder(f, newRecord(), resolvConf), newResponder(f, full, dns)}
+	f.Fuzz(func(t *testing.T, frame []byte) {
+		for _, r := range responders {
+			for _, in := range [][]byte{frame, mend(frame)} {
+				before := bytes.Clone(in)
+				got, silent := ask(t, r, in)
+				if !bytes.Equal(in, before) {
+					t.Fatal("the frame was changed")
+				}
+				if silent {
+					continue
+				}
+				if len(in) < 14 || !bytes.Equal(in[6:12], guestMAC[:]) {
+					t.Fatal("an answer to another station")
+				}
+				if n := len(got.frame) - 14; n > 1450 {
+					t.Fatalf("a packet of %d octets", n)
+				}
+				if got.dstMAC != guestMAC && got.dstMAC != broadcastMAC && got.dstMAC != multicastMAC(allNodes) {
+					t.Fatalf("an answer to %v", got.dstMAC)
+				}
+				if got.srcMAC != portMAC && got.srcMAC != gatewayMAC {
+					t.Fatalf("an answer from %v", got.srcMAC)
+				}
+				if again, _ := ask(t, r, in); !bytes.Equal(got.frame, again.frame) {
+					t.Fatal("another answer to the same frame")
+				}
+			}
+		}
+	})
+}
+
+// mend makes a frame the guest's, and its checksums right where its lengths allow it.
+func mend(frame []byte) []byte {
+	f := bytes.Clone(frame)
+	if len(f) < 14 {
+		return f
+	}
+	copy(f[6:], guestMAC[:])
+	ip := f[14:]
+	switch {
+	case f[12] == 8 && f[13] == 0 && len(ip) >= 20 && int(ip[0]&15)*4 <= len(ip):
+		head := int(ip[0]&15) * 4
+		if head >= 20 {
+			ip[10], ip[11] = 0, 0
+			putChecksum(0, ip[:head], 10)
+		}
+		if len(ip) >= head+8 {
+			ip[head+6], ip[head+7] = 0, 0
+		}
+	case f[12] == 0x86 && f[13] == 0xdd && len(ip) >= 48:
+		src, dst := netip.AddrFrom16([16]byte(ip[8:24])), netip.AddrFrom16([16]byte(ip[24:40]))
+		n := min(int(ip[4])<<8|int(ip[5]), len(ip)-40)
+		at := map[byte]int{protoUDP: 6, protoICMPv6: 2}[ip[6]]
+		if at == 0 || n < 8 {
+			return f
+		}
+		body := ip[40 : 40+n]
+		if ip[6] == protoUDP {
+			n = min(int(body[4])<<8|int(body[5]), n)
+			if n < 8 {
+				return f
+			}
+			body = body[:n]
+		}
+		body[at], body[at+1] = 0, 0
+		putChecksum(pseudo6(src, dst, ip[6], n), body, at)
+	}
+	return f
+}
+
+// FuzzDHCPv4 and FuzzDHCPv6 spend no time on headers: the input is the message.
+func FuzzDHCPv4(f *testing.F) {
+	for _, s := range seeds() {
+		if len(s) > 42+240 && s[12] == 8 {
+			f.Add(s[42:])
+		}
+	}
+	r := newResponder(f, newRecord(), resolvConf)
+	f.Fuzz(func(t *testing.T, msg []byte) {
+		if len(msg) > 1450-28 {
+			return
+		}
+		got, silent := ask(t, r, from4(anyone, everybody, msg))
+		if silent {
+			return
+		}
+		m := read4(t, got)
+		if m.MessageType() != offer && m.MessageType() != ack && m.MessageType() != nak {
+			t.Fatalf("a %v", m.MessageType())
+		}
+		if a, ok := netip.AddrFromSlice(m.YourIPAddr); !ok || !a.IsUnspecified() && a != addr("10.244.1.7") {
+			t.Fatalf("the address %v", m.YourIPAddr)
+		}
+	})
+}
+
+func FuzzDHCPv6(f *testing.F) {
+	for _, s := range seeds() {
+		if len(s) > 62 && s[12] == 0x86 && s[20] == protoUDP {
+			f.Add(s[62:])
+		}
+	}
+	r := newResponder(f, newRecord(), resolvConf)
+	f.Fuzz(func(t *testing.T, msg []byte) {
+		if len(msg) > 1450-48 || len(msg) < 4 {
+			return
+		}
+		got, silent := ask(t, r, from6(guestLL, servers6, slices.Concat(msg[:1], []byte{0xab, 0xcd, 0xef}, msg[4:])))
+		if silent {
+			return
+		}
+		for _, ia := range read6(t, got).Options.IANA() {
+			for _, a := range ia.Options.Addresses() {
+				if (a.ValidLifetime != 0) != (a.IPv6Addr.String() == "fd00:10:244::7") {
+					t.Fatalf("the address %v for %v", a.IPv6Addr, a.ValidLifetime)
+				}
+			}
+		}
+	})
+}
+
+func BenchmarkReply(b *testing.B) {
+	for _, c := range []struct {
+		name  string
+		frame []byte
+	}{
+		{"discover", client4{kind: discover, options: map[uint8][]byte{55: {1, 28, 2, 3, 15, 6, 119, 12, 44, 47, 26, 121, 42}, 61: {1, 2, 3, 4, 5, 6, 7}}}.frame()},
+		{"request", client4{kind: request, options: map[uint8][]byte{54: addr("169.254.1.1").AsSlice(), 50: addr("10.244.1.7").AsSlice()}}.frame()},
+		{"solicit", from6(guestLL, servers6, msg6(1, tlv(1, clientDUID), tlv(6, []byte{0, 23, 0, 24}), tlv(8, []byte{0, 0}), iaNA(1)))},
+		{"renew", from6(guestLL, servers6, msg6(5, tlv(1, clientDUID), tlv(2, serverDUID), iaNA(1, iaAddr("fd00:10:244::7"))))},
+		{"router solicitation", routerSolicitation(guestLL)},
+		{"neighbour solicitation", solicitation(guestLL, addr("ff02::1:ff00:1"), addr("fe80::1"))},
+		{"arp", arp(1, guestMAC, anyone, addr("169.254.1.1"))},
+		{"foreign", change(client4{kind: discover}.frame(), 11, 9)},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			r := newResponder(b, newRecord(), resolvConf)
+			buf := make([]byte, 0, 2048)
+			b.ReportAllocs()
+			for b.Loop() {
+				buf = r.Reply(buf[:0], c.frame)
+			}
+		})
+	}
+}

@@ -1,0 +1,127 @@
+package dhcp
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/mdlayher/ndp"
+
+	"github.com/guestwire/guestwire/cache"
+)
+
+const (
+	arpLen     = 28
+	arpRequest = 1
+	arpReply   = 2
+
+	icmpRouterSolicitation    = 133
+	icmpNeighbourSolicitation = 135
+	optionSourceLinkLayer     = 1
+
+	solicitationLen = 24 // without options
+)
+
+// arpHead is how an ARP packet for IPv4 on Ethernet begins (RFC 826).
+var arpHead = [6]byte{0, 1, etherIPv4 >> 8, 0, 6, 4}
+
+// neighbour is a station in whose name the responder answers.
+type neighbour struct {
+	mac cache.MAC
+	// Neighbour advertisements without a checksum; nil for IPv4.
+	solicited, unsolicited []byte
+}
+
+func newNeighbours(rec cache.Record) (map[netip.Addr]neighbour, error) {
+	all := make(map[netip.Addr]neighbour, len(rec.Neighbours))
+	for _, n := range rec.Neighbours {
+		// An answer for the guest's own address would tell it that somebody else has it
+		// (RFC 5227, RFC 4862 section 5.4).
+		if rec.IPv4 != nil && n.Address == rec.IPv4.Address.Addr() || rec.IPv6 != nil && n.Address == rec.IPv6.Address ||
+			n.Address == rec.MAC.LinkLocal() {
+			continue
+		}
+		made := neighbour{mac: n.MAC}
+		if n.Address.Is6() {
+			na := &ndp.NeighborAdvertisement{
+				// Without the flag the guest would take its router for a host and
+				// drop the routes through it (RFC 4861 section 7.2.5).
+				Router:        rec.IPv6 != nil && rec.IPv6.Router != nil && rec.IPv6.Router.Address == n.Address,
+				Override:      true,
+				TargetAddress: n.Address,
+				Options:       []ndp.Option{&ndp.LinkLayerAddress{Direction: ndp.Target, Addr: net.HardwareAddr(n.MAC[:])}},
+			}
+			var err error
+			if made.unsolicited, err = ndp.MarshalMessage(na); err != nil {
+				return nil, fmt.Errorf("neighbour advertisement for %v: %w", n.Address, err)
+			}
+			na.Solicited = true
+			if made.solicited, err = ndp.MarshalMessage(na); err != nil {
+				return nil, fmt.Errorf("neighbour advertisement for %v: %w", n.Address, err)
+			}
+		}
+		all[n.Address] = made
+	}
+	return all, nil
+}
+
+// answerARP answers a request for a neighbour (RFC 826), the probe of RFC 5227 too: the neighbour
+// does exist.
+func (r *Responder) answerARP(dst, b []byte) ([]byte, event) {
+	if len(b) < arpLen || [6]byte(b) != arpHead || binary.BigEndian.Uint16(b[6:]) != arpRequest || cache.MAC(b[8:14]) != r.guest {
+		return dst, event{}
+	}
+	n, ok := r.neighbours[netip.AddrFrom4([4]byte(b[24:28]))]
+	if !ok {
+		return dst, event{}
+	}
+	dst = appendEthernet(dst, r.guest, n.mac, etherARP)
+	dst = append(dst, arpHead[:]...)
+	dst = append(dst, 0, arpReply)
+	dst = append(dst, n.mac[:]...)
+	dst = append(dst, b[24:28]...)
+	return append(dst, b[8:18]...), event{}
+}
+
+// answerNeighbourSolicitation answers for a neighbour (RFC 4861 section 7.2.4). A guest that tries
+// whether the neighbour's address is free, from ::, is told that it is not.
+func (r *Responder) answerNeighbourSolicitation(dst []byte, p packet6) ([]byte, event) {
+	if len(p.body) < solicitationLen || p.src.IsMulticast() || !optionsHold(p.body[solicitationLen:], p.src) {
+		return dst, event{}
+	}
+	target := netip.AddrFrom16([16]byte(p.body[8:24]))
+	if p.src.IsUnspecified() && p.dst != solicitedNode(target) { // section 7.1.1
+		return dst, event{}
+	}
+	n, ok := r.neighbours[target]
+	if !ok {
+		return dst, event{}
+	}
+	if p.src.IsUnspecified() {
+		return appendICMPv6(dst, multicastMAC(allNodes), n.mac, allNodes, target, n.unsolicited), event{}
+	}
+	return appendICMPv6(dst, r.guest, n.mac, p.src, target, n.solicited), event{}
+}
+
+// solicitedNode is the multicast address of RFC 4291 section 2.7.1.
+func solicitedNode(a netip.Addr) netip.Addr {
+	b := a.As16()
+	copy(b[:], []byte{0: 0xff, 1: 0x02, 11: 1, 12: 0xff})
+	return netip.AddrFrom16(b)
+}
+
+// optionsHold verifies the options of a solicitation (RFC 4861 sections 6.1.1 and 7.1.1): none of
+// length zero, and no source link-layer address if there is no source.
+func optionsHold(b []byte, src netip.Addr) bool {
+	for len(b) > 0 {
+		if len(b) < 2 || b[1] == 0 || int(b[1])*8 > len(b) {
+			return false
+		}
+		if b[0] == optionSourceLinkLayer && src.IsUnspecified() {
+			return false
+		}
+		b = b[int(b[1])*8:]
+	}
+	return true
+}

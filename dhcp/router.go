@@ -1,0 +1,161 @@
+package dhcp
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/mdlayher/ndp"
+
+	"github.com/guestwire/guestwire/cache"
+)
+
+// Pace and lifetimes of router advertisements (RFC 4861 section 6.2.1). The interval is the longest
+// that the RFC allows, so that an idle responder sleeps; the lifetime is the longest as well, so that a
+// guest keeps its routes for hours after a responder that died.
+const (
+	raLifetime    = 9000 * time.Second // also of routes and DNS: 5 intervals, RFC 8106 wants 3
+	raIntervalMax = 1800 * time.Second
+	raIntervalMin = raIntervalMax * 3 / 4
+	raInitial     = 16 * time.Second // MAX_INITIAL_RTR_ADVERT_INTERVAL
+	raInitials    = 3                // MAX_INITIAL_RTR_ADVERTISEMENTS
+	raDistance    = 3 * time.Second  // MIN_DELAY_BETWEEN_RAS, of multicasts
+)
+
+const (
+	icmpLenRA     = 16 // without options
+	hopLimitGuest = 64
+	// ndp.RawOption counts the octets of an option in 8 bits: from 256 on it loses them.
+	maxOptionND = 248
+)
+
+// router is what the responder advertises, and in whose name.
+type router struct {
+	source netip.Addr // the guest's next hop
+	mac    cache.MAC  // of the frames
+	icmp   []byte     // without a checksum
+}
+
+// newRouter composes the advertisement. The lifetime as a router is zero if there is no default
+// route; the guest still learns that DHCPv6 has its address (M and O set).
+func newRouter(rec cache.Record, res resolver) (*router, []string, error) {
+	r := &router{source: rec.PortMAC.LinkLocal(), mac: rec.PortMAC}
+	ra := &ndp.RouterAdvertisement{
+		CurrentHopLimit:      hopLimitGuest,
+		ManagedConfiguration: true,
+		OtherConfiguration:   true,
+	}
+	link := rec.PortMAC
+	var routes []netip.Prefix
+	if to := rec.IPv6.Router; to != nil {
+		r.source, link, routes = to.Address, to.MAC, to.Routes
+		if to.Default {
+			ra.RouterLifetime = raLifetime
+		}
+	}
+	room := max(rec.MTU, minMTU6) - ip6Len - icmpLenRA
+	var left []string
+	add := func(what string, size int, o ndp.Option) {
+		if size > room {
+			left = append(left, fmt.Sprintf("router advertisement without %s: it does not fit into a packet", what))
+			return
+		}
+		room -= size
+		ra.Options = append(ra.Options, o)
+	}
+
+	if !link.IsZero() {
+		r.mac = link
+		add("the router's link-layer address", 8, &ndp.LinkLayerAddress{Direction: ndp.Source, Addr: net.HardwareAddr(link[:])})
+	}
+	if rec.MTU >= minMTU6 {
+		add("the MTU", 8, ndp.NewMTU(uint32(rec.MTU)))
+	}
+	for _, p := range rec.IPv6.OnLink {
+		if p.Addr().IsLinkLocalUnicast() { // always on the link; RFC 4861 section 4.6.2: not to be told
+			continue
+		}
+		add("prefix "+p.String(), 32, &ndp.PrefixInformation{
+			Prefix:            p.Addr(),
+			PrefixLength:      uint8(p.Bits()),
+			OnLink:            true,
+			ValidLifetime:     ndp.Infinity, // a fact of the namespace, not of this process
+			PreferredLifetime: ndp.Infinity,
+		})
+	}
+	for chunk := range slices.Chunk(res.servers6, (maxOptionND-8)/16) {
+		add("DNS servers", 8+16*len(chunk), &ndp.RecursiveDNSServer{Lifetime: raLifetime, Servers: chunk})
+	}
+	for _, p := range routes {
+		add("route "+p.String(), 8+(p.Bits()+63)/64*8, &ndp.RouteInformation{
+			Prefix:        p.Addr(),
+			PrefixLength:  uint8(p.Bits()),
+			RouteLifetime: raLifetime,
+		})
+	}
+	options, long := searchOptions(res.search)
+	for _, name := range long {
+		left = append(left, fmt.Sprintf("router advertisement without search domain %q: it does not fit into an option", name))
+	}
+	for _, o := range options {
+		add("search domains", int(o.Length)*8, o)
+	}
+
+	msg, err := ndp.MarshalMessage(ra)
+	if err != nil {
+		return nil, nil, fmt.Errorf("router advertisement: %w", err)
+	}
+	r.icmp = msg
+	return r, left, nil
+}
+
+// searchOptions are the search list as options of RFC 8106 section 5.2, each within the codec's
+// limit, and the names that exceed it.
+func searchOptions(names []string) (options []*ndp.RawOption, long []string) {
+	const optionDNSSL = 31
+	head := binary.BigEndian.AppendUint32([]byte{0, 0}, uint32(raLifetime/time.Second))
+	value := slices.Clone(head)
+	flush := func() {
+		if len(value) == len(head) {
+			return
+		}
+		for (2+len(value))%8 != 0 {
+			value = append(value, 0)
+		}
+		options = append(options, &ndp.RawOption{Type: optionDNSSL, Length: uint8((2 + len(value)) / 8), Value: value})
+		value = slices.Clone(head)
+	}
+	for _, name := range names {
+		wire := appendName(nil, name, nil)
+		if 2+len(head)+len(wire) > maxOptionND {
+			long = append(long, name)
+			continue
+		}
+		if 2+len(value)+len(wire) > maxOptionND {
+			flush()
+		}
+		value = append(value, wire...)
+	}
+	flush()
+	return options, long
+}
+
+// advertise appends an advertisement to dst.
+func (r *router) advertise(dst []byte, mac cache.MAC, to netip.Addr) []byte {
+	return appendICMPv6(dst, mac, r.mac, to, r.source, r.icmp)
+}
+
+// answerRouterSolicitation answers at once (RFC 4861 section 6.2.6): to the guest if it has a
+// source address, else to all nodes.
+func (r *Responder) answerRouterSolicitation(dst []byte, p packet6) ([]byte, event) {
+	if r.router == nil || p.src.IsMulticast() || !optionsHold(p.body[8:], p.src) {
+		return dst, event{}
+	}
+	if p.src.IsUnspecified() {
+		return r.router.advertise(dst, multicastMAC(allNodes), allNodes), event{kind: advertised}
+	}
+	return r.router.advertise(dst, r.guest, p.src), event{kind: advertised}
+}

@@ -1,0 +1,348 @@
+package dhcp
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// fakePort is a port whose deadlines follow a synctest clock.
+type fakePort struct {
+	in       chan []byte
+	failures chan error
+
+	mu      sync.Mutex
+	out     [][]byte
+	times   []time.Time // of out
+	reads   int
+	arms    int // calls of SetReadDeadline
+	broken  error
+	timer   *time.Timer
+	expired chan struct{}
+}
+
+func newFakePort() *fakePort {
+	return &fakePort{in: make(chan []byte), failures: make(chan error, 100), expired: make(chan struct{})}
+}
+
+func (p *fakePort) Read(b []byte) (int, error) {
+	p.mu.Lock()
+	p.reads++
+	expired := p.expired
+	p.mu.Unlock()
+	select {
+	case <-expired:
+		return 0, os.ErrDeadlineExceeded
+	default:
+	}
+	select {
+	case f := <-p.in:
+		return copy(b, f), nil
+	case err := <-p.failures:
+		return 0, err
+	case <-expired:
+		return 0, os.ErrDeadlineExceeded
+	}
+}
+
+func (p *fakePort) Write(b []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.broken != nil {
+		return 0, p.broken
+	}
+	p.out, p.times = append(p.out, bytes.Clone(b)), append(p.times, time.Now())
+	return len(b), nil
+}
+
+// SetReadDeadline never extends a deadline under a Read: Serve sets one between two of them, and its
+// context sets one that has passed.
+func (p *fakePort) SetReadDeadline(t time.Time) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.arms++
+	if p.timer != nil {
+		p.timer.Stop()
+	}
+	select {
+	case <-p.expired:
+		p.expired = make(chan struct{})
+	default:
+	}
+	if expired := p.expired; !t.IsZero() {
+		p.timer = time.AfterFunc(time.Until(t), func() {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			select {
+			case <-expired:
+			default:
+				close(expired)
+			}
+		})
+	}
+	return nil
+}
+
+func (p *fakePort) readsSoFar() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.reads
+}
+
+func (p *fakePort) sent() ([][]byte, []time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.out, p.times
+}
+
+// serve runs Serve in a bubble and ends it after f.
+func serve(t *testing.T, r *Responder, f func(t *testing.T, p *fakePort)) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newFakePort()
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- r.Serve(ctx, p) }()
+		synctest.Wait()
+		f(t, p)
+		before := time.Now()
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Serve: %v", err)
+		}
+		if took := time.Since(before); took != 0 {
+			t.Errorf("Serve ended %v after its context", took)
+		}
+	})
+}
+
+// RFC 4861 section 6.2.4: three advertisements soon, then one in 1350 to 1800 s, which is less than
+// a third of the lifetime; no other wake-ups.
+func TestServePace(t *testing.T) {
+	serve(t, newResponder(t, newRecord(), resolvConf), func(t *testing.T, p *fakePort) {
+		start := time.Now()
+		time.Sleep(24 * time.Hour)
+		synctest.Wait()
+		out, times := p.sent()
+		if len(out) < 48 || len(out) > 66 {
+			t.Fatalf("%d advertisements in a day, want 48 to 66", len(out))
+		}
+		for i, at := range times {
+			if got := readReply(t, out[i]); got.dst != allNodes || got.payload[0] != 134 {
+				t.Errorf("type %d to %v", got.payload[0], got.dst)
+			}
+			var gap time.Duration
+			if i > 0 {
+				gap = at.Sub(times[i-1])
+			}
+			switch {
+			case i == 0 && !at.Equal(start):
+				t.Errorf("the first advertisement came after %v", at.Sub(start))
+			case (i == 1 || i == 2) && gap != 16*time.Second:
+				t.Errorf("advertisement %d after %v, want 16s", i, gap)
+			case i > 2 && (gap < 1350*time.Second || gap > 1800*time.Second):
+				t.Errorf("advertisement %d after %v", i, gap)
+			}
+		}
+		if n := p.readsSoFar(); n > len(out)+1 {
+			t.Errorf("%d reads for %d advertisements", n, len(out))
+		}
+	})
+}
+
+// Without IPv6 an idle Serve sleeps, and DHCPv4 is answered.
+func TestServeWithoutIPv6(t *testing.T) {
+	rec := newRecord()
+	rec.IPv6 = nil
+	serve(t, newResponder(t, rec, resolvConf), func(t *testing.T, p *fakePort) {
+		time.Sleep(24 * time.Hour)
+		synctest.Wait()
+		if out, _ := p.sent(); len(out) != 0 || p.reads != 1 || p.arms != 1 {
+			t.Errorf("%d frames, %d reads, %d deadlines in an idle day", len(out), p.reads, p.arms)
+		}
+		p.in <- client4{kind: discover}.frame()
+		synctest.Wait()
+		out, _ := p.sent()
+		if len(out) != 1 || read4(t, readReply(t, out[0])).MessageType() != offer {
+			t.Errorf("%d frames to a DISCOVER", len(out))
+		}
+	})
+}
+
+// RFC 4861 section 6.2.6: a unicast at once and each time, a multicast at most once in 3 s.
+func TestServeSolicitations(t *testing.T) {
+	serve(t, newResponder(t, newRecord(), resolvConf), func(t *testing.T, p *fakePort) {
+		start := time.Now()
+		time.Sleep(time.Second)
+		for range 50 {
+			p.in <- routerSolicitation(guestLL)
+			p.in <- routerSolicitation(addr("::"))
+		}
+		synctest.Wait()
+		if out, _ := p.sent(); len(out) != 1+50 {
+			t.Errorf("%d advertisements after a second, want the first and 50 unicasts", len(out))
+		}
+		time.Sleep(9 * time.Second)
+		p.in <- routerSolicitation(addr("::"))
+		synctest.Wait()
+		var got []string
+		out, times := p.sent()
+		for i, frame := range out {
+			if frame[0]&1 != 0 {
+				got = append(got, times[i].Sub(start).String())
+			}
+		}
+		if fmt.Sprint(got) != "[0s 3s 10s]" {
+			t.Errorf("multicast advertisements at %v, want 0s, the one asked for at 3s, the next at once", got)
+		}
+	})
+}
+
+// Errors of the port cost a pause, not a spin and not the server; the log does not grow with them.
+func TestServePortErrors(t *testing.T) {
+	var log bytes.Buffer
+	r := newResponder(t, newRecord(), resolvConf)
+	r.Log = slog.New(slog.NewTextHandler(&log, nil))
+	serve(t, r, func(t *testing.T, p *fakePort) {
+		for range 50 {
+			p.failures <- syscall.EIO
+		}
+		time.Sleep(10 * time.Second)
+		if n := p.readsSoFar(); n > 10 {
+			t.Errorf("%d reads in 10 s of errors", n)
+		}
+		time.Sleep(time.Hour)
+		p.in <- client4{kind: discover}.frame()
+		synctest.Wait()
+		out, _ := p.sent()
+		if len(out) == 0 || readReply(t, out[len(out)-1]).to != 68 {
+			t.Error("no offer after the port came back")
+		}
+
+		p.mu.Lock()
+		p.broken = syscall.EIO
+		p.mu.Unlock()
+		for range 1000 {
+			p.in <- client4{kind: discover}.frame()
+		}
+		synctest.Wait()
+		p.mu.Lock()
+		p.broken = nil
+		p.mu.Unlock()
+		p.in <- client4{kind: discover}.frame()
+		synctest.Wait()
+		after, _ := p.sent()
+		if len(after) != len(out)+1 {
+			t.Errorf("%d frames after the port came back, want %d", len(after), len(out)+1)
+		}
+	})
+	if n := strings.Count(log.String(), "\n"); n == 0 || n > 100 {
+		t.Errorf("%d lines in the log:\n%s", n, &log)
+	}
+}
+
+func TestServePortGone(t *testing.T) {
+	for _, want := range []error{os.ErrClosed, io.EOF, syscall.EBADFD} {
+		synctest.Test(t, func(t *testing.T) {
+			p := newFakePort()
+			p.failures <- &os.PathError{Op: "read", Path: "eth0-dhcp", Err: want}
+			if err := newResponder(t, newRecord(), resolvConf).Serve(t.Context(), p); !errors.Is(err, want) {
+				t.Errorf("Serve: %v, want %v", err, want)
+			}
+		})
+	}
+	file, err := os.Create(t.TempDir() + "/file")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	if err := newResponder(t, newRecord(), resolvConf).Serve(t.Context(), file); !errors.Is(err, os.ErrNoDeadline) {
+		t.Errorf("Serve on a file: %v", err)
+	}
+}
+
+// What the guest got is in the log, what it floods is not.
+func TestServeLog(t *testing.T) {
+	var log bytes.Buffer
+	dns := resolvConf
+	dns.Search = []string{"a..b"}
+	r := newResponder(t, newRecord(), dns)
+	r.Log = slog.New(slog.NewTextHandler(&log, nil))
+	serve(t, r, func(t *testing.T, p *fakePort) {
+		p.in <- client4{kind: request, options: map[uint8][]byte{50: addr("10.244.1.7").AsSlice()}}.frame()
+		p.in <- client4{kind: request, options: map[uint8][]byte{50: addr("10.9.9.9").AsSlice()}}.frame()
+		p.in <- from6(guestLL, servers6, msg6(9, tlv(1, clientDUID), tlv(2, serverDUID)))
+		synctest.Wait()
+		for range 10000 {
+			p.in <- client4{kind: request, options: map[uint8][]byte{50: addr("10.9.9.9").AsSlice()}}.frame()
+		}
+		time.Sleep(time.Minute)
+		p.in <- client4{kind: request, options: map[uint8][]byte{50: addr("10.9.9.9").AsSlice()}}.frame()
+		synctest.Wait()
+	})
+	text := log.String()
+	for _, want := range []string{
+		`level=WARN msg="search domain \"a..b\" is left out: an empty label"`,
+		`level=INFO msg="DHCPv4 address leased" guest=02:00:00:00:00:01 address=10.244.1.7`,
+		`level=WARN msg="DHCPv4 request for another address refused" guest=02:00:00:00:00:01 address=10.9.9.9`,
+		`level=WARN msg="DHCPv6 address declined by the guest: somebody else seems to have it" guest=02:00:00:00:00:01 address=fd00:10:244::7`,
+		`linesHeldBack=9983`,
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the log lacks %s", want)
+		}
+	}
+	if n := strings.Count(text, "\n"); n != 1+burst+1 {
+		t.Errorf("%d lines in the log, want %d:\n%s", n, 1+burst+1, text)
+	}
+}
+
+// A port as the kernel makes it: a descriptor that keeps the borders of frames, in Go's poller.
+func TestServeFile(t *testing.T) {
+	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_SEQPACKET|syscall.SOCK_NONBLOCK|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	port, guest := os.NewFile(uintptr(fds[0]), "port"), os.NewFile(uintptr(fds[1]), "guest")
+	defer port.Close()
+	defer guest.Close()
+	if err := guest.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	// More than once on the same port: a deadline that ended one Serve is not the next one's.
+	for range 3 {
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- newResponder(t, newRecord(), resolvConf).Serve(ctx, port) }()
+		buf := make([]byte, 2048)
+		n, err := guest.Read(buf)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := readReply(t, buf[:n]); got.payload[0] != 134 {
+			t.Errorf("the first frame is no advertisement: %x", buf[:n])
+		}
+		if _, err := guest.Write(client4{kind: discover}.frame()); err != nil {
+			t.Fatal(err)
+		}
+		if n, err = guest.Read(buf); err != nil {
+			t.Fatal(err)
+		}
+		if got := read4(t, readReply(t, buf[:n])).MessageType(); got != offer {
+			t.Errorf("a %v, want an offer", got)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Serve: %v", err)
+		}
+	}
+}
