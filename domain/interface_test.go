@@ -1,0 +1,219 @@
+package domain_test
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"libvirt.org/go/libvirtxml"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/domain"
+)
+
+var update = flag.Bool("update", false, "write testdata anew")
+
+func record() *cache.Record {
+	return &cache.Record{
+		Version: cache.Version,
+		Name:    "eth0",
+		Binding: cache.BindingBridge,
+		Tap:     "eth0-tap",
+		Queues:  1,
+		MAC:     cache.MAC{0x02, 0x73, 0x53, 0x00, 0xb0, 0x0c},
+		MTU:     1450,
+	}
+}
+
+// cases are the elements of testdata, by the name of the file.
+var cases = []struct {
+	name string
+	edit func(*cache.Record)
+}{
+	{"default", func(*cache.Record) {}},
+	{"virtio-queues", func(r *cache.Record) { r.Device.Model, r.Queues = "virtio", 4 }},
+	{"virtio-transitional-qemu", func(r *cache.Record) { r.Device.Model, r.Device.Driver = "virtio-transitional", "qemu" }},
+	{"vhost-queues", func(r *cache.Record) { r.Device.Driver, r.Queues = "vhost", 2 }},
+	{"e1000", func(r *cache.Record) { r.Device.Model = "e1000" }},
+	{"e1000e-qemu", func(r *cache.Record) { r.Device.Model, r.Device.Driver = "e1000e", "qemu" }},
+	{"rtl8139", func(r *cache.Record) { r.Device.Model = "rtl8139" }},
+	{"usb-net", func(r *cache.Record) { r.Device.Model = "usb-net" }},
+	{"boot", func(r *cache.Record) { r.Device.BootOrder = 1 }},
+	{"boot-without-rom", func(r *cache.Record) { r.Device.BootOrder, r.Device.ROM = 2, "off" }},
+	{"rom-on", func(r *cache.Record) { r.Device.ROM = "on" }},
+	{"rom-file", func(r *cache.Record) { r.Device.ROM = "/usr/lib/ipxe/a&b.rom" }},
+	{"placed", func(r *cache.Record) { r.Device.PCIAddress, r.Device.ACPIIndex = "0000:00:1d.5", 3 }},
+	{"alias", func(r *cache.Record) { r.Device.Alias = "blue_net-1" }},
+	{"alias-prefixed", func(r *cache.Record) { r.Device.Alias = "ua-blue" }},
+	{"link-down", func(r *cache.Record) { r.Device.LinkState = "down" }},
+	{"everything", func(r *cache.Record) {
+		r.Queues, r.MTU = 256, cache.MaxMTU
+		r.Device = cache.Device{
+			Model: "virtio-non-transitional", Driver: "vhost", BootOrder: 1, ROM: "/rom", PCIAddress: "0000:01:00.0",
+			ACPIIndex: 1, Alias: "ua-a", LinkState: "up",
+		}
+	}},
+}
+
+func element(t *testing.T, edit func(*cache.Record)) string {
+	t.Helper()
+	rec := record()
+	edit(rec)
+	iface, err := domain.Interface(rec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	xml, err := iface.Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return xml + "\n"
+}
+
+func TestInterface(t *testing.T) {
+	known := map[string]bool{}
+	for _, c := range cases {
+		file := filepath.Join("testdata", c.name+".xml")
+		known[file] = true
+		t.Run(c.name, func(t *testing.T) {
+			got := element(t, c.edit)
+			if *update {
+				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got != string(want) {
+				t.Errorf("%s:\n%s\ngot:\n%s", file, want, got)
+			}
+		})
+	}
+	files, err := filepath.Glob("testdata/*.xml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		if !known[f] {
+			t.Errorf("%s belongs to no case", f)
+		}
+	}
+}
+
+// TestSchema asks libvirt's own schema about every golden file, and that it would say no.
+func TestSchema(t *testing.T) {
+	for _, program := range []string{"virt-xml-validate", "xmllint"} {
+		if _, err := exec.LookPath(program); err != nil {
+			t.Skipf("%v (Debian: libvirt-clients, libxml2-utils)", err)
+		}
+	}
+	validate := func(element string) (string, error) {
+		file := filepath.Join(t.TempDir(), "domain.xml")
+		doc := "<domain type='qemu'><name>a</name><memory>65536</memory><os><type>hvm</type></os><devices>" + element + "</devices></domain>"
+		if err := os.WriteFile(file, []byte(doc), 0o600); err != nil {
+			return "", err
+		}
+		out, err := exec.Command("virt-xml-validate", file, "domain").CombinedOutput()
+		return string(out), err
+	}
+	for _, c := range cases {
+		golden, err := os.ReadFile(filepath.Join("testdata", c.name+".xml"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if out, err := validate(string(golden)); err != nil {
+			t.Errorf("%s: %v\n%s", c.name, err, out)
+		}
+	}
+	if out, err := validate(strings.Replace(element(t, cases[0].edit), "managed", "unmanaged", 1)); err == nil {
+		t.Errorf("the schema accepts an attribute that libvirt does not have:\n%s", out)
+	}
+}
+
+// TestDomain is what a launcher does: the element in a domain of its own.
+func TestDomain(t *testing.T) {
+	iface, err := domain.Interface(record())
+	if err != nil {
+		t.Fatal(err)
+	}
+	xml, err := (&libvirtxml.Domain{
+		Type:    "qemu",
+		Name:    "a",
+		Devices: &libvirtxml.DomainDeviceList{Interfaces: []libvirtxml.DomainInterface{*iface}},
+	}).Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var back libvirtxml.Domain
+	if err := back.Unmarshal(xml); err != nil {
+		t.Fatal(err)
+	}
+	if len(back.Devices.Interfaces) != 1 {
+		t.Fatalf("%d interfaces in\n%s", len(back.Devices.Interfaces), xml)
+	}
+	if got := back.Devices.Interfaces[0]; got.Source.Ethernet == nil || got.Target.Dev != "eth0-tap" || got.Target.Managed != "no" {
+		t.Errorf("the interface has changed in\n%s", xml)
+	}
+}
+
+func TestInterfaceErrors(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		edit  func(*cache.Record)
+		field string
+		words string // the way out
+	}{
+		{"invalid record", func(r *cache.Record) { r.Tap = "" }, "tap", "want 1 to 15"},
+		{"newer record", func(r *cache.Record) { r.Version++ }, "version", "update it"},
+		{"queues of e1000", func(r *cache.Record) { r.Device.Model, r.Queues = "e1000", 2 }, "queues", "set device.model to virtio-non-transitional"},
+		{"queues of usb-net", func(r *cache.Record) { r.Device.Model, r.Queues = "usb-net", 2 }, "queues", "run Setup again with one queue"},
+		{"vhost of e1000e", func(r *cache.Record) { r.Device.Model, r.Device.Driver = "e1000e", "vhost" }, "device.driver", "leave it empty"},
+		{"rom of usb-net", func(r *cache.Record) { r.Device.Model, r.Device.ROM = "usb-net", "off" }, "device.rom", "leave it empty"},
+		{"place", func(r *cache.Record) { r.Device.PCIAddress = "1:0.0" }, "device.pciAddress", "want the form 0000:01:00.0"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			rec := record()
+			c.edit(rec)
+			iface, err := domain.Interface(rec)
+			var field *cache.FieldError
+			if !errors.As(err, &field) {
+				t.Fatalf("got %v, %v, want a *cache.FieldError", iface, err)
+			}
+			if field.Field != c.field || !strings.Contains(err.Error(), c.words) || !strings.Contains(err.Error(), "eth0") {
+				t.Errorf("got %q, want field %s and %q", err, c.field, c.words)
+			}
+		})
+	}
+}
+
+func ExampleInterface() {
+	iface, err := domain.Interface(&cache.Record{
+		Version: cache.Version, Name: "eth0", Binding: cache.BindingBridge, Tap: "eth0-tap", Queues: 1,
+		MAC: cache.MAC{0x02, 0x73, 0x53, 0x00, 0xb0, 0x0c}, MTU: 1450,
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	xml, err := iface.Marshal()
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(xml)
+	// Output:
+	// <interface type="ethernet">
+	//   <mac address="02:73:53:00:b0:0c"></mac>
+	//   <target dev="eth0-tap" managed="no"></target>
+	//   <model type="virtio-non-transitional"></model>
+	//   <mtu size="1450"></mtu>
+	//   <rom enabled="no"></rom>
+	// </interface>
+}
