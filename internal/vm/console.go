@@ -1,0 +1,174 @@
+package vm
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+)
+
+// console is the guest's serial line: a socket to which the VMM connects.
+type console struct {
+	listener net.Listener
+	done     chan struct{} // closed when nothing more will come
+	running  sync.Mutex    // held while a command runs
+	commands int           // so many have been sent; guarded by running
+
+	mu     sync.Mutex
+	conn   net.Conn      // nil until the VMM has connected
+	data   []byte        // everything that was printed, without carriage returns
+	more   chan struct{} // closed and made anew when data grows
+	closed error         // why nothing more will come
+}
+
+var errEnded = errors.New("guest has ended")
+
+func listenConsole(path string, uid, gid int) (*console, error) {
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Chown(path, uid, gid); err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	c := &console{listener: l, done: make(chan struct{}), more: make(chan struct{})}
+	go c.receive()
+	return c, nil
+}
+
+func (c *console) receive() {
+	defer close(c.done)
+	conn, err := c.listener.Accept()
+	if errors.Is(err, net.ErrClosed) {
+		err = errEnded
+	}
+	c.mu.Lock()
+	c.conn, c.closed = conn, err
+	c.mu.Unlock()
+	if err != nil {
+		return
+	}
+	buf := make([]byte, 4096)
+	for {
+		n, err := conn.Read(buf)
+		c.mu.Lock()
+		c.data = append(c.data, bytes.ReplaceAll(buf[:n], []byte("\r"), nil)...)
+		close(c.more)
+		c.more = make(chan struct{})
+		if err == io.EOF {
+			err = errEnded
+		}
+		c.closed = err
+		c.mu.Unlock()
+		if err != nil {
+			return
+		}
+	}
+}
+
+// hangUp says that nobody will connect any more.
+func (c *console) hangUp() error {
+	err := c.listener.Close()
+	if errors.Is(err, net.ErrClosed) {
+		return nil
+	}
+	return err
+}
+
+// ended says that the VMM has closed the line, or will never open it.
+func (c *console) ended() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.closed != nil
+}
+
+// close waits until nothing more can come.
+func (c *console) close() error {
+	err := c.hangUp()
+	c.mu.Lock()
+	conn := c.conn
+	c.mu.Unlock()
+	if conn != nil {
+		err = errors.Join(err, conn.Close())
+	}
+	<-c.done
+	return err
+}
+
+func (c *console) text() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return string(c.data)
+}
+
+// waitFor waits until the guest has printed text.
+func (c *console) waitFor(ctx context.Context, text string) error {
+	_, _, err := c.find(ctx, 0, regexp.MustCompile(regexp.QuoteMeta(text)))
+	return err
+}
+
+// find waits for a match behind the first from octets, and gives what is before it and its groups.
+func (c *console) find(ctx context.Context, from int, pattern *regexp.Regexp) (before string, groups []string, err error) {
+	for {
+		c.mu.Lock()
+		data, more, closed := c.data[from:], c.more, c.closed
+		c.mu.Unlock()
+		if at := pattern.FindSubmatchIndex(data); at != nil {
+			for i := 2; i < len(at); i += 2 {
+				groups = append(groups, string(data[at[i]:at[i+1]]))
+			}
+			return string(data[:at[0]]), groups, nil
+		}
+		if closed != nil {
+			return string(data), nil, closed
+		}
+		select {
+		case <-ctx.Done():
+			return string(data), nil, context.Cause(ctx)
+		case <-c.done:
+		case <-more:
+		}
+	}
+}
+
+// run sends a line to the guest's shell, see guest/init.
+func (c *console) run(ctx context.Context, command string) (string, error) {
+	if strings.ContainsAny(command, "\n\r") {
+		return "", errors.New("more than one line")
+	}
+	c.running.Lock()
+	defer c.running.Unlock()
+	c.mu.Lock()
+	conn, from := c.conn, len(c.data)
+	c.mu.Unlock()
+	if conn == nil {
+		return "", errEnded
+	}
+	c.commands++
+	deadline, _ := ctx.Deadline() // zero: none
+	if err := conn.SetWriteDeadline(deadline); err != nil {
+		return "", err
+	}
+	if _, err := io.WriteString(conn, command+"\n"); err != nil {
+		return "", err
+	}
+	out, groups, err := c.find(ctx, from, regexp.MustCompile(fmt.Sprintf(`\nguestwire: exit (\d+) of %d\n`, c.commands)))
+	if err != nil {
+		return out, err
+	}
+	code, err := strconv.Atoi(groups[0])
+	if err != nil {
+		return out, err
+	}
+	if code != 0 {
+		return out, &ExitError{Code: code, Output: out}
+	}
+	return out, nil
+}

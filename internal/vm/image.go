@@ -1,0 +1,226 @@
+package vm
+
+import (
+	"bytes"
+	"debug/elf"
+	"embed"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// scripts run in the guest.
+//
+//go:embed guest
+var scripts embed.FS
+
+// The drivers of the guest: virtio's are always loaded, others if a device has none.
+var (
+	virtioDrivers = []string{"virtio_pci", "virtio_net"}
+	otherDrivers  = []string{"e1000", "e1000e", "igb", "8139cp", "8139too", "vmxnet3", "pcnet32", "ne2k-pci"}
+)
+
+// writeImage writes the guest's initramfs, some 16 MiB: busybox, ISC's dhclient for DHCPv6 (busybox
+// has no client in Debian), iproute2, the network drivers and the scripts of this package.
+func writeImage(file, cache string) error {
+	var image bytes.Buffer
+	a := &archive{w: &image}
+	for _, dir := range []string{"bin", "dev", "etc", "lib", "lib64", "modules", "proc", "run", "sbin", "sys", "tmp", "var", "var/lib", "var/lib/dhcp"} {
+		a.dir(dir)
+	}
+	a.device("dev/console", 5, 1)
+
+	busybox, err := os.ReadFile(filepath.Join(cache, "busybox/bin/busybox"))
+	if err != nil {
+		return fmt.Errorf("guest's busybox: %w", err)
+	}
+	a.file("bin/busybox", 0o755, busybox)
+	for _, applet := range []string{"sh", "cat"} {
+		a.symlink("bin/"+applet, "busybox")
+	}
+	programs := []struct{ from, to string }{
+		{filepath.Join(cache, "dhclient/sbin/dhclient"), "sbin/dhclient"},
+		{"/sbin/ip", "sbin/ip"},
+	}
+	libraries := map[string]bool{}
+	for _, p := range programs {
+		data, err := os.ReadFile(p.from)
+		if err != nil {
+			return fmt.Errorf("guest's %s: %w", p.to, err)
+		}
+		a.file(p.to, 0o755, data)
+		if err := addLibraries(a, libraries, p.from); err != nil {
+			return fmt.Errorf("guest's %s: %w", p.to, err)
+		}
+	}
+	if err := addModules(a, filepath.Join(cache, "kernel/lib/modules")); err != nil {
+		return err
+	}
+	if err := addScripts(a); err != nil {
+		return err
+	}
+	if err := a.close(); err != nil {
+		return fmt.Errorf("guest's initramfs: %w", err)
+	}
+	return os.WriteFile(file, image.Bytes(), 0o644)
+}
+
+func addScripts(a *archive) error {
+	entries, err := fs.ReadDir(scripts, "guest")
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		data, err := scripts.ReadFile("guest/" + e.Name())
+		if err != nil {
+			return err
+		}
+		name := "bin/" + e.Name()
+		if e.Name() == "init" {
+			name = "init"
+		}
+		a.file(name, 0o755, data)
+	}
+	return nil
+}
+
+// libraryDirs is where Debian's dynamic linker looks (ld.so(8)).
+var libraryDirs = []string{"/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu"}
+
+// addLibraries adds the dynamic linker and the shared libraries that file needs, and those that
+// they need.
+func addLibraries(a *archive, done map[string]bool, file string) error {
+	object, err := elf.Open(file)
+	if err != nil {
+		return err
+	}
+	defer object.Close()
+	if s := object.Section(".interp"); s != nil {
+		raw, err := s.Data()
+		if err != nil {
+			return err
+		}
+		if linker := string(bytes.TrimRight(raw, "\x00")); !done[linker] {
+			done[linker] = true
+			data, err := os.ReadFile(linker)
+			if err != nil {
+				return err
+			}
+			a.file(strings.TrimPrefix(linker, "/"), 0o755, data)
+		}
+	}
+	needed, err := object.ImportedLibraries()
+	if err != nil {
+		return err
+	}
+	for _, name := range needed {
+		if done[name] || strings.HasPrefix(name, "ld-linux") {
+			continue
+		}
+		done[name] = true
+		library, err := findLibrary(name)
+		if err != nil {
+			return err
+		}
+		data, err := os.ReadFile(library)
+		if err != nil {
+			return err
+		}
+		a.file("lib/"+name, 0o755, data)
+		if err := addLibraries(a, done, library); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func findLibrary(name string) (string, error) {
+	for _, dir := range libraryDirs {
+		file := filepath.Join(dir, name)
+		if _, err := os.Stat(file); err == nil {
+			return file, nil
+		}
+	}
+	return "", fmt.Errorf("shared library %s in %s: %w", name, strings.Join(libraryDirs, " and "), fs.ErrNotExist)
+}
+
+// addModules adds the drivers with what they depend on, and lists in the order of loading.
+func addModules(a *archive, root string) error {
+	files := map[string]string{} // by module
+	err := filepath.WalkDir(root, func(file string, e fs.DirEntry, err error) error {
+		if err == nil && filepath.Ext(file) == ".ko" {
+			files[moduleName(file)] = file
+		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("guest's kernel modules: %w", err)
+	}
+	done := map[string]bool{}
+	for _, list := range []struct {
+		name    string
+		drivers []string
+	}{{"virtio", virtioDrivers}, {"others", otherDrivers}} {
+		var order []string
+		for _, driver := range list.drivers {
+			if err := addModule(a, files, done, &order, moduleName(driver)); err != nil {
+				return err
+			}
+		}
+		a.file("modules/"+list.name, 0o644, []byte(strings.Join(order, "\n")+"\n"))
+	}
+	return nil
+}
+
+// moduleName is the kernel's name of a module's file: with underscores only.
+func moduleName(file string) string {
+	return strings.ReplaceAll(strings.TrimSuffix(filepath.Base(file), ".ko"), "-", "_")
+}
+
+func addModule(a *archive, files map[string]string, done map[string]bool, order *[]string, name string) error {
+	if done[name] {
+		return nil
+	}
+	done[name] = true
+	depends, err := moduleDepends(files[name])
+	if err != nil {
+		return fmt.Errorf("guest's kernel module %s: %w", name, err)
+	}
+	for _, d := range depends {
+		if err := addModule(a, files, done, order, moduleName(d)); err != nil {
+			return err
+		}
+	}
+	data, err := os.ReadFile(files[name])
+	if err != nil {
+		return fmt.Errorf("guest's kernel module %s: %w", name, err)
+	}
+	a.file("modules/"+name+".ko", 0o644, data)
+	*order = append(*order, name)
+	return nil
+}
+
+// moduleDepends reads what modinfo(8) prints as depends.
+func moduleDepends(file string) ([]string, error) {
+	object, err := elf.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer object.Close()
+	section := object.Section(".modinfo")
+	if section == nil {
+		return nil, fmt.Errorf("%s: no section .modinfo", file)
+	}
+	data, err := section.Data()
+	if err != nil {
+		return nil, err
+	}
+	for _, item := range strings.Split(string(data), "\x00") {
+		if list, ok := strings.CutPrefix(item, "depends="); ok && list != "" {
+			return strings.Split(list, ","), nil
+		}
+	}
+	return nil, nil
+}

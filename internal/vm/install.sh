@@ -1,0 +1,70 @@
+#!/bin/sh
+# Brings what a guest needs: what ../stockkernel/install.sh brings (QEMU, a stock kernel, busybox),
+# libvirt and its schema checker as Debian packages, and, unpacked only, ISC's DHCP client:
+#
+#   $GUESTWIRE_CACHE/dhclient/sbin/dhclient     the cache is /var/cache/guestwire by default
+#
+# Needs Debian 12 and root. When all is there it changes nothing and takes no time. It starts no
+# service.
+set -eu
+
+cache=${GUESTWIRE_CACHE:-/var/cache/guestwire}
+packages="libvirt-daemon-system libvirt-daemon-driver-qemu libvirt-clients libxml2-utils"
+
+"$(dirname "$0")/../stockkernel/install.sh"
+
+installed() {
+	# shellcheck disable=SC2086 # a list of words
+	test "$(dpkg-query -W -f '${db:Status-Status}\n' $packages 2>/dev/null | grep -cx installed)" -eq "$(echo "$packages" | wc -w)"
+}
+
+# A second run waits for the first one.
+exec 9>"$cache/lock"
+flock 9
+
+if installed && test -x "$cache/dhclient/sbin/dhclient"; then
+	exit 0
+fi
+
+temp=$(mktemp -d)
+policy=/usr/sbin/policy-rc.d
+made_policy=
+clean() {
+	rm -rf "$temp" "$cache/dhclient.new"
+	if test -n "$made_policy"; then
+		rm -f "$policy"
+	fi
+}
+trap clean EXIT
+trap 'exit 1' HUP INT TERM
+
+# quiet runs a command and shows what it said only if it ends badly.
+quiet() {
+	if ! "$@" >"$temp/log" 2>&1; then
+		cat "$temp/log" >&2
+		echo "$0: $*: ended badly" >&2
+		exit 1
+	fi
+}
+
+export DEBIAN_FRONTEND=noninteractive
+quiet apt-get -q -o DPkg::Lock::Timeout=300 update
+
+if ! installed; then
+	# invoke-rc.d(8) asks this file whether it may start a service.
+	if ! test -e "$policy"; then
+		made_policy=yes
+		printf '#!/bin/sh\nexit 101\n' >"$policy"
+		chmod 755 "$policy"
+	fi
+	# shellcheck disable=SC2086 # a list of words
+	quiet apt-get -q -y -o DPkg::Lock::Timeout=300 install --no-install-recommends $packages
+fi
+
+if ! test -x "$cache/dhclient/sbin/dhclient"; then
+	cd "$temp"
+	quiet apt-get -q -o APT::Sandbox::User=root download isc-dhcp-client
+	rm -rf "$cache/dhclient" "$cache/dhclient.new"
+	quiet dpkg -x "$temp"/isc-dhcp-client_*.deb "$cache/dhclient.new"
+	mv "$cache/dhclient.new" "$cache/dhclient"
+fi

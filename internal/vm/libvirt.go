@@ -1,0 +1,144 @@
+package vm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"libvirt.org/go/libvirtxml"
+)
+
+// BootLibvirt boots a guest under a libvirt of its own, which runs as the user of cfg without
+// capabilities (qemu:///session). Interfaces are <interface> elements. It returns when the guest
+// takes commands; there may be no lease yet.
+func BootLibvirt(ctx context.Context, cfg Config, interfaces ...string) (*Guest, error) {
+	g, err := newGuest(cfg)
+	if err != nil {
+		return nil, err
+	}
+	if err := g.create(ctx, cfg, interfaces); err != nil {
+		err = fmt.Errorf("guest %s: %w", g.name, err)
+		return nil, errors.Join(err, g.Destroy())
+	}
+	if err := g.ready(ctx); err != nil {
+		return nil, err
+	}
+	return g, nil
+}
+
+// create starts libvirt, and under it the guest.
+func (g *Guest) create(ctx context.Context, cfg Config, interfaces []string) error {
+	if err := g.startLibvirt(ctx, cfg); err != nil {
+		return err
+	}
+	definition, err := g.domain(cfg, interfaces)
+	if err != nil {
+		return err
+	}
+	file := filepath.Join(g.dir, "domain.xml")
+	if err := os.WriteFile(file, []byte(definition), 0o644); err != nil {
+		return err
+	}
+	if _, err := g.virsh(ctx, "create", file); err != nil {
+		return err
+	}
+	g.created = true
+	return nil
+}
+
+// startLibvirt starts a libvirt that has no guests yet, and sets virsh.
+func (g *Guest) startLibvirt(ctx context.Context, cfg Config) error {
+	conf := filepath.Join(g.dir, "libvirt")
+	if err := os.Mkdir(conf, 0o755); err != nil {
+		return err
+	}
+	if err := os.Chown(conf, cfg.UID, cfg.GID); err != nil {
+		return err
+	}
+	// Without virtlogd, which would be one more daemon.
+	if err := os.WriteFile(filepath.Join(conf, "qemu.conf"), []byte("stdio_handler = \"file\"\n"), 0o644); err != nil {
+		return err
+	}
+	env := []string{"LIBVIRT_AUTOSTART=0"}
+	for _, variable := range []string{"HOME", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME"} {
+		env = append(env, variable+"="+g.dir)
+	}
+	if err := g.start(cfg, env, "libvirtd"); err != nil {
+		return err
+	}
+	g.virsh = func(ctx context.Context, args ...string) (string, error) {
+		cmd := exec.CommandContext(ctx, "virsh", append([]string{"--quiet", "--connect", "qemu:///session"}, args...)...)
+		cmd.Dir = g.dir
+		cmd.Env = append([]string{"PATH=" + os.Getenv("PATH")}, env...)
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(cfg.UID), Gid: uint32(cfg.GID)}}
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			return "", fmt.Errorf("virsh %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(string(out)))
+		}
+		return string(out), nil
+	}
+	return g.vmm.listens(ctx, filepath.Join(conf, "libvirt-sock"))
+}
+
+// listens waits until the process listens on a socket.
+func (p *process) listens(ctx context.Context, socket string) error {
+	for {
+		conn, err := net.Dial("unix", socket)
+		if err == nil {
+			return conn.Close()
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("start of libvirt: %w: %w; it printed: %q", ctx.Err(), err, tail(p.log()))
+		case <-p.done:
+			return fmt.Errorf("end of libvirt: it printed: %q", tail(p.log()))
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// domain is the guest's definition.
+func (g *Guest) domain(cfg Config, interfaces []string) (string, error) {
+	kernel, err := kernelFile()
+	if err != nil {
+		return "", err
+	}
+	devices := &libvirtxml.DomainDeviceList{
+		Controllers: []libvirtxml.DomainController{{Type: "usb", Model: "none"}},
+		Serials: []libvirtxml.DomainSerial{{
+			Source: &libvirtxml.DomainChardevSource{
+				UNIX: &libvirtxml.DomainChardevSourceUNIX{Mode: "connect", Path: filepath.Join(g.dir, "console")},
+			},
+		}},
+		MemBalloon: &libvirtxml.DomainMemBalloon{Model: "none"},
+	}
+	definition := &libvirtxml.Domain{
+		Type:   "qemu",
+		Name:   g.name,
+		Memory: &libvirtxml.DomainMemory{Value: Memory, Unit: "MiB"},
+		VCPU:   &libvirtxml.DomainVCPU{Value: uint(cfg.cpus())},
+		OS: &libvirtxml.DomainOS{
+			Type:    &libvirtxml.DomainOSType{Arch: "x86_64", Machine: "q35", Type: "hvm"},
+			Kernel:  kernel,
+			Initrd:  g.initramfs(),
+			Cmdline: commandLine(cfg),
+		},
+		Features: &libvirtxml.DomainFeatureList{ACPI: &libvirtxml.DomainFeature{}},
+		OnReboot: "destroy",
+		OnCrash:  "destroy",
+		Devices:  devices,
+	}
+	text, err := definition.Marshal()
+	if err != nil {
+		return "", fmt.Errorf("definition of the domain: %w", err)
+	}
+	// As they are: libvirt judges them, not libvirtxml.
+	return strings.Replace(text, "</devices>", strings.Join(interfaces, "\n")+"</devices>", 1), nil
+}
