@@ -1,0 +1,81 @@
+# "make help" lists the targets.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+MAKEFLAGS += --no-print-directory
+.DEFAULT_GOAL := help
+.PHONY: help demo demo-vm test bench lint fuzz install FORCE
+
+# What the tests call, as Debian packages; gcc for the race detector. What a virtual machine and
+# the stock kernel take besides is in the two install.sh.
+DEBIAN := nftables iptables iproute2 iputils-ping ethtool tcpdump containernetworking-plugins gcc libc6-dev
+
+# Whose tests run under Debian's kernel as well, which has dummy and others that not every kernel has.
+STOCK := phase1
+
+# Each fuzz target's time, as -fuzztime takes it.
+FUZZTIME ?= 20s
+
+MODULE := github.com/guestwire/guestwire
+STATICCHECK := bin/staticcheck-v0.7.0
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' Makefile | expand -t 10
+
+demo: ## a namespace's network is handed over, seen with ip and nft (root)
+	go run ./examples/quickstart
+
+demo-vm: ## the same with a guest that boots (root, Debian: installs QEMU and libvirt)
+	internal/vm/install.sh
+	go run ./examples/quickstart -vm
+
+install: ## what the tests call (root, Debian)
+	@internal/stockkernel/install.sh $(DEBIAN)
+	@internal/vm/install.sh
+
+# GUESTWIRE_REQUIRE makes a failure of what is a skip elsewhere: no namespace, no tool.
+test: export GUESTWIRE_REQUIRE = 1
+test: install bin/testreport bin/stockkernel ## all tests, here and under the stock kernel (root, Debian)
+	@resolv=$$(cat /etc/resolv.conf); \
+	{ \
+		echo "# run: this kernel ($$(uname -r)), -race"; \
+		go test -json -race -count=1 ./... || echo '# broken: go test'; \
+		echo '# run: stock kernel'; \
+		for p in $(STOCK); do \
+			binary="$(CURDIR)/bin/$${p//\//-}.test"; \
+			rm -f "$$binary"; \
+			{ \
+				go test -c -o "$$binary" "./$$p" && cd "$$p" && \
+				"$(CURDIR)/bin/stockkernel" -timeout 15m -- "$$binary" -test.v=test2json | \
+					go tool test2json -t -p "$(MODULE)/$$p"; \
+			} || echo "# broken: $$p"; \
+			cd "$(CURDIR)"; \
+		done; \
+		[ "$$resolv" = "$$(cat /etc/resolv.conf)" ] || echo '# broken: /etc/resolv.conf is not what it was'; \
+	} | bin/testreport
+
+bench: ## all benchmarks (root for those that need a namespace)
+	go test -run '^$$' -bench . -benchmem ./...
+
+fuzz: ## each fuzz target for FUZZTIME
+	@go list ./... | while read -r p; do \
+		go test -list '^Fuzz' "$$p" | { grep '^Fuzz' || true; } | while read -r f; do \
+			echo "$$p $$f"; \
+			go test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) "$$p"; \
+		done; \
+	done
+
+lint: $(STATICCHECK) ## gofmt, go vet, staticcheck, bash -n
+	@unformatted=$$(gofmt -l .); [ -z "$$unformatted" ] || { echo "gofmt: $$unformatted"; exit 1; }
+	go vet ./...
+	$(STATICCHECK) ./...
+	@for f in .ci/run internal/*/*.sh; do bash -n "$$f"; done
+
+# Without -mod=mod the version would be looked up in this module's go.mod.
+$(STATICCHECK):
+	GOBIN=$(CURDIR)/bin GOFLAGS=-mod=mod go install honnef.co/go/tools/cmd/staticcheck@v0.7.0
+	mv bin/staticcheck $@
+
+# Linked statically: it is the stock kernel's process 1 too.
+bin/stockkernel bin/testreport: FORCE
+	CGO_ENABLED=0 go build -o $@ ./internal/$(@F)
+FORCE:
