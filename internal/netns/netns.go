@@ -46,15 +46,27 @@ func Identify(f *os.File) (Identity, error) {
 // the call. It needs CAP_SYS_ADMIN.
 func Do(ns *os.File, f func() error) error {
 	result := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread() // and never unlock: the thread ends with the goroutine
-		if err := netns.Set(netns.NsHandle(ns.Fd())); err != nil {
-			result <- fmt.Errorf("enter namespace %s (needs CAP_SYS_ADMIN): %w", ns.Name(), err)
-			return
-		}
-		result <- f()
-	}()
+	go onThread(ns, f, result)
 	err := <-result
 	runtime.KeepAlive(ns)
 	return err
+}
+
+func onThread(ns *os.File, f func() error, result chan<- error) {
+	runtime.LockOSThread()
+	if unix.Gettid() == unix.Getpid() {
+		// The main thread stays, and is what others see of the process. While it is held here,
+		// the call gets another one.
+		inner := make(chan error, 1)
+		go onThread(ns, f, inner)
+		result <- <-inner
+		runtime.UnlockOSThread()
+		return
+	}
+	// Never unlocked: the thread ends with the goroutine.
+	if err := netns.Set(netns.NsHandle(ns.Fd())); err != nil {
+		result <- fmt.Errorf("enter namespace %s (needs CAP_SYS_ADMIN): %w", ns.Name(), err)
+		return
+	}
+	result <- f()
 }
