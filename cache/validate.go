@@ -214,6 +214,7 @@ func checkText(field, text string) error {
 var (
 	pciAddress = regexp.MustCompile(`^[0-9a-fA-F]{4}:[0-9a-fA-F]{2}:[01][0-9a-fA-F]\.[0-7]$`)
 	deviceWord = regexp.MustCompile(`^[A-Za-z0-9_.+-]{1,64}$`)
+	aliasWord  = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
 )
 
 // Validate checks the device; field is the prefix of the names in a *FieldError. Any word is taken
@@ -236,7 +237,7 @@ func (d *Device) Validate(field string) error {
 	if d.PCIAddress != "" && !pciAddress.MatchString(d.PCIAddress) {
 		return fieldErrorf(field+".pciAddress", "%q, want the form 0000:01:00.0", d.PCIAddress)
 	}
-	if d.Alias != "" && !deviceWord.MatchString(d.Alias) {
+	if d.Alias != "" && !aliasWord.MatchString(d.Alias) {
 		return fieldErrorf(field+".alias", "%q, want letters, digits, _ and -", d.Alias)
 	}
 	if d.LinkState != "" && d.LinkState != "up" && d.LinkState != "down" {

@@ -3,6 +3,7 @@ package infra
 import (
 	"fmt"
 
+	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/internal/firewall"
 )
 
@@ -32,7 +33,7 @@ func (p *Plan) bridge(nic Link, spec Spec) error {
 	holder.MAC = nic.MAC
 	holder.Up = false
 
-	br := p.created(nic, newBridge, p.names.Bridge, "bridge", nic.MTU)
+	br := p.created(nic, newBridge, p.names.Bridge, "bridge", min(nic.MTU, cache.MaxMTU))
 	br.MAC = deriveMAC(nic, "bridge")
 
 	p.wired.links = append(p.wired.links, moved, holder, br)

@@ -25,7 +25,7 @@ func (p *Plan) masquerade(nic Link, spec Spec, b Masquerade) error {
 	p.Record = p.record(nic, spec, b.MAC)
 	r := &p.Record
 
-	br := p.created(nic, newBridge, p.names.Bridge, "bridge", nic.MTU)
+	br := p.created(nic, newBridge, p.names.Bridge, "bridge", min(nic.MTU, cache.MaxMTU))
 	br.MAC = deriveMAC(nic, "bridge")
 	p.wired.sysctls = map[string]string{}
 
@@ -124,7 +124,7 @@ func (p *Plan) address(l Link, prefix netip.Prefix, scope uint8) {
 		a.Label = l.Name // the kernel's default
 	}
 	p.wired.addresses = append(p.wired.addresses, a)
-	if r, ok := connected(a, l); ok {
+	if r, ok := connected(a, l, p.wired.addresses[:len(p.wired.addresses)-1]); ok {
 		p.wired.routes = append(p.wired.routes, r)
 	}
 }
@@ -134,7 +134,7 @@ func (p *Plan) address(l Link, prefix netip.Prefix, scope uint8) {
 // advertisements of its router, unless it is told to keep listening.
 func (p *Plan) forward6(nic Link) {
 	learns := slices.ContainsFunc(p.found.Routes, func(r Route) bool { return r.Uses(nic.Index) && r.Protocol == ProtocolRA })
-	if learns && p.found.Sysctls[forwarding6] == "0" {
+	if learns && p.found.Sysctls[forwarding6] == "0" && p.found.Sysctls[acceptRA(nic.Name)] == "1" {
 		p.wired.sysctls[acceptRA(nic.Name)] = "2"
 	}
 	p.wired.sysctls[forwarding6] = "1"

@@ -342,7 +342,7 @@ func hopText(gateway interface {
 }
 
 func (o NeighbourAdd) String() string {
-	return fmt.Sprintf("ip neigh add %v lladdr %v dev %s nud permanent", o.Neighbour.Address, o.Neighbour.MAC, o.Link)
+	return fmt.Sprintf("ip neigh replace %v lladdr %v dev %s nud permanent", o.Neighbour.Address, o.Neighbour.MAC, o.Link)
 }
 
 func (o NeighbourDel) String() string {

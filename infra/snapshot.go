@@ -159,6 +159,7 @@ const (
 	ScopeUniverse  = 0
 	ScopeLink      = 253
 	ProtocolKernel = 2
+	ProtocolStatic = 4
 	ProtocolRA     = 9
 )
 

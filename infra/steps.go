@@ -2,7 +2,6 @@ package infra
 
 import (
 	"fmt"
-	"maps"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -93,13 +92,15 @@ func steps(now Snapshot, want wiring, names Names, nic int, whole bool) ([]Op, e
 			s.add(TableSet{t})
 		}
 	}
+	s.dropLinks()
 	s.newTaps()
-	for _, path := range slices.Sorted(maps.Keys(s.want.sysctls)) {
-		if now.Sysctls[path] != s.want.sysctls[path] {
-			s.add(SysctlSet{path, s.want.sysctls[path]})
+	// Forwarding comes last: switching it on deletes the routes that came by router advertisement,
+	// unless accept_ra is 2 already.
+	for _, path := range []string{acceptRA(names.NIC), forwarding6} {
+		if value, wanted := s.want.sysctls[path]; wanted && now.Sysctls[path] != value {
+			s.add(SysctlSet{path, value})
 		}
 	}
-	s.dropLinks()
 	var err error
 	if _, there := now.link(nic); there {
 		s.strip()
@@ -149,7 +150,9 @@ func place(want wiring, now Snapshot, ours []Link) wiring {
 		if l.Index > 0 {
 			continue
 		}
-		at := slices.IndexFunc(ours, func(o Link) bool { return o.Name == l.Name && o.Kind == l.Kind })
+		at := slices.IndexFunc(ours, func(o Link) bool {
+			return o.Name == l.Name && o.Kind == l.Kind && reflect.DeepEqual(o.Tap, l.Tap)
+		})
 		if at >= 0 {
 			index[l.Index] = ours[at].Index
 		} else {
@@ -250,7 +253,7 @@ func (s *stepper) inScope(index int) bool {
 func (s *stepper) strip() {
 	for _, r := range s.now.Routes {
 		if r.Protocol != ProtocolKernel && s.routeInScope(r) && !s.wantsRoute(r) {
-			s.add(RouteDel{s.linkName(r.Link), r, s.hopNames(r)})
+			s.add(RouteDel{s.linkName(r.Link), r, hopNames(r, s.linkName)})
 		}
 	}
 	for _, n := range s.now.Neighbours {
@@ -258,7 +261,8 @@ func (s *stepper) strip() {
 			s.add(NeighbourDel{s.linkName(n.Link), n})
 		}
 	}
-	for _, a := range s.now.Addresses {
+	// The last one first: an IPv4 address takes those of its network that came after it along.
+	for _, a := range slices.Backward(s.now.Addresses) {
 		if s.inScope(a.Link) && !slices.ContainsFunc(s.want.addresses, a.same) {
 			s.add(AddressDel{s.linkName(a.Link), a})
 		}
@@ -284,10 +288,10 @@ func (s *stepper) newName(index int) string {
 	return s.linkName(index)
 }
 
-func (s *stepper) hopNames(r Route) []string {
+func hopNames(r Route, name func(index int) string) []string {
 	var names []string
 	for _, h := range r.Hops {
-		names = append(names, s.newName(h.Link))
+		names = append(names, name(h.Link))
 	}
 	return names
 }
@@ -370,7 +374,8 @@ func (s *stepper) newLinks() {
 		if want.Master != 0 && want.NoLearning && !now.NoLearning {
 			s.add(PortSet{want.Index, want.Name})
 		}
-		if now.Forwarding4 != want.Forwarding4 {
+		// A link of ours has the namespace's default where it is not told; that does no harm.
+		if want.Forwarding4 && !now.Forwarding4 || want.Index == s.nic && now.Forwarding4 != want.Forwarding4 {
 			s.add(ConfSet{want.Index, want.Name, want.Forwarding4})
 		}
 	}
@@ -418,7 +423,8 @@ func (s *stepper) up(want Link) {
 // addresses are added without duplicate address detection: the namespace had them a moment ago,
 // and a second of silence would be a difference.
 func (s *stepper) addresses() {
-	for _, a := range s.want.addresses {
+	for _, i := range addingOrder(s.want.addresses) {
+		a := s.want.addresses[i]
 		if !s.inScope(a.Link) || slices.ContainsFunc(s.now.Addresses, a.same) {
 			continue
 		}
@@ -430,32 +436,92 @@ func (s *stepper) addresses() {
 			s.add(AddressAdd{name, quick})
 		}
 		s.add(AddressAdd{name, a})
-		if r, ok := connected(a, link); ok && !s.wantsRoute(r) {
+		if r, ok := connected(a, link, s.want.addresses[:i]); ok && !s.wantsRoute(r) {
 			s.add(RouteDel{name, r, nil})
 		}
 	}
 }
 
-// routes that the kernel makes of addresses come by themselves.
+// addingOrder is the order in which addresses are to be added, so that the kernel lists them as they
+// are listed, and chooses among them as it did: IPv4 addresses go to the end of its list, IPv6
+// addresses to the beginning.
+func addingOrder(list []Address) []int {
+	var v4, v6 []int
+	for i, a := range list {
+		if a.Prefix.Addr().Is4() {
+			v4 = append(v4, i)
+		} else {
+			v6 = append(v6, i)
+		}
+	}
+	slices.Reverse(v6)
+	return append(v4, v6...)
+}
+
+// routes that the kernel makes of addresses come by themselves. A next hop that no other route
+// reaches any more gets one while its own route is added, or the kernel would refuse that.
 func (s *stepper) routes() {
-	for _, reachable := range []bool{true, false} { // first those that the next hops of others need
-		for _, r := range s.want.routes {
-			onLink := !r.Gateway.IsValid() && len(r.Hops) == 0
-			if onLink != reachable || !s.routeInScope(r) || slices.ContainsFunc(s.now.Routes, r.same) || s.implied(r) {
-				continue
+	var onLink, behind []Route
+	for _, r := range s.want.routes {
+		switch {
+		case !s.routeInScope(r) || slices.ContainsFunc(s.now.Routes, r.same) || s.implied(r):
+		case !r.Gateway.IsValid() && len(r.Hops) == 0:
+			onLink = append(onLink, r)
+		default:
+			behind = append(behind, r)
+		}
+	}
+	for _, r := range onLink {
+		s.add(RouteAdd{s.newName(r.Link), r, nil})
+	}
+	for _, r := range behind {
+		var scaffold []Route
+		for _, h := range append([]Hop{{Link: r.Link, Gateway: r.Gateway, OnLink: r.OnLink}}, r.Hops...) {
+			if h.Gateway.IsValid() && !h.OnLink && !s.reaches(h) {
+				scaffold = append(scaffold, hostRoute(h))
 			}
-			s.add(RouteAdd{s.newName(r.Link), r, s.hopNames(r)})
+		}
+		for _, h := range scaffold {
+			s.add(RouteAdd{s.newName(h.Link), h, nil})
+		}
+		s.add(RouteAdd{s.newName(r.Link), r, hopNames(r, s.newName)})
+		for _, h := range scaffold {
+			s.add(RouteDel{s.newName(h.Link), h, nil})
 		}
 	}
 }
 
+// reaches says whether a route that is wanted leads to the next hop on its link.
+func (s *stepper) reaches(h Hop) bool {
+	if h.Gateway.IsLinkLocalUnicast() && h.Gateway.Is6() {
+		return true
+	}
+	return slices.ContainsFunc(s.want.routes, func(r Route) bool {
+		return r.Link == h.Link && r.Table == TableMain && r.Type == RouteUnicast &&
+			!r.Gateway.IsValid() && len(r.Hops) == 0 && r.Destination.Contains(h.Gateway)
+	})
+}
+
+func hostRoute(h Hop) Route {
+	r := Route{
+		Link: h.Link, Table: TableMain, Destination: netip.PrefixFrom(h.Gateway, h.Gateway.BitLen()),
+		Type: RouteUnicast, Protocol: ProtocolStatic,
+	}
+	if h.Gateway.Is4() {
+		r.Scope = ScopeLink
+	}
+	return r
+}
+
 // implied says whether the kernel makes the route of an address that is wanted.
 func (s *stepper) implied(r Route) bool {
-	return slices.ContainsFunc(s.want.addresses, func(a Address) bool {
+	for i, a := range s.want.addresses {
 		l, _ := s.wanted(a.Link)
-		c, ok := connected(a, l)
-		return ok && c.same(r)
-	})
+		if c, ok := connected(a, l, s.want.addresses[:i]); ok && c.same(r) {
+			return true
+		}
+	}
+	return false
 }
 
 func (s *stepper) filters() {
@@ -505,8 +571,9 @@ func (r Route) same(o Route) bool {
 	return reflect.DeepEqual(r, o)
 }
 
-// connected is the route that the kernel makes of an address when its link is up.
-func connected(a Address, l Link) (Route, bool) {
+// connected is the route that the kernel makes of an address when its link is up. Of several IPv4
+// addresses in one network only the first makes one.
+func connected(a Address, l Link, earlier []Address) (Route, bool) {
 	network := a.Prefix.Masked()
 	if a.Peer.IsValid() {
 		network = a.Peer.Masked()
@@ -520,6 +587,9 @@ func connected(a Address, l Link) (Route, bool) {
 	}
 	if a.Prefix.Addr().Is4() {
 		if network.Bits() == 32 && network.Addr() == a.Prefix.Addr() {
+			return Route{}, false
+		}
+		if slices.ContainsFunc(earlier, func(e Address) bool { return e.Link == a.Link && e.Prefix.Masked() == a.Prefix.Masked() }) {
 			return Route{}, false
 		}
 		r.Scope, r.PrefSrc = ScopeLink, a.Prefix.Addr()

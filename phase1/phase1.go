@@ -317,7 +317,7 @@ func (c Config) do(ctx context.Context, mode stateMode, f func(*session) error) 
 // foreign refuses the namespaces in which a mistake would cost somebody's network: the caller's own
 // and that of process 1.
 func foreign(identity netns.Identity) error {
-	for _, path := range []string{"/proc/self/ns/net", "/proc/1/ns/net"} {
+	for _, path := range []string{"/proc/thread-self/ns/net", "/proc/1/ns/net"} {
 		f, err := os.Open(path)
 		if errors.Is(err, fs.ErrPermission) {
 			continue // process 1 is another container's, and so is its namespace

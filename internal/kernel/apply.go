@@ -75,25 +75,36 @@ func (n *Namespace) applyBatch(ops []infra.Op) ([]failure, error) {
 		return nil, addTap(op)
 	case infra.SysctlSet:
 		return nil, writeSysctl(op)
-	case infra.TableSet, infra.TableDel:
-		messages, err := encodeTables(ops)
-		if err != nil {
-			return nil, err
-		}
-		failures, err := n.filter.send(messages, len(messages)-2) // the last one is the frame's
-		for i := range failures {
-			// Which of our messages it was does not tell an operation: a table is many.
-			failures[i].message = 0
-		}
-		return failures, err
 	}
-	var messages [][]byte
+	messages, acknowledge, err := Encode(ops)
+	if err != nil {
+		return nil, err
+	}
+	if transport(ops[0]) == rtnl {
+		return n.route.send(messages, acknowledge)
+	}
+	failures, err := n.filter.send(messages, acknowledge)
+	for i := range failures {
+		// Which of our messages it was does not tell an operation: a table is many.
+		failures[i].message = 0
+	}
+	return failures, err
+}
+
+// Encode returns the netlink messages of a batch, all of nftables or all of rtnetlink, but for
+// their sequence numbers, and which of them is to be acknowledged.
+func Encode(ops []infra.Op) (messages [][]byte, acknowledge int, err error) {
+	switch ops[0].(type) {
+	case infra.TableSet, infra.TableDel:
+		messages, err = encodeTables(ops)
+		return messages, len(messages) - 2, err // the last one is the frame's
+	}
 	for _, op := range ops {
 		m, err := rtnetlink(op)
 		if err != nil {
-			return nil, err
+			return nil, 0, err
 		}
 		messages = append(messages, m.Serialize())
 	}
-	return n.route.send(messages, len(messages)-1)
+	return messages, len(messages) - 1, nil
 }

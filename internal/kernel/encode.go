@@ -48,7 +48,8 @@ func rtnetlink(op infra.Op) (*nl.NetlinkRequest, error) {
 	case infra.AddressDel:
 		return request(unix.RTM_DELADDR, 0, address(o.Address)...), nil
 	case infra.RouteAdd:
-		return request(unix.RTM_NEWROUTE, create, route(o.Route)...), nil
+		// Without NLM_F_EXCL: there may be another one to the same destination.
+		return request(unix.RTM_NEWROUTE, unix.NLM_F_CREATE, route(o.Route)...), nil
 	case infra.RouteDel:
 		return request(unix.RTM_DELROUTE, 0, route(o.Route)...), nil
 	case infra.NeighbourAdd:
