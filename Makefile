@@ -7,7 +7,7 @@ MAKEFLAGS += --no-print-directory
 
 # What the tests call, as Debian packages; gcc for the race detector. What a virtual machine and
 # the stock kernel take besides is in the two install.sh.
-DEBIAN := nftables iptables iproute2 iputils-ping ethtool tcpdump containernetworking-plugins gcc libc6-dev
+DEBIAN := nftables iptables iproute2 iputils-ping ethtool tcpdump strace procps util-linux containernetworking-plugins gcc libc6-dev
 
 # Whose tests run under Debian's kernel as well, which has dummy and others that not every kernel has.
 STOCK := phase1
@@ -34,7 +34,8 @@ install: ## what the tests call (root, Debian)
 
 # GUESTWIRE_REQUIRE makes a failure of what is a skip elsewhere: no namespace, no tool.
 test: export GUESTWIRE_REQUIRE = 1
-test: install bin/testreport bin/stockkernel ## all tests, here and under the stock kernel (root, Debian)
+test: export GUESTWIRE_BIN = $(CURDIR)/bin
+test: install bin/testreport bin/stockkernel bin/agent bin/launcher ## all tests, here and under the stock kernel (root, Debian)
 	@resolv=$$(cat /etc/resolv.conf); \
 	{ \
 		echo "# run: this kernel ($$(uname -r)), -race"; \
@@ -45,7 +46,8 @@ test: install bin/testreport bin/stockkernel ## all tests, here and under the st
 			rm -f "$$binary"; \
 			{ \
 				go test -c -o "$$binary" "./$$p" && cd "$$p" && \
-				"$(CURDIR)/bin/stockkernel" -timeout 15m -- "$$binary" -test.v=test2json | \
+				"$(CURDIR)/bin/stockkernel" -timeout 15m \
+					-env GUESTWIRE_REQUIRE=1 -env GUESTWIRE_BIN="$(CURDIR)/bin" -- "$$binary" -test.v=test2json | \
 					go tool test2json -t -p "$(MODULE)/$$p"; \
 			} || echo "# broken: $$p"; \
 			cd "$(CURDIR)"; \
@@ -78,4 +80,6 @@ $(STATICCHECK):
 # Linked statically: it is the stock kernel's process 1 too.
 bin/stockkernel bin/testreport: FORCE
 	CGO_ENABLED=0 go build -o $@ ./internal/$(@F)
+bin/agent bin/launcher: FORCE
+	CGO_ENABLED=0 go build -o $@ ./examples/$(@F)
 FORCE:

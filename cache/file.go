@@ -90,12 +90,7 @@ func Write(dir *os.Root, r Record) error {
 }
 
 // Remove takes the record of the interface out of dir. There may be none.
-func Remove(dir *os.Root, nic string) error {
-	if err := dir.Remove(nic + suffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return &FileError{filepath.Join(dir.Name(), nic+suffix), err}
-	}
-	return nil
-}
+func Remove(dir *os.Root, nic string) error { return RemoveFile(dir, nic+suffix) }
 
 // Read returns the record of one interface in dir. The error is a *FileError; it is
 // fs.ErrNotExist if there is none.
@@ -170,7 +165,7 @@ func ReadFile(dir *os.Root, name string) ([]byte, error) {
 // WriteFile puts a file into dir in one step: a temporary file, synced, renamed. The error is a
 // *FileError, and then the old file, if any, is still there.
 func WriteFile(dir *os.Root, name string, text []byte, mode fs.FileMode) error {
-	temporary := "." + name + ".new"
+	temporary := temporaryName(name)
 	err := writeSynced(dir, temporary, text, mode)
 	if err == nil {
 		err = dir.Rename(temporary, name)
@@ -183,6 +178,19 @@ func WriteFile(dir *os.Root, name string, text []byte, mode fs.FileMode) error {
 	}
 	return nil
 }
+
+// RemoveFile takes a file away that WriteFile has written, and what a writer left that was killed.
+// There may be none. The error is a *FileError.
+func RemoveFile(dir *os.Root, name string) error {
+	for _, n := range []string{temporaryName(name), name} {
+		if err := dir.Remove(n); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return &FileError{filepath.Join(dir.Name(), n), err}
+		}
+	}
+	return nil
+}
+
+func temporaryName(name string) string { return "." + name + ".new" }
 
 func writeSynced(dir *os.Root, name string, text []byte, mode fs.FileMode) error {
 	// One may be left over from a writer that was killed.

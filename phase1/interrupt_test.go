@@ -27,12 +27,12 @@ var mutating = []string{"sendto", "ioctl", "renameat", "renameat2", "fsync", "wr
 
 // inject runs the agent's setup with strace doing harm at the k-th call of a kind, and says whether
 // it got so far.
-func inject(t *testing.T, n network, agent, binding, call, harm string, k int) (reached bool, err error) {
+func inject(t *testing.T, n nstest.Network, agent, binding, call, harm string, k int) (reached bool, err error) {
 	t.Helper()
 	log := t.TempDir() + "/strace"
 	cmd := exec.Command("strace", "-f", "-o", log, "-e", "trace="+call,
 		"-e", fmt.Sprintf("inject=%s:%s:when=%d", call, harm, k),
-		agent, "setup", "-netns", n.pod.Path(), "-nic", "eth0", "-binding", binding, "-state", n.state)
+		agent, "setup", "-netns", n.Pod.Path(), "-nic", "eth0", "-binding", binding, "-state", n.State)
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		err = fmt.Errorf("%w: %s", err, out)
@@ -52,11 +52,11 @@ func TestInterrupted(t *testing.T) {
 		t.Skip("it takes a minute: not with -short")
 	}
 	nstest.Need(t, "strace")
-	agent := program(t, "agent")
+	agent := nstest.Program(t, "agent")
 	eachBinding(t, func(t *testing.T, b infra.Binding) {
-		n := layNetwork(t)
-		before := n.pod.Dump()
-		c := n.config(b)
+		n := nstest.NewNetwork(t)
+		before := n.Pod.Dump()
+		c := config(n, b)
 		c.Owner, c.DNS = infra.Owner{}, nil // as the agent's flags say
 		errored, killed := 0, 0
 		for _, call := range mutating {
@@ -111,9 +111,9 @@ func TestInterrupted(t *testing.T) {
 
 // TestUndo lets an operation in the middle of the batch fail, by a link that comes in between.
 func TestUndo(t *testing.T) {
-	n := layNetwork(t)
-	before := n.pod.Dump()
-	c := n.config(infra.Bridge{})
+	n := nstest.NewNetwork(t)
+	before := n.Pod.Dump()
+	c := config(n, infra.Bridge{})
 	// The limit of the kernel's memory for filters or links cannot be had for a namespace; that of a
 	// tap's owner can: an impossible one.
 	c.Owner.UID = 1<<32 - 1

@@ -25,46 +25,10 @@ import (
 
 func TestMain(m *testing.M) { nstest.Main(m) }
 
-// launcherUID owns the taps in these tests. It is nobody's on purpose.
-const launcherUID = 64055
-
-// network is a pod's namespace and the world at the other end of its veth.
-type network struct {
-	pod, world *nstest.Namespace
-	state      string
-}
-
-// The addresses of the pod, of its gateway, and of a host beyond.
-var (
-	pod4, pod6         = netip.MustParseAddr("10.244.1.7"), netip.MustParseAddr("fd00:244:1::7")
-	gateway4, gateway6 = netip.MustParseAddr("10.244.1.1"), netip.MustParseAddr("fd00:244:1::1")
-	beyond4, beyond6   = netip.MustParseAddr("198.51.100.9"), netip.MustParseAddr("2001:db8:9::9")
-)
-
-// layNetwork is what a CNI plugin of the usual kind leaves: a veth, a /24 and a /64, default routes,
-// an MTU of 1450.
-func layNetwork(t *testing.T) network {
-	t.Helper()
-	nstest.Need(t)
-	n := network{pod: nstest.New(t, "pod"), world: nstest.New(t, "world"), state: nstest.Dir(t)}
-	n.world.IP("link add pod type veth peer name eth0 netns " + n.pod.Name)
-	n.world.IP("link set pod mtu 1450 up")
-	n.world.IP("addr add 10.244.1.1/24 dev pod")
-	n.world.IP("addr add fd00:244:1::1/64 dev pod nodad")
-	n.world.IP("addr add 198.51.100.9/32 dev lo")
-	n.world.IP("addr add 2001:db8:9::9/128 dev lo nodad")
-	n.pod.IP("link set eth0 mtu 1450 up")
-	n.pod.IP("addr add 10.244.1.7/24 broadcast 10.244.1.255 dev eth0")
-	n.pod.IP("addr add fd00:244:1::7/64 dev eth0")
-	n.pod.IP("route add default via 10.244.1.1")
-	n.pod.IP("route add default via fd00:244:1::1")
-	return n
-}
-
-func (n network) config(b infra.Binding) phase1.Config {
+func config(n nstest.Network, b infra.Binding) phase1.Config {
 	return phase1.Config{
-		NetNS: n.pod.File, NIC: "eth0", Binding: b, State: n.state,
-		Owner: infra.Owner{UID: launcherUID, GID: launcherUID},
+		NetNS: n.Pod.File, NIC: "eth0", Binding: b, State: n.State,
+		Owner: infra.Owner{UID: nstest.LauncherUID, GID: nstest.LauncherUID},
 		DNS:   &cache.DNS{Servers: []netip.Addr{netip.MustParseAddr("192.0.2.53"), netip.MustParseAddr("2001:db8::53")}, Search: []string{"pod.example"}},
 	}
 }
@@ -77,32 +41,32 @@ func setup(t *testing.T, c phase1.Config) {
 }
 
 // teardown takes the wiring down, and compares with what there was before it.
-func teardown(t *testing.T, n network, c phase1.Config, before string) {
+func teardown(t *testing.T, n nstest.Network, c phase1.Config, before string) {
 	t.Helper()
 	if err := phase1.Teardown(t.Context(), c); err != nil {
 		t.Error(err)
 	}
 	asFound(t, n, before)
-	left, err := os.ReadDir(n.state)
+	left, err := os.ReadDir(n.State)
 	if err != nil || len(left) > 0 {
 		t.Errorf("state directory has %v, %v; want nothing", left, err)
 	}
 }
 
 // asFound waits for the namespace to look as before: carrier and link-local addresses settle late.
-func asFound(t *testing.T, n network, before string) {
+func asFound(t *testing.T, n nstest.Network, before string) {
 	t.Helper()
-	nstest.Eventually(t, func() error { return difference(before, n.pod.Dump()) })
+	nstest.Eventually(t, func() error { return difference(before, n.Pod.Dump()) })
 }
 
 // settled is the dump once it does not change by itself any more.
-func settled(t *testing.T, n network) string {
+func settled(t *testing.T, n nstest.Network) string {
 	t.Helper()
-	dump := n.pod.Dump()
+	dump := n.Pod.Dump()
 	nstest.Eventually(t, func() error {
 		last := dump
 		time.Sleep(100 * time.Millisecond)
-		dump = n.pod.Dump()
+		dump = n.Pod.Dump()
 		return difference(last, dump)
 	})
 	return dump
@@ -121,28 +85,11 @@ func difference(want, got string) error {
 	return fmt.Errorf("%d lines, and there were %d", len(g), len(w))
 }
 
-// program is one of the examples, built once.
-func program(t *testing.T, name string) string {
-	t.Helper()
-	if dir := os.Getenv("GUESTWIRE_BIN"); dir != "" {
-		return filepath.Join(dir, name)
-	}
-	path := filepath.Join(nstest.Dir(t), name)
-	nstest.Run(t, "go", "build", "-o", path, "../examples/"+name)
-	return path
-}
-
-// serve runs the launcher as its user without capabilities, in the pod's namespace.
-func serve(t *testing.T, n network) *nstest.Process {
-	t.Helper()
-	return n.pod.Start(launcherUID, program(t, "launcher"), "serve", "-state", n.state)
-}
-
 // boot attaches the embedded guest to the tap.
-func boot(t *testing.T, n network, r cache.Record) *guest.Guest {
+func boot(t *testing.T, n nstest.Network, r cache.Record) *guest.Guest {
 	t.Helper()
 	var port *os.File
-	err := netns.Do(n.pod.File, func() (err error) {
+	err := netns.Do(n.Pod.File, func() (err error) {
 		port, err = tap.Open(r.Tap)
 		return err
 	})
@@ -161,9 +108,9 @@ func boot(t *testing.T, n network, r cache.Record) *guest.Guest {
 	return g
 }
 
-func record(t *testing.T, n network) cache.Record {
+func record(t *testing.T, n nstest.Network) cache.Record {
 	t.Helper()
-	dir, err := os.OpenRoot(n.state)
+	dir, err := os.OpenRoot(n.State)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -186,9 +133,9 @@ func eachBinding(t *testing.T, f func(t *testing.T, b infra.Binding)) {
 // TestWiring looks at the wiring with ip, bridge, tc and nft.
 func TestWiring(t *testing.T) {
 	t.Run("bridge", func(t *testing.T) {
-		n := layNetwork(t)
+		n := nstest.NewNetwork(t)
 		mac := linkField(t, n, "eth0", "address")
-		setup(t, n.config(infra.Bridge{}))
+		setup(t, config(n, infra.Bridge{}))
 		kind := "bridge"
 		if hasDummy(t) {
 			kind = "dummy"
@@ -211,38 +158,38 @@ func TestWiring(t *testing.T) {
 			t.Error("the NIC still has the guest's MAC")
 		}
 		for _, address := range []string{"10.244.1.7/24", "fd00:244:1::7/64"} {
-			if out := n.pod.IP("addr show dev eth0"); !strings.Contains(out, address) {
+			if out := n.Pod.IP("addr show dev eth0"); !strings.Contains(out, address) {
 				t.Errorf("eth0 has not %s:\n%s", address, out)
 			}
 		}
 		for _, link := range []string{"eth0-nic", "eth0-br", "eth0-tap", "eth0-dhcp"} {
-			if out := n.pod.IP("addr show dev " + link); strings.Contains(out, "inet") {
+			if out := n.Pod.IP("addr show dev " + link); strings.Contains(out, "inet") {
 				t.Errorf("%s has an address:\n%s", link, out)
 			}
 		}
-		if out := n.pod.Exec("nft", "list", "ruleset"); strings.Count(out, "drop") != 2 {
+		if out := n.Pod.Exec("nft", "list", "ruleset"); strings.Count(out, "drop") != 2 {
 			t.Errorf("nftables:\n%s", out)
 		}
-		if out := n.pod.Exec("bridge", "-d", "link"); strings.Count(out, "learning off") != 2 {
+		if out := n.Pod.Exec("bridge", "-d", "link"); strings.Count(out, "learning off") != 2 {
 			t.Errorf("bridge ports:\n%s", out)
 		}
 		filters(t, n, 4) // DHCPv4, DHCPv6, router solicitations, the gateway's link-local address
 		owner(t, n)
 	})
 	t.Run("masquerade", func(t *testing.T) {
-		n := layNetwork(t)
-		eth0 := n.pod.IP("addr show dev eth0")
-		setup(t, n.config(infra.Masquerade{}))
-		if now := n.pod.IP("addr show dev eth0"); now != eth0 {
+		n := nstest.NewNetwork(t)
+		eth0 := n.Pod.IP("addr show dev eth0")
+		setup(t, config(n, infra.Masquerade{}))
+		if now := n.Pod.IP("addr show dev eth0"); now != eth0 {
 			t.Errorf("eth0 is\n%s\nand was\n%s", now, eth0)
 		}
-		out := n.pod.IP("addr show dev eth0-br")
+		out := n.Pod.IP("addr show dev eth0-br")
 		for _, address := range []string{"10.0.2.1/24", "fd10:0:2::1/120"} {
 			if !strings.Contains(out, address) {
 				t.Errorf("eth0-br has not %s:\n%s", address, out)
 			}
 		}
-		rules := n.pod.Exec("nft", "list", "ruleset")
+		rules := n.Pod.Exec("nft", "list", "ruleset")
 		for _, want := range []string{
 			`iifname "eth0" ip daddr 10.244.1.7 dnat ip to 10.0.2.2`,
 			`iifname "eth0" ip6 daddr fd00:244:1::7 dnat ip6 to fd10:0:2::2`,
@@ -258,23 +205,23 @@ func TestWiring(t *testing.T) {
 }
 
 // filters counts what leads to the responder, and what leads back.
-func filters(t *testing.T, n network, want int) {
+func filters(t *testing.T, n nstest.Network, want int) {
 	t.Helper()
-	toPort := n.pod.Exec("tc", "filter", "show", "dev", "eth0-tap", "ingress")
+	toPort := n.Pod.Exec("tc", "filter", "show", "dev", "eth0-tap", "ingress")
 	if got := strings.Count(toPort, "Egress Redirect to device eth0-dhcp"); got != want {
 		t.Errorf("%d filters lead to the responder, want %d:\n%s", got, want, toPort)
 	}
-	toGuest := n.pod.Exec("tc", "filter", "show", "dev", "eth0-dhcp", "ingress")
+	toGuest := n.Pod.Exec("tc", "filter", "show", "dev", "eth0-dhcp", "ingress")
 	if got := strings.Count(toGuest, "Egress Redirect to device eth0-tap"); got != 1 {
 		t.Errorf("%d filters lead to the guest, want 1:\n%s", got, toGuest)
 	}
 }
 
-func owner(t *testing.T, n network) {
+func owner(t *testing.T, n nstest.Network) {
 	t.Helper()
-	out := n.pod.IP("tuntap list")
-	if !strings.Contains(out, fmt.Sprintf("eth0-tap: tap vnet_hdr persist user %d group %d", launcherUID, launcherUID)) ||
-		!strings.Contains(out, fmt.Sprintf("eth0-dhcp: tap persist user %d", launcherUID)) {
+	out := n.Pod.IP("tuntap list")
+	if !strings.Contains(out, fmt.Sprintf("eth0-tap: tap vnet_hdr persist user %d group %d", nstest.LauncherUID, nstest.LauncherUID)) ||
+		!strings.Contains(out, fmt.Sprintf("eth0-dhcp: tap persist user %d", nstest.LauncherUID)) {
 		t.Errorf("taps:\n%s", out)
 	}
 }
@@ -287,10 +234,10 @@ func hasDummy(t *testing.T) bool {
 }
 
 // linkField is a member of a link's object in ip -d -j, wherever it stands.
-func linkField(t *testing.T, n network, link, field string) string {
+func linkField(t *testing.T, n nstest.Network, link, field string) string {
 	t.Helper()
 	var links []map[string]any
-	if err := json.Unmarshal([]byte(n.pod.IP("-d -j link show dev "+link)), &links); err != nil || len(links) != 1 {
+	if err := json.Unmarshal([]byte(n.Pod.IP("-d -j link show dev "+link)), &links); err != nil || len(links) != 1 {
 		t.Fatalf("%s: %v", link, err)
 	}
 	value, ok := links[0][field]
@@ -303,12 +250,12 @@ func linkField(t *testing.T, n network, link, field string) string {
 // TestTraffic gives the pod's network to a guest, and judges by who answers.
 func TestTraffic(t *testing.T) {
 	eachBinding(t, func(t *testing.T, b infra.Binding) {
-		n := layNetwork(t)
-		before := n.pod.Dump()
-		c := n.config(b)
+		n := nstest.NewNetwork(t)
+		before := n.Pod.Dump()
+		c := config(n, b)
 		setup(t, c)
 		r := record(t, n)
-		launcher := serve(t, n)
+		launcher := n.Serve(t, nstest.LauncherUID)
 		g := boot(t, n, r)
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		defer cancel()
@@ -319,7 +266,7 @@ func TestTraffic(t *testing.T) {
 		if got.IPv4.Address.Addr() != r.IPv4.Address.Addr() || got.IPv6.Address != r.IPv6.Address {
 			t.Errorf("guest has %v and %v, want %v and %v", got.IPv4.Address, got.IPv6.Address, r.IPv4.Address, r.IPv6.Address)
 		}
-		if _, bridge := b.(infra.Bridge); bridge && (got.IPv4.Address.Addr() != pod4 || got.IPv6.Address != pod6) {
+		if _, bridge := b.(infra.Bridge); bridge && (got.IPv4.Address.Addr() != nstest.Pod4 || got.IPv6.Address != nstest.Pod6) {
 			t.Errorf("guest has %v and %v, want the pod's", got.IPv4.Address, got.IPv6.Address)
 		}
 		if g.MTU() != 1450 {
@@ -336,18 +283,18 @@ func TestTraffic(t *testing.T) {
 		if err := g.ListenTCP(8000); err != nil {
 			t.Fatal(err)
 		}
-		n.pod.Listen("the namespace", ":8000")
-		n.world.Listen("the world", ":9000")
-		for _, address := range []netip.Addr{pod4, pod6} {
-			answer, err := n.world.Ask(netip.AddrPortFrom(address, 8000).String())
+		n.Pod.Listen("the namespace", ":8000")
+		n.World.Listen("the world", ":9000")
+		for _, address := range []netip.Addr{nstest.Pod4, nstest.Pod6} {
+			answer, err := n.World.Ask(netip.AddrPortFrom(address, 8000).String())
 			if err != nil || !strings.HasPrefix(answer, "guest sees") {
 				t.Errorf("world to %v: %q, %v; want the guest to answer", address, answer, err)
 			}
-			if gateway := gatewayOf(address); !strings.Contains(answer, gateway.String()) {
+			if gateway := nstest.Gateway(address); !strings.Contains(answer, gateway.String()) {
 				t.Errorf("world to %v: %q, want the guest to see %v", address, answer, gateway)
 			}
 		}
-		for _, address := range []netip.Addr{gateway4, gateway6, beyond4, beyond6} {
+		for _, address := range []netip.Addr{nstest.Gateway4, nstest.Gateway6, nstest.Beyond4, nstest.Beyond6} {
 			if _, err := g.Ping(ctx, address); err != nil {
 				t.Errorf("guest to %v: %v", address, err)
 			}
@@ -358,9 +305,9 @@ func TestTraffic(t *testing.T) {
 			}
 			answer, err := nstest.Answer(conn)
 			conn.Close()
-			from := pod4
+			from := nstest.Pod4
 			if address.Is6() {
-				from = pod6
+				from = nstest.Pod6
 			}
 			if err != nil || !strings.HasPrefix(answer, "the world sees") || !strings.Contains(answer, from.String()) {
 				t.Errorf("guest to %v: %q, %v; want the world to see %v", address, answer, err, from)
@@ -383,7 +330,7 @@ func TestTraffic(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, want := range []string{"CapEff:\t0000000000000000", "CapBnd:\t0000000000000000", "NoNewPrivs:\t1", fmt.Sprintf("Uid:\t%d", launcherUID)} {
+		for _, want := range []string{"CapEff:\t0000000000000000", "CapBnd:\t0000000000000000", "NoNewPrivs:\t1", fmt.Sprintf("Uid:\t%d", nstest.LauncherUID)} {
 			if !strings.Contains(string(status), want) {
 				t.Errorf("the launcher has not %q:\n%s", want, status)
 			}
@@ -396,22 +343,15 @@ func TestTraffic(t *testing.T) {
 	})
 }
 
-func gatewayOf(a netip.Addr) netip.Addr {
-	if a.Is4() {
-		return gateway4
-	}
-	return gateway6
-}
-
 // TestNoLeak listens at the other end of the NIC: what the guest says to the responder stays there,
 // and the namespace is silent.
 func TestNoLeak(t *testing.T) {
 	eachBinding(t, func(t *testing.T, b infra.Binding) {
-		n := layNetwork(t)
+		n := nstest.NewNetwork(t)
 		nstest.Need(t, "tcpdump")
-		setup(t, n.config(b))
-		serve(t, n)
-		tcpdump := exec.Command("ip", "netns", "exec", n.world.Name, "tcpdump", "-nni", "pod", "-U", "-l",
+		setup(t, config(n, b))
+		n.Serve(t, nstest.LauncherUID)
+		tcpdump := exec.Command("ip", "netns", "exec", n.World.Name, "tcpdump", "-nni", "pod", "-U", "-l",
 			"udp port 67 or udp port 68 or udp port 546 or udp port 547 or (icmp6 and (ip6[40] = 133 or ip6[40] = 134))")
 		var seen strings.Builder
 		tcpdump.Stdout = &seen
@@ -450,20 +390,20 @@ func TestNoLeak(t *testing.T) {
 // TestAgain calls everything twice: the second time changes nothing.
 func TestAgain(t *testing.T) {
 	eachBinding(t, func(t *testing.T, b infra.Binding) {
-		n := layNetwork(t)
-		before := n.pod.Dump()
-		c := n.config(b)
+		n := nstest.NewNetwork(t)
+		before := n.Pod.Dump()
+		c := config(n, b)
 		preview, err := phase1.Plan(t.Context(), c)
 		if err != nil || len(preview.Steps) == 0 {
 			t.Fatalf("plan %v, %v; want steps", preview, err)
 		}
-		if err := difference(before, n.pod.Dump()); err != nil {
+		if err := difference(before, n.Pod.Dump()); err != nil {
 			t.Errorf("the plan changed the namespace: %v", err)
 		}
 		setup(t, c)
 		wired := settled(t, n)
 		setup(t, c)
-		if err := difference(wired, n.pod.Dump()); err != nil {
+		if err := difference(wired, n.Pod.Dump()); err != nil {
 			t.Errorf("the second Setup changed the namespace: %v", err)
 		}
 		if preview, err := phase1.Plan(t.Context(), c); err != nil || len(preview.Steps) > 0 {
@@ -491,12 +431,12 @@ func TestRepair(t *testing.T) {
 		},
 	}
 	eachBinding(t, func(t *testing.T, b infra.Binding) {
-		n := layNetwork(t)
-		before := n.pod.Dump()
-		c := n.config(b)
+		n := nstest.NewNetwork(t)
+		before := n.Pod.Dump()
+		c := config(n, b)
 		setup(t, c)
 		for _, damage := range damages[b.Kind()] {
-			n.pod.Exec(strings.Fields(damage)...)
+			n.Pod.Exec(strings.Fields(damage)...)
 			var drift *phase1.DriftError
 			if err := phase1.Check(t.Context(), c); !errors.As(err, &drift) {
 				t.Errorf("%s: check says %v, want a DriftError", damage, err)
@@ -508,7 +448,7 @@ func TestRepair(t *testing.T) {
 				t.Errorf("%s: after setup check says %v", damage, err)
 			}
 		}
-		n.pod.IP("link del eth0-tap")
+		n.Pod.IP("link del eth0-tap")
 		teardown(t, n, c, before)
 	})
 }
@@ -516,7 +456,7 @@ func TestRepair(t *testing.T) {
 // TestRestore lays what a simple pod has not, and wants all of it back.
 func TestRestore(t *testing.T) {
 	eachBinding(t, func(t *testing.T, b infra.Binding) {
-		n := layNetwork(t)
+		n := nstest.NewNetwork(t)
 		for _, line := range []string{
 			"link set eth0 alias the-pods-nic",
 			"addr add 10.244.1.8/24 dev eth0 label eth0:second",
@@ -533,18 +473,18 @@ func TestRestore(t *testing.T) {
 			"neigh add 10.244.1.66 lladdr 02:00:00:00:00:66 dev eth0 nud permanent",
 			"neigh add fd00:244:1::66 lladdr 02:00:00:00:00:66 dev eth0 nud permanent",
 		} {
-			n.pod.IP(line)
+			n.Pod.IP(line)
 		}
 		// The ptp plugin deletes the connected route.
-		n.pod.IP("route add 10.244.1.1 dev eth0 scope link")
-		n.pod.IP("route del 10.244.1.0/24 dev eth0 proto kernel src 10.244.1.7")
-		before := stable(n.pod.Dump())
-		c := n.config(b)
+		n.Pod.IP("route add 10.244.1.1 dev eth0 scope link")
+		n.Pod.IP("route del 10.244.1.0/24 dev eth0 proto kernel src 10.244.1.7")
+		before := stable(n.Pod.Dump())
+		c := config(n, b)
 		setup(t, c)
 		if err := phase1.Teardown(t.Context(), c); err != nil {
 			t.Fatal(err)
 		}
-		nstest.Eventually(t, func() error { return difference(before, stable(n.pod.Dump())) })
+		nstest.Eventually(t, func() error { return difference(before, stable(n.Pod.Dump())) })
 	})
 }
 
@@ -565,41 +505,41 @@ func stable(dump string) string {
 // TestShapes are NICs that are not like the usual one.
 func TestShapes(t *testing.T) {
 	t.Run("no addresses", func(t *testing.T) {
-		n := layNetwork(t)
-		n.pod.IP("addr flush dev eth0")
-		before := n.pod.Dump()
-		c := n.config(infra.Bridge{})
+		n := nstest.NewNetwork(t)
+		n.Pod.IP("addr flush dev eth0")
+		before := n.Pod.Dump()
+		c := config(n, infra.Bridge{})
 		setup(t, c)
 		if r := record(t, n); r.Port != "" || r.IPv4 != nil || r.IPv6 != nil || len(r.Warnings) == 0 {
 			t.Errorf("record %+v, want a wire without a responder, and a warning", r)
 		}
 		teardown(t, n, c, before)
 		var refused *infra.RefusedError
-		if err := phase1.Setup(t.Context(), n.config(infra.Masquerade{})); !errors.As(err, &refused) {
+		if err := phase1.Setup(t.Context(), config(n, infra.Masquerade{})); !errors.As(err, &refused) {
 			t.Errorf("masquerade: %v, want a RefusedError", err)
 		}
 	})
 	for _, family := range []string{"-4", "-6"} {
 		t.Run("only IPv"+family[1:], func(t *testing.T) {
 			eachBinding(t, func(t *testing.T, b infra.Binding) {
-				n := layNetwork(t)
+				n := nstest.NewNetwork(t)
 				other := map[string]string{"-4": "-6", "-6": "-4"}[family]
-				n.pod.IP(other + " addr flush dev eth0")
-				before := n.pod.Dump()
-				c := n.config(b)
+				n.Pod.IP(other + " addr flush dev eth0")
+				before := n.Pod.Dump()
+				c := config(n, b)
 				setup(t, c)
 				r := record(t, n)
 				if (r.IPv4 != nil) != (family == "-4") || (r.IPv6 != nil) != (family == "-6") {
 					t.Errorf("record has IPv4 %v and IPv6 %v", r.IPv4, r.IPv6)
 				}
-				launcher := serve(t, n)
+				launcher := n.Serve(t, nstest.LauncherUID)
 				g := boot(t, n, r)
 				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 				defer cancel()
 				if _, err := g.Configure(ctx, guest.Families{IPv4: family == "-4", IPv6: family == "-6"}); err != nil {
 					t.Fatal(err)
 				}
-				beyond := map[string]netip.Addr{"-4": beyond4, "-6": beyond6}[family]
+				beyond := map[string]netip.Addr{"-4": nstest.Beyond4, "-6": nstest.Beyond6}[family]
 				if _, err := g.Ping(ctx, beyond); err != nil {
 					t.Errorf("guest to %v: %v", beyond, err)
 				}
@@ -610,32 +550,32 @@ func TestShapes(t *testing.T) {
 	}
 	t.Run("jumbo, queues, long name", func(t *testing.T) {
 		eachBinding(t, func(t *testing.T, b infra.Binding) {
-			n := layNetwork(t)
-			n.world.IP("link set pod mtu 65535")
-			n.pod.IP("link set eth0 down")
-			n.pod.IP("link set eth0 name pod16477688c0e1 mtu 65535")
-			n.pod.IP("link set pod16477688c0e1 up")
+			n := nstest.NewNetwork(t)
+			n.World.IP("link set pod mtu 65535")
+			n.Pod.IP("link set eth0 down")
+			n.Pod.IP("link set eth0 name pod16477688c0e1 mtu 65535")
+			n.Pod.IP("link set pod16477688c0e1 up")
 			before := settled(t, n)
-			c := n.config(b)
+			c := config(n, b)
 			c.NIC, c.Queues = "pod16477688c0e1", 4
 			setup(t, c)
 			names := infra.NamesFor(c.NIC)
 			if got := linkField(t, n, names.Tap, "mtu"); got != "65521" {
 				t.Errorf("the tap's MTU is %s, want 65521", got)
 			}
-			if out := n.pod.IP("tuntap list"); !strings.Contains(out, names.Tap+": tap multi_queue vnet_hdr persist") {
+			if out := n.Pod.IP("tuntap list"); !strings.Contains(out, names.Tap+": tap multi_queue vnet_hdr persist") {
 				t.Errorf("taps:\n%s", out)
 			}
 			teardown(t, n, c, before)
 		})
 	})
 	t.Run("several NICs", func(t *testing.T) {
-		n := layNetwork(t)
-		n.world.IP("link add pod2 type veth peer name net1 netns " + n.pod.Name)
-		n.pod.IP("addr add 10.245.0.7/24 dev net1")
-		n.pod.IP("link set net1 up")
-		before := n.pod.Dump()
-		first, second := n.config(infra.Bridge{}), n.config(infra.Masquerade{})
+		n := nstest.NewNetwork(t)
+		n.World.IP("link add pod2 type veth peer name net1 netns " + n.Pod.Name)
+		n.Pod.IP("addr add 10.245.0.7/24 dev net1")
+		n.Pod.IP("link set net1 up")
+		before := n.Pod.Dump()
+		first, second := config(n, infra.Bridge{}), config(n, infra.Masquerade{})
 		second.NIC = "net1"
 		setup(t, first)
 		setup(t, second)
@@ -656,22 +596,22 @@ func TestShapes(t *testing.T) {
 
 // TestBadInput wants a clear error, and the namespace and the state directory as they were.
 func TestBadInput(t *testing.T) {
-	n := layNetwork(t)
-	n.pod.IP("route add 10.0.2.0/25 via 10.244.1.1")
+	n := nstest.NewNetwork(t)
+	n.Pod.IP("route add 10.0.2.0/25 via 10.244.1.1")
 	own, err := os.Open("/proc/self/ns/net")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer own.Close()
 	foreign := filepath.Join(t.TempDir(), "foreign")
-	if err := errors.Join(os.Mkdir(foreign, 0o755), os.Chown(foreign, launcherUID, 0)); err != nil {
+	if err := errors.Join(os.Mkdir(foreign, 0o755), os.Chown(foreign, nstest.LauncherUID, 0)); err != nil {
 		t.Fatal(err)
 	}
 	shared := filepath.Join(t.TempDir(), "shared")
 	if err := errors.Join(os.Mkdir(shared, 0o755), os.Chmod(shared, 0o777)); err != nil {
 		t.Fatal(err)
 	}
-	before := n.pod.Dump()
+	before := n.Pod.Dump()
 	field := func(name string) func(error) bool {
 		return func(err error) bool {
 			var f *cache.FieldError
@@ -709,7 +649,7 @@ func TestBadInput(t *testing.T) {
 		{"bad device", func(c *phase1.Config) { c.Device.PCIAddress = "1:2" }, field("device.pciAddress"), "0000:01:00.0"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			c := n.config(infra.Bridge{})
+			c := config(n, infra.Bridge{})
 			test.change(&c)
 			err := phase1.Setup(t.Context(), c)
 			if err == nil || !test.want(err) {
@@ -718,10 +658,10 @@ func TestBadInput(t *testing.T) {
 			if !strings.Contains(err.Error(), test.text) {
 				t.Errorf("error %q does not say %q", err, test.text)
 			}
-			if err := difference(before, n.pod.Dump()); err != nil {
+			if err := difference(before, n.Pod.Dump()); err != nil {
 				t.Errorf("the namespace was changed: %v", err)
 			}
-			if left, _ := os.ReadDir(n.state); len(left) > 0 {
+			if left, _ := os.ReadDir(n.State); len(left) > 0 {
 				t.Errorf("the state directory has %v", left)
 			}
 		})
@@ -732,37 +672,37 @@ func TestBadInput(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer os.Chmod("/dev/net/tun", 0o666)
-		err := phase1.Setup(t.Context(), n.config(infra.Bridge{}))
+		err := phase1.Setup(t.Context(), config(n, infra.Bridge{}))
 		if !errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), "/dev/net/tun") {
 			t.Errorf("error %v, want fs.ErrPermission for /dev/net/tun", err)
 		}
 	})
 	t.Run("wired by another", func(t *testing.T) {
-		setup(t, n.config(infra.Bridge{}))
-		c := n.config(infra.Bridge{})
+		setup(t, config(n, infra.Bridge{}))
+		c := config(n, infra.Bridge{})
 		c.State = t.TempDir()
 		if err := phase1.Setup(t.Context(), c); !errors.Is(err, infra.ErrWired) || !errors.Is(err, fs.ErrExist) {
 			t.Errorf("error %v, want ErrWired", err)
 		}
-		c = n.config(infra.Masquerade{})
+		c = config(n, infra.Masquerade{})
 		if err := phase1.Setup(t.Context(), c); !errors.Is(err, infra.ErrWired) {
 			t.Errorf("another binding: error %v, want ErrWired", err)
 		}
-		teardown(t, n, n.config(infra.Bridge{}), before)
+		teardown(t, n, config(n, infra.Bridge{}), before)
 	})
 	t.Run("names in use", func(t *testing.T) {
-		n.pod.IP("link add eth0-tap type bridge")
-		defer n.pod.IP("link del eth0-tap")
-		before := n.pod.Dump()
-		if err := phase1.Setup(t.Context(), n.config(infra.Bridge{})); !errors.Is(err, infra.ErrWired) {
+		n.Pod.IP("link add eth0-tap type bridge")
+		defer n.Pod.IP("link del eth0-tap")
+		before := n.Pod.Dump()
+		if err := phase1.Setup(t.Context(), config(n, infra.Bridge{})); !errors.Is(err, infra.ErrWired) {
 			t.Errorf("error %v, want ErrWired", err)
 		}
-		if err := difference(before, n.pod.Dump()); err != nil {
+		if err := difference(before, n.Pod.Dump()); err != nil {
 			t.Errorf("the namespace was changed: %v", err)
 		}
 	})
 	t.Run("waiting ends with the context", func(t *testing.T) {
-		lock, err := os.Open(n.pod.Path())
+		lock, err := os.Open(n.Pod.Path())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -770,7 +710,7 @@ func TestBadInput(t *testing.T) {
 		flock(t, lock)
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer cancel()
-		if err := phase1.Setup(ctx, n.config(infra.Bridge{})); !errors.Is(err, context.DeadlineExceeded) {
+		if err := phase1.Setup(ctx, config(n, infra.Bridge{})); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("error %v, want the context's", err)
 		}
 	})

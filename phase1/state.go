@@ -115,7 +115,7 @@ func (s *session) writeJournal(j infra.Journal) error {
 }
 
 func (s *session) removeJournal() error {
-	if err := s.dir.Remove(s.journalName()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := cache.RemoveFile(s.dir, s.journalName()); err != nil {
 		return fmt.Errorf("journal of NIC %s: %w", s.nic, err)
 	}
 	return nil

@@ -14,6 +14,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -39,16 +40,17 @@ var Require = os.Getenv("GUESTWIRE_REQUIRE") != ""
 func Need(t testing.TB, programs ...string) {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		skip(t, "no network namespace can be made: not root")
+		Skip(t, "no network namespace can be made: not root")
 	}
 	for _, p := range append([]string{"ip", "bridge", "tc", "nft"}, programs...) {
 		if _, err := exec.LookPath(p); err != nil {
-			skip(t, "no "+p+" on this machine")
+			Skip(t, "no "+p+" on this machine")
 		}
 	}
 }
 
-func skip(t testing.TB, why string) {
+// Skip skips the test, or fails it where nothing may be skipped.
+func Skip(t testing.TB, why string) {
 	t.Helper()
 	if Require {
 		t.Fatal(why)
@@ -218,9 +220,8 @@ type Process struct {
 // Start runs a program in the namespace as a user without capabilities until the test ends.
 func (n *Namespace) Start(uid int, args ...string) *Process {
 	n.t.Helper()
-	id := fmt.Sprint(uid)
 	p := &Process{Cmd: exec.Command("nsenter", append([]string{
-		"--net=" + n.Path(), "setpriv", "--reuid", id, "--regid", id, "--clear-groups",
+		"--net=" + n.Path(), "setpriv", "--reuid", strconv.Itoa(uid), "--regid", strconv.Itoa(uid), "--clear-groups",
 		"--bounding-set", "-all", "--inh-caps", "-all", "--no-new-privs", "--",
 	}, args...)...)}
 	p.Stdout, p.Stderr = &p.Output, &p.Output
