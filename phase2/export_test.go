@@ -1,0 +1,4 @@
+package phase2
+
+// ParseResolvConf is for tests.
+var ParseResolvConf = parseResolvConf

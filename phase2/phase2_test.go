@@ -1,0 +1,143 @@
+package phase2_test
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/netns"
+	"github.com/guestwire/guestwire/internal/nstest"
+	"github.com/guestwire/guestwire/phase1"
+	"github.com/guestwire/guestwire/phase2"
+)
+
+func TestMain(m *testing.M) { nstest.Main(m) }
+
+func write(t *testing.T, dir string, records ...cache.Record) {
+	t.Helper()
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	for _, r := range records {
+		if err := cache.Write(root, r); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func newRecord(name string) cache.Record {
+	return cache.Record{
+		Version: cache.Version, Name: name, Binding: cache.BindingBridge, Tap: name + "-tap", Queues: 1,
+		MAC: cache.MAC{2, 0, 0, 0, 0, 1}, MTU: 1500,
+	}
+}
+
+func TestOpen(t *testing.T) {
+	dir := t.TempDir()
+	if _, err := phase2.Open(filepath.Join(dir, "none")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("no directory: %v, want fs.ErrNotExist", err)
+	}
+	if _, err := phase2.Open(dir); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "Setup") {
+		t.Errorf("empty directory: %v, want fs.ErrNotExist and what to do", err)
+	}
+	write(t, dir, newRecord("net1"), newRecord("eth0"))
+	vm, err := phase2.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	elements, err := vm.Interfaces()
+	if err != nil || len(elements) != 2 || elements[0].Target.Dev != "eth0-tap" || elements[1].Target.Dev != "net1-tap" {
+		t.Errorf("elements %v, %v; want those of eth0 and net1", elements, err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "net1.json"), []byte(`{"version": 1, "name": "net1", "queues": "many"}`), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	_, err = phase2.Open(dir)
+	var file *cache.FileError
+	if !errors.As(err, &file) || !strings.Contains(err.Error(), "net1.json") || !strings.Contains(err.Error(), "queues") {
+		t.Errorf("damaged record: %v, want the file and the field", err)
+	}
+}
+
+func TestServeWithoutResponder(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, newRecord("eth0"))
+	vm, err := phase2.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	served := make(chan error)
+	go func() { served <- vm.Serve(ctx) }()
+	select {
+	case err := <-served:
+		t.Fatalf("Serve ended by itself: %v", err)
+	case <-time.After(20 * time.Millisecond):
+	}
+	cancel()
+	if err := <-served; err != nil {
+		t.Errorf("Serve: %v", err)
+	}
+}
+
+func TestServeErrors(t *testing.T) {
+	n := nstest.NewNetwork(t)
+	c := phase1.Config{NetNS: n.Pod.File, NIC: "eth0", Binding: infra.Bridge{}, State: n.State}
+	if err := phase1.Setup(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	vm, err := phase2.Open(n.State)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := vm.Serve(t.Context()); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("in another namespace: %v, want fs.ErrNotExist", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	first := make(chan error, 1)
+	go func() { first <- netns.Do(n.Pod.File, func() error { return vm.Serve(ctx) }) }()
+	nstest.Eventually(t, func() error {
+		second, stop := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		defer stop()
+		err := netns.Do(n.Pod.File, func() error { return vm.Serve(second) })
+		if !errors.Is(err, syscall.EBUSY) {
+			return errors.New("a second one can serve")
+		}
+		return nil
+	})
+	cancel()
+	if err := <-first; err != nil {
+		t.Errorf("Serve: %v", err)
+	}
+}
+
+func TestResolvConf(t *testing.T) {
+	got := phase2.ParseResolvConf([]byte(`# comment
+nameserver 192.0.2.1
+nameserver 127.0.0.53
+nameserver fe80::1%eth0
+nameserver not-an-address
+; another
+domain old.example
+search a.example b.example.
+options ndots:5
+`))
+	want := cache.DNS{
+		Servers: []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("fe80::1%eth0")},
+		Search:  []string{"a.example", "b.example."},
+	}
+	if len(got.Servers) != 2 || got.Servers[0] != want.Servers[0] || got.Servers[1] != want.Servers[1] || strings.Join(got.Search, " ") != strings.Join(want.Search, " ") {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}

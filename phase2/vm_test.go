@@ -1,0 +1,122 @@
+package phase2_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/netns"
+	"github.com/guestwire/guestwire/internal/nstest"
+	"github.com/guestwire/guestwire/internal/vm"
+	"github.com/guestwire/guestwire/phase1"
+	"github.com/guestwire/guestwire/phase2"
+)
+
+// TestLibvirt gives a pod's network to a Linux guest under an unprivileged libvirt, with the launcher
+// serving it, and judges by who answers.
+func TestLibvirt(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it boots a guest by emulation: not with -short")
+	}
+	nstest.Need(t)
+	if err := vm.Missing(); err != nil {
+		nstest.Skip(t, "no guest can be booted: "+err.Error())
+	}
+	uid, gid, err := vm.LibvirtUser()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, b := range []infra.Binding{infra.Bridge{}, infra.Masquerade{}} {
+		t.Run(b.Kind(), func(t *testing.T) {
+			n := nstest.NewNetwork(t)
+			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+			defer cancel()
+			c := phase1.Config{
+				NetNS: n.Pod.File, NIC: "eth0", Binding: b, State: n.State,
+				Owner: infra.Owner{UID: uint32(uid), GID: uint32(gid)},
+			}
+			if err := phase1.Setup(ctx, c); err != nil {
+				t.Fatal(err)
+			}
+			launcher := n.Serve(t, uid)
+			network, err := phase2.Open(n.State)
+			if err != nil {
+				t.Fatal(err)
+			}
+			elements, err := network.Interfaces()
+			if err != nil {
+				t.Fatal(err)
+			}
+			xml, err := elements[0].Marshal()
+			if err != nil {
+				t.Fatal(err)
+			}
+			g, err := vm.BootLibvirt(ctx, vm.Config{NetNS: n.Pod.File, UID: uid, GID: gid, Name: "guest1"}, xml)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() {
+				if err := g.Destroy(); err != nil {
+					t.Error(err)
+				}
+			}()
+
+			r := network.Records()[0]
+			lease4, err := g.Lease4(ctx, "eth0")
+			if err != nil {
+				t.Fatalf("%v\n%s", err, launcher.Output.String())
+			}
+			lease6, err := g.Lease6(ctx, "eth0")
+			if err != nil {
+				t.Fatalf("%v\n%s", err, launcher.Output.String())
+			}
+			if lease4["ip"] != r.IPv4.Address.Addr().String() || lease4["mask"] != fmt.Sprint(r.IPv4.Address.Bits()) || lease4["mtu"] != "1450" {
+				t.Errorf("DHCPv4 lease %v, want %v", lease4, r.IPv4.Address)
+			}
+			if a, err := netip.ParseAddr(lease6["ip6_address"]); err != nil || a != r.IPv6.Address {
+				t.Errorf("DHCPv6 lease %v, want %v", lease6, r.IPv6.Address)
+			}
+			routes, err := g.Until(ctx, "ip -6 route | grep ^default")
+			if err != nil || !strings.Contains(routes, "via "+r.IPv6.Router.Address.String()) {
+				t.Errorf("IPv6 default route %q, %v; want one via %v", routes, err, r.IPv6.Router.Address)
+			}
+			for _, to := range []netip.Addr{nstest.Gateway4, nstest.Gateway6, nstest.Beyond4, nstest.Beyond6} {
+				if err := g.Ping(ctx, to); err != nil {
+					t.Errorf("guest to %v: %v", to, err)
+				}
+			}
+			for _, to := range []netip.Addr{nstest.Pod4, nstest.Pod6} {
+				answer, err := ask(n.World, netip.AddrPortFrom(to, vm.AnswerPort))
+				if err != nil || answer.Guest != "guest1" || answer.Peer.Addr() != nstest.Gateway(to) {
+					t.Errorf("world to %v: %+v, %v; want guest1 to answer and to see %v", to, answer, err, nstest.Gateway(to))
+				}
+			}
+			status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", launcher.Process.Pid))
+			if err != nil || !strings.Contains(string(status), "CapEff:\t0000000000000000") {
+				t.Errorf("the launcher has capabilities, %v:\n%s", err, status)
+			}
+			if err := phase1.Check(ctx, c); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func ask(from *nstest.Namespace, to netip.AddrPort) (answer vm.Answer, err error) {
+	var conn net.Conn
+	err = netns.Do(from.File, func() (err error) {
+		conn, err = net.DialTimeout("tcp", to.String(), 5*time.Second)
+		return err
+	})
+	if err != nil {
+		return vm.Answer{}, err
+	}
+	defer conn.Close()
+	return vm.ReadAnswer(conn)
+}
