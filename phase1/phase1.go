@@ -125,7 +125,7 @@ func Setup(ctx context.Context, c Config) error {
 		return err
 	}
 	return c.do(ctx, createState, func(s *session) error {
-		plan, now, err := s.plan(c.spec())
+		plan, now, err := s.plan(ctx, c.spec())
 		if err != nil {
 			return err
 		}
@@ -158,7 +158,7 @@ func Plan(ctx context.Context, c Config) (*Preview, error) {
 	}
 	var preview *Preview
 	err := c.do(ctx, previewState, func(s *session) error {
-		plan, now, err := s.plan(c.spec())
+		plan, now, err := s.plan(ctx, c.spec())
 		if err != nil {
 			return err
 		}
@@ -364,7 +364,7 @@ func lock(ctx context.Context, ns *os.File) (func(), error) {
 
 // plan computes the wiring from the namespace as it was found, by the journal if there is one, and
 // says how the namespace is now.
-func (s *session) plan(spec infra.Spec) (*infra.Plan, infra.Snapshot, error) {
+func (s *session) plan(ctx context.Context, spec infra.Spec) (*infra.Plan, infra.Snapshot, error) {
 	journal, err := s.readJournal()
 	if err != nil {
 		return nil, infra.Snapshot{}, err
@@ -380,7 +380,7 @@ func (s *session) plan(spec infra.Spec) (*infra.Plan, infra.Snapshot, error) {
 			return nil, infra.Snapshot{}, fmt.Errorf("NIC %s: %w with the %s binding: Teardown first", spec.NIC, infra.ErrWired, journal.Spec.Binding.Kind())
 		}
 		found = journal.Found
-	} else if err := s.complete(&found, spec); err != nil {
+	} else if err := s.complete(ctx, &found, spec); err != nil {
 		return nil, infra.Snapshot{}, err
 	}
 	plan, err := infra.NewPlan(found, spec)
@@ -388,7 +388,7 @@ func (s *session) plan(spec infra.Spec) (*infra.Plan, infra.Snapshot, error) {
 }
 
 // complete finds out what a first plan needs besides what lies in the namespace.
-func (s *session) complete(found *infra.Snapshot, spec infra.Spec) error {
+func (s *session) complete(ctx context.Context, found *infra.Snapshot, spec infra.Spec) error {
 	if _, bridge := spec.Binding.(infra.Bridge); !bridge {
 		return nil
 	}
@@ -402,7 +402,7 @@ func (s *session) complete(found *infra.Snapshot, spec infra.Spec) error {
 		return nil // NewPlan says so
 	}
 	for _, gateway := range infra.Gateways6(*found, nic) {
-		neighbour, ok, err := s.ns.Resolve(nic.Index, gateway)
+		neighbour, ok, err := s.ns.Resolve(ctx, nic.Index, gateway)
 		if err != nil {
 			return err
 		}

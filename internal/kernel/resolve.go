@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 	"time"
@@ -12,19 +13,18 @@ import (
 )
 
 // Resolve asks for the MAC of a neighbour as any packet to it would (ip neigh add ... use), and
-// waits up to a second for the answer.
-func (n *Namespace) Resolve(link int, address netip.Addr) (infra.Neighbour, bool, error) {
-	head := ndMsg{family: family(address), index: uint32(link), flags: unix.NTF_USE}
-	ask := request(unix.RTM_NEWNEIGH, put, head, nl.NewRtAttr(unix.NDA_DST, address.AsSlice()))
-	failures, err := n.route.send([][]byte{ask.Serialize()}, 0)
-	if err == nil && len(failures) > 0 {
-		err = failures[0].err
-	}
-	if err != nil {
-		return infra.Neighbour{}, false, fmt.Errorf("ask for neighbour %v: %w", address, err)
-	}
-	wait := time.Millisecond
-	for waited := time.Duration(0); waited < resolveTime; waited += wait {
+// waits up to three seconds for the answer: as long as the namespace's own address may be
+// tentative, and the kernel repeats the question.
+func (n *Namespace) Resolve(ctx context.Context, link int, address netip.Addr) (infra.Neighbour, bool, error) {
+	var asked time.Time
+	end := time.Now().Add(3 * time.Second)
+	for wait := time.Millisecond; time.Now().Before(end); wait = min(2*wait, 20*time.Millisecond) {
+		if time.Since(asked) > time.Second {
+			asked = time.Now()
+			if err := n.ask(link, address); err != nil {
+				return infra.Neighbour{}, false, fmt.Errorf("ask for neighbour %v: %w", address, err)
+			}
+		}
 		var s infra.Snapshot
 		if err := n.neighbours(&s); err != nil {
 			return infra.Neighbour{}, false, fmt.Errorf("look for neighbour %v: %w", address, err)
@@ -34,9 +34,21 @@ func (n *Namespace) Resolve(link int, address netip.Addr) (infra.Neighbour, bool
 				return e, true, nil
 			}
 		}
-		time.Sleep(wait)
+		select {
+		case <-ctx.Done():
+			return infra.Neighbour{}, false, fmt.Errorf("wait for neighbour %v: %w", address, context.Cause(ctx))
+		case <-time.After(wait):
+		}
 	}
 	return infra.Neighbour{}, false, nil
 }
 
-const resolveTime = time.Second
+func (n *Namespace) ask(link int, address netip.Addr) error {
+	head := ndMsg{family: family(address), index: uint32(link), flags: unix.NTF_USE}
+	question := request(unix.RTM_NEWNEIGH, put, head, nl.NewRtAttr(unix.NDA_DST, address.AsSlice()))
+	failures, err := n.route.send([][]byte{question.Serialize()}, 0)
+	if err == nil && len(failures) > 0 {
+		err = failures[0].err
+	}
+	return err
+}

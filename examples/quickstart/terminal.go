@@ -1,0 +1,49 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/infra"
+)
+
+// coloured says whether somebody looks (https://no-color.org).
+var coloured = func() bool {
+	if os.Getenv("NO_COLOR") != "" {
+		return false
+	}
+	_, err := unix.IoctlGetTermios(int(os.Stdout.Fd()), unix.TCGETS)
+	return err == nil
+}()
+
+func paint(code, text string) string {
+	if !coloured {
+		return text
+	}
+	return "\x1b[" + code + "m" + text + "\x1b[0m"
+}
+
+func green(text string) string { return paint("32;1", text) }
+func red(text string) string   { return paint("31;1", text) }
+func bold(text string) string  { return paint("1", text) }
+func dim(text string) string   { return paint("2", text) }
+
+func title(b infra.Binding) {
+	what := map[string]string{"bridge": "the guest is the pod", "masquerade": "the guest is behind the pod"}[b.Kind()]
+	fmt.Printf("\n%s\n", bold(fmt.Sprintf("== %s binding: %s ==", b.Kind(), what)))
+}
+
+// step is something that has held.
+func step(format string, args ...any) {
+	fmt.Println(green("✓"), fmt.Sprintf(format, args...))
+}
+
+// quote shows what a program would print.
+func quote(text string) {
+	for line := range strings.Lines(text) {
+		fmt.Println("    " + dim(strings.ReplaceAll(strings.TrimRight(line, "\n"), "\t", "  ")))
+	}
+}
