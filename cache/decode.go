@@ -25,7 +25,7 @@ func decode(path string, raw json.RawMessage, v reflect.Value) error {
 		return decodeStruct(path, raw, v)
 	case v.Kind() == reflect.Slice:
 		var items []json.RawMessage
-		if err := json.Unmarshal(raw, &items); err != nil {
+		if err := json.Unmarshal(raw, &items); err != nil || items == nil {
 			return &FieldError{Field: path, Reason: "want a list"}
 		}
 		v.Set(reflect.MakeSlice(v.Type(), len(items), len(items)))

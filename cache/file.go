@@ -128,7 +128,7 @@ func List(dir *os.Root) ([]Record, error) {
 	var records []Record
 	for _, entry := range entries {
 		nic, ok := strings.CutSuffix(entry.Name(), suffix)
-		if !ok || strings.HasPrefix(nic, ".") {
+		if !ok || strings.HasPrefix(entry.Name(), ".") {
 			continue
 		}
 		r, err := Read(dir, nic)

@@ -74,13 +74,13 @@ type Spec struct {
 
 // specDocument is Spec in JSON: the binding is an object with one member, its kind.
 type specDocument struct {
-	NIC     string                     `json:"nic,omitempty"`
-	Binding map[string]json.RawMessage `json:"binding,omitempty"`
-	Owner   Owner                      `json:"owner,omitzero"`
-	Queues  int                        `json:"queues,omitempty"`
-	DNS     *cache.DNS                 `json:"dns,omitempty"`
-	Options cache.Options              `json:"options,omitzero"`
-	Device  cache.Device               `json:"device,omitzero"`
+	NIC     string          `json:"nic,omitempty"`
+	Binding json.RawMessage `json:"binding,omitempty"`
+	Owner   Owner           `json:"owner,omitzero"`
+	Queues  int             `json:"queues,omitempty"`
+	DNS     *cache.DNS      `json:"dns,omitempty"`
+	Options cache.Options   `json:"options,omitzero"`
+	Device  cache.Device    `json:"device,omitzero"`
 }
 
 // MarshalJSON writes the binding as an object with one member, such as {"bridge": {}}.
@@ -91,7 +91,9 @@ func (s Spec) MarshalJSON() ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		doc.Binding = map[string]json.RawMessage{s.Binding.Kind(): b}
+		if doc.Binding, err = json.Marshal(map[string]json.RawMessage{s.Binding.Kind(): b}); err != nil {
+			return nil, err
+		}
 	}
 	return json.Marshal(doc)
 }
@@ -103,10 +105,13 @@ func (s *Spec) UnmarshalJSON(text []byte) error {
 		return err
 	}
 	spec := Spec{NIC: doc.NIC, Owner: doc.Owner, Queues: doc.Queues, DNS: doc.DNS, Options: doc.Options, Device: doc.Device}
-	if len(doc.Binding) > 1 {
-		return &cache.FieldError{Field: "binding", Reason: `want one member, such as {"bridge": {}}`}
+	var kinds map[string]json.RawMessage
+	if len(doc.Binding) > 0 {
+		if err := json.Unmarshal(doc.Binding, &kinds); err != nil || len(kinds) != 1 {
+			return &cache.FieldError{Field: "binding", Reason: `want an object with one member, such as {"bridge": {}}`}
+		}
 	}
-	for kind, raw := range doc.Binding {
+	for kind, raw := range kinds {
 		b, err := NewBinding(kind)
 		if err != nil {
 			return err

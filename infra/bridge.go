@@ -41,6 +41,9 @@ func (p *Plan) bridge(nic Link, spec Spec) error {
 		if a.Link == nic.Index {
 			a.Link = newHolder
 			p.wired.addresses = append(p.wired.addresses, a)
+			if a.Prefix.Addr().Is6() {
+				p.enableIPv6()
+			}
 		}
 	}
 	p.hand(&p.Record, nic)

@@ -14,7 +14,11 @@ import (
 func (p *Plan) masquerade(nic Link, spec Spec, b Masquerade) error {
 	v4, v6 := addressesOf(p.found, nic)
 	if len(v4)+len(v6) == 0 {
-		return &RefusedError{NIC: nic.Name, Binding: b.Kind(), Reason: "it has no address to hide a guest behind", Instead: Bridge{}.Kind()}
+		refused := &RefusedError{NIC: nic.Name, Binding: b.Kind(), Reason: "it has no address to hide a guest behind"}
+		if bridgeable(nic) == nil {
+			refused.Instead = Bridge{}.Kind()
+		}
+		return refused
 	}
 	if !b.MAC.IsZero() && !b.MAC.Unicast() {
 		return &cache.FieldError{Field: "binding.masquerade.mac", Reason: fmt.Sprintf("%v is no station's address", b.MAC)}
@@ -27,7 +31,6 @@ func (p *Plan) masquerade(nic Link, spec Spec, b Masquerade) error {
 
 	br := p.created(nic, newBridge, p.names.Bridge, "bridge", min(nic.MTU, cache.MaxMTU))
 	br.MAC = deriveMAC(nic, "bridge")
-	p.wired.sysctls = map[string]string{}
 
 	var guests []netip.Addr
 	if len(v4) > 0 {
@@ -63,6 +66,7 @@ func (p *Plan) masquerade(nic Link, spec Spec, b Masquerade) error {
 		}
 		p.address(br, netip.PrefixFrom(gateway, b.IPv6.Bits()), ScopeUniverse)
 		p.address(br, netip.PrefixFrom(br.MAC.LinkLocal(), 64), ScopeLink)
+		p.enableIPv6()
 		p.forward6(nic)
 	}
 	for _, f := range []struct {

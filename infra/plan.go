@@ -74,6 +74,7 @@ func NewPlan(found Snapshot, spec Spec) (*Plan, error) {
 		return nil, err
 	}
 	p := &Plan{names: names, spec: spec, found: found}
+	p.wired.sysctls = map[string]string{}
 	var err error
 	switch b := spec.Binding.(type) {
 	case Bridge:
@@ -205,13 +206,18 @@ const minMTUIPv6 = 1280
 func (p *Plan) warnings(nic Link) []string {
 	var w []string
 	if len(p.found.Rules) > 0 {
-		w = append(w, fmt.Sprintf("%d policy rules stay in the namespace: a guest cannot learn them by DHCP", len(p.found.Rules)))
+		w = append(w, fmt.Sprintf("the namespace's own policy rules (%d) stay there: a guest cannot learn them by DHCP", len(p.found.Rules)))
 	}
 	tables := map[uint32]bool{}
 	for _, r := range p.found.Routes {
 		if r.Uses(nic.Index) && r.Table != TableMain && !tables[r.Table] {
 			tables[r.Table] = true
 			w = append(w, fmt.Sprintf("the routes of table %d through %s are not the guest's: it learns those of table main", r.Table, nic.Name))
+		}
+	}
+	for _, r := range p.found.Routes {
+		if other, ok := p.found.link(r.Link); ok && other.Index != nic.Index && r.Default() && r.Table == TableMain && !strings.HasPrefix(other.Alias, Mark("")) {
+			w = append(w, fmt.Sprintf("%s has a default route too, which is not this interface's", other.Name))
 		}
 	}
 	if nic.MTU > cache.MaxMTU {
@@ -222,13 +228,25 @@ func (p *Plan) warnings(nic Link) []string {
 
 // SysctlPaths are the values a Snapshot needs for the binding, with slashes, below /proc/sys.
 func SysctlPaths(nic string, b Binding) []string {
+	paths := []string{noIPv6}
 	if _, ok := b.(Masquerade); ok {
-		return []string{forwarding6, acceptRA(nic)}
+		paths = append(paths, forwarding6, acceptRA(nic))
 	}
-	return nil
+	return paths
 }
 
-const forwarding6 = "net/ipv6/conf/all/forwarding"
+const (
+	forwarding6 = "net/ipv6/conf/all/forwarding"
+	noIPv6      = "net/ipv6/conf/default/disable_ipv6"
+)
+
+// enableIPv6 lets new links have IPv6 if the NIC has it: some container engines switch it on for
+// the NIC alone.
+func (p *Plan) enableIPv6() {
+	if p.found.Sysctls[noIPv6] == "1" {
+		p.wired.sysctls[noIPv6] = "0"
+	}
+}
 
 func acceptRA(nic string) string { return "net/ipv6/conf/" + nic + "/accept_ra" }
 

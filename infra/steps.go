@@ -93,14 +93,14 @@ func steps(now Snapshot, want wiring, names Names, nic int, whole bool) ([]Op, e
 		}
 	}
 	s.dropLinks()
-	s.newTaps()
 	// Forwarding comes last: switching it on deletes the routes that came by router advertisement,
 	// unless accept_ra is 2 already.
-	for _, path := range []string{acceptRA(names.NIC), forwarding6} {
+	for _, path := range []string{noIPv6, acceptRA(names.NIC), forwarding6} {
 		if value, wanted := s.want.sysctls[path]; wanted && now.Sysctls[path] != value {
 			s.add(SysctlSet{path, value})
 		}
 	}
+	s.newTaps()
 	var err error
 	if _, there := now.link(nic); there {
 		s.strip()
@@ -252,7 +252,8 @@ func (s *stepper) inScope(index int) bool {
 // the link's state as well, but then nobody could see it in the plan.
 func (s *stepper) strip() {
 	for _, r := range s.now.Routes {
-		if r.Protocol != ProtocolKernel && s.routeInScope(r) && !s.wantsRoute(r) {
+		// The kernel's own go with their addresses; one whose address stays does not.
+		if (r.Protocol != ProtocolKernel || s.implied(r)) && s.routeInScope(r) && !s.wantsRoute(r) {
 			s.add(RouteDel{s.linkName(r.Link), r, hopNames(r, s.linkName)})
 		}
 	}
@@ -263,10 +264,28 @@ func (s *stepper) strip() {
 	}
 	// The last one first: an IPv4 address takes those of its network that came after it along.
 	for _, a := range slices.Backward(s.now.Addresses) {
-		if s.inScope(a.Link) && !slices.ContainsFunc(s.want.addresses, a.same) {
+		if s.inScope(a.Link) && !s.stays(a) {
 			s.add(AddressDel{s.linkName(a.Link), a})
 		}
 	}
+}
+
+// stays says whether an address that is there is as wanted. Where one is missing, the others of its
+// link and family are added anew with it, as the kernel lists them in the order of their coming.
+func (s *stepper) stays(a Address) bool {
+	var now, want []Address
+	like := func(b Address) bool { return b.Link == a.Link && b.Prefix.Addr().Is4() == a.Prefix.Addr().Is4() }
+	for _, b := range s.want.addresses {
+		if like(b) {
+			want = append(want, b)
+		}
+	}
+	for _, b := range s.now.Addresses {
+		if like(b) && slices.ContainsFunc(want, b.same) {
+			now = append(now, b)
+		}
+	}
+	return slices.ContainsFunc(now, a.same) && slices.EqualFunc(now, want, Address.same)
 }
 
 func (s *stepper) routeInScope(r Route) bool {
@@ -358,7 +377,7 @@ func (s *stepper) newLinks() {
 		if now.Alias != want.Alias {
 			set.Alias = want.Alias
 		}
-		if now.AddrGen != want.AddrGen {
+		if now.AddrGen != want.AddrGen && want.AddrGen != AddrGenNoIPv6 { // that comes with the MTU
 			set.AddrGen = &want.AddrGen
 		}
 		if !set.empty() {
@@ -425,7 +444,7 @@ func (s *stepper) up(want Link) {
 func (s *stepper) addresses() {
 	for _, i := range addingOrder(s.want.addresses) {
 		a := s.want.addresses[i]
-		if !s.inScope(a.Link) || slices.ContainsFunc(s.now.Addresses, a.same) {
+		if !s.inScope(a.Link) || slices.ContainsFunc(s.now.Addresses, a.same) && s.stays(a) {
 			continue
 		}
 		name := s.newName(a.Link)

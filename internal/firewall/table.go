@@ -1,6 +1,6 @@
 // Package firewall holds nftables rules as values. It is pure: internal/kernel sends them.
 //
-// The text of a table is what nft(8) would read, and what nft list prints but for the comments.
+// The text of a table is what nft(8) reads.
 package firewall
 
 import (

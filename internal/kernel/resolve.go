@@ -13,11 +13,11 @@ import (
 )
 
 // Resolve asks for the MAC of a neighbour as any packet to it would (ip neigh add ... use), and
-// waits up to three seconds for the answer: as long as the namespace's own address may be
-// tentative, and the kernel repeats the question.
+// waits up to five seconds for the answer: the namespace's own address may still be
+// tentative, and a new link mute.
 func (n *Namespace) Resolve(ctx context.Context, link int, address netip.Addr) (infra.Neighbour, bool, error) {
 	var asked time.Time
-	end := time.Now().Add(3 * time.Second)
+	end := time.Now().Add(5 * time.Second)
 	for wait := time.Millisecond; time.Now().Before(end); wait = min(2*wait, 20*time.Millisecond) {
 		if time.Since(asked) > time.Second {
 			asked = time.Now()

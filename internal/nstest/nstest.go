@@ -137,20 +137,32 @@ func (n *Namespace) IP(line string) string {
 	return Run(n.t, "ip", append([]string{"-n", n.Name}, strings.Fields(line)...)...)
 }
 
+// Settle waits until the kernel has taken notice that the link has a carrier.
+func (n *Namespace) Settle(link string) {
+	n.t.Helper()
+	Eventually(n.t, func() error {
+		if out := n.IP("-br link show dev " + link); !strings.Contains(out, " UP ") {
+			return errors.New(out)
+		}
+		return nil
+	})
+}
+
 // Dump is what an administrator sees of the namespace: everything that a wiring could change.
 func (n *Namespace) Dump() string {
 	n.t.Helper()
-	var b strings.Builder
-	for _, line := range []string{
-		"ip -d link", "ip -d addr", "ip -d route show table all", "ip -6 -d route show table all",
-		"ip rule", "ip -6 rule", "ip neigh show nud permanent", "bridge link", "tc qdisc", "nft list ruleset",
-		"sysctl net.ipv4.ip_forward net.ipv6.conf.all.forwarding",
-		"sysctl -a -r net\\.ipv[46]\\.conf\\..*\\.(forwarding|arp_ignore|rp_filter|accept_ra|addr_gen_mode|disable_ipv6|route_localnet)$",
-	} {
-		fmt.Fprintf(&b, "# %s\n%s", line, n.Exec(strings.Fields(line)...))
-	}
-	return timers.ReplaceAllString(b.String(), "_timer")
+	return timers.ReplaceAllString(n.Exec("sh", "-c", dump), "_timer")
 }
+
+// dump prints everything that a wiring could change.
+const dump = `set -e
+for command in "ip -d link" "ip -d addr" "ip -d route show table all" "ip -6 -d route show table all" \
+	"ip rule" "ip -6 rule" "ip neigh show nud permanent" "bridge link" "tc qdisc" "nft list ruleset" \
+	"sysctl net.ipv4.ip_forward net.ipv6.conf.all.forwarding net.ipv6.conf.default.disable_ipv6"; do
+	echo "# $command"
+	$command
+done
+sysctl -a -r 'net\.ipv[46]\.conf\..*\.(forwarding|arp_ignore|rp_filter|accept_ra|addr_gen_mode|disable_ipv6|route_localnet)$'`
 
 // timers of bridges run all the time.
 var timers = regexp.MustCompile(`_timer +[0-9.]+`)

@@ -49,6 +49,8 @@ func NewNetwork(t testing.TB) Network {
 	n.Pod.IP("addr add fd00:244:1::7/64 dev eth0")
 	n.Pod.IP("route add default via 10.244.1.1")
 	n.Pod.IP("route add default via fd00:244:1::1")
+	n.Pod.Settle("eth0")
+	n.World.Settle("pod")
 	return n
 }
 

@@ -1,0 +1,348 @@
+package cache
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"net/netip"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+// full is a record with a value in every field.
+func full() Record {
+	ip, pfx := netip.MustParseAddr, netip.MustParsePrefix
+	return Record{
+		Version: Version, Name: "eth0", Binding: BindingBridge, Tap: "eth0-tap", Queues: 4,
+		Port: "eth0-dhcp", PortMAC: MAC{2, 0, 0, 0, 0, 9}, MAC: MAC{2, 0, 0, 0, 0, 7}, MTU: 1450,
+		IPv4: &IPv4{
+			Address: pfx("10.244.1.7/24"), Server: ip("10.244.1.1"), Gateway: ip("10.244.1.1"),
+			Routes: []Route{{Destination: pfx("10.9.9.9/32")}, {Destination: pfx("0.0.0.0/0"), Gateway: ip("10.244.1.1")}},
+		},
+		IPv6: &IPv6{
+			Address: ip("fd00::7"), OnLink: []netip.Prefix{pfx("fd00::/64")},
+			Router: &Router{Address: ip("fe80::1"), MAC: MAC{2, 0, 0, 0, 0, 1}, Default: true, Routes: []netip.Prefix{pfx("fd01::/48")}},
+		},
+		Neighbours: []Neighbour{{Address: ip("fe80::1"), MAC: MAC{2, 0, 0, 0, 0, 1}}},
+		DNS:        &DNS{Servers: []netip.Addr{ip("10.96.0.10"), ip("fe80::53%eth0")}, Search: []string{"a.b"}},
+		Options: Options{
+			Hostname: "vm1", LeaseSeconds: 3600, NTP: []netip.Addr{ip("10.96.0.11")}, TFTPServer: "10.96.0.12",
+			BootFile: "pxelinux.0", BootFileURL: "http://boot/ipxe", Private: map[uint8]string{224: "a", 254: "b"},
+		},
+		Device: Device{
+			Model: "virtio", Driver: "qemu", BootOrder: 1, ROM: "/usr/share/rom.bin", PCIAddress: "0000:01:00.0",
+			ACPIIndex: 7, Alias: "ua-eth0", LinkState: "down",
+		},
+		Warnings: []string{"a sentence"},
+	}
+}
+
+// least is a record with nothing that can be left out.
+func least() Record {
+	return Record{Version: Version, Name: "eth0", Binding: BindingMasquerade, Tap: "eth0-tap", Queues: 1, MAC: MAC{2, 0, 0, 0, 0, 7}, MTU: 1500}
+}
+
+func TestRoundTrip(t *testing.T) {
+	for name, r := range map[string]Record{"full": full(), "least": least()} {
+		text, err := Encode(r)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		have, err := Decode(text)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if !reflect.DeepEqual(have, r) {
+			t.Errorf("%s: %+v, want %+v", name, have, r)
+		}
+	}
+}
+
+// TestFull keeps full() full: a new field must be in it, and with that in the tests.
+func TestFull(t *testing.T) {
+	var check func(path string, v reflect.Value)
+	check = func(path string, v reflect.Value) {
+		if v.IsZero() && path != ".Options.Disabled" && path != ".IPv4.Routes[].Gateway" {
+			t.Errorf("full()%s is zero", path)
+		}
+		switch {
+		case v.Kind() == reflect.Pointer && !v.IsNil():
+			check(path, v.Elem())
+		case v.Kind() == reflect.Struct && v.Type().PkgPath() == reflect.TypeFor[Record]().PkgPath():
+			for i := range v.NumField() {
+				check(path+"."+v.Type().Field(i).Name, v.Field(i))
+			}
+		case v.Kind() == reflect.Slice:
+			for i := range v.Len() {
+				check(path+"[]", v.Index(i))
+			}
+		}
+	}
+	check("", reflect.ValueOf(full()))
+}
+
+// TestValidate spoils one field after the other; the error names it.
+func TestValidate(t *testing.T) {
+	ip, pfx := netip.MustParseAddr, netip.MustParsePrefix
+	long := strings.Repeat("x", 256)
+	for _, c := range []struct {
+		field string
+		spoil func(*Record)
+	}{
+		{"version", func(r *Record) { r.Version = 0 }},
+		{"version", func(r *Record) { r.Version = Version + 1 }},
+		{"name", func(r *Record) { r.Name = "" }},
+		{"name", func(r *Record) { r.Name = "sixteencharacter" }},
+		{"name", func(r *Record) { r.Name = "a/b" }},
+		{"name", func(r *Record) { r.Name = "." }},
+		{"name", func(r *Record) { r.Name = ".." }},
+		{"name", func(r *Record) { r.Name = "eth0\n" }},
+		{"name", func(r *Record) { r.Name = "eth 0" }},
+		{"tap", func(r *Record) { r.Tap = "" }},
+		{"tap", func(r *Record) { r.Tap = "ä" }},
+		{"binding", func(r *Record) { r.Binding = "" }},
+		{"binding", func(r *Record) { r.Binding = "redirect" }},
+		{"queues", func(r *Record) { r.Queues = 0 }},
+		{"queues", func(r *Record) { r.Queues = MaxQueues + 1 }},
+		{"mac", func(r *Record) { r.MAC = MAC{} }},
+		{"mac", func(r *Record) { r.MAC[0] |= 1 }},
+		{"mtu", func(r *Record) { r.MTU = MinMTU - 1 }},
+		{"mtu", func(r *Record) { r.MTU = MaxMTU + 1 }},
+		{"port", func(r *Record) { r.Port = "a b" }},
+		{"port", func(r *Record) { r.Port = r.Tap }},
+		{"port", func(r *Record) { r.Options.Disabled = true }},
+		{"portMAC", func(r *Record) { r.PortMAC = MAC{} }},
+		{"portMAC", func(r *Record) { r.PortMAC = r.MAC }},
+		{"portMAC", func(r *Record) { r.PortMAC = MAC{1} }},
+		{"ipv4.address", func(r *Record) { r.IPv4.Address = netip.Prefix{} }},
+		{"ipv4.address", func(r *Record) { r.IPv4.Address = pfx("fd00::7/64") }},
+		{"ipv4.address", func(r *Record) { r.IPv4.Address = pfx("224.0.0.1/24") }},
+		{"ipv4.address", func(r *Record) { r.IPv4.Address = pfx("0.0.0.0/24") }},
+		{"ipv4.address", func(r *Record) { r.IPv4.Address = pfx("255.255.255.255/24") }},
+		{"ipv4.server", func(r *Record) { r.IPv4.Server = netip.Addr{} }},
+		{"ipv4.server", func(r *Record) { r.IPv4.Server = ip("::1") }},
+		{"ipv4.gateway", func(r *Record) { r.IPv4.Gateway = ip("fe80::1") }},
+		{"ipv4.gateway", func(r *Record) { r.IPv4.Gateway = ip("0.0.0.0") }},
+		{"ipv4.routes[1].destination", func(r *Record) { r.IPv4.Routes[1].Destination = netip.Prefix{} }},
+		{"ipv4.routes[1].destination", func(r *Record) { r.IPv4.Routes[1].Destination = pfx("10.0.0.1/8") }},
+		{"ipv4.routes[0].destination", func(r *Record) { r.IPv4.Routes[0].Destination = pfx("::/0") }},
+		{"ipv4.routes[1].gateway", func(r *Record) { r.IPv4.Routes[1].Gateway = ip("fe80::1") }},
+		{"ipv6.address", func(r *Record) { r.IPv6.Address = netip.Addr{} }},
+		{"ipv6.address", func(r *Record) { r.IPv6.Address = ip("10.0.0.1") }},
+		{"ipv6.address", func(r *Record) { r.IPv6.Address = ip("::ffff:10.0.0.1") }},
+		{"ipv6.address", func(r *Record) { r.IPv6.Address = ip("fe80::1%eth0") }},
+		{"ipv6.address", func(r *Record) { r.IPv6.Address = ip("ff02::1") }},
+		{"ipv6.onLink[0]", func(r *Record) { r.IPv6.OnLink[0] = pfx("fd00::1/64") }},
+		{"ipv6.onLink[0]", func(r *Record) { r.IPv6.OnLink[0] = pfx("10.0.0.0/8") }},
+		{"ipv6.router.address", func(r *Record) { r.IPv6.Router.Address = ip("fd00::1") }},
+		{"ipv6.router.address", func(r *Record) { r.IPv6.Router.Address = ip("fe80::1%eth0") }},
+		{"ipv6.router.address", func(r *Record) { r.IPv6.Router.Address = ip("169.254.1.1") }},
+		{"ipv6.router.mac", func(r *Record) { r.IPv6.Router.MAC = MAC{1} }},
+		{"ipv6.router.routes[0]", func(r *Record) { r.IPv6.Router.Routes[0] = pfx("fd01::1/48") }},
+		{"neighbours[0].address", func(r *Record) { r.Neighbours[0].Address = netip.Addr{} }},
+		{"neighbours[0].address", func(r *Record) { r.Neighbours[0].Address = ip("ff02::1") }},
+		{"neighbours[0].mac", func(r *Record) { r.Neighbours[0].MAC = MAC{} }},
+		{"dns.servers[1]", func(r *Record) { r.DNS.Servers[1] = netip.Addr{} }},
+		{"options.hostname", func(r *Record) { r.Options.Hostname = "a\x00b" }},
+		{"options.hostname", func(r *Record) { r.Options.Hostname = long }},
+		{"options.tftpServer", func(r *Record) { r.Options.TFTPServer = "a\nb" }},
+		{"options.bootFile", func(r *Record) { r.Options.BootFile = "\xff" }},
+		{"options.bootFileURL", func(r *Record) { r.Options.BootFileURL = long }},
+		{"options.ntp[0]", func(r *Record) { r.Options.NTP[0] = ip("0.0.0.0") }},
+		{"options.private[223]", func(r *Record) { r.Options.Private = map[uint8]string{223: "a"} }},
+		{"options.private[255]", func(r *Record) { r.Options.Private = map[uint8]string{255: "a"} }},
+		{"options.private[224]", func(r *Record) { r.Options.Private = map[uint8]string{224: "\x1b"} }},
+		{"device.model", func(r *Record) { r.Device.Model = "a'/>" }},
+		{"device.driver", func(r *Record) { r.Device.Driver = "vfio" }},
+		{"device.rom", func(r *Record) { r.Device.ROM = "rom.bin" }},
+		{"device.rom", func(r *Record) { r.Device.ROM = "/rom\n" }},
+		{"device.pciAddress", func(r *Record) { r.Device.PCIAddress = "01:00.0" }},
+		{"device.pciAddress", func(r *Record) { r.Device.PCIAddress = "0000:01:20.0" }},
+		{"device.alias", func(r *Record) { r.Device.Alias = "a b" }},
+		{"device.linkState", func(r *Record) { r.Device.LinkState = "sideways" }},
+	} {
+		r := full()
+		c.spoil(&r)
+		err := r.Validate()
+		var field *FieldError
+		if !errors.As(err, &field) || field.Field != c.field || !strings.HasPrefix(err.Error(), c.field+": ") {
+			t.Errorf("%v, want an error of %s", err, c.field)
+		}
+		if _, err := Encode(r); !errors.As(err, &field) {
+			t.Errorf("%s: Encode of a bad record: %v, want a *FieldError", c.field, err)
+		}
+		// The same by way of a file, past Encode.
+		text, err := json.Marshal(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if have, err := Decode(text); !errors.As(err, &field) && c.field != "options.bootFile" { // JSON has no octet 0xff
+			t.Errorf("%s: Decode of a bad record: %+v, %v, want a *FieldError", c.field, have, err)
+		}
+	}
+}
+
+// TestTorn: no part of a record is one.
+func TestTorn(t *testing.T) {
+	text, err := Encode(full())
+	if err != nil {
+		t.Fatal(err)
+	}
+	whole := len(bytes.TrimRight(text, "\n"))
+	for n := range whole {
+		if _, err := Decode(text[:n]); err == nil {
+			t.Fatalf("the first %d of %d octets are a record", n, len(text))
+		}
+	}
+	if _, err := Decode(text[:whole]); err != nil {
+		t.Errorf("a record without its final newline: %v", err)
+	}
+}
+
+// TestEdited edits the document as a hand would.
+func TestEdited(t *testing.T) {
+	text, err := Encode(full())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		from, to string
+		words    string // separated by |
+	}{
+		{`"version": 1`, `"version": 2`, "version: 2 is newer|which reads 1|update|Setup"},
+		{`"version": 1`, `"version": -1`, "version: -1, want 1"},
+		{`"version": 1`, `"version": "1"`, "version: want a number"},
+		{`"version": 1`, `"version": null`, "version"},
+		{`"version": 1,`, ``, "version: missing"},
+		{`"version": 1,`, `"version": 1, "version": 1,`, `"version" is given twice`},
+		{`"mtu": 1450`, `"mtu": 1450, "mtu": 1500`, `"mtu" is given twice`},
+		{`"default": true`, `"default": true, "default": false`, `ipv6.router: field "default" is given twice`},
+		{`"mtu": 1450`, `"mtv": 1450`, "mtv: no such field"},
+		{`"mtu": 1450`, `"MTU": 1450`, "MTU: no such field"},
+		{`"server":`, `"servers":`, "ipv4.servers: no such field"},
+		{`"mtu": 1450`, `"mtu": "1450"`, "mtu: want int, not a string"},
+		{`"mtu": 1450`, `"mtu": 1450.5`, "mtu: want int"},
+		{`"mtu": 1450`, `"mtu": 1e99`, "mtu: want int"},
+		{`"mtu": 1450`, `"mtu": null`, "mtu: want a value"},
+		{`"name": "eth0"`, `"name": ["eth0"]`, "name: want string, not a array"},
+		{`"mac": "02:00:00:00:00:07"`, `"mac": "2:0:0:0:0:7"`, "mac: MAC|want the form aa:bb:cc:dd:ee:ff"},
+		{`"mac": "02:00:00:00:00:07"`, `"mac": "02:00:00:00:00:0g"`, "mac: MAC|want the form aa:bb:cc:dd:ee:ff"},
+		{`"mac": "02:00:00:00:00:07"`, `"mac": 7`, "mac: "},
+		{`"address": "10.244.1.7/24"`, `"address": "10.244.1.7"`, "ipv4.address: "},
+		{`"address": "10.244.1.7/24"`, `"address": "10.244.1.7/33"`, "ipv4.address: "},
+		{`"address": "10.244.1.7/24"`, `"address": ""`, "ipv4.address: "},
+		{`"address": "fd00::7"`, `"address": "fd00::7/64"`, "ipv6.address: "},
+		{`"default": true`, `"default": 1`, "ipv6.router.default: want bool, not a number"},
+		{`"leaseSeconds": 3600`, `"leaseSeconds": -1`, "options.leaseSeconds: "},
+		{`"224": "a"`, `"256": "a"`, "options.private: "},
+		{`"224": "a"`, `"223": "a"`, "options.private[223]: "},
+		{`"224": "a"`, `"224": 1`, "options.private: "},
+		{`"bootOrder": 1`, `"bootOrder": -1`, "device.bootOrder: "},
+		{`"warnings": [`, `"warnings": "none", "more": [`, "warnings: want a list"},
+		{`"warnings": [`, `"warnings": null, "more": [`, "warnings: want a list"},
+		{`"private": {`, `"private": null, "more": {`, "options.private: want a value, not null"},
+		{`"queues": 4`, `"queues": 4 5`, "not a whole JSON object"},
+	} {
+		edited := strings.Replace(string(text), c.from, c.to, 1)
+		if edited == string(text) {
+			t.Fatalf("%s is not in the record", c.from)
+		}
+		r, err := Decode([]byte(edited))
+		if err == nil {
+			t.Errorf("%s: no error: %+v", c.to, r)
+			continue
+		}
+		for word := range strings.SplitSeq(c.words, "|") {
+			if !strings.Contains(err.Error(), word) {
+				t.Errorf("%s: %q does not say %q", c.to, err, word)
+			}
+		}
+	}
+}
+
+// TestForeign: other documents are no records.
+func TestForeign(t *testing.T) {
+	for text, word := range map[string]string{
+		``:                                       "not a whole JSON object",
+		`null`:                                   "version: missing",
+		`[]`:                                     "not a whole JSON object",
+		`"eth0"`:                                 "not a whole JSON object",
+		`{}`:                                     "version: missing",
+		`{"version":1}`:                          "name: ",
+		`{"cniVersion":"1.0.0","interfaces":[]}`: "version: missing",
+		`{"version":1} {}`:                       "not a whole JSON object",
+		"\xef\xbb\xbf{}":                         "not a whole JSON object",
+		"nonsense":                               "not a whole JSON object",
+		`{"version":3,"interfaces":[{"new":true}]}`: "version: 3 is newer",
+	} {
+		if r, err := Decode([]byte(text)); err == nil || !strings.Contains(err.Error(), word) {
+			t.Errorf("%q: %+v, %v, want an error with %q", text, r, err, word)
+		}
+	}
+}
+
+func TestMAC(t *testing.T) {
+	m, err := ParseMAC("0A:58:0a:f4:01:07")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if have := m.String(); have != "0a:58:0a:f4:01:07" {
+		t.Errorf("String: %s", have)
+	}
+	if have := m.LinkLocal(); have != netip.MustParseAddr("fe80::858:aff:fef4:107") {
+		t.Errorf("LinkLocal: %v", have)
+	}
+	if !m.Unicast() || m.IsZero() || (MAC{}).Unicast() || !(MAC{}).IsZero() || (MAC{1}).Unicast() {
+		t.Error("Unicast or IsZero")
+	}
+	for _, bad := range []string{"", "0a:58:0a:f4:01", "0a:58:0a:f4:01:07:08", "0a-58-0a-f4-01-07", "0a580af40107", "a:58:0a:f4:01:07", "0a:58:0a:f4:01:+7"} {
+		if m, err := ParseMAC(bad); err == nil || !strings.Contains(err.Error(), "want the form") || !m.IsZero() {
+			t.Errorf("ParseMAC(%q): %v, %v", bad, m, err)
+		}
+	}
+}
+
+// FuzzDecode: nothing panics, and what is a record stays the same one when it is written.
+func FuzzDecode(f *testing.F) {
+	for _, r := range []Record{full(), least()} {
+		text, err := Encode(r)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(text)
+	}
+	f.Add([]byte(`{"version":1,"name":"e","binding":"bridge","tap":"t","queues":1,"mac":"02:00:00:00:00:07","mtu":68,` +
+		`"ipv4":null,"dns":{"servers":["::ffff:1.2.3.4%a"]},"neighbours":[],"options":{"private":{}},"warnings":["\ud800\u2028<"]}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		r, err := Decode(text)
+		if err != nil {
+			return
+		}
+		written, err := Encode(r)
+		if err != nil {
+			t.Fatalf("decoded, but cannot be encoded: %v", err)
+		}
+		again, err := Decode(written)
+		if err != nil {
+			t.Fatalf("encoded, but cannot be decoded: %v\n%s", err, written)
+		}
+		if dropEmpty(reflect.ValueOf(&r)); !reflect.DeepEqual(r, again) {
+			t.Fatalf("%+v was written and became %+v", r, again)
+		}
+	})
+}
+
+// dropEmpty makes nil of empty lists, which the document leaves out.
+func dropEmpty(v reflect.Value) {
+	switch {
+	case v.Kind() == reflect.Pointer && !v.IsNil():
+		dropEmpty(v.Elem())
+	case v.Kind() == reflect.Struct && v.Type().PkgPath() == reflect.TypeFor[Record]().PkgPath():
+		for i := range v.NumField() {
+			dropEmpty(v.Field(i))
+		}
+	case (v.Kind() == reflect.Slice || v.Kind() == reflect.Map) && v.Len() == 0:
+		v.SetZero()
+	}
+}

@@ -1,0 +1,408 @@
+package infra_test
+
+import (
+	"net/netip"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+)
+
+// The NIC of the cases is eth0 with index 2 and this MAC, unless they say otherwise.
+const nic = 2
+
+var podMAC = cache.MAC{0x0a, 0x58, 0x0a, 0xf4, 0x01, 0x07}
+
+func ip(s string) netip.Addr    { return netip.MustParseAddr(s) }
+func pfx(s string) netip.Prefix { return netip.MustParsePrefix(s) }
+
+func mac(last byte) cache.MAC { return cache.MAC{0x02, 0, 0, 0, 0, last} }
+
+func lo() infra.Link {
+	return infra.Link{Index: 1, Name: "lo", MTU: 65536, Up: true, Loopback: true}
+}
+
+func veth() infra.Link {
+	return infra.Link{Index: nic, Name: "eth0", Kind: "veth", MAC: podMAC, MTU: 1500, Up: true, Ethernet: true}
+}
+
+func with(l infra.Link, edit func(*infra.Link)) infra.Link {
+	edit(&l)
+	return l
+}
+
+func address(cidr string) infra.Address {
+	a := infra.Address{Link: nic, Prefix: pfx(cidr), ValidSeconds: infra.Forever, PreferredSeconds: infra.Forever}
+	if a.Prefix.Addr().Is4() {
+		a.Label = "eth0"
+	}
+	return a
+}
+
+func withAddress(a infra.Address, edit func(*infra.Address)) infra.Address {
+	edit(&a)
+	return a
+}
+
+// linkLocal is the one that the kernel made.
+func linkLocal() infra.Address {
+	return infra.Address{Link: nic, Prefix: netip.PrefixFrom(podMAC.LinkLocal(), 64), Scope: infra.ScopeLink, Protocol: kernelLL,
+		ValidSeconds: infra.Forever, PreferredSeconds: infra.Forever}
+}
+
+// connected is the route that the kernel made of an IPv4 address, connected6 of an IPv6 one.
+func connected(src string) infra.Route {
+	return infra.Route{Link: nic, Table: infra.TableMain, Destination: pfx(src).Masked(), PrefSrc: pfx(src).Addr(),
+		Type: infra.RouteUnicast, Scope: infra.ScopeLink, Protocol: infra.ProtocolKernel}
+}
+
+func connected6(prefix string) infra.Route {
+	return infra.Route{Link: nic, Table: infra.TableMain, Destination: pfx(prefix),
+		Type: infra.RouteUnicast, Protocol: infra.ProtocolKernel, Metric: 256, Other: medium}
+}
+
+// via is a route through a gateway, onLink one without, as ip(8) adds them.
+func via(destination, gateway string) infra.Route {
+	r := onLink(destination)
+	r.Gateway = ip(gateway)
+	r.Scope = infra.ScopeUniverse
+	return r
+}
+
+func onLink(destination string) infra.Route {
+	r := infra.Route{Link: nic, Table: infra.TableMain, Destination: pfx(destination), Type: infra.RouteUnicast, Protocol: 3}
+	if r.Destination.Addr().Is4() {
+		r.Scope = infra.ScopeLink
+	} else {
+		r.Metric = 1024
+		r.Other = medium
+	}
+	return r
+}
+
+func withRoute(r infra.Route, edit func(*infra.Route)) infra.Route {
+	edit(&r)
+	return r
+}
+
+func multipath(destination string, gateways ...string) infra.Route {
+	r := infra.Route{Table: infra.TableMain, Destination: pfx(destination), Type: infra.RouteUnicast, Protocol: 3}
+	for _, g := range gateways {
+		r.Hops = append(r.Hops, infra.Hop{Link: nic, Gateway: ip(g)})
+	}
+	return r
+}
+
+func permanent(addr string, m cache.MAC) infra.Neighbour {
+	return infra.Neighbour{Link: nic, Address: ip(addr), MAC: m, Permanent: true}
+}
+
+func learned(addr string, m cache.MAC) infra.Neighbour {
+	return infra.Neighbour{Link: nic, Address: ip(addr), MAC: m}
+}
+
+// flannel is a NIC of the CNI bridge plugin: a prefix of each family, a cluster route, an MTU.
+func flannel() infra.Snapshot {
+	return infra.Snapshot{
+		Dummy: true,
+		Links: []infra.Link{lo(), with(veth(), func(l *infra.Link) { l.MTU = 1450 })},
+		Addresses: []infra.Address{
+			withAddress(address("10.244.1.7/24"), func(a *infra.Address) { a.Broadcast = ip("10.244.1.255") }),
+			address("fd00:244:1::7/64"), linkLocal(),
+		},
+		Routes: []infra.Route{
+			via("0.0.0.0/0", "10.244.1.1"), via("10.244.0.0/16", "10.244.1.1"), connected("10.244.1.7/24"),
+			connected6("fd00:244:1::/64"), connected6("fe80::/64"), via("::/0", "fd00:244:1::1"),
+		},
+		Neighbours: []infra.Neighbour{learned("10.244.1.1", mac(1)), learned("fd00:244:1::1", mac(1))},
+		Sysctls:    map[string]string{forwarding6: "0", "net/ipv6/conf/eth0/accept_ra": "1"},
+	}
+}
+
+func flannelWith(edit func(*infra.Snapshot)) infra.Snapshot {
+	s := flannel()
+	edit(&s)
+	return s
+}
+
+// lan4 and lan6 are the least of their families; the gateway's address is given.
+func lan4() infra.Snapshot {
+	return infra.Snapshot{
+		Dummy:     true,
+		Links:     []infra.Link{lo(), veth()},
+		Addresses: []infra.Address{address("10.244.1.7/24"), linkLocal()},
+		Routes:    []infra.Route{via("0.0.0.0/0", "10.244.1.1"), connected("10.244.1.7/24"), connected6("fe80::/64")},
+		Sysctls:   map[string]string{forwarding6: "0", "net/ipv6/conf/eth0/accept_ra": "1"},
+	}
+}
+
+func lan4With(edit func(*infra.Snapshot)) infra.Snapshot {
+	s := lan4()
+	edit(&s)
+	return s
+}
+
+func lan6(gateway string, neighbours ...infra.Neighbour) infra.Snapshot {
+	return infra.Snapshot{
+		Dummy:      true,
+		Links:      []infra.Link{lo(), veth()},
+		Addresses:  []infra.Address{address("2001:db8:1::7/64"), linkLocal()},
+		Routes:     []infra.Route{connected6("2001:db8:1::/64"), connected6("fe80::/64"), via("::/0", gateway)},
+		Neighbours: neighbours,
+		Sysctls:    map[string]string{forwarding6: "0", "net/ipv6/conf/eth0/accept_ra": "1"},
+	}
+}
+
+var launcher = infra.Owner{UID: 107}
+
+func bridge() infra.Spec {
+	return infra.Spec{NIC: "eth0", Binding: infra.Bridge{}, Owner: launcher}
+}
+
+func masquerade() infra.Spec {
+	return infra.Spec{NIC: "eth0", Binding: infra.Masquerade{}, Owner: launcher}
+}
+
+func withSpec(s infra.Spec, edit func(*infra.Spec)) infra.Spec {
+	edit(&s)
+	return s
+}
+
+// cases are namespaces as plugins leave them, and what is wanted of them. Each has a golden plan
+// in testdata.
+var cases = []struct {
+	name  string
+	found infra.Snapshot
+	spec  infra.Spec
+}{
+	{"bridge-flannel", flannel(), bridge()},
+	{"bridge-without-dummy", flannelWith(func(s *infra.Snapshot) { s.Dummy = false }), bridge()},
+	{"masquerade-dual", flannel(), masquerade()},
+	{"masquerade-4", lan4(), masquerade()},
+	{"masquerade-6", lan6("fe80::1"), masquerade()},
+	{"masquerade-own-networks", flannel(), withSpec(masquerade(), func(s *infra.Spec) {
+		s.Binding = infra.Masquerade{IPv4: pfx("192.168.77.0/30"), IPv6: pfx("fd77::/126"), MAC: mac(0x77)}
+	})},
+	{"masquerade-one-family-missing", lan4(), withSpec(masquerade(), func(s *infra.Spec) {
+		s.Binding = infra.Masquerade{IPv6: pfx("fd77::/126")}
+	})},
+	{"masquerade-several-addresses", lan4With(func(s *infra.Snapshot) {
+		s.Addresses = []infra.Address{address("10.244.1.7/24"), address("10.244.1.8/24"), linkLocal()}
+	}), masquerade()},
+	{"masquerade-forwarding-already", flannelWith(func(s *infra.Snapshot) {
+		s.Links[1].Forwarding4 = true
+		s.Sysctls[forwarding6] = "1"
+	}), masquerade()},
+	{"masquerade-ra", infra.Snapshot{
+		Links: []infra.Link{lo(), veth()},
+		Addresses: []infra.Address{
+			withAddress(address("2001:db8:5:0:858:aff:fef4:107/64"), func(a *infra.Address) {
+				a.Flags, a.Protocol, a.ValidSeconds, a.PreferredSeconds = 0x100, 2, 86400, 14400
+			}),
+			linkLocal(),
+		},
+		Routes: []infra.Route{
+			connected6("2001:db8:5::/64"), connected6("fe80::/64"),
+			withRoute(via("::/0", "fe80::1"), func(r *infra.Route) { r.Protocol = infra.ProtocolRA }),
+		},
+		Sysctls: map[string]string{forwarding6: "0", "net/ipv6/conf/eth0/accept_ra": "1"},
+	}, masquerade()},
+	{"masquerade-ra-daemon", infra.Snapshot{ // the kernel does not listen, a program does and adds the route
+		Links:     []infra.Link{lo(), veth()},
+		Addresses: []infra.Address{address("2001:db8:5::7/128"), linkLocal()},
+		Routes: []infra.Route{
+			connected6("2001:db8:5::7/128"), connected6("fe80::/64"),
+			withRoute(via("::/0", "fe80::1"), func(r *infra.Route) { r.Protocol = infra.ProtocolRA }),
+		},
+		Sysctls: map[string]string{forwarding6: "0", "net/ipv6/conf/eth0/accept_ra": "0"},
+	}, masquerade()},
+	{"bridge-ra", infra.Snapshot{
+		Dummy: true,
+		Links: []infra.Link{lo(), veth()},
+		Addresses: []infra.Address{
+			withAddress(address("2001:db8:5:0:858:aff:fef4:107/64"), func(a *infra.Address) {
+				a.Flags, a.Protocol, a.ValidSeconds, a.PreferredSeconds = 0x100, 2, 86400, 14400
+			}),
+			linkLocal(),
+		},
+		Routes: []infra.Route{
+			connected6("2001:db8:5::/64"), connected6("fe80::/64"),
+			withRoute(via("::/0", "fe80::1"), func(r *infra.Route) { r.Protocol = infra.ProtocolRA }),
+		},
+		Neighbours: []infra.Neighbour{learned("fe80::1", mac(1))},
+	}, bridge()},
+	{"bridge-calico", infra.Snapshot{
+		Dummy:     true,
+		Links:     []infra.Link{lo(), veth()},
+		Addresses: []infra.Address{address("192.168.18.7/32"), address("fd00:18::7/128"), linkLocal()},
+		Routes: []infra.Route{
+			via("0.0.0.0/0", "169.254.1.1"), onLink("169.254.1.1/32"),
+			connected6("fd00:18::7/128"), connected6("fe80::/64"), via("::/0", "fe80::ecee:eeff:feee:eeee"),
+		},
+	}, bridge()},
+	{"bridge-terway", infra.Snapshot{
+		Dummy:     true,
+		Links:     []infra.Link{lo(), veth()},
+		Addresses: []infra.Address{address("172.16.3.7/32"), address("2408:4005::7/128"), linkLocal()},
+		Routes: []infra.Route{
+			withRoute(via("0.0.0.0/0", "169.254.1.1"), func(r *infra.Route) { r.OnLink = true }),
+			connected6("2408:4005::7/128"), connected6("fe80::/64"),
+			withRoute(via("::/0", "fe80::1"), func(r *infra.Route) { r.OnLink = true }),
+		},
+		Neighbours: []infra.Neighbour{permanent("169.254.1.1", mac(0xee)), permanent("fe80::1", mac(0xee))},
+	}, bridge()},
+	{"bridge-ptp", lan4With(func(s *infra.Snapshot) {
+		s.Routes = []infra.Route{
+			via("0.0.0.0/0", "10.244.1.1"), withRoute(via("10.244.1.0/24", "10.244.1.1"), func(r *infra.Route) { r.PrefSrc = ip("10.244.1.7") }),
+			withRoute(onLink("10.244.1.1/32"), func(r *infra.Route) { r.PrefSrc = ip("10.244.1.7") }), connected6("fe80::/64"),
+		}
+	}), bridge()},
+	{"bridge-cilium", infra.Snapshot{ // a route MTU
+		Dummy:     true,
+		Links:     []infra.Link{lo(), veth()},
+		Addresses: []infra.Address{address("10.0.1.7/32"), linkLocal()},
+		Routes: []infra.Route{
+			withRoute(via("0.0.0.0/0", "10.0.1.252"), func(r *infra.Route) {
+				r.MTU, r.Other = 1450, []infra.Attribute{{Type: 8, Data: []byte{8, 0, 2, 0, 0xaa, 5, 0, 0}}}
+			}),
+			onLink("10.0.1.252/32"), connected6("fe80::/64"),
+		},
+	}, bridge()},
+	{"bridge-gateway-outside", lan4With(func(s *infra.Snapshot) {
+		s.Routes = []infra.Route{via("0.0.0.0/0", "10.9.9.1"), onLink("10.9.9.1/32"), connected("10.244.1.7/24"), connected6("fe80::/64")}
+	}), bridge()},
+	{"bridge-gateway-without-a-way", lan4With(func(s *infra.Snapshot) { // the on-link route went after the default route had come
+		s.Routes = []infra.Route{via("0.0.0.0/0", "10.9.9.1"), connected("10.244.1.7/24"), connected6("fe80::/64")}
+	}), bridge()},
+	{"bridge-no-default", lan4With(func(s *infra.Snapshot) {
+		s.Routes = []infra.Route{via("10.96.0.0/12", "10.244.1.1"), connected("10.244.1.7/24"), connected6("fe80::/64")}
+	}), bridge()},
+	{"bridge-default-on-link", lan4With(func(s *infra.Snapshot) {
+		s.Routes = []infra.Route{onLink("0.0.0.0/0"), connected("10.244.1.7/24"), connected6("fe80::/64")}
+	}), bridge()},
+	{"bridge-no-address", infra.Snapshot{
+		Dummy:     true,
+		Links:     []infra.Link{lo(), with(veth(), func(l *infra.Link) { l.MTU = 1400 })},
+		Addresses: []infra.Address{linkLocal()},
+		Routes:    []infra.Route{connected6("fe80::/64")},
+	}, bridge()},
+	{"bridge-several-addresses", infra.Snapshot{
+		Dummy: true,
+		Links: []infra.Link{lo(), veth()},
+		Addresses: []infra.Address{ // as the kernel lists them: secondary ones after primary ones, the newest IPv6 one first
+			address("10.244.1.7/24"), address("10.99.0.7/16"),
+			withAddress(address("10.244.1.8/24"), func(a *infra.Address) { a.Label = "eth0:1" }),
+			address("2001:db8:1::8/64"), address("2001:db8:1::7/64"), linkLocal(),
+		},
+		Routes: []infra.Route{
+			via("0.0.0.0/0", "10.244.1.1"), connected("10.244.1.7/24"), connected("10.99.0.7/16"),
+			connected6("2001:db8:1::/64"), connected6("fe80::/64"),
+		},
+	}, bridge()},
+	{"bridge-peer", lan4With(func(s *infra.Snapshot) {
+		s.Addresses = []infra.Address{withAddress(address("10.244.1.7/32"), func(a *infra.Address) { a.Peer = pfx("10.244.0.1/32") }), linkLocal()}
+		s.Routes = []infra.Route{
+			via("0.0.0.0/0", "10.244.0.1"), connected6("fe80::/64"),
+			withRoute(connected("10.244.1.7/32"), func(r *infra.Route) { r.Destination = pfx("10.244.0.1/32") }),
+		}
+	}), bridge()},
+	{"bridge-noprefixroute", lan4With(func(s *infra.Snapshot) {
+		s.Addresses = []infra.Address{
+			withAddress(address("10.244.1.7/24"), func(a *infra.Address) { a.Flags = infra.AddrNoPrefixRoute }),
+			withAddress(address("2001:db8:1::7/64"), func(a *infra.Address) { a.Flags = infra.AddrNoPrefixRoute | infra.AddrNoDAD }),
+			linkLocal(),
+		}
+		s.Routes = []infra.Route{
+			withRoute(via("0.0.0.0/0", "10.244.1.1"), func(r *infra.Route) { r.Metric = 100 }),
+			withRoute(connected("10.244.1.7/24"), func(r *infra.Route) { r.Metric = 100 }),
+			withRoute(connected6("2001:db8:1::/64"), func(r *infra.Route) { r.Metric = 100 }), connected6("fe80::/64"),
+		}
+	}), bridge()},
+	{"bridge-metric", lan4With(func(s *infra.Snapshot) {
+		s.Addresses[0].Metric = 50
+		s.Routes = []infra.Route{
+			withRoute(via("0.0.0.0/0", "10.244.1.9"), func(r *infra.Route) { r.Metric = 200 }),
+			withRoute(via("0.0.0.0/0", "10.244.1.1"), func(r *infra.Route) { r.Metric = 100 }),
+			withRoute(connected("10.244.1.7/24"), func(r *infra.Route) { r.Metric = 50 }), connected6("fe80::/64"),
+		}
+	}), bridge()},
+	{"bridge-multipath", lan4With(func(s *infra.Snapshot) {
+		s.Routes = []infra.Route{multipath("0.0.0.0/0", "10.244.1.1", "10.244.1.2"), connected("10.244.1.7/24"), connected6("fe80::/64")}
+	}), bridge()},
+	{"bridge-blackhole", flannelWith(func(s *infra.Snapshot) {
+		s.Routes = append(s.Routes,
+			infra.Route{Table: infra.TableMain, Destination: pfx("10.66.0.0/16"), Type: 6, Protocol: 3},
+			infra.Route{Link: 1, Table: infra.TableMain, Destination: pfx("fd66::/64"), Type: 6, Protocol: 3, Metric: 1024, Other: medium},
+		)
+	}), bridge()},
+	{"bridge-tables-and-rules", flannelWith(func(s *infra.Snapshot) {
+		s.Routes = append(s.Routes,
+			withRoute(via("0.0.0.0/0", "10.244.1.1"), func(r *infra.Route) { r.Table = 100 }),
+			withRoute(onLink("10.244.1.0/24"), func(r *infra.Route) { r.Table, r.PrefSrc = 100, ip("10.244.1.7") }),
+		)
+		s.Rules = []infra.Rule{{Priority: 512, Table: 100}}
+	}), bridge()},
+	{"bridge-two-nics", flannelWith(func(s *infra.Snapshot) {
+		s.Links = append(s.Links, infra.Link{Index: 3, Name: "net1", Kind: "veth", MAC: mac(3), MTU: 1500, Up: true, Ethernet: true})
+		s.Addresses = append(s.Addresses, infra.Address{Link: 3, Prefix: pfx("10.50.0.7/24"), Label: "net1", ValidSeconds: infra.Forever, PreferredSeconds: infra.Forever})
+		s.Routes = append(s.Routes,
+			infra.Route{Link: 3, Table: infra.TableMain, Destination: pfx("10.50.0.0/24"), PrefSrc: ip("10.50.0.7"), Type: infra.RouteUnicast, Scope: infra.ScopeLink, Protocol: infra.ProtocolKernel},
+			infra.Route{Link: 3, Table: infra.TableMain, Destination: pfx("0.0.0.0/0"), Gateway: ip("10.50.0.1"), Type: infra.RouteUnicast, Protocol: 3, Metric: 100},
+		)
+	}), bridge()},
+	{"bridge-long-name", flannelWith(func(s *infra.Snapshot) {
+		s.Links[1].Name = "enp0s31f6-pods"
+		for i := range s.Addresses {
+			if s.Addresses[i].Label != "" {
+				s.Addresses[i].Label = "enp0s31f6-pods"
+			}
+		}
+	}), withSpec(bridge(), func(s *infra.Spec) { s.NIC = "enp0s31f6-pods" })},
+	{"bridge-mtu-65535", flannelWith(func(s *infra.Snapshot) { s.Links[1].MTU = 65535 }), bridge()},
+	{"masquerade-mtu-65535", flannelWith(func(s *infra.Snapshot) { s.Links[1].MTU = 65535 }), masquerade()},
+	{"bridge-mtu-1200", infra.Snapshot{ // too small for IPv6
+		Dummy:     true,
+		Links:     []infra.Link{lo(), with(veth(), func(l *infra.Link) { l.MTU, l.AddrGen = 1200, infra.AddrGenNoIPv6 })},
+		Addresses: []infra.Address{address("10.244.1.7/24")},
+		Routes:    []infra.Route{via("0.0.0.0/0", "10.244.1.1"), connected("10.244.1.7/24")},
+	}, bridge()},
+	{"masquerade-kernel-without-ipv6", infra.Snapshot{
+		Links:     []infra.Link{lo(), with(veth(), func(l *infra.Link) { l.AddrGen = infra.AddrGenNoIPv6 })},
+		Addresses: []infra.Address{address("10.244.1.7/24")},
+		Routes:    []infra.Route{via("0.0.0.0/0", "10.244.1.1"), connected("10.244.1.7/24")},
+	}, masquerade()},
+	{"bridge-forwarding", flannelWith(func(s *infra.Snapshot) { s.Links[1].Forwarding4 = true }), bridge()},
+	{"bridge-nic-down", infra.Snapshot{
+		Dummy:     true,
+		Links:     []infra.Link{lo(), with(veth(), func(l *infra.Link) { l.Up = false })},
+		Addresses: []infra.Address{address("10.244.1.7/24")},
+	}, bridge()},
+	{"bridge-addrgen-none", lan4With(func(s *infra.Snapshot) {
+		s.Links[1].AddrGen = infra.AddrGenNone
+		s.Addresses = s.Addresses[:1]
+		s.Routes = s.Routes[:2]
+	}), bridge()},
+	{"bridge-link-local-removed", lan4With(func(s *infra.Snapshot) {
+		s.Addresses = s.Addresses[:1]
+		s.Routes = s.Routes[:2]
+	}), bridge()},
+	{"bridge-no-responder", flannel(), withSpec(bridge(), func(s *infra.Spec) { s.Options.Disabled = true })},
+	{"bridge-everything", flannel(), infra.Spec{
+		NIC: "eth0", Binding: infra.Bridge{}, Owner: infra.Owner{UID: 107, GID: 36}, Queues: 4,
+		DNS: &cache.DNS{Servers: []netip.Addr{ip("10.96.0.10")}, Search: []string{"default.svc.cluster.local"}},
+		Options: cache.Options{
+			Hostname: "vm1", LeaseSeconds: 3600, NTP: []netip.Addr{ip("10.96.0.11")}, TFTPServer: "10.96.0.12",
+			BootFile: "pxelinux.0", BootFileURL: "http://boot/ipxe", Private: map[uint8]string{224: "a", 225: "b"},
+		},
+		Device: cache.Device{
+			Model: "virtio", Driver: "vhost", BootOrder: 1, ROM: "off", PCIAddress: "0000:01:00.0",
+			ACPIIndex: 7, Alias: "ua-eth0", LinkState: "up",
+		},
+	}},
+	{"masquerade-multi-queue", lan4(), withSpec(masquerade(), func(s *infra.Spec) { s.Queues = 2 })},
+	{"bridge-macvlan-passthru", lan4With(func(s *infra.Snapshot) { s.Links[1].Kind, s.Links[1].Mode = "macvlan", "passthru" }), bridge()},
+	{"masquerade-macvlan", lan4With(func(s *infra.Snapshot) { s.Links[1].Kind, s.Links[1].Mode = "macvlan", "bridge" }), masquerade()},
+	{"bridge-6-gateway-link-local", lan6("fe80::1"), bridge()},
+	{"bridge-6-gateway-link-local-known", lan6("fe80::1", learned("fe80::1", mac(1))), bridge()},
+	{"bridge-6-gateway-global", lan6("2001:db8:1::1"), bridge()},
+	{"bridge-6-gateway-global-known", lan6("2001:db8:1::1", learned("2001:db8:1::1", mac(1))), bridge()},
+}

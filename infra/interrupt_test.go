@@ -1,0 +1,373 @@
+package infra_test
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/guestwire/guestwire/infra"
+)
+
+// undoRounds is how often a way back is computed and tried: the kernel makes addresses of its own
+// when a link comes up.
+const undoRounds = 4
+
+func newPlan(t *testing.T, found infra.Snapshot, spec infra.Spec) *infra.Plan {
+	t.Helper()
+	plan, err := infra.NewPlan(found, spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return plan
+}
+
+func mustSteps(t *testing.T, plan *infra.Plan, k *fakeKernel) []infra.Op {
+	t.Helper()
+	ops, err := plan.Steps(k.snapshot())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ops
+}
+
+func mustUndo(t *testing.T, plan *infra.Plan, k *fakeKernel) []infra.Op {
+	t.Helper()
+	ops, err := plan.Undo(k.snapshot())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ops
+}
+
+func mustApply(t *testing.T, k *fakeKernel, ops []infra.Op) {
+	t.Helper()
+	for i, op := range ops {
+		if err := k.apply(op); err != nil {
+			t.Fatalf("step %d of %d: %v: %v\nthe steps:\n%s\nthe namespace:\n%s", i+1, len(ops), op, err, infra.Text(ops), text(t, k.s))
+		}
+	}
+}
+
+func same(t *testing.T, what, want, have string) {
+	t.Helper()
+	if want != have {
+		t.Fatalf("%s:\n%s", what, diff(want, have))
+	}
+}
+
+// wire carries the plan out undisturbed and returns the namespace.
+func wire(t *testing.T, plan *infra.Plan, found infra.Snapshot) *fakeKernel {
+	t.Helper()
+	k := boot(found)
+	mustApply(t, k, mustSteps(t, plan, k))
+	if ops := mustSteps(t, plan, k); len(ops) > 0 {
+		t.Fatalf("wired, and yet there is something to do:\n%s", infra.Text(ops))
+	}
+	return k
+}
+
+// finish goes on to wire, which must take one round.
+func finish(t *testing.T, plan *infra.Plan, k *fakeKernel, want string) {
+	t.Helper()
+	mustApply(t, k, mustSteps(t, plan, k))
+	same(t, "finished, but not as an undisturbed run", want, text(t, k.s))
+	if ops := mustSteps(t, plan, k); len(ops) > 0 {
+		t.Fatalf("finished, and yet there is something to do:\n%s", infra.Text(ops))
+	}
+}
+
+// giveBack goes back to the namespace as it was found.
+func giveBack(t *testing.T, plan *infra.Plan, k *fakeKernel, want string) {
+	t.Helper()
+	for range undoRounds {
+		ops := mustUndo(t, plan, k)
+		if len(ops) == 0 {
+			break
+		}
+		mustApply(t, k, ops)
+	}
+	same(t, "given back, but not as found", want, text(t, k.s))
+	if ops := mustUndo(t, plan, k); len(ops) > 0 {
+		t.Fatalf("given back, and yet there is something to do:\n%s", infra.Text(ops))
+	}
+}
+
+// TestInterrupted ends a Setup after every step, and a Teardown after every step: calling Setup
+// again, or Teardown, gives what an undisturbed run gives.
+func TestInterrupted(t *testing.T) {
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			plan := newPlan(t, c.found, c.spec)
+			found := text(t, boot(c.found).s)
+			wired := wire(t, plan, c.found)
+			want := text(t, wired.s)
+
+			setup := mustSteps(t, plan, boot(c.found))
+			for n := range len(setup) + 1 {
+				t.Run(fmt.Sprintf("setup-%d", n), func(t *testing.T) {
+					k := boot(c.found)
+					mustApply(t, k, setup[:n])
+					finish(t, plan, k, want)
+					k = boot(c.found)
+					mustApply(t, k, setup[:n])
+					giveBack(t, plan, k, found)
+				})
+			}
+			teardown := mustUndo(t, plan, wired)
+			for n := range len(teardown) + 1 {
+				t.Run(fmt.Sprintf("teardown-%d", n), func(t *testing.T) {
+					k := wire(t, plan, c.found)
+					mustApply(t, k, teardown[:n])
+					giveBack(t, plan, k, found)
+					k = wire(t, plan, c.found)
+					mustApply(t, k, teardown[:n])
+					// What hangs on the NIC is not masquerade's to restore, and the routes that an
+					// advertisement gave are back with the next one.
+					finish(t, plan, k, want)
+				})
+			}
+		})
+	}
+}
+
+// batched says whether the operation goes with others in one message to the kernel, which goes on
+// after one that failed.
+func batched(op infra.Op) bool {
+	switch op.(type) {
+	case infra.TapAdd, infra.SysctlSet, infra.TableSet, infra.TableDel:
+		return false
+	}
+	return true
+}
+
+// TestFailedMessages lets some operations of a batch fail, by chance and reproducibly. What the
+// others made of the namespace is given back, and can be wired as well.
+func TestFailedMessages(t *testing.T) {
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			plan := newPlan(t, c.found, c.spec)
+			found := text(t, boot(c.found).s)
+			want := text(t, wire(t, plan, c.found).s)
+			setup := mustSteps(t, plan, boot(c.found))
+			for seed := range uint64(40) {
+				t.Run(fmt.Sprint(seed), func(t *testing.T) {
+					random := rand.New(rand.NewPCG(seed, 1))
+					k := boot(c.found)
+					failures := 0
+					for _, op := range setup {
+						if batched(op) && random.IntN(8) == 0 {
+							failures++
+							t.Logf("fails: %v", op)
+							continue
+						}
+						// It may depend on one that failed.
+						if err := k.apply(op); err != nil && failures == 0 {
+							t.Fatalf("%v: %v", op, err)
+						} else if err != nil {
+							t.Logf("fails in consequence: %v: %v", op, err)
+						}
+					}
+					half := k.snapshot()
+					giveBack(t, plan, k, found)
+					k.s = half
+					finish(t, plan, k, want)
+				})
+			}
+		})
+	}
+}
+
+// TestDamage takes one thing after the other away from a wired NIC, or changes it: Steps repairs it.
+func TestDamage(t *testing.T) {
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			plan := newPlan(t, c.found, c.spec)
+			wired := wire(t, plan, c.found)
+			want := text(t, wired.s)
+			found := text(t, boot(c.found).s)
+			damaged := 0
+			try := func(name string, op infra.Op) {
+				damaged++
+				t.Run(name, func(t *testing.T) {
+					k := wire(t, plan, c.found)
+					mustApply(t, k, []infra.Op{op})
+					if text(t, k.s) == want {
+						t.Fatalf("%v changes nothing", op)
+					}
+					hurt := k.snapshot()
+					finish(t, plan, k, want)
+					k.s = hurt
+					giveBack(t, plan, k, found)
+				})
+			}
+			off, zero := new(bool), new(int)
+			for _, l := range wired.s.Links {
+				ours := strings.HasPrefix(l.Alias, infra.Mark(""))
+				if ours {
+					try("delete-"+l.Name, infra.LinkDel{Index: l.Index, Link: l.Name})
+					try("mtu-"+l.Name, infra.LinkSet{Index: l.Index, Link: l.Name, MTU: 1300})
+					if l.Tap == nil {
+						try("mac-"+l.Name, infra.LinkSet{Index: l.Index, Link: l.Name, MAC: mac(0x99)})
+					}
+					if l.AddrGen != infra.AddrGenNoIPv6 {
+						try("addrgen-"+l.Name, infra.LinkSet{Index: l.Index, Link: l.Name, AddrGen: zero})
+					}
+					if l.Up {
+						try("down-"+l.Name, infra.LinkSet{Index: l.Index, Link: l.Name, Up: off})
+					}
+				}
+				if l.Master != 0 {
+					try("release-"+l.Name, infra.LinkSet{Index: l.Index, Link: l.Name, Master: zero})
+				}
+			}
+			for _, a := range wired.s.Addresses {
+				l, err := wired.link(a.Link)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if strings.HasPrefix(l.Alias, infra.Mark("")) {
+					try(fmt.Sprintf("address-%v", a.Prefix.Addr()), infra.AddressDel{Link: l.Name, Address: a})
+				}
+			}
+			for _, f := range wired.s.Filters {
+				try(fmt.Sprintf("filter-%d-%d", f.Link, f.Priority), infra.FilterDel{Filter: f})
+			}
+			for _, i := range wired.s.Tables {
+				try("table", infra.TableDel{Family: i.Family, Name: i.Name})
+			}
+			for path, value := range wired.s.Sysctls {
+				if value != c.found.Sysctls[path] {
+					try("sysctl-"+path, infra.SysctlSet{Path: path, Value: c.found.Sysctls[path]})
+				}
+			}
+			if damaged < 10 {
+				t.Errorf("only %d damages were tried", damaged)
+			}
+		})
+	}
+}
+
+// TestOtherOwner: a tap that another user may open is not the one that is wanted.
+func TestOtherOwner(t *testing.T) {
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			k := wire(t, newPlan(t, c.found, c.spec), c.found)
+			spec := c.spec
+			spec.Owner.UID++
+			spec.Queues = 9
+			plan := newPlan(t, c.found, spec)
+			finish(t, plan, k, text(t, wire(t, plan, c.found).s))
+			giveBack(t, plan, k, text(t, boot(c.found).s))
+		})
+	}
+}
+
+// TestForeignLinks: what somebody else made in the meantime stays, whatever it is called and
+// whatever group it is in.
+func TestForeignLinks(t *testing.T) {
+	plan := newPlan(t, flannel(), bridge())
+	k := wire(t, plan, flannel())
+	foreign := []infra.Link{
+		{Index: 90, Name: "other", Kind: "veth", MAC: mac(0x90), MTU: 1500, Ethernet: true, Group: infra.Group(nic), Alias: "somebody's"},
+		{Index: 91, Name: "eth1-tap", Kind: "tun", MAC: mac(0x91), MTU: 1500, Ethernet: true, Tap: &infra.Tap{}},
+		{Index: 92, Name: "eth1-br", Kind: "bridge", MAC: mac(0x92), MTU: 1500, Ethernet: true, Group: infra.Group(93), Alias: infra.Mark("eth1")},
+	}
+	k.s.Links = append(k.s.Links, foreign...)
+	if ops := mustSteps(t, plan, k); len(ops) > 0 {
+		t.Errorf("steps with foreign links:\n%s", infra.Text(ops))
+	}
+	for range undoRounds {
+		mustApply(t, k, mustUndo(t, plan, k))
+	}
+	want := flannel()
+	want.Links = append(want.Links, foreign...)
+	same(t, "given back beside foreign links", text(t, want), text(t, k.s))
+}
+
+// TestTakenPort: somebody made the ports another bridge's, with learning off as well.
+func TestTakenPort(t *testing.T) {
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			plan := newPlan(t, c.found, c.spec)
+			k := wire(t, plan, c.found)
+			foreign := infra.Link{Index: 90, Name: "br90", Kind: "bridge", MAC: mac(0x90), MTU: 1500, Ethernet: true}
+			k.s.Links = append(k.s.Links, foreign)
+			k.mtuChosen[foreign.Index] = true
+			want := text(t, k.s)
+			for _, l := range k.s.Links {
+				if l.Master != 0 {
+					mustApply(t, k, []infra.Op{infra.LinkSet{Index: l.Index, Master: &foreign.Index}, infra.PortSet{Index: l.Index}})
+				}
+			}
+			taken := k.snapshot()
+			finish(t, plan, k, want)
+			k.s = taken
+			found := clone(c.found)
+			found.Links = append(found.Links, foreign)
+			giveBack(t, plan, k, text(t, found))
+		})
+	}
+}
+
+// TestNICGone: without its NIC a wiring can only be removed.
+func TestNICGone(t *testing.T) {
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			plan := newPlan(t, c.found, c.spec)
+			k := wire(t, plan, c.found)
+			mustApply(t, k, []infra.Op{infra.LinkDel{Index: nic}})
+			if _, err := plan.Steps(k.snapshot()); !errors.Is(err, infra.ErrNoNIC) || !strings.Contains(err.Error(), c.spec.NIC) {
+				t.Errorf("Steps without the NIC: %v, want ErrNoNIC and its name", err)
+			}
+			ops, err := plan.Undo(k.snapshot())
+			if !errors.Is(err, infra.ErrNoNIC) {
+				t.Errorf("Undo without the NIC: %v, want ErrNoNIC", err)
+			}
+			mustApply(t, k, ops)
+			ours := func(l infra.Link) bool { return strings.HasPrefix(l.Alias, infra.Mark("")) }
+			if slices.ContainsFunc(k.s.Links, ours) || len(k.s.Tables) > 0 {
+				t.Errorf("left behind:\n%s", text(t, k.s))
+			}
+			if ops, err := plan.Undo(k.snapshot()); len(ops) > 0 || !errors.Is(err, infra.ErrNoNIC) {
+				t.Errorf("Undo again: %v, %v; want nothing and ErrNoNIC", ops, err)
+			}
+		})
+	}
+}
+
+// TestFakeKernel keeps the fake honest where a plan depends on it.
+func TestFakeKernel(t *testing.T) {
+	k := boot(flannel())
+	off := new(bool)
+	if err := k.apply(infra.LinkSet{Index: nic, Name: "other"}); !errors.Is(err, syscall.EBUSY) {
+		t.Errorf("rename of a link that is up: %v, want EBUSY", err)
+	}
+	mustApply(t, k, []infra.Op{infra.LinkSet{Index: nic, Up: off}})
+	for _, r := range k.s.Routes {
+		t.Errorf("a link that is down kept the route %v", r)
+	}
+	for _, a := range k.s.Addresses {
+		if a.Prefix.Addr().Is6() {
+			t.Errorf("a link that is down kept the address %v", a.Prefix)
+		}
+	}
+	on := true
+	mustApply(t, k, []infra.Op{infra.LinkSet{Index: nic, Up: &on}})
+	if have := len(k.s.Routes); have != 2 || !k.has(nic, podMAC.LinkLocal()) {
+		t.Errorf("a link that came up has %d routes, want the connected ones of its IPv4 and link-local addresses", have)
+	}
+	if err := k.apply(infra.RouteAdd{Route: via("0.0.0.0/0", "10.9.9.9")}); !errors.Is(err, syscall.ENETUNREACH) {
+		t.Errorf("a route by way of nowhere: %v, want ENETUNREACH", err)
+	}
+	if err := k.apply(infra.AddressDel{Address: address("10.9.9.9/24")}); !errors.Is(err, syscall.EADDRNOTAVAIL) {
+		t.Errorf("an address that is not there: %v, want EADDRNOTAVAIL", err)
+	}
+	mustApply(t, k, []infra.Op{infra.AddressAdd{Address: address("10.244.1.8/24")}, infra.AddressDel{Address: flannel().Addresses[0]}})
+	if have := len(k.s.Addresses); have != 1 {
+		t.Errorf("%d addresses are left, want the link-local one: a primary takes its secondary ones along", have)
+	}
+}

@@ -1,0 +1,157 @@
+package infra_test
+
+import (
+	"errors"
+	"io/fs"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/firewall"
+)
+
+// TestRefused: every refusal names the object and the way out, and can be told from the others.
+func TestRefused(t *testing.T) {
+	field := func(name string) func(error) bool {
+		return func(err error) bool {
+			var f *cache.FieldError
+			return errors.As(err, &f) && f.Field == name
+		}
+	}
+	is := func(targets ...error) func(error) bool {
+		return func(err error) bool {
+			for _, target := range targets {
+				if !errors.Is(err, target) {
+					return false
+				}
+			}
+			return true
+		}
+	}
+	refused := func(binding, instead string) func(error) bool {
+		return func(err error) bool {
+			var r *infra.RefusedError
+			return errors.As(err, &r) && r.NIC == "eth0" && r.Binding == binding && r.Instead == instead
+		}
+	}
+	nicWith := func(edit func(*infra.Link)) infra.Snapshot {
+		return flannelWith(func(s *infra.Snapshot) { edit(&s.Links[1]) })
+	}
+	beside := func(l infra.Link) infra.Snapshot {
+		return flannelWith(func(s *infra.Snapshot) { s.Links = append(s.Links, l) })
+	}
+	networks := func(v4, v6 string) infra.Spec {
+		return withSpec(masquerade(), func(s *infra.Spec) {
+			var b infra.Masquerade
+			if v4 != "" {
+				b.IPv4 = pfx(v4)
+			}
+			if v6 != "" {
+				b.IPv6 = pfx(v6)
+			}
+			s.Binding = b
+		})
+	}
+	const in4, in6 = "binding.masquerade.ipv4", "binding.masquerade.ipv6"
+
+	for _, c := range []struct {
+		name  string
+		found infra.Snapshot
+		spec  infra.Spec
+		is    func(error) bool
+		words string // separated by |, all of which the text has
+	}{
+		{"no name", flannel(), withSpec(bridge(), func(s *infra.Spec) { s.NIC = "" }), field("nic"), `""|1 to 15`},
+		{"path for a name", flannel(), withSpec(bridge(), func(s *infra.Spec) { s.NIC = "../eth0" }), field("nic"), `"../eth0"|A-Z a-z 0-9`},
+		{"dots for a name", flannel(), withSpec(bridge(), func(s *infra.Spec) { s.NIC = ".." }), field("nic"), `".."`},
+		{"long name", flannel(), withSpec(bridge(), func(s *infra.Spec) { s.NIC = "sixteencharacter" }), field("nic"), "sixteencharacter|at most 15"},
+		{"no binding", flannel(), withSpec(bridge(), func(s *infra.Spec) { s.Binding = nil }), field("binding"), "bridge|masquerade"},
+		{"queues below", flannel(), withSpec(bridge(), func(s *infra.Spec) { s.Queues = -1 }), field("queues"), "-1|1 to 256"},
+		{"queues above", flannel(), withSpec(bridge(), func(s *infra.Spec) { s.Queues = 257 }), field("queues"), "257|1 to 256"},
+		{"empty resolver", flannel(), withSpec(bridge(), func(s *infra.Spec) { s.DNS = &cache.DNS{Servers: []netip.Addr{ip("10.0.0.1"), {}}} }), field("dns.servers[1]"), "no address"},
+		{"bad option", flannel(), withSpec(bridge(), func(s *infra.Spec) { s.Options.Hostname = "a\nb" }), field("options.hostname"), "control characters"},
+		{"bad device", flannel(), withSpec(bridge(), func(s *infra.Spec) { s.Device.ROM = "somewhere" }), field("device.rom"), `"somewhere"|on, off`},
+
+		{"no such NIC", flannel(), withSpec(bridge(), func(s *infra.Spec) { s.NIC = "eth9" }), is(infra.ErrNoNIC, fs.ErrNotExist), "eth9|lo, eth0"},
+		{"empty namespace", infra.Snapshot{}, bridge(), is(infra.ErrNoNIC), "eth0|no links"},
+		{"loopback", flannel(), withSpec(bridge(), func(s *infra.Spec) { s.NIC = "lo" }), field("nic"), "lo|loopback|eth0"},
+
+		{"wired", nicWith(func(l *infra.Link) { l.Alias = infra.Mark("eth0") }), bridge(), is(infra.ErrWired, fs.ErrExist), `NIC eth0|"guestwire eth0"|Teardown`},
+		{"somebody's port", flannelWith(func(s *infra.Snapshot) {
+			s.Links[1].Master = 7
+			s.Links = append(s.Links, infra.Link{Index: 7, Name: "br7", Kind: "bridge"})
+		}), bridge(), is(infra.ErrWired), "NIC eth0|br7|ip link set eth0 nomaster"},
+		{"moved name taken", beside(infra.Link{Index: 7, Name: "eth0-nic"}), bridge(), is(infra.ErrWired), "NIC eth0|eth0-nic|Teardown|rename"},
+		{"bridge name taken", beside(infra.Link{Index: 7, Name: "eth0-br"}), masquerade(), is(infra.ErrWired), "NIC eth0|eth0-br|Teardown|rename"},
+		{"tap name taken", beside(infra.Link{Index: 7, Name: "eth0-tap"}), masquerade(), is(infra.ErrWired), "NIC eth0|eth0-tap|Teardown|rename"},
+		{"port name taken", beside(infra.Link{Index: 7, Name: "eth0-dhcp"}), bridge(), is(infra.ErrWired), "NIC eth0|eth0-dhcp|Teardown|rename"},
+		{"table there", flannelWith(func(s *infra.Snapshot) {
+			s.Tables = []firewall.Image{{Family: firewall.Inet, Name: "guestwire-eth0"}}
+		}), masquerade(), is(infra.ErrWired), "NIC eth0|inet guestwire-eth0|Teardown|delete"},
+
+		{"bridge on NOARP", nicWith(func(l *infra.Link) { l.NoARP = true }), bridge(), refused("bridge", "masquerade"), "eth0|ARP|masquerade would work"},
+		{"bridge on tun", nicWith(func(l *infra.Link) { l.Kind, l.Ethernet = "tun", false }), bridge(), refused("bridge", "masquerade"), "eth0|Ethernet|masquerade would work"},
+		{"bridge on ipvlan", nicWith(func(l *infra.Link) { l.Kind = "ipvlan" }), bridge(), refused("bridge", "masquerade"), "eth0|ipvlan|masquerade would work"},
+		{"bridge on macvlan", nicWith(func(l *infra.Link) { l.Kind, l.Mode = "macvlan", "private" }), bridge(), refused("bridge", "masquerade"), "eth0|macvlan|private|masquerade would work"},
+		{"bridge on bridge", nicWith(func(l *infra.Link) { l.Kind = "bridge" }), bridge(), refused("bridge", "masquerade"), "eth0|masquerade would work"},
+		{"bridge without MAC", nicWith(func(l *infra.Link) { l.MAC = cache.MAC{} }), bridge(), refused("bridge", "masquerade"), "eth0|MAC|masquerade would work"},
+		{"masquerade without address", flannelWith(func(s *infra.Snapshot) { s.Addresses = s.Addresses[2:] }), masquerade(), refused("masquerade", "bridge"), "eth0|no address|bridge would work"},
+		{"masquerade of IPv6 with a small MTU", flannelWith(func(s *infra.Snapshot) { s.Links[1].MTU = 1200 }), masquerade(), refused("masquerade", "bridge"), "eth0|1200|bridge would work"},
+
+		{"group MAC", flannel(), withSpec(masquerade(), func(s *infra.Spec) { s.Binding = infra.Masquerade{MAC: cache.MAC{1}} }), field("binding.masquerade.mac"), "01:00:00:00:00:00"},
+		{"IPv6 for IPv4", flannel(), networks("fd77::/64", ""), field(in4), "fd77::/64|another family|10.0.2.0/24"},
+		{"IPv4 for IPv6", flannel(), networks("", "10.1.0.0/16"), field(in6), "10.1.0.0/16|another family|fd10:0:2::/120"},
+		{"mapped IPv4", flannel(), networks("", "::ffff:10.1.0.0/112"), field(in6), "another family"},
+		{"host bits 4", flannel(), networks("10.7.0.1/24", ""), field(in4), "10.7.0.1/24|10.7.0.0/24"},
+		{"host bits 6", flannel(), networks("", "fd77::1/64"), field(in6), "fd77::1/64|fd77::/64"},
+		{"small 4", flannel(), networks("10.7.0.0/31", ""), field(in4), "10.7.0.0/31|/30"},
+		{"small 6", flannel(), networks("", "fd77::/127"), field(in6), "fd77::/127|/126"},
+		{"too large", flannel(), networks("10.0.0.0/7", ""), field(in4), "10.0.0.0/7"},
+		{"multicast 4", flannel(), networks("224.0.0.0/24", ""), field(in4), "224.0.0.0/24|no network for hosts"},
+		{"multicast 6", flannel(), networks("", "ff02::/64"), field(in6), "ff02::/64|no network for hosts"},
+		{"loopback 4", flannel(), networks("127.0.0.0/24", ""), field(in4), "127.0.0.0/24|no network for hosts"},
+		{"link-local 4", flannel(), networks("169.254.0.0/24", ""), field(in4), "169.254.0.0/24|no network for hosts"},
+		{"link-local 6", flannel(), networks("", "fe80::/64"), field(in6), "fe80::/64|no network for hosts"},
+		{"everything", flannel(), networks("0.0.0.0/8", ""), field(in4), "0.0.0.0/8|no network for hosts"},
+		{"a route's network", flannel(), networks("10.244.128.0/24", ""), is(infra.ErrCollision), in4 + "|10.244.128.0/24|10.244.0.0/16|choose another"},
+		{"a route within", flannel(), networks("10.0.0.0/8", ""), is(infra.ErrCollision), in4 + "|10.0.0.0/8|choose another"},
+		{"a route's network 6", flannel(), networks("", "fd00:244:1::/120"), is(infra.ErrCollision), in6 + "|fd00:244:1::/64|choose another"},
+		{"the default network taken", lan4With(func(s *infra.Snapshot) {
+			s.Routes = append(s.Routes, via("10.0.0.0/8", "10.244.1.1"))
+		}), masquerade(), is(infra.ErrCollision), in4 + "|10.0.2.0/24|10.0.0.0/8"},
+		{"an address's network", lan4With(func(s *infra.Snapshot) {
+			s.Addresses = append(s.Addresses, address("10.0.2.9/32"))
+		}), masquerade(), is(infra.ErrCollision), in4 + "|10.0.2.0/24|10.0.2.9"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			plan, err := infra.NewPlan(c.found, c.spec)
+			if err == nil {
+				t.Fatalf("no refusal, but:\n%v", plan)
+			}
+			if !c.is(err) {
+				t.Errorf("another kind of error: %T: %v", err, err)
+			}
+			for word := range strings.SplitSeq(c.words, "|") {
+				if !strings.Contains(err.Error(), word) {
+					t.Errorf("%q does not say %q", err, word)
+				}
+			}
+		})
+	}
+}
+
+// TestCollisionElsewhere: what only looks like a collision is none.
+func TestCollisionElsewhere(t *testing.T) {
+	for name, found := range map[string]infra.Snapshot{
+		"default route": lan4(),
+		"neighbouring network": lan4With(func(s *infra.Snapshot) {
+			s.Routes = append(s.Routes, via("10.0.3.0/24", "10.244.1.1"))
+		}),
+	} {
+		if _, err := infra.NewPlan(found, masquerade()); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

@@ -1,0 +1,99 @@
+package firewall
+
+import (
+	"fmt"
+	"net/netip"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+func everything() Table {
+	return Table{Family: Inet, Name: "guestwire-eth0", Chains: []Chain{
+		{Name: "in", Type: "nat", Hook: Prerouting, Priority: DstNAT, Rules: []Rule{
+			{Matches: []Match{InInterface{"eth0"}, Destination{netip.MustParseAddr("10.244.1.7")}}, Verdict: DNAT{netip.MustParseAddr("10.0.2.2")}},
+			{Matches: []Match{InInterface{"eth0"}, Destination{netip.MustParseAddr("fd00::7")}}, Verdict: DNAT{netip.MustParseAddr("fd10:0:2::2")}},
+		}},
+		{Name: "input", Type: "filter", Hook: Input, Priority: Filter, Rules: []Rule{{Verdict: Drop{}}}},
+		{Name: "out", Type: "nat", Hook: Postrouting, Priority: SrcNAT, Rules: []Rule{
+			{Matches: []Match{InInterface{"eth0-br"}, OutInterface{Name: "eth0-br", Not: true}}, Verdict: Masquerade{}},
+			{Matches: []Match{OutInterface{Name: "eth0"}}, Verdict: Masquerade{}},
+		}},
+		{Name: "void", Type: "filter", Hook: Input, Priority: Filter},
+	}}
+}
+
+// What nft(8) reads.
+const everythingText = `table inet guestwire-eth0 {
+	chain in {
+		type nat hook prerouting priority -100; policy accept;
+		iifname "eth0" ip daddr 10.244.1.7 dnat ip to 10.0.2.2 comment "guestwire 0a5caf865f22"
+		iifname "eth0" ip6 daddr fd00::7 dnat ip6 to fd10:0:2::2 comment "guestwire 5025e9a12434"
+	}
+	chain input {
+		type filter hook input priority 0; policy accept;
+		drop comment "guestwire d90ee9ccf6be"
+	}
+	chain out {
+		type nat hook postrouting priority 100; policy accept;
+		iifname "eth0-br" oifname != "eth0-br" masquerade comment "guestwire 7c2a4eeb29e8"
+		oifname "eth0" masquerade comment "guestwire bea7e5133ed6"
+	}
+	chain void {
+		type filter hook input priority 0; policy accept;
+	}
+}
+`
+
+func TestTableText(t *testing.T) {
+	if have := everything().String(); have != everythingText {
+		t.Errorf("have\n%s\nwant\n%s", have, everythingText)
+	}
+}
+
+// TestImage: the image says chain and comment of each rule, in order, and nothing of empty chains.
+func TestImage(t *testing.T) {
+	want := Image{Family: Inet, Name: "guestwire-eth0"}
+	chain := ""
+	for line := range strings.Lines(everythingText) {
+		words := strings.Fields(line)
+		if words[0] == "chain" {
+			chain = words[1]
+		}
+		if _, comment, ok := strings.Cut(line, "comment "); ok {
+			want.Rules = append(want.Rules, chain+" "+strings.Trim(comment, "\"\n"))
+		}
+	}
+	if have := everything().Image(); !reflect.DeepEqual(have, want) {
+		t.Errorf("have %+v, want %+v", have, want)
+	}
+}
+
+// TestComment: whatever is changed in a rule changes its comment.
+func TestComment(t *testing.T) {
+	a, b := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2")
+	seen := map[string]string{}
+	for _, r := range []Rule{
+		{Verdict: Drop{}},
+		{Verdict: Masquerade{}},
+		{Verdict: DNAT{a}},
+		{Verdict: DNAT{b}},
+		{Matches: []Match{Destination{a}}, Verdict: Drop{}},
+		{Matches: []Match{Destination{b}}, Verdict: Drop{}},
+		{Matches: []Match{InInterface{"eth0"}}, Verdict: Drop{}},
+		{Matches: []Match{InInterface{"eth1"}}, Verdict: Drop{}},
+		{Matches: []Match{OutInterface{Name: "eth0"}}, Verdict: Drop{}},
+		{Matches: []Match{OutInterface{Name: "eth0", Not: true}}, Verdict: Drop{}},
+		{Matches: []Match{InInterface{"eth0"}, Destination{a}}, Verdict: Drop{}},
+		{Matches: []Match{Destination{a}, InInterface{"eth0"}}, Verdict: Drop{}},
+	} {
+		comment := r.Comment()
+		if other, taken := seen[comment]; taken {
+			t.Errorf("%q and %q both have the comment %q", other, r, comment)
+		}
+		seen[comment] = fmt.Sprint(r)
+		if len(comment) > 100 || !strings.HasPrefix(comment, "guestwire ") {
+			t.Errorf("comment %q: want at most 100 octets with our name", comment)
+		}
+	}
+}
