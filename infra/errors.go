@@ -6,14 +6,14 @@ import (
 	"io/fs"
 )
 
-// ErrWired: the NIC, or a name that its wiring needs, is in use by a wiring already. It is an
+// ErrWired says that the NIC, or a name that its wiring needs, is in use by a wiring already. It is an
 // fs.ErrExist.
 var ErrWired = fmt.Errorf("already wired: %w", fs.ErrExist)
 
-// ErrNoNIC: the namespace has no link with the NIC's name. It is an fs.ErrNotExist.
+// ErrNoNIC says that the namespace has no link with the NIC's name. It is an fs.ErrNotExist.
 var ErrNoNIC = fmt.Errorf("no such link: %w", fs.ErrNotExist)
 
-// ErrCollision: a masquerade network overlaps one that the namespace can reach already.
+// ErrCollision says that a masquerade network overlaps one that the namespace can reach already.
 var ErrCollision = errors.New("network in use")
 
 // RefusedError says that a binding cannot work on a NIC, and which one could.

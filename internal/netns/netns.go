@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNotNetNS: the file is no network namespace.
+// ErrNotNetNS says that a file is no network namespace.
 var ErrNotNetNS = errors.New("not a network namespace")
 
 // Identity tells namespaces apart, as long as the machine runs.
