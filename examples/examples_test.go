@@ -1,0 +1,94 @@
+// Package examples_test runs the programs as their users do.
+package examples_test
+
+import (
+	"encoding/xml"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/guestwire/guestwire/internal/nstest"
+)
+
+func TestMain(m *testing.M) { nstest.Main(m) }
+
+// run returns what a program printed, and its exit status.
+func run(t *testing.T, program string, args ...string) (string, int) {
+	t.Helper()
+	cmd := exec.Command(program, args...)
+	out, err := cmd.CombinedOutput()
+	if err != nil && cmd.ProcessState == nil {
+		t.Fatal(err)
+	}
+	return string(out), cmd.ProcessState.ExitCode()
+}
+
+// TestAgent goes through the verbs, with a configuration from a file over which flags win.
+func TestAgent(t *testing.T) {
+	n := nstest.NewNetwork(t)
+	agent, launcher := nstest.Program(t, "agent"), nstest.Program(t, "launcher")
+	file := filepath.Join(t.TempDir(), "vm1.json")
+	config := `{"nic": "eth9", "binding": {"masquerade": {"ipv4": "10.99.0.0/24"}}, "owner": {"uid": 64055}, "queues": 2,
+		"options": {"hostname": "vm1"}, "device": {"bootOrder": 1}}`
+	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	common := []string{"-netns", n.Pod.Path(), "-nic", "eth0", "-state", n.State}
+	with := func(verb string, more ...string) []string { return append(append([]string{verb}, common...), more...) }
+
+	for _, step := range []struct {
+		args   []string
+		status int
+		text   string
+	}{
+		{with("check"), 1, "not wired"},
+		{with("plan", "-config", file), 0, "ip addr add 10.99.0.1/24 dev eth0-br"},
+		{with("check"), 1, "not wired"},
+		{with("setup", "-config", file), 0, ""},
+		{with("setup", "-config", file), 0, ""},
+		{with("plan", "-config", file), 0, ""},
+		{with("check"), 0, ""},
+		{with("teardown"), 0, ""},
+		{with("teardown"), 0, ""},
+		{with("plan", "-binding", "bridge", "-config", file), 0, "ip link set eth0 name eth0-nic"},
+		{with("plan", "-binding", "router"), 1, `"router", want "bridge" or "masquerade"`},
+		{with("plan"), 1, "binding: missing"},
+		{with("start"), 1, "none of setup, plan, check, teardown"},
+		{[]string{"setup"}, 1, "-netns is missing"},
+		{[]string{"setup", "-netns", "/dev/null", "-nic", "eth0", "-binding", "bridge", "-state", n.State}, 1, "not a network namespace"},
+		{[]string{"-help"}, 1, "agent teardown"},
+	} {
+		out, status := run(t, agent, step.args...)
+		if status != step.status || !strings.Contains(out, step.text) {
+			t.Errorf("agent %s: status %d, want %d and %q:\n%s", strings.Join(step.args, " "), status, step.status, step.text, out)
+		}
+		if step.args[0] == "check" && status == 0 {
+			out, status := run(t, launcher, "xml", "-state", n.State)
+			var element struct {
+				Target struct {
+					Dev string `xml:"dev,attr"`
+				} `xml:"target"`
+				Driver struct {
+					Queues int `xml:"queues,attr"`
+				} `xml:"driver"`
+			}
+			if err := xml.Unmarshal([]byte(out), &element); err != nil || status != 0 || element.Target.Dev != "eth0-tap" || element.Driver.Queues != 2 {
+				t.Errorf("launcher xml: status %d, %v:\n%s", status, err, out)
+			}
+		}
+	}
+	if out, status := run(t, launcher, "xml", "-state", n.State); status == 0 || !strings.Contains(out, "Setup") {
+		t.Errorf("launcher xml after teardown: status %d:\n%s", status, out)
+	}
+}
+
+// TestQuickstart wants the whole story to hold.
+func TestQuickstart(t *testing.T) {
+	nstest.Need(t)
+	out, status := run(t, nstest.Program(t, "quickstart"))
+	if status != 0 || strings.Count(out, "that is what it was before") != 2 || !strings.Contains(out, "Everything held") {
+		t.Errorf("status %d:\n%s", status, out)
+	}
+}
