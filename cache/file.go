@@ -193,11 +193,13 @@ func RemoveFile(dir *os.Root, name string) error {
 func temporaryName(name string) string { return "." + name + ".new" }
 
 func writeSynced(dir *os.Root, name string, text []byte, mode fs.FileMode) error {
-	// One may be left over from a writer that was killed.
-	if err := dir.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
+	const create = os.O_WRONLY | os.O_CREATE | os.O_EXCL
+	f, err := dir.OpenFile(name, create, mode)
+	if errors.Is(err, fs.ErrExist) { // left over from a writer that was killed
+		if err = dir.Remove(name); err == nil {
+			f, err = dir.OpenFile(name, create, mode)
+		}
 	}
-	f, err := dir.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
 	if err != nil {
 		return err
 	}

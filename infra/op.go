@@ -114,7 +114,7 @@ type (
 		Link   string
 		Filter Filter
 	}
-	// TableSet replaces an nftables table.
+	// TableSet creates an nftables table. Behind a TableDel it replaces one, in one transaction.
 	TableSet struct{ Table firewall.Table }
 	// TableDel deletes it.
 	TableDel struct {

@@ -88,9 +88,16 @@ func steps(now Snapshot, want wiring, names Names, nic int, whole bool) ([]Op, e
 	s.want = place(want, now, s.ours())
 
 	for _, t := range s.want.tables {
-		if !slices.ContainsFunc(now.Tables, func(i firewall.Image) bool { return reflect.DeepEqual(i, t.Image()) }) {
-			s.add(TableSet{t})
+		at := slices.IndexFunc(now.Tables, func(i firewall.Image) bool { return i.Family == t.Family && i.Name == t.Name })
+		if at >= 0 && reflect.DeepEqual(now.Tables[at], t.Image()) {
+			continue
 		}
+		// One that is there is replaced, in one transaction. Not deleting what is not there matters:
+		// the kernel would wait for the deletion's end when the socket is closed, 2 to 20 ms.
+		if at >= 0 {
+			s.add(TableDel{t.Family, t.Name})
+		}
+		s.add(TableSet{t})
 	}
 	s.dropLinks()
 	// Forwarding comes last: switching it on deletes the routes that came by router advertisement,

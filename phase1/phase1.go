@@ -318,19 +318,15 @@ func (c Config) do(ctx context.Context, mode stateMode, f func(*session) error) 
 // and that of process 1.
 func foreign(identity netns.Identity) error {
 	for _, path := range []string{"/proc/thread-self/ns/net", "/proc/1/ns/net"} {
-		f, err := os.Open(path)
+		var stat unix.Stat_t
+		err := unix.Stat(path, &stat)
 		if errors.Is(err, fs.ErrPermission) {
 			continue // process 1 is another container's, and so is its namespace
 		}
 		if err != nil {
-			return err
+			return &fs.PathError{Op: "stat", Path: path, Err: err}
 		}
-		own, err := netns.Identify(f)
-		f.Close()
-		if err != nil {
-			return err
-		}
-		if own == identity {
+		if stat.Dev == identity.Device && stat.Ino == identity.Inode {
 			return fmt.Errorf("%w (%s): name the pod's", ErrOwnNamespace, path)
 		}
 	}

@@ -45,10 +45,6 @@ func encodeTables(ops []infra.Op) ([][]byte, error) {
 	for _, op := range ops {
 		switch o := op.(type) {
 		case infra.TableSet:
-			// Adding what may be there, deleting it, adding it: replaced, whatever was there.
-			t := &nftables.Table{Family: families[o.Table.Family], Name: o.Table.Name}
-			c.AddTable(t)
-			c.DelTable(t)
 			addTable(c, o.Table)
 		case infra.TableDel:
 			c.DelTable(&nftables.Table{Family: families[o.Family], Name: o.Name})

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"net/netip"
-	"os"
 	"strings"
 
 	"github.com/vishvananda/netlink/nl"
@@ -78,14 +77,15 @@ func attributes(message []byte, n int, f func(kind uint16, value []byte) error) 
 	if len(message) < n {
 		return errors.New("netlink: a message was cut short")
 	}
-	list, err := nl.ParseRouteAttr(message[n:])
-	if err != nil {
-		return err
-	}
-	for _, a := range list {
-		if err := f(a.Attr.Type&typeMask, a.Value); err != nil {
+	for b := message[n:]; len(b) >= unix.SizeofRtAttr; {
+		size := int(u16(b))
+		if size < unix.SizeofRtAttr || size > len(b) {
+			return errors.New("netlink: an attribute was cut short")
+		}
+		if err := f(u16(b[2:])&typeMask, b[unix.SizeofRtAttr:size]); err != nil {
 			return err
 		}
+		b = b[min(len(b), (size+unix.RTA_ALIGNTO-1)&^(unix.RTA_ALIGNTO-1)):]
 	}
 	return nil
 }
@@ -564,23 +564,39 @@ const sysctlRoot = "/proc/sys/"
 // readSysctls leaves out what the kernel does not have.
 func readSysctls(s *infra.Snapshot, paths []string) error {
 	for _, path := range paths {
-		text, err := os.ReadFile(sysctlRoot + path)
+		var value [256]byte
+		n, err := sysctl(path, unix.O_RDONLY, value[:], unix.Read)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
 		if err != nil {
-			return fmt.Errorf("read sysctl: %w", err)
+			return err
 		}
 		if s.Sysctls == nil {
 			s.Sysctls = map[string]string{}
 		}
-		s.Sysctls[path] = strings.TrimSpace(string(text))
+		s.Sysctls[path] = strings.TrimSpace(string(value[:n]))
 	}
 	return nil
 }
 
 func writeSysctl(o infra.SysctlSet) error {
-	return os.WriteFile(sysctlRoot+o.Path, []byte(o.Value), 0)
+	_, err := sysctl(o.Path, unix.O_WRONLY, []byte(o.Value), unix.Write)
+	return err
+}
+
+// sysctl reads or writes a value in one call, as the kernel wants it.
+func sysctl(path string, flags int, value []byte, f func(int, []byte) (int, error)) (int, error) {
+	fd, err := unix.Open(sysctlRoot+path, flags|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return 0, &fs.PathError{Op: "open", Path: sysctlRoot + path, Err: err}
+	}
+	defer unix.Close(fd)
+	n, err := f(fd, value)
+	if err != nil {
+		return 0, &fs.PathError{Op: "read or write", Path: sysctlRoot + path, Err: err}
+	}
+	return n, nil
 }
 
 // HasDummy says whether the kernel has the link kind dummy, loading its module if need be. It asks
