@@ -35,7 +35,7 @@ install: ## what the tests call (root, Debian)
 # GUESTWIRE_REQUIRE makes a failure of what is a skip elsewhere: no namespace, no tool.
 test: export GUESTWIRE_REQUIRE = 1
 test: export GUESTWIRE_BIN = $(CURDIR)/bin
-test: install bin/testreport bin/stockkernel bin/agent bin/launcher ## all tests, here and under the stock kernel (root, Debian)
+test: install bin/testreport bin/stockkernel bin/agent bin/launcher bin/quickstart ## all tests, here and under the stock kernel (root, Debian)
 	@resolv=$$(cat /etc/resolv.conf); \
 	{ \
 		echo "# run: this kernel ($$(uname -r)), -race"; \
@@ -47,7 +47,7 @@ test: install bin/testreport bin/stockkernel bin/agent bin/launcher ## all tests
 			{ \
 				go test -c -o "$$binary" "./$$p" && cd "$$p" && \
 				"$(CURDIR)/bin/stockkernel" -timeout 15m \
-					-env GUESTWIRE_REQUIRE=1 -env GUESTWIRE_BIN="$(CURDIR)/bin" -- "$$binary" -test.v=test2json | \
+					-env GUESTWIRE_REQUIRE=1 -env GUESTWIRE_BIN="$(CURDIR)/bin" -- "$$binary" -test.short -test.v=test2json | \
 					go tool test2json -t -p "$(MODULE)/$$p"; \
 			} || echo "# broken: $$p"; \
 			cd "$(CURDIR)"; \
@@ -55,7 +55,8 @@ test: install bin/testreport bin/stockkernel bin/agent bin/launcher ## all tests
 		[ "$$resolv" = "$$(cat /etc/resolv.conf)" ] || echo '# broken: /etc/resolv.conf is not what it was'; \
 	} | bin/testreport
 
-bench: ## all benchmarks (root for those that need a namespace)
+bench: ## Setup and Teardown against a C program and against scripts (root), and all other benchmarks
+	go run ./internal/bench
 	go test -run '^$$' -bench . -benchmem ./...
 
 fuzz: ## each fuzz target for FUZZTIME
@@ -80,6 +81,6 @@ $(STATICCHECK):
 # Linked statically: it is the stock kernel's process 1 too.
 bin/stockkernel bin/testreport: FORCE
 	CGO_ENABLED=0 go build -o $@ ./internal/$(@F)
-bin/agent bin/launcher: FORCE
+bin/agent bin/launcher bin/quickstart: FORCE
 	CGO_ENABLED=0 go build -o $@ ./examples/$(@F)
 FORCE:

@@ -137,11 +137,12 @@ func (n *Namespace) IP(line string) string {
 	return Run(n.t, "ip", append([]string{"-n", n.Name}, strings.Fields(line)...)...)
 }
 
-// Settle waits until the kernel has taken notice that the link has a carrier.
+// Settle waits until the kernel has taken notice that the link has a carrier, and has given it its
+// link-local address.
 func (n *Namespace) Settle(link string) {
 	n.t.Helper()
 	Eventually(n.t, func() error {
-		if out := n.IP("-br link show dev " + link); !strings.Contains(out, " UP ") {
+		if out := n.IP("-br addr show dev " + link); !strings.Contains(out, " UP ") || !strings.Contains(out, "fe80:") {
 			return errors.New(out)
 		}
 		return nil

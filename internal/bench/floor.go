@@ -1,0 +1,380 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	_ "embed"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/kernel"
+	"github.com/guestwire/guestwire/internal/netns"
+	"github.com/guestwire/guestwire/phase1"
+)
+
+//go:embed floor/floor.c
+var floorSource []byte
+
+// floor is the C program, at work.
+type floor struct {
+	cmd    *exec.Cmd
+	in     io.WriteCloser
+	out    *bufio.Reader
+	stderr bytes.Buffer
+}
+
+func startFloor(ctx context.Context, dir string) (*floor, error) {
+	source, program := filepath.Join(dir, "floor.c"), filepath.Join(dir, "floor")
+	if err := os.WriteFile(source, floorSource, 0o600); err != nil {
+		return nil, err
+	}
+	if out, err := exec.CommandContext(ctx, "gcc", "-O2", "-Wall", "-Wextra", "-o", program, source).CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("gcc: %w: %s", err, out)
+	}
+	f := &floor{cmd: exec.CommandContext(ctx, program)}
+	f.cmd.Stderr = &f.stderr
+	var err error
+	if f.in, err = f.cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	out, err := f.cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	f.out = bufio.NewReader(out)
+	return f, f.cmd.Start()
+}
+
+// stop ends the program: it has nothing more to read.
+func (f *floor) stop() {
+	f.in.Close()
+	_ = f.cmd.Wait() // its errors have been told by run
+}
+
+// run has the list carried out in the pod and returns the time that it took, by its own clock.
+func (f *floor) run(list string, p *pod) (time.Duration, error) {
+	if _, err := fmt.Fprintln(f.in, list, p.path(), p.state); err != nil {
+		return 0, fmt.Errorf("floor: %w", err)
+	}
+	var ns int64
+	if _, err := fmt.Fscanln(f.out, &ns); err != nil {
+		f.in.Close()
+		return 0, fmt.Errorf("floor: %w: %s", errors.Join(err, f.cmd.Wait()), f.stderr.String())
+	}
+	return time.Duration(ns), nil
+}
+
+// list is what the floor shall do: a step a line, with the messages in files beside it.
+type list struct {
+	path  string
+	lines []string
+	files int
+}
+
+func (l *list) add(words ...any) {
+	l.lines = append(l.lines, strings.TrimSpace(fmt.Sprintln(words...)))
+}
+
+// file keeps bytes for the floor and returns their path.
+func (l *list) file(data []byte) (string, error) {
+	l.files++
+	path := fmt.Sprintf("%s.%d", l.path, l.files)
+	return path, os.WriteFile(path, data, 0o600)
+}
+
+func (l *list) write() error {
+	return os.WriteFile(l.path, []byte(strings.Join(l.lines, "\n")+"\n"), 0o600)
+}
+
+// learn lets phase1 wire a pod and finds out what it did: the floor's lists and the scripts are
+// made of that, and hold for all pods, as they are alike.
+func (b *bench) learn(ctx context.Context) (err error) {
+	p, err := newPod(ctx, b.dir)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, closePods([]*pod{p})) }()
+	if err := p.settled(ctx); err != nil {
+		return err
+	}
+	preview, err := phase1.Plan(ctx, b.config(p))
+	if err != nil {
+		return err
+	}
+	if err := phase1.Setup(ctx, b.config(p)); err != nil {
+		return err
+	}
+	files := map[string][]byte{}
+	for _, name := range []string{journalFile, recordFile} {
+		if files[name], err = os.ReadFile(filepath.Join(p.state, name)); err != nil {
+			return err
+		}
+	}
+	var journal infra.Journal
+	if err := json.Unmarshal(files[journalFile], &journal); err != nil {
+		return err
+	}
+	plan, err := infra.NewPlan(journal.Found, journal.Spec)
+	if err != nil {
+		return err
+	}
+	if err := b.learnSetup(preview.Steps, journal, files); err != nil {
+		return err
+	}
+	return netns.Do(p.file, func() error { return b.learnTeardown(ctx, plan, preview.Steps) })
+}
+
+const (
+	journalFile = nic + ".journal"
+	recordFile  = nic + ".json"
+)
+
+func (b *bench) learnSetup(ops []infra.Op, journal infra.Journal, files map[string][]byte) error {
+	l := &list{path: filepath.Join(b.dir, "setup")}
+	write := func(name, mode string) error {
+		path, err := l.file(files[name])
+		l.add("write", name, mode, path)
+		return err
+	}
+	l.add("absent", journalFile)
+	b.look(l, nil)
+	if b.binding.Kind() == (infra.Bridge{}).Kind() {
+		path, err := l.file(askDummy())
+		if err != nil {
+			return err
+		}
+		answer := unix.EOPNOTSUPP
+		if journal.Found.Dummy {
+			answer = unix.EINVAL
+		}
+		l.add("route", path, int(answer))
+	}
+	if err := write(journalFile, "600"); err != nil {
+		return err
+	}
+	if err := l.apply(ops); err != nil {
+		return err
+	}
+	b.look(l, ops)
+	if err := write(recordFile, "644"); err != nil {
+		return err
+	}
+	b.setupList, b.sends = l.path, sends(ops)
+	if err := l.write(); err != nil {
+		return err
+	}
+	var err error
+	b.setupScript, err = writeScript(filepath.Join(b.dir, "setup.sh"), ops)
+	return err
+}
+
+// learnTeardown undoes the wiring step by step, on a thread in the namespace.
+func (b *bench) learnTeardown(ctx context.Context, plan *infra.Plan, wiring []infra.Op) error {
+	ns, err := kernel.Open()
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	group := &list{path: filepath.Join(b.dir, "teardown-group")}
+	single := &list{path: filepath.Join(b.dir, "teardown-single")}
+	var script []infra.Op
+	for _, l := range []*list{group, single} {
+		l.add("readback", journalFile)
+		l.add("remove", recordFile)
+		b.look(l, wiring)
+	}
+	for {
+		now, err := ns.Snapshot(infra.NamesFor(nic), infra.SysctlPaths(nic, b.binding))
+		if err != nil {
+			return err
+		}
+		ops, err := plan.Undo(now)
+		if err != nil {
+			return err
+		}
+		if len(ops) == 0 {
+			break
+		}
+		if err := group.apply(ops); err != nil {
+			return err
+		}
+		singly := linkByLink(ops, now)
+		if err := single.apply(singly); err != nil {
+			return err
+		}
+		script = append(script, singly...)
+		b.look(group, nil)
+		b.look(single, nil)
+		if err := ns.Apply(ctx, ops); err != nil {
+			return err
+		}
+	}
+	for _, l := range []*list{group, single} {
+		l.add("remove", journalFile)
+		if err := l.write(); err != nil {
+			return err
+		}
+	}
+	b.groupList, b.singleList = group.path, single.path
+	b.teardownScript, err = writeScript(filepath.Join(b.dir, "teardown.sh"), script)
+	return err
+}
+
+// linkByLink has each link of a group deleted by itself.
+func linkByLink(ops []infra.Op, now infra.Snapshot) []infra.Op {
+	var out []infra.Op
+	for _, op := range ops {
+		group, ok := op.(infra.GroupDel)
+		if !ok {
+			out = append(out, op)
+			continue
+		}
+		for _, l := range now.Links {
+			if l.Group == group.Group {
+				out = append(out, infra.LinkDel{Index: l.Index, Link: l.Name})
+			}
+		}
+	}
+	return out
+}
+
+// look adds what a Snapshot reads after the operations.
+func (b *bench) look(l *list, after []infra.Op) {
+	l.add("look")
+	for _, op := range after {
+		if tap, ok := op.(infra.TapAdd); ok {
+			l.add("filters", tap.Index)
+		}
+	}
+	l.add("tables")
+	for _, op := range after {
+		if t, ok := op.(infra.TableSet); ok {
+			l.add("rules", families[t.Table.Family], t.Table.Name)
+		}
+	}
+	for _, path := range infra.SysctlPaths(nic, b.binding) {
+		l.add("read", "/proc/sys/"+path)
+	}
+}
+
+var families = map[firewall.Family]int{firewall.Inet: unix.NFPROTO_INET, firewall.Bridge: unix.NFPROTO_BRIDGE}
+
+// carrier is the kind of socket that takes an operation into the kernel; none: it is an ioctl or a file.
+func carrier(op infra.Op) string {
+	switch op.(type) {
+	case infra.TapAdd, infra.SysctlSet:
+		return ""
+	case infra.TableSet, infra.TableDel:
+		return "nftables"
+	}
+	return "route"
+}
+
+// alone says whether an operation is a call of its own.
+func alone(op infra.Op) bool {
+	_, deletion := op.(infra.LinkDel)
+	return deletion || carrier(op) == ""
+}
+
+// apply adds operations, in the batches that kernel.Apply makes of them; but a link's deletion is
+// sent by itself.
+func (l *list) apply(ops []infra.Op) error {
+	for done := 0; done < len(ops); {
+		end := done + 1
+		for end < len(ops) && carrier(ops[end]) == carrier(ops[done]) && !alone(ops[end]) && !alone(ops[done]) {
+			end++
+		}
+		switch op := ops[done].(type) {
+		case infra.TapAdd:
+			if op.Tap.MultiQueue || op.Tap.Owner.GID != 0 {
+				return fmt.Errorf("%v: the floor cannot", op)
+			}
+			flags := unix.IFF_TAP | unix.IFF_NO_PI | unix.IFF_TUN_EXCL
+			if op.VNetHeader {
+				flags |= unix.IFF_VNET_HDR
+			}
+			l.add("tap", op.Index, op.Link, flags, op.Tap.Owner.UID)
+		case infra.SysctlSet:
+			l.add("sysctl", "/proc/sys/"+op.Path, op.Value)
+		default:
+			messages, acknowledge, err := kernel.Encode(ops[done:end])
+			if err != nil {
+				return err
+			}
+			path, err := l.file(join(messages, acknowledge))
+			if err != nil {
+				return err
+			}
+			l.add(carrier(op), path, 0)
+		}
+		done = end
+	}
+	return nil
+}
+
+// join makes one send of messages.
+func join(messages [][]byte, acknowledge int) []byte {
+	var out []byte
+	for i, m := range messages {
+		m = slices.Clone(m)
+		binary.NativeEndian.PutUint32(m[8:], uint32(1000+i))
+		if i == acknowledge {
+			binary.NativeEndian.PutUint16(m[6:], binary.NativeEndian.Uint16(m[6:])|unix.NLM_F_ACK)
+		}
+		out = append(out, m...)
+		for len(out)%unix.NLMSG_ALIGNTO != 0 {
+			out = append(out, 0)
+		}
+	}
+	return out
+}
+
+// askDummy is the message by which kernel.HasDummy asks.
+func askDummy() []byte {
+	r := nl.NewNetlinkRequest(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK)
+	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
+	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated("dummy"))
+	r.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
+	r.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated("guestwire-probe")))
+	r.AddData(nl.NewRtAttr(unix.IFLA_NUM_TX_QUEUES, nl.Uint32Attr(1<<16)))
+	r.AddData(info)
+	return r.Serialize()
+}
+
+// sends says how operations get into the kernel.
+func sends(ops []infra.Op) string {
+	operations, batches := map[string]int{}, map[string]int{}
+	var taps, sysctls int
+	last := ""
+	for _, op := range ops {
+		kind := carrier(op)
+		operations[kind]++
+		if kind != last {
+			batches[kind]++
+		}
+		last = kind
+		switch op.(type) {
+		case infra.TapAdd:
+			taps++
+		case infra.SysctlSet:
+			sysctls++
+		}
+	}
+	return fmt.Sprintf("%d operations by rtnetlink in %d send, %d by nftables in %d, %d taps, %d sysctl",
+		operations["route"], batches["route"], operations["nftables"], batches["nftables"], taps, sysctls)
+}

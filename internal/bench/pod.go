@@ -1,0 +1,198 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/guestwire/guestwire/internal/netns"
+)
+
+// nic is the NIC of every pod, and the second link there.
+const nic = "eth0"
+
+// pod is a namespace as a network plugin leaves it. They are all alike, down to the MAC and the
+// index of the NIC.
+type pod struct {
+	name  string
+	file  *os.File
+	state string
+}
+
+// podNIC is what ip(8) reads. The gateways' MACs are known, as in a pod that has talked to them:
+// otherwise Setup asks for the IPv6 one, and waits for the answer.
+const podNIC = `link set lo up
+link add name ` + nic + ` address 02:00:00:00:00:07 type veth peer name %s netns %d
+link set ` + nic + ` up
+addr add 10.244.1.7/24 brd + dev ` + nic + `
+addr add fd00:10:244:1::7/64 dev ` + nic + `
+route add default via 10.244.1.1
+route add ::/0 via fd00:10:244:1::1 dev ` + nic + `
+neigh add 10.244.1.1 lladdr 02:00:00:00:00:01 nud reachable dev ` + nic + `
+neigh add fd00:10:244:1::1 lladdr 02:00:00:00:00:01 nud reachable dev ` + nic + `
+`
+
+var pods int
+
+// newPod makes a pod; the other ends of all NICs lie in the namespace "world".
+func newPod(ctx context.Context, dir string) (*pod, error) {
+	if pods == 0 {
+		if err := ip(ctx, "netns add world\n"); err != nil {
+			return nil, err
+		}
+	}
+	pods++
+	p := &pod{name: fmt.Sprintf("pod%d", pods)}
+	p.state = filepath.Join(dir, p.name)
+	if err := ip(ctx, "netns add "+p.name+"\n"); err != nil {
+		return nil, err
+	}
+	var err error
+	if p.file, err = os.Open(p.path()); err != nil {
+		return nil, err
+	}
+	err = netns.Do(p.file, func() error {
+		for _, setting := range []string{"accept_dad", "router_solicitations"} {
+			if err := os.WriteFile("/proc/sys/net/ipv6/conf/default/"+setting, []byte("0"), 0); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	peer := fmt.Sprintf("veth%d", pods)
+	batch := strings.NewReplacer("%s", peer, "%d", "world").Replace(podNIC)
+	if err := ip(ctx, batch, "-n", p.name); err != nil {
+		return nil, err
+	}
+	return p, ip(ctx, "link set "+peer+" up\n", "-n", "world")
+}
+
+// settled waits until the NIC has its link-local address, the last that comes of itself.
+func (p *pod) settled(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	for {
+		var text []byte
+		err := netns.Do(p.file, func() (err error) {
+			text, err = os.ReadFile("/proc/thread-self/net/if_inet6")
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		for line := range strings.Lines(string(text)) {
+			if strings.HasPrefix(line, "fe80") && strings.HasSuffix(line, " "+nic+"\n") {
+				return nil
+			}
+		}
+		if err := sleep(ctx, settle); err != nil {
+			return fmt.Errorf("wait for the link-local address of %s: %w", nic, err)
+		}
+	}
+}
+
+func (p *pod) path() string { return "/run/netns/" + p.name }
+
+// closePods deletes pods and waits until the kernel has cleaned up: until then the other ends of
+// their NICs are there.
+func closePods(all []*pod) error {
+	var names strings.Builder
+	for _, p := range all {
+		p.file.Close()
+		fmt.Fprintln(&names, "netns del", p.name)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	if err := ip(ctx, names.String()); err != nil {
+		return err
+	}
+	for {
+		out, err := exec.CommandContext(ctx, "ip", "-n", "world", "link", "show", "type", "veth").CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("wait for namespaces to end: %w: %s", err, out)
+		}
+		if len(out) == 0 {
+			return nil
+		}
+		if err := sleep(ctx, settle); err != nil {
+			return fmt.Errorf("wait for namespaces to end: %w", err)
+		}
+	}
+}
+
+// ip runs ip(8) on a batch.
+func ip(ctx context.Context, batch string, flags ...string) error {
+	cmd := exec.CommandContext(ctx, "ip", append(flags, "-batch", "-")...)
+	cmd.Stdin = strings.NewReader(batch)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("ip -batch: %w: %s", err, out)
+	}
+	return nil
+}
+
+// see is what an administrator would look at to tell two wirings apart. Links that are not there are
+// part of the answer.
+const see = `for l in lo eth0 eth0-nic eth0-br eth0-dhcp eth0-tap; do
+	echo "# $l"
+	{ ip -d addr show dev $l && bridge -d link show dev $l && tc qdisc show dev $l && tc filter show dev $l ingress; } 2>&1 || :
+done
+ip -br link | wc -l
+ip route; ip -6 route; ip neigh show nud permanent; nft list ruleset
+sysctl net.ipv4.ip_forward net.ipv6.conf.all.forwarding net.ipv6.conf.eth0.accept_ra
+sysctl -a -r 'net\.ipv[46]\.conf\..*\.forwarding'`
+
+// chance is what differs from one time to the next: timers, carrier, the MAC of a tap, the numbers
+// of links and ports; and tc's two names of the ingress qdisc.
+var chance = regexp.MustCompile(`(?m)^[0-9]+: |_timer +[0-9.]+|parent ffff: |state [A-Z]+|(,NO-CARRIER|NO-CARRIER,|,LOWER_UP|,M-DOWN)|linkdown|@if[0-9]+|link-netns \w+|` +
+	`^ +link/ether \S+ brd \S+ (link-netns \w+ )?promiscuity \d+ .*\n +tun type tap|port_(id|no) \S+|designated_\w+ \S+`)
+
+func (p *pod) look(ctx context.Context) (string, error) {
+	out, err := exec.CommandContext(ctx, "nsenter", "--net="+p.path(), "sh", "-ec", see).CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("look at namespace %s: %w: %s", p.name, err, out)
+	}
+	return chance.ReplaceAllString(string(out), ""), nil
+}
+
+// same says whether all ways left the same behind. Each has so many of the pods.
+func same(ctx context.Context, ways []way, pods []*pod, each int) error {
+	first, err := pods[0].look(ctx)
+	if err != nil {
+		return err
+	}
+	for i, p := range pods[1:] {
+		text, err := p.look(ctx)
+		if err != nil {
+			return err
+		}
+		if text != first {
+			return fmt.Errorf("%q and %q did not do the same:\n%s", ways[0].name, ways[(i+1)/each].name, difference(first, text))
+		}
+	}
+	return nil
+}
+
+// difference is the lines that only one of two texts has.
+func difference(a, b string) string {
+	var out strings.Builder
+	for _, side := range []struct{ mark, text, other string }{{"- ", a, b}, {"+ ", b, a}} {
+		there := map[string]bool{}
+		for line := range strings.Lines(side.other) {
+			there[line] = true
+		}
+		for line := range strings.Lines(side.text) {
+			if !there[line] {
+				out.WriteString(side.mark + line)
+			}
+		}
+	}
+	return out.String()
+}

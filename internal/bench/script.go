@@ -1,0 +1,75 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/guestwire/guestwire/infra"
+)
+
+// writeScript turns operations into what an administrator in a hurry would write: as few processes
+// as these programs allow. It returns path.
+func writeScript(path string, ops []infra.Op) (string, error) {
+	var before, after, ip, ipLast, tc strings.Builder
+	var sysctl []string
+	for _, op := range ops {
+		text := op.String()
+		command, rest, _ := strings.Cut(text, " ")
+		switch o := op.(type) {
+		case infra.TableSet:
+			before.WriteString(o.Table.String())
+			continue
+		case infra.TableDel:
+			after.WriteString(rest + "\n")
+			continue
+		case infra.PortSet:
+			rest = "link set " + o.Link + " type bridge_slave learning off" // ip(8) can, without a process of bridge(8)
+		}
+		switch {
+		case command == "tc":
+			tc.WriteString(rest + "\n")
+		case command == "sysctl":
+			sysctl = append(sysctl, strings.TrimPrefix(rest, "-w "))
+		case tc.Len() > 0:
+			ipLast.WriteString(rest + "\n")
+		default:
+			ip.WriteString(rest + "\n")
+		}
+	}
+	var script strings.Builder
+	for _, part := range []struct{ name, command, input string }{
+		{"nft-before", "nft -f", before.String()},
+		{"ip", "ip -batch", ip.String()},
+		{"", "sysctl -qw " + strings.Join(sysctl, " "), strings.Join(sysctl, " ")},
+		{"tc", "tc -batch", tc.String()},
+		{"ip-last", "ip -batch", ipLast.String()},
+		{"nft-after", "nft -f", after.String()},
+	} {
+		switch {
+		case part.input == "":
+		case part.name == "":
+			fmt.Fprintln(&script, part.command)
+		default:
+			file := path + "." + part.name
+			if err := os.WriteFile(file, []byte(part.input), 0o600); err != nil {
+				return "", err
+			}
+			fmt.Fprintln(&script, part.command, file)
+		}
+	}
+	return path, os.WriteFile(path, []byte(script.String()), 0o600)
+}
+
+// programs names what a script calls.
+func programs(path string) string {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return err.Error()
+	}
+	var names []string
+	for line := range strings.Lines(string(text)) {
+		names = append(names, strings.Fields(line)[0])
+	}
+	return strings.Join(names, ", ")
+}
