@@ -2,6 +2,7 @@ package infra
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/internal/firewall"
@@ -14,7 +15,18 @@ func (p *Plan) bridge(nic Link, spec Spec) error {
 	if err := bridgeable(nic); err != nil {
 		return err
 	}
+	for _, r := range p.found.Routes {
+		if r.Uses(nic.Index) && slices.ContainsFunc(r.Other, func(a Attribute) bool { return a.Type == routeNexthopID }) {
+			return &RefusedError{NIC: nic.Name, Binding: Bridge{}.Kind(), Instead: Masquerade{}.Kind(),
+				Reason: fmt.Sprintf("the route to %v uses a nexthop object, which could not be given back", r.Destination)}
+		}
+	}
 	p.Record = p.record(nic, spec, nic.MAC)
+	for _, path := range bridgeCalls {
+		if p.found.Sysctls[path] == "1" {
+			p.wired.sysctls[path] = "0"
+		}
+	}
 
 	moved := nic
 	moved.Name = p.names.Moved
@@ -51,6 +63,9 @@ func (p *Plan) bridge(nic Link, spec Spec) error {
 	p.wired.tables = []firewall.Table{deaf(p.names)}
 	return nil
 }
+
+// routeNexthopID is RTA_NH_ID (linux/rtnetlink.h).
+const routeNexthopID = 30
 
 // bridgeable says whether a NIC can be a bridge's port with another MAC.
 func bridgeable(nic Link) error {

@@ -8,13 +8,22 @@ import (
 
 // ErrWired says that the NIC, or a name that its wiring needs, is in use by a wiring already. It is an
 // fs.ErrExist.
-var ErrWired = fmt.Errorf("already wired: %w", fs.ErrExist)
+var ErrWired error = sentinel{"already wired", fs.ErrExist}
 
 // ErrNoNIC says that the namespace has no link with the NIC's name. It is an fs.ErrNotExist.
-var ErrNoNIC = fmt.Errorf("no such link: %w", fs.ErrNotExist)
+var ErrNoNIC error = sentinel{"no such link", fs.ErrNotExist}
 
 // ErrCollision says that a masquerade network overlaps one that the namespace can reach already.
 var ErrCollision = errors.New("network in use")
+
+// sentinel is an error that is one of the standard library's as well.
+type sentinel struct {
+	text string
+	is   error
+}
+
+func (e sentinel) Error() string        { return e.text }
+func (e sentinel) Is(target error) bool { return target == e.is }
 
 // RefusedError says that a binding cannot work on a NIC, and which one could.
 type RefusedError struct {

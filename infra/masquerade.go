@@ -84,8 +84,14 @@ func (p *Plan) masquerade(nic Link, spec Spec, b Masquerade) error {
 	}
 	p.taps(nic, spec, *r)
 	p.wired.tables = []firewall.Table{nat(p.names, append(v4, v6...), guests)}
+	if len(v6) == 0 {
+		p.wired.tables = append(p.wired.tables, withoutIPv6(p.names))
+	}
 	return nil
 }
+
+// minNetwork is the shortest prefix of a network; what is shorter is a part of a default route.
+const minNetwork = 8
 
 // network checks the guest's network and returns the first address in it, the gateway's. A zero
 // network becomes the default one.
@@ -103,11 +109,11 @@ func (p *Plan) network(field string, network *netip.Prefix, otherwise netip.Pref
 	if n.Bits() > maxBits {
 		return netip.Addr{}, &cache.FieldError{Field: field, Reason: fmt.Sprintf("%v is too small: network, gateway, guest and broadcast need at least a /%d", n, maxBits)}
 	}
-	if a := n.Addr(); n.Bits() < 8 || a.IsMulticast() || a.IsLoopback() || a.IsUnspecified() || a.IsLinkLocalUnicast() {
+	if a := n.Addr(); n.Bits() < minNetwork || a.IsMulticast() || a.IsLoopback() || a.IsUnspecified() || a.IsLinkLocalUnicast() {
 		return netip.Addr{}, &cache.FieldError{Field: field, Reason: fmt.Sprintf("%v is no network for hosts, want one like %v", n, otherwise)}
 	}
 	for _, r := range p.found.Routes {
-		if !r.Default() && r.Destination.Overlaps(n) {
+		if r.Destination.Bits() >= minNetwork && r.Destination.Overlaps(n) {
 			return netip.Addr{}, fmt.Errorf("%s: %v overlaps the route to %v of the namespace: %w, choose another network", field, n, r.Destination, ErrCollision)
 		}
 	}
@@ -144,8 +150,25 @@ func (p *Plan) forward6(nic Link) {
 	p.wired.sysctls[forwarding6] = "1"
 }
 
-// nat translates: what comes for the NIC's addresses goes to the guest, what comes from the
-// guest's link leaves under the address of the link it leaves by, whatever its source is.
+// withoutIPv6 keeps a namespace that has no IPv6 for the guest from listening to the guest's: one
+// router advertisement would give it a default route through the guest. (With IPv6 forwarding on,
+// a link takes none.)
+func withoutIPv6(n Names) firewall.Table {
+	return firewall.Table{
+		Family: firewall.Bridge,
+		Name:   n.Table,
+		Chains: []firewall.Chain{{
+			Name: "input", Type: "filter", Hook: firewall.Input, Priority: firewall.Filter,
+			Rules: []firewall.Rule{{
+				Matches: []firewall.Match{firewall.InInterface{Name: n.Tap}, firewall.IPv6{}}, Verdict: firewall.Drop{},
+			}},
+		}},
+	}
+}
+
+// nat translates: what comes for the NIC's addresses goes to the guest, and a connection from the
+// guest's link leaves under the address of the link it leaves by, whatever its source is. Packets
+// that belong to no connection are not translated.
 func nat(n Names, addresses []netip.Prefix, guests []netip.Addr) firewall.Table {
 	in := firewall.Chain{Name: "in", Type: "nat", Hook: firewall.Prerouting, Priority: firewall.DstNAT}
 	for _, a := range addresses {

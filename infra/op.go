@@ -317,6 +317,9 @@ func routeText(r Route, link string, hops []string) string {
 	if r.MTU != 0 {
 		text += fmt.Sprintf(" mtu %d", r.MTU)
 	}
+	if r.ExpiresSeconds != 0 {
+		text += fmt.Sprintf(" expires %d", r.ExpiresSeconds)
+	}
 	for i, h := range r.Hops {
 		text += " nexthop" + hopText(h.Gateway, hops[i], h.OnLink) + fmt.Sprintf(" weight %d", int(h.Weight)+1)
 	}

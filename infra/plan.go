@@ -81,6 +81,8 @@ func NewPlan(found Snapshot, spec Spec) (*Plan, error) {
 		err = p.bridge(nic, spec)
 	case Masquerade:
 		err = p.masquerade(nic, spec, b)
+	default:
+		err = &cache.FieldError{Field: "binding", Reason: fmt.Sprintf("%T, want infra.Bridge or infra.Masquerade by value", b)}
 	}
 	if err != nil {
 		return nil, err
@@ -216,6 +218,9 @@ func (p *Plan) warnings(nic Link) []string {
 		}
 	}
 	for _, r := range p.found.Routes {
+		if r.Uses(nic.Index) && slices.ContainsFunc(r.Hops, func(h Hop) bool { return h.Link != nic.Index }) {
+			w = append(w, fmt.Sprintf("the route to %v leads through other links too: the namespace is without it until Teardown", r.Destination))
+		}
 		if other, ok := p.found.link(r.Link); ok && other.Index != nic.Index && r.Default() && r.Table == TableMain && !strings.HasPrefix(other.Alias, Mark("")) {
 			w = append(w, fmt.Sprintf("%s has a default route too, which is not this interface's", other.Name))
 		}
@@ -228,17 +233,22 @@ func (p *Plan) warnings(nic Link) []string {
 
 // SysctlPaths are the values a Snapshot needs for the binding, with slashes, below /proc/sys.
 func SysctlPaths(nic string, b Binding) []string {
-	paths := []string{noIPv6}
 	if _, ok := b.(Masquerade); ok {
-		paths = append(paths, forwarding6, acceptRA(nic))
+		return []string{noIPv6, forwarding6, acceptRA(nic)}
 	}
-	return paths
+	return append([]string{noIPv6}, bridgeCalls...)
 }
 
 const (
 	forwarding6 = "net/ipv6/conf/all/forwarding"
 	noIPv6      = "net/ipv6/conf/default/disable_ipv6"
 )
+
+// bridgeCalls pass what a bridge forwards through the namespace's iptables, which have nothing to
+// say to the guest's packets.
+var bridgeCalls = []string{
+	"net/bridge/bridge-nf-call-arptables", "net/bridge/bridge-nf-call-ip6tables", "net/bridge/bridge-nf-call-iptables",
+}
 
 // enableIPv6 lets new links have IPv6 if the NIC has it: some container engines switch it on for
 // the NIC alone.
@@ -275,7 +285,7 @@ func addressesOf(s Snapshot, nic Link) (v4, v6 []netip.Prefix) {
 	return v4, v6
 }
 
-// kept are the routes of table main through the NIC, the more specific ones first.
+// routesOf are the routes of table main through the NIC, the more specific ones first.
 func routesOf(s Snapshot, nic Link, v4 bool) []Route {
 	var routes []Route
 	for _, r := range s.Routes {

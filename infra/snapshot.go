@@ -20,18 +20,18 @@ import (
 type Snapshot struct {
 	// Links are all of the namespace's.
 	Links []Link `json:"links"`
-	// Addresses are the NIC's and those of links with our mark.
+	// Addresses are all of the namespace's.
 	Addresses []Address `json:"addresses,omitempty"`
 	// Routes are all of the namespace's of all tables but local, type unicast and the like;
 	// without cached ones.
 	Routes []Route `json:"routes,omitempty"`
 	// Rules are the policy rules besides the kernel's three.
 	Rules []Rule `json:"rules,omitempty"`
-	// Neighbours are the entries of the NIC that have a link-layer address.
+	// Neighbours are the entries that have a link-layer address.
 	Neighbours []Neighbour `json:"neighbours,omitempty"`
-	// Filters are those at the ingress of links with our mark.
+	// Filters are those at the ingress of the taps of the NIC's wiring.
 	Filters []Filter `json:"filters,omitempty"`
-	// Ingress are the indices of links with our mark that have an ingress qdisc.
+	// Ingress are the indices of those taps that have an ingress qdisc.
 	Ingress []int `json:"ingress,omitempty"`
 	// Tables are the nftables tables whose names are ours for this NIC.
 	Tables []firewall.Image `json:"tables,omitempty"`
@@ -132,9 +132,11 @@ type Route struct {
 	TOS         uint8        `json:"tos,omitempty"`
 	Metric      uint32       `json:"metric,omitempty"`
 	OnLink      bool         `json:"onLink,omitempty"`
-	MTU         int          `json:"mtu,omitempty"`   // 0: the link's
-	Hops        []Hop        `json:"hops,omitempty"`  // of a multipath route
-	Other       []Attribute  `json:"other,omitempty"` // MTU is in here too
+	MTU         int          `json:"mtu,omitempty"`  // 0: the link's
+	Hops        []Hop        `json:"hops,omitempty"` // of a multipath route
+	// ExpiresSeconds is what was left of an IPv6 route when the snapshot was taken; 0: no end.
+	ExpiresSeconds uint32      `json:"expiresSeconds,omitempty"`
+	Other          []Attribute `json:"other,omitempty"` // MTU is in here too
 }
 
 // Hop is one next hop of a multipath route.

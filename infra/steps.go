@@ -43,7 +43,10 @@ func (p *Plan) Undo(now Snapshot) ([]Op, error) {
 	nic := p.nic()
 	want := wiring{links: []Link{nic}, sysctls: map[string]string{}}
 	for path := range p.wired.sysctls {
-		want.sysctls[path] = p.found.Sysctls[path]
+		// What the whole namespace shares stays as long as another NIC needs it.
+		if path == acceptRA(nic.Name) || !p.others(now) {
+			want.sysctls[path] = p.found.Sysctls[path]
+		}
 	}
 	for _, a := range p.found.Addresses {
 		if a.Link == nic.Index {
@@ -61,6 +64,13 @@ func (p *Plan) Undo(now Snapshot) ([]Op, error) {
 		}
 	}
 	return steps(now, want, p.names, nic.Index, p.Record.Binding == cache.BindingBridge)
+}
+
+// others says whether another NIC of the namespace is wired.
+func (p *Plan) others(now Snapshot) bool {
+	return slices.ContainsFunc(now.Links, func(l Link) bool {
+		return strings.HasPrefix(l.Alias, Mark("")) && l.Alias != Mark(p.names.NIC)
+	})
 }
 
 // nic is the NIC as it was found.
@@ -102,7 +112,7 @@ func steps(now Snapshot, want wiring, names Names, nic int, whole bool) ([]Op, e
 	s.dropLinks()
 	// Forwarding comes last: switching it on deletes the routes that came by router advertisement,
 	// unless accept_ra is 2 already.
-	for _, path := range []string{noIPv6, acceptRA(names.NIC), forwarding6} {
+	for _, path := range append([]string{noIPv6, acceptRA(names.NIC), forwarding6}, bridgeCalls...) {
 		if value, wanted := s.want.sysctls[path]; wanted && now.Sysctls[path] != value {
 			s.add(SysctlSet{path, value})
 		}
@@ -143,10 +153,14 @@ func (s *stepper) ours() []Link {
 	return ours
 }
 
+// firstIndex is far from those that the kernel gives by itself, so that no link that somebody else
+// makes meanwhile is taken for one of ours.
+const firstIndex = 1 << 20
+
 // place gives the links that are to be created their indices: those that they have already, or
 // free ones.
 func place(want wiring, now Snapshot, ours []Link) wiring {
-	next := 1
+	next := firstIndex
 	for _, l := range now.Links {
 		next = max(next, l.Index+1)
 	}
@@ -410,13 +424,14 @@ func (s *stepper) newLinks() {
 // newTapMTU is what a new tap has.
 const newTapMTU = 1500
 
-// settle brings the links up, puts addresses and routes on them, and opens the responder's port;
-// the guest's tap, the last of the links, is up only then.
+// settle brings the links up and puts addresses and routes on them. Before a tap is up its filters
+// are there, and the guest's tap, the last of the links, is up only when all else is.
 func (s *stepper) settle() {
 	last := len(s.want.links) - 1
 	if s.want.links[last].Name != s.names.Tap {
 		last++
 	}
+	s.filters()
 	for _, want := range s.want.links[:last] {
 		s.up(want)
 	}
@@ -427,7 +442,6 @@ func (s *stepper) settle() {
 			s.add(NeighbourAdd{s.newName(n.Link), n})
 		}
 	}
-	s.filters()
 	for _, want := range s.want.links[last:] {
 		s.up(want)
 	}
@@ -593,6 +607,9 @@ func (a Address) same(b Address) bool {
 func (r Route) same(o Route) bool {
 	if r.Protocol == ProtocolKernel && o.Protocol == ProtocolKernel {
 		return r.Link == o.Link && r.Table == o.Table && r.Destination == o.Destination && r.Metric == o.Metric && r.PrefSrc == o.PrefSrc
+	}
+	if (r.ExpiresSeconds == 0) == (o.ExpiresSeconds == 0) {
+		o.ExpiresSeconds = r.ExpiresSeconds
 	}
 	return reflect.DeepEqual(r, o)
 }

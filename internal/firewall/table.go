@@ -59,7 +59,7 @@ type Rule struct {
 	Verdict Verdict
 }
 
-// Match is one of InInterface, OutInterface, Destination.
+// Match is one of InInterface, OutInterface, Destination, IPv6.
 type Match interface {
 	fmt.Stringer
 	match()
@@ -77,9 +77,13 @@ type OutInterface struct {
 // Destination is a packet's destination address.
 type Destination struct{ Address netip.Addr }
 
+// IPv6 is every IPv6 packet, for tables of the family bridge.
+type IPv6 struct{}
+
 func (InInterface) match()  {}
 func (OutInterface) match() {}
 func (Destination) match()  {}
+func (IPv6) match()         {}
 
 func (m InInterface) String() string { return fmt.Sprintf("iifname %q", m.Name) }
 
@@ -121,6 +125,8 @@ func family(a netip.Addr) string {
 	}
 	return "ip6"
 }
+
+func (IPv6) String() string { return "ether type ip6" }
 
 func (r Rule) String() string {
 	var words []string
