@@ -18,8 +18,8 @@ import (
 // suffix makes a record's file name out of its interface's name.
 const suffix = ".json"
 
-// maxSize is far more than a record needs.
-const maxSize = 1 << 20
+// maxSize is far more than a record needs, or the journal of a namespace with 100,000 routes.
+const maxSize = 1 << 25
 
 // FileError says which record could not be read or written.
 type FileError struct {
@@ -141,7 +141,7 @@ func List(dir *os.Root) ([]Record, error) {
 	return records, nil
 }
 
-// ReadFile returns the contents of a regular file in dir, at most 1 MiB. It never waits, as
+// ReadFile returns the contents of a regular file in dir, at most 32 MiB. It never waits, as
 // opening a FIFO would.
 func ReadFile(dir *os.Root, name string) ([]byte, error) {
 	info, err := dir.Lstat(name)
@@ -165,6 +165,9 @@ func ReadFile(dir *os.Root, name string) ([]byte, error) {
 // WriteFile puts a file into dir in one step: a temporary file, synced, renamed. The error is a
 // *FileError, and then the old file, if any, is still there.
 func WriteFile(dir *os.Root, name string, text []byte, mode fs.FileMode) error {
+	if len(text) > maxSize {
+		return &FileError{filepath.Join(dir.Name(), name), fmt.Errorf("%d bytes, want at most %d", len(text), maxSize)}
+	}
 	temporary := temporaryName(name)
 	err := writeSynced(dir, temporary, text, mode)
 	if err == nil {

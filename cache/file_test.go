@@ -279,9 +279,9 @@ func TestReadFileSize(t *testing.T) {
 	put(t, filepath.Join(path, "most"), strings.Repeat(" ", maxSize))
 	put(t, filepath.Join(path, "more"), strings.Repeat(" ", maxSize+1))
 	if text, err := ReadFile(dir, "most"); err != nil || len(text) != maxSize {
-		t.Errorf("a file of 1 MiB: %d octets, %v", len(text), err)
+		t.Errorf("a file of the largest size: %d octets, %v", len(text), err)
 	}
-	if _, err := ReadFile(dir, "more"); err == nil || !strings.Contains(err.Error(), "1048577 bytes, want at most 1048576") {
+	if _, err := ReadFile(dir, "more"); err == nil || !strings.Contains(err.Error(), "33554433 bytes, want at most 33554432") {
 		t.Errorf("a larger file: %v", err)
 	}
 }

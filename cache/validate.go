@@ -30,13 +30,13 @@ func fieldErrorf(field, format string, args ...any) error {
 var linkName = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,15}$`)
 
 // CheckName says whether name can be a network interface's and a file's: 1 to 15 characters of
-// A-Z a-z 0-9 _ . - and neither "." nor "..".
+// A-Z a-z 0-9 _ . - and no dot first.
 func CheckName(field, name string) error {
 	if len(name) > MaxNameLen {
 		return fieldErrorf(field, "%q has %d characters, a network interface's name has at most %d", name, len(name), MaxNameLen)
 	}
-	if !linkName.MatchString(name) || name == "." || name == ".." {
-		return fieldErrorf(field, "%q is no network interface's name: want 1 to %d of A-Z a-z 0-9 _ . -", name, MaxNameLen)
+	if !linkName.MatchString(name) || name[0] == '.' {
+		return fieldErrorf(field, "%q is no network interface's name: want 1 to %d of A-Z a-z 0-9 _ . -, and no dot first", name, MaxNameLen)
 	}
 	return nil
 }

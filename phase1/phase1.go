@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"reflect"
 	"strings"
 	"time"
 
@@ -98,8 +99,13 @@ var (
 	// ErrOwnNamespace: NetNS is the caller's own namespace, or that of the whole machine.
 	ErrOwnNamespace = errors.New("the caller's own network namespace")
 	// ErrNotWired: there is no journal of a Setup of this NIC in this namespace.
-	ErrNotWired = fmt.Errorf("not wired: %w", fs.ErrNotExist)
+	ErrNotWired error = notWired{}
 )
+
+type notWired struct{}
+
+func (notWired) Error() string        { return "not wired" }
+func (notWired) Is(target error) bool { return target == fs.ErrNotExist }
 
 // DriftError says that the kernel is not as recorded.
 type DriftError struct {
@@ -113,7 +119,8 @@ func (e *DriftError) Error() string {
 }
 
 // Setup wires the NIC, and writes the record. If it is wired already, it repairs what is missing,
-// and changes nothing if nothing is. On an error the namespace is as it was found.
+// and changes nothing if nothing is. On an error the namespace is as it was found; if the error came
+// when an earlier Setup was taken up, what stands is left to the guest that may use it.
 //
 // It needs CAP_SYS_ADMIN and CAP_NET_ADMIN. It waits for other calls on the same namespace, of other
 // processes too, until ctx ends. The errors to tell apart: *cache.FieldError for a bad
@@ -125,7 +132,7 @@ func Setup(ctx context.Context, c Config) error {
 		return err
 	}
 	return c.do(ctx, createState, func(s *session) error {
-		plan, now, err := s.plan(ctx, c.spec())
+		plan, now, taken, err := s.plan(ctx, c.spec())
 		if err != nil {
 			return err
 		}
@@ -143,10 +150,10 @@ func Setup(ctx context.Context, c Config) error {
 		if err == nil {
 			err = cache.Write(s.dir, plan.Record)
 		}
-		if err != nil {
-			return errors.Join(err, s.undo(plan))
+		if err != nil && !taken {
+			err = errors.Join(err, s.undo(plan))
 		}
-		return nil
+		return err
 	})
 }
 
@@ -158,7 +165,7 @@ func Plan(ctx context.Context, c Config) (*Preview, error) {
 	}
 	var preview *Preview
 	err := c.do(ctx, previewState, func(s *session) error {
-		plan, now, err := s.plan(ctx, c.spec())
+		plan, now, _, err := s.plan(ctx, c.spec())
 		if err != nil {
 			return err
 		}
@@ -191,13 +198,13 @@ func (p *Preview) String() string {
 // Check compares the kernel with what Setup left. The error is a *DriftError if something differs,
 // ErrNotWired if there was no Setup. It uses NetNS, State and NIC of the configuration only.
 func Check(ctx context.Context, c Config) error {
-	return c.do(ctx, existingState, func(s *session) error {
+	return c.do(ctx, previewState, func(s *session) error {
 		journal, err := s.readJournal()
 		if err != nil {
 			return err
 		}
 		if journal == nil {
-			return fmt.Errorf("NIC %s: %w", c.NIC, ErrNotWired)
+			return fmt.Errorf("NIC %s: %w by a Setup with the state directory %s", c.NIC, ErrNotWired, c.State)
 		}
 		plan, err := infra.NewPlan(journal.Found, journal.Spec)
 		if err != nil {
@@ -206,15 +213,7 @@ func Check(ctx context.Context, c Config) error {
 		if err := s.verify(plan); err != nil {
 			return err
 		}
-		record, err := cache.Read(s.dir, c.NIC)
-		if err != nil {
-			return err
-		}
-		want, err := cache.Encode(plan.Record)
-		if err != nil {
-			return err
-		}
-		if have, err := cache.Encode(record); err != nil || string(have) != string(want) {
+		if record, err := cache.Read(s.dir, c.NIC); err != nil || !reflect.DeepEqual(record, plan.Record) {
 			return &DriftError{NIC: c.NIC, Missing: []string{"write the record " + c.NIC + ".json anew"}}
 		}
 		return nil
@@ -222,10 +221,13 @@ func Check(ctx context.Context, c Config) error {
 }
 
 // Teardown gives the namespace back as Setup found it, and removes record and journal. It is no
-// error if there is nothing to take down: no journal, or one of a namespace that is gone. It uses
-// NetNS, State and NIC of the configuration only. The error is infra.ErrNoNIC if the NIC has gone;
+// error if there is nothing to take down. It uses NetNS, State and NIC of the configuration only. A
+// nil NetNS says that the namespace is gone: then record and journals of the NIC are removed. The error is infra.ErrNoNIC if the NIC has gone;
 // then everything else is removed.
 func Teardown(ctx context.Context, c Config) error {
+	if c.NetNS == nil {
+		return forget(c)
+	}
 	return c.do(ctx, previewState, func(s *session) error {
 		if s.dir == nil {
 			return nil
@@ -235,7 +237,7 @@ func Teardown(ctx context.Context, c Config) error {
 			return err
 		}
 		if journal == nil {
-			return errors.Join(cache.Remove(s.dir, c.NIC), s.removeJournal())
+			return errors.Join(s.strangers(), s.removeJournal()) // an interrupted Setup may have begun to write one
 		}
 		plan, err := infra.NewPlan(journal.Found, journal.Spec)
 		if err != nil {
@@ -245,8 +247,26 @@ func Teardown(ctx context.Context, c Config) error {
 	})
 }
 
+// strangers says whether the NIC is wired by a Setup of which nothing is known here.
+func (s *session) strangers() error {
+	names := infra.NamesFor(s.nic)
+	now, err := s.ns.Snapshot(names, nil)
+	if err != nil {
+		return err
+	}
+	for _, l := range now.Links {
+		if l.Alias == infra.Mark(s.nic) {
+			return fmt.Errorf("NIC %s: %w by a Setup with another state directory, as the alias of %s says: name that one", s.nic, infra.ErrWired, l.Name)
+		}
+	}
+	return nil
+}
+
 // checkOwner says whether the user could open the device that hands out taps.
 func checkOwner(o infra.Owner) error {
+	if o.UID == 1<<32-1 || o.GID == 1<<32-1 {
+		return &cache.FieldError{Field: "owner", Reason: fmt.Sprintf("%d is nobody", uint32(1<<32-1))}
+	}
 	const device = "/dev/net/tun"
 	var stat unix.Stat_t
 	if err := unix.Stat(device, &stat); err != nil {
@@ -292,9 +312,9 @@ func (c Config) do(ctx context.Context, mode stateMode, f func(*session) error) 
 	if err := foreign(identity); err != nil {
 		return fmt.Errorf("namespace %s: %w", c.NetNS.Name(), err)
 	}
-	unlock, err := lock(ctx, c.NetNS)
+	unlock, err := lock(ctx, identity)
 	if err != nil {
-		return err
+		return fmt.Errorf("namespace %s: %w", c.NetNS.Name(), err)
 	}
 	defer unlock()
 	dir, err := openState(c.State, mode)
@@ -310,6 +330,9 @@ func (c Config) do(ctx context.Context, mode stateMode, f func(*session) error) 
 			return err
 		}
 		defer ns.Close()
+		if err := identity.AddCookie(); err != nil {
+			return err
+		}
 		return f(&session{nic: c.NIC, identity: identity, dir: dir, ns: ns})
 	})
 }
@@ -333,12 +356,21 @@ func foreign(identity netns.Identity) error {
 	return nil
 }
 
-// lock holds the namespace until the returned function is called. The lock is on the namespace
-// itself, so it needs no file, and it goes with the process.
-func lock(ctx context.Context, ns *os.File) (func(), error) {
-	f, err := os.Open(fmt.Sprintf("/proc/self/fd/%d", ns.Fd())) // an open file of its own
+// lockDir is root's alone: a lock that others could open, others could hold.
+const lockDir = "/run/guestwire.lock"
+
+// lock holds the namespace until the returned function is called, or the process ends.
+func lock(ctx context.Context, identity netns.Identity) (func(), error) {
+	if err := os.Mkdir(lockDir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, fmt.Errorf("lock: %w", err)
+	}
+	if err := rootOnly(lockDir, 0o077); err != nil {
+		return nil, fmt.Errorf("lock: %w", err)
+	}
+	path := fmt.Sprintf("%s/%d", lockDir, identity.Inode)
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("lock namespace %s: %w", ns.Name(), err)
+		return nil, fmt.Errorf("lock: %w", err)
 	}
 	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
 		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
@@ -347,40 +379,45 @@ func lock(ctx context.Context, ns *os.File) (func(), error) {
 		}
 		if err != unix.EWOULDBLOCK && err != unix.EINTR {
 			f.Close()
-			return nil, fmt.Errorf("lock namespace %s: %w", ns.Name(), err)
+			return nil, &fs.PathError{Op: "lock", Path: path, Err: err}
 		}
 		select {
 		case <-ctx.Done():
 			f.Close()
-			return nil, fmt.Errorf("namespace %s: another call works on it: %w", ns.Name(), context.Cause(ctx))
+			return nil, fmt.Errorf("another call works on it: %w", context.Cause(ctx))
 		case <-time.After(wait):
 		}
 	}
 }
 
-// plan computes the wiring from the namespace as it was found, by the journal if there is one, and
-// says how the namespace is now.
-func (s *session) plan(ctx context.Context, spec infra.Spec) (*infra.Plan, infra.Snapshot, error) {
+// plan computes the wiring from the namespace as it was found, and says how it is now. If there is
+// a journal, an earlier Setup is taken up.
+func (s *session) plan(ctx context.Context, spec infra.Spec) (plan *infra.Plan, now infra.Snapshot, taken bool, err error) {
 	journal, err := s.readJournal()
 	if err != nil {
-		return nil, infra.Snapshot{}, err
+		return nil, infra.Snapshot{}, false, err
 	}
 	names := infra.NamesFor(spec.NIC)
-	now, err := s.ns.Snapshot(names, infra.SysctlPaths(spec.NIC, spec.Binding))
+	if spec.Binding == nil {
+		return nil, infra.Snapshot{}, false, &cache.FieldError{Field: "binding", Reason: "missing, want bridge or masquerade"}
+	}
+	now, err = s.ns.Snapshot(names, infra.SysctlPaths(spec.NIC, spec.Binding))
 	if err != nil {
-		return nil, infra.Snapshot{}, err
+		return nil, infra.Snapshot{}, false, err
 	}
 	found := now
 	if journal != nil {
-		if journal.Spec.Binding.Kind() != spec.Binding.Kind() {
-			return nil, infra.Snapshot{}, fmt.Errorf("NIC %s: %w with the %s binding: Teardown first", spec.NIC, infra.ErrWired, journal.Spec.Binding.Kind())
+		// A tap that changes would be another one, and the guest has the old one.
+		if old := journal.Spec; !reflect.DeepEqual(old.Binding, spec.Binding) || old.Owner != spec.Owner || max(1, old.Queues) != max(1, spec.Queues) {
+			return nil, infra.Snapshot{}, false, fmt.Errorf("NIC %s: %w with the %s binding for user %d, %d queues: Teardown first, or ask for the same",
+				spec.NIC, infra.ErrWired, old.Binding.Kind(), old.Owner.UID, max(1, old.Queues))
 		}
 		found = journal.Found
 	} else if err := s.complete(ctx, &found, spec); err != nil {
-		return nil, infra.Snapshot{}, err
+		return nil, infra.Snapshot{}, false, err
 	}
-	plan, err := infra.NewPlan(found, spec)
-	return plan, now, err
+	plan, err = infra.NewPlan(found, spec)
+	return plan, now, journal != nil, err
 }
 
 // complete finds out what a first plan needs besides what lies in the namespace.
@@ -443,23 +480,18 @@ func (s *session) verify(plan *infra.Plan) error {
 // undo gives the namespace back. It goes on whatever the caller's context says: half a way back is
 // worse than a late one.
 func (s *session) undo(plan *infra.Plan) error {
-	if err := cache.Remove(s.dir, s.nic); err != nil {
-		return err
-	}
-	var gone error
+	gone := cache.Remove(s.dir, s.nic)
 	for range undoTries {
 		now, err := s.now(plan)
 		if err != nil {
 			return err
 		}
 		ops, err := plan.Undo(now)
-		if errors.Is(err, infra.ErrNoNIC) {
-			gone = err
-		} else if err != nil {
+		if err != nil && !errors.Is(err, infra.ErrNoNIC) {
 			return err
 		}
 		if len(ops) == 0 {
-			return errors.Join(gone, s.removeJournal())
+			return errors.Join(gone, err, s.removeJournal())
 		}
 		if err := s.apply(context.Background(), ops); err != nil {
 			return fmt.Errorf("give the namespace back: %w", err)

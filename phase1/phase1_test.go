@@ -656,11 +656,13 @@ func TestBadInput(t *testing.T) {
 		{"long name", func(c *phase1.Config) { c.NIC = "eth0123456789abc" }, field("nic"), "at most 15"},
 		{"path as name", func(c *phase1.Config) { c.NIC = "../x" }, field("nic"), "no network interface's name"},
 		{"loopback", func(c *phase1.Config) { c.NIC = "lo" }, field("nic"), "loopback"},
+		{"a pointer", func(c *phase1.Config) { c.Binding = &infra.Bridge{} }, field("binding"), "by value"},
+		{"no user", func(c *phase1.Config) { c.Owner.UID = 1<<32 - 1 }, field("owner"), "nobody"},
 		{"no binding", func(c *phase1.Config) { c.Binding = nil }, field("binding"), "bridge"},
 		{"no namespace", func(c *phase1.Config) { c.NetNS = nil }, field("netns"), "/run/netns"},
 		{"own namespace", func(c *phase1.Config) { c.NetNS = own }, is(phase1.ErrOwnNamespace), "name the pod's"},
 		{"no state", func(c *phase1.Config) { c.State = "" }, field("state"), "name a directory"},
-		{"state in nothing", func(c *phase1.Config) { c.State = "/nonexistent/a/b" }, is(fs.ErrNotExist), "state directory"},
+		{"state in nothing", func(c *phase1.Config) { c.State = "/nonexistent/a/b" }, is(fs.ErrNotExist), "mkdir -p /nonexistent/a"},
 		{"state of another", func(c *phase1.Config) { c.State = foreign }, is(fs.ErrPermission), "chown root"},
 		{"state of all", func(c *phase1.Config) { c.State = shared }, is(fs.ErrPermission), "chmod go-w"},
 		{"too many queues", func(c *phase1.Config) { c.Queues = 257 }, field("queues"), "1 to 256"},
@@ -710,6 +712,13 @@ func TestBadInput(t *testing.T) {
 		if err := phase1.Setup(t.Context(), c); !errors.Is(err, infra.ErrWired) || !errors.Is(err, fs.ErrExist) {
 			t.Errorf("error %v, want ErrWired", err)
 		}
+		if err := phase1.Teardown(t.Context(), c); !errors.Is(err, infra.ErrWired) {
+			t.Errorf("teardown with another state directory: error %v, want ErrWired", err)
+		}
+		c = config(n, nil)
+		if err := phase1.Setup(t.Context(), c); err == nil || !strings.Contains(err.Error(), "binding: missing") {
+			t.Errorf("no binding: error %v", err)
+		}
 		c = config(n, infra.Masquerade{})
 		if err := phase1.Setup(t.Context(), c); !errors.Is(err, infra.ErrWired) {
 			t.Errorf("another binding: error %v, want ErrWired", err)
@@ -728,7 +737,11 @@ func TestBadInput(t *testing.T) {
 		}
 	})
 	t.Run("waiting ends with the context", func(t *testing.T) {
-		lock, err := os.Open(n.Pod.Path())
+		identity, err := netns.Identify(n.Pod.File)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lock, err := os.Create(fmt.Sprintf("/run/guestwire.lock/%d", identity.Inode))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
+	"strings"
 	"syscall"
 
 	"github.com/guestwire/guestwire/cache"
@@ -17,9 +19,8 @@ import (
 type stateMode int
 
 const (
-	createState   stateMode = iota // it is made if it is not there
-	existingState                  // it has to be there
-	previewState                   // it may be there, or not be named at all
+	createState  stateMode = iota // it is made if it is not there
+	previewState                  // it may be there, or not be named at all
 )
 
 // openState opens the directory, if it is root's alone: what lies there is believed.
@@ -30,36 +31,126 @@ func openState(path string, mode stateMode) (*os.Root, error) {
 	if path == "" {
 		return nil, &cache.FieldError{Field: "state", Reason: "missing: name a directory for records and journals, such as /run/guestwire/vm1"}
 	}
-	if mode == createState {
-		if err := os.Mkdir(path, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
-			return nil, fmt.Errorf("state directory: %w", err)
-		}
-	}
-	dir, err := os.OpenRoot(path)
-	if errors.Is(err, fs.ErrNotExist) && mode == previewState {
-		return nil, nil
-	}
+	path, err := filepath.Abs(path)
 	if err != nil {
 		return nil, fmt.Errorf("state directory: %w", err)
 	}
-	if err := rootOnly(dir); err != nil {
-		dir.Close()
-		return nil, err
+	if mode == createState {
+		if err := makeState(path); err != nil {
+			return nil, fmt.Errorf("state directory: %w", err)
+		}
+	}
+	if err := rootPath(path); errors.Is(err, fs.ErrNotExist) && mode == previewState {
+		return nil, nil
+	} else if err != nil {
+		return nil, fmt.Errorf("state directory: %w", err)
+	}
+	dir, err := os.OpenRoot(path)
+	if err != nil {
+		return nil, fmt.Errorf("state directory: %w", err)
 	}
 	return dir, nil
 }
 
-func rootOnly(dir *os.Root) error {
-	info, err := dir.Stat(".")
+// rootPath says whether nobody but root can change what the path leads to: the directory and all
+// above it, and the links on the way, are root's. Above it others may write where they cannot move
+// root's (a sticky directory, such as /tmp).
+func rootPath(path string) error {
+	if err := rootAbove(path); err != nil {
+		return err
+	}
+	real, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return err
+	}
+	if err := rootAbove(real); err != nil {
+		return err
+	}
+	if real != path {
+		if err := rootOnly(path, 0); err != nil {
+			return err
+		}
+	}
+	return rootOnly(real, 0o022)
+}
+
+// makeState makes the directory where nobody else can put another one in its place.
+func makeState(path string) error {
+	above, err := filepath.EvalSymlinks(filepath.Dir(path))
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%s is not there: make it first (mkdir -p %[1]s): %w", filepath.Dir(path), fs.ErrNotExist)
+	}
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(rootAbove(path), rootAbove(filepath.Join(above, "state"))); err != nil {
+		return err
+	}
+	err = os.Mkdir(path, 0o755)
+	if errors.Is(err, fs.ErrExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return os.Chmod(path, 0o755) // whatever the umask says: the launcher reads there
+}
+
+// rootAbove looks at what the path leads through.
+func rootAbove(path string) error {
+	for path != "/" {
+		path = filepath.Dir(path)
+		info, err := os.Lstat(path)
+		if err != nil {
+			return err
+		}
+		if info.Mode()&(fs.ModeSymlink|fs.ModeSticky) != 0 {
+			err = rootOnly(path, 0)
+		} else {
+			err = rootOnly(path, 0o022)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// rootOnly says whether a file is root's, and has none of the bits in its mode.
+func rootOnly(path string, bits fs.FileMode) error {
+	info, err := os.Lstat(path)
+	if err != nil {
+		return err
+	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	if !ok || stat.Uid != 0 || info.Mode().Perm()&bits != 0 {
+		return fmt.Errorf("%s: mode %v, owner %d: others could write there (chown root, chmod go-w): %w",
+			path, info.Mode().Perm(), stat.Uid, fs.ErrPermission)
+	}
+	return nil
+}
+
+// forget removes what was left of a NIC whose namespace is gone.
+func forget(c Config) error {
+	if err := cache.CheckName("nic", c.NIC); err != nil {
+		return err
+	}
+	dir, err := openState(c.State, previewState)
+	if err != nil || dir == nil {
+		return err
+	}
+	defer dir.Close()
+	entries, err := fs.ReadDir(dir.FS(), ".")
 	if err != nil {
 		return fmt.Errorf("state directory: %w", err)
 	}
-	stat, ok := info.Sys().(*syscall.Stat_t)
-	if !ok || stat.Uid != 0 || info.Mode().Perm()&0o022 != 0 {
-		return fmt.Errorf("state directory %s: mode %v, owner %d: others could write there (chown root, chmod go-w): %w",
-			dir.Name(), info.Mode().Perm(), stat.Uid, fs.ErrPermission)
+	errs := []error{cache.Remove(dir, c.NIC)}
+	for _, entry := range entries {
+		if nic, _, ok := cutJournalName(entry.Name()); ok && nic == c.NIC {
+			errs = append(errs, cache.RemoveFile(dir, entry.Name()))
+		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // journal is what Setup has to know to take up or to undo an earlier one. It is on disk before the
@@ -72,7 +163,16 @@ type journal struct {
 
 const journalVersion = 1
 
-func (s *session) journalName() string { return s.nic + ".journal" }
+// journalName tells the namespace too, so that one that comes under an old name gets the full work.
+func (s *session) journalName() string { return s.nic + "@" + s.identity.Name() + journalSuffix }
+
+const journalSuffix = ".journal"
+
+func cutJournalName(name string) (nic, namespace string, ok bool) {
+	name, journal := strings.CutSuffix(name, journalSuffix)
+	nic, namespace, ok = strings.Cut(name, "@")
+	return nic, namespace, ok && journal
+}
 
 // readJournal returns nil if there is none of this namespace.
 func (s *session) readJournal() (*journal, error) {

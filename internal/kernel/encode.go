@@ -229,6 +229,9 @@ func route(r infra.Route) []nl.NetlinkRequestData {
 		}
 		parts = append(parts, nl.NewRtAttr(unix.RTA_MULTIPATH, hops))
 	}
+	if r.ExpiresSeconds != 0 {
+		parts = append(parts, attr32(unix.RTA_EXPIRES, r.ExpiresSeconds))
+	}
 	for _, o := range r.Other {
 		parts = append(parts, nl.NewRtAttr(int(o.Type), o.Data))
 	}

@@ -96,6 +96,10 @@ func ruleExpressions(r firewall.Rule) []expr.Any {
 				op = expr.CmpOpNeq
 			}
 			e = append(e, &expr.Meta{Key: expr.MetaKeyOIFNAME, Register: 1}, compareName(m.Name, op))
+		case firewall.IPv6:
+			e = append(e,
+				&expr.Meta{Key: expr.MetaKeyPROTOCOL, Register: 1},
+				&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{0x86, 0xdd}})
 		case firewall.Destination:
 			protocol, offset := byte(unix.NFPROTO_IPV4), uint32(16)
 			if m.Address.Is6() {

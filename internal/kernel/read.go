@@ -41,8 +41,7 @@ func (n *Namespace) Close() {
 	n.filter.close()
 }
 
-// Snapshot reads what concerns the wiring of the NIC with this index, whose names are given;
-// sysctls are paths below /proc/sys.
+// Snapshot reads what concerns the wiring of the NIC with these names; sysctls are paths below /proc/sys.
 func (n *Namespace) Snapshot(names infra.Names, sysctls []string) (infra.Snapshot, error) {
 	var s infra.Snapshot
 	for _, step := range []struct {
@@ -118,6 +117,7 @@ func addr(b []byte) netip.Addr {
 
 // What unix does not name.
 const (
+	userHZ         = 100    // USER_HZ, the unit of times that the kernel tells
 	typeMask       = 0x3fff // NLA_TYPE_MASK, linux/netlink.h
 	skipStatistics = 1 << 3 // RTEXT_FILTER_SKIP_STATS, linux/rtnetlink.h
 )
@@ -369,7 +369,10 @@ func parseRoute(m []byte) (infra.Route, error) {
 			r.Table = u32(v)
 		case unix.RTA_MULTIPATH:
 			return parseHops(v, &r)
-		case unix.RTA_CACHEINFO:
+		case unix.RTA_CACHEINFO: // struct rta_cacheinfo: clntref, lastuse, expires in 1/100 s, ...
+			if ticks := int32(u32(v[min(len(v), 8):])); ticks > 0 {
+				r.ExpiresSeconds = uint32(ticks+userHZ-1) / userHZ
+			}
 		default:
 			r.Other = append(r.Other, infra.Attribute{Type: kind, Data: append([]byte(nil), v...)})
 			if kind == unix.RTA_METRICS {
@@ -606,7 +609,7 @@ func (n *Namespace) HasDummy() (bool, error) {
 	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
 	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated("dummy"))
 	probe := request(unix.RTM_NEWLINK, create, ifInfo(unix.AF_UNSPEC, 0),
-		nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated("guestwire-probe"[:15])),
+		nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated("guestwire-probe")),
 		attr32(unix.IFLA_NUM_TX_QUEUES, 1<<16), info)
 	failures, err := n.route.send([][]byte{probe.Serialize()}, 0)
 	if err != nil {

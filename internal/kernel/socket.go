@@ -51,6 +51,9 @@ func request(kind uint16, flags int, parts ...nl.NetlinkRequestData) *nl.Netlink
 	return r
 }
 
+// defaultBatch is what a socket sends at once without a larger buffer.
+const defaultBatch = 64 << 10
+
 // failure is the kernel's answer to one message of a batch.
 type failure struct {
 	message int
@@ -73,6 +76,15 @@ func (s *socket) send(messages [][]byte, acknowledge int) ([]failure, error) {
 		batch = append(batch, m...)
 		for len(batch)%unix.NLMSG_ALIGNTO != 0 {
 			batch = append(batch, 0)
+		}
+	}
+	// A socket's default takes some thousand routes; the kernel counts twice what is sent.
+	if len(batch) > defaultBatch {
+		if err := unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, 2*len(batch)); err != nil {
+			return nil, fmt.Errorf("netlink send buffer: %w", err)
+		}
+		if err := unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 2*len(batch)); err != nil {
+			return nil, fmt.Errorf("netlink receive buffer: %w", err)
 		}
 	}
 	if err := unix.Sendto(s.fd, batch, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {

@@ -19,6 +19,13 @@ type Identity struct {
 	BootID string `json:"bootID"`
 	Device uint64 `json:"device"`
 	Inode  uint64 `json:"inode"`
+	// Cookie is never given twice, as an inode's number is; 0 before Linux 5.14.
+	Cookie uint64 `json:"cookie,omitempty"`
+}
+
+// Name is the identity as a part of a file name.
+func (i Identity) Name() string {
+	return fmt.Sprintf("%.8s-%d-%d", i.BootID, i.Inode, i.Cookie)
 }
 
 // Identify returns the identity of the namespace that f is open at.
@@ -40,6 +47,21 @@ func Identify(f *os.File) (Identity, error) {
 		return Identity{}, fmt.Errorf("identity of this boot: %w", err)
 	}
 	return Identity{BootID: string(boot[:min(36, len(boot))]), Device: stat.Dev, Inode: stat.Ino}, nil
+}
+
+// AddCookie completes the identity with the cookie of the calling thread's namespace
+// (SO_NETNS_COOKIE, socket(7)).
+func (i *Identity) AddCookie() error {
+	s, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("cookie of the namespace: %w", err)
+	}
+	defer unix.Close(s)
+	i.Cookie, err = unix.GetsockoptUint64(s, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+	if err != nil && err != unix.ENOPROTOOPT {
+		return fmt.Errorf("cookie of the namespace: %w", err)
+	}
+	return nil
 }
 
 // Do calls f on a thread of its own in the namespace, and returns its error. The thread ends with

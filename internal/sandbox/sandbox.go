@@ -1,5 +1,5 @@
 // Package sandbox keeps the machine as it is while namespaces are laid for tests and demonstrations:
-// a program that enters it has mounts of its own, with a /run/netns and a /etc/resolv.conf of its own
+// a program that enters it has mounts of its own, with a /run/netns, locks and a /etc/resolv.conf of its own
 // and a /dev/net/tun that everybody can open, as container engines provide it. All of that ends with
 // the program, however it ends.
 package sandbox
@@ -67,8 +67,9 @@ const layMounts = `set -e
 mount --make-rprivate /
 mount -t tmpfs -o mode=755 guestwire /dev/net
 mknod -m 666 /dev/net/tun c 10 200
-mkdir -p /run/netns
+mkdir -p /run/netns /run/guestwire.lock
 mount -t tmpfs -o mode=755 guestwire /run/netns
+mount -t tmpfs -o mode=700 guestwire /run/guestwire.lock
 if [ -f /etc/resolv.conf ]; then
 	cat /etc/resolv.conf >/dev/net/resolv.conf
 	mount --bind /dev/net/resolv.conf /etc/resolv.conf

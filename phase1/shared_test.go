@@ -1,0 +1,259 @@
+package phase1_test
+
+import (
+	"errors"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/netns"
+	"github.com/guestwire/guestwire/internal/nstest"
+	"github.com/guestwire/guestwire/internal/tap"
+	"github.com/guestwire/guestwire/phase1"
+)
+
+// TestOneStateForTwo uses one state directory for two namespaces: neither loses its way back.
+func TestOneStateForTwo(t *testing.T) {
+	first, second := nstest.NewNetwork(t), nstest.NewNetwork(t)
+	second.State = first.State
+	beforeFirst, beforeSecond := first.Pod.Dump(), second.Pod.Dump()
+	setup(t, config(first, infra.Bridge{}))
+	if err := phase1.Teardown(t.Context(), config(second, infra.Bridge{})); err != nil {
+		t.Error(err)
+	}
+	if err := phase1.Check(t.Context(), config(first, infra.Bridge{})); err != nil {
+		t.Errorf("the first, after Teardown of the second: %v", err)
+	}
+	setup(t, config(second, infra.Masquerade{}))
+	if err := phase1.Teardown(t.Context(), config(first, infra.Bridge{})); err != nil {
+		t.Error(err)
+	}
+	asFound(t, first, beforeFirst)
+	teardown(t, second, config(second, infra.Masquerade{}), beforeSecond)
+}
+
+// TestLostNamespace removes what is left of a NIC whose namespace has gone.
+func TestLostNamespace(t *testing.T) {
+	n := nstest.NewNetwork(t)
+	c := config(n, infra.Bridge{})
+	setup(t, c)
+	c.NetNS = nil
+	if err := phase1.Teardown(t.Context(), c); err != nil {
+		t.Error(err)
+	}
+	if left, err := os.ReadDir(n.State); err != nil || len(left) > 0 {
+		t.Errorf("state directory has %v, %v; want nothing", left, err)
+	}
+}
+
+// TestStandingWiring wants a Setup that cannot be had to leave alone what a guest may use.
+func TestStandingWiring(t *testing.T) {
+	eachBinding(t, func(t *testing.T, b infra.Binding) {
+		n := nstest.NewNetwork(t)
+		before := n.Pod.Dump()
+		c := config(n, b)
+		setup(t, c)
+		index := linkField(t, n, "eth0-tap", "ifindex")
+		for name, change := range map[string]func(*phase1.Config){
+			"another owner": func(c *phase1.Config) { c.Owner.UID = 5 },
+			"more queues":   func(c *phase1.Config) { c.Queues = 4 },
+		} {
+			other := c
+			change(&other)
+			if err := phase1.Setup(t.Context(), other); !errors.Is(err, infra.ErrWired) {
+				t.Errorf("%s: %v, want ErrWired", name, err)
+			}
+		}
+		if err := phase1.Check(t.Context(), c); err != nil {
+			t.Error(err)
+		}
+		// Somebody takes the name of the responder's port: it cannot be repaired.
+		n.Pod.IP("link del eth0-dhcp")
+		n.Pod.IP("link add eth0-dhcp type bridge")
+		if err := phase1.Setup(t.Context(), c); err == nil {
+			t.Error("Setup says that it made a tap whose name is in use")
+		}
+		if got := linkField(t, n, "eth0-tap", "master"); got != "eth0-br" {
+			t.Errorf("the guest's tap is at %s, want eth0-br", got)
+		}
+		if got := linkField(t, n, "eth0-tap", "ifindex"); got != index {
+			t.Errorf("the guest's tap is another one: its index was %s and is %s", index, got)
+		}
+		n.Pod.IP("link del eth0-dhcp")
+		teardown(t, n, c, before)
+	})
+}
+
+// TestTwoMasquerades gives one NIC back while another still forwards.
+func TestTwoMasquerades(t *testing.T) {
+	n := nstest.NewNetwork(t)
+	n.World.IP("link add pod2 type veth peer name net1 netns " + n.Pod.Name)
+	n.World.IP("link set pod2 up")
+	n.Pod.IP("link set net1 up")
+	n.Pod.IP("addr add 10.245.0.7/24 dev net1")
+	n.Pod.IP("addr add fd00:245::7/64 dev net1")
+	first, second := config(n, infra.Masquerade{}), config(n, infra.Masquerade{IPv4: netip.MustParsePrefix("10.0.3.0/24"), IPv6: netip.MustParsePrefix("fd10:0:3::/120")})
+	second.NIC = "net1"
+	setup(t, first)
+	setup(t, second)
+	if err := phase1.Teardown(t.Context(), first); err != nil {
+		t.Error(err)
+	}
+	if err := phase1.Check(t.Context(), second); err != nil {
+		t.Errorf("the second, after Teardown of the first: %v", err)
+	}
+	if err := phase1.Teardown(t.Context(), second); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestGuestsAdvertisement sends a router advertisement from the guest: the namespace must not take a
+// route through its guest.
+func TestGuestsAdvertisement(t *testing.T) {
+	for _, family := range []string{"dual stack", "only IPv4"} {
+		t.Run(family, func(t *testing.T) {
+			eachBinding(t, func(t *testing.T, b infra.Binding) {
+				n := nstest.NewNetwork(t)
+				if family == "only IPv4" {
+					n.Pod.IP("-6 addr flush dev eth0")
+				}
+				setup(t, config(n, b))
+				r := record(t, n)
+				before := n.Pod.IP("-6 route show table all")
+				var port *os.File
+				err := netns.Do(n.Pod.File, func() (err error) {
+					port, err = tap.Open(r.Tap)
+					return err
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer port.Close()
+				nstest.Eventually(t, func() error {
+					_, err := port.Write(advertisement(r.MAC[:]))
+					return err
+				})
+				time.Sleep(200 * time.Millisecond)
+				if _, err := port.Write(advertisement(r.MAC[:])); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(200 * time.Millisecond)
+				after := n.Pod.IP("-6 route show table all")
+				if strings.Contains(after, "proto ra") || strings.Contains(n.Pod.IP("-6 addr"), "2001:db8:bad") {
+					t.Errorf("the namespace has\n%s\nand had\n%s", after, before)
+				}
+			})
+		})
+	}
+}
+
+// advertisement is one of a router at fe80::bad, with a prefix.
+func advertisement(mac []byte) []byte {
+	message := []byte{
+		134, 0, 0, 0, 64, 0, 0x07, 0x08, 0, 0, 0, 0, 0, 0, 0, 0,
+		3, 4, 64, 0xc0, 0, 0, 0x0e, 0x10, 0, 0, 0x0e, 0x10, 0, 0, 0, 0,
+		0x20, 0x01, 0x0d, 0xb8, 0x0b, 0xad, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+	}
+	source := []byte{0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x0b, 0xad}
+	all := []byte{0xff, 0x02, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1}
+	var sum uint32
+	for _, part := range [][]byte{source, all, {0, 0, 0, byte(len(message)), 0, 0, 0, 58}, message} {
+		for i := 0; i < len(part); i += 2 {
+			sum += uint32(part[i])<<8 | uint32(part[i+1])
+		}
+	}
+	for sum > 0xffff {
+		sum = sum>>16 + sum&0xffff
+	}
+	message[2], message[3] = byte(^sum>>8), byte(^sum)
+
+	frame := append([]byte{0x33, 0x33, 0, 0, 0, 1}, mac...)
+	frame = append(frame, 0x86, 0xdd, 0x60, 0, 0, 0, 0, byte(len(message)), 58, 255)
+	frame = append(append(frame, source...), all...)
+	return append(frame, message...)
+}
+
+// TestRefused are routes that the bridge binding could not give back.
+func TestRefused(t *testing.T) {
+	n := nstest.NewNetwork(t)
+	n.Pod.IP("nexthop add id 7 via 10.244.1.1 dev eth0")
+	n.Pod.IP("route add 192.0.2.0/24 nhid 7")
+	before := n.Pod.Dump()
+	var refused *infra.RefusedError
+	if err := phase1.Setup(t.Context(), config(n, infra.Bridge{})); !errors.As(err, &refused) || !strings.Contains(err.Error(), "192.0.2.0/24") {
+		t.Errorf("error %v, want a RefusedError that names the route", err)
+	}
+	if err := difference(before, n.Pod.Dump()); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestLargeTable lays more routes than a socket sends at once by default.
+func TestLargeTable(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes long under emulation: not with -short")
+	}
+	n := nstest.NewNetwork(t)
+	var lines strings.Builder
+	for i := range 12000 {
+		lines.WriteString("route add 11." + strconv.Itoa(i/256) + "." + strconv.Itoa(i%256) + ".0/24 via 10.244.1.1\n")
+	}
+	file := filepath.Join(t.TempDir(), "routes")
+	if err := os.WriteFile(file, []byte(lines.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n.Pod.IP("-batch " + file)
+	before := n.Pod.Dump()
+	eachBinding(t, func(t *testing.T, b infra.Binding) {
+		c := config(n, b)
+		setup(t, c)
+		teardown(t, n, c, before)
+	})
+}
+
+// TestStatePath refuses paths that somebody else could turn elsewhere.
+func TestStatePath(t *testing.T) {
+	n := nstest.NewNetwork(t)
+	theirs, ours := filepath.Join(nstest.Dir(t), "theirs"), nstest.Dir(t)
+	err := errors.Join(os.Mkdir(theirs, 0o755), os.Symlink(ours, filepath.Join(theirs, "vm")), os.Mkdir(filepath.Join(theirs, "dir"), 0o755),
+		os.Chown(theirs, nstest.LauncherUID, 0), os.Lchown(filepath.Join(theirs, "vm"), nstest.LauncherUID, 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, state := range []string{filepath.Join(theirs, "vm"), filepath.Join(theirs, "dir"), filepath.Join(theirs, "vm", "deeper")} {
+		c := config(n, infra.Bridge{})
+		c.State = state
+		if err := phase1.Setup(t.Context(), c); !errors.Is(err, fs.ErrPermission) {
+			t.Errorf("%s: %v, want fs.ErrPermission", state, err)
+		}
+	}
+	if left, err := os.ReadDir(ours); err != nil || len(left) > 0 {
+		t.Errorf("%s has %v, %v; want nothing", ours, left, err)
+	}
+}
+
+// TestLockIsOurs lets the launcher's user hold whatever it can open.
+func TestLockIsOurs(t *testing.T) {
+	n := nstest.NewNetwork(t)
+	f, err := os.Open(n.Pod.Path())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	setup(t, config(n, infra.Bridge{}))
+	info, err := os.Stat("/run/guestwire.lock")
+	if err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("locks lie in %v, %v; want a directory for root alone", info.Mode(), err)
+	}
+}
