@@ -21,7 +21,7 @@ STATICCHECK := bin/staticcheck-v0.7.0
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' Makefile | expand -t 10
 
-demo: ## a namespace's network is handed over, seen with ip and nft (root)
+demo: ## a namespace's network is handed to a guest, used, and given back (root)
 	go run ./examples/quickstart
 
 demo-vm: ## the same with a guest that boots (root, Debian: installs QEMU and libvirt)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/domain"
+	"github.com/guestwire/guestwire/internal/nstest"
 )
 
 var update = flag.Bool("update", false, "write testdata anew")
@@ -111,7 +112,7 @@ func TestInterface(t *testing.T) {
 func TestSchema(t *testing.T) {
 	for _, program := range []string{"virt-xml-validate", "xmllint"} {
 		if _, err := exec.LookPath(program); err != nil {
-			t.Skipf("%v (Debian: libvirt-clients, libxml2-utils)", err)
+			nstest.Skip(t, err.Error()+" (Debian: libvirt-clients, libxml2-utils)")
 		}
 	}
 	validate := func(element string) (string, error) {

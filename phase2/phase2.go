@@ -70,8 +70,8 @@ func (vm *VM) Interfaces() ([]*libvirtxml.DomainInterface, error) {
 }
 
 // Serve answers the guest on all interfaces that have a responder, until ctx is done; then it
-// returns nil. It attaches to the responders' taps in the namespace of the calling thread, before
-// it returns from any error: fs.ErrNotExist if a tap is not in this namespace,
+// returns nil. It attaches to the responders' taps in the namespace of the calling thread. The errors
+// to tell apart: fs.ErrNotExist if a tap is not in this namespace,
 // fs.ErrPermission if it is another user's, syscall.EBUSY if another process serves it.
 func (vm *VM) Serve(ctx context.Context) error {
 	log := vm.Log
@@ -114,9 +114,6 @@ func (vm *VM) Serve(ctx context.Context) error {
 			return fmt.Errorf("serve %s: %w", r.Name, err)
 		}
 		services = append(services, service{responder, port, r.Name})
-		for _, w := range responder.Warnings() {
-			nicLog.Warn(w)
-		}
 		nicLog.Info("serving", "port", r.Port, "tap", r.Tap, "mac", r.MAC.String())
 	}
 	if len(services) == 0 {

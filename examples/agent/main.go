@@ -7,8 +7,10 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 
 	"github.com/guestwire/guestwire/infra"
@@ -22,7 +24,8 @@ const usage = `agent wires a NIC of a network namespace to a tap for a virtual m
   agent check    -netns PATH -nic NAME -state DIR    exit 0 only if the kernel still is as recorded
   agent teardown -netns PATH -nic NAME -state DIR    the namespace is as setup found it
 
-It runs as root. The records for the launcher lie in DIR, which only root may be able to write.
+It runs as root. The records for the launcher lie in DIR, which only root may be able to write; setup makes
+it, but not what is above it (mkdir -p /run/guestwire).
 
 For example, with a pod's namespace in /run/netns/pod:
 
@@ -53,7 +56,10 @@ func run(ctx context.Context, args []string) error {
 	if len(args) > 0 && len(args[0]) > 0 && args[0][0] != '-' {
 		verb, args = args[0], args[1:]
 	}
-	c, err := parse(args)
+	if !slices.Contains([]string{"setup", "plan", "check", "teardown"}, verb) && !slices.Contains(args, "-help") {
+		return fmt.Errorf("%q is none of setup, plan, check, teardown; agent -help tells more", verb)
+	}
+	c, err := parse(verb, args)
 	if err != nil {
 		return err
 	}
@@ -73,13 +79,21 @@ func run(ctx context.Context, args []string) error {
 	case "check":
 		return phase1.Check(ctx, c)
 	case "teardown":
-		return phase1.Teardown(ctx, c)
+		return phase1.Teardown(ctx, c) // also of a namespace that is gone
 	}
-	return fmt.Errorf("%q is none of setup, plan, check, teardown; agent -help tells more", verb)
+	return nil
+}
+
+// number is a user's or a group's; an earlier error stays.
+func number(name string, value uint, err error) (uint32, error) {
+	if err == nil && uint64(value) >= 1<<32-1 {
+		err = fmt.Errorf("-%s %d: want less than %d", name, value, uint32(1<<32-1))
+	}
+	return uint32(value), err
 }
 
 // parse makes a configuration out of the file, if one is named, and the flags that were given.
-func parse(args []string) (phase1.Config, error) {
+func parse(verb string, args []string) (phase1.Config, error) {
 	var c phase1.Config
 	flags := flag.NewFlagSet("agent", flag.ContinueOnError)
 	flags.Usage = func() {
@@ -90,7 +104,7 @@ func parse(args []string) (phase1.Config, error) {
 	nic := flags.String("nic", "", "the NIC's name in the namespace")
 	binding := flags.String("binding", "", "bridge: the guest is the pod; masquerade: the guest is behind it")
 	state := flags.String("state", "", "the directory for the record and the journal")
-	uid := flags.Uint("uid", 0, "the launcher's user")
+	uid := flags.Uint("uid", 0, "the launcher's user; root if it is not given")
 	gid := flags.Uint("gid", 0, "the launcher's group; 0: any")
 	file := flags.String("config", "", "the whole configuration as JSON")
 	if err := flags.Parse(args); err != nil {
@@ -120,9 +134,9 @@ func parse(args []string) (phase1.Config, error) {
 		case "state":
 			c.State = *state
 		case "uid":
-			c.Owner.UID = uint32(*uid)
+			c.Owner.UID, err = number(f.Name, *uid, err)
 		case "gid":
-			c.Owner.GID = uint32(*gid)
+			c.Owner.GID, err = number(f.Name, *gid, err)
 		}
 	})
 	if err != nil {
@@ -132,6 +146,9 @@ func parse(args []string) (phase1.Config, error) {
 		return c, errors.New("-netns is missing: name the network namespace, such as /run/netns/pod")
 	}
 	c.NetNS, err = os.Open(*netns)
+	if verb == "teardown" && errors.Is(err, fs.ErrNotExist) {
+		return c, nil
+	}
 	if err != nil {
 		return c, fmt.Errorf("network namespace: %w", err)
 	}

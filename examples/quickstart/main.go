@@ -70,7 +70,7 @@ func story(ctx context.Context, b infra.Binding, withVM bool) (err error) {
 		return fmt.Errorf("lay the network: %w", err)
 	}
 	defer func() { err = errors.Join(err, pod.close(), world.close()) }()
-	step("a CNI plugin has laid the pod's network; in the pod, ip shows")
+	step("a CNI plugin has laid the pod's network; the pod has")
 	before, err := pod.show()
 	if err != nil {
 		return err
@@ -115,7 +115,7 @@ func story(ctx context.Context, b infra.Binding, withVM bool) (err error) {
 			err = errors.Join(err, phase1.Teardown(context.WithoutCancel(ctx), c))
 		}
 	}()
-	step("phase1.Setup, as root: done in %.1f ms; in the pod, ip shows", float64(time.Since(started).Microseconds())/1000)
+	step("phase1.Setup, as root: done in %.1f ms; the pod has", float64(time.Since(started).Microseconds())/1000)
 	after, err := pod.show()
 	if err != nil {
 		return err
@@ -164,7 +164,7 @@ func story(ctx context.Context, b infra.Binding, withVM bool) (err error) {
 	if err := phase1.Teardown(ctx, c); err != nil {
 		return err
 	}
-	step("phase1.Teardown: done in %.0f ms; in the pod, ip shows", float64(time.Since(started).Microseconds())/1000)
+	step("phase1.Teardown: done in %.0f ms; the pod has", float64(time.Since(started).Microseconds())/1000)
 	return pod.becomes(ctx, before)
 }
 

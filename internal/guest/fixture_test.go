@@ -26,6 +26,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/internal/guest"
+	"github.com/guestwire/guestwire/internal/nstest"
 	"github.com/guestwire/guestwire/internal/tap"
 )
 
@@ -64,7 +65,7 @@ func newKernel(t *testing.T) *kernel {
 	}()
 	err := <-made
 	if errors.Is(err, unix.EPERM) {
-		t.Skip("no network namespace can be made here without root:", err)
+		nstest.Skip(t, "no network namespace can be made here without root: "+err.Error())
 	}
 	if err != nil {
 		t.Fatal("network namespace:", err)

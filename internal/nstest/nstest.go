@@ -14,9 +14,11 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -224,10 +226,15 @@ func Answer(c net.Conn) (string, error) {
 	return strings.TrimSpace(line), err
 }
 
-// Process is a program that runs until the test ends.
+// Process is a program that runs until the test ends, or the tests' process.
 type Process struct {
 	*exec.Cmd
 	Output bytes.Buffer
+
+	ended chan struct{}
+	err   error // once it has ended
+
+	stopped bool
 }
 
 // Start runs a program in the namespace as a user without capabilities until the test ends.
@@ -235,27 +242,42 @@ func (n *Namespace) Start(uid int, args ...string) *Process {
 	n.t.Helper()
 	p := &Process{Cmd: exec.Command("nsenter", append([]string{
 		"--net=" + n.Path(), "setpriv", "--reuid", strconv.Itoa(uid), "--regid", strconv.Itoa(uid), "--clear-groups",
-		"--bounding-set", "-all", "--inh-caps", "-all", "--no-new-privs", "--",
+		"--bounding-set", "-all", "--inh-caps", "-all", "--no-new-privs", "--pdeathsig", "KILL", "--",
 	}, args...)...)}
 	p.Stdout, p.Stderr = &p.Output, &p.Output
-	if err := p.Cmd.Start(); err != nil {
+	p.ended = make(chan struct{})
+	started := make(chan error)
+	go func() {
+		// The signal comes at the end of the thread, so this one stays.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := p.Cmd.Start()
+		started <- err
+		if err == nil {
+			p.err = p.Wait()
+			close(p.ended)
+		}
+	}()
+	if err := <-started; err != nil {
 		n.t.Fatal(err)
 	}
 	n.t.Cleanup(func() { p.Stop(n.t) })
 	return p
 }
 
-// Stop ends the process by SIGTERM and returns its error.
+// Stop ends the process by SIGTERM; it has to succeed. Called again it does nothing.
 func (p *Process) Stop(t testing.TB) {
 	t.Helper()
-	if p.ProcessState != nil {
+	if p.stopped {
 		return
 	}
-	if err := p.Process.Signal(os.Interrupt); err != nil && !errors.Is(err, os.ErrProcessDone) {
+	p.stopped = true
+	if err := p.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		t.Error(err)
 	}
-	if err := p.Wait(); err != nil {
-		t.Errorf("%s: %v\n%s", strings.Join(p.Args, " "), err, p.Output.String())
+	<-p.ended
+	if p.err != nil {
+		t.Errorf("%s: %v\n%s", strings.Join(p.Args, " "), p.err, p.Output.String())
 	}
 }
 

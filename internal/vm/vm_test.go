@@ -24,6 +24,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/domain"
+	"github.com/guestwire/guestwire/internal/nstest"
 )
 
 var (
@@ -43,7 +44,7 @@ func bootable(t *testing.T) {
 		t.Skip("a guest takes too long for -short")
 	}
 	if err := Missing(); err != nil {
-		t.Skip(err)
+		nstest.Skip(t, err.Error())
 	}
 }
 
