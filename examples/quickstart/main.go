@@ -208,7 +208,7 @@ func use(ctx context.Context, boot bootFunc, pod, world *namespace, r cache.Reco
 		if err != nil {
 			return fmt.Errorf("world to %v: %w", to, err)
 		}
-		if !strings.HasPrefix(answer, guestName) {
+		if !strings.Contains(answer, guestName) {
 			return fmt.Errorf("world to %v: %q answered, and not the guest", to, answer)
 		}
 		step("the world pings %-16v answered, and its TCP connection too: %q", to, answer)
