@@ -46,7 +46,7 @@ test: install bin/testreport bin/stockkernel bin/agent bin/launcher bin/quicksta
 			rm -f "$$binary"; \
 			{ \
 				go test -c -o "$$binary" "./$$p" && cd "$$p" && \
-				"$(CURDIR)/bin/stockkernel" -timeout 15m \
+				"$(CURDIR)/bin/stockkernel" -timeout 20m \
 					-env GUESTWIRE_REQUIRE=1 -env GUESTWIRE_BIN="$(CURDIR)/bin" -- "$$binary" -test.short -test.v=test2json | \
 					go tool test2json -t -p "$(MODULE)/$$p"; \
 			} || echo "# broken: $$p"; \

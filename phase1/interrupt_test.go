@@ -49,7 +49,7 @@ func inject(t *testing.T, n nstest.Network, agent, binding, call, harm string, k
 func TestInterrupted(t *testing.T) {
 	step := 1
 	if testing.Short() {
-		step = 7 // a part of them
+		step = 20 // a part of them
 	}
 	nstest.Need(t, "strace")
 	agent := nstest.Program(t, "agent")
