@@ -120,8 +120,12 @@ func (b *bench) learn(ctx context.Context) (err error) {
 		return err
 	}
 	files := map[string][]byte{}
-	for _, name := range []string{journalFile, recordFile} {
-		if files[name], err = os.ReadFile(filepath.Join(p.state, name)); err != nil {
+	journalPath, err := journalOf(p)
+	if err != nil {
+		return err
+	}
+	for name, path := range map[string]string{journalFile: journalPath, recordFile: filepath.Join(p.state, recordFile)} {
+		if files[name], err = os.ReadFile(path); err != nil {
 			return err
 		}
 	}
@@ -137,6 +141,18 @@ func (b *bench) learn(ctx context.Context) (err error) {
 		return err
 	}
 	return netns.Do(p.file, func() error { return b.learnTeardown(ctx, plan, preview.Steps) })
+}
+
+// journalOf finds the journal, whose name tells the namespace.
+func journalOf(p *pod) (string, error) {
+	paths, err := filepath.Glob(filepath.Join(p.state, nic+"@*.journal"))
+	if err == nil && len(paths) != 1 {
+		err = fmt.Errorf("state directory %s has %d journals, want one", p.state, len(paths))
+	}
+	if err != nil {
+		return "", err
+	}
+	return paths[0], nil
 }
 
 const (
