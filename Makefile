@@ -39,7 +39,7 @@ test: install bin/testreport bin/stockkernel bin/agent bin/launcher bin/quicksta
 	@resolv=$$(cat /etc/resolv.conf); \
 	{ \
 		echo "# run: this kernel ($$(uname -r)), -race"; \
-		go test -json -race -count=1 ./... || echo '# broken: go test'; \
+		go test -json -race -count=1 -timeout 20m ./... || echo '# broken: go test'; \
 		echo '# run: stock kernel'; \
 		for p in $(STOCK); do \
 			binary="$(CURDIR)/bin/$${p//\//-}.test"; \
