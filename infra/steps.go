@@ -605,6 +605,9 @@ func (a Address) same(b Address) bool {
 // same says whether two routes are one. One that the kernel made of an address is known by what
 // the address tells.
 func (r Route) same(o Route) bool {
+	if r.Destination != o.Destination || r.Table != o.Table || r.Link != o.Link {
+		return false // and quickly: a namespace can have many
+	}
 	if r.Protocol == ProtocolKernel && o.Protocol == ProtocolKernel {
 		return r.Link == o.Link && r.Table == o.Table && r.Destination == o.Destination && r.Metric == o.Metric && r.PrefSrc == o.PrefSrc
 	}
