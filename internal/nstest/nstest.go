@@ -154,7 +154,7 @@ func (n *Namespace) Settle(link string) {
 // Dump is what an administrator sees of the namespace: everything that a wiring could change.
 func (n *Namespace) Dump() string {
 	n.t.Helper()
-	return timers.ReplaceAllString(n.Exec("sh", "-c", dump), "_timer")
+	return carriers.ReplaceAllString(timers.ReplaceAllString(n.Exec("sh", "-c", dump), "_timer"), "")
 }
 
 // dump prints everything that a wiring could change.
@@ -169,6 +169,9 @@ sysctl -a -r 'net\.ipv[46]\.conf\..*\.(forwarding|arp_ignore|rp_filter|accept_ra
 
 // timers of bridges run all the time.
 var timers = regexp.MustCompile(`_timer +[0-9.]+`)
+
+// carriers are noticed up to a second late, and so is what follows from them.
+var carriers = regexp.MustCompile(`NO-CARRIER,|,LOWER_UP| state [A-Z]+| state (disabled|forwarding|learning|listening)| linkdown`)
 
 // Listen serves TCP in the namespace until the test ends: each connection gets a line, who serves it
 // and who calls, and then its own bytes back.
