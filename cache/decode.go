@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"reflect"
+	"strconv"
 	"strings"
 )
 
@@ -35,6 +36,8 @@ func decode(path string, raw json.RawMessage, v reflect.Value) error {
 			}
 		}
 		return nil
+	case v.Kind() == reflect.Map:
+		return decodeMap(path, raw, v)
 	default:
 		if string(raw) == "null" {
 			return &FieldError{Field: path, Reason: "want a value, not null"}
@@ -68,6 +71,28 @@ func decodeStruct(path string, raw json.RawMessage, v reflect.Value) error {
 		if err := decode(at, m.value, field); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// decodeMap fills a map whose keys are numbers.
+func decodeMap(path string, raw json.RawMessage, v reflect.Value) error {
+	members, err := objectMembers(raw)
+	if err != nil {
+		return &FieldError{Field: path, Reason: err.Error()}
+	}
+	v.Set(reflect.MakeMapWithSize(v.Type(), len(members)))
+	for _, m := range members {
+		at := path + "." + m.name
+		number, err := strconv.ParseUint(m.name, 10, v.Type().Key().Bits())
+		if err != nil || strconv.FormatUint(number, 10) != m.name {
+			return &FieldError{Field: at, Reason: fmt.Sprintf("want a number of at most %d bits for a name", v.Type().Key().Bits())}
+		}
+		value := reflect.New(v.Type().Elem()).Elem()
+		if err := decode(at, m.value, value); err != nil {
+			return err
+		}
+		v.SetMapIndex(reflect.ValueOf(number).Convert(v.Type().Key()), value)
 	}
 	return nil
 }

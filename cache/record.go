@@ -141,8 +141,18 @@ type Options struct {
 	BootFile string `json:"bootFile,omitempty"`
 	// BootFileURL is DHCPv6 option 59 (RFC 5970).
 	BootFileURL string `json:"bootFileURL,omitempty"`
-	// Private are the DHCPv4 options 224 to 254 as text (RFC 3942).
-	Private map[uint8]string `json:"private,omitempty"`
+	// CaptivePortal is the URI of RFC 8910: DHCPv4 option 114, DHCPv6 option 103, and one of the
+	// router advertisements.
+	CaptivePortal string `json:"captivePortal,omitempty"`
+	// IPv6OnlySeconds is DHCPv4 option 108 (RFC 8925), told to a guest that asks for it: for so
+	// long it does without IPv4.
+	IPv6OnlySeconds uint32 `json:"ipv6OnlySeconds,omitempty"`
+	// DHCPv4 are further options by their code, such as 43 (vendor-specific) and the private
+	// ones, 224 to 254 (RFC 3942). Those that have a field of their own, that come of the
+	// addresses, or that belong to the protocol itself are refused.
+	DHCPv4 map[uint8]Data `json:"dhcpv4,omitempty"`
+	// DHCPv6 are the same for DHCPv6, such as 17 (vendor), 32, 82 and 83 (timers).
+	DHCPv6 map[uint16]Data `json:"dhcpv6,omitempty"`
 }
 
 // Device is how the guest sees its network device, in libvirt's terms

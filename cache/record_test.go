@@ -28,7 +28,9 @@ func full() Record {
 		DNS:        &DNS{Servers: []netip.Addr{ip("10.96.0.10"), ip("fe80::53%eth0")}, Search: []string{"a.b"}},
 		Options: Options{
 			Hostname: "vm1", LeaseSeconds: 3600, NTP: []netip.Addr{ip("10.96.0.11")}, TFTPServer: "10.96.0.12",
-			BootFile: "pxelinux.0", BootFileURL: "http://boot/ipxe", Private: map[uint8]string{224: "a", 254: "b"},
+			BootFile: "pxelinux.0", BootFileURL: "http://boot/ipxe",
+			CaptivePortal: "https://portal/api", IPv6OnlySeconds: 1800,
+			DHCPv4: map[uint8]Data{224: "a", 254: "b", 43: "\x01\x02\xff", 250: "0x"}, DHCPv6: map[uint16]Data{17: "\x00\x01", 32: "\x00\x00\x0e\x10"},
 		},
 		Device: Device{
 			Model: "virtio", Driver: "qemu", BootOrder: 1, ROM: "/usr/share/rom.bin", PCIAddress: "0000:01:00.0",
@@ -150,9 +152,15 @@ func TestValidate(t *testing.T) {
 		{"options.bootFile", func(r *Record) { r.Options.BootFile = "\xff" }},
 		{"options.bootFileURL", func(r *Record) { r.Options.BootFileURL = long }},
 		{"options.ntp[0]", func(r *Record) { r.Options.NTP[0] = ip("0.0.0.0") }},
-		{"options.private[223]", func(r *Record) { r.Options.Private = map[uint8]string{223: "a"} }},
-		{"options.private[255]", func(r *Record) { r.Options.Private = map[uint8]string{255: "a"} }},
-		{"options.private[224]", func(r *Record) { r.Options.Private = map[uint8]string{224: "\x1b"} }},
+		{"options.hostname", func(r *Record) { r.Options.Hostname = "my vm" }},
+		{"options.hostname", func(r *Record) { r.Options.Hostname = "-vm" }},
+		{"options.captivePortal", func(r *Record) { r.Options.CaptivePortal = "\n" }},
+		{"options.dhcpv4.53", func(r *Record) { r.Options.DHCPv4 = map[uint8]Data{53: "a"} }},
+		{"options.dhcpv4.121", func(r *Record) { r.Options.DHCPv4 = map[uint8]Data{121: "a"} }},
+		{"options.dhcpv4.255", func(r *Record) { r.Options.DHCPv4 = map[uint8]Data{255: "a"} }},
+		{"options.dhcpv4.224", func(r *Record) { r.Options.DHCPv4 = map[uint8]Data{224: Data(strings.Repeat("a", 1401))} }},
+		{"options.dhcpv6.3", func(r *Record) { r.Options.DHCPv6 = map[uint16]Data{3: "a"} }},
+		{"options.dhcpv6.600", func(r *Record) { r.Options.DHCPv6 = map[uint16]Data{600: Data(strings.Repeat("a", 1401))} }},
 		{"device.model", func(r *Record) { r.Device.Model = "a'/>" }},
 		{"device.driver", func(r *Record) { r.Device.Driver = "vfio" }},
 		{"device.rom", func(r *Record) { r.Device.ROM = "rom.bin" }},
@@ -235,13 +243,16 @@ func TestEdited(t *testing.T) {
 		{`"address": "fd00::7"`, `"address": "fd00::7/64"`, "ipv6.address: "},
 		{`"default": true`, `"default": 1`, "ipv6.router.default: want bool, not a number"},
 		{`"leaseSeconds": 3600`, `"leaseSeconds": -1`, "options.leaseSeconds: "},
-		{`"224": "a"`, `"256": "a"`, "options.private: "},
-		{`"224": "a"`, `"223": "a"`, "options.private[223]: "},
-		{`"224": "a"`, `"224": 1`, "options.private: "},
+		{`"224": "a"`, `"256": "a"`, "options.dhcpv4.256: want a number"},
+		{`"224": "a"`, `"0224": "a"`, "options.dhcpv4.0224: want a number"},
+		{`"224": "a"`, `"254": "a"`, "options.dhcpv4: field \"254\" is given twice"},
+		{`"43": "0x0102ff"`, `"43": "0x0102f"`, "options.dhcpv4.43: |hexadecimal"},
+		{`"224": "a"`, `"53": "a"`, "options.dhcpv4.53: "},
+		{`"224": "a"`, `"224": 1`, "options.dhcpv4.224: "},
 		{`"bootOrder": 1`, `"bootOrder": -1`, "device.bootOrder: "},
 		{`"warnings": [`, `"warnings": "none", "more": [`, "warnings: want a list"},
 		{`"warnings": [`, `"warnings": null, "more": [`, "warnings: want a list"},
-		{`"private": {`, `"private": null, "more": {`, "options.private: want a value, not null"},
+		{`"dhcpv4": {`, `"dhcpv4": null, "more": {`, "options.dhcpv4: want an object"},
 		{`"queues": 4`, `"queues": 4 5`, "not a whole JSON object"},
 	} {
 		edited := strings.Replace(string(text), c.from, c.to, 1)
@@ -313,7 +324,7 @@ func FuzzDecode(f *testing.F) {
 		f.Add(text)
 	}
 	f.Add([]byte(`{"version":1,"name":"e","binding":"bridge","tap":"t","queues":1,"mac":"02:00:00:00:00:07","mtu":68,` +
-		`"ipv4":null,"dns":{"servers":["::ffff:1.2.3.4%a"]},"neighbours":[],"options":{"private":{}},"warnings":["\ud800\u2028<"]}`))
+		`"ipv4":null,"dns":{"servers":["::ffff:1.2.3.4%a"]},"neighbours":[],"options":{"dhcpv4":{},"dhcpv6":{"65535":"0x"}},"warnings":["\ud800\u2028<"]}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		r, err := Decode(text)
 		if err != nil {

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"path"
 	"regexp"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -177,25 +178,62 @@ func (v *IPv6) validate() error {
 // Validate checks the options; field is the prefix of the names in a *FieldError.
 func (o *Options) Validate(field string) error {
 	for _, f := range []struct{ name, text string }{
-		{"hostname", o.Hostname}, {"tftpServer", o.TFTPServer}, {"bootFile", o.BootFile}, {"bootFileURL", o.BootFileURL},
+		{"hostname", o.Hostname}, {"tftpServer", o.TFTPServer}, {"bootFile", o.BootFile}, {"bootFileURL", o.BootFileURL}, {"captivePortal", o.CaptivePortal},
 	} {
 		if err := checkText(field+"."+f.name, f.text); err != nil {
 			return err
 		}
+	}
+	if err := checkHostname(field+".hostname", o.Hostname); err != nil {
+		return err
 	}
 	for i, a := range o.NTP {
 		if !unicast(a) {
 			return fieldErrorf(fmt.Sprintf("%s.ntp[%d]", field, i), "%v is no station's address", a)
 		}
 	}
-	for code, text := range o.Private {
-		at := fmt.Sprintf("%s.private[%d]", field, code)
-		if code < 224 || code > 254 {
-			return fieldErrorf(at, "the private options are 224 to 254")
-		}
-		if err := checkText(at, text); err != nil {
+	for code, value := range o.DHCPv4 {
+		if err := checkOption(fmt.Sprintf("%s.dhcpv4.%d", field, code), uint16(code), value, own4); err != nil {
 			return err
 		}
+	}
+	for code, value := range o.DHCPv6 {
+		if err := checkOption(fmt.Sprintf("%s.dhcpv6.%d", field, code), code, value, own6); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// The options that the responder makes by itself, and those of the protocols' own.
+var (
+	own4 = []uint16{
+		0, 1, 3, 6, 12, 15, 26, 28, 42, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 61, 66, 67, 80, 82, 108, 114, 119, 121, 249, 255,
+	}
+	own6 = []uint16{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 14, 18, 19, 20, 23, 24, 25, 26, 31, 56, 59, 103}
+)
+
+// maxData is more than fits into a message of the usual MTU.
+const maxData = 1400
+
+func checkOption(field string, code uint16, value Data, own []uint16) error {
+	if slices.Contains(own, code) {
+		return fieldErrorf(field, "option %d is made by the responder: it has a field of its own, or comes of the addresses, or belongs to the protocol", code)
+	}
+	if len(value) > maxData {
+		return fieldErrorf(field, "%d octets, want at most %d", len(value), maxData)
+	}
+	return nil
+}
+
+// checkHostname takes what can be a host's name, in one label or several (RFC 1123 section 2.1),
+// and underscores, which are in use.
+func checkHostname(field, name string) error {
+	bad := func(c rune) bool {
+		return (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && !strings.ContainsRune("-._", c)
+	}
+	if strings.ContainsFunc(name, bad) || strings.HasPrefix(name, ".") || strings.HasPrefix(name, "-") {
+		return fieldErrorf(field, "%q is no host's name: want letters, digits, -, _ and dots", name)
 	}
 	return nil
 }

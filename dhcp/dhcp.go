@@ -15,17 +15,33 @@ import (
 	"log/slog"
 	"math"
 	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/guestwire/guestwire/cache"
 )
 
-// Responder answers one guest. Everything that it says is computed when it is made; afterwards it
-// does not change, so its methods can be called at the same time.
+// Responder answers one guest. Its methods can be called at the same time; the fields are to be set
+// before Serve.
 type Responder struct {
-	// Log gets what the guest was given and what went wrong. Nil discards. It is to be set
-	// before Serve.
+	// Log gets what the guest was given and what went wrong. Nil discards.
 	Log *slog.Logger
+	// Notify is called by Serve, in its goroutine, with what the guest was given. The guest can
+	// cause an event with each of its frames and waits for the call to return. Nil: nobody is told.
+	Notify func(Event)
 
+	says     atomic.Pointer[answers]
+	counters counters
+
+	mu      sync.Mutex
+	port    Port // that is being served; nil: none
+	updated bool // since the loop looked
+}
+
+// answers are all that the guest can be told, computed when they are made; afterwards they do not
+// change.
+type answers struct {
 	guest      cache.MAC
 	frameSize  int
 	v4         *server4 // nil: no DHCPv4
@@ -42,6 +58,36 @@ type Responder struct {
 // names it. The error is a *cache.FieldError for a record that does not hold, or says that the
 // record names no port.
 func New(rec cache.Record, dns cache.DNS) (*Responder, error) {
+	a, err := newAnswers(rec, dns)
+	if err != nil {
+		return nil, err
+	}
+	r := new(Responder)
+	r.says.Store(a)
+	return r, nil
+}
+
+// Update lets the responder answer from another record or DNS configuration from the next frame on.
+// A running Serve advertises it at once; DHCP clients learn it when they ask the next time. The error
+// is New's, and then nothing has changed.
+func (r *Responder) Update(rec cache.Record, dns cache.DNS) error {
+	a, err := newAnswers(rec, dns)
+	if err != nil {
+		return err
+	}
+	r.says.Store(a)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.updated = true
+	if r.port != nil {
+		if err := r.port.SetReadDeadline(time.Unix(1, 0)); err != nil {
+			return fmt.Errorf("interrupt the port's read: %w", err)
+		}
+	}
+	return nil
+}
+
+func newAnswers(rec cache.Record, dns cache.DNS) (*answers, error) {
 	if err := rec.Validate(); err != nil {
 		return nil, fmt.Errorf("responder for %s: %w", rec.Name, err)
 	}
@@ -49,7 +95,7 @@ func New(rec cache.Record, dns cache.DNS) (*Responder, error) {
 		return nil, fmt.Errorf("responder for %s: the record names no port: Setup was told not to serve the guest", rec.Name)
 	}
 	res := newResolver(dns)
-	r := &Responder{
+	r := &answers{
 		guest:     rec.MAC,
 		frameSize: ethLen + max(rec.MTU, 1500),
 		warnings:  res.warnings,
@@ -81,17 +127,17 @@ func New(rec cache.Record, dns cache.DNS) (*Responder, error) {
 
 // Warnings are sentences about what the guest is not told because it cannot be encoded or because
 // it would be of no use there.
-func (r *Responder) Warnings() []string { return r.warnings }
+func (r *Responder) Warnings() []string { return r.says.Load().warnings }
 
 // Reply answers one Ethernet frame: the answer is appended to dst, which is returned as it was if
 // there is none. Dst must not overlap frame. There is no clock and no input or output, and the
 // answer goes to the guest's Ethernet address, to broadcast or to multicast.
 func (r *Responder) Reply(dst, frame []byte) []byte {
-	dst, _ = r.answer(dst, frame)
+	dst, _ = r.says.Load().answer(dst, frame)
 	return dst
 }
 
-func (r *Responder) answer(dst, frame []byte) ([]byte, event) {
+func (r *answers) answer(dst, frame []byte) ([]byte, event) {
 	if len(frame) < ethLen || cache.MAC(frame[6:12]) != r.guest {
 		return dst, event{}
 	}
@@ -107,7 +153,7 @@ func (r *Responder) answer(dst, frame []byte) ([]byte, event) {
 	return dst, event{}
 }
 
-func (r *Responder) answerIPv4(dst, body []byte) ([]byte, event) {
+func (r *answers) answerIPv4(dst, body []byte) ([]byte, event) {
 	if r.v4 == nil {
 		return dst, event{}
 	}
@@ -118,7 +164,7 @@ func (r *Responder) answerIPv4(dst, body []byte) ([]byte, event) {
 	return r.v4.answer(dst, msg)
 }
 
-func (r *Responder) answerIPv6(dst, body []byte) ([]byte, event) {
+func (r *answers) answerIPv6(dst, body []byte) ([]byte, event) {
 	p, ok := parseIPv6(body)
 	if !ok {
 		return dst, event{}
@@ -158,61 +204,4 @@ func leaseTime(o cache.Options) uint32 {
 		return infinite
 	}
 	return o.LeaseSeconds
-}
-
-// event is what came of a frame, for the log. The zero event is not worth a line.
-type event struct {
-	kind    eventKind
-	address netip.Addr // what the guest asked for; not valid: nothing, or the address of the record
-}
-
-type eventKind uint8
-
-const (
-	nothing eventKind = iota
-	offered4
-	leased4
-	renewed4
-	refused4
-	declined4
-	released4
-	informed4
-	offered6
-	leased6
-	renewed6
-	confirmed6
-	refused6
-	declined6
-	released6
-	informed6
-	advertised
-)
-
-var eventText = [...]string{
-	offered4:   "DHCPv4 address offered",
-	leased4:    "DHCPv4 address leased",
-	renewed4:   "DHCPv4 lease renewed",
-	refused4:   "DHCPv4 request for another address refused",
-	declined4:  "DHCPv4 address declined by the guest: somebody else seems to have it",
-	released4:  "DHCPv4 address released by the guest",
-	informed4:  "DHCPv4 configuration told",
-	offered6:   "DHCPv6 address offered",
-	leased6:    "DHCPv6 address leased",
-	renewed6:   "DHCPv6 lease renewed",
-	confirmed6: "DHCPv6 address confirmed",
-	refused6:   "DHCPv6 address not confirmed",
-	declined6:  "DHCPv6 address declined by the guest: somebody else seems to have it",
-	released6:  "DHCPv6 address released by the guest",
-	informed6:  "DHCPv6 configuration told",
-	advertised: "router advertisement sent",
-}
-
-func (e event) level() slog.Level {
-	switch e.kind {
-	case refused4, declined4, refused6, declined6:
-		return slog.LevelWarn
-	case offered4, offered6, advertised:
-		return slog.LevelDebug
-	}
-	return slog.LevelInfo
 }

@@ -32,6 +32,7 @@ const (
 	cookie4       = 0x63825363
 	flagBroadcast = 0x80
 
+	optionCaptivePortal   = 114 // RFC 8910 section 2.1
 	optionMicrosoftRoutes = 249 // [MS-DHCPE] section 2.2.8, the content of 121
 )
 
@@ -45,6 +46,7 @@ type server4 struct {
 	identifier      []byte // option 54
 	lease           []byte // options 51, 58, 59
 	options         []option4
+	unasked         int        // of the options: those that a guest also gets without asking
 	at              [256]uint8 // code to its place in options, from 1
 	mtu             int
 }
@@ -110,8 +112,13 @@ func newServer4(rec cache.Record, res resolver) (*server4, error) {
 	if bits := v4.Address.Bits(); bits < 31 {
 		add(uint8(dhcpv4.OptionBroadcastAddress), broadcast(v4.Address))
 	}
-	for _, code := range slices.Sorted(maps.Keys(o.Private)) {
-		add(code, []byte(o.Private[code]))
+	for _, code := range slices.Sorted(maps.Keys(o.DHCPv4)) {
+		add(code, []byte(o.DHCPv4[code]))
+	}
+	s.unasked = len(s.options)
+	add(optionCaptivePortal, []byte(o.CaptivePortal))
+	if o.IPv6OnlySeconds > 0 {
+		add(uint8(dhcpv4.OptionIPv6OnlyPreferred), binary.BigEndian.AppendUint32(nil, o.IPv6OnlySeconds))
 	}
 
 	// QEMU's iPXE boots by the header, not by options 66 and 67. Both fields end with a zero.
@@ -230,23 +237,23 @@ func (s *server4) answer(dst, msg []byte) ([]byte, event) {
 	switch dhcpv4.MessageType(kind[0]) {
 	case dhcpv4.MessageTypeDiscover:
 		if options.Has(dhcpv4.OptionRapidCommit) { // RFC 4039
-			return s.reply(dst, q, dhcpv4.MessageTypeAck, true), event{kind: leased4}
+			return s.reply(dst, q, dhcpv4.MessageTypeAck, true), event{Leased4, s.address}
 		}
-		return s.reply(dst, q, dhcpv4.MessageTypeOffer, false), event{kind: offered4}
+		return s.reply(dst, q, dhcpv4.MessageTypeOffer, false), event{Offered4, s.address}
 	case dhcpv4.MessageTypeRequest:
 		return s.answerRequest(dst, q)
 	case dhcpv4.MessageTypeInform:
 		if !station(q.ciaddr) {
 			return dst, event{}
 		}
-		return s.inform(dst, q), event{kind: informed4, address: q.ciaddr}
-	case dhcpv4.MessageTypeDecline:
-		if s.isOurs(options) {
-			return dst, event{kind: declined4}
+		return s.inform(dst, q), event{kind: Informed4, address: q.ciaddr}
+	case dhcpv4.MessageTypeDecline: // of option 50 (RFC 2131 table 5); the address stays the guest's
+		if requested, _ := netip.AddrFromSlice(options.Get(dhcpv4.OptionRequestedIPAddress)); requested == s.address && s.isOurs(options) {
+			return dst, event{Declined4, s.address}
 		}
-	case dhcpv4.MessageTypeRelease:
-		if s.isOurs(options) {
-			return dst, event{kind: released4}
+	case dhcpv4.MessageTypeRelease: // of ciaddr
+		if q.ciaddr == s.address && s.isOurs(options) {
+			return dst, event{Released4, s.address}
 		}
 	}
 	return dst, event{}
@@ -299,11 +306,11 @@ func (s *server4) answerRequest(dst []byte, q request4) ([]byte, event) {
 	case !named.IsValid():
 		return dst, event{}
 	case named != s.address:
-		return s.refuse(dst, q), event{kind: refused4, address: named}
+		return s.refuse(dst, q), event{kind: Refused4, address: named}
 	case renewing:
-		return s.reply(dst, q, dhcpv4.MessageTypeAck, false), event{kind: renewed4}
+		return s.reply(dst, q, dhcpv4.MessageTypeAck, false), event{Renewed4, s.address}
 	}
-	return s.reply(dst, q, dhcpv4.MessageTypeAck, false), event{kind: leased4}
+	return s.reply(dst, q, dhcpv4.MessageTypeAck, false), event{Leased4, s.address}
 }
 
 // begin appends room for the headers, the fixed part of a reply and options 53 and 54. The fixed part
@@ -399,8 +406,8 @@ func (s *server4) appendOptions(b []byte, start int, q request4, rapid bool) []b
 	}
 	room := s.limit(q) - (len(b) - start - ethLen) - 1
 	for _, first := range [...]bool{true, false} {
-		for _, o := range s.options {
-			if wanted[o.code] == first && len(o.wire) <= room {
+		for i, o := range s.options {
+			if wanted[o.code] == first && (first || i < s.unasked) && len(o.wire) <= room {
 				chosen[o.code] = true
 				room -= len(o.wire)
 			}

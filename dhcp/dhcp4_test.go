@@ -122,40 +122,43 @@ func TestDHCPv4States(t *testing.T) {
 		in   client4
 		want dhcpv4.MessageType
 		to   string // destination; 255.255.255.255 implies the broadcast MAC
-		ev   eventKind
+		ev   Kind
 	}{
-		{"RFC 2131 4.3.1: DISCOVER", client4{kind: discover}, offer, ours, offered4},
-		{"RFC 2131 4.1: DISCOVER, broadcast flag", client4{kind: discover, flags: 0x8000}, offer, "255.255.255.255", offered4},
-		{"RFC 2131 4.1: DISCOVER, reserved flags", client4{kind: discover, flags: 0x7fff}, offer, ours, offered4},
-		{"RFC 2131 4.3.1: DISCOVER, another address wished for", client4{kind: discover, options: opt(50, "10.9.9.9", 51, []byte{0, 0, 0, 9})}, offer, ours, offered4},
-		{"RFC 2131 4.3.1: DISCOVER, foreign ciaddr and source", client4{kind: discover, ciaddr: "192.0.2.66", src: "192.0.2.66"}, offer, ours, offered4},
-		{"RFC 2131 4.3.1: DISCOVER to our own address", client4{kind: discover, dst: server}, offer, ours, offered4},
-		{"RFC 4039: DISCOVER, rapid commit", client4{kind: discover, options: opt(80, []byte{})}, ack, ours, leased4},
-		{"RFC 4039: DISCOVER, rapid commit, broadcast, foreign ciaddr", client4{kind: discover, flags: 0x8000, ciaddr: ours, options: opt(80, []byte{})}, ack, "255.255.255.255", leased4},
-		{"RFC 2131 4.3.2: SELECTING", client4{kind: request, options: opt(54, server, 50, ours)}, ack, ours, leased4},
-		{"RFC 2131 4.3.2: SELECTING, broadcast flag", client4{kind: request, flags: 0x8000, options: opt(54, server, 50, ours)}, ack, "255.255.255.255", leased4},
+		{"RFC 2131 4.3.1: DISCOVER", client4{kind: discover}, offer, ours, Offered4},
+		{"RFC 2131 4.1: DISCOVER, broadcast flag", client4{kind: discover, flags: 0x8000}, offer, "255.255.255.255", Offered4},
+		{"RFC 2131 4.1: DISCOVER, reserved flags", client4{kind: discover, flags: 0x7fff}, offer, ours, Offered4},
+		{"RFC 2131 4.3.1: DISCOVER, another address wished for", client4{kind: discover, options: opt(50, "10.9.9.9", 51, []byte{0, 0, 0, 9})}, offer, ours, Offered4},
+		{"RFC 2131 4.3.1: DISCOVER, foreign ciaddr and source", client4{kind: discover, ciaddr: "192.0.2.66", src: "192.0.2.66"}, offer, ours, Offered4},
+		{"RFC 2131 4.3.1: DISCOVER to our own address", client4{kind: discover, dst: server}, offer, ours, Offered4},
+		{"RFC 4039: DISCOVER, rapid commit", client4{kind: discover, options: opt(80, []byte{})}, ack, ours, Leased4},
+		{"RFC 4039: DISCOVER, rapid commit, broadcast, foreign ciaddr", client4{kind: discover, flags: 0x8000, ciaddr: ours, options: opt(80, []byte{})}, ack, "255.255.255.255", Leased4},
+		{"RFC 2131 4.3.2: SELECTING", client4{kind: request, options: opt(54, server, 50, ours)}, ack, ours, Leased4},
+		{"RFC 2131 4.3.2: SELECTING, broadcast flag", client4{kind: request, flags: 0x8000, options: opt(54, server, 50, ours)}, ack, "255.255.255.255", Leased4},
 		{"RFC 2131 3.1 (4): SELECTING, another server", client4{kind: request, options: opt(54, "10.9.9.9", 50, ours)}, silence, "", nothing},
 		{"RFC 2131 4.3.2: SELECTING, malformed server", client4{kind: request, options: opt(54, []byte{169, 254}, 50, ours)}, silence, "", nothing},
-		{"RFC 2131 4.3.2: SELECTING, wrong address", client4{kind: request, options: opt(54, server, 50, "10.9.9.9")}, nak, "255.255.255.255", refused4},
+		{"RFC 2131 4.3.2: SELECTING, wrong address", client4{kind: request, options: opt(54, server, 50, "10.9.9.9")}, nak, "255.255.255.255", Refused4},
 		{"RFC 2131 4.3.2: SELECTING, nothing requested", client4{kind: request, options: opt(54, server)}, silence, "", nothing},
-		{"RFC 2131 4.3.2: INIT-REBOOT", client4{kind: request, options: opt(50, ours)}, ack, ours, leased4},
-		{"RFC 2131 4.3.2: INIT-REBOOT, wrong address", client4{kind: request, options: opt(50, "192.168.0.5")}, nak, "255.255.255.255", refused4},
-		{"RFC 2131 4.3.2: RENEWING", client4{kind: request, ciaddr: ours, src: ours, dst: server}, ack, ours, renewed4},
-		{"RFC 2131 4.3.2: RENEWING, broadcast flag", client4{kind: request, ciaddr: ours, src: ours, dst: server, flags: 0x8000}, ack, ours, renewed4},
-		{"RFC 2131 4.3.2: REBINDING", client4{kind: request, ciaddr: ours, src: ours}, ack, ours, renewed4},
-		{"RFC 2131 4.3.2: RENEWING, wrong address", client4{kind: request, ciaddr: "10.9.9.9", src: "10.9.9.9", dst: server}, nak, "255.255.255.255", refused4},
-		{"RFC 2131 4.3.2: REBINDING, wrong address", client4{kind: request, ciaddr: "10.9.9.9", src: "10.9.9.9"}, nak, "255.255.255.255", refused4},
-		{"RFC 2131 4.3.2: RENEWING, wrong address requested", client4{kind: request, ciaddr: ours, options: opt(50, "10.9.9.9")}, nak, "255.255.255.255", refused4},
+		{"RFC 2131 4.3.2: INIT-REBOOT", client4{kind: request, options: opt(50, ours)}, ack, ours, Leased4},
+		{"RFC 2131 4.3.2: INIT-REBOOT, wrong address", client4{kind: request, options: opt(50, "192.168.0.5")}, nak, "255.255.255.255", Refused4},
+		{"RFC 2131 4.3.2: RENEWING", client4{kind: request, ciaddr: ours, src: ours, dst: server}, ack, ours, Renewed4},
+		{"RFC 2131 4.3.2: RENEWING, broadcast flag", client4{kind: request, ciaddr: ours, src: ours, dst: server, flags: 0x8000}, ack, ours, Renewed4},
+		{"RFC 2131 4.3.2: REBINDING", client4{kind: request, ciaddr: ours, src: ours}, ack, ours, Renewed4},
+		{"RFC 2131 4.3.2: RENEWING, wrong address", client4{kind: request, ciaddr: "10.9.9.9", src: "10.9.9.9", dst: server}, nak, "255.255.255.255", Refused4},
+		{"RFC 2131 4.3.2: REBINDING, wrong address", client4{kind: request, ciaddr: "10.9.9.9", src: "10.9.9.9"}, nak, "255.255.255.255", Refused4},
+		{"RFC 2131 4.3.2: RENEWING, wrong address requested", client4{kind: request, ciaddr: ours, options: opt(50, "10.9.9.9")}, nak, "255.255.255.255", Refused4},
 		{"RFC 2131 table 5: REQUEST with neither 50, 54 nor ciaddr", client4{kind: request}, silence, "", nothing},
 		{"RFC 2131 table 5: REQUEST, malformed 50", client4{kind: request, options: opt(50, []byte{10, 244, 1})}, silence, "", nothing},
 		{"RFC 2131 table 5: REQUEST, 50 of sixteen octets", client4{kind: request, options: opt(50, "fd00::1")}, silence, "", nothing},
-		{"RFC 2131 table 5: REQUEST with 50, 54 and ciaddr", client4{kind: request, ciaddr: ours, options: opt(54, server, 50, ours)}, ack, ours, renewed4},
-		{"RFC 4039 4: REQUEST, rapid commit", client4{kind: request, options: opt(54, server, 50, ours, 80, []byte{})}, ack, ours, leased4},
-		{"RFC 2131 4.3.3: DECLINE", client4{kind: dhcpv4.MessageTypeDecline, options: opt(54, server, 50, ours)}, silence, "", declined4},
+		{"RFC 2131 table 5: REQUEST with 50, 54 and ciaddr", client4{kind: request, ciaddr: ours, options: opt(54, server, 50, ours)}, ack, ours, Renewed4},
+		{"RFC 4039 4: REQUEST, rapid commit", client4{kind: request, options: opt(54, server, 50, ours, 80, []byte{})}, ack, ours, Leased4},
+		{"RFC 2131 4.3.3: DECLINE", client4{kind: dhcpv4.MessageTypeDecline, options: opt(54, server, 50, ours)}, silence, "", Declined4},
+		{"RFC 2131 4.3.3: DECLINE, another address", client4{kind: dhcpv4.MessageTypeDecline, options: opt(54, server, 50, "10.9.9.9")}, silence, "", nothing},
+		{"RFC 2131 4.3.4: RELEASE, another address", client4{kind: dhcpv4.MessageTypeRelease, ciaddr: "10.9.9.9", options: opt(54, server)}, silence, "", nothing},
+		{"RFC 2131 4.3.4: RELEASE, another server", client4{kind: dhcpv4.MessageTypeRelease, ciaddr: ours, options: opt(54, "10.9.9.9")}, silence, "", nothing},
 		{"RFC 2131 4.3.3: DECLINE, another server", client4{kind: dhcpv4.MessageTypeDecline, options: opt(54, "10.9.9.9", 50, ours)}, silence, "", nothing},
-		{"RFC 2131 4.3.4: RELEASE", client4{kind: dhcpv4.MessageTypeRelease, ciaddr: ours, options: opt(54, server)}, silence, "", released4},
-		{"RFC 2131 4.3.5: INFORM", client4{kind: dhcpv4.MessageTypeInform, ciaddr: ours, src: ours}, ack, ours, informed4},
-		{"RFC 2131 4.3.5: INFORM, address of the guest's own", client4{kind: dhcpv4.MessageTypeInform, ciaddr: "192.0.2.5", flags: 0x8000}, ack, "192.0.2.5", informed4},
+		{"RFC 2131 4.3.4: RELEASE", client4{kind: dhcpv4.MessageTypeRelease, ciaddr: ours, options: opt(54, server)}, silence, "", Released4},
+		{"RFC 2131 4.3.5: INFORM", client4{kind: dhcpv4.MessageTypeInform, ciaddr: ours, src: ours}, ack, ours, Informed4},
+		{"RFC 2131 4.3.5: INFORM, address of the guest's own", client4{kind: dhcpv4.MessageTypeInform, ciaddr: "192.0.2.5", flags: 0x8000}, ack, "192.0.2.5", Informed4},
 		{"RFC 2131 4.3.5: INFORM without ciaddr", client4{kind: dhcpv4.MessageTypeInform}, silence, "", nothing},
 		{"RFC 2131 4.3.5: INFORM, ciaddr broadcast", client4{kind: dhcpv4.MessageTypeInform, ciaddr: "255.255.255.255"}, silence, "", nothing},
 		{"RFC 2131 4.3.5: INFORM, ciaddr multicast", client4{kind: dhcpv4.MessageTypeInform, ciaddr: "224.0.0.1"}, silence, "", nothing},
@@ -170,15 +173,15 @@ func TestDHCPv4States(t *testing.T) {
 		{"RFC 2131 3: bad cookie", client4{kind: discover, change: func(m []byte) { m[236] = 0 }}, silence, "", nothing},
 		{"RFC 2131 2: foreign chaddr", client4{kind: discover, change: func(m []byte) { m[33]++ }}, silence, "", nothing},
 		{"RFC 2132 2: option over the end", client4{kind: discover, change: func(m []byte) { m[len(m)-2] = 12; m[len(m)-1] = 200 }}, silence, "", nothing},
-		{"RFC 3046: option 82 without a relay", client4{kind: discover, options: opt(82, []byte{1, 1, 7})}, offer, ours, offered4},
-		{"RFC 6842: client identifier", client4{kind: discover, options: opt(61, id)}, offer, ours, offered4},
-		{"RFC 6842: client identifier in NAK", client4{kind: request, options: opt(61, id, 50, "10.9.9.9")}, nak, "255.255.255.255", refused4},
-		{"RFC 6842: client identifier in ACK", client4{kind: request, options: opt(61, id, 50, ours)}, ack, ours, leased4},
+		{"RFC 3046: option 82 without a relay", client4{kind: discover, options: opt(82, []byte{1, 1, 7})}, offer, ours, Offered4},
+		{"RFC 6842: client identifier", client4{kind: discover, options: opt(61, id)}, offer, ours, Offered4},
+		{"RFC 6842: client identifier in NAK", client4{kind: request, options: opt(61, id, 50, "10.9.9.9")}, nak, "255.255.255.255", Refused4},
+		{"RFC 6842: client identifier in ACK", client4{kind: request, options: opt(61, id, 50, ours)}, ack, ours, Leased4},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := newResponder(t, newRecord(), resolvConf)
 			frame := c.in.frame()
-			if _, e := r.answer(nil, frame); e.kind != c.ev {
+			if _, e := r.says.Load().answer(nil, frame); e.kind != c.ev {
 				t.Errorf("event %d, want %d", e.kind, c.ev)
 			}
 			got, silent := ask(t, r, frame)
@@ -238,7 +241,7 @@ func TestDHCPv4States(t *testing.T) {
 				if !slices.Equal(codes[:4], []int{53, 54, 51, 1}) || !m.YourIPAddr.Equal(net.IP(addr(ours).AsSlice())) {
 					t.Errorf("options %v, yiaddr %v", codes, m.YourIPAddr)
 				}
-				wantCiaddr := c.want == ack && c.ev == renewed4
+				wantCiaddr := c.want == ack && c.ev == Renewed4
 				if m.ClientIPAddr.IsUnspecified() == wantCiaddr {
 					t.Errorf("ciaddr %v", m.ClientIPAddr)
 				}
@@ -283,7 +286,7 @@ func TestDHCPv4Lease(t *testing.T) {
 func TestDHCPv4Order(t *testing.T) {
 	rec := newRecord()
 	rec.Options.Hostname = "vm1"
-	rec.Options.Private = map[uint8]string{252: "http://wpad/", 224: "x"}
+	rec.Options.DHCPv4 = map[uint8]cache.Data{252: "http://wpad/", 224: "x"}
 	everything := []int{53, 54, 51, 1, 3, 121, 249, 6, 26, 15, 119, 12, 224, 252}
 	for _, c := range []struct {
 		asked []byte
@@ -308,9 +311,9 @@ func TestDHCPv4Order(t *testing.T) {
 // RFC 2132 section 9.10 and RFC 2131 section 2: the size of the datagram.
 func TestDHCPv4Size(t *testing.T) {
 	rec := newRecord()
-	rec.Options.Private = map[uint8]string{}
+	rec.Options.DHCPv4 = map[uint8]cache.Data{}
 	for code := range uint8(10) {
-		rec.Options.Private[230+code] = strings.Repeat("x", 150)
+		rec.Options.DHCPv4[230+code] = cache.Data(strings.Repeat("x", 150))
 	}
 	for _, c := range []struct {
 		option []byte
@@ -347,18 +350,18 @@ func TestDHCPv4LastOctet(t *testing.T) {
 		limit = max(limit, 576)
 		// Headers 28, fixed part 240, options 53, 54, 51, 1 and END: 3+6+6+6+1.
 		room := limit - 28 - 240 - 22
-		rec.Options.Private = map[uint8]string{224: strings.Repeat("x", 200)}
+		rec.Options.DHCPv4 = map[uint8]cache.Data{224: cache.Data(strings.Repeat("x", 200))}
 		room -= 202
 		for code := uint8(225); room > 257; code++ {
-			rec.Options.Private[code] = strings.Repeat("x", 200)
+			rec.Options.DHCPv4[code] = cache.Data(strings.Repeat("x", 200))
 			room -= 202
 		}
-		rec.Options.Private[226] = strings.Repeat("x", room-2)
+		rec.Options.DHCPv4[226] = cache.Data(strings.Repeat("x", room-2))
 		got, m := acked(t, rec, resolvConf, options)
 		if len(got.frame)-14 != limit || !m.Options.Has(dhcpv4.GenericOptionCode(226)) {
 			t.Errorf("limit %d: a datagram of %d octets", limit, len(got.frame)-14)
 		}
-		rec.Options.Private[226] += "x"
+		rec.Options.DHCPv4[226] += "x"
 		got, m = acked(t, rec, resolvConf, options)
 		if len(got.frame)-14 > limit || m.Options.Has(dhcpv4.GenericOptionCode(226)) {
 			t.Errorf("limit %d: a datagram of %d octets with an option too many", limit, len(got.frame)-14)
@@ -370,7 +373,7 @@ func TestDHCPv4LastOctet(t *testing.T) {
 // sname and file never hold options (RFC 2132 section 9.3).
 func TestDHCPv4Priority(t *testing.T) {
 	rec := newRecord()
-	rec.Options.Private = map[uint8]string{224: strings.Repeat("x", 200), 225: strings.Repeat("y", 200)}
+	rec.Options.DHCPv4 = map[uint8]cache.Data{224: cache.Data(strings.Repeat("x", 200)), 225: cache.Data(strings.Repeat("y", 200))}
 	for _, c := range []struct {
 		asked []byte
 		want  []int // of the private ones
@@ -510,7 +513,7 @@ func TestDHCPv4Configuration(t *testing.T) {
 	rec.IPv4 = &cache.IPv4{Address: prefix("10.0.2.2/24"), Server: addr("10.0.2.1"), Gateway: addr("10.0.2.1")}
 	rec.Options = cache.Options{
 		Hostname: "vm1", NTP: []netip.Addr{addr("fd00::7"), addr("192.0.2.7")},
-		TFTPServer: "192.0.2.9", BootFile: "boot/x.ipxe", Private: map[uint8]string{224: "a"},
+		TFTPServer: "192.0.2.9", BootFile: "boot/x.ipxe", DHCPv4: map[uint8]cache.Data{224: "a"},
 	}
 	_, m := acked(t, rec, resolvConf, nil)
 	for code, want := range map[uint8]string{
@@ -536,6 +539,38 @@ func TestDHCPv4Configuration(t *testing.T) {
 	for _, code := range []uint8{6, 12, 15, 42, 119, 108, 114, 116, 118} {
 		if v, ok := m.Options[code]; ok {
 			t.Errorf("option %d is there with %q", code, v)
+		}
+	}
+}
+
+// RFC 8910 section 2.1, RFC 8925 section 3.3: only who asks is told. RFC 2132 section 8.4, RFC 3925:
+// the vendor's options are bytes.
+func TestDHCPv4FurtherOptions(t *testing.T) {
+	rec := newRecord()
+	rec.Options = cache.Options{
+		CaptivePortal: "https://portal.example/api", IPv6OnlySeconds: 1800,
+		DHCPv4: map[uint8]cache.Data{43: "\x01\x02\x00\xff", 125: "\x00\x00\x00\x09\x00", 224: "text"},
+	}
+	further := map[uint8]string{43: "\x01\x02\x00\xff", 125: "\x00\x00\x00\x09\x00", 224: "text"}
+	for _, c := range []struct {
+		asked []byte
+		want  map[uint8]string
+	}{
+		{nil, further},
+		{[]byte{43, 224}, further},
+		{[]byte{108}, map[uint8]string{108: "\x00\x00\x07\x08"}},
+		{[]byte{114}, map[uint8]string{114: "https://portal.example/api"}},
+	} {
+		_, m := acked(t, rec, resolvConf, map[uint8][]byte{55: c.asked})
+		for code, want := range c.want {
+			if got := string(m.Options[code]); got != want {
+				t.Errorf("asked for %v: option %d %q, want %q", c.asked, code, got, want)
+			}
+		}
+		for _, code := range []uint8{108, 114} {
+			if _, there := m.Options[code]; there && !slices.Contains(c.asked, code) {
+				t.Errorf("asked for %v: option %d is there", c.asked, code)
+			}
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -16,6 +17,8 @@ import (
 )
 
 const (
+	optionCaptivePortal6 = 103 // RFC 8910 section 2.2
+
 	headLen6  = dhcpv6.MessageHeaderSize // type and transaction
 	minMTU6   = 1280                     // RFC 8200 section 5
 	maxDUID   = 130                      // RFC 9915 section 11.1: 128 and the type
@@ -98,6 +101,10 @@ func newServer6(rec cache.Record, res resolver) (*server6, []string) {
 	add(dhcpv6.OptionNTPServer, ntpOptions.ToBytes())
 	add(dhcpv6.OptionBootfileURL, []byte(rec.Options.BootFileURL))
 	add(dhcpv6.OptionSNTPServerList, addresses(ntp))
+	add(optionCaptivePortal6, []byte(rec.Options.CaptivePortal))
+	for _, code := range slices.Sorted(maps.Keys(rec.Options.DHCPv6)) {
+		add(dhcpv6.OptionCode(code), []byte(rec.Options.DHCPv6[code]))
+	}
 	return s, warnings
 }
 
@@ -212,23 +219,23 @@ func (s *server6) answer(dst []byte, p packet6, msg []byte) ([]byte, event) {
 		if q.rapid {
 			w.begin(dhcpv6.MessageTypeReply, msg)
 			w.option(dhcpv6.OptionRapidCommit, nil)
-			e.kind = leased6
+			e = event{Leased6, s.address}
 		} else {
 			w.begin(dhcpv6.MessageTypeAdvertise, msg)
 			w.option(dhcpv6.OptionPreference, []byte{preferenceMax})
-			e.kind = offered6
+			e = event{Offered6, s.address}
 		}
 		if !w.associations() {
-			e.kind = informed6
+			e = event{kind: Informed6}
 		}
 		w.configuration()
 	case dhcpv6.MessageTypeRequest, dhcpv6.MessageTypeRenew, dhcpv6.MessageTypeRebind:
 		w.begin(dhcpv6.MessageTypeReply, msg)
-		if e.kind = renewed6; q.kind == dhcpv6.MessageTypeRequest {
-			e.kind = leased6
+		if e = (event{Renewed6, s.address}); q.kind == dhcpv6.MessageTypeRequest {
+			e.kind = Leased6
 		}
 		if !w.associations() {
-			e.kind = informed6
+			e = event{kind: Informed6}
 		}
 		w.configuration()
 	case dhcpv6.MessageTypeConfirm:
@@ -239,21 +246,24 @@ func (s *server6) answer(dst []byte, p packet6, msg []byte) ([]byte, event) {
 		w.begin(dhcpv6.MessageTypeReply, msg)
 		if foreign.IsValid() {
 			w.status(iana.StatusNotOnLink)
-			e = event{refused6, foreign}
+			e = event{Refused6, foreign}
 		} else {
 			w.status(iana.StatusSuccess)
-			e.kind = confirmed6
+			e = event{Confirmed6, s.address}
 		}
 	case dhcpv6.MessageTypeDecline, dhcpv6.MessageTypeRelease:
 		w.begin(dhcpv6.MessageTypeReply, msg)
 		w.status(iana.StatusSuccess)
-		if e.kind = released6; q.kind == dhcpv6.MessageTypeDecline {
-			e.kind = declined6
+		if !s.named(q.options) {
+			break
+		}
+		if e = (event{Released6, s.address}); q.kind == dhcpv6.MessageTypeDecline {
+			e.kind = Declined6
 		}
 	case dhcpv6.MessageTypeInformationRequest:
 		w.begin(dhcpv6.MessageTypeReply, msg)
 		w.configuration()
-		e.kind = informed6
+		e.kind = Informed6
 	}
 	putUDP6(w.b[w.start:], s.guest, s.self, p.src, s.source)
 	return w.b, e
@@ -278,25 +288,35 @@ func addressesOf(ia []byte, head int) []netip.Addr {
 	return list
 }
 
+// leases are the addresses in all associations.
+func leases(options []dhcpv6.OptionGeneric) []netip.Addr {
+	var list []netip.Addr
+	for _, o := range options {
+		switch o.OptionCode {
+		case dhcpv6.OptionIANA:
+			list = append(list, addressesOf(o.OptionData, iaHeadLen)...)
+		case dhcpv6.OptionIATA:
+			list = append(list, addressesOf(o.OptionData, iaidLen)...)
+		}
+	}
+	return list
+}
+
 // foreign is the first address in the associations that is not the guest's. Found says that there is
 // an address at all.
 func (s *server6) foreign(options []dhcpv6.OptionGeneric) (foreign netip.Addr, found bool) {
-	for _, o := range options {
-		var list []netip.Addr
-		switch o.OptionCode {
-		case dhcpv6.OptionIANA:
-			list = addressesOf(o.OptionData, iaHeadLen)
-		case dhcpv6.OptionIATA:
-			list = addressesOf(o.OptionData, iaidLen)
-		}
-		for _, a := range list {
-			found = true
-			if a != s.address && !foreign.IsValid() {
-				foreign = a
-			}
+	list := leases(options)
+	for _, a := range list {
+		if a != s.address {
+			return a, true
 		}
 	}
-	return foreign, found
+	return netip.Addr{}, len(list) > 0
+}
+
+// named says that the guest's address is in one of the associations.
+func (s *server6) named(options []dhcpv6.OptionGeneric) bool {
+	return slices.Contains(leases(options), s.address)
 }
 
 // writer6 appends one message at b[start:], never longer than the server's limit.
@@ -380,6 +400,11 @@ func (w *writer6) refuse(code dhcpv6.OptionCode, ia []byte, head int, status ian
 // configuration appends what the guest asks for.
 func (w *writer6) configuration() {
 	for _, o := range w.server.options {
+		// RFC 9915 section 21.23: the time after which to ask for information again goes with
+		// nothing but that.
+		if o.code == dhcpv6.OptionInformationRefreshTime && w.q.kind != dhcpv6.MessageTypeInformationRequest {
+			continue
+		}
 		if w.q.wants(o.code) && len(o.wire) <= w.room() {
 			w.b = append(w.b, o.wire...)
 		}

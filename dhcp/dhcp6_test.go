@@ -117,43 +117,45 @@ func TestDHCPv6Messages(t *testing.T) {
 		name string
 		in   []byte
 		want string // empty: silence
-		ev   eventKind
+		ev   Kind
 	}{
-		{"18.3.1: SOLICIT", msg6(1, cid, iaNA(5)), "ADVERTISE, preference 255, NA 5 " + ours + "/inf", offered6},
-		{"21.4: SOLICIT, IAID 0", msg6(1, cid, iaNA(0)), "ADVERTISE, preference 255, NA 0 " + ours + "/inf", offered6},
-		{"18.3.1: SOLICIT, another address wished for", msg6(1, cid, iaNA(5, iaAddr(wrong))), "ADVERTISE, preference 255, NA 5 " + ours + "/inf", offered6},
+		{"18.3.1: SOLICIT", msg6(1, cid, iaNA(5)), "ADVERTISE, preference 255, NA 5 " + ours + "/inf", Offered6},
+		{"21.4: SOLICIT, IAID 0", msg6(1, cid, iaNA(0)), "ADVERTISE, preference 255, NA 0 " + ours + "/inf", Offered6},
+		{"18.3.1: SOLICIT, another address wished for", msg6(1, cid, iaNA(5, iaAddr(wrong))), "ADVERTISE, preference 255, NA 5 " + ours + "/inf", Offered6},
 		{"16.2: SOLICIT without client identifier", msg6(1, iaNA(5)), "", nothing},
 		{"16.2: SOLICIT with server identifier", msg6(1, cid, sid, iaNA(5)), "", nothing},
-		{"18.3.1: SOLICIT, rapid commit", msg6(1, cid, tlv(14), iaNA(5)), "REPLY, rapid, NA 5 " + ours + "/inf", leased6},
-		{"18.3.9: SOLICIT, several IA_NA", msg6(1, cid, iaNA(1), iaNA(2), iaNA(3)), "ADVERTISE, preference 255, NA 1 " + ours + "/inf, NA 2 status 2, NA 3 status 2", offered6},
-		{"18.3.9: SOLICIT, IA_TA and IA_PD", msg6(1, cid, pd, iaNA(1), ta), "ADVERTISE, preference 255, PD 9 status 6, NA 1 " + ours + "/inf, TA 8 status 2", offered6},
-		{"18.3.9: SOLICIT, only IA_PD", msg6(1, cid, pd), "ADVERTISE, preference 255, PD 9 status 6", informed6},
-		{"18.3.9: SOLICIT, no association", msg6(1, cid), "ADVERTISE, preference 255", informed6},
-		{"18.3.2: REQUEST", msg6(3, cid, sid, iaNA(5, iaAddr(ours))), "REPLY, NA 5 " + ours + "/inf", leased6},
-		{"18.3.2: REQUEST, wrong address", msg6(3, cid, sid, iaNA(5, iaAddr(wrong))), "REPLY, NA 5 " + ours + "/inf", leased6},
+		{"18.3.1: SOLICIT, rapid commit", msg6(1, cid, tlv(14), iaNA(5)), "REPLY, rapid, NA 5 " + ours + "/inf", Leased6},
+		{"18.3.9: SOLICIT, several IA_NA", msg6(1, cid, iaNA(1), iaNA(2), iaNA(3)), "ADVERTISE, preference 255, NA 1 " + ours + "/inf, NA 2 status 2, NA 3 status 2", Offered6},
+		{"18.3.9: SOLICIT, IA_TA and IA_PD", msg6(1, cid, pd, iaNA(1), ta), "ADVERTISE, preference 255, PD 9 status 6, NA 1 " + ours + "/inf, TA 8 status 2", Offered6},
+		{"18.3.9: SOLICIT, only IA_PD", msg6(1, cid, pd), "ADVERTISE, preference 255, PD 9 status 6", Informed6},
+		{"18.3.9: SOLICIT, no association", msg6(1, cid), "ADVERTISE, preference 255", Informed6},
+		{"18.3.2: REQUEST", msg6(3, cid, sid, iaNA(5, iaAddr(ours))), "REPLY, NA 5 " + ours + "/inf", Leased6},
+		{"18.3.2: REQUEST, wrong address", msg6(3, cid, sid, iaNA(5, iaAddr(wrong))), "REPLY, NA 5 " + ours + "/inf", Leased6},
 		{"16.4: REQUEST, another server", msg6(3, cid, foreign, iaNA(5)), "", nothing},
 		{"16.4: REQUEST without server identifier", msg6(3, cid, iaNA(5)), "", nothing},
 		{"16.4: REQUEST without client identifier", msg6(3, sid, iaNA(5)), "", nothing},
-		{"18.3.4: RENEW", msg6(5, cid, sid, iaNA(5, iaAddr(ours))), "REPLY, NA 5 " + ours + "/inf", renewed6},
-		{"18.3.4: RENEW, wrong address", msg6(5, cid, sid, iaNA(5, iaAddr(wrong))), "REPLY, NA 5 " + ours + "/inf " + wrong + "/0", renewed6},
-		{"18.3.4: RENEW, unknown IAID without address", msg6(5, cid, sid, iaNA(77)), "REPLY, NA 77 " + ours + "/inf", renewed6},
+		{"18.3.4: RENEW", msg6(5, cid, sid, iaNA(5, iaAddr(ours))), "REPLY, NA 5 " + ours + "/inf", Renewed6},
+		{"18.3.4: RENEW, wrong address", msg6(5, cid, sid, iaNA(5, iaAddr(wrong))), "REPLY, NA 5 " + ours + "/inf " + wrong + "/0", Renewed6},
+		{"18.3.4: RENEW, unknown IAID without address", msg6(5, cid, sid, iaNA(77)), "REPLY, NA 77 " + ours + "/inf", Renewed6},
 		{"16.6: RENEW without server identifier", msg6(5, cid, iaNA(5)), "", nothing},
-		{"18.3.5: REBIND", msg6(6, cid, iaNA(5, iaAddr(ours))), "REPLY, NA 5 " + ours + "/inf", renewed6},
-		{"18.3.5: REBIND, wrong and right address", msg6(6, cid, iaNA(5, iaAddr(wrong), iaAddr(ours))), "REPLY, NA 5 " + ours + "/inf " + wrong + "/0", renewed6},
+		{"18.3.5: REBIND", msg6(6, cid, iaNA(5, iaAddr(ours))), "REPLY, NA 5 " + ours + "/inf", Renewed6},
+		{"18.3.5: REBIND, wrong and right address", msg6(6, cid, iaNA(5, iaAddr(wrong), iaAddr(ours))), "REPLY, NA 5 " + ours + "/inf " + wrong + "/0", Renewed6},
 		{"16.7: REBIND with server identifier", msg6(6, cid, sid, iaNA(5)), "", nothing},
-		{"18.3.3: CONFIRM", msg6(4, cid, iaNA(5, iaAddr(ours))), "REPLY, status 0", confirmed6},
-		{"18.3.3: CONFIRM, wrong address", msg6(4, cid, iaNA(5, iaAddr(wrong))), "REPLY, status 4", refused6},
-		{"18.3.3: CONFIRM, one of two wrong", msg6(4, cid, iaNA(5, iaAddr(ours)), iaNA(6, iaAddr(wrong))), "REPLY, status 4", refused6},
-		{"18.3.3: CONFIRM, IA_TA", msg6(4, cid, tlv(4, []byte{0, 0, 0, 8}, iaAddr(wrong))), "REPLY, status 4", refused6},
+		{"18.3.3: CONFIRM", msg6(4, cid, iaNA(5, iaAddr(ours))), "REPLY, status 0", Confirmed6},
+		{"18.3.3: CONFIRM, wrong address", msg6(4, cid, iaNA(5, iaAddr(wrong))), "REPLY, status 4", Refused6},
+		{"18.3.3: CONFIRM, one of two wrong", msg6(4, cid, iaNA(5, iaAddr(ours)), iaNA(6, iaAddr(wrong))), "REPLY, status 4", Refused6},
+		{"18.3.3: CONFIRM, IA_TA", msg6(4, cid, tlv(4, []byte{0, 0, 0, 8}, iaAddr(wrong))), "REPLY, status 4", Refused6},
 		{"18.3.3: CONFIRM without addresses", msg6(4, cid, iaNA(5)), "", nothing},
 		{"16.5: CONFIRM with server identifier", msg6(4, cid, sid, iaNA(5, iaAddr(ours))), "", nothing},
-		{"18.3.7: RELEASE", msg6(8, cid, sid, iaNA(5, iaAddr(ours))), "REPLY, status 0", released6},
-		{"18.3.8: DECLINE", msg6(9, cid, sid, iaNA(5, iaAddr(ours))), "REPLY, status 0", declined6},
+		{"18.3.7: RELEASE", msg6(8, cid, sid, iaNA(5, iaAddr(ours))), "REPLY, status 0", Released6},
+		{"18.3.8: DECLINE", msg6(9, cid, sid, iaNA(5, iaAddr(ours))), "REPLY, status 0", Declined6},
+		{"18.3.7: RELEASE, another address", msg6(8, cid, sid, iaNA(5, iaAddr(wrong))), "REPLY, status 0", nothing},
+		{"18.3.8: DECLINE, another address", msg6(9, cid, sid, iaNA(5, iaAddr(wrong))), "REPLY, status 0", nothing},
 		{"16.9: RELEASE, another server", msg6(8, cid, foreign, iaNA(5)), "", nothing},
 		{"16.8: DECLINE without server identifier", msg6(9, cid, iaNA(5)), "", nothing},
-		{"18.3.6: INFORMATION-REQUEST", msg6(11, cid), "REPLY", informed6},
-		{"18.3.6: INFORMATION-REQUEST without client identifier", msg6(11), "REPLY", informed6},
-		{"16.12: INFORMATION-REQUEST with our identifier", msg6(11, sid), "REPLY", informed6},
+		{"18.3.6: INFORMATION-REQUEST", msg6(11, cid), "REPLY", Informed6},
+		{"18.3.6: INFORMATION-REQUEST without client identifier", msg6(11), "REPLY", Informed6},
+		{"16.12: INFORMATION-REQUEST with our identifier", msg6(11, sid), "REPLY", Informed6},
 		{"16.12: INFORMATION-REQUEST, another server", msg6(11, foreign), "", nothing},
 		{"16.12: INFORMATION-REQUEST with an association", msg6(11, cid, iaNA(5)), "", nothing},
 		{"16: ADVERTISE", msg6(2, cid, sid, iaNA(5)), "", nothing},
@@ -166,19 +168,19 @@ func TestDHCPv6Messages(t *testing.T) {
 		{"21.1: half an option head", append(msg6(1, cid, iaNA(5)), 0, 6), "", nothing},
 		{"11.1: an empty client identifier", msg6(1, tlv(1), iaNA(5)), "", nothing},
 		{"11.1: a client identifier of 131 octets", msg6(1, tlv(1, make([]byte, 131)), iaNA(5)), "", nothing},
-		{"11.1: a client identifier of 130 octets", msg6(1, tlv(1, make([]byte, 130)), iaNA(5)), "ADVERTISE, preference 255, NA 5 " + ours + "/inf", offered6},
-		{"11: a client identifier is opaque", msg6(1, tlv(1, []byte{0, 4, 1, 2}), iaNA(5)), "ADVERTISE, preference 255, NA 5 " + ours + "/inf", offered6},
+		{"11.1: a client identifier of 130 octets", msg6(1, tlv(1, make([]byte, 130)), iaNA(5)), "ADVERTISE, preference 255, NA 5 " + ours + "/inf", Offered6},
+		{"11: a client identifier is opaque", msg6(1, tlv(1, []byte{0, 4, 1, 2}), iaNA(5)), "ADVERTISE, preference 255, NA 5 " + ours + "/inf", Offered6},
 		{"21.2: two client identifiers", msg6(1, cid, cid, iaNA(5)), "", nothing},
-		{"seen in the wild: ill-formed elapsed time, FQDN, vendor class", msg6(1, cid, tlv(8, []byte{1}), tlv(39), tlv(16, []byte{1}), iaNA(5)), "ADVERTISE, preference 255, NA 5 " + ours + "/inf", offered6},
-		{"an ill-formed option in the association", msg6(5, cid, sid, iaNA(5, iaAddr(wrong), tlv(13), []byte{0, 5, 0, 99})), "REPLY, NA 5 " + ours + "/inf " + wrong + "/0", renewed6},
-		{"an address inside an option over the end", msg6(5, cid, sid, iaNA(5, []byte{0, 13, 0, 99}, iaAddr(wrong))), "REPLY, NA 5 " + ours + "/inf", renewed6},
-		{"an ill-formed option request", msg6(1, cid, tlv(6, []byte{0, 23, 0}), iaNA(5)), "ADVERTISE, preference 255, NA 5 " + ours + "/inf", offered6},
-		{"an association cut short before a good one", msg6(1, cid, tlv(3, []byte{0, 0, 0, 1}), iaNA(2)), "ADVERTISE, preference 255, NA 2 " + ours + "/inf", offered6},
+		{"seen in the wild: ill-formed elapsed time, FQDN, vendor class", msg6(1, cid, tlv(8, []byte{1}), tlv(39), tlv(16, []byte{1}), iaNA(5)), "ADVERTISE, preference 255, NA 5 " + ours + "/inf", Offered6},
+		{"an ill-formed option in the association", msg6(5, cid, sid, iaNA(5, iaAddr(wrong), tlv(13), []byte{0, 5, 0, 99})), "REPLY, NA 5 " + ours + "/inf " + wrong + "/0", Renewed6},
+		{"an address inside an option over the end", msg6(5, cid, sid, iaNA(5, []byte{0, 13, 0, 99}, iaAddr(wrong))), "REPLY, NA 5 " + ours + "/inf", Renewed6},
+		{"an ill-formed option request", msg6(1, cid, tlv(6, []byte{0, 23, 0}), iaNA(5)), "ADVERTISE, preference 255, NA 5 " + ours + "/inf", Offered6},
+		{"an association cut short before a good one", msg6(1, cid, tlv(3, []byte{0, 0, 0, 1}), iaNA(2)), "ADVERTISE, preference 255, NA 2 " + ours + "/inf", Offered6},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := newResponder(t, newRecord(), resolvConf)
 			frame := from6(guestLL, servers6, c.in)
-			if _, e := r.answer(nil, frame); e.kind != c.ev {
+			if _, e := r.says.Load().answer(nil, frame); e.kind != c.ev {
 				t.Errorf("event %d, want %d", e.kind, c.ev)
 			}
 			got, silent := ask(t, r, frame)
@@ -240,16 +242,19 @@ func TestDHCPv6Lifetimes(t *testing.T) {
 // RFC 3646, 5908, 5970, 4075, and RFC 9915 section 21.7: what is asked for, everything if nothing is.
 func TestDHCPv6Configuration(t *testing.T) {
 	rec := newRecord()
-	rec.Options = cache.Options{NTP: []netip.Addr{addr("192.0.2.7"), addr("fd00::7")}, BootFileURL: "tftp://[fd00::9]/x"}
+	rec.Options = cache.Options{NTP: []netip.Addr{addr("192.0.2.7"), addr("fd00::7")}, BootFileURL: "tftp://[fd00::9]/x",
+		CaptivePortal: "https://portal.example/api",
+		DHCPv6:        map[uint16]cache.Data{17: "\x00\x00\x00\x09", 32: "\x00\x00\x0e\x10", 82: "\x00\x00\x00\x3c", 83: "\x00\x00\x00\x3c"}}
 	r := newResponder(t, rec, resolvConf)
 	for _, c := range []struct {
 		asked []byte // nil: no option 6
 		want  []int
 	}{
-		{nil, []int{23, 24, 56, 59, 31}},
+		{nil, []int{23, 24, 56, 59, 31, 103, 17, 32, 82, 83}},
 		{[]byte{}, nil},
 		{[]byte{0, 24, 0, 99, 0, 23}, []int{23, 24}},
-		{[]byte{0, 56, 0, 59, 0, 31, 0, 82}, []int{56, 59, 31}},
+		{[]byte{0, 56, 0, 59, 0, 31, 0, 82}, []int{56, 59, 31, 82}},
+		{[]byte{0, 103, 0, 17, 0, 32, 0, 83}, []int{103, 17, 32, 83}},
 	} {
 		in := msg6(11)
 		if c.asked != nil {
@@ -272,6 +277,20 @@ func TestDHCPv6Configuration(t *testing.T) {
 				!slices.Equal(m.Options.DomainSearchList().Labels, resolvConf.Search) {
 				t.Errorf("configuration %v", m)
 			}
+		}
+	}
+}
+
+// RFC 9915 section 21.23: option 32 is the INFORMATION-REQUEST's alone.
+func TestDHCPv6RefreshTime(t *testing.T) {
+	rec := newRecord()
+	rec.Options.DHCPv6 = map[uint16]cache.Data{32: "\x00\x00\x0e\x10"}
+	r := newResponder(t, rec, resolvConf)
+	for kind, want := range map[dhcpv6.MessageType]bool{1: false, 11: true} {
+		in := msg6(kind, tlv(1, clientDUID), tlv(6, []byte{0, 32}))
+		got, _ := ask(t, r, from6(guestLL, servers6, in))
+		if there := read6(t, got).Options.GetOne(dhcpv6.OptionInformationRefreshTime) != nil; there != want {
+			t.Errorf("message %d: option 32 is there: %v, want %v", kind, there, want)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package dhcp
 
 import (
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/guestwire/guestwire/cache"
@@ -21,12 +22,18 @@ func TestNew(t *testing.T) {
 	}
 }
 
-// The events of the log have a text each.
-func TestEventTexts(t *testing.T) {
-	for kind := offered4; kind <= advertised; kind++ {
-		if eventText[kind] == "" {
-			t.Errorf("event %d has no text", kind)
+// Every kind of event has a text of its own.
+func TestKinds(t *testing.T) {
+	seen := map[string]bool{}
+	for k := nothing + 1; k < kinds; k++ {
+		text := k.String()
+		if text == "" || seen[text] || strings.HasPrefix(text, "event ") {
+			t.Errorf("event %d has the text %q", k, text)
 		}
+		seen[text] = true
+	}
+	if kinds.String() != "event 18" || nothing.String() != "event 0" {
+		t.Errorf("no events are %q and %q", kinds, nothing)
 	}
 }
 

@@ -52,7 +52,7 @@ func FuzzReply(f *testing.F) {
 	full := newRecord()
 	full.Options = cache.Options{
 		Hostname: "vm1", LeaseSeconds: 3600, NTP: []netip.Addr{addr("192.0.2.1"), addr("fd00::1")},
-		TFTPServer: "pxe.example", BootFile: "x", BootFileURL: "tftp://[fd00::1]/x", Private: map[uint8]string{224: strings.Repeat("p", 255)},
+		TFTPServer: "pxe.example", BootFile: "x", BootFileURL: "tftp://[fd00::1]/x", DHCPv4: map[uint8]cache.Data{224: cache.Data(strings.Repeat("p", 255))},
 	}
 	dns := resolvConf
 	for i := range 20 {

@@ -68,7 +68,7 @@ func newNeighbours(rec cache.Record) (map[netip.Addr]neighbour, error) {
 
 // answerARP answers a request for a neighbour (RFC 826), the probe of RFC 5227 too: the neighbour
 // does exist.
-func (r *Responder) answerARP(dst, b []byte) ([]byte, event) {
+func (r *answers) answerARP(dst, b []byte) ([]byte, event) {
 	if len(b) < arpLen || [6]byte(b) != arpHead || binary.BigEndian.Uint16(b[6:]) != arpRequest || cache.MAC(b[8:14]) != r.guest {
 		return dst, event{}
 	}
@@ -86,7 +86,7 @@ func (r *Responder) answerARP(dst, b []byte) ([]byte, event) {
 
 // answerNeighbourSolicitation answers for a neighbour (RFC 4861 section 7.2.4). A guest that tries
 // whether the neighbour's address is free, from ::, is told that it is not.
-func (r *Responder) answerNeighbourSolicitation(dst []byte, p packet6) ([]byte, event) {
+func (r *answers) answerNeighbourSolicitation(dst []byte, p packet6) ([]byte, event) {
 	if len(p.body) < solicitationLen || p.src.IsMulticast() || !optionsHold(p.body[solicitationLen:], p.src) {
 		return dst, event{}
 	}

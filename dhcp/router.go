@@ -36,7 +36,8 @@ const (
 type router struct {
 	source netip.Addr // the guest's next hop
 	mac    cache.MAC  // of the frames
-	icmp   []byte     // without a checksum
+	// The advertisement, and the one that withdraws it, without a checksum.
+	icmp, last []byte
 }
 
 // newRouter composes the advertisement. The lifetime as a router is zero if there is no default
@@ -104,12 +105,40 @@ func newRouter(rec cache.Record, res resolver) (*router, []string, error) {
 		add("search domains", int(o.Length)*8, o)
 	}
 
-	msg, err := ndp.MarshalMessage(ra)
-	if err != nil {
+	if uri := rec.Options.CaptivePortal; uri != "" {
+		size := (2 + len(uri) + 7) / 8 * 8
+		if size > maxOptionND {
+			size = room + 1
+		}
+		add("the captive portal", size, &ndp.CaptivePortal{URI: uri})
+	}
+
+	var err error
+	if r.icmp, err = ndp.MarshalMessage(ra); err != nil {
 		return nil, nil, fmt.Errorf("router advertisement: %w", err)
 	}
-	r.icmp = msg
+	withdraw(ra)
+	if r.last, err = ndp.MarshalMessage(ra); err != nil {
+		return nil, nil, fmt.Errorf("last router advertisement: %w", err)
+	}
 	return r, left, nil
+}
+
+// withdraw makes an advertisement the last one (RFC 4861 section 6.2.5): the router, its routes and
+// its DNS servers end. Prefixes remain on the link, as they are there without the responder.
+func withdraw(ra *ndp.RouterAdvertisement) {
+	ra.RouterLifetime = 0
+	for _, o := range ra.Options {
+		switch o := o.(type) {
+		case *ndp.RecursiveDNSServer:
+			o.Lifetime = 0
+		case *ndp.RouteInformation:
+			o.RouteLifetime = 0
+		case *ndp.RawOption: // search domains
+			o.Value = slices.Clone(o.Value)
+			copy(o.Value[2:], []byte{0, 0, 0, 0})
+		}
+	}
 }
 
 // searchOptions are the search list as options of RFC 8106 section 5.2, each within the codec's
@@ -148,14 +177,19 @@ func (r *router) advertise(dst []byte, mac cache.MAC, to netip.Addr) []byte {
 	return appendICMPv6(dst, mac, r.mac, to, r.source, r.icmp)
 }
 
+// withdraw appends the last advertisement to dst.
+func (r *router) withdraw(dst []byte) []byte {
+	return appendICMPv6(dst, multicastMAC(allNodes), r.mac, allNodes, r.source, r.last)
+}
+
 // answerRouterSolicitation answers at once (RFC 4861 section 6.2.6): to the guest if it has a
 // source address, else to all nodes.
-func (r *Responder) answerRouterSolicitation(dst []byte, p packet6) ([]byte, event) {
+func (r *answers) answerRouterSolicitation(dst []byte, p packet6) ([]byte, event) {
 	if r.router == nil || p.src.IsMulticast() || !optionsHold(p.body[8:], p.src) {
 		return dst, event{}
 	}
 	if p.src.IsUnspecified() {
-		return r.router.advertise(dst, multicastMAC(allNodes), allNodes), event{kind: advertised}
+		return r.router.advertise(dst, multicastMAC(allNodes), allNodes), event{kind: Advertised}
 	}
-	return r.router.advertise(dst, r.guest, p.src), event{kind: advertised}
+	return r.router.advertise(dst, r.guest, p.src), event{kind: Advertised}
 }

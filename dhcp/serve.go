@@ -7,7 +7,6 @@ import (
 	"io"
 	"log/slog"
 	"math/rand/v2"
-	"net/netip"
 	"os"
 	"syscall"
 	"time"
@@ -31,23 +30,36 @@ const (
 	pauseMax = 5 * time.Second
 )
 
+// ErrHandover is for the cause of a context (context.WithCancelCause) that ends a Serve whose place
+// another process takes: the router advertisements are not withdrawn.
+var ErrHandover = errors.New("another responder takes over")
+
 // Serve answers the guest until ctx is done, which is no error: nil. Nothing else may read the port
 // meanwhile; it stays open, with a deadline that has passed. Router advertisements that nobody
 // asked for are sent at the start and then at RFC 4861's pace; without IPv6 an idle Serve never
-// wakes.
+// wakes. At the end they are withdrawn (RFC 4861 section 6.2.5), unless the cause is ErrHandover: a
+// guest then has no IPv6 default route any more, while one whose responder died keeps it for hours.
 //
 // A port that does not read or write, such as one that is down, is tried again. The error is
-// os.ErrNoDeadline if the port has no deadlines, os.ErrClosed or io.EOF if it was closed, and
-// syscall.EBADFD if the tap was deleted.
+// os.ErrNoDeadline if the port has no deadlines, os.ErrClosed or io.EOF if it was closed,
+// syscall.EBADFD if the tap was deleted, and syscall.EBUSY if the responder is serving already.
 func (r *Responder) Serve(ctx context.Context, port Port) error {
 	log := r.Log
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	for _, w := range r.warnings {
-		log.Warn(w)
+	r.mu.Lock()
+	if r.port != nil {
+		r.mu.Unlock()
+		return fmt.Errorf("serve: this responder has a port already: %w", syscall.EBUSY)
 	}
-	l := loop{r: r, port: port, log: log}
+	r.port, r.updated = port, false
+	r.mu.Unlock()
+	defer func() {
+		r.mu.Lock()
+		r.port = nil
+		r.mu.Unlock()
+	}()
 
 	interrupted := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
@@ -61,6 +73,7 @@ func (r *Responder) Serve(ctx context.Context, port Port) error {
 			<-interrupted
 		}
 	}()
+	l := loop{r: r, port: port, log: log}
 	return l.run(ctx)
 }
 
@@ -71,6 +84,7 @@ type loop struct {
 	log  *slog.Logger
 	out  []byte
 
+	says *answers  // what is served
 	next time.Time // of the next multicast advertisement; zero: there is none
 	last time.Time // of the last one
 	sent int       // of them, up to raInitials
@@ -79,22 +93,30 @@ type loop struct {
 }
 
 func (l *loop) run(ctx context.Context) error {
-	in := make([]byte, l.r.frameSize)
-	if l.r.router != nil {
-		l.advertise(time.Now())
-	}
+	l.take()
+	var in []byte
 	pause := pauseMin
 	armed := time.Unix(1, 0) // never the next, so the first turn arms the deadline
 	for {
+		if len(in) < l.says.frameSize {
+			in = make([]byte, l.says.frameSize)
+		}
 		if !l.next.Equal(armed) {
 			if err := l.port.SetReadDeadline(l.next); err != nil {
 				return fmt.Errorf("set the port's deadline: %w", err)
 			}
 			armed = l.next
 		}
-		// After the deadline was set: whoever is done with us sets it once more.
+		// After the deadline was set: whoever is done with us, or has something new to say, sets
+		// it once more.
 		if ctx.Err() != nil {
+			l.end(ctx)
 			return nil
+		}
+		if l.updated() {
+			l.take()
+			armed = time.Unix(1, 0)
+			continue
 		}
 		n, err := l.port.Read(in)
 		switch {
@@ -102,7 +124,7 @@ func (l *loop) run(ctx context.Context) error {
 			pause = pauseMin
 			l.frame(in[:n])
 		case errors.Is(err, os.ErrDeadlineExceeded):
-			if ctx.Err() == nil && !l.next.IsZero() {
+			if !l.next.IsZero() && !time.Now().Before(l.next) {
 				l.advertise(time.Now())
 			}
 		case errors.Is(err, os.ErrClosed), errors.Is(err, io.EOF), errors.Is(err, syscall.EBADFD):
@@ -111,12 +133,52 @@ func (l *loop) run(ctx context.Context) error {
 			}
 			return fmt.Errorf("read from the port: %w", err)
 		default:
+			l.r.counters.failed.Add(1)
 			l.warn("read from the port", err)
 			if !sleep(ctx, pause) {
+				l.end(ctx)
 				return nil
 			}
 			pause = min(2*pause, pauseMax)
 		}
+	}
+}
+
+// updated says once that there is something new.
+func (l *loop) updated() bool {
+	l.r.mu.Lock()
+	defer l.r.mu.Unlock()
+	updated := l.r.updated
+	l.r.updated = false
+	return updated
+}
+
+// take begins to serve what the responder says now: it is advertised, and a router that is no more
+// is withdrawn.
+func (l *loop) take() {
+	before := l.says
+	l.says = l.r.says.Load()
+	for _, w := range l.says.warnings {
+		l.log.Warn(w)
+	}
+	if before != nil && before.router != nil && (l.says.router == nil || l.says.router.source != before.router.source) {
+		l.withdraw(before.router)
+	}
+	l.next, l.sent = time.Time{}, 0
+	if l.says.router == nil {
+		return
+	}
+	if now := time.Now(); now.Sub(l.last) < raDistance {
+		l.next = l.last.Add(raDistance)
+	} else {
+		l.advertise(now)
+	}
+}
+
+// end withdraws the advertisements, if nobody else takes over.
+func (l *loop) end(ctx context.Context) {
+	if l.says.router != nil && !errors.Is(context.Cause(ctx), ErrHandover) {
+		l.withdraw(l.says.router)
 	}
 }
 
@@ -135,9 +197,10 @@ func sleep(ctx context.Context, d time.Duration) bool {
 // frame answers one frame. A multicast advertisement comes at most once in raDistance: what is
 // asked for sooner is sent then, by deadline.
 func (l *loop) frame(in []byte) {
-	out, e := l.r.answer(l.out[:0], in)
+	l.r.counters.received.Add(1)
+	out, e := l.says.answer(l.out[:0], in)
 	l.out = out[:0]
-	if e.kind == advertised && out[0]&1 != 0 {
+	if e.kind == Advertised && out[0]&1 != 0 {
 		now := time.Now()
 		if now.Sub(l.last) < raDistance {
 			l.next = minTime(l.next, l.last.Add(raDistance))
@@ -145,25 +208,37 @@ func (l *loop) frame(in []byte) {
 		}
 		l.pace(now)
 	}
-	if len(out) > 0 {
-		if _, err := l.port.Write(out); err != nil {
-			l.warn("write to the port", err)
-			return
-		}
+	if len(out) == 0 || l.write(out) {
+		l.report(e)
 	}
-	l.report(e)
 }
 
 // advertise sends a multicast advertisement.
 func (l *loop) advertise(now time.Time) {
-	out := l.r.router.advertise(l.out[:0], multicastMAC(allNodes), allNodes)
+	out := l.says.router.advertise(l.out[:0], multicastMAC(allNodes), allNodes)
 	l.out = out[:0]
 	l.pace(now)
-	if _, err := l.port.Write(out); err != nil {
-		l.warn("write to the port", err)
-		return
+	if l.write(out) {
+		l.report(event{kind: Advertised})
 	}
-	l.report(event{kind: advertised})
+}
+
+func (l *loop) withdraw(r *router) {
+	out := r.withdraw(l.out[:0])
+	l.out = out[:0]
+	if l.write(out) {
+		l.report(event{kind: Withdrawn})
+	}
+}
+
+func (l *loop) write(frame []byte) bool {
+	if _, err := l.port.Write(frame); err != nil {
+		l.r.counters.failed.Add(1)
+		l.warn("write to the port", err)
+		return false
+	}
+	l.r.counters.sent.Add(1)
+	return true
 }
 
 // pace sets the time of the next multicast advertisement after one at now (RFC 4861 section
@@ -187,32 +262,28 @@ func minTime(a, b time.Time) time.Time {
 }
 
 func (l *loop) report(e event) {
-	if e.kind == nothing || !l.log.Enabled(context.Background(), e.level()) {
+	if e.kind == nothing {
+		return
+	}
+	l.r.counters.events[e.kind].Add(1)
+	if l.r.Notify != nil {
+		l.r.Notify(Event{Time: time.Now(), Kind: e.kind, Address: e.address})
+	}
+	if !l.log.Enabled(context.Background(), e.kind.level()) {
 		return
 	}
 	held, ok := l.lines.allow(time.Now())
 	if !ok {
 		return
 	}
-	attrs := []slog.Attr{slog.String("guest", l.r.guest.String())}
-	if a := l.r.subject(e); a.IsValid() {
-		attrs = append(attrs, slog.String("address", a.String()))
+	attrs := []slog.Attr{slog.String("guest", l.says.guest.String())}
+	if e.address.IsValid() {
+		attrs = append(attrs, slog.String("address", e.address.String()))
 	}
 	if held > 0 {
 		attrs = append(attrs, slog.Int("linesHeldBack", held))
 	}
-	l.log.LogAttrs(context.Background(), e.level(), eventText[e.kind], attrs...)
-}
-
-// subject is the address that an event is about.
-func (r *Responder) subject(e event) netip.Addr {
-	switch {
-	case e.address.IsValid() || e.kind == advertised:
-		return e.address
-	case e.kind < offered6:
-		return r.v4.address
-	}
-	return r.v6.address
+	l.log.LogAttrs(context.Background(), e.kind.level(), e.kind.String(), attrs...)
 }
 
 func (l *loop) warn(what string, err error) {

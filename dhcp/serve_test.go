@@ -3,17 +3,25 @@ package dhcp
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/insomniacslk/dhcp/dhcpv4"
+	"github.com/mdlayher/ndp"
+
+	"github.com/guestwire/guestwire/cache"
 )
 
 // fakePort is a port whose deadlines follow a synctest clock.
@@ -280,7 +288,7 @@ func TestServeLog(t *testing.T) {
 	serve(t, r, func(t *testing.T, p *fakePort) {
 		p.in <- client4{kind: request, options: map[uint8][]byte{50: addr("10.244.1.7").AsSlice()}}.frame()
 		p.in <- client4{kind: request, options: map[uint8][]byte{50: addr("10.9.9.9").AsSlice()}}.frame()
-		p.in <- from6(guestLL, servers6, msg6(9, tlv(1, clientDUID), tlv(2, serverDUID)))
+		p.in <- from6(guestLL, servers6, msg6(9, tlv(1, clientDUID), tlv(2, serverDUID), iaNA(1, iaAddr("fd00:10:244::7"))))
 		synctest.Wait()
 		for range 10000 {
 			p.in <- client4{kind: request, options: map[uint8][]byte{50: addr("10.9.9.9").AsSlice()}}.frame()
@@ -301,8 +309,8 @@ func TestServeLog(t *testing.T) {
 			t.Errorf("the log lacks %s", want)
 		}
 	}
-	if n := strings.Count(text, "\n"); n != 1+burst+1 {
-		t.Errorf("%d lines in the log, want %d:\n%s", n, 1+burst+1, text)
+	if n := strings.Count(text, "\n"); n != 1+burst+2 { // the warning, the last one of the flood, and the end
+		t.Errorf("%d lines in the log, want %d:\n%s", n, 1+burst+2, text)
 	}
 }
 
@@ -344,5 +352,213 @@ func TestServeFile(t *testing.T) {
 		if err := <-done; err != nil {
 			t.Errorf("Serve: %v", err)
 		}
+		if n, err = guest.Read(buf); err != nil {
+			t.Fatal(err)
+		}
+		if got := readReply(t, buf[:n]); got.payload[0] != 134 || lifetime(got) != 0 {
+			t.Errorf("the last frame does not withdraw the router: %x", buf[:n])
+		}
 	}
+}
+
+// lifetime is the router's in an advertisement, in seconds.
+func lifetime(r reply) uint16 { return binary.BigEndian.Uint16(r.payload[6:]) }
+
+// What happens is told as values, in order, and counted.
+func TestServeEvents(t *testing.T) {
+	r := newResponder(t, newRecord(), resolvConf)
+	var got []string
+	r.Notify = func(e Event) {
+		if e.Time.IsZero() {
+			t.Errorf("%v at no time", e.Kind)
+		}
+		text := e.Kind.String()
+		if e.Address.IsValid() {
+			text += " " + e.Address.String()
+		}
+		got = append(got, text)
+	}
+	const ours4, ours6 = "10.244.1.7", "fd00:10:244::7"
+	server := addr("169.254.1.1").AsSlice()
+	cid, sid := tlv(1, clientDUID), tlv(2, serverDUID)
+	serve(t, r, func(t *testing.T, p *fakePort) {
+		for _, frame := range [][]byte{
+			client4{kind: discover}.frame(),
+			client4{kind: request, options: map[uint8][]byte{54: server, 50: addr(ours4).AsSlice()}}.frame(),
+			client4{kind: request, ciaddr: ours4}.frame(),
+			client4{kind: request, ciaddr: "10.9.9.9"}.frame(),
+			client4{kind: dhcpv4.MessageTypeDecline, options: map[uint8][]byte{54: server, 50: addr(ours4).AsSlice()}}.frame(),
+			client4{kind: dhcpv4.MessageTypeRelease, ciaddr: ours4, options: map[uint8][]byte{54: server}}.frame(),
+			arp(1, guestMAC, anyone, addr("169.254.1.1")),
+			{1, 2, 3},
+			from6(guestLL, servers6, msg6(1, cid, iaNA(1))),
+			from6(guestLL, servers6, msg6(3, cid, sid, iaNA(1))),
+			from6(guestLL, servers6, msg6(6, cid, iaNA(1, iaAddr(ours6)))),
+			from6(guestLL, servers6, msg6(11)),
+			from6(guestLL, servers6, msg6(8, cid, sid, iaNA(1, iaAddr(ours6)))),
+			routerSolicitation(guestLL),
+		} {
+			p.in <- frame
+		}
+		synctest.Wait()
+		c := r.Counters()
+		if c.Received != 14 || c.Sent != 1+4+1+5+1 || c.Failed != 0 || c.Events[Leased4] != 1 || c.Events[Advertised] != 2 || len(c.Events) != 12 {
+			t.Errorf("counters %+v", c)
+		}
+	})
+	want := []string{
+		"router advertisement sent",
+		"DHCPv4 address offered " + ours4, "DHCPv4 address leased " + ours4, "DHCPv4 lease renewed " + ours4,
+		"DHCPv4 request for another address refused 10.9.9.9",
+		"DHCPv4 address declined by the guest: somebody else seems to have it " + ours4, "DHCPv4 address released by the guest " + ours4,
+		"DHCPv6 address offered " + ours6, "DHCPv6 address leased " + ours6, "DHCPv6 lease renewed " + ours6,
+		"DHCPv6 configuration told", "DHCPv6 address released by the guest " + ours6,
+		"router advertisement sent", "router advertisement withdrawn",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("events\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// RFC 4861 section 6.2.5, RFC 4191 section 3.1, RFC 8106 section 5: nothing of the router is left, except
+// when another responder takes over.
+func TestServeWithdraws(t *testing.T) {
+	rec := newRecord()
+	rec.IPv6.Router.Routes = []netip.Prefix{prefix("fd00:9::/48")}
+	rec.IPv6.OnLink = []netip.Prefix{prefix("fd00:10:244::/64")}
+	for _, cause := range []error{nil, ErrHandover} {
+		synctest.Test(t, func(t *testing.T) {
+			p := newFakePort()
+			ctx, cancel := context.WithCancelCause(t.Context())
+			done := make(chan error)
+			go func() { done <- newResponder(t, rec, resolvConf).Serve(ctx, p) }()
+			synctest.Wait()
+			cancel(cause)
+			if err := <-done; err != nil {
+				t.Errorf("Serve: %v", err)
+			}
+			out, _ := p.sent()
+			if cause != nil {
+				if len(out) != 1 {
+					t.Errorf("%d frames, want the first one alone", len(out))
+				}
+				return
+			}
+			if len(out) != 2 {
+				t.Fatalf("%d frames, want two", len(out))
+			}
+			got := readReply(t, out[1])
+			msg, err := ndp.ParseMessage(got.payload)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ra := msg.(*ndp.RouterAdvertisement)
+			if got.src != addr("fe80::1") || got.dst != allNodes || ra.RouterLifetime != 0 {
+				t.Errorf("from %v to %v with a lifetime of %v", got.src, got.dst, ra.RouterLifetime)
+			}
+			seen := 0
+			for _, o := range ra.Options {
+				switch o := o.(type) {
+				case *ndp.RouteInformation:
+					seen++
+					if o.RouteLifetime != 0 {
+						t.Errorf("route for %v", o.RouteLifetime)
+					}
+				case *ndp.RecursiveDNSServer:
+					seen++
+					if o.Lifetime != 0 {
+						t.Errorf("DNS servers for %v", o.Lifetime)
+					}
+				case *ndp.DNSSearchList:
+					seen++
+					if o.Lifetime != 0 || len(o.DomainNames) != 3 {
+						t.Errorf("search domains %v for %v", o.DomainNames, o.Lifetime)
+					}
+				case *ndp.PrefixInformation:
+					seen++
+					if o.ValidLifetime != ndp.Infinity {
+						t.Errorf("prefix for %v", o.ValidLifetime)
+					}
+				}
+			}
+			if seen != 4 {
+				t.Errorf("%d of the four options", seen)
+			}
+		})
+	}
+}
+
+// Another record or DNS configuration is served from the next frame on, and advertised at once.
+func TestServeUpdate(t *testing.T) {
+	r := newResponder(t, newRecord(), resolvConf)
+	serve(t, r, func(t *testing.T, p *fakePort) {
+		time.Sleep(time.Hour)
+		before, _ := p.sent()
+		dns := cache.DNS{Servers: []netip.Addr{addr("10.96.0.99"), addr("fd00::99")}}
+		if err := r.Update(newRecord(), dns); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		out, _ := p.sent()
+		if len(out) != len(before)+1 || !bytes.Contains(out[len(out)-1], addr("fd00::99").AsSlice()) {
+			t.Errorf("%d frames after the update, want an advertisement with the new server", len(out)-len(before))
+		}
+		p.in <- client4{kind: discover}.frame()
+		synctest.Wait()
+		out, _ = p.sent()
+		if m := read4(t, readReply(t, out[len(out)-1])); fmt.Sprint(m.DNS()) != "[10.96.0.99]" {
+			t.Errorf("DNS %v after the update", m.DNS())
+		}
+
+		// Many updates: one advertisement in three seconds.
+		before = out
+		for range 100 {
+			if err := r.Update(newRecord(), dns); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		synctest.Wait()
+		if out, _ = p.sent(); len(out) != len(before) {
+			t.Errorf("%d frames within a second after an advertisement", len(out)-len(before))
+		}
+		time.Sleep(3 * time.Second)
+		synctest.Wait()
+		if out, _ = p.sent(); len(out) != len(before)+1 {
+			t.Errorf("%d frames for a hundred updates, want one", len(out)-len(before))
+		}
+
+		// A record that does not hold changes nothing.
+		bad := newRecord()
+		bad.MTU = 0
+		if err := r.Update(bad, dns); err == nil {
+			t.Error("a record without an MTU is served")
+		}
+		// No IPv6 any more, and a greater MTU: the router is withdrawn, large frames are read.
+		rec := newRecord()
+		rec.IPv6, rec.MTU = nil, 9000
+		if err := r.Update(rec, dns); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		out, _ = p.sent()
+		if last := readReply(t, out[len(out)-1]); last.payload[0] != 134 || lifetime(last) != 0 {
+			t.Errorf("the router is not withdrawn: %x", last.payload)
+		}
+		reads := p.readsSoFar()
+		time.Sleep(24 * time.Hour)
+		synctest.Wait()
+		if n := p.readsSoFar(); n != reads {
+			t.Errorf("%d reads in an idle day", n-reads)
+		}
+		big := client4{kind: discover, options: map[uint8][]byte{60: bytes.Repeat([]byte{7}, 4000)}}.frame()
+		p.in <- big
+		synctest.Wait()
+		if after, _ := p.sent(); len(after) != len(out)+1 {
+			t.Error("a frame of 4 KiB got no answer")
+		}
+		if err := r.Serve(t.Context(), p); !errors.Is(err, syscall.EBUSY) {
+			t.Errorf("a second Serve: %v, want EBUSY", err)
+		}
+	})
 }
