@@ -273,6 +273,27 @@ func describe(options []ndp.Option) string {
 	return b.String()
 }
 
+// RFC 8910 section 2.3.
+func TestRouterAdvertisementPortal(t *testing.T) {
+	for uri, fits := range map[string]bool{"https://portal.example/api": true, "https://" + strings.Repeat("p", 240): false} {
+		rec := newRecord()
+		rec.Options.CaptivePortal = uri
+		r := newResponder(t, rec, resolvConf)
+		got, _ := ask(t, r, routerSolicitation(guestLL))
+		msg, err := ndp.ParseMessage(got.payload)
+		if err != nil {
+			t.Fatal(err)
+		}
+		there := slices.ContainsFunc(msg.(*ndp.RouterAdvertisement).Options, func(o ndp.Option) bool {
+			portal, ok := o.(*ndp.CaptivePortal)
+			return ok && portal.URI == uri
+		})
+		if there != fits || (len(r.Warnings()) == 0) != fits {
+			t.Errorf("%s is there: %v, warnings %v; want %v", uri, there, r.Warnings(), fits)
+		}
+	}
+}
+
 // Lists beyond what one option holds (the codec's limit is 248 octets), and beyond a packet.
 func TestRouterAdvertisementLimits(t *testing.T) {
 	rec := newRecord()

@@ -2,12 +2,17 @@
 package examples_test
 
 import (
+	"encoding/json"
 	"encoding/xml"
+	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/guestwire/guestwire/internal/nstest"
 )
@@ -58,7 +63,7 @@ func TestAgent(t *testing.T) {
 		{with("start"), 1, "none of setup, plan, check, teardown"},
 		{[]string{"setup"}, 1, "-netns is missing"},
 		{[]string{"setup", "-netns", "/dev/null", "-nic", "eth0", "-binding", "bridge", "-state", n.State}, 1, "not a network namespace"},
-		{[]string{"-help"}, 1, "agent teardown"},
+		{[]string{"-help"}, 0, "agent teardown"},
 	} {
 		out, status := run(t, agent, step.args...)
 		if status != step.status || !strings.Contains(out, step.text) {
@@ -81,6 +86,53 @@ func TestAgent(t *testing.T) {
 	}
 	if out, status := run(t, launcher, "xml", "-state", n.State); status == 0 || !strings.Contains(out, "Setup") {
 		t.Errorf("launcher xml after teardown: status %d:\n%s", status, out)
+	}
+}
+
+// TestEvents reads what the launcher prints: an event a line, and at the end what it did.
+func TestEvents(t *testing.T) {
+	n := nstest.NewNetwork(t)
+	setup := []string{"setup", "-netns", n.Pod.Path(), "-nic", "eth0", "-binding", "bridge", "-state", n.State, "-uid", strconv.Itoa(nstest.LauncherUID)}
+	if out, status := run(t, nstest.Program(t, "agent"), setup...); status != 0 {
+		t.Fatal(out)
+	}
+	// The log is left out, for want of a way to tell the two apart in the output.
+	command := fmt.Sprintf("exec %s serve -events -state %s 2>/dev/null", nstest.Program(t, "launcher"), n.State)
+	events := filepath.Join(n.State, "events")
+	if err := os.WriteFile(events, nil, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chown(events, nstest.LauncherUID, 0); err != nil {
+		t.Fatal(err)
+	}
+	launcher := n.Pod.Start(nstest.LauncherUID, "sh", "-c", command+" >"+events)
+	read := func() (names []string) {
+		text, err := os.ReadFile(events)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(text)) {
+			var e struct {
+				Time  time.Time
+				NIC   string
+				Event string
+			}
+			if err := json.Unmarshal([]byte(line), &e); err != nil || e.NIC != "eth0" || e.Time.IsZero() {
+				t.Fatalf("the line %q: %v", line, err)
+			}
+			names = append(names, e.Event)
+		}
+		return names
+	}
+	nstest.Eventually(t, func() error {
+		if len(read()) == 0 {
+			return errors.New("no event")
+		}
+		return nil
+	})
+	launcher.Stop(t)
+	if got := read(); got[0] != "router advertisement sent" || got[len(got)-1] != "router advertisement withdrawn" {
+		t.Errorf("events %q", got)
 	}
 }
 

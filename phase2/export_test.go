@@ -1,4 +1,7 @@
 package phase2
 
-// ParseResolvConf is for tests.
-var ParseResolvConf = parseResolvConf
+// For tests.
+var (
+	ParseResolvConf  = parseResolvConf
+	FollowResolvConf = followResolvConf
+)

@@ -12,6 +12,8 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
+	"path/filepath"
+	"slices"
 	"sync"
 
 	"libvirt.org/go/libvirtxml"
@@ -26,11 +28,25 @@ import (
 type VM struct {
 	// Log gets what the responders have to say; nil discards it. It is to be set before Serve.
 	Log *slog.Logger
-	// ResolvConf is where the guest's DNS configuration comes from if a record holds none.
-	// Empty: /etc/resolv.conf.
+	// ResolvConf is where the guest's DNS configuration comes from if a record holds none. It is
+	// followed when it changes. Empty: /etc/resolv.conf, if there is one.
 	ResolvConf string
+	// Notify is called with what a guest was given, by the interface's name, in the goroutine
+	// that serves it: at the same time for several. The guest waits for the call to return. Nil:
+	// nobody is told. It is to be set before Serve.
+	Notify func(nic string, e dhcp.Event)
 
 	records []cache.Record
+
+	mu       sync.Mutex
+	services []service // of the last Serve
+}
+
+// service is the responder of one interface.
+type service struct {
+	record    cache.Record
+	responder *dhcp.Responder
+	port      *os.File
 }
 
 // Open reads the records in dir. A record that is damaged, newer, or another program's is an error
@@ -69,28 +85,41 @@ func (vm *VM) Interfaces() ([]*libvirtxml.DomainInterface, error) {
 	return elements, nil
 }
 
+// Counters are what the responders have done, by the interfaces' names, in this Serve or the last
+// one.
+func (vm *VM) Counters() map[string]dhcp.Counters {
+	vm.mu.Lock()
+	defer vm.mu.Unlock()
+	all := map[string]dhcp.Counters{}
+	for _, s := range vm.services {
+		all[s.record.Name] = s.responder.Counters()
+	}
+	return all
+}
+
 // Serve answers the guest on all interfaces that have a responder, until ctx is done; then it
-// returns nil. It attaches to the responders' taps in the namespace of the calling thread. The errors
-// to tell apart: fs.ErrNotExist if a tap is not in this namespace,
-// fs.ErrPermission if it is another user's, syscall.EBUSY if another process serves it.
+// returns nil, and has withdrawn its router advertisements if the cause of ctx is not
+// dhcp.ErrHandover. It attaches to the responders' taps in the namespace of the calling thread. The
+// errors to tell apart: fs.ErrNotExist if a tap is not in this namespace, or the file ResolvConf is
+// missing, fs.ErrPermission if a tap is another user's, syscall.EBUSY if another process serves it.
 func (vm *VM) Serve(ctx context.Context) error {
 	log := vm.Log
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	type service struct {
-		responder *dhcp.Responder
-		port      *os.File
-		nic       string
+	found, err := vm.resolvConf()
+	if err != nil {
+		return err
 	}
 	var services []service
 	defer func() {
 		for _, s := range services {
 			if err := s.port.Close(); err != nil && !errors.Is(err, os.ErrClosed) {
-				log.Warn("close responder's port", "nic", s.nic, "error", err)
+				log.Warn("close responder's port", "nic", s.record.Name, "error", err)
 			}
 		}
 	}()
+	follow := false
 	for _, r := range vm.records {
 		nicLog := log.With("nic", r.Name)
 		for _, w := range r.Warnings {
@@ -100,22 +129,29 @@ func (vm *VM) Serve(ctx context.Context) error {
 			nicLog.Info("no responder", "tap", r.Tap)
 			continue
 		}
-		dns, err := vm.dns(r)
-		if err != nil {
-			return fmt.Errorf("serve %s: %w", r.Name, err)
+		dns := found
+		if r.DNS != nil {
+			dns = *r.DNS
 		}
+		follow = follow || r.DNS == nil
 		responder, err := dhcp.New(r, dns)
 		if err != nil {
 			return fmt.Errorf("serve %s: %w", r.Name, err)
 		}
 		responder.Log = nicLog
+		if vm.Notify != nil {
+			responder.Notify = func(e dhcp.Event) { vm.Notify(r.Name, e) }
+		}
 		port, err := tap.Open(r.Port)
 		if err != nil {
 			return fmt.Errorf("serve %s: %w", r.Name, err)
 		}
-		services = append(services, service{responder, port, r.Name})
+		services = append(services, service{r, responder, port})
 		nicLog.Info("serving", "port", r.Port, "tap", r.Tap, "mac", r.MAC.String())
 	}
+	vm.mu.Lock()
+	vm.services = services
+	vm.mu.Unlock()
 	if len(services) == 0 {
 		<-ctx.Done()
 		return nil
@@ -128,29 +164,54 @@ func (vm *VM) Serve(ctx context.Context) error {
 	for i, s := range services {
 		running.Go(func() {
 			if err := s.responder.Serve(ctx, s.port); err != nil {
-				errs[i] = fmt.Errorf("serve %s: %w", s.nic, err)
+				errs[i] = fmt.Errorf("serve %s: %w", s.record.Name, err)
 				stop()
 			}
 		})
+	}
+	if follow {
+		running.Go(func() { vm.follow(ctx, log, found, services) })
 	}
 	running.Wait()
 	return errors.Join(errs...)
 }
 
-func (vm *VM) dns(r cache.Record) (cache.DNS, error) {
-	if r.DNS != nil {
-		return *r.DNS, nil
-	}
-	path := vm.ResolvConf
-	if path == "" {
-		path = "/etc/resolv.conf"
-	}
-	text, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
+// resolvConf reads what records without a DNS configuration of their own are to be told.
+func (vm *VM) resolvConf() (cache.DNS, error) {
+	hasNone := func(r cache.Record) bool { return r.DNS == nil && r.Port != "" }
+	if !slices.ContainsFunc(vm.records, hasNone) {
 		return cache.DNS{}, nil
 	}
-	if err != nil {
-		return cache.DNS{}, fmt.Errorf("DNS configuration: %w", err)
+	dns, err := readResolvConf(vm.resolvConfPath())
+	if vm.ResolvConf == "" && errors.Is(err, fs.ErrNotExist) {
+		return cache.DNS{}, nil
 	}
-	return parseResolvConf(text), nil
+	return dns, err
+}
+
+func (vm *VM) resolvConfPath() string {
+	if vm.ResolvConf == "" {
+		return defaultResolvConf
+	}
+	return filepath.Clean(vm.ResolvConf)
+}
+
+// follow tells the responders what the resolv.conf says, when it changes. That it cannot be watched, as
+// where a user has too many watches, is no reason not to serve.
+func (vm *VM) follow(ctx context.Context, log *slog.Logger, found cache.DNS, services []service) {
+	path := vm.resolvConfPath()
+	err := followResolvConf(ctx, path, found, log, func(dns cache.DNS) {
+		log.Info("the DNS configuration has changed", "path", path, "servers", dns.Servers, "search", dns.Search)
+		for _, s := range services {
+			if s.record.DNS != nil {
+				continue
+			}
+			if err := s.responder.Update(s.record, dns); err != nil {
+				log.Warn("the DNS configuration stays what it was", "nic", s.record.Name, "error", err)
+			}
+		}
+	})
+	if err != nil {
+		log.Warn("the DNS configuration is not followed", "error", err)
+	}
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io/fs"
 	"log/slog"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -131,24 +130,4 @@ type lines chan string
 func (l lines) Write(b []byte) (int, error) {
 	l <- string(b)
 	return len(b), nil
-}
-
-func TestResolvConf(t *testing.T) {
-	got := phase2.ParseResolvConf([]byte(`# comment
-nameserver 192.0.2.1
-nameserver 127.0.0.53
-nameserver fe80::1%eth0
-nameserver not-an-address
-; another
-domain old.example
-search a.example b.example.
-options ndots:5
-`))
-	want := cache.DNS{
-		Servers: []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("fe80::1%eth0")},
-		Search:  []string{"a.example", "b.example."},
-	}
-	if len(got.Servers) != 2 || got.Servers[0] != want.Servers[0] || got.Servers[1] != want.Servers[1] || strings.Join(got.Search, " ") != strings.Join(want.Search, " ") {
-		t.Errorf("got %v, want %v", got, want)
-	}
 }

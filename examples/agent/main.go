@@ -13,6 +13,7 @@ import (
 	"slices"
 	"syscall"
 
+	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/phase1"
 )
@@ -35,7 +36,7 @@ For example, with a pod's namespace in /run/netns/pod:
 FILE.json holds the configuration of which flags are the most used part; flags win over it:
 
   {"nic": "eth0", "binding": {"masquerade": {"ipv4": "10.0.2.0/24"}}, "owner": {"uid": 107},
-   "queues": 2, "options": {"hostname": "vm1"}, "device": {"model": "virtio"}}
+   "queues": 2, "options": {"hostname": "vm1", "dhcpv4": {"252": "http://wpad/x", "43": "0x0102"}}, "device": {"model": "virtio"}}
 
 Flags:
 `
@@ -43,10 +44,8 @@ Flags:
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, os.Args[1:]); err != nil {
-		if !errors.Is(err, flag.ErrHelp) {
-			fmt.Fprintln(os.Stderr, "agent:", err)
-		}
+	if err := run(ctx, os.Args[1:]); err != nil && !errors.Is(err, flag.ErrHelp) {
+		fmt.Fprintln(os.Stderr, "agent:", err)
 		os.Exit(1)
 	}
 }
@@ -68,7 +67,10 @@ func run(ctx context.Context, args []string) error {
 	}
 	switch verb {
 	case "setup":
-		return phase1.Setup(ctx, c)
+		if err := phase1.Setup(ctx, c); err != nil {
+			return err
+		}
+		return warn(c)
 	case "plan":
 		preview, err := phase1.Plan(ctx, c)
 		if err != nil {
@@ -80,6 +82,23 @@ func run(ctx context.Context, args []string) error {
 		return phase1.Check(ctx, c)
 	case "teardown":
 		return phase1.Teardown(ctx, c) // also of a namespace that is gone
+	}
+	return nil
+}
+
+// warn prints what the record says that the guest does not get.
+func warn(c phase1.Config) error {
+	root, err := os.OpenRoot(c.State)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	record, err := cache.Read(root, c.NIC)
+	if err != nil {
+		return err
+	}
+	for _, w := range record.Warnings {
+		fmt.Fprintln(os.Stderr, "agent: warning:", w)
 	}
 	return nil
 }

@@ -4,21 +4,27 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"os"
 	"os/signal"
+	"strconv"
 	"syscall"
+	"time"
 
+	"github.com/guestwire/guestwire/dhcp"
 	"github.com/guestwire/guestwire/phase2"
 )
 
 const usage = `launcher describes and serves the interfaces of a virtual machine. It needs no privileges.
 
   launcher xml   -state DIR    the libvirt <interface> elements
-  launcher serve -state DIR    DHCP, DHCPv6 and router advertisements until SIGTERM; log on standard error
+  launcher serve -state DIR    DHCP, DHCPv6 and router advertisements until SIGTERM; log on standard error,
+                               with -events what the guest got as lines of JSON on standard output
 
 DIR is the agent's state directory. serve runs in the pod's namespace as the user named in agent setup -uid:
 
@@ -31,10 +37,8 @@ Flags:
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, os.Args[1:]); err != nil {
-		if !errors.Is(err, flag.ErrHelp) {
-			fmt.Fprintln(os.Stderr, "launcher:", err)
-		}
+	if err := run(ctx, os.Args[1:]); err != nil && !errors.Is(err, flag.ErrHelp) {
+		fmt.Fprintln(os.Stderr, "launcher:", err)
 		os.Exit(1)
 	}
 }
@@ -50,7 +54,8 @@ func run(ctx context.Context, args []string) error {
 		flags.PrintDefaults()
 	}
 	state := flags.String("state", "", "the agent's state directory")
-	resolvConf := flags.String("resolv-conf", "/etc/resolv.conf", "where the guest's DNS comes from if the configuration names none")
+	resolvConf := flags.String("resolv-conf", "", "where the guest's DNS comes from if the configuration names none, followed when it changes (default /etc/resolv.conf, if there is one)")
+	events := flags.Bool("events", false, "serve: print what the guest got as lines of JSON")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -70,7 +75,14 @@ func run(ctx context.Context, args []string) error {
 	vm.ResolvConf = *resolvConf
 	if verb == "serve" {
 		vm.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
-		return vm.Serve(ctx)
+		if *events {
+			vm.Notify = printEvent
+		}
+		err := vm.Serve(ctx)
+		for nic, c := range vm.Counters() {
+			vm.Log.Info("served", "nic", nic, "received", c.Received, "sent", c.Sent, "failed", c.Failed)
+		}
+		return err
 	}
 	elements, err := vm.Interfaces()
 	if err != nil {
@@ -84,4 +96,19 @@ func run(ctx context.Context, args []string) error {
 		fmt.Println(xml)
 	}
 	return nil
+}
+
+// printEvent writes a line at once, so that lines of several interfaces do not mix.
+func printEvent(nic string, e dhcp.Event) {
+	line := struct {
+		Time    time.Time  `json:"time"`
+		NIC     string     `json:"nic"`
+		Event   string     `json:"event"`
+		Address netip.Addr `json:"address,omitzero"`
+	}{e.Time, nic, e.Kind.String(), e.Address}
+	text, err := json.Marshal(line)
+	if err != nil {
+		text = []byte(strconv.Quote(err.Error()))
+	}
+	os.Stdout.Write(append(text, '\n'))
 }

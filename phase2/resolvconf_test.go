@@ -1,0 +1,302 @@
+package phase2_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/dhcp"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/guest"
+	"github.com/guestwire/guestwire/internal/netns"
+	"github.com/guestwire/guestwire/internal/nstest"
+	"github.com/guestwire/guestwire/internal/tap"
+	"github.com/guestwire/guestwire/phase1"
+	"github.com/guestwire/guestwire/phase2"
+)
+
+func TestResolvConf(t *testing.T) {
+	for _, c := range []struct {
+		text    string
+		servers []string
+		search  []string
+	}{
+		{"", nil, nil},
+		{"nameserver 192.0.2.1\nnameserver 127.0.0.53\nnameserver fe80::1%eth0\n", []string{"192.0.2.1", "127.0.0.53", "fe80::1%eth0"}, nil},
+		{"# nameserver 192.0.2.1\n; nameserver 192.0.2.2\nnameserver\nnameserver none\noptions ndots:5\n", nil, nil},
+		{"domain old.example\nsearch a.example b.example.\n", nil, []string{"a.example", "b.example."}},
+		{"search a.example\ndomain one.example two.example\n", nil, []string{"one.example"}},
+		{"\tsearch\ta.example\t b.example\r\nnameserver\t192.0.2.1 192.0.2.2\r\n", []string{"192.0.2.1"}, []string{"a.example", "b.example"}},
+		{"search .\nnameserver 192.0.2.1", []string{"192.0.2.1"}, []string{"."}},
+	} {
+		var want cache.DNS
+		for _, s := range c.servers {
+			want.Servers = append(want.Servers, netip.MustParseAddr(s))
+		}
+		want.Search = c.search
+		if got := phase2.ParseResolvConf([]byte(c.text)); !reflect.DeepEqual(got, want) {
+			t.Errorf("%q: %v, want %v", c.text, got, want)
+		}
+	}
+}
+
+// FuzzResolvConf: whatever the file says, there is a responder.
+func FuzzResolvConf(f *testing.F) {
+	for _, text := range []string{
+		"nameserver 192.0.2.1\nsearch a.example B.EXAMPLE. _tcp.x 1.2.3.4 .", "search " + strings.Repeat("x.", 200),
+		"domain \x00\xff", "nameserver ::ffff:1.2.3.4%x\nnameserver 255.255.255.255\nnameserver ff02::1",
+		"search " + strings.Repeat("averyveryverylonglabel.", 9) + " a..b -.- " + strings.Repeat("y", 64),
+	} {
+		f.Add([]byte(text))
+	}
+	r := newRecord("eth0")
+	r.Port, r.PortMAC = "eth0-dhcp", cache.MAC{2, 0, 0, 0, 0, 2}
+	r.IPv4 = &cache.IPv4{Address: netip.MustParsePrefix("10.0.2.2/24"), Server: netip.MustParseAddr("10.0.2.1")}
+	r.IPv6 = &cache.IPv6{Address: netip.MustParseAddr("fd00::2")}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		if _, err := dhcp.New(r, phase2.ParseResolvConf(text)); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// A file is followed however it is changed.
+func TestFollowResolvConf(t *testing.T) {
+	dir := nstest.Dir(t)
+	write := func(name, server string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("nameserver "+server+"\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(os.Mkdir(filepath.Join(dir, "run"), 0o755))
+	path := filepath.Join(dir, "resolv.conf")
+	write("resolv.conf", "192.0.2.1")
+
+	changes := make(chan cache.DNS, 10)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() {
+		done <- phase2.FollowResolvConf(ctx, path, cache.DNS{Servers: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}, slog.New(slog.DiscardHandler), func(dns cache.DNS) { changes <- dns })
+	}()
+	defer func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}()
+	expect := func(what, server string) {
+		t.Helper()
+		select {
+		case got := <-changes:
+			if len(got.Servers) != 1 || got.Servers[0].String() != server {
+				t.Errorf("%s: %v, want %s", what, got, server)
+			}
+		case <-time.After(20 * time.Second):
+			t.Fatalf("%s: nothing is told, want %s", what, server)
+		}
+	}
+
+	write("resolv.conf", "192.0.2.2")
+	expect("written in place", "192.0.2.2")
+	write("new", "192.0.2.3")
+	must(os.Rename(filepath.Join(dir, "new"), path))
+	expect("replaced", "192.0.2.3")
+	write("resolv.conf", "192.0.2.4")
+	expect("written in place after that", "192.0.2.4")
+	must(os.Remove(path))
+	write("resolv.conf", "192.0.2.5")
+	expect("removed and made again", "192.0.2.5")
+	write("run/target", "192.0.2.6")
+	must(os.Symlink("run/target", filepath.Join(dir, "link")))
+	must(os.Rename(filepath.Join(dir, "link"), path))
+	expect("replaced by a link", "192.0.2.6")
+	write("run/target", "192.0.2.7")
+	expect("the link's target written", "192.0.2.7")
+	write("run/new", "192.0.2.8")
+	must(os.Rename(filepath.Join(dir, "run/new"), filepath.Join(dir, "run/target")))
+	expect("the link's target replaced", "192.0.2.8")
+
+	write("run/target", "192.0.2.8")
+	write("unrelated", "192.0.2.99")
+	select {
+	case got := <-changes:
+		t.Errorf("the same configuration again is told as a change: %v", got)
+	case <-time.After(300 * time.Millisecond):
+	}
+}
+
+// In a container the file is a bind mount: its own directory sees no change.
+func TestFollowBindMount(t *testing.T) {
+	nstest.Need(t)
+	dir := nstest.Dir(t)
+	source, path := filepath.Join(dir, "source"), filepath.Join(dir, "etc", "resolv.conf")
+	for _, err := range []error{
+		os.Mkdir(filepath.Dir(path), 0o755), os.WriteFile(source, []byte("nameserver 192.0.2.1\n"), 0o644), os.WriteFile(path, nil, 0o644),
+		unix.Mount(source, path, "", unix.MS_BIND, ""),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(path, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	changes := make(chan cache.DNS, 10)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() {
+		done <- phase2.FollowResolvConf(ctx, path, cache.DNS{}, slog.New(slog.DiscardHandler), func(dns cache.DNS) { changes <- dns })
+	}()
+	for _, want := range []string{"192.0.2.1", "192.0.2.2", "192.0.2.3"} {
+		if err := os.WriteFile(source, []byte("nameserver "+want+"\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case got := <-changes:
+			if fmt.Sprint(got.Servers) != "["+want+"]" {
+				t.Errorf("%v, want %s", got, want)
+			}
+		case <-time.After(20 * time.Second):
+			t.Fatalf("nothing is told of %s", want)
+		}
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestServeFollows changes the resolv.conf under a running responder: the guest has the new servers
+// with its next renewal, and the caller learns what the guest got.
+func TestServeFollows(t *testing.T) {
+	n := nstest.NewNetwork(t)
+	if err := phase1.Setup(t.Context(), phase1.Config{NetNS: n.Pod.File, NIC: "eth0", Binding: infra.Bridge{}, State: n.State}); err != nil {
+		t.Fatal(err)
+	}
+	vm, err := phase2.Open(n.State)
+	if err != nil {
+		t.Fatal(err)
+	}
+	vm.ResolvConf = filepath.Join(n.State, "resolv.conf.test")
+	if err := netns.Do(n.Pod.File, func() error { return vm.Serve(t.Context()) }); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), vm.ResolvConf) {
+		t.Errorf("without the file: %v, want fs.ErrNotExist and the path", err)
+	}
+	if err := os.WriteFile(vm.ResolvConf, []byte("nameserver 192.0.2.1\nsearch one.example\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	log := &syncBuffer{}
+	vm.Log = slog.New(slog.NewTextHandler(log, nil))
+	var mu sync.Mutex
+	events := map[dhcp.Kind]netip.Addr{}
+	vm.Notify = func(nic string, e dhcp.Event) {
+		mu.Lock()
+		defer mu.Unlock()
+		if nic != "eth0" {
+			t.Errorf("an event of %q", nic)
+		}
+		events[e.Kind] = e.Address
+	}
+	serving, stop := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() { served <- netns.Do(n.Pod.File, func() error { return vm.Serve(serving) }) }()
+	defer func() {
+		stop()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if _, ok := events[dhcp.Withdrawn]; !ok {
+			t.Error("the router is not withdrawn at the end")
+		}
+	}()
+
+	r := vm.Records()[0]
+	var port *os.File
+	if err := netns.Do(n.Pod.File, func() (err error) {
+		port, err = tap.Open(r.Tap)
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	g, err := guest.Start(guest.Config{Port: port, MAC: r.MAC, Name: "guest"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	got, err := g.Configure(ctx, guest.Families{IPv4: true, IPv6: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if fmt.Sprint(got.IPv4.DNS, got.IPv4.Search) != "[192.0.2.1] [one.example]" {
+		t.Errorf("DNS %v %v", got.IPv4.DNS, got.IPv4.Search)
+	}
+	mu.Lock()
+	if events[dhcp.Leased4] != nstest.Pod4 || events[dhcp.Leased6] != nstest.Pod6 {
+		t.Errorf("events %v, want leases of %v and %v", events, nstest.Pod4, nstest.Pod6)
+	}
+	mu.Unlock()
+
+	if err := os.WriteFile(vm.ResolvConf, []byte("nameserver 192.0.2.2\nnameserver 2001:db8::2\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	nstest.Eventually(t, func() error {
+		if !strings.Contains(log.String(), "the DNS configuration has changed") {
+			return errors.New(log.String())
+		}
+		return nil
+	})
+	lease, err := g.Renew4(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if fmt.Sprint(lease.DNS, lease.Search) != "[192.0.2.2] []" {
+		t.Errorf("DNS after the change %v %v", lease.DNS, lease.Search)
+	}
+	c := vm.Counters()["eth0"]
+	if c.Events[dhcp.Renewed4] != 1 || c.Events[dhcp.Advertised] < 2 || c.Sent == 0 || c.Received == 0 || c.Failed != 0 {
+		t.Errorf("counters %+v", c)
+	}
+}
+
+// syncBuffer is a log that can be read while it is written.
+type syncBuffer struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (b *syncBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+func (b *syncBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
+}
