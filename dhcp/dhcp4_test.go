@@ -101,8 +101,16 @@ const (
 	silence  = dhcpv4.MessageTypeNone
 )
 
-// The rows of the DHCPv4 table. Ours is 10.244.1.7 from 169.254.1.1.
-func TestDHCPv4States(t *testing.T) {
+// situation4 is a row of the DHCPv4 table. Ours is 10.244.1.7 from 169.254.1.1.
+type situation4 struct {
+	name string
+	in   client4
+	want dhcpv4.MessageType
+	to   string // destination; 255.255.255.255 implies the broadcast MAC
+	ev   Kind
+}
+
+func situations4() []situation4 {
 	const ours, server = "10.244.1.7", "169.254.1.1"
 	opt := func(pairs ...any) map[uint8][]byte {
 		m := map[uint8][]byte{}
@@ -117,13 +125,7 @@ func TestDHCPv4States(t *testing.T) {
 		return m
 	}
 	id := []byte{1, 2, 3, 4, 5}
-	for _, c := range []struct {
-		name string
-		in   client4
-		want dhcpv4.MessageType
-		to   string // destination; 255.255.255.255 implies the broadcast MAC
-		ev   Kind
-	}{
+	return []situation4{
 		{"RFC 2131 4.3.1: DISCOVER", client4{kind: discover}, offer, ours, Offered4},
 		{"RFC 2131 4.1: DISCOVER, broadcast flag", client4{kind: discover, flags: 0x8000}, offer, "255.255.255.255", Offered4},
 		{"RFC 2131 4.1: DISCOVER, reserved flags", client4{kind: discover, flags: 0x7fff}, offer, ours, Offered4},
@@ -177,7 +179,13 @@ func TestDHCPv4States(t *testing.T) {
 		{"RFC 6842: client identifier", client4{kind: discover, options: opt(61, id)}, offer, ours, Offered4},
 		{"RFC 6842: client identifier in NAK", client4{kind: request, options: opt(61, id, 50, "10.9.9.9")}, nak, "255.255.255.255", Refused4},
 		{"RFC 6842: client identifier in ACK", client4{kind: request, options: opt(61, id, 50, ours)}, ack, ours, Leased4},
-	} {
+	}
+}
+
+// The rows of the DHCPv4 table.
+func TestDHCPv4States(t *testing.T) {
+	const ours, server = "10.244.1.7", "169.254.1.1"
+	for _, c := range situations4() {
 		t.Run(c.name, func(t *testing.T) {
 			r := newResponder(t, newRecord(), resolvConf)
 			frame := c.in.frame()

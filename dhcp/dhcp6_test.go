@@ -107,18 +107,20 @@ func seconds(d time.Duration) string {
 	return fmt.Sprint(int(d / time.Second))
 }
 
-// The rows of the DHCPv6 table; sections are RFC 9915's. Ours is fd00:10:244::7.
-func TestDHCPv6Messages(t *testing.T) {
+// situation6 is a row of the DHCPv6 table; sections are RFC 9915's. Ours is fd00:10:244::7.
+type situation6 struct {
+	name string
+	in   []byte
+	want string // empty: silence
+	ev   Kind
+}
+
+func situations6() []situation6 {
 	const ours, wrong = "fd00:10:244::7", "fd00:10:244::8"
 	cid, sid, foreign := tlv(1, clientDUID), tlv(2, serverDUID), tlv(2, clientDUID)
 	pd := tlv(25, []byte{0, 0, 0, 9}, make([]byte, 8))
 	ta := tlv(4, []byte{0, 0, 0, 8})
-	for _, c := range []struct {
-		name string
-		in   []byte
-		want string // empty: silence
-		ev   Kind
-	}{
+	return []situation6{
 		{"18.3.1: SOLICIT", msg6(1, cid, iaNA(5)), "ADVERTISE, preference 255, NA 5 " + ours + "/inf", Offered6},
 		{"21.4: SOLICIT, IAID 0", msg6(1, cid, iaNA(0)), "ADVERTISE, preference 255, NA 0 " + ours + "/inf", Offered6},
 		{"18.3.1: SOLICIT, another address wished for", msg6(1, cid, iaNA(5, iaAddr(wrong))), "ADVERTISE, preference 255, NA 5 " + ours + "/inf", Offered6},
@@ -176,7 +178,12 @@ func TestDHCPv6Messages(t *testing.T) {
 		{"an address inside an option over the end", msg6(5, cid, sid, iaNA(5, []byte{0, 13, 0, 99}, iaAddr(wrong))), "REPLY, NA 5 " + ours + "/inf", Renewed6},
 		{"an ill-formed option request", msg6(1, cid, tlv(6, []byte{0, 23, 0}), iaNA(5)), "ADVERTISE, preference 255, NA 5 " + ours + "/inf", Offered6},
 		{"an association cut short before a good one", msg6(1, cid, tlv(3, []byte{0, 0, 0, 1}), iaNA(2)), "ADVERTISE, preference 255, NA 2 " + ours + "/inf", Offered6},
-	} {
+	}
+}
+
+// The rows of the DHCPv6 table.
+func TestDHCPv6Messages(t *testing.T) {
+	for _, c := range situations6() {
 		t.Run(c.name, func(t *testing.T) {
 			r := newResponder(t, newRecord(), resolvConf)
 			frame := from6(guestLL, servers6, c.in)

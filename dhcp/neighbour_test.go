@@ -23,15 +23,16 @@ func arp(op byte, sender cache.MAC, from, target netip.Addr) []byte {
 	return ethernet(broadcastMAC, guestMAC, header.ARPProtocolNumber, b)
 }
 
-// RFC 826; RFC 5227 for the probes.
-func TestARP(t *testing.T) {
-	r := newResponder(t, newRecord(), resolvConf)
+// situationARP is a row of the ARP table.
+type situationARP struct {
+	name   string
+	frame  []byte
+	answer bool
+}
+
+func situationsARP() []situationARP {
 	own, gw := addr("10.244.1.7"), addr("169.254.1.1")
-	for _, c := range []struct {
-		name   string
-		frame  []byte
-		answer bool
-	}{
+	return []situationARP{
 		{"request for the gateway", arp(1, guestMAC, own, gw), true},
 		{"probe for the gateway's address", arp(1, guestMAC, anyone, gw), true},
 		{"padding behind", append(arp(1, guestMAC, own, gw), make([]byte, 18)...), true},
@@ -43,7 +44,14 @@ func TestARP(t *testing.T) {
 		{"another hardware type", change(arp(1, guestMAC, own, gw), 15, 6), false},
 		{"another source MAC", change(arp(1, guestMAC, own, gw), 11, 6), false},
 		{"cut", arp(1, guestMAC, own, gw)[:41], false},
-	} {
+	}
+}
+
+// RFC 826; RFC 5227 for the probes.
+func TestARP(t *testing.T) {
+	r := newResponder(t, newRecord(), resolvConf)
+	own, gw := addr("10.244.1.7"), addr("169.254.1.1")
+	for _, c := range situationsARP() {
 		got, silent := ask(t, r, c.frame)
 		if silent == c.answer {
 			t.Errorf("%s: silent %v, want %v", c.name, silent, !c.answer)
@@ -75,17 +83,18 @@ func solicitation(src, dst, target netip.Addr, options ...byte) []byte {
 	return icmp(src, dst, 255, append(b, options...))
 }
 
-// RFC 4861 sections 7.1.1 and 7.2.4.
-func TestNeighbourSolicitation(t *testing.T) {
-	r := newResponder(t, newRecord(), resolvConf)
+// situationNS is a row of the table of neighbour solicitations.
+type situationNS struct {
+	name  string
+	frame []byte
+	want  string // empty: silence
+}
+
+func situationsNS() []situationNS {
 	router, other, node := addr("fe80::1"), addr("fd00::53"), addr("ff02::1:ff00:1")
 	slla := append([]byte{1, 1}, guestMAC[:]...)
 	good := solicitation(guestLL, node, router, slla...)
-	for _, c := range []struct {
-		name  string
-		frame []byte
-		want  string // empty: silence
-	}{
+	return []situationNS{
 		{"for the router", good, "RSO fe80::1 to " + guestLL.String()},
 		{"for the router, from a global address", solicitation(addr("fd00:10:244::7"), node, router, slla...), "RSO fe80::1 to fd00:10:244::7"},
 		{"unicast, as unreachability detection sends it", solicitation(guestLL, router, router), "RSO fe80::1 to " + guestLL.String()},
@@ -107,7 +116,14 @@ func TestNeighbourSolicitation(t *testing.T) {
 		{"too short", icmp(guestLL, node, 255, good[54:54+23]), ""},
 		{"an advertisement", icmp(guestLL, node, 255, append([]byte{136}, good[55:]...)), ""},
 		{"an echo request", icmp(guestLL, router, 255, append([]byte{128}, good[55:]...)), ""},
-	} {
+	}
+}
+
+// RFC 4861 sections 7.1.1 and 7.2.4.
+func TestNeighbourSolicitation(t *testing.T) {
+	r := newResponder(t, newRecord(), resolvConf)
+	other := addr("fd00::53")
+	for _, c := range situationsNS() {
 		got, silent := ask(t, r, c.frame)
 		if silent != (c.want == "") {
 			t.Errorf("%s: silent %v, want %q", c.name, silent, c.want)
@@ -151,16 +167,17 @@ func routerSolicitation(src netip.Addr, options ...byte) []byte {
 	return icmp(src, addr("ff02::2"), 255, append([]byte{133, 0, 0, 0, 0, 0, 0, 0}, options...))
 }
 
-// RFC 4861 sections 6.1.1 and 6.2.6.
-func TestRouterSolicitation(t *testing.T) {
-	r := newResponder(t, newRecord(), resolvConf)
+// situationRS is a row of the table of router solicitations.
+type situationRS struct {
+	name  string
+	frame []byte
+	to    string // empty: silence
+}
+
+func situationsRS() []situationRS {
 	slla := append([]byte{1, 1}, guestMAC[:]...)
 	good := routerSolicitation(guestLL, slla...)
-	for _, c := range []struct {
-		name  string
-		frame []byte
-		to    string // empty: silence
-	}{
+	return []situationRS{
 		{"from a link-local address", good, guestLL.String()},
 		{"without options", routerSolicitation(guestLL), guestLL.String()},
 		{"from ::", routerSolicitation(addr("::")), "ff02::1"},
@@ -172,7 +189,15 @@ func TestRouterSolicitation(t *testing.T) {
 		{"seven octets", icmp(guestLL, addr("ff02::2"), 255, []byte{133, 0, 0, 0, 0, 0, 0}), ""},
 		{"wrong checksum", change(good, 56, good[56]+1), ""},
 		{"an advertisement of the guest's", icmp(guestLL, addr("ff02::1"), 255, append([]byte{134}, make([]byte, 15)...)), ""},
-	} {
+	}
+}
+
+// RFC 4861 sections 6.1.1 and 6.2.6.
+func TestRouterSolicitation(t *testing.T) {
+	r := newResponder(t, newRecord(), resolvConf)
+	slla := append([]byte{1, 1}, guestMAC[:]...)
+	good := routerSolicitation(guestLL, slla...)
+	for _, c := range situationsRS() {
 		got, silent := ask(t, r, c.frame)
 		if silent != (c.to == "") {
 			t.Errorf("%s: silent %v, want to %q", c.name, silent, c.to)
