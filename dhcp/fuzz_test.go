@@ -11,8 +11,9 @@ import (
 	"github.com/guestwire/guestwire/cache"
 )
 
-// seeds are frames of every kind that the responder answers, and some that it must not.
-func seeds() [][]byte {
+// seeds are frames of every kind that the responder answers, some that it must not, and those of real
+// clients.
+func seeds(t testing.TB) [][]byte {
 	ours, server := addr("10.244.1.7").AsSlice(), addr("169.254.1.1").AsSlice()
 	cid, sid := tlv(1, clientDUID), tlv(2, serverDUID)
 	router := addr("fe80::1")
@@ -38,6 +39,9 @@ func seeds() [][]byte {
 			from6(guestLL, servers6, append([]byte{kind, 1, 2, 3}, slices.Concat(cid, sid, iaNA(5, iaAddr("fd00:10:244::7")))...)),
 			from6(guestLL, servers6, append([]byte{kind, 1, 2, 3}, slices.Concat(cid, tlv(14), tlv(6, []byte{0, 23, 0, 24}), iaNA(5, iaAddr("fd00::9")), iaNA(6), tlv(25, make([]byte, 12)), tlv(4, make([]byte, 4)))...)))
 	}
+	for _, frames := range captures(t) {
+		list = append(list, frames...)
+	}
 	return list
 }
 
@@ -46,7 +50,7 @@ func seeds() [][]byte {
 //
 // A mutation breaks checksums, so each frame is asked a second time with those mended.
 func FuzzReply(f *testing.F) {
-	for _, s := range seeds() {
+	for _, s := range seeds(f) {
 		f.Add(s)
 	}
 	full := newRecord()
@@ -131,7 +135,7 @@ func mend(frame []byte) []byte {
 
 // FuzzDHCPv4 and FuzzDHCPv6 spend no time on headers: the input is the message.
 func FuzzDHCPv4(f *testing.F) {
-	for _, s := range seeds() {
+	for _, s := range seeds(f) {
 		if len(s) > 42+240 && s[12] == 8 {
 			f.Add(s[42:])
 		}
@@ -156,7 +160,7 @@ func FuzzDHCPv4(f *testing.F) {
 }
 
 func FuzzDHCPv6(f *testing.F) {
-	for _, s := range seeds() {
+	for _, s := range seeds(f) {
 		if len(s) > 62 && s[12] == 0x86 && s[20] == protoUDP {
 			f.Add(s[62:])
 		}

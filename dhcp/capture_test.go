@@ -1,0 +1,80 @@
+package dhcp
+
+import (
+	"bytes"
+	"encoding/binary"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/guestwire/guestwire/cache"
+)
+
+// captures are what real clients sent, by the name of the file, as if the guest of newRecord had sent
+// it: testdata/captures/*.pcap, from runs of phase2's tests.
+func captures(t testing.TB) map[string][][]byte {
+	t.Helper()
+	files, err := filepath.Glob("testdata/captures/*.pcap")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no captures, %v", err)
+	}
+	all := map[string][][]byte{}
+	for _, file := range files {
+		name := strings.TrimSuffix(filepath.Base(file), ".pcap")
+		for _, frame := range readPcap(t, file) {
+			own := cache.MAC(frame[6:12])
+			all[name] = append(all[name], mend(bytes.ReplaceAll(frame, own[:], guestMAC[:])))
+		}
+	}
+	return all
+}
+
+// readPcap takes the frames out of a capture of little-endian microseconds on Ethernet (pcap-savefile(5)).
+func readPcap(t testing.TB, file string) (frames [][]byte) {
+	t.Helper()
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(b) < 24 || binary.LittleEndian.Uint32(b) != 0xa1b2c3d4 || binary.LittleEndian.Uint32(b[20:]) != 1 {
+		t.Fatalf("%s is no such capture", file)
+	}
+	for b = b[24:]; len(b) >= 16; {
+		n := int(binary.LittleEndian.Uint32(b[8:]))
+		if n < ethLen || n > len(b)-16 {
+			t.Fatalf("%s: a frame of %d octets", file, n)
+		}
+		frames = append(frames, b[16:16+n])
+		b = b[16+n:]
+	}
+	return frames
+}
+
+// What real clients begin with gets an answer.
+func TestCaptures(t *testing.T) {
+	r := newResponder(t, newRecord(), resolvConf)
+	for name, frames := range captures(t) {
+		first := 0
+		for i, frame := range frames {
+			var begins bool
+			switch ip := frame[ethLen:]; binary.BigEndian.Uint16(frame[12:]) {
+			case etherIPv4:
+				begins = ip[9] == protoUDP && len(ip) > ip4Len+udpLen+fixedLen4+2 && ip[23] == portServer4 && ip[ip4Len+udpLen+fixedLen4+2] == 1
+			case etherIPv6:
+				begins = ip[6] == protoUDP && binary.BigEndian.Uint16(ip[ip6Len+2:]) == portServer6 && ip[ip6Len+udpLen] == 1 ||
+					ip[6] == protoICMPv6 && ip[ip6Len] == icmpRouterSolicitation
+			}
+			if !begins {
+				continue
+			}
+			first++
+			if _, silent := ask(t, r, frame); silent {
+				t.Errorf("%s: frame %d gets no answer: %x", name, i, frame)
+			}
+		}
+		if first == 0 {
+			t.Errorf("%s: none of %d frames is a DISCOVER, a SOLICIT or a router solicitation", name, len(frames))
+		}
+	}
+}
