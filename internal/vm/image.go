@@ -16,7 +16,7 @@ import (
 //go:embed guest
 var scripts embed.FS
 
-// The drivers of the guest: virtio's are always loaded, others if a device has none.
+// The drivers of the guest: others are loaded if a device has none after virtio's.
 var (
 	virtioDrivers = []string{"virtio_pci", "virtio_net"}
 	otherDrivers  = []string{"e1000", "e1000e", "igb", "8139cp", "8139too", "vmxnet3", "pcnet32", "ne2k-pci"}

@@ -1,15 +1,21 @@
 #!/bin/sh
 # Brings what a guest needs: what ../stockkernel/install.sh brings (QEMU, a stock kernel, busybox),
-# libvirt and its schema checker as Debian packages, and, unpacked only, ISC's DHCP client:
+# libvirt and its schema checker as Debian packages, and, unpacked only, ISC's DHCP client and a
+# kernel that can configure its network by itself, which Debian's cannot (CONFIG_IP_PNP):
 #
 #   $GUESTWIRE_CACHE/dhclient/sbin/dhclient     the cache is /var/cache/guestwire by default
+#   $GUESTWIRE_CACHE/autoconf/vmlinuz
 #
-# Needs Debian 12 and root. When all is there it changes nothing and takes no time. It starts no
+# Needs Debian 12, Go and root. When all is there it changes nothing and takes no time. It starts no
 # service.
 set -eu
 
 cache=${GUESTWIRE_CACHE:-/var/cache/guestwire}
 packages="libvirt-daemon-system libvirt-daemon-driver-qemu libvirt-clients libxml2-utils"
+
+# A Linux 7.1 of x86's defaults, as gokrazy builds it: a Go module with the image in it.
+kernel=github.com/gokrazy/kernel.amd64@v0.0.0-20260705070735-de680abf072b
+kernel_sha256=276e5c6eefee7d955d3b6808d214b535561ce426789e3b4f53bd899474612525
 
 "$(dirname "$0")/../stockkernel/install.sh"
 
@@ -18,11 +24,16 @@ installed() {
 	test "$(dpkg-query -W -f '${db:Status-Status}\n' $packages 2>/dev/null | grep -cx installed)" -eq "$(echo "$packages" | wc -w)"
 }
 
+# is_kernel FILE says that the file is the kernel.
+is_kernel() {
+	echo "$kernel_sha256  $1" | sha256sum --check --status 2>/dev/null
+}
+
 # A second run waits for the first one.
 exec 9>"$cache/lock"
 flock 9
 
-if installed && test -x "$cache/dhclient/sbin/dhclient"; then
+if installed && test -x "$cache/dhclient/sbin/dhclient" && is_kernel "$cache/autoconf/vmlinuz"; then
 	exit 0
 fi
 
@@ -30,7 +41,7 @@ temp=$(mktemp -d)
 policy=/usr/sbin/policy-rc.d
 made_policy=
 clean() {
-	rm -rf "$temp" "$cache/dhclient.new"
+	rm -rf "$temp" "$cache/dhclient.new" "$cache/autoconf.new"
 	if test -n "$made_policy"; then
 		rm -f "$policy"
 	fi
@@ -46,6 +57,20 @@ quiet() {
 		exit 1
 	fi
 }
+
+if ! is_kernel "$cache/autoconf/vmlinuz"; then
+	# Where there is no go.sum to write to.
+	(cd "$temp" && go mod download -json "$kernel" >module) || { cat "$temp/module" >&2; exit 1; }
+	image=$(sed -n 's/^\t"Dir": "\(.*\)",$/\1/p' "$temp/module")/vmlinuz
+	is_kernel "$image" || { echo "$0: $image is not the kernel that was chosen" >&2; exit 1; }
+	rm -rf "$cache/autoconf" "$cache/autoconf.new"
+	# A libvirt or QEMU of another user reads it.
+	install -D -m 644 "$image" "$cache/autoconf.new/vmlinuz"
+	mv "$cache/autoconf.new" "$cache/autoconf"
+fi
+if installed && test -x "$cache/dhclient/sbin/dhclient"; then
+	exit 0
+fi
 
 export DEBIAN_FRONTEND=noninteractive
 quiet apt-get -q -o DPkg::Lock::Timeout=300 update

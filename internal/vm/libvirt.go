@@ -27,7 +27,7 @@ func BootLibvirt(ctx context.Context, cfg Config, interfaces ...string) (*Guest,
 		err = fmt.Errorf("guest %s: %w", g.name, err)
 		return nil, errors.Join(err, g.Destroy())
 	}
-	if err := g.ready(ctx); err != nil {
+	if err := g.ready(ctx, cfg); err != nil {
 		return nil, err
 	}
 	return g, nil
@@ -106,10 +106,6 @@ func (p *process) listens(ctx context.Context, socket string) error {
 
 // domain is the guest's definition.
 func (g *Guest) domain(cfg Config, interfaces []string) (string, error) {
-	kernel, err := kernelFile()
-	if err != nil {
-		return "", err
-	}
 	devices := &libvirtxml.DomainDeviceList{
 		Controllers: []libvirtxml.DomainController{{Type: "usb", Model: "none"}},
 		Serials: []libvirtxml.DomainSerial{{
@@ -125,15 +121,21 @@ func (g *Guest) domain(cfg Config, interfaces []string) (string, error) {
 		Memory: &libvirtxml.DomainMemory{Value: Memory, Unit: "MiB"},
 		VCPU:   &libvirtxml.DomainVCPU{Value: uint(cfg.cpus())},
 		OS: &libvirtxml.DomainOS{
-			Type:    &libvirtxml.DomainOSType{Arch: "x86_64", Machine: "q35", Type: "hvm"},
-			Kernel:  kernel,
-			Initrd:  g.initramfs(),
-			Cmdline: commandLine(cfg),
+			Type: &libvirtxml.DomainOSType{Arch: "x86_64", Machine: "q35", Type: "hvm"},
 		},
 		Features: &libvirtxml.DomainFeatureList{ACPI: &libvirtxml.DomainFeature{}},
 		OnReboot: "destroy",
 		OnCrash:  "destroy",
 		Devices:  devices,
+	}
+	if cfg.Boot == BootNetwork {
+		definition.OS.BIOS = &libvirtxml.DomainBIOS{UseSerial: "yes"}
+	} else {
+		kernel, err := kernelFile(cfg.Boot)
+		if err != nil {
+			return "", err
+		}
+		definition.OS.Kernel, definition.OS.Initrd, definition.OS.Cmdline = kernel, g.initramfs(), commandLine(cfg)
 	}
 	text, err := definition.Marshal()
 	if err != nil {

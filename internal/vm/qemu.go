@@ -25,7 +25,7 @@ type NIC struct {
 // BootQEMU boots a guest with virtio devices under QEMU alone, which is faster than libvirt. It
 // returns when the guest takes commands; there may be no lease yet.
 func BootQEMU(ctx context.Context, cfg Config, nics ...NIC) (*Guest, error) {
-	kernel, err := kernelFile()
+	kernel, err := kernelFile(cfg.Boot)
 	if err != nil {
 		return nil, err
 	}
@@ -37,11 +37,20 @@ func BootQEMU(ctx context.Context, cfg Config, nics ...NIC) (*Guest, error) {
 		"qemu-system-x86_64", "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",
 		"-machine", "q35", "-accel", "tcg,thread=multi", "-m", strconv.Itoa(Memory), "-smp", strconv.Itoa(cfg.cpus()),
 		"-chardev", "socket,id=console,path=" + filepath.Join(g.dir, "console"), "-serial", "chardev:console",
-		"-kernel", kernel, "-initrd", g.initramfs(), "-append", commandLine(cfg),
+	}
+	if cfg.Boot == BootNetwork {
+		args = append(args, "-machine", "graphics=off") // the firmware prints on the serial line
+	} else {
+		args = append(args, "-kernel", kernel, "-initrd", g.initramfs(), "-append", commandLine(cfg))
 	}
 	for i, nic := range nics {
 		netdev := fmt.Sprintf("tap,id=net%d,ifname=%s,script=no,downscript=no", i, nic.Tap)
-		device := fmt.Sprintf("virtio-net-pci,netdev=net%d,mac=%v,disable-legacy=on,romfile=", i, nic.MAC)
+		device := fmt.Sprintf("virtio-net-pci,netdev=net%d,mac=%v,disable-legacy=on", i, nic.MAC)
+		if cfg.Boot == BootNetwork {
+			device += fmt.Sprintf(",bootindex=%d", i+1)
+		} else {
+			device += ",romfile="
+		}
 		if nic.Queues > 1 {
 			netdev += fmt.Sprintf(",queues=%d", nic.Queues)
 			device += fmt.Sprintf(",mq=on,vectors=%d", 2*nic.Queues+2) // QEMU's documentation: two a pair, control, configuration
@@ -54,7 +63,7 @@ func BootQEMU(ctx context.Context, cfg Config, nics ...NIC) (*Guest, error) {
 	if err := g.start(cfg, nil, args...); err != nil {
 		return nil, errors.Join(err, g.Destroy())
 	}
-	if err := g.ready(ctx); err != nil {
+	if err := g.ready(ctx, cfg); err != nil {
 		return nil, err
 	}
 	return g, nil

@@ -1,6 +1,7 @@
-// Package vm boots real Linux guests on taps, for tests and the demo: a stock kernel and a small
-// userland of real DHCP clients, under an unprivileged libvirt or under QEMU alone, by emulation
-// (no KVM needed). install.sh brings what it needs.
+// Package vm boots real guests on taps, for tests and the demo: Linux with a small userland of real
+// DHCP clients, a Linux that is such a client itself, or the firmware's network boot, under an
+// unprivileged libvirt or under QEMU alone, by emulation (no KVM needed). install.sh brings what it
+// needs.
 package vm
 
 import (
@@ -25,6 +26,21 @@ const (
 	AnswerPort = 8000
 )
 
+// Boot is what a guest boots.
+type Boot int
+
+const (
+	// BootClients is Debian's kernel, and DHCP clients of the userland on every NIC.
+	BootClients Boot = iota
+	// BootAutoconf is a kernel that configures eth0 by itself, before there is a process: by
+	// DHCPv4 (ip=dhcp) and by router advertisements. Its host name is what DHCP says. Lease4
+	// and Lease6 wait in vain.
+	BootAutoconf
+	// BootNetwork is what the ROM of the first NIC gets over the network. The machine runs when
+	// it is returned; Console shows what the firmware prints, Run has nobody to talk to.
+	BootNetwork
+)
+
 // Config is what a guest is, whoever boots it.
 type Config struct {
 	// NetNS is the network namespace in which the taps are. It may be closed after the boot.
@@ -34,6 +50,8 @@ type Config struct {
 	UID, GID int
 	// Name is the guest's host name and the domain's name; empty: guest.
 	Name string
+	// Boot is what it boots.
+	Boot Boot
 	// CPUs is the number of virtual CPUs; 0: one.
 	CPUs int
 }
@@ -91,12 +109,12 @@ func Missing() error {
 			missing = append(missing, err)
 		}
 	}
-	for _, file := range []string{"kernel/lib/modules", "busybox/bin/busybox", "dhclient/sbin/dhclient"} {
+	for _, file := range []string{"kernel/lib/modules", autoconfKernel, "busybox/bin/busybox", "dhclient/sbin/dhclient"} {
 		if _, err := os.Stat(filepath.Join(cacheDir(), file)); err != nil {
 			missing = append(missing, err)
 		}
 	}
-	if _, err := kernelFile(); err != nil {
+	if _, err := kernelFile(BootClients); err != nil {
 		missing = append(missing, err)
 	}
 	if _, err := os.Stat(tunDevice); err != nil {
@@ -117,9 +135,15 @@ func cacheDir() string {
 	return "/var/cache/guestwire"
 }
 
-// kernelFile is the kernel, uncompressed, which halves the time of a boot. There is one, as
-// install.sh unpacks one package.
-func kernelFile() (string, error) {
+// autoconfKernel is in the cache.
+const autoconfKernel = "autoconf/vmlinuz"
+
+// kernelFile is the kernel. Debian's is uncompressed, which halves the time of a boot. There is
+// one, as install.sh unpacks one package.
+func kernelFile(boot Boot) (string, error) {
+	if boot == BootAutoconf {
+		return filepath.Join(cacheDir(), autoconfKernel), nil
+	}
 	pattern := filepath.Join(cacheDir(), "kernel/boot/vmlinux-*")
 	files, err := filepath.Glob(pattern)
 	if err != nil {
@@ -134,7 +158,11 @@ func kernelFile() (string, error) {
 
 // commandLine is the kernel's.
 func commandLine(cfg Config) string {
-	return "console=ttyS0 quiet panic=-1 tsc=reliable no_timer_check 8250.nr_uarts=1 net.ifnames=0 guestwire.name=" + cfg.name()
+	line := "console=ttyS0 quiet panic=-1 tsc=reliable no_timer_check 8250.nr_uarts=1 net.ifnames=0 "
+	if cfg.Boot == BootAutoconf {
+		return line + "ip=:::::eth0:dhcp"
+	}
+	return line + "guestwire.name=" + cfg.name()
 }
 
 // newGuest makes the directory of a guest, which its VMM's user owns, with initramfs and console.
@@ -160,10 +188,12 @@ func (g *Guest) fill(cfg Config) error {
 	if err := os.Chown(g.dir, cfg.UID, cfg.GID); err != nil {
 		return err
 	}
-	if err := writeImage(g.initramfs(), cacheDir()); err != nil {
-		return err
-	}
 	var err error
+	if cfg.Boot != BootNetwork {
+		if err = writeImage(g.initramfs(), cacheDir()); err != nil {
+			return err
+		}
+	}
 	g.console, err = listenConsole(filepath.Join(g.dir, "console"), cfg.UID, cfg.GID)
 	return err
 }
@@ -171,7 +201,10 @@ func (g *Guest) fill(cfg Config) error {
 func (g *Guest) initramfs() string { return filepath.Join(g.dir, "initramfs") }
 
 // ready waits until the guest takes commands. If it does not come to that, the guest is gone.
-func (g *Guest) ready(ctx context.Context) error {
+func (g *Guest) ready(ctx context.Context, cfg Config) error {
+	if cfg.Boot == BootNetwork {
+		return nil
+	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	go func() {
