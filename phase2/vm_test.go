@@ -18,9 +18,9 @@ import (
 	"github.com/guestwire/guestwire/phase2"
 )
 
-// TestLibvirt gives a pod's network to a Linux guest under an unprivileged libvirt, with the launcher
-// serving it, and judges by who answers.
-func TestLibvirt(t *testing.T) {
+// bootable skips the test where no guest can be booted, and gives the user of one.
+func bootable(t *testing.T) (uid, gid int) {
+	t.Helper()
 	if testing.Short() {
 		t.Skip("it boots a guest by emulation: not with -short")
 	}
@@ -32,6 +32,13 @@ func TestLibvirt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return uid, gid
+}
+
+// TestLibvirt gives a pod's network to a Linux guest under an unprivileged libvirt, with the launcher
+// serving it, and judges by who answers.
+func TestLibvirt(t *testing.T) {
+	uid, gid := bootable(t)
 	for _, b := range []infra.Binding{infra.Bridge{}, infra.Masquerade{}} {
 		t.Run(b.Kind(), func(t *testing.T) {
 			n := nstest.NewNetwork(t)

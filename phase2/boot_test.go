@@ -1,0 +1,337 @@
+package phase2_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"reflect"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/netns"
+	"github.com/guestwire/guestwire/internal/nstest"
+	"github.com/guestwire/guestwire/internal/vm"
+	"github.com/guestwire/guestwire/phase1"
+	"github.com/guestwire/guestwire/phase2"
+)
+
+// bootConfig is what both clients are told.
+func bootConfig(n nstest.Network, b infra.Binding, uid, gid int) phase1.Config {
+	return phase1.Config{
+		NetNS: n.Pod.File, NIC: "eth0", Binding: b, State: n.State,
+		Owner: infra.Owner{UID: uint32(uid), GID: uint32(gid)},
+		DNS:   &cache.DNS{Servers: []netip.Addr{nstest.Beyond4, nstest.Beyond6}, Search: []string{"example.org", "example.net"}},
+		Options: cache.Options{
+			Hostname: "guest1", NTP: []netip.Addr{nstest.Beyond4}, TFTPServer: nstest.Beyond4.String(), BootFile: "boot.ipxe",
+		},
+		Device: cache.Device{BootOrder: 1},
+	}
+}
+
+// setUp wires the pod and opens the one record.
+func setUp(ctx context.Context, t *testing.T, c phase1.Config) (*phase2.VM, cache.Record) {
+	t.Helper()
+	if err := phase1.Setup(ctx, c); err != nil {
+		t.Fatal(err)
+	}
+	network, err := phase2.Open(c.State)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return network, network.Records()[0]
+}
+
+// stop ends a launcher, whose log has to tell of the leases.
+func stop(t *testing.T, launcher *nstest.Process, leased ...netip.Addr) {
+	t.Helper()
+	launcher.Stop(t)
+	for _, a := range leased {
+		if !strings.Contains(launcher.Output.String(), "address="+a.String()+"\n") {
+			t.Errorf("the launcher's log, without a lease of %v:\n%s", a, launcher.Output.String())
+		}
+	}
+}
+
+// TestAutoconf has the guest's kernel ask before it has a process: DHCPv4 by ip=dhcp on its command
+// line, and a router by advertisements. It neither renews a lease nor speaks DHCPv6, so a further
+// boot meets a further launcher, and the IPv6 address comes by hand.
+//
+// A mask of /32 is not for this client: it takes 255.255.255.255 for no mask and guesses one by the
+// address's class, and it knows no classless routes; a gateway outside of that network is refused.
+func TestAutoconf(t *testing.T) {
+	uid, gid := bootable(t)
+	for b, boots := range map[infra.Binding]int{infra.Bridge{}: 2, infra.Masquerade{}: 1} {
+		t.Run(b.Kind(), func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+			defer cancel()
+			n := nstest.NewNetwork(t)
+			_, r := setUp(ctx, t, bootConfig(n, b, uid, gid))
+			for range boots {
+				launcher := n.Serve(t, uid)
+				g, err := vm.BootQEMU(ctx, vm.Config{NetNS: n.Pod.File, UID: uid, GID: gid, Boot: vm.BootAutoconf}, vm.NIC{Tap: r.Tap, MAC: r.MAC})
+				if err != nil {
+					launcher.Stop(t)
+					t.Fatalf("%v\n%s", err, launcher.Output.String())
+				}
+				autoconfigured(ctx, t, g, n, r)
+				if err := g.Destroy(); err != nil {
+					t.Error(err)
+				}
+				stop(t, launcher, r.IPv4.Address.Addr())
+			}
+		})
+	}
+}
+
+// autoconfigured judges a guest that vm.BootAutoconf has booted.
+func autoconfigured(ctx context.Context, t *testing.T, g *vm.Guest, n nstest.Network, r cache.Record) {
+	t.Helper()
+	// Advertisements may come later; what one says is there at once.
+	if out, err := g.Until(ctx, "ip -6 route | grep ^default"); err != nil || !strings.Contains(out, fmt.Sprintf("via %v dev eth0 proto ra ", r.IPv6.Router.Address)) {
+		t.Errorf("IPv6 default route %q, %v; want one via %v", out, err, r.IPv6.Router.Address)
+	}
+	for command, want := range map[string]string{
+		"ip -4 addr show dev eth0":           fmt.Sprintf("inet %v ", r.IPv4.Address),
+		"ip -4 route":                        fmt.Sprintf("default via %v dev eth0", r.IPv4.Gateway),
+		"ip link show dev eth0":              " mtu 1450 ",
+		"cat /proc/net/pnp":                  "\ndomain example.org\nnameserver 198.51.100.9\nbootserver 198.51.100.9\n",
+		"cat /proc/net/ipconfig/ntp_servers": "198.51.100.9\n",
+		"ip -6 route show proto kernel":      fmt.Sprintf("%v dev eth0 ", r.IPv6.OnLink[0]),
+		fmt.Sprintf("ip -6 addr add %v/128 dev eth0 nodad", r.IPv6.Address): "",
+	} {
+		if out, err := g.Run(ctx, command); err != nil || !strings.Contains(out, want) {
+			t.Errorf("%s: %q, %v; want %q", command, out, err, want)
+		}
+	}
+	for _, to := range []netip.Addr{nstest.Gateway4, nstest.Gateway6, nstest.Beyond4, nstest.Beyond6} {
+		if err := g.Ping(ctx, to); err != nil {
+			t.Errorf("guest to %v: %v", to, err)
+		}
+	}
+	for _, to := range []netip.Addr{nstest.Pod4, nstest.Pod6} {
+		answer, err := ask(n.World, netip.AddrPortFrom(to, vm.AnswerPort))
+		if err != nil || answer.Guest != "guest1" || answer.Peer.Addr() != nstest.Gateway(to) {
+			t.Errorf("world to %v: %+v, %v; want guest1 to answer and to see %v", to, answer, err, nstest.Gateway(to))
+		}
+	}
+}
+
+// TestIPXE boots from the network, as the <interface> element says: the iPXE of QEMU's ROM asks by
+// DHCPv4, DHCPv6 and router solicitation, fetches its boot file by TFTP or HTTP, and tells what it
+// has learned. Then it asks and boots again, which another launcher answers; it never renews.
+//
+// A mask of /32 is not for this client either: all that it sends goes to the Ethernet broadcast
+// address then, and nobody answers TCP there.
+func TestIPXE(t *testing.T) {
+	uid, gid := bootable(t)
+	for b, bootFile := range map[infra.Binding]string{
+		infra.Bridge{}:     "boot.ipxe",
+		infra.Masquerade{}: "http://" + nstest.Beyond4.String() + "/boot.ipxe",
+	} {
+		t.Run(b.Kind(), func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+			defer cancel()
+			n := nstest.NewNetwork(t)
+			server := newBootServer(t, n.World)
+			c := bootConfig(n, b, uid, gid)
+			c.Options.BootFile = bootFile
+			network, r := setUp(ctx, t, c)
+			elements, err := network.Interfaces()
+			if err != nil {
+				t.Fatal(err)
+			}
+			xml, err := elements[0].Marshal()
+			if err != nil {
+				t.Fatal(err)
+			}
+			launcher := n.Serve(t, uid)
+			g, err := vm.BootLibvirt(ctx, vm.Config{NetNS: n.Pod.File, UID: uid, GID: gid, Boot: vm.BootNetwork}, xml)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() {
+				if t.Failed() {
+					launcher.Stop(t)
+					t.Logf("console: %q\n%s", g.Console(), launcher.Output.String())
+				}
+				if err := g.Destroy(); err != nil {
+					t.Error(err)
+				}
+			}()
+
+			want := map[string]visit{
+				"/boot.ipxe": {"/boot.ipxe", nstest.Pod4, url.Values{}},
+				"/ipv4": {"/ipv4", nstest.Pod4, url.Values{
+					"ip": {r.IPv4.Address.Addr().String()}, "netmask": {"255.255.255.0"}, "gateway": {r.IPv4.Gateway.String()},
+					"dns": {nstest.Beyond4.String()}, "domain": {"example.org"}, "hostname": {"guest1"}, "mtu": {"1450"},
+					"server": {nstest.Beyond4.String()}, "file": {bootFile},
+				}},
+				"/ipv6": {"/ipv6", nstest.Pod6, url.Values{
+					"ip": {r.IPv6.Address.String()}, "gateway": {r.IPv6.Router.Address.String()}, "dns": {nstest.Beyond6.String()},
+				}},
+			}
+			boots := func() {
+				t.Helper()
+				visits, err := server.boot(ctx)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if !reflect.DeepEqual(visits, want) {
+					t.Errorf("iPXE's visits:\n%v, want\n%v", visits, want)
+				}
+				stop(t, launcher, r.IPv4.Address.Addr(), r.IPv6.Address)
+			}
+			boots()
+			launcher = n.Serve(t, uid)
+			server.next <- "autoboot net0"
+			boots()
+		})
+	}
+}
+
+// learned6 is where iPXE tells what it has learned by IPv6. It is no global address, as iPXE of this
+// age reaches none from a unique local one.
+var learned6 = netip.MustParseAddr("fd00:9::9")
+
+// bootScript is what iPXE boots. It asks for what comes next at last.
+var bootScript = fmt.Sprintf(`#!ipxe
+imgfetch http://[%v]/ipv6?ip=${net0/ip6}&gateway=${net0/gateway6}&dns=${net0/dns6}
+chain http://%v/ipv4?ip=${net0/ip}&netmask=${net0/netmask}&gateway=${net0/gateway}&dns=${net0/dns}&domain=${net0/domain}&hostname=${hostname}&mtu=${net0/mtu}&server=${next-server}&file=${filename}
+`, learned6, nstest.Beyond4)
+
+// bootServer serves bootScript by TFTP and HTTP, and hears what iPXE has learned.
+type bootServer struct {
+	ctx    context.Context // of the test
+	world  *nstest.Namespace
+	visits chan visit
+	next   chan string // commands for iPXE
+}
+
+// visit is a request.
+type visit struct {
+	Path    string
+	From    netip.Addr
+	Learned url.Values
+}
+
+// newBootServer serves in the namespace until the test ends.
+func newBootServer(t *testing.T, world *nstest.Namespace) *bootServer {
+	t.Helper()
+	world.IP("addr add " + learned6.String() + "/128 dev lo")
+	s := &bootServer{ctx: t.Context(), world: world, visits: make(chan visit), next: make(chan string)}
+	var tftp *net.UDPConn
+	var web [2]net.Listener
+	err := netns.Do(world.File, func() error {
+		var errs [3]error
+		tftp, errs[0] = net.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.AddrPortFrom(nstest.Beyond4, 69)))
+		for i, a := range []netip.Addr{nstest.Beyond4, learned6} {
+			web[i], errs[i+1] = net.Listen("tcp", netip.AddrPortFrom(a, 80).String())
+		}
+		return errors.Join(errs[:]...)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{Handler: s}
+	var serving sync.WaitGroup
+	for _, l := range web {
+		serving.Go(func() { server.Serve(l) })
+	}
+	serving.Go(func() {
+		if err := s.serveTFTP(tftp); !errors.Is(err, net.ErrClosed) {
+			t.Errorf("TFTP server: %v", err)
+		}
+	})
+	t.Cleanup(func() {
+		tftp.Close()
+		server.Close()
+		serving.Wait()
+	})
+	return s
+}
+
+// report hands a visit to the test.
+func (s *bootServer) report(v visit) {
+	select {
+	case s.visits <- v:
+	case <-s.ctx.Done():
+	}
+}
+
+// ServeHTTP answers what bootScript asks for.
+func (s *bootServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.report(visit{r.URL.Path, netip.MustParseAddrPort(r.RemoteAddr).Addr(), r.URL.Query()})
+	switch r.URL.Path {
+	case "/boot.ipxe":
+		io.WriteString(w, bootScript)
+	case "/ipv4":
+		select {
+		case command := <-s.next:
+			fmt.Fprintf(w, "#!ipxe\n%s\n", command)
+		case <-s.ctx.Done():
+		}
+	}
+}
+
+// serveTFTP answers each read request by bootScript in one block, from a port of its own (RFC 1350).
+// What is lost the client asks for again.
+func (s *bootServer) serveTFTP(l *net.UDPConn) error {
+	for {
+		request := make([]byte, 512)
+		n, from, err := l.ReadFromUDPAddrPort(request)
+		if err != nil {
+			return err
+		}
+		file, isRead := bytes.CutPrefix(request[:n], []byte{0, 1})
+		if !isRead {
+			return fmt.Errorf("request %q, want one to read", request[:n])
+		}
+		file, _, _ = bytes.Cut(file, []byte{0})
+		s.report(visit{"/" + string(file), from.Addr(), url.Values{}})
+		err = netns.Do(s.world.File, func() error {
+			c, err := net.DialUDP("udp4", &net.UDPAddr{IP: nstest.Beyond4.AsSlice()}, net.UDPAddrFromAddrPort(from))
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			_, err = c.Write(append([]byte{0, 3, 0, 1}, bootScript...))
+			if err != nil {
+				return err
+			}
+			if err := c.SetReadDeadline(time.Now().Add(time.Second)); err != nil {
+				return err
+			}
+			_, _ = c.Read(request) // the acknowledgement
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// boot waits until iPXE asks what to do next, and gives its last visits.
+func (s *bootServer) boot(ctx context.Context) (map[string]visit, error) {
+	visits := map[string]visit{}
+	for {
+		select {
+		case v := <-s.visits:
+			visits[v.Path] = v
+			if v.Path == "/ipv4" {
+				return visits, nil
+			}
+		case <-ctx.Done():
+			return visits, fmt.Errorf("iPXE's boot: %w, visits so far: %v", ctx.Err(), visits)
+		}
+	}
+}
