@@ -391,7 +391,7 @@ var cases = []struct {
 		DNS: &cache.DNS{Servers: []netip.Addr{ip("10.96.0.10")}, Search: []string{"default.svc.cluster.local"}},
 		Options: cache.Options{
 			Hostname: "vm1", LeaseSeconds: 3600, NTP: []netip.Addr{ip("10.96.0.11")}, TFTPServer: "10.96.0.12",
-			BootFile: "pxelinux.0", BootFileURL: "http://boot/ipxe", Private: map[uint8]string{224: "a", 225: "b"},
+			BootFile: "pxelinux.0", BootFileURL: "http://boot/ipxe", DHCPv4: map[uint8]cache.Data{224: "a", 225: "b"},
 		},
 		Device: cache.Device{
 			Model: "virtio", Driver: "vhost", BootOrder: 1, ROM: "off", PCIAddress: "0000:01:00.0",
