@@ -1,7 +1,43 @@
 package phase2
 
-// For tests.
-var (
-	ParseResolvConf  = parseResolvConf
-	FollowResolvConf = followResolvConf
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+
+	"github.com/guestwire/guestwire/cache"
 )
+
+// ParseResolvConf is for tests.
+var ParseResolvConf = parseResolvConf
+
+// FollowResolvConf follows a file alone, as Serve does beside the records.
+func FollowResolvConf(ctx context.Context, path string, last cache.DNS, changed func(cache.DNS)) error {
+	f := resolvConf{path: path, last: last}
+	watcher, err := fsnotify.NewWatcher()
+	if err != nil {
+		return err
+	}
+	defer watcher.Close()
+	for settled := time.After(0); ; {
+		select {
+		case <-ctx.Done():
+			return nil
+		case err := <-watcher.Errors:
+			return err
+		case event := <-watcher.Events:
+			if f.concerns(event.Name) {
+				settled = time.After(settle)
+			}
+		case <-settled:
+			if err := f.watch(watcher); err != nil {
+				return err
+			}
+			if f.reread(slog.New(slog.DiscardHandler)) {
+				changed(f.last)
+			}
+		}
+	}
+}

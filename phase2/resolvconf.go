@@ -1,7 +1,6 @@
 package phase2
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -12,7 +11,6 @@ import (
 	"path/filepath"
 	"reflect"
 	"strings"
-	"time"
 
 	"github.com/fsnotify/fsnotify"
 
@@ -22,9 +20,6 @@ import (
 const (
 	defaultResolvConf = "/etc/resolv.conf"
 	maxResolvConf     = 1 << 20
-
-	// Who writes a file in place does it in several steps.
-	settleResolvConf = 100 * time.Millisecond
 )
 
 // parseResolvConf takes name servers and search domains out of a resolv.conf (resolv.conf(5)). The
@@ -63,73 +58,70 @@ func readResolvConf(path string) (cache.DNS, error) {
 	return parseResolvConf(text), nil
 }
 
-// followResolvConf calls changed whenever the file says something else than last, until ctx is done. A
-// file that is gone, or cannot be read, changes nothing.
-func followResolvConf(ctx context.Context, path string, last cache.DNS, log *slog.Logger, changed func(cache.DNS)) error {
-	watcher, err := fsnotify.NewWatcher()
+// resolvConf is a file that is followed.
+type resolvConf struct {
+	path string
+	must bool      // it has to be there
+	last cache.DNS // what it said
+}
+
+// needsResolvConf says that the record has a responder, but no DNS configuration of its own.
+func needsResolvConf(r cache.Record) bool { return r.DNS == nil && r.Port != "" }
+
+// begin reads the file.
+func (f *resolvConf) begin() error {
+	dns, err := readResolvConf(f.path)
+	if errors.Is(err, fs.ErrNotExist) && !f.must {
+		return nil
+	}
+	f.last = dns
+	return err
+}
+
+// reread says that the file says something else than before. One that is gone, or that cannot be read,
+// changes nothing.
+func (f *resolvConf) reread(log *slog.Logger) bool {
+	dns, err := readResolvConf(f.path)
 	if err != nil {
-		return fmt.Errorf("watch %s: %w", path, err)
-	}
-	defer watcher.Close()
-	settled := time.NewTimer(0) // once at the start: it may have changed since last was read
-	defer settled.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case err := <-watcher.Errors:
-			log.Warn("watch the DNS configuration", "path", path, "error", err)
-			settled.Reset(settleResolvConf)
-		case event := <-watcher.Events:
-			if watched(path, event.Name) {
-				settled.Reset(settleResolvConf)
-			}
-		case <-settled.C:
-			if err := watch(watcher, path); err != nil {
-				return err
-			}
-			dns, err := readResolvConf(path)
-			if err != nil {
-				if !errors.Is(err, fs.ErrNotExist) {
-					log.Warn("the DNS configuration stays what it was", "error", err)
-				}
-				continue
-			}
-			if !reflect.DeepEqual(dns, last) {
-				last = dns
-				changed(dns)
-			}
+		if !errors.Is(err, fs.ErrNotExist) {
+			log.Warn("the DNS configuration stays what it was", "error", err)
 		}
+		return false
 	}
+	if reflect.DeepEqual(dns, f.last) {
+		return false
+	}
+	f.last = dns
+	return true
 }
 
 // watch looks at the directory of the file, where another one can take its name; if it is a symbolic
 // link, at that of its target; and at the file itself, as a bind mount changes in neither.
-func watch(watcher *fsnotify.Watcher, path string) error {
-	if err := watcher.Add(filepath.Dir(path)); err != nil {
-		return fmt.Errorf("watch %s: %w", filepath.Dir(path), err)
+func (f *resolvConf) watch(watcher *fsnotify.Watcher) error {
+	if err := watcher.Add(filepath.Dir(f.path)); err != nil {
+		return fmt.Errorf("watch %s: %w", filepath.Dir(f.path), err)
 	}
-	target, err := filepath.EvalSymlinks(path)
+	target, err := filepath.EvalSymlinks(f.path)
 	if err != nil {
 		return nil // gone, and the directory tells when it is back
 	}
-	if filepath.Dir(target) != filepath.Dir(path) {
+	if filepath.Dir(target) != filepath.Dir(f.path) {
 		if err := watcher.Add(filepath.Dir(target)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("watch %s: %w", filepath.Dir(target), err)
 		}
 	}
 	// The watch of a file that was replaced goes on with the old one.
-	if err := watcher.Remove(path); err != nil && !errors.Is(err, fsnotify.ErrNonExistentWatch) {
-		return fmt.Errorf("watch %s: %w", path, err)
+	if err := watcher.Remove(f.path); err != nil && !errors.Is(err, fsnotify.ErrNonExistentWatch) {
+		return fmt.Errorf("watch %s: %w", f.path, err)
 	}
-	if err := watcher.Add(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("watch %s: %w", path, err)
+	if err := watcher.Add(f.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("watch %s: %w", f.path, err)
 	}
 	return nil
 }
 
-// watched says that an event for name is one of the file's, under its own name or its target's.
-func watched(path, name string) bool {
-	target, err := filepath.EvalSymlinks(path)
-	return name == path || err != nil || name == target
+// concerns says that an event for name is one of the file's, under its own name or its target's.
+func (f *resolvConf) concerns(name string) bool {
+	target, err := filepath.EvalSymlinks(f.path)
+	return name == f.path || err != nil || name == target
 }

@@ -96,7 +96,7 @@ func TestFollowResolvConf(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() {
-		done <- phase2.FollowResolvConf(ctx, path, cache.DNS{Servers: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}, slog.New(slog.DiscardHandler), func(dns cache.DNS) { changes <- dns })
+		done <- phase2.FollowResolvConf(ctx, path, cache.DNS{Servers: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}, func(dns cache.DNS) { changes <- dns })
 	}()
 	defer func() {
 		cancel()
@@ -167,7 +167,7 @@ func TestFollowBindMount(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() {
-		done <- phase2.FollowResolvConf(ctx, path, cache.DNS{}, slog.New(slog.DiscardHandler), func(dns cache.DNS) { changes <- dns })
+		done <- phase2.FollowResolvConf(ctx, path, cache.DNS{}, func(dns cache.DNS) { changes <- dns })
 	}()
 	for _, want := range []string{"192.0.2.1", "192.0.2.2", "192.0.2.3"} {
 		if err := os.WriteFile(source, []byte("nameserver "+want+"\n"), 0o644); err != nil {

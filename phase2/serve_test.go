@@ -1,0 +1,197 @@
+package phase2_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/dhcp"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/guest"
+	"github.com/guestwire/guestwire/internal/netns"
+	"github.com/guestwire/guestwire/internal/nstest"
+	"github.com/guestwire/guestwire/internal/tap"
+	"github.com/guestwire/guestwire/phase1"
+	"github.com/guestwire/guestwire/phase2"
+)
+
+// background serves in the pod until the test ends, and returns the log.
+func background(t *testing.T, n nstest.Network, vm *phase2.VM) *syncBuffer {
+	t.Helper()
+	log := &syncBuffer{}
+	vm.Log = slog.New(slog.NewTextHandler(log, nil))
+	ctx, stop := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() { served <- netns.Do(n.Pod.File, func() error { return vm.Serve(ctx) }) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	})
+	return log
+}
+
+// attach is a guest on the tap of an interface.
+func attach(t *testing.T, n nstest.Network, r cache.Record) *guest.Guest {
+	t.Helper()
+	var port *os.File
+	err := netns.Do(n.Pod.File, func() (err error) {
+		port, err = tap.Open(r.Tap)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, err := guest.Start(guest.Config{Port: port, MAC: r.MAC, Name: "guest"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+// lease asks until there is an answer.
+func lease(t *testing.T, n nstest.Network, r cache.Record) *guest.Lease4 {
+	t.Helper()
+	g := attach(t, n, r)
+	defer g.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	got, err := g.DHCPv4(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got
+}
+
+func logged(t *testing.T, log *syncBuffer, text string) {
+	t.Helper()
+	nstest.Eventually(t, func() error {
+		if !strings.Contains(log.String(), text) {
+			return fmt.Errorf("the log lacks %q:\n%s", text, log)
+		}
+		return nil
+	})
+}
+
+// TestServeRecords plugs a second NIC while the first one is served, changes what the guest is told,
+// deletes the responder's port under it, and unplugs.
+func TestServeRecords(t *testing.T) {
+	n := nstest.NewNetwork(t)
+	n.World.IP("link add pod2 type veth peer name net1 netns " + n.Pod.Name)
+	n.World.IP("link set pod2 up")
+	n.Pod.IP("link set net1 up")
+	n.Pod.IP("addr add 10.7.0.2/24 dev net1")
+	dns := &cache.DNS{Servers: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}
+	config := func(nic string) phase1.Config {
+		return phase1.Config{NetNS: n.Pod.File, NIC: nic, Binding: infra.Bridge{}, State: n.State, DNS: dns}
+	}
+	setup := func(c phase1.Config) {
+		t.Helper()
+		if err := phase1.Setup(t.Context(), c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	setup(config("eth0"))
+	vm, err := phase2.Open(n.State)
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := background(t, n, vm)
+	logged(t, log, "serving")
+	record := func(nic string) cache.Record {
+		t.Helper()
+		root, err := os.OpenRoot(n.State)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer root.Close()
+		r, err := cache.Read(root, nic)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	if got := lease(t, n, record("eth0")); got.Address.Addr() != nstest.Pod4 {
+		t.Errorf("lease %v", got.Address)
+	}
+
+	// Plugged.
+	setup(config("net1"))
+	logged(t, log, "port=net1-dhcp")
+	if got := lease(t, n, record("net1")); got.Address.String() != "10.7.0.2/24" {
+		t.Errorf("lease of the second NIC %v", got.Address)
+	}
+	if got := vm.Records(); len(got) != 2 || vm.Counters()["net1"].Events[dhcp.Leased4] != 1 {
+		t.Errorf("%d records, counters %v", len(got), vm.Counters())
+	}
+
+	// Changed.
+	changed := record("net1")
+	changed.DNS = &cache.DNS{Servers: []netip.Addr{netip.MustParseAddr("192.0.2.2")}}
+	write(t, n.State, changed)
+	logged(t, log, "the record has changed")
+	if got := lease(t, n, changed); fmt.Sprint(got.DNS) != "[192.0.2.2]" {
+		t.Errorf("DNS after the change %v", got.DNS)
+	}
+
+	// Damaged: as before.
+	file := filepath.Join(n.State, "net1.json")
+	if err := os.WriteFile(file, []byte("{"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	logged(t, log, "the records are served as they were")
+	if got := lease(t, n, changed); fmt.Sprint(got.DNS) != "[192.0.2.2]" {
+		t.Errorf("DNS with a damaged record %v", got.DNS)
+	}
+	write(t, n.State, changed)
+
+	// The port is deleted, and Setup mends it.
+	n.Pod.IP("link del eth0-dhcp")
+	logged(t, log, "the port is gone")
+	setup(config("eth0"))
+	if got := lease(t, n, record("eth0")); got.Address.Addr() != nstest.Pod4 {
+		t.Errorf("lease after the repair %v", got.Address)
+	}
+
+	// Down and up again.
+	n.Pod.IP("link set eth0-dhcp down")
+	time.Sleep(300 * time.Millisecond)
+	n.Pod.IP("link set eth0-dhcp up")
+	if got := lease(t, n, record("eth0")); got.Address.Addr() != nstest.Pod4 {
+		t.Errorf("lease after the port was down %v", got.Address)
+	}
+
+	// Unplugged.
+	c := config("net1")
+	c.DNS = nil
+	if err := phase1.Teardown(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	nstest.Eventually(t, func() error {
+		if got := vm.Records(); len(got) != 1 {
+			return fmt.Errorf("%d records", len(got))
+		}
+		return nil
+	})
+	if err := os.Remove(filepath.Join(n.State, "eth0.json")); err != nil {
+		t.Fatal(err)
+	}
+	nstest.Eventually(t, func() error {
+		if strings.Count(log.String(), "the record is gone") != 2 {
+			return errors.New(log.String())
+		}
+		return nil
+	})
+	if !strings.Contains(log.String(), "router advertisement withdrawn") {
+		t.Errorf("the router is not withdrawn from the guest:\n%s", log)
+	}
+}
