@@ -229,10 +229,28 @@ func Answer(c net.Conn) (string, error) {
 	return strings.TrimSpace(line), err
 }
 
+// Output is what a process has printed so far.
+type Output struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (o *Output) Write(b []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.Write(b)
+}
+
+func (o *Output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.String()
+}
+
 // Process is a program that runs until the test ends, or the tests' process.
 type Process struct {
 	*exec.Cmd
-	Output bytes.Buffer
+	Output Output
 
 	ended chan struct{}
 	err   error // once it has ended
