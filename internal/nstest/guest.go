@@ -1,0 +1,151 @@
+package nstest
+
+import (
+	"encoding/binary"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/netns"
+	"github.com/guestwire/guestwire/internal/tap"
+)
+
+// Capture names a directory: what guests ask is written there, a pcap file a subtest.
+var Capture = os.Getenv("GUESTWIRE_CAPTURE")
+
+// Guest is a namespace in the guest's place: its eth0, which is down, is the other end of the
+// record's tap. For programs there that is what a virtio device of QEMU is: the kernel leaves
+// checksums and segments to the device, and each frame's header says what is to be done.
+func (n Network) Guest(t testing.TB, r cache.Record) *Namespace {
+	t.Helper()
+	guest := New(t, "guest")
+	guest.IP("tuntap add eth0 mode tap vnet_hdr")
+	guest.IP("link set eth0 address " + r.MAC.String())
+	inside, outside := guest.attach(t, "eth0"), n.Pod.attach(t, r.Tap)
+	sent := capture(t)
+	var forwarding sync.WaitGroup
+	forwarding.Go(func() { forward(t, outside, inside, sent) })
+	forwarding.Go(func() { forward(t, inside, outside, nil) })
+	t.Cleanup(func() {
+		inside.Close()
+		outside.Close()
+		forwarding.Wait()
+		if sent != nil {
+			sent.Close()
+		}
+	})
+	return guest
+}
+
+// attach opens a tap with vnet_hdr, as QEMU does.
+func (n *Namespace) attach(t testing.TB, name string) *os.File {
+	t.Helper()
+	fd := -1
+	// A tap is looked for in the namespace in which the device was opened.
+	err := netns.Do(n.File, func() (err error) {
+		if fd, err = unix.Open(tap.Device, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0); err != nil {
+			return err
+		}
+		ifr, err := unix.NewIfreq(name)
+		if err != nil {
+			return err
+		}
+		ifr.SetUint16(unix.IFF_TAP | unix.IFF_NO_PI | unix.IFF_VNET_HDR)
+		return unix.IoctlIfreq(fd, unix.TUNSETIFF, ifr)
+	})
+	// Without offloads the kernel completes the checksums, as a capture should have them.
+	if err == nil && Capture == "" {
+		err = unix.IoctlSetInt(fd, unix.TUNSETOFFLOAD, unix.TUN_F_CSUM|unix.TUN_F_TSO4|unix.TUN_F_TSO6)
+	}
+	if err != nil {
+		unix.Close(fd)
+		t.Fatalf("attach to tap %s: %v", name, err)
+	}
+	return os.NewFile(uintptr(fd), name)
+}
+
+const (
+	vnetHeader = 10      // struct virtio_net_hdr, linux/virtio_net.h
+	maxFrame   = 1 << 17 // with segments that are still to be cut
+)
+
+// forward copies frames with their headers until one of the taps is closed. A frame for a link that
+// is down is lost, as on a wire.
+func forward(t testing.TB, to, from, sent *os.File) {
+	frame := make([]byte, maxFrame)
+	for {
+		size, err := from.Read(frame)
+		if err == nil {
+			if sent != nil {
+				save(t, sent, frame[vnetHeader:size])
+			}
+			_, err = to.Write(frame[:size])
+		}
+		if errors.Is(err, os.ErrClosed) {
+			return
+		}
+		if err != nil && !errors.Is(err, syscall.EIO) {
+			t.Errorf("forward from tap %s to %s: %v", from.Name(), to.Name(), err)
+			return
+		}
+	}
+}
+
+// capture creates the test's file in Capture, with the head of one of Ethernet frames
+// (pcap-savefile(5)). Nil: nothing is captured.
+func capture(t testing.TB) *os.File {
+	t.Helper()
+	if Capture == "" {
+		return nil
+	}
+	_, name, _ := strings.Cut(t.Name(), "/")
+	f, err := os.Create(filepath.Join(Capture, strings.ReplaceAll(name, "/", "-")+".pcap"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var head []byte
+	for _, field := range []uint32{0xa1b2c3d4, 4<<16 | 2, 0, 0, maxFrame, 1} {
+		head = binary.LittleEndian.AppendUint32(head, field)
+	}
+	if _, err := f.Write(head); err != nil {
+		t.Errorf("capture: %v", err)
+	}
+	return f
+}
+
+// save appends a frame to a capture, if it is ARP, UDP or ICMPv6.
+func save(t testing.TB, f *os.File, frame []byte) {
+	const protocol4, protocol6 = 14 + 9, 14 + 6 // offsets
+	if len(frame) <= protocol4 {
+		return
+	}
+	switch binary.BigEndian.Uint16(frame[12:]) {
+	case unix.ETH_P_ARP:
+	case unix.ETH_P_IP:
+		if frame[protocol4] != unix.IPPROTO_UDP {
+			return
+		}
+	case unix.ETH_P_IPV6:
+		if frame[protocol6] != unix.IPPROTO_UDP && frame[protocol6] != unix.IPPROTO_ICMPV6 {
+			return
+		}
+	default:
+		return
+	}
+	now := time.Now()
+	var b []byte
+	for _, field := range []int{int(now.Unix()), now.Nanosecond() / 1000, len(frame), len(frame)} {
+		b = binary.LittleEndian.AppendUint32(b, uint32(field))
+	}
+	if _, err := f.Write(append(b, frame...)); err != nil {
+		t.Errorf("capture: %v", err)
+	}
+}
