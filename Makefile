@@ -5,8 +5,8 @@ MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-vm test bench lint fuzz install FORCE
 
-# What the tests call, as Debian packages; gcc for the race detector. What a virtual machine and
-# the stock kernel take besides is in the two install.sh.
+# What the tests call, as Debian packages; gcc for the race detector. What a virtual machine, the
+# stock kernel and the DHCP clients take besides is in the three install.sh.
 DEBIAN := nftables iptables iproute2 iputils-ping ethtool tcpdump strace procps util-linux containernetworking-plugins gcc libc6-dev
 
 # Whose tests run under Debian's kernel as well, which has dummy and others that not every kernel has.
@@ -31,6 +31,7 @@ demo-vm: ## the same with a guest that boots (root, Debian: installs QEMU and li
 install: ## what the tests call (root, Debian)
 	@internal/stockkernel/install.sh $(DEBIAN)
 	@internal/vm/install.sh
+	@internal/nstest/install.sh
 
 # GUESTWIRE_REQUIRE makes a failure of what is a skip elsewhere: no namespace, no tool.
 test: export GUESTWIRE_REQUIRE = 1

@@ -1,0 +1,34 @@
+#!/bin/bash
+# Unpacks DHCP clients for tests, and installs nothing:
+#
+#   $GUESTWIRE_CACHE/dhcpcd/usr/sbin/dhcpcd                the cache is /var/cache/guestwire by default
+#   $GUESTWIRE_CACHE/udhcpc/etc/udhcpc/default.script      Debian's script for busybox's client
+#
+# ISC's client and busybox come by ../vm/install.sh. Needs Debian 12 and root. When all is there it
+# changes nothing and takes no time.
+set -euo pipefail
+
+cache=${GUESTWIRE_CACHE:-/var/cache/guestwire}
+export DEBIAN_FRONTEND=noninteractive
+apt() { apt-get -qq -o DPkg::Lock::Timeout=300 "$@" >&2; }
+
+ready() { [ -x "$cache/dhcpcd/usr/sbin/dhcpcd" ] && [ -x "$cache/udhcpc/etc/udhcpc/default.script" ]; }
+
+# A second run waits for the first one.
+mkdir -p "$cache"
+exec 9>"$cache/lock"
+flock 9
+ready && exit
+
+tmp=$(mktemp -d "$cache/clients.XXXXXX")
+trap 'rm -rf "$tmp"' EXIT
+apt update
+# apt's sandbox user has to write to the directory of the download.
+(cd "$tmp" && apt -o APT::Sandbox::User=root download dhcpcd-base udhcpc)
+for package in dhcpcd-base udhcpc; do
+	mkdir "$tmp/$package"
+	dpkg -x "$tmp/$package"_*.deb "$tmp/$package"
+	rm -rf "${cache:?}/${package%-base}"
+	mv "$tmp/$package" "$cache/${package%-base}"
+done
+ready || { echo "install: files are missing in $cache" >&2; exit 1; }

@@ -1,0 +1,116 @@
+package nstest
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// Machine is a copy of this one on the links of a namespace: what programs write to files, the
+// host's name, and the processes that they leave, are gone with the test.
+type Machine struct {
+	pid int // of its first process
+}
+
+// Machine makes one in which Debian packages are unpacked besides: directories of the cache that the
+// install.sh fill. The test is skipped if one is missing, or if the kernel has no overlay.
+func (n *Namespace) Machine(t testing.TB, packages ...string) *Machine {
+	t.Helper()
+	// It is a module in some kernels.
+	_ = exec.Command("modprobe", "-q", "overlay").Run()
+	if filesystems, err := os.ReadFile("/proc/filesystems"); err != nil || !strings.Contains(string(filesystems), "\toverlay\n") {
+		Skip(t, "no overlay in this kernel")
+	}
+	cache := os.Getenv("GUESTWIRE_CACHE")
+	if cache == "" {
+		cache = "/var/cache/guestwire"
+	}
+	args := []string{"--net=" + n.Path(), "/bin/sh", "-c", layMachine, "machine"}
+	for _, p := range packages {
+		dir := filepath.Join(cache, p)
+		if _, err := os.Stat(dir); err != nil {
+			Skip(t, "no "+dir+": make install")
+		}
+		args = append(args, dir)
+	}
+	cmd := exec.Command("nsenter", args...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWUTS}
+	var complaints Output
+	cmd.Stderr = &complaints
+	// It lasts as long as somebody could write to its first process: also when the tests are killed.
+	life, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	said, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatalf("machine: %v", err)
+	}
+	t.Cleanup(func() {
+		life.Close()
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("machine: %v\n%s", err, complaints.String())
+		}
+	})
+	if line, err := bufio.NewReader(said).ReadString('\n'); err != nil || line != "ready\n" {
+		t.Fatalf("machine: %q, %v\n%s", line, err, complaints.String())
+	}
+	return &Machine{cmd.Process.Pid}
+}
+
+// layMachine makes a root of its own, with the packages of the arguments. It is called localhost, as
+// clients leave another name alone, and has no DNS.
+const layMachine = `set -e
+mount --make-rprivate /
+mount -t tmpfs -o mode=755 machine /mnt
+mkdir /mnt/upper /mnt/work /mnt/root
+mount -t overlay -o lowerdir=/,upperdir=/mnt/upper,workdir=/mnt/work machine /mnt/root
+cd /mnt/root
+for package; do
+	tar -C "$package" -c . | tar -x --keep-directory-symlink
+done
+mount --rbind /dev dev
+mount -t proc machine proc
+mount -t sysfs machine sys
+mount -t tmpfs -o mode=755 machine run
+: >etc/resolv.conf
+hostname localhost
+pivot_root . mnt
+umount -l mnt
+echo ready
+exec cat`
+
+// Run runs a shell's command in the machine and returns what it printed, to either output.
+func (m *Machine) Run(command string) (string, error) { return m.run(nil, command) }
+
+// Write makes a file that can be executed.
+func (m *Machine) Write(path string, content []byte) error {
+	_, err := m.run(bytes.NewReader(content), "mkdir -p $(dirname "+path+") && cat >"+path+" && chmod 755 "+path)
+	return err
+}
+
+func (m *Machine) run(in io.Reader, command string) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "nsenter", "--target", strconv.Itoa(m.pid), "--mount", "--uts", "--net", "--pid", "/bin/sh", "-c", command)
+	cmd.WaitDelay = time.Second
+	cmd.Stdin = in
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		err = fmt.Errorf("%s: %w\n%s", command, err, out)
+	}
+	return string(out), err
+}
