@@ -1,0 +1,543 @@
+package phase2_test
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/nstest"
+	"github.com/guestwire/guestwire/phase1"
+	"github.com/guestwire/guestwire/phase2"
+)
+
+// program is one DHCP client, as its users start it, but in the foreground.
+type program struct {
+	packages []string // of the machine
+	start    string
+	bound    []string // what it prints each time that it has got or renewed its leases
+	renew    string   // "": it does so by itself, half through its lease
+	dump     string   // prints what DHCPv4 alone has told; "": /etc/resolv.conf tells it
+
+	ipv4, ipv6 bool // what it asks for
+
+	setsHostname bool
+	// It knows neither option 121 nor 119.
+	simple bool
+	// It does not say that it takes messages of more than 576 octets, which have no room for a
+	// long search list.
+	short bool
+}
+
+// system is what configures a guest.
+type system struct {
+	name string
+	// Each has a machine of its own, as each writes the whole of /etc/resolv.conf.
+	programs []program
+	// Router advertisements are the kernel's; else a program handles them itself.
+	kernel bool
+	lease  uint32 // seconds; 0: infinite
+}
+
+var systems = []system{
+	{
+		name:   "udhcpc",
+		kernel: true,
+		programs: []program{{
+			packages: []string{"busybox", "udhcpc"},
+			start:    udhcpc + " -s /etc/udhcpc/classless.script -O staticroutes -O search",
+			bound:    []string{"lease of "},
+			renew:    "kill -USR1 $(cat /run/udhcpc.pid)",
+			ipv4:     true,
+			short:    true,
+		}},
+	},
+	{
+		// With the script that Debian has for it.
+		name:   "udhcpc-debian",
+		kernel: true,
+		programs: []program{{
+			packages: []string{"busybox", "udhcpc"},
+			start:    udhcpc,
+			bound:    []string{"lease of "},
+			renew:    "kill -USR1 $(cat /run/udhcpc.pid)",
+			ipv4:     true,
+			simple:   true,
+		}},
+	},
+	{
+		name:   "dhclient",
+		kernel: true,
+		lease:  8,
+		programs: []program{{
+			packages:     []string{"dhclient"},
+			start:        "dhclient -4 -d eth0",
+			bound:        []string{"bound to "},
+			ipv4:         true,
+			setsHostname: true,
+			short:        true,
+		}, {
+			packages: []string{"dhclient"},
+			start:    "dhclient -6 -d eth0",
+			bound:    []string{"RCV: Reply"},
+			ipv6:     true,
+		}},
+	},
+	{
+		name: "dhcpcd",
+		programs: []program{{
+			packages: []string{"dhcpcd"},
+			// The package makes the user.
+			start: "useradd --system --home /usr/lib/dhcpcd --shell /bin/false dhcpcd; " +
+				"echo nodelay >>/etc/dhcpcd.conf; dhcpcd --nobackground --debug eth0",
+			bound: []string{"eth0: leased 10.", "REPLY6 received"},
+			// It forgets a signal that comes while a script of its runs.
+			renew:        "while pgrep -f dhcpcd-run-hook[s]; do sleep 0.05; done; dhcpcd --renew eth0",
+			dump:         "dhcpcd --dumplease --ipv4only eth0",
+			ipv4:         true,
+			ipv6:         true,
+			setsHostname: true,
+		}},
+	},
+}
+
+// udhcpc asks often at first, and does not give up.
+const udhcpc = "udhcpc -f -i eth0 -p /run/udhcpc.pid -t 20 -T 1 -A 1 -O mtu"
+
+// network is one that a guest is given, and how it looks to the guest.
+type network struct {
+	name    string
+	binding infra.Binding
+	lay     func(t *testing.T) nstest.Network
+
+	address4, address6 string
+	// What ip route says, without links, protocols and metrics.
+	routes4, routes6 []string
+	search           []string
+	// Who else answers, besides the hosts beyond.
+	beyond []string
+}
+
+const router = "ROUTER" // in routes6, the link-local address of the guest's router
+
+var networks = []network{
+	{
+		name: "bridge", binding: infra.Bridge{}, lay: layWithRoutes,
+		address4: "10.244.1.7/24", address6: "fd00:244:1::7/128",
+		routes4: []string{"10.244.1.0/24", "203.0.113.0/24 via 10.244.1.254", "default via 10.244.1.1"},
+		routes6: []string{"fd00:244:1::/64", "2001:db8:7::/64 via " + router, "default via " + router},
+		search:  longSearch,
+		beyond:  []string{"203.0.113.9", "2001:db8:7::9"},
+	},
+	{
+		name: "bridge-on-link", binding: infra.Bridge{}, lay: layOnLink,
+		address4: "10.244.1.7/32", address6: "fd00:244:1::7/128",
+		routes4: []string{"169.254.1.1", "default via 169.254.1.1"},
+		routes6: []string{"default via " + router},
+		search:  []string{"ns.svc.cluster.example", "svc.cluster.example", "cluster.example"},
+	},
+	{
+		name: "masquerade", binding: infra.Masquerade{}, lay: func(t *testing.T) nstest.Network { return nstest.NewNetwork(t) },
+		address4: "10.0.2.2/24", address6: "fd10:0:2::2/128",
+		routes4: []string{"10.0.2.0/24", "default via 10.0.2.1"},
+		routes6: []string{"fd10:0:2::/120", "default via " + router},
+		search:  []string{"pod.example"},
+	},
+}
+
+// longSearch is more than an option of DHCPv4 holds, or one of an advertisement.
+var longSearch = []string{
+	strings.Repeat("a", 60) + ".example", strings.Repeat("b", 60) + ".example", strings.Repeat("c", 60) + ".example",
+	strings.Repeat("d", 60) + ".example", "pod.example",
+}
+
+// layWithRoutes has a route through another gateway, and an IPv6 one besides the default route.
+func layWithRoutes(t *testing.T) nstest.Network {
+	n := nstest.NewNetwork(t)
+	n.World.IP("addr add 203.0.113.9/32 dev lo")
+	n.World.IP("addr add 2001:db8:7::9/128 dev lo")
+	n.World.IP("addr add 10.244.1.254/24 dev pod")
+	n.Pod.IP("route add 203.0.113.0/24 via 10.244.1.254")
+	n.Pod.IP("route add 2001:db8:7::/64 via fd00:244:1::1")
+	return n
+}
+
+// layOnLink is what Calico leaves: single addresses, and gateways that are on the link because a route
+// says so, or as link-local ones.
+func layOnLink(t *testing.T) nstest.Network {
+	n := nstest.NewWorld(t)
+	n.World.IP("link add pod type veth peer name eth0 netns " + n.Pod.Name)
+	n.World.IP("link set pod mtu 1450 up")
+	n.World.IP("addr add 169.254.1.1/32 dev pod")
+	n.World.IP("route add 10.244.1.7/32 dev pod")
+	n.World.IP("route add fd00:244:1::7/128 dev pod")
+	n.Pod.IP("link set eth0 mtu 1450 up")
+	n.Pod.IP("addr add 10.244.1.7/32 dev eth0")
+	n.Pod.IP("addr add fd00:244:1::7/128 dev eth0")
+	n.Pod.IP("route add 169.254.1.1 dev eth0 scope link")
+	n.Pod.IP("route add default via 169.254.1.1")
+	n.Pod.Settle("eth0")
+	n.World.Settle("pod")
+	n.Pod.IP("route add default dev eth0 via " + linkLocal(n.World, "pod"))
+	return n
+}
+
+func linkLocal(n *nstest.Namespace, link string) string {
+	// NAME UP fe80::1/64
+	words := strings.Fields(n.IP("-br -6 addr show scope link dev " + link))
+	return strings.TrimSuffix(words[len(words)-1], "/64")
+}
+
+// TestClients gives networks to the clients of real guests, and judges by ip(8), by the files they
+// write, and by who answers; when they renew their leases, too, and when the launcher is started
+// anew.
+func TestClients(t *testing.T) {
+	nstest.Need(t)
+	launcher := nstest.Program(t, "launcher")
+	for _, sys := range systems {
+		t.Run(sys.name, func(t *testing.T) {
+			t.Parallel()
+			for _, n := range networks {
+				t.Run(n.name, func(t *testing.T) {
+					t.Parallel()
+					s := newScene(t, sys, n)
+					s.serve(t, launcher)
+					s.boot(t)
+					s.check(t)
+					s.renew(t)
+
+					s.launcher.Stop(t)
+					nstest.Eventually(t, s.hasNoRouter)
+					s.serve(t, launcher)
+					s.renew(t)
+					s.check(t)
+					if out := s.launcher.Output.String(); sys.lease == 0 && strings.Contains(out, "leased") {
+						t.Errorf("a program began anew:\n%s", out)
+					}
+				})
+			}
+		})
+	}
+}
+
+// scene is a network with a guest.
+type scene struct {
+	nstest.Network
+	network  network
+	system   system
+	launcher *nstest.Process
+	guest    *nstest.Namespace
+	clients  []client
+}
+
+// client is a program that runs.
+type client struct {
+	program
+	machine *nstest.Machine
+}
+
+const dns4, dns6 = "192.0.2.53", "2001:db8::53"
+
+func newScene(t *testing.T, sys system, n network) *scene {
+	t.Helper()
+	s := &scene{Network: n.lay(t), network: n, system: sys}
+	err := phase1.Setup(t.Context(), phase1.Config{
+		NetNS: s.Pod.File, NIC: "eth0", Binding: n.binding, State: s.State,
+		Owner:   infra.Owner{UID: nstest.LauncherUID, GID: nstest.LauncherUID},
+		DNS:     &cache.DNS{Servers: []netip.Addr{netip.MustParseAddr(dns4), netip.MustParseAddr(dns6)}, Search: n.search},
+		Options: cache.Options{Hostname: "alice", LeaseSeconds: sys.lease},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.World.Listen("world", ":7")
+	return s
+}
+
+// serve starts a launcher.
+func (s *scene) serve(t *testing.T, program string) {
+	t.Helper()
+	p := s.Pod.Start(nstest.LauncherUID, program, "serve", "-state", s.State)
+	s.launcher = p
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("launcher:\n%s", p.Output.String())
+		}
+	})
+	nstest.Eventually(t, func() error { return says(p, "serving") })
+}
+
+func says(p *nstest.Process, text string) error {
+	if out := p.Output.String(); !strings.Contains(out, text) {
+		return fmt.Errorf("the launcher does not say %q:\n%s", text, out)
+	}
+	return nil
+}
+
+// boot makes the guest, and starts its programs. One that handles advertisements itself takes the
+// link up itself, too.
+func (s *scene) boot(t *testing.T) {
+	t.Helper()
+	vm, err := phase2.Open(s.State)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.guest = s.Guest(t, vm.Records()[0])
+	s.guest.Listen("guest", ":7")
+	if s.system.kernel {
+		s.guest.Exec("sysctl", "-qw", "net.ipv6.conf.eth0.accept_ra_rt_info_max_plen=128")
+		s.guest.IP("link set eth0 up")
+		s.guest.Settle("eth0")
+	}
+	for _, p := range s.system.programs {
+		s.start(t, p)
+	}
+}
+
+// start starts a program, and waits until it has its leases.
+func (s *scene) start(t *testing.T, p program) {
+	t.Helper()
+	c := client{p, s.guest.Machine(t, p.packages...)}
+	t.Cleanup(func() {
+		if !t.Failed() {
+			return
+		}
+		out, err := c.machine.Run("cat /run/log; ip addr; ip route; ip -6 route; cat /etc/resolv.conf")
+		t.Logf("%s: %v\n%s", c.start, err, out)
+	})
+	script, err := os.ReadFile("../internal/vm/guest/udhcpc-script")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.machine.Write("/etc/udhcpc/classless.script", script); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.machine.Run(":>/run/log; (" + c.start + ") >>/run/log 2>&1 &"); err != nil {
+		t.Fatal(err)
+	}
+	nstest.Eventually(t, c.hasLeases(make([]int, len(c.bound))))
+	s.clients = append(s.clients, c)
+}
+
+// leases counts what the program says of each of them.
+func (c client) leases() ([]int, error) {
+	log, err := c.machine.Run("cat /run/log")
+	var counts []int
+	for _, text := range c.bound {
+		counts = append(counts, strings.Count(log, text))
+	}
+	return counts, err
+}
+
+// hasLeases says whether the program has got its leases since it had got them so many times.
+func (c client) hasLeases(before []int) func() error {
+	return func() error {
+		now, err := c.leases()
+		for i, text := range c.bound {
+			if err == nil && now[i] <= before[i] {
+				err = fmt.Errorf("%s does not say %q for the %dth time", c.start, text, before[i]+1)
+			}
+		}
+		return err
+	}
+}
+
+// renew makes the programs renew their leases, or waits until they do, and takes their word and
+// the launcher's for it.
+func (s *scene) renew(t *testing.T) {
+	t.Helper()
+	for _, c := range s.clients {
+		before, err := c.leases()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.program.renew != "" {
+			if _, err := c.machine.Run(c.program.renew); err != nil {
+				t.Fatal(err)
+			}
+		}
+		nstest.Eventually(t, c.hasLeases(before))
+		if c.ipv4 {
+			nstest.Eventually(t, func() error { return says(s.launcher, "DHCPv4 lease renewed") })
+		}
+		if c.ipv6 {
+			nstest.Eventually(t, func() error { return says(s.launcher, "DHCPv6 lease renewed") })
+		}
+	}
+	if out := s.launcher.Output.String(); strings.Contains(out, "level=WARN") {
+		t.Errorf("launcher:\n%s", out)
+	}
+}
+
+// check looks at what the guest has been told, and asks who answers.
+func (s *scene) check(t *testing.T) {
+	t.Helper()
+	nstest.Eventually(t, s.hasRouter)
+	for _, c := range s.clients {
+		nstest.Eventually(t, func() error { return errors.Join(s.hasName(c), s.hasDNS(c)) })
+		if c.ipv4 {
+			nstest.Eventually(t, func() error { return s.has4(c) })
+			s.traffic(t, nstest.Pod4)
+		}
+		if c.ipv6 {
+			nstest.Eventually(t, s.has6)
+			s.traffic(t, nstest.Pod6)
+		}
+	}
+}
+
+// hasRouter looks for what only advertisements say.
+func (s *scene) hasRouter() error {
+	address := linkLocal(s.World, "pod")
+	if s.network.binding.Kind() == cache.BindingMasquerade {
+		address = linkLocal(s.Pod, "eth0-br")
+	}
+	out := s.guest.IP("-6 route show dev eth0")
+	for _, want := range s.network.routes6 {
+		if !s.system.kernel && strings.HasPrefix(want, "2001:db8:7::") {
+			continue // dhcpcd knows no routes of advertisements (RFC 4191)
+		}
+		if want = strings.ReplaceAll(want, router, address); !slices.Contains(routes(out), want) {
+			return fmt.Errorf("no route %q:\n%s", want, out)
+		}
+	}
+	// The kernel gives the MTU to the link's IPv6, dhcpcd to the routes.
+	if mtu := s.guest.Exec("sysctl", "net.ipv6.conf.eth0.mtu"); !strings.Contains(mtu, " 1450\n") && !strings.Contains(out, " mtu 1450 ") {
+		return fmt.Errorf("not the MTU 1450: %s%s", mtu, out)
+	}
+	return nil
+}
+
+// hasNoRouter looks for what a launcher says at its end.
+func (s *scene) hasNoRouter() error {
+	if out := s.guest.IP("-6 route show default"); out != "" {
+		return fmt.Errorf("still a default route:\n%s", out)
+	}
+	return nil
+}
+
+func (s *scene) has4(c client) error {
+	want := s.network.routes4
+	if c.simple {
+		want = slices.DeleteFunc(slices.Clone(want), func(r string) bool { return r == "169.254.1.1" || strings.HasPrefix(r, "203.") })
+	}
+	if got := routes(s.guest.IP("-4 route show dev eth0")); !slices.Equal(got, want) {
+		return fmt.Errorf("routes %q, want %q", got, want)
+	}
+	if out := s.guest.IP("-4 addr show dev eth0"); !strings.Contains(out, " "+s.network.address4+" ") {
+		return fmt.Errorf("not the address %s:\n%s", s.network.address4, out)
+	}
+	// dhcpcd leaves the link's MTU alone, and gives it to the routes.
+	if out := s.guest.IP("link show dev eth0") + s.guest.IP("route show default"); !strings.Contains(out, " mtu 1450 ") {
+		return fmt.Errorf("not the MTU 1450:\n%s", out)
+	}
+	return nil
+}
+
+func (s *scene) has6() error {
+	if out := s.guest.IP("-6 addr show dev eth0"); !strings.Contains(out, " "+s.network.address6+" ") {
+		return fmt.Errorf("not the address %s:\n%s", s.network.address6, out)
+	}
+	return nil
+}
+
+// routes are the destinations and next hops of ip route's lines, sorted.
+func routes(text string) []string {
+	var list []string
+	for line := range strings.Lines(text) {
+		words := strings.Fields(line)
+		if len(words) > 2 && words[1] == "via" {
+			list = append(list, strings.Join(words[:3], " "))
+		} else {
+			list = append(list, words[0])
+		}
+	}
+	slices.Sort(list)
+	return list
+}
+
+// hasName looks at the machine's name; dhcpcd appends the domain.
+func (s *scene) hasName(c client) error {
+	if out, err := c.machine.Run("hostname"); c.setsHostname && (err != nil || !strings.HasPrefix(out, "alice")) {
+		return fmt.Errorf("host name %q, %v; want alice", out, err)
+	}
+	return nil
+}
+
+func (s *scene) hasDNS(c client) error {
+	out, err := c.machine.Run("cat /etc/resolv.conf")
+	if err != nil {
+		return err
+	}
+	var servers, search []string
+	for line := range strings.Lines(out) {
+		words := strings.Fields(line)
+		if len(words) < 2 {
+			continue
+		}
+		switch words[0] {
+		case "nameserver":
+			servers = append(servers, words[1])
+		case "search", "domain":
+			search = words[1:]
+		}
+	}
+	for i, name := range search {
+		search[i] = strings.TrimSuffix(name, ".")
+	}
+	var want []string
+	if c.ipv4 {
+		want = append(want, dns4)
+	}
+	if c.ipv6 {
+		want = append(want, dns6)
+	}
+	if !slices.Equal(servers, want) {
+		return fmt.Errorf("DNS servers %v, want %v:\n%s", servers, want, out)
+	}
+	want = s.network.search
+	if c.simple || c.short && len(strings.Join(want, " ")) > 255 {
+		want = want[:1]
+	}
+	if !slices.Equal(search, want) {
+		return fmt.Errorf("search list %v, want %v:\n%s", search, want, out)
+	}
+	if c.dump == "" {
+		return nil
+	}
+	if out, err = c.machine.Run(c.dump); err != nil || !strings.Contains(out, strings.Join(want, " ")) {
+		return fmt.Errorf("%s: %v, want the search list %v:\n%s", c.dump, err, want, out)
+	}
+	return nil
+}
+
+// traffic asks from the guest, and asks the guest, which is the pod for everybody else.
+func (s *scene) traffic(t *testing.T, pod netip.Addr) {
+	t.Helper()
+	hosts := []netip.Addr{nstest.Beyond4, nstest.Beyond6}
+	for _, a := range s.network.beyond {
+		hosts = append(hosts, netip.MustParseAddr(a))
+	}
+	for _, to := range hosts {
+		if to.Is4() == pod.Is4() {
+			asks(t, s.guest, to, "world sees "+strings.TrimSuffix(netip.AddrPortFrom(pod, 0).String(), "0"))
+		}
+	}
+	asks(t, s.World, pod, "guest sees ")
+}
+
+func asks(t *testing.T, from *nstest.Namespace, to netip.Addr, want string) {
+	t.Helper()
+	nstest.Eventually(t, func() error {
+		answer, err := from.Ask(netip.AddrPortFrom(to, 7).String())
+		if err != nil || !strings.HasPrefix(answer, want) {
+			return fmt.Errorf("%s to %v: %q, %v; want %q", from.Name, to, answer, err, want)
+		}
+		return nil
+	})
+}
