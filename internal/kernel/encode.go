@@ -11,6 +11,10 @@ import (
 	"github.com/guestwire/guestwire/infra"
 )
 
+// nl finds out the byte order when it is first asked, without a lock: two calls of Setup must not be the
+// first.
+var _ = nl.NativeEndian()
+
 const (
 	create = unix.NLM_F_CREATE | unix.NLM_F_EXCL
 	put    = unix.NLM_F_CREATE | unix.NLM_F_REPLACE
