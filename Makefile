@@ -5,9 +5,10 @@ MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-vm test bench lint fuzz install FORCE
 
-# What the tests call, as Debian packages; gcc for the race detector. What a virtual machine, the
-# stock kernel and the DHCP clients take besides is in the three install.sh.
-DEBIAN := nftables iptables iproute2 iputils-ping ethtool tcpdump strace procps util-linux containernetworking-plugins gcc libc6-dev
+# What the tests call, as Debian packages; gcc for the race detector; dnsmasq-base is the program
+# without a service. What a virtual machine, the stock kernel and the DHCP clients take besides is in
+# the three install.sh.
+DEBIAN := nftables iptables iproute2 iputils-ping ethtool tcpdump strace procps util-linux containernetworking-plugins gcc libc6-dev dnsmasq-base
 
 # Whose tests run under Debian's kernel as well, which has dummy and others that not every kernel has.
 STOCK := phase1
@@ -56,7 +57,7 @@ test: install bin/testreport bin/stockkernel bin/agent bin/launcher bin/quicksta
 		[ "$$resolv" = "$$(cat /etc/resolv.conf)" ] || echo '# broken: /etc/resolv.conf is not what it was'; \
 	} | bin/testreport
 
-bench: ## Setup and Teardown against a C program and against scripts (root), and all other benchmarks
+bench: ## Setup and Teardown against a C program and scripts, the responder beside dnsmasq (root), all other benchmarks
 	go run ./internal/bench
 	go test -run '^$$' -bench . -benchmem ./...
 

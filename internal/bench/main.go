@@ -1,9 +1,11 @@
-// Command bench measures Setup and Teardown, per binding, against a C program that makes the same
-// system calls and nothing else (floor/floor.c), and against a script of ip(8), tc(8), nft(8) and
-// sysctl(8) that lays the same network, in one run.
+// Command bench has two parts. One measures Setup and Teardown, per binding, against a C program
+// that makes the same system calls and nothing else (floor/floor.c), and against a script of ip(8),
+// tc(8), nft(8) and sysctl(8) that lays the same network. The other measures Phase2's responder beside
+// dnsmasq: exchanges, latency, processor time, memory, and what each does when there is nothing to do.
+// What is compared has its turns in one run.
 //
-// It needs root, gcc, and those programs. Everything happens in namespaces and mounts that end with
-// it. The exit status tells whether all ways did the same, not how fast they were.
+// It needs root, gcc, dnsmasq, and those programs. Everything happens in namespaces and mounts that
+// end with it. The exit status tells whether all ways did the same, not how fast they were.
 package main
 
 import (
@@ -30,11 +32,19 @@ import (
 func main() {
 	setups := flag.Int("setups", 50, "rounds of Setup, for each binding")
 	teardowns := flag.Int("teardowns", 15, "rounds of Teardown, for each binding")
+	l := load{progress: os.Stderr, unplugged: time.Second}
+	flag.IntVar(&l.rounds, "rounds", 7, "rounds of exchanges with the responders")
+	flag.IntVar(&l.closed, "exchanges", 3000, "exchanges in a turn, one after the other")
+	flag.DurationVar(&l.paced, "paced", time.Second, "length of a turn at a fixed pace")
+	flag.IntVar(&l.leases, "leases", 5, "leases for each kind of guest")
+	flag.IntVar(&l.packets, "packets", 1_000_000, "packets before the responders' memory is looked at again")
+	flag.DurationVar(&l.idle, "idle", time.Minute, "time without a packet in which wake-ups are counted")
+	only := flag.String("only", "", "setup or responder: that part alone")
 	flag.Parse()
 	err := sandbox.Enter()
 	if err == nil {
 		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-		err = run(ctx, os.Stdout, *setups, *teardowns)
+		err = parts(ctx, os.Stdout, *only, *setups, *teardowns, l)
 		stop()
 	}
 	if err != nil {
@@ -43,7 +53,20 @@ func main() {
 	}
 }
 
-// run prints the tables to w.
+// parts runs the part that is named, or all.
+func parts(ctx context.Context, w io.Writer, only string, setups, teardowns int, l load) error {
+	switch only {
+	case "setup":
+		return run(ctx, w, setups, teardowns)
+	case "responder":
+		return responders(ctx, w, l)
+	case "":
+		return errors.Join(run(ctx, w, setups, teardowns), responders(ctx, w, l))
+	}
+	return fmt.Errorf("%q is none of setup, responder", only)
+}
+
+// run prints the tables of Setup and Teardown to w.
 func run(ctx context.Context, w io.Writer, setups, teardowns int) error {
 	if setups < 1 || teardowns < 1 {
 		return fmt.Errorf("%d rounds of Setup and %d of Teardown, want 1 or more", setups, teardowns)

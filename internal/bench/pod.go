@@ -49,22 +49,8 @@ func newPod(ctx context.Context, dir string) (*pod, error) {
 	pods++
 	p := &pod{name: fmt.Sprintf("pod%d", pods)}
 	p.state = filepath.Join(dir, p.name)
-	if err := ip(ctx, "netns add "+p.name+"\n"); err != nil {
-		return nil, err
-	}
 	var err error
-	if p.file, err = os.Open(p.path()); err != nil {
-		return nil, err
-	}
-	err = netns.Do(p.file, func() error {
-		for _, setting := range []string{"accept_dad", "router_solicitations"} {
-			if err := os.WriteFile("/proc/sys/net/ipv6/conf/default/"+setting, []byte("0"), 0); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	if err != nil {
+	if p.file, err = newNamespace(ctx, p.name); err != nil {
 		return nil, err
 	}
 	peer := fmt.Sprintf("veth%d", pods)
@@ -74,6 +60,28 @@ func newPod(ctx context.Context, dir string) (*pod, error) {
 	}
 	return p, ip(ctx, "link set "+peer+" up\n", "-n", "world")
 }
+
+// newNamespace makes an empty namespace, in which an address can be used and a link be found quiet
+// at once.
+func newNamespace(ctx context.Context, name string) (*os.File, error) {
+	if err := ip(ctx, "netns add "+name+"\n"); err != nil {
+		return nil, err
+	}
+	file, err := os.Open(namespacePath(name))
+	if err != nil {
+		return nil, err
+	}
+	return file, netns.Do(file, func() error {
+		for _, setting := range []string{"accept_dad", "router_solicitations"} {
+			if err := os.WriteFile("/proc/sys/net/ipv6/conf/default/"+setting, []byte("0"), 0); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func namespacePath(name string) string { return "/run/netns/" + name }
 
 // settled waits until the NIC has its link-local address, the last that comes of itself.
 func (p *pod) settled(ctx context.Context) error {
@@ -99,7 +107,7 @@ func (p *pod) settled(ctx context.Context) error {
 	}
 }
 
-func (p *pod) path() string { return "/run/netns/" + p.name }
+func (p *pod) path() string { return namespacePath(p.name) }
 
 // closePods deletes pods and waits until the kernel has cleaned up: until then the other ends of
 // their NICs are there.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -28,17 +29,77 @@ func report(out io.Writer, ways []way, samples [][]time.Duration, base int, targ
 	}
 	for _, t := range targets {
 		ratio := pairs(samples[t.a], samples[t.b])
-		sign, met := "<=", ratio <= t.limit
-		if t.atLeastLimit {
-			sign, met = ">=", ratio >= t.limit
-		}
-		verdict := "met"
-		if !met {
-			verdict = "NOT met"
-		}
-		fmt.Fprintf(out, "  %-42s %8.2f   target %s %.2f: %s\n", t.name, ratio, sign, t.limit, verdict)
+		fmt.Fprintf(out, "  %-42s %8.2f   %s\n", t.name, ratio, verdict("%.2f", ratio, t.limit, t.atLeastLimit))
 	}
 	fmt.Fprintln(out)
+}
+
+// verdict says what a value shall be, and whether it is.
+func verdict(format string, value, limit float64, atLeastLimit bool) string {
+	sign, met := "<=", value <= limit
+	if atLeastLimit {
+		sign, met = ">=", value >= limit
+	}
+	text := fmt.Sprintf("target %s "+format+": ", sign, limit)
+	if !met {
+		return text + "NOT met"
+	}
+	return text + "met"
+}
+
+// row is one quantity of two servers, a value for each round.
+type row struct {
+	name   string
+	format string
+	values [2][]float64
+
+	ratioAtMost, ratioAtLeast float64  // of the first server to the second one; 0: no target
+	atMost                    *float64 // of the first server
+}
+
+// reportRows prints the median of the rounds of each row, and the median of the rounds' ratios.
+func reportRows(out io.Writer, title string, names [2]string, rows []row) {
+	fmt.Fprintf(out, "%-50s %10s %10s %8s\n", title, names[0], names[1], "ratio")
+	for _, r := range rows {
+		line := fmt.Sprintf("  %-48s", r.name)
+		for _, values := range r.values {
+			text := "-"
+			if len(values) > 0 {
+				text = fmt.Sprintf(r.format, median(values))
+			}
+			line += fmt.Sprintf(" %10s", text)
+		}
+		ratio, ok := r.ratio()
+		text := ""
+		if ok {
+			text = fmt.Sprintf("%.2f", ratio)
+		}
+		line += fmt.Sprintf(" %8s", text)
+		switch {
+		case ok && r.ratioAtMost > 0:
+			line += "   " + verdict("%.2f", ratio, r.ratioAtMost, false)
+		case ok && r.ratioAtLeast > 0:
+			line += "   " + verdict("%.2f", ratio, r.ratioAtLeast, true)
+		case r.atMost != nil && len(r.values[0]) > 0:
+			line += "   " + verdict(r.format, median(r.values[0]), *r.atMost, false)
+		}
+		fmt.Fprintln(out, strings.TrimRight(line, " "))
+	}
+	fmt.Fprintln(out)
+}
+
+// ratio is the median of the rounds' ratios, if there are any.
+func (r *row) ratio() (float64, bool) {
+	var ratios []float64
+	for i := range min(len(r.values[0]), len(r.values[1])) {
+		if r.values[1][i] > 0 {
+			ratios = append(ratios, r.values[0][i]/r.values[1][i])
+		}
+	}
+	if len(ratios) == 0 {
+		return 0, false
+	}
+	return median(ratios), true
 }
 
 func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

@@ -1,0 +1,159 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"time"
+)
+
+// load is how much of everything the responders have to bear.
+type load struct {
+	rounds   int           // in each of which both have a turn
+	closed   int           // exchanges of a turn one after the other
+	paced    time.Duration // of a turn at a pace
+	leases   int           // of each client of every kind
+	packets  int           // before memory is looked at again
+	idle     time.Duration // in which switches are counted
+	progress io.Writer
+
+	unplugged time.Duration // that a tap is without a guest before the next one comes
+}
+
+// responders prints the tables of Phase2's responder beside dnsmasq.
+func responders(ctx context.Context, w io.Writer, l load) (err error) {
+	for _, program := range []string{"go", "ip", "nsenter", "setpriv", "dnsmasq"} {
+		if _, err := exec.LookPath(program); err != nil {
+			return fmt.Errorf("%s is missing: make install, or install it", program)
+		}
+	}
+	if l.rounds < 1 || l.closed < 1 || l.paced <= 0 || l.leases < 1 || l.packets < 1 || l.idle <= 0 {
+		return errors.New("the responders' load: want 1 or more of everything")
+	}
+	dir, err := os.MkdirTemp("", "guestwire-bench-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	if err := os.Chmod(dir, 0o711); err != nil { // the launcher's user enters it
+		return err
+	}
+	both, stop, err := startServers(ctx, dir)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, stop()) }()
+
+	fmt.Fprintf(w, "The responder beside dnsmasq, each in a namespace of its own, for the same client on a tap.\n"+
+		"Linux %s, %d CPUs, %s; %d rounds, in each of which both have a turn: medians, and the median ratio.\n\n",
+		release(), runtime.NumCPU(), runtime.Version(), l.rounds)
+	memory := newMemory(both)
+	if err := memory.look(ctx, "idle"); err != nil {
+		return err
+	}
+	for _, s := range both {
+		if err := s.learn(ctx); err != nil {
+			return err
+		}
+	}
+	for _, of := range []func(*server) *protocol{(*server).protocol4, (*server).protocol6} {
+		if err := exchanges(ctx, w, l, both, of); err != nil {
+			return err
+		}
+	}
+	if err := leases(ctx, w, l, both, filepath.Join(dir, "udhcpc-script")); err != nil {
+		return err
+	}
+	return memory.run(ctx, w, l)
+}
+
+func (s *server) protocol4() *protocol { return s.v4 }
+func (s *server) protocol6() *protocol { return s.v6 }
+
+// paces are exchanges a second.
+var paces = []int{2000, 8000}
+
+// exchanges prints the table of one protocol.
+func exchanges(ctx context.Context, w io.Writer, l load, both servers, of func(*server) *protocol) error {
+	p := of(both[0])
+	zero := 0.0
+	rate := row{name: "one after the other, exchanges/s", format: "%.0f", ratioAtLeast: 1}
+	cpu := row{name: "  server's CPU, us an exchange", format: "%.1f"}
+	for round := range l.rounds {
+		err := both.inTurn(round, func(i int, s *server) error {
+			t, used, err := s.turn(ctx, of(s), l.closed, 0)
+			if err != nil {
+				return err
+			}
+			rate.values[i] = append(rate.values[i], float64(t.whole())/t.took.Seconds())
+			cpu.values[i] = append(cpu.values[i], used)
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	rows := []row{rate, cpu}
+	for _, pace := range paces {
+		name := func(text string) string { return fmt.Sprintf("at %d/s: %s", pace, text) }
+		lost := row{name: name("lost, of all rounds"), format: "%.0f", atMost: &zero, values: [2][]float64{{0}, {0}}}
+		latency := []row{
+			{name: name(p.legs[0] + " after, ms, half"), format: "%.3f", ratioAtMost: 1},
+			{name: name(p.legs[0] + " after, ms, 99 of 100"), format: "%.3f", ratioAtMost: 1},
+			{name: name(p.legs[1] + " after, ms, half"), format: "%.3f", ratioAtMost: 1},
+			{name: name(p.legs[1] + " after, ms, 99 of 100"), format: "%.3f", ratioAtMost: 1},
+		}
+		cpu := row{name: name("server's CPU, us an exchange"), format: "%.1f", ratioAtMost: 1}
+		for round := range l.rounds {
+			err := both.inTurn(round, func(i int, s *server) error {
+				count := max(1, int(l.paced.Seconds()*float64(pace)))
+				t, used, err := s.turn(ctx, of(s), count, time.Second/time.Duration(pace))
+				if err != nil {
+					return err
+				}
+				lost.values[i][0] += float64(count - t.whole())
+				cpu.values[i] = append(cpu.values[i], used)
+				for leg, all := range t.legs {
+					slices.Sort(all)
+					for j, percent := range []int{50, 99} {
+						r := &latency[2*leg+j]
+						r.values[i] = append(r.values[i], ms(all[(len(all)-1)*percent/100]))
+					}
+				}
+				return nil
+			})
+			if err != nil {
+				return err
+			}
+		}
+		rows = append(rows, lost)
+		rows = append(rows, latency...)
+		rows = append(rows, cpu)
+	}
+	reportRows(w, p.name, both.names(), rows)
+	return nil
+}
+
+// turn drives the server, and adds what it used of a processor, in microseconds an exchange. The
+// part of a frame's way that a processor goes within the sender's system call is the sender's.
+func (s *server) turn(ctx context.Context, p *protocol, count int, pace time.Duration) (*turn, float64, error) {
+	before, err := s.cpu()
+	if err != nil {
+		return nil, 0, err
+	}
+	t, err := s.client.drive(ctx, p, count, pace)
+	if err != nil {
+		return nil, 0, err
+	}
+	if t.whole() == 0 {
+		return nil, 0, fmt.Errorf("%s: not one of %d exchanges came to its end", p.name, count)
+	}
+	after, err := s.cpu()
+	return t, float64(after-before) / float64(time.Microsecond) / float64(t.whole()), err
+}

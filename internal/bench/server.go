@@ -1,0 +1,198 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/phase1"
+)
+
+// guestTap is where the guest attaches, whoever serves it.
+const guestTap = nic + "-tap"
+
+// launcherUID owns the taps, and is nobody's on purpose.
+const launcherUID = 64055
+
+// server is one of those that are compared, in a namespace of its own.
+type server struct {
+	*process
+	name      string
+	namespace *os.File
+	client    *client
+	v4, v6    *protocol
+}
+
+// buildLauncher makes the program that serves, as it is delivered.
+func buildLauncher(ctx context.Context, dir string) (string, error) {
+	path := filepath.Join(dir, "launcher")
+	cmd := exec.CommandContext(ctx, "go", "build", "-o", path, "github.com/guestwire/guestwire/examples/launcher")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("go build examples/launcher: %w: %s", err, out)
+	}
+	return path, nil
+}
+
+// startGuestwire wires a pod and has the launcher serve it, as a user without any rights.
+func startGuestwire(ctx context.Context, program string, p *pod) (*server, error) {
+	owner := infra.Owner{UID: launcherUID, GID: launcherUID}
+	config := phase1.Config{NetNS: p.file, NIC: nic, Binding: infra.Bridge{}, Owner: owner, State: p.state}
+	if err := phase1.Setup(ctx, config); err != nil {
+		return nil, err
+	}
+	id := fmt.Sprint(launcherUID)
+	process, err := startProcess(p.name, []string{
+		"--reuid", id, "--regid", id, "--clear-groups", "--bounding-set", "-all", "--inh-caps", "-all", "--no-new-privs",
+	}, program, "serve", "-state", p.state)
+	if err != nil {
+		return nil, err
+	}
+	return &server{process: process, name: "guestwire", namespace: p.file}, nil
+}
+
+// dnsmasqNetwork is a bridge like guestwire's. The guest's link-local address is known, so that
+// dnsmasq need not ask for its MAC: it would wait 0.1 s for the answer.
+var dnsmasqNetwork = fmt.Sprintf(`link add eth0-br type bridge forward_delay 0 mcast_snooping 0
+tuntap add %[1]s mode tap
+link set %[1]s master eth0-br
+link set eth0-br up
+link set %[1]s up
+addr add 10.244.1.1/24 brd + dev eth0-br
+addr add fd00:10:244:1::1/64 dev eth0-br
+neigh add %[2]v lladdr %[3]v nud permanent dev eth0-br
+`, guestTap, guestMAC.LinkLocal(), guestMAC)
+
+// dnsmasqNamespace is where dnsmasq serves.
+const dnsmasqNamespace = "dnsmasq"
+
+// startDnsmasq has dnsmasq serve a namespace of its own, with what makes it slow switched off: DNS,
+// the ping before an offer, a line of the log for each message. As leases are infinite and the same,
+// it does not write its file again and again.
+func startDnsmasq(ctx context.Context, dir string) (*server, error) {
+	namespace, err := newNamespace(ctx, dnsmasqNamespace)
+	if err != nil {
+		return nil, err
+	}
+	if err := ip(ctx, dnsmasqNetwork, "-n", dnsmasqNamespace); err != nil {
+		return nil, errors.Join(err, namespace.Close())
+	}
+	process, err := startProcess(dnsmasqNamespace, nil, "dnsmasq", "--conf-file=/dev/null", "--keep-in-foreground", "--user=root",
+		"--log-facility=-", "--pid-file="+filepath.Join(dir, "dnsmasq.pid"), "--dhcp-leasefile="+filepath.Join(dir, "dnsmasq.leases"),
+		"--port=0", "--interface=eth0-br", "--except-interface=lo", "--bind-interfaces",
+		"--quiet-dhcp", "--quiet-dhcp6", "--quiet-ra", "--no-ping", "--dhcp-authoritative", "--dhcp-rapid-commit",
+		"--dhcp-range=10.244.1.0,static,255.255.255.0,infinite", "--dhcp-range=fd00:10:244:1::,static,64,infinite",
+		fmt.Sprintf("--dhcp-host=%v,%v,[%v],infinite", guestMAC, guestIPv4, guestIPv6))
+	if err != nil {
+		return nil, errors.Join(err, namespace.Close())
+	}
+	return &server{process: process, name: "dnsmasq", namespace: namespace}, nil
+}
+
+// attach puts the client onto the guest's tap.
+func (s *server) attach() (err error) {
+	s.client, err = attachClient(s.namespace, guestTap)
+	return err
+}
+
+func (s *server) detach() error {
+	if s.client == nil {
+		return nil
+	}
+	c := s.client
+	s.client = nil
+	return c.close()
+}
+
+// learn makes an exchange of either protocol, which shows that the server serves.
+func (s *server) learn(ctx context.Context) error {
+	ask := func(p *protocol, leg int) ([]byte, error) {
+		if err := s.alive(); err != nil {
+			return nil, err
+		}
+		return s.client.ask(ctx, p, leg)
+	}
+	var err4, err6 error
+	s.v4, err4 = learn4(ask)
+	s.v6, err6 = learn6(ask)
+	if err := errors.Join(err4, err6); err != nil {
+		return fmt.Errorf("%s: %w: %s", s.name, err, s.output.String())
+	}
+	return nil
+}
+
+// servers are the two, with the client attached to both.
+type servers [2]*server
+
+func startServers(ctx context.Context, dir string) (both servers, stop func() error, err error) {
+	program, err := buildLauncher(ctx, dir)
+	if err != nil {
+		return both, nil, err
+	}
+	state := filepath.Join(dir, "state")
+	if err := os.Mkdir(state, 0o711); err != nil {
+		return both, nil, err
+	}
+	// The launcher itself is not on the tmpfs: its pages would not count as those of a file.
+	if err := unix.Mount("guestwire", state, "tmpfs", 0, "mode=711"); err != nil {
+		return both, nil, fmt.Errorf("tmpfs on %s: %w", state, err)
+	}
+	var pods []*pod
+	stop = func() error {
+		var errs []error
+		for _, s := range both {
+			if s != nil {
+				errs = append(errs, s.detach(), s.stop())
+			}
+		}
+		if both[1] != nil {
+			errs = append(errs, both[1].namespace.Close(), ip(context.Background(), "netns del "+dnsmasqNamespace+"\n"))
+		}
+		return errors.Join(append(errs, closePods(pods), unix.Unmount(state, unix.MNT_DETACH))...)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, stop())
+		}
+	}()
+	p, err := newPod(ctx, state)
+	if err != nil {
+		return both, nil, err
+	}
+	pods = append(pods, p)
+	if err := p.settled(ctx); err != nil {
+		return both, nil, err
+	}
+	if both[0], err = startGuestwire(ctx, program, p); err != nil {
+		return both, nil, err
+	}
+	if both[1], err = startDnsmasq(ctx, state); err != nil {
+		return both, nil, err
+	}
+	for _, s := range both {
+		if err := s.attach(); err != nil {
+			return both, nil, err
+		}
+	}
+	return both, stop, nil
+}
+
+func (both servers) names() [2]string { return [2]string{both[0].name, both[1].name} }
+
+// inTurn calls f for both servers, another one first every time.
+func (both servers) inTurn(round int, f func(i int, s *server) error) error {
+	for i := range both {
+		i = (i + round) % len(both)
+		if err := f(i, both[i]); err != nil {
+			return fmt.Errorf("%s: %w: %s", both[i].name, err, strings.TrimSpace(both[i].output.String()))
+		}
+	}
+	return nil
+}
