@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/netip"
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 	"unicode"
@@ -28,15 +27,13 @@ func fieldErrorf(field, format string, args ...any) error {
 	return &FieldError{Field: field, Reason: fmt.Sprintf(format, args...)}
 }
 
-var linkName = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,15}$`)
-
 // CheckName says whether name can be a network interface's and a file's: 1 to 15 characters of
 // A-Z a-z 0-9 _ . - and no dot first.
 func CheckName(field, name string) error {
 	if len(name) > MaxNameLen {
 		return fieldErrorf(field, "%q has %d characters, a network interface's name has at most %d", name, len(name), MaxNameLen)
 	}
-	if !linkName.MatchString(name) || name[0] == '.' {
+	if !isWord(name, "_.-", MaxNameLen) || name[0] == '.' {
 		return fieldErrorf(field, "%q is no network interface's name: want 1 to %d of A-Z a-z 0-9 _ . -, and no dot first", name, MaxNameLen)
 	}
 	return nil
@@ -249,16 +246,10 @@ func checkText(field, text string) error {
 	return nil
 }
 
-var (
-	pciAddress = regexp.MustCompile(`^[0-9a-fA-F]{4}:[0-9a-fA-F]{2}:[01][0-9a-fA-F]\.[0-7]$`)
-	deviceWord = regexp.MustCompile(`^[A-Za-z0-9_.+-]{1,64}$`)
-	aliasWord  = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
-)
-
 // Validate checks the device; field is the prefix of the names in a *FieldError. Any word is taken
 // for a model: libvirt and QEMU know which ones they have.
 func (d *Device) Validate(field string) error {
-	if d.Model != "" && !deviceWord.MatchString(d.Model) {
+	if d.Model != "" && !isWord(d.Model, "_.+-", maxWord) {
 		return fieldErrorf(field+".model", "%q is no device model", d.Model)
 	}
 	if d.Driver != "" && d.Driver != "qemu" && d.Driver != "vhost" {
@@ -272,10 +263,10 @@ func (d *Device) Validate(field string) error {
 			return err
 		}
 	}
-	if d.PCIAddress != "" && !pciAddress.MatchString(d.PCIAddress) {
+	if d.PCIAddress != "" && !isPCIAddress(d.PCIAddress) {
 		return fieldErrorf(field+".pciAddress", "%q, want the form 0000:01:00.0", d.PCIAddress)
 	}
-	if d.Alias != "" && !aliasWord.MatchString(d.Alias) {
+	if d.Alias != "" && !isWord(d.Alias, "_-", maxWord) {
 		return fieldErrorf(field+".alias", "%q, want letters, digits, _ and -", d.Alias)
 	}
 	if d.LinkState != "" && d.LinkState != "up" && d.LinkState != "down" {
@@ -283,3 +274,39 @@ func (d *Device) Validate(field string) error {
 	}
 	return nil
 }
+
+// maxWord is longer than any name of a model or device.
+const maxWord = 64
+
+// isWord says that text is 1 to most letters, digits and characters of more. Regular expressions
+// would stay in the memory of whoever serves, for one look at the start.
+func isWord(text, more string, most int) bool {
+	other := func(c rune) bool {
+		return (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && !strings.ContainsRune(more, c)
+	}
+	return text != "" && len(text) <= most && !strings.ContainsFunc(text, other)
+}
+
+// lastPCIAddress has the largest hexadecimal digit at each of its places.
+const lastPCIAddress = "ffff:ff:1f.7"
+
+func isPCIAddress(text string) bool {
+	if len(text) != len(lastPCIAddress) {
+		return false
+	}
+	for i := range len(text) {
+		c, last := text[i], lastPCIAddress[i]
+		if 'A' <= c && c <= 'F' {
+			c += 'a' - 'A'
+		}
+		switch {
+		case isHexDigit(last) && (!isHexDigit(c) || c > last):
+			return false
+		case !isHexDigit(last) && c != last:
+			return false
+		}
+	}
+	return true
+}
+
+func isHexDigit(c byte) bool { return '0' <= c && c <= '9' || 'a' <= c && c <= 'f' }

@@ -1,0 +1,52 @@
+package cache
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"regexp"
+	"testing"
+)
+
+// TestForms: words and PCI addresses are what these expressions say.
+func TestForms(t *testing.T) {
+	for _, form := range []struct {
+		expression string
+		is         func(string) bool
+	}{
+		{`^[A-Za-z0-9_.-]{1,15}$`, func(s string) bool { return isWord(s, "_.-", MaxNameLen) }},
+		{`^[A-Za-z0-9_.+-]{1,64}$`, func(s string) bool { return isWord(s, "_.+-", maxWord) }},
+		{`^[A-Za-z0-9_-]{1,64}$`, func(s string) bool { return isWord(s, "_-", maxWord) }},
+		{`^[0-9a-fA-F]{4}:[0-9a-fA-F]{2}:[01][0-9a-fA-F]\.[0-7]$`, isPCIAddress},
+	} {
+		expression := regexp.MustCompile(form.expression)
+		matched := 0
+		for range 100_000 {
+			text := nearly()
+			want := expression.MatchString(text)
+			if got := form.is(text); got != want {
+				t.Fatalf("%s: %q: %v, want %v", form.expression, text, got, want)
+			}
+			if want {
+				matched++
+			}
+		}
+		if matched < 100 {
+			t.Errorf("%s: %d texts match, too few to tell", form.expression, matched)
+		}
+	}
+}
+
+// nearly is a word or a PCI address, or would be but for an octet or two.
+func nearly() string {
+	const octets = "azAZ09fgFG78_.+-:/@[`{ \n\x00é\xffİ"
+	text := []byte("0000:01:00.0")
+	if rand.IntN(2) == 0 {
+		text = bytes.Repeat([]byte("a"), rand.IntN(70))
+	}
+	for range rand.IntN(4) {
+		if len(text) > 0 {
+			text[rand.IntN(len(text))] = octets[rand.IntN(len(octets))]
+		}
+	}
+	return string(text)
+}
