@@ -72,7 +72,7 @@ type service struct {
 	record    cache.Record
 	log       *slog.Logger
 	responder *dhcp.Responder
-	port      *os.File // nil: not attached
+	port      *tap.Port // nil: not attached
 	cancel    context.CancelCauseFunc
 	done      chan struct{} // closed at the end of the loop
 	retry     time.Duration // until the next look for the port
@@ -133,7 +133,7 @@ func (s *server) dns(r cache.Record) cache.DNS {
 
 // attach opens the port and starts the responder's loop.
 func (s *server) attach(ctx context.Context, v *service) error {
-	port, err := tap.Open(v.record.Port)
+	port, err := tap.OpenPort(v.record.Port)
 	if err != nil {
 		return err
 	}
