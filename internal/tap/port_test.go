@@ -1,4 +1,4 @@
-package tap
+package tap_test
 
 import (
 	"bytes"
@@ -12,6 +12,7 @@ import (
 
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/nstest"
+	"github.com/guestwire/guestwire/internal/tap"
 )
 
 func TestMain(m *testing.M) { nstest.Main(m) }
@@ -24,9 +25,9 @@ func TestPort(t *testing.T) {
 	ns.IP("link set tap0 addrgenmode none up")
 	ns.IP("addr add 10.9.0.1/24 dev tap0")
 	ns.IP("neigh add 10.9.0.2 lladdr 02:00:00:00:00:02 nud permanent dev tap0")
-	var p *Port
+	var p *tap.Port
 	err := netns.Do(ns.File, func() (err error) {
-		p, err = OpenPort("tap0")
+		p, err = tap.OpenPort("tap0")
 		return err
 	})
 	if err != nil {
