@@ -302,10 +302,10 @@ func (p *Process) Stop(t testing.TB) {
 	}
 }
 
-// Eventually calls f until it returns nil, for some seconds.
+// Eventually calls f until it returns nil, for a minute: a busy machine is slow.
 func Eventually(t testing.TB, f func() error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	for {
 		err := f()
