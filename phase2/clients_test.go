@@ -75,8 +75,12 @@ var systems = []system{
 		kernel: true,
 		lease:  8,
 		programs: []program{{
-			packages:     []string{"dhclient"},
-			start:        "dhclient -4 -d eth0",
+			packages: []string{"dhclient"},
+			// A lease that ends while the machine is busy takes the routes along, and Debian's
+			// script does not bring them back with the next one: only the time of the renewal
+			// is kept.
+			start: "echo 'supersede dhcp-lease-time 3600; supersede dhcp-rebinding-time 3000; " +
+				"initial-interval 1; backoff-cutoff 2;' >>/etc/dhcp/dhclient.conf; dhclient -4 -d eth0",
 			bound:        []string{"bound to "},
 			ipv4:         true,
 			setsHostname: true,
@@ -97,8 +101,9 @@ var systems = []system{
 				"echo nodelay >>/etc/dhcpcd.conf; dhcpcd --nobackground --debug eth0",
 			bound: []string{"eth0: leased 10.", "REPLY6 received"},
 			// It forgets a signal that comes while a script of its runs.
-			renew:        "while pgrep -f dhcpcd-run-hook[s]; do sleep 0.05; done; dhcpcd --renew eth0",
-			dump:         "dhcpcd --dumplease --ipv4only eth0",
+			renew: "taken() { grep -c SIGUSR1 /run/log; }; before=$(taken); " +
+				"until test $(taken) -gt $before; do dhcpcd --renew eth0; sleep 0.5; done",
+			dump:         "cat /run/dhcpcd/hook-state/resolv.conf/eth0.dhcp",
 			ipv4:         true,
 			ipv6:         true,
 			setsHostname: true,
