@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -51,8 +52,9 @@ func responders(ctx context.Context, w io.Writer, l load) (err error) {
 	defer func() { err = errors.Join(err, stop()) }()
 
 	fmt.Fprintf(w, "The responder beside dnsmasq, each in a namespace of its own, for the same client on a tap.\n"+
-		"Linux %s, %d CPUs, %s; %d rounds, in each of which both have a turn: medians, and the median ratio.\n\n",
-		release(), runtime.NumCPU(), runtime.Version(), l.rounds)
+		"Linux %s, %d CPUs, %s; %d rounds, in each of which both have a turn: medians, and the median ratio.\n"+
+		"A load of %s before; one of more than the CPUs shows in the slowest answers and in losses.\n\n",
+		release(), runtime.NumCPU(), runtime.Version(), l.rounds, loadAverage())
 	memory := newMemory(both)
 	if err := memory.look(ctx, "idle"); err != nil {
 		return err
@@ -71,6 +73,16 @@ func responders(ctx context.Context, w io.Writer, l load) (err error) {
 		return err
 	}
 	return memory.run(ctx, w, l)
+}
+
+// loadAverage is that of the last minute: how much else the machine has to do.
+func loadAverage() string {
+	text, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		return err.Error()
+	}
+	load, _, _ := strings.Cut(string(text), " ")
+	return load
 }
 
 func (s *server) protocol4() *protocol { return s.v4 }
