@@ -64,6 +64,8 @@ func TestAgent(t *testing.T) {
 		{[]string{"setup"}, 1, "-netns is missing"},
 		{[]string{"setup", "-netns", "/dev/null", "-nic", "eth0", "-binding", "bridge", "-state", n.State}, 1, "not a network namespace"},
 		{[]string{"-help"}, 0, "agent teardown"},
+		{[]string{"--help"}, 0, "agent teardown"},
+		{[]string{"-h"}, 0, "agent teardown"},
 	} {
 		out, status := run(t, agent, step.args...)
 		if status != step.status || !strings.Contains(out, step.text) {

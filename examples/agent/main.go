@@ -55,9 +55,6 @@ func run(ctx context.Context, args []string) error {
 	if len(args) > 0 && len(args[0]) > 0 && args[0][0] != '-' {
 		verb, args = args[0], args[1:]
 	}
-	if !slices.Contains([]string{"setup", "plan", "check", "teardown"}, verb) && !slices.Contains(args, "-help") {
-		return fmt.Errorf("%q is none of setup, plan, check, teardown; agent -help tells more", verb)
-	}
 	c, err := parse(verb, args)
 	if err != nil {
 		return err
@@ -128,6 +125,9 @@ func parse(verb string, args []string) (phase1.Config, error) {
 	file := flags.String("config", "", "the whole configuration as JSON")
 	if err := flags.Parse(args); err != nil {
 		return c, err
+	}
+	if !slices.Contains([]string{"setup", "plan", "check", "teardown"}, verb) {
+		return c, fmt.Errorf("%q is none of setup, plan, check, teardown; agent -help tells more", verb)
 	}
 	if flags.NArg() > 0 {
 		return c, fmt.Errorf("%q is no flag; agent -help tells more", flags.Arg(0))

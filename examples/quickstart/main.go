@@ -45,6 +45,10 @@ func main() {
 		flag.PrintDefaults()
 	}
 	flag.Parse()
+	if flag.NArg() > 0 {
+		fmt.Fprintf(os.Stderr, "quickstart: %q is no flag; quickstart -help tells more\n", flag.Arg(0))
+		os.Exit(2)
+	}
 	if err := sandbox.Enter(); err != nil {
 		fmt.Fprintln(os.Stderr, "quickstart:", err)
 		os.Exit(1)
