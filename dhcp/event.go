@@ -74,6 +74,9 @@ func (k Kind) String() string {
 	return kindText[k]
 }
 
+// MarshalText is String: so counters are JSON by their names.
+func (k Kind) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
+
 func (k Kind) level() slog.Level {
 	switch k {
 	case Refused4, Declined4, Refused6, Declined6:

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -404,6 +405,9 @@ func TestServeEvents(t *testing.T) {
 		c := r.Counters()
 		if c.Received != 14 || c.Sent != 1+4+1+5+1 || c.Failed != 0 || c.Events[Leased4] != 1 || c.Events[Advertised] != 2 || len(c.Events) != 12 {
 			t.Errorf("counters %+v", c)
+		}
+		if text, err := json.Marshal(c.Events); err != nil || !strings.Contains(string(text), `"DHCPv4 address leased":1`) {
+			t.Errorf("events as JSON: %s, %v", text, err)
 		}
 	})
 	want := []string{
