@@ -347,6 +347,7 @@ var cases = []struct {
 		s.Routes = append(s.Routes,
 			infra.Route{Link: 3, Table: infra.TableMain, Destination: pfx("10.50.0.0/24"), PrefSrc: ip("10.50.0.7"), Type: infra.RouteUnicast, Scope: infra.ScopeLink, Protocol: infra.ProtocolKernel},
 			infra.Route{Link: 3, Table: infra.TableMain, Destination: pfx("0.0.0.0/0"), Gateway: ip("10.50.0.1"), Type: infra.RouteUnicast, Protocol: 3, Metric: 100},
+			infra.Route{Link: 3, Table: infra.TableMain, Destination: pfx("::/0"), Gateway: ip("fe80::50"), Type: infra.RouteUnicast, Protocol: 3, Metric: 1024},
 		)
 	}), bridge()},
 	{"bridge-long-name", flannelWith(func(s *infra.Snapshot) {

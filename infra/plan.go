@@ -222,7 +222,10 @@ func (p *Plan) warnings(nic Link) []string {
 			w = append(w, fmt.Sprintf("the route to %v leads through other links too: the namespace is without it until Teardown", r.Destination))
 		}
 		if other, ok := p.found.link(r.Link); ok && other.Index != nic.Index && r.Default() && r.Table == TableMain && !strings.HasPrefix(other.Alias, Mark("")) {
-			w = append(w, fmt.Sprintf("%s has a default route too, which is not this interface's", other.Name))
+			text := fmt.Sprintf("%s has a default route too, which is not this interface's", other.Name)
+			if !slices.Contains(w, text) { // one of the other family
+				w = append(w, text)
+			}
 		}
 	}
 	if nic.MTU > cache.MaxMTU {
