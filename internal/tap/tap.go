@@ -35,6 +35,12 @@ func Open(name string) (*os.File, error) {
 	ifr.SetUint16(unix.IFF_TAP | unix.IFF_NO_PI)
 	if err := unix.IoctlIfreq(fd, unix.TUNSETIFF, ifr); err != nil {
 		unix.Close(fd)
+		switch err {
+		case unix.EPERM:
+			err = fmt.Errorf("it is not user %d's: %w", unix.Geteuid(), err)
+		case unix.EBUSY:
+			err = fmt.Errorf("another process has it: %w", err)
+		}
 		return nil, fmt.Errorf("attach to tap %s: %w", name, err)
 	}
 	return os.NewFile(uintptr(fd), name), nil
