@@ -94,7 +94,7 @@ func newAnswers(rec cache.Record, dns cache.DNS) (*answers, error) {
 	if rec.Port == "" {
 		return nil, fmt.Errorf("responder for %s: the record names no port: Setup was told not to serve the guest", rec.Name)
 	}
-	res := newResolver(dns)
+	res := newResolver(dns, &rec)
 	r := &answers{
 		guest:     rec.MAC,
 		frameSize: ethLen + max(rec.MTU, 1500),

@@ -16,11 +16,15 @@ type resolver struct {
 	warnings           []string
 }
 
-func newResolver(dns cache.DNS) resolver {
+// newResolver takes what the guest of the record can use. A server with a zone is on that link, which
+// is the guest's only if it is the record's and bridged.
+func newResolver(dns cache.DNS, rec *cache.Record) resolver {
 	var res resolver
-	for _, s := range dns.Servers {
-		s = s.WithZone("").Unmap()
+	for _, given := range dns.Servers {
+		s, zone := given.WithZone("").Unmap(), given.Zone()
 		switch {
+		case zone != "" && (zone != rec.Name || rec.Binding == cache.BindingMasquerade):
+			res.warnings = append(res.warnings, fmt.Sprintf("DNS server %v is left out: it is not on the guest's link", given))
 		case !s.IsValid() || s.IsUnspecified() || s.IsLoopback() || s.IsMulticast() || s == broadcastIP:
 			res.warnings = append(res.warnings, fmt.Sprintf("DNS server %v is left out: the guest could not reach it", s))
 		case s.Is4() && !slices.Contains(res.servers4, s):

@@ -32,17 +32,26 @@ func TestResolver(t *testing.T) {
 		{"name of 253 and 254", []string{long, long + "c"}, []string{long}, 1},
 		{"other characters", []string{"a b", "ä.example", "$(reboot)", "a\x00b", "*.x"}, nil, 5},
 	} {
-		res := newResolver(cache.DNS{Search: c.search})
+		res := newResolver(cache.DNS{Search: c.search}, &cache.Record{})
 		if !slices.Equal(res.search, c.want) || len(res.warnings) != c.warnings {
 			t.Errorf("%s: %q with %q, want %q and %d warnings", c.name, res.search, res.warnings, c.want, c.warnings)
 		}
 	}
-	res := newResolver(cache.DNS{Servers: []netip.Addr{
-		addr("10.0.0.1"), addr("10.0.0.1"), addr("::ffff:10.0.0.2"), addr("fe80::1%eth0"), addr("fd00::1"),
+	dns := cache.DNS{Servers: []netip.Addr{
+		addr("10.0.0.1"), addr("10.0.0.1"), addr("::ffff:10.0.0.2"), addr("fe80::1%eth0"), addr("fe80::2"), addr("fe80::3%net1"), addr("fd00::1"),
 		addr("127.0.0.53"), addr("::1"), addr("0.0.0.0"), addr("224.0.0.1"), addr("255.255.255.255"), {},
-	}})
-	if fmt.Sprint(res.servers4) != "[10.0.0.1 10.0.0.2]" || fmt.Sprint(res.servers6) != "[fe80::1 fd00::1]" || len(res.warnings) != 6 {
-		t.Errorf("servers %v and %v, warnings %q", res.servers4, res.servers6, res.warnings)
+	}}
+	for _, c := range []struct {
+		binding, servers6 string
+		warnings          int
+	}{
+		{cache.BindingBridge, "[fe80::1 fe80::2 fd00::1]", 7},
+		{cache.BindingMasquerade, "[fe80::2 fd00::1]", 8},
+	} {
+		res := newResolver(dns, &cache.Record{Name: "eth0", Binding: c.binding})
+		if fmt.Sprint(res.servers4) != "[10.0.0.1 10.0.0.2]" || fmt.Sprint(res.servers6) != c.servers6 || len(res.warnings) != c.warnings {
+			t.Errorf("%s: servers %v and %v, warnings %q", c.binding, res.servers4, res.servers6, res.warnings)
+		}
 	}
 }
 
@@ -85,7 +94,7 @@ func FuzzNames(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		res := newResolver(cache.DNS{Search: strings.Split(text, " ")})
+		res := newResolver(cache.DNS{Search: strings.Split(text, " ")}, &cache.Record{})
 		for _, name := range res.search {
 			if reason := nameFault(name); reason != "" {
 				t.Fatalf("%q: %s", name, reason)
