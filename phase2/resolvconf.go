@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/fsnotify/fsnotify"
@@ -23,9 +24,8 @@ const (
 )
 
 // parseResolvConf takes name servers and search domains out of a resolv.conf (resolv.conf(5)). The
-// last of several search or domain lines counts. What is no address is left out.
-func parseResolvConf(text []byte) cache.DNS {
-	var dns cache.DNS
+// last of several search or domain lines counts. What is no address is left out, and returned.
+func parseResolvConf(text []byte) (dns cache.DNS, bad []string) {
 	for line := range strings.Lines(string(text)) {
 		words := strings.Fields(line)
 		if len(words) < 2 || strings.HasPrefix(words[0], "#") || strings.HasPrefix(words[0], ";") {
@@ -35,6 +35,8 @@ func parseResolvConf(text []byte) cache.DNS {
 		case "nameserver":
 			if server, err := netip.ParseAddr(words[1]); err == nil {
 				dns.Servers = append(dns.Servers, server)
+			} else {
+				bad = append(bad, words[1])
 			}
 		case "search":
 			dns.Search = words[1:]
@@ -42,20 +44,21 @@ func parseResolvConf(text []byte) cache.DNS {
 			dns.Search = words[1:2]
 		}
 	}
-	return dns
+	return dns, bad
 }
 
-func readResolvConf(path string) (cache.DNS, error) {
+func readResolvConf(path string) (dns cache.DNS, bad []string, err error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return cache.DNS{}, fmt.Errorf("DNS configuration: %w", err)
+		return cache.DNS{}, nil, fmt.Errorf("DNS configuration: %w", err)
 	}
 	defer f.Close()
 	text, err := io.ReadAll(io.LimitReader(f, maxResolvConf))
 	if err != nil {
-		return cache.DNS{}, fmt.Errorf("DNS configuration: %w", err)
+		return cache.DNS{}, nil, fmt.Errorf("DNS configuration: %w", err)
 	}
-	return parseResolvConf(text), nil
+	dns, bad = parseResolvConf(text)
+	return dns, bad, nil
 }
 
 // resolvConf is a file that is followed.
@@ -63,36 +66,44 @@ type resolvConf struct {
 	path string
 	must bool      // it has to be there
 	last cache.DNS // what it said
+	bad  []string  // name servers that are no addresses
 }
 
 // needsResolvConf says that the record has a responder, but no DNS configuration of its own.
 func needsResolvConf(r cache.Record) bool { return r.DNS == nil && r.Port != "" }
 
 // begin reads the file.
-func (f *resolvConf) begin() error {
-	dns, err := readResolvConf(f.path)
+func (f *resolvConf) begin(log *slog.Logger) error {
+	dns, bad, err := readResolvConf(f.path)
 	if errors.Is(err, fs.ErrNotExist) && !f.must {
 		return nil
 	}
-	f.last = dns
+	f.take(log, dns, bad)
 	return err
+}
+
+func (f *resolvConf) take(log *slog.Logger, dns cache.DNS, bad []string) {
+	f.last, f.bad = dns, bad
+	for _, word := range bad {
+		log.Warn(fmt.Sprintf("DNS server %q is left out: it is no address", word), "path", f.path)
+	}
 }
 
 // reread says that the file says something else than before. One that is gone, or that cannot be read,
 // changes nothing.
 func (f *resolvConf) reread(log *slog.Logger) bool {
-	dns, err := readResolvConf(f.path)
+	dns, bad, err := readResolvConf(f.path)
 	if err != nil {
 		if !errors.Is(err, fs.ErrNotExist) {
 			log.Warn("the DNS configuration stays what it was", "error", err)
 		}
 		return false
 	}
-	if reflect.DeepEqual(dns, f.last) {
-		return false
+	same := reflect.DeepEqual(dns, f.last)
+	if !same || !slices.Equal(bad, f.bad) {
+		f.take(log, dns, bad)
 	}
-	f.last = dns
-	return true
+	return !same
 }
 
 // watch looks at the directory of the file, where another one can take its name; if it is a symbolic

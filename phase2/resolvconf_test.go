@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -33,22 +34,23 @@ func TestResolvConf(t *testing.T) {
 		text    string
 		servers []string
 		search  []string
+		bad     []string
 	}{
-		{"", nil, nil},
-		{"nameserver 192.0.2.1\nnameserver 127.0.0.53\nnameserver fe80::1%eth0\n", []string{"192.0.2.1", "127.0.0.53", "fe80::1%eth0"}, nil},
-		{"# nameserver 192.0.2.1\n; nameserver 192.0.2.2\nnameserver\nnameserver none\noptions ndots:5\n", nil, nil},
-		{"domain old.example\nsearch a.example b.example.\n", nil, []string{"a.example", "b.example."}},
-		{"search a.example\ndomain one.example two.example\n", nil, []string{"one.example"}},
-		{"\tsearch\ta.example\t b.example\r\nnameserver\t192.0.2.1 192.0.2.2\r\n", []string{"192.0.2.1"}, []string{"a.example", "b.example"}},
-		{"search .\nnameserver 192.0.2.1", []string{"192.0.2.1"}, []string{"."}},
+		{"", nil, nil, nil},
+		{"nameserver 192.0.2.1\nnameserver 127.0.0.53\nnameserver fe80::1%eth0\n", []string{"192.0.2.1", "127.0.0.53", "fe80::1%eth0"}, nil, nil},
+		{"# nameserver 192.0.2.1\n; nameserver 192.0.2.2\nnameserver\nnameserver none\noptions ndots:5\n", nil, nil, []string{"none"}},
+		{"domain old.example\nsearch a.example b.example.\n", nil, []string{"a.example", "b.example."}, nil},
+		{"search a.example\ndomain one.example two.example\n", nil, []string{"one.example"}, nil},
+		{"\tsearch\ta.example\t b.example\r\nnameserver\t192.0.2.1 192.0.2.2\r\n", []string{"192.0.2.1"}, []string{"a.example", "b.example"}, nil},
+		{"search .\nnameserver 192.0.2.1", []string{"192.0.2.1"}, []string{"."}, nil},
 	} {
 		var want cache.DNS
 		for _, s := range c.servers {
 			want.Servers = append(want.Servers, netip.MustParseAddr(s))
 		}
 		want.Search = c.search
-		if got := phase2.ParseResolvConf([]byte(c.text)); !reflect.DeepEqual(got, want) {
-			t.Errorf("%q: %v, want %v", c.text, got, want)
+		if got, bad := phase2.ParseResolvConf([]byte(c.text)); !reflect.DeepEqual(got, want) || !slices.Equal(bad, c.bad) {
+			t.Errorf("%q: %v without %q, want %v without %q", c.text, got, bad, want, c.bad)
 		}
 	}
 }
@@ -67,7 +69,8 @@ func FuzzResolvConf(f *testing.F) {
 	r.IPv4 = &cache.IPv4{Address: netip.MustParsePrefix("10.0.2.2/24"), Server: netip.MustParseAddr("10.0.2.1")}
 	r.IPv6 = &cache.IPv6{Address: netip.MustParseAddr("fd00::2")}
 	f.Fuzz(func(t *testing.T, text []byte) {
-		if _, err := dhcp.New(r, phase2.ParseResolvConf(text)); err != nil {
+		dns, _ := phase2.ParseResolvConf(text)
+		if _, err := dhcp.New(r, dns); err != nil {
 			t.Fatal(err)
 		}
 	})

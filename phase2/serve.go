@@ -82,7 +82,7 @@ type service struct {
 // begin serves the records as they are. Whatever is wrong is an error.
 func (s *server) begin(ctx context.Context) error {
 	if slices.ContainsFunc(s.vm.Records(), needsResolvConf) {
-		if err := s.conf.begin(); err != nil {
+		if err := s.conf.begin(s.log); err != nil {
 			return err
 		}
 	}
