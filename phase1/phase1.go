@@ -313,6 +313,9 @@ func (c Config) do(ctx context.Context, mode stateMode, f func(*session) error) 
 		return fmt.Errorf("namespace %s: %w", c.NetNS.Name(), err)
 	}
 	unlock, err := lock(ctx, identity)
+	if errors.Is(err, fs.ErrPermission) && os.Geteuid() != 0 {
+		return fmt.Errorf("namespace %s: user %d is not root: %w", c.NetNS.Name(), os.Geteuid(), err)
+	}
 	if err != nil {
 		return fmt.Errorf("namespace %s: %w", c.NetNS.Name(), err)
 	}
@@ -409,8 +412,8 @@ func (s *session) plan(ctx context.Context, spec infra.Spec) (plan *infra.Plan, 
 	if journal != nil {
 		// A tap that changes would be another one, and the guest has the old one.
 		if old := journal.Spec; !reflect.DeepEqual(old.Binding, spec.Binding) || old.Owner != spec.Owner || max(1, old.Queues) != max(1, spec.Queues) {
-			return nil, infra.Snapshot{}, false, fmt.Errorf("NIC %s: %w with the %s binding for user %d, %d queues: Teardown first, or ask for the same",
-				spec.NIC, infra.ErrWired, old.Binding.Kind(), old.Owner.UID, max(1, old.Queues))
+			return nil, infra.Snapshot{}, false, fmt.Errorf("NIC %s: %w with the %s binding, queues %d, for user %d, group %d: Teardown first, or ask for the same",
+				spec.NIC, infra.ErrWired, old.Binding.Kind(), max(1, old.Queues), old.Owner.UID, old.Owner.GID)
 		}
 		found = journal.Found
 	} else if err := s.complete(ctx, &found, spec); err != nil {
