@@ -1,0 +1,81 @@
+package phase1_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"os"
+	"time"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/phase1"
+)
+
+// The privileged side before the machine starts. A Setup that was interrupted is called again.
+func ExampleSetup() {
+	ns, err := os.Open("/run/netns/pod")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer ns.Close()
+	if err := os.MkdirAll("/run/guestwire", 0o755); err != nil {
+		log.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	err = phase1.Setup(ctx, phase1.Config{
+		NetNS:   ns,
+		NIC:     "eth0",
+		Binding: infra.Bridge{},
+		Owner:   infra.Owner{UID: 107, GID: 107},
+		State:   "/run/guestwire/vm1",
+		Options: cache.Options{
+			Hostname: "vm1",
+			DHCPv4:   map[uint8]cache.Data{43: "\x01\x02", 252: "http://wpad/x"},
+		},
+	})
+	var refused *infra.RefusedError
+	if errors.As(err, &refused) && refused.Instead != "" {
+		log.Fatalf("%v: try %s", err, refused.Instead)
+	}
+	if err != nil {
+		log.Fatal(err)
+	}
+}
+
+// What Check finds, Setup mends, with the configuration of before.
+func ExampleCheck() {
+	ns, err := os.Open("/run/netns/pod")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer ns.Close()
+	err = phase1.Check(context.Background(), phase1.Config{NetNS: ns, NIC: "eth0", State: "/run/guestwire/vm1"})
+	var drift *phase1.DriftError
+	switch {
+	case errors.As(err, &drift):
+		fmt.Println("missing:", drift.Missing)
+	case errors.Is(err, phase1.ErrNotWired):
+		fmt.Println("there was no Setup")
+	case err != nil:
+		log.Fatal(err)
+	}
+}
+
+// After the machine. The namespace may be gone already: then the files are left to be removed.
+func ExampleTeardown() {
+	c := phase1.Config{NIC: "eth0", State: "/run/guestwire/vm1"}
+	ns, err := os.Open("/run/netns/pod")
+	switch {
+	case err == nil:
+		defer ns.Close()
+		c.NetNS = ns
+	case !errors.Is(err, os.ErrNotExist):
+		log.Fatal(err)
+	}
+	if err := phase1.Teardown(context.Background(), c); err != nil && !errors.Is(err, infra.ErrNoNIC) {
+		log.Fatal(err)
+	}
+}
