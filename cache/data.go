@@ -8,8 +8,9 @@ import (
 	"unicode/utf8"
 )
 
-// Data is the value of an option: any bytes. As text it is itself, or, if it has characters that
-// cannot be read or begins so, hexadecimal after 0x.
+// Data is the value of an option: any bytes, in Go as they are. Its text, in JSON and in messages, is
+// the same, or hexadecimal after 0x if the bytes cannot be read as text or begin with 0x: 0x41 in JSON
+// is the letter A.
 type Data string
 
 // MarshalText returns the text, from which UnmarshalText makes the same Data.

@@ -122,8 +122,11 @@ func (e *DriftError) Error() string {
 // and changes nothing if nothing is. On an error the namespace is as it was found; if the error came
 // when an earlier Setup was taken up, what stands is left to the guest that may use it.
 //
-// It needs CAP_SYS_ADMIN and CAP_NET_ADMIN. It waits for other calls on the same namespace, of other
-// processes too, until ctx ends. The errors to tell apart: *cache.FieldError for a bad
+// A wired NIC can get another DNS, Options and Device: the record changes, and a running Serve
+// follows it. Another Binding, Owner or number of Queues is infra.ErrWired.
+//
+// It needs root with CAP_SYS_ADMIN and CAP_NET_ADMIN. It waits for other calls on the same namespace, of
+// other processes too, until ctx ends; they have to share /run/guestwire.lock. The errors to tell apart: *cache.FieldError for a bad
 // configuration, *infra.RefusedError if the binding cannot work on the NIC, infra.ErrNoNIC,
 // infra.ErrWired, infra.ErrCollision, ErrOwnNamespace, fs.ErrPermission for a State that is not
 // root's alone and for an Owner who cannot open /dev/net/tun.
@@ -222,8 +225,8 @@ func Check(ctx context.Context, c Config) error {
 
 // Teardown gives the namespace back as Setup found it, and removes record and journal. It is no
 // error if there is nothing to take down. It uses NetNS, State and NIC of the configuration only. A
-// nil NetNS says that the namespace is gone: then record and journals of the NIC are removed. The error is infra.ErrNoNIC if the NIC has gone;
-// then everything else is removed.
+// nil NetNS says that the namespace is gone: then record and journals of the NIC are removed. The
+// error is infra.ErrNoNIC if the NIC has gone; then everything else is removed.
 func Teardown(ctx context.Context, c Config) error {
 	if c.NetNS == nil {
 		return forget(c)

@@ -24,7 +24,9 @@ type VM struct {
 	// Log gets what the responders have to say; nil discards it. It is to be set before Serve.
 	Log *slog.Logger
 	// ResolvConf is where the guest's DNS configuration comes from if a record holds none. It is
-	// followed when it changes. Empty: /etc/resolv.conf, if there is one.
+	// followed when it changes; one that goes, or cannot be read, changes nothing. Servers that the
+	// guest could not use are left out, with a word in the log: loopback, those on another link.
+	// Empty: /etc/resolv.conf, if there is one. It is to be set before Serve.
 	ResolvConf string
 	// Notify is called with what a guest was given, by the interface's name, in the goroutine
 	// that serves it: at the same time for several. The guest waits for the call to return. Nil:
