@@ -2,6 +2,7 @@ package cache
 
 import (
 	"bytes"
+	"encoding"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,18 +12,24 @@ import (
 	"strings"
 )
 
-// decode fills v from raw as json.Unmarshal does, but knows where it is: an error names the field,
-// an unknown or repeated one is an error as well.
+// Unmarshal fills what v points to as json.Unmarshal does, but knows where it is: the error is a
+// *FieldError, an unknown or repeated field is one as well. Field is the prefix of the names in it.
+func Unmarshal(field string, text []byte, v any) error {
+	return decode(field, text, reflect.ValueOf(v).Elem())
+}
+
 func decode(path string, raw json.RawMessage, v reflect.Value) error {
 	raw = bytes.TrimSpace(raw)
 	switch {
+	case decodesItself(v):
+		return decodeValue(path, raw, v)
 	case v.Kind() == reflect.Pointer:
 		if string(raw) == "null" {
 			return nil
 		}
 		v.Set(reflect.New(v.Type().Elem()))
 		return decode(path, raw, v.Elem())
-	case v.Kind() == reflect.Struct && v.Type().PkgPath() == reflect.TypeFor[Record]().PkgPath():
+	case v.Kind() == reflect.Struct:
 		return decodeStruct(path, raw, v)
 	case v.Kind() == reflect.Slice:
 		var items []json.RawMessage
@@ -39,19 +46,34 @@ func decode(path string, raw json.RawMessage, v reflect.Value) error {
 	case v.Kind() == reflect.Map:
 		return decodeMap(path, raw, v)
 	default:
-		if string(raw) == "null" {
-			return &FieldError{Field: path, Reason: "want a value, not null"}
-		}
-		err := json.Unmarshal(raw, v.Addr().Interface())
-		var mismatch *json.UnmarshalTypeError
-		if errors.As(err, &mismatch) {
-			return &FieldError{Field: path, Reason: fmt.Sprintf("want %v, not a %s", mismatch.Type, mismatch.Value)}
-		}
-		if err != nil {
-			return &FieldError{Field: path, Reason: err.Error()}
-		}
-		return nil
+		return decodeValue(path, raw, v)
 	}
+}
+
+func decodesItself(v reflect.Value) bool {
+	switch v.Addr().Interface().(type) {
+	case json.Unmarshaler, encoding.TextUnmarshaler:
+		return true
+	}
+	return false
+}
+
+func decodeValue(path string, raw json.RawMessage, v reflect.Value) error {
+	if string(raw) == "null" {
+		return &FieldError{Field: path, Reason: "want a value, not null"}
+	}
+	err := json.Unmarshal(raw, v.Addr().Interface())
+	var mismatch *json.UnmarshalTypeError
+	if errors.As(err, &mismatch) && mismatch.Type.Kind() == reflect.Pointer { // a value that reads text
+		return &FieldError{Field: path, Reason: "want a string, not a " + mismatch.Value}
+	}
+	if mismatch != nil {
+		return &FieldError{Field: path, Reason: fmt.Sprintf("want %v, not a %s", mismatch.Type, mismatch.Value)}
+	}
+	if err != nil {
+		return &FieldError{Field: path, Reason: err.Error()}
+	}
+	return nil
 }
 
 func decodeStruct(path string, raw json.RawMessage, v reflect.Value) error {

@@ -1,11 +1,9 @@
 package infra
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/netip"
 
@@ -98,10 +96,11 @@ func (s Spec) MarshalJSON() ([]byte, error) {
 	return json.Marshal(doc)
 }
 
-// UnmarshalJSON is the reverse of MarshalJSON. Unknown fields are errors.
+// UnmarshalJSON is the reverse of MarshalJSON. Unknown fields are errors. The error is a
+// *cache.FieldError.
 func (s *Spec) UnmarshalJSON(text []byte) error {
 	var doc specDocument
-	if err := strict(text, &doc); err != nil {
+	if err := cache.Unmarshal("", text, &doc); err != nil {
 		return err
 	}
 	spec := Spec{NIC: doc.NIC, Owner: doc.Owner, Queues: doc.Queues, DNS: doc.DNS, Options: doc.Options, Device: doc.Device}
@@ -118,30 +117,17 @@ func (s *Spec) UnmarshalJSON(text []byte) error {
 		}
 		switch b := b.(type) {
 		case Bridge:
-			err = strict(raw, &b)
+			err = cache.Unmarshal("binding."+kind, raw, &b)
 			spec.Binding = b
 		case Masquerade:
-			err = strict(raw, &b)
+			err = cache.Unmarshal("binding."+kind, raw, &b)
 			spec.Binding = b
 		}
 		if err != nil {
-			return &cache.FieldError{Field: "binding." + kind, Reason: err.Error()}
+			return err
 		}
 	}
 	*s = spec
-	return nil
-}
-
-// strict is json.Unmarshal that refuses unknown fields.
-func strict(text []byte, v any) error {
-	dec := json.NewDecoder(bytes.NewReader(text))
-	dec.DisallowUnknownFields()
-	if err := dec.Decode(v); err != nil {
-		return err
-	}
-	if dec.More() {
-		return errors.New("something follows the object")
-	}
 	return nil
 }
 

@@ -72,21 +72,25 @@ func TestSpecJSON(t *testing.T) {
 
 func TestSpecJSONRefused(t *testing.T) {
 	for text, word := range map[string]string{
-		`{"nick":"eth0"}`:                              `"nick"`,
-		`{"owner":{"user":1}}`:                         `"user"`,
-		`{"owner":{"uid":-1}}`:                         "uid",
-		`{"options":{"leases":1}}`:                     `"leases"`,
-		`{"device":{"rom":1}}`:                         "rom",
-		`{"dns":{"servers":["here"]}}`:                 "here",
+		`{"nick":"eth0"}`:                              "nick: no such field",
+		`{"owner":{"user":1}}`:                         "owner.user: no such field",
+		`{"owner":{"uid":-1}}`:                         "owner.uid: want uint32",
+		`{"options":{"leases":1}}`:                     "options.leases: no such field",
+		`{"options":{"dhcpv4":{"43":"0xzz"}}}`:         `options.dhcpv4.43: "0xzz"`,
+		`{"options":{"dhcpv4":{"43":12}}}`:             "options.dhcpv4.43: want a string, not a number",
+		`{"options":{"dhcpv4":{"300":"x"}}}`:           "options.dhcpv4.300: want a number",
+		`{"device":{"rom":1}}`:                         "device.rom: want string",
+		`{"dns":{"servers":["here"]}}`:                 "dns.servers[0]: ",
+		`{"nic":"eth0","nic":"eth1"}`:                  "given twice",
 		`{"queues":"2"}`:                               "queues",
 		`{"binding":"bridge"}`:                         "binding",
 		`{"binding":{"redirect":{}}}`:                  `"redirect", want "bridge" or "masquerade"`,
 		`{"binding":{"bridge":{},"masquerade":{}}}`:    `want an object with one member, such as {"bridge": {}}`,
-		`{"binding":{"bridge":{"ipv4":"10.0.0.0/8"}}}`: `binding.bridge: json: unknown field "ipv4"`,
-		`{"binding":{"masquerade":{"ipv5":1}}}`:        `binding.masquerade: json: unknown field "ipv5"`,
-		`{"binding":{"masquerade":{"ipv4":"10/8"}}}`:   "binding.masquerade",
+		`{"binding":{"bridge":{"ipv4":"10.0.0.0/8"}}}`: "binding.bridge.ipv4: no such field",
+		`{"binding":{"masquerade":{"ipv5":1}}}`:        "binding.masquerade.ipv5: no such field",
+		`{"binding":{"masquerade":{"ipv4":"10/8"}}}`:   "binding.masquerade.ipv4",
 		`{"binding":{"masquerade":{"mac":"02:00"}}}`:   "want the form aa:bb:cc:dd:ee:ff",
-		`[]`: "array",
+		`[]`: "want an object",
 	} {
 		spec := infra.Spec{NIC: "untouched"}
 		err := json.Unmarshal([]byte(text), &spec)

@@ -32,6 +32,8 @@ func TestConfigJSON(t *testing.T) {
 		`{"binding": "bridge"}`:                  `{"bridge": {}}`,
 		`{"binding": {"router": {}}}`:            `want "bridge" or "masquerade"`,
 		`{"binding": {"masquerade": {"ip": 4}}}`: "binding.masquerade",
+		`{"options": {"ntp": ["x"]}}`:            "options.ntp[0]",
+		`[]`:                                     "want an object",
 	} {
 		if err := json.Unmarshal([]byte(text), &got); err == nil || !strings.Contains(err.Error(), complaint) {
 			t.Errorf("%s: %v, want a complaint about %s", text, err, complaint)

@@ -71,7 +71,7 @@ func (c Config) MarshalJSON() ([]byte, error) {
 func (c *Config) UnmarshalJSON(text []byte) error {
 	var members map[string]json.RawMessage
 	if err := json.Unmarshal(text, &members); err != nil {
-		return err
+		return &cache.FieldError{Reason: "want an object"}
 	}
 	out := Config{NetNS: c.NetNS}
 	if state, ok := members["state"]; ok {
