@@ -338,10 +338,13 @@ func (w *writer6) begin(kind dhcpv6.MessageType, msg []byte) {
 
 func (w *writer6) room() int { return w.server.limit - (len(w.b) - w.start - udp6Len) }
 
-func (w *writer6) option(code dhcpv6.OptionCode, value []byte) {
-	if 4+len(value) <= w.room() {
-		w.b = appendOption6(w.b, code, value)
+// option says whether there was room.
+func (w *writer6) option(code dhcpv6.OptionCode, value []byte) bool {
+	if 4+len(value) > w.room() {
+		return false
 	}
+	w.b = appendOption6(w.b, code, value)
+	return true
 }
 
 func (w *writer6) status(code iana.StatusCode) {
@@ -362,8 +365,7 @@ func (w *writer6) associations() (given bool) {
 				w.refuse(o.OptionCode, ia, iaHeadLen, iana.StatusNoAddrsAvail)
 				continue
 			}
-			w.lease(ia)
-			given = true
+			given = w.lease(ia)
 		case dhcpv6.OptionIATA:
 			w.refuse(o.OptionCode, ia, iaidLen, iana.StatusNoAddrsAvail)
 		case dhcpv6.OptionIAPD:
@@ -373,9 +375,9 @@ func (w *writer6) associations() (given bool) {
 	return given
 }
 
-// lease appends an IA_NA with the address. A guest that extends another address is told that this
+// lease appends an IA_NA with the address, if there is room. A guest that extends another address is told that this
 // one has ended: lifetimes of zero (RFC 9915 section 18.3.4).
-func (w *writer6) lease(ia []byte) {
+func (w *writer6) lease(ia []byte) bool {
 	value := slices.Concat(ia[:iaidLen], w.server.times, w.server.iaAddress)
 	if w.q.kind == dhcpv6.MessageTypeRenew || w.q.kind == dhcpv6.MessageTypeRebind {
 		for _, a := range addressesOf(ia, iaHeadLen) {
@@ -384,7 +386,7 @@ func (w *writer6) lease(ia []byte) {
 			}
 		}
 	}
-	w.option(dhcpv6.OptionIANA, value)
+	return w.option(dhcpv6.OptionIANA, value)
 }
 
 // refuse appends an association with nothing but a status. Head is the length of its fixed part.

@@ -334,6 +334,23 @@ func TestDHCPv6Bounds(t *testing.T) {
 	}
 }
 
+// An association for which no room was left was not given: nobody is told that the guest has the address.
+func TestDHCPv6WithoutRoom(t *testing.T) {
+	in := msg6(3, tlv(1, clientDUID), tlv(2, serverDUID))
+	for i := range byte(160) {
+		in = append(in, tlv(4, []byte{0, 0, 0, i})...) // IA_TA: its refusal is longer than itself
+	}
+	in = append(in, iaNA(1)...)
+	r := newResponder(t, newRecord(), resolvConf)
+	out, e := r.says.Load().answer(nil, from6(guestLL, servers6, in))
+	if len(read6(t, readReply(t, out)).Options.IANA()) > 0 {
+		t.Fatal("there was room: this proves nothing")
+	}
+	if e != (event{kind: Informed6}) {
+		t.Errorf("%v %v, want %v", e.kind, e.address, Informed6)
+	}
+}
+
 // RFC 9915 section 18.3: a unicast is not answered; RFC 8200 section 8.1: checksums.
 func TestDHCPv6Frames(t *testing.T) {
 	r := newResponder(t, newRecord(), resolvConf)
