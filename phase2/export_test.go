@@ -3,15 +3,27 @@ package phase2
 import (
 	"context"
 	"log/slog"
+	"os"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/tap"
 )
 
 // ParseResolvConf is for tests.
 var ParseResolvConf = parseResolvConf
+
+// StopCause is what an interface's loop is told when Serve ends, whose context is ctx.
+func StopCause(ctx context.Context, file *os.File) error {
+	var cause error
+	v := &service{port: &tap.Port{File: file}, cancel: func(err error) { cause = err }, done: make(chan struct{})}
+	close(v.done)
+	s := server{services: map[string]*service{"eth0": v}}
+	s.stop(ctx)
+	return cause
+}
 
 // FollowResolvConf follows a file alone, as Serve does beside the records.
 func FollowResolvConf(ctx context.Context, path string, last cache.DNS, changed func(cache.DNS)) error {

@@ -49,7 +49,7 @@ func (vm *VM) Serve(ctx context.Context) error {
 	if vm.ResolvConf == "" {
 		s.conf.path = defaultResolvConf
 	}
-	defer s.stop()
+	defer s.stop(ctx)
 	if err := s.begin(ctx); err != nil {
 		return err
 	}
@@ -166,10 +166,11 @@ func (v *service) detach(cause error) {
 	v.port = nil
 }
 
-// stop ends everything. What was the cause of the caller's context is the cause of the loops'.
-func (s *server) stop() {
+// stop ends everything. What was the cause of the caller's context is the cause of the loops': it is told
+// to each, as the caller's context is done before it has come down to theirs.
+func (s *server) stop(ctx context.Context) {
 	for _, v := range s.services {
-		v.detach(nil)
+		v.detach(context.Cause(ctx))
 	}
 }
 

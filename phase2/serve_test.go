@@ -195,3 +195,22 @@ func TestServeRecords(t *testing.T) {
 		t.Errorf("the router is not withdrawn from the guest:\n%s", log)
 	}
 }
+
+// The loops hear of a handover from Serve itself: the caller's context may be done before it has come down
+// to theirs, and the first cause is the one that counts.
+func TestStopCause(t *testing.T) {
+	for _, want := range []error{nil, dhcp.ErrHandover} {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		if want != nil {
+			cancel(want)
+		}
+		file, err := os.Open(os.DevNull)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := phase2.StopCause(ctx, file); got != want {
+			t.Errorf("the loops end because of %v, want %v", got, want)
+		}
+		cancel(nil)
+	}
+}
