@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
@@ -25,14 +26,20 @@ func StopCause(ctx context.Context, file *os.File) error {
 	return cause
 }
 
-// FollowResolvConf follows a file alone, as Serve does beside the records.
-func FollowResolvConf(ctx context.Context, path string, last cache.DNS, changed func(cache.DNS)) error {
-	f := resolvConf{path: path, last: last}
+// FollowResolvConf follows a file alone, as Serve does beside the records. Watching is called once, when it
+// has begun.
+func FollowResolvConf(ctx context.Context, path string, last cache.DNS, changed func(cache.DNS), watching func()) error {
+	f, err := newResolvConf(path)
+	if err != nil {
+		return err
+	}
+	f.last = last
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {
 		return err
 	}
 	defer watcher.Close()
+	var once sync.Once
 	for settled := time.After(0); ; {
 		select {
 		case <-ctx.Done():
@@ -50,6 +57,7 @@ func FollowResolvConf(ctx context.Context, path string, last cache.DNS, changed 
 			if f.reread(slog.New(slog.DiscardHandler)) {
 				changed(f.last)
 			}
+			once.Do(watching)
 		}
 	}
 }

@@ -63,10 +63,23 @@ func readResolvConf(path string) (dns cache.DNS, bad []string, err error) {
 
 // resolvConf is a file that is followed.
 type resolvConf struct {
-	path string
-	must bool      // it has to be there
-	last cache.DNS // what it said
-	bad  []string  // name servers that are no addresses
+	path  string    // absolute
+	must  bool      // it has to be there
+	last  cache.DNS // what it said
+	bad   []string  // name servers that are no addresses
+	names []string  // that are watched
+}
+
+// newResolvConf follows the file at path, the default one if path is empty.
+func newResolvConf(path string) (resolvConf, error) {
+	if path == "" {
+		return resolvConf{path: defaultResolvConf}, nil
+	}
+	absolute, err := filepath.Abs(path)
+	if err != nil {
+		return resolvConf{}, fmt.Errorf("DNS configuration: %w", err)
+	}
+	return resolvConf{path: absolute, must: true}, nil
 }
 
 // needsResolvConf says that the record has a responder, but no DNS configuration of its own.
@@ -106,33 +119,70 @@ func (f *resolvConf) reread(log *slog.Logger) bool {
 	return !same
 }
 
-// watch looks at the directory of the file, where another one can take its name; if it is a symbolic
-// link, at that of its target; and at the file itself, as a bind mount changes in neither.
+// watch looks at the directories where a change can make the path mean another file, and at the file
+// itself, as a bind mount changes in none of them. What is watched before the file is read is not missed.
 func (f *resolvConf) watch(watcher *fsnotify.Watcher) error {
-	if err := watcher.Add(filepath.Dir(f.path)); err != nil {
-		return fmt.Errorf("watch %s: %w", filepath.Dir(f.path), err)
-	}
-	target, err := filepath.EvalSymlinks(f.path)
-	if err != nil {
-		return nil // gone, and the directory tells when it is back
-	}
-	if filepath.Dir(target) != filepath.Dir(f.path) {
-		if err := watcher.Add(filepath.Dir(target)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("watch %s: %w", filepath.Dir(target), err)
+	var errs []error
+	add := func(path string) {
+		// What is gone is on the trail, or will be.
+		if err := watcher.Add(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, fmt.Errorf("watch %s: %w", path, err))
 		}
 	}
+	f.names = nil
+	for range maxLinks { // until it has not changed meanwhile
+		names := trail(f.path)
+		if slices.Equal(names, f.names) {
+			break
+		}
+		f.names = names
+		for _, name := range names {
+			add(filepath.Dir(name))
+		}
+	}
+	add(filepath.Dir(f.path)) // through a link of /proc the trail leads astray
 	// The watch of a file that was replaced goes on with the old one.
 	if err := watcher.Remove(f.path); err != nil && !errors.Is(err, fsnotify.ErrNonExistentWatch) {
-		return fmt.Errorf("watch %s: %w", f.path, err)
+		errs = append(errs, fmt.Errorf("watch %s: %w", f.path, err))
 	}
-	if err := watcher.Add(f.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("watch %s: %w", f.path, err)
-	}
-	return nil
+	add(f.path)
+	return errors.Join(errs...)
 }
 
-// concerns says that an event for name is one of the file's, under its own name or its target's.
+// concerns says that an event for name can be one of the file's: of its own, of a link on the way to it, or
+// of a directory of theirs.
 func (f *resolvConf) concerns(name string) bool {
-	target, err := filepath.EvalSymlinks(f.path)
-	return name == f.path || err != nil || name == target
+	name = filepath.Clean(name)
+	return name == f.path || slices.ContainsFunc(f.names, func(n string) bool { return name == n || name == filepath.Dir(n) })
+}
+
+// maxLinks is how many symbolic links the kernel follows (path_resolution(7)).
+const maxLinks = 40
+
+// trail are the names on which it hangs what the path means: each symbolic link on the way, and what is at
+// the end, or the first that is missing. They are absolute, and no link is in their directories.
+func trail(path string) []string {
+	var names []string
+	at, rest := "/", strings.Split(path, "/")
+	for len(rest) > 0 {
+		name := filepath.Join(at, rest[0])
+		rest = rest[1:]
+		target, err := os.Readlink(name)
+		if err != nil {
+			at = name
+			if errors.Is(err, fs.ErrNotExist) {
+				break
+			}
+			continue
+		}
+		names = append(names, name)
+		if len(names) > maxLinks {
+			return names
+		}
+		if filepath.IsAbs(target) {
+			at = "/"
+		}
+		rest = slices.Concat(strings.Split(target, "/"), rest)
+	}
+	return append(names, at)
 }

@@ -99,7 +99,7 @@ func TestFollowResolvConf(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() {
-		done <- phase2.FollowResolvConf(ctx, path, cache.DNS{Servers: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}, func(dns cache.DNS) { changes <- dns })
+		done <- phase2.FollowResolvConf(ctx, path, cache.DNS{Servers: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}, func(dns cache.DNS) { changes <- dns }, func() {})
 	}()
 	defer func() {
 		cancel()
@@ -148,6 +148,77 @@ func TestFollowResolvConf(t *testing.T) {
 	}
 }
 
+// A path can lead to another file without a change in its own directory, or to none at first.
+func TestFollowLinks(t *testing.T) {
+	for _, c := range []struct {
+		name        string
+		path        string // in the directory, where it is relative
+		from, links map[string]string
+		made        string // of a directory that is new
+		file        string // that is written then; empty: none
+	}{
+		{name: "relative", path: "resolv.conf", file: "resolv.conf"},
+		{name: "a link to nothing", path: "etc/resolv.conf", from: map[string]string{"etc/resolv.conf": "../v1/none"}, file: "v1/none"},
+		{name: "a link into no directory", path: "etc/resolv.conf", from: map[string]string{"etc/resolv.conf": "../new/file"}, made: "new", file: "new/file"},
+		{name: "the second link", path: "etc/resolv.conf", from: map[string]string{"etc/resolv.conf": "../v1/link", "v1/link": "../v1/none"}, links: map[string]string{"v1/link": "../v2/file"}},
+		{name: "a directory's link", path: "etc/resolv.conf", from: map[string]string{"etc/resolv.conf": "../current/file", "current": "v1"}, links: map[string]string{"current": "v2"}},
+		{name: "a directory's link in the path", path: "current/file", from: map[string]string{"current": "v1"}, links: map[string]string{"current": "v2"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Chdir(nstest.Dir(t))
+			link := func(links map[string]string) {
+				t.Helper()
+				for name, target := range links {
+					for _, err := range []error{os.Symlink(target, "link"), os.Rename("link", name)} {
+						if err != nil {
+							t.Fatal(err)
+						}
+					}
+				}
+			}
+			const text = "nameserver 192.0.2.2\n"
+			for _, err := range []error{
+				os.Mkdir("etc", 0o755), os.Mkdir("v1", 0o755), os.Mkdir("v2", 0o755), os.WriteFile("v2/file", []byte(text), 0o644),
+			} {
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			link(c.from)
+			changes := make(chan cache.DNS, 10)
+			ctx, cancel := context.WithCancel(t.Context())
+			done, watching := make(chan error, 1), make(chan struct{})
+			go func() {
+				done <- phase2.FollowResolvConf(ctx, c.path, cache.DNS{}, func(dns cache.DNS) { changes <- dns }, func() { close(watching) })
+			}()
+			<-watching
+			if c.made != "" {
+				if err := os.Mkdir(c.made, 0o755); err != nil {
+					t.Fatal(err)
+				}
+			}
+			link(c.links)
+			if c.file != "" {
+				if err := os.WriteFile(c.file, []byte(text), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			select {
+			case got := <-changes:
+				if fmt.Sprint(got.Servers) != "[192.0.2.2]" {
+					t.Errorf("%v, want 192.0.2.2", got)
+				}
+			case <-time.After(20 * time.Second):
+				t.Error("nothing is told")
+			}
+			cancel()
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
 // In a container the file is a bind mount: its own directory sees no change.
 func TestFollowBindMount(t *testing.T) {
 	nstest.Need(t)
@@ -170,7 +241,7 @@ func TestFollowBindMount(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() {
-		done <- phase2.FollowResolvConf(ctx, path, cache.DNS{}, func(dns cache.DNS) { changes <- dns })
+		done <- phase2.FollowResolvConf(ctx, path, cache.DNS{}, func(dns cache.DNS) { changes <- dns }, func() {})
 	}()
 	for _, want := range []string{"192.0.2.1", "192.0.2.2", "192.0.2.3"} {
 		if err := os.WriteFile(source, []byte("nameserver "+want+"\n"), 0o644); err != nil {

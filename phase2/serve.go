@@ -39,15 +39,13 @@ const (
 // file ResolvConf is missing, fs.ErrPermission if a tap is another user's, syscall.EBUSY if another
 // process serves it.
 func (vm *VM) Serve(ctx context.Context) error {
-	s := &server{
-		vm: vm, log: vm.Log, conf: resolvConf{path: filepath.Clean(vm.ResolvConf), must: vm.ResolvConf != ""},
-		services: map[string]*service{}, ended: make(chan *service),
+	conf, err := newResolvConf(vm.ResolvConf)
+	if err != nil {
+		return err
 	}
+	s := &server{vm: vm, log: vm.Log, conf: conf, services: map[string]*service{}, ended: make(chan *service)}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
-	}
-	if vm.ResolvConf == "" {
-		s.conf.path = defaultResolvConf
 	}
 	defer s.stop(ctx)
 	if err := s.begin(ctx); err != nil {
@@ -184,7 +182,6 @@ func (s *server) run(ctx context.Context) {
 	} else {
 		defer watcher.Close()
 		events, errs = watcher.Events, watcher.Errors
-		s.watch(watcher)
 	}
 	// Once at the start: they may have changed before they were watched.
 	changed, retry := time.NewTimer(0), time.NewTimer(0)
@@ -202,12 +199,13 @@ func (s *server) run(ctx context.Context) {
 				changed.Reset(settle)
 			}
 		case <-changed.C:
+			// Before anything is read: what changes after that is an event.
+			if watcher != nil {
+				s.watch(watcher)
+			}
 			s.follow()
 			if slices.ContainsFunc(s.vm.Records(), needsResolvConf) && s.conf.reread(s.log) {
 				s.update()
-			}
-			if watcher != nil {
-				s.watch(watcher)
 			}
 			retry.Reset(0)
 		case v := <-s.ended:
