@@ -1,6 +1,7 @@
 package dhcp
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"net"
@@ -28,6 +29,7 @@ const (
 const (
 	icmpLenRA     = 16 // without options
 	hopLimitGuest = 64
+	optionPrefix  = 3
 	// ndp.RawOption counts the octets of an option in 8 bits: from 256 on it loses them.
 	maxOptionND = 248
 )
@@ -139,6 +141,40 @@ func withdraw(ra *ndp.RouterAdvertisement) {
 			copy(o.Value[2:], []byte{0, 0, 0, 0})
 		}
 	}
+}
+
+// ended is an advertisement, without a checksum, that takes back what before told and r does not tell:
+// routes, DNS servers, search domains and prefixes, by a lifetime of zero. Nil: there is nothing.
+func (r *router) ended(before *router) []byte {
+	msg := slices.Clone(r.icmp[:icmpLenRA])
+	options, last := before.icmp[icmpLenRA:], before.last[icmpLenRA:] // the same but for lifetimes
+	for len(options) > 0 {
+		n := 8 * int(options[1])
+		end := slices.Clone(last[:n])
+		if end[0] == optionPrefix {
+			clear(end[4:12]) // both lifetimes
+		}
+		if !bytes.Equal(end, options[:n]) && !r.tells(options[:n]) {
+			msg = append(msg, end...)
+		}
+		options, last = options[n:], last[n:]
+	}
+	if len(msg) == icmpLenRA {
+		return nil
+	}
+	return msg
+}
+
+// tells says whether the option is in the advertisement.
+func (r *router) tells(option []byte) bool {
+	for options := r.icmp[icmpLenRA:]; len(options) > 0; {
+		n := 8 * int(options[1])
+		if bytes.Equal(options[:n], option) {
+			return true
+		}
+		options = options[n:]
+	}
+	return false
 }
 
 // searchOptions are the search list as options of RFC 8106 section 5.2, each within the codec's

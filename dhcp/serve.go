@@ -85,6 +85,7 @@ type loop struct {
 	out  []byte
 
 	says *answers  // what is served
+	told *router   // by the last multicast advertisement; nil: by none, or it is withdrawn
 	next time.Time // of the next multicast advertisement; zero: there is none
 	last time.Time // of the last one
 	sent int       // of them, up to raInitials
@@ -163,6 +164,7 @@ func (l *loop) take() {
 	}
 	if before != nil && before.router != nil && (l.says.router == nil || l.says.router.source != before.router.source) {
 		l.withdraw(before.router)
+		l.told = nil
 	}
 	l.next, l.sent = time.Time{}, 0
 	if l.says.router == nil {
@@ -206,19 +208,33 @@ func (l *loop) frame(in []byte) {
 			l.next = minTime(l.next, l.last.Add(raDistance))
 			return
 		}
-		l.pace(now)
+		l.advertise(now)
+		return
 	}
 	if len(out) == 0 || l.write(out) {
 		l.report(e)
 	}
 }
 
-// advertise sends a multicast advertisement.
+// advertise sends a multicast advertisement, and before it one that takes back what is no more.
 func (l *loop) advertise(now time.Time) {
-	out := l.says.router.advertise(l.out[:0], multicastMAC(allNodes), allNodes)
+	r := l.says.router
+	if l.told != nil && l.told != r {
+		if msg := r.ended(l.told); msg != nil {
+			out := appendICMPv6(l.out[:0], multicastMAC(allNodes), r.mac, allNodes, r.source, msg)
+			l.out = out[:0]
+			if !l.write(out) {
+				l.pace(now)
+				return
+			}
+			l.report(event{kind: Advertised})
+		}
+	}
+	out := r.advertise(l.out[:0], multicastMAC(allNodes), allNodes)
 	l.out = out[:0]
 	l.pace(now)
 	if l.write(out) {
+		l.told = r
 		l.report(event{kind: Advertised})
 	}
 }

@@ -504,8 +504,8 @@ func TestServeUpdate(t *testing.T) {
 		}
 		synctest.Wait()
 		out, _ := p.sent()
-		if len(out) != len(before)+1 || !bytes.Contains(out[len(out)-1], addr("fd00::99").AsSlice()) {
-			t.Errorf("%d frames after the update, want an advertisement with the new server", len(out)-len(before))
+		if len(out) != len(before)+2 || !bytes.Contains(out[len(out)-1], addr("fd00::99").AsSlice()) {
+			t.Errorf("%d frames after the update, want one that takes back the old server and one with the new", len(out)-len(before))
 		}
 		p.in <- client4{kind: discover}.frame()
 		synctest.Wait()
@@ -563,6 +563,55 @@ func TestServeUpdate(t *testing.T) {
 		}
 		if err := r.Serve(t.Context(), p); !errors.Is(err, syscall.EBUSY) {
 			t.Errorf("a second Serve: %v, want EBUSY", err)
+		}
+	})
+}
+
+// What a changed record does not tell any more ends at once, not after the hours of its lifetime: RFC 4861
+// section 6.2.4, RFC 4191 section 2.3, RFC 8106 section 5. What stays is not touched.
+func TestServeTakesBack(t *testing.T) {
+	rec, dns := newRecord(), cache.DNS{Servers: []netip.Addr{addr("fd00::1")}, Search: []string{"a.example"}}
+	rec.IPv6.OnLink = []netip.Prefix{prefix("fd00:1::/64"), prefix("fd00:2::/64")}
+	rec.IPv6.Router.Routes = []netip.Prefix{prefix("fd00:8::/48"), prefix("fd00:9::/48")}
+	r := newResponder(t, rec, dns)
+	serve(t, r, func(t *testing.T, p *fakePort) {
+		time.Sleep(time.Hour)
+		before, _ := p.sent()
+		rec := newRecord()
+		rec.IPv6.OnLink, rec.IPv6.Router.Routes = []netip.Prefix{prefix("fd00:2::/64")}, []netip.Prefix{prefix("fd00:9::/48")}
+		if err := r.Update(rec, cache.DNS{}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		out, _ := p.sent()
+		if len(out) != len(before)+2 {
+			t.Fatalf("%d advertisements after the update, want two", len(out)-len(before))
+		}
+		msg, err := ndp.ParseMessage(readReply(t, out[len(before)]).payload)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ra := msg.(*ndp.RouterAdvertisement)
+		var got []string
+		for _, o := range ra.Options {
+			switch o := o.(type) {
+			case *ndp.PrefixInformation:
+				got = append(got, fmt.Sprint(o.Prefix, o.ValidLifetime, o.PreferredLifetime))
+			case *ndp.RouteInformation:
+				got = append(got, fmt.Sprint(o.Prefix, o.RouteLifetime))
+			case *ndp.RecursiveDNSServer:
+				got = append(got, fmt.Sprint(o.Servers, o.Lifetime))
+			case *ndp.DNSSearchList:
+				got = append(got, fmt.Sprint(o.DomainNames, o.Lifetime))
+			default:
+				t.Errorf("a %T", o)
+			}
+		}
+		if want := "fd00:1:: 0s 0s|[fd00::1] 0s|fd00:8:: 0s|[a.example] 0s"; strings.Join(got, "|") != want {
+			t.Errorf("taken back %q, want %s", got, want)
+		}
+		if ra.RouterLifetime != 9000*time.Second || !ra.ManagedConfiguration {
+			t.Errorf("the router itself: %+v", ra)
 		}
 	})
 }
