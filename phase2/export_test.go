@@ -40,6 +40,7 @@ func FollowResolvConf(ctx context.Context, path string, last cache.DNS, changed 
 	}
 	defer watcher.Close()
 	var once sync.Once
+	var names watched
 	for settled := time.After(0); ; {
 		select {
 		case <-ctx.Done():
@@ -47,11 +48,11 @@ func FollowResolvConf(ctx context.Context, path string, last cache.DNS, changed 
 		case err := <-watcher.Errors:
 			return err
 		case event := <-watcher.Events:
-			if f.concerns(event.Name) {
+			if names.concerns(event.Name) {
 				settled = time.After(settle)
 			}
 		case <-settled:
-			if err := f.watch(watcher); err != nil {
+			if names, err = watch(watcher, f.path); err != nil {
 				return err
 			}
 			if f.reread(slog.New(slog.DiscardHandler)) {

@@ -12,6 +12,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/fsnotify/fsnotify"
 
@@ -63,11 +64,10 @@ func readResolvConf(path string) (dns cache.DNS, bad []string, err error) {
 
 // resolvConf is a file that is followed.
 type resolvConf struct {
-	path  string    // absolute
-	must  bool      // it has to be there
-	last  cache.DNS // what it said
-	bad   []string  // name servers that are no addresses
-	names []string  // that are watched
+	path string    // absolute
+	must bool      // it has to be there
+	last cache.DNS // what it said
+	bad  []string  // name servers that are no addresses
 }
 
 // newResolvConf follows the file at path, the default one if path is empty.
@@ -119,9 +119,13 @@ func (f *resolvConf) reread(log *slog.Logger) bool {
 	return !same
 }
 
+// watched is a path that is followed: the names that are looked at, of which each can make it another file.
+type watched []string
+
 // watch looks at the directories where a change can make the path mean another file, and at the file
-// itself, as a bind mount changes in none of them. What is watched before the file is read is not missed.
-func (f *resolvConf) watch(watcher *fsnotify.Watcher) error {
+// itself, as a bind mount changes in none of them; a directory's own changes are in that too. What is
+// watched before the file is read is not missed.
+func watch(watcher *fsnotify.Watcher, path string) (watched, error) {
 	var errs []error
 	add := func(path string) {
 		// What is gone is on the trail, or will be.
@@ -129,31 +133,31 @@ func (f *resolvConf) watch(watcher *fsnotify.Watcher) error {
 			errs = append(errs, fmt.Errorf("watch %s: %w", path, err))
 		}
 	}
-	f.names = nil
+	var names []string
 	for range maxLinks { // until it has not changed meanwhile
-		names := trail(f.path)
-		if slices.Equal(names, f.names) {
+		again := trail(path)
+		if slices.Equal(again, names) {
 			break
 		}
-		f.names = names
+		names = again
 		for _, name := range names {
 			add(filepath.Dir(name))
 		}
 	}
-	add(filepath.Dir(f.path)) // through a link of /proc the trail leads astray
-	// The watch of a file that was replaced goes on with the old one.
-	if err := watcher.Remove(f.path); err != nil && !errors.Is(err, fsnotify.ErrNonExistentWatch) {
-		errs = append(errs, fmt.Errorf("watch %s: %w", f.path, err))
+	add(filepath.Dir(path)) // through a link of /proc the trail leads astray
+	// The watch of a file that was replaced goes on with the old one; that of one that is gone has ended.
+	if err := watcher.Remove(path); err != nil && !errors.Is(err, fsnotify.ErrNonExistentWatch) && !errors.Is(err, syscall.EINVAL) {
+		errs = append(errs, fmt.Errorf("watch %s: %w", path, err))
 	}
-	add(f.path)
-	return errors.Join(errs...)
+	add(path)
+	return append(names, path), errors.Join(errs...)
 }
 
-// concerns says that an event for name can be one of the file's: of its own, of a link on the way to it, or
+// concerns says that an event for name can be one of the path's: of its own, of a link on the way to it, or
 // of a directory of theirs.
-func (f *resolvConf) concerns(name string) bool {
+func (w watched) concerns(name string) bool {
 	name = filepath.Clean(name)
-	return name == f.path || slices.ContainsFunc(f.names, func(n string) bool { return name == n || name == filepath.Dir(n) })
+	return slices.ContainsFunc(w, func(n string) bool { return name == n || name == filepath.Dir(n) })
 }
 
 // maxLinks is how many symbolic links the kernel follows (path_resolution(7)).

@@ -43,7 +43,11 @@ func (vm *VM) Serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s := &server{vm: vm, log: vm.Log, conf: conf, services: map[string]*service{}, ended: make(chan *service)}
+	dir, err := filepath.Abs(vm.dir)
+	if err != nil {
+		return fmt.Errorf("records: %w", err)
+	}
+	s := &server{vm: vm, log: vm.Log, conf: conf, dir: dir, services: map[string]*service{}, ended: make(chan *service)}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
@@ -61,6 +65,9 @@ type server struct {
 	vm       *VM
 	log      *slog.Logger
 	conf     resolvConf
+	dir      string              // of the records; absolute
+	records  watched             // the directory
+	resolver watched             // the resolv.conf
 	services map[string]*service // by the interfaces' names
 	ended    chan *service       // their loops, by themselves
 }
@@ -195,7 +202,8 @@ func (s *server) run(ctx context.Context) {
 			s.log.Warn("watch records and DNS configuration", "error", err)
 			changed.Reset(settle)
 		case event := <-events:
-			if filepath.Dir(event.Name) == filepath.Clean(s.vm.dir) || s.conf.concerns(event.Name) {
+			// Other files in the directory, such as a log of this very event, are nobody's concern.
+			if s.records.concerns(event.Name) || filepath.Ext(event.Name) == ".json" || s.resolver.concerns(event.Name) {
 				changed.Reset(settle)
 			}
 		case <-changed.C:
@@ -221,10 +229,11 @@ func (s *server) run(ctx context.Context) {
 
 // watch watches what has to be watched; again for what was replaced.
 func (s *server) watch(watcher *fsnotify.Watcher) {
-	if err := watcher.Add(s.vm.dir); err != nil {
+	var err error
+	if s.records, err = watch(watcher, s.dir); err != nil {
 		s.log.Warn("the records are not followed", "error", err)
 	}
-	if err := s.conf.watch(watcher); err != nil {
+	if s.resolver, err = watch(watcher, s.conf.path); err != nil {
 		s.log.Warn("the DNS configuration is not followed", "error", err)
 	}
 }
@@ -247,7 +256,7 @@ func (v *service) update(r cache.Record, dns cache.DNS) {
 
 // follow serves what the directory has now. One record that cannot be read leaves everything as it is.
 func (s *server) follow() {
-	records, err := list(s.vm.dir)
+	records, err := list(s.dir)
 	if err != nil {
 		s.log.Warn("the records are served as they were", "error", err)
 		return

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -214,3 +215,81 @@ func TestStopCause(t *testing.T) {
 		cancel(nil)
 	}
 }
+
+// The directory can be taken away and made again. What else happens in it, as where a launcher writes its
+// log there, causes nothing: else a guest's events, or the log of a damaged record, would go on for ever.
+func TestServeDirectory(t *testing.T) {
+	parent := nstest.Dir(t)
+	dir := filepath.Join(parent, "state")
+	create := func(names ...string) {
+		t.Helper()
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range names {
+			write(t, dir, newRecord(name))
+		}
+	}
+	create("eth0")
+	vm, err := phase2.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := &syncBuffer{}
+	noted := func(text string) int { return strings.Count(log.String(), text) }
+	vm.Log = slog.New(slog.NewTextHandler(writerFunc(func(p []byte) (int, error) {
+		if err := os.WriteFile(filepath.Join(dir, "log"), p, 0o644); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			t.Error(err)
+		}
+		return log.Write(p)
+	}), nil))
+	ctx, stop := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() { served <- vm.Serve(ctx) }()
+	defer func() {
+		stop()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	}()
+	logged(t, log, "no responder")
+	records := func(want int) {
+		t.Helper()
+		nstest.Eventually(t, func() error {
+			if n := len(vm.Records()); n != want {
+				return fmt.Errorf("%d records, want %d", n, want)
+			}
+			return nil
+		})
+	}
+	write(t, dir, newRecord("net1"))
+	records(2)
+	if err := os.Rename(dir, filepath.Join(parent, "old")); err != nil { // in one step, as the log is written there
+		t.Fatal(err)
+	}
+	logged(t, log, "the records are served as they were")
+	create("eth0", "net1", "net2")
+	records(3)
+
+	before := noted("the records are served as they were")
+	damaged := filepath.Join(parent, "damaged")
+	for _, err := range []error{os.WriteFile(damaged, []byte("{"), 0o644), os.Rename(damaged, filepath.Join(dir, "net1.json"))} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	nstest.Eventually(t, func() error {
+		if noted("the records are served as they were") == before {
+			return errors.New(log.String())
+		}
+		return nil
+	})
+	time.Sleep(500 * time.Millisecond)
+	if n := noted("the records are served as they were"); n != before+1 {
+		t.Errorf("%d lines about one damaged record", n-before)
+	}
+}
+
+type writerFunc func(p []byte) (int, error)
+
+func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
