@@ -26,6 +26,13 @@ func StopCause(ctx context.Context, file *os.File) error {
 	return cause
 }
 
+// RereadResolvConf is what is told after a change of the file, when last was told before.
+func RereadResolvConf(path string, last cache.DNS) cache.DNS {
+	f := resolvConf{path: path, last: last}
+	f.reread(slog.New(slog.DiscardHandler))
+	return f.last
+}
+
 // FollowResolvConf follows a file alone, as Serve does beside the records. Watching is called once, when it
 // has begun.
 func FollowResolvConf(ctx context.Context, path string, last cache.DNS, changed func(cache.DNS), watching func()) error {

@@ -48,18 +48,17 @@ func parseResolvConf(text []byte) (dns cache.DNS, bad []string) {
 	return dns, bad
 }
 
-func readResolvConf(path string) (dns cache.DNS, bad []string, err error) {
+func readResolvConf(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return cache.DNS{}, nil, fmt.Errorf("DNS configuration: %w", err)
+		return nil, fmt.Errorf("DNS configuration: %w", err)
 	}
 	defer f.Close()
 	text, err := io.ReadAll(io.LimitReader(f, maxResolvConf))
 	if err != nil {
-		return cache.DNS{}, nil, fmt.Errorf("DNS configuration: %w", err)
+		return nil, fmt.Errorf("DNS configuration: %w", err)
 	}
-	dns, bad = parseResolvConf(text)
-	return dns, bad, nil
+	return text, nil
 }
 
 // resolvConf is a file that is followed.
@@ -87,10 +86,11 @@ func needsResolvConf(r cache.Record) bool { return r.DNS == nil && r.Port != "" 
 
 // begin reads the file.
 func (f *resolvConf) begin(log *slog.Logger) error {
-	dns, bad, err := readResolvConf(f.path)
+	text, err := readResolvConf(f.path)
 	if errors.Is(err, fs.ErrNotExist) && !f.must {
 		return nil
 	}
+	dns, bad := parseResolvConf(text)
 	f.take(log, dns, bad)
 	return err
 }
@@ -102,16 +102,20 @@ func (f *resolvConf) take(log *slog.Logger, dns cache.DNS, bad []string) {
 	}
 }
 
-// reread says that the file says something else than before. One that is gone, or that cannot be read,
-// changes nothing.
+// reread says that the file says something else than before. One that is gone, that cannot be read, or that
+// is empty, as it is while somebody writes it anew, changes nothing.
 func (f *resolvConf) reread(log *slog.Logger) bool {
-	dns, bad, err := readResolvConf(f.path)
+	text, err := readResolvConf(f.path)
 	if err != nil {
 		if !errors.Is(err, fs.ErrNotExist) {
 			log.Warn("the DNS configuration stays what it was", "error", err)
 		}
 		return false
 	}
+	if len(text) == 0 {
+		return false
+	}
+	dns, bad := parseResolvConf(text)
 	same := reflect.DeepEqual(dns, f.last)
 	if !same || !slices.Equal(bad, f.bad) {
 		f.take(log, dns, bad)

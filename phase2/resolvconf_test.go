@@ -55,6 +55,30 @@ func TestResolvConf(t *testing.T) {
 	}
 }
 
+// A guest that asks while the file is written anew, and whose lease never ends, would be without DNS for ever.
+func TestRereadResolvConf(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "resolv.conf")
+	old := cache.DNS{Servers: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}
+	if got := phase2.RereadResolvConf(path, old); !reflect.DeepEqual(got, old) {
+		t.Errorf("no file: %v", got)
+	}
+	for _, c := range []struct {
+		text string
+		want cache.DNS
+	}{
+		{"", old},
+		{"nameserver 192.0.2.2", cache.DNS{Servers: []netip.Addr{netip.MustParseAddr("192.0.2.2")}}},
+		{"# none\n", cache.DNS{}},
+	} {
+		if err := os.WriteFile(path, []byte(c.text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if got := phase2.RereadResolvConf(path, old); !reflect.DeepEqual(got, c.want) {
+			t.Errorf("%q: %v, want %v", c.text, got, c.want)
+		}
+	}
+}
+
 // FuzzResolvConf: whatever the file says, there is a responder.
 func FuzzResolvConf(f *testing.F) {
 	for _, text := range []string{
