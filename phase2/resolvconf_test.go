@@ -353,11 +353,14 @@ func TestServeFollows(t *testing.T) {
 	if fmt.Sprint(got.IPv4.DNS, got.IPv4.Search) != "[192.0.2.1] [one.example]" {
 		t.Errorf("DNS %v %v", got.IPv4.DNS, got.IPv4.Search)
 	}
-	mu.Lock()
-	if events[dhcp.Leased4] != nstest.Pod4 || events[dhcp.Leased6] != nstest.Pod6 {
-		t.Errorf("events %v, want leases of %v and %v", events, nstest.Pod4, nstest.Pod6)
-	}
-	mu.Unlock()
+	nstest.Eventually(t, func() error { // an event comes after the frame
+		mu.Lock()
+		defer mu.Unlock()
+		if events[dhcp.Leased4] != nstest.Pod4 || events[dhcp.Leased6] != nstest.Pod6 {
+			return fmt.Errorf("events %v, want leases of %v and %v", events, nstest.Pod4, nstest.Pod6)
+		}
+		return nil
+	})
 
 	if err := os.WriteFile(vm.ResolvConf, []byte("nameserver 192.0.2.2\nnameserver 2001:db8::2\n"), 0o644); err != nil {
 		t.Fatal(err)
@@ -375,10 +378,13 @@ func TestServeFollows(t *testing.T) {
 	if fmt.Sprint(lease.DNS, lease.Search) != "[192.0.2.2] []" {
 		t.Errorf("DNS after the change %v %v", lease.DNS, lease.Search)
 	}
-	c := vm.Counters()["eth0"]
-	if c.Events[dhcp.Renewed4] != 1 || c.Events[dhcp.Advertised] < 2 || c.Sent == 0 || c.Received == 0 || c.Failed != 0 {
-		t.Errorf("counters %+v", c)
-	}
+	nstest.Eventually(t, func() error {
+		c := vm.Counters()["eth0"]
+		if c.Events[dhcp.Renewed4] != 1 || c.Events[dhcp.Advertised] < 2 || c.Sent == 0 || c.Received == 0 || c.Failed != 0 {
+			return fmt.Errorf("counters %+v", c)
+		}
+		return nil
+	})
 }
 
 // syncBuffer is a log that can be read while it is written.
