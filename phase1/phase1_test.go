@@ -252,7 +252,7 @@ func linkField(t *testing.T, n nstest.Network, link, field string) string {
 func TestTraffic(t *testing.T) {
 	eachBinding(t, func(t *testing.T, b infra.Binding) {
 		n := nstest.NewNetwork(t)
-		before := n.Pod.Dump()
+		before := settled(t, n)
 		c := config(n, b)
 		setup(t, c)
 		r := record(t, n)
@@ -392,7 +392,7 @@ func TestNoLeak(t *testing.T) {
 func TestAgain(t *testing.T) {
 	eachBinding(t, func(t *testing.T, b infra.Binding) {
 		n := nstest.NewNetwork(t)
-		before := n.Pod.Dump()
+		before := settled(t, n)
 		c := config(n, b)
 		preview, err := phase1.Plan(t.Context(), c)
 		if err != nil || len(preview.Steps) == 0 {
@@ -431,7 +431,7 @@ func TestRepair(t *testing.T) {
 	}
 	eachBinding(t, func(t *testing.T, b infra.Binding) {
 		n := nstest.NewNetwork(t)
-		before := n.Pod.Dump()
+		before := settled(t, n)
 		c := config(n, b)
 		setup(t, c)
 		for _, damage := range damages[b.Kind()] {
@@ -477,7 +477,7 @@ func TestRestore(t *testing.T) {
 		// The ptp plugin deletes the connected route.
 		n.Pod.IP("route add 10.244.1.1 dev eth0 scope link")
 		n.Pod.IP("route del 10.244.1.0/24 dev eth0 proto kernel src 10.244.1.7")
-		before := stable(n.Pod.Dump())
+		before := stable(settled(t, n))
 		c := config(n, b)
 		setup(t, c)
 		if err := phase1.Teardown(t.Context(), c); err != nil {
@@ -508,7 +508,7 @@ func TestShapes(t *testing.T) {
 		// Or the kernel makes a link-local address at any change of the carrier.
 		n.Pod.IP("link set eth0 addrgenmode none")
 		n.Pod.IP("addr flush dev eth0")
-		before := n.Pod.Dump()
+		before := settled(t, n)
 		c := config(n, infra.Bridge{})
 		setup(t, c)
 		if r := record(t, n); r.Port != "" || r.IPv4 != nil || r.IPv6 != nil || len(r.Warnings) == 0 {
@@ -526,7 +526,7 @@ func TestShapes(t *testing.T) {
 				n := nstest.NewNetwork(t)
 				other := map[string]string{"-4": "-6", "-6": "-4"}[family]
 				n.Pod.IP(other + " addr flush dev eth0")
-				before := n.Pod.Dump()
+				before := settled(t, n)
 				c := config(n, b)
 				setup(t, c)
 				r := record(t, n)
@@ -574,7 +574,7 @@ func TestShapes(t *testing.T) {
 		eachBinding(t, func(t *testing.T, b infra.Binding) {
 			n := nstest.NewNetwork(t)
 			n.Pod.Exec("sysctl", "-qw", "net.ipv6.conf.default.disable_ipv6=1")
-			before := n.Pod.Dump()
+			before := settled(t, n)
 			c := config(n, b)
 			setup(t, c)
 			if err := phase1.Check(t.Context(), c); err != nil {
@@ -590,7 +590,7 @@ func TestShapes(t *testing.T) {
 		n.Pod.IP("link set net1 up")
 		n.World.IP("link set pod2 up")
 		n.Pod.Settle("net1")
-		before := n.Pod.Dump()
+		before := settled(t, n)
 		first, second := config(n, infra.Bridge{}), config(n, infra.Masquerade{})
 		second.NIC = "net1"
 		setup(t, first)
@@ -635,7 +635,7 @@ func TestBadInput(t *testing.T) {
 	if err := errors.Join(os.Mkdir(shared, 0o755), os.Chmod(shared, 0o777)); err != nil {
 		t.Fatal(err)
 	}
-	before := n.Pod.Dump()
+	before := settled(t, n)
 	field := func(name string) func(error) bool {
 		return func(err error) bool {
 			var f *cache.FieldError
@@ -726,7 +726,7 @@ func TestBadInput(t *testing.T) {
 	t.Run("names in use", func(t *testing.T) {
 		n.Pod.IP("link add eth0-tap type bridge")
 		defer n.Pod.IP("link del eth0-tap")
-		before := n.Pod.Dump()
+		before := settled(t, n)
 		if err := phase1.Setup(t.Context(), config(n, infra.Bridge{})); !errors.Is(err, infra.ErrWired) {
 			t.Errorf("error %v, want ErrWired", err)
 		}

@@ -58,7 +58,7 @@ func TestLostNamespace(t *testing.T) {
 func TestStandingWiring(t *testing.T) {
 	eachBinding(t, func(t *testing.T, b infra.Binding) {
 		n := nstest.NewNetwork(t)
-		before := n.Pod.Dump()
+		before := settled(t, n)
 		c := config(n, b)
 		setup(t, c)
 		index := linkField(t, n, "eth0-tap", "ifindex")
@@ -186,7 +186,7 @@ func TestRefused(t *testing.T) {
 	n := nstest.NewNetwork(t)
 	n.Pod.IP("nexthop add id 7 via 10.244.1.1 dev eth0")
 	n.Pod.IP("route add 192.0.2.0/24 nhid 7")
-	before := n.Pod.Dump()
+	before := settled(t, n)
 	var refused *infra.RefusedError
 	if err := phase1.Setup(t.Context(), config(n, infra.Bridge{})); !errors.As(err, &refused) || !strings.Contains(err.Error(), "192.0.2.0/24") {
 		t.Errorf("error %v, want a RefusedError that names the route", err)
@@ -211,7 +211,7 @@ func TestLargeTable(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.Pod.IP("-batch " + file)
-	before := n.Pod.Dump()
+	before := settled(t, n)
 	eachBinding(t, func(t *testing.T, b infra.Binding) {
 		c := config(n, b)
 		setup(t, c)
