@@ -371,16 +371,16 @@ func TestServeFollows(t *testing.T) {
 		}
 		return nil
 	})
-	lease, err := g.Renew4(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if fmt.Sprint(lease.DNS, lease.Search) != "[192.0.2.2] []" {
-		t.Errorf("DNS after the change %v %v", lease.DNS, lease.Search)
-	}
+	nstest.Eventually(t, func() error { // the log is before the deed
+		lease, err := g.Renew4(ctx)
+		if err == nil && fmt.Sprint(lease.DNS, lease.Search) != "[192.0.2.2] []" {
+			err = fmt.Errorf("DNS after the change %v %v", lease.DNS, lease.Search)
+		}
+		return err
+	})
 	nstest.Eventually(t, func() error {
 		c := vm.Counters()["eth0"]
-		if c.Events[dhcp.Renewed4] != 1 || c.Events[dhcp.Advertised] < 2 || c.Sent == 0 || c.Received == 0 || c.Failed != 0 {
+		if c.Events[dhcp.Renewed4] < 1 || c.Events[dhcp.Advertised] < 2 || c.Sent == 0 || c.Received == 0 || c.Failed != 0 {
 			return fmt.Errorf("counters %+v", c)
 		}
 		return nil
