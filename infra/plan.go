@@ -34,6 +34,9 @@ func (p *Plan) Journal() Journal { return Journal{Found: p.found, Spec: p.spec} 
 // Binding is what was asked for.
 func (p *Plan) Binding() Binding { return p.spec.Binding }
 
+// Tables are the nftables tables that are wanted.
+func (p *Plan) Tables() []firewall.Table { return p.wired.tables }
+
 // wiring is how a namespace shall look: the links of one NIC and what hangs on them, and nothing
 // else. Links that are to be created have negative indices, those below.
 type wiring struct {

@@ -253,7 +253,7 @@ func Teardown(ctx context.Context, c Config) error {
 // strangers says whether the NIC is wired by a Setup of which nothing is known here.
 func (s *session) strangers() error {
 	names := infra.NamesFor(s.nic)
-	now, err := s.ns.Snapshot(names, nil)
+	now, err := s.ns.Snapshot(names, nil, nil)
 	if err != nil {
 		return err
 	}
@@ -401,29 +401,33 @@ func lock(ctx context.Context, identity netns.Identity) (func(), error) {
 func (s *session) plan(ctx context.Context, spec infra.Spec) (plan *infra.Plan, now infra.Snapshot, taken bool, err error) {
 	journal, err := s.readJournal()
 	if err != nil {
-		return nil, infra.Snapshot{}, false, err
+		return nil, now, false, err
 	}
-	names := infra.NamesFor(spec.NIC)
 	if spec.Binding == nil {
-		return nil, infra.Snapshot{}, false, &cache.FieldError{Field: "binding", Reason: "missing, want bridge or masquerade"}
+		return nil, now, false, &cache.FieldError{Field: "binding", Reason: "missing, want bridge or masquerade"}
 	}
-	now, err = s.ns.Snapshot(names, infra.SysctlPaths(spec.NIC, spec.Binding))
-	if err != nil {
-		return nil, infra.Snapshot{}, false, err
-	}
-	found := now
-	if journal != nil {
-		// A tap that changes would be another one, and the guest has the old one.
-		if old := journal.Spec; !reflect.DeepEqual(old.Binding, spec.Binding) || old.Owner != spec.Owner || max(1, old.Queues) != max(1, spec.Queues) {
-			return nil, infra.Snapshot{}, false, fmt.Errorf("NIC %s: %w with the %s binding, queues %d, for user %d, group %d: Teardown first, or ask for the same",
-				spec.NIC, infra.ErrWired, old.Binding.Kind(), max(1, old.Queues), old.Owner.UID, old.Owner.GID)
+	if journal == nil {
+		now, err = s.ns.Snapshot(infra.NamesFor(spec.NIC), infra.SysctlPaths(spec.NIC, spec.Binding), nil)
+		if err != nil {
+			return nil, now, false, err
 		}
-		found = journal.Found
-	} else if err := s.complete(ctx, &found, spec); err != nil {
-		return nil, infra.Snapshot{}, false, err
+		found := now
+		if err := s.complete(ctx, &found, spec); err != nil {
+			return nil, now, false, err
+		}
+		plan, err = infra.NewPlan(found, spec)
+		return plan, now, false, err
 	}
-	plan, err = infra.NewPlan(found, spec)
-	return plan, now, journal != nil, err
+	// A tap that changes would be another one, and the guest has the old one.
+	if old := journal.Spec; !reflect.DeepEqual(old.Binding, spec.Binding) || old.Owner != spec.Owner || max(1, old.Queues) != max(1, spec.Queues) {
+		return nil, now, false, fmt.Errorf("NIC %s: %w with the %s binding, queues %d, for user %d, group %d: Teardown first, or ask for the same",
+			spec.NIC, infra.ErrWired, old.Binding.Kind(), max(1, old.Queues), old.Owner.UID, old.Owner.GID)
+	}
+	if plan, err = infra.NewPlan(journal.Found, spec); err != nil {
+		return nil, now, true, err
+	}
+	now, err = s.now(plan)
+	return plan, now, true, err
 }
 
 // complete finds out what a first plan needs besides what lies in the namespace.
@@ -460,7 +464,7 @@ func (s *session) apply(ctx context.Context, ops []infra.Op) error {
 }
 
 func (s *session) now(plan *infra.Plan) (infra.Snapshot, error) {
-	return s.ns.Snapshot(infra.NamesFor(s.nic), infra.SysctlPaths(s.nic, plan.Binding()))
+	return s.ns.Snapshot(infra.NamesFor(s.nic), infra.SysctlPaths(s.nic, plan.Binding()), plan.Tables())
 }
 
 // verify looks at the kernel again: a plan is carried out when nothing is left to do.

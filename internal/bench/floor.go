@@ -215,7 +215,7 @@ func (b *bench) learnTeardown(ctx context.Context, plan *infra.Plan, wiring []in
 		b.look(l, wiring)
 	}
 	for {
-		now, err := ns.Snapshot(infra.NamesFor(nic), infra.SysctlPaths(nic, b.binding))
+		now, err := ns.Snapshot(infra.NamesFor(nic), infra.SysctlPaths(nic, b.binding), nil)
 		if err != nil {
 			return err
 		}

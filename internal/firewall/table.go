@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 )
 
@@ -136,11 +137,16 @@ func (r Rule) String() string {
 	return strings.Join(append(words, r.Verdict.String()), " ")
 }
 
-// Comment is what the rule carries in the kernel, so that one can tell there whether it is ours
-// and unchanged: the name of the project and a digest of the rule's text.
+// Comment is what the rule carries in the kernel, for a reader there: the name of the project and a
+// digest of the rule's text. It proves nothing, as a rule can be replaced under it.
 func (r Rule) Comment() string {
 	sum := sha256.Sum256([]byte(r.String()))
 	return "guestwire " + hex.EncodeToString(sum[:6])
+}
+
+// Head is what a chain is, without its rules.
+func (c Chain) Head() string {
+	return fmt.Sprintf("type %s hook %s priority %d; policy accept;", c.Type, c.Hook, c.Priority)
 }
 
 // String is the table as nft -f reads it.
@@ -148,7 +154,7 @@ func (t Table) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "table %s %s {\n", t.Family, t.Name)
 	for _, c := range t.Chains {
-		fmt.Fprintf(&b, "\tchain %s {\n\t\ttype %s hook %s priority %d; policy accept;\n", c.Name, c.Type, c.Hook, c.Priority)
+		fmt.Fprintf(&b, "\tchain %s {\n\t\t%s\n", c.Name, c.Head())
 		for _, r := range c.Rules {
 			fmt.Fprintf(&b, "\t\t%s comment %q\n", r, r.Comment())
 		}
@@ -158,22 +164,92 @@ func (t Table) String() string {
 	return b.String()
 }
 
-// Image is a table as it can be read back from the kernel: enough to tell whether it is the one
-// that was sent.
+// Image is all that a table consists of, as it can be read back from the kernel: what this package
+// has no words for included.
 type Image struct {
 	Family Family `json:"family"`
 	Name   string `json:"name"`
-	// Rules are "CHAIN COMMENT", in the order of the chains' names and of the rules in a chain.
+	// Flags are the table's, 0 for one of ours.
+	Flags uint32 `json:"flags,omitempty"`
+	// Chains are in the order of their names.
+	Chains []ChainImage `json:"chains,omitempty"`
+	// Others is the number of sets, maps, objects and flowtables.
+	Others int `json:"others,omitempty"`
+}
+
+// ChainImage is a chain of an Image.
+type ChainImage struct {
+	Name string `json:"name"`
+	Head string `json:"head"` // as Chain.Head says it
+	// Rules are the texts of those that this package knows, in order; others begin with Unknown.
 	Rules []string `json:"rules,omitempty"`
 }
 
-// Image is what the kernel shows once the table is in force. The chains' names must be in order.
+// Unknown begins the text of a rule that is none of this package's.
+const Unknown = "a rule that is not ours"
+
+// Image is what the kernel shows once the table is in force.
 func (t Table) Image() Image {
 	image := Image{Family: t.Family, Name: t.Name}
 	for _, c := range t.Chains {
+		chain := ChainImage{Name: c.Name, Head: c.Head()}
 		for _, r := range c.Rules {
-			image.Rules = append(image.Rules, c.Name+" "+r.Comment())
+			chain.Rules = append(chain.Rules, r.String())
+		}
+		image.Chains = append(image.Chains, chain)
+	}
+	slices.SortFunc(image.Chains, func(a, b ChainImage) int { return strings.Compare(a.Name, b.Name) })
+	return image
+}
+
+// Flags of a table (linux/netfilter/nf_tables.h).
+const dormant = 1
+
+// Differences says in words what of the image is not as in the one that is wanted.
+func (i Image) Differences(want Image) []string {
+	var d []string
+	if i.Flags&dormant != 0 {
+		d = append(d, "it is dormant")
+	}
+	if f := i.Flags &^ dormant; f != want.Flags {
+		d = append(d, fmt.Sprintf("it has the flags %#x", f))
+	}
+	if i.Others != want.Others {
+		d = append(d, fmt.Sprintf("it has %d sets, maps or objects of somebody", i.Others))
+	}
+	for _, w := range want.Chains {
+		at := slices.IndexFunc(i.Chains, func(c ChainImage) bool { return c.Name == w.Name })
+		if at < 0 {
+			d = append(d, "chain "+w.Name+" is gone")
+			continue
+		}
+		d = append(d, i.Chains[at].differences(w)...)
+	}
+	for _, c := range i.Chains {
+		if !slices.ContainsFunc(want.Chains, func(w ChainImage) bool { return w.Name == c.Name }) {
+			d = append(d, "chain "+c.Name+" is somebody's")
 		}
 	}
-	return image
+	return d
+}
+
+func (c ChainImage) differences(want ChainImage) []string {
+	var d []string
+	if c.Head != want.Head {
+		d = append(d, fmt.Sprintf("chain %s is %q, not %q", c.Name, c.Head, want.Head))
+	}
+	for _, r := range want.Rules {
+		if !slices.Contains(c.Rules, r) {
+			d = append(d, fmt.Sprintf("chain %s lacks the rule %q", c.Name, r))
+		}
+	}
+	for _, r := range c.Rules {
+		if !slices.Contains(want.Rules, r) {
+			d = append(d, fmt.Sprintf("chain %s has besides: %s", c.Name, r))
+		}
+	}
+	if len(d) == 0 && !slices.Equal(c.Rules, want.Rules) {
+		d = append(d, "chain "+c.Name+" has its rules in another order or number")
+	}
+	return d
 }

@@ -51,17 +51,19 @@ func TestTableText(t *testing.T) {
 	}
 }
 
-// TestImage: the image says chain and comment of each rule, in order, and nothing of empty chains.
+// TestImage: the image says what the text says.
 func TestImage(t *testing.T) {
 	want := Image{Family: Inet, Name: "guestwire-eth0"}
-	chain := ""
 	for line := range strings.Lines(everythingText) {
 		words := strings.Fields(line)
-		if words[0] == "chain" {
-			chain = words[1]
-		}
-		if _, comment, ok := strings.Cut(line, "comment "); ok {
-			want.Rules = append(want.Rules, chain+" "+strings.Trim(comment, "\"\n"))
+		last := len(want.Chains) - 1
+		switch rule, _, ok := strings.Cut(strings.TrimSpace(line), " comment "); {
+		case words[0] == "chain":
+			want.Chains = append(want.Chains, ChainImage{Name: words[1]})
+		case words[0] == "type":
+			want.Chains[last].Head = strings.TrimSpace(line)
+		case ok:
+			want.Chains[last].Rules = append(want.Chains[last].Rules, rule)
 		}
 	}
 	if have := everything().Image(); !reflect.DeepEqual(have, want) {

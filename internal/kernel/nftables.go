@@ -3,14 +3,11 @@ package kernel
 import (
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
 	"github.com/google/nftables/userdata"
 	"github.com/mdlayher/netlink"
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/infra"
@@ -129,75 +126,4 @@ func compareName(name string, op expr.CmpOp) *expr.Cmp {
 	padded := make([]byte, unix.IFNAMSIZ)
 	copy(padded, name)
 	return &expr.Cmp{Op: op, Register: 1, Data: padded}
-}
-
-// Attributes of nftables messages (linux/netfilter/nf_tables.h).
-const (
-	nftRuleTable    = 1
-	nftRuleChain    = 2
-	nftRuleUserdata = 7
-	nftTableName    = 1
-)
-
-// nfgenmsg is struct nfgenmsg (linux/netfilter/nfnetlink.h).
-type nfgenmsg struct{ family uint8 }
-
-func (m nfgenmsg) Len() int          { return 4 }
-func (m nfgenmsg) Serialize() []byte { return []byte{m.family, unix.NFNETLINK_V0, 0, 0} }
-
-// tables reads our tables: their rules by the comments that they carry.
-func (n *Namespace) tables(s *infra.Snapshot, name string) error {
-	var found []firewall.Family
-	list := request(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETTABLE, unix.NLM_F_DUMP, nfgenmsg{unix.NFPROTO_UNSPEC})
-	err := n.filter.dump(list, func() { found = nil }, func(m []byte) error {
-		return attributes(m, 4, func(kind uint16, v []byte) error {
-			for f, number := range families {
-				if kind == nftTableName && unix.ByteSliceToString(v) == name && m[0] == byte(number) {
-					found = append(found, f)
-				}
-			}
-			return nil
-		})
-	})
-	if err != nil {
-		return err
-	}
-	slices.Sort(found)
-	for _, f := range found {
-		image := firewall.Image{Family: f, Name: name}
-		if err := n.rulesOf(&image); err != nil {
-			return err
-		}
-		s.Tables = append(s.Tables, image)
-	}
-	return nil
-}
-
-func (n *Namespace) rulesOf(image *firewall.Image) error {
-	list := request(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP,
-		nfgenmsg{uint8(families[image.Family])}, nl.NewRtAttr(nftRuleTable, nl.ZeroTerminated(image.Name)))
-	err := n.filter.dump(list, func() { image.Rules = nil }, func(m []byte) error {
-		table, chain, comment := "", "", ""
-		err := attributes(m, 4, func(kind uint16, v []byte) error {
-			switch kind {
-			case nftRuleTable:
-				table = unix.ByteSliceToString(v)
-			case nftRuleChain:
-				chain = unix.ByteSliceToString(v)
-			case nftRuleUserdata:
-				comment, _ = userdata.GetString(v, userdata.TypeComment) // none: not ours
-			}
-			return nil
-		})
-		if table == image.Name {
-			image.Rules = append(image.Rules, chain+" "+comment)
-		}
-		return err
-	})
-	slices.SortStableFunc(image.Rules, func(a, b string) int {
-		chainA, _, _ := strings.Cut(a, " ")
-		chainB, _, _ := strings.Cut(b, " ")
-		return strings.Compare(chainA, chainB)
-	})
-	return err
 }

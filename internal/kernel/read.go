@@ -13,6 +13,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/firewall"
 )
 
 // Namespace is the one of the thread that called Open.
@@ -41,8 +42,9 @@ func (n *Namespace) Close() {
 	n.filter.close()
 }
 
-// Snapshot reads what concerns the wiring of the NIC with these names; sysctls are paths below /proc/sys.
-func (n *Namespace) Snapshot(names infra.Names, sysctls []string) (infra.Snapshot, error) {
+// Snapshot reads what concerns the wiring of the NIC with these names; sysctls are paths below
+// /proc/sys. Rules other than those of the tables that are wanted are firewall.Unknown.
+func (n *Namespace) Snapshot(names infra.Names, sysctls []string, wanted []firewall.Table) (infra.Snapshot, error) {
 	var s infra.Snapshot
 	for _, step := range []struct {
 		what string
@@ -62,7 +64,7 @@ func (n *Namespace) Snapshot(names infra.Names, sysctls []string) (infra.Snapsho
 			return infra.Snapshot{}, fmt.Errorf("read the filters of %s: %w", l.Name, err)
 		}
 	}
-	if err := n.tables(&s, names.Table); err != nil {
+	if err := n.tables(&s, names.Table, wanted); err != nil {
 		return infra.Snapshot{}, fmt.Errorf("read the namespace's nftables: %w", err)
 	}
 	if err := readSysctls(&s, sysctls); err != nil {
