@@ -16,16 +16,14 @@ func (p *Plan) bridge(nic Link, spec Spec) error {
 		return err
 	}
 	for _, r := range p.found.Routes {
-		if r.Uses(nic.Index) && slices.ContainsFunc(r.Other, func(a Attribute) bool { return a.Type == routeNexthopID }) {
+		if r.Uses(nic.Index) && r.nexthopObject() {
 			return &RefusedError{NIC: nic.Name, Binding: Bridge{}.Kind(), Instead: Masquerade{}.Kind(),
 				Reason: fmt.Sprintf("the route to %v uses a nexthop object, which could not be given back", r.Destination)}
 		}
 	}
 	p.Record = p.record(nic, spec, nic.MAC)
 	for _, path := range bridgeCalls {
-		if p.found.Sysctls[path] == "1" {
-			p.wired.sysctls[path] = "0"
-		}
+		p.wired.sysctls[path] = "0" // where the kernel has them, by now or later
 	}
 
 	moved := nic
@@ -33,14 +31,14 @@ func (p *Plan) bridge(nic Link, spec Spec) error {
 	moved.MAC = deriveMAC(nic, "moved")
 	moved.Up = true
 	moved.Master = newBridge
-	moved.NoLearning = true
+	moved.Port = portSettings
 	if moved.AddrGen != AddrGenNoIPv6 {
 		moved.AddrGen = AddrGenNone
 	}
 
 	holder := p.created(nic, newHolder, nic.Name, "bridge", nic.MTU)
 	if p.found.Dummy {
-		holder.Kind = "dummy"
+		holder.Kind, holder.Bridge, holder.NoARP = "dummy", nil, true
 	}
 	holder.MAC = nic.MAC
 	holder.Up = false
@@ -62,6 +60,11 @@ func (p *Plan) bridge(nic Link, spec Spec) error {
 	p.taps(nic, spec, p.Record)
 	p.wired.tables = []firewall.Table{deaf(p.names)}
 	return nil
+}
+
+// nexthopObject says whether the route's next hop is an object of its own, which is not read.
+func (r Route) nexthopObject() bool {
+	return slices.ContainsFunc(r.Other, func(a Attribute) bool { return a.Type == routeNexthopID })
 }
 
 // routeNexthopID is RTA_NH_ID (linux/rtnetlink.h).

@@ -78,7 +78,20 @@ func (k *fakeKernel) apply(op infra.Op) error {
 		if o.Kind == "dummy" && !k.s.Dummy {
 			return syscall.EOPNOTSUPP
 		}
-		return k.addLink(infra.Link{Index: o.Index, Name: o.Name, Kind: o.Kind, MAC: o.MAC, MTU: o.MTU, Group: o.Group, NoARP: o.Kind == "dummy"})
+		l := infra.Link{Index: o.Index, Name: o.Name, Kind: o.Kind, MAC: o.MAC, MTU: o.MTU, Group: o.Group, NoARP: o.Kind == "dummy"}
+		if o.Kind == "bridge" {
+			l.Bridge = infra.Settings{"mcast_snooping": 0, "stp_state": 0, "vlan_filtering": 0}
+		}
+		return k.addLink(l)
+	case infra.BridgeSet:
+		l, err := k.link(o.Index)
+		if err != nil {
+			return err
+		}
+		if l.Kind != "bridge" {
+			return syscall.EOPNOTSUPP
+		}
+		return set(&l.Bridge, o.Settings)
 	case infra.LinkSet:
 		return k.setLink(o)
 	case infra.LinkDel:
@@ -107,8 +120,7 @@ func (k *fakeKernel) apply(op infra.Op) error {
 		if l.Master == 0 {
 			return syscall.EINVAL
 		}
-		l.NoLearning = true
-		return nil
+		return set(&l.Port, o.Settings)
 	case infra.ConfSet:
 		l, err := k.link(o.Index)
 		if err != nil {
@@ -148,6 +160,9 @@ func (k *fakeKernel) apply(op infra.Op) error {
 		}
 		k.s.Ingress = append(k.s.Ingress, o.Index)
 		return nil
+	case infra.IngressDel:
+		k.s.Filters = slices.DeleteFunc(k.s.Filters, func(f infra.Filter) bool { return f.Link == o.Index })
+		return remove(&k.s.Ingress, nil, func(i int) bool { return i == o.Index }) // or a foreign one
 	case infra.FilterAdd:
 		if _, err := k.link(o.Filter.Target); err != nil {
 			return err
@@ -170,6 +185,19 @@ func (k *fakeKernel) apply(op infra.Op) error {
 		return remove(&k.s.Tables, syscall.ENOENT, func(i firewall.Image) bool { return i.Family == o.Family && i.Name == o.Name })
 	}
 	return fmt.Errorf("the fake kernel does not know %T", op)
+}
+
+// set changes settings that the kernel has.
+func set(settings *infra.Settings, values infra.Settings) error {
+	changed := maps.Clone(*settings)
+	for name, value := range values {
+		if _, known := changed[name]; !known {
+			return syscall.EOPNOTSUPP
+		}
+		changed[name] = value
+	}
+	*settings = changed
+	return nil
 }
 
 // remove deletes what matches; none is the error.
@@ -219,7 +247,7 @@ func (k *fakeKernel) delLink(index int) error {
 	}
 	for i := range k.s.Links {
 		if k.s.Links[i].Master == index {
-			k.s.Links[i].Master, k.s.Links[i].NoLearning = 0, false
+			k.s.Links[i].Master, k.s.Links[i].Port = 0, nil
 		}
 	}
 	k.s.Links = slices.DeleteFunc(k.s.Links, func(l infra.Link) bool { return l.Index == index })
@@ -252,6 +280,7 @@ func (k *fakeKernel) setMTU(l *infra.Link, mtu int) {
 		l.AddrGen = infra.AddrGenNoIPv6
 	case l.AddrGen == infra.AddrGenNoIPv6:
 		l.AddrGen = k.newAddrGen(mtu)
+		l.NoIPv6 = false
 	}
 }
 
@@ -294,6 +323,9 @@ func (k *fakeKernel) setLink(o infra.LinkSet) error {
 		k.relabel(l.Index, o.Name)
 		l.Name = o.Name
 	}
+	if o.NoARP != nil {
+		l.NoARP = *o.NoARP
+	}
 	if o.Group != 0 {
 		l.Group = o.Group
 	}
@@ -305,7 +337,10 @@ func (k *fakeKernel) setLink(o infra.LinkSet) error {
 	}
 	if o.Master != nil {
 		old := l.Master
-		l.Master, l.NoLearning = *o.Master, false
+		l.Master, l.Port = *o.Master, nil
+		if l.Master != 0 {
+			l.Port = infra.Settings{"learning": 1, "flood": 1, "isolated": 0}
+		}
 		k.leastMTU(old)
 		k.leastMTU(l.Master)
 	}
@@ -488,7 +523,7 @@ func (k *fakeKernel) addAddress(a infra.Address) error {
 		a.Label = cmp.Or(a.Label, l.Name)
 		k.insert(a)
 	} else {
-		if l.AddrGen == infra.AddrGenNoIPv6 {
+		if l.AddrGen == infra.AddrGenNoIPv6 || l.NoIPv6 {
 			return syscall.EACCES
 		}
 		if at >= 0 {
@@ -577,6 +612,17 @@ func (k *fakeKernel) delRoute(r infra.Route) error {
 // links that keep listening. With accept_ra 0 it was not the kernel that was told.
 func (k *fakeKernel) setSysctl(o infra.SysctlSet) error {
 	old, ok := k.s.Sysctls[o.Path]
+	if link, ok := strings.CutPrefix(o.Path, "net/ipv6/conf/"); ok && strings.HasSuffix(link, "/disable_ipv6") {
+		for i := range k.s.Links {
+			if l := &k.s.Links[i]; l.Name == strings.TrimSuffix(link, "/disable_ipv6") {
+				l.NoIPv6 = o.Value == "1"
+				if l.NoIPv6 {
+					k.lose6(l.Index)
+				}
+				return nil
+			}
+		}
+	}
 	if !ok {
 		return syscall.ENOENT
 	}

@@ -300,7 +300,7 @@ func TestTakenPort(t *testing.T) {
 			want := text(t, k.s)
 			for _, l := range k.s.Links {
 				if l.Master != 0 {
-					mustApply(t, k, []infra.Op{infra.LinkSet{Index: l.Index, Master: &foreign.Index}, infra.PortSet{Index: l.Index}})
+					mustApply(t, k, []infra.Op{infra.LinkSet{Index: l.Index, Master: &foreign.Index}, infra.PortSet{Index: l.Index, Settings: infra.Settings{"learning": 0}}})
 				}
 			}
 			taken := k.snapshot()

@@ -78,6 +78,7 @@ func (p *Plan) masquerade(nic Link, spec Spec, b Masquerade) error {
 			r.Warnings = append(r.Warnings, fmt.Sprintf("the guest gets no %s address: %s has none", f.field, nic.Name))
 		}
 	}
+	p.keep(nic)
 	p.wired.links = append(p.wired.links, nic, br)
 	if !spec.Options.Disabled {
 		p.serve(r, nic)
@@ -88,6 +89,34 @@ func (p *Plan) masquerade(nic Link, spec Spec, b Masquerade) error {
 		p.wired.tables = append(p.wired.tables, withoutIPv6(p.names))
 	}
 	return nil
+}
+
+// keep wants the NIC to have what the guest is hidden behind: its addresses and routes, of a family
+// in which none of them comes by an advertisement or a lease, as those change by themselves.
+func (p *Plan) keep(nic Link) {
+	for _, v4 := range []bool{true, false} {
+		var addresses []Address
+		for _, a := range p.found.Addresses {
+			if a.Link == nic.Index && a.Prefix.Addr().Is4() == v4 {
+				addresses = append(addresses, a)
+			}
+		}
+		var routes []Route
+		for _, r := range p.found.Routes {
+			if r.Uses(nic.Index) && r.Destination.Addr().Is4() == v4 {
+				routes = append(routes, r)
+			}
+		}
+		if slices.ContainsFunc(addresses, func(a Address) bool { return a.ValidSeconds != Forever }) ||
+			slices.ContainsFunc(routes, func(r Route) bool { return r.Protocol == ProtocolRA || r.ExpiresSeconds != 0 }) {
+			continue
+		}
+		elsewhere := func(r Route) bool {
+			return r.nexthopObject() || slices.ContainsFunc(r.Hops, func(h Hop) bool { return h.Link != nic.Index })
+		}
+		p.wired.addresses = append(p.wired.addresses, addresses...)
+		p.wired.routes = append(p.wired.routes, slices.DeleteFunc(routes, elsewhere)...)
+	}
 }
 
 // minNetwork is the shortest prefix of a network; what is shorter is a part of a default route.

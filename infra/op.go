@@ -32,6 +32,12 @@ type (
 		MTU   int
 		Group uint32
 	}
+	// BridgeSet changes settings of a bridge.
+	BridgeSet struct {
+		Index    int
+		Link     string
+		Settings Settings
+	}
 	// LinkSet changes what is not zero.
 	LinkSet struct {
 		Index      int
@@ -44,6 +50,7 @@ type (
 		AddrGen    *int
 		Master     *int // 0: none
 		MasterName string
+		NoARP      *bool
 		Up         *bool
 	}
 	// LinkDel deletes a link.
@@ -53,10 +60,11 @@ type (
 	}
 	// GroupDel deletes all links of a group.
 	GroupDel struct{ Group uint32 }
-	// PortSet switches the learning of addresses off at a bridge port.
+	// PortSet changes settings of a bridge's port.
 	PortSet struct {
-		Index int
-		Link  string
+		Index    int
+		Link     string
+		Settings Settings
 	}
 	// ConfSet switches the forwarding of IPv4 at a link.
 	ConfSet struct {
@@ -103,6 +111,11 @@ type (
 		Index int
 		Link  string
 	}
+	// IngressDel takes it away, with all that is in it.
+	IngressDel struct {
+		Index int
+		Link  string
+	}
 	// FilterAdd redirects what matches.
 	FilterAdd struct {
 		Link   string
@@ -125,6 +138,7 @@ type (
 
 func (TapAdd) op()       {}
 func (LinkAdd) op()      {}
+func (BridgeSet) op()    {}
 func (LinkSet) op()      {}
 func (LinkDel) op()      {}
 func (GroupDel) op()     {}
@@ -138,6 +152,7 @@ func (RouteDel) op()     {}
 func (NeighbourAdd) op() {}
 func (NeighbourDel) op() {}
 func (IngressAdd) op()   {}
+func (IngressDel) op()   {}
 func (FilterAdd) op()    {}
 func (FilterDel) op()    {}
 func (TableSet) op()     {}
@@ -192,6 +207,11 @@ func (o LinkSet) String() string {
 	} else if o.Master != nil {
 		words = append(words, "master", o.MasterName)
 	}
+	if o.NoARP != nil && *o.NoARP {
+		words = append(words, "arp off")
+	} else if o.NoARP != nil {
+		words = append(words, "arp on")
+	}
 	if o.Up != nil && *o.Up {
 		words = append(words, "up")
 	} else if o.Up != nil {
@@ -210,7 +230,30 @@ func addrGenText(mode int) string {
 
 func (o LinkDel) String() string  { return "ip link del " + o.Link }
 func (o GroupDel) String() string { return fmt.Sprintf("ip link del group %d", o.Group) }
-func (o PortSet) String() string  { return "bridge link set dev " + o.Link + " learning off" }
+
+func (o BridgeSet) String() string {
+	text := "ip link set " + o.Link + " type bridge"
+	for _, name := range o.Settings.Names() {
+		text += fmt.Sprintf(" %s %d", name, o.Settings[name])
+	}
+	return text
+}
+
+func (o PortSet) String() string {
+	text := "bridge link set dev " + o.Link
+	for _, name := range o.Settings.Names() {
+		text += " " + name + " " + portValue(name, o.Settings[name])
+	}
+	return text
+}
+
+// portValue is how bridge(8) wants it.
+func portValue(name string, value uint32) string {
+	if switches := []string{"off", "on"}; value <= 1 && name != StateSetting && name != "mcast_router" && name != "group_fwd_mask" {
+		return switches[value]
+	}
+	return fmt.Sprint(value)
+}
 
 func (o ConfSet) String() string {
 	value := "0"
@@ -353,6 +396,8 @@ func (o NeighbourDel) String() string {
 }
 
 func (o IngressAdd) String() string { return "tc qdisc add dev " + o.Link + " ingress" }
+
+func (o IngressDel) String() string { return "tc qdisc del dev " + o.Link + " ingress" }
 
 func (o FilterAdd) String() string {
 	text := fmt.Sprintf("tc filter add dev %s ingress pref %d protocol %s u32", o.Link, o.Filter.Priority, protocolText(o.Filter.Protocol))

@@ -181,7 +181,8 @@ func (p *Plan) taps(nic Link, spec Spec, r cache.Record) {
 	mtu := min(nic.MTU, cache.MaxMTU)
 	tap := p.created(nic, newTap, r.Tap, "tun", mtu)
 	tap.Master = newBridge
-	tap.NoLearning = true
+	tap.Port = portSettings
+	tap.MAC = deriveMAC(nic, "tap") // a station's, and frames for that one would end here
 	tap.Tap = &Tap{Owner: spec.Owner, MultiQueue: r.Queues > 1}
 	if r.Port != "" {
 		port := p.created(nic, newPort, r.Port, "tun", mtu)
@@ -201,8 +202,17 @@ func (p *Plan) created(nic Link, index int, name, kind string, mtu int) Link {
 	if nic.AddrGen == AddrGenNoIPv6 || mtu < minMTUIPv6 {
 		l.AddrGen = AddrGenNoIPv6
 	}
+	if kind == "bridge" {
+		l.Bridge = bridgeSettings
+	}
 	return l
 }
+
+// Our bridges have no use for snooping, and our ports do not learn, so that frames flood to the other one.
+var (
+	bridgeSettings = newBridgeSettings.but(Settings{"mcast_snooping": 0})
+	portSettings   = newPortSettings.but(Settings{"learning": 0})
+)
 
 // minMTUIPv6 is RFC 8200 section 5: below, a link has no IPv6.
 const minMTUIPv6 = 1280
@@ -255,6 +265,9 @@ const (
 var bridgeCalls = []string{
 	"net/bridge/bridge-nf-call-arptables", "net/bridge/bridge-nf-call-ip6tables", "net/bridge/bridge-nf-call-iptables",
 }
+
+// newBridgeCall is what they are in a kernel that comes to know them.
+const newBridgeCall = "1"
 
 // enableIPv6 lets new links have IPv6 if the NIC has it: some container engines switch it on for
 // the NIC alone.

@@ -8,6 +8,7 @@
 package infra
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -31,7 +32,7 @@ type Snapshot struct {
 	Neighbours []Neighbour `json:"neighbours,omitempty"`
 	// Filters are those at the ingress of the taps of the NIC's wiring.
 	Filters []Filter `json:"filters,omitempty"`
-	// Ingress are the indices of those taps that have an ingress qdisc.
+	// Ingress are the indices of those taps that have an ingress qdisc of their own.
 	Ingress []int `json:"ingress,omitempty"`
 	// Tables are the nftables tables whose names are ours for this NIC.
 	Tables []firewall.Image `json:"tables,omitempty"`
@@ -62,14 +63,64 @@ type Link struct {
 	Mode string `json:"mode,omitempty"`
 	// Tap is set for a tap.
 	Tap *Tap `json:"tap,omitempty"`
-	// NoLearning says that a bridge port does not learn addresses.
-	NoLearning bool `json:"noLearning,omitempty"`
+	// Bridge are a bridge's settings, and Port those of a bridge's port; nil for other links.
+	Bridge Settings `json:"bridge,omitempty"`
+	Port   Settings `json:"port,omitempty"`
 	// Forwarding4 is net.ipv4.conf.LINK.forwarding.
 	Forwarding4 bool `json:"forwarding4,omitempty"`
+	// NoIPv6 is net.ipv6.conf.LINK.disable_ipv6.
+	NoIPv6 bool `json:"noIPv6,omitempty"`
 	// AddrGen is the mode in which IPv6 addresses are generated (IN6_ADDR_GEN_MODE_*: 0 EUI-64,
 	// 1 none, ...); -1: the link has no IPv6.
 	AddrGen int `json:"addrGen"`
 }
+
+// Settings are those that decide which frames a bridge, or its port, lets pass. A kernel that does
+// not have one does not tell it.
+type Settings map[string]uint32
+
+// newBridgeSettings and newPortSettings are the kernel's, by bridge(8)'s names, with ip(8)'s where
+// that knows them alone.
+var (
+	newBridgeSettings = Settings{
+		"stp_state": 0, "vlan_filtering": 0, "group_fwd_mask": 0, "mcast_snooping": 1, "mcast_querier": 0, "mcast_router": 1,
+		"nf_call_iptables": 0, "nf_call_ip6tables": 0, "nf_call_arptables": 0,
+	}
+	newPortSettings = Settings{
+		StateSetting: stateForwarding, "hairpin": 0, "guard": 0, "root_block": 0, "fastleave": 0, "learning": 1, "flood": 1,
+		"proxy_arp": 0, "proxy_arp_wifi": 0, "mcast_router": 1, "mcast_flood": 1, "mcast_to_unicast": 0, "vlan_tunnel": 0,
+		"bcast_flood": 1, "group_fwd_mask": 0, "neigh_suppress": 0, "isolated": 0, "locked": 0, "mab": 0,
+	}
+)
+
+// StateSetting is told of a port only that has a carrier, which decides it otherwise.
+const StateSetting = "state"
+
+const stateForwarding = 3 // BR_STATE_FORWARDING, linux/if_bridge.h
+
+// but is s with other values.
+func (s Settings) but(others Settings) Settings {
+	s = maps.Clone(s)
+	maps.Copy(s, others)
+	return s
+}
+
+// differing are those of want that are there, with another value.
+func (s Settings) differing(want Settings) Settings {
+	var d Settings
+	for name, value := range want {
+		if have, ok := s[name]; ok && have != value {
+			if d == nil {
+				d = Settings{}
+			}
+			d[name] = value
+		}
+	}
+	return d
+}
+
+// Names are in alphabetical order.
+func (s Settings) Names() []string { return slices.Sorted(maps.Keys(s)) }
 
 // Modes of Link.AddrGen.
 const (
@@ -191,6 +242,9 @@ type Neighbour struct {
 // Filter is one u32 classifier at a link's ingress that redirects what matches to another link's
 // egress.
 type Filter struct {
+	// Foreign says what lies at the ingress that is no such classifier ("flower", "u32 with
+	// police", "clsact qdisc"); then only Link counts.
+	Foreign  string `json:"foreign,omitempty"`
 	Link     int    `json:"link"`
 	Priority uint16 `json:"priority"`
 	Protocol uint16 `json:"protocol"` // an Ethernet type; EthernetAll: any

@@ -1,6 +1,7 @@
 package infra
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"reflect"
@@ -34,7 +35,7 @@ func Text(ops []Op) string {
 // was found, half wired, damaged, or wired; then there are none. The error is ErrNoNIC if the NIC
 // has gone.
 func (p *Plan) Steps(now Snapshot) ([]Op, error) {
-	return steps(now, p.wired, p.names, p.nic().Index, p.Record.Binding == cache.BindingBridge)
+	return p.stepper(now, p.wired, true).steps()
 }
 
 // Undo are the steps back to the namespace as it was found. The error is ErrNoNIC if the NIC has
@@ -45,7 +46,7 @@ func (p *Plan) Undo(now Snapshot) ([]Op, error) {
 	for path := range p.wired.sysctls {
 		// What the whole namespace shares stays as long as another NIC needs it.
 		if path == acceptRA(nic.Name) || !p.others(now) {
-			want.sysctls[path] = p.found.Sysctls[path]
+			want.sysctls[path] = cmp.Or(p.found.Sysctls[path], newBridgeCall)
 		}
 	}
 	for _, a := range p.found.Addresses {
@@ -63,7 +64,15 @@ func (p *Plan) Undo(now Snapshot) ([]Op, error) {
 			want.neighbours = append(want.neighbours, n)
 		}
 	}
-	return steps(now, want, p.names, nic.Index, p.Record.Binding == cache.BindingBridge)
+	return p.stepper(now, want, false).steps()
+}
+
+// stepper compares a namespace with what is wanted of it. A NIC behind which a guest is hidden
+// keeps what others gave it meanwhile; what it lacks is mended only for the guest's sake.
+func (p *Plan) stepper(now Snapshot, want wiring, mend bool) *stepper {
+	s := &stepper{now: now, names: p.names, nic: p.nic().Index, whole: p.Record.Binding == cache.BindingBridge, mend: mend}
+	s.want = place(want, now, s.ours())
+	return s
 }
 
 // others says whether another NIC of the namespace is wired.
@@ -85,18 +94,19 @@ type stepper struct {
 	want  wiring
 	names Names
 	nic   int
-	// whole says that the NIC's addresses, routes and neighbours are ours to change as well.
-	whole bool
-	ops   []Op
+	// whole says that the NIC's addresses, routes and neighbours are ours to change as well, mend
+	// that those which are wanted come back at least.
+	whole, mend bool
+	ops         []Op
+	// routes of now by what same compares first; made when it is needed.
+	known map[routeKey][]Route
 }
 
 // steps compares what is with what is wanted. The order serves both ways: rules are in force
 // before anything they guard, routes leave before addresses and come after them, a name is free
 // before it is taken, and the guest's tap comes up last.
-func steps(now Snapshot, want wiring, names Names, nic int, whole bool) ([]Op, error) {
-	s := &stepper{now: now, names: names, nic: nic, whole: whole}
-	s.want = place(want, now, s.ours())
-
+func (s *stepper) steps() ([]Op, error) {
+	now := s.now
 	for _, t := range s.want.tables {
 		at := slices.IndexFunc(now.Tables, func(i firewall.Image) bool { return i.Family == t.Family && i.Name == t.Name })
 		if at >= 0 && reflect.DeepEqual(now.Tables[at], t.Image()) {
@@ -112,20 +122,22 @@ func steps(now Snapshot, want wiring, names Names, nic int, whole bool) ([]Op, e
 	s.dropLinks()
 	// Forwarding comes last: switching it on deletes the routes that came by router advertisement,
 	// unless accept_ra is 2 already.
-	for _, path := range append([]string{noIPv6, acceptRA(names.NIC), forwarding6}, bridgeCalls...) {
-		if value, wanted := s.want.sysctls[path]; wanted && now.Sysctls[path] != value {
+	for _, path := range append([]string{noIPv6, acceptRA(s.names.NIC), forwarding6}, bridgeCalls...) {
+		value, wanted := s.want.sysctls[path]
+		if have, there := now.Sysctls[path]; there && wanted && have != value {
 			s.add(SysctlSet{path, value})
 		}
 	}
+	s.allowIPv6()
 	s.newTaps()
 	var err error
-	if _, there := now.link(nic); there {
+	if _, there := now.link(s.nic); there {
 		s.strip()
 		s.moveNIC()
 		s.newLinks()
 		s.settle()
 	} else {
-		err = fmt.Errorf("NIC %s: %w any more in this namespace", names.NIC, ErrNoNIC)
+		err = fmt.Errorf("NIC %s: %w any more in this namespace", s.names.NIC, ErrNoNIC)
 	}
 	for _, i := range now.Tables {
 		if !slices.ContainsFunc(s.want.tables, func(t firewall.Table) bool { return t.Family == i.Family && t.Name == i.Name }) {
@@ -137,14 +149,16 @@ func steps(now Snapshot, want wiring, names Names, nic int, whole bool) ([]Op, e
 
 func (s *stepper) add(op Op) { s.ops = append(s.ops, op) }
 
-// ours are the links that we created: marked, or a tap that was made and not yet marked.
+// ours are the links that we created: marked, or a tap that was made and not yet marked. Of the two
+// marks one is enough if somebody changed the other; the group, if the name is ours as well.
 func (s *stepper) ours() []Link {
 	var ours []Link
 	for _, l := range s.now.Links {
 		if l.Index == s.nic {
 			continue
 		}
-		marked := l.Group == Group(s.nic) && (l.Alias == Mark(s.names.NIC) || l.Alias == "")
+		grouped := l.Group == Group(s.nic) && (l.Alias == "" || l.Name == s.names.NIC || slices.Contains(s.names.created(), l.Name))
+		marked := l.Alias == Mark(s.names.NIC) || grouped
 		fresh := l.Tap != nil && l.Alias == "" && (l.Name == s.names.Tap || l.Name == s.names.Port)
 		if marked || fresh {
 			ours = append(ours, l)
@@ -269,6 +283,20 @@ func (s *stepper) inScope(index int) bool {
 	return wanted
 }
 
+// allowIPv6 lets links that are there have the IPv6 addresses that they shall have.
+func (s *stepper) allowIPv6() {
+	for _, want := range s.want.links {
+		now, there := s.now.link(want.Index)
+		wanted := func(a Address) bool { return a.Link == want.Index && a.Prefix.Addr().Is6() }
+		if there && now.NoIPv6 && s.adds(want.Index) && slices.ContainsFunc(s.want.addresses, wanted) {
+			s.add(SysctlSet{"net/ipv6/conf/" + now.Name + "/disable_ipv6", "0"})
+		}
+	}
+}
+
+// adds says whether what is missing at the link is to be added.
+func (s *stepper) adds(index int) bool { return s.inScope(index) || s.mend && index == s.nic }
+
 // strip removes routes, addresses and neighbours that are not wanted, by name: they would go with
 // the link's state as well, but then nobody could see it in the plan.
 func (s *stepper) strip() {
@@ -347,7 +375,13 @@ func (s *stepper) moveNIC() {
 	if now.MAC != want.MAC {
 		set.MAC = want.MAC
 	}
-	if want.AddrGen == AddrGenNone && now.AddrGen != AddrGenNone {
+	if now.MTU != want.MTU {
+		set.MTU = want.MTU
+	}
+	if now.NoARP != want.NoARP {
+		set.NoARP = &want.NoARP
+	}
+	if want.AddrGen == AddrGenNone && now.AddrGen != AddrGenNone && now.AddrGen != AddrGenNoIPv6 {
 		set.AddrGen = &want.AddrGen
 	}
 	master := LinkSet{Index: s.nic, Link: now.Name}
@@ -371,7 +405,7 @@ func (s *stepper) newLinks() {
 	for _, want := range s.want.links {
 		now, there := s.now.link(want.Index)
 		if !there {
-			now = Link{Index: want.Index, Name: want.Name, Kind: want.Kind, Tap: want.Tap}
+			now = Link{Index: want.Index, Name: want.Name, Kind: want.Kind, Tap: want.Tap, NoARP: want.NoARP}
 			if want.Tap == nil {
 				s.add(LinkAdd{Index: want.Index, Name: want.Name, Kind: want.Kind, MAC: want.MAC, MTU: want.MTU, Group: want.Group})
 				now.MAC, now.MTU, now.Group = want.MAC, want.MTU, want.Group
@@ -392,13 +426,17 @@ func (s *stepper) newLinks() {
 		if now.MTU != want.MTU {
 			set.MTU = want.MTU
 		}
+		if now.NoARP != want.NoARP {
+			set.NoARP = &want.NoARP
+		}
 		if now.Group != want.Group {
 			set.Group = want.Group
 		}
 		if now.Alias != want.Alias {
 			set.Alias = want.Alias
 		}
-		if now.AddrGen != want.AddrGen && want.AddrGen != AddrGenNoIPv6 { // that comes with the MTU
+		// IPv6 goes and comes with the MTU; what has none yet is told when it has.
+		if now.AddrGen != want.AddrGen && want.AddrGen != AddrGenNoIPv6 && !(there && now.AddrGen == AddrGenNoIPv6) {
 			set.AddrGen = &want.AddrGen
 		}
 		if !set.empty() {
@@ -407,12 +445,15 @@ func (s *stepper) newLinks() {
 	}
 	for _, want := range s.want.links {
 		now, there := s.now.link(want.Index)
+		if d := now.Bridge.differing(want.Bridge); d != nil {
+			s.add(BridgeSet{want.Index, want.Name, d})
+		}
 		if want.Master != 0 && (!there || now.Master != want.Master) {
 			s.add(LinkSet{Index: want.Index, Link: want.Name, Master: &want.Master, MasterName: s.newName(want.Master)})
-			now.NoLearning = false
+			now.Port = newPortSettings
 		}
-		if want.Master != 0 && want.NoLearning && !now.NoLearning {
-			s.add(PortSet{want.Index, want.Name})
+		if d := now.Port.differing(want.Port); d != nil {
+			s.add(PortSet{want.Index, want.Name, d})
 		}
 		// A link of ours has the namespace's default where it is not told; that does no harm.
 		if want.Forwarding4 && !now.Forwarding4 || want.Index == s.nic && now.Forwarding4 != want.Forwarding4 {
@@ -452,20 +493,26 @@ func (s *stepper) settle() {
 }
 
 func (s *stepper) up(want Link) {
-	now, there := s.now.link(want.Index)
-	wasDowned := want.Index == s.nic && there && now.Up && (now.Name != want.Name || now.MAC != want.MAC)
-	isUp := there && now.Up && !wasDowned
-	if isUp != want.Up {
+	if s.isUp(want) != want.Up {
 		s.add(LinkSet{Index: want.Index, Link: want.Name, Up: &want.Up})
 	}
 }
+
+// isUp says whether a link is up before up is called.
+func (s *stepper) isUp(want Link) bool {
+	now, there := s.now.link(want.Index)
+	wasDowned := want.Index == s.nic && there && now.Up && (now.Name != want.Name || now.MAC != want.MAC)
+	return there && now.Up && !wasDowned
+}
+
+func (s *stepper) rises(want Link) bool { return want.Up && !s.isUp(want) }
 
 // addresses are added without duplicate address detection: the namespace had them a moment ago,
 // and a second of silence would be a difference.
 func (s *stepper) addresses() {
 	for _, i := range addingOrder(s.want.addresses) {
 		a := s.want.addresses[i]
-		if !s.inScope(a.Link) || slices.ContainsFunc(s.now.Addresses, a.same) && s.stays(a) {
+		if !s.adding(a) {
 			continue
 		}
 		name := s.newName(a.Link)
@@ -480,6 +527,15 @@ func (s *stepper) addresses() {
 			s.add(RouteDel{name, r, nil})
 		}
 	}
+}
+
+// adding says whether an address that is wanted is missing, or is to come anew. At a NIC that is not
+// ours it is enough that the address is there.
+func (s *stepper) adding(a Address) bool {
+	if s.inScope(a.Link) {
+		return !s.stays(a)
+	}
+	return s.adds(a.Link) && !slices.ContainsFunc(s.now.Addresses, func(o Address) bool { return o.Link == a.Link && o.Prefix.Addr() == a.Prefix.Addr() })
 }
 
 // addingOrder is the order in which addresses are to be added, so that the kernel lists them as they
@@ -504,7 +560,7 @@ func (s *stepper) routes() {
 	var onLink, behind []Route
 	for _, r := range s.want.routes {
 		switch {
-		case !s.routeInScope(r) || slices.ContainsFunc(s.now.Routes, r.same) || s.implied(r):
+		case !s.routeAdds(r) || s.knows(r) || s.comes(r):
 		case !r.Gateway.IsValid() && len(r.Hops) == 0:
 			onLink = append(onLink, r)
 		default:
@@ -553,6 +609,39 @@ func hostRoute(h Hop) Route {
 	return r
 }
 
+func (s *stepper) routeAdds(r Route) bool {
+	return s.adds(r.Link) || slices.ContainsFunc(r.Hops, func(h Hop) bool { return s.adds(h.Link) })
+}
+
+// routeKey is what most routes differ in.
+type routeKey struct {
+	destination netip.Prefix
+	table       uint32
+}
+
+// knows says whether the route is there. A namespace can have many.
+func (s *stepper) knows(r Route) bool {
+	if s.known == nil {
+		s.known = map[routeKey][]Route{}
+		for _, o := range s.now.Routes {
+			key := routeKey{o.Destination, o.Table}
+			s.known[key] = append(s.known[key], o)
+		}
+	}
+	return slices.ContainsFunc(s.known[routeKey{r.Destination, r.Table}], r.same)
+}
+
+// comes says whether the kernel makes the route of an address that is added, or when a link comes up.
+func (s *stepper) comes(r Route) bool {
+	for i, a := range s.want.addresses {
+		l, _ := s.wanted(a.Link)
+		if c, ok := connected(a, l, s.want.addresses[:i]); ok && c.same(r) && (s.adding(a) || s.rises(l)) {
+			return true
+		}
+	}
+	return false
+}
+
 // implied says whether the kernel makes the route of an address that is wanted.
 func (s *stepper) implied(r Route) bool {
 	for i, a := range s.want.addresses {
@@ -564,31 +653,52 @@ func (s *stepper) implied(r Route) bool {
 	return false
 }
 
+// filters adds those that are missing at the ingress of each link. What else is there leaves, by its
+// preference, or where that does not tell it with all the others.
 func (s *stepper) filters() {
 	for _, l := range s.want.links {
-		var missing []Filter
-		var wanted bool
-		for _, f := range s.want.filters {
-			if f.Link != l.Index {
-				continue
-			}
-			wanted = true
-			if !slices.ContainsFunc(s.now.Filters, func(o Filter) bool { return reflect.DeepEqual(o, f) }) {
-				missing = append(missing, f)
-			}
+		now, want := filtersOf(s.now.Filters, l.Index), filtersOf(s.want.filters, l.Index)
+		if len(want) == 0 {
+			continue
 		}
-		if wanted && !slices.Contains(s.now.Ingress, l.Index) {
+		ingress := slices.Contains(s.now.Ingress, l.Index)
+		if slices.ContainsFunc(now, func(f Filter) bool { return f.Foreign != "" }) {
+			s.add(IngressDel{l.Index, l.Name})
+			ingress, now = false, nil
+		}
+		if !ingress {
 			s.add(IngressAdd{l.Index, l.Name})
 		}
-		for _, f := range s.now.Filters {
-			if f.Link == l.Index && !slices.ContainsFunc(s.want.filters, func(o Filter) bool { return reflect.DeepEqual(o, f) }) {
+		var left []Filter // by preference and protocol
+		for _, f := range now {
+			if !slices.ContainsFunc(want, f.equal) && !slices.ContainsFunc(left, f.beside) {
 				s.add(FilterDel{l.Name, f})
+				left = append(left, f)
 			}
 		}
-		for _, f := range missing {
-			s.add(FilterAdd{l.Name, f, s.newName(f.Target)})
+		for _, f := range want {
+			if !slices.ContainsFunc(now, f.equal) || slices.ContainsFunc(left, f.beside) {
+				s.add(FilterAdd{l.Name, f, s.newName(f.Target)})
+			}
 		}
 	}
+}
+
+func filtersOf(list []Filter, link int) []Filter {
+	var filters []Filter
+	for _, f := range list {
+		if f.Link == link {
+			filters = append(filters, f)
+		}
+	}
+	return filters
+}
+
+func (f Filter) equal(o Filter) bool { return reflect.DeepEqual(f, o) }
+
+// beside says whether deleting one of the filters deletes the other.
+func (f Filter) beside(o Filter) bool {
+	return f.Link == o.Link && f.Priority == o.Priority && f.Protocol == o.Protocol
 }
 
 // same says whether two addresses are one, whatever is left of their lifetimes.

@@ -33,8 +33,17 @@ func rtnetlink(op infra.Op) (*nl.NetlinkRequest, error) {
 		return request(unix.RTM_DELLINK, 0, ifInfo(unix.AF_UNSPEC, 0), attr32(unix.IFLA_GROUP, o.Group)), nil
 	case infra.PortSet:
 		protinfo := nl.NewRtAttr(unix.IFLA_PROTINFO|unix.NLA_F_NESTED, nil)
-		protinfo.AddRtAttr(nl.IFLA_BRPORT_LEARNING, []byte{0})
+		if err := addSettings(protinfo, portSettings, o.Settings); err != nil {
+			return nil, err
+		}
 		return request(unix.RTM_SETLINK, 0, ifInfo(unix.AF_BRIDGE, o.Index), protinfo), nil
+	case infra.BridgeSet:
+		info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
+		info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated("bridge"))
+		if err := addSettings(info.AddRtAttr(nl.IFLA_INFO_DATA, nil), bridgeSettings, o.Settings); err != nil {
+			return nil, err
+		}
+		return request(unix.RTM_NEWLINK, 0, ifInfo(unix.AF_UNSPEC, o.Index), info), nil
 	case infra.ConfSet:
 		conf := nl.NewRtAttr(unix.IFLA_AF_SPEC, nil)
 		var value uint32
@@ -64,6 +73,8 @@ func rtnetlink(op infra.Op) (*nl.NetlinkRequest, error) {
 		return request(unix.RTM_NEWQDISC, create,
 			&nl.TcMsg{Family: unix.AF_UNSPEC, Ifindex: int32(o.Index), Handle: ingressHandle, Parent: ingressParent},
 			nl.NewRtAttr(nl.TCA_KIND, nl.ZeroTerminated("ingress"))), nil
+	case infra.IngressDel:
+		return request(unix.RTM_DELQDISC, 0, &nl.TcMsg{Family: unix.AF_UNSPEC, Ifindex: int32(o.Index), Parent: ingressParent}), nil
 	case infra.FilterAdd:
 		return filterAdd(o.Filter), nil
 	case infra.FilterDel:
@@ -75,6 +86,8 @@ func rtnetlink(op infra.Op) (*nl.NetlinkRequest, error) {
 // What unix and nl do not name.
 const (
 	inetConf          = 1          // IFLA_INET_CONF, linux/if_link.h
+	inet6Conf         = 2          // IFLA_INET6_CONF, linux/if_link.h
+	devconfNoIPv6     = 26         // DEVCONF_DISABLE_IPV6, linux/ipv6.h
 	devconfForwarding = 1          // IPV4_DEVCONF_FORWARDING, linux/ip.h
 	addrGenMode       = 8          // IFLA_INET6_ADDR_GEN_MODE, linux/if_link.h
 	addrRoutePriority = 9          // IFA_RT_PRIORITY, linux/if_addr.h
@@ -109,9 +122,15 @@ func linkSet(o infra.LinkSet) *nl.NetlinkRequest {
 	head := ifInfo(unix.AF_UNSPEC, o.Index)
 	parts := []nl.NetlinkRequestData{head}
 	if o.Up != nil {
-		head.Change = unix.IFF_UP
+		head.Change |= unix.IFF_UP
 		if *o.Up {
-			head.Flags = unix.IFF_UP
+			head.Flags |= unix.IFF_UP
+		}
+	}
+	if o.NoARP != nil {
+		head.Change |= unix.IFF_NOARP
+		if *o.NoARP {
+			head.Flags |= unix.IFF_NOARP
 		}
 	}
 	if o.Name != "" {
@@ -138,6 +157,64 @@ func linkSet(o infra.LinkSet) *nl.NetlinkRequest {
 		parts = append(parts, spec)
 	}
 	return request(unix.RTM_SETLINK, 0, parts...)
+}
+
+// setting is an attribute of a bridge or of its port, and the number of its octets.
+type setting struct{ attribute, size int }
+
+// bridgeSettings and portSettings are numbered as in linux/if_link.h.
+var (
+	bridgeSettings = map[string]setting{
+		"stp_state":         {nl.IFLA_BR_STP_STATE, 4},
+		"vlan_filtering":    {nl.IFLA_BR_VLAN_FILTERING, 1},
+		"group_fwd_mask":    {nl.IFLA_BR_GROUP_FWD_MASK, 2},
+		"mcast_snooping":    {nl.IFLA_BR_MCAST_SNOOPING, 1},
+		"mcast_querier":     {nl.IFLA_BR_MCAST_QUERIER, 1},
+		"mcast_router":      {nl.IFLA_BR_MCAST_ROUTER, 1},
+		"nf_call_iptables":  {nl.IFLA_BR_NF_CALL_IPTABLES, 1},
+		"nf_call_ip6tables": {nl.IFLA_BR_NF_CALL_IP6TABLES, 1},
+		"nf_call_arptables": {nl.IFLA_BR_NF_CALL_ARPTABLES, 1},
+	}
+	portSettings = map[string]setting{
+		infra.StateSetting: {nl.IFLA_BRPORT_STATE, 1},
+		"hairpin":          {nl.IFLA_BRPORT_MODE, 1},
+		"guard":            {nl.IFLA_BRPORT_GUARD, 1},
+		"root_block":       {nl.IFLA_BRPORT_PROTECT, 1},
+		"fastleave":        {nl.IFLA_BRPORT_FAST_LEAVE, 1},
+		"learning":         {nl.IFLA_BRPORT_LEARNING, 1},
+		"flood":            {nl.IFLA_BRPORT_UNICAST_FLOOD, 1},
+		"proxy_arp":        {nl.IFLA_BRPORT_PROXYARP, 1},
+		"proxy_arp_wifi":   {nl.IFLA_BRPORT_PROXYARP_WIFI, 1},
+		"mcast_router":     {nl.IFLA_BRPORT_MULTICAST_ROUTER, 1},
+		"mcast_flood":      {nl.IFLA_BRPORT_MCAST_FLOOD, 1},
+		"mcast_to_unicast": {nl.IFLA_BRPORT_MCAST_TO_UCAST, 1},
+		"vlan_tunnel":      {nl.IFLA_BRPORT_VLAN_TUNNEL, 1},
+		"bcast_flood":      {nl.IFLA_BRPORT_BCAST_FLOOD, 1},
+		"group_fwd_mask":   {nl.IFLA_BRPORT_GROUP_FWD_MASK, 2},
+		"neigh_suppress":   {nl.IFLA_BRPORT_NEIGH_SUPPRESS, 1},
+		"isolated":         {nl.IFLA_BRPORT_ISOLATED, 1},
+		"locked":           {nl.IFLA_BRPORT_LOCKED, 1},
+		"mab":              {nl.IFLA_BRPORT_MAB, 1},
+	}
+)
+
+func addSettings(to *nl.RtAttr, known map[string]setting, settings infra.Settings) error {
+	for _, name := range settings.Names() {
+		s, ok := known[name]
+		if !ok {
+			return fmt.Errorf("no netlink attribute for %s", name)
+		}
+		value := settings[name]
+		switch s.size {
+		case 1:
+			to.AddRtAttr(s.attribute, []byte{byte(value)})
+		case 2:
+			to.AddRtAttr(s.attribute, nl.Uint16Attr(uint16(value)))
+		default:
+			to.AddRtAttr(s.attribute, nl.Uint32Attr(value))
+		}
+	}
+	return nil
 }
 
 func family(a netip.Addr) uint8 {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net/netip"
+	"reflect"
 	"strings"
 
 	"github.com/vishvananda/netlink/nl"
@@ -146,8 +147,11 @@ func parseLink(m []byte) (infra.Link, error) {
 		Ethernet: head.Type == unix.ARPHRD_ETHER,
 		AddrGen:  infra.AddrGenNoIPv6,
 	}
+	carrier := false
 	err := attributes(m, unix.SizeofIfInfomsg, func(kind uint16, v []byte) error {
 		switch kind {
+		case unix.IFLA_OPERSTATE:
+			carrier = u8(v) == operUp
 		case unix.IFLA_IFNAME:
 			l.Name = unix.ByteSliceToString(v)
 		case unix.IFLA_ADDRESS:
@@ -169,8 +173,13 @@ func parseLink(m []byte) (infra.Link, error) {
 		}
 		return nil
 	})
+	if !carrier {
+		delete(l.Port, infra.StateSetting)
+	}
 	return l, err
 }
+
+const operUp = 6 // IF_OPER_UP, linux/if.h
 
 func parseLinkInfo(b []byte, l *infra.Link) error {
 	var data, portData []byte
@@ -192,17 +201,14 @@ func parseLinkInfo(b []byte, l *infra.Link) error {
 		return err
 	}
 	if portKind == "bridge" {
-		err = attributes(portData, 0, func(kind uint16, v []byte) error {
-			if kind == nl.IFLA_BRPORT_LEARNING {
-				l.NoLearning = u8(v) == 0
-			}
-			return nil
-		})
-		if err != nil {
+		if l.Port, err = parseSettings(portData, portNames[:]); err != nil {
 			return err
 		}
 	}
 	switch l.Kind {
+	case "bridge":
+		l.Bridge, err = parseSettings(data, bridgeNames[:])
+		return err
 	case "macvlan", "macvtap":
 		return attributes(data, 0, func(kind uint16, v []byte) error {
 			if kind == nl.IFLA_MACVLAN_MODE {
@@ -214,6 +220,36 @@ func parseLinkInfo(b []byte, l *infra.Link) error {
 		return parseTap(data, l)
 	}
 	return nil
+}
+
+// portNames and bridgeNames are portSettings and bridgeSettings by attribute.
+var portNames, bridgeNames = settingNames(portSettings), settingNames(bridgeSettings)
+
+func settingNames(settings map[string]setting) []string {
+	names := make([]string, nl.IFLA_BR_MAX+1)
+	for name, s := range settings {
+		names[s.attribute] = name
+	}
+	return names
+}
+
+func parseSettings(b []byte, names []string) (infra.Settings, error) {
+	settings := infra.Settings{}
+	err := attributes(b, 0, func(kind uint16, v []byte) error {
+		if int(kind) >= len(names) || names[kind] == "" {
+			return nil
+		}
+		switch len(v) {
+		case 1:
+			settings[names[kind]] = uint32(v[0])
+		case 2:
+			settings[names[kind]] = uint32(u16(v))
+		default:
+			settings[names[kind]] = u32(v)
+		}
+		return nil
+	})
+	return settings, err
 }
 
 var macvlanModes = map[uint32]string{1: "private", 2: "vepa", 4: "bridge", 8: "passthru", 16: "source"}
@@ -260,8 +296,11 @@ func parseFamilies(b []byte, l *infra.Link) error {
 			})
 		case unix.AF_INET6:
 			return attributes(spec, 0, func(kind uint16, v []byte) error {
-				if kind == addrGenMode {
+				switch kind {
+				case addrGenMode:
 					l.AddrGen = int(u8(v))
+				case inet6Conf:
+					l.NoIPv6 = u32(v[min(len(v), 4*devconfNoIPv6):]) != 0
 				}
 				return nil
 			})
@@ -496,15 +535,22 @@ func parseNeighbour(m []byte) (infra.Neighbour, error) {
 func (n *Namespace) filters(s *infra.Snapshot, link int) error {
 	ingress, filters := s.Ingress, s.Filters
 	r := request(unix.RTM_GETQDISC, unix.NLM_F_DUMP, &nl.TcMsg{Family: unix.AF_UNSPEC, Ifindex: int32(link)})
-	err := n.route.dump(r, func() { s.Ingress = ingress }, func(m []byte) error {
-		if len(m) >= nl.SizeofTcMsg && nl.DeserializeTcMsg(m).Parent == ingressParent && nl.DeserializeTcMsg(m).Ifindex == int32(link) {
+	err := n.route.dump(r, func() { s.Ingress, s.Filters = ingress, filters }, func(m []byte) error {
+		if len(m) < nl.SizeofTcMsg || nl.DeserializeTcMsg(m).Parent != ingressParent || nl.DeserializeTcMsg(m).Ifindex != int32(link) {
+			return nil
+		}
+		foreign, err := foreignQdisc(m)
+		if foreign != "" {
+			s.Filters = append(s.Filters, infra.Filter{Link: link, Foreign: foreign})
+		} else {
 			s.Ingress = append(s.Ingress, link)
 		}
-		return nil
+		return err
 	})
 	if err != nil {
 		return err
 	}
+	filters = s.Filters
 	r = request(unix.RTM_GETTFILTER, unix.NLM_F_DUMP, &nl.TcMsg{Family: unix.AF_UNSPEC, Ifindex: int32(link), Parent: ingressHandle})
 	return n.route.dump(r, func() { s.Filters = filters }, func(m []byte) error {
 		f, whole, err := parseFilter(m)
@@ -515,8 +561,22 @@ func (n *Namespace) filters(s *infra.Snapshot, link int) error {
 	})
 }
 
+// foreignQdisc says what a qdisc at the ingress is unless it is a link's own and plain.
+func foreignQdisc(m []byte) (foreign string, err error) {
+	err = attributes(m, nl.SizeofTcMsg, func(kind uint16, v []byte) error {
+		switch name := unix.ByteSliceToString(v); {
+		case kind == nl.TCA_KIND && name != "ingress":
+			foreign = name + " qdisc"
+		case kind == nl.TCA_INGRESS_BLOCK:
+			foreign = "qdisc with a shared block"
+		}
+		return nil
+	})
+	return foreign, err
+}
+
 // parseFilter returns whole = false for the messages that stand for hash tables and not for a
-// classifier.
+// classifier. What it has that none of ours has makes it a foreign one.
 func parseFilter(m []byte) (f infra.Filter, whole bool, err error) {
 	if len(m) < nl.SizeofTcMsg {
 		return f, false, errors.New("netlink: a message was cut short")
@@ -525,43 +585,87 @@ func parseFilter(m []byte) (f infra.Filter, whole bool, err error) {
 	f.Link = int(head.Ifindex)
 	f.Priority = uint16(head.Info >> 16)
 	f.Protocol = networkOrder16(uint16(head.Info))
-	err = attributes(m, nl.SizeofTcMsg, func(kind uint16, options []byte) error {
-		if kind != nl.TCA_OPTIONS {
-			return nil
-		}
-		return attributes(options, 0, func(kind uint16, v []byte) error {
-			switch kind {
-			case nl.TCA_U32_SEL:
-				if len(v) < nl.SizeofTcU32Sel || len(v) < nl.SizeofTcU32Sel+int(v[2])*nl.SizeofTcU32Key {
-					return errors.New("netlink: a classifier was cut short")
-				}
-				for _, k := range nl.DeserializeTcU32Sel(v).Keys {
-					f.Keys = append(f.Keys, infra.Key{Offset: int(k.Off), Mask: networkOrder32(k.Mask), Value: networkOrder32(k.Val)})
-				}
-				whole = len(f.Keys) > 0
-			case nl.TCA_U32_ACT:
-				return parseRedirect(v, &f)
+	var options []byte
+	err = attributes(m, nl.SizeofTcMsg, func(kind uint16, v []byte) error {
+		switch kind {
+		case nl.TCA_KIND:
+			if name := unix.ByteSliceToString(v); name != "u32" {
+				f.Foreign = name
 			}
-			return nil
-		})
+		case nl.TCA_CHAIN:
+			if chain := u32(v); chain != 0 && f.Foreign == "" {
+				f.Foreign = fmt.Sprintf("u32 in chain %d", chain)
+			}
+		case nl.TCA_OPTIONS:
+			options = v
+		}
+		return nil
 	})
+	if err != nil || f.Foreign != "" {
+		return f, f.Foreign != "", err
+	}
+	return parseU32(options, f)
+}
+
+// parseU32 reads the options of a classifier.
+func parseU32(options []byte, f infra.Filter) (_ infra.Filter, whole bool, err error) {
+	redirects := false
+	err = attributes(options, 0, func(kind uint16, v []byte) error {
+		switch kind {
+		case nl.TCA_U32_SEL:
+			if len(v) < nl.SizeofTcU32Sel || len(v) < nl.SizeofTcU32Sel+int(v[2])*nl.SizeofTcU32Key {
+				return errors.New("netlink: a classifier was cut short")
+			}
+			selector := nl.DeserializeTcU32Sel(v)
+			whole = true
+			if plain := (nl.TcU32Sel{Flags: nl.TC_U32_TERMINAL, Nkeys: selector.Nkeys, Keys: selector.Keys}); !reflect.DeepEqual(*selector, plain) {
+				f.Foreign = "u32 with another selector"
+			}
+			for _, k := range selector.Keys {
+				f.Keys = append(f.Keys, infra.Key{Offset: int(k.Off), Mask: networkOrder32(k.Mask), Value: networkOrder32(k.Val)})
+				if k.OffMask != 0 {
+					f.Foreign = "u32 with a moving offset"
+				}
+			}
+		case nl.TCA_U32_ACT:
+			redirects, err = parseRedirect(v, &f)
+			return err
+		case nl.TCA_U32_CLASSID, nl.TCA_U32_LINK, nl.TCA_U32_POLICE, nl.TCA_U32_INDEV, nl.TCA_U32_MARK:
+			f.Foreign = fmt.Sprintf("u32 with attribute %d", kind)
+		}
+		return nil
+	})
+	if !redirects && f.Foreign == "" {
+		f.Foreign = "u32 that does not redirect"
+	}
 	return f, whole, err
 }
 
-func parseRedirect(actions []byte, f *infra.Filter) error {
-	return attributes(actions, 0, func(_ uint16, action []byte) error {
-		return attributes(action, 0, func(kind uint16, options []byte) error {
-			if kind != nl.TCA_ACT_OPTIONS {
-				return nil
-			}
-			return attributes(options, 0, func(kind uint16, v []byte) error {
-				if kind == nl.TCA_MIRRED_PARMS && len(v) >= sizeofMirred && u32(v[mirredEaction:]) == redirectEgress {
-					f.Target = int(u32(v[mirredIfindex:]))
+// parseRedirect reads the actions, of which there must be one.
+func parseRedirect(actions []byte, f *infra.Filter) (redirects bool, err error) {
+	count := 0
+	err = attributes(actions, 0, func(_ uint16, action []byte) error {
+		if count++; count > 1 {
+			f.Foreign = "u32 with more actions"
+		}
+		return attributes(action, 0, func(kind uint16, v []byte) error {
+			switch kind {
+			case nl.TCA_ACT_KIND:
+				if name := unix.ByteSliceToString(v); name != "mirred" {
+					f.Foreign = "u32 with the action " + name
 				}
-				return nil
-			})
+			case nl.TCA_ACT_OPTIONS:
+				return attributes(v, 0, func(kind uint16, v []byte) error {
+					if kind == nl.TCA_MIRRED_PARMS && len(v) >= sizeofMirred && u32(v[mirredEaction:]) == redirectEgress && u32(v[mirredAction:]) == stolen {
+						redirects, f.Target = true, int(u32(v[mirredIfindex:])) // 0: to a link that has gone
+					}
+					return nil
+				})
+			}
+			return nil
 		})
 	})
+	return redirects, err
 }
 
 const sysctlRoot = "/proc/sys/"
