@@ -110,12 +110,15 @@ func (notWired) Is(target error) bool { return target == fs.ErrNotExist }
 // DriftError says that the kernel is not as recorded.
 type DriftError struct {
 	NIC string
+	// Differs says in words what is otherwise: "eth0-tap is no port of eth0-br".
+	Differs []string
 	// Missing are the commands that would repair it; Setup carries them out.
 	Missing []string
 }
 
 func (e *DriftError) Error() string {
-	return fmt.Sprintf("NIC %s is not as it was set up, Setup would repair it by:\n  %s", e.NIC, strings.Join(e.Missing, "\n  "))
+	return fmt.Sprintf("NIC %s is not as it was set up:\n  %s\nSetup would repair it by:\n  %s",
+		e.NIC, strings.Join(e.Differs, "\n  "), strings.Join(e.Missing, "\n  "))
 }
 
 // Setup wires the NIC, and writes the record. If it is wired already, it repairs what is missing,
@@ -146,11 +149,7 @@ func Setup(ctx context.Context, c Config) error {
 		if err := s.writeJournal(plan.Journal()); err != nil {
 			return err
 		}
-		err = s.apply(ctx, ops)
-		if err == nil && len(ops) > 0 {
-			err = s.verify(plan)
-		}
-		if err == nil {
+		if err = s.converge(ctx, plan, ops); err == nil {
 			err = cache.Write(s.dir, plan.Record)
 		}
 		if err != nil && !taken {
@@ -217,7 +216,11 @@ func Check(ctx context.Context, c Config) error {
 			return err
 		}
 		if record, err := cache.Read(s.dir, c.NIC); err != nil || !reflect.DeepEqual(record, plan.Record) {
-			return &DriftError{NIC: c.NIC, Missing: []string{"write the record " + c.NIC + ".json anew"}}
+			differs := fmt.Sprintf("record %s.json is not as it was written", c.NIC)
+			if err != nil {
+				differs = err.Error()
+			}
+			return &DriftError{NIC: c.NIC, Differs: []string{differs}, Missing: []string{"write the record " + c.NIC + ".json anew"}}
 		}
 		return nil
 	})
@@ -467,31 +470,52 @@ func (s *session) now(plan *infra.Plan) (infra.Snapshot, error) {
 	return s.ns.Snapshot(infra.NamesFor(s.nic), infra.SysctlPaths(s.nic, plan.Binding()), plan.Tables())
 }
 
-// verify looks at the kernel again: a plan is carried out when nothing is left to do.
+// converge carries out the operations, and what is left to do then: the kernel takes and makes
+// addresses and routes of its own when a damaged link goes down, comes up, or gets IPv6.
+func (s *session) converge(ctx context.Context, plan *infra.Plan, ops []infra.Op) error {
+	for range tries {
+		if len(ops) == 0 {
+			return nil
+		}
+		if err := s.apply(ctx, ops); err != nil {
+			return err
+		}
+		now, err := s.now(plan)
+		if err != nil {
+			return err
+		}
+		if ops, err = plan.Steps(now); err != nil {
+			return err
+		}
+	}
+	return s.verify(plan)
+}
+
+// tries is more than the kernel is known to need.
+const tries = 4
+
+// verify looks at the kernel: a plan is carried out when nothing is left to do.
 func (s *session) verify(plan *infra.Plan) error {
 	now, err := s.now(plan)
 	if err != nil {
 		return err
 	}
-	ops, err := plan.Steps(now)
-	if err != nil {
+	drift, err := plan.Drift(now)
+	if err != nil || drift == nil {
 		return err
 	}
-	if len(ops) == 0 {
-		return nil
+	e := &DriftError{NIC: s.nic, Differs: drift.Differs}
+	for _, op := range drift.Steps {
+		e.Missing = append(e.Missing, op.String())
 	}
-	drift := &DriftError{NIC: s.nic}
-	for _, op := range ops {
-		drift.Missing = append(drift.Missing, op.String())
-	}
-	return drift
+	return e
 }
 
 // undo gives the namespace back. It goes on whatever the caller's context says: half a way back is
 // worse than a late one.
 func (s *session) undo(plan *infra.Plan) error {
 	gone := cache.Remove(s.dir, s.nic)
-	for range undoTries {
+	for range tries {
 		now, err := s.now(plan)
 		if err != nil {
 			return err
@@ -509,7 +533,3 @@ func (s *session) undo(plan *infra.Plan) error {
 	}
 	return fmt.Errorf("give the namespace back: NIC %s keeps changing", s.nic)
 }
-
-// undoTries is more than one, as the kernel makes addresses and routes of its own when a link
-// comes up.
-const undoTries = 4

@@ -416,42 +416,6 @@ func TestAgain(t *testing.T) {
 	})
 }
 
-// TestRepair damages a wiring. Check says what is missing, and Setup mends it.
-func TestRepair(t *testing.T) {
-	damages := map[string][]string{
-		"bridge": {
-			"ip link del eth0-tap", "ip link del eth0", "ip link del eth0-br", "ip link set eth0-tap down",
-			"ip link set eth0-nic nomaster", "tc qdisc del dev eth0-tap ingress", "nft flush ruleset", "ip addr flush dev eth0",
-		},
-		"masquerade": {
-			"ip link del eth0-dhcp", "ip link del eth0-br", "ip addr del 10.0.2.1/24 dev eth0-br",
-			"sysctl -qw net.ipv6.conf.all.forwarding=0", "sysctl -qw net.ipv4.conf.eth0.forwarding=0", "nft flush ruleset",
-			"tc filter del dev eth0-tap ingress pref 1",
-		},
-	}
-	eachBinding(t, func(t *testing.T, b infra.Binding) {
-		n := nstest.NewNetwork(t)
-		before := settled(t, n)
-		c := config(n, b)
-		setup(t, c)
-		for _, damage := range damages[b.Kind()] {
-			n.Pod.Exec(strings.Fields(damage)...)
-			var drift *phase1.DriftError
-			if err := phase1.Check(t.Context(), c); !errors.As(err, &drift) {
-				t.Errorf("%s: check says %v, want a DriftError", damage, err)
-			}
-			if err := phase1.Setup(t.Context(), c); err != nil {
-				t.Errorf("%s: setup says %v", damage, err)
-			}
-			if err := phase1.Check(t.Context(), c); err != nil {
-				t.Errorf("%s: after setup check says %v", damage, err)
-			}
-		}
-		n.Pod.IP("link del eth0-tap")
-		teardown(t, n, c, before)
-	})
-}
-
 // TestRestore lays what a simple pod has not, and wants all of it back.
 func TestRestore(t *testing.T) {
 	eachBinding(t, func(t *testing.T, b infra.Binding) {

@@ -1,0 +1,250 @@
+package phase1_test
+
+import (
+	"errors"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/nstest"
+	"github.com/guestwire/guestwire/phase1"
+)
+
+// damage is a line for a shell in the namespace, and a part of what Check says of it. $table is our
+// nftables table, of which $chain has a rule with the handle $handle and the comment $comment.
+type damage struct {
+	line, says string
+	// nic says that it takes from the NIC what the namespace itself has there.
+	nic bool
+	// optional says that a kernel can be built without it.
+	optional bool
+}
+
+// damages of both bindings' parts.
+var damages = []damage{
+	{line: "ip link del eth0-tap", says: "tap eth0-tap is gone"},
+	{line: "ip link del eth0-dhcp", says: "tap eth0-dhcp is gone"},
+	{line: "ip link del eth0-br", says: "bridge eth0-br is gone"},
+	{line: "ip link set eth0-tap down", says: "eth0-tap is down"},
+	{line: "ip link set eth0-dhcp down", says: "eth0-dhcp is down"},
+	{line: "ip link set eth0-br down", says: "eth0-br is down"},
+	{line: "ip link set eth0-tap nomaster", says: "eth0-tap is no port of eth0-br"},
+	{line: "ip link add other type bridge; ip link set eth0-tap master other", says: "eth0-tap is a port of other, not of eth0-br"},
+	{line: "ip link set eth0-tap mtu 1300", says: "MTU of eth0-tap is 1300, not 1450"},
+	{line: "ip link set eth0-br mtu 1200", says: "MTU of eth0-br is 1200, not 1450"},
+	{line: "ip link set eth0-dhcp mtu 1200", says: "MTU of eth0-dhcp is 1200, not 1450"},
+	{line: "ip link set eth0-br address 02:00:00:00:00:01", says: "MAC of eth0-br is 02:00:00:00:00:01"},
+	{line: "ip link set eth0-tap address 02:00:00:00:00:01", says: "MAC of eth0-tap is 02:00:00:00:00:01"},
+	{line: "ip link set eth0-br group 7", says: "group of eth0-br is 7"},
+	{line: "ip link set eth0-tap alias somebody", says: `alias of eth0-tap is "somebody"`},
+	{line: "ip link set eth0-br arp off", says: "ARP of eth0-br is off, not on"},
+	{line: "ip link set eth0-br addrgenmode eui64", says: "addrgenmode of eth0-br is eui64, not none"},
+	{line: "ip tuntap del eth0-tap mode tap; ip tuntap add eth0-tap mode tap user 5", says: "tap eth0-tap is of user 5, group 0"},
+	{line: "ip tuntap del eth0-tap mode tap; ip tuntap add eth0-tap mode tap user 64055 group 64055 multi_queue", says: "multi_queue of tap eth0-tap is on, not off"},
+	{line: "ip tuntap del eth0-dhcp mode tap; ip tuntap add eth0-dhcp mode tap user 5", says: "tap eth0-dhcp is of user 5, group 0, not of 64055"},
+	{line: "ip tuntap del eth0-dhcp mode tap; ip link add eth0-dhcp group 7 type bridge; ip link del eth0-dhcp", says: "tap eth0-dhcp is gone"},
+
+	{line: "bridge link set dev eth0-tap learning on", says: "port eth0-tap: learning is 1, not 0"},
+	{line: "bridge link set dev eth0-tap flood off", says: "port eth0-tap: flood is 0, not 1"},
+	{line: "bridge link set dev eth0-tap mcast_flood off", says: "port eth0-tap: mcast_flood is 0, not 1"},
+	{line: "bridge link set dev eth0-tap bcast_flood off", says: "port eth0-tap: bcast_flood is 0, not 1"},
+	{line: "bridge link set dev eth0-tap isolated on", says: "port eth0-tap: isolated is 1, not 0"},
+	{line: "bridge link set dev eth0-tap hairpin on", says: "port eth0-tap: hairpin is 1, not 0"},
+	{line: "bridge link set dev eth0-tap guard on", says: "port eth0-tap: guard is 1, not 0"},
+	{line: "bridge link set dev eth0-tap neigh_suppress on", says: "port eth0-tap: neigh_suppress is 1, not 0"},
+	{line: "ip link set eth0-tap type bridge_slave group_fwd_mask 8", says: "port eth0-tap: group_fwd_mask is 8, not 0"},
+	{line: "bridge link set dev eth0-tap learning on; bridge link set dev eth0-tap locked on", says: "port eth0-tap: locked is 1, not 0"},
+	{line: "ip link set eth0-br type bridge vlan_filtering 1", says: "bridge eth0-br: vlan_filtering is 1, not 0", optional: true},
+	{line: "ip link set eth0-br type bridge stp_state 1", says: "bridge eth0-br: stp_state is 1, not 0"},
+	{line: "ip link set eth0-br type bridge mcast_snooping 1", says: "bridge eth0-br: mcast_snooping is 1, not 0"},
+	{line: "ip link set eth0-br type bridge group_fwd_mask 8", says: "bridge eth0-br: group_fwd_mask is 8, not 0"},
+
+	{line: "tc qdisc del dev eth0-tap ingress", says: "ingress qdisc of eth0-tap is gone"},
+	{line: "tc qdisc del dev eth0-dhcp ingress", says: "ingress qdisc of eth0-dhcp is gone"},
+	{line: "tc filter del dev eth0-tap ingress pref 1", says: "filter 1 of eth0-tap is gone"},
+	{line: "tc filter del dev eth0-tap ingress pref 1; tc filter add dev eth0-tap ingress pref 1 protocol ip u32 match u32 0 0 action mirred egress redirect dev eth0-dhcp", says: "filter 1 of eth0-tap is another"},
+	{line: "tc filter add dev eth0-tap ingress pref 77 protocol ip u32 match u32 0 0 action drop", says: "ingress of eth0-tap has a filter of somebody: u32 with the action gact", optional: true},
+	{line: `tc filter add dev eth0-tap ingress pref 77 protocol ip bpf da bytecode '1,6 0 0 0,'`, says: "ingress of eth0-tap has a filter of somebody: bpf"},
+	{line: "tc filter add dev eth0-tap ingress pref 77 protocol ip u32 match u32 0 0 action mirred egress mirror dev eth0-dhcp", says: "ingress of eth0-tap has a filter of somebody: u32 that does not redirect"},
+	{line: "tc filter add dev eth0-tap ingress pref 77 protocol ip u32 match u32 0 0 classid 1:1", says: "ingress of eth0-tap has a filter of somebody: u32 "},
+	{line: "tc filter add dev eth0-tap ingress pref 77 protocol ip chain 5 u32 match u32 0 0 action mirred egress redirect dev eth0-dhcp", says: "ingress of eth0-tap has a filter of somebody: u32 in chain 5"},
+	{line: "tc filter add dev eth0-tap ingress pref 77 protocol ip u32 match u32 0 0 action mirred egress redirect dev eth0-dhcp", says: "filter 77 of eth0-tap is another"},
+	{line: "tc qdisc del dev eth0-tap ingress; tc qdisc add dev eth0-tap clsact", says: "ingress of eth0-tap has a filter of somebody: clsact qdisc"},
+	{line: "tc qdisc del dev eth0-tap ingress; tc qdisc add dev eth0-tap ingress_block 7 ingress", says: "ingress of eth0-tap has a filter of somebody: qdisc with a shared block"},
+
+	{line: "nft flush ruleset", says: "is gone"},
+	{line: "nft add table $table '{ flags dormant; }'", says: "it is dormant"},
+	{line: "nft add chain $table other", says: "chain other is somebody's"},
+	{line: "nft add chain $table other '{ type filter hook output priority 7; policy drop; }'", says: "chain other is somebody's"},
+	{line: "nft add set $table other '{ type ipv4_addr; elements = { 192.0.2.1 } }'", says: "it has 1 sets, maps or objects of somebody"},
+	{line: "nft add counter $table other", says: "it has 1 sets, maps or objects of somebody"},
+	{line: "nft insert rule $table $chain counter accept", says: "chain $chain has besides: a rule that is not ours"},
+	{line: "nft add rule $table $chain meta mark '{ 1, 2 }' drop", says: "chain $chain has besides: a rule that is not ours"},
+	{line: "nft delete rule $table $chain handle $handle", says: "chain $chain lacks the rule"},
+	{line: "nft replace rule $table $chain handle $handle accept comment '\"$comment\"'", says: "chain $chain lacks the rule"},
+	{line: "nft replace rule $table $chain handle $handle iifname eth7 drop comment '\"$comment\"'", says: "chain $chain has besides: a rule that is not ours"},
+	{line: "nft flush chain $table $chain", says: "chain $chain lacks the rule"},
+	{line: "nft chain $table $chain '{ policy drop; }'", says: "policy drop;"},
+	{line: "nft delete table $table; nft add table $table; nft add chain $table $chain '{ type filter hook output priority 7; }'", says: "hook output priority 7; policy accept;"},
+
+	{line: "rm $state/eth0.json", says: "eth0.json"},
+	{line: "echo >>$state/eth0.json", says: ""}, // the same record, in other words
+}
+
+var damagesOf = map[string][]damage{
+	"bridge": {
+		{line: "ip link del eth0", says: " eth0 is gone"},
+		{line: "ip link set eth0 up", says: "eth0 is up"},
+		{line: "ip link set eth0-nic nomaster", says: "eth0-nic is no port of eth0-br"},
+		{line: "ip link set eth0-nic down", says: "eth0-nic is down"},
+		{line: "ip link set eth0-nic mtu 1300", says: "MTU of eth0-nic is 1300, not 1450"},
+		{line: "ip link set eth0-nic mtu 1200", says: "MTU of eth0-nic is 1200, not 1450"},
+		{line: "ip link set eth0-nic address 02:00:00:00:00:01", says: "MAC of eth0-nic is 02:00:00:00:00:01"},
+		{line: "ip link set eth0-nic down; ip link set eth0-nic name other", says: "eth0-nic is called other"},
+		{line: "ip link set eth0-nic addrgenmode eui64", says: "addrgenmode of eth0-nic is eui64, not none"},
+		{line: "ip link set eth0-nic arp off", says: "ARP of eth0-nic is off, not on"},
+		{line: "bridge link set dev eth0-nic learning on flood off", says: "port eth0-nic: flood is 0, not 1"},
+		{line: "bridge link set dev eth0-nic state 0", says: "port eth0-nic: state is 0, not 3"},
+		{line: "ip addr add 192.0.2.7/24 dev eth0-nic", says: "address 192.0.2.7/24 of eth0-nic is somebody's"},
+		{line: "ip addr flush dev eth0", says: "address 10.244.1.7/24 of eth0 is gone"},
+		{line: "ip addr del fd00:244:1::7/64 dev eth0", says: "address fd00:244:1::7/64 of eth0 is gone"},
+		{line: "sysctl -qw net.ipv6.conf.eth0.disable_ipv6=1", says: "sysctl net/ipv6/conf/eth0/disable_ipv6 is not 0"},
+		{line: "ip link set eth0 address 02:00:00:00:00:01", says: "MAC of eth0 is 02:00:00:00:00:01"},
+		{line: "ip link set eth0 group 7", says: "group of eth0 is 7"},
+		{line: "ip link set eth0 alias somebody", says: `alias of eth0 is "somebody"`},
+		{line: "ip link set eth0-br down; ip link set eth0-br name other", says: "bridge eth0-br is gone"},
+	},
+	"masquerade": {
+		{line: "ip addr del 10.0.2.1/24 dev eth0-br", says: "address 10.0.2.1/24 of eth0-br is gone"},
+		{line: "ip addr add 10.0.2.9/24 dev eth0-br", says: "address 10.0.2.9/24 of eth0-br is somebody's"},
+		{line: "ip addr flush dev eth0-br", says: "address fd10:0:2::1/120 of eth0-br is gone"},
+		{line: "ip route del 10.0.2.0/24 dev eth0-br", says: "route 10.0.2.0/24 dev eth0-br"},
+		{line: "ip -6 route del fd10:0:2::/120 dev eth0-br", says: "route fd10:0:2::/120 dev eth0-br"},
+		{line: "sysctl -qw net.ipv6.conf.eth0-br.disable_ipv6=1", says: "sysctl net/ipv6/conf/eth0-br/disable_ipv6 is not 0"},
+		{line: "sysctl -qw net.ipv6.conf.all.forwarding=0", says: "sysctl net/ipv6/conf/all/forwarding is 0, not 1"},
+		{line: "sysctl -qw net.ipv4.conf.eth0.forwarding=0", says: "IPv4 forwarding of eth0 is off, not on"},
+		{line: "sysctl -qw net.ipv4.conf.eth0-br.forwarding=0", says: "IPv4 forwarding of eth0-br is off, not on"},
+		{line: "ip addr del 10.244.1.7/24 dev eth0", says: "address 10.244.1.7/24 of eth0 is gone", nic: true},
+		{line: "ip -6 addr del fd00:244:1::7/64 dev eth0", says: "address fd00:244:1::7/64 of eth0 is gone", nic: true},
+		{line: "ip addr flush dev eth0", says: "address 10.244.1.7/24 of eth0 is gone", nic: true},
+		{line: "ip route del default", says: "route default via 10.244.1.1 dev eth0", nic: true},
+		{line: "ip -6 route del default", says: "route ::/0 via fd00:244:1::1 dev eth0", nic: true},
+		{line: "ip route del 10.244.1.0/24", says: "route 10.244.1.0/24 dev eth0", nic: true},
+		{line: "sysctl -qw net.ipv6.conf.eth0.disable_ipv6=1", says: "sysctl net/ipv6/conf/eth0/disable_ipv6 is not 0", nic: true},
+		{line: "ip link set eth0 down", says: "eth0 is down", nic: true},
+		{line: "ip link set eth0 mtu 1300", says: "MTU of eth0 is 1300, not 1450", nic: true},
+		{line: "ip link set eth0 mtu 1200", says: "MTU of eth0 is 1200, not 1450", nic: true},
+		{line: "ip link set eth0 arp off", says: "ARP of eth0 is off, not on", nic: true},
+		{line: "ip link set eth0 address 02:00:00:00:00:01", says: "MAC of eth0 is 02:00:00:00:00:01", nic: true},
+		{line: "ip link set eth0 down; ip link set eth0 name other", says: "eth0 is called other", nic: true},
+	},
+}
+
+// TestRepair damages a wiring. Check says what is otherwise, and Setup mends it: the namespace looks
+// as it did before the damage, and so it does after Teardown of what is damaged.
+func TestRepair(t *testing.T) {
+	eachBinding(t, func(t *testing.T, b infra.Binding) {
+		n := nstest.NewNetwork(t)
+		before := settled(t, n)
+		c := config(n, b)
+		setup(t, c)
+		wired := wiring(settled(t, n))
+		for i, d := range append(slices.Clone(damages), damagesOf[b.Kind()]...) {
+			inSample := i%sample == 0 || d.optional
+			if testing.Short() && i%(3*sample) != 0 && !d.optional {
+				continue
+			}
+			t.Run(d.line, func(t *testing.T) {
+				if d.optional && !offered(d.line) {
+					t.Skip("this kernel refuses " + d.line)
+				}
+				says := hurt(t, n, d.line, d.says)
+				var drift *phase1.DriftError
+				err := phase1.Check(t.Context(), c)
+				if says == "" && err != nil {
+					t.Errorf("check says %v of what does no harm", err)
+				} else if says != "" && (!errors.As(err, &drift) || !strings.Contains(strings.Join(drift.Differs, "\n"), says)) {
+					t.Errorf("check says\n%v\nwant a DriftError with %q", err, says)
+				}
+				setup(t, c)
+				if err := phase1.Check(t.Context(), c); err != nil {
+					t.Errorf("after Setup Check says %v", err)
+				}
+				removeOther(n)
+				nstest.Eventually(t, func() error { return difference(wired, wiring(n.Pod.Dump())) })
+
+				// What a NIC that still serves the namespace has lost is not Teardown's to give.
+				if inSample && !d.nic {
+					hurt(t, n, d.line, d.says)
+					if err := phase1.Teardown(t.Context(), c); err != nil {
+						t.Error(err)
+					}
+					removeOther(n)
+					asFound(t, n, before)
+					setup(t, c)
+				}
+			})
+		}
+		teardown(t, n, c, before)
+	})
+}
+
+// sample: of how many damages one is done before Teardown too. Under emulation, which is slow, a third
+// of those are done at all.
+const sample = 7
+
+// offered says whether the kernel does a damage to links that are nobody's.
+func offered(line string) bool {
+	probe := "set -e; ip link add eth0-br type bridge; ip tuntap add eth0-tap mode tap; tc qdisc add dev eth0-tap ingress; " + line
+	return exec.Command("unshare", "--net", "sh", "-c", probe).Run() == nil
+}
+
+// removeOther takes away a link that a damage may have made.
+func removeOther(n nstest.Network) {
+	n.Pod.Exec("sh", "-c", "if ip link show other >/dev/null 2>&1; then ip link del other; fi")
+}
+
+// hurt does the damage, and returns what Check has to say.
+func hurt(t *testing.T, n nstest.Network, line, says string) string {
+	t.Helper()
+	list := n.Pod.Exec("nft", "-a", "list", "ruleset")
+	var table, chain, handle, comment string
+	for line := range strings.Lines(list) {
+		words := strings.Fields(line)
+		switch {
+		case len(words) > 2 && words[0] == "table":
+			table = words[1] + " " + words[2]
+		case len(words) > 1 && words[0] == "chain":
+			chain = words[1]
+		case strings.Contains(line, "comment"):
+			_, comment, _ = strings.Cut(line, `comment "`)
+			comment, _, _ = strings.Cut(comment, `"`)
+			handle = words[len(words)-1]
+		}
+		if handle != "" {
+			break
+		}
+	}
+	fill := strings.NewReplacer("$table", table, "$chain", chain, "$handle", handle, "$comment", comment, "$state", n.State)
+	nstest.Run(t, "ip", "netns", "exec", n.Pod.Name, "sh", "-ec", fill.Replace(line))
+	return fill.Replace(says)
+}
+
+// wiring is what of a dump must be the same after a repair, in any order, without
+// what is numbered anew, the qdisc that a link gets when it is up first, an anycast address that the
+// kernel forgets when a router's link goes down, and the MAC of the responder's port, which is random
+// and nobody's business.
+func wiring(dump string) string {
+	if port := portMAC.FindStringSubmatch(dump); port != nil {
+		dump = strings.ReplaceAll(dump, port[1], "random")
+	}
+	return sorted(numbers.ReplaceAllString(dump, ""))
+}
+
+var (
+	portMAC = regexp.MustCompile(`eth0-dhcp: .*\n.*link/ether (\S+)`)
+	numbers = regexp.MustCompile(`(?m)^[0-9]+: | (port_no|port_id|designated_port) \S+| qdisc (noop|noqueue)\b|^qdisc noqueue .*\n|^anycast fe80:: .*\n`)
+)
