@@ -199,7 +199,7 @@ func writeSynced(dir *os.Root, name string, text []byte, mode fs.FileMode) error
 	const create = os.O_WRONLY | os.O_CREATE | os.O_EXCL
 	f, err := dir.OpenFile(name, create, mode)
 	if errors.Is(err, fs.ErrExist) { // left over from a writer that was killed
-		if err = dir.Remove(name); err == nil {
+		if err = dir.Remove(name); err == nil || errors.Is(err, fs.ErrNotExist) {
 			f, err = dir.OpenFile(name, create, mode)
 		}
 	}
