@@ -35,6 +35,9 @@ func Identify(f *os.File) (Identity, error) {
 		return Identity{}, fmt.Errorf("namespace %s: %w", f.Name(), err)
 	}
 	kind, err := unix.IoctlRetInt(int(f.Fd()), unix.NS_GET_NSTYPE)
+	if err != nil && err != unix.ENOTTY {
+		return Identity{}, fmt.Errorf("kind of the namespace %s: %w", f.Name(), err)
+	}
 	if fs.Type != unix.NSFS_MAGIC || err != nil || kind != unix.CLONE_NEWNET {
 		return Identity{}, fmt.Errorf("%s: %w: open /proc/PID/ns/net or /run/netns/NAME", f.Name(), ErrNotNetNS)
 	}
