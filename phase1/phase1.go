@@ -153,7 +153,7 @@ func Setup(ctx context.Context, c Config) error {
 			err = cache.Write(s.dir, plan.Record)
 		}
 		if err != nil && !taken {
-			err = errors.Join(err, s.undo(plan))
+			err = errors.Join(err, s.undoFailed(plan))
 		}
 		return err
 	})
@@ -511,25 +511,51 @@ func (s *session) verify(plan *infra.Plan) error {
 	return e
 }
 
-// undo gives the namespace back. It goes on whatever the caller's context says: half a way back is
-// worse than a late one.
+// undoFailed is undo with sockets of its own: an answer that could not be read may still be under way
+// to the old ones, and while it is, the kernel takes no other question there.
+func (s *session) undoFailed(plan *infra.Plan) error {
+	ns, err := kernel.Open()
+	if err != nil {
+		return fmt.Errorf("give the namespace back: %w", err)
+	}
+	defer ns.Close()
+	fresh := *s
+	fresh.ns = ns
+	return fresh.undo(plan)
+}
+
+// undo gives the namespace back. The journal goes when all else has gone: without it, nobody would
+// look for the rest.
 func (s *session) undo(plan *infra.Plan) error {
-	gone := cache.Remove(s.dir, s.nic)
+	record := cache.Remove(s.dir, s.nic)
+	err := s.giveBack(plan)
+	if record == nil && (err == nil || errors.Is(err, infra.ErrNoNIC)) {
+		err = errors.Join(err, s.removeJournal())
+	}
+	if err = errors.Join(record, err); err != nil {
+		return fmt.Errorf("give the namespace back: %w", err)
+	}
+	return nil
+}
+
+// giveBack goes on whatever the caller's context says: half a way back is worse than a late one. If
+// the NIC has gone, it says so when everything else is done.
+func (s *session) giveBack(plan *infra.Plan) error {
 	for range tries {
 		now, err := s.now(plan)
 		if err != nil {
 			return err
 		}
-		ops, err := plan.Undo(now)
-		if err != nil && !errors.Is(err, infra.ErrNoNIC) {
-			return err
+		ops, gone := plan.Undo(now)
+		if gone != nil && !errors.Is(gone, infra.ErrNoNIC) {
+			return gone
 		}
 		if len(ops) == 0 {
-			return errors.Join(gone, err, s.removeJournal())
+			return gone
 		}
 		if err := s.apply(context.Background(), ops); err != nil {
-			return fmt.Errorf("give the namespace back: %w", err)
+			return err
 		}
 	}
-	return fmt.Errorf("give the namespace back: NIC %s keeps changing", s.nic)
+	return fmt.Errorf("NIC %s keeps changing", s.nic)
 }
