@@ -172,11 +172,15 @@ func (s *stepper) ours() []Link {
 const firstIndex = 1 << 20
 
 // place gives the links that are to be created their indices: those that they have already, or
-// free ones.
+// the first free ones. So a link that is made anew comes where an undisturbed run puts it.
 func place(want wiring, now Snapshot, ours []Link) wiring {
 	next := firstIndex
-	for _, l := range now.Links {
-		next = max(next, l.Index+1)
+	free := func() int {
+		for slices.ContainsFunc(now.Links, func(l Link) bool { return l.Index == next }) {
+			next++
+		}
+		next++
+		return next - 1
 	}
 	index := map[int]int{}
 	placed := want
@@ -191,8 +195,7 @@ func place(want wiring, now Snapshot, ours []Link) wiring {
 		if at >= 0 {
 			index[l.Index] = ours[at].Index
 		} else {
-			index[l.Index] = next
-			next++
+			index[l.Index] = free()
 		}
 		placed.links[i].Index = index[l.Index]
 	}
