@@ -2,6 +2,7 @@ package infra
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 
 	"github.com/guestwire/guestwire/cache"
@@ -16,9 +17,9 @@ func (p *Plan) bridge(nic Link, spec Spec) error {
 		return err
 	}
 	for _, r := range p.found.Routes {
-		if r.Uses(nic.Index) && r.nexthopObject() {
+		if why := p.lost(r, nic); r.Uses(nic.Index) && why != "" {
 			return &RefusedError{NIC: nic.Name, Binding: Bridge{}.Kind(), Instead: Masquerade{}.Kind(),
-				Reason: fmt.Sprintf("the route to %v uses a nexthop object, which could not be given back", r.Destination)}
+				Reason: fmt.Sprintf("the route to %v %s, and could not be given back", r.Destination, why)}
 		}
 	}
 	p.Record = p.record(nic, spec, nic.MAC)
@@ -65,6 +66,38 @@ func (p *Plan) bridge(nic Link, spec Spec) error {
 // nexthopObject says whether the route's next hop is an object of its own, which is not read.
 func (r Route) nexthopObject() bool {
 	return slices.ContainsFunc(r.Other, func(a Attribute) bool { return a.Type == routeNexthopID })
+}
+
+// lost says why the kernel would not have a route through the NIC a second time, or nothing.
+func (p *Plan) lost(r Route, nic Link) string {
+	switch {
+	case r.nexthopObject():
+		return "uses a nexthop object"
+	case !nic.Up && len(r.Hops) > 0:
+		return "leads through " + nic.Name + ", which is down, and through another link"
+	}
+	for _, h := range append([]Hop{{Gateway: r.Gateway, OnLink: r.OnLink}}, r.Hops...) {
+		if h.Gateway.IsValid() && !h.OnLink && p.isOwn(h.Gateway, r.Table) {
+			return fmt.Sprintf("has the gateway %v, which another route gives to the namespace itself", h.Gateway)
+		}
+	}
+	return ""
+}
+
+// isOwn says whether routes that somebody added say that an address is the namespace's own, a
+// broadcast address or the like: the kernel takes no gateway there.
+func (p *Plan) isOwn(gateway netip.Addr, table uint32) bool {
+	best, own := -1, false
+	for _, r := range p.found.Routes {
+		if r.Table != table && r.Table != TableLocal || !r.Destination.Contains(gateway) || r.Type > routeMulticast {
+			continue
+		}
+		if r.Destination.Bits() > best {
+			best, own = r.Destination.Bits(), false
+		}
+		own = own || r.Destination.Bits() == best && r.Type != RouteUnicast
+	}
+	return own
 }
 
 // routeNexthopID is RTA_NH_ID (linux/rtnetlink.h).

@@ -163,9 +163,7 @@ func (p *Plan) address(l Link, prefix netip.Prefix, scope uint8) {
 		a.Label = l.Name // the kernel's default
 	}
 	p.wired.addresses = append(p.wired.addresses, a)
-	if r, ok := connected(a, l, p.wired.addresses[:len(p.wired.addresses)-1]); ok {
-		p.wired.routes = append(p.wired.routes, r)
-	}
+	p.wired.routes = append(p.wired.routes, connected(a, l, p.wired.addresses[:len(p.wired.addresses)-1])...)
 }
 
 // forward6 switches IPv6 forwarding on, which the kernel has only for the whole namespace

@@ -388,7 +388,14 @@ func hopText(gateway interface {
 }
 
 func (o NeighbourAdd) String() string {
-	return fmt.Sprintf("ip neigh replace %v lladdr %v dev %s nud permanent", o.Neighbour.Address, o.Neighbour.MAC, o.Link)
+	text := fmt.Sprintf("ip neigh replace %v lladdr %v dev %s nud permanent", o.Neighbour.Address, o.Neighbour.MAC, o.Link)
+	if o.Neighbour.Flags&NeighbourRouter != 0 {
+		text += " router"
+	}
+	if o.Neighbour.Flags&NeighbourExtLearned != 0 {
+		text += " extern_learn"
+	}
+	return text
 }
 
 func (o NeighbourDel) String() string {

@@ -96,6 +96,15 @@ func TestRefused(t *testing.T) {
 		{"bridge on ipvlan", nicWith(func(l *infra.Link) { l.Kind = "ipvlan" }), bridge(), refused("bridge", "masquerade"), "eth0|ipvlan|masquerade would work"},
 		{"bridge on macvlan", nicWith(func(l *infra.Link) { l.Kind, l.Mode = "macvlan", "private" }), bridge(), refused("bridge", "masquerade"), "eth0|macvlan|private|masquerade would work"},
 		{"bridge on bridge", nicWith(func(l *infra.Link) { l.Kind = "bridge" }), bridge(), refused("bridge", "masquerade"), "eth0|masquerade would work"},
+		{"bridge with a nexthop object", flannelWith(func(s *infra.Snapshot) { s.Routes[1].Other = []infra.Attribute{{Type: 30, Data: []byte{7, 0, 0, 0}}} }),
+			bridge(), refused("bridge", "masquerade"), "eth0|10.244.0.0/16|nexthop object|masquerade would work"},
+		{"bridge on a NIC that is down and in a multipath route", flannelWith(func(s *infra.Snapshot) {
+			s.Links[1].Up = false
+			s.Routes = []infra.Route{{Table: infra.TableMain, Type: infra.RouteUnicast, Destination: pfx("192.0.2.0/24"), Hops: []infra.Hop{{Link: 2, Gateway: ip("10.244.1.1")}, {Link: 7}}}}
+		}), bridge(), refused("bridge", "masquerade"), "eth0|192.0.2.0/24|down|masquerade would work"},
+		{"bridge with a gateway that is the namespace's own", flannelWith(func(s *infra.Snapshot) {
+			s.Routes = append(s.Routes, infra.Route{Link: 2, Table: infra.TableMain, Type: 2, Scope: 254, Destination: pfx("10.244.1.0/25")})
+		}), bridge(), refused("bridge", "masquerade"), "eth0|10.244.1.1|itself|masquerade would work"},
 		{"bridge without MAC", nicWith(func(l *infra.Link) { l.MAC = cache.MAC{} }), bridge(), refused("bridge", "masquerade"), "eth0|MAC|masquerade would work"},
 		{"masquerade without address", flannelWith(func(s *infra.Snapshot) { s.Addresses = s.Addresses[2:] }), masquerade(), refused("masquerade", "bridge"), "eth0|no address|bridge would work"},
 		{"masquerade of IPv6 with a small MTU", flannelWith(func(s *infra.Snapshot) { s.Links[1].MTU = 1200 }), masquerade(), refused("masquerade", "bridge"), "eth0|1200|bridge would work"},

@@ -23,8 +23,8 @@ type Snapshot struct {
 	Links []Link `json:"links"`
 	// Addresses are all of the namespace's.
 	Addresses []Address `json:"addresses,omitempty"`
-	// Routes are all of the namespace's of all tables but local, type unicast and the like;
-	// without cached ones.
+	// Routes are all of the namespace's, without cached ones and without those in the table local
+	// that the kernel makes of addresses.
 	Routes []Route `json:"routes,omitempty"`
 	// Rules are the policy rules besides the kernel's three.
 	Rules []Rule `json:"rules,omitempty"`
@@ -209,6 +209,8 @@ const (
 	TableMain      = 254
 	TableLocal     = 255
 	RouteUnicast   = 1
+	routeLocal     = 2
+	routeMulticast = 5 // up to here lead somewhere
 	ScopeUniverse  = 0
 	ScopeLink      = 253
 	ProtocolKernel = 2
@@ -237,7 +239,14 @@ type Neighbour struct {
 	Address   netip.Addr `json:"address"`
 	MAC       cache.MAC  `json:"mac"`
 	Permanent bool       `json:"permanent,omitempty"`
+	Flags     uint8      `json:"flags,omitempty"` // NTF_*, of a permanent one, only those that a user can set
 }
+
+// Neighbour flags (linux/neighbour.h).
+const (
+	NeighbourExtLearned = 0x10
+	NeighbourRouter     = 0x80
+)
 
 // Filter is one u32 classifier at a link's ingress that redirects what matches to another link's
 // egress.

@@ -55,7 +55,7 @@ func (p *Plan) Undo(now Snapshot) ([]Op, error) {
 		}
 	}
 	for _, r := range p.found.Routes {
-		if r.Uses(nic.Index) {
+		if r.Uses(nic.Index) || sourced(r, nic.Index, p.found.Addresses) {
 			want.routes = append(want.routes, r)
 		}
 	}
@@ -303,9 +303,15 @@ func (s *stepper) adds(index int) bool { return s.inScope(index) || s.mend && in
 // strip removes routes, addresses and neighbours that are not wanted, by name: they would go with
 // the link's state as well, but then nobody could see it in the plan.
 func (s *stepper) strip() {
+	var leaving []Address
+	for _, a := range s.now.Addresses {
+		if s.whole && a.Link == s.nic && !s.stays(a) {
+			leaving = append(leaving, a)
+		}
+	}
 	for _, r := range s.now.Routes {
 		// The kernel's own go with their addresses; one whose address stays does not.
-		if (r.Protocol != ProtocolKernel || s.implied(r)) && s.routeInScope(r) && !s.wantsRoute(r) {
+		if (r.Protocol != ProtocolKernel || s.implied(r)) && (s.routeInScope(r) || sourced(r, s.nic, leaving)) && !s.wantsRoute(r) {
 			s.add(RouteDel{s.linkName(r.Link), r, hopNames(r, s.linkName)})
 		}
 	}
@@ -342,6 +348,12 @@ func (s *stepper) stays(a Address) bool {
 
 func (s *stepper) routeInScope(r Route) bool {
 	return s.inScope(r.Link) || slices.ContainsFunc(r.Hops, func(h Hop) bool { return s.inScope(h.Link) })
+}
+
+// sourced says whether the route asks for one of the link's addresses as the source: with that
+// address it goes, wherever it leads.
+func sourced(r Route, link int, addresses []Address) bool {
+	return r.PrefSrc.IsValid() && slices.ContainsFunc(addresses, func(a Address) bool { return a.Link == link && a.Prefix.Addr() == r.PrefSrc })
 }
 
 func (s *stepper) wantsRoute(r Route) bool { return slices.ContainsFunc(s.want.routes, r.same) }
@@ -526,8 +538,10 @@ func (s *stepper) addresses() {
 			s.add(AddressAdd{name, quick})
 		}
 		s.add(AddressAdd{name, a})
-		if r, ok := connected(a, link, s.want.addresses[:i]); ok && !s.wantsRoute(r) {
-			s.add(RouteDel{name, r, nil})
+		for _, r := range connected(a, link, s.want.addresses[:i]) {
+			if !s.wantsRoute(r) {
+				s.add(RouteDel{name, r, nil})
+			}
 		}
 	}
 }
@@ -560,17 +574,19 @@ func addingOrder(list []Address) []int {
 // routes that the kernel makes of addresses come by themselves. A next hop that no other route
 // reaches any more gets one while its own route is added, or the kernel would refuse that.
 func (s *stepper) routes() {
-	var onLink, behind []Route
+	var own, onLink, behind []Route
 	for _, r := range s.want.routes {
 		switch {
-		case !s.routeAdds(r) || s.knows(r) || s.comes(r):
+		case !s.routeAdds(r) && !(s.whole && sourced(r, s.nic, s.want.addresses)) || s.knows(r) || s.comes(r):
+		case r.Type == routeLocal && !r.PrefSrc.IsValid():
+			own = append(own, r) // others may have a source in it
 		case !r.Gateway.IsValid() && len(r.Hops) == 0:
 			onLink = append(onLink, r)
 		default:
 			behind = append(behind, r)
 		}
 	}
-	for _, r := range onLink {
+	for _, r := range append(own, onLink...) {
 		s.add(RouteAdd{s.newName(r.Link), r, nil})
 	}
 	for _, r := range behind {
@@ -638,7 +654,7 @@ func (s *stepper) knows(r Route) bool {
 func (s *stepper) comes(r Route) bool {
 	for i, a := range s.want.addresses {
 		l, _ := s.wanted(a.Link)
-		if c, ok := connected(a, l, s.want.addresses[:i]); ok && c.same(r) && (s.adding(a) || s.rises(l)) {
+		if slices.ContainsFunc(connected(a, l, s.want.addresses[:i]), r.same) && (s.adding(a) || s.rises(l)) {
 			return true
 		}
 	}
@@ -649,7 +665,7 @@ func (s *stepper) comes(r Route) bool {
 func (s *stepper) implied(r Route) bool {
 	for i, a := range s.want.addresses {
 		l, _ := s.wanted(a.Link)
-		if c, ok := connected(a, l, s.want.addresses[:i]); ok && c.same(r) {
+		if slices.ContainsFunc(connected(a, l, s.want.addresses[:i]), r.same) {
 			return true
 		}
 	}
@@ -730,15 +746,16 @@ func (r Route) same(o Route) bool {
 	return reflect.DeepEqual(r, o)
 }
 
-// connected is the route that the kernel makes of an address when its link is up. Of several IPv4
-// addresses in one network only the first makes one.
-func connected(a Address, l Link, earlier []Address) (Route, bool) {
+// connected are the routes that the kernel makes of an address when its link is up: one to its
+// network, and for an IPv6 address with a peer one to each. Of several IPv4 addresses in one network
+// only the first makes one.
+func connected(a Address, l Link, earlier []Address) []Route {
+	if !l.Up || a.Flags&AddrNoPrefixRoute != 0 {
+		return nil
+	}
 	network := a.Prefix.Masked()
 	if a.Peer.IsValid() {
 		network = a.Peer.Masked()
-	}
-	if !l.Up || a.Flags&AddrNoPrefixRoute != 0 {
-		return Route{}, false
 	}
 	r := Route{
 		Link: a.Link, Table: TableMain, Destination: network, Metric: a.Metric,
@@ -746,16 +763,23 @@ func connected(a Address, l Link, earlier []Address) (Route, bool) {
 	}
 	if a.Prefix.Addr().Is4() {
 		if network.Bits() == 32 && network.Addr() == a.Prefix.Addr() {
-			return Route{}, false
+			return nil
 		}
 		if slices.ContainsFunc(earlier, func(e Address) bool { return e.Link == a.Link && e.Prefix.Masked() == a.Prefix.Masked() }) {
-			return Route{}, false
+			return nil
 		}
 		r.Scope, r.PrefSrc = ScopeLink, a.Prefix.Addr()
-	} else if r.Metric == 0 {
+		return []Route{r}
+	}
+	if r.Metric == 0 {
 		r.Metric = metricIPv6
 	}
-	return r, true
+	if !a.Peer.IsValid() {
+		return []Route{r}
+	}
+	own := r
+	own.Destination = netip.PrefixFrom(a.Prefix.Addr(), a.Peer.Bits()).Masked()
+	return []Route{own, r}
 }
 
 // metricIPv6 is what the kernel gives to routes of addresses (IP6_RT_PRIO_ADDRCONF).

@@ -349,7 +349,7 @@ func (m ndMsg) Serialize() []byte {
 }
 
 func neighbour(n infra.Neighbour) []nl.NetlinkRequestData {
-	head := ndMsg{family: family(n.Address), index: uint32(n.Link), state: unix.NUD_PERMANENT}
+	head := ndMsg{family: family(n.Address), index: uint32(n.Link), state: unix.NUD_PERMANENT, flags: n.Flags}
 	return []nl.NetlinkRequestData{
 		head,
 		nl.NewRtAttr(unix.NDA_DST, n.Address.AsSlice()),

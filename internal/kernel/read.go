@@ -365,7 +365,8 @@ func (n *Namespace) routes(s *infra.Snapshot) error {
 	r := request(unix.RTM_GETROUTE, unix.NLM_F_DUMP, &nl.RtMsg{})
 	return n.route.dump(r, func() { s.Routes = nil }, func(m []byte) error {
 		route, err := parseRoute(m)
-		if err != nil || route.Table == infra.TableLocal || !route.Destination.IsValid() {
+		ofAddress := route.Table == infra.TableLocal && route.Protocol == infra.ProtocolKernel
+		if err != nil || ofAddress || !route.Destination.IsValid() {
 			return err
 		}
 		s.Routes = append(s.Routes, route)
@@ -514,6 +515,9 @@ func parseNeighbour(m []byte) (infra.Neighbour, error) {
 	}
 	state := u16(m[8:])
 	entry := infra.Neighbour{Link: int(u32(m[4:])), Permanent: state&unix.NUD_PERMANENT != 0}
+	if entry.Permanent {
+		entry.Flags = m[10] & (infra.NeighbourRouter | infra.NeighbourExtLearned)
+	}
 	if m[0] == unix.AF_BRIDGE || state&(unix.NUD_NOARP|unix.NUD_FAILED|unix.NUD_INCOMPLETE) != 0 {
 		return entry, nil
 	}
