@@ -154,21 +154,26 @@ func (n *Namespace) Settle(link string) {
 // Dump is what an administrator sees of the namespace: everything that a wiring could change.
 func (n *Namespace) Dump() string {
 	n.t.Helper()
-	return carriers.ReplaceAllString(timers.ReplaceAllString(n.Exec("sh", "-c", dump), "_timer"), "")
+	return carriers.ReplaceAllString(timers.ReplaceAllString(n.Exec("bash", "-c", dump), ""), "")
 }
 
 // dump prints everything that a wiring could change.
 const dump = `set -e
 for command in "ip -d link" "ip -d addr" "ip -d route show table all" "ip -6 -d route show table all" \
-	"ip rule" "ip -6 rule" "ip neigh show nud permanent" "bridge link" "tc qdisc" "nft list ruleset" \
+	"ip rule" "ip -6 rule" "ip neigh show nud permanent" "bridge -d link" "tc qdisc" "nft list ruleset" \
 	"sysctl net.ipv4.ip_forward net.ipv6.conf.all.forwarding net.ipv6.conf.default.disable_ipv6"; do
 	echo "# $command"
 	$command
 done
-sysctl -a -r 'net\.ipv[46]\.conf\..*\.(forwarding|arp_ignore|rp_filter|accept_ra|addr_gen_mode|disable_ipv6|route_localnet)$'`
+for link in $(ls /sys/class/net); do
+	echo "# tc filter show dev $link ingress"
+	tc filter show dev $link ingress
+done
+cd /proc/sys/net
+grep "" ipv4/conf/*/{forwarding,arp_ignore,rp_filter,route_localnet} ipv6/conf/*/{forwarding,accept_ra,addr_gen_mode,disable_ipv6}`
 
-// timers of bridges run all the time.
-var timers = regexp.MustCompile(`_timer +[0-9.]+`)
+// timers of bridges run all the time, and actions of tc have numbers that the kernel counts.
+var timers = regexp.MustCompile(`_timer +[0-9.]+|index [0-9]+ ref [0-9]+ bind [0-9]+`)
 
 // carriers are noticed up to a second late, and so is what follows from them.
 var carriers = regexp.MustCompile(`NO-CARRIER,|,LOWER_UP| state [A-Z]+| state (disabled|forwarding|learning|listening)| linkdown`)
