@@ -1,0 +1,148 @@
+package phase1_test
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/nstest"
+	"github.com/guestwire/guestwire/phase1"
+)
+
+// nothingOfOurs says whether no link, no table and no file of a wiring is left.
+func nothingOfOurs(n nstest.Network) error {
+	if out := n.Pod.IP("-d link") + n.Pod.Exec("nft", "list", "ruleset"); strings.Contains(out, "guestwire") || strings.Contains(out, "eth0-") {
+		return errors.New(out)
+	}
+	left, err := os.ReadDir(n.State)
+	if len(left) > 0 {
+		return errors.New("the state directory is not empty: " + left[0].Name())
+	}
+	return err
+}
+
+// TestTeardownOfNothing takes down what was never set up.
+func TestTeardownOfNothing(t *testing.T) {
+	eachBinding(t, func(t *testing.T, b infra.Binding) {
+		n := nstest.NewNetwork(t)
+		before := settled(t, n)
+		c := config(n, b)
+		teardown(t, n, c, before)
+		c.State = filepath.Join(n.State, "never-made")
+		if err := phase1.Teardown(t.Context(), c); err != nil {
+			t.Error(err)
+		}
+		c.NIC = "eth9"
+		if err := phase1.Teardown(t.Context(), c); err != nil {
+			t.Errorf("of a NIC that is not there: %v", err)
+		}
+		asFound(t, n, before)
+	})
+}
+
+// TestTeardownAfterDeletion wants everything back when somebody has deleted what Setup made.
+func TestTeardownAfterDeletion(t *testing.T) {
+	deletions := map[string][]string{
+		"bridge":     {"eth0", "eth0-br", "eth0-tap", "eth0-dhcp", "eth0 eth0-br eth0-tap eth0-dhcp"},
+		"masquerade": {"eth0-br", "eth0-tap", "eth0-dhcp", "eth0-br eth0-tap eth0-dhcp"},
+	}
+	eachBinding(t, func(t *testing.T, b infra.Binding) {
+		n := nstest.NewNetwork(t)
+		before := settled(t, n)
+		c := config(n, b)
+		for _, links := range deletions[b.Kind()] {
+			setup(t, c)
+			for _, link := range strings.Fields(links) {
+				n.Pod.IP("link del " + link)
+			}
+			teardown(t, n, c, before)
+			if t.Failed() {
+				t.Fatalf("after the deletion of %s", links)
+			}
+		}
+		setup(t, c)
+		n.Pod.Exec("nft", "flush", "ruleset")
+		teardown(t, n, c, before)
+	})
+}
+
+// TestTeardownWithoutNIC deletes the NIC under the wiring: all else goes, and the error says so.
+func TestTeardownWithoutNIC(t *testing.T) {
+	eachBinding(t, func(t *testing.T, b infra.Binding) {
+		n := nstest.NewNetwork(t)
+		c := config(n, b)
+		setup(t, c)
+		n.World.IP("link del pod")
+		if err := phase1.Teardown(t.Context(), c); !errors.Is(err, infra.ErrNoNIC) || !strings.Contains(err.Error(), "eth0") {
+			t.Errorf("%v, want ErrNoNIC that names the NIC", err)
+		}
+		if err := nothingOfOurs(n); err != nil {
+			t.Error(err)
+		}
+		if err := phase1.Teardown(t.Context(), c); err != nil {
+			t.Errorf("the second time: %v", err)
+		}
+	})
+}
+
+// TestTeardownLeavesOthers has links of somebody else beside ours, in our group as well.
+func TestTeardownLeavesOthers(t *testing.T) {
+	eachBinding(t, func(t *testing.T, b infra.Binding) {
+		n := nstest.NewNetwork(t)
+		c := config(n, b)
+		setup(t, c)
+		group := linkField(t, n, "eth0-br", "group")
+		for _, line := range []string{
+			"link add eth0-theirs type bridge",
+			"link set eth0-theirs alias theirs group " + group + " up",
+			"addr add 192.0.2.77/24 dev eth0-theirs",
+			"tuntap add dev eth0-mine mode tap",
+			"link add plain type veth peer name plain-peer",
+		} {
+			n.Pod.IP(line)
+		}
+		n.Pod.Exec("nft", "add", "table", "inet", "theirs")
+		theirs := func() string {
+			out := n.Pod.Exec("nft", "list", "ruleset")
+			if !strings.Contains(out, "table inet theirs") {
+				t.Errorf("their table has gone:\n%s", out)
+			}
+			for _, link := range []string{"eth0-theirs", "eth0-mine", "plain"} {
+				out += linkField(t, n, link, "ifindex") + linkField(t, n, link, "group") + n.Pod.IP("-o addr show dev "+link)
+			}
+			return out[strings.Index(out, "table inet theirs"):]
+		}
+		before := theirs()
+		if err := phase1.Teardown(t.Context(), c); err != nil {
+			t.Error(err)
+		}
+		if err := difference(before, theirs()); err != nil {
+			t.Errorf("what is theirs: %v", err)
+		}
+		for _, link := range []string{"eth0-br", "eth0-tap", "eth0-dhcp"} {
+			if out := n.Pod.IP("-br link"); strings.Contains(out, link+" ") {
+				t.Errorf("%s is left:\n%s", link, out)
+			}
+		}
+	})
+}
+
+// TestTeardownOfLostNamespace has the agent take down a NIC whose namespace is gone.
+func TestTeardownOfLostNamespace(t *testing.T) {
+	n := nstest.NewNetwork(t)
+	agent := nstest.Program(t, "agent")
+	setup(t, config(n, infra.Masquerade{}))
+	for range 2 {
+		out, err := exec.Command(agent, "teardown", "-netns", n.Pod.Path()+"-gone", "-nic", "eth0", "-state", n.State).CombinedOutput()
+		if err != nil {
+			t.Errorf("%v: %s", err, out)
+		}
+		if left, err := os.ReadDir(n.State); err != nil || len(left) > 0 {
+			t.Errorf("state directory has %v, %v; want nothing", left, err)
+		}
+	}
+}
