@@ -711,8 +711,10 @@ func TestBadInput(t *testing.T) {
 		flock(t, lock)
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer cancel()
-		if err := phase1.Setup(ctx, config(n, infra.Bridge{})); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("error %v, want the context's", err)
+		for verb, call := range map[string]func(context.Context, phase1.Config) error{"setup": phase1.Setup, "check": phase1.Check, "teardown": phase1.Teardown} {
+			if err := call(ctx, config(n, infra.Bridge{})); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("%s: error %v, want the context's", verb, err)
+			}
 		}
 	})
 }

@@ -1,0 +1,167 @@
+package phase1_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/nstest"
+	"github.com/guestwire/guestwire/phase1"
+)
+
+// atOnce is how many callers there are.
+const atOnce = 16
+
+// together calls f of all callers at the same time and returns their errors.
+func together(f func(caller int) error) error {
+	var group sync.WaitGroup
+	start := make(chan struct{})
+	errs := make([]error, atOnce)
+	for i := range atOnce {
+		group.Go(func() {
+			<-start
+			if err := f(i); err != nil {
+				errs[i] = fmt.Errorf("caller %d: %w", i, err)
+			}
+		})
+	}
+	close(start)
+	group.Wait()
+	return errors.Join(errs...)
+}
+
+// holds says what this process has open, and in how many namespaces its threads are.
+func holds() (files, goroutines, namespaces int, err error) {
+	open, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return 0, 0, 0, err
+	}
+	threads, err := filepath.Glob("/proc/self/task/*/ns/net")
+	if err != nil {
+		return 0, 0, 0, err
+	}
+	seen := map[string]bool{}
+	for _, thread := range threads {
+		if ns, err := os.Readlink(thread); err == nil { // else it has ended
+			seen[ns] = true
+		}
+	}
+	return len(open), runtime.NumGoroutine(), len(seen), nil
+}
+
+// nothingHeld wants what f took to be given back: descriptors, goroutines, threads in a namespace.
+func nothingHeld(t *testing.T, f func()) {
+	t.Helper()
+	files, goroutines, _, err := holds()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f()
+	nstest.Eventually(t, func() error {
+		nowFiles, nowGoroutines, namespaces, err := holds()
+		if err == nil && (nowFiles > files || nowGoroutines > goroutines || namespaces > 1) {
+			err = fmt.Errorf("%d open files, %d goroutines, threads in %d namespaces; there were %d, %d, 1",
+				nowFiles, nowGoroutines, namespaces, files, goroutines)
+		}
+		return err
+	})
+}
+
+// TestAtOnce calls Setup, Check and Teardown of one NIC at the same time, from this process and from
+// others: each finds the NIC wired or not, and never half.
+func TestAtOnce(t *testing.T) {
+	rounds := 3
+	if testing.Short() { // under emulation
+		rounds = 1
+	}
+	agent := nstest.Program(t, "agent")
+	eachBinding(t, func(t *testing.T, b infra.Binding) {
+		n := nstest.NewNetwork(t)
+		c := config(n, b)
+		c.DNS = nil // as the agent's flags say
+		before := settled(t, n)
+		common := []string{"-netns", n.Pod.Path(), "-nic", "eth0", "-state", n.State}
+		process := func(verb string, more ...string) error {
+			out, err := exec.Command(agent, append(append([]string{verb}, common...), more...)...).CombinedOutput()
+			if err != nil && verb == "check" && strings.Contains(string(out), "not wired") {
+				return nil
+			}
+			if err != nil {
+				return fmt.Errorf("agent %s: %w: %s", verb, err, out)
+			}
+			return nil
+		}
+		owner := []string{"-binding", b.Kind(), "-uid", fmt.Sprint(c.Owner.UID), "-gid", fmt.Sprint(c.Owner.GID)}
+		nothingHeld(t, func() {
+			for range rounds {
+				err := together(func(caller int) error {
+					switch caller % 6 {
+					case 0:
+						return phase1.Setup(t.Context(), c)
+					case 1:
+						return process("setup", owner...)
+					case 2:
+						return phase1.Teardown(t.Context(), c)
+					case 3:
+						return process("teardown")
+					case 4:
+						return process("check")
+					}
+					err := phase1.Check(t.Context(), c)
+					if errors.Is(err, phase1.ErrNotWired) {
+						return nil
+					}
+					return err
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			setup(t, c)
+			if err := phase1.Check(t.Context(), c); err != nil {
+				t.Error(err)
+			}
+			teardown(t, n, c, before)
+		})
+	})
+}
+
+// TestManyAtOnce wires sixteen namespaces at the same time, and gives them back.
+func TestManyAtOnce(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes long under emulation: not with -short")
+	}
+	networks := make([]nstest.Network, atOnce)
+	befores := make([]string, atOnce)
+	for i := range networks {
+		networks[i] = nstest.NewNetwork(t)
+	}
+	for i, n := range networks {
+		befores[i] = settled(t, n)
+	}
+	for range 2 {
+		nothingHeld(t, func() {
+			err := together(func(caller int) error {
+				c := config(networks[caller], bindings[caller%len(bindings)])
+				if err := phase1.Setup(t.Context(), c); err != nil {
+					return err
+				}
+				err := phase1.Check(t.Context(), c)
+				return errors.Join(err, phase1.Teardown(t.Context(), c))
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	for i, n := range networks {
+		asFound(t, n, befores[i])
+	}
+}
