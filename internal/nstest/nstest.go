@@ -157,8 +157,10 @@ func (n *Namespace) Dump() string {
 	return carriers.ReplaceAllString(timers.ReplaceAllString(n.Exec("bash", "-c", dump), ""), "")
 }
 
-// dump prints everything that a wiring could change.
+// dump prints everything that a wiring could change. Peers' namespaces are printed by number, or
+// ip(8) would look for their names among those that other tests make and delete meanwhile.
 const dump = `set -e
+mount -t tmpfs none /run/netns
 for command in "ip -d link" "ip -d addr" "ip -d route show table all" "ip -6 -d route show table all" \
 	"ip rule" "ip -6 rule" "ip neigh show nud permanent" "bridge -d link" "tc qdisc" "nft list ruleset" \
 	"sysctl net.ipv4.ip_forward net.ipv6.conf.all.forwarding net.ipv6.conf.default.disable_ipv6"; do
