@@ -257,3 +257,10 @@ func TestLockIsOurs(t *testing.T) {
 		t.Errorf("locks lie in %v, %v; want a directory for root alone", info.Mode(), err)
 	}
 }
+
+func flock(t *testing.T, f *os.File) {
+	t.Helper()
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,679 @@
+package phase1_test
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/nstest"
+	"github.com/guestwire/guestwire/phase1"
+)
+
+// crash is how much of the harness runs: a part that changes nothing in the kinds of what is
+// covered, or all of it ("make crash").
+var crash = flag.String("crash", "some", "crash harness: some or all of its points")
+
+// errnos are what the system calls fail with.
+var errnos = []unix.Errno{
+	unix.ENOMEM, unix.EPERM, unix.EBUSY, unix.EEXIST, unix.EINVAL, unix.ENODEV, unix.EIO, unix.ENOSPC, unix.EINTR, unix.ENOBUFS,
+}
+
+// traced are the system calls by which anything is changed, and those by which the kernel is asked.
+var traced = []string{
+	"openat", "mkdirat", "fchmod", "fchmodat", "fchown", "fchownat", "renameat", "renameat2", "fsync", "write", "unlinkat", "flock",
+	"sendto", "sendmsg", "ioctl", "recvfrom", "recvmsg",
+}
+
+// point is a system call of a run.
+type point struct {
+	call string
+	n    int    // which one of its kind on its thread: so strace counts
+	what string // the call, what it is about, and which one of these it is: the same in every run
+	// mutates says that the call changes something: the others read.
+	mutates bool
+}
+
+// harm is what strace does at a point.
+type harm struct {
+	point
+	errno unix.Errno // 0: kill -9
+}
+
+func (h harm) String() string {
+	if h.errno == 0 {
+		return "kill at " + h.what
+	}
+	return unix.ErrnoName(h.errno) + " at " + h.what
+}
+
+func (h harm) inject() string {
+	if h.errno == 0 {
+		return fmt.Sprintf("inject=%s:signal=SIGKILL:when=%d", h.call, h.n)
+	}
+	return fmt.Sprintf("inject=%s:error=%s:when=%d", h.call, unix.ErrnoName(h.errno), h.n)
+}
+
+// injections are strace's flags. It keeps one injection a system call: two of a kind have to be the
+// same error, and are a range that has only its ends.
+func injections(harms []harm) []string {
+	if len(harms) == 2 && harms[0].call == harms[1].call {
+		first, last := harms[0], harms[1]
+		return []string{"-e", fmt.Sprintf("%s..%d+%d", first.inject(), last.n, last.n-first.n)}
+	}
+	var flags []string
+	for _, h := range harms {
+		flags = append(flags, "-e", h.inject())
+	}
+	return flags
+}
+
+// attempt is a call of Setup or Teardown that meets harm.
+type attempt struct {
+	verb  string
+	harms []harm
+}
+
+// trial is what is done to a namespace as it was found.
+type trial struct {
+	wired    bool // Setup has been called before
+	attempts []attempt
+	again    bool // Setup comes before Teardown
+}
+
+func (c trial) String() string {
+	var words []string
+	for _, a := range c.attempts {
+		words = append(words, fmt.Sprintf("%s with %v", a.verb, a.harms))
+	}
+	if c.again {
+		words = append(words, "setup")
+	}
+	return strings.Join(append(words, "teardown"), ", then ")
+}
+
+// result is what became of an attempt.
+type result struct {
+	points   []point
+	injected int // index of the point behind the first error that was injected
+	hits     []string
+	errnos   []string // of the hits that were errors
+	stray    bool     // an error met another call of the same kind, one that is none of the program's work
+	killed   bool
+	err      error
+}
+
+var (
+	traceLine = regexp.MustCompile(`^(\d+) +([a-z0-9]+)\((.*)`)
+	resumed   = regexp.MustCompile(`^(\d+) +<\.\.\. ([a-z0-9]+) resumed>`)
+	injected  = regexp.MustCompile(` = -1 (E[A-Z]+) .*\(INJECTED\)`)
+	about     = regexp.MustCompile(`TUN[A-Z]+|nlmsg_type=\w+|"[^"{]*"|<[^>]*>`)
+	varies    = regexp.MustCompile(`[0-9a-f]{8}-\d+-\d+|lock/\d+|socket:\[\d+\]|guestwire-test-\d+|pid=\d+`)
+)
+
+// mutates says whether a call changes anything, as strace prints it.
+func mutates(call, args string) bool {
+	switch call {
+	case "openat":
+		return strings.Contains(args, "O_WRONLY") || strings.Contains(args, "O_RDWR") || strings.Contains(args, "O_CREAT")
+	case "sendto", "sendmsg": // a dump only reads
+		return !strings.Contains(args, "NLM_F_REQUEST|0x300") && !strings.Contains(args, "NLM_F_DUMP")
+	case "ioctl":
+		return strings.Contains(args, "TUNSET")
+	case "recvfrom", "recvmsg":
+		return false
+	}
+	return true
+}
+
+// parse reads strace's output.
+func parse(trace string, harms []harm) result {
+	var r result
+	counts, seen := map[string]int{}, map[string]int{}
+	last := map[string]string{} // the call that a thread is in
+	again := map[string]bool{}  // threads whose call the kernel begins anew: a lock of its own was taken
+	for line := range strings.Lines(trace) {
+		errno := injected.FindStringSubmatch(line)
+		thread, _, _ := strings.Cut(line, " ")
+		restarted := again[thread]
+		again[thread] = strings.Contains(line, "= ? ERESTART")
+		if m := resumed.FindStringSubmatch(line); m != nil {
+			if what := last[thread]; errno != nil && what != "" {
+				r.hit(what, errno)
+			} else if errno != nil {
+				r.stray = true
+			}
+			continue
+		}
+		m := traceLine.FindStringSubmatch(line)
+		if m == nil {
+			r.killed = r.killed || strings.Contains(line, "killed by SIGKILL")
+			continue
+		}
+		call, args := m[2], m[3]
+		counts[thread+call]++
+		ofProgram := call != "ioctl" && call != "write" || strings.Contains(args, "TUNSET") || strings.Contains(args, "</")
+		if !ofProgram { // a terminal's, a pipe's, the runtime's
+			last[thread] = ""
+			r.stray = r.stray || errno != nil
+			continue
+		}
+		if restarted && last[thread] != "" {
+			if errno != nil {
+				r.hit(last[thread], errno)
+			}
+			continue
+		}
+		what := call + " " + varies.ReplaceAllString(strings.Join(about.FindAllString(args[:min(len(args), 160)], 2), " "), "*")
+		seen[what]++
+		what = fmt.Sprintf("%s #%d", what, seen[what])
+		last[thread] = what
+		p := point{call, counts[thread+call], what, mutates(call, args)}
+		r.points = append(r.points, p)
+		killer := slices.ContainsFunc(harms, func(h harm) bool { return h.errno == 0 && h.call == p.call && h.n == p.n })
+		if errno != nil {
+			r.hit(what, errno)
+		} else if killer {
+			r.hits = append(r.hits, what)
+		}
+	}
+	return r
+}
+
+// hit notes that a call was made to fail.
+func (r *result) hit(what string, errno []string) {
+	r.hits = append(r.hits, what)
+	r.errnos = append(r.errnos, errno[1])
+	if len(r.hits) == 1 {
+		r.injected = len(r.points)
+	}
+}
+
+// bed is a namespace in which trials are made, one after the other.
+type bed struct {
+	*testing.T
+	agent         string
+	n             nstest.Network
+	c             phase1.Config
+	before, wired string
+	row           *row
+}
+
+func newBed(t *testing.T, agent string, binding infra.Binding, r *row) *bed {
+	b := &bed{T: t, agent: agent, row: r}
+	b.lay(binding)
+	return b
+}
+
+// lay makes the namespace, and learns how it looks before and after an undisturbed Setup.
+func (b *bed) lay(binding infra.Binding) {
+	b.Helper()
+	b.n = nstest.NewNetwork(b.T)
+	b.n.Pod.IP("neigh add 10.244.1.66 lladdr 02:00:00:00:00:66 dev eth0 nud permanent")
+	b.n.Pod.IP("route add 10.99.0.0/16 via 10.244.1.1 table 1000")
+	b.n.State = filepath.Join(b.n.State, "vm") // Setup makes it
+	b.c = config(b.n, binding)
+	b.c.DNS = nil // as the agent's flags say
+	settled(b.T, b.n)
+	b.before = b.dump()
+	setup(b.T, b.c)
+	settled(b.T, b.n)
+	b.wired = b.dump()
+	if err := errors.Join(phase1.Teardown(b.Context(), b.c), b.isFound(), os.Remove(b.n.State)); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// run calls the agent under strace.
+func (b *bed) run(a attempt) result {
+	b.Helper()
+	log := filepath.Join(b.TempDir(), "strace")
+	args := append([]string{"-f", "-y", "-s", "80", "-o", log, "-e", "trace=" + strings.Join(traced, ",")}, injections(a.harms)...)
+	args = append(args, b.agent, a.verb, "-netns", b.n.Pod.Path(), "-nic", b.c.NIC, "-state", b.n.State)
+	if a.verb == "setup" {
+		args = append(args, "-binding", b.c.Binding.Kind(), "-uid", fmt.Sprint(b.c.Owner.UID), "-gid", fmt.Sprint(b.c.Owner.GID))
+	}
+	out, err := exec.Command("strace", args...).CombinedOutput()
+	trace, readErr := os.ReadFile(log)
+	if readErr != nil {
+		b.Fatalf("%v\n%s", readErr, out)
+	}
+	r := parse(string(trace), a.harms)
+	if err != nil {
+		r.err = fmt.Errorf("%w: %s", err, out)
+	}
+	return r
+}
+
+// looks waits for the namespace to be as in a dump taken before.
+func (b *bed) looks(want string) error {
+	for end := time.Now().Add(5 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		err := difference(want, b.dump())
+		if err == nil || time.Now().After(end) {
+			return err
+		}
+	}
+}
+
+// dump leaves out what the kernel makes up for our taps: their MACs, and the multicast route that
+// comes with a carrier. Those of our other links may have come in another order.
+func (b *bed) dump() string { return equalsSorted(ofTaps.ReplaceAllString(b.n.Pod.Dump(), "$1")) }
+
+var ofTaps = regexp.MustCompile(`(eth0-(?:tap|dhcp): [^\n]*\n *link/ether) [0-9a-f:]{17}|multicast ff00::/8 dev eth0-(?:tap|dhcp) [^\n]*\n`)
+
+// nothingLeft says whether the state directory is empty, or was never made.
+func (b *bed) nothingLeft() error {
+	left, err := os.ReadDir(b.n.State)
+	if len(left) > 0 {
+		return fmt.Errorf("the state directory has %v", left)
+	}
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// removeState lets Setup make the directory; one in which something lies stays.
+func (b *bed) removeState() {
+	b.Helper()
+	if err := os.Remove(b.n.State); err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ENOTEMPTY) {
+		b.Fatal(err)
+	}
+}
+
+// isFound says whether the namespace is as it was found, and the directory without a trace.
+func (b *bed) isFound() error { return errors.Join(b.looks(b.before), b.nothingLeft()) }
+
+// isWired says whether all is as after an undisturbed Setup.
+func (b *bed) isWired() error {
+	return errors.Join(b.looks(b.wired), phase1.Check(b.Context(), b.c))
+}
+
+// tries is how often "make crash" makes a trial until its harm meets the calls that it is meant for:
+// strace counts calls by thread, and which thread makes a call is chance.
+const tries = 5
+
+// try makes a trial, counts what came of it, and leaves the namespace as it was found.
+func (b *bed) try(c trial) {
+	b.Helper()
+	for i := 1; ; i++ {
+		met, err := b.outcome(c)
+		b.row.runs++
+		if err != nil {
+			b.fail(c, err)
+			return
+		}
+		b.row.restored++
+		if met {
+			return
+		}
+		if *crash != "all" || i == tries {
+			b.row.missed++
+			return
+		}
+	}
+}
+
+func (b *bed) fail(c trial, err error) {
+	b.Helper()
+	b.Errorf("%v: %v", c, err)
+	b.row.exceptions = append(b.row.exceptions, c.String())
+	if err := phase1.Teardown(b.Context(), b.c); err != nil || b.isFound() != nil {
+		b.lay(b.c.Binding)
+	}
+}
+
+// outcome says whether all harm met the calls that it was meant for.
+func (b *bed) outcome(c trial) (met bool, err error) {
+	b.removeState()
+	if c.wired {
+		if err := phase1.Setup(b.Context(), b.c); err != nil {
+			return false, fmt.Errorf("setup before: %w", err)
+		}
+	}
+	met = true
+	for i, a := range c.attempts {
+		r := b.run(a)
+		for _, hit := range r.hits {
+			b.row.hits[a.verb+" "+hit] = true
+		}
+		for _, h := range a.harms {
+			met = met && slices.Contains(r.hits, h.what)
+		}
+		if err := b.judge(a, r, i == 0 && !c.wired); err != nil {
+			return false, err
+		}
+	}
+	if c.again {
+		b.row.again++
+		if err := phase1.Setup(b.Context(), b.c); err != nil {
+			return false, fmt.Errorf("setup again: %w", err)
+		}
+		if err := b.isWired(); err != nil {
+			return false, fmt.Errorf("after setup again: %w", err)
+		}
+		b.row.converged++
+	}
+	if err := phase1.Teardown(b.Context(), b.c); err != nil {
+		return false, fmt.Errorf("teardown afterwards: %w", err)
+	}
+	if err := b.isFound(); err != nil {
+		return false, fmt.Errorf("after teardown: %w", err)
+	}
+	return met, nil
+}
+
+// judge looks at what an attempt left. After a kill anything may be there, and after the failure of
+// what took up an earlier Setup.
+func (b *bed) judge(a attempt, r result, first bool) error {
+	switch {
+	case r.killed:
+		b.row.killed++
+		return nil
+	case len(r.hits) == 0 && r.err != nil && !r.stray:
+		return fmt.Errorf("%s without harm: %w", a.verb, r.err)
+	case len(r.hits) == 0:
+		return nil
+	case r.err == nil && a.verb == "setup":
+		b.row.noEffect++
+		return wrap("setup says it succeeded", b.isWired())
+	case r.err == nil:
+		b.row.noEffect++
+		return wrap("teardown says it succeeded", b.isFound())
+	}
+	b.row.failed++
+	if r.stray {
+		return nil
+	}
+	if strings.HasPrefix(r.hits[0], "mkdirat") && r.errnos[0] == "EEXIST" { // which says that all is well
+		return b.isFound()
+	}
+	if err := says(r.err, r.errnos[0]); err != nil {
+		return err
+	}
+	if a.verb != "setup" || !first {
+		return nil
+	}
+	found := b.isFound
+	if len(r.hits) > 1 { // the undo was hit, and the error says what is left: the way back, or a file
+		switch text := r.err.Error(); {
+		case strings.Contains(text, "give the namespace back: "):
+			return says(r.err, r.errnos[len(r.errnos)-1])
+		case strings.Contains(text, "removeat "):
+			found = func() error { return b.looks(b.before) }
+		}
+	}
+	b.row.toUndo++
+	if err := found(); err != nil {
+		return fmt.Errorf("not undone: %w\nafter the error: %w", err, r.err)
+	}
+	b.row.undone++
+	return nil
+}
+
+func wrap(what string, err error) error {
+	if err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return nil
+}
+
+// operations are what an error names.
+var operations = regexp.MustCompile(`lock|state directory|journal|record|step \d+ of \d+|read the namespace's \w+|ask for|give the namespace back|netlink|/proc/sys/|namespace`)
+
+// says is nil if the error names an operation and the reason.
+func says(err error, errno string) error {
+	if !operations.MatchString(err.Error()) {
+		return fmt.Errorf("the error names no operation: %w", err)
+	}
+	for _, e := range errnos {
+		if unix.ErrnoName(e) == errno && !strings.Contains(err.Error(), e.Error()) {
+			return fmt.Errorf("the error does not say %q: %w", e.Error(), err)
+		}
+	}
+	return nil
+}
+
+// row is what came of the trials of a kind.
+type row struct {
+	name             string
+	hits             map[string]bool // the calls at which harm was done
+	runs, restored   int
+	killed           int
+	failed, noEffect int // by an error: Setup or Teardown failed, or went on and did all
+	toUndo, undone   int
+	again, converged int
+	missed           int // the harm never met the calls that it was meant for
+	exceptions       []string
+}
+
+const tableHead = `| harm to | calls | kills | errors | went on | undone | Setup again | Teardown | missed |
+| --- | --- | --- | --- | --- | --- | --- | --- | --- |
+`
+
+func (r *row) String() string {
+	return fmt.Sprintf("| %s | %d | %d | %d | %d | %d of %d | %d of %d | %d of %d | %d |\n",
+		r.name, len(r.hits), r.killed, r.failed, r.noEffect, r.undone, r.toUndo, r.converged, r.again, r.restored, r.runs, r.missed)
+}
+
+// part picks n trials of all, evenly, or all of them.
+func (b *bed) part(all []trial, n int) []trial {
+	if *crash == "all" || len(all) <= n {
+		return all
+	}
+	var some []trial
+	for i := range n {
+		some = append(some, all[(2*i+1)*len(all)/(2*n)])
+	}
+	return some
+}
+
+// stride is the distance of the calls that a part of the trials is made of.
+func (b *bed) stride(n int) int {
+	switch {
+	case *crash == "all":
+		return 1
+	case testing.Short(): // under emulation
+		return 4 * n
+	}
+	return n
+}
+
+// tryAll makes the trials.
+func (b *bed) tryAll(trials []trial, n int) {
+	if testing.Short() { // under emulation
+		n = (n + 7) / 8
+	}
+	chosen := b.part(trials, n)
+	if len(chosen) == 0 {
+		b.Fatal("no trials")
+	}
+	b.Logf("%d of %d trials", len(chosen), len(trials))
+	for _, c := range chosen {
+		b.try(c)
+		if len(b.row.exceptions) > 20 {
+			b.Fatal("too many exceptions")
+		}
+	}
+}
+
+// points are the calls of an attempt that ends well, or those after its harm. Nil: that met another
+// call.
+func (b *bed) points(wired bool, a attempt) []point {
+	b.Helper()
+	b.removeState()
+	if wired {
+		setup(b.T, b.c)
+	}
+	r := b.run(a)
+	if len(a.harms) == 0 && r.err != nil {
+		b.Fatal(r.err)
+	}
+	if err := errors.Join(phase1.Teardown(b.Context(), b.c), b.isFound()); err != nil {
+		b.Errorf("%s with %v, then teardown: %v", a.verb, a.harms, err)
+		b.lay(b.c.Binding)
+	}
+	if len(a.harms) > 0 && (len(r.hits) == 0 || r.hits[0] != a.harms[0].what) {
+		return nil
+	}
+	return r.points[r.injected:]
+}
+
+// once are the trials of one harm: a kill and every error at each call that changes anything, and
+// an error at each of the others.
+func once(verb string, wired bool, points []point) (kills, failures []trial) {
+	reads := 0
+	for _, p := range points {
+		if !p.mutates {
+			reads++
+			if reads > 40 || p.call == "recvfrom" && reads%4 > 0 { // they are all alike
+				continue
+			}
+			failures = append(failures, trial{wired, []attempt{{verb, []harm{{p, errnos[reads%len(errnos)]}}}}, reads%2 == 0})
+			continue
+		}
+		for _, again := range []bool{true, false} {
+			kills = append(kills, trial{wired, []attempt{{verb, []harm{{point: p}}}}, again})
+		}
+		for i, errno := range errnos {
+			failures = append(failures, trial{wired, []attempt{{verb, []harm{{p, errno}}}}, i%2 == 0})
+		}
+	}
+	return kills, failures
+}
+
+// phases are the kinds of trials.
+var phases = []struct {
+	name string
+	make func(b *bed)
+}{
+	{"Setup", func(b *bed) {
+		b.onceTrials("setup", false, 10, 12)
+	}},
+	{"Teardown", func(b *bed) {
+		b.onceTrials("teardown", true, 8, 8)
+	}},
+	{"undo", undoTrials},
+	{"two crashes", doubleTrials},
+}
+
+func (b *bed) onceTrials(verb string, wired bool, someKills, someFailures int) {
+	points := b.points(wired, attempt{verb: verb})
+	kills, failures := once(verb, wired, points)
+	b.tryAll(kills, someKills)
+	b.tryAll(failures, someFailures)
+	for _, p := range points {
+		if *crash == "all" && p.mutates && !b.row.hits[verb+" "+p.what] {
+			b.Errorf("no harm met %s", p.what)
+		}
+	}
+}
+
+// undoTrials fail Setup where something has been done already, and do harm to the undo as well.
+func undoTrials(b *bed) {
+	points := b.points(false, attempt{verb: "setup"})
+	var trials []trial
+	begun, reads := false, 0
+	for i, p := range points {
+		begun = begun || p.call == "renameat" // the journal is there
+		if !begun || !p.mutates && p.call != "recvfrom" {
+			continue
+		}
+		if !p.mutates { // they are all alike
+			if reads++; reads%4 > 0 || reads > 40 {
+				continue
+			}
+		}
+		if i%b.stride(5) > 0 {
+			continue
+		}
+		first := harm{p, unix.ENOMEM}
+		for j, q := range b.points(false, attempt{"setup", []harm{first}}) {
+			if !q.mutates || q.call == first.call && q.n <= p.n { // on another thread
+				continue
+			}
+			second := harm{point: q}
+			if q.call == first.call {
+				second.errno = first.errno
+			} else if (i+j)%2 > 0 {
+				second.errno = errnos[(i+j)/2%len(errnos)]
+			}
+			trials = append(trials, trial{false, []attempt{{"setup", []harm{first, second}}}, (i+j)%4 < 2})
+		}
+	}
+	b.tryAll(trials, 10)
+}
+
+// doubleTrials kill Setup, and then the next Setup, or Teardown.
+func doubleTrials(b *bed) {
+	var trials []trial
+	for i, p := range b.points(false, attempt{verb: "setup"}) {
+		if !p.mutates || i%b.stride(7) > 0 {
+			continue
+		}
+		first := attempt{"setup", []harm{{point: p}}}
+		for _, verb := range []string{"setup", "teardown"} {
+			b.run(first)
+			for j, q := range b.points(false, attempt{verb: verb}) {
+				if !q.mutates || (i+j)%3 > 0 {
+					continue
+				}
+				trials = append(trials, trial{false, []attempt{first, {verb, []harm{{point: q}}}}, (i+j)%2 == 0})
+			}
+		}
+	}
+	b.tryAll(trials, 8)
+}
+
+// TestCrash kills Setup and Teardown, and fails them, at their system calls, without any help of
+// theirs: strace does it. Whatever was done, the next call ends as if nothing had happened.
+func TestCrash(t *testing.T) {
+	nstest.Need(t, "strace")
+	agent := nstest.Program(t, "agent")
+	var table []*row
+	t.Run("at", func(t *testing.T) { // and all of them end before the count
+		for _, binding := range bindings {
+			for _, phase := range phases {
+				r := &row{name: phase.name + ", " + binding.Kind(), hits: map[string]bool{}}
+				table = append(table, r)
+				t.Run(r.name, func(t *testing.T) {
+					t.Parallel()
+					phase.make(newBed(t, agent, binding, r))
+				})
+			}
+		}
+	})
+	var kernel unix.Utsname
+	if err := unix.Uname(&kernel); err != nil {
+		t.Fatal(err)
+	}
+	text := fmt.Sprintf("### Linux %s\n\n", unix.ByteSliceToString(kernel.Release[:])) + tableHead
+	exceptions := ""
+	for _, r := range table {
+		text += r.String()
+		if r.runs > 0 && r.killed+r.failed == 0 {
+			t.Errorf("%s: no trial met harm", r.name)
+		}
+		for _, e := range r.exceptions {
+			exceptions += "\n- exception: " + e
+		}
+	}
+	document(text + exceptions + "\n")
+}
+
+// document prints what "make crash" puts into docs/reliability.md.
+func document(text string) {
+	for line := range strings.Lines(text) {
+		fmt.Print("doc: " + line)
+	}
+}
