@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-vm test bench lint fuzz install FORCE
+.PHONY: help demo demo-vm test crash bench lint fuzz install FORCE
 
 # What the tests call, as Debian packages; gcc for the race detector; dnsmasq-base is the program
 # without a service. What a virtual machine, the stock kernel and the DHCP clients take besides is in
@@ -56,6 +56,24 @@ test: install bin/testreport bin/stockkernel bin/agent bin/launcher bin/quicksta
 		done; \
 		[ "$$resolv" = "$$(cat /etc/resolv.conf)" ] || echo '# broken: /etc/resolv.conf is not what it was'; \
 	} | bin/testreport
+
+# The tables go into the report, below its own text.
+REPORT := docs/reliability.md
+
+crash: export GUESTWIRE_REQUIRE = 1
+crash: export GUESTWIRE_BIN = $(CURDIR)/bin
+crash: install bin/stockkernel bin/agent ## kill and fail Setup and Teardown at every system call, and write docs/reliability.md (root, Debian)
+	@go test -c -o bin/crash.test ./phase1; cd phase1; status=0; \
+	{ \
+		../bin/crash.test -test.timeout 30m -test.v -test.run '^(TestCrash|TestGenerated)$$' -crash all || status=1; \
+		../bin/stockkernel -timeout 20m -env GUESTWIRE_REQUIRE=1 -env GUESTWIRE_BIN="$(CURDIR)/bin" -- \
+			"$(CURDIR)/bin/crash.test" -test.short -test.v -test.run '^(TestCrash|TestGenerated)$$' || status=1; \
+		exit $$status; \
+	} | tee ../bin/crash.log || status=1; \
+	cd ..; \
+	{ sed '/^<!-- make crash/q' $(REPORT); echo; sed -n 's/^doc: //p' bin/crash.log; } >bin/reliability.md; \
+	mv bin/reliability.md $(REPORT); \
+	exit $$status
 
 bench: ## Setup and Teardown against a C program and scripts, the responder beside dnsmasq (root), all other benchmarks
 	go run ./internal/bench
