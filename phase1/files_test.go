@@ -1,0 +1,245 @@
+package phase1_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/nstest"
+	"github.com/guestwire/guestwire/phase1"
+)
+
+// canary is a file outside of the state directory, which nobody may touch.
+type canary struct{ path, was string }
+
+func newCanary(t *testing.T) canary {
+	t.Helper()
+	c := canary{path: filepath.Join(nstest.Dir(t), "canary")}
+	if err := os.WriteFile(c.path, []byte("sings"), 0o640); err != nil {
+		t.Fatal(err)
+	}
+	c.was = c.look(t)
+	return c
+}
+
+func (c canary) look(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile(c.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := os.Lstat(c.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stat := info.Sys().(*syscall.Stat_t)
+	return fmt.Sprintf("%v %d:%d %q", info.Mode(), stat.Uid, stat.Gid, text)
+}
+
+func (c canary) sings(t *testing.T) {
+	t.Helper()
+	if now := c.look(t); now != c.was {
+		t.Errorf("the file outside became %s, and was %s", now, c.was)
+	}
+}
+
+// planted are what can lie where a file of ours belongs.
+var planted = map[string]func(path, canary string) error{
+	"symbolic link": func(path, canary string) error { return os.Symlink(canary, path) },
+	"link upwards": func(path, canary string) error {
+		return os.Symlink("../"+filepath.Base(filepath.Dir(canary))+"/canary", path)
+	},
+	"dangling link": func(path, canary string) error { return os.Symlink(canary+"-not", path) },
+	"hard link":     func(path, canary string) error { return os.Link(canary, path) },
+	"FIFO":          func(path, _ string) error { return unix.Mkfifo(path, 0o666) },
+	"device":        func(path, _ string) error { return unix.Mknod(path, unix.S_IFCHR|0o666, int(unix.Mkdev(1, 5))) }, // zero
+	"socket": func(path, _ string) error {
+		l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path})
+		if err == nil {
+			l.SetUnlinkOnClose(false)
+			err = l.Close()
+		}
+		return err
+	},
+	"directory": func(path, _ string) error {
+		return errors.Join(os.Mkdir(path, 0o777), os.WriteFile(filepath.Join(path, "file"), nil, 0o666))
+	},
+	"somebody's file": func(path, _ string) error {
+		return errors.Join(os.WriteFile(path, []byte("{"), 0o666), os.Chown(path, nstest.LauncherUID, nstest.LauncherUID), os.Chmod(path, 0o666))
+	},
+	"mount": func(path, canary string) error {
+		return errors.Join(os.WriteFile(path, nil, 0o600), unix.Mount(canary, path, "", unix.MS_BIND, ""))
+	},
+}
+
+// TestPlantedFiles has something else lie under each name that Setup uses in the state directory. It
+// works, or says where it does not; it does not wait, and what a link leads to stays as it is.
+func TestPlantedFiles(t *testing.T) {
+	n := nstest.NewNetwork(t)
+	before := settled(t, n)
+	c := config(n, infra.Bridge{})
+	setup(t, c)
+	var names []string
+	entries, err := os.ReadDir(n.State)
+	if err != nil || len(entries) != 2 {
+		t.Fatalf("the state directory has %v, %v; want a record and a journal", entries, err)
+	}
+	for _, e := range entries {
+		names = append(names, e.Name(), "."+e.Name()+".new")
+	}
+	teardown(t, n, c, before)
+	for kind, plant := range planted {
+		if testing.Short() && kind != "symbolic link" && kind != "FIFO" {
+			continue // it takes long under emulation
+		}
+		for _, name := range names {
+			t.Run(kind+" "+strings.TrimLeft(name, "."), func(t *testing.T) {
+				file := newCanary(t)
+				path := filepath.Join(n.State, name)
+				if err := plant(path, file.path); err != nil {
+					t.Fatal(err)
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				done := make(chan error, 1)
+				go func() { done <- phase1.Setup(ctx, c) }()
+				select {
+				case err = <-done:
+				case <-ctx.Done():
+					t.Fatal("Setup waits")
+				}
+				file.sings(t)
+				if err == nil {
+					if err := phase1.Check(ctx, c); err != nil {
+						t.Error(err)
+					}
+				} else {
+					if !strings.Contains(err.Error(), n.State) || !strings.Contains(err.Error(), name) {
+						t.Errorf("the error does not name %s: %v", path, err)
+					}
+					asFound(t, n, before)
+					if kind == "mount" {
+						if err := unix.Unmount(path, unix.MNT_DETACH); err != nil {
+							t.Error(err)
+						}
+					}
+					if err := os.RemoveAll(path); err != nil {
+						t.Error(err)
+					}
+				}
+				setup(t, c)
+				teardown(t, n, c, before)
+				file.sings(t)
+			})
+		}
+	}
+}
+
+// TestFullDisk: what cannot be written is an error that names the file, and nothing has changed.
+func TestFullDisk(t *testing.T) {
+	for name, c := range map[string]struct {
+		options string
+		flags   uintptr
+		fill    bool
+		is      error
+	}{
+		"full":             {options: "size=64k,mode=755", fill: true, is: unix.ENOSPC},
+		"no file any more": {options: "nr_inodes=1,mode=755", is: unix.ENOSPC},
+		"read-only":        {options: "mode=755", flags: unix.MS_RDONLY, is: unix.EROFS},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := nstest.NewNetwork(t)
+			before := settled(t, n)
+			if err := unix.Mount("state", n.State, "tmpfs", c.flags, c.options); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() {
+				if err := unix.Unmount(n.State, 0); err != nil {
+					t.Error(err)
+				}
+			})
+			if c.fill {
+				f, err := os.Create(filepath.Join(n.State, "filler"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				for err == nil {
+					_, err = f.Write(make([]byte, 4096))
+				}
+				if f.Close(); !errors.Is(err, unix.ENOSPC) {
+					t.Fatal(err)
+				}
+			}
+			eachBinding(t, func(t *testing.T, b infra.Binding) {
+				config := config(n, b)
+				err := phase1.Setup(t.Context(), config)
+				var file *cache.FileError
+				if !errors.Is(err, c.is) || !errors.As(err, &file) || !strings.HasPrefix(file.Path, n.State) {
+					t.Errorf("have %v, want a FileError with %v", err, c.is)
+				}
+				asFound(t, n, before)
+				if err := phase1.Teardown(t.Context(), config); err != nil && !errors.Is(err, c.is) {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
+// TestSwappedDirectory has the directory replaced by a link again and again while Setup and Teardown
+// run: they stay in the one that they opened, or refuse.
+func TestSwappedDirectory(t *testing.T) {
+	n := nstest.NewNetwork(t)
+	before := settled(t, n)
+	above, elsewhere := nstest.Dir(t), nstest.Dir(t)
+	state, aside := filepath.Join(above, "state"), filepath.Join(above, "aside")
+	if err := errors.Join(os.Mkdir(state, 0o755), os.Chmod(elsewhere, 0o777)); err != nil {
+		t.Fatal(err)
+	}
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			if os.Rename(state, aside) == nil {
+				os.Symlink(elsewhere, state)
+				os.Remove(state)
+				os.Rename(aside, state)
+			}
+		}
+	}()
+	c := config(n, infra.Masquerade{})
+	c.State = state
+	for range 20 {
+		for _, call := range []func(context.Context, phase1.Config) error{phase1.Setup, phase1.Teardown} {
+			if err := call(t.Context(), c); err != nil && !errors.Is(err, fs.ErrPermission) && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, infra.ErrWired) {
+				t.Errorf("%v", err)
+			}
+		}
+	}
+	close(stop)
+	<-stopped
+	if left, err := os.ReadDir(elsewhere); err != nil || len(left) > 0 {
+		t.Errorf("the directory elsewhere has %v, %v; want nothing", left, err)
+	}
+	if err := phase1.Teardown(t.Context(), c); err != nil {
+		t.Error(err)
+	}
+	asFound(t, n, before)
+}
