@@ -246,5 +246,5 @@ func wiring(dump string) string {
 
 var (
 	portMAC = regexp.MustCompile(`eth0-dhcp: .*\n.*link/ether (\S+)`)
-	numbers = regexp.MustCompile(`(?m)^[0-9]+: | (port_no|port_id|designated_port) \S+| qdisc (noop|noqueue)\b|^qdisc noqueue .*\n|^anycast fe80:: .*\n`)
+	numbers = regexp.MustCompile(`(?m)^[0-9]+: |(parent ffff: | fh \S+| ht [0-9a-f]+)| (port_no|port_id|designated_port) \S+| qdisc (noop|noqueue)\b|^qdisc noqueue .*\n|^anycast .*\n`)
 )
