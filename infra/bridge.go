@@ -16,8 +16,17 @@ func (p *Plan) bridge(nic Link, spec Spec) error {
 	if err := bridgeable(nic); err != nil {
 		return err
 	}
+	var special []Route // a namespace has few of them, if any
 	for _, r := range p.found.Routes {
-		if why := p.lost(r, nic); r.Uses(nic.Index) && why != "" {
+		if r.Type > RouteUnicast && r.Type <= routeMulticast {
+			special = append(special, r)
+		}
+	}
+	for _, r := range p.found.Routes {
+		if !r.Uses(nic.Index) {
+			continue
+		}
+		if why := p.lost(r, nic, special); why != "" {
 			return &RefusedError{NIC: nic.Name, Binding: Bridge{}.Kind(), Instead: Masquerade{}.Kind(),
 				Reason: fmt.Sprintf("the route to %v %s, and could not be given back", r.Destination, why)}
 		}
@@ -68,8 +77,9 @@ func (r Route) nexthopObject() bool {
 	return slices.ContainsFunc(r.Other, func(a Attribute) bool { return a.Type == routeNexthopID })
 }
 
-// lost says why the kernel would not have a route through the NIC a second time, or nothing.
-func (p *Plan) lost(r Route, nic Link) string {
+// lost says why the kernel would not have a route through the NIC a second time, or nothing. Special
+// are the routes of type local, broadcast and the like.
+func (p *Plan) lost(r Route, nic Link, special []Route) string {
 	switch {
 	case r.nexthopObject():
 		return "uses a nexthop object"
@@ -77,7 +87,7 @@ func (p *Plan) lost(r Route, nic Link) string {
 		return "leads through " + nic.Name + ", which is down, and through another link"
 	}
 	for _, h := range append([]Hop{{Gateway: r.Gateway, OnLink: r.OnLink}}, r.Hops...) {
-		if h.Gateway.IsValid() && !h.OnLink && p.isOwn(h.Gateway, r.Table) {
+		if h.Gateway.IsValid() && !h.OnLink && p.isOwn(h.Gateway, r.Table, special) {
 			return fmt.Sprintf("has the gateway %v, which another route gives to the namespace itself", h.Gateway)
 		}
 	}
@@ -86,10 +96,16 @@ func (p *Plan) lost(r Route, nic Link) string {
 
 // isOwn says whether routes that somebody added say that an address is the namespace's own, a
 // broadcast address or the like: the kernel takes no gateway there.
-func (p *Plan) isOwn(gateway netip.Addr, table uint32) bool {
+func (p *Plan) isOwn(gateway netip.Addr, table uint32, special []Route) bool {
+	leads := func(r Route) bool {
+		return (r.Table == table || r.Table == TableLocal) && r.Type <= routeMulticast && r.Destination.Contains(gateway)
+	}
+	if !slices.ContainsFunc(special, leads) {
+		return false
+	}
 	best, own := -1, false
 	for _, r := range p.found.Routes {
-		if r.Table != table && r.Table != TableLocal || !r.Destination.Contains(gateway) || r.Type > routeMulticast {
+		if !leads(r) {
 			continue
 		}
 		if r.Destination.Bits() > best {

@@ -81,7 +81,7 @@ func giveAndTake(t *testing.T, n nstest.Network, nic string, b infra.Binding, be
 		return fmt.Errorf("teardown: %w", err)
 	}
 	var after string
-	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); {
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); {
 		switch after = steady(n.Pod.Dump()); {
 		case after == before:
 			return nil

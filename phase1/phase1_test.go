@@ -68,7 +68,7 @@ func settled(t *testing.T, n nstest.Network) string {
 		last := dump
 		time.Sleep(100 * time.Millisecond)
 		dump = n.Pod.Dump()
-		return difference(last, dump)
+		return difference(stable(last), stable(dump))
 	})
 	return dump
 }
