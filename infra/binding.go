@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"strings"
 
 	"github.com/guestwire/guestwire/cache"
 )
@@ -30,6 +31,27 @@ type Masquerade struct {
 	IPv6 netip.Prefix `json:"ipv6,omitzero"`
 	// MAC is the guest's; zero: one that is computed from the NIC's, and so stays the same.
 	MAC cache.MAC `json:"mac,omitzero"`
+	// Ports are what is forwarded to the guest; nil: everything, of every protocol; empty: nothing.
+	Ports []Ports `json:"ports,omitzero"`
+	// Excluded are not forwarded, and stay the namespace's own.
+	Excluded []Ports `json:"excluded,omitempty"`
+	// Loopback forwards what the namespace's own processes send to 127.0.0.1 and ::1 as well. The
+	// guest sees the gateway as its source.
+	Loopback bool `json:"loopback,omitempty"`
+	// Sidecar is for the proxies of a service mesh in the namespace; nil: there are none.
+	Sidecar *Sidecar `json:"sidecar,omitempty"`
+	// MaxConnections limits those that the guest has at once, in either direction, so that it cannot
+	// fill the machine's table; 0: no limit.
+	MaxConnections int `json:"maxConnections,omitempty"`
+}
+
+// Sidecar leaves what comes from the network to proxies in the namespace, whose own rules catch it.
+// They reach the guest at the NIC's addresses. The ports that they listen at belong into
+// Masquerade.Excluded.
+type Sidecar struct {
+	// Sources are the loopback addresses from which they connect to the guest, which cannot answer
+	// to those and sees the gateway instead: Istio's 127.0.0.6 and ::6.
+	Sources []netip.Addr `json:"sources,omitempty"`
 }
 
 // The networks of a guest behind Masquerade.
@@ -68,6 +90,7 @@ type Spec struct {
 	DNS     *cache.DNS
 	Options cache.Options
 	Device  cache.Device
+	Guard   Guard
 }
 
 // specDocument is Spec in JSON: the binding is an object with one member, its kind.
@@ -79,11 +102,12 @@ type specDocument struct {
 	DNS     *cache.DNS      `json:"dns,omitempty"`
 	Options cache.Options   `json:"options,omitzero"`
 	Device  cache.Device    `json:"device,omitzero"`
+	Guard   Guard           `json:"guard,omitzero"`
 }
 
 // MarshalJSON writes the binding as an object with one member, such as {"bridge": {}}.
 func (s Spec) MarshalJSON() ([]byte, error) {
-	doc := specDocument{NIC: s.NIC, Owner: s.Owner, Queues: s.Queues, DNS: s.DNS, Options: s.Options, Device: s.Device}
+	doc := specDocument{NIC: s.NIC, Owner: s.Owner, Queues: s.Queues, DNS: s.DNS, Options: s.Options, Device: s.Device, Guard: s.Guard}
 	if s.Binding != nil {
 		b, err := json.Marshal(s.Binding)
 		if err != nil {
@@ -103,7 +127,7 @@ func (s *Spec) UnmarshalJSON(text []byte) error {
 	if err := cache.Unmarshal("", text, &doc); err != nil {
 		return err
 	}
-	spec := Spec{NIC: doc.NIC, Owner: doc.Owner, Queues: doc.Queues, DNS: doc.DNS, Options: doc.Options, Device: doc.Device}
+	spec := Spec{NIC: doc.NIC, Owner: doc.Owner, Queues: doc.Queues, DNS: doc.DNS, Options: doc.Options, Device: doc.Device, Guard: doc.Guard}
 	var kinds map[string]json.RawMessage
 	if len(doc.Binding) > 0 {
 		if err := json.Unmarshal(doc.Binding, &kinds); err != nil || len(kinds) != 1 {
@@ -163,6 +187,9 @@ func (n Names) created() []string { return []string{n.Moved, n.Bridge, n.Tap, n.
 
 // Mark is the alias of every link that is created for the NIC.
 func Mark(nic string) string { return "guestwire " + nic }
+
+// Marked is the NIC for which a link with that alias was created.
+func Marked(alias string) (nic string, ok bool) { return strings.CutPrefix(alias, Mark("")) }
 
 // groupBase marks our groups; the low bits are the NIC's index.
 const groupBase = 0x67770000

@@ -68,7 +68,18 @@ func (p *Plan) bridge(nic Link, spec Spec) error {
 	}
 	p.hand(&p.Record, nic)
 	p.taps(nic, spec, p.Record)
-	p.wired.tables = []firewall.Table{deaf(p.names)}
+	var own []netip.Prefix
+	for _, a := range p.found.Addresses {
+		if a.Link == nic.Index {
+			own = append(own, a.Prefix)
+		}
+	}
+	if v4, v6 := addressesOf(p.found, nic); len(v4)+len(v6) == 0 {
+		own = nil
+	}
+	g := p.guest(own)
+	p.wired.tables = []firewall.Table{g.behind(p.names, spec.Guard, deaf(p.names.Moved, p.names.Tap)...)}
+	p.guard(g)
 	return nil
 }
 
@@ -137,21 +148,4 @@ func bridgeable(nic Link) error {
 		return nil
 	}
 	return &RefusedError{NIC: nic.Name, Binding: Bridge{}.Kind(), Reason: reason, Instead: Masquerade{}.Kind()}
-}
-
-// deaf keeps the namespace from listening at the bridge: it would answer ARP for the guest's
-// address, which it still holds, take routes from a router advertisement of the guest, and detect
-// the guest's address as its own duplicate.
-func deaf(n Names) firewall.Table {
-	return firewall.Table{
-		Family: firewall.Bridge,
-		Name:   n.Table,
-		Chains: []firewall.Chain{{
-			Name: "input", Type: "filter", Hook: firewall.Input, Priority: firewall.Filter,
-			Rules: []firewall.Rule{
-				{Matches: []firewall.Match{firewall.InInterface{Name: n.Moved}}, Verdict: firewall.Drop{}},
-				{Matches: []firewall.Match{firewall.InInterface{Name: n.Tap}}, Verdict: firewall.Drop{}},
-			},
-		}},
-	}
 }

@@ -66,7 +66,7 @@ func (w *words) say(op Op) {
 		w.settings("port", o.Index, o.Link, o.Settings)
 	case ConfSet:
 		if _, there := w.now.link(o.Index); there {
-			w.add("IPv4 forwarding of %s is %s, not %s", o.Link, onOff(!o.Forwarding4), onOff(o.Forwarding4))
+			w.add("IPv4 %s of %s is %s, not %s", o.Name, o.Link, onOff(!o.On), onOff(o.On))
 		}
 	case SysctlSet:
 		if have, ok := w.now.Sysctls[o.Path]; ok {
@@ -252,10 +252,18 @@ func (w *words) network(op Op) {
 			w.add("route %s is somebody's", routeText(o.Route, o.Link, o.Hops))
 		}
 	case NeighbourAdd:
-		if w.there(o.Neighbour.Link) {
+		if !o.Neighbour.Address.IsValid() {
+			if l, there := w.now.link(o.Neighbour.Link); there && l.Master != 0 {
+				w.add("forwarding entry %v of %s is gone", o.Neighbour.MAC, o.Link)
+			}
+		} else if w.there(o.Neighbour.Link) {
 			w.add("neighbour %v of %s is gone", o.Neighbour.Address, o.Link)
 		}
 	case NeighbourDel:
+		if !o.Neighbour.Address.IsValid() {
+			w.add("forwarding entry %v of %s is somebody's", o.Neighbour.MAC, o.Link)
+			return
+		}
 		w.add("neighbour %v of %s is somebody's", o.Neighbour.Address, o.Link)
 	}
 }
@@ -268,7 +276,10 @@ func (w *words) there(link int) bool {
 func (w *words) table(want firewall.Table) {
 	for _, i := range w.now.Tables {
 		if i.Family == want.Family && i.Name == want.Name {
-			w.add("nftables table %s %s: %s", i.Family, i.Name, strings.Join(i.Differences(want.Image()), "; "))
+			// None if it is made anew for the sake of its link.
+			if d := i.Differences(want.Image()); len(d) > 0 {
+				w.add("nftables table %s %s: %s", i.Family, i.Name, strings.Join(d, "; "))
+			}
 			return
 		}
 	}

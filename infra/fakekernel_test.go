@@ -126,7 +126,11 @@ func (k *fakeKernel) apply(op infra.Op) error {
 		if err != nil {
 			return err
 		}
-		l.Forwarding4 = o.Forwarding4
+		if o.Name == "forwarding" {
+			l.Forwarding4 = o.On
+		} else {
+			l.RouteLocalnet = o.On
+		}
 		return nil
 	case infra.SysctlSet:
 		return k.setSysctl(o)
@@ -139,17 +143,21 @@ func (k *fakeKernel) apply(op infra.Op) error {
 	case infra.RouteDel:
 		return k.delRoute(o.Route)
 	case infra.NeighbourAdd:
-		if _, err := k.link(o.Neighbour.Link); err != nil {
+		l, err := k.link(o.Neighbour.Link)
+		if err != nil {
 			return err
 		}
+		if !o.Neighbour.Address.IsValid() && l.Master == 0 {
+			return syscall.EOPNOTSUPP
+		}
 		k.s.Neighbours = slices.DeleteFunc(k.s.Neighbours, func(n infra.Neighbour) bool {
-			return n.Link == o.Neighbour.Link && n.Address == o.Neighbour.Address
+			return n.Link == o.Neighbour.Link && n.Address == o.Neighbour.Address && (n.Address.IsValid() || n.MAC == o.Neighbour.MAC)
 		})
 		k.s.Neighbours = append(k.s.Neighbours, o.Neighbour)
 		return nil
 	case infra.NeighbourDel:
 		return remove(&k.s.Neighbours, syscall.ENOENT, func(n infra.Neighbour) bool {
-			return n.Link == o.Neighbour.Link && n.Address == o.Neighbour.Address
+			return n.Link == o.Neighbour.Link && n.Address == o.Neighbour.Address && (n.Address.IsValid() || n.MAC == o.Neighbour.MAC)
 		})
 	case infra.IngressAdd:
 		if _, err := k.link(o.Index); err != nil {
@@ -228,12 +236,20 @@ func (k *fakeKernel) addLink(l infra.Link) error {
 	return nil
 }
 
+// leavesBridge forgets what a bridge knows of a port.
+func (k *fakeKernel) leavesBridge(port int) {
+	k.s.Neighbours = slices.DeleteFunc(k.s.Neighbours, func(n infra.Neighbour) bool { return n.Link == port && !n.Address.IsValid() })
+}
+
 func (k *fakeKernel) delLink(index int) error {
 	l, err := k.link(index)
 	if err != nil {
 		return err
 	}
-	bridge := l.Master
+	bridge, name := l.Master, l.Name
+	if strings.HasSuffix(name, "-br") { // others share their names with the NIC
+		maps.DeleteFunc(k.s.Sysctls, func(path, _ string) bool { return strings.HasPrefix(path, "net/ipv6/conf/"+name+"/") })
+	}
 	k.lose4(index, func(infra.Address) bool { return true })
 	k.lose6(index)
 	k.s.Routes = slices.DeleteFunc(k.s.Routes, func(r infra.Route) bool { return r.Uses(index) })
@@ -248,6 +264,7 @@ func (k *fakeKernel) delLink(index int) error {
 	for i := range k.s.Links {
 		if k.s.Links[i].Master == index {
 			k.s.Links[i].Master, k.s.Links[i].Port = 0, nil
+			k.leavesBridge(k.s.Links[i].Index)
 		}
 	}
 	k.s.Links = slices.DeleteFunc(k.s.Links, func(l infra.Link) bool { return l.Index == index })
@@ -312,7 +329,7 @@ func (k *fakeKernel) setLink(o infra.LinkSet) error {
 
 	if !o.MAC.IsZero() && o.MAC != l.MAC {
 		l.MAC = o.MAC
-		k.s.Neighbours = slices.DeleteFunc(k.s.Neighbours, func(n infra.Neighbour) bool { return n.Link == l.Index })
+		k.s.Neighbours = slices.DeleteFunc(k.s.Neighbours, func(n infra.Neighbour) bool { return n.Link == l.Index && n.Address.IsValid() })
 	}
 	if o.MTU != 0 {
 		k.setMTU(l, o.MTU)
@@ -337,6 +354,7 @@ func (k *fakeKernel) setLink(o infra.LinkSet) error {
 	}
 	if o.Master != nil {
 		old := l.Master
+		k.leavesBridge(l.Index)
 		l.Master, l.Port = *o.Master, nil
 		if l.Master != 0 {
 			l.Port = infra.Settings{"learning": 1, "flood": 1, "isolated": 0}
@@ -623,7 +641,8 @@ func (k *fakeKernel) setSysctl(o infra.SysctlSet) error {
 			}
 		}
 	}
-	if !ok {
+	ofLink := slices.ContainsFunc(k.s.Links, func(l infra.Link) bool { return strings.HasPrefix(o.Path, "net/ipv6/conf/"+l.Name+"/") })
+	if !ok && !ofLink {
 		return syscall.ENOENT
 	}
 	k.s.Sysctls[o.Path] = o.Value

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/firewall"
 )
 
 // undoRounds is how often a way back is computed and tried: the kernel makes addresses of its own
@@ -369,5 +370,40 @@ func TestFakeKernel(t *testing.T) {
 	mustApply(t, k, []infra.Op{infra.AddressAdd{Address: address("10.244.1.8/24")}, infra.AddressDel{Address: flannel().Addresses[0]}})
 	if have := len(k.s.Addresses); have != 1 {
 		t.Errorf("%d addresses are left, want the link-local one: a primary takes its secondary ones along", have)
+	}
+}
+
+// TestTapMadeAnew: a launcher can give its tap to another user, so it is made anew; its filter, which
+// goes with it in older kernels, comes before it is up.
+func TestTapMadeAnew(t *testing.T) {
+	for _, spec := range []infra.Spec{bridge(), masquerade()} {
+		plan := newPlan(t, flannel(), spec)
+		k := boot(flannel())
+		mustApply(t, k, mustSteps(t, plan, k))
+		for i, l := range k.s.Links {
+			if l.Name == "eth0-tap" {
+				k.s.Links[i].Tap = &infra.Tap{Owner: infra.Owner{UID: 4711}}
+			}
+		}
+		ops := mustSteps(t, plan, k)
+		set := slices.IndexFunc(ops, func(op infra.Op) bool {
+			o, is := op.(infra.TableSet)
+			return is && o.Table.Family == firewall.NetDev
+		})
+		made := slices.IndexFunc(ops, func(op infra.Op) bool {
+			o, is := op.(infra.TapAdd)
+			return is && o.Link == "eth0-tap"
+		})
+		up := slices.IndexFunc(ops, func(op infra.Op) bool {
+			o, is := op.(infra.LinkSet)
+			return is && o.Link == "eth0-tap" && o.Up != nil && *o.Up
+		})
+		if made < 0 || set < made || up < set {
+			t.Errorf("%s: the tap is made by step %d, its filter by %d, and it is up by %d:\n%s", spec.Binding.Kind(), made, set, up, infra.Text(ops))
+		}
+		mustApply(t, k, ops)
+		if ops := mustSteps(t, plan, k); len(ops) > 0 {
+			t.Errorf("%s: left to do:\n%s", spec.Binding.Kind(), infra.Text(ops))
+		}
 	}
 }

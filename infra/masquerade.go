@@ -12,6 +12,9 @@ import (
 // masquerade gives the guest a network of its own behind a bridge, and translates. The NIC stays
 // as it is.
 func (p *Plan) masquerade(nic Link, spec Spec, b Masquerade) error {
+	if err := b.validate(); err != nil {
+		return err
+	}
 	v4, v6 := addressesOf(p.found, nic)
 	if len(v4)+len(v6) == 0 {
 		refused := &RefusedError{NIC: nic.Name, Binding: b.Kind(), Reason: "it has no address to hide a guest behind"}
@@ -32,14 +35,14 @@ func (p *Plan) masquerade(nic Link, spec Spec, b Masquerade) error {
 	br := p.created(nic, newBridge, p.names.Bridge, "bridge", min(nic.MTU, cache.MaxMTU))
 	br.MAC = deriveMAC(nic, "bridge")
 
-	var guests []netip.Addr
+	var ends []end
 	if len(v4) > 0 {
 		gateway, err := p.network("binding.masquerade.ipv4", &b.IPv4, DefaultIPv4, 30)
 		if err != nil {
 			return err
 		}
 		guest := gateway.Next()
-		guests = append(guests, guest)
+		ends = append(ends, end{guest, gateway})
 		r.IPv4 = &cache.IPv4{
 			Address: netip.PrefixFrom(guest, b.IPv4.Bits()),
 			Server:  gateway,
@@ -58,7 +61,7 @@ func (p *Plan) masquerade(nic Link, spec Spec, b Masquerade) error {
 			return err
 		}
 		guest := gateway.Next()
-		guests = append(guests, guest)
+		ends = append(ends, end{guest, gateway})
 		r.IPv6 = &cache.IPv6{
 			Address: guest,
 			OnLink:  []netip.Prefix{b.IPv6.Masked()},
@@ -78,16 +81,38 @@ func (p *Plan) masquerade(nic Link, spec Spec, b Masquerade) error {
 			r.Warnings = append(r.Warnings, fmt.Sprintf("the guest gets no %s address: %s has none", f.field, nic.Name))
 		}
 	}
+	if b.Loopback || b.Sidecar != nil {
+		p.answerLoopback(&br, len(v6) > 0)
+	}
 	p.keep(nic)
 	p.wired.links = append(p.wired.links, nic, br)
 	if !spec.Options.Disabled {
 		p.serve(r, nic)
 	}
 	p.taps(nic, spec, *r)
-	p.wired.tables = []firewall.Table{nat(p.names, append(v4, v6...), guests)}
-	if len(v6) == 0 {
-		p.wired.tables = append(p.wired.tables, withoutIPv6(p.names))
+	for _, path := range bridgeCalls {
+		p.wired.sysctls[path] = "0" // where the kernel has them: a packet is to be translated once
 	}
+	if b.Sidecar != nil {
+		for i, a := range b.Sidecar.Sources {
+			if !slices.ContainsFunc(ends, func(e end) bool { return version(e.guest) == version(a) }) {
+				return &cache.FieldError{Field: fmt.Sprintf("binding.masquerade.sidecar.sources[%d]", i), Reason: fmt.Sprintf("%v: %s has no IPv%d address to forward", a, nic.Name, version(a))}
+			}
+		}
+	}
+	r.Warnings = append(r.Warnings, b.taken(p.found.Listeners, append(v4, v6...))...)
+	t := translation{names: p.names, fenced: p.fenced(nic.Index), addresses: append(v4, v6...), ends: ends, Masquerade: b, guard: spec.Guard}
+	p.wired.tables = []firewall.Table{t.table()}
+	var own []netip.Prefix
+	for _, e := range ends {
+		own = append(own, single(e.guest))
+		p.wired.neighbours = append(p.wired.neighbours, Neighbour{Link: newBridge, Address: e.guest, MAC: b.MAC, Permanent: true})
+	}
+	g := p.guest(own)
+	if len(v6) == 0 {
+		p.wired.tables = append(p.wired.tables, g.behind(p.names, spec.Guard, deaf6(p.names.Tap)))
+	}
+	p.guard(g)
 	return nil
 }
 
@@ -166,52 +191,53 @@ func (p *Plan) address(l Link, prefix netip.Prefix, scope uint8) {
 	p.wired.routes = append(p.wired.routes, connected(a, l, p.wired.addresses[:len(p.wired.addresses)-1])...)
 }
 
-// forward6 switches IPv6 forwarding on, which the kernel has only for the whole namespace
-// (net.ipv6.conf.DEVICE.forwarding is about router advertisements). That makes a NIC deaf to the
-// advertisements of its router, unless it is told to keep listening.
+// answerLoopback lets the answers of the guest to a loopback address in: they are for the gateway when
+// they come, and for that address when they are translated back. For ::1 the kernel wants a route
+// by the link itself (ip6_route_input asks for it strictly).
+func (p *Plan) answerLoopback(br *Link, v6 bool) {
+	br.RouteLocalnet = true
+	if v6 {
+		p.wired.routes = append(p.wired.routes, Route{
+			Link: br.Index, Table: TableLocal, Destination: loopback6,
+			Type: routeLocal, Protocol: ProtocolStatic, Metric: metricLocal,
+			Other: []Attribute{{Type: routePreference, Data: []byte{0}}}, // medium, as the kernel says it
+		})
+	}
+}
+
+// routePreference is RTA_PREF (linux/rtnetlink.h).
+const routePreference = 20
+
+// metricLocal is above that of the kernel's own route to ::1, 0.
+const metricLocal = 1024
+
+// fenced are the versions of IP that the NIC did not forward before.
+func (p *Plan) fenced(nic int) []int {
+	var list []int
+	if l, _ := p.found.link(nic); !l.Forwarding4 {
+		list = append(list, 4)
+	}
+	if p.found.Sysctls[forwarding6] != "1" && p.found.Sysctls[forceForwarding(p.names.NIC)] != "1" {
+		list = append(list, 6)
+	}
+	return list
+}
+
+// forward6 switches IPv6 forwarding on, for the NIC and the bridge where the kernel can, and else for the
+// whole namespace. Either way the kernel forgets what routers have advertised, even if it is the
+// bridge that becomes a router, and in the latter case does not listen to them any more; but for a
+// link whose accept_ra is 2.
 func (p *Plan) forward6(nic Link) {
 	learns := slices.ContainsFunc(p.found.Routes, func(r Route) bool { return r.Uses(nic.Index) && r.Protocol == ProtocolRA })
 	if learns && p.found.Sysctls[forwarding6] == "0" && p.found.Sysctls[acceptRA(nic.Name)] == "1" {
 		p.wired.sysctls[acceptRA(nic.Name)] = "2"
 	}
-	p.wired.sysctls[forwarding6] = "1"
-}
-
-// withoutIPv6 keeps a namespace that has no IPv6 for the guest from listening to the guest's: one
-// router advertisement would give it a default route through the guest. (With IPv6 forwarding on,
-// a link takes none.)
-func withoutIPv6(n Names) firewall.Table {
-	return firewall.Table{
-		Family: firewall.Bridge,
-		Name:   n.Table,
-		Chains: []firewall.Chain{{
-			Name: "input", Type: "filter", Hook: firewall.Input, Priority: firewall.Filter,
-			Rules: []firewall.Rule{{
-				Matches: []firewall.Match{firewall.InInterface{Name: n.Tap}, firewall.IPv6{}}, Verdict: firewall.Drop{},
-			}},
-		}},
+	if _, can := p.found.Sysctls[forceForwarding(nic.Name)]; !can {
+		p.wired.sysctls[forwarding6] = "1"
+		return
 	}
-}
-
-// nat translates: what comes for the NIC's addresses goes to the guest, and a connection from the
-// guest's link leaves under the address of the link it leaves by, whatever its source is. Packets
-// that belong to no connection are not translated.
-func nat(n Names, addresses []netip.Prefix, guests []netip.Addr) firewall.Table {
-	in := firewall.Chain{Name: "in", Type: "nat", Hook: firewall.Prerouting, Priority: firewall.DstNAT}
-	for _, a := range addresses {
-		for _, guest := range guests {
-			if a.Addr().Is4() == guest.Is4() {
-				in.Rules = append(in.Rules, firewall.Rule{
-					Matches: []firewall.Match{firewall.InInterface{Name: n.NIC}, firewall.Destination{Address: a.Addr()}},
-					Verdict: firewall.DNAT{Address: guest},
-				})
-			}
-		}
+	p.wired.sysctls[forceForwarding(nic.Name)] = "1"
+	for _, path := range ofBridge(p.names.Bridge) {
+		p.wired.sysctls[path] = "1"
 	}
-	out := firewall.Chain{Name: "out", Type: "nat", Hook: firewall.Postrouting, Priority: firewall.SrcNAT,
-		Rules: []firewall.Rule{{
-			Matches: []firewall.Match{firewall.InInterface{Name: n.Bridge}, firewall.OutInterface{Name: n.Bridge, Not: true}},
-			Verdict: firewall.Masquerade{},
-		}}}
-	return firewall.Table{Family: firewall.Inet, Name: n.Table, Chains: []firewall.Chain{in, out}}
 }

@@ -66,11 +66,12 @@ type (
 		Link     string
 		Settings Settings
 	}
-	// ConfSet switches the forwarding of IPv4 at a link.
+	// ConfSet switches something of IPv4 at a link: "forwarding" or "route_localnet".
 	ConfSet struct {
-		Index       int
-		Link        string
-		Forwarding4 bool
+		Index int
+		Link  string
+		Name  string
+		On    bool
 	}
 	// SysctlSet writes below /proc/sys.
 	SysctlSet struct{ Path, Value string }
@@ -257,10 +258,10 @@ func portValue(name string, value uint32) string {
 
 func (o ConfSet) String() string {
 	value := "0"
-	if o.Forwarding4 {
+	if o.On {
 		value = "1"
 	}
-	return SysctlSet{"net/ipv4/conf/" + o.Link + "/forwarding", value}.String()
+	return SysctlSet{"net/ipv4/conf/" + o.Link + "/" + o.Name, value}.String()
 }
 
 func (o SysctlSet) String() string { return "sysctl -w " + o.Path + "=" + o.Value }
@@ -388,6 +389,9 @@ func hopText(gateway interface {
 }
 
 func (o NeighbourAdd) String() string {
+	if !o.Neighbour.Address.IsValid() {
+		return fmt.Sprintf("bridge fdb replace %v dev %s master static", o.Neighbour.MAC, o.Link)
+	}
 	text := fmt.Sprintf("ip neigh replace %v lladdr %v dev %s nud permanent", o.Neighbour.Address, o.Neighbour.MAC, o.Link)
 	if o.Neighbour.Flags&NeighbourRouter != 0 {
 		text += " router"
@@ -399,6 +403,9 @@ func (o NeighbourAdd) String() string {
 }
 
 func (o NeighbourDel) String() string {
+	if !o.Neighbour.Address.IsValid() {
+		return fmt.Sprintf("bridge fdb del %v dev %s master", o.Neighbour.MAC, o.Link)
+	}
 	return fmt.Sprintf("ip neigh del %v dev %s", o.Neighbour.Address, o.Link)
 }
 

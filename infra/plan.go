@@ -117,6 +117,9 @@ func (s Spec) validate() error {
 	if err := s.Options.Validate("options"); err != nil {
 		return err
 	}
+	if err := s.Guard.validate(s.Binding); err != nil {
+		return err
+	}
 	return s.Device.Validate("device")
 }
 
@@ -191,6 +194,9 @@ func (p *Plan) taps(nic Link, spec Spec, r cache.Record) {
 		p.wired.filters = portFilters(r)
 	}
 	p.wired.links = append(p.wired.links, tap) // last: it comes up when everything else is there
+	for _, mac := range append([]cache.MAC{r.MAC}, spec.Guard.MACs...) {
+		p.wired.neighbours = append(p.wired.neighbours, Neighbour{Link: newTap, MAC: mac, Permanent: true})
+	}
 }
 
 // created is a link of ours.
@@ -249,10 +255,12 @@ func (p *Plan) warnings(nic Link) []string {
 
 // SysctlPaths are the values a Snapshot needs for the binding, with slashes, below /proc/sys.
 func SysctlPaths(nic string, b Binding) []string {
+	paths := append([]string{noIPv6}, bridgeCalls...)
 	if _, ok := b.(Masquerade); ok {
-		return []string{noIPv6, forwarding6, acceptRA(nic)}
+		paths = append(paths, forwarding6, acceptRA(nic), forceForwarding(nic))
+		paths = append(paths, ofBridge(NamesFor(nic).Bridge)...)
 	}
-	return append([]string{noIPv6}, bridgeCalls...)
+	return paths
 }
 
 const (
@@ -275,6 +283,16 @@ func (p *Plan) enableIPv6() {
 	if p.found.Sysctls[noIPv6] == "1" {
 		p.wired.sysctls[noIPv6] = "0"
 	}
+}
+
+// forceForwarding is what a kernel from 6.17 on has, so that a link forwards IPv6 and the others of the
+// namespace do not.
+func forceForwarding(link string) string { return "net/ipv6/conf/" + link + "/force_forwarding" }
+
+// ofBridge are those of our bridge, which go with it. A link that forwards says that it is a router when
+// it answers a solicitation, and a guest believes no other one.
+func ofBridge(bridge string) []string {
+	return []string{forceForwarding(bridge), "net/ipv6/conf/" + bridge + "/forwarding"}
 }
 
 func acceptRA(nic string) string { return "net/ipv6/conf/" + nic + "/accept_ra" }

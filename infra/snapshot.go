@@ -26,6 +26,8 @@ type Snapshot struct {
 	// Routes are all of the namespace's, without cached ones and without those in the table local
 	// that the kernel makes of addresses.
 	Routes []Route `json:"routes,omitempty"`
+	// Listeners are what a masquerade could take the ports of.
+	Listeners []Listener `json:"listeners,omitempty"`
 	// Rules are the policy rules besides the kernel's three.
 	Rules []Rule `json:"rules,omitempty"`
 	// Neighbours are the entries that have a link-layer address.
@@ -70,6 +72,8 @@ type Link struct {
 	Forwarding4 bool `json:"forwarding4,omitempty"`
 	// NoIPv6 is net.ipv6.conf.LINK.disable_ipv6.
 	NoIPv6 bool `json:"noIPv6,omitempty"`
+	// RouteLocalnet is net.ipv4.conf.LINK.route_localnet.
+	RouteLocalnet bool `json:"routeLocalnet,omitempty"`
 	// AddrGen is the mode in which IPv6 addresses are generated (IN6_ADDR_GEN_MODE_*: 0 EUI-64,
 	// 1 none, ...); -1: the link has no IPv6.
 	AddrGen int `json:"addrGen"`
@@ -233,7 +237,8 @@ type Rule struct {
 	IPv6     bool   `json:"ipv6,omitempty"`
 }
 
-// Neighbour is an ARP or NDP entry of a link.
+// Neighbour is an ARP or NDP entry of a link; without an address it says that a bridge finds the MAC
+// behind that port of it, a static entry of its forwarding database.
 type Neighbour struct {
 	Link      int        `json:"link"`
 	Address   netip.Addr `json:"address"`
@@ -247,6 +252,13 @@ const (
 	NeighbourExtLearned = 0x10
 	NeighbourRouter     = 0x80
 )
+
+// Listener is a socket of the namespace that waits for TCP connections or UDP datagrams.
+type Listener struct {
+	Protocol string     `json:"protocol"` // "tcp", "udp"
+	Address  netip.Addr `json:"address"`
+	Port     uint16     `json:"port"`
+}
 
 // Filter is one u32 classifier at a link's ingress that redirects what matches to another link's
 // egress.
@@ -292,4 +304,20 @@ func (s *Snapshot) Named(name string) (Link, bool) {
 		return Link{}, false
 	}
 	return s.Links[i], true
+}
+
+// Inherit makes of the sysctls that the whole namespace shares what they were before another NIC was
+// wired, as the last Teardown is to leave them so, whichever NIC's it is.
+func (s *Snapshot) Inherit(earlier Snapshot) {
+	s.Sysctls = maps.Clone(s.Sysctls)
+	for _, path := range append([]string{forwarding6, noIPv6}, bridgeCalls...) {
+		_, there := s.Sysctls[path]
+		value, known := earlier.Sysctls[path]
+		if !known && slices.Contains(bridgeCalls, path) {
+			value, known = newBridgeCall, true // they came with the other NIC's bridge
+		}
+		if there && known {
+			s.Sysctls[path] = value
+		}
+	}
 }

@@ -43,9 +43,11 @@ func (p *Plan) Steps(now Snapshot) ([]Op, error) {
 func (p *Plan) Undo(now Snapshot) ([]Op, error) {
 	nic := p.nic()
 	want := wiring{links: []Link{nic}, sysctls: map[string]string{}}
+	own := ofBridge(p.names.Bridge)
 	for path := range p.wired.sysctls {
 		// What the whole namespace shares stays as long as another NIC needs it.
-		if path == acceptRA(nic.Name) || !p.others(now) {
+		shared := path != acceptRA(nic.Name) && path != forceForwarding(nic.Name)
+		if !slices.Contains(own, path) && !(shared && p.others(now)) {
 			want.sysctls[path] = cmp.Or(p.found.Sysctls[path], newBridgeCall)
 		}
 	}
@@ -107,35 +109,20 @@ type stepper struct {
 // before it is taken, and the guest's tap comes up last.
 func (s *stepper) steps() ([]Op, error) {
 	now := s.now
-	for _, t := range s.want.tables {
-		at := slices.IndexFunc(now.Tables, func(i firewall.Image) bool { return i.Family == t.Family && i.Name == t.Name })
-		if at >= 0 && reflect.DeepEqual(now.Tables[at], t.Image()) {
-			continue
-		}
-		// One that is there is replaced, in one transaction. Not deleting what is not there matters:
-		// the kernel would wait for the deletion's end when the socket is closed, 2 to 20 ms.
-		if at >= 0 {
-			s.add(TableDel{t.Family, t.Name})
-		}
-		s.add(TableSet{t})
-	}
 	s.dropLinks()
+	s.newTaps()
+	s.tables()
 	// Forwarding comes last: switching it on deletes the routes that came by router advertisement,
 	// unless accept_ra is 2 already.
-	for _, path := range append([]string{noIPv6, acceptRA(s.names.NIC), forwarding6}, bridgeCalls...) {
-		value, wanted := s.want.sysctls[path]
-		if have, there := now.Sysctls[path]; there && wanted && have != value {
-			s.add(SysctlSet{path, value})
-		}
-	}
+	s.sysctls(append([]string{noIPv6, acceptRA(s.names.NIC), forwarding6, forceForwarding(s.names.NIC)}, bridgeCalls...), false)
 	s.allowIPv6()
-	s.newTaps()
 	var err error
 	if _, there := now.link(s.nic); there {
 		s.strip()
 		s.moveNIC()
 		s.newLinks()
 		s.settle()
+		s.sysctls(ofBridge(s.names.Bridge), true) // it has to be there
 	} else {
 		err = fmt.Errorf("NIC %s: %w any more in this namespace", s.names.NIC, ErrNoNIC)
 	}
@@ -145,6 +132,43 @@ func (s *stepper) steps() ([]Op, error) {
 		}
 	}
 	return s.ops, err
+}
+
+// tables come before the links that they guard are up, and after the taps, as a filter hangs on one.
+func (s *stepper) tables() {
+	for _, t := range s.want.tables {
+		at := slices.IndexFunc(s.now.Tables, func(i firewall.Image) bool { return i.Family == t.Family && i.Name == t.Name })
+		if at >= 0 && reflect.DeepEqual(s.now.Tables[at], t.Image()) && !s.loses(t) {
+			continue
+		}
+		// One that is there is replaced, in one transaction. Not deleting what is not there matters:
+		// the kernel would wait for the deletion's end when the socket is closed, 2 to 20 ms.
+		if at >= 0 {
+			s.add(TableDel{t.Family, t.Name})
+		}
+		s.add(TableSet{t})
+	}
+}
+
+// loses says whether a chain of the table hangs on a link that is made anew: before Linux 6.16 it goes
+// with the old one, and the new one would be up without it until the namespace is looked at again.
+func (s *stepper) loses(t firewall.Table) bool {
+	return slices.ContainsFunc(t.Chains, func(c firewall.Chain) bool {
+		return slices.ContainsFunc(s.want.links, func(l Link) bool {
+			_, there := s.now.link(l.Index)
+			return l.Name == c.Device && !there
+		})
+	})
+}
+
+// sysctls sets those that the kernel has, or is about to have.
+func (s *stepper) sysctls(paths []string, coming bool) {
+	for _, path := range paths {
+		value, wanted := s.want.sysctls[path]
+		if have, there := s.now.Sysctls[path]; wanted && (there || coming) && have != value {
+			s.add(SysctlSet{path, value})
+		}
+	}
 }
 
 func (s *stepper) add(op Op) { s.ops = append(s.ops, op) }
@@ -215,6 +239,10 @@ func place(want wiring, now Snapshot, ours []Link) wiring {
 	placed.routes = slices.Clone(want.routes)
 	for i := range placed.routes {
 		placed.routes[i].Link = resolve(placed.routes[i].Link)
+	}
+	placed.neighbours = slices.Clone(want.neighbours)
+	for i := range placed.neighbours {
+		placed.neighbours[i].Link = resolve(placed.neighbours[i].Link)
 	}
 	placed.filters = slices.Clone(want.filters)
 	for i := range placed.filters {
@@ -472,7 +500,10 @@ func (s *stepper) newLinks() {
 		}
 		// A link of ours has the namespace's default where it is not told; that does no harm.
 		if want.Forwarding4 && !now.Forwarding4 || want.Index == s.nic && now.Forwarding4 != want.Forwarding4 {
-			s.add(ConfSet{want.Index, want.Name, want.Forwarding4})
+			s.add(ConfSet{want.Index, want.Name, "forwarding", want.Forwarding4})
+		}
+		if want.Index != s.nic && want.RouteLocalnet != now.RouteLocalnet {
+			s.add(ConfSet{want.Index, want.Name, "route_localnet", want.RouteLocalnet})
 		}
 	}
 }

@@ -47,10 +47,12 @@ type Config struct {
 	Options cache.Options
 	// Device is how the guest sees the device.
 	Device cache.Device
+	// Guard is what the guest may send; the zero value lets it be itself and nobody else.
+	Guard infra.Guard
 }
 
 func (c Config) spec() infra.Spec {
-	return infra.Spec{NIC: c.NIC, Binding: c.Binding, Owner: c.Owner, Queues: c.Queues, DNS: c.DNS, Options: c.Options, Device: c.Device}
+	return infra.Spec{NIC: c.NIC, Binding: c.Binding, Owner: c.Owner, Queues: c.Queues, DNS: c.DNS, Options: c.Options, Device: c.Device, Guard: c.Guard}
 }
 
 // MarshalJSON writes the configuration without NetNS. The binding is an object with one member,
@@ -89,7 +91,7 @@ func (c *Config) UnmarshalJSON(text []byte) error {
 		return err
 	}
 	out.NIC, out.Binding, out.Owner, out.Queues = spec.NIC, spec.Binding, spec.Owner, spec.Queues
-	out.DNS, out.Options, out.Device = spec.DNS, spec.Options, spec.Device
+	out.DNS, out.Options, out.Device, out.Guard = spec.DNS, spec.Options, spec.Device, spec.Guard
 	*c = out
 	return nil
 }
@@ -415,6 +417,9 @@ func (s *session) plan(ctx context.Context, spec infra.Spec) (plan *infra.Plan, 
 			return nil, now, false, err
 		}
 		found := now
+		if err := s.inherit(&found); err != nil {
+			return nil, now, false, err
+		}
 		if err := s.complete(ctx, &found, spec); err != nil {
 			return nil, now, false, err
 		}
@@ -422,7 +427,7 @@ func (s *session) plan(ctx context.Context, spec infra.Spec) (plan *infra.Plan, 
 		return plan, now, false, err
 	}
 	// A tap that changes would be another one, and the guest has the old one.
-	if old := journal.Spec; !reflect.DeepEqual(old.Binding, spec.Binding) || old.Owner != spec.Owner || max(1, old.Queues) != max(1, spec.Queues) {
+	if old := journal.Spec; !infra.SameGuest(old.Binding, spec.Binding) || old.Owner != spec.Owner || max(1, old.Queues) != max(1, spec.Queues) {
 		return nil, now, false, fmt.Errorf("NIC %s: %w with the %s binding, queues %d, for user %d, group %d: Teardown first, or ask for the same",
 			spec.NIC, infra.ErrWired, old.Binding.Kind(), max(1, old.Queues), old.Owner.UID, old.Owner.GID)
 	}
@@ -433,10 +438,33 @@ func (s *session) plan(ctx context.Context, spec infra.Spec) (plan *infra.Plan, 
 	return plan, now, true, err
 }
 
+// inherit asks the journals of the namespace's other NICs, as far as they lie in the same directory, how
+// the namespace was before them.
+func (s *session) inherit(found *infra.Snapshot) error {
+	for _, l := range found.Links {
+		nic, marked := infra.Marked(l.Alias)
+		if !marked || cache.CheckName("nic", nic) != nil {
+			continue
+		}
+		other := *s
+		other.nic = nic
+		journal, err := other.readJournal()
+		if err != nil {
+			return err
+		}
+		if journal != nil {
+			found.Inherit(journal.Found)
+		}
+	}
+	return nil
+}
+
 // complete finds out what a first plan needs besides what lies in the namespace.
 func (s *session) complete(ctx context.Context, found *infra.Snapshot, spec infra.Spec) error {
 	if _, bridge := spec.Binding.(infra.Bridge); !bridge {
-		return nil
+		var err error
+		found.Listeners, err = s.ns.Listeners()
+		return err
 	}
 	dummy, err := s.ns.HasDummy()
 	if err != nil {

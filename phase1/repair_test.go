@@ -62,6 +62,9 @@ var damages = []damage{
 	{line: "ip link set eth0-br type bridge mcast_snooping 1", says: "bridge eth0-br: mcast_snooping is 1, not 0"},
 	{line: "ip link set eth0-br type bridge group_fwd_mask 8", says: "bridge eth0-br: group_fwd_mask is 8, not 0"},
 
+	{line: "for mac in $(bridge fdb show dev eth0-tap | grep static | cut -d' ' -f1); do bridge fdb del $mac dev eth0-tap master; done", says: "forwarding entry "},
+	{line: "bridge fdb add 02:00:00:00:00:77 dev eth0-tap master static", says: "forwarding entry 02:00:00:00:00:77 of eth0-tap is somebody's"},
+
 	{line: "tc qdisc del dev eth0-tap ingress", says: "ingress qdisc of eth0-tap is gone"},
 	{line: "tc qdisc del dev eth0-dhcp ingress", says: "ingress qdisc of eth0-dhcp is gone"},
 	{line: "tc filter del dev eth0-tap ingress pref 1", says: "filter 1 of eth0-tap is gone"},
@@ -124,7 +127,9 @@ var damagesOf = map[string][]damage{
 		{line: "ip route del 10.0.2.0/24 dev eth0-br", says: "route 10.0.2.0/24 dev eth0-br"},
 		{line: "ip -6 route del fd10:0:2::/120 dev eth0-br", says: "route fd10:0:2::/120 dev eth0-br"},
 		{line: "sysctl -qw net.ipv6.conf.eth0-br.disable_ipv6=1", says: "sysctl net/ipv6/conf/eth0-br/disable_ipv6 is not 0"},
-		{line: "sysctl -qw net.ipv6.conf.all.forwarding=0", says: "sysctl net/ipv6/conf/all/forwarding is 0, not 1"},
+		{line: "sysctl -qw net.ipv6.conf.all.forwarding=1; sysctl -qw net.ipv6.conf.all.forwarding=0", says: "forwarding is 0, not 1"},
+		{line: "sysctl -qw net.ipv4.conf.eth0-br.route_localnet=1", says: "IPv4 route_localnet of eth0-br is on, not off"},
+		{line: "ip neigh del 10.0.2.2 dev eth0-br", says: "neighbour 10.0.2.2 of eth0-br is gone"},
 		{line: "sysctl -qw net.ipv4.conf.eth0.forwarding=0", says: "IPv4 forwarding of eth0 is off, not on"},
 		{line: "sysctl -qw net.ipv4.conf.eth0-br.forwarding=0", says: "IPv4 forwarding of eth0-br is off, not on"},
 		{line: "ip addr del 10.244.1.7/24 dev eth0", says: "address 10.244.1.7/24 of eth0 is gone", nic: true},
@@ -217,6 +222,7 @@ func hurt(t *testing.T, n nstest.Network, line, says string) string {
 		switch {
 		case len(words) > 2 && words[0] == "table":
 			table = words[1] + " " + words[2]
+		case strings.HasPrefix(table, "netdev"): // a chain of which has other hooks
 		case len(words) > 1 && words[0] == "chain":
 			chain = words[1]
 		case strings.Contains(line, "comment"):

@@ -100,6 +100,13 @@ func TestTwoMasquerades(t *testing.T) {
 	n.Pod.IP("link set net1 up")
 	n.Pod.IP("addr add 10.245.0.7/24 dev net1")
 	n.Pod.IP("addr add fd00:245::7/64 dev net1")
+	n.Pod.Exec("sysctl", "-qw", "net.ipv6.conf.default.disable_ipv6=1")
+	shared := func() string { // those of bridges are there from the first one on
+		return n.Pod.Exec("sh", "-c", "sysctl net.ipv6.conf.default.disable_ipv6 net.ipv6.conf.all.forwarding; sysctl -a 2>/dev/null | grep bridge-nf-call || true")
+	}
+	n.Pod.IP("link add br0 type bridge")
+	n.Pod.IP("link del br0")
+	before := shared()
 	first, second := config(n, infra.Masquerade{}), config(n, infra.Masquerade{IPv4: netip.MustParsePrefix("10.0.3.0/24"), IPv6: netip.MustParsePrefix("fd10:0:3::/120")})
 	second.NIC = "net1"
 	setup(t, first)
@@ -112,6 +119,9 @@ func TestTwoMasquerades(t *testing.T) {
 	}
 	if err := phase1.Teardown(t.Context(), second); err != nil {
 		t.Error(err)
+	}
+	if err := difference(before, shared()); err != nil {
+		t.Errorf("what the namespace shares, after Teardown of both: %v", err)
 	}
 }
 

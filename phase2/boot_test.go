@@ -62,6 +62,15 @@ func stop(t *testing.T, launcher *nstest.Process, leased ...netip.Addr) {
 	}
 }
 
+func binding(t *testing.T, kind string) infra.Binding {
+	t.Helper()
+	b, err := infra.NewBinding(kind)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
 // TestAutoconf has the guest's kernel ask before it has a process: DHCPv4 by ip=dhcp on its command
 // line, and a router by advertisements. It neither renews a lease nor speaks DHCPv6, so a further
 // boot meets a further launcher, and the IPv6 address comes by hand.
@@ -70,8 +79,9 @@ func stop(t *testing.T, launcher *nstest.Process, leased ...netip.Addr) {
 // address's class, and it knows no classless routes; a gateway outside of that network is refused.
 func TestAutoconf(t *testing.T) {
 	uid, gid := bootable(t)
-	for b, boots := range map[infra.Binding]int{infra.Bridge{}: 2, infra.Masquerade{}: 1} {
-		t.Run(b.Kind(), func(t *testing.T) {
+	for kind, boots := range map[string]int{cache.BindingBridge: 2, cache.BindingMasquerade: 1} {
+		t.Run(kind, func(t *testing.T) {
+			b := binding(t, kind)
 			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 			defer cancel()
 			n := nstest.NewNetwork(t)
@@ -134,11 +144,12 @@ func autoconfigured(ctx context.Context, t *testing.T, g *vm.Guest, n nstest.Net
 // address then, and nobody answers TCP there.
 func TestIPXE(t *testing.T) {
 	uid, gid := bootable(t)
-	for b, bootFile := range map[infra.Binding]string{
-		infra.Bridge{}:     "boot.ipxe",
-		infra.Masquerade{}: "http://" + nstest.Beyond4.String() + "/boot.ipxe",
+	for kind, bootFile := range map[string]string{
+		cache.BindingBridge:     "boot.ipxe",
+		cache.BindingMasquerade: "http://" + nstest.Beyond4.String() + "/boot.ipxe",
 	} {
-		t.Run(b.Kind(), func(t *testing.T) {
+		t.Run(kind, func(t *testing.T) {
+			b := binding(t, kind)
 			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 			defer cancel()
 			n := nstest.NewNetwork(t)

@@ -35,8 +35,8 @@ For example, with a pod's namespace in /run/netns/pod:
 
 FILE.json holds the configuration of which flags are the most used part; flags win over it:
 
-  {"nic": "eth0", "binding": {"masquerade": {"ipv4": "10.0.2.0/24"}}, "owner": {"uid": 107},
-   "queues": 2, "options": {"hostname": "vm1", "dhcpv4": {"252": "http://wpad/x", "43": "0x0102"}}, "device": {"model": "virtio"}}
+  {"nic": "eth0", "binding": {"masquerade": {"ipv4": "10.0.2.0/24", "ports": ["80", "8080-8090/udp"]}}, "owner": {"uid": 107},
+   "queues": 2, "guard": {"open": ["53/udp"]}, "options": {"hostname": "vm1", "dhcpv4": {"252": "http://wpad/x", "43": "0x0102"}}, "device": {"model": "virtio"}}
 
 Flags:
 `

@@ -288,7 +288,7 @@ func (b *bench) look(l *list, after []infra.Op) {
 	}
 }
 
-var families = map[firewall.Family]int{firewall.Inet: unix.NFPROTO_INET, firewall.Bridge: unix.NFPROTO_BRIDGE}
+var families = map[firewall.Family]int{firewall.Inet: unix.NFPROTO_INET, firewall.Bridge: unix.NFPROTO_BRIDGE, firewall.NetDev: unix.NFPROTO_NETDEV}
 
 // carrier is the kind of socket that takes an operation into the kernel; none: it is an ioctl or a file.
 func carrier(op infra.Op) string {

@@ -6,29 +6,37 @@ import (
 	"strings"
 
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/firewall"
 )
 
 // writeScript turns operations into what an administrator in a hurry would write: as few processes
 // as these programs allow. It returns path.
 func writeScript(path string, ops []infra.Op) (string, error) {
-	var before, after, ip, ipLast, tc strings.Builder
+	var before, late, after, ip, ipLast, tc, bridge strings.Builder
 	var sysctl []string
 	for _, op := range ops {
 		text := op.String()
 		command, rest, _ := strings.Cut(text, " ")
 		switch o := op.(type) {
 		case infra.TableSet:
-			before.WriteString(o.Table.String())
+			if o.Table.Family == firewall.NetDev { // it hangs on a tap
+				late.WriteString(o.Table.String())
+			} else {
+				before.WriteString(o.Table.String())
+			}
 			continue
 		case infra.TableDel:
 			after.WriteString(rest + "\n")
 			continue
 		case infra.PortSet:
+			command = "ip"
 			rest = "link set " + o.Link + " type bridge_slave learning off" // ip(8) can, without a process of bridge(8)
 		}
 		switch {
 		case command == "tc":
 			tc.WriteString(rest + "\n")
+		case command == "bridge":
+			bridge.WriteString(rest + "\n")
 		case command == "sysctl":
 			sysctl = append(sysctl, strings.TrimPrefix(rest, "-w "))
 		case tc.Len() > 0:
@@ -42,6 +50,8 @@ func writeScript(path string, ops []infra.Op) (string, error) {
 		{"nft-before", "nft -f", before.String()},
 		{"ip", "ip -batch", ip.String()},
 		{"", "sysctl -qw " + strings.Join(sysctl, " "), strings.Join(sysctl, " ")},
+		{"nft-late", "nft -f", late.String()},
+		{"bridge", "bridge -batch", bridge.String()},
 		{"tc", "tc -batch", tc.String()},
 		{"ip-last", "ip -batch", ipLast.String()},
 		{"nft-after", "nft -f", after.String()},

@@ -7,7 +7,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 )
@@ -26,14 +25,17 @@ type Family string
 const (
 	Inet   Family = "inet"
 	Bridge Family = "bridge"
+	NetDev Family = "netdev"
 )
 
-// Chain is a base chain with the policy accept.
+// Chain is a base chain, or, without a hook, one to go to.
 type Chain struct {
 	Name     string
 	Type     string // "filter" or "nat"
-	Hook     Hook
+	Hook     Hook   // "": none
+	Device   string // of Ingress
 	Priority int
+	Drops    bool // the policy is drop, not accept
 	Rules    []Rule
 }
 
@@ -42,13 +44,17 @@ type Hook string
 
 // The hooks in use.
 const (
+	Ingress     Hook = "ingress"
 	Input       Hook = "input"
+	Forward     Hook = "forward"
+	Output      Hook = "output"
 	Prerouting  Hook = "prerouting"
 	Postrouting Hook = "postrouting"
 )
 
 // Priorities of nftables (nft(8), "standard priority names").
 const (
+	Raw    = -300
 	DstNAT = -100
 	Filter = 0
 	SrcNAT = 100
@@ -59,75 +65,6 @@ type Rule struct {
 	Matches []Match
 	Verdict Verdict
 }
-
-// Match is one of InInterface, OutInterface, Destination, IPv6.
-type Match interface {
-	fmt.Stringer
-	match()
-}
-
-// InInterface is the name of the link that a packet came from.
-type InInterface struct{ Name string }
-
-// OutInterface is the name of the link that a packet leaves by; with Not it is any other.
-type OutInterface struct {
-	Name string
-	Not  bool
-}
-
-// Destination is a packet's destination address.
-type Destination struct{ Address netip.Addr }
-
-// IPv6 is every IPv6 packet, for tables of the family bridge.
-type IPv6 struct{}
-
-func (InInterface) match()  {}
-func (OutInterface) match() {}
-func (Destination) match()  {}
-func (IPv6) match()         {}
-
-func (m InInterface) String() string { return fmt.Sprintf("iifname %q", m.Name) }
-
-func (m OutInterface) String() string {
-	if m.Not {
-		return fmt.Sprintf("oifname != %q", m.Name)
-	}
-	return fmt.Sprintf("oifname %q", m.Name)
-}
-
-func (m Destination) String() string { return family(m.Address) + " daddr " + m.Address.String() }
-
-// Verdict is one of Drop, DNAT, Masquerade.
-type Verdict interface {
-	fmt.Stringer
-	verdict()
-}
-
-// Drop ends the packet.
-type Drop struct{}
-
-// DNAT sends a connection to another address.
-type DNAT struct{ Address netip.Addr }
-
-// Masquerade gives a connection the source address of the link that it leaves by.
-type Masquerade struct{}
-
-func (Drop) verdict()       {}
-func (DNAT) verdict()       {}
-func (Masquerade) verdict() {}
-
-func (Drop) String() string       { return "drop" }
-func (v DNAT) String() string     { return "dnat " + family(v.Address) + " to " + v.Address.String() }
-func (Masquerade) String() string { return "masquerade" }
-
-func family(a netip.Addr) string {
-	if a.Is4() {
-		return "ip"
-	}
-	return "ip6"
-}
-
-func (IPv6) String() string { return "ether type ip6" }
 
 func (r Rule) String() string {
 	var words []string
@@ -144,9 +81,16 @@ func (r Rule) Comment() string {
 	return "guestwire " + hex.EncodeToString(sum[:6])
 }
 
-// Head is what a chain is, without its rules.
+// Head is what a base chain is, without its rules.
 func (c Chain) Head() string {
-	return fmt.Sprintf("type %s hook %s priority %d; policy accept;", c.Type, c.Hook, c.Priority)
+	device, policy := "", "accept"
+	if c.Device != "" {
+		device = fmt.Sprintf(" device %q", c.Device)
+	}
+	if c.Drops {
+		policy = "drop"
+	}
+	return fmt.Sprintf("type %s hook %s%s priority %d; policy %s;", c.Type, c.Hook, device, c.Priority, policy)
 }
 
 // String is the table as nft -f reads it.
@@ -154,7 +98,10 @@ func (t Table) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "table %s %s {\n", t.Family, t.Name)
 	for _, c := range t.Chains {
-		fmt.Fprintf(&b, "\tchain %s {\n\t\t%s\n", c.Name, c.Head())
+		fmt.Fprintf(&b, "\tchain %s {\n", c.Name)
+		if c.Hook != "" {
+			fmt.Fprintf(&b, "\t\t%s\n", c.Head())
+		}
 		for _, r := range c.Rules {
 			fmt.Fprintf(&b, "\t\t%s comment %q\n", r, r.Comment())
 		}
@@ -192,7 +139,10 @@ const Unknown = "a rule that is not ours"
 func (t Table) Image() Image {
 	image := Image{Family: t.Family, Name: t.Name}
 	for _, c := range t.Chains {
-		chain := ChainImage{Name: c.Name, Head: c.Head()}
+		chain := ChainImage{Name: c.Name}
+		if c.Hook != "" {
+			chain.Head = c.Head()
+		}
 		for _, r := range c.Rules {
 			chain.Rules = append(chain.Rules, r.String())
 		}

@@ -11,12 +11,12 @@ import (
 func everything() Table {
 	return Table{Family: Inet, Name: "guestwire-eth0", Chains: []Chain{
 		{Name: "in", Type: "nat", Hook: Prerouting, Priority: DstNAT, Rules: []Rule{
-			{Matches: []Match{InInterface{"eth0"}, Destination{netip.MustParseAddr("10.244.1.7")}}, Verdict: DNAT{netip.MustParseAddr("10.0.2.2")}},
-			{Matches: []Match{InInterface{"eth0"}, Destination{netip.MustParseAddr("fd00::7")}}, Verdict: DNAT{netip.MustParseAddr("fd10:0:2::2")}},
+			{Matches: []Match{InInterface{Name: "eth0"}, Destination{netip.MustParsePrefix("10.244.1.7/32")}}, Verdict: DNAT{Address: netip.MustParseAddr("10.0.2.2")}},
+			{Matches: []Match{InInterface{Name: "eth0"}, Destination{netip.MustParsePrefix("fd00::7/128")}}, Verdict: DNAT{Address: netip.MustParseAddr("fd10:0:2::2"), Port: 80}},
 		}},
 		{Name: "input", Type: "filter", Hook: Input, Priority: Filter, Rules: []Rule{{Verdict: Drop{}}}},
 		{Name: "out", Type: "nat", Hook: Postrouting, Priority: SrcNAT, Rules: []Rule{
-			{Matches: []Match{InInterface{"eth0-br"}, OutInterface{Name: "eth0-br", Not: true}}, Verdict: Masquerade{}},
+			{Matches: []Match{InInterface{Name: "eth0-br"}, OutInterface{Name: "eth0-br", Not: true}}, Verdict: Masquerade{}},
 			{Matches: []Match{OutInterface{Name: "eth0"}}, Verdict: Masquerade{}},
 		}},
 		{Name: "void", Type: "filter", Hook: Input, Priority: Filter},
@@ -28,7 +28,7 @@ const everythingText = `table inet guestwire-eth0 {
 	chain in {
 		type nat hook prerouting priority -100; policy accept;
 		iifname "eth0" ip daddr 10.244.1.7 dnat ip to 10.0.2.2 comment "guestwire 0a5caf865f22"
-		iifname "eth0" ip6 daddr fd00::7 dnat ip6 to fd10:0:2::2 comment "guestwire 5025e9a12434"
+		iifname "eth0" ip6 daddr fd00::7 dnat ip6 to [fd10:0:2::2]:80 comment "guestwire f2a149322714"
 	}
 	chain input {
 		type filter hook input priority 0; policy accept;
@@ -73,21 +73,21 @@ func TestImage(t *testing.T) {
 
 // TestComment: whatever is changed in a rule changes its comment.
 func TestComment(t *testing.T) {
-	a, b := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2")
+	a, b := netip.MustParsePrefix("10.0.0.1/32"), netip.MustParsePrefix("10.0.0.2/32")
 	seen := map[string]string{}
 	for _, r := range []Rule{
 		{Verdict: Drop{}},
 		{Verdict: Masquerade{}},
-		{Verdict: DNAT{a}},
-		{Verdict: DNAT{b}},
+		{Verdict: DNAT{Address: a.Addr()}},
+		{Verdict: DNAT{Address: b.Addr()}},
 		{Matches: []Match{Destination{a}}, Verdict: Drop{}},
 		{Matches: []Match{Destination{b}}, Verdict: Drop{}},
-		{Matches: []Match{InInterface{"eth0"}}, Verdict: Drop{}},
-		{Matches: []Match{InInterface{"eth1"}}, Verdict: Drop{}},
+		{Matches: []Match{InInterface{Name: "eth0"}}, Verdict: Drop{}},
+		{Matches: []Match{InInterface{Name: "eth1"}}, Verdict: Drop{}},
 		{Matches: []Match{OutInterface{Name: "eth0"}}, Verdict: Drop{}},
 		{Matches: []Match{OutInterface{Name: "eth0", Not: true}}, Verdict: Drop{}},
-		{Matches: []Match{InInterface{"eth0"}, Destination{a}}, Verdict: Drop{}},
-		{Matches: []Match{Destination{a}, InInterface{"eth0"}}, Verdict: Drop{}},
+		{Matches: []Match{InInterface{Name: "eth0"}, Destination{a}}, Verdict: Drop{}},
+		{Matches: []Match{Destination{a}, InInterface{Name: "eth0"}}, Verdict: Drop{}},
 	} {
 		comment := r.Comment()
 		if other, taken := seen[comment]; taken {

@@ -47,10 +47,11 @@ func rtnetlink(op infra.Op) (*nl.NetlinkRequest, error) {
 	case infra.ConfSet:
 		conf := nl.NewRtAttr(unix.IFLA_AF_SPEC, nil)
 		var value uint32
-		if o.Forwarding4 {
+		if o.On {
 			value = 1
 		}
-		conf.AddRtAttr(unix.AF_INET, nil).AddRtAttr(inetConf, nil).AddRtAttr(devconfForwarding, nl.Uint32Attr(value))
+		number := map[string]int{"forwarding": devconfForwarding, "route_localnet": devconfRouteLocalnet}[o.Name]
+		conf.AddRtAttr(unix.AF_INET, nil).AddRtAttr(inetConf, nil).AddRtAttr(number, nl.Uint32Attr(value))
 		return request(unix.RTM_SETLINK, 0, ifInfo(unix.AF_UNSPEC, o.Index), conf), nil
 	case infra.AddressAdd:
 		flags := create
@@ -85,15 +86,16 @@ func rtnetlink(op infra.Op) (*nl.NetlinkRequest, error) {
 
 // What unix and nl do not name.
 const (
-	inetConf          = 1          // IFLA_INET_CONF, linux/if_link.h
-	inet6Conf         = 2          // IFLA_INET6_CONF, linux/if_link.h
-	devconfNoIPv6     = 26         // DEVCONF_DISABLE_IPV6, linux/ipv6.h
-	devconfForwarding = 1          // IPV4_DEVCONF_FORWARDING, linux/ip.h
-	addrGenMode       = 8          // IFLA_INET6_ADDR_GEN_MODE, linux/if_link.h
-	addrRoutePriority = 9          // IFA_RT_PRIORITY, linux/if_addr.h
-	addrProto         = 11         // IFA_PROTO, linux/if_addr.h
-	ingressHandle     = 0xffff0000 // TC_H_MAKE(TC_H_INGRESS, 0), linux/pkt_sched.h
-	ingressParent     = 0xfffffff1 // TC_H_INGRESS
+	inetConf             = 1          // IFLA_INET_CONF, linux/if_link.h
+	inet6Conf            = 2          // IFLA_INET6_CONF, linux/if_link.h
+	devconfNoIPv6        = 26         // DEVCONF_DISABLE_IPV6, linux/ipv6.h
+	devconfForwarding    = 1          // IPV4_DEVCONF_FORWARDING, linux/ip.h
+	devconfRouteLocalnet = 26         // IPV4_DEVCONF_ROUTE_LOCALNET
+	addrGenMode          = 8          // IFLA_INET6_ADDR_GEN_MODE, linux/if_link.h
+	addrRoutePriority    = 9          // IFA_RT_PRIORITY, linux/if_addr.h
+	addrProto            = 11         // IFA_PROTO, linux/if_addr.h
+	ingressHandle        = 0xffff0000 // TC_H_MAKE(TC_H_INGRESS, 0), linux/pkt_sched.h
+	ingressParent        = 0xfffffff1 // TC_H_INGRESS
 )
 
 func ifInfo(family, index int) *nl.IfInfomsg {
@@ -349,6 +351,12 @@ func (m ndMsg) Serialize() []byte {
 }
 
 func neighbour(n infra.Neighbour) []nl.NetlinkRequestData {
+	if !n.Address.IsValid() {
+		return []nl.NetlinkRequestData{
+			ndMsg{family: unix.AF_BRIDGE, index: uint32(n.Link), state: unix.NUD_NOARP, flags: unix.NTF_MASTER},
+			nl.NewRtAttr(unix.NDA_LLADDR, n.MAC[:]),
+		}
+	}
 	head := ndMsg{family: family(n.Address), index: uint32(n.Link), state: unix.NUD_PERMANENT, flags: n.Flags}
 	return []nl.NetlinkRequestData{
 		head,

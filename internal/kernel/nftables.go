@@ -1,8 +1,11 @@
 package kernel
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"net"
+	"net/netip"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
@@ -17,10 +20,14 @@ import (
 var families = map[firewall.Family]nftables.TableFamily{
 	firewall.Inet:   nftables.TableFamilyINet,
 	firewall.Bridge: nftables.TableFamilyBridge,
+	firewall.NetDev: nftables.TableFamilyNetdev,
 }
 
 var hooks = map[firewall.Hook]*nftables.ChainHook{
+	firewall.Ingress:     nftables.ChainHookIngress,
 	firewall.Input:       nftables.ChainHookInput,
+	firewall.Forward:     nftables.ChainHookForward,
+	firewall.Output:      nftables.ChainHookOutput,
 	firewall.Prerouting:  nftables.ChainHookPrerouting,
 	firewall.Postrouting: nftables.ChainHookPostrouting,
 }
@@ -63,18 +70,26 @@ func encodeTables(ops []infra.Op) ([][]byte, error) {
 	return messages, nil
 }
 
+// addTable adds the chains before the rules, as a rule can go to a later chain.
 func addTable(c *nftables.Conn, table firewall.Table) {
 	t := c.AddTable(&nftables.Table{Family: families[table.Family], Name: table.Name})
-	accept := nftables.ChainPolicyAccept
-	for _, chain := range table.Chains {
-		priority := nftables.ChainPriority(int32(chain.Priority))
-		ch := c.AddChain(&nftables.Chain{
-			Table: t, Name: chain.Name, Type: nftables.ChainType(chain.Type),
-			Hooknum: hooks[chain.Hook], Priority: &priority, Policy: &accept,
-		})
+	chains := make([]*nftables.Chain, len(table.Chains))
+	for i, chain := range table.Chains {
+		ch := &nftables.Chain{Table: t, Name: chain.Name}
+		if chain.Hook != "" {
+			priority, policy := nftables.ChainPriority(int32(chain.Priority)), nftables.ChainPolicyAccept
+			if chain.Drops {
+				policy = nftables.ChainPolicyDrop
+			}
+			ch.Type, ch.Hooknum, ch.Device = nftables.ChainType(chain.Type), hooks[chain.Hook], chain.Device
+			ch.Priority, ch.Policy = &priority, &policy
+		}
+		chains[i] = c.AddChain(ch)
+	}
+	for i, chain := range table.Chains {
 		for _, rule := range chain.Rules {
 			c.AddRule(&nftables.Rule{
-				Table: t, Chain: ch, Exprs: ruleExpressions(rule),
+				Table: t, Chain: chains[i], Exprs: ruleExpressions(rule),
 				UserData: userdata.AppendString(nil, userdata.TypeComment, rule.Comment()),
 			})
 		}
@@ -84,46 +99,152 @@ func addTable(c *nftables.Conn, table firewall.Table) {
 func ruleExpressions(r firewall.Rule) []expr.Any {
 	var e []expr.Any
 	for _, m := range r.Matches {
-		switch m := m.(type) {
-		case firewall.InInterface:
-			e = append(e, &expr.Meta{Key: expr.MetaKeyIIFNAME, Register: 1}, compareName(m.Name, expr.CmpOpEq))
-		case firewall.OutInterface:
-			op := expr.CmpOpEq
-			if m.Not {
-				op = expr.CmpOpNeq
-			}
-			e = append(e, &expr.Meta{Key: expr.MetaKeyOIFNAME, Register: 1}, compareName(m.Name, op))
-		case firewall.IPv6:
-			e = append(e,
-				&expr.Meta{Key: expr.MetaKeyPROTOCOL, Register: 1},
-				&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{0x86, 0xdd}})
-		case firewall.Destination:
-			protocol, offset := byte(unix.NFPROTO_IPV4), uint32(16)
-			if m.Address.Is6() {
-				protocol, offset = unix.NFPROTO_IPV6, 24
-			}
-			e = append(e,
-				&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1},
-				&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{protocol}},
-				&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: uint32(m.Address.BitLen() / 8)},
-				&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: m.Address.AsSlice()})
-		}
+		e = append(e, matchExpressions(m)...)
 	}
-	switch v := r.Verdict.(type) {
-	case firewall.Drop:
-		e = append(e, &expr.Verdict{Kind: expr.VerdictDrop})
-	case firewall.Masquerade:
-		e = append(e, &expr.Masq{})
-	case firewall.DNAT:
-		e = append(e,
-			&expr.Immediate{Register: 1, Data: v.Address.AsSlice()},
-			&expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(family(v.Address)), RegAddrMin: 1})
-	}
-	return e
+	return append(e, verdictExpressions(r.Verdict)...)
 }
 
-func compareName(name string, op expr.CmpOp) *expr.Cmp {
+// matchExpressions load what is looked at into register 1 and compare it there.
+func matchExpressions(m firewall.Match) []expr.Any {
+	meta := func(key expr.MetaKey, not bool, value []byte) []expr.Any {
+		return []expr.Any{&expr.Meta{Key: key, Register: 1}, compare(not, value)}
+	}
+	payload := func(base expr.PayloadBase, offset int, mask []byte, not bool, value []byte) []expr.Any {
+		e := []expr.Any{&expr.Payload{DestRegister: 1, Base: base, Offset: uint32(offset), Len: uint32(len(value))}}
+		if mask != nil {
+			e = append(e, masked(mask))
+		}
+		return append(e, compare(not, value))
+	}
+	const ether, network, transport = expr.PayloadBaseLLHeader, expr.PayloadBaseNetworkHeader, expr.PayloadBaseTransportHeader
+	switch m := m.(type) {
+	case firewall.InInterface:
+		return meta(expr.MetaKeyIIFNAME, m.Not, linkName(m.Name))
+	case firewall.OutInterface:
+		return meta(expr.MetaKeyOIFNAME, m.Not, linkName(m.Name))
+	case firewall.EtherType:
+		return payload(ether, 12, nil, false, be16(m.Number))
+	case firewall.IP:
+		return meta(expr.MetaKeyNFPROTO, false, []byte{map[int]byte{4: unix.NFPROTO_IPV4, 6: unix.NFPROTO_IPV6}[m.Version]})
+	case firewall.Carries:
+		return meta(expr.MetaKeyPROTOCOL, false, be16(map[int]uint16{4: unix.ETH_P_IP, 6: unix.ETH_P_IPV6}[m.Version]))
+	case firewall.Protocol:
+		return meta(expr.MetaKeyL4PROTO, m.Not, []byte{m.Number})
+	case firewall.Source:
+		return payload(network, addressOffset(m.Prefix, 12, 8), prefixMask(m.Prefix), false, m.Prefix.Masked().Addr().AsSlice())
+	case firewall.Destination:
+		return payload(network, addressOffset(m.Prefix, 16, 24), prefixMask(m.Prefix), false, m.Prefix.Masked().Addr().AsSlice())
+	case firewall.SourcePort:
+		return portExpressions(0, m.First, m.Last, m.Not)
+	case firewall.DestinationPort:
+		return portExpressions(2, m.First, m.Last, m.Not)
+	case firewall.ICMP:
+		return payload(transport, 0, nil, false, []byte{m.Type})
+	case firewall.Bytes:
+		base := map[firewall.Header]expr.PayloadBase{firewall.Ethernet: ether, firewall.Network: network, firewall.Transport: transport}[m.Header]
+		return payload(base, m.Offset, m.Mask, m.Not, m.Value)
+	case firewall.Fragment:
+		return []expr.Any{
+			&expr.Exthdr{DestRegister: 1, Type: unix.IPPROTO_FRAGMENT, Offset: 2, Len: 2, Op: expr.ExthdrOpIpv6},
+			masked([]byte{0xff, 0xf8}), compare(true, []byte{0, 0}),
+		}
+	case firewall.State:
+		return bits(expr.CtKeySTATE, uint32(m.States))
+	case firewall.Translated:
+		const dstNAT = 1 << 5 // IPS_DST_NAT, linux/netfilter/nf_conntrack_common.h
+		return bits(expr.CtKeySTATUS, dstNAT)
+	case firewall.Connections:
+		return []expr.Any{&expr.Connlimit{Count: m.Over, Flags: 1}} // NFT_CONNLIMIT_F_INV: over
+	case firewall.Opening:
+		return payload(transport, 13, []byte{0x06}, m.Not, []byte{0x02})
+	}
+	panic(fmt.Sprintf("no expression for %T", m)) // a match of ours that nobody taught
+}
+
+func verdictExpressions(v firewall.Verdict) []expr.Any {
+	load := func(register uint32, value []byte) expr.Any { return &expr.Immediate{Register: register, Data: value} }
+	switch v := v.(type) {
+	case firewall.Accept:
+		return []expr.Any{&expr.Verdict{Kind: expr.VerdictAccept}}
+	case firewall.Drop:
+		return []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}}
+	case firewall.Goto:
+		return []expr.Any{&expr.Verdict{Kind: expr.VerdictGoto, Chain: v.Chain}}
+	case firewall.Jump:
+		return []expr.Any{&expr.Verdict{Kind: expr.VerdictJump, Chain: v.Chain}}
+	case firewall.DNAT:
+		nat := &expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(family(v.Address)), RegAddrMin: 1}
+		e := []expr.Any{load(1, v.Address.AsSlice())}
+		if v.Port != 0 {
+			nat.RegProtoMin, nat.Specified = 2, true
+			e = append(e, load(2, be16(v.Port)))
+		}
+		return append(e, nat)
+	case firewall.SNAT:
+		return []expr.Any{load(1, v.Address.AsSlice()), &expr.NAT{Type: expr.NATTypeSourceNAT, Family: uint32(family(v.Address)), RegAddrMin: 1}}
+	case firewall.Masquerade:
+		return []expr.Any{&expr.Masq{}}
+	case firewall.ClampMSS:
+		const maxSegmentSize = 2 // TCPOPT_MAXSEG, linux/tcp.h; its value lies 2 octets on
+		return []expr.Any{
+			&expr.Rt{Register: 1, Key: expr.RtTCPMSS},
+			&expr.Byteorder{SourceRegister: 1, DestRegister: 1, Op: expr.ByteorderHton, Len: 2, Size: 2},
+			&expr.Exthdr{SourceRegister: 1, Type: maxSegmentSize, Offset: 2, Len: 2, Op: expr.ExthdrOpTcpopt},
+		}
+	}
+	panic(fmt.Sprintf("no expression for %T", v))
+}
+
+func compare(not bool, value []byte) *expr.Cmp {
+	if not {
+		return &expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: value}
+	}
+	return &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: value}
+}
+
+func masked(mask []byte) *expr.Bitwise {
+	return &expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: uint32(len(mask)), Mask: mask, Xor: make([]byte, len(mask))}
+}
+
+// bits says that one of several bits of a connection is set.
+func bits(key expr.CtKey, set uint32) []expr.Any {
+	return []expr.Any{
+		&expr.Ct{Key: key, Register: 1},
+		masked(binary.NativeEndian.AppendUint32(nil, set)), compare(true, make([]byte, 4)),
+	}
+}
+
+func portExpressions(offset uint32, first, last uint16, not bool) []expr.Any {
+	load := &expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: offset, Len: 2}
+	if first == last {
+		return []expr.Any{load, compare(not, be16(first))}
+	}
+	op := expr.CmpOpEq
+	if not {
+		op = expr.CmpOpNeq
+	}
+	return []expr.Any{load, &expr.Range{Op: op, Register: 1, FromData: be16(first), ToData: be16(last)}}
+}
+
+func addressOffset(p netip.Prefix, v4, v6 int) int {
+	if p.Addr().Is4() {
+		return v4
+	}
+	return v6
+}
+
+// prefixMask is nil for a whole address.
+func prefixMask(p netip.Prefix) []byte {
+	if p.IsSingleIP() {
+		return nil
+	}
+	return net.CIDRMask(p.Bits(), p.Addr().BitLen())
+}
+
+func linkName(name string) []byte {
 	padded := make([]byte, unix.IFNAMSIZ)
 	copy(padded, name)
-	return &expr.Cmp{Op: op, Register: 1, Data: padded}
+	return padded
 }
+
+func be16(n uint16) []byte { return binary.BigEndian.AppendUint16(nil, n) }

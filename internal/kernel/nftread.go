@@ -100,8 +100,8 @@ func (n *Namespace) chainsOf(image *firewall.Image) error {
 
 // parseChain returns a chain without its rules.
 func parseChain(m []byte) (chain firewall.ChainImage, table string, err error) {
-	var kind string
-	var hook, policy []byte
+	var base firewall.Chain
+	var hook []byte
 	var flags uint32
 	err = attributes(m, sizeofNfgenmsg, func(attribute uint16, v []byte) error {
 		switch attribute {
@@ -110,11 +110,11 @@ func parseChain(m []byte) (chain firewall.ChainImage, table string, err error) {
 		case unix.NFTA_CHAIN_NAME:
 			chain.Name = unix.ByteSliceToString(v)
 		case unix.NFTA_CHAIN_TYPE:
-			kind = unix.ByteSliceToString(v)
+			base.Type = unix.ByteSliceToString(v)
 		case unix.NFTA_CHAIN_HOOK:
 			hook = v
 		case unix.NFTA_CHAIN_POLICY:
-			policy = v
+			base.Drops = be32(v) == uint32(nftables.ChainPolicyDrop)
 		case chainFlags:
 			flags = be32(v)
 		}
@@ -123,8 +123,8 @@ func parseChain(m []byte) (chain firewall.ChainImage, table string, err error) {
 	if err != nil || hook == nil {
 		return chain, table, err
 	}
-	number, priority, err := parseHook(hook)
-	chain.Head = fmt.Sprintf("type %s hook %s priority %d; policy %s;", kind, hookName(number), priority, policyName(be32(policy)))
+	err = parseHook(hook, m[0] == unix.NFPROTO_NETDEV, &base)
+	chain.Head = base.Head()
 	if flags &^= chainBase; flags != 0 {
 		chain.Head += fmt.Sprintf(" flags %#x;", flags)
 	}
@@ -137,34 +137,31 @@ const (
 	chainBase  = 1  // NFT_CHAIN_BASE
 )
 
-func parseHook(b []byte) (number uint32, priority int32, err error) {
-	err = attributes(b, 0, func(kind uint16, v []byte) error {
+func parseHook(b []byte, ofDevice bool, base *firewall.Chain) error {
+	return attributes(b, 0, func(kind uint16, v []byte) error {
 		switch kind {
 		case unix.NFTA_HOOK_HOOKNUM:
-			number = be32(v)
+			base.Hook = hookName(be32(v), ofDevice)
 		case unix.NFTA_HOOK_PRIORITY:
-			priority = int32(be32(v))
+			base.Priority = int(int32(be32(v)))
+		case unix.NFTA_HOOK_DEV:
+			base.Device = unix.ByteSliceToString(v)
 		}
 		return nil
 	})
-	return number, priority, err
 }
 
 // hookNames are by number (linux/netfilter.h, enum nf_inet_hooks), and the same in linux/netfilter_bridge.h.
-var hookNames = []string{"prerouting", "input", "forward", "output", "postrouting"}
+var hookNames = []firewall.Hook{firewall.Prerouting, firewall.Input, firewall.Forward, firewall.Output, firewall.Postrouting}
 
-func hookName(number uint32) string {
-	if number < uint32(len(hookNames)) {
+func hookName(number uint32, ofDevice bool) firewall.Hook {
+	switch {
+	case ofDevice && number == unix.NF_NETDEV_INGRESS:
+		return firewall.Ingress
+	case !ofDevice && number < uint32(len(hookNames)):
 		return hookNames[number]
 	}
-	return fmt.Sprint(number)
-}
-
-func policyName(policy uint32) string {
-	if policy == uint32(nftables.ChainPolicyAccept) {
-		return "accept"
-	}
-	return "drop"
+	return firewall.Hook(fmt.Sprint(number))
 }
 
 // rulesOf reads the rules into the chains of a table.
@@ -253,7 +250,10 @@ type attribute struct {
 
 // newest are the attributes that there were when this was written. Later ones are not looked at: a
 // kernel that has them tells them of our rules as well.
-var newest = map[string]uint16{"meta": 3, "cmp": 3, "payload": 8, "immediate": 2, "masq": 3, "nat": 7}
+var newest = map[string]uint16{
+	"meta": 3, "cmp": 3, "payload": 8, "immediate": 2, "masq": 3, "nat": 7, "bitwise": 5, "byteorder": 5,
+	"connlimit": 2, "ct": 4, "exthdr": 7, "range": 4, "rt": 2,
+}
 
 // nested says which attributes hold others: struct nft_data of a comparison and of a register's
 // value, and in that a verdict.
@@ -300,18 +300,25 @@ func (e *expression) parse(around uint32, b []byte) error {
 	})
 }
 
-// normalise takes away what the kernel adds: to a translation to one address the end of the range,
-// and that there is one.
+// normalise takes away what the kernel adds: to a translation to one address and port the ends of the
+// ranges, and that there are ranges; to a header that is looked for or written, that there are no flags.
 func (e *expression) normalise() {
-	if e.name != "nat" {
-		return
+	switch e.name {
+	case "nat":
+		const ranges = 1 | 2 // NF_NAT_RANGE_MAP_IPS, NF_NAT_RANGE_PROTO_SPECIFIED, linux/netfilter/nf_nat.h
+		address, port := string(e.value(unix.NFTA_NAT_REG_ADDR_MIN)), string(e.value(unix.NFTA_NAT_REG_PROTO_MIN))
+		e.without(func(a attribute) bool {
+			return a.number == unix.NFTA_NAT_REG_ADDR_MAX && string(a.value) == address ||
+				a.number == unix.NFTA_NAT_REG_PROTO_MAX && string(a.value) == port ||
+				a.number == unix.NFTA_NAT_FLAGS && be32(a.value)&^ranges == 0
+		})
+	case "exthdr":
+		e.without(func(a attribute) bool { return a.number == unix.NFTA_EXTHDR_FLAGS && be32(a.value) == 0 })
 	}
-	const rangeMapIPs = 1 // NF_NAT_RANGE_MAP_IPS, linux/netfilter/nf_nat.h
-	first := e.value(unix.NFTA_NAT_REG_ADDR_MIN)
-	e.attributes = slices.DeleteFunc(e.attributes, func(a attribute) bool {
-		return a.number == unix.NFTA_NAT_REG_ADDR_MAX && string(a.value) == string(first) ||
-			a.number == unix.NFTA_NAT_FLAGS && be32(a.value) == rangeMapIPs
-	})
+}
+
+func (e *expression) without(f func(attribute) bool) {
+	e.attributes = slices.DeleteFunc(e.attributes, f)
 }
 
 func (e *expression) value(number uint32) []byte {

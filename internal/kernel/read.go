@@ -291,6 +291,7 @@ func parseFamilies(b []byte, l *infra.Link) error {
 			return attributes(spec, 0, func(kind uint16, v []byte) error {
 				if kind == inetConf {
 					l.Forwarding4 = u32(v[min(len(v), 4*(devconfForwarding-1)):]) != 0
+					l.RouteLocalnet = u32(v[min(len(v), 4*(devconfRouteLocalnet-1)):]) != 0
 				}
 				return nil
 			})
@@ -498,14 +499,21 @@ func (n *Namespace) rules(s *infra.Snapshot) error {
 }
 
 func (n *Namespace) neighbours(s *infra.Snapshot) error {
-	r := request(unix.RTM_GETNEIGH, unix.NLM_F_DUMP, ndMsg{})
-	return n.route.dump(r, func() { s.Neighbours = nil }, func(m []byte) error {
-		entry, err := parseNeighbour(m)
-		if err == nil && entry.Address.IsValid() && !entry.MAC.IsZero() {
-			s.Neighbours = append(s.Neighbours, entry)
+	for _, family := range []uint8{unix.AF_UNSPEC, unix.AF_BRIDGE} {
+		have := s.Neighbours
+		r := request(unix.RTM_GETNEIGH, unix.NLM_F_DUMP, ndMsg{family: family})
+		err := n.route.dump(r, func() { s.Neighbours = have }, func(m []byte) error {
+			entry, err := parseNeighbour(m)
+			if err == nil && (entry.Address.IsValid() || entry.Permanent) && !entry.MAC.IsZero() {
+				s.Neighbours = append(s.Neighbours, entry)
+			}
+			return err
+		})
+		if err != nil {
+			return err
 		}
-		return err
-	})
+	}
+	return nil
 }
 
 func parseNeighbour(m []byte) (infra.Neighbour, error) {
@@ -514,11 +522,14 @@ func parseNeighbour(m []byte) (infra.Neighbour, error) {
 		return infra.Neighbour{}, errors.New("netlink: a message was cut short")
 	}
 	state := u16(m[8:])
+	if m[0] == unix.AF_BRIDGE {
+		return parseForwarding(m)
+	}
 	entry := infra.Neighbour{Link: int(u32(m[4:])), Permanent: state&unix.NUD_PERMANENT != 0}
 	if entry.Permanent {
 		entry.Flags = m[10] & (infra.NeighbourRouter | infra.NeighbourExtLearned)
 	}
-	if m[0] == unix.AF_BRIDGE || state&(unix.NUD_NOARP|unix.NUD_FAILED|unix.NUD_INCOMPLETE) != 0 {
+	if state&(unix.NUD_NOARP|unix.NUD_FAILED|unix.NUD_INCOMPLETE) != 0 {
 		return entry, nil
 	}
 	err := attributes(m, head.Len(), func(kind uint16, v []byte) error {
@@ -529,6 +540,23 @@ func parseNeighbour(m []byte) (infra.Neighbour, error) {
 			if len(v) == len(entry.MAC) {
 				entry.MAC = cache.MAC(v)
 			}
+		}
+		return nil
+	})
+	return entry, err
+}
+
+// parseForwarding returns a static entry of a bridge; another one is not permanent.
+func parseForwarding(m []byte) (infra.Neighbour, error) {
+	entry := infra.Neighbour{Link: int(u32(m[4:]))}
+	err := attributes(m, ndMsg{}.Len(), func(kind uint16, v []byte) error {
+		switch kind {
+		case unix.NDA_LLADDR:
+			if len(v) == len(entry.MAC) {
+				entry.MAC = cache.MAC(v)
+			}
+		case unix.NDA_MASTER:
+			entry.Permanent = u16(m[8:])&unix.NUD_NOARP != 0
 		}
 		return nil
 	})

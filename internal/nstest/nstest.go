@@ -162,10 +162,14 @@ func (n *Namespace) Dump() string {
 const dump = `set -e
 mount -t tmpfs none /run/netns
 for command in "ip -d link" "ip -d addr" "ip -d route show table all" "ip -6 -d route show table all" \
-	"ip rule" "ip -6 rule" "ip neigh show nud permanent" "bridge -d link" "tc qdisc" "nft list ruleset" \
+	"ip rule" "ip -6 rule" "bridge -d link" "tc qdisc" "nft list ruleset" \
 	"sysctl net.ipv4.ip_forward net.ipv6.conf.all.forwarding net.ipv6.conf.default.disable_ipv6"; do
 	echo "# $command"
 	$command
+done
+for command in "ip neigh show nud permanent" "bridge fdb show"; do # in the order of a table of hashes
+	echo "# $command"
+	$command | sort
 done
 for link in $(ls /sys/class/net); do
 	echo "# tc filter show dev $link ingress"

@@ -180,6 +180,8 @@ static void look(void)
 	dump(route, RTM_GETROUTE, &r, sizeof r, 0, NULL, 0);
 	dump(route, RTM_GETRULE, &r, sizeof r, 0, NULL, 0);
 	dump(route, RTM_GETNEIGH, &neighbour, sizeof neighbour, 0, NULL, 0);
+	neighbour.ndm_family = AF_BRIDGE;
+	dump(route, RTM_GETNEIGH, &neighbour, sizeof neighbour, 0, NULL, 0);
 }
 
 static void filters(int index)
@@ -199,12 +201,16 @@ static void tables(void)
 static void rules(int family, const char *table)
 {
 	struct nfgenmsg of = {.nfgen_family = family};
+	dump(filter, NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_GETCHAIN, &of, sizeof of, 0, NULL, 0);
 	dump(filter, NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_GETRULE, &of, sizeof of, NFTA_RULE_TABLE, table, strlen(table) + 1);
 }
 
 static void read_file(const char *path)
 {
-	int fd = must(open(path, O_RDONLY | O_CLOEXEC), path);
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0 && errno == ENOENT)
+		return; /* of a link that is not there yet */
+	must(fd, path);
 	must(read(fd, buffer, sizeof buffer), path);
 	close(fd);
 }

@@ -1,0 +1,237 @@
+package infra
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/guestwire/guestwire/internal/firewall"
+)
+
+// translation is the NAT of a masquerade binding. What is for the NIC's addresses goes to the guest, if
+// it is forwarded; what the guest sends leaves under the address of the link that it leaves by, or not
+// at all.
+type translation struct {
+	names     Names
+	addresses []netip.Prefix // the NIC's
+	fenced    []int          // versions of IP that the NIC forwards for the guest alone
+	ends      []end
+	Masquerade
+	guard Guard
+}
+
+// end is the guest's address of a family, and the gateway's.
+type end struct{ guest, gateway netip.Addr }
+
+func version(a netip.Addr) int {
+	if a.Is4() {
+		return 4
+	}
+	return 6
+}
+
+func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
+
+var (
+	loopback4 = netip.MustParsePrefix("127.0.0.0/8")
+	loopback6 = netip.MustParsePrefix("::1/128")
+)
+
+func loopback(v int) netip.Prefix {
+	if v == 4 {
+		return loopback4
+	}
+	return loopback6
+}
+
+func rule(v firewall.Verdict, m ...firewall.Match) firewall.Rule {
+	return firewall.Rule{Matches: m, Verdict: v}
+}
+
+func (t translation) table() firewall.Table {
+	chains := []firewall.Chain{
+		{Name: "loopback", Type: "filter", Hook: firewall.Prerouting, Priority: firewall.Raw, Rules: t.loopback()},
+		{Name: "from-network", Type: "nat", Hook: firewall.Prerouting, Priority: firewall.DstNAT, Rules: t.fromNetwork()},
+		{Name: "from-namespace", Type: "nat", Hook: firewall.Output, Priority: firewall.DstNAT, Rules: t.fromNamespace()},
+		{Name: "through", Type: "filter", Hook: firewall.Forward, Priority: firewall.Filter, Rules: t.through()},
+		{Name: "source", Type: "nat", Hook: firewall.Postrouting, Priority: firewall.SrcNAT, Rules: t.source()},
+	}
+	for _, e := range t.ends {
+		chains = append(chains, firewall.Chain{Name: toGuest(version(e.guest)), Rules: t.toGuest(e.guest)})
+	}
+	if rules := t.toNamespace(); len(rules) > 0 {
+		chains = append(chains, firewall.Chain{Name: "to-namespace", Type: "filter", Hook: firewall.Input, Priority: firewall.Filter, Rules: rules})
+	}
+	if t.MaxConnections > 0 {
+		chains = append(chains, firewall.Chain{Name: "cap", Rules: []firewall.Rule{
+			rule(firewall.Drop{}, firewall.Connections{Over: uint32(t.MaxConnections)}),
+		}})
+	}
+	return firewall.Table{Family: firewall.Inet, Name: t.names.Table, Chains: chains}
+}
+
+func (t translation) fromGuest() firewall.Match { return firewall.InInterface{Name: t.names.Bridge} }
+func (t translation) toBridge() firewall.Match  { return firewall.OutInterface{Name: t.names.Bridge} }
+
+// loopback keeps the guest from the namespace's loopback addresses before connections are tracked.
+// What answers a translated connection still has the gateway's address here.
+func (t translation) loopback() []firewall.Rule {
+	var rules []firewall.Rule
+	for _, e := range t.ends {
+		v := version(e.guest)
+		rules = append(rules,
+			rule(firewall.Drop{}, t.fromGuest(), firewall.IP{Version: v}, firewall.Destination{Prefix: loopback(v)}),
+			rule(firewall.Drop{}, t.fromGuest(), firewall.IP{Version: v}, firewall.Source{Prefix: loopback(v)}))
+	}
+	return rules
+}
+
+// fromNetwork forwards what comes from outside, unless proxies take it, and what the guest sends to
+// the NIC's addresses.
+func (t translation) fromNetwork() []firewall.Rule {
+	from := []firewall.Match{firewall.InInterface{Name: t.names.NIC}, t.fromGuest()}
+	if t.Sidecar != nil {
+		from = from[1:]
+	}
+	var rules []firewall.Rule
+	for _, in := range from {
+		for _, a := range t.addresses {
+			rules = append(rules, t.forwarded(a.Addr(), in)...)
+		}
+	}
+	return rules
+}
+
+// fromNamespace forwards what the namespace itself sends to the NIC's addresses, and if that is
+// wanted, to its loopback addresses.
+func (t translation) fromNamespace() []firewall.Rule {
+	var rules []firewall.Rule
+	for _, a := range t.addresses {
+		rules = append(rules, t.forwarded(a.Addr())...)
+	}
+	if t.Loopback {
+		rules = append(rules, t.forwarded(netip.AddrFrom4([4]byte{127, 0, 0, 1}))...)
+		rules = append(rules, t.forwarded(netip.IPv6Loopback())...)
+	}
+	return rules
+}
+
+// forwarded is what is for an address and meets the conditions, if the guest has an address of that
+// family.
+func (t translation) forwarded(to netip.Addr, where ...firewall.Match) []firewall.Rule {
+	v := version(to)
+	if !slices.ContainsFunc(t.ends, func(e end) bool { return version(e.guest) == v }) {
+		return nil
+	}
+	return []firewall.Rule{rule(firewall.Jump{Chain: toGuest(v)},
+		append(where[:len(where):len(where)], firewall.IP{Version: v}, firewall.Destination{Prefix: single(to)})...)}
+}
+
+func toGuest(v int) string { return fmt.Sprintf("to-guest-%d", v) }
+
+// toGuest sends what is forwarded to the guest; for the rest, nothing is translated. A TCP connection
+// that nobody has tracked from its beginning is the namespace's own: it is older than the rules.
+func (t translation) toGuest(guest netip.Addr) []firewall.Rule {
+	if t.Ports != nil && len(t.Ports) == 0 {
+		return nil
+	}
+	rules := []firewall.Rule{rule(firewall.Accept{}, firewall.Protocol{Number: firewall.ProtocolTCP}, firewall.Opening{Not: true})}
+	for _, p := range t.Excluded {
+		rules = append(rules, rule(firewall.Accept{}, p.match()...))
+	}
+	if t.Ports == nil {
+		return append(rules, rule(firewall.DNAT{Address: guest}))
+	}
+	for _, p := range t.Ports {
+		for _, one := range p.single() {
+			rules = append(rules, rule(firewall.DNAT{Address: guest, Port: one.Guest}, one.match()...))
+		}
+	}
+	return rules
+}
+
+// through is what may pass between the guest and anybody. Nothing leaves that belongs to no
+// connection, as that would not be translated; nothing comes that was not forwarded.
+func (t translation) through() []firewall.Rule {
+	known := firewall.State{States: firewall.Established | firewall.Related}
+	nic := firewall.InInterface{Name: t.names.NIC}
+	var rules []firewall.Rule
+	for _, m := range []firewall.Match{t.fromGuest(), t.toBridge()} {
+		rules = append(rules, rule(firewall.Drop{}, m, firewall.State{States: firewall.Invalid | firewall.Untracked}))
+		if t.MaxConnections > 0 {
+			rules = append(rules, rule(firewall.Jump{Chain: "cap"}, m, firewall.State{States: firewall.New}))
+		}
+	}
+	rules = append(rules,
+		rule(firewall.ClampMSS{}, t.fromGuest(), firewall.Protocol{Number: firewall.ProtocolTCP}, firewall.Opening{}),
+		rule(firewall.ClampMSS{}, t.toBridge(), firewall.Protocol{Number: firewall.ProtocolTCP}, firewall.Opening{}),
+		rule(firewall.Accept{}, t.fromGuest(), firewall.OutInterface{Name: t.names.Bridge, Not: true}),
+		rule(firewall.Accept{}, t.toBridge(), known),
+		rule(firewall.Accept{}, t.toBridge(), firewall.Translated{}),
+		rule(firewall.Drop{}, t.toBridge()),
+		rule(firewall.Accept{}, nic, known))
+	for _, v := range t.fenced {
+		rules = append(rules, rule(firewall.Drop{}, nic, firewall.IP{Version: v}))
+	}
+	return rules
+}
+
+// source hides the guest. What the namespace sends from an address that no guest can answer gets the
+// gateway's.
+func (t translation) source() []firewall.Rule {
+	rules := []firewall.Rule{
+		rule(firewall.Masquerade{}, t.fromGuest(), firewall.OutInterface{Name: t.names.Bridge, Not: true}),
+		rule(firewall.Masquerade{}, t.fromGuest(), t.toBridge()), // to itself by the NIC's address
+	}
+	for _, e := range t.ends {
+		for _, from := range t.rewritten(version(e.guest)) {
+			rules = append(rules, rule(firewall.SNAT{Address: e.gateway}, t.toBridge(), firewall.IP{Version: version(e.guest)}, firewall.Source{Prefix: from}))
+		}
+	}
+	return rules
+}
+
+// rewritten are the sources that get the gateway's address.
+func (t translation) rewritten(v int) []netip.Prefix {
+	if t.Loopback {
+		return []netip.Prefix{loopback(v)}
+	}
+	var list []netip.Prefix
+	if t.Sidecar != nil {
+		for _, a := range t.Sidecar.Sources {
+			if version(a) == v {
+				list = append(list, single(a))
+			}
+		}
+	}
+	return list
+}
+
+// toNamespace is what the guest may say to the namespace itself. That takes connections as well: an echo
+// is one, and so is each of its identifiers.
+func (t translation) toNamespace() []firewall.Rule {
+	from := t.fromGuest()
+	var rules []firewall.Rule
+	if t.MaxConnections > 0 {
+		rules = append(rules, rule(firewall.Jump{Chain: "cap"}, from, firewall.State{States: firewall.New}))
+	}
+	if t.guard.Off {
+		return rules
+	}
+	rules = append(rules, rule(firewall.Accept{}, from, firewall.State{States: firewall.Established | firewall.Related}))
+	for _, e := range t.ends {
+		if e.guest.Is4() {
+			rules = append(rules, rule(firewall.Accept{}, from, firewall.IP{Version: 4},
+				firewall.Protocol{Number: firewall.ProtocolICMP}, firewall.ICMP{Version: 4, Type: icmpEcho}))
+			continue
+		}
+		for _, kind := range []uint8{icmp6Echo, icmp6Solicitation, icmp6Advertisement} {
+			rules = append(rules, rule(firewall.Accept{}, from, firewall.IP{Version: 6},
+				firewall.Protocol{Number: firewall.ProtocolICMPv6}, firewall.ICMP{Version: 6, Type: kind}))
+		}
+	}
+	for _, p := range t.guard.Open {
+		rules = append(rules, rule(firewall.Accept{}, append([]firewall.Match{from}, p.match()...)...))
+	}
+	return append(rules, rule(firewall.Drop{}, from))
+}

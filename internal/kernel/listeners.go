@@ -1,0 +1,82 @@
+package kernel
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/infra"
+)
+
+// diagRequest is struct inet_diag_req_v2 (linux/inet_diag.h), without a socket to look for.
+type diagRequest struct {
+	family, protocol uint8
+	states           uint32
+}
+
+const (
+	sizeofDiagRequest = 56
+	sizeofDiagMessage = 72 // struct inet_diag_msg
+)
+
+func (r diagRequest) Len() int { return sizeofDiagRequest }
+
+func (r diagRequest) Serialize() []byte {
+	b := make([]byte, sizeofDiagRequest)
+	b[0], b[1] = r.family, r.protocol
+	binary.NativeEndian.PutUint32(b[4:], r.states)
+	return b
+}
+
+// States of sockets (net/tcp_states.h); a UDP socket without a peer is closed.
+const (
+	stateClosed = 7
+	stateListen = 10
+)
+
+// Listeners are the sockets of the namespace that wait for TCP connections or UDP datagrams. A kernel
+// that cannot tell of a protocol has none.
+func (n *Namespace) Listeners() ([]infra.Listener, error) {
+	s, err := openSocket(unix.NETLINK_SOCK_DIAG)
+	if err != nil {
+		return nil, fmt.Errorf("ask for the namespace's services: %w", err)
+	}
+	defer s.close()
+	var all []infra.Listener
+	for _, p := range []struct {
+		name          string
+		number, state uint8
+	}{{"tcp", unix.IPPROTO_TCP, stateListen}, {"udp", unix.IPPROTO_UDP, stateClosed}} {
+		for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
+			var list []infra.Listener
+			r := request(unix.SOCK_DIAG_BY_FAMILY, unix.NLM_F_DUMP, diagRequest{family, p.number, 1 << p.state})
+			err := s.dump(r, func() { list = nil }, func(m []byte) error {
+				l, err := parseListener(m)
+				l.Protocol = p.name
+				list = append(list, l)
+				return err
+			})
+			if err != nil && !errors.Is(err, unix.ENOENT) {
+				return nil, fmt.Errorf("ask for the namespace's %s services: %w", p.name, err)
+			}
+			all = append(all, list...)
+		}
+	}
+	return all, nil
+}
+
+func parseListener(m []byte) (l infra.Listener, err error) {
+	if len(m) < sizeofDiagMessage {
+		return l, errors.New("netlink: a socket's message was cut short")
+	}
+	l.Port = binary.BigEndian.Uint16(m[4:])
+	if m[0] == unix.AF_INET {
+		l.Address = netip.AddrFrom4([4]byte(m[8:12]))
+	} else {
+		l.Address = netip.AddrFrom16([16]byte(m[8:24])).Unmap() // a socket of both families at an IPv4 address
+	}
+	return l, nil
+}

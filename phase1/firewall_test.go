@@ -1,0 +1,167 @@
+package phase1_test
+
+import (
+	"errors"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/netns"
+	"github.com/guestwire/guestwire/internal/nstest"
+	"github.com/guestwire/guestwire/phase1"
+)
+
+// everyOption is a masquerade with all that it has.
+var everyOption = infra.Masquerade{
+	Ports:          []infra.Ports{{First: 80}, {Protocol: "udp", First: 5000, Last: 5100}, {First: 8080, Last: 8081, Guest: 9090}, {Protocol: "sctp", First: 7}},
+	Excluded:       []infra.Ports{{First: 15000, Last: 15100}},
+	Loopback:       true,
+	MaxConnections: 100,
+}
+
+// TestFirewallText: what nft makes of the text in the plan is what Setup puts into the kernel.
+func TestFirewallText(t *testing.T) {
+	loose := infra.Guard{
+		MACs:     []cache.MAC{{2, 0, 0, 0, 0, 9}},
+		Prefixes: []netip.Prefix{netip.MustParsePrefix("10.9.0.0/20"), netip.MustParsePrefix("fe80::/64")},
+	}
+	opened := loose
+	opened.Open = []infra.Ports{{First: 53, Protocol: "udp"}}
+	for name, c := range map[string]struct {
+		binding infra.Binding
+		guard   infra.Guard
+		found   []string // what is changed before
+		options cache.Options
+	}{
+		"bridge":                 {binding: infra.Bridge{}},
+		"bridge, loosened":       {binding: infra.Bridge{}, guard: loose},
+		"bridge, off":            {binding: infra.Bridge{}, guard: infra.Guard{Off: true}},
+		"bridge, not served":     {binding: infra.Bridge{}, options: cache.Options{Disabled: true}},
+		"a wire":                 {binding: infra.Bridge{}, found: []string{"addr flush dev eth0", "-6 route flush dev eth0"}},
+		"masquerade":             {binding: infra.Masquerade{}},
+		"masquerade, everything": {binding: everyOption, guard: opened},
+		"masquerade, sidecar": {binding: infra.Masquerade{Sidecar: &infra.Sidecar{
+			Sources: []netip.Addr{netip.MustParseAddr("127.0.0.6"), netip.MustParseAddr("::6")}}}},
+		"masquerade, off": {binding: infra.Masquerade{Ports: []infra.Ports{}}, guard: infra.Guard{Off: true}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := nstest.NewNetwork(t)
+			for _, change := range c.found {
+				n.Pod.IP(change)
+			}
+			config := config(n, c.binding)
+			config.Guard, config.Options = c.guard, c.options
+			preview, err := phase1.Plan(t.Context(), config)
+			if err != nil {
+				t.Fatal(err)
+			}
+			setup(t, config)
+
+			var tables []firewall.Table
+			for _, op := range preview.Steps {
+				if set, is := op.(infra.TableSet); is {
+					tables = append(tables, set.Table)
+				}
+			}
+			slices.SortFunc(tables, func(a, b firewall.Table) int { return strings.Compare(string(a.Family), string(b.Family)) })
+			other := nstest.New(t, "text")
+			other.IP("tuntap add eth0-tap mode tap")
+			for _, table := range tables {
+				path := filepath.Join(t.TempDir(), "table")
+				if err := os.WriteFile(path, []byte(table.String()), 0o600); err != nil {
+					t.Fatal(err)
+				}
+				other.Exec("nft", "-f", path)
+				list := []string{"nft", "list", "table", string(table.Family), table.Name}
+				if err := difference(other.Exec(list...), n.Pod.Exec(list...)); err != nil {
+					t.Errorf("%s: %v", table.Family, err)
+				}
+			}
+			if err := phase1.Check(t.Context(), config); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// TestForwardOtherPorts: a second Setup changes what is forwarded, and not who the guest is.
+func TestForwardOtherPorts(t *testing.T) {
+	n := nstest.NewNetwork(t)
+	before := settled(t, n)
+	c := config(n, infra.Masquerade{Ports: []infra.Ports{{First: 80}}})
+	setup(t, c)
+	c.Binding = infra.Masquerade{Ports: []infra.Ports{{First: 81}}, Loopback: true}
+	c.Guard.Open = []infra.Ports{{First: 53}}
+	setup(t, c)
+	if err := phase1.Check(t.Context(), c); err != nil {
+		t.Error(err)
+	}
+	rules := n.Pod.Exec("nft", "list", "ruleset")
+	if strings.Contains(rules, "dport 80 ") || !strings.Contains(rules, "tcp dport 81 dnat") || !strings.Contains(rules, "dport 53 accept") {
+		t.Errorf("rules:\n%s", rules)
+	}
+	if out := n.Pod.Exec("sysctl", "-n", "net.ipv4.conf.eth0-br.route_localnet"); strings.TrimSpace(out) != "1" {
+		t.Errorf("route_localnet is %s", out)
+	}
+	c.Binding = infra.Masquerade{}
+	setup(t, c)
+	if err := phase1.Check(t.Context(), c); err != nil {
+		t.Error(err)
+	}
+	c.Binding = infra.Masquerade{IPv4: netip.MustParsePrefix("10.7.0.0/24")}
+	if err := phase1.Setup(t.Context(), c); !errors.Is(err, infra.ErrWired) {
+		t.Errorf("another network: %v, want ErrWired", err)
+	}
+	teardown(t, n, c, before)
+}
+
+// mapped listens as programs do that know IPv6 sockets only, Java's among them: at ::ffff:10.244.1.7.
+func mapped(t *testing.T, n nstest.Network, port int) {
+	t.Helper()
+	var fd int
+	err := netns.Do(n.Pod.File, func() (err error) {
+		fd, err = unix.Socket(unix.AF_INET6, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		return errors.Join(unix.Bind(fd, &unix.SockaddrInet6{Port: port, Addr: nstest.Pod4.As16()}), unix.Listen(fd, 1))
+	})
+	t.Cleanup(func() { unix.Close(fd) })
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestServedPorts warns of services that the guest takes the connections of.
+func TestServedPorts(t *testing.T) {
+	n := nstest.NewNetwork(t)
+	n.Pod.Listen("namespace", "0.0.0.0:10250")
+	n.Pod.Listen("namespace", "127.0.0.1:10251")
+	n.Pod.Listen("namespace", "[::]:15001")
+	mapped(t, n, 15002)
+	warnings := func(b infra.Masquerade) string {
+		t.Helper()
+		preview, err := phase1.Plan(t.Context(), config(n, b))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Join(preview.Record.Warnings, "\n")
+	}
+	if w := warnings(infra.Masquerade{}); !strings.Contains(w, "tcp port 10250") || strings.Contains(w, "10251") || !strings.Contains(w, "15001") || !strings.Contains(w, "15002 at 10.244.1.7") {
+		t.Errorf("warnings %q", w)
+	}
+	if w := warnings(infra.Masquerade{Loopback: true, Excluded: []infra.Ports{{First: 10250}}}); strings.Contains(w, "10250") || !strings.Contains(w, "10251") {
+		t.Errorf("warnings %q", w)
+	}
+	if w := warnings(infra.Masquerade{Ports: []infra.Ports{{First: 80}}}); w != "" {
+		t.Errorf("warnings %q", w)
+	}
+}
