@@ -77,8 +77,8 @@ const (
 	maxFrame   = 1 << 17 // with segments that are still to be cut
 )
 
-// forward copies frames with their headers until one of the taps is closed. A frame for a link that
-// is down is lost, as on a wire.
+// forward copies frames with their headers until one of the taps is closed or gone. A frame for a link
+// that is down is lost, as on a wire.
 func forward(t testing.TB, to, from, sent *os.File) {
 	frame := make([]byte, maxFrame)
 	for {
@@ -89,7 +89,7 @@ func forward(t testing.TB, to, from, sent *os.File) {
 			}
 			_, err = to.Write(frame[:size])
 		}
-		if errors.Is(err, os.ErrClosed) {
+		if errors.Is(err, os.ErrClosed) || errors.Is(err, syscall.EBADFD) {
 			return
 		}
 		if err != nil && !errors.Is(err, syscall.EIO) {
