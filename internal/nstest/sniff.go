@@ -1,0 +1,110 @@
+package nstest
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/internal/netns"
+)
+
+// Sniffer sees the frames of all links of a namespace, in both directions (packet(7)).
+type Sniffer struct {
+	t      testing.TB
+	fd     int
+	buffer []byte
+}
+
+// Sniffed is a frame, without its outermost VLAN tag.
+type Sniffed struct {
+	Link     int // its index
+	Outgoing bool
+	Frame    []byte
+}
+
+// Sniff listens until the test ends. Nothing may have been lost by then.
+func (n *Namespace) Sniff(t testing.TB) *Sniffer {
+	t.Helper()
+	const all = unix.ETH_P_ALL<<8 | unix.ETH_P_ALL>>8 // in the network's order
+	s := &Sniffer{t: t, fd: -1, buffer: make([]byte, 1<<16)}
+	err := netns.Do(n.File, func() (err error) {
+		s.fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, all)
+		return err
+	})
+	if err == nil {
+		err = errors.Join(
+			unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 64<<20),
+			unix.SetsockoptTimeval(s.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 100_000}))
+	}
+	if err != nil {
+		t.Fatalf("packet socket: %v", err)
+	}
+	t.Cleanup(func() {
+		if stats, err := unix.GetsockoptTpacketStats(s.fd, unix.SOL_PACKET, unix.PACKET_STATISTICS); err != nil || stats.Drops > 0 {
+			t.Errorf("packet socket lost %+v, %v; want nothing", stats, err)
+		}
+		unix.Close(s.fd)
+	})
+	return s
+}
+
+// Next is the next frame; not ok if there is none for some time.
+func (s *Sniffer) Next() (seen Sniffed, ok bool) {
+	for {
+		size, from, err := unix.Recvfrom(s.fd, s.buffer, 0)
+		switch link, _ := from.(*unix.SockaddrLinklayer); {
+		case err == unix.EINTR || err == unix.ENETDOWN:
+		case err == unix.EAGAIN:
+			return Sniffed{}, false
+		case err != nil || link == nil:
+			s.t.Errorf("packet socket: %v", err)
+			return Sniffed{}, false
+		default:
+			return Sniffed{link.Ifindex, link.Pkttype == unix.PACKET_OUTGOING, append([]byte(nil), s.buffer[:size]...)}, true
+		}
+	}
+}
+
+// Until returns what comes until last says that a frame is the last one. Where none comes for some time
+// it calls again, to send that once more: a busy machine loses frames.
+func (s *Sniffer) Until(last func(Sniffed) bool, again func()) []Sniffed {
+	s.t.Helper()
+	var all []Sniffed
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); {
+		seen, ok := s.Next()
+		if !ok {
+			again()
+			continue
+		}
+		all = append(all, seen)
+		if last(seen) {
+			return all
+		}
+	}
+	s.t.Fatalf("the frame that was waited for does not come, after %d others", len(all))
+	return nil
+}
+
+// Injector sends frames from a link of the namespace, as they are, in the caller's thread.
+func (n *Namespace) Injector(t testing.TB, link int) func(frames ...[]byte) error {
+	t.Helper()
+	fd := -1
+	err := netns.Do(n.File, func() (err error) {
+		fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+		return err
+	})
+	if err != nil {
+		t.Fatalf("packet socket: %v", err)
+	}
+	t.Cleanup(func() { unix.Close(fd) })
+	return func(frames ...[]byte) error {
+		for _, f := range frames {
+			if err := unix.Sendto(fd, f, 0, &unix.SockaddrLinklayer{Ifindex: link}); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}

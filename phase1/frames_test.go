@@ -1,0 +1,431 @@
+package phase1_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/frames"
+	"github.com/guestwire/guestwire/internal/netns"
+	"github.com/guestwire/guestwire/internal/nstest"
+	"github.com/guestwire/guestwire/internal/tap"
+)
+
+// wire is a guest's tap, and everything around it.
+type wire struct {
+	t    *testing.T
+	n    nstest.Network
+	link frames.Link
+	port *os.File
+
+	masquerade bool
+	pod, world *nstest.Sniffer
+	sentinels  int
+	inject     func(frames ...[]byte) error // from the world's end of the NIC
+
+	tap, dhcp, nic, bridge int         // indices in the pod
+	gateway                int         // the world's end of the NIC
+	router                 cache.MAC   // its
+	own                    []cache.MAC // of the namespace's links
+}
+
+// attach attaches to the tap of a wiring whose guest has these families, and listens around it.
+func attach(t *testing.T, n nstest.Network, v4, v6 bool) *wire {
+	t.Helper()
+	w := attachDeaf(t, n, v4, v6)
+	w.pod, w.world = n.Pod.Sniff(t), n.World.Sniff(t)
+	w.send()
+	return w
+}
+
+// attachDeaf only attaches to the tap.
+func attachDeaf(t *testing.T, n nstest.Network, v4, v6 bool) *wire {
+	t.Helper()
+	r := record(t, n)
+	w := &wire{t: t, n: n, masquerade: r.Binding == cache.BindingMasquerade}
+	link := func(ns *nstest.Namespace, name string) (index int, mac cache.MAC) {
+		err := netns.Do(ns.File, func() error {
+			l, err := net.InterfaceByName(name)
+			if err == nil {
+				index, mac = l.Index, cache.MAC(l.HardwareAddr)
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return index, mac
+	}
+	w.tap, _ = link(n.Pod, r.Tap)
+	if r.Port != "" {
+		w.dhcp, _ = link(n.Pod, r.Port)
+	}
+	w.link = frames.Link{MAC: r.MAC, Far4: nstest.Beyond4, Far6: nstest.Beyond6, Served: r.Port != ""}
+	nic := "eth0-nic"
+	if w.masquerade {
+		nic = "eth0"
+	}
+	w.own = make([]cache.MAC, 2)
+	w.nic, w.own[0] = link(n.Pod, nic)
+	w.bridge, w.own[1] = link(n.Pod, "eth0-br")
+	w.gateway, w.router = link(n.World, "pod")
+	if w.masquerade {
+		w.link.IPv4, w.link.IPv6 = netip.MustParseAddr("10.0.2.2"), netip.MustParseAddr("fd10:0:2::2")
+		w.link.Gateway, w.link.Gateway4, w.link.Gateway6 = w.own[1], netip.MustParseAddr("10.0.2.1"), netip.MustParseAddr("fd10:0:2::1")
+	} else {
+		w.link.IPv4, w.link.IPv6 = nstest.Pod4, nstest.Pod6
+		w.link.Gateway, w.link.Gateway4, w.link.Gateway6 = w.router, nstest.Gateway4, nstest.Gateway6
+	}
+	if !v4 {
+		w.link.IPv4 = netip.Addr{}
+	}
+	if !v6 {
+		w.link.IPv6 = netip.Addr{}
+	}
+	err := netns.Do(n.Pod.File, func() (err error) {
+		w.port, err = tap.Open(r.Tap)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { w.port.Close() })
+	w.inject = n.World.Injector(t, w.gateway)
+	world := hear(t, n)
+	oneProcessor(t)
+	// Until carriers have been noticed and neighbours found, frames are lost.
+	nstest.Eventually(t, func() error {
+		if _, err := w.port.Write(w.link.Sentinel(w.address(), 0)); err != nil {
+			return err
+		}
+		if err := world.SetReadDeadline(time.Now().Add(100 * time.Millisecond)); err != nil {
+			return err
+		}
+		if _, _, err := world.ReadFrom(make([]byte, 100)); err != nil {
+			return err
+		}
+		if state := n.Pod.IP("-br link show dev " + r.Tap); !strings.Contains(state, " UP ") {
+			return fmt.Errorf("%s is not up: %s", r.Tap, state)
+		}
+		return nil
+	})
+	return w
+}
+
+// address is the guest's, of a family that it has.
+func (w *wire) address() netip.Addr {
+	if w.link.IPv4.IsValid() {
+		return w.link.IPv4
+	}
+	return w.link.IPv6
+}
+
+// hear takes sentinels, so that nobody answers that the port is closed.
+func hear(t *testing.T, n nstest.Network) net.PacketConn {
+	t.Helper()
+	var socket net.PacketConn
+	err := netns.Do(n.World.File, func() (err error) {
+		socket, err = net.ListenPacket("udp", fmt.Sprintf(":%d", frames.SentinelPort))
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { socket.Close() })
+	return socket
+}
+
+// oneProcessor keeps what the test sends in order: the kernel has a queue a processor.
+func oneProcessor(t *testing.T) {
+	t.Helper()
+	runtime.LockOSThread()
+	var all, one unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &all); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 1024 {
+		if all.IsSet(i) {
+			one.Set(i)
+			break
+		}
+	}
+	if err := unix.SchedSetaffinity(0, &one); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.SchedSetaffinity(0, &all); err != nil {
+			t.Error(err)
+		}
+		runtime.UnlockOSThread()
+	})
+}
+
+// send sends frames and then a sentinel, and returns what came out before that: in the world, and in
+// the namespace on other links than the taps.
+func (w *wire) send(list ...[]byte) (world, pod []nstest.Sniffed) {
+	w.t.Helper()
+	w.sentinels++
+	write := func(f []byte) {
+		if _, err := w.port.Write(f); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	sentinel := func() { write(w.link.Sentinel(w.address(), w.sentinels)) }
+	for _, f := range list {
+		write(f)
+	}
+	sentinel()
+	mark := frames.SentinelData(w.sentinels)
+	for _, s := range w.pod.Until(func(s nstest.Sniffed) bool { return s.Link == w.nic && s.Outgoing && bytes.Contains(s.Frame, mark) }, sentinel) {
+		if s.Link != w.tap && s.Link != w.dhcp && (s.Link != w.nic || s.Outgoing) && !w.expected(s) {
+			pod = append(pod, s)
+		}
+	}
+	for _, s := range w.world.Until(func(s nstest.Sniffed) bool {
+		return s.Link == w.gateway && !s.Outgoing && bytes.Contains(s.Frame, mark)
+	}, sentinel) {
+		if !s.Outgoing && !w.expected(s) {
+			world = append(world, s)
+		}
+	}
+	return world, pod
+}
+
+// expected is a sentinel, or what the namespace says of itself to its neighbours.
+func (w *wire) expected(s nstest.Sniffed) bool {
+	f := s.Frame
+	if bytes.Contains(f, []byte("guestwire sentinel")) {
+		return true
+	}
+	if len(f) < 14+28 || s.Link == w.bridge && !s.Outgoing || !slices.Contains(w.own, cache.MAC(f[6:12])) {
+		return false
+	}
+	var source netip.Addr
+	switch binary.BigEndian.Uint16(f[12:]) {
+	case infra.EthernetARP:
+		source = netip.AddrFrom4([4]byte(f[28:]))
+	case infra.EthernetIPv6:
+		if len(f) < 14+49 || !(f[20] == 58 && slices.Contains([]byte{133, 135, 136}, f[54]) || f[20] == 0 && f[54] == 58 && f[62] == 143) {
+			return false
+		}
+		source = netip.AddrFrom16([16]byte(f[22:]))
+	default:
+		return false
+	}
+	return source == nstest.Pod4 || source == nstest.Pod6 || source.IsUnspecified() || source == w.link.Gateway4 || source == w.link.Gateway6 ||
+		source == w.own[0].LinkLocal() || source == w.own[1].LinkLocal()
+}
+
+// state is what nothing that a guest sends may change.
+func (w *wire) state() string {
+	w.t.Helper()
+	all := w.n.Pod.Exec("sh", "-c", "ip route show table all; ip -6 route show table all; bridge fdb; ip maddr; ip neigh")
+	if !w.masquerade { // the namespace's stack hears nothing at all
+		all += w.n.Pod.Exec("sh", "-c", "grep -E '^(Icmp|Udp|Tcp|UdpLite):' /proc/net/snmp; grep -E '^(Ip6In|Icmp6In|Udp6In)' /proc/net/snmp6")
+	}
+	var text strings.Builder
+	for line := range strings.Lines(all) {
+		// The world's neighbour entry comes and goes, and carriers are noticed late.
+		if !strings.Contains(line, w.router.String()) && !strings.Contains(line, "ff00::/8") {
+			text.WriteString(strings.ReplaceAll(line, " linkdown", ""))
+		}
+	}
+	return text.String()
+}
+
+// hostile sends all kinds, and returns the names of those of which anything came out.
+func (w *wire) hostile(kinds []frames.Kind) (leaked []string) {
+	w.t.Helper()
+	for _, k := range kinds {
+		if world, pod := w.send(k.Frames...); len(world)+len(pod) > 0 {
+			leaked = append(leaked, k.Name)
+		}
+	}
+	return leaked
+}
+
+// legitimate sends all kinds, and returns the names of those that did not get to where they go: as they are
+// to the bridge's other end, and from there translated if they are for others. What a busy machine loses is
+// sent again.
+func (w *wire) legitimate(kinds []frames.Kind) (lost []string) {
+	w.t.Helper()
+	for _, k := range kinds {
+		err := w.arrives(k)
+		for again := 0; err != nil && again < 3; again++ {
+			err = w.arrives(k)
+		}
+		if err != nil {
+			w.t.Errorf("%s: %s: %v", k.Name, k.Why, err)
+			lost = append(lost, k.Name)
+		}
+	}
+	return lost
+}
+
+func (w *wire) arrives(k frames.Kind) error {
+	w.t.Helper()
+	world, pod := w.send(k.Frames...)
+	end := world
+	if w.masquerade {
+		end = pod
+	}
+	for _, f := range k.Frames {
+		// What is forwarded is translated where the sniffer's copy lies.
+		if !(w.masquerade && k.Forwarded) && !slices.ContainsFunc(end, func(s nstest.Sniffed) bool { return bytes.Equal(s.Frame, f) }) {
+			return errors.New("the frames did not come to the other end of the bridge")
+		}
+	}
+	if !w.masquerade {
+		return nil
+	}
+	left := !k.Forwarded
+	for _, s := range world {
+		if !w.translated(s.Frame) {
+			w.t.Errorf("%s: left as it is: %x", k.Name, s.Frame)
+		}
+		left = left || bytes.Contains(s.Frame, []byte(k.Marker))
+	}
+	if !left {
+		return errors.New("it did not leave")
+	}
+	return nil
+}
+
+// translated says that a frame is the namespace's own, from the pod's addresses.
+func (w *wire) translated(f []byte) bool {
+	if len(f) < 14+40 || cache.MAC(f[6:12]) != w.own[0] {
+		return false
+	}
+	switch binary.BigEndian.Uint16(f[12:]) {
+	case infra.EthernetIPv4:
+		return netip.AddrFrom4([4]byte(f[26:])) == nstest.Pod4
+	case infra.EthernetIPv6:
+		return netip.AddrFrom16([16]byte(f[22:])) == nstest.Pod6
+	}
+	return false
+}
+
+// TestHostileFrames sends everything that a guest could send from its tap: nothing hostile comes out anywhere
+// and changes anything, and nothing legitimate is lost.
+func TestHostileFrames(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		v4, v6  bool
+		options cache.Options
+		long    bool
+	}{
+		{name: "IPv4 and IPv6", v4: true, v6: true},
+		{name: "IPv4", v4: true, long: true},
+		{name: "IPv6", v6: true, long: true},
+		{name: "not served", v4: true, v6: true, options: cache.Options{Disabled: true}, long: true},
+	} {
+		if testing.Short() && c.long {
+			continue
+		}
+		t.Run(c.name, func(t *testing.T) {
+			eachBinding(t, func(t *testing.T, b infra.Binding) {
+				n := nstest.NewNetwork(t)
+				if !c.v4 {
+					n.Pod.IP("-4 addr flush dev eth0")
+				}
+				if !c.v6 {
+					n.Pod.IP("-6 route flush dev eth0")
+					n.Pod.IP("-6 addr flush dev eth0")
+				}
+				config := config(n, b)
+				config.Options = c.options
+				setup(t, config)
+				guestIsItself(t, attach(t, n, c.v4, c.v6))
+			})
+		})
+	}
+}
+
+// TestGuardLoosened gives the guest another MAC and more addresses: it is those too, and still nobody else.
+func TestGuardLoosened(t *testing.T) {
+	eachBinding(t, func(t *testing.T, b infra.Binding) {
+		n := nstest.NewNetwork(t)
+		c := config(n, b)
+		second := frames.Link{MAC: cache.MAC{2, 0, 0, 0, 0, 9}, IPv4: netip.MustParseAddr("192.0.2.15"), IPv6: netip.MustParseAddr("2001:db8:5::7")}
+		c.Guard.MACs = []cache.MAC{second.MAC}
+		c.Guard.Prefixes = []netip.Prefix{netip.PrefixFrom(second.IPv4, 31).Masked(), netip.PrefixFrom(second.IPv6, 127).Masked(), netip.PrefixFrom(second.MAC.LinkLocal(), 128)}
+		setup(t, c)
+		w := attach(t, n, true, true)
+		guestIsItself(t, w)
+
+		second.Gateway, second.Gateway4, second.Gateway6 = w.link.Gateway, netip.MustParseAddr("192.0.2.1"), w.link.Gateway6
+		second.Far4, second.Far6, second.Served = netip.MustParseAddr("198.51.100.10"), netip.MustParseAddr("2001:db8:9::10"), true
+		for _, far := range []netip.Addr{second.Far4, second.Far6} {
+			n.World.IP("addr add " + far.String() + " dev lo")
+		}
+		if w.masquerade {
+			for _, p := range c.Guard.Prefixes[:2] {
+				n.Pod.IP("route add " + p.String() + " dev eth0-br")
+			}
+			for _, own := range []netip.Addr{second.IPv4, second.IPv6} {
+				n.Pod.IP("neigh add " + own.String() + " lladdr " + second.MAC.String() + " dev eth0-br")
+			}
+		}
+		w.link = second
+		guestIsItself(t, w)
+	})
+}
+
+// guestIsItself sends everything.
+func guestIsItself(t *testing.T, w *wire) {
+	t.Helper()
+	hostile, legitimate := someOf(frames.Hostile(w.link)), frames.Legitimate(w.link)
+	before := w.state()
+	leaked := w.hostile(hostile)
+	for _, name := range leaked {
+		t.Errorf("leaked: %s", name)
+	}
+	if err := difference(before, w.state()); err != nil {
+		t.Errorf("the namespace's state: %v", err)
+	}
+	lost := w.legitimate(legitimate)
+	t.Logf("%d of %d hostile kinds leaked, %d of %d legitimate ones lost", len(leaked), len(hostile), len(lost), len(legitimate))
+}
+
+// TestGuardOff: without the filter what is hostile comes out, and the other tests would see it. The kernel's
+// bridge keeps some of it (frames of no station, to bridges, larger than the MTU), and the responder.
+func TestGuardOff(t *testing.T) {
+	eachBinding(t, func(t *testing.T, b infra.Binding) {
+		n := nstest.NewNetwork(t)
+		c := config(n, b)
+		c.Guard.Off = true
+		setup(t, c)
+		w := attach(t, n, true, true)
+		w.legitimate(frames.Legitimate(w.link))
+		all := frames.Hostile(w.link)
+		leaked := w.hostile(all)
+		if len(leaked) < len(all)*9/10 {
+			t.Errorf("%d of %d hostile kinds leak, want nine of ten", len(leaked), len(all))
+		}
+	})
+}
+
+// someOf is a part of the kinds with -short.
+func someOf(kinds []frames.Kind) []frames.Kind {
+	if !testing.Short() {
+		return kinds
+	}
+	var part []frames.Kind
+	for i := 0; i < len(kinds); i += 4 {
+		part = append(part, kinds[i])
+	}
+	return part
+}
