@@ -75,7 +75,7 @@ crash: install bin/stockkernel bin/agent ## kill and fail Setup and Teardown at 
 	mv bin/reliability.md $(REPORT); \
 	exit $$status
 
-bench: ## Setup and Teardown against a C program and scripts, the responder beside dnsmasq (root), all other benchmarks
+bench: ## Setup and Teardown against a C program and scripts, the guest filter's cost, the responder beside dnsmasq (root), all other benchmarks
 	go run ./internal/bench
 	go test -run '^$$' -bench . -benchmem ./...
 

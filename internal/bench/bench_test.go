@@ -27,6 +27,20 @@ func TestRun(t *testing.T) {
 	}
 }
 
+// A run ends in an error if a frame is lost.
+func TestDatapath(t *testing.T) {
+	nstest.Need(t, "ip")
+	var out bytes.Buffer
+	if err := datapath(t.Context(), &out, traffic{sets: 1, rounds: 1, packets: 2, segments: 2}); err != nil {
+		t.Fatalf("%v\n%s", err, out.String())
+	}
+	for _, want := range []string{"bridge: the guest filter", "masquerade: the guest filter", "packets, IPv6, from the guest", "TCP, IPv4, to the guest", "bare"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %q in\n%s", want, out.String())
+		}
+	}
+}
+
 // A run ends in an error if one of the servers does not give the guest its addresses.
 func TestResponders(t *testing.T) {
 	nstest.Need(t, "dnsmasq", "nsenter", "setpriv")

@@ -1,8 +1,8 @@
-// Command bench has two parts. One measures Setup and Teardown, per binding, against a C program
+// Command bench has three parts. One measures Setup and Teardown, per binding, against a C program
 // that makes the same system calls and nothing else (floor/floor.c), and against a script of ip(8),
-// tc(8), nft(8) and sysctl(8) that lays the same network. The other measures Phase2's responder beside
-// dnsmasq: exchanges, latency, processor time, memory, and what each does when there is nothing to do.
-// What is compared has its turns in one run.
+// tc(8), nft(8) and sysctl(8) that lays the same network. One measures what the guest filter costs a
+// frame. The last measures Phase2's responder beside dnsmasq: exchanges, latency, processor time,
+// memory, and what each does when there is nothing to do. What is compared has its turns in one run.
 //
 // It needs root, gcc, dnsmasq, and those programs. Everything happens in namespaces and mounts that
 // end with it. The exit status tells whether all ways did the same, not how fast they were.
@@ -39,12 +39,17 @@ func main() {
 	flag.IntVar(&l.leases, "leases", 5, "leases for each kind of guest")
 	flag.IntVar(&l.packets, "packets", 1_000_000, "packets before the responders' memory is looked at again")
 	flag.DurationVar(&l.idle, "idle", time.Minute, "time without a packet in which wake-ups are counted")
-	only := flag.String("only", "", "setup or responder: that part alone")
+	var t traffic
+	flag.IntVar(&t.sets, "sets", 4, "sets of namespaces for the datapath")
+	flag.IntVar(&t.rounds, "turns", 50, "rounds of traffic in each set")
+	flag.IntVar(&t.packets, "datagrams", 40, "bursts of UDP packets in a turn")
+	flag.IntVar(&t.segments, "segments", 10, "bursts of TCP segments of 64 KiB in a turn")
+	only := flag.String("only", "", "setup, datapath or responder: that part alone")
 	flag.Parse()
 	err := sandbox.Enter()
 	if err == nil {
 		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-		err = parts(ctx, os.Stdout, *only, *setups, *teardowns, l)
+		err = parts(ctx, os.Stdout, *only, *setups, *teardowns, t, l)
 		stop()
 	}
 	if err != nil {
@@ -54,16 +59,18 @@ func main() {
 }
 
 // parts runs the part that is named, or all.
-func parts(ctx context.Context, w io.Writer, only string, setups, teardowns int, l load) error {
+func parts(ctx context.Context, w io.Writer, only string, setups, teardowns int, t traffic, l load) error {
 	switch only {
 	case "setup":
 		return run(ctx, w, setups, teardowns)
+	case "datapath":
+		return datapath(ctx, w, t)
 	case "responder":
 		return responders(ctx, w, l)
 	case "":
-		return errors.Join(run(ctx, w, setups, teardowns), responders(ctx, w, l))
+		return errors.Join(run(ctx, w, setups, teardowns), datapath(ctx, w, t), responders(ctx, w, l))
 	}
-	return fmt.Errorf("%q is none of setup, responder", only)
+	return fmt.Errorf("%q is none of setup, datapath, responder", only)
 }
 
 // run prints the tables of Setup and Teardown to w.

@@ -20,6 +20,7 @@ const nic = "eth0"
 // index of the NIC.
 type pod struct {
 	name  string
+	peer  string // the other end of its NIC
 	file  *os.File
 	state string
 }
@@ -47,18 +48,17 @@ func newPod(ctx context.Context, dir string) (*pod, error) {
 		}
 	}
 	pods++
-	p := &pod{name: fmt.Sprintf("pod%d", pods)}
+	p := &pod{name: fmt.Sprintf("pod%d", pods), peer: fmt.Sprintf("veth%d", pods)}
 	p.state = filepath.Join(dir, p.name)
 	var err error
 	if p.file, err = newNamespace(ctx, p.name); err != nil {
 		return nil, err
 	}
-	peer := fmt.Sprintf("veth%d", pods)
-	batch := strings.NewReplacer("%s", peer, "%d", "world").Replace(podNIC)
+	batch := strings.NewReplacer("%s", p.peer, "%d", "world").Replace(podNIC)
 	if err := ip(ctx, batch, "-n", p.name); err != nil {
 		return nil, err
 	}
-	return p, ip(ctx, "link set "+peer+" up\n", "-n", "world")
+	return p, ip(ctx, "link set "+p.peer+" up\n", "-n", "world")
 }
 
 // newNamespace makes an empty namespace, in which an address can be used and a link be found quiet

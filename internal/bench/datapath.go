@@ -1,0 +1,548 @@
+package main
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/netns"
+	"github.com/guestwire/guestwire/internal/tap"
+	"github.com/guestwire/guestwire/phase1"
+)
+
+// traffic is how much is sent.
+type traffic struct {
+	sets, rounds      int // of fresh namespaces, and of turns in each
+	packets, segments int // bursts of them in a turn
+}
+
+// What the guest filter may cost.
+const (
+	packetLimit = 1.10
+	tcpLimit    = 1.03
+)
+
+// datapath prints what the guest filter costs a frame. A write to the tap returns when the frame has
+// gone its way, and so does a write to the other end of the pod's NIC: the time for one is all that it
+// costs. Beyond the pod, a frame is dropped as early as can be, so that nothing hides the filter.
+func datapath(ctx context.Context, w io.Writer, l traffic) (err error) {
+	if l.sets < 1 || l.rounds < 1 || l.packets < 1 || l.segments < 1 {
+		return errors.New("the traffic: want 1 or more of everything")
+	}
+	if _, err := exec.LookPath("ip"); err != nil {
+		return errors.New("ip is missing: make install, or install it")
+	}
+	dir, err := os.MkdirTemp("", "guestwire-bench-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	// A thread that moves to another processor takes its time.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+
+	fmt.Fprintf(w, "Frames of connections that are known, in microseconds each; TCP in segments of 64 KiB, as with offloads.\n"+
+		"Linux %s, %d CPUs, %s; %d sets of fresh namespaces, %d rounds in each: medians, and the median ratio.\n\n",
+		release(), runtime.NumCPU(), runtime.Version(), l.sets, l.rounds)
+	for _, binding := range []infra.Binding{infra.Bridge{}, infra.Masquerade{}} {
+		if err := l.compare(ctx, w, dir, binding); err != nil {
+			return fmt.Errorf("%s: %w", binding.Kind(), err)
+		}
+	}
+	return nil
+}
+
+// compare prints the tables of a binding.
+func (l traffic) compare(ctx context.Context, w io.Writer, dir string, binding infra.Binding) error {
+	ways := []func(context.Context, *pod) (*lane, error){
+		func(ctx context.Context, p *pod) (*lane, error) { return wired(ctx, p, binding, infra.Guard{}) },
+		func(ctx context.Context, p *pod) (*lane, error) {
+			return wired(ctx, p, binding, infra.Guard{Off: true})
+		},
+		bare,
+	}
+	flows := []flow{{"packets, IPv4", false, false}, {"packets, IPv6", true, false}, {"TCP, IPv4", false, true}, {"TCP, IPv6", true, true}}
+	took := make([][2][]float64, 2*len(flows)*len(ways)) // by flow, direction and way
+	for range l.sets {
+		if err := l.set(ctx, dir, ways, flows, took); err != nil {
+			return err
+		}
+	}
+	table := func(title string, a, b int, names [2]string, limits bool) {
+		var rows []row
+		for i, f := range flows {
+			for direction, from := range []string{"from", "to"} {
+				r := row{name: f.name + ", " + from + " the guest", format: "%.3f"}
+				for side, way := range []int{a, b} {
+					r.values[side] = took[i*len(ways)+way][direction]
+				}
+				switch {
+				case limits && f.tcp:
+					r.ratioAtMost = tcpLimit
+				case limits:
+					r.ratioAtMost = packetLimit
+				}
+				rows = append(rows, r)
+			}
+		}
+		reportRows(w, title, names, rows)
+	}
+	table(binding.Kind()+": the guest filter", 0, 1, [2]string{"on", "off"}, true)
+	table(binding.Kind()+": without it, to a tap and a bridge alone", 1, 2, [2]string{"off", "bare"}, false)
+	return nil
+}
+
+// set has all ways take turns with all flows, in namespaces of their own.
+func (l traffic) set(ctx context.Context, dir string, ways []func(context.Context, *pod) (*lane, error), flows []flow, took [][2][]float64) (err error) {
+	var pods []*pod
+	var lanes []*lane
+	defer func() {
+		for _, n := range lanes {
+			err = errors.Join(err, n.close())
+		}
+		err = errors.Join(err, closePods(pods))
+	}()
+	for range ways {
+		p, err := newPod(ctx, dir)
+		if err != nil {
+			return err
+		}
+		pods = append(pods, p)
+	}
+	for i, p := range pods {
+		if err := p.settled(ctx); err != nil {
+			return err
+		}
+		n, err := ways[i](ctx, p)
+		if err != nil {
+			return err
+		}
+		lanes = append(lanes, n)
+	}
+	for i, f := range flows {
+		for _, n := range lanes {
+			if err := n.establish(ctx, f); err != nil {
+				return fmt.Errorf("%s: %w", f.name, err)
+			}
+		}
+		count := l.packets
+		if f.tcp {
+			count = l.segments
+		}
+		for round := -1; round < l.rounds; round++ {
+			for turn := range lanes {
+				turn = (turn + round + 1) % len(lanes)
+				out, in, err := lanes[turn].turn(ctx, count)
+				if err != nil {
+					return fmt.Errorf("%s: %w", f.name, err)
+				}
+				if round >= 0 {
+					at := &took[i*len(ways)+turn]
+					at[0] = append(at[0], out)
+					at[1] = append(at[1], in)
+				}
+			}
+		}
+		for _, n := range lanes {
+			if err := n.arrived(count * burst * (l.rounds + 1)); err != nil {
+				return fmt.Errorf("%s: %w", f.name, err)
+			}
+		}
+	}
+	return nil
+}
+
+// lane is a pod with a guest on its tap, and the other end of its NIC.
+type lane struct {
+	pod       *pod
+	guest     *client
+	network   int // a socket that sends
+	mac, next cache.MAC
+	source    [2]netip.Addr // IPv4, IPv6
+
+	out, in []byte // what is sent on it
+	before  int    // what had arrived in the network before
+}
+
+// nextHop is podNIC's.
+var (
+	nextHop     = cache.MAC{2, 0, 0, 0, 0, 1}
+	destination = [2]netip.Addr{netip.MustParseAddr("10.244.1.1"), netip.MustParseAddr("fd00:10:244:1::1")}
+)
+
+// wired is a pod as Setup leaves it.
+func wired(ctx context.Context, p *pod, binding infra.Binding, guard infra.Guard) (*lane, error) {
+	if err := phase1.Setup(ctx, phase1.Config{NetNS: p.file, NIC: nic, Binding: binding, State: p.state, Guard: guard}); err != nil {
+		return nil, err
+	}
+	root, err := os.OpenRoot(p.state)
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	record, err := cache.Read(root, nic)
+	if err != nil {
+		return nil, err
+	}
+	n := &lane{pod: p, mac: record.MAC, next: nextHop, source: [2]netip.Addr{record.IPv4.Address.Addr(), record.IPv6.Address}}
+	if binding.Kind() == (infra.Masquerade{}).Kind() {
+		// Nobody answers for the next hop, as nobody has to.
+		var known strings.Builder
+		for _, a := range destination {
+			fmt.Fprintf(&known, "neigh replace %v lladdr %v nud permanent dev %s\n", a, nextHop, nic)
+		}
+		if err := ip(ctx, known.String(), "-n", p.name); err != nil {
+			return nil, err
+		}
+		err := netns.Do(p.file, func() error {
+			link, err := net.InterfaceByName(nic + "-br")
+			if err == nil {
+				n.next = cache.MAC(link.HardwareAddr)
+			}
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return n, n.attach()
+}
+
+// bareNetwork is the least that connects a tap with a NIC, as a bridge. The guest has the NIC's address.
+const bareNetwork = `addr flush dev ` + nic + `
+link set ` + nic + ` address 02:00:00:00:00:08
+link add eth0-br type bridge forward_delay 0 mcast_snooping 0
+tuntap add ` + guestTap + ` mode tap vnet_hdr
+link set ` + guestTap + ` master eth0-br
+link set ` + nic + ` master eth0-br
+link set ` + guestTap + ` type bridge_slave learning off
+link set ` + nic + ` type bridge_slave learning off
+link set eth0-br up
+link set ` + guestTap + ` up
+`
+
+func bare(ctx context.Context, p *pod) (*lane, error) {
+	n := &lane{pod: p, mac: guestMAC, next: nextHop, source: [2]netip.Addr{guestIPv4, guestIPv6}}
+	if err := ip(ctx, bareNetwork, "-n", p.name); err != nil {
+		return nil, err
+	}
+	err := netns.Do(p.file, func() error { // as Setup does, where there is the choice
+		for _, tables := range []string{"iptables", "ip6tables", "arptables"} {
+			err := os.WriteFile("/proc/sys/net/bridge/bridge-nf-call-"+tables, []byte("0"), 0)
+			if err != nil && !errors.Is(err, os.ErrNotExist) {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return n, n.attach()
+}
+
+// attach is what QEMU does, with a guest that can do all offloads.
+func (n *lane) attach() error {
+	n.guest = &client{fd: -1, in: make([]byte, 1<<17)}
+	err := netns.Do(n.pod.file, func() (err error) {
+		if n.guest.fd, err = unix.Open(tap.Device, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0); err != nil {
+			return err
+		}
+		ifr, err := unix.NewIfreq(guestTap)
+		if err != nil {
+			return err
+		}
+		ifr.SetUint16(unix.IFF_TAP | unix.IFF_NO_PI | unix.IFF_VNET_HDR)
+		if err := unix.IoctlIfreq(n.guest.fd, unix.TUNSETIFF, ifr); err != nil {
+			return err
+		}
+		return unix.IoctlSetInt(n.guest.fd, unix.TUNSETOFFLOAD, unix.TUN_F_CSUM|unix.TUN_F_TSO4|unix.TUN_F_TSO6)
+	})
+	if err == nil {
+		n.network, err = n.pod.packetSocket(0)
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("attach to %s of %s: %w", guestTap, n.pod.name, err), unix.Close(n.guest.fd))
+	}
+	return nil
+}
+
+func (n *lane) close() error { return errors.Join(n.guest.close(), unix.Close(n.network)) }
+
+// packetSocket is at the other end of the NIC, with offloads. It receives nothing if the protocol is 0.
+func (p *pod) packetSocket(protocol uint16) (fd int, err error) {
+	world, err := os.Open(namespacePath("world"))
+	if err != nil {
+		return -1, err
+	}
+	defer world.Close()
+	return fd, netns.Do(world, func() error {
+		link, err := net.InterfaceByName(p.peer)
+		if err != nil {
+			return err
+		}
+		if fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0); err != nil {
+			return err
+		}
+		err = unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_VNET_HDR, 1)
+		if err == nil {
+			protocol = binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, protocol))
+			err = unix.Bind(fd, &unix.SockaddrLinklayer{Ifindex: link.Index, Protocol: protocol})
+		}
+		if err != nil {
+			return errors.Join(fmt.Errorf("packet socket on %s: %w", p.peer, err), unix.Close(fd))
+		}
+		return nil
+	})
+}
+
+// received is what has come to the other end of the NIC.
+func (p *pod) received() (count int, err error) {
+	world, err := os.Open(namespacePath("world"))
+	if err != nil {
+		return 0, err
+	}
+	defer world.Close()
+	return count, netns.Do(world, func() error {
+		text, err := os.ReadFile("/proc/thread-self/net/dev")
+		if err != nil {
+			return err
+		}
+		for line := range strings.Lines(string(text)) {
+			if name, counts, _ := strings.Cut(line, ":"); strings.TrimSpace(name) == p.peer {
+				var octets int
+				_, err := fmt.Sscan(counts, &octets, &count)
+				return err
+			}
+		}
+		return fmt.Errorf("%s is not in /proc/net/dev", p.peer)
+	})
+}
+
+// establish shows that a flow's frames get through both ways, which makes the connection known, and
+// keeps them for the turns.
+func (n *lane) establish(ctx context.Context, f flow) error {
+	n.out = f.frame(n)
+	seen, err := n.pod.packetSocket(unix.ETH_P_ALL)
+	if err != nil {
+		return err
+	}
+	network := &client{fd: seen, in: make([]byte, 1<<17)}
+	defer network.close()
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end) && ctx.Err() == nil; {
+		if err := n.guest.send(n.out); err != nil && !errors.Is(err, unix.EIO) { // the link is not up yet
+			return err
+		}
+		frame, err := network.until(f, serverPort, clientPort)
+		if err != nil {
+			return err
+		}
+		if frame == nil {
+			continue
+		}
+		n.in = f.answer(frame)
+		if _, err := unix.Write(n.network, n.in); err != nil {
+			return fmt.Errorf("send to %s: %w", n.pod.peer, err)
+		}
+		if frame, err = n.guest.until(f, clientPort, serverPort); err != nil {
+			return err
+		}
+		if frame != nil {
+			n.before, err = n.pod.received()
+			return err
+		}
+	}
+	return fmt.Errorf("no frame and its answer came through %s: %w", n.pod.name, errors.Join(context.Cause(ctx), os.ErrDeadlineExceeded))
+}
+
+// until waits a while for a flow's frame of one direction.
+func (c *client) until(f flow, to, from uint16) ([]byte, error) {
+	for end := time.Now().Add(200 * time.Millisecond); time.Now().Before(end); {
+		frame, err := c.receive(time.Until(end))
+		if err != nil {
+			return nil, err
+		}
+		if f.has(frame, to, from) {
+			return slices.Clone(frame), nil
+		}
+	}
+	return nil, nil
+}
+
+// burst is the number of frames that are timed together: few, so that most bursts are over before
+// somebody else gets the processor.
+const burst = 8
+
+// turn sends so many frames in each direction, and returns the microseconds for one: the median of the
+// bursts.
+func (n *lane) turn(ctx context.Context, count int) (out, in float64, err error) {
+	if err := n.guest.drain(); err != nil {
+		return 0, 0, err
+	}
+	out, err = bursts(count, func() error {
+		for range burst {
+			if _, err := unix.Write(n.guest.fd, n.out); err != nil {
+				return fmt.Errorf("write to %s of %s: %w", guestTap, n.pod.name, err)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return 0, 0, err
+	}
+	in, err = bursts(count, func() error {
+		for range burst {
+			if _, err := unix.Write(n.network, n.in); err != nil {
+				return fmt.Errorf("send to %s: %w", n.pod.peer, err)
+			}
+		}
+		for got := 0; got < burst; {
+			frame, err := n.guest.receive(late)
+			if err != nil {
+				return err
+			}
+			if frame == nil {
+				return fmt.Errorf("of %d frames for the guest of %s, %d came", burst, n.pod.name, got)
+			}
+			if len(frame) == len(n.in) {
+				got++
+			}
+		}
+		return nil
+	})
+	return out, in, errors.Join(err, context.Cause(ctx))
+}
+
+// bursts repeats one, and returns the microseconds for a frame.
+func bursts(count int, one func() error) (float64, error) {
+	var took []time.Duration
+	for range count {
+		start := time.Now()
+		if err := one(); err != nil {
+			return 0, err
+		}
+		took = append(took, time.Since(start))
+	}
+	return float64(median(took)) / float64(time.Microsecond) / burst, nil
+}
+
+// arrived is an error unless so many frames have come from the guest.
+func (n *lane) arrived(count int) error {
+	now, err := n.pod.received()
+	if err == nil && now-n.before < count {
+		err = fmt.Errorf("of %d frames of the guest of %s, %d came", count, n.pod.name, now-n.before)
+	}
+	return err
+}
+
+// flow is a connection of the guest's.
+type flow struct {
+	name string
+	v6   bool
+	tcp  bool
+}
+
+const (
+	vnetLen    = 10 // struct virtio_net_hdr, linux/virtio_net.h
+	ipAt       = vnetLen + ethernetLen
+	clientPort = 40000
+	serverPort = 5201
+)
+
+// ports is where they are.
+func (f flow) ports() int {
+	if f.v6 {
+		return ipAt + header.IPv6MinimumSize
+	}
+	return ipAt + header.IPv4MinimumSize
+}
+
+// frame is one as a guest writes it that leaves checksums and segmenting to the network.
+func (f flow) frame(n *lane) []byte {
+	const mtu = 1500
+	transport, protocol, checksumAt := header.UDPMinimumSize, header.UDPProtocolNumber, 6
+	payload := 18 // the shortest frame
+	if f.tcp {
+		transport, protocol, checksumAt = header.TCPMinimumSize, header.TCPProtocolNumber, 16
+	}
+	segment := mtu - (f.ports() - ipAt) - transport
+	if f.tcp {
+		payload = 44 * segment // a whole number of segments below 64 KiB
+	}
+	frame := make([]byte, f.ports()+transport+payload)
+	if f.tcp {
+		frame[1] = unix.VIRTIO_NET_HDR_GSO_TCPV4
+		if f.v6 {
+			frame[1] = unix.VIRTIO_NET_HDR_GSO_TCPV6
+		}
+		binary.NativeEndian.PutUint16(frame[2:], uint16(f.ports()+transport-vnetLen))
+		binary.NativeEndian.PutUint16(frame[4:], uint16(segment))
+	}
+	frame[0] = unix.VIRTIO_NET_HDR_F_NEEDS_CSUM
+	binary.NativeEndian.PutUint16(frame[6:], uint16(f.ports()-vnetLen))
+	binary.NativeEndian.PutUint16(frame[8:], uint16(checksumAt))
+
+	ethernet := header.EthernetFields{SrcAddr: tcpip.LinkAddress(n.mac[:]), DstAddr: tcpip.LinkAddress(n.next[:]), Type: header.IPv4ProtocolNumber}
+	var from, to tcpip.Address
+	if f.v6 {
+		ethernet.Type = header.IPv6ProtocolNumber
+		from, to = tcpip.AddrFrom16(n.source[1].As16()), tcpip.AddrFrom16(destination[1].As16())
+		header.IPv6(frame[ipAt:]).Encode(&header.IPv6Fields{
+			PayloadLength: uint16(transport + payload), TransportProtocol: protocol, HopLimit: 64, SrcAddr: from, DstAddr: to,
+		})
+	} else {
+		from, to = tcpip.AddrFrom4(n.source[0].As4()), tcpip.AddrFrom4(destination[0].As4())
+		packet := header.IPv4(frame[ipAt:])
+		packet.Encode(&header.IPv4Fields{TotalLength: uint16(len(packet)), TTL: 64, Protocol: uint8(protocol), SrcAddr: from, DstAddr: to})
+		packet.SetChecksum(^packet.CalculateChecksum())
+	}
+	header.Ethernet(frame[vnetLen:]).Encode(&ethernet)
+	sum := header.PseudoHeaderChecksum(protocol, from, to, uint16(transport+payload))
+	if f.tcp {
+		// Answer and question have the same numbers, so that one turned round is the other.
+		header.TCP(frame[f.ports():]).Encode(&header.TCPFields{
+			SrcPort: clientPort, DstPort: serverPort, SeqNum: 1 << 20, AckNum: 1 << 20,
+			DataOffset: header.TCPMinimumSize, Flags: header.TCPFlagAck, WindowSize: 65535, Checksum: sum,
+		})
+	} else {
+		header.UDP(frame[f.ports():]).Encode(&header.UDPFields{SrcPort: clientPort, DstPort: serverPort, Length: uint16(transport + payload), Checksum: sum})
+	}
+	return frame
+}
+
+// has says whether the frame is of the flow, with these ports.
+func (f flow) has(frame []byte, to, from uint16) bool {
+	return len(frame) > f.ports()+4 && isIPv6(frame[vnetLen:]) == f.v6 &&
+		binary.BigEndian.Uint16(frame[f.ports():]) == from && binary.BigEndian.Uint16(frame[f.ports()+2:]) == to
+}
+
+// answer is the frame turned round, which changes no checksum.
+func (f flow) answer(frame []byte) []byte {
+	address, size := ipAt+12, 4
+	if f.v6 {
+		address, size = ipAt+8, 16
+	}
+	for _, field := range []struct{ at, size int }{{vnetLen, 6}, {address, size}, {f.ports(), 2}} {
+		a, b := frame[field.at:field.at+field.size], frame[field.at+field.size:field.at+2*field.size]
+		for i := range a {
+			a[i], b[i] = b[i], a[i]
+		}
+	}
+	return frame
+}
