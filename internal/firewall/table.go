@@ -1,6 +1,7 @@
-// Package firewall holds nftables rules as values. It is pure: internal/kernel sends them.
+// Package firewall holds rules as values, for nftables, and for iptables where there are none. It is
+// pure: internal/kernel sends them.
 //
-// The text of a table is what nft(8) reads.
+// The text of a table is what nft(8) or iptables-restore(8) reads.
 package firewall
 
 import (
@@ -11,7 +12,8 @@ import (
 	"strings"
 )
 
-// Table is one nftables table of ours. It is replaced as a whole.
+// Table is one nftables table of ours, or our chains in the tables of iptables. It is replaced as a
+// whole.
 type Table struct {
 	Family Family
 	Name   string
@@ -93,8 +95,11 @@ func (c Chain) Head() string {
 	return fmt.Sprintf("type %s hook %s%s priority %d; policy %s;", c.Type, c.Hook, device, c.Priority, policy)
 }
 
-// String is the table as nft -f reads it.
+// String is the table as nft -f or iptables-restore --noflush reads it.
 func (t Table) String() string {
+	if t.Family.IPTables() != 0 {
+		return t.restore()
+	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "table %s %s {\n", t.Family, t.Name)
 	for _, c := range t.Chains {
@@ -127,7 +132,7 @@ type Image struct {
 // ChainImage is a chain of an Image.
 type ChainImage struct {
 	Name string `json:"name"`
-	Head string `json:"head"` // as Chain.Head says it
+	Head string `json:"head"` // as Chain.Head or IPTablesHead says it
 	// Rules are the texts of those that this package knows, in order; others begin with Unknown.
 	Rules []string `json:"rules,omitempty"`
 }
@@ -140,11 +145,21 @@ func (t Table) Image() Image {
 	image := Image{Family: t.Family, Name: t.Name}
 	for _, c := range t.Chains {
 		chain := ChainImage{Name: c.Name}
-		if c.Hook != "" {
+		iptables := t.Family.IPTables() != 0
+		switch {
+		case iptables && c.Hook != "":
+			chain.Head = IPTablesHead(c.Type, c.Hook.BuiltIn())
+		case iptables:
+			chain.Head = IPTablesHead(c.Type)
+		case c.Hook != "":
 			chain.Head = c.Head()
 		}
 		for _, r := range c.Rules {
-			chain.Rules = append(chain.Rules, r.String())
+			if iptables {
+				chain.Rules = append(chain.Rules, r.IPTables())
+			} else {
+				chain.Rules = append(chain.Rules, r.String())
+			}
 		}
 		image.Chains = append(image.Chains, chain)
 	}
