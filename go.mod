@@ -3,6 +3,7 @@ module github.com/guestwire/guestwire
 go 1.26
 
 require (
+	github.com/coreos/go-iptables v0.8.0
 	github.com/fsnotify/fsnotify v1.10.1
 	github.com/google/nftables v0.3.0
 	github.com/insomniacslk/dhcp v0.0.0-20260901064844-234b97448fae

@@ -19,6 +19,13 @@ const (
 	BindingMasquerade = "masquerade"
 )
 
+// What translates.
+const (
+	FirewallNFTables       = "nftables"
+	FirewallIPTablesNFT    = "iptables-nft"
+	FirewallIPTablesLegacy = "iptables-legacy"
+)
+
 // Limits that the kernel sets.
 const (
 	MaxNameLen = 15    // IFNAMSIZ - 1
@@ -35,6 +42,9 @@ type Record struct {
 	Name string `json:"name"`
 	// Binding is BindingBridge or BindingMasquerade.
 	Binding string `json:"binding"`
+	// Firewall is what translates behind BindingMasquerade: FirewallNFTables, FirewallIPTablesNFT or
+	// FirewallIPTablesLegacy. Empty: nothing does.
+	Firewall string `json:"firewall,omitempty"`
 	// Tap is the guest's tap: persistent, owned by the launcher's user, with vnet_hdr and
 	// without packet information.
 	Tap string `json:"tap"`

@@ -14,7 +14,7 @@ import (
 func full() Record {
 	ip, pfx := netip.MustParseAddr, netip.MustParsePrefix
 	return Record{
-		Version: Version, Name: "eth0", Binding: BindingBridge, Tap: "eth0-tap", Queues: 4,
+		Version: Version, Name: "eth0", Binding: BindingMasquerade, Firewall: FirewallIPTablesNFT, Tap: "eth0-tap", Queues: 4,
 		Port: "eth0-dhcp", PortMAC: MAC{2, 0, 0, 0, 0, 9}, MAC: MAC{2, 0, 0, 0, 0, 7}, MTU: 1450,
 		IPv4: &IPv4{
 			Address: pfx("10.244.1.7/24"), Server: ip("10.244.1.1"), Gateway: ip("10.244.1.1"),
@@ -105,6 +105,8 @@ func TestValidate(t *testing.T) {
 		{"tap", func(r *Record) { r.Tap = "ä" }},
 		{"binding", func(r *Record) { r.Binding = "" }},
 		{"binding", func(r *Record) { r.Binding = "redirect" }},
+		{"firewall", func(r *Record) { r.Firewall = "iptables" }},
+		{"firewall", func(r *Record) { r.Binding = BindingBridge }},
 		{"queues", func(r *Record) { r.Queues = 0 }},
 		{"queues", func(r *Record) { r.Queues = MaxQueues + 1 }},
 		{"mac", func(r *Record) { r.MAC = MAC{} }},

@@ -39,6 +39,15 @@ func CheckName(field, name string) error {
 	return nil
 }
 
+// CheckFirewall says whether name is one of what translates, or empty.
+func CheckFirewall(field, name string) error {
+	switch name {
+	case "", FirewallNFTables, FirewallIPTablesNFT, FirewallIPTablesLegacy:
+		return nil
+	}
+	return fieldErrorf(field, "%q, want %q, %q or %q", name, FirewallNFTables, FirewallIPTablesNFT, FirewallIPTablesLegacy)
+}
+
 // Validate checks every field against what Phase2 relies on. The error is a *FieldError.
 func (r *Record) Validate() error {
 	if r.Version > Version {
@@ -54,6 +63,12 @@ func (r *Record) Validate() error {
 	}
 	if r.Binding != BindingBridge && r.Binding != BindingMasquerade {
 		return fieldErrorf("binding", "%q, want %q or %q", r.Binding, BindingBridge, BindingMasquerade)
+	}
+	if r.Firewall != "" && r.Binding != BindingMasquerade {
+		return fieldErrorf("firewall", "%q, but nothing is translated by the %s binding", r.Firewall, r.Binding)
+	}
+	if err := CheckFirewall("firewall", r.Firewall); err != nil {
+		return err
 	}
 	if r.Queues < 1 || r.Queues > MaxQueues {
 		return fieldErrorf("queues", "%d, want 1 to %d", r.Queues, MaxQueues)

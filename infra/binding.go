@@ -41,8 +41,13 @@ type Masquerade struct {
 	// Sidecar is for the proxies of a service mesh in the namespace; nil: there are none.
 	Sidecar *Sidecar `json:"sidecar,omitempty"`
 	// MaxConnections limits those that the guest has at once, in either direction, so that it cannot
-	// fill the machine's table; 0: no limit.
+	// fill the machine's table; 0: no limit. By iptables each family has a limit of its own.
 	MaxConnections int `json:"maxConnections,omitempty"`
+	// Firewall is what translates: cache.FirewallNFTables, or a program that has to be there, with
+	// its twin for IPv6: cache.FirewallIPTablesNFT, cache.FirewallIPTablesLegacy. Empty: nftables,
+	// or iptables-legacy where the kernel has no nf_tables. The tables and built-in chains that
+	// iptables makes for itself stay after Teardown.
+	Firewall string `json:"firewall,omitempty"`
 }
 
 // Sidecar leaves what comes from the network to proxies in the namespace, whose own rules catch it.
@@ -181,6 +186,9 @@ func NamesFor(nic string) Names {
 		Table:  "guestwire-" + nic,
 	}
 }
+
+// chains begins the names of our chains in iptables, which have at most 28 characters.
+func (n Names) chains() string { return "gw-" + n.NIC }
 
 // created are the names that must be free.
 func (n Names) created() []string { return []string{n.Moved, n.Bridge, n.Tap, n.Port} }

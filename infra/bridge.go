@@ -77,10 +77,12 @@ func (p *Plan) bridge(nic Link, spec Spec) error {
 	if v4, v6 := addressesOf(p.found, nic); len(v4)+len(v6) == 0 {
 		own = nil
 	}
+	if p.found.NoNFTables {
+		return &RefusedError{NIC: nic.Name, Binding: Bridge{}.Kind(), Reason: "this kernel has no nf_tables, without which the namespace would answer for the guest", Instead: Masquerade{}.Kind()}
+	}
 	g := p.guest(own)
 	p.wired.tables = []firewall.Table{g.behind(p.names, spec.Guard, deaf(p.names.Moved, p.names.Tap)...)}
-	p.guard(g)
-	return nil
+	return p.guard(g)
 }
 
 // nexthopObject says whether the route's next hop is an object of its own, which is not read.

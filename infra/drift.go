@@ -104,7 +104,7 @@ func (w *words) say(op Op) {
 			s, is := op.(TableSet)
 			return is && s.Table.Family == o.Family && s.Table.Name == o.Name
 		}) {
-			w.add("nftables table %s %s is there and not of the wiring", o.Family, o.Name)
+			w.add("%s is there and not of the wiring", tableText(o.Family, o.Name))
 		}
 	}
 }
@@ -278,10 +278,17 @@ func (w *words) table(want firewall.Table) {
 		if i.Family == want.Family && i.Name == want.Name {
 			// None if it is made anew for the sake of its link.
 			if d := i.Differences(want.Image()); len(d) > 0 {
-				w.add("nftables table %s %s: %s", i.Family, i.Name, strings.Join(d, "; "))
+				w.add("%s: %s", tableText(i.Family, i.Name), strings.Join(d, "; "))
 			}
 			return
 		}
 	}
-	w.add("nftables table %s %s is gone", want.Family, want.Name)
+	w.add("%s is gone", tableText(want.Family, want.Name))
+}
+
+func tableText(f firewall.Family, name string) string {
+	if f.IPTables() != 0 {
+		return fmt.Sprintf("%s of %s", name, f)
+	}
+	return fmt.Sprintf("nftables table %s %s", f, name)
 }

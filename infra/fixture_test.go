@@ -198,6 +198,24 @@ var cases = []struct {
 		}
 		s.Guard = infra.Guard{MACs: []cache.MAC{mac(9)}, Prefixes: []netip.Prefix{pfx("10.9.0.0/20"), pfx("fe80::/64")}, Open: []infra.Ports{{Protocol: "udp", First: 53}}}
 	})},
+	{"masquerade-iptables", flannelWith(func(s *infra.Snapshot) {
+		for _, path := range []string{"net/ipv6/conf/eth0/force_forwarding", "net/bridge/bridge-nf-call-iptables"} {
+			s.Sysctls[path] = "0"
+		}
+		s.Listeners = []infra.Listener{
+			{Protocol: "tcp", Address: netip.IPv4Unspecified(), Port: 80}, {Protocol: "tcp", Address: netip.IPv6Unspecified(), Port: 15001},
+			{Protocol: "udp", Address: netip.MustParseAddr("127.0.0.1"), Port: 5001}, {Protocol: "tcp", Address: netip.MustParseAddr("192.0.2.1"), Port: 80},
+		}
+	}), withSpec(masquerade(), func(s *infra.Spec) {
+		s.Binding = infra.Masquerade{
+			Ports:    []infra.Ports{{First: 80}, {Protocol: "udp", First: 5000, Last: 5100}, {First: 8080, Last: 8081, Guest: 9090}, {Protocol: "sctp", First: 7}},
+			Excluded: []infra.Ports{{First: 15000, Last: 15100}},
+			Loopback: true, MaxConnections: 100, Firewall: cache.FirewallIPTablesNFT,
+		}
+		s.Guard = infra.Guard{MACs: []cache.MAC{mac(9)}, Prefixes: []netip.Prefix{pfx("10.9.0.0/20"), pfx("fe80::/64")}, Open: []infra.Ports{{Protocol: "udp", First: 53}}}
+	})},
+	{"masquerade-without-nftables", flannelWith(func(s *infra.Snapshot) { s.NoNFTables = true }), withSpec(masquerade(), func(s *infra.Spec) { s.Guard.Off = true })},
+	{"masquerade-4-without-nftables", lan4With(func(s *infra.Snapshot) { s.NoNFTables = true }), withSpec(masquerade(), func(s *infra.Spec) { s.Guard.Off = true })},
 	{"masquerade-sidecar", flannel(), withSpec(masquerade(), func(s *infra.Spec) {
 		s.Binding = infra.Masquerade{
 			Excluded: []infra.Ports{{First: 15000, Last: 15001}, {First: 15006}, {First: 15020, Last: 15021}, {First: 15053}, {First: 15090}},

@@ -101,10 +101,16 @@ func (p *Plan) guest(addresses []netip.Prefix) guest {
 }
 
 // guard puts the filter on the guest's tap, unless it is off.
-func (p *Plan) guard(g guest) {
-	if !p.spec.Guard.Off {
-		p.wired.tables = append(p.wired.tables, g.filter(p.names))
+func (p *Plan) guard(g guest) error {
+	if p.spec.Guard.Off {
+		return nil
 	}
+	if p.found.NoNFTables {
+		return &cache.FieldError{Field: "guard", Reason: "this kernel has no nf_tables, without which nothing keeps a guest from sending as somebody else: " +
+			"load them (modprobe nf_tables), or set guard.off if that is nobody's concern"}
+	}
+	p.wired.tables = append(p.wired.tables, g.filter(p.names))
+	return nil
 }
 
 func (g guest) of(v int) []netip.Prefix {
@@ -408,4 +414,11 @@ func deaf(links ...string) []firewall.Rule {
 // a link takes none.)
 func deaf6(tap string) firewall.Rule {
 	return rule(firewall.Drop{}, firewall.InInterface{Name: tap}, firewall.EtherType{Number: EthernetIPv6})
+}
+
+// deaf6Legacy is the same without nf_tables.
+func deaf6Legacy(n Names) firewall.Table {
+	return firewall.Table{Family: firewall.Inet, Chains: []firewall.Chain{
+		{Name: "to-namespace", Type: "filter", Hook: firewall.Input, Rules: []firewall.Rule{rule(firewall.Drop{}, firewall.InInterface{Name: n.Bridge})}},
+	}}.IPTables(firewall.IP6TablesLegacy, n.chains())
 }

@@ -102,18 +102,21 @@ func (p *Plan) masquerade(nic Link, spec Spec, b Masquerade) error {
 	}
 	r.Warnings = append(r.Warnings, b.taken(p.found.Listeners, append(v4, v6...))...)
 	t := translation{names: p.names, fenced: p.fenced(nic.Index), addresses: append(v4, v6...), ends: ends, Masquerade: b, guard: spec.Guard}
-	p.wired.tables = []firewall.Table{t.table()}
+	if err := p.translate(t.table(), b.Firewall, len(v6) > 0); err != nil {
+		return err
+	}
 	var own []netip.Prefix
 	for _, e := range ends {
 		own = append(own, single(e.guest))
 		p.wired.neighbours = append(p.wired.neighbours, Neighbour{Link: newBridge, Address: e.guest, MAC: b.MAC, Permanent: true})
 	}
 	g := p.guest(own)
-	if len(v6) == 0 {
+	if len(v6) == 0 && p.found.NoNFTables && br.AddrGen != AddrGenNoIPv6 {
+		p.wired.tables = append(p.wired.tables, deaf6Legacy(p.names))
+	} else if len(v6) == 0 && !p.found.NoNFTables {
 		p.wired.tables = append(p.wired.tables, g.behind(p.names, spec.Guard, deaf6(p.names.Tap)))
 	}
-	p.guard(g)
-	return nil
+	return p.guard(g)
 }
 
 // keep wants the NIC to have what the guest is hidden behind: its addresses and routes, of a family
@@ -240,4 +243,27 @@ func (p *Plan) forward6(nic Link) {
 	for _, path := range ofBridge(p.names.Bridge) {
 		p.wired.sysctls[path] = "1"
 	}
+}
+
+// translate wants the table, for what translates, and notes that in the record.
+func (p *Plan) translate(t firewall.Table, by string, v6 bool) error {
+	const legacy = cache.FirewallIPTablesLegacy
+	if p.found.NoNFTables && by != "" && by != legacy {
+		return &cache.FieldError{Field: "binding.masquerade.firewall", Reason: fmt.Sprintf("this kernel has no nf_tables, which %s needs: want %s", by, legacy)}
+	}
+	families := []firewall.Family{firewall.IPTablesNFT, firewall.IP6TablesNFT}
+	switch {
+	case by == legacy || by == "" && p.found.NoNFTables:
+		by, families = legacy, []firewall.Family{firewall.IPTablesLegacy, firewall.IP6TablesLegacy}
+	case by == "" || by == cache.FirewallNFTables:
+		by, families = cache.FirewallNFTables, nil
+		p.wired.tables = append(p.wired.tables, t)
+	}
+	p.Record.Firewall = by
+	for _, f := range families {
+		if f.IPTables() == 4 || v6 {
+			p.wired.tables = append(p.wired.tables, t.IPTables(f, p.names.chains()))
+		}
+	}
+	return nil
 }

@@ -128,7 +128,8 @@ type (
 		Link   string
 		Filter Filter
 	}
-	// TableSet creates an nftables table. Behind a TableDel it replaces one, in one transaction.
+	// TableSet creates an nftables table, or our chains in those of iptables. Behind a TableDel it
+	// replaces one, of nftables in one transaction.
 	TableSet struct{ Table firewall.Table }
 	// TableDel deletes it.
 	TableDel struct {
@@ -440,9 +441,16 @@ func protocolText(p uint16) string {
 }
 
 func (o TableSet) String() string {
+	if o.Table.Family.IPTables() != 0 {
+		return fmt.Sprintf("%s-restore --noflush <<EOF\n%vEOF", o.Table.Family, o.Table)
+	}
 	return "nft -f - <<EOF\n" + o.Table.String() + "EOF"
 }
 
 func (o TableDel) String() string {
+	if o.Family.IPTables() != 0 {
+		name := strings.ReplaceAll(o.Name, ".", `\.`)
+		return fmt.Sprintf("%s-save | grep -vE '%s-[a-z]+( |$)' | %s-restore", o.Family, name, o.Family)
+	}
 	return fmt.Sprintf("nft delete table %s %s", o.Family, o.Name)
 }

@@ -132,6 +132,9 @@ func (p Ports) single() []Ports {
 // validate says whether the ports can be forwarded, before anything is looked up.
 func (b Masquerade) validate() error {
 	const field = "binding.masquerade."
+	if err := cache.CheckFirewall(field+"firewall", b.Firewall); err != nil {
+		return err
+	}
 	if err := checkPorts(field+"ports", b.Ports); err != nil {
 		return err
 	}

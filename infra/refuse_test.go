@@ -54,6 +54,11 @@ func TestRefused(t *testing.T) {
 			s.Binding = b
 		})
 	}
+	translatedBy := func(firewall string) infra.Spec {
+		return withSpec(masquerade(), func(s *infra.Spec) {
+			s.Binding, s.Guard.Off = infra.Masquerade{Firewall: firewall}, true
+		})
+	}
 	const in4, in6 = "binding.masquerade.ipv4", "binding.masquerade.ipv6"
 
 	for _, c := range []struct {
@@ -108,6 +113,11 @@ func TestRefused(t *testing.T) {
 		{"bridge without MAC", nicWith(func(l *infra.Link) { l.MAC = cache.MAC{} }), bridge(), refused("bridge", "masquerade"), "eth0|MAC|masquerade would work"},
 		{"masquerade without address", flannelWith(func(s *infra.Snapshot) { s.Addresses = s.Addresses[2:] }), masquerade(), refused("masquerade", "bridge"), "eth0|no address|bridge would work"},
 		{"masquerade of IPv6 with a small MTU", flannelWith(func(s *infra.Snapshot) { s.Links[1].MTU = 1200 }), masquerade(), refused("masquerade", "bridge"), "eth0|1200|bridge would work"},
+		{"bridge without nf_tables", flannelWith(func(s *infra.Snapshot) { s.NoNFTables = true }), bridge(), refused("bridge", "masquerade"), "eth0|nf_tables|masquerade would work"},
+		{"guard without nf_tables", flannelWith(func(s *infra.Snapshot) { s.NoNFTables = true }), masquerade(), field("guard"), "nf_tables|guard.off"},
+		{"nftables without nf_tables", flannelWith(func(s *infra.Snapshot) { s.NoNFTables = true }), translatedBy("nftables"), field("binding.masquerade.firewall"), "nftables|iptables-legacy"},
+		{"iptables-nft without nf_tables", flannelWith(func(s *infra.Snapshot) { s.NoNFTables = true }), translatedBy("iptables-nft"), field("binding.masquerade.firewall"), "iptables-nft|iptables-legacy"},
+		{"unknown firewall", flannel(), translatedBy("pf"), field("binding.masquerade.firewall"), `"pf"|"nftables"|"iptables-nft"|"iptables-legacy"`},
 
 		{"group MAC", flannel(), withSpec(masquerade(), func(s *infra.Spec) { s.Binding = infra.Masquerade{MAC: cache.MAC{1}} }), field("binding.masquerade.mac"), "01:00:00:00:00:00"},
 		{"IPv6 for IPv4", flannel(), networks("fd77::/64", ""), field(in4), "fd77::/64|another family|10.0.2.0/24"},

@@ -36,11 +36,14 @@ type Snapshot struct {
 	Filters []Filter `json:"filters,omitempty"`
 	// Ingress are the indices of those taps that have an ingress qdisc of their own.
 	Ingress []int `json:"ingress,omitempty"`
-	// Tables are the nftables tables whose names are ours for this NIC.
+	// Tables are the nftables tables whose names are ours for this NIC, and our chains in those of
+	// iptables if a plan wants such.
 	Tables []firewall.Image `json:"tables,omitempty"`
 	// Sysctls are values below /proc/sys, by path with slashes. Which ones are read depends on
 	// the binding; see SysctlPaths.
 	Sysctls map[string]string `json:"sysctls,omitempty"`
+	// NoNFTables says that the kernel has no nf_tables.
+	NoNFTables bool `json:"noNFTables,omitempty"`
 	// Dummy says that the kernel has the link kind dummy.
 	Dummy bool `json:"dummy"`
 }

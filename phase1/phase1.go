@@ -423,8 +423,10 @@ func (s *session) plan(ctx context.Context, spec infra.Spec) (plan *infra.Plan, 
 		if err := s.complete(ctx, &found, spec); err != nil {
 			return nil, now, false, err
 		}
-		plan, err = infra.NewPlan(found, spec)
-		return plan, now, false, err
+		if plan, err = infra.NewPlan(found, spec); err != nil {
+			return nil, now, false, err
+		}
+		return plan, now, false, kernel.HavePrograms(plan.Tables())
 	}
 	// A tap that changes would be another one, and the guest has the old one.
 	if old := journal.Spec; !infra.SameGuest(old.Binding, spec.Binding) || old.Owner != spec.Owner || max(1, old.Queues) != max(1, spec.Queues) {

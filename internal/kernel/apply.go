@@ -54,27 +54,41 @@ func (n *Namespace) Apply(ctx context.Context, ops []infra.Op) error {
 
 // What carries an operation into the kernel.
 const (
-	single = iota // an ioctl, a file
+	single = iota // an ioctl, a file, a program
 	nft
 	rtnl
 )
 
 func transport(op infra.Op) int {
-	switch op.(type) {
+	switch op := op.(type) {
 	case infra.TapAdd, infra.SysctlSet:
 		return single
-	case infra.TableSet, infra.TableDel:
+	case infra.TableSet:
+		if op.Table.Family.IPTables() != 0 {
+			return single
+		}
+		return nft
+	case infra.TableDel:
+		if op.Family.IPTables() != 0 {
+			return single
+		}
 		return nft
 	}
 	return rtnl
 }
 
 func (n *Namespace) applyBatch(ops []infra.Op) ([]failure, error) {
-	switch op := ops[0].(type) {
-	case infra.TapAdd:
-		return nil, addTap(op)
-	case infra.SysctlSet:
-		return nil, writeSysctl(op)
+	if transport(ops[0]) == single {
+		switch op := ops[0].(type) {
+		case infra.TapAdd:
+			return nil, addTap(op)
+		case infra.SysctlSet:
+			return nil, writeSysctl(op)
+		case infra.TableSet:
+			return nil, setIPTables(op.Table)
+		case infra.TableDel:
+			return nil, deleteIPTables(op.Family, op.Name)
+		}
 	}
 	messages, acknowledge, err := Encode(ops)
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/binary"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -29,6 +30,10 @@ func (m nfgenmsg) Serialize() []byte { return []byte{m.family, unix.NFNETLINK_V0
 
 // tables reads our tables. The rules of those that are wanted are known.
 func (n *Namespace) tables(s *infra.Snapshot, name string, wanted []firewall.Table) error {
+	if n.filter == nil {
+		s.NoNFTables = true
+		return nil
+	}
 	found := map[firewall.Family]firewall.Image{}
 	list := request(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETTABLE, unix.NLM_F_DUMP, nfgenmsg{unix.NFPROTO_UNSPEC})
 	err := n.filter.dump(list, func() { clear(found) }, func(m []byte) error {
@@ -38,6 +43,10 @@ func (n *Namespace) tables(s *infra.Snapshot, name string, wanted []firewall.Tab
 		}
 		return err
 	})
+	if errors.Is(err, unix.EINVAL) { // nobody knows such messages (nfnetlink_rcv_msg)
+		s.NoNFTables = true
+		return nil
+	}
 	if err != nil {
 		return err
 	}
@@ -205,6 +214,9 @@ type known map[string]string
 func knowRules(tables []firewall.Table) (known, error) {
 	k := known{}
 	for _, t := range tables {
+		if t.Family.IPTables() != 0 {
+			continue
+		}
 		for _, c := range t.Chains {
 			for _, r := range c.Rules {
 				var own []byte

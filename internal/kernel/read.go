@@ -20,7 +20,7 @@ import (
 // Namespace is the one of the thread that called Open.
 type Namespace struct {
 	route  *socket
-	filter *socket
+	filter *socket // nil: the kernel has no netfilter
 }
 
 // Open returns the namespace of the calling thread. It needs CAP_NET_ADMIN there. Close it.
@@ -30,7 +30,7 @@ func Open() (*Namespace, error) {
 		return nil, err
 	}
 	filter, err := openSocket(unix.NETLINK_NETFILTER)
-	if err != nil {
+	if err != nil && !errors.Is(err, unix.EPROTONOSUPPORT) {
 		route.close()
 		return nil, err
 	}
@@ -40,11 +40,13 @@ func Open() (*Namespace, error) {
 // Close ends the use of the namespace.
 func (n *Namespace) Close() {
 	n.route.close()
-	n.filter.close()
+	if n.filter != nil {
+		n.filter.close()
+	}
 }
 
 // Snapshot reads what concerns the wiring of the NIC with these names; sysctls are paths below
-// /proc/sys. Rules other than those of the tables that are wanted are firewall.Unknown.
+// /proc/sys. The tables of iptables are looked at for those that are wanted. Rules other than those of the tables that are wanted are firewall.Unknown.
 func (n *Namespace) Snapshot(names infra.Names, sysctls []string, wanted []firewall.Table) (infra.Snapshot, error) {
 	var s infra.Snapshot
 	for _, step := range []struct {
@@ -67,6 +69,9 @@ func (n *Namespace) Snapshot(names infra.Names, sysctls []string, wanted []firew
 	}
 	if err := n.tables(&s, names.Table, wanted); err != nil {
 		return infra.Snapshot{}, fmt.Errorf("read the namespace's nftables: %w", err)
+	}
+	if err := readIPTables(&s, wanted); err != nil {
+		return infra.Snapshot{}, fmt.Errorf("read the namespace's iptables: %w", err)
 	}
 	if err := readSysctls(&s, sysctls); err != nil {
 		return infra.Snapshot{}, err

@@ -1,6 +1,6 @@
 // Package kernel reads what a network namespace holds and carries out the operations of a plan in
 // it: the ioctls of taps, one batch of nftables messages, writes below /proc/sys, one batch of
-// rtnetlink messages. No process is started.
+// rtnetlink messages. No process is started, but for rules of iptables where those are wanted.
 //
 // Everything works on the namespace of the calling thread.
 package kernel
