@@ -280,10 +280,10 @@ var forwardings = []struct {
 	guard   infra.Guard
 	prepare func(s *scene)
 	want    []exchange
-	short   bool
+	sample  []string // what translates with -short
 }{
 	{
-		name: "everything", short: true,
+		name: "everything", sample: onlyNFTables,
 		want: []exchange{
 			{from: "world", to: "pod:8000", want: "guest:8000 sees gateway"},
 			{from: "world@gateway", to: "pod:8000", want: "guest:8000 sees gateway"},
@@ -329,7 +329,7 @@ var forwardings = []struct {
 		},
 	},
 	{
-		name: "ports", binding: infra.Masquerade{Ports: each("8000", "8100-8110", "8200:9200", "8300-8302:9300"), Loopback: true}, short: true,
+		name: "ports", binding: infra.Masquerade{Ports: each("8000", "8100-8110", "8200:9200", "8300-8302:9300"), Loopback: true}, sample: onlyIPTables,
 		want: []exchange{
 			{from: "world", to: "pod:8000", want: "guest:8000 sees gateway"},
 			{from: "world", to: "pod:8001", want: "pod:8001 sees gateway"},
@@ -394,141 +394,169 @@ var forwardings = []struct {
 	},
 }
 
+// eachFirewall calls f with all that can translate, and with -short, where it would take long, with
+// those of a sample.
+func eachFirewall(t *testing.T, sample []string, f func(t *testing.T, firewall string)) {
+	for _, name := range []string{cache.FirewallNFTables, cache.FirewallIPTablesNFT, cache.FirewallIPTablesLegacy} {
+		t.Run(name, func(t *testing.T) {
+			if name != cache.FirewallNFTables {
+				nstest.Need(t, name, strings.Replace(name, "ip", "ip6", 1))
+			}
+			if testing.Short() && !slices.Contains(sample, name) {
+				t.Skip("a sample is enough under emulation: not with -short")
+			}
+			f(t, name)
+		})
+	}
+}
+
+var (
+	onlyNFTables = []string{cache.FirewallNFTables}
+	onlyIPTables = []string{cache.FirewallIPTablesNFT, cache.FirewallIPTablesLegacy}
+)
+
 // TestForwarding asks from every side, and judges by who answers and whom it sees.
 func TestForwarding(t *testing.T) {
 	for _, f := range forwardings {
 		t.Run(f.name, func(t *testing.T) {
-			if testing.Short() && !f.short {
-				t.Skip("a sample of the table is enough under emulation: not with -short")
-			}
-			s := newScene(t)
-			if f.prepare != nil {
-				f.prepare(s)
-			}
-			c := config(s.Network, f.binding)
-			c.Guard = f.guard
-			s.wire(t, "guest", c)
-			s.World.IP("route add 10.0.2.0/24 via " + nstest.Pod4.String())
-			s.World.IP("route add fd10:0:2::/120 via " + nstest.Pod6.String())
-			s.ask(t, append(slices.Clone(f.want), always...))
+			eachFirewall(t, f.sample, func(t *testing.T, firewall string) {
+				s := newScene(t)
+				if f.prepare != nil {
+					f.prepare(s)
+				}
+				b := f.binding
+				b.Firewall = firewall
+				c := config(s.Network, b)
+				c.Guard = f.guard
+				if r := s.wire(t, "guest", c); r.Firewall != firewall {
+					t.Errorf("the record says %q, want %q", r.Firewall, firewall)
+				}
+				s.World.IP("route add 10.0.2.0/24 via " + nstest.Pod4.String())
+				s.World.IP("route add fd10:0:2::/120 via " + nstest.Pod6.String())
+				s.ask(t, append(slices.Clone(f.want), always...))
+			})
 		})
 	}
 }
 
 // TestManyMasquerades has three NICs with rules of their own, of which one leaves and comes back.
 func TestManyMasquerades(t *testing.T) {
-	s := newScene(t)
-	for i := 2; i <= 3; i++ {
-		link := fmt.Sprintf("net%d", i)
-		s.World.IP(fmt.Sprintf("link add pod%d type veth peer name %s netns %s", i, link, s.Pod.Name))
-		s.World.IP(fmt.Sprintf("link set pod%d up", i))
-		s.Pod.IP("link set " + link + " up")
-		for name, n := range map[string]*nstest.Namespace{"gateway": s.World, "pod": s.Pod} {
-			host, dev := 1, fmt.Sprintf("pod%d", i)
-			if name == "pod" {
-				host, dev = 7, link
+	eachFirewall(t, onlyNFTables, func(t *testing.T, firewall string) {
+		s := newScene(t)
+		for i := 2; i <= 3; i++ {
+			link := fmt.Sprintf("net%d", i)
+			s.World.IP(fmt.Sprintf("link add pod%d type veth peer name %s netns %s", i, link, s.Pod.Name))
+			s.World.IP(fmt.Sprintf("link set pod%d up", i))
+			s.Pod.IP("link set " + link + " up")
+			for name, n := range map[string]*nstest.Namespace{"gateway": s.World, "pod": s.Pod} {
+				host, dev := 1, fmt.Sprintf("pod%d", i)
+				if name == "pod" {
+					host, dev = 7, link
+				}
+				v4, v6 := fmt.Sprintf("10.245.%d.%d", i, host), fmt.Sprintf("fd00:245:%d::%d", i, host)
+				n.IP("addr add " + v4 + "/24 dev " + dev)
+				n.IP("addr add " + v6 + "/64 dev " + dev + " nodad")
+				who := map[string]string{"gateway": "world", "pod": "pod"}[name]
+				s.name(who, fmt.Sprintf("%s%d", name, i), netip.MustParseAddr(v4), netip.MustParseAddr(v6))
 			}
-			v4, v6 := fmt.Sprintf("10.245.%d.%d", i, host), fmt.Sprintf("fd00:245:%d::%d", i, host)
-			n.IP("addr add " + v4 + "/24 dev " + dev)
-			n.IP("addr add " + v6 + "/64 dev " + dev + " nodad")
-			who := map[string]string{"gateway": "world", "pod": "pod"}[name]
-			s.name(who, fmt.Sprintf("%s%d", name, i), netip.MustParseAddr(v4), netip.MustParseAddr(v6))
 		}
-	}
-	first := config(s.Network, infra.Masquerade{})
-	second := config(s.Network, infra.Masquerade{
-		IPv4: netip.MustParsePrefix("10.0.3.0/24"), IPv6: netip.MustParsePrefix("fd10:0:3::/120"), Ports: each("8000", "8100:8000"),
-	})
-	second.NIC = "net2"
-	third := config(s.Network, infra.Masquerade{
-		IPv4: netip.MustParsePrefix("10.0.4.0/24"), IPv6: netip.MustParsePrefix("fd10:0:4::/120"), Excluded: each("8000"), Loopback: true,
-	})
-	third.NIC = "net3"
-	s.wire(t, "guest", first)
-	s.wire(t, "guest2", second)
-	s.wire(t, "guest3", third)
-	ofSecond := []exchange{
-		{from: "world", to: "pod2:8000", want: "guest2:8000 sees gateway2"},
-		{from: "world", to: "pod2:8001", want: "pod:8001 sees gateway2"},
-		{from: "world", to: "pod2:8100", want: "guest2:8000 sees gateway2"},
-		{from: "pod", to: "pod2:8000", want: "guest2:8000 sees pod2"},
-		{from: "guest2", to: "pod2:8000", want: "guest2:8000 sees guest2's gateway"},
-		{from: "guest2", to: "gateway2:9000", want: "world:9000 sees pod2"},
-		{from: "guest2", to: "beyond:9000", want: "world:9000 sees pod"},
-		{from: "guest2", to: "guest:8000", want: ""},
-		{from: "guest2", to: "guest's gateway:8000", want: ""},
-		{from: "guest", to: "guest2:8000", want: ""},
-		{from: "guest", to: "pod2:8000", want: ""},
-	}
-	ofOthers := []exchange{
-		{from: "world", to: "pod:8000", want: "guest:8000 sees gateway"},
-		{from: "world", to: "pod3:8000", want: "pod:8000 sees gateway3"},
-		{from: "world", to: "pod3:8001", want: "guest3:8001 sees gateway3"},
-		{from: "pod", to: "pod:8000", want: "guest:8000 sees pod"},
-		{from: "pod", to: "loopback:8000", want: "pod:8000 sees loopback"},
-		{from: "pod", to: "loopback:8001", want: "guest3:8001 sees guest3's gateway"},
-		{from: "guest", to: "gateway:9000", want: "world:9000 sees pod"},
-		{from: "guest3", to: "gateway3:9000", want: "world:9000 sees pod3"},
-		{from: "guest3", to: "guest:8000", want: ""},
-	}
-	s.ask(t, append(slices.Clone(ofOthers), ofSecond...))
-	if testing.Short() {
-		return
-	}
-	if err := phase1.Teardown(t.Context(), second); err != nil {
-		t.Fatal(err)
-	}
-	s.ask(t, append(slices.Clone(ofOthers), exchange{from: "world", to: "pod2:8000", want: "pod:8000 sees gateway2"}))
-	for _, c := range []phase1.Config{first, third} {
-		if err := phase1.Check(t.Context(), c); err != nil {
-			t.Error(err)
+		first := config(s.Network, infra.Masquerade{Firewall: firewall})
+		second := config(s.Network, infra.Masquerade{
+			IPv4: netip.MustParsePrefix("10.0.3.0/24"), IPv6: netip.MustParsePrefix("fd10:0:3::/120"), Ports: each("8000", "8100:8000"), Firewall: firewall,
+		})
+		second.NIC = "net2"
+		third := config(s.Network, infra.Masquerade{
+			IPv4: netip.MustParsePrefix("10.0.4.0/24"), IPv6: netip.MustParsePrefix("fd10:0:4::/120"), Excluded: each("8000"), Loopback: true, Firewall: firewall,
+		})
+		third.NIC = "net3"
+		s.wire(t, "guest", first)
+		s.wire(t, "guest2", second)
+		s.wire(t, "guest3", third)
+		ofSecond := []exchange{
+			{from: "world", to: "pod2:8000", want: "guest2:8000 sees gateway2"},
+			{from: "world", to: "pod2:8001", want: "pod:8001 sees gateway2"},
+			{from: "world", to: "pod2:8100", want: "guest2:8000 sees gateway2"},
+			{from: "pod", to: "pod2:8000", want: "guest2:8000 sees pod2"},
+			{from: "guest2", to: "pod2:8000", want: "guest2:8000 sees guest2's gateway"},
+			{from: "guest2", to: "gateway2:9000", want: "world:9000 sees pod2"},
+			{from: "guest2", to: "beyond:9000", want: "world:9000 sees pod"},
+			{from: "guest2", to: "guest:8000", want: ""},
+			{from: "guest2", to: "guest's gateway:8000", want: ""},
+			{from: "guest", to: "guest2:8000", want: ""},
+			{from: "guest", to: "pod2:8000", want: ""},
 		}
-	}
+		ofOthers := []exchange{
+			{from: "world", to: "pod:8000", want: "guest:8000 sees gateway"},
+			{from: "world", to: "pod3:8000", want: "pod:8000 sees gateway3"},
+			{from: "world", to: "pod3:8001", want: "guest3:8001 sees gateway3"},
+			{from: "pod", to: "pod:8000", want: "guest:8000 sees pod"},
+			{from: "pod", to: "loopback:8000", want: "pod:8000 sees loopback"},
+			{from: "pod", to: "loopback:8001", want: "guest3:8001 sees guest3's gateway"},
+			{from: "guest", to: "gateway:9000", want: "world:9000 sees pod"},
+			{from: "guest3", to: "gateway3:9000", want: "world:9000 sees pod3"},
+			{from: "guest3", to: "guest:8000", want: ""},
+		}
+		s.ask(t, append(slices.Clone(ofOthers), ofSecond...))
+		if testing.Short() {
+			return
+		}
+		if err := phase1.Teardown(t.Context(), second); err != nil {
+			t.Fatal(err)
+		}
+		s.ask(t, append(slices.Clone(ofOthers), exchange{from: "world", to: "pod2:8000", want: "pod:8000 sees gateway2"}))
+		for _, c := range []phase1.Config{first, third} {
+			if err := phase1.Check(t.Context(), c); err != nil {
+				t.Error(err)
+			}
+		}
+	})
 }
 
 // TestOtherLinksDoNotForward has a neighbour at another link of the namespace, who takes that for a
 // router, as the world does on the way back.
 func TestOtherLinksDoNotForward(t *testing.T) {
-	s := newScene(t)
-	neighbour := nstest.New(t, "neighbour")
-	s.who["neighbour"] = neighbour
-	neighbour.IP("link add eth0 type veth peer name net9 netns " + s.Pod.Name)
-	neighbour.IP("link set eth0 up")
-	neighbour.IP("addr add 10.246.0.2/24 dev eth0")
-	neighbour.IP("addr add fd00:246::2/64 dev eth0 nodad")
-	s.Pod.IP("link set net9 up")
-	s.Pod.IP("addr add 10.246.0.7/24 dev net9")
-	s.Pod.IP("addr add fd00:246::7/64 dev net9 nodad")
-	neighbour.IP("route add default via 10.246.0.7")
-	neighbour.IP("route add default via fd00:246::7")
-	// What it answers to the world's gateway goes another way.
-	neighbour.IP("link add eth1 type veth peer name neighbour netns " + s.World.Name)
-	s.World.IP("link set neighbour up")
-	s.World.IP("addr add fe80::1/64 dev neighbour nodad")
-	s.World.IP("addr add 10.247.0.1/24 dev neighbour")
-	neighbour.IP("link set eth1 up")
-	neighbour.IP("addr add 10.247.0.2/24 dev eth1")
-	neighbour.IP("route add " + nstest.Gateway4.String() + " via 10.247.0.1")
-	neighbour.IP("route add " + nstest.Gateway6.String() + " via fe80::1 dev eth1")
-	s.World.IP("route add 10.246.0.0/24 via " + nstest.Pod4.String())
-	s.World.IP("route add fd00:246::/64 via " + nstest.Pod6.String())
-	s.name("neighbour", "neighbour", netip.MustParseAddr("10.246.0.2"), netip.MustParseAddr("fd00:246::2"))
-	s.name("pod", "pod9", netip.MustParseAddr("10.246.0.7"), netip.MustParseAddr("fd00:246::7"))
-	s.wire(t, "guest", config(s.Network, infra.Masquerade{}))
+	eachFirewall(t, onlyNFTables, func(t *testing.T, firewall string) {
+		s := newScene(t)
+		neighbour := nstest.New(t, "neighbour")
+		s.who["neighbour"] = neighbour
+		neighbour.IP("link add eth0 type veth peer name net9 netns " + s.Pod.Name)
+		neighbour.IP("link set eth0 up")
+		neighbour.IP("addr add 10.246.0.2/24 dev eth0")
+		neighbour.IP("addr add fd00:246::2/64 dev eth0 nodad")
+		s.Pod.IP("link set net9 up")
+		s.Pod.IP("addr add 10.246.0.7/24 dev net9")
+		s.Pod.IP("addr add fd00:246::7/64 dev net9 nodad")
+		neighbour.IP("route add default via 10.246.0.7")
+		neighbour.IP("route add default via fd00:246::7")
+		// What it answers to the world's gateway goes another way.
+		neighbour.IP("link add eth1 type veth peer name neighbour netns " + s.World.Name)
+		s.World.IP("link set neighbour up")
+		s.World.IP("addr add fe80::1/64 dev neighbour nodad")
+		s.World.IP("addr add 10.247.0.1/24 dev neighbour")
+		neighbour.IP("link set eth1 up")
+		neighbour.IP("addr add 10.247.0.2/24 dev eth1")
+		neighbour.IP("route add " + nstest.Gateway4.String() + " via 10.247.0.1")
+		neighbour.IP("route add " + nstest.Gateway6.String() + " via fe80::1 dev eth1")
+		s.World.IP("route add 10.246.0.0/24 via " + nstest.Pod4.String())
+		s.World.IP("route add fd00:246::/64 via " + nstest.Pod6.String())
+		s.name("neighbour", "neighbour", netip.MustParseAddr("10.246.0.2"), netip.MustParseAddr("fd00:246::2"))
+		s.name("pod", "pod9", netip.MustParseAddr("10.246.0.7"), netip.MustParseAddr("fd00:246::7"))
+		s.wire(t, "guest", config(s.Network, infra.Masquerade{Firewall: firewall}))
 
-	only := 0
-	if s.Pod.Exec("sh", "-c", "cat /proc/sys/net/ipv6/conf/eth0/force_forwarding 2>/dev/null || echo none") == "none\n" {
-		only = 4 // IPv6 forwarding is a matter of the whole namespace in this kernel
-	}
-	s.ask(t, []exchange{
-		{from: "neighbour", to: "pod9:8000", want: "pod:8000 sees neighbour"},
-		{from: "neighbour", to: "pod:8000", want: "pod:8000 sees neighbour"}, // it is not the NIC's link
-		{from: "neighbour", to: "beyond:8000", want: "", only: only},
-		{from: "neighbour", to: "guest:8000", want: ""},
-		{from: "world@gateway", to: "pod:8000", want: "guest:8000 sees gateway"},
-		{from: "world@gateway", to: "neighbour:8000", want: ""},
-		{from: "guest", to: "beyond:8000", want: "world:8000 sees pod"},
-		{from: "guest", to: "neighbour:8000", want: ""}, // its answer does not come back that way
+		only := 0
+		if s.Pod.Exec("sh", "-c", "cat /proc/sys/net/ipv6/conf/eth0/force_forwarding 2>/dev/null || echo none") == "none\n" {
+			only = 4 // IPv6 forwarding is a matter of the whole namespace in this kernel
+		}
+		s.ask(t, []exchange{
+			{from: "neighbour", to: "pod9:8000", want: "pod:8000 sees neighbour"},
+			{from: "neighbour", to: "pod:8000", want: "pod:8000 sees neighbour"}, // it is not the NIC's link
+			{from: "neighbour", to: "beyond:8000", want: "", only: only},
+			{from: "neighbour", to: "guest:8000", want: ""},
+			{from: "world@gateway", to: "pod:8000", want: "guest:8000 sees gateway"},
+			{from: "world@gateway", to: "neighbour:8000", want: ""},
+			{from: "guest", to: "beyond:8000", want: "world:8000 sees pod"},
+			{from: "guest", to: "neighbour:8000", want: "", only: only}, // its answer does not come back that way
+		})
 	})
 }
 
@@ -563,69 +591,76 @@ func TestEcho(t *testing.T) {
 // TestMaxConnections wants one connection too many to be refused, whoever opens it, and the others to
 // go on.
 func TestMaxConnections(t *testing.T) {
-	s := newScene(t)
-	const most = 3
-	s.wire(t, "guest", config(s.Network, infra.Masquerade{MaxConnections: most}))
-	in, out := exchange{from: "world", to: "pod:8000", want: "guest:8000 sees gateway"}, exchange{from: "guest", to: "gateway:9000", want: "world:9000 sees pod"}
-	s.serve(t, []exchange{in, out})
-	open := func(family int, e exchange, wait time.Duration) (*nstest.Question, error) {
-		t.Helper()
-		q, err := s.question("tcp", family, e)
-		if err != nil {
-			t.Fatal(err)
+	eachFirewall(t, onlyNFTables, func(t *testing.T, firewall string) {
+		s := newScene(t)
+		const most = 3
+		s.wire(t, "guest", config(s.Network, infra.Masquerade{MaxConnections: most, Firewall: firewall}))
+		in, out := exchange{from: "world", to: "pod:8000", want: "guest:8000 sees gateway"}, exchange{from: "guest", to: "gateway:9000", want: "world:9000 sees pod"}
+		s.serve(t, []exchange{in, out})
+		open := func(family int, e exchange, wait time.Duration) (*nstest.Question, error) {
+			t.Helper()
+			q, err := s.question("tcp", family, e)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(q.Close)
+			answer, err := q.Answer(wait)
+			if err == nil && answer != s.wanted(e, family) {
+				t.Errorf("%v: %q, want %q", e, answer, s.wanted(e, family))
+			}
+			return q, err
 		}
-		t.Cleanup(q.Close)
-		answer, err := q.Answer(wait)
-		if err == nil && answer != s.wanted(e, family) {
-			t.Errorf("%v: %q, want %q", e, answer, s.wanted(e, family))
+		// What came before is not counted any more once the kernel knows that it has ended. By
+		// iptables each family has a limit of its own.
+		var q []*nstest.Question
+		total := most
+		if firewall != cache.FirewallNFTables {
+			total *= 2
 		}
-		return q, err
-	}
-	// What came before is not counted any more once the kernel knows that it has ended.
-	var q []*nstest.Question
-	for i := range most {
-		nstest.Eventually(t, func() error {
-			one, err := open(i%2, []exchange{in, out}[i%2], time.Second)
+		for i := range total {
+			nstest.Eventually(t, func() error {
+				one, err := open(i%2, []exchange{in, out}[i/2%2], time.Second)
+				if err != nil {
+					one.Close()
+					return err
+				}
+				q = append(q, one)
+				return nil
+			})
+		}
+		refused := func() {
+			t.Helper()
+			for family := range 2 {
+				for _, e := range []exchange{in, out} {
+					one, err := s.question("tcp", family, e)
+					if err != nil {
+						t.Fatal(err)
+					}
+					for i, o := range q { // each has a way there and back that is as long
+						if err := o.Echo(10, patience); err != nil {
+							t.Errorf("connection %d: %v", i, err)
+						}
+					}
+					if answer, err := one.Answer(0); err == nil {
+						t.Errorf("IPv%d, %v: %q, want no answer to one more than %d", 4+2*family, e, answer, most)
+					}
+					one.Close()
+				}
+			}
+		}
+		refused()
+		q[0].Close()
+		nstest.Eventually(t, func() (err error) {
+			one, err := open(0, out, 2*time.Second)
 			if err != nil {
 				one.Close()
 				return err
 			}
-			q = append(q, one)
+			q[0] = one
 			return nil
 		})
-	}
-	refused := func() {
-		t.Helper()
-		for family := range 2 {
-			for _, e := range []exchange{in, out} {
-				one, err := s.question("tcp", family, e)
-				if err != nil {
-					t.Fatal(err)
-				}
-				for i, o := range q { // each has a way there and back that is as long
-					if err := o.Echo(10, patience); err != nil {
-						t.Errorf("connection %d: %v", i, err)
-					}
-				}
-				if answer, err := one.Answer(0); err == nil {
-					t.Errorf("IPv%d, %v: %q, want no answer to connection %d", 4+2*family, e, answer, most+1)
-				}
-				one.Close()
-			}
-		}
-	}
-	refused()
-	q[0].Close()
-	nstest.Eventually(t, func() (err error) {
-		one, err := open(0, out, 2*time.Second)
-		if err != nil {
-			one.Close()
-			return err
-		}
-		q[0] = one
-		return nil
+		refused()
 	})
-	refused()
 }
 
 // TestStandingConnection: a TCP connection of the namespace that is older than the rules stays its own,
@@ -735,75 +770,79 @@ func (s *scene) far(t *testing.T, mtu int) {
 // TestPathMTU sends more than a link beyond takes: the error of the router there reaches the guest,
 // which sends less from then on, be it the one who connected or not.
 func TestPathMTU(t *testing.T) {
-	for _, direction := range []exchange{
-		{from: "guest", to: "far:9000", want: "far:9000 sees pod"},
-		{from: "far", to: "pod:9000", want: "guest:9000 sees far"},
-	} {
-		t.Run(direction.String(), func(t *testing.T) {
-			s := newScene(t)
-			s.far(t, 1300)
-			s.wire(t, "guest", config(s.Network, infra.Masquerade{}))
+	eachFirewall(t, onlyNFTables, func(t *testing.T, firewall string) {
+		for _, direction := range []exchange{
+			{from: "guest", to: "far:9000", want: "far:9000 sees pod"},
+			{from: "far", to: "pod:9000", want: "guest:9000 sees far"},
+		} {
+			t.Run(direction.String(), func(t *testing.T) {
+				s := newScene(t)
+				s.far(t, 1300)
+				s.wire(t, "guest", config(s.Network, infra.Masquerade{Firewall: firewall}))
+				s.serve(t, []exchange{direction})
+				for family := range 2 {
+					q, err := s.question("tcp", family, direction)
+					if err != nil {
+						t.Fatal(err)
+					}
+					defer q.Close()
+					if answer, err := q.Answer(patience); err != nil || answer != s.wanted(direction, family) {
+						t.Fatalf("%q, %v, want %q", answer, err, s.wanted(direction, family))
+					}
+					// The guest sends it, or sends it back.
+					if err := q.Echo(100_000, patience); err != nil {
+						t.Errorf("IPv%d: %v", 4+2*family, err)
+					}
+					to := s.addresses["far"][family]
+					if out := s.who["guest"].IP("route get " + to.String()); !strings.Contains(out, " mtu 1300") {
+						t.Errorf("the guest has not learned that the path to %v takes 1300 octets:\n%s", to, out)
+					}
+				}
+			})
+		}
+	})
+}
+
+// TestSegmentSize has a route of the namespace that takes less than the guest's link.
+func TestSegmentSize(t *testing.T) {
+	eachFirewall(t, onlyNFTables, func(t *testing.T, firewall string) {
+		s := newScene(t)
+		s.far(t, 1500)
+		s.Pod.IP("route add 192.0.2.0/24 via " + nstest.Gateway4.String() + " mtu 1280")
+		s.Pod.IP("route add 2001:db8:f::/64 via " + nstest.Gateway6.String() + " mtu 1280")
+		s.wire(t, "guest", config(s.Network, infra.Masquerade{Firewall: firewall}))
+		for _, direction := range []exchange{
+			{from: "guest", to: "far:9000", want: "far:9000 sees pod"},
+			{from: "far", to: "pod:9001", want: "guest:9001 sees far"},
+		} {
 			s.serve(t, []exchange{direction})
 			for family := range 2 {
 				q, err := s.question("tcp", family, direction)
 				if err != nil {
 					t.Fatal(err)
 				}
-				defer q.Close()
 				if answer, err := q.Answer(patience); err != nil || answer != s.wanted(direction, family) {
-					t.Fatalf("%q, %v, want %q", answer, err, s.wanted(direction, family))
+					t.Errorf("%q, %v, want %q", answer, err, s.wanted(direction, family))
 				}
-				// The guest sends it, or sends it back.
-				if err := q.Echo(100_000, patience); err != nil {
-					t.Errorf("IPv%d: %v", 4+2*family, err)
+				for _, who := range []string{"guest", "far"} {
+					out := s.who[who].Exec("ss", "-Htin", "state", "established")
+					var mss int
+					_, after, _ := strings.Cut(out, " mss:")
+					fmt.Sscan(after, &mss)
+					if most := 1280 - 40 - 20*family; mss == 0 || mss > most || mss < most-40 {
+						t.Errorf("IPv%d, %v: %s sends segments of %d octets, want nearly %d:\n%s", 4+2*family, direction, who, mss, most, out)
+					}
 				}
-				to := s.addresses["far"][family]
-				if out := s.who["guest"].IP("route get " + to.String()); !strings.Contains(out, " mtu 1300") {
-					t.Errorf("the guest has not learned that the path to %v takes 1300 octets:\n%s", to, out)
-				}
+				q.Close()
+				nstest.Eventually(t, func() error {
+					if out := s.who["guest"].Exec("ss", "-Htin", "state", "established") + s.who["far"].Exec("ss", "-Htin", "state", "established"); out != "" {
+						return errors.New(out)
+					}
+					return nil
+				})
 			}
-		})
-	}
-}
-
-// TestSegmentSize has a route of the namespace that takes less than the guest's link.
-func TestSegmentSize(t *testing.T) {
-	s := newScene(t)
-	s.far(t, 1500)
-	s.Pod.IP("route add 192.0.2.0/24 via " + nstest.Gateway4.String() + " mtu 1280")
-	s.Pod.IP("route add 2001:db8:f::/64 via " + nstest.Gateway6.String() + " mtu 1280")
-	s.wire(t, "guest", config(s.Network, infra.Masquerade{}))
-	for _, direction := range []exchange{
-		{from: "guest", to: "far:9000", want: "far:9000 sees pod"},
-		{from: "far", to: "pod:9001", want: "guest:9001 sees far"},
-	} {
-		s.serve(t, []exchange{direction})
-		for family := range 2 {
-			q, err := s.question("tcp", family, direction)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if answer, err := q.Answer(patience); err != nil || answer != s.wanted(direction, family) {
-				t.Errorf("%q, %v, want %q", answer, err, s.wanted(direction, family))
-			}
-			for _, who := range []string{"guest", "far"} {
-				out := s.who[who].Exec("ss", "-Htin", "state", "established")
-				var mss int
-				_, after, _ := strings.Cut(out, " mss:")
-				fmt.Sscan(after, &mss)
-				if most := 1280 - 40 - 20*family; mss == 0 || mss > most || mss < most-40 {
-					t.Errorf("IPv%d, %v: %s sends segments of %d octets, want nearly %d:\n%s", 4+2*family, direction, who, mss, most, out)
-				}
-			}
-			q.Close()
-			nstest.Eventually(t, func() error {
-				if out := s.who["guest"].Exec("ss", "-Htin", "state", "established") + s.who["far"].Exec("ss", "-Htin", "state", "established"); out != "" {
-					return errors.New(out)
-				}
-				return nil
-			})
 		}
-	}
+	})
 }
 
 // TestLearnedRoute: a default route that a router advertised is there after Setup, and the next
