@@ -33,7 +33,8 @@ type Masquerade struct {
 	MAC cache.MAC `json:"mac,omitzero"`
 	// Ports are what is forwarded to the guest; nil: everything, of every protocol; empty: nothing.
 	Ports []Ports `json:"ports,omitzero"`
-	// Excluded are not forwarded, and stay the namespace's own.
+	// Excluded are not forwarded, and stay the namespace's own. None of them may be in Ports, so they
+	// are for Ports that are nil, and for Sidecar: a range with a gap is two ranges.
 	Excluded []Ports `json:"excluded,omitempty"`
 	// Loopback forwards what the namespace's own processes send to 127.0.0.1 and ::1 as well. The
 	// guest sees the gateway as its source.
@@ -41,7 +42,8 @@ type Masquerade struct {
 	// Sidecar is for the proxies of a service mesh in the namespace; nil: there are none.
 	Sidecar *Sidecar `json:"sidecar,omitempty"`
 	// MaxConnections limits those that the guest has at once, in either direction, so that it cannot
-	// fill the machine's table; 0: no limit. By iptables each family has a limit of its own.
+	// fill the machine's table; at most 1048576, and what is over it is dropped. 0: no limit. By iptables
+	// each family has a limit of its own.
 	MaxConnections int `json:"maxConnections,omitempty"`
 	// Firewall is what translates: cache.FirewallNFTables, or a program that has to be there, with
 	// its twin for IPv6: cache.FirewallIPTablesNFT, cache.FirewallIPTablesLegacy. Empty: nftables,
@@ -55,7 +57,8 @@ type Masquerade struct {
 // Masquerade.Excluded.
 type Sidecar struct {
 	// Sources are the loopback addresses from which they connect to the guest, which cannot answer
-	// to those and sees the gateway instead: Istio's 127.0.0.6 and ::6.
+	// to those and sees the gateway instead: Istio's 127.0.0.6 and ::6. None: they connect from the
+	// NIC's addresses, or Masquerade.Loopback is set, which holds for 127.0.0.0/8 and ::1.
 	Sources []netip.Addr `json:"sources,omitempty"`
 }
 

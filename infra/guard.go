@@ -14,15 +14,16 @@ import (
 // addresses, no DHCP server, no router, and behind a masquerade no service of the namespace; and it
 // keeps the network's DHCP servers and routers from a guest that has a responder.
 type Guard struct {
-	// Off lets everything pass.
+	// Off lets everything pass; then the others have to be empty.
 	Off bool `json:"off,omitempty"`
-	// MACs are the guest's besides the one in the record.
+	// MACs are the guest's besides the one in the record. Each of them may use each of the addresses.
 	MACs []cache.MAC `json:"macs,omitempty"`
 	// Prefixes are sources besides the guest's addresses, such as those of containers in it.
-	// fe80::/64 is for a guest that makes its link-local address up.
+	// fe80::/64 is for a guest that makes its link-local address up. Behind a masquerade the namespace
+	// needs routes to them.
 	Prefixes []netip.Prefix `json:"prefixes,omitempty"`
-	// Open are the ports of the namespace itself that a guest behind a masquerade reaches, on the
-	// gateway's address and on the NIC's, if they are not forwarded back to it.
+	// Open are the ports of the namespace itself that a guest behind a masquerade reaches, at all
+	// addresses but the loopback's, if they are not forwarded back to it. Bridge takes none.
 	Open []Ports `json:"open,omitempty"`
 }
 

@@ -12,11 +12,12 @@ import (
 )
 
 // Ports are one port of a protocol, or several in a row. Their text is FIRST[-LAST][:GUEST][/PROTOCOL],
-// such as 80, 8000-8100/udp or 8080:80; in JSON they are that text.
+// such as 80, 8000-8100/udp or 8080:80; in JSON they are that text. Those of one list must not overlap.
 type Ports struct {
 	Protocol    string // "tcp", "udp" or "sctp"; "": "tcp"
 	First, Last uint16 // 1 to 65535; a Last of 0 is First
-	// Guest is the port of the guest that First becomes; those after it follow. 0: the same.
+	// Guest is the port of the guest that First becomes; those after it follow, at most 256 in all
+	// and up to 65535. 0: the same. Only Masquerade.Ports may have one.
 	Guest uint16
 }
 
@@ -46,8 +47,8 @@ func (p Ports) String() string {
 // MarshalText is String.
 func (p Ports) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
 
-// UnmarshalText is the reverse of MarshalText. It takes what is no port at all for an error, and
-// leaves the rest to NewPlan.
+// UnmarshalText is the reverse of MarshalText. The error says which number is none from 1 to 65535.
+// The protocol, the order and overlaps are NewPlan's to check.
 func (p *Ports) UnmarshalText(text []byte) error {
 	rest, protocol, _ := strings.Cut(string(text), "/")
 	span, guest, redirected := strings.Cut(rest, ":")
@@ -185,7 +186,8 @@ func (b Masquerade) taken(listeners []Listener, addresses []netip.Prefix) []stri
 }
 
 // SameGuest says whether a wiring can be changed from one binding to the other under a running guest:
-// what is forwarded can, its addresses and its MAC cannot.
+// what is forwarded can, its addresses and its MAC cannot. A network or a MAC that is left to its
+// default is another than the same one written out.
 func SameGuest(a, b Binding) bool {
 	x, isMasquerade := a.(Masquerade)
 	y, both := b.(Masquerade)
