@@ -31,7 +31,7 @@ type Config struct {
 	NetNS *os.File
 	// State is a directory that only root can write: the record lies there, which the
 	// launcher's user reads, and the journal, which nobody else can. Setup creates it, mode
-	// 0755, if its parent is there.
+	// 0755, if its parent is there; nothing removes it.
 	State string
 	// NIC is the link's name in the namespace, 1 to 15 of A-Z a-z 0-9 _ . -
 	NIC string
@@ -69,7 +69,8 @@ func (c Config) MarshalJSON() ([]byte, error) {
 	return append(append(spec[:len(spec)-1], ','), state[1:]...), nil
 }
 
-// UnmarshalJSON is the reverse of MarshalJSON; it leaves NetNS alone. Unknown fields are errors.
+// UnmarshalJSON is the reverse of MarshalJSON; it leaves NetNS alone. Unknown fields are errors. The
+// error is a *cache.FieldError, unless the text is no JSON.
 func (c *Config) UnmarshalJSON(text []byte) error {
 	var members map[string]json.RawMessage
 	if err := json.Unmarshal(text, &members); err != nil {
@@ -78,7 +79,7 @@ func (c *Config) UnmarshalJSON(text []byte) error {
 	out := Config{NetNS: c.NetNS}
 	if state, ok := members["state"]; ok {
 		if err := json.Unmarshal(state, &out.State); err != nil {
-			return &cache.FieldError{Field: "state", Reason: err.Error()}
+			return &cache.FieldError{Field: "state", Reason: "want a string"}
 		}
 		delete(members, "state")
 	}
@@ -128,7 +129,10 @@ func (e *DriftError) Error() string {
 // when an earlier Setup was taken up, what stands is left to the guest that may use it.
 //
 // A wired NIC can get another DNS, Options and Device: the record changes, and a running Serve
-// follows it. Another Binding, Owner or number of Queues is infra.ErrWired.
+// follows it. It can get another Guard, and a masquerade other Ports, Excluded, Loopback, Sidecar and
+// MaxConnections: the rules are replaced at once, and connections that stand go on. Another kind of
+// binding, network or MAC of a masquerade (its default written out is another), Owner or number of
+// Queues is infra.ErrWired.
 //
 // It needs root with CAP_SYS_ADMIN and CAP_NET_ADMIN. It waits for other calls on the same namespace, of
 // other processes too, until ctx ends; they have to share /run/guestwire.lock. The errors to tell apart: *cache.FieldError for a bad
@@ -162,7 +166,7 @@ func Setup(ctx context.Context, c Config) error {
 }
 
 // Plan returns what Setup would do, and changes nothing in the namespace or in State. Of a wiring
-// that is complete nothing is left to do.
+// that is complete nothing is left to do. It needs what Setup needs, the lock too, and has its errors.
 func Plan(ctx context.Context, c Config) (*Preview, error) {
 	if err := checkOwner(c.Owner); err != nil {
 		return nil, err
@@ -200,7 +204,8 @@ func (p *Preview) String() string {
 }
 
 // Check compares the kernel with what Setup left. The error is a *DriftError if something differs,
-// ErrNotWired if there was no Setup. It uses NetNS, State and NIC of the configuration only.
+// or the record does, ErrNotWired if there was no Setup, infra.ErrNoNIC if the NIC has gone. It uses
+// NetNS, State and NIC of the configuration only, and needs what Setup needs.
 func Check(ctx context.Context, c Config) error {
 	return c.do(ctx, previewState, func(s *session) error {
 		journal, err := s.readJournal()
@@ -430,14 +435,29 @@ func (s *session) plan(ctx context.Context, spec infra.Spec) (plan *infra.Plan, 
 	}
 	// A tap that changes would be another one, and the guest has the old one.
 	if old := journal.Spec; !infra.SameGuest(old.Binding, spec.Binding) || old.Owner != spec.Owner || max(1, old.Queues) != max(1, spec.Queues) {
-		return nil, now, false, fmt.Errorf("NIC %s: %w with the %s binding, queues %d, for user %d, group %d: Teardown first, or ask for the same",
-			spec.NIC, infra.ErrWired, old.Binding.Kind(), max(1, old.Queues), old.Owner.UID, old.Owner.GID)
+		return nil, now, false, fmt.Errorf("NIC %s: %w with %s, queues %d, for user %d, group %d: Teardown first, or ask for the same",
+			spec.NIC, infra.ErrWired, guestText(old.Binding), max(1, old.Queues), old.Owner.UID, old.Owner.GID)
 	}
 	if plan, err = infra.NewPlan(journal.Found, spec); err != nil {
 		return nil, now, true, err
 	}
 	now, err = s.now(plan)
 	return plan, now, true, err
+}
+
+// guestText is what infra.SameGuest compares.
+func guestText(b infra.Binding) string {
+	text := "the " + b.Kind() + " binding"
+	if m, ok := b.(infra.Masquerade); ok {
+		or := func(set bool, value fmt.Stringer) string {
+			if !set {
+				return "left out"
+			}
+			return value.String()
+		}
+		text += fmt.Sprintf(" (ipv4 %s, ipv6 %s, mac %s)", or(m.IPv4.IsValid(), m.IPv4), or(m.IPv6.IsValid(), m.IPv6), or(!m.MAC.IsZero(), m.MAC))
+	}
+	return text
 }
 
 // inherit asks the journals of the namespace's other NICs, as far as they lie in the same directory, how
