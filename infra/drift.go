@@ -71,7 +71,10 @@ func (w *words) say(op Op) {
 	case SysctlSet:
 		if have, ok := w.now.Sysctls[o.Path]; ok {
 			w.add("sysctl %s is %s, not %s", o.Path, have, o.Value)
-		} else {
+		} else if !w.has(func(op Op) bool {
+			name := created(op)
+			return name != "" && strings.Contains(o.Path, "/conf/"+name+"/")
+		}) {
 			w.add("sysctl %s is not %s", o.Path, o.Value)
 		}
 	case AddressAdd, AddressDel, RouteAdd, RouteDel, NeighbourAdd, NeighbourDel:

@@ -205,7 +205,7 @@ func (c ChainImage) differences(want ChainImage) []string {
 	}
 	for _, r := range want.Rules {
 		if !slices.Contains(c.Rules, r) {
-			d = append(d, fmt.Sprintf("chain %s lacks the rule %q", c.Name, r))
+			d = append(d, fmt.Sprintf("chain %s lacks the rule: %s", c.Name, r))
 		}
 	}
 	for _, r := range c.Rules {
