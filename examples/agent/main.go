@@ -33,7 +33,8 @@ For example, with a pod's namespace in /run/netns/pod:
   agent plan  -netns /run/netns/pod -nic eth0 -binding bridge -state /run/guestwire/vm1 -uid 107
   agent setup -netns /run/netns/pod -nic eth0 -binding bridge -state /run/guestwire/vm1 -uid 107
 
-FILE.json holds the configuration of which flags are the most used part; flags win over it:
+FILE.json holds the configuration of which flags are the most used part; flags win over it. go doc tells of
+all its fields: phase1.Config, infra.Masquerade, infra.Ports, infra.Guard, cache.Options, cache.Device.
 
   {"nic": "eth0", "binding": {"masquerade": {"ipv4": "10.0.2.0/24", "ports": ["80", "8080-8090/udp"]}}, "owner": {"uid": 107},
    "queues": 2, "guard": {"open": ["53/udp"]}, "options": {"hostname": "vm1", "dhcpv4": {"252": "http://wpad/x", "43": "0x0102"}}, "device": {"model": "virtio"}}
