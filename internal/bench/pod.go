@@ -153,13 +153,13 @@ const see = `for l in lo eth0 eth0-nic eth0-br eth0-dhcp eth0-tap; do
 	{ ip -d addr show dev $l && bridge -d link show dev $l && tc qdisc show dev $l && tc filter show dev $l ingress; } 2>&1 || :
 done
 ip -br link | wc -l
-ip route; ip -6 route; ip neigh show nud permanent; nft list ruleset
+ip route; ip -6 route; ip neigh show nud permanent | sort; nft list ruleset
 sysctl net.ipv4.ip_forward net.ipv6.conf.all.forwarding net.ipv6.conf.eth0.accept_ra
 sysctl -a -r 'net\.ipv[46]\.conf\..*\.forwarding'`
 
-// chance is what differs from one time to the next: timers, carrier, the MAC of a tap, the numbers
+// chance is what differs from one time to the next: timers, carrier, whether duplicates of an address are still looked for, the MAC of a tap, the numbers
 // of links and ports; and tc's two names of the ingress qdisc.
-var chance = regexp.MustCompile(`(?m)^[0-9]+: |_timer +[0-9.]+|parent ffff: |state [A-Z]+|(,NO-CARRIER|NO-CARRIER,|,LOWER_UP|,M-DOWN)|linkdown|@if[0-9]+|link-netns \w+|` +
+var chance = regexp.MustCompile(`(?m)^[0-9]+: | tentative|_timer +[0-9.]+|parent ffff: |state [A-Z]+|(,NO-CARRIER|NO-CARRIER,|,LOWER_UP|,M-DOWN)|linkdown|@if[0-9]+|link-netns \w+|` +
 	`^ +link/ether \S+ brd \S+ (link-netns \w+ )?promiscuity \d+ .*\n +tun type tap|port_(id|no) \S+|designated_\w+ \S+`)
 
 func (p *pod) look(ctx context.Context) (string, error) {
