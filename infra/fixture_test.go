@@ -222,6 +222,9 @@ var cases = []struct {
 			Sidecar:  &infra.Sidecar{Sources: []netip.Addr{netip.MustParseAddr("127.0.0.6"), netip.MustParseAddr("::6")}},
 		}
 	})},
+	{"masquerade-sidecar-loopback", flannel(), withSpec(masquerade(), func(s *infra.Spec) {
+		s.Binding = infra.Masquerade{Loopback: true, Sidecar: &infra.Sidecar{Sources: []netip.Addr{netip.MustParseAddr("127.0.0.6"), netip.MustParseAddr("::6")}}}
+	})},
 	{"masquerade-nothing-forwarded", flannel(), withSpec(masquerade(), func(s *infra.Spec) { s.Binding = infra.Masquerade{Ports: []infra.Ports{}} })},
 	{"masquerade-guard-off", lan4(), withSpec(masquerade(), func(s *infra.Spec) { s.Guard.Off = true })},
 	{"bridge-guard-off", flannel(), withSpec(bridge(), func(s *infra.Spec) { s.Guard.Off = true })},

@@ -193,13 +193,13 @@ func (t translation) source() []firewall.Rule {
 
 // rewritten are the sources that get the gateway's address.
 func (t translation) rewritten(v int) []netip.Prefix {
-	if t.Loopback {
-		return []netip.Prefix{loopback(v)}
-	}
 	var list []netip.Prefix
+	if t.Loopback {
+		list = append(list, loopback(v))
+	}
 	if t.Sidecar != nil {
 		for _, a := range t.Sidecar.Sources {
-			if version(a) == v {
+			if version(a) == v && !(t.Loopback && loopback(v).Contains(a)) {
 				list = append(list, single(a))
 			}
 		}

@@ -34,7 +34,7 @@ func (g Guard) validate(b Binding) error {
 		}
 	}
 	for i, p := range g.Prefixes {
-		if !p.IsValid() || p != p.Masked() || p.Addr().Is4In6() {
+		if !p.IsValid() || p != p.Masked() || p.Addr().Is4In6() || p.Addr().IsMulticast() || p.Addr().IsLoopback() {
 			return &cache.FieldError{Field: fmt.Sprintf("guard.prefixes[%d]", i), Reason: fmt.Sprintf("%v is no network, want one like 10.1.0.0/24 or fd00::/64", p)}
 		}
 	}
@@ -85,6 +85,17 @@ type guest struct {
 	served   bool // by our responder, so nobody else's is asked
 }
 
+// taken says whether one of the guest's further MACs is one of our links'.
+func (p *Plan) taken() error {
+	for i, m := range p.spec.Guard.MACs {
+		at := slices.IndexFunc(p.wired.links, func(l Link) bool { return l.MAC == m })
+		if at >= 0 || m == p.Record.MAC || m == p.Record.PortMAC {
+			return &cache.FieldError{Field: fmt.Sprintf("guard.macs[%d]", i), Reason: fmt.Sprintf("%v is another link's of the wiring, or the guest's own already", m)}
+		}
+	}
+	return nil
+}
+
 func (p *Plan) guest(addresses []netip.Prefix) guest {
 	g := guest{
 		macs:   append([]cache.MAC{p.Record.MAC}, p.spec.Guard.MACs...),
@@ -109,6 +120,9 @@ func (p *Plan) guard(g guest) error {
 	if p.found.NoNFTables {
 		return &cache.FieldError{Field: "guard", Reason: "this kernel has no nf_tables, without which nothing keeps a guest from sending as somebody else: " +
 			"load them (modprobe nf_tables), or set guard.off if that is nobody's concern"}
+	}
+	if err := p.taken(); err != nil {
+		return err
 	}
 	p.wired.tables = append(p.wired.tables, g.filter(p.names))
 	return nil

@@ -186,13 +186,21 @@ func (b Masquerade) taken(listeners []Listener, addresses []netip.Prefix) []stri
 }
 
 // SameGuest says whether a wiring can be changed from one binding to the other under a running guest:
-// what is forwarded can, its addresses and its MAC cannot. A network or a MAC that is left to its
-// default is another than the same one written out.
+// what is forwarded can, its addresses, its MAC and what translates cannot. A MAC that is left to its default
+// is another than the same one written out.
 func SameGuest(a, b Binding) bool {
 	x, isMasquerade := a.(Masquerade)
 	y, both := b.(Masquerade)
 	if isMasquerade && both {
-		return x.IPv4 == y.IPv4 && x.IPv6 == y.IPv6 && x.MAC == y.MAC
+		return orDefault(x.IPv4, DefaultIPv4) == orDefault(y.IPv4, DefaultIPv4) && orDefault(x.IPv6, DefaultIPv6) == orDefault(y.IPv6, DefaultIPv6) &&
+			x.MAC == y.MAC && x.Firewall == y.Firewall
 	}
 	return a == nil && b == nil || a != nil && b != nil && a.Kind() == b.Kind()
+}
+
+func orDefault(network, otherwise netip.Prefix) netip.Prefix {
+	if network.IsValid() {
+		return network
+	}
+	return otherwise
 }

@@ -75,6 +75,8 @@ func TestForwardingRefused(t *testing.T) {
 		"IPv6 without IPv6":   {infra.Masquerade{Sidecar: &infra.Sidecar{Sources: []netip.Addr{netip.MustParseAddr("::6")}}}, infra.Guard{}, binding + "sidecar.sources[0]"},
 		"no station":          {infra.Masquerade{}, infra.Guard{MACs: []cache.MAC{{1}}}, "guard.macs[0]"},
 		"host bits":           {infra.Masquerade{}, infra.Guard{Prefixes: []netip.Prefix{netip.MustParsePrefix("10.0.0.1/24")}}, "guard.prefixes[0]"},
+		"nobody's prefix":     {infra.Masquerade{}, infra.Guard{Prefixes: []netip.Prefix{netip.MustParsePrefix("224.0.0.0/4")}}, "guard.prefixes[0]"},
+		"the NIC's MAC":       {infra.Masquerade{}, infra.Guard{MACs: []cache.MAC{podMAC}}, "guard.macs[0]"},
 		"open, redirected":    {infra.Masquerade{}, infra.Guard{Open: list(infra.Ports{First: 1, Guest: 2})}, "guard.open[0]"},
 		"open, port 0":        {infra.Masquerade{}, infra.Guard{Open: list(port(0))}, "guard.open[0]"},
 		"off and loosened":    {infra.Masquerade{}, infra.Guard{Off: true, Open: list(port(1))}, "guard.off"},
@@ -123,5 +125,26 @@ func TestForwardingJSON(t *testing.T) {
 	var field *cache.FieldError
 	if !errors.As(err, &field) || field.Field != "binding.masquerade.ports[1]" {
 		t.Errorf("have %v, want a FieldError of binding.masquerade.ports[1]", err)
+	}
+}
+
+// TestSameGuest: what is forwarded can change under a running guest, and who it is cannot.
+func TestSameGuest(t *testing.T) {
+	for _, c := range []struct {
+		a, b infra.Binding
+		same bool
+	}{
+		{infra.Bridge{}, infra.Bridge{}, true},
+		{infra.Bridge{}, infra.Masquerade{}, false},
+		{infra.Bridge{}, nil, false},
+		{infra.Masquerade{}, infra.Masquerade{Ports: []infra.Ports{}, Loopback: true, MaxConnections: 9}, true},
+		{infra.Masquerade{}, infra.Masquerade{IPv4: infra.DefaultIPv4, IPv6: infra.DefaultIPv6}, true},
+		{infra.Masquerade{}, infra.Masquerade{IPv4: pfx("10.7.0.0/24")}, false},
+		{infra.Masquerade{}, infra.Masquerade{MAC: mac(7)}, false},
+		{infra.Masquerade{}, infra.Masquerade{Firewall: cache.FirewallIPTablesNFT}, false},
+	} {
+		if same := infra.SameGuest(c.a, c.b); same != c.same {
+			t.Errorf("%+v and %+v: %t", c.a, c.b, same)
+		}
 	}
 }
