@@ -874,3 +874,27 @@ func TestLearnedRoute(t *testing.T) {
 	s.Pod.IP("-6 route del default")
 	nstest.Eventually(t, learned)
 }
+
+// TestOthersRules: what we let pass is still for the rules of others to drop.
+func TestOthersRules(t *testing.T) {
+	eachFirewall(t, onlyNFTables, func(t *testing.T, firewall string) {
+		s := newScene(t)
+		nstest.Need(t, "iptables-nft", "ip6tables-nft")
+		s.wire(t, "guest", config(s.Network, infra.Masquerade{Firewall: firewall}))
+		for _, program := range []string{"iptables", "ip6tables"} {
+			if firewall == cache.FirewallIPTablesLegacy {
+				program += "-legacy"
+			} else {
+				program += "-nft"
+			}
+			s.Pod.Exec(program, "-A", "FORWARD", "-p", "tcp", "--dport", "8666", "-j", "DROP")
+		}
+		s.ask(t, []exchange{
+			{from: "world", to: "pod:8000", want: "guest:8000 sees gateway"},
+			{from: "world", to: "pod:8666", protocol: "tcp", want: ""},
+			{from: "world", to: "pod:8666", protocol: "udp", want: "guest:8666 sees gateway"},
+			{from: "guest", to: "beyond:8000", want: "world:8000 sees pod"},
+			{from: "guest", to: "beyond:8666", protocol: "tcp", want: ""},
+		})
+	})
+}
