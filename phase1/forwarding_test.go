@@ -283,7 +283,7 @@ var forwardings = []struct {
 	sample  []string // what translates with -short
 }{
 	{
-		name: "everything", sample: onlyNFTables,
+		name: "everything", sample: all,
 		want: []exchange{
 			{from: "world", to: "pod:8000", want: "guest:8000 sees gateway"},
 			{from: "world@gateway", to: "pod:8000", want: "guest:8000 sees gateway"},
@@ -329,7 +329,7 @@ var forwardings = []struct {
 		},
 	},
 	{
-		name: "ports", binding: infra.Masquerade{Ports: each("8000", "8100-8110", "8200:9200", "8300-8302:9300"), Loopback: true}, sample: onlyIPTables,
+		name: "ports", binding: infra.Masquerade{Ports: each("8000", "8100-8110", "8200:9200", "8300-8302:9300"), Loopback: true}, sample: onlyNFTables,
 		want: []exchange{
 			{from: "world", to: "pod:8000", want: "guest:8000 sees gateway"},
 			{from: "world", to: "pod:8001", want: "pod:8001 sees gateway"},
@@ -397,7 +397,7 @@ var forwardings = []struct {
 // eachFirewall calls f with all that can translate, and with -short, where it would take long, with
 // those of a sample.
 func eachFirewall(t *testing.T, sample []string, f func(t *testing.T, firewall string)) {
-	for _, name := range []string{cache.FirewallNFTables, cache.FirewallIPTablesNFT, cache.FirewallIPTablesLegacy} {
+	for _, name := range all {
 		t.Run(name, func(t *testing.T) {
 			if name != cache.FirewallNFTables {
 				nstest.Need(t, name, strings.Replace(name, "ip", "ip6", 1))
@@ -412,7 +412,7 @@ func eachFirewall(t *testing.T, sample []string, f func(t *testing.T, firewall s
 
 var (
 	onlyNFTables = []string{cache.FirewallNFTables}
-	onlyIPTables = []string{cache.FirewallIPTablesNFT, cache.FirewallIPTablesLegacy}
+	all          = []string{cache.FirewallNFTables, cache.FirewallIPTablesNFT, cache.FirewallIPTablesLegacy}
 )
 
 // TestForwarding asks from every side, and judges by who answers and whom it sees.
