@@ -646,8 +646,11 @@ func TestCrash(t *testing.T) {
 	agent := nstest.Program(t, "agent")
 	var table []*row
 	t.Run("at", func(t *testing.T) { // and all of them end before the count
-		for _, binding := range bindings {
-			for _, phase := range phases {
+		for i, binding := range bindings {
+			for j, phase := range phases {
+				if testing.Short() && (i+j)%2 > 0 { // emulation takes its time: each kind with one binding
+					continue
+				}
 				r := &row{name: phase.name + ", " + binding.Kind(), hits: map[string]bool{}}
 				table = append(table, r)
 				t.Run(r.name, func(t *testing.T) {
