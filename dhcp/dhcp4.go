@@ -225,18 +225,18 @@ func (s *server4) answer(dst, msg []byte) ([]byte, event) {
 		binary.BigEndian.Uint32(msg[offCookie:]) != cookie4 {
 		return dst, event{}
 	}
-	options := make(dhcpv4.Options)
-	if err := options.FromBytes(msg[fixedLen4:]); err != nil {
+	options, ok := parseOptions4(msg[fixedLen4:])
+	if !ok {
 		return dst, event{} // garbage of the guest's; it gets no answer and no line in the log
 	}
-	kind := options.Get(dhcpv4.OptionDHCPMessageType)
+	kind, _ := options.get(uint8(dhcpv4.OptionDHCPMessageType))
 	if len(kind) != 1 { // BOOTP, or the option twice
 		return dst, event{}
 	}
 	q := request4{msg: msg, options: options, ciaddr: netip.AddrFrom4([4]byte(msg[offCiaddr:offYiaddr]))}
 	switch dhcpv4.MessageType(kind[0]) {
 	case dhcpv4.MessageTypeDiscover:
-		if options.Has(dhcpv4.OptionRapidCommit) { // RFC 4039
+		if _, rapid := options.get(uint8(dhcpv4.OptionRapidCommit)); rapid { // RFC 4039
 			return s.reply(dst, q, dhcpv4.MessageTypeAck, true), event{Leased4, s.address}
 		}
 		return s.reply(dst, q, dhcpv4.MessageTypeOffer, false), event{Offered4, s.address}
@@ -248,7 +248,8 @@ func (s *server4) answer(dst, msg []byte) ([]byte, event) {
 		}
 		return s.inform(dst, q), event{kind: Informed4, address: q.ciaddr}
 	case dhcpv4.MessageTypeDecline: // of option 50 (RFC 2131 table 5); the address stays the guest's
-		if requested, _ := netip.AddrFromSlice(options.Get(dhcpv4.OptionRequestedIPAddress)); requested == s.address && s.isOurs(options) {
+		raw, _ := options.get(uint8(dhcpv4.OptionRequestedIPAddress))
+		if requested, _ := netip.AddrFromSlice(raw); requested == s.address && s.isOurs(options) {
 			return dst, event{Declined4, s.address}
 		}
 	case dhcpv4.MessageTypeRelease: // of ciaddr
@@ -264,16 +265,58 @@ func station(a netip.Addr) bool {
 	return !a.IsUnspecified() && !a.IsMulticast() && !a.IsLoopback() && a != broadcastIP
 }
 
+// options4 are the options of a message as they stand there. The codec would make a map of them, and
+// a flood of the guest's megabytes of garbage.
+type options4 []byte
+
+// parseOptions4 takes the options before the end option, or before the end of the message. False: the
+// last one is cut short.
+func parseOptions4(b []byte) (options4, bool) {
+	for at := 0; at < len(b); {
+		switch {
+		case b[at] == byte(dhcpv4.OptionEnd):
+			return b[:at], true
+		case b[at] == byte(dhcpv4.OptionPad):
+			at++
+		case at+1 == len(b) || at+2+int(b[at+1]) > len(b):
+			return nil, false
+		default:
+			at += 2 + int(b[at+1])
+		}
+	}
+	return b, true
+}
+
+// get is the value of an option. That of one which comes several times is put together (RFC 3396).
+func (o options4) get(code uint8) (value []byte, ok bool) {
+	for len(o) > 0 {
+		if o[0] == byte(dhcpv4.OptionPad) {
+			o = o[1:]
+			continue
+		}
+		end := 2 + int(o[1])
+		if o[0] == code {
+			if ok {
+				value = append(value, o[2:end]...)
+			} else {
+				value, ok = o[2:end:end], true // an append does not write into the message
+			}
+		}
+		o = o[end:]
+	}
+	return value, ok
+}
+
 // request4 is a message of the guest.
 type request4 struct {
 	msg     []byte
-	options dhcpv4.Options
+	options options4
 	ciaddr  netip.Addr
 }
 
 // isOurs says that the message is for no other server.
-func (s *server4) isOurs(options dhcpv4.Options) bool {
-	id, ok := options[uint8(dhcpv4.OptionServerIdentifier)]
+func (s *server4) isOurs(options options4) bool {
+	id, ok := options.get(uint8(dhcpv4.OptionServerIdentifier))
 	if !ok {
 		return true
 	}
@@ -293,7 +336,7 @@ func (s *server4) answerRequest(dst []byte, q request4) ([]byte, event) {
 	if renewing {
 		named = q.ciaddr
 	}
-	if raw, ok := q.options[uint8(dhcpv4.OptionRequestedIPAddress)]; ok {
+	if raw, ok := q.options.get(uint8(dhcpv4.OptionRequestedIPAddress)); ok {
 		requested, ok := netip.AddrFromSlice(raw)
 		if !ok || !requested.Is4() {
 			return dst, event{}
@@ -382,7 +425,7 @@ func (s *server4) refuse(dst []byte, q request4) []byte {
 // appendClientIdentifier echoes option 61 (RFC 6842). One of over 255 octets is nonsense and
 // would not fit.
 func appendClientIdentifier(b []byte, q request4) []byte {
-	id, ok := q.options[uint8(dhcpv4.OptionClientIdentifier)]
+	id, ok := q.options.get(uint8(dhcpv4.OptionClientIdentifier))
 	if !ok || len(id) > 255 {
 		return b
 	}
@@ -399,7 +442,7 @@ func (s *server4) appendOptions(b []byte, start int, q request4, rapid bool) []b
 	}
 	b = appendClientIdentifier(b, q)
 
-	asked := q.options[uint8(dhcpv4.OptionParameterRequestList)]
+	asked, _ := q.options.get(uint8(dhcpv4.OptionParameterRequestList))
 	var wanted, chosen [256]bool
 	for _, code := range asked {
 		wanted[code] = true
@@ -430,7 +473,7 @@ func (s *server4) appendOptions(b []byte, start int, q request4, rapid bool) []b
 // limit is the greatest IPv4 datagram that the guest takes: option 57 (RFC 2132 section 9.10)
 // within what every client and the link take.
 func (s *server4) limit(q request4) int {
-	raw := q.options[uint8(dhcpv4.OptionMaximumDHCPMessageSize)]
+	raw, _ := q.options.get(uint8(dhcpv4.OptionMaximumDHCPMessageSize))
 	if len(raw) != 2 {
 		return minDatagram
 	}

@@ -3,8 +3,8 @@ package dhcp
 import (
 	"bytes"
 	"encoding/binary"
-	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"net"
 	"net/netip"
@@ -28,8 +28,6 @@ const (
 
 	preferenceMax = 255 // RFC 9915 section 21.8: take this one, do not wait for others
 )
-
-var errCutShort = errors.New("option longer than the message")
 
 // server6 answers DHCPv6 for one address.
 type server6 struct {
@@ -109,74 +107,100 @@ func newServer6(rec cache.Record, res resolver) (*server6, []string) {
 }
 
 func appendAddress6(b []byte, a netip.Addr, seconds uint32) []byte {
-	value := a.AsSlice()
-	value = binary.BigEndian.AppendUint32(value, seconds) // preferred
-	value = binary.BigEndian.AppendUint32(value, seconds) // valid
-	return appendOption6(b, dhcpv6.OptionIAAddr, value)
+	b = binary.BigEndian.AppendUint16(b, uint16(dhcpv6.OptionIAAddr))
+	b = binary.BigEndian.AppendUint16(b, iaAddrLen)
+	address := a.As16()
+	b = append(b, address[:]...)
+	b = binary.BigEndian.AppendUint32(b, seconds) // preferred
+	return binary.BigEndian.AppendUint32(b, seconds)
 }
 
-// options6 takes options apart and leaves their contents alone: what is wrong inside of one that
-// does not matter is no reason to drop the message. It gives those before a fault, too.
-func options6(b []byte) ([]dhcpv6.OptionGeneric, error) {
-	var list []dhcpv6.OptionGeneric
-	var parsed dhcpv6.Options
-	err := parsed.FromBytesWithParser(b, func(code dhcpv6.OptionCode, data []byte) (dhcpv6.Option, error) {
-		if data == nil {
-			return nil, errCutShort
+// options6 are the options of a message, or of an option, as they stand there: what is wrong inside
+// of one that does not matter is no reason to drop the message.
+type options6 []byte
+
+// all are the options before a fault, or before the end.
+func (o options6) all() iter.Seq2[dhcpv6.OptionCode, []byte] {
+	return func(yield func(dhcpv6.OptionCode, []byte) bool) {
+		for rest := o; ; {
+			code, value, next, ok := rest.first()
+			if !ok || !yield(code, value) {
+				return
+			}
+			rest = next
 		}
-		list = append(list, dhcpv6.OptionGeneric{OptionCode: code, OptionData: data})
-		return nil, nil
-	})
-	return list, err
+	}
+}
+
+func (o options6) first() (code dhcpv6.OptionCode, value []byte, rest options6, ok bool) {
+	if len(o) < 4 {
+		return 0, nil, o, false
+	}
+	end := 4 + int(binary.BigEndian.Uint16(o[2:]))
+	if end > len(o) {
+		return 0, nil, o, false
+	}
+	return dhcpv6.OptionCode(binary.BigEndian.Uint16(o)), o[4:end:end], o[end:], true
+}
+
+// whole says that there is no fault.
+func (o options6) whole() bool {
+	ok := true
+	for ok {
+		_, _, o, ok = o.first()
+	}
+	return len(o) == 0
 }
 
 // request6 is a message of the guest.
 type request6 struct {
 	kind             dhcpv6.MessageType
-	options          []dhcpv6.OptionGeneric
+	options          options6
 	clientID         []byte // nil: none
 	serverID         []byte // nil: none
 	rapid            bool
 	ias              bool // there is at least one identity association
-	asked            []byte
 	asksForSomething bool
 }
 
 func parseRequest6(msg []byte) (request6, bool) {
-	options, err := options6(msg[headLen6:])
-	if err != nil {
+	q := request6{kind: dhcpv6.MessageType(msg[0]), options: msg[headLen6:]}
+	if !q.options.whole() {
 		return request6{}, false
 	}
-	q := request6{kind: dhcpv6.MessageType(msg[0]), options: options}
-	for _, o := range options {
-		switch o.OptionCode {
+	for code, value := range q.options.all() {
+		switch code {
 		case dhcpv6.OptionClientID:
-			if q.clientID != nil || len(o.OptionData) == 0 || len(o.OptionData) > maxDUID {
+			if q.clientID != nil || len(value) == 0 || len(value) > maxDUID {
 				return request6{}, false
 			}
-			q.clientID = o.OptionData
+			q.clientID = value
 		case dhcpv6.OptionServerID:
 			if q.serverID != nil {
 				return request6{}, false
 			}
-			q.serverID = o.OptionData
+			q.serverID = value
 		case dhcpv6.OptionRapidCommit:
 			q.rapid = true
 		case dhcpv6.OptionIANA, dhcpv6.OptionIATA, dhcpv6.OptionIAPD:
 			q.ias = true
 		case dhcpv6.OptionORO:
 			q.asksForSomething = true
-			q.asked = append(q.asked, o.OptionData[:len(o.OptionData)&^1]...)
 		}
 	}
 	return q, true
 }
 
 // wants says that the guest asks for an option, or that it asks for none at all and gets all.
-func (q *request6) wants(code dhcpv6.OptionCode) bool {
-	for b := q.asked; len(b) >= 2; b = b[2:] {
-		if dhcpv6.OptionCode(binary.BigEndian.Uint16(b)) == code {
-			return true
+func (q *request6) wants(wanted dhcpv6.OptionCode) bool {
+	for code, asked := range q.options.all() {
+		if code != dhcpv6.OptionORO {
+			continue
+		}
+		for ; len(asked) >= 2; asked = asked[2:] {
+			if dhcpv6.OptionCode(binary.BigEndian.Uint16(asked)) == wanted {
+				return true
+			}
 		}
 	}
 	return !q.asksForSomething
@@ -212,7 +236,7 @@ func (s *server6) answer(dst []byte, p packet6, msg []byte) ([]byte, event) {
 		return dst, event{}
 	}
 
-	w := writer6{server: s, q: &q, b: dst, start: len(dst)}
+	w := writer6{server: s, q: q, b: dst, start: len(dst)}
 	var e event
 	switch q.kind {
 	case dhcpv6.MessageTypeSolicit:
@@ -269,60 +293,59 @@ func (s *server6) answer(dst []byte, p packet6, msg []byte) ([]byte, event) {
 	return w.b, e
 }
 
-// addressesOf are the addresses in an IA_NA or IA_TA whose own options begin at head.
-func addressesOf(ia []byte, head int) []netip.Addr {
-	if len(ia) < head {
+// inside are the options of an association that has addresses.
+func inside(code dhcpv6.OptionCode, ia []byte) options6 {
+	head := iaHeadLen
+	switch code {
+	case dhcpv6.OptionIANA:
+	case dhcpv6.OptionIATA:
+		head = iaidLen
+	default:
 		return nil
 	}
-	// An ill-formed end of an association: those before it count.
-	options, err := options6(ia[head:])
-	if err != nil && len(options) == 0 {
-		return nil
-	}
-	var list []netip.Addr
-	for _, o := range options {
-		if o.OptionCode == dhcpv6.OptionIAAddr && len(o.OptionData) >= iaAddrLen {
-			list = append(list, netip.AddrFrom16([16]byte(o.OptionData[:16])))
-		}
-	}
-	return list
+	return ia[min(head, len(ia)):]
 }
 
-// leases are the addresses in all associations.
-func leases(options []dhcpv6.OptionGeneric) []netip.Addr {
-	var list []netip.Addr
-	for _, o := range options {
-		switch o.OptionCode {
-		case dhcpv6.OptionIANA:
-			list = append(list, addressesOf(o.OptionData, iaHeadLen)...)
-		case dhcpv6.OptionIATA:
-			list = append(list, addressesOf(o.OptionData, iaidLen)...)
-		}
+// address6 is the one in an option, if it is an IA Address.
+func address6(code dhcpv6.OptionCode, value []byte) (a netip.Addr, ok bool) {
+	if code != dhcpv6.OptionIAAddr || len(value) < iaAddrLen {
+		return netip.Addr{}, false
 	}
-	return list
+	return netip.AddrFrom16([16]byte(value)), true
 }
 
 // foreign is the first address in the associations that is not the guest's. Found says that there is
 // an address at all.
-func (s *server6) foreign(options []dhcpv6.OptionGeneric) (foreign netip.Addr, found bool) {
-	list := leases(options)
-	for _, a := range list {
-		if a != s.address {
-			return a, true
+func (s *server6) foreign(options options6) (foreign netip.Addr, found bool) {
+	for code, ia := range options.all() {
+		for code, value := range inside(code, ia).all() {
+			if a, ok := address6(code, value); ok {
+				found = true
+				if a != s.address {
+					return a, true
+				}
+			}
 		}
 	}
-	return netip.Addr{}, len(list) > 0
+	return netip.Addr{}, found
 }
 
 // named says that the guest's address is in one of the associations.
-func (s *server6) named(options []dhcpv6.OptionGeneric) bool {
-	return slices.Contains(leases(options), s.address)
+func (s *server6) named(options options6) bool {
+	for code, ia := range options.all() {
+		for code, value := range inside(code, ia).all() {
+			if a, ok := address6(code, value); ok && a == s.address {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // writer6 appends one message at b[start:], never longer than the server's limit.
 type writer6 struct {
 	server *server6
-	q      *request6
+	q      request6
 	b      []byte
 	start  int
 }
@@ -348,28 +371,27 @@ func (w *writer6) option(code dhcpv6.OptionCode, value []byte) bool {
 }
 
 func (w *writer6) status(code iana.StatusCode) {
-	w.option(dhcpv6.OptionStatusCode, binary.BigEndian.AppendUint16(nil, uint16(code)))
+	w.option(dhcpv6.OptionStatusCode, []byte{byte(code >> 8), byte(code)})
 }
 
 // associations answers each identity association, in order: the first IA_NA with the address, the
 // others with a status, as there is nothing else to give. It says whether the address was given.
 func (w *writer6) associations() (given bool) {
-	for _, o := range w.q.options {
-		ia := o.OptionData
-		switch o.OptionCode {
+	for code, ia := range w.q.options.all() {
+		switch code {
 		case dhcpv6.OptionIANA:
 			if len(ia) < iaHeadLen {
 				continue
 			}
 			if given {
-				w.refuse(o.OptionCode, ia, iaHeadLen, iana.StatusNoAddrsAvail)
+				w.refuse(code, ia, iaHeadLen, iana.StatusNoAddrsAvail)
 				continue
 			}
 			given = w.lease(ia)
 		case dhcpv6.OptionIATA:
-			w.refuse(o.OptionCode, ia, iaidLen, iana.StatusNoAddrsAvail)
+			w.refuse(code, ia, iaidLen, iana.StatusNoAddrsAvail)
 		case dhcpv6.OptionIAPD:
-			w.refuse(o.OptionCode, ia, iaHeadLen, iana.StatusNoPrefixAvail)
+			w.refuse(code, ia, iaHeadLen, iana.StatusNoPrefixAvail)
 		}
 	}
 	return given
@@ -378,15 +400,23 @@ func (w *writer6) associations() (given bool) {
 // lease appends an IA_NA with the address, if there is room. A guest that extends another address is told that this
 // one has ended: lifetimes of zero (RFC 9915 section 18.3.4).
 func (w *writer6) lease(ia []byte) bool {
-	value := slices.Concat(ia[:iaidLen], w.server.times, w.server.iaAddress)
+	start := len(w.b)
+	if 4+iaHeadLen+len(w.server.iaAddress) > w.room() {
+		return false
+	}
+	w.b = appendOption6(w.b, dhcpv6.OptionIANA, nil) // its length follows
+	w.b = append(w.b, ia[:iaidLen]...)
+	w.b = append(w.b, w.server.times...)
+	w.b = append(w.b, w.server.iaAddress...)
 	if w.q.kind == dhcpv6.MessageTypeRenew || w.q.kind == dhcpv6.MessageTypeRebind {
-		for _, a := range addressesOf(ia, iaHeadLen) {
-			if a != w.server.address && 4+len(value)+4+iaAddrLen <= w.room() {
-				value = appendAddress6(value, a, 0)
+		for code, value := range options6(ia[iaHeadLen:]).all() {
+			if a, ok := address6(code, value); ok && a != w.server.address && 4+iaAddrLen <= w.room() {
+				w.b = appendAddress6(w.b, a, 0)
 			}
 		}
 	}
-	return w.option(dhcpv6.OptionIANA, value)
+	binary.BigEndian.PutUint16(w.b[start+2:], uint16(len(w.b)-start-4))
+	return true
 }
 
 // refuse appends an association with nothing but a status. Head is the length of its fixed part.
@@ -394,9 +424,9 @@ func (w *writer6) refuse(code dhcpv6.OptionCode, ia []byte, head int, status ian
 	if len(ia) < head {
 		return
 	}
-	value := make([]byte, head, head+6)
+	value := make([]byte, head, iaHeadLen+6)
 	copy(value, ia[:iaidLen]) // T1 and T2, if there are any, stay zero
-	w.option(code, appendOption6(value, dhcpv6.OptionStatusCode, binary.BigEndian.AppendUint16(nil, uint16(status))))
+	w.option(code, appendOption6(value, dhcpv6.OptionStatusCode, []byte{byte(status >> 8), byte(status)}))
 }
 
 // configuration appends what the guest asks for.

@@ -46,25 +46,28 @@ func TestUDPChecksumZero(t *testing.T) {
 	}
 }
 
-// The reply path's budget: no allocation without a codec, few with one. The codec makes a map of
-// DHCPv4's options and copies each.
+// The reply path allocates nothing, so what a guest floods the responder with leaves no garbage.
 func TestAllocations(t *testing.T) {
 	r := newResponder(t, newRecord(), resolvConf)
 	buf := make([]byte, 0, 2048)
 	for _, c := range []struct {
 		name  string
 		frame []byte
-		most  float64
 	}{
-		{"discover", client4{kind: discover, options: map[uint8][]byte{55: {1, 3, 6}, 61: {1, 2, 3}}}.frame(), 12},
-		{"solicit", from6(guestLL, servers6, msg6(1, tlv(1, clientDUID), tlv(6, []byte{0, 23}), iaNA(1))), 16},
-		{"router solicitation", routerSolicitation(guestLL), 0},
-		{"neighbour solicitation", solicitation(guestLL, addr("ff02::1:ff00:1"), addr("fe80::1")), 0},
-		{"arp", arp(1, guestMAC, anyone, addr("169.254.1.1")), 0},
-		{"another station's", change(client4{kind: discover}.frame(), 11, 9), 0},
+		{"discover", client4{kind: discover, options: map[uint8][]byte{55: {1, 3, 6}, 61: {1, 2, 3}}}.frame()},
+		{"request", client4{kind: request, options: map[uint8][]byte{54: addr("169.254.1.1").AsSlice(), 50: addr("10.244.1.7").AsSlice()}}.frame()},
+		{"solicit", from6(guestLL, servers6, msg6(1, tlv(1, clientDUID), tlv(6, []byte{0, 23}), iaNA(1)))},
+		{"renew", from6(guestLL, servers6, msg6(5, tlv(1, clientDUID), tlv(2, serverDUID), iaNA(1, iaAddr("fd00:10:244::7"), iaAddr("fd00::9"))))},
+		{"release", from6(guestLL, servers6, msg6(8, tlv(1, clientDUID), tlv(2, serverDUID), iaNA(1, iaAddr("fd00:10:244::7"))))},
+		{"confirm", from6(guestLL, servers6, msg6(4, tlv(1, clientDUID), iaNA(1, iaAddr("fd00:10:244::7"))))},
+		{"several associations", from6(guestLL, servers6, msg6(1, tlv(1, clientDUID), iaNA(1), iaNA(2), tlv(4, make([]byte, 4)), tlv(25, make([]byte, 12))))},
+		{"router solicitation", routerSolicitation(guestLL)},
+		{"neighbour solicitation", solicitation(guestLL, addr("ff02::1:ff00:1"), addr("fe80::1"))},
+		{"arp", arp(1, guestMAC, anyone, addr("169.254.1.1"))},
+		{"another station's", change(client4{kind: discover}.frame(), 11, 9)},
 	} {
-		if n := testing.AllocsPerRun(100, func() { buf = r.Reply(buf[:0], c.frame) }); n > c.most {
-			t.Errorf("%s: %v allocations, want at most %v", c.name, n, c.most)
+		if n := testing.AllocsPerRun(100, func() { buf = r.Reply(buf[:0], c.frame) }); n > 0 {
+			t.Errorf("%s: %v allocations", c.name, n)
 		}
 	}
 }

@@ -2,11 +2,15 @@ package dhcp
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/insomniacslk/dhcp/dhcpv4"
+	"github.com/insomniacslk/dhcp/dhcpv6"
 
 	"github.com/guestwire/guestwire/cache"
 )
@@ -180,6 +184,58 @@ func FuzzDHCPv6(f *testing.F) {
 					t.Fatalf("the address %v for %v", a.IPv6Addr, a.ValidLifetime)
 				}
 			}
+		}
+	})
+}
+
+// FuzzOptions: the options are those that the codec finds.
+func FuzzOptions(f *testing.F) {
+	for _, s := range seeds(f) {
+		if len(s) > 42+240 && s[12] == 8 {
+			f.Add(s[42+240:])
+		}
+		if len(s) > 66 && s[12] == 0x86 && s[20] == protoUDP {
+			f.Add(s[66:])
+		}
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		before := bytes.Clone(b)
+		theirs := dhcpv4.Options{}
+		err := theirs.FromBytes(b)
+		ours, ok := parseOptions4(b)
+		if ok && err != nil {
+			t.Fatalf("DHCPv4: %v", err)
+		}
+		for code := range 256 {
+			want, wanted := theirs[uint8(code)]
+			if got, found := ours.get(uint8(code)); ok && (found != wanted || !bytes.Equal(got, want)) {
+				t.Fatalf("DHCPv4 option %d: %x, %v, want %x, %v", code, got, found, want, wanted)
+			}
+		}
+
+		var list dhcpv6.Options
+		cut := errors.New("cut short")
+		err = list.FromBytesWithParser(b, func(code dhcpv6.OptionCode, data []byte) (dhcpv6.Option, error) {
+			if data == nil {
+				return nil, cut
+			}
+			return &dhcpv6.OptionGeneric{OptionCode: code, OptionData: data}, nil
+		})
+		if whole := options6(b).whole(); whole != (err == nil) {
+			t.Fatalf("DHCPv6: whole is %v, and the codec says %v", whole, err)
+		}
+		n := 0
+		for code, value := range options6(b).all() {
+			if n == len(list) || list[n].Code() != code || !bytes.Equal(list[n].ToBytes(), value) {
+				t.Fatalf("DHCPv6 option %d is %d, %x", n, code, value)
+			}
+			n++
+		}
+		if n != len(list) {
+			t.Fatalf("%d DHCPv6 options, want %d", n, len(list))
+		}
+		if !bytes.Equal(b, before) {
+			t.Fatal("the message was changed")
 		}
 	})
 }

@@ -46,7 +46,7 @@ func (m *memory) look(ctx context.Context, moment string) error {
 // nothing of ours does.
 var (
 	mostIdle   = 6144.0
-	mostPeak   = 11264.0
+	mostPeak   = 6144.0
 	mostGrowth = 256.0
 	mostWakes  = 2.0
 )
