@@ -238,7 +238,7 @@ type visit struct {
 // newBootServer serves in the namespace until the test ends.
 func newBootServer(t *testing.T, world *nstest.Namespace) *bootServer {
 	t.Helper()
-	world.IP("addr add " + learned6.String() + "/128 dev lo")
+	world.IP("addr add " + learned6.String() + "/128 dev lo nodad")
 	s := &bootServer{ctx: t.Context(), world: world, visits: make(chan visit), next: make(chan string)}
 	var tftp *net.UDPConn
 	var web [2]net.Listener

@@ -165,7 +165,7 @@ var longSearch = []string{
 func layWithRoutes(t *testing.T) nstest.Network {
 	n := nstest.NewNetwork(t)
 	n.World.IP("addr add 203.0.113.9/32 dev lo")
-	n.World.IP("addr add 2001:db8:7::9/128 dev lo")
+	n.World.IP("addr add 2001:db8:7::9/128 dev lo nodad")
 	n.World.IP("addr add 10.244.1.254/24 dev pod")
 	n.Pod.IP("route add 203.0.113.0/24 via 10.244.1.254")
 	n.Pod.IP("route add 2001:db8:7::/64 via fd00:244:1::1")

@@ -189,13 +189,12 @@ var carriers = regexp.MustCompile(`NO-CARRIER,|,LOWER_UP| state [A-Z]+| state (d
 func (n *Namespace) Listen(name, address string) {
 	n.t.Helper()
 	var l net.Listener
-	err := netns.Do(n.File, func() (err error) {
-		l, err = net.Listen("tcp", address)
-		return err
+	Eventually(n.t, func() error { // an IPv6 address takes a moment, even without detection of duplicates
+		return netns.Do(n.File, func() (err error) {
+			l, err = net.Listen("tcp", address)
+			return err
+		})
 	})
-	if err != nil {
-		n.t.Fatal(err)
-	}
 	var serving sync.WaitGroup
 	serving.Go(func() {
 		for {

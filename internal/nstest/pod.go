@@ -30,7 +30,7 @@ func NewWorld(t testing.TB) Network {
 	Need(t)
 	n := Network{Pod: New(t, "pod"), World: New(t, "world"), State: Dir(t)}
 	n.World.IP("addr add " + Beyond4.String() + "/32 dev lo")
-	n.World.IP("addr add " + Beyond6.String() + "/128 dev lo")
+	n.World.IP("addr add " + Beyond6.String() + "/128 dev lo nodad")
 	n.World.Exec("sysctl", "-qw", "net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1")
 	return n
 }
