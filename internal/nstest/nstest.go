@@ -139,12 +139,15 @@ func (n *Namespace) IP(line string) string {
 	return Run(n.t, "ip", append([]string{"-n", n.Name}, strings.Fields(line)...)...)
 }
 
-// Settle waits until the kernel has taken notice that the link has a carrier, and has given it its
-// link-local address.
+// Settle waits until the kernel has taken notice that the link has a carrier, has given it its
+// link-local address, and uses all of its addresses.
 func (n *Namespace) Settle(link string) {
 	n.t.Helper()
 	Eventually(n.t, func() error {
 		if out := n.IP("-br addr show dev " + link); !strings.Contains(out, " UP ") || !strings.Contains(out, "fe80:") {
+			return errors.New(out)
+		}
+		if out := n.IP("addr show dev " + link + " tentative"); out != "" {
 			return errors.New(out)
 		}
 		return nil
