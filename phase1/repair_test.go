@@ -159,7 +159,7 @@ func TestRepair(t *testing.T) {
 		wired := wiring(settled(t, n))
 		for i, d := range append(slices.Clone(damages), damagesOf[b.Kind()]...) {
 			inSample := i%sample == 0 || d.optional
-			if testing.Short() && i%(3*sample) != 0 && !d.optional {
+			if testing.Short() && i%(6*sample) != 0 && !d.optional {
 				continue
 			}
 			t.Run(d.line, func(t *testing.T) {
@@ -197,7 +197,7 @@ func TestRepair(t *testing.T) {
 	})
 }
 
-// sample: of how many damages one is done before Teardown too. Under emulation, which is slow, a third
+// sample: of how many damages one is done before Teardown too. Under emulation, which is slow, a sixth
 // of those are done at all.
 const sample = 7
 
