@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -67,11 +68,18 @@ func settled(t *testing.T, n nstest.Network) string {
 	nstest.Eventually(t, func() error {
 		last := dump
 		time.Sleep(100 * time.Millisecond)
+		if links := n.Pod.IP("-br link"); unnoticed.MatchString(links) {
+			return errors.New(links)
+		}
 		dump = n.Pod.Dump()
 		return difference(stable(last), stable(dump))
 	})
 	return dump
 }
+
+// unnoticed are carriers that the kernel is to act upon, up to a second after they came: then come
+// link-local addresses and routes.
+var unnoticed = regexp.MustCompile(`(?m)^\S+ +(DOWN|LOWERLAYERDOWN) .*\bLOWER_UP\b`)
 
 func difference(want, got string) error {
 	if want == got {
