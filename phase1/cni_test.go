@@ -55,10 +55,8 @@ func TestCNI(t *testing.T) {
 		"bridge": `"bridge": "cni0", "isGateway": true, "mtu": 1400,`,
 		"ptp":    `"mtu": 1400,`,
 	} {
-		if testing.Short() && plugin != "bridge" {
-			continue // it takes long under emulation
-		}
 		t.Run(plugin, func(t *testing.T) {
+			long(t, plugin == "bridge")
 			eachBinding(t, func(t *testing.T, b infra.Binding) {
 				if _, err := os.Stat(filepath.Join(cniDir, plugin)); err != nil {
 					nstest.Skip(t, "no CNI plugins in "+cniDir+": install containernetworking-plugins")
@@ -150,9 +148,7 @@ func TestCNIDelete(t *testing.T) {
 		"bridge and tuning": {`"type": "bridge", "bridge": "cni0", "isGateway": true`, tuning},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if testing.Short() && name != "host-device" {
-				t.Skip("it takes long under emulation: not with -short")
-			}
+			long(t, name == "host-device")
 			eachBinding(t, func(t *testing.T, b infra.Binding) {
 				n := nstest.NewWorld(t)
 				n.World.IP("link add up0 type veth peer name up1")

@@ -135,9 +135,7 @@ func TestAtOnce(t *testing.T) {
 
 // TestManyAtOnce wires sixteen namespaces at the same time, and gives them back.
 func TestManyAtOnce(t *testing.T) {
-	if testing.Short() {
-		t.Skip("it takes long under emulation: not with -short")
-	}
+	long(t)
 	networks := make([]nstest.Network, atOnce)
 	befores := make([]string, atOnce)
 	for i := range networks {

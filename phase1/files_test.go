@@ -101,11 +101,9 @@ func TestPlantedFiles(t *testing.T) {
 	}
 	teardown(t, n, c, before)
 	for kind, plant := range planted {
-		if testing.Short() && kind != "symbolic link" && kind != "FIFO" {
-			continue // it takes long under emulation
-		}
 		for _, name := range names {
 			t.Run(kind+" "+strings.TrimLeft(name, "."), func(t *testing.T) {
+				long(t, kind == "symbolic link", kind == "FIFO")
 				file := newCanary(t)
 				path := filepath.Join(n.State, name)
 				if err := plant(path, file.path); err != nil {

@@ -52,10 +52,8 @@ func TestFirewallText(t *testing.T) {
 			Sources: []netip.Addr{netip.MustParseAddr("127.0.0.6"), netip.MustParseAddr("::6")}}}},
 		"masquerade, off": {binding: infra.Masquerade{Ports: []infra.Ports{}}, guard: infra.Guard{Off: true}},
 	} {
-		if testing.Short() && name != "bridge, loosened" && name != "masquerade, everything" {
-			continue // it takes long under emulation
-		}
 		t.Run(name, func(t *testing.T) {
+			long(t, name == "bridge, loosened", name == "masquerade, everything")
 			n := nstest.NewNetwork(t)
 			for _, change := range c.found {
 				n.Pod.IP(change)

@@ -402,9 +402,7 @@ func eachFirewall(t *testing.T, sample []string, f func(t *testing.T, firewall s
 			if name != cache.FirewallNFTables {
 				nstest.Need(t, name, strings.Replace(name, "ip", "ip6", 1))
 			}
-			if testing.Short() && !slices.Contains(sample, name) {
-				t.Skip("a sample is enough under emulation: not with -short")
-			}
+			long(t, slices.Contains(sample, name))
 			f(t, name)
 		})
 	}

@@ -332,10 +332,8 @@ func TestHostileFrames(t *testing.T) {
 		{name: "IPv6", v6: true, long: true},
 		{name: "not served", v4: true, v6: true, options: cache.Options{Disabled: true}, long: true},
 	} {
-		if testing.Short() && c.long {
-			continue
-		}
 		t.Run(c.name, func(t *testing.T) {
+			long(t, !c.long)
 			eachBinding(t, func(t *testing.T, b infra.Binding) {
 				n := nstest.NewNetwork(t)
 				if !c.v4 {

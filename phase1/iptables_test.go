@@ -58,9 +58,7 @@ func others(n *nstest.Namespace, programs ...string) {
 // TestIPTables sets up by iptables beside rules of others: again it changes nothing, what is damaged is
 // said and mended, and Teardown leaves the others' rules as they were.
 func TestIPTables(t *testing.T) {
-	if testing.Short() {
-		t.Skip("it starts too many processes for emulation: not with -short")
-	}
+	long(t)
 	eachIPTables(t, func(t *testing.T, v4, v6 string) {
 		n := nstest.NewNetwork(t)
 		others(n.Pod, v4, v6)
@@ -178,9 +176,7 @@ func TestIPTablesMissing(t *testing.T) {
 // fail. After a failure the namespace is as it was; after a kill, Setup and Teardown end as if nothing
 // had happened.
 func TestIPTablesInterrupted(t *testing.T) {
-	if testing.Short() {
-		t.Skip("it takes long under emulation: not with -short")
-	}
+	long(t)
 	agent := nstest.Program(t, "agent")
 	eachIPTables(t, func(t *testing.T, v4, v6 string) {
 		n := nstest.NewNetwork(t)

@@ -94,6 +94,14 @@ func difference(want, got string) error {
 	return fmt.Errorf("%d lines, and there were %d", len(g), len(w))
 }
 
+// long skips a test under emulation (-short), but for the sample that any of the conditions says.
+func long(t *testing.T, sample ...bool) {
+	t.Helper()
+	if testing.Short() && !slices.Contains(sample, true) {
+		t.Skip("it takes long under emulation: not with -short")
+	}
+}
+
 // boot attaches the embedded guest to the tap.
 func boot(t *testing.T, n nstest.Network, r cache.Record) *guest.Guest {
 	t.Helper()
@@ -493,10 +501,8 @@ func TestShapes(t *testing.T) {
 		}
 	})
 	for _, family := range []string{"-4", "-6"} {
-		if testing.Short() && family == "-4" {
-			continue // it takes long under emulation
-		}
 		t.Run("only IPv"+family[1:], func(t *testing.T) {
+			long(t, family == "-6")
 			eachBinding(t, func(t *testing.T, b infra.Binding) {
 				n := nstest.NewNetwork(t)
 				other := map[string]string{"-4": "-6", "-6": "-4"}[family]

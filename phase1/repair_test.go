@@ -159,10 +159,8 @@ func TestRepair(t *testing.T) {
 		wired := wiring(settled(t, n))
 		for i, d := range append(slices.Clone(damages), damagesOf[b.Kind()]...) {
 			inSample := i%sample == 0 || d.optional
-			if testing.Short() && i%(6*sample) != 0 && !d.optional {
-				continue
-			}
 			t.Run(d.line, func(t *testing.T) {
+				long(t, i%(6*sample) == 0, d.optional)
 				if d.optional && !offered(d.line) {
 					t.Skip("this kernel refuses " + d.line)
 				}

@@ -208,9 +208,7 @@ func TestRefused(t *testing.T) {
 
 // TestLargeTable lays more routes than a socket sends at once by default.
 func TestLargeTable(t *testing.T) {
-	if testing.Short() {
-		t.Skip("it takes long under emulation: not with -short")
-	}
+	long(t)
 	n := nstest.NewNetwork(t)
 	var lines strings.Builder
 	for i := range 12000 {
