@@ -16,6 +16,10 @@ func (p *Plan) bridge(nic Link, spec Spec) error {
 	if err := bridgeable(nic); err != nil {
 		return err
 	}
+	if p.found.NoNFTables {
+		return &RefusedError{NIC: nic.Name, Binding: Bridge{}.Kind(), Instead: Masquerade{}.Kind(),
+			Reason: "this kernel has no nf_tables, without which the namespace would answer for the guest"}
+	}
 	var special []Route // a namespace has few of them, if any
 	for _, r := range p.found.Routes {
 		if r.Type > RouteUnicast && r.Type <= routeMulticast {
@@ -57,8 +61,10 @@ func (p *Plan) bridge(nic Link, spec Spec) error {
 	br.MAC = deriveMAC(nic, "bridge")
 
 	p.wired.links = append(p.wired.links, moved, holder, br)
+	var own []netip.Prefix
 	for _, a := range p.found.Addresses {
 		if a.Link == nic.Index {
+			own = append(own, a.Prefix)
 			a.Link = newHolder
 			p.wired.addresses = append(p.wired.addresses, a)
 			if a.Prefix.Addr().Is6() {
@@ -68,17 +74,8 @@ func (p *Plan) bridge(nic Link, spec Spec) error {
 	}
 	p.hand(&p.Record, nic)
 	p.taps(nic, spec, p.Record)
-	var own []netip.Prefix
-	for _, a := range p.found.Addresses {
-		if a.Link == nic.Index {
-			own = append(own, a.Prefix)
-		}
-	}
 	if v4, v6 := addressesOf(p.found, nic); len(v4)+len(v6) == 0 {
 		own = nil
-	}
-	if p.found.NoNFTables {
-		return &RefusedError{NIC: nic.Name, Binding: Bridge{}.Kind(), Reason: "this kernel has no nf_tables, without which the namespace would answer for the guest", Instead: Masquerade{}.Kind()}
 	}
 	g := p.guest(own)
 	p.wired.tables = []firewall.Table{g.behind(p.names, spec.Guard, deaf(p.names.Moved, p.names.Tap)...)}

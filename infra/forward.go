@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/internal/firewall"
 )
 
@@ -46,6 +47,24 @@ func loopback(v int) netip.Prefix {
 
 func rule(v firewall.Verdict, m ...firewall.Match) firewall.Rule {
 	return firewall.Rule{Matches: m, Verdict: v}
+}
+
+// has says whether the guest has an address of the version of IP.
+func (t translation) has(v int) bool {
+	return slices.ContainsFunc(t.ends, func(e end) bool { return version(e.guest) == v })
+}
+
+// checkSources says whether the proxies' sources have a guest to reach.
+func (t translation) checkSources() error {
+	if t.Sidecar == nil {
+		return nil
+	}
+	for i, a := range t.Sidecar.Sources {
+		if v := version(a); !t.has(v) {
+			return &cache.FieldError{Field: fmt.Sprintf("binding.masquerade.sidecar.sources[%d]", i), Reason: fmt.Sprintf("%v: %s has no IPv%d address to forward", a, t.names.NIC, v)}
+		}
+	}
+	return nil
 }
 
 func (t translation) table() firewall.Table {
@@ -120,7 +139,7 @@ func (t translation) fromNamespace() []firewall.Rule {
 // family.
 func (t translation) forwarded(to netip.Addr, where ...firewall.Match) []firewall.Rule {
 	v := version(to)
-	if !slices.ContainsFunc(t.ends, func(e end) bool { return version(e.guest) == v }) {
+	if !t.has(v) {
 		return nil
 	}
 	return []firewall.Rule{rule(firewall.Jump{Chain: toGuest(v)},

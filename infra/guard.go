@@ -85,8 +85,8 @@ type guest struct {
 	served   bool // by our responder, so nobody else's is asked
 }
 
-// taken says whether one of the guest's further MACs is one of our links'.
-func (p *Plan) taken() error {
+// checkMACs says whether one of the guest's further MACs is one of our links'.
+func (p *Plan) checkMACs() error {
 	for i, m := range p.spec.Guard.MACs {
 		at := slices.IndexFunc(p.wired.links, func(l Link) bool { return l.MAC == m })
 		if at >= 0 || m == p.Record.MAC || m == p.Record.PortMAC {
@@ -121,7 +121,7 @@ func (p *Plan) guard(g guest) error {
 		return &cache.FieldError{Field: "guard", Reason: "this kernel has no nf_tables, without which nothing keeps a guest from sending as somebody else: " +
 			"load them (modprobe nf_tables), or set guard.off if that is nobody's concern"}
 	}
-	if err := p.taken(); err != nil {
+	if err := p.checkMACs(); err != nil {
 		return err
 	}
 	p.wired.tables = append(p.wired.tables, g.filter(p.names))
@@ -139,8 +139,9 @@ func (g guest) of(v int) []netip.Prefix {
 }
 
 // filter is what may come from the guest's tap. The chains are short on the ways of TCP and UDP, and
-// compare bytes where a field's name would have the kernel ask for the protocol once more. A chain that ends without a verdict drops, as they
-// are gone to and the first one's policy is drop. What the responder takes does not get here.
+// compare bytes where a field's name would have the kernel ask for the protocol once more. A chain that
+// ends without a verdict drops, as they are gone to and the first one's policy is drop. What the
+// responder takes does not get here.
 func (g guest) filter(n Names) firewall.Table {
 	t := firewall.Table{Family: firewall.NetDev, Name: n.Table}
 	add := func(name string, rules ...firewall.Rule) {
@@ -179,7 +180,7 @@ func (g guest) filterARP(add chainAdder) {
 		senders = append(senders, rule(firewall.Goto{Chain: "arp-address"}, firewall.Bytes{Header: firewall.Network, Offset: 8, Value: m[:]}))
 	}
 	sender := func(p netip.Prefix) firewall.Match {
-		return firewall.Bytes{Header: firewall.Network, Offset: 14, Value: p.Addr().AsSlice(), Mask: mask(p)}
+		return firewall.Bytes{Header: firewall.Network, Offset: 14, Value: p.Addr().AsSlice(), Mask: firewall.Mask(p)}
 	}
 	for _, p := range g.of(4) {
 		addresses = append(addresses, rule(firewall.Accept{}, sender(p)))
@@ -198,18 +199,6 @@ func (g guest) filterARP(add chainAdder) {
 		rule(firewall.Goto{Chain: "arp-sender"}, typed(2)))
 	add("arp-sender", senders...)
 	add("arp-address", addresses...)
-}
-
-// mask is nil for a whole address.
-func mask(p netip.Prefix) []byte {
-	if p.IsSingleIP() {
-		return nil
-	}
-	m := make([]byte, p.Addr().BitLen()/8)
-	for i := range p.Bits() {
-		m[i/8] |= 0x80 >> (i % 8)
-	}
-	return m
 }
 
 // wellFormed holds for every packet with a transport header that could be found.
@@ -254,7 +243,7 @@ func (g guest) filter4(add chainAdder) {
 	add("from-igmp", member...)
 	rules := []firewall.Rule{rule(firewall.Drop{}, firewall.Bytes{Header: firewall.Network, Offset: 16, Value: []byte{127}})}
 	for _, p := range g.of(4) {
-		rules = append(rules, rule(firewall.Accept{}, firewall.Bytes{Header: firewall.Network, Offset: 12, Value: p.Addr().AsSlice(), Mask: mask(p)}))
+		rules = append(rules, rule(firewall.Accept{}, firewall.Bytes{Header: firewall.Network, Offset: 12, Value: p.Addr().AsSlice(), Mask: firewall.Mask(p)}))
 	}
 	if !g.served { // a client without a lease
 		rules = append(rules, rule(firewall.Accept{}, v4, firewall.Source{Prefix: single(netip.IPv4Unspecified())}, is(firewall.ProtocolUDP),
@@ -298,7 +287,7 @@ func (g guest) filter6(add chainAdder) {
 		rule(firewall.Drop{}, firewall.Bytes{Header: firewall.Network, Offset: 24, Value: make([]byte, 4)}),
 	}
 	for _, p := range g.of(6) {
-		rules = append(rules, rule(firewall.Accept{}, firewall.Bytes{Header: firewall.Network, Offset: 8, Value: p.Addr().AsSlice(), Mask: mask(p)}))
+		rules = append(rules, rule(firewall.Accept{}, firewall.Bytes{Header: firewall.Network, Offset: 8, Value: p.Addr().AsSlice(), Mask: firewall.Mask(p)}))
 	}
 	if g.any {
 		rules = append(rules, everybody(v6, "::/96", "::ffff:0:0/96", "ff00::/8")...)
@@ -350,7 +339,7 @@ func (g guest) filterICMP6(add chainAdder) {
 	nonce := option(24, 14, 1) // RFC 3971 section 5.3.2, as RFC 7527 uses it
 	var targets []firewall.Rule
 	for _, p := range g.of(6) {
-		targets = append(targets, rule(nil, firewall.Bytes{Header: firewall.Transport, Offset: 8, Value: p.Addr().AsSlice(), Mask: mask(p)}))
+		targets = append(targets, rule(nil, firewall.Bytes{Header: firewall.Transport, Offset: 8, Value: p.Addr().AsSlice(), Mask: firewall.Mask(p)}))
 	}
 	if g.any {
 		targets = []firewall.Rule{rule(nil)}

@@ -93,15 +93,11 @@ func (p *Plan) masquerade(nic Link, spec Spec, b Masquerade) error {
 	for _, path := range bridgeCalls {
 		p.wired.sysctls[path] = "0" // where the kernel has them: a packet is to be translated once
 	}
-	if b.Sidecar != nil {
-		for i, a := range b.Sidecar.Sources {
-			if !slices.ContainsFunc(ends, func(e end) bool { return version(e.guest) == version(a) }) {
-				return &cache.FieldError{Field: fmt.Sprintf("binding.masquerade.sidecar.sources[%d]", i), Reason: fmt.Sprintf("%v: %s has no IPv%d address to forward", a, nic.Name, version(a))}
-			}
-		}
+	t := translation{names: p.names, fenced: p.fenced(nic.Index), addresses: slices.Concat(v4, v6), ends: ends, Masquerade: b, guard: spec.Guard}
+	if err := t.checkSources(); err != nil {
+		return err
 	}
-	r.Warnings = append(r.Warnings, b.taken(p.found.Listeners, append(v4, v6...))...)
-	t := translation{names: p.names, fenced: p.fenced(nic.Index), addresses: append(v4, v6...), ends: ends, Masquerade: b, guard: spec.Guard}
+	r.Warnings = append(r.Warnings, b.taken(p.found.Listeners, t.addresses)...)
 	if err := p.translate(t.table(), b.Firewall, len(v6) > 0); err != nil {
 		return err
 	}

@@ -186,8 +186,8 @@ func (b Masquerade) taken(listeners []Listener, addresses []netip.Prefix) []stri
 }
 
 // SameGuest says whether a wiring can be changed from one binding to the other under a running guest:
-// what is forwarded can, its addresses, its MAC and what translates cannot. A MAC that is left to its default
-// is another than the same one written out.
+// what is forwarded can, its addresses, its MAC and what translates cannot. A MAC that is left to its
+// default is another than the same one written out.
 func SameGuest(a, b Binding) bool {
 	x, isMasquerade := a.(Masquerade)
 	y, both := b.(Masquerade)

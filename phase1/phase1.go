@@ -130,15 +130,14 @@ func (e *DriftError) Error() string {
 //
 // A wired NIC can get another DNS, Options and Device: the record changes, and a running Serve
 // follows it. It can get another Guard, and a masquerade other Ports, Excluded, Loopback, Sidecar and
-// MaxConnections: the rules are replaced at once, and connections that stand go on. Another kind of
-// binding, network or MAC of a masquerade (its default written out is another), Owner or number of
-// Queues is infra.ErrWired.
+// MaxConnections: the rules are replaced at once, and connections that stand go on. What
+// infra.SameGuest calls another guest, another Owner or number of Queues is infra.ErrWired.
 //
 // It needs root with CAP_SYS_ADMIN and CAP_NET_ADMIN. It waits for other calls on the same namespace, of
-// other processes too, until ctx ends; they have to share /run/guestwire.lock. The errors to tell apart: *cache.FieldError for a bad
-// configuration, *infra.RefusedError if the binding cannot work on the NIC, infra.ErrNoNIC,
-// infra.ErrWired, infra.ErrCollision, ErrOwnNamespace, fs.ErrPermission for a State that is not
-// root's alone and for an Owner who cannot open /dev/net/tun.
+// other processes too, until ctx ends; they have to share /run/guestwire.lock. The errors to tell
+// apart: *cache.FieldError for a bad configuration, *infra.RefusedError if the binding cannot work on
+// the NIC, infra.ErrNoNIC, infra.ErrWired, infra.ErrCollision, ErrOwnNamespace, fs.ErrPermission for
+// a State that is not root's alone and for an Owner who cannot open /dev/net/tun.
 func Setup(ctx context.Context, c Config) error {
 	if err := checkOwner(c.Owner); err != nil {
 		return err
@@ -455,7 +454,8 @@ func guestText(b infra.Binding) string {
 			}
 			return value.String()
 		}
-		text += fmt.Sprintf(" (ipv4 %s, ipv6 %s, mac %s)", or(m.IPv4.IsValid(), m.IPv4), or(m.IPv6.IsValid(), m.IPv6), or(!m.MAC.IsZero(), m.MAC))
+		text += fmt.Sprintf(" (ipv4 %s, ipv6 %s, mac %s, firewall %q)",
+			or(m.IPv4.IsValid(), m.IPv4), or(m.IPv6.IsValid(), m.IPv6), or(!m.MAC.IsZero(), m.MAC), m.Firewall)
 	}
 	return text
 }

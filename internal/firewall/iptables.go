@@ -160,7 +160,7 @@ func exclamation(not bool) string {
 func (m State) iptables() string {
 	var words []string
 	for _, s := range []struct {
-		bit  State32
+		bit  States
 		name string
 	}{{Invalid, "INVALID"}, {New, "NEW"}, {Related, "RELATED"}, {Established, "ESTABLISHED"}, {Untracked, "UNTRACKED"}} {
 		if m.States&s.bit != 0 {

@@ -68,7 +68,7 @@ type (
 	// Fragment is an IPv6 fragment that is not the first.
 	Fragment struct{}
 	// State is a connection's: one of several.
-	State struct{ States State32 }
+	State struct{ States States }
 	// Translated says that the connection's destination has been translated.
 	Translated struct{}
 	// Connections says that there are more than Over that the rule has seen.
@@ -76,6 +76,18 @@ type (
 	// Opening is a TCP segment with SYN; with Not it is any other.
 	Opening struct{ Not bool }
 )
+
+// Mask is a prefix's for Bytes: nil for a whole address.
+func Mask(p netip.Prefix) []byte {
+	if p.IsSingleIP() {
+		return nil
+	}
+	m := make([]byte, p.Addr().BitLen()/8)
+	for i := range p.Bits() {
+		m[i/8] |= 0x80 >> (i % 8)
+	}
+	return m
+}
 
 // Header is where Bytes begin to count.
 type Header string
@@ -87,16 +99,16 @@ const (
 	Transport Header = "th"
 )
 
-// State32 is a set of a connection's states (linux/netfilter/nf_conntrack_common.h).
-type State32 uint32
+// States is a set of a connection's states (linux/netfilter/nf_conntrack_common.h).
+type States uint32
 
 // The states.
 const (
-	Invalid     State32 = 1
-	Established State32 = 2
-	Related     State32 = 4
-	New         State32 = 8
-	Untracked   State32 = 64
+	Invalid     States = 1
+	Established States = 2
+	Related     States = 4
+	New         States = 8
+	Untracked   States = 64
 )
 
 // Protocols of transport (linux/in.h).
@@ -234,7 +246,7 @@ func (Fragment) String() string { return "frag frag-off != 0" }
 func (m State) String() string {
 	var words []string
 	for _, s := range []struct {
-		bit  State32
+		bit  States
 		name string
 	}{{Established, "established"}, {Related, "related"}, {New, "new"}, {Invalid, "invalid"}, {Untracked, "untracked"}} {
 		if m.States&s.bit != 0 {

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 
 	"github.com/google/nftables"
@@ -131,9 +130,9 @@ func matchExpressions(m firewall.Match) []expr.Any {
 	case firewall.Protocol:
 		return meta(expr.MetaKeyL4PROTO, m.Not, []byte{m.Number})
 	case firewall.Source:
-		return payload(network, addressOffset(m.Prefix, 12, 8), prefixMask(m.Prefix), false, m.Prefix.Masked().Addr().AsSlice())
+		return payload(network, addressOffset(m.Prefix, 12, 8), firewall.Mask(m.Prefix), false, m.Prefix.Masked().Addr().AsSlice())
 	case firewall.Destination:
-		return payload(network, addressOffset(m.Prefix, 16, 24), prefixMask(m.Prefix), false, m.Prefix.Masked().Addr().AsSlice())
+		return payload(network, addressOffset(m.Prefix, 16, 24), firewall.Mask(m.Prefix), false, m.Prefix.Masked().Addr().AsSlice())
 	case firewall.SourcePort:
 		return portExpressions(0, m.First, m.Last, m.Not)
 	case firewall.DestinationPort:
@@ -231,14 +230,6 @@ func addressOffset(p netip.Prefix, v4, v6 int) int {
 		return v4
 	}
 	return v6
-}
-
-// prefixMask is nil for a whole address.
-func prefixMask(p netip.Prefix) []byte {
-	if p.IsSingleIP() {
-		return nil
-	}
-	return net.CIDRMask(p.Bits(), p.Addr().BitLen())
 }
 
 func linkName(name string) []byte {

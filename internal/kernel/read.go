@@ -46,7 +46,8 @@ func (n *Namespace) Close() {
 }
 
 // Snapshot reads what concerns the wiring of the NIC with these names; sysctls are paths below
-// /proc/sys. The tables of iptables are looked at for those that are wanted. Rules other than those of the tables that are wanted are firewall.Unknown.
+// /proc/sys. The tables of iptables are looked at for those that are wanted. Rules other than those of
+// the tables that are wanted are firewall.Unknown.
 func (n *Namespace) Snapshot(names infra.Names, sysctls []string, wanted []firewall.Table) (infra.Snapshot, error) {
 	var s infra.Snapshot
 	for _, step := range []struct {
