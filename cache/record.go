@@ -16,6 +16,7 @@ const Version = 1
 // The bindings a record can name.
 const (
 	BindingBridge     = "bridge"
+	BindingRedirect   = "redirect"
 	BindingMasquerade = "masquerade"
 )
 
@@ -40,7 +41,7 @@ type Record struct {
 	Version int `json:"version"`
 	// Name is the name under which the namespace knows the interface, such as eth0.
 	Name string `json:"name"`
-	// Binding is BindingBridge or BindingMasquerade.
+	// Binding is BindingBridge, BindingRedirect or BindingMasquerade.
 	Binding string `json:"binding"`
 	// Firewall is what translates behind BindingMasquerade: FirewallNFTables, FirewallIPTablesNFT or
 	// FirewallIPTablesLegacy. Empty: nothing does.

@@ -104,7 +104,7 @@ func TestValidate(t *testing.T) {
 		{"tap", func(r *Record) { r.Tap = "" }},
 		{"tap", func(r *Record) { r.Tap = "ä" }},
 		{"binding", func(r *Record) { r.Binding = "" }},
-		{"binding", func(r *Record) { r.Binding = "redirect" }},
+		{"binding", func(r *Record) { r.Binding = "slirp" }},
 		{"firewall", func(r *Record) { r.Firewall = "iptables" }},
 		{"firewall", func(r *Record) { r.Binding = BindingBridge }},
 		{"queues", func(r *Record) { r.Queues = 0 }},

@@ -61,8 +61,8 @@ func (r *Record) Validate() error {
 			return err
 		}
 	}
-	if r.Binding != BindingBridge && r.Binding != BindingMasquerade {
-		return fieldErrorf("binding", "%q, want %q or %q", r.Binding, BindingBridge, BindingMasquerade)
+	if bindings := []string{BindingBridge, BindingRedirect, BindingMasquerade}; !slices.Contains(bindings, r.Binding) {
+		return fieldErrorf("binding", "%q, want one of %q", r.Binding, bindings)
 	}
 	if r.Firewall != "" && r.Binding != BindingMasquerade {
 		return fieldErrorf("firewall", "%q, but nothing is translated by the %s binding", r.Firewall, r.Binding)

@@ -11,7 +11,7 @@ import (
 	"github.com/guestwire/guestwire/cache"
 )
 
-// Binding is how the guest is attached: one of Bridge, Masquerade.
+// Binding is how the guest is attached: one of Bridge, Redirect, Masquerade, or Auto.
 type Binding interface {
 	// Kind is the binding's name, as in a record.
 	Kind() string
@@ -21,6 +21,11 @@ type Binding interface {
 // Bridge makes the guest the station that the NIC was: with its MAC, its addresses and its
 // routes. The namespace keeps the NIC's name and addresses on a link that leads nowhere.
 type Bridge struct{}
+
+// Redirect makes the guest the station that the NIC was, as Bridge does, and leaves the NIC alone: it
+// keeps its name, kind, MAC and addresses, for a CNI plugin to find. All that comes in at it is the
+// guest's. It works on a macvlan and an ipvlan too.
+type Redirect struct{}
 
 // Masquerade makes the guest a private host behind the NIC's addresses. The families are those
 // of which the NIC has a global address.
@@ -71,10 +76,14 @@ var (
 // Kind is cache.BindingBridge.
 func (Bridge) Kind() string { return cache.BindingBridge }
 
+// Kind is cache.BindingRedirect.
+func (Redirect) Kind() string { return cache.BindingRedirect }
+
 // Kind is cache.BindingMasquerade.
 func (Masquerade) Kind() string { return cache.BindingMasquerade }
 
 func (Bridge) binding()     {}
+func (Redirect) binding()   {}
 func (Masquerade) binding() {}
 
 // NewBinding returns the binding of that kind with its defaults. The error is a
@@ -83,11 +92,18 @@ func NewBinding(kind string) (Binding, error) {
 	switch kind {
 	case cache.BindingBridge:
 		return Bridge{}, nil
+	case cache.BindingRedirect:
+		return Redirect{}, nil
 	case cache.BindingMasquerade:
 		return Masquerade{}, nil
+	case kindAuto:
+		return Auto{}, nil
 	}
-	return nil, &cache.FieldError{Field: "binding", Reason: fmt.Sprintf("%q, want %q or %q", kind, cache.BindingBridge, cache.BindingMasquerade)}
+	return nil, &cache.FieldError{Field: "binding", Reason: fmt.Sprintf("%q, want %s", kind, kinds)}
 }
+
+// kinds are those of NewBinding.
+const kinds = `"bridge", "redirect", "masquerade" or "auto"`
 
 // Spec is what is wanted of one NIC.
 type Spec struct {
@@ -151,7 +167,13 @@ func (s *Spec) UnmarshalJSON(text []byte) error {
 		case Bridge:
 			err = cache.Unmarshal("binding."+kind, raw, &b)
 			spec.Binding = b
+		case Redirect:
+			err = cache.Unmarshal("binding."+kind, raw, &b)
+			spec.Binding = b
 		case Masquerade:
+			err = cache.Unmarshal("binding."+kind, raw, &b)
+			spec.Binding = b
+		case Auto:
 			err = cache.Unmarshal("binding."+kind, raw, &b)
 			spec.Binding = b
 		}

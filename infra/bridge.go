@@ -13,12 +13,8 @@ import (
 // that stays down, takes another MAC (a bridge delivers frames for a port's own address to the
 // namespace and not to the guest), and becomes a port beside the tap.
 func (p *Plan) bridge(nic Link, spec Spec) error {
-	if err := bridgeable(nic); err != nil {
+	if err := p.bridgeable(nic); err != nil {
 		return err
-	}
-	if p.found.NoNFTables {
-		return &RefusedError{NIC: nic.Name, Binding: Bridge{}.Kind(), Instead: Masquerade{}.Kind(),
-			Reason: "this kernel has no nf_tables, without which the namespace would answer for the guest"}
 	}
 	var special []Route // a namespace has few of them, if any
 	for _, r := range p.found.Routes {
@@ -31,7 +27,7 @@ func (p *Plan) bridge(nic Link, spec Spec) error {
 			continue
 		}
 		if why := p.lost(r, nic, special); why != "" {
-			return &RefusedError{NIC: nic.Name, Binding: Bridge{}.Kind(), Instead: Masquerade{}.Kind(),
+			return &RefusedError{NIC: nic.Name, Binding: Bridge{}.Kind(), Instead: p.insteadOfBridge(nic),
 				Reason: fmt.Sprintf("the route to %v %s, and could not be given back", r.Destination, why)}
 		}
 	}
@@ -61,10 +57,8 @@ func (p *Plan) bridge(nic Link, spec Spec) error {
 	br.MAC = deriveMAC(nic, "bridge")
 
 	p.wired.links = append(p.wired.links, moved, holder, br)
-	var own []netip.Prefix
 	for _, a := range p.found.Addresses {
 		if a.Link == nic.Index {
-			own = append(own, a.Prefix)
 			a.Link = newHolder
 			p.wired.addresses = append(p.wired.addresses, a)
 			if a.Prefix.Addr().Is6() {
@@ -74,10 +68,7 @@ func (p *Plan) bridge(nic Link, spec Spec) error {
 	}
 	p.hand(&p.Record, nic)
 	p.taps(nic, spec, p.Record)
-	if v4, v6 := addressesOf(p.found, nic); len(v4)+len(v6) == 0 {
-		own = nil
-	}
-	g := p.guest(own)
+	g := p.guest(p.own(nic))
 	p.wired.tables = []firewall.Table{g.behind(p.names, spec.Guard, deaf(p.names.Moved, p.names.Tap)...)}
 	return p.guard(g)
 }
@@ -129,13 +120,40 @@ func (p *Plan) isOwn(gateway netip.Addr, table uint32, special []Route) bool {
 // routeNexthopID is RTA_NH_ID (linux/rtnetlink.h).
 const routeNexthopID = 30
 
+// ipvlan is the kind of links that share their parent's MAC.
+const ipvlan = "ipvlan"
+
+// own are the addresses that become the guest's; none: nobody knows what it will have.
+func (p *Plan) own(nic Link) []netip.Prefix {
+	if v4, v6 := addressesOf(p.found, nic); len(v4)+len(v6) == 0 {
+		return nil
+	}
+	var own []netip.Prefix
+	for _, a := range p.found.Addresses {
+		if a.Link == nic.Index {
+			own = append(own, a.Prefix)
+		}
+	}
+	return own
+}
+
+// insteadOfBridge is what works where Bridge does not.
+func (p *Plan) insteadOfBridge(nic Link) string {
+	if p.redirectable(nic) == nil {
+		return Redirect{}.Kind()
+	}
+	return Masquerade{}.Kind()
+}
+
 // bridgeable says whether a NIC can be a bridge's port with another MAC.
-func bridgeable(nic Link) error {
+func (p *Plan) bridgeable(nic Link) error {
 	reason := ""
 	switch {
+	case p.found.NoNFTables:
+		reason = "this kernel has no nf_tables, without which the namespace would answer for the guest"
 	case !nic.Ethernet || nic.NoARP:
 		reason = "it carries no Ethernet with ARP"
-	case nic.Kind == "ipvlan":
+	case nic.Kind == ipvlan:
 		reason = "an ipvlan can be no bridge's port"
 	case nic.Kind == "macvlan" && nic.Mode != "passthru":
 		reason = fmt.Sprintf("a macvlan in mode %s receives only for its own MAC", nic.Mode)
@@ -146,5 +164,5 @@ func bridgeable(nic Link) error {
 	default:
 		return nil
 	}
-	return &RefusedError{NIC: nic.Name, Binding: Bridge{}.Kind(), Reason: reason, Instead: Masquerade{}.Kind()}
+	return &RefusedError{NIC: nic.Name, Binding: Bridge{}.Kind(), Reason: reason, Instead: p.insteadOfBridge(nic)}
 }

@@ -178,6 +178,9 @@ func (w *words) link(o LinkSet) {
 	if o.NoARP != nil {
 		w.add("ARP of %s is %s, not %s", name, onOff(*o.NoARP), onOff(!*o.NoARP))
 	}
+	if o.AllMulticast != nil {
+		w.add("allmulticast of %s is %s, not %s", name, onOff(!*o.AllMulticast), onOff(*o.AllMulticast))
+	}
 	if o.Master != nil {
 		w.master(name, now, o)
 	}

@@ -340,6 +340,9 @@ func (k *fakeKernel) setLink(o infra.LinkSet) error {
 		k.relabel(l.Index, o.Name)
 		l.Name = o.Name
 	}
+	if o.AllMulticast != nil {
+		l.AllMulticast = *o.AllMulticast
+	}
 	if o.NoARP != nil {
 		l.NoARP = *o.NoARP
 	}

@@ -158,6 +158,24 @@ func bridge() infra.Spec {
 	return infra.Spec{NIC: "eth0", Binding: infra.Bridge{}, Owner: launcher}
 }
 
+func redirect() infra.Spec {
+	return infra.Spec{NIC: "eth0", Binding: infra.Redirect{}, Owner: launcher}
+}
+
+// ipvlanWith is a link of mode L2 whose IPv6 gateway is known by its link-local address.
+func ipvlanWith(edit func(*infra.Snapshot)) infra.Snapshot {
+	return flannelWith(func(s *infra.Snapshot) {
+		s.Links[1].Kind = "ipvlan"
+		s.Routes = []infra.Route{via("0.0.0.0/0", "10.244.1.1"), connected("10.244.1.7/24"), connected6("fd00:244:1::/64"), connected6("fe80::/64"), via("::/0", "fe80::1")}
+		s.Neighbours = []infra.Neighbour{learned("fe80::1", mac(1))}
+		edit(s)
+	})
+}
+
+func auto() infra.Spec {
+	return infra.Spec{NIC: "eth0", Binding: infra.Auto{}, Owner: launcher}
+}
+
 func masquerade() infra.Spec {
 	return infra.Spec{NIC: "eth0", Binding: infra.Masquerade{}, Owner: launcher}
 }
@@ -176,6 +194,19 @@ var cases = []struct {
 }{
 	{"bridge-flannel", flannel(), bridge()},
 	{"bridge-without-dummy", flannelWith(func(s *infra.Snapshot) { s.Dummy = false }), bridge()},
+	{"redirect-flannel", flannel(), redirect()},
+	{"redirect-guard-off", flannel(), withSpec(redirect(), func(s *infra.Spec) { s.Guard.Off = true })},
+	{"redirect-not-served", flannel(), withSpec(redirect(), func(s *infra.Spec) { s.Options.Disabled = true })},
+	{"redirect-ipvlan", ipvlanWith(func(*infra.Snapshot) {}), auto()},
+	{"redirect-ipvlan-l3", ipvlanWith(func(s *infra.Snapshot) {
+		s.Links[1].NoARP = true
+		s.Routes = []infra.Route{onLink("0.0.0.0/0"), via("10.96.0.0/12", "10.244.1.1"), connected("10.244.1.7/24"), connected6("fd00:244:1::/64"), connected6("fe80::/64"),
+			withRoute(connected6("::/0"), func(r *infra.Route) { r.Protocol = infra.ProtocolStatic })}
+	}), auto()},
+	{"auto-macvlan-without-nftables", flannelWith(func(s *infra.Snapshot) {
+		s.Links[1].Kind, s.Links[1].Mode, s.NoNFTables = "macvlan", "bridge", true
+	}), withSpec(auto(), func(s *infra.Spec) { s.Guard.Off = true })},
+	{"auto-flannel", flannel(), auto()},
 	{"masquerade-dual", flannel(), masquerade()},
 	{"masquerade-4", lan4(), masquerade()},
 	{"masquerade-6", lan6("fe80::1"), masquerade()},

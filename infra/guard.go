@@ -378,28 +378,32 @@ func (g guest) behind(n Names, guard Guard, deaf ...firewall.Rule) firewall.Tabl
 	if guard.Off || !g.served {
 		return t
 	}
+	t.Chains = append(t.Chains, firewall.Chain{
+		Name: "to-guest", Type: "filter", Hook: firewall.Forward, Priority: firewall.Filter,
+		Rules: append([]firewall.Rule{rule(firewall.Accept{}, firewall.OutInterface{Name: n.Tap, Not: true})}, incoming(firewall.Accept{})...),
+	})
+	return t
+}
+
+// incoming keeps the network's DHCP servers and routers from a guest that has a responder, and lets the
+// rest pass.
+func incoming(pass firewall.Verdict) []firewall.Rule {
 	server := func(v int, client uint16) firewall.Rule {
 		return rule(firewall.Drop{}, firewall.Carries{Version: v}, is(firewall.ProtocolUDP),
 			firewall.DestinationPort{Protocol: firewall.ProtocolUDP, First: client, Last: client})
 	}
-	v6 := firewall.Carries{Version: 6}
-	t.Chains = append(t.Chains, firewall.Chain{
-		Name: "to-guest", Type: "filter", Hook: firewall.Forward, Priority: firewall.Filter,
-		Rules: []firewall.Rule{
-			rule(firewall.Accept{}, firewall.OutInterface{Name: n.Tap, Not: true}),
-			rule(firewall.Accept{}, is(firewall.ProtocolTCP)), // most of it, and soon
-			server(4, 68),
-			server(6, 546),
-			rule(firewall.Drop{}, v6, is(firewall.ProtocolICMPv6), firewall.ICMP{Version: 6, Type: icmp6RouterAdvertisement}),
-			// Whatever else a frame is, the guest could not answer it, but take it for one of the above: behind
-			// tags of VLAN 0, in LLC and SNAP (CVE-2021-27853, -27861), in an incomplete first fragment.
-			rule(firewall.Accept{}, firewall.EtherType{Number: EthernetIPv4}),
-			rule(firewall.Accept{}, firewall.EtherType{Number: EthernetIPv6}, wellFormed),
-			rule(firewall.Accept{}, firewall.EtherType{Number: EthernetARP}),
-			rule(firewall.Drop{}),
-		},
-	})
-	return t
+	return []firewall.Rule{
+		rule(pass, is(firewall.ProtocolTCP)), // most of it, and soon
+		server(4, 68),
+		server(6, 546),
+		rule(firewall.Drop{}, firewall.Carries{Version: 6}, is(firewall.ProtocolICMPv6), firewall.ICMP{Version: 6, Type: icmp6RouterAdvertisement}),
+		// Whatever else a frame is, the guest could not answer it, but take it for one of the above: behind
+		// tags of VLAN 0, in LLC and SNAP (CVE-2021-27853, -27861), in an incomplete first fragment.
+		rule(pass, firewall.EtherType{Number: EthernetIPv4}),
+		rule(pass, firewall.EtherType{Number: EthernetIPv6}, wellFormed),
+		rule(pass, firewall.EtherType{Number: EthernetARP}),
+		rule(firewall.Drop{}),
+	}
 }
 
 // deaf keeps the namespace from listening at the bridge: it would answer ARP for the guest's

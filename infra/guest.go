@@ -20,6 +20,10 @@ func (p *Plan) hand(r *cache.Record, nic Link) {
 		return
 	}
 	p.serve(r, nic)
+	if nic.NoARP {
+		p.handBehind(r, nic, v4, v6)
+		return
+	}
 	for _, n := range p.found.Neighbours {
 		if n.Link == nic.Index && n.Permanent {
 			r.Neighbours = append(r.Neighbours, cache.Neighbour{Address: n.Address, MAC: n.MAC})
@@ -31,6 +35,53 @@ func (p *Plan) hand(r *cache.Record, nic Link) {
 	if len(v6) > 0 {
 		p.hand6(r, nic, v6)
 	}
+}
+
+// handBehind is for a NIC that knows no neighbours, such as an ipvlan of mode L3: whatever is sent
+// there goes where its IP address says. A guest does ask for neighbours, and gets one that is the next hop to
+// everything, at the NIC's own MAC, which is where the kernel sends as well.
+func (p *Plan) handBehind(r *cache.Record, nic Link, v4, v6 []netip.Prefix) {
+	if len(v4) > 0 {
+		r.Warnings = append(r.Warnings, secondAddresses(v4)...)
+		routes, warnings := guestRoutes(routesOf(p.found, nic, true))
+		r.Warnings = append(r.Warnings, warnings...)
+		own, hop := netip.PrefixFrom(v4[0].Addr(), 32), serverFor(v4[0].Addr())
+		routes = slices.DeleteFunc(routes, func(route cache.Route) bool { return route.Destination == own })
+		r.IPv4 = &cache.IPv4{Address: own, Server: hop}
+		for i := range routes {
+			routes[i].Gateway = hop
+			if routes[i].Default() {
+				r.IPv4.Gateway = hop
+			}
+		}
+		r.IPv4.Routes = installable(own, hop, routes)
+		r.Neighbours = append(r.Neighbours, cache.Neighbour{Address: hop, MAC: nic.MAC})
+	}
+	if len(v6) > 0 {
+		r.Warnings = append(r.Warnings, secondAddresses(v6)...)
+		routes, warnings := guestRoutes(routesOf(p.found, nic, false))
+		r.Warnings = append(r.Warnings, warnings...)
+		router := cache.Router{Address: deriveMAC(nic, "router").LinkLocal(), MAC: nic.MAC}
+		for _, route := range routes {
+			switch d := route.Destination; {
+			case d.Addr().IsLinkLocalUnicast(), d == single(v6[0].Addr()):
+			case route.Default():
+				router.Default = true
+			default:
+				router.Routes = append(router.Routes, d)
+			}
+		}
+		r.IPv6 = &cache.IPv6{Address: v6[0].Addr(), Router: &router}
+		r.Neighbours = append(r.Neighbours, cache.Neighbour{Address: router.Address, MAC: router.MAC})
+	}
+}
+
+// serverFor is withoutGateway, or its neighbour if that is the guest's.
+func serverFor(guest netip.Addr) netip.Addr {
+	if guest == withoutGateway {
+		return guest.Next()
+	}
+	return withoutGateway
 }
 
 // withoutGateway is the server identifier where the guest has no router that could be named: an
@@ -60,10 +111,7 @@ func (p *Plan) hand4(r *cache.Record, nic Link, addresses []netip.Prefix) {
 
 	server := gateway
 	if !server.IsValid() {
-		server = withoutGateway
-		if server == address.Addr() {
-			server = server.Next()
-		}
+		server = serverFor(address.Addr())
 		r.Neighbours = append(r.Neighbours, cache.Neighbour{Address: server, MAC: r.PortMAC})
 	}
 	r.IPv4 = &cache.IPv4{
@@ -168,7 +216,11 @@ func (p *Plan) router(r *cache.Record, nic Link, routes []cache.Route, gateway n
 			router.MAC = n.MAC
 		}
 	}
-	if !gateway.IsLinkLocalUnicast() {
+	switch {
+	case gateway.IsLinkLocalUnicast() && nic.Kind == ipvlan && !router.MAC.IsZero():
+		// What answers the guest's own link-local address goes to the station whose MAC it is.
+		r.Neighbours = append(r.Neighbours, cache.Neighbour{Address: gateway, MAC: router.MAC})
+	case !gateway.IsLinkLocalUnicast():
 		if router.MAC.IsZero() {
 			r.Warnings = append(r.Warnings, fmt.Sprintf("nobody answers at %v, so its MAC is not known: the guest gets no IPv6 next hop", gateway))
 			return
@@ -195,7 +247,7 @@ func Gateways6(s Snapshot, nic Link) []netip.Addr {
 	guest, _ := guestRoutes(routesOf(s, nic, false))
 	gateway := gateway6(guest)
 	known := slices.ContainsFunc(s.Neighbours, func(n Neighbour) bool { return n.Link == nic.Index && n.Address == gateway })
-	if !gateway.IsValid() || gateway.IsLinkLocalUnicast() || known {
+	if !gateway.IsValid() || gateway.IsLinkLocalUnicast() && nic.Kind != ipvlan || known || nic.NoARP {
 		return nil
 	}
 	return []netip.Addr{gateway}

@@ -38,7 +38,8 @@ func TestJournal(t *testing.T) {
 			if string(first) != string(second) {
 				t.Errorf("another journal:\n%s\n%s", first, second)
 			}
-			if reflect.TypeOf(again.Binding()) != reflect.TypeOf(c.spec.Binding) {
+			_, auto := c.spec.Binding.(infra.Auto)
+			if !auto && reflect.TypeOf(again.Binding()) != reflect.TypeOf(c.spec.Binding) {
 				t.Errorf("the binding became a %T", again.Binding())
 			}
 		})
@@ -50,6 +51,8 @@ func TestSpecJSON(t *testing.T) {
 		`{}`: {},
 		`{"nic":"eth0","binding":{"bridge":{}},"owner":{"uid":107}}`: {NIC: "eth0", Binding: infra.Bridge{}, Owner: infra.Owner{UID: 107}},
 		`{"binding":{"masquerade":{}}}`:                              {Binding: infra.Masquerade{}},
+		`{"binding":{"redirect":{}}}`:                                {Binding: infra.Redirect{}},
+		`{"binding":{"auto":{}}}`:                                    {Binding: infra.Auto{}},
 		`{"binding":{"masquerade":{"ipv4":"10.7.0.0/24","ipv6":"fd77::/120","mac":"02:00:00:00:00:77"}},"queues":2}`: {
 			Binding: infra.Masquerade{IPv4: pfx("10.7.0.0/24"), IPv6: pfx("fd77::/120"), MAC: mac(0x77)}, Queues: 2},
 		`{"owner":{"uid":107,"gid":36},"dns":{"search":["a.b"]},"options":{"hostname":"vm"},"device":{"model":"e1000"}}`: {
@@ -84,7 +87,9 @@ func TestSpecJSONRefused(t *testing.T) {
 		`{"nic":"eth0","nic":"eth1"}`:                  "given twice",
 		`{"queues":"2"}`:                               "queues",
 		`{"binding":"bridge"}`:                         "binding",
-		`{"binding":{"redirect":{}}}`:                  `"redirect", want "bridge" or "masquerade"`,
+		`{"binding":{"slirp":{}}}`:                     `"slirp", want "bridge", "redirect"`,
+		`{"binding":{"redirect":{"mac":1}}}`:           "binding.redirect.mac: no such field",
+		`{"binding":{"auto":{"bridge":{}}}}`:           "binding.auto.bridge: no such field",
 		`{"binding":{"bridge":{},"masquerade":{}}}`:    `want an object with one member, such as {"bridge": {}}`,
 		`{"binding":{"bridge":{"ipv4":"10.0.0.0/8"}}}`: "binding.bridge.ipv4: no such field",
 		`{"binding":{"masquerade":{"ipv5":1}}}`:        "binding.masquerade.ipv5: no such field",
@@ -101,12 +106,12 @@ func TestSpecJSONRefused(t *testing.T) {
 			t.Errorf("%s: refused, and yet it changed the value", text)
 		}
 	}
-	_, err := infra.NewBinding("redirect")
+	_, err := infra.NewBinding("slirp")
 	var field *cache.FieldError
 	if !errors.As(err, &field) || field.Field != "binding" {
 		t.Errorf("NewBinding of an unknown kind: %v, want a *cache.FieldError of binding", err)
 	}
-	for _, kind := range []string{cache.BindingBridge, cache.BindingMasquerade} {
+	for _, kind := range []string{cache.BindingBridge, cache.BindingRedirect, cache.BindingMasquerade, "auto"} {
 		if b, err := infra.NewBinding(kind); err != nil || b.Kind() != kind {
 			t.Errorf("NewBinding(%q): %v, %v", kind, b, err)
 		}

@@ -18,8 +18,10 @@ func (p *Plan) masquerade(nic Link, spec Spec, b Masquerade) error {
 	v4, v6 := addressesOf(p.found, nic)
 	if len(v4)+len(v6) == 0 {
 		refused := &RefusedError{NIC: nic.Name, Binding: b.Kind(), Reason: "it has no address to hide a guest behind"}
-		if bridgeable(nic) == nil {
+		if p.bridgeable(nic) == nil {
 			refused.Instead = Bridge{}.Kind()
+		} else if p.redirectable(nic) == nil {
+			refused.Instead = Redirect{}.Kind()
 		}
 		return refused
 	}

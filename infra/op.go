@@ -51,7 +51,9 @@ type (
 		Master     *int // 0: none
 		MasterName string
 		NoARP      *bool
-		Up         *bool
+		// AllMulticast lets the link receive all multicast frames.
+		AllMulticast *bool
+		Up           *bool
 	}
 	// LinkDel deletes a link.
 	LinkDel struct {
@@ -213,6 +215,11 @@ func (o LinkSet) String() string {
 		words = append(words, "arp off")
 	} else if o.NoARP != nil {
 		words = append(words, "arp on")
+	}
+	if o.AllMulticast != nil && *o.AllMulticast {
+		words = append(words, "allmulticast on")
+	} else if o.AllMulticast != nil {
+		words = append(words, "allmulticast off")
 	}
 	if o.Up != nil && *o.Up {
 		words = append(words, "up")

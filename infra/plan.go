@@ -15,6 +15,8 @@ import (
 type Plan struct {
 	// Record is for Phase2.
 	Record cache.Record
+	// Refused are why the bindings that Auto would rather have had cannot work.
+	Refused []*RefusedError
 
 	names Names
 	spec  Spec
@@ -31,7 +33,7 @@ type Journal struct {
 // Journal is to be kept while the plan is in force.
 func (p *Plan) Journal() Journal { return Journal{Found: p.found, Spec: p.spec} }
 
-// Binding is what was asked for.
+// Binding is what was asked for, or what Auto has become.
 func (p *Plan) Binding() Binding { return p.spec.Binding }
 
 // Tables are the nftables tables that are wanted.
@@ -76,16 +78,21 @@ func NewPlan(found Snapshot, spec Spec) (*Plan, error) {
 	if err := free(found, nic, names); err != nil {
 		return nil, err
 	}
+	if _, auto := spec.Binding.(Auto); auto {
+		return choose(found, spec)
+	}
 	p := &Plan{names: names, spec: spec, found: found}
 	p.wired.sysctls = map[string]string{}
 	var err error
 	switch b := spec.Binding.(type) {
 	case Bridge:
 		err = p.bridge(nic, spec)
+	case Redirect:
+		err = p.redirect(nic, spec)
 	case Masquerade:
 		err = p.masquerade(nic, spec, b)
 	default:
-		err = &cache.FieldError{Field: "binding", Reason: fmt.Sprintf("%T, want infra.Bridge or infra.Masquerade by value", b)}
+		err = &cache.FieldError{Field: "binding", Reason: fmt.Sprintf("%T, want one of this package's bindings by value", b)}
 	}
 	if err != nil {
 		return nil, err
@@ -102,7 +109,7 @@ func (s Spec) validate() error {
 		return err
 	}
 	if s.Binding == nil {
-		return &cache.FieldError{Field: "binding", Reason: fmt.Sprintf("missing, want %q or %q", cache.BindingBridge, cache.BindingMasquerade)}
+		return &cache.FieldError{Field: "binding", Reason: "missing, want " + kinds}
 	}
 	if s.Queues < 0 || s.Queues > cache.MaxQueues {
 		return &cache.FieldError{Field: "queues", Reason: fmt.Sprintf("%d, want 1 to %d", s.Queues, cache.MaxQueues)}
@@ -178,13 +185,11 @@ func (p *Plan) serve(r *cache.Record, nic Link) {
 	r.PortMAC = deriveMAC(nic, "responder")
 }
 
-// taps are the guest's, on the bridge, and the responder's if the record has one, with what leads
-// from one to the other.
+// taps are the guest's, on the bridge if there is one, and the responder's if the record has one, with
+// what leads from one to the other.
 func (p *Plan) taps(nic Link, spec Spec, r cache.Record) {
 	mtu := min(nic.MTU, cache.MaxMTU)
 	tap := p.created(nic, newTap, r.Tap, "tun", mtu)
-	tap.Master = newBridge
-	tap.Port = portSettings
 	tap.MAC = deriveMAC(nic, "tap") // a station's, and frames for that one would end here
 	tap.Tap = &Tap{Owner: spec.Owner, MultiQueue: r.Queues > 1}
 	if r.Port != "" {
@@ -193,7 +198,14 @@ func (p *Plan) taps(nic Link, spec Spec, r cache.Record) {
 		p.wired.links = append(p.wired.links, port)
 		p.wired.filters = portFilters(r)
 	}
+	bridged := r.Binding != cache.BindingRedirect
+	if bridged {
+		tap.Master, tap.Port = newBridge, portSettings
+	}
 	p.wired.links = append(p.wired.links, tap) // last: it comes up when everything else is there
+	if !bridged {
+		return
+	}
 	for _, mac := range append([]cache.MAC{r.MAC}, spec.Guard.MACs...) {
 		p.wired.neighbours = append(p.wired.neighbours, Neighbour{Link: newTap, MAC: mac, Permanent: true})
 	}
@@ -256,7 +268,8 @@ func (p *Plan) warnings(nic Link) []string {
 // SysctlPaths are the values a Snapshot needs for the binding, with slashes, below /proc/sys.
 func SysctlPaths(nic string, b Binding) []string {
 	paths := append([]string{noIPv6}, bridgeCalls...)
-	if _, ok := b.(Masquerade); ok {
+	switch b.(type) {
+	case Masquerade, Auto:
 		paths = append(paths, forwarding6, acceptRA(nic), forceForwarding(nic))
 		paths = append(paths, ofBridge(NamesFor(nic).Bridge)...)
 	}

@@ -96,20 +96,27 @@ func TestRefused(t *testing.T) {
 			s.Tables = []firewall.Image{{Family: firewall.Inet, Name: "guestwire-eth0"}}
 		}), masquerade(), is(infra.ErrWired), "NIC eth0|inet guestwire-eth0|Teardown|delete"},
 
-		{"bridge on NOARP", nicWith(func(l *infra.Link) { l.NoARP = true }), bridge(), refused("bridge", "masquerade"), "eth0|ARP|masquerade would work"},
+		{"bridge on NOARP", nicWith(func(l *infra.Link) { l.NoARP = true }), bridge(), refused("bridge", "redirect"), "eth0|ARP|redirect would work"},
 		{"bridge on tun", nicWith(func(l *infra.Link) { l.Kind, l.Ethernet = "tun", false }), bridge(), refused("bridge", "masquerade"), "eth0|Ethernet|masquerade would work"},
-		{"bridge on ipvlan", nicWith(func(l *infra.Link) { l.Kind = "ipvlan" }), bridge(), refused("bridge", "masquerade"), "eth0|ipvlan|masquerade would work"},
-		{"bridge on macvlan", nicWith(func(l *infra.Link) { l.Kind, l.Mode = "macvlan", "private" }), bridge(), refused("bridge", "masquerade"), "eth0|macvlan|private|masquerade would work"},
-		{"bridge on bridge", nicWith(func(l *infra.Link) { l.Kind = "bridge" }), bridge(), refused("bridge", "masquerade"), "eth0|masquerade would work"},
+		{"bridge on ipvlan", nicWith(func(l *infra.Link) { l.Kind = "ipvlan" }), bridge(), refused("bridge", "redirect"), "eth0|ipvlan|redirect would work"},
+		{"bridge on macvlan", nicWith(func(l *infra.Link) { l.Kind, l.Mode = "macvlan", "private" }), bridge(), refused("bridge", "redirect"), "eth0|macvlan|private|redirect would work"},
+		{"bridge on bridge", nicWith(func(l *infra.Link) { l.Kind = "bridge" }), bridge(), refused("bridge", "redirect"), "eth0|redirect would work"},
 		{"bridge with a nexthop object", flannelWith(func(s *infra.Snapshot) { s.Routes[1].Other = []infra.Attribute{{Type: 30, Data: []byte{7, 0, 0, 0}}} }),
-			bridge(), refused("bridge", "masquerade"), "eth0|10.244.0.0/16|nexthop object|masquerade would work"},
+			bridge(), refused("bridge", "redirect"), "eth0|10.244.0.0/16|nexthop object|redirect would work"},
 		{"bridge on a NIC that is down and in a multipath route", flannelWith(func(s *infra.Snapshot) {
 			s.Links[1].Up = false
 			s.Routes = []infra.Route{{Table: infra.TableMain, Type: infra.RouteUnicast, Destination: pfx("192.0.2.0/24"), Hops: []infra.Hop{{Link: 2, Gateway: ip("10.244.1.1")}, {Link: 7}}}}
-		}), bridge(), refused("bridge", "masquerade"), "eth0|192.0.2.0/24|down|masquerade would work"},
+		}), bridge(), refused("bridge", "redirect"), "eth0|192.0.2.0/24|down|redirect would work"},
 		{"bridge with a gateway that is the namespace's own", flannelWith(func(s *infra.Snapshot) {
 			s.Routes = append(s.Routes, infra.Route{Link: 2, Table: infra.TableMain, Type: 2, Scope: 254, Destination: pfx("10.244.1.0/25")})
-		}), bridge(), refused("bridge", "masquerade"), "eth0|10.244.1.1|itself|masquerade would work"},
+		}), bridge(), refused("bridge", "redirect"), "eth0|10.244.1.1|itself|redirect would work"},
+		{"redirect on tun", nicWith(func(l *infra.Link) { l.Kind, l.Ethernet = "tun", false }), redirect(), refused("redirect", "masquerade"), "eth0|Ethernet|masquerade would work"},
+		{"redirect without MAC", nicWith(func(l *infra.Link) { l.MAC = cache.MAC{} }), redirect(), refused("redirect", "masquerade"), "eth0|MAC|masquerade would work"},
+		{"redirect without nf_tables", flannelWith(func(s *infra.Snapshot) { s.NoNFTables = true }), redirect(), refused("redirect", "masquerade"), "eth0|nf_tables|masquerade would work"},
+		{"auto, and nothing works", flannelWith(func(s *infra.Snapshot) {
+			s.Links[1].Kind, s.Links[1].Ethernet, s.Addresses = "tun", false, nil
+		}), withSpec(bridge(), func(s *infra.Spec) { s.Binding = infra.Auto{} }), refused("masquerade", ""), "eth0|no address|bridge: |redirect: "},
+		{"masquerade of an ipvlan without address", flannelWith(func(s *infra.Snapshot) { s.Links[1].Kind, s.Addresses = "ipvlan", nil }), masquerade(), refused("masquerade", "redirect"), "eth0|no address|redirect would work"},
 		{"bridge without MAC", nicWith(func(l *infra.Link) { l.MAC = cache.MAC{} }), bridge(), refused("bridge", "masquerade"), "eth0|MAC|masquerade would work"},
 		{"masquerade without address", flannelWith(func(s *infra.Snapshot) { s.Addresses = s.Addresses[2:] }), masquerade(), refused("masquerade", "bridge"), "eth0|no address|bridge would work"},
 		{"masquerade of IPv6 with a small MTU", flannelWith(func(s *infra.Snapshot) { s.Links[1].MTU = 1200 }), masquerade(), refused("masquerade", "bridge"), "eth0|1200|bridge would work"},

@@ -60,6 +60,9 @@ type Link struct {
 	Alias  string    `json:"alias,omitempty"`
 	Group  uint32    `json:"group,omitempty"`
 
+	// AllMulticast says that somebody wants the link to receive all multicast frames.
+	AllMulticast bool `json:"allMulticast,omitempty"`
+
 	Loopback bool `json:"loopback,omitempty"`
 	NoARP    bool `json:"noARP,omitempty"`
 	Ethernet bool `json:"ethernet,omitempty"`

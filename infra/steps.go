@@ -146,8 +146,18 @@ func (s *stepper) tables() {
 		if at >= 0 {
 			s.add(TableDel{t.Family, t.Name})
 		}
-		s.add(TableSet{t})
+		s.add(TableSet{t.Resolve(s.indexOf)})
 	}
+}
+
+// indexOf is that of a link of the wiring; 0: there is none.
+func (s *stepper) indexOf(name string) int {
+	for _, l := range s.want.links {
+		if l.Name == name {
+			return l.Index
+		}
+	}
+	return 0
 }
 
 // loses says whether a chain of the table hangs on a link that is made anew: before Linux 6.16 it goes
@@ -424,6 +434,9 @@ func (s *stepper) moveNIC() {
 	if now.NoARP != want.NoARP {
 		set.NoARP = &want.NoARP
 	}
+	if now.AllMulticast != want.AllMulticast {
+		set.AllMulticast = &want.AllMulticast
+	}
 	if want.AddrGen == AddrGenNone && now.AddrGen != AddrGenNone && now.AddrGen != AddrGenNoIPv6 {
 		set.AddrGen = &want.AddrGen
 	}
@@ -494,6 +507,9 @@ func (s *stepper) newLinks() {
 		if want.Master != 0 && (!there || now.Master != want.Master) {
 			s.add(LinkSet{Index: want.Index, Link: want.Name, Master: &want.Master, MasterName: s.newName(want.Master)})
 			now.Port = newPortSettings
+		}
+		if want.Master == 0 && want.Index != s.nic && now.Master != 0 {
+			s.add(LinkSet{Index: want.Index, Link: want.Name, Master: new(int)})
 		}
 		if d := now.Port.differing(want.Port); d != nil {
 			s.add(PortSet{want.Index, want.Name, d})

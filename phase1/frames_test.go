@@ -39,7 +39,7 @@ type wire struct {
 	tap, dhcp, nic, bridge int         // indices in the pod
 	gateway                int         // the world's end of the NIC
 	router                 cache.MAC   // its
-	own                    []cache.MAC // of the namespace's links
+	own                    []cache.MAC // of the namespace's links, the NIC's first, if it speaks
 }
 
 // attach attaches to the tap of a wiring whose guest has these families, and listens around it.
@@ -74,17 +74,25 @@ func attachDeaf(t *testing.T, n nstest.Network, v4, v6 bool) *wire {
 		w.dhcp, _ = link(n.Pod, r.Port)
 	}
 	w.link = frames.Link{MAC: r.MAC, Far4: nstest.Beyond4, Far6: nstest.Beyond6, Served: r.Port != ""}
-	nic := "eth0-nic"
-	if w.masquerade {
-		nic = "eth0"
+	var nic, bridge cache.MAC
+	switch r.Binding {
+	case cache.BindingBridge:
+		w.nic, nic = link(n.Pod, "eth0-nic")
+		w.bridge, bridge = link(n.Pod, "eth0-br")
+		w.own = []cache.MAC{nic, bridge}
+	case cache.BindingRedirect:
+		// The namespace has the guest's MAC, so it is not to say anything.
+		w.nic, _ = link(n.Pod, "eth0")
+		n.Pod.Exec("sysctl", "-qw", "net.ipv6.conf.eth0.router_solicitations=0")
+	case cache.BindingMasquerade:
+		w.nic, nic = link(n.Pod, "eth0")
+		w.bridge, bridge = link(n.Pod, "eth0-br")
+		w.own = []cache.MAC{nic, bridge}
 	}
-	w.own = make([]cache.MAC, 2)
-	w.nic, w.own[0] = link(n.Pod, nic)
-	w.bridge, w.own[1] = link(n.Pod, "eth0-br")
 	w.gateway, w.router = link(n.World, "pod")
 	if w.masquerade {
 		w.link.IPv4, w.link.IPv6 = netip.MustParseAddr("10.0.2.2"), netip.MustParseAddr("fd10:0:2::2")
-		w.link.Gateway, w.link.Gateway4, w.link.Gateway6 = w.own[1], netip.MustParseAddr("10.0.2.1"), netip.MustParseAddr("fd10:0:2::1")
+		w.link.Gateway, w.link.Gateway4, w.link.Gateway6 = bridge, netip.MustParseAddr("10.0.2.1"), netip.MustParseAddr("fd10:0:2::1")
 	} else {
 		w.link.IPv4, w.link.IPv6 = nstest.Pod4, nstest.Pod6
 		w.link.Gateway, w.link.Gateway4, w.link.Gateway6 = w.router, nstest.Gateway4, nstest.Gateway6
@@ -226,7 +234,7 @@ func (w *wire) expected(s nstest.Sniffed) bool {
 		return false
 	}
 	return source == nstest.Pod4 || source == nstest.Pod6 || source.IsUnspecified() || source == w.link.Gateway4 || source == w.link.Gateway6 ||
-		source == w.own[0].LinkLocal() || source == w.own[1].LinkLocal()
+		slices.ContainsFunc(w.own, func(m cache.MAC) bool { return source == m.LinkLocal() })
 }
 
 // state is what nothing that a guest sends may change.

@@ -35,7 +35,8 @@ type Config struct {
 	State string
 	// NIC is the link's name in the namespace, 1 to 15 of A-Z a-z 0-9 _ . -
 	NIC string
-	// Binding is infra.Bridge or infra.Masquerade.
+	// Binding is infra.Bridge, infra.Redirect or infra.Masquerade; or infra.Auto, which chooses among
+	// them at the first Setup.
 	Binding infra.Binding
 	// Owner is the launcher's user, who can open the taps. The zero value is root.
 	Owner infra.Owner
@@ -180,7 +181,7 @@ func Plan(ctx context.Context, c Config) (*Preview, error) {
 		if err != nil {
 			return err
 		}
-		preview = &Preview{Steps: ops, Record: plan.Record}
+		preview = &Preview{Steps: ops, Record: plan.Record, Refused: plan.Refused}
 		return nil
 	})
 	return preview, err
@@ -191,11 +192,18 @@ func Plan(ctx context.Context, c Config) (*Preview, error) {
 type Preview struct {
 	Steps  []infra.Op
 	Record cache.Record
+	// Refused are why the bindings that infra.Auto would rather have had cannot work.
+	Refused []*infra.RefusedError
 }
 
-// String is the commands, a line each, with the record's warnings as comments before them.
+// String is the commands, a line each, with the binding, why not another, and the record's warnings
+// as comments before them.
 func (p *Preview) String() string {
 	var b strings.Builder
+	b.WriteString("# binding: " + p.Record.Binding + "\n")
+	for _, r := range p.Refused {
+		b.WriteString("# not " + r.Binding + ": " + r.Reason + "\n")
+	}
 	for _, w := range p.Record.Warnings {
 		b.WriteString("# warning: " + w + "\n")
 	}
@@ -413,7 +421,7 @@ func (s *session) plan(ctx context.Context, spec infra.Spec) (plan *infra.Plan, 
 		return nil, now, false, err
 	}
 	if spec.Binding == nil {
-		return nil, now, false, &cache.FieldError{Field: "binding", Reason: "missing, want bridge or masquerade"}
+		return nil, now, false, &cache.FieldError{Field: "binding", Reason: "missing, want one of infra's, such as bridge or auto"}
 	}
 	if journal == nil {
 		now, err = s.ns.Snapshot(infra.NamesFor(spec.NIC), infra.SysctlPaths(spec.NIC, spec.Binding), nil)
@@ -431,6 +439,9 @@ func (s *session) plan(ctx context.Context, spec infra.Spec) (plan *infra.Plan, 
 			return nil, now, false, err
 		}
 		return plan, now, false, kernel.HavePrograms(plan.Tables())
+	}
+	if _, auto := spec.Binding.(infra.Auto); auto {
+		spec.Binding = journal.Spec.Binding
 	}
 	// A tap that changes would be another one, and the guest has the old one.
 	if old := journal.Spec; !infra.SameGuest(old.Binding, spec.Binding) || old.Owner != spec.Owner || max(1, old.Queues) != max(1, spec.Queues) {
@@ -483,16 +494,21 @@ func (s *session) inherit(found *infra.Snapshot) error {
 
 // complete finds out what a first plan needs besides what lies in the namespace.
 func (s *session) complete(ctx context.Context, found *infra.Snapshot, spec infra.Spec) error {
-	if _, bridge := spec.Binding.(infra.Bridge); !bridge {
-		var err error
-		found.Listeners, err = s.ns.Listeners()
-		return err
+	var err error
+	switch spec.Binding.(type) {
+	case infra.Masquerade, infra.Auto:
+		if found.Listeners, err = s.ns.Listeners(); err != nil {
+			return err
+		}
 	}
-	dummy, err := s.ns.HasDummy()
-	if err != nil {
-		return err
+	switch spec.Binding.(type) {
+	case infra.Masquerade:
+		return nil
+	case infra.Bridge, infra.Auto:
+		if found.Dummy, err = s.ns.HasDummy(); err != nil {
+			return err
+		}
 	}
-	found.Dummy = dummy
 	nic, ok := found.Named(spec.NIC)
 	if !ok {
 		return nil // NewPlan says so

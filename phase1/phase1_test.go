@@ -139,7 +139,7 @@ func record(t *testing.T, n nstest.Network) cache.Record {
 	return r
 }
 
-var bindings = []infra.Binding{infra.Bridge{}, infra.Masquerade{}}
+var bindings = []infra.Binding{infra.Bridge{}, infra.Redirect{}, infra.Masquerade{}}
 
 func eachBinding(t *testing.T, f func(t *testing.T, b infra.Binding)) {
 	for _, b := range bindings {

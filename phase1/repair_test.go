@@ -23,7 +23,7 @@ type damage struct {
 	optional bool
 }
 
-// damages of both bindings' parts.
+// damages of all bindings' parts.
 var damages = []damage{
 	{line: "ip link del eth0-tap", says: "tap eth0-tap is gone"},
 	{line: "ip link del eth0-dhcp", says: "tap eth0-dhcp is gone"},
@@ -132,20 +132,47 @@ var damagesOf = map[string][]damage{
 		{line: "ip neigh del 10.0.2.2 dev eth0-br", says: "neighbour 10.0.2.2 of eth0-br is gone"},
 		{line: "sysctl -qw net.ipv4.conf.eth0.forwarding=0", says: "IPv4 forwarding of eth0 is off, not on"},
 		{line: "sysctl -qw net.ipv4.conf.eth0-br.forwarding=0", says: "IPv4 forwarding of eth0-br is off, not on"},
-		{line: "ip addr del 10.244.1.7/24 dev eth0", says: "address 10.244.1.7/24 of eth0 is gone", nic: true},
-		{line: "ip -6 addr del fd00:244:1::7/64 dev eth0", says: "address fd00:244:1::7/64 of eth0 is gone", nic: true},
-		{line: "ip addr flush dev eth0", says: "address 10.244.1.7/24 of eth0 is gone", nic: true},
-		{line: "ip route del default", says: "route default via 10.244.1.1 dev eth0", nic: true},
-		{line: "ip -6 route del default", says: "route ::/0 via fd00:244:1::1 dev eth0", nic: true},
-		{line: "ip route del 10.244.1.0/24", says: "route 10.244.1.0/24 dev eth0", nic: true},
-		{line: "sysctl -qw net.ipv6.conf.eth0.disable_ipv6=1", says: "sysctl net/ipv6/conf/eth0/disable_ipv6 is not 0", nic: true},
-		{line: "ip link set eth0 down", says: "eth0 is down", nic: true},
-		{line: "ip link set eth0 mtu 1300", says: "MTU of eth0 is 1300, not 1450", nic: true},
-		{line: "ip link set eth0 mtu 1200", says: "MTU of eth0 is 1200, not 1450", nic: true},
-		{line: "ip link set eth0 arp off", says: "ARP of eth0 is off, not on", nic: true},
-		{line: "ip link set eth0 address 02:00:00:00:00:01", says: "MAC of eth0 is 02:00:00:00:00:01", nic: true},
-		{line: "ip link set eth0 down; ip link set eth0 name other", says: "eth0 is called other", nic: true},
 	},
+	"redirect": {
+		{line: "ip link add other type bridge; ip link set eth0-tap master other", says: "eth0-tap is a port of other"},
+		{line: "ip link add other type bridge; ip link set eth0 master other", says: "eth0 is a port of other"},
+		{line: "nft add chain $table other '{ type filter hook ingress device eth0 priority -7; policy drop; }'", says: "chain other is somebody's"},
+		{line: "ip link set eth0 allmulticast on", says: "allmulticast of eth0 is on, not off"},
+	},
+}
+
+// damagesOfNIC take from the NIC what the namespace itself has there, if the binding leaves it that.
+var damagesOfNIC = []damage{
+	{line: "ip addr del 10.244.1.7/24 dev eth0", says: "address 10.244.1.7/24 of eth0 is gone"},
+	{line: "ip -6 addr del fd00:244:1::7/64 dev eth0", says: "address fd00:244:1::7/64 of eth0 is gone"},
+	{line: "ip addr flush dev eth0", says: "address 10.244.1.7/24 of eth0 is gone"},
+	{line: "ip route del default", says: "route default via 10.244.1.1 dev eth0"},
+	{line: "ip -6 route del default", says: "route ::/0 via fd00:244:1::1 dev eth0"},
+	{line: "ip route del 10.244.1.0/24", says: "route 10.244.1.0/24 dev eth0"},
+	{line: "sysctl -qw net.ipv6.conf.eth0.disable_ipv6=1", says: "sysctl net/ipv6/conf/eth0/disable_ipv6 is not 0"},
+	{line: "ip link set eth0 down", says: "eth0 is down"},
+	{line: "ip link set eth0 mtu 1300", says: "MTU of eth0 is 1300, not 1450"},
+	{line: "ip link set eth0 mtu 1200", says: "MTU of eth0 is 1200, not 1450"},
+	{line: "ip link set eth0 arp off", says: "ARP of eth0 is off, not on"},
+	{line: "ip link set eth0 address 02:00:00:00:00:01", says: "MAC of eth0 is 02:00:00:00:00:01"},
+	{line: "ip link set eth0 down; ip link set eth0 name other", says: "eth0 is called other"},
+}
+
+// damagesTo are those of a binding's wiring.
+func damagesTo(b infra.Binding) []damage {
+	list := slices.Clone(damages)
+	if b.Kind() == "redirect" {
+		ofBridge := regexp.MustCompile(`eth0-br|bridge|master|hook output`)
+		list = slices.DeleteFunc(list, func(d damage) bool { return ofBridge.MatchString(d.line) })
+	}
+	list = append(list, damagesOf[b.Kind()]...)
+	if b.Kind() != "bridge" {
+		for _, d := range damagesOfNIC {
+			d.nic = true
+			list = append(list, d)
+		}
+	}
+	return list
 }
 
 // TestRepair damages a wiring. Check says what is otherwise, and Setup mends it: the namespace looks
@@ -157,7 +184,7 @@ func TestRepair(t *testing.T) {
 		c := config(n, b)
 		setup(t, c)
 		wired := wiring(settled(t, n))
-		for i, d := range append(slices.Clone(damages), damagesOf[b.Kind()]...) {
+		for i, d := range damagesTo(b) {
 			inSample := i%sample == 0 || d.optional
 			t.Run(d.line, func(t *testing.T) {
 				long(t, i%(6*sample) == 0, d.optional)
@@ -220,9 +247,9 @@ func hurt(t *testing.T, n nstest.Network, line, says string) string {
 		switch {
 		case len(words) > 2 && words[0] == "table":
 			table = words[1] + " " + words[2]
-		case strings.HasPrefix(table, "netdev"): // a chain of which has other hooks
 		case len(words) > 1 && words[0] == "chain":
 			chain = words[1]
+		case strings.HasPrefix(table, "netdev") && chain != "to-guest": // the policy of another is drop
 		case strings.Contains(line, "comment"):
 			_, comment, _ = strings.Cut(line, `comment "`)
 			comment, _, _ = strings.Cut(comment, `"`)

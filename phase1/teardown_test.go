@@ -95,7 +95,7 @@ func TestTeardownLeavesOthers(t *testing.T) {
 		n := nstest.NewNetwork(t)
 		c := config(n, b)
 		setup(t, c)
-		group := linkField(t, n, "eth0-br", "group")
+		group := linkField(t, n, "eth0-tap", "group")
 		for _, line := range []string{
 			"link add eth0-theirs type bridge",
 			"link set eth0-theirs alias theirs group " + group + " up",

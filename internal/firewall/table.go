@@ -116,6 +116,23 @@ func (t Table) String() string {
 	return b.String()
 }
 
+// Resolve gives the links that frames are forwarded to their indices.
+func (t Table) Resolve(index func(link string) int) Table {
+	chains := slices.Clone(t.Chains)
+	for i, c := range chains {
+		rules := slices.Clone(c.Rules)
+		for j, r := range rules {
+			if to, ok := r.Verdict.(Fwd); ok {
+				to.Index = index(to.Device)
+				rules[j].Verdict = to
+			}
+		}
+		chains[i].Rules = rules
+	}
+	t.Chains = chains
+	return t
+}
+
 // Image is all that a table consists of, as it can be read back from the kernel: what this package
 // has no words for included.
 type Image struct {

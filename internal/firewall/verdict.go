@@ -29,6 +29,11 @@ type (
 	SNAT struct{ Address netip.Addr }
 	// Masquerade gives a connection the source address of the link that it leaves by.
 	Masquerade struct{}
+	// Fwd sends a frame out by another link, whose index the kernel wants and the text does not tell.
+	Fwd struct {
+		Device string
+		Index  int
+	}
 	// ClampMSS lowers a segment's MSS to what the route takes, and goes on.
 	ClampMSS struct{}
 )
@@ -40,6 +45,7 @@ func (Jump) verdict()       {}
 func (DNAT) verdict()       {}
 func (SNAT) verdict()       {}
 func (Masquerade) verdict() {}
+func (Fwd) verdict()        {}
 func (ClampMSS) verdict()   {}
 
 func (Accept) String() string     { return "accept" }
@@ -48,6 +54,8 @@ func (v Goto) String() string     { return "goto " + v.Chain }
 func (v Jump) String() string     { return "jump " + v.Chain }
 func (Masquerade) String() string { return "masquerade" }
 func (ClampMSS) String() string   { return "tcp option maxseg size set rt mtu" }
+
+func (v Fwd) String() string { return fmt.Sprintf("fwd to %q", v.Device) }
 
 func (v DNAT) String() string {
 	to := v.Address.String()

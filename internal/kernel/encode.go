@@ -135,6 +135,12 @@ func linkSet(o infra.LinkSet) *nl.NetlinkRequest {
 			head.Flags |= unix.IFF_NOARP
 		}
 	}
+	if o.AllMulticast != nil {
+		head.Change |= unix.IFF_ALLMULTI
+		if *o.AllMulticast {
+			head.Flags |= unix.IFF_ALLMULTI
+		}
+	}
 	if o.Name != "" {
 		parts = append(parts, nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(o.Name)))
 	}

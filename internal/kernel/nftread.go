@@ -53,7 +53,14 @@ func (n *Namespace) tables(s *infra.Snapshot, name string, wanted []firewall.Tab
 	if len(found) == 0 {
 		return nil
 	}
-	rules, err := knowRules(wanted)
+	var resolved []firewall.Table
+	for _, t := range wanted {
+		resolved = append(resolved, t.Resolve(func(name string) int {
+			l, _ := s.Named(name)
+			return l.Index
+		}))
+	}
+	rules, err := knowRules(resolved)
 	if err != nil {
 		return err
 	}
@@ -225,7 +232,7 @@ func knowRules(tables []firewall.Table) (known, error) {
 					if err != nil {
 						return nil, fmt.Errorf("encode the rule %v: %w", r, err)
 					}
-					own = append(own, nl.NewRtAttr(unix.NFTA_LIST_ELEM, b).Serialize()...)
+					own = append(own, nl.NewRtAttr(unix.NFTA_LIST_ELEM, withForwarding(b)).Serialize()...)
 				}
 				list, err := parseExpressions(own)
 				if err != nil {
@@ -264,7 +271,7 @@ type attribute struct {
 // kernel that has them tells them of our rules as well.
 var newest = map[string]uint16{
 	"meta": 3, "cmp": 3, "payload": 8, "immediate": 2, "masq": 3, "nat": 7, "bitwise": 5, "byteorder": 5,
-	"connlimit": 2, "ct": 4, "exthdr": 7, "range": 4, "rt": 2,
+	"connlimit": 2, "fwd": 3, "ct": 4, "exthdr": 7, "range": 4, "rt": 2,
 }
 
 // nested says which attributes hold others: struct nft_data of a comparison and of a register's

@@ -151,7 +151,9 @@ func parseLink(m []byte) (infra.Link, error) {
 		Loopback: head.Flags&unix.IFF_LOOPBACK != 0,
 		NoARP:    head.Flags&unix.IFF_NOARP != 0,
 		Ethernet: head.Type == unix.ARPHRD_ETHER,
-		AddrGen:  infra.AddrGenNoIPv6,
+
+		AllMulticast: head.Flags&unix.IFF_ALLMULTI != 0,
+		AddrGen:      infra.AddrGenNoIPv6,
 	}
 	carrier := false
 	err := attributes(m, unix.SizeofIfInfomsg, func(kind uint16, v []byte) error {

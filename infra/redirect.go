@@ -1,0 +1,102 @@
+package infra
+
+import (
+	"fmt"
+
+	"github.com/guestwire/guestwire/internal/firewall"
+)
+
+// redirect lets the NIC keep all it has, and hands what comes in at it to the tap, and the other way
+// round, before the namespace's own stack sees it.
+func (p *Plan) redirect(nic Link, spec Spec) error {
+	if err := p.redirectable(nic); err != nil {
+		return err
+	}
+	p.Record = p.record(nic, spec, nic.MAC)
+	nic.AllMulticast = nic.AllMulticast || nic.Kind != "veth" // which passes everything as it is
+	p.keep(nic)
+	p.wired.links = append(p.wired.links, nic)
+	p.hand(&p.Record, nic)
+	p.taps(nic, spec, p.Record)
+	g := p.guest(p.own(nic))
+	if err := p.guard(g); err != nil {
+		return err
+	}
+	p.wired.tables = g.across(p.wired.tables, p.names, spec.Guard)
+	return nil
+}
+
+// redirectable says whether frames from and to a guest can pass through the NIC.
+func (p *Plan) redirectable(nic Link) error {
+	reason := ""
+	switch {
+	case p.found.NoNFTables:
+		reason = "this kernel has no nf_tables, which would forward the frames"
+	case !nic.Ethernet:
+		reason = "it carries no Ethernet"
+	case !nic.MAC.Unicast():
+		reason = "it has no MAC"
+	default:
+		return nil
+	}
+	return &RefusedError{NIC: nic.Name, Binding: Redirect{}.Kind(), Reason: reason, Instead: Masquerade{}.Kind()}
+}
+
+// across adds what forwards: from the tap what the filter has let pass, and from the NIC what may come
+// to the guest.
+func (g guest) across(tables []firewall.Table, n Names, guard Guard) []firewall.Table {
+	if len(tables) == 0 {
+		tables = []firewall.Table{{Family: firewall.NetDev, Name: n.Table}}
+	}
+	const behindFilter = firewall.Filter + 10
+	toTap := firewall.Fwd{Device: n.Tap}
+	toGuest := []firewall.Rule{rule(toTap)}
+	if !guard.Off && g.served {
+		toGuest = incoming(toTap)
+	}
+	t := &tables[0]
+	t.Chains = append(t.Chains,
+		firewall.Chain{
+			Name: "from-guest", Type: "filter", Hook: firewall.Ingress, Device: n.Tap, Priority: behindFilter,
+			Rules: []firewall.Rule{rule(firewall.Fwd{Device: n.NIC})},
+		},
+		firewall.Chain{
+			Name: "to-guest", Type: "filter", Hook: firewall.Ingress, Device: n.NIC, Priority: firewall.Filter,
+			Rules: toGuest,
+		})
+	return tables
+}
+
+// Auto is Bridge where that can work, else Redirect, else Masquerade with its defaults. What it became
+// is the plan's Binding, and in the record.
+type Auto struct{}
+
+// Kind is "auto".
+func (Auto) Kind() string { return kindAuto }
+
+func (Auto) binding() {}
+
+const kindAuto = "auto"
+
+// choose makes the first plan that is not refused.
+func choose(found Snapshot, spec Spec) (*Plan, error) {
+	var refused []*RefusedError
+	for _, b := range []Binding{Bridge{}, Redirect{}, Masquerade{}} {
+		spec.Binding = b
+		p, err := NewPlan(found, spec)
+		r, isRefusal := err.(*RefusedError)
+		if !isRefusal {
+			if err == nil {
+				p.Refused = refused
+			}
+			return p, err
+		}
+		refused = append(refused, r)
+	}
+	last := *refused[len(refused)-1]
+	for _, r := range refused[:len(refused)-1] {
+		last.Reason += fmt.Sprintf("; %s: %s", r.Binding, r.Reason)
+	}
+	last.Instead = ""
+	return nil, &last
+}
