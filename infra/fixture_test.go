@@ -162,6 +162,21 @@ func redirect() infra.Spec {
 	return infra.Spec{NIC: "eth0", Binding: infra.Redirect{}, Owner: launcher}
 }
 
+// cilium is a NIC whose default route has an MTU of its own.
+func cilium() infra.Snapshot {
+	return infra.Snapshot{
+		Dummy:     true,
+		Links:     []infra.Link{lo(), veth()},
+		Addresses: []infra.Address{address("10.0.1.7/32"), linkLocal()},
+		Routes: []infra.Route{
+			withRoute(via("0.0.0.0/0", "10.0.1.252"), func(r *infra.Route) {
+				r.MTU, r.Other = 1450, []infra.Attribute{{Type: 8, Data: []byte{8, 0, 2, 0, 0xaa, 5, 0, 0}}}
+			}),
+			onLink("10.0.1.252/32"), connected6("fe80::/64"),
+		},
+	}
+}
+
 // ipvlanWith is a link of mode L2 whose IPv6 gateway is known by its link-local address.
 func ipvlanWith(edit func(*infra.Snapshot)) infra.Snapshot {
 	return flannelWith(func(s *infra.Snapshot) {
@@ -196,6 +211,9 @@ var cases = []struct {
 	{"bridge-without-dummy", flannelWith(func(s *infra.Snapshot) { s.Dummy = false }), bridge()},
 	{"redirect-flannel", flannel(), redirect()},
 	{"redirect-guard-off", flannel(), withSpec(redirect(), func(s *infra.Spec) { s.Guard.Off = true })},
+	{"redirect-blackhole", flannelWith(func(s *infra.Snapshot) {
+		s.Routes = append(s.Routes, infra.Route{Table: infra.TableMain, Type: 6, Destination: pfx("10.244.7.0/24")})
+	}), redirect()},
 	{"redirect-not-served", flannel(), withSpec(redirect(), func(s *infra.Spec) { s.Options.Disabled = true })},
 	{"redirect-ipvlan", ipvlanWith(func(*infra.Snapshot) {}), auto()},
 	{"redirect-ipvlan-l3", ipvlanWith(func(s *infra.Snapshot) {
@@ -333,17 +351,8 @@ var cases = []struct {
 			withRoute(onLink("10.244.1.1/32"), func(r *infra.Route) { r.PrefSrc = ip("10.244.1.7") }), connected6("fe80::/64"),
 		}
 	}), bridge()},
-	{"bridge-cilium", infra.Snapshot{ // a route MTU
-		Dummy:     true,
-		Links:     []infra.Link{lo(), veth()},
-		Addresses: []infra.Address{address("10.0.1.7/32"), linkLocal()},
-		Routes: []infra.Route{
-			withRoute(via("0.0.0.0/0", "10.0.1.252"), func(r *infra.Route) {
-				r.MTU, r.Other = 1450, []infra.Attribute{{Type: 8, Data: []byte{8, 0, 2, 0, 0xaa, 5, 0, 0}}}
-			}),
-			onLink("10.0.1.252/32"), connected6("fe80::/64"),
-		},
-	}, bridge()},
+	{"bridge-cilium", cilium(), bridge()},
+	{"masquerade-cilium", cilium(), masquerade()},
 	{"bridge-gateway-outside", lan4With(func(s *infra.Snapshot) {
 		s.Routes = []infra.Route{via("0.0.0.0/0", "10.9.9.1"), onLink("10.9.9.1/32"), connected("10.244.1.7/24"), connected6("fe80::/64")}
 	}), bridge()},

@@ -19,6 +19,11 @@ func (p *Plan) hand(r *cache.Record, nic Link) {
 	if r.Options.Disabled {
 		return
 	}
+	for _, route := range p.found.Routes {
+		if kind, ok := noWay[route.Type]; ok && route.Table == TableMain {
+			r.Warnings = append(r.Warnings, fmt.Sprintf("the %s route to %v is not the guest's: DHCP cannot say it", kind, route.Destination))
+		}
+	}
 	p.serve(r, nic)
 	if nic.NoARP {
 		p.handBehind(r, nic, v4, v6)
@@ -36,6 +41,9 @@ func (p *Plan) hand(r *cache.Record, nic Link) {
 		p.hand6(r, nic, v6)
 	}
 }
+
+// noWay are the types of routes that lead nowhere (linux/rtnetlink.h).
+var noWay = map[uint8]string{6: "blackhole", 7: "unreachable", 8: "prohibit"}
 
 // handBehind is for a NIC that knows no neighbours, such as an ipvlan of mode L3: whatever is sent
 // there goes where its IP address says. A guest does ask for neighbours, and gets one that is the next hop to

@@ -83,6 +83,9 @@ func (p *Plan) masquerade(nic Link, spec Spec, b Masquerade) error {
 			r.Warnings = append(r.Warnings, fmt.Sprintf("the guest gets no %s address: %s has none", f.field, nic.Name))
 		}
 	}
+	if p.routedByEBPF(nic, v4) {
+		r.Warnings = append(r.Warnings, fmt.Sprintf("%s has what Cilium gives: with its eBPF host routing nothing comes back that the namespace forwards; then want redirect or bridge", nic.Name))
+	}
 	if b.Loopback || b.Sidecar != nil {
 		p.answerLoopback(&br, len(v6) > 0)
 	}
@@ -115,6 +118,21 @@ func (p *Plan) masquerade(nic Link, spec Spec, b Masquerade) error {
 		p.wired.tables = append(p.wired.tables, g.behind(p.names, spec.Guard, deaf6(p.names.Tap)))
 	}
 	return p.guard(g)
+}
+
+// routedByEBPF says whether the NIC looks like one of Cilium's: a single address, whose gateway is a
+// router's of the cluster, on the link by a route of its own, and a default route with an MTU.
+func (p *Plan) routedByEBPF(nic Link, v4 []netip.Prefix) bool {
+	if len(v4) != 1 || !v4[0].IsSingleIP() {
+		return false
+	}
+	routes := routesOf(p.found, nic, true)
+	onLink := func(a netip.Addr) bool {
+		return slices.ContainsFunc(routes, func(r Route) bool { return r.Destination == single(a) && !r.Gateway.IsValid() })
+	}
+	return slices.ContainsFunc(routes, func(r Route) bool {
+		return r.Default() && r.MTU != 0 && r.Gateway.IsValid() && !r.Gateway.IsLinkLocalUnicast() && onLink(r.Gateway)
+	})
 }
 
 // keep wants the NIC to have what the guest is hidden behind: its addresses and routes, of a family

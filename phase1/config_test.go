@@ -30,7 +30,7 @@ func TestConfigJSON(t *testing.T) {
 		`{"nics": "eth0"}`:                       "nics",
 		`{"state": 7}`:                           "state",
 		`{"binding": "bridge"}`:                  `{"bridge": {}}`,
-		`{"binding": {"router": {}}}`:            `want "bridge" or "masquerade"`,
+		`{"binding": {"router": {}}}`:            `want "bridge", "redirect"`,
 		`{"binding": {"masquerade": {"ip": 4}}}`: "binding.masquerade",
 		`{"options": {"ntp": ["x"]}}`:            "options.ntp[0]",
 		`[]`:                                     "want an object",
