@@ -214,6 +214,9 @@ var cases = []struct {
 	{"redirect-blackhole", flannelWith(func(s *infra.Snapshot) {
 		s.Routes = append(s.Routes, infra.Route{Table: infra.TableMain, Type: 6, Destination: pfx("10.244.7.0/24")})
 	}), redirect()},
+	{"redirect-route-mtu", flannelWith(func(s *infra.Snapshot) {
+		s.Routes[1].MTU, s.Routes[1].Other = 1400, []infra.Attribute{{Type: 8, Data: []byte{8, 0, 2, 0, 0x78, 5, 0, 0}}}
+	}), redirect()},
 	{"redirect-not-served", flannel(), withSpec(redirect(), func(s *infra.Spec) { s.Options.Disabled = true })},
 	{"redirect-ipvlan", ipvlanWith(func(*infra.Snapshot) {}), auto()},
 	{"redirect-ipvlan-l3", ipvlanWith(func(s *infra.Snapshot) {

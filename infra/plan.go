@@ -166,12 +166,13 @@ func (p *Plan) record(nic Link, spec Spec, mac cache.MAC) cache.Record {
 	return r
 }
 
-// mtu is the guest's: a default route's own MTU beats the link's.
+// mtu is the guest's: a route's own MTU beats the link's. The guest has one for all its routes, so it is
+// the smallest.
 func (p *Plan) mtu(nic Link) int {
 	mtu := min(nic.MTU, cache.MaxMTU)
 	for _, v4 := range []bool{true, false} {
 		for _, route := range routesOf(p.found, nic, v4) {
-			if route.Default() && route.MTU >= cache.MinMTU {
+			if route.MTU >= cache.MinMTU {
 				mtu = min(mtu, route.MTU)
 			}
 		}

@@ -102,6 +102,22 @@ func (s *scene) wire(t *testing.T, who string, c phase1.Config) cache.Record {
 	return r
 }
 
+// wireBare sets the NIC up and puts a guest behind it that is the pod.
+func (s *scene) wireBare(t *testing.T, c phase1.Config) {
+	t.Helper()
+	setup(t, c)
+	g := s.Guest(t, record(t, s.Network))
+	for _, line := range []string{
+		"link set eth0 mtu 1450 up", "addr add 10.244.1.7/24 dev eth0", "addr add fd00:244:1::7/64 dev eth0 nodad",
+		"route add default via 10.244.1.1", "route add default via fd00:244:1::1",
+	} {
+		g.IP(line)
+	}
+	s.who["guest"] = g
+	s.at["pod"] = "guest"
+	g.Settle("eth0")
+}
+
 // port is the one of NAME:PORT, whatever follows.
 func port(text string) uint16 {
 	var p uint16
