@@ -60,7 +60,7 @@ func TestAgent(t *testing.T) {
 		{with("teardown"), 0, ""},
 		{with("teardown"), 0, ""},
 		{with("plan", "-binding", "bridge", "-config", file), 0, "ip link set eth0 name eth0-nic"},
-		{with("plan", "-binding", "router"), 1, `"router", want "bridge" or "masquerade"`},
+		{with("plan", "-binding", "router"), 1, `"router", want "bridge", "redirect", "masquerade" or "auto"`},
 		{with("plan"), 1, "binding: missing"},
 		{with("start"), 1, "none of setup, plan, check, teardown"},
 		{[]string{"setup"}, 1, "-netns is missing"},
@@ -192,7 +192,7 @@ func TestLauncherBlocked(t *testing.T) {
 func TestQuickstart(t *testing.T) {
 	nstest.Need(t)
 	out, status := run(t, nstest.Program(t, "quickstart"))
-	if status != 0 || strings.Count(out, "that is what it was before") != 2 || !strings.Contains(out, "Everything held") {
+	if status != 0 || strings.Count(out, "that is what it was before") != 3 || !strings.Contains(out, "Everything held") {
 		t.Errorf("status %d:\n%s", status, out)
 	}
 }

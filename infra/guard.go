@@ -380,14 +380,14 @@ func (g guest) behind(n Names, guard Guard, deaf ...firewall.Rule) firewall.Tabl
 	}
 	t.Chains = append(t.Chains, firewall.Chain{
 		Name: "to-guest", Type: "filter", Hook: firewall.Forward, Priority: firewall.Filter,
-		Rules: append([]firewall.Rule{rule(firewall.Accept{}, firewall.OutInterface{Name: n.Tap, Not: true})}, incoming(firewall.Accept{})...),
+		Rules: append([]firewall.Rule{rule(firewall.Accept{}, firewall.OutInterface{Name: n.Tap, Not: true})}, incoming(firewall.Accept{}, func(kind uint16) firewall.Match { return firewall.EtherType{Number: kind} })...),
 	})
 	return t
 }
 
 // incoming keeps the network's DHCP servers and routers from a guest that has a responder, and lets the
-// rest pass.
-func incoming(pass firewall.Verdict) []firewall.Rule {
+// rest pass. Of is how the table's family asks for an Ethernet type.
+func incoming(pass firewall.Verdict, of func(kind uint16) firewall.Match) []firewall.Rule {
 	server := func(v int, client uint16) firewall.Rule {
 		return rule(firewall.Drop{}, firewall.Carries{Version: v}, is(firewall.ProtocolUDP),
 			firewall.DestinationPort{Protocol: firewall.ProtocolUDP, First: client, Last: client})
@@ -399,9 +399,9 @@ func incoming(pass firewall.Verdict) []firewall.Rule {
 		rule(firewall.Drop{}, firewall.Carries{Version: 6}, is(firewall.ProtocolICMPv6), firewall.ICMP{Version: 6, Type: icmp6RouterAdvertisement}),
 		// Whatever else a frame is, the guest could not answer it, but take it for one of the above: behind
 		// tags of VLAN 0, in LLC and SNAP (CVE-2021-27853, -27861), in an incomplete first fragment.
-		rule(pass, firewall.EtherType{Number: EthernetIPv4}),
-		rule(pass, firewall.EtherType{Number: EthernetIPv6}, wellFormed),
-		rule(pass, firewall.EtherType{Number: EthernetARP}),
+		rule(pass, of(EthernetIPv4)),
+		rule(pass, of(EthernetIPv6), wellFormed),
+		rule(pass, of(EthernetARP)),
 		rule(firewall.Drop{}),
 	}
 }

@@ -1,6 +1,7 @@
 package infra
 
 import (
+	"encoding/binary"
 	"fmt"
 
 	"github.com/guestwire/guestwire/internal/firewall"
@@ -52,7 +53,9 @@ func (g guest) across(tables []firewall.Table, n Names, guard Guard) []firewall.
 	toTap := firewall.Fwd{Device: n.Tap}
 	toGuest := []firewall.Rule{rule(toTap)}
 	if !guard.Off && g.served {
-		toGuest = incoming(toTap)
+		toGuest = incoming(toTap, func(kind uint16) firewall.Match {
+			return firewall.Bytes{Header: firewall.Ethernet, Offset: 12, Value: binary.BigEndian.AppendUint16(nil, kind)}
+		})
 	}
 	t := &tables[0]
 	t.Chains = append(t.Chains,

@@ -45,6 +45,9 @@ func TestFirewallText(t *testing.T) {
 		"bridge, loosened":       {binding: infra.Bridge{}, guard: loose},
 		"bridge, off":            {binding: infra.Bridge{}, guard: infra.Guard{Off: true}},
 		"bridge, not served":     {binding: infra.Bridge{}, options: cache.Options{Disabled: true}},
+		"redirect":               {binding: infra.Redirect{}},
+		"redirect, off":          {binding: infra.Redirect{}, guard: infra.Guard{Off: true}},
+		"redirect, not served":   {binding: infra.Redirect{}, options: cache.Options{Disabled: true}},
 		"a wire":                 {binding: infra.Bridge{}, found: []string{"addr flush dev eth0", "-6 route flush dev eth0"}},
 		"masquerade":             {binding: infra.Masquerade{}},
 		"masquerade, everything": {binding: everyOption, guard: opened},
@@ -75,6 +78,7 @@ func TestFirewallText(t *testing.T) {
 			slices.SortFunc(tables, func(a, b firewall.Table) int { return strings.Compare(string(a.Family), string(b.Family)) })
 			other := nstest.New(t, "text")
 			other.IP("tuntap add eth0-tap mode tap")
+			other.IP("link add eth0 type bridge") // whatever it is
 			for _, table := range tables {
 				path := filepath.Join(t.TempDir(), "table")
 				if err := os.WriteFile(path, []byte(table.String()), 0o600); err != nil {

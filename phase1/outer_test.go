@@ -11,15 +11,22 @@ import (
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/frames"
 	"github.com/guestwire/guestwire/internal/nstest"
+	"github.com/guestwire/guestwire/phase1"
 )
 
-// TestOuterServers has the network offer addresses and routes to a bridged guest. One with a responder does not
+// TestOuterServers has the network offer addresses and routes to a guest that is the pod. One with a responder does not
 // hear of it; one without hears everything.
 func TestOuterServers(t *testing.T) {
-	for name, options := range map[string]cache.Options{"served": {}, "not served": {Disabled: true}} {
+	for name, c := range map[string]phase1.Config{
+		"bridge, served":       {Binding: infra.Bridge{}},
+		"bridge, not served":   {Binding: infra.Bridge{}, Options: cache.Options{Disabled: true}},
+		"redirect, served":     {Binding: infra.Redirect{}},
+		"redirect, not served": {Binding: infra.Redirect{}, Options: cache.Options{Disabled: true}},
+	} {
 		t.Run(name, func(t *testing.T) {
 			n := nstest.NewNetwork(t)
-			c := config(n, infra.Bridge{})
+			options := c.Options
+			c := config(n, c.Binding)
 			c.Options = options
 			setup(t, c)
 			w := attachDeaf(t, n, true, true)

@@ -74,6 +74,7 @@ func TestScan(t *testing.T) {
 		all     bool // ports of the gateway's addresses and the NIC's, and not only some
 	}{
 		{name: "bridge", binding: infra.Bridge{}},
+		{name: "redirect", binding: infra.Redirect{}},
 		{name: "masquerade", binding: infra.Masquerade{}},
 		{name: "masquerade of a port, others opened", binding: infra.Masquerade{Ports: []infra.Ports{{First: 80}}, Loopback: true},
 			open: []infra.Ports{{First: 8443}, {Protocol: "udp", First: 53}}, all: !testing.Short()},
@@ -92,16 +93,21 @@ func TestScan(t *testing.T) {
 			s := scan{wire: attachDeaf(t, n, true, true), answers: map[string]bool{}}
 			// The guest here answers nobody who asks for it.
 			n.World.IP("neigh replace " + s.link.IPv4.String() + " lladdr " + s.link.MAC.String() + " dev pod")
-			n.Pod.IP("neigh replace " + s.link.MAC.LinkLocal().String() + " lladdr " + s.link.MAC.String() + " dev eth0-br")
-
+			if s.bridge != 0 {
+				n.Pod.IP("neigh replace " + s.link.MAC.LinkLocal().String() + " lladdr " + s.link.MAC.String() + " dev eth0-br")
+			}
 			near := []netip.Addr{nstest.Pod4, nstest.Pod6}
 			if s.masquerade {
 				near = append(near, s.link.Gateway4, s.link.Gateway6)
 			}
-			answering := append(near[:len(near):len(near)], netip.MustParseAddr("10.245.0.7"), netip.MustParseAddr("fd00:245::7"), s.own[1].LinkLocal())
+			answering := append(near[:len(near):len(near)], netip.MustParseAddr("10.245.0.7"), netip.MustParseAddr("fd00:245::7"))
+			closed := []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("127.0.0.53"), netip.IPv6Loopback()}
+			if s.bridge != 0 {
+				answering = append(answering, s.own[1].LinkLocal())
+				closed = append(closed, s.own[0].LinkLocal())
+			}
 			groups := []netip.Addr{netip.MustParseAddr("10.0.2.255"), netip.MustParseAddr("255.255.255.255"), netip.MustParseAddr("ff02::1")}
-			for _, to := range slices.Concat(answering, groups,
-				[]netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("127.0.0.53"), netip.IPv6Loopback(), s.own[0].LinkLocal()}) {
+			for _, to := range slices.Concat(answering, groups, closed) {
 				s.ask(to, c.all && slices.Contains(near, to))
 			}
 			for _, socket := range sockets {

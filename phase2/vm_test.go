@@ -39,7 +39,7 @@ func bootable(t *testing.T) (uid, gid int) {
 // serving it, and judges by who answers.
 func TestLibvirt(t *testing.T) {
 	uid, gid := bootable(t)
-	for _, b := range []infra.Binding{infra.Bridge{}, infra.Masquerade{}} {
+	for _, b := range []infra.Binding{infra.Bridge{}, infra.Redirect{}, infra.Masquerade{}} {
 		t.Run(b.Kind(), func(t *testing.T) {
 			n := nstest.NewNetwork(t)
 			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)

@@ -20,7 +20,7 @@ import (
 
 const usage = `agent wires a NIC of a network namespace to a tap for a virtual machine, and gives it back.
 
-  agent setup    -netns PATH -nic NAME -binding bridge|masquerade -state DIR [-uid N -gid N] [-config FILE.json]
+  agent setup    -netns PATH -nic NAME -binding bridge|redirect|masquerade|auto -state DIR [-uid N -gid N] [-config FILE.json]
   agent plan     the same flags; prints what setup would do, and changes nothing
   agent check    -netns PATH -nic NAME -state DIR    exit 0 only if the kernel still is as recorded
   agent teardown -netns PATH -nic NAME -state DIR    the namespace is as setup found it
@@ -30,7 +30,7 @@ it, but not what is above it (mkdir -p /run/guestwire).
 
 For example, with a pod's namespace in /run/netns/pod:
 
-  agent plan  -netns /run/netns/pod -nic eth0 -binding bridge -state /run/guestwire/vm1 -uid 107
+  agent plan  -netns /run/netns/pod -nic eth0 -binding auto   -state /run/guestwire/vm1 -uid 107
   agent setup -netns /run/netns/pod -nic eth0 -binding bridge -state /run/guestwire/vm1 -uid 107
 
 FILE.json holds the configuration of which flags are the most used part; flags win over it. go doc tells of
@@ -119,7 +119,7 @@ func parse(verb string, args []string) (phase1.Config, error) {
 	}
 	netns := flags.String("netns", "", "the network namespace, such as /run/netns/pod or /proc/PID/ns/net")
 	nic := flags.String("nic", "", "the NIC's name in the namespace")
-	binding := flags.String("binding", "", "bridge: the guest is the pod; masquerade: the guest is behind it")
+	binding := flags.String("binding", "", "bridge: the guest is the pod; redirect: so too, and the NIC stays as it is; masquerade: the guest is behind the pod; auto: the first of these that can work (plan says which, and why not the others)")
 	state := flags.String("state", "", "the directory for the record and the journal")
 	uid := flags.Uint("uid", 0, "the launcher's user; root if it is not given")
 	gid := flags.Uint("gid", 0, "the launcher's group; 0: any")

@@ -1,5 +1,5 @@
 // Quickstart tells the whole story on a throw-away network: a pod's network is handed to a guest, used,
-// and given back, with the bridge binding and with the masquerade binding.
+// and given back, with each of the bindings bridge, redirect and masquerade.
 package main
 
 import (
@@ -22,8 +22,8 @@ import (
 	"github.com/guestwire/guestwire/phase2"
 )
 
-const usage = `quickstart hands the network of a throw-away pod to a guest, and gives it back: once with the bridge
-binding, once with the masquerade binding. It needs root, and leaves the machine as it is.
+const usage = `quickstart hands the network of a throw-away pod to a guest, and gives it back: with
+each of the bindings bridge, redirect and masquerade. It needs root, and leaves the machine as it is.
 
   quickstart        with a small guest in this program
   quickstart -vm    with a Linux guest under an unprivileged libvirt (make demo-vm installs what that needs)
@@ -56,13 +56,13 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	started := time.Now()
-	for _, b := range []infra.Binding{infra.Bridge{}, infra.Masquerade{}} {
+	for _, b := range []infra.Binding{infra.Bridge{}, infra.Redirect{}, infra.Masquerade{}} {
 		if err := story(ctx, b, *withVM); err != nil {
 			fmt.Printf("\n%s %v\n", red("FAILED:"), err)
 			os.Exit(1)
 		}
 	}
-	fmt.Printf("\n%s in %.1f s: both guests had the pod's network, and both namespaces are as they were.\n",
+	fmt.Printf("\n%s in %.1f s: all guests had the pod's network, and all namespaces are as they were.\n",
 		green("Everything held,"), time.Since(started).Seconds())
 }
 

@@ -32,7 +32,7 @@ func bold(text string) string  { return paint("1", text) }
 func dim(text string) string   { return paint("2", text) }
 
 func title(b infra.Binding) {
-	what := map[string]string{"bridge": "the guest is the pod", "masquerade": "the guest is behind the pod"}[b.Kind()]
+	what := map[string]string{"bridge": "the guest is the pod", "redirect": "the guest is the pod, and the NIC stays as it is", "masquerade": "the guest is behind the pod"}[b.Kind()]
 	fmt.Printf("\n%s\n", bold(fmt.Sprintf("== %s binding: %s ==", b.Kind(), what)))
 }
 

@@ -60,7 +60,7 @@ func datapath(ctx context.Context, w io.Writer, l traffic) (err error) {
 	fmt.Fprintf(w, "Frames of connections that are known, in microseconds each; TCP in segments of 64 KiB, as with offloads.\n"+
 		"Linux %s, %d CPUs, %s; %d sets of fresh namespaces, %d rounds in each: medians, and the median ratio.\n\n",
 		release(), runtime.NumCPU(), runtime.Version(), l.sets, l.rounds)
-	for _, binding := range []infra.Binding{infra.Bridge{}, infra.Masquerade{}} {
+	for _, binding := range []infra.Binding{infra.Bridge{}, infra.Redirect{}, infra.Masquerade{}} {
 		if err := l.compare(ctx, w, dir, binding); err != nil {
 			return fmt.Errorf("%s: %w", binding.Kind(), err)
 		}
