@@ -18,6 +18,9 @@ const (
 	BindingBridge     = "bridge"
 	BindingRedirect   = "redirect"
 	BindingMasquerade = "masquerade"
+	BindingMacvtap    = "macvtap"
+	BindingSRIOV      = "sriov"
+	BindingPasst      = "passt"
 )
 
 // What translates.
@@ -33,6 +36,7 @@ const (
 	MaxQueues  = 256   // MAX_TAP_QUEUES
 	MinMTU     = 68    // RFC 791
 	MaxMTU     = 65521 // a tap's: 65535 less an Ethernet header
+	MaxVLAN    = 4094  // IEEE 802.1Q table 9-2
 )
 
 // Record is one interface of the guest.
@@ -41,16 +45,22 @@ type Record struct {
 	Version int `json:"version"`
 	// Name is the name under which the namespace knows the interface, such as eth0.
 	Name string `json:"name"`
-	// Binding is BindingBridge, BindingRedirect or BindingMasquerade.
+	// Binding is how the guest is attached. Behind BindingMacvtap, BindingSRIOV and BindingPasst there
+	// is no responder: Port, IPv4, IPv6, Neighbours, DNS and Options say nothing.
 	Binding string `json:"binding"`
 	// Firewall is what translates behind BindingMasquerade: FirewallNFTables, FirewallIPTablesNFT or
 	// FirewallIPTablesLegacy. Empty: nothing does.
 	Firewall string `json:"firewall,omitempty"`
 	// Tap is the guest's tap: persistent, owned by the launcher's user, with vnet_hdr and
-	// without packet information.
-	Tap string `json:"tap"`
+	// without packet information. Behind BindingMacvtap it is the NIC itself, which is opened by
+	// /dev/tapINDEX. Empty: there is none, behind BindingSRIOV and BindingPasst.
+	Tap string `json:"tap,omitempty"`
+	// SRIOV is what the guest has behind BindingSRIOV; nil behind another one.
+	SRIOV *SRIOV `json:"sriov,omitempty"`
+	// Passt is for passt(1) behind BindingPasst; nil behind another one.
+	Passt *Passt `json:"passt,omitempty"`
 	// Queues is the number of queue pairs of Tap, 1 to MaxQueues. With more than one it has
-	// to be opened with IFF_MULTI_QUEUE.
+	// to be opened with IFF_MULTI_QUEUE. Without a Tap it is 1.
 	Queues int `json:"queues"`
 	// Port is the responder's own tap, owned by the launcher's user, on which the guest's
 	// DHCP, DHCPv6, router and listed neighbour solicitations arrive and from which frames go
@@ -61,7 +71,7 @@ type Record struct {
 	PortMAC MAC `json:"portMAC,omitzero"`
 	// MAC is the guest's Ethernet address.
 	MAC MAC `json:"mac"`
-	// MTU is the guest's, in octets of IP, MinMTU to MaxMTU.
+	// MTU is the guest's, in octets of IP, MinMTU to MaxMTU; 0, behind BindingSRIOV only: not known.
 	MTU int `json:"mtu"`
 	// IPv4 is nil if the guest gets no IPv4 address.
 	IPv4 *IPv4 `json:"ipv4,omitempty"`
@@ -77,6 +87,31 @@ type Record struct {
 	Device Device `json:"device,omitzero"`
 	// Warnings are sentences about what could not be handed to the guest.
 	Warnings []string `json:"warnings,omitempty"`
+}
+
+// SRIOV is a virtual function of a network card that the guest gets.
+type SRIOV struct {
+	// PCIAddress is the function's on the host, of the form 0000:03:10.1.
+	PCIAddress string `json:"pciAddress"`
+	// VLAN is the one in which the card puts the guest, 1 to MaxVLAN; 0: none.
+	VLAN uint16 `json:"vlan,omitempty"`
+	// Managed: libvirt binds the function to vfio-pci and gives it back to its driver. Otherwise
+	// somebody has to bind it before.
+	Managed bool `json:"managed,omitempty"`
+}
+
+// Passt is how passt(1) is to be started, as the user of the launcher, on the interface Name.
+type Passt struct {
+	// Forwards are the ports that passt takes for the guest; none: nothing reaches the guest.
+	Forwards []Forward `json:"forwards,omitempty"`
+}
+
+// Forward is one port, or several in a row.
+type Forward struct {
+	Protocol string `json:"protocol"` // "tcp" or "udp"
+	First    uint16 `json:"first"`    // 1 to 65535
+	Last     uint16 `json:"last"`     // First to 65535
+	Guest    uint16 `json:"guest"`    // that of the guest which First becomes; those after it follow
 }
 
 // IPv4 is what DHCPv4 tells the guest.

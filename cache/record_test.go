@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net/netip"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -45,8 +46,33 @@ func least() Record {
 	return Record{Version: Version, Name: "eth0", Binding: BindingMasquerade, Tap: "eth0-tap", Queues: 1, MAC: MAC{2, 0, 0, 0, 0, 7}, MTU: 1500}
 }
 
+// direct are full records of the bindings that have no responder.
+func direct() map[string]Record {
+	device := Device{BootOrder: 1, ROM: "/usr/share/rom.bin", PCIAddress: "0000:01:00.0", ACPIIndex: 7, Alias: "ua-eth0"}
+	of := func(binding string, edit func(*Record)) Record {
+		r := Record{
+			Version: Version, Name: "eth0", Binding: binding, Queues: 1, MAC: MAC{2, 0, 0, 0, 0, 7}, MTU: 1450,
+			Options: Options{Disabled: true}, Device: device, Warnings: []string{"a sentence"},
+		}
+		edit(&r)
+		return r
+	}
+	return map[string]Record{
+		BindingMacvtap: of(BindingMacvtap, func(r *Record) { r.Tap, r.Queues, r.Device.Driver = "eth0", 4, "vhost" }),
+		BindingSRIOV: of(BindingSRIOV, func(r *Record) {
+			r.MTU, r.SRIOV = 0, &SRIOV{PCIAddress: "0000:03:10.1", VLAN: 42, Managed: true}
+		}),
+		BindingPasst: of(BindingPasst, func(r *Record) {
+			r.Device.Driver = "qemu"
+			r.Passt = &Passt{Forwards: []Forward{{"tcp", 80, 80, 8080}, {"udp", 1, 65535, 1}}}
+		}),
+	}
+}
+
 func TestRoundTrip(t *testing.T) {
-	for name, r := range map[string]Record{"full": full(), "least": least()} {
+	records := direct()
+	records["full"], records["least"] = full(), least()
+	for name, r := range records {
 		text, err := Encode(r)
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
@@ -65,7 +91,7 @@ func TestRoundTrip(t *testing.T) {
 func TestFull(t *testing.T) {
 	var check func(path string, v reflect.Value)
 	check = func(path string, v reflect.Value) {
-		if v.IsZero() && path != ".Options.Disabled" && path != ".IPv4.Routes[].Gateway" {
+		if v.IsZero() && !slices.Contains([]string{".Options.Disabled", ".IPv4.Routes[].Gateway", ".SRIOV", ".Passt"}, path) {
 			t.Errorf("full()%s is zero", path)
 		}
 		switch {
@@ -190,6 +216,65 @@ func TestValidate(t *testing.T) {
 		if have, err := Decode(text); !errors.As(err, &field) && c.field != "options.bootFile" { // JSON has no octet 0xff
 			t.Errorf("%s: Decode of a bad record: %+v, %v, want a *FieldError", c.field, have, err)
 		}
+	}
+}
+
+// TestValidateDirect does the same for what a binding without a responder has, or has not.
+func TestValidateDirect(t *testing.T) {
+	const macvtap, sriov, passt = BindingMacvtap, BindingSRIOV, BindingPasst
+	for _, c := range []struct {
+		binding string
+		field   string
+		spoil   func(*Record)
+	}{
+		{macvtap, "tap", func(r *Record) { r.Tap = "" }},
+		{macvtap, "tap", func(r *Record) { r.Tap = "eth0-tap" }},
+		{macvtap, "mtu", func(r *Record) { r.MTU = 0 }},
+		{macvtap, "queues", func(r *Record) { r.Queues = 0 }},
+		{macvtap, "port", func(r *Record) { r.Port = "eth0-dhcp" }},
+		{macvtap, "ipv4", func(r *Record) { r.IPv4 = full().IPv4 }},
+		{macvtap, "ipv6", func(r *Record) { r.IPv6 = full().IPv6 }},
+		{macvtap, "neighbours", func(r *Record) { r.Neighbours = full().Neighbours }},
+		{macvtap, "dns", func(r *Record) { r.DNS = &DNS{} }},
+		{macvtap, "options", func(r *Record) { r.Options.Hostname = "vm1" }},
+		{macvtap, "sriov", func(r *Record) { r.SRIOV = &SRIOV{} }},
+		{macvtap, "passt", func(r *Record) { r.Passt = &Passt{} }},
+		{macvtap, "firewall", func(r *Record) { r.Firewall = FirewallNFTables }},
+		{sriov, "sriov", func(r *Record) { r.SRIOV = nil }},
+		{sriov, "sriov.pciAddress", func(r *Record) { r.SRIOV.PCIAddress = "" }},
+		{sriov, "sriov.pciAddress", func(r *Record) { r.SRIOV.PCIAddress = "03:10.1" }},
+		{sriov, "sriov.vlan", func(r *Record) { r.SRIOV.VLAN = MaxVLAN + 1 }},
+		{sriov, "tap", func(r *Record) { r.Tap = "eth0" }},
+		{sriov, "mtu", func(r *Record) { r.MTU = MinMTU - 1 }},
+		{sriov, "queues", func(r *Record) { r.Queues = 2 }},
+		{sriov, "dns", func(r *Record) { r.DNS = &DNS{} }},
+		{sriov, "device.model", func(r *Record) { r.Device.Model = "virtio" }},
+		{sriov, "device.driver", func(r *Record) { r.Device.Driver = "qemu" }},
+		{sriov, "device.linkState", func(r *Record) { r.Device.LinkState = "up" }},
+		{passt, "passt", func(r *Record) { r.Passt = nil }},
+		{passt, "passt.forwards[1].protocol", func(r *Record) { r.Passt.Forwards[1].Protocol = "sctp" }},
+		{passt, "passt.forwards[0].first", func(r *Record) { r.Passt.Forwards[0].First = 0 }},
+		{passt, "passt.forwards[0].last", func(r *Record) { r.Passt.Forwards[0].Last = 79 }},
+		{passt, "passt.forwards[0].guest", func(r *Record) { r.Passt.Forwards[0].Guest = 0 }},
+		{passt, "passt.forwards[1].guest", func(r *Record) { r.Passt.Forwards[1].Guest = 2 }},
+		{passt, "tap", func(r *Record) { r.Tap = "eth0-tap" }},
+		{passt, "mtu", func(r *Record) { r.MTU = 0 }},
+		{passt, "queues", func(r *Record) { r.Queues = 2 }},
+		{passt, "options", func(r *Record) { r.Options.LeaseSeconds = 60 }},
+		{passt, "device.driver", func(r *Record) { r.Device.Driver = "vhost" }},
+	} {
+		r := direct()[c.binding]
+		c.spoil(&r)
+		var field *FieldError
+		if err := r.Validate(); !errors.As(err, &field) || field.Field != c.field {
+			t.Errorf("%s: %v, want an error of %s", c.binding, err, c.field)
+		}
+	}
+	r := least()
+	r.SRIOV = direct()[sriov].SRIOV
+	var field *FieldError
+	if err := r.Validate(); !errors.As(err, &field) || field.Field != "sriov" {
+		t.Errorf("%v, want an error of sriov", err)
 	}
 }
 
@@ -318,7 +403,8 @@ func TestMAC(t *testing.T) {
 
 // FuzzDecode: nothing panics, and what is a record stays the same one when it is written.
 func FuzzDecode(f *testing.F) {
-	for _, r := range []Record{full(), least()} {
+	direct := direct()
+	for _, r := range []Record{full(), least(), direct[BindingMacvtap], direct[BindingSRIOV], direct[BindingPasst]} {
 		text, err := Encode(r)
 		if err != nil {
 			f.Fatal(err)

@@ -56,13 +56,11 @@ func (r *Record) Validate() error {
 	if r.Version != Version {
 		return fieldErrorf("version", "%d, want %d", r.Version, Version)
 	}
-	for _, f := range []struct{ field, name string }{{"name", r.Name}, {"tap", r.Tap}} {
-		if err := CheckName(f.field, f.name); err != nil {
-			return err
-		}
+	if err := CheckName("name", r.Name); err != nil {
+		return err
 	}
-	if bindings := []string{BindingBridge, BindingRedirect, BindingMasquerade}; !slices.Contains(bindings, r.Binding) {
-		return fieldErrorf("binding", "%q, want one of %q", r.Binding, bindings)
+	if err := r.validateBinding(); err != nil {
+		return err
 	}
 	if r.Firewall != "" && r.Binding != BindingMasquerade {
 		return fieldErrorf("firewall", "%q, but nothing is translated by the %s binding", r.Firewall, r.Binding)
@@ -76,7 +74,7 @@ func (r *Record) Validate() error {
 	if !r.MAC.Unicast() {
 		return fieldErrorf("mac", "%v is no station's address", r.MAC)
 	}
-	if r.MTU < MinMTU || r.MTU > MaxMTU {
+	if unknown := r.MTU == 0 && r.Binding == BindingSRIOV; !unknown && (r.MTU < MinMTU || r.MTU > MaxMTU) {
 		return fieldErrorf("mtu", "%d, want %d to %d", r.MTU, MinMTU, MaxMTU)
 	}
 	if r.Port != "" {

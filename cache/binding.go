@@ -1,0 +1,105 @@
+package cache
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+)
+
+// bindings are those that a record can name.
+var bindings = []string{BindingBridge, BindingRedirect, BindingMasquerade, BindingMacvtap, BindingSRIOV, BindingPasst}
+
+// validateBinding checks what the binding has and others have not.
+func (r *Record) validateBinding() error {
+	if !slices.Contains(bindings, r.Binding) {
+		return fieldErrorf("binding", "%q, want one of %q", r.Binding, bindings)
+	}
+	if err := r.validateAbsent(); err != nil {
+		return err
+	}
+	switch r.Binding {
+	case BindingMacvtap:
+		if r.Tap != r.Name {
+			return fieldErrorf("tap", "%q, but the guest's tap is the macvtap itself: want %q", r.Tap, r.Name)
+		}
+		return nil
+	case BindingSRIOV:
+		return r.SRIOV.validate()
+	case BindingPasst:
+		return r.Passt.validate()
+	}
+	return CheckName("tap", r.Tap)
+}
+
+// validateAbsent refuses what the binding cannot have.
+func (r *Record) validateAbsent() error {
+	const (
+		unserved = "there is no responder that could tell the guest"
+		tapless  = "there is no tap"
+		card     = "the device is the card's own"
+	)
+	direct := []string{BindingMacvtap, BindingSRIOV, BindingPasst}
+	told := r.Options
+	told.Disabled = false
+	for _, f := range []struct {
+		name     string
+		given    bool
+		bindings []string // that cannot have it
+		why      string
+	}{
+		{"port", r.Port != "", direct, unserved},
+		{"ipv4", r.IPv4 != nil, direct, unserved},
+		{"ipv6", r.IPv6 != nil, direct, unserved},
+		{"neighbours", len(r.Neighbours) > 0, direct, unserved},
+		{"dns", r.DNS != nil, direct, unserved},
+		{"options", !reflect.ValueOf(told).IsZero(), direct, unserved},
+		{"tap", r.Tap != "", []string{BindingSRIOV, BindingPasst}, tapless},
+		{"queues", r.Queues > 1, []string{BindingSRIOV, BindingPasst}, tapless},
+		{"device.driver", r.Device.Driver == "vhost", []string{BindingPasst}, tapless},
+		{"device.driver", r.Device.Driver != "", []string{BindingSRIOV}, card},
+		{"device.model", r.Device.Model != "", []string{BindingSRIOV}, card},
+		{"device.linkState", r.Device.LinkState != "", []string{BindingSRIOV}, card},
+	} {
+		if f.given && slices.Contains(f.bindings, r.Binding) {
+			return fieldErrorf(f.name, "the %s binding cannot have it, as %s: leave it out", r.Binding, f.why)
+		}
+	}
+	for _, f := range []struct {
+		name  string // as of the binding
+		given bool
+	}{{BindingSRIOV, r.SRIOV != nil}, {BindingPasst, r.Passt != nil}} {
+		if f.given != (f.name == r.Binding) {
+			return fieldErrorf(f.name, "want it with the binding %s, and with no other", f.name)
+		}
+	}
+	return nil
+}
+
+func (v *SRIOV) validate() error {
+	if !isPCIAddress(v.PCIAddress) {
+		return fieldErrorf("sriov.pciAddress", "%q, want the form 0000:03:10.1", v.PCIAddress)
+	}
+	if v.VLAN > MaxVLAN {
+		return fieldErrorf("sriov.vlan", "%d, want 1 to %d, or 0 for none", v.VLAN, MaxVLAN)
+	}
+	return nil
+}
+
+func (p *Passt) validate() error {
+	for i, f := range p.Forwards {
+		field := fmt.Sprintf("passt.forwards[%d]", i)
+		if f.Protocol != "tcp" && f.Protocol != "udp" {
+			return fieldErrorf(field+".protocol", "%q, want tcp or udp: passt forwards no other", f.Protocol)
+		}
+		if f.First == 0 {
+			return fieldErrorf(field+".first", "port 0, want 1 to 65535")
+		}
+		if f.Last < f.First {
+			return fieldErrorf(field+".last", "%d-%d ends before it begins", f.First, f.Last)
+		}
+		if f.Guest == 0 || int(f.Guest)+int(f.Last-f.First) > 65535 {
+			return fieldErrorf(field+".guest", "%d, want a port from which %d-%d go up to 65535", f.Guest, f.First, f.Last)
+		}
+	}
+	return nil
+}
