@@ -30,39 +30,58 @@ var (
 // Interface is the <interface> element of the record's guest.
 //
 // Its type is ethernet and its target the record's tap with managed='no', so that a libvirt
-// without capabilities attaches to the tap and changes nothing about it. Marshal makes the XML;
-// fields may be changed before. On a machine without a PCI bus (s390x) set ROM to nil. A usb-net
-// device gets its port from the caller (Address.USB), as libvirt chooses none for it.
+// without capabilities attaches to the tap and changes nothing about it. A virtual function is a
+// hostdev: libvirt sets MAC and VLAN at the card, for which it needs CAP_NET_ADMIN in the machine's
+// namespace. For passt the type is user, and libvirt starts passt as the guest's user.
+//
+// Marshal makes the XML; fields may be changed before. On a machine without a PCI bus (s390x) set
+// ROM to nil. A usb-net device gets its port from the caller (Address.USB), as libvirt chooses none
+// for it.
 //
 // It reads neither files nor the kernel. The error is a *cache.FieldError: a damaged record, or
 // one that the device's model cannot have.
 //
 // https://libvirt.org/formatdomain.html#generic-ethernet-connection
+// https://libvirt.org/formatdomain.html#pci-passthrough
+// https://libvirt.org/formatdomain.html#userspace-connection-using-passt
 func Interface(rec *cache.Record) (*libvirtxml.DomainInterface, error) {
 	if err := rec.Validate(); err != nil {
 		return nil, fmt.Errorf("record of interface %q: %w", rec.Name, err)
 	}
 	model := rec.Device.Model
-	if model == "" {
+	if model == "" && rec.SRIOV == nil {
 		model = DefaultModel
 	}
 	if err := checkModel(rec, model); err != nil {
 		return nil, fmt.Errorf("interface %s: %w", rec.Name, err)
 	}
-	address, err := pciAddress(rec.Device.PCIAddress)
+	address, err := pciAddress("device.pciAddress", rec.Device.PCIAddress)
 	if err != nil {
 		return nil, fmt.Errorf("interface %s: %w", rec.Name, err)
 	}
 
 	device := rec.Device
 	iface := &libvirtxml.DomainInterface{
-		Source:  &libvirtxml.DomainInterfaceSource{Ethernet: &libvirtxml.DomainInterfaceSourceEthernet{}},
-		Target:  &libvirtxml.DomainInterfaceTarget{Dev: rec.Tap, Managed: "no"},
 		MAC:     &libvirtxml.DomainInterfaceMAC{Address: rec.MAC.String()},
-		Model:   &libvirtxml.DomainInterfaceModel{Type: model},
-		MTU:     &libvirtxml.DomainInterfaceMTU{Size: uint(rec.MTU)},
 		ROM:     optionROM(device, model),
 		Address: address,
+	}
+	switch {
+	case rec.SRIOV != nil:
+		if err := function(iface, rec.SRIOV); err != nil {
+			return nil, fmt.Errorf("interface %s: %w", rec.Name, err)
+		}
+	case rec.Passt != nil:
+		passt(iface, rec)
+	default:
+		iface.Source = &libvirtxml.DomainInterfaceSource{Ethernet: &libvirtxml.DomainInterfaceSourceEthernet{}}
+		iface.Target = &libvirtxml.DomainInterfaceTarget{Dev: rec.Tap, Managed: "no"}
+	}
+	if rec.SRIOV == nil {
+		iface.Model = &libvirtxml.DomainInterfaceModel{Type: model}
+	}
+	if rec.Tap != "" { // libvirt 11.3 does not start passt's with one: it looks for a tap to set it
+		iface.MTU = &libvirtxml.DomainInterfaceMTU{Size: uint(rec.MTU)}
 	}
 	if slices.Contains(virtioModels, model) && (device.Driver != "" || rec.Queues > 1) {
 		iface.Driver = &libvirtxml.DomainInterfaceDriver{Name: device.Driver}
@@ -83,6 +102,50 @@ func Interface(rec *cache.Record) (*libvirtxml.DomainInterface, error) {
 		iface.Link = &libvirtxml.DomainInterfaceLink{State: device.LinkState}
 	}
 	return iface, nil
+}
+
+// function makes the guest's device a virtual function of the host.
+func function(iface *libvirtxml.DomainInterface, v *cache.SRIOV) error {
+	host, err := pciAddress("sriov.pciAddress", v.PCIAddress)
+	if err != nil {
+		return err
+	}
+	if v.Managed { // no is libvirt's default
+		iface.Managed = "yes"
+	}
+	iface.Driver = &libvirtxml.DomainInterfaceDriver{Name: "vfio"}
+	iface.Source = &libvirtxml.DomainInterfaceSource{Hostdev: &libvirtxml.DomainInterfaceSourceHostdev{
+		PCI: &libvirtxml.DomainHostdevSubsysPCISource{Address: host.PCI},
+	}}
+	if v.VLAN != 0 {
+		iface.VLan = &libvirtxml.DomainInterfaceVLan{Tags: []libvirtxml.DomainInterfaceVLanTag{{ID: uint(v.VLAN)}}}
+	}
+	return nil
+}
+
+// passt connects the guest's device to passt(1).
+func passt(iface *libvirtxml.DomainInterface, rec *cache.Record) {
+	iface.Source = &libvirtxml.DomainInterfaceSource{User: &libvirtxml.DomainInterfaceSourceUser{Dev: rec.Name}}
+	iface.Backend = &libvirtxml.DomainInterfaceBackend{Type: "passt"}
+	for _, protocol := range []string{"tcp", "udp"} {
+		var ranges []libvirtxml.DomainInterfaceSourcePortForwardRange
+		for _, f := range rec.Passt.Forwards {
+			if f.Protocol != protocol {
+				continue
+			}
+			r := libvirtxml.DomainInterfaceSourcePortForwardRange{Start: uint(f.First)}
+			if f.Last != f.First {
+				r.End = uint(f.Last)
+			}
+			if f.Guest != f.First {
+				r.To = uint(f.Guest)
+			}
+			ranges = append(ranges, r)
+		}
+		if len(ranges) > 0 { // without any, libvirt would have all ports forwarded
+			iface.PortForward = append(iface.PortForward, libvirtxml.DomainInterfaceSourcePortForward{Proto: protocol, Ranges: ranges})
+		}
+	}
 }
 
 // checkModel refuses what libvirt would pass over in silence for this model.
@@ -134,19 +197,19 @@ func optionROM(device cache.Device, model string) *libvirtxml.DomainROM {
 }
 
 // pciAddress reads domain:bus:slot.function, in hexadecimal digits; nil if text is empty.
-func pciAddress(text string) (*libvirtxml.DomainAddress, error) {
+func pciAddress(field, text string) (*libvirtxml.DomainAddress, error) {
 	if text == "" {
 		return nil, nil
 	}
 	parts := strings.FieldsFunc(text, func(r rune) bool { return r == ':' || r == '.' })
 	var numbers [4]uint
 	if len(parts) != len(numbers) {
-		return nil, &cache.FieldError{Field: "device.pciAddress", Reason: fmt.Sprintf("%q, want the form 0000:01:00.0", text)}
+		return nil, &cache.FieldError{Field: field, Reason: fmt.Sprintf("%q, want the form 0000:01:00.0", text)}
 	}
 	for i, part := range parts {
 		n, err := strconv.ParseUint(part, 16, 16)
 		if err != nil {
-			return nil, &cache.FieldError{Field: "device.pciAddress", Reason: fmt.Sprintf("%q, want the form 0000:01:00.0", text)}
+			return nil, &cache.FieldError{Field: field, Reason: fmt.Sprintf("%q, want the form 0000:01:00.0", text)}
 		}
 		numbers[i] = uint(n)
 	}

@@ -59,7 +59,34 @@ var cases = []struct {
 			ACPIIndex: 1, Alias: "ua-a", LinkState: "up",
 		}
 	}},
+	{"macvtap", macvtap},
+	{"macvtap-queues", func(r *cache.Record) { macvtap(r); r.Queues, r.Device.Driver = 2, "vhost" }},
+	{"sriov", sriov},
+	{"sriov-managed", func(r *cache.Record) { sriov(r); r.SRIOV.Managed = true }},
+	{"sriov-everything", func(r *cache.Record) {
+		sriov(r)
+		r.SRIOV = &cache.SRIOV{PCIAddress: "00a1:3f:1e.7", VLAN: 42}
+		r.Device = cache.Device{BootOrder: 1, ROM: "/rom", PCIAddress: "0000:01:00.0", ACPIIndex: 1, Alias: "ua-a"}
+	}},
+	{"passt", passt},
+	{"passt-forwards", func(r *cache.Record) {
+		passt(r)
+		r.Passt.Forwards = []cache.Forward{
+			{Protocol: "tcp", First: 80, Last: 80, Guest: 80}, {Protocol: "udp", First: 53, Last: 53, Guest: 5353},
+			{Protocol: "tcp", First: 8000, Last: 8100, Guest: 8000}, {Protocol: "tcp", First: 9000, Last: 9009, Guest: 90},
+		}
+	}},
+	{"passt-e1000e", func(r *cache.Record) { passt(r); r.Device.Model, r.Device.LinkState = "e1000e", "down" }},
 }
+
+// macvtap, sriov and passt make a record of their binding.
+func macvtap(r *cache.Record) { r.Binding, r.Tap = cache.BindingMacvtap, r.Name }
+
+func sriov(r *cache.Record) {
+	r.Binding, r.Tap, r.MTU, r.SRIOV = cache.BindingSRIOV, "", 0, &cache.SRIOV{PCIAddress: "0000:03:10.1"}
+}
+
+func passt(r *cache.Record) { r.Binding, r.Tap, r.Passt = cache.BindingPasst, "", &cache.Passt{} }
 
 func element(t *testing.T, edit func(*cache.Record)) string {
 	t.Helper()
@@ -177,6 +204,9 @@ func TestInterfaceErrors(t *testing.T) {
 		{"queues of usb-net", func(r *cache.Record) { r.Device.Model, r.Queues = "usb-net", 2 }, "queues", "run Setup again with one queue"},
 		{"vhost of e1000e", func(r *cache.Record) { r.Device.Model, r.Device.Driver = "e1000e", "vhost" }, "device.driver", "leave it empty"},
 		{"rom of usb-net", func(r *cache.Record) { r.Device.Model, r.Device.ROM = "usb-net", "off" }, "device.rom", "leave it empty"},
+		{"model of a virtual function", func(r *cache.Record) { sriov(r); r.Device.Model = "virtio" }, "device.model", "leave it out"},
+		{"vhost of passt", func(r *cache.Record) { passt(r); r.Device.Driver = "vhost" }, "device.driver", "leave it out"},
+		{"place of a virtual function", func(r *cache.Record) { sriov(r); r.SRIOV.PCIAddress = "3:10.1" }, "sriov.pciAddress", "want the form 0000:03:10.1"},
 		{"place", func(r *cache.Record) { r.Device.PCIAddress = "1:0.0" }, "device.pciAddress", "want the form 0000:01:00.0"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
