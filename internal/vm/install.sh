@@ -1,17 +1,19 @@
 #!/bin/sh
 # Brings what a guest needs: what ../stockkernel/install.sh brings (QEMU, a stock kernel, busybox),
-# libvirt and its schema checker as Debian packages, and, unpacked only, ISC's DHCP client and a
-# kernel that can configure its network by itself, which Debian's cannot (CONFIG_IP_PNP):
+# libvirt, its schema checker and passt as Debian packages, and, unpacked only, ISC's DHCP client, a
+# kernel that can configure its network by itself, which Debian's cannot (CONFIG_IP_PNP), and a libvirt
+# that knows passt, as Debian 12's was built without it, from Debian's backports:
 #
 #   $GUESTWIRE_CACHE/dhclient/sbin/dhclient     the cache is /var/cache/guestwire by default
 #   $GUESTWIRE_CACHE/autoconf/vmlinuz
+#   $GUESTWIRE_CACHE/libvirt/usr/sbin/libvirtd
 #
 # Needs Debian 12, Go and root. When all is there it changes nothing and takes no time. It starts no
 # service.
 set -eu
 
 cache=${GUESTWIRE_CACHE:-/var/cache/guestwire}
-packages="libvirt-daemon-system libvirt-daemon-driver-qemu libvirt-clients libxml2-utils"
+packages="libvirt-daemon-system libvirt-daemon-driver-qemu libvirt-clients libxml2-utils passt"
 
 # A Linux 7.1 of x86's defaults, as gokrazy builds it: a Go module with the image in it.
 kernel=github.com/gokrazy/kernel.amd64@v0.0.0-20260705070735-de680abf072b
@@ -33,7 +35,12 @@ is_kernel() {
 exec 9>"$cache/lock"
 flock 9
 
-if installed && test -x "$cache/dhclient/sbin/dhclient" && is_kernel "$cache/autoconf/vmlinuz"; then
+# unpacked says that the packages that are only unpacked are there.
+unpacked() {
+	test -x "$cache/dhclient/sbin/dhclient" && test -x "$cache/libvirt/usr/sbin/libvirtd"
+}
+
+if installed && unpacked && is_kernel "$cache/autoconf/vmlinuz"; then
 	exit 0
 fi
 
@@ -41,7 +48,7 @@ temp=$(mktemp -d)
 policy=/usr/sbin/policy-rc.d
 made_policy=
 clean() {
-	rm -rf "$temp" "$cache/dhclient.new" "$cache/autoconf.new"
+	rm -rf "$temp" "$cache/dhclient.new" "$cache/autoconf.new" "$cache/libvirt.new"
 	if test -n "$made_policy"; then
 		rm -f "$policy"
 	fi
@@ -68,7 +75,7 @@ if ! is_kernel "$cache/autoconf/vmlinuz"; then
 	install -D -m 644 "$image" "$cache/autoconf.new/vmlinuz"
 	mv "$cache/autoconf.new" "$cache/autoconf"
 fi
-if installed && test -x "$cache/dhclient/sbin/dhclient"; then
+if installed && unpacked; then
 	exit 0
 fi
 
@@ -92,4 +99,23 @@ if ! test -x "$cache/dhclient/sbin/dhclient"; then
 	rm -rf "$cache/dhclient" "$cache/dhclient.new"
 	quiet dpkg -x "$temp"/isc-dhcp-client_*.deb "$cache/dhclient.new"
 	mv "$cache/dhclient.new" "$cache/dhclient"
+fi
+
+if ! test -x "$cache/libvirt/usr/sbin/libvirtd"; then
+	mkdir -p "$temp/backports/lists/partial"
+	cd "$temp/backports"
+	# From where the machine has Debian itself.
+	apt-get indextargets --format 'deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $(REPO_URI) bookworm-backports main' \
+		'Codename: bookworm' 'Component: main' 'Created-By: Packages' | head -n 1 >sources
+	backports="-o APT::Sandbox::User=root -o Dir::Etc::SourceList=$PWD/sources -o Dir::Etc::SourceParts=- -o Dir::State::Lists=$PWD/lists"
+	# shellcheck disable=SC2086 # lists of words
+	quiet apt-get -q $backports update
+	# shellcheck disable=SC2086
+	quiet apt-get -q $backports -t bookworm-backports download libvirt0 libvirt-daemon libvirt-daemon-driver-qemu
+	rm -rf "$cache/libvirt" "$cache/libvirt.new"
+	for package in libvirt*.deb; do
+		quiet dpkg -x "$package" "$cache/libvirt.new"
+	done
+	chmod 755 "$cache/libvirt.new"
+	mv "$cache/libvirt.new" "$cache/libvirt"
 fi

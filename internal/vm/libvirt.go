@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -70,7 +71,14 @@ func (g *Guest) startLibvirt(ctx context.Context, cfg Config) error {
 	for _, variable := range []string{"HOME", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME"} {
 		env = append(env, variable+"="+g.dir)
 	}
-	if err := g.start(cfg, env, "libvirtd"); err != nil {
+	program, libraries := "libvirtd", []string(nil)
+	if cfg.Backport {
+		usr := filepath.Join(cacheDir(), "libvirt/usr")
+		lib := filepath.Join(usr, "lib/x86_64-linux-gnu")
+		program = filepath.Join(usr, "sbin/libvirtd")
+		libraries = []string{"LD_LIBRARY_PATH=" + lib, "LIBVIRT_DRIVER_DIR=" + filepath.Join(lib, "libvirt/connection-driver")}
+	}
+	if err := g.start(cfg, slices.Concat(env, libraries), program); err != nil {
 		return err
 	}
 	g.virsh = func(ctx context.Context, args ...string) (string, error) {

@@ -22,12 +22,31 @@ type process struct {
 }
 
 // enclosure is run by the first process of the namespaces. It lays a /proc and a /sys as they
-// belong to them, a tun device for everybody, as container engines do, and reaps orphans.
+// belong to them and reaps orphans. As container engines do it lays a /dev of its own, with a tun device
+// for everybody, and the character devices of macvtaps for the user, as device plugins do.
 const enclosure = `set -e
 mount -t proc proc /proc
 mount -t sysfs sysfs /sys
-mount -t tmpfs -o mode=755 tmpfs /dev/net
+mount -t tmpfs -o mode=755 tmpfs /dev
+mkdir /dev/net /dev/pts /dev/shm
+mount -t devpts -o newinstance,ptmxmode=666 devpts /dev/pts
+chmod 1777 /dev/shm
+ln -s pts/ptmx /dev/ptmx
+ln -s /proc/self/fd /dev/fd
+mknod -m 666 /dev/null c 1 3
+mknod -m 666 /dev/zero c 1 5
+mknod -m 666 /dev/full c 1 7
+mknod -m 666 /dev/random c 1 8
+mknod -m 666 /dev/urandom c 1 9
+mknod -m 666 /dev/tty c 5 0
 mknod -m 666 /dev/net/tun c 10 200
+for tap in /sys/class/net/*/tap*; do
+	if test -e "$tap/dev"; then
+		IFS=: read -r major minor <"$tap/dev"
+		mknod -m 600 "/dev/${tap##*/}" c "$major" "$minor"
+		chown "$DEVICE_OWNER" "/dev/${tap##*/}"
+	fi
+done
 "$@" &
 wait $!`
 
@@ -45,7 +64,7 @@ func (g *Guest) start(cfg Config, env []string, program ...string) error {
 	}
 	p := &process{cmd: exec.Command("/bin/sh", append(args, program...)...), file: log.Name(), done: make(chan struct{})}
 	p.cmd.Dir = g.dir
-	p.cmd.Env = append([]string{"PATH=" + os.Getenv("PATH")}, env...)
+	p.cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), fmt.Sprintf("DEVICE_OWNER=%d:%d", cfg.UID, cfg.GID)}, env...)
 	p.cmd.Stdout, p.cmd.Stderr = log, log
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags:   unix.CLONE_NEWPID,

@@ -54,6 +54,9 @@ type Config struct {
 	Boot Boot
 	// CPUs is the number of virtual CPUs; 0: one.
 	CPUs int
+	// Backport has the libvirt of Debian's backports serve, which knows passt: that of Debian 12 was
+	// built without it.
+	Backport bool
 }
 
 func (c Config) name() string {
@@ -104,12 +107,12 @@ func Missing() error {
 	if os.Geteuid() != 0 {
 		missing = append(missing, errors.New("not root"))
 	}
-	for _, program := range []string{"qemu-system-x86_64", "libvirtd", "virsh", "setpriv", "ip"} {
+	for _, program := range []string{"qemu-system-x86_64", "libvirtd", "virsh", "passt", "setpriv", "ip"} {
 		if _, err := exec.LookPath(program); err != nil {
 			missing = append(missing, err)
 		}
 	}
-	for _, file := range []string{"kernel/lib/modules", autoconfKernel, "busybox/bin/busybox", "dhclient/sbin/dhclient"} {
+	for _, file := range []string{"kernel/lib/modules", autoconfKernel, "busybox/bin/busybox", "dhclient/sbin/dhclient", "libvirt/usr/sbin/libvirtd"} {
 		if _, err := os.Stat(filepath.Join(cacheDir(), file)); err != nil {
 			missing = append(missing, err)
 		}
