@@ -11,7 +11,7 @@ import (
 	"github.com/guestwire/guestwire/cache"
 )
 
-// Binding is how the guest is attached: one of Bridge, Redirect, Masquerade, or Auto.
+// Binding is how the guest is attached: one of Bridge, Redirect, Masquerade, Macvtap, SRIOV, Passt, or Auto.
 type Binding interface {
 	// Kind is the binding's name, as in a record.
 	Kind() string
@@ -96,6 +96,12 @@ func NewBinding(kind string) (Binding, error) {
 		return Redirect{}, nil
 	case cache.BindingMasquerade:
 		return Masquerade{}, nil
+	case cache.BindingMacvtap:
+		return Macvtap{}, nil
+	case cache.BindingSRIOV:
+		return SRIOV{}, nil
+	case cache.BindingPasst:
+		return Passt{}, nil
 	case kindAuto:
 		return Auto{}, nil
 	}
@@ -103,7 +109,7 @@ func NewBinding(kind string) (Binding, error) {
 }
 
 // kinds are those of NewBinding.
-const kinds = `"bridge", "redirect", "masquerade" or "auto"`
+const kinds = `"bridge", "redirect", "masquerade", "macvtap", "sriov", "passt" or "auto"`
 
 // Spec is what is wanted of one NIC.
 type Spec struct {
@@ -171,6 +177,15 @@ func (s *Spec) UnmarshalJSON(text []byte) error {
 			err = cache.Unmarshal("binding."+kind, raw, &b)
 			spec.Binding = b
 		case Masquerade:
+			err = cache.Unmarshal("binding."+kind, raw, &b)
+			spec.Binding = b
+		case Macvtap:
+			err = cache.Unmarshal("binding."+kind, raw, &b)
+			spec.Binding = b
+		case SRIOV:
+			err = cache.Unmarshal("binding."+kind, raw, &b)
+			spec.Binding = b
+		case Passt:
 			err = cache.Unmarshal("binding."+kind, raw, &b)
 			spec.Binding = b
 		case Auto:

@@ -149,6 +149,8 @@ func (p *Plan) insteadOfBridge(nic Link) string {
 func (p *Plan) bridgeable(nic Link) error {
 	reason := ""
 	switch {
+	case nic.Kind == macvtap:
+		return &RefusedError{NIC: nic.Name, Binding: Bridge{}.Kind(), Reason: "a macvtap can be no bridge's port", Instead: Macvtap{}.Kind()}
 	case p.found.NoNFTables:
 		reason = "this kernel has no nf_tables, without which the namespace would answer for the guest"
 	case !nic.Ethernet || nic.NoARP:

@@ -200,13 +200,15 @@ func withSpec(s infra.Spec, edit func(*infra.Spec)) infra.Spec {
 	return s
 }
 
-// cases are namespaces as plugins leave them, and what is wanted of them. Each has a golden plan
-// in testdata.
-var cases = []struct {
+type testCase struct {
 	name  string
 	found infra.Snapshot
 	spec  infra.Spec
-}{
+}
+
+// cases are namespaces as plugins leave them, and what is wanted of them. Each has a golden plan
+// in testdata.
+var cases = []testCase{
 	{"bridge-flannel", flannel(), bridge()},
 	{"bridge-without-dummy", flannelWith(func(s *infra.Snapshot) { s.Dummy = false }), bridge()},
 	{"redirect-flannel", flannel(), redirect()},

@@ -18,7 +18,7 @@ var update = flag.Bool("update", false, "write the golden plans anew")
 // namespace.
 func TestGolden(t *testing.T) {
 	wanted := []string{}
-	for _, c := range cases {
+	for _, c := range slices.Concat(cases, directCases) {
 		path := filepath.Join("testdata", c.name+".txt")
 		wanted = append(wanted, path)
 		t.Run(c.name, func(t *testing.T) {

@@ -12,7 +12,8 @@ import (
 
 // Guard is what the guest may send. The zero value lets it be itself and nobody else: its MAC and its
 // addresses, no DHCP server, no router, and behind a masquerade no service of the namespace; and it
-// keeps the network's DHCP servers and routers from a guest that has a responder.
+// keeps the network's DHCP servers and routers from a guest that has a responder. Macvtap, SRIOV and
+// Passt have no filter: the record warns of it, unless Off is set.
 type Guard struct {
 	// Off lets everything pass; then the others have to be empty.
 	Off bool `json:"off,omitempty"`
@@ -48,6 +49,9 @@ func (g Guard) validate(b Binding) error {
 	}
 	if _, ok := b.(Masquerade); !ok && len(g.Open) > 0 {
 		return &cache.FieldError{Field: "guard.open", Reason: "only a guest behind a masquerade can reach the namespace"}
+	}
+	if Direct(b) && len(g.MACs)+len(g.Prefixes) > 0 {
+		return &cache.FieldError{Field: "guard", Reason: fmt.Sprintf("nothing filters a guest of the %s binding, so there is nothing to loosen: leave macs and prefixes out", b.Kind())}
 	}
 	if g.Off && len(g.MACs)+len(g.Prefixes)+len(g.Open) > 0 {
 		return &cache.FieldError{Field: "guard.off", Reason: "there is nothing to loosen in a guard that is off"}

@@ -100,7 +100,7 @@ func giveBack(t *testing.T, plan *infra.Plan, k *fakeKernel, want string) {
 // TestInterrupted ends a Setup after every step, and a Teardown after every step: calling Setup
 // again, or Teardown, gives what an undisturbed run gives.
 func TestInterrupted(t *testing.T) {
-	for _, c := range cases {
+	for _, c := range slices.Concat(cases, directCases) {
 		t.Run(c.name, func(t *testing.T) {
 			plan := newPlan(t, c.found, c.spec)
 			found := text(t, boot(c.found).s)

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -13,7 +14,7 @@ import (
 
 // TestJournal: what lies on disk makes the same plan.
 func TestJournal(t *testing.T) {
-	for _, c := range cases {
+	for _, c := range slices.Concat(cases, directCases) {
 		t.Run(c.name, func(t *testing.T) {
 			plan := newPlan(t, c.found, c.spec)
 			first, err := json.Marshal(plan.Journal())
@@ -53,6 +54,13 @@ func TestSpecJSON(t *testing.T) {
 		`{"binding":{"masquerade":{}}}`:                              {Binding: infra.Masquerade{}},
 		`{"binding":{"redirect":{}}}`:                                {Binding: infra.Redirect{}},
 		`{"binding":{"auto":{}}}`:                                    {Binding: infra.Auto{}},
+		`{"binding":{"macvtap":{}}}`:                                 {Binding: infra.Macvtap{}},
+		`{"binding":{"sriov":{}}}`:                                   {Binding: infra.SRIOV{}},
+		`{"binding":{"passt":{}}}`:                                   {Binding: infra.Passt{}},
+		`{"binding":{"sriov":{"pci":"0000:03:10.1","mac":"02:00:00:00:00:77","vlan":42,"managed":true}}}`: {
+			Binding: infra.SRIOV{PCI: "0000:03:10.1", MAC: mac(0x77), VLAN: 42, Managed: true}},
+		`{"binding":{"passt":{"mac":"02:00:00:00:00:77","ports":["80:8080/tcp","53/udp"]}}}`: {
+			Binding: infra.Passt{MAC: mac(0x77), Ports: []infra.Ports{{Protocol: "tcp", First: 80, Guest: 8080}, {Protocol: "udp", First: 53}}}},
 		`{"binding":{"masquerade":{"ipv4":"10.7.0.0/24","ipv6":"fd77::/120","mac":"02:00:00:00:00:77"}},"queues":2}`: {
 			Binding: infra.Masquerade{IPv4: pfx("10.7.0.0/24"), IPv6: pfx("fd77::/120"), MAC: mac(0x77)}, Queues: 2},
 		`{"owner":{"uid":107,"gid":36},"dns":{"search":["a.b"]},"options":{"hostname":"vm"},"device":{"model":"e1000"}}`: {
@@ -94,6 +102,9 @@ func TestSpecJSONRefused(t *testing.T) {
 		`{"binding":{"bridge":{"ipv4":"10.0.0.0/8"}}}`: "binding.bridge.ipv4: no such field",
 		`{"binding":{"masquerade":{"ipv5":1}}}`:        "binding.masquerade.ipv5: no such field",
 		`{"binding":{"masquerade":{"ipv4":"10/8"}}}`:   "binding.masquerade.ipv4",
+		`{"binding":{"macvtap":{"mode":"vepa"}}}`:      "binding.macvtap.mode: no such field",
+		`{"binding":{"sriov":{"vlan":70000}}}`:         "binding.sriov.vlan: want uint16",
+		`{"binding":{"passt":{"ports":["0"]}}}`:        `binding.passt.ports[0]: ports "0"`,
 		`{"binding":{"masquerade":{"mac":"02:00"}}}`:   "want the form aa:bb:cc:dd:ee:ff",
 		`[]`: "want an object",
 	} {
@@ -111,7 +122,9 @@ func TestSpecJSONRefused(t *testing.T) {
 	if !errors.As(err, &field) || field.Field != "binding" {
 		t.Errorf("NewBinding of an unknown kind: %v, want a *cache.FieldError of binding", err)
 	}
-	for _, kind := range []string{cache.BindingBridge, cache.BindingRedirect, cache.BindingMasquerade, "auto"} {
+	for _, kind := range []string{
+		cache.BindingBridge, cache.BindingRedirect, cache.BindingMasquerade, cache.BindingMacvtap, cache.BindingSRIOV, cache.BindingPasst, "auto",
+	} {
 		if b, err := infra.NewBinding(kind); err != nil || b.Kind() != kind {
 			t.Errorf("NewBinding(%q): %v, %v", kind, b, err)
 		}

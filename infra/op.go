@@ -272,7 +272,12 @@ func (o ConfSet) String() string {
 	return SysctlSet{"net/ipv4/conf/" + o.Link + "/" + o.Name, value}.String()
 }
 
-func (o SysctlSet) String() string { return "sysctl -w " + o.Path + "=" + o.Value }
+func (o SysctlSet) String() string {
+	if strings.Contains(o.Value, " ") {
+		return fmt.Sprintf("sysctl -w %s=%q", o.Path, o.Value)
+	}
+	return "sysctl -w " + o.Path + "=" + o.Value
+}
 
 func (o AddressAdd) String() string {
 	verb := "add"

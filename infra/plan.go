@@ -69,6 +69,9 @@ func NewPlan(found Snapshot, spec Spec) (*Plan, error) {
 	}
 	names := NamesFor(spec.NIC)
 	nic, ok := found.Named(spec.NIC)
+	if b, is := spec.Binding.(SRIOV); !ok && is && b.PCI != "" {
+		nic, ok = Link{Name: spec.NIC}, true // bound to vfio-pci already
+	}
 	if !ok {
 		return nil, fmt.Errorf("NIC %s: %w; the namespace has %s", spec.NIC, ErrNoNIC, linkNames(found))
 	}
@@ -91,13 +94,21 @@ func NewPlan(found Snapshot, spec Spec) (*Plan, error) {
 		err = p.redirect(nic, spec)
 	case Masquerade:
 		err = p.masquerade(nic, spec, b)
+	case Macvtap:
+		err = p.macvtap(nic, spec)
+	case SRIOV:
+		err = p.sriov(nic, spec, b)
+	case Passt:
+		err = p.passt(nic, spec, b)
 	default:
 		err = &cache.FieldError{Field: "binding", Reason: fmt.Sprintf("%T, want one of this package's bindings by value", b)}
 	}
 	if err != nil {
 		return nil, err
 	}
-	p.Record.Warnings = append(p.Record.Warnings, p.warnings(nic)...)
+	if !Direct(spec.Binding) {
+		p.Record.Warnings = append(p.Record.Warnings, p.warnings(nic)...)
+	}
 	if err := p.Record.Validate(); err != nil {
 		return nil, err
 	}
@@ -268,6 +279,12 @@ func (p *Plan) warnings(nic Link) []string {
 
 // SysctlPaths are the values a Snapshot needs for the binding, with slashes, below /proc/sys.
 func SysctlPaths(nic string, b Binding) []string {
+	switch b.(type) {
+	case Macvtap, SRIOV:
+		return nil
+	case Passt:
+		return []string{portStart, pingGroups}
+	}
 	paths := append([]string{noIPv6}, bridgeCalls...)
 	switch b.(type) {
 	case Masquerade, Auto:

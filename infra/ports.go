@@ -17,7 +17,7 @@ type Ports struct {
 	Protocol    string // "tcp", "udp" or "sctp"; "": "tcp"
 	First, Last uint16 // 1 to 65535; a Last of 0 is First
 	// Guest is the port of the guest that First becomes; those after it follow, at most 256 in all
-	// and up to 65535. 0: the same. Only Masquerade.Ports may have one.
+	// and up to 65535. 0: the same. Only Masquerade.Ports and Passt.Ports may have one.
 	Guest uint16
 }
 
@@ -186,8 +186,8 @@ func (b Masquerade) taken(listeners []Listener, addresses []netip.Prefix) []stri
 }
 
 // SameGuest says whether a wiring can be changed from one binding to the other under a running guest:
-// what is forwarded can, its addresses, its MAC and what translates cannot. A MAC that is left to its
-// default is another than the same one written out.
+// what is forwarded by a masquerade can, its addresses, its MAC and what translates cannot; of other
+// bindings nothing can. A MAC that is left to its default is another than the same one written out.
 func SameGuest(a, b Binding) bool {
 	x, isMasquerade := a.(Masquerade)
 	y, both := b.(Masquerade)
@@ -195,7 +195,11 @@ func SameGuest(a, b Binding) bool {
 		return orDefault(x.IPv4, DefaultIPv4) == orDefault(y.IPv4, DefaultIPv4) && orDefault(x.IPv6, DefaultIPv6) == orDefault(y.IPv6, DefaultIPv6) &&
 			x.MAC == y.MAC && x.Firewall == y.Firewall
 	}
-	return a == nil && b == nil || a != nil && b != nil && a.Kind() == b.Kind()
+	if x, isPasst := a.(Passt); isPasst {
+		y, both := b.(Passt)
+		return both && x.MAC == y.MAC && slices.EqualFunc(x.Ports, y.Ports, func(p, o Ports) bool { return p.String() == o.String() })
+	}
+	return a == b
 }
 
 func orDefault(network, otherwise netip.Prefix) netip.Prefix {

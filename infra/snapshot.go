@@ -46,6 +46,9 @@ type Snapshot struct {
 	NoNFTables bool `json:"noNFTables,omitempty"`
 	// Dummy says that the kernel has the link kind dummy.
 	Dummy bool `json:"dummy"`
+	// Passt says that another NIC of the namespace is wired by that binding, which no link tells. It
+	// matters to Plan.Undo.
+	Passt bool `json:"-"`
 }
 
 // Link is a network interface.
@@ -67,8 +70,11 @@ type Link struct {
 	NoARP    bool `json:"noARP,omitempty"`
 	Ethernet bool `json:"ethernet,omitempty"`
 
-	// Mode is the mode of a macvlan ("passthru", ...); empty for other kinds.
+	// Mode is the mode of a macvlan or macvtap ("passthru", ...); empty for other kinds.
 	Mode string `json:"mode,omitempty"`
+	// PCI is the address of the PCI device that the link is, of the form 0000:03:10.1; empty: it is none,
+	// or the kernel does not tell.
+	PCI string `json:"pci,omitempty"`
 	// Tap is set for a tap.
 	Tap *Tap `json:"tap,omitempty"`
 	// Bridge are a bridge's settings, and Port those of a bridge's port; nil for other links.
@@ -316,7 +322,7 @@ func (s *Snapshot) Named(name string) (Link, bool) {
 // wired, as the last Teardown is to leave them so, whichever NIC's it is.
 func (s *Snapshot) Inherit(earlier Snapshot) {
 	s.Sysctls = maps.Clone(s.Sysctls)
-	for _, path := range append([]string{forwarding6, noIPv6}, bridgeCalls...) {
+	for _, path := range append([]string{forwarding6, noIPv6, portStart, pingGroups}, bridgeCalls...) {
 		_, there := s.Sysctls[path]
 		value, known := earlier.Sysctls[path]
 		if !known && slices.Contains(bridgeCalls, path) {

@@ -42,12 +42,15 @@ func (p *Plan) Steps(now Snapshot) ([]Op, error) {
 // gone; then the steps are those that remove what we created.
 func (p *Plan) Undo(now Snapshot) ([]Op, error) {
 	nic := p.nic()
-	want := wiring{links: []Link{nic}, sysctls: map[string]string{}}
+	want := wiring{sysctls: map[string]string{}}
+	if len(p.wired.links) > 0 {
+		want.links = []Link{nic}
+	}
 	own := ofBridge(p.names.Bridge)
 	for path := range p.wired.sysctls {
 		// What the whole namespace shares stays as long as another NIC needs it.
 		shared := path != acceptRA(nic.Name) && path != forceForwarding(nic.Name)
-		if !slices.Contains(own, path) && !(shared && p.others(now)) {
+		if !slices.Contains(own, path) && !(shared && p.others(now, path)) {
 			want.sysctls[path] = cmp.Or(p.found.Sysctls[path], newBridgeCall)
 		}
 	}
@@ -72,13 +75,17 @@ func (p *Plan) Undo(now Snapshot) ([]Op, error) {
 // stepper compares a namespace with what is wanted of it. A NIC behind which a guest is hidden
 // keeps what others gave it meanwhile; what it lacks is mended only for the guest's sake.
 func (p *Plan) stepper(now Snapshot, want wiring, mend bool) *stepper {
-	s := &stepper{now: now, names: p.names, nic: p.nic().Index, whole: p.Record.Binding == cache.BindingBridge, mend: mend}
+	s := &stepper{now: now, names: p.names, nic: p.nic().Index, mend: mend,
+		whole: p.Record.Binding == cache.BindingBridge, leaves: p.Record.Binding == cache.BindingSRIOV}
 	s.want = place(want, now, s.ours())
 	return s
 }
 
-// others says whether another NIC of the namespace is wired.
-func (p *Plan) others(now Snapshot) bool {
+// others says whether another NIC of the namespace is wired by a binding that needs the sysctl.
+func (p *Plan) others(now Snapshot, path string) bool {
+	if path == portStart || path == pingGroups {
+		return now.Passt
+	}
 	return slices.ContainsFunc(now.Links, func(l Link) bool {
 		return strings.HasPrefix(l.Alias, Mark("")) && l.Alias != Mark(p.names.NIC)
 	})
@@ -99,7 +106,9 @@ type stepper struct {
 	// whole says that the NIC's addresses, routes and neighbours are ours to change as well, mend
 	// that those which are wanted come back at least.
 	whole, mend bool
-	ops         []Op
+	// leaves says that the NIC can go: then the guest has it.
+	leaves bool
+	ops    []Op
 	// routes of now by what same compares first; made when it is needed.
 	known map[routeKey][]Route
 }
@@ -114,16 +123,16 @@ func (s *stepper) steps() ([]Op, error) {
 	s.tables()
 	// Forwarding comes last: switching it on deletes the routes that came by router advertisement,
 	// unless accept_ra is 2 already.
-	s.sysctls(append([]string{noIPv6, acceptRA(s.names.NIC), forwarding6, forceForwarding(s.names.NIC)}, bridgeCalls...), false)
+	s.sysctls(append([]string{portStart, pingGroups, noIPv6, acceptRA(s.names.NIC), forwarding6, forceForwarding(s.names.NIC)}, bridgeCalls...), false)
 	s.allowIPv6()
 	var err error
-	if _, there := now.link(s.nic); there {
+	if _, there := now.link(s.nic); there && len(s.want.links) > 0 {
 		s.strip()
 		s.moveNIC()
 		s.newLinks()
 		s.settle()
 		s.sysctls(ofBridge(s.names.Bridge), true) // it has to be there
-	} else {
+	} else if !there && !s.leaves {
 		err = fmt.Errorf("NIC %s: %w any more in this namespace", s.names.NIC, ErrNoNIC)
 	}
 	for _, i := range now.Tables {

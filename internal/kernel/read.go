@@ -156,6 +156,7 @@ func parseLink(m []byte) (infra.Link, error) {
 		AddrGen:      infra.AddrGenNoIPv6,
 	}
 	carrier := false
+	var parent, bus string
 	err := attributes(m, unix.SizeofIfInfomsg, func(kind uint16, v []byte) error {
 		switch kind {
 		case unix.IFLA_OPERSTATE:
@@ -174,6 +175,10 @@ func parseLink(m []byte) (infra.Link, error) {
 			l.Alias = unix.ByteSliceToString(v)
 		case unix.IFLA_GROUP:
 			l.Group = u32(v)
+		case unix.IFLA_PARENT_DEV_NAME:
+			parent = unix.ByteSliceToString(v)
+		case unix.IFLA_PARENT_DEV_BUS_NAME:
+			bus = unix.ByteSliceToString(v)
 		case unix.IFLA_LINKINFO:
 			return parseLinkInfo(v, &l)
 		case unix.IFLA_AF_SPEC:
@@ -183,6 +188,9 @@ func parseLink(m []byte) (infra.Link, error) {
 	})
 	if !carrier {
 		delete(l.Port, infra.StateSetting)
+	}
+	if bus == "pci" {
+		l.PCI = parent
 	}
 	return l, err
 }
@@ -724,7 +732,7 @@ func readSysctls(s *infra.Snapshot, paths []string) error {
 		if s.Sysctls == nil {
 			s.Sysctls = map[string]string{}
 		}
-		s.Sysctls[path] = strings.TrimSpace(string(value[:n]))
+		s.Sysctls[path] = strings.Join(strings.Fields(string(value[:n])), " ")
 	}
 	return nil
 }

@@ -1,0 +1,198 @@
+package infra_test
+
+import (
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+)
+
+const (
+	portStart  = "net/ipv4/ip_unprivileged_port_start"
+	pingGroups = "net/ipv4/ping_group_range"
+)
+
+// direct wants the binding of flannel's NIC.
+func direct(b infra.Binding) infra.Spec {
+	return infra.Spec{NIC: "eth0", Binding: b, Owner: launcher}
+}
+
+func macvtapWith(edit func(*infra.Snapshot)) infra.Snapshot {
+	s := flannel()
+	s.Links[1].Kind, s.Links[1].Mode = "macvtap", "bridge"
+	edit(&s)
+	return s
+}
+
+func function() infra.Snapshot {
+	return flannelWith(func(s *infra.Snapshot) { s.Links[1].Kind, s.Links[1].PCI = "", "0000:03:10.1" })
+}
+
+func passtWith(edit func(*infra.Snapshot)) infra.Snapshot {
+	return flannelWith(func(s *infra.Snapshot) {
+		s.Sysctls = map[string]string{portStart: "1024", pingGroups: "1 0"}
+		edit(s)
+	})
+}
+
+func unchanged(*infra.Snapshot) {}
+
+// directCases are those of bindings with which nothing of ours lies between the guest and its network.
+var directCases = []testCase{
+	{"macvtap", macvtapWith(unchanged), direct(infra.Macvtap{})},
+	{"macvtap-down", macvtapWith(func(s *infra.Snapshot) {
+		s.Links[1].Up, s.Links[1].MTU, s.Addresses, s.Routes = false, 9000, nil, nil
+	}), infra.Spec{
+		NIC: "eth0", Binding: infra.Macvtap{}, Owner: launcher, Queues: 4, Guard: infra.Guard{Off: true},
+		Device: cache.Device{Driver: "vhost", BootOrder: 1},
+	}},
+	{"sriov", function(), direct(infra.SRIOV{})},
+	{"sriov-managed", function(), withSpec(direct(infra.SRIOV{PCI: "0000:03:10.1", MAC: mac(7), VLAN: 42, Managed: true}), func(s *infra.Spec) {
+		s.Guard.Off, s.Options.Disabled = true, true
+		s.Device = cache.Device{BootOrder: 1, PCIAddress: "0000:01:00.0", ACPIIndex: 7, Alias: "ua-eth0"}
+	})},
+	{"sriov-bound", lan4(), withSpec(direct(infra.SRIOV{PCI: "0000:03:10.2", MAC: mac(7)}), func(s *infra.Spec) { s.NIC = "net1" })},
+	{"passt", passtWith(unchanged), direct(infra.Passt{})},
+	{"passt-ports", passtWith(func(s *infra.Snapshot) {
+		s.Addresses = append(s.Addresses, address("10.244.1.8/24"))
+		s.Listeners = []infra.Listener{
+			{Protocol: "tcp", Address: netip.IPv4Unspecified(), Port: 8001}, {Protocol: "udp", Address: netip.IPv4Unspecified(), Port: 8001},
+		}
+	}), direct(infra.Passt{MAC: mac(7), Ports: []infra.Ports{{First: 80}, {First: 8000, Last: 8010, Guest: 9000}, {Protocol: "udp", First: 53}}})},
+	{"passt-high-ports", passtWith(unchanged), withSpec(direct(infra.Passt{Ports: []infra.Ports{{First: 1024, Guest: 80}}}), func(s *infra.Spec) { s.Guard.Off = true })},
+	{"passt-allowed", passtWith(func(s *infra.Snapshot) { s.Sysctls = map[string]string{portStart: "80", pingGroups: "100 200"} }),
+		direct(infra.Passt{Ports: []infra.Ports{{First: 80}}})},
+}
+
+// TestDirect: what others do to the NIC is their affair, and there is nothing to give back but what was
+// changed.
+func TestDirect(t *testing.T) {
+	for _, c := range directCases {
+		t.Run(c.name, func(t *testing.T) {
+			plan := newPlan(t, c.found, c.spec)
+			k := wire(t, plan, c.found)
+			mustApply(t, k, []infra.Op{infra.AddressAdd{Link: "eth0", Address: address("192.0.2.7/24")}})
+			if ops := mustSteps(t, plan, k); len(ops) > 0 {
+				t.Errorf("an address of somebody's is to be changed:\n%s", infra.Text(ops))
+			}
+			mustApply(t, k, mustUndo(t, plan, k))
+			found := boot(c.found)
+			mustApply(t, found, []infra.Op{infra.AddressAdd{Link: "eth0", Address: address("192.0.2.7/24")}})
+			same(t, "given back", text(t, found.s), text(t, k.s))
+		})
+	}
+}
+
+// TestFunctionGone: the guest has the function, and the namespace not its NIC.
+func TestFunctionGone(t *testing.T) {
+	for _, c := range directCases {
+		plan := newPlan(t, c.found, c.spec)
+		k := wire(t, plan, c.found)
+		mustApply(t, k, []infra.Op{infra.LinkDel{Index: nic}})
+		_, steps := plan.Steps(k.snapshot())
+		_, undo := plan.Undo(k.snapshot())
+		if _, is := c.spec.Binding.(infra.SRIOV); is && (steps != nil || undo != nil) {
+			t.Errorf("%s: %v, %v, want that the NIC is not needed", c.name, steps, undo)
+		} else if !is && (!errors.Is(steps, infra.ErrNoNIC) || !errors.Is(undo, infra.ErrNoNIC)) {
+			t.Errorf("%s: %v, %v, want ErrNoNIC", c.name, steps, undo)
+		}
+	}
+}
+
+// TestTwoPassts: what the whole namespace shares is given back with the last NIC, whichever that is.
+func TestTwoPassts(t *testing.T) {
+	found := passtWith(unchanged)
+	spec := direct(infra.Passt{Ports: []infra.Ports{{First: 80}}})
+	first := newPlan(t, found, spec)
+	k := wire(t, first, found)
+	later := k.snapshot()
+	later.Inherit(found)
+	second := newPlan(t, later, spec)
+	if ops := mustSteps(t, second, k); len(ops) > 0 {
+		t.Errorf("steps for the second NIC:\n%s", infra.Text(ops))
+	}
+	now := k.snapshot()
+	now.Passt = true
+	if ops, err := first.Undo(now); err != nil || len(ops) > 0 {
+		t.Errorf("the first NIC gives back what the second one needs: %v\n%s", err, infra.Text(ops))
+	}
+	mustApply(t, k, mustUndo(t, second, k))
+	same(t, "given back", text(t, boot(found).s), text(t, k.s))
+}
+
+func TestDirectRefused(t *testing.T) {
+	passt := func(ports ...infra.Ports) infra.Spec { return direct(infra.Passt{Ports: ports}) }
+	for _, c := range []struct {
+		name  string
+		found infra.Snapshot
+		spec  infra.Spec
+		field string // empty: a *infra.RefusedError
+		words string // separated by |, all of which the text has
+	}{
+		{"macvtap on a veth", flannel(), direct(infra.Macvtap{}), "", "macvtap binding on eth0|veth|bridge would work"},
+		{"macvtap on hardware", function(), direct(infra.Macvtap{}), "", "card of the machine|macvtap|bridge would work"},
+		{"macvtap on an ipvlan", flannelWith(func(s *infra.Snapshot) { s.Links[1].Kind = "ipvlan" }), direct(infra.Macvtap{}), "", "ipvlan|redirect would work"},
+		{"bridge on a macvtap", macvtapWith(unchanged), bridge(), "", "bridge binding on eth0|no bridge's port|macvtap would work"},
+		{"function of a veth", flannel(), direct(infra.SRIOV{}), "", "sriov binding on eth0|no PCI device|binding.sriov.pci"},
+		{"another function", function(), direct(infra.SRIOV{PCI: "0000:03:10.2"}), "binding.sriov.pci", "0000:03:10.2|eth0 is 0000:03:10.1|leave it out"},
+		{"function without form", flannel(), direct(infra.SRIOV{PCI: "3:10.1"}), "sriov.pciAddress", "want the form 0000:03:10.1"},
+		{"function without MAC", flannel(), withSpec(direct(infra.SRIOV{PCI: "0000:03:10.2"}), func(s *infra.Spec) { s.NIC = "net1" }), "binding.sriov.mac", "no NIC to take it from"},
+		{"group MAC of a function", function(), direct(infra.SRIOV{MAC: cache.MAC{1}}), "binding.sriov.mac", "01:00:00:00:00:00"},
+		{"VLAN", function(), direct(infra.SRIOV{VLAN: 4095}), "sriov.vlan", "4095|4094"},
+		{"model of a function", function(), withSpec(direct(infra.SRIOV{}), func(s *infra.Spec) { s.Device.Model = "virtio" }), "device.model", "leave it out"},
+		{"queues of a function", function(), withSpec(direct(infra.SRIOV{}), func(s *infra.Spec) { s.Queues = 2 }), "queues", "no tap"},
+		{"passt without an address", passtWith(func(s *infra.Snapshot) { s.Addresses = nil }), direct(infra.Passt{}), "", "passt binding on eth0|no address|bridge would work"},
+		{"passt and SCTP", passtWith(unchanged), passt(infra.Ports{First: 80}, infra.Ports{First: 80, Protocol: "sctp"}), "binding.passt.ports[1]", "sctp|masquerade"},
+		{"passt and overlapping ports", passtWith(unchanged), passt(infra.Ports{First: 80}, infra.Ports{First: 70, Last: 90}), "binding.passt.ports[1]", "overlaps"},
+		{"passt and no port", passtWith(unchanged), passt(infra.Ports{}), "binding.passt.ports[0]", "port 0"},
+		{"group MAC of passt", passtWith(unchanged), direct(infra.Passt{MAC: cache.MAC{1}}), "binding.passt.mac", "01:00:00:00:00:00"},
+		{"queues of passt", passtWith(unchanged), withSpec(passt(), func(s *infra.Spec) { s.Queues = 2 }), "queues", "no tap"},
+		{"vhost of passt", passtWith(unchanged), withSpec(passt(), func(s *infra.Spec) { s.Device.Driver = "vhost" }), "device.driver", "no tap"},
+		{"DNS of passt", passtWith(unchanged), withSpec(passt(), func(s *infra.Spec) { s.DNS = &cache.DNS{} }), "dns", "no responder"},
+		{"options of a macvtap", macvtapWith(unchanged), withSpec(direct(infra.Macvtap{}), func(s *infra.Spec) { s.Options.Hostname = "vm1" }), "options", "no responder"},
+		{"guard of a macvtap", macvtapWith(unchanged), withSpec(direct(infra.Macvtap{}), func(s *infra.Spec) { s.Guard.MACs = []cache.MAC{mac(9)} }), "guard", "macvtap|leave macs"},
+		{"open ports of passt", passtWith(unchanged), withSpec(passt(), func(s *infra.Spec) { s.Guard.Open = []infra.Ports{{First: 53}} }), "guard.open", "masquerade"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			plan, err := infra.NewPlan(c.found, c.spec)
+			if err == nil {
+				t.Fatalf("no refusal, but:\n%v", plan)
+			}
+			var field *cache.FieldError
+			var refused *infra.RefusedError
+			if isField := errors.As(err, &field); isField != (c.field != "") || isField && field.Field != c.field || !isField && !errors.As(err, &refused) {
+				t.Errorf("another kind of error: %T: %v", err, err)
+			}
+			for word := range strings.SplitSeq(c.words, "|") {
+				if !strings.Contains(err.Error(), word) {
+					t.Errorf("%q does not say %q", err, word)
+				}
+			}
+		})
+	}
+	missing := withSpec(direct(infra.SRIOV{}), func(s *infra.Spec) { s.NIC = "net1" })
+	if _, err := infra.NewPlan(flannel(), missing); !errors.Is(err, infra.ErrNoNIC) {
+		t.Errorf("a function without NIC and address: %v, want ErrNoNIC", err)
+	}
+}
+
+// TestSameGuestDirect: nothing of these bindings can change under a running guest.
+func TestSameGuestDirect(t *testing.T) {
+	bindings := []infra.Binding{
+		nil, infra.Bridge{}, infra.Macvtap{}, infra.SRIOV{}, infra.SRIOV{VLAN: 1}, infra.Passt{}, infra.Passt{Ports: []infra.Ports{{First: 80}}},
+		infra.Passt{Ports: []infra.Ports{{First: 81}}},
+	}
+	for i, a := range bindings {
+		for j, b := range bindings {
+			if have := infra.SameGuest(a, b); have != (i == j) {
+				t.Errorf("SameGuest(%#v, %#v): %v", a, b, have)
+			}
+		}
+	}
+	if !infra.SameGuest(infra.Passt{Ports: []infra.Ports{{Protocol: "tcp", First: 80, Guest: 80}}}, infra.Passt{Ports: []infra.Ports{{First: 80}}}) {
+		t.Error("the same ports are others if they are spelt out")
+	}
+}
