@@ -14,6 +14,7 @@ import (
 	"io/fs"
 	"os"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 
@@ -36,9 +37,10 @@ type Config struct {
 	// NIC is the link's name in the namespace, 1 to 15 of A-Z a-z 0-9 _ . -
 	NIC string
 	// Binding is infra.Bridge, infra.Redirect or infra.Masquerade; or infra.Auto, which chooses among
-	// them at the first Setup.
+	// them at the first Setup; or infra.Macvtap, infra.SRIOV or infra.Passt, with which somebody else
+	// serves the guest, so that they take no DNS and no Options.
 	Binding infra.Binding
-	// Owner is the launcher's user, who can open the taps. The zero value is root.
+	// Owner is the launcher's user, who can open the taps, where there are any. The zero value is root.
 	Owner infra.Owner
 	// Queues is the number of queue pairs of the tap, at most 256; 0 means 1.
 	Queues int
@@ -140,7 +142,7 @@ func (e *DriftError) Error() string {
 // the NIC, infra.ErrNoNIC, infra.ErrWired, infra.ErrCollision, ErrOwnNamespace, fs.ErrPermission for
 // a State that is not root's alone and for an Owner who cannot open /dev/net/tun.
 func Setup(ctx context.Context, c Config) error {
-	if err := checkOwner(c.Owner); err != nil {
+	if err := c.checkOwner(); err != nil {
 		return err
 	}
 	return c.do(ctx, createState, func(s *session) error {
@@ -168,7 +170,7 @@ func Setup(ctx context.Context, c Config) error {
 // Plan returns what Setup would do, and changes nothing in the namespace or in State. Of a wiring
 // that is complete nothing is left to do. It needs what Setup needs, the lock too, and has its errors.
 func Plan(ctx context.Context, c Config) (*Preview, error) {
-	if err := checkOwner(c.Owner); err != nil {
+	if err := c.checkOwner(); err != nil {
 		return nil, err
 	}
 	var preview *Preview
@@ -282,10 +284,14 @@ func (s *session) strangers() error {
 	return nil
 }
 
-// checkOwner says whether the user could open the device that hands out taps.
-func checkOwner(o infra.Owner) error {
+// checkOwner says whether the user could open the device that hands out taps, if one is made.
+func (c Config) checkOwner() error {
+	o := c.Owner
 	if o.UID == 1<<32-1 || o.GID == 1<<32-1 {
 		return &cache.FieldError{Field: "owner", Reason: fmt.Sprintf("%d is nobody", uint32(1<<32-1))}
+	}
+	if infra.Direct(c.Binding) {
+		return nil
 	}
 	const device = "/dev/net/tun"
 	var stat unix.Stat_t
@@ -458,6 +464,9 @@ func (s *session) plan(ctx context.Context, spec infra.Spec) (plan *infra.Plan, 
 // guestText is what infra.SameGuest compares.
 func guestText(b infra.Binding) string {
 	text := "the " + b.Kind() + " binding"
+	if infra.Direct(b) {
+		return text + fmt.Sprintf(" %+v", b)
+	}
 	if m, ok := b.(infra.Masquerade); ok {
 		or := func(set bool, value fmt.Stringer) string {
 			if !set {
@@ -474,35 +483,24 @@ func guestText(b infra.Binding) string {
 // inherit asks the journals of the namespace's other NICs, as far as they lie in the same directory, how
 // the namespace was before them.
 func (s *session) inherit(found *infra.Snapshot) error {
-	for _, l := range found.Links {
-		nic, marked := infra.Marked(l.Alias)
-		if !marked || cache.CheckName("nic", nic) != nil {
-			continue
-		}
-		other := *s
-		other.nic = nic
-		journal, err := other.readJournal()
-		if err != nil {
-			return err
-		}
-		if journal != nil {
-			found.Inherit(journal.Found)
-		}
+	others, err := s.others()
+	for _, journal := range others {
+		found.Inherit(journal.Found)
 	}
-	return nil
+	return err
 }
 
 // complete finds out what a first plan needs besides what lies in the namespace.
 func (s *session) complete(ctx context.Context, found *infra.Snapshot, spec infra.Spec) error {
 	var err error
 	switch spec.Binding.(type) {
-	case infra.Masquerade, infra.Auto:
+	case infra.Masquerade, infra.Passt, infra.Auto:
 		if found.Listeners, err = s.ns.Listeners(); err != nil {
 			return err
 		}
 	}
 	switch spec.Binding.(type) {
-	case infra.Masquerade:
+	case infra.Masquerade, infra.Macvtap, infra.SRIOV, infra.Passt:
 		return nil
 	case infra.Bridge, infra.Auto:
 		if found.Dummy, err = s.ns.HasDummy(); err != nil {
@@ -607,11 +605,16 @@ func (s *session) undo(plan *infra.Plan) error {
 // giveBack goes on whatever the caller's context says: half a way back is worse than a late one. If
 // the NIC has gone, it says so when everything else is done.
 func (s *session) giveBack(plan *infra.Plan) error {
+	passt, err := s.passtBeside(plan)
+	if err != nil {
+		return err
+	}
 	for range tries {
 		now, err := s.now(plan)
 		if err != nil {
 			return err
 		}
+		now.Passt = passt
 		ops, gone := plan.Undo(now)
 		if gone != nil && !errors.Is(gone, infra.ErrNoNIC) {
 			return gone
@@ -624,4 +627,17 @@ func (s *session) giveBack(plan *infra.Plan) error {
 		}
 	}
 	return fmt.Errorf("NIC %s keeps changing", s.nic)
+}
+
+// passtBeside says whether another NIC needs what a plan of that binding gives back.
+func (s *session) passtBeside(plan *infra.Plan) (bool, error) {
+	isPasst := func(b infra.Binding) bool {
+		_, is := b.(infra.Passt)
+		return is
+	}
+	if !isPasst(plan.Binding()) {
+		return false, nil
+	}
+	others, err := s.others()
+	return slices.ContainsFunc(others, func(j *journal) bool { return isPasst(j.Spec.Binding) }), err
 }

@@ -200,6 +200,34 @@ func (s *session) readJournal() (*journal, error) {
 	return &j, nil
 }
 
+// others are the journals of the namespace's other NICs in the same directory.
+func (s *session) others() ([]*journal, error) {
+	if s.dir == nil {
+		return nil, nil
+	}
+	entries, err := fs.ReadDir(s.dir.FS(), ".")
+	if err != nil {
+		return nil, fmt.Errorf("state directory: %w", err)
+	}
+	var others []*journal
+	for _, entry := range entries {
+		nic, namespace, ok := cutJournalName(entry.Name())
+		if !ok || nic == s.nic || namespace != s.identity.Name() {
+			continue
+		}
+		other := *s
+		other.nic = nic
+		journal, err := other.readJournal()
+		if err != nil {
+			return nil, err
+		}
+		if journal != nil {
+			others = append(others, journal)
+		}
+	}
+	return others, nil
+}
+
 func (s *session) writeJournal(j infra.Journal) error {
 	text, err := json.Marshal(journal{Version: journalVersion, Namespace: s.identity, Journal: j})
 	if err != nil {

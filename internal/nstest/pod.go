@@ -54,6 +54,22 @@ func NewNetwork(t testing.TB) Network {
 	return n
 }
 
+// NewMacvtap lays what a device plugin leaves: a macvtap called eth0, which is down and has no address,
+// on a link of the world with the gateway at its other end, with an MTU of 1450.
+func NewMacvtap(t testing.TB) Network {
+	t.Helper()
+	n := NewWorld(t)
+	n.World.IP("link add lan type veth peer name lower")
+	for _, link := range []string{"lan", "lower"} {
+		n.World.IP("link set " + link + " mtu 1450 up")
+	}
+	n.World.IP("addr add 10.244.1.1/24 dev lan")
+	n.World.IP("addr add fd00:244:1::1/64 dev lan nodad")
+	n.World.IP("link add link lower name eth0 netns " + n.Pod.Name + " type macvtap mode bridge")
+	n.World.Settle("lan")
+	return n
+}
+
 // Gateway is that of the address's family.
 func Gateway(a netip.Addr) netip.Addr {
 	if a.Is4() {

@@ -1,0 +1,158 @@
+package phase1_test
+
+import (
+	"errors"
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/nstest"
+	"github.com/guestwire/guestwire/phase1"
+)
+
+// direct is config without what these bindings cannot have.
+func direct(n nstest.Network, b infra.Binding) phase1.Config {
+	c := config(n, b)
+	c.DNS = nil
+	return c
+}
+
+func sysctl(n nstest.Network, name string) string {
+	return strings.Join(strings.Fields(n.Pod.Exec("sysctl", "-n", name)), " ")
+}
+
+func check(t *testing.T, c phase1.Config) {
+	t.Helper()
+	if err := phase1.Check(t.Context(), c); err != nil {
+		t.Error(err)
+	}
+}
+
+// drifted wants Check to say the words, and Setup to mend it.
+func drifted(t *testing.T, c phase1.Config, words string) {
+	t.Helper()
+	var drift *phase1.DriftError
+	if err := phase1.Check(t.Context(), c); !errors.As(err, &drift) || !strings.Contains(err.Error(), words) {
+		t.Errorf("%v, want a DriftError with %q", err, words)
+	}
+	setup(t, c)
+	check(t, c)
+}
+
+// TestMacvtap brings a macvtap up, and takes it down again.
+func TestMacvtap(t *testing.T) {
+	n := nstest.NewMacvtap(t)
+	n.Pod.IP("link set eth0 up") // a link that has been up once keeps its queueing discipline
+	n.Pod.IP("link set eth0 down")
+	before := settled(t, n)
+	c := direct(n, infra.Macvtap{})
+	c.Queues = 2
+	setup(t, c)
+	if links := n.Pod.IP("-br link show up dev eth0"); !strings.Contains(links, "eth0") {
+		t.Errorf("eth0 is not up: %s", links)
+	}
+	r := record(t, n)
+	if r.Tap != "eth0" || r.MAC.String() != linkField(t, n, "eth0", "address") || r.MTU != 1450 || r.Queues != 2 || len(r.Warnings) != 1 {
+		t.Errorf("record %+v", r)
+	}
+	check(t, c)
+	n.Pod.IP("link set eth0 down")
+	drifted(t, c, "eth0 is down")
+	other := c
+	other.Binding = infra.Masquerade{}
+	if err := phase1.Setup(t.Context(), other); !errors.Is(err, infra.ErrWired) {
+		t.Errorf("another binding: %v, want ErrWired", err)
+	}
+	teardown(t, n, c, before)
+}
+
+// TestMacvtapRefused leaves a NIC of another kind, and the state directory, as they were.
+func TestMacvtapRefused(t *testing.T) {
+	n := nstest.NewNetwork(t)
+	before := settled(t, n)
+	var refused *infra.RefusedError
+	if err := phase1.Setup(t.Context(), direct(n, infra.Macvtap{})); !errors.As(err, &refused) || refused.Instead != "bridge" {
+		t.Errorf("%v, want that bridge would work", err)
+	}
+	n.Pod.IP("link add link eth0 name net1 type macvtap")
+	c := direct(n, infra.Bridge{})
+	c.NIC = "net1"
+	if err := phase1.Setup(t.Context(), c); !errors.As(err, &refused) || refused.Instead != "macvtap" {
+		t.Errorf("%v, want that macvtap would work", err)
+	}
+	n.Pod.IP("link del net1")
+	asFound(t, n, before)
+	if left, err := os.ReadDir(n.State); err != nil || len(left) > 0 {
+		t.Errorf("state directory has %v, %v; want nothing", left, err)
+	}
+}
+
+// TestPasst opens what passt needs, for two NICs, and closes it with the last one.
+func TestPasst(t *testing.T) {
+	n := nstest.NewNetwork(t)
+	n.Pod.IP("link add net1 type veth peer name away")
+	n.Pod.IP("addr add 192.0.2.7/24 dev net1")
+	before := settled(t, n)
+	const portStart, pingGroups = "net.ipv4.ip_unprivileged_port_start", "net.ipv4.ping_group_range"
+	first := direct(n, infra.Passt{Ports: []infra.Ports{{First: 80, Guest: 8000}, {Protocol: "udp", First: 5000, Last: 5010}}})
+	second := direct(n, infra.Passt{Ports: []infra.Ports{{First: 443}}})
+	second.NIC = "net1"
+	first.Owner, second.Owner = infra.Owner{}, infra.Owner{}
+	setup(t, first)
+	setup(t, second)
+	if start, groups := sysctl(n, portStart), sysctl(n, pingGroups); start != "0" || groups != "0 2147483647" {
+		t.Errorf("%s is %s, %s is %s", portStart, start, pingGroups, groups)
+	}
+	want := []cache.Forward{{Protocol: "tcp", First: 80, Last: 80, Guest: 8000}, {Protocol: "udp", First: 5000, Last: 5010, Guest: 5000}}
+	if r := record(t, n); r.Passt == nil || !reflect.DeepEqual(r.Passt.Forwards, want) || r.Tap != "" || r.MTU != 1450 {
+		t.Errorf("record %+v, want the forwards %+v", r, want)
+	}
+	check(t, first)
+	check(t, second)
+	n.Pod.Exec("sysctl", "-qw", portStart+"=1000", pingGroups+"=5 6")
+	drifted(t, first, "sysctl net/ipv4/ip_unprivileged_port_start is 1000, not 0")
+	check(t, second)
+	other := first
+	other.Binding = infra.Passt{}
+	if err := phase1.Setup(t.Context(), other); !errors.Is(err, infra.ErrWired) || !strings.Contains(err.Error(), "80:8000/tcp") {
+		t.Errorf("other ports: %v, want ErrWired and those that there are", err)
+	}
+	if err := phase1.Teardown(t.Context(), first); err != nil {
+		t.Error(err)
+	}
+	check(t, second)
+	teardown(t, n, second, before)
+}
+
+// TestFunction leaves a record for libvirt and changes nothing. The NIC goes when the guest gets its
+// function. The address comes from the configuration: a veth is no PCI device.
+func TestFunction(t *testing.T) {
+	n := nstest.NewNetwork(t)
+	before := settled(t, n)
+	var refused *infra.RefusedError
+	if err := phase1.Setup(t.Context(), direct(n, infra.SRIOV{})); !errors.As(err, &refused) || !strings.Contains(err.Error(), "no PCI device") {
+		t.Errorf("%v, want that eth0 is no PCI device", err)
+	}
+	c := direct(n, infra.SRIOV{PCI: "0000:03:10.1", VLAN: 42})
+	setup(t, c)
+	asFound(t, n, before)
+	r := record(t, n)
+	if want := (cache.SRIOV{PCIAddress: "0000:03:10.1", VLAN: 42}); r.SRIOV == nil || *r.SRIOV != want || r.MAC.String() != linkField(t, n, "eth0", "address") || r.Tap != "" {
+		t.Errorf("record %+v", r)
+	}
+	check(t, c)
+	n.Pod.IP("link del eth0")
+	gone := settled(t, n)
+	check(t, c)
+	setup(t, c)
+	teardown(t, n, c, gone)
+
+	bound := c
+	bound.Binding = infra.SRIOV{PCI: "0000:03:10.1", MAC: r.MAC, Managed: true}
+	setup(t, bound)
+	check(t, bound)
+	teardown(t, n, bound, gone)
+}
