@@ -111,7 +111,7 @@ func (s *server) add(r cache.Record) error {
 		log.Warn(w)
 	}
 	if r.Port == "" {
-		log.Info("no responder", "tap", r.Tap)
+		log.Info("no responder", "binding", r.Binding)
 		return nil
 	}
 	responder, err := dhcp.New(r, s.dns(r))
