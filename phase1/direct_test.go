@@ -1,8 +1,10 @@
 package phase1_test
 
 import (
+	"encoding/json"
 	"errors"
 	"os"
+	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
@@ -71,6 +73,7 @@ func TestMacvtap(t *testing.T) {
 
 // TestMacvtapRefused leaves a NIC of another kind, and the state directory, as they were.
 func TestMacvtapRefused(t *testing.T) {
+	long(t)
 	n := nstest.NewNetwork(t)
 	before := settled(t, n)
 	var refused *infra.RefusedError
@@ -130,6 +133,7 @@ func TestPasst(t *testing.T) {
 // TestFunction leaves a record for libvirt and changes nothing. The NIC goes when the guest gets its
 // function. The address comes from the configuration: a veth is no PCI device.
 func TestFunction(t *testing.T) {
+	long(t)
 	n := nstest.NewNetwork(t)
 	before := settled(t, n)
 	var refused *infra.RefusedError
@@ -155,4 +159,47 @@ func TestFunction(t *testing.T) {
 	setup(t, bound)
 	check(t, bound)
 	teardown(t, n, bound, gone)
+}
+
+// TestCard reads the address of a real PCI device, a card of the emulated machine.
+func TestCard(t *testing.T) {
+	mac := os.Getenv("GUESTWIRE_CARD")
+	if mac == "" {
+		t.Skip("there is no network card to give away: the stock kernel's machine has one")
+	}
+	n := nstest.NewNetwork(t)
+	var links []struct{ IfName, Address string }
+	if err := json.Unmarshal([]byte(nstest.Run(t, "ip", "-j", "link")), &links); err != nil {
+		t.Fatal(err)
+	}
+	name := ""
+	for _, l := range links {
+		if l.Address == mac {
+			name = l.IfName
+		}
+	}
+	device, err := os.Readlink("/sys/class/net/" + name + "/device")
+	if err != nil {
+		t.Fatalf("the card %s among %v: %v", mac, links, err)
+	}
+	nstest.Run(t, "ip", "link", "set", name, "name", "net1", "netns", n.Pod.Name)
+	t.Cleanup(func() { n.Pod.IP("link set net1 name " + name + " netns 1") })
+	before := settled(t, n)
+	c := direct(n, infra.SRIOV{})
+	c.NIC = "net1"
+	setup(t, c)
+	dir, err := os.OpenRoot(n.State)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	r, err := cache.Read(dir, "net1")
+	if err != nil || r.SRIOV == nil || r.SRIOV.PCIAddress != filepath.Base(device) || r.MAC.String() != mac {
+		t.Errorf("record %+v, %v, want %s", r, err, filepath.Base(device))
+	}
+	if len(r.Warnings) != 2 || !strings.Contains(r.Warnings[1], "vfio-pci") {
+		t.Errorf("warnings %q, want one of the driver", r.Warnings)
+	}
+	check(t, c)
+	teardown(t, n, c, before)
 }

@@ -13,8 +13,8 @@ import (
 )
 
 // bootModules are what it takes to reach this machine's files and to talk to it; the rest is
-// loaded from there. Their dependencies come on top.
-var bootModules = []string{"virtio_pci", "virtio_console", "9pnet_virtio", "9p", "overlay"}
+// loaded from there. Their dependencies come on top. Nobody would load the network card's.
+var bootModules = []string{"virtio_pci", "virtio_console", "9pnet_virtio", "9p", "overlay", "e1000e"}
 
 // kernel is an unpacked kernel package.
 type kernel struct {
