@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -64,35 +63,10 @@ func asFound(t *testing.T, n nstest.Network, before string) {
 // settled is the dump once it does not change by itself any more.
 func settled(t *testing.T, n nstest.Network) string {
 	t.Helper()
-	dump := n.Pod.Dump()
-	nstest.Eventually(t, func() error {
-		last := dump
-		time.Sleep(100 * time.Millisecond)
-		if links := n.Pod.IP("-br link"); unnoticed.MatchString(links) {
-			return errors.New(links)
-		}
-		dump = n.Pod.Dump()
-		return difference(stable(last), stable(dump))
-	})
-	return dump
+	return n.Pod.Settled()
 }
 
-// unnoticed are carriers that the kernel is to act upon, up to a second after they came: then come
-// link-local addresses and routes.
-var unnoticed = regexp.MustCompile(`(?m)^\S+ +(DOWN|LOWERLAYERDOWN) .*\bLOWER_UP\b`)
-
-func difference(want, got string) error {
-	if want == got {
-		return nil
-	}
-	w, g := strings.Split(want, "\n"), strings.Split(got, "\n")
-	for i := range min(len(w), len(g)) {
-		if w[i] != g[i] {
-			return fmt.Errorf("line %d is\n%s\nand was\n%s", i+1, g[i], w[i])
-		}
-	}
-	return fmt.Errorf("%d lines, and there were %d", len(g), len(w))
-}
+var difference, stable = nstest.Difference, nstest.Stable
 
 // long skips a test under emulation (-short), but for the sample that any of the conditions says.
 func long(t *testing.T, sample ...bool) {
@@ -465,20 +439,6 @@ func TestRestore(t *testing.T) {
 		}
 		nstest.Eventually(t, func() error { return difference(before, stable(n.Pod.Dump())) })
 	})
-}
-
-// stable takes out what time changes: the seconds that are left of a lifetime.
-func stable(dump string) string {
-	var lines []string
-	for line := range strings.Lines(dump) {
-		for _, word := range strings.Fields(line) {
-			if strings.HasSuffix(word, "sec") && word != "0sec" {
-				line = strings.Replace(line, word, "SECONDS", 1)
-			}
-		}
-		lines = append(lines, line)
-	}
-	return strings.Join(lines, "")
 }
 
 // TestShapes are NICs that are not like the usual one.
