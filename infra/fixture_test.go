@@ -432,6 +432,7 @@ var cases = []testCase{
 		)
 		s.Rules = []infra.Rule{{Priority: 512, Table: 100}}
 	}), bridge()},
+	{"bridge-source-routing", sourceRouted(), bridge()},
 	{"bridge-two-nics", flannelWith(func(s *infra.Snapshot) {
 		s.Links = append(s.Links, infra.Link{Index: 3, Name: "net1", Kind: "veth", MAC: mac(3), MTU: 1500, Up: true, Ethernet: true})
 		s.Addresses = append(s.Addresses, infra.Address{Link: 3, Prefix: pfx("10.50.0.7/24"), Label: "net1", ValidSeconds: infra.Forever, PreferredSeconds: infra.Forever})
@@ -497,4 +498,19 @@ var cases = []testCase{
 	{"bridge-6-gateway-link-local-known", lan6("fe80::1", learned("fe80::1", mac(1))), bridge()},
 	{"bridge-6-gateway-global", lan6("2001:db8:1::1"), bridge()},
 	{"bridge-6-gateway-global-known", lan6("2001:db8:1::1", learned("2001:db8:1::1", mac(1))), bridge()},
+}
+
+// sourceRouted is what the CNI plugin sbr leaves of a network: the routes are in a table that a rule gives
+// to what comes from the address. Another rule is somebody else's.
+func sourceRouted() infra.Snapshot {
+	return flannelWith(func(s *infra.Snapshot) {
+		for i := range s.Routes {
+			s.Routes[i].Table = 100
+		}
+		s.Rules = []infra.Rule{
+			{Priority: 1000, Table: 100, Source: pfx("10.244.1.7/32")},
+			{Priority: 1000, Table: 100, Source: pfx("fd00:244:1::7/128"), IPv6: true},
+			{Priority: 1001, Table: 200, Source: pfx("10.244.1.99/32")},
+		}
+	})
 }

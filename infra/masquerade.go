@@ -17,13 +17,7 @@ func (p *Plan) masquerade(nic Link, spec Spec, b Masquerade) error {
 	}
 	v4, v6 := addressesOf(p.found, nic)
 	if len(v4)+len(v6) == 0 {
-		refused := &RefusedError{NIC: nic.Name, Binding: b.Kind(), Reason: "it has no address to hide a guest behind"}
-		if p.bridgeable(nic) == nil {
-			refused.Instead = Bridge{}.Kind()
-		} else if p.redirectable(nic) == nil {
-			refused.Instead = Redirect{}.Kind()
-		}
-		return refused
+		return p.insteadOfMasquerade(nic, "it has no address to hide a guest behind")
 	}
 	if !b.MAC.IsZero() && !b.MAC.Unicast() {
 		return &cache.FieldError{Field: "binding.masquerade.mac", Reason: fmt.Sprintf("%v is no station's address", b.MAC)}
@@ -73,6 +67,15 @@ func (p *Plan) masquerade(nic Link, spec Spec, b Masquerade) error {
 		p.address(br, netip.PrefixFrom(br.MAC.LinkLocal(), 64), ScopeLink)
 		p.enableIPv6()
 		p.forward6(nic)
+	}
+	for _, e := range ends {
+		own := v4
+		if e.guest.Is6() {
+			own = v6
+		}
+		if hidden := own[0].Addr(); !slices.Equal(p.nextHops(nic, hidden), p.nextHops(nic, e.guest)) {
+			return p.insteadOfMasquerade(nic, fmt.Sprintf("policy rules give other routes to what comes from %v than to what comes from a guest behind it", hidden))
+		}
 	}
 	for _, f := range []struct {
 		field string
@@ -133,6 +136,23 @@ func (p *Plan) routedByEBPF(nic Link, v4 []netip.Prefix) bool {
 	return slices.ContainsFunc(routes, func(r Route) bool {
 		return r.Default() && r.MTU != 0 && r.Gateway.IsValid() && !r.Gateway.IsLinkLocalUnicast() && onLink(r.Gateway)
 	})
+}
+
+// insteadOfMasquerade is a refusal, with what works.
+func (p *Plan) insteadOfMasquerade(nic Link, reason string) error {
+	refused := &RefusedError{NIC: nic.Name, Binding: Masquerade{}.Kind(), Reason: reason}
+	if p.bridgeable(nic) == nil {
+		refused.Instead = Bridge{}.Kind()
+	} else if p.redirectable(nic) == nil {
+		refused.Instead = Redirect{}.Kind()
+	}
+	return refused
+}
+
+// nextHops are those through the NIC of what comes from an address.
+func (p *Plan) nextHops(nic Link, from netip.Addr) []cache.Route {
+	routes, _ := guestRoutes(routesBy(p.found, nic, from.Is4(), p.found.lookups(from)...))
+	return routes
 }
 
 // keep wants the NIC to have what the guest is hidden behind: its addresses and routes, of a family

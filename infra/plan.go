@@ -1,6 +1,7 @@
 package infra
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -250,14 +251,26 @@ const minMTUIPv6 = 1280
 // warnings are what cannot be handed to a guest.
 func (p *Plan) warnings(nic Link) []string {
 	var w []string
-	if len(p.found.Rules) > 0 {
-		w = append(w, fmt.Sprintf("the namespace's own policy rules (%d) stay there: a guest cannot learn them by DHCP", len(p.found.Rules)))
+	learned := map[uint32]bool{TableMain: true}
+	v4, v6 := addressesOf(p.found, nic)
+	for _, a := range slices.Concat(v4[:min(1, len(v4))], v6[:min(1, len(v6))]) {
+		for _, table := range p.found.lookups(a.Addr()) {
+			learned[table] = true
+		}
 	}
-	tables := map[uint32]bool{}
+	rules := 0
+	for _, r := range p.found.Rules {
+		if r.Other || !learned[r.Table] {
+			rules++
+		}
+	}
+	if rules > 0 {
+		w = append(w, fmt.Sprintf("the namespace's own policy rules (%d) stay there: a guest cannot learn them by DHCP", rules))
+	}
 	for _, r := range p.found.Routes {
-		if r.Uses(nic.Index) && r.Table != TableMain && !tables[r.Table] {
-			tables[r.Table] = true
-			w = append(w, fmt.Sprintf("the routes of table %d through %s are not the guest's: it learns those of table main", r.Table, nic.Name))
+		if r.Uses(nic.Index) && !learned[r.Table] {
+			learned[r.Table] = true
+			w = append(w, fmt.Sprintf("the routes of table %d through %s are not the guest's: no rule gives all that it sends to them", r.Table, nic.Name))
 		}
 	}
 	for _, r := range p.found.Routes {
@@ -353,13 +366,56 @@ func addressesOf(s Snapshot, nic Link) (v4, v6 []netip.Prefix) {
 	return v4, v6
 }
 
-// routesOf are the routes of table main through the NIC, the more specific ones first.
+// routesOf are the routes through the NIC of what comes from its address, which is what a guest sends
+// that has it: those of the tables that the rules say, the more specific ones first.
 func routesOf(s Snapshot, nic Link, v4 bool) []Route {
-	var routes []Route
-	for _, r := range s.Routes {
-		if r.Table == TableMain && r.Uses(nic.Index) && r.Type == RouteUnicast && r.Destination.Addr().Is4() == v4 {
-			routes = append(routes, r)
+	from, v6 := addressesOf(s, nic)
+	if !v4 {
+		from = v6
+	}
+	if len(from) == 0 {
+		return routesBy(s, nic, v4, TableMain)
+	}
+	return routesBy(s, nic, v4, s.lookups(from[0].Addr())...)
+}
+
+// lookups are the tables in which the namespace looks for a route for what comes from an address.
+func (s *Snapshot) lookups(from netip.Addr) []uint32 {
+	rules := slices.SortedStableFunc(slices.Values(append([]Rule{{Priority: priorityMain, Table: TableMain, IPv6: from.Is6()}}, s.Rules...)),
+		func(a, b Rule) int { return cmp.Compare(a.Priority, b.Priority) })
+	var tables []uint32
+	for _, r := range rules {
+		if r.isAbout(from) && !slices.Contains(tables, r.Table) {
+			tables = append(tables, r.Table)
 		}
+	}
+	return tables
+}
+
+// isAbout says that the rule holds for whatever comes from an address.
+func (r Rule) isAbout(from netip.Addr) bool {
+	return !r.Other && r.IPv6 == from.Is6() && (!r.Source.IsValid() || r.Source.Contains(from))
+}
+
+// routesBy are those through the NIC of some tables, unless one in an earlier table is taken for all of
+// its destination.
+func routesBy(s Snapshot, nic Link, v4 bool, tables ...uint32) []Route {
+	var routes, earlier []Route
+	for _, table := range tables {
+		var taken []Route
+		for _, r := range s.Routes {
+			if r.Table != table || r.Destination.Addr().Is4() != v4 || r.Type == routeThrow {
+				continue
+			}
+			taken = append(taken, r)
+			hidden := slices.ContainsFunc(earlier, func(e Route) bool {
+				return e.Destination.Bits() <= r.Destination.Bits() && e.Destination.Contains(r.Destination.Addr())
+			})
+			if r.Uses(nic.Index) && r.Type == RouteUnicast && !hidden {
+				routes = append(routes, r)
+			}
+		}
+		earlier = append(earlier, taken...)
 	}
 	slices.SortStableFunc(routes, func(a, b Route) int {
 		if d := b.Destination.Bits() - a.Destination.Bits(); d != 0 {

@@ -96,6 +96,7 @@ func TestRefused(t *testing.T) {
 			s.Tables = []firewall.Image{{Family: firewall.Inet, Name: "guestwire-eth0"}}
 		}), masquerade(), is(infra.ErrWired), "NIC eth0|inet guestwire-eth0|Teardown|delete"},
 
+		{"masquerade of what is routed by its source", sourceRouted(), masquerade(), refused("masquerade", "bridge"), "eth0|policy rules|10.244.1.7|bridge would work"},
 		{"bridge on NOARP", nicWith(func(l *infra.Link) { l.NoARP = true }), bridge(), refused("bridge", "redirect"), "eth0|ARP|redirect would work"},
 		{"bridge on tun", nicWith(func(l *infra.Link) { l.Kind, l.Ethernet = "tun", false }), bridge(), refused("bridge", "masquerade"), "eth0|Ethernet|masquerade would work"},
 		{"bridge on ipvlan", nicWith(func(l *infra.Link) { l.Kind = "ipvlan" }), bridge(), refused("bridge", "redirect"), "eth0|ipvlan|redirect would work"},

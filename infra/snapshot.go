@@ -223,10 +223,12 @@ type Attribute struct {
 // Values of routes that matter here (linux/rtnetlink.h).
 const (
 	TableMain      = 254
+	priorityMain   = 32766 // of the rule for it
 	TableLocal     = 255
 	RouteUnicast   = 1
 	routeLocal     = 2
 	routeMulticast = 5 // up to here lead somewhere
+	routeThrow     = 9 // goes on with the next table
 	ScopeUniverse  = 0
 	ScopeLink      = 253
 	ProtocolKernel = 2
@@ -242,11 +244,14 @@ func (r Route) Uses(link int) bool {
 // Default says that the route is one for everything.
 func (r Route) Default() bool { return r.Destination.Bits() == 0 }
 
-// Rule is a policy rule.
+// Rule is a policy rule: what it is about is looked up in a table (ip-rule(8)).
 type Rule struct {
-	Priority uint32 `json:"priority"`
-	Table    uint32 `json:"table"`
-	IPv6     bool   `json:"ipv6,omitempty"`
+	Priority uint32       `json:"priority"`
+	Table    uint32       `json:"table"`
+	IPv6     bool         `json:"ipv6,omitempty"`
+	Source   netip.Prefix `json:"source,omitzero"` // zero: any
+	// Other says that it is about something else than the source as well, or does something else.
+	Other bool `json:"other,omitempty"`
 }
 
 // Neighbour is an ARP or NDP entry of a link; without an address it says that a bridge finds the MAC

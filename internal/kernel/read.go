@@ -483,8 +483,15 @@ var ownRules = map[uint32]uint32{0: unix.RT_TABLE_LOCAL, 32766: unix.RT_TABLE_MA
 
 // Attributes of a rule (linux/fib_rules.h).
 const (
-	rulePriority = 6
-	ruleTable    = 15
+	ruleSource         = 2
+	rulePriority       = 6
+	ruleSuppressPrefix = 14
+	ruleTable          = 15
+	rulePad            = 18
+	ruleProtocol       = 21
+
+	ruleInvert = 2 // FIB_RULE_INVERT
+	ruleLookup = 1 // FR_ACT_TO_TBL
 )
 
 func (n *Namespace) rules(s *infra.Snapshot) error {
@@ -498,12 +505,23 @@ func (n *Namespace) rules(s *infra.Snapshot) error {
 			return nil // those of multicast routing
 		}
 		rule := infra.Rule{Table: uint32(head.Table), IPv6: head.Family == unix.AF_INET6}
+		// struct fib_rule_hdr has the action where a route has its type.
+		rule.Other = head.Type != ruleLookup || head.Flags&ruleInvert != 0 || head.Tos != 0 || head.Dst_len != 0
 		err := attributes(m, unix.SizeofRtMsg, func(kind uint16, v []byte) error {
 			switch kind {
 			case rulePriority:
 				rule.Priority = u32(v)
 			case ruleTable:
 				rule.Table = u32(v)
+			case ruleSource:
+				if a, ok := netip.AddrFromSlice(v); ok {
+					rule.Source = netip.PrefixFrom(a, int(head.Src_len))
+				}
+			case ruleSuppressPrefix:
+				rule.Other = rule.Other || int32(u32(v)) != -1
+			case rulePad, ruleProtocol:
+			default:
+				rule.Other = true
 			}
 			return nil
 		})
