@@ -144,7 +144,8 @@ func (n *Namespace) IP(line string) string {
 func (n *Namespace) Settle(link string) {
 	n.t.Helper()
 	Eventually(n.t, func() error {
-		if out := n.IP("-br addr show dev " + link); !strings.Contains(out, " UP ") || !strings.Contains(out, "fe80:") {
+		out := n.IP("-br addr show dev " + link)
+		if !operational.MatchString(out) || !strings.Contains(out, "fe80:") {
 			return errors.New(out)
 		}
 		if out := n.IP("addr show dev " + link + " tentative"); out != "" {
@@ -153,6 +154,9 @@ func (n *Namespace) Settle(link string) {
 		return nil
 	})
 }
+
+// operational are links that say so, and those that never say anything (Linux, Documentation/networking/operstates.rst).
+var operational = regexp.MustCompile(` (UP|UNKNOWN) `)
 
 // Dump is what an administrator sees of the namespace: everything that a wiring could change.
 func (n *Namespace) Dump() string {
