@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-vm test crash bench lint fuzz install FORCE
+.PHONY: help demo demo-vm test crash networks bench lint fuzz install FORCE
 
 # What the tests call, as Debian packages; gcc for the race detector; dnsmasq-base is the program
 # without a service. What a virtual machine, the stock kernel and the DHCP clients take besides is in
@@ -11,7 +11,7 @@ MAKEFLAGS += --no-print-directory
 DEBIAN := nftables iptables iproute2 iputils-ping ethtool tcpdump strace procps util-linux containernetworking-plugins gcc libc6-dev dnsmasq-base
 
 # Whose tests run under Debian's kernel as well, which has dummy and others that not every kernel has.
-STOCK := phase1
+STOCK := phase1 internal/podnet
 
 # Each fuzz target's time, as -fuzztime takes it.
 FUZZTIME ?= 20s
@@ -73,6 +73,23 @@ crash: install bin/stockkernel bin/agent ## kill and fail Setup and Teardown at 
 	cd ..; \
 	{ sed '/^<!-- make crash/q' $(REPORT); echo; sed -n 's/^doc: //p' bin/crash.log; } >bin/reliability.md; \
 	mv bin/reliability.md $(REPORT); \
+	exit $$status
+
+NETWORKS := docs/networks.md
+
+networks: export GUESTWIRE_REQUIRE = 1
+networks: export GUESTWIRE_BIN = $(CURDIR)/bin
+networks: install bin/stockkernel bin/launcher ## measure each pod network with each binding on both kernels, and write docs/networks.md (root, Debian)
+	@go test -c -o bin/networks.test ./internal/podnet; cd internal/podnet; status=0; \
+	{ \
+		../../bin/networks.test -test.v -test.run '^TestMatrix$$' -update || status=1; \
+		../../bin/stockkernel -timeout 20m -env GUESTWIRE_REQUIRE=1 -env GUESTWIRE_BIN="$(CURDIR)/bin" -- \
+			"$(CURDIR)/bin/networks.test" -test.short -test.v -test.run '^TestMatrix$$' -update || status=1; \
+		exit $$status; \
+	} | tee ../../bin/networks.log || status=1; \
+	cd ../..; \
+	{ sed '/^<!-- make networks/q' $(NETWORKS); echo; sed -n 's/^doc: //p' bin/networks.log | sort -u | cut -d' ' -f2-; } >bin/networks.md; \
+	mv bin/networks.md $(NETWORKS); \
 	exit $$status
 
 bench: ## Setup and Teardown against a C program and scripts, the guest filter's cost, the responder beside dnsmasq (root), all other benchmarks
