@@ -7,7 +7,7 @@ MAKEFLAGS += --no-print-directory
 
 # What the tests call, as Debian packages; gcc for the race detector; dnsmasq-base is the program
 # without a service. What a virtual machine, the stock kernel and the DHCP clients take besides is in
-# the three install.sh.
+# the install.sh.
 DEBIAN := nftables iptables iproute2 iputils-ping ethtool tcpdump strace procps util-linux containernetworking-plugins gcc libc6-dev dnsmasq-base
 
 # Whose tests run under Debian's kernel as well, which has dummy and others that not every kernel has.
@@ -33,6 +33,7 @@ install: ## what the tests call (root, Debian)
 	@internal/stockkernel/install.sh $(DEBIAN)
 	@internal/vm/install.sh
 	@internal/nstest/install.sh
+	@internal/podnet/install.sh
 
 # GUESTWIRE_REQUIRE makes a failure of what is a skip elsewhere: no namespace, no tool.
 test: export GUESTWIRE_REQUIRE = 1
