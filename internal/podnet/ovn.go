@@ -8,13 +8,15 @@ import (
 )
 
 // ovn are the networks of logical switches and routers.
-var ovn = []Network{kubeOVN, ovnKubernetes}
+var ovn = []Network{kubeOVN, ovnKubernetes, ovnKubernetesVM}
 
 var (
 	kubeOVN = Network{Name: "Kube-OVN", Lay: func(t testing.TB) *Laid { return layKubeOVN(t, true) }}
 	// A pod without addresses, whose port has none: a guest there has a wire.
 	kubeOVNWire   = Network{Name: "Kube-OVN, MAC only", Lay: func(t testing.TB) *Laid { return layKubeOVN(t, false) }}
-	ovnKubernetes = Network{Name: "OVN-Kubernetes", Lay: layOVNKubernetes}
+	ovnKubernetes = Network{Name: "OVN-Kubernetes", Lay: func(t testing.TB) *Laid { return layOVNKubernetes(t, true) }}
+	// A pod of a VM that may move: its namespace has no address, and OVN answers the guest's DHCP.
+	ovnKubernetesVM = Network{Name: "OVN-Kubernetes, for a VM", Lay: func(t testing.TB) *Laid { return layOVNKubernetes(t, false) }}
 )
 
 // nbctl runs ovn-nbctl(8) with lines of words, each a command of one transaction.
@@ -121,8 +123,11 @@ func (v *vswitch) kubeOVNPod(name, subnet, mac, net4, net6 string, number int, a
 // other node's switch is here too. The routes have an MTU below the link's while a cluster's MTU is
 // being changed.
 //
-// github.com/ovn-org/ovn-kubernetes: go-controller/pkg/cni/helper_linux.go
-func layOVNKubernetes(t testing.TB) *Laid {
+// Where the namespace has no address, the logical port has, and OVN tells a guest by DHCP. The gateway is
+// the router's address, not 169.254.1.1, which not every client takes from a lease of a /24.
+//
+// github.com/ovn-org/ovn-kubernetes: go-controller/pkg/cni/helper_linux.go, go-controller/pkg/kubevirt
+func layOVNKubernetes(t testing.TB, addressed bool) *Laid {
 	node, outside := newNode(t, "10.244.0.0/16", "fd00:10:244::/48")
 	v := startOVS(t, node, true)
 	v.nbctl("lr-add ovn_cluster_router")
@@ -136,11 +141,11 @@ func layOVNKubernetes(t testing.TB) *Laid {
 	node.IP("route add 10.244.0.0/16 via 10.244.1.1 dev ovn-k8s-mp0")
 	node.IP("route add fd00:10:244::/48 via fd00:10:244:1::1 dev ovn-k8s-mp0")
 	l := &Laid{
-		Pod: v.ovnKubernetesPod("pod", 1, 5), NIC: "eth0", IPv4: addr("10.244.1.5"), IPv6: addr("fd00:10:244:1::5"),
+		Pod: v.ovnKubernetesPod("pod", 1, 5, addressed), NIC: "eth0", IPv4: addr("10.244.1.5"), IPv6: addr("fd00:10:244:1::5"),
 		Stations: []Station{
 			host("node", node, "10.244.1.2", "fd00:10:244:1::2"),
-			host("peer", v.ovnKubernetesPod("peer", 1, 6), "10.244.1.6", "fd00:10:244:1::6"),
-			host("other node's pod", v.ovnKubernetesPod("other", 2, 5), "10.244.2.5", "fd00:10:244:2::5"),
+			host("peer", v.ovnKubernetesPod("peer", 1, 6, true), "10.244.1.6", "fd00:10:244:1::6"),
+			host("other node's pod", v.ovnKubernetesPod("other", 2, 5, true), "10.244.2.5", "fd00:10:244:2::5"),
 			outside,
 		},
 		Delete: func(t testing.TB) {
@@ -148,12 +153,19 @@ func layOVNKubernetes(t testing.TB) *Laid {
 			v.nbctl("lsp-del default_pod")
 		},
 	}
+	if l.Wire = !addressed; l.Wire {
+		v.nbctl("set logical_router_port ovn_cluster_router-node1 ipv6_ra_configs:address_mode=dhcpv6_stateful",
+			"--id=@v4 create dhcp_options cidr=10.244.1.0/24 options:lease_time=3500 options:mtu=1400 options:router=10.244.1.1"+
+				" options:server_id=10.244.1.1 'options:server_mac=\"0a:58:0a:f4:01:01\"'",
+			"--id=@v6 create dhcp_options 'cidr=\"fd00:10:244:1::/64\"' 'options:server_id=\"0a:58:0a:f4:01:01\"'",
+			"set logical_switch_port default_pod dhcpv4_options=@v4 dhcpv6_options=@v6")
+	}
 	v.nbctl("--wait=hv sync") // until the switch forwards so
 	return l
 }
 
 // ovnKubernetesPod makes a pod with that number on a node's switch.
-func (v *vswitch) ovnKubernetesPod(name string, node, number int) *nstest.Namespace {
+func (v *vswitch) ovnKubernetesPod(name string, node, number int, addressed bool) *nstest.Namespace {
 	v.t.Helper()
 	net4, net6 := fmt.Sprintf("10.244.%d.", node), fmt.Sprintf("fd00:10:244:%d::", node)
 	ipv4, ipv6 := fmt.Sprint(net4, number), fmt.Sprint(net6, number)
@@ -161,6 +173,12 @@ func (v *vswitch) ovnKubernetesPod(name string, node, number int) *nstest.Namesp
 	v.logicalPort("default_"+name, fmt.Sprint("node", node), mac+" "+ipv4+" "+ipv6, true)
 	v.plug(pod, 1400, "br-int", name+"_h", "external_ids:iface-id=default_"+name)
 	pod.IP("link set eth0 address " + mac)
+	if !addressed {
+		// Or the router's advertisements would change it, at any time.
+		pod.Exec("sysctl", "-qw", "net.ipv6.conf.eth0.accept_ra=0")
+		pod.IP("link set eth0 up")
+		return pod
+	}
 	pod.IP("link set eth0 up")
 	give(pod, "eth0", ipv4+"/24", ipv6+"/64")
 	for _, to := range []string{"default", "10.244.0.0/16", "10.96.0.0/16", "100.64.0.0/16"} {
