@@ -28,7 +28,9 @@ type Laid struct {
 	NIC string
 	// IPv4 and IPv6 are the pod's; zero: none.
 	IPv4, IPv6 netip.Addr
-	Stations   []Station
+	// Wire says that the namespace does not have them: somebody on the network tells a guest.
+	Wire     bool
+	Stations []Station
 	// Mapped are what others forward to the pod's Port.
 	Mapped []netip.AddrPort
 	// Check and Delete are CNI's CHECK and DEL, which have to succeed; nil: nobody laid it that has
@@ -48,7 +50,7 @@ type Station struct {
 }
 
 // Networks are all of them, in the order of docs/networks.md.
-var Networks = slices.Concat(plugins, clouds, containers)
+var Networks = slices.Concat(plugins, clouds, containers, switches, ovn)
 
 var addr = netip.MustParseAddr
 
