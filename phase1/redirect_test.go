@@ -114,3 +114,25 @@ func TestAuto(t *testing.T) {
 		})
 	}
 }
+
+// TestRulesOfTheNamespace: what the namespace's own rules drop they do not drop for a guest that is the
+// pod, and they stay.
+func TestRulesOfTheNamespace(t *testing.T) {
+	for _, b := range []infra.Binding{infra.Bridge{}, infra.Redirect{}} {
+		t.Run(b.Kind(), func(t *testing.T) {
+			s := newScene(t)
+			s.Pod.Exec("nft", "add table inet theirs")
+			for _, hook := range []string{"input", "forward", "output"} {
+				s.Pod.Exec("nft", "add chain inet theirs "+hook+" { type filter hook "+hook+" priority 0; policy drop; }")
+			}
+			before := settled(t, s.Network)
+			c := config(s.Network, b)
+			s.wireBare(t, c)
+			s.ask(t, []exchange{
+				{from: "world", to: "pod:8000", want: "guest:8000 sees gateway"},
+				{from: "guest", to: "gateway:8000", want: "world:8000 sees pod"},
+			})
+			teardown(t, s.Network, c, before)
+		})
+	}
+}
