@@ -103,7 +103,7 @@ func (v *void) Close() error {
 }
 
 // solicits says whether a frame asks for a configuration: DHCP whoever sends it, a router solicitation
-// if it is that station's.
+// if it is that station's, as the children of one ipvlan have the same MAC.
 func solicits(frame []byte, mac cache.MAC) string {
 	if len(frame) < 14+40 {
 		return ""
@@ -122,7 +122,7 @@ func solicits(frame []byte, mac cache.MAC) string {
 		switch body := packet[40:]; {
 		case packet[6] == 17 && udp(body, 547):
 			return "DHCPv6"
-		case packet[6] == 58 && len(body) > 0 && body[0] == 133 && (source == mac.LinkLocal() || cache.MAC(frame[6:12]) == mac):
+		case packet[6] == 58 && len(body) > 0 && body[0] == 133 && (source == mac.LinkLocal() || source.IsUnspecified() && cache.MAC(frame[6:12]) == mac):
 			return "router solicitation"
 		}
 	}
