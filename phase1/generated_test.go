@@ -53,7 +53,7 @@ func TestGenerated(t *testing.T) {
 			}
 		})
 	}
-	document(fmt.Sprintf("Generated namespaces, seeds %d to %d, both bindings: %d times Setup and Teardown, %d times byte-equal, %d times but for the order of equal routes; %d times refused and left alone.\n\n",
+	document(fmt.Sprintf("Generated namespaces, seeds %d to %d, each binding: %d times Setup and Teardown, %d times byte-equal, %d times but for the order of equal routes; %d times refused and left alone.\n\n",
 		first, last, given, given-reordered, reordered, refused))
 	if given == 0 {
 		t.Error("all were refused")
