@@ -205,6 +205,9 @@ func (l *Laid) ask(t *testing.T, fromPod dialer, known answers) answers {
 		}
 		asking.Go(func() {
 			patience := 3 * time.Second
+			if testing.Short() { // under emulation
+				patience = 10 * time.Second
+			}
 			switch {
 			case known != nil && known[q] == "":
 				patience = time.Second
