@@ -76,8 +76,8 @@ func (r *Record) validateAbsent() error {
 }
 
 func (v *SRIOV) validate() error {
-	if !isPCIAddress(v.PCIAddress) {
-		return fieldErrorf("sriov.pciAddress", "%q, want the form 0000:03:10.1", v.PCIAddress)
+	if err := CheckPCIAddress("sriov.pciAddress", v.PCIAddress); err != nil {
+		return err
 	}
 	if v.VLAN > MaxVLAN {
 		return fieldErrorf("sriov.vlan", "%d, want 1 to %d, or 0 for none", v.VLAN, MaxVLAN)

@@ -303,6 +303,14 @@ func isWord(text, more string, most int) bool {
 // lastPCIAddress has the largest hexadecimal digit at each of its places.
 const lastPCIAddress = "ffff:ff:1f.7"
 
+// CheckPCIAddress says whether text has the form 0000:03:10.1.
+func CheckPCIAddress(field, text string) error {
+	if !isPCIAddress(text) {
+		return fieldErrorf(field, "%q, want the form 0000:03:10.1", text)
+	}
+	return nil
+}
+
 func isPCIAddress(text string) bool {
 	if len(text) != len(lastPCIAddress) {
 		return false

@@ -163,6 +163,8 @@ func (p *Plan) bridgeable(nic Link) error {
 		reason = "a bridge can be no bridge's port"
 	case !nic.MAC.Unicast():
 		reason = "it has no MAC"
+	case p.child(nic, "macvlan", macvtap, ipvlan) != "":
+		reason = fmt.Sprintf("%s lies on it, and a link has either such children or a bridge", p.child(nic, "macvlan", macvtap, ipvlan))
 	default:
 		return nil
 	}

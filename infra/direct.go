@@ -12,8 +12,10 @@ import (
 )
 
 // Macvtap gives the guest the NIC, which is a macvtap already: with its MAC, on the network of the link
-// below it. Whoever made it gives the launcher's user its character device, /dev/tapINDEX with the
-// NIC's index, to read and write.
+// below it. Whoever made it gives the launcher's user its character device, to read and write: the node
+// /dev/tapINDEX, with the NIC's index, in the launcher's own /dev, made of the numbers that
+// /sys/class/net/NIC/macvtap/tapINDEX/dev has in the namespace. The machine's /dev/tapINDEX may be that
+// of a macvtap in another namespace with the same index.
 type Macvtap struct{}
 
 // SRIOV gives the guest a virtual function of a network card. The NIC is the function's network device,
@@ -66,7 +68,7 @@ func Direct(b Binding) bool {
 	return false
 }
 
-// macvtap leaves the NIC as it is, up and with ears for all groups.
+// macvtap leaves the NIC as it is, with ears for all groups.
 func (p *Plan) macvtap(nic Link, spec Spec) error {
 	if nic.Kind != macvtap {
 		kind := cmp.Or(nic.Kind, "card of the machine")
@@ -77,7 +79,7 @@ func (p *Plan) macvtap(nic Link, spec Spec) error {
 	p.Record.Tap = nic.Name
 	p.unfiltered("the guest can send with every MAC and address")
 	p.untold(nic)
-	nic.Up = true
+	p.down(nic)
 	nic.AllMulticast = true // it listens to the groups of the namespace's own addresses, and not to the guest's
 	p.wired.links = []Link{nic}
 	return nil
@@ -102,14 +104,22 @@ func (p *Plan) sriov(nic Link, spec Spec, b SRIOV) error {
 		return &RefusedError{NIC: nic.Name, Binding: b.Kind(), Reason: "it is no PCI device, or the kernel is older than 5.14 and does not tell: " + field + "pci can name one"}
 	case b.PCI == "":
 		b.PCI = nic.PCI
+	case cache.CheckPCIAddress(field+"pci", b.PCI) != nil:
+		return cache.CheckPCIAddress(field+"pci", b.PCI)
 	case nic.PCI != "" && !strings.EqualFold(nic.PCI, b.PCI):
 		return &cache.FieldError{Field: field + "pci", Reason: fmt.Sprintf("%s, but %s is %s: leave it out, or name the NIC of that function", b.PCI, nic.Name, nic.PCI)}
 	}
 	if b.MAC.IsZero() {
 		b.MAC = nic.MAC
 	}
+	if b.MAC.IsZero() {
+		return &cache.FieldError{Field: field + "mac", Reason: fmt.Sprintf("missing, and %s is not there to take it from: want the guest's", spec.NIC)}
+	}
 	if !b.MAC.Unicast() {
-		return &cache.FieldError{Field: field + "mac", Reason: fmt.Sprintf("%v is no station's address, want the guest's, as there is no NIC to take it from", b.MAC)}
+		return &cache.FieldError{Field: field + "mac", Reason: fmt.Sprintf("%v is no station's address", b.MAC)}
+	}
+	if b.VLAN > cache.MaxVLAN {
+		return &cache.FieldError{Field: field + "vlan", Reason: fmt.Sprintf("%d, want 1 to %d, or 0 for none", b.VLAN, cache.MaxVLAN)}
 	}
 	p.Record = p.record(nic, spec, b.MAC)
 	p.Record.Name = spec.NIC
@@ -117,6 +127,9 @@ func (p *Plan) sriov(nic Link, spec Spec, b SRIOV) error {
 	p.Record.SRIOV = &cache.SRIOV{PCIAddress: b.PCI, VLAN: b.VLAN, Managed: b.Managed}
 	p.unfiltered("the guest can send with every address, and with every MAC that the card lets pass")
 	p.untold(nic)
+	if nic.Kind != "" {
+		p.warn("%s is a %s and no network card's: the guest gets %s with its MAC and MTU", nic.Name, nic.Kind, b.PCI)
+	}
 	if nic.PCI != "" && !b.Managed {
 		p.warn("%s is there, so %s is bound to its network driver: bind it to vfio-pci before the guest starts, or set %smanaged", nic.Name, b.PCI, field)
 	}
@@ -142,13 +155,15 @@ func (p *Plan) passt(nic Link, spec Spec, b Passt) error {
 		p.Record.Passt.Forwards = append(p.Record.Passt.Forwards, cache.Forward{
 			Protocol: f.protocol(), First: f.First, Last: f.last(), Guest: cmp.Or(f.Guest, f.First),
 		})
-		if start, err := strconv.Atoi(p.found.Sysctls[portStart]); err == nil && int(f.First) < start {
+		// Another NIC's passt may have opened them already, and may be the first to go.
+		if start, err := strconv.Atoi(p.found.Sysctls[portStart]); err == nil && int(f.First) < max(start, privilegedPorts) && (start == 0 || int(f.First) < start) {
 			p.wired.sysctls[portStart] = "0" // without that, passt leaves such ports out and says nothing
 		}
 	}
-	if p.found.Sysctls[pingGroups] == noGroup {
+	if groups := p.found.Sysctls[pingGroups]; groups == noGroup || groups == everyGroup {
 		p.wired.sysctls[pingGroups] = everyGroup
 	}
+	p.down(nic)
 	p.unfiltered("it reaches what the namespace reaches, and by its gateway's address the namespace's own loopback")
 	for _, addresses := range [][]netip.Prefix{v4, v6} {
 		if len(addresses) > 1 {
@@ -182,6 +197,8 @@ const (
 	portStart  = "net/ipv4/ip_unprivileged_port_start"
 	pingGroups = "net/ipv4/ping_group_range"
 
+	privilegedPorts = 1024 // PROT_SOCK, net/sock.h
+
 	noGroup    = "1 0" // the kernel's
 	everyGroup = "0 2147483647"
 )
@@ -195,6 +212,13 @@ func (p *Plan) warn(format string, args ...any) {
 func (p *Plan) unfiltered(what string) {
 	if !p.spec.Guard.Off {
 		p.warn("nothing filters the guest, as nothing of ours lies between it and its network: %s; guard.off says that this is known", what)
+	}
+}
+
+// down warns of a NIC that does not work as it is.
+func (p *Plan) down(nic Link) {
+	if !nic.Up {
+		p.warn("%s is down, and stays so: the guest reaches nobody until somebody brings it up", nic.Name)
 	}
 }
 

@@ -3,11 +3,13 @@ package infra_test
 import (
 	"errors"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/firewall"
 )
 
 const (
@@ -109,13 +111,13 @@ func TestTwoPassts(t *testing.T) {
 	first := newPlan(t, found, spec)
 	k := wire(t, first, found)
 	later := k.snapshot()
-	later.Inherit(found)
+	later.Inherit(first.Journal())
 	second := newPlan(t, later, spec)
 	if ops := mustSteps(t, second, k); len(ops) > 0 {
 		t.Errorf("steps for the second NIC:\n%s", infra.Text(ops))
 	}
 	now := k.snapshot()
-	now.Passt = true
+	now.Needed = second.Shared()
 	if ops, err := first.Undo(now); err != nil || len(ops) > 0 {
 		t.Errorf("the first NIC gives back what the second one needs: %v\n%s", err, infra.Text(ops))
 	}
@@ -138,10 +140,10 @@ func TestDirectRefused(t *testing.T) {
 		{"bridge on a macvtap", macvtapWith(unchanged), bridge(), "", "bridge binding on eth0|no bridge's port|macvtap would work"},
 		{"function of a veth", flannel(), direct(infra.SRIOV{}), "", "sriov binding on eth0|no PCI device|binding.sriov.pci"},
 		{"another function", function(), direct(infra.SRIOV{PCI: "0000:03:10.2"}), "binding.sriov.pci", "0000:03:10.2|eth0 is 0000:03:10.1|leave it out"},
-		{"function without form", flannel(), direct(infra.SRIOV{PCI: "3:10.1"}), "sriov.pciAddress", "want the form 0000:03:10.1"},
-		{"function without MAC", flannel(), withSpec(direct(infra.SRIOV{PCI: "0000:03:10.2"}), func(s *infra.Spec) { s.NIC = "net1" }), "binding.sriov.mac", "no NIC to take it from"},
+		{"function without form", flannel(), direct(infra.SRIOV{PCI: "3:10.1"}), "binding.sriov.pci", "want the form 0000:03:10.1"},
+		{"function without MAC", flannel(), withSpec(direct(infra.SRIOV{PCI: "0000:03:10.2"}), func(s *infra.Spec) { s.NIC = "net1" }), "binding.sriov.mac", "net1 is not there to take it from"},
 		{"group MAC of a function", function(), direct(infra.SRIOV{MAC: cache.MAC{1}}), "binding.sriov.mac", "01:00:00:00:00:00"},
-		{"VLAN", function(), direct(infra.SRIOV{VLAN: 4095}), "sriov.vlan", "4095|4094"},
+		{"VLAN", function(), direct(infra.SRIOV{VLAN: 4095}), "binding.sriov.vlan", "4095|4094"},
 		{"model of a function", function(), withSpec(direct(infra.SRIOV{}), func(s *infra.Spec) { s.Device.Model = "virtio" }), "device.model", "leave it out"},
 		{"queues of a function", function(), withSpec(direct(infra.SRIOV{}), func(s *infra.Spec) { s.Queues = 2 }), "queues", "no tap"},
 		{"passt without an address", passtWith(func(s *infra.Snapshot) { s.Addresses = nil }), direct(infra.Passt{}), "", "passt binding on eth0|no address|bridge would work"},
@@ -194,5 +196,51 @@ func TestSameGuestDirect(t *testing.T) {
 	}
 	if !infra.SameGuest(infra.Passt{Ports: []infra.Ports{{Protocol: "tcp", First: 80, Guest: 80}}}, infra.Passt{Ports: []infra.Ports{{First: 80}}}) {
 		t.Error("the same ports are others if they are spelt out")
+	}
+}
+
+// TestNothingOfOurs: such a wiring has no link and no table, so whoever has one under the NIC's name is
+// somebody else.
+func TestNothingOfOurs(t *testing.T) {
+	for _, c := range directCases {
+		plan := newPlan(t, c.found, c.spec)
+		now := wire(t, plan, c.found).snapshot()
+		now.Links = append(now.Links,
+			infra.Link{Index: 71, Name: "eth0-tap", Kind: "tun", Tap: &infra.Tap{}},
+			infra.Link{Index: 72, Name: "eth0-br", Kind: "bridge", Alias: infra.Mark("eth0"), Group: infra.Group(nic)})
+		now.Tables = []firewall.Image{{Family: firewall.NetDev, Name: "guestwire-eth0"}}
+		undo, err := plan.Undo(now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		steps, err := plan.Steps(now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, op := range append(undo, steps...) {
+			switch op.(type) {
+			case infra.LinkDel, infra.GroupDel, infra.TableDel:
+				t.Errorf("%s: %v", c.name, op)
+			}
+		}
+	}
+}
+
+// TestIndexUsedAgain: the NIC has gone, and another link has its index. That one is left alone.
+func TestIndexUsedAgain(t *testing.T) {
+	for _, c := range cases {
+		plan := newPlan(t, c.found, c.spec)
+		now := wire(t, plan, c.found).snapshot()
+		at := slices.IndexFunc(now.Links, func(l infra.Link) bool { return l.Index == nic })
+		now.Links[at].Name, now.Links[at].MAC, now.Links[at].Master = "stranger", mac(0x99), 0
+		undo, gone := plan.Undo(now)
+		if !errors.Is(gone, infra.ErrNoNIC) {
+			t.Errorf("%s: %v, want ErrNoNIC", c.name, gone)
+		}
+		for _, op := range undo {
+			if set, is := op.(infra.LinkSet); is && set.Index == nic {
+				t.Errorf("%s: %v", c.name, op)
+			}
+		}
 	}
 }

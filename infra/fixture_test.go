@@ -433,6 +433,19 @@ var cases = []testCase{
 		s.Rules = []infra.Rule{{Priority: 512, Table: 100}}
 	}), bridge()},
 	{"bridge-source-routing", sourceRouted(), bridge()},
+	{"bridge-source-routing-throw", flannelWith(func(s *infra.Snapshot) { // what is thrown is looked up in main
+		s.Rules = []infra.Rule{{Priority: 1000, Table: 100, Source: pfx("10.244.1.7/32")}}
+		s.Routes = append(s.Routes, withRoute(via("0.0.0.0/0", "10.244.1.254"), func(r *infra.Route) { r.Table = 100 }),
+			infra.Route{Table: 100, Type: 9, Destination: pfx("10.244.0.0/16")}, infra.Route{Table: 100, Type: 6, Destination: pfx("192.0.2.0/24")})
+	}), bridge()},
+	{"bridge-without-main", flannelWith(func(s *infra.Snapshot) { s.NoMain = []int{4} }), bridge()},
+	{"redirect-noarp-permanent-gateway", flannelWith(func(s *infra.Snapshot) {
+		s.Links[1].NoARP = true
+		s.Neighbours = append(s.Neighbours, permanent("10.244.1.1", mac(0xee)))
+	}), auto()},
+	{"redirect-guard-macs", flannelWith(func(s *infra.Snapshot) { s.Links[1].Kind, s.Links[1].Mode = "macvlan", "private" }), withSpec(redirect(), func(s *infra.Spec) {
+		s.Guard.MACs = []cache.MAC{mac(9)}
+	})},
 	{"bridge-two-nics", flannelWith(func(s *infra.Snapshot) {
 		s.Links = append(s.Links, infra.Link{Index: 3, Name: "net1", Kind: "veth", MAC: mac(3), MTU: 1500, Up: true, Ethernet: true})
 		s.Addresses = append(s.Addresses, infra.Address{Link: 3, Prefix: pfx("10.50.0.7/24"), Label: "net1", ValidSeconds: infra.Forever, PreferredSeconds: infra.Forever})

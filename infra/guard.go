@@ -24,7 +24,8 @@ type Guard struct {
 	// needs routes to them.
 	Prefixes []netip.Prefix `json:"prefixes,omitempty"`
 	// Open are the ports of the namespace itself that a guest behind a masquerade reaches, at all
-	// addresses but the loopback's, if they are not forwarded back to it. Bridge takes none.
+	// addresses but the loopback's, if they are not forwarded back to it. Only Masquerade takes them, and
+	// not Auto.
 	Open []Ports `json:"open,omitempty"`
 }
 
@@ -48,7 +49,7 @@ func (g Guard) validate(b Binding) error {
 		}
 	}
 	if _, ok := b.(Masquerade); !ok && len(g.Open) > 0 {
-		return &cache.FieldError{Field: "guard.open", Reason: "only a guest behind a masquerade can reach the namespace"}
+		return &cache.FieldError{Field: "guard.open", Reason: "only masquerade closes the namespace's ports to the guest, so only it can open some: leave it out, or want the binding masquerade"}
 	}
 	if Direct(b) && len(g.MACs)+len(g.Prefixes) > 0 {
 		return &cache.FieldError{Field: "guard", Reason: fmt.Sprintf("nothing filters a guest of the %s binding, so there is nothing to loosen: leave macs and prefixes out", b.Kind())}

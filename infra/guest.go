@@ -19,8 +19,9 @@ func (p *Plan) hand(r *cache.Record, nic Link) {
 	if r.Options.Disabled {
 		return
 	}
+	learned := p.learned(nic)
 	for _, route := range p.found.Routes {
-		if kind, ok := noWay[route.Type]; ok && route.Table == TableMain {
+		if kind, ok := noWay[route.Type]; ok && learned[route.Table] {
 			r.Warnings = append(r.Warnings, fmt.Sprintf("the %s route to %v is not the guest's: DHCP cannot say it", kind, route.Destination))
 		}
 	}
@@ -47,7 +48,8 @@ var noWay = map[uint8]string{6: "blackhole", 7: "unreachable", 8: "prohibit"}
 
 // handBehind is for a NIC that knows no neighbours, such as an ipvlan of mode L3: whatever is sent
 // there goes where its IP address says. A guest does ask for neighbours, and gets one that is the next hop to
-// everything, at the NIC's own MAC, which is where the kernel sends as well.
+// everything, at the NIC's own MAC, which is where the kernel sends as well, or at the gateway's if that
+// is a permanent neighbour.
 func (p *Plan) handBehind(r *cache.Record, nic Link, v4, v6 []netip.Prefix) {
 	if len(v4) > 0 {
 		r.Warnings = append(r.Warnings, secondAddresses(v4)...)
@@ -63,13 +65,13 @@ func (p *Plan) handBehind(r *cache.Record, nic Link, v4, v6 []netip.Prefix) {
 			}
 		}
 		r.IPv4.Routes = installable(own, hop, routes)
-		r.Neighbours = append(r.Neighbours, cache.Neighbour{Address: hop, MAC: nic.MAC})
+		r.Neighbours = append(r.Neighbours, cache.Neighbour{Address: hop, MAC: p.hopMAC(nic, true)})
 	}
 	if len(v6) > 0 {
 		r.Warnings = append(r.Warnings, secondAddresses(v6)...)
 		routes, warnings := guestRoutes(routesOf(p.found, nic, false))
 		r.Warnings = append(r.Warnings, warnings...)
-		router := cache.Router{Address: deriveMAC(nic, "router").LinkLocal(), MAC: nic.MAC}
+		router := cache.Router{Address: deriveMAC(nic, "router").LinkLocal(), MAC: p.hopMAC(nic, false)}
 		for _, route := range routes {
 			switch d := route.Destination; {
 			case d.Addr().IsLinkLocalUnicast(), d == single(v6[0].Addr()):
@@ -82,6 +84,18 @@ func (p *Plan) handBehind(r *cache.Record, nic Link, v4, v6 []netip.Prefix) {
 		r.IPv6 = &cache.IPv6{Address: v6[0].Addr(), Router: &router}
 		r.Neighbours = append(r.Neighbours, cache.Neighbour{Address: router.Address, MAC: router.MAC})
 	}
+}
+
+// hopMAC is where a NIC that knows no neighbours sends what is for its gateway.
+func (p *Plan) hopMAC(nic Link, v4 bool) cache.MAC {
+	for _, route := range routesOf(p.found, nic, v4) {
+		for _, n := range p.found.Neighbours {
+			if n.Link == nic.Index && n.Permanent && n.Address == route.Gateway && route.Default() {
+				return n.MAC
+			}
+		}
+	}
+	return nic.MAC
 }
 
 // serverFor is withoutGateway, or its neighbour if that is the guest's.

@@ -92,6 +92,7 @@ func (p *Plan) masquerade(nic Link, spec Spec, b Masquerade) error {
 	if b.Loopback || b.Sidecar != nil {
 		p.answerLoopback(&br, len(v6) > 0)
 	}
+	p.down(nic)
 	p.keep(nic)
 	p.wired.links = append(p.wired.links, nic, br)
 	if !spec.Options.Disabled {

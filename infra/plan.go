@@ -73,6 +73,9 @@ func NewPlan(found Snapshot, spec Spec) (*Plan, error) {
 	if b, is := spec.Binding.(SRIOV); !ok && is && b.PCI != "" {
 		nic, ok = Link{Name: spec.NIC}, true // bound to vfio-pci already
 	}
+	if _, is := spec.Binding.(SRIOV); !ok && is {
+		return nil, fmt.Errorf("NIC %s: %w; the namespace has %s: name one of them, or in binding.sriov the function's pci and mac", spec.NIC, ErrNoNIC, linkNames(found))
+	}
 	if !ok {
 		return nil, fmt.Errorf("NIC %s: %w; the namespace has %s", spec.NIC, ErrNoNIC, linkNames(found))
 	}
@@ -251,13 +254,7 @@ const minMTUIPv6 = 1280
 // warnings are what cannot be handed to a guest.
 func (p *Plan) warnings(nic Link) []string {
 	var w []string
-	learned := map[uint32]bool{TableMain: true}
-	v4, v6 := addressesOf(p.found, nic)
-	for _, a := range slices.Concat(v4[:min(1, len(v4))], v6[:min(1, len(v6))]) {
-		for _, table := range p.found.lookups(a.Addr()) {
-			learned[table] = true
-		}
-	}
+	learned := p.learned(nic)
 	rules := 0
 	for _, r := range p.found.Rules {
 		if r.Other || !learned[r.Table] {
@@ -288,6 +285,18 @@ func (p *Plan) warnings(nic Link) []string {
 		w = append(w, fmt.Sprintf("the MTU is %d and not %s's %d: a tap has no more", cache.MaxMTU, nic.Name, nic.MTU))
 	}
 	return w
+}
+
+// learned are the tables whose routes a guest learns that has the NIC's addresses.
+func (p *Plan) learned(nic Link) map[uint32]bool {
+	learned := map[uint32]bool{TableMain: true}
+	v4, v6 := addressesOf(p.found, nic)
+	for _, a := range slices.Concat(v4[:min(1, len(v4))], v6[:min(1, len(v6))]) {
+		for _, table := range p.found.lookups(a.Addr()) {
+			learned[table] = true
+		}
+	}
+	return learned
 }
 
 // SysctlPaths are the values a Snapshot needs for the binding, with slashes, below /proc/sys.
@@ -381,8 +390,11 @@ func routesOf(s Snapshot, nic Link, v4 bool) []Route {
 
 // lookups are the tables in which the namespace looks for a route for what comes from an address.
 func (s *Snapshot) lookups(from netip.Addr) []uint32 {
-	rules := slices.SortedStableFunc(slices.Values(append([]Rule{{Priority: priorityMain, Table: TableMain, IPv6: from.Is6()}}, s.Rules...)),
-		func(a, b Rule) int { return cmp.Compare(a.Priority, b.Priority) })
+	rules := slices.Clone(s.Rules)
+	if !slices.Contains(s.NoMain, version(from)) {
+		rules = append([]Rule{{Priority: priorityMain, Table: TableMain, IPv6: from.Is6()}}, rules...)
+	}
+	slices.SortStableFunc(rules, func(a, b Rule) int { return cmp.Compare(a.Priority, b.Priority) })
 	var tables []uint32
 	for _, r := range rules {
 		if r.isAbout(from) && !slices.Contains(tables, r.Table) {
@@ -397,25 +409,31 @@ func (r Rule) isAbout(from netip.Addr) bool {
 	return !r.Other && r.IPv6 == from.Is6() && (!r.Source.IsValid() || r.Source.Contains(from))
 }
 
-// routesBy are those through the NIC of some tables, unless one in an earlier table is taken for all of
-// its destination.
-func routesBy(s Snapshot, nic Link, v4 bool, tables ...uint32) []Route {
-	var routes, earlier []Route
-	for _, table := range tables {
-		var taken []Route
+// decided says whether one of the tables has a route for all of a destination: the most specific one of a
+// table counts, and throw goes on with the next table.
+func (s *Snapshot) decided(destination netip.Prefix, tables []uint32) bool {
+	return slices.ContainsFunc(tables, func(table uint32) bool {
+		best := Route{Type: routeThrow, Destination: netip.PrefixFrom(destination.Addr(), 0)}
 		for _, r := range s.Routes {
-			if r.Table != table || r.Destination.Addr().Is4() != v4 || r.Type == routeThrow {
-				continue
+			covers := r.Destination.Addr().Is4() == destination.Addr().Is4() && r.Destination.Bits() <= destination.Bits() && r.Destination.Contains(destination.Addr())
+			if r.Table == table && covers && r.Destination.Bits() >= best.Destination.Bits() {
+				best = r
 			}
-			taken = append(taken, r)
-			hidden := slices.ContainsFunc(earlier, func(e Route) bool {
-				return e.Destination.Bits() <= r.Destination.Bits() && e.Destination.Contains(r.Destination.Addr())
-			})
-			if r.Uses(nic.Index) && r.Type == RouteUnicast && !hidden {
+		}
+		return best.Type != routeThrow
+	})
+}
+
+// routesBy are those through the NIC of some tables, unless an earlier table decides for all of the
+// destination.
+func routesBy(s Snapshot, nic Link, v4 bool, tables ...uint32) []Route {
+	var routes []Route
+	for i, table := range tables {
+		for _, r := range s.Routes {
+			if r.Table == table && r.Destination.Addr().Is4() == v4 && r.Uses(nic.Index) && r.Type == RouteUnicast && !s.decided(r.Destination, tables[:i]) {
 				routes = append(routes, r)
 			}
 		}
-		earlier = append(earlier, taken...)
 	}
 	slices.SortStableFunc(routes, func(a, b Route) int {
 		if d := b.Destination.Bits() - a.Destination.Bits(); d != 0 {

@@ -3,6 +3,7 @@ package infra
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 
 	"github.com/guestwire/guestwire/internal/firewall"
 )
@@ -18,13 +19,27 @@ func (p *Plan) redirect(nic Link, spec Spec) error {
 	p.keep(nic)
 	p.wired.links = append(p.wired.links, nic)
 	p.hand(&p.Record, nic)
+	p.down(nic)
 	p.taps(nic, spec, p.Record)
 	g := p.guest(p.own(nic))
 	if err := p.guard(g); err != nil {
 		return err
 	}
-	p.wired.tables = g.across(p.wired.tables, p.names, spec.Guard)
+	p.wired.tables = append(g.across(p.wired.tables, p.names, spec.Guard), mute(p.names))
+	if len(spec.Guard.MACs) > 0 && nic.Kind != "veth" {
+		p.warn("%s receives for its own MAC alone: from the other MACs of guard.macs the guest can send, and nothing comes back", nic.Name)
+	}
 	return nil
+}
+
+// mute keeps the namespace from sending by the NIC, its own packets and those that it forwards: they would
+// have the guest's MAC and address, and the guest would get the answers. Without packets there is no ARP
+// either.
+func mute(n Names) firewall.Table {
+	return firewall.Table{Family: firewall.Inet, Name: n.Table, Chains: []firewall.Chain{{
+		Name: "from-namespace", Type: "filter", Hook: firewall.Postrouting, Priority: firewall.Filter,
+		Rules: []firewall.Rule{rule(firewall.Drop{}, firewall.OutInterface{Name: n.NIC})},
+	}}}
 }
 
 // redirectable says whether frames from and to a guest can pass through the NIC.
@@ -37,10 +52,22 @@ func (p *Plan) redirectable(nic Link) error {
 		reason = "it carries no Ethernet"
 	case !nic.MAC.Unicast():
 		reason = "it has no MAC"
+	case p.child(nic, "vlan", "macvlan", macvtap, ipvlan) != "":
+		reason = fmt.Sprintf("%s lies on it, and would hear nothing", p.child(nic, "vlan", "macvlan", macvtap, ipvlan))
 	default:
 		return nil
 	}
 	return &RefusedError{NIC: nic.Name, Binding: Redirect{}.Kind(), Reason: reason, Instead: Masquerade{}.Kind()}
+}
+
+// child is a link of one of these kinds that lies on the NIC, or nothing.
+func (p *Plan) child(nic Link, kinds ...string) string {
+	for _, l := range p.found.Links {
+		if l.Parent == nic.Index && nic.Index != 0 && slices.Contains(kinds, l.Kind) {
+			return l.Name
+		}
+	}
+	return ""
 }
 
 // across adds what forwards: from the tap what the filter has let pass, and from the NIC what may come

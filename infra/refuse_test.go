@@ -118,6 +118,8 @@ func TestRefused(t *testing.T) {
 			s.Links[1].Kind, s.Links[1].Ethernet, s.Addresses = "tun", false, nil
 		}), withSpec(bridge(), func(s *infra.Spec) { s.Binding = infra.Auto{} }), refused("masquerade", ""), "eth0|no address|bridge: |redirect: "},
 		{"masquerade of an ipvlan without address", flannelWith(func(s *infra.Snapshot) { s.Links[1].Kind, s.Addresses = "ipvlan", nil }), masquerade(), refused("masquerade", "redirect"), "eth0|no address|redirect would work"},
+		{"bridge below a macvlan", beside(infra.Link{Index: 7, Name: "child", Kind: "macvlan", Parent: 2}), bridge(), refused("bridge", "masquerade"), "eth0|child|masquerade would work"},
+		{"redirect below a VLAN", beside(infra.Link{Index: 7, Name: "eth0.5", Kind: "vlan", Parent: 2}), redirect(), refused("redirect", "masquerade"), "eth0|eth0.5|masquerade would work"},
 		{"bridge without MAC", nicWith(func(l *infra.Link) { l.MAC = cache.MAC{} }), bridge(), refused("bridge", "masquerade"), "eth0|MAC|masquerade would work"},
 		{"masquerade without address", flannelWith(func(s *infra.Snapshot) { s.Addresses = s.Addresses[2:] }), masquerade(), refused("masquerade", "bridge"), "eth0|no address|bridge would work"},
 		{"masquerade of IPv6 with a small MTU", flannelWith(func(s *infra.Snapshot) { s.Links[1].MTU = 1200 }), masquerade(), refused("masquerade", "bridge"), "eth0|1200|bridge would work"},

@@ -30,6 +30,8 @@ type Snapshot struct {
 	Listeners []Listener `json:"listeners,omitempty"`
 	// Rules are the policy rules besides the kernel's three.
 	Rules []Rule `json:"rules,omitempty"`
+	// NoMain are the versions of IP for which the kernel's rule for table main is not there.
+	NoMain []int `json:"noMain,omitempty"`
 	// Neighbours are the entries that have a link-layer address.
 	Neighbours []Neighbour `json:"neighbours,omitempty"`
 	// Filters are those at the ingress of the taps of the NIC's wiring.
@@ -46,9 +48,9 @@ type Snapshot struct {
 	NoNFTables bool `json:"noNFTables,omitempty"`
 	// Dummy says that the kernel has the link kind dummy.
 	Dummy bool `json:"dummy"`
-	// Passt says that another NIC of the namespace is wired by that binding, which no link tells. It
-	// matters to Plan.Undo.
-	Passt bool `json:"-"`
+	// Needed are the sysctls that the whole namespace shares and the wirings of other NICs need, which
+	// Plan.Undo leaves to them; see Plan.Shared.
+	Needed []string `json:"-"`
 }
 
 // Link is a network interface.
@@ -60,6 +62,7 @@ type Link struct {
 	MTU    int       `json:"mtu"`
 	Up     bool      `json:"up,omitempty"`
 	Master int       `json:"master,omitempty"` // index; 0: none
+	Parent int       `json:"parent,omitempty"` // index of the link of this namespace that it lies on; 0: none
 	Alias  string    `json:"alias,omitempty"`
 	Group  uint32    `json:"group,omitempty"`
 
@@ -323,14 +326,36 @@ func (s *Snapshot) Named(name string) (Link, bool) {
 	return s.Links[i], true
 }
 
+// Shared are all sysctls of a wiring that are the whole namespace's.
+func Shared() []string {
+	return append([]string{forwarding6, noIPv6, portStart, pingGroups}, bridgeCalls...)
+}
+
+// Shared are those that the wiring needs.
+func (p *Plan) Shared() []string {
+	return slices.DeleteFunc(Shared(), func(path string) bool {
+		_, wanted := p.wired.sysctls[path]
+		return !wanted
+	})
+}
+
+// bridges says whether the binding makes a bridge.
+func bridges(b Binding) bool {
+	switch b.(type) {
+	case Bridge, Masquerade:
+		return true
+	}
+	return false
+}
+
 // Inherit makes of the sysctls that the whole namespace shares what they were before another NIC was
 // wired, as the last Teardown is to leave them so, whichever NIC's it is.
-func (s *Snapshot) Inherit(earlier Snapshot) {
+func (s *Snapshot) Inherit(earlier Journal) {
 	s.Sysctls = maps.Clone(s.Sysctls)
-	for _, path := range append([]string{forwarding6, noIPv6, portStart, pingGroups}, bridgeCalls...) {
+	for _, path := range Shared() {
 		_, there := s.Sysctls[path]
-		value, known := earlier.Sysctls[path]
-		if !known && slices.Contains(bridgeCalls, path) {
+		value, known := earlier.Found.Sysctls[path]
+		if !known && slices.Contains(bridgeCalls, path) && bridges(earlier.Spec.Binding) {
 			value, known = newBridgeCall, true // they came with the other NIC's bridge
 		}
 		if there && known {

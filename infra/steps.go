@@ -48,9 +48,7 @@ func (p *Plan) Undo(now Snapshot) ([]Op, error) {
 	}
 	own := ofBridge(p.names.Bridge)
 	for path := range p.wired.sysctls {
-		// What the whole namespace shares stays as long as another NIC needs it.
-		shared := path != acceptRA(nic.Name) && path != forceForwarding(nic.Name)
-		if !slices.Contains(own, path) && !(shared && p.others(now, path)) {
+		if !slices.Contains(own, path) && !slices.Contains(now.Needed, path) {
 			want.sysctls[path] = cmp.Or(p.found.Sysctls[path], newBridgeCall)
 		}
 	}
@@ -69,26 +67,30 @@ func (p *Plan) Undo(now Snapshot) ([]Op, error) {
 			want.neighbours = append(want.neighbours, n)
 		}
 	}
-	return p.stepper(now, want, false).steps()
+	// What listens to nobody cannot have what others gave the NIC anew.
+	_, deaf := p.spec.Binding.(Redirect)
+	return p.stepper(now, want, deaf).steps()
 }
 
 // stepper compares a namespace with what is wanted of it. A NIC behind which a guest is hidden
 // keeps what others gave it meanwhile; what it lacks is mended only for the guest's sake.
 func (p *Plan) stepper(now Snapshot, want wiring, mend bool) *stepper {
-	s := &stepper{now: now, names: p.names, nic: p.nic().Index, mend: mend,
-		whole: p.Record.Binding == cache.BindingBridge, leaves: p.Record.Binding == cache.BindingSRIOV}
+	now.Links = slices.DeleteFunc(slices.Clone(now.Links), p.isAnother)
+	nic := p.nic()
+	s := &stepper{
+		now: now, names: p.names, nic: nic.Index, mend: mend, direct: Direct(p.spec.Binding),
+		whole: p.Record.Binding == cache.BindingBridge, leaves: p.Record.Binding == cache.BindingSRIOV,
+		groups: slices.ContainsFunc(p.wired.links, func(l Link) bool { return l.Index == nic.Index && l.AllMulticast && !nic.AllMulticast }),
+	}
 	s.want = place(want, now, s.ours())
 	return s
 }
 
-// others says whether another NIC of the namespace is wired by a binding that needs the sysctl.
-func (p *Plan) others(now Snapshot, path string) bool {
-	if path == portStart || path == pingGroups {
-		return now.Passt
-	}
-	return slices.ContainsFunc(now.Links, func(l Link) bool {
-		return strings.HasPrefix(l.Alias, Mark("")) && l.Alias != Mark(p.names.NIC)
-	})
+// isAnother says whether a link has come under the index of a NIC that has gone.
+func (p *Plan) isAnother(l Link) bool {
+	nic := p.nic()
+	named := l.Name == nic.Name || l.Name == p.names.Moved
+	return l.Index == nic.Index && !named && l.MAC != nic.MAC && l.MAC != deriveMAC(nic, "moved")
 }
 
 // nic is the NIC as it was found.
@@ -108,6 +110,10 @@ type stepper struct {
 	whole, mend bool
 	// leaves says that the NIC can go: then the guest has it.
 	leaves bool
+	// direct says that no link and no table is ours.
+	direct bool
+	// groups says that the NIC hears all groups for our sake.
+	groups bool
 	ops    []Op
 	// routes of now by what same compares first; made when it is needed.
 	known map[routeKey][]Route
@@ -136,7 +142,7 @@ func (s *stepper) steps() ([]Op, error) {
 		err = fmt.Errorf("NIC %s: %w any more in this namespace", s.names.NIC, ErrNoNIC)
 	}
 	for _, i := range now.Tables {
-		if !slices.ContainsFunc(s.want.tables, func(t firewall.Table) bool { return t.Family == i.Family && t.Name == i.Name }) {
+		if !s.direct && !slices.ContainsFunc(s.want.tables, func(t firewall.Table) bool { return t.Family == i.Family && t.Name == i.Name }) {
 			s.add(TableDel{i.Family, i.Name})
 		}
 	}
@@ -195,6 +201,9 @@ func (s *stepper) add(op Op) { s.ops = append(s.ops, op) }
 // ours are the links that we created: marked, or a tap that was made and not yet marked. Of the two
 // marks one is enough if somebody changed the other; the group, if the name is ours as well.
 func (s *stepper) ours() []Link {
+	if s.direct {
+		return nil
+	}
 	var ours []Link
 	for _, l := range s.now.Links {
 		if l.Index == s.nic {
@@ -443,7 +452,7 @@ func (s *stepper) moveNIC() {
 	if now.NoARP != want.NoARP {
 		set.NoARP = &want.NoARP
 	}
-	if now.AllMulticast != want.AllMulticast {
+	if s.groups && now.AllMulticast != want.AllMulticast {
 		set.AllMulticast = &want.AllMulticast
 	}
 	if want.AddrGen == AddrGenNone && now.AddrGen != AddrGenNone && now.AddrGen != AddrGenNoIPv6 {
@@ -563,7 +572,12 @@ func (s *stepper) settle() {
 	}
 }
 
+// up leaves a NIC that was found down to whoever brings it up, unless it is ours: with its state, addresses
+// and routes of the namespace would go.
 func (s *stepper) up(want Link) {
+	if want.Index == s.nic && !s.whole && !want.Up {
+		return
+	}
 	if s.isUp(want) != want.Up {
 		s.add(LinkSet{Index: want.Index, Link: want.Name, Up: &want.Up})
 	}

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -44,17 +45,28 @@ func drifted(t *testing.T, c phase1.Config, words string) {
 	check(t, c)
 }
 
-// TestMacvtap brings a macvtap up, and takes it down again.
+// TestMacvtap lets a macvtap hear all groups, and leaves one that is down to whoever brings it up.
 func TestMacvtap(t *testing.T) {
 	n := nstest.NewMacvtap(t)
 	n.Pod.IP("link set eth0 up") // a link that has been up once keeps its queueing discipline
 	n.Pod.IP("link set eth0 down")
+	n.Pod.IP("addr add fd68::17/64 dev eth0 nodad")
+	down := settled(t, n)
+	isDown := direct(n, infra.Macvtap{})
+	setup(t, isDown)
+	if r := record(t, n); !slices.ContainsFunc(r.Warnings, func(w string) bool { return strings.Contains(w, "eth0 is down") }) {
+		t.Errorf("warnings %q, want one that eth0 is down", r.Warnings)
+	}
+	check(t, isDown)
+	teardown(t, n, isDown, down)
+	n.Pod.IP("addr del fd68::17/64 dev eth0")
+	n.Pod.IP("link set eth0 up")
 	before := settled(t, n)
 	c := direct(n, infra.Macvtap{})
 	c.Queues = 2
 	setup(t, c)
-	if links := n.Pod.IP("-br link show up dev eth0"); !strings.Contains(links, "eth0") {
-		t.Errorf("eth0 is not up: %s", links)
+	if link := n.Pod.IP("link show dev eth0"); !strings.Contains(link, "ALLMULTI") {
+		t.Errorf("eth0 does not hear all groups: %s", link)
 	}
 	r := record(t, n)
 	if r.Tap != "eth0" || r.MAC.String() != linkField(t, n, "eth0", "address") || r.MTU != 1450 || r.Queues != 2 || len(r.Warnings) != 1 {

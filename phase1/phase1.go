@@ -14,7 +14,6 @@ import (
 	"io/fs"
 	"os"
 	"reflect"
-	"slices"
 	"strings"
 	"time"
 
@@ -194,12 +193,13 @@ func Plan(ctx context.Context, c Config) (*Preview, error) {
 type Preview struct {
 	Steps  []infra.Op
 	Record cache.Record
-	// Refused are why the bindings that infra.Auto would rather have had cannot work.
+	// Refused are why the bindings that infra.Auto would rather have had cannot work; none once the NIC
+	// is wired.
 	Refused []*infra.RefusedError
 }
 
 // String is the commands, a line each, with the binding, why not another, and the record's warnings
-// as comments before them.
+// as comments before them; and that there are none, if so.
 func (p *Preview) String() string {
 	var b strings.Builder
 	b.WriteString("# binding: " + p.Record.Binding + "\n")
@@ -208,6 +208,9 @@ func (p *Preview) String() string {
 	}
 	for _, w := range p.Record.Warnings {
 		b.WriteString("# warning: " + w + "\n")
+	}
+	if len(p.Steps) == 0 {
+		b.WriteString("# nothing is left to do\n")
 	}
 	return b.String() + infra.Text(p.Steps)
 }
@@ -485,7 +488,7 @@ func guestText(b infra.Binding) string {
 func (s *session) inherit(found *infra.Snapshot) error {
 	others, err := s.others()
 	for _, journal := range others {
-		found.Inherit(journal.Found)
+		found.Inherit(journal.Journal)
 	}
 	return err
 }
@@ -605,16 +608,14 @@ func (s *session) undo(plan *infra.Plan) error {
 // giveBack goes on whatever the caller's context says: half a way back is worse than a late one. If
 // the NIC has gone, it says so when everything else is done.
 func (s *session) giveBack(plan *infra.Plan) error {
-	passt, err := s.passtBeside(plan)
-	if err != nil {
-		return err
-	}
 	for range tries {
 		now, err := s.now(plan)
 		if err != nil {
 			return err
 		}
-		now.Passt = passt
+		if now.Needed, err = s.needed(now); err != nil {
+			return err
+		}
 		ops, gone := plan.Undo(now)
 		if gone != nil && !errors.Is(gone, infra.ErrNoNIC) {
 			return gone
@@ -629,15 +630,27 @@ func (s *session) giveBack(plan *infra.Plan) error {
 	return fmt.Errorf("NIC %s keeps changing", s.nic)
 }
 
-// passtBeside says whether another NIC needs what a plan of that binding gives back.
-func (s *session) passtBeside(plan *infra.Plan) (bool, error) {
-	isPasst := func(b infra.Binding) bool {
-		_, is := b.(infra.Passt)
-		return is
-	}
-	if !isPasst(plan.Binding()) {
-		return false, nil
-	}
+// needed are the sysctls that other NICs of the namespace need: all that the namespace shares, if one is
+// wired by a Setup with another state directory.
+func (s *session) needed(now infra.Snapshot) ([]string, error) {
 	others, err := s.others()
-	return slices.ContainsFunc(others, func(j *journal) bool { return isPasst(j.Spec.Binding) }), err
+	if err != nil {
+		return nil, err
+	}
+	var needed []string
+	known := map[string]bool{s.nic: true}
+	for _, journal := range others {
+		plan, err := infra.NewPlan(journal.Found, journal.Spec)
+		if err != nil {
+			return nil, fmt.Errorf("journal of NIC %s: %w", journal.Spec.NIC, err)
+		}
+		needed = append(needed, plan.Shared()...)
+		known[journal.Spec.NIC] = true
+	}
+	for _, l := range now.Links {
+		if nic, marked := infra.Marked(l.Alias); marked && !known[nic] {
+			return infra.Shared(), nil
+		}
+	}
+	return needed, nil
 }

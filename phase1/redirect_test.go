@@ -1,9 +1,14 @@
 package phase1_test
 
 import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
 	"strings"
 	"testing"
 
+	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/nstest"
 	"github.com/guestwire/guestwire/phase1"
@@ -37,7 +42,7 @@ func TestRedirectShares(t *testing.T) {
 			}
 			theirs := func() string {
 				out := s.Pod.Exec("sh", "-c", "tc qdisc show dev eth0; tc filter show dev eth0 ingress; tc filter show dev eth0 egress; nft list tables")
-				return strings.ReplaceAll(out, "table netdev guestwire-eth0\n", "")
+				return strings.NewReplacer("table netdev guestwire-eth0\n", "", "table inet guestwire-eth0\n", "").Replace(out)
 			}
 			before, theirsBefore := settled(t, s.Network), theirs()
 			c := config(s.Network, infra.Redirect{})
@@ -133,6 +138,157 @@ func TestRulesOfTheNamespace(t *testing.T) {
 				{from: "guest", to: "gateway:8000", want: "world:8000 sees pod"},
 			})
 			teardown(t, s.Network, c, before)
+		})
+	}
+}
+
+// TestRedirectMutesTheNamespace: what another NIC's guest sends by the namespace does not leave by the NIC as
+// the guest there, and no process of the namespace speaks for it.
+func TestRedirectMutesTheNamespace(t *testing.T) {
+	s := newScene(t)
+	router := strings.Fields(s.World.IP("-br link show dev pod"))[2]
+	s.Pod.IP("neigh replace 10.244.1.1 lladdr " + router + " dev eth0 nud permanent") // nobody has to be asked
+	s.World.IP("link add pod3 type veth peer name net1 netns " + s.Pod.Name)
+	s.World.IP("addr add 10.250.0.1/24 dev pod3")
+	s.World.IP("link set pod3 up")
+	s.Pod.IP("addr add 10.250.0.7/24 dev net1")
+	s.Pod.IP("link set net1 up")
+	before := settled(t, s.Network)
+	c := config(s.Network, infra.Redirect{})
+	s.wireBare(t, c)
+	s.who["guest"].IP("neigh replace 10.244.1.1 lladdr " + router + " dev eth0") // which the responder would say
+	other := config(s.Network, infra.Masquerade{})
+	other.NIC = "net1"
+	setup(t, other)
+	dir, err := os.OpenRoot(s.State)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	r, err := cache.Read(dir, "net1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	second := s.Guest(t, r)
+	second.IP(fmt.Sprintf("addr add %v dev eth0", r.IPv4.Address))
+	second.IP("link set eth0 up")
+	second.IP(fmt.Sprintf("route add default via %v", r.IPv4.Gateway))
+	s.World.Exec("nft", "add table ip counted; add chain ip counted input { type filter hook prerouting priority 0; }; "+
+		"add rule ip counted input udp dport 7777 counter; add rule ip counted input udp dport 7778 counter")
+	counted := func(port string) string {
+		_, text, _ := strings.Cut(s.World.Exec("nft", "list", "chain", "ip", "counted", "input"), "dport "+port+" counter packets ")
+		return strings.Fields(text)[0]
+	}
+	send := func(from *nstest.Namespace, to netip.Addr, port uint16) {
+		q, err := from.Question("udp", netip.Addr{}, netip.AddrPortFrom(to, port), 8)
+		if err == nil { // the kernel says so itself
+			q.Close()
+		}
+	}
+	nstest.Eventually(t, func() error {
+		send(s.who["guest"], nstest.Beyond4, 7778)
+		send(second, netip.MustParseAddr("10.250.0.1"), 7778)
+		if got := counted("7778"); got == "0" || got == "1" {
+			return errors.New("the guests' own packets do not come: " + got)
+		}
+		return nil
+	})
+	for range 5 {
+		send(second, nstest.Beyond4, 7777)
+		send(s.Pod, nstest.Beyond4, 7777)
+	}
+	s.ask(t, []exchange{{protocol: "tcp", from: "guest", to: "gateway:8000", want: "world:8000 sees pod"}})
+	if got := counted("7777"); got != "0" {
+		t.Errorf("%s packets leave as the guest's that are not", got)
+	}
+	if err := phase1.Teardown(t.Context(), other); err != nil {
+		t.Fatal(err)
+	}
+	teardown(t, s.Network, c, before)
+}
+
+// TestRedirectOfWhatExpires: the namespace hears nobody who would renew its address. Teardown gives it
+// back.
+func TestRedirectOfWhatExpires(t *testing.T) {
+	n := nstest.NewNetwork(t)
+	n.Pod.IP("addr del 10.244.1.7/24 dev eth0")
+	n.Pod.IP("addr add 10.244.1.7/24 broadcast 10.244.1.255 dev eth0 valid_lft 5 preferred_lft 5")
+	n.Pod.IP("route add default via 10.244.1.1")
+	before := settled(t, n)
+	c := config(n, infra.Redirect{})
+	setup(t, c)
+	nstest.Eventually(t, func() error {
+		if out := n.Pod.IP("-4 addr show dev eth0"); out != "" {
+			return errors.New(out)
+		}
+		return nil
+	})
+	teardown(t, n, c, before)
+}
+
+// TestChildren: what lies on a NIC would be cut off by a guest that has the NIC, so it is refused.
+func TestChildren(t *testing.T) {
+	n := nstest.NewNetwork(t)
+	n.Pod.IP("link add link eth0 name child type macvlan mode bridge")
+	before := settled(t, n)
+	for _, b := range []infra.Binding{infra.Bridge{}, infra.Redirect{}} {
+		var refused *infra.RefusedError
+		if err := phase1.Setup(t.Context(), config(n, b)); !errors.As(err, &refused) || refused.Instead != "masquerade" || !strings.Contains(err.Error(), "child") {
+			t.Errorf("%s: %v, want a RefusedError that names the child, and masquerade", b.Kind(), err)
+		}
+		asFound(t, n, before)
+	}
+	c := config(n, infra.Auto{})
+	setup(t, c)
+	if got := record(t, n).Binding; got != "masquerade" {
+		t.Errorf("auto is %s", got)
+	}
+	teardown(t, n, c, before)
+}
+
+// TestSharedSysctls: what the whole namespace shares goes back when nobody needs it, whoever else is
+// wired, and to what it was.
+func TestSharedSysctls(t *testing.T) {
+	const calls = "net.bridge.bridge-nf-call-iptables"
+	for name, test := range map[string]struct {
+		first, second infra.Binding
+		sysctl        string
+	}{
+		"masquerade, then redirect":  {infra.Masquerade{}, infra.Redirect{}, "net.ipv6.conf.default.disable_ipv6"},
+		"bridge, then redirect":      {infra.Bridge{}, infra.Redirect{}, calls},
+		"bridge, then a function":    {infra.Bridge{}, infra.SRIOV{PCI: "0000:03:10.1"}, calls},
+		"passt with ports, then not": {infra.Passt{Ports: []infra.Ports{{First: 80}}}, infra.Passt{}, "net.ipv4.ip_unprivileged_port_start"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, value := range []string{"0", "1"} {
+				n := nstest.NewNetwork(t)
+				n.World.IP("link add pod3 type veth peer name net1 netns " + n.Pod.Name)
+				n.World.IP("link set pod3 up")
+				n.Pod.IP("addr add 10.250.0.7/24 dev net1")
+				n.Pod.IP("link set net1 up")
+				n.Pod.Exec("sh", "-c", "sysctl -qw "+test.sysctl+"="+value+" || true") // a kernel may not have it yet
+				read := func() string { return n.Pod.Exec("sh", "-c", "sysctl -n "+test.sysctl+" 2>/dev/null || true") }
+				was := read()
+				first, second := config(n, test.first), config(n, test.second)
+				second.NIC = "net1"
+				for _, c := range []*phase1.Config{&first, &second} {
+					if infra.Direct(c.Binding) {
+						c.DNS = nil
+					}
+				}
+				for _, order := range [][2]phase1.Config{{first, second}, {second, first}} {
+					setup(t, order[0])
+					setup(t, order[1])
+					for _, c := range order {
+						if err := phase1.Teardown(t.Context(), c); err != nil {
+							t.Fatal(err)
+						}
+					}
+					if now := read(); was != "" && now != was {
+						t.Errorf("%s is %q, and was %q", test.sysctl, now, was)
+					}
+				}
+			}
 		})
 	}
 }

@@ -137,7 +137,6 @@ var damagesOf = map[string][]damage{
 		{line: "ip link add other type bridge; ip link set eth0-tap master other", says: "eth0-tap is a port of other"},
 		{line: "ip link add other type bridge; ip link set eth0 master other", says: "eth0 is a port of other"},
 		{line: "nft add chain $table other '{ type filter hook ingress device eth0 priority -7; policy drop; }'", says: "chain other is somebody's"},
-		{line: "ip link set eth0 allmulticast on", says: "allmulticast of eth0 is on, not off"},
 	},
 }
 

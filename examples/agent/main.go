@@ -28,7 +28,7 @@ const usage = `agent wires a NIC of a network namespace to a tap for a virtual m
 KIND is bridge, redirect or masquerade, or auto for the first of them that can work; or macvtap, sriov or passt, which
 libvirt offers and with which nothing here serves or filters the guest:
 
-  macvtap   the NIC is a macvtap; the launcher's user needs /dev/tapINDEX, with the NIC's index, to read and write
+  macvtap   the NIC is a macvtap; the launcher's user needs its device to read and write (go doc infra.Macvtap)
   sriov     the NIC is a virtual function, or was: {"sriov": {"pci": "0000:03:10.1", "mac": "02:00:00:00:00:07", "vlan": 42}}
   passt     the guest speaks with the namespace's sockets: {"passt": {"ports": ["80:8080", "53/udp"]}}; without ports nothing reaches it
 
@@ -86,7 +86,12 @@ func run(ctx context.Context, args []string) error {
 	case "check":
 		return phase1.Check(ctx, c)
 	case "teardown":
-		return phase1.Teardown(ctx, c) // also of a namespace that is gone
+		err := phase1.Teardown(ctx, c) // also of a namespace that is gone
+		if errors.Is(err, infra.ErrNoNIC) {
+			fmt.Fprintf(os.Stderr, "agent: %s has gone; everything else is removed\n", c.NIC)
+			return nil
+		}
+		return err
 	}
 	return nil
 }
@@ -101,6 +106,9 @@ func warn(c phase1.Config) error {
 	record, err := cache.Read(root, c.NIC)
 	if err != nil {
 		return err
+	}
+	if _, auto := c.Binding.(infra.Auto); auto {
+		fmt.Fprintln(os.Stderr, "agent: binding:", record.Binding)
 	}
 	for _, w := range record.Warnings {
 		fmt.Fprintln(os.Stderr, "agent: warning:", w)
@@ -126,7 +134,7 @@ func parse(verb string, args []string) (phase1.Config, error) {
 	}
 	netns := flags.String("netns", "", "the network namespace, such as /run/netns/pod or /proc/PID/ns/net")
 	nic := flags.String("nic", "", "the NIC's name in the namespace")
-	binding := flags.String("binding", "", "bridge: the guest is the pod; redirect: so too, and the NIC stays as it is; masquerade: the guest is behind the pod; auto: the first of these that can work (plan says which, and why not the others); macvtap, sriov, passt: see above")
+	binding := flags.String("binding", "", "bridge: the guest is the pod; redirect: so too, and the NIC stays as it is, for CNI's CHECK; masquerade: the guest is behind the pod; auto: the first of these that can work (plan says which, and why not the others); macvtap, sriov, passt: see above")
 	state := flags.String("state", "", "the directory for the record and the journal")
 	uid := flags.Uint("uid", 0, "the launcher's user; root if it is not given")
 	gid := flags.Uint("gid", 0, "the launcher's group; 0: any")

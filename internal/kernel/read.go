@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"net/netip"
 	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/vishvananda/netlink/nl"
@@ -157,6 +158,7 @@ func parseLink(m []byte) (infra.Link, error) {
 	}
 	carrier := false
 	var parent, bus string
+	foreign := false
 	err := attributes(m, unix.SizeofIfInfomsg, func(kind uint16, v []byte) error {
 		switch kind {
 		case unix.IFLA_OPERSTATE:
@@ -171,6 +173,10 @@ func parseLink(m []byte) (infra.Link, error) {
 			l.MTU = int(u32(v))
 		case unix.IFLA_MASTER:
 			l.Master = int(u32(v))
+		case unix.IFLA_LINK:
+			l.Parent = int(u32(v))
+		case unix.IFLA_LINK_NETNSID:
+			foreign = true
 		case unix.IFLA_IFALIAS:
 			l.Alias = unix.ByteSliceToString(v)
 		case unix.IFLA_GROUP:
@@ -188,6 +194,9 @@ func parseLink(m []byte) (infra.Link, error) {
 	})
 	if !carrier {
 		delete(l.Port, infra.StateSetting)
+	}
+	if foreign || l.Kind == "veth" { // whose other end that is
+		l.Parent = 0
 	}
 	if bus == "pci" {
 		l.PCI = parent
@@ -496,7 +505,8 @@ const (
 
 func (n *Namespace) rules(s *infra.Snapshot) error {
 	r := request(unix.RTM_GETRULE, unix.NLM_F_DUMP, &nl.RtMsg{})
-	return n.route.dump(r, func() { s.Rules = nil }, func(m []byte) error {
+	main := map[bool]bool{}
+	err := n.route.dump(r, func() { s.Rules = nil; clear(main) }, func(m []byte) error {
 		if len(m) < unix.SizeofRtMsg {
 			return errors.New("netlink: a message was cut short")
 		}
@@ -525,11 +535,22 @@ func (n *Namespace) rules(s *infra.Snapshot) error {
 			}
 			return nil
 		})
-		if table, own := ownRules[rule.Priority]; !own || table != rule.Table {
+		table, own := ownRules[rule.Priority]
+		if own = own && table == rule.Table && !rule.Other && !rule.Source.IsValid(); !own {
 			s.Rules = append(s.Rules, rule)
+		} else if table == unix.RT_TABLE_MAIN {
+			main[rule.IPv6] = true
 		}
 		return err
 	})
+	s.NoMain = nil
+	for version, there := range map[int]bool{4: main[false], 6: main[true]} {
+		if !there {
+			s.NoMain = append(s.NoMain, version)
+		}
+	}
+	slices.Sort(s.NoMain)
+	return err
 }
 
 func (n *Namespace) neighbours(s *infra.Snapshot) error {
