@@ -649,7 +649,7 @@ func TestCrash(t *testing.T) {
 		for i, binding := range bindings {
 			for j, phase := range phases {
 				name := phase.name + ", " + binding.Kind()
-				if testing.Short() && (i+j)%2 > 0 { // each kind with one binding
+				if testing.Short() && i != j%len(bindings) { // each kind with one binding
 					t.Run(name, func(t *testing.T) { long(t) })
 					continue
 				}

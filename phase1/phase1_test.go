@@ -116,10 +116,18 @@ func record(t *testing.T, n nstest.Network) cache.Record {
 var bindings = []infra.Binding{infra.Bridge{}, infra.Redirect{}, infra.Masquerade{}}
 
 func eachBinding(t *testing.T, f func(t *testing.T, b infra.Binding)) {
+	test, _, _ := strings.Cut(t.Name(), "/")
 	for _, b := range bindings {
-		t.Run(b.Kind(), func(t *testing.T) { f(t, b) })
+		t.Run(b.Kind(), func(t *testing.T) {
+			// It is the least of the three, and made of what the others are made of.
+			long(t, b.Kind() != cache.BindingRedirect, slices.Contains(alsoRedirect, test))
+			f(t, b)
+		})
 	}
 }
+
+// alsoRedirect are the tests of all bindings that try it under emulation too.
+var alsoRedirect = []string{"TestTraffic", "TestRestore", "TestRepair", "TestHostileFrames", "TestGuardLoosened"}
 
 // TestWiring looks at the wiring with ip, bridge, tc and nft.
 func TestWiring(t *testing.T) {
