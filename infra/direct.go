@@ -68,7 +68,7 @@ func Direct(b Binding) bool {
 	return false
 }
 
-// macvtap leaves the NIC as it is, with ears for all groups.
+// macvtap leaves the NIC as it is, up and with ears for all groups.
 func (p *Plan) macvtap(nic Link, spec Spec) error {
 	if nic.Kind != macvtap {
 		kind := cmp.Or(nic.Kind, "card of the machine")
@@ -79,7 +79,7 @@ func (p *Plan) macvtap(nic Link, spec Spec) error {
 	p.Record.Tap = nic.Name
 	p.unfiltered("the guest can send with every MAC and address")
 	p.untold(nic)
-	p.down(nic)
+	nic.Up = true
 	nic.AllMulticast = true // it listens to the groups of the namespace's own addresses, and not to the guest's
 	p.wired.links = []Link{nic}
 	return nil

@@ -67,9 +67,10 @@ func (p *Plan) Undo(now Snapshot) ([]Op, error) {
 			want.neighbours = append(want.neighbours, n)
 		}
 	}
-	// What listens to nobody cannot have what others gave the NIC anew.
-	_, deaf := p.spec.Binding.(Redirect)
-	return p.stepper(now, want, deaf).steps()
+	// A NIC that listens to nobody could not have what it lost meanwhile anew, and one that goes down again
+	// loses its addresses by that.
+	mend := p.spec.Binding.Kind() == cache.BindingRedirect || p.spec.Binding.Kind() == cache.BindingMacvtap
+	return p.stepper(now, want, mend).steps()
 }
 
 // stepper compares a namespace with what is wanted of it. A NIC behind which a guest is hidden
@@ -80,7 +81,12 @@ func (p *Plan) stepper(now Snapshot, want wiring, mend bool) *stepper {
 	s := &stepper{
 		now: now, names: p.names, nic: nic.Index, mend: mend, direct: Direct(p.spec.Binding),
 		whole: p.Record.Binding == cache.BindingBridge, leaves: p.Record.Binding == cache.BindingSRIOV,
-		groups: slices.ContainsFunc(p.wired.links, func(l Link) bool { return l.Index == nic.Index && l.AllMulticast && !nic.AllMulticast }),
+	}
+	for _, l := range p.wired.links {
+		if l.Index == nic.Index {
+			s.groups = l.AllMulticast && !nic.AllMulticast
+			s.raised = l.Up && !nic.Up
+		}
 	}
 	s.want = place(want, now, s.ours())
 	return s
@@ -112,9 +118,9 @@ type stepper struct {
 	leaves bool
 	// direct says that no link and no table is ours.
 	direct bool
-	// groups says that the NIC hears all groups for our sake.
-	groups bool
-	ops    []Op
+	// groups says that the NIC hears all groups for our sake, raised that it is up for it.
+	groups, raised bool
+	ops            []Op
 	// routes of now by what same compares first; made when it is needed.
 	known map[routeKey][]Route
 }
@@ -572,10 +578,9 @@ func (s *stepper) settle() {
 	}
 }
 
-// up leaves a NIC that was found down to whoever brings it up, unless it is ours: with its state, addresses
-// and routes of the namespace would go.
+// up leaves a NIC that was found down to whoever brings it up, unless the binding does.
 func (s *stepper) up(want Link) {
-	if want.Index == s.nic && !s.whole && !want.Up {
+	if want.Index == s.nic && !s.whole && !want.Up && !s.raised {
 		return
 	}
 	if s.isUp(want) != want.Up {
