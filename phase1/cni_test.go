@@ -56,7 +56,7 @@ func TestCNI(t *testing.T) {
 		"ptp":    `"mtu": 1400,`,
 	} {
 		t.Run(plugin, func(t *testing.T) {
-			long(t, plugin == "bridge")
+			long(t)
 			eachBinding(t, func(t *testing.T, b infra.Binding) {
 				if _, err := os.Stat(filepath.Join(cniDir, plugin)); err != nil {
 					nstest.Skip(t, "no CNI plugins in "+cniDir+": install containernetworking-plugins")

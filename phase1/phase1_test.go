@@ -499,6 +499,7 @@ func TestShapes(t *testing.T) {
 		})
 	}
 	t.Run("jumbo, queues, long name", func(t *testing.T) {
+		long(t)
 		eachBinding(t, func(t *testing.T, b infra.Binding) {
 			n := nstest.NewNetwork(t)
 			n.World.IP("link set pod mtu 65535")
@@ -569,6 +570,7 @@ func sorted(text string) string {
 
 // TestBadInput wants a clear error, and the namespace and the state directory as they were.
 func TestBadInput(t *testing.T) {
+	long(t) // and no kernel has a say in it
 	n := nstest.NewNetwork(t)
 	n.Pod.IP("route add 10.0.2.0/25 via 10.244.1.1")
 	own, err := os.Open("/proc/self/ns/net")

@@ -127,6 +127,7 @@ func TestAuto(t *testing.T) {
 func TestRulesOfTheNamespace(t *testing.T) {
 	for _, b := range []infra.Binding{infra.Bridge{}, infra.Redirect{}} {
 		t.Run(b.Kind(), func(t *testing.T) {
+			long(t, b.Kind() == "redirect")
 			s := newScene(t)
 			s.Pod.Exec("nft", "add table inet theirs")
 			for _, hook := range []string{"input", "forward", "output"} {
@@ -231,6 +232,7 @@ func TestRedirectOfWhatExpires(t *testing.T) {
 
 // TestChildren: what lies on a NIC would be cut off by a guest that has the NIC, so it is refused.
 func TestChildren(t *testing.T) {
+	long(t)
 	n := nstest.NewNetwork(t)
 	n.Pod.IP("link add link eth0 name child type macvlan mode bridge")
 	before := settled(t, n)
