@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"reflect"
 	"strings"
 
 	"github.com/guestwire/guestwire/cache"
@@ -169,32 +170,11 @@ func (s *Spec) UnmarshalJSON(text []byte) error {
 		if err != nil {
 			return err
 		}
-		switch b := b.(type) {
-		case Bridge:
-			err = cache.Unmarshal("binding."+kind, raw, &b)
-			spec.Binding = b
-		case Redirect:
-			err = cache.Unmarshal("binding."+kind, raw, &b)
-			spec.Binding = b
-		case Masquerade:
-			err = cache.Unmarshal("binding."+kind, raw, &b)
-			spec.Binding = b
-		case Macvtap:
-			err = cache.Unmarshal("binding."+kind, raw, &b)
-			spec.Binding = b
-		case SRIOV:
-			err = cache.Unmarshal("binding."+kind, raw, &b)
-			spec.Binding = b
-		case Passt:
-			err = cache.Unmarshal("binding."+kind, raw, &b)
-			spec.Binding = b
-		case Auto:
-			err = cache.Unmarshal("binding."+kind, raw, &b)
-			spec.Binding = b
-		}
-		if err != nil {
+		value := reflect.New(reflect.TypeOf(b))
+		if err := cache.Unmarshal("binding."+kind, raw, value.Interface()); err != nil {
 			return err
 		}
+		spec.Binding = value.Elem().Interface().(Binding)
 	}
 	*s = spec
 	return nil
