@@ -11,7 +11,7 @@ MAKEFLAGS += --no-print-directory
 DEBIAN := nftables iptables iproute2 iputils-ping ethtool tcpdump strace procps util-linux containernetworking-plugins gcc libc6-dev dnsmasq-base
 
 # Whose tests run under Debian's kernel as well, which has dummy and others that not every kernel has.
-STOCK := phase1 internal/podnet
+STOCK := phase1 internal/rig/podnet
 
 # Each fuzz target's time, as -fuzztime takes it.
 FUZZTIME ?= 20s
@@ -23,17 +23,17 @@ help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' Makefile | expand -t 10
 
 demo: ## a namespace's network is handed to a guest, used, and given back (root)
-	go run ./examples/quickstart
+	go run ./internal/rig/quickstart
 
 demo-vm: ## the same with a guest that boots (root, Debian: installs QEMU and libvirt)
-	internal/vm/install.sh
-	go run ./examples/quickstart -vm
+	internal/rig/vm/install.sh
+	go run ./internal/rig/quickstart -vm
 
 install: ## what the tests call (root, Debian)
-	@internal/stockkernel/install.sh $(DEBIAN)
-	@internal/vm/install.sh
-	@internal/nstest/install.sh
-	@internal/podnet/install.sh
+	@internal/rig/stockkernel/install.sh $(DEBIAN)
+	@internal/rig/vm/install.sh
+	@internal/rig/nstest/install.sh
+	@internal/rig/podnet/install.sh
 
 # GUESTWIRE_REQUIRE makes a failure of what is a skip elsewhere: no namespace, no tool.
 test: export GUESTWIRE_REQUIRE = 1
@@ -81,20 +81,20 @@ NETWORKS := docs/networks.md
 networks: export GUESTWIRE_REQUIRE = 1
 networks: export GUESTWIRE_BIN = $(CURDIR)/bin
 networks: install bin/stockkernel bin/launcher ## measure each pod network with each binding on both kernels, and write docs/networks.md (root, Debian)
-	@go test -c -o bin/networks.test ./internal/podnet; cd internal/podnet; status=0; \
+	@go test -c -o bin/networks.test ./internal/rig/podnet; cd internal/rig/podnet; status=0; \
 	{ \
-		../../bin/networks.test -test.v -test.run '^TestMatrix$$' -update || status=1; \
-		../../bin/stockkernel -timeout 20m -env GUESTWIRE_REQUIRE=1 -env GUESTWIRE_BIN="$(CURDIR)/bin" -- \
+		../../../bin/networks.test -test.v -test.run '^TestMatrix$$' -update || status=1; \
+		../../../bin/stockkernel -timeout 20m -env GUESTWIRE_REQUIRE=1 -env GUESTWIRE_BIN="$(CURDIR)/bin" -- \
 			"$(CURDIR)/bin/networks.test" -test.short -test.v -test.run '^TestMatrix$$' -update || status=1; \
 		exit $$status; \
-	} | tee ../../bin/networks.log || status=1; \
-	cd ../..; \
+	} | tee ../../../bin/networks.log || status=1; \
+	cd ../../..; \
 	{ sed '/^<!-- make networks/q' $(NETWORKS); echo; sed -n 's/^doc: //p' bin/networks.log | sort -u | cut -d' ' -f2-; } >bin/networks.md; \
 	mv bin/networks.md $(NETWORKS); \
 	exit $$status
 
 bench: ## Setup and Teardown against a C program and scripts, the guest filter's cost, the responder beside dnsmasq (root), all other benchmarks
-	go run ./internal/bench
+	go run ./internal/rig/bench
 	go test -run '^$$' -bench . -benchmem ./...
 
 fuzz: ## each fuzz target for FUZZTIME
@@ -109,7 +109,7 @@ lint: $(STATICCHECK) ## gofmt, go vet, staticcheck, bash -n
 	@unformatted=$$(gofmt -l .); [ -z "$$unformatted" ] || { echo "gofmt: $$unformatted"; exit 1; }
 	go vet ./...
 	$(STATICCHECK) ./...
-	@for f in .ci/run internal/*/*.sh; do bash -n "$$f"; done
+	@for f in .ci/run internal/rig/*/*.sh; do bash -n "$$f"; done
 
 # Without -mod=mod the version would be looked up in this module's go.mod.
 $(STATICCHECK):
@@ -117,8 +117,8 @@ $(STATICCHECK):
 	mv bin/staticcheck $@
 
 # Linked statically: it is the stock kernel's process 1 too.
-bin/stockkernel bin/testreport: FORCE
-	CGO_ENABLED=0 go build -o $@ ./internal/$(@F)
-bin/agent bin/launcher bin/quickstart: FORCE
+bin/stockkernel bin/testreport bin/quickstart: FORCE
+	CGO_ENABLED=0 go build -o $@ ./internal/rig/$(@F)
+bin/agent bin/launcher: FORCE
 	CGO_ENABLED=0 go build -o $@ ./examples/$(@F)
 FORCE:

@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/guestwire/guestwire/internal/netns"
-	"github.com/guestwire/guestwire/internal/nstest"
+	"github.com/guestwire/guestwire/internal/rig/nstest"
 )
 
 func TestMain(m *testing.M) { nstest.Main(m) }
@@ -35,7 +35,7 @@ func run(t *testing.T, program string, args ...string) (string, int) {
 // TestAgent goes through the verbs, with a configuration from a file over which flags win.
 func TestAgent(t *testing.T) {
 	n := nstest.NewNetwork(t)
-	agent, launcher := nstest.Program(t, "agent"), nstest.Program(t, "launcher")
+	agent, launcher := nstest.Program(t, "examples/agent"), nstest.Program(t, "examples/launcher")
 	file := filepath.Join(t.TempDir(), "vm1.json")
 	config := `{"nic": "eth9", "binding": {"masquerade": {"ipv4": "10.99.0.0/24"}}, "owner": {"uid": 64055}, "queues": 2,
 		"options": {"hostname": "vm1"}, "device": {"bootOrder": 1}}`
@@ -100,11 +100,11 @@ func TestAgent(t *testing.T) {
 func TestEvents(t *testing.T) {
 	n := nstest.NewNetwork(t)
 	setup := []string{"setup", "-netns", n.Pod.Path(), "-nic", "eth0", "-binding", "bridge", "-state", n.State, "-uid", strconv.Itoa(nstest.LauncherUID)}
-	if out, status := run(t, nstest.Program(t, "agent"), setup...); status != 0 {
+	if out, status := run(t, nstest.Program(t, "examples/agent"), setup...); status != 0 {
 		t.Fatal(out)
 	}
 	// The log is left out, for want of a way to tell the two apart in the output.
-	command := fmt.Sprintf("exec %s serve -events -state %s 2>/dev/null", nstest.Program(t, "launcher"), n.State)
+	command := fmt.Sprintf("exec %s serve -events -state %s 2>/dev/null", nstest.Program(t, "examples/launcher"), n.State)
 	events := filepath.Join(n.State, "events")
 	if err := os.WriteFile(events, nil, 0o666); err != nil {
 		t.Fatal(err)
@@ -148,7 +148,7 @@ func TestEvents(t *testing.T) {
 func TestLauncherBlocked(t *testing.T) {
 	n := nstest.NewNetwork(t)
 	setup := []string{"setup", "-netns", n.Pod.Path(), "-nic", "eth0", "-binding", "bridge", "-state", n.State}
-	if out, status := run(t, nstest.Program(t, "agent"), setup...); status != 0 {
+	if out, status := run(t, nstest.Program(t, "examples/agent"), setup...); status != 0 {
 		t.Fatal(out)
 	}
 	r, w, err := os.Pipe()
@@ -163,7 +163,7 @@ func TestLauncherBlocked(t *testing.T) {
 	for err == nil { // until it is full
 		_, err = w.Write(make([]byte, 1))
 	}
-	launcher := exec.Command(nstest.Program(t, "launcher"), "serve", "-events", "-state", n.State)
+	launcher := exec.Command(nstest.Program(t, "examples/launcher"), "serve", "-events", "-state", n.State)
 	launcher.Stdout = w
 	log, err := launcher.StderrPipe()
 	if err != nil {
@@ -189,13 +189,4 @@ func TestLauncherBlocked(t *testing.T) {
 		}
 		return errors.New("the launcher is still there")
 	})
-}
-
-// TestQuickstart wants the whole story to hold.
-func TestQuickstart(t *testing.T) {
-	nstest.Need(t)
-	out, status := run(t, nstest.Program(t, "quickstart"))
-	if status != 0 || strings.Count(out, "that is what it was before") != 3 || !strings.Contains(out, "Everything held") {
-		t.Errorf("status %d:\n%s", status, out)
-	}
 }

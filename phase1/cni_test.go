@@ -15,8 +15,8 @@ import (
 	"time"
 
 	"github.com/guestwire/guestwire/infra"
-	"github.com/guestwire/guestwire/internal/guest"
-	"github.com/guestwire/guestwire/internal/nstest"
+	"github.com/guestwire/guestwire/internal/rig/guest"
+	"github.com/guestwire/guestwire/internal/rig/nstest"
 	"github.com/guestwire/guestwire/phase1"
 )
 

@@ -12,7 +12,7 @@ import (
 	"testing"
 
 	"github.com/guestwire/guestwire/infra"
-	"github.com/guestwire/guestwire/internal/nstest"
+	"github.com/guestwire/guestwire/internal/rig/nstest"
 	"github.com/guestwire/guestwire/phase1"
 )
 
@@ -81,7 +81,7 @@ func TestAtOnce(t *testing.T) {
 	if testing.Short() { // under emulation
 		rounds = 1
 	}
-	agent := nstest.Program(t, "agent")
+	agent := nstest.Program(t, "examples/agent")
 	eachBinding(t, func(t *testing.T, b infra.Binding) {
 		n := nstest.NewNetwork(t)
 		c := config(n, b)

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/infra"
-	"github.com/guestwire/guestwire/internal/nstest"
+	"github.com/guestwire/guestwire/internal/rig/nstest"
 	"github.com/guestwire/guestwire/phase1"
 )
 
@@ -643,7 +643,7 @@ func doubleTrials(b *bed) {
 // theirs: strace does it. Whatever was done, the next call ends as if nothing had happened.
 func TestCrash(t *testing.T) {
 	nstest.Need(t, "strace")
-	agent := nstest.Program(t, "agent")
+	agent := nstest.Program(t, "examples/agent")
 	var table []*row
 	t.Run("at", func(t *testing.T) { // and all of them end before the count
 		for i, binding := range bindings {

@@ -12,7 +12,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
-	"github.com/guestwire/guestwire/internal/nstest"
+	"github.com/guestwire/guestwire/internal/rig/nstest"
 	"github.com/guestwire/guestwire/phase1"
 )
 
@@ -177,7 +177,7 @@ func TestIPTablesMissing(t *testing.T) {
 // had happened.
 func TestIPTablesInterrupted(t *testing.T) {
 	long(t)
-	agent := nstest.Program(t, "agent")
+	agent := nstest.Program(t, "examples/agent")
 	eachIPTables(t, func(t *testing.T, v4, v6 string) {
 		n := nstest.NewNetwork(t)
 		others(n.Pod, v4, v6)
@@ -275,7 +275,7 @@ func TestIPTablesInterrupted(t *testing.T) {
 // by iptables-legacy, if nothing is wanted that only nf_tables can do.
 func TestWithoutNFTables(t *testing.T) {
 	nstest.Need(t, "strace", "iptables-legacy", "ip6tables-legacy")
-	agent := nstest.Program(t, "agent")
+	agent := nstest.Program(t, "examples/agent")
 	s := newScene(t)
 	before := settled(t, s.Network)
 	c := config(s.Network, infra.Masquerade{Ports: each("8000")})

@@ -17,9 +17,9 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
-	"github.com/guestwire/guestwire/internal/frames"
 	"github.com/guestwire/guestwire/internal/netns"
-	"github.com/guestwire/guestwire/internal/nstest"
+	"github.com/guestwire/guestwire/internal/rig/frames"
+	"github.com/guestwire/guestwire/internal/rig/nstest"
 )
 
 // service is one of the namespace's own, at all its addresses or at the loopback's.

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/guestwire/guestwire/infra"
-	"github.com/guestwire/guestwire/internal/nstest"
+	"github.com/guestwire/guestwire/internal/rig/nstest"
 	"github.com/guestwire/guestwire/phase1"
 )
 
@@ -134,7 +134,7 @@ func TestTeardownLeavesOthers(t *testing.T) {
 // TestTeardownOfLostNamespace has the agent take down a NIC whose namespace is gone.
 func TestTeardownOfLostNamespace(t *testing.T) {
 	n := nstest.NewNetwork(t)
-	agent := nstest.Program(t, "agent")
+	agent := nstest.Program(t, "examples/agent")
 	setup(t, config(n, infra.Masquerade{}))
 	for range 2 {
 		out, err := exec.Command(agent, "teardown", "-netns", n.Pod.Path()+"-gone", "-nic", "eth0", "-state", n.State).CombinedOutput()

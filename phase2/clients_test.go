@@ -11,7 +11,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
-	"github.com/guestwire/guestwire/internal/nstest"
+	"github.com/guestwire/guestwire/internal/rig/nstest"
 	"github.com/guestwire/guestwire/phase1"
 	"github.com/guestwire/guestwire/phase2"
 )
@@ -203,7 +203,7 @@ func linkLocal(n *nstest.Namespace, link string) string {
 // anew.
 func TestClients(t *testing.T) {
 	nstest.Need(t)
-	launcher := nstest.Program(t, "launcher")
+	launcher := nstest.Program(t, "examples/launcher")
 	for _, sys := range systems {
 		t.Run(sys.name, func(t *testing.T) {
 			t.Parallel()
@@ -315,7 +315,7 @@ func (s *scene) start(t *testing.T, p program) {
 		out, err := c.machine.Run("cat /run/log; ip addr; ip route; ip -6 route; cat /etc/resolv.conf")
 		t.Logf("%s: %v\n%s", c.start, err, out)
 	})
-	script, err := os.ReadFile("../internal/vm/guest/udhcpc-script")
+	script, err := os.ReadFile("../internal/rig/vm/guest/udhcpc-script")
 	if err != nil {
 		t.Fatal(err)
 	}

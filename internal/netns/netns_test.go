@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/guestwire/guestwire/internal/netns"
-	"github.com/guestwire/guestwire/internal/nstest"
+	"github.com/guestwire/guestwire/internal/rig/nstest"
 )
 
 func TestMain(m *testing.M) { nstest.Main(m) }

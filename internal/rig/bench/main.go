@@ -1,0 +1,295 @@
+// Command bench has three parts. One measures Setup and Teardown, per binding, against a C program
+// that makes the same system calls and nothing else (floor/floor.c), and against a script of ip(8),
+// tc(8), nft(8) and sysctl(8) that lays the same network. One measures what the guest filter costs a
+// frame. The last measures Phase2's responder beside dnsmasq: exchanges, latency, processor time,
+// memory, and what each does when there is nothing to do. What is compared has its turns in one run.
+//
+// It needs root, gcc, dnsmasq, and those programs. Everything happens in namespaces and mounts that
+// end with it. The exit status tells whether all ways did the same, not how fast they were.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/rig/sandbox"
+	"github.com/guestwire/guestwire/phase1"
+)
+
+func main() {
+	setups := flag.Int("setups", 50, "rounds of Setup, for each binding")
+	teardowns := flag.Int("teardowns", 15, "rounds of Teardown, for each binding")
+	l := load{progress: os.Stderr, unplugged: time.Second}
+	flag.IntVar(&l.rounds, "rounds", 7, "rounds of exchanges with the responders")
+	flag.IntVar(&l.closed, "exchanges", 3000, "exchanges in a turn, one after the other")
+	flag.DurationVar(&l.paced, "paced", time.Second, "length of a turn at a fixed pace")
+	flag.IntVar(&l.leases, "leases", 5, "leases for each kind of guest")
+	flag.IntVar(&l.packets, "packets", 1_000_000, "packets before the responders' memory is looked at again")
+	flag.DurationVar(&l.idle, "idle", time.Minute, "time without a packet in which wake-ups are counted")
+	var t traffic
+	flag.IntVar(&t.sets, "sets", 4, "sets of namespaces for the datapath")
+	flag.IntVar(&t.rounds, "turns", 50, "rounds of traffic in each set")
+	flag.IntVar(&t.packets, "datagrams", 40, "bursts of UDP packets in a turn")
+	flag.IntVar(&t.segments, "segments", 10, "bursts of TCP segments of 64 KiB in a turn")
+	only := flag.String("only", "", "setup, datapath or responder: that part alone")
+	flag.Parse()
+	err := sandbox.Enter()
+	if err == nil {
+		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+		err = parts(ctx, os.Stdout, *only, *setups, *teardowns, t, l)
+		stop()
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+// parts runs the part that is named, or all.
+func parts(ctx context.Context, w io.Writer, only string, setups, teardowns int, t traffic, l load) error {
+	switch only {
+	case "setup":
+		return run(ctx, w, setups, teardowns)
+	case "datapath":
+		return datapath(ctx, w, t)
+	case "responder":
+		return responders(ctx, w, l)
+	case "":
+		return errors.Join(run(ctx, w, setups, teardowns), datapath(ctx, w, t), responders(ctx, w, l))
+	}
+	return fmt.Errorf("%q is none of setup, datapath, responder", only)
+}
+
+// run prints the tables of Setup and Teardown to w.
+func run(ctx context.Context, w io.Writer, setups, teardowns int) error {
+	if setups < 1 || teardowns < 1 {
+		return fmt.Errorf("%d rounds of Setup and %d of Teardown, want 1 or more", setups, teardowns)
+	}
+	for _, program := range []string{"gcc", "ip", "tc", "nft", "sysctl", "nsenter"} {
+		if _, err := exec.LookPath(program); err != nil {
+			return fmt.Errorf("%s is missing: make install, or install it", program)
+		}
+	}
+	dir, err := os.MkdirTemp("", "guestwire-bench-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	// State lies on a tmpfs, as it does below /run.
+	if err := unix.Mount("guestwire", dir, "tmpfs", 0, "mode=700"); err != nil {
+		return fmt.Errorf("tmpfs on %s: %w", dir, err)
+	}
+	defer unix.Unmount(dir, unix.MNT_DETACH)
+	floor, err := startFloor(ctx, dir)
+	if err != nil {
+		return err
+	}
+	defer floor.stop()
+
+	fmt.Fprintf(w, "Setup and Teardown of a NIC with an IPv4 and an IPv6 address and default routes, in milliseconds.\n"+
+		"Linux %s, %d CPUs, %s; %d and %d rounds, in each of which every way has a turn in fresh namespaces.\n"+
+		"A way sets up two in a row, and the second one counts.\n\n",
+		release(), runtime.NumCPU(), runtime.Version(), setups, teardowns)
+	for _, binding := range []infra.Binding{infra.Bridge{}, infra.Masquerade{}} {
+		b, err := newBench(ctx, w, dir, floor, binding)
+		if err != nil {
+			return fmt.Errorf("%s: %w", binding.Kind(), err)
+		}
+		if err := b.setup(ctx, setups); err != nil {
+			return fmt.Errorf("%s, Setup: %w", binding.Kind(), err)
+		}
+		if err := b.teardown(ctx, teardowns); err != nil {
+			return fmt.Errorf("%s, Teardown: %w", binding.Kind(), err)
+		}
+	}
+	return nil
+}
+
+func release() string {
+	var name unix.Utsname
+	if err := unix.Uname(&name); err != nil {
+		return err.Error()
+	}
+	return unix.ByteSliceToString(name.Release[:])
+}
+
+// bench is the work on one binding.
+type bench struct {
+	w                                  io.Writer
+	binding                            infra.Binding
+	dir                                string
+	floor                              *floor
+	setupList, groupList, singleList   string // for the floor
+	setupScript, teardownScript, sends string
+}
+
+func newBench(ctx context.Context, w io.Writer, dir string, f *floor, binding infra.Binding) (*bench, error) {
+	b := &bench{w: w, binding: binding, dir: filepath.Join(dir, binding.Kind()), floor: f}
+	if err := os.Mkdir(b.dir, 0o700); err != nil {
+		return nil, err
+	}
+	return b, b.learn(ctx)
+}
+
+func (b *bench) config(p *pod) phase1.Config {
+	return phase1.Config{NetNS: p.file, NIC: nic, Binding: b.binding, State: p.state}
+}
+
+// way is one of those that are compared.
+type way struct {
+	name string
+	run  func(ctx context.Context, p *pod) (time.Duration, error)
+}
+
+func (b *bench) goWay(name string, call func(context.Context, phase1.Config) error) way {
+	return way{name, func(ctx context.Context, p *pod) (time.Duration, error) {
+		c := b.config(p)
+		begin := time.Now()
+		err := call(ctx, c)
+		return time.Since(begin), err
+	}}
+}
+
+func (b *bench) floorWay(name, list string) way {
+	return way{name, func(_ context.Context, p *pod) (time.Duration, error) {
+		return b.floor.run(list, p)
+	}}
+}
+
+func (b *bench) scriptWay(name, script string) way {
+	return way{name, func(ctx context.Context, p *pod) (time.Duration, error) {
+		begin := time.Now()
+		out, err := exec.CommandContext(ctx, "nsenter", "--net="+p.path(), "sh", "-e", script).CombinedOutput()
+		if err != nil {
+			err = fmt.Errorf("%w: %s", err, out)
+		}
+		return time.Since(begin), err
+	}}
+}
+
+func (b *bench) setup(ctx context.Context, rounds int) error {
+	untouched := func(context.Context, *pod) error { return nil }
+	ways := []way{
+		b.goWay("Setup", phase1.Setup),
+		b.floorWay("floor: the same calls, C", b.setupList),
+		b.scriptWay("script: "+programs(b.setupScript), b.setupScript),
+	}
+	samples, err := b.compare(ctx, rounds, 2, untouched, ways)
+	if err != nil {
+		return err
+	}
+	faster := 1.0
+	if b.binding.Kind() == (infra.Masquerade{}).Kind() {
+		faster = 4
+	}
+	fmt.Fprintf(b.w, "%s: Setup (%s)\n", b.binding.Kind(), b.sends)
+	report(b.w, ways, samples, 1, []target{
+		{"Setup / floor", 0, 1, 1.35, false},
+		{"script / Setup", 2, 0, faster, true},
+	})
+	return nil
+}
+
+func (b *bench) teardown(ctx context.Context, rounds int) error {
+	wired := func(ctx context.Context, p *pod) error {
+		if err := phase1.Setup(ctx, b.config(p)); err != nil {
+			return err
+		}
+		journal, err := journalOf(p)
+		if err != nil {
+			return err
+		}
+		return os.Link(journal, filepath.Join(p.state, journalFile)) // as the floor knows it
+	}
+	ways := []way{
+		b.goWay("Teardown", phase1.Teardown),
+		b.floorWay("floor: the same calls, C", b.groupList),
+		b.floorWay("a link a call, C", b.singleList),
+		b.scriptWay("script: "+programs(b.teardownScript), b.teardownScript),
+	}
+	samples, err := b.compare(ctx, rounds, 1, wired, ways)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(b.w, "%s: Teardown\n", b.binding.Kind())
+	report(b.w, ways, samples, 1, []target{{"Teardown / a link a call", 0, 2, 0.45, false}})
+	return nil
+}
+
+// warmUp is the number of rounds that are not counted; after them the ways' ends are compared.
+const warmUp = 3
+
+// compare measures all ways in turn in each round, so that what drifts hits all alike, in
+// namespaces that have been prepared. A turn is so many runs, of which the last one counts: the
+// earlier ones bring program and kernel into the processor's caches. All ways must leave the namespace
+// the same.
+func (b *bench) compare(ctx context.Context, rounds, runs int, prepare func(context.Context, *pod) error, ways []way) (samples [][]time.Duration, err error) {
+	samples = make([][]time.Duration, len(ways))
+	var all []*pod
+	defer func() { // not before the end: the kernel's cleaning would be heard in the measurements
+		err = errors.Join(err, closePods(all))
+	}()
+	for round := -warmUp; round < rounds; round++ {
+		pods := make([]*pod, len(ways)*runs)
+		for i := range pods {
+			p, err := newPod(ctx, b.dir)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, p)
+			pods[i] = p
+		}
+		for _, p := range pods {
+			if err := errors.Join(p.settled(ctx), prepare(ctx, p)); err != nil {
+				return nil, err
+			}
+		}
+		if err := sleep(ctx, settle); err != nil {
+			return nil, err
+		}
+		for i := range ways {
+			i = (i + round + warmUp) % len(ways)
+			var took time.Duration
+			for run := range runs {
+				var err error
+				if took, err = ways[i].run(ctx, pods[i*runs+run]); err != nil {
+					return nil, fmt.Errorf("%s: %w", ways[i].name, err)
+				}
+			}
+			if round >= 0 {
+				samples[i] = append(samples[i], took)
+			}
+		}
+		if round == -1 {
+			if err := same(ctx, ways, pods, runs); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return samples, nil
+}
+
+// settle is a while after which nothing more happens to new links.
+const settle = 20 * time.Millisecond
+
+func sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(d):
+		return nil
+	}
+}

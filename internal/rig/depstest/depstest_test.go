@@ -1,0 +1,201 @@
+// Package depstest keeps packages from linking what they must not.
+package depstest
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/guestwire/guestwire"
+
+type goPackage struct {
+	ImportPath string
+	Imports    []string
+	Deps       []string // of all imports, tests aside
+}
+
+// list asks the go command.
+func list(t *testing.T, patterns ...string) []goPackage {
+	t.Helper()
+	fields := "ImportPath,Imports,Deps"
+	out, err := exec.Command("go", append([]string{"list", "-json=" + fields}, patterns...)...).Output()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		t.Fatalf("go list: %v: %s", err, exit.Stderr)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	var packages []goPackage
+	for dec := json.NewDecoder(bytes.NewReader(out)); ; {
+		var p goPackage
+		if err := dec.Decode(&p); err == io.EOF {
+			return packages
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		packages = append(packages, p)
+	}
+}
+
+// within says whether the package is the tree's root or below it.
+func within(pkg, tree string) bool { return pkg == tree || strings.HasPrefix(pkg, tree+"/") }
+
+// privileged is what only Phase1 needs. Phase2 runs beside a guest that may have taken it over: what
+// it does not link, nobody can make it call.
+var privileged = map[string]string{
+	"github.com/vishvananda":        "Phase2 has no capability that netlink needs",
+	"github.com/google/nftables":    "Phase2 has no capability that nftables needs",
+	"github.com/coreos/go-iptables": "it starts processes",
+	"github.com/mdlayher/netlink":   "Phase2 has no capability that netlink needs",
+	"os/exec":                       "Phase2 starts no process",
+	module + "/infra":               "the phases meet in the record alone",
+	module + "/phase1":              "the phases meet in the record alone",
+	module + "/internal/kernel":     "only Phase1 changes a kernel",
+	module + "/internal/firewall":   "only Phase1 makes rules",
+	module + "/internal/netns":      "Phase2 works in the namespace it was started in",
+}
+
+// TestLinks: nothing of the packages on the left links what is on the right.
+func TestLinks(t *testing.T) {
+	for pkg, fence := range map[string]map[string]string{
+		"/phase2":            privileged,
+		"/dhcp":              privileged,
+		"/domain":            privileged,
+		"/cache":             privileged,
+		"/examples/launcher": privileged,
+		"/infra": {
+			"github.com/vishvananda":        "infra computes, internal/kernel talks to the kernel",
+			"github.com/google/nftables":    "infra computes, internal/kernel talks to the kernel",
+			"github.com/coreos/go-iptables": "infra computes, internal/kernel talks to the kernel",
+			"github.com/mdlayher":           "infra computes, internal/kernel talks to the kernel",
+			"golang.org/x/sys":              "infra makes no system call",
+			"os/exec":                       "infra starts no process",
+			"net":                           "infra opens no socket",
+			module + "/phase1":              "phase1 calls infra",
+			module + "/internal/kernel":     "infra computes, internal/kernel talks to the kernel",
+			module + "/internal/netns":      "infra enters no namespace",
+		},
+	} {
+		t.Run(strings.TrimPrefix(pkg, "/"), func(t *testing.T) {
+			for _, p := range list(t, module+pkg) {
+				if !slices.Contains(p.Deps, module+"/cache") && pkg != "/cache" {
+					t.Errorf("%s does not link cache: has go list seen it?", p.ImportPath)
+				}
+				for _, dep := range p.Deps {
+					for tree, why := range fence {
+						if dep == tree || tree != "net" && within(dep, tree) {
+							t.Errorf("%s links %s: %s", p.ImportPath, dep, why)
+						}
+					}
+				}
+			}
+		})
+	}
+}
+
+// TestPure: infra and firewall import nothing by which a kernel, a file or a clock can be reached.
+// What infra links besides comes by way of cache, which reads and writes records, and of fmt.
+func TestPure(t *testing.T) {
+	for _, p := range list(t, module+"/infra", module+"/internal/firewall") {
+		for _, imported := range p.Imports {
+			for _, tree := range []string{"os", "io/ioutil", "time", "syscall", "unsafe", "log", "runtime", "math/rand", "crypto/rand", "golang.org/x"} {
+				if within(imported, tree) {
+					t.Errorf("%s imports %s: it is a function of its arguments", p.ImportPath, imported)
+				}
+			}
+			if imported == "net" {
+				t.Errorf("%s imports net: net/netip has the values", p.ImportPath)
+			}
+		}
+	}
+}
+
+// TestKernelAlone: one package speaks netlink, besides programs that lay a namespace to show or to
+// measure something in it.
+func TestKernelAlone(t *testing.T) {
+	may := []string{module + "/internal/kernel", module + "/internal/rig/quickstart", module + "/internal/rig/bench"}
+	users := 0
+	for _, p := range list(t, module+"/...") {
+		for _, imported := range p.Imports {
+			for _, tree := range []string{"github.com/vishvananda/netlink", "github.com/google/nftables", "github.com/mdlayher/netlink", "github.com/coreos/go-iptables"} {
+				if !within(imported, tree) {
+					continue
+				}
+				users++
+				if !slices.Contains(may, p.ImportPath) {
+					t.Errorf("%s imports %s: internal/kernel is the one that speaks netlink", p.ImportPath, imported)
+				}
+			}
+		}
+	}
+	if users == 0 {
+		t.Error("nobody imports netlink: has go list seen internal/kernel?")
+	}
+}
+
+// TestLayers: what is below does not know what is above.
+func TestLayers(t *testing.T) {
+	above := map[string][]string{
+		"/cache":             {"/infra", "/phase1", "/phase2", "/dhcp", "/domain", "/internal"},
+		"/internal/firewall": {"/cache", "/infra", "/phase1", "/phase2", "/dhcp", "/domain"},
+		"/infra":             {"/phase1", "/phase2", "/dhcp", "/domain"},
+		"/internal/kernel":   {"/phase1", "/phase2", "/dhcp", "/domain"},
+		"/dhcp":              {"/phase2", "/domain"},
+		"/domain":            {"/phase2", "/dhcp"},
+		"/phase1":            {"/phase2", "/dhcp", "/domain"},
+	}
+	for pkg, upper := range above {
+		for _, p := range list(t, module+pkg) {
+			for _, dep := range p.Deps {
+				for _, u := range upper {
+					if within(dep, module+u) {
+						t.Errorf("%s links %s, which is above it", p.ImportPath, dep)
+					}
+				}
+			}
+		}
+	}
+}
+
+// TestProductLinksNoRig: what an importer or an operator gets links nothing of internal/rig.
+func TestProductLinksNoRig(t *testing.T) {
+	rig := module + "/internal/rig"
+	product := 0
+	for _, p := range list(t, module+"/...") {
+		if within(p.ImportPath, rig) {
+			continue
+		}
+		product++
+		for _, dep := range p.Deps {
+			if within(dep, rig) {
+				t.Errorf("%s links %s: internal/rig is for tests and benchmarks", p.ImportPath, dep)
+			}
+		}
+	}
+	if product == 0 {
+		t.Error("go list has seen no package of the product")
+	}
+}
+
+// TestExamplesArePublic: a program of examples imports public packages only, so that everybody can copy it.
+func TestExamplesArePublic(t *testing.T) {
+	programs := 0
+	for _, p := range list(t, module+"/examples/...") {
+		programs++
+		for _, imported := range p.Imports {
+			if within(imported, module+"/internal") {
+				t.Errorf("%s imports %s, which its reader cannot", p.ImportPath, imported)
+			}
+		}
+	}
+	if programs == 0 {
+		t.Error("go list has seen no example")
+	}
+}

@@ -1,0 +1,99 @@
+package nstest
+
+import (
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// The addresses of a pod, of its gateway, and of a host beyond that.
+var (
+	Pod4, Pod6         = netip.MustParseAddr("10.244.1.7"), netip.MustParseAddr("fd00:244:1::7")
+	Gateway4, Gateway6 = netip.MustParseAddr("10.244.1.1"), netip.MustParseAddr("fd00:244:1::1")
+	Beyond4, Beyond6   = netip.MustParseAddr("198.51.100.9"), netip.MustParseAddr("2001:db8:9::9")
+)
+
+// LauncherUID owns the taps in tests. It is nobody's on purpose.
+const LauncherUID = 64055
+
+// Network is a pod's namespace, the world at the other end of its veth, and a state directory.
+type Network struct {
+	Pod, World *Namespace
+	State      string
+}
+
+// NewWorld makes the two namespaces, with nothing between them yet. Beyond4 and Beyond6 are in the
+// world, which forwards.
+func NewWorld(t testing.TB) Network {
+	t.Helper()
+	Need(t)
+	n := Network{Pod: New(t, "pod"), World: New(t, "world"), State: Dir(t)}
+	n.World.IP("addr add " + Beyond4.String() + "/32 dev lo")
+	n.World.IP("addr add " + Beyond6.String() + "/128 dev lo nodad")
+	n.World.Exec("sysctl", "-qw", "net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1")
+	return n
+}
+
+// NewNetwork lays what a CNI plugin of the usual kind leaves: a veth called eth0, a /24 and a /64,
+// default routes, an MTU of 1450.
+func NewNetwork(t testing.TB) Network {
+	t.Helper()
+	n := NewWorld(t)
+	n.World.IP("link add pod type veth peer name eth0 netns " + n.Pod.Name)
+	n.World.IP("link set pod mtu 1450 up")
+	n.World.IP("addr add 10.244.1.1/24 dev pod")
+	n.World.IP("addr add fd00:244:1::1/64 dev pod nodad")
+	n.Pod.IP("link set eth0 mtu 1450 up")
+	n.Pod.IP("addr add 10.244.1.7/24 broadcast 10.244.1.255 dev eth0")
+	n.Pod.IP("addr add fd00:244:1::7/64 dev eth0")
+	n.Pod.IP("route add default via 10.244.1.1")
+	n.Pod.IP("route add default via fd00:244:1::1")
+	n.Pod.Settle("eth0")
+	n.World.Settle("pod")
+	return n
+}
+
+// NewMacvtap lays what a device plugin leaves: a macvtap called eth0, which is down and has no address,
+// on a link of the world with the gateway at its other end, with an MTU of 1450.
+func NewMacvtap(t testing.TB) Network {
+	t.Helper()
+	n := NewWorld(t)
+	n.World.IP("link add lan type veth peer name lower")
+	for _, link := range []string{"lan", "lower"} {
+		n.World.IP("link set " + link + " mtu 1450 up")
+	}
+	n.World.IP("addr add 10.244.1.1/24 dev lan")
+	n.World.IP("addr add fd00:244:1::1/64 dev lan nodad")
+	n.World.IP("link add link lower name eth0 netns " + n.Pod.Name + " type macvtap mode bridge")
+	n.World.Settle("lan")
+	return n
+}
+
+// Gateway is that of the address's family.
+func Gateway(a netip.Addr) netip.Addr {
+	if a.Is4() {
+		return Gateway4
+	}
+	return Gateway6
+}
+
+// Program returns the path of a program that every user can run. The program comes from GUESTWIRE_BIN
+// if that is set, else it is built from its folder in the module, such as "examples/agent".
+func Program(t testing.TB, folder string) string {
+	t.Helper()
+	path := filepath.Join(Dir(t), filepath.Base(folder))
+	if dir := os.Getenv("GUESTWIRE_BIN"); dir != "" {
+		Run(t, "cp", filepath.Join(dir, filepath.Base(folder)), path)
+		return path
+	}
+	Run(t, "go", "build", "-o", path, "github.com/guestwire/guestwire/"+folder)
+	return path
+}
+
+// Serve runs the launcher as LauncherUID, or another user, without capabilities in the pod's
+// namespace.
+func (n Network) Serve(t testing.TB, uid int) *Process {
+	t.Helper()
+	return n.Pod.Start(uid, Program(t, "examples/launcher"), "serve", "-state", n.State)
+}

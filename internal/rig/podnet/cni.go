@@ -1,0 +1,271 @@
+package podnet
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/guestwire/guestwire/internal/rig/nstest"
+)
+
+// cniDir is where Debian puts the reference plugins.
+const cniDir = "/usr/lib/cni"
+
+// chain is a list of CNI plugins on a node, as a container runtime calls them.
+type chain struct {
+	node    *nstest.Namespace
+	leases  string   // directory
+	configs []string // members of an object in JSON, without the braces
+}
+
+// newChain has host-local lease of 10.22.0.0/24 and fd00:22::/64 for the first plugin, unless that says
+// otherwise.
+func newChain(t testing.TB, node *nstest.Namespace, configs ...string) chain {
+	t.Helper()
+	if _, err := os.Stat(cniDir); err != nil {
+		nstest.Skip(t, "no CNI plugins in "+cniDir+": install containernetworking-plugins")
+	}
+	c := chain{node: node, leases: t.TempDir(), configs: slices.Clone(configs)}
+	if !strings.Contains(c.configs[0], `"ipam"`) {
+		c.configs[0] += `, "ipam": ` + c.hostLocal("10.22.0.0/24", "fd00:22::/64", `{"dst": "0.0.0.0/0"}, {"dst": "::/0"}`)
+	}
+	return c
+}
+
+// hostLocal leaves the first addresses of the networks to others.
+func (c chain) hostLocal(v4, v6, routes string) string {
+	first := func(network string, n string) string {
+		return fmt.Sprintf(`[{"subnet": %q, "rangeStart": %q}]`, network, strings.TrimRight(netip.MustParsePrefix(network).Addr().String(), "0")+n)
+	}
+	return fmt.Sprintf(`{"type": "host-local", "dataDir": %q, "ranges": [%s, %s], "routes": [%s]}`, c.leases, first(v4, "10"), first(v6, "10"), routes)
+}
+
+// attachment is a pod's, as ADD left it.
+type attachment struct {
+	chain
+	pod        *nstest.Namespace
+	nic        string
+	result     string
+	IPv4, IPv6 netip.Addr
+}
+
+// add has the chain lay a NIC.
+func (c chain) add(t testing.TB, pod *nstest.Namespace, nic string) *attachment {
+	t.Helper()
+	a := &attachment{chain: c, pod: pod, nic: nic}
+	for i := range c.configs {
+		a.result = a.call(t, "ADD", i)
+	}
+	var result struct {
+		IPs []struct{ Address netip.Prefix }
+	}
+	if err := json.Unmarshal([]byte(a.result), &result); err != nil {
+		t.Fatalf("CNI's result %s: %v", a.result, err)
+	}
+	for _, ip := range result.IPs {
+		if ip.Address.Addr().Is4() {
+			a.IPv4 = ip.Address.Addr()
+		} else {
+			a.IPv6 = ip.Address.Addr()
+		}
+	}
+	pod.Settle(nic)
+	return a
+}
+
+// check is CNI's CHECK. That of portmap 1.1 looks for the IPv4 address among its IPv6 rules.
+func (a *attachment) check(t testing.TB) {
+	t.Helper()
+	for i, config := range a.configs {
+		if !a.IPv6.IsValid() || !strings.Contains(config, `"portmap"`) {
+			a.call(t, "CHECK", i)
+		}
+	}
+}
+
+// delete is CNI's DEL, after which neither NIC nor lease is left.
+func (a *attachment) delete(t testing.TB) {
+	t.Helper()
+	for i := range slices.Backward(a.configs) {
+		a.call(t, "DEL", i)
+	}
+	if links := a.pod.IP("-br link"); regexp.MustCompile(`(?m)^` + a.nic + `\b`).MatchString(links) {
+		t.Errorf("after CNI DEL there is still\n%s", links)
+	}
+	left, err := filepath.Glob(filepath.Join(a.leases, "podnet", "*[.:]*[.:]*"))
+	for _, lease := range left {
+		if text, _ := os.ReadFile(lease); strings.HasPrefix(string(text), a.pod.Name) {
+			t.Errorf("after CNI DEL there is still the lease %s", lease)
+		}
+	}
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// call runs a plugin. It has to succeed.
+func (a *attachment) call(t testing.TB, command string, plugin int) string {
+	t.Helper()
+	config := `{"cniVersion": "1.0.0", "name": "podnet", "dataDir": "` + a.leases + `", ` + a.configs[plugin]
+	if a.result != "" {
+		config += `, "prevResult": ` + a.result
+	}
+	config += "}"
+	var head struct{ Type string }
+	if err := json.Unmarshal([]byte(config), &head); err != nil {
+		t.Fatalf("CNI configuration %s: %v", config, err)
+	}
+	cmd := exec.Command("ip", "netns", "exec", a.node.Name, filepath.Join(cniDir, head.Type))
+	cmd.Env = append(os.Environ(), "CNI_COMMAND="+command, "CNI_CONTAINERID="+a.pod.Name, "CNI_NETNS="+a.pod.Path(),
+		"CNI_IFNAME="+a.nic, "CNI_PATH="+cniDir)
+	cmd.Stdin = strings.NewReader(config)
+	var complaints strings.Builder
+	cmd.Stderr = &complaints
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("CNI %s of %s: %v\n%s%s", command, head.Type, err, out, &complaints)
+	}
+	return string(out)
+}
+
+// laid is the pod that the attachment is of.
+func (a *attachment) laid(stations ...Station) *Laid {
+	return &Laid{Pod: a.pod, NIC: a.nic, IPv4: a.IPv4, IPv6: a.IPv6, Stations: stations, Check: a.check, Delete: a.delete}
+}
+
+// station is the pod as somebody on the network.
+func (a *attachment) station(name string) Station {
+	return Station{name, a.pod, a.IPv4, a.IPv6}
+}
+
+const bridgePlugin = `"type": "bridge", "bridge": "cni0", "isGateway": true`
+
+var plugins = []Network{
+	{Name: "bridge", Lay: onNode(bridgePlugin)},
+	{Name: "bridge, no gateway", Lay: func(t testing.TB) *Laid {
+		node, _, stations := lan(t)
+		node.IP("link add cni0 type bridge")
+		node.IP("link set cni0 up")
+		node.IP("link set up0 master cni0")
+		return newChain(t, node, `"type": "bridge", "bridge": "cni0"`).add(t, nstest.New(t, "pod"), "eth0").laid(stations...)
+	}},
+	{Name: "bridge, macspoofchk", Lay: onNode(bridgePlugin + `, "macspoofchk": true`)},
+	{Name: "bridge, vlan", Kind: "vlan", Lay: onNode(bridgePlugin + `, "vlan": 100`)},
+	{Name: "bridge, IPv6 alone", Lay: static(`{"address": "fd00:22::7/64", "gateway": "fd00:22::1"}`, `{"dst": "::/0"}`)},
+	{Name: "bridge, static, tuning", Lay: static(
+		`{"address": "10.22.0.7/24", "gateway": "10.22.0.1"}, {"address": "fd00:22::7/64", "gateway": "fd00:22::1"}`,
+		`{"dst": "0.0.0.0/0"}, {"dst": "::/0"}`,
+		`"type": "tuning", "mac": "02:00:00:00:22:01", "mtu": 1300, "sysctl": {"net.ipv4.conf.eth0.arp_filter": "1"}`)},
+	{Name: "bridge, portmap", Lay: func(t testing.TB) *Laid {
+		l := onNode(bridgePlugin, `"type": "portmap", "snat": true,
+			"runtimeConfig": {"portMappings": [{"hostPort": 8080, "containerPort": 8000, "protocol": "tcp"}]}`)(t)
+		l.Mapped = []netip.AddrPort{netip.MustParseAddrPort("10.23.0.1:8080"), netip.MustParseAddrPort("[fd00:23::1]:8080")}
+		return l
+	}},
+	{Name: "bridge, bandwidth", Lay: onNode(bridgePlugin, `"type": "bandwidth",
+		"ingressRate": 100000000, "ingressBurst": 10000000, "egressRate": 100000000, "egressBurst": 10000000`)},
+	{Name: "ptp", Lay: onNode(`"type": "ptp"`)},
+	{Name: "macvlan", Lay: func(t testing.TB) *Laid {
+		return onLAN(t, `"type": "macvlan", "master": "up0", "mode": "bridge"`, true)
+	}},
+	{Name: "macvlan, passthru", Lay: func(t testing.TB) *Laid {
+		return onLAN(t, `"type": "macvlan", "master": "up0", "mode": "passthru"`, false)
+	}},
+	{Name: "ipvlan L2", Kind: "ipvlan", Lay: func(t testing.TB) *Laid {
+		return onLAN(t, `"type": "ipvlan", "master": "up0", "mode": "l2"`, true)
+	}},
+	{Name: "ipvlan L3", Kind: "ipvlan", Lay: ipvlanL3},
+	{Name: "vlan", Kind: "vlan", Lay: func(t testing.TB) *Laid {
+		node, router, stations := lan(t)
+		peer := stations[1].Namespace
+		router.IP("addr flush dev lan0")
+		router.IP("link add link lan0 name lan0.100 type vlan id 100")
+		router.IP("link set lan0.100 up")
+		give(router, "lan0.100", "10.22.0.1/24", "fd00:22::1/64")
+		peer.IP("addr flush dev eth0")
+		peer.IP("-6 route del default")
+		peer.IP("link add link eth0 name eth0.100 type vlan id 100")
+		peer.IP("link set eth0.100 up")
+		give(peer, "eth0.100", "10.22.0.50/24", "fd00:22::50/64")
+		peer.IP("route add default via 10.22.0.1")
+		peer.IP("route add default via fd00:22::1")
+		return newChain(t, node, `"type": "vlan", "master": "up0", "vlanId": 100`).add(t, nstest.New(t, "pod"), "eth0").laid(stations...)
+	}},
+	{Name: "host-device", Lay: func(t testing.TB) *Laid {
+		return onLAN(t, `"type": "host-device", "device": "up0"`, false)
+	}},
+}
+
+// onNode lays a pod and a peer on a node that is their router.
+func onNode(configs ...string) func(t testing.TB) *Laid {
+	return func(t testing.TB) *Laid {
+		node := nstest.New(t, "node")
+		far := behind(t, node)
+		c := newChain(t, node, configs...)
+		forPeer := c
+		forPeer.configs = c.configs[:1]
+		// It comes first: a bridge may change its MAC with a port, and CHECK compares that with the result.
+		peer := forPeer.add(t, nstest.New(t, "peer"), "eth0")
+		return c.add(t, nstest.New(t, "pod"), "eth0").laid(append(nodeStations(node, peer), far...)...)
+	}
+}
+
+// static lays a pod with addresses that nobody leases, and a peer with one that is.
+func static(addresses, routes string, chained ...string) func(t testing.TB) *Laid {
+	return func(t testing.TB) *Laid {
+		node := nstest.New(t, "node")
+		far := behind(t, node)
+		peer := newChain(t, node, bridgePlugin).add(t, nstest.New(t, "peer"), "eth0")
+		config := fmt.Sprintf(`%s, "ipam": {"type": "static", "addresses": [%s], "routes": [%s]}`, bridgePlugin, addresses, routes)
+		return newChain(t, node, append([]string{config}, chained...)...).add(t, nstest.New(t, "pod"), "eth0").
+			laid(append(nodeStations(node, peer), far...)...)
+	}
+}
+
+func nodeStations(node *nstest.Namespace, peer *attachment) []Station {
+	return []Station{
+		host("gateway", node, "10.22.0.1", "fd00:22::1"),
+		host("node", node, "10.23.0.1", "fd00:23::1"),
+		peer.station("peer"),
+	}
+}
+
+// onLAN lays a pod on the LAN, of which the node is a member too. Another child of the same link is a
+// station if it can have several.
+func onLAN(t testing.TB, config string, several bool) *Laid {
+	node, _, stations := lan(t)
+	c := newChain(t, node, config)
+	a := c.add(t, nstest.New(t, "pod"), "eth0")
+	if several {
+		give(node, "up0", "10.22.0.2/24", "fd00:22::2/64")
+		stations = append(stations, c.add(t, nstest.New(t, "child"), "eth0").station("another child"),
+			host("node", node, "10.22.0.2", "fd00:22::2"))
+	}
+	return a.laid(stations...)
+}
+
+// ipvlanL3 has the node's link answer for all of its children's addresses, which the router knows to be
+// behind it.
+func ipvlanL3(t testing.TB) *Laid {
+	node, router := nstest.New(t, "node"), nstest.New(t, "router")
+	silent(node)
+	link(node, "up0", router, "node")
+	give(node, "up0", "10.24.0.2/24", "fd00:24::2/64")
+	give(router, "node", "10.24.0.1/24", "fd00:24::1/64")
+	node.IP("route add default via 10.24.0.1")
+	node.IP("route add default via fd00:24::1")
+	router.IP("route add 10.22.0.0/24 via 10.24.0.2")
+	router.IP("route add fd00:22::/64 via fd00:24::2")
+	stations := append([]Station{host("router", router, "10.24.0.1", "fd00:24::1")}, behind(t, router)...)
+	c := newChain(t, node, `"type": "ipvlan", "master": "up0", "mode": "l3"`)
+	a := c.add(t, nstest.New(t, "pod"), "eth0")
+	return a.laid(append(stations, c.add(t, nstest.New(t, "child"), "eth0").station("another child"),
+		host("node", node, "10.24.0.2", "fd00:24::2"))...)
+}

@@ -1,0 +1,128 @@
+package podnet
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/guestwire/guestwire/internal/rig/nstest"
+)
+
+var containers = []Network{
+	{Name: "Docker's bridge", Lay: docker},
+	{Name: "Podman's bridge", Lay: podman},
+	{Name: "two NICs, the first", Lay: func(t testing.TB) *Laid { return several(t, "eth0") }},
+	{Name: "two NICs, the second", Lay: func(t testing.TB) *Laid { return several(t, "net1") }},
+	{Name: "two NICs, the second with sbr", Lay: func(t testing.TB) *Laid { return several(t, "net1", `"type": "sbr"`) }},
+}
+
+// docker hides the containers, publishes a port and lets in nothing else, and has no IPv6.
+func docker(t testing.TB) *Laid {
+	node := nstest.New(t, "node")
+	far := behind(t, node)
+	node.IP("link add docker0 type bridge")
+	node.IP("link set docker0 up")
+	give(node, "docker0", "172.17.0.1/16")
+	lay := func(name, mac, address string) *nstest.Namespace {
+		n := nstest.New(t, name)
+		node.IP("link add " + name + " type veth peer name eth0 address " + mac + " netns " + n.Name)
+		node.IP("link set " + name + " master docker0 up")
+		n.Exec("sysctl", "-qw", "net.ipv6.conf.eth0.disable_ipv6=1")
+		n.IP("addr add " + address + "/16 broadcast 172.17.255.255 dev eth0")
+		n.IP("link set eth0 up")
+		n.IP("route add default via 172.17.0.1")
+		return n
+	}
+	pod, peer := lay("pod", "02:42:ac:11:00:02", "172.17.0.2"), lay("peer", "02:42:ac:11:00:03", "172.17.0.3")
+	iptables(node, "iptables",
+		"-t nat -N DOCKER",
+		"-t nat -A PREROUTING -m addrtype --dst-type LOCAL -j DOCKER",
+		"-t nat -A OUTPUT ! -d 127.0.0.0/8 -m addrtype --dst-type LOCAL -j DOCKER",
+		"-t nat -A POSTROUTING -s 172.17.0.0/16 ! -o docker0 -j MASQUERADE",
+		"-t nat -A DOCKER -i docker0 -j RETURN",
+		"-t nat -A DOCKER ! -i docker0 -p tcp -m tcp --dport 8080 -j DNAT --to-destination 172.17.0.2:8000",
+		"-t raw -A PREROUTING -d 172.17.0.2/32 ! -i docker0 -j DROP",
+		"-P FORWARD DROP",
+		"-A FORWARD -o docker0 -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT",
+		"-A FORWARD -d 172.17.0.2/32 ! -i docker0 -o docker0 -p tcp -m tcp --dport 8000 -j ACCEPT",
+		"-A FORWARD -i docker0 -j ACCEPT")
+	stations := []Station{
+		{Name: "gateway", Namespace: node, IPv4: addr("172.17.0.1")},
+		{Name: "node", Namespace: node, IPv4: addr("10.23.0.1")},
+		{Name: "peer", Namespace: peer, IPv4: addr("172.17.0.3")},
+	}
+	for _, s := range far {
+		s.IPv6 = netip.Addr{}
+		stations = append(stations, s)
+	}
+	return &Laid{Pod: pod, NIC: "eth0", IPv4: addr("172.17.0.2"), Stations: stations, Mapped: []netip.AddrPort{netip.MustParseAddrPort("10.23.0.1:8080")}}
+}
+
+// iptables runs lines of iptables(8), or ip6tables.
+func iptables(n *nstest.Namespace, program string, lines ...string) {
+	for _, line := range lines {
+		n.Exec(append([]string{program}, strings.Fields(line)...)...)
+	}
+}
+
+// podman is netavark's with a network of both families: it hides the containers and publishes a port.
+func podman(t testing.TB) *Laid {
+	node := nstest.New(t, "node")
+	far := behind(t, node)
+	node.IP("link add podman0 type bridge")
+	node.IP("link set podman0 up")
+	give(node, "podman0", "10.88.0.1/16", "fd00:88::1/64")
+	lay := func(name, v4, v6 string) *nstest.Namespace {
+		n := nstest.New(t, name)
+		node.IP("link add " + name + " type veth peer name eth0 netns " + n.Name)
+		node.IP("link set " + name + " master podman0 up")
+		n.IP("link set eth0 up")
+		n.IP("addr add " + v4 + "/16 broadcast 10.88.255.255 dev eth0")
+		give(n, "eth0", v6+"/64")
+		n.IP("route add default via 10.88.0.1 metric 100")
+		n.IP("route add default via fd00:88::1 metric 100")
+		n.Settle("eth0")
+		return n
+	}
+	pod, peer := lay("pod", "10.88.0.2", "fd00:88::2"), lay("peer", "10.88.0.3", "fd00:88::3")
+	for program, network := range map[string]struct{ subnet, all, to string }{
+		"iptables":  {"10.88.0.0/16", "224.0.0.0/4", "10.88.0.2:8000"},
+		"ip6tables": {"fd00:88::/64", "ff00::/8", "[fd00:88::2]:8000"},
+	} {
+		iptables(node, program,
+			"-t nat -N NETAVARK",
+			"-t nat -A NETAVARK -d "+network.subnet+" -j ACCEPT",
+			"-t nat -A NETAVARK ! -d "+network.all+" -j MASQUERADE",
+			"-t nat -A POSTROUTING -s "+network.subnet+" -j NETAVARK",
+			"-t nat -A PREROUTING -p tcp --dport 8080 -m addrtype --dst-type LOCAL -j DNAT --to-destination "+network.to,
+			"-t nat -A OUTPUT -p tcp --dport 8080 -m addrtype --dst-type LOCAL -j DNAT --to-destination "+network.to)
+	}
+	return &Laid{Pod: pod, NIC: "eth0", IPv4: addr("10.88.0.2"), IPv6: addr("fd00:88::2"),
+		Stations: append(far,
+			host("gateway", node, "10.88.0.1", "fd00:88::1"), host("node", node, "10.23.0.1", "fd00:23::1"),
+			host("peer", peer, "10.88.0.3", "fd00:88::3")),
+		Mapped: []netip.AddrPort{netip.MustParseAddrPort("10.23.0.1:8080"), netip.MustParseAddrPort("[fd00:23::1]:8080")}}
+}
+
+// several are two NICs in one namespace. The second one has a network of its own, and no default route.
+func several(t testing.TB, nic string, chained ...string) *Laid {
+	node := nstest.New(t, "node")
+	far := behind(t, node)
+	pod, peer := nstest.New(t, "pod"), nstest.New(t, "peer")
+	first := newChain(t, node, bridgePlugin)
+	leases := chain{leases: t.TempDir()}
+	bridge := `"type": "bridge", "bridge": "cni1", "isGateway": true, "ipam": ` +
+		leases.hostLocal("10.26.0.0/24", "fd00:26::/64", `{"dst": "10.27.0.0/16", "gw": "10.26.0.1"}, {"dst": "fd00:27::/32", "gw": "fd00:26::1"}`)
+	second := newChain(t, node, append([]string{bridge}, chained...)...)
+	a, b := first.add(t, pod, "eth0"), second.add(t, pod, "net1")
+	if nic == "eth0" {
+		return a.laid(append(nodeStations(node, first.add(t, peer, "eth0")), far...)...)
+	}
+	give(node, "lo", "10.27.0.9/32", "fd00:27::9/128")
+	l := b.laid(host("gateway", node, "10.26.0.1", "fd00:26::1"), newChain(t, node, bridge).add(t, peer, "net1").station("peer"),
+		host("other subnet", node, "10.27.0.9", "fd00:27::9"))
+	if chained != nil {
+		l.Check = nil // sbr takes the routes away that the bridge plugin's CHECK looks for
+	}
+	return l
+}

@@ -1,0 +1,592 @@
+package podnet
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/netns"
+	"github.com/guestwire/guestwire/internal/rig/guest"
+	"github.com/guestwire/guestwire/internal/rig/nstest"
+	"github.com/guestwire/guestwire/internal/tap"
+	"github.com/guestwire/guestwire/phase1"
+)
+
+var update = flag.Bool("update", false, "print the rows of docs/networks.md instead of comparing with them")
+
+func TestMain(m *testing.M) {
+	// A row waits more than it works.
+	if err := flag.Set("test.parallel", "4"); err != nil {
+		panic(err)
+	}
+	nstest.Main(m)
+}
+
+var bindings = []infra.Binding{infra.Bridge{}, infra.Redirect{}, infra.Masquerade{}}
+
+// TestMatrix lays each network, and asks everybody around from a process in the namespace, and a process
+// there from everybody. Then each binding gives the network to a guest, which has to be reached by
+// the same stations and to reach the same ones, that see the same address. What came out has to be the
+// row of docs/networks.md.
+func TestMatrix(t *testing.T) {
+	nstest.Need(t)
+	if os.Getenv("GUESTWIRE_BIN") == "" {
+		t.Setenv("GUESTWIRE_BIN", filepath.Dir(nstest.Program(t, "examples/launcher")))
+	}
+	documented := document(t)
+	if *update {
+		fmt.Printf("doc: 000 %s\ndoc: 001 %s\n", heading, strings.Repeat("| --- ", strings.Count(heading, "|")-1)+"|")
+	}
+	for i, n := range Networks {
+		t.Run(n.Name, func(t *testing.T) {
+			t.Parallel()
+			if n.Kind != "" && !hasKind(t, n.Kind) {
+				t.Skipf("this kernel has no links of the kind %s: the row is measured under the stock kernel", n.Kind)
+			}
+			if testing.Short() && n.Kind == "" && i > 0 {
+				t.Skip("it takes long under emulation, and needs no other kernel: not with -short")
+			}
+			row := measure(t, n).String()
+			switch {
+			case *update:
+				fmt.Printf("doc: %03d %s\n", i+2, row)
+			case documented[n.Name] != row:
+				t.Errorf("docs/networks.md says\n%s\nand it is\n%s\n(make networks)", documented[n.Name], row)
+			}
+		})
+	}
+}
+
+// heading is the table's.
+var heading = func() string {
+	h := "| network | a process reaches, and is reached by |"
+	for _, b := range bindings {
+		h += fmt.Sprintf(" %[1]s, IPv4 | %[1]s, IPv6 |", b.Kind())
+	}
+	return h + " the guest is told |"
+}()
+
+// table is where make networks writes.
+const table = "../../../docs/networks.md"
+
+// document is the table's rows by their network. Each network has one, and each row a network.
+func document(t *testing.T) map[string]string {
+	t.Helper()
+	text, err := os.ReadFile(table)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, ok := bytes.Cut(text, []byte("\n<!-- make networks"))
+	if !ok {
+		t.Fatalf("%s has no place for the table", table)
+	}
+	rows := map[string]string{}
+	for line := range strings.Lines(string(text)) {
+		if name, _, ok := strings.Cut(strings.TrimPrefix(line, "| "), " | "); ok && strings.HasPrefix(line, "| ") {
+			if _, twice := rows[name]; twice {
+				t.Errorf("%s has two rows for %s", table, name)
+			}
+			rows[name] = strings.TrimSpace(line)
+		}
+	}
+	if *update {
+		return rows
+	}
+	if rows["network"] != heading {
+		t.Errorf("%s has the heading\n%s\nwant\n%s\n(make networks)", table, rows["network"], heading)
+	}
+	for name := range rows {
+		if name != "network" && name != "---" && !slices.ContainsFunc(Networks, func(n Network) bool { return n.Name == name }) {
+			t.Errorf("%s has a row for %s, which is no network", table, name)
+		}
+	}
+	return rows
+}
+
+// hasKind asks the kernel for a link of that kind, in a namespace that is gone then.
+func hasKind(t *testing.T, kind string) bool {
+	t.Helper()
+	n := nstest.New(t, "kind")
+	n.IP("link add parent type veth peer name other")
+	add := "ip link add link parent name child type " + kind
+	if kind == "vlan" {
+		add += " id 2"
+	}
+	out, err := exec.Command("ip", append([]string{"netns", "exec", n.Name}, strings.Fields(add)...)...).CombinedOutput()
+	if err != nil && !strings.Contains(string(out), "Unknown device type") {
+		t.Fatalf("%s: %v\n%s", add, err, out)
+	}
+	return err == nil
+}
+
+// row is what was measured of a network.
+type row struct {
+	network string
+	reaches string
+	cells   []string // two a binding
+	told    string
+}
+
+func (r row) String() string {
+	return "| " + strings.Join(slices.Concat([]string{r.network, r.reaches}, r.cells, []string{r.told}), " | ") + " |"
+}
+
+// question is one that somebody asks somebody by TCP.
+type question struct {
+	from, to string // a station's name, or the pod's
+	at       netip.AddrPort
+}
+
+// pod is the name of the pod in a question. The guest and a process there call themselves otherwise.
+const pod, process = "pod", "a process"
+
+// stationPort is where stations answer.
+const stationPort = 9000
+
+// questions are all that the pod and the stations can ask each other.
+func (l *Laid) questions() []question {
+	var all []question
+	for _, s := range l.Stations {
+		for _, pair := range [][2]netip.Addr{{s.IPv4, l.IPv4}, {s.IPv6, l.IPv6}} {
+			if pair[0].IsValid() && pair[1].IsValid() {
+				all = append(all, question{pod, s.Name, netip.AddrPortFrom(pair[0], stationPort)},
+					question{s.Name, pod, netip.AddrPortFrom(pair[1], Port)})
+			}
+		}
+		for _, m := range l.Mapped {
+			if s.address(m.Addr()).IsValid() {
+				all = append(all, question{s.Name, pod, m})
+			}
+		}
+	}
+	return all
+}
+
+// address is the station's of the same family as another one.
+func (s Station) address(like netip.Addr) netip.Addr {
+	if like.Is4() {
+		return s.IPv4
+	}
+	return s.IPv6
+}
+
+// dialer connects from the pod.
+type dialer func(ctx context.Context, to netip.AddrPort) (net.Conn, error)
+
+// answers are who answered and whom it saw, "gateway sees 10.22.0.10"; empty: nobody.
+type answers map[question]string
+
+// ask asks all questions at once. Those whose answer is known already are asked until it comes.
+func (l *Laid) ask(t *testing.T, fromPod dialer, known answers) answers {
+	t.Helper()
+	var mu sync.Mutex
+	got, errs := answers{}, map[question]error{}
+	var asking sync.WaitGroup
+	for _, q := range l.questions() {
+		dial := fromPod
+		if i := slices.IndexFunc(l.Stations, func(s Station) bool { return s.Name == q.from }); i >= 0 {
+			dial = l.Stations[i].dial
+		}
+		asking.Go(func() {
+			patience := 3 * time.Second
+			if testing.Short() { // under emulation
+				patience = 10 * time.Second
+			}
+			switch {
+			case known != nil && known[q] == "":
+				patience = time.Second
+			case known != nil:
+				patience = 20 * time.Second
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			answer, err := converse(ctx, dial, q.at)
+			for ctx.Err() == nil && (known == nil && err != nil || known != nil && answer != known[q]) {
+				time.Sleep(50 * time.Millisecond)
+				answer, err = converse(ctx, dial, q.at)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			got[q], errs[q] = answer, err
+		})
+	}
+	asking.Wait()
+	for q := range got {
+		if known != nil && got[q] != known[q] {
+			t.Errorf("%s to %s (%v): %q, %v; want %q", q.from, q.to, q.at, got[q], errs[q], known[q])
+		}
+	}
+	return got
+}
+
+// converse connects, reads who answers and whom it sees, and has it send some segments back.
+func converse(ctx context.Context, dial dialer, to netip.AddrPort) (string, error) {
+	once, cancel := context.WithTimeout(ctx, 3*time.Second)
+	defer cancel()
+	c, err := dial(once, to)
+	if err != nil {
+		return "", err
+	}
+	defer c.Close()
+	if err := c.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
+		return "", err
+	}
+	var line []byte
+	for !bytes.HasSuffix(line, []byte("\n")) {
+		b := make([]byte, 1)
+		if _, err := c.Read(b); err != nil {
+			return "", err
+		}
+		line = append(line, b...)
+	}
+	answer, err := withoutPort(string(line))
+	if err != nil {
+		return "", err
+	}
+	sent := bytes.Repeat([]byte("guestwire "), 2000)
+	writing := make(chan error, 1)
+	go func() {
+		_, err := c.Write(sent)
+		writing <- err
+	}()
+	back := make([]byte, len(sent))
+	_, err = io.ReadFull(c, back)
+	if err := errors.Join(err, <-writing); err != nil {
+		return "", fmt.Errorf("%s, and does not send back what it got: %w", answer, err)
+	}
+	if !bytes.Equal(back, sent) {
+		return "", fmt.Errorf("%s, and sends other bytes back than it got", answer)
+	}
+	return answer, nil
+}
+
+// withoutPort is a line of whoever answers, "NAME sees ADDRESS:PORT" and maybe more, as answers have it.
+func withoutPort(line string) (string, error) {
+	who, saw, _ := strings.Cut(line, " sees ")
+	saw, _, _ = strings.Cut(strings.TrimSpace(saw), " ")
+	peer, err := netip.ParseAddrPort(saw)
+	if err != nil {
+		return "", fmt.Errorf("answer %q: %w", line, err)
+	}
+	return fmt.Sprintf("%s sees %v", who, peer.Addr().Unmap()), nil
+}
+
+// dial connects from the station's address.
+func (s Station) dial(ctx context.Context, to netip.AddrPort) (c net.Conn, err error) {
+	d := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(s.address(to.Addr()), 0))}
+	err = netns.Do(s.Namespace.File, func() (err error) {
+		c, err = d.DialContext(ctx, "tcp", to.String())
+		return err
+	})
+	return c, err
+}
+
+// everybody are the answers where all reach each other: those of a guest with addresses that no process
+// has.
+func (l *Laid) everybody() answers {
+	a := answers{}
+	for _, q := range l.questions() {
+		for _, s := range l.Stations {
+			switch s.Name {
+			case q.to:
+				own := l.IPv6
+				if q.at.Addr().Is4() {
+					own = l.IPv4
+				}
+				a[q] = s.Name + " sees " + own.String()
+			case q.from:
+				a[q] = process + " sees " + s.address(q.at.Addr()).String()
+			}
+		}
+	}
+	return a
+}
+
+// with are the answers that are expected when somebody else is the pod.
+func (a answers) with(who string) answers {
+	b := maps.Clone(a)
+	for q, answer := range b {
+		if saw, ok := strings.CutPrefix(answer, process+" sees "); ok {
+			b[q] = who + " sees " + saw
+		}
+	}
+	return b
+}
+
+// reaches sums up whom the pod reaches, and who reaches it: by their names, a family apart if they
+// differ.
+func (l *Laid) reaches(a answers) string {
+	sum := func(v4 bool) string {
+		var parts []string
+		for _, s := range l.Stations {
+			to, from := false, false
+			known := false
+			for q, answer := range a {
+				if q.at.Addr().Is4() != v4 {
+					continue
+				}
+				known = known || q.to == s.Name
+				to = to || q.to == s.Name && answer != ""
+				from = from || q.from == s.Name && answer != ""
+			}
+			mapped := slices.ContainsFunc(l.Mapped, func(m netip.AddrPort) bool { return a[question{s.Name, pod, m}] != "" })
+			direct := slices.ContainsFunc([]netip.Addr{l.IPv4, l.IPv6}, func(p netip.Addr) bool {
+				return p.IsValid() && p.Is4() == v4 && a[question{s.Name, pod, netip.AddrPortFrom(p, Port)}] != ""
+			})
+			switch {
+			case !known:
+			case to && from && mapped && !direct:
+				parts = append(parts, s.Name+" (in by the mapped port)")
+			case to && from:
+				parts = append(parts, s.Name)
+			case to:
+				parts = append(parts, s.Name+" (out only)")
+			case from:
+				parts = append(parts, s.Name+" (in only)")
+			default:
+				parts = append(parts, "not "+s.Name)
+			}
+		}
+		return strings.Join(parts, ", ")
+	}
+	v4, v6 := sum(true), sum(false)
+	switch {
+	case v4 == v6 || !l.IPv6.IsValid():
+		return v4
+	case !l.IPv4.IsValid():
+		return v6
+	}
+	return "IPv4: " + v4 + "; IPv6: " + v6
+}
+
+// process asks everybody from the namespace, and has everybody ask a process there. That goes on
+// listening.
+func (l *Laid) process(t *testing.T) answers {
+	t.Helper()
+	for _, s := range l.Stations {
+		for _, a := range []netip.Addr{s.IPv4, s.IPv6} {
+			if a.IsValid() {
+				s.Namespace.Listen(s.Name, netip.AddrPortFrom(a, stationPort).String())
+			}
+		}
+	}
+	l.Pod.Listen(process, fmt.Sprintf(":%d", Port))
+	if l.Wire {
+		return l.everybody()
+	}
+	// It asks from the addresses of the NIC, as there may be others.
+	got := l.ask(t, Station{pod, l.Pod, l.IPv4, l.IPv6}.dial, nil)
+	for _, a := range []netip.Addr{l.IPv4, l.IPv6} {
+		reached := func(q question) bool { return q.to == pod && q.at.Addr().Is4() == a.Is4() && got[q] != "" }
+		if a.IsValid() && !slices.ContainsFunc(l.questions(), reached) {
+			t.Fatalf("nobody reaches a process in the namespace at %v: the network is not laid well", a)
+		}
+	}
+	return got
+}
+
+// measure lays a network, and tries each binding.
+func measure(t *testing.T, n Network) row {
+	l := n.Lay(t)
+	if l.Check != nil {
+		l.Check(t)
+	}
+	// The kernel's own solicitations are not to be mistaken for the guest's.
+	l.Pod.Exec("sysctl", "-qw", "net.ipv6.conf."+l.NIC+".router_solicitations=0")
+	baseline := l.process(t)
+	r := row{network: n.Name, reaches: l.reaches(baseline)}
+	before := l.Pod.Settled()
+	works := map[string]bool{}
+	refused := map[string]*infra.RefusedError{}
+	for _, b := range bindings {
+		ok := t.Run(b.Kind(), func(t *testing.T) {
+			told, err := l.bind(t, b, baseline, before)
+			refused[b.Kind()] = err
+			if r.told == "" && b.Kind() != cache.BindingMasquerade {
+				r.told = told
+			}
+		})
+		works[b.Kind()] = ok && refused[b.Kind()] == nil
+		if !ok {
+			t.Errorf("%s does not work", b.Kind())
+		}
+	}
+	for _, b := range bindings {
+		for _, f := range []struct {
+			name    string
+			address netip.Addr
+		}{{"IPv4", l.IPv4}, {"IPv6", l.IPv6}} {
+			cell := "does not work"
+			switch err := refused[b.Kind()]; {
+			case !f.address.IsValid():
+				cell = "no " + f.name
+			case err != nil && works[err.Instead]:
+				cell = fmt.Sprintf("refused: %s (%s works)", err.Reason, err.Instead)
+			case err != nil:
+				t.Errorf("%v; %q does not work", err, err.Instead)
+			case works[b.Kind()]:
+				cell = "works"
+			}
+			r.cells = append(r.cells, cell)
+		}
+	}
+	if l.Delete != nil {
+		l.Delete(t)
+	}
+	return r
+}
+
+// bind gives the pod's network to a guest and asks the same questions again, and takes it back. It says
+// what is special about what the guest is told, or why the binding is refused.
+func (l *Laid) bind(t *testing.T, b infra.Binding, baseline answers, before string) (told string, refused *infra.RefusedError) {
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	n := nstest.Network{Pod: l.Pod, State: nstest.Dir(t)}
+	c := phase1.Config{
+		NetNS: l.Pod.File, NIC: l.NIC, Binding: b, State: n.State,
+		Owner: infra.Owner{UID: nstest.LauncherUID, GID: nstest.LauncherUID},
+	}
+	err := phase1.Setup(ctx, c)
+	if errors.As(err, &refused) {
+		l.asFound(t, n.State, before)
+		return "", refused
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	record := readRecord(t, n.State, l.NIC)
+	launcher := n.Serve(t, nstest.LauncherUID)
+	defer func() {
+		if t.Failed() {
+			t.Logf("record %+v\n%s", record, launcher.Output.String())
+		}
+	}()
+	outside := l.sniff(t)
+	g := boot(t, l.Pod, record)
+	if _, err := g.Configure(ctx, guest.Families{IPv4: l.IPv4.IsValid(), IPv6: l.IPv6.IsValid()}); err != nil {
+		t.Errorf("the guest is not configured: %v", err)
+	}
+	if g.MTU() != record.MTU && l.IPv4.IsValid() {
+		t.Errorf("the guest's MTU is %d, want %d", g.MTU(), record.MTU)
+	}
+	if err := g.ListenTCP(Port); err != nil {
+		t.Fatal(err)
+	}
+	l.ask(t, g.DialTCP, baseline.with("guest"))
+	for _, s := range outside {
+		if !l.Wire { // there it asks whoever is at the other end
+			s.quiet(t, record.MAC)
+		}
+	}
+	if l.Check != nil && untouched(b) {
+		l.Check(t)
+	}
+	if err := g.Close(); err != nil {
+		t.Error(err)
+	}
+	launcher.Stop(t)
+	if err := phase1.Teardown(ctx, c); err != nil {
+		t.Error(err)
+	}
+	l.asFound(t, n.State, before)
+	if l.Check != nil {
+		l.Check(t)
+	}
+	return special(record), nil
+}
+
+// untouched says that the binding leaves the NIC as CNI's CHECK wants to see it.
+func untouched(b infra.Binding) bool { return b.Kind() != cache.BindingBridge }
+
+// asFound waits for the namespace to look as before. Routes to fe80::/64 by several NICs may change
+// places.
+func (l *Laid) asFound(t *testing.T, state, before string) {
+	t.Helper()
+	same := func(dump string) string { return dump }
+	if strings.Count(l.Pod.IP("-br link show up"), "\n") > 2 { // lo too
+		same = func(dump string) string { return strings.Join(slices.Sorted(strings.Lines(dump)), "") }
+	}
+	nstest.Eventually(t, func() error { return nstest.Difference(same(before), same(l.Pod.Dump())) })
+	if left, err := os.ReadDir(state); err != nil || len(left) > 0 {
+		t.Errorf("state directory has %v, %v; want nothing", left, err)
+	}
+}
+
+// special is what a guest has to be told besides an address and a gateway. The router's link-local address,
+// where that is made of a MAC, is another one in each run.
+func special(r cache.Record) string {
+	var parts []string
+	if r.MTU != 1500 {
+		parts = append(parts, fmt.Sprintf("MTU %d", r.MTU))
+	}
+	if r.IPv4 != nil {
+		if r.IPv4.Address.Bits() == 32 {
+			parts = append(parts, "/32")
+		}
+		for _, route := range r.IPv4.Routes {
+			if !route.Default() {
+				parts = append(parts, strings.TrimSuffix(fmt.Sprintf("%v via %v", route.Destination, route.Gateway), " via invalid IP"))
+			}
+		}
+	}
+	if r.IPv6 != nil && r.IPv6.Router != nil {
+		for _, route := range r.IPv6.Router.Routes {
+			parts = append(parts, fmt.Sprintf("%v by the router", route))
+		}
+	}
+	for _, n := range r.Neighbours {
+		if b := n.Address.As16(); !n.Address.IsLinkLocalUnicast() || n.Address.Is4() || b[11] != 0xff { // not made of a MAC
+			parts = append(parts, fmt.Sprintf("who %v is", n.Address))
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+// boot attaches the embedded guest to the tap.
+func boot(t *testing.T, pod *nstest.Namespace, r cache.Record) *guest.Guest {
+	t.Helper()
+	var port *os.File
+	err := netns.Do(pod.File, func() (err error) {
+		port, err = tap.Open(r.Tap)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, err := guest.Start(guest.Config{Port: port, MAC: r.MAC, Name: "guest"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { g.Close() })
+	return g
+}
+
+func readRecord(t *testing.T, state, nic string) cache.Record {
+	t.Helper()
+	dir, err := os.OpenRoot(state)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	r, err := cache.Read(dir, nic)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}

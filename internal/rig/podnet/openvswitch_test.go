@@ -1,0 +1,195 @@
+package podnet
+
+import (
+	"bytes"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/rig/frames"
+	"github.com/guestwire/guestwire/internal/rig/nstest"
+	"github.com/guestwire/guestwire/phase1"
+)
+
+// What a guest on the port without addresses makes its own.
+var wire4, wire6 = addr("10.16.0.7"), addr("fd00:10:16::7")
+
+// TestPorts: of what the pod sends, its peer gets what the flows of an agent, or a logical port, say that
+// the pod may send. Without that a row of docs/networks.md would say no more than that of a bridge.
+func TestPorts(t *testing.T) {
+	for _, test := range []struct {
+		network Network
+		foreign []string // what may be
+	}{
+		{openShiftSDN, []string{"MAC", "ARP from another MAC"}},
+		{kubeOVN, nil},
+		{kubeOVNWire, []string{"IPv4", "IPv6", "ARP of another address"}},
+		{ovnKubernetes, nil},
+	} {
+		t.Run(test.network.Name, func(t *testing.T) {
+			t.Parallel()
+			l := test.network.Lay(t)
+			peer := l.Stations[1]
+			own := frames.Link{MAC: macAt(t, l.Pod), Gateway: macAt(t, peer.Namespace), Far4: peer.IPv4, Far6: peer.IPv6}
+			other := own
+			other.MAC[5] ^= 0x40
+			v4, v6 := l.IPv4, l.IPv6
+			if !v4.IsValid() {
+				v4, v6 = wire4, wire6
+			}
+			foreign4 := v4.Prev().Prev()
+			sent := map[string][]byte{
+				"MAC":                    other.Sentinel(v4, 0),
+				"IPv4":                   own.Sentinel(foreign4, 0),
+				"ARP of another address": answer(own, own.MAC, foreign4),
+				"ARP of another MAC":     answer(own, other.MAC, v4),
+				"ARP from another MAC":   answer(other, own.MAC, v4),
+				"own IPv4":               own.Sentinel(v4, 0),
+				"own ARP":                answer(own, own.MAC, v4),
+			}
+			if v6.IsValid() {
+				sent["MAC, IPv6"] = other.Sentinel(v6, 0)
+				sent["IPv6"] = own.Sentinel(v6.Prev().Prev(), 0)
+				sent["own IPv6"] = own.Sentinel(v6, 0)
+			}
+			at := peer.Namespace.Sniff(t)
+			for _, frame := range sent {
+				l.Pod.Send(t, "eth0", frame)
+			}
+			last := own.Sentinel(v4, 1)
+			seen := at.Until(func(s nstest.Sniffed) bool { return bytes.Equal(s.Frame, last) }, func() { l.Pod.Send(t, "eth0", last) })
+			for what, frame := range sent {
+				want := strings.HasPrefix(what, "own") || slices.Contains(test.foreign, what)
+				if passed := slices.ContainsFunc(seen, func(s nstest.Sniffed) bool { return bytes.Equal(s.Frame, frame) }); passed != want {
+					t.Errorf("%s: passes %v, want %v", what, passed, want)
+				}
+			}
+		})
+	}
+}
+
+func macAt(t *testing.T, n *nstest.Namespace) cache.MAC {
+	t.Helper()
+	mac, err := cache.ParseMAC(strings.TrimSpace(n.Exec("cat", "/sys/class/net/eth0/address")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return mac
+}
+
+// answer is one of ARP to a peer, from the link's MAC.
+func answer(l frames.Link, sender cache.MAC, a netip.Addr) []byte {
+	head, _ := hex.DecodeString("08060001080006040002")
+	return slices.Concat(l.Gateway[:], l.MAC[:], head, sender[:], a.AsSlice(), l.Gateway[:], l.Far4.AsSlice())
+}
+
+// TestOffload: what a guest leaves to its device, checksums and segments, is complete when it comes to a
+// switch that does neither. Where the pod has no address, the guest has a wire, and an address that it
+// knows itself: of IPv4, as a port without addresses lets no neighbour advertisement pass (OVN 23.03
+// wants them to have a hop limit of 225).
+func TestOffload(t *testing.T) {
+	for _, network := range []Network{openShiftSDN, kubeOVN, kubeOVNWire} {
+		t.Run(network.Name, func(t *testing.T) {
+			t.Parallel()
+			l := network.Lay(t)
+			for _, s := range l.Stations {
+				s.Namespace.Listen(s.Name, ":9000")
+			}
+			l.Pod.Listen("a process", fmt.Sprint(":", Port))
+			before := l.Pod.Settled()
+			for _, b := range []infra.Binding{infra.Bridge{}, infra.Redirect{}, infra.Masquerade{}} {
+				t.Run(b.Kind(), func(t *testing.T) { l.offload(t, b, before) })
+			}
+		})
+	}
+}
+
+func (l *Laid) offload(t *testing.T, b infra.Binding, before string) {
+	n := nstest.Network{Pod: l.Pod, State: nstest.Dir(t)}
+	c := phase1.Config{
+		NetNS: l.Pod.File, NIC: l.NIC, Binding: b, State: n.State,
+		Owner: infra.Owner{UID: nstest.LauncherUID, GID: nstest.LauncherUID},
+	}
+	var refused *infra.RefusedError
+	err := phase1.Setup(t.Context(), c)
+	if errors.As(err, &refused) && !l.IPv4.IsValid() {
+		if b.Kind() == cache.BindingBridge || refused.Instead != cache.BindingBridge {
+			t.Errorf("%v", err)
+		}
+		return
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := readRecord(t, n.State, l.NIC)
+	launcher := n.Serve(t, nstest.LauncherUID)
+	g := n.Guest(t, r)
+	g.IP(fmt.Sprintf("link set eth0 mtu %d up", r.MTU))
+	own := []netip.Addr{l.IPv4, l.IPv6}
+	if !l.IPv4.IsValid() {
+		own[0] = wire4
+		give(g, "eth0", wire4.String()+"/16")
+		g.IP("route add default via 10.16.0.1")
+	}
+	if r.IPv4 != nil {
+		give(g, "eth0", r.IPv4.Address.String())
+		for _, route := range r.IPv4.Routes {
+			line := "route add " + route.Destination.String() + " dev eth0"
+			if route.Gateway.IsValid() {
+				line += " onlink via " + route.Gateway.String()
+			}
+			g.IP(line)
+		}
+	}
+	if r.IPv6 != nil {
+		give(g, "eth0", r.IPv6.Address.String()+"/128")
+	}
+	g.Listen("guest", fmt.Sprint(":", Port))
+	for _, s := range l.Stations {
+		for i, to := range []netip.Addr{s.IPv4, s.IPv6} {
+			if !to.IsValid() || !own[i].IsValid() {
+				continue
+			}
+			talk(t, g, netip.AddrPortFrom(to, 9000), s.Name+" sees "+own[i].String())
+			talk(t, s.Namespace, netip.AddrPortFrom(own[i], Port), "guest sees "+to.String())
+		}
+	}
+	launcher.Stop(t)
+	if err := phase1.Teardown(t.Context(), c); err != nil {
+		t.Error(err)
+	}
+	nstest.Eventually(t, func() error { return nstest.Difference(before, l.Pod.Dump()) })
+}
+
+// talk asks until the answer comes, and has some segments sent back.
+func talk(t *testing.T, from *nstest.Namespace, to netip.AddrPort, want string) {
+	t.Helper()
+	var answer string
+	var err error
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); {
+		if answer, err = tryTalk(from, to); err == nil && strings.HasPrefix(strings.NewReplacer("[", "", "]", "").Replace(answer), want) {
+			return
+		}
+	}
+	t.Fatalf("%s to %v: %q, %v; want %s", from.Name, to, answer, err, want)
+}
+
+func tryTalk(from *nstest.Namespace, to netip.AddrPort) (string, error) {
+	q, err := from.Question("tcp", netip.Addr{}, to, 0)
+	if err != nil {
+		return "", err
+	}
+	defer q.Close()
+	answer, err := q.Answer(3 * time.Second)
+	if err != nil {
+		return "", err
+	}
+	return answer, q.Echo(100_000, 5*time.Second)
+}

@@ -1,0 +1,191 @@
+package podnet
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/guestwire/guestwire/internal/rig/nstest"
+)
+
+// ovn are the networks of logical switches and routers.
+var ovn = []Network{kubeOVN, ovnKubernetes, ovnKubernetesVM}
+
+var (
+	kubeOVN = Network{Name: "Kube-OVN", Lay: func(t testing.TB) *Laid { return layKubeOVN(t, true) }}
+	// A pod without addresses, whose port has none: a guest there has a wire.
+	kubeOVNWire   = Network{Name: "Kube-OVN, MAC only", Lay: func(t testing.TB) *Laid { return layKubeOVN(t, false) }}
+	ovnKubernetes = Network{Name: "OVN-Kubernetes", Lay: func(t testing.TB) *Laid { return layOVNKubernetes(t, true) }}
+	// A pod of a VM that may move: its namespace has no address, and OVN answers the guest's DHCP.
+	ovnKubernetesVM = Network{Name: "OVN-Kubernetes, for a VM", Lay: func(t testing.TB) *Laid { return layOVNKubernetes(t, false) }}
+)
+
+// nbctl runs ovn-nbctl(8) with lines of words, each a command of one transaction.
+func (v *vswitch) nbctl(commands ...string) {
+	v.t.Helper()
+	v.run("", "ovn-nbctl", transaction(commands)...)
+}
+
+// logicalSwitch makes one, and the port of a logical router on it with addresses in that form.
+func (v *vswitch) logicalSwitch(name, router, mac, addresses string) {
+	v.t.Helper()
+	up, down := router+"-"+name, name+"-"+router
+	v.nbctl("ls-add "+name, "lrp-add "+router+" "+up+" "+mac+" "+addresses,
+		"lsp-add "+name+" "+down, "lsp-set-type "+down+" router", "lsp-set-addresses "+down+" router", "lsp-set-options "+down+" router-port="+up)
+}
+
+// logicalPort makes a port of a logical switch. What it may send is what it is, if secure.
+func (v *vswitch) logicalPort(name, on, addresses string, secure bool) {
+	v.t.Helper()
+	commands := []string{"lsp-add " + on + " " + name, "lsp-set-addresses " + name + " '" + addresses + "'"}
+	if secure {
+		commands = append(commands, "lsp-set-port-security "+name+" '"+addresses+"'")
+	}
+	v.nbctl(commands...)
+}
+
+// nodePort makes the node's link on a logical switch, and gives it addresses.
+func (v *vswitch) nodePort(link, port, mac string, mtu int, addresses ...string) {
+	v.t.Helper()
+	v.vsctl("add-port br-int "+link, fmt.Sprintf("set interface %s type=internal mtu_request=%d external_ids:iface-id=%s", link, mtu, port))
+	v.node.IP("link set " + link + " address " + mac)
+	v.node.IP("link set " + link + " up")
+	give(v.node, link, addresses...)
+}
+
+// layKubeOVN lays Kube-OVN's default VPC: the router ovn-cluster with the subnets ovn-default and join, on
+// which the node is, and a subnet beside them. Where the pod has no address, neither its namespace nor
+// its logical port has one.
+//
+// github.com/kubeovn/kube-ovn: pkg/controller/init.go, pkg/daemon/ovs_linux.go
+func layKubeOVN(t testing.TB, addressed bool) *Laid {
+	node, outside := newNode(t, "10.16.0.0/16", "fd00:10:16::/112")
+	v := startOVS(t, node, true)
+	v.nbctl("lr-add ovn-cluster")
+	v.logicalSwitch("ovn-default", "ovn-cluster", "00:00:00:1c:6d:92", "10.16.0.1/16 fd00:10:16::1/112")
+	v.logicalSwitch("join", "ovn-cluster", "00:00:00:7e:3f:10", "100.64.0.1/16 fd00:100:64::1/112")
+	v.logicalSwitch("blue", "ovn-cluster", "00:00:00:55:02:b4", "10.17.0.1/16 fd00:10:17::1/112")
+	// What is for no subnet goes by the node.
+	v.nbctl(
+		"lr-route-add ovn-cluster 0.0.0.0/0 100.64.0.1", "lr-route-add ovn-cluster ::/0 fd00:100:64::1",
+		"lr-policy-add ovn-cluster 31000 'ip4.dst == {10.16.0.0/16, 10.17.0.0/16, 100.64.0.0/16}' allow",
+		"lr-policy-add ovn-cluster 31000 'ip6.dst == {fd00:10:16::/112, fd00:10:17::/112, fd00:100:64::/112}' allow",
+		"lr-policy-add ovn-cluster 29000 'ip4.src == 10.16.0.0/16' reroute 100.64.0.2",
+		"lr-policy-add ovn-cluster 29000 'ip6.src == fd00:10:16::/112' reroute fd00:100:64::2",
+	)
+	v.logicalPort("node-node", "join", "00:00:00:a2:40:0e 100.64.0.2 fd00:100:64::2", false)
+	v.nodePort("ovn0", "node-node", "00:00:00:a2:40:0e", 1400, "100.64.0.2/16", "fd00:100:64::2/112")
+	for _, subnet := range []string{"10.16.0.0/16 via 100.64.0.1", "10.17.0.0/16 via 100.64.0.1", "fd00:10:16::/112 via fd00:100:64::1", "fd00:10:17::/112 via fd00:100:64::1"} {
+		node.IP("route add " + subnet + " dev ovn0")
+	}
+
+	l := &Laid{Pod: v.kubeOVNPod("pod", "ovn-default", "00:00:00:5b:1f:c4", "10.16", "fd00:10:16", 7, addressed), NIC: "eth0"}
+	if addressed {
+		l.IPv4, l.IPv6 = addr("10.16.0.7"), addr("fd00:10:16::7")
+	}
+	l.Stations = []Station{
+		host("node", node, "100.64.0.2", "fd00:100:64::2"),
+		host("peer", v.kubeOVNPod("peer", "ovn-default", "00:00:00:e0:0b:37", "10.16", "fd00:10:16", 8, true), "10.16.0.8", "fd00:10:16::8"),
+		host("other subnet", v.kubeOVNPod("other", "blue", "00:00:00:91:c2:5a", "10.17", "fd00:10:17", 7, true), "10.17.0.7", "fd00:10:17::7"),
+		outside,
+	}
+	l.Delete = func(t testing.TB) {
+		v.unplug(t, "br-int", "pod_h")
+		v.nbctl("lsp-del pod.default")
+	}
+	v.nbctl("--wait=hv sync") // until the switch forwards so
+	return l
+}
+
+// kubeOVNPod makes a pod with the number in a subnet; its first address is the gateway's.
+func (v *vswitch) kubeOVNPod(name, subnet, mac, net4, net6 string, number int, addressed bool) *nstest.Namespace {
+	v.t.Helper()
+	port, pod := name+".default", nstest.New(v.t, name)
+	addresses := mac
+	if addressed {
+		addresses += fmt.Sprintf(" %s.0.%d %s::%d", net4, number, net6, number)
+	}
+	v.logicalPort(port, subnet, addresses, true)
+	v.plug(pod, 1400, "br-int", name+"_h", "external_ids:iface-id="+port)
+	pod.IP("link set eth0 alias " + name + "_c")
+	pod.IP("link set eth0 address " + mac)
+	pod.IP("link set eth0 up")
+	if !addressed {
+		return pod
+	}
+	give(pod, "eth0", fmt.Sprintf("%s.0.%d/16", net4, number), fmt.Sprintf("%s::%d/112", net6, number))
+	pod.IP("route add default via " + net4 + ".0.1 dev eth0")
+	pod.IP("route add default via " + net6 + "::1 dev eth0")
+	return pod
+}
+
+// layOVNKubernetes lays a node of OVN-Kubernetes that routes what is for outside itself (local gateway mode):
+// the router ovn_cluster_router with a switch for each node, and the node's own port on its switch. The
+// other node's switch is here too. The routes have an MTU below the link's while a cluster's MTU is
+// being changed.
+//
+// Where the namespace has no address, the logical port has, and OVN tells a guest by DHCP. The gateway is
+// the router's address, not 169.254.1.1, which not every client takes from a lease of a /24.
+//
+// github.com/ovn-org/ovn-kubernetes: go-controller/pkg/cni/helper_linux.go, go-controller/pkg/kubevirt
+func layOVNKubernetes(t testing.TB, addressed bool) *Laid {
+	node, outside := newNode(t, "10.244.0.0/16", "fd00:10:244::/48")
+	v := startOVS(t, node, true)
+	v.nbctl("lr-add ovn_cluster_router")
+	v.logicalSwitch("node1", "ovn_cluster_router", addressMAC("10.244.1.1"), "10.244.1.1/24 fd00:10:244:1::1/64")
+	v.logicalSwitch("node2", "ovn_cluster_router", addressMAC("10.244.2.1"), "10.244.2.1/24 fd00:10:244:2::1/64")
+	v.nbctl("--policy=src-ip lr-route-add ovn_cluster_router 10.244.1.0/24 10.244.1.2",
+		"--policy=src-ip lr-route-add ovn_cluster_router fd00:10:244:1::/64 fd00:10:244:1::2")
+	const mac = "ca:67:1d:8f:02:5e"
+	v.logicalPort("k8s-node1", "node1", mac+" 10.244.1.2 fd00:10:244:1::2", false)
+	v.nodePort("ovn-k8s-mp0", "k8s-node1", mac, 1400, "10.244.1.2/24", "fd00:10:244:1::2/64")
+	node.IP("route add 10.244.0.0/16 via 10.244.1.1 dev ovn-k8s-mp0")
+	node.IP("route add fd00:10:244::/48 via fd00:10:244:1::1 dev ovn-k8s-mp0")
+	l := &Laid{
+		Pod: v.ovnKubernetesPod("pod", 1, 5, addressed), NIC: "eth0", IPv4: addr("10.244.1.5"), IPv6: addr("fd00:10:244:1::5"),
+		Stations: []Station{
+			host("node", node, "10.244.1.2", "fd00:10:244:1::2"),
+			host("peer", v.ovnKubernetesPod("peer", 1, 6, true), "10.244.1.6", "fd00:10:244:1::6"),
+			host("other node's pod", v.ovnKubernetesPod("other", 2, 5, true), "10.244.2.5", "fd00:10:244:2::5"),
+			outside,
+		},
+		Delete: func(t testing.TB) {
+			v.unplug(t, "br-int", "pod_h")
+			v.nbctl("lsp-del default_pod")
+		},
+	}
+	if l.Wire = !addressed; l.Wire {
+		v.nbctl("set logical_router_port ovn_cluster_router-node1 ipv6_ra_configs:address_mode=dhcpv6_stateful",
+			"--id=@v4 create dhcp_options cidr=10.244.1.0/24 options:lease_time=3500 options:mtu=1400 options:router=10.244.1.1"+
+				" options:server_id=10.244.1.1 'options:server_mac=\"0a:58:0a:f4:01:01\"'",
+			"--id=@v6 create dhcp_options 'cidr=\"fd00:10:244:1::/64\"' 'options:server_id=\"0a:58:0a:f4:01:01\"'",
+			"set logical_switch_port default_pod dhcpv4_options=@v4 dhcpv6_options=@v6")
+	}
+	v.nbctl("--wait=hv sync") // until the switch forwards so
+	return l
+}
+
+// ovnKubernetesPod makes a pod with that number on a node's switch.
+func (v *vswitch) ovnKubernetesPod(name string, node, number int, addressed bool) *nstest.Namespace {
+	v.t.Helper()
+	net4, net6 := fmt.Sprintf("10.244.%d.", node), fmt.Sprintf("fd00:10:244:%d::", node)
+	ipv4, ipv6 := fmt.Sprint(net4, number), fmt.Sprint(net6, number)
+	mac, pod := addressMAC(ipv4), nstest.New(v.t, name)
+	v.logicalPort("default_"+name, fmt.Sprint("node", node), mac+" "+ipv4+" "+ipv6, true)
+	v.plug(pod, 1400, "br-int", name+"_h", "external_ids:iface-id=default_"+name)
+	pod.IP("link set eth0 address " + mac)
+	if !addressed {
+		// Or the router's advertisements would change it, at any time.
+		pod.Exec("sysctl", "-qw", "net.ipv6.conf.eth0.accept_ra=0")
+		pod.IP("link set eth0 up")
+		return pod
+	}
+	pod.IP("link set eth0 up")
+	give(pod, "eth0", ipv4+"/24", ipv6+"/64")
+	for _, to := range []string{"default", "10.244.0.0/16", "10.96.0.0/16", "100.64.0.0/16"} {
+		pod.IP("route add " + to + " via " + net4 + "1 dev eth0 mtu 1380")
+	}
+	for _, to := range []string{"default", "fd00:10:244::/48", "fd00:10:96::/112", "fd98::/64"} {
+		pod.IP("route add " + to + " via " + net6 + "1 dev eth0 mtu 1380")
+	}
+	return pod
+}

@@ -1,0 +1,82 @@
+package podnet
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/rig/guest"
+	"github.com/guestwire/guestwire/internal/rig/nstest"
+	"github.com/guestwire/guestwire/phase1"
+)
+
+// TestWire: where the namespace has no address, the guest gets what OVN tells it.
+func TestWire(t *testing.T) {
+	l := ovnKubernetesVM.Lay(t)
+	for _, s := range l.Stations {
+		s.Namespace.Listen(s.Name, ":9000")
+	}
+	before := l.Pod.Settled()
+	for _, b := range []infra.Binding{infra.Bridge{}, infra.Redirect{}, infra.Masquerade{}} {
+		t.Run(b.Kind(), func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			defer cancel()
+			n := nstest.Network{Pod: l.Pod, State: nstest.Dir(t)}
+			c := phase1.Config{
+				NetNS: l.Pod.File, NIC: l.NIC, Binding: b, State: n.State,
+				Owner: infra.Owner{UID: nstest.LauncherUID, GID: nstest.LauncherUID},
+			}
+			err := phase1.Setup(ctx, c)
+			var refused *infra.RefusedError
+			if b.Kind() == cache.BindingMasquerade {
+				if !errors.As(err, &refused) || refused.Instead != cache.BindingBridge {
+					t.Errorf("Setup: %v; want it to be refused, and the bridge instead", err)
+				}
+				if err := nstest.Difference(before, l.Pod.Dump()); err != nil {
+					t.Error(err)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			g := boot(t, l.Pod, readRecord(t, n.State, l.NIC))
+			if _, err := g.Configure(ctx, guest.Families{IPv4: true, IPv6: true}); err != nil {
+				t.Fatal(err)
+			}
+			if err := g.ListenTCP(Port); err != nil {
+				t.Fatal(err)
+			}
+			for _, s := range l.Stations {
+				for _, pair := range [][2]netip.Addr{{l.IPv4, s.IPv4}, {l.IPv6, s.IPv6}} {
+					conn, err := g.DialTCP(ctx, netip.AddrPortFrom(pair[1], 9000))
+					if err != nil {
+						t.Errorf("guest to %s: %v", s.Name, err)
+						continue
+					}
+					answer, err := nstest.Answer(conn)
+					conn.Close()
+					if err != nil || !strings.HasPrefix(answer, s.Name+" sees ") || !strings.Contains(answer, pair[0].String()) {
+						t.Errorf("guest to %s: %q, %v", s.Name, answer, err)
+					}
+					answer, err = s.Namespace.Ask(netip.AddrPortFrom(pair[0], Port).String())
+					if err != nil || !strings.HasPrefix(answer, "guest sees ") || !strings.Contains(answer, pair[1].String()) {
+						t.Errorf("%s to the guest: %q, %v", s.Name, answer, err)
+					}
+				}
+			}
+			if err := g.Close(); err != nil {
+				t.Error(err)
+			}
+			if err := phase1.Teardown(ctx, c); err != nil {
+				t.Error(err)
+			}
+			nstest.Eventually(t, func() error { return nstest.Difference(before, l.Pod.Dump()) })
+		})
+	}
+}

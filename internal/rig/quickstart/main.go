@@ -1,0 +1,221 @@
+// Quickstart tells the whole story on a throw-away network: a pod's network is handed to a guest, used,
+// and given back, with each of the bindings bridge, redirect and masquerade.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/rig/sandbox"
+	"github.com/guestwire/guestwire/phase1"
+	"github.com/guestwire/guestwire/phase2"
+)
+
+const usage = `quickstart hands the network of a throw-away pod to a guest, and gives it back: with
+each of the bindings bridge, redirect and masquerade. It needs root, and leaves the machine as it is.
+
+  quickstart        with a small guest in this program
+  quickstart -vm    with a Linux guest under an unprivileged libvirt (make demo-vm installs what that needs)
+
+Flags:
+`
+
+func main() {
+	if len(os.Args) == 3 && os.Args[1] == serveCommand {
+		if err := serve(os.Args[2]); err != nil {
+			fmt.Fprintln(os.Stderr, "quickstart:", err)
+			os.Exit(1)
+		}
+		return
+	}
+	withVM := flag.Bool("vm", false, "boot a Linux guest under libvirt")
+	flag.Usage = func() {
+		fmt.Fprint(flag.CommandLine.Output(), usage)
+		flag.PrintDefaults()
+	}
+	flag.Parse()
+	if flag.NArg() > 0 {
+		fmt.Fprintf(os.Stderr, "quickstart: %q is no flag; quickstart -help tells more\n", flag.Arg(0))
+		os.Exit(2)
+	}
+	if err := sandbox.Enter(); err != nil {
+		fmt.Fprintln(os.Stderr, "quickstart:", err)
+		os.Exit(1)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	started := time.Now()
+	for _, b := range []infra.Binding{infra.Bridge{}, infra.Redirect{}, infra.Masquerade{}} {
+		if err := story(ctx, b, *withVM); err != nil {
+			fmt.Printf("\n%s %v\n", red("FAILED:"), err)
+			os.Exit(1)
+		}
+	}
+	fmt.Printf("\n%s in %.1f s: all guests had the pod's network, and all namespaces are as they were.\n",
+		green("Everything held,"), time.Since(started).Seconds())
+}
+
+// story is one binding from beginning to end.
+func story(ctx context.Context, b infra.Binding, withVM bool) (err error) {
+	title(b)
+	pod, world, err := layNetwork()
+	if err != nil {
+		return fmt.Errorf("lay the network: %w", err)
+	}
+	defer func() { err = errors.Join(err, pod.close(), world.close()) }()
+	step("a CNI plugin has laid the pod's network; the pod has")
+	before, err := pod.show()
+	if err != nil {
+		return err
+	}
+	quote(before)
+
+	boot := bootEmbedded
+	owner := infra.Owner{UID: launcherUID, GID: launcherUID}
+	if withVM {
+		boot = bootLibvirt
+		if owner, err = libvirtOwner(); err != nil {
+			return err
+		}
+	}
+	dir, err := os.MkdirTemp("", "guestwire-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	if err := os.Chmod(dir, 0o755); err != nil { // the launcher reads the record in it
+		return err
+	}
+	c := phase1.Config{
+		NetNS: pod.file, NIC: "eth0", Binding: b, Owner: owner, State: filepath.Join(dir, "vm1"),
+		DNS: &cache.DNS{Servers: []netip.Addr{beyond4, beyond6}, Search: []string{"pod.example"}},
+	}
+
+	preview, err := phase1.Plan(ctx, c)
+	if err != nil {
+		return err
+	}
+	step("phase1.Plan: %d operations, nothing is changed yet", len(preview.Steps))
+	quote(preview.String())
+
+	started := time.Now()
+	if err := phase1.Setup(ctx, c); err != nil {
+		return err
+	}
+	wired := true
+	defer func() {
+		if wired { // something did not hold
+			err = errors.Join(err, phase1.Teardown(context.WithoutCancel(ctx), c))
+		}
+	}()
+	step("phase1.Setup, as root: done in %.1f ms; the pod has", float64(time.Since(started).Microseconds())/1000)
+	after, err := pod.show()
+	if err != nil {
+		return err
+	}
+	quote(after)
+
+	launcher, err := startLauncher(pod, c.State, owner)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, launcher.stop()) }()
+	capabilities, err := launcher.capabilities()
+	if err != nil {
+		return err
+	}
+	step("phase2.Serve, as user %d: %s", owner.UID, capabilities)
+
+	vm, err := phase2.Open(c.State)
+	if err != nil {
+		return err
+	}
+	elements, err := vm.Interfaces()
+	if err != nil {
+		return err
+	}
+	xml, err := elements[0].Marshal()
+	if err != nil {
+		return err
+	}
+	step("phase2.Interfaces: what the VM's definition says")
+	quote(xml)
+
+	if err := use(ctx, boot, pod, world, vm.Records()[0], owner, xml); err != nil {
+		return fmt.Errorf("%w\nthe launcher said:\n%s", err, launcher.log.String())
+	}
+	if err := phase1.Check(ctx, c); err != nil {
+		return err
+	}
+	step("phase1.Check: the kernel is as recorded")
+
+	if err := launcher.stop(); err != nil {
+		return err
+	}
+	wired = false
+	started = time.Now()
+	if err := phase1.Teardown(ctx, c); err != nil {
+		return err
+	}
+	step("phase1.Teardown: done in %.0f ms; the pod has", float64(time.Since(started).Microseconds())/1000)
+	return pod.becomes(ctx, before)
+}
+
+// machine is a guest, whichever it is.
+type machine interface {
+	// describe waits for leases, and says what the guest has.
+	describe(ctx context.Context) (string, error)
+	ping(ctx context.Context, to netip.Addr) error
+	// port is where a TCP server tells the guest's name and who calls.
+	port() uint16
+	close() error
+}
+
+// use boots the guest and judges by who answers.
+func use(ctx context.Context, boot bootFunc, pod, world *namespace, r cache.Record, owner infra.Owner, xml string) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	started := time.Now()
+	g, err := boot(ctx, pod, r, owner, xml)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, g.close()) }()
+	description, err := g.describe(ctx)
+	if err != nil {
+		return err
+	}
+	step("the guest has booted and configured itself in %.1f s", time.Since(started).Seconds())
+	quote(description)
+	for _, to := range []netip.Addr{gateway4, gateway6, beyond4, beyond6} {
+		if err := g.ping(ctx, to); err != nil {
+			return fmt.Errorf("guest to %v: %w", to, err)
+		}
+		step("the guest pings %-16v answered", to)
+	}
+	for _, to := range []netip.Addr{pod4, pod6} {
+		if err := world.ping(to); err != nil {
+			return fmt.Errorf("world to %v: %w", to, err)
+		}
+		answer, err := world.ask(netip.AddrPortFrom(to, g.port()))
+		if err != nil {
+			return fmt.Errorf("world to %v: %w", to, err)
+		}
+		if !strings.Contains(answer, guestName) {
+			return fmt.Errorf("world to %v: %q answered, and not the guest", to, answer)
+		}
+		step("the world pings %-16v answered, and its TCP connection too: %q", to, answer)
+	}
+	return nil
+}

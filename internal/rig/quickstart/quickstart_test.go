@@ -1,0 +1,18 @@
+package main
+
+import (
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/guestwire/guestwire/internal/rig/nstest"
+)
+
+// TestQuickstart wants the whole story to hold.
+func TestQuickstart(t *testing.T) {
+	nstest.Need(t)
+	out, err := exec.Command(nstest.Program(t, "internal/rig/quickstart")).CombinedOutput()
+	if err != nil || strings.Count(string(out), "that is what it was before") != 3 || !strings.Contains(string(out), "Everything held") {
+		t.Errorf("%v:\n%s", err, out)
+	}
+}

@@ -1,0 +1,92 @@
+// Command stockkernel runs a command under the kernel that Debian ships, in QEMU, with this
+// machine's files: its root file system read-only by 9p under an overlay that forgets.
+//
+//	stockkernel [-v] [-timeout 10m] [-env KEY=VALUE]... [--] COMMAND [ARGUMENT]...
+//
+// The command runs as root in the current directory with the caller's environment, all modules
+// of that kernel at hand and no network but lo. Its standard output and error arrive as they are
+// written. What it writes to files is lost. Compile outside: emulation is ten to twenty times
+// slower.
+//
+// The exit status is the command's, 128 and the number if a signal ended it, 124 after the
+// timeout, and 125 if the kernel did not boot or ended too early. ("go run" makes a 1 of them all.)
+//
+// Needs Linux on amd64, root to read all files, and what install.sh fetches. See init.go for the
+// other end.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"runtime"
+	"syscall"
+	"time"
+)
+
+// Statuses that are not the command's, as timeout(1) and containers have them.
+const (
+	statusTimeout = 124
+	statusFailed  = 125
+)
+
+// bootTimeout is far beyond the few seconds that a boot takes on two idle cores.
+const bootTimeout = 3 * time.Minute
+
+func main() {
+	if os.Getpid() == 1 {
+		guestMain()
+		return
+	}
+	// QEMU is to die with the thread that started it.
+	runtime.LockOSThread()
+	var (
+		verbose = flag.Bool("v", false, "show the kernel's console on standard error")
+		timeout = flag.Duration("timeout", 10*time.Minute, "end the kernel after this time, boot included")
+		cpus    = flag.Int("cpus", 2, "number of virtual CPUs")
+		memory  = flag.Int("memory", 2048, "MiB of memory, of which files that are written may take half")
+		env     = os.Environ()
+	)
+	flag.Func("env", "set `KEY=VALUE` for the command; may be repeated", func(s string) error {
+		env = append(env, s)
+		return nil
+	})
+	flag.Parse()
+	if flag.NArg() == 0 {
+		flag.Usage()
+		os.Exit(2)
+	}
+
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	ctx, cancel := context.WithTimeoutCause(ctx, *timeout, errTimeout)
+	defer cancel()
+
+	status, err := run(ctx, machine{cpus: *cpus, memory: *memory, verbose: *verbose}, flag.Args(), env)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "stockkernel:", err)
+		status = statusFailed
+	}
+	if errors.Is(err, errTimeout) {
+		status = statusTimeout
+	}
+	os.Exit(status)
+}
+
+var errTimeout = errors.New("timeout")
+
+// run boots the machine, runs the command in it and returns its exit status.
+func run(ctx context.Context, m machine, args, env []string) (int, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return 0, fmt.Errorf("current directory: %w", err)
+	}
+	k, err := findKernel()
+	if err != nil {
+		return 0, fmt.Errorf("stock kernel (internal/rig/stockkernel/install.sh fetches it): %w", err)
+	}
+	return m.run(ctx, k, task{Args: args, Env: append(env, "GUESTWIRE_CARD="+card), Dir: dir, ModuleDir: k.moduleDir})
+}
