@@ -70,10 +70,22 @@ func decodeValue(path string, raw json.RawMessage, v reflect.Value) error {
 	if mismatch != nil {
 		return &FieldError{Field: path, Reason: fmt.Sprintf("want %v, not a %s", mismatch.Type, mismatch.Value)}
 	}
+	var inner *FieldError
+	if errors.As(err, &inner) { // of a value that reads an object
+		return &FieldError{Field: join(path, inner.Field), Reason: inner.Reason}
+	}
 	if err != nil {
 		return &FieldError{Field: path, Reason: err.Error()}
 	}
 	return nil
+}
+
+// join is the name of a member of what the path leads to.
+func join(path, member string) string {
+	if path == "" || member == "" {
+		return path + member
+	}
+	return path + "." + member
 }
 
 func decodeStruct(path string, raw json.RawMessage, v reflect.Value) error {
@@ -82,10 +94,7 @@ func decodeStruct(path string, raw json.RawMessage, v reflect.Value) error {
 		return &FieldError{Field: path, Reason: err.Error()}
 	}
 	for _, m := range members {
-		at := m.name
-		if path != "" {
-			at = path + "." + m.name
-		}
+		at := join(path, m.name)
 		field, ok := fieldByTag(v, m.name)
 		if !ok {
 			return &FieldError{Field: at, Reason: "no such field in this version"}
@@ -156,11 +165,18 @@ func objectMembers(raw json.RawMessage) ([]member, error) {
 	return members, nil
 }
 
+// fieldByTag returns the field with the JSON name, as encoding/json finds it: one of the struct itself hides
+// one of a struct that is embedded by a pointer.
 func fieldByTag(v reflect.Value, name string) (reflect.Value, bool) {
 	for i := range v.NumField() {
 		tag, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("json"), ",")
 		if tag == name {
 			return v.Field(i), true
+		}
+	}
+	for i := range v.NumField() {
+		if f := v.Type().Field(i); f.Anonymous && f.Type.Kind() == reflect.Pointer && f.Tag == "" {
+			return fieldByTag(v.Field(i).Elem(), name)
 		}
 	}
 	return reflect.Value{}, false

@@ -3,7 +3,6 @@ package infra_test
 import (
 	"encoding/json"
 	"errors"
-	"net/netip"
 	"reflect"
 	"testing"
 
@@ -49,53 +48,6 @@ func FuzzPorts(f *testing.F) {
 	})
 }
 
-// TestForwardingRefused: what cannot be forwarded, or be let through, is refused by its name.
-func TestForwardingRefused(t *testing.T) {
-	port := func(n uint16) infra.Ports { return infra.Ports{First: n} }
-	list := func(p ...infra.Ports) []infra.Ports { return p }
-	const binding = "binding.masquerade."
-	for name, c := range map[string]struct {
-		masquerade infra.Masquerade
-		guard      infra.Guard
-		field      string
-	}{
-		"port 0":              {infra.Masquerade{Ports: list(port(0))}, infra.Guard{}, binding + "ports[0]"},
-		"backwards":           {infra.Masquerade{Ports: list(infra.Ports{First: 9, Last: 8})}, infra.Guard{}, binding + "ports[0]"},
-		"twice":               {infra.Masquerade{Ports: list(port(80), port(81), port(80))}, infra.Guard{}, binding + "ports[2]"},
-		"overlapping":         {infra.Masquerade{Ports: list(infra.Ports{First: 80, Last: 90}, infra.Ports{First: 90, Last: 99})}, infra.Guard{}, binding + "ports[1]"},
-		"unknown protocol":    {infra.Masquerade{Ports: list(infra.Ports{Protocol: "icmp", First: 1})}, infra.Guard{}, binding + "ports[0]"},
-		"beyond the last":     {infra.Masquerade{Ports: list(infra.Ports{First: 1, Last: 9, Guest: 65530})}, infra.Guard{}, binding + "ports[0]"},
-		"too many redirected": {infra.Masquerade{Ports: list(infra.Ports{First: 1, Last: 999, Guest: 2000})}, infra.Guard{}, binding + "ports[0]"},
-		"both":                {infra.Masquerade{Ports: list(port(80)), Excluded: list(infra.Ports{First: 79, Last: 81})}, infra.Guard{}, binding + "excluded[0]"},
-		"excluded, twice":     {infra.Masquerade{Excluded: list(port(80), port(80))}, infra.Guard{}, binding + "excluded[1]"},
-		"excluded elsewhere":  {infra.Masquerade{Excluded: list(infra.Ports{First: 80, Guest: 81})}, infra.Guard{}, binding + "excluded[0]"},
-		"connections":         {infra.Masquerade{MaxConnections: -1}, infra.Guard{}, binding + "maxConnections"},
-		"no loopback address": {infra.Masquerade{Sidecar: &infra.Sidecar{Sources: []netip.Addr{netip.MustParseAddr("10.0.0.1")}}}, infra.Guard{}, binding + "sidecar.sources[0]"},
-		"no address":          {infra.Masquerade{Sidecar: &infra.Sidecar{Sources: []netip.Addr{{}}}}, infra.Guard{}, binding + "sidecar.sources[0]"},
-		"IPv6 without IPv6":   {infra.Masquerade{Sidecar: &infra.Sidecar{Sources: []netip.Addr{netip.MustParseAddr("::6")}}}, infra.Guard{}, binding + "sidecar.sources[0]"},
-		"no station":          {infra.Masquerade{}, infra.Guard{MACs: []cache.MAC{{1}}}, "guard.macs[0]"},
-		"host bits":           {infra.Masquerade{}, infra.Guard{Prefixes: []netip.Prefix{netip.MustParsePrefix("10.0.0.1/24")}}, "guard.prefixes[0]"},
-		"nobody's prefix":     {infra.Masquerade{}, infra.Guard{Prefixes: []netip.Prefix{netip.MustParsePrefix("224.0.0.0/4")}}, "guard.prefixes[0]"},
-		"the NIC's MAC":       {infra.Masquerade{}, infra.Guard{MACs: []cache.MAC{podMAC}}, "guard.macs[0]"},
-		"open, redirected":    {infra.Masquerade{}, infra.Guard{Open: list(infra.Ports{First: 1, Guest: 2})}, "guard.open[0]"},
-		"open, port 0":        {infra.Masquerade{}, infra.Guard{Open: list(port(0))}, "guard.open[0]"},
-		"off and loosened":    {infra.Masquerade{}, infra.Guard{Off: true, Open: list(port(1))}, "guard.off"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			_, err := infra.NewPlan(lan4(), withSpec(masquerade(), func(s *infra.Spec) { s.Binding, s.Guard = c.masquerade, c.guard }))
-			var field *cache.FieldError
-			if !errors.As(err, &field) || field.Field != c.field {
-				t.Errorf("have %v, want a FieldError of %s", err, c.field)
-			}
-		})
-	}
-	_, err := infra.NewPlan(flannel(), withSpec(bridge(), func(s *infra.Spec) { s.Guard.Open = list(port(1)) }))
-	var field *cache.FieldError
-	if !errors.As(err, &field) || field.Field != "guard.open" {
-		t.Errorf("have %v, want a FieldError of guard.open", err)
-	}
-}
-
 // TestForwardingJSON: a list that is empty is not one that is missing.
 func TestForwardingJSON(t *testing.T) {
 	for text, want := range map[string]infra.Masquerade{
@@ -125,26 +77,5 @@ func TestForwardingJSON(t *testing.T) {
 	var field *cache.FieldError
 	if !errors.As(err, &field) || field.Field != "binding.masquerade.ports[1]" {
 		t.Errorf("have %v, want a FieldError of binding.masquerade.ports[1]", err)
-	}
-}
-
-// TestSameGuest: what is forwarded can change under a running guest, and who it is cannot.
-func TestSameGuest(t *testing.T) {
-	for _, c := range []struct {
-		a, b infra.Binding
-		same bool
-	}{
-		{infra.Bridge{}, infra.Bridge{}, true},
-		{infra.Bridge{}, infra.Masquerade{}, false},
-		{infra.Bridge{}, nil, false},
-		{infra.Masquerade{}, infra.Masquerade{Ports: []infra.Ports{}, Loopback: true, MaxConnections: 9}, true},
-		{infra.Masquerade{}, infra.Masquerade{IPv4: infra.DefaultIPv4, IPv6: infra.DefaultIPv6}, true},
-		{infra.Masquerade{}, infra.Masquerade{IPv4: pfx("10.7.0.0/24")}, false},
-		{infra.Masquerade{}, infra.Masquerade{MAC: mac(7)}, false},
-		{infra.Masquerade{}, infra.Masquerade{Firewall: cache.FirewallIPTablesNFT}, false},
-	} {
-		if same := infra.SameGuest(c.a, c.b); same != c.same {
-			t.Errorf("%+v and %+v: %t", c.a, c.b, same)
-		}
 	}
 }

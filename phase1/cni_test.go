@@ -74,10 +74,10 @@ func TestCNI(t *testing.T) {
 				n.World.Listen("the world", ":9000")
 				before := settled(t, n)
 
-				c := phase1.Config{
-					NetNS: n.Pod.File, NIC: "eth0", Binding: b, State: n.State,
+				c := phase1.Config{NetNS: n.Pod.File, Spec: infra.Spec{
+					NIC: "eth0", Binding: b, State: n.State,
 					Owner: infra.Owner{UID: nstest.LauncherUID},
-				}
+				}}
 				setup(t, c)
 				launcher := n.Serve(t, nstest.LauncherUID)
 				g := boot(t, n, record(t, n))

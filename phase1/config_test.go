@@ -13,11 +13,11 @@ import (
 )
 
 func TestConfigJSON(t *testing.T) {
-	want := phase1.Config{
+	want := phase1.Config{Spec: infra.Spec{
 		State: "/run/guestwire/vm1", NIC: "eth0", Binding: infra.Masquerade{IPv4: netip.MustParsePrefix("10.9.0.0/24")},
 		Owner: infra.Owner{UID: 107, GID: 108}, Queues: 4, DNS: &cache.DNS{Search: []string{"example"}},
 		Options: cache.Options{Hostname: "vm1"}, Device: cache.Device{Model: "e1000"},
-	}
+	}}
 	text, err := json.Marshal(want)
 	if err != nil {
 		t.Fatal(err)

@@ -25,8 +25,7 @@ func ExampleSetup() {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	err = phase1.Setup(ctx, phase1.Config{
-		NetNS:   ns,
+	err = phase1.Setup(ctx, phase1.Config{NetNS: ns, Spec: infra.Spec{
 		NIC:     "eth0",
 		Binding: infra.Bridge{},
 		Owner:   infra.Owner{UID: 107, GID: 107},
@@ -35,7 +34,7 @@ func ExampleSetup() {
 			Hostname: "vm1",
 			DHCPv4:   map[uint8]cache.Data{43: "\x01\x02", 252: "http://wpad/x"},
 		},
-	})
+	}})
 	var refused *infra.RefusedError
 	if errors.As(err, &refused) && refused.Instead != "" {
 		log.Fatalf("%v: try %s", err, refused.Instead)
@@ -52,7 +51,7 @@ func ExampleCheck() {
 		log.Fatal(err)
 	}
 	defer ns.Close()
-	err = phase1.Check(context.Background(), phase1.Config{NetNS: ns, NIC: "eth0", State: "/run/guestwire/vm1"})
+	err = phase1.Check(context.Background(), phase1.Config{NetNS: ns, Spec: infra.Spec{NIC: "eth0", State: "/run/guestwire/vm1"}})
 	var drift *phase1.DriftError
 	switch {
 	case errors.As(err, &drift):
@@ -66,7 +65,7 @@ func ExampleCheck() {
 
 // After the machine. The namespace may be gone already: then the files are left to be removed.
 func ExampleTeardown() {
-	c := phase1.Config{NIC: "eth0", State: "/run/guestwire/vm1"}
+	c := phase1.Config{Spec: infra.Spec{NIC: "eth0", State: "/run/guestwire/vm1"}}
 	ns, err := os.Open("/run/netns/pod")
 	switch {
 	case err == nil:

@@ -13,7 +13,6 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
-	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/rig/nstest"
 	"github.com/guestwire/guestwire/phase1"
@@ -69,25 +68,26 @@ func TestFirewallText(t *testing.T) {
 			}
 			setup(t, config)
 
-			var tables []firewall.Table
-			for _, op := range preview.Steps {
-				if set, is := op.(infra.TableSet); is {
-					tables = append(tables, set.Table)
+			var tables []string
+			for _, step := range preview.Steps {
+				if table, is := strings.CutPrefix(step.Command, "nft -f - <<EOF\n"); is {
+					tables = append(tables, strings.TrimSuffix(table, "EOF"))
 				}
 			}
-			slices.SortFunc(tables, func(a, b firewall.Table) int { return strings.Compare(string(a.Family), string(b.Family)) })
+			slices.Sort(tables) // by family
 			other := nstest.New(t, "text")
 			other.IP("tuntap add eth0-tap mode tap")
 			other.IP("link add eth0 type bridge") // whatever it is
 			for _, table := range tables {
 				path := filepath.Join(t.TempDir(), "table")
-				if err := os.WriteFile(path, []byte(table.String()), 0o600); err != nil {
+				if err := os.WriteFile(path, []byte(table), 0o600); err != nil {
 					t.Fatal(err)
 				}
 				other.Exec("nft", "-f", path)
-				list := []string{"nft", "list", "table", string(table.Family), table.Name}
+				words := strings.Fields(table) // table FAMILY NAME {
+				list := []string{"nft", "list", "table", words[1], words[2]}
 				if err := difference(other.Exec(list...), n.Pod.Exec(list...)); err != nil {
-					t.Errorf("%s: %v", table.Family, err)
+					t.Errorf("%s: %v", words[1], err)
 				}
 			}
 			if err := phase1.Check(t.Context(), config); err != nil {

@@ -19,6 +19,7 @@ import (
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/netns"
+	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/rig/frames"
 	"github.com/guestwire/guestwire/internal/rig/nstest"
 	"github.com/guestwire/guestwire/internal/tap"
@@ -223,9 +224,9 @@ func (w *wire) expected(s nstest.Sniffed) bool {
 	}
 	var source netip.Addr
 	switch binary.BigEndian.Uint16(f[12:]) {
-	case infra.EthernetARP:
+	case netstate.EthernetARP:
 		source = netip.AddrFrom4([4]byte(f[28:]))
-	case infra.EthernetIPv6:
+	case netstate.EthernetIPv6:
 		if len(f) < 14+49 || !(f[20] == 58 && slices.Contains([]byte{133, 135, 136}, f[54]) || f[20] == 0 && f[54] == 58 && f[62] == 143) {
 			return false
 		}
@@ -318,9 +319,9 @@ func (w *wire) translated(f []byte) bool {
 		return false
 	}
 	switch binary.BigEndian.Uint16(f[12:]) {
-	case infra.EthernetIPv4:
+	case netstate.EthernetIPv4:
 		return netip.AddrFrom4([4]byte(f[26:])) == nstest.Pod4
-	case infra.EthernetIPv6:
+	case netstate.EthernetIPv6:
 		return netip.AddrFrom16([16]byte(f[22:])) == nstest.Pod6
 	}
 	return false

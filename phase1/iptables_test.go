@@ -84,14 +84,21 @@ func TestIPTables(t *testing.T) {
 		// What iptables-restore makes of the text in the plan is what Setup makes.
 		text := nstest.New(t, "text")
 		others(text, v4, v6)
-		for _, op := range preview.Steps {
-			if set, is := op.(infra.TableSet); is && set.Table.Family.IPTables() != 0 {
-				path := filepath.Join(t.TempDir(), "rules")
-				if err := os.WriteFile(path, []byte(set.Table.String()), 0o600); err != nil {
-					t.Fatal(err)
-				}
-				text.Exec(string(set.Table.Family)+"-restore", "--noflush", path)
+		restored := 0
+		for _, step := range preview.Steps {
+			command, rules, is := strings.Cut(step.Command, " --noflush <<EOF\n")
+			if !is {
+				continue
 			}
+			restored++
+			path := filepath.Join(t.TempDir(), "rules")
+			if err := os.WriteFile(path, []byte(strings.TrimSuffix(rules, "EOF")), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			text.Exec(command, "--noflush", path)
+		}
+		if restored == 0 {
+			t.Error("the plan restores no table")
 		}
 		if err := difference(sorted(saved(text, v4, v6)), sorted(wired)); err != nil {
 			t.Errorf("text and Setup: %v", err)

@@ -11,13 +11,12 @@ import (
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/rig/frames"
 	"github.com/guestwire/guestwire/internal/rig/nstest"
-	"github.com/guestwire/guestwire/phase1"
 )
 
 // TestOuterServers has the network offer addresses and routes to a guest that is the pod. One with a responder does not
 // hear of it; one without hears everything.
 func TestOuterServers(t *testing.T) {
-	for name, c := range map[string]phase1.Config{
+	for name, c := range map[string]infra.Spec{
 		"bridge, served":       {Binding: infra.Bridge{}},
 		"bridge, not served":   {Binding: infra.Bridge{}, Options: cache.Options{Disabled: true}},
 		"redirect, served":     {Binding: infra.Redirect{}},

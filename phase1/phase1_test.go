@@ -18,6 +18,7 @@ import (
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/netns"
+	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/rig/guest"
 	"github.com/guestwire/guestwire/internal/rig/nstest"
 	"github.com/guestwire/guestwire/internal/tap"
@@ -27,11 +28,11 @@ import (
 func TestMain(m *testing.M) { nstest.Main(m) }
 
 func config(n nstest.Network, b infra.Binding) phase1.Config {
-	return phase1.Config{
-		NetNS: n.Pod.File, NIC: "eth0", Binding: b, State: n.State,
+	return phase1.Config{NetNS: n.Pod.File, Spec: infra.Spec{
+		NIC: "eth0", Binding: b, State: n.State,
 		Owner: infra.Owner{UID: nstest.LauncherUID, GID: nstest.LauncherUID},
 		DNS:   &cache.DNS{Servers: []netip.Addr{netip.MustParseAddr("192.0.2.53"), netip.MustParseAddr("2001:db8::53")}, Search: []string{"pod.example"}},
-	}
+	}}
 }
 
 func setup(t *testing.T, c phase1.Config) {
@@ -510,7 +511,7 @@ func TestShapes(t *testing.T) {
 			c := config(n, b)
 			c.NIC, c.Queues = "pod16477688c0e1", 4
 			setup(t, c)
-			names := infra.NamesFor(c.NIC)
+			names := netstate.NamesFor(c.NIC)
 			if got := linkField(t, n, names.Tap, "mtu"); got != "65521" {
 				t.Errorf("the tap's MTU is %s, want 65521", got)
 			}
@@ -606,7 +607,7 @@ func TestBadInput(t *testing.T) {
 		{"path as name", func(c *phase1.Config) { c.NIC = "../x" }, field("nic"), "no network interface's name"},
 		{"loopback", func(c *phase1.Config) { c.NIC = "lo" }, field("nic"), "loopback"},
 		{"a pointer", func(c *phase1.Config) { c.Binding = &infra.Bridge{} }, field("binding"), "by value"},
-		{"no user", func(c *phase1.Config) { c.Owner.UID = 1<<32 - 1 }, field("owner"), "nobody"},
+		{"no user", func(c *phase1.Config) { c.Owner.UID = 1<<32 - 1 }, field("owner"), "no user's"},
 		{"no binding", func(c *phase1.Config) { c.Binding = nil }, field("binding"), "bridge"},
 		{"no namespace", func(c *phase1.Config) { c.NetNS = nil }, field("netns"), "/run/netns"},
 		{"own namespace", func(c *phase1.Config) { c.NetNS = own }, is(phase1.ErrOwnNamespace), "name the pod's"},

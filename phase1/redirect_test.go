@@ -278,7 +278,8 @@ func TestSharedSysctls(t *testing.T) {
 				first, second := config(n, test.first), config(n, test.second)
 				second.NIC = "net1"
 				for _, c := range []*phase1.Config{&first, &second} {
-					if infra.Direct(c.Binding) {
+					switch c.Binding.(type) {
+					case infra.Macvtap, infra.SRIOV, infra.Passt:
 						c.DNS = nil
 					}
 				}

@@ -18,6 +18,7 @@ import (
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/netns"
+	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/rig/frames"
 	"github.com/guestwire/guestwire/internal/rig/nstest"
 )
@@ -222,9 +223,9 @@ func answerIn(f []byte) string {
 	var protocol byte
 	var rest []byte
 	switch {
-	case len(f) >= 34+14 && binary.BigEndian.Uint16(f[12:]) == infra.EthernetIPv4:
+	case len(f) >= 34+14 && binary.BigEndian.Uint16(f[12:]) == netstate.EthernetIPv4:
 		source, protocol, rest = netip.AddrFrom4([4]byte(f[26:])), f[23], f[34:]
-	case len(f) >= 54+14 && binary.BigEndian.Uint16(f[12:]) == infra.EthernetIPv6:
+	case len(f) >= 54+14 && binary.BigEndian.Uint16(f[12:]) == netstate.EthernetIPv6:
 		source, protocol, rest = netip.AddrFrom16([16]byte(f[22:])), f[20], f[54:]
 	default:
 		return ""

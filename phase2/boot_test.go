@@ -27,15 +27,15 @@ import (
 
 // bootConfig is what both clients are told.
 func bootConfig(n nstest.Network, b infra.Binding, uid, gid int) phase1.Config {
-	return phase1.Config{
-		NetNS: n.Pod.File, NIC: "eth0", Binding: b, State: n.State,
+	return phase1.Config{NetNS: n.Pod.File, Spec: infra.Spec{
+		NIC: "eth0", Binding: b, State: n.State,
 		Owner: infra.Owner{UID: uint32(uid), GID: uint32(gid)},
 		DNS:   &cache.DNS{Servers: []netip.Addr{nstest.Beyond4, nstest.Beyond6}, Search: []string{"example.org", "example.net"}},
 		Options: cache.Options{
 			Hostname: "guest1", NTP: []netip.Addr{nstest.Beyond4}, TFTPServer: nstest.Beyond4.String(), BootFile: "boot.ipxe",
 		},
 		Device: cache.Device{BootOrder: 1},
-	}
+	}}
 }
 
 // setUp wires the pod and opens the one record.

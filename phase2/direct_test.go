@@ -63,10 +63,10 @@ func TestPasst(t *testing.T) {
 	before := n.Pod.Dump()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
-	c := phase1.Config{
-		NetNS: n.Pod.File, NIC: "eth0", State: n.State, Owner: infra.Owner{UID: uint32(uid), GID: uint32(gid)},
+	c := phase1.Config{NetNS: n.Pod.File, Spec: infra.Spec{
+		NIC: "eth0", State: n.State, Owner: infra.Owner{UID: uint32(uid), GID: uint32(gid)},
 		Binding: infra.Passt{Ports: []infra.Ports{{First: 80, Guest: vm.AnswerPort}}},
-	}
+	}}
 	g := bootDirect(ctx, t, n, c, vm.Config{NetNS: n.Pod.File, UID: uid, GID: gid, Name: "guest1", Backport: true})
 	lease4, err := g.Lease4(ctx, "eth0")
 	if err != nil || lease4["ip"] != nstest.Pod4.String() || lease4["router"] != nstest.Gateway4.String() {
@@ -159,10 +159,10 @@ func TestMacvtap(t *testing.T) {
 	n := nstest.NewMacvtap(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
-	c := phase1.Config{
-		NetNS: n.Pod.File, NIC: "eth0", State: n.State, Owner: infra.Owner{UID: uint32(uid), GID: uint32(gid)},
+	c := phase1.Config{NetNS: n.Pod.File, Spec: infra.Spec{
+		NIC: "eth0", State: n.State, Owner: infra.Owner{UID: uint32(uid), GID: uint32(gid)},
 		Binding: infra.Macvtap{}, Queues: 2,
-	}
+	}}
 	g := bootDirect(ctx, t, n, c, vm.Config{NetNS: n.Pod.File, UID: uid, GID: gid, Name: "guest1", CPUs: 2})
 	// Its DHCP client finds nobody, and would take the addresses away again, as its script may still do.
 	if _, err := g.Until(ctx, "killall udhcpc"); err != nil {

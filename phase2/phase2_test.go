@@ -93,7 +93,7 @@ func TestServeWithoutResponder(t *testing.T) {
 
 func TestServeErrors(t *testing.T) {
 	n := nstest.NewNetwork(t)
-	c := phase1.Config{NetNS: n.Pod.File, NIC: "eth0", Binding: infra.Bridge{}, State: n.State}
+	c := phase1.Config{NetNS: n.Pod.File, Spec: infra.Spec{NIC: "eth0", Binding: infra.Bridge{}, State: n.State}}
 	if err := phase1.Setup(t.Context(), c); err != nil {
 		t.Fatal(err)
 	}

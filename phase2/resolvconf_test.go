@@ -290,7 +290,7 @@ func TestFollowBindMount(t *testing.T) {
 // with its next renewal, and the caller learns what the guest got.
 func TestServeFollows(t *testing.T) {
 	n := nstest.NewNetwork(t)
-	if err := phase1.Setup(t.Context(), phase1.Config{NetNS: n.Pod.File, NIC: "eth0", Binding: infra.Bridge{}, State: n.State}); err != nil {
+	if err := phase1.Setup(t.Context(), phase1.Config{NetNS: n.Pod.File, Spec: infra.Spec{NIC: "eth0", Binding: infra.Bridge{}, State: n.State}}); err != nil {
 		t.Fatal(err)
 	}
 	vm, err := phase2.Open(n.State)

@@ -93,7 +93,7 @@ func TestServeRecords(t *testing.T) {
 	n.Pod.IP("addr add 10.7.0.2/24 dev net1")
 	dns := &cache.DNS{Servers: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}
 	config := func(nic string) phase1.Config {
-		return phase1.Config{NetNS: n.Pod.File, NIC: nic, Binding: infra.Bridge{}, State: n.State, DNS: dns}
+		return phase1.Config{NetNS: n.Pod.File, Spec: infra.Spec{NIC: nic, Binding: infra.Bridge{}, State: n.State, DNS: dns}}
 	}
 	setup := func(c phase1.Config) {
 		t.Helper()

@@ -44,10 +44,10 @@ func TestLibvirt(t *testing.T) {
 			n := nstest.NewNetwork(t)
 			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 			defer cancel()
-			c := phase1.Config{
-				NetNS: n.Pod.File, NIC: "eth0", Binding: b, State: n.State,
+			c := phase1.Config{NetNS: n.Pod.File, Spec: infra.Spec{
+				NIC: "eth0", Binding: b, State: n.State,
 				Owner: infra.Owner{UID: uint32(uid), GID: uint32(gid)},
-			}
+			}}
 			if err := phase1.Setup(ctx, c); err != nil {
 				t.Fatal(err)
 			}

@@ -7,27 +7,14 @@ import (
 	"strings"
 
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/netstate"
 )
-
-// StepError says which operation of a plan failed.
-type StepError struct {
-	Step, Steps int
-	Op          infra.Op
-	Err         error
-}
-
-func (e *StepError) Error() string {
-	command, _, _ := strings.Cut(e.Op.String(), "\n")
-	return fmt.Sprintf("step %d of %d: %s: %v", e.Step, e.Steps, command, e.Err)
-}
-
-func (e *StepError) Unwrap() error { return e.Err }
 
 // Apply carries the operations out in order: neighbouring ones of nftables in one transaction,
 // neighbouring ones of rtnetlink in one batch. ctx is looked at between batches. The errors are
-// *StepError; operations of the same rtnetlink batch that came after a failed one have been tried
+// *infra.StepError; operations of the same rtnetlink batch that came after a failed one have been tried
 // as well.
-func (n *Namespace) Apply(ctx context.Context, ops []infra.Op) error {
+func (n *Namespace) Apply(ctx context.Context, ops []netstate.Op) error {
 	for done := 0; done < len(ops); {
 		if err := ctx.Err(); err != nil {
 			return fmt.Errorf("before step %d of %d: %w", done+1, len(ops), context.Cause(ctx))
@@ -42,7 +29,8 @@ func (n *Namespace) Apply(ctx context.Context, ops []infra.Op) error {
 		}
 		var errs []error
 		for _, f := range failures {
-			errs = append(errs, &StepError{Step: done + f.message + 1, Steps: len(ops), Op: ops[done+f.message], Err: f.err})
+			command, _, _ := strings.Cut(ops[done+f.message].String(), "\n")
+			errs = append(errs, &infra.StepError{Step: done + f.message + 1, Steps: len(ops), Command: command, Err: f.err})
 		}
 		if err := errors.Join(errs...); err != nil {
 			return err
@@ -59,16 +47,16 @@ const (
 	rtnl
 )
 
-func transport(op infra.Op) int {
+func transport(op netstate.Op) int {
 	switch op := op.(type) {
-	case infra.TapAdd, infra.SysctlSet:
+	case netstate.TapAdd, netstate.SysctlSet:
 		return single
-	case infra.TableSet:
+	case netstate.TableSet:
 		if op.Table.Family.IPTables() != 0 {
 			return single
 		}
 		return nft
-	case infra.TableDel:
+	case netstate.TableDel:
 		if op.Family.IPTables() != 0 {
 			return single
 		}
@@ -77,16 +65,16 @@ func transport(op infra.Op) int {
 	return rtnl
 }
 
-func (n *Namespace) applyBatch(ops []infra.Op) ([]failure, error) {
+func (n *Namespace) applyBatch(ops []netstate.Op) ([]failure, error) {
 	if transport(ops[0]) == single {
 		switch op := ops[0].(type) {
-		case infra.TapAdd:
+		case netstate.TapAdd:
 			return nil, addTap(op)
-		case infra.SysctlSet:
+		case netstate.SysctlSet:
 			return nil, writeSysctl(op)
-		case infra.TableSet:
+		case netstate.TableSet:
 			return nil, setIPTables(op.Table)
-		case infra.TableDel:
+		case netstate.TableDel:
 			return nil, deleteIPTables(op.Family, op.Name)
 		}
 	}
@@ -107,9 +95,9 @@ func (n *Namespace) applyBatch(ops []infra.Op) ([]failure, error) {
 
 // Encode returns the netlink messages of a batch, all of nftables or all of rtnetlink, but for
 // their sequence numbers, and which of them is to be acknowledged.
-func Encode(ops []infra.Op) (messages [][]byte, acknowledge int, err error) {
+func Encode(ops []netstate.Op) (messages [][]byte, acknowledge int, err error) {
 	switch ops[0].(type) {
-	case infra.TableSet, infra.TableDel:
+	case netstate.TableSet, netstate.TableDel:
 		messages, err = encodeTables(ops)
 		return messages, len(messages) - 2, err // the last one is the frame's
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
-	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/netstate"
 )
 
 // nl finds out the byte order when it is first asked, without a lock: two calls of Setup must not be the
@@ -21,30 +21,30 @@ const (
 )
 
 // rtnetlink returns the message of an operation.
-func rtnetlink(op infra.Op) (*nl.NetlinkRequest, error) {
+func rtnetlink(op netstate.Op) (*nl.NetlinkRequest, error) {
 	switch o := op.(type) {
-	case infra.LinkAdd:
+	case netstate.LinkAdd:
 		return linkAdd(o), nil
-	case infra.LinkSet:
+	case netstate.LinkSet:
 		return linkSet(o), nil
-	case infra.LinkDel:
+	case netstate.LinkDel:
 		return request(unix.RTM_DELLINK, 0, ifInfo(unix.AF_UNSPEC, o.Index)), nil
-	case infra.GroupDel:
+	case netstate.GroupDel:
 		return request(unix.RTM_DELLINK, 0, ifInfo(unix.AF_UNSPEC, 0), attr32(unix.IFLA_GROUP, o.Group)), nil
-	case infra.PortSet:
+	case netstate.PortSet:
 		protinfo := nl.NewRtAttr(unix.IFLA_PROTINFO|unix.NLA_F_NESTED, nil)
 		if err := addSettings(protinfo, portSettings, o.Settings); err != nil {
 			return nil, err
 		}
 		return request(unix.RTM_SETLINK, 0, ifInfo(unix.AF_BRIDGE, o.Index), protinfo), nil
-	case infra.BridgeSet:
+	case netstate.BridgeSet:
 		info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
 		info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated("bridge"))
 		if err := addSettings(info.AddRtAttr(nl.IFLA_INFO_DATA, nil), bridgeSettings, o.Settings); err != nil {
 			return nil, err
 		}
 		return request(unix.RTM_NEWLINK, 0, ifInfo(unix.AF_UNSPEC, o.Index), info), nil
-	case infra.ConfSet:
+	case netstate.ConfSet:
 		conf := nl.NewRtAttr(unix.IFLA_AF_SPEC, nil)
 		var value uint32
 		if o.On {
@@ -53,32 +53,32 @@ func rtnetlink(op infra.Op) (*nl.NetlinkRequest, error) {
 		number := map[string]int{"forwarding": devconfForwarding, "route_localnet": devconfRouteLocalnet}[o.Name]
 		conf.AddRtAttr(unix.AF_INET, nil).AddRtAttr(inetConf, nil).AddRtAttr(number, nl.Uint32Attr(value))
 		return request(unix.RTM_SETLINK, 0, ifInfo(unix.AF_UNSPEC, o.Index), conf), nil
-	case infra.AddressAdd:
+	case netstate.AddressAdd:
 		flags := create
 		if o.Address.Prefix.Addr().Is6() {
 			flags = put
 		}
 		return request(unix.RTM_NEWADDR, flags, address(o.Address)...), nil
-	case infra.AddressDel:
+	case netstate.AddressDel:
 		return request(unix.RTM_DELADDR, 0, address(o.Address)...), nil
-	case infra.RouteAdd:
+	case netstate.RouteAdd:
 		// Without NLM_F_EXCL: there may be another one to the same destination.
 		return request(unix.RTM_NEWROUTE, unix.NLM_F_CREATE, route(o.Route)...), nil
-	case infra.RouteDel:
+	case netstate.RouteDel:
 		return request(unix.RTM_DELROUTE, 0, route(o.Route)...), nil
-	case infra.NeighbourAdd:
+	case netstate.NeighbourAdd:
 		return request(unix.RTM_NEWNEIGH, put, neighbour(o.Neighbour)...), nil
-	case infra.NeighbourDel:
+	case netstate.NeighbourDel:
 		return request(unix.RTM_DELNEIGH, 0, neighbour(o.Neighbour)...), nil
-	case infra.IngressAdd:
+	case netstate.IngressAdd:
 		return request(unix.RTM_NEWQDISC, create,
 			&nl.TcMsg{Family: unix.AF_UNSPEC, Ifindex: int32(o.Index), Handle: ingressHandle, Parent: ingressParent},
 			nl.NewRtAttr(nl.TCA_KIND, nl.ZeroTerminated("ingress"))), nil
-	case infra.IngressDel:
+	case netstate.IngressDel:
 		return request(unix.RTM_DELQDISC, 0, &nl.TcMsg{Family: unix.AF_UNSPEC, Ifindex: int32(o.Index), Parent: ingressParent}), nil
-	case infra.FilterAdd:
+	case netstate.FilterAdd:
 		return filterAdd(o.Filter), nil
-	case infra.FilterDel:
+	case netstate.FilterDel:
 		return request(unix.RTM_DELTFILTER, 0, tcFilter(o.Filter), nl.NewRtAttr(nl.TCA_KIND, nl.ZeroTerminated("u32"))), nil
 	}
 	return nil, fmt.Errorf("no netlink message for %T", op)
@@ -106,7 +106,7 @@ func ifInfo(family, index int) *nl.IfInfomsg {
 
 func attr32(kind int, value uint32) *nl.RtAttr { return nl.NewRtAttr(kind, nl.Uint32Attr(value)) }
 
-func linkAdd(o infra.LinkAdd) *nl.NetlinkRequest {
+func linkAdd(o netstate.LinkAdd) *nl.NetlinkRequest {
 	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
 	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated(o.Kind))
 	if o.Kind == "bridge" {
@@ -120,7 +120,7 @@ func linkAdd(o infra.LinkAdd) *nl.NetlinkRequest {
 		info)
 }
 
-func linkSet(o infra.LinkSet) *nl.NetlinkRequest {
+func linkSet(o netstate.LinkSet) *nl.NetlinkRequest {
 	head := ifInfo(unix.AF_UNSPEC, o.Index)
 	parts := []nl.NetlinkRequestData{head}
 	if o.Up != nil {
@@ -184,29 +184,29 @@ var (
 		"nf_call_arptables": {nl.IFLA_BR_NF_CALL_ARPTABLES, 1},
 	}
 	portSettings = map[string]setting{
-		infra.StateSetting: {nl.IFLA_BRPORT_STATE, 1},
-		"hairpin":          {nl.IFLA_BRPORT_MODE, 1},
-		"guard":            {nl.IFLA_BRPORT_GUARD, 1},
-		"root_block":       {nl.IFLA_BRPORT_PROTECT, 1},
-		"fastleave":        {nl.IFLA_BRPORT_FAST_LEAVE, 1},
-		"learning":         {nl.IFLA_BRPORT_LEARNING, 1},
-		"flood":            {nl.IFLA_BRPORT_UNICAST_FLOOD, 1},
-		"proxy_arp":        {nl.IFLA_BRPORT_PROXYARP, 1},
-		"proxy_arp_wifi":   {nl.IFLA_BRPORT_PROXYARP_WIFI, 1},
-		"mcast_router":     {nl.IFLA_BRPORT_MULTICAST_ROUTER, 1},
-		"mcast_flood":      {nl.IFLA_BRPORT_MCAST_FLOOD, 1},
-		"mcast_to_unicast": {nl.IFLA_BRPORT_MCAST_TO_UCAST, 1},
-		"vlan_tunnel":      {nl.IFLA_BRPORT_VLAN_TUNNEL, 1},
-		"bcast_flood":      {nl.IFLA_BRPORT_BCAST_FLOOD, 1},
-		"group_fwd_mask":   {nl.IFLA_BRPORT_GROUP_FWD_MASK, 2},
-		"neigh_suppress":   {nl.IFLA_BRPORT_NEIGH_SUPPRESS, 1},
-		"isolated":         {nl.IFLA_BRPORT_ISOLATED, 1},
-		"locked":           {nl.IFLA_BRPORT_LOCKED, 1},
-		"mab":              {nl.IFLA_BRPORT_MAB, 1},
+		netstate.StateSetting: {nl.IFLA_BRPORT_STATE, 1},
+		"hairpin":             {nl.IFLA_BRPORT_MODE, 1},
+		"guard":               {nl.IFLA_BRPORT_GUARD, 1},
+		"root_block":          {nl.IFLA_BRPORT_PROTECT, 1},
+		"fastleave":           {nl.IFLA_BRPORT_FAST_LEAVE, 1},
+		"learning":            {nl.IFLA_BRPORT_LEARNING, 1},
+		"flood":               {nl.IFLA_BRPORT_UNICAST_FLOOD, 1},
+		"proxy_arp":           {nl.IFLA_BRPORT_PROXYARP, 1},
+		"proxy_arp_wifi":      {nl.IFLA_BRPORT_PROXYARP_WIFI, 1},
+		"mcast_router":        {nl.IFLA_BRPORT_MULTICAST_ROUTER, 1},
+		"mcast_flood":         {nl.IFLA_BRPORT_MCAST_FLOOD, 1},
+		"mcast_to_unicast":    {nl.IFLA_BRPORT_MCAST_TO_UCAST, 1},
+		"vlan_tunnel":         {nl.IFLA_BRPORT_VLAN_TUNNEL, 1},
+		"bcast_flood":         {nl.IFLA_BRPORT_BCAST_FLOOD, 1},
+		"group_fwd_mask":      {nl.IFLA_BRPORT_GROUP_FWD_MASK, 2},
+		"neigh_suppress":      {nl.IFLA_BRPORT_NEIGH_SUPPRESS, 1},
+		"isolated":            {nl.IFLA_BRPORT_ISOLATED, 1},
+		"locked":              {nl.IFLA_BRPORT_LOCKED, 1},
+		"mab":                 {nl.IFLA_BRPORT_MAB, 1},
 	}
 )
 
-func addSettings(to *nl.RtAttr, known map[string]setting, settings infra.Settings) error {
+func addSettings(to *nl.RtAttr, known map[string]setting, settings netstate.Settings) error {
 	for _, name := range settings.Names() {
 		s, ok := known[name]
 		if !ok {
@@ -232,7 +232,7 @@ func family(a netip.Addr) uint8 {
 	return unix.AF_INET6
 }
 
-func address(a infra.Address) []nl.NetlinkRequestData {
+func address(a netstate.Address) []nl.NetlinkRequestData {
 	head := nl.NewIfAddrmsg(int(family(a.Prefix.Addr())))
 	head.Index = uint32(a.Link)
 	head.Prefixlen = uint8(a.Prefix.Bits())
@@ -261,14 +261,14 @@ func address(a infra.Address) []nl.NetlinkRequestData {
 	if a.Protocol != 0 {
 		parts = append(parts, nl.NewRtAttr(addrProto, []byte{a.Protocol}))
 	}
-	if a.ValidSeconds != infra.Forever || a.PreferredSeconds != infra.Forever {
+	if a.ValidSeconds != netstate.Forever || a.PreferredSeconds != netstate.Forever {
 		info := nl.IfaCacheInfo{IfaCacheinfo: unix.IfaCacheinfo{Prefered: a.PreferredSeconds, Valid: a.ValidSeconds}}
 		parts = append(parts, nl.NewRtAttr(unix.IFA_CACHEINFO, info.Serialize()))
 	}
 	return parts
 }
 
-func route(r infra.Route) []nl.NetlinkRequestData {
+func route(r netstate.Route) []nl.NetlinkRequestData {
 	head := &nl.RtMsg{RtMsg: unix.RtMsg{
 		Family:   family(r.Destination.Addr()),
 		Dst_len:  uint8(r.Destination.Bits()),
@@ -356,7 +356,7 @@ func (m ndMsg) Serialize() []byte {
 	return b
 }
 
-func neighbour(n infra.Neighbour) []nl.NetlinkRequestData {
+func neighbour(n netstate.Neighbour) []nl.NetlinkRequestData {
 	if !n.Address.IsValid() {
 		return []nl.NetlinkRequestData{
 			ndMsg{family: unix.AF_BRIDGE, index: uint32(n.Link), state: unix.NUD_NOARP, flags: unix.NTF_MASTER},
@@ -380,7 +380,7 @@ func networkOrder32(v uint32) uint32 {
 	return binary.NativeEndian.Uint32(binary.BigEndian.AppendUint32(nil, v))
 }
 
-func tcFilter(f infra.Filter) *nl.TcMsg {
+func tcFilter(f netstate.Filter) *nl.TcMsg {
 	return &nl.TcMsg{
 		Family:  unix.AF_UNSPEC,
 		Ifindex: int32(f.Link),
@@ -390,7 +390,7 @@ func tcFilter(f infra.Filter) *nl.TcMsg {
 }
 
 // filterAdd is a u32 classifier (tc-u32(8)) with one action, mirred (tc-mirred(8)).
-func filterAdd(f infra.Filter) *nl.NetlinkRequest {
+func filterAdd(f netstate.Filter) *nl.NetlinkRequest {
 	selector := nl.TcU32Sel{Flags: nl.TC_U32_TERMINAL, Nkeys: uint8(len(f.Keys))}
 	for _, k := range f.Keys {
 		selector.Keys = append(selector.Keys, nl.TcU32Key{Mask: networkOrder32(k.Mask), Val: networkOrder32(k.Value), Off: int32(k.Offset)})

@@ -9,8 +9,8 @@ import (
 
 	"github.com/coreos/go-iptables/iptables"
 
-	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/netstate"
 )
 
 // lockWait is for how many seconds another program may hold the lock of iptables.
@@ -114,7 +114,7 @@ func (p program) chains(name string) ([]chain, error) {
 const wholeTable = "--wait"
 
 // readIPTables reads what there is of the tables that are wanted of iptables.
-func readIPTables(s *infra.Snapshot, wanted []firewall.Table) error {
+func readIPTables(s *netstate.Snapshot, wanted []firewall.Table) error {
 	for _, t := range wanted {
 		if t.Family.IPTables() == 0 {
 			continue

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/netstate"
 )
 
 // diagRequest is struct inet_diag_req_v2 (linux/inet_diag.h), without a socket to look for.
@@ -39,19 +39,19 @@ const (
 
 // Listeners are the sockets of the namespace that wait for TCP connections or UDP datagrams. A kernel
 // that cannot tell of a protocol has none.
-func (n *Namespace) Listeners() ([]infra.Listener, error) {
+func (n *Namespace) Listeners() ([]netstate.Listener, error) {
 	s, err := openSocket(unix.NETLINK_SOCK_DIAG)
 	if err != nil {
 		return nil, fmt.Errorf("ask for the namespace's services: %w", err)
 	}
 	defer s.close()
-	var all []infra.Listener
+	var all []netstate.Listener
 	for _, p := range []struct {
 		name          string
 		number, state uint8
 	}{{"tcp", unix.IPPROTO_TCP, stateListen}, {"udp", unix.IPPROTO_UDP, stateClosed}} {
 		for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
-			var list []infra.Listener
+			var list []netstate.Listener
 			r := request(unix.SOCK_DIAG_BY_FAMILY, unix.NLM_F_DUMP, diagRequest{family, p.number, 1 << p.state})
 			err := s.dump(r, func() { list = nil }, func(m []byte) error {
 				l, err := parseListener(m)
@@ -68,7 +68,7 @@ func (n *Namespace) Listeners() ([]infra.Listener, error) {
 	return all, nil
 }
 
-func parseListener(m []byte) (l infra.Listener, err error) {
+func parseListener(m []byte) (l netstate.Listener, err error) {
 	if len(m) < sizeofDiagMessage {
 		return l, errors.New("netlink: a socket's message was cut short")
 	}

@@ -14,8 +14,8 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
-	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/netstate"
 )
 
 var families = map[firewall.Family]nftables.TableFamily{
@@ -38,7 +38,7 @@ var errEncoded = errors.New("encoded")
 // encodeTables returns the messages of one transaction, the frame around it included. The library's own Flush asks for one
 // acknowledgement a message, which takes ten times as long as the commit itself; so it is used to
 // encode, with a connection that keeps what it is given.
-func encodeTables(ops []infra.Op) ([][]byte, error) {
+func encodeTables(ops []netstate.Op) ([][]byte, error) {
 	var encoded []netlink.Message
 	c, err := nftables.New(nftables.WithTestDial(func(messages []netlink.Message) ([]netlink.Message, error) {
 		encoded = append(encoded, messages...)
@@ -49,9 +49,9 @@ func encodeTables(ops []infra.Op) ([][]byte, error) {
 	}
 	for _, op := range ops {
 		switch o := op.(type) {
-		case infra.TableSet:
+		case netstate.TableSet:
 			addTable(c, o.Table)
-		case infra.TableDel:
+		case netstate.TableDel:
 			c.DelTable(&nftables.Table{Family: families[o.Family], Name: o.Name})
 		}
 	}

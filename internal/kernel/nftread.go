@@ -16,8 +16,8 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
-	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/netstate"
 )
 
 // nfgenmsg is struct nfgenmsg (linux/netfilter/nfnetlink.h).
@@ -29,7 +29,7 @@ func (m nfgenmsg) Len() int          { return sizeofNfgenmsg }
 func (m nfgenmsg) Serialize() []byte { return []byte{m.family, unix.NFNETLINK_V0, 0, 0} }
 
 // tables reads our tables. The rules of those that are wanted are known.
-func (n *Namespace) tables(s *infra.Snapshot, name string, wanted []firewall.Table) error {
+func (n *Namespace) tables(s *netstate.Snapshot, name string, wanted []firewall.Table) error {
 	if n.filter == nil {
 		s.NoNFTables = true
 		return nil

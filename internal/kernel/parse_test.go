@@ -6,7 +6,7 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
-	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/netstate"
 )
 
 // FuzzParse: bytes from the kernel are parsed, or refused by an error.
@@ -15,10 +15,10 @@ func FuzzParse(f *testing.F) {
 	expressions.AddRtAttr(unix.NFTA_EXPR_NAME, nl.ZeroTerminated("nat"))
 	expressions.AddRtAttr(unix.NFTA_EXPR_DATA, nl.NewRtAttr(unix.NFTA_NAT_REG_ADDR_MAX, []byte{1}).Serialize())
 	f.Add(expressions.Serialize())
-	for _, op := range []infra.Op{
-		infra.BridgeSet{Settings: infra.Settings{"mcast_snooping": 0, "stp_state": 1, "group_fwd_mask": 8}},
-		infra.PortSet{Settings: infra.Settings{"learning": 0}},
-		infra.FilterAdd{Filter: infra.Filter{Keys: []infra.Key{{Mask: 1}}}},
+	for _, op := range []netstate.Op{
+		netstate.BridgeSet{Settings: netstate.Settings{"mcast_snooping": 0, "stp_state": 1, "group_fwd_mask": 8}},
+		netstate.PortSet{Settings: netstate.Settings{"learning": 0}},
+		netstate.FilterAdd{Filter: netstate.Filter{Keys: []netstate.Key{{Mask: 1}}}},
 	} {
 		r, err := rtnetlink(op)
 		if err != nil {
@@ -28,10 +28,10 @@ func FuzzParse(f *testing.F) {
 	}
 	f.Fuzz(func(_ *testing.T, b []byte) {
 		parseLink(b)
-		parseLinkInfo(b, &infra.Link{})
-		parseFamilies(b, &infra.Link{})
+		parseLinkInfo(b, &netstate.Link{})
+		parseFamilies(b, &netstate.Link{})
 		parseFilter(b)
-		parseU32(b, infra.Filter{})
+		parseU32(b, netstate.Filter{})
 		foreignQdisc(b)
 		parseTable(b)
 		parseChain(b)

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/cache"
-	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/netstate"
 )
 
 // Namespace is the one of the thread that called Open.
@@ -49,16 +49,16 @@ func (n *Namespace) Close() {
 // Snapshot reads what concerns the wiring of the NIC with these names; sysctls are paths below
 // /proc/sys. The tables of iptables are looked at for those that are wanted. Rules other than those of
 // the tables that are wanted are firewall.Unknown.
-func (n *Namespace) Snapshot(names infra.Names, sysctls []string, wanted []firewall.Table) (infra.Snapshot, error) {
-	var s infra.Snapshot
+func (n *Namespace) Snapshot(names netstate.Names, sysctls []string, wanted []firewall.Table) (netstate.Snapshot, error) {
+	var s netstate.Snapshot
 	for _, step := range []struct {
 		what string
-		read func(*infra.Snapshot) error
+		read func(*netstate.Snapshot) error
 	}{
 		{"links", n.links}, {"addresses", n.addresses}, {"routes", n.routes}, {"rules", n.rules}, {"neighbours", n.neighbours},
 	} {
 		if err := step.read(&s); err != nil {
-			return infra.Snapshot{}, fmt.Errorf("read the namespace's %s: %w", step.what, err)
+			return netstate.Snapshot{}, fmt.Errorf("read the namespace's %s: %w", step.what, err)
 		}
 	}
 	for _, l := range s.Links {
@@ -66,17 +66,17 @@ func (n *Namespace) Snapshot(names infra.Names, sysctls []string, wanted []firew
 			continue
 		}
 		if err := n.filters(&s, l.Index); err != nil {
-			return infra.Snapshot{}, fmt.Errorf("read the filters of %s: %w", l.Name, err)
+			return netstate.Snapshot{}, fmt.Errorf("read the filters of %s: %w", l.Name, err)
 		}
 	}
 	if err := n.tables(&s, names.Table, wanted); err != nil {
-		return infra.Snapshot{}, fmt.Errorf("read the namespace's nftables: %w", err)
+		return netstate.Snapshot{}, fmt.Errorf("read the namespace's nftables: %w", err)
 	}
 	if err := readIPTables(&s, wanted); err != nil {
-		return infra.Snapshot{}, fmt.Errorf("read the namespace's iptables: %w", err)
+		return netstate.Snapshot{}, fmt.Errorf("read the namespace's iptables: %w", err)
 	}
 	if err := readSysctls(&s, sysctls); err != nil {
-		return infra.Snapshot{}, err
+		return netstate.Snapshot{}, err
 	}
 	return s, nil
 }
@@ -132,7 +132,7 @@ const (
 	skipStatistics = 1 << 3 // RTEXT_FILTER_SKIP_STATS, linux/rtnetlink.h
 )
 
-func (n *Namespace) links(s *infra.Snapshot) error {
+func (n *Namespace) links(s *netstate.Snapshot) error {
 	r := request(unix.RTM_GETLINK, unix.NLM_F_DUMP, ifInfo(unix.AF_UNSPEC, 0), attr32(unix.IFLA_EXT_MASK, skipStatistics))
 	return n.route.dump(r, func() { s.Links = nil }, func(m []byte) error {
 		l, err := parseLink(m)
@@ -141,12 +141,12 @@ func (n *Namespace) links(s *infra.Snapshot) error {
 	})
 }
 
-func parseLink(m []byte) (infra.Link, error) {
+func parseLink(m []byte) (netstate.Link, error) {
 	if len(m) < unix.SizeofIfInfomsg {
-		return infra.Link{}, errors.New("netlink: a message was cut short")
+		return netstate.Link{}, errors.New("netlink: a message was cut short")
 	}
 	head := nl.DeserializeIfInfomsg(m)
-	l := infra.Link{
+	l := netstate.Link{
 		Index:    int(head.Index),
 		Up:       head.Flags&unix.IFF_UP != 0,
 		Loopback: head.Flags&unix.IFF_LOOPBACK != 0,
@@ -154,7 +154,7 @@ func parseLink(m []byte) (infra.Link, error) {
 		Ethernet: head.Type == unix.ARPHRD_ETHER,
 
 		AllMulticast: head.Flags&unix.IFF_ALLMULTI != 0,
-		AddrGen:      infra.AddrGenNoIPv6,
+		AddrGen:      netstate.AddrGenNoIPv6,
 	}
 	carrier := false
 	var parent, bus string
@@ -193,7 +193,7 @@ func parseLink(m []byte) (infra.Link, error) {
 		return nil
 	})
 	if !carrier {
-		delete(l.Port, infra.StateSetting)
+		delete(l.Port, netstate.StateSetting)
 	}
 	if foreign || l.Kind == "veth" { // whose other end that is
 		l.Parent = 0
@@ -206,7 +206,7 @@ func parseLink(m []byte) (infra.Link, error) {
 
 const operUp = 6 // IF_OPER_UP, linux/if.h
 
-func parseLinkInfo(b []byte, l *infra.Link) error {
+func parseLinkInfo(b []byte, l *netstate.Link) error {
 	var data, portData []byte
 	var portKind string
 	err := attributes(b, 0, func(kind uint16, v []byte) error {
@@ -258,8 +258,8 @@ func settingNames(settings map[string]setting) []string {
 	return names
 }
 
-func parseSettings(b []byte, names []string) (infra.Settings, error) {
-	settings := infra.Settings{}
+func parseSettings(b []byte, names []string) (netstate.Settings, error) {
+	settings := netstate.Settings{}
 	err := attributes(b, 0, func(kind uint16, v []byte) error {
 		if int(kind) >= len(names) || names[kind] == "" {
 			return nil
@@ -287,8 +287,8 @@ const (
 	tunMultiQueue = 7
 )
 
-func parseTap(b []byte, l *infra.Link) error {
-	var t infra.Tap
+func parseTap(b []byte, l *netstate.Link) error {
+	var t netstate.Tap
 	var kind uint8
 	err := attributes(b, 0, func(a uint16, v []byte) error {
 		switch a {
@@ -309,7 +309,7 @@ func parseTap(b []byte, l *infra.Link) error {
 	return err
 }
 
-func parseFamilies(b []byte, l *infra.Link) error {
+func parseFamilies(b []byte, l *netstate.Link) error {
 	return attributes(b, 0, func(family uint16, spec []byte) error {
 		switch family {
 		case unix.AF_INET:
@@ -335,7 +335,7 @@ func parseFamilies(b []byte, l *infra.Link) error {
 	})
 }
 
-func (n *Namespace) addresses(s *infra.Snapshot) error {
+func (n *Namespace) addresses(s *netstate.Snapshot) error {
 	r := request(unix.RTM_GETADDR, unix.NLM_F_DUMP, nl.NewIfAddrmsg(unix.AF_UNSPEC))
 	return n.route.dump(r, func() { s.Addresses = nil }, func(m []byte) error {
 		a, err := parseAddress(m)
@@ -344,14 +344,14 @@ func (n *Namespace) addresses(s *infra.Snapshot) error {
 	})
 }
 
-func parseAddress(m []byte) (infra.Address, error) {
+func parseAddress(m []byte) (netstate.Address, error) {
 	if len(m) < unix.SizeofIfAddrmsg {
-		return infra.Address{}, errors.New("netlink: a message was cut short")
+		return netstate.Address{}, errors.New("netlink: a message was cut short")
 	}
 	head := nl.DeserializeIfAddrmsg(m)
-	a := infra.Address{
+	a := netstate.Address{
 		Link: int(head.Index), Scope: head.Scope, Flags: uint32(head.IfAddrmsg.Flags),
-		ValidSeconds: infra.Forever, PreferredSeconds: infra.Forever,
+		ValidSeconds: netstate.Forever, PreferredSeconds: netstate.Forever,
 	}
 	var local, other netip.Addr
 	err := attributes(m, unix.SizeofIfAddrmsg, func(kind uint16, v []byte) error {
@@ -375,7 +375,7 @@ func parseAddress(m []byte) (infra.Address, error) {
 		}
 		return nil
 	})
-	a.Flags &= infra.AddrUserFlags
+	a.Flags &= netstate.AddrUserFlags
 	if !local.IsValid() {
 		local = other
 	}
@@ -387,11 +387,11 @@ func parseAddress(m []byte) (infra.Address, error) {
 	return a, err
 }
 
-func (n *Namespace) routes(s *infra.Snapshot) error {
+func (n *Namespace) routes(s *netstate.Snapshot) error {
 	r := request(unix.RTM_GETROUTE, unix.NLM_F_DUMP, &nl.RtMsg{})
 	return n.route.dump(r, func() { s.Routes = nil }, func(m []byte) error {
 		route, err := parseRoute(m)
-		ofAddress := route.Table == infra.TableLocal && route.Protocol == infra.ProtocolKernel
+		ofAddress := route.Table == netstate.TableLocal && route.Protocol == netstate.ProtocolKernel
 		if err != nil || ofAddress || !route.Destination.IsValid() {
 			return err
 		}
@@ -400,15 +400,15 @@ func (n *Namespace) routes(s *infra.Snapshot) error {
 	})
 }
 
-func parseRoute(m []byte) (infra.Route, error) {
+func parseRoute(m []byte) (netstate.Route, error) {
 	if len(m) < unix.SizeofRtMsg {
-		return infra.Route{}, errors.New("netlink: a message was cut short")
+		return netstate.Route{}, errors.New("netlink: a message was cut short")
 	}
 	head := nl.DeserializeRtMsg(m)
 	if (head.Family != unix.AF_INET && head.Family != unix.AF_INET6) || head.Flags&unix.RTM_F_CLONED != 0 {
-		return infra.Route{}, nil // multicast routing, MPLS, a cached route
+		return netstate.Route{}, nil // multicast routing, MPLS, a cached route
 	}
-	r := infra.Route{
+	r := netstate.Route{
 		Table: uint32(head.Table), Type: head.Type, Scope: head.Scope, Protocol: head.Protocol, TOS: head.Tos,
 		OnLink: head.Flags&unix.RTNH_F_ONLINK != 0,
 	}
@@ -442,7 +442,7 @@ func parseRoute(m []byte) (infra.Route, error) {
 				r.ExpiresSeconds = uint32(ticks+userHZ-1) / userHZ
 			}
 		default:
-			r.Other = append(r.Other, infra.Attribute{Type: kind, Data: append([]byte(nil), v...)})
+			r.Other = append(r.Other, netstate.Attribute{Type: kind, Data: append([]byte(nil), v...)})
 			if kind == unix.RTA_METRICS {
 				return parseMetrics(v, &r)
 			}
@@ -452,7 +452,7 @@ func parseRoute(m []byte) (infra.Route, error) {
 	return r, err
 }
 
-func parseMetrics(b []byte, r *infra.Route) error {
+func parseMetrics(b []byte, r *netstate.Route) error {
 	return attributes(b, 0, func(kind uint16, v []byte) error {
 		if kind == unix.RTAX_MTU {
 			r.MTU = int(u32(v))
@@ -461,14 +461,14 @@ func parseMetrics(b []byte, r *infra.Route) error {
 	})
 }
 
-func parseHops(b []byte, r *infra.Route) error {
+func parseHops(b []byte, r *netstate.Route) error {
 	for len(b) >= unix.SizeofRtNexthop {
 		head := nl.DeserializeRtNexthop(b)
 		size := int(head.RtNexthop.Len)
 		if size < unix.SizeofRtNexthop || size > len(b) {
 			return errors.New("netlink: a next hop was cut short")
 		}
-		hop := infra.Hop{Link: int(head.Ifindex), Weight: head.Hops, OnLink: head.Flags&unix.RTNH_F_ONLINK != 0}
+		hop := netstate.Hop{Link: int(head.Ifindex), Weight: head.Hops, OnLink: head.Flags&unix.RTNH_F_ONLINK != 0}
 		err := attributes(b[:size], unix.SizeofRtNexthop, func(kind uint16, v []byte) error {
 			switch kind {
 			case unix.RTA_GATEWAY:
@@ -503,7 +503,7 @@ const (
 	ruleLookup = 1 // FR_ACT_TO_TBL
 )
 
-func (n *Namespace) rules(s *infra.Snapshot) error {
+func (n *Namespace) rules(s *netstate.Snapshot) error {
 	r := request(unix.RTM_GETRULE, unix.NLM_F_DUMP, &nl.RtMsg{})
 	main := map[bool]bool{}
 	err := n.route.dump(r, func() { s.Rules = nil; clear(main) }, func(m []byte) error {
@@ -514,7 +514,7 @@ func (n *Namespace) rules(s *infra.Snapshot) error {
 		if head.Family != unix.AF_INET && head.Family != unix.AF_INET6 {
 			return nil // those of multicast routing
 		}
-		rule := infra.Rule{Table: uint32(head.Table), IPv6: head.Family == unix.AF_INET6}
+		rule := netstate.Rule{Table: uint32(head.Table), IPv6: head.Family == unix.AF_INET6}
 		// struct fib_rule_hdr has the action where a route has its type.
 		rule.Other = head.Type != ruleLookup || head.Flags&ruleInvert != 0 || head.Tos != 0 || head.Dst_len != 0
 		err := attributes(m, unix.SizeofRtMsg, func(kind uint16, v []byte) error {
@@ -553,7 +553,7 @@ func (n *Namespace) rules(s *infra.Snapshot) error {
 	return err
 }
 
-func (n *Namespace) neighbours(s *infra.Snapshot) error {
+func (n *Namespace) neighbours(s *netstate.Snapshot) error {
 	for _, family := range []uint8{unix.AF_UNSPEC, unix.AF_BRIDGE} {
 		have := s.Neighbours
 		r := request(unix.RTM_GETNEIGH, unix.NLM_F_DUMP, ndMsg{family: family})
@@ -571,18 +571,18 @@ func (n *Namespace) neighbours(s *infra.Snapshot) error {
 	return nil
 }
 
-func parseNeighbour(m []byte) (infra.Neighbour, error) {
+func parseNeighbour(m []byte) (netstate.Neighbour, error) {
 	head := ndMsg{}
 	if len(m) < head.Len() {
-		return infra.Neighbour{}, errors.New("netlink: a message was cut short")
+		return netstate.Neighbour{}, errors.New("netlink: a message was cut short")
 	}
 	state := u16(m[8:])
 	if m[0] == unix.AF_BRIDGE {
 		return parseForwarding(m)
 	}
-	entry := infra.Neighbour{Link: int(u32(m[4:])), Permanent: state&unix.NUD_PERMANENT != 0}
+	entry := netstate.Neighbour{Link: int(u32(m[4:])), Permanent: state&unix.NUD_PERMANENT != 0}
 	if entry.Permanent {
-		entry.Flags = m[10] & (infra.NeighbourRouter | infra.NeighbourExtLearned)
+		entry.Flags = m[10] & (netstate.NeighbourRouter | netstate.NeighbourExtLearned)
 	}
 	if state&(unix.NUD_NOARP|unix.NUD_FAILED|unix.NUD_INCOMPLETE) != 0 {
 		return entry, nil
@@ -602,8 +602,8 @@ func parseNeighbour(m []byte) (infra.Neighbour, error) {
 }
 
 // parseForwarding returns a static entry of a bridge; another one is not permanent.
-func parseForwarding(m []byte) (infra.Neighbour, error) {
-	entry := infra.Neighbour{Link: int(u32(m[4:]))}
+func parseForwarding(m []byte) (netstate.Neighbour, error) {
+	entry := netstate.Neighbour{Link: int(u32(m[4:]))}
 	err := attributes(m, ndMsg{}.Len(), func(kind uint16, v []byte) error {
 		switch kind {
 		case unix.NDA_LLADDR:
@@ -619,7 +619,7 @@ func parseForwarding(m []byte) (infra.Neighbour, error) {
 }
 
 // filters reads the ingress qdisc of a link and the u32 classifiers in it.
-func (n *Namespace) filters(s *infra.Snapshot, link int) error {
+func (n *Namespace) filters(s *netstate.Snapshot, link int) error {
 	ingress, filters := s.Ingress, s.Filters
 	r := request(unix.RTM_GETQDISC, unix.NLM_F_DUMP, &nl.TcMsg{Family: unix.AF_UNSPEC, Ifindex: int32(link)})
 	err := n.route.dump(r, func() { s.Ingress, s.Filters = ingress, filters }, func(m []byte) error {
@@ -628,7 +628,7 @@ func (n *Namespace) filters(s *infra.Snapshot, link int) error {
 		}
 		foreign, err := foreignQdisc(m)
 		if foreign != "" {
-			s.Filters = append(s.Filters, infra.Filter{Link: link, Foreign: foreign})
+			s.Filters = append(s.Filters, netstate.Filter{Link: link, Foreign: foreign})
 		} else {
 			s.Ingress = append(s.Ingress, link)
 		}
@@ -664,7 +664,7 @@ func foreignQdisc(m []byte) (foreign string, err error) {
 
 // parseFilter returns whole = false for the messages that stand for hash tables and not for a
 // classifier. What it has that none of ours has makes it a foreign one.
-func parseFilter(m []byte) (f infra.Filter, whole bool, err error) {
+func parseFilter(m []byte) (f netstate.Filter, whole bool, err error) {
 	if len(m) < nl.SizeofTcMsg {
 		return f, false, errors.New("netlink: a message was cut short")
 	}
@@ -695,7 +695,7 @@ func parseFilter(m []byte) (f infra.Filter, whole bool, err error) {
 }
 
 // parseU32 reads the options of a classifier.
-func parseU32(options []byte, f infra.Filter) (_ infra.Filter, whole bool, err error) {
+func parseU32(options []byte, f netstate.Filter) (_ netstate.Filter, whole bool, err error) {
 	redirects := false
 	err = attributes(options, 0, func(kind uint16, v []byte) error {
 		switch kind {
@@ -709,7 +709,7 @@ func parseU32(options []byte, f infra.Filter) (_ infra.Filter, whole bool, err e
 				f.Foreign = "u32 with another selector"
 			}
 			for _, k := range selector.Keys {
-				f.Keys = append(f.Keys, infra.Key{Offset: int(k.Off), Mask: networkOrder32(k.Mask), Value: networkOrder32(k.Val)})
+				f.Keys = append(f.Keys, netstate.Key{Offset: int(k.Off), Mask: networkOrder32(k.Mask), Value: networkOrder32(k.Val)})
 				if k.OffMask != 0 {
 					f.Foreign = "u32 with a moving offset"
 				}
@@ -729,7 +729,7 @@ func parseU32(options []byte, f infra.Filter) (_ infra.Filter, whole bool, err e
 }
 
 // parseRedirect reads the actions, of which there must be one.
-func parseRedirect(actions []byte, f *infra.Filter) (redirects bool, err error) {
+func parseRedirect(actions []byte, f *netstate.Filter) (redirects bool, err error) {
 	count := 0
 	err = attributes(actions, 0, func(_ uint16, action []byte) error {
 		if count++; count > 1 {
@@ -758,7 +758,7 @@ func parseRedirect(actions []byte, f *infra.Filter) (redirects bool, err error) 
 const sysctlRoot = "/proc/sys/"
 
 // readSysctls leaves out what the kernel does not have.
-func readSysctls(s *infra.Snapshot, paths []string) error {
+func readSysctls(s *netstate.Snapshot, paths []string) error {
 	for _, path := range paths {
 		var value [256]byte
 		n, err := sysctl(path, unix.O_RDONLY, value[:], unix.Read)
@@ -776,7 +776,7 @@ func readSysctls(s *infra.Snapshot, paths []string) error {
 	return nil
 }
 
-func writeSysctl(o infra.SysctlSet) error {
+func writeSysctl(o netstate.SysctlSet) error {
 	_, err := sysctl(o.Path, unix.O_WRONLY, []byte(o.Value), unix.Write)
 	return err
 }

@@ -6,12 +6,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/tap"
 )
 
 // addTap makes a persistent tap (Documentation/networking/tuntap.rst). An error leaves none.
-func addTap(o infra.TapAdd) error {
+func addTap(o netstate.TapAdd) error {
 	fd, err := unix.Open(tap.Device, unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return &fs.PathError{Op: "open", Path: tap.Device, Err: err}

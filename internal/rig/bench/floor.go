@@ -24,6 +24,8 @@ import (
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/kernel"
 	"github.com/guestwire/guestwire/internal/netns"
+	"github.com/guestwire/guestwire/internal/netstate"
+	"github.com/guestwire/guestwire/internal/wiring"
 	"github.com/guestwire/guestwire/phase1"
 )
 
@@ -112,10 +114,6 @@ func (b *bench) learn(ctx context.Context) (err error) {
 	if err := p.settled(ctx); err != nil {
 		return err
 	}
-	preview, err := phase1.Plan(ctx, b.config(p))
-	if err != nil {
-		return err
-	}
 	if err := phase1.Setup(ctx, b.config(p)); err != nil {
 		return err
 	}
@@ -129,18 +127,22 @@ func (b *bench) learn(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	var journal infra.Journal
+	var journal wiring.Journal
 	if err := json.Unmarshal(files[journalFile], &journal); err != nil {
 		return err
 	}
-	plan, err := infra.NewPlan(journal.Found, journal.Spec)
+	plan, err := wiring.NewPlan(journal.Found, journal.Spec)
 	if err != nil {
 		return err
 	}
-	if err := b.learnSetup(preview.Steps, journal, files); err != nil {
+	steps, err := plan.Steps(journal.Found)
+	if err != nil {
 		return err
 	}
-	return netns.Do(p.file, func() error { return b.learnTeardown(ctx, plan, preview.Steps) })
+	if err := b.learnSetup(steps, journal, files); err != nil {
+		return err
+	}
+	return netns.Do(p.file, func() error { return b.learnTeardown(ctx, plan, steps) })
 }
 
 // journalOf finds the journal, whose name tells the namespace.
@@ -160,7 +162,7 @@ const (
 	recordFile  = nic + ".json"
 )
 
-func (b *bench) learnSetup(ops []infra.Op, journal infra.Journal, files map[string][]byte) error {
+func (b *bench) learnSetup(ops []netstate.Op, journal wiring.Journal, files map[string][]byte) error {
 	l := &list{path: filepath.Join(b.dir, "setup")}
 	write := func(name, mode string) error {
 		path, err := l.file(files[name])
@@ -200,7 +202,7 @@ func (b *bench) learnSetup(ops []infra.Op, journal infra.Journal, files map[stri
 }
 
 // learnTeardown undoes the wiring step by step, on a thread in the namespace.
-func (b *bench) learnTeardown(ctx context.Context, plan *infra.Plan, wiring []infra.Op) error {
+func (b *bench) learnTeardown(ctx context.Context, plan *wiring.Plan, setup []netstate.Op) error {
 	ns, err := kernel.Open()
 	if err != nil {
 		return err
@@ -208,14 +210,14 @@ func (b *bench) learnTeardown(ctx context.Context, plan *infra.Plan, wiring []in
 	defer ns.Close()
 	group := &list{path: filepath.Join(b.dir, "teardown-group")}
 	single := &list{path: filepath.Join(b.dir, "teardown-single")}
-	var script []infra.Op
+	var script []netstate.Op
 	for _, l := range []*list{group, single} {
 		l.add("readback", journalFile)
 		l.add("remove", recordFile)
-		b.look(l, wiring)
+		b.look(l, setup)
 	}
 	for {
-		now, err := ns.Snapshot(infra.NamesFor(nic), infra.SysctlPaths(nic, b.binding), nil)
+		now, err := ns.Snapshot(netstate.NamesFor(nic), wiring.Ask(infra.Spec{NIC: nic, Binding: b.binding}).Sysctls, nil)
 		if err != nil {
 			return err
 		}
@@ -252,17 +254,17 @@ func (b *bench) learnTeardown(ctx context.Context, plan *infra.Plan, wiring []in
 }
 
 // linkByLink has each link of a group deleted by itself.
-func linkByLink(ops []infra.Op, now infra.Snapshot) []infra.Op {
-	var out []infra.Op
+func linkByLink(ops []netstate.Op, now netstate.Snapshot) []netstate.Op {
+	var out []netstate.Op
 	for _, op := range ops {
-		group, ok := op.(infra.GroupDel)
+		group, ok := op.(netstate.GroupDel)
 		if !ok {
 			out = append(out, op)
 			continue
 		}
 		for _, l := range now.Links {
 			if l.Group == group.Group {
-				out = append(out, infra.LinkDel{Index: l.Index, Link: l.Name})
+				out = append(out, netstate.LinkDel{Index: l.Index, Link: l.Name})
 			}
 		}
 	}
@@ -270,20 +272,20 @@ func linkByLink(ops []infra.Op, now infra.Snapshot) []infra.Op {
 }
 
 // look adds what a Snapshot reads after the operations.
-func (b *bench) look(l *list, after []infra.Op) {
+func (b *bench) look(l *list, after []netstate.Op) {
 	l.add("look")
 	for _, op := range after {
-		if tap, ok := op.(infra.TapAdd); ok {
+		if tap, ok := op.(netstate.TapAdd); ok {
 			l.add("filters", tap.Index)
 		}
 	}
 	l.add("tables")
 	for _, op := range after {
-		if t, ok := op.(infra.TableSet); ok {
+		if t, ok := op.(netstate.TableSet); ok {
 			l.add("rules", families[t.Table.Family], t.Table.Name)
 		}
 	}
-	for _, path := range infra.SysctlPaths(nic, b.binding) {
+	for _, path := range wiring.Ask(infra.Spec{NIC: nic, Binding: b.binding}).Sysctls {
 		l.add("read", "/proc/sys/"+path)
 	}
 }
@@ -291,32 +293,32 @@ func (b *bench) look(l *list, after []infra.Op) {
 var families = map[firewall.Family]int{firewall.Inet: unix.NFPROTO_INET, firewall.Bridge: unix.NFPROTO_BRIDGE, firewall.NetDev: unix.NFPROTO_NETDEV}
 
 // carrier is the kind of socket that takes an operation into the kernel; none: it is an ioctl or a file.
-func carrier(op infra.Op) string {
+func carrier(op netstate.Op) string {
 	switch op.(type) {
-	case infra.TapAdd, infra.SysctlSet:
+	case netstate.TapAdd, netstate.SysctlSet:
 		return ""
-	case infra.TableSet, infra.TableDel:
+	case netstate.TableSet, netstate.TableDel:
 		return "nftables"
 	}
 	return "route"
 }
 
 // alone says whether an operation is a call of its own.
-func alone(op infra.Op) bool {
-	_, deletion := op.(infra.LinkDel)
+func alone(op netstate.Op) bool {
+	_, deletion := op.(netstate.LinkDel)
 	return deletion || carrier(op) == ""
 }
 
 // apply adds operations, in the batches that kernel.Apply makes of them; but a link's deletion is
 // sent by itself.
-func (l *list) apply(ops []infra.Op) error {
+func (l *list) apply(ops []netstate.Op) error {
 	for done := 0; done < len(ops); {
 		end := done + 1
 		for end < len(ops) && carrier(ops[end]) == carrier(ops[done]) && !alone(ops[end]) && !alone(ops[done]) {
 			end++
 		}
 		switch op := ops[done].(type) {
-		case infra.TapAdd:
+		case netstate.TapAdd:
 			if op.Tap.MultiQueue || op.Tap.Owner.GID != 0 {
 				return fmt.Errorf("%v: the floor cannot", op)
 			}
@@ -325,7 +327,7 @@ func (l *list) apply(ops []infra.Op) error {
 				flags |= unix.IFF_VNET_HDR
 			}
 			l.add("tap", op.Index, op.Link, flags, op.Tap.Owner.UID)
-		case infra.SysctlSet:
+		case netstate.SysctlSet:
 			l.add("sysctl", "/proc/sys/"+op.Path, op.Value)
 		default:
 			messages, acknowledge, err := kernel.Encode(ops[done:end])
@@ -373,7 +375,7 @@ func askDummy() []byte {
 }
 
 // sends says how operations get into the kernel.
-func sends(ops []infra.Op) string {
+func sends(ops []netstate.Op) string {
 	operations, batches := map[string]int{}, map[string]int{}
 	var taps, sysctls int
 	last := ""
@@ -385,9 +387,9 @@ func sends(ops []infra.Op) string {
 		}
 		last = kind
 		switch op.(type) {
-		case infra.TapAdd:
+		case netstate.TapAdd:
 			taps++
-		case infra.SysctlSet:
+		case netstate.SysctlSet:
 			sysctls++
 		}
 	}

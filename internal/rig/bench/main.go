@@ -145,7 +145,7 @@ func newBench(ctx context.Context, w io.Writer, dir string, f *floor, binding in
 }
 
 func (b *bench) config(p *pod) phase1.Config {
-	return phase1.Config{NetNS: p.file, NIC: nic, Binding: b.binding, State: p.state}
+	return phase1.Config{NetNS: p.file, Spec: infra.Spec{NIC: nic, Binding: b.binding, State: p.state}}
 }
 
 // way is one of those that are compared.

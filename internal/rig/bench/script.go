@@ -5,30 +5,30 @@ import (
 	"os"
 	"strings"
 
-	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/netstate"
 )
 
 // writeScript turns operations into what an administrator in a hurry would write: as few processes
 // as these programs allow. It returns path.
-func writeScript(path string, ops []infra.Op) (string, error) {
+func writeScript(path string, ops []netstate.Op) (string, error) {
 	var before, late, after, ip, ipLast, tc, bridge strings.Builder
 	var sysctl []string
 	for _, op := range ops {
 		text := op.String()
 		command, rest, _ := strings.Cut(text, " ")
 		switch o := op.(type) {
-		case infra.TableSet:
+		case netstate.TableSet:
 			if o.Table.Family == firewall.NetDev { // it hangs on a tap
 				late.WriteString(o.Table.String())
 			} else {
 				before.WriteString(o.Table.String())
 			}
 			continue
-		case infra.TableDel:
+		case netstate.TableDel:
 			after.WriteString(rest + "\n")
 			continue
-		case infra.PortSet:
+		case netstate.PortSet:
 			command = "ip"
 			rest = "link set " + o.Link + " type bridge_slave learning off" // ip(8) can, without a process of bridge(8)
 		}

@@ -59,7 +59,23 @@ var privileged = map[string]string{
 	module + "/phase1":              "the phases meet in the record alone",
 	module + "/internal/kernel":     "only Phase1 changes a kernel",
 	module + "/internal/firewall":   "only Phase1 makes rules",
+	module + "/internal/netstate":   "only Phase1 plans",
+	module + "/internal/wiring":     "only Phase1 plans",
 	module + "/internal/netns":      "Phase2 works in the namespace it was started in",
+}
+
+// pure is what a package must not link that computes and does nothing else.
+var pure = map[string]string{
+	"github.com/vishvananda":        "internal/kernel talks to the kernel",
+	"github.com/google/nftables":    "internal/kernel talks to the kernel",
+	"github.com/coreos/go-iptables": "internal/kernel talks to the kernel",
+	"github.com/mdlayher":           "internal/kernel talks to the kernel",
+	"golang.org/x/sys":              "the package makes no system call",
+	"os/exec":                       "the package starts no process",
+	"net":                           "the package opens no socket",
+	module + "/phase1":              "phase1 calls the package",
+	module + "/internal/kernel":     "internal/kernel talks to the kernel",
+	module + "/internal/netns":      "the package enters no namespace",
 }
 
 // TestLinks: nothing of the packages on the left links what is on the right.
@@ -70,18 +86,10 @@ func TestLinks(t *testing.T) {
 		"/domain":            privileged,
 		"/cache":             privileged,
 		"/examples/launcher": privileged,
-		"/infra": {
-			"github.com/vishvananda":        "infra computes, internal/kernel talks to the kernel",
-			"github.com/google/nftables":    "infra computes, internal/kernel talks to the kernel",
-			"github.com/coreos/go-iptables": "infra computes, internal/kernel talks to the kernel",
-			"github.com/mdlayher":           "infra computes, internal/kernel talks to the kernel",
-			"golang.org/x/sys":              "infra makes no system call",
-			"os/exec":                       "infra starts no process",
-			"net":                           "infra opens no socket",
-			module + "/phase1":              "phase1 calls infra",
-			module + "/internal/kernel":     "infra computes, internal/kernel talks to the kernel",
-			module + "/internal/netns":      "infra enters no namespace",
-		},
+		"/infra":             pure,
+		"/internal/netstate": pure,
+		"/internal/compare":  pure,
+		"/internal/wiring":   pure,
 	} {
 		t.Run(strings.TrimPrefix(pkg, "/"), func(t *testing.T) {
 			for _, p := range list(t, module+pkg) {
@@ -100,10 +108,10 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// TestPure: infra and firewall import nothing by which a kernel, a file or a clock can be reached.
-// What infra links besides comes by way of cache, which reads and writes records, and of fmt.
+// TestPure: what a plan is computed with imports nothing by which a kernel, a file or a clock can be reached.
+// What the packages link besides comes by way of cache, which reads and writes records, and of fmt.
 func TestPure(t *testing.T) {
-	for _, p := range list(t, module+"/infra", module+"/internal/firewall") {
+	for _, p := range list(t, module+"/infra", module+"/internal/firewall", module+"/internal/netstate", module+"/internal/compare", module+"/internal/wiring") {
 		for _, imported := range p.Imports {
 			for _, tree := range []string{"os", "io/ioutil", "time", "syscall", "unsafe", "log", "runtime", "math/rand", "crypto/rand", "golang.org/x"} {
 				if within(imported, tree) {
@@ -144,9 +152,12 @@ func TestKernelAlone(t *testing.T) {
 func TestLayers(t *testing.T) {
 	above := map[string][]string{
 		"/cache":             {"/infra", "/phase1", "/phase2", "/dhcp", "/domain", "/internal"},
+		"/infra":             {"/phase1", "/phase2", "/dhcp", "/domain", "/internal"},
 		"/internal/firewall": {"/cache", "/infra", "/phase1", "/phase2", "/dhcp", "/domain"},
-		"/infra":             {"/phase1", "/phase2", "/dhcp", "/domain"},
-		"/internal/kernel":   {"/phase1", "/phase2", "/dhcp", "/domain"},
+		"/internal/netstate": {"/internal/compare", "/internal/wiring", "/internal/kernel", "/phase1", "/phase2", "/dhcp", "/domain"},
+		"/internal/compare":  {"/internal/wiring", "/internal/kernel", "/phase1", "/phase2", "/dhcp", "/domain"},
+		"/internal/wiring":   {"/internal/kernel", "/phase1", "/phase2", "/dhcp", "/domain"},
+		"/internal/kernel":   {"/internal/compare", "/internal/wiring", "/phase1", "/phase2", "/dhcp", "/domain"},
 		"/dhcp":              {"/phase2", "/domain"},
 		"/domain":            {"/phase2", "/dhcp"},
 		"/phase1":            {"/phase2", "/dhcp", "/domain"},

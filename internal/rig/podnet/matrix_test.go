@@ -458,10 +458,10 @@ func (l *Laid) bind(t *testing.T, b infra.Binding, baseline answers, before stri
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	n := nstest.Network{Pod: l.Pod, State: nstest.Dir(t)}
-	c := phase1.Config{
-		NetNS: l.Pod.File, NIC: l.NIC, Binding: b, State: n.State,
+	c := phase1.Config{NetNS: l.Pod.File, Spec: infra.Spec{
+		NIC: l.NIC, Binding: b, State: n.State,
 		Owner: infra.Owner{UID: nstest.LauncherUID, GID: nstest.LauncherUID},
-	}
+	}}
 	err := phase1.Setup(ctx, c)
 	if errors.As(err, &refused) {
 		l.asFound(t, n.State, before)

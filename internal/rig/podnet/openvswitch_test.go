@@ -113,10 +113,10 @@ func TestOffload(t *testing.T) {
 
 func (l *Laid) offload(t *testing.T, b infra.Binding, before string) {
 	n := nstest.Network{Pod: l.Pod, State: nstest.Dir(t)}
-	c := phase1.Config{
-		NetNS: l.Pod.File, NIC: l.NIC, Binding: b, State: n.State,
+	c := phase1.Config{NetNS: l.Pod.File, Spec: infra.Spec{
+		NIC: l.NIC, Binding: b, State: n.State,
 		Owner: infra.Owner{UID: nstest.LauncherUID, GID: nstest.LauncherUID},
-	}
+	}}
 	var refused *infra.RefusedError
 	err := phase1.Setup(t.Context(), c)
 	if errors.As(err, &refused) && !l.IPv4.IsValid() {

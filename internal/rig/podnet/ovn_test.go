@@ -27,10 +27,10 @@ func TestWire(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 			defer cancel()
 			n := nstest.Network{Pod: l.Pod, State: nstest.Dir(t)}
-			c := phase1.Config{
-				NetNS: l.Pod.File, NIC: l.NIC, Binding: b, State: n.State,
+			c := phase1.Config{NetNS: l.Pod.File, Spec: infra.Spec{
+				NIC: l.NIC, Binding: b, State: n.State,
 				Owner: infra.Owner{UID: nstest.LauncherUID, GID: nstest.LauncherUID},
-			}
+			}}
 			err := phase1.Setup(ctx, c)
 			var refused *infra.RefusedError
 			if b.Kind() == cache.BindingMasquerade {

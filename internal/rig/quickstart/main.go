@@ -97,10 +97,10 @@ func story(ctx context.Context, b infra.Binding, withVM bool) (err error) {
 	if err := os.Chmod(dir, 0o755); err != nil { // the launcher reads the record in it
 		return err
 	}
-	c := phase1.Config{
-		NetNS: pod.file, NIC: "eth0", Binding: b, Owner: owner, State: filepath.Join(dir, "vm1"),
+	c := phase1.Config{NetNS: pod.file, Spec: infra.Spec{
+		NIC: "eth0", Binding: b, Owner: owner, State: filepath.Join(dir, "vm1"),
 		DNS: &cache.DNS{Servers: []netip.Addr{beyond4, beyond6}, Search: []string{"pod.example"}},
-	}
+	}}
 
 	preview, err := phase1.Plan(ctx, c)
 	if err != nil {

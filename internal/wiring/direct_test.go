@@ -1,4 +1,4 @@
-package infra_test
+package wiring_test
 
 import (
 	"errors"
@@ -10,6 +10,8 @@ import (
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/netstate"
+	"github.com/guestwire/guestwire/internal/wiring"
 )
 
 const (
@@ -22,30 +24,30 @@ func direct(b infra.Binding) infra.Spec {
 	return infra.Spec{NIC: "eth0", Binding: b, Owner: launcher}
 }
 
-func macvtapWith(edit func(*infra.Snapshot)) infra.Snapshot {
+func macvtapWith(edit func(*netstate.Snapshot)) netstate.Snapshot {
 	s := flannel()
 	s.Links[1].Kind, s.Links[1].Mode = "macvtap", "bridge"
 	edit(&s)
 	return s
 }
 
-func function() infra.Snapshot {
-	return flannelWith(func(s *infra.Snapshot) { s.Links[1].Kind, s.Links[1].PCI = "", "0000:03:10.1" })
+func function() netstate.Snapshot {
+	return flannelWith(func(s *netstate.Snapshot) { s.Links[1].Kind, s.Links[1].PCI = "", "0000:03:10.1" })
 }
 
-func passtWith(edit func(*infra.Snapshot)) infra.Snapshot {
-	return flannelWith(func(s *infra.Snapshot) {
+func passtWith(edit func(*netstate.Snapshot)) netstate.Snapshot {
+	return flannelWith(func(s *netstate.Snapshot) {
 		s.Sysctls = map[string]string{portStart: "1024", pingGroups: "1 0"}
 		edit(s)
 	})
 }
 
-func unchanged(*infra.Snapshot) {}
+func unchanged(*netstate.Snapshot) {}
 
 // directCases are those of bindings with which nothing of ours lies between the guest and its network.
 var directCases = []testCase{
 	{"macvtap", macvtapWith(unchanged), direct(infra.Macvtap{})},
-	{"macvtap-down", macvtapWith(func(s *infra.Snapshot) {
+	{"macvtap-down", macvtapWith(func(s *netstate.Snapshot) {
 		s.Links[1].Up, s.Links[1].MTU, s.Addresses, s.Routes = false, 9000, nil, nil
 	}), infra.Spec{
 		NIC: "eth0", Binding: infra.Macvtap{}, Owner: launcher, Queues: 4, Guard: infra.Guard{Off: true},
@@ -58,14 +60,14 @@ var directCases = []testCase{
 	})},
 	{"sriov-bound", lan4(), withSpec(direct(infra.SRIOV{PCI: "0000:03:10.2", MAC: mac(7)}), func(s *infra.Spec) { s.NIC = "net1" })},
 	{"passt", passtWith(unchanged), direct(infra.Passt{})},
-	{"passt-ports", passtWith(func(s *infra.Snapshot) {
+	{"passt-ports", passtWith(func(s *netstate.Snapshot) {
 		s.Addresses = append(s.Addresses, address("10.244.1.8/24"))
-		s.Listeners = []infra.Listener{
+		s.Listeners = []netstate.Listener{
 			{Protocol: "tcp", Address: netip.IPv4Unspecified(), Port: 8001}, {Protocol: "udp", Address: netip.IPv4Unspecified(), Port: 8001},
 		}
 	}), direct(infra.Passt{MAC: mac(7), Ports: []infra.Ports{{First: 80}, {First: 8000, Last: 8010, Guest: 9000}, {Protocol: "udp", First: 53}}})},
 	{"passt-high-ports", passtWith(unchanged), withSpec(direct(infra.Passt{Ports: []infra.Ports{{First: 1024, Guest: 80}}}), func(s *infra.Spec) { s.Guard.Off = true })},
-	{"passt-allowed", passtWith(func(s *infra.Snapshot) { s.Sysctls = map[string]string{portStart: "80", pingGroups: "100 200"} }),
+	{"passt-allowed", passtWith(func(s *netstate.Snapshot) { s.Sysctls = map[string]string{portStart: "80", pingGroups: "100 200"} }),
 		direct(infra.Passt{Ports: []infra.Ports{{First: 80}}})},
 }
 
@@ -76,13 +78,13 @@ func TestDirect(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			plan := newPlan(t, c.found, c.spec)
 			k := wire(t, plan, c.found)
-			mustApply(t, k, []infra.Op{infra.AddressAdd{Link: "eth0", Address: address("192.0.2.7/24")}})
+			mustApply(t, k, []netstate.Op{netstate.AddressAdd{Link: "eth0", Address: address("192.0.2.7/24")}})
 			if ops := mustSteps(t, plan, k); len(ops) > 0 {
-				t.Errorf("an address of somebody's is to be changed:\n%s", infra.Text(ops))
+				t.Errorf("an address of somebody's is to be changed:\n%s", netstate.Text(ops))
 			}
 			mustApply(t, k, mustUndo(t, plan, k))
 			found := boot(c.found)
-			mustApply(t, found, []infra.Op{infra.AddressAdd{Link: "eth0", Address: address("192.0.2.7/24")}})
+			mustApply(t, found, []netstate.Op{netstate.AddressAdd{Link: "eth0", Address: address("192.0.2.7/24")}})
 			same(t, "given back", text(t, found.s), text(t, k.s))
 		})
 	}
@@ -93,7 +95,7 @@ func TestFunctionGone(t *testing.T) {
 	for _, c := range directCases {
 		plan := newPlan(t, c.found, c.spec)
 		k := wire(t, plan, c.found)
-		mustApply(t, k, []infra.Op{infra.LinkDel{Index: nic}})
+		mustApply(t, k, []netstate.Op{netstate.LinkDel{Index: nic}})
 		_, steps := plan.Steps(k.snapshot())
 		_, undo := plan.Undo(k.snapshot())
 		if _, is := c.spec.Binding.(infra.SRIOV); is && (steps != nil || undo != nil) {
@@ -111,15 +113,15 @@ func TestTwoPassts(t *testing.T) {
 	first := newPlan(t, found, spec)
 	k := wire(t, first, found)
 	later := k.snapshot()
-	later.Inherit(first.Journal())
+	wiring.Inherit(&later, first.Journal())
 	second := newPlan(t, later, spec)
 	if ops := mustSteps(t, second, k); len(ops) > 0 {
-		t.Errorf("steps for the second NIC:\n%s", infra.Text(ops))
+		t.Errorf("steps for the second NIC:\n%s", netstate.Text(ops))
 	}
 	now := k.snapshot()
 	now.Needed = second.Shared()
 	if ops, err := first.Undo(now); err != nil || len(ops) > 0 {
-		t.Errorf("the first NIC gives back what the second one needs: %v\n%s", err, infra.Text(ops))
+		t.Errorf("the first NIC gives back what the second one needs: %v\n%s", err, netstate.Text(ops))
 	}
 	mustApply(t, k, mustUndo(t, second, k))
 	same(t, "given back", text(t, boot(found).s), text(t, k.s))
@@ -129,14 +131,14 @@ func TestDirectRefused(t *testing.T) {
 	passt := func(ports ...infra.Ports) infra.Spec { return direct(infra.Passt{Ports: ports}) }
 	for _, c := range []struct {
 		name  string
-		found infra.Snapshot
+		found netstate.Snapshot
 		spec  infra.Spec
 		field string // empty: a *infra.RefusedError
 		words string // separated by |, all of which the text has
 	}{
 		{"macvtap on a veth", flannel(), direct(infra.Macvtap{}), "", "macvtap binding on eth0|veth|bridge would work"},
 		{"macvtap on hardware", function(), direct(infra.Macvtap{}), "", "card of the machine|macvtap|bridge would work"},
-		{"macvtap on an ipvlan", flannelWith(func(s *infra.Snapshot) { s.Links[1].Kind = "ipvlan" }), direct(infra.Macvtap{}), "", "ipvlan|redirect would work"},
+		{"macvtap on an ipvlan", flannelWith(func(s *netstate.Snapshot) { s.Links[1].Kind = "ipvlan" }), direct(infra.Macvtap{}), "", "ipvlan|redirect would work"},
 		{"bridge on a macvtap", macvtapWith(unchanged), bridge(), "", "bridge binding on eth0|no bridge's port|macvtap would work"},
 		{"function of a veth", flannel(), direct(infra.SRIOV{}), "", "sriov binding on eth0|no PCI device|binding.sriov.pci"},
 		{"another function", function(), direct(infra.SRIOV{PCI: "0000:03:10.2"}), "binding.sriov.pci", "0000:03:10.2|eth0 is 0000:03:10.1|leave it out"},
@@ -146,7 +148,7 @@ func TestDirectRefused(t *testing.T) {
 		{"VLAN", function(), direct(infra.SRIOV{VLAN: 4095}), "binding.sriov.vlan", "4095|4094"},
 		{"model of a function", function(), withSpec(direct(infra.SRIOV{}), func(s *infra.Spec) { s.Device.Model = "virtio" }), "device.model", "leave it out"},
 		{"queues of a function", function(), withSpec(direct(infra.SRIOV{}), func(s *infra.Spec) { s.Queues = 2 }), "queues", "no tap"},
-		{"passt without an address", passtWith(func(s *infra.Snapshot) { s.Addresses = nil }), direct(infra.Passt{}), "", "passt binding on eth0|no address|bridge would work"},
+		{"passt without an address", passtWith(func(s *netstate.Snapshot) { s.Addresses = nil }), direct(infra.Passt{}), "", "passt binding on eth0|no address|bridge would work"},
 		{"passt and SCTP", passtWith(unchanged), passt(infra.Ports{First: 80}, infra.Ports{First: 80, Protocol: "sctp"}), "binding.passt.ports[1]", "sctp|masquerade"},
 		{"passt and overlapping ports", passtWith(unchanged), passt(infra.Ports{First: 80}, infra.Ports{First: 70, Last: 90}), "binding.passt.ports[1]", "overlaps"},
 		{"passt and no port", passtWith(unchanged), passt(infra.Ports{}), "binding.passt.ports[0]", "port 0"},
@@ -159,7 +161,7 @@ func TestDirectRefused(t *testing.T) {
 		{"open ports of passt", passtWith(unchanged), withSpec(passt(), func(s *infra.Spec) { s.Guard.Open = []infra.Ports{{First: 53}} }), "guard.open", "masquerade"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			plan, err := infra.NewPlan(c.found, c.spec)
+			plan, err := wiring.NewPlan(c.found, c.spec)
 			if err == nil {
 				t.Fatalf("no refusal, but:\n%v", plan)
 			}
@@ -176,26 +178,8 @@ func TestDirectRefused(t *testing.T) {
 		})
 	}
 	missing := withSpec(direct(infra.SRIOV{}), func(s *infra.Spec) { s.NIC = "net1" })
-	if _, err := infra.NewPlan(flannel(), missing); !errors.Is(err, infra.ErrNoNIC) {
+	if _, err := wiring.NewPlan(flannel(), missing); !errors.Is(err, infra.ErrNoNIC) {
 		t.Errorf("a function without NIC and address: %v, want ErrNoNIC", err)
-	}
-}
-
-// TestSameGuestDirect: nothing of these bindings can change under a running guest.
-func TestSameGuestDirect(t *testing.T) {
-	bindings := []infra.Binding{
-		nil, infra.Bridge{}, infra.Macvtap{}, infra.SRIOV{}, infra.SRIOV{VLAN: 1}, infra.Passt{}, infra.Passt{Ports: []infra.Ports{{First: 80}}},
-		infra.Passt{Ports: []infra.Ports{{First: 81}}},
-	}
-	for i, a := range bindings {
-		for j, b := range bindings {
-			if have := infra.SameGuest(a, b); have != (i == j) {
-				t.Errorf("SameGuest(%#v, %#v): %v", a, b, have)
-			}
-		}
-	}
-	if !infra.SameGuest(infra.Passt{Ports: []infra.Ports{{Protocol: "tcp", First: 80, Guest: 80}}}, infra.Passt{Ports: []infra.Ports{{First: 80}}}) {
-		t.Error("the same ports are others if they are spelt out")
 	}
 }
 
@@ -206,8 +190,8 @@ func TestNothingOfOurs(t *testing.T) {
 		plan := newPlan(t, c.found, c.spec)
 		now := wire(t, plan, c.found).snapshot()
 		now.Links = append(now.Links,
-			infra.Link{Index: 71, Name: "eth0-tap", Kind: "tun", Tap: &infra.Tap{}},
-			infra.Link{Index: 72, Name: "eth0-br", Kind: "bridge", Alias: infra.Mark("eth0"), Group: infra.Group(nic)})
+			netstate.Link{Index: 71, Name: "eth0-tap", Kind: "tun", Tap: &netstate.Tap{}},
+			netstate.Link{Index: 72, Name: "eth0-br", Kind: "bridge", Alias: netstate.Mark("eth0"), Group: netstate.Group(nic)})
 		now.Tables = []firewall.Image{{Family: firewall.NetDev, Name: "guestwire-eth0"}}
 		undo, err := plan.Undo(now)
 		if err != nil {
@@ -219,7 +203,7 @@ func TestNothingOfOurs(t *testing.T) {
 		}
 		for _, op := range append(undo, steps...) {
 			switch op.(type) {
-			case infra.LinkDel, infra.GroupDel, infra.TableDel:
+			case netstate.LinkDel, netstate.GroupDel, netstate.TableDel:
 				t.Errorf("%s: %v", c.name, op)
 			}
 		}
@@ -231,14 +215,14 @@ func TestIndexUsedAgain(t *testing.T) {
 	for _, c := range cases {
 		plan := newPlan(t, c.found, c.spec)
 		now := wire(t, plan, c.found).snapshot()
-		at := slices.IndexFunc(now.Links, func(l infra.Link) bool { return l.Index == nic })
+		at := slices.IndexFunc(now.Links, func(l netstate.Link) bool { return l.Index == nic })
 		now.Links[at].Name, now.Links[at].MAC, now.Links[at].Master = "stranger", mac(0x99), 0
 		undo, gone := plan.Undo(now)
 		if !errors.Is(gone, infra.ErrNoNIC) {
 			t.Errorf("%s: %v, want ErrNoNIC", c.name, gone)
 		}
 		for _, op := range undo {
-			if set, is := op.(infra.LinkSet); is && set.Index == nic {
+			if set, is := op.(netstate.LinkSet); is && set.Index == nic {
 				t.Errorf("%s: %v", c.name, op)
 			}
 		}

@@ -1,4 +1,4 @@
-package infra
+package wiring
 
 import (
 	"fmt"
@@ -6,11 +6,12 @@ import (
 	"slices"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// hand gives the guest what the NIC had: addresses, routes, neighbours. A NIC without addresses
+// lease gives the guest what the NIC had: addresses, routes, neighbours. A NIC without addresses
 // gives it a wire and no responder.
-func (p *Plan) hand(r *cache.Record, nic Link) {
+func (p *Plan) lease(r *cache.Record, nic netstate.Link) {
 	v4, v6 := addressesOf(p.found, nic)
 	if len(v4)+len(v6) == 0 {
 		r.Warnings = append(r.Warnings, fmt.Sprintf("%s has no address: the guest gets a wire, and asks whoever is at its other end", nic.Name))
@@ -25,9 +26,9 @@ func (p *Plan) hand(r *cache.Record, nic Link) {
 			r.Warnings = append(r.Warnings, fmt.Sprintf("the %s route to %v is not the guest's: DHCP cannot say it", kind, route.Destination))
 		}
 	}
-	p.serve(r, nic)
+	p.addResponder(r, nic)
 	if nic.NoARP {
-		p.handBehind(r, nic, v4, v6)
+		p.leaseBehind(r, nic, v4, v6)
 		return
 	}
 	for _, n := range p.found.Neighbours {
@@ -36,21 +37,21 @@ func (p *Plan) hand(r *cache.Record, nic Link) {
 		}
 	}
 	if len(v4) > 0 {
-		p.hand4(r, nic, v4)
+		p.lease4(r, nic, v4)
 	}
 	if len(v6) > 0 {
-		p.hand6(r, nic, v6)
+		p.lease6(r, nic, v6)
 	}
 }
 
 // noWay are the types of routes that lead nowhere (linux/rtnetlink.h).
 var noWay = map[uint8]string{6: "blackhole", 7: "unreachable", 8: "prohibit"}
 
-// handBehind is for a NIC that knows no neighbours, such as an ipvlan of mode L3: whatever is sent
+// leaseBehind is for a NIC that knows no neighbours, such as an kindIPVLAN of mode L3: whatever is sent
 // there goes where its IP address says. A guest does ask for neighbours, and gets one that is the next hop to
 // everything, at the NIC's own MAC, which is where the kernel sends as well, or at the gateway's if that
 // is a permanent neighbour.
-func (p *Plan) handBehind(r *cache.Record, nic Link, v4, v6 []netip.Prefix) {
+func (p *Plan) leaseBehind(r *cache.Record, nic netstate.Link, v4, v6 []netip.Prefix) {
 	if len(v4) > 0 {
 		r.Warnings = append(r.Warnings, secondAddresses(v4)...)
 		routes, warnings := guestRoutes(routesOf(p.found, nic, true))
@@ -71,7 +72,7 @@ func (p *Plan) handBehind(r *cache.Record, nic Link, v4, v6 []netip.Prefix) {
 		r.Warnings = append(r.Warnings, secondAddresses(v6)...)
 		routes, warnings := guestRoutes(routesOf(p.found, nic, false))
 		r.Warnings = append(r.Warnings, warnings...)
-		router := cache.Router{Address: deriveMAC(nic, "router").LinkLocal(), MAC: p.hopMAC(nic, false)}
+		router := cache.Router{Address: netstate.DeriveMAC(nic, "router").LinkLocal(), MAC: p.hopMAC(nic, false)}
 		for _, route := range routes {
 			switch d := route.Destination; {
 			case d.Addr().IsLinkLocalUnicast(), d == single(v6[0].Addr()):
@@ -87,7 +88,7 @@ func (p *Plan) handBehind(r *cache.Record, nic Link, v4, v6 []netip.Prefix) {
 }
 
 // hopMAC is where a NIC that knows no neighbours sends what is for its gateway.
-func (p *Plan) hopMAC(nic Link, v4 bool) cache.MAC {
+func (p *Plan) hopMAC(nic netstate.Link, v4 bool) cache.MAC {
 	for _, route := range routesOf(p.found, nic, v4) {
 		for _, n := range p.found.Neighbours {
 			if n.Link == nic.Index && n.Permanent && n.Address == route.Gateway && route.Default() {
@@ -110,10 +111,10 @@ func serverFor(guest netip.Addr) netip.Addr {
 // address of the link, on which the responder answers ARP.
 var withoutGateway = netip.AddrFrom4([4]byte{169, 254, 75, 1})
 
-// hand4 says to DHCPv4 what the namespace's route table says. Where the address has no connected
+// lease4 says to DHCPv4 what the namespace's route table says. Where the address has no connected
 // route, or the gateway is outside of it, the guest gets a /32 and every route by name, the ones
 // on the link first: that is the order that all clients can install.
-func (p *Plan) hand4(r *cache.Record, nic Link, addresses []netip.Prefix) {
+func (p *Plan) lease4(r *cache.Record, nic netstate.Link, addresses []netip.Prefix) {
 	r.Warnings = append(r.Warnings, secondAddresses(addresses)...)
 	routes, warnings := guestRoutes(routesOf(p.found, nic, true))
 	r.Warnings = append(r.Warnings, warnings...)
@@ -145,7 +146,7 @@ func (p *Plan) hand4(r *cache.Record, nic Link, addresses []netip.Prefix) {
 }
 
 // guestRoutes are the namespace's as a guest can have them: by destination and one next hop.
-func guestRoutes(routes []Route) ([]cache.Route, []string) {
+func guestRoutes(routes []netstate.Route) ([]cache.Route, []string) {
 	var guest []cache.Route
 	var warnings []string
 	for _, route := range routes {
@@ -193,11 +194,11 @@ func installable(network netip.Prefix, server netip.Addr, routes []cache.Route) 
 	return append(onLink, behind...)
 }
 
-// hand6 says to DHCPv6 and to router advertisements what the namespace's route table says. The
+// lease6 says to DHCPv6 and to router advertisements what the namespace's route table says. The
 // next hop of an advertised route is the advertisement's source, which has to be link-local: a
 // gateway known by a global address gets the link-local address of its MAC, and the responder
 // answers for that.
-func (p *Plan) hand6(r *cache.Record, nic Link, addresses []netip.Prefix) {
+func (p *Plan) lease6(r *cache.Record, nic netstate.Link, addresses []netip.Prefix) {
 	r.Warnings = append(r.Warnings, secondAddresses(addresses)...)
 	routes, warnings := guestRoutes(routesOf(p.found, nic, false))
 	r.Warnings = append(r.Warnings, warnings...)
@@ -216,7 +217,7 @@ func (p *Plan) hand6(r *cache.Record, nic Link, addresses []netip.Prefix) {
 		}
 	}
 	if gateway.IsValid() {
-		p.router(r, nic, routes, gateway)
+		p.addRouter(r, nic, routes, gateway)
 	}
 }
 
@@ -231,7 +232,7 @@ func gateway6(routes []cache.Route) netip.Addr {
 	return gateway
 }
 
-func (p *Plan) router(r *cache.Record, nic Link, routes []cache.Route, gateway netip.Addr) {
+func (p *Plan) addRouter(r *cache.Record, nic netstate.Link, routes []cache.Route, gateway netip.Addr) {
 	router := cache.Router{Address: gateway}
 	for _, n := range p.found.Neighbours {
 		if n.Link == nic.Index && n.Address == gateway {
@@ -239,7 +240,7 @@ func (p *Plan) router(r *cache.Record, nic Link, routes []cache.Route, gateway n
 		}
 	}
 	switch {
-	case gateway.IsLinkLocalUnicast() && nic.Kind == ipvlan && !router.MAC.IsZero():
+	case gateway.IsLinkLocalUnicast() && nic.Kind == kindIPVLAN && !router.MAC.IsZero():
 		// What answers the guest's own link-local address goes to the station whose MAC it is.
 		r.Neighbours = append(r.Neighbours, cache.Neighbour{Address: gateway, MAC: router.MAC})
 	case !gateway.IsLinkLocalUnicast():
@@ -265,11 +266,11 @@ func (p *Plan) router(r *cache.Record, nic Link, routes []cache.Route, gateway n
 
 // Gateways6 are the IPv6 next hops of the NIC's routes whose MAC the snapshot lacks and NewPlan
 // needs.
-func Gateways6(s Snapshot, nic Link) []netip.Addr {
+func Gateways6(s netstate.Snapshot, nic netstate.Link) []netip.Addr {
 	guest, _ := guestRoutes(routesOf(s, nic, false))
 	gateway := gateway6(guest)
-	known := slices.ContainsFunc(s.Neighbours, func(n Neighbour) bool { return n.Link == nic.Index && n.Address == gateway })
-	if !gateway.IsValid() || gateway.IsLinkLocalUnicast() && nic.Kind != ipvlan || known || nic.NoARP {
+	known := slices.ContainsFunc(s.Neighbours, func(n netstate.Neighbour) bool { return n.Link == nic.Index && n.Address == gateway })
+	if !gateway.IsValid() || gateway.IsLinkLocalUnicast() && nic.Kind != kindIPVLAN || known || nic.NoARP {
 		return nil
 	}
 	return []netip.Addr{gateway}

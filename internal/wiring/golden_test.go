@@ -1,4 +1,4 @@
-package infra_test
+package wiring_test
 
 import (
 	"flag"
@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/guestwire/guestwire/cache"
-	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/netstate"
 )
 
 var update = flag.Bool("update", false, "write the golden plans anew")
@@ -28,7 +28,7 @@ func TestGolden(t *testing.T) {
 				t.Fatal(err)
 			}
 			undo := mustUndo(t, plan, wire(t, plan, c.found))
-			have := plan.String() + "\n" + string(record) + "\n" + infra.Text(undo)
+			have := plan.String() + "\n" + string(record) + "\n" + netstate.Text(undo)
 			if *update {
 				if err := os.WriteFile(path, []byte(have), 0o644); err != nil {
 					t.Fatal(err)

@@ -1,4 +1,4 @@
-package infra_test
+package wiring_test
 
 import (
 	"bytes"
@@ -14,32 +14,32 @@ import (
 	"testing"
 
 	"github.com/guestwire/guestwire/cache"
-	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/netstate"
 )
 
 // fakeKernel behaves as Linux does to the operations of a plan, with what Linux does on its own:
 // routes come and go with addresses and links, a link that goes down loses its IPv6 addresses, a
 // port gives its MTU to the bridge, and so on. What it does was compared with a kernel, by ip(8).
 type fakeKernel struct {
-	s infra.Snapshot
+	s netstate.Snapshot
 	// forwarding4 and noIPv6 are what a new link gets.
 	forwarding4 bool
 	noIPv6      bool
 	mtuChosen   map[int]bool // bridges whose MTU somebody has set
 }
 
-func boot(found infra.Snapshot) *fakeKernel {
+func boot(found netstate.Snapshot) *fakeKernel {
 	k := &fakeKernel{s: clone(found), mtuChosen: map[int]bool{}}
 	for _, l := range found.Links {
 		k.forwarding4 = k.forwarding4 || l.Forwarding4
-		k.noIPv6 = k.noIPv6 || l.AddrGen == infra.AddrGenNoIPv6 && l.MTU >= minMTU6 && !l.Loopback
+		k.noIPv6 = k.noIPv6 || l.AddrGen == netstate.AddrGenNoIPv6 && l.MTU >= minMTU6 && !l.Loopback
 	}
 	return k
 }
 
 // clone copies what the fake changes in place.
-func clone(s infra.Snapshot) infra.Snapshot {
+func clone(s netstate.Snapshot) netstate.Snapshot {
 	s.Links = slices.Clone(s.Links)
 	s.Addresses = slices.Clone(s.Addresses)
 	s.Routes = slices.Clone(s.Routes)
@@ -51,7 +51,7 @@ func clone(s infra.Snapshot) infra.Snapshot {
 	return s
 }
 
-func (k *fakeKernel) snapshot() infra.Snapshot { return clone(k.s) }
+func (k *fakeKernel) snapshot() netstate.Snapshot { return clone(k.s) }
 
 const (
 	minMTU6       = 1280
@@ -60,8 +60,8 @@ const (
 	forwarding6   = "net/ipv6/conf/all/forwarding"
 )
 
-func (k *fakeKernel) link(index int) (*infra.Link, error) {
-	i := slices.IndexFunc(k.s.Links, func(l infra.Link) bool { return l.Index == index })
+func (k *fakeKernel) link(index int) (*netstate.Link, error) {
+	i := slices.IndexFunc(k.s.Links, func(l netstate.Link) bool { return l.Index == index })
 	if i < 0 {
 		return nil, syscall.ENODEV
 	}
@@ -69,21 +69,21 @@ func (k *fakeKernel) link(index int) (*infra.Link, error) {
 }
 
 // apply carries one operation out, or nothing of it.
-func (k *fakeKernel) apply(op infra.Op) error {
+func (k *fakeKernel) apply(op netstate.Op) error {
 	switch o := op.(type) {
-	case infra.TapAdd:
+	case netstate.TapAdd:
 		tap := o.Tap
-		return k.addLink(infra.Link{Index: o.Index, Name: o.Link, Kind: "tun", MAC: cache.MAC{0x02, 0xff, 0, 0, 0, byte(len(o.Link))}, MTU: 1500, Tap: &tap})
-	case infra.LinkAdd:
+		return k.addLink(netstate.Link{Index: o.Index, Name: o.Link, Kind: "tun", MAC: cache.MAC{0x02, 0xff, 0, 0, 0, byte(len(o.Link))}, MTU: 1500, Tap: &tap})
+	case netstate.LinkAdd:
 		if o.Kind == "dummy" && !k.s.Dummy {
 			return syscall.EOPNOTSUPP
 		}
-		l := infra.Link{Index: o.Index, Name: o.Name, Kind: o.Kind, MAC: o.MAC, MTU: o.MTU, Group: o.Group, NoARP: o.Kind == "dummy"}
+		l := netstate.Link{Index: o.Index, Name: o.Name, Kind: o.Kind, MAC: o.MAC, MTU: o.MTU, Group: o.Group, NoARP: o.Kind == "dummy"}
 		if o.Kind == "bridge" {
-			l.Bridge = infra.Settings{"mcast_snooping": 0, "stp_state": 0, "vlan_filtering": 0}
+			l.Bridge = netstate.Settings{"mcast_snooping": 0, "stp_state": 0, "vlan_filtering": 0}
 		}
 		return k.addLink(l)
-	case infra.BridgeSet:
+	case netstate.BridgeSet:
 		l, err := k.link(o.Index)
 		if err != nil {
 			return err
@@ -92,11 +92,11 @@ func (k *fakeKernel) apply(op infra.Op) error {
 			return syscall.EOPNOTSUPP
 		}
 		return set(&l.Bridge, o.Settings)
-	case infra.LinkSet:
+	case netstate.LinkSet:
 		return k.setLink(o)
-	case infra.LinkDel:
+	case netstate.LinkDel:
 		return k.delLink(o.Index)
-	case infra.GroupDel:
+	case netstate.GroupDel:
 		var members []int
 		for _, l := range k.s.Links {
 			if l.Group == o.Group {
@@ -112,7 +112,7 @@ func (k *fakeKernel) apply(op infra.Op) error {
 			}
 		}
 		return nil
-	case infra.PortSet:
+	case netstate.PortSet:
 		l, err := k.link(o.Index)
 		if err != nil {
 			return err
@@ -121,7 +121,7 @@ func (k *fakeKernel) apply(op infra.Op) error {
 			return syscall.EINVAL
 		}
 		return set(&l.Port, o.Settings)
-	case infra.ConfSet:
+	case netstate.ConfSet:
 		l, err := k.link(o.Index)
 		if err != nil {
 			return err
@@ -132,17 +132,17 @@ func (k *fakeKernel) apply(op infra.Op) error {
 			l.RouteLocalnet = o.On
 		}
 		return nil
-	case infra.SysctlSet:
+	case netstate.SysctlSet:
 		return k.setSysctl(o)
-	case infra.AddressAdd:
+	case netstate.AddressAdd:
 		return k.addAddress(o.Address)
-	case infra.AddressDel:
+	case netstate.AddressDel:
 		return k.delAddress(o.Address)
-	case infra.RouteAdd:
+	case netstate.RouteAdd:
 		return k.addRoute(o.Route)
-	case infra.RouteDel:
+	case netstate.RouteDel:
 		return k.delRoute(o.Route)
-	case infra.NeighbourAdd:
+	case netstate.NeighbourAdd:
 		l, err := k.link(o.Neighbour.Link)
 		if err != nil {
 			return err
@@ -150,16 +150,16 @@ func (k *fakeKernel) apply(op infra.Op) error {
 		if !o.Neighbour.Address.IsValid() && l.Master == 0 {
 			return syscall.EOPNOTSUPP
 		}
-		k.s.Neighbours = slices.DeleteFunc(k.s.Neighbours, func(n infra.Neighbour) bool {
+		k.s.Neighbours = slices.DeleteFunc(k.s.Neighbours, func(n netstate.Neighbour) bool {
 			return n.Link == o.Neighbour.Link && n.Address == o.Neighbour.Address && (n.Address.IsValid() || n.MAC == o.Neighbour.MAC)
 		})
 		k.s.Neighbours = append(k.s.Neighbours, o.Neighbour)
 		return nil
-	case infra.NeighbourDel:
-		return remove(&k.s.Neighbours, syscall.ENOENT, func(n infra.Neighbour) bool {
+	case netstate.NeighbourDel:
+		return remove(&k.s.Neighbours, syscall.ENOENT, func(n netstate.Neighbour) bool {
 			return n.Link == o.Neighbour.Link && n.Address == o.Neighbour.Address && (n.Address.IsValid() || n.MAC == o.Neighbour.MAC)
 		})
-	case infra.IngressAdd:
+	case netstate.IngressAdd:
 		if _, err := k.link(o.Index); err != nil {
 			return err
 		}
@@ -168,10 +168,10 @@ func (k *fakeKernel) apply(op infra.Op) error {
 		}
 		k.s.Ingress = append(k.s.Ingress, o.Index)
 		return nil
-	case infra.IngressDel:
-		k.s.Filters = slices.DeleteFunc(k.s.Filters, func(f infra.Filter) bool { return f.Link == o.Index })
+	case netstate.IngressDel:
+		k.s.Filters = slices.DeleteFunc(k.s.Filters, func(f netstate.Filter) bool { return f.Link == o.Index })
 		return remove(&k.s.Ingress, nil, func(i int) bool { return i == o.Index }) // or a foreign one
-	case infra.FilterAdd:
+	case netstate.FilterAdd:
 		if _, err := k.link(o.Filter.Target); err != nil {
 			return err
 		}
@@ -180,23 +180,23 @@ func (k *fakeKernel) apply(op infra.Op) error {
 		}
 		k.s.Filters = append(k.s.Filters, o.Filter)
 		return nil
-	case infra.FilterDel:
-		return remove(&k.s.Filters, syscall.ENOENT, func(f infra.Filter) bool {
+	case netstate.FilterDel:
+		return remove(&k.s.Filters, syscall.ENOENT, func(f netstate.Filter) bool {
 			return f.Link == o.Filter.Link && f.Priority == o.Filter.Priority && f.Protocol == o.Filter.Protocol
 		})
-	case infra.TableSet:
+	case netstate.TableSet:
 		image := o.Table.Image()
 		k.s.Tables = slices.DeleteFunc(k.s.Tables, func(i firewall.Image) bool { return i.Family == image.Family && i.Name == image.Name })
 		k.s.Tables = append(k.s.Tables, image)
 		return nil
-	case infra.TableDel:
+	case netstate.TableDel:
 		return remove(&k.s.Tables, syscall.ENOENT, func(i firewall.Image) bool { return i.Family == o.Family && i.Name == o.Name })
 	}
 	return fmt.Errorf("the fake kernel does not know %T", op)
 }
 
 // set changes settings that the kernel has.
-func set(settings *infra.Settings, values infra.Settings) error {
+func set(settings *netstate.Settings, values netstate.Settings) error {
 	changed := maps.Clone(*settings)
 	for name, value := range values {
 		if _, known := changed[name]; !known {
@@ -220,12 +220,12 @@ func remove[T any](list *[]T, none error, match func(T) bool) error {
 
 func (k *fakeKernel) newAddrGen(mtu int) int {
 	if k.noIPv6 || mtu < minMTU6 {
-		return infra.AddrGenNoIPv6
+		return netstate.AddrGenNoIPv6
 	}
 	return 0
 }
 
-func (k *fakeKernel) addLink(l infra.Link) error {
+func (k *fakeKernel) addLink(l netstate.Link) error {
 	for _, o := range k.s.Links {
 		if o.Name == l.Name || o.Index == l.Index {
 			return syscall.EEXIST
@@ -238,7 +238,7 @@ func (k *fakeKernel) addLink(l infra.Link) error {
 
 // leavesBridge forgets what a bridge knows of a port.
 func (k *fakeKernel) leavesBridge(port int) {
-	k.s.Neighbours = slices.DeleteFunc(k.s.Neighbours, func(n infra.Neighbour) bool { return n.Link == port && !n.Address.IsValid() })
+	k.s.Neighbours = slices.DeleteFunc(k.s.Neighbours, func(n netstate.Neighbour) bool { return n.Link == port && !n.Address.IsValid() })
 }
 
 func (k *fakeKernel) delLink(index int) error {
@@ -250,11 +250,11 @@ func (k *fakeKernel) delLink(index int) error {
 	if strings.HasSuffix(name, "-br") { // others share their names with the NIC
 		maps.DeleteFunc(k.s.Sysctls, func(path, _ string) bool { return strings.HasPrefix(path, "net/ipv6/conf/"+name+"/") })
 	}
-	k.lose4(index, func(infra.Address) bool { return true })
+	k.lose4(index, func(netstate.Address) bool { return true })
 	k.lose6(index)
-	k.s.Routes = slices.DeleteFunc(k.s.Routes, func(r infra.Route) bool { return r.Uses(index) })
-	k.s.Neighbours = slices.DeleteFunc(k.s.Neighbours, func(n infra.Neighbour) bool { return n.Link == index })
-	k.s.Filters = slices.DeleteFunc(k.s.Filters, func(f infra.Filter) bool { return f.Link == index })
+	k.s.Routes = slices.DeleteFunc(k.s.Routes, func(r netstate.Route) bool { return r.Uses(index) })
+	k.s.Neighbours = slices.DeleteFunc(k.s.Neighbours, func(n netstate.Neighbour) bool { return n.Link == index })
+	k.s.Filters = slices.DeleteFunc(k.s.Filters, func(f netstate.Filter) bool { return f.Link == index })
 	k.s.Ingress = slices.DeleteFunc(k.s.Ingress, func(i int) bool { return i == index })
 	for i := range k.s.Filters {
 		if k.s.Filters[i].Target == index {
@@ -267,7 +267,7 @@ func (k *fakeKernel) delLink(index int) error {
 			k.leavesBridge(k.s.Links[i].Index)
 		}
 	}
-	k.s.Links = slices.DeleteFunc(k.s.Links, func(l infra.Link) bool { return l.Index == index })
+	k.s.Links = slices.DeleteFunc(k.s.Links, func(l netstate.Link) bool { return l.Index == index })
 	k.leastMTU(bridge)
 	return nil
 }
@@ -289,19 +289,19 @@ func (k *fakeKernel) leastMTU(bridge int) {
 	}
 }
 
-func (k *fakeKernel) setMTU(l *infra.Link, mtu int) {
+func (k *fakeKernel) setMTU(l *netstate.Link, mtu int) {
 	l.MTU = mtu
 	switch {
 	case mtu < minMTU6:
 		k.lose6(l.Index)
-		l.AddrGen = infra.AddrGenNoIPv6
-	case l.AddrGen == infra.AddrGenNoIPv6:
+		l.AddrGen = netstate.AddrGenNoIPv6
+	case l.AddrGen == netstate.AddrGenNoIPv6:
 		l.AddrGen = k.newAddrGen(mtu)
 		l.NoIPv6 = false
 	}
 }
 
-func (k *fakeKernel) setLink(o infra.LinkSet) error {
+func (k *fakeKernel) setLink(o netstate.LinkSet) error {
 	l, err := k.link(o.Index)
 	if err != nil {
 		return err
@@ -310,11 +310,11 @@ func (k *fakeKernel) setLink(o infra.LinkSet) error {
 		if l.Up {
 			return syscall.EBUSY
 		}
-		if slices.ContainsFunc(k.s.Links, func(l infra.Link) bool { return l.Name == o.Name }) {
+		if slices.ContainsFunc(k.s.Links, func(l netstate.Link) bool { return l.Name == o.Name }) {
 			return syscall.EEXIST
 		}
 	}
-	if o.AddrGen != nil && (l.AddrGen == infra.AddrGenNoIPv6 || *o.AddrGen < 0) {
+	if o.AddrGen != nil && (l.AddrGen == netstate.AddrGenNoIPv6 || *o.AddrGen < 0) {
 		return syscall.EAFNOSUPPORT
 	}
 	if o.Master != nil && *o.Master != 0 {
@@ -329,7 +329,7 @@ func (k *fakeKernel) setLink(o infra.LinkSet) error {
 
 	if !o.MAC.IsZero() && o.MAC != l.MAC {
 		l.MAC = o.MAC
-		k.s.Neighbours = slices.DeleteFunc(k.s.Neighbours, func(n infra.Neighbour) bool { return n.Link == l.Index && n.Address.IsValid() })
+		k.s.Neighbours = slices.DeleteFunc(k.s.Neighbours, func(n netstate.Neighbour) bool { return n.Link == l.Index && n.Address.IsValid() })
 	}
 	if o.MTU != 0 {
 		k.setMTU(l, o.MTU)
@@ -360,7 +360,7 @@ func (k *fakeKernel) setLink(o infra.LinkSet) error {
 		k.leavesBridge(l.Index)
 		l.Master, l.Port = *o.Master, nil
 		if l.Master != 0 {
-			l.Port = infra.Settings{"learning": 1, "flood": 1, "isolated": 0}
+			l.Port = netstate.Settings{"learning": 1, "flood": 1, "isolated": 0}
 		}
 		k.leastMTU(old)
 		k.leastMTU(l.Master)
@@ -396,10 +396,10 @@ func (k *fakeKernel) relabel(link int, name string) {
 	}
 }
 
-func (k *fakeKernel) cameUp(l *infra.Link) {
+func (k *fakeKernel) cameUp(l *netstate.Link) {
 	if l.AddrGen == 0 && !k.has(l.Index, l.MAC.LinkLocal()) {
-		k.insert(infra.Address{Link: l.Index, Prefix: netip.PrefixFrom(l.MAC.LinkLocal(), 64), Scope: infra.ScopeLink, Protocol: kernelLL,
-			ValidSeconds: infra.Forever, PreferredSeconds: infra.Forever})
+		k.insert(netstate.Address{Link: l.Index, Prefix: netip.PrefixFrom(l.MAC.LinkLocal(), 64), Scope: netstate.ScopeLink, Protocol: kernelLL,
+			ValidSeconds: netstate.Forever, PreferredSeconds: netstate.Forever})
 	}
 	for _, a := range k.s.Addresses {
 		if a.Link == l.Index {
@@ -409,35 +409,35 @@ func (k *fakeKernel) cameUp(l *infra.Link) {
 }
 
 func (k *fakeKernel) has(link int, addr netip.Addr) bool {
-	return slices.ContainsFunc(k.s.Addresses, func(a infra.Address) bool { return a.Link == link && a.Prefix.Addr() == addr })
+	return slices.ContainsFunc(k.s.Addresses, func(a netstate.Address) bool { return a.Link == link && a.Prefix.Addr() == addr })
 }
 
-func (k *fakeKernel) wentDown(l *infra.Link) {
+func (k *fakeKernel) wentDown(l *netstate.Link) {
 	k.lose6(l.Index)
 	down := func(index int) bool {
 		link, err := k.link(index)
 		return err != nil || !link.Up
 	}
-	k.s.Routes = slices.DeleteFunc(k.s.Routes, func(r infra.Route) bool {
+	k.s.Routes = slices.DeleteFunc(k.s.Routes, func(r netstate.Route) bool {
 		if len(r.Hops) > 0 {
-			return !slices.ContainsFunc(r.Hops, func(h infra.Hop) bool { return !down(h.Link) })
+			return !slices.ContainsFunc(r.Hops, func(h netstate.Hop) bool { return !down(h.Link) })
 		}
 		return r.Link == l.Index
 	})
-	k.s.Neighbours = slices.DeleteFunc(k.s.Neighbours, func(n infra.Neighbour) bool { return n.Link == l.Index })
+	k.s.Neighbours = slices.DeleteFunc(k.s.Neighbours, func(n netstate.Neighbour) bool { return n.Link == l.Index })
 }
 
 // lose6 takes all IPv6 addresses and routes.
 func (k *fakeKernel) lose6(link int) {
-	k.s.Addresses = slices.DeleteFunc(k.s.Addresses, func(a infra.Address) bool { return a.Link == link && a.Prefix.Addr().Is6() })
-	k.s.Routes = slices.DeleteFunc(k.s.Routes, func(r infra.Route) bool { return r.Link == link && r.Destination.Addr().Is6() })
+	k.s.Addresses = slices.DeleteFunc(k.s.Addresses, func(a netstate.Address) bool { return a.Link == link && a.Prefix.Addr().Is6() })
+	k.s.Routes = slices.DeleteFunc(k.s.Routes, func(r netstate.Route) bool { return r.Link == link && r.Destination.Addr().Is6() })
 }
 
 // lose4 takes the IPv4 addresses that match, with the routes that hang on them.
-func (k *fakeKernel) lose4(link int, match func(infra.Address) bool) {
-	var gone []infra.Address
+func (k *fakeKernel) lose4(link int, match func(netstate.Address) bool) {
+	var gone []netstate.Address
 	left := 0
-	k.s.Addresses = slices.DeleteFunc(k.s.Addresses, func(a infra.Address) bool {
+	k.s.Addresses = slices.DeleteFunc(k.s.Addresses, func(a netstate.Address) bool {
 		if a.Link != link || !a.Prefix.Addr().Is4() {
 			return false
 		}
@@ -448,19 +448,19 @@ func (k *fakeKernel) lose4(link int, match func(infra.Address) bool) {
 		left++
 		return false
 	})
-	k.s.Routes = slices.DeleteFunc(k.s.Routes, func(r infra.Route) bool {
+	k.s.Routes = slices.DeleteFunc(k.s.Routes, func(r netstate.Route) bool {
 		if !r.Destination.Addr().Is4() {
 			return false
 		}
 		return len(gone) > 0 && left == 0 && r.Link == link ||
-			slices.ContainsFunc(gone, func(a infra.Address) bool {
-				elsewhere := slices.ContainsFunc(k.s.Addresses, func(o infra.Address) bool { return o.Prefix.Addr() == a.Prefix.Addr() })
+			slices.ContainsFunc(gone, func(a netstate.Address) bool {
+				elsewhere := slices.ContainsFunc(k.s.Addresses, func(o netstate.Address) bool { return o.Prefix.Addr() == a.Prefix.Addr() })
 				return r.PrefSrc == a.Prefix.Addr() && (r.Link == link || !elsewhere)
 			})
 	})
 }
 
-func network(a infra.Address) netip.Prefix {
+func network(a netstate.Address) netip.Prefix {
 	if a.Peer.IsValid() {
 		return a.Peer.Masked()
 	}
@@ -468,7 +468,7 @@ func network(a infra.Address) netip.Prefix {
 }
 
 // secondary says that an earlier IPv4 address of the link has the same network.
-func (k *fakeKernel) secondary(a infra.Address) bool {
+func (k *fakeKernel) secondary(a netstate.Address) bool {
 	for _, o := range k.s.Addresses {
 		if o.Link == a.Link && o.Prefix.Addr() == a.Prefix.Addr() {
 			return false
@@ -481,38 +481,38 @@ func (k *fakeKernel) secondary(a infra.Address) bool {
 }
 
 // connect adds the connected route of an address that is there.
-func (k *fakeKernel) connect(a infra.Address) {
+func (k *fakeKernel) connect(a netstate.Address) {
 	l, err := k.link(a.Link)
-	if err != nil || !l.Up || a.Flags&infra.AddrNoPrefixRoute != 0 {
+	if err != nil || !l.Up || a.Flags&netstate.AddrNoPrefixRoute != 0 {
 		return
 	}
-	r := infra.Route{Link: a.Link, Table: infra.TableMain, Destination: network(a), Type: infra.RouteUnicast, Protocol: infra.ProtocolKernel, Metric: a.Metric}
+	r := netstate.Route{Link: a.Link, Table: netstate.TableMain, Destination: network(a), Type: netstate.RouteUnicast, Protocol: netstate.ProtocolKernel, Metric: a.Metric}
 	if a.Prefix.Addr().Is4() {
 		if k.secondary(a) || network(a) == netip.PrefixFrom(a.Prefix.Addr(), 32) {
 			return
 		}
-		r.Scope, r.PrefSrc = infra.ScopeLink, a.Prefix.Addr()
+		r.Scope, r.PrefSrc = netstate.ScopeLink, a.Prefix.Addr()
 	} else {
 		r.Metric = cmp.Or(r.Metric, 256)
 		r.Other = medium
 	}
-	if !slices.ContainsFunc(k.s.Routes, func(o infra.Route) bool { return reflect.DeepEqual(o, r) }) {
+	if !slices.ContainsFunc(k.s.Routes, func(o netstate.Route) bool { return reflect.DeepEqual(o, r) }) {
 		k.s.Routes = append(k.s.Routes, r)
 	}
 }
 
 // medium is what the kernel says of every IPv6 route.
-var medium = []infra.Attribute{{Type: prefAttribute, Data: []byte{0}}}
+var medium = []netstate.Attribute{{Type: prefAttribute, Data: []byte{0}}}
 
 // insert puts an address where the kernel lists it: IPv4 before IPv6, primary IPv4 addresses before
 // secondary ones, an IPv6 address before those of its scope and the narrower ones.
-func (k *fakeKernel) insert(a infra.Address) {
+func (k *fakeKernel) insert(a netstate.Address) {
 	list := k.s.Addresses
 	at := len(list)
 	switch {
 	case a.Prefix.Addr().Is6():
-		width := func(a infra.Address) int { return -int(a.Scope) }
-		if i := slices.IndexFunc(list, func(o infra.Address) bool {
+		width := func(a netstate.Address) int { return -int(a.Scope) }
+		if i := slices.IndexFunc(list, func(o netstate.Address) bool {
 			return o.Link == a.Link && o.Prefix.Addr().Is6() && width(a) >= width(o)
 		}); i >= 0 {
 			at = i
@@ -531,12 +531,12 @@ func (k *fakeKernel) insert(a infra.Address) {
 	k.s.Addresses = slices.Insert(list, at, a)
 }
 
-func (k *fakeKernel) addAddress(a infra.Address) error {
+func (k *fakeKernel) addAddress(a netstate.Address) error {
 	l, err := k.link(a.Link)
 	if err != nil {
 		return err
 	}
-	at := slices.IndexFunc(k.s.Addresses, func(o infra.Address) bool { return o.Link == a.Link && o.Prefix.Addr() == a.Prefix.Addr() })
+	at := slices.IndexFunc(k.s.Addresses, func(o netstate.Address) bool { return o.Link == a.Link && o.Prefix.Addr() == a.Prefix.Addr() })
 	if a.Prefix.Addr().Is4() {
 		if at >= 0 && network(k.s.Addresses[at]) == network(a) {
 			return syscall.EEXIST
@@ -544,7 +544,7 @@ func (k *fakeKernel) addAddress(a infra.Address) error {
 		a.Label = cmp.Or(a.Label, l.Name)
 		k.insert(a)
 	} else {
-		if l.AddrGen == infra.AddrGenNoIPv6 || l.NoIPv6 {
+		if l.AddrGen == netstate.AddrGenNoIPv6 || l.NoIPv6 {
 			return syscall.EACCES
 		}
 		if at >= 0 {
@@ -557,8 +557,8 @@ func (k *fakeKernel) addAddress(a infra.Address) error {
 	return nil
 }
 
-func (k *fakeKernel) delAddress(a infra.Address) error {
-	at := slices.IndexFunc(k.s.Addresses, func(o infra.Address) bool {
+func (k *fakeKernel) delAddress(a netstate.Address) error {
+	at := slices.IndexFunc(k.s.Addresses, func(o netstate.Address) bool {
 		return o.Link == a.Link && o.Prefix == a.Prefix && o.Peer == a.Peer && (a.Label == "" || a.Label == o.Label)
 	})
 	if at < 0 {
@@ -567,21 +567,21 @@ func (k *fakeKernel) delAddress(a infra.Address) error {
 	a = k.s.Addresses[at]
 	if a.Prefix.Addr().Is4() {
 		family := !k.secondary(a)
-		k.lose4(a.Link, func(o infra.Address) bool { return o.Prefix == a.Prefix || family && network(o) == network(a) })
+		k.lose4(a.Link, func(o netstate.Address) bool { return o.Prefix == a.Prefix || family && network(o) == network(a) })
 		return nil
 	}
 	k.s.Addresses = slices.Delete(k.s.Addresses, at, at+1)
-	shared := slices.ContainsFunc(k.s.Addresses, func(o infra.Address) bool { return o.Link == a.Link && network(o) == network(a) })
-	if !shared && a.ValidSeconds == infra.Forever && a.Flags&infra.AddrNoPrefixRoute == 0 {
-		k.s.Routes = slices.DeleteFunc(k.s.Routes, func(r infra.Route) bool {
-			return r.Link == a.Link && r.Destination == network(a) && r.Protocol == infra.ProtocolKernel && r.Table == infra.TableMain
+	shared := slices.ContainsFunc(k.s.Addresses, func(o netstate.Address) bool { return o.Link == a.Link && network(o) == network(a) })
+	if !shared && a.ValidSeconds == netstate.Forever && a.Flags&netstate.AddrNoPrefixRoute == 0 {
+		k.s.Routes = slices.DeleteFunc(k.s.Routes, func(r netstate.Route) bool {
+			return r.Link == a.Link && r.Destination == network(a) && r.Protocol == netstate.ProtocolKernel && r.Table == netstate.TableMain
 		})
 	}
 	return nil
 }
 
-func (k *fakeKernel) addRoute(r infra.Route) error {
-	for _, h := range append([]infra.Hop{{Link: r.Link, Gateway: r.Gateway, OnLink: r.OnLink}}, r.Hops...) {
+func (k *fakeKernel) addRoute(r netstate.Route) error {
+	for _, h := range append([]netstate.Hop{{Link: r.Link, Gateway: r.Gateway, OnLink: r.OnLink}}, r.Hops...) {
 		if h.Link == 0 {
 			continue
 		}
@@ -592,31 +592,31 @@ func (k *fakeKernel) addRoute(r infra.Route) error {
 		if !l.Up {
 			return syscall.ENETDOWN
 		}
-		if r.Destination.Addr().Is6() && l.AddrGen == infra.AddrGenNoIPv6 {
+		if r.Destination.Addr().Is6() && l.AddrGen == netstate.AddrGenNoIPv6 {
 			return syscall.EACCES
 		}
 		linkLocal := h.Gateway.Is6() && h.Gateway.IsLinkLocalUnicast()
 		if !h.Gateway.IsValid() || h.OnLink || linkLocal {
 			continue
 		}
-		if !slices.ContainsFunc(k.s.Routes, func(o infra.Route) bool {
-			return o.Table == infra.TableMain && o.Link == h.Link && !o.Gateway.IsValid() && len(o.Hops) == 0 && o.Destination.Contains(h.Gateway)
+		if !slices.ContainsFunc(k.s.Routes, func(o netstate.Route) bool {
+			return o.Table == netstate.TableMain && o.Link == h.Link && !o.Gateway.IsValid() && len(o.Hops) == 0 && o.Destination.Contains(h.Gateway)
 		}) {
 			return syscall.ENETUNREACH
 		}
 	}
-	if r.PrefSrc.IsValid() && !slices.ContainsFunc(k.s.Addresses, func(a infra.Address) bool { return a.Prefix.Addr() == r.PrefSrc }) {
+	if r.PrefSrc.IsValid() && !slices.ContainsFunc(k.s.Addresses, func(a netstate.Address) bool { return a.Prefix.Addr() == r.PrefSrc }) {
 		return syscall.EINVAL
 	}
-	if slices.ContainsFunc(k.s.Routes, func(o infra.Route) bool { return reflect.DeepEqual(o, r) }) {
+	if slices.ContainsFunc(k.s.Routes, func(o netstate.Route) bool { return reflect.DeepEqual(o, r) }) {
 		return syscall.EEXIST
 	}
 	k.s.Routes = append(k.s.Routes, r)
 	return nil
 }
 
-func (k *fakeKernel) delRoute(r infra.Route) error {
-	at := slices.IndexFunc(k.s.Routes, func(o infra.Route) bool {
+func (k *fakeKernel) delRoute(r netstate.Route) error {
+	at := slices.IndexFunc(k.s.Routes, func(o netstate.Route) bool {
 		return o.Table == r.Table && o.Destination == r.Destination && o.Type == r.Type && o.Scope == r.Scope && o.TOS == r.TOS &&
 			(r.Link == 0 || o.Link == r.Link) && (r.Metric == 0 || o.Metric == r.Metric) && (r.Protocol == 0 || o.Protocol == r.Protocol) &&
 			(!r.Gateway.IsValid() || o.Gateway == r.Gateway) && (!r.PrefSrc.IsValid() || o.PrefSrc == r.PrefSrc) &&
@@ -631,7 +631,7 @@ func (k *fakeKernel) delRoute(r infra.Route) error {
 
 // setSysctl: a namespace that begins to forward forgets the routers that it was told of, but for
 // links that keep listening. With accept_ra 0 it was not the kernel that was told.
-func (k *fakeKernel) setSysctl(o infra.SysctlSet) error {
+func (k *fakeKernel) setSysctl(o netstate.SysctlSet) error {
 	old, ok := k.s.Sysctls[o.Path]
 	if link, ok := strings.CutPrefix(o.Path, "net/ipv6/conf/"); ok && strings.HasSuffix(link, "/disable_ipv6") {
 		for i := range k.s.Links {
@@ -644,15 +644,15 @@ func (k *fakeKernel) setSysctl(o infra.SysctlSet) error {
 			}
 		}
 	}
-	ofLink := slices.ContainsFunc(k.s.Links, func(l infra.Link) bool { return strings.HasPrefix(o.Path, "net/ipv6/conf/"+l.Name+"/") })
+	ofLink := slices.ContainsFunc(k.s.Links, func(l netstate.Link) bool { return strings.HasPrefix(o.Path, "net/ipv6/conf/"+l.Name+"/") })
 	if !ok && !ofLink {
 		return syscall.ENOENT
 	}
 	k.s.Sysctls[o.Path] = o.Value
 	if o.Path == forwarding6 && old == "0" && o.Value == "1" {
-		k.s.Routes = slices.DeleteFunc(k.s.Routes, func(r infra.Route) bool {
+		k.s.Routes = slices.DeleteFunc(k.s.Routes, func(r netstate.Route) bool {
 			l, err := k.link(r.Link)
-			return err == nil && r.Protocol == infra.ProtocolRA && k.s.Sysctls["net/ipv6/conf/"+l.Name+"/accept_ra"] == "1"
+			return err == nil && r.Protocol == netstate.ProtocolRA && k.s.Sysctls["net/ipv6/conf/"+l.Name+"/accept_ra"] == "1"
 		})
 	}
 	return nil
@@ -660,13 +660,13 @@ func (k *fakeKernel) setSysctl(o infra.SysctlSet) error {
 
 // text is a snapshot a line an object, with names instead of indices, so that two of them can be
 // compared. Entries that come and go by themselves are left out.
-func text(t *testing.T, s infra.Snapshot) string {
+func text(t *testing.T, s netstate.Snapshot) string {
 	t.Helper()
 	name := map[int]string{0: "-"}
 	ours := map[int]bool{}
 	for _, l := range s.Links {
 		name[l.Index] = l.Name
-		ours[l.Index] = strings.HasPrefix(l.Alias, infra.Mark(""))
+		ours[l.Index] = strings.HasPrefix(l.Alias, netstate.Mark(""))
 	}
 	var lines []string
 	add := func(what, on string, v any) {

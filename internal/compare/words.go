@@ -1,4 +1,4 @@
-package infra
+package compare
 
 import (
 	"fmt"
@@ -6,34 +6,22 @@ import (
 	"strings"
 
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// Drift is a wiring that is not as wanted.
-type Drift struct {
-	// Differs says in words what is otherwise: "eth0-tap is no port of eth0-br".
-	Differs []string
-	// Steps repair it.
-	Steps []Op
-}
-
-// Drift compares the namespace with the wiring. It is nil if nothing differs. The error is ErrNoNIC
-// if the NIC has gone.
-func (p *Plan) Drift(now Snapshot) (*Drift, error) {
-	ops, err := p.Steps(now)
-	if err != nil || len(ops) == 0 {
-		return nil, err
-	}
+// Differences says in words what the operations of Steps are for, such as "eth0-tap is no port of eth0-br".
+func Differences(now netstate.Snapshot, ops []netstate.Op) []string {
 	w := words{now: now, ops: ops}
 	for _, op := range ops {
 		w.say(op)
 	}
-	return &Drift{Differs: w.said, Steps: ops}, nil
+	return w.said
 }
 
 // words tells of each operation what it is for.
 type words struct {
-	now  Snapshot
-	ops  []Op
+	now  netstate.Snapshot
+	ops  []netstate.Op
 	said []string
 }
 
@@ -46,87 +34,89 @@ func (w *words) add(format string, args ...any) {
 
 // say leaves out what only follows from something that is said, such as the addresses of a link that
 // has gone.
-func (w *words) say(op Op) {
+func (w *words) say(op netstate.Op) {
 	switch o := op.(type) {
-	case TapAdd:
+	case netstate.TapAdd:
 		w.missing("tap", o.Link, &o.Tap)
-	case LinkAdd:
+	case netstate.LinkAdd:
 		w.missing(o.Kind, o.Name, nil)
-	case LinkDel:
-		if !w.has(func(op Op) bool { return created(op) == o.Link }) {
+	case netstate.LinkDel:
+		if !w.has(func(op netstate.Op) bool { return created(op) == o.Link }) {
 			w.add("%s is there and not of the wiring", o.Link)
 		}
-	case GroupDel:
+	case netstate.GroupDel:
 		w.add("links of the group %d are there that are not of the wiring", o.Group)
-	case LinkSet:
+	case netstate.LinkSet:
 		w.link(o)
-	case BridgeSet:
+	case netstate.BridgeSet:
 		w.settings("bridge", o.Index, o.Link, o.Settings)
-	case PortSet:
+	case netstate.PortSet:
 		w.settings("port", o.Index, o.Link, o.Settings)
-	case ConfSet:
-		if _, there := w.now.link(o.Index); there {
+	case netstate.ConfSet:
+		if _, there := w.now.Link(o.Index); there {
 			w.add("IPv4 %s of %s is %s, not %s", o.Name, o.Link, onOff(!o.On), onOff(o.On))
 		}
-	case SysctlSet:
+	case netstate.SysctlSet:
 		if have, ok := w.now.Sysctls[o.Path]; ok {
 			w.add("sysctl %s is %s, not %s", o.Path, have, o.Value)
-		} else if !w.has(func(op Op) bool {
+		} else if !w.has(func(op netstate.Op) bool {
 			name := created(op)
 			return name != "" && strings.Contains(o.Path, "/conf/"+name+"/")
 		}) {
 			w.add("sysctl %s is not %s", o.Path, o.Value)
 		}
-	case AddressAdd, AddressDel, RouteAdd, RouteDel, NeighbourAdd, NeighbourDel:
+	case netstate.AddressAdd, netstate.AddressDel, netstate.RouteAdd, netstate.RouteDel, netstate.NeighbourAdd, netstate.NeighbourDel:
 		w.network(op)
-	case IngressDel:
-		for _, f := range filtersOf(w.now.Filters, o.Index) {
+	case netstate.IngressDel:
+		for _, f := range netstate.FiltersOf(w.now.Filters, o.Index) {
 			if f.Foreign != "" {
 				w.add("ingress of %s has a filter of somebody: %s", o.Link, f.Foreign)
 			}
 		}
-	case IngressAdd:
-		if _, there := w.now.link(o.Index); there && !w.has(func(op Op) bool { return op == Op(IngressDel(o)) }) {
+	case netstate.IngressAdd:
+		if _, there := w.now.Link(o.Index); there && !w.has(func(op netstate.Op) bool { return op == netstate.Op(netstate.IngressDel(o)) }) {
 			w.add("ingress qdisc of %s is gone", o.Link)
 		}
-	case FilterDel:
+	case netstate.FilterDel:
 		w.add("filter %d of %s is another", o.Filter.Priority, o.Link)
-	case FilterAdd:
-		gone := w.has(func(op Op) bool {
-			d, is := op.(FilterDel)
-			added, isAdd := op.(IngressAdd)
-			return is && d.Filter.beside(o.Filter) || isAdd && added.Index == o.Filter.Link
+	case netstate.FilterAdd:
+		gone := w.has(func(op netstate.Op) bool {
+			d, is := op.(netstate.FilterDel)
+			added, isAdd := op.(netstate.IngressAdd)
+			return is && d.Filter.Beside(o.Filter) || isAdd && added.Index == o.Filter.Link
 		})
 		if !gone {
 			w.add("filter %d of %s is gone", o.Filter.Priority, o.Link)
 		}
-	case TableSet:
+	case netstate.TableSet:
 		w.table(o.Table)
-	case TableDel:
-		if !w.has(func(op Op) bool {
-			s, is := op.(TableSet)
+	case netstate.TableDel:
+		if !w.has(func(op netstate.Op) bool {
+			s, is := op.(netstate.TableSet)
 			return is && s.Table.Family == o.Family && s.Table.Name == o.Name
 		}) {
 			w.add("%s is there and not of the wiring", tableText(o.Family, o.Name))
 		}
+	default:
+		w.add("not done: %s", o)
 	}
 }
 
-func (w *words) has(is func(Op) bool) bool { return slices.ContainsFunc(w.ops, is) }
+func (w *words) has(is func(netstate.Op) bool) bool { return slices.ContainsFunc(w.ops, is) }
 
 // created is the name of a link that the operation makes.
-func created(op Op) string {
+func created(op netstate.Op) string {
 	switch o := op.(type) {
-	case TapAdd:
+	case netstate.TapAdd:
 		return o.Link
-	case LinkAdd:
+	case netstate.LinkAdd:
 		return o.Name
 	}
 	return ""
 }
 
 // missing is about a link that is to be made, maybe in the place of another.
-func (w *words) missing(kind, name string, tap *Tap) {
+func (w *words) missing(kind, name string, tap *netstate.Tap) {
 	now, there := w.now.Named(name)
 	switch {
 	case !there:
@@ -150,8 +140,8 @@ func onOff(on bool) string {
 }
 
 // link compares what is to be set with what is.
-func (w *words) link(o LinkSet) {
-	now, there := w.now.link(o.Index)
+func (w *words) link(o netstate.LinkSet) {
+	now, there := w.now.Link(o.Index)
 	if !there {
 		return
 	}
@@ -173,7 +163,7 @@ func (w *words) link(o LinkSet) {
 		w.add("alias of %s is %q, not %q", name, now.Alias, o.Alias)
 	}
 	if o.AddrGen != nil {
-		w.add("addrgenmode of %s is %s, not %s", name, addrGenText(now.AddrGen), addrGenText(*o.AddrGen))
+		w.add("addrgenmode of %s is %s, not %s", name, netstate.AddrGenText(now.AddrGen), netstate.AddrGenText(*o.AddrGen))
 	}
 	if o.NoARP != nil {
 		w.add("ARP of %s is %s, not %s", name, onOff(*o.NoARP), onOff(!*o.NoARP))
@@ -191,19 +181,19 @@ func (w *words) link(o LinkSet) {
 }
 
 func (w *words) rises(link int) bool {
-	return w.has(func(op Op) bool {
-		o, is := op.(LinkSet)
+	return w.has(func(op netstate.Op) bool {
+		o, is := op.(netstate.LinkSet)
 		return is && o.Index == link && o.Up != nil && *o.Up
 	})
 }
 
-func (w *words) master(name string, now Link, o LinkSet) {
-	master, has := w.now.link(now.Master)
+func (w *words) master(name string, now netstate.Link, o netstate.LinkSet) {
+	master, has := w.now.Link(now.Master)
 	switch {
 	case !has || now.Master == 0:
 		w.add("%s is no port of %s", name, o.MasterName)
-	case *o.Master == 0 && w.has(func(op Op) bool {
-		other, is := op.(LinkSet)
+	case *o.Master == 0 && w.has(func(op netstate.Op) bool {
+		other, is := op.(netstate.LinkSet)
 		return is && other.Index == o.Index && other.MasterName != ""
 	}): // it says so
 	case *o.Master == 0:
@@ -213,8 +203,8 @@ func (w *words) master(name string, now Link, o LinkSet) {
 	}
 }
 
-func (w *words) settings(what string, index int, name string, want Settings) {
-	now, there := w.now.link(index)
+func (w *words) settings(what string, index int, name string, want netstate.Settings) {
+	now, there := w.now.Link(index)
 	have := now.Bridge
 	if what == "port" {
 		have = now.Port
@@ -227,45 +217,45 @@ func (w *words) settings(what string, index int, name string, want Settings) {
 }
 
 // network is about what hangs on links.
-func (w *words) network(op Op) {
+func (w *words) network(op netstate.Op) {
 	switch o := op.(type) {
-	case AddressAdd:
-		if w.there(o.Address.Link) && !w.has(func(op Op) bool {
-			d, is := op.(AddressDel)
+	case netstate.AddressAdd:
+		if w.there(o.Address.Link) && !w.has(func(op netstate.Op) bool {
+			d, is := op.(netstate.AddressDel)
 			return is && d.Address.Link == o.Address.Link && d.Address.Prefix == o.Address.Prefix
 		}) {
 			w.add("address %v of %s is gone", o.Address.Prefix, o.Link)
 		}
-	case AddressDel:
-		if w.has(func(op Op) bool {
-			a, is := op.(AddressAdd)
+	case netstate.AddressDel:
+		if w.has(func(op netstate.Op) bool {
+			a, is := op.(netstate.AddressAdd)
 			return is && a.Address.Link == o.Address.Link && a.Address.Prefix == o.Address.Prefix
 		}) {
 			w.add("address %v of %s is not in its place, or another", o.Address.Prefix, o.Link)
 		} else {
 			w.add("address %v of %s is somebody's", o.Address.Prefix, o.Link)
 		}
-	case RouteAdd:
-		scaffold := w.has(func(op Op) bool {
-			d, is := op.(RouteDel)
+	case netstate.RouteAdd:
+		scaffold := w.has(func(op netstate.Op) bool {
+			d, is := op.(netstate.RouteDel)
 			return is && d.Route.Destination == o.Route.Destination && d.Route.Link == o.Route.Link
 		})
 		if (o.Route.Link == 0 || w.there(o.Route.Link)) && !scaffold {
-			w.add("route %s is gone", routeText(o.Route, o.Link, o.Hops))
+			w.add("route %s is gone", netstate.RouteText(o.Route, o.Link, o.Hops))
 		}
-	case RouteDel:
-		if slices.ContainsFunc(w.now.Routes, o.Route.same) {
-			w.add("route %s is somebody's", routeText(o.Route, o.Link, o.Hops))
+	case netstate.RouteDel:
+		if slices.ContainsFunc(w.now.Routes, o.Route.Same) {
+			w.add("route %s is somebody's", netstate.RouteText(o.Route, o.Link, o.Hops))
 		}
-	case NeighbourAdd:
+	case netstate.NeighbourAdd:
 		if !o.Neighbour.Address.IsValid() {
-			if l, there := w.now.link(o.Neighbour.Link); there && l.Master != 0 {
+			if l, there := w.now.Link(o.Neighbour.Link); there && l.Master != 0 {
 				w.add("forwarding entry %v of %s is gone", o.Neighbour.MAC, o.Link)
 			}
 		} else if w.there(o.Neighbour.Link) {
 			w.add("neighbour %v of %s is gone", o.Neighbour.Address, o.Link)
 		}
-	case NeighbourDel:
+	case netstate.NeighbourDel:
 		if !o.Neighbour.Address.IsValid() {
 			w.add("forwarding entry %v of %s is somebody's", o.Neighbour.MAC, o.Link)
 			return
@@ -275,7 +265,7 @@ func (w *words) network(op Op) {
 }
 
 func (w *words) there(link int) bool {
-	_, there := w.now.link(link)
+	_, there := w.now.Link(link)
 	return there
 }
 

@@ -1,11 +1,7 @@
-// Package infra says what the wiring between a NIC and a guest's tap is. It is pure: it reads and
-// changes no kernel, no file, no clock. Everything that is done to a namespace is computed here.
-//
-// A Snapshot is what somebody read in the namespace. NewPlan makes of it, and of what is wanted, a
-// Plan: how the namespace shall look, and what the guest is told. Plan.Steps says what is left to
-// do from any state in between, Plan.Undo what takes it back; both are empty when there is nothing
-// to do, which is how a repeated Setup, a repair and a check work.
-package infra
+// Package netstate is what a network namespace holds, as plain values, and the operations that change
+// it, each of which prints as the command that an administrator would type. It is pure: package
+// internal/kernel reads these values from a kernel and carries the operations out.
+package netstate
 
 import (
 	"maps"
@@ -13,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/firewall"
 )
 
@@ -98,14 +95,14 @@ type Link struct {
 // not have one does not tell it.
 type Settings map[string]uint32
 
-// newBridgeSettings and newPortSettings are the kernel's, by bridge(8)'s names, with ip(8)'s where
+// DefaultBridge and DefaultPort are the kernel's, by bridge(8)'s names, with ip(8)'s where
 // that knows them alone.
 var (
-	newBridgeSettings = Settings{
+	DefaultBridge = Settings{
 		"stp_state": 0, "vlan_filtering": 0, "group_fwd_mask": 0, "mcast_snooping": 1, "mcast_querier": 0, "mcast_router": 1,
 		"nf_call_iptables": 0, "nf_call_ip6tables": 0, "nf_call_arptables": 0,
 	}
-	newPortSettings = Settings{
+	DefaultPort = Settings{
 		StateSetting: stateForwarding, "hairpin": 0, "guard": 0, "root_block": 0, "fastleave": 0, "learning": 1, "flood": 1,
 		"proxy_arp": 0, "proxy_arp_wifi": 0, "mcast_router": 1, "mcast_flood": 1, "mcast_to_unicast": 0, "vlan_tunnel": 0,
 		"bcast_flood": 1, "group_fwd_mask": 0, "neigh_suppress": 0, "isolated": 0, "locked": 0, "mab": 0,
@@ -117,15 +114,15 @@ const StateSetting = "state"
 
 const stateForwarding = 3 // BR_STATE_FORWARDING, linux/if_bridge.h
 
-// but is s with other values.
-func (s Settings) but(others Settings) Settings {
+// With is s with other values.
+func (s Settings) With(others Settings) Settings {
 	s = maps.Clone(s)
 	maps.Copy(s, others)
 	return s
 }
 
-// differing are those of want that are there, with another value.
-func (s Settings) differing(want Settings) Settings {
+// Differing are those of want that are there, with another value.
+func (s Settings) Differing(want Settings) Settings {
 	var d Settings
 	for name, value := range want {
 		if have, ok := s[name]; ok && have != value {
@@ -149,15 +146,8 @@ const (
 
 // Tap is what only a tap has.
 type Tap struct {
-	Owner      Owner `json:"owner"`
-	MultiQueue bool  `json:"multiQueue,omitempty"`
-}
-
-// Owner is the user, and if GID is not 0 also the group, that may attach to a tap without any
-// capability (TUNSETOWNER, TUNSETGROUP).
-type Owner struct {
-	UID uint32 `json:"uid"`
-	GID uint32 `json:"gid,omitempty"`
+	Owner      infra.Owner `json:"owner"`
+	MultiQueue bool        `json:"multiQueue,omitempty"`
 }
 
 // Address is an address of a link.
@@ -226,12 +216,12 @@ type Attribute struct {
 // Values of routes that matter here (linux/rtnetlink.h).
 const (
 	TableMain      = 254
-	priorityMain   = 32766 // of the rule for it
+	PriorityMain   = 32766 // of the rule for it
 	TableLocal     = 255
 	RouteUnicast   = 1
-	routeLocal     = 2
-	routeMulticast = 5 // up to here lead somewhere
-	routeThrow     = 9 // goes on with the next table
+	RouteLocal     = 2
+	RouteMulticast = 5 // up to here lead somewhere
+	RouteThrow     = 9 // goes on with the next table
 	ScopeUniverse  = 0
 	ScopeLink      = 253
 	ProtocolKernel = 2
@@ -308,8 +298,8 @@ const (
 	EthernetIPv6 = 0x86dd
 )
 
-// link returns the one with this index.
-func (s *Snapshot) link(index int) (Link, bool) {
+// Link returns the one with this index.
+func (s *Snapshot) Link(index int) (Link, bool) {
 	i := slices.IndexFunc(s.Links, func(l Link) bool { return l.Index == index })
 	if i < 0 {
 		return Link{}, false
@@ -324,42 +314,4 @@ func (s *Snapshot) Named(name string) (Link, bool) {
 		return Link{}, false
 	}
 	return s.Links[i], true
-}
-
-// Shared are all sysctls of a wiring that are the whole namespace's.
-func Shared() []string {
-	return append([]string{forwarding6, noIPv6, portStart, pingGroups}, bridgeCalls...)
-}
-
-// Shared are those that the wiring needs.
-func (p *Plan) Shared() []string {
-	return slices.DeleteFunc(Shared(), func(path string) bool {
-		_, wanted := p.wired.sysctls[path]
-		return !wanted
-	})
-}
-
-// bridges says whether the binding makes a bridge.
-func bridges(b Binding) bool {
-	switch b.(type) {
-	case Bridge, Masquerade:
-		return true
-	}
-	return false
-}
-
-// Inherit makes of the sysctls that the whole namespace shares what they were before another NIC was
-// wired, as the last Teardown is to leave them so, whichever NIC's it is.
-func (s *Snapshot) Inherit(earlier Journal) {
-	s.Sysctls = maps.Clone(s.Sysctls)
-	for _, path := range Shared() {
-		_, there := s.Sysctls[path]
-		value, known := earlier.Found.Sysctls[path]
-		if !known && slices.Contains(bridgeCalls, path) && bridges(earlier.Spec.Binding) {
-			value, known = newBridgeCall, true // they came with the other NIC's bridge
-		}
-		if there && known {
-			s.Sysctls[path] = value
-		}
-	}
 }

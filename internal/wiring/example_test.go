@@ -1,4 +1,4 @@
-package infra_test
+package wiring_test
 
 import (
 	"fmt"
@@ -6,20 +6,22 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/netstate"
+	"github.com/guestwire/guestwire/internal/wiring"
 )
 
 // A plan prints as the commands that an administrator would type.
 func ExampleNewPlan() {
-	found := infra.Snapshot{
-		Links: []infra.Link{{
+	found := netstate.Snapshot{
+		Links: []netstate.Link{{
 			Index: 2, Name: "eth0", Kind: "veth", MAC: cache.MAC{2, 0, 0, 0, 0, 7}, MTU: 1500, Up: true, Ethernet: true,
 		}},
-		Addresses: []infra.Address{{
+		Addresses: []netstate.Address{{
 			Link: 2, Prefix: netip.MustParsePrefix("10.244.1.7/24"),
-			ValidSeconds: infra.Forever, PreferredSeconds: infra.Forever,
+			ValidSeconds: netstate.Forever, PreferredSeconds: netstate.Forever,
 		}},
 	}
-	plan, err := infra.NewPlan(found, infra.Spec{NIC: "eth0", Binding: infra.Masquerade{}, Owner: infra.Owner{UID: 107}})
+	plan, err := wiring.NewPlan(found, infra.Spec{NIC: "eth0", Binding: infra.Masquerade{}, Owner: infra.Owner{UID: 107}})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -30,7 +32,7 @@ func ExampleNewPlan() {
 		return
 	}
 	for _, step := range steps {
-		if tap, ok := step.(infra.TapAdd); ok {
+		if tap, ok := step.(netstate.TapAdd); ok {
 			fmt.Println(tap)
 		}
 	}

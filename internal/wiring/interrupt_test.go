@@ -1,4 +1,4 @@
-package infra_test
+package wiring_test
 
 import (
 	"errors"
@@ -11,22 +11,24 @@ import (
 
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/netstate"
+	"github.com/guestwire/guestwire/internal/wiring"
 )
 
 // undoRounds is how often a way back is computed and tried: the kernel makes addresses of its own
 // when a link comes up.
 const undoRounds = 4
 
-func newPlan(t *testing.T, found infra.Snapshot, spec infra.Spec) *infra.Plan {
+func newPlan(t *testing.T, found netstate.Snapshot, spec infra.Spec) *wiring.Plan {
 	t.Helper()
-	plan, err := infra.NewPlan(found, spec)
+	plan, err := wiring.NewPlan(found, spec)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return plan
 }
 
-func mustSteps(t *testing.T, plan *infra.Plan, k *fakeKernel) []infra.Op {
+func mustSteps(t *testing.T, plan *wiring.Plan, k *fakeKernel) []netstate.Op {
 	t.Helper()
 	ops, err := plan.Steps(k.snapshot())
 	if err != nil {
@@ -35,7 +37,7 @@ func mustSteps(t *testing.T, plan *infra.Plan, k *fakeKernel) []infra.Op {
 	return ops
 }
 
-func mustUndo(t *testing.T, plan *infra.Plan, k *fakeKernel) []infra.Op {
+func mustUndo(t *testing.T, plan *wiring.Plan, k *fakeKernel) []netstate.Op {
 	t.Helper()
 	ops, err := plan.Undo(k.snapshot())
 	if err != nil {
@@ -44,11 +46,11 @@ func mustUndo(t *testing.T, plan *infra.Plan, k *fakeKernel) []infra.Op {
 	return ops
 }
 
-func mustApply(t *testing.T, k *fakeKernel, ops []infra.Op) {
+func mustApply(t *testing.T, k *fakeKernel, ops []netstate.Op) {
 	t.Helper()
 	for i, op := range ops {
 		if err := k.apply(op); err != nil {
-			t.Fatalf("step %d of %d: %v: %v\nthe steps:\n%s\nthe namespace:\n%s", i+1, len(ops), op, err, infra.Text(ops), text(t, k.s))
+			t.Fatalf("step %d of %d: %v: %v\nthe steps:\n%s\nthe namespace:\n%s", i+1, len(ops), op, err, netstate.Text(ops), text(t, k.s))
 		}
 	}
 }
@@ -61,28 +63,28 @@ func same(t *testing.T, what, want, have string) {
 }
 
 // wire carries the plan out undisturbed and returns the namespace.
-func wire(t *testing.T, plan *infra.Plan, found infra.Snapshot) *fakeKernel {
+func wire(t *testing.T, plan *wiring.Plan, found netstate.Snapshot) *fakeKernel {
 	t.Helper()
 	k := boot(found)
 	mustApply(t, k, mustSteps(t, plan, k))
 	if ops := mustSteps(t, plan, k); len(ops) > 0 {
-		t.Fatalf("wired, and yet there is something to do:\n%s", infra.Text(ops))
+		t.Fatalf("wired, and yet there is something to do:\n%s", netstate.Text(ops))
 	}
 	return k
 }
 
 // finish goes on to wire, which must take one round.
-func finish(t *testing.T, plan *infra.Plan, k *fakeKernel, want string) {
+func finish(t *testing.T, plan *wiring.Plan, k *fakeKernel, want string) {
 	t.Helper()
 	mustApply(t, k, mustSteps(t, plan, k))
 	same(t, "finished, but not as an undisturbed run", want, text(t, k.s))
 	if ops := mustSteps(t, plan, k); len(ops) > 0 {
-		t.Fatalf("finished, and yet there is something to do:\n%s", infra.Text(ops))
+		t.Fatalf("finished, and yet there is something to do:\n%s", netstate.Text(ops))
 	}
 }
 
 // giveBack goes back to the namespace as it was found.
-func giveBack(t *testing.T, plan *infra.Plan, k *fakeKernel, want string) {
+func giveBack(t *testing.T, plan *wiring.Plan, k *fakeKernel, want string) {
 	t.Helper()
 	for range undoRounds {
 		ops := mustUndo(t, plan, k)
@@ -93,7 +95,7 @@ func giveBack(t *testing.T, plan *infra.Plan, k *fakeKernel, want string) {
 	}
 	same(t, "given back, but not as found", want, text(t, k.s))
 	if ops := mustUndo(t, plan, k); len(ops) > 0 {
-		t.Fatalf("given back, and yet there is something to do:\n%s", infra.Text(ops))
+		t.Fatalf("given back, and yet there is something to do:\n%s", netstate.Text(ops))
 	}
 }
 
@@ -137,9 +139,9 @@ func TestInterrupted(t *testing.T) {
 
 // batched says whether the operation goes with others in one message to the kernel, which goes on
 // after one that failed.
-func batched(op infra.Op) bool {
+func batched(op netstate.Op) bool {
 	switch op.(type) {
-	case infra.TapAdd, infra.SysctlSet, infra.TableSet, infra.TableDel:
+	case netstate.TapAdd, netstate.SysctlSet, netstate.TableSet, netstate.TableDel:
 		return false
 	}
 	return true
@@ -191,11 +193,11 @@ func TestDamage(t *testing.T) {
 			want := text(t, wired.s)
 			found := text(t, boot(c.found).s)
 			damaged := 0
-			try := func(name string, op infra.Op) {
+			try := func(name string, op netstate.Op) {
 				damaged++
 				t.Run(name, func(t *testing.T) {
 					k := wire(t, plan, c.found)
-					mustApply(t, k, []infra.Op{op})
+					mustApply(t, k, []netstate.Op{op})
 					if text(t, k.s) == want {
 						t.Fatalf("%v changes nothing", op)
 					}
@@ -207,22 +209,22 @@ func TestDamage(t *testing.T) {
 			}
 			off, zero := new(bool), new(int)
 			for _, l := range wired.s.Links {
-				ours := strings.HasPrefix(l.Alias, infra.Mark(""))
+				ours := strings.HasPrefix(l.Alias, netstate.Mark(""))
 				if ours {
-					try("delete-"+l.Name, infra.LinkDel{Index: l.Index, Link: l.Name})
-					try("mtu-"+l.Name, infra.LinkSet{Index: l.Index, Link: l.Name, MTU: 1300})
+					try("delete-"+l.Name, netstate.LinkDel{Index: l.Index, Link: l.Name})
+					try("mtu-"+l.Name, netstate.LinkSet{Index: l.Index, Link: l.Name, MTU: 1300})
 					if l.Tap == nil {
-						try("mac-"+l.Name, infra.LinkSet{Index: l.Index, Link: l.Name, MAC: mac(0x99)})
+						try("mac-"+l.Name, netstate.LinkSet{Index: l.Index, Link: l.Name, MAC: mac(0x99)})
 					}
-					if l.AddrGen != infra.AddrGenNoIPv6 {
-						try("addrgen-"+l.Name, infra.LinkSet{Index: l.Index, Link: l.Name, AddrGen: zero})
+					if l.AddrGen != netstate.AddrGenNoIPv6 {
+						try("addrgen-"+l.Name, netstate.LinkSet{Index: l.Index, Link: l.Name, AddrGen: zero})
 					}
 					if l.Up {
-						try("down-"+l.Name, infra.LinkSet{Index: l.Index, Link: l.Name, Up: off})
+						try("down-"+l.Name, netstate.LinkSet{Index: l.Index, Link: l.Name, Up: off})
 					}
 				}
 				if l.Master != 0 {
-					try("release-"+l.Name, infra.LinkSet{Index: l.Index, Link: l.Name, Master: zero})
+					try("release-"+l.Name, netstate.LinkSet{Index: l.Index, Link: l.Name, Master: zero})
 				}
 			}
 			for _, a := range wired.s.Addresses {
@@ -230,19 +232,19 @@ func TestDamage(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if strings.HasPrefix(l.Alias, infra.Mark("")) {
-					try(fmt.Sprintf("address-%v", a.Prefix.Addr()), infra.AddressDel{Link: l.Name, Address: a})
+				if strings.HasPrefix(l.Alias, netstate.Mark("")) {
+					try(fmt.Sprintf("address-%v", a.Prefix.Addr()), netstate.AddressDel{Link: l.Name, Address: a})
 				}
 			}
 			for _, f := range wired.s.Filters {
-				try(fmt.Sprintf("filter-%d-%d", f.Link, f.Priority), infra.FilterDel{Filter: f})
+				try(fmt.Sprintf("filter-%d-%d", f.Link, f.Priority), netstate.FilterDel{Filter: f})
 			}
 			for _, i := range wired.s.Tables {
-				try("table", infra.TableDel{Family: i.Family, Name: i.Name})
+				try("table", netstate.TableDel{Family: i.Family, Name: i.Name})
 			}
 			for path, value := range wired.s.Sysctls {
 				if value != c.found.Sysctls[path] {
-					try("sysctl-"+path, infra.SysctlSet{Path: path, Value: c.found.Sysctls[path]})
+					try("sysctl-"+path, netstate.SysctlSet{Path: path, Value: c.found.Sysctls[path]})
 				}
 			}
 			if damaged < 5 {
@@ -272,14 +274,14 @@ func TestOtherOwner(t *testing.T) {
 func TestForeignLinks(t *testing.T) {
 	plan := newPlan(t, flannel(), bridge())
 	k := wire(t, plan, flannel())
-	foreign := []infra.Link{
-		{Index: 90, Name: "other", Kind: "veth", MAC: mac(0x90), MTU: 1500, Ethernet: true, Group: infra.Group(nic), Alias: "somebody's"},
-		{Index: 91, Name: "eth1-tap", Kind: "tun", MAC: mac(0x91), MTU: 1500, Ethernet: true, Tap: &infra.Tap{}},
-		{Index: 92, Name: "eth1-br", Kind: "bridge", MAC: mac(0x92), MTU: 1500, Ethernet: true, Group: infra.Group(93), Alias: infra.Mark("eth1")},
+	foreign := []netstate.Link{
+		{Index: 90, Name: "other", Kind: "veth", MAC: mac(0x90), MTU: 1500, Ethernet: true, Group: netstate.Group(nic), Alias: "somebody's"},
+		{Index: 91, Name: "eth1-tap", Kind: "tun", MAC: mac(0x91), MTU: 1500, Ethernet: true, Tap: &netstate.Tap{}},
+		{Index: 92, Name: "eth1-br", Kind: "bridge", MAC: mac(0x92), MTU: 1500, Ethernet: true, Group: netstate.Group(93), Alias: netstate.Mark("eth1")},
 	}
 	k.s.Links = append(k.s.Links, foreign...)
 	if ops := mustSteps(t, plan, k); len(ops) > 0 {
-		t.Errorf("steps with foreign links:\n%s", infra.Text(ops))
+		t.Errorf("steps with foreign links:\n%s", netstate.Text(ops))
 	}
 	for range undoRounds {
 		mustApply(t, k, mustUndo(t, plan, k))
@@ -295,13 +297,13 @@ func TestTakenPort(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			plan := newPlan(t, c.found, c.spec)
 			k := wire(t, plan, c.found)
-			foreign := infra.Link{Index: 90, Name: "br90", Kind: "bridge", MAC: mac(0x90), MTU: 1500, Ethernet: true}
+			foreign := netstate.Link{Index: 90, Name: "br90", Kind: "bridge", MAC: mac(0x90), MTU: 1500, Ethernet: true}
 			k.s.Links = append(k.s.Links, foreign)
 			k.mtuChosen[foreign.Index] = true
 			want := text(t, k.s)
 			for _, l := range k.s.Links {
 				if l.Master != 0 {
-					mustApply(t, k, []infra.Op{infra.LinkSet{Index: l.Index, Master: &foreign.Index}, infra.PortSet{Index: l.Index, Settings: infra.Settings{"learning": 0}}})
+					mustApply(t, k, []netstate.Op{netstate.LinkSet{Index: l.Index, Master: &foreign.Index}, netstate.PortSet{Index: l.Index, Settings: netstate.Settings{"learning": 0}}})
 				}
 			}
 			taken := k.snapshot()
@@ -320,7 +322,7 @@ func TestNICGone(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			plan := newPlan(t, c.found, c.spec)
 			k := wire(t, plan, c.found)
-			mustApply(t, k, []infra.Op{infra.LinkDel{Index: nic}})
+			mustApply(t, k, []netstate.Op{netstate.LinkDel{Index: nic}})
 			if _, err := plan.Steps(k.snapshot()); !errors.Is(err, infra.ErrNoNIC) || !strings.Contains(err.Error(), c.spec.NIC) {
 				t.Errorf("Steps without the NIC: %v, want ErrNoNIC and its name", err)
 			}
@@ -329,7 +331,7 @@ func TestNICGone(t *testing.T) {
 				t.Errorf("Undo without the NIC: %v, want ErrNoNIC", err)
 			}
 			mustApply(t, k, ops)
-			ours := func(l infra.Link) bool { return strings.HasPrefix(l.Alias, infra.Mark("")) }
+			ours := func(l netstate.Link) bool { return strings.HasPrefix(l.Alias, netstate.Mark("")) }
 			if slices.ContainsFunc(k.s.Links, ours) || len(k.s.Tables) > 0 {
 				t.Errorf("left behind:\n%s", text(t, k.s))
 			}
@@ -344,10 +346,10 @@ func TestNICGone(t *testing.T) {
 func TestFakeKernel(t *testing.T) {
 	k := boot(flannel())
 	off := new(bool)
-	if err := k.apply(infra.LinkSet{Index: nic, Name: "other"}); !errors.Is(err, syscall.EBUSY) {
+	if err := k.apply(netstate.LinkSet{Index: nic, Name: "other"}); !errors.Is(err, syscall.EBUSY) {
 		t.Errorf("rename of a link that is up: %v, want EBUSY", err)
 	}
-	mustApply(t, k, []infra.Op{infra.LinkSet{Index: nic, Up: off}})
+	mustApply(t, k, []netstate.Op{netstate.LinkSet{Index: nic, Up: off}})
 	for _, r := range k.s.Routes {
 		t.Errorf("a link that is down kept the route %v", r)
 	}
@@ -357,17 +359,17 @@ func TestFakeKernel(t *testing.T) {
 		}
 	}
 	on := true
-	mustApply(t, k, []infra.Op{infra.LinkSet{Index: nic, Up: &on}})
+	mustApply(t, k, []netstate.Op{netstate.LinkSet{Index: nic, Up: &on}})
 	if have := len(k.s.Routes); have != 2 || !k.has(nic, podMAC.LinkLocal()) {
 		t.Errorf("a link that came up has %d routes, want the connected ones of its IPv4 and link-local addresses", have)
 	}
-	if err := k.apply(infra.RouteAdd{Route: via("0.0.0.0/0", "10.9.9.9")}); !errors.Is(err, syscall.ENETUNREACH) {
+	if err := k.apply(netstate.RouteAdd{Route: via("0.0.0.0/0", "10.9.9.9")}); !errors.Is(err, syscall.ENETUNREACH) {
 		t.Errorf("a route by way of nowhere: %v, want ENETUNREACH", err)
 	}
-	if err := k.apply(infra.AddressDel{Address: address("10.9.9.9/24")}); !errors.Is(err, syscall.EADDRNOTAVAIL) {
+	if err := k.apply(netstate.AddressDel{Address: address("10.9.9.9/24")}); !errors.Is(err, syscall.EADDRNOTAVAIL) {
 		t.Errorf("an address that is not there: %v, want EADDRNOTAVAIL", err)
 	}
-	mustApply(t, k, []infra.Op{infra.AddressAdd{Address: address("10.244.1.8/24")}, infra.AddressDel{Address: flannel().Addresses[0]}})
+	mustApply(t, k, []netstate.Op{netstate.AddressAdd{Address: address("10.244.1.8/24")}, netstate.AddressDel{Address: flannel().Addresses[0]}})
 	if have := len(k.s.Addresses); have != 1 {
 		t.Errorf("%d addresses are left, want the link-local one: a primary takes its secondary ones along", have)
 	}
@@ -382,28 +384,28 @@ func TestTapMadeAnew(t *testing.T) {
 		mustApply(t, k, mustSteps(t, plan, k))
 		for i, l := range k.s.Links {
 			if l.Name == "eth0-tap" {
-				k.s.Links[i].Tap = &infra.Tap{Owner: infra.Owner{UID: 4711}}
+				k.s.Links[i].Tap = &netstate.Tap{Owner: infra.Owner{UID: 4711}}
 			}
 		}
 		ops := mustSteps(t, plan, k)
-		set := slices.IndexFunc(ops, func(op infra.Op) bool {
-			o, is := op.(infra.TableSet)
+		set := slices.IndexFunc(ops, func(op netstate.Op) bool {
+			o, is := op.(netstate.TableSet)
 			return is && o.Table.Family == firewall.NetDev
 		})
-		made := slices.IndexFunc(ops, func(op infra.Op) bool {
-			o, is := op.(infra.TapAdd)
+		made := slices.IndexFunc(ops, func(op netstate.Op) bool {
+			o, is := op.(netstate.TapAdd)
 			return is && o.Link == "eth0-tap"
 		})
-		up := slices.IndexFunc(ops, func(op infra.Op) bool {
-			o, is := op.(infra.LinkSet)
+		up := slices.IndexFunc(ops, func(op netstate.Op) bool {
+			o, is := op.(netstate.LinkSet)
 			return is && o.Link == "eth0-tap" && o.Up != nil && *o.Up
 		})
 		if made < 0 || set < made || up < set {
-			t.Errorf("%s: the tap is made by step %d, its filter by %d, and it is up by %d:\n%s", spec.Binding.Kind(), made, set, up, infra.Text(ops))
+			t.Errorf("%s: the tap is made by step %d, its filter by %d, and it is up by %d:\n%s", spec.Binding.Kind(), made, set, up, netstate.Text(ops))
 		}
 		mustApply(t, k, ops)
 		if ops := mustSteps(t, plan, k); len(ops) > 0 {
-			t.Errorf("%s: left to do:\n%s", spec.Binding.Kind(), infra.Text(ops))
+			t.Errorf("%s: left to do:\n%s", spec.Binding.Kind(), netstate.Text(ops))
 		}
 	}
 }

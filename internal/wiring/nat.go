@@ -1,4 +1,4 @@
-package infra
+package wiring
 
 import (
 	"fmt"
@@ -6,19 +6,21 @@ import (
 	"slices"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/netstate"
 )
 
 // translation is the NAT of a masquerade binding. What is for the NIC's addresses goes to the guest, if
 // it is forwarded; what the guest sends leaves under the address of the link that it leaves by, or not
 // at all.
 type translation struct {
-	names     Names
+	names     netstate.Names
 	addresses []netip.Prefix // the NIC's
 	fenced    []int          // versions of IP that the NIC forwards for the guest alone
 	ends      []end
-	Masquerade
-	guard Guard
+	infra.Masquerade
+	guard infra.Guard
 }
 
 // end is the guest's address of a family, and the gateway's.
@@ -90,7 +92,8 @@ func (t translation) table() firewall.Table {
 }
 
 func (t translation) fromGuest() firewall.Match { return firewall.InInterface{Name: t.names.Bridge} }
-func (t translation) toBridge() firewall.Match  { return firewall.OutInterface{Name: t.names.Bridge} }
+
+func (t translation) toBridge() firewall.Match { return firewall.OutInterface{Name: t.names.Bridge} }
 
 // loopback keeps the guest from the namespace's loopback addresses before connections are tracked.
 // What answers a translated connection still has the gateway's address here.
@@ -156,14 +159,14 @@ func (t translation) toGuest(guest netip.Addr) []firewall.Rule {
 	}
 	rules := []firewall.Rule{rule(firewall.Accept{}, firewall.Protocol{Number: firewall.ProtocolTCP}, firewall.Opening{Not: true})}
 	for _, p := range t.Excluded {
-		rules = append(rules, rule(firewall.Accept{}, p.match()...))
+		rules = append(rules, rule(firewall.Accept{}, matchPorts(p)...))
 	}
 	if t.Ports == nil {
 		return append(rules, rule(firewall.DNAT{Address: guest}))
 	}
 	for _, p := range t.Ports {
-		for _, one := range p.single() {
-			rules = append(rules, rule(firewall.DNAT{Address: guest, Port: one.Guest}, one.match()...))
+		for _, one := range ruleByRule(p) {
+			rules = append(rules, rule(firewall.DNAT{Address: guest, Port: one.Guest}, matchPorts(one)...))
 		}
 	}
 	return rules
@@ -250,7 +253,7 @@ func (t translation) toNamespace() []firewall.Rule {
 		}
 	}
 	for _, p := range t.guard.Open {
-		rules = append(rules, rule(firewall.Accept{}, append([]firewall.Match{from}, p.match()...)...))
+		rules = append(rules, rule(firewall.Accept{}, append([]firewall.Match{from}, matchPorts(p)...)...))
 	}
 	return append(rules, rule(firewall.Drop{}, from))
 }

@@ -1,7 +1,8 @@
-package infra
+package netstate
 
 import (
 	"fmt"
+	"net/netip"
 	"strings"
 
 	"github.com/guestwire/guestwire/cache"
@@ -13,6 +14,16 @@ import (
 type Op interface {
 	fmt.Stringer
 	op()
+}
+
+// Text is one command a line.
+func Text(ops []Op) string {
+	var b strings.Builder
+	for _, op := range ops {
+		b.WriteString(op.String())
+		b.WriteByte('\n')
+	}
+	return b.String()
 }
 
 type (
@@ -184,7 +195,8 @@ func (o LinkAdd) String() string {
 	return text
 }
 
-func (o LinkSet) empty() bool { return o == LinkSet{Index: o.Index, Link: o.Link} }
+// Empty says that the operation changes nothing.
+func (o LinkSet) Empty() bool { return o == LinkSet{Index: o.Index, Link: o.Link} }
 
 func (o LinkSet) String() string {
 	words := []string{"ip link set", o.Link}
@@ -204,7 +216,7 @@ func (o LinkSet) String() string {
 		words = append(words, "alias", fmt.Sprintf("%q", o.Alias))
 	}
 	if o.AddrGen != nil {
-		words = append(words, "addrgenmode", addrGenText(*o.AddrGen))
+		words = append(words, "addrgenmode", AddrGenText(*o.AddrGen))
 	}
 	if o.Master != nil && *o.Master == 0 {
 		words = append(words, "nomaster")
@@ -229,7 +241,7 @@ func (o LinkSet) String() string {
 	return strings.Join(words, " ")
 }
 
-func addrGenText(mode int) string {
+func AddrGenText(mode int) string {
 	names := []string{"eui64", "none", "stable_secret", "random"}
 	if mode >= 0 && mode < len(names) {
 		return names[mode]
@@ -338,10 +350,10 @@ func scopeText(scope uint8) string {
 	return fmt.Sprint(scope)
 }
 
-func (o RouteAdd) String() string { return "ip route add " + routeText(o.Route, o.Link, o.Hops) }
-func (o RouteDel) String() string { return "ip route del " + routeText(o.Route, o.Link, o.Hops) }
+func (o RouteAdd) String() string { return "ip route add " + RouteText(o.Route, o.Link, o.Hops) }
+func (o RouteDel) String() string { return "ip route del " + RouteText(o.Route, o.Link, o.Hops) }
 
-func routeText(r Route, link string, hops []string) string {
+func RouteText(r Route, link string, hops []string) string {
 	text := networkText(r.Destination)
 	if r.Default() && r.Destination.Addr().Is6() {
 		text = "::/0"
@@ -465,4 +477,15 @@ func (o TableDel) String() string {
 		return fmt.Sprintf("%s-save | grep -vE '%s-[a-z]+( |$)' | %s-restore", o.Family, name, o.Family)
 	}
 	return fmt.Sprintf("nft delete table %s %s", o.Family, o.Name)
+}
+
+// Default networks are spelled out where they are printed.
+func networkText(p netip.Prefix) string {
+	if p.Bits() == 0 {
+		return "default"
+	}
+	if p.IsSingleIP() {
+		return p.Addr().String()
+	}
+	return p.String()
 }

@@ -1,0 +1,121 @@
+package infra
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/guestwire/guestwire/cache"
+)
+
+// Spec is what is wanted of one NIC. In JSON the binding is an object with one member, the binding's kind:
+//
+//	{"nic": "eth0", "binding": {"masquerade": {"ports": ["80"]}}, "owner": {"uid": 107}}
+type Spec struct {
+	// NIC is the link's name in the namespace, 1 to 15 of A-Z a-z 0-9 _ . -
+	NIC string `json:"nic,omitempty"`
+	// Binding is how the guest is attached. Macvtap, SRIOV and Passt take no DNS and no Options, as
+	// guestwire's responder does not serve their guests.
+	Binding Binding `json:"binding,omitempty"`
+	// Owner is the launcher's user, who can open the taps, where there are any. The zero value is root.
+	Owner Owner `json:"owner,omitzero"`
+	// Queues is the number of queue pairs of the tap, at most 256; 0 means 1.
+	Queues int `json:"queues,omitempty"`
+	// DNS is the guest's resolver configuration; nil: Phase2 takes it from a resolv.conf.
+	DNS *cache.DNS `json:"dns,omitempty"`
+	// Options is what else the guest is told.
+	Options cache.Options `json:"options,omitzero"`
+	// Device is how the guest sees its network device.
+	Device cache.Device `json:"device,omitzero"`
+	// Guard is what the guest may send; the zero value allows the guest its own MAC and addresses only.
+	Guard Guard `json:"guard,omitzero"`
+	// State is a directory that only root can write: it holds the record, which the launcher's user reads,
+	// and the journal, which no other user can read. Setup creates the directory, mode 0755, if its parent
+	// is there; nothing removes it.
+	State string `json:"state,omitempty"`
+}
+
+// Owner is the user, and if GID is not 0 also the group, that may attach to a tap without any
+// capability (TUNSETOWNER, TUNSETGROUP).
+type Owner struct {
+	UID uint32 `json:"uid"`
+	GID uint32 `json:"gid,omitempty"`
+}
+
+// fields is Spec without its methods.
+type fields Spec
+
+// document is Spec in JSON: its own fields come first and hide those of fields.
+type document struct {
+	NIC     string        `json:"nic,omitempty"`
+	Binding taggedBinding `json:"binding,omitzero"`
+	*fields
+}
+
+// MarshalJSON writes the binding as an object with one member, such as {"bridge": {}}.
+func (s Spec) MarshalJSON() ([]byte, error) {
+	return json.Marshal(document{s.NIC, taggedBinding{s.Binding}, (*fields)(&s)})
+}
+
+// UnmarshalJSON is the reverse of MarshalJSON. Unknown and repeated fields are errors. The error is a
+// *cache.FieldError, and then the Spec is as it was.
+func (s *Spec) UnmarshalJSON(text []byte) error {
+	doc := document{fields: &fields{}}
+	if err := cache.Unmarshal("", text, &doc); err != nil {
+		return err
+	}
+	spec := Spec(*doc.fields)
+	spec.NIC, spec.Binding = doc.NIC, doc.Binding.Binding
+	*s = spec
+	return nil
+}
+
+// Validate checks what can be checked without looking at a namespace, as Setup does first. The error is a
+// *cache.FieldError.
+func (s Spec) Validate() error {
+	if err := cache.CheckName("nic", s.NIC); err != nil {
+		return err
+	}
+	if err := checkType(s.Binding); err != nil {
+		return err
+	}
+	if s.Queues < 0 || s.Queues > cache.MaxQueues {
+		return &cache.FieldError{Field: "queues", Reason: fmt.Sprintf("%d, want 1 to %d", s.Queues, cache.MaxQueues)}
+	}
+	if s.DNS != nil {
+		for i, server := range s.DNS.Servers {
+			if !server.IsValid() {
+				return &cache.FieldError{Field: fmt.Sprintf("dns.servers[%d]", i), Reason: "no address"}
+			}
+		}
+	}
+	if err := s.Options.Validate("options"); err != nil {
+		return err
+	}
+	if err := s.Guard.validate(); err != nil {
+		return err
+	}
+	if err := s.Binding.validateGuard(s.Guard); err != nil {
+		return err
+	}
+	if err := s.Binding.validate(); err != nil {
+		return err
+	}
+	return s.Device.Validate("device")
+}
+
+// SameGuest says whether Setup can change a wiring from one Spec to another under a running guest. What
+// Masquerade forwards can change, and so can Guard, DNS, Options and Device. The kind of the binding, Owner,
+// Queues, and a Masquerade's networks, MAC and Firewall cannot. If they differ, the error is ErrWired and
+// tells how the NIC is wired.
+func SameGuest(wired, wanted Spec) error {
+	sameKind := wired.Binding.Kind() == wanted.Binding.Kind()
+	if sameKind && wired.Binding.sameGuest(wanted.Binding) && wired.Owner == wanted.Owner && max(1, wired.Queues) == max(1, wanted.Queues) {
+		return nil
+	}
+	how := "the " + wired.Binding.Kind() + " binding"
+	if as := wired.Binding.wiredAs(); as != "" {
+		how += " " + as
+	}
+	return fmt.Errorf("NIC %s: %w with %s, queues %d, for user %d, group %d: Teardown first, or ask for the same",
+		wanted.NIC, ErrWired, how, max(1, wired.Queues), wired.Owner.UID, wired.Owner.GID)
+}

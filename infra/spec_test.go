@@ -1,0 +1,230 @@
+package infra_test
+
+import (
+	"encoding/json"
+	"errors"
+	"net/netip"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+)
+
+var guestMAC = cache.MAC{0x02, 0, 0, 0, 0, 0x77}
+
+func TestSpecJSON(t *testing.T) {
+	for text, want := range map[string]infra.Spec{
+		`{}`: {},
+		`{"nic":"eth0","binding":{"bridge":{}},"owner":{"uid":107}}`: {NIC: "eth0", Binding: infra.Bridge{}, Owner: infra.Owner{UID: 107}},
+		`{"binding":{"masquerade":{}}}`:                              {Binding: infra.Masquerade{}},
+		`{"binding":{"redirect":{}}}`:                                {Binding: infra.Redirect{}},
+		`{"binding":{"auto":{}}}`:                                    {Binding: infra.Auto{}},
+		`{"binding":{"macvtap":{}}}`:                                 {Binding: infra.Macvtap{}},
+		`{"binding":{"sriov":{}}}`:                                   {Binding: infra.SRIOV{}},
+		`{"binding":{"passt":{}}}`:                                   {Binding: infra.Passt{}},
+		`{"binding":{"sriov":{"pci":"0000:03:10.1","mac":"02:00:00:00:00:77","vlan":42,"managed":true}}}`: {
+			Binding: infra.SRIOV{PCI: "0000:03:10.1", MAC: guestMAC, VLAN: 42, Managed: true}},
+		`{"binding":{"passt":{"mac":"02:00:00:00:00:77","ports":["80:8080/tcp","53/udp"]}}}`: {
+			Binding: infra.Passt{MAC: guestMAC, Ports: []infra.Ports{{Protocol: "tcp", First: 80, Guest: 8080}, {Protocol: "udp", First: 53}}}},
+		`{"binding":{"masquerade":{"ipv4":"10.7.0.0/24","ipv6":"fd77::/120","mac":"02:00:00:00:00:77"}},"queues":2}`: {
+			Binding: infra.Masquerade{IPv4: netip.MustParsePrefix("10.7.0.0/24"), IPv6: netip.MustParsePrefix("fd77::/120"), MAC: guestMAC}, Queues: 2},
+		`{"owner":{"uid":107,"gid":36},"dns":{"search":["a.b"]},"options":{"hostname":"vm"},"device":{"model":"e1000"}}`: {
+			Owner: infra.Owner{UID: 107, GID: 36}, DNS: &cache.DNS{Search: []string{"a.b"}},
+			Options: cache.Options{Hostname: "vm"}, Device: cache.Device{Model: "e1000"}},
+	} {
+		var spec infra.Spec
+		if err := json.Unmarshal([]byte(text), &spec); err != nil {
+			t.Errorf("%s: %v", text, err)
+			continue
+		}
+		if !reflect.DeepEqual(spec, want) {
+			t.Errorf("%s: %+v, want %+v", text, spec, want)
+		}
+		if written, err := json.Marshal(spec); err != nil || string(written) != text {
+			t.Errorf("%s is written as %s, %v", text, written, err)
+		}
+	}
+}
+
+func TestSpecJSONRefused(t *testing.T) {
+	for text, word := range map[string]string{
+		`{"nick":"eth0"}`:                              "nick: no such field",
+		`{"owner":{"user":1}}`:                         "owner.user: no such field",
+		`{"owner":{"uid":-1}}`:                         "owner.uid: want uint32",
+		`{"options":{"leases":1}}`:                     "options.leases: no such field",
+		`{"options":{"dhcpv4":{"43":"0xzz"}}}`:         `options.dhcpv4.43: "0xzz"`,
+		`{"options":{"dhcpv4":{"43":12}}}`:             "options.dhcpv4.43: want a string, not a number",
+		`{"options":{"dhcpv4":{"300":"x"}}}`:           "options.dhcpv4.300: want a number",
+		`{"device":{"rom":1}}`:                         "device.rom: want string",
+		`{"dns":{"servers":["here"]}}`:                 "dns.servers[0]: ",
+		`{"nic":"eth0","nic":"eth1"}`:                  "given twice",
+		`{"queues":"2"}`:                               "queues",
+		`{"binding":"bridge"}`:                         "binding",
+		`{"binding":{"slirp":{}}}`:                     `"slirp", want "bridge", "redirect"`,
+		`{"binding":{"redirect":{"mac":1}}}`:           "binding.redirect.mac: no such field",
+		`{"binding":{"auto":{"bridge":{}}}}`:           "binding.auto.bridge: no such field",
+		`{"binding":{"bridge":{},"masquerade":{}}}`:    `want an object with one member, such as {"bridge": {}}`,
+		`{"binding":{"bridge":{"ipv4":"10.0.0.0/8"}}}`: "binding.bridge.ipv4: no such field",
+		`{"binding":{"masquerade":{"ipv5":1}}}`:        "binding.masquerade.ipv5: no such field",
+		`{"binding":{"masquerade":{"ipv4":"10/8"}}}`:   "binding.masquerade.ipv4",
+		`{"binding":{"macvtap":{"mode":"vepa"}}}`:      "binding.macvtap.mode: no such field",
+		`{"binding":{"sriov":{"vlan":70000}}}`:         "binding.sriov.vlan: want uint16",
+		`{"binding":{"passt":{"ports":["0"]}}}`:        `binding.passt.ports[0]: ports "0"`,
+		`{"binding":{"masquerade":{"mac":"02:00"}}}`:   "want the form aa:bb:cc:dd:ee:ff",
+		`[]`: "want an object",
+	} {
+		spec := infra.Spec{NIC: "untouched"}
+		err := json.Unmarshal([]byte(text), &spec)
+		if err == nil || !strings.Contains(err.Error(), word) {
+			t.Errorf("%s: %v, want an error with %s", text, err, word)
+		}
+		if spec.NIC != "untouched" {
+			t.Errorf("%s: refused, and yet it changed the value", text)
+		}
+	}
+	_, err := infra.NewBinding("slirp")
+	var field *cache.FieldError
+	if !errors.As(err, &field) || field.Field != "binding" {
+		t.Errorf("NewBinding of an unknown kind: %v, want a *cache.FieldError of binding", err)
+	}
+	for _, kind := range []string{
+		cache.BindingBridge, cache.BindingRedirect, cache.BindingMasquerade, cache.BindingMacvtap, cache.BindingSRIOV, cache.BindingPasst, "auto",
+	} {
+		if b, err := infra.NewBinding(kind); err != nil || b.Kind() != kind {
+			t.Errorf("NewBinding(%q): %v, %v", kind, b, err)
+		}
+	}
+}
+
+// filled returns a value of the type in which each field, at any depth, is not zero.
+func filled(t *testing.T, v reflect.Value) {
+	t.Helper()
+	switch x := v.Addr().Interface().(type) {
+	case *infra.Binding: // TestSpecJSONKeepsEachField goes through them
+		return
+	case *netip.Addr:
+		*x = netip.MustParseAddr("192.0.2.1")
+		return
+	case *netip.Prefix:
+		*x = netip.MustParsePrefix("192.0.2.0/24")
+		return
+	case *cache.MAC:
+		*x = guestMAC
+		return
+	case *infra.Ports:
+		*x = infra.Ports{Protocol: "udp", First: 5000, Last: 5010, Guest: 6000}
+		return
+	}
+	switch v.Kind() {
+	case reflect.Struct:
+		for i := range v.NumField() {
+			filled(t, v.Field(i))
+		}
+	case reflect.Pointer:
+		v.Set(reflect.New(v.Type().Elem()))
+		filled(t, v.Elem())
+	case reflect.Slice:
+		v.Set(reflect.MakeSlice(v.Type(), 1, 1))
+		filled(t, v.Index(0))
+	case reflect.Map:
+		key, value := reflect.New(v.Type().Key()).Elem(), reflect.New(v.Type().Elem()).Elem()
+		filled(t, key)
+		filled(t, value)
+		v.Set(reflect.MakeMap(v.Type()))
+		v.SetMapIndex(key, value)
+	case reflect.String:
+		v.SetString("word")
+	case reflect.Bool:
+		v.SetBool(true)
+	case reflect.Int:
+		v.SetInt(7)
+	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32:
+		v.SetUint(7)
+	default:
+		t.Fatalf("a field of the type %v: say how it is filled", v.Type())
+	}
+}
+
+// TestSpecJSONKeepsEachField: no field of a Spec, of a binding, or of what they hold is lost in JSON. A
+// field that is new is tested without a word here.
+func TestSpecJSONKeepsEachField(t *testing.T) {
+	for _, kind := range []string{"bridge", "redirect", "masquerade", "macvtap", "sriov", "passt", "auto"} {
+		var want infra.Spec
+		filled(t, reflect.ValueOf(&want).Elem())
+		b, err := infra.NewBinding(kind)
+		if err != nil {
+			t.Fatal(err)
+		}
+		binding := reflect.New(reflect.TypeOf(b)).Elem()
+		filled(t, binding)
+		want.Binding = binding.Interface().(infra.Binding)
+		text, err := json.Marshal(want)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var have infra.Spec
+		if err := json.Unmarshal(text, &have); err != nil {
+			t.Errorf("%s: %v", text, err)
+		} else if !reflect.DeepEqual(have, want) {
+			t.Errorf("%s became\n%+v, want\n%+v", text, have, want)
+		}
+	}
+}
+
+// TestSameGuest: under a running guest that can change which does not change who the guest is.
+func TestSameGuest(t *testing.T) {
+	mine := func(edit func(*infra.Spec)) infra.Spec {
+		s := infra.Spec{NIC: "eth0", Binding: infra.Bridge{}}
+		edit(&s)
+		return s
+	}
+	bound := func(b infra.Binding) infra.Spec { return mine(func(s *infra.Spec) { s.Binding = b }) }
+	ports := func(first ...uint16) infra.Passt {
+		var p infra.Passt
+		for _, n := range first {
+			p.Ports = append(p.Ports, infra.Ports{First: n})
+		}
+		return p
+	}
+	for _, c := range []struct {
+		a, b infra.Spec
+		same bool
+	}{
+		{bound(infra.Bridge{}), bound(infra.Bridge{}), true},
+		{bound(infra.Bridge{}), bound(infra.Redirect{}), false},
+		{bound(infra.Bridge{}), bound(infra.Masquerade{}), false},
+		{bound(infra.Bridge{}), bound(infra.Macvtap{}), false},
+		{bound(infra.Macvtap{}), bound(infra.Macvtap{}), true},
+		{bound(infra.SRIOV{}), bound(infra.SRIOV{}), true},
+		{bound(infra.SRIOV{}), bound(infra.SRIOV{VLAN: 1}), false},
+		{bound(infra.SRIOV{}), bound(infra.Passt{}), false},
+		{bound(ports()), bound(ports()), true},
+		{bound(ports(80)), bound(ports(80)), true},
+		{bound(ports(80)), bound(ports(81)), false},
+		{bound(ports(80)), bound(ports()), false},
+		{bound(infra.Passt{}), bound(infra.Passt{MAC: guestMAC}), false},
+		{bound(infra.Passt{Ports: []infra.Ports{{Protocol: "tcp", First: 80, Guest: 80}}}), bound(ports(80)), true},
+		{bound(infra.Masquerade{}), bound(infra.Masquerade{Ports: []infra.Ports{}, Loopback: true, MaxConnections: 9}), true},
+		{bound(infra.Masquerade{}), bound(infra.Masquerade{IPv4: infra.DefaultIPv4, IPv6: infra.DefaultIPv6}), true},
+		{bound(infra.Masquerade{}), bound(infra.Masquerade{IPv4: netip.MustParsePrefix("10.7.0.0/24")}), false},
+		{bound(infra.Masquerade{}), bound(infra.Masquerade{IPv6: netip.MustParsePrefix("fd77::/120")}), false},
+		{bound(infra.Masquerade{}), bound(infra.Masquerade{MAC: guestMAC}), false},
+		{bound(infra.Masquerade{}), bound(infra.Masquerade{Firewall: cache.FirewallIPTablesNFT}), false},
+		{mine(func(*infra.Spec) {}), mine(func(s *infra.Spec) { s.Queues = 1 }), true},
+		{mine(func(*infra.Spec) {}), mine(func(s *infra.Spec) { s.Queues = 2 }), false},
+		{mine(func(*infra.Spec) {}), mine(func(s *infra.Spec) { s.Owner.UID = 107 }), false},
+		{mine(func(*infra.Spec) {}), mine(func(s *infra.Spec) { s.Owner.GID = 107 }), false},
+		{mine(func(*infra.Spec) {}), mine(func(s *infra.Spec) {
+			s.Guard.Off, s.DNS, s.Options.Hostname, s.Device.Model = true, &cache.DNS{}, "vm", "e1000"
+		}), true},
+	} {
+		for _, pair := range [][2]infra.Spec{{c.a, c.b}, {c.b, c.a}} {
+			err := infra.SameGuest(pair[0], pair[1])
+			if (err == nil) != c.same || err != nil && !errors.Is(err, infra.ErrWired) {
+				t.Errorf("%+v and then %+v: %v", pair[0], pair[1], err)
+			}
+		}
+	}
+}

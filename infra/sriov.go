@@ -1,0 +1,54 @@
+package infra
+
+import (
+	"fmt"
+
+	"github.com/guestwire/guestwire/cache"
+)
+
+// SRIOV gives the guest a virtual function of a network card. The NIC is the function's network device. The
+// NIC goes away when the function is bound to vfio-pci, and the wiring stands without it. libvirt sets MAC
+// and VLAN at the card, which takes CAP_NET_ADMIN in the machine's own namespace.
+type SRIOV struct {
+	// PCI is the function's address, of the form 0000:03:10.1; empty: the NIC's (from Linux 5.14 on).
+	PCI string `json:"pci,omitempty"`
+	// MAC is the guest's; zero: the NIC's.
+	MAC cache.MAC `json:"mac,omitzero"`
+	// VLAN is the one in which the card puts the guest, at most 4094; 0: none.
+	VLAN uint16 `json:"vlan,omitempty"`
+	// Managed has libvirt bind the function to vfio-pci, as root, and give it back to its driver.
+	// Without Managed the function has to be bound before the guest starts.
+	Managed bool `json:"managed,omitempty"`
+}
+
+// Kind is cache.BindingSRIOV.
+func (SRIOV) Kind() string { return cache.BindingSRIOV }
+
+func (b SRIOV) visit(v Visitor)              { v.SRIOV(b) }
+func (b SRIOV) validateGuard(g Guard) error  { return g.loosensNothing(b) }
+func (b SRIOV) sameGuest(other Binding) bool { return b == other }
+func (b SRIOV) wiredAs() string              { return fmt.Sprintf("%+v", b) }
+
+func (b SRIOV) validate() error {
+	const field = "binding.sriov."
+	if b.PCI != "" {
+		if err := cache.CheckPCIAddress(field+"pci", b.PCI); err != nil {
+			return err
+		}
+	}
+	if err := checkStation(field+"mac", b.MAC); err != nil {
+		return err
+	}
+	if b.VLAN > cache.MaxVLAN {
+		return &cache.FieldError{Field: field + "vlan", Reason: fmt.Sprintf("%d, want 1 to %d, or 0 for none", b.VLAN, cache.MaxVLAN)}
+	}
+	return nil
+}
+
+// checkStation refuses a guest's MAC that no single station can have; zero means a default.
+func checkStation(field string, m cache.MAC) error {
+	if !m.IsZero() && !m.Unicast() {
+		return &cache.FieldError{Field: field, Reason: fmt.Sprintf("%v is no station's address", m)}
+	}
+	return nil
+}

@@ -1,0 +1,63 @@
+package netstate
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"strings"
+
+	"github.com/guestwire/guestwire/cache"
+)
+
+// Names are the names that one NIC's wiring uses.
+type Names struct {
+	NIC    string // as found
+	Moved  string // the NIC's while it is a bridge's port
+	Bridge string
+	Tap    string
+	Port   string // the responder's tap
+	Table  string // of nftables
+}
+
+// NamesFor returns the names for the wiring of a NIC. All of them are valid, however long the NIC's name is.
+func NamesFor(nic string) Names {
+	stem := nic
+	if len(stem) > cache.MaxNameLen-len("-dhcp") {
+		sum := sha256.Sum256([]byte(nic))
+		stem = "gw" + hex.EncodeToString(sum[:4])
+	}
+	return Names{
+		NIC:    nic,
+		Moved:  stem + "-nic",
+		Bridge: stem + "-br",
+		Tap:    stem + "-tap",
+		Port:   stem + "-dhcp",
+		Table:  "guestwire-" + nic,
+	}
+}
+
+// Chains begins the names of the wiring's chains in iptables, which have at most 28 characters.
+func (n Names) Chains() string { return "gw-" + n.NIC }
+
+// Links are the names that a wiring gives to links, other than the NIC's own.
+func (n Names) Links() []string { return []string{n.Moved, n.Bridge, n.Tap, n.Port} }
+
+// Mark is the alias of every link that guestwire creates for the NIC.
+func Mark(nic string) string { return "guestwire " + nic }
+
+// Marked returns the NIC for which guestwire created a link with that alias.
+func Marked(alias string) (nic string, ok bool) { return strings.CutPrefix(alias, Mark("")) }
+
+// groupBase marks guestwire's groups; the low 16 bits are the NIC's index.
+const groupBase = 0x67770000
+
+// Group is the number of the group of all links that guestwire creates for the NIC with that index.
+func Group(index int) uint32 { return groupBase + uint32(index)&0xffff }
+
+// DeriveMAC returns a locally administered address, the same one for the same NIC and purpose.
+func DeriveMAC(nic Link, purpose string) cache.MAC {
+	sum := sha256.Sum256([]byte(nic.MAC.String() + " " + nic.Name + " " + purpose))
+	var m cache.MAC
+	copy(m[:], sum[:])
+	m[0] = m[0]&^1 | 2
+	return m
+}

@@ -1,0 +1,89 @@
+package netstate
+
+import (
+	"net/netip"
+	"reflect"
+	"slices"
+)
+
+func FiltersOf(list []Filter, link int) []Filter {
+	var filters []Filter
+	for _, f := range list {
+		if f.Link == link {
+			filters = append(filters, f)
+		}
+	}
+	return filters
+}
+
+func (f Filter) Equal(o Filter) bool { return reflect.DeepEqual(f, o) }
+
+// Beside says whether deleting one of the filters deletes the other.
+func (f Filter) Beside(o Filter) bool {
+	return f.Link == o.Link && f.Priority == o.Priority && f.Protocol == o.Protocol
+}
+
+// Same says whether two addresses are one, whatever is left of their lifetimes.
+func (a Address) Same(b Address) bool {
+	if (a.ValidSeconds == Forever) == (b.ValidSeconds == Forever) {
+		b.ValidSeconds = a.ValidSeconds
+	}
+	if (a.PreferredSeconds == Forever) == (b.PreferredSeconds == Forever) {
+		b.PreferredSeconds = a.PreferredSeconds
+	}
+	return a == b
+}
+
+// Same says whether two routes are one. One that the kernel made of an address is known by what
+// the address tells.
+func (r Route) Same(o Route) bool {
+	if r.Destination != o.Destination || r.Table != o.Table || r.Link != o.Link {
+		return false // and quickly: a namespace can have many
+	}
+	if r.Protocol == ProtocolKernel && o.Protocol == ProtocolKernel {
+		return r.Link == o.Link && r.Table == o.Table && r.Destination == o.Destination && r.Metric == o.Metric && r.PrefSrc == o.PrefSrc
+	}
+	if (r.ExpiresSeconds == 0) == (o.ExpiresSeconds == 0) {
+		o.ExpiresSeconds = r.ExpiresSeconds
+	}
+	return reflect.DeepEqual(r, o)
+}
+
+// Connected are the routes that the kernel makes of an address when its link is up: one to its
+// network, and for an IPv6 address with a peer one to each. Of several IPv4 addresses in one network
+// only the first makes one.
+func Connected(a Address, l Link, earlier []Address) []Route {
+	if !l.Up || a.Flags&AddrNoPrefixRoute != 0 {
+		return nil
+	}
+	network := a.Prefix.Masked()
+	if a.Peer.IsValid() {
+		network = a.Peer.Masked()
+	}
+	r := Route{
+		Link: a.Link, Table: TableMain, Destination: network, Metric: a.Metric,
+		Type: RouteUnicast, Protocol: ProtocolKernel,
+	}
+	if a.Prefix.Addr().Is4() {
+		if network.Bits() == 32 && network.Addr() == a.Prefix.Addr() {
+			return nil
+		}
+		if slices.ContainsFunc(earlier, func(e Address) bool { return e.Link == a.Link && e.Prefix.Masked() == a.Prefix.Masked() }) {
+			return nil
+		}
+		r.Scope, r.PrefSrc = ScopeLink, a.Prefix.Addr()
+		return []Route{r}
+	}
+	if r.Metric == 0 {
+		r.Metric = metricIPv6
+	}
+	if !a.Peer.IsValid() {
+		return []Route{r}
+	}
+	own := r
+	own.Destination = netip.PrefixFrom(a.Prefix.Addr(), a.Peer.Bits()).Masked()
+	return []Route{own, r}
+}
+
+// metricIPv6 is what the kernel gives to routes of addresses (IP6_RT_PRIO_ADDRCONF).
+const metricIPv6 = 256

@@ -1,0 +1,52 @@
+package netstate
+
+import "slices"
+
+// Sysctls that a wiring changes, below /proc/sys, with slashes (Linux, Documentation/networking/ip-sysctl.rst).
+const (
+	// Forwarding6 is IPv6 forwarding of the whole namespace.
+	Forwarding6 = "net/ipv6/conf/all/forwarding"
+	// NoIPv6 decides whether a new link has IPv6.
+	NoIPv6 = "net/ipv6/conf/default/disable_ipv6"
+	// PortStart is the first port that a process without capabilities may bind.
+	PortStart = "net/ipv4/ip_unprivileged_port_start"
+	// PingGroups are the groups whose processes may open ping sockets.
+	PingGroups = "net/ipv4/ping_group_range"
+)
+
+var bridgeCalls = []string{
+	"net/bridge/bridge-nf-call-arptables", "net/bridge/bridge-nf-call-ip6tables", "net/bridge/bridge-nf-call-iptables",
+}
+
+// BridgeCalls decide whether packets that a bridge forwards pass the namespace's iptables too.
+func BridgeCalls() []string { return slices.Clone(bridgeCalls) }
+
+// DefaultBridgeCall is the value of BridgeCalls in a namespace in which the kernel has just created them.
+const DefaultBridgeCall = "1"
+
+// ForceForwarding lets one link forward IPv6 while the others of the namespace do not, from Linux 6.17 on.
+func ForceForwarding(link string) string { return "net/ipv6/conf/" + link + "/force_forwarding" }
+
+// AcceptRA decides whether a link takes routes from router advertisements.
+func AcceptRA(link string) string { return "net/ipv6/conf/" + link + "/accept_ra" }
+
+// DisableIPv6 takes IPv6 from one link.
+func DisableIPv6(link string) string { return "net/ipv6/conf/" + link + "/disable_ipv6" }
+
+// OfBridge are the sysctls of a wiring's own bridge, which go away with the bridge. A link that forwards
+// calls itself a router when it answers a neighbour solicitation, and a guest takes no other link for one.
+func OfBridge(bridge string) []string {
+	return []string{ForceForwarding(bridge), "net/ipv6/conf/" + bridge + "/forwarding"}
+}
+
+// Shared are the sysctls that the whole namespace shares, so that the wirings of several NICs meet in them.
+func Shared() []string {
+	return append([]string{Forwarding6, NoIPv6, PortStart, PingGroups}, bridgeCalls...)
+}
+
+// SysctlOrder are the sysctls of the namespace and of the NIC in the order in which they are written. IPv6
+// forwarding comes late: switching it on deletes the routes that came by router advertisement, unless
+// accept_ra is 2 already.
+func SysctlOrder(nic string) []string {
+	return append([]string{PortStart, PingGroups, NoIPv6, AcceptRA(nic), Forwarding6, ForceForwarding(nic)}, bridgeCalls...)
+}

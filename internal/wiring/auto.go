@@ -1,0 +1,56 @@
+package wiring
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/netstate"
+)
+
+// auto is the first of bridge, redirect and masquerade whose plan is not refused. Nothing else decides, so
+// that the plan's refusals are the whole reason.
+type auto struct{}
+
+var autoTries = []infra.Binding{infra.Bridge{}, infra.Redirect{}, infra.Masquerade{}}
+
+func (auto) asks(nic string) Questions {
+	var q Questions
+	for _, b := range autoTries {
+		asked := bindingOf(b).asks(nic)
+		q.Sysctls = append(q.Sysctls, asked.Sysctls...)
+		q.Listeners = q.Listeners || asked.Listeners
+		q.Dummy = q.Dummy || asked.Dummy
+		q.Gateways = q.Gateways || asked.Gateways
+	}
+	slices.Sort(q.Sysctls)
+	q.Sysctls = slices.Compact(q.Sysctls)
+	return q
+}
+
+func (auto) traits() traits { return traits{} }
+
+func (auto) wire(p *Plan, nic netstate.Link) error {
+	var refused []*infra.RefusedError
+	for _, b := range autoTries {
+		spec := p.spec
+		spec.Binding = b
+		try := emptyPlan(p.found, spec)
+		err := try.binding.wire(try, nic)
+		var refusal *infra.RefusedError
+		if errors.As(err, &refusal) {
+			refused = append(refused, refusal)
+			continue
+		}
+		*p = *try
+		p.Refused = refused
+		return err
+	}
+	last := *refused[len(refused)-1]
+	for _, r := range refused[:len(refused)-1] {
+		last.Reason += fmt.Sprintf("; %s: %s", r.Binding, r.Reason)
+	}
+	last.Instead = ""
+	return &last
+}

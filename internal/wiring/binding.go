@@ -1,0 +1,66 @@
+package wiring
+
+import (
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/netstate"
+)
+
+// binding answers what the plan asks of a kind of binding. Each kind answers in a file of its own.
+type binding interface {
+	// asks are the questions about the namespace that a first plan depends on.
+	asks(nic string) Questions
+	// wire puts the wanted state of the namespace and the guest's record into the plan. The error is an
+	// *infra.RefusedError if the binding cannot work on the NIC.
+	wire(p *Plan, nic netstate.Link) error
+	traits() traits
+}
+
+// Questions are what a first plan has to know of a namespace, besides what a Snapshot always holds.
+type Questions struct {
+	// Sysctls are paths below /proc/sys, with slashes.
+	Sysctls []string
+	// Listeners asks which ports the namespace's own processes serve.
+	Listeners bool
+	// Dummy asks whether the kernel has the link kind dummy.
+	Dummy bool
+	// Gateways asks for the MACs of Gateways6.
+	Gateways bool
+}
+
+// traits are what the comparison and the undoing have to know of a binding.
+type traits struct {
+	// whole: the NIC is the guest's, so the plan adds and removes the NIC's addresses, routes and neighbours.
+	whole bool
+	// mends: Undo also adds what the NIC has lost of its addresses and routes. A NIC behind which a guest
+	// is hidden goes down during Undo for no reason of ours, so it keeps what it has.
+	mends bool
+	// leaves: the NIC can be absent, because the guest has it.
+	leaves bool
+	// direct: guestwire creates no tap, no filter and no responder.
+	direct bool
+	// bridged: the wiring has a bridge, with which the sysctls of netstate.BridgeCalls come.
+	bridged bool
+}
+
+// selector finds the answers for a binding. A new kind of binding does not compile until it has a method here.
+type selector struct{ found binding }
+
+func (s *selector) Bridge(b infra.Bridge)         { s.found = bridge{} }
+func (s *selector) Redirect(b infra.Redirect)     { s.found = redirect{} }
+func (s *selector) Masquerade(b infra.Masquerade) { s.found = masquerade{b} }
+func (s *selector) Macvtap(b infra.Macvtap)       { s.found = macvtap{} }
+func (s *selector) SRIOV(b infra.SRIOV)           { s.found = sriov{b} }
+func (s *selector) Passt(b infra.Passt)           { s.found = passt{b} }
+func (s *selector) Auto(b infra.Auto)             { s.found = auto{} }
+
+func bindingOf(b infra.Binding) binding {
+	var s selector
+	infra.Visit(b, &s)
+	return s.found
+}
+
+// Ask returns the questions for the first plan of a Spec.
+func Ask(spec infra.Spec) Questions { return bindingOf(spec.Binding).asks(spec.NIC) }
+
+// MakesTaps says whether the binding creates taps, for which the launcher's user needs /dev/net/tun.
+func MakesTaps(b infra.Binding) bool { return !bindingOf(b).traits().direct }

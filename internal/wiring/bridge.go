@@ -1,0 +1,187 @@
+package wiring
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/compare"
+	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/netstate"
+)
+
+// bridge makes the NIC and the guest's tap ports of a bridge.
+type bridge struct{}
+
+func (bridge) asks(string) Questions {
+	return Questions{Sysctls: append([]string{netstate.NoIPv6}, netstate.BridgeCalls()...), Dummy: true, Gateways: true}
+}
+
+func (bridge) traits() traits { return traits{whole: true, bridged: true} }
+
+// wire gives the NIC's name, addresses and MAC to a link that stays down, the holder. The NIC takes another
+// MAC, as a bridge delivers frames for a port's own MAC to the namespace and not to the guest.
+func (bridge) wire(p *Plan, nic netstate.Link) error {
+	if err := p.checkBridge(nic); err != nil {
+		return err
+	}
+	var special []netstate.Route // a namespace has few of them, if any
+	for _, r := range p.found.Routes {
+		if r.Type > netstate.RouteUnicast && r.Type <= netstate.RouteMulticast {
+			special = append(special, r)
+		}
+	}
+	for _, r := range p.found.Routes {
+		if !r.Uses(nic.Index) {
+			continue
+		}
+		if why := p.whyLost(r, nic, special); why != "" {
+			return &infra.RefusedError{NIC: nic.Name, Binding: cache.BindingBridge, Instead: p.insteadOfBridge(nic),
+				Reason: fmt.Sprintf("the route to %v %s, and could not be given back", r.Destination, why)}
+		}
+	}
+	p.Record = p.record(nic, nic.MAC)
+	for _, path := range netstate.BridgeCalls() {
+		p.wanted.Sysctls[path] = "0" // where the kernel has them, by now or later
+	}
+
+	moved := nic
+	moved.Name = p.names.Moved
+	moved.MAC = netstate.DeriveMAC(nic, "moved")
+	moved.Up = true
+	moved.Master = compare.NewBridge
+	moved.Port = portSettings
+	if moved.AddrGen != netstate.AddrGenNoIPv6 {
+		moved.AddrGen = netstate.AddrGenNone
+	}
+
+	holder := p.newLink(nic, compare.NewHolder, nic.Name, "bridge", nic.MTU)
+	if p.found.Dummy {
+		holder.Kind, holder.Bridge, holder.NoARP = "dummy", nil, true
+	}
+	holder.MAC = nic.MAC
+	holder.Up = false
+
+	br := p.newLink(nic, compare.NewBridge, p.names.Bridge, "bridge", min(nic.MTU, cache.MaxMTU))
+	br.MAC = netstate.DeriveMAC(nic, "bridge")
+
+	p.wanted.Links = append(p.wanted.Links, moved, holder, br)
+	for _, a := range p.found.Addresses {
+		if a.Link == nic.Index {
+			a.Link = compare.NewHolder
+			p.wanted.Addresses = append(p.wanted.Addresses, a)
+			if a.Prefix.Addr().Is6() {
+				p.enableIPv6()
+			}
+		}
+	}
+	p.lease(&p.Record, nic)
+	p.addTaps(nic)
+	g := p.guest(p.guestAddresses(nic))
+	p.wanted.Tables = []firewall.Table{g.behind(p.names, p.spec.Guard, deaf(p.names.Moved, p.names.Tap)...)}
+	return p.addFilter(g)
+}
+
+// checkBridge says whether a NIC can be a bridge's port with another MAC.
+func (p *Plan) checkBridge(nic netstate.Link) error {
+	reason := ""
+	switch {
+	case nic.Kind == kindMacvtap:
+		return &infra.RefusedError{NIC: nic.Name, Binding: cache.BindingBridge, Reason: "a macvtap can be no bridge's port", Instead: cache.BindingMacvtap}
+	case p.found.NoNFTables:
+		reason = "this kernel has no nf_tables, without which the namespace would answer for the guest"
+	case !nic.Ethernet || nic.NoARP:
+		reason = "it carries no Ethernet with ARP"
+	case nic.Kind == kindIPVLAN:
+		reason = "an ipvlan can be no bridge's port"
+	case nic.Kind == kindMacvlan && nic.Mode != "passthru":
+		reason = fmt.Sprintf("a macvlan in mode %s receives only for its own MAC", nic.Mode)
+	case nic.Kind == "bridge":
+		reason = "a bridge can be no bridge's port"
+	case !nic.MAC.Unicast():
+		reason = "it has no MAC"
+	case p.child(nic, kindMacvlan, kindMacvtap, kindIPVLAN) != "":
+		reason = fmt.Sprintf("%s lies on it, and a link has either such children or a bridge", p.child(nic, kindMacvlan, kindMacvtap, kindIPVLAN))
+	default:
+		return nil
+	}
+	return &infra.RefusedError{NIC: nic.Name, Binding: cache.BindingBridge, Reason: reason, Instead: p.insteadOfBridge(nic)}
+}
+
+// insteadOfBridge is what works where Bridge does not.
+func (p *Plan) insteadOfBridge(nic netstate.Link) string {
+	if p.checkRedirect(nic) == nil {
+		return cache.BindingRedirect
+	}
+	return cache.BindingMasquerade
+}
+
+// whyLost says why the kernel would not have a route through the NIC a second time, or nothing. Special
+// are the routes of type local, broadcast and the like.
+func (p *Plan) whyLost(r netstate.Route, nic netstate.Link, special []netstate.Route) string {
+	switch {
+	case nexthopObject(r):
+		return "uses a nexthop object"
+	case !nic.Up && len(r.Hops) > 0:
+		return "leads through " + nic.Name + ", which is down, and through another link"
+	}
+	for _, h := range append([]netstate.Hop{{Gateway: r.Gateway, OnLink: r.OnLink}}, r.Hops...) {
+		if h.Gateway.IsValid() && !h.OnLink && p.isOwn(h.Gateway, r.Table, special) {
+			return fmt.Sprintf("has the gateway %v, which another route gives to the namespace itself", h.Gateway)
+		}
+	}
+	return ""
+}
+
+// nexthopObject says whether the route's next hop is an object of its own, which is not read.
+func nexthopObject(r netstate.Route) bool {
+	return slices.ContainsFunc(r.Other, func(a netstate.Attribute) bool { return a.Type == routeNexthopID })
+}
+
+// routeNexthopID is RTA_NH_ID (linux/rtnetlink.h).
+const routeNexthopID = 30
+
+// isOwn says whether routes that somebody added say that an address is the namespace's own, a
+// broadcast address or the like: the kernel takes no gateway there.
+func (p *Plan) isOwn(gateway netip.Addr, table uint32, special []netstate.Route) bool {
+	leads := func(r netstate.Route) bool {
+		return (r.Table == table || r.Table == netstate.TableLocal) && r.Type <= netstate.RouteMulticast && r.Destination.Contains(gateway)
+	}
+	if !slices.ContainsFunc(special, leads) {
+		return false
+	}
+	best, own := -1, false
+	for _, r := range p.found.Routes {
+		if !leads(r) {
+			continue
+		}
+		if r.Destination.Bits() > best {
+			best, own = r.Destination.Bits(), false
+		}
+		own = own || r.Destination.Bits() == best && r.Type != netstate.RouteUnicast
+	}
+	return own
+}
+
+// Kinds of links, as rtnetlink names them.
+const (
+	kindIPVLAN  = "ipvlan" // shares its parent's MAC
+	kindMacvlan = "macvlan"
+	kindMacvtap = "macvtap" // is a tap already
+)
+
+// guestAddresses are the addresses that become the guest's; none: nobody knows what it will have.
+func (p *Plan) guestAddresses(nic netstate.Link) []netip.Prefix {
+	if v4, v6 := addressesOf(p.found, nic); len(v4)+len(v6) == 0 {
+		return nil
+	}
+	var own []netip.Prefix
+	for _, a := range p.found.Addresses {
+		if a.Link == nic.Index {
+			own = append(own, a.Prefix)
+		}
+	}
+	return own
+}

@@ -1,0 +1,389 @@
+package wiring
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/netstate"
+)
+
+// Types of ICMP and IGMP (www.iana.org/assignments/icmp-parameters, igmp-type-numbers, icmpv6-parameters).
+const (
+	icmpRedirect      = 5
+	icmpEcho          = 8
+	icmpAdvertisement = 9
+
+	igmpReport1 = 0x12
+	igmpReport2 = 0x16
+	igmpLeave   = 0x17
+	igmpReport3 = 0x22
+
+	icmp6Echo                = 128
+	icmp6EchoReply           = 129
+	icmp6Report              = 131
+	icmp6Done                = 132
+	icmp6RouterSolicitation  = 133
+	icmp6RouterAdvertisement = 134
+	icmp6Solicitation        = 135
+	icmp6Advertisement       = 136
+	icmp6Report2             = 143
+)
+
+// guest is who the guest is.
+type guest struct {
+	macs     []cache.MAC
+	prefixes []netip.Prefix
+	any      bool // nobody knows its addresses
+	served   bool // by our responder, so nobody else's is asked
+}
+
+// checkMACs says whether one of the guest's further MACs is one of our links'.
+func (p *Plan) checkMACs() error {
+	for i, m := range p.spec.Guard.MACs {
+		at := slices.IndexFunc(p.wanted.Links, func(l netstate.Link) bool { return l.MAC == m })
+		if at >= 0 || m == p.Record.MAC || m == p.Record.PortMAC {
+			return &cache.FieldError{Field: fmt.Sprintf("guard.macs[%d]", i), Reason: fmt.Sprintf("%v is another link's of the wiring, or the guest's own already", m)}
+		}
+	}
+	return nil
+}
+
+func (p *Plan) guest(addresses []netip.Prefix) guest {
+	g := guest{
+		macs:   append([]cache.MAC{p.Record.MAC}, p.spec.Guard.MACs...),
+		any:    len(addresses) == 0,
+		served: p.Record.Port != "",
+	}
+	for _, a := range addresses {
+		g.prefixes = append(g.prefixes, single(a.Addr()))
+	}
+	g.prefixes = append(g.prefixes, single(p.Record.MAC.LinkLocal()))
+	g.prefixes = append(g.prefixes, p.spec.Guard.Prefixes...)
+	slices.SortFunc(g.prefixes, func(a, b netip.Prefix) int { return a.Compare(b) })
+	g.prefixes = slices.Compact(g.prefixes)
+	return g
+}
+
+// addFilter puts the filter on the guest's tap, unless it is off.
+func (p *Plan) addFilter(g guest) error {
+	if p.spec.Guard.Off {
+		return nil
+	}
+	if p.found.NoNFTables {
+		return &cache.FieldError{Field: "guard", Reason: "this kernel has no nf_tables, without which nothing keeps a guest from sending as somebody else: " +
+			"load them (modprobe nf_tables), or set guard.off if that is nobody's concern"}
+	}
+	if err := p.checkMACs(); err != nil {
+		return err
+	}
+	p.wanted.Tables = append(p.wanted.Tables, g.filter(p.names))
+	return nil
+}
+
+func (g guest) of(v int) []netip.Prefix {
+	var list []netip.Prefix
+	for _, p := range g.prefixes {
+		if version(p.Addr()) == v {
+			list = append(list, p)
+		}
+	}
+	return list
+}
+
+// filter is what may come from the guest's tap. The chains are short on the ways of TCP and UDP, and
+// compare bytes where a field's name would have the kernel ask for the protocol once more. A chain that
+// ends without a verdict drops, as they are gone to and the first one's policy is drop. What the
+// responder takes does not get here.
+func (g guest) filter(n netstate.Names) firewall.Table {
+	t := firewall.Table{Family: firewall.NetDev, Name: n.Table}
+	add := func(name string, rules ...firewall.Rule) {
+		t.Chains = append(t.Chains, firewall.Chain{Name: name, Rules: rules})
+	}
+	// What bridges keep on their link (802.1D table 7-10) begins so.
+	frames := []firewall.Rule{rule(firewall.Drop{}, firewall.Bytes{Header: firewall.Ethernet, Value: []byte{0x01, 0x80, 0xc2, 0x00}})}
+	for _, m := range g.macs {
+		for _, to := range []struct {
+			kind  uint16
+			chain string
+		}{{netstate.EthernetIPv4, "from-ip"}, {netstate.EthernetIPv6, "from-ip6"}, {netstate.EthernetARP, "from-arp"}} {
+			// The source and the type lie side by side; of a frame with a VLAN tag the type is that.
+			frames = append(frames, rule(firewall.Goto{Chain: to.chain},
+				firewall.Bytes{Header: firewall.Ethernet, Offset: 6, Value: binary.BigEndian.AppendUint16(m[:], to.kind)}))
+		}
+	}
+	t.Chains = append(t.Chains, firewall.Chain{
+		Name: "guest", Type: "filter", Hook: firewall.Ingress, Device: n.Tap, Priority: firewall.Filter, Drops: true, Rules: frames,
+	})
+	g.filterARP(add)
+	g.filter4(add)
+	g.filter6(add)
+	return t
+}
+
+type chainAdder func(name string, rules ...firewall.Rule)
+
+// filterARP wants what is said of a sender to be true.
+func (g guest) filterARP(add chainAdder) {
+	operation := func(n byte) firewall.Match {
+		return firewall.Bytes{Header: firewall.Network, Offset: 6, Value: []byte{0, n}}
+	}
+	var senders, addresses []firewall.Rule
+	for _, m := range g.macs {
+		senders = append(senders, rule(firewall.Goto{Chain: "arp-address"}, firewall.Bytes{Header: firewall.Network, Offset: 8, Value: m[:]}))
+	}
+	sender := func(p netip.Prefix) firewall.Match {
+		return firewall.Bytes{Header: firewall.Network, Offset: 14, Value: p.Addr().AsSlice(), Mask: firewall.Mask(p)}
+	}
+	for _, p := range g.of(4) {
+		addresses = append(addresses, rule(firewall.Accept{}, sender(p)))
+	}
+	// A probe (RFC 5227 section 2.1.1) is a request from nobody yet.
+	addresses = append(addresses, rule(firewall.Accept{}, operation(1), sender(single(netip.IPv4Unspecified()))))
+	if g.any {
+		addresses = append(addresses, rule(firewall.Drop{}, sender(loopback4)), rule(firewall.Accept{}))
+	}
+	// For Ethernet and IPv4 and the lengths of their addresses, a request or a reply.
+	typed := func(operation byte) firewall.Match {
+		return firewall.Bytes{Header: firewall.Network, Value: []byte{0, 1, 8, 0, 6, 4, 0, operation}}
+	}
+	add("from-arp",
+		rule(firewall.Goto{Chain: "arp-sender"}, typed(1)),
+		rule(firewall.Goto{Chain: "arp-sender"}, typed(2)))
+	add("arp-sender", senders...)
+	add("arp-address", addresses...)
+}
+
+// wellFormed holds for every packet with a transport header that could be found.
+var wellFormed = firewall.Protocol{Number: 255, Not: true}
+
+func is(protocol uint8) firewall.Match { return firewall.Protocol{Number: protocol} }
+
+// udp lets pass what is no server's, and if there is a responder for no server. Where the ports cannot be
+// read nothing holds, but for a fragment that is not the first.
+func (g guest) udp(server, client uint16, later firewall.Match, next firewall.Goto) []firewall.Rule {
+	rules := []firewall.Rule{
+		rule(firewall.Drop{}, firewall.SourcePort{First: server, Last: server}),
+		rule(firewall.Drop{}, firewall.DestinationPort{First: client, Last: client}),
+	}
+	if g.served {
+		rules = append(rules, rule(firewall.Drop{}, firewall.DestinationPort{First: server, Last: server}))
+	}
+	return append(rules,
+		rule(next, firewall.DestinationPort{Not: true}),
+		rule(next, later))
+}
+
+func (g guest) filter4(add chainAdder) {
+	laterFragment := firewall.Bytes{Header: firewall.Network, Offset: 6, Value: []byte{0, 0}, Mask: []byte{0x1f, 0xff}, Not: true}
+	next := firewall.Goto{Chain: "ip-source"}
+	add("from-ip",
+		rule(next, is(firewall.ProtocolTCP)),
+		rule(firewall.Goto{Chain: "from-udp"}, is(firewall.ProtocolUDP)),
+		rule(firewall.Goto{Chain: "from-icmp"}, is(firewall.ProtocolICMP)),
+		rule(firewall.Goto{Chain: "from-igmp"}, is(firewall.ProtocolIGMP)),
+		rule(next, wellFormed))
+	add("from-udp", g.udp(67, 68, laterFragment, next)...)
+	v4 := firewall.Carries{Version: 4}
+	add("from-icmp",
+		rule(firewall.Drop{}, v4, is(firewall.ProtocolICMP), firewall.ICMP{Version: 4, Type: icmpRedirect}),
+		rule(firewall.Drop{}, v4, is(firewall.ProtocolICMP), firewall.ICMP{Version: 4, Type: icmpAdvertisement}),
+		rule(next))
+	var member []firewall.Rule
+	for _, kind := range []byte{igmpReport1, igmpReport2, igmpLeave, igmpReport3} {
+		member = append(member, rule(next, firewall.Bytes{Header: firewall.Transport, Value: []byte{kind}}))
+	}
+	add("from-igmp", member...)
+	rules := []firewall.Rule{rule(firewall.Drop{}, firewall.Bytes{Header: firewall.Network, Offset: 16, Value: []byte{127}})}
+	for _, p := range g.of(4) {
+		rules = append(rules, rule(firewall.Accept{}, firewall.Bytes{Header: firewall.Network, Offset: 12, Value: p.Addr().AsSlice(), Mask: firewall.Mask(p)}))
+	}
+	if !g.served { // a client without a lease
+		rules = append(rules, rule(firewall.Accept{}, v4, firewall.Source{Prefix: single(netip.IPv4Unspecified())}, is(firewall.ProtocolUDP),
+			firewall.SourcePort{Protocol: firewall.ProtocolUDP, First: 68, Last: 68},
+			firewall.DestinationPort{Protocol: firewall.ProtocolUDP, First: 67, Last: 67}))
+	}
+	if g.any {
+		rules = append(rules, everybody(v4, "0.0.0.0/8", "127.0.0.0/8", "224.0.0.0/3")...)
+	}
+	add("ip-source", rules...)
+}
+
+// everybody accepts all sources but some that are nobody's.
+func everybody(v firewall.Match, but ...string) []firewall.Rule {
+	var rules []firewall.Rule
+	for _, p := range but {
+		rules = append(rules, rule(firewall.Drop{}, v, firewall.Source{Prefix: netip.MustParsePrefix(p)}))
+	}
+	return append(rules, rule(firewall.Accept{}, v))
+}
+
+func (g guest) filter6(add chainAdder) {
+	next := firewall.Goto{Chain: "ip6-source"}
+	rules := []firewall.Rule{
+		rule(next, is(firewall.ProtocolTCP)),
+		rule(firewall.Goto{Chain: "from-udp6"}, is(firewall.ProtocolUDP)),
+		rule(firewall.Goto{Chain: "from-icmp6"}, is(firewall.ProtocolICMPv6)),
+	}
+	// A transport header that is an extension header: the rest of a chain that was cut in two, to hide
+	// its end from who reads only the first fragment.
+	for _, n := range []uint8{0, 43, 44, 60} {
+		rules = append(rules, rule(firewall.Drop{}, is(n)))
+	}
+	add("from-ip6", append(rules, rule(next, wellFormed))...)
+	add("from-udp6", g.udp(547, 546, firewall.Fragment{}, next)...)
+	g.filterICMP6(add)
+
+	v6 := firewall.Carries{Version: 6}
+	rules = []firewall.Rule{
+		// ::1, ::ffff:0:0/96 and others that are nobody's.
+		rule(firewall.Drop{}, firewall.Bytes{Header: firewall.Network, Offset: 24, Value: make([]byte, 4)}),
+	}
+	for _, p := range g.of(6) {
+		rules = append(rules, rule(firewall.Accept{}, firewall.Bytes{Header: firewall.Network, Offset: 8, Value: p.Addr().AsSlice(), Mask: firewall.Mask(p)}))
+	}
+	if g.any {
+		rules = append(rules, everybody(v6, "::/96", "::ffff:0:0/96", "ff00::/8")...)
+	}
+	add("ip6-source", rules...)
+}
+
+// filterICMP6 lets pass what a host sends (RFC 4861, 2710, 3810). Neighbour discovery has no extension
+// headers, and no options but the one that tells the truth.
+func (g guest) filterICMP6(add chainAdder) {
+	v6 := firewall.Carries{Version: 6}
+	kind := func(verdict firewall.Verdict, number uint8, more ...firewall.Match) firewall.Rule {
+		return rule(verdict, append(more, v6, is(firewall.ProtocolICMPv6), firewall.ICMP{Version: 6, Type: number})...)
+	}
+	source := firewall.Goto{Chain: "ip6-source"}
+	unspecified := firewall.Source{Prefix: single(netip.IPv6Unspecified())}
+	direct := firewall.Bytes{Header: firewall.Network, Offset: 6, Value: []byte{firewall.ProtocolICMPv6}}
+
+	var rules []firewall.Rule
+	for _, n := range []uint8{1, 2, 3, 4, icmp6Echo, icmp6EchoReply} { // errors, echo
+		rules = append(rules, kind(source, n))
+	}
+	for _, n := range []uint8{icmp6Report, icmp6Done, icmp6Report2} {
+		rules = append(rules, kind(firewall.Goto{Chain: "listener"}, n))
+	}
+	rules = append(rules,
+		kind(firewall.Goto{Chain: "solicitation"}, icmp6Solicitation, direct),
+		kind(firewall.Goto{Chain: "advertisement"}, icmp6Advertisement, direct))
+	if !g.served {
+		rules = append(rules, kind(firewall.Goto{Chain: "router"}, icmp6RouterSolicitation, direct))
+	}
+	add("from-icmp6", append(rules, rule(source, firewall.Fragment{}))...)
+	add("listener", rule(firewall.Accept{}, v6, unspecified), rule(source))
+
+	// The lengths are of what follows the IPv6 header.
+	length := func(n uint16) firewall.Match {
+		return firewall.Bytes{Header: firewall.Network, Offset: 4, Value: binary.BigEndian.AppendUint16(nil, n)}
+	}
+	option := func(offset int, value ...byte) firewall.Match {
+		return firewall.Bytes{Header: firewall.Transport, Offset: offset, Value: value}
+	}
+	withMAC := func(total uint16, offset int, number byte) []firewall.Rule {
+		var list []firewall.Rule
+		for _, m := range g.macs {
+			list = append(list, rule(source, length(total), option(offset, append([]byte{number, 1}, m[:]...)...)))
+		}
+		return list
+	}
+	nonce := option(24, 14, 1) // RFC 3971 section 5.3.2, as RFC 7527 uses it
+	var targets []firewall.Rule
+	for _, p := range g.of(6) {
+		targets = append(targets, rule(nil, firewall.Bytes{Header: firewall.Transport, Offset: 8, Value: p.Addr().AsSlice(), Mask: firewall.Mask(p)}))
+	}
+	if g.any {
+		targets = []firewall.Rule{rule(nil)}
+	}
+	about := func(next string) []firewall.Rule {
+		list := slices.Clone(targets)
+		for i := range list {
+			list[i].Verdict = firewall.Goto{Chain: next}
+		}
+		return list
+	}
+
+	add("solicitation", append([]firewall.Rule{
+		rule(firewall.Goto{Chain: "detection"}, v6, unspecified),
+		rule(source, length(24)),
+		rule(source, length(32), nonce),
+	}, withMAC(32, 24, 1)...)...)
+	add("detection", about("detection-option")...)
+	add("detection-option", rule(firewall.Accept{}, length(24)), rule(firewall.Accept{}, length(32), nonce))
+	add("advertisement", about("advertisement-option")...)
+	add("advertisement-option", append([]firewall.Rule{rule(source, length(24))}, withMAC(32, 24, 2)...)...)
+	if !g.served {
+		add("router", append([]firewall.Rule{
+			rule(firewall.Accept{}, v6, unspecified, length(8)),
+			rule(source, length(8)),
+		}, withMAC(16, 8, 1)...)...)
+	}
+}
+
+// behind is what the bridge keeps from who lies at its ends: from the namespace what comes by the ports
+// that are named, and from a guest with a responder the network's DHCP servers and routers.
+func (g guest) behind(n netstate.Names, guard infra.Guard, deaf ...firewall.Rule) firewall.Table {
+	t := firewall.Table{Family: firewall.Bridge, Name: n.Table, Chains: []firewall.Chain{
+		{Name: "input", Type: "filter", Hook: firewall.Input, Priority: firewall.Filter, Rules: deaf},
+	}}
+	if guard.Off || !g.served {
+		return t
+	}
+	t.Chains = append(t.Chains, firewall.Chain{
+		Name: "to-guest", Type: "filter", Hook: firewall.Forward, Priority: firewall.Filter,
+		Rules: append([]firewall.Rule{rule(firewall.Accept{}, firewall.OutInterface{Name: n.Tap, Not: true})}, incoming(firewall.Accept{}, func(kind uint16) firewall.Match { return firewall.EtherType{Number: kind} })...),
+	})
+	return t
+}
+
+// incoming keeps the network's DHCP servers and routers from a guest that has a responder, and lets the
+// rest pass. Of is how the table's family asks for an Ethernet type.
+func incoming(pass firewall.Verdict, of func(kind uint16) firewall.Match) []firewall.Rule {
+	server := func(v int, client uint16) firewall.Rule {
+		return rule(firewall.Drop{}, firewall.Carries{Version: v}, is(firewall.ProtocolUDP),
+			firewall.DestinationPort{Protocol: firewall.ProtocolUDP, First: client, Last: client})
+	}
+	return []firewall.Rule{
+		rule(pass, is(firewall.ProtocolTCP)), // most of it, and soon
+		server(4, 68),
+		server(6, 546),
+		rule(firewall.Drop{}, firewall.Carries{Version: 6}, is(firewall.ProtocolICMPv6), firewall.ICMP{Version: 6, Type: icmp6RouterAdvertisement}),
+		// Whatever else a frame is, the guest could not answer it, but take it for one of the above: behind
+		// tags of VLAN 0, in LLC and SNAP (CVE-2021-27853, -27861), in an incomplete first fragment.
+		rule(pass, of(netstate.EthernetIPv4)),
+		rule(pass, of(netstate.EthernetIPv6), wellFormed),
+		rule(pass, of(netstate.EthernetARP)),
+		rule(firewall.Drop{}),
+	}
+}
+
+// deaf keeps the namespace from listening at the bridge: it would answer ARP for the guest's
+// address, which it still holds, take routes from a router advertisement of the guest, and detect
+// the guest's address as its own duplicate.
+func deaf(links ...string) []firewall.Rule {
+	var rules []firewall.Rule
+	for _, l := range links {
+		rules = append(rules, rule(firewall.Drop{}, firewall.InInterface{Name: l}))
+	}
+	return rules
+}
+
+// deaf6 keeps a namespace that has no IPv6 for the guest from listening to the guest's: one
+// router advertisement would give it a default route through the guest. (With IPv6 forwarding on,
+// a link takes none.)
+func deaf6(tap string) firewall.Rule {
+	return rule(firewall.Drop{}, firewall.InInterface{Name: tap}, firewall.EtherType{Number: netstate.EthernetIPv6})
+}
+
+// deaf6Legacy is the same without nf_tables.
+func deaf6Legacy(n netstate.Names) firewall.Table {
+	return firewall.Table{Family: firewall.Inet, Chains: []firewall.Chain{
+		{Name: "to-namespace", Type: "filter", Hook: firewall.Input, Rules: []firewall.Rule{rule(firewall.Drop{}, firewall.InInterface{Name: n.Bridge})}},
+	}}.IPTables(firewall.IP6TablesLegacy, n.Chains())
+}

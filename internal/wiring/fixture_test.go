@@ -1,0 +1,530 @@
+package wiring_test
+
+import (
+	"net/netip"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/netstate"
+)
+
+// The NIC of the cases is eth0 with index 2 and this MAC, unless they say otherwise.
+const nic = 2
+
+var podMAC = cache.MAC{0x0a, 0x58, 0x0a, 0xf4, 0x01, 0x07}
+
+func ip(s string) netip.Addr    { return netip.MustParseAddr(s) }
+func pfx(s string) netip.Prefix { return netip.MustParsePrefix(s) }
+
+func mac(last byte) cache.MAC { return cache.MAC{0x02, 0, 0, 0, 0, last} }
+
+func lo() netstate.Link {
+	return netstate.Link{Index: 1, Name: "lo", MTU: 65536, Up: true, Loopback: true}
+}
+
+func veth() netstate.Link {
+	return netstate.Link{Index: nic, Name: "eth0", Kind: "veth", MAC: podMAC, MTU: 1500, Up: true, Ethernet: true}
+}
+
+func with(l netstate.Link, edit func(*netstate.Link)) netstate.Link {
+	edit(&l)
+	return l
+}
+
+func address(cidr string) netstate.Address {
+	a := netstate.Address{Link: nic, Prefix: pfx(cidr), ValidSeconds: netstate.Forever, PreferredSeconds: netstate.Forever}
+	if a.Prefix.Addr().Is4() {
+		a.Label = "eth0"
+	}
+	return a
+}
+
+func withAddress(a netstate.Address, edit func(*netstate.Address)) netstate.Address {
+	edit(&a)
+	return a
+}
+
+// linkLocal is the one that the kernel made.
+func linkLocal() netstate.Address {
+	return netstate.Address{Link: nic, Prefix: netip.PrefixFrom(podMAC.LinkLocal(), 64), Scope: netstate.ScopeLink, Protocol: kernelLL,
+		ValidSeconds: netstate.Forever, PreferredSeconds: netstate.Forever}
+}
+
+// connected is the route that the kernel made of an IPv4 address, connected6 of an IPv6 one.
+func connected(src string) netstate.Route {
+	return netstate.Route{Link: nic, Table: netstate.TableMain, Destination: pfx(src).Masked(), PrefSrc: pfx(src).Addr(),
+		Type: netstate.RouteUnicast, Scope: netstate.ScopeLink, Protocol: netstate.ProtocolKernel}
+}
+
+func connected6(prefix string) netstate.Route {
+	return netstate.Route{Link: nic, Table: netstate.TableMain, Destination: pfx(prefix),
+		Type: netstate.RouteUnicast, Protocol: netstate.ProtocolKernel, Metric: 256, Other: medium}
+}
+
+// via is a route through a gateway, onLink one without, as ip(8) adds them.
+func via(destination, gateway string) netstate.Route {
+	r := onLink(destination)
+	r.Gateway = ip(gateway)
+	r.Scope = netstate.ScopeUniverse
+	return r
+}
+
+func onLink(destination string) netstate.Route {
+	r := netstate.Route{Link: nic, Table: netstate.TableMain, Destination: pfx(destination), Type: netstate.RouteUnicast, Protocol: 3}
+	if r.Destination.Addr().Is4() {
+		r.Scope = netstate.ScopeLink
+	} else {
+		r.Metric = 1024
+		r.Other = medium
+	}
+	return r
+}
+
+func withRoute(r netstate.Route, edit func(*netstate.Route)) netstate.Route {
+	edit(&r)
+	return r
+}
+
+func multipath(destination string, gateways ...string) netstate.Route {
+	r := netstate.Route{Table: netstate.TableMain, Destination: pfx(destination), Type: netstate.RouteUnicast, Protocol: 3}
+	for _, g := range gateways {
+		r.Hops = append(r.Hops, netstate.Hop{Link: nic, Gateway: ip(g)})
+	}
+	return r
+}
+
+func permanent(addr string, m cache.MAC) netstate.Neighbour {
+	return netstate.Neighbour{Link: nic, Address: ip(addr), MAC: m, Permanent: true}
+}
+
+func learned(addr string, m cache.MAC) netstate.Neighbour {
+	return netstate.Neighbour{Link: nic, Address: ip(addr), MAC: m}
+}
+
+// flannel is a NIC of the CNI bridge plugin: a prefix of each family, a cluster route, an MTU.
+func flannel() netstate.Snapshot {
+	return netstate.Snapshot{
+		Dummy: true,
+		Links: []netstate.Link{lo(), with(veth(), func(l *netstate.Link) { l.MTU = 1450 })},
+		Addresses: []netstate.Address{
+			withAddress(address("10.244.1.7/24"), func(a *netstate.Address) { a.Broadcast = ip("10.244.1.255") }),
+			address("fd00:244:1::7/64"), linkLocal(),
+		},
+		Routes: []netstate.Route{
+			via("0.0.0.0/0", "10.244.1.1"), via("10.244.0.0/16", "10.244.1.1"), connected("10.244.1.7/24"),
+			connected6("fd00:244:1::/64"), connected6("fe80::/64"), via("::/0", "fd00:244:1::1"),
+		},
+		Neighbours: []netstate.Neighbour{learned("10.244.1.1", mac(1)), learned("fd00:244:1::1", mac(1))},
+		Sysctls:    map[string]string{forwarding6: "0", "net/ipv6/conf/eth0/accept_ra": "1"},
+	}
+}
+
+func flannelWith(edit func(*netstate.Snapshot)) netstate.Snapshot {
+	s := flannel()
+	edit(&s)
+	return s
+}
+
+// lan4 and lan6 are the least of their families; the gateway's address is given.
+func lan4() netstate.Snapshot {
+	return netstate.Snapshot{
+		Dummy:     true,
+		Links:     []netstate.Link{lo(), veth()},
+		Addresses: []netstate.Address{address("10.244.1.7/24"), linkLocal()},
+		Routes:    []netstate.Route{via("0.0.0.0/0", "10.244.1.1"), connected("10.244.1.7/24"), connected6("fe80::/64")},
+		Sysctls:   map[string]string{forwarding6: "0", "net/ipv6/conf/eth0/accept_ra": "1"},
+	}
+}
+
+func lan4With(edit func(*netstate.Snapshot)) netstate.Snapshot {
+	s := lan4()
+	edit(&s)
+	return s
+}
+
+func lan6(gateway string, neighbours ...netstate.Neighbour) netstate.Snapshot {
+	return netstate.Snapshot{
+		Dummy:      true,
+		Links:      []netstate.Link{lo(), veth()},
+		Addresses:  []netstate.Address{address("2001:db8:1::7/64"), linkLocal()},
+		Routes:     []netstate.Route{connected6("2001:db8:1::/64"), connected6("fe80::/64"), via("::/0", gateway)},
+		Neighbours: neighbours,
+		Sysctls:    map[string]string{forwarding6: "0", "net/ipv6/conf/eth0/accept_ra": "1"},
+	}
+}
+
+var launcher = infra.Owner{UID: 107}
+
+func bridge() infra.Spec {
+	return infra.Spec{NIC: "eth0", Binding: infra.Bridge{}, Owner: launcher}
+}
+
+func redirect() infra.Spec {
+	return infra.Spec{NIC: "eth0", Binding: infra.Redirect{}, Owner: launcher}
+}
+
+// cilium is a NIC whose default route has an MTU of its own.
+func cilium() netstate.Snapshot {
+	return netstate.Snapshot{
+		Dummy:     true,
+		Links:     []netstate.Link{lo(), veth()},
+		Addresses: []netstate.Address{address("10.0.1.7/32"), linkLocal()},
+		Routes: []netstate.Route{
+			withRoute(via("0.0.0.0/0", "10.0.1.252"), func(r *netstate.Route) {
+				r.MTU, r.Other = 1450, []netstate.Attribute{{Type: 8, Data: []byte{8, 0, 2, 0, 0xaa, 5, 0, 0}}}
+			}),
+			onLink("10.0.1.252/32"), connected6("fe80::/64"),
+		},
+	}
+}
+
+// ipvlanWith is a link of mode L2 whose IPv6 gateway is known by its link-local address.
+func ipvlanWith(edit func(*netstate.Snapshot)) netstate.Snapshot {
+	return flannelWith(func(s *netstate.Snapshot) {
+		s.Links[1].Kind = "ipvlan"
+		s.Routes = []netstate.Route{via("0.0.0.0/0", "10.244.1.1"), connected("10.244.1.7/24"), connected6("fd00:244:1::/64"), connected6("fe80::/64"), via("::/0", "fe80::1")}
+		s.Neighbours = []netstate.Neighbour{learned("fe80::1", mac(1))}
+		edit(s)
+	})
+}
+
+func auto() infra.Spec {
+	return infra.Spec{NIC: "eth0", Binding: infra.Auto{}, Owner: launcher}
+}
+
+func masquerade() infra.Spec {
+	return infra.Spec{NIC: "eth0", Binding: infra.Masquerade{}, Owner: launcher}
+}
+
+func withSpec(s infra.Spec, edit func(*infra.Spec)) infra.Spec {
+	edit(&s)
+	return s
+}
+
+type testCase struct {
+	name  string
+	found netstate.Snapshot
+	spec  infra.Spec
+}
+
+// cases are namespaces as plugins leave them, and what is wanted of them. Each has a golden plan
+// in testdata.
+var cases = []testCase{
+	{"bridge-flannel", flannel(), bridge()},
+	{"bridge-without-dummy", flannelWith(func(s *netstate.Snapshot) { s.Dummy = false }), bridge()},
+	{"redirect-flannel", flannel(), redirect()},
+	{"redirect-guard-off", flannel(), withSpec(redirect(), func(s *infra.Spec) { s.Guard.Off = true })},
+	{"redirect-blackhole", flannelWith(func(s *netstate.Snapshot) {
+		s.Routes = append(s.Routes, netstate.Route{Table: netstate.TableMain, Type: 6, Destination: pfx("10.244.7.0/24")})
+	}), redirect()},
+	{"redirect-route-mtu", flannelWith(func(s *netstate.Snapshot) {
+		s.Routes[1].MTU, s.Routes[1].Other = 1400, []netstate.Attribute{{Type: 8, Data: []byte{8, 0, 2, 0, 0x78, 5, 0, 0}}}
+	}), redirect()},
+	{"redirect-not-served", flannel(), withSpec(redirect(), func(s *infra.Spec) { s.Options.Disabled = true })},
+	{"redirect-ipvlan", ipvlanWith(func(*netstate.Snapshot) {}), auto()},
+	{"redirect-ipvlan-l3", ipvlanWith(func(s *netstate.Snapshot) {
+		s.Links[1].NoARP = true
+		s.Routes = []netstate.Route{onLink("0.0.0.0/0"), via("10.96.0.0/12", "10.244.1.1"), connected("10.244.1.7/24"), connected6("fd00:244:1::/64"), connected6("fe80::/64"),
+			withRoute(connected6("::/0"), func(r *netstate.Route) { r.Protocol = netstate.ProtocolStatic })}
+	}), auto()},
+	{"auto-macvlan-without-nftables", flannelWith(func(s *netstate.Snapshot) {
+		s.Links[1].Kind, s.Links[1].Mode, s.NoNFTables = "macvlan", "bridge", true
+	}), withSpec(auto(), func(s *infra.Spec) { s.Guard.Off = true })},
+	{"auto-flannel", flannel(), auto()},
+	{"masquerade-dual", flannel(), masquerade()},
+	{"masquerade-4", lan4(), masquerade()},
+	{"masquerade-6", lan6("fe80::1"), masquerade()},
+	{"masquerade-own-networks", flannel(), withSpec(masquerade(), func(s *infra.Spec) {
+		s.Binding = infra.Masquerade{IPv4: pfx("192.168.77.0/30"), IPv6: pfx("fd77::/126"), MAC: mac(0x77)}
+	})},
+	{"masquerade-everything", flannelWith(func(s *netstate.Snapshot) {
+		for _, path := range []string{"net/ipv6/conf/eth0/force_forwarding", "net/bridge/bridge-nf-call-iptables"} {
+			s.Sysctls[path] = "0"
+		}
+		s.Listeners = []netstate.Listener{
+			{Protocol: "tcp", Address: netip.IPv4Unspecified(), Port: 80}, {Protocol: "tcp", Address: netip.IPv6Unspecified(), Port: 15001},
+			{Protocol: "udp", Address: netip.MustParseAddr("127.0.0.1"), Port: 5001}, {Protocol: "tcp", Address: netip.MustParseAddr("192.0.2.1"), Port: 80},
+		}
+	}), withSpec(masquerade(), func(s *infra.Spec) {
+		s.Binding = infra.Masquerade{
+			Ports:    []infra.Ports{{First: 80}, {Protocol: "udp", First: 5000, Last: 5100}, {First: 8080, Last: 8081, Guest: 9090}, {Protocol: "sctp", First: 7}},
+			Excluded: []infra.Ports{{First: 15000, Last: 15100}},
+			Loopback: true, MaxConnections: 100,
+		}
+		s.Guard = infra.Guard{MACs: []cache.MAC{mac(9)}, Prefixes: []netip.Prefix{pfx("10.9.0.0/20"), pfx("fe80::/64")}, Open: []infra.Ports{{Protocol: "udp", First: 53}}}
+	})},
+	{"masquerade-iptables", flannelWith(func(s *netstate.Snapshot) {
+		for _, path := range []string{"net/ipv6/conf/eth0/force_forwarding", "net/bridge/bridge-nf-call-iptables"} {
+			s.Sysctls[path] = "0"
+		}
+		s.Listeners = []netstate.Listener{
+			{Protocol: "tcp", Address: netip.IPv4Unspecified(), Port: 80}, {Protocol: "tcp", Address: netip.IPv6Unspecified(), Port: 15001},
+			{Protocol: "udp", Address: netip.MustParseAddr("127.0.0.1"), Port: 5001}, {Protocol: "tcp", Address: netip.MustParseAddr("192.0.2.1"), Port: 80},
+		}
+	}), withSpec(masquerade(), func(s *infra.Spec) {
+		s.Binding = infra.Masquerade{
+			Ports:    []infra.Ports{{First: 80}, {Protocol: "udp", First: 5000, Last: 5100}, {First: 8080, Last: 8081, Guest: 9090}, {Protocol: "sctp", First: 7}},
+			Excluded: []infra.Ports{{First: 15000, Last: 15100}},
+			Loopback: true, MaxConnections: 100, Firewall: cache.FirewallIPTablesNFT,
+		}
+		s.Guard = infra.Guard{MACs: []cache.MAC{mac(9)}, Prefixes: []netip.Prefix{pfx("10.9.0.0/20"), pfx("fe80::/64")}, Open: []infra.Ports{{Protocol: "udp", First: 53}}}
+	})},
+	{"masquerade-without-nftables", flannelWith(func(s *netstate.Snapshot) { s.NoNFTables = true }), withSpec(masquerade(), func(s *infra.Spec) { s.Guard.Off = true })},
+	{"masquerade-4-without-nftables", lan4With(func(s *netstate.Snapshot) { s.NoNFTables = true }), withSpec(masquerade(), func(s *infra.Spec) { s.Guard.Off = true })},
+	{"masquerade-sidecar", flannel(), withSpec(masquerade(), func(s *infra.Spec) {
+		s.Binding = infra.Masquerade{
+			Excluded: []infra.Ports{{First: 15000, Last: 15001}, {First: 15006}, {First: 15020, Last: 15021}, {First: 15053}, {First: 15090}},
+			Sidecar:  &infra.Sidecar{Sources: []netip.Addr{netip.MustParseAddr("127.0.0.6"), netip.MustParseAddr("::6")}},
+		}
+	})},
+	{"masquerade-sidecar-loopback", flannel(), withSpec(masquerade(), func(s *infra.Spec) {
+		s.Binding = infra.Masquerade{Loopback: true, Sidecar: &infra.Sidecar{Sources: []netip.Addr{netip.MustParseAddr("127.0.0.6"), netip.MustParseAddr("::6")}}}
+	})},
+	{"masquerade-nothing-forwarded", flannel(), withSpec(masquerade(), func(s *infra.Spec) { s.Binding = infra.Masquerade{Ports: []infra.Ports{}} })},
+	{"masquerade-guard-off", lan4(), withSpec(masquerade(), func(s *infra.Spec) { s.Guard.Off = true })},
+	{"bridge-guard-off", flannel(), withSpec(bridge(), func(s *infra.Spec) { s.Guard.Off = true })},
+	{"masquerade-one-family-missing", lan4(), withSpec(masquerade(), func(s *infra.Spec) {
+		s.Binding = infra.Masquerade{IPv6: pfx("fd77::/126")}
+	})},
+	{"masquerade-several-addresses", lan4With(func(s *netstate.Snapshot) {
+		s.Addresses = []netstate.Address{address("10.244.1.7/24"), address("10.244.1.8/24"), linkLocal()}
+	}), masquerade()},
+	{"masquerade-forwarding-already", flannelWith(func(s *netstate.Snapshot) {
+		s.Links[1].Forwarding4 = true
+		s.Sysctls[forwarding6] = "1"
+	}), masquerade()},
+	{"masquerade-ra", netstate.Snapshot{
+		Links: []netstate.Link{lo(), veth()},
+		Addresses: []netstate.Address{
+			withAddress(address("2001:db8:5:0:858:aff:fef4:107/64"), func(a *netstate.Address) {
+				a.Flags, a.Protocol, a.ValidSeconds, a.PreferredSeconds = 0x100, 2, 86400, 14400
+			}),
+			linkLocal(),
+		},
+		Routes: []netstate.Route{
+			connected6("2001:db8:5::/64"), connected6("fe80::/64"),
+			withRoute(via("::/0", "fe80::1"), func(r *netstate.Route) { r.Protocol = netstate.ProtocolRA }),
+		},
+		Sysctls: map[string]string{forwarding6: "0", "net/ipv6/conf/eth0/accept_ra": "1"},
+	}, masquerade()},
+	{"masquerade-ra-daemon", netstate.Snapshot{ // the kernel does not listen, a program does and adds the route
+		Links:     []netstate.Link{lo(), veth()},
+		Addresses: []netstate.Address{address("2001:db8:5::7/128"), linkLocal()},
+		Routes: []netstate.Route{
+			connected6("2001:db8:5::7/128"), connected6("fe80::/64"),
+			withRoute(via("::/0", "fe80::1"), func(r *netstate.Route) { r.Protocol = netstate.ProtocolRA }),
+		},
+		Sysctls: map[string]string{forwarding6: "0", "net/ipv6/conf/eth0/accept_ra": "0"},
+	}, masquerade()},
+	{"bridge-ra", netstate.Snapshot{
+		Dummy: true,
+		Links: []netstate.Link{lo(), veth()},
+		Addresses: []netstate.Address{
+			withAddress(address("2001:db8:5:0:858:aff:fef4:107/64"), func(a *netstate.Address) {
+				a.Flags, a.Protocol, a.ValidSeconds, a.PreferredSeconds = 0x100, 2, 86400, 14400
+			}),
+			linkLocal(),
+		},
+		Routes: []netstate.Route{
+			connected6("2001:db8:5::/64"), connected6("fe80::/64"),
+			withRoute(via("::/0", "fe80::1"), func(r *netstate.Route) { r.Protocol = netstate.ProtocolRA }),
+		},
+		Neighbours: []netstate.Neighbour{learned("fe80::1", mac(1))},
+	}, bridge()},
+	{"bridge-calico", netstate.Snapshot{
+		Dummy:     true,
+		Links:     []netstate.Link{lo(), veth()},
+		Addresses: []netstate.Address{address("192.168.18.7/32"), address("fd00:18::7/128"), linkLocal()},
+		Routes: []netstate.Route{
+			via("0.0.0.0/0", "169.254.1.1"), onLink("169.254.1.1/32"),
+			connected6("fd00:18::7/128"), connected6("fe80::/64"), via("::/0", "fe80::ecee:eeff:feee:eeee"),
+		},
+	}, bridge()},
+	{"bridge-terway", netstate.Snapshot{
+		Dummy:     true,
+		Links:     []netstate.Link{lo(), veth()},
+		Addresses: []netstate.Address{address("172.16.3.7/32"), address("2408:4005::7/128"), linkLocal()},
+		Routes: []netstate.Route{
+			withRoute(via("0.0.0.0/0", "169.254.1.1"), func(r *netstate.Route) { r.OnLink = true }),
+			connected6("2408:4005::7/128"), connected6("fe80::/64"),
+			withRoute(via("::/0", "fe80::1"), func(r *netstate.Route) { r.OnLink = true }),
+		},
+		Neighbours: []netstate.Neighbour{permanent("169.254.1.1", mac(0xee)), permanent("fe80::1", mac(0xee))},
+	}, bridge()},
+	{"bridge-ptp", lan4With(func(s *netstate.Snapshot) {
+		s.Routes = []netstate.Route{
+			via("0.0.0.0/0", "10.244.1.1"), withRoute(via("10.244.1.0/24", "10.244.1.1"), func(r *netstate.Route) { r.PrefSrc = ip("10.244.1.7") }),
+			withRoute(onLink("10.244.1.1/32"), func(r *netstate.Route) { r.PrefSrc = ip("10.244.1.7") }), connected6("fe80::/64"),
+		}
+	}), bridge()},
+	{"bridge-cilium", cilium(), bridge()},
+	{"masquerade-cilium", cilium(), masquerade()},
+	{"bridge-gateway-outside", lan4With(func(s *netstate.Snapshot) {
+		s.Routes = []netstate.Route{via("0.0.0.0/0", "10.9.9.1"), onLink("10.9.9.1/32"), connected("10.244.1.7/24"), connected6("fe80::/64")}
+	}), bridge()},
+	{"bridge-gateway-without-a-way", lan4With(func(s *netstate.Snapshot) { // the on-link route went after the default route had come
+		s.Routes = []netstate.Route{via("0.0.0.0/0", "10.9.9.1"), connected("10.244.1.7/24"), connected6("fe80::/64")}
+	}), bridge()},
+	{"bridge-no-default", lan4With(func(s *netstate.Snapshot) {
+		s.Routes = []netstate.Route{via("10.96.0.0/12", "10.244.1.1"), connected("10.244.1.7/24"), connected6("fe80::/64")}
+	}), bridge()},
+	{"bridge-default-on-link", lan4With(func(s *netstate.Snapshot) {
+		s.Routes = []netstate.Route{onLink("0.0.0.0/0"), connected("10.244.1.7/24"), connected6("fe80::/64")}
+	}), bridge()},
+	{"bridge-no-address", netstate.Snapshot{
+		Dummy:     true,
+		Links:     []netstate.Link{lo(), with(veth(), func(l *netstate.Link) { l.MTU = 1400 })},
+		Addresses: []netstate.Address{linkLocal()},
+		Routes:    []netstate.Route{connected6("fe80::/64")},
+	}, bridge()},
+	{"bridge-several-addresses", netstate.Snapshot{
+		Dummy: true,
+		Links: []netstate.Link{lo(), veth()},
+		Addresses: []netstate.Address{ // as the kernel lists them: secondary ones after primary ones, the newest IPv6 one first
+			address("10.244.1.7/24"), address("10.99.0.7/16"),
+			withAddress(address("10.244.1.8/24"), func(a *netstate.Address) { a.Label = "eth0:1" }),
+			address("2001:db8:1::8/64"), address("2001:db8:1::7/64"), linkLocal(),
+		},
+		Routes: []netstate.Route{
+			via("0.0.0.0/0", "10.244.1.1"), connected("10.244.1.7/24"), connected("10.99.0.7/16"),
+			connected6("2001:db8:1::/64"), connected6("fe80::/64"),
+		},
+	}, bridge()},
+	{"bridge-peer", lan4With(func(s *netstate.Snapshot) {
+		s.Addresses = []netstate.Address{withAddress(address("10.244.1.7/32"), func(a *netstate.Address) { a.Peer = pfx("10.244.0.1/32") }), linkLocal()}
+		s.Routes = []netstate.Route{
+			via("0.0.0.0/0", "10.244.0.1"), connected6("fe80::/64"),
+			withRoute(connected("10.244.1.7/32"), func(r *netstate.Route) { r.Destination = pfx("10.244.0.1/32") }),
+		}
+	}), bridge()},
+	{"bridge-noprefixroute", lan4With(func(s *netstate.Snapshot) {
+		s.Addresses = []netstate.Address{
+			withAddress(address("10.244.1.7/24"), func(a *netstate.Address) { a.Flags = netstate.AddrNoPrefixRoute }),
+			withAddress(address("2001:db8:1::7/64"), func(a *netstate.Address) { a.Flags = netstate.AddrNoPrefixRoute | netstate.AddrNoDAD }),
+			linkLocal(),
+		}
+		s.Routes = []netstate.Route{
+			withRoute(via("0.0.0.0/0", "10.244.1.1"), func(r *netstate.Route) { r.Metric = 100 }),
+			withRoute(connected("10.244.1.7/24"), func(r *netstate.Route) { r.Metric = 100 }),
+			withRoute(connected6("2001:db8:1::/64"), func(r *netstate.Route) { r.Metric = 100 }), connected6("fe80::/64"),
+		}
+	}), bridge()},
+	{"bridge-metric", lan4With(func(s *netstate.Snapshot) {
+		s.Addresses[0].Metric = 50
+		s.Routes = []netstate.Route{
+			withRoute(via("0.0.0.0/0", "10.244.1.9"), func(r *netstate.Route) { r.Metric = 200 }),
+			withRoute(via("0.0.0.0/0", "10.244.1.1"), func(r *netstate.Route) { r.Metric = 100 }),
+			withRoute(connected("10.244.1.7/24"), func(r *netstate.Route) { r.Metric = 50 }), connected6("fe80::/64"),
+		}
+	}), bridge()},
+	{"bridge-multipath", lan4With(func(s *netstate.Snapshot) {
+		s.Routes = []netstate.Route{multipath("0.0.0.0/0", "10.244.1.1", "10.244.1.2"), connected("10.244.1.7/24"), connected6("fe80::/64")}
+	}), bridge()},
+	{"bridge-blackhole", flannelWith(func(s *netstate.Snapshot) {
+		s.Routes = append(s.Routes,
+			netstate.Route{Table: netstate.TableMain, Destination: pfx("10.66.0.0/16"), Type: 6, Protocol: 3},
+			netstate.Route{Link: 1, Table: netstate.TableMain, Destination: pfx("fd66::/64"), Type: 6, Protocol: 3, Metric: 1024, Other: medium},
+		)
+	}), bridge()},
+	{"bridge-tables-and-rules", flannelWith(func(s *netstate.Snapshot) {
+		s.Routes = append(s.Routes,
+			withRoute(via("0.0.0.0/0", "10.244.1.1"), func(r *netstate.Route) { r.Table = 100 }),
+			withRoute(onLink("10.244.1.0/24"), func(r *netstate.Route) { r.Table, r.PrefSrc = 100, ip("10.244.1.7") }),
+		)
+		s.Rules = []netstate.Rule{{Priority: 512, Table: 100}}
+	}), bridge()},
+	{"bridge-source-routing", sourceRouted(), bridge()},
+	{"bridge-source-routing-throw", flannelWith(func(s *netstate.Snapshot) { // what is thrown is looked up in main
+		s.Rules = []netstate.Rule{{Priority: 1000, Table: 100, Source: pfx("10.244.1.7/32")}}
+		s.Routes = append(s.Routes, withRoute(via("0.0.0.0/0", "10.244.1.254"), func(r *netstate.Route) { r.Table = 100 }),
+			netstate.Route{Table: 100, Type: 9, Destination: pfx("10.244.0.0/16")}, netstate.Route{Table: 100, Type: 6, Destination: pfx("192.0.2.0/24")})
+	}), bridge()},
+	{"bridge-without-main", flannelWith(func(s *netstate.Snapshot) { s.NoMain = []int{4} }), bridge()},
+	{"redirect-noarp-permanent-gateway", flannelWith(func(s *netstate.Snapshot) {
+		s.Links[1].NoARP = true
+		s.Neighbours = append(s.Neighbours, permanent("10.244.1.1", mac(0xee)))
+	}), auto()},
+	{"redirect-guard-macs", flannelWith(func(s *netstate.Snapshot) { s.Links[1].Kind, s.Links[1].Mode = "macvlan", "private" }), withSpec(redirect(), func(s *infra.Spec) {
+		s.Guard.MACs = []cache.MAC{mac(9)}
+	})},
+	{"bridge-two-nics", flannelWith(func(s *netstate.Snapshot) {
+		s.Links = append(s.Links, netstate.Link{Index: 3, Name: "net1", Kind: "veth", MAC: mac(3), MTU: 1500, Up: true, Ethernet: true})
+		s.Addresses = append(s.Addresses, netstate.Address{Link: 3, Prefix: pfx("10.50.0.7/24"), Label: "net1", ValidSeconds: netstate.Forever, PreferredSeconds: netstate.Forever})
+		s.Routes = append(s.Routes,
+			netstate.Route{Link: 3, Table: netstate.TableMain, Destination: pfx("10.50.0.0/24"), PrefSrc: ip("10.50.0.7"), Type: netstate.RouteUnicast, Scope: netstate.ScopeLink, Protocol: netstate.ProtocolKernel},
+			netstate.Route{Link: 3, Table: netstate.TableMain, Destination: pfx("0.0.0.0/0"), Gateway: ip("10.50.0.1"), Type: netstate.RouteUnicast, Protocol: 3, Metric: 100},
+			netstate.Route{Link: 3, Table: netstate.TableMain, Destination: pfx("::/0"), Gateway: ip("fe80::50"), Type: netstate.RouteUnicast, Protocol: 3, Metric: 1024},
+		)
+	}), bridge()},
+	{"bridge-long-name", flannelWith(func(s *netstate.Snapshot) {
+		s.Links[1].Name = "enp0s31f6-pods"
+		for i := range s.Addresses {
+			if s.Addresses[i].Label != "" {
+				s.Addresses[i].Label = "enp0s31f6-pods"
+			}
+		}
+	}), withSpec(bridge(), func(s *infra.Spec) { s.NIC = "enp0s31f6-pods" })},
+	{"bridge-mtu-65535", flannelWith(func(s *netstate.Snapshot) { s.Links[1].MTU = 65535 }), bridge()},
+	{"masquerade-mtu-65535", flannelWith(func(s *netstate.Snapshot) { s.Links[1].MTU = 65535 }), masquerade()},
+	{"bridge-mtu-1200", netstate.Snapshot{ // too small for IPv6
+		Dummy:     true,
+		Links:     []netstate.Link{lo(), with(veth(), func(l *netstate.Link) { l.MTU, l.AddrGen = 1200, netstate.AddrGenNoIPv6 })},
+		Addresses: []netstate.Address{address("10.244.1.7/24")},
+		Routes:    []netstate.Route{via("0.0.0.0/0", "10.244.1.1"), connected("10.244.1.7/24")},
+	}, bridge()},
+	{"masquerade-kernel-without-ipv6", netstate.Snapshot{
+		Links:     []netstate.Link{lo(), with(veth(), func(l *netstate.Link) { l.AddrGen = netstate.AddrGenNoIPv6 })},
+		Addresses: []netstate.Address{address("10.244.1.7/24")},
+		Routes:    []netstate.Route{via("0.0.0.0/0", "10.244.1.1"), connected("10.244.1.7/24")},
+	}, masquerade()},
+	{"bridge-forwarding", flannelWith(func(s *netstate.Snapshot) { s.Links[1].Forwarding4 = true }), bridge()},
+	{"bridge-nic-down", netstate.Snapshot{
+		Dummy:     true,
+		Links:     []netstate.Link{lo(), with(veth(), func(l *netstate.Link) { l.Up = false })},
+		Addresses: []netstate.Address{address("10.244.1.7/24")},
+	}, bridge()},
+	{"bridge-addrgen-none", lan4With(func(s *netstate.Snapshot) {
+		s.Links[1].AddrGen = netstate.AddrGenNone
+		s.Addresses = s.Addresses[:1]
+		s.Routes = s.Routes[:2]
+	}), bridge()},
+	{"bridge-link-local-removed", lan4With(func(s *netstate.Snapshot) {
+		s.Addresses = s.Addresses[:1]
+		s.Routes = s.Routes[:2]
+	}), bridge()},
+	{"bridge-no-responder", flannel(), withSpec(bridge(), func(s *infra.Spec) { s.Options.Disabled = true })},
+	{"bridge-everything", flannel(), infra.Spec{
+		NIC: "eth0", Binding: infra.Bridge{}, Owner: infra.Owner{UID: 107, GID: 36}, Queues: 4,
+		DNS: &cache.DNS{Servers: []netip.Addr{ip("10.96.0.10")}, Search: []string{"default.svc.cluster.local"}},
+		Options: cache.Options{
+			Hostname: "vm1", LeaseSeconds: 3600, NTP: []netip.Addr{ip("10.96.0.11")}, TFTPServer: "10.96.0.12",
+			BootFile: "pxelinux.0", BootFileURL: "http://boot/ipxe", DHCPv4: map[uint8]cache.Data{224: "a", 225: "b"},
+		},
+		Device: cache.Device{
+			Model: "virtio", Driver: "vhost", BootOrder: 1, ROM: "off", PCIAddress: "0000:01:00.0",
+			ACPIIndex: 7, Alias: "ua-eth0", LinkState: "up",
+		},
+	}},
+	{"masquerade-multi-queue", lan4(), withSpec(masquerade(), func(s *infra.Spec) { s.Queues = 2 })},
+	{"bridge-macvlan-passthru", lan4With(func(s *netstate.Snapshot) { s.Links[1].Kind, s.Links[1].Mode = "macvlan", "passthru" }), bridge()},
+	{"masquerade-macvlan", lan4With(func(s *netstate.Snapshot) { s.Links[1].Kind, s.Links[1].Mode = "macvlan", "bridge" }), masquerade()},
+	{"bridge-6-gateway-link-local", lan6("fe80::1"), bridge()},
+	{"bridge-6-gateway-link-local-known", lan6("fe80::1", learned("fe80::1", mac(1))), bridge()},
+	{"bridge-6-gateway-global", lan6("2001:db8:1::1"), bridge()},
+	{"bridge-6-gateway-global-known", lan6("2001:db8:1::1", learned("2001:db8:1::1", mac(1))), bridge()},
+}
+
+// sourceRouted is what the CNI plugin sbr leaves of a network: the routes are in a table that a rule gives
+// to what comes from the address. Another rule is somebody else's.
+func sourceRouted() netstate.Snapshot {
+	return flannelWith(func(s *netstate.Snapshot) {
+		for i := range s.Routes {
+			s.Routes[i].Table = 100
+		}
+		s.Rules = []netstate.Rule{
+			{Priority: 1000, Table: 100, Source: pfx("10.244.1.7/32")},
+			{Priority: 1000, Table: 100, Source: pfx("fd00:244:1::7/128"), IPv6: true},
+			{Priority: 1001, Table: 200, Source: pfx("10.244.1.99/32")},
+		}
+	})
+}

@@ -1,0 +1,41 @@
+package wiring
+
+import (
+	"cmp"
+	"fmt"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/netstate"
+)
+
+// macvtap leaves the NIC as it is, but up and receiving all multicast groups.
+type macvtap struct{}
+
+func (macvtap) asks(string) Questions { return Questions{} }
+
+func (macvtap) traits() traits { return traits{mends: true, direct: true} }
+
+func (macvtap) wire(p *Plan, nic netstate.Link) error {
+	if nic.Kind != kindMacvtap {
+		kind := cmp.Or(nic.Kind, "card of the machine")
+		return &infra.RefusedError{NIC: nic.Name, Binding: cache.BindingMacvtap, Instead: p.insteadOfDirect(nic),
+			Reason: fmt.Sprintf("it is a %s, and whoever laid it would have to lay a macvtap", kind)}
+	}
+	p.Record = p.record(nic, nic.MAC)
+	p.Record.Tap = nic.Name
+	p.warnUnfiltered("the guest can send with every MAC and address")
+	p.warnUntold(nic)
+	nic.Up = true
+	nic.AllMulticast = true // it listens to the groups of the namespace's own addresses, and not to the guest's
+	p.wanted.Links = []netstate.Link{nic}
+	return nil
+}
+
+// insteadOfDirect is what works with a NIC of another kind.
+func (p *Plan) insteadOfDirect(nic netstate.Link) string {
+	if p.checkBridge(nic) == nil {
+		return cache.BindingBridge
+	}
+	return p.insteadOfBridge(nic)
+}

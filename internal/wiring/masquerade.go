@@ -1,0 +1,268 @@
+package wiring
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/compare"
+	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/netstate"
+)
+
+// masquerade gives the guest a network of its own behind a bridge, and translates. The NIC stays
+// as it is.
+type masquerade struct{ infra.Masquerade }
+
+func (masquerade) asks(nic string) Questions {
+	paths := append([]string{netstate.NoIPv6}, netstate.BridgeCalls()...)
+	paths = append(paths, netstate.Forwarding6, netstate.AcceptRA(nic), netstate.ForceForwarding(nic))
+	paths = append(paths, netstate.OfBridge(netstate.NamesFor(nic).Bridge)...)
+	return Questions{Sysctls: paths, Listeners: true}
+}
+
+func (masquerade) traits() traits { return traits{bridged: true} }
+
+func (b masquerade) wire(p *Plan, nic netstate.Link) error {
+	v4, v6 := addressesOf(p.found, nic)
+	if len(v4)+len(v6) == 0 {
+		return p.refuseMasquerade(nic, "it has no address to hide a guest behind")
+	}
+	if b.MAC.IsZero() {
+		b.MAC = netstate.DeriveMAC(nic, "guest")
+	}
+	p.Record = p.record(nic, b.MAC)
+	r := &p.Record
+
+	br := p.newLink(nic, compare.NewBridge, p.names.Bridge, "bridge", min(nic.MTU, cache.MaxMTU))
+	br.MAC = netstate.DeriveMAC(nic, "bridge")
+
+	var ends []end
+	if len(v4) > 0 {
+		gateway, err := p.checkNetwork("binding.masquerade.ipv4", &b.IPv4, infra.DefaultIPv4, 30)
+		if err != nil {
+			return err
+		}
+		guest := gateway.Next()
+		ends = append(ends, end{guest, gateway})
+		r.IPv4 = &cache.IPv4{
+			Address: netip.PrefixFrom(guest, b.IPv4.Bits()),
+			Server:  gateway,
+			Gateway: gateway,
+			Routes:  []cache.Route{{Destination: netip.PrefixFrom(netip.IPv4Unspecified(), 0), Gateway: gateway}},
+		}
+		p.addAddress(br, netip.PrefixFrom(gateway, b.IPv4.Bits()), netstate.ScopeUniverse)
+		nic.Forwarding4, br.Forwarding4 = true, true
+	}
+	if len(v6) > 0 {
+		if br.AddrGen == netstate.AddrGenNoIPv6 {
+			return &infra.RefusedError{NIC: nic.Name, Binding: b.Kind(), Reason: fmt.Sprintf("it has IPv6 addresses, and with its MTU of %d the guest's link could have none", nic.MTU), Instead: cache.BindingBridge}
+		}
+		gateway, err := p.checkNetwork("binding.masquerade.ipv6", &b.IPv6, infra.DefaultIPv6, 126)
+		if err != nil {
+			return err
+		}
+		guest := gateway.Next()
+		ends = append(ends, end{guest, gateway})
+		r.IPv6 = &cache.IPv6{
+			Address: guest,
+			OnLink:  []netip.Prefix{b.IPv6.Masked()},
+			Router:  &cache.Router{Address: br.MAC.LinkLocal(), MAC: br.MAC, Default: true},
+		}
+		p.addAddress(br, netip.PrefixFrom(gateway, b.IPv6.Bits()), netstate.ScopeUniverse)
+		p.addAddress(br, netip.PrefixFrom(br.MAC.LinkLocal(), 64), netstate.ScopeLink)
+		p.enableIPv6()
+		p.forward6(nic)
+	}
+	for _, e := range ends {
+		own := v4
+		if e.guest.Is6() {
+			own = v6
+		}
+		if hidden := own[0].Addr(); !slices.Equal(p.nextHops(nic, hidden), p.nextHops(nic, e.guest)) {
+			return p.refuseMasquerade(nic, fmt.Sprintf("policy rules give other routes to what comes from %v than to what comes from a guest behind it", hidden))
+		}
+	}
+	for _, f := range []struct {
+		field string
+		set   bool
+		have  bool
+	}{{"IPv4", b.IPv4.IsValid(), len(v4) > 0}, {"IPv6", b.IPv6.IsValid(), len(v6) > 0}} {
+		if f.set && !f.have {
+			r.Warnings = append(r.Warnings, fmt.Sprintf("the guest gets no %s address: %s has none", f.field, nic.Name))
+		}
+	}
+	if p.routedByEBPF(nic, v4) {
+		r.Warnings = append(r.Warnings, fmt.Sprintf("%s has what Cilium gives: with its eBPF host routing nothing comes back that the namespace forwards; then want redirect or bridge", nic.Name))
+	}
+	if b.Loopback || b.Sidecar != nil {
+		p.answerLoopback(&br, len(v6) > 0)
+	}
+	p.warnDown(nic)
+	p.keepNIC(nic)
+	p.wanted.Links = append(p.wanted.Links, nic, br)
+	if !p.spec.Options.Disabled {
+		p.addResponder(r, nic)
+	}
+	p.addTaps(nic)
+	for _, path := range netstate.BridgeCalls() {
+		p.wanted.Sysctls[path] = "0" // where the kernel has them: a packet is to be translated once
+	}
+	t := translation{names: p.names, fenced: p.fenced(nic.Index), addresses: slices.Concat(v4, v6), ends: ends, Masquerade: b.Masquerade, guard: p.spec.Guard}
+	if err := t.checkSources(); err != nil {
+		return err
+	}
+	r.Warnings = append(r.Warnings, takenPorts(b.Masquerade, p.found.Listeners, t.addresses)...)
+	if err := p.addTranslation(t.table(), b.Firewall, len(v6) > 0); err != nil {
+		return err
+	}
+	var own []netip.Prefix
+	for _, e := range ends {
+		own = append(own, single(e.guest))
+		p.wanted.Neighbours = append(p.wanted.Neighbours, netstate.Neighbour{Link: compare.NewBridge, Address: e.guest, MAC: b.MAC, Permanent: true})
+	}
+	g := p.guest(own)
+	if len(v6) == 0 && p.found.NoNFTables && br.AddrGen != netstate.AddrGenNoIPv6 {
+		p.wanted.Tables = append(p.wanted.Tables, deaf6Legacy(p.names))
+	} else if len(v6) == 0 && !p.found.NoNFTables {
+		p.wanted.Tables = append(p.wanted.Tables, g.behind(p.names, p.spec.Guard, deaf6(p.names.Tap)))
+	}
+	return p.addFilter(g)
+}
+
+// refuseMasquerade is a refusal, with what works.
+func (p *Plan) refuseMasquerade(nic netstate.Link, reason string) error {
+	refused := &infra.RefusedError{NIC: nic.Name, Binding: cache.BindingMasquerade, Reason: reason}
+	if p.checkBridge(nic) == nil {
+		refused.Instead = cache.BindingBridge
+	} else if p.checkRedirect(nic) == nil {
+		refused.Instead = cache.BindingRedirect
+	}
+	return refused
+}
+
+// routedByEBPF says whether the NIC looks like one of Cilium's: a single address, whose gateway is a
+// router's of the cluster, on the link by a route of its own, and a default route with an MTU.
+func (p *Plan) routedByEBPF(nic netstate.Link, v4 []netip.Prefix) bool {
+	if len(v4) != 1 || !v4[0].IsSingleIP() {
+		return false
+	}
+	routes := routesOf(p.found, nic, true)
+	onLink := func(a netip.Addr) bool {
+		return slices.ContainsFunc(routes, func(r netstate.Route) bool { return r.Destination == single(a) && !r.Gateway.IsValid() })
+	}
+	return slices.ContainsFunc(routes, func(r netstate.Route) bool {
+		return r.Default() && r.MTU != 0 && r.Gateway.IsValid() && !r.Gateway.IsLinkLocalUnicast() && onLink(r.Gateway)
+	})
+}
+
+// minNetwork is the shortest prefix of a network; what is shorter is a part of a default route.
+const minNetwork = 8
+
+// checkNetwork checks the guest's network and returns the first address in it, the gateway's. A zero
+// checkNetwork becomes the default one.
+func (p *Plan) checkNetwork(field string, network *netip.Prefix, otherwise netip.Prefix, maxBits int) (netip.Addr, error) {
+	if !network.IsValid() {
+		*network = otherwise
+	}
+	n := *network
+	if n.Addr().Is4() != otherwise.Addr().Is4() || n.Addr().Is4In6() || n.Addr().Zone() != "" {
+		return netip.Addr{}, &cache.FieldError{Field: field, Reason: fmt.Sprintf("%v is of another family, want one like %v", n, otherwise)}
+	}
+	if n != n.Masked() {
+		return netip.Addr{}, &cache.FieldError{Field: field, Reason: fmt.Sprintf("%v has host bits, want %v", n, n.Masked())}
+	}
+	if n.Bits() > maxBits {
+		return netip.Addr{}, &cache.FieldError{Field: field, Reason: fmt.Sprintf("%v is too small: network, gateway, guest and broadcast need at least a /%d", n, maxBits)}
+	}
+	if a := n.Addr(); n.Bits() < minNetwork || a.IsMulticast() || a.IsLoopback() || a.IsUnspecified() || a.IsLinkLocalUnicast() {
+		return netip.Addr{}, &cache.FieldError{Field: field, Reason: fmt.Sprintf("%v is no network for hosts, want one like %v", n, otherwise)}
+	}
+	for _, r := range p.found.Routes {
+		if r.Destination.Bits() >= minNetwork && r.Destination.Overlaps(n) {
+			return netip.Addr{}, fmt.Errorf("%s: %v overlaps the route to %v of the namespace: %w, choose another network", field, n, r.Destination, infra.ErrCollision)
+		}
+	}
+	for _, a := range p.found.Addresses {
+		if n.Contains(a.Prefix.Addr()) {
+			return netip.Addr{}, fmt.Errorf("%s: %v contains the namespace's address %v: %w, choose another network", field, n, a.Prefix.Addr(), infra.ErrCollision)
+		}
+	}
+	return n.Addr().Next(), nil
+}
+
+// answerLoopback lets the answers of the guest to a loopback address in: they are for the gateway when
+// they come, and for that address when they are translated back. For ::1 the kernel wants a route
+// by the link itself (ip6_route_input asks for it strictly).
+func (p *Plan) answerLoopback(br *netstate.Link, v6 bool) {
+	br.RouteLocalnet = true
+	if v6 {
+		p.wanted.Routes = append(p.wanted.Routes, netstate.Route{
+			Link: br.Index, Table: netstate.TableLocal, Destination: loopback6,
+			Type: netstate.RouteLocal, Protocol: netstate.ProtocolStatic, Metric: metricLocal,
+			Other: []netstate.Attribute{{Type: routePreference, Data: []byte{0}}}, // medium, as the kernel says it
+		})
+	}
+}
+
+// routePreference is RTA_PREF (linux/rtnetlink.h).
+const routePreference = 20
+
+// metricLocal is above that of the kernel's own route to ::1, 0.
+const metricLocal = 1024
+
+// fenced are the versions of IP that the NIC did not forward before.
+func (p *Plan) fenced(nic int) []int {
+	var list []int
+	if l, _ := p.found.Link(nic); !l.Forwarding4 {
+		list = append(list, 4)
+	}
+	if p.found.Sysctls[netstate.Forwarding6] != "1" && p.found.Sysctls[netstate.ForceForwarding(p.names.NIC)] != "1" {
+		list = append(list, 6)
+	}
+	return list
+}
+
+// forward6 switches IPv6 forwarding on, for the NIC and the bridge where the kernel can, and else for the
+// whole namespace. Either way the kernel forgets what routers have advertised, even if it is the
+// bridge that becomes a router, and in the latter case does not listen to them any more; but for a
+// link whose accept_ra is 2.
+func (p *Plan) forward6(nic netstate.Link) {
+	learns := slices.ContainsFunc(p.found.Routes, func(r netstate.Route) bool { return r.Uses(nic.Index) && r.Protocol == netstate.ProtocolRA })
+	if learns && p.found.Sysctls[netstate.Forwarding6] == "0" && p.found.Sysctls[netstate.AcceptRA(nic.Name)] == "1" {
+		p.wanted.Sysctls[netstate.AcceptRA(nic.Name)] = "2"
+	}
+	if _, can := p.found.Sysctls[netstate.ForceForwarding(nic.Name)]; !can {
+		p.wanted.Sysctls[netstate.Forwarding6] = "1"
+		return
+	}
+	p.wanted.Sysctls[netstate.ForceForwarding(nic.Name)] = "1"
+	for _, path := range netstate.OfBridge(p.names.Bridge) {
+		p.wanted.Sysctls[path] = "1"
+	}
+}
+
+// addTranslation wants the table, for what translates, and notes that in the record.
+func (p *Plan) addTranslation(t firewall.Table, by string, v6 bool) error {
+	const legacy = cache.FirewallIPTablesLegacy
+	if p.found.NoNFTables && by != "" && by != legacy {
+		return &cache.FieldError{Field: "binding.masquerade.firewall", Reason: fmt.Sprintf("this kernel has no nf_tables, which %s needs: want %s", by, legacy)}
+	}
+	families := []firewall.Family{firewall.IPTablesNFT, firewall.IP6TablesNFT}
+	switch {
+	case by == legacy || by == "" && p.found.NoNFTables:
+		by, families = legacy, []firewall.Family{firewall.IPTablesLegacy, firewall.IP6TablesLegacy}
+	case by == "" || by == cache.FirewallNFTables:
+		by, families = cache.FirewallNFTables, nil
+		p.wanted.Tables = append(p.wanted.Tables, t)
+	}
+	p.Record.Firewall = by
+	for _, f := range families {
+		if f.IPTables() == 4 || v6 {
+			p.wanted.Tables = append(p.wanted.Tables, t.IPTables(f, p.names.Chains()))
+		}
+	}
+	return nil
+}

@@ -1,0 +1,67 @@
+package wiring
+
+import (
+	"cmp"
+	"net/netip"
+	"strconv"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/netstate"
+)
+
+// passt opens to the launcher's user the ports and the ping sockets that passt needs, and leaves the NIC as
+// it is.
+type passt struct{ infra.Passt }
+
+func (passt) asks(string) Questions {
+	return Questions{Sysctls: []string{netstate.PortStart, netstate.PingGroups}, Listeners: true}
+}
+
+func (passt) traits() traits { return traits{direct: true} }
+
+func (b passt) wire(p *Plan, nic netstate.Link) error {
+	v4, v6 := addressesOf(p.found, nic)
+	if len(v4)+len(v6) == 0 {
+		return &infra.RefusedError{NIC: nic.Name, Binding: b.Kind(), Reason: "it has no address that passt could give to the guest", Instead: p.insteadOfDirect(nic)}
+	}
+	if b.MAC.IsZero() {
+		b.MAC = netstate.DeriveMAC(nic, "guest")
+	}
+	p.Record = p.record(nic, b.MAC)
+	p.Record.Tap = ""
+	p.Record.Passt = &cache.Passt{}
+	for _, f := range b.Ports {
+		p.Record.Passt.Forwards = append(p.Record.Passt.Forwards, cache.Forward{
+			Protocol: f.Transport(), First: f.First, Last: f.End(), Guest: cmp.Or(f.Guest, f.First),
+		})
+		// Another NIC's passt may have opened them already, and may be the first to go.
+		if start, err := strconv.Atoi(p.found.Sysctls[netstate.PortStart]); err == nil && int(f.First) < max(start, privilegedPorts) && (start == 0 || int(f.First) < start) {
+			p.wanted.Sysctls[netstate.PortStart] = "0" // without that, passt leaves such ports out and says nothing
+		}
+	}
+	if groups := p.found.Sysctls[netstate.PingGroups]; groups == noGroup || groups == everyGroup {
+		p.wanted.Sysctls[netstate.PingGroups] = everyGroup
+	}
+	p.warnDown(nic)
+	p.warnUnfiltered("it reaches what the namespace reaches, and by its gateway's address the namespace's own loopback")
+	for _, addresses := range [][]netip.Prefix{v4, v6} {
+		if len(addresses) > 1 {
+			p.warn("%s has the addresses %v: passt gives the guest one of a family", nic.Name, addresses)
+		}
+	}
+	for _, l := range p.found.Listeners {
+		if containsPort(b.Ports, l.Protocol, l.Port) {
+			p.warn("the namespace serves %s port %d at %v, which passt can then not take for the guest", l.Protocol, l.Port, l.Address)
+		}
+	}
+	return nil
+}
+
+const (
+	privilegedPorts = 1024 // PROT_SOCK, net/sock.h
+
+	// Values of netstate.PingGroups: the kernel's default, no group, and every group.
+	noGroup    = "1 0"
+	everyGroup = "0 2147483647"
+)

@@ -1,0 +1,262 @@
+// Package wiring plans the wiring of a NIC: from the namespace as it was found and the Spec, it computes how
+// the namespace shall look, and the record that tells Phase2 about the guest. It is pure: the same input
+// makes the same plan, so a journal needs no more than the input.
+package wiring
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/compare"
+	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/netstate"
+)
+
+// Plan is the wiring of one NIC: how the namespace was found, how it shall look, and what the guest is told.
+type Plan struct {
+	// Record is for Phase2.
+	Record cache.Record
+	// Refused are the bindings that infra.Auto tried first, and why they cannot work.
+	Refused []*infra.RefusedError
+
+	spec    infra.Spec
+	binding binding
+	names   netstate.Names
+	found   netstate.Snapshot
+	wanted  compare.State
+}
+
+// Journal is what a plan was made of. NewPlan makes the same plan of it.
+type Journal struct {
+	Found netstate.Snapshot `json:"found"`
+	Spec  infra.Spec        `json:"spec"`
+}
+
+// Journal returns what is to be kept while the plan is in force.
+func (p *Plan) Journal() Journal { return Journal{Found: p.found, Spec: p.spec} }
+
+// Binding is the Spec's binding, or what infra.Auto has become.
+func (p *Plan) Binding() infra.Binding { return p.spec.Binding }
+
+// Tables are the wanted tables of nftables, or of iptables.
+func (p *Plan) Tables() []firewall.Table { return p.wanted.Tables }
+
+func emptyPlan(found netstate.Snapshot, spec infra.Spec) *Plan {
+	return &Plan{
+		spec: spec, binding: bindingOf(spec.Binding), names: netstate.NamesFor(spec.NIC), found: found,
+		wanted: compare.State{Sysctls: map[string]string{}},
+	}
+}
+
+// NewPlan computes the wiring of the NIC in the namespace that was found.
+//
+// The errors: *cache.FieldError for a bad Spec, infra.ErrNoNIC, infra.ErrWired, infra.ErrCollision,
+// *infra.RefusedError.
+func NewPlan(found netstate.Snapshot, spec infra.Spec) (*Plan, error) {
+	if err := spec.Validate(); err != nil {
+		return nil, err
+	}
+	p := emptyPlan(found, spec)
+	nic, ok := found.Named(spec.NIC)
+	if !ok && !p.binding.traits().leaves {
+		return nil, fmt.Errorf("NIC %s: %w; the namespace has %s", spec.NIC, infra.ErrNoNIC, linkNames(found))
+	}
+	if !ok {
+		nic = netstate.Link{Name: spec.NIC} // the guest may have it already
+	}
+	if nic.Loopback {
+		return nil, &cache.FieldError{Field: "nic", Reason: fmt.Sprintf("%s is the loopback: name the link that leads out of the namespace, of %s", nic.Name, linkNames(found))}
+	}
+	if err := checkFree(found, nic, p.names); err != nil {
+		return nil, err
+	}
+	if err := p.binding.wire(p, nic); err != nil {
+		return nil, err
+	}
+	if !p.binding.traits().direct {
+		p.Record.Warnings = append(p.Record.Warnings, p.warnings(nic)...)
+	}
+	if err := p.Record.Validate(); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// checkFree refuses a NIC that is wired or a bridge's port already, and a wiring whose names are in use.
+func checkFree(found netstate.Snapshot, nic netstate.Link, names netstate.Names) error {
+	if strings.HasPrefix(nic.Alias, netstate.Mark("")) {
+		return fmt.Errorf("NIC %s: %w, its alias is %q: Teardown with the state directory of that Setup, or name another NIC", nic.Name, infra.ErrWired, nic.Alias)
+	}
+	if master, ok := found.Link(nic.Master); ok && nic.Master != 0 {
+		return fmt.Errorf("NIC %s: %w, it is a port of %s: take it off first (ip link set %s nomaster)", nic.Name, infra.ErrWired, master.Name, nic.Name)
+	}
+	for _, name := range names.Links() {
+		if _, taken := found.Named(name); taken {
+			return fmt.Errorf("NIC %s: %w, a link called %s is there: Teardown with the state directory of that Setup, or rename it", nic.Name, infra.ErrWired, name)
+		}
+	}
+	if len(found.Tables) > 0 {
+		return fmt.Errorf("NIC %s: %w, there is an nftables table %s %s: Teardown with the state directory of that Setup, or delete it", nic.Name, infra.ErrWired, found.Tables[0].Family, found.Tables[0].Name)
+	}
+	return nil
+}
+
+func linkNames(s netstate.Snapshot) string {
+	var names []string
+	for _, l := range s.Links {
+		names = append(names, l.Name)
+	}
+	if len(names) == 0 {
+		return "no links"
+	}
+	return strings.Join(names, ", ")
+}
+
+// record is the part of a record that does not depend on the binding.
+func (p *Plan) record(nic netstate.Link, mac cache.MAC) cache.Record {
+	return cache.Record{
+		Version: cache.Version,
+		Name:    p.names.NIC,
+		Binding: p.spec.Binding.Kind(),
+		Tap:     p.names.Tap,
+		Queues:  max(1, p.spec.Queues),
+		MAC:     mac,
+		MTU:     p.mtu(nic),
+		DNS:     p.spec.DNS,
+		Options: p.spec.Options,
+		Device:  p.spec.Device,
+	}
+}
+
+// mtu is the guest's. A route's own MTU takes precedence over the link's. The guest has one MTU for all its
+// routes, so it is the smallest.
+func (p *Plan) mtu(nic netstate.Link) int {
+	mtu := min(nic.MTU, cache.MaxMTU)
+	for _, v4 := range []bool{true, false} {
+		for _, route := range routesOf(p.found, nic, v4) {
+			if route.MTU >= cache.MinMTU {
+				mtu = min(mtu, route.MTU)
+			}
+		}
+	}
+	return mtu
+}
+
+// String is the whole plan as an administrator would type it, from the namespace as it was found.
+func (p *Plan) String() string {
+	ops, err := p.Steps(p.found)
+	if err != nil {
+		return err.Error() // cannot be: the NIC was found
+	}
+	return netstate.Text(ops)
+}
+
+// Steps are what is left to do to wire the NIC, in order, given the namespace as it is now: as it was
+// found, half wired, damaged, or wired; then there are none. The error is infra.ErrNoNIC if the NIC has
+// gone.
+func (p *Plan) Steps(now netstate.Snapshot) ([]netstate.Op, error) {
+	return p.compare(now, p.wanted, true)
+}
+
+// Undo are the steps back to the namespace as it was found. The error is infra.ErrNoNIC if the NIC has gone;
+// then the steps are those that remove what guestwire created.
+func (p *Plan) Undo(now netstate.Snapshot) ([]netstate.Op, error) {
+	nic := p.nic()
+	want := compare.State{Sysctls: map[string]string{}}
+	if len(p.wanted.Links) > 0 {
+		want.Links = []netstate.Link{nic}
+	}
+	own := netstate.OfBridge(p.names.Bridge)
+	for path := range p.wanted.Sysctls {
+		if !slices.Contains(own, path) && !slices.Contains(now.Needed, path) {
+			want.Sysctls[path] = cmp.Or(p.found.Sysctls[path], netstate.DefaultBridgeCall)
+		}
+	}
+	for _, a := range p.found.Addresses {
+		if a.Link == nic.Index {
+			want.Addresses = append(want.Addresses, a)
+		}
+	}
+	for _, r := range p.found.Routes {
+		if r.Uses(nic.Index) || compare.Sourced(r, nic.Index, p.found.Addresses) {
+			want.Routes = append(want.Routes, r)
+		}
+	}
+	for _, n := range p.found.Neighbours {
+		if n.Link == nic.Index && n.Permanent {
+			want.Neighbours = append(want.Neighbours, n)
+		}
+	}
+	return p.compare(now, want, p.binding.traits().mends)
+}
+
+// Differences says in words what of the wiring is not as wanted: "eth0-tap is no port of eth0-br". The steps
+// repair it. Both are empty if nothing differs. The error is infra.ErrNoNIC if the NIC has gone.
+func (p *Plan) Differences(now netstate.Snapshot) (differences []string, steps []netstate.Op, err error) {
+	steps, err = p.Steps(now)
+	if err != nil {
+		return nil, nil, err
+	}
+	return compare.Differences(now, steps), steps, nil
+}
+
+// compare finds the steps from the namespace as it is now to the state that is wanted.
+func (p *Plan) compare(now netstate.Snapshot, want compare.State, mend bool) ([]netstate.Op, error) {
+	now.Links = slices.DeleteFunc(slices.Clone(now.Links), p.isAnother)
+	found := p.nic()
+	t := p.binding.traits()
+	nic := compare.NIC{Names: p.names, Index: found.Index, Whole: t.whole, Mend: mend, Leaves: t.leaves, Direct: t.direct}
+	for _, l := range p.wanted.Links {
+		if l.Index == found.Index {
+			nic.AllMulticast = l.AllMulticast && !found.AllMulticast
+			nic.Raised = l.Up && !found.Up
+		}
+	}
+	return compare.Steps(now, want, nic)
+}
+
+// isAnother says whether the link is another one that has come under the index of a NIC that has gone.
+func (p *Plan) isAnother(l netstate.Link) bool {
+	nic := p.nic()
+	named := l.Name == nic.Name || l.Name == p.names.Moved
+	return l.Index == nic.Index && !named && l.MAC != nic.MAC && l.MAC != netstate.DeriveMAC(nic, "moved")
+}
+
+// nic is the NIC as it was found.
+func (p *Plan) nic() netstate.Link {
+	nic, _ := p.found.Named(p.names.NIC) // NewPlan has seen it, or the binding does without
+	return nic
+}
+
+// SysctlPaths are the sysctls that a Snapshot needs for comparing with the plan.
+func (p *Plan) SysctlPaths() []string { return p.binding.asks(p.names.NIC).Sysctls }
+
+// Shared are the sysctls of netstate.Shared that the wiring needs.
+func (p *Plan) Shared() []string {
+	return slices.DeleteFunc(netstate.Shared(), func(path string) bool {
+		_, wanted := p.wanted.Sysctls[path]
+		return !wanted
+	})
+}
+
+// Inherit replaces the values of the sysctls that the whole namespace shares by those before another NIC was
+// wired, whose journal is the earlier one: whichever NIC's Teardown is the last leaves the namespace as it
+// was before both.
+func Inherit(found *netstate.Snapshot, earlier Journal) {
+	found.Sysctls = maps.Clone(found.Sysctls)
+	for _, path := range netstate.Shared() {
+		_, there := found.Sysctls[path]
+		value, known := earlier.Found.Sysctls[path]
+		if !known && slices.Contains(netstate.BridgeCalls(), path) && bindingOf(earlier.Spec.Binding).traits().bridged {
+			value, known = netstate.DefaultBridgeCall, true // they came with the other NIC's bridge
+		}
+		if there && known {
+			found.Sysctls[path] = value
+		}
+	}
+}

@@ -1,0 +1,109 @@
+package wiring
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/netstate"
+)
+
+// redirect forwards what comes in at the NIC to the guest's tap, and the other way round, before the
+// namespace's own stack sees it. The NIC keeps all that it has.
+type redirect struct{}
+
+func (redirect) asks(string) Questions {
+	return Questions{Sysctls: append([]string{netstate.NoIPv6}, netstate.BridgeCalls()...), Gateways: true}
+}
+
+func (redirect) traits() traits { return traits{mends: true} }
+
+func (redirect) wire(p *Plan, nic netstate.Link) error {
+	if err := p.checkRedirect(nic); err != nil {
+		return err
+	}
+	p.Record = p.record(nic, nic.MAC)
+	nic.AllMulticast = nic.AllMulticast || nic.Kind != "veth" // which passes everything as it is
+	p.keepNIC(nic)
+	p.wanted.Links = append(p.wanted.Links, nic)
+	p.lease(&p.Record, nic)
+	p.warnDown(nic)
+	p.addTaps(nic)
+	g := p.guest(p.guestAddresses(nic))
+	if err := p.addFilter(g); err != nil {
+		return err
+	}
+	p.wanted.Tables = append(g.across(p.wanted.Tables, p.names, p.spec.Guard), mute(p.names))
+	if len(p.spec.Guard.MACs) > 0 && nic.Kind != "veth" {
+		p.warn("%s receives for its own MAC alone: from the other MACs of guard.macs the guest can send, and nothing comes back", nic.Name)
+	}
+	return nil
+}
+
+// checkRedirect says whether frames from and to a guest can pass through the NIC.
+func (p *Plan) checkRedirect(nic netstate.Link) error {
+	reason := ""
+	switch {
+	case p.found.NoNFTables:
+		reason = "this kernel has no nf_tables, which would forward the frames"
+	case !nic.Ethernet:
+		reason = "it carries no Ethernet"
+	case !nic.MAC.Unicast():
+		reason = "it has no MAC"
+	case p.child(nic, "vlan", kindMacvlan, kindMacvtap, kindIPVLAN) != "":
+		reason = fmt.Sprintf("%s lies on it, and would hear nothing", p.child(nic, "vlan", kindMacvlan, kindMacvtap, kindIPVLAN))
+	default:
+		return nil
+	}
+	return &infra.RefusedError{NIC: nic.Name, Binding: cache.BindingRedirect, Reason: reason, Instead: cache.BindingMasquerade}
+}
+
+// child is a link of one of these kinds that lies on the NIC, or nothing.
+func (p *Plan) child(nic netstate.Link, kinds ...string) string {
+	for _, l := range p.found.Links {
+		if l.Parent == nic.Index && nic.Index != 0 && slices.Contains(kinds, l.Kind) {
+			return l.Name
+		}
+	}
+	return ""
+}
+
+// mute keeps the namespace from sending by the NIC, its own packets and those that it forwards: they would
+// have the guest's MAC and address, and the guest would get the answers. Without packets there is no ARP
+// either.
+func mute(n netstate.Names) firewall.Table {
+	return firewall.Table{Family: firewall.Inet, Name: n.Table, Chains: []firewall.Chain{{
+		Name: "from-namespace", Type: "filter", Hook: firewall.Postrouting, Priority: firewall.Filter,
+		Rules: []firewall.Rule{rule(firewall.Drop{}, firewall.OutInterface{Name: n.NIC})},
+	}}}
+}
+
+// across adds what forwards: from the tap what the filter has let pass, and from the NIC what may come
+// to the guest.
+func (g guest) across(tables []firewall.Table, n netstate.Names, guard infra.Guard) []firewall.Table {
+	if len(tables) == 0 {
+		tables = []firewall.Table{{Family: firewall.NetDev, Name: n.Table}}
+	}
+	const behindFilter = firewall.Filter + 10
+	toTap := firewall.Fwd{Device: n.Tap}
+	toGuest := []firewall.Rule{rule(toTap)}
+	if !guard.Off && g.served {
+		toGuest = incoming(toTap, func(kind uint16) firewall.Match {
+			return firewall.Bytes{Header: firewall.Ethernet, Offset: 12, Value: binary.BigEndian.AppendUint16(nil, kind)}
+		})
+	}
+	t := &tables[0]
+	t.Chains = append(t.Chains,
+		firewall.Chain{
+			Name: "from-guest", Type: "filter", Hook: firewall.Ingress, Device: n.Tap, Priority: behindFilter,
+			Rules: []firewall.Rule{rule(firewall.Fwd{Device: n.NIC})},
+		},
+		firewall.Chain{
+			Name: "to-guest", Type: "filter", Hook: firewall.Ingress, Device: n.NIC, Priority: firewall.Filter,
+			Rules: toGuest,
+		})
+	return tables
+}

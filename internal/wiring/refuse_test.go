@@ -1,0 +1,237 @@
+package wiring_test
+
+import (
+	"errors"
+	"io/fs"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/netstate"
+	"github.com/guestwire/guestwire/internal/wiring"
+)
+
+// TestRefused: every refusal names the object and the way out, and can be told from the others.
+func TestRefused(t *testing.T) {
+	field := func(name string) func(error) bool {
+		return func(err error) bool {
+			var f *cache.FieldError
+			return errors.As(err, &f) && f.Field == name
+		}
+	}
+	is := func(targets ...error) func(error) bool {
+		return func(err error) bool {
+			for _, target := range targets {
+				if !errors.Is(err, target) {
+					return false
+				}
+			}
+			return true
+		}
+	}
+	refused := func(binding, instead string) func(error) bool {
+		return func(err error) bool {
+			var r *infra.RefusedError
+			return errors.As(err, &r) && r.NIC == "eth0" && r.Binding == binding && r.Instead == instead
+		}
+	}
+	nicWith := func(edit func(*netstate.Link)) netstate.Snapshot {
+		return flannelWith(func(s *netstate.Snapshot) { edit(&s.Links[1]) })
+	}
+	beside := func(l netstate.Link) netstate.Snapshot {
+		return flannelWith(func(s *netstate.Snapshot) { s.Links = append(s.Links, l) })
+	}
+	networks := func(v4, v6 string) infra.Spec {
+		return withSpec(masquerade(), func(s *infra.Spec) {
+			var b infra.Masquerade
+			if v4 != "" {
+				b.IPv4 = pfx(v4)
+			}
+			if v6 != "" {
+				b.IPv6 = pfx(v6)
+			}
+			s.Binding = b
+		})
+	}
+	translatedBy := func(firewall string) infra.Spec {
+		return withSpec(masquerade(), func(s *infra.Spec) {
+			s.Binding, s.Guard.Off = infra.Masquerade{Firewall: firewall}, true
+		})
+	}
+	const in4, in6 = "binding.masquerade.ipv4", "binding.masquerade.ipv6"
+
+	for _, c := range []struct {
+		name  string
+		found netstate.Snapshot
+		spec  infra.Spec
+		is    func(error) bool
+		words string // separated by |, all of which the text has
+	}{
+		{"no name", flannel(), withSpec(bridge(), func(s *infra.Spec) { s.NIC = "" }), field("nic"), `""|1 to 15`},
+		{"path for a name", flannel(), withSpec(bridge(), func(s *infra.Spec) { s.NIC = "../eth0" }), field("nic"), `"../eth0"|A-Z a-z 0-9`},
+		{"dots for a name", flannel(), withSpec(bridge(), func(s *infra.Spec) { s.NIC = ".." }), field("nic"), `".."`},
+		{"long name", flannel(), withSpec(bridge(), func(s *infra.Spec) { s.NIC = "sixteencharacter" }), field("nic"), "sixteencharacter|at most 15"},
+		{"no binding", flannel(), withSpec(bridge(), func(s *infra.Spec) { s.Binding = nil }), field("binding"), "bridge|masquerade"},
+		{"queues below", flannel(), withSpec(bridge(), func(s *infra.Spec) { s.Queues = -1 }), field("queues"), "-1|1 to 256"},
+		{"queues above", flannel(), withSpec(bridge(), func(s *infra.Spec) { s.Queues = 257 }), field("queues"), "257|1 to 256"},
+		{"empty resolver", flannel(), withSpec(bridge(), func(s *infra.Spec) { s.DNS = &cache.DNS{Servers: []netip.Addr{ip("10.0.0.1"), {}}} }), field("dns.servers[1]"), "no address"},
+		{"bad option", flannel(), withSpec(bridge(), func(s *infra.Spec) { s.Options.Hostname = "a\nb" }), field("options.hostname"), "control characters"},
+		{"bad device", flannel(), withSpec(bridge(), func(s *infra.Spec) { s.Device.ROM = "somewhere" }), field("device.rom"), `"somewhere"|on, off`},
+
+		{"no such NIC", flannel(), withSpec(bridge(), func(s *infra.Spec) { s.NIC = "eth9" }), is(infra.ErrNoNIC, fs.ErrNotExist), "eth9|lo, eth0"},
+		{"empty namespace", netstate.Snapshot{}, bridge(), is(infra.ErrNoNIC), "eth0|no links"},
+		{"loopback", flannel(), withSpec(bridge(), func(s *infra.Spec) { s.NIC = "lo" }), field("nic"), "lo|loopback|eth0"},
+
+		{"wired", nicWith(func(l *netstate.Link) { l.Alias = netstate.Mark("eth0") }), bridge(), is(infra.ErrWired, fs.ErrExist), `NIC eth0|"guestwire eth0"|Teardown`},
+		{"somebody's port", flannelWith(func(s *netstate.Snapshot) {
+			s.Links[1].Master = 7
+			s.Links = append(s.Links, netstate.Link{Index: 7, Name: "br7", Kind: "bridge"})
+		}), bridge(), is(infra.ErrWired), "NIC eth0|br7|ip link set eth0 nomaster"},
+		{"moved name taken", beside(netstate.Link{Index: 7, Name: "eth0-nic"}), bridge(), is(infra.ErrWired), "NIC eth0|eth0-nic|Teardown|rename"},
+		{"bridge name taken", beside(netstate.Link{Index: 7, Name: "eth0-br"}), masquerade(), is(infra.ErrWired), "NIC eth0|eth0-br|Teardown|rename"},
+		{"tap name taken", beside(netstate.Link{Index: 7, Name: "eth0-tap"}), masquerade(), is(infra.ErrWired), "NIC eth0|eth0-tap|Teardown|rename"},
+		{"port name taken", beside(netstate.Link{Index: 7, Name: "eth0-dhcp"}), bridge(), is(infra.ErrWired), "NIC eth0|eth0-dhcp|Teardown|rename"},
+		{"table there", flannelWith(func(s *netstate.Snapshot) {
+			s.Tables = []firewall.Image{{Family: firewall.Inet, Name: "guestwire-eth0"}}
+		}), masquerade(), is(infra.ErrWired), "NIC eth0|inet guestwire-eth0|Teardown|delete"},
+
+		{"masquerade of what is routed by its source", sourceRouted(), masquerade(), refused("masquerade", "bridge"), "eth0|policy rules|10.244.1.7|bridge would work"},
+		{"bridge on NOARP", nicWith(func(l *netstate.Link) { l.NoARP = true }), bridge(), refused("bridge", "redirect"), "eth0|ARP|redirect would work"},
+		{"bridge on tun", nicWith(func(l *netstate.Link) { l.Kind, l.Ethernet = "tun", false }), bridge(), refused("bridge", "masquerade"), "eth0|Ethernet|masquerade would work"},
+		{"bridge on ipvlan", nicWith(func(l *netstate.Link) { l.Kind = "ipvlan" }), bridge(), refused("bridge", "redirect"), "eth0|ipvlan|redirect would work"},
+		{"bridge on macvlan", nicWith(func(l *netstate.Link) { l.Kind, l.Mode = "macvlan", "private" }), bridge(), refused("bridge", "redirect"), "eth0|macvlan|private|redirect would work"},
+		{"bridge on bridge", nicWith(func(l *netstate.Link) { l.Kind = "bridge" }), bridge(), refused("bridge", "redirect"), "eth0|redirect would work"},
+		{"bridge with a nexthop object", flannelWith(func(s *netstate.Snapshot) {
+			s.Routes[1].Other = []netstate.Attribute{{Type: 30, Data: []byte{7, 0, 0, 0}}}
+		}),
+			bridge(), refused("bridge", "redirect"), "eth0|10.244.0.0/16|nexthop object|redirect would work"},
+		{"bridge on a NIC that is down and in a multipath route", flannelWith(func(s *netstate.Snapshot) {
+			s.Links[1].Up = false
+			s.Routes = []netstate.Route{{Table: netstate.TableMain, Type: netstate.RouteUnicast, Destination: pfx("192.0.2.0/24"), Hops: []netstate.Hop{{Link: 2, Gateway: ip("10.244.1.1")}, {Link: 7}}}}
+		}), bridge(), refused("bridge", "redirect"), "eth0|192.0.2.0/24|down|redirect would work"},
+		{"bridge with a gateway that is the namespace's own", flannelWith(func(s *netstate.Snapshot) {
+			s.Routes = append(s.Routes, netstate.Route{Link: 2, Table: netstate.TableMain, Type: 2, Scope: 254, Destination: pfx("10.244.1.0/25")})
+		}), bridge(), refused("bridge", "redirect"), "eth0|10.244.1.1|itself|redirect would work"},
+		{"redirect on tun", nicWith(func(l *netstate.Link) { l.Kind, l.Ethernet = "tun", false }), redirect(), refused("redirect", "masquerade"), "eth0|Ethernet|masquerade would work"},
+		{"redirect without MAC", nicWith(func(l *netstate.Link) { l.MAC = cache.MAC{} }), redirect(), refused("redirect", "masquerade"), "eth0|MAC|masquerade would work"},
+		{"redirect without nf_tables", flannelWith(func(s *netstate.Snapshot) { s.NoNFTables = true }), redirect(), refused("redirect", "masquerade"), "eth0|nf_tables|masquerade would work"},
+		{"auto, and nothing works", flannelWith(func(s *netstate.Snapshot) {
+			s.Links[1].Kind, s.Links[1].Ethernet, s.Addresses = "tun", false, nil
+		}), withSpec(bridge(), func(s *infra.Spec) { s.Binding = infra.Auto{} }), refused("masquerade", ""), "eth0|no address|bridge: |redirect: "},
+		{"masquerade of an ipvlan without address", flannelWith(func(s *netstate.Snapshot) { s.Links[1].Kind, s.Addresses = "ipvlan", nil }), masquerade(), refused("masquerade", "redirect"), "eth0|no address|redirect would work"},
+		{"bridge below a macvlan", beside(netstate.Link{Index: 7, Name: "child", Kind: "macvlan", Parent: 2}), bridge(), refused("bridge", "masquerade"), "eth0|child|masquerade would work"},
+		{"redirect below a VLAN", beside(netstate.Link{Index: 7, Name: "eth0.5", Kind: "vlan", Parent: 2}), redirect(), refused("redirect", "masquerade"), "eth0|eth0.5|masquerade would work"},
+		{"bridge without MAC", nicWith(func(l *netstate.Link) { l.MAC = cache.MAC{} }), bridge(), refused("bridge", "masquerade"), "eth0|MAC|masquerade would work"},
+		{"masquerade without address", flannelWith(func(s *netstate.Snapshot) { s.Addresses = s.Addresses[2:] }), masquerade(), refused("masquerade", "bridge"), "eth0|no address|bridge would work"},
+		{"masquerade of IPv6 with a small MTU", flannelWith(func(s *netstate.Snapshot) { s.Links[1].MTU = 1200 }), masquerade(), refused("masquerade", "bridge"), "eth0|1200|bridge would work"},
+		{"bridge without nf_tables", flannelWith(func(s *netstate.Snapshot) { s.NoNFTables = true }), bridge(), refused("bridge", "masquerade"), "eth0|nf_tables|masquerade would work"},
+		{"guard without nf_tables", flannelWith(func(s *netstate.Snapshot) { s.NoNFTables = true }), masquerade(), field("guard"), "nf_tables|guard.off"},
+		{"nftables without nf_tables", flannelWith(func(s *netstate.Snapshot) { s.NoNFTables = true }), translatedBy("nftables"), field("binding.masquerade.firewall"), "nftables|iptables-legacy"},
+		{"iptables-nft without nf_tables", flannelWith(func(s *netstate.Snapshot) { s.NoNFTables = true }), translatedBy("iptables-nft"), field("binding.masquerade.firewall"), "iptables-nft|iptables-legacy"},
+		{"unknown firewall", flannel(), translatedBy("pf"), field("binding.masquerade.firewall"), `"pf"|"nftables"|"iptables-nft"|"iptables-legacy"`},
+
+		{"group MAC", flannel(), withSpec(masquerade(), func(s *infra.Spec) { s.Binding = infra.Masquerade{MAC: cache.MAC{1}} }), field("binding.masquerade.mac"), "01:00:00:00:00:00"},
+		{"IPv6 for IPv4", flannel(), networks("fd77::/64", ""), field(in4), "fd77::/64|another family|10.0.2.0/24"},
+		{"IPv4 for IPv6", flannel(), networks("", "10.1.0.0/16"), field(in6), "10.1.0.0/16|another family|fd10:0:2::/120"},
+		{"mapped IPv4", flannel(), networks("", "::ffff:10.1.0.0/112"), field(in6), "another family"},
+		{"host bits 4", flannel(), networks("10.7.0.1/24", ""), field(in4), "10.7.0.1/24|10.7.0.0/24"},
+		{"host bits 6", flannel(), networks("", "fd77::1/64"), field(in6), "fd77::1/64|fd77::/64"},
+		{"small 4", flannel(), networks("10.7.0.0/31", ""), field(in4), "10.7.0.0/31|/30"},
+		{"small 6", flannel(), networks("", "fd77::/127"), field(in6), "fd77::/127|/126"},
+		{"too large", flannel(), networks("10.0.0.0/7", ""), field(in4), "10.0.0.0/7"},
+		{"multicast 4", flannel(), networks("224.0.0.0/24", ""), field(in4), "224.0.0.0/24|no network for hosts"},
+		{"multicast 6", flannel(), networks("", "ff02::/64"), field(in6), "ff02::/64|no network for hosts"},
+		{"loopback 4", flannel(), networks("127.0.0.0/24", ""), field(in4), "127.0.0.0/24|no network for hosts"},
+		{"link-local 4", flannel(), networks("169.254.0.0/24", ""), field(in4), "169.254.0.0/24|no network for hosts"},
+		{"link-local 6", flannel(), networks("", "fe80::/64"), field(in6), "fe80::/64|no network for hosts"},
+		{"everything", flannel(), networks("0.0.0.0/8", ""), field(in4), "0.0.0.0/8|no network for hosts"},
+		{"a route's network", flannel(), networks("10.244.128.0/24", ""), is(infra.ErrCollision), in4 + "|10.244.128.0/24|10.244.0.0/16|choose another"},
+		{"a route within", flannel(), networks("10.0.0.0/8", ""), is(infra.ErrCollision), in4 + "|10.0.0.0/8|choose another"},
+		{"a route's network 6", flannel(), networks("", "fd00:244:1::/120"), is(infra.ErrCollision), in6 + "|fd00:244:1::/64|choose another"},
+		{"the default network taken", lan4With(func(s *netstate.Snapshot) {
+			s.Routes = append(s.Routes, via("10.0.0.0/8", "10.244.1.1"))
+		}), masquerade(), is(infra.ErrCollision), in4 + "|10.0.2.0/24|10.0.0.0/8"},
+		{"an address's network", lan4With(func(s *netstate.Snapshot) {
+			s.Addresses = append(s.Addresses, address("10.0.2.9/32"))
+		}), masquerade(), is(infra.ErrCollision), in4 + "|10.0.2.0/24|10.0.2.9"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			plan, err := wiring.NewPlan(c.found, c.spec)
+			if err == nil {
+				t.Fatalf("no refusal, but:\n%v", plan)
+			}
+			if !c.is(err) {
+				t.Errorf("another kind of error: %T: %v", err, err)
+			}
+			for word := range strings.SplitSeq(c.words, "|") {
+				if !strings.Contains(err.Error(), word) {
+					t.Errorf("%q does not say %q", err, word)
+				}
+			}
+		})
+	}
+}
+
+// TestCollisionElsewhere: what only looks like a collision is none.
+func TestCollisionElsewhere(t *testing.T) {
+	for name, found := range map[string]netstate.Snapshot{
+		"default route": lan4(),
+		"neighbouring network": lan4With(func(s *netstate.Snapshot) {
+			s.Routes = append(s.Routes, via("10.0.3.0/24", "10.244.1.1"))
+		}),
+	} {
+		if _, err := wiring.NewPlan(found, masquerade()); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestForwardingRefused: what cannot be forwarded, or be let through, is refused by its name.
+func TestForwardingRefused(t *testing.T) {
+	port := func(n uint16) infra.Ports { return infra.Ports{First: n} }
+	list := func(p ...infra.Ports) []infra.Ports { return p }
+	const binding = "binding.masquerade."
+	for name, c := range map[string]struct {
+		masquerade infra.Masquerade
+		guard      infra.Guard
+		field      string
+	}{
+		"port 0":              {infra.Masquerade{Ports: list(port(0))}, infra.Guard{}, binding + "ports[0]"},
+		"backwards":           {infra.Masquerade{Ports: list(infra.Ports{First: 9, Last: 8})}, infra.Guard{}, binding + "ports[0]"},
+		"twice":               {infra.Masquerade{Ports: list(port(80), port(81), port(80))}, infra.Guard{}, binding + "ports[2]"},
+		"overlapping":         {infra.Masquerade{Ports: list(infra.Ports{First: 80, Last: 90}, infra.Ports{First: 90, Last: 99})}, infra.Guard{}, binding + "ports[1]"},
+		"unknown protocol":    {infra.Masquerade{Ports: list(infra.Ports{Protocol: "icmp", First: 1})}, infra.Guard{}, binding + "ports[0]"},
+		"beyond the last":     {infra.Masquerade{Ports: list(infra.Ports{First: 1, Last: 9, Guest: 65530})}, infra.Guard{}, binding + "ports[0]"},
+		"too many redirected": {infra.Masquerade{Ports: list(infra.Ports{First: 1, Last: 999, Guest: 2000})}, infra.Guard{}, binding + "ports[0]"},
+		"both":                {infra.Masquerade{Ports: list(port(80)), Excluded: list(infra.Ports{First: 79, Last: 81})}, infra.Guard{}, binding + "excluded[0]"},
+		"excluded, twice":     {infra.Masquerade{Excluded: list(port(80), port(80))}, infra.Guard{}, binding + "excluded[1]"},
+		"excluded elsewhere":  {infra.Masquerade{Excluded: list(infra.Ports{First: 80, Guest: 81})}, infra.Guard{}, binding + "excluded[0]"},
+		"connections":         {infra.Masquerade{MaxConnections: -1}, infra.Guard{}, binding + "maxConnections"},
+		"no loopback address": {infra.Masquerade{Sidecar: &infra.Sidecar{Sources: []netip.Addr{netip.MustParseAddr("10.0.0.1")}}}, infra.Guard{}, binding + "sidecar.sources[0]"},
+		"no address":          {infra.Masquerade{Sidecar: &infra.Sidecar{Sources: []netip.Addr{{}}}}, infra.Guard{}, binding + "sidecar.sources[0]"},
+		"IPv6 without IPv6":   {infra.Masquerade{Sidecar: &infra.Sidecar{Sources: []netip.Addr{netip.MustParseAddr("::6")}}}, infra.Guard{}, binding + "sidecar.sources[0]"},
+		"no station":          {infra.Masquerade{}, infra.Guard{MACs: []cache.MAC{{1}}}, "guard.macs[0]"},
+		"host bits":           {infra.Masquerade{}, infra.Guard{Prefixes: []netip.Prefix{netip.MustParsePrefix("10.0.0.1/24")}}, "guard.prefixes[0]"},
+		"nobody's prefix":     {infra.Masquerade{}, infra.Guard{Prefixes: []netip.Prefix{netip.MustParsePrefix("224.0.0.0/4")}}, "guard.prefixes[0]"},
+		"the NIC's MAC":       {infra.Masquerade{}, infra.Guard{MACs: []cache.MAC{podMAC}}, "guard.macs[0]"},
+		"open, redirected":    {infra.Masquerade{}, infra.Guard{Open: list(infra.Ports{First: 1, Guest: 2})}, "guard.open[0]"},
+		"open, port 0":        {infra.Masquerade{}, infra.Guard{Open: list(port(0))}, "guard.open[0]"},
+		"off and loosened":    {infra.Masquerade{}, infra.Guard{Off: true, Open: list(port(1))}, "guard.off"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := wiring.NewPlan(lan4(), withSpec(masquerade(), func(s *infra.Spec) { s.Binding, s.Guard = c.masquerade, c.guard }))
+			var field *cache.FieldError
+			if !errors.As(err, &field) || field.Field != c.field {
+				t.Errorf("have %v, want a FieldError of %s", err, c.field)
+			}
+		})
+	}
+	_, err := wiring.NewPlan(flannel(), withSpec(bridge(), func(s *infra.Spec) { s.Guard.Open = list(port(1)) }))
+	var field *cache.FieldError
+	if !errors.As(err, &field) || field.Field != "guard.open" {
+		t.Errorf("have %v, want a FieldError of guard.open", err)
+	}
+}

@@ -1,0 +1,59 @@
+package wiring
+
+import (
+	"encoding/binary"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/compare"
+	"github.com/guestwire/guestwire/internal/netstate"
+)
+
+// addResponder gives the record a responder.
+func (p *Plan) addResponder(r *cache.Record, nic netstate.Link) {
+	r.Port = p.names.Port
+	r.PortMAC = netstate.DeriveMAC(nic, "responder")
+}
+
+// portFilters take from the guest's tap what the responder answers, and give to the guest all that
+// the responder sends. What they take does not travel any further.
+//
+// Offsets are from the network header, as u32 has them (tc-u32(8)).
+func portFilters(r cache.Record) []netstate.Filter {
+	var filters []netstate.Filter
+	add := func(from, to int, protocol uint16, keys ...netstate.Key) {
+		filters = append(filters, netstate.Filter{Link: from, Priority: uint16(len(filters) + 1), Protocol: protocol, Keys: keys, Target: to})
+	}
+	fromGuest := func(protocol uint16, keys ...netstate.Key) { add(compare.NewTap, compare.NewPort, protocol, keys...) }
+
+	if r.IPv4 != nil {
+		// IPv4 without options, the first fragment, UDP, to port 67.
+		fromGuest(netstate.EthernetIPv4, key(0, 0x0f000000, 0x05000000), key(4, 0x00001fff, 0), key(8, 0x00ff0000, 17<<16), key(20, 0x0000ffff, 67))
+	}
+	if r.IPv6 != nil {
+		// UDP to port 547; a router solicitation.
+		fromGuest(netstate.EthernetIPv6, key(4, 0x0000ff00, 17<<8), key(40, 0x0000ffff, 547))
+		fromGuest(netstate.EthernetIPv6, key(4, 0x0000ff00, 58<<8), key(40, 0xff000000, 133<<24))
+	}
+	for _, n := range r.Neighbours {
+		if a := n.Address; a.Is4() {
+			// An ARP request with this target.
+			target := a.As4()
+			fromGuest(netstate.EthernetARP, key(4, 0x0000ffff, 1), key(24, 0xffffffff, binary.BigEndian.Uint32(target[:])))
+		} else {
+			// A neighbour solicitation with this target.
+			target := a.As16()
+			keys := []netstate.Key{key(4, 0x0000ff00, 58<<8), key(40, 0xff000000, 135<<24)}
+			for i := 0; i < 16; i += 4 {
+				keys = append(keys, key(48+i, 0xffffffff, binary.BigEndian.Uint32(target[i:])))
+			}
+			fromGuest(netstate.EthernetIPv6, keys...)
+		}
+	}
+	add(compare.NewPort, compare.NewTap, netstate.EthernetAll, key(0, 0, 0))
+	return filters
+}
+
+// key compares the 32 bits at an offset from the network header.
+func key(offset int, mask, value uint32) netstate.Key {
+	return netstate.Key{Offset: offset, Mask: mask, Value: value}
+}

@@ -1,0 +1,52 @@
+package wiring
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/netstate"
+)
+
+// sriov changes nothing: libvirt does at the card what there is to do. The NIC can be absent.
+type sriov struct{ infra.SRIOV }
+
+func (sriov) asks(string) Questions { return Questions{} }
+
+func (sriov) traits() traits { return traits{leaves: true, direct: true} }
+
+func (b sriov) wire(p *Plan, nic netstate.Link) error {
+	const field = "binding.sriov."
+	switch {
+	case nic.Index == 0 && b.PCI == "":
+		return fmt.Errorf("NIC %s: %w; the namespace has %s: name one of them, or in binding.sriov the function's pci and mac", p.names.NIC, infra.ErrNoNIC, linkNames(p.found))
+	case b.PCI == "" && nic.PCI == "":
+		return &infra.RefusedError{NIC: nic.Name, Binding: b.Kind(), Reason: "it is no PCI device, or the kernel is older than 5.14 and does not tell: " + field + "pci can name one"}
+	case b.PCI == "":
+		b.PCI = nic.PCI
+	case nic.PCI != "" && !strings.EqualFold(nic.PCI, b.PCI):
+		return &cache.FieldError{Field: field + "pci", Reason: fmt.Sprintf("%s, but %s is %s: leave it out, or name the NIC of that function", b.PCI, nic.Name, nic.PCI)}
+	}
+	if b.MAC.IsZero() {
+		b.MAC = nic.MAC
+	}
+	if b.MAC.IsZero() {
+		return &cache.FieldError{Field: field + "mac", Reason: fmt.Sprintf("missing, and %s is not there to take it from: want the guest's", nic.Name)}
+	}
+	if !b.MAC.Unicast() { // the NIC's
+		return &cache.FieldError{Field: field + "mac", Reason: fmt.Sprintf("%v is no station's address", b.MAC)}
+	}
+	p.Record = p.record(nic, b.MAC)
+	p.Record.Tap = ""
+	p.Record.SRIOV = &cache.SRIOV{PCIAddress: b.PCI, VLAN: b.VLAN, Managed: b.Managed}
+	p.warnUnfiltered("the guest can send with every address, and with every MAC that the card lets pass")
+	p.warnUntold(nic)
+	if nic.Kind != "" {
+		p.warn("%s is a %s and no network card's: the guest gets %s with its MAC and MTU", nic.Name, nic.Kind, b.PCI)
+	}
+	if nic.PCI != "" && !b.Managed {
+		p.warn("%s is there, so %s is bound to its network driver: bind it to vfio-pci before the guest starts, or set %smanaged", nic.Name, b.PCI, field)
+	}
+	return nil
+}

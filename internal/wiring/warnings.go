@@ -1,0 +1,72 @@
+package wiring
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/netstate"
+)
+
+// warnings are what cannot be handed to a guest.
+func (p *Plan) warnings(nic netstate.Link) []string {
+	var w []string
+	learned := p.learned(nic)
+	rules := 0
+	for _, r := range p.found.Rules {
+		if r.Other || !learned[r.Table] {
+			rules++
+		}
+	}
+	if rules > 0 {
+		w = append(w, fmt.Sprintf("the namespace's own policy rules (%d) stay there: a guest cannot learn them by DHCP", rules))
+	}
+	for _, r := range p.found.Routes {
+		if r.Uses(nic.Index) && !learned[r.Table] {
+			learned[r.Table] = true
+			w = append(w, fmt.Sprintf("the routes of table %d through %s are not the guest's: no rule gives all that it sends to them", r.Table, nic.Name))
+		}
+	}
+	for _, r := range p.found.Routes {
+		if r.Uses(nic.Index) && slices.ContainsFunc(r.Hops, func(h netstate.Hop) bool { return h.Link != nic.Index }) {
+			w = append(w, fmt.Sprintf("the route to %v leads through other links too: the namespace is without it until Teardown", r.Destination))
+		}
+		if other, ok := p.found.Link(r.Link); ok && other.Index != nic.Index && r.Default() && r.Table == netstate.TableMain && !strings.HasPrefix(other.Alias, netstate.Mark("")) {
+			text := fmt.Sprintf("%s has a default route too, which is not this interface's", other.Name)
+			if !slices.Contains(w, text) { // one of the other family
+				w = append(w, text)
+			}
+		}
+	}
+	if nic.MTU > cache.MaxMTU {
+		w = append(w, fmt.Sprintf("the MTU is %d and not %s's %d: a tap has no more", cache.MaxMTU, nic.Name, nic.MTU))
+	}
+	return w
+}
+
+// warn adds a sentence to the record.
+func (p *Plan) warn(format string, args ...any) {
+	p.Record.Warnings = append(p.Record.Warnings, fmt.Sprintf(format, args...))
+}
+
+// warnUnfiltered warns of what the guest can do, unless the guard is off: then that is known.
+func (p *Plan) warnUnfiltered(what string) {
+	if !p.spec.Guard.Off {
+		p.warn("nothing filters the guest, as nothing of ours lies between it and its network: %s; guard.off says that this is known", what)
+	}
+}
+
+// warnDown warns of a NIC that does not work as it is.
+func (p *Plan) warnDown(nic netstate.Link) {
+	if !nic.Up {
+		p.warn("%s is down, and stays so: the guest reaches nobody until somebody brings it up", nic.Name)
+	}
+}
+
+// warnUntold warns of addresses that the guest is not told of.
+func (p *Plan) warnUntold(nic netstate.Link) {
+	if v4, v6 := addressesOf(p.found, nic); len(v4)+len(v6) > 0 {
+		p.warn("nobody here tells the guest of %s's addresses %v: it asks whoever answers on that network, or has them configured", nic.Name, slices.Concat(v4, v6))
+	}
+}

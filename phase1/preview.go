@@ -1,0 +1,64 @@
+package phase1
+
+import (
+	"context"
+	"strings"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+)
+
+// Plan returns what Setup would do, and changes nothing in the namespace or in State. For a wiring
+// that is complete there are no steps. Plan needs what Setup needs, the lock too, and has its errors.
+func Plan(ctx context.Context, c Config) (*Preview, error) {
+	if err := c.check(); err != nil {
+		return nil, err
+	}
+	var preview *Preview
+	err := c.do(ctx, openState, func(s *session) error {
+		plan, now, _, err := s.plan(ctx, c.Spec)
+		if err != nil {
+			return err
+		}
+		ops, err := plan.Steps(now)
+		if err != nil {
+			return err
+		}
+		preview = &Preview{Record: plan.Record, Refused: plan.Refused}
+		for _, op := range ops {
+			preview.Steps = append(preview.Steps, infra.Step{Command: op.String()})
+		}
+		return nil
+	})
+	return preview, err
+}
+
+// Preview is what Setup would do, and the record that it would leave. It prints as the commands an
+// administrator would type.
+type Preview struct {
+	Steps  []infra.Step
+	Record cache.Record
+	// Refused are the bindings that infra.Auto tried first, and why they cannot work; none once the NIC
+	// is wired.
+	Refused []*infra.RefusedError
+}
+
+// String is the commands, a line each. Before them are comments: the binding, why not another one, the
+// record's warnings, and a line that says so if nothing is left to do.
+func (p *Preview) String() string {
+	var b strings.Builder
+	b.WriteString("# binding: " + p.Record.Binding + "\n")
+	for _, r := range p.Refused {
+		b.WriteString("# not " + r.Binding + ": " + r.Reason + "\n")
+	}
+	for _, w := range p.Record.Warnings {
+		b.WriteString("# warning: " + w + "\n")
+	}
+	if len(p.Steps) == 0 {
+		b.WriteString("# nothing is left to do\n")
+	}
+	for _, s := range p.Steps {
+		b.WriteString(s.Command + "\n")
+	}
+	return b.String()
+}
