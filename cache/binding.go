@@ -40,14 +40,14 @@ func (r *Record) validateAbsent() error {
 	)
 	direct := []string{BindingMacvtap, BindingSRIOV, BindingPasst}
 	told := r.Options
-	told.Disabled = false
+	told.NoResponder = false
 	for _, f := range []struct {
 		name     string
 		given    bool
 		bindings []string // that cannot have it
 		why      string
 	}{
-		{"port", r.Port != "", direct, unserved},
+		{"port", r.ResponderTap != "", direct, unserved},
 		{"ipv4", r.IPv4 != nil, direct, unserved},
 		{"ipv6", r.IPv6 != nil, direct, unserved},
 		{"neighbours", len(r.Neighbours) > 0, direct, unserved},

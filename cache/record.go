@@ -46,7 +46,7 @@ type Record struct {
 	// Name is the name under which the namespace knows the interface, such as eth0.
 	Name string `json:"name"`
 	// Binding is how the guest is attached. Behind BindingMacvtap, BindingSRIOV and BindingPasst there
-	// is no responder: Port, IPv4, IPv6, Neighbours, DNS and Options say nothing.
+	// is no responder: ResponderTap, IPv4, IPv6, Neighbours, DNS and Options say nothing.
 	Binding string `json:"binding"`
 	// Firewall is what translates behind BindingMasquerade: FirewallNFTables, FirewallIPTablesNFT or
 	// FirewallIPTablesLegacy. Empty: nothing does.
@@ -62,13 +62,13 @@ type Record struct {
 	// Queues is the number of queue pairs of Tap, 1 to MaxQueues. With more than one it has
 	// to be opened with IFF_MULTI_QUEUE. Without a Tap it is 1.
 	Queues int `json:"queues"`
-	// Port is the responder's own tap, owned by the launcher's user, on which the guest's
+	// ResponderTap is the responder's own tap, owned by the launcher's user, on which the guest's
 	// DHCP, DHCPv6, router and listed neighbour solicitations arrive and from which frames go
 	// to the guest. Empty: the guest is served by somebody else, or by nobody.
-	Port string `json:"port,omitempty"`
-	// PortMAC is the responder's Ethernet address, the source of its link-local address and of
+	ResponderTap string `json:"port,omitempty"`
+	// ResponderMAC is the responder's Ethernet address, the source of its link-local address and of
 	// its DHCPv6 identifier. It is the same after every Setup of the same interface.
-	PortMAC MAC `json:"portMAC,omitzero"`
+	ResponderMAC MAC `json:"portMAC,omitzero"`
 	// MAC is the guest's Ethernet address.
 	MAC MAC `json:"mac"`
 	// MTU is the guest's, in octets of IP, MinMTU to MaxMTU; 0, behind BindingSRIOV only: not known.
@@ -173,8 +173,8 @@ type DNS struct {
 
 // Options is what the responder tells the guest besides addresses. Zero values are not told.
 type Options struct {
-	// Disabled: no responder at all. Such a record has no Port.
-	Disabled bool `json:"disabled,omitempty"`
+	// NoResponder: guestwire does not answer the guest. Such a record has no ResponderTap.
+	NoResponder bool `json:"disabled,omitempty"`
 	// Hostname is DHCPv4 option 12.
 	Hostname string `json:"hostname,omitempty"`
 	// LeaseSeconds is the lifetime of a lease; 0: infinite.

@@ -16,7 +16,7 @@ func full() Record {
 	ip, pfx := netip.MustParseAddr, netip.MustParsePrefix
 	return Record{
 		Version: Version, Name: "eth0", Binding: BindingMasquerade, Firewall: FirewallIPTablesNFT, Tap: "eth0-tap", Queues: 4,
-		Port: "eth0-dhcp", PortMAC: MAC{2, 0, 0, 0, 0, 9}, MAC: MAC{2, 0, 0, 0, 0, 7}, MTU: 1450,
+		ResponderTap: "eth0-dhcp", ResponderMAC: MAC{2, 0, 0, 0, 0, 9}, MAC: MAC{2, 0, 0, 0, 0, 7}, MTU: 1450,
 		IPv4: &IPv4{
 			Address: pfx("10.244.1.7/24"), Server: ip("10.244.1.1"), Gateway: ip("10.244.1.1"),
 			Routes: []Route{{Destination: pfx("10.9.9.9/32")}, {Destination: pfx("0.0.0.0/0"), Gateway: ip("10.244.1.1")}},
@@ -52,7 +52,7 @@ func direct() map[string]Record {
 	of := func(binding string, edit func(*Record)) Record {
 		r := Record{
 			Version: Version, Name: "eth0", Binding: binding, Queues: 1, MAC: MAC{2, 0, 0, 0, 0, 7}, MTU: 1450,
-			Options: Options{Disabled: true}, Device: device, Warnings: []string{"a sentence"},
+			Options: Options{NoResponder: true}, Device: device, Warnings: []string{"a sentence"},
 		}
 		edit(&r)
 		return r
@@ -91,7 +91,7 @@ func TestRoundTrip(t *testing.T) {
 func TestFull(t *testing.T) {
 	var check func(path string, v reflect.Value)
 	check = func(path string, v reflect.Value) {
-		if v.IsZero() && !slices.Contains([]string{".Options.Disabled", ".IPv4.Routes[].Gateway", ".SRIOV", ".Passt"}, path) {
+		if v.IsZero() && !slices.Contains([]string{".Options.NoResponder", ".IPv4.Routes[].Gateway", ".SRIOV", ".Passt"}, path) {
 			t.Errorf("full()%s is zero", path)
 		}
 		switch {
@@ -139,12 +139,12 @@ func TestValidate(t *testing.T) {
 		{"mac", func(r *Record) { r.MAC[0] |= 1 }},
 		{"mtu", func(r *Record) { r.MTU = MinMTU - 1 }},
 		{"mtu", func(r *Record) { r.MTU = MaxMTU + 1 }},
-		{"port", func(r *Record) { r.Port = "a b" }},
-		{"port", func(r *Record) { r.Port = r.Tap }},
-		{"port", func(r *Record) { r.Options.Disabled = true }},
-		{"portMAC", func(r *Record) { r.PortMAC = MAC{} }},
-		{"portMAC", func(r *Record) { r.PortMAC = r.MAC }},
-		{"portMAC", func(r *Record) { r.PortMAC = MAC{1} }},
+		{"port", func(r *Record) { r.ResponderTap = "a b" }},
+		{"port", func(r *Record) { r.ResponderTap = r.Tap }},
+		{"port", func(r *Record) { r.Options.NoResponder = true }},
+		{"portMAC", func(r *Record) { r.ResponderMAC = MAC{} }},
+		{"portMAC", func(r *Record) { r.ResponderMAC = r.MAC }},
+		{"portMAC", func(r *Record) { r.ResponderMAC = MAC{1} }},
 		{"ipv4.address", func(r *Record) { r.IPv4.Address = netip.Prefix{} }},
 		{"ipv4.address", func(r *Record) { r.IPv4.Address = pfx("fd00::7/64") }},
 		{"ipv4.address", func(r *Record) { r.IPv4.Address = pfx("224.0.0.1/24") }},
@@ -231,7 +231,7 @@ func TestValidateDirect(t *testing.T) {
 		{macvtap, "tap", func(r *Record) { r.Tap = "eth0-tap" }},
 		{macvtap, "mtu", func(r *Record) { r.MTU = 0 }},
 		{macvtap, "queues", func(r *Record) { r.Queues = 0 }},
-		{macvtap, "port", func(r *Record) { r.Port = "eth0-dhcp" }},
+		{macvtap, "port", func(r *Record) { r.ResponderTap = "eth0-dhcp" }},
 		{macvtap, "ipv4", func(r *Record) { r.IPv4 = full().IPv4 }},
 		{macvtap, "ipv6", func(r *Record) { r.IPv6 = full().IPv6 }},
 		{macvtap, "neighbours", func(r *Record) { r.Neighbours = full().Neighbours }},

@@ -77,19 +77,19 @@ func (r *Record) Validate() error {
 	if unknown := r.MTU == 0 && r.Binding == BindingSRIOV; !unknown && (r.MTU < MinMTU || r.MTU > MaxMTU) {
 		return fieldErrorf("mtu", "%d, want %d to %d", r.MTU, MinMTU, MaxMTU)
 	}
-	if r.Port != "" {
-		if err := CheckName("port", r.Port); err != nil {
+	if r.ResponderTap != "" {
+		if err := CheckName("port", r.ResponderTap); err != nil {
 			return err
 		}
-		if r.Port == r.Tap {
-			return fieldErrorf("port", "%q is the guest's tap", r.Port)
+		if r.ResponderTap == r.Tap {
+			return fieldErrorf("port", "%q is the guest's tap", r.ResponderTap)
 		}
-		if !r.PortMAC.Unicast() || r.PortMAC == r.MAC {
-			return fieldErrorf("portMAC", "%v, want a station's address other than the guest's", r.PortMAC)
+		if !r.ResponderMAC.Unicast() || r.ResponderMAC == r.MAC {
+			return fieldErrorf("portMAC", "%v, want a station's address other than the guest's", r.ResponderMAC)
 		}
 	}
-	if r.Options.Disabled && r.Port != "" {
-		return fieldErrorf("port", "%q, though options.disabled is set", r.Port)
+	if r.Options.NoResponder && r.ResponderTap != "" {
+		return fieldErrorf("port", "%q, though options.disabled is set", r.ResponderTap)
 	}
 	if err := r.IPv4.validate(); err != nil {
 		return err

@@ -91,7 +91,7 @@ func newAnswers(rec cache.Record, dns cache.DNS) (*answers, error) {
 	if err := rec.Validate(); err != nil {
 		return nil, fmt.Errorf("responder for %s: %w", rec.Name, err)
 	}
-	if rec.Port == "" {
+	if rec.ResponderTap == "" {
 		return nil, fmt.Errorf("responder for %s: the record names no port: Setup was told not to serve the guest", rec.Name)
 	}
 	res := newResolver(dns, &rec)

@@ -70,7 +70,7 @@ func appendOption4(b []byte, code uint8, value []byte) []byte {
 
 func newServer4(rec cache.Record, res resolver) (*server4, error) {
 	v4 := rec.IPv4
-	s := &server4{guest: rec.MAC, self: rec.PortMAC, address: v4.Address.Addr(), server: v4.Server, mtu: rec.MTU}
+	s := &server4{guest: rec.MAC, self: rec.ResponderMAC, address: v4.Address.Addr(), server: v4.Server, mtu: rec.MTU}
 	s.identifier = appendOption4(nil, uint8(dhcpv4.OptionServerIdentifier), s.server.AsSlice())
 	s.mask = appendOption4(nil, uint8(dhcpv4.OptionSubnetMask), net.CIDRMask(v4.Address.Bits(), 32))
 	s.lease = leaseOptions4(leaseTime(rec.Options))

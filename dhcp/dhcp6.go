@@ -55,11 +55,11 @@ func appendOption6(b []byte, code dhcpv6.OptionCode, value []byte) []byte {
 func newServer6(rec cache.Record, res resolver) (*server6, []string) {
 	s := &server6{
 		guest:   rec.MAC,
-		self:    rec.PortMAC,
-		source:  rec.PortMAC.LinkLocal(),
+		self:    rec.ResponderMAC,
+		source:  rec.ResponderMAC.LinkLocal(),
 		address: rec.IPv6.Address,
 		// RFC 9915 section 11.4: no time in it, so it is the same after a restart.
-		duid:  (&dhcpv6.DUIDLL{HWType: iana.HWTypeEthernet, LinkLayerAddr: rec.PortMAC[:]}).ToBytes(),
+		duid:  (&dhcpv6.DUIDLL{HWType: iana.HWTypeEthernet, LinkLayerAddr: rec.ResponderMAC[:]}).ToBytes(),
 		limit: max(rec.MTU, minMTU6) - ip6Len - udpLen,
 	}
 	seconds := leaseTime(rec.Options)

@@ -16,7 +16,7 @@ func TestNew(t *testing.T) {
 		t.Errorf("a record without an MTU: %v", err)
 	}
 	rec = newRecord()
-	rec.Port = ""
+	rec.ResponderTap = ""
 	if _, err := New(rec, resolvConf); err == nil {
 		t.Error("a record without a port makes a responder")
 	}

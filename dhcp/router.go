@@ -45,13 +45,13 @@ type router struct {
 // newRouter composes the advertisement. The lifetime as a router is zero if there is no default
 // route; the guest still learns that DHCPv6 has its address (M and O set).
 func newRouter(rec cache.Record, res resolver) (*router, []string, error) {
-	r := &router{source: rec.PortMAC.LinkLocal(), mac: rec.PortMAC}
+	r := &router{source: rec.ResponderMAC.LinkLocal(), mac: rec.ResponderMAC}
 	ra := &ndp.RouterAdvertisement{
 		CurrentHopLimit:      hopLimitGuest,
 		ManagedConfiguration: true,
 		OtherConfiguration:   true,
 	}
-	link := rec.PortMAC
+	link := rec.ResponderMAC
 	var routes []netip.Prefix
 	if to := rec.IPv6.Router; to != nil {
 		r.source, link, routes = to.Address, to.MAC, to.Routes

@@ -168,7 +168,7 @@ func ask(t testing.TB, r *Responder, frame []byte) (got reply, silent bool) {
 func newRecord() cache.Record {
 	return cache.Record{
 		Version: cache.Version, Name: "eth0", Binding: cache.BindingBridge,
-		Tap: "eth0-tap", Queues: 1, Port: "eth0-dhcp", PortMAC: portMAC, MAC: guestMAC, MTU: 1450,
+		Tap: "eth0-tap", Queues: 1, ResponderTap: "eth0-dhcp", ResponderMAC: portMAC, MAC: guestMAC, MTU: 1450,
 		IPv4: &cache.IPv4{
 			Address: prefix("10.244.1.7/32"),
 			Server:  addr("169.254.1.1"),

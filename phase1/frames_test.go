@@ -71,10 +71,10 @@ func attachDeaf(t *testing.T, n nstest.Network, v4, v6 bool) *wire {
 		return index, mac
 	}
 	w.tap, _ = link(n.Pod, r.Tap)
-	if r.Port != "" {
-		w.dhcp, _ = link(n.Pod, r.Port)
+	if r.ResponderTap != "" {
+		w.dhcp, _ = link(n.Pod, r.ResponderTap)
 	}
-	w.link = frames.Link{MAC: r.MAC, Far4: nstest.Beyond4, Far6: nstest.Beyond6, Served: r.Port != ""}
+	w.link = frames.Link{MAC: r.MAC, Far4: nstest.Beyond4, Far6: nstest.Beyond6, Served: r.ResponderTap != ""}
 	var nic, bridge cache.MAC
 	switch r.Binding {
 	case cache.BindingBridge:
@@ -339,7 +339,7 @@ func TestHostileFrames(t *testing.T) {
 		{name: "IPv4 and IPv6", v4: true, v6: true},
 		{name: "IPv4", v4: true, long: true},
 		{name: "IPv6", v6: true, long: true},
-		{name: "not served", v4: true, v6: true, options: cache.Options{Disabled: true}, long: true},
+		{name: "not served", v4: true, v6: true, options: cache.Options{NoResponder: true}, long: true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			long(t, !c.long)

@@ -18,9 +18,9 @@ import (
 func TestOuterServers(t *testing.T) {
 	for name, c := range map[string]infra.Spec{
 		"bridge, served":       {Binding: infra.Bridge{}},
-		"bridge, not served":   {Binding: infra.Bridge{}, Options: cache.Options{Disabled: true}},
+		"bridge, not served":   {Binding: infra.Bridge{}, Options: cache.Options{NoResponder: true}},
 		"redirect, served":     {Binding: infra.Redirect{}},
-		"redirect, not served": {Binding: infra.Redirect{}, Options: cache.Options{Disabled: true}},
+		"redirect, not served": {Binding: infra.Redirect{}, Options: cache.Options{NoResponder: true}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := nstest.NewNetwork(t)

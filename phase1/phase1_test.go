@@ -460,7 +460,7 @@ func TestShapes(t *testing.T) {
 		before := settled(t, n)
 		c := config(n, infra.Bridge{})
 		setup(t, c)
-		if r := record(t, n); r.Port != "" || r.IPv4 != nil || r.IPv6 != nil || len(r.Warnings) == 0 {
+		if r := record(t, n); r.ResponderTap != "" || r.IPv4 != nil || r.IPv6 != nil || len(r.Warnings) == 0 {
 			t.Errorf("record %+v, want a wire without a responder, and a warning", r)
 		}
 		teardown(t, n, c, before)

@@ -82,7 +82,7 @@ func newResolvConf(path string) (resolvConf, error) {
 }
 
 // needsResolvConf says that the record has a responder, but no DNS configuration of its own.
-func needsResolvConf(r cache.Record) bool { return r.DNS == nil && r.Port != "" }
+func needsResolvConf(r cache.Record) bool { return r.DNS == nil && r.ResponderTap != "" }
 
 // begin reads the file.
 func (f *resolvConf) begin(log *slog.Logger) error {

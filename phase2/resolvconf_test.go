@@ -89,7 +89,7 @@ func FuzzResolvConf(f *testing.F) {
 		f.Add([]byte(text))
 	}
 	r := newRecord("eth0")
-	r.Port, r.PortMAC = "eth0-dhcp", cache.MAC{2, 0, 0, 0, 0, 2}
+	r.ResponderTap, r.ResponderMAC = "eth0-dhcp", cache.MAC{2, 0, 0, 0, 0, 2}
 	r.IPv4 = &cache.IPv4{Address: netip.MustParsePrefix("10.0.2.2/24"), Server: netip.MustParseAddr("10.0.2.1")}
 	r.IPv6 = &cache.IPv6{Address: netip.MustParseAddr("fd00::2")}
 	f.Fuzz(func(t *testing.T, text []byte) {

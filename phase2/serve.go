@@ -110,7 +110,7 @@ func (s *server) add(r cache.Record) error {
 	for _, w := range r.Warnings {
 		log.Warn(w)
 	}
-	if r.Port == "" {
+	if r.ResponderTap == "" {
 		log.Info("no responder", "binding", r.Binding)
 		return nil
 	}
@@ -138,13 +138,13 @@ func (s *server) dns(r cache.Record) cache.DNS {
 
 // attach opens the port and starts the responder's loop.
 func (s *server) attach(ctx context.Context, v *service) error {
-	port, err := tap.OpenPort(v.record.Port)
+	port, err := tap.OpenPort(v.record.ResponderTap)
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	v.port, v.cancel, v.done, v.retry, v.failure = port, cancel, make(chan struct{}), 0, ""
-	v.log.Info("serving", "port", v.record.Port, "tap", v.record.Tap, "mac", v.record.MAC.String())
+	v.log.Info("serving", "port", v.record.ResponderTap, "tap", v.record.Tap, "mac", v.record.MAC.String())
 	go func(done chan struct{}) {
 		defer close(done)
 		if err := v.responder.Serve(ctx, port); err != nil {
@@ -268,7 +268,7 @@ func (s *server) follow() {
 	s.vm.records = records
 	s.vm.mu.Unlock()
 	for nic, v := range s.services {
-		same := func(r cache.Record) bool { return r.Name == nic && r.Port == v.record.Port }
+		same := func(r cache.Record) bool { return r.Name == nic && r.ResponderTap == v.record.ResponderTap }
 		if slices.ContainsFunc(records, same) {
 			continue
 		}

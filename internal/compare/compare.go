@@ -33,7 +33,7 @@ const (
 	NewHolder = -1 - iota
 	NewBridge
 	NewTap
-	NewPort
+	NewResponder
 )
 
 // NIC is the NIC of a wiring, and what of it the wiring may change.
@@ -161,7 +161,7 @@ func (s *stepper) created() []netstate.Link {
 		}
 		grouped := l.Group == netstate.Group(s.Index) && (l.Alias == "" || l.Name == s.Names.NIC || slices.Contains(s.Names.Links(), l.Name))
 		marked := l.Alias == netstate.Mark(s.Names.NIC) || grouped
-		fresh := l.Tap != nil && l.Alias == "" && (l.Name == s.Names.Tap || l.Name == s.Names.Port)
+		fresh := l.Tap != nil && l.Alias == "" && (l.Name == s.Names.Tap || l.Name == s.Names.Responder)
 		if marked || fresh {
 			ours = append(ours, l)
 		}
@@ -478,13 +478,13 @@ func (s *stepper) newLinks() {
 		}
 		if want.Master != 0 && (!there || now.Master != want.Master) {
 			s.add(netstate.LinkSet{Index: want.Index, Link: want.Name, Master: &want.Master, MasterName: s.newName(want.Master)})
-			now.Port = netstate.DefaultPort
+			now.BridgePort = netstate.DefaultBridgePort
 		}
 		if want.Master == 0 && want.Index != s.Index && now.Master != 0 {
 			s.add(netstate.LinkSet{Index: want.Index, Link: want.Name, Master: new(int)})
 		}
-		if d := now.Port.Differing(want.Port); d != nil {
-			s.add(netstate.PortSet{Index: want.Index, Link: want.Name, Settings: d})
+		if d := now.BridgePort.Differing(want.BridgePort); d != nil {
+			s.add(netstate.BridgePortSet{Index: want.Index, Link: want.Name, Settings: d})
 		}
 		// A link of ours has the namespace's default where it is not told; that does no harm.
 		if want.Forwarding4 && !now.Forwarding4 || want.Index == s.Index && now.Forwarding4 != want.Forwarding4 {

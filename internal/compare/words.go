@@ -50,7 +50,7 @@ func (w *words) say(op netstate.Op) {
 		w.link(o)
 	case netstate.BridgeSet:
 		w.settings("bridge", o.Index, o.Link, o.Settings)
-	case netstate.PortSet:
+	case netstate.BridgePortSet:
 		w.settings("port", o.Index, o.Link, o.Settings)
 	case netstate.ConfSet:
 		if _, there := w.now.Link(o.Index); there {
@@ -207,7 +207,7 @@ func (w *words) settings(what string, index int, name string, want netstate.Sett
 	now, there := w.now.Link(index)
 	have := now.Bridge
 	if what == "port" {
-		have = now.Port
+		have = now.BridgePort
 	}
 	for _, setting := range want.Names() {
 		if value, ok := have[setting]; there && ok && value != want[setting] {

@@ -31,7 +31,7 @@ func rtnetlink(op netstate.Op) (*nl.NetlinkRequest, error) {
 		return request(unix.RTM_DELLINK, 0, ifInfo(unix.AF_UNSPEC, o.Index)), nil
 	case netstate.GroupDel:
 		return request(unix.RTM_DELLINK, 0, ifInfo(unix.AF_UNSPEC, 0), attr32(unix.IFLA_GROUP, o.Group)), nil
-	case netstate.PortSet:
+	case netstate.BridgePortSet:
 		protinfo := nl.NewRtAttr(unix.IFLA_PROTINFO|unix.NLA_F_NESTED, nil)
 		if err := addSettings(protinfo, portSettings, o.Settings); err != nil {
 			return nil, err

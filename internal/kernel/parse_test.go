@@ -17,7 +17,7 @@ func FuzzParse(f *testing.F) {
 	f.Add(expressions.Serialize())
 	for _, op := range []netstate.Op{
 		netstate.BridgeSet{Settings: netstate.Settings{"mcast_snooping": 0, "stp_state": 1, "group_fwd_mask": 8}},
-		netstate.PortSet{Settings: netstate.Settings{"learning": 0}},
+		netstate.BridgePortSet{Settings: netstate.Settings{"learning": 0}},
 		netstate.FilterAdd{Filter: netstate.Filter{Keys: []netstate.Key{{Mask: 1}}}},
 	} {
 		r, err := rtnetlink(op)

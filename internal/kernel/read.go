@@ -62,7 +62,7 @@ func (n *Namespace) Snapshot(names netstate.Names, sysctls []string, wanted []fi
 		}
 	}
 	for _, l := range s.Links {
-		if l.Tap == nil || !(l.Name == names.Tap || l.Name == names.Port) {
+		if l.Tap == nil || !(l.Name == names.Tap || l.Name == names.Responder) {
 			continue
 		}
 		if err := n.filters(&s, l.Index); err != nil {
@@ -193,7 +193,7 @@ func parseLink(m []byte) (netstate.Link, error) {
 		return nil
 	})
 	if !carrier {
-		delete(l.Port, netstate.StateSetting)
+		delete(l.BridgePort, netstate.StateSetting)
 	}
 	if foreign || l.Kind == "veth" { // whose other end that is
 		l.Parent = 0
@@ -226,7 +226,7 @@ func parseLinkInfo(b []byte, l *netstate.Link) error {
 		return err
 	}
 	if portKind == "bridge" {
-		if l.Port, err = parseSettings(portData, portNames[:]); err != nil {
+		if l.BridgePort, err = parseSettings(portData, portNames[:]); err != nil {
 			return err
 		}
 	}

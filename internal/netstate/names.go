@@ -10,12 +10,12 @@ import (
 
 // Names are the names that one NIC's wiring uses.
 type Names struct {
-	NIC    string // as found
-	Moved  string // the NIC's while it is a bridge's port
-	Bridge string
-	Tap    string
-	Port   string // the responder's tap
-	Table  string // of nftables
+	NIC       string // as found
+	Moved     string // the NIC's while it is a bridge's port
+	Bridge    string
+	Tap       string
+	Responder string // the responder's tap
+	Table     string // of nftables
 }
 
 // NamesFor returns the names for the wiring of a NIC. All of them are valid, however long the NIC's name is.
@@ -26,12 +26,12 @@ func NamesFor(nic string) Names {
 		stem = "gw" + hex.EncodeToString(sum[:4])
 	}
 	return Names{
-		NIC:    nic,
-		Moved:  stem + "-nic",
-		Bridge: stem + "-br",
-		Tap:    stem + "-tap",
-		Port:   stem + "-dhcp",
-		Table:  "guestwire-" + nic,
+		NIC:       nic,
+		Moved:     stem + "-nic",
+		Bridge:    stem + "-br",
+		Tap:       stem + "-tap",
+		Responder: stem + "-dhcp",
+		Table:     "guestwire-" + nic,
 	}
 }
 
@@ -39,7 +39,7 @@ func NamesFor(nic string) Names {
 func (n Names) Chains() string { return "gw-" + n.NIC }
 
 // Links are the names that a wiring gives to links, other than the NIC's own.
-func (n Names) Links() []string { return []string{n.Moved, n.Bridge, n.Tap, n.Port} }
+func (n Names) Links() []string { return []string{n.Moved, n.Bridge, n.Tap, n.Responder} }
 
 // Mark is the alias of every link that guestwire creates for the NIC.
 func Mark(nic string) string { return "guestwire " + nic }

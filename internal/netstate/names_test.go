@@ -15,7 +15,7 @@ func TestNames(t *testing.T) {
 		if n.NIC != nic {
 			t.Errorf("NamesFor(%q).NIC is %q", nic, n.NIC)
 		}
-		for _, name := range []string{n.Moved, n.Bridge, n.Tap, n.Port} {
+		for _, name := range []string{n.Moved, n.Bridge, n.Tap, n.Responder} {
 			if err := cache.CheckName("name", name); err != nil {
 				t.Error(err)
 			}

@@ -74,7 +74,7 @@ type (
 	// GroupDel deletes all links of a group.
 	GroupDel struct{ Group uint32 }
 	// PortSet changes settings of a bridge's port.
-	PortSet struct {
+	BridgePortSet struct {
 		Index    int
 		Link     string
 		Settings Settings
@@ -151,27 +151,27 @@ type (
 	}
 )
 
-func (TapAdd) op()       {}
-func (LinkAdd) op()      {}
-func (BridgeSet) op()    {}
-func (LinkSet) op()      {}
-func (LinkDel) op()      {}
-func (GroupDel) op()     {}
-func (PortSet) op()      {}
-func (ConfSet) op()      {}
-func (SysctlSet) op()    {}
-func (AddressAdd) op()   {}
-func (AddressDel) op()   {}
-func (RouteAdd) op()     {}
-func (RouteDel) op()     {}
-func (NeighbourAdd) op() {}
-func (NeighbourDel) op() {}
-func (IngressAdd) op()   {}
-func (IngressDel) op()   {}
-func (FilterAdd) op()    {}
-func (FilterDel) op()    {}
-func (TableSet) op()     {}
-func (TableDel) op()     {}
+func (TapAdd) op()        {}
+func (LinkAdd) op()       {}
+func (BridgeSet) op()     {}
+func (LinkSet) op()       {}
+func (LinkDel) op()       {}
+func (GroupDel) op()      {}
+func (BridgePortSet) op() {}
+func (ConfSet) op()       {}
+func (SysctlSet) op()     {}
+func (AddressAdd) op()    {}
+func (AddressDel) op()    {}
+func (RouteAdd) op()      {}
+func (RouteDel) op()      {}
+func (NeighbourAdd) op()  {}
+func (NeighbourDel) op()  {}
+func (IngressAdd) op()    {}
+func (IngressDel) op()    {}
+func (FilterAdd) op()     {}
+func (FilterDel) op()     {}
+func (TableSet) op()      {}
+func (TableDel) op()      {}
 
 func (o TapAdd) String() string {
 	text := fmt.Sprintf("ip tuntap add %s mode tap user %d", o.Link, o.Tap.Owner.UID)
@@ -260,7 +260,7 @@ func (o BridgeSet) String() string {
 	return text
 }
 
-func (o PortSet) String() string {
+func (o BridgePortSet) String() string {
 	text := "bridge link set dev " + o.Link
 	for _, name := range o.Settings.Names() {
 		text += " " + name + " " + portValue(name, o.Settings[name])

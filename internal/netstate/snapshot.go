@@ -78,8 +78,8 @@ type Link struct {
 	// Tap is set for a tap.
 	Tap *Tap `json:"tap,omitempty"`
 	// Bridge are a bridge's settings, and Port those of a bridge's port; nil for other links.
-	Bridge Settings `json:"bridge,omitempty"`
-	Port   Settings `json:"port,omitempty"`
+	Bridge     Settings `json:"bridge,omitempty"`
+	BridgePort Settings `json:"port,omitempty"`
 	// Forwarding4 is net.ipv4.conf.LINK.forwarding.
 	Forwarding4 bool `json:"forwarding4,omitempty"`
 	// NoIPv6 is net.ipv6.conf.LINK.disable_ipv6.
@@ -102,7 +102,7 @@ var (
 		"stp_state": 0, "vlan_filtering": 0, "group_fwd_mask": 0, "mcast_snooping": 1, "mcast_querier": 0, "mcast_router": 1,
 		"nf_call_iptables": 0, "nf_call_ip6tables": 0, "nf_call_arptables": 0,
 	}
-	DefaultPort = Settings{
+	DefaultBridgePort = Settings{
 		StateSetting: stateForwarding, "hairpin": 0, "guard": 0, "root_block": 0, "fastleave": 0, "learning": 1, "flood": 1,
 		"proxy_arp": 0, "proxy_arp_wifi": 0, "mcast_router": 1, "mcast_flood": 1, "mcast_to_unicast": 0, "vlan_tunnel": 0,
 		"bcast_flood": 1, "group_fwd_mask": 0, "neigh_suppress": 0, "isolated": 0, "locked": 0, "mab": 0,

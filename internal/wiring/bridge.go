@@ -52,7 +52,7 @@ func (bridge) wire(p *Plan, nic netstate.Link) error {
 	moved.MAC = netstate.DeriveMAC(nic, "moved")
 	moved.Up = true
 	moved.Master = compare.NewBridge
-	moved.Port = portSettings
+	moved.BridgePort = portSettings
 	if moved.AddrGen != netstate.AddrGenNoIPv6 {
 		moved.AddrGen = netstate.AddrGenNone
 	}

@@ -55,7 +55,7 @@ var directCases = []testCase{
 	}},
 	{"sriov", function(), direct(infra.SRIOV{})},
 	{"sriov-managed", function(), withSpec(direct(infra.SRIOV{PCI: "0000:03:10.1", MAC: mac(7), VLAN: 42, Managed: true}), func(s *infra.Spec) {
-		s.Guard.Off, s.Options.Disabled = true, true
+		s.Guard.Off, s.Options.NoResponder = true, true
 		s.Device = cache.Device{BootOrder: 1, PCIAddress: "0000:01:00.0", ACPIIndex: 7, Alias: "ua-eth0"}
 	})},
 	{"sriov-bound", lan4(), withSpec(direct(infra.SRIOV{PCI: "0000:03:10.2", MAC: mac(7)}), func(s *infra.Spec) { s.NIC = "net1" })},

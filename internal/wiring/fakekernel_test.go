@@ -112,7 +112,7 @@ func (k *fakeKernel) apply(op netstate.Op) error {
 			}
 		}
 		return nil
-	case netstate.PortSet:
+	case netstate.BridgePortSet:
 		l, err := k.link(o.Index)
 		if err != nil {
 			return err
@@ -120,7 +120,7 @@ func (k *fakeKernel) apply(op netstate.Op) error {
 		if l.Master == 0 {
 			return syscall.EINVAL
 		}
-		return set(&l.Port, o.Settings)
+		return set(&l.BridgePort, o.Settings)
 	case netstate.ConfSet:
 		l, err := k.link(o.Index)
 		if err != nil {
@@ -263,7 +263,7 @@ func (k *fakeKernel) delLink(index int) error {
 	}
 	for i := range k.s.Links {
 		if k.s.Links[i].Master == index {
-			k.s.Links[i].Master, k.s.Links[i].Port = 0, nil
+			k.s.Links[i].Master, k.s.Links[i].BridgePort = 0, nil
 			k.leavesBridge(k.s.Links[i].Index)
 		}
 	}
@@ -358,9 +358,9 @@ func (k *fakeKernel) setLink(o netstate.LinkSet) error {
 	if o.Master != nil {
 		old := l.Master
 		k.leavesBridge(l.Index)
-		l.Master, l.Port = *o.Master, nil
+		l.Master, l.BridgePort = *o.Master, nil
 		if l.Master != 0 {
-			l.Port = netstate.Settings{"learning": 1, "flood": 1, "isolated": 0}
+			l.BridgePort = netstate.Settings{"learning": 1, "flood": 1, "isolated": 0}
 		}
 		k.leastMTU(old)
 		k.leastMTU(l.Master)

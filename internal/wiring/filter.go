@@ -46,7 +46,7 @@ type guest struct {
 func (p *Plan) checkMACs() error {
 	for i, m := range p.spec.Guard.MACs {
 		at := slices.IndexFunc(p.wanted.Links, func(l netstate.Link) bool { return l.MAC == m })
-		if at >= 0 || m == p.Record.MAC || m == p.Record.PortMAC {
+		if at >= 0 || m == p.Record.MAC || m == p.Record.ResponderMAC {
 			return &cache.FieldError{Field: fmt.Sprintf("guard.macs[%d]", i), Reason: fmt.Sprintf("%v is another link's of the wiring, or the guest's own already", m)}
 		}
 	}
@@ -57,7 +57,7 @@ func (p *Plan) guest(addresses []netip.Prefix) guest {
 	g := guest{
 		macs:   append([]cache.MAC{p.Record.MAC}, p.spec.Guard.MACs...),
 		any:    len(addresses) == 0,
-		served: p.Record.Port != "",
+		served: p.Record.ResponderTap != "",
 	}
 	for _, a := range addresses {
 		g.prefixes = append(g.prefixes, single(a.Addr()))

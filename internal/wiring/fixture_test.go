@@ -220,7 +220,7 @@ var cases = []testCase{
 	{"redirect-route-mtu", flannelWith(func(s *netstate.Snapshot) {
 		s.Routes[1].MTU, s.Routes[1].Other = 1400, []netstate.Attribute{{Type: 8, Data: []byte{8, 0, 2, 0, 0x78, 5, 0, 0}}}
 	}), redirect()},
-	{"redirect-not-served", flannel(), withSpec(redirect(), func(s *infra.Spec) { s.Options.Disabled = true })},
+	{"redirect-not-served", flannel(), withSpec(redirect(), func(s *infra.Spec) { s.Options.NoResponder = true })},
 	{"redirect-ipvlan", ipvlanWith(func(*netstate.Snapshot) {}), auto()},
 	{"redirect-ipvlan-l3", ipvlanWith(func(s *netstate.Snapshot) {
 		s.Links[1].NoARP = true
@@ -492,7 +492,7 @@ var cases = []testCase{
 		s.Addresses = s.Addresses[:1]
 		s.Routes = s.Routes[:2]
 	}), bridge()},
-	{"bridge-no-responder", flannel(), withSpec(bridge(), func(s *infra.Spec) { s.Options.Disabled = true })},
+	{"bridge-no-responder", flannel(), withSpec(bridge(), func(s *infra.Spec) { s.Options.NoResponder = true })},
 	{"bridge-everything", flannel(), infra.Spec{
 		NIC: "eth0", Binding: infra.Bridge{}, Owner: infra.Owner{UID: 107, GID: 36}, Queues: 4,
 		DNS: &cache.DNS{Servers: []netip.Addr{ip("10.96.0.10")}, Search: []string{"default.svc.cluster.local"}},

@@ -303,7 +303,7 @@ func TestTakenPort(t *testing.T) {
 			want := text(t, k.s)
 			for _, l := range k.s.Links {
 				if l.Master != 0 {
-					mustApply(t, k, []netstate.Op{netstate.LinkSet{Index: l.Index, Master: &foreign.Index}, netstate.PortSet{Index: l.Index, Settings: netstate.Settings{"learning": 0}}})
+					mustApply(t, k, []netstate.Op{netstate.LinkSet{Index: l.Index, Master: &foreign.Index}, netstate.BridgePortSet{Index: l.Index, Settings: netstate.Settings{"learning": 0}}})
 				}
 			}
 			taken := k.snapshot()

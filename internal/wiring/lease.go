@@ -17,7 +17,7 @@ func (p *Plan) lease(r *cache.Record, nic netstate.Link) {
 		r.Warnings = append(r.Warnings, fmt.Sprintf("%s has no address: the guest gets a wire, and asks whoever is at its other end", nic.Name))
 		return
 	}
-	if r.Options.Disabled {
+	if r.Options.NoResponder {
 		return
 	}
 	learned := p.learned(nic)
@@ -135,7 +135,7 @@ func (p *Plan) lease4(r *cache.Record, nic netstate.Link, addresses []netip.Pref
 	server := gateway
 	if !server.IsValid() {
 		server = serverFor(address.Addr())
-		r.Neighbours = append(r.Neighbours, cache.Neighbour{Address: server, MAC: r.PortMAC})
+		r.Neighbours = append(r.Neighbours, cache.Neighbour{Address: server, MAC: r.ResponderMAC})
 	}
 	r.IPv4 = &cache.IPv4{
 		Address: address,

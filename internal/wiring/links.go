@@ -18,15 +18,15 @@ func (p *Plan) addTaps(nic netstate.Link) {
 	tap := p.newLink(nic, compare.NewTap, r.Tap, "tun", mtu)
 	tap.MAC = netstate.DeriveMAC(nic, "tap") // a station's, and frames for that one would end here
 	tap.Tap = &netstate.Tap{Owner: p.spec.Owner, MultiQueue: r.Queues > 1}
-	if r.Port != "" {
-		port := p.newLink(nic, compare.NewPort, r.Port, "tun", mtu)
+	if r.ResponderTap != "" {
+		port := p.newLink(nic, compare.NewResponder, r.ResponderTap, "tun", mtu)
 		port.Tap = &netstate.Tap{Owner: infra.Owner{UID: p.spec.Owner.UID}}
 		p.wanted.Links = append(p.wanted.Links, port)
 		p.wanted.Filters = portFilters(r)
 	}
 	bridged := p.binding.traits().bridged
 	if bridged {
-		tap.Master, tap.Port = compare.NewBridge, portSettings
+		tap.Master, tap.BridgePort = compare.NewBridge, portSettings
 	}
 	p.wanted.Links = append(p.wanted.Links, tap) // last: it comes up when everything else is there
 	if !bridged {
@@ -56,7 +56,7 @@ func (p *Plan) newLink(nic netstate.Link, index int, name, kind string, mtu int)
 // frames to the other one.
 var (
 	bridgeSettings = netstate.DefaultBridge.With(netstate.Settings{"mcast_snooping": 0})
-	portSettings   = netstate.DefaultPort.With(netstate.Settings{"learning": 0})
+	portSettings   = netstate.DefaultBridgePort.With(netstate.Settings{"learning": 0})
 )
 
 // minMTUIPv6 is RFC 8200 section 5: below, a link has no IPv6.

@@ -103,7 +103,7 @@ func (b masquerade) wire(p *Plan, nic netstate.Link) error {
 	p.warnDown(nic)
 	p.keepNIC(nic)
 	p.wanted.Links = append(p.wanted.Links, nic, br)
-	if !p.spec.Options.Disabled {
+	if !p.spec.Options.NoResponder {
 		p.addResponder(r, nic)
 	}
 	p.addTaps(nic)

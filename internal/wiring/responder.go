@@ -10,8 +10,8 @@ import (
 
 // addResponder gives the record a responder.
 func (p *Plan) addResponder(r *cache.Record, nic netstate.Link) {
-	r.Port = p.names.Port
-	r.PortMAC = netstate.DeriveMAC(nic, "responder")
+	r.ResponderTap = p.names.Responder
+	r.ResponderMAC = netstate.DeriveMAC(nic, "responder")
 }
 
 // portFilters take from the guest's tap what the responder answers, and give to the guest all that
@@ -23,7 +23,9 @@ func portFilters(r cache.Record) []netstate.Filter {
 	add := func(from, to int, protocol uint16, keys ...netstate.Key) {
 		filters = append(filters, netstate.Filter{Link: from, Priority: uint16(len(filters) + 1), Protocol: protocol, Keys: keys, Target: to})
 	}
-	fromGuest := func(protocol uint16, keys ...netstate.Key) { add(compare.NewTap, compare.NewPort, protocol, keys...) }
+	fromGuest := func(protocol uint16, keys ...netstate.Key) {
+		add(compare.NewTap, compare.NewResponder, protocol, keys...)
+	}
 
 	if r.IPv4 != nil {
 		// IPv4 without options, the first fragment, UDP, to port 67.
@@ -49,7 +51,7 @@ func portFilters(r cache.Record) []netstate.Filter {
 			fromGuest(netstate.EthernetIPv6, keys...)
 		}
 	}
-	add(compare.NewPort, compare.NewTap, netstate.EthernetAll, key(0, 0, 0))
+	add(compare.NewResponder, compare.NewTap, netstate.EthernetAll, key(0, 0, 0))
 	return filters
 }
 

@@ -28,7 +28,7 @@ func writeScript(path string, ops []netstate.Op) (string, error) {
 		case netstate.TableDel:
 			after.WriteString(rest + "\n")
 			continue
-		case netstate.PortSet:
+		case netstate.BridgePortSet:
 			command = "ip"
 			rest = "link set " + o.Link + " type bridge_slave learning off" // ip(8) can, without a process of bridge(8)
 		}
