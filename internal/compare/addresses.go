@@ -1,0 +1,76 @@
+package compare
+
+import (
+	"slices"
+
+	"github.com/guestwire/guestwire/internal/netstate"
+)
+
+// staysAsItIs says whether an existing address is as wanted. Where an address is missing, all addresses of the
+// link and family are added again with it, as the kernel lists them in the order of their addition.
+func (s *stepper) staysAsItIs(a netstate.Address) bool {
+	var now, want []netstate.Address
+	like := func(b netstate.Address) bool {
+		return b.Link == a.Link && b.Prefix.Addr().Is4() == a.Prefix.Addr().Is4()
+	}
+	for _, b := range s.want.Addresses {
+		if like(b) {
+			want = append(want, b)
+		}
+	}
+	for _, b := range s.now.Addresses {
+		if like(b) && slices.ContainsFunc(want, b.Same) {
+			now = append(now, b)
+		}
+	}
+	return slices.ContainsFunc(now, a.Same) && slices.EqualFunc(now, want, netstate.Address.Same)
+}
+
+// addAddresses adds IPv6 addresses without duplicate address detection: the namespace had them a moment ago,
+// and would be without them for a second. A second operation restores the flags.
+func (s *stepper) addAddresses() {
+	for _, i := range addingOrder(s.want.Addresses) {
+		a := s.want.Addresses[i]
+		if !s.isMissing(a) {
+			continue
+		}
+		name := s.newName(a.Link)
+		link, _ := s.wantedLink(a.Link)
+		if a.Prefix.Addr().Is6() && link.Up && a.Flags&netstate.AddrNoDAD == 0 {
+			quick := a
+			quick.Flags |= netstate.AddrNoDAD
+			s.add(netstate.AddressAdd{Link: name, Address: quick})
+		}
+		s.add(netstate.AddressAdd{Link: name, Address: a})
+		for _, r := range netstate.Connected(a, link, s.want.Addresses[:i]) {
+			if !s.wantsRoute(r) {
+				s.add(netstate.RouteDel{Link: name, Route: r, Hops: nil})
+			}
+		}
+	}
+}
+
+// isMissing says whether a wanted address has to be added. At a NIC that the wiring may not change, an address
+// is not missing if it is there with other flags.
+func (s *stepper) isMissing(a netstate.Address) bool {
+	if s.mayChange(a.Link) {
+		return !s.staysAsItIs(a)
+	}
+	return s.mayAdd(a.Link) && !slices.ContainsFunc(s.now.Addresses, func(o netstate.Address) bool { return o.Link == a.Link && o.Prefix.Addr() == a.Prefix.Addr() })
+}
+
+// addingOrder is the order in which the addresses have to be added so that the kernel lists them in the order
+// of the list, and chooses sources as before. The kernel puts a new IPv4 address at the end of its list, and a
+// new IPv6 address at the beginning.
+func addingOrder(list []netstate.Address) []int {
+	var v4, v6 []int
+	for i, a := range list {
+		if a.Prefix.Addr().Is4() {
+			v4 = append(v4, i)
+		} else {
+			v6 = append(v6, i)
+		}
+	}
+	slices.Reverse(v6)
+	return append(v4, v6...)
+}

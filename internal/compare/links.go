@@ -1,0 +1,305 @@
+package compare
+
+import (
+	"reflect"
+	"slices"
+
+	"github.com/guestwire/guestwire/internal/netstate"
+)
+
+// ownLinks are the links that guestwire created for the NIC. Such a link has the alias; or the group, if the
+// alias is empty or the name is one of the wiring's, as another program may have changed the alias; or it is
+// a tap with a name of the wiring that was killed before it got its alias.
+func (s *stepper) ownLinks() []netstate.Link {
+	if s.Direct {
+		return nil
+	}
+	var ours []netstate.Link
+	for _, l := range s.now.Links {
+		if l.Index == s.Index {
+			continue
+		}
+		grouped := l.Group == netstate.Group(s.Index) && (l.Alias == "" || l.Name == s.Names.NIC || slices.Contains(s.Names.Links(), l.Name))
+		marked := l.Alias == netstate.Mark(s.Names.NIC) || grouped
+		fresh := l.Tap != nil && l.Alias == "" && (l.Name == s.Names.Tap || l.Name == s.Names.Responder)
+		if marked || fresh {
+			ours = append(ours, l)
+		}
+	}
+	return ours
+}
+
+// firstIndex is far from the indices that the kernel chooses, so that a link that another program creates
+// meanwhile does not get an index of the plan.
+const firstIndex = 1 << 20
+
+// placeLinks gives each link that is to be created its index: the one that it has already, or the first free
+// one. So a link that is created again gets the index of an undisturbed run.
+func placeLinks(want State, now netstate.Snapshot, ours []netstate.Link) State {
+	next := firstIndex
+	free := func() int {
+		for slices.ContainsFunc(now.Links, func(l netstate.Link) bool { return l.Index == next }) {
+			next++
+		}
+		next++
+		return next - 1
+	}
+	index := map[int]int{}
+	placed := want
+	placed.Links = slices.Clone(want.Links)
+	for i, l := range want.Links {
+		if l.Index > 0 {
+			continue
+		}
+		at := slices.IndexFunc(ours, func(o netstate.Link) bool {
+			return o.Name == l.Name && o.Kind == l.Kind && reflect.DeepEqual(o.Tap, l.Tap)
+		})
+		if at >= 0 {
+			index[l.Index] = ours[at].Index
+		} else {
+			index[l.Index] = free()
+		}
+		placed.Links[i].Index = index[l.Index]
+	}
+	resolve := func(i int) int {
+		if i < 0 {
+			return index[i]
+		}
+		return i
+	}
+	for i := range placed.Links {
+		placed.Links[i].Master = resolve(placed.Links[i].Master)
+	}
+	placed.Addresses = slices.Clone(want.Addresses)
+	for i := range placed.Addresses {
+		placed.Addresses[i].Link = resolve(placed.Addresses[i].Link)
+	}
+	placed.Routes = slices.Clone(want.Routes)
+	for i := range placed.Routes {
+		placed.Routes[i].Link = resolve(placed.Routes[i].Link)
+	}
+	placed.Neighbours = slices.Clone(want.Neighbours)
+	for i := range placed.Neighbours {
+		placed.Neighbours[i].Link = resolve(placed.Neighbours[i].Link)
+	}
+	placed.Filters = slices.Clone(want.Filters)
+	for i := range placed.Filters {
+		placed.Filters[i].Link = resolve(placed.Filters[i].Link)
+		placed.Filters[i].Target = resolve(placed.Filters[i].Target)
+	}
+	return placed
+}
+
+func (s *stepper) wantedLink(index int) (netstate.Link, bool) {
+	i := slices.IndexFunc(s.want.Links, func(l netstate.Link) bool { return l.Index == index })
+	if i < 0 {
+		return netstate.Link{}, false
+	}
+	return s.want.Links[i], true
+}
+
+// addTaps comes first, as taps are created by ioctl and not by netlink.
+func (s *stepper) addTaps() {
+	for _, l := range s.want.Links {
+		if _, there := s.now.Link(l.Index); !there && l.Tap != nil {
+			s.add(netstate.TapAdd{Index: l.Index, Link: l.Name, Tap: *l.Tap, VNetHeader: l.Name == s.Names.Tap})
+		}
+	}
+}
+
+// removeLinks deletes the wiring's links that are not wanted. The kernel deletes a whole group in a third of
+// the time that the links take one by one.
+func (s *stepper) removeLinks() {
+	var grouped, single []netstate.Link
+	for _, l := range s.ownLinks() {
+		if _, wanted := s.wantedLink(l.Index); wanted {
+			continue
+		}
+		if l.Group == netstate.Group(s.Index) {
+			grouped = append(grouped, l)
+		} else {
+			single = append(single, l)
+		}
+	}
+	members := 0
+	for _, l := range s.now.Links {
+		if l.Group == netstate.Group(s.Index) {
+			members++
+		}
+	}
+	if len(grouped) > 0 && len(grouped) == members {
+		s.add(netstate.GroupDel{Group: netstate.Group(s.Index)})
+	} else {
+		single = append(single, grouped...)
+	}
+	for _, l := range single {
+		s.add(netstate.LinkDel{Index: l.Index, Link: l.Name})
+	}
+}
+
+// isRemoved says whether removeLinks deletes the link.
+func (s *stepper) isRemoved(index int) bool {
+	_, wanted := s.wantedLink(index)
+	return !wanted && slices.ContainsFunc(s.ownLinks(), func(l netstate.Link) bool { return l.Index == index })
+}
+
+// allowIPv6 enables IPv6 at existing links that are to get an IPv6 address.
+func (s *stepper) allowIPv6() {
+	for _, want := range s.want.Links {
+		now, there := s.now.Link(want.Index)
+		wanted := func(a netstate.Address) bool { return a.Link == want.Index && a.Prefix.Addr().Is6() }
+		if there && now.NoIPv6 && s.mayAdd(want.Index) && slices.ContainsFunc(s.want.Addresses, wanted) {
+			s.add(netstate.SysctlSet{Path: netstate.DisableIPv6(now.Name), Value: "0"})
+		}
+	}
+}
+
+// linkName is the link's name before the operations, newName the one after them.
+func (s *stepper) linkName(index int) string {
+	l, _ := s.now.Link(index)
+	return l.Name
+}
+
+func (s *stepper) newName(index int) string {
+	if l, ok := s.wantedLink(index); ok {
+		return l.Name
+	}
+	return s.linkName(index)
+}
+
+func hopNames(r netstate.Route, name func(index int) string) []string {
+	var names []string
+	for _, h := range r.Hops {
+		names = append(names, name(h.Link))
+	}
+	return names
+}
+
+// changeNIC sets the NIC's name and MAC, for which the NIC has to be down, and its other properties.
+func (s *stepper) changeNIC() {
+	now, _ := s.now.Link(s.Index)
+	want, _ := s.wantedLink(s.Index)
+	set := netstate.LinkSet{Index: s.Index, Link: now.Name}
+	if now.Name != want.Name {
+		set.Name = want.Name
+	}
+	if now.MAC != want.MAC {
+		set.MAC = want.MAC
+	}
+	if now.MTU != want.MTU {
+		set.MTU = want.MTU
+	}
+	if now.NoARP != want.NoARP {
+		set.NoARP = &want.NoARP
+	}
+	if s.AllMulticast && now.AllMulticast != want.AllMulticast {
+		set.AllMulticast = &want.AllMulticast
+	}
+	if want.AddrGen == netstate.AddrGenNone && now.AddrGen != netstate.AddrGenNone && now.AddrGen != netstate.AddrGenNoIPv6 {
+		set.AddrGen = &want.AddrGen
+	}
+	master := netstate.LinkSet{Index: s.Index, Link: now.Name}
+	if now.Master != 0 && now.Master != want.Master && !s.isRemoved(now.Master) {
+		master.Master = new(int)
+		s.add(master)
+	}
+	if set.Name != "" || !set.MAC.IsZero() {
+		if now.Up {
+			s.add(netstate.LinkSet{Index: s.Index, Link: now.Name, Up: new(bool)})
+		}
+	}
+	if !set.Empty() {
+		s.add(set)
+	}
+}
+
+// addLinks creates missing links, and sets the properties of all links of the wiring, except those that
+// changeNIC sets.
+func (s *stepper) addLinks() {
+	for _, want := range s.want.Links {
+		now, there := s.now.Link(want.Index)
+		if !there {
+			now = netstate.Link{Index: want.Index, Name: want.Name, Kind: want.Kind, Tap: want.Tap, NoARP: want.NoARP}
+			if want.Tap == nil {
+				s.add(netstate.LinkAdd{Index: want.Index, Name: want.Name, Kind: want.Kind, MAC: want.MAC, MTU: want.MTU, Group: want.Group})
+				now.MAC, now.MTU, now.Group = want.MAC, want.MTU, want.Group
+			} else {
+				now.MTU = newTapMTU
+			}
+			if want.AddrGen == netstate.AddrGenNoIPv6 {
+				now.AddrGen = netstate.AddrGenNoIPv6
+			}
+		}
+		if want.Index == s.Index {
+			continue
+		}
+		set := netstate.LinkSet{Index: want.Index, Link: want.Name}
+		if !want.MAC.IsZero() && now.MAC != want.MAC {
+			set.MAC = want.MAC
+		}
+		if now.MTU != want.MTU {
+			set.MTU = want.MTU
+		}
+		if now.NoARP != want.NoARP {
+			set.NoARP = &want.NoARP
+		}
+		if now.Group != want.Group {
+			set.Group = want.Group
+		}
+		if now.Alias != want.Alias {
+			set.Alias = want.Alias
+		}
+		// A link loses IPv6 with a small MTU and gets it back with a larger one: set the mode after that.
+		if now.AddrGen != want.AddrGen && want.AddrGen != netstate.AddrGenNoIPv6 && !(there && now.AddrGen == netstate.AddrGenNoIPv6) {
+			set.AddrGen = &want.AddrGen
+		}
+		if !set.Empty() {
+			s.add(set)
+		}
+	}
+	for _, want := range s.want.Links {
+		now, there := s.now.Link(want.Index)
+		if d := now.Bridge.Differing(want.Bridge); d != nil {
+			s.add(netstate.BridgeSet{Index: want.Index, Link: want.Name, Settings: d})
+		}
+		if want.Master != 0 && (!there || now.Master != want.Master) {
+			s.add(netstate.LinkSet{Index: want.Index, Link: want.Name, Master: &want.Master, MasterName: s.newName(want.Master)})
+			now.BridgePort = netstate.DefaultBridgePort
+		}
+		if want.Master == 0 && want.Index != s.Index && now.Master != 0 {
+			s.add(netstate.LinkSet{Index: want.Index, Link: want.Name, Master: new(int)})
+		}
+		if d := now.BridgePort.Differing(want.BridgePort); d != nil {
+			s.add(netstate.BridgePortSet{Index: want.Index, Link: want.Name, Settings: d})
+		}
+		// A new link has the namespace's default of forwarding, which may be on: that does no harm.
+		if want.Forwarding4 && !now.Forwarding4 || want.Index == s.Index && now.Forwarding4 != want.Forwarding4 {
+			s.add(netstate.ConfSet{Index: want.Index, Link: want.Name, Name: "forwarding", On: want.Forwarding4})
+		}
+		if want.Index != s.Index && want.RouteLocalnet != now.RouteLocalnet {
+			s.add(netstate.ConfSet{Index: want.Index, Link: want.Name, Name: "route_localnet", On: want.RouteLocalnet})
+		}
+	}
+}
+
+// newTapMTU is the MTU of a new tap.
+const newTapMTU = 1500
+
+// setUpOrDown leaves a NIC down that was found down, unless the binding brought it up.
+func (s *stepper) setUpOrDown(want netstate.Link) {
+	if want.Index == s.Index && !s.Whole && !want.Up && !s.Raised {
+		return
+	}
+	if s.isUp(want) != want.Up {
+		s.add(netstate.LinkSet{Index: want.Index, Link: want.Name, Up: &want.Up})
+	}
+}
+
+// isUp says whether the link is up before setUpOrDown: changeNIC may have taken the NIC down.
+func (s *stepper) isUp(want netstate.Link) bool {
+	now, there := s.now.Link(want.Index)
+	wasDowned := want.Index == s.Index && there && now.Up && (now.Name != want.Name || now.MAC != want.MAC)
+	return there && now.Up && !wasDowned
+}
+
+func (s *stepper) comesUp(want netstate.Link) bool { return want.Up && !s.isUp(want) }
