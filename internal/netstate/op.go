@@ -10,7 +10,7 @@ import (
 )
 
 // Op is one operation on a namespace, one of the types below. Its text is the command that an
-// administrator would type for it; links are named as they are called at that point of the plan.
+// administrator would type. A link has the name in it that it has at that point of the plan.
 type Op interface {
 	fmt.Stringer
 	op()
@@ -49,7 +49,7 @@ type (
 		Link     string
 		Settings Settings
 	}
-	// LinkSet changes what is not zero.
+	// LinkSet changes the properties whose fields are not zero.
 	LinkSet struct {
 		Index      int
 		Link       string
@@ -73,13 +73,13 @@ type (
 	}
 	// GroupDel deletes all links of a group.
 	GroupDel struct{ Group uint32 }
-	// PortSet changes settings of a bridge's port.
+	// BridgePortSet changes settings of a bridge's port.
 	BridgePortSet struct {
 		Index    int
 		Link     string
 		Settings Settings
 	}
-	// ConfSet switches something of IPv4 at a link: "forwarding" or "route_localnet".
+	// ConfSet switches an IPv4 setting of a link: "forwarding" or "route_localnet".
 	ConfSet struct {
 		Index int
 		Link  string
@@ -88,12 +88,12 @@ type (
 	}
 	// SysctlSet writes below /proc/sys.
 	SysctlSet struct{ Path, Value string }
-	// AddressAdd puts an address on a link, or changes its flags and lifetimes.
+	// AddressAdd adds an address to a link, or changes the flags and lifetimes of an IPv6 address.
 	AddressAdd struct {
 		Link    string
 		Address Address
 	}
-	// AddressDel takes it away.
+	// AddressDel removes an address.
 	AddressDel struct {
 		Link    string
 		Address Address
@@ -104,47 +104,47 @@ type (
 		Route Route
 		Hops  []string // the links of Route.Hops
 	}
-	// RouteDel deletes it.
+	// RouteDel deletes a route.
 	RouteDel struct {
 		Link  string
 		Route Route
 		Hops  []string
 	}
-	// NeighbourAdd adds a permanent neighbour.
+	// NeighbourAdd adds a permanent neighbour, or a static forwarding entry.
 	NeighbourAdd struct {
 		Link      string
 		Neighbour Neighbour
 	}
-	// NeighbourDel deletes it.
+	// NeighbourDel deletes a neighbour or a forwarding entry.
 	NeighbourDel struct {
 		Link      string
 		Neighbour Neighbour
 	}
-	// IngressAdd gives a link an ingress qdisc.
+	// IngressAdd adds an ingress qdisc to a link.
 	IngressAdd struct {
 		Index int
 		Link  string
 	}
-	// IngressDel takes it away, with all that is in it.
+	// IngressDel deletes an ingress qdisc with all its filters.
 	IngressDel struct {
 		Index int
 		Link  string
 	}
-	// FilterAdd redirects what matches.
+	// FilterAdd adds a filter that redirects matching frames.
 	FilterAdd struct {
 		Link   string
 		Filter Filter
 		Target string
 	}
-	// FilterDel ends that.
+	// FilterDel deletes a filter.
 	FilterDel struct {
 		Link   string
 		Filter Filter
 	}
-	// TableSet creates an nftables table, or our chains in those of iptables. Behind a TableDel it
-	// replaces one, of nftables in one transaction.
+	// TableSet creates a table of nftables, or the wiring's chains in the tables of iptables. After a TableDel
+	// of the same table, nftables replaces the table in one transaction.
 	TableSet struct{ Table firewall.Table }
-	// TableDel deletes it.
+	// TableDel deletes the table, or the chains.
 	TableDel struct {
 		Family firewall.Family
 		Name   string
@@ -241,6 +241,7 @@ func (o LinkSet) String() string {
 	return strings.Join(words, " ")
 }
 
+// AddrGenText is the mode as ip(8) names it.
 func AddrGenText(mode int) string {
 	names := []string{"eui64", "none", "stable_secret", "random"}
 	if mode >= 0 && mode < len(names) {
@@ -268,7 +269,7 @@ func (o BridgePortSet) String() string {
 	return text
 }
 
-// portValue is how bridge(8) wants it.
+// portValue is the value as bridge(8) writes it.
 func portValue(name string, value uint32) string {
 	if switches := []string{"off", "on"}; value <= 1 && name != StateSetting && name != "mcast_router" && name != "group_fwd_mask" {
 		return switches[value]
@@ -353,6 +354,7 @@ func scopeText(scope uint8) string {
 func (o RouteAdd) String() string { return "ip route add " + RouteText(o.Route, o.Link, o.Hops) }
 func (o RouteDel) String() string { return "ip route del " + RouteText(o.Route, o.Link, o.Hops) }
 
+// RouteText is the route in the words of ip-route(8). Hops are the links of Route.Hops.
 func RouteText(r Route, link string, hops []string) string {
 	text := networkText(r.Destination)
 	if r.Default() && r.Destination.Addr().Is6() {
@@ -374,7 +376,7 @@ func RouteText(r Route, link string, hops []string) string {
 	if r.Scope != ScopeUniverse {
 		text += " scope " + scopeText(r.Scope)
 	}
-	if r.Protocol != 3 { // boot, what ip(8) adds
+	if r.Protocol != 3 { // RTPROT_BOOT, the default of ip(8)
 		text += fmt.Sprintf(" proto %d", r.Protocol)
 	}
 	if r.PrefSrc.IsValid() {
@@ -479,7 +481,7 @@ func (o TableDel) String() string {
 	return fmt.Sprintf("nft delete table %s %s", o.Family, o.Name)
 }
 
-// Default networks are spelled out where they are printed.
+// networkText is the prefix as ip(8) writes it.
 func networkText(p netip.Prefix) string {
 	if p.Bits() == 0 {
 		return "default"

@@ -6,6 +6,7 @@ import (
 	"slices"
 )
 
+// FiltersOf returns the filters of the link.
 func FiltersOf(list []Filter, link int) []Filter {
 	var filters []Filter
 	for _, f := range list {
@@ -16,6 +17,7 @@ func FiltersOf(list []Filter, link int) []Filter {
 	return filters
 }
 
+// Equal says whether the filters are the same.
 func (f Filter) Equal(o Filter) bool { return reflect.DeepEqual(f, o) }
 
 // Beside says whether deleting one of the filters deletes the other.
@@ -23,7 +25,7 @@ func (f Filter) Beside(o Filter) bool {
 	return f.Link == o.Link && f.Priority == o.Priority && f.Protocol == o.Protocol
 }
 
-// Same says whether two addresses are one, whatever is left of their lifetimes.
+// Same says whether the addresses are the same. Of lifetimes only the end counts: there is one, or none.
 func (a Address) Same(b Address) bool {
 	if (a.ValidSeconds == Forever) == (b.ValidSeconds == Forever) {
 		b.ValidSeconds = a.ValidSeconds
@@ -34,11 +36,11 @@ func (a Address) Same(b Address) bool {
 	return a == b
 }
 
-// Same says whether two routes are one. One that the kernel made of an address is known by what
-// the address tells.
+// Same says whether the routes are the same. Of routes that the kernel added with an address only the properties
+// that come from the address count.
 func (r Route) Same(o Route) bool {
 	if r.Destination != o.Destination || r.Table != o.Table || r.Link != o.Link {
-		return false // and quickly: a namespace can have many
+		return false // quickly, as a namespace can have many routes
 	}
 	if r.Protocol == ProtocolKernel && o.Protocol == ProtocolKernel {
 		return r.Link == o.Link && r.Table == o.Table && r.Destination == o.Destination && r.Metric == o.Metric && r.PrefSrc == o.PrefSrc
@@ -49,9 +51,9 @@ func (r Route) Same(o Route) bool {
 	return reflect.DeepEqual(r, o)
 }
 
-// Connected are the routes that the kernel makes of an address when its link is up: one to its
-// network, and for an IPv6 address with a peer one to each. Of several IPv4 addresses in one network
-// only the first makes one.
+// Connected are the routes that the kernel adds with an address when the link is up: one to the address's
+// network, and for an IPv6 address with a peer one to the network of each. Of several IPv4 addresses in one
+// network only the first has a route. Earlier are the addresses before this one.
 func Connected(a Address, l Link, earlier []Address) []Route {
 	if !l.Up || a.Flags&AddrNoPrefixRoute != 0 {
 		return nil
@@ -85,5 +87,5 @@ func Connected(a Address, l Link, earlier []Address) []Route {
 	return []Route{own, r}
 }
 
-// metricIPv6 is what the kernel gives to routes of addresses (IP6_RT_PRIO_ADDRCONF).
+// metricIPv6 is the metric of the routes that the kernel adds with IPv6 addresses (IP6_RT_PRIO_ADDRCONF).
 const metricIPv6 = 256

@@ -13,40 +13,38 @@ import (
 	"github.com/guestwire/guestwire/internal/firewall"
 )
 
-// Snapshot is what a namespace holds, as far as the wiring of one NIC is concerned. It holds plain
-// values, so that it can be kept on disk until it is needed to restore the namespace.
+// Snapshot is what a namespace holds, as far as the wiring of one NIC needs it. A journal keeps it on disk
+// until Teardown.
 type Snapshot struct {
-	// Links are all of the namespace's.
+	// Links are all links of the namespace.
 	Links []Link `json:"links"`
-	// Addresses are all of the namespace's.
+	// Addresses are all addresses of the namespace.
 	Addresses []Address `json:"addresses,omitempty"`
-	// Routes are all of the namespace's, without cached ones and without those in the table local
-	// that the kernel makes of addresses.
+	// Routes are all routes of the namespace, except cached ones and those that the kernel adds to the
+	// table local for addresses.
 	Routes []Route `json:"routes,omitempty"`
-	// Listeners are what a masquerade could take the ports of.
+	// Listeners are the sockets whose ports a guest could take.
 	Listeners []Listener `json:"listeners,omitempty"`
-	// Rules are the policy rules besides the kernel's three.
+	// Rules are the policy rules other than the kernel's three.
 	Rules []Rule `json:"rules,omitempty"`
-	// NoMain are the versions of IP for which the kernel's rule for table main is not there.
+	// NoMain are the IP versions, 4 or 6, for which the kernel's rule for the table main is missing.
 	NoMain []int `json:"noMain,omitempty"`
-	// Neighbours are the entries that have a link-layer address.
+	// Neighbours are the neighbour entries that have a link-layer address, and static forwarding entries.
 	Neighbours []Neighbour `json:"neighbours,omitempty"`
-	// Filters are those at the ingress of the taps of the NIC's wiring.
+	// Filters are the tc filters at the ingress of the wiring's taps.
 	Filters []Filter `json:"filters,omitempty"`
 	// Ingress are the indices of those taps that have an ingress qdisc of their own.
 	Ingress []int `json:"ingress,omitempty"`
-	// Tables are the nftables tables whose names are ours for this NIC, and our chains in those of
-	// iptables if a plan wants such.
+	// Tables are the nftables tables with the wiring's name, and the wiring's chains in the tables of
+	// iptables if the plan wants some.
 	Tables []firewall.Image `json:"tables,omitempty"`
-	// Sysctls are values below /proc/sys, by path with slashes. Which ones are read depends on
-	// the binding; see SysctlPaths.
+	// Sysctls are values below /proc/sys, by path with slashes. The binding decides which ones are read.
 	Sysctls map[string]string `json:"sysctls,omitempty"`
 	// NoNFTables says that the kernel has no nf_tables.
 	NoNFTables bool `json:"noNFTables,omitempty"`
 	// Dummy says that the kernel has the link kind dummy.
 	Dummy bool `json:"dummy"`
-	// Needed are the sysctls that the whole namespace shares and the wirings of other NICs need, which
-	// Plan.Undo leaves to them; see Plan.Shared.
+	// Needed are the shared sysctls that the wirings of other NICs need. The undoing leaves them alone.
 	Needed []string `json:"-"`
 }
 
@@ -63,7 +61,7 @@ type Link struct {
 	Alias  string    `json:"alias,omitempty"`
 	Group  uint32    `json:"group,omitempty"`
 
-	// AllMulticast says that somebody wants the link to receive all multicast frames.
+	// AllMulticast says that a user has set the link to receive all multicast frames.
 	AllMulticast bool `json:"allMulticast,omitempty"`
 
 	Loopback bool `json:"loopback,omitempty"`
@@ -72,12 +70,12 @@ type Link struct {
 
 	// Mode is the mode of a macvlan or macvtap ("passthru", ...); empty for other kinds.
 	Mode string `json:"mode,omitempty"`
-	// PCI is the address of the PCI device that the link is, of the form 0000:03:10.1; empty: it is none,
-	// or the kernel does not tell.
+	// PCI is the PCI address of the link's device, of the form 0000:03:10.1; empty: the link is no PCI device,
+	// or the kernel does not tell (before 5.14).
 	PCI string `json:"pci,omitempty"`
-	// Tap is set for a tap.
+	// Tap is nil for a link that is no tap.
 	Tap *Tap `json:"tap,omitempty"`
-	// Bridge are a bridge's settings, and Port those of a bridge's port; nil for other links.
+	// Bridge are the settings of a bridge, BridgePort those of a bridge's port; nil for other links.
 	Bridge     Settings `json:"bridge,omitempty"`
 	BridgePort Settings `json:"port,omitempty"`
 	// Forwarding4 is net.ipv4.conf.LINK.forwarding.
@@ -91,12 +89,12 @@ type Link struct {
 	AddrGen int `json:"addrGen"`
 }
 
-// Settings are those that decide which frames a bridge, or its port, lets pass. A kernel that does
-// not have one does not tell it.
+// Settings are the settings of a bridge, or of its port, that decide which frames pass. A setting that the
+// kernel does not know is missing.
 type Settings map[string]uint32
 
-// DefaultBridge and DefaultPort are the kernel's, by bridge(8)'s names, with ip(8)'s where
-// that knows them alone.
+// DefaultBridge and DefaultBridgePort are the settings of a new bridge and of a new port. The names are those of
+// bridge(8), or of ip(8) where bridge(8) has none.
 var (
 	DefaultBridge = Settings{
 		"stp_state": 0, "vlan_filtering": 0, "group_fwd_mask": 0, "mcast_snooping": 1, "mcast_querier": 0, "mcast_router": 1,
@@ -109,19 +107,20 @@ var (
 	}
 )
 
-// StateSetting is told of a port only that has a carrier, which decides it otherwise.
+// StateSetting is the state of a bridge's port. A Snapshot has it only for a port with a carrier: without one,
+// the kernel sets the state by itself.
 const StateSetting = "state"
 
 const stateForwarding = 3 // BR_STATE_FORWARDING, linux/if_bridge.h
 
-// With is s with other values.
+// With returns the settings with some values replaced.
 func (s Settings) With(others Settings) Settings {
 	s = maps.Clone(s)
 	maps.Copy(s, others)
 	return s
 }
 
-// Differing are those of want that are there, with another value.
+// Differing returns the wanted settings that the kernel has with another value.
 func (s Settings) Differing(want Settings) Settings {
 	var d Settings
 	for name, value := range want {
@@ -135,7 +134,7 @@ func (s Settings) Differing(want Settings) Settings {
 	return d
 }
 
-// Names are in alphabetical order.
+// Names are the names of the settings in alphabetical order.
 func (s Settings) Names() []string { return slices.Sorted(maps.Keys(s)) }
 
 // Modes of Link.AddrGen.
@@ -144,7 +143,7 @@ const (
 	AddrGenNone   = 1
 )
 
-// Tap is what only a tap has.
+// Tap is what a tap has besides other links.
 type Tap struct {
 	Owner      infra.Owner `json:"owner"`
 	MultiQueue bool        `json:"multiQueue,omitempty"`
@@ -161,7 +160,7 @@ type Address struct {
 	Flags     uint32       `json:"flags,omitempty"`    // IFA_F_*, only those that a user can set
 	Metric    uint32       `json:"metric,omitempty"`   // of the connected route; 0: the kernel's default
 	Protocol  uint8        `json:"protocol,omitempty"` // IFAPROT_*
-	// ValidSeconds and PreferredSeconds are what was left when the snapshot was taken;
+	// ValidSeconds and PreferredSeconds are the lifetimes left when the snapshot was taken;
 	// Forever: no end.
 	ValidSeconds     uint32 `json:"validSeconds"`
 	PreferredSeconds uint32 `json:"preferredSeconds"`
@@ -174,11 +173,11 @@ const Forever = 1<<32 - 1
 const (
 	AddrNoDAD         = 0x02
 	AddrNoPrefixRoute = 0x200
-	// AddrUserFlags are those that a user can set: nodad, home, mngtmpaddr, noprefixroute, autojoin.
+	// AddrUserFlags are the flags that a user can set: nodad, home, mngtmpaddr, noprefixroute, autojoin.
 	AddrUserFlags = AddrNoDAD | 0x10 | 0x100 | AddrNoPrefixRoute | 0x400
 )
 
-// Route is one of any table. What has no field of its own is carried in Other.
+// Route is a route of any table. Attributes without a field of their own are in Other.
 type Route struct {
 	Link        int          `json:"link,omitempty"` // index; 0: none, or several next hops
 	Table       uint32       `json:"table"`
@@ -194,16 +193,16 @@ type Route struct {
 	OnLink      bool         `json:"onLink,omitempty"`
 	MTU         int          `json:"mtu,omitempty"`  // 0: the link's
 	Hops        []Hop        `json:"hops,omitempty"` // of a multipath route
-	// ExpiresSeconds is what was left of an IPv6 route when the snapshot was taken; 0: no end.
+	// ExpiresSeconds is the lifetime of an IPv6 route left when the snapshot was taken; 0: no end.
 	ExpiresSeconds uint32      `json:"expiresSeconds,omitempty"`
-	Other          []Attribute `json:"other,omitempty"` // MTU is in here too
+	Other          []Attribute `json:"other,omitempty"` // with the attribute of MTU
 }
 
 // Hop is one next hop of a multipath route.
 type Hop struct {
 	Link    int        `json:"link"`
 	Gateway netip.Addr `json:"gateway,omitzero"`
-	Weight  uint8      `json:"weight"` // less one
+	Weight  uint8      `json:"weight"` // the weight of ip-route(8) less one
 	OnLink  bool       `json:"onLink,omitempty"`
 }
 
@@ -216,12 +215,12 @@ type Attribute struct {
 // Values of routes that matter here (linux/rtnetlink.h).
 const (
 	TableMain      = 254
-	PriorityMain   = 32766 // of the rule for it
+	PriorityMain   = 32766 // of the kernel's rule for the table main
 	TableLocal     = 255
 	RouteUnicast   = 1
 	RouteLocal     = 2
-	RouteMulticast = 5 // up to here lead somewhere
-	RouteThrow     = 9 // goes on with the next table
+	RouteMulticast = 5 // types up to this one deliver packets
+	RouteThrow     = 9 // the lookup goes on with the next table
 	ScopeUniverse  = 0
 	ScopeLink      = 253
 	ProtocolKernel = 2
@@ -234,21 +233,21 @@ func (r Route) Uses(link int) bool {
 	return r.Link == link || slices.ContainsFunc(r.Hops, func(h Hop) bool { return h.Link == link })
 }
 
-// Default says that the route is one for everything.
+// Default says whether the route is a default route.
 func (r Route) Default() bool { return r.Destination.Bits() == 0 }
 
-// Rule is a policy rule: what it is about is looked up in a table (ip-rule(8)).
+// Rule is a policy rule: packets that match it are looked up in a table (ip-rule(8)).
 type Rule struct {
 	Priority uint32       `json:"priority"`
 	Table    uint32       `json:"table"`
 	IPv6     bool         `json:"ipv6,omitempty"`
 	Source   netip.Prefix `json:"source,omitzero"` // zero: any
-	// Other says that it is about something else than the source as well, or does something else.
+	// Other says that the rule matches more than the source, or does not look up a table.
 	Other bool `json:"other,omitempty"`
 }
 
-// Neighbour is an ARP or NDP entry of a link; without an address it says that a bridge finds the MAC
-// behind that port of it, a static entry of its forwarding database.
+// Neighbour is an ARP or NDP entry of a link. Without an address it is a static entry of a bridge's forwarding
+// database: the MAC lies behind the bridge's port Link.
 type Neighbour struct {
 	Link      int        `json:"link"`
 	Address   netip.Addr `json:"address"`
@@ -273,8 +272,8 @@ type Listener struct {
 // Filter is one u32 classifier at a link's ingress that redirects what matches to another link's
 // egress.
 type Filter struct {
-	// Foreign says what lies at the ingress that is no such classifier ("flower", "u32 with
-	// police", "clsact qdisc"); then only Link counts.
+	// Foreign names what lies at the ingress and is no such classifier ("flower", "u32 with police",
+	// "clsact qdisc"); then the other fields but Link are zero.
 	Foreign  string `json:"foreign,omitempty"`
 	Link     int    `json:"link"`
 	Priority uint16 `json:"priority"`
@@ -298,7 +297,7 @@ const (
 	EthernetIPv6 = 0x86dd
 )
 
-// Link returns the one with this index.
+// Link returns the link with the index.
 func (s *Snapshot) Link(index int) (Link, bool) {
 	i := slices.IndexFunc(s.Links, func(l Link) bool { return l.Index == index })
 	if i < 0 {
@@ -307,7 +306,7 @@ func (s *Snapshot) Link(index int) (Link, bool) {
 	return s.Links[i], true
 }
 
-// Named returns the link with this name.
+// Named returns the link with the name.
 func (s *Snapshot) Named(name string) (Link, bool) {
 	i := slices.IndexFunc(s.Links, func(l Link) bool { return l.Name == name })
 	if i < 0 {

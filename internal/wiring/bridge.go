@@ -27,7 +27,7 @@ func (bridge) wire(p *Plan, nic netstate.Link) error {
 	if err := p.checkBridge(nic); err != nil {
 		return err
 	}
-	var special []netstate.Route // a namespace has few of them, if any
+	var special []netstate.Route // few, if any: looked at before all routes are
 	for _, r := range p.found.Routes {
 		if r.Type > netstate.RouteUnicast && r.Type <= netstate.RouteMulticast {
 			special = append(special, r)
@@ -44,7 +44,7 @@ func (bridge) wire(p *Plan, nic netstate.Link) error {
 	}
 	p.Record = p.record(nic, nic.MAC)
 	for _, path := range netstate.BridgeCalls() {
-		p.wanted.Sysctls[path] = "0" // where the kernel has them, by now or later
+		p.wanted.Sysctls[path] = "0" // the kernel has them now, or gets them with the bridge
 	}
 
 	moved := nic
@@ -79,12 +79,12 @@ func (bridge) wire(p *Plan, nic netstate.Link) error {
 	}
 	p.lease(&p.Record, nic)
 	p.addTaps(nic)
-	g := p.guest(p.guestAddresses(nic))
-	p.wanted.Tables = []firewall.Table{g.behind(p.names, p.spec.Guard, deaf(p.names.Moved, p.names.Tap)...)}
+	g := p.whoTheGuestIs(p.guestAddresses(nic))
+	p.wanted.Tables = []firewall.Table{g.bridgeTable(p.names, p.spec.Guard, deafTo(p.names.Moved, p.names.Tap)...)}
 	return p.addFilter(g)
 }
 
-// checkBridge says whether a NIC can be a bridge's port with another MAC.
+// checkBridge refuses a NIC that cannot be a bridge's port with another MAC.
 func (p *Plan) checkBridge(nic netstate.Link) error {
 	reason := ""
 	switch {
@@ -110,7 +110,7 @@ func (p *Plan) checkBridge(nic netstate.Link) error {
 	return &infra.RefusedError{NIC: nic.Name, Binding: cache.BindingBridge, Reason: reason, Instead: p.insteadOfBridge(nic)}
 }
 
-// insteadOfBridge is what works where Bridge does not.
+// insteadOfBridge is the binding that works where Bridge does not.
 func (p *Plan) insteadOfBridge(nic netstate.Link) string {
 	if p.checkRedirect(nic) == nil {
 		return cache.BindingRedirect
@@ -118,8 +118,8 @@ func (p *Plan) insteadOfBridge(nic netstate.Link) string {
 	return cache.BindingMasquerade
 }
 
-// whyLost says why the kernel would not have a route through the NIC a second time, or nothing. Special
-// are the routes of type local, broadcast and the like.
+// whyLost says why the kernel would refuse the route through the NIC when Teardown adds it again; empty: the
+// kernel would not. Special are the routes of type local, broadcast, anycast and multicast.
 func (p *Plan) whyLost(r netstate.Route, nic netstate.Link, special []netstate.Route) string {
 	switch {
 	case nexthopObject(r):
@@ -128,14 +128,14 @@ func (p *Plan) whyLost(r netstate.Route, nic netstate.Link, special []netstate.R
 		return "leads through " + nic.Name + ", which is down, and through another link"
 	}
 	for _, h := range append([]netstate.Hop{{Gateway: r.Gateway, OnLink: r.OnLink}}, r.Hops...) {
-		if h.Gateway.IsValid() && !h.OnLink && p.isOwn(h.Gateway, r.Table, special) {
+		if h.Gateway.IsValid() && !h.OnLink && p.isOwnAddress(h.Gateway, r.Table, special) {
 			return fmt.Sprintf("has the gateway %v, which another route gives to the namespace itself", h.Gateway)
 		}
 	}
 	return ""
 }
 
-// nexthopObject says whether the route's next hop is an object of its own, which is not read.
+// nexthopObject says whether the route uses a nexthop object (ip-nexthop(8)), which a Snapshot does not hold.
 func nexthopObject(r netstate.Route) bool {
 	return slices.ContainsFunc(r.Other, func(a netstate.Attribute) bool { return a.Type == routeNexthopID })
 }
@@ -143,9 +143,9 @@ func nexthopObject(r netstate.Route) bool {
 // routeNexthopID is RTA_NH_ID (linux/rtnetlink.h).
 const routeNexthopID = 30
 
-// isOwn says whether routes that somebody added say that an address is the namespace's own, a
-// broadcast address or the like: the kernel takes no gateway there.
-func (p *Plan) isOwn(gateway netip.Addr, table uint32, special []netstate.Route) bool {
+// isOwnAddress says whether a special route covers the address, so that the kernel takes it for the namespace's
+// own, a broadcast address or the like, and refuses it as a gateway.
+func (p *Plan) isOwnAddress(gateway netip.Addr, table uint32, special []netstate.Route) bool {
 	leads := func(r netstate.Route) bool {
 		return (r.Table == table || r.Table == netstate.TableLocal) && r.Type <= netstate.RouteMulticast && r.Destination.Contains(gateway)
 	}
@@ -172,7 +172,7 @@ const (
 	kindMacvtap = "macvtap" // is a tap already
 )
 
-// guestAddresses are the addresses that become the guest's; none: nobody knows what it will have.
+// guestAddresses are the NIC's addresses, which become the guest's; none: the guest's addresses are not known.
 func (p *Plan) guestAddresses(nic netstate.Link) []netip.Prefix {
 	if v4, v6 := addressesOf(p.found, nic); len(v4)+len(v6) == 0 {
 		return nil

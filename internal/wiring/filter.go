@@ -34,15 +34,15 @@ const (
 	icmp6Report2             = 143
 )
 
-// guest is who the guest is.
+// guest is what the filter knows of the guest.
 type guest struct {
-	macs     []cache.MAC
-	prefixes []netip.Prefix
-	any      bool // nobody knows its addresses
-	served   bool // by our responder, so nobody else's is asked
+	macs       []cache.MAC
+	prefixes   []netip.Prefix
+	anyAddress bool // the guest's addresses are not known
+	served     bool // by guestwire's responder, so the guest asks no other server
 }
 
-// checkMACs says whether one of the guest's further MACs is one of our links'.
+// checkMACs refuses a Guard.MACs entry that is the MAC of a link of the wiring, or the guest's own.
 func (p *Plan) checkMACs() error {
 	for i, m := range p.spec.Guard.MACs {
 		at := slices.IndexFunc(p.wanted.Links, func(l netstate.Link) bool { return l.MAC == m })
@@ -53,11 +53,11 @@ func (p *Plan) checkMACs() error {
 	return nil
 }
 
-func (p *Plan) guest(addresses []netip.Prefix) guest {
+func (p *Plan) whoTheGuestIs(addresses []netip.Prefix) guest {
 	g := guest{
-		macs:   append([]cache.MAC{p.Record.MAC}, p.spec.Guard.MACs...),
-		any:    len(addresses) == 0,
-		served: p.Record.ResponderTap != "",
+		macs:       append([]cache.MAC{p.Record.MAC}, p.spec.Guard.MACs...),
+		anyAddress: len(addresses) == 0,
+		served:     p.Record.ResponderTap != "",
 	}
 	for _, a := range addresses {
 		g.prefixes = append(g.prefixes, single(a.Addr()))
@@ -69,14 +69,14 @@ func (p *Plan) guest(addresses []netip.Prefix) guest {
 	return g
 }
 
-// addFilter puts the filter on the guest's tap, unless it is off.
+// addFilter adds the guest filter, unless the guard is off.
 func (p *Plan) addFilter(g guest) error {
 	if p.spec.Guard.Off {
 		return nil
 	}
 	if p.found.NoNFTables {
-		return &cache.FieldError{Field: "guard", Reason: "this kernel has no nf_tables, without which nothing keeps a guest from sending as somebody else: " +
-			"load them (modprobe nf_tables), or set guard.off if that is nobody's concern"}
+		return &cache.FieldError{Field: "guard", Reason: "this kernel has no nf_tables, without which no filter keeps the guest from sending with other addresses: " +
+			"load them (modprobe nf_tables), or set guard.off if the guest may do that"}
 	}
 	if err := p.checkMACs(); err != nil {
 		return err
@@ -95,23 +95,23 @@ func (g guest) of(v int) []netip.Prefix {
 	return list
 }
 
-// filter is what may come from the guest's tap. The chains are short on the ways of TCP and UDP, and
-// compare bytes where a field's name would have the kernel ask for the protocol once more. A chain that
-// ends without a verdict drops, as they are gone to and the first one's policy is drop. What the
-// responder takes does not get here.
+// filter is the table at the ingress of the guest's tap. The chains are short on the way of TCP and UDP. They
+// compare bytes, because a field's name would make the kernel check the protocol once more. A packet that
+// gets no verdict in a chain is dropped: chains are entered by goto, and the policy of the first one is drop.
+// Packets for the responder do not get here, as tc takes them before.
 func (g guest) filter(n netstate.Names) firewall.Table {
 	t := firewall.Table{Family: firewall.NetDev, Name: n.Table}
 	add := func(name string, rules ...firewall.Rule) {
 		t.Chains = append(t.Chains, firewall.Chain{Name: name, Rules: rules})
 	}
-	// What bridges keep on their link (802.1D table 7-10) begins so.
+	// The destinations that bridges do not forward (802.1D table 7-10) begin so.
 	frames := []firewall.Rule{rule(firewall.Drop{}, firewall.Bytes{Header: firewall.Ethernet, Value: []byte{0x01, 0x80, 0xc2, 0x00}})}
 	for _, m := range g.macs {
 		for _, to := range []struct {
 			kind  uint16
 			chain string
 		}{{netstate.EthernetIPv4, "from-ip"}, {netstate.EthernetIPv6, "from-ip6"}, {netstate.EthernetARP, "from-arp"}} {
-			// The source and the type lie side by side; of a frame with a VLAN tag the type is that.
+			// The source and the EtherType lie side by side. With a VLAN tag the EtherType is the tag's.
 			frames = append(frames, rule(firewall.Goto{Chain: to.chain},
 				firewall.Bytes{Header: firewall.Ethernet, Offset: 6, Value: binary.BigEndian.AppendUint16(m[:], to.kind)}))
 		}
@@ -127,7 +127,7 @@ func (g guest) filter(n netstate.Names) firewall.Table {
 
 type chainAdder func(name string, rules ...firewall.Rule)
 
-// filterARP wants what is said of a sender to be true.
+// filterARP lets ARP pass if the sender's MAC and address are the guest's.
 func (g guest) filterARP(add chainAdder) {
 	operation := func(n byte) firewall.Match {
 		return firewall.Bytes{Header: firewall.Network, Offset: 6, Value: []byte{0, n}}
@@ -142,12 +142,12 @@ func (g guest) filterARP(add chainAdder) {
 	for _, p := range g.of(4) {
 		addresses = append(addresses, rule(firewall.Accept{}, sender(p)))
 	}
-	// A probe (RFC 5227 section 2.1.1) is a request from nobody yet.
+	// A probe (RFC 5227 section 2.1.1) is a request whose sender has no address yet.
 	addresses = append(addresses, rule(firewall.Accept{}, operation(1), sender(single(netip.IPv4Unspecified()))))
-	if g.any {
+	if g.anyAddress {
 		addresses = append(addresses, rule(firewall.Drop{}, sender(loopback4)), rule(firewall.Accept{}))
 	}
-	// For Ethernet and IPv4 and the lengths of their addresses, a request or a reply.
+	// Hardware type Ethernet, protocol type IPv4, the lengths of their addresses, request or reply.
 	typed := func(operation byte) firewall.Match {
 		return firewall.Bytes{Header: firewall.Network, Value: []byte{0, 1, 8, 0, 6, 4, 0, operation}}
 	}
@@ -158,13 +158,13 @@ func (g guest) filterARP(add chainAdder) {
 	add("arp-address", addresses...)
 }
 
-// wellFormed holds for every packet with a transport header that could be found.
+// wellFormed matches every packet whose transport header the kernel has found.
 var wellFormed = firewall.Protocol{Number: 255, Not: true}
 
 func is(protocol uint8) firewall.Match { return firewall.Protocol{Number: protocol} }
 
-// udp lets pass what is no server's, and if there is a responder for no server. Where the ports cannot be
-// read nothing holds, but for a fragment that is not the first.
+// udp drops what a DHCP server sends, and with a responder also what is for a server. A packet whose ports
+// cannot be read is dropped, unless it is a later fragment.
 func (g guest) udp(server, client uint16, later firewall.Match, next firewall.Goto) []firewall.Rule {
 	rules := []firewall.Rule{
 		rule(firewall.Drop{}, firewall.SourcePort{First: server, Last: server}),
@@ -202,19 +202,19 @@ func (g guest) filter4(add chainAdder) {
 	for _, p := range g.of(4) {
 		rules = append(rules, rule(firewall.Accept{}, firewall.Bytes{Header: firewall.Network, Offset: 12, Value: p.Addr().AsSlice(), Mask: firewall.Mask(p)}))
 	}
-	if !g.served { // a client without a lease
+	if !g.served { // a DHCP client without a lease
 		rules = append(rules, rule(firewall.Accept{}, v4, firewall.Source{Prefix: single(netip.IPv4Unspecified())}, is(firewall.ProtocolUDP),
 			firewall.SourcePort{Protocol: firewall.ProtocolUDP, First: 68, Last: 68},
 			firewall.DestinationPort{Protocol: firewall.ProtocolUDP, First: 67, Last: 67}))
 	}
-	if g.any {
-		rules = append(rules, everybody(v4, "0.0.0.0/8", "127.0.0.0/8", "224.0.0.0/3")...)
+	if g.anyAddress {
+		rules = append(rules, anySourceBut(v4, "0.0.0.0/8", "127.0.0.0/8", "224.0.0.0/3")...)
 	}
 	add("ip-source", rules...)
 }
 
-// everybody accepts all sources but some that are nobody's.
-func everybody(v firewall.Match, but ...string) []firewall.Rule {
+// anySourceBut accepts all sources except the listed prefixes, which no station has.
+func anySourceBut(v firewall.Match, but ...string) []firewall.Rule {
 	var rules []firewall.Rule
 	for _, p := range but {
 		rules = append(rules, rule(firewall.Drop{}, v, firewall.Source{Prefix: netip.MustParsePrefix(p)}))
@@ -229,8 +229,8 @@ func (g guest) filter6(add chainAdder) {
 		rule(firewall.Goto{Chain: "from-udp6"}, is(firewall.ProtocolUDP)),
 		rule(firewall.Goto{Chain: "from-icmp6"}, is(firewall.ProtocolICMPv6)),
 	}
-	// A transport header that is an extension header: the rest of a chain that was cut in two, to hide
-	// its end from who reads only the first fragment.
+	// The transport header is an extension header: the packet is a fragment whose header chain goes on in the
+	// next fragment, which hides the real transport header from a filter.
 	for _, n := range []uint8{0, 43, 44, 60} {
 		rules = append(rules, rule(firewall.Drop{}, is(n)))
 	}
@@ -240,20 +240,20 @@ func (g guest) filter6(add chainAdder) {
 
 	v6 := firewall.Carries{Version: 6}
 	rules = []firewall.Rule{
-		// ::1, ::ffff:0:0/96 and others that are nobody's.
+		// ::1, ::ffff:0:0/96 and other sources that no station has.
 		rule(firewall.Drop{}, firewall.Bytes{Header: firewall.Network, Offset: 24, Value: make([]byte, 4)}),
 	}
 	for _, p := range g.of(6) {
 		rules = append(rules, rule(firewall.Accept{}, firewall.Bytes{Header: firewall.Network, Offset: 8, Value: p.Addr().AsSlice(), Mask: firewall.Mask(p)}))
 	}
-	if g.any {
-		rules = append(rules, everybody(v6, "::/96", "::ffff:0:0/96", "ff00::/8")...)
+	if g.anyAddress {
+		rules = append(rules, anySourceBut(v6, "::/96", "::ffff:0:0/96", "ff00::/8")...)
 	}
 	add("ip6-source", rules...)
 }
 
-// filterICMP6 lets pass what a host sends (RFC 4861, 2710, 3810). Neighbour discovery has no extension
-// headers, and no options but the one that tells the truth.
+// filterICMP6 lets pass what a host sends (RFC 4861, 2710, 3810). Neighbour discovery passes without extension
+// headers, and with no option but the guest's own link-layer address.
 func (g guest) filterICMP6(add chainAdder) {
 	v6 := firewall.Carries{Version: 6}
 	kind := func(verdict firewall.Verdict, number uint8, more ...firewall.Match) firewall.Rule {
@@ -279,7 +279,7 @@ func (g guest) filterICMP6(add chainAdder) {
 	add("from-icmp6", append(rules, rule(source, firewall.Fragment{}))...)
 	add("listener", rule(firewall.Accept{}, v6, unspecified), rule(source))
 
-	// The lengths are of what follows the IPv6 header.
+	// The lengths are those in the IPv6 header, of what follows it.
 	length := func(n uint16) firewall.Match {
 		return firewall.Bytes{Header: firewall.Network, Offset: 4, Value: binary.BigEndian.AppendUint16(nil, n)}
 	}
@@ -298,7 +298,7 @@ func (g guest) filterICMP6(add chainAdder) {
 	for _, p := range g.of(6) {
 		targets = append(targets, rule(nil, firewall.Bytes{Header: firewall.Transport, Offset: 8, Value: p.Addr().AsSlice(), Mask: firewall.Mask(p)}))
 	}
-	if g.any {
+	if g.anyAddress {
 		targets = []firewall.Rule{rule(nil)}
 	}
 	about := func(next string) []firewall.Rule {
@@ -326,36 +326,37 @@ func (g guest) filterICMP6(add chainAdder) {
 	}
 }
 
-// behind is what the bridge keeps from who lies at its ends: from the namespace what comes by the ports
-// that are named, and from a guest with a responder the network's DHCP servers and routers.
-func (g guest) behind(n netstate.Names, guard infra.Guard, deaf ...firewall.Rule) firewall.Table {
+// bridgeTable is the table of the family bridge. By the rules in toNamespace the namespace does not hear the
+// frames of the bridge. A guest with a responder does not hear the network's DHCP servers and routers.
+func (g guest) bridgeTable(n netstate.Names, guard infra.Guard, toNamespace ...firewall.Rule) firewall.Table {
 	t := firewall.Table{Family: firewall.Bridge, Name: n.Table, Chains: []firewall.Chain{
-		{Name: "input", Type: "filter", Hook: firewall.Input, Priority: firewall.Filter, Rules: deaf},
+		{Name: "input", Type: "filter", Hook: firewall.Input, Priority: firewall.Filter, Rules: toNamespace},
 	}}
 	if guard.Off || !g.served {
 		return t
 	}
 	t.Chains = append(t.Chains, firewall.Chain{
 		Name: "to-guest", Type: "filter", Hook: firewall.Forward, Priority: firewall.Filter,
-		Rules: append([]firewall.Rule{rule(firewall.Accept{}, firewall.OutInterface{Name: n.Tap, Not: true})}, incoming(firewall.Accept{}, func(kind uint16) firewall.Match { return firewall.EtherType{Number: kind} })...),
+		Rules: append([]firewall.Rule{rule(firewall.Accept{}, firewall.OutInterface{Name: n.Tap, Not: true})}, withoutServers(firewall.Accept{}, func(kind uint16) firewall.Match { return firewall.EtherType{Number: kind} })...),
 	})
 	return t
 }
 
-// incoming keeps the network's DHCP servers and routers from a guest that has a responder, and lets the
-// rest pass. Of is how the table's family asks for an Ethernet type.
-func incoming(pass firewall.Verdict, of func(kind uint16) firewall.Match) []firewall.Rule {
+// withoutServers drops what the network's DHCP servers and routers send to a guest that has a responder, and
+// lets the rest pass. Of is how the table's family matches an EtherType.
+func withoutServers(pass firewall.Verdict, of func(kind uint16) firewall.Match) []firewall.Rule {
 	server := func(v int, client uint16) firewall.Rule {
 		return rule(firewall.Drop{}, firewall.Carries{Version: v}, is(firewall.ProtocolUDP),
 			firewall.DestinationPort{Protocol: firewall.ProtocolUDP, First: client, Last: client})
 	}
 	return []firewall.Rule{
-		rule(pass, is(firewall.ProtocolTCP)), // most of it, and soon
+		rule(pass, is(firewall.ProtocolTCP)), // most packets: decided first
 		server(4, 68),
 		server(6, 546),
 		rule(firewall.Drop{}, firewall.Carries{Version: 6}, is(firewall.ProtocolICMPv6), firewall.ICMP{Version: 6, Type: icmp6RouterAdvertisement}),
-		// Whatever else a frame is, the guest could not answer it, but take it for one of the above: behind
-		// tags of VLAN 0, in LLC and SNAP (CVE-2021-27853, -27861), in an incomplete first fragment.
+		// Frames of other kinds are dropped: the guest could not answer them, but could read an advertisement
+		// in them, behind tags of VLAN 0, in LLC and SNAP (CVE-2021-27853, -27861), in an incomplete first
+		// fragment.
 		rule(pass, of(netstate.EthernetIPv4)),
 		rule(pass, of(netstate.EthernetIPv6), wellFormed),
 		rule(pass, of(netstate.EthernetARP)),
@@ -363,10 +364,10 @@ func incoming(pass firewall.Verdict, of func(kind uint16) firewall.Match) []fire
 	}
 }
 
-// deaf keeps the namespace from listening at the bridge: it would answer ARP for the guest's
-// address, which it still holds, take routes from a router advertisement of the guest, and detect
-// the guest's address as its own duplicate.
-func deaf(links ...string) []firewall.Rule {
+// deafTo drops what the namespace itself would receive from the bridge's ports. Otherwise the namespace would
+// answer ARP for the guest's address, which it still has, take routes from a router advertisement of the
+// guest, and detect the guest's address as a duplicate of its own.
+func deafTo(links ...string) []firewall.Rule {
 	var rules []firewall.Rule
 	for _, l := range links {
 		rules = append(rules, rule(firewall.Drop{}, firewall.InInterface{Name: l}))
@@ -374,15 +375,14 @@ func deaf(links ...string) []firewall.Rule {
 	return rules
 }
 
-// deaf6 keeps a namespace that has no IPv6 for the guest from listening to the guest's: one
-// router advertisement would give it a default route through the guest. (With IPv6 forwarding on,
-// a link takes none.)
-func deaf6(tap string) firewall.Rule {
+// deafToIPv6 drops the guest's IPv6 to a namespace that has none for the guest: one router advertisement would
+// give the namespace a default route through the guest. (With IPv6 forwarding on, a link takes no routes.)
+func deafToIPv6(tap string) firewall.Rule {
 	return rule(firewall.Drop{}, firewall.InInterface{Name: tap}, firewall.EtherType{Number: netstate.EthernetIPv6})
 }
 
-// deaf6Legacy is the same without nf_tables.
-func deaf6Legacy(n netstate.Names) firewall.Table {
+// deafToIPv6Legacy is deafToIPv6 for a kernel without nf_tables.
+func deafToIPv6Legacy(n netstate.Names) firewall.Table {
 	return firewall.Table{Family: firewall.Inet, Chains: []firewall.Chain{
 		{Name: "to-namespace", Type: "filter", Hook: firewall.Input, Rules: []firewall.Rule{rule(firewall.Drop{}, firewall.InInterface{Name: n.Bridge})}},
 	}}.IPTables(firewall.IP6TablesLegacy, n.Chains())

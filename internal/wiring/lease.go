@@ -9,8 +9,8 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// lease gives the guest what the NIC had: addresses, routes, neighbours. A NIC without addresses
-// gives it a wire and no responder.
+// lease puts what the NIC has into the record: addresses, routes, permanent neighbours. A NIC without addresses
+// gives the guest a connection without a responder.
 func (p *Plan) lease(r *cache.Record, nic netstate.Link) {
 	v4, v6 := addressesOf(p.found, nic)
 	if len(v4)+len(v6) == 0 {
@@ -20,7 +20,7 @@ func (p *Plan) lease(r *cache.Record, nic netstate.Link) {
 	if r.Options.NoResponder {
 		return
 	}
-	learned := p.learned(nic)
+	learned := p.learnedTables(nic)
 	for _, route := range p.found.Routes {
 		if kind, ok := noWay[route.Type]; ok && learned[route.Table] {
 			r.Warnings = append(r.Warnings, fmt.Sprintf("the %s route to %v is not the guest's: DHCP cannot say it", kind, route.Destination))
@@ -44,13 +44,12 @@ func (p *Plan) lease(r *cache.Record, nic netstate.Link) {
 	}
 }
 
-// noWay are the types of routes that lead nowhere (linux/rtnetlink.h).
+// noWay are the route types that refuse or drop packets (linux/rtnetlink.h).
 var noWay = map[uint8]string{6: "blackhole", 7: "unreachable", 8: "prohibit"}
 
-// leaseBehind is for a NIC that knows no neighbours, such as an kindIPVLAN of mode L3: whatever is sent
-// there goes where its IP address says. A guest does ask for neighbours, and gets one that is the next hop to
-// everything, at the NIC's own MAC, which is where the kernel sends as well, or at the gateway's if that
-// is a permanent neighbour.
+// leaseBehind is for a NIC without ARP, such as an ipvlan of mode L3, which sends each packet by its IP address
+// alone. The guest does use ARP and neighbour discovery. So it gets one next hop for all destinations, at the
+// gateway's MAC if the gateway is a permanent neighbour, else at the NIC's own MAC, as the kernel sends.
 func (p *Plan) leaseBehind(r *cache.Record, nic netstate.Link, v4, v6 []netip.Prefix) {
 	if len(v4) > 0 {
 		r.Warnings = append(r.Warnings, secondAddresses(v4)...)
@@ -87,7 +86,7 @@ func (p *Plan) leaseBehind(r *cache.Record, nic netstate.Link, v4, v6 []netip.Pr
 	}
 }
 
-// hopMAC is where a NIC that knows no neighbours sends what is for its gateway.
+// hopMAC is the MAC to which a NIC without ARP sends packets for its gateway.
 func (p *Plan) hopMAC(nic netstate.Link, v4 bool) cache.MAC {
 	for _, route := range routesOf(p.found, nic, v4) {
 		for _, n := range p.found.Neighbours {
@@ -99,7 +98,7 @@ func (p *Plan) hopMAC(nic netstate.Link, v4 bool) cache.MAC {
 	return nic.MAC
 }
 
-// serverFor is withoutGateway, or its neighbour if that is the guest's.
+// serverFor is withoutGateway, or the next address if withoutGateway is the guest's.
 func serverFor(guest netip.Addr) netip.Addr {
 	if guest == withoutGateway {
 		return guest.Next()
@@ -107,13 +106,13 @@ func serverFor(guest netip.Addr) netip.Addr {
 	return withoutGateway
 }
 
-// withoutGateway is the server identifier where the guest has no router that could be named: an
-// address of the link, on which the responder answers ARP.
+// withoutGateway is the DHCP server identifier of a guest without a gateway: a link-local address for which the
+// responder answers ARP.
 var withoutGateway = netip.AddrFrom4([4]byte{169, 254, 75, 1})
 
-// lease4 says to DHCPv4 what the namespace's route table says. Where the address has no connected
-// route, or the gateway is outside of it, the guest gets a /32 and every route by name, the ones
-// on the link first: that is the order that all clients can install.
+// lease4 puts the namespace's IPv4 routes into the record. If the address has no connected route, or the
+// gateway lies outside of it, the guest gets a /32 and each route by itself, on-link routes first: all clients
+// can install them in that order.
 func (p *Plan) lease4(r *cache.Record, nic netstate.Link, addresses []netip.Prefix) {
 	r.Warnings = append(r.Warnings, secondAddresses(addresses)...)
 	routes, warnings := guestRoutes(routesOf(p.found, nic, true))
@@ -145,7 +144,8 @@ func (p *Plan) lease4(r *cache.Record, nic netstate.Link, addresses []netip.Pref
 	}
 }
 
-// guestRoutes are the namespace's as a guest can have them: by destination and one next hop.
+// guestRoutes are the routes as DHCP can tell them, a destination and one next hop each, and warnings of what is
+// lost.
 func guestRoutes(routes []netstate.Route) ([]cache.Route, []string) {
 	var guest []cache.Route
 	var warnings []string
@@ -160,7 +160,7 @@ func guestRoutes(routes []netstate.Route) ([]cache.Route, []string) {
 			continue
 		}
 		if slices.ContainsFunc(guest, func(o cache.Route) bool { return o.Destination == g.Destination }) {
-			continue // one of a higher metric
+			continue // the route has a higher metric
 		}
 		guest = append(guest, g)
 	}
@@ -194,10 +194,9 @@ func installable(network netip.Prefix, server netip.Addr, routes []cache.Route) 
 	return append(onLink, behind...)
 }
 
-// lease6 says to DHCPv6 and to router advertisements what the namespace's route table says. The
-// next hop of an advertised route is the advertisement's source, which has to be link-local: a
-// gateway known by a global address gets the link-local address of its MAC, and the responder
-// answers for that.
+// lease6 puts the namespace's IPv6 routes into the record. The next hop of an advertised route is the
+// advertisement's source, which has to be link-local. So a gateway with a global address gets the link-local
+// address of its MAC, for which the responder answers.
 func (p *Plan) lease6(r *cache.Record, nic netstate.Link, addresses []netip.Prefix) {
 	r.Warnings = append(r.Warnings, secondAddresses(addresses)...)
 	routes, warnings := guestRoutes(routesOf(p.found, nic, false))
@@ -221,7 +220,7 @@ func (p *Plan) lease6(r *cache.Record, nic netstate.Link, addresses []netip.Pref
 	}
 }
 
-// gateway6 is the next hop of the default route, else that of any.
+// gateway6 is the next hop of the default route, else of any route; zero: there is none.
 func gateway6(routes []cache.Route) netip.Addr {
 	gateway := netip.Addr{}
 	for _, route := range routes { // the default route comes last
@@ -241,7 +240,7 @@ func (p *Plan) addRouter(r *cache.Record, nic netstate.Link, routes []cache.Rout
 	}
 	switch {
 	case gateway.IsLinkLocalUnicast() && nic.Kind == kindIPVLAN && !router.MAC.IsZero():
-		// What answers the guest's own link-local address goes to the station whose MAC it is.
+		// An ipvlan shares its parent's MAC, so answers to the guest's link-local address reach the parent.
 		r.Neighbours = append(r.Neighbours, cache.Neighbour{Address: gateway, MAC: router.MAC})
 	case !gateway.IsLinkLocalUnicast():
 		if router.MAC.IsZero() {
@@ -264,8 +263,7 @@ func (p *Plan) addRouter(r *cache.Record, nic netstate.Link, routes []cache.Rout
 	r.IPv6.Router = &router
 }
 
-// Gateways6 are the IPv6 next hops of the NIC's routes whose MAC the snapshot lacks and NewPlan
-// needs.
+// Gateways6 are the IPv6 next hops of the NIC's routes whose MACs NewPlan needs and the snapshot does not have.
 func Gateways6(s netstate.Snapshot, nic netstate.Link) []netip.Addr {
 	guest, _ := guestRoutes(routesOf(s, nic, false))
 	gateway := gateway6(guest)

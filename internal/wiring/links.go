@@ -16,13 +16,13 @@ func (p *Plan) addTaps(nic netstate.Link) {
 	r := p.Record
 	mtu := min(nic.MTU, cache.MaxMTU)
 	tap := p.newLink(nic, compare.NewTap, r.Tap, "tun", mtu)
-	tap.MAC = netstate.DeriveMAC(nic, "tap") // a station's, and frames for that one would end here
+	tap.MAC = netstate.DeriveMAC(nic, "tap") // not the guest's: the kernel would keep frames for the tap's own MAC
 	tap.Tap = &netstate.Tap{Owner: p.spec.Owner, MultiQueue: r.Queues > 1}
 	if r.ResponderTap != "" {
 		port := p.newLink(nic, compare.NewResponder, r.ResponderTap, "tun", mtu)
 		port.Tap = &netstate.Tap{Owner: infra.Owner{UID: p.spec.Owner.UID}}
 		p.wanted.Links = append(p.wanted.Links, port)
-		p.wanted.Filters = portFilters(r)
+		p.wanted.Filters = responderFilters(r)
 	}
 	bridged := p.binding.traits().bridged
 	if bridged {
@@ -37,7 +37,7 @@ func (p *Plan) addTaps(nic netstate.Link) {
 	}
 }
 
-// newLink is a link of ours.
+// newLink is a link that Setup creates.
 func (p *Plan) newLink(nic netstate.Link, index int, name, kind string, mtu int) netstate.Link {
 	l := netstate.Link{
 		Index: index, Name: name, Kind: kind, MTU: mtu, Up: true,
@@ -59,19 +59,18 @@ var (
 	portSettings   = netstate.DefaultBridgePort.With(netstate.Settings{"learning": 0})
 )
 
-// minMTUIPv6 is RFC 8200 section 5: below, a link has no IPv6.
+// minMTUIPv6 is the smallest MTU with which a link has IPv6 (RFC 8200 section 5).
 const minMTUIPv6 = 1280
 
-// enableIPv6 lets new links have IPv6 if the NIC has it: some container engines switch it on for
-// the NIC alone.
+// enableIPv6 enables IPv6 for new links, as some container engines enable it for the NIC alone.
 func (p *Plan) enableIPv6() {
 	if p.found.Sysctls[netstate.NoIPv6] == "1" {
 		p.wanted.Sysctls[netstate.NoIPv6] = "0"
 	}
 }
 
-// keepNIC wants the NIC to have what the guest is hidden behind: its addresses and routes, of a family
-// in which none of them comes by an advertisement or a lease, as those change by themselves.
+// keepNIC wants the NIC to keep its addresses and routes, so that a repair adds them again. A family in which
+// an address has a lifetime or a route comes from an advertisement is left out, as it changes by itself.
 func (p *Plan) keepNIC(nic netstate.Link) {
 	for _, v4 := range []bool{true, false} {
 		var addresses []netstate.Address
@@ -98,7 +97,7 @@ func (p *Plan) keepNIC(nic netstate.Link) {
 	}
 }
 
-// addAddress puts one on a link of ours, with the route that the kernel makes of it.
+// addAddress wants an address on a new link, and the route that the kernel adds with it.
 func (p *Plan) addAddress(l netstate.Link, prefix netip.Prefix, scope uint8) {
 	a := netstate.Address{Link: l.Index, Prefix: prefix, Scope: scope, ValidSeconds: netstate.Forever, PreferredSeconds: netstate.Forever}
 	if prefix.Addr().Is6() {

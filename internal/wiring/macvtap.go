@@ -27,7 +27,7 @@ func (macvtap) wire(p *Plan, nic netstate.Link) error {
 	p.warnUnfiltered("the guest can send with every MAC and address")
 	p.warnUntold(nic)
 	nic.Up = true
-	nic.AllMulticast = true // it listens to the groups of the namespace's own addresses, and not to the guest's
+	nic.AllMulticast = true // otherwise it receives the groups of the namespace's addresses, and not the guest's
 	p.wanted.Links = []netstate.Link{nic}
 	return nil
 }

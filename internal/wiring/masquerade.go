@@ -12,8 +12,8 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// masquerade gives the guest a network of its own behind a bridge, and translates. The NIC stays
-// as it is.
+// masquerade gives the guest a network of its own behind a bridge, and translates the guest's addresses. The
+// NIC keeps all that it has.
 type masquerade struct{ infra.Masquerade }
 
 func (masquerade) asks(nic string) Questions {
@@ -74,7 +74,7 @@ func (b masquerade) wire(p *Plan, nic netstate.Link) error {
 		p.addAddress(br, netip.PrefixFrom(gateway, b.IPv6.Bits()), netstate.ScopeUniverse)
 		p.addAddress(br, netip.PrefixFrom(br.MAC.LinkLocal(), 64), netstate.ScopeLink)
 		p.enableIPv6()
-		p.forward6(nic)
+		p.enableForwarding6(nic)
 	}
 	for _, e := range ends {
 		own := v4
@@ -108,9 +108,9 @@ func (b masquerade) wire(p *Plan, nic netstate.Link) error {
 	}
 	p.addTaps(nic)
 	for _, path := range netstate.BridgeCalls() {
-		p.wanted.Sysctls[path] = "0" // where the kernel has them: a packet is to be translated once
+		p.wanted.Sysctls[path] = "0" // otherwise iptables would see a packet twice, and translate it twice
 	}
-	t := translation{names: p.names, fenced: p.fenced(nic.Index), addresses: slices.Concat(v4, v6), ends: ends, Masquerade: b.Masquerade, guard: p.spec.Guard}
+	t := translation{names: p.names, unforwarded: p.unforwarded(nic.Index), addresses: slices.Concat(v4, v6), ends: ends, Masquerade: b.Masquerade, guard: p.spec.Guard}
 	if err := t.checkSources(); err != nil {
 		return err
 	}
@@ -123,16 +123,16 @@ func (b masquerade) wire(p *Plan, nic netstate.Link) error {
 		own = append(own, single(e.guest))
 		p.wanted.Neighbours = append(p.wanted.Neighbours, netstate.Neighbour{Link: compare.NewBridge, Address: e.guest, MAC: b.MAC, Permanent: true})
 	}
-	g := p.guest(own)
+	g := p.whoTheGuestIs(own)
 	if len(v6) == 0 && p.found.NoNFTables && br.AddrGen != netstate.AddrGenNoIPv6 {
-		p.wanted.Tables = append(p.wanted.Tables, deaf6Legacy(p.names))
+		p.wanted.Tables = append(p.wanted.Tables, deafToIPv6Legacy(p.names))
 	} else if len(v6) == 0 && !p.found.NoNFTables {
-		p.wanted.Tables = append(p.wanted.Tables, g.behind(p.names, p.spec.Guard, deaf6(p.names.Tap)))
+		p.wanted.Tables = append(p.wanted.Tables, g.bridgeTable(p.names, p.spec.Guard, deafToIPv6(p.names.Tap)))
 	}
 	return p.addFilter(g)
 }
 
-// refuseMasquerade is a refusal, with what works.
+// refuseMasquerade is a refusal that names a binding that works, if there is one.
 func (p *Plan) refuseMasquerade(nic netstate.Link, reason string) error {
 	refused := &infra.RefusedError{NIC: nic.Name, Binding: cache.BindingMasquerade, Reason: reason}
 	if p.checkBridge(nic) == nil {
@@ -143,8 +143,8 @@ func (p *Plan) refuseMasquerade(nic netstate.Link, reason string) error {
 	return refused
 }
 
-// routedByEBPF says whether the NIC looks like one of Cilium's: a single address, whose gateway is a
-// router's of the cluster, on the link by a route of its own, and a default route with an MTU.
+// routedByEBPF says whether the NIC looks like one of Cilium's: a single address, a gateway outside of its
+// network that has a route of its own, and a default route with an MTU.
 func (p *Plan) routedByEBPF(nic netstate.Link, v4 []netip.Prefix) bool {
 	if len(v4) != 1 || !v4[0].IsSingleIP() {
 		return false
@@ -158,11 +158,11 @@ func (p *Plan) routedByEBPF(nic netstate.Link, v4 []netip.Prefix) bool {
 	})
 }
 
-// minNetwork is the shortest prefix of a network; what is shorter is a part of a default route.
+// minNetwork is the shortest prefix of a network. A route with a shorter prefix is part of a default route.
 const minNetwork = 8
 
 // checkNetwork checks the guest's network and returns the first address in it, the gateway's. A zero
-// checkNetwork becomes the default one.
+// network becomes the default one.
 func (p *Plan) checkNetwork(field string, network *netip.Prefix, otherwise netip.Prefix, maxBits int) (netip.Addr, error) {
 	if !network.IsValid() {
 		*network = otherwise
@@ -193,16 +193,16 @@ func (p *Plan) checkNetwork(field string, network *netip.Prefix, otherwise netip
 	return n.Addr().Next(), nil
 }
 
-// answerLoopback lets the answers of the guest to a loopback address in: they are for the gateway when
-// they come, and for that address when they are translated back. For ::1 the kernel wants a route
-// by the link itself (ip6_route_input asks for it strictly).
+// answerLoopback lets the guest's answers to a loopback address into the namespace. They arrive for the
+// gateway, and are translated back to the loopback address. For ::1 the kernel needs a route through the
+// bridge itself (ip6_route_input looks the route up by the incoming link).
 func (p *Plan) answerLoopback(br *netstate.Link, v6 bool) {
 	br.RouteLocalnet = true
 	if v6 {
 		p.wanted.Routes = append(p.wanted.Routes, netstate.Route{
 			Link: br.Index, Table: netstate.TableLocal, Destination: loopback6,
 			Type: netstate.RouteLocal, Protocol: netstate.ProtocolStatic, Metric: metricLocal,
-			Other: []netstate.Attribute{{Type: routePreference, Data: []byte{0}}}, // medium, as the kernel says it
+			Other: []netstate.Attribute{{Type: routePreference, Data: []byte{0}}}, // medium, as the kernel reports it
 		})
 	}
 }
@@ -210,11 +210,11 @@ func (p *Plan) answerLoopback(br *netstate.Link, v6 bool) {
 // routePreference is RTA_PREF (linux/rtnetlink.h).
 const routePreference = 20
 
-// metricLocal is above that of the kernel's own route to ::1, 0.
+// metricLocal is larger than the metric of the kernel's own route to ::1, 0.
 const metricLocal = 1024
 
-// fenced are the versions of IP that the NIC did not forward before.
-func (p *Plan) fenced(nic int) []int {
+// unforwarded are the IP versions that the NIC did not forward before Setup.
+func (p *Plan) unforwarded(nic int) []int {
 	var list []int
 	if l, _ := p.found.Link(nic); !l.Forwarding4 {
 		list = append(list, 4)
@@ -225,11 +225,10 @@ func (p *Plan) fenced(nic int) []int {
 	return list
 }
 
-// forward6 switches IPv6 forwarding on, for the NIC and the bridge where the kernel can, and else for the
-// whole namespace. Either way the kernel forgets what routers have advertised, even if it is the
-// bridge that becomes a router, and in the latter case does not listen to them any more; but for a
-// link whose accept_ra is 2.
-func (p *Plan) forward6(nic netstate.Link) {
+// enableForwarding6 enables IPv6 forwarding for the NIC and the bridge where the kernel can (force_forwarding),
+// and else for the whole namespace. Either way the kernel removes the routes that routers have advertised. With
+// forwarding for the whole namespace, a link takes no more advertisements unless its accept_ra is 2.
+func (p *Plan) enableForwarding6(nic netstate.Link) {
 	learns := slices.ContainsFunc(p.found.Routes, func(r netstate.Route) bool { return r.Uses(nic.Index) && r.Protocol == netstate.ProtocolRA })
 	if learns && p.found.Sysctls[netstate.Forwarding6] == "0" && p.found.Sysctls[netstate.AcceptRA(nic.Name)] == "1" {
 		p.wanted.Sysctls[netstate.AcceptRA(nic.Name)] = "2"
@@ -244,7 +243,8 @@ func (p *Plan) forward6(nic netstate.Link) {
 	}
 }
 
-// addTranslation wants the table, for what translates, and notes that in the record.
+// addTranslation wants the NAT table, in the form of the program that translates, and names the program in the
+// record.
 func (p *Plan) addTranslation(t firewall.Table, by string, v6 bool) error {
 	const legacy = cache.FirewallIPTablesLegacy
 	if p.found.NoNFTables && by != "" && by != legacy {

@@ -11,19 +11,18 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// translation is the NAT of a masquerade binding. What is for the NIC's addresses goes to the guest, if
-// it is forwarded; what the guest sends leaves under the address of the link that it leaves by, or not
-// at all.
+// translation is the NAT of a masquerade binding. Packets for the NIC's addresses go to the guest, if their
+// port is forwarded. Packets of the guest leave with the address of the link that they leave by, or not at all.
 type translation struct {
-	names     netstate.Names
-	addresses []netip.Prefix // the NIC's
-	fenced    []int          // versions of IP that the NIC forwards for the guest alone
-	ends      []end
+	names       netstate.Names
+	addresses   []netip.Prefix // the NIC's
+	unforwarded []int          // IP versions that the NIC did not forward before: only the guest's packets may pass
+	ends        []end
 	infra.Masquerade
 	guard infra.Guard
 }
 
-// end is the guest's address of a family, and the gateway's.
+// end is the guest's address and the gateway's, of one family.
 type end struct{ guest, gateway netip.Addr }
 
 func version(a netip.Addr) int {
@@ -56,7 +55,7 @@ func (t translation) has(v int) bool {
 	return slices.ContainsFunc(t.ends, func(e end) bool { return version(e.guest) == v })
 }
 
-// checkSources says whether the proxies' sources have a guest to reach.
+// checkSources refuses proxies' sources of a family in which the guest has no address.
 func (t translation) checkSources() error {
 	if t.Sidecar == nil {
 		return nil
@@ -95,8 +94,8 @@ func (t translation) fromGuest() firewall.Match { return firewall.InInterface{Na
 
 func (t translation) toBridge() firewall.Match { return firewall.OutInterface{Name: t.names.Bridge} }
 
-// loopback keeps the guest from the namespace's loopback addresses before connections are tracked.
-// What answers a translated connection still has the gateway's address here.
+// loopback drops the guest's packets to the namespace's loopback addresses before connections are tracked.
+// The guest's answers of a translated connection pass: here they still have the gateway's address.
 func (t translation) loopback() []firewall.Rule {
 	var rules []firewall.Rule
 	for _, e := range t.ends {
@@ -108,8 +107,8 @@ func (t translation) loopback() []firewall.Rule {
 	return rules
 }
 
-// fromNetwork forwards what comes from outside, unless proxies take it, and what the guest sends to
-// the NIC's addresses.
+// fromNetwork forwards packets that come from outside, unless proxies take them, and packets that the guest
+// sends to the NIC's addresses.
 func (t translation) fromNetwork() []firewall.Rule {
 	from := []firewall.Match{firewall.InInterface{Name: t.names.NIC}, t.fromGuest()}
 	if t.Sidecar != nil {
@@ -124,8 +123,8 @@ func (t translation) fromNetwork() []firewall.Rule {
 	return rules
 }
 
-// fromNamespace forwards what the namespace itself sends to the NIC's addresses, and if that is
-// wanted, to its loopback addresses.
+// fromNamespace forwards packets that the namespace's own processes send to the NIC's addresses, and with
+// Loopback to the loopback addresses.
 func (t translation) fromNamespace() []firewall.Rule {
 	var rules []firewall.Rule
 	for _, a := range t.addresses {
@@ -138,8 +137,8 @@ func (t translation) fromNamespace() []firewall.Rule {
 	return rules
 }
 
-// forwarded is what is for an address and meets the conditions, if the guest has an address of that
-// family.
+// forwarded sends packets for an address that meet the conditions to the guest, if the guest has an address of
+// that family.
 func (t translation) forwarded(to netip.Addr, where ...firewall.Match) []firewall.Rule {
 	v := version(to)
 	if !t.has(v) {
@@ -151,8 +150,8 @@ func (t translation) forwarded(to netip.Addr, where ...firewall.Match) []firewal
 
 func toGuest(v int) string { return fmt.Sprintf("to-guest-%d", v) }
 
-// toGuest sends what is forwarded to the guest; for the rest, nothing is translated. A TCP connection
-// that nobody has tracked from its beginning is the namespace's own: it is older than the rules.
+// toGuest translates the ports that are forwarded, and nothing else. A TCP packet that opens no connection and
+// belongs to no tracked one is the namespace's own: its connection is older than the rules.
 func (t translation) toGuest(guest netip.Addr) []firewall.Rule {
 	if t.Ports != nil && len(t.Ports) == 0 {
 		return nil
@@ -172,8 +171,9 @@ func (t translation) toGuest(guest netip.Addr) []firewall.Rule {
 	return rules
 }
 
-// through is what may pass between the guest and anybody. Nothing leaves that belongs to no
-// connection, as that would not be translated; nothing comes that was not forwarded.
+// through is what the namespace forwards from and to the guest. A packet of the guest that belongs to no
+// connection is dropped, as it would leave untranslated. To the guest pass only known connections and
+// translated packets.
 func (t translation) through() []firewall.Rule {
 	known := firewall.State{States: firewall.Established | firewall.Related}
 	nic := firewall.InInterface{Name: t.names.NIC}
@@ -192,18 +192,18 @@ func (t translation) through() []firewall.Rule {
 		rule(firewall.Accept{}, t.toBridge(), firewall.Translated{}),
 		rule(firewall.Drop{}, t.toBridge()),
 		rule(firewall.Accept{}, nic, known))
-	for _, v := range t.fenced {
+	for _, v := range t.unforwarded {
 		rules = append(rules, rule(firewall.Drop{}, nic, firewall.IP{Version: v}))
 	}
 	return rules
 }
 
-// source hides the guest. What the namespace sends from an address that no guest can answer gets the
-// gateway's.
+// source hides the guest's address. Packets to the guest from an address that the guest cannot answer get
+// the gateway's address as their source.
 func (t translation) source() []firewall.Rule {
 	rules := []firewall.Rule{
 		rule(firewall.Masquerade{}, t.fromGuest(), firewall.OutInterface{Name: t.names.Bridge, Not: true}),
-		rule(firewall.Masquerade{}, t.fromGuest(), t.toBridge()), // to itself by the NIC's address
+		rule(firewall.Masquerade{}, t.fromGuest(), t.toBridge()), // from the guest to the guest, by the NIC's address
 	}
 	for _, e := range t.ends {
 		for _, from := range t.rewritten(version(e.guest)) {
@@ -229,8 +229,8 @@ func (t translation) rewritten(v int) []netip.Prefix {
 	return list
 }
 
-// toNamespace is what the guest may say to the namespace itself. That takes connections as well: an echo
-// is one, and so is each of its identifiers.
+// toNamespace is what the guest may send to the namespace itself. MaxConnections counts here too: each
+// identifier of an echo request is a connection.
 func (t translation) toNamespace() []firewall.Rule {
 	from := t.fromGuest()
 	var rules []firewall.Rule

@@ -35,9 +35,9 @@ func (b passt) wire(p *Plan, nic netstate.Link) error {
 		p.Record.Passt.Forwards = append(p.Record.Passt.Forwards, cache.Forward{
 			Protocol: f.Transport(), First: f.First, Last: f.End(), Guest: cmp.Or(f.Guest, f.First),
 		})
-		// Another NIC's passt may have opened them already, and may be the first to go.
+		// Another NIC's passt may have opened the ports already, and may be torn down first.
 		if start, err := strconv.Atoi(p.found.Sysctls[netstate.PortStart]); err == nil && int(f.First) < max(start, privilegedPorts) && (start == 0 || int(f.First) < start) {
-			p.wanted.Sysctls[netstate.PortStart] = "0" // without that, passt leaves such ports out and says nothing
+			p.wanted.Sysctls[netstate.PortStart] = "0" // otherwise passt skips such ports and says nothing
 		}
 	}
 	if groups := p.found.Sysctls[netstate.PingGroups]; groups == noGroup || groups == everyGroup {

@@ -9,7 +9,7 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// addressesOf returns the NIC's that another host could use: no link-local ones.
+// addressesOf returns the NIC's addresses, without IPv6 link-local ones.
 func addressesOf(s netstate.Snapshot, nic netstate.Link) (v4, v6 []netip.Prefix) {
 	for _, a := range s.Addresses {
 		switch addr := a.Prefix.Addr(); {
@@ -23,20 +23,20 @@ func addressesOf(s netstate.Snapshot, nic netstate.Link) (v4, v6 []netip.Prefix)
 	return v4, v6
 }
 
-// routesOf are the routes through the NIC of what comes from its address, which is what a guest sends
-// that has it: those of the tables that the rules say, the more specific ones first.
+// routesOf are the routes through the NIC for packets from the NIC's first address, which becomes the guest's.
+// They come from the tables that the policy rules name; more specific routes come first.
 func routesOf(s netstate.Snapshot, nic netstate.Link, v4 bool) []netstate.Route {
 	from, v6 := addressesOf(s, nic)
 	if !v4 {
 		from = v6
 	}
 	if len(from) == 0 {
-		return routesBy(s, nic, v4, netstate.TableMain)
+		return routesOfTables(s, nic, v4, netstate.TableMain)
 	}
-	return routesBy(s, nic, v4, lookups(s, from[0].Addr())...)
+	return routesOfTables(s, nic, v4, lookups(s, from[0].Addr())...)
 }
 
-// lookups are the tables in which the namespace looks for a route for what comes from an address.
+// lookups are the tables in which the namespace looks up a route for packets from the address, in order.
 func lookups(s netstate.Snapshot, from netip.Addr) []uint32 {
 	rules := slices.Clone(s.Rules)
 	if !slices.Contains(s.NoMain, version(from)) {
@@ -52,14 +52,14 @@ func lookups(s netstate.Snapshot, from netip.Addr) []uint32 {
 	return tables
 }
 
-// isAbout says that the rule holds for whatever comes from an address.
+// isAbout says whether the rule matches all packets from the address.
 func isAbout(r netstate.Rule, from netip.Addr) bool {
 	return !r.Other && r.IPv6 == from.Is6() && (!r.Source.IsValid() || r.Source.Contains(from))
 }
 
-// decided says whether one of the tables has a route for all of a destination: the most specific one of a
-// table counts, and throw goes on with the next table.
-func decided(s netstate.Snapshot, destination netip.Prefix, tables []uint32) bool {
+// isDecided says whether one of the tables has a route for the whole destination. The most specific route of a
+// table counts. A throw route sends the lookup to the next table.
+func isDecided(s netstate.Snapshot, destination netip.Prefix, tables []uint32) bool {
 	return slices.ContainsFunc(tables, func(table uint32) bool {
 		best := netstate.Route{Type: netstate.RouteThrow, Destination: netip.PrefixFrom(destination.Addr(), 0)}
 		for _, r := range s.Routes {
@@ -72,13 +72,13 @@ func decided(s netstate.Snapshot, destination netip.Prefix, tables []uint32) boo
 	})
 }
 
-// routesBy are those through the NIC of some tables, unless an earlier table decides for all of the
-// destination.
-func routesBy(s netstate.Snapshot, nic netstate.Link, v4 bool, tables ...uint32) []netstate.Route {
+// routesOfTables are the tables' unicast routes through the NIC, without those whose whole destination an
+// earlier table decides.
+func routesOfTables(s netstate.Snapshot, nic netstate.Link, v4 bool, tables ...uint32) []netstate.Route {
 	var routes []netstate.Route
 	for i, table := range tables {
 		for _, r := range s.Routes {
-			if r.Table == table && r.Destination.Addr().Is4() == v4 && r.Uses(nic.Index) && r.Type == netstate.RouteUnicast && !decided(s, r.Destination, tables[:i]) {
+			if r.Table == table && r.Destination.Addr().Is4() == v4 && r.Uses(nic.Index) && r.Type == netstate.RouteUnicast && !isDecided(s, r.Destination, tables[:i]) {
 				routes = append(routes, r)
 			}
 		}
@@ -92,14 +92,14 @@ func routesBy(s netstate.Snapshot, nic netstate.Link, v4 bool, tables ...uint32)
 	return routes
 }
 
-// nextHops are those through the NIC of what comes from an address.
+// nextHops are the routes through the NIC for packets from the address, as a guest would get them.
 func (p *Plan) nextHops(nic netstate.Link, from netip.Addr) []cache.Route {
-	routes, _ := guestRoutes(routesBy(p.found, nic, from.Is4(), lookups(p.found, from)...))
+	routes, _ := guestRoutes(routesOfTables(p.found, nic, from.Is4(), lookups(p.found, from)...))
 	return routes
 }
 
-// learned are the tables whose routes a guest learns that has the NIC's addresses.
-func (p *Plan) learned(nic netstate.Link) map[uint32]bool {
+// learnedTables are the tables whose routes the guest gets, which has the NIC's addresses.
+func (p *Plan) learnedTables(nic netstate.Link) map[uint32]bool {
 	learned := map[uint32]bool{netstate.TableMain: true}
 	v4, v6 := addressesOf(p.found, nic)
 	for _, a := range slices.Concat(v4[:min(1, len(v4))], v6[:min(1, len(v6))]) {

@@ -26,24 +26,24 @@ func (redirect) wire(p *Plan, nic netstate.Link) error {
 		return err
 	}
 	p.Record = p.record(nic, nic.MAC)
-	nic.AllMulticast = nic.AllMulticast || nic.Kind != "veth" // which passes everything as it is
+	nic.AllMulticast = nic.AllMulticast || nic.Kind != "veth" // a veth filters no multicast
 	p.keepNIC(nic)
 	p.wanted.Links = append(p.wanted.Links, nic)
 	p.lease(&p.Record, nic)
 	p.warnDown(nic)
 	p.addTaps(nic)
-	g := p.guest(p.guestAddresses(nic))
+	g := p.whoTheGuestIs(p.guestAddresses(nic))
 	if err := p.addFilter(g); err != nil {
 		return err
 	}
-	p.wanted.Tables = append(g.across(p.wanted.Tables, p.names, p.spec.Guard), mute(p.names))
+	p.wanted.Tables = append(g.addForwarding(p.wanted.Tables, p.names, p.spec.Guard), muteNamespace(p.names))
 	if len(p.spec.Guard.MACs) > 0 && nic.Kind != "veth" {
 		p.warn("%s receives for its own MAC alone: from the other MACs of guard.macs the guest can send, and nothing comes back", nic.Name)
 	}
 	return nil
 }
 
-// checkRedirect says whether frames from and to a guest can pass through the NIC.
+// checkRedirect refuses a NIC through which a guest's frames cannot pass.
 func (p *Plan) checkRedirect(nic netstate.Link) error {
 	reason := ""
 	switch {
@@ -61,7 +61,7 @@ func (p *Plan) checkRedirect(nic netstate.Link) error {
 	return &infra.RefusedError{NIC: nic.Name, Binding: cache.BindingRedirect, Reason: reason, Instead: cache.BindingMasquerade}
 }
 
-// child is a link of one of these kinds that lies on the NIC, or nothing.
+// child is the name of a link of one of the kinds that lies on the NIC; empty: there is none.
 func (p *Plan) child(nic netstate.Link, kinds ...string) string {
 	for _, l := range p.found.Links {
 		if l.Parent == nic.Index && nic.Index != 0 && slices.Contains(kinds, l.Kind) {
@@ -71,19 +71,18 @@ func (p *Plan) child(nic netstate.Link, kinds ...string) string {
 	return ""
 }
 
-// mute keeps the namespace from sending by the NIC, its own packets and those that it forwards: they would
-// have the guest's MAC and address, and the guest would get the answers. Without packets there is no ARP
-// either.
-func mute(n netstate.Names) firewall.Table {
+// muteNamespace drops what the namespace sends by the NIC, its own packets and forwarded ones: they would have
+// the guest's MAC and address, and the guest would get the answers. Without packets there is no ARP either.
+func muteNamespace(n netstate.Names) firewall.Table {
 	return firewall.Table{Family: firewall.Inet, Name: n.Table, Chains: []firewall.Chain{{
 		Name: "from-namespace", Type: "filter", Hook: firewall.Postrouting, Priority: firewall.Filter,
 		Rules: []firewall.Rule{rule(firewall.Drop{}, firewall.OutInterface{Name: n.NIC})},
 	}}}
 }
 
-// across adds what forwards: from the tap what the filter has let pass, and from the NIC what may come
-// to the guest.
-func (g guest) across(tables []firewall.Table, n netstate.Names, guard infra.Guard) []firewall.Table {
+// addForwarding adds the chains that forward: from the tap to the NIC what the guest filter has let pass, and
+// from the NIC to the tap what may reach the guest.
+func (g guest) addForwarding(tables []firewall.Table, n netstate.Names, guard infra.Guard) []firewall.Table {
 	if len(tables) == 0 {
 		tables = []firewall.Table{{Family: firewall.NetDev, Name: n.Table}}
 	}
@@ -91,7 +90,7 @@ func (g guest) across(tables []firewall.Table, n netstate.Names, guard infra.Gua
 	toTap := firewall.Fwd{Device: n.Tap}
 	toGuest := []firewall.Rule{rule(toTap)}
 	if !guard.Off && g.served {
-		toGuest = incoming(toTap, func(kind uint16) firewall.Match {
+		toGuest = withoutServers(toTap, func(kind uint16) firewall.Match {
 			return firewall.Bytes{Header: firewall.Ethernet, Offset: 12, Value: binary.BigEndian.AppendUint16(nil, kind)}
 		})
 	}

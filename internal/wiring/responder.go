@@ -8,17 +8,17 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// addResponder gives the record a responder.
+// addResponder puts the responder's tap into the record.
 func (p *Plan) addResponder(r *cache.Record, nic netstate.Link) {
 	r.ResponderTap = p.names.Responder
 	r.ResponderMAC = netstate.DeriveMAC(nic, "responder")
 }
 
-// portFilters take from the guest's tap what the responder answers, and give to the guest all that
-// the responder sends. What they take does not travel any further.
+// responderFilters redirect from the guest's tap to the responder's tap what the responder answers, and back
+// everything that the responder sends. A redirected frame goes nowhere else.
 //
 // Offsets are from the network header, as u32 has them (tc-u32(8)).
-func portFilters(r cache.Record) []netstate.Filter {
+func responderFilters(r cache.Record) []netstate.Filter {
 	var filters []netstate.Filter
 	add := func(from, to int, protocol uint16, keys ...netstate.Key) {
 		filters = append(filters, netstate.Filter{Link: from, Priority: uint16(len(filters) + 1), Protocol: protocol, Keys: keys, Target: to})

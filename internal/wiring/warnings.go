@@ -9,10 +9,10 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// warnings are what cannot be handed to a guest.
+// warnings tell what of the namespace the guest does not get.
 func (p *Plan) warnings(nic netstate.Link) []string {
 	var w []string
-	learned := p.learned(nic)
+	learned := p.learnedTables(nic)
 	rules := 0
 	for _, r := range p.found.Rules {
 		if r.Other || !learned[r.Table] {
@@ -34,7 +34,7 @@ func (p *Plan) warnings(nic netstate.Link) []string {
 		}
 		if other, ok := p.found.Link(r.Link); ok && other.Index != nic.Index && r.Default() && r.Table == netstate.TableMain && !strings.HasPrefix(other.Alias, netstate.Mark("")) {
 			text := fmt.Sprintf("%s has a default route too, which is not this interface's", other.Name)
-			if !slices.Contains(w, text) { // one of the other family
+			if !slices.Contains(w, text) { // the default route of the other family has said so
 				w = append(w, text)
 			}
 		}
@@ -50,21 +50,22 @@ func (p *Plan) warn(format string, args ...any) {
 	p.Record.Warnings = append(p.Record.Warnings, fmt.Sprintf(format, args...))
 }
 
-// warnUnfiltered warns of what the guest can do, unless the guard is off: then that is known.
+// warnUnfiltered warns of what the guest can do without a filter, unless the guard is off: then the caller
+// knows.
 func (p *Plan) warnUnfiltered(what string) {
 	if !p.spec.Guard.Off {
 		p.warn("nothing filters the guest, as nothing of ours lies between it and its network: %s; guard.off says that this is known", what)
 	}
 }
 
-// warnDown warns of a NIC that does not work as it is.
+// warnDown warns of a NIC that is down.
 func (p *Plan) warnDown(nic netstate.Link) {
 	if !nic.Up {
 		p.warn("%s is down, and stays so: the guest reaches nobody until somebody brings it up", nic.Name)
 	}
 }
 
-// warnUntold warns of addresses that the guest is not told of.
+// warnUntold warns of addresses that no responder of guestwire tells the guest.
 func (p *Plan) warnUntold(nic netstate.Link) {
 	if v4, v6 := addressesOf(p.found, nic); len(v4)+len(v6) > 0 {
 		p.warn("nobody here tells the guest of %s's addresses %v: it asks whoever answers on that network, or has them configured", nic.Name, slices.Concat(v4, v6))
