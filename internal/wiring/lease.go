@@ -14,7 +14,7 @@ import (
 func (p *Plan) lease(r *cache.Record, nic netstate.Link) {
 	v4, v6 := addressesOf(p.found, nic)
 	if len(v4)+len(v6) == 0 {
-		r.Warnings = append(r.Warnings, fmt.Sprintf("%s has no address: the guest gets a wire, and asks whoever is at its other end", nic.Name))
+		r.Warnings = append(r.Warnings, fmt.Sprintf("%s has no address: the guest gets a connection without a responder of guestwire", nic.Name))
 		return
 	}
 	if r.Options.NoResponder {
@@ -244,7 +244,7 @@ func (p *Plan) addRouter(r *cache.Record, nic netstate.Link, routes []cache.Rout
 		r.Neighbours = append(r.Neighbours, cache.Neighbour{Address: gateway, MAC: router.MAC})
 	case !gateway.IsLinkLocalUnicast():
 		if router.MAC.IsZero() {
-			r.Warnings = append(r.Warnings, fmt.Sprintf("nobody answers at %v, so its MAC is not known: the guest gets no IPv6 next hop", gateway))
+			r.Warnings = append(r.Warnings, fmt.Sprintf("the gateway %v does not answer, so its MAC is not known: the guest gets no IPv6 next hop", gateway))
 			return
 		}
 		router.Address = router.MAC.LinkLocal()

@@ -20,7 +20,7 @@ func (macvtap) wire(p *Plan, nic netstate.Link) error {
 	if nic.Kind != kindMacvtap {
 		kind := cmp.Or(nic.Kind, "card of the machine")
 		return &infra.RefusedError{NIC: nic.Name, Binding: cache.BindingMacvtap, Instead: p.insteadOfDirect(nic),
-			Reason: fmt.Sprintf("it is a %s, and whoever laid it would have to lay a macvtap", kind)}
+			Reason: fmt.Sprintf("it is a %s: the program that made it would have to make a macvtap", kind)}
 	}
 	p.Record = p.record(nic, nic.MAC)
 	p.Record.Tap = nic.Name

@@ -95,7 +95,7 @@ func (b masquerade) wire(p *Plan, nic netstate.Link) error {
 		}
 	}
 	if p.routedByEBPF(nic, v4) {
-		r.Warnings = append(r.Warnings, fmt.Sprintf("%s has what Cilium gives: with its eBPF host routing nothing comes back that the namespace forwards; then want redirect or bridge", nic.Name))
+		r.Warnings = append(r.Warnings, fmt.Sprintf("%s looks like a NIC of Cilium: with eBPF host routing, answers to packets that the namespace forwards are lost; then choose redirect or bridge", nic.Name))
 	}
 	if b.Loopback || b.Sidecar != nil {
 		p.answerLoopback(&br, len(v6) > 0)

@@ -25,7 +25,7 @@ func (p *Plan) warnings(nic netstate.Link) []string {
 	for _, r := range p.found.Routes {
 		if r.Uses(nic.Index) && !learned[r.Table] {
 			learned[r.Table] = true
-			w = append(w, fmt.Sprintf("the routes of table %d through %s are not the guest's: no rule gives all that it sends to them", r.Table, nic.Name))
+			w = append(w, fmt.Sprintf("the routes of table %d through %s are not the guest's: no policy rule sends all of the guest's packets there", r.Table, nic.Name))
 		}
 	}
 	for _, r := range p.found.Routes {
@@ -54,20 +54,20 @@ func (p *Plan) warn(format string, args ...any) {
 // knows.
 func (p *Plan) warnUnfiltered(what string) {
 	if !p.spec.Guard.Off {
-		p.warn("nothing filters the guest, as nothing of ours lies between it and its network: %s; guard.off says that this is known", what)
+		p.warn("no filter lies between the guest and its network: %s; set guard.off to accept that", what)
 	}
 }
 
 // warnDown warns of a NIC that is down.
 func (p *Plan) warnDown(nic netstate.Link) {
 	if !nic.Up {
-		p.warn("%s is down, and stays so: the guest reaches nobody until somebody brings it up", nic.Name)
+		p.warn("%s is down, and Setup leaves it down: the guest has no network until it is up (ip link set %[1]s up)", nic.Name)
 	}
 }
 
 // warnUntold warns of addresses that no responder of guestwire tells the guest.
 func (p *Plan) warnUntold(nic netstate.Link) {
 	if v4, v6 := addressesOf(p.found, nic); len(v4)+len(v6) > 0 {
-		p.warn("nobody here tells the guest of %s's addresses %v: it asks whoever answers on that network, or has them configured", nic.Name, slices.Concat(v4, v6))
+		p.warn("guestwire does not tell the guest the addresses %[2]v of %[1]s: the guest gets them from that network, or is configured with them", nic.Name, slices.Concat(v4, v6))
 	}
 }
