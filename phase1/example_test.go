@@ -44,6 +44,30 @@ func ExampleSetup() {
 	}
 }
 
+// Plan shows what Setup would do, for an operator to read before it is done.
+func ExamplePlan() {
+	ns, err := os.Open("/run/netns/pod")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer ns.Close()
+	preview, err := phase1.Plan(context.Background(), phase1.Config{NetNS: ns, Spec: infra.Spec{
+		NIC:     "eth0",
+		Binding: infra.Auto{},
+		State:   "/run/guestwire/vm1",
+	}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, refused := range preview.Refused {
+		fmt.Printf("not %s: %s\n", refused.Binding, refused.Reason)
+	}
+	for _, step := range preview.Steps {
+		fmt.Println(step.Command)
+	}
+	fmt.Println("the guest has the MAC", preview.Record.MAC)
+}
+
 // What Check finds, Setup mends, with the configuration of before.
 func ExampleCheck() {
 	ns, err := os.Open("/run/netns/pod")

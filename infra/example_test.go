@@ -1,0 +1,97 @@
+package infra_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+)
+
+// Two ports are forwarded to the guest, one of them to another port. All other ports stay the namespace's.
+func ExampleMasquerade() {
+	spec := infra.Spec{
+		NIC:     "eth0",
+		Binding: infra.Masquerade{Ports: []infra.Ports{{First: 443}, {First: 8080, Guest: 80}}, MaxConnections: 10000},
+		Owner:   infra.Owner{UID: 107},
+	}
+	if err := spec.Validate(); err != nil {
+		fmt.Println(err)
+		return
+	}
+	text, err := json.Marshal(spec)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(string(text))
+	// Output:
+	// {"nic":"eth0","binding":{"masquerade":{"ports":["443/tcp","8080:80/tcp"],"maxConnections":10000}},"owner":{"uid":107}}
+}
+
+// The guest runs containers with addresses of their own, behind its MAC.
+func ExampleGuard() {
+	spec := infra.Spec{
+		NIC:     "eth0",
+		Binding: infra.Bridge{},
+		Guard:   infra.Guard{Prefixes: []netip.Prefix{netip.MustParsePrefix("10.88.0.0/16")}},
+	}
+	fmt.Println(spec.Validate())
+
+	spec.Guard.Prefixes[0] = netip.MustParsePrefix("10.88.0.1/16")
+	err := spec.Validate()
+	var field *cache.FieldError
+	if errors.As(err, &field) {
+		fmt.Println(field.Field)
+	}
+	fmt.Println(err)
+	// Output:
+	// <nil>
+	// guard.prefixes[0]
+	// guard.prefixes[0]: 10.88.0.1/16 is no network, want one like 10.1.0.0/24 or fd00::/64
+}
+
+// A Spec comes from a file, and a mistake in it is told by its place.
+func ExampleSpec_UnmarshalJSON() {
+	var spec infra.Spec
+	err := json.Unmarshal([]byte(`{"nic": "eth0", "binding": {"masquerade": {"ports": ["80", "70000"]}}}`), &spec)
+	fmt.Println(err)
+	// Output:
+	// binding.masquerade.ports[1]: ports "70000": "70000" is no port, want 1 to 65535, as in 80, 8000-8100/udp, 8080:80
+}
+
+// Setup and Plan refuse a binding that cannot work on the NIC, and name one that can.
+func ExampleRefusedError() {
+	var err error = fmt.Errorf("vm1: %w", &infra.RefusedError{
+		NIC: "eth0", Binding: "bridge", Reason: "an ipvlan can be no bridge's port", Instead: "redirect",
+	})
+	var refused *infra.RefusedError
+	if errors.As(err, &refused) && refused.Instead != "" {
+		binding, err := infra.NewBinding(refused.Instead)
+		fmt.Printf("%v: %T, %v\n", refused, binding, err)
+	}
+	// Output:
+	// bridge binding on eth0: an ipvlan can be no bridge's port; redirect would work: infra.Redirect, <nil>
+}
+
+// title is what a launcher shows its users of a binding.
+type title string
+
+func (t *title) Bridge(infra.Bridge)         { *t = "the pod" }
+func (t *title) Redirect(infra.Redirect)     { *t = "the pod" }
+func (t *title) Masquerade(infra.Masquerade) { *t = "behind the pod" }
+func (t *title) Macvtap(infra.Macvtap)       { *t = "on the node's network" }
+func (t *title) SRIOV(infra.SRIOV)           { *t = "on the card" }
+func (t *title) Passt(infra.Passt)           { *t = "behind the pod's sockets" }
+func (t *title) Auto(infra.Auto)             { *t = "not known yet" }
+
+// A program that treats the bindings differently has a method for each of them.
+func ExampleVisit() {
+	var t title
+	infra.Visit(infra.SRIOV{VLAN: 7}, &t)
+	fmt.Println("the guest is", t)
+	// Output:
+	// the guest is on the card
+}
