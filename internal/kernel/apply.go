@@ -29,8 +29,7 @@ func (n *Namespace) Apply(ctx context.Context, ops []netstate.Op) error {
 		}
 		var errs []error
 		for _, f := range failures {
-			command, _, _ := strings.Cut(ops[done+f.message].String(), "\n")
-			errs = append(errs, &infra.StepError{Step: done + f.message + 1, Steps: len(ops), Command: command, Err: f.err})
+			errs = append(errs, stepError(ops, done+f.message, f.err))
 		}
 		if err := errors.Join(errs...); err != nil {
 			return err
@@ -38,6 +37,12 @@ func (n *Namespace) Apply(ctx context.Context, ops []netstate.Op) error {
 		done = end
 	}
 	return nil
+}
+
+// stepError is the failure of the operation at the index.
+func stepError(ops []netstate.Op, at int, err error) error {
+	command, _, _ := strings.Cut(ops[at].String(), "\n")
+	return &infra.StepError{Step: at + 1, Steps: len(ops), Command: command, Err: err}
 }
 
 // What carries an operation into the kernel.

@@ -28,37 +28,17 @@ func rtnetlink(op netstate.Op) (*nl.NetlinkRequest, error) {
 	case netstate.LinkSet:
 		return linkSet(o), nil
 	case netstate.LinkDel:
-		return request(unix.RTM_DELLINK, 0, ifInfo(unix.AF_UNSPEC, o.Index)), nil
+		return linkDel(o), nil
 	case netstate.GroupDel:
-		return request(unix.RTM_DELLINK, 0, ifInfo(unix.AF_UNSPEC, 0), attr32(unix.IFLA_GROUP, o.Group)), nil
+		return groupDel(o), nil
 	case netstate.BridgePortSet:
-		protinfo := nl.NewRtAttr(unix.IFLA_PROTINFO|unix.NLA_F_NESTED, nil)
-		if err := addSettings(protinfo, portSettings, o.Settings); err != nil {
-			return nil, err
-		}
-		return request(unix.RTM_SETLINK, 0, ifInfo(unix.AF_BRIDGE, o.Index), protinfo), nil
+		return portSet(o)
 	case netstate.BridgeSet:
-		info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
-		info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated("bridge"))
-		if err := addSettings(info.AddRtAttr(nl.IFLA_INFO_DATA, nil), bridgeSettings, o.Settings); err != nil {
-			return nil, err
-		}
-		return request(unix.RTM_NEWLINK, 0, ifInfo(unix.AF_UNSPEC, o.Index), info), nil
+		return bridgeSet(o)
 	case netstate.ConfSet:
-		conf := nl.NewRtAttr(unix.IFLA_AF_SPEC, nil)
-		var value uint32
-		if o.On {
-			value = 1
-		}
-		number := map[string]int{"forwarding": devconfForwarding, "route_localnet": devconfRouteLocalnet}[o.Name]
-		conf.AddRtAttr(unix.AF_INET, nil).AddRtAttr(inetConf, nil).AddRtAttr(number, nl.Uint32Attr(value))
-		return request(unix.RTM_SETLINK, 0, ifInfo(unix.AF_UNSPEC, o.Index), conf), nil
+		return confSet(o), nil
 	case netstate.AddressAdd:
-		flags := create
-		if o.Address.Prefix.Addr().Is6() {
-			flags = put
-		}
-		return request(unix.RTM_NEWADDR, flags, address(o.Address)...), nil
+		return addressAdd(o), nil
 	case netstate.AddressDel:
 		return request(unix.RTM_DELADDR, 0, address(o.Address)...), nil
 	case netstate.RouteAdd:
@@ -71,31 +51,95 @@ func rtnetlink(op netstate.Op) (*nl.NetlinkRequest, error) {
 	case netstate.NeighbourDel:
 		return request(unix.RTM_DELNEIGH, 0, neighbour(o.Neighbour)...), nil
 	case netstate.IngressAdd:
-		return request(unix.RTM_NEWQDISC, create,
-			&nl.TcMsg{Family: unix.AF_UNSPEC, Ifindex: int32(o.Index), Handle: ingressHandle, Parent: ingressParent},
-			nl.NewRtAttr(nl.TCA_KIND, nl.ZeroTerminated("ingress"))), nil
+		return ingressAdd(o), nil
 	case netstate.IngressDel:
-		return request(unix.RTM_DELQDISC, 0, &nl.TcMsg{Family: unix.AF_UNSPEC, Ifindex: int32(o.Index), Parent: ingressParent}), nil
+		return ingressDel(o), nil
 	case netstate.FilterAdd:
 		return filterAdd(o.Filter), nil
 	case netstate.FilterDel:
-		return request(unix.RTM_DELTFILTER, 0, tcFilter(o.Filter), nl.NewRtAttr(nl.TCA_KIND, nl.ZeroTerminated("u32"))), nil
+		return filterDel(o.Filter), nil
 	}
 	return nil, fmt.Errorf("no netlink message for %T", op)
 }
 
-// What unix and nl do not name.
+func linkDel(o netstate.LinkDel) *nl.NetlinkRequest {
+	return request(unix.RTM_DELLINK, 0, ifInfo(unix.AF_UNSPEC, o.Index))
+}
+
+func groupDel(o netstate.GroupDel) *nl.NetlinkRequest {
+	return request(unix.RTM_DELLINK, 0, ifInfo(unix.AF_UNSPEC, 0), attr32(unix.IFLA_GROUP, o.Group))
+}
+
+func portSet(o netstate.BridgePortSet) (*nl.NetlinkRequest, error) {
+	protinfo := nl.NewRtAttr(unix.IFLA_PROTINFO|unix.NLA_F_NESTED, nil)
+	if err := addSettings(protinfo, portSettings, o.Settings); err != nil {
+		return nil, err
+	}
+	return request(unix.RTM_SETLINK, 0, ifInfo(unix.AF_BRIDGE, o.Index), protinfo), nil
+}
+
+func bridgeSet(o netstate.BridgeSet) (*nl.NetlinkRequest, error) {
+	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
+	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated("bridge"))
+	if err := addSettings(info.AddRtAttr(nl.IFLA_INFO_DATA, nil), bridgeSettings, o.Settings); err != nil {
+		return nil, err
+	}
+	return request(unix.RTM_NEWLINK, 0, ifInfo(unix.AF_UNSPEC, o.Index), info), nil
+}
+
+func confSet(o netstate.ConfSet) *nl.NetlinkRequest {
+	conf := nl.NewRtAttr(unix.IFLA_AF_SPEC, nil)
+	var value uint32
+	if o.On {
+		value = 1
+	}
+	number := map[string]int{"forwarding": devconfForwarding, "route_localnet": devconfRouteLocalnet}[o.Name]
+	conf.AddRtAttr(unix.AF_INET, nil).AddRtAttr(inetConf, nil).AddRtAttr(number, nl.Uint32Attr(value))
+	return request(unix.RTM_SETLINK, 0, ifInfo(unix.AF_UNSPEC, o.Index), conf)
+}
+
+func addressAdd(o netstate.AddressAdd) *nl.NetlinkRequest {
+	flags := create
+	if o.Address.Prefix.Addr().Is6() {
+		flags = put
+	}
+	return request(unix.RTM_NEWADDR, flags, address(o.Address)...)
+}
+
+func ingressAdd(o netstate.IngressAdd) *nl.NetlinkRequest {
+	return request(unix.RTM_NEWQDISC, create,
+		&nl.TcMsg{Family: unix.AF_UNSPEC, Ifindex: int32(o.Index), Handle: ingressHandle, Parent: ingressParent},
+		nl.NewRtAttr(nl.TCA_KIND, nl.ZeroTerminated("ingress")))
+}
+
+func ingressDel(o netstate.IngressDel) *nl.NetlinkRequest {
+	return request(unix.RTM_DELQDISC, 0, &nl.TcMsg{Family: unix.AF_UNSPEC, Ifindex: int32(o.Index), Parent: ingressParent})
+}
+
+func filterDel(f netstate.Filter) *nl.NetlinkRequest {
+	return request(unix.RTM_DELTFILTER, 0, tcFilter(f), nl.NewRtAttr(nl.TCA_KIND, nl.ZeroTerminated("u32")))
+}
+
+// Attributes of a link's families that unix does not name (linux/if_link.h), and the settings in them.
 const (
-	inetConf             = 1          // IFLA_INET_CONF, linux/if_link.h
-	inet6Conf            = 2          // IFLA_INET6_CONF, linux/if_link.h
-	devconfNoIPv6        = 26         // DEVCONF_DISABLE_IPV6, linux/ipv6.h
-	devconfForwarding    = 1          // IPV4_DEVCONF_FORWARDING, linux/ip.h
-	devconfRouteLocalnet = 26         // IPV4_DEVCONF_ROUTE_LOCALNET
-	addrGenMode          = 8          // IFLA_INET6_ADDR_GEN_MODE, linux/if_link.h
-	addrRoutePriority    = 9          // IFA_RT_PRIORITY, linux/if_addr.h
-	addrProto            = 11         // IFA_PROTO, linux/if_addr.h
-	ingressHandle        = 0xffff0000 // TC_H_MAKE(TC_H_INGRESS, 0), linux/pkt_sched.h
-	ingressParent        = 0xfffffff1 // TC_H_INGRESS
+	inetConf             = 1  // IFLA_INET_CONF
+	inet6Conf            = 2  // IFLA_INET6_CONF
+	addrGenMode          = 8  // IFLA_INET6_ADDR_GEN_MODE
+	devconfNoIPv6        = 26 // DEVCONF_DISABLE_IPV6, linux/ipv6.h
+	devconfForwarding    = 1  // IPV4_DEVCONF_FORWARDING, linux/ip.h
+	devconfRouteLocalnet = 26 // IPV4_DEVCONF_ROUTE_LOCALNET
+)
+
+// Attributes of an address that unix does not name (linux/if_addr.h).
+const (
+	addrRoutePriority = 9  // IFA_RT_PRIORITY
+	addrProto         = 11 // IFA_PROTO
+)
+
+// The ingress qdisc (linux/pkt_sched.h).
+const (
+	ingressHandle = 0xffff0000 // TC_H_MAKE(TC_H_INGRESS, 0)
+	ingressParent = 0xfffffff1 // TC_H_INGRESS
 )
 
 func ifInfo(family, index int) *nl.IfInfomsg {

@@ -125,12 +125,11 @@ func addr(b []byte) netip.Addr {
 	return a
 }
 
-// What unix does not name.
-const (
-	userHZ         = 100    // USER_HZ, the unit of times that the kernel tells
-	typeMask       = 0x3fff // NLA_TYPE_MASK, linux/netlink.h
-	skipStatistics = 1 << 3 // RTEXT_FILTER_SKIP_STATS, linux/rtnetlink.h
-)
+const typeMask = 0x3fff // NLA_TYPE_MASK, linux/netlink.h
+
+const skipStatistics = 1 << 3 // RTEXT_FILTER_SKIP_STATS, linux/rtnetlink.h
+
+const userHZ = 100 // USER_HZ, the unit of times that the kernel tells
 
 func (n *Namespace) links(s *netstate.Snapshot) error {
 	r := request(unix.RTM_GETLINK, unix.NLM_F_DUMP, ifInfo(unix.AF_UNSPEC, 0), attr32(unix.IFLA_EXT_MASK, skipStatistics))
