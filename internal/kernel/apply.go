@@ -97,21 +97,3 @@ func (n *Namespace) applyBatch(ops []netstate.Op) ([]failure, error) {
 	}
 	return failures, err
 }
-
-// Encode returns the netlink messages of a batch, all of nftables or all of rtnetlink, but for
-// their sequence numbers, and which of them is to be acknowledged.
-func Encode(ops []netstate.Op) (messages [][]byte, acknowledge int, err error) {
-	switch ops[0].(type) {
-	case netstate.TableSet, netstate.TableDel:
-		messages, err = encodeTables(ops)
-		return messages, len(messages) - 2, err // the last one is the frame's
-	}
-	for _, op := range ops {
-		m, err := rtnetlink(op)
-		if err != nil {
-			return nil, 0, err
-		}
-		messages = append(messages, m.Serialize())
-	}
-	return messages, len(messages) - 1, nil
-}

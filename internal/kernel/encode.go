@@ -11,57 +11,6 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// nl finds out the byte order when it is first asked, without a lock: two calls of Setup must not be the
-// first.
-var _ = nl.NativeEndian()
-
-const (
-	create = unix.NLM_F_CREATE | unix.NLM_F_EXCL
-	put    = unix.NLM_F_CREATE | unix.NLM_F_REPLACE
-)
-
-// rtnetlink returns the message of an operation.
-func rtnetlink(op netstate.Op) (*nl.NetlinkRequest, error) {
-	switch o := op.(type) {
-	case netstate.LinkAdd:
-		return linkAdd(o), nil
-	case netstate.LinkSet:
-		return linkSet(o), nil
-	case netstate.LinkDel:
-		return linkDel(o), nil
-	case netstate.GroupDel:
-		return groupDel(o), nil
-	case netstate.BridgePortSet:
-		return portSet(o)
-	case netstate.BridgeSet:
-		return bridgeSet(o)
-	case netstate.ConfSet:
-		return confSet(o), nil
-	case netstate.AddressAdd:
-		return addressAdd(o), nil
-	case netstate.AddressDel:
-		return request(unix.RTM_DELADDR, 0, address(o.Address)...), nil
-	case netstate.RouteAdd:
-		// Without NLM_F_EXCL: there may be another one to the same destination.
-		return request(unix.RTM_NEWROUTE, unix.NLM_F_CREATE, route(o.Route)...), nil
-	case netstate.RouteDel:
-		return request(unix.RTM_DELROUTE, 0, route(o.Route)...), nil
-	case netstate.NeighbourAdd:
-		return request(unix.RTM_NEWNEIGH, put, neighbour(o.Neighbour)...), nil
-	case netstate.NeighbourDel:
-		return request(unix.RTM_DELNEIGH, 0, neighbour(o.Neighbour)...), nil
-	case netstate.IngressAdd:
-		return ingressAdd(o), nil
-	case netstate.IngressDel:
-		return ingressDel(o), nil
-	case netstate.FilterAdd:
-		return filterAdd(o.Filter), nil
-	case netstate.FilterDel:
-		return filterDel(o.Filter), nil
-	}
-	return nil, fmt.Errorf("no netlink message for %T", op)
-}
-
 func linkDel(o netstate.LinkDel) *nl.NetlinkRequest {
 	return request(unix.RTM_DELLINK, 0, ifInfo(unix.AF_UNSPEC, o.Index))
 }
@@ -147,8 +96,6 @@ func ifInfo(family, index int) *nl.IfInfomsg {
 	m.Index = int32(index)
 	return m
 }
-
-func attr32(kind int, value uint32) *nl.RtAttr { return nl.NewRtAttr(kind, nl.Uint32Attr(value)) }
 
 func linkAdd(o netstate.LinkAdd) *nl.NetlinkRequest {
 	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
@@ -267,13 +214,6 @@ func addSettings(to *nl.RtAttr, known map[string]setting, settings netstate.Sett
 		}
 	}
 	return nil
-}
-
-func family(a netip.Addr) uint8 {
-	if a.Is4() {
-		return unix.AF_INET
-	}
-	return unix.AF_INET6
 }
 
 func address(a netstate.Address) []nl.NetlinkRequestData {

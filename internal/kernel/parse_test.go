@@ -20,7 +20,7 @@ func FuzzParse(f *testing.F) {
 		netstate.BridgePortSet{Settings: netstate.Settings{"learning": 0}},
 		netstate.FilterAdd{Filter: netstate.Filter{Keys: []netstate.Key{{Mask: 1}}}},
 	} {
-		r, err := rtnetlink(op)
+		r, err := encodeOperation(op)
 		if err != nil {
 			f.Fatal(err)
 		}

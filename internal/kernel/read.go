@@ -1,131 +1,18 @@
 package kernel
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net/netip"
 	"reflect"
 	"slices"
-	"strings"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/cache"
-	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
-
-// Namespace is the one of the thread that called Open.
-type Namespace struct {
-	route  *socket
-	filter *socket // nil: the kernel has no netfilter
-}
-
-// Open returns the namespace of the calling thread. It needs CAP_NET_ADMIN there. Close it.
-func Open() (*Namespace, error) {
-	route, err := openSocket(unix.NETLINK_ROUTE)
-	if err != nil {
-		return nil, err
-	}
-	filter, err := openSocket(unix.NETLINK_NETFILTER)
-	if err != nil && !errors.Is(err, unix.EPROTONOSUPPORT) {
-		route.close()
-		return nil, err
-	}
-	return &Namespace{route: route, filter: filter}, nil
-}
-
-// Close ends the use of the namespace.
-func (n *Namespace) Close() {
-	n.route.close()
-	if n.filter != nil {
-		n.filter.close()
-	}
-}
-
-// Snapshot reads what concerns the wiring of the NIC with these names; sysctls are paths below
-// /proc/sys. The tables of iptables are looked at for those that are wanted. Rules other than those of
-// the tables that are wanted are firewall.Unknown.
-func (n *Namespace) Snapshot(names netstate.Names, sysctls []string, wanted []firewall.Table) (netstate.Snapshot, error) {
-	var s netstate.Snapshot
-	for _, step := range []struct {
-		what string
-		read func(*netstate.Snapshot) error
-	}{
-		{"links", n.links}, {"addresses", n.addresses}, {"routes", n.routes}, {"rules", n.rules}, {"neighbours", n.neighbours},
-	} {
-		if err := step.read(&s); err != nil {
-			return netstate.Snapshot{}, fmt.Errorf("read the namespace's %s: %w", step.what, err)
-		}
-	}
-	for _, l := range s.Links {
-		if l.Tap == nil || !(l.Name == names.Tap || l.Name == names.Responder) {
-			continue
-		}
-		if err := n.filters(&s, l.Index); err != nil {
-			return netstate.Snapshot{}, fmt.Errorf("read the filters of %s: %w", l.Name, err)
-		}
-	}
-	if err := n.tables(&s, names.Table, wanted); err != nil {
-		return netstate.Snapshot{}, fmt.Errorf("read the namespace's nftables: %w", err)
-	}
-	if err := readIPTables(&s, wanted); err != nil {
-		return netstate.Snapshot{}, fmt.Errorf("read the namespace's iptables: %w", err)
-	}
-	if err := readSysctls(&s, sysctls); err != nil {
-		return netstate.Snapshot{}, err
-	}
-	return s, nil
-}
-
-// attributes calls f with each attribute behind a header of n bytes.
-func attributes(message []byte, n int, f func(kind uint16, value []byte) error) error {
-	if len(message) < n {
-		return errors.New("netlink: a message was cut short")
-	}
-	for b := message[n:]; len(b) >= unix.SizeofRtAttr; {
-		size := int(u16(b))
-		if size < unix.SizeofRtAttr || size > len(b) {
-			return errors.New("netlink: an attribute was cut short")
-		}
-		if err := f(u16(b[2:])&typeMask, b[unix.SizeofRtAttr:size]); err != nil {
-			return err
-		}
-		b = b[min(len(b), (size+unix.RTA_ALIGNTO-1)&^(unix.RTA_ALIGNTO-1)):]
-	}
-	return nil
-}
-
-func u32(b []byte) uint32 {
-	if len(b) < 4 {
-		return 0
-	}
-	return binary.NativeEndian.Uint32(b)
-}
-
-func u16(b []byte) uint16 {
-	if len(b) < 2 {
-		return 0
-	}
-	return binary.NativeEndian.Uint16(b)
-}
-
-func u8(b []byte) uint8 {
-	if len(b) < 1 {
-		return 0
-	}
-	return b[0]
-}
-
-func addr(b []byte) netip.Addr {
-	a, _ := netip.AddrFromSlice(b) // zero unless 4 or 16 bytes
-	return a
-}
-
-const typeMask = 0x3fff // NLA_TYPE_MASK, linux/netlink.h
 
 const skipStatistics = 1 << 3 // RTEXT_FILTER_SKIP_STATS, linux/rtnetlink.h
 
@@ -752,46 +639,6 @@ func parseRedirect(actions []byte, f *netstate.Filter) (redirects bool, err erro
 		})
 	})
 	return redirects, err
-}
-
-const sysctlRoot = "/proc/sys/"
-
-// readSysctls leaves out what the kernel does not have.
-func readSysctls(s *netstate.Snapshot, paths []string) error {
-	for _, path := range paths {
-		var value [256]byte
-		n, err := sysctl(path, unix.O_RDONLY, value[:], unix.Read)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		if err != nil {
-			return err
-		}
-		if s.Sysctls == nil {
-			s.Sysctls = map[string]string{}
-		}
-		s.Sysctls[path] = strings.Join(strings.Fields(string(value[:n])), " ")
-	}
-	return nil
-}
-
-func writeSysctl(o netstate.SysctlSet) error {
-	_, err := sysctl(o.Path, unix.O_WRONLY, []byte(o.Value), unix.Write)
-	return err
-}
-
-// sysctl reads or writes a value in one call, as the kernel wants it.
-func sysctl(path string, flags int, value []byte, f func(int, []byte) (int, error)) (int, error) {
-	fd, err := unix.Open(sysctlRoot+path, flags|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return 0, &fs.PathError{Op: "open", Path: sysctlRoot + path, Err: err}
-	}
-	defer unix.Close(fd)
-	n, err := f(fd, value)
-	if err != nil {
-		return 0, &fs.PathError{Op: "read or write", Path: sysctlRoot + path, Err: err}
-	}
-	return n, nil
 }
 
 // HasDummy says whether the kernel has the link kind dummy, loading its module if need be. It asks

@@ -1,8 +1,3 @@
-// Package kernel reads what a network namespace holds and carries out the operations of a plan in
-// it: the ioctls of taps, one batch of nftables messages, writes below /proc/sys, one batch of
-// rtnetlink messages. No process is started, but for rules of iptables where those are wanted.
-//
-// Everything works on the namespace of the calling thread.
 package kernel
 
 import (
@@ -43,13 +38,6 @@ func openSocket(protocol int) (*socket, error) {
 }
 
 func (s *socket) close() { unix.Close(s.fd) }
-
-// request makes a message of a type, flags and parts; send gives it its sequence number.
-func request(kind uint16, flags int, parts ...nl.NetlinkRequestData) *nl.NetlinkRequest {
-	r := nl.NewNetlinkRequest(int(kind), flags)
-	r.Data = parts
-	return r
-}
 
 // defaultBatch is what a socket sends at once without a larger buffer.
 const defaultBatch = 64 << 10

@@ -1,0 +1,86 @@
+package kernel
+
+import (
+	"fmt"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/internal/netstate"
+)
+
+// nl finds out the byte order when it is first asked, without a lock: two calls of Setup must not be the
+// first.
+var _ = nl.NativeEndian()
+
+const (
+	create = unix.NLM_F_CREATE | unix.NLM_F_EXCL
+	put    = unix.NLM_F_CREATE | unix.NLM_F_REPLACE
+)
+
+// request makes a message of a type, flags and parts; send gives it its sequence number.
+func request(kind uint16, flags int, parts ...nl.NetlinkRequestData) *nl.NetlinkRequest {
+	r := nl.NewNetlinkRequest(int(kind), flags)
+	r.Data = parts
+	return r
+}
+
+// Encode returns the netlink messages of a batch, all of nftables or all of rtnetlink, but for
+// their sequence numbers, and which of them is to be acknowledged.
+func Encode(ops []netstate.Op) (messages [][]byte, acknowledge int, err error) {
+	switch ops[0].(type) {
+	case netstate.TableSet, netstate.TableDel:
+		messages, err = encodeTables(ops)
+		return messages, len(messages) - 2, err // the last one is the frame's
+	}
+	for _, op := range ops {
+		m, err := encodeOperation(op)
+		if err != nil {
+			return nil, 0, err
+		}
+		messages = append(messages, m.Serialize())
+	}
+	return messages, len(messages) - 1, nil
+}
+
+// encodeOperation returns the message of an operation.
+func encodeOperation(op netstate.Op) (*nl.NetlinkRequest, error) {
+	switch o := op.(type) {
+	case netstate.LinkAdd:
+		return linkAdd(o), nil
+	case netstate.LinkSet:
+		return linkSet(o), nil
+	case netstate.LinkDel:
+		return linkDel(o), nil
+	case netstate.GroupDel:
+		return groupDel(o), nil
+	case netstate.BridgePortSet:
+		return portSet(o)
+	case netstate.BridgeSet:
+		return bridgeSet(o)
+	case netstate.ConfSet:
+		return confSet(o), nil
+	case netstate.AddressAdd:
+		return addressAdd(o), nil
+	case netstate.AddressDel:
+		return request(unix.RTM_DELADDR, 0, address(o.Address)...), nil
+	case netstate.RouteAdd:
+		// Without NLM_F_EXCL: there may be another one to the same destination.
+		return request(unix.RTM_NEWROUTE, unix.NLM_F_CREATE, route(o.Route)...), nil
+	case netstate.RouteDel:
+		return request(unix.RTM_DELROUTE, 0, route(o.Route)...), nil
+	case netstate.NeighbourAdd:
+		return request(unix.RTM_NEWNEIGH, put, neighbour(o.Neighbour)...), nil
+	case netstate.NeighbourDel:
+		return request(unix.RTM_DELNEIGH, 0, neighbour(o.Neighbour)...), nil
+	case netstate.IngressAdd:
+		return ingressAdd(o), nil
+	case netstate.IngressDel:
+		return ingressDel(o), nil
+	case netstate.FilterAdd:
+		return filterAdd(o.Filter), nil
+	case netstate.FilterDel:
+		return filterDel(o.Filter), nil
+	}
+	return nil, fmt.Errorf("no netlink message for %T", op)
+}

@@ -1,0 +1,51 @@
+package kernel
+
+import (
+	"errors"
+	"io/fs"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/internal/netstate"
+)
+
+const sysctlRoot = "/proc/sys/"
+
+// readSysctls leaves out what the kernel does not have.
+func readSysctls(s *netstate.Snapshot, paths []string) error {
+	for _, path := range paths {
+		var value [256]byte
+		n, err := sysctl(path, unix.O_RDONLY, value[:], unix.Read)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if s.Sysctls == nil {
+			s.Sysctls = map[string]string{}
+		}
+		s.Sysctls[path] = strings.Join(strings.Fields(string(value[:n])), " ")
+	}
+	return nil
+}
+
+func writeSysctl(o netstate.SysctlSet) error {
+	_, err := sysctl(o.Path, unix.O_WRONLY, []byte(o.Value), unix.Write)
+	return err
+}
+
+// sysctl reads or writes a value in one call, as the kernel wants it.
+func sysctl(path string, flags int, value []byte, f func(int, []byte) (int, error)) (int, error) {
+	fd, err := unix.Open(sysctlRoot+path, flags|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return 0, &fs.PathError{Op: "open", Path: sysctlRoot + path, Err: err}
+	}
+	defer unix.Close(fd)
+	n, err := f(fd, value)
+	if err != nil {
+		return 0, &fs.PathError{Op: "read or write", Path: sysctlRoot + path, Err: err}
+	}
+	return n, nil
+}
