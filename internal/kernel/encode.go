@@ -11,14 +11,6 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-func linkDel(o netstate.LinkDel) *nl.NetlinkRequest {
-	return request(unix.RTM_DELLINK, 0, ifInfo(unix.AF_UNSPEC, o.Index))
-}
-
-func groupDel(o netstate.GroupDel) *nl.NetlinkRequest {
-	return request(unix.RTM_DELLINK, 0, ifInfo(unix.AF_UNSPEC, 0), attr32(unix.IFLA_GROUP, o.Group))
-}
-
 func portSet(o netstate.BridgePortSet) (*nl.NetlinkRequest, error) {
 	protinfo := nl.NewRtAttr(unix.IFLA_PROTINFO|unix.NLA_F_NESTED, nil)
 	if err := addSettings(protinfo, portSettings, o.Settings); err != nil {
@@ -34,17 +26,6 @@ func bridgeSet(o netstate.BridgeSet) (*nl.NetlinkRequest, error) {
 		return nil, err
 	}
 	return request(unix.RTM_NEWLINK, 0, ifInfo(unix.AF_UNSPEC, o.Index), info), nil
-}
-
-func confSet(o netstate.ConfSet) *nl.NetlinkRequest {
-	conf := nl.NewRtAttr(unix.IFLA_AF_SPEC, nil)
-	var value uint32
-	if o.On {
-		value = 1
-	}
-	number := map[string]int{"forwarding": devconfForwarding, "route_localnet": devconfRouteLocalnet}[o.Name]
-	conf.AddRtAttr(unix.AF_INET, nil).AddRtAttr(inetConf, nil).AddRtAttr(number, nl.Uint32Attr(value))
-	return request(unix.RTM_SETLINK, 0, ifInfo(unix.AF_UNSPEC, o.Index), conf)
 }
 
 func addressAdd(o netstate.AddressAdd) *nl.NetlinkRequest {
@@ -69,16 +50,6 @@ func filterDel(f netstate.Filter) *nl.NetlinkRequest {
 	return request(unix.RTM_DELTFILTER, 0, tcFilter(f), nl.NewRtAttr(nl.TCA_KIND, nl.ZeroTerminated("u32")))
 }
 
-// Attributes of a link's families that unix does not name (linux/if_link.h), and the settings in them.
-const (
-	inetConf             = 1  // IFLA_INET_CONF
-	inet6Conf            = 2  // IFLA_INET6_CONF
-	addrGenMode          = 8  // IFLA_INET6_ADDR_GEN_MODE
-	devconfNoIPv6        = 26 // DEVCONF_DISABLE_IPV6, linux/ipv6.h
-	devconfForwarding    = 1  // IPV4_DEVCONF_FORWARDING, linux/ip.h
-	devconfRouteLocalnet = 26 // IPV4_DEVCONF_ROUTE_LOCALNET
-)
-
 // Attributes of an address that unix does not name (linux/if_addr.h).
 const (
 	addrRoutePriority = 9  // IFA_RT_PRIORITY
@@ -90,73 +61,6 @@ const (
 	ingressHandle = 0xffff0000 // TC_H_MAKE(TC_H_INGRESS, 0)
 	ingressParent = 0xfffffff1 // TC_H_INGRESS
 )
-
-func ifInfo(family, index int) *nl.IfInfomsg {
-	m := nl.NewIfInfomsg(family)
-	m.Index = int32(index)
-	return m
-}
-
-func linkAdd(o netstate.LinkAdd) *nl.NetlinkRequest {
-	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
-	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated(o.Kind))
-	if o.Kind == "bridge" {
-		info.AddRtAttr(nl.IFLA_INFO_DATA, nil).AddRtAttr(nl.IFLA_BR_MCAST_SNOOPING, []byte{0})
-	}
-	return request(unix.RTM_NEWLINK, create, ifInfo(unix.AF_UNSPEC, o.Index),
-		nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(o.Name)),
-		nl.NewRtAttr(unix.IFLA_ADDRESS, o.MAC[:]),
-		attr32(unix.IFLA_MTU, uint32(o.MTU)),
-		attr32(unix.IFLA_GROUP, o.Group),
-		info)
-}
-
-func linkSet(o netstate.LinkSet) *nl.NetlinkRequest {
-	head := ifInfo(unix.AF_UNSPEC, o.Index)
-	parts := []nl.NetlinkRequestData{head}
-	if o.Up != nil {
-		head.Change |= unix.IFF_UP
-		if *o.Up {
-			head.Flags |= unix.IFF_UP
-		}
-	}
-	if o.NoARP != nil {
-		head.Change |= unix.IFF_NOARP
-		if *o.NoARP {
-			head.Flags |= unix.IFF_NOARP
-		}
-	}
-	if o.AllMulticast != nil {
-		head.Change |= unix.IFF_ALLMULTI
-		if *o.AllMulticast {
-			head.Flags |= unix.IFF_ALLMULTI
-		}
-	}
-	if o.Name != "" {
-		parts = append(parts, nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(o.Name)))
-	}
-	if !o.MAC.IsZero() {
-		parts = append(parts, nl.NewRtAttr(unix.IFLA_ADDRESS, o.MAC[:]))
-	}
-	if o.MTU != 0 {
-		parts = append(parts, attr32(unix.IFLA_MTU, uint32(o.MTU)))
-	}
-	if o.Group != 0 {
-		parts = append(parts, attr32(unix.IFLA_GROUP, o.Group))
-	}
-	if o.Alias != "" {
-		parts = append(parts, nl.NewRtAttr(unix.IFLA_IFALIAS, []byte(o.Alias)))
-	}
-	if o.Master != nil {
-		parts = append(parts, attr32(unix.IFLA_MASTER, uint32(*o.Master)))
-	}
-	if o.AddrGen != nil {
-		spec := nl.NewRtAttr(unix.IFLA_AF_SPEC, nil)
-		spec.AddRtAttr(unix.AF_INET6, nil).AddRtAttr(addrGenMode, []byte{byte(*o.AddrGen)})
-		parts = append(parts, spec)
-	}
-	return request(unix.RTM_SETLINK, 0, parts...)
-}
 
 // setting is an attribute of a bridge or of its port, and the number of its octets.
 type setting struct{ attribute, size int }

@@ -47,19 +47,19 @@ func Encode(ops []netstate.Op) (messages [][]byte, acknowledge int, err error) {
 func encodeOperation(op netstate.Op) (*nl.NetlinkRequest, error) {
 	switch o := op.(type) {
 	case netstate.LinkAdd:
-		return linkAdd(o), nil
+		return encodeLinkAdd(o), nil
 	case netstate.LinkSet:
-		return linkSet(o), nil
+		return encodeLinkSet(o), nil
 	case netstate.LinkDel:
-		return linkDel(o), nil
+		return encodeLinkDel(o), nil
 	case netstate.GroupDel:
-		return groupDel(o), nil
+		return encodeGroupDel(o), nil
 	case netstate.BridgePortSet:
 		return portSet(o)
 	case netstate.BridgeSet:
 		return bridgeSet(o)
 	case netstate.ConfSet:
-		return confSet(o), nil
+		return encodeConfSet(o), nil
 	case netstate.AddressAdd:
 		return addressAdd(o), nil
 	case netstate.AddressDel:

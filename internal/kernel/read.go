@@ -14,124 +14,7 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-const skipStatistics = 1 << 3 // RTEXT_FILTER_SKIP_STATS, linux/rtnetlink.h
-
 const userHZ = 100 // USER_HZ, the unit of times that the kernel tells
-
-func (n *Namespace) links(s *netstate.Snapshot) error {
-	r := request(unix.RTM_GETLINK, unix.NLM_F_DUMP, ifInfo(unix.AF_UNSPEC, 0), attr32(unix.IFLA_EXT_MASK, skipStatistics))
-	return n.route.dump(r, func() { s.Links = nil }, func(m []byte) error {
-		l, err := parseLink(m)
-		s.Links = append(s.Links, l)
-		return err
-	})
-}
-
-func parseLink(m []byte) (netstate.Link, error) {
-	if len(m) < unix.SizeofIfInfomsg {
-		return netstate.Link{}, errors.New("netlink: a message was cut short")
-	}
-	head := nl.DeserializeIfInfomsg(m)
-	l := netstate.Link{
-		Index:    int(head.Index),
-		Up:       head.Flags&unix.IFF_UP != 0,
-		Loopback: head.Flags&unix.IFF_LOOPBACK != 0,
-		NoARP:    head.Flags&unix.IFF_NOARP != 0,
-		Ethernet: head.Type == unix.ARPHRD_ETHER,
-
-		AllMulticast: head.Flags&unix.IFF_ALLMULTI != 0,
-		AddrGen:      netstate.AddrGenNoIPv6,
-	}
-	carrier := false
-	var parent, bus string
-	foreign := false
-	err := attributes(m, unix.SizeofIfInfomsg, func(kind uint16, v []byte) error {
-		switch kind {
-		case unix.IFLA_OPERSTATE:
-			carrier = u8(v) == operUp
-		case unix.IFLA_IFNAME:
-			l.Name = unix.ByteSliceToString(v)
-		case unix.IFLA_ADDRESS:
-			if len(v) == len(l.MAC) {
-				l.MAC = cache.MAC(v)
-			}
-		case unix.IFLA_MTU:
-			l.MTU = int(u32(v))
-		case unix.IFLA_MASTER:
-			l.Master = int(u32(v))
-		case unix.IFLA_LINK:
-			l.Parent = int(u32(v))
-		case unix.IFLA_LINK_NETNSID:
-			foreign = true
-		case unix.IFLA_IFALIAS:
-			l.Alias = unix.ByteSliceToString(v)
-		case unix.IFLA_GROUP:
-			l.Group = u32(v)
-		case unix.IFLA_PARENT_DEV_NAME:
-			parent = unix.ByteSliceToString(v)
-		case unix.IFLA_PARENT_DEV_BUS_NAME:
-			bus = unix.ByteSliceToString(v)
-		case unix.IFLA_LINKINFO:
-			return parseLinkInfo(v, &l)
-		case unix.IFLA_AF_SPEC:
-			return parseFamilies(v, &l)
-		}
-		return nil
-	})
-	if !carrier {
-		delete(l.BridgePort, netstate.StateSetting)
-	}
-	if foreign || l.Kind == "veth" { // whose other end that is
-		l.Parent = 0
-	}
-	if bus == "pci" {
-		l.PCI = parent
-	}
-	return l, err
-}
-
-const operUp = 6 // IF_OPER_UP, linux/if.h
-
-func parseLinkInfo(b []byte, l *netstate.Link) error {
-	var data, portData []byte
-	var portKind string
-	err := attributes(b, 0, func(kind uint16, v []byte) error {
-		switch kind {
-		case nl.IFLA_INFO_KIND:
-			l.Kind = unix.ByteSliceToString(v)
-		case nl.IFLA_INFO_DATA:
-			data = v
-		case nl.IFLA_INFO_SLAVE_KIND:
-			portKind = unix.ByteSliceToString(v)
-		case nl.IFLA_INFO_SLAVE_DATA:
-			portData = v
-		}
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	if portKind == "bridge" {
-		if l.BridgePort, err = parseSettings(portData, portNames[:]); err != nil {
-			return err
-		}
-	}
-	switch l.Kind {
-	case "bridge":
-		l.Bridge, err = parseSettings(data, bridgeNames[:])
-		return err
-	case "macvlan", "macvtap":
-		return attributes(data, 0, func(kind uint16, v []byte) error {
-			if kind == nl.IFLA_MACVLAN_MODE {
-				l.Mode = macvlanModes[u32(v)]
-			}
-			return nil
-		})
-	case "tun":
-		return parseTap(data, l)
-	}
-	return nil
-}
 
 // portNames and bridgeNames are portSettings and bridgeSettings by attribute.
 var portNames, bridgeNames = settingNames(portSettings), settingNames(bridgeSettings)
@@ -163,8 +46,6 @@ func parseSettings(b []byte, names []string) (netstate.Settings, error) {
 	return settings, err
 }
 
-var macvlanModes = map[uint32]string{1: "private", 2: "vepa", 4: "bridge", 8: "passthru", 16: "source"}
-
 // Attributes of a tap (linux/if_link.h, IFLA_TUN_*).
 const (
 	tunOwner      = 1
@@ -193,32 +74,6 @@ func parseTap(b []byte, l *netstate.Link) error {
 		l.Tap = &t
 	}
 	return err
-}
-
-func parseFamilies(b []byte, l *netstate.Link) error {
-	return attributes(b, 0, func(family uint16, spec []byte) error {
-		switch family {
-		case unix.AF_INET:
-			return attributes(spec, 0, func(kind uint16, v []byte) error {
-				if kind == inetConf {
-					l.Forwarding4 = u32(v[min(len(v), 4*(devconfForwarding-1)):]) != 0
-					l.RouteLocalnet = u32(v[min(len(v), 4*(devconfRouteLocalnet-1)):]) != 0
-				}
-				return nil
-			})
-		case unix.AF_INET6:
-			return attributes(spec, 0, func(kind uint16, v []byte) error {
-				switch kind {
-				case addrGenMode:
-					l.AddrGen = int(u8(v))
-				case inet6Conf:
-					l.NoIPv6 = u32(v[min(len(v), 4*devconfNoIPv6):]) != 0
-				}
-				return nil
-			})
-		}
-		return nil
-	})
 }
 
 func (n *Namespace) addresses(s *netstate.Snapshot) error {
@@ -639,30 +494,4 @@ func parseRedirect(actions []byte, f *netstate.Filter) (redirects bool, err erro
 		})
 	})
 	return redirects, err
-}
-
-// HasDummy says whether the kernel has the link kind dummy, loading its module if need be. It asks
-// for one with an impossible number of queues, which a kernel that knows the kind refuses with
-// another error.
-func (n *Namespace) HasDummy() (bool, error) {
-	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
-	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated("dummy"))
-	probe := request(unix.RTM_NEWLINK, create, ifInfo(unix.AF_UNSPEC, 0),
-		nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated("guestwire-probe")),
-		attr32(unix.IFLA_NUM_TX_QUEUES, 1<<16), info)
-	failures, err := n.route.send([][]byte{probe.Serialize()}, 0)
-	if err != nil {
-		return false, fmt.Errorf("ask for the link kind dummy: %w", err)
-	}
-	if len(failures) == 0 {
-		return false, errors.New("ask for the link kind dummy: the kernel made an impossible link")
-	}
-	switch err := failures[0].err; {
-	case errors.Is(err, unix.EINVAL):
-		return true, nil
-	case errors.Is(err, unix.EOPNOTSUPP):
-		return false, nil
-	default:
-		return false, fmt.Errorf("ask for the link kind dummy: %w", err)
-	}
 }

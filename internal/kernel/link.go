@@ -1,0 +1,279 @@
+package kernel
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/netstate"
+)
+
+const operUp = 6 // IF_OPER_UP, linux/if.h
+
+var macvlanModes = map[uint32]string{1: "private", 2: "vepa", 4: "bridge", 8: "passthru", 16: "source"}
+
+const skipStatistics = 1 << 3 // RTEXT_FILTER_SKIP_STATS, linux/rtnetlink.h
+
+// Attributes of a link's families that unix does not name (linux/if_link.h), and the settings in them.
+const (
+	inetConf             = 1  // IFLA_INET_CONF
+	inet6Conf            = 2  // IFLA_INET6_CONF
+	addrGenMode          = 8  // IFLA_INET6_ADDR_GEN_MODE
+	devconfNoIPv6        = 26 // DEVCONF_DISABLE_IPV6, linux/ipv6.h
+	devconfForwarding    = 1  // IPV4_DEVCONF_FORWARDING, linux/ip.h
+	devconfRouteLocalnet = 26 // IPV4_DEVCONF_ROUTE_LOCALNET
+)
+
+func ifInfo(family, index int) *nl.IfInfomsg {
+	m := nl.NewIfInfomsg(family)
+	m.Index = int32(index)
+	return m
+}
+
+func (n *Namespace) readLinks(s *netstate.Snapshot) error {
+	r := request(unix.RTM_GETLINK, unix.NLM_F_DUMP, ifInfo(unix.AF_UNSPEC, 0), attr32(unix.IFLA_EXT_MASK, skipStatistics))
+	return n.route.dump(r, func() { s.Links = nil }, func(m []byte) error {
+		l, err := parseLink(m)
+		s.Links = append(s.Links, l)
+		return err
+	})
+}
+
+func encodeLinkAdd(o netstate.LinkAdd) *nl.NetlinkRequest {
+	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
+	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated(o.Kind))
+	if o.Kind == "bridge" {
+		info.AddRtAttr(nl.IFLA_INFO_DATA, nil).AddRtAttr(nl.IFLA_BR_MCAST_SNOOPING, []byte{0})
+	}
+	return request(unix.RTM_NEWLINK, create, ifInfo(unix.AF_UNSPEC, o.Index),
+		nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(o.Name)),
+		nl.NewRtAttr(unix.IFLA_ADDRESS, o.MAC[:]),
+		attr32(unix.IFLA_MTU, uint32(o.MTU)),
+		attr32(unix.IFLA_GROUP, o.Group),
+		info)
+}
+
+func encodeLinkSet(o netstate.LinkSet) *nl.NetlinkRequest {
+	head := ifInfo(unix.AF_UNSPEC, o.Index)
+	parts := []nl.NetlinkRequestData{head}
+	if o.Up != nil {
+		head.Change |= unix.IFF_UP
+		if *o.Up {
+			head.Flags |= unix.IFF_UP
+		}
+	}
+	if o.NoARP != nil {
+		head.Change |= unix.IFF_NOARP
+		if *o.NoARP {
+			head.Flags |= unix.IFF_NOARP
+		}
+	}
+	if o.AllMulticast != nil {
+		head.Change |= unix.IFF_ALLMULTI
+		if *o.AllMulticast {
+			head.Flags |= unix.IFF_ALLMULTI
+		}
+	}
+	if o.Name != "" {
+		parts = append(parts, nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(o.Name)))
+	}
+	if !o.MAC.IsZero() {
+		parts = append(parts, nl.NewRtAttr(unix.IFLA_ADDRESS, o.MAC[:]))
+	}
+	if o.MTU != 0 {
+		parts = append(parts, attr32(unix.IFLA_MTU, uint32(o.MTU)))
+	}
+	if o.Group != 0 {
+		parts = append(parts, attr32(unix.IFLA_GROUP, o.Group))
+	}
+	if o.Alias != "" {
+		parts = append(parts, nl.NewRtAttr(unix.IFLA_IFALIAS, []byte(o.Alias)))
+	}
+	if o.Master != nil {
+		parts = append(parts, attr32(unix.IFLA_MASTER, uint32(*o.Master)))
+	}
+	if o.AddrGen != nil {
+		spec := nl.NewRtAttr(unix.IFLA_AF_SPEC, nil)
+		spec.AddRtAttr(unix.AF_INET6, nil).AddRtAttr(addrGenMode, []byte{byte(*o.AddrGen)})
+		parts = append(parts, spec)
+	}
+	return request(unix.RTM_SETLINK, 0, parts...)
+}
+
+func encodeLinkDel(o netstate.LinkDel) *nl.NetlinkRequest {
+	return request(unix.RTM_DELLINK, 0, ifInfo(unix.AF_UNSPEC, o.Index))
+}
+
+func encodeGroupDel(o netstate.GroupDel) *nl.NetlinkRequest {
+	return request(unix.RTM_DELLINK, 0, ifInfo(unix.AF_UNSPEC, 0), attr32(unix.IFLA_GROUP, o.Group))
+}
+
+func encodeConfSet(o netstate.ConfSet) *nl.NetlinkRequest {
+	conf := nl.NewRtAttr(unix.IFLA_AF_SPEC, nil)
+	var value uint32
+	if o.On {
+		value = 1
+	}
+	number := map[string]int{"forwarding": devconfForwarding, "route_localnet": devconfRouteLocalnet}[o.Name]
+	conf.AddRtAttr(unix.AF_INET, nil).AddRtAttr(inetConf, nil).AddRtAttr(number, nl.Uint32Attr(value))
+	return request(unix.RTM_SETLINK, 0, ifInfo(unix.AF_UNSPEC, o.Index), conf)
+}
+
+func parseLink(m []byte) (netstate.Link, error) {
+	if len(m) < unix.SizeofIfInfomsg {
+		return netstate.Link{}, errors.New("netlink: a message was cut short")
+	}
+	head := nl.DeserializeIfInfomsg(m)
+	l := netstate.Link{
+		Index:    int(head.Index),
+		Up:       head.Flags&unix.IFF_UP != 0,
+		Loopback: head.Flags&unix.IFF_LOOPBACK != 0,
+		NoARP:    head.Flags&unix.IFF_NOARP != 0,
+		Ethernet: head.Type == unix.ARPHRD_ETHER,
+
+		AllMulticast: head.Flags&unix.IFF_ALLMULTI != 0,
+		AddrGen:      netstate.AddrGenNoIPv6,
+	}
+	carrier := false
+	var parent, bus string
+	foreign := false
+	err := attributes(m, unix.SizeofIfInfomsg, func(kind uint16, v []byte) error {
+		switch kind {
+		case unix.IFLA_OPERSTATE:
+			carrier = u8(v) == operUp
+		case unix.IFLA_IFNAME:
+			l.Name = unix.ByteSliceToString(v)
+		case unix.IFLA_ADDRESS:
+			if len(v) == len(l.MAC) {
+				l.MAC = cache.MAC(v)
+			}
+		case unix.IFLA_MTU:
+			l.MTU = int(u32(v))
+		case unix.IFLA_MASTER:
+			l.Master = int(u32(v))
+		case unix.IFLA_LINK:
+			l.Parent = int(u32(v))
+		case unix.IFLA_LINK_NETNSID:
+			foreign = true
+		case unix.IFLA_IFALIAS:
+			l.Alias = unix.ByteSliceToString(v)
+		case unix.IFLA_GROUP:
+			l.Group = u32(v)
+		case unix.IFLA_PARENT_DEV_NAME:
+			parent = unix.ByteSliceToString(v)
+		case unix.IFLA_PARENT_DEV_BUS_NAME:
+			bus = unix.ByteSliceToString(v)
+		case unix.IFLA_LINKINFO:
+			return parseLinkInfo(v, &l)
+		case unix.IFLA_AF_SPEC:
+			return parseFamilies(v, &l)
+		}
+		return nil
+	})
+	if !carrier {
+		delete(l.BridgePort, netstate.StateSetting)
+	}
+	if foreign || l.Kind == "veth" { // whose other end that is
+		l.Parent = 0
+	}
+	if bus == "pci" {
+		l.PCI = parent
+	}
+	return l, err
+}
+
+func parseLinkInfo(b []byte, l *netstate.Link) error {
+	var data, portData []byte
+	var portKind string
+	err := attributes(b, 0, func(kind uint16, v []byte) error {
+		switch kind {
+		case nl.IFLA_INFO_KIND:
+			l.Kind = unix.ByteSliceToString(v)
+		case nl.IFLA_INFO_DATA:
+			data = v
+		case nl.IFLA_INFO_SLAVE_KIND:
+			portKind = unix.ByteSliceToString(v)
+		case nl.IFLA_INFO_SLAVE_DATA:
+			portData = v
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if portKind == "bridge" {
+		if l.BridgePort, err = parseSettings(portData, portNames[:]); err != nil {
+			return err
+		}
+	}
+	switch l.Kind {
+	case "bridge":
+		l.Bridge, err = parseSettings(data, bridgeNames[:])
+		return err
+	case "macvlan", "macvtap":
+		return attributes(data, 0, func(kind uint16, v []byte) error {
+			if kind == nl.IFLA_MACVLAN_MODE {
+				l.Mode = macvlanModes[u32(v)]
+			}
+			return nil
+		})
+	case "tun":
+		return parseTap(data, l)
+	}
+	return nil
+}
+
+func parseFamilies(b []byte, l *netstate.Link) error {
+	return attributes(b, 0, func(family uint16, spec []byte) error {
+		switch family {
+		case unix.AF_INET:
+			return attributes(spec, 0, func(kind uint16, v []byte) error {
+				if kind == inetConf {
+					l.Forwarding4 = u32(v[min(len(v), 4*(devconfForwarding-1)):]) != 0
+					l.RouteLocalnet = u32(v[min(len(v), 4*(devconfRouteLocalnet-1)):]) != 0
+				}
+				return nil
+			})
+		case unix.AF_INET6:
+			return attributes(spec, 0, func(kind uint16, v []byte) error {
+				switch kind {
+				case addrGenMode:
+					l.AddrGen = int(u8(v))
+				case inet6Conf:
+					l.NoIPv6 = u32(v[min(len(v), 4*devconfNoIPv6):]) != 0
+				}
+				return nil
+			})
+		}
+		return nil
+	})
+}
+
+// HasDummy says whether the kernel has the link kind dummy, loading its module if need be. It asks
+// for one with an impossible number of queues, which a kernel that knows the kind refuses with
+// another error.
+func (n *Namespace) HasDummy() (bool, error) {
+	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
+	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated("dummy"))
+	probe := request(unix.RTM_NEWLINK, create, ifInfo(unix.AF_UNSPEC, 0),
+		nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated("guestwire-probe")),
+		attr32(unix.IFLA_NUM_TX_QUEUES, 1<<16), info)
+	failures, err := n.route.send([][]byte{probe.Serialize()}, 0)
+	if err != nil {
+		return false, fmt.Errorf("ask for the link kind dummy: %w", err)
+	}
+	if len(failures) == 0 {
+		return false, errors.New("ask for the link kind dummy: the kernel made an impossible link")
+	}
+	switch err := failures[0].err; {
+	case errors.Is(err, unix.EINVAL):
+		return true, nil
+	case errors.Is(err, unix.EOPNOTSUPP):
+		return false, nil
+	default:
+		return false, fmt.Errorf("ask for the link kind dummy: %w", err)
+	}
+}
