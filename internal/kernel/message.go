@@ -55,9 +55,9 @@ func encodeOperation(op netstate.Op) (*nl.NetlinkRequest, error) {
 	case netstate.GroupDel:
 		return encodeGroupDel(o), nil
 	case netstate.BridgePortSet:
-		return portSet(o)
+		return encodeBridgePortSet(o)
 	case netstate.BridgeSet:
-		return bridgeSet(o)
+		return encodeBridgeSet(o)
 	case netstate.ConfSet:
 		return encodeConfSet(o), nil
 	case netstate.AddressAdd:

@@ -16,66 +16,6 @@ import (
 
 const userHZ = 100 // USER_HZ, the unit of times that the kernel tells
 
-// portNames and bridgeNames are portSettings and bridgeSettings by attribute.
-var portNames, bridgeNames = settingNames(portSettings), settingNames(bridgeSettings)
-
-func settingNames(settings map[string]setting) []string {
-	names := make([]string, nl.IFLA_BR_MAX+1)
-	for name, s := range settings {
-		names[s.attribute] = name
-	}
-	return names
-}
-
-func parseSettings(b []byte, names []string) (netstate.Settings, error) {
-	settings := netstate.Settings{}
-	err := attributes(b, 0, func(kind uint16, v []byte) error {
-		if int(kind) >= len(names) || names[kind] == "" {
-			return nil
-		}
-		switch len(v) {
-		case 1:
-			settings[names[kind]] = uint32(v[0])
-		case 2:
-			settings[names[kind]] = uint32(u16(v))
-		default:
-			settings[names[kind]] = u32(v)
-		}
-		return nil
-	})
-	return settings, err
-}
-
-// Attributes of a tap (linux/if_link.h, IFLA_TUN_*).
-const (
-	tunOwner      = 1
-	tunGroup      = 2
-	tunType       = 3
-	tunMultiQueue = 7
-)
-
-func parseTap(b []byte, l *netstate.Link) error {
-	var t netstate.Tap
-	var kind uint8
-	err := attributes(b, 0, func(a uint16, v []byte) error {
-		switch a {
-		case tunOwner:
-			t.Owner.UID = u32(v)
-		case tunGroup:
-			t.Owner.GID = u32(v)
-		case tunType:
-			kind = u8(v)
-		case tunMultiQueue:
-			t.MultiQueue = u8(v) != 0
-		}
-		return nil
-	})
-	if kind == unix.IFF_TAP {
-		l.Tap = &t
-	}
-	return err
-}
-
 func (n *Namespace) addresses(s *netstate.Snapshot) error {
 	r := request(unix.RTM_GETADDR, unix.NLM_F_DUMP, nl.NewIfAddrmsg(unix.AF_UNSPEC))
 	return n.route.dump(r, func() { s.Addresses = nil }, func(m []byte) error {

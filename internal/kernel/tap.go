@@ -48,3 +48,33 @@ func addTap(o netstate.TapAdd) error {
 	}
 	return nil
 }
+
+// Attributes of a tap (linux/if_link.h, IFLA_TUN_*).
+const (
+	tunOwner      = 1
+	tunGroup      = 2
+	tunType       = 3
+	tunMultiQueue = 7
+)
+
+func parseTap(b []byte, l *netstate.Link) error {
+	var t netstate.Tap
+	var kind uint8
+	err := attributes(b, 0, func(a uint16, v []byte) error {
+		switch a {
+		case tunOwner:
+			t.Owner.UID = u32(v)
+		case tunGroup:
+			t.Owner.GID = u32(v)
+		case tunType:
+			kind = u8(v)
+		case tunMultiQueue:
+			t.MultiQueue = u8(v) != 0
+		}
+		return nil
+	})
+	if kind == unix.IFF_TAP {
+		l.Tap = &t
+	}
+	return err
+}

@@ -1,0 +1,115 @@
+package kernel
+
+import (
+	"fmt"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/internal/netstate"
+)
+
+// setting is an attribute of a bridge or of its port, and the number of its octets.
+type setting struct{ attribute, size int }
+
+// bridgeSettings and portSettings are numbered as in linux/if_link.h.
+var (
+	bridgeSettings = map[string]setting{
+		"stp_state":         {nl.IFLA_BR_STP_STATE, 4},
+		"vlan_filtering":    {nl.IFLA_BR_VLAN_FILTERING, 1},
+		"group_fwd_mask":    {nl.IFLA_BR_GROUP_FWD_MASK, 2},
+		"mcast_snooping":    {nl.IFLA_BR_MCAST_SNOOPING, 1},
+		"mcast_querier":     {nl.IFLA_BR_MCAST_QUERIER, 1},
+		"mcast_router":      {nl.IFLA_BR_MCAST_ROUTER, 1},
+		"nf_call_iptables":  {nl.IFLA_BR_NF_CALL_IPTABLES, 1},
+		"nf_call_ip6tables": {nl.IFLA_BR_NF_CALL_IP6TABLES, 1},
+		"nf_call_arptables": {nl.IFLA_BR_NF_CALL_ARPTABLES, 1},
+	}
+	portSettings = map[string]setting{
+		netstate.StateSetting: {nl.IFLA_BRPORT_STATE, 1},
+		"hairpin":             {nl.IFLA_BRPORT_MODE, 1},
+		"guard":               {nl.IFLA_BRPORT_GUARD, 1},
+		"root_block":          {nl.IFLA_BRPORT_PROTECT, 1},
+		"fastleave":           {nl.IFLA_BRPORT_FAST_LEAVE, 1},
+		"learning":            {nl.IFLA_BRPORT_LEARNING, 1},
+		"flood":               {nl.IFLA_BRPORT_UNICAST_FLOOD, 1},
+		"proxy_arp":           {nl.IFLA_BRPORT_PROXYARP, 1},
+		"proxy_arp_wifi":      {nl.IFLA_BRPORT_PROXYARP_WIFI, 1},
+		"mcast_router":        {nl.IFLA_BRPORT_MULTICAST_ROUTER, 1},
+		"mcast_flood":         {nl.IFLA_BRPORT_MCAST_FLOOD, 1},
+		"mcast_to_unicast":    {nl.IFLA_BRPORT_MCAST_TO_UCAST, 1},
+		"vlan_tunnel":         {nl.IFLA_BRPORT_VLAN_TUNNEL, 1},
+		"bcast_flood":         {nl.IFLA_BRPORT_BCAST_FLOOD, 1},
+		"group_fwd_mask":      {nl.IFLA_BRPORT_GROUP_FWD_MASK, 2},
+		"neigh_suppress":      {nl.IFLA_BRPORT_NEIGH_SUPPRESS, 1},
+		"isolated":            {nl.IFLA_BRPORT_ISOLATED, 1},
+		"locked":              {nl.IFLA_BRPORT_LOCKED, 1},
+		"mab":                 {nl.IFLA_BRPORT_MAB, 1},
+	}
+)
+
+// portNames and bridgeNames are portSettings and bridgeSettings by attribute.
+var portNames, bridgeNames = settingNames(portSettings), settingNames(bridgeSettings)
+
+func settingNames(settings map[string]setting) []string {
+	names := make([]string, nl.IFLA_BR_MAX+1)
+	for name, s := range settings {
+		names[s.attribute] = name
+	}
+	return names
+}
+
+func encodeBridgeSet(o netstate.BridgeSet) (*nl.NetlinkRequest, error) {
+	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
+	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated("bridge"))
+	if err := encodeSettings(info.AddRtAttr(nl.IFLA_INFO_DATA, nil), bridgeSettings, o.Settings); err != nil {
+		return nil, err
+	}
+	return request(unix.RTM_NEWLINK, 0, ifInfo(unix.AF_UNSPEC, o.Index), info), nil
+}
+
+func encodeBridgePortSet(o netstate.BridgePortSet) (*nl.NetlinkRequest, error) {
+	protinfo := nl.NewRtAttr(unix.IFLA_PROTINFO|unix.NLA_F_NESTED, nil)
+	if err := encodeSettings(protinfo, portSettings, o.Settings); err != nil {
+		return nil, err
+	}
+	return request(unix.RTM_SETLINK, 0, ifInfo(unix.AF_BRIDGE, o.Index), protinfo), nil
+}
+
+func encodeSettings(to *nl.RtAttr, known map[string]setting, settings netstate.Settings) error {
+	for _, name := range settings.Names() {
+		s, ok := known[name]
+		if !ok {
+			return fmt.Errorf("no netlink attribute for %s", name)
+		}
+		value := settings[name]
+		switch s.size {
+		case 1:
+			to.AddRtAttr(s.attribute, []byte{byte(value)})
+		case 2:
+			to.AddRtAttr(s.attribute, nl.Uint16Attr(uint16(value)))
+		default:
+			to.AddRtAttr(s.attribute, nl.Uint32Attr(value))
+		}
+	}
+	return nil
+}
+
+func parseSettings(b []byte, names []string) (netstate.Settings, error) {
+	settings := netstate.Settings{}
+	err := attributes(b, 0, func(kind uint16, v []byte) error {
+		if int(kind) >= len(names) || names[kind] == "" {
+			return nil
+		}
+		switch len(v) {
+		case 1:
+			settings[names[kind]] = uint32(v[0])
+		case 2:
+			settings[names[kind]] = uint32(u16(v))
+		default:
+			settings[names[kind]] = u32(v)
+		}
+		return nil
+	})
+	return settings, err
+}
