@@ -10,14 +10,6 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-func addressAdd(o netstate.AddressAdd) *nl.NetlinkRequest {
-	flags := create
-	if o.Address.Prefix.Addr().Is6() {
-		flags = put
-	}
-	return request(unix.RTM_NEWADDR, flags, address(o.Address)...)
-}
-
 func ingressAdd(o netstate.IngressAdd) *nl.NetlinkRequest {
 	return request(unix.RTM_NEWQDISC, create,
 		&nl.TcMsg{Family: unix.AF_UNSPEC, Ifindex: int32(o.Index), Handle: ingressHandle, Parent: ingressParent},
@@ -32,53 +24,11 @@ func filterDel(f netstate.Filter) *nl.NetlinkRequest {
 	return request(unix.RTM_DELTFILTER, 0, tcFilter(f), nl.NewRtAttr(nl.TCA_KIND, nl.ZeroTerminated("u32")))
 }
 
-// Attributes of an address that unix does not name (linux/if_addr.h).
-const (
-	addrRoutePriority = 9  // IFA_RT_PRIORITY
-	addrProto         = 11 // IFA_PROTO
-)
-
 // The ingress qdisc (linux/pkt_sched.h).
 const (
 	ingressHandle = 0xffff0000 // TC_H_MAKE(TC_H_INGRESS, 0)
 	ingressParent = 0xfffffff1 // TC_H_INGRESS
 )
-
-func address(a netstate.Address) []nl.NetlinkRequestData {
-	head := nl.NewIfAddrmsg(int(family(a.Prefix.Addr())))
-	head.Index = uint32(a.Link)
-	head.Prefixlen = uint8(a.Prefix.Bits())
-	head.Scope = a.Scope
-	head.IfAddrmsg.Flags = uint8(a.Flags)
-	local, peer := a.Prefix.Addr().AsSlice(), a.Prefix.Addr().AsSlice()
-	if a.Peer.IsValid() {
-		peer = a.Peer.Addr().AsSlice()
-		head.Prefixlen = uint8(a.Peer.Bits())
-	}
-	parts := []nl.NetlinkRequestData{
-		head,
-		nl.NewRtAttr(unix.IFA_LOCAL, local),
-		nl.NewRtAttr(unix.IFA_ADDRESS, peer),
-		attr32(unix.IFA_FLAGS, a.Flags),
-	}
-	if a.Broadcast.IsValid() {
-		parts = append(parts, nl.NewRtAttr(unix.IFA_BROADCAST, a.Broadcast.AsSlice()))
-	}
-	if a.Label != "" {
-		parts = append(parts, nl.NewRtAttr(unix.IFA_LABEL, nl.ZeroTerminated(a.Label)))
-	}
-	if a.Metric != 0 {
-		parts = append(parts, attr32(addrRoutePriority, a.Metric))
-	}
-	if a.Protocol != 0 {
-		parts = append(parts, nl.NewRtAttr(addrProto, []byte{a.Protocol}))
-	}
-	if a.ValidSeconds != netstate.Forever || a.PreferredSeconds != netstate.Forever {
-		info := nl.IfaCacheInfo{IfaCacheinfo: unix.IfaCacheinfo{Prefered: a.PreferredSeconds, Valid: a.ValidSeconds}}
-		parts = append(parts, nl.NewRtAttr(unix.IFA_CACHEINFO, info.Serialize()))
-	}
-	return parts
-}
 
 func route(r netstate.Route) []nl.NetlinkRequestData {
 	head := &nl.RtMsg{RtMsg: unix.RtMsg{

@@ -61,9 +61,9 @@ func encodeOperation(op netstate.Op) (*nl.NetlinkRequest, error) {
 	case netstate.ConfSet:
 		return encodeConfSet(o), nil
 	case netstate.AddressAdd:
-		return addressAdd(o), nil
+		return encodeAddressAdd(o), nil
 	case netstate.AddressDel:
-		return request(unix.RTM_DELADDR, 0, address(o.Address)...), nil
+		return request(unix.RTM_DELADDR, 0, encodeAddress(o.Address)...), nil
 	case netstate.RouteAdd:
 		// Without NLM_F_EXCL: there may be another one to the same destination.
 		return request(unix.RTM_NEWROUTE, unix.NLM_F_CREATE, route(o.Route)...), nil

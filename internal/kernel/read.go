@@ -16,58 +16,6 @@ import (
 
 const userHZ = 100 // USER_HZ, the unit of times that the kernel tells
 
-func (n *Namespace) addresses(s *netstate.Snapshot) error {
-	r := request(unix.RTM_GETADDR, unix.NLM_F_DUMP, nl.NewIfAddrmsg(unix.AF_UNSPEC))
-	return n.route.dump(r, func() { s.Addresses = nil }, func(m []byte) error {
-		a, err := parseAddress(m)
-		s.Addresses = append(s.Addresses, a)
-		return err
-	})
-}
-
-func parseAddress(m []byte) (netstate.Address, error) {
-	if len(m) < unix.SizeofIfAddrmsg {
-		return netstate.Address{}, errors.New("netlink: a message was cut short")
-	}
-	head := nl.DeserializeIfAddrmsg(m)
-	a := netstate.Address{
-		Link: int(head.Index), Scope: head.Scope, Flags: uint32(head.IfAddrmsg.Flags),
-		ValidSeconds: netstate.Forever, PreferredSeconds: netstate.Forever,
-	}
-	var local, other netip.Addr
-	err := attributes(m, unix.SizeofIfAddrmsg, func(kind uint16, v []byte) error {
-		switch kind {
-		case unix.IFA_LOCAL:
-			local = addr(v)
-		case unix.IFA_ADDRESS:
-			other = addr(v)
-		case unix.IFA_BROADCAST:
-			a.Broadcast = addr(v)
-		case unix.IFA_LABEL:
-			a.Label = unix.ByteSliceToString(v)
-		case unix.IFA_FLAGS:
-			a.Flags = u32(v)
-		case addrRoutePriority:
-			a.Metric = u32(v)
-		case addrProto:
-			a.Protocol = u8(v)
-		case unix.IFA_CACHEINFO:
-			a.PreferredSeconds, a.ValidSeconds = u32(v), u32(v[min(len(v), 4):])
-		}
-		return nil
-	})
-	a.Flags &= netstate.AddrUserFlags
-	if !local.IsValid() {
-		local = other
-	}
-	a.Prefix = netip.PrefixFrom(local, int(head.Prefixlen))
-	if local != other {
-		a.Prefix = netip.PrefixFrom(local, local.BitLen())
-		a.Peer = netip.PrefixFrom(other, int(head.Prefixlen))
-	}
-	return a, err
-}
-
 func (n *Namespace) routes(s *netstate.Snapshot) error {
 	r := request(unix.RTM_GETROUTE, unix.NLM_F_DUMP, &nl.RtMsg{})
 	return n.route.dump(r, func() { s.Routes = nil }, func(m []byte) error {

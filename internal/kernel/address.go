@@ -1,0 +1,113 @@
+package kernel
+
+import (
+	"errors"
+	"net/netip"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/internal/netstate"
+)
+
+// Attributes of an address that unix does not name (linux/if_addr.h).
+const (
+	addrRoutePriority = 9  // IFA_RT_PRIORITY
+	addrProto         = 11 // IFA_PROTO
+)
+
+func (n *Namespace) readAddresses(s *netstate.Snapshot) error {
+	r := request(unix.RTM_GETADDR, unix.NLM_F_DUMP, nl.NewIfAddrmsg(unix.AF_UNSPEC))
+	return n.route.dump(r, func() { s.Addresses = nil }, func(m []byte) error {
+		a, err := parseAddress(m)
+		s.Addresses = append(s.Addresses, a)
+		return err
+	})
+}
+
+func encodeAddressAdd(o netstate.AddressAdd) *nl.NetlinkRequest {
+	flags := create
+	if o.Address.Prefix.Addr().Is6() {
+		flags = put
+	}
+	return request(unix.RTM_NEWADDR, flags, encodeAddress(o.Address)...)
+}
+
+func encodeAddress(a netstate.Address) []nl.NetlinkRequestData {
+	head := nl.NewIfAddrmsg(int(family(a.Prefix.Addr())))
+	head.Index = uint32(a.Link)
+	head.Prefixlen = uint8(a.Prefix.Bits())
+	head.Scope = a.Scope
+	head.IfAddrmsg.Flags = uint8(a.Flags)
+	local, peer := a.Prefix.Addr().AsSlice(), a.Prefix.Addr().AsSlice()
+	if a.Peer.IsValid() {
+		peer = a.Peer.Addr().AsSlice()
+		head.Prefixlen = uint8(a.Peer.Bits())
+	}
+	parts := []nl.NetlinkRequestData{
+		head,
+		nl.NewRtAttr(unix.IFA_LOCAL, local),
+		nl.NewRtAttr(unix.IFA_ADDRESS, peer),
+		attr32(unix.IFA_FLAGS, a.Flags),
+	}
+	if a.Broadcast.IsValid() {
+		parts = append(parts, nl.NewRtAttr(unix.IFA_BROADCAST, a.Broadcast.AsSlice()))
+	}
+	if a.Label != "" {
+		parts = append(parts, nl.NewRtAttr(unix.IFA_LABEL, nl.ZeroTerminated(a.Label)))
+	}
+	if a.Metric != 0 {
+		parts = append(parts, attr32(addrRoutePriority, a.Metric))
+	}
+	if a.Protocol != 0 {
+		parts = append(parts, nl.NewRtAttr(addrProto, []byte{a.Protocol}))
+	}
+	if a.ValidSeconds != netstate.Forever || a.PreferredSeconds != netstate.Forever {
+		info := nl.IfaCacheInfo{IfaCacheinfo: unix.IfaCacheinfo{Prefered: a.PreferredSeconds, Valid: a.ValidSeconds}}
+		parts = append(parts, nl.NewRtAttr(unix.IFA_CACHEINFO, info.Serialize()))
+	}
+	return parts
+}
+
+func parseAddress(m []byte) (netstate.Address, error) {
+	if len(m) < unix.SizeofIfAddrmsg {
+		return netstate.Address{}, errors.New("netlink: a message was cut short")
+	}
+	head := nl.DeserializeIfAddrmsg(m)
+	a := netstate.Address{
+		Link: int(head.Index), Scope: head.Scope, Flags: uint32(head.IfAddrmsg.Flags),
+		ValidSeconds: netstate.Forever, PreferredSeconds: netstate.Forever,
+	}
+	var local, other netip.Addr
+	err := attributes(m, unix.SizeofIfAddrmsg, func(kind uint16, v []byte) error {
+		switch kind {
+		case unix.IFA_LOCAL:
+			local = addr(v)
+		case unix.IFA_ADDRESS:
+			other = addr(v)
+		case unix.IFA_BROADCAST:
+			a.Broadcast = addr(v)
+		case unix.IFA_LABEL:
+			a.Label = unix.ByteSliceToString(v)
+		case unix.IFA_FLAGS:
+			a.Flags = u32(v)
+		case addrRoutePriority:
+			a.Metric = u32(v)
+		case addrProto:
+			a.Protocol = u8(v)
+		case unix.IFA_CACHEINFO:
+			a.PreferredSeconds, a.ValidSeconds = u32(v), u32(v[min(len(v), 4):])
+		}
+		return nil
+	})
+	a.Flags &= netstate.AddrUserFlags
+	if !local.IsValid() {
+		local = other
+	}
+	a.Prefix = netip.PrefixFrom(local, int(head.Prefixlen))
+	if local != other {
+		a.Prefix = netip.PrefixFrom(local, local.BitLen())
+		a.Peer = netip.PrefixFrom(other, int(head.Prefixlen))
+	}
+	return a, err
+}
