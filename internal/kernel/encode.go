@@ -2,7 +2,6 @@ package kernel
 
 import (
 	"encoding/binary"
-	"net/netip"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -29,75 +28,6 @@ const (
 	ingressHandle = 0xffff0000 // TC_H_MAKE(TC_H_INGRESS, 0)
 	ingressParent = 0xfffffff1 // TC_H_INGRESS
 )
-
-func route(r netstate.Route) []nl.NetlinkRequestData {
-	head := &nl.RtMsg{RtMsg: unix.RtMsg{
-		Family:   family(r.Destination.Addr()),
-		Dst_len:  uint8(r.Destination.Bits()),
-		Tos:      r.TOS,
-		Table:    uint8(min(r.Table, unix.RT_TABLE_UNSPEC+255)),
-		Protocol: r.Protocol,
-		Scope:    r.Scope,
-		Type:     r.Type,
-	}}
-	if r.Table > 255 {
-		head.Table = unix.RT_TABLE_UNSPEC
-	}
-	if r.OnLink {
-		head.Flags |= unix.RTNH_F_ONLINK
-	}
-	parts := []nl.NetlinkRequestData{head, attr32(unix.RTA_TABLE, r.Table)}
-	if r.Destination.Bits() > 0 {
-		parts = append(parts, nl.NewRtAttr(unix.RTA_DST, r.Destination.Addr().AsSlice()))
-	}
-	if r.Source.IsValid() {
-		head.Src_len = uint8(r.Source.Bits())
-		parts = append(parts, nl.NewRtAttr(unix.RTA_SRC, r.Source.Addr().AsSlice()))
-	}
-	if r.Gateway.IsValid() {
-		parts = append(parts, nextHop(r.Gateway, head.Family))
-	}
-	if r.Link != 0 && len(r.Hops) == 0 {
-		parts = append(parts, attr32(unix.RTA_OIF, uint32(r.Link)))
-	}
-	if r.PrefSrc.IsValid() {
-		parts = append(parts, nl.NewRtAttr(unix.RTA_PREFSRC, r.PrefSrc.AsSlice()))
-	}
-	if r.Metric != 0 {
-		parts = append(parts, attr32(unix.RTA_PRIORITY, r.Metric))
-	}
-	if len(r.Hops) > 0 {
-		var hops []byte
-		for _, h := range r.Hops {
-			hop := nl.RtNexthop{RtNexthop: unix.RtNexthop{Hops: h.Weight, Ifindex: int32(h.Link)}}
-			if h.OnLink {
-				hop.Flags |= unix.RTNH_F_ONLINK
-			}
-			if h.Gateway.IsValid() {
-				hop.Children = append(hop.Children, nextHop(h.Gateway, head.Family))
-			}
-			hops = append(hops, hop.Serialize()...)
-		}
-		parts = append(parts, nl.NewRtAttr(unix.RTA_MULTIPATH, hops))
-	}
-	if r.ExpiresSeconds != 0 {
-		parts = append(parts, attr32(unix.RTA_EXPIRES, r.ExpiresSeconds))
-	}
-	for _, o := range r.Other {
-		parts = append(parts, nl.NewRtAttr(int(o.Type), o.Data))
-	}
-	return parts
-}
-
-// nextHop is a gateway, of another family than the route's if need be (RFC 5549).
-func nextHop(gateway netip.Addr, routeFamily uint8) *nl.RtAttr {
-	f := family(gateway)
-	if f == routeFamily {
-		return nl.NewRtAttr(unix.RTA_GATEWAY, gateway.AsSlice())
-	}
-	via := append(nl.Uint16Attr(uint16(f)), gateway.AsSlice()...)
-	return nl.NewRtAttr(unix.RTA_VIA, via)
-}
 
 // ndMsg is struct ndmsg (linux/neighbour.h).
 type ndMsg struct {

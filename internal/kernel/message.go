@@ -66,9 +66,9 @@ func encodeOperation(op netstate.Op) (*nl.NetlinkRequest, error) {
 		return request(unix.RTM_DELADDR, 0, encodeAddress(o.Address)...), nil
 	case netstate.RouteAdd:
 		// Without NLM_F_EXCL: there may be another one to the same destination.
-		return request(unix.RTM_NEWROUTE, unix.NLM_F_CREATE, route(o.Route)...), nil
+		return request(unix.RTM_NEWROUTE, unix.NLM_F_CREATE, encodeRoute(o.Route)...), nil
 	case netstate.RouteDel:
-		return request(unix.RTM_DELROUTE, 0, route(o.Route)...), nil
+		return request(unix.RTM_DELROUTE, 0, encodeRoute(o.Route)...), nil
 	case netstate.NeighbourAdd:
 		return request(unix.RTM_NEWNEIGH, put, neighbour(o.Neighbour)...), nil
 	case netstate.NeighbourDel:

@@ -1,0 +1,182 @@
+package kernel
+
+import (
+	"errors"
+	"net/netip"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/internal/netstate"
+)
+
+const userHZ = 100 // USER_HZ, the unit of times that the kernel tells
+
+func (n *Namespace) readRoutes(s *netstate.Snapshot) error {
+	r := request(unix.RTM_GETROUTE, unix.NLM_F_DUMP, &nl.RtMsg{})
+	return n.route.dump(r, func() { s.Routes = nil }, func(m []byte) error {
+		route, err := parseRoute(m)
+		ofAddress := route.Table == netstate.TableLocal && route.Protocol == netstate.ProtocolKernel
+		if err != nil || ofAddress || !route.Destination.IsValid() {
+			return err
+		}
+		s.Routes = append(s.Routes, route)
+		return nil
+	})
+}
+
+func encodeRoute(r netstate.Route) []nl.NetlinkRequestData {
+	head := &nl.RtMsg{RtMsg: unix.RtMsg{
+		Family:   family(r.Destination.Addr()),
+		Dst_len:  uint8(r.Destination.Bits()),
+		Tos:      r.TOS,
+		Table:    uint8(min(r.Table, unix.RT_TABLE_UNSPEC+255)),
+		Protocol: r.Protocol,
+		Scope:    r.Scope,
+		Type:     r.Type,
+	}}
+	if r.Table > 255 {
+		head.Table = unix.RT_TABLE_UNSPEC
+	}
+	if r.OnLink {
+		head.Flags |= unix.RTNH_F_ONLINK
+	}
+	parts := []nl.NetlinkRequestData{head, attr32(unix.RTA_TABLE, r.Table)}
+	if r.Destination.Bits() > 0 {
+		parts = append(parts, nl.NewRtAttr(unix.RTA_DST, r.Destination.Addr().AsSlice()))
+	}
+	if r.Source.IsValid() {
+		head.Src_len = uint8(r.Source.Bits())
+		parts = append(parts, nl.NewRtAttr(unix.RTA_SRC, r.Source.Addr().AsSlice()))
+	}
+	if r.Gateway.IsValid() {
+		parts = append(parts, encodeGateway(r.Gateway, head.Family))
+	}
+	if r.Link != 0 && len(r.Hops) == 0 {
+		parts = append(parts, attr32(unix.RTA_OIF, uint32(r.Link)))
+	}
+	if r.PrefSrc.IsValid() {
+		parts = append(parts, nl.NewRtAttr(unix.RTA_PREFSRC, r.PrefSrc.AsSlice()))
+	}
+	if r.Metric != 0 {
+		parts = append(parts, attr32(unix.RTA_PRIORITY, r.Metric))
+	}
+	if len(r.Hops) > 0 {
+		var hops []byte
+		for _, h := range r.Hops {
+			hop := nl.RtNexthop{RtNexthop: unix.RtNexthop{Hops: h.Weight, Ifindex: int32(h.Link)}}
+			if h.OnLink {
+				hop.Flags |= unix.RTNH_F_ONLINK
+			}
+			if h.Gateway.IsValid() {
+				hop.Children = append(hop.Children, encodeGateway(h.Gateway, head.Family))
+			}
+			hops = append(hops, hop.Serialize()...)
+		}
+		parts = append(parts, nl.NewRtAttr(unix.RTA_MULTIPATH, hops))
+	}
+	if r.ExpiresSeconds != 0 {
+		parts = append(parts, attr32(unix.RTA_EXPIRES, r.ExpiresSeconds))
+	}
+	for _, o := range r.Other {
+		parts = append(parts, nl.NewRtAttr(int(o.Type), o.Data))
+	}
+	return parts
+}
+
+// encodeGateway is a gateway, of another family than the route's if need be (RFC 5549).
+func encodeGateway(gateway netip.Addr, routeFamily uint8) *nl.RtAttr {
+	f := family(gateway)
+	if f == routeFamily {
+		return nl.NewRtAttr(unix.RTA_GATEWAY, gateway.AsSlice())
+	}
+	via := append(nl.Uint16Attr(uint16(f)), gateway.AsSlice()...)
+	return nl.NewRtAttr(unix.RTA_VIA, via)
+}
+
+func parseRoute(m []byte) (netstate.Route, error) {
+	if len(m) < unix.SizeofRtMsg {
+		return netstate.Route{}, errors.New("netlink: a message was cut short")
+	}
+	head := nl.DeserializeRtMsg(m)
+	if (head.Family != unix.AF_INET && head.Family != unix.AF_INET6) || head.Flags&unix.RTM_F_CLONED != 0 {
+		return netstate.Route{}, nil // multicast routing, MPLS, a cached route
+	}
+	r := netstate.Route{
+		Table: uint32(head.Table), Type: head.Type, Scope: head.Scope, Protocol: head.Protocol, TOS: head.Tos,
+		OnLink: head.Flags&unix.RTNH_F_ONLINK != 0,
+	}
+	zero := netip.IPv4Unspecified()
+	if head.Family == unix.AF_INET6 {
+		zero = netip.IPv6Unspecified()
+	}
+	r.Destination = netip.PrefixFrom(zero, int(head.Dst_len))
+	err := attributes(m, unix.SizeofRtMsg, func(kind uint16, v []byte) error {
+		switch kind {
+		case unix.RTA_DST:
+			r.Destination = netip.PrefixFrom(addr(v), int(head.Dst_len))
+		case unix.RTA_SRC:
+			r.Source = netip.PrefixFrom(addr(v), int(head.Src_len))
+		case unix.RTA_GATEWAY:
+			r.Gateway = addr(v)
+		case unix.RTA_VIA:
+			r.Gateway = addr(v[min(len(v), 2):])
+		case unix.RTA_OIF:
+			r.Link = int(u32(v))
+		case unix.RTA_PREFSRC:
+			r.PrefSrc = addr(v)
+		case unix.RTA_PRIORITY:
+			r.Metric = u32(v)
+		case unix.RTA_TABLE:
+			r.Table = u32(v)
+		case unix.RTA_MULTIPATH:
+			return parseHops(v, &r)
+		case unix.RTA_CACHEINFO: // struct rta_cacheinfo: clntref, lastuse, expires in 1/100 s, ...
+			if ticks := int32(u32(v[min(len(v), 8):])); ticks > 0 {
+				r.ExpiresSeconds = uint32(ticks+userHZ-1) / userHZ
+			}
+		default:
+			r.Other = append(r.Other, netstate.Attribute{Type: kind, Data: append([]byte(nil), v...)})
+			if kind == unix.RTA_METRICS {
+				return parseMetrics(v, &r)
+			}
+		}
+		return nil
+	})
+	return r, err
+}
+
+func parseMetrics(b []byte, r *netstate.Route) error {
+	return attributes(b, 0, func(kind uint16, v []byte) error {
+		if kind == unix.RTAX_MTU {
+			r.MTU = int(u32(v))
+		}
+		return nil
+	})
+}
+
+func parseHops(b []byte, r *netstate.Route) error {
+	for len(b) >= unix.SizeofRtNexthop {
+		head := nl.DeserializeRtNexthop(b)
+		size := int(head.RtNexthop.Len)
+		if size < unix.SizeofRtNexthop || size > len(b) {
+			return errors.New("netlink: a next hop was cut short")
+		}
+		hop := netstate.Hop{Link: int(head.Ifindex), Weight: head.Hops, OnLink: head.Flags&unix.RTNH_F_ONLINK != 0}
+		err := attributes(b[:size], unix.SizeofRtNexthop, func(kind uint16, v []byte) error {
+			switch kind {
+			case unix.RTA_GATEWAY:
+				hop.Gateway = addr(v)
+			case unix.RTA_VIA:
+				hop.Gateway = addr(v[min(len(v), 2):])
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		r.Hops = append(r.Hops, hop)
+		b = b[min(len(b), (size+unix.NLMSG_ALIGNTO-1)&^(unix.NLMSG_ALIGNTO-1)):]
+	}
+	return nil
+}
