@@ -29,40 +29,6 @@ const (
 	ingressParent = 0xfffffff1 // TC_H_INGRESS
 )
 
-// ndMsg is struct ndmsg (linux/neighbour.h).
-type ndMsg struct {
-	family uint8
-	index  uint32
-	state  uint16
-	flags  uint8
-}
-
-func (m ndMsg) Len() int { return 12 }
-
-func (m ndMsg) Serialize() []byte {
-	b := make([]byte, m.Len())
-	b[0] = m.family
-	copy(b[4:], nl.Uint32Attr(m.index))
-	copy(b[8:], nl.Uint16Attr(m.state))
-	b[10] = m.flags
-	return b
-}
-
-func neighbour(n netstate.Neighbour) []nl.NetlinkRequestData {
-	if !n.Address.IsValid() {
-		return []nl.NetlinkRequestData{
-			ndMsg{family: unix.AF_BRIDGE, index: uint32(n.Link), state: unix.NUD_NOARP, flags: unix.NTF_MASTER},
-			nl.NewRtAttr(unix.NDA_LLADDR, n.MAC[:]),
-		}
-	}
-	head := ndMsg{family: family(n.Address), index: uint32(n.Link), state: unix.NUD_PERMANENT, flags: n.Flags}
-	return []nl.NetlinkRequestData{
-		head,
-		nl.NewRtAttr(unix.NDA_DST, n.Address.AsSlice()),
-		nl.NewRtAttr(unix.NDA_LLADDR, n.MAC[:]),
-	}
-}
-
 // networkOrder16 and networkOrder32 are htons(3) and htonl(3), and their own reverse.
 func networkOrder16(v uint16) uint16 {
 	return binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, v))

@@ -70,9 +70,9 @@ func encodeOperation(op netstate.Op) (*nl.NetlinkRequest, error) {
 	case netstate.RouteDel:
 		return request(unix.RTM_DELROUTE, 0, encodeRoute(o.Route)...), nil
 	case netstate.NeighbourAdd:
-		return request(unix.RTM_NEWNEIGH, put, neighbour(o.Neighbour)...), nil
+		return request(unix.RTM_NEWNEIGH, put, encodeNeighbour(o.Neighbour)...), nil
 	case netstate.NeighbourDel:
-		return request(unix.RTM_DELNEIGH, 0, neighbour(o.Neighbour)...), nil
+		return request(unix.RTM_DELNEIGH, 0, encodeNeighbour(o.Neighbour)...), nil
 	case netstate.IngressAdd:
 		return ingressAdd(o), nil
 	case netstate.IngressDel:

@@ -10,7 +10,6 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
-	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
@@ -78,71 +77,6 @@ func (n *Namespace) rules(s *netstate.Snapshot) error {
 	}
 	slices.Sort(s.NoMain)
 	return err
-}
-
-func (n *Namespace) neighbours(s *netstate.Snapshot) error {
-	for _, family := range []uint8{unix.AF_UNSPEC, unix.AF_BRIDGE} {
-		have := s.Neighbours
-		r := request(unix.RTM_GETNEIGH, unix.NLM_F_DUMP, ndMsg{family: family})
-		err := n.route.dump(r, func() { s.Neighbours = have }, func(m []byte) error {
-			entry, err := parseNeighbour(m)
-			if err == nil && (entry.Address.IsValid() || entry.Permanent) && !entry.MAC.IsZero() {
-				s.Neighbours = append(s.Neighbours, entry)
-			}
-			return err
-		})
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func parseNeighbour(m []byte) (netstate.Neighbour, error) {
-	head := ndMsg{}
-	if len(m) < head.Len() {
-		return netstate.Neighbour{}, errors.New("netlink: a message was cut short")
-	}
-	state := u16(m[8:])
-	if m[0] == unix.AF_BRIDGE {
-		return parseForwarding(m)
-	}
-	entry := netstate.Neighbour{Link: int(u32(m[4:])), Permanent: state&unix.NUD_PERMANENT != 0}
-	if entry.Permanent {
-		entry.Flags = m[10] & (netstate.NeighbourRouter | netstate.NeighbourExtLearned)
-	}
-	if state&(unix.NUD_NOARP|unix.NUD_FAILED|unix.NUD_INCOMPLETE) != 0 {
-		return entry, nil
-	}
-	err := attributes(m, head.Len(), func(kind uint16, v []byte) error {
-		switch kind {
-		case unix.NDA_DST:
-			entry.Address = addr(v)
-		case unix.NDA_LLADDR:
-			if len(v) == len(entry.MAC) {
-				entry.MAC = cache.MAC(v)
-			}
-		}
-		return nil
-	})
-	return entry, err
-}
-
-// parseForwarding returns a static entry of a bridge; another one is not permanent.
-func parseForwarding(m []byte) (netstate.Neighbour, error) {
-	entry := netstate.Neighbour{Link: int(u32(m[4:]))}
-	err := attributes(m, ndMsg{}.Len(), func(kind uint16, v []byte) error {
-		switch kind {
-		case unix.NDA_LLADDR:
-			if len(v) == len(entry.MAC) {
-				entry.MAC = cache.MAC(v)
-			}
-		case unix.NDA_MASTER:
-			entry.Permanent = u16(m[8:])&unix.NUD_NOARP != 0
-		}
-		return nil
-	})
-	return entry, err
 }
 
 // filters reads the ingress qdisc of a link and the u32 classifiers in it.

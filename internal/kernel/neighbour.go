@@ -1,0 +1,155 @@
+package kernel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/netstate"
+)
+
+// ndMsg is struct ndmsg (linux/neighbour.h).
+type ndMsg struct {
+	family uint8
+	index  uint32
+	state  uint16
+	flags  uint8
+}
+
+func (m ndMsg) Len() int { return 12 }
+
+func (m ndMsg) Serialize() []byte {
+	b := make([]byte, m.Len())
+	b[0] = m.family
+	copy(b[4:], nl.Uint32Attr(m.index))
+	copy(b[8:], nl.Uint16Attr(m.state))
+	b[10] = m.flags
+	return b
+}
+
+func (n *Namespace) readNeighbours(s *netstate.Snapshot) error {
+	for _, family := range []uint8{unix.AF_UNSPEC, unix.AF_BRIDGE} {
+		have := s.Neighbours
+		r := request(unix.RTM_GETNEIGH, unix.NLM_F_DUMP, ndMsg{family: family})
+		err := n.route.dump(r, func() { s.Neighbours = have }, func(m []byte) error {
+			entry, err := parseNeighbour(m)
+			if err == nil && (entry.Address.IsValid() || entry.Permanent) && !entry.MAC.IsZero() {
+				s.Neighbours = append(s.Neighbours, entry)
+			}
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func encodeNeighbour(n netstate.Neighbour) []nl.NetlinkRequestData {
+	if !n.Address.IsValid() {
+		return []nl.NetlinkRequestData{
+			ndMsg{family: unix.AF_BRIDGE, index: uint32(n.Link), state: unix.NUD_NOARP, flags: unix.NTF_MASTER},
+			nl.NewRtAttr(unix.NDA_LLADDR, n.MAC[:]),
+		}
+	}
+	head := ndMsg{family: family(n.Address), index: uint32(n.Link), state: unix.NUD_PERMANENT, flags: n.Flags}
+	return []nl.NetlinkRequestData{
+		head,
+		nl.NewRtAttr(unix.NDA_DST, n.Address.AsSlice()),
+		nl.NewRtAttr(unix.NDA_LLADDR, n.MAC[:]),
+	}
+}
+
+func parseNeighbour(m []byte) (netstate.Neighbour, error) {
+	head := ndMsg{}
+	if len(m) < head.Len() {
+		return netstate.Neighbour{}, errors.New("netlink: a message was cut short")
+	}
+	state := u16(m[8:])
+	if m[0] == unix.AF_BRIDGE {
+		return parseForwarding(m)
+	}
+	entry := netstate.Neighbour{Link: int(u32(m[4:])), Permanent: state&unix.NUD_PERMANENT != 0}
+	if entry.Permanent {
+		entry.Flags = m[10] & (netstate.NeighbourRouter | netstate.NeighbourExtLearned)
+	}
+	if state&(unix.NUD_NOARP|unix.NUD_FAILED|unix.NUD_INCOMPLETE) != 0 {
+		return entry, nil
+	}
+	err := attributes(m, head.Len(), func(kind uint16, v []byte) error {
+		switch kind {
+		case unix.NDA_DST:
+			entry.Address = addr(v)
+		case unix.NDA_LLADDR:
+			if len(v) == len(entry.MAC) {
+				entry.MAC = cache.MAC(v)
+			}
+		}
+		return nil
+	})
+	return entry, err
+}
+
+// parseForwarding returns a static entry of a bridge; another one is not permanent.
+func parseForwarding(m []byte) (netstate.Neighbour, error) {
+	entry := netstate.Neighbour{Link: int(u32(m[4:]))}
+	err := attributes(m, ndMsg{}.Len(), func(kind uint16, v []byte) error {
+		switch kind {
+		case unix.NDA_LLADDR:
+			if len(v) == len(entry.MAC) {
+				entry.MAC = cache.MAC(v)
+			}
+		case unix.NDA_MASTER:
+			entry.Permanent = u16(m[8:])&unix.NUD_NOARP != 0
+		}
+		return nil
+	})
+	return entry, err
+}
+
+// Resolve asks for the MAC of a neighbour as any packet to it would (ip neigh add ... use), and
+// waits up to five seconds for the answer: the namespace's own address may still be
+// tentative, and a new link mute.
+func (n *Namespace) Resolve(ctx context.Context, link int, address netip.Addr) (netstate.Neighbour, bool, error) {
+	var asked time.Time
+	end := time.Now().Add(5 * time.Second)
+	for wait := time.Millisecond; time.Now().Before(end); wait = min(2*wait, 20*time.Millisecond) {
+		if time.Since(asked) > time.Second {
+			asked = time.Now()
+			if err := n.probeNeighbour(link, address); err != nil {
+				return netstate.Neighbour{}, false, fmt.Errorf("ask for neighbour %v: %w", address, err)
+			}
+		}
+		var s netstate.Snapshot
+		if err := n.readNeighbours(&s); err != nil {
+			return netstate.Neighbour{}, false, fmt.Errorf("look for neighbour %v: %w", address, err)
+		}
+		for _, e := range s.Neighbours {
+			if e.Link == link && e.Address == address {
+				return e, true, nil
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return netstate.Neighbour{}, false, fmt.Errorf("wait for neighbour %v: %w", address, context.Cause(ctx))
+		case <-time.After(wait):
+		}
+	}
+	return netstate.Neighbour{}, false, nil
+}
+
+func (n *Namespace) probeNeighbour(link int, address netip.Addr) error {
+	head := ndMsg{family: family(address), index: uint32(link), flags: unix.NTF_USE}
+	question := request(unix.RTM_NEWNEIGH, put, head, nl.NewRtAttr(unix.NDA_DST, address.AsSlice()))
+	failures, err := n.route.send([][]byte{question.Serialize()}, 0)
+	if err == nil && len(failures) > 0 {
+		err = failures[0].err
+	}
+	return err
+}
