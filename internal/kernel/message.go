@@ -74,13 +74,13 @@ func encodeOperation(op netstate.Op) (*nl.NetlinkRequest, error) {
 	case netstate.NeighbourDel:
 		return request(unix.RTM_DELNEIGH, 0, encodeNeighbour(o.Neighbour)...), nil
 	case netstate.IngressAdd:
-		return ingressAdd(o), nil
+		return encodeIngressAdd(o), nil
 	case netstate.IngressDel:
-		return ingressDel(o), nil
+		return encodeIngressDel(o), nil
 	case netstate.FilterAdd:
-		return filterAdd(o.Filter), nil
+		return encodeFilterAdd(o.Filter), nil
 	case netstate.FilterDel:
-		return filterDel(o.Filter), nil
+		return encodeFilterDel(o.Filter), nil
 	}
 	return nil, fmt.Errorf("no netlink message for %T", op)
 }

@@ -62,7 +62,7 @@ func (n *Namespace) Snapshot(names netstate.Names, sysctls []string, wanted []fi
 		if l.Tap == nil || !(l.Name == names.Tap || l.Name == names.Responder) {
 			continue
 		}
-		if err := n.filters(&s, l.Index); err != nil {
+		if err := n.readFilters(&s, l.Index); err != nil {
 			return netstate.Snapshot{}, fmt.Errorf("read the filters of %s: %w", l.Name, err)
 		}
 	}

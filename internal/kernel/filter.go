@@ -1,0 +1,220 @@
+package kernel
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"reflect"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/internal/netstate"
+)
+
+// The ingress qdisc (linux/pkt_sched.h).
+const (
+	ingressHandle = 0xffff0000 // TC_H_MAKE(TC_H_INGRESS, 0)
+	ingressParent = 0xfffffff1 // TC_H_INGRESS
+)
+
+const (
+	redirectEgress = 1 // TCA_EGRESS_REDIR, linux/tc_act/tc_mirred.h
+	stolen         = 4 // TC_ACT_STOLEN, linux/pkt_cls.h
+)
+
+// struct tc_mirred (linux/tc_act/tc_mirred.h); nl's has a size of 30 octets.
+const (
+	mirredAction  = 8
+	mirredEaction = 20
+	mirredIfindex = 24
+	sizeofMirred  = 28
+)
+
+// readFilters reads the ingress qdisc of a link and the u32 classifiers in it.
+func (n *Namespace) readFilters(s *netstate.Snapshot, link int) error {
+	ingress, filters := s.Ingress, s.Filters
+	r := request(unix.RTM_GETQDISC, unix.NLM_F_DUMP, &nl.TcMsg{Family: unix.AF_UNSPEC, Ifindex: int32(link)})
+	err := n.route.dump(r, func() { s.Ingress, s.Filters = ingress, filters }, func(m []byte) error {
+		if len(m) < nl.SizeofTcMsg || nl.DeserializeTcMsg(m).Parent != ingressParent || nl.DeserializeTcMsg(m).Ifindex != int32(link) {
+			return nil
+		}
+		foreign, err := foreignQdisc(m)
+		if foreign != "" {
+			s.Filters = append(s.Filters, netstate.Filter{Link: link, Foreign: foreign})
+		} else {
+			s.Ingress = append(s.Ingress, link)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	filters = s.Filters
+	r = request(unix.RTM_GETTFILTER, unix.NLM_F_DUMP, &nl.TcMsg{Family: unix.AF_UNSPEC, Ifindex: int32(link), Parent: ingressHandle})
+	return n.route.dump(r, func() { s.Filters = filters }, func(m []byte) error {
+		f, whole, err := parseFilter(m)
+		if whole {
+			s.Filters = append(s.Filters, f)
+		}
+		return err
+	})
+}
+
+func encodeIngressAdd(o netstate.IngressAdd) *nl.NetlinkRequest {
+	return request(unix.RTM_NEWQDISC, create,
+		&nl.TcMsg{Family: unix.AF_UNSPEC, Ifindex: int32(o.Index), Handle: ingressHandle, Parent: ingressParent},
+		nl.NewRtAttr(nl.TCA_KIND, nl.ZeroTerminated("ingress")))
+}
+
+func encodeIngressDel(o netstate.IngressDel) *nl.NetlinkRequest {
+	return request(unix.RTM_DELQDISC, 0, &nl.TcMsg{Family: unix.AF_UNSPEC, Ifindex: int32(o.Index), Parent: ingressParent})
+}
+
+// foreignQdisc says what a qdisc at the ingress is unless it is a link's own and plain.
+func foreignQdisc(m []byte) (foreign string, err error) {
+	err = attributes(m, nl.SizeofTcMsg, func(kind uint16, v []byte) error {
+		switch name := unix.ByteSliceToString(v); {
+		case kind == nl.TCA_KIND && name != "ingress":
+			foreign = name + " qdisc"
+		case kind == nl.TCA_INGRESS_BLOCK:
+			foreign = "qdisc with a shared block"
+		}
+		return nil
+	})
+	return foreign, err
+}
+
+func filterHeader(f netstate.Filter) *nl.TcMsg {
+	return &nl.TcMsg{
+		Family:  unix.AF_UNSPEC,
+		Ifindex: int32(f.Link),
+		Parent:  ingressHandle,
+		Info:    uint32(f.Priority)<<16 | uint32(networkOrder16(f.Protocol)),
+	}
+}
+
+// encodeFilterAdd is a u32 classifier (tc-u32(8)) with one action, mirred (tc-mirred(8)).
+func encodeFilterAdd(f netstate.Filter) *nl.NetlinkRequest {
+	selector := nl.TcU32Sel{Flags: nl.TC_U32_TERMINAL, Nkeys: uint8(len(f.Keys))}
+	for _, k := range f.Keys {
+		selector.Keys = append(selector.Keys, nl.TcU32Key{Mask: networkOrder32(k.Mask), Val: networkOrder32(k.Value), Off: int32(k.Offset)})
+	}
+	options := nl.NewRtAttr(nl.TCA_OPTIONS, nil)
+	options.AddRtAttr(nl.TCA_U32_SEL, selector.Serialize())
+	action := options.AddRtAttr(nl.TCA_U32_ACT, nil).AddRtAttr(1, nil)
+	action.AddRtAttr(nl.TCA_ACT_KIND, nl.ZeroTerminated("mirred"))
+	redirect := make([]byte, sizeofMirred)
+	binary.NativeEndian.PutUint32(redirect[mirredAction:], stolen)
+	binary.NativeEndian.PutUint32(redirect[mirredEaction:], redirectEgress)
+	binary.NativeEndian.PutUint32(redirect[mirredIfindex:], uint32(f.Target))
+	action.AddRtAttr(nl.TCA_ACT_OPTIONS, nil).AddRtAttr(nl.TCA_MIRRED_PARMS, redirect)
+	return request(unix.RTM_NEWTFILTER, create, filterHeader(f),
+		nl.NewRtAttr(nl.TCA_KIND, nl.ZeroTerminated("u32")), options)
+}
+
+func encodeFilterDel(f netstate.Filter) *nl.NetlinkRequest {
+	return request(unix.RTM_DELTFILTER, 0, filterHeader(f), nl.NewRtAttr(nl.TCA_KIND, nl.ZeroTerminated("u32")))
+}
+
+// parseFilter returns whole = false for the messages that stand for hash tables and not for a
+// classifier. What it has that none of ours has makes it a foreign one.
+func parseFilter(m []byte) (f netstate.Filter, whole bool, err error) {
+	if len(m) < nl.SizeofTcMsg {
+		return f, false, errors.New("netlink: a message was cut short")
+	}
+	head := nl.DeserializeTcMsg(m)
+	f.Link = int(head.Ifindex)
+	f.Priority = uint16(head.Info >> 16)
+	f.Protocol = networkOrder16(uint16(head.Info))
+	var options []byte
+	err = attributes(m, nl.SizeofTcMsg, func(kind uint16, v []byte) error {
+		switch kind {
+		case nl.TCA_KIND:
+			if name := unix.ByteSliceToString(v); name != "u32" {
+				f.Foreign = name
+			}
+		case nl.TCA_CHAIN:
+			if chain := u32(v); chain != 0 && f.Foreign == "" {
+				f.Foreign = fmt.Sprintf("u32 in chain %d", chain)
+			}
+		case nl.TCA_OPTIONS:
+			options = v
+		}
+		return nil
+	})
+	if err != nil || f.Foreign != "" {
+		return f, f.Foreign != "", err
+	}
+	return parseU32(options, f)
+}
+
+// parseU32 reads the options of a classifier.
+func parseU32(options []byte, f netstate.Filter) (_ netstate.Filter, whole bool, err error) {
+	redirects := false
+	err = attributes(options, 0, func(kind uint16, v []byte) error {
+		switch kind {
+		case nl.TCA_U32_SEL:
+			if len(v) < nl.SizeofTcU32Sel || len(v) < nl.SizeofTcU32Sel+int(v[2])*nl.SizeofTcU32Key {
+				return errors.New("netlink: a classifier was cut short")
+			}
+			selector := nl.DeserializeTcU32Sel(v)
+			whole = true
+			if plain := (nl.TcU32Sel{Flags: nl.TC_U32_TERMINAL, Nkeys: selector.Nkeys, Keys: selector.Keys}); !reflect.DeepEqual(*selector, plain) {
+				f.Foreign = "u32 with another selector"
+			}
+			for _, k := range selector.Keys {
+				f.Keys = append(f.Keys, netstate.Key{Offset: int(k.Off), Mask: networkOrder32(k.Mask), Value: networkOrder32(k.Val)})
+				if k.OffMask != 0 {
+					f.Foreign = "u32 with a moving offset"
+				}
+			}
+		case nl.TCA_U32_ACT:
+			redirects, err = parseRedirect(v, &f)
+			return err
+		case nl.TCA_U32_CLASSID, nl.TCA_U32_LINK, nl.TCA_U32_POLICE, nl.TCA_U32_INDEV, nl.TCA_U32_MARK:
+			f.Foreign = fmt.Sprintf("u32 with attribute %d", kind)
+		}
+		return nil
+	})
+	if !redirects && f.Foreign == "" {
+		f.Foreign = "u32 that does not redirect"
+	}
+	return f, whole, err
+}
+
+// parseRedirect reads the actions, of which there must be one.
+func parseRedirect(actions []byte, f *netstate.Filter) (redirects bool, err error) {
+	count := 0
+	err = attributes(actions, 0, func(_ uint16, action []byte) error {
+		if count++; count > 1 {
+			f.Foreign = "u32 with more actions"
+		}
+		return attributes(action, 0, func(kind uint16, v []byte) error {
+			switch kind {
+			case nl.TCA_ACT_KIND:
+				if name := unix.ByteSliceToString(v); name != "mirred" {
+					f.Foreign = "u32 with the action " + name
+				}
+			case nl.TCA_ACT_OPTIONS:
+				return attributes(v, 0, func(kind uint16, v []byte) error {
+					if kind == nl.TCA_MIRRED_PARMS && len(v) >= sizeofMirred && u32(v[mirredEaction:]) == redirectEgress && u32(v[mirredAction:]) == stolen {
+						redirects, f.Target = true, int(u32(v[mirredIfindex:])) // 0: to a link that has gone
+					}
+					return nil
+				})
+			}
+			return nil
+		})
+	})
+	return redirects, err
+}
+
+// networkOrder16 and networkOrder32 are htons(3) and htonl(3), and their own reverse.
+func networkOrder16(v uint16) uint16 {
+	return binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, v))
+}
+
+func networkOrder32(v uint32) uint32 {
+	return binary.NativeEndian.Uint32(binary.BigEndian.AppendUint32(nil, v))
+}
