@@ -52,7 +52,7 @@ func (n *Namespace) Snapshot(names netstate.Names, sysctls []string, wanted []fi
 		what string
 		read func(*netstate.Snapshot) error
 	}{
-		{"links", n.readLinks}, {"addresses", n.readAddresses}, {"routes", n.readRoutes}, {"rules", n.rules}, {"neighbours", n.readNeighbours},
+		{"links", n.readLinks}, {"addresses", n.readAddresses}, {"routes", n.readRoutes}, {"rules", n.readRules}, {"neighbours", n.readNeighbours},
 	} {
 		if err := step.read(&s); err != nil {
 			return netstate.Snapshot{}, fmt.Errorf("read the namespace's %s: %w", step.what, err)

@@ -27,7 +27,7 @@ const (
 	ruleLookup = 1 // FR_ACT_TO_TBL
 )
 
-func (n *Namespace) rules(s *netstate.Snapshot) error {
+func (n *Namespace) readRules(s *netstate.Snapshot) error {
 	r := request(unix.RTM_GETRULE, unix.NLM_F_DUMP, &nl.RtMsg{})
 	main := map[bool]bool{}
 	err := n.route.dump(r, func() { s.Rules = nil; clear(main) }, func(m []byte) error {
