@@ -3,7 +3,6 @@ package kernel
 import (
 	"errors"
 	"net/netip"
-	"slices"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -27,52 +26,69 @@ const (
 	ruleLookup = 1 // FR_ACT_TO_TBL
 )
 
+// readRules reads the policy rules besides the kernel's own, and whether those for table main are there.
 func (n *Namespace) readRules(s *netstate.Snapshot) error {
 	r := request(unix.RTM_GETRULE, unix.NLM_F_DUMP, &nl.RtMsg{})
-	main := map[bool]bool{}
-	err := n.route.dump(r, func() { s.Rules = nil; clear(main) }, func(m []byte) error {
-		if len(m) < unix.SizeofRtMsg {
-			return errors.New("netlink: a message was cut short")
-		}
-		head := nl.DeserializeRtMsg(m)
-		if head.Family != unix.AF_INET && head.Family != unix.AF_INET6 {
-			return nil // those of multicast routing
-		}
-		rule := netstate.Rule{Table: uint32(head.Table), IPv6: head.Family == unix.AF_INET6}
-		// struct fib_rule_hdr has the action where a route has its type.
-		rule.Other = head.Type != ruleLookup || head.Flags&ruleInvert != 0 || head.Tos != 0 || head.Dst_len != 0
-		err := attributes(m, unix.SizeofRtMsg, func(kind uint16, v []byte) error {
-			switch kind {
-			case rulePriority:
-				rule.Priority = u32(v)
-			case ruleTable:
-				rule.Table = u32(v)
-			case ruleSource:
-				if a, ok := netip.AddrFromSlice(v); ok {
-					rule.Source = netip.PrefixFrom(a, int(head.Src_len))
-				}
-			case ruleSuppressPrefix:
-				rule.Other = rule.Other || int32(u32(v)) != -1
-			case rulePad, ruleProtocol:
-			default:
-				rule.Other = true
-			}
-			return nil
-		})
-		table, own := ownRules[rule.Priority]
-		if own = own && table == rule.Table && !rule.Other && !rule.Source.IsValid(); !own {
+	var main4, main6 bool
+	err := n.route.dump(r, func() { s.Rules, main4, main6 = nil, false, false }, func(m []byte) error {
+		rule, ofIP, err := parseRule(m)
+		switch {
+		case err != nil || !ofIP:
+		case !isOwnRule(rule):
 			s.Rules = append(s.Rules, rule)
-		} else if table == unix.RT_TABLE_MAIN {
-			main[rule.IPv6] = true
+		case rule.Table == unix.RT_TABLE_MAIN && rule.IPv6:
+			main6 = true
+		case rule.Table == unix.RT_TABLE_MAIN:
+			main4 = true
 		}
 		return err
 	})
 	s.NoMain = nil
-	for version, there := range map[int]bool{4: main[false], 6: main[true]} {
-		if !there {
-			s.NoMain = append(s.NoMain, version)
-		}
+	if !main4 {
+		s.NoMain = append(s.NoMain, 4)
 	}
-	slices.Sort(s.NoMain)
+	if !main6 {
+		s.NoMain = append(s.NoMain, 6)
+	}
 	return err
+}
+
+// isOwnRule says whether the kernel made the rule, and it is as the kernel made it.
+func isOwnRule(r netstate.Rule) bool {
+	table, own := ownRules[r.Priority]
+	return own && table == r.Table && !r.Other && !r.Source.IsValid()
+}
+
+// parseRule parses struct fib_rule_hdr and the attributes behind it. ofIP is false for a rule of
+// multicast routing.
+func parseRule(m []byte) (rule netstate.Rule, ofIP bool, err error) {
+	if len(m) < unix.SizeofRtMsg {
+		return rule, false, errors.New("netlink: a message was cut short")
+	}
+	head := nl.DeserializeRtMsg(m)
+	if head.Family != unix.AF_INET && head.Family != unix.AF_INET6 {
+		return rule, false, nil
+	}
+	rule = netstate.Rule{Table: uint32(head.Table), IPv6: head.Family == unix.AF_INET6}
+	// struct fib_rule_hdr has the action where a route has its type.
+	rule.Other = head.Type != ruleLookup || head.Flags&ruleInvert != 0 || head.Tos != 0 || head.Dst_len != 0
+	err = attributes(m, unix.SizeofRtMsg, func(kind uint16, v []byte) error {
+		switch kind {
+		case rulePriority:
+			rule.Priority = u32(v)
+		case ruleTable:
+			rule.Table = u32(v)
+		case ruleSource:
+			if a, ok := netip.AddrFromSlice(v); ok {
+				rule.Source = netip.PrefixFrom(a, int(head.Src_len))
+			}
+		case ruleSuppressPrefix:
+			rule.Other = rule.Other || int32(u32(v)) != -1
+		case rulePad, ruleProtocol:
+		default:
+			rule.Other = true
+		}
+		return nil
+	})
+	return rule, true, err
 }
