@@ -36,13 +36,12 @@ func (n *Namespace) readFilters(s *netstate.Snapshot, link int) error {
 	ingress, filters := s.Ingress, s.Filters
 	r := request(unix.RTM_GETQDISC, unix.NLM_F_DUMP, &nl.TcMsg{Family: unix.AF_UNSPEC, Ifindex: int32(link)})
 	err := n.route.dump(r, func() { s.Ingress, s.Filters = ingress, filters }, func(m []byte) error {
-		if len(m) < nl.SizeofTcMsg || nl.DeserializeTcMsg(m).Parent != ingressParent || nl.DeserializeTcMsg(m).Ifindex != int32(link) {
-			return nil
-		}
-		foreign, err := foreignQdisc(m)
-		if foreign != "" {
-			s.Filters = append(s.Filters, netstate.Filter{Link: link, Foreign: foreign})
-		} else {
+		q, err := parseQdisc(m)
+		switch {
+		case err != nil || q.parent != ingressParent || q.link != link:
+		case q.foreign != "":
+			s.Filters = append(s.Filters, netstate.Filter{Link: link, Foreign: q.foreign})
+		default:
 			s.Ingress = append(s.Ingress, link)
 		}
 		return err
@@ -71,18 +70,30 @@ func encodeIngressDel(o netstate.IngressDel) *nl.NetlinkRequest {
 	return request(unix.RTM_DELQDISC, 0, &nl.TcMsg{Family: unix.AF_UNSPEC, Ifindex: int32(o.Index), Parent: ingressParent})
 }
 
-// foreignQdisc says what a qdisc at the ingress is unless it is a link's own and plain.
-func foreignQdisc(m []byte) (foreign string, err error) {
+// qdisc is where a queueing discipline lies, and what it is unless it is a plain ingress qdisc.
+type qdisc struct {
+	link    int
+	parent  uint32
+	foreign string
+}
+
+// parseQdisc parses struct tcmsg and the attributes of a qdisc behind it.
+func parseQdisc(m []byte) (q qdisc, err error) {
+	if len(m) < nl.SizeofTcMsg {
+		return q, errors.New("netlink: a message was cut short")
+	}
+	head := nl.DeserializeTcMsg(m)
+	q.link, q.parent = int(head.Ifindex), head.Parent
 	err = attributes(m, nl.SizeofTcMsg, func(kind uint16, v []byte) error {
 		switch name := unix.ByteSliceToString(v); {
 		case kind == nl.TCA_KIND && name != "ingress":
-			foreign = name + " qdisc"
+			q.foreign = name + " qdisc"
 		case kind == nl.TCA_INGRESS_BLOCK:
-			foreign = "qdisc with a shared block"
+			q.foreign = "qdisc with a shared block"
 		}
 		return nil
 	})
-	return foreign, err
+	return q, err
 }
 
 func filterHeader(f netstate.Filter) *nl.TcMsg {

@@ -32,7 +32,7 @@ func FuzzParse(f *testing.F) {
 		parseFamilies(b, &netstate.Link{})
 		parseFilter(b)
 		parseU32(b, netstate.Filter{})
-		foreignQdisc(b)
+		parseQdisc(b)
 		parseTable(b)
 		parseChain(b)
 		known{}.text(b)
