@@ -66,7 +66,7 @@ func (n *Namespace) Snapshot(names netstate.Names, sysctls []string, wanted []fi
 			return netstate.Snapshot{}, fmt.Errorf("read the filters of %s: %w", l.Name, err)
 		}
 	}
-	if err := n.tables(&s, names.Table, wanted); err != nil {
+	if err := n.readTables(&s, names.Table, wanted); err != nil {
 		return netstate.Snapshot{}, fmt.Errorf("read the namespace's nftables: %w", err)
 	}
 	if err := readIPTables(&s, wanted); err != nil {

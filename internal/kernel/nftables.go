@@ -1,17 +1,14 @@
 package kernel
 
 import (
-	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"net/netip"
+	"maps"
+	"slices"
 
 	"github.com/google/nftables"
-	"github.com/google/nftables/expr"
-	"github.com/google/nftables/userdata"
 	"github.com/mdlayher/netlink"
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/internal/firewall"
@@ -22,15 +19,6 @@ var families = map[firewall.Family]nftables.TableFamily{
 	firewall.Inet:   nftables.TableFamilyINet,
 	firewall.Bridge: nftables.TableFamilyBridge,
 	firewall.NetDev: nftables.TableFamilyNetdev,
-}
-
-var hooks = map[firewall.Hook]*nftables.ChainHook{
-	firewall.Ingress:     nftables.ChainHookIngress,
-	firewall.Input:       nftables.ChainHookInput,
-	firewall.Forward:     nftables.ChainHookForward,
-	firewall.Output:      nftables.ChainHookOutput,
-	firewall.Prerouting:  nftables.ChainHookPrerouting,
-	firewall.Postrouting: nftables.ChainHookPostrouting,
 }
 
 var errEncoded = errors.New("encoded")
@@ -50,7 +38,7 @@ func encodeTables(ops []netstate.Op) ([][]byte, error) {
 	for _, op := range ops {
 		switch o := op.(type) {
 		case netstate.TableSet:
-			addTable(c, o.Table)
+			encodeTable(c, o.Table)
 		case netstate.TableDel:
 			c.DelTable(&nftables.Table{Family: families[o.Family], Name: o.Name})
 		}
@@ -72,185 +60,103 @@ func encodeTables(ops []netstate.Op) ([][]byte, error) {
 	return messages, nil
 }
 
-// addTable adds the chains before the rules, as a rule can go to a later chain.
-func addTable(c *nftables.Conn, table firewall.Table) {
+// encodeTable adds the chains before the rules, as a rule can go to a later chain.
+func encodeTable(c *nftables.Conn, table firewall.Table) {
 	t := c.AddTable(&nftables.Table{Family: families[table.Family], Name: table.Name})
 	chains := make([]*nftables.Chain, len(table.Chains))
 	for i, chain := range table.Chains {
-		ch := &nftables.Chain{Table: t, Name: chain.Name}
-		if chain.Hook != "" {
-			priority, policy := nftables.ChainPriority(int32(chain.Priority)), nftables.ChainPolicyAccept
-			if chain.Drops {
-				policy = nftables.ChainPolicyDrop
-			}
-			ch.Type, ch.Hooknum, ch.Device = nftables.ChainType(chain.Type), hooks[chain.Hook], chain.Device
-			ch.Priority, ch.Policy = &priority, &policy
-		}
-		chains[i] = c.AddChain(ch)
+		chains[i] = c.AddChain(encodeChain(t, chain))
 	}
 	for i, chain := range table.Chains {
 		for _, rule := range chain.Rules {
-			c.AddRule(&nftables.Rule{
-				Table: t, Chain: chains[i], Exprs: ruleExpressions(rule),
-				UserData: userdata.AppendString(nil, userdata.TypeComment, rule.Comment()),
-			})
+			c.AddRule(encodeRule(chains[i], rule))
 		}
 	}
 }
 
-func ruleExpressions(r firewall.Rule) []expr.Any {
-	var e []expr.Any
-	for _, m := range r.Matches {
-		e = append(e, matchExpressions(m)...)
+// nfgenmsg is struct nfgenmsg (linux/netfilter/nfnetlink.h).
+type nfgenmsg struct{ family uint8 }
+
+const sizeofNfgenmsg = 4
+
+func (m nfgenmsg) Len() int { return sizeofNfgenmsg }
+
+func (m nfgenmsg) Serialize() []byte { return []byte{m.family, unix.NFNETLINK_V0, 0, 0} }
+
+// readTables reads our tables. The rules of those that are wanted are known.
+func (n *Namespace) readTables(s *netstate.Snapshot, name string, wanted []firewall.Table) error {
+	if n.filter == nil {
+		s.NoNFTables = true
+		return nil
 	}
-	return append(e, verdictExpressions(r.Verdict)...)
+	found := map[firewall.Family]firewall.Image{}
+	list := request(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETTABLE, unix.NLM_F_DUMP, nfgenmsg{unix.NFPROTO_UNSPEC})
+	err := n.filter.dump(list, func() { clear(found) }, func(m []byte) error {
+		image, err := parseTable(m)
+		if image.Name == name && image.Family != "" {
+			found[image.Family] = image
+		}
+		return err
+	})
+	if errors.Is(err, unix.EINVAL) { // nobody knows such messages (nfnetlink_rcv_msg)
+		s.NoNFTables = true
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if len(found) == 0 {
+		return nil
+	}
+	var resolved []firewall.Table
+	for _, t := range wanted {
+		resolved = append(resolved, t.Resolve(func(name string) int {
+			l, _ := s.Named(name)
+			return l.Index
+		}))
+	}
+	rules, err := knowRules(resolved)
+	if err != nil {
+		return err
+	}
+	for _, family := range slices.Sorted(maps.Keys(found)) {
+		image := found[family]
+		if err := n.readChains(&image); err != nil {
+			return err
+		}
+		if err := n.readChainRules(&image, rules); err != nil {
+			return err
+		}
+		s.Tables = append(s.Tables, image)
+	}
+	return nil
 }
 
-// matchExpressions load what is looked at into register 1 and compare it there.
-func matchExpressions(m firewall.Match) []expr.Any {
-	meta := func(key expr.MetaKey, not bool, value []byte) []expr.Any {
-		return []expr.Any{&expr.Meta{Key: key, Register: 1}, compare(not, value)}
-	}
-	payload := func(base expr.PayloadBase, offset int, mask []byte, not bool, value []byte) []expr.Any {
-		e := []expr.Any{&expr.Payload{DestRegister: 1, Base: base, Offset: uint32(offset), Len: uint32(len(value))}}
-		if mask != nil {
-			e = append(e, masked(mask))
+// parseTable returns a table with all that is in it as Others.
+func parseTable(m []byte) (image firewall.Image, err error) {
+	err = attributes(m, sizeofNfgenmsg, func(kind uint16, v []byte) error {
+		switch kind {
+		case unix.NFTA_TABLE_NAME:
+			image.Name = unix.ByteSliceToString(v)
+		case unix.NFTA_TABLE_FLAGS:
+			image.Flags = be32(v)
+		case unix.NFTA_TABLE_USE:
+			image.Others = int(be32(v))
 		}
-		return append(e, compare(not, value))
-	}
-	const ether, network, transport = expr.PayloadBaseLLHeader, expr.PayloadBaseNetworkHeader, expr.PayloadBaseTransportHeader
-	switch m := m.(type) {
-	case firewall.InInterface:
-		return meta(expr.MetaKeyIIFNAME, m.Not, linkName(m.Name))
-	case firewall.OutInterface:
-		return meta(expr.MetaKeyOIFNAME, m.Not, linkName(m.Name))
-	case firewall.EtherType:
-		return payload(ether, 12, nil, false, be16(m.Number))
-	case firewall.IP:
-		return meta(expr.MetaKeyNFPROTO, false, []byte{map[int]byte{4: unix.NFPROTO_IPV4, 6: unix.NFPROTO_IPV6}[m.Version]})
-	case firewall.Carries:
-		return meta(expr.MetaKeyPROTOCOL, false, be16(map[int]uint16{4: unix.ETH_P_IP, 6: unix.ETH_P_IPV6}[m.Version]))
-	case firewall.Protocol:
-		return meta(expr.MetaKeyL4PROTO, m.Not, []byte{m.Number})
-	case firewall.Source:
-		return payload(network, addressOffset(m.Prefix, 12, 8), firewall.Mask(m.Prefix), false, m.Prefix.Masked().Addr().AsSlice())
-	case firewall.Destination:
-		return payload(network, addressOffset(m.Prefix, 16, 24), firewall.Mask(m.Prefix), false, m.Prefix.Masked().Addr().AsSlice())
-	case firewall.SourcePort:
-		return portExpressions(0, m.First, m.Last, m.Not)
-	case firewall.DestinationPort:
-		return portExpressions(2, m.First, m.Last, m.Not)
-	case firewall.ICMP:
-		return payload(transport, 0, nil, false, []byte{m.Type})
-	case firewall.Bytes:
-		base := map[firewall.Header]expr.PayloadBase{firewall.Ethernet: ether, firewall.Network: network, firewall.Transport: transport}[m.Header]
-		return payload(base, m.Offset, m.Mask, m.Not, m.Value)
-	case firewall.Fragment:
-		return []expr.Any{
-			&expr.Exthdr{DestRegister: 1, Type: unix.IPPROTO_FRAGMENT, Offset: 2, Len: 2, Op: expr.ExthdrOpIpv6},
-			masked([]byte{0xff, 0xf8}), compare(true, []byte{0, 0}),
-		}
-	case firewall.State:
-		return bits(expr.CtKeySTATE, uint32(m.States))
-	case firewall.Translated:
-		const dstNAT = 1 << 5 // IPS_DST_NAT, linux/netfilter/nf_conntrack_common.h
-		return bits(expr.CtKeySTATUS, dstNAT)
-	case firewall.Connections:
-		return []expr.Any{&expr.Connlimit{Count: m.Over, Flags: 1}} // NFT_CONNLIMIT_F_INV: over
-	case firewall.Opening:
-		return payload(transport, 13, []byte{0x06}, m.Not, []byte{0x02})
-	}
-	panic(fmt.Sprintf("no expression for %T", m)) // a match of ours that nobody taught
-}
-
-func verdictExpressions(v firewall.Verdict) []expr.Any {
-	load := func(register uint32, value []byte) expr.Any { return &expr.Immediate{Register: register, Data: value} }
-	switch v := v.(type) {
-	case firewall.Accept:
-		return []expr.Any{&expr.Verdict{Kind: expr.VerdictAccept}}
-	case firewall.Drop:
-		return []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}}
-	case firewall.Goto:
-		return []expr.Any{&expr.Verdict{Kind: expr.VerdictGoto, Chain: v.Chain}}
-	case firewall.Jump:
-		return []expr.Any{&expr.Verdict{Kind: expr.VerdictJump, Chain: v.Chain}}
-	case firewall.DNAT:
-		nat := &expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(family(v.Address)), RegAddrMin: 1}
-		e := []expr.Any{load(1, v.Address.AsSlice())}
-		if v.Port != 0 {
-			nat.RegProtoMin, nat.Specified = 2, true
-			e = append(e, load(2, be16(v.Port)))
-		}
-		return append(e, nat)
-	case firewall.SNAT:
-		return []expr.Any{load(1, v.Address.AsSlice()), &expr.NAT{Type: expr.NATTypeSourceNAT, Family: uint32(family(v.Address)), RegAddrMin: 1}}
-	case firewall.Masquerade:
-		return []expr.Any{&expr.Masq{}}
-	case firewall.Fwd:
-		return []expr.Any{load(1, binary.NativeEndian.AppendUint32(nil, uint32(v.Index))), &expr.Dup{RegAddr: 1}}
-	case firewall.ClampMSS:
-		const maxSegmentSize = 2 // TCPOPT_MAXSEG, linux/tcp.h; its value lies 2 octets on
-		return []expr.Any{
-			&expr.Rt{Register: 1, Key: expr.RtTCPMSS},
-			&expr.Byteorder{SourceRegister: 1, DestRegister: 1, Op: expr.ByteorderHton, Len: 2, Size: 2},
-			&expr.Exthdr{SourceRegister: 1, Type: maxSegmentSize, Offset: 2, Len: 2, Op: expr.ExthdrOpTcpopt},
+		return nil
+	})
+	for family, number := range families {
+		if err == nil && m[0] == byte(number) {
+			image.Family = family
 		}
 	}
-	panic(fmt.Sprintf("no expression for %T", v))
+	return image, err
 }
 
-// The library has no fwd. Of dup, which no rule of ours has, the first attribute has the number and
-// the form of fwd's (NFTA_DUP_SREG_ADDR, NFTA_FWD_SREG_DEV, linux/netfilter/nf_tables.h), so that one is encoded, and
-// gets the other name.
-var (
-	dupName = nl.NewRtAttr(unix.NFTA_EXPR_NAME, nl.ZeroTerminated("dup")).Serialize()
-	fwdName = nl.NewRtAttr(unix.NFTA_EXPR_NAME, nl.ZeroTerminated("fwd")).Serialize()
-)
-
-func withForwarding(message []byte) []byte { return bytes.ReplaceAll(message, dupName, fwdName) }
-
-func compare(not bool, value []byte) *expr.Cmp {
-	if not {
-		return &expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: value}
+// be32 is a number as nftables tells it.
+func be32(b []byte) uint32 {
+	if len(b) < 4 {
+		return 0
 	}
-	return &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: value}
+	return binary.BigEndian.Uint32(b)
 }
-
-func masked(mask []byte) *expr.Bitwise {
-	return &expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: uint32(len(mask)), Mask: mask, Xor: make([]byte, len(mask))}
-}
-
-// bits says that one of several bits of a connection is set.
-func bits(key expr.CtKey, set uint32) []expr.Any {
-	return []expr.Any{
-		&expr.Ct{Key: key, Register: 1},
-		masked(binary.NativeEndian.AppendUint32(nil, set)), compare(true, make([]byte, 4)),
-	}
-}
-
-func portExpressions(offset uint32, first, last uint16, not bool) []expr.Any {
-	load := &expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: offset, Len: 2}
-	if first == last {
-		return []expr.Any{load, compare(not, be16(first))}
-	}
-	op := expr.CmpOpEq
-	if not {
-		op = expr.CmpOpNeq
-	}
-	return []expr.Any{load, &expr.Range{Op: op, Register: 1, FromData: be16(first), ToData: be16(last)}}
-}
-
-func addressOffset(p netip.Prefix, v4, v6 int) int {
-	if p.Addr().Is4() {
-		return v4
-	}
-	return v6
-}
-
-func linkName(name string) []byte {
-	padded := make([]byte, unix.IFNAMSIZ)
-	copy(padded, name)
-	return padded
-}
-
-func be16(n uint16) []byte { return binary.BigEndian.AppendUint16(nil, n) }

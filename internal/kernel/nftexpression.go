@@ -1,0 +1,118 @@
+package kernel
+
+import (
+	"cmp"
+	"encoding/hex"
+	"slices"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// expression is one of a rule, with its attributes in the order of their numbers.
+type expression struct {
+	name       string
+	attributes []attribute
+}
+
+// attribute is numbered by the attributes around it and its own, 8 bits each, its own last.
+type attribute struct {
+	number uint32
+	value  []byte
+}
+
+// newest are the attributes that there were when this was written. Later ones are not looked at: a
+// kernel that has them tells them of our rules as well.
+var newest = map[string]uint16{
+	"meta": 3, "cmp": 3, "payload": 8, "immediate": 2, "masq": 3, "nat": 7, "bitwise": 5, "byteorder": 5,
+	"connlimit": 2, "fwd": 3, "ct": 4, "exthdr": 7, "range": 4, "rt": 2,
+}
+
+// nested says which attributes hold others: struct nft_data of a comparison and of a register's
+// value, and in that a verdict.
+func (e expression) nested(number uint32) bool {
+	return e.name == "cmp" && number == unix.NFTA_CMP_DATA ||
+		e.name == "immediate" && (number == unix.NFTA_IMMEDIATE_DATA || number == unix.NFTA_IMMEDIATE_DATA<<8|unix.NFTA_DATA_VERDICT)
+}
+
+func parseExpressions(b []byte) (list []expression, err error) {
+	err = attributes(b, 0, func(_ uint16, element []byte) error {
+		var e expression
+		var data []byte
+		err := attributes(element, 0, func(kind uint16, v []byte) error {
+			switch kind {
+			case unix.NFTA_EXPR_NAME:
+				e.name = unix.ByteSliceToString(v)
+			case unix.NFTA_EXPR_DATA:
+				data = v
+			}
+			return nil
+		})
+		if err == nil {
+			err = e.parse(0, data)
+		}
+		slices.SortFunc(e.attributes, func(a, b attribute) int { return cmp.Compare(a.number, b.number) })
+		e.normalise()
+		list = append(list, e)
+		return err
+	})
+	return list, err
+}
+
+func (e *expression) parse(around uint32, b []byte) error {
+	return attributes(b, 0, func(kind uint16, v []byte) error {
+		if last, ok := newest[e.name]; ok && around == 0 && kind > last {
+			return nil
+		}
+		number := around<<8 | uint32(kind)
+		if e.nested(number) {
+			return e.parse(number, v)
+		}
+		e.attributes = append(e.attributes, attribute{number, v})
+		return nil
+	})
+}
+
+// normalise takes away what the kernel adds: to a translation to one address and port the ends of the
+// ranges, and that there are ranges; to a header that is looked for or written, that there are no flags.
+func (e *expression) normalise() {
+	switch e.name {
+	case "nat":
+		const ranges = 1 | 2 // NF_NAT_RANGE_MAP_IPS, NF_NAT_RANGE_PROTO_SPECIFIED, linux/netfilter/nf_nat.h
+		address, port := string(e.value(unix.NFTA_NAT_REG_ADDR_MIN)), string(e.value(unix.NFTA_NAT_REG_PROTO_MIN))
+		e.without(func(a attribute) bool {
+			return a.number == unix.NFTA_NAT_REG_ADDR_MAX && string(a.value) == address ||
+				a.number == unix.NFTA_NAT_REG_PROTO_MAX && string(a.value) == port ||
+				a.number == unix.NFTA_NAT_FLAGS && be32(a.value)&^ranges == 0
+		})
+	case "exthdr":
+		e.without(func(a attribute) bool { return a.number == unix.NFTA_EXTHDR_FLAGS && be32(a.value) == 0 })
+	}
+}
+
+func (e *expression) without(f func(attribute) bool) {
+	e.attributes = slices.DeleteFunc(e.attributes, f)
+}
+
+func (e *expression) value(number uint32) []byte {
+	for _, a := range e.attributes {
+		if a.number == number {
+			return a.value
+		}
+	}
+	return nil
+}
+
+// expressionsText is such as "[meta 1=00000001 2=00000006][cmp 1=00000001 2=00000000 301=6c6f]".
+func expressionsText(list []expression) string {
+	var b []byte
+	for _, e := range list {
+		b = append(append(b, '['), e.name...)
+		for _, a := range e.attributes {
+			b = append(strconv.AppendUint(append(b, ' '), uint64(a.number), 16), '=')
+			b = hex.AppendEncode(b, a.value)
+		}
+		b = append(b, ']')
+	}
+	return string(b)
+}

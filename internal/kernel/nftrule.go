@@ -1,0 +1,267 @@
+package kernel
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"github.com/google/nftables/userdata"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/internal/firewall"
+)
+
+// readChainRules reads the rules into the chains of a table.
+func (n *Namespace) readChainRules(image *firewall.Image, rules known) error {
+	list := request(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP,
+		nfgenmsg{uint8(families[image.Family])}, nl.NewRtAttr(unix.NFTA_RULE_TABLE, nl.ZeroTerminated(image.Name)))
+	none := func() {
+		for i := range image.Chains {
+			image.Chains[i].Rules = nil
+		}
+	}
+	return n.filter.dump(list, none, func(m []byte) error {
+		rule, err := parseChainRule(m)
+		at := slices.IndexFunc(image.Chains, func(c firewall.ChainImage) bool { return c.Name == rule.chain })
+		if err != nil || rule.table != image.Name || at < 0 {
+			return err
+		}
+		text, err := rules.text(rule.expressions)
+		image.Chains[at].Rules = append(image.Chains[at].Rules, text)
+		return err
+	})
+}
+
+// chainRule is where a rule lies, and its expressions as the kernel tells them.
+type chainRule struct {
+	table, chain string
+	expressions  []byte
+}
+
+// parseChainRule parses struct nfgenmsg and the attributes of a rule behind it.
+func parseChainRule(m []byte) (r chainRule, err error) {
+	err = attributes(m, sizeofNfgenmsg, func(kind uint16, v []byte) error {
+		switch kind {
+		case unix.NFTA_RULE_TABLE:
+			r.table = unix.ByteSliceToString(v)
+		case unix.NFTA_RULE_CHAIN:
+			r.chain = unix.ByteSliceToString(v)
+		case unix.NFTA_RULE_EXPRESSIONS:
+			r.expressions = v
+		}
+		return nil
+	})
+	return r, err
+}
+
+// encodeRule returns a rule with its comment.
+func encodeRule(c *nftables.Chain, r firewall.Rule) *nftables.Rule {
+	return &nftables.Rule{
+		Table: c.Table, Chain: c, Exprs: encodeExpressions(r),
+		UserData: userdata.AppendString(nil, userdata.TypeComment, r.Comment()),
+	}
+}
+
+func encodeExpressions(r firewall.Rule) []expr.Any {
+	var e []expr.Any
+	for _, m := range r.Matches {
+		e = append(e, encodeMatch(m)...)
+	}
+	return append(e, encodeVerdict(r.Verdict)...)
+}
+
+// encodeMatch load what is looked at into register 1 and compare it there.
+func encodeMatch(m firewall.Match) []expr.Any {
+	meta := func(key expr.MetaKey, not bool, value []byte) []expr.Any {
+		return []expr.Any{&expr.Meta{Key: key, Register: 1}, compare(not, value)}
+	}
+	payload := func(base expr.PayloadBase, offset int, mask []byte, not bool, value []byte) []expr.Any {
+		e := []expr.Any{&expr.Payload{DestRegister: 1, Base: base, Offset: uint32(offset), Len: uint32(len(value))}}
+		if mask != nil {
+			e = append(e, masked(mask))
+		}
+		return append(e, compare(not, value))
+	}
+	const ether, network, transport = expr.PayloadBaseLLHeader, expr.PayloadBaseNetworkHeader, expr.PayloadBaseTransportHeader
+	switch m := m.(type) {
+	case firewall.InInterface:
+		return meta(expr.MetaKeyIIFNAME, m.Not, linkName(m.Name))
+	case firewall.OutInterface:
+		return meta(expr.MetaKeyOIFNAME, m.Not, linkName(m.Name))
+	case firewall.EtherType:
+		return payload(ether, 12, nil, false, be16(m.Number))
+	case firewall.IP:
+		return meta(expr.MetaKeyNFPROTO, false, []byte{map[int]byte{4: unix.NFPROTO_IPV4, 6: unix.NFPROTO_IPV6}[m.Version]})
+	case firewall.Carries:
+		return meta(expr.MetaKeyPROTOCOL, false, be16(map[int]uint16{4: unix.ETH_P_IP, 6: unix.ETH_P_IPV6}[m.Version]))
+	case firewall.Protocol:
+		return meta(expr.MetaKeyL4PROTO, m.Not, []byte{m.Number})
+	case firewall.Source:
+		return payload(network, addressOffset(m.Prefix, 12, 8), firewall.Mask(m.Prefix), false, m.Prefix.Masked().Addr().AsSlice())
+	case firewall.Destination:
+		return payload(network, addressOffset(m.Prefix, 16, 24), firewall.Mask(m.Prefix), false, m.Prefix.Masked().Addr().AsSlice())
+	case firewall.SourcePort:
+		return encodePort(0, m.First, m.Last, m.Not)
+	case firewall.DestinationPort:
+		return encodePort(2, m.First, m.Last, m.Not)
+	case firewall.ICMP:
+		return payload(transport, 0, nil, false, []byte{m.Type})
+	case firewall.Bytes:
+		base := map[firewall.Header]expr.PayloadBase{firewall.Ethernet: ether, firewall.Network: network, firewall.Transport: transport}[m.Header]
+		return payload(base, m.Offset, m.Mask, m.Not, m.Value)
+	case firewall.Fragment:
+		return []expr.Any{
+			&expr.Exthdr{DestRegister: 1, Type: unix.IPPROTO_FRAGMENT, Offset: 2, Len: 2, Op: expr.ExthdrOpIpv6},
+			masked([]byte{0xff, 0xf8}), compare(true, []byte{0, 0}),
+		}
+	case firewall.State:
+		return bits(expr.CtKeySTATE, uint32(m.States))
+	case firewall.Translated:
+		const dstNAT = 1 << 5 // IPS_DST_NAT, linux/netfilter/nf_conntrack_common.h
+		return bits(expr.CtKeySTATUS, dstNAT)
+	case firewall.Connections:
+		return []expr.Any{&expr.Connlimit{Count: m.Over, Flags: 1}} // NFT_CONNLIMIT_F_INV: over
+	case firewall.Opening:
+		return payload(transport, 13, []byte{0x06}, m.Not, []byte{0x02})
+	}
+	panic(fmt.Sprintf("no expression for %T", m)) // a match of ours that nobody taught
+}
+
+func encodeVerdict(v firewall.Verdict) []expr.Any {
+	load := func(register uint32, value []byte) expr.Any { return &expr.Immediate{Register: register, Data: value} }
+	switch v := v.(type) {
+	case firewall.Accept:
+		return []expr.Any{&expr.Verdict{Kind: expr.VerdictAccept}}
+	case firewall.Drop:
+		return []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}}
+	case firewall.Goto:
+		return []expr.Any{&expr.Verdict{Kind: expr.VerdictGoto, Chain: v.Chain}}
+	case firewall.Jump:
+		return []expr.Any{&expr.Verdict{Kind: expr.VerdictJump, Chain: v.Chain}}
+	case firewall.DNAT:
+		nat := &expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(family(v.Address)), RegAddrMin: 1}
+		e := []expr.Any{load(1, v.Address.AsSlice())}
+		if v.Port != 0 {
+			nat.RegProtoMin, nat.Specified = 2, true
+			e = append(e, load(2, be16(v.Port)))
+		}
+		return append(e, nat)
+	case firewall.SNAT:
+		return []expr.Any{load(1, v.Address.AsSlice()), &expr.NAT{Type: expr.NATTypeSourceNAT, Family: uint32(family(v.Address)), RegAddrMin: 1}}
+	case firewall.Masquerade:
+		return []expr.Any{&expr.Masq{}}
+	case firewall.Fwd:
+		return []expr.Any{load(1, binary.NativeEndian.AppendUint32(nil, uint32(v.Index))), &expr.Dup{RegAddr: 1}}
+	case firewall.ClampMSS:
+		const maxSegmentSize = 2 // TCPOPT_MAXSEG, linux/tcp.h; its value lies 2 octets on
+		return []expr.Any{
+			&expr.Rt{Register: 1, Key: expr.RtTCPMSS},
+			&expr.Byteorder{SourceRegister: 1, DestRegister: 1, Op: expr.ByteorderHton, Len: 2, Size: 2},
+			&expr.Exthdr{SourceRegister: 1, Type: maxSegmentSize, Offset: 2, Len: 2, Op: expr.ExthdrOpTcpopt},
+		}
+	}
+	panic(fmt.Sprintf("no expression for %T", v))
+}
+
+// The library has no fwd. Of dup, which no rule of ours has, the first attribute has the number and
+// the form of fwd's (NFTA_DUP_SREG_ADDR, NFTA_FWD_SREG_DEV, linux/netfilter/nf_tables.h), so that one is encoded, and
+// gets the other name.
+var (
+	dupName = nl.NewRtAttr(unix.NFTA_EXPR_NAME, nl.ZeroTerminated("dup")).Serialize()
+	fwdName = nl.NewRtAttr(unix.NFTA_EXPR_NAME, nl.ZeroTerminated("fwd")).Serialize()
+)
+
+func withForwarding(message []byte) []byte { return bytes.ReplaceAll(message, dupName, fwdName) }
+
+func compare(not bool, value []byte) *expr.Cmp {
+	if not {
+		return &expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: value}
+	}
+	return &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: value}
+}
+
+func masked(mask []byte) *expr.Bitwise {
+	return &expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: uint32(len(mask)), Mask: mask, Xor: make([]byte, len(mask))}
+}
+
+// bits says that one of several bits of a connection is set.
+func bits(key expr.CtKey, set uint32) []expr.Any {
+	return []expr.Any{
+		&expr.Ct{Key: key, Register: 1},
+		masked(binary.NativeEndian.AppendUint32(nil, set)), compare(true, make([]byte, 4)),
+	}
+}
+
+func encodePort(offset uint32, first, last uint16, not bool) []expr.Any {
+	load := &expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: offset, Len: 2}
+	if first == last {
+		return []expr.Any{load, compare(not, be16(first))}
+	}
+	op := expr.CmpOpEq
+	if not {
+		op = expr.CmpOpNeq
+	}
+	return []expr.Any{load, &expr.Range{Op: op, Register: 1, FromData: be16(first), ToData: be16(last)}}
+}
+
+func addressOffset(p netip.Prefix, v4, v6 int) int {
+	if p.Addr().Is4() {
+		return v4
+	}
+	return v6
+}
+
+func linkName(name string) []byte {
+	padded := make([]byte, unix.IFNAMSIZ)
+	copy(padded, name)
+	return padded
+}
+
+func be16(n uint16) []byte { return binary.BigEndian.AppendUint16(nil, n) }
+
+// known are the texts of rules by what the kernel tells of their expressions.
+type known map[string]string
+
+// knowRules encodes the tables' rules, as what is in the kernel could only be decoded if every
+// expression there is were understood.
+func knowRules(tables []firewall.Table) (known, error) {
+	k := known{}
+	for _, t := range tables {
+		if t.Family.IPTables() != 0 {
+			continue
+		}
+		for _, c := range t.Chains {
+			for _, r := range c.Rules {
+				var own []byte
+				for _, e := range encodeExpressions(r) {
+					b, err := expr.Marshal(byte(families[t.Family]), e)
+					if err != nil {
+						return nil, fmt.Errorf("encode the rule %v: %w", r, err)
+					}
+					own = append(own, nl.NewRtAttr(unix.NFTA_LIST_ELEM, withForwarding(b)).Serialize()...)
+				}
+				list, err := parseExpressions(own)
+				if err != nil {
+					return nil, fmt.Errorf("encode the rule %v: %w", r, err)
+				}
+				k[expressionsText(list)] = r.String()
+			}
+		}
+	}
+	return k, nil
+}
+
+// text is that of the rule whose expressions these are.
+func (k known) text(expressions []byte) (string, error) {
+	list, err := parseExpressions(expressions)
+	have := expressionsText(list)
+	if text, ok := k[have]; ok {
+		return text, err
+	}
+	return firewall.Unknown + ": " + have, err
+}
