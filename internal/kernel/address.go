@@ -30,11 +30,16 @@ func encodeAddressAdd(o netstate.AddressAdd) *nl.NetlinkRequest {
 	if o.Address.Prefix.Addr().Is6() {
 		flags = put
 	}
-	return request(unix.RTM_NEWADDR, flags, encodeAddress(o.Address)...)
+	return request(unix.RTM_NEWADDR, flags, addressParts(o.Address)...)
 }
 
-func encodeAddress(a netstate.Address) []nl.NetlinkRequestData {
-	head := nl.NewIfAddrmsg(int(family(a.Prefix.Addr())))
+func encodeAddressDel(o netstate.AddressDel) *nl.NetlinkRequest {
+	return request(unix.RTM_DELADDR, 0, addressParts(o.Address)...)
+}
+
+// addressParts are the header and the attributes of an address.
+func addressParts(a netstate.Address) []nl.NetlinkRequestData {
+	head := nl.NewIfAddrmsg(int(addressFamily(a.Prefix.Addr())))
 	head.Index = uint32(a.Link)
 	head.Prefixlen = uint8(a.Prefix.Bits())
 	head.Scope = a.Scope
@@ -79,7 +84,7 @@ func parseAddress(m []byte) (netstate.Address, error) {
 		ValidSeconds: netstate.Forever, PreferredSeconds: netstate.Forever,
 	}
 	var local, other netip.Addr
-	err := attributes(m, unix.SizeofIfAddrmsg, func(kind uint16, v []byte) error {
+	err := eachAttribute(m, unix.SizeofIfAddrmsg, func(kind uint16, v []byte) error {
 		switch kind {
 		case unix.IFA_LOCAL:
 			local = addr(v)

@@ -11,8 +11,8 @@ import (
 
 const typeMask = 0x3fff // NLA_TYPE_MASK, linux/netlink.h
 
-// attributes calls f with each attribute behind a header of n bytes.
-func attributes(message []byte, n int, f func(kind uint16, value []byte) error) error {
+// eachAttribute calls f with each attribute behind a header of n bytes.
+func eachAttribute(message []byte, n int, f func(kind uint16, value []byte) error) error {
 	if len(message) < n {
 		return errors.New("netlink: a message was cut short")
 	}
@@ -57,7 +57,7 @@ func addr(b []byte) netip.Addr {
 
 func attr32(kind int, value uint32) *nl.RtAttr { return nl.NewRtAttr(kind, nl.Uint32Attr(value)) }
 
-func family(a netip.Addr) uint8 {
+func addressFamily(a netip.Addr) uint8 {
 	if a.Is4() {
 		return unix.AF_INET
 	}

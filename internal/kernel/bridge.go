@@ -97,7 +97,7 @@ func encodeSettings(to *nl.RtAttr, known map[string]setting, settings netstate.S
 
 func parseSettings(b []byte, names []string) (netstate.Settings, error) {
 	settings := netstate.Settings{}
-	err := attributes(b, 0, func(kind uint16, v []byte) error {
+	err := eachAttribute(b, 0, func(kind uint16, v []byte) error {
 		if int(kind) >= len(names) || names[kind] == "" {
 			return nil
 		}

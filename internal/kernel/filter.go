@@ -84,7 +84,7 @@ func parseQdisc(m []byte) (q qdisc, err error) {
 	}
 	head := nl.DeserializeTcMsg(m)
 	q.link, q.parent = int(head.Ifindex), head.Parent
-	err = attributes(m, nl.SizeofTcMsg, func(kind uint16, v []byte) error {
+	err = eachAttribute(m, nl.SizeofTcMsg, func(kind uint16, v []byte) error {
 		switch name := unix.ByteSliceToString(v); {
 		case kind == nl.TCA_KIND && name != "ingress":
 			q.foreign = name + " qdisc"
@@ -106,7 +106,8 @@ func filterHeader(f netstate.Filter) *nl.TcMsg {
 }
 
 // encodeFilterAdd is a u32 classifier (tc-u32(8)) with one action, mirred (tc-mirred(8)).
-func encodeFilterAdd(f netstate.Filter) *nl.NetlinkRequest {
+func encodeFilterAdd(o netstate.FilterAdd) *nl.NetlinkRequest {
+	f := o.Filter
 	selector := nl.TcU32Sel{Flags: nl.TC_U32_TERMINAL, Nkeys: uint8(len(f.Keys))}
 	for _, k := range f.Keys {
 		selector.Keys = append(selector.Keys, nl.TcU32Key{Mask: networkOrder32(k.Mask), Val: networkOrder32(k.Value), Off: int32(k.Offset)})
@@ -124,8 +125,8 @@ func encodeFilterAdd(f netstate.Filter) *nl.NetlinkRequest {
 		nl.NewRtAttr(nl.TCA_KIND, nl.ZeroTerminated("u32")), options)
 }
 
-func encodeFilterDel(f netstate.Filter) *nl.NetlinkRequest {
-	return request(unix.RTM_DELTFILTER, 0, filterHeader(f), nl.NewRtAttr(nl.TCA_KIND, nl.ZeroTerminated("u32")))
+func encodeFilterDel(o netstate.FilterDel) *nl.NetlinkRequest {
+	return request(unix.RTM_DELTFILTER, 0, filterHeader(o.Filter), nl.NewRtAttr(nl.TCA_KIND, nl.ZeroTerminated("u32")))
 }
 
 // parseFilter returns whole = false for the messages that stand for hash tables and not for a
@@ -139,7 +140,7 @@ func parseFilter(m []byte) (f netstate.Filter, whole bool, err error) {
 	f.Priority = uint16(head.Info >> 16)
 	f.Protocol = networkOrder16(uint16(head.Info))
 	var options []byte
-	err = attributes(m, nl.SizeofTcMsg, func(kind uint16, v []byte) error {
+	err = eachAttribute(m, nl.SizeofTcMsg, func(kind uint16, v []byte) error {
 		switch kind {
 		case nl.TCA_KIND:
 			if name := unix.ByteSliceToString(v); name != "u32" {
@@ -157,13 +158,13 @@ func parseFilter(m []byte) (f netstate.Filter, whole bool, err error) {
 	if err != nil || f.Foreign != "" {
 		return f, f.Foreign != "", err
 	}
-	return parseU32(options, f)
+	return parseU32Options(options, f)
 }
 
-// parseU32 reads the options of a classifier.
-func parseU32(options []byte, f netstate.Filter) (_ netstate.Filter, whole bool, err error) {
+// parseU32Options reads the options of a classifier.
+func parseU32Options(options []byte, f netstate.Filter) (_ netstate.Filter, whole bool, err error) {
 	redirects := false
-	err = attributes(options, 0, func(kind uint16, v []byte) error {
+	err = eachAttribute(options, 0, func(kind uint16, v []byte) error {
 		switch kind {
 		case nl.TCA_U32_SEL:
 			if len(v) < nl.SizeofTcU32Sel || len(v) < nl.SizeofTcU32Sel+int(v[2])*nl.SizeofTcU32Key {
@@ -197,18 +198,18 @@ func parseU32(options []byte, f netstate.Filter) (_ netstate.Filter, whole bool,
 // parseRedirect reads the actions, of which there must be one.
 func parseRedirect(actions []byte, f *netstate.Filter) (redirects bool, err error) {
 	count := 0
-	err = attributes(actions, 0, func(_ uint16, action []byte) error {
+	err = eachAttribute(actions, 0, func(_ uint16, action []byte) error {
 		if count++; count > 1 {
 			f.Foreign = "u32 with more actions"
 		}
-		return attributes(action, 0, func(kind uint16, v []byte) error {
+		return eachAttribute(action, 0, func(kind uint16, v []byte) error {
 			switch kind {
 			case nl.TCA_ACT_KIND:
 				if name := unix.ByteSliceToString(v); name != "mirred" {
 					f.Foreign = "u32 with the action " + name
 				}
 			case nl.TCA_ACT_OPTIONS:
-				return attributes(v, 0, func(kind uint16, v []byte) error {
+				return eachAttribute(v, 0, func(kind uint16, v []byte) error {
 					if kind == nl.TCA_MIRRED_PARMS && len(v) >= sizeofMirred && u32(v[mirredEaction:]) == redirectEgress && u32(v[mirredAction:]) == stolen {
 						redirects, f.Target = true, int(u32(v[mirredIfindex:])) // 0: to a link that has gone
 					}

@@ -44,8 +44,8 @@ func HavePrograms(tables []firewall.Table) error {
 	return nil
 }
 
-// knows says whether the namespace has the table of iptables. To ask for one of the legacy kind makes it.
-func (p program) knows(table string) (bool, error) {
+// hasTable says whether the namespace has the table of iptables. To ask for one of the legacy kind makes it.
+func (p program) hasTable(table string) (bool, error) {
 	path := map[firewall.Family]string{
 		firewall.IPTablesLegacy: "/proc/thread-self/net/ip_tables_names", firewall.IP6TablesLegacy: "/proc/thread-self/net/ip6_tables_names",
 	}[p.family]
@@ -66,11 +66,11 @@ type chain struct {
 	from        []string // the chains that jump to it, as often as they do
 }
 
-// chains reads those with the name, in the order of their tables.
-func (p program) chains(name string) ([]chain, error) {
+// readChains reads those with the name, in the order of their tables.
+func (p program) readChains(name string) ([]chain, error) {
 	var list []chain
 	for _, table := range firewall.IPTablesTables {
-		if there, err := p.knows(table); err != nil {
+		if there, err := p.hasTable(table); err != nil {
 			return nil, err
 		} else if !there {
 			continue
@@ -123,7 +123,7 @@ func readIPTables(s *netstate.Snapshot, wanted []firewall.Table) error {
 		if err != nil {
 			return err
 		}
-		chains, err := p.chains(t.Name)
+		chains, err := p.readChains(t.Name)
 		if err != nil {
 			return err
 		}
@@ -187,7 +187,7 @@ func deleteIPTables(f firewall.Family, name string) error {
 	if err != nil {
 		return err
 	}
-	chains, err := p.chains(name)
+	chains, err := p.readChains(name)
 	if err != nil {
 		return err
 	}

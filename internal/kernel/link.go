@@ -140,7 +140,7 @@ func parseLink(m []byte) (netstate.Link, error) {
 	carrier := false
 	var parent, bus string
 	foreign := false
-	err := attributes(m, unix.SizeofIfInfomsg, func(kind uint16, v []byte) error {
+	err := eachAttribute(m, unix.SizeofIfInfomsg, func(kind uint16, v []byte) error {
 		switch kind {
 		case unix.IFLA_OPERSTATE:
 			carrier = u8(v) == operUp
@@ -188,7 +188,7 @@ func parseLink(m []byte) (netstate.Link, error) {
 func parseLinkInfo(b []byte, l *netstate.Link) error {
 	var data, portData []byte
 	var portKind string
-	err := attributes(b, 0, func(kind uint16, v []byte) error {
+	err := eachAttribute(b, 0, func(kind uint16, v []byte) error {
 		switch kind {
 		case nl.IFLA_INFO_KIND:
 			l.Kind = unix.ByteSliceToString(v)
@@ -214,7 +214,7 @@ func parseLinkInfo(b []byte, l *netstate.Link) error {
 		l.Bridge, err = parseSettings(data, bridgeNames[:])
 		return err
 	case "macvlan", "macvtap":
-		return attributes(data, 0, func(kind uint16, v []byte) error {
+		return eachAttribute(data, 0, func(kind uint16, v []byte) error {
 			if kind == nl.IFLA_MACVLAN_MODE {
 				l.Mode = macvlanModes[u32(v)]
 			}
@@ -227,10 +227,10 @@ func parseLinkInfo(b []byte, l *netstate.Link) error {
 }
 
 func parseFamilies(b []byte, l *netstate.Link) error {
-	return attributes(b, 0, func(family uint16, spec []byte) error {
+	return eachAttribute(b, 0, func(family uint16, spec []byte) error {
 		switch family {
 		case unix.AF_INET:
-			return attributes(spec, 0, func(kind uint16, v []byte) error {
+			return eachAttribute(spec, 0, func(kind uint16, v []byte) error {
 				if kind == inetConf {
 					l.Forwarding4 = u32(v[min(len(v), 4*(devconfForwarding-1)):]) != 0
 					l.RouteLocalnet = u32(v[min(len(v), 4*(devconfRouteLocalnet-1)):]) != 0
@@ -238,7 +238,7 @@ func parseFamilies(b []byte, l *netstate.Link) error {
 				return nil
 			})
 		case unix.AF_INET6:
-			return attributes(spec, 0, func(kind uint16, v []byte) error {
+			return eachAttribute(spec, 0, func(kind uint16, v []byte) error {
 				switch kind {
 				case addrGenMode:
 					l.AddrGen = int(u8(v))

@@ -63,24 +63,23 @@ func encodeOperation(op netstate.Op) (*nl.NetlinkRequest, error) {
 	case netstate.AddressAdd:
 		return encodeAddressAdd(o), nil
 	case netstate.AddressDel:
-		return request(unix.RTM_DELADDR, 0, encodeAddress(o.Address)...), nil
+		return encodeAddressDel(o), nil
 	case netstate.RouteAdd:
-		// Without NLM_F_EXCL: there may be another one to the same destination.
-		return request(unix.RTM_NEWROUTE, unix.NLM_F_CREATE, encodeRoute(o.Route)...), nil
+		return encodeRouteAdd(o), nil
 	case netstate.RouteDel:
-		return request(unix.RTM_DELROUTE, 0, encodeRoute(o.Route)...), nil
+		return encodeRouteDel(o), nil
 	case netstate.NeighbourAdd:
-		return request(unix.RTM_NEWNEIGH, put, encodeNeighbour(o.Neighbour)...), nil
+		return encodeNeighbourAdd(o), nil
 	case netstate.NeighbourDel:
-		return request(unix.RTM_DELNEIGH, 0, encodeNeighbour(o.Neighbour)...), nil
+		return encodeNeighbourDel(o), nil
 	case netstate.IngressAdd:
 		return encodeIngressAdd(o), nil
 	case netstate.IngressDel:
 		return encodeIngressDel(o), nil
 	case netstate.FilterAdd:
-		return encodeFilterAdd(o.Filter), nil
+		return encodeFilterAdd(o), nil
 	case netstate.FilterDel:
-		return encodeFilterDel(o.Filter), nil
+		return encodeFilterDel(o), nil
 	}
 	return nil, fmt.Errorf("no netlink message for %T", op)
 }

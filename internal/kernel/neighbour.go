@@ -51,14 +51,23 @@ func (n *Namespace) readNeighbours(s *netstate.Snapshot) error {
 	return nil
 }
 
-func encodeNeighbour(n netstate.Neighbour) []nl.NetlinkRequestData {
+func encodeNeighbourAdd(o netstate.NeighbourAdd) *nl.NetlinkRequest {
+	return request(unix.RTM_NEWNEIGH, put, neighbourParts(o.Neighbour)...)
+}
+
+func encodeNeighbourDel(o netstate.NeighbourDel) *nl.NetlinkRequest {
+	return request(unix.RTM_DELNEIGH, 0, neighbourParts(o.Neighbour)...)
+}
+
+// neighbourParts are the header and the attributes of a neighbour.
+func neighbourParts(n netstate.Neighbour) []nl.NetlinkRequestData {
 	if !n.Address.IsValid() {
 		return []nl.NetlinkRequestData{
 			ndMsg{family: unix.AF_BRIDGE, index: uint32(n.Link), state: unix.NUD_NOARP, flags: unix.NTF_MASTER},
 			nl.NewRtAttr(unix.NDA_LLADDR, n.MAC[:]),
 		}
 	}
-	head := ndMsg{family: family(n.Address), index: uint32(n.Link), state: unix.NUD_PERMANENT, flags: n.Flags}
+	head := ndMsg{family: addressFamily(n.Address), index: uint32(n.Link), state: unix.NUD_PERMANENT, flags: n.Flags}
 	return []nl.NetlinkRequestData{
 		head,
 		nl.NewRtAttr(unix.NDA_DST, n.Address.AsSlice()),
@@ -82,7 +91,7 @@ func parseNeighbour(m []byte) (netstate.Neighbour, error) {
 	if state&(unix.NUD_NOARP|unix.NUD_FAILED|unix.NUD_INCOMPLETE) != 0 {
 		return entry, nil
 	}
-	err := attributes(m, head.Len(), func(kind uint16, v []byte) error {
+	err := eachAttribute(m, head.Len(), func(kind uint16, v []byte) error {
 		switch kind {
 		case unix.NDA_DST:
 			entry.Address = addr(v)
@@ -99,7 +108,7 @@ func parseNeighbour(m []byte) (netstate.Neighbour, error) {
 // parseForwarding returns a static entry of a bridge; another one is not permanent.
 func parseForwarding(m []byte) (netstate.Neighbour, error) {
 	entry := netstate.Neighbour{Link: int(u32(m[4:]))}
-	err := attributes(m, ndMsg{}.Len(), func(kind uint16, v []byte) error {
+	err := eachAttribute(m, ndMsg{}.Len(), func(kind uint16, v []byte) error {
 		switch kind {
 		case unix.NDA_LLADDR:
 			if len(v) == len(entry.MAC) {
@@ -145,7 +154,7 @@ func (n *Namespace) Resolve(ctx context.Context, link int, address netip.Addr) (
 }
 
 func (n *Namespace) probeNeighbour(link int, address netip.Addr) error {
-	head := ndMsg{family: family(address), index: uint32(link), flags: unix.NTF_USE}
+	head := ndMsg{family: addressFamily(address), index: uint32(link), flags: unix.NTF_USE}
 	question := request(unix.RTM_NEWNEIGH, put, head, nl.NewRtAttr(unix.NDA_DST, address.AsSlice()))
 	failures, err := n.route.send([][]byte{question.Serialize()}, 0)
 	if err == nil && len(failures) > 0 {

@@ -134,7 +134,7 @@ func (n *Namespace) readTables(s *netstate.Snapshot, name string, wanted []firew
 
 // parseTable returns a table with all that is in it as Others.
 func parseTable(m []byte) (image firewall.Image, err error) {
-	err = attributes(m, sizeofNfgenmsg, func(kind uint16, v []byte) error {
+	err = eachAttribute(m, sizeofNfgenmsg, func(kind uint16, v []byte) error {
 		switch kind {
 		case unix.NFTA_TABLE_NAME:
 			image.Name = unix.ByteSliceToString(v)

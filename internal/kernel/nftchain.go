@@ -65,7 +65,7 @@ func parseChain(m []byte) (chain firewall.ChainImage, table string, err error) {
 	var base firewall.Chain
 	var hook []byte
 	var flags uint32
-	err = attributes(m, sizeofNfgenmsg, func(attribute uint16, v []byte) error {
+	err = eachAttribute(m, sizeofNfgenmsg, func(attribute uint16, v []byte) error {
 		switch attribute {
 		case unix.NFTA_CHAIN_TABLE:
 			table = unix.ByteSliceToString(v)
@@ -94,7 +94,7 @@ func parseChain(m []byte) (chain firewall.ChainImage, table string, err error) {
 }
 
 func parseHook(b []byte, ofDevice bool, base *firewall.Chain) error {
-	return attributes(b, 0, func(kind uint16, v []byte) error {
+	return eachAttribute(b, 0, func(kind uint16, v []byte) error {
 		switch kind {
 		case unix.NFTA_HOOK_HOOKNUM:
 			base.Hook = hookName(be32(v), ofDevice)

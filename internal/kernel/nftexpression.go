@@ -36,10 +36,10 @@ func (e expression) nested(number uint32) bool {
 }
 
 func parseExpressions(b []byte) (list []expression, err error) {
-	err = attributes(b, 0, func(_ uint16, element []byte) error {
+	err = eachAttribute(b, 0, func(_ uint16, element []byte) error {
 		var e expression
 		var data []byte
-		err := attributes(element, 0, func(kind uint16, v []byte) error {
+		err := eachAttribute(element, 0, func(kind uint16, v []byte) error {
 			switch kind {
 			case unix.NFTA_EXPR_NAME:
 				e.name = unix.ByteSliceToString(v)
@@ -60,7 +60,7 @@ func parseExpressions(b []byte) (list []expression, err error) {
 }
 
 func (e *expression) parse(around uint32, b []byte) error {
-	return attributes(b, 0, func(kind uint16, v []byte) error {
+	return eachAttribute(b, 0, func(kind uint16, v []byte) error {
 		if last, ok := newest[e.name]; ok && around == 0 && kind > last {
 			return nil
 		}

@@ -45,7 +45,7 @@ type chainRule struct {
 
 // parseChainRule parses struct nfgenmsg and the attributes of a rule behind it.
 func parseChainRule(m []byte) (r chainRule, err error) {
-	err = attributes(m, sizeofNfgenmsg, func(kind uint16, v []byte) error {
+	err = eachAttribute(m, sizeofNfgenmsg, func(kind uint16, v []byte) error {
 		switch kind {
 		case unix.NFTA_RULE_TABLE:
 			r.table = unix.ByteSliceToString(v)
@@ -144,7 +144,7 @@ func encodeVerdict(v firewall.Verdict) []expr.Any {
 	case firewall.Jump:
 		return []expr.Any{&expr.Verdict{Kind: expr.VerdictJump, Chain: v.Chain}}
 	case firewall.DNAT:
-		nat := &expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(family(v.Address)), RegAddrMin: 1}
+		nat := &expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(addressFamily(v.Address)), RegAddrMin: 1}
 		e := []expr.Any{load(1, v.Address.AsSlice())}
 		if v.Port != 0 {
 			nat.RegProtoMin, nat.Specified = 2, true
@@ -152,7 +152,7 @@ func encodeVerdict(v firewall.Verdict) []expr.Any {
 		}
 		return append(e, nat)
 	case firewall.SNAT:
-		return []expr.Any{load(1, v.Address.AsSlice()), &expr.NAT{Type: expr.NATTypeSourceNAT, Family: uint32(family(v.Address)), RegAddrMin: 1}}
+		return []expr.Any{load(1, v.Address.AsSlice()), &expr.NAT{Type: expr.NATTypeSourceNAT, Family: uint32(addressFamily(v.Address)), RegAddrMin: 1}}
 	case firewall.Masquerade:
 		return []expr.Any{&expr.Masq{}}
 	case firewall.Fwd:

@@ -31,7 +31,7 @@ func FuzzParse(f *testing.F) {
 		parseLinkInfo(b, &netstate.Link{})
 		parseFamilies(b, &netstate.Link{})
 		parseFilter(b)
-		parseU32(b, netstate.Filter{})
+		parseU32Options(b, netstate.Filter{})
 		parseQdisc(b)
 		parseTable(b)
 		parseChain(b)

@@ -25,9 +25,19 @@ func (n *Namespace) readRoutes(s *netstate.Snapshot) error {
 	})
 }
 
-func encodeRoute(r netstate.Route) []nl.NetlinkRequestData {
+func encodeRouteAdd(o netstate.RouteAdd) *nl.NetlinkRequest {
+	// Without NLM_F_EXCL: there may be another one to the same destination.
+	return request(unix.RTM_NEWROUTE, unix.NLM_F_CREATE, routeParts(o.Route)...)
+}
+
+func encodeRouteDel(o netstate.RouteDel) *nl.NetlinkRequest {
+	return request(unix.RTM_DELROUTE, 0, routeParts(o.Route)...)
+}
+
+// routeParts are the header and the attributes of a route.
+func routeParts(r netstate.Route) []nl.NetlinkRequestData {
 	head := &nl.RtMsg{RtMsg: unix.RtMsg{
-		Family:   family(r.Destination.Addr()),
+		Family:   addressFamily(r.Destination.Addr()),
 		Dst_len:  uint8(r.Destination.Bits()),
 		Tos:      r.TOS,
 		Table:    uint8(min(r.Table, unix.RT_TABLE_UNSPEC+255)),
@@ -86,7 +96,7 @@ func encodeRoute(r netstate.Route) []nl.NetlinkRequestData {
 
 // encodeGateway is a gateway, of another family than the route's if need be (RFC 5549).
 func encodeGateway(gateway netip.Addr, routeFamily uint8) *nl.RtAttr {
-	f := family(gateway)
+	f := addressFamily(gateway)
 	if f == routeFamily {
 		return nl.NewRtAttr(unix.RTA_GATEWAY, gateway.AsSlice())
 	}
@@ -111,7 +121,7 @@ func parseRoute(m []byte) (netstate.Route, error) {
 		zero = netip.IPv6Unspecified()
 	}
 	r.Destination = netip.PrefixFrom(zero, int(head.Dst_len))
-	err := attributes(m, unix.SizeofRtMsg, func(kind uint16, v []byte) error {
+	err := eachAttribute(m, unix.SizeofRtMsg, func(kind uint16, v []byte) error {
 		switch kind {
 		case unix.RTA_DST:
 			r.Destination = netip.PrefixFrom(addr(v), int(head.Dst_len))
@@ -147,7 +157,7 @@ func parseRoute(m []byte) (netstate.Route, error) {
 }
 
 func parseMetrics(b []byte, r *netstate.Route) error {
-	return attributes(b, 0, func(kind uint16, v []byte) error {
+	return eachAttribute(b, 0, func(kind uint16, v []byte) error {
 		if kind == unix.RTAX_MTU {
 			r.MTU = int(u32(v))
 		}
@@ -163,7 +173,7 @@ func parseHops(b []byte, r *netstate.Route) error {
 			return errors.New("netlink: a next hop was cut short")
 		}
 		hop := netstate.Hop{Link: int(head.Ifindex), Weight: head.Hops, OnLink: head.Flags&unix.RTNH_F_ONLINK != 0}
-		err := attributes(b[:size], unix.SizeofRtNexthop, func(kind uint16, v []byte) error {
+		err := eachAttribute(b[:size], unix.SizeofRtNexthop, func(kind uint16, v []byte) error {
 			switch kind {
 			case unix.RTA_GATEWAY:
 				hop.Gateway = addr(v)

@@ -72,7 +72,7 @@ func parseRule(m []byte) (rule netstate.Rule, ofIP bool, err error) {
 	rule = netstate.Rule{Table: uint32(head.Table), IPv6: head.Family == unix.AF_INET6}
 	// struct fib_rule_hdr has the action where a route has its type.
 	rule.Other = head.Type != ruleLookup || head.Flags&ruleInvert != 0 || head.Tos != 0 || head.Dst_len != 0
-	err = attributes(m, unix.SizeofRtMsg, func(kind uint16, v []byte) error {
+	err = eachAttribute(m, unix.SizeofRtMsg, func(kind uint16, v []byte) error {
 		switch kind {
 		case rulePriority:
 			rule.Priority = u32(v)

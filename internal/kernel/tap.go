@@ -60,7 +60,7 @@ const (
 func parseTap(b []byte, l *netstate.Link) error {
 	var t netstate.Tap
 	var kind uint8
-	err := attributes(b, 0, func(a uint16, v []byte) error {
+	err := eachAttribute(b, 0, func(a uint16, v []byte) error {
 		switch a {
 		case tunOwner:
 			t.Owner.UID = u32(v)
