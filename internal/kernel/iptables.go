@@ -79,34 +79,35 @@ func (p program) readChains(name string) ([]chain, error) {
 		if err != nil {
 			return nil, err
 		}
-		var ours []chain
-		find := func(chain string) int {
-			for i := range ours {
-				if ours[i].name == chain {
-					return i
-				}
-			}
-			return -1
-		}
-		for _, line := range lines { // chains come before rules
-			command, rest, _ := strings.Cut(line, " ")
-			in, rule, _ := strings.Cut(rest, " ")
-			if command == "-N" && firewall.OfIPTables(in, name) {
-				ours = append(ours, chain{table: table, name: in})
-			}
-			if command != "-A" {
-				continue
-			}
-			to, _ := strings.CutPrefix(rule, "-j ")
-			if at := find(in); at >= 0 {
-				ours[at].rules = append(ours[at].rules, rule)
-			} else if at := find(to); at >= 0 {
-				ours[at].from = append(ours[at].from, in)
-			}
-		}
-		list = append(list, ours...)
+		list = append(list, parseChains(lines, table, name)...)
 	}
 	return list, nil
+}
+
+// parseChains parses what iptables -S prints of a table, in which chains come before rules. It returns
+// the chains with the name.
+func parseChains(lines []string, table, name string) []chain {
+	var ours []chain
+	find := func(name string) int {
+		return slices.IndexFunc(ours, func(c chain) bool { return c.name == name })
+	}
+	for _, line := range lines {
+		command, rest, _ := strings.Cut(line, " ")
+		in, rule, _ := strings.Cut(rest, " ")
+		if command == "-N" && firewall.OfIPTables(in, name) {
+			ours = append(ours, chain{table: table, name: in})
+		}
+		if command != "-A" {
+			continue
+		}
+		to, _ := strings.CutPrefix(rule, "-j ")
+		if at := find(in); at >= 0 {
+			ours[at].rules = append(ours[at].rules, rule)
+		} else if at := find(to); at >= 0 {
+			ours[at].from = append(ours[at].from, in)
+		}
+	}
+	return ours
 }
 
 // wholeTable stands where List has a chain: without one, iptables -S prints them all, in one process. To
