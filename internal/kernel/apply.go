@@ -7,23 +7,32 @@ import (
 	"strings"
 
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
 // Apply carries the operations out in order: neighbouring ones of nftables in one transaction,
 // neighbouring ones of rtnetlink in one batch. ctx is looked at between batches. The errors are
 // *infra.StepError; operations of the same rtnetlink batch that came after a failed one have been tried
-// as well.
+// as well. An operation that this package does not know is an error before the first is carried out.
 func (n *Namespace) Apply(ctx context.Context, ops []netstate.Op) error {
+	carriers := make([]carrier, len(ops))
+	for i, op := range ops {
+		c, err := carrierOf(op)
+		if err != nil {
+			return stepError(ops, i, err)
+		}
+		carriers[i] = c
+	}
 	for done := 0; done < len(ops); {
 		if err := ctx.Err(); err != nil {
 			return fmt.Errorf("before step %d of %d: %w", done+1, len(ops), context.Cause(ctx))
 		}
 		end := done + 1
-		for end < len(ops) && transport(ops[end]) == transport(ops[done]) && transport(ops[done]) != single {
+		for end < len(ops) && carriers[end] == carriers[done] && carriers[done] != ofItsOwn {
 			end++
 		}
-		failures, err := n.applyBatch(ops[done:end])
+		failures, err := n.applyBatch(carriers[done], ops[done:end])
 		if err != nil {
 			failures = append(failures, failure{0, err})
 		}
@@ -45,49 +54,50 @@ func stepError(ops []netstate.Op, at int, err error) error {
 	return &infra.StepError{Step: at + 1, Steps: len(ops), Command: command, Err: err}
 }
 
-// What carries an operation into the kernel.
+// carrier is what takes an operation into the kernel.
+type carrier string
+
 const (
-	single = iota // an ioctl, a file, a program
-	nft
-	rtnl
+	ofItsOwn  carrier = "a call of its own" // an ioctl, a file, a program
+	nfnetlink carrier = "nfnetlink"
+	rtnetlink carrier = "rtnetlink"
 )
 
-func transport(op netstate.Op) int {
+func carrierOf(op netstate.Op) (carrier, error) {
 	switch op := op.(type) {
 	case netstate.TapAdd, netstate.SysctlSet:
-		return single
+		return ofItsOwn, nil
 	case netstate.TableSet:
-		if op.Table.Family.IPTables() != 0 {
-			return single
-		}
-		return nft
+		return tableCarrier(op.Table.Family)
 	case netstate.TableDel:
-		if op.Family.IPTables() != 0 {
-			return single
-		}
-		return nft
+		return tableCarrier(op.Family)
+	case netstate.LinkAdd, netstate.LinkSet, netstate.LinkDel, netstate.GroupDel, netstate.BridgeSet, netstate.BridgePortSet, netstate.ConfSet,
+		netstate.AddressAdd, netstate.AddressDel, netstate.RouteAdd, netstate.RouteDel, netstate.NeighbourAdd, netstate.NeighbourDel,
+		netstate.IngressAdd, netstate.IngressDel, netstate.FilterAdd, netstate.FilterDel:
+		return rtnetlink, nil
 	}
-	return rtnl
+	return "", fmt.Errorf("unknown operation %T", op)
 }
 
-func (n *Namespace) applyBatch(ops []netstate.Op) ([]failure, error) {
-	if transport(ops[0]) == single {
-		switch op := ops[0].(type) {
-		case netstate.TapAdd:
-			return nil, addTap(op)
-		case netstate.SysctlSet:
-			return nil, writeSysctl(op)
-		case netstate.TableSet:
-			return nil, setIPTables(op.Table)
-		case netstate.TableDel:
-			return nil, deleteIPTables(op.Family, op.Name)
-		}
+func tableCarrier(f firewall.Family) (carrier, error) {
+	if f.IPTables() != 0 {
+		return ofItsOwn, nil
+	}
+	if _, ok := families[f]; !ok {
+		return "", fmt.Errorf("unknown family of tables %q", f)
+	}
+	return nfnetlink, nil
+}
+
+func (n *Namespace) applyBatch(c carrier, ops []netstate.Op) ([]failure, error) {
+	if c == ofItsOwn {
+		return nil, applyOne(ops[0])
 	}
 	messages, acknowledge, err := Encode(ops)
 	if err != nil {
 		return nil, err
 	}
-	if transport(ops[0]) == rtnl {
+	if c == rtnetlink {
 		return n.route.send(messages, acknowledge)
 	}
 	failures, err := n.filter.send(messages, acknowledge)
@@ -96,4 +106,19 @@ func (n *Namespace) applyBatch(ops []netstate.Op) ([]failure, error) {
 		failures[i].message = 0
 	}
 	return failures, err
+}
+
+// applyOne carries out an operation that needs no netlink.
+func applyOne(op netstate.Op) error {
+	switch op := op.(type) {
+	case netstate.TapAdd:
+		return addTap(op)
+	case netstate.SysctlSet:
+		return writeSysctl(op)
+	case netstate.TableSet:
+		return setIPTables(op.Table)
+	case netstate.TableDel:
+		return deleteIPTables(op.Family, op.Name)
+	}
+	return fmt.Errorf("%T needs netlink", op)
 }

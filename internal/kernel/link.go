@@ -111,15 +111,18 @@ func encodeGroupDel(o netstate.GroupDel) *nl.NetlinkRequest {
 	return request(unix.RTM_DELLINK, 0, ifInfo(unix.AF_UNSPEC, 0), attr32(unix.IFLA_GROUP, o.Group))
 }
 
-func encodeConfSet(o netstate.ConfSet) *nl.NetlinkRequest {
+func encodeConfSet(o netstate.ConfSet) (*nl.NetlinkRequest, error) {
+	number, ok := map[string]int{"forwarding": devconfForwarding, "route_localnet": devconfRouteLocalnet}[o.Name]
+	if !ok {
+		return nil, fmt.Errorf("no netlink attribute for %s", o.Name)
+	}
 	conf := nl.NewRtAttr(unix.IFLA_AF_SPEC, nil)
 	var value uint32
 	if o.On {
 		value = 1
 	}
-	number := map[string]int{"forwarding": devconfForwarding, "route_localnet": devconfRouteLocalnet}[o.Name]
 	conf.AddRtAttr(unix.AF_INET, nil).AddRtAttr(inetConf, nil).AddRtAttr(number, nl.Uint32Attr(value))
-	return request(unix.RTM_SETLINK, 0, ifInfo(unix.AF_UNSPEC, o.Index), conf)
+	return request(unix.RTM_SETLINK, 0, ifInfo(unix.AF_UNSPEC, o.Index), conf), nil
 }
 
 func parseLink(m []byte) (netstate.Link, error) {

@@ -28,9 +28,11 @@ func request(kind uint16, flags int, parts ...nl.NetlinkRequestData) *nl.Netlink
 // Encode returns the netlink messages of a batch, all of nftables or all of rtnetlink, but for
 // their sequence numbers, and which of them is to be acknowledged.
 func Encode(ops []netstate.Op) (messages [][]byte, acknowledge int, err error) {
-	switch ops[0].(type) {
-	case netstate.TableSet, netstate.TableDel:
-		messages, err = encodeTables(ops)
+	switch c, err := carrierOf(ops[0]); {
+	case err != nil:
+		return nil, 0, err
+	case c == nfnetlink:
+		messages, err := encodeTables(ops)
 		return messages, len(messages) - 2, err // the last one is the frame's
 	}
 	for _, op := range ops {
@@ -59,7 +61,7 @@ func encodeOperation(op netstate.Op) (*nl.NetlinkRequest, error) {
 	case netstate.BridgeSet:
 		return encodeBridgeSet(o)
 	case netstate.ConfSet:
-		return encodeConfSet(o), nil
+		return encodeConfSet(o)
 	case netstate.AddressAdd:
 		return encodeAddressAdd(o), nil
 	case netstate.AddressDel:
@@ -81,5 +83,5 @@ func encodeOperation(op netstate.Op) (*nl.NetlinkRequest, error) {
 	case netstate.FilterDel:
 		return encodeFilterDel(o), nil
 	}
-	return nil, fmt.Errorf("no netlink message for %T", op)
+	return nil, fmt.Errorf("no rtnetlink message for %T", op)
 }

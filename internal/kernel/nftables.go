@@ -41,6 +41,8 @@ func encodeTables(ops []netstate.Op) ([][]byte, error) {
 			encodeTable(c, o.Table)
 		case netstate.TableDel:
 			c.DelTable(&nftables.Table{Family: families[o.Family], Name: o.Name})
+		default:
+			return nil, fmt.Errorf("no nftables message for %T", op)
 		}
 	}
 	if err := c.Flush(); !errors.Is(err, errEncoded) && len(encoded) == 0 {

@@ -1,0 +1,75 @@
+package kernel
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/netstate"
+)
+
+// everyOperation has one of each type of operation.
+var everyOperation = []netstate.Op{
+	netstate.TapAdd{}, netstate.LinkAdd{Kind: "bridge"}, netstate.BridgeSet{}, netstate.LinkSet{}, netstate.LinkDel{}, netstate.GroupDel{}, netstate.BridgePortSet{},
+	netstate.ConfSet{Name: "forwarding"}, netstate.SysctlSet{}, netstate.AddressAdd{}, netstate.AddressDel{}, netstate.RouteAdd{}, netstate.RouteDel{},
+	netstate.NeighbourAdd{}, netstate.NeighbourDel{}, netstate.IngressAdd{}, netstate.IngressDel{}, netstate.FilterAdd{}, netstate.FilterDel{},
+	netstate.TableSet{Table: firewall.Table{Family: firewall.Inet}}, netstate.TableDel{Family: firewall.Inet},
+}
+
+// TestEncode: each operation that netlink carries has a message.
+func TestEncode(t *testing.T) {
+	for _, op := range everyOperation {
+		c, err := carrierOf(op)
+		if err != nil {
+			t.Errorf("%T: %v", op, err)
+			continue
+		}
+		messages, acknowledge, err := Encode([]netstate.Op{op})
+		if c == ofItsOwn {
+			if err == nil {
+				t.Errorf("%T: netlink messages for what is no netlink", op)
+			}
+			continue
+		}
+		if err != nil || acknowledge < 0 || acknowledge >= len(messages) {
+			t.Errorf("%T: %d messages, acknowledge %d, %v", op, len(messages), acknowledge, err)
+		}
+	}
+}
+
+// unknown is an operation that this package was not taught.
+type unknown struct{ netstate.Op }
+
+func (unknown) String() string { return "unknown" }
+
+// TestUnknown: an unknown operation is an error before the first operation is carried out.
+func TestUnknown(t *testing.T) {
+	for _, op := range []netstate.Op{
+		unknown{},
+		netstate.TableSet{Table: firewall.Table{Family: "arp"}},
+		netstate.TableDel{Family: "arp"},
+	} {
+		// A path below /proc/sys may lead out of it.
+		path := filepath.Join(t.TempDir(), "written")
+		if err := os.WriteFile(path, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		err := (&Namespace{}).Apply(t.Context(), []netstate.Op{netstate.SysctlSet{Path: "../.." + path, Value: "1"}, op})
+		var step *infra.StepError
+		if !errors.As(err, &step) || step.Step != 2 || step.Steps != 2 {
+			t.Errorf("%v: have %v; want an error of step 2", op, err)
+		}
+		if written, err := os.ReadFile(path); err != nil || len(written) > 0 {
+			t.Errorf("%v: step 1 was carried out: %q, %v", op, written, err)
+		}
+		if _, _, err := Encode([]netstate.Op{op}); err == nil {
+			t.Errorf("%v: Encode knows it", op)
+		}
+	}
+	if _, _, err := Encode([]netstate.Op{netstate.ConfSet{Name: "arp_ignore"}}); err == nil {
+		t.Error("Encode knows arp_ignore")
+	}
+}
