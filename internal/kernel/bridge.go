@@ -48,15 +48,21 @@ var (
 	}
 )
 
-// portNames and bridgeNames are portSettings and bridgeSettings by attribute.
-var portNames, bridgeNames = settingNames(portSettings), settingNames(bridgeSettings)
+// namedSetting is the name of a setting, and the number of its octets.
+type namedSetting struct {
+	name string
+	size int
+}
 
-func settingNames(settings map[string]setting) []string {
-	names := make([]string, nl.IFLA_BR_MAX+1)
+// bridgeAttributes and portAttributes are bridgeSettings and portSettings by attribute.
+var bridgeAttributes, portAttributes = byAttribute(bridgeSettings), byAttribute(portSettings)
+
+func byAttribute(settings map[string]setting) map[uint16]namedSetting {
+	attributes := map[uint16]namedSetting{}
 	for name, s := range settings {
-		names[s.attribute] = name
+		attributes[uint16(s.attribute)] = namedSetting{name, s.size}
 	}
-	return names
+	return attributes
 }
 
 func encodeBridgeSet(o netstate.BridgeSet) (*nl.NetlinkRequest, error) {
@@ -95,19 +101,23 @@ func encodeSettings(to *nl.RtAttr, known map[string]setting, settings netstate.S
 	return nil
 }
 
-func parseSettings(b []byte, names []string) (netstate.Settings, error) {
+func parseSettings(b []byte, known map[uint16]namedSetting) (netstate.Settings, error) {
 	settings := netstate.Settings{}
 	err := eachAttribute(b, 0, func(kind uint16, v []byte) error {
-		if int(kind) >= len(names) || names[kind] == "" {
+		s, ok := known[kind]
+		if !ok {
 			return nil
 		}
-		switch len(v) {
+		if len(v) != s.size {
+			return fmt.Errorf("netlink: setting %s has %d octets instead of %d", s.name, len(v), s.size)
+		}
+		switch s.size {
 		case 1:
-			settings[names[kind]] = uint32(v[0])
+			settings[s.name] = uint32(u8(v))
 		case 2:
-			settings[names[kind]] = uint32(u16(v))
+			settings[s.name] = uint32(u16(v))
 		default:
-			settings[names[kind]] = u32(v)
+			settings[s.name] = u32(v)
 		}
 		return nil
 	})

@@ -208,13 +208,13 @@ func parseLinkInfo(b []byte, l *netstate.Link) error {
 		return err
 	}
 	if portKind == "bridge" {
-		if l.BridgePort, err = parseSettings(portData, portNames[:]); err != nil {
+		if l.BridgePort, err = parseSettings(portData, portAttributes); err != nil {
 			return err
 		}
 	}
 	switch l.Kind {
 	case "bridge":
-		l.Bridge, err = parseSettings(data, bridgeNames[:])
+		l.Bridge, err = parseSettings(data, bridgeAttributes)
 		return err
 	case "macvlan", "macvtap":
 		return eachAttribute(data, 0, func(kind uint16, v []byte) error {
