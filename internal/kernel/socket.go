@@ -201,14 +201,15 @@ func answerError(m syscall.NetlinkMessage) error {
 	if err == nil || m.Header.Flags&unix.NLM_F_ACK_TLVS == 0 || len(m.Data) < header {
 		return err
 	}
-	attributes, parseErr := nl.ParseRouteAttr(m.Data[header:])
-	if parseErr != nil {
+	text := ""
+	parseErr := eachAttribute(m.Data, header, func(kind uint16, v []byte) error {
+		if kind == nl.NLMSGERR_ATTR_MSG {
+			text = unix.ByteSliceToString(v)
+		}
+		return nil
+	})
+	if parseErr != nil || text == "" {
 		return err
 	}
-	for _, a := range attributes {
-		if a.Attr.Type&typeMask == nl.NLMSGERR_ATTR_MSG {
-			return fmt.Errorf("%w (%s)", err, unix.ByteSliceToString(a.Value))
-		}
-	}
-	return err
+	return fmt.Errorf("%w (%s)", err, text)
 }
