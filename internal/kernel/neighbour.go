@@ -33,6 +33,13 @@ func (m ndMsg) Serialize() []byte {
 	return b
 }
 
+func parseNdMsg(m []byte) (ndMsg, error) {
+	if len(m) < (ndMsg{}).Len() {
+		return ndMsg{}, errors.New("netlink: a message was cut short")
+	}
+	return ndMsg{family: m[0], index: u32(m[4:]), state: u16(m[8:]), flags: m[10]}, nil
+}
+
 func (n *Namespace) readNeighbours(s *netstate.Snapshot) error {
 	for _, family := range []uint8{unix.AF_UNSPEC, unix.AF_BRIDGE} {
 		have := s.Neighbours
@@ -76,22 +83,21 @@ func neighbourParts(n netstate.Neighbour) []nl.NetlinkRequestData {
 }
 
 func parseNeighbour(m []byte) (netstate.Neighbour, error) {
-	head := ndMsg{}
-	if len(m) < head.Len() {
-		return netstate.Neighbour{}, errors.New("netlink: a message was cut short")
+	head, err := parseNdMsg(m)
+	if err != nil {
+		return netstate.Neighbour{}, err
 	}
-	state := u16(m[8:])
-	if m[0] == unix.AF_BRIDGE {
+	if head.family == unix.AF_BRIDGE {
 		return parseForwarding(m)
 	}
-	entry := netstate.Neighbour{Link: int(u32(m[4:])), Permanent: state&unix.NUD_PERMANENT != 0}
+	entry := netstate.Neighbour{Link: int(head.index), Permanent: head.state&unix.NUD_PERMANENT != 0}
 	if entry.Permanent {
-		entry.Flags = m[10] & (netstate.NeighbourRouter | netstate.NeighbourExtLearned)
+		entry.Flags = head.flags & (netstate.NeighbourRouter | netstate.NeighbourExtLearned)
 	}
-	if state&(unix.NUD_NOARP|unix.NUD_FAILED|unix.NUD_INCOMPLETE) != 0 {
+	if head.state&(unix.NUD_NOARP|unix.NUD_FAILED|unix.NUD_INCOMPLETE) != 0 {
 		return entry, nil
 	}
-	err := eachAttribute(m, head.Len(), func(kind uint16, v []byte) error {
+	err = eachAttribute(m, head.Len(), func(kind uint16, v []byte) error {
 		switch kind {
 		case unix.NDA_DST:
 			entry.Address = addr(v)
@@ -107,15 +113,19 @@ func parseNeighbour(m []byte) (netstate.Neighbour, error) {
 
 // parseForwarding returns a static entry of a bridge; another one is not permanent.
 func parseForwarding(m []byte) (netstate.Neighbour, error) {
-	entry := netstate.Neighbour{Link: int(u32(m[4:]))}
-	err := eachAttribute(m, ndMsg{}.Len(), func(kind uint16, v []byte) error {
+	head, err := parseNdMsg(m)
+	entry := netstate.Neighbour{Link: int(head.index)}
+	if err != nil {
+		return entry, err
+	}
+	err = eachAttribute(m, head.Len(), func(kind uint16, v []byte) error {
 		switch kind {
 		case unix.NDA_LLADDR:
 			if len(v) == len(entry.MAC) {
 				entry.MAC = cache.MAC(v)
 			}
 		case unix.NDA_MASTER:
-			entry.Permanent = u16(m[8:])&unix.NUD_NOARP != 0
+			entry.Permanent = head.state&unix.NUD_NOARP != 0
 		}
 		return nil
 	})
