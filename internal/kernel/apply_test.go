@@ -11,35 +11,6 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// everyOperation has one of each type of operation.
-var everyOperation = []netstate.Op{
-	netstate.TapAdd{}, netstate.LinkAdd{Kind: "bridge"}, netstate.BridgeSet{}, netstate.LinkSet{}, netstate.LinkDel{}, netstate.GroupDel{}, netstate.BridgePortSet{},
-	netstate.ConfSet{Name: "forwarding"}, netstate.SysctlSet{}, netstate.AddressAdd{}, netstate.AddressDel{}, netstate.RouteAdd{}, netstate.RouteDel{},
-	netstate.NeighbourAdd{}, netstate.NeighbourDel{}, netstate.IngressAdd{}, netstate.IngressDel{}, netstate.FilterAdd{}, netstate.FilterDel{},
-	netstate.TableSet{Table: firewall.Table{Family: firewall.Inet}}, netstate.TableDel{Family: firewall.Inet},
-}
-
-// TestEncode: each operation that netlink carries has a message.
-func TestEncode(t *testing.T) {
-	for _, op := range everyOperation {
-		c, err := carrierOf(op)
-		if err != nil {
-			t.Errorf("%T: %v", op, err)
-			continue
-		}
-		messages, acknowledge, err := Encode([]netstate.Op{op})
-		if c == ofItsOwn {
-			if err == nil {
-				t.Errorf("%T: netlink messages for what is no netlink", op)
-			}
-			continue
-		}
-		if err != nil || acknowledge < 0 || acknowledge >= len(messages) {
-			t.Errorf("%T: %d messages, acknowledge %d, %v", op, len(messages), acknowledge, err)
-		}
-	}
-}
-
 // unknown is an operation that this package was not taught.
 type unknown struct{ netstate.Op }
 

@@ -1,0 +1,192 @@
+package kernel
+
+import (
+	"math"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/netstate"
+)
+
+// parser is a function that takes bytes from outside, with messages that it accepts.
+type parser struct {
+	name  string
+	seeds [][]byte
+	parse func([]byte) error
+}
+
+// parsers are all of this package. The seeds are made by the encoders.
+func parsers(t testing.TB) []parser {
+	var addresses, routes, neighbours [][]byte
+	for _, a := range testAddresses {
+		addresses = append(addresses, body(t, netstate.AddressAdd{Address: a}))
+	}
+	for _, r := range testRoutes {
+		routes = append(routes, routeTold(t, netstate.RouteAdd{Route: r, Hops: make([]string, len(r.Hops))}, r))
+	}
+	for _, n := range testNeighbours {
+		neighbours = append(neighbours, neighbourTold(t, netstate.NeighbourAdd{Neighbour: n}))
+	}
+	bridge := body(t, netstate.BridgeSet{Settings: netstate.Settings{"mcast_snooping": 0, "stp_state": 1, "group_fwd_mask": 8}})
+	port := inside(t, body(t, netstate.BridgePortSet{Settings: netstate.Settings{"learning": 0, netstate.StateSetting: 3}}), unix.SizeofIfInfomsg, unix.IFLA_PROTINFO)
+	filter := body(t, netstate.FilterAdd{Filter: testFilter})
+	options := inside(t, filter, nl.SizeofTcMsg, nl.TCA_OPTIONS)
+	table, deviceTable := tableTold(t, testTable), tableTold(t, testDeviceTable)
+	var expressions [][]byte
+	for _, m := range slices.Concat(table[unix.NFT_MSG_NEWRULE], deviceTable[unix.NFT_MSG_NEWRULE]) {
+		expressions = append(expressions, inside(t, m, sizeofNfgenmsg, unix.NFTA_RULE_EXPRESSIONS))
+	}
+	chains := slices.Concat(table[unix.NFT_MSG_NEWCHAIN], deviceTable[unix.NFT_MSG_NEWCHAIN])
+	rules, err := knowRules([]firewall.Table{testTable, testDeviceTable})
+	if err != nil {
+		t.Fatal(err)
+	}
+	link := &netstate.Link{}
+	return []parser{
+		{"parseLink", [][]byte{body(t, netstate.LinkAdd{Index: 7, Name: "eth0", Kind: "bridge", MAC: mac4}), bridge, portTold(port, true), tapTold(), familiesTold()},
+			func(b []byte) error { _, err := parseLink(b); return err }},
+		{"parseLinkInfo", [][]byte{inside(t, bridge, unix.SizeofIfInfomsg, unix.IFLA_LINKINFO), inside(t, tapTold(), unix.SizeofIfInfomsg, unix.IFLA_LINKINFO)},
+			func(b []byte) error { return parseLinkInfo(b, link) }},
+		{"parseTap", [][]byte{inside(t, tapTold(), unix.SizeofIfInfomsg, unix.IFLA_LINKINFO, nl.IFLA_INFO_DATA)},
+			func(b []byte) error { return parseTap(b, link) }},
+		{"parseFamilies", [][]byte{inside(t, familiesTold(), unix.SizeofIfInfomsg, unix.IFLA_AF_SPEC)},
+			func(b []byte) error { return parseFamilies(b, link) }},
+		{"parseSettings of a bridge", [][]byte{inside(t, bridge, unix.SizeofIfInfomsg, unix.IFLA_LINKINFO, nl.IFLA_INFO_DATA)},
+			func(b []byte) error { _, err := parseSettings(b, bridgeAttributes); return err }},
+		{"parseSettings of a port", [][]byte{port},
+			func(b []byte) error { _, err := parseSettings(b, portAttributes); return err }},
+		{"parseAddress", addresses,
+			func(b []byte) error { _, err := parseAddress(b); return err }},
+		{"parseRoute", routes,
+			func(b []byte) error { _, err := parseRoute(b); return err }},
+		{"parseHops", [][]byte{inside(t, routes[2], unix.SizeofRtMsg, unix.RTA_MULTIPATH)},
+			func(b []byte) error { return parseHops(b, &netstate.Route{}) }},
+		{"parseMetrics", [][]byte{mtu1400},
+			func(b []byte) error { return parseMetrics(b, &netstate.Route{}) }},
+		{"parseRule", [][]byte{ruleTold(unix.AF_INET, 100, 1000, everywhere)},
+			func(b []byte) error { _, _, err := parseRule(b); return err }},
+		{"parseNeighbour", neighbours,
+			func(b []byte) error { _, err := parseNeighbour(b); return err }},
+		{"parseForwarding", neighbours[2:],
+			func(b []byte) error { _, err := parseForwarding(b); return err }},
+		{"parseQdisc", [][]byte{body(t, netstate.IngressAdd{Index: 7})},
+			func(b []byte) error { _, err := parseQdisc(b); return err }},
+		{"parseFilter", [][]byte{filter},
+			func(b []byte) error { _, _, err := parseFilter(b); return err }},
+		{"parseU32Options", [][]byte{options},
+			func(b []byte) error { _, _, err := parseU32Options(b, netstate.Filter{}); return err }},
+		{"parseRedirect", [][]byte{inside(t, options, 0, nl.TCA_U32_ACT)},
+			func(b []byte) error { _, err := parseRedirect(b, &netstate.Filter{}); return err }},
+		{"parseTable", table[unix.NFT_MSG_NEWTABLE],
+			func(b []byte) error { _, err := parseTable(b); return err }},
+		{"parseChain", chains,
+			func(b []byte) error { _, _, err := parseChain(b); return err }},
+		{"parseHook", [][]byte{inside(t, chains[0], sizeofNfgenmsg, unix.NFTA_CHAIN_HOOK)},
+			func(b []byte) error { return parseHook(b, true, &firewall.Chain{}) }},
+		{"parseChainRule", table[unix.NFT_MSG_NEWRULE],
+			func(b []byte) error { _, err := parseChainRule(b); return err }},
+		{"known.text", expressions,
+			func(b []byte) error { _, err := rules.text(b); return err }},
+		{"parseListener", [][]byte{listenerTold(netstate.Listener{Address: gateway4, Port: 53}), listenerTold(netstate.Listener{Address: gateway6, Port: 53})},
+			func(b []byte) error { _, err := parseListener(b); return err }},
+		{"answerError", [][]byte{make([]byte, unix.SizeofNlMsgerr)},
+			func(b []byte) error { return answerError(answer(b)) }},
+		{"answerError with text", [][]byte{refusal},
+			func(b []byte) error { answerError(answer(b)); return nil }},
+		{"doneError", [][]byte{make([]byte, 4)},
+			func(b []byte) error { return doneError(answer(b)) }},
+		{"parseChains", [][]byte{[]byte(strings.Join(iptablesLines, "\n"))},
+			func(b []byte) error {
+				parseChains(strings.Split(string(b), "\n"), "filter", "guestwire-eth0")
+				return nil
+			}},
+	}
+}
+
+// TestSeeds: each parser accepts the messages that its fuzzing begins with.
+func TestSeeds(t *testing.T) {
+	for _, p := range parsers(t) {
+		if len(p.seeds) == 0 {
+			t.Errorf("%s: no seeds", p.name)
+		}
+		for _, b := range p.seeds {
+			if err := p.parse(b); err != nil {
+				t.Errorf("%s: %v", p.name, err)
+			}
+		}
+	}
+}
+
+// FuzzParse: bytes from outside are parsed, or refused by an error.
+func FuzzParse(f *testing.F) {
+	all := parsers(f)
+	for _, p := range all {
+		for _, b := range p.seeds {
+			f.Add(b)
+		}
+	}
+	f.Fuzz(func(_ *testing.T, b []byte) {
+		for _, p := range all {
+			p.parse(b)
+		}
+	})
+}
+
+// FuzzRoundTrip: what was read in the kernel and can be made again is encoded to a message that is read
+// as the same.
+func FuzzRoundTrip(f *testing.F) {
+	for _, p := range parsers(f) {
+		for _, b := range p.seeds {
+			f.Add(b)
+		}
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if len(b) > 1<<14 {
+			return // an attribute of another length might be too long for netlink
+		}
+		check := func(first, again any, err error) {
+			if err != nil || !reflect.DeepEqual(first, again) {
+				t.Errorf("first %+v\nagain %+v, %v", first, again, err)
+			}
+		}
+		if a, err := parseAddress(b); err == nil && a.Prefix.IsValid() && a.Peer.IsValid() == (a.Peer != netip.Prefix{}) {
+			again, err := parseAddress(body(t, netstate.AddressAdd{Address: a}))
+			check(a, again, err)
+		}
+		if r, err := parseRoute(b); err == nil && canBeMade(r) {
+			again, err := parseRoute(routeTold(t, netstate.RouteAdd{Route: r}, r))
+			check(r, again, err)
+		}
+		if n, err := parseNeighbour(b); err == nil && n.Permanent && !n.MAC.IsZero() && (n.Address.IsValid() || b[0] == unix.AF_BRIDGE) {
+			again, err := parseNeighbour(neighbourTold(t, netstate.NeighbourAdd{Neighbour: n}))
+			check(n, again, err)
+		}
+		if filter, whole, err := parseFilter(b); err == nil && whole && filter.Foreign == "" {
+			again, _, err := parseFilter(body(t, netstate.FilterAdd{Filter: filter}))
+			check(filter, again, err)
+		}
+		if l, err := parseLink(b); err == nil && l.Kind == "bridge" {
+			again, err := parseLink(body(t, netstate.BridgeSet{Settings: l.Bridge}))
+			check(l.Bridge, again.Bridge, err)
+		}
+		if l, err := parseLink(b); err == nil && l.BridgePort != nil {
+			settings := inside(t, body(t, netstate.BridgePortSet{Settings: l.BridgePort}), unix.SizeofIfInfomsg, unix.IFLA_PROTINFO)
+			again, err := parseLink(portTold(settings, true))
+			check(l.BridgePort, again.BridgePort, err)
+		}
+	})
+}
+
+// canBeMade says whether a route is one that the kernel tells. Fuzzing makes others.
+func canBeMade(r netstate.Route) bool {
+	expires := slices.ContainsFunc(r.Other, func(a netstate.Attribute) bool { return a.Type == unix.RTA_EXPIRES })
+	return r.Destination.IsValid() && r.Destination == r.Destination.Masked() && r.Source.IsValid() == (r.Source != netip.Prefix{}) &&
+		!expires && r.ExpiresSeconds <= math.MaxInt32/userHZ && (r.Link == 0 || len(r.Hops) == 0)
+}

@@ -1,0 +1,84 @@
+package kernel
+
+import (
+	"reflect"
+	"testing"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/internal/netstate"
+)
+
+func TestLinkRoundTrip(t *testing.T) {
+	for _, c := range []struct {
+		op   netstate.Op
+		want netstate.Link
+	}{
+		{
+			netstate.LinkAdd{Index: 7, Name: "eth0", Kind: "dummy", MAC: mac4, MTU: 1450, Group: 9},
+			netstate.Link{Index: 7, Name: "eth0", Kind: "dummy", MAC: mac4, MTU: 1450, Group: 9, AddrGen: netstate.AddrGenNoIPv6},
+		},
+		{
+			netstate.LinkAdd{Index: 7, Name: "eth0-br", Kind: "bridge", MAC: mac4, MTU: 1450, Group: 9},
+			netstate.Link{
+				Index: 7, Name: "eth0-br", Kind: "bridge", MAC: mac4, MTU: 1450, Group: 9, AddrGen: netstate.AddrGenNoIPv6,
+				Bridge: netstate.Settings{"mcast_snooping": 0},
+			},
+		},
+		{
+			netstate.LinkSet{
+				Index: 7, Name: "eth0-nic", MAC: mac6, MTU: 9000, Group: 9, Alias: "guestwire eth0", AddrGen: pointer(netstate.AddrGenNone),
+				Master: pointer(8), NoARP: pointer(true), AllMulticast: pointer(true), Up: pointer(true),
+			},
+			netstate.Link{
+				Index: 7, Name: "eth0-nic", MAC: mac6, MTU: 9000, Group: 9, Alias: "guestwire eth0", AddrGen: netstate.AddrGenNone,
+				Master: 8, NoARP: true, AllMulticast: true, Up: true,
+			},
+		},
+		{
+			netstate.LinkSet{Index: 7, NoARP: pointer(false), AllMulticast: pointer(false), Up: pointer(false)},
+			netstate.Link{Index: 7, AddrGen: netstate.AddrGenNoIPv6},
+		},
+	} {
+		if have, err := parseLink(body(t, c.op)); err != nil || !reflect.DeepEqual(have, c.want) {
+			t.Errorf("%v:\nhave %+v, %v\nwant %+v", c.op, have, err, c.want)
+		}
+	}
+}
+
+// TestLinkFlags: what is not to be changed is not in the mask of the flags.
+func TestLinkFlags(t *testing.T) {
+	for _, c := range []struct {
+		op   netstate.LinkSet
+		want uint32
+	}{
+		{netstate.LinkSet{}, 0},
+		{netstate.LinkSet{Up: pointer(false)}, unix.IFF_UP},
+		{netstate.LinkSet{NoARP: pointer(false)}, unix.IFF_NOARP},
+		{netstate.LinkSet{AllMulticast: pointer(false)}, unix.IFF_ALLMULTI},
+	} {
+		if have := nl.DeserializeIfInfomsg(body(t, c.op)).Change; have != c.want {
+			t.Errorf("%v: have %#x, want %#x", c.op, have, c.want)
+		}
+	}
+}
+
+// familiesTold are the settings of a link's families as the kernel tells them (struct ipv4_devconf and ipv6_devconf as arrays).
+func familiesTold() []byte {
+	conf4, conf6 := make([]byte, 4*32), make([]byte, 4*64)
+	conf4[4*(devconfForwarding-1)], conf4[4*(devconfRouteLocalnet-1)], conf6[4*devconfNoIPv6] = 1, 1, 1
+	spec := nl.NewRtAttr(unix.IFLA_AF_SPEC, nil)
+	spec.AddRtAttr(unix.AF_INET, nil).AddRtAttr(inetConf, conf4)
+	six := spec.AddRtAttr(unix.AF_INET6, nil)
+	six.AddRtAttr(inet6Conf, conf6)
+	six.AddRtAttr(addrGenMode, []byte{2})
+	return append(ifInfo(unix.AF_UNSPEC, 7).Serialize(), spec.Serialize()...)
+}
+
+func TestParseFamilies(t *testing.T) {
+	want := netstate.Link{Index: 7, Forwarding4: true, RouteLocalnet: true, NoIPv6: true, AddrGen: 2}
+	if l, err := parseLink(familiesTold()); err != nil || !reflect.DeepEqual(l, want) {
+		t.Errorf("have %+v, %v\nwant %+v", l, err, want)
+	}
+}

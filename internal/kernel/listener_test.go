@@ -1,0 +1,30 @@
+package kernel
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/guestwire/guestwire/internal/netstate"
+)
+
+// listenerTold is struct inet_diag_msg of a socket.
+func listenerTold(l netstate.Listener) []byte {
+	b := make([]byte, sizeofDiagMessage)
+	b[0] = addressFamily(l.Address)
+	copy(b[4:], be16(l.Port))
+	copy(b[8:], l.Address.AsSlice())
+	return b
+}
+
+func TestParseListener(t *testing.T) {
+	for told, want := range map[netstate.Listener]string{
+		{Address: netip.MustParseAddr("127.0.0.1"), Port: 53}:       "127.0.0.1",
+		{Address: netip.MustParseAddr("::"), Port: 8080}:            "::",
+		{Address: netip.MustParseAddr("::ffff:10.0.0.2"), Port: 80}: "10.0.0.2", // of a socket of both families
+	} {
+		have, err := parseListener(listenerTold(told))
+		if err != nil || have.Address.String() != want || have.Port != told.Port {
+			t.Errorf("have %+v, %v; want %s, %d", have, err, want, told.Port)
+		}
+	}
+}

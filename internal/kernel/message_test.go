@@ -1,0 +1,82 @@
+package kernel
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/netstate"
+)
+
+// body is what follows the header of an operation's message, as parsers get it from a dump.
+func body(t testing.TB, op netstate.Op) []byte {
+	t.Helper()
+	r, err := encodeOperation(op)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r.Serialize()[unix.NLMSG_HDRLEN:]
+}
+
+// inside is the value of the attribute that the kinds lead to, from attribute to attribute behind a header of n bytes.
+func inside(t testing.TB, message []byte, n int, kinds ...uint16) []byte {
+	t.Helper()
+	for _, want := range kinds {
+		var found []byte
+		err := eachAttribute(message, n, func(kind uint16, v []byte) error {
+			if kind == want {
+				found = v
+			}
+			return nil
+		})
+		if err != nil || found == nil {
+			t.Fatalf("no attribute %d: %v", want, err)
+		}
+		message, n = found, 0
+	}
+	return message
+}
+
+func pointer[T any](v T) *T { return &v }
+
+var (
+	mac4       = cache.MAC{2, 0, 0, 0, 0, 4}
+	mac6       = cache.MAC{2, 0, 0, 0, 0, 6}
+	mtu1400    = nl.NewRtAttr(unix.RTAX_MTU, nl.Uint32Attr(1400)).Serialize()
+	gateway4   = netip.MustParseAddr("10.0.0.1")
+	gateway6   = netip.MustParseAddr("fe80::1")
+	everywhere = netip.MustParsePrefix("0.0.0.0/0")
+)
+
+// everyOperation has one of each type of operation.
+var everyOperation = []netstate.Op{
+	netstate.TapAdd{}, netstate.LinkAdd{Kind: "bridge"}, netstate.BridgeSet{}, netstate.LinkSet{}, netstate.LinkDel{}, netstate.GroupDel{}, netstate.BridgePortSet{},
+	netstate.ConfSet{Name: "forwarding"}, netstate.SysctlSet{}, netstate.AddressAdd{}, netstate.AddressDel{}, netstate.RouteAdd{}, netstate.RouteDel{},
+	netstate.NeighbourAdd{}, netstate.NeighbourDel{}, netstate.IngressAdd{}, netstate.IngressDel{}, netstate.FilterAdd{}, netstate.FilterDel{},
+	netstate.TableSet{Table: firewall.Table{Family: firewall.Inet}}, netstate.TableDel{Family: firewall.Inet},
+}
+
+// TestEncode: each operation that netlink carries has a message.
+func TestEncode(t *testing.T) {
+	for _, op := range everyOperation {
+		c, err := carrierOf(op)
+		if err != nil {
+			t.Errorf("%T: %v", op, err)
+			continue
+		}
+		messages, acknowledge, err := Encode([]netstate.Op{op})
+		if c == ofItsOwn {
+			if err == nil {
+				t.Errorf("%T: netlink messages for what is no netlink", op)
+			}
+			continue
+		}
+		if err != nil || acknowledge < 0 || acknowledge >= len(messages) {
+			t.Errorf("%T: %d messages, acknowledge %d, %v", op, len(messages), acknowledge, err)
+		}
+	}
+}

@@ -1,0 +1,86 @@
+package kernel
+
+import (
+	"net/netip"
+	"reflect"
+	"slices"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/netstate"
+)
+
+// testTable has a chain of each kind, and rules whose expressions the kernel nests, masks and renames.
+var testTable = firewall.Table{Family: firewall.Inet, Name: "guestwire-eth0", Chains: []firewall.Chain{
+	{Name: "forward", Type: "filter", Hook: firewall.Forward, Priority: firewall.Filter, Drops: true, Rules: []firewall.Rule{
+		{Matches: []firewall.Match{firewall.InInterface{Name: "eth0", Not: true}, firewall.State{States: firewall.Established}}, Verdict: firewall.Accept{}},
+		{Matches: []firewall.Match{firewall.Fragment{}}, Verdict: firewall.Goto{Chain: "plain"}},
+		{Matches: []firewall.Match{firewall.Opening{}}, Verdict: firewall.ClampMSS{}},
+	}},
+	{Name: "plain", Rules: []firewall.Rule{{Matches: []firewall.Match{firewall.Connections{Over: 5}}, Verdict: firewall.Drop{}}}},
+	{Name: "to-guest", Type: "nat", Hook: firewall.Prerouting, Priority: firewall.DstNAT, Rules: []firewall.Rule{
+		{
+			Matches: []firewall.Match{firewall.Destination{Prefix: netip.MustParsePrefix("10.0.0.0/24")}, firewall.DestinationPort{Protocol: 6, First: 80, Last: 81}},
+			Verdict: firewall.DNAT{Address: gateway4, Port: 8080},
+		},
+	}},
+}}
+
+var testDeviceTable = firewall.Table{Family: firewall.NetDev, Name: "guestwire-eth0", Chains: []firewall.Chain{
+	{Name: "guest", Type: "filter", Hook: firewall.Ingress, Device: "eth0-tap", Priority: firewall.Filter, Rules: []firewall.Rule{
+		{Matches: []firewall.Match{firewall.EtherType{Number: netstate.EthernetARP}}, Verdict: firewall.Fwd{Device: "eth0", Index: 7}},
+	}},
+}}
+
+// tableTold are the bodies of the messages of a table, by message type (NFT_MSG_NEWTABLE, ...).
+func tableTold(t testing.TB, table firewall.Table) map[byte][][]byte {
+	t.Helper()
+	messages, err := encodeTables([]netstate.Op{netstate.TableSet{Table: table}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	told := map[byte][][]byte{}
+	for _, m := range messages[1 : len(messages)-1] { // the frame is no part of the table
+		told[m[4]] = append(told[m[4]], m[unix.NLMSG_HDRLEN:])
+	}
+	return told
+}
+
+// TestTableRoundTrip: a table's messages are parsed to the image that it shall have in the kernel.
+func TestTableRoundTrip(t *testing.T) {
+	for _, table := range []firewall.Table{testTable, testDeviceTable} {
+		rules, err := knowRules([]firewall.Table{table})
+		if err != nil {
+			t.Fatal(err)
+		}
+		told := tableTold(t, table)
+		image, err := parseTable(told[unix.NFT_MSG_NEWTABLE][0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range told[unix.NFT_MSG_NEWCHAIN] {
+			chain, of, err := parseChain(m)
+			if err != nil || of != table.Name {
+				t.Fatalf("a chain of %q: %v", of, err)
+			}
+			image.Chains = append(image.Chains, chain)
+		}
+		for _, m := range told[unix.NFT_MSG_NEWRULE] {
+			rule, err := parseChainRule(m)
+			if err != nil || rule.table != table.Name {
+				t.Fatalf("a rule of %q: %v", rule.table, err)
+			}
+			at := slices.IndexFunc(image.Chains, func(c firewall.ChainImage) bool { return c.Name == rule.chain })
+			text, err := rules.text(rule.expressions)
+			if err != nil {
+				t.Fatal(err)
+			}
+			image.Chains[at].Rules = append(image.Chains[at].Rules, text)
+		}
+		if want := table.Image(); !reflect.DeepEqual(image, want) {
+			t.Errorf("have %+v\nwant %+v", image, want)
+		}
+	}
+}

@@ -1,0 +1,61 @@
+package kernel
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/internal/netstate"
+)
+
+// ruleTold is a policy rule as the kernel tells it, with a source or without.
+func ruleTold(family uint8, priority, table uint32, source netip.Prefix, more ...*nl.RtAttr) []byte {
+	head := &nl.RtMsg{RtMsg: unix.RtMsg{Family: family, Table: uint8(table), Type: ruleLookup}}
+	parts := []*nl.RtAttr{attr32(ruleTable, table), attr32(ruleSuppressPrefix, 1<<32-1), nl.NewRtAttr(ruleProtocol, []byte{2})}
+	if priority != 0 {
+		parts = append(parts, attr32(rulePriority, priority))
+	}
+	if source.IsValid() {
+		head.Src_len = uint8(source.Bits())
+		parts = append(parts, nl.NewRtAttr(ruleSource, source.Addr().AsSlice()))
+	}
+	b := head.Serialize()
+	for _, p := range append(parts, more...) {
+		b = append(b, p.Serialize()...)
+	}
+	return b
+}
+
+func TestParseRule(t *testing.T) {
+	const inInterface = 3 // FRA_IIFNAME
+	source := netip.MustParsePrefix("10.0.0.2/32")
+	for _, c := range []struct {
+		message []byte
+		want    netstate.Rule
+		own     bool
+	}{
+		{ruleTold(unix.AF_INET, 0, 255, netip.Prefix{}), netstate.Rule{Table: 255}, true},
+		{ruleTold(unix.AF_INET6, 32766, 254, netip.Prefix{}), netstate.Rule{Priority: 32766, Table: 254, IPv6: true}, true},
+		{ruleTold(unix.AF_INET, 32766, 253, netip.Prefix{}), netstate.Rule{Priority: 32766, Table: 253}, false},
+		{ruleTold(unix.AF_INET, 100, 1000, source), netstate.Rule{Priority: 100, Table: 1000, Source: source}, false},
+		{
+			ruleTold(unix.AF_INET, 32766, 254, netip.Prefix{}, nl.NewRtAttr(inInterface, nl.ZeroTerminated("eth0"))),
+			netstate.Rule{Priority: 32766, Table: 254, Other: true}, false,
+		},
+		{
+			ruleTold(unix.AF_INET, 32766, 254, netip.Prefix{}, attr32(ruleSuppressPrefix, 0)),
+			netstate.Rule{Priority: 32766, Table: 254, Other: true}, false,
+		},
+	} {
+		have, ofIP, err := parseRule(c.message)
+		if err != nil || !ofIP || have != c.want || isOwnRule(have) != c.own {
+			t.Errorf("have %+v, %t, %v\nwant %+v, the kernel's own: %t", have, ofIP, err, c.want, c.own)
+		}
+	}
+	const multicast = 128 // RTNL_FAMILY_IPMR
+	if _, ofIP, err := parseRule(ruleTold(multicast, 32767, 253, netip.Prefix{})); err != nil || ofIP {
+		t.Errorf("a rule of multicast routing: %t, %v", ofIP, err)
+	}
+}

@@ -1,0 +1,31 @@
+package kernel
+
+import (
+	"reflect"
+	"testing"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/netstate"
+)
+
+// tapTold is a tap as the kernel tells it.
+func tapTold() []byte {
+	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
+	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated("tun"))
+	data := info.AddRtAttr(nl.IFLA_INFO_DATA, nil)
+	data.AddRtAttr(tunOwner, nl.Uint32Attr(107))
+	data.AddRtAttr(tunGroup, nl.Uint32Attr(108))
+	data.AddRtAttr(tunType, []byte{unix.IFF_TAP})
+	data.AddRtAttr(tunMultiQueue, []byte{1})
+	return append(ifInfo(unix.AF_UNSPEC, 7).Serialize(), info.Serialize()...)
+}
+
+func TestParseTap(t *testing.T) {
+	want := &netstate.Tap{Owner: infra.Owner{UID: 107, GID: 108}, MultiQueue: true}
+	if l, err := parseLink(tapTold()); err != nil || !reflect.DeepEqual(l.Tap, want) {
+		t.Errorf("have %+v, %v; want %+v", l.Tap, err, want)
+	}
+}
