@@ -1,7 +1,6 @@
 package kernel
 
 import (
-	"errors"
 	"net/netip"
 
 	"github.com/vishvananda/netlink/nl"
@@ -76,7 +75,7 @@ func addressParts(a netstate.Address) []nl.NetlinkRequestData {
 
 func parseAddress(m []byte) (netstate.Address, error) {
 	if len(m) < unix.SizeofIfAddrmsg {
-		return netstate.Address{}, errors.New("netlink: a message was cut short")
+		return netstate.Address{}, errCutShort
 	}
 	head := nl.DeserializeIfAddrmsg(m)
 	a := netstate.Address{

@@ -11,10 +11,13 @@ import (
 
 const typeMask = 0x3fff // NLA_TYPE_MASK, linux/netlink.h
 
+// errCutShort says that a message ends before its header does.
+var errCutShort = errors.New("netlink: a message was cut short")
+
 // eachAttribute calls f with each attribute behind a header of n bytes.
 func eachAttribute(message []byte, n int, f func(kind uint16, value []byte) error) error {
 	if len(message) < n {
-		return errors.New("netlink: a message was cut short")
+		return errCutShort
 	}
 	for b := message[n:]; len(b) >= unix.SizeofRtAttr; {
 		size := int(u16(b))
@@ -62,4 +65,12 @@ func addressFamily(a netip.Addr) uint8 {
 		return unix.AF_INET
 	}
 	return unix.AF_INET6
+}
+
+// be32 is a number as nftables tells it.
+func be32(b []byte) uint32 {
+	if len(b) < 4 {
+		return 0
+	}
+	return binary.BigEndian.Uint32(b)
 }

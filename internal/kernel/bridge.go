@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -9,61 +10,50 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// setting is an attribute of a bridge or of its port, and the number of its octets.
-type setting struct{ attribute, size int }
+// setting is a setting of a bridge or of its port: its name, its netlink attribute, and the size of its
+// value in octets.
+type setting struct {
+	name      string
+	attribute uint16
+	size      int
+}
 
-// bridgeSettings and portSettings are numbered as in linux/if_link.h.
+// bridgeSettings are attributes in IFLA_INFO_DATA of a bridge (linux/if_link.h, IFLA_BR_*), portSettings
+// are attributes of its port (IFLA_BRPORT_*).
 var (
-	bridgeSettings = map[string]setting{
-		"stp_state":         {nl.IFLA_BR_STP_STATE, 4},
-		"vlan_filtering":    {nl.IFLA_BR_VLAN_FILTERING, 1},
-		"group_fwd_mask":    {nl.IFLA_BR_GROUP_FWD_MASK, 2},
-		"mcast_snooping":    {nl.IFLA_BR_MCAST_SNOOPING, 1},
-		"mcast_querier":     {nl.IFLA_BR_MCAST_QUERIER, 1},
-		"mcast_router":      {nl.IFLA_BR_MCAST_ROUTER, 1},
-		"nf_call_iptables":  {nl.IFLA_BR_NF_CALL_IPTABLES, 1},
-		"nf_call_ip6tables": {nl.IFLA_BR_NF_CALL_IP6TABLES, 1},
-		"nf_call_arptables": {nl.IFLA_BR_NF_CALL_ARPTABLES, 1},
+	bridgeSettings = []setting{
+		{"stp_state", nl.IFLA_BR_STP_STATE, 4},
+		{"vlan_filtering", nl.IFLA_BR_VLAN_FILTERING, 1},
+		{"group_fwd_mask", nl.IFLA_BR_GROUP_FWD_MASK, 2},
+		{"mcast_snooping", nl.IFLA_BR_MCAST_SNOOPING, 1},
+		{"mcast_querier", nl.IFLA_BR_MCAST_QUERIER, 1},
+		{"mcast_router", nl.IFLA_BR_MCAST_ROUTER, 1},
+		{"nf_call_iptables", nl.IFLA_BR_NF_CALL_IPTABLES, 1},
+		{"nf_call_ip6tables", nl.IFLA_BR_NF_CALL_IP6TABLES, 1},
+		{"nf_call_arptables", nl.IFLA_BR_NF_CALL_ARPTABLES, 1},
 	}
-	portSettings = map[string]setting{
-		netstate.StateSetting: {nl.IFLA_BRPORT_STATE, 1},
-		"hairpin":             {nl.IFLA_BRPORT_MODE, 1},
-		"guard":               {nl.IFLA_BRPORT_GUARD, 1},
-		"root_block":          {nl.IFLA_BRPORT_PROTECT, 1},
-		"fastleave":           {nl.IFLA_BRPORT_FAST_LEAVE, 1},
-		"learning":            {nl.IFLA_BRPORT_LEARNING, 1},
-		"flood":               {nl.IFLA_BRPORT_UNICAST_FLOOD, 1},
-		"proxy_arp":           {nl.IFLA_BRPORT_PROXYARP, 1},
-		"proxy_arp_wifi":      {nl.IFLA_BRPORT_PROXYARP_WIFI, 1},
-		"mcast_router":        {nl.IFLA_BRPORT_MULTICAST_ROUTER, 1},
-		"mcast_flood":         {nl.IFLA_BRPORT_MCAST_FLOOD, 1},
-		"mcast_to_unicast":    {nl.IFLA_BRPORT_MCAST_TO_UCAST, 1},
-		"vlan_tunnel":         {nl.IFLA_BRPORT_VLAN_TUNNEL, 1},
-		"bcast_flood":         {nl.IFLA_BRPORT_BCAST_FLOOD, 1},
-		"group_fwd_mask":      {nl.IFLA_BRPORT_GROUP_FWD_MASK, 2},
-		"neigh_suppress":      {nl.IFLA_BRPORT_NEIGH_SUPPRESS, 1},
-		"isolated":            {nl.IFLA_BRPORT_ISOLATED, 1},
-		"locked":              {nl.IFLA_BRPORT_LOCKED, 1},
-		"mab":                 {nl.IFLA_BRPORT_MAB, 1},
+	portSettings = []setting{
+		{netstate.StateSetting, nl.IFLA_BRPORT_STATE, 1},
+		{"hairpin", nl.IFLA_BRPORT_MODE, 1},
+		{"guard", nl.IFLA_BRPORT_GUARD, 1},
+		{"root_block", nl.IFLA_BRPORT_PROTECT, 1},
+		{"fastleave", nl.IFLA_BRPORT_FAST_LEAVE, 1},
+		{"learning", nl.IFLA_BRPORT_LEARNING, 1},
+		{"flood", nl.IFLA_BRPORT_UNICAST_FLOOD, 1},
+		{"proxy_arp", nl.IFLA_BRPORT_PROXYARP, 1},
+		{"proxy_arp_wifi", nl.IFLA_BRPORT_PROXYARP_WIFI, 1},
+		{"mcast_router", nl.IFLA_BRPORT_MULTICAST_ROUTER, 1},
+		{"mcast_flood", nl.IFLA_BRPORT_MCAST_FLOOD, 1},
+		{"mcast_to_unicast", nl.IFLA_BRPORT_MCAST_TO_UCAST, 1},
+		{"vlan_tunnel", nl.IFLA_BRPORT_VLAN_TUNNEL, 1},
+		{"bcast_flood", nl.IFLA_BRPORT_BCAST_FLOOD, 1},
+		{"group_fwd_mask", nl.IFLA_BRPORT_GROUP_FWD_MASK, 2},
+		{"neigh_suppress", nl.IFLA_BRPORT_NEIGH_SUPPRESS, 1},
+		{"isolated", nl.IFLA_BRPORT_ISOLATED, 1},
+		{"locked", nl.IFLA_BRPORT_LOCKED, 1},
+		{"mab", nl.IFLA_BRPORT_MAB, 1},
 	}
 )
-
-// namedSetting is the name of a setting, and the number of its octets.
-type namedSetting struct {
-	name string
-	size int
-}
-
-// bridgeAttributes and portAttributes are bridgeSettings and portSettings by attribute.
-var bridgeAttributes, portAttributes = byAttribute(bridgeSettings), byAttribute(portSettings)
-
-func byAttribute(settings map[string]setting) map[uint16]namedSetting {
-	attributes := map[uint16]namedSetting{}
-	for name, s := range settings {
-		attributes[uint16(s.attribute)] = namedSetting{name, s.size}
-	}
-	return attributes
-}
 
 func encodeBridgeSet(o netstate.BridgeSet) (*nl.NetlinkRequest, error) {
 	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
@@ -82,32 +72,33 @@ func encodeBridgePortSet(o netstate.BridgePortSet) (*nl.NetlinkRequest, error) {
 	return request(unix.RTM_SETLINK, 0, ifInfo(unix.AF_BRIDGE, o.Index), protinfo), nil
 }
 
-func encodeSettings(to *nl.RtAttr, known map[string]setting, settings netstate.Settings) error {
+func encodeSettings(to *nl.RtAttr, known []setting, settings netstate.Settings) error {
 	for _, name := range settings.Names() {
-		s, ok := known[name]
-		if !ok {
+		at := slices.IndexFunc(known, func(s setting) bool { return s.name == name })
+		if at < 0 {
 			return fmt.Errorf("no netlink attribute for %s", name)
 		}
-		value := settings[name]
-		switch s.size {
+		attribute, value := int(known[at].attribute), settings[name]
+		switch known[at].size {
 		case 1:
-			to.AddRtAttr(s.attribute, []byte{byte(value)})
+			to.AddRtAttr(attribute, []byte{byte(value)})
 		case 2:
-			to.AddRtAttr(s.attribute, nl.Uint16Attr(uint16(value)))
+			to.AddRtAttr(attribute, nl.Uint16Attr(uint16(value)))
 		default:
-			to.AddRtAttr(s.attribute, nl.Uint32Attr(value))
+			to.AddRtAttr(attribute, nl.Uint32Attr(value))
 		}
 	}
 	return nil
 }
 
-func parseSettings(b []byte, known map[uint16]namedSetting) (netstate.Settings, error) {
+func parseSettings(b []byte, known []setting) (netstate.Settings, error) {
 	settings := netstate.Settings{}
 	err := eachAttribute(b, 0, func(kind uint16, v []byte) error {
-		s, ok := known[kind]
-		if !ok {
+		at := slices.IndexFunc(known, func(s setting) bool { return s.attribute == kind })
+		if at < 0 {
 			return nil
 		}
+		s := known[at]
 		if len(v) != s.size {
 			return fmt.Errorf("netlink: setting %s has %d octets instead of %d", s.name, len(v), s.size)
 		}

@@ -13,11 +13,11 @@ import (
 
 func TestSettingsRoundTrip(t *testing.T) {
 	bridge, port := netstate.Settings{}, netstate.Settings{}
-	for name, s := range bridgeSettings {
-		bridge[name] = uint32(s.size) // another number for each size
+	for _, s := range bridgeSettings {
+		bridge[s.name] = uint32(s.size) // another number for each size
 	}
-	for name, s := range portSettings {
-		port[name] = uint32(s.size)
+	for _, s := range portSettings {
+		port[s.name] = uint32(s.size)
 	}
 	bridge["group_fwd_mask"], bridge["stp_state"] = 0xfffe, 0xfffefffd
 	l, err := parseLink(body(t, netstate.BridgeSet{Settings: bridge}))
@@ -61,7 +61,7 @@ func portTold(settings []byte, up bool) []byte {
 // TestSettingSize: a setting of another size than is known is an error, as its value could be anything.
 func TestSettingSize(t *testing.T) {
 	for _, size := range []int{0, 2, 4} {
-		if _, err := parseSettings(nl.NewRtAttr(nl.IFLA_BRPORT_LEARNING, make([]byte, size)).Serialize(), portAttributes); err == nil {
+		if _, err := parseSettings(nl.NewRtAttr(nl.IFLA_BRPORT_LEARNING, make([]byte, size)).Serialize(), portSettings); err == nil {
 			t.Errorf("%d octets: no error", size)
 		}
 	}

@@ -80,7 +80,7 @@ type qdisc struct {
 // parseQdisc parses struct tcmsg and the attributes of a qdisc behind it.
 func parseQdisc(m []byte) (q qdisc, err error) {
 	if len(m) < nl.SizeofTcMsg {
-		return q, errors.New("netlink: a message was cut short")
+		return q, errCutShort
 	}
 	head := nl.DeserializeTcMsg(m)
 	q.link, q.parent = int(head.Ifindex), head.Parent
@@ -133,7 +133,7 @@ func encodeFilterDel(o netstate.FilterDel) *nl.NetlinkRequest {
 // classifier. What it has that none of ours has makes it a foreign one.
 func parseFilter(m []byte) (f netstate.Filter, whole bool, err error) {
 	if len(m) < nl.SizeofTcMsg {
-		return f, false, errors.New("netlink: a message was cut short")
+		return f, false, errCutShort
 	}
 	head := nl.DeserializeTcMsg(m)
 	f.Link = int(head.Ifindex)

@@ -127,7 +127,7 @@ func encodeConfSet(o netstate.ConfSet) (*nl.NetlinkRequest, error) {
 
 func parseLink(m []byte) (netstate.Link, error) {
 	if len(m) < unix.SizeofIfInfomsg {
-		return netstate.Link{}, errors.New("netlink: a message was cut short")
+		return netstate.Link{}, errCutShort
 	}
 	head := nl.DeserializeIfInfomsg(m)
 	l := netstate.Link{
@@ -208,13 +208,13 @@ func parseLinkInfo(b []byte, l *netstate.Link) error {
 		return err
 	}
 	if portKind == "bridge" {
-		if l.BridgePort, err = parseSettings(portData, portAttributes); err != nil {
+		if l.BridgePort, err = parseSettings(portData, portSettings); err != nil {
 			return err
 		}
 	}
 	switch l.Kind {
 	case "bridge":
-		l.Bridge, err = parseSettings(data, bridgeAttributes)
+		l.Bridge, err = parseSettings(data, bridgeSettings)
 		return err
 	case "macvlan", "macvtap":
 		return eachAttribute(data, 0, func(kind uint16, v []byte) error {

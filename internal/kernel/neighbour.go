@@ -2,7 +2,6 @@ package kernel
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"time"
@@ -35,7 +34,7 @@ func (m ndMsg) Serialize() []byte {
 
 func parseNdMsg(m []byte) (ndMsg, error) {
 	if len(m) < (ndMsg{}).Len() {
-		return ndMsg{}, errors.New("netlink: a message was cut short")
+		return ndMsg{}, errCutShort
 	}
 	return ndMsg{family: m[0], index: u32(m[4:]), state: u16(m[8:]), flags: m[10]}, nil
 }

@@ -1,7 +1,6 @@
 package kernel
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"maps"
@@ -153,12 +152,4 @@ func parseTable(m []byte) (image firewall.Image, err error) {
 		}
 	}
 	return image, err
-}
-
-// be32 is a number as nftables tells it.
-func be32(b []byte) uint32 {
-	if len(b) < 4 {
-		return 0
-	}
-	return binary.BigEndian.Uint32(b)
 }

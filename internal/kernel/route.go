@@ -106,7 +106,7 @@ func encodeGateway(gateway netip.Addr, routeFamily uint8) *nl.RtAttr {
 
 func parseRoute(m []byte) (netstate.Route, error) {
 	if len(m) < unix.SizeofRtMsg {
-		return netstate.Route{}, errors.New("netlink: a message was cut short")
+		return netstate.Route{}, errCutShort
 	}
 	head := nl.DeserializeRtMsg(m)
 	if (head.Family != unix.AF_INET && head.Family != unix.AF_INET6) || head.Flags&unix.RTM_F_CLONED != 0 {

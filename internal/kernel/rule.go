@@ -1,7 +1,6 @@
 package kernel
 
 import (
-	"errors"
 	"net/netip"
 
 	"github.com/vishvananda/netlink/nl"
@@ -63,7 +62,7 @@ func isOwnRule(r netstate.Rule) bool {
 // multicast routing.
 func parseRule(m []byte) (rule netstate.Rule, ofIP bool, err error) {
 	if len(m) < unix.SizeofRtMsg {
-		return rule, false, errors.New("netlink: a message was cut short")
+		return rule, false, errCutShort
 	}
 	head := nl.DeserializeRtMsg(m)
 	if head.Family != unix.AF_INET && head.Family != unix.AF_INET6 {
