@@ -15,6 +15,7 @@ const (
 	addrProto         = 11 // IFA_PROTO
 )
 
+// readAddresses reads all addresses of the namespace.
 func (n *Namespace) readAddresses(s *netstate.Snapshot) error {
 	r := request(unix.RTM_GETADDR, unix.NLM_F_DUMP, nl.NewIfAddrmsg(unix.AF_UNSPEC))
 	return n.route.dump(r, func() { s.Addresses = nil }, func(m []byte) error {
@@ -24,6 +25,8 @@ func (n *Namespace) readAddresses(s *netstate.Snapshot) error {
 	})
 }
 
+// encodeAddressAdd adds an address. An IPv6 address that exists gets the flags and lifetimes of the
+// operation; an IPv4 address that exists is an error.
 func encodeAddressAdd(o netstate.AddressAdd) *nl.NetlinkRequest {
 	flags := create
 	if o.Address.Prefix.Addr().Is6() {
@@ -36,7 +39,8 @@ func encodeAddressDel(o netstate.AddressDel) *nl.NetlinkRequest {
 	return request(unix.RTM_DELADDR, 0, addressParts(o.Address)...)
 }
 
-// addressParts are the header and the attributes of an address.
+// addressParts are struct ifaddrmsg (linux/if_addr.h) and the attributes of an address. With a peer,
+// IFA_ADDRESS and the prefix length are the peer's.
 func addressParts(a netstate.Address) []nl.NetlinkRequestData {
 	head := nl.NewIfAddrmsg(int(addressFamily(a.Prefix.Addr())))
 	head.Index = uint32(a.Link)
@@ -73,6 +77,8 @@ func addressParts(a netstate.Address) []nl.NetlinkRequestData {
 	return parts
 }
 
+// parseAddress parses struct ifaddrmsg and its attributes. IPv6 has IFA_LOCAL only if the address
+// has a peer; IPv4 always has IFA_LOCAL.
 func parseAddress(m []byte) (netstate.Address, error) {
 	if len(m) < unix.SizeofIfAddrmsg {
 		return netstate.Address{}, errCutShort

@@ -11,10 +11,12 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// Apply carries the operations out in order: neighbouring ones of nftables in one transaction,
-// neighbouring ones of rtnetlink in one batch. ctx is looked at between batches. The errors are
-// *infra.StepError; operations of the same rtnetlink batch that came after a failed one have been tried
-// as well. An operation that this package does not know is an error before the first is carried out.
+// Apply carries out the operations in order. Neighbouring nftables operations are one transaction, and
+// neighbouring rtnetlink operations are one batch. Apply checks ctx between batches.
+//
+// A failed operation is a *infra.StepError; several are joined. rtnetlink does not stop at a failure: the
+// operations behind it in the same batch have been tried. An nftables transaction that failed changed
+// nothing. An operation that this package does not know is an error before any operation is carried out.
 func (n *Namespace) Apply(ctx context.Context, ops []netstate.Op) error {
 	carriers := make([]carrier, len(ops))
 	for i, op := range ops {
@@ -54,15 +56,16 @@ func stepError(ops []netstate.Op, at int, err error) error {
 	return &infra.StepError{Step: at + 1, Steps: len(ops), Command: command, Err: err}
 }
 
-// carrier is what takes an operation into the kernel.
+// carrier is the way by which an operation gets into the kernel.
 type carrier string
 
 const (
-	ofItsOwn  carrier = "a call of its own" // an ioctl, a file, a program
+	ofItsOwn  carrier = "a call of its own" // ioctls, a write to a file, or processes of iptables
 	nfnetlink carrier = "nfnetlink"
 	rtnetlink carrier = "rtnetlink"
 )
 
+// carrierOf names every operation, as a new one must not be taken for one of rtnetlink.
 func carrierOf(op netstate.Op) (carrier, error) {
 	switch op := op.(type) {
 	case netstate.TapAdd, netstate.SysctlSet:
@@ -102,13 +105,13 @@ func (n *Namespace) applyBatch(c carrier, ops []netstate.Op) ([]failure, error) 
 	}
 	failures, err := n.filter.send(messages, acknowledge)
 	for i := range failures {
-		// Which of our messages it was does not tell an operation: a table is many.
+		// One table is many messages, so the number of the message is not the number of the operation.
 		failures[i].message = 0
 	}
 	return failures, err
 }
 
-// applyOne carries out an operation that needs no netlink.
+// applyOne carries out an operation that does not go by netlink.
 func applyOne(op netstate.Op) error {
 	switch op := op.(type) {
 	case netstate.TapAdd:

@@ -11,7 +11,7 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// unknown is an operation that this package was not taught.
+// unknown is an operation of a type that this package does not know.
 type unknown struct{ netstate.Op }
 
 func (unknown) String() string { return "unknown" }
@@ -23,7 +23,7 @@ func TestUnknown(t *testing.T) {
 		netstate.TableSet{Table: firewall.Table{Family: "arp"}},
 		netstate.TableDel{Family: "arp"},
 	} {
-		// A path below /proc/sys may lead out of it.
+		// The path leads out of /proc/sys to a file of the test.
 		path := filepath.Join(t.TempDir(), "written")
 		if err := os.WriteFile(path, nil, 0o600); err != nil {
 			t.Fatal(err)

@@ -9,12 +9,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const typeMask = 0x3fff // NLA_TYPE_MASK, linux/netlink.h
+const typeMask = 0x3fff // NLA_TYPE_MASK, linux/netlink.h: without the flags NLA_F_NESTED and NLA_F_NET_BYTEORDER
 
-// errCutShort says that a message ends before its header does.
+// errCutShort is the error of a message that is shorter than its header.
 var errCutShort = errors.New("netlink: a message was cut short")
 
-// eachAttribute calls f with each attribute behind a header of n bytes.
+// eachAttribute calls f with the type and the value of each attribute of a message, in order.
+//
+// n is the size of the header before the attributes, in octets; 0 for nested attributes. The last
+// attribute may lack its padding. value shares memory with message.
+//
+// struct nlattr, linux/netlink.h: length of header and value, type, value, padding to 4 octets.
 func eachAttribute(message []byte, n int, f func(kind uint16, value []byte) error) error {
 	if len(message) < n {
 		return errCutShort
@@ -32,6 +37,7 @@ func eachAttribute(message []byte, n int, f func(kind uint16, value []byte) erro
 	return nil
 }
 
+// u32 is a number of 4 octets in the order of the machine; 0 if the value is shorter.
 func u32(b []byte) uint32 {
 	if len(b) < 4 {
 		return 0
@@ -39,6 +45,7 @@ func u32(b []byte) uint32 {
 	return binary.NativeEndian.Uint32(b)
 }
 
+// u16 is a number of 2 octets in the order of the machine; 0 if the value is shorter.
 func u16(b []byte) uint16 {
 	if len(b) < 2 {
 		return 0
@@ -46,6 +53,7 @@ func u16(b []byte) uint16 {
 	return binary.NativeEndian.Uint16(b)
 }
 
+// u8 is a number of 1 octet; 0 if the value is empty.
 func u8(b []byte) uint8 {
 	if len(b) < 1 {
 		return 0
@@ -53,13 +61,16 @@ func u8(b []byte) uint8 {
 	return b[0]
 }
 
+// addr is an address of 4 or 16 octets; the zero address if the value has another length.
 func addr(b []byte) netip.Addr {
-	a, _ := netip.AddrFromSlice(b) // zero unless 4 or 16 bytes
+	a, _ := netip.AddrFromSlice(b)
 	return a
 }
 
+// attr32 returns an attribute with a number of 4 octets.
 func attr32(kind int, value uint32) *nl.RtAttr { return nl.NewRtAttr(kind, nl.Uint32Attr(value)) }
 
+// addressFamily is AF_INET or AF_INET6. NFPROTO_IPV4 and NFPROTO_IPV6 are the same numbers.
 func addressFamily(a netip.Addr) uint8 {
 	if a.Is4() {
 		return unix.AF_INET
@@ -67,7 +78,7 @@ func addressFamily(a netip.Addr) uint8 {
 	return unix.AF_INET6
 }
 
-// be32 is a number as nftables tells it.
+// be32 is a number of 4 octets in network order, as in nfnetlink; 0 if the value is shorter.
 func be32(b []byte) uint32 {
 	if len(b) < 4 {
 		return 0

@@ -10,16 +10,15 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// setting is a setting of a bridge or of its port: its name, its netlink attribute, and the size of its
-// value in octets.
+// setting is a setting of a bridge or of a bridge's port: its name in netstate.Settings, its netlink
+// attribute, and the size of its value in octets, which is the same in requests and answers.
 type setting struct {
 	name      string
 	attribute uint16
 	size      int
 }
 
-// bridgeSettings are attributes in IFLA_INFO_DATA of a bridge (linux/if_link.h, IFLA_BR_*), portSettings
-// are attributes of its port (IFLA_BRPORT_*).
+// bridgeSettings are IFLA_BR_* and portSettings are IFLA_BRPORT_* (linux/if_link.h).
 var (
 	bridgeSettings = []setting{
 		{"stp_state", nl.IFLA_BR_STP_STATE, 4},
@@ -55,6 +54,7 @@ var (
 	}
 )
 
+// encodeBridgeSet encodes the settings of a bridge (ip link set ... type bridge).
 func encodeBridgeSet(o netstate.BridgeSet) (*nl.NetlinkRequest, error) {
 	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
 	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated("bridge"))
@@ -64,6 +64,8 @@ func encodeBridgeSet(o netstate.BridgeSet) (*nl.NetlinkRequest, error) {
 	return request(unix.RTM_NEWLINK, 0, ifInfo(unix.AF_UNSPEC, o.Index), info), nil
 }
 
+// encodeBridgePortSet encodes the settings of a bridge's port (bridge link set). The kernel takes them in
+// IFLA_PROTINFO and tells them in IFLA_INFO_SLAVE_DATA.
 func encodeBridgePortSet(o netstate.BridgePortSet) (*nl.NetlinkRequest, error) {
 	protinfo := nl.NewRtAttr(unix.IFLA_PROTINFO|unix.NLA_F_NESTED, nil)
 	if err := encodeSettings(protinfo, portSettings, o.Settings); err != nil {
@@ -72,6 +74,7 @@ func encodeBridgePortSet(o netstate.BridgePortSet) (*nl.NetlinkRequest, error) {
 	return request(unix.RTM_SETLINK, 0, ifInfo(unix.AF_BRIDGE, o.Index), protinfo), nil
 }
 
+// encodeSettings adds the settings to an attribute, in the order of their names.
 func encodeSettings(to *nl.RtAttr, known []setting, settings netstate.Settings) error {
 	for _, name := range settings.Names() {
 		at := slices.IndexFunc(known, func(s setting) bool { return s.name == name })
@@ -91,6 +94,7 @@ func encodeSettings(to *nl.RtAttr, known []setting, settings netstate.Settings) 
 	return nil
 }
 
+// parseSettings parses the attributes of a bridge or of a port. Attributes that are not known are left out.
 func parseSettings(b []byte, known []setting) (netstate.Settings, error) {
 	settings := netstate.Settings{}
 	err := eachAttribute(b, 0, func(kind uint16, v []byte) error {

@@ -46,7 +46,7 @@ func TestSettingsRoundTrip(t *testing.T) {
 	}
 }
 
-// portTold is a port of a bridge as the kernel tells it.
+// portTold is the kernel's message of a bridge's port.
 func portTold(settings []byte, up bool) []byte {
 	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
 	info.AddRtAttr(nl.IFLA_INFO_SLAVE_KIND, nl.NonZeroTerminated("bridge"))

@@ -12,18 +12,20 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// The ingress qdisc (linux/pkt_sched.h).
+// Handle and parent of an ingress qdisc (linux/pkt_sched.h).
 const (
 	ingressHandle = 0xffff0000 // TC_H_MAKE(TC_H_INGRESS, 0)
 	ingressParent = 0xfffffff1 // TC_H_INGRESS
 )
 
+// What mirred does with a packet: redirect it to the egress of a link, and end its way here.
 const (
 	redirectEgress = 1 // TCA_EGRESS_REDIR, linux/tc_act/tc_mirred.h
 	stolen         = 4 // TC_ACT_STOLEN, linux/pkt_cls.h
 )
 
-// struct tc_mirred (linux/tc_act/tc_mirred.h); nl's has a size of 30 octets.
+// Offsets in struct tc_mirred and its size, in octets (linux/tc_act/tc_mirred.h). nl's struct has a wrong size
+// of 30 octets.
 const (
 	mirredAction  = 8
 	mirredEaction = 20
@@ -31,7 +33,7 @@ const (
 	sizeofMirred  = 28
 )
 
-// readFilters reads the ingress qdisc of a link and the u32 classifiers in it.
+// readFilters reads the ingress qdisc of a link and the classifiers in the qdisc.
 func (n *Namespace) readFilters(s *netstate.Snapshot, link int) error {
 	ingress, filters := s.Ingress, s.Filters
 	r := request(unix.RTM_GETQDISC, unix.NLM_F_DUMP, &nl.TcMsg{Family: unix.AF_UNSPEC, Ifindex: int32(link)})
@@ -60,24 +62,27 @@ func (n *Namespace) readFilters(s *netstate.Snapshot, link int) error {
 	})
 }
 
+// encodeIngressAdd adds an ingress qdisc (tc qdisc add ... ingress).
 func encodeIngressAdd(o netstate.IngressAdd) *nl.NetlinkRequest {
 	return request(unix.RTM_NEWQDISC, create,
 		&nl.TcMsg{Family: unix.AF_UNSPEC, Ifindex: int32(o.Index), Handle: ingressHandle, Parent: ingressParent},
 		nl.NewRtAttr(nl.TCA_KIND, nl.ZeroTerminated("ingress")))
 }
 
+// encodeIngressDel deletes the qdisc and all filters in it.
 func encodeIngressDel(o netstate.IngressDel) *nl.NetlinkRequest {
 	return request(unix.RTM_DELQDISC, 0, &nl.TcMsg{Family: unix.AF_UNSPEC, Ifindex: int32(o.Index), Parent: ingressParent})
 }
 
-// qdisc is where a queueing discipline lies, and what it is unless it is a plain ingress qdisc.
+// qdisc is the place of a queueing discipline, an index and a parent. foreign describes a qdisc that is no plain
+// ingress qdisc, and is empty otherwise.
 type qdisc struct {
 	link    int
 	parent  uint32
 	foreign string
 }
 
-// parseQdisc parses struct tcmsg and the attributes of a qdisc behind it.
+// parseQdisc parses struct tcmsg (linux/rtnetlink.h) and the attributes of a qdisc (TCA_*).
 func parseQdisc(m []byte) (q qdisc, err error) {
 	if len(m) < nl.SizeofTcMsg {
 		return q, errCutShort
@@ -96,6 +101,7 @@ func parseQdisc(m []byte) (q qdisc, err error) {
 	return q, err
 }
 
+// filterHeader is struct tcmsg of a filter. Info is the priority, and the protocol in network order.
 func filterHeader(f netstate.Filter) *nl.TcMsg {
 	return &nl.TcMsg{
 		Family:  unix.AF_UNSPEC,
@@ -105,7 +111,7 @@ func filterHeader(f netstate.Filter) *nl.TcMsg {
 	}
 }
 
-// encodeFilterAdd is a u32 classifier (tc-u32(8)) with one action, mirred (tc-mirred(8)).
+// encodeFilterAdd adds a u32 classifier (tc-u32(8)) with one action, mirred (tc-mirred(8)).
 func encodeFilterAdd(o netstate.FilterAdd) *nl.NetlinkRequest {
 	f := o.Filter
 	selector := nl.TcU32Sel{Flags: nl.TC_U32_TERMINAL, Nkeys: uint8(len(f.Keys))}
@@ -125,12 +131,15 @@ func encodeFilterAdd(o netstate.FilterAdd) *nl.NetlinkRequest {
 		nl.NewRtAttr(nl.TCA_KIND, nl.ZeroTerminated("u32")), options)
 }
 
+// encodeFilterDel deletes the u32 classifiers of a priority and a protocol.
 func encodeFilterDel(o netstate.FilterDel) *nl.NetlinkRequest {
 	return request(unix.RTM_DELTFILTER, 0, filterHeader(o.Filter), nl.NewRtAttr(nl.TCA_KIND, nl.ZeroTerminated("u32")))
 }
 
-// parseFilter returns whole = false for the messages that stand for hash tables and not for a
-// classifier. What it has that none of ours has makes it a foreign one.
+// parseFilter parses struct tcmsg and the attributes of a classifier. whole is false for a message
+// that stands for a hash table of u32.
+//
+// Foreign describes the first thing found that a classifier of encodeFilterAdd does not have.
 func parseFilter(m []byte) (f netstate.Filter, whole bool, err error) {
 	if len(m) < nl.SizeofTcMsg {
 		return f, false, errCutShort
@@ -161,7 +170,7 @@ func parseFilter(m []byte) (f netstate.Filter, whole bool, err error) {
 	return parseU32Options(options, f)
 }
 
-// parseU32Options reads the options of a classifier.
+// parseU32Options parses TCA_OPTIONS of a u32 classifier into a copy of f (linux/pkt_cls.h, TCA_U32_*).
 func parseU32Options(options []byte, f netstate.Filter) (_ netstate.Filter, whole bool, err error) {
 	redirects := false
 	err = eachAttribute(options, 0, func(kind uint16, v []byte) error {
@@ -195,7 +204,8 @@ func parseU32Options(options []byte, f netstate.Filter) (_ netstate.Filter, whol
 	return f, whole, err
 }
 
-// parseRedirect reads the actions, of which there must be one.
+// parseRedirect parses the list of actions into f. redirects is true for mirred that redirects to an egress. A
+// second action makes f foreign.
 func parseRedirect(actions []byte, f *netstate.Filter) (redirects bool, err error) {
 	count := 0
 	err = eachAttribute(actions, 0, func(_ uint16, action []byte) error {
@@ -211,7 +221,7 @@ func parseRedirect(actions []byte, f *netstate.Filter) (redirects bool, err erro
 			case nl.TCA_ACT_OPTIONS:
 				return eachAttribute(v, 0, func(kind uint16, v []byte) error {
 					if kind == nl.TCA_MIRRED_PARMS && len(v) >= sizeofMirred && u32(v[mirredEaction:]) == redirectEgress && u32(v[mirredAction:]) == stolen {
-						redirects, f.Target = true, int(u32(v[mirredIfindex:])) // 0: to a link that has gone
+						redirects, f.Target = true, int(u32(v[mirredIfindex:])) // 0: the target link is gone
 					}
 					return nil
 				})
@@ -222,7 +232,7 @@ func parseRedirect(actions []byte, f *netstate.Filter) (redirects bool, err erro
 	return redirects, err
 }
 
-// networkOrder16 and networkOrder32 are htons(3) and htonl(3), and their own reverse.
+// networkOrder16 and networkOrder32 convert to network order and back (htons(3), htonl(3)).
 func networkOrder16(v uint16) uint16 {
 	return binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, v))
 }

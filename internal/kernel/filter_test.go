@@ -26,7 +26,7 @@ func TestFilterRoundTrip(t *testing.T) {
 	}
 }
 
-// TestForeignFilter: a filter that differs from ours is foreign.
+// TestForeignFilter: a filter that encodeFilterAdd would not make is foreign.
 func TestForeignFilter(t *testing.T) {
 	attribute := func(kind int, value []byte) []byte { return nl.NewRtAttr(kind, value).Serialize() }
 	header := func(kind string) []byte {

@@ -15,14 +15,15 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// parser is a function that takes bytes from outside, with messages that it accepts.
+// parser is a function that parses bytes from the kernel or from iptables, with seeds that the function
+// accepts.
 type parser struct {
 	name  string
 	seeds [][]byte
 	parse func([]byte) error
 }
 
-// parsers are all of this package. The seeds are made by the encoders.
+// parsers are all parsers of this package. The encoders make the seeds of all messages that are also sent.
 func parsers(t testing.TB) []parser {
 	var addresses, routes, neighbours [][]byte
 	for _, a := range testAddresses {
@@ -124,7 +125,7 @@ func TestSeeds(t *testing.T) {
 	}
 }
 
-// FuzzParse: bytes from outside are parsed, or refused by an error.
+// FuzzParse: no bytes make a parser panic or hang.
 func FuzzParse(f *testing.F) {
 	all := parsers(f)
 	for _, p := range all {
@@ -139,8 +140,8 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// FuzzRoundTrip: what was read in the kernel and can be made again is encoded to a message that is read
-// as the same.
+// FuzzRoundTrip: a value that is parsed, encoded and parsed again is the same value. Undo depends on that, as
+// Undo makes again what a Snapshot holds.
 func FuzzRoundTrip(f *testing.F) {
 	for _, p := range parsers(f) {
 		for _, b := range p.seeds {
@@ -149,7 +150,7 @@ func FuzzRoundTrip(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if len(b) > 1<<14 {
-			return // an attribute of another length might be too long for netlink
+			return // the encoded attributes could be too long for their 16 bits of length
 		}
 		check := func(first, again any, err error) {
 			if err != nil || !reflect.DeepEqual(first, again) {
@@ -184,7 +185,7 @@ func FuzzRoundTrip(f *testing.F) {
 	})
 }
 
-// canBeMade says whether a route is one that the kernel tells. Fuzzing makes others.
+// canBeMade says whether the kernel could have told a route. Fuzzing makes other routes too.
 func canBeMade(r netstate.Route) bool {
 	expires := slices.ContainsFunc(r.Other, func(a netstate.Attribute) bool { return a.Type == unix.RTA_EXPIRES })
 	return r.Destination.IsValid() && r.Destination == r.Destination.Masked() && r.Source.IsValid() == (r.Source != netip.Prefix{}) &&

@@ -13,15 +13,17 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// lockWait is for how many seconds another program may hold the lock of iptables.
+// lockWait is how long iptables waits for its lock while another program holds it, in seconds.
 const lockWait = 10
 
-// program is one of iptables. Its processes start in the namespace of the calling thread.
+// program is iptables or ip6tables, by nft or legacy. Its processes start in the namespace of the calling
+// thread.
 type program struct {
 	*iptables.IPTables
 	family firewall.Family
 }
 
+// openProgram looks for the program that has the name of the family, and asks for its version.
 func openProgram(f firewall.Family) (program, error) {
 	proto := iptables.ProtocolIPv4
 	if f.IPTables() == 6 {
@@ -31,20 +33,21 @@ func openProgram(f firewall.Family) (program, error) {
 	return program{p, f}, err
 }
 
-// HavePrograms says whether the programs are there that the tables need.
+// HavePrograms returns an error if a program of iptables is missing that the tables need.
 func HavePrograms(tables []firewall.Table) error {
 	for _, t := range tables {
 		if t.Family.IPTables() == 0 {
 			continue
 		}
 		if _, err := exec.LookPath(string(t.Family)); err != nil {
-			return fmt.Errorf("binding.masquerade.firewall: %w: install iptables, or want another one", err)
+			return fmt.Errorf("binding.masquerade.firewall: %w: install iptables, or choose another firewall", err)
 		}
 	}
 	return nil
 }
 
-// hasTable says whether the namespace has the table of iptables. To ask for one of the legacy kind makes it.
+// hasTable says whether the namespace has a table of iptables. hasTable reads /proc for iptables-legacy, because
+// iptables-legacy would make the table when asked. iptables-nft does not make a table.
 func (p program) hasTable(table string) (bool, error) {
 	path := map[firewall.Family]string{
 		firewall.IPTablesLegacy: "/proc/thread-self/net/ip_tables_names", firewall.IP6TablesLegacy: "/proc/thread-self/net/ip6_tables_names",
@@ -59,14 +62,14 @@ func (p program) hasTable(table string) (bool, error) {
 	return slices.Contains(strings.Fields(string(names)), table), err
 }
 
-// chain is one of ours in a table of iptables.
+// chain is a chain of guestwire in a table of iptables.
 type chain struct {
 	table, name string
 	rules       []string // as iptables -S prints them, without the chain
-	from        []string // the chains that jump to it, as often as they do
+	from        []string // the chains that jump to this chain, once for each jump
 }
 
-// readChains reads those with the name, in the order of their tables.
+// readChains reads the chains of the firewall table with the name, in the order of iptables' tables.
 func (p program) readChains(name string) ([]chain, error) {
 	var list []chain
 	for _, table := range firewall.IPTablesTables {
@@ -84,8 +87,8 @@ func (p program) readChains(name string) ([]chain, error) {
 	return list, nil
 }
 
-// parseChains parses what iptables -S prints of a table, in which chains come before rules. It returns
-// the chains with the name.
+// parseChains parses the output of iptables -S for one table, and returns the chains of the firewall table with
+// the name. iptables prints all chains before all rules.
 func parseChains(lines []string, table, name string) []chain {
 	var ours []chain
 	find := func(name string) int {
@@ -110,11 +113,13 @@ func parseChains(lines []string, table, name string) []chain {
 	return ours
 }
 
-// wholeTable stands where List has a chain: without one, iptables -S prints them all, in one process. To
-// wait for its lock it is told anyway.
+// wholeTable is passed to List instead of a chain. Without a chain, iptables -S prints the whole table, so one
+// process does for all chains; but List insists on an argument. --wait changes nothing, as iptables gets
+// the option in any case.
 const wholeTable = "--wait"
 
-// readIPTables reads what there is of the tables that are wanted of iptables.
+// readIPTables reads the images of those wanted tables that are tables of iptables. A table without any chain
+// is left out.
 func readIPTables(s *netstate.Snapshot, wanted []firewall.Table) error {
 	for _, t := range wanted {
 		if t.Family.IPTables() == 0 {
@@ -154,7 +159,8 @@ func readIPTables(s *netstate.Snapshot, wanted []firewall.Table) error {
 	return nil
 }
 
-// setIPTables makes the chains. Those that are jumped to are complete before they are.
+// setIPTables makes the chains of a table. The jumps from the built-in chains come last, so that no packet meets
+// half of the rules.
 func setIPTables(t firewall.Table) error {
 	p, err := openProgram(t.Family)
 	if err != nil {
@@ -182,7 +188,7 @@ func setIPTables(t firewall.Table) error {
 	return nil
 }
 
-// deleteIPTables deletes our chains, and what jumps to them.
+// deleteIPTables deletes the chains of the firewall table with the name, and the jumps to them.
 func deleteIPTables(f firewall.Family, name string) error {
 	p, err := openProgram(f)
 	if err != nil {

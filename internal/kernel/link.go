@@ -11,13 +11,15 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-const operUp = 6 // IF_OPER_UP, linux/if.h
+const operUp = 6 // IF_OPER_UP, linux/if.h: the link has a carrier
 
+// macvlanModes are the names of MACVLAN_MODE_* (linux/if_link.h), as ip(8) prints them.
 var macvlanModes = map[uint32]string{1: "private", 2: "vepa", 4: "bridge", 8: "passthru", 16: "source"}
 
 const skipStatistics = 1 << 3 // RTEXT_FILTER_SKIP_STATS, linux/rtnetlink.h
 
-// Attributes of a link's families that unix does not name (linux/if_link.h), and the settings in them.
+// Attributes of a link's address families that unix does not name (linux/if_link.h), and indices of
+// settings in them. inetConf counts settings from 1, inet6Conf from 0.
 const (
 	inetConf             = 1  // IFLA_INET_CONF
 	inet6Conf            = 2  // IFLA_INET6_CONF
@@ -27,12 +29,14 @@ const (
 	devconfRouteLocalnet = 26 // IPV4_DEVCONF_ROUTE_LOCALNET
 )
 
+// ifInfo is the header of a link's message, struct ifinfomsg (linux/rtnetlink.h).
 func ifInfo(family, index int) *nl.IfInfomsg {
 	m := nl.NewIfInfomsg(family)
 	m.Index = int32(index)
 	return m
 }
 
+// readLinks reads all links, without their counters, which would be most of the answer.
 func (n *Namespace) readLinks(s *netstate.Snapshot) error {
 	r := request(unix.RTM_GETLINK, unix.NLM_F_DUMP, ifInfo(unix.AF_UNSPEC, 0), attr32(unix.IFLA_EXT_MASK, skipStatistics))
 	return n.route.dump(r, func() { s.Links = nil }, func(m []byte) error {
@@ -42,6 +46,8 @@ func (n *Namespace) readLinks(s *netstate.Snapshot) error {
 	})
 }
 
+// encodeLinkAdd asks for a link with a certain index, so that later operations of the same batch can
+// name the link.
 func encodeLinkAdd(o netstate.LinkAdd) *nl.NetlinkRequest {
 	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
 	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated(o.Kind))
@@ -56,6 +62,7 @@ func encodeLinkAdd(o netstate.LinkAdd) *nl.NetlinkRequest {
 		info)
 }
 
+// encodeLinkSet encodes the fields of the operation that are not zero.
 func encodeLinkSet(o netstate.LinkSet) *nl.NetlinkRequest {
 	head := ifInfo(unix.AF_UNSPEC, o.Index)
 	parts := []nl.NetlinkRequestData{head}
@@ -111,6 +118,8 @@ func encodeGroupDel(o netstate.GroupDel) *nl.NetlinkRequest {
 	return request(unix.RTM_DELLINK, 0, ifInfo(unix.AF_UNSPEC, 0), attr32(unix.IFLA_GROUP, o.Group))
 }
 
+// encodeConfSet encodes an IPv4 setting of a link. By rtnetlink the setting is part of the batch; a write below
+// /proc/sys would be a call of its own.
 func encodeConfSet(o netstate.ConfSet) (*nl.NetlinkRequest, error) {
 	number, ok := map[string]int{"forwarding": devconfForwarding, "route_localnet": devconfRouteLocalnet}[o.Name]
 	if !ok {
@@ -125,6 +134,7 @@ func encodeConfSet(o netstate.ConfSet) (*nl.NetlinkRequest, error) {
 	return request(unix.RTM_SETLINK, 0, ifInfo(unix.AF_UNSPEC, o.Index), conf), nil
 }
 
+// parseLink parses struct ifinfomsg and its attributes (linux/if_link.h, IFLA_*).
 func parseLink(m []byte) (netstate.Link, error) {
 	if len(m) < unix.SizeofIfInfomsg {
 		return netstate.Link{}, errCutShort
@@ -140,13 +150,13 @@ func parseLink(m []byte) (netstate.Link, error) {
 		AllMulticast: head.Flags&unix.IFF_ALLMULTI != 0,
 		AddrGen:      netstate.AddrGenNoIPv6,
 	}
-	carrier := false
+	hasCarrier := false
 	var parent, bus string
-	foreign := false
+	parentElsewhere := false
 	err := eachAttribute(m, unix.SizeofIfInfomsg, func(kind uint16, v []byte) error {
 		switch kind {
 		case unix.IFLA_OPERSTATE:
-			carrier = u8(v) == operUp
+			hasCarrier = u8(v) == operUp
 		case unix.IFLA_IFNAME:
 			l.Name = unix.ByteSliceToString(v)
 		case unix.IFLA_ADDRESS:
@@ -160,7 +170,7 @@ func parseLink(m []byte) (netstate.Link, error) {
 		case unix.IFLA_LINK:
 			l.Parent = int(u32(v))
 		case unix.IFLA_LINK_NETNSID:
-			foreign = true
+			parentElsewhere = true
 		case unix.IFLA_IFALIAS:
 			l.Alias = unix.ByteSliceToString(v)
 		case unix.IFLA_GROUP:
@@ -176,10 +186,11 @@ func parseLink(m []byte) (netstate.Link, error) {
 		}
 		return nil
 	})
-	if !carrier {
+	if !hasCarrier {
 		delete(l.BridgePort, netstate.StateSetting)
 	}
-	if foreign || l.Kind == "veth" { // whose other end that is
+	// The kernel names a veth's peer in the place of the parent.
+	if parentElsewhere || l.Kind == "veth" {
 		l.Parent = 0
 	}
 	if bus == "pci" {
@@ -188,6 +199,8 @@ func parseLink(m []byte) (netstate.Link, error) {
 	return l, err
 }
 
+// parseLinkInfo parses IFLA_LINKINFO into l: the link's kind, what belongs to the kind, and the settings of a
+// bridge's port.
 func parseLinkInfo(b []byte, l *netstate.Link) error {
 	var data, portData []byte
 	var portKind string
@@ -229,6 +242,8 @@ func parseLinkInfo(b []byte, l *netstate.Link) error {
 	return nil
 }
 
+// parseFamilies parses IFLA_AF_SPEC into l. The settings of a family are an array of 4 octets each; a setting
+// that the array does not reach is off.
 func parseFamilies(b []byte, l *netstate.Link) error {
 	return eachAttribute(b, 0, func(family uint16, spec []byte) error {
 		switch family {
@@ -255,9 +270,10 @@ func parseFamilies(b []byte, l *netstate.Link) error {
 	})
 }
 
-// HasDummy says whether the kernel has the link kind dummy, loading its module if need be. It asks
-// for one with an impossible number of queues, which a kernel that knows the kind refuses with
-// another error.
+// HasDummy says whether the kernel has the link kind dummy. The kernel loads the module for the question.
+//
+// HasDummy asks for a dummy link with an impossible number of queues. A kernel with dummy refuses the
+// number (EINVAL), a kernel without dummy refuses the kind (EOPNOTSUPP). No link is made.
 func (n *Namespace) HasDummy() (bool, error) {
 	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
 	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated("dummy"))

@@ -47,7 +47,7 @@ func TestLinkRoundTrip(t *testing.T) {
 	}
 }
 
-// TestLinkFlags: what is not to be changed is not in the mask of the flags.
+// TestLinkFlags: the mask has only the flags that the operation changes.
 func TestLinkFlags(t *testing.T) {
 	for _, c := range []struct {
 		op   netstate.LinkSet
@@ -64,7 +64,7 @@ func TestLinkFlags(t *testing.T) {
 	}
 }
 
-// familiesTold are the settings of a link's families as the kernel tells them (struct ipv4_devconf and ipv6_devconf as arrays).
+// familiesTold is the kernel's message of a link with settings of IPv4 and IPv6.
 func familiesTold() []byte {
 	conf4, conf6 := make([]byte, 4*32), make([]byte, 4*64)
 	conf4[4*(devconfForwarding-1)], conf4[4*(devconfRouteLocalnet-1)], conf6[4*devconfNoIPv6] = 1, 1, 1

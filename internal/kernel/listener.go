@@ -11,14 +11,15 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// diagRequest is struct inet_diag_req_v2 (linux/inet_diag.h), without a socket to look for.
+// diagRequest is struct inet_diag_req_v2 (linux/inet_diag.h) that asks for all sockets of a family, a
+// protocol, and a set of states (bit n: state n).
 type diagRequest struct {
 	family, protocol uint8
 	states           uint32
 }
 
 const (
-	sizeofDiagRequest = 56
+	sizeofDiagRequest = 56 // struct inet_diag_req_v2
 	sizeofDiagMessage = 72 // struct inet_diag_msg
 )
 
@@ -31,14 +32,16 @@ func (r diagRequest) Serialize() []byte {
 	return b
 }
 
-// States of sockets (net/tcp_states.h); a UDP socket without a peer is closed.
+// States of sockets (net/tcp_states.h). A UDP socket without a peer has the state closed.
 const (
 	stateClosed = 7
 	stateListen = 10
 )
 
-// Listeners are the sockets of the namespace that wait for TCP connections or UDP datagrams. A kernel
-// that cannot tell of a protocol has none.
+// Listeners returns the sockets of the namespace that wait for TCP connections or UDP datagrams, of all
+// users. A protocol that the kernel has no sock_diag for has no listeners in the result.
+//
+// sock_diag(7)
 func (n *Namespace) Listeners() ([]netstate.Listener, error) {
 	s, err := openSocket(unix.NETLINK_SOCK_DIAG)
 	if err != nil {
@@ -68,6 +71,8 @@ func (n *Namespace) Listeners() ([]netstate.Listener, error) {
 	return all, nil
 }
 
+// parseListener parses struct inet_diag_msg (linux/inet_diag.h): port and address are in network order. The
+// protocol is not in the message.
 func parseListener(m []byte) (l netstate.Listener, err error) {
 	if len(m) < sizeofDiagMessage {
 		return l, errors.New("netlink: a socket's message was cut short")
@@ -76,7 +81,7 @@ func parseListener(m []byte) (l netstate.Listener, err error) {
 	if m[0] == unix.AF_INET {
 		l.Address = netip.AddrFrom4([4]byte(m[8:12]))
 	} else {
-		l.Address = netip.AddrFrom16([16]byte(m[8:24])).Unmap() // a socket of both families at an IPv4 address
+		l.Address = netip.AddrFrom16([16]byte(m[8:24])).Unmap() // an IPv6 socket bound to an IPv4 address
 	}
 	return l, nil
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// listenerTold is struct inet_diag_msg of a socket.
+// listenerTold is the kernel's message of a socket, struct inet_diag_msg.
 func listenerTold(l netstate.Listener) []byte {
 	b := make([]byte, sizeofDiagMessage)
 	b[0] = addressFamily(l.Address)

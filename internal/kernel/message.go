@@ -9,31 +9,36 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// nl finds out the byte order when it is first asked, without a lock: two calls of Setup must not be the
-// first.
+// The first call of nl.NativeEndian sets a variable without a lock. This call prevents a race between two
+// concurrent Setups.
 var _ = nl.NativeEndian()
 
+// Flags of a request that adds an object (linux/netlink.h).
 const (
-	create = unix.NLM_F_CREATE | unix.NLM_F_EXCL
-	put    = unix.NLM_F_CREATE | unix.NLM_F_REPLACE
+	create = unix.NLM_F_CREATE | unix.NLM_F_EXCL    // an object that exists is an error
+	put    = unix.NLM_F_CREATE | unix.NLM_F_REPLACE // an object that exists is replaced
 )
 
-// request makes a message of a type, flags and parts; send gives it its sequence number.
+// request returns a message (struct nlmsghdr, linux/netlink.h): a type, flags, and a body of parts. The
+// socket sets the sequence number.
 func request(kind uint16, flags int, parts ...nl.NetlinkRequestData) *nl.NetlinkRequest {
 	r := nl.NewNetlinkRequest(int(kind), flags)
 	r.Data = parts
 	return r
 }
 
-// Encode returns the netlink messages of a batch, all of nftables or all of rtnetlink, but for
-// their sequence numbers, and which of them is to be acknowledged.
+// Encode returns the netlink messages of a batch, and the index of the message whose acknowledgement
+// says that the kernel has worked on all.
+//
+// The operations must be all of nftables or all of rtnetlink, and at least one. The sequence numbers are
+// 0, and no message asks for an acknowledgement yet.
 func Encode(ops []netstate.Op) (messages [][]byte, acknowledge int, err error) {
 	switch c, err := carrierOf(ops[0]); {
 	case err != nil:
 		return nil, 0, err
 	case c == nfnetlink:
 		messages, err := encodeTables(ops)
-		return messages, len(messages) - 2, err // the last one is the frame's
+		return messages, len(messages) - 2, err // the last message ends the transaction
 	}
 	for _, op := range ops {
 		m, err := encodeOperation(op)
@@ -45,7 +50,7 @@ func Encode(ops []netstate.Op) (messages [][]byte, acknowledge int, err error) {
 	return messages, len(messages) - 1, nil
 }
 
-// encodeOperation returns the message of an operation.
+// encodeOperation returns the rtnetlink message of an operation.
 func encodeOperation(op netstate.Op) (*nl.NetlinkRequest, error) {
 	switch o := op.(type) {
 	case netstate.LinkAdd:

@@ -12,7 +12,7 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// body is what follows the header of an operation's message, as parsers get it from a dump.
+// body is the message of an operation without struct nlmsghdr, which is what parsers get.
 func body(t testing.TB, op netstate.Op) []byte {
 	t.Helper()
 	r, err := encodeOperation(op)

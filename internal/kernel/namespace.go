@@ -1,8 +1,15 @@
-// Package kernel reads what a network namespace holds and carries out the operations of a plan in
-// it: the ioctls of taps, one batch of nftables messages, writes below /proc/sys, one batch of
-// rtnetlink messages. No process is started, but for rules of iptables where those are wanted.
+// Package kernel reads a network namespace into an netstate.Snapshot, and carries out the operations of a
+// plan.
 //
-// Everything works on the namespace of the calling thread.
+// Operations go to the kernel in four ways: a tap by ioctls, a sysctl by a write below /proc/sys,
+// nftables as one batch of nfnetlink messages, all others as one batch of rtnetlink messages. Only
+// iptables rules start processes, and only if the caller wants iptables.
+//
+// Each kind of message has one file, with its encoder and its parser side by side: encodeX makes the
+// message of an operation, parseX parses the bytes of an answer, readX asks the kernel and parses all
+// answers.
+//
+// All functions work in the namespace of the calling thread.
 package kernel
 
 import (
@@ -15,13 +22,14 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// Namespace is the one of the thread that called Open.
+// Namespace is a network namespace, as two netlink sockets in it.
 type Namespace struct {
 	route  *socket
-	filter *socket // nil: the kernel has no netfilter
+	filter *socket // nil: the kernel has no nfnetlink
 }
 
-// Open returns the namespace of the calling thread. It needs CAP_NET_ADMIN there. Close it.
+// Open returns the namespace of the calling thread. The caller needs CAP_NET_ADMIN in the namespace, and
+// has to call Close.
 func Open() (*Namespace, error) {
 	route, err := openSocket(unix.NETLINK_ROUTE)
 	if err != nil {
@@ -35,7 +43,7 @@ func Open() (*Namespace, error) {
 	return &Namespace{route: route, filter: filter}, nil
 }
 
-// Close ends the use of the namespace.
+// Close closes the sockets.
 func (n *Namespace) Close() {
 	n.route.close()
 	if n.filter != nil {
@@ -43,9 +51,14 @@ func (n *Namespace) Close() {
 	}
 }
 
-// Snapshot reads what concerns the wiring of the NIC with these names; sysctls are paths below
-// /proc/sys. The tables of iptables are looked at for those that are wanted. Rules other than those of
-// the tables that are wanted are firewall.Unknown.
+// Snapshot reads the state of the namespace that concerns the wiring of one NIC.
+//
+// names are the names of the NIC's wiring. sysctls are the paths to read, below /proc/sys, with slashes;
+// the Snapshot leaves out a path that the kernel does not have.
+//
+// wanted are the firewall tables of the plan. A rule in the kernel gets the text of the wanted rule with
+// the same expressions; every other rule gets a text that begins with firewall.Unknown. iptables are read
+// only if wanted has a table of iptables.
 func (n *Namespace) Snapshot(names netstate.Names, sysctls []string, wanted []firewall.Table) (netstate.Snapshot, error) {
 	var s netstate.Snapshot
 	for _, step := range []struct {

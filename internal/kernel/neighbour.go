@@ -13,7 +13,8 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// ndMsg is struct ndmsg (linux/neighbour.h).
+// ndMsg is struct ndmsg (linux/neighbour.h), the header of a neighbour's message. Package nl does
+// not have the struct.
 type ndMsg struct {
 	family uint8
 	index  uint32
@@ -32,6 +33,7 @@ func (m ndMsg) Serialize() []byte {
 	return b
 }
 
+// parseNdMsg parses the header. Attributes follow it.
 func parseNdMsg(m []byte) (ndMsg, error) {
 	if len(m) < (ndMsg{}).Len() {
 		return ndMsg{}, errCutShort
@@ -39,6 +41,8 @@ func parseNdMsg(m []byte) (ndMsg, error) {
 	return ndMsg{family: m[0], index: u32(m[4:]), state: u16(m[8:]), flags: m[10]}, nil
 }
 
+// readNeighbours reads the ARP and NDP entries that have a MAC, and the static entries of bridges' forwarding
+// databases.
 func (n *Namespace) readNeighbours(s *netstate.Snapshot) error {
 	for _, family := range []uint8{unix.AF_UNSPEC, unix.AF_BRIDGE} {
 		have := s.Neighbours
@@ -65,7 +69,8 @@ func encodeNeighbourDel(o netstate.NeighbourDel) *nl.NetlinkRequest {
 	return request(unix.RTM_DELNEIGH, 0, neighbourParts(o.Neighbour)...)
 }
 
-// neighbourParts are the header and the attributes of a neighbour.
+// neighbourParts are struct ndmsg and the attributes of a permanent neighbour, or, without an address, of a
+// static forwarding entry.
 func neighbourParts(n netstate.Neighbour) []nl.NetlinkRequestData {
 	if !n.Address.IsValid() {
 		return []nl.NetlinkRequestData{
@@ -81,6 +86,8 @@ func neighbourParts(n netstate.Neighbour) []nl.NetlinkRequestData {
 	}
 }
 
+// parseNeighbour parses struct ndmsg and its attributes (linux/neighbour.h, NDA_*). Address and MAC
+// are zero for an entry that resolves nothing: a failed or incomplete one, or one of a link without ARP.
 func parseNeighbour(m []byte) (netstate.Neighbour, error) {
 	head, err := parseNdMsg(m)
 	if err != nil {
@@ -110,7 +117,8 @@ func parseNeighbour(m []byte) (netstate.Neighbour, error) {
 	return entry, err
 }
 
-// parseForwarding returns a static entry of a bridge; another one is not permanent.
+// parseForwarding parses an entry of a forwarding database. Only a static entry of a bridge (NDA_MASTER,
+// NUD_NOARP) is permanent: other entries are learnt, or belong to the link itself.
 func parseForwarding(m []byte) (netstate.Neighbour, error) {
 	head, err := parseNdMsg(m)
 	entry := netstate.Neighbour{Link: int(head.index)}
@@ -131,9 +139,12 @@ func parseForwarding(m []byte) (netstate.Neighbour, error) {
 	return entry, err
 }
 
-// Resolve asks for the MAC of a neighbour as any packet to it would (ip neigh add ... use), and
-// waits up to five seconds for the answer: the namespace's own address may still be
-// tentative, and a new link mute.
+// Resolve returns the neighbour with an address on a link, with its MAC. The second result is false if
+// there is no answer within five seconds.
+//
+// The kernel asks as it would for a packet to the address (ip neigh add ... use). Resolve repeats the
+// question each second, as the first can be lost: the namespace's own IPv6 address may still be tentative,
+// and a link that has just come up may not forward yet. ctx ends the wait with an error.
 func (n *Namespace) Resolve(ctx context.Context, link int, address netip.Addr) (netstate.Neighbour, bool, error) {
 	var asked time.Time
 	end := time.Now().Add(5 * time.Second)
@@ -162,6 +173,7 @@ func (n *Namespace) Resolve(ctx context.Context, link int, address netip.Addr) (
 	return netstate.Neighbour{}, false, nil
 }
 
+// probeNeighbour makes the kernel ask for a MAC, unless it knows the MAC (NTF_USE).
 func (n *Namespace) probeNeighbour(link int, address netip.Addr) error {
 	head := ndMsg{family: addressFamily(address), index: uint32(link), flags: unix.NTF_USE}
 	question := request(unix.RTM_NEWNEIGH, put, head, nl.NewRtAttr(unix.NDA_DST, address.AsSlice()))

@@ -14,7 +14,7 @@ var testNeighbours = []netstate.Neighbour{
 	{Link: 7, MAC: mac4, Permanent: true}, // of a bridge's forwarding database
 }
 
-// neighbourTold is a neighbour as the kernel tells it: a forwarding entry with its bridge.
+// neighbourTold is the kernel's message of a neighbour. The message of a forwarding entry names the bridge.
 func neighbourTold(t testing.TB, op netstate.Op) []byte {
 	b := body(t, op)
 	if b[0] == unix.AF_BRIDGE {

@@ -14,17 +14,22 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
+// families are the nftables families in use, as numbers (NFPROTO_*, linux/netfilter.h).
 var families = map[firewall.Family]nftables.TableFamily{
 	firewall.Inet:   nftables.TableFamilyINet,
 	firewall.Bridge: nftables.TableFamilyBridge,
 	firewall.NetDev: nftables.TableFamilyNetdev,
 }
 
+// errEncoded ends Flush of the library once the messages are encoded.
 var errEncoded = errors.New("encoded")
 
-// encodeTables returns the messages of one transaction, the frame around it included. The library's own Flush asks for one
-// acknowledgement a message, which takes ten times as long as the commit itself; so it is used to
-// encode, with a connection that keeps what it is given.
+// encodeTables returns the messages of one transaction, with the messages that begin and end it
+// (NFNL_MSG_BATCH_BEGIN, NFNL_MSG_BATCH_END).
+//
+// The library only encodes here: Flush hands the messages to a function that keeps them. Sent by the
+// library, each message would ask for an acknowledgement of its own, which takes ten times as long as the
+// commit.
 func encodeTables(ops []netstate.Op) ([][]byte, error) {
 	var encoded []netlink.Message
 	c, err := nftables.New(nftables.WithTestDial(func(messages []netlink.Message) ([]netlink.Message, error) {
@@ -49,7 +54,7 @@ func encodeTables(ops []netstate.Op) ([][]byte, error) {
 	}
 	var messages [][]byte
 	for _, m := range encoded {
-		m.Data = withForwarding(m.Data)
+		m.Data = renameDup(m.Data)
 		m.Header.Flags &^= netlink.Acknowledge | netlink.Echo
 		m.Header.Length = uint32(unix.NLMSG_HDRLEN + len(m.Data))
 		raw, err := m.MarshalBinary()
@@ -61,7 +66,7 @@ func encodeTables(ops []netstate.Op) ([][]byte, error) {
 	return messages, nil
 }
 
-// encodeTable adds the chains before the rules, as a rule can go to a later chain.
+// encodeTable adds a table to the transaction: all chains before all rules, as a rule can jump to a later chain.
 func encodeTable(c *nftables.Conn, table firewall.Table) {
 	t := c.AddTable(&nftables.Table{Family: families[table.Family], Name: table.Name})
 	chains := make([]*nftables.Chain, len(table.Chains))
@@ -75,7 +80,7 @@ func encodeTable(c *nftables.Conn, table firewall.Table) {
 	}
 }
 
-// nfgenmsg is struct nfgenmsg (linux/netfilter/nfnetlink.h).
+// nfgenmsg is struct nfgenmsg (linux/netfilter/nfnetlink.h), the header of all messages of nftables.
 type nfgenmsg struct{ family uint8 }
 
 const sizeofNfgenmsg = 4
@@ -84,7 +89,8 @@ func (m nfgenmsg) Len() int { return sizeofNfgenmsg }
 
 func (m nfgenmsg) Serialize() []byte { return []byte{m.family, unix.NFNETLINK_V0, 0, 0} }
 
-// readTables reads our tables. The rules of those that are wanted are known.
+// readTables reads the nftables tables with the name, of all families in use. Rules that equal a rule of the
+// wanted tables get that rule's text.
 func (n *Namespace) readTables(s *netstate.Snapshot, name string, wanted []firewall.Table) error {
 	if n.filter == nil {
 		s.NoNFTables = true
@@ -99,7 +105,7 @@ func (n *Namespace) readTables(s *netstate.Snapshot, name string, wanted []firew
 		}
 		return err
 	})
-	if errors.Is(err, unix.EINVAL) { // nobody knows such messages (nfnetlink_rcv_msg)
+	if errors.Is(err, unix.EINVAL) { // nfnetlink without nf_tables (nfnetlink_rcv_msg in the kernel)
 		s.NoNFTables = true
 		return nil
 	}
@@ -133,7 +139,9 @@ func (n *Namespace) readTables(s *netstate.Snapshot, name string, wanted []firew
 	return nil
 }
 
-// parseTable returns a table with all that is in it as Others.
+// parseTable parses struct nfgenmsg and the attributes of a table (linux/netfilter/nf_tables.h,
+// NFTA_TABLE_*). Others is the number of all objects in the table, its chains included. Family is empty for a
+// family that is not in use.
 func parseTable(m []byte) (image firewall.Image, err error) {
 	err = eachAttribute(m, sizeofNfgenmsg, func(kind uint16, v []byte) error {
 		switch kind {

@@ -34,7 +34,7 @@ var testDeviceTable = firewall.Table{Family: firewall.NetDev, Name: "guestwire-e
 	}},
 }}
 
-// tableTold are the bodies of the messages of a table, by message type (NFT_MSG_NEWTABLE, ...).
+// tableTold are the messages of a table without struct nlmsghdr, by type (NFT_MSG_NEWTABLE, ...).
 func tableTold(t testing.TB, table firewall.Table) map[byte][][]byte {
 	t.Helper()
 	messages, err := encodeTables([]netstate.Op{netstate.TableSet{Table: table}})
@@ -42,13 +42,13 @@ func tableTold(t testing.TB, table firewall.Table) map[byte][][]byte {
 		t.Fatal(err)
 	}
 	told := map[byte][][]byte{}
-	for _, m := range messages[1 : len(messages)-1] { // the frame is no part of the table
+	for _, m := range messages[1 : len(messages)-1] { // without the messages that begin and end the transaction
 		told[m[4]] = append(told[m[4]], m[unix.NLMSG_HDRLEN:])
 	}
 	return told
 }
 
-// TestTableRoundTrip: a table's messages are parsed to the image that it shall have in the kernel.
+// TestTableRoundTrip: the messages of a table are parsed to the table's image.
 func TestTableRoundTrip(t *testing.T) {
 	for _, table := range []firewall.Table{testTable, testDeviceTable} {
 		rules, err := knowRules([]firewall.Table{table})

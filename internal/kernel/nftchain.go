@@ -11,6 +11,7 @@ import (
 	"github.com/guestwire/guestwire/internal/firewall"
 )
 
+// hooks are the hooks of base chains, as numbers.
 var hooks = map[firewall.Hook]*nftables.ChainHook{
 	firewall.Ingress:     nftables.ChainHookIngress,
 	firewall.Input:       nftables.ChainHookInput,
@@ -20,17 +21,18 @@ var hooks = map[firewall.Hook]*nftables.ChainHook{
 	firewall.Postrouting: nftables.ChainHookPostrouting,
 }
 
-// hookNames are by number (linux/netfilter.h, enum nf_inet_hooks), and the same in linux/netfilter_bridge.h.
+// hookNames are the hooks by number (enum nf_inet_hooks in linux/netfilter.h; the numbers of bridges in
+// linux/netfilter_bridge.h are the same).
 var hookNames = []firewall.Hook{firewall.Prerouting, firewall.Input, firewall.Forward, firewall.Output, firewall.Postrouting}
 
-// What unix does not name (linux/netfilter/nf_tables.h).
+// Chain flags that unix does not name (linux/netfilter/nf_tables.h).
 const (
 	chainFlags = 10 // NFTA_CHAIN_FLAGS
 	chainBase  = 1  // NFT_CHAIN_BASE
 )
 
-// readChains reads the chains of a table. What a table counts besides them are sets, objects and the
-// like, of which one of ours has none.
+// readChains reads the chains of a table into the image, without their rules. What is left of Others are
+// sets, maps, objects and flowtables, which a table of guestwire does not have.
 func (n *Namespace) readChains(image *firewall.Image) error {
 	list := request(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP, nfgenmsg{uint8(families[image.Family])})
 	err := n.filter.dump(list, func() { image.Chains = nil }, func(m []byte) error {
@@ -45,7 +47,7 @@ func (n *Namespace) readChains(image *firewall.Image) error {
 	return err
 }
 
-// encodeChain returns a chain of a table without its rules.
+// encodeChain returns a chain for the library, without its rules.
 func encodeChain(t *nftables.Table, chain firewall.Chain) *nftables.Chain {
 	c := &nftables.Chain{Table: t, Name: chain.Name}
 	if chain.Hook == "" {
@@ -60,7 +62,8 @@ func encodeChain(t *nftables.Table, chain firewall.Chain) *nftables.Chain {
 	return c
 }
 
-// parseChain returns a chain without its rules.
+// parseChain parses struct nfgenmsg and the attributes of a chain (NFTA_CHAIN_*), and returns also the
+// name of the chain's table. The head of a base chain names flags that a chain of guestwire does not have.
 func parseChain(m []byte) (chain firewall.ChainImage, table string, err error) {
 	var base firewall.Chain
 	var hook []byte
@@ -93,6 +96,7 @@ func parseChain(m []byte) (chain firewall.ChainImage, table string, err error) {
 	return chain, table, err
 }
 
+// parseHook parses NFTA_CHAIN_HOOK into base: hook, priority, device.
 func parseHook(b []byte, ofDevice bool, base *firewall.Chain) error {
 	return eachAttribute(b, 0, func(kind uint16, v []byte) error {
 		switch kind {
@@ -107,6 +111,8 @@ func parseHook(b []byte, ofDevice bool, base *firewall.Chain) error {
 	})
 }
 
+// hookName is the name of a hook by its number. ofDevice says that the family is netdev, whose numbers are
+// others. A number without a name is its own name.
 func hookName(number uint32, ofDevice bool) firewall.Hook {
 	switch {
 	case ofDevice && number == unix.NF_NETDEV_INGRESS:

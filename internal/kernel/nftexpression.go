@@ -9,32 +9,36 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// expression is one of a rule, with its attributes in the order of their numbers.
+// expression is an expression of an nftables rule, with its attributes in the order of their numbers.
 type expression struct {
 	name       string
 	attributes []attribute
 }
 
-// attribute is numbered by the attributes around it and its own, 8 bits each, its own last.
+// attribute is an attribute of an expression. number is made of 8 bits for each attribute around it, the
+// outermost first, and 8 bits of its own: 0x301 is attribute 1 in attribute 3.
 type attribute struct {
 	number uint32
 	value  []byte
 }
 
-// newest are the attributes that there were when this was written. Later ones are not looked at: a
-// kernel that has them tells them of our rules as well.
+// newest is the highest attribute that is compared, of each expression that guestwire uses
+// (linux/netfilter/nf_tables.h). Higher attributes are left out: a newer kernel tells some of them of each
+// rule, such as NFTA_BITWISE_OP, though guestwire did not send them.
 var newest = map[string]uint16{
 	"meta": 3, "cmp": 3, "payload": 8, "immediate": 2, "masq": 3, "nat": 7, "bitwise": 5, "byteorder": 5,
 	"connlimit": 2, "fwd": 3, "ct": 4, "exthdr": 7, "range": 4, "rt": 2,
 }
 
-// nested says which attributes hold others: struct nft_data of a comparison and of a register's
-// value, and in that a verdict.
+// nested says whether an attribute of the expression holds attributes. Such are the value that cmp compares
+// with and the value that immediate loads (NFTA_DATA_*), and the verdict in the latter (NFTA_VERDICT_*).
 func (e expression) nested(number uint32) bool {
 	return e.name == "cmp" && number == unix.NFTA_CMP_DATA ||
 		e.name == "immediate" && (number == unix.NFTA_IMMEDIATE_DATA || number == unix.NFTA_IMMEDIATE_DATA<<8|unix.NFTA_DATA_VERDICT)
 }
 
+// parseExpressions parses a list of expressions (NFTA_RULE_EXPRESSIONS) and normalises them: a rule that was
+// sent, and the same rule read back, have equal expressions.
 func parseExpressions(b []byte) (list []expression, err error) {
 	err = eachAttribute(b, 0, func(_ uint16, element []byte) error {
 		var e expression
@@ -59,6 +63,7 @@ func parseExpressions(b []byte) (list []expression, err error) {
 	return list, err
 }
 
+// parse adds the attributes in b to the expression. around is the number of the attribute that holds b.
 func (e *expression) parse(around uint32, b []byte) error {
 	return eachAttribute(b, 0, func(kind uint16, v []byte) error {
 		if last, ok := newest[e.name]; ok && around == 0 && kind > last {
@@ -73,8 +78,8 @@ func (e *expression) parse(around uint32, b []byte) error {
 	})
 }
 
-// normalise takes away what the kernel adds: to a translation to one address and port the ends of the
-// ranges, and that there are ranges; to a header that is looked for or written, that there are no flags.
+// normalise removes what the kernel adds to an expression. A nat with one address and one port gets the same
+// registers as ends of ranges, and flags that say so. An exthdr gets flags that are 0.
 func (e *expression) normalise() {
 	switch e.name {
 	case "nat":
@@ -90,10 +95,12 @@ func (e *expression) normalise() {
 	}
 }
 
+// without removes the attributes for which f is true.
 func (e *expression) without(f func(attribute) bool) {
 	e.attributes = slices.DeleteFunc(e.attributes, f)
 }
 
+// value is the value of an attribute; nil if the expression does not have it.
 func (e *expression) value(number uint32) []byte {
 	for _, a := range e.attributes {
 		if a.number == number {
@@ -103,7 +110,8 @@ func (e *expression) value(number uint32) []byte {
 	return nil
 }
 
-// expressionsText is such as "[meta 1=00000001 2=00000006][cmp 1=00000001 2=00000000 301=6c6f]".
+// expressionsText is a list of expressions as text, by which rules are compared, such as
+// "[meta 1=00000001 2=00000006][cmp 1=00000001 2=00000000 301=6c6f]".
 func expressionsText(list []expression) string {
 	var b []byte
 	for _, e := range list {

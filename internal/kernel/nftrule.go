@@ -16,7 +16,7 @@ import (
 	"github.com/guestwire/guestwire/internal/firewall"
 )
 
-// readChainRules reads the rules into the chains of a table.
+// readChainRules reads the rules of a table into the chains of the image.
 func (n *Namespace) readChainRules(image *firewall.Image, rules known) error {
 	list := request(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP,
 		nfgenmsg{uint8(families[image.Family])}, nl.NewRtAttr(unix.NFTA_RULE_TABLE, nl.ZeroTerminated(image.Name)))
@@ -37,13 +37,13 @@ func (n *Namespace) readChainRules(image *firewall.Image, rules known) error {
 	})
 }
 
-// chainRule is where a rule lies, and its expressions as the kernel tells them.
+// chainRule is a rule in the kernel: the names of its table and chain, and its encoded expressions.
 type chainRule struct {
 	table, chain string
 	expressions  []byte
 }
 
-// parseChainRule parses struct nfgenmsg and the attributes of a rule behind it.
+// parseChainRule parses struct nfgenmsg and the attributes of a rule (NFTA_RULE_*).
 func parseChainRule(m []byte) (r chainRule, err error) {
 	err = eachAttribute(m, sizeofNfgenmsg, func(kind uint16, v []byte) error {
 		switch kind {
@@ -59,7 +59,7 @@ func parseChainRule(m []byte) (r chainRule, err error) {
 	return r, err
 }
 
-// encodeRule returns a rule with its comment.
+// encodeRule returns a rule for the library, with its comment.
 func encodeRule(c *nftables.Chain, r firewall.Rule) *nftables.Rule {
 	return &nftables.Rule{
 		Table: c.Table, Chain: c, Exprs: encodeExpressions(r),
@@ -67,6 +67,7 @@ func encodeRule(c *nftables.Chain, r firewall.Rule) *nftables.Rule {
 	}
 }
 
+// encodeExpressions returns the expressions of a rule: those of all matches, and then those of the verdict.
 func encodeExpressions(r firewall.Rule) []expr.Any {
 	var e []expr.Any
 	for _, m := range r.Matches {
@@ -75,7 +76,7 @@ func encodeExpressions(r firewall.Rule) []expr.Any {
 	return append(e, encodeVerdict(r.Verdict)...)
 }
 
-// encodeMatch load what is looked at into register 1 and compare it there.
+// encodeMatch returns expressions that load a part of the packet into register 1 and compare the register.
 func encodeMatch(m firewall.Match) []expr.Any {
 	meta := func(key expr.MetaKey, not bool, value []byte) []expr.Any {
 		return []expr.Any{&expr.Meta{Key: key, Register: 1}, compare(not, value)}
@@ -129,9 +130,10 @@ func encodeMatch(m firewall.Match) []expr.Any {
 	case firewall.Opening:
 		return payload(transport, 13, []byte{0x06}, m.Not, []byte{0x02})
 	}
-	panic(fmt.Sprintf("no expression for %T", m)) // a match of ours that nobody taught
+	panic(fmt.Sprintf("no expression for %T", m)) // a new type of match is missing above
 }
 
+// encodeVerdict returns the expressions of a verdict. Those with arguments load them into registers 1 and 2.
 func encodeVerdict(v firewall.Verdict) []expr.Any {
 	load := func(register uint32, value []byte) expr.Any { return &expr.Immediate{Register: register, Data: value} }
 	switch v := v.(type) {
@@ -158,26 +160,28 @@ func encodeVerdict(v firewall.Verdict) []expr.Any {
 	case firewall.Fwd:
 		return []expr.Any{load(1, binary.NativeEndian.AppendUint32(nil, uint32(v.Index))), &expr.Dup{RegAddr: 1}}
 	case firewall.ClampMSS:
-		const maxSegmentSize = 2 // TCPOPT_MAXSEG, linux/tcp.h; its value lies 2 octets on
+		const maxSegmentSize = 2 // TCPOPT_MAXSEG, netinet/tcp.h; the value lies at octet 2 of the option
 		return []expr.Any{
 			&expr.Rt{Register: 1, Key: expr.RtTCPMSS},
 			&expr.Byteorder{SourceRegister: 1, DestRegister: 1, Op: expr.ByteorderHton, Len: 2, Size: 2},
 			&expr.Exthdr{SourceRegister: 1, Type: maxSegmentSize, Offset: 2, Len: 2, Op: expr.ExthdrOpTcpopt},
 		}
 	}
-	panic(fmt.Sprintf("no expression for %T", v))
+	panic(fmt.Sprintf("no expression for %T", v)) // a new type of verdict is missing above
 }
 
-// The library has no fwd. Of dup, which no rule of ours has, the first attribute has the number and
-// the form of fwd's (NFTA_DUP_SREG_ADDR, NFTA_FWD_SREG_DEV, linux/netfilter/nf_tables.h), so that one is encoded, and
-// gets the other name.
+// The library cannot encode fwd. dup has the same first attribute with the same number (NFTA_DUP_SREG_ADDR,
+// NFTA_FWD_SREG_DEV, linux/netfilter/nf_tables.h), and no rule of guestwire uses dup. So encodeVerdict makes
+// a dup, and renameDup renames it to fwd.
 var (
 	dupName = nl.NewRtAttr(unix.NFTA_EXPR_NAME, nl.ZeroTerminated("dup")).Serialize()
 	fwdName = nl.NewRtAttr(unix.NFTA_EXPR_NAME, nl.ZeroTerminated("fwd")).Serialize()
 )
 
-func withForwarding(message []byte) []byte { return bytes.ReplaceAll(message, dupName, fwdName) }
+// renameDup renames each dup in a message to fwd. The names have the same length.
+func renameDup(message []byte) []byte { return bytes.ReplaceAll(message, dupName, fwdName) }
 
+// compare compares register 1 with a value.
 func compare(not bool, value []byte) *expr.Cmp {
 	if not {
 		return &expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: value}
@@ -185,11 +189,12 @@ func compare(not bool, value []byte) *expr.Cmp {
 	return &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: value}
 }
 
+// masked masks register 1.
 func masked(mask []byte) *expr.Bitwise {
 	return &expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: uint32(len(mask)), Mask: mask, Xor: make([]byte, len(mask))}
 }
 
-// bits says that one of several bits of a connection is set.
+// bits matches a connection of which at least one of the bits is set.
 func bits(key expr.CtKey, set uint32) []expr.Any {
 	return []expr.Any{
 		&expr.Ct{Key: key, Register: 1},
@@ -197,6 +202,7 @@ func bits(key expr.CtKey, set uint32) []expr.Any {
 	}
 }
 
+// encodePort matches a port, or a range of ports, at an offset in the transport header.
 func encodePort(offset uint32, first, last uint16, not bool) []expr.Any {
 	load := &expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: offset, Len: 2}
 	if first == last {
@@ -209,6 +215,7 @@ func encodePort(offset uint32, first, last uint16, not bool) []expr.Any {
 	return []expr.Any{load, &expr.Range{Op: op, Register: 1, FromData: be16(first), ToData: be16(last)}}
 }
 
+// addressOffset is the offset of an address in the IPv4 or in the IPv6 header.
 func addressOffset(p netip.Prefix, v4, v6 int) int {
 	if p.Addr().Is4() {
 		return v4
@@ -216,19 +223,21 @@ func addressOffset(p netip.Prefix, v4, v6 int) int {
 	return v6
 }
 
+// linkName is a link's name with zeros up to IFNAMSIZ: the kernel compares all octets.
 func linkName(name string) []byte {
 	padded := make([]byte, unix.IFNAMSIZ)
 	copy(padded, name)
 	return padded
 }
 
+// be16 is a number in network order.
 func be16(n uint16) []byte { return binary.BigEndian.AppendUint16(nil, n) }
 
-// known are the texts of rules by what the kernel tells of their expressions.
+// known are the texts of rules, by the text of their expressions.
 type known map[string]string
 
-// knowRules encodes the tables' rules, as what is in the kernel could only be decoded if every
-// expression there is were understood.
+// knowRules returns the rules of the tables by their expressions. A rule in the kernel is recognised by
+// encoding the wanted rules: decoding would need to understand every expression that a kernel has.
 func knowRules(tables []firewall.Table) (known, error) {
 	k := known{}
 	for _, t := range tables {
@@ -243,7 +252,7 @@ func knowRules(tables []firewall.Table) (known, error) {
 					if err != nil {
 						return nil, fmt.Errorf("encode the rule %v: %w", r, err)
 					}
-					own = append(own, nl.NewRtAttr(unix.NFTA_LIST_ELEM, withForwarding(b)).Serialize()...)
+					own = append(own, nl.NewRtAttr(unix.NFTA_LIST_ELEM, renameDup(b)).Serialize()...)
 				}
 				list, err := parseExpressions(own)
 				if err != nil {
@@ -256,7 +265,8 @@ func knowRules(tables []firewall.Table) (known, error) {
 	return k, nil
 }
 
-// text is that of the rule whose expressions these are.
+// text is the text of the known rule with these expressions; for other rules it is firewall.Unknown and the
+// expressions.
 func (k known) text(expressions []byte) (string, error) {
 	list, err := parseExpressions(expressions)
 	have := expressionsText(list)

@@ -6,7 +6,7 @@ import (
 	"github.com/guestwire/guestwire/internal/firewall"
 )
 
-// TestKnown: a rule is known by its expressions, and no other is taken for it.
+// TestKnown: a rule is known by its expressions, and a rule with other expressions is not known.
 func TestKnown(t *testing.T) {
 	drop := firewall.Rule{Matches: []firewall.Match{firewall.InInterface{Name: "eth0"}}, Verdict: firewall.Drop{}}
 	other := firewall.Rule{Matches: []firewall.Match{firewall.InInterface{Name: "eth1"}}, Verdict: firewall.Drop{}}

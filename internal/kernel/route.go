@@ -10,8 +10,10 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-const userHZ = 100 // USER_HZ, the unit of times that the kernel tells
+const userHZ = 100 // USER_HZ: ticks of rta_cacheinfo in a second
 
+// readRoutes reads all routes, without cached routes and without the local routes that the kernel makes of
+// addresses.
 func (n *Namespace) readRoutes(s *netstate.Snapshot) error {
 	r := request(unix.RTM_GETROUTE, unix.NLM_F_DUMP, &nl.RtMsg{})
 	return n.route.dump(r, func() { s.Routes = nil }, func(m []byte) error {
@@ -26,7 +28,7 @@ func (n *Namespace) readRoutes(s *netstate.Snapshot) error {
 }
 
 func encodeRouteAdd(o netstate.RouteAdd) *nl.NetlinkRequest {
-	// Without NLM_F_EXCL: there may be another one to the same destination.
+	// Without NLM_F_EXCL, as another route to the same destination may exist.
 	return request(unix.RTM_NEWROUTE, unix.NLM_F_CREATE, routeParts(o.Route)...)
 }
 
@@ -34,7 +36,8 @@ func encodeRouteDel(o netstate.RouteDel) *nl.NetlinkRequest {
 	return request(unix.RTM_DELROUTE, 0, routeParts(o.Route)...)
 }
 
-// routeParts are the header and the attributes of a route.
+// routeParts are struct rtmsg (linux/rtnetlink.h) and the attributes of a route. The metrics are in
+// Route.Other, so Route.MTU is not encoded.
 func routeParts(r netstate.Route) []nl.NetlinkRequestData {
 	head := &nl.RtMsg{RtMsg: unix.RtMsg{
 		Family:   addressFamily(r.Destination.Addr()),
@@ -72,18 +75,7 @@ func routeParts(r netstate.Route) []nl.NetlinkRequestData {
 		parts = append(parts, attr32(unix.RTA_PRIORITY, r.Metric))
 	}
 	if len(r.Hops) > 0 {
-		var hops []byte
-		for _, h := range r.Hops {
-			hop := nl.RtNexthop{RtNexthop: unix.RtNexthop{Hops: h.Weight, Ifindex: int32(h.Link)}}
-			if h.OnLink {
-				hop.Flags |= unix.RTNH_F_ONLINK
-			}
-			if h.Gateway.IsValid() {
-				hop.Children = append(hop.Children, encodeGateway(h.Gateway, head.Family))
-			}
-			hops = append(hops, hop.Serialize()...)
-		}
-		parts = append(parts, nl.NewRtAttr(unix.RTA_MULTIPATH, hops))
+		parts = append(parts, nl.NewRtAttr(unix.RTA_MULTIPATH, encodeHops(r.Hops, head.Family)))
 	}
 	if r.ExpiresSeconds != 0 {
 		parts = append(parts, attr32(unix.RTA_EXPIRES, r.ExpiresSeconds))
@@ -94,7 +86,7 @@ func routeParts(r netstate.Route) []nl.NetlinkRequestData {
 	return parts
 }
 
-// encodeGateway is a gateway, of another family than the route's if need be (RFC 5549).
+// encodeGateway encodes a gateway as RTA_GATEWAY, or as RTA_VIA if its family is not the route's (RFC 5549).
 func encodeGateway(gateway netip.Addr, routeFamily uint8) *nl.RtAttr {
 	f := addressFamily(gateway)
 	if f == routeFamily {
@@ -104,13 +96,15 @@ func encodeGateway(gateway netip.Addr, routeFamily uint8) *nl.RtAttr {
 	return nl.NewRtAttr(unix.RTA_VIA, via)
 }
 
+// parseRoute parses struct rtmsg and its attributes. The destination is not valid for routes of MPLS and
+// of multicast routing, and for cached routes.
 func parseRoute(m []byte) (netstate.Route, error) {
 	if len(m) < unix.SizeofRtMsg {
 		return netstate.Route{}, errCutShort
 	}
 	head := nl.DeserializeRtMsg(m)
 	if (head.Family != unix.AF_INET && head.Family != unix.AF_INET6) || head.Flags&unix.RTM_F_CLONED != 0 {
-		return netstate.Route{}, nil // multicast routing, MPLS, a cached route
+		return netstate.Route{}, nil
 	}
 	r := netstate.Route{
 		Table: uint32(head.Table), Type: head.Type, Scope: head.Scope, Protocol: head.Protocol, TOS: head.Tos,
@@ -141,7 +135,7 @@ func parseRoute(m []byte) (netstate.Route, error) {
 			r.Table = u32(v)
 		case unix.RTA_MULTIPATH:
 			return parseHops(v, &r)
-		case unix.RTA_CACHEINFO: // struct rta_cacheinfo: clntref, lastuse, expires in 1/100 s, ...
+		case unix.RTA_CACHEINFO: // struct rta_cacheinfo: clntref, lastuse, expires in 1/100 s, ...; 4 octets each
 			if ticks := int32(u32(v[min(len(v), 8):])); ticks > 0 {
 				r.ExpiresSeconds = uint32(ticks+userHZ-1) / userHZ
 			}
@@ -156,6 +150,7 @@ func parseRoute(m []byte) (netstate.Route, error) {
 	return r, err
 }
 
+// parseMetrics parses RTA_METRICS into r, of which only the MTU has a field.
 func parseMetrics(b []byte, r *netstate.Route) error {
 	return eachAttribute(b, 0, func(kind uint16, v []byte) error {
 		if kind == unix.RTAX_MTU {
@@ -165,6 +160,23 @@ func parseMetrics(b []byte, r *netstate.Route) error {
 	})
 }
 
+// encodeHops encodes the value of RTA_MULTIPATH: struct rtnexthop (linux/rtnetlink.h) and attributes for each
+// next hop.
+func encodeHops(hops []netstate.Hop, routeFamily uint8) (b []byte) {
+	for _, h := range hops {
+		hop := nl.RtNexthop{RtNexthop: unix.RtNexthop{Hops: h.Weight, Ifindex: int32(h.Link)}}
+		if h.OnLink {
+			hop.Flags |= unix.RTNH_F_ONLINK
+		}
+		if h.Gateway.IsValid() {
+			hop.Children = append(hop.Children, encodeGateway(h.Gateway, routeFamily))
+		}
+		b = append(b, hop.Serialize()...)
+	}
+	return b
+}
+
+// parseHops parses the value of RTA_MULTIPATH into r.
 func parseHops(b []byte, r *netstate.Route) error {
 	for len(b) >= unix.SizeofRtNexthop {
 		head := nl.DeserializeRtNexthop(b)

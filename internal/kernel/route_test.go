@@ -32,12 +32,13 @@ var testRoutes = []netstate.Route{
 		Link: 7, Table: netstate.TableMain, Destination: netip.MustParsePrefix("2001:db8:1::/48"), Source: netip.MustParsePrefix("2001:db8::/64"),
 		Gateway: gateway6, Type: netstate.RouteUnicast, Scope: netstate.ScopeUniverse, Protocol: netstate.ProtocolRA, Metric: 1024, ExpiresSeconds: 1800,
 	},
-	{ // from where nothing leads on
+	{ // a blackhole
 		Table: netstate.TableMain, Destination: netip.MustParsePrefix("198.51.100.0/24"), Type: 6, Scope: netstate.ScopeLink,
 	},
 }
 
-// routeTold is a route as the kernel tells it: what it lives is sent in RTA_EXPIRES, and told in RTA_CACHEINFO.
+// routeTold is the kernel's message of a route: the lifetime is in RTA_CACHEINFO, and not in RTA_EXPIRES as in a
+// request.
 func routeTold(t testing.TB, op netstate.Op, r netstate.Route) []byte {
 	t.Helper()
 	b := body(t, op)
@@ -68,7 +69,7 @@ func TestRouteRoundTrip(t *testing.T) {
 	}
 }
 
-// TestRouteExpires: what is left of a second is a second, as 0 is no end.
+// TestRouteExpires: a started second counts as a whole one, because 0 stands for a route without an end.
 func TestRouteExpires(t *testing.T) {
 	for ticks, want := range map[int32]uint32{-1: 0, 0: 0, 1: 1, 100: 1, 101: 2, 1<<31 - 1: 21474837} {
 		info := make([]byte, 32)

@@ -9,10 +9,10 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// The kernel's own rules: 0 for table local, 32766 for main, 32767 for default.
+// ownRules are the tables of the kernel's own rules, by priority.
 var ownRules = map[uint32]uint32{0: unix.RT_TABLE_LOCAL, 32766: unix.RT_TABLE_MAIN, 32767: unix.RT_TABLE_DEFAULT}
 
-// Attributes of a rule (linux/fib_rules.h).
+// Attributes of a rule (linux/fib_rules.h, FRA_*), a flag and an action.
 const (
 	ruleSource         = 2
 	rulePriority       = 6
@@ -25,7 +25,8 @@ const (
 	ruleLookup = 1 // FR_ACT_TO_TBL
 )
 
-// readRules reads the policy rules besides the kernel's own, and whether those for table main are there.
+// readRules reads the policy rules without the kernel's own, and for which versions of IP the kernel's rule
+// for table main is missing.
 func (n *Namespace) readRules(s *netstate.Snapshot) error {
 	r := request(unix.RTM_GETRULE, unix.NLM_F_DUMP, &nl.RtMsg{})
 	var main4, main6 bool
@@ -52,14 +53,14 @@ func (n *Namespace) readRules(s *netstate.Snapshot) error {
 	return err
 }
 
-// isOwnRule says whether the kernel made the rule, and it is as the kernel made it.
+// isOwnRule says whether a rule is one of the kernel's three, unchanged.
 func isOwnRule(r netstate.Rule) bool {
 	table, own := ownRules[r.Priority]
 	return own && table == r.Table && !r.Other && !r.Source.IsValid()
 }
 
-// parseRule parses struct fib_rule_hdr and the attributes behind it. ofIP is false for a rule of
-// multicast routing.
+// parseRule parses struct fib_rule_hdr (linux/fib_rules.h) and its attributes. ofIP is false for a
+// rule of multicast routing, which has a family of its own.
 func parseRule(m []byte) (rule netstate.Rule, ofIP bool, err error) {
 	if len(m) < unix.SizeofRtMsg {
 		return rule, false, errCutShort
@@ -69,7 +70,7 @@ func parseRule(m []byte) (rule netstate.Rule, ofIP bool, err error) {
 		return rule, false, nil
 	}
 	rule = netstate.Rule{Table: uint32(head.Table), IPv6: head.Family == unix.AF_INET6}
-	// struct fib_rule_hdr has the action where a route has its type.
+	// struct fib_rule_hdr has the shape of struct rtmsg, with the action in the place of the type.
 	rule.Other = head.Type != ruleLookup || head.Flags&ruleInvert != 0 || head.Tos != 0 || head.Dst_len != 0
 	err = eachAttribute(m, unix.SizeofRtMsg, func(kind uint16, v []byte) error {
 		switch kind {

@@ -10,7 +10,7 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// ruleTold is a policy rule as the kernel tells it, with a source or without.
+// ruleTold is the kernel's message of a policy rule, without a source if source is not valid.
 func ruleTold(family uint8, priority, table uint32, source netip.Prefix, more ...*nl.RtAttr) []byte {
 	head := &nl.RtMsg{RtMsg: unix.RtMsg{Family: family, Table: uint8(table), Type: ruleLookup}}
 	parts := []*nl.RtAttr{attr32(ruleTable, table), attr32(ruleSuppressPrefix, 1<<32-1), nl.NewRtAttr(ruleProtocol, []byte{2})}

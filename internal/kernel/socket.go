@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// socket is a netlink socket that sends many messages in one call. The kernel works on all of
-// them before the call returns, whatever becomes of the sender.
+// socket is a netlink socket that sends many messages in one call. The kernel works on all messages
+// before the call returns, even if the sending process is killed meanwhile.
 type socket struct {
 	fd     int
 	seq    uint32
@@ -39,18 +39,20 @@ func openSocket(protocol int) (*socket, error) {
 
 func (s *socket) close() { unix.Close(s.fd) }
 
-// defaultBatch is what a socket sends at once without a larger buffer.
+// defaultBatch is the size of the batches that fit a socket's default buffer, in octets.
 const defaultBatch = 64 << 10
 
-// failure is the kernel's answer to one message of a batch.
+// failure is the kernel's error for one message of a batch. message is the index in the batch.
 type failure struct {
 	message int
 	err     error
 }
 
-// send sends all messages in one call, asking for one acknowledgement, and returns the failures.
-// Those before and after a message that fails are carried out by rtnetlink; nftables carries out
-// all or none.
+// send sends all messages in one call and returns the failures.
+//
+// acknowledge is the index of the one message that the kernel acknowledges, so that a lost batch is
+// noticed. If one message fails, rtnetlink carries out the others, and nftables carries out none. send
+// sets the sequence numbers in messages.
 func (s *socket) send(messages [][]byte, acknowledge int) ([]failure, error) {
 	first := s.seq + 1
 	var batch []byte
@@ -66,7 +68,7 @@ func (s *socket) send(messages [][]byte, acknowledge int) ([]failure, error) {
 			batch = append(batch, 0)
 		}
 	}
-	// A socket's default takes some thousand routes; the kernel counts twice what is sent.
+	// The default buffer takes some thousand routes. The kernel counts each octet twice.
 	if len(batch) > defaultBatch {
 		if err := unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, 2*len(batch)); err != nil {
 			return nil, fmt.Errorf("netlink send buffer: %w", err)
@@ -106,8 +108,10 @@ func (s *socket) send(messages [][]byte, acknowledge int) ([]failure, error) {
 	return failures, nil
 }
 
-// dump asks one question and calls f with each message of the answer. It asks again if the answer
-// was interrupted by a change; f must be ready for that: reset is called before each try.
+// dump sends one request and calls f with the body of each message of the answer.
+//
+// If the namespace changed during the answer (NLM_F_DUMP_INTR), dump sends the request again. Before each
+// try dump calls reset, which must drop what f collected.
 func (s *socket) dump(r *nl.NetlinkRequest, reset func(), f func([]byte) error) error {
 	for range dumpTries {
 		reset()
@@ -119,7 +123,7 @@ func (s *socket) dump(r *nl.NetlinkRequest, reset func(), f func([]byte) error) 
 	return errors.New("netlink: the namespace keeps changing while it is read")
 }
 
-const dumpTries = 16
+const dumpTries = 16 // until a namespace that keeps changing is an error
 
 func (s *socket) dumpOnce(r *nl.NetlinkRequest, f func([]byte) error) (whole bool, err error) {
 	s.seq++
@@ -176,6 +180,7 @@ func (s *socket) receive(flags int) ([]syscall.NetlinkMessage, error) {
 	}
 }
 
+// doneError is the error at the end of a dump, or nil (NLMSG_DONE: an errno, then attributes).
 func doneError(m syscall.NetlinkMessage) error {
 	if len(m.Data) < 4 {
 		return nil
@@ -183,6 +188,7 @@ func doneError(m syscall.NetlinkMessage) error {
 	return errnoOf(m.Data)
 }
 
+// errnoOf is a negative errno of 4 octets as an error; nil for 0.
 func errnoOf(data []byte) error {
 	if code := int32(binary.NativeEndian.Uint32(data)); code != 0 {
 		return unix.Errno(-code)
@@ -190,8 +196,11 @@ func errnoOf(data []byte) error {
 	return nil
 }
 
-// answerError is the errno of an answer, with the kernel's own words if it has some
-// (NLMSGERR_ATTR_MSG; the request is not echoed: NETLINK_CAP_ACK).
+// answerError is the errno of an NLMSG_ERROR, with the kernel's text if the kernel sent one; nil for an
+// acknowledgement.
+//
+// struct nlmsgerr, linux/netlink.h: errno, header of the request, attributes (NLMSGERR_ATTR_MSG). With
+// NETLINK_CAP_ACK the kernel does not repeat the request's body.
 func answerError(m syscall.NetlinkMessage) error {
 	if len(m.Data) < 4 {
 		return errors.New("netlink: an answer was cut short")

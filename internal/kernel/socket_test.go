@@ -10,12 +10,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// answer is a message of the kernel with attributes behind struct nlmsgerr.
+// answer is the kernel's answer to a request, with attributes.
 func answer(data []byte) syscall.NetlinkMessage {
 	return syscall.NetlinkMessage{Header: syscall.NlMsghdr{Type: unix.NLMSG_ERROR, Flags: unix.NLM_F_ACK_TLVS}, Data: data}
 }
 
-// refusal is struct nlmsgerr of EEXIST, with the kernel's words.
+// refusal is the body of an answer: EEXIST, with a text.
 var refusal = slices.Concat(nl.Uint32Attr(^uint32(unix.EEXIST)+1), make([]byte, unix.SizeofNlMsghdr),
 	nl.NewRtAttr(nl.NLMSGERR_ATTR_MSG, nl.ZeroTerminated("there is one")).Serialize())
 

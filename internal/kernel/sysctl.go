@@ -12,7 +12,8 @@ import (
 
 const sysctlRoot = "/proc/sys/"
 
-// readSysctls leaves out what the kernel does not have.
+// readSysctls reads the values of the paths, with single blanks between their words. Paths that the kernel does
+// not have are left out.
 func readSysctls(s *netstate.Snapshot, paths []string) error {
 	for _, path := range paths {
 		var value [256]byte
@@ -36,7 +37,7 @@ func writeSysctl(o netstate.SysctlSet) error {
 	return err
 }
 
-// sysctl reads or writes a value in one call, as the kernel wants it.
+// sysctl reads or writes a value in one system call: the kernel takes each write for a whole value.
 func sysctl(path string, flags int, value []byte, f func(int, []byte) (int, error)) (int, error) {
 	fd, err := unix.Open(sysctlRoot+path, flags|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -10,13 +10,14 @@ import (
 	"github.com/guestwire/guestwire/internal/tap"
 )
 
-// addTap makes a persistent tap (Documentation/networking/tuntap.rst). An error leaves none.
+// addTap makes a persistent tap with a certain index (Documentation/networking/tuntap.rst). After an error
+// there is no tap.
 func addTap(o netstate.TapAdd) error {
 	fd, err := unix.Open(tap.Device, unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return &fs.PathError{Op: "open", Path: tap.Device, Err: err}
 	}
-	defer unix.Close(fd) // takes a tap that is not persistent away
+	defer unix.Close(fd) // deletes the tap unless it is persistent by then
 	ifr, err := unix.NewIfreq(o.Link)
 	if err != nil {
 		return err
@@ -49,7 +50,7 @@ func addTap(o netstate.TapAdd) error {
 	return nil
 }
 
-// Attributes of a tap (linux/if_link.h, IFLA_TUN_*).
+// Attributes of a tap (linux/if_link.h, IFLA_TUN_*) in a link's IFLA_INFO_DATA.
 const (
 	tunOwner      = 1
 	tunGroup      = 2
@@ -57,6 +58,8 @@ const (
 	tunMultiQueue = 7
 )
 
+// parseTap parses the attributes of a link of the kind tun into l. l.Tap stays nil for a tun device that is
+// no tap.
 func parseTap(b []byte, l *netstate.Link) error {
 	var t netstate.Tap
 	var kind uint8

@@ -11,7 +11,7 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// tapTold is a tap as the kernel tells it.
+// tapTold is the kernel's message of a tap.
 func tapTold() []byte {
 	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
 	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated("tun"))
