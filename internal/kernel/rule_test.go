@@ -59,3 +59,20 @@ func TestParseRule(t *testing.T) {
 		t.Errorf("a rule of multicast routing: %t, %v", ofIP, err)
 	}
 }
+
+// TestParseOtherRule: a rule that looks at more than the source, or does more than look up a table, is Other.
+func TestParseOtherRule(t *testing.T) {
+	// Octets of struct fib_rule_hdr.
+	for what, change := range map[string]func(header []byte){
+		"destination": func(h []byte) { h[1] = 24 },
+		"tos":         func(h []byte) { h[3] = 0x10 },
+		"action":      func(h []byte) { h[7] = 6 }, // FR_ACT_BLACKHOLE
+		"not":         func(h []byte) { copy(h[8:], nl.Uint32Attr(ruleInvert)) },
+	} {
+		message := ruleTold(unix.AF_INET, 32766, 254, netip.Prefix{})
+		change(message)
+		if rule, ofIP, err := parseRule(message); err != nil || !ofIP || !rule.Other || isOwnRule(rule) {
+			t.Errorf("%s: have %+v, %t, %v", what, rule, ofIP, err)
+		}
+	}
+}
