@@ -64,7 +64,7 @@ func ExampleSpec_UnmarshalJSON() {
 
 // Setup and Plan refuse a binding that cannot work on the NIC, and name one that can.
 func ExampleRefusedError() {
-	var err error = fmt.Errorf("vm1: %w", &infra.RefusedError{
+	err := fmt.Errorf("vm1: %w", &infra.RefusedError{
 		NIC: "eth0", Binding: "bridge", Reason: "an ipvlan can be no bridge's port", Instead: "redirect",
 	})
 	var refused *infra.RefusedError
