@@ -34,47 +34,24 @@ func (b masquerade) wire(p *Plan, nic netstate.Link) error {
 		b.MAC = netstate.DeriveMAC(nic, "guest")
 	}
 	p.Record = p.record(nic, b.MAC)
-	r := &p.Record
-
 	br := p.newLink(nic, compare.NewBridge, p.names.Bridge, "bridge", min(nic.MTU, cache.MaxMTU))
 	br.MAC = netstate.DeriveMAC(nic, "bridge")
 
 	var ends []end
 	if len(v4) > 0 {
-		gateway, err := p.checkNetwork("binding.masquerade.ipv4", &b.IPv4, infra.DefaultIPv4, 30)
+		e, err := b.wire4(p, br)
 		if err != nil {
 			return err
 		}
-		guest := gateway.Next()
-		ends = append(ends, end{guest, gateway})
-		r.IPv4 = &cache.IPv4{
-			Address: netip.PrefixFrom(guest, b.IPv4.Bits()),
-			Server:  gateway,
-			Gateway: gateway,
-			Routes:  []cache.Route{{Destination: netip.PrefixFrom(netip.IPv4Unspecified(), 0), Gateway: gateway}},
-		}
-		p.addAddress(br, netip.PrefixFrom(gateway, b.IPv4.Bits()), netstate.ScopeUniverse)
+		ends = append(ends, e)
 		nic.Forwarding4, br.Forwarding4 = true, true
 	}
 	if len(v6) > 0 {
-		if br.AddrGen == netstate.AddrGenNoIPv6 {
-			return &infra.RefusedError{NIC: nic.Name, Binding: b.Kind(), Reason: fmt.Sprintf("it has IPv6 addresses, and with its MTU of %d the guest's link could have none", nic.MTU), Instead: cache.BindingBridge}
-		}
-		gateway, err := p.checkNetwork("binding.masquerade.ipv6", &b.IPv6, infra.DefaultIPv6, 126)
+		e, err := b.wire6(p, br, nic)
 		if err != nil {
 			return err
 		}
-		guest := gateway.Next()
-		ends = append(ends, end{guest, gateway})
-		r.IPv6 = &cache.IPv6{
-			Address: guest,
-			OnLink:  []netip.Prefix{b.IPv6.Masked()},
-			Router:  &cache.Router{Address: br.MAC.LinkLocal(), MAC: br.MAC, Default: true},
-		}
-		p.addAddress(br, netip.PrefixFrom(gateway, b.IPv6.Bits()), netstate.ScopeUniverse)
-		p.addAddress(br, netip.PrefixFrom(br.MAC.LinkLocal(), 64), netstate.ScopeLink)
-		p.enableIPv6()
-		p.enableForwarding6(nic)
+		ends = append(ends, e)
 	}
 	for _, e := range ends {
 		own := v4
@@ -85,17 +62,14 @@ func (b masquerade) wire(p *Plan, nic netstate.Link) error {
 			return p.refuseMasquerade(nic, fmt.Sprintf("policy rules give other routes to what comes from %v than to what comes from a guest behind it", hidden))
 		}
 	}
-	for _, f := range []struct {
-		field string
-		set   bool
-		have  bool
-	}{{"IPv4", b.IPv4.IsValid(), len(v4) > 0}, {"IPv6", b.IPv6.IsValid(), len(v6) > 0}} {
-		if f.set && !f.have {
-			r.Warnings = append(r.Warnings, fmt.Sprintf("the guest gets no %s address: %s has none", f.field, nic.Name))
-		}
+	if b.IPv4.IsValid() && len(v4) == 0 {
+		p.warn("the guest gets no IPv4 address: %s has none", nic.Name)
+	}
+	if b.IPv6.IsValid() && len(v6) == 0 {
+		p.warn("the guest gets no IPv6 address: %s has none", nic.Name)
 	}
 	if p.routedByEBPF(nic, v4) {
-		r.Warnings = append(r.Warnings, fmt.Sprintf("%s looks like a NIC of Cilium: with eBPF host routing, answers to packets that the namespace forwards are lost; then choose redirect or bridge", nic.Name))
+		p.warn("%s looks like a NIC of Cilium: with eBPF host routing, answers to packets that the namespace forwards are lost; then choose redirect or bridge", nic.Name)
 	}
 	if b.Loopback || b.Sidecar != nil {
 		p.answerLoopback(&br, len(v6) > 0)
@@ -104,7 +78,7 @@ func (b masquerade) wire(p *Plan, nic netstate.Link) error {
 	p.keepNIC(nic)
 	p.wanted.Links = append(p.wanted.Links, nic, br)
 	if !p.spec.Options.NoResponder {
-		p.addResponder(r, nic)
+		p.addResponder(&p.Record, nic)
 	}
 	p.addTaps(nic)
 	for _, path := range netstate.BridgeCalls() {
@@ -114,19 +88,67 @@ func (b masquerade) wire(p *Plan, nic netstate.Link) error {
 	if err := t.checkSources(); err != nil {
 		return err
 	}
-	r.Warnings = append(r.Warnings, takenPorts(b.Masquerade, p.found.Listeners, t.addresses)...)
+	p.Record.Warnings = append(p.Record.Warnings, takenPorts(b.Masquerade, p.found.Listeners, t.addresses)...)
 	if err := p.addTranslation(t.table(), b.Firewall, len(v6) > 0); err != nil {
 		return err
 	}
+	return p.addGuest(ends, br)
+}
+
+// wire4 gives the guest and the bridge their IPv4 addresses.
+func (b masquerade) wire4(p *Plan, br netstate.Link) (end, error) {
+	network, err := p.checkNetwork("binding.masquerade.ipv4", b.IPv4, infra.DefaultIPv4, 30)
+	if err != nil {
+		return end{}, err
+	}
+	gateway := network.Addr().Next()
+	guest := gateway.Next()
+	p.Record.IPv4 = &cache.IPv4{
+		Address: netip.PrefixFrom(guest, network.Bits()),
+		Server:  gateway,
+		Gateway: gateway,
+		Routes:  []cache.Route{{Destination: netip.PrefixFrom(netip.IPv4Unspecified(), 0), Gateway: gateway}},
+	}
+	p.addAddress(br, netip.PrefixFrom(gateway, network.Bits()), netstate.ScopeUniverse)
+	return end{guest, gateway}, nil
+}
+
+// wire6 gives the guest and the bridge their IPv6 addresses, and makes the bridge the guest's router.
+func (b masquerade) wire6(p *Plan, br, nic netstate.Link) (end, error) {
+	if br.AddrGen == netstate.AddrGenNoIPv6 {
+		return end{}, &infra.RefusedError{NIC: nic.Name, Binding: b.Kind(), Reason: fmt.Sprintf("it has IPv6 addresses, and with its MTU of %d the guest's link could have none", nic.MTU), Instead: cache.BindingBridge}
+	}
+	network, err := p.checkNetwork("binding.masquerade.ipv6", b.IPv6, infra.DefaultIPv6, 126)
+	if err != nil {
+		return end{}, err
+	}
+	gateway := network.Addr().Next()
+	guest := gateway.Next()
+	p.Record.IPv6 = &cache.IPv6{
+		Address: guest,
+		OnLink:  []netip.Prefix{network},
+		Router:  &cache.Router{Address: br.MAC.LinkLocal(), MAC: br.MAC, Default: true},
+	}
+	p.addAddress(br, netip.PrefixFrom(gateway, network.Bits()), netstate.ScopeUniverse)
+	p.addAddress(br, netip.PrefixFrom(br.MAC.LinkLocal(), 64), netstate.ScopeLink)
+	p.enableIPv6()
+	p.enableForwarding6(nic)
+	return end{guest, gateway}, nil
+}
+
+// addGuest makes the guest a permanent neighbour of the bridge, and adds the guest filter.
+func (p *Plan) addGuest(ends []end, br netstate.Link) error {
 	var own []netip.Prefix
+	v6 := false
 	for _, e := range ends {
 		own = append(own, single(e.guest))
-		p.wanted.Neighbours = append(p.wanted.Neighbours, netstate.Neighbour{Link: compare.NewBridge, Address: e.guest, MAC: b.MAC, Permanent: true})
+		v6 = v6 || e.guest.Is6()
+		p.wanted.Neighbours = append(p.wanted.Neighbours, netstate.Neighbour{Link: compare.NewBridge, Address: e.guest, MAC: p.Record.MAC, Permanent: true})
 	}
 	g := p.whoTheGuestIs(own)
-	if len(v6) == 0 && p.found.NoNFTables && br.AddrGen != netstate.AddrGenNoIPv6 {
+	if !v6 && p.found.NoNFTables && br.AddrGen != netstate.AddrGenNoIPv6 {
 		p.wanted.Tables = append(p.wanted.Tables, deafToIPv6Legacy(p.names))
-	} else if len(v6) == 0 && !p.found.NoNFTables {
+	} else if !v6 && !p.found.NoNFTables {
 		p.wanted.Tables = append(p.wanted.Tables, g.bridgeTable(p.names, p.spec.Guard, deafToIPv6(p.names.Tap)))
 	}
 	return p.addFilter(g)
@@ -161,36 +183,38 @@ func (p *Plan) routedByEBPF(nic netstate.Link, v4 []netip.Prefix) bool {
 // minNetwork is the shortest prefix of a network. A route with a shorter prefix is part of a default route.
 const minNetwork = 8
 
-// checkNetwork checks the guest's network and returns the first address in it, the gateway's. A zero
-// network becomes the default one.
-func (p *Plan) checkNetwork(field string, network *netip.Prefix, otherwise netip.Prefix, maxBits int) (netip.Addr, error) {
-	if !network.IsValid() {
-		*network = otherwise
+// checkNetwork returns the guest's network, whose first address is the gateway's. A zero network becomes the
+// default one.
+func (p *Plan) checkNetwork(field string, n, otherwise netip.Prefix, maxBits int) (netip.Prefix, error) {
+	if !n.IsValid() {
+		n = otherwise
 	}
-	n := *network
+	refuse := func(format string, args ...any) (netip.Prefix, error) {
+		return netip.Prefix{}, &cache.FieldError{Field: field, Reason: fmt.Sprintf(format, args...)}
+	}
 	if n.Addr().Is4() != otherwise.Addr().Is4() || n.Addr().Is4In6() || n.Addr().Zone() != "" {
-		return netip.Addr{}, &cache.FieldError{Field: field, Reason: fmt.Sprintf("%v is of another family, want one like %v", n, otherwise)}
+		return refuse("%v is of another family, want one like %v", n, otherwise)
 	}
 	if n != n.Masked() {
-		return netip.Addr{}, &cache.FieldError{Field: field, Reason: fmt.Sprintf("%v has host bits, want %v", n, n.Masked())}
+		return refuse("%v has host bits, want %v", n, n.Masked())
 	}
 	if n.Bits() > maxBits {
-		return netip.Addr{}, &cache.FieldError{Field: field, Reason: fmt.Sprintf("%v is too small: network, gateway, guest and broadcast need at least a /%d", n, maxBits)}
+		return refuse("%v is too small: network, gateway, guest and broadcast need at least a /%d", n, maxBits)
 	}
 	if a := n.Addr(); n.Bits() < minNetwork || a.IsMulticast() || a.IsLoopback() || a.IsUnspecified() || a.IsLinkLocalUnicast() {
-		return netip.Addr{}, &cache.FieldError{Field: field, Reason: fmt.Sprintf("%v is no network for hosts, want one like %v", n, otherwise)}
+		return refuse("%v is no network for hosts, want one like %v", n, otherwise)
 	}
 	for _, r := range p.found.Routes {
 		if r.Destination.Bits() >= minNetwork && r.Destination.Overlaps(n) {
-			return netip.Addr{}, fmt.Errorf("%s: %v overlaps the route to %v of the namespace: %w, choose another network", field, n, r.Destination, infra.ErrCollision)
+			return netip.Prefix{}, fmt.Errorf("%s: %v overlaps the route to %v of the namespace: %w, choose another network", field, n, r.Destination, infra.ErrCollision)
 		}
 	}
 	for _, a := range p.found.Addresses {
 		if n.Contains(a.Prefix.Addr()) {
-			return netip.Addr{}, fmt.Errorf("%s: %v contains the namespace's address %v: %w, choose another network", field, n, a.Prefix.Addr(), infra.ErrCollision)
+			return netip.Prefix{}, fmt.Errorf("%s: %v contains the namespace's address %v: %w, choose another network", field, n, a.Prefix.Addr(), infra.ErrCollision)
 		}
 	}
-	return n.Addr().Next(), nil
+	return n, nil
 }
 
 // answerLoopback lets the guest's answers to a loopback address into the namespace. They arrive for the
