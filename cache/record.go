@@ -8,6 +8,7 @@ package cache
 
 import (
 	"net/netip"
+	"slices"
 )
 
 // Version is the schema that this package writes and the only one it reads.
@@ -119,14 +120,22 @@ type IPv4 struct {
 	// Address is the guest's, with the prefix length it is told: 32 where the namespace had no
 	// connected route for the address, or where the gateway lies outside of it.
 	Address netip.Prefix `json:"address"`
-	// Server is the server identifier (RFC 2132 section 9.7). If it is none of the guest's
-	// gateways, Neighbours lists it.
+	// Server is the server identifier (RFC 2132 section 9.7), an address on the link. If it is none of
+	// the guest's gateways, Neighbours lists it.
 	Server netip.Addr `json:"server"`
-	// Gateway is the next hop of the default route; zero: there is none.
-	Gateway netip.Addr `json:"gateway,omitzero"`
-	// Routes are the guest's, in the order in which they can be installed: on-link ones first,
-	// the default route last. The one that Address implies is not among them.
+	// Routes are the guest's, in the order in which a guest can install them: routes on the link
+	// first, then routes with a gateway, the default route last. Each gateway, and Server, is in the
+	// network of Address or in the destination of a route on the link. The route that Address
+	// implies is not among them.
 	Routes []Route `json:"routes,omitempty"`
+}
+
+// Gateway returns the next hop of the default route; zero: there is none.
+func (v *IPv4) Gateway() netip.Addr {
+	if i := slices.IndexFunc(v.Routes, Route.Default); i >= 0 {
+		return v.Routes[i].Gateway
+	}
+	return netip.Addr{}
 }
 
 // Route is one route of the guest.

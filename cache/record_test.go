@@ -18,7 +18,7 @@ func full() Record {
 		Version: Version, Name: "eth0", Binding: BindingMasquerade, Firewall: FirewallIPTablesNFT, Tap: "eth0-tap", Queues: 4,
 		ResponderTap: "eth0-dhcp", ResponderMAC: MAC{2, 0, 0, 0, 0, 9}, MAC: MAC{2, 0, 0, 0, 0, 7}, MTU: 1450,
 		IPv4: &IPv4{
-			Address: pfx("10.244.1.7/24"), Server: ip("10.244.1.1"), Gateway: ip("10.244.1.1"),
+			Address: pfx("10.244.1.7/24"), Server: ip("10.244.1.1"),
 			Routes: []Route{{Destination: pfx("10.9.9.9/32")}, {Destination: pfx("0.0.0.0/0"), Gateway: ip("10.244.1.1")}},
 		},
 		IPv6: &IPv6{
@@ -152,12 +152,19 @@ func TestValidate(t *testing.T) {
 		{"ipv4.address", func(r *Record) { r.IPv4.Address = pfx("255.255.255.255/24") }},
 		{"ipv4.server", func(r *Record) { r.IPv4.Server = netip.Addr{} }},
 		{"ipv4.server", func(r *Record) { r.IPv4.Server = ip("::1") }},
-		{"ipv4.gateway", func(r *Record) { r.IPv4.Gateway = ip("fe80::1") }},
-		{"ipv4.gateway", func(r *Record) { r.IPv4.Gateway = ip("0.0.0.0") }},
+		{"ipv4.server", func(r *Record) { r.IPv4.Server = ip("169.254.75.1") }},
 		{"ipv4.routes[1].destination", func(r *Record) { r.IPv4.Routes[1].Destination = netip.Prefix{} }},
 		{"ipv4.routes[1].destination", func(r *Record) { r.IPv4.Routes[1].Destination = pfx("10.0.0.1/8") }},
 		{"ipv4.routes[0].destination", func(r *Record) { r.IPv4.Routes[0].Destination = pfx("::/0") }},
 		{"ipv4.routes[1].gateway", func(r *Record) { r.IPv4.Routes[1].Gateway = ip("fe80::1") }},
+		{"ipv4.routes[1].gateway", func(r *Record) { r.IPv4.Routes[1].Gateway = ip("0.0.0.0") }},
+		{"ipv4.routes[1].gateway", func(r *Record) { r.IPv4.Routes[1].Gateway = ip("10.9.9.10") }},
+		{"ipv4.routes[0].gateway", func(r *Record) { r.IPv4.Address = pfx("10.244.1.7/32"); r.IPv4.Routes = r.IPv4.Routes[1:] }},
+		{"ipv4.routes[0]", func(r *Record) { slices.Reverse(r.IPv4.Routes) }},
+		{"ipv4.routes[1]", func(r *Record) { r.IPv4.Routes = append(r.IPv4.Routes, r.IPv4.Routes[1]) }},
+		{"ipv4.routes[1]", func(r *Record) {
+			r.IPv4.Routes[0].Gateway, r.IPv4.Routes[1].Destination, r.IPv4.Routes[1].Gateway = ip("10.244.1.9"), pfx("10.9.8.0/24"), netip.Addr{}
+		}},
 		{"ipv6.address", func(r *Record) { r.IPv6.Address = netip.Addr{} }},
 		{"ipv6.address", func(r *Record) { r.IPv6.Address = ip("10.0.0.1") }},
 		{"ipv6.address", func(r *Record) { r.IPv6.Address = ip("::ffff:10.0.0.1") }},

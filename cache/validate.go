@@ -135,9 +135,6 @@ func (v *IPv4) validate() error {
 	if !v.Server.Is4() || !unicast(v.Server) {
 		return fieldErrorf("ipv4.server", "%v is no station's IPv4 address", v.Server)
 	}
-	if v.Gateway.IsValid() && (!v.Gateway.Is4() || !unicast(v.Gateway)) {
-		return fieldErrorf("ipv4.gateway", "%v is no station's IPv4 address", v.Gateway)
-	}
 	for i, route := range v.Routes {
 		field := fmt.Sprintf("ipv4.routes[%d]", i)
 		if !route.Destination.IsValid() || !route.Destination.Addr().Is4() || route.Destination != route.Destination.Masked() {
@@ -146,6 +143,32 @@ func (v *IPv4) validate() error {
 		if route.Gateway.IsValid() && (!route.Gateway.Is4() || !unicast(route.Gateway)) {
 			return fieldErrorf(field+".gateway", "%v is no station's IPv4 address", route.Gateway)
 		}
+	}
+	return v.checkOrder()
+}
+
+// checkOrder checks that a guest can install the routes one after the other.
+func (v *IPv4) checkOrder() error {
+	onLink := []netip.Prefix{v.Address.Masked()}
+	reachable := func(a netip.Addr) bool {
+		return slices.ContainsFunc(onLink, func(p netip.Prefix) bool { return p.Contains(a) })
+	}
+	for i, route := range v.Routes {
+		field := fmt.Sprintf("ipv4.routes[%d]", i)
+		switch {
+		case route.Default() && i < len(v.Routes)-1:
+			return fieldErrorf(field, "the default route, want it last")
+		case route.Gateway.IsValid() && !reachable(route.Gateway):
+			return fieldErrorf(field+".gateway", "%v is not on the link: want a route to it, without a gateway, before this one", route.Gateway)
+		case !route.Gateway.IsValid() && !route.Default():
+			if i > 0 && v.Routes[i-1].Gateway.IsValid() {
+				return fieldErrorf(field, "the route to %v is on the link, want it before routes with a gateway", route.Destination)
+			}
+			onLink = append(onLink, route.Destination)
+		}
+	}
+	if !reachable(v.Server) {
+		return fieldErrorf("ipv4.server", "%v is not on the link: want a route to it, without a gateway", v.Server)
 	}
 	return nil
 }

@@ -101,11 +101,7 @@ func newAnswers(rec cache.Record, dns cache.DNS) (*answers, error) {
 		warnings:  res.warnings,
 	}
 	if rec.IPv4 != nil {
-		v4, err := newServer4(rec, res)
-		if err != nil {
-			return nil, fmt.Errorf("responder for %s: %w", rec.Name, err)
-		}
-		r.v4 = v4
+		r.v4 = newServer4(rec, res)
 	}
 	if rec.IPv6 != nil {
 		var warnings []string

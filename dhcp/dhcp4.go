@@ -68,7 +68,7 @@ func appendOption4(b []byte, code uint8, value []byte) []byte {
 	}
 }
 
-func newServer4(rec cache.Record, res resolver) (*server4, error) {
+func newServer4(rec cache.Record, res resolver) *server4 {
 	v4 := rec.IPv4
 	s := &server4{guest: rec.MAC, self: rec.ResponderMAC, address: v4.Address.Addr(), server: v4.Server, mtu: rec.MTU}
 	s.identifier = appendOption4(nil, uint8(dhcpv4.OptionServerIdentifier), s.server.AsSlice())
@@ -83,13 +83,10 @@ func newServer4(rec cache.Record, res resolver) (*server4, error) {
 		s.options = append(s.options, option4{code, appendOption4(nil, code, value)})
 		s.at[code] = uint8(len(s.options))
 	}
-	routes, err := routes4(v4)
-	if err != nil {
-		return nil, err
+	if gateway := v4.Gateway(); gateway.IsValid() {
+		add(uint8(dhcpv4.OptionRouter), gateway.AsSlice())
 	}
-	if v4.Gateway.IsValid() {
-		add(uint8(dhcpv4.OptionRouter), v4.Gateway.AsSlice())
-	}
+	routes := routes4(v4)
 	add(uint8(dhcpv4.OptionClasslessStaticRoute), routes)
 	add(optionMicrosoftRoutes, routes)
 	add(uint8(dhcpv4.OptionDomainNameServer), addresses(res.servers4))
@@ -130,7 +127,7 @@ func newServer4(rec cache.Record, res resolver) (*server4, error) {
 	if len(o.BootFile) < offCookie-offFile {
 		s.file = o.BootFile
 	}
-	return s, nil
+	return s
 }
 
 func leaseOptions4(seconds uint32) []byte {
@@ -159,62 +156,28 @@ func broadcast(p netip.Prefix) []byte {
 	return binary.BigEndian.AppendUint32(nil, v)
 }
 
-// routes4 is the content of option 121 (RFC 3442): next hops off the prefix as routes on the link,
-// then the others, the default route last, as clients install them in that order. It is empty if
-// it would say no more than options 1 and 3 do.
-func routes4(v4 *cache.IPv4) ([]byte, error) {
-	onLink := []netip.Prefix{v4.Address.Masked()}
-	var first, rest, last []cache.Route
-	add := func(list *[]cache.Route, route cache.Route) {
-		if !slices.Contains(*list, route) {
-			*list = append(*list, route)
-		}
-	}
-	for _, route := range v4.Routes {
-		switch {
-		case route.Destination.Bits() == 0:
-			add(&last, route)
-		case !route.Gateway.IsValid():
-			add(&first, route)
-			onLink = append(onLink, route.Destination)
-		default:
-			add(&rest, route)
-		}
-	}
-	if v4.Gateway.IsValid() && len(last) == 0 {
-		last = append(last, cache.Route{Destination: netip.PrefixFrom(netip.IPv4Unspecified(), 0), Gateway: v4.Gateway})
-	}
-	reach := func(hop netip.Addr) {
-		covers := func(p netip.Prefix) bool { return p.Contains(hop) }
-		if hop.IsValid() && !slices.ContainsFunc(onLink, covers) {
-			host := netip.PrefixFrom(hop, 32)
-			onLink = append(onLink, host)
-			add(&first, cache.Route{Destination: host})
-		}
-	}
-	reach(v4.Server)
-	for _, route := range slices.Concat(rest, last) {
-		reach(route.Gateway)
-	}
-	all := slices.Concat(first, rest, last)
-	if len(all) == 1 && all[0].Destination.Bits() == 0 && all[0].Gateway == v4.Gateway {
-		return nil, nil
+// routes4 returns the content of option 121 (RFC 3442): the record's routes in the record's order, as
+// clients install them one after the other. The content is empty if it would say no more than options
+// 1 and 3 do.
+func routes4(v4 *cache.IPv4) []byte {
+	if len(v4.Routes) == 1 && v4.Routes[0].Default() {
+		return nil
 	}
 	var routes dhcpv4.Routes
-	for _, route := range all {
-		hop := netip.IPv4Unspecified()
+	for _, route := range v4.Routes {
+		hop := netip.IPv4Unspecified() // the destination is on the link
 		if route.Gateway.IsValid() {
 			hop = route.Gateway
 		}
 		routes = append(routes, &dhcpv4.Route{
 			Dest: &net.IPNet{
-				IP:   route.Destination.Masked().Addr().AsSlice(),
+				IP:   route.Destination.Addr().AsSlice(),
 				Mask: net.CIDRMask(route.Destination.Bits(), 32),
 			},
 			Router: hop.AsSlice(),
 		})
 	}
-	return routes.ToBytes(), nil
+	return routes.ToBytes()
 }
 
 // answer answers one DHCPv4 message (RFC 2131 section 4.3).

@@ -445,26 +445,23 @@ func TestDHCPv4Routes(t *testing.T) {
 		{"/32, gateway outside", "10.244.1.7/32", "169.254.1.1", "169.254.1.1",
 			[]cache.Route{route("169.254.1.1/32", ""), route("0.0.0.0/0", "169.254.1.1")}, "ffffffff",
 			"169.254.1.1/32>0.0.0.0 0.0.0.0/0>169.254.1.1"},
-		{"/32, gateway outside, the on-link route not in the record", "10.244.1.7/32", "169.254.1.1", "169.254.1.1", nil, "ffffffff",
-			"169.254.1.1/32>0.0.0.0 0.0.0.0/0>169.254.1.1"},
 		{"a plain network", "10.0.2.2/24", "10.0.2.1", "10.0.2.1", []cache.Route{route("0.0.0.0/0", "10.0.2.1")}, "ffffff00", ""},
-		{"a plain network, server outside", "10.0.2.2/24", "169.254.7.7", "10.0.2.1", []cache.Route{route("0.0.0.0/0", "10.0.2.1")}, "ffffff00",
+		{"a plain network, server outside", "10.0.2.2/24", "169.254.7.7", "10.0.2.1",
+			[]cache.Route{route("169.254.7.7/32", ""), route("0.0.0.0/0", "10.0.2.1")}, "ffffff00",
 			"169.254.7.7/32>0.0.0.0 0.0.0.0/0>10.0.2.1"},
-		{"further routes, default given first", "10.0.2.2/24", "10.0.2.1", "10.0.2.1",
-			[]cache.Route{route("0.0.0.0/0", "10.0.2.1"), route("10.96.0.0/12", "10.0.2.9"), route("192.168.7.0/25", "")}, "ffffff00",
+		{"further routes", "10.0.2.2/24", "10.0.2.1", "10.0.2.1",
+			[]cache.Route{route("192.168.7.0/25", ""), route("10.96.0.0/12", "10.0.2.9"), route("0.0.0.0/0", "10.0.2.1")}, "ffffff00",
 			"192.168.7.0/25>0.0.0.0 10.96.0.0/12>10.0.2.9 0.0.0.0/0>10.0.2.1"},
 		{"no default", "10.0.2.2/24", "10.0.2.1", "", []cache.Route{route("10.96.0.0/12", "10.0.2.9")}, "ffffff00",
 			"10.96.0.0/12>10.0.2.9"},
 		{"nothing behind", "10.0.2.2/24", "10.0.2.1", "", nil, "ffffff00", ""},
-		{"a hop off the link", "10.0.2.2/24", "10.0.2.1", "10.0.2.1", []cache.Route{route("10.96.0.0/12", "10.7.7.7")}, "ffffff00",
+		{"a hop outside of the network", "10.0.2.2/24", "10.0.2.1", "10.0.2.1",
+			[]cache.Route{route("10.7.7.7/32", ""), route("10.96.0.0/12", "10.7.7.7"), route("0.0.0.0/0", "10.0.2.1")}, "ffffff00",
 			"10.7.7.7/32>0.0.0.0 10.96.0.0/12>10.7.7.7 0.0.0.0/0>10.0.2.1"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			rec := newRecord()
 			rec.IPv4 = &cache.IPv4{Address: prefix(c.address), Server: addr(c.server), Routes: c.routes}
-			if c.gateway != "" {
-				rec.IPv4.Gateway = addr(c.gateway)
-			}
 			_, m := acked(t, rec, resolvConf, map[uint8][]byte{55: {1, 3, 121, 249}})
 			var got []string
 			for _, r := range m.ClasslessStaticRoute() {
@@ -495,7 +492,7 @@ func TestDHCPv4Split(t *testing.T) {
 	rec := newRecord()
 	want := 0
 	for i := range 60 {
-		rec.IPv4.Routes = append(rec.IPv4.Routes, cache.Route{
+		rec.IPv4.Routes = slices.Insert(rec.IPv4.Routes, 1, cache.Route{
 			Destination: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 100, byte(i), 0}), 24), Gateway: addr("169.254.1.1"),
 		})
 		want += 8
@@ -518,7 +515,10 @@ func TestDHCPv4Split(t *testing.T) {
 // RFC 2132 sections 3.14, 3.17, 5.1, 5.3, 8.3, 9.4, 9.5; QEMU's iPXE reads the header.
 func TestDHCPv4Configuration(t *testing.T) {
 	rec := newRecord()
-	rec.IPv4 = &cache.IPv4{Address: prefix("10.0.2.2/24"), Server: addr("10.0.2.1"), Gateway: addr("10.0.2.1")}
+	rec.IPv4 = &cache.IPv4{
+		Address: prefix("10.0.2.2/24"), Server: addr("10.0.2.1"),
+		Routes: []cache.Route{{Destination: prefix("0.0.0.0/0"), Gateway: addr("10.0.2.1")}},
+	}
 	rec.Options = cache.Options{
 		Hostname: "vm1", NTP: []netip.Addr{addr("fd00::7"), addr("192.0.2.7")},
 		TFTPServer: "192.0.2.9", BootFile: "boot/x.ipxe", DHCPv4: map[uint8]cache.Data{224: "a"},

@@ -172,7 +172,6 @@ func newRecord() cache.Record {
 		IPv4: &cache.IPv4{
 			Address: prefix("10.244.1.7/32"),
 			Server:  addr("169.254.1.1"),
-			Gateway: addr("169.254.1.1"),
 			Routes: []cache.Route{
 				{Destination: prefix("169.254.1.1/32")},
 				{Destination: prefix("0.0.0.0/0"), Gateway: addr("169.254.1.1")},

@@ -78,16 +78,16 @@ func (s *scene) wire(t *testing.T, who string, c phase1.Config) cache.Record {
 	g := s.Guest(t, r)
 	g.IP(fmt.Sprintf("link set eth0 mtu %d up", r.MTU))
 	g.IP(fmt.Sprintf("addr add %v dev eth0", r.IPv4.Address))
-	g.IP(fmt.Sprintf("route add default via %v", r.IPv4.Gateway))
+	g.IP(fmt.Sprintf("route add default via %v", r.IPv4.Gateway()))
 	g.IP(fmt.Sprintf("addr add %v/128 dev eth0 nodad", r.IPv6.Address))
 	g.IP(fmt.Sprintf("route add %v dev eth0", r.IPv6.OnLink[0]))
 	g.IP(fmt.Sprintf("route add default via %v dev eth0", r.IPv6.Router.Address))
 	s.who[who] = g
 	s.name(who, who, r.IPv4.Address.Addr(), r.IPv6.Address)
 	gateway6 := r.IPv6.OnLink[0].Addr().Next()
-	s.name("pod", who+"'s gateway", r.IPv4.Gateway, gateway6)
+	s.name("pod", who+"'s gateway", r.IPv4.Gateway(), gateway6)
 	nstest.Eventually(t, func() error {
-		for _, a := range []netip.Addr{r.IPv4.Gateway, gateway6} {
+		for _, a := range []netip.Addr{r.IPv4.Gateway(), gateway6} {
 			q, err := g.Question("tcp", netip.Addr{}, netip.AddrPortFrom(a, 1), 0)
 			if err != nil {
 				return err

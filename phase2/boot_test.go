@@ -112,7 +112,7 @@ func autoconfigured(ctx context.Context, t *testing.T, g *vm.Guest, n nstest.Net
 	}
 	for command, want := range map[string]string{
 		"ip -4 addr show dev eth0":           fmt.Sprintf("inet %v ", r.IPv4.Address),
-		"ip -4 route":                        fmt.Sprintf("default via %v dev eth0", r.IPv4.Gateway),
+		"ip -4 route":                        fmt.Sprintf("default via %v dev eth0", r.IPv4.Gateway()),
 		"ip link show dev eth0":              " mtu 1450 ",
 		"cat /proc/net/pnp":                  "\ndomain example.org\nnameserver 198.51.100.9\nbootserver 198.51.100.9\n",
 		"cat /proc/net/ipconfig/ntp_servers": "198.51.100.9\n",
@@ -183,7 +183,7 @@ func TestIPXE(t *testing.T) {
 			want := map[string]visit{
 				"/boot.ipxe": {"/boot.ipxe", nstest.Pod4, url.Values{}},
 				"/ipv4": {"/ipv4", nstest.Pod4, url.Values{
-					"ip": {r.IPv4.Address.Addr().String()}, "netmask": {"255.255.255.0"}, "gateway": {r.IPv4.Gateway.String()},
+					"ip": {r.IPv4.Address.Addr().String()}, "netmask": {"255.255.255.0"}, "gateway": {r.IPv4.Gateway().String()},
 					"dns": {nstest.Beyond4.String()}, "domain": {"example.org"}, "hostname": {"guest1"}, "mtu": {"1450"},
 					"server": {nstest.Beyond4.String()}, "file": {bootFile},
 				}},

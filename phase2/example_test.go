@@ -30,7 +30,7 @@ func ExampleVM_Interfaces() {
 	err = cache.Write(root, cache.Record{
 		Version: cache.Version, Name: "eth0", Binding: cache.BindingBridge, Tap: "eth0-tap", Queues: 1,
 		ResponderTap: "eth0-dhcp", ResponderMAC: cache.MAC{2, 0, 0, 0, 0, 8}, MAC: cache.MAC{2, 0, 0, 0, 0, 7}, MTU: 1450,
-		IPv4: &cache.IPv4{Address: netip.MustParsePrefix("10.244.1.7/24"), Server: netip.MustParseAddr("10.244.1.1"), Gateway: netip.MustParseAddr("10.244.1.1"),
+		IPv4: &cache.IPv4{Address: netip.MustParsePrefix("10.244.1.7/24"), Server: netip.MustParseAddr("10.244.1.1"),
 			Routes: []cache.Route{{Destination: netip.MustParsePrefix("0.0.0.0/0"), Gateway: netip.MustParseAddr("10.244.1.1")}}},
 	})
 	if err != nil {

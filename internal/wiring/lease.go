@@ -60,9 +60,6 @@ func (p *Plan) leaseBehind(r *cache.Record, nic netstate.Link, v4, v6 []netip.Pr
 		r.IPv4 = &cache.IPv4{Address: own, Server: hop}
 		for i := range routes {
 			routes[i].Gateway = hop
-			if routes[i].Default() {
-				r.IPv4.Gateway = hop
-			}
 		}
 		r.IPv4.Routes = installable(own, hop, routes)
 		r.Neighbours = append(r.Neighbours, cache.Neighbour{Address: hop, MAC: p.hopMAC(nic, true)})
@@ -139,7 +136,6 @@ func (p *Plan) lease4(r *cache.Record, nic netstate.Link, addresses []netip.Pref
 	r.IPv4 = &cache.IPv4{
 		Address: address,
 		Server:  server,
-		Gateway: gateway,
 		Routes:  installable(address.Masked(), server, routes),
 	}
 }

@@ -106,7 +106,6 @@ func (b masquerade) wire4(p *Plan, br netstate.Link) (end, error) {
 	p.Record.IPv4 = &cache.IPv4{
 		Address: netip.PrefixFrom(guest, network.Bits()),
 		Server:  gateway,
-		Gateway: gateway,
 		Routes:  []cache.Route{{Destination: netip.PrefixFrom(netip.IPv4Unspecified(), 0), Gateway: gateway}},
 	}
 	p.addAddress(br, netip.PrefixFrom(gateway, network.Bits()), netstate.ScopeUniverse)
