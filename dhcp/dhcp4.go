@@ -160,7 +160,7 @@ func broadcast(p netip.Prefix) []byte {
 // clients install them one after the other. The content is empty if it would say no more than options
 // 1 and 3 do.
 func routes4(v4 *cache.IPv4) []byte {
-	if len(v4.Routes) == 1 && v4.Routes[0].Default() {
+	if len(v4.Routes) == 1 && v4.Gateway().IsValid() {
 		return nil
 	}
 	var routes dhcpv4.Routes

@@ -458,6 +458,7 @@ func TestDHCPv4Routes(t *testing.T) {
 		{"a hop outside of the network", "10.0.2.2/24", "10.0.2.1", "10.0.2.1",
 			[]cache.Route{route("10.7.7.7/32", ""), route("10.96.0.0/12", "10.7.7.7"), route("0.0.0.0/0", "10.0.2.1")}, "ffffff00",
 			"10.7.7.7/32>0.0.0.0 10.96.0.0/12>10.7.7.7 0.0.0.0/0>10.0.2.1"},
+		{"everything on the link", "10.0.2.2/24", "10.0.2.1", "", []cache.Route{route("0.0.0.0/0", "")}, "ffffff00", "0.0.0.0/0>0.0.0.0"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			rec := newRecord()
