@@ -47,7 +47,7 @@ func (r *Record) validateAbsent() error {
 		bindings []string // that cannot have it
 		why      string
 	}{
-		{"port", r.ResponderTap != "", direct, unserved},
+		{"responderTap", r.ResponderTap != "", direct, unserved},
 		{"ipv4", r.IPv4 != nil, direct, unserved},
 		{"ipv6", r.IPv6 != nil, direct, unserved},
 		{"neighbours", len(r.Neighbours) > 0, direct, unserved},

@@ -66,10 +66,10 @@ type Record struct {
 	// ResponderTap is the responder's own tap, owned by the launcher's user, on which the guest's
 	// DHCP, DHCPv6, router and listed neighbour solicitations arrive and from which frames go
 	// to the guest. Empty: the guest is served by somebody else, or by nobody.
-	ResponderTap string `json:"port,omitempty"`
+	ResponderTap string `json:"responderTap,omitempty"`
 	// ResponderMAC is the responder's Ethernet address, the source of its link-local address and of
 	// its DHCPv6 identifier. It is the same after every Setup of the same interface.
-	ResponderMAC MAC `json:"portMAC,omitzero"`
+	ResponderMAC MAC `json:"responderMAC,omitzero"`
 	// MAC is the guest's Ethernet address.
 	MAC MAC `json:"mac"`
 	// MTU is the guest's, in octets of IP, MinMTU to MaxMTU; 0, behind BindingSRIOV only: not known.
@@ -183,7 +183,7 @@ type DNS struct {
 // Options is what the responder tells the guest besides addresses. Zero values are not told.
 type Options struct {
 	// NoResponder: guestwire does not answer the guest. Such a record has no ResponderTap.
-	NoResponder bool `json:"disabled,omitempty"`
+	NoResponder bool `json:"noResponder,omitempty"`
 	// Hostname is DHCPv4 option 12.
 	Hostname string `json:"hostname,omitempty"`
 	// LeaseSeconds is the lifetime of a lease; 0: infinite.

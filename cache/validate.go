@@ -78,18 +78,18 @@ func (r *Record) Validate() error {
 		return fieldErrorf("mtu", "%d, want %d to %d", r.MTU, MinMTU, MaxMTU)
 	}
 	if r.ResponderTap != "" {
-		if err := CheckName("port", r.ResponderTap); err != nil {
+		if err := CheckName("responderTap", r.ResponderTap); err != nil {
 			return err
 		}
 		if r.ResponderTap == r.Tap {
-			return fieldErrorf("port", "%q is the guest's tap", r.ResponderTap)
+			return fieldErrorf("responderTap", "%q is the guest's tap", r.ResponderTap)
 		}
 		if !r.ResponderMAC.Unicast() || r.ResponderMAC == r.MAC {
-			return fieldErrorf("portMAC", "%v, want a station's address other than the guest's", r.ResponderMAC)
+			return fieldErrorf("responderMAC", "%v, want a station's address other than the guest's", r.ResponderMAC)
 		}
 	}
 	if r.Options.NoResponder && r.ResponderTap != "" {
-		return fieldErrorf("port", "%q, though options.disabled is set", r.ResponderTap)
+		return fieldErrorf("responderTap", "%q, though options.noResponder is set", r.ResponderTap)
 	}
 	if err := r.IPv4.validate(); err != nil {
 		return err
