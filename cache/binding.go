@@ -9,6 +9,9 @@ import (
 // bindings are those that a record can name.
 var bindings = []string{BindingBridge, BindingRedirect, BindingMasquerade, BindingMacvtap, BindingSRIOV, BindingPasst}
 
+// firewalls are those that a record can name.
+var firewalls = []string{FirewallNFTables, FirewallIPTablesNFT, FirewallIPTablesLegacy}
+
 // validateBinding checks what the binding has and others have not.
 func (r *Record) validateBinding() error {
 	if !slices.Contains(bindings, r.Binding) {
@@ -28,7 +31,7 @@ func (r *Record) validateBinding() error {
 	case BindingPasst:
 		return r.Passt.validate()
 	}
-	return CheckName("tap", r.Tap)
+	return checkLinkName("tap", r.Tap)
 }
 
 // validateAbsent refuses what the binding cannot have.
@@ -76,7 +79,7 @@ func (r *Record) validateAbsent() error {
 }
 
 func (v *SRIOV) validate() error {
-	if err := CheckPCIAddress("sriov.pciAddress", v.PCIAddress); err != nil {
+	if err := checkPCIAddress("sriov.pciAddress", v.PCIAddress); err != nil {
 		return err
 	}
 	if v.VLAN > MaxVLAN {

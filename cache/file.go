@@ -5,21 +5,18 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"reflect"
 	"slices"
 	"strings"
-	"syscall"
+
+	"github.com/guestwire/guestwire/internal/statefile"
+	"github.com/guestwire/guestwire/internal/strictjson"
 )
 
 // suffix makes a record's file name out of its interface's name.
 const suffix = ".json"
-
-// maxSize is far more than a record needs, or the journal of a namespace with 100,000 routes.
-const maxSize = 1 << 25
 
 // FileError says which record could not be read or written.
 type FileError struct {
@@ -64,7 +61,10 @@ func Decode(text []byte) (Record, error) {
 		r.Version = *head.Version
 		return Record{}, r.Validate()
 	}
-	if err := decode("", text, reflect.ValueOf(&r).Elem()); err != nil {
+	var bad *strictjson.Error
+	if err := strictjson.Unmarshal("", text, &r); errors.As(err, &bad) {
+		return Record{}, &FieldError{Field: bad.Field, Reason: bad.Reason}
+	} else if err != nil {
 		return Record{}, err
 	}
 	if err := r.Validate(); err != nil {
@@ -83,14 +83,24 @@ func Write(dir *os.Root, r Record) error {
 	if err != nil {
 		return &FileError{filepath.Join(dir.Name(), name), err}
 	}
-	if old, err := ReadFile(dir, name); err == nil && bytes.Equal(old, text) {
+	if old, err := statefile.Read(dir, name); err == nil && bytes.Equal(old, text) {
 		return nil
 	}
-	return WriteFile(dir, name, text, 0o644)
+	if err := statefile.Write(dir, name, text, 0o644); err != nil {
+		return &FileError{filepath.Join(dir.Name(), name), err}
+	}
+	return nil
 }
 
-// Remove takes the record of the interface out of dir. There may be none.
-func Remove(dir *os.Root, nic string) error { return RemoveFile(dir, nic+suffix) }
+// Remove removes the record of the interface from dir. It is no error if there is none. The error is a
+// *FileError.
+func Remove(dir *os.Root, nic string) error {
+	name := nic + suffix
+	if err := statefile.Remove(dir, name); err != nil {
+		return &FileError{filepath.Join(dir.Name(), name), err}
+	}
+	return nil
+}
 
 // Read returns the record of one interface in dir. The error is a *FileError; it is
 // fs.ErrNotExist if there is none.
@@ -104,7 +114,7 @@ func Read(dir *os.Root, nic string) (Record, error) {
 }
 
 func readRecord(dir *os.Root, name string) (Record, error) {
-	text, err := ReadFile(dir, name)
+	text, err := statefile.Read(dir, name)
 	if err != nil {
 		return Record{}, err
 	}
@@ -139,79 +149,4 @@ func List(dir *os.Root) ([]Record, error) {
 	}
 	slices.SortFunc(records, func(a, b Record) int { return strings.Compare(a.Name, b.Name) })
 	return records, nil
-}
-
-// ReadFile returns the contents of a regular file in dir, at most 32 MiB. It never waits, as
-// opening a FIFO would.
-func ReadFile(dir *os.Root, name string) ([]byte, error) {
-	info, err := dir.Lstat(name)
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%v is no regular file", info.Mode())
-	}
-	if info.Size() > maxSize {
-		return nil, fmt.Errorf("%d bytes, want at most %d", info.Size(), maxSize)
-	}
-	f, err := dir.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	return io.ReadAll(io.LimitReader(f, maxSize))
-}
-
-// WriteFile puts a file into dir in one step: a temporary file, synced, renamed. The error is a
-// *FileError, and then the old file, if any, is still there.
-func WriteFile(dir *os.Root, name string, text []byte, mode fs.FileMode) error {
-	if len(text) > maxSize {
-		return &FileError{filepath.Join(dir.Name(), name), fmt.Errorf("%d bytes, want at most %d", len(text), maxSize)}
-	}
-	temporary := temporaryName(name)
-	err := writeSynced(dir, temporary, text, mode)
-	if err == nil {
-		err = dir.Rename(temporary, name)
-	}
-	if err != nil {
-		if undo := dir.Remove(temporary); undo != nil && !errors.Is(undo, fs.ErrNotExist) {
-			err = errors.Join(err, undo)
-		}
-		return &FileError{filepath.Join(dir.Name(), name), err}
-	}
-	return nil
-}
-
-// RemoveFile takes a file away that WriteFile has written, and what a writer left that was killed.
-// There may be none. The error is a *FileError.
-func RemoveFile(dir *os.Root, name string) error {
-	for _, n := range []string{temporaryName(name), name} {
-		if err := dir.Remove(n); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return &FileError{filepath.Join(dir.Name(), n), err}
-		}
-	}
-	return nil
-}
-
-func temporaryName(name string) string { return "." + name + ".new" }
-
-func writeSynced(dir *os.Root, name string, text []byte, mode fs.FileMode) error {
-	const create = os.O_WRONLY | os.O_CREATE | os.O_EXCL
-	f, err := dir.OpenFile(name, create, mode)
-	if errors.Is(err, fs.ErrExist) { // left over from a writer that was killed
-		if err = dir.Remove(name); err == nil || errors.Is(err, fs.ErrNotExist) {
-			f, err = dir.OpenFile(name, create, mode)
-		}
-	}
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(text)
-	if err == nil {
-		err = f.Chmod(mode) // whatever the umask says
-	}
-	if err == nil {
-		err = f.Sync()
-	}
-	return errors.Join(err, f.Close())
 }

@@ -273,29 +273,3 @@ func TestPlantedTemporary(t *testing.T) {
 		t.Errorf("in the directory: %v, %v, want the record alone", entries, err)
 	}
 }
-
-func TestReadFileSize(t *testing.T) {
-	dir, path := openDir(t)
-	put(t, filepath.Join(path, "most"), strings.Repeat(" ", maxSize))
-	put(t, filepath.Join(path, "more"), strings.Repeat(" ", maxSize+1))
-	if text, err := ReadFile(dir, "most"); err != nil || len(text) != maxSize {
-		t.Errorf("a file of the largest size: %d octets, %v", len(text), err)
-	}
-	if _, err := ReadFile(dir, "more"); err == nil || !strings.Contains(err.Error(), "33554433 bytes, want at most 33554432") {
-		t.Errorf("a larger file: %v", err)
-	}
-}
-
-// TestWriteFileMode: the mode is as asked for, whatever the umask is and was.
-func TestWriteFileMode(t *testing.T) {
-	dir, path := openDir(t)
-	for _, mode := range []fs.FileMode{0o600, 0o644, 0o666} {
-		if err := WriteFile(dir, "file", []byte("text"), mode); err != nil {
-			t.Fatal(err)
-		}
-		info, err := os.Stat(filepath.Join(path, "file"))
-		if err != nil || info.Mode() != mode {
-			t.Errorf("%v, %v, want mode %v", info.Mode(), err, mode)
-		}
-	}
-}

@@ -33,11 +33,10 @@ const (
 
 // Limits that the kernel sets.
 const (
-	MaxNameLen = 15    // IFNAMSIZ - 1
-	MaxQueues  = 256   // MAX_TAP_QUEUES
-	MinMTU     = 68    // RFC 791
-	MaxMTU     = 65521 // a tap's: 65535 less an Ethernet header
-	MaxVLAN    = 4094  // IEEE 802.1Q table 9-2
+	MaxQueues = 256   // MAX_TAP_QUEUES
+	MinMTU    = 68    // RFC 791
+	MaxMTU    = 65521 // a tap's: 65535 less an Ethernet header
+	MaxVLAN   = 4094  // IEEE 802.1Q table 9-2
 )
 
 // Record is one interface of the guest.

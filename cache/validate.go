@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"path"
@@ -8,6 +9,8 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/guestwire/guestwire/internal/syntax"
 )
 
 // FieldError says what is wrong with one field of a record or of a configuration.
@@ -27,25 +30,27 @@ func fieldErrorf(field, format string, args ...any) error {
 	return &FieldError{Field: field, Reason: fmt.Sprintf(format, args...)}
 }
 
-// CheckName says whether name can be a network interface's and a file's: 1 to 15 characters of
-// A-Z a-z 0-9 _ . - and no dot first.
-func CheckName(field, name string) error {
-	if len(name) > MaxNameLen {
-		return fieldErrorf(field, "%q has %d characters, a network interface's name has at most %d", name, len(name), MaxNameLen)
+// within returns the error with the field's name as it is in the document that has the part as its field.
+func within(field string, err error) error {
+	var part *FieldError
+	if errors.As(err, &part) {
+		return &FieldError{Field: field + "." + part.Field, Reason: part.Reason}
 	}
-	if !isWord(name, "_.-", MaxNameLen) || name[0] == '.' {
-		return fieldErrorf(field, "%q is no network interface's name: want 1 to %d of A-Z a-z 0-9 _ . -, and no dot first", name, MaxNameLen)
+	return err
+}
+
+func checkLinkName(field, name string) error {
+	if err := syntax.CheckLinkName(name); err != nil {
+		return &FieldError{Field: field, Reason: err.Error()}
 	}
 	return nil
 }
 
-// CheckFirewall says whether name is one of what translates, or empty.
-func CheckFirewall(field, name string) error {
-	switch name {
-	case "", FirewallNFTables, FirewallIPTablesNFT, FirewallIPTablesLegacy:
-		return nil
+func checkPCIAddress(field, text string) error {
+	if err := syntax.CheckPCIAddress(text); err != nil {
+		return &FieldError{Field: field, Reason: err.Error()}
 	}
-	return fieldErrorf(field, "%q, want %q, %q or %q", name, FirewallNFTables, FirewallIPTablesNFT, FirewallIPTablesLegacy)
+	return nil
 }
 
 // Validate checks every field against what Phase2 relies on. The error is a *FieldError.
@@ -56,7 +61,7 @@ func (r *Record) Validate() error {
 	if r.Version != Version {
 		return fieldErrorf("version", "%d, want %d", r.Version, Version)
 	}
-	if err := CheckName("name", r.Name); err != nil {
+	if err := checkLinkName("name", r.Name); err != nil {
 		return err
 	}
 	if err := r.validateBinding(); err != nil {
@@ -65,8 +70,8 @@ func (r *Record) Validate() error {
 	if r.Firewall != "" && r.Binding != BindingMasquerade {
 		return fieldErrorf("firewall", "%q, but nothing is translated by the %s binding", r.Firewall, r.Binding)
 	}
-	if err := CheckFirewall("firewall", r.Firewall); err != nil {
-		return err
+	if r.Firewall != "" && !slices.Contains(firewalls, r.Firewall) {
+		return fieldErrorf("firewall", "%q, want one of %q", r.Firewall, firewalls)
 	}
 	if r.Queues < 1 || r.Queues > MaxQueues {
 		return fieldErrorf("queues", "%d, want 1 to %d", r.Queues, MaxQueues)
@@ -78,7 +83,7 @@ func (r *Record) Validate() error {
 		return fieldErrorf("mtu", "%d, want %d to %d", r.MTU, MinMTU, MaxMTU)
 	}
 	if r.ResponderTap != "" {
-		if err := CheckName("responderTap", r.ResponderTap); err != nil {
+		if err := checkLinkName("responderTap", r.ResponderTap); err != nil {
 			return err
 		}
 		if r.ResponderTap == r.Tap {
@@ -113,10 +118,10 @@ func (r *Record) Validate() error {
 			}
 		}
 	}
-	if err := r.Options.Validate("options"); err != nil {
-		return err
+	if err := r.Options.Validate(); err != nil {
+		return within("options", err)
 	}
-	return r.Device.Validate("device")
+	return within("device", r.Device.Validate())
 }
 
 // unicast says that a station can have the address on a link.
@@ -208,30 +213,31 @@ func (v *IPv6) validate() error {
 	return nil
 }
 
-// Validate checks the options; field is the prefix of the names in a *FieldError.
-func (o *Options) Validate(field string) error {
+// Validate checks the options. The error is a *FieldError with the field's name in the Options, such as
+// ntp[0].
+func (o *Options) Validate() error {
 	for _, f := range []struct{ name, text string }{
 		{"hostname", o.Hostname}, {"tftpServer", o.TFTPServer}, {"bootFile", o.BootFile}, {"bootFileURL", o.BootFileURL}, {"captivePortal", o.CaptivePortal},
 	} {
-		if err := checkText(field+"."+f.name, f.text); err != nil {
+		if err := checkText(f.name, f.text); err != nil {
 			return err
 		}
 	}
-	if err := checkHostname(field+".hostname", o.Hostname); err != nil {
+	if err := checkHostname("hostname", o.Hostname); err != nil {
 		return err
 	}
 	for i, a := range o.NTP {
 		if !unicast(a) {
-			return fieldErrorf(fmt.Sprintf("%s.ntp[%d]", field, i), "%v is no station's address", a)
+			return fieldErrorf(fmt.Sprintf("ntp[%d]", i), "%v is no station's address", a)
 		}
 	}
 	for code, value := range o.DHCPv4 {
-		if err := checkOption(fmt.Sprintf("%s.dhcpv4.%d", field, code), uint16(code), value, own4); err != nil {
+		if err := checkOption(fmt.Sprintf("dhcpv4.%d", code), uint16(code), value, own4); err != nil {
 			return err
 		}
 	}
 	for code, value := range o.DHCPv6 {
-		if err := checkOption(fmt.Sprintf("%s.dhcpv6.%d", field, code), code, value, own6); err != nil {
+		if err := checkOption(fmt.Sprintf("dhcpv6.%d", code), code, value, own6); err != nil {
 			return err
 		}
 	}
@@ -282,75 +288,36 @@ func checkText(field, text string) error {
 	return nil
 }
 
-// Validate checks the device; field is the prefix of the names in a *FieldError. Any word is taken
-// for a model: libvirt and QEMU know which ones they have.
-func (d *Device) Validate(field string) error {
-	if d.Model != "" && !isWord(d.Model, "_.+-", maxWord) {
-		return fieldErrorf(field+".model", "%q is no device model", d.Model)
+// Validate checks the device. The error is a *FieldError with the field's name in the Device, such as rom.
+// Any word can be a model: libvirt and QEMU know which ones they have.
+func (d *Device) Validate() error {
+	if d.Model != "" && !syntax.IsWord(d.Model, "_.+-", maxWord) {
+		return fieldErrorf("model", "%q is no device model", d.Model)
 	}
 	if d.Driver != "" && d.Driver != "qemu" && d.Driver != "vhost" {
-		return fieldErrorf(field+".driver", "%q, want qemu or vhost", d.Driver)
+		return fieldErrorf("driver", "%q, want qemu or vhost", d.Driver)
 	}
 	if d.ROM != "" && d.ROM != "on" && d.ROM != "off" {
 		if !path.IsAbs(d.ROM) {
-			return fieldErrorf(field+".rom", "%q, want on, off or the absolute path of an image", d.ROM)
+			return fieldErrorf("rom", "%q, want on, off or the absolute path of an image", d.ROM)
 		}
-		if err := checkText(field+".rom", d.ROM); err != nil {
+		if err := checkText("rom", d.ROM); err != nil {
 			return err
 		}
 	}
-	if d.PCIAddress != "" && !isPCIAddress(d.PCIAddress) {
-		return fieldErrorf(field+".pciAddress", "%q, want the form 0000:01:00.0", d.PCIAddress)
+	if d.PCIAddress != "" {
+		if err := checkPCIAddress("pciAddress", d.PCIAddress); err != nil {
+			return err
+		}
 	}
-	if d.Alias != "" && !isWord(d.Alias, "_-", maxWord) {
-		return fieldErrorf(field+".alias", "%q, want letters, digits, _ and -", d.Alias)
+	if d.Alias != "" && !syntax.IsWord(d.Alias, "_-", maxWord) {
+		return fieldErrorf("alias", "%q, want letters, digits, _ and -", d.Alias)
 	}
 	if d.LinkState != "" && d.LinkState != "up" && d.LinkState != "down" {
-		return fieldErrorf(field+".linkState", "%q, want up or down", d.LinkState)
+		return fieldErrorf("linkState", "%q, want up or down", d.LinkState)
 	}
 	return nil
 }
 
 // maxWord is longer than any name of a model or device.
 const maxWord = 64
-
-// isWord says that text is 1 to most letters, digits and characters of more. Regular expressions
-// would stay in the memory of whoever serves, for one look at the start.
-func isWord(text, more string, most int) bool {
-	other := func(c rune) bool {
-		return (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && !strings.ContainsRune(more, c)
-	}
-	return text != "" && len(text) <= most && !strings.ContainsFunc(text, other)
-}
-
-// lastPCIAddress has the largest hexadecimal digit at each of its places.
-const lastPCIAddress = "ffff:ff:1f.7"
-
-// CheckPCIAddress says whether text has the form 0000:03:10.1.
-func CheckPCIAddress(field, text string) error {
-	if !isPCIAddress(text) {
-		return fieldErrorf(field, "%q, want the form 0000:03:10.1", text)
-	}
-	return nil
-}
-
-func isPCIAddress(text string) bool {
-	if len(text) != len(lastPCIAddress) {
-		return false
-	}
-	for i := range len(text) {
-		c, last := text[i], lastPCIAddress[i]
-		if 'A' <= c && c <= 'F' {
-			c += 'a' - 'A'
-		}
-		switch {
-		case isHexDigit(last) && (!isHexDigit(c) || c > last):
-			return false
-		case !isHexDigit(last) && c != last:
-			return false
-		}
-	}
-	return true
-}
-
-func isHexDigit(c byte) bool { return '0' <= c && c <= '9' || 'a' <= c && c <= 'f' }

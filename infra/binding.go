@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/strictjson"
 )
 
 // Binding is how the guest is attached to the NIC: one of [Bridge], [Redirect], [Masquerade], [Macvtap],
@@ -103,15 +104,15 @@ func (t taggedBinding) MarshalJSON() ([]byte, error) {
 func (t *taggedBinding) UnmarshalJSON(text []byte) error {
 	var members map[string]json.RawMessage
 	if err := json.Unmarshal(text, &members); err != nil || len(members) != 1 || repeated(text) {
-		return &cache.FieldError{Reason: `want an object with one member, such as {"bridge": {}}`}
+		return &strictjson.Error{Reason: `want an object with one member, such as {"bridge": {}}`}
 	}
 	for kind, fields := range members {
 		b, err := NewBinding(kind)
 		if err != nil {
-			return &cache.FieldError{Reason: fmt.Sprintf("%q, want %s", kind, kinds())}
+			return &strictjson.Error{Reason: fmt.Sprintf("%q, want %s", kind, kinds())}
 		}
 		value := reflect.New(reflect.TypeOf(b))
-		if err := cache.Unmarshal(kind, fields, value.Interface()); err != nil {
+		if err := strictjson.Unmarshal(kind, fields, value.Interface()); err != nil {
 			return err
 		}
 		t.Binding = value.Elem().Interface().(Binding)

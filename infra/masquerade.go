@@ -91,8 +91,11 @@ const maxConnections = 1 << 20
 
 func (b Masquerade) validate() error {
 	const field = "binding.masquerade."
-	if err := cache.CheckFirewall(field+"firewall", b.Firewall); err != nil {
-		return err
+	switch b.Firewall {
+	case "", cache.FirewallNFTables, cache.FirewallIPTablesNFT, cache.FirewallIPTablesLegacy:
+	default:
+		return &cache.FieldError{Field: field + "firewall", Reason: fmt.Sprintf("%q, want %q, %q or %q",
+			b.Firewall, cache.FirewallNFTables, cache.FirewallIPTablesNFT, cache.FirewallIPTablesLegacy)}
 	}
 	if err := checkPorts(field+"ports", b.Ports); err != nil {
 		return err

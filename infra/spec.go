@@ -2,9 +2,12 @@ package infra
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/strictjson"
+	"github.com/guestwire/guestwire/internal/syntax"
 )
 
 // Spec is what is wanted of one NIC. In JSON the binding is an object with one member, the binding's kind:
@@ -60,7 +63,10 @@ func (s Spec) MarshalJSON() ([]byte, error) {
 // *cache.FieldError, and then the Spec is as it was.
 func (s *Spec) UnmarshalJSON(text []byte) error {
 	doc := document{fields: &fields{}}
-	if err := cache.Unmarshal("", text, &doc); err != nil {
+	var bad *strictjson.Error
+	if err := strictjson.Unmarshal("", text, &doc); errors.As(err, &bad) {
+		return &cache.FieldError{Field: bad.Field, Reason: bad.Reason}
+	} else if err != nil {
 		return err
 	}
 	spec := Spec(*doc.fields)
@@ -72,8 +78,8 @@ func (s *Spec) UnmarshalJSON(text []byte) error {
 // Validate checks what can be checked without looking at a namespace, as Setup does first. The error is a
 // *cache.FieldError.
 func (s Spec) Validate() error {
-	if err := cache.CheckName("nic", s.NIC); err != nil {
-		return err
+	if err := syntax.CheckLinkName(s.NIC); err != nil {
+		return &cache.FieldError{Field: "nic", Reason: err.Error()}
 	}
 	if err := checkType(s.Binding); err != nil {
 		return err
@@ -88,8 +94,8 @@ func (s Spec) Validate() error {
 			}
 		}
 	}
-	if err := s.Options.Validate("options"); err != nil {
-		return err
+	if err := s.Options.Validate(); err != nil {
+		return within("options", err)
 	}
 	if err := s.Guard.validate(); err != nil {
 		return err
@@ -100,7 +106,16 @@ func (s Spec) Validate() error {
 	if err := s.Binding.validate(); err != nil {
 		return err
 	}
-	return s.Device.Validate("device")
+	return within("device", s.Device.Validate())
+}
+
+// within returns the error with the field's name as it is in the Spec, which has the part as its field.
+func within(field string, err error) error {
+	var part *cache.FieldError
+	if errors.As(err, &part) {
+		return &cache.FieldError{Field: field + "." + part.Field, Reason: part.Reason}
+	}
+	return err
 }
 
 // SameGuest says whether Setup can change a wiring from one Spec to another under a running guest. What

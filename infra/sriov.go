@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/syntax"
 )
 
 // SRIOV gives the guest a virtual function of a network card. The NIC is the function's network device. The
@@ -32,8 +33,8 @@ func (b SRIOV) wiredAs() string              { return fmt.Sprintf("%+v", b) }
 func (b SRIOV) validate() error {
 	const field = "binding.sriov."
 	if b.PCI != "" {
-		if err := cache.CheckPCIAddress(field+"pci", b.PCI); err != nil {
-			return err
+		if err := syntax.CheckPCIAddress(b.PCI); err != nil {
+			return &cache.FieldError{Field: field + "pci", Reason: err.Error()}
 		}
 	}
 	if err := checkStation(field+"mac", b.MAC); err != nil {

@@ -7,8 +7,8 @@ import (
 	"io/fs"
 	"strings"
 
-	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/internal/netns"
+	"github.com/guestwire/guestwire/internal/statefile"
 	"github.com/guestwire/guestwire/internal/wiring"
 )
 
@@ -25,6 +25,9 @@ const journalVersion = 1
 // journalName includes the namespace, so that the journal of an earlier namespace is not taken for this one's.
 func (s *session) journalName() string { return s.nic + "@" + s.identity.Name() + journalSuffix }
 
+// journalPath is for messages.
+func (s *session) journalPath() string { return s.dir.Name() + "/" + s.journalName() }
+
 const journalSuffix = ".journal"
 
 func cutJournalName(name string) (nic, namespace string, ok bool) {
@@ -38,11 +41,11 @@ func (s *session) readJournal() (*journal, error) {
 	if s.dir == nil {
 		return nil, nil
 	}
-	text, err := cache.ReadFile(s.dir, s.journalName())
+	text, err := statefile.Read(s.dir, s.journalName())
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
-	path := s.dir.Name() + "/" + s.journalName()
+	path := s.journalPath()
 	if err != nil {
 		return nil, fmt.Errorf("journal %s: %w", path, err)
 	}
@@ -92,18 +95,18 @@ func (s *session) writeJournal(j wiring.Journal) error {
 	if err != nil {
 		return fmt.Errorf("journal of NIC %s: %w", s.nic, err)
 	}
-	if old, err := cache.ReadFile(s.dir, s.journalName()); err == nil && string(old) == string(text) {
+	if old, err := statefile.Read(s.dir, s.journalName()); err == nil && string(old) == string(text) {
 		return nil
 	}
-	if err := cache.WriteFile(s.dir, s.journalName(), text, 0o600); err != nil {
-		return fmt.Errorf("journal of NIC %s: %w", s.nic, err)
+	if err := statefile.Write(s.dir, s.journalName(), text, 0o600); err != nil {
+		return fmt.Errorf("journal %s: %w", s.journalPath(), err)
 	}
 	return nil
 }
 
 func (s *session) removeJournal() error {
-	if err := cache.RemoveFile(s.dir, s.journalName()); err != nil {
-		return fmt.Errorf("journal of NIC %s: %w", s.nic, err)
+	if err := statefile.Remove(s.dir, s.journalName()); err != nil {
+		return fmt.Errorf("journal %s: %w", s.journalPath(), err)
 	}
 	return nil
 }

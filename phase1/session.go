@@ -14,6 +14,7 @@ import (
 	"github.com/guestwire/guestwire/internal/kernel"
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/netstate"
+	"github.com/guestwire/guestwire/internal/syntax"
 	"github.com/guestwire/guestwire/internal/wiring"
 )
 
@@ -27,7 +28,7 @@ type session struct {
 
 // do checks what all calls need, locks the namespace, and calls f on a thread in it.
 func (c Config) do(ctx context.Context, mode stateMode, f func(*session) error) error {
-	if err := cache.CheckName("nic", c.NIC); err != nil {
+	if err := c.checkNIC(); err != nil {
 		return err
 	}
 	if c.NetNS == nil {
@@ -66,6 +67,14 @@ func (c Config) do(ctx context.Context, mode stateMode, f func(*session) error) 
 		}
 		return f(&session{nic: c.NIC, identity: identity, dir: dir, ns: ns})
 	})
+}
+
+// checkNIC checks the NIC's name, of which those of files are made.
+func (c Config) checkNIC() error {
+	if err := syntax.CheckLinkName(c.NIC); err != nil {
+		return &cache.FieldError{Field: "nic", Reason: err.Error()}
+	}
+	return nil
 }
 
 // checkForeign refuses the namespaces in which a mistake would cost the machine its network: the caller's own

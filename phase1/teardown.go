@@ -10,6 +10,7 @@ import (
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/kernel"
 	"github.com/guestwire/guestwire/internal/netstate"
+	"github.com/guestwire/guestwire/internal/statefile"
 	"github.com/guestwire/guestwire/internal/wiring"
 )
 
@@ -132,7 +133,7 @@ func (s *session) neededSysctls(now netstate.Snapshot) ([]string, error) {
 
 // forget removes what is left of a NIC whose namespace is gone.
 func forget(c Config) error {
-	if err := cache.CheckName("nic", c.NIC); err != nil {
+	if err := c.checkNIC(); err != nil {
 		return err
 	}
 	dir, err := openStateDir(c.State, openState)
@@ -147,7 +148,9 @@ func forget(c Config) error {
 	errs := []error{cache.Remove(dir, c.NIC)}
 	for _, entry := range entries {
 		if nic, _, ok := cutJournalName(entry.Name()); ok && nic == c.NIC {
-			errs = append(errs, cache.RemoveFile(dir, entry.Name()))
+			if err := statefile.Remove(dir, entry.Name()); err != nil {
+				errs = append(errs, fmt.Errorf("journal %s/%s: %w", dir.Name(), entry.Name(), err))
+			}
 		}
 	}
 	return errors.Join(errs...)

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/syntax"
 )
 
 // Names are the names that one NIC's wiring uses.
@@ -21,7 +22,7 @@ type Names struct {
 // NamesFor returns the names for the wiring of a NIC. All of them are valid, however long the NIC's name is.
 func NamesFor(nic string) Names {
 	stem := nic
-	if len(stem) > cache.MaxNameLen-len("-dhcp") {
+	if len(stem) > syntax.MaxLinkName-len("-dhcp") {
 		sum := sha256.Sum256([]byte(nic))
 		stem = "gw" + hex.EncodeToString(sum[:4])
 	}

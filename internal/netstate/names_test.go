@@ -3,8 +3,8 @@ package netstate_test
 import (
 	"testing"
 
-	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/internal/netstate"
+	"github.com/guestwire/guestwire/internal/syntax"
 )
 
 // TestNames: they fit, are names, and differ, whatever the NIC is called.
@@ -16,7 +16,7 @@ func TestNames(t *testing.T) {
 			t.Errorf("NamesFor(%q).NIC is %q", nic, n.NIC)
 		}
 		for _, name := range []string{n.Moved, n.Bridge, n.Tap, n.Responder} {
-			if err := cache.CheckName("name", name); err != nil {
+			if err := syntax.CheckLinkName(name); err != nil {
 				t.Error(err)
 			}
 			if other, taken := seen[name]; taken {

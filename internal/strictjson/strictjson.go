@@ -1,4 +1,6 @@
-package cache
+// Package strictjson decodes JSON as encoding/json does, but refuses what that passes over: unknown fields,
+// fields in another case, repeated fields, and null where a value belongs. The error names the field.
+package strictjson
 
 import (
 	"bytes"
@@ -12,8 +14,25 @@ import (
 	"strings"
 )
 
-// Unmarshal fills what v points to as json.Unmarshal does, but knows where it is: the error is a
-// *FieldError, an unknown or repeated field is one as well. Field is the prefix of the names in it.
+// Error says what is wrong with one field.
+type Error struct {
+	Field  string // such as ipv4.routes[2].gateway; empty: the whole document
+	Reason string
+}
+
+func (e *Error) Error() string {
+	if e.Field == "" {
+		return e.Reason
+	}
+	return e.Field + ": " + e.Reason
+}
+
+// Unmarshal fills the struct that v points to. A field is known by its json tag, as one of an embedded
+// pointer to a struct is, if the tag of another field does not hide it. A type that implements
+// json.Unmarshaler or encoding.TextUnmarshaler decodes itself; an Error that it returns is completed.
+//
+// Field is where the text stands in its document, and begins Error.Field; empty: the text is the document.
+// The error is an *Error, and then v may be filled in part.
 func Unmarshal(field string, text []byte, v any) error {
 	return decode(field, text, reflect.ValueOf(v).Elem())
 }
@@ -34,7 +53,7 @@ func decode(path string, raw json.RawMessage, v reflect.Value) error {
 	case v.Kind() == reflect.Slice:
 		var items []json.RawMessage
 		if err := json.Unmarshal(raw, &items); err != nil || items == nil {
-			return &FieldError{Field: path, Reason: "want a list"}
+			return &Error{Field: path, Reason: "want a list"}
 		}
 		v.Set(reflect.MakeSlice(v.Type(), len(items), len(items)))
 		for i, item := range items {
@@ -60,27 +79,27 @@ func decodesItself(v reflect.Value) bool {
 
 func decodeValue(path string, raw json.RawMessage, v reflect.Value) error {
 	if string(raw) == "null" {
-		return &FieldError{Field: path, Reason: "want a value, not null"}
+		return &Error{Field: path, Reason: "want a value, not null"}
 	}
 	err := json.Unmarshal(raw, v.Addr().Interface())
 	var mismatch *json.UnmarshalTypeError
 	if errors.As(err, &mismatch) && mismatch.Type.Kind() == reflect.Pointer { // a value that reads text
-		return &FieldError{Field: path, Reason: "want a string, not a " + mismatch.Value}
+		return &Error{Field: path, Reason: "want a string, not a " + mismatch.Value}
 	}
 	if mismatch != nil {
-		return &FieldError{Field: path, Reason: fmt.Sprintf("want %v, not a %s", mismatch.Type, mismatch.Value)}
+		return &Error{Field: path, Reason: fmt.Sprintf("want %v, not a %s", mismatch.Type, mismatch.Value)}
 	}
-	var inner *FieldError
+	var inner *Error
 	if errors.As(err, &inner) { // of a value that reads an object
-		return &FieldError{Field: join(path, inner.Field), Reason: inner.Reason}
+		return &Error{Field: join(path, inner.Field), Reason: inner.Reason}
 	}
 	if err != nil {
-		return &FieldError{Field: path, Reason: err.Error()}
+		return &Error{Field: path, Reason: err.Error()}
 	}
 	return nil
 }
 
-// join is the name of a member of what the path leads to.
+// join returns the name of the member at the path.
 func join(path, member string) string {
 	if path == "" || member == "" {
 		return path + member
@@ -91,13 +110,13 @@ func join(path, member string) string {
 func decodeStruct(path string, raw json.RawMessage, v reflect.Value) error {
 	members, err := objectMembers(raw)
 	if err != nil {
-		return &FieldError{Field: path, Reason: err.Error()}
+		return &Error{Field: path, Reason: err.Error()}
 	}
 	for _, m := range members {
 		at := join(path, m.name)
 		field, ok := fieldByTag(v, m.name)
 		if !ok {
-			return &FieldError{Field: at, Reason: "no such field in this version"}
+			return &Error{Field: at, Reason: "no such field in this version"}
 		}
 		if err := decode(at, m.value, field); err != nil {
 			return err
@@ -110,14 +129,14 @@ func decodeStruct(path string, raw json.RawMessage, v reflect.Value) error {
 func decodeMap(path string, raw json.RawMessage, v reflect.Value) error {
 	members, err := objectMembers(raw)
 	if err != nil {
-		return &FieldError{Field: path, Reason: err.Error()}
+		return &Error{Field: path, Reason: err.Error()}
 	}
 	v.Set(reflect.MakeMapWithSize(v.Type(), len(members)))
 	for _, m := range members {
 		at := path + "." + m.name
 		number, err := strconv.ParseUint(m.name, 10, v.Type().Key().Bits())
 		if err != nil || strconv.FormatUint(number, 10) != m.name {
-			return &FieldError{Field: at, Reason: fmt.Sprintf("want a number of at most %d bits for a name", v.Type().Key().Bits())}
+			return &Error{Field: at, Reason: fmt.Sprintf("want a number of at most %d bits for a name", v.Type().Key().Bits())}
 		}
 		value := reflect.New(v.Type().Elem()).Elem()
 		if err := decode(at, m.value, value); err != nil {

@@ -1,4 +1,4 @@
-package cache
+package syntax
 
 import (
 	"bytes"
@@ -13,9 +13,9 @@ func TestForms(t *testing.T) {
 		expression string
 		is         func(string) bool
 	}{
-		{`^[A-Za-z0-9_.-]{1,15}$`, func(s string) bool { return isWord(s, "_.-", MaxNameLen) }},
-		{`^[A-Za-z0-9_.+-]{1,64}$`, func(s string) bool { return isWord(s, "_.+-", maxWord) }},
-		{`^[A-Za-z0-9_-]{1,64}$`, func(s string) bool { return isWord(s, "_-", maxWord) }},
+		{`^[A-Za-z0-9_.-]{1,15}$`, func(s string) bool { return IsWord(s, "_.-", MaxLinkName) }},
+		{`^[A-Za-z0-9_.+-]{1,64}$`, func(s string) bool { return IsWord(s, "_.+-", 64) }},
+		{`^[A-Za-z0-9_-]{1,64}$`, func(s string) bool { return IsWord(s, "_-", 64) }},
 		{`^[0-9a-fA-F]{4}:[0-9a-fA-F]{2}:[01][0-9a-fA-F]\.[0-7]$`, isPCIAddress},
 	} {
 		expression := regexp.MustCompile(form.expression)
