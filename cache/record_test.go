@@ -408,6 +408,29 @@ func TestMAC(t *testing.T) {
 	}
 }
 
+// FuzzText: a MAC and an option's data that were read have a text from which the same value is read.
+func FuzzText(f *testing.F) {
+	for _, text := range []string{"", "0a:58:0A:f4:01:07", "0x", "0x00ff", "0xF", "0X41", "text", "a\x00b", "\xff"} {
+		f.Add([]byte(text))
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		var mac, sameMAC MAC
+		if err := mac.UnmarshalText(text); err == nil {
+			if err := sameMAC.UnmarshalText([]byte(mac.String())); err != nil || sameMAC != mac || !strings.EqualFold(mac.String(), string(text)) {
+				t.Fatalf("%q was read as %v, and that as %v, %v", text, mac, sameMAC, err)
+			}
+		} else if !mac.IsZero() {
+			t.Fatalf("%q was refused, and the MAC became %v", text, mac)
+		}
+		var data, sameData Data
+		if err := data.UnmarshalText(text); err == nil {
+			if err := sameData.UnmarshalText([]byte(data.String())); err != nil || sameData != data {
+				t.Fatalf("%q was read as %q, and %s as %q, %v", text, string(data), data, string(sameData), err)
+			}
+		}
+	})
+}
+
 // FuzzDecode: nothing panics, and what is a record stays the same one when it is written.
 func FuzzDecode(f *testing.F) {
 	direct := direct()

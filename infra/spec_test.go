@@ -51,6 +51,7 @@ func TestSpecJSON(t *testing.T) {
 func TestSpecJSONRefused(t *testing.T) {
 	for text, word := range map[string]string{
 		`{"nick":"eth0"}`:                              "nick: no such field",
+		`{"":{}}`:                                      "no such field",
 		`{"owner":{"user":1}}`:                         "owner.user: no such field",
 		`{"owner":{"uid":-1}}`:                         "owner.uid: want uint32",
 		`{"options":{"leases":1}}`:                     "options.leases: no such field",

@@ -189,7 +189,7 @@ func objectMembers(raw json.RawMessage) ([]member, error) {
 func fieldByTag(v reflect.Value, name string) (reflect.Value, bool) {
 	for i := range v.NumField() {
 		tag, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("json"), ",")
-		if tag == name {
+		if tag != "" && tag == name { // the name can be empty, as the tag of an embedded struct is
 			return v.Field(i), true
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"math/rand/v2"
 	"regexp"
+	"strings"
 	"testing"
 )
 
@@ -32,6 +33,20 @@ func TestForms(t *testing.T) {
 		}
 		if matched < 100 {
 			t.Errorf("%s: %d texts match, too few to tell", form.expression, matched)
+		}
+	}
+}
+
+// TestCheckLinkName: the error says what is wrong.
+func TestCheckLinkName(t *testing.T) {
+	for name, want := range map[string]string{
+		"e": "", "eth0": "", "fifteencharacte": "", "A-Z_a.z@": "no network interface's name", "A-Z_a.z9": "",
+		"sixteencharacter": "has 16 characters", "": "no network interface's name", ".": "no network interface's name",
+		"..": "no network interface's name", ".eth0": "no dot first", "a/b": "A-Z a-z 0-9", "eth 0": "A-Z a-z 0-9", "eth0\n": "A-Z a-z 0-9",
+	} {
+		err := CheckLinkName(name)
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%q: %v, want %q", name, err, want)
 		}
 	}
 }
