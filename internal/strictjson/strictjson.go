@@ -38,7 +38,7 @@ func Unmarshal(field string, text []byte, v any) error {
 }
 
 func decode(path string, raw json.RawMessage, v reflect.Value) error {
-	raw = bytes.TrimSpace(raw)
+	raw = bytes.Trim(raw, " \t\r\n") // RFC 8259 section 2; bytes.TrimSpace takes more
 	switch {
 	case decodesItself(v):
 		return decodeValue(path, raw, v)

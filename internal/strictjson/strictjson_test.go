@@ -121,7 +121,7 @@ func TestRefused(t *testing.T) {
 func FuzzUnmarshal(f *testing.F) {
 	for _, text := range []string{
 		full, `{}`, `null`, `{"part":null}`, `{"list":[]}`, `{"codes":{}}`, `{"text":"\ud800"}`, `{"number":1e2}`,
-		`{"te\u0078t":"a"}`, `{"flag":true,"flag":false}`, `{"whole":{"address":"fe80::1%a"}}`, `{"number":-0}`, ` {"text":"a"} `,
+		`{"te\u0078t":"a"}`, `{"flag":true,"flag":false}`, `{"whole":{"address":"fe80::1%a"}}`, `{"number":-0}`, ` {"text":"a"} `, "\v{}",
 	} {
 		f.Add([]byte(text))
 	}
