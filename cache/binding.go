@@ -6,24 +6,24 @@ import (
 	"slices"
 )
 
-// bindings are those that a record can name.
+// bindings are all that a record can name.
 var bindings = []string{BindingBridge, BindingRedirect, BindingMasquerade, BindingMacvtap, BindingSRIOV, BindingPasst}
 
-// firewalls are those that a record can name.
+// firewalls are all that a record can name.
 var firewalls = []string{FirewallNFTables, FirewallIPTablesNFT, FirewallIPTablesLegacy}
 
-// validateBinding checks what the binding has and others have not.
-func (r *Record) validateBinding() error {
+// checkBinding checks the fields that depend on the binding.
+func (r *Record) checkBinding() error {
 	if !slices.Contains(bindings, r.Binding) {
 		return fieldErrorf("binding", "%q, want one of %q", r.Binding, bindings)
 	}
-	if err := r.validateAbsent(); err != nil {
+	if err := r.checkAbsent(); err != nil {
 		return err
 	}
 	switch r.Binding {
 	case BindingMacvtap:
 		if r.Tap != r.Name {
-			return fieldErrorf("tap", "%q, but the guest's tap is the macvtap itself: want %q", r.Tap, r.Name)
+			return fieldErrorf("tap", "%q, but the guest's tap is the macvtap %q itself: name that one", r.Tap, r.Name)
 		}
 		return nil
 	case BindingSRIOV:
@@ -34,16 +34,16 @@ func (r *Record) validateBinding() error {
 	return checkLinkName("tap", r.Tap)
 }
 
-// validateAbsent refuses what the binding cannot have.
-func (r *Record) validateAbsent() error {
+// checkAbsent refuses fields that the binding cannot have.
+func (r *Record) checkAbsent() error {
 	const (
-		unserved = "there is no responder that could tell the guest"
+		unserved = "guestwire's responder does not serve the guest"
 		tapless  = "there is no tap"
-		card     = "the device is the card's own"
+		card     = "the device is a function of the network card"
 	)
 	direct := []string{BindingMacvtap, BindingSRIOV, BindingPasst}
-	told := r.Options
-	told.NoResponder = false
+	options := r.Options
+	options.NoResponder = false
 	for _, f := range []struct {
 		name     string
 		given    bool
@@ -55,7 +55,7 @@ func (r *Record) validateAbsent() error {
 		{"ipv6", r.IPv6 != nil, direct, unserved},
 		{"neighbours", len(r.Neighbours) > 0, direct, unserved},
 		{"dns", r.DNS != nil, direct, unserved},
-		{"options", !reflect.ValueOf(told).IsZero(), direct, unserved},
+		{"options", !reflect.ValueOf(options).IsZero(), direct, unserved},
 		{"tap", r.Tap != "", []string{BindingSRIOV, BindingPasst}, tapless},
 		{"queues", r.Queues > 1, []string{BindingSRIOV, BindingPasst}, tapless},
 		{"device.driver", r.Device.Driver == "vhost", []string{BindingPasst}, tapless},
@@ -64,7 +64,7 @@ func (r *Record) validateAbsent() error {
 		{"device.linkState", r.Device.LinkState != "", []string{BindingSRIOV}, card},
 	} {
 		if f.given && slices.Contains(f.bindings, r.Binding) {
-			return fieldErrorf(f.name, "the %s binding cannot have it, as %s: leave it out", r.Binding, f.why)
+			return fieldErrorf(f.name, "the %s binding cannot have this field, as %s: leave it out", r.Binding, f.why)
 		}
 	}
 	for _, f := range []struct {
@@ -72,7 +72,7 @@ func (r *Record) validateAbsent() error {
 		given bool
 	}{{BindingSRIOV, r.SRIOV != nil}, {BindingPasst, r.Passt != nil}} {
 		if f.given != (f.name == r.Binding) {
-			return fieldErrorf(f.name, "want it with the binding %s, and with no other", f.name)
+			return fieldErrorf(f.name, "want this field with the binding %s, and with no other", f.name)
 		}
 	}
 	return nil
@@ -92,7 +92,7 @@ func (p *Passt) validate() error {
 	for i, f := range p.Forwards {
 		field := fmt.Sprintf("passt.forwards[%d]", i)
 		if f.Protocol != "tcp" && f.Protocol != "udp" {
-			return fieldErrorf(field+".protocol", "%q, want tcp or udp: passt forwards no other", f.Protocol)
+			return fieldErrorf(field+".protocol", "%q, want tcp or udp: passt forwards no other protocol", f.Protocol)
 		}
 		if f.First == 0 {
 			return fieldErrorf(field+".first", "port 0, want 1 to 65535")
@@ -101,7 +101,7 @@ func (p *Passt) validate() error {
 			return fieldErrorf(field+".last", "%d-%d ends before it begins", f.First, f.Last)
 		}
 		if f.Guest == 0 || int(f.Guest)+int(f.Last-f.First) > 65535 {
-			return fieldErrorf(field+".guest", "%d, want a port from which %d-%d go up to 65535", f.Guest, f.First, f.Last)
+			return fieldErrorf(field+".guest", "%d, want 1 to %d, so that the guest's ports for %d-%d end at 65535 at most", f.Guest, 65535-int(f.Last-f.First), f.First, f.Last)
 		}
 	}
 	return nil

@@ -8,14 +8,15 @@ import (
 	"unicode/utf8"
 )
 
-// Data is the value of an option: any bytes, in Go as they are. Its text, in JSON and in messages, is
-// the same, or hexadecimal after 0x if the bytes cannot be read as text or begin with 0x: 0x41 in JSON
-// is the letter A.
+// Data is the value of an option: any bytes. In JSON and in messages, Data is text if the bytes are
+// readable text, and otherwise hexadecimal digits after 0x. Text in JSON that begins with 0x is always
+// hexadecimal: 0x41 is the letter A.
 type Data string
 
-// MarshalText returns the text, from which UnmarshalText makes the same Data.
+// MarshalText returns String, from which UnmarshalText makes the same Data.
 func (d Data) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
 
+// String returns the bytes as text or, after 0x, in hexadecimal digits.
 func (d Data) String() string {
 	if strings.HasPrefix(string(d), "0x") || !utf8.ValidString(string(d)) || strings.ContainsFunc(string(d), unicode.IsControl) {
 		return "0x" + hex.EncodeToString([]byte(d))
@@ -23,7 +24,7 @@ func (d Data) String() string {
 	return string(d)
 }
 
-// UnmarshalText takes bytes from text, or from hexadecimal after 0x.
+// UnmarshalText reads text, or hexadecimal digits after 0x.
 func (d *Data) UnmarshalText(text []byte) error {
 	digits, ok := strings.CutPrefix(string(text), "0x")
 	if !ok {

@@ -15,19 +15,20 @@ import (
 	"github.com/guestwire/guestwire/internal/strictjson"
 )
 
-// suffix makes a record's file name out of its interface's name.
+// suffix follows the interface's name in the name of a record's file.
 const suffix = ".json"
 
-// FileError says which record could not be read or written.
+// FileError says which record could not be read, written or removed.
 type FileError struct {
 	Path string
-	Err  error // wraps a *FieldError, or an error of the file system
+	Err  error // wraps a *FieldError, or an error of the file system or of JSON
 }
 
 func (e *FileError) Error() string { return "record " + e.Path + ": " + e.Err.Error() }
 func (e *FileError) Unwrap() error { return e.Err }
 
-// Encode validates the record and returns its document: indented JSON with a final newline.
+// Encode validates the record and returns it as indented JSON with a final newline. The error is a
+// [*FieldError].
 func Encode(r Record) ([]byte, error) {
 	if err := r.Validate(); err != nil {
 		return nil, err
@@ -39,11 +40,11 @@ func Encode(r Record) ([]byte, error) {
 	return append(text, '\n'), nil
 }
 
-// Decode is the reverse of Encode. It is strict: an unknown, repeated, mistyped or impossible field
-// is an error that wraps a *FieldError.
+// Decode reads and validates what [Encode] has written. An unknown field, a field that is given twice and a
+// value of the wrong type are errors. The error is a [*FieldError], but for a text that is no JSON object.
 func Decode(text []byte) (Record, error) {
 	var r Record
-	// The version comes first: a newer document may have fields that are unknown here.
+	// The version is checked first: a newer record may have fields that this version does not know.
 	var head struct {
 		Version *int `json:"version"`
 	}
@@ -52,7 +53,7 @@ func Decode(text []byte) (Record, error) {
 		if errors.As(err, &mismatch) && mismatch.Field != "" {
 			return Record{}, &FieldError{Field: mismatch.Field, Reason: "want a number"}
 		}
-		return Record{}, fmt.Errorf("not a whole JSON object (torn, or not a record): %w", err)
+		return Record{}, fmt.Errorf("not a whole JSON object (cut short, or no record): %w", err)
 	}
 	if head.Version == nil {
 		return Record{}, &FieldError{Field: "version", Reason: "missing: this is no record"}
@@ -73,10 +74,11 @@ func Decode(text []byte) (Record, error) {
 	return r, nil
 }
 
-// Write puts the record into dir as NAME.json, readable by everybody who can enter dir. A reader
-// sees the old record or the new one, never a part. It changes nothing if the same record is there.
+// Write validates the record and writes it to dir as NAME.json. Every user who can enter dir can read the
+// record (mode 0644). A reader sees the old record or the new one, never a part. If the same record is there
+// already, Write leaves the file alone.
 //
-// The error is a *FileError.
+// The error is a [*FileError]. It wraps a [*FieldError] if the record is not valid.
 func Write(dir *os.Root, r Record) error {
 	name := r.Name + suffix
 	text, err := Encode(r)
@@ -93,7 +95,7 @@ func Write(dir *os.Root, r Record) error {
 }
 
 // Remove removes the record of the interface from dir. It is no error if there is none. The error is a
-// *FileError.
+// [*FileError].
 func Remove(dir *os.Root, nic string) error {
 	name := nic + suffix
 	if err := statefile.Remove(dir, name); err != nil {
@@ -102,8 +104,8 @@ func Remove(dir *os.Root, nic string) error {
 	return nil
 }
 
-// Read returns the record of one interface in dir. The error is a *FileError; it is
-// fs.ErrNotExist if there is none.
+// Read returns the record of one interface in dir. The error is a [*FileError]. It is fs.ErrNotExist if
+// there is no record, and wraps a [*FieldError] if the record is not valid.
 func Read(dir *os.Root, nic string) (Record, error) {
 	name := nic + suffix
 	r, err := readRecord(dir, name)
@@ -123,13 +125,13 @@ func readRecord(dir *os.Root, name string) (Record, error) {
 		return Record{}, err
 	}
 	if r.Name+suffix != name {
-		return Record{}, &FieldError{Field: "name", Reason: fmt.Sprintf("%q is another interface's, this file is for %q", r.Name, strings.TrimSuffix(name, suffix))}
+		return Record{}, &FieldError{Field: "name", Reason: fmt.Sprintf("%q, but the file is that of %q: a record cannot be renamed", r.Name, strings.TrimSuffix(name, suffix))}
 	}
 	return r, nil
 }
 
-// List returns all records in dir, by name. One that cannot be read is an error: half a guest's
-// network is no network.
+// List returns all records in dir, sorted by name. If one of them cannot be read, List returns no record: a
+// guest with some of its interfaces would be wrong in silence. The error is a [*FileError].
 func List(dir *os.Root) ([]Record, error) {
 	entries, err := fs.ReadDir(dir.FS(), ".")
 	if err != nil {

@@ -46,7 +46,7 @@ func TestFiles(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// What lies beside the records is not theirs.
+	// List ignores other files.
 	put(t, filepath.Join(path, "eth0.journal"), "nonsense")
 	put(t, filepath.Join(path, ".eth0.json.new"), "torn")
 	put(t, filepath.Join(path, ".json"), "nonsense")
@@ -70,11 +70,11 @@ func TestFiles(t *testing.T) {
 		}
 	}
 	if _, err := os.Stat(filepath.Join(path, ".eth0.json.new")); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("what a killed writer left is still there: %v", err)
+		t.Errorf("the temporary file of a killed Write is still there: %v", err)
 	}
 }
 
-// TestFileError: the error of a bad record names file and field.
+// TestFileError: the error for a bad record names the file and the field.
 func TestFileError(t *testing.T) {
 	text, err := Encode(full())
 	if err != nil {
@@ -83,7 +83,7 @@ func TestFileError(t *testing.T) {
 	for _, c := range []struct{ file, text, field, words string }{
 		{"eth0.json", strings.Replace(string(text), `"mtu": 1450`, `"mtu": 10`, 1), "mtu", "mtu: 10, want 68 to 65521"},
 		{"eth0.json", strings.Replace(string(text), `"version": 1`, `"version": 9`, 1), "version", "version: 9 is newer"},
-		{"eth7.json", string(text), "name", `"eth0" is another interface's, this file is for "eth7"`},
+		{"eth7.json", string(text), "name", `"eth0", but the file is that of "eth7"`},
 		{"eth0.json", string(text[:100]), "", "not a whole JSON object"},
 		{"eth0.json", "", "", "not a whole JSON object"},
 	} {
@@ -108,7 +108,7 @@ func TestFileError(t *testing.T) {
 	}
 }
 
-// TestWriteBad: a record that is none does not get into a directory, and names do not lead out.
+// TestWriteBad: Write refuses a bad record, and no name leads out of the directory.
 func TestWriteBad(t *testing.T) {
 	dir, path := openDir(t)
 	for _, name := range []string{"", "..", "../eth0", "a/b", "sixteencharacter"} {
@@ -130,7 +130,7 @@ func TestWriteBad(t *testing.T) {
 	}
 }
 
-// TestSameRecord: writing what is there changes nothing, writing something else does.
+// TestSameRecord: Write replaces the file only if the record differs.
 func TestSameRecord(t *testing.T) {
 	dir, path := openDir(t)
 	inode := func() uint64 {
@@ -144,7 +144,7 @@ func TestSameRecord(t *testing.T) {
 	if err := Write(dir, full()); err != nil {
 		t.Fatal(err)
 	}
-	held, err := os.Open(filepath.Join(path, "eth0.json")) // so that its inode is not used again
+	held, err := os.Open(filepath.Join(path, "eth0.json")) // so that another file cannot get its inode
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -163,7 +163,7 @@ func TestSameRecord(t *testing.T) {
 	}
 }
 
-// TestReaderSeesWhole: while records are replaced, a reader sees one or the other.
+// TestReaderSeesWhole: while a record is replaced, a reader sees the old one or the new one.
 func TestReaderSeesWhole(t *testing.T) {
 	dir, _ := openDir(t)
 	short, long := least(), full()
@@ -203,7 +203,8 @@ func TestReaderSeesWhole(t *testing.T) {
 	}
 }
 
-// TestNotRegular: a directory may hold what somebody planted. None of it is followed or waited for.
+// TestNotRegular: another user has put a FIFO, a link or a directory in a record's place. Read neither follows
+// nor waits, and Write replaces it if it is no directory.
 func TestNotRegular(t *testing.T) {
 	outside := filepath.Join(t.TempDir(), "secret")
 	text, err := Encode(full())
@@ -211,9 +212,9 @@ func TestNotRegular(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, plant := range map[string]func(path string) error{
-		"a FIFO":                     func(p string) error { return syscall.Mkfifo(p, 0o666) },
-		"a symbolic link to outside": func(p string) error { return os.Symlink(outside, p) },
-		"a symbolic link to inside": func(p string) error {
+		"a FIFO":                               func(p string) error { return syscall.Mkfifo(p, 0o666) },
+		"a symbolic link out of the directory": func(p string) error { return os.Symlink(outside, p) },
+		"a symbolic link to another file": func(p string) error {
 			if err := os.WriteFile(p+".target", text, 0o644); err != nil {
 				return err
 			}
@@ -255,7 +256,7 @@ func TestNotRegular(t *testing.T) {
 	}
 }
 
-// TestPlantedTemporary: the temporary file's name is known, so somebody may be there first.
+// TestPlantedTemporary: another user, who knows the temporary file's name, has put a link in its place.
 func TestPlantedTemporary(t *testing.T) {
 	outside := filepath.Join(t.TempDir(), "secret")
 	put(t, outside, "untouched")

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// full is a record with a value in every field.
+// full returns a record with a value in every field that masquerade has.
 func full() Record {
 	ip, pfx := netip.MustParseAddr, netip.MustParsePrefix
 	return Record{
@@ -41,12 +41,12 @@ func full() Record {
 	}
 }
 
-// least is a record with nothing that can be left out.
+// least returns a record without the fields that can be left out.
 func least() Record {
 	return Record{Version: Version, Name: "eth0", Binding: BindingMasquerade, Tap: "eth0-tap", Queues: 1, MAC: MAC{2, 0, 0, 0, 0, 7}, MTU: 1500}
 }
 
-// direct are full records of the bindings that have no responder.
+// direct returns a full record of each binding that has no responder.
 func direct() map[string]Record {
 	device := Device{BootOrder: 1, ROM: "/usr/share/rom.bin", PCIAddress: "0000:01:00.0", ACPIIndex: 7, Alias: "ua-eth0"}
 	of := func(binding string, edit func(*Record)) Record {
@@ -87,7 +87,7 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
-// TestFull keeps full() full: a new field must be in it, and with that in the tests.
+// TestFull: full() has a value in every field, so that a new field is in the tests that use it.
 func TestFull(t *testing.T) {
 	var check func(path string, v reflect.Value)
 	check = func(path string, v reflect.Value) {
@@ -110,7 +110,7 @@ func TestFull(t *testing.T) {
 	check("", reflect.ValueOf(full()))
 }
 
-// TestValidate spoils one field after the other; the error names it.
+// TestValidate: for each field with a bad value, the error names the field.
 func TestValidate(t *testing.T) {
 	ip, pfx := netip.MustParseAddr, netip.MustParsePrefix
 	long := strings.Repeat("x", 256)
@@ -215,7 +215,7 @@ func TestValidate(t *testing.T) {
 		if _, err := Encode(r); !errors.As(err, &field) {
 			t.Errorf("%s: Encode of a bad record: %v, want a *FieldError", c.field, err)
 		}
-		// The same by way of a file, past Encode.
+		// The same in a file that Encode has not checked.
 		text, err := json.Marshal(r)
 		if err != nil {
 			t.Fatal(err)
@@ -226,7 +226,7 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-// TestValidateDirect does the same for what a binding without a responder has, or has not.
+// TestValidateDirect is TestValidate for the bindings without a responder.
 func TestValidateDirect(t *testing.T) {
 	const macvtap, sriov, passt = BindingMacvtap, BindingSRIOV, BindingPasst
 	for _, c := range []struct {
@@ -285,7 +285,7 @@ func TestValidateDirect(t *testing.T) {
 	}
 }
 
-// TestTorn: no part of a record is one.
+// TestTorn: Decode refuses a record that is cut short, wherever it is cut.
 func TestTorn(t *testing.T) {
 	text, err := Encode(full())
 	if err != nil {
@@ -294,7 +294,7 @@ func TestTorn(t *testing.T) {
 	whole := len(bytes.TrimRight(text, "\n"))
 	for n := range whole {
 		if _, err := Decode(text[:n]); err == nil {
-			t.Fatalf("the first %d of %d octets are a record", n, len(text))
+			t.Fatalf("Decode takes the first %d of %d octets", n, len(text))
 		}
 	}
 	if _, err := Decode(text[:whole]); err != nil {
@@ -302,7 +302,7 @@ func TestTorn(t *testing.T) {
 	}
 }
 
-// TestEdited edits the document as a hand would.
+// TestEdited: Decode refuses a record that was edited by hand and is wrong now, and says what is wrong.
 func TestEdited(t *testing.T) {
 	text, err := Encode(full())
 	if err != nil {
@@ -366,7 +366,7 @@ func TestEdited(t *testing.T) {
 	}
 }
 
-// TestForeign: other documents are no records.
+// TestForeign: Decode refuses documents that are no records.
 func TestForeign(t *testing.T) {
 	for text, word := range map[string]string{
 		``:                                       "not a whole JSON object",
@@ -408,7 +408,7 @@ func TestMAC(t *testing.T) {
 	}
 }
 
-// FuzzText: a MAC and an option's data that were read have a text from which the same value is read.
+// FuzzText: the text of a MAC, and of an option's data, is read as the same value again.
 func FuzzText(f *testing.F) {
 	for _, text := range []string{"", "0a:58:0A:f4:01:07", "0x", "0x00ff", "0xF", "0X41", "text", "a\x00b", "\xff"} {
 		f.Add([]byte(text))
@@ -431,7 +431,7 @@ func FuzzText(f *testing.F) {
 	})
 }
 
-// FuzzDecode: nothing panics, and what is a record stays the same one when it is written.
+// FuzzDecode: Decode does not panic, and a record that it returns is the same after Encode and Decode.
 func FuzzDecode(f *testing.F) {
 	direct := direct()
 	for _, r := range []Record{full(), least(), direct[BindingMacvtap], direct[BindingSRIOV], direct[BindingPasst]} {
@@ -462,7 +462,7 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// dropEmpty makes nil of empty lists, which the document leaves out.
+// dropEmpty makes empty lists and maps nil, as Encode leaves them out.
 func dropEmpty(v reflect.Value) {
 	switch {
 	case v.Kind() == reflect.Pointer && !v.IsNil():

@@ -13,9 +13,9 @@ import (
 	"github.com/guestwire/guestwire/internal/syntax"
 )
 
-// FieldError says what is wrong with one field of a record or of a configuration.
+// FieldError says which field of a [Record], or of a configuration, is wrong, and what is wanted there.
 type FieldError struct {
-	Field  string // such as ipv4.routes[2].gateway; empty: the whole document
+	Field  string // its path in JSON, such as ipv4.routes[2].gateway; empty: the whole document
 	Reason string
 }
 
@@ -30,7 +30,7 @@ func fieldErrorf(field, format string, args ...any) error {
 	return &FieldError{Field: field, Reason: fmt.Sprintf(format, args...)}
 }
 
-// within returns the error with the field's name as it is in the document that has the part as its field.
+// within returns the error of a part with the field's path in the whole, where the part is a field.
 func within(field string, err error) error {
 	var part *FieldError
 	if errors.As(err, &part) {
@@ -53,7 +53,7 @@ func checkPCIAddress(field, text string) error {
 	return nil
 }
 
-// Validate checks every field against what Phase2 relies on. The error is a *FieldError.
+// Validate checks every field on which Phase2 relies. The error is a [*FieldError].
 func (r *Record) Validate() error {
 	if r.Version > Version {
 		return fieldErrorf("version", "%d is newer than this program, which reads %d: update it, or run Setup again with the program that serves", r.Version, Version)
@@ -64,11 +64,11 @@ func (r *Record) Validate() error {
 	if err := checkLinkName("name", r.Name); err != nil {
 		return err
 	}
-	if err := r.validateBinding(); err != nil {
+	if err := r.checkBinding(); err != nil {
 		return err
 	}
 	if r.Firewall != "" && r.Binding != BindingMasquerade {
-		return fieldErrorf("firewall", "%q, but nothing is translated by the %s binding", r.Firewall, r.Binding)
+		return fieldErrorf("firewall", "%q, but the %s binding translates no addresses: leave this field out", r.Firewall, r.Binding)
 	}
 	if r.Firewall != "" && !slices.Contains(firewalls, r.Firewall) {
 		return fieldErrorf("firewall", "%q, want one of %q", r.Firewall, firewalls)
@@ -77,7 +77,7 @@ func (r *Record) Validate() error {
 		return fieldErrorf("queues", "%d, want 1 to %d", r.Queues, MaxQueues)
 	}
 	if !r.MAC.Unicast() {
-		return fieldErrorf("mac", "%v is no station's address", r.MAC)
+		return fieldErrorf("mac", "%v, want a unicast address", r.MAC)
 	}
 	if unknown := r.MTU == 0 && r.Binding == BindingSRIOV; !unknown && (r.MTU < MinMTU || r.MTU > MaxMTU) {
 		return fieldErrorf("mtu", "%d, want %d to %d", r.MTU, MinMTU, MaxMTU)
@@ -90,7 +90,7 @@ func (r *Record) Validate() error {
 			return fieldErrorf("responderTap", "%q is the guest's tap", r.ResponderTap)
 		}
 		if !r.ResponderMAC.Unicast() || r.ResponderMAC == r.MAC {
-			return fieldErrorf("responderMAC", "%v, want a station's address other than the guest's", r.ResponderMAC)
+			return fieldErrorf("responderMAC", "%v, want a unicast address other than the guest's", r.ResponderMAC)
 		}
 	}
 	if r.Options.NoResponder && r.ResponderTap != "" {
@@ -104,17 +104,17 @@ func (r *Record) Validate() error {
 	}
 	for i, n := range r.Neighbours {
 		field := fmt.Sprintf("neighbours[%d]", i)
-		if !unicast(n.Address) {
-			return fieldErrorf(field+".address", "%v is no station's address", n.Address)
+		if !isUnicast(n.Address) {
+			return fieldErrorf(field+".address", "%v, want a unicast address", n.Address)
 		}
 		if !n.MAC.Unicast() {
-			return fieldErrorf(field+".mac", "%v is no station's address", n.MAC)
+			return fieldErrorf(field+".mac", "%v, want a unicast address", n.MAC)
 		}
 	}
 	if r.DNS != nil {
 		for i, s := range r.DNS.Servers {
 			if !s.IsValid() {
-				return fieldErrorf(fmt.Sprintf("dns.servers[%d]", i), "no address")
+				return fieldErrorf(fmt.Sprintf("dns.servers[%d]", i), "missing, want an address")
 			}
 		}
 	}
@@ -124,8 +124,8 @@ func (r *Record) Validate() error {
 	return within("device", r.Device.Validate())
 }
 
-// unicast says that a station can have the address on a link.
-func unicast(a netip.Addr) bool {
+// isUnicast says whether a station can have the address on a link.
+func isUnicast(a netip.Addr) bool {
 	return a.IsValid() && !a.IsUnspecified() && !a.IsMulticast() && a.Zone() == "" &&
 		!a.Is4In6() && a != netip.AddrFrom4([4]byte{255, 255, 255, 255})
 }
@@ -134,25 +134,25 @@ func (v *IPv4) validate() error {
 	if v == nil {
 		return nil
 	}
-	if !v.Address.Addr().Is4() || !unicast(v.Address.Addr()) {
-		return fieldErrorf("ipv4.address", "%v is no station's IPv4 address with a prefix length", v.Address)
+	if !v.Address.Addr().Is4() || !isUnicast(v.Address.Addr()) {
+		return fieldErrorf("ipv4.address", "%v, want a unicast IPv4 address with a prefix length", v.Address)
 	}
-	if !v.Server.Is4() || !unicast(v.Server) {
-		return fieldErrorf("ipv4.server", "%v is no station's IPv4 address", v.Server)
+	if !v.Server.Is4() || !isUnicast(v.Server) {
+		return fieldErrorf("ipv4.server", "%v, want a unicast IPv4 address", v.Server)
 	}
 	for i, route := range v.Routes {
 		field := fmt.Sprintf("ipv4.routes[%d]", i)
 		if !route.Destination.IsValid() || !route.Destination.Addr().Is4() || route.Destination != route.Destination.Masked() {
-			return fieldErrorf(field+".destination", "%v is no IPv4 network", route.Destination)
+			return fieldErrorf(field+".destination", "%v, want an IPv4 network without host bits", route.Destination)
 		}
-		if route.Gateway.IsValid() && (!route.Gateway.Is4() || !unicast(route.Gateway)) {
-			return fieldErrorf(field+".gateway", "%v is no station's IPv4 address", route.Gateway)
+		if route.Gateway.IsValid() && (!route.Gateway.Is4() || !isUnicast(route.Gateway)) {
+			return fieldErrorf(field+".gateway", "%v, want a unicast IPv4 address", route.Gateway)
 		}
 	}
 	return v.checkOrder()
 }
 
-// checkOrder checks that a guest can install the routes one after the other.
+// checkOrder checks that a guest can install the routes in their order.
 func (v *IPv4) checkOrder() error {
 	onLink := []netip.Prefix{v.Address.Masked()}
 	reachable := func(a netip.Addr) bool {
@@ -182,12 +182,12 @@ func (v *IPv6) validate() error {
 	if v == nil {
 		return nil
 	}
-	if !v.Address.Is6() || !unicast(v.Address) {
-		return fieldErrorf("ipv6.address", "%v is no station's IPv6 address", v.Address)
+	if !v.Address.Is6() || !isUnicast(v.Address) {
+		return fieldErrorf("ipv6.address", "%v, want a unicast IPv6 address", v.Address)
 	}
 	network6 := func(field string, p netip.Prefix) error {
 		if !p.IsValid() || !p.Addr().Is6() || p != p.Masked() {
-			return fieldErrorf(field, "%v is no IPv6 network", p)
+			return fieldErrorf(field, "%v, want an IPv6 network without host bits", p)
 		}
 		return nil
 	}
@@ -200,10 +200,10 @@ func (v *IPv6) validate() error {
 		return nil
 	}
 	if !v.Router.Address.Is6() || !v.Router.Address.IsLinkLocalUnicast() || v.Router.Address.Zone() != "" {
-		return fieldErrorf("ipv6.router.address", "%v is no link-local IPv6 address", v.Router.Address)
+		return fieldErrorf("ipv6.router.address", "%v, want a link-local IPv6 address without a zone", v.Router.Address)
 	}
 	if !v.Router.MAC.IsZero() && !v.Router.MAC.Unicast() {
-		return fieldErrorf("ipv6.router.mac", "%v is no station's address", v.Router.MAC)
+		return fieldErrorf("ipv6.router.mac", "%v, want a unicast address", v.Router.MAC)
 	}
 	for i, p := range v.Router.Routes {
 		if err := network6(fmt.Sprintf("ipv6.router.routes[%d]", i), p); err != nil {
@@ -213,7 +213,7 @@ func (v *IPv6) validate() error {
 	return nil
 }
 
-// Validate checks the options. The error is a *FieldError with the field's name in the Options, such as
+// Validate checks the options. The error is a [*FieldError] with the field's path in the Options, such as
 // ntp[0].
 func (o *Options) Validate() error {
 	for _, f := range []struct{ name, text string }{
@@ -227,8 +227,8 @@ func (o *Options) Validate() error {
 		return err
 	}
 	for i, a := range o.NTP {
-		if !unicast(a) {
-			return fieldErrorf(fmt.Sprintf("ntp[%d]", i), "%v is no station's address", a)
+		if !isUnicast(a) {
+			return fieldErrorf(fmt.Sprintf("ntp[%d]", i), "%v, want a unicast address", a)
 		}
 	}
 	for code, value := range o.DHCPv4 {
@@ -244,7 +244,8 @@ func (o *Options) Validate() error {
 	return nil
 }
 
-// The options that the responder makes by itself, and those of the protocols' own.
+// The options that have a field in Options, that the responder makes from addresses, and that belong to the
+// protocols themselves.
 var (
 	own4 = []uint16{
 		0, 1, 3, 6, 12, 15, 26, 28, 42, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 61, 66, 67, 80, 82, 108, 114, 119, 121, 249, 255,
@@ -252,12 +253,12 @@ var (
 	own6 = []uint16{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 14, 18, 19, 20, 23, 24, 25, 26, 31, 56, 59, 103}
 )
 
-// maxData is more than fits into a message of the usual MTU.
+// maxData is the largest value of an option. The options of a message with the usual MTU have less room.
 const maxData = 1400
 
 func checkOption(field string, code uint16, value Data, own []uint16) error {
 	if slices.Contains(own, code) {
-		return fieldErrorf(field, "option %d is made by the responder: it has a field of its own, or comes of the addresses, or belongs to the protocol", code)
+		return fieldErrorf(field, "option %d has a field of its own, or is made from the addresses, or belongs to the protocol: leave it out", code)
 	}
 	if len(value) > maxData {
 		return fieldErrorf(field, "%d octets, want at most %d", len(value), maxData)
@@ -265,8 +266,8 @@ func checkOption(field string, code uint16, value Data, own []uint16) error {
 	return nil
 }
 
-// checkHostname takes what can be a host's name, in one label or several (RFC 1123 section 2.1),
-// and underscores, which are in use.
+// checkHostname refuses what cannot be a host's name, of one label or several (RFC 1123 section 2.1).
+// Underscores are in use and pass.
 func checkHostname(field, name string) error {
 	bad := func(c rune) bool {
 		return (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && !strings.ContainsRune("-._", c)
@@ -277,7 +278,7 @@ func checkHostname(field, name string) error {
 	return nil
 }
 
-// checkText refuses what no option of this kind can carry: over 255 octets, control characters.
+// checkText refuses what an option of text cannot carry: more than 255 octets, control characters.
 func checkText(field, text string) error {
 	if len(text) > 255 {
 		return fieldErrorf(field, "%d octets, an option has at most 255", len(text))
@@ -288,8 +289,8 @@ func checkText(field, text string) error {
 	return nil
 }
 
-// Validate checks the device. The error is a *FieldError with the field's name in the Device, such as rom.
-// Any word can be a model: libvirt and QEMU know which ones they have.
+// Validate checks the device. The error is a [*FieldError] with the field's path in the Device, such as rom.
+// Validate takes any word for a model, as each version of libvirt and QEMU has its own.
 func (d *Device) Validate() error {
 	if d.Model != "" && !syntax.IsWord(d.Model, "_.+-", maxWord) {
 		return fieldErrorf("model", "%q is no device model", d.Model)

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestForms: words and PCI addresses are what these expressions say.
+// TestForms compares the checks of words and PCI addresses with regular expressions.
 func TestForms(t *testing.T) {
 	for _, form := range []struct {
 		expression string
@@ -51,7 +51,7 @@ func TestCheckLinkName(t *testing.T) {
 	}
 }
 
-// nearly is a word or a PCI address, or would be but for an octet or two.
+// nearly returns a word or a PCI address, with up to three octets replaced.
 func nearly() string {
 	const octets = "azAZ09fgFG78_.+-:/@[`{ \n\x00é\xffİ"
 	text := []byte("0000:01:00.0")

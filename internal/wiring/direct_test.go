@@ -155,8 +155,8 @@ func TestDirectRefused(t *testing.T) {
 		{"group MAC of passt", passtWith(unchanged), direct(infra.Passt{MAC: cache.MAC{1}}), "binding.passt.mac", "01:00:00:00:00:00"},
 		{"queues of passt", passtWith(unchanged), withSpec(passt(), func(s *infra.Spec) { s.Queues = 2 }), "queues", "no tap"},
 		{"vhost of passt", passtWith(unchanged), withSpec(passt(), func(s *infra.Spec) { s.Device.Driver = "vhost" }), "device.driver", "no tap"},
-		{"DNS of passt", passtWith(unchanged), withSpec(passt(), func(s *infra.Spec) { s.DNS = &cache.DNS{} }), "dns", "no responder"},
-		{"options of a macvtap", macvtapWith(unchanged), withSpec(direct(infra.Macvtap{}), func(s *infra.Spec) { s.Options.Hostname = "vm1" }), "options", "no responder"},
+		{"DNS of passt", passtWith(unchanged), withSpec(passt(), func(s *infra.Spec) { s.DNS = &cache.DNS{} }), "dns", "does not serve the guest"},
+		{"options of a macvtap", macvtapWith(unchanged), withSpec(direct(infra.Macvtap{}), func(s *infra.Spec) { s.Options.Hostname = "vm1" }), "options", "does not serve the guest"},
 		{"guard of a macvtap", macvtapWith(unchanged), withSpec(direct(infra.Macvtap{}), func(s *infra.Spec) { s.Guard.MACs = []cache.MAC{mac(9)} }), "guard", "macvtap|leave macs"},
 		{"open ports of passt", passtWith(unchanged), withSpec(passt(), func(s *infra.Spec) { s.Guard.Open = []infra.Ports{{First: 53}} }), "guard.open", "masquerade"},
 	} {
