@@ -25,7 +25,7 @@ import (
 	"github.com/guestwire/guestwire/phase2"
 )
 
-// bootConfig is what both clients are told.
+// bootConfig is the Setup configuration for both boot clients.
 func bootConfig(n nstest.Network, b infra.Binding, uid, gid int) phase1.Config {
 	return phase1.Config{NetNS: n.Pod.File, Spec: infra.Spec{
 		NIC: "eth0", Binding: b, State: n.State,
@@ -38,8 +38,8 @@ func bootConfig(n nstest.Network, b infra.Binding, uid, gid int) phase1.Config {
 	}}
 }
 
-// setUp wires the pod and opens the one record.
-func setUp(ctx context.Context, t *testing.T, c phase1.Config) (*phase2.VM, cache.Record) {
+// setupAndOpen wires the pod and returns its VM and the only record.
+func setupAndOpen(ctx context.Context, t *testing.T, c phase1.Config) (*phase2.VM, cache.Record) {
 	t.Helper()
 	if err := phase1.Setup(ctx, c); err != nil {
 		t.Fatal(err)
@@ -51,8 +51,8 @@ func setUp(ctx context.Context, t *testing.T, c phase1.Config) (*phase2.VM, cach
 	return network, network.Records()[0]
 }
 
-// stop ends a launcher, whose log has to tell of the leases.
-func stop(t *testing.T, launcher *nstest.Process, leased ...netip.Addr) {
+// stopLauncher ends a launcher and checks that it has logged the leases.
+func stopLauncher(t *testing.T, launcher *nstest.Process, leased ...netip.Addr) {
 	t.Helper()
 	launcher.Stop(t)
 	for _, a := range leased {
@@ -62,7 +62,7 @@ func stop(t *testing.T, launcher *nstest.Process, leased ...netip.Addr) {
 	}
 }
 
-func binding(t *testing.T, kind string) infra.Binding {
+func newBinding(t *testing.T, kind string) infra.Binding {
 	t.Helper()
 	b, err := infra.NewBinding(kind)
 	if err != nil {
@@ -71,21 +71,21 @@ func binding(t *testing.T, kind string) infra.Binding {
 	return b
 }
 
-// TestAutoconf has the guest's kernel ask before it has a process: DHCPv4 by ip=dhcp on its command
-// line, and a router by advertisements. It neither renews a lease nor speaks DHCPv6, so a further
-// boot meets a further launcher, and the IPv6 address comes by hand.
+// TestAutoconf tests the client in the Linux kernel: DHCPv4 by ip=dhcp on the command line, and router
+// advertisements. The kernel does not renew a lease, so a second boot tests a second launcher. It does not
+// speak DHCPv6, so the test adds the IPv6 address.
 //
-// A mask of /32 is not for this client: it takes 255.255.255.255 for no mask and guesses one by the
-// address's class, and it knows no classless routes; a gateway outside of that network is refused.
+// The kernel's client does not work with a /32 mask. It takes 255.255.255.255 for no mask and guesses one
+// from the address's class; it ignores classless routes; and it refuses a gateway outside the network.
 func TestAutoconf(t *testing.T) {
-	uid, gid := bootable(t)
+	uid, gid := needGuest(t)
 	for kind, boots := range map[string]int{cache.BindingBridge: 2, cache.BindingMasquerade: 1} {
 		t.Run(kind, func(t *testing.T) {
-			b := binding(t, kind)
+			b := newBinding(t, kind)
 			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 			defer cancel()
 			n := nstest.NewNetwork(t)
-			_, r := setUp(ctx, t, bootConfig(n, b, uid, gid))
+			_, r := setupAndOpen(ctx, t, bootConfig(n, b, uid, gid))
 			for range boots {
 				launcher := n.Serve(t, uid)
 				g, err := vm.BootQEMU(ctx, vm.Config{NetNS: n.Pod.File, UID: uid, GID: gid, Boot: vm.BootAutoconf}, vm.NIC{Tap: r.Tap, MAC: r.MAC})
@@ -93,20 +93,20 @@ func TestAutoconf(t *testing.T) {
 					launcher.Stop(t)
 					t.Fatalf("%v\n%s", err, launcher.Output.String())
 				}
-				autoconfigured(ctx, t, g, n, r)
+				checkAutoconf(ctx, t, g, n, r)
 				if err := g.Destroy(); err != nil {
 					t.Error(err)
 				}
-				stop(t, launcher, r.IPv4.Address.Addr())
+				stopLauncher(t, launcher, r.IPv4.Address.Addr())
 			}
 		})
 	}
 }
 
-// autoconfigured judges a guest that vm.BootAutoconf has booted.
-func autoconfigured(ctx context.Context, t *testing.T, g *vm.Guest, n nstest.Network, r cache.Record) {
+// checkAutoconf checks addresses, routes, DNS and connections of a guest that vm.BootAutoconf has booted.
+func checkAutoconf(ctx context.Context, t *testing.T, g *vm.Guest, n nstest.Network, r cache.Record) {
 	t.Helper()
-	// Advertisements may come later; what one says is there at once.
+	// The advertisement may come later than the boot. All that it says is in force at once.
 	if out, err := g.Until(ctx, "ip -6 route | grep ^default"); err != nil || !strings.Contains(out, fmt.Sprintf("via %v dev eth0 proto ra ", r.IPv6.Router.Address)) {
 		t.Errorf("IPv6 default route %q, %v; want one via %v", out, err, r.IPv6.Router.Address)
 	}
@@ -136,27 +136,27 @@ func autoconfigured(ctx context.Context, t *testing.T, g *vm.Guest, n nstest.Net
 	}
 }
 
-// TestIPXE boots from the network, as the <interface> element says: the iPXE of QEMU's ROM asks by
-// DHCPv4, DHCPv6 and router solicitation, fetches its boot file by TFTP or HTTP, and tells what it
-// has learned. Then it asks and boots again, which another launcher answers; it never renews.
+// TestIPXE boots from the network, as the <interface> element says. The iPXE of QEMU's ROM sends DHCPv4,
+// DHCPv6 and router solicitations, fetches its boot file by TFTP or HTTP, and reports what it has learned.
+// iPXE never renews a lease, so a second boot tests a second launcher.
 //
-// A mask of /32 is not for this client either: all that it sends goes to the Ethernet broadcast
-// address then, and nobody answers TCP there.
+// iPXE does not work with a /32 mask either: it then sends all frames to the Ethernet broadcast address,
+// and no host answers TCP that arrives there.
 func TestIPXE(t *testing.T) {
-	uid, gid := bootable(t)
+	uid, gid := needGuest(t)
 	for kind, bootFile := range map[string]string{
 		cache.BindingBridge:     "boot.ipxe",
 		cache.BindingMasquerade: "http://" + nstest.Beyond4.String() + "/boot.ipxe",
 	} {
 		t.Run(kind, func(t *testing.T) {
-			b := binding(t, kind)
+			b := newBinding(t, kind)
 			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 			defer cancel()
 			n := nstest.NewNetwork(t)
 			server := newBootServer(t, n.World)
 			c := bootConfig(n, b, uid, gid)
 			c.Options.BootFile = bootFile
-			network, r := setUp(ctx, t, c)
+			network, r := setupAndOpen(ctx, t, c)
 			elements, err := network.Interfaces()
 			if err != nil {
 				t.Fatal(err)
@@ -200,7 +200,7 @@ func TestIPXE(t *testing.T) {
 				if !reflect.DeepEqual(visits, want) {
 					t.Errorf("iPXE's visits:\n%v, want\n%v", visits, want)
 				}
-				stop(t, launcher, r.IPv4.Address.Addr(), r.IPv6.Address)
+				stopLauncher(t, launcher, r.IPv4.Address.Addr(), r.IPv6.Address)
 			}
 			boots()
 			launcher = n.Serve(t, uid)
@@ -210,17 +210,17 @@ func TestIPXE(t *testing.T) {
 	}
 }
 
-// learned6 is where iPXE tells what it has learned by IPv6. It is no global address, as iPXE of this
-// age reaches none from a unique local one.
+// learned6 is where iPXE reports what it has learned, by IPv6. It is a unique local address: this iPXE
+// cannot reach a global address from a unique local one.
 var learned6 = netip.MustParseAddr("fd00:9::9")
 
-// bootScript is what iPXE boots. It asks for what comes next at last.
+// bootScript is what iPXE boots. Its last request asks the server for the next command.
 var bootScript = fmt.Sprintf(`#!ipxe
 imgfetch http://[%v]/ipv6?ip=${net0/ip6}&gateway=${net0/gateway6}&dns=${net0/dns6}
 chain http://%v/ipv4?ip=${net0/ip}&netmask=${net0/netmask}&gateway=${net0/gateway}&dns=${net0/dns}&domain=${net0/domain}&hostname=${hostname}&mtu=${net0/mtu}&server=${next-server}&file=${filename}
 `, learned6, nstest.Beyond4)
 
-// bootServer serves bootScript by TFTP and HTTP, and hears what iPXE has learned.
+// bootServer serves bootScript by TFTP and HTTP, and receives what iPXE has learned.
 type bootServer struct {
 	ctx    context.Context // of the test
 	world  *nstest.Namespace
@@ -228,14 +228,14 @@ type bootServer struct {
 	next   chan string // commands for iPXE
 }
 
-// visit is a request.
+// visit is one request of iPXE.
 type visit struct {
 	Path    string
 	From    netip.Addr
 	Learned url.Values
 }
 
-// newBootServer serves in the namespace until the test ends.
+// newBootServer starts a server that runs in the namespace until the test ends.
 func newBootServer(t *testing.T, world *nstest.Namespace) *bootServer {
 	t.Helper()
 	world.IP("addr add " + learned6.String() + "/128 dev lo nodad")
@@ -271,7 +271,7 @@ func newBootServer(t *testing.T, world *nstest.Namespace) *bootServer {
 	return s
 }
 
-// report hands a visit to the test.
+// report passes a visit to the test.
 func (s *bootServer) report(v visit) {
 	select {
 	case s.visits <- v:
@@ -279,7 +279,7 @@ func (s *bootServer) report(v visit) {
 	}
 }
 
-// ServeHTTP answers what bootScript asks for.
+// ServeHTTP answers the requests of bootScript.
 func (s *bootServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.report(visit{r.URL.Path, netip.MustParseAddrPort(r.RemoteAddr).Addr(), r.URL.Query()})
 	switch r.URL.Path {
@@ -294,8 +294,8 @@ func (s *bootServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// serveTFTP answers each read request by bootScript in one block, from a port of its own (RFC 1350).
-// What is lost the client asks for again.
+// serveTFTP answers each read request with bootScript in one block, from a port of its own (RFC 1350). The
+// server does not retransmit: the client repeats its request.
 func (s *bootServer) serveTFTP(l *net.UDPConn) error {
 	for {
 		request := make([]byte, 512)
@@ -305,7 +305,7 @@ func (s *bootServer) serveTFTP(l *net.UDPConn) error {
 		}
 		file, isRead := bytes.CutPrefix(request[:n], []byte{0, 1})
 		if !isRead {
-			return fmt.Errorf("request %q, want one to read", request[:n])
+			return fmt.Errorf("request %q, want a read request", request[:n])
 		}
 		file, _, _ = bytes.Cut(file, []byte{0})
 		s.report(visit{"/" + string(file), from.Addr(), url.Values{}})
@@ -331,7 +331,7 @@ func (s *bootServer) serveTFTP(l *net.UDPConn) error {
 	}
 }
 
-// boot waits until iPXE asks what to do next, and gives its last visits.
+// boot waits until iPXE asks for the next command, and returns the last visit of each path.
 func (s *bootServer) boot(ctx context.Context) (map[string]visit, error) {
 	visits := map[string]visit{}
 	for {

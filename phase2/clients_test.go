@@ -16,30 +16,30 @@ import (
 	"github.com/guestwire/guestwire/phase2"
 )
 
-// program is one DHCP client, as its users start it, but in the foreground.
+// program is one DHCP client, started as its users start it, but in the foreground.
 type program struct {
-	packages []string // of the machine
-	start    string
-	bound    []string // what it prints each time that it has got or renewed its leases
-	renew    string   // "": it does so by itself, half through its lease
-	dump     string   // prints what DHCPv4 alone has told; "": /etc/resolv.conf tells it
+	packages []string // Debian packages of the machine
+	start    string   // command
+	bound    []string // texts that the program prints each time it has got or renewed its leases
+	renew    string   // command; empty: the program renews by itself, after half of the lease
+	dump     string   // command that prints what DHCPv4 alone has told; empty: see /etc/resolv.conf
 
-	ipv4, ipv6 bool // what it asks for
+	ipv4, ipv6 bool // what the program asks for
 
 	setsHostname bool
-	// It knows neither option 121 nor 119.
+	// simple: the program knows neither option 121 nor option 119.
 	simple bool
-	// It does not say that it takes messages of more than 576 octets, which have no room for a
-	// long search list.
+	// short: the program does not announce that it takes messages of more than 576 octets. Such a
+	// message has no room for a long search list.
 	short bool
 }
 
-// system is what configures a guest.
+// system is the set of programs that configures a guest.
 type system struct {
 	name string
-	// Each has a machine of its own, as each writes the whole of /etc/resolv.conf.
+	// Each program has a machine of its own, as each writes the whole /etc/resolv.conf.
 	programs []program
-	// Router advertisements are the kernel's; else a program handles them itself.
+	// kernel: the kernel handles router advertisements. Otherwise a program does.
 	kernel bool
 	lease  uint32 // seconds; 0: infinite
 }
@@ -58,7 +58,7 @@ var systems = []system{
 		}},
 	},
 	{
-		// With the script that Debian has for it.
+		// udhcpc with Debian's script.
 		name:   "udhcpc-debian",
 		kernel: true,
 		programs: []program{{
@@ -76,9 +76,9 @@ var systems = []system{
 		lease:  8,
 		programs: []program{{
 			packages: []string{"dhclient"},
-			// A lease that ends while the machine is busy takes the routes along, and Debian's
-			// script does not bring them back with the next one: only the time of the renewal
-			// is kept.
+			// The lease is made long, and only the renewal time stays short. When a short lease
+			// ends on a busy machine, the routes go too, and Debian's script does not add them
+			// again with the next lease.
 			start: "echo 'supersede dhcp-lease-time 3600; supersede dhcp-rebinding-time 3000; " +
 				"initial-interval 1; backoff-cutoff 2;' >>/etc/dhcp/dhclient.conf; dhclient -4 -d eth0",
 			bound:        []string{"bound to "},
@@ -96,11 +96,11 @@ var systems = []system{
 		name: "dhcpcd",
 		programs: []program{{
 			packages: []string{"dhcpcd"},
-			// The package makes the user.
+			// The package's installation creates the user; the machine has the files alone.
 			start: "useradd --system --home /usr/lib/dhcpcd --shell /bin/false dhcpcd; " +
 				"echo nodelay >>/etc/dhcpcd.conf; dhcpcd --nobackground --debug eth0",
 			bound: []string{"eth0: leased 10.", "REPLY6 received"},
-			// It forgets a signal that comes while a script of its runs.
+			// dhcpcd loses a signal that arrives while one of its scripts runs.
 			renew: "taken() { grep -c SIGUSR1 /run/log; }; before=$(taken); " +
 				"until test $(taken) -gt $before; do dhcpcd --renew eth0; sleep 0.5; done",
 			dump:         "cat /run/dhcpcd/hook-state/resolv.conf/eth0.dhcp",
@@ -111,24 +111,24 @@ var systems = []system{
 	},
 }
 
-// udhcpc asks often at first, and does not give up.
+// udhcpc sends its first requests fast, and does not give up.
 const udhcpc = "udhcpc -f -i eth0 -p /run/udhcpc.pid -t 20 -T 1 -A 1 -O mtu"
 
-// network is one that a guest is given, and how it looks to the guest.
+// network is a pod's network, and what the guest must get from it.
 type network struct {
 	name    string
 	binding infra.Binding
 	lay     func(t *testing.T) nstest.Network
 
 	address4, address6 string
-	// What ip route says, without links, protocols and metrics.
+	// Lines of ip route, without links, protocols and metrics.
 	routes4, routes6 []string
 	search           []string
-	// Who else answers, besides the hosts beyond.
+	// Further hosts that must answer, besides nstest's Beyond4 and Beyond6.
 	beyond []string
 }
 
-const router = "ROUTER" // in routes6, the link-local address of the guest's router
+const router = "ROUTER" // stands in routes6 for the link-local address of the guest's router
 
 var networks = []network{
 	{
@@ -155,13 +155,14 @@ var networks = []network{
 	},
 }
 
-// longSearch is more than an option of DHCPv4 holds, or one of an advertisement.
+// longSearch is longer than one DHCPv4 option, and than one option of a router advertisement.
 var longSearch = []string{
 	strings.Repeat("a", 60) + ".example", strings.Repeat("b", 60) + ".example", strings.Repeat("c", 60) + ".example",
 	strings.Repeat("d", 60) + ".example", "pod.example",
 }
 
-// layWithRoutes has a route through another gateway, and an IPv6 one besides the default route.
+// layWithRoutes returns a network with an IPv4 route through a second gateway, and an IPv6 route besides the
+// default route.
 func layWithRoutes(t *testing.T) nstest.Network {
 	n := nstest.NewNetwork(t)
 	n.World.IP("addr add 203.0.113.9/32 dev lo")
@@ -172,8 +173,8 @@ func layWithRoutes(t *testing.T) nstest.Network {
 	return n
 }
 
-// layOnLink is what Calico leaves: single addresses, and gateways that are on the link because a route
-// says so, or as link-local ones.
+// layOnLink returns a network like Calico's: /32 and /128 addresses, an IPv4 gateway that a route puts on
+// the link, and a link-local IPv6 gateway.
 func layOnLink(t *testing.T) nstest.Network {
 	n := nstest.NewWorld(t)
 	n.World.IP("link add pod type veth peer name eth0 netns " + n.Pod.Name)
@@ -198,9 +199,8 @@ func linkLocal(n *nstest.Namespace, link string) string {
 	return strings.TrimSuffix(words[len(words)-1], "/64")
 }
 
-// TestClients gives networks to the clients of real guests, and judges by ip(8), by the files they
-// write, and by who answers; when they renew their leases, too, and when the launcher is started
-// anew.
+// TestClients runs real DHCP clients in each network. It checks the result with ip(8), by the files that the
+// clients write, and by who answers; again after a renewal, and after a restart of the launcher.
 func TestClients(t *testing.T) {
 	nstest.Need(t)
 	launcher := nstest.Program(t, "examples/launcher")
@@ -222,7 +222,7 @@ func TestClients(t *testing.T) {
 					s.renew(t)
 					s.check(t)
 					if out := s.launcher.Output.String(); sys.lease == 0 && strings.Contains(out, "leased") {
-						t.Errorf("a program began anew:\n%s", out)
+						t.Errorf("a program asked for a new lease instead of renewing its own:\n%s", out)
 					}
 				})
 			}
@@ -240,7 +240,7 @@ type scene struct {
 	clients  []client
 }
 
-// client is a program that runs.
+// client is a running program.
 type client struct {
 	program
 	machine *nstest.Machine
@@ -264,7 +264,7 @@ func newScene(t *testing.T, sys system, n network) *scene {
 	return s
 }
 
-// serve starts a launcher.
+// serve starts a launcher and waits until it serves.
 func (s *scene) serve(t *testing.T, program string) {
 	t.Helper()
 	p := s.Pod.Start(nstest.LauncherUID, program, "serve", "-state", s.State)
@@ -274,18 +274,18 @@ func (s *scene) serve(t *testing.T, program string) {
 			t.Logf("launcher:\n%s", p.Output.String())
 		}
 	})
-	nstest.Eventually(t, func() error { return says(p, "serving") })
+	nstest.Eventually(t, func() error { return checkOutput(p, "serving") })
 }
 
-func says(p *nstest.Process, text string) error {
+func checkOutput(p *nstest.Process, text string) error {
 	if out := p.Output.String(); !strings.Contains(out, text) {
 		return fmt.Errorf("the launcher does not say %q:\n%s", text, out)
 	}
 	return nil
 }
 
-// boot makes the guest, and starts its programs. One that handles advertisements itself takes the
-// link up itself, too.
+// boot creates the guest and starts its programs. A program that handles router advertisements itself also
+// sets the link up.
 func (s *scene) boot(t *testing.T) {
 	t.Helper()
 	vm, err := phase2.Open(s.State)
@@ -304,7 +304,7 @@ func (s *scene) boot(t *testing.T) {
 	}
 }
 
-// start starts a program, and waits until it has its leases.
+// start starts a program and waits until it has its leases.
 func (s *scene) start(t *testing.T, p program) {
 	t.Helper()
 	c := client{p, s.guest.Machine(t, p.packages...)}
@@ -329,7 +329,7 @@ func (s *scene) start(t *testing.T, p program) {
 	s.clients = append(s.clients, c)
 }
 
-// leases counts what the program says of each of them.
+// leases counts, for each text of bound, how often the program has printed it.
 func (c client) leases() ([]int, error) {
 	log, err := c.machine.Run("cat /run/log")
 	var counts []int
@@ -339,7 +339,7 @@ func (c client) leases() ([]int, error) {
 	return counts, err
 }
 
-// hasLeases says whether the program has got its leases since it had got them so many times.
+// hasLeases returns a check that each count of leases is higher than before.
 func (c client) hasLeases(before []int) func() error {
 	return func() error {
 		now, err := c.leases()
@@ -352,8 +352,8 @@ func (c client) hasLeases(before []int) func() error {
 	}
 }
 
-// renew makes the programs renew their leases, or waits until they do, and takes their word and
-// the launcher's for it.
+// renew makes the programs renew their leases, or waits until they do. Both the programs' output and the
+// launcher's log must show the renewal.
 func (s *scene) renew(t *testing.T) {
 	t.Helper()
 	for _, c := range s.clients {
@@ -368,10 +368,10 @@ func (s *scene) renew(t *testing.T) {
 		}
 		nstest.Eventually(t, c.hasLeases(before))
 		if c.ipv4 {
-			nstest.Eventually(t, func() error { return says(s.launcher, "DHCPv4 lease renewed") })
+			nstest.Eventually(t, func() error { return checkOutput(s.launcher, "DHCPv4 lease renewed") })
 		}
 		if c.ipv6 {
-			nstest.Eventually(t, func() error { return says(s.launcher, "DHCPv6 lease renewed") })
+			nstest.Eventually(t, func() error { return checkOutput(s.launcher, "DHCPv6 lease renewed") })
 		}
 	}
 	if out := s.launcher.Output.String(); strings.Contains(out, "level=WARN") {
@@ -379,7 +379,7 @@ func (s *scene) renew(t *testing.T) {
 	}
 }
 
-// check looks at what the guest has been told, and asks who answers.
+// check checks what the guest has been told, and who answers whom.
 func (s *scene) check(t *testing.T) {
 	t.Helper()
 	nstest.Eventually(t, s.hasRouter)
@@ -396,7 +396,7 @@ func (s *scene) check(t *testing.T) {
 	}
 }
 
-// hasRouter looks for what only advertisements say.
+// hasRouter checks what only router advertisements tell: the IPv6 routes and the MTU.
 func (s *scene) hasRouter() error {
 	address := linkLocal(s.World, "pod")
 	if s.network.binding.Kind() == cache.BindingMasquerade {
@@ -411,14 +411,14 @@ func (s *scene) hasRouter() error {
 			return fmt.Errorf("no route %q:\n%s", want, out)
 		}
 	}
-	// The kernel gives the MTU to the link's IPv6, dhcpcd to the routes.
+	// The kernel sets the link's IPv6 MTU; dhcpcd sets the MTU of the routes.
 	if mtu := s.guest.Exec("sysctl", "net.ipv6.conf.eth0.mtu"); !strings.Contains(mtu, " 1450\n") && !strings.Contains(out, " mtu 1450 ") {
 		return fmt.Errorf("not the MTU 1450: %s%s", mtu, out)
 	}
 	return nil
 }
 
-// hasNoRouter looks for what a launcher says at its end.
+// hasNoRouter checks that the launcher has withdrawn the default route at its end.
 func (s *scene) hasNoRouter() error {
 	if out := s.guest.IP("-6 route show default"); out != "" {
 		return fmt.Errorf("still a default route:\n%s", out)
@@ -437,7 +437,7 @@ func (s *scene) has4(c client) error {
 	if out := s.guest.IP("-4 addr show dev eth0"); !strings.Contains(out, " "+s.network.address4+" ") {
 		return fmt.Errorf("not the address %s:\n%s", s.network.address4, out)
 	}
-	// dhcpcd leaves the link's MTU alone, and gives it to the routes.
+	// dhcpcd sets the MTU of the routes, not that of the link.
 	if out := s.guest.IP("link show dev eth0") + s.guest.IP("route show default"); !strings.Contains(out, " mtu 1450 ") {
 		return fmt.Errorf("not the MTU 1450:\n%s", out)
 	}
@@ -451,7 +451,7 @@ func (s *scene) has6() error {
 	return nil
 }
 
-// routes are the destinations and next hops of ip route's lines, sorted.
+// routes returns the destination and next hop of each line of ip route, sorted.
 func routes(text string) []string {
 	var list []string
 	for line := range strings.Lines(text) {
@@ -466,7 +466,7 @@ func routes(text string) []string {
 	return list
 }
 
-// hasName looks at the machine's name; dhcpcd appends the domain.
+// hasName checks the machine's host name. dhcpcd appends the domain.
 func (s *scene) hasName(c client) error {
 	if out, err := c.machine.Run("hostname"); c.setsHostname && (err != nil || !strings.HasPrefix(out, "alice")) {
 		return fmt.Errorf("host name %q, %v; want alice", out, err)
@@ -521,7 +521,8 @@ func (s *scene) hasDNS(c client) error {
 	return nil
 }
 
-// traffic asks from the guest, and asks the guest, which is the pod for everybody else.
+// traffic connects from the guest to hosts, which must see the pod's address, and from a host to the pod's
+// address, where the guest must answer.
 func (s *scene) traffic(t *testing.T, pod netip.Addr) {
 	t.Helper()
 	hosts := []netip.Addr{nstest.Beyond4, nstest.Beyond6}
@@ -530,13 +531,13 @@ func (s *scene) traffic(t *testing.T, pod netip.Addr) {
 	}
 	for _, to := range hosts {
 		if to.Is4() == pod.Is4() {
-			asks(t, s.guest, to, "world sees "+strings.TrimSuffix(netip.AddrPortFrom(pod, 0).String(), "0"))
+			checkAnswer(t, s.guest, to, "world sees "+strings.TrimSuffix(netip.AddrPortFrom(pod, 0).String(), "0"))
 		}
 	}
-	asks(t, s.World, pod, "guest sees ")
+	checkAnswer(t, s.World, pod, "guest sees ")
 }
 
-func asks(t *testing.T, from *nstest.Namespace, to netip.Addr, want string) {
+func checkAnswer(t *testing.T, from *nstest.Namespace, to netip.Addr, want string) {
 	t.Helper()
 	nstest.Eventually(t, func() error {
 		answer, err := from.Ask(netip.AddrPortFrom(to, 7).String())

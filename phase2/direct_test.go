@@ -17,8 +17,8 @@ import (
 	"github.com/guestwire/guestwire/phase2"
 )
 
-// bootDirect wires the NIC, and boots a guest with the element of its record. The launcher has nothing
-// to serve.
+// bootDirect wires the NIC and boots a guest with the record's libvirt element. It waits until the launcher
+// logs that the record has no responder.
 func bootDirect(ctx context.Context, t *testing.T, n nstest.Network, c phase1.Config, cfg vm.Config) *vm.Guest {
 	t.Helper()
 	if err := phase1.Setup(ctx, c); err != nil {
@@ -55,10 +55,10 @@ func bootDirect(ctx context.Context, t *testing.T, n nstest.Network, c phase1.Co
 	return g
 }
 
-// TestPasst gives a guest passt, which an unprivileged libvirt starts: its DHCP, its way out, a port
-// that takes the sysctl, and pings, which take the other.
+// TestPasst boots a guest behind passt, which an unprivileged libvirt starts. It tests passt's DHCP,
+// connections out, a port below 1024 (which needs the first sysctl) and pings (which need the second).
 func TestPasst(t *testing.T) {
-	uid, gid := bootable(t)
+	uid, gid := needGuest(t)
 	n := nstest.NewNetwork(t)
 	before := n.Pod.Dump()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
@@ -86,10 +86,11 @@ func TestPasst(t *testing.T) {
 	}{
 		{netip.AddrPortFrom(nstest.Beyond4, 7000), "world sees " + nstest.Pod4.String()},
 		{netip.AddrPortFrom(nstest.Beyond6, 7000), "world sees [" + nstest.Pod6.String()},
-		{netip.AddrPortFrom(nstest.Gateway4, 7001), "pod sees 127.0.0.1"}, // of which the record warns
+		{netip.AddrPortFrom(nstest.Gateway4, 7001), "pod sees 127.0.0.1"}, // the record warns of this
 	} {
-		// nc keeps its end open for a second, as passt would lose the answer, and ends by force, as passt
-		// may lose the other end. timeout(1) would leave an orphan to the guest's first process.
+		// sleep keeps nc's sending side open for a second, as passt would lose the answer otherwise. nc is
+		// killed, as passt may not deliver the other side's FIN. timeout(1) would leave an orphan to the
+		// guest's init.
 		command := fmt.Sprintf("sleep 1 | nc %v %d & sleep 2; kill $!; wait", q.to.Addr(), q.to.Port())
 		nstest.Eventually(t, func() error {
 			out, err := g.Run(ctx, command)
@@ -130,9 +131,9 @@ func TestPasst(t *testing.T) {
 	}
 }
 
-// askFirst asks as a client that speaks first. The passt of Debian 12 does not finish a connection to the
-// guest as long as the client says nothing, and now and then loses what a guest says right before it
-// closes.
+// askFirst connects, sends a line and reads the guest's answer. Debian 12's passt does not complete a
+// connection to the guest before the client has sent something, and sometimes loses what the guest sends
+// just before it closes.
 func askFirst(from *nstest.Namespace, to netip.AddrPort) (answer vm.Answer, err error) {
 	var conn net.Conn
 	err = netns.Do(from.File, func() (err error) {
@@ -152,10 +153,10 @@ func askFirst(from *nstest.Namespace, to netip.AddrPort) (answer vm.Answer, err 
 	return vm.ReadAnswer(conn)
 }
 
-// TestMacvtap gives a guest a macvtap, whose character device is the user's: it is on the network of the
-// link below, with addresses that it brings itself.
+// TestMacvtap boots a guest on a macvtap whose character device belongs to the libvirt user. The guest is
+// on the network of the macvtap's parent link, with addresses that it configures itself.
 func TestMacvtap(t *testing.T) {
-	uid, gid := bootable(t)
+	uid, gid := needGuest(t)
 	n := nstest.NewMacvtap(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
@@ -164,7 +165,7 @@ func TestMacvtap(t *testing.T) {
 		Binding: infra.Macvtap{}, Queues: 2,
 	}}
 	g := bootDirect(ctx, t, n, c, vm.Config{NetNS: n.Pod.File, UID: uid, GID: gid, Name: "guest1", CPUs: 2})
-	// Its DHCP client finds nobody, and would take the addresses away again, as its script may still do.
+	// There is no DHCP server. The guest's client, or its script, would remove the addresses again.
 	if _, err := g.Until(ctx, "killall udhcpc"); err != nil {
 		t.Fatal(err)
 	}

@@ -2,12 +2,15 @@ package phase2_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"log"
 	"log/slog"
 	"net/netip"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"syscall"
 
 	"github.com/guestwire/guestwire/cache"
@@ -15,13 +18,13 @@ import (
 	"github.com/guestwire/guestwire/phase2"
 )
 
-// The record is what Setup leaves.
-func ExampleVM_Interfaces() {
+// stateDirectory returns a directory with the record that a bridge's Setup writes. It stands for
+// /run/guestwire/vm1.
+func stateDirectory(responderTap string) string {
 	dir, err := os.MkdirTemp("", "guestwire")
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer os.RemoveAll(dir)
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		log.Fatal(err)
@@ -29,13 +32,45 @@ func ExampleVM_Interfaces() {
 	defer root.Close()
 	err = cache.Write(root, cache.Record{
 		Version: cache.Version, Name: "eth0", Binding: cache.BindingBridge, Tap: "eth0-tap", Queues: 1,
-		ResponderTap: "eth0-dhcp", ResponderMAC: cache.MAC{2, 0, 0, 0, 0, 8}, MAC: cache.MAC{2, 0, 0, 0, 0, 7}, MTU: 1450,
+		ResponderTap: responderTap, ResponderMAC: cache.MAC{2, 0, 0, 0, 0, 8}, MAC: cache.MAC{2, 0, 0, 0, 0, 7}, MTU: 1450,
 		IPv4: &cache.IPv4{Address: netip.MustParsePrefix("10.244.1.7/24"), Server: netip.MustParseAddr("10.244.1.1"),
 			Routes: []cache.Route{{Destination: netip.MustParsePrefix("0.0.0.0/0"), Gateway: netip.MustParseAddr("10.244.1.1")}}},
 	})
 	if err != nil {
 		log.Fatal(err)
 	}
+	return dir
+}
+
+// A launcher that may start before Setup has run tells a missing record from a bad one.
+func ExampleOpen() {
+	dir := stateDirectory("eth0-dhcp")
+	defer os.RemoveAll(dir)
+
+	for _, state := range []string{dir, filepath.Join(dir, "none")} {
+		vm, err := phase2.Open(state)
+		var bad *cache.FileError
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			fmt.Println("Setup has not run yet")
+			continue
+		case errors.As(err, &bad):
+			log.Fatalf("damaged record %s: %v", bad.Path, bad.Err)
+		case err != nil:
+			log.Fatal(err)
+		}
+		for _, r := range vm.Records() {
+			fmt.Println(r.Name, r.Binding, r.MAC, r.IPv4.Address)
+		}
+	}
+	// Output:
+	// eth0 bridge 02:00:00:00:00:07 10.244.1.7/24
+	// Setup has not run yet
+}
+
+func ExampleVM_Interfaces() {
+	dir := stateDirectory("eth0-dhcp")
+	defer os.RemoveAll(dir)
 
 	vm, err := phase2.Open(dir)
 	if err != nil {
@@ -62,9 +97,29 @@ func ExampleVM_Interfaces() {
 	// </interface>
 }
 
-// A process that was started in the pod's namespace, as the owner of the taps (nsenter, setpriv, a
-// container). In the namespace of one thread only, runtime.LockOSThread keeps Serve there.
+// Serve blocks. A launcher runs it until the VM ends, and then cancels the context.
 func ExampleVM_Serve() {
+	dir := stateDirectory("") // without a responder's tap, so that the example needs no namespace
+	defer os.RemoveAll(dir)
+
+	vm, err := phase2.Open(dir)
+	if err != nil {
+		log.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() { served <- vm.Serve(ctx) }()
+
+	// Start the VM here, and wait until it ends.
+
+	stop()
+	fmt.Println("Serve:", <-served)
+	// Output: Serve: <nil>
+}
+
+// The whole main of a launcher that was started in the pod's namespace as the owner of the taps, by
+// nsenter and setpriv or by a container engine. Notify tells which addresses the guest has got.
+func ExampleVM_Serve_notify() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	vm, err := phase2.Open("/run/guestwire/vm1")
@@ -83,4 +138,23 @@ func ExampleVM_Serve() {
 	for nic, c := range vm.Counters() {
 		fmt.Println(nic, c.Received, c.Sent, c.Events[dhcp.Leased4])
 	}
+}
+
+// A launcher that is replaced while the guest runs ends Serve with dhcp.ErrHandover. The guest then keeps
+// its IPv6 default route until the next launcher serves it.
+func ExampleVM_Serve_handover() {
+	dir := stateDirectory("")
+	defer os.RemoveAll(dir)
+
+	vm, err := phase2.Open(dir)
+	if err != nil {
+		log.Fatal(err)
+	}
+	ctx, stop := context.WithCancelCause(context.Background())
+	served := make(chan error, 1)
+	go func() { served <- vm.Serve(ctx) }()
+
+	stop(dhcp.ErrHandover)
+	fmt.Println("Serve:", <-served)
+	// Output: Serve: <nil>
 }

@@ -13,28 +13,29 @@ import (
 	"github.com/guestwire/guestwire/internal/tap"
 )
 
-// ParseResolvConf is for tests.
+// ParseResolvConf is parseResolvConf.
 var ParseResolvConf = parseResolvConf
 
-// StopCause is what an interface's loop is told when Serve ends, whose context is ctx.
+// StopCause returns the cause that an interface's loop gets when a Serve with the context ctx ends.
 func StopCause(ctx context.Context, file *os.File) error {
 	var cause error
 	v := &service{port: &tap.Port{File: file}, cancel: func(err error) { cause = err }, done: make(chan struct{})}
 	close(v.done)
 	s := server{services: map[string]*service{"eth0": v}}
-	s.stop(ctx)
+	s.detachAll(ctx)
 	return cause
 }
 
-// RereadResolvConf is what is told after a change of the file, when last was told before.
+// RereadResolvConf returns the DNS configuration in use after the file was read again; last is the one
+// before.
 func RereadResolvConf(path string, last cache.DNS) cache.DNS {
 	f := resolvConf{path: path, last: last}
 	f.reread(slog.New(slog.DiscardHandler))
 	return f.last
 }
 
-// FollowResolvConf follows a file alone, as Serve does beside the records. Watching is called once, when it
-// has begun.
+// FollowResolvConf follows a resolv.conf without records, as Serve does with records. It calls watching once,
+// when the file is watched.
 func FollowResolvConf(ctx context.Context, path string, last cache.DNS, changed func(cache.DNS), watching func()) error {
 	f, err := newResolvConf(path)
 	if err != nil {
@@ -55,11 +56,11 @@ func FollowResolvConf(ctx context.Context, path string, last cache.DNS, changed 
 		case err := <-watcher.Errors:
 			return err
 		case event := <-watcher.Events:
-			if names.concerns(event.Name) {
-				settled = time.After(settle)
+			if names.includes(event.Name) {
+				settled = time.After(settleTime)
 			}
 		case <-settled:
-			if names, err = watch(watcher, f.path); err != nil {
+			if names, err = watchPath(watcher, f.path); err != nil {
 				return err
 			}
 			if f.reread(slog.New(slog.DiscardHandler)) {

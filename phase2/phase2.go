@@ -1,8 +1,9 @@
-// Package phase2 is the unprivileged half: it reads the records that phase1 left in a directory,
-// describes the interfaces to libvirt, and answers the guest.
+// Package phase2 is the unprivileged half of guestwire, for a VM's launcher. It reads the records
+// that phase1 wrote ([Open]), describes each interface to libvirt ([VM.Interfaces]) and answers the
+// guest's DHCPv4, DHCPv6, router solicitations and listed ARP and NS ([VM.Serve]).
 //
-// It needs no capability. It runs in the namespace that phase1 wired, as the user that owns the
-// taps.
+// The package needs no capability. Serve needs the network namespace that phase1 wired, the user
+// that owns the taps (infra.Owner), and a /dev/net/tun that this user can open.
 package phase2
 
 import (
@@ -19,32 +20,38 @@ import (
 	"github.com/guestwire/guestwire/domain"
 )
 
-// VM is the network of one virtual machine: the records of one directory.
+// VM is the network of one virtual machine: the records of one directory. Use [Open] to make one. Set
+// the fields before [VM.Serve].
 type VM struct {
-	// Log gets what the responders have to say; nil discards it. It is to be set before Serve.
+	// Log receives the messages of Serve and of the responders. Nil discards the messages.
 	Log *slog.Logger
-	// ResolvConf is where the guest's DNS configuration comes from if a record holds none. It is
-	// followed when it changes; one that goes, or cannot be read, changes nothing. Servers that the
-	// guest could not use are left out, with a word in the log: loopback, those on another link.
-	// Empty: /etc/resolv.conf, if there is one. It is to be set before Serve.
+	// ResolvConf is the path of the resolv.conf(5) with the guest's DNS configuration. Serve reads the
+	// file only for records whose DNS is nil, and follows its changes. While the file is missing, empty
+	// or unreadable, the guest keeps the last configuration. Servers that the guest cannot reach (a
+	// loopback address, a server on another link) are left out, with a warning in Log.
+	//
+	// Empty means /etc/resolv.conf, which may be missing; a path that is set must exist when Serve starts.
 	ResolvConf string
-	// Notify is called with what a guest was given, by the interface's name, in the goroutine
-	// that serves it: at the same time for several. The guest waits for the call to return. Nil:
-	// nobody is told. It is to be set before Serve.
+	// Notify is called for each [dhcp.Event] of the guest's interface nic (a record's Name). Each
+	// interface has its own goroutine, so calls for two interfaces can run at the same time. The
+	// responder of the interface waits until Notify returns. Nil is allowed.
 	Notify func(nic string, e dhcp.Event)
 
 	dir string
 
 	mu         sync.Mutex
 	records    []cache.Record
-	responders map[string]*dhcp.Responder // by the interfaces' names, those that were served
+	responders map[string]*dhcp.Responder // by interface name; a responder stays after its service ends
 }
 
-// Open reads the records in dir. A record that is damaged, newer, or another program's is an error
-// that names the file and the field, a *cache.FileError; a directory without any is
-// fs.ErrNotExist.
+// Open reads the records in dir, the State directory of phase1's Setup. It opens no tap, so it also works
+// outside the wired namespace.
+//
+// The error is a [*cache.FileError] if a record is damaged, has a newer version or belongs to another
+// program; the error names the file and the field. It is fs.ErrNotExist if dir does not exist or holds
+// no record.
 func Open(dir string) (*VM, error) {
-	records, err := list(dir)
+	records, err := readRecords(dir)
 	if err != nil {
 		return nil, err
 	}
@@ -54,7 +61,7 @@ func Open(dir string) (*VM, error) {
 	return &VM{dir: dir, records: records, responders: map[string]*dhcp.Responder{}}, nil
 }
 
-func list(dir string) ([]cache.Record, error) {
+func readRecords(dir string) ([]cache.Record, error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return nil, fmt.Errorf("records: %w", err)
@@ -63,16 +70,21 @@ func list(dir string) ([]cache.Record, error) {
 	return cache.List(root)
 }
 
-// Records are those in the directory, by the interfaces' names: as Open read them, or as Serve has
-// followed them since.
+// Records returns the records that Open read, or that Serve has read since, sorted by Name. The caller
+// must not change them.
 func (vm *VM) Records() []cache.Record {
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
 	return vm.records
 }
 
-// Interfaces are the libvirt elements, in the records' order; Marshal makes XML of one. The error
-// is a *cache.FieldError, such as for several queues with a model that has one.
+// Interfaces returns one libvirt <interface> element per record, in the order of [VM.Records]. An element's
+// Marshal returns the XML, which belongs into the <devices> of a domain.
+//
+// The error wraps a [*cache.FieldError] if libvirt cannot express a record, such as several queues for a
+// device model with a single queue.
+//
+// Source: libvirt formatdomain#network-interfaces.
 func (vm *VM) Interfaces() ([]*libvirtxml.DomainInterface, error) {
 	var elements []*libvirtxml.DomainInterface
 	for _, r := range vm.Records() {
@@ -85,8 +97,8 @@ func (vm *VM) Interfaces() ([]*libvirtxml.DomainInterface, error) {
 	return elements, nil
 }
 
-// Counters are what the responders have done since Open, by the interfaces' names. One that was
-// taken away and came back counts from nothing.
+// Counters returns what each responder has counted since Open, by interface name. It may be called
+// while Serve runs and after it. A record that is removed and written again starts from zero.
 func (vm *VM) Counters() map[string]dhcp.Counters {
 	vm.mu.Lock()
 	defer vm.mu.Unlock()

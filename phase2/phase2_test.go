@@ -22,7 +22,7 @@ import (
 
 func TestMain(m *testing.M) { nstest.Main(m) }
 
-func write(t *testing.T, dir string, records ...cache.Record) {
+func writeRecords(t *testing.T, dir string, records ...cache.Record) {
 	t.Helper()
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -51,7 +51,7 @@ func TestOpen(t *testing.T) {
 	if _, err := phase2.Open(dir); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "Setup") {
 		t.Errorf("empty directory: %v, want fs.ErrNotExist and what to do", err)
 	}
-	write(t, dir, newRecord("net1"), newRecord("eth0"))
+	writeRecords(t, dir, newRecord("net1"), newRecord("eth0"))
 	vm, err := phase2.Open(dir)
 	if err != nil {
 		t.Fatal(err)
@@ -72,7 +72,7 @@ func TestOpen(t *testing.T) {
 
 func TestServeWithoutResponder(t *testing.T) {
 	dir := t.TempDir()
-	write(t, dir, newRecord("eth0"))
+	writeRecords(t, dir, newRecord("eth0"))
 	vm, err := phase2.Open(dir)
 	if err != nil {
 		t.Fatal(err)
@@ -105,7 +105,7 @@ func TestServeErrors(t *testing.T) {
 		t.Errorf("in another namespace: %v, want fs.ErrNotExist", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	first, log := make(chan error, 1), make(lines, 8)
+	first, log := make(chan error, 1), make(lineWriter, 8)
 	vm.Log = slog.New(slog.NewTextHandler(log, nil))
 	go func() { first <- netns.Do(n.Pod.File, func() error { return vm.Serve(ctx) }) }()
 	if line := <-log; !strings.Contains(line, "serving") {
@@ -116,7 +116,7 @@ func TestServeErrors(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := netns.Do(n.Pod.File, func() error { return second.Serve(t.Context()) }); !errors.Is(err, syscall.EBUSY) || !strings.Contains(err.Error(), "another process") {
-		t.Errorf("a second one: %v, want EBUSY", err)
+		t.Errorf("a second Serve on the same tap: %v, want EBUSY", err)
 	}
 	cancel()
 	if err := <-first; err != nil {
@@ -124,10 +124,10 @@ func TestServeErrors(t *testing.T) {
 	}
 }
 
-// lines takes a log.
-type lines chan string
+// lineWriter receives a log, one line per value.
+type lineWriter chan string
 
-func (l lines) Write(b []byte) (int, error) {
+func (l lineWriter) Write(b []byte) (int, error) {
 	l <- string(b)
 	return len(b), nil
 }

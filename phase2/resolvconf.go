@@ -24,8 +24,8 @@ const (
 	maxResolvConf     = 1 << 20
 )
 
-// parseResolvConf takes name servers and search domains out of a resolv.conf (resolv.conf(5)). The
-// last of several search or domain lines counts. What is no address is left out, and returned.
+// parseResolvConf returns the name servers and search domains of a resolv.conf(5), and the nameserver words
+// that are no IP address. Of several search and domain lines the last one counts.
 func parseResolvConf(text []byte) (dns cache.DNS, bad []string) {
 	for line := range strings.Lines(string(text)) {
 		words := strings.Fields(line)
@@ -61,15 +61,15 @@ func readResolvConf(path string) ([]byte, error) {
 	return text, nil
 }
 
-// resolvConf is a file that is followed.
+// resolvConf is a resolv.conf and its last known content.
 type resolvConf struct {
-	path string    // absolute
-	must bool      // it has to be there
-	last cache.DNS // what it said
-	bad  []string  // name servers that are no addresses
+	path     string    // absolute
+	required bool      // a missing file is an error at the start
+	last     cache.DNS // the last known configuration
+	bad      []string  // nameserver words that are no address, so that each is logged once
 }
 
-// newResolvConf follows the file at path, the default one if path is empty.
+// newResolvConf returns the file at path, or /etc/resolv.conf, which may be missing. It does not read the file.
 func newResolvConf(path string) (resolvConf, error) {
 	if path == "" {
 		return resolvConf{path: defaultResolvConf}, nil
@@ -78,37 +78,38 @@ func newResolvConf(path string) (resolvConf, error) {
 	if err != nil {
 		return resolvConf{}, fmt.Errorf("DNS configuration: %w", err)
 	}
-	return resolvConf{path: absolute, must: true}, nil
+	return resolvConf{path: absolute, required: true}, nil
 }
 
-// needsResolvConf says that the record has a responder, but no DNS configuration of its own.
+// needsResolvConf reports whether the record has a responder, but no DNS configuration of its own.
 func needsResolvConf(r cache.Record) bool { return r.DNS == nil && r.ResponderTap != "" }
 
-// begin reads the file.
-func (f *resolvConf) begin(log *slog.Logger) error {
+// readFirst reads the file at the start of Serve, when an unreadable file is an error.
+func (f *resolvConf) readFirst(log *slog.Logger) error {
 	text, err := readResolvConf(f.path)
-	if errors.Is(err, fs.ErrNotExist) && !f.must {
+	if errors.Is(err, fs.ErrNotExist) && !f.required {
 		return nil
 	}
 	dns, bad := parseResolvConf(text)
-	f.take(log, dns, bad)
+	f.set(log, dns, bad)
 	return err
 }
 
-func (f *resolvConf) take(log *slog.Logger, dns cache.DNS, bad []string) {
+// set stores what the file says, and warns of words that are no address.
+func (f *resolvConf) set(log *slog.Logger, dns cache.DNS, bad []string) {
 	f.last, f.bad = dns, bad
 	for _, word := range bad {
-		log.Warn(fmt.Sprintf("DNS server %q is left out: it is no address", word), "path", f.path)
+		log.Warn(fmt.Sprintf("DNS server %q is left out: not an IP address", word), "path", f.path)
 	}
 }
 
-// reread says that the file says something else than before. One that is gone, that cannot be read, or that
-// is empty, as it is while somebody writes it anew, changes nothing.
+// reread reads the file again and reports whether the configuration changed. A file that is missing,
+// unreadable or empty changes nothing: a program may be rewriting it at this moment.
 func (f *resolvConf) reread(log *slog.Logger) bool {
 	text, err := readResolvConf(f.path)
 	if err != nil {
 		if !errors.Is(err, fs.ErrNotExist) {
-			log.Warn("the DNS configuration stays what it was", "error", err)
+			log.Warn("resolv.conf cannot be read; the old DNS configuration stays in use", "error", err)
 		}
 		return false
 	}
@@ -118,38 +119,42 @@ func (f *resolvConf) reread(log *slog.Logger) bool {
 	dns, bad := parseResolvConf(text)
 	same := reflect.DeepEqual(dns, f.last)
 	if !same || !slices.Equal(bad, f.bad) {
-		f.take(log, dns, bad)
+		f.set(log, dns, bad)
 	}
 	return !same
 }
 
-// watched is a path that is followed: the names that are looked at, of which each can make it another file.
+// watched is a followed path: the path itself and the names from pathTrail. A change of any of the names can
+// make the path lead to another file.
 type watched []string
 
-// watch looks at the directories where a change can make the path mean another file, and at the file
-// itself, as a bind mount changes in none of them; a directory's own changes are in that too. What is
-// watched before the file is read is not missed.
-func watch(watcher *fsnotify.Watcher, path string) (watched, error) {
+// watchPath watches the directories of the path's trail, where a change can make the path lead to another
+// file. It also watches the file itself: a write through a bind mount's source is no event in any of these
+// directories. For a directory this second watch reports its entries.
+//
+// Call watchPath before reading the file, so that no change is missed.
+func watchPath(watcher *fsnotify.Watcher, path string) (watched, error) {
 	var errs []error
 	add := func(path string) {
-		// What is gone is on the trail, or will be.
+		// A missing name is no error: the trail ends there, and its directory is watched.
 		if err := watcher.Add(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, fmt.Errorf("watch %s: %w", path, err))
 		}
 	}
 	var names []string
-	for range maxLinks { // until it has not changed meanwhile
-		again := trail(path)
-		if slices.Equal(again, names) {
+	for range maxLinks { // until the trail is the same before and after watching
+		now := pathTrail(path)
+		if slices.Equal(now, names) {
 			break
 		}
-		names = again
+		names = now
 		for _, name := range names {
 			add(filepath.Dir(name))
 		}
 	}
-	add(filepath.Dir(path)) // through a link of /proc the trail leads astray
-	// The watch of a file that was replaced goes on with the old one; that of one that is gone has ended.
+	add(filepath.Dir(path)) // the trail is wrong behind a magic link of /proc (symlink(7))
+	// A watch stays with the old file when the file is replaced, so it is made anew. The watch of a deleted file
+	// has ended by itself.
 	if err := watcher.Remove(path); err != nil && !errors.Is(err, fsnotify.ErrNonExistentWatch) && !errors.Is(err, syscall.EINVAL) {
 		errs = append(errs, fmt.Errorf("watch %s: %w", path, err))
 	}
@@ -157,19 +162,20 @@ func watch(watcher *fsnotify.Watcher, path string) (watched, error) {
 	return append(names, path), errors.Join(errs...)
 }
 
-// concerns says that an event for name can be one of the path's: of its own, of a link on the way to it, or
-// of a directory of theirs.
-func (w watched) concerns(name string) bool {
+// includes reports whether an event for name can concern the path: name is the path, a name of its trail, or
+// the directory of one.
+func (w watched) includes(name string) bool {
 	name = filepath.Clean(name)
 	return slices.ContainsFunc(w, func(n string) bool { return name == n || name == filepath.Dir(n) })
 }
 
-// maxLinks is how many symbolic links the kernel follows (path_resolution(7)).
+// maxLinks is the number of symbolic links that the kernel follows (path_resolution(7)).
 const maxLinks = 40
 
-// trail are the names on which it hangs what the path means: each symbolic link on the way, and what is at
-// the end, or the first that is missing. They are absolute, and no link is in their directories.
-func trail(path string) []string {
+// pathTrail returns the names that decide which file the path leads to: each symbolic link on the way, and
+// the file at the end or the first missing name. The names are absolute, and their directories contain no
+// symbolic link.
+func pathTrail(path string) []string {
 	var names []string
 	at, rest := "/", strings.Split(path, "/")
 	for len(rest) > 0 {

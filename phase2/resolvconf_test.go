@@ -55,7 +55,8 @@ func TestResolvConf(t *testing.T) {
 	}
 }
 
-// A guest that asks while the file is written anew, and whose lease never ends, would be without DNS for ever.
+// TestRereadResolvConf: an empty file changes nothing. A guest with an infinite lease that asks while the
+// file is rewritten would otherwise be without DNS for ever.
 func TestRereadResolvConf(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "resolv.conf")
 	old := cache.DNS{Servers: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}
@@ -79,7 +80,7 @@ func TestRereadResolvConf(t *testing.T) {
 	}
 }
 
-// FuzzResolvConf: whatever the file says, there is a responder.
+// FuzzResolvConf: dhcp.New accepts the configuration of any file.
 func FuzzResolvConf(f *testing.F) {
 	for _, text := range []string{
 		"nameserver 192.0.2.1\nsearch a.example B.EXAMPLE. _tcp.x 1.2.3.4 .", "search " + strings.Repeat("x.", 200),
@@ -100,7 +101,7 @@ func FuzzResolvConf(f *testing.F) {
 	})
 }
 
-// A file is followed however it is changed.
+// TestFollowResolvConf changes the file in each way that programs do.
 func TestFollowResolvConf(t *testing.T) {
 	dir := nstest.Dir(t)
 	write := func(name, server string) {
@@ -172,14 +173,15 @@ func TestFollowResolvConf(t *testing.T) {
 	}
 }
 
-// A path can lead to another file without a change in its own directory, or to none at first.
+// TestFollowLinks: a path can lead to another file without a change in the path's own directory, and the
+// file may not exist at first.
 func TestFollowLinks(t *testing.T) {
 	for _, c := range []struct {
 		name        string
-		path        string // in the directory, where it is relative
-		from, links map[string]string
-		made        string // of a directory that is new
-		file        string // that is written then; empty: none
+		path        string            // relative to the test's directory
+		from, links map[string]string // name to target: links before and after the change
+		made        string            // directory to create; empty: none
+		file        string            // file to write after that; empty: none
 	}{
 		{name: "relative", path: "resolv.conf", file: "resolv.conf"},
 		{name: "a link to nothing", path: "etc/resolv.conf", from: map[string]string{"etc/resolv.conf": "../v1/none"}, file: "v1/none"},
@@ -243,7 +245,8 @@ func TestFollowLinks(t *testing.T) {
 	}
 }
 
-// In a container the file is a bind mount: its own directory sees no change.
+// TestFollowBindMount: in a container resolv.conf is a bind mount. A change of the source is no event in the
+// directory of the mount.
 func TestFollowBindMount(t *testing.T) {
 	nstest.Need(t)
 	dir := nstest.Dir(t)
@@ -286,8 +289,8 @@ func TestFollowBindMount(t *testing.T) {
 	}
 }
 
-// TestServeFollows changes the resolv.conf under a running responder: the guest has the new servers
-// with its next renewal, and the caller learns what the guest got.
+// TestServeFollows changes the resolv.conf of a running responder. The guest gets the new servers with its
+// next renewal, and Notify is called with the guest's events.
 func TestServeFollows(t *testing.T) {
 	n := nstest.NewNetwork(t)
 	if err := phase1.Setup(t.Context(), phase1.Config{NetNS: n.Pod.File, Spec: infra.Spec{NIC: "eth0", Binding: infra.Bridge{}, State: n.State}}); err != nil {
@@ -353,7 +356,7 @@ func TestServeFollows(t *testing.T) {
 	if fmt.Sprint(got.IPv4.DNS, got.IPv4.Search) != "[192.0.2.1] [one.example]" {
 		t.Errorf("DNS %v %v", got.IPv4.DNS, got.IPv4.Search)
 	}
-	nstest.Eventually(t, func() error { // an event comes after the frame
+	nstest.Eventually(t, func() error { // Notify is called after the frame is sent
 		mu.Lock()
 		defer mu.Unlock()
 		if events[dhcp.Leased4] != nstest.Pod4 || events[dhcp.Leased6] != nstest.Pod6 {
@@ -371,7 +374,7 @@ func TestServeFollows(t *testing.T) {
 		}
 		return nil
 	})
-	nstest.Eventually(t, func() error { // the log is before the deed
+	nstest.Eventually(t, func() error { // Serve logs the change before the responder has it
 		lease, err := g.Renew4(ctx)
 		if err == nil && fmt.Sprint(lease.DNS, lease.Search) != "[192.0.2.2] []" {
 			err = fmt.Errorf("DNS after the change %v %v", lease.DNS, lease.Search)
@@ -387,7 +390,7 @@ func TestServeFollows(t *testing.T) {
 	})
 }
 
-// syncBuffer is a log that can be read while it is written.
+// syncBuffer is a log that can be read while another goroutine writes it.
 type syncBuffer struct {
 	mu   sync.Mutex
 	text strings.Builder

@@ -20,24 +20,32 @@ import (
 )
 
 const (
-	// Who changes a file does it in several steps.
-	settle = 100 * time.Millisecond
+	// A program changes a file in several steps. settleTime after the last event the file is read.
+	settleTime = 100 * time.Millisecond
 
-	// How long to wait before a port that is not there is looked for again.
+	// A missing responder's tap is looked for again after retryMin, then after twice the time, up to
+	// retryMax.
 	retryMin = 100 * time.Millisecond
 	retryMax = 5 * time.Second
 )
 
-// Serve answers the guest on all interfaces that have a responder, until ctx is done; then it
-// returns nil, and has withdrawn its router advertisements if the cause of ctx is not
-// dhcp.ErrHandover. It attaches to the responders' taps in the namespace of the calling thread.
+// Serve answers the guest on every interface whose record has a ResponderTap. It blocks until ctx is
+// done and then returns nil.
 //
-// It follows the records: one that comes, changes or goes begins, changes or ends that interface's
-// service; so does a tap that is deleted and made again. What is wrong with them then is in the log.
+// Before it returns, Serve withdraws its router advertisements, so that the guest loses its IPv6 default
+// route. If another process takes over, cancel ctx with [dhcp.ErrHandover] as the cause: then nothing is
+// withdrawn.
 //
-// The errors to tell apart, all at the start: fs.ErrNotExist if a tap is not in this namespace, or the
-// file ResolvConf is missing, fs.ErrPermission if a tap is another user's, syscall.EBUSY if another
-// process serves it.
+// Serve opens the responders' taps in the network namespace of the calling thread, as the user that owns
+// them. In a process that is in another namespace, call Serve from a locked thread (runtime.LockOSThread)
+// that has entered the right one.
+//
+// Serve follows the record files. A new record starts a service, a changed record changes the service,
+// a removed record ends it. If a tap is deleted and created again, Serve attaches to the new one. Problems
+// after the start are logged and do not end Serve.
+//
+// Errors, all from the start: fs.ErrNotExist if a tap is not in this namespace or ResolvConf names a missing
+// file; fs.ErrPermission if a tap belongs to another user; syscall.EBUSY if another process serves the tap.
 func (vm *VM) Serve(ctx context.Context) error {
 	conf, err := newResolvConf(vm.ResolvConf)
 	if err != nil {
@@ -51,48 +59,48 @@ func (vm *VM) Serve(ctx context.Context) error {
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
-	defer s.stop(ctx)
-	if err := s.begin(ctx); err != nil {
+	defer s.detachAll(ctx)
+	if err := s.start(ctx); err != nil {
 		return err
 	}
-	s.run(ctx)
+	s.followChanges(ctx)
 	return nil
 }
 
-// server is one Serve. All of it happens in the calling goroutine, in whose thread's namespace the taps
-// are, except for the responders' loops.
+// server is the state of one Serve. Only the calling goroutine uses it, as the taps are in the namespace of
+// that goroutine's thread. Each responder's loop is a goroutine of its own.
 type server struct {
 	vm       *VM
 	log      *slog.Logger
 	conf     resolvConf
 	dir      string              // of the records; absolute
-	records  watched             // the directory
-	resolver watched             // the resolv.conf
-	services map[string]*service // by the interfaces' names
-	ended    chan *service       // their loops, by themselves
+	records  watched             // paths of dir
+	resolver watched             // paths of the resolv.conf
+	services map[string]*service // by interface name
+	ended    chan *service       // services whose loop ended with an error
 }
 
-// service is one interface's.
+// service is the service of one interface.
 type service struct {
 	record    cache.Record
 	log       *slog.Logger
 	responder *dhcp.Responder
-	port      *tap.Port // nil: not attached
+	port      *tap.Port // the responder's tap; nil: not attached
 	cancel    context.CancelCauseFunc
-	done      chan struct{} // closed at the end of the loop
-	retry     time.Duration // until the next look for the port
-	failure   string        // that was logged
+	done      chan struct{} // closed when the loop has ended
+	retry     time.Duration // wait before the next attempt to attach
+	failure   string        // the last error of attach, so that it is logged once
 }
 
-// begin serves the records as they are. Whatever is wrong is an error.
-func (s *server) begin(ctx context.Context) error {
+// start serves the records that Open read. Any problem is an error.
+func (s *server) start(ctx context.Context) error {
 	if slices.ContainsFunc(s.vm.Records(), needsResolvConf) {
-		if err := s.conf.begin(s.log); err != nil {
+		if err := s.conf.readFirst(s.log); err != nil {
 			return err
 		}
 	}
 	for _, r := range s.vm.Records() {
-		if err := s.add(r); err != nil {
+		if err := s.addService(r); err != nil {
 			return fmt.Errorf("serve %s: %w", r.Name, err)
 		}
 		if v := s.services[r.Name]; v != nil {
@@ -104,8 +112,8 @@ func (s *server) begin(ctx context.Context) error {
 	return nil
 }
 
-// add makes the responder of a record, if it has one.
-func (s *server) add(r cache.Record) error {
+// addService creates the service of a record that has a responder. It does not attach to the tap.
+func (s *server) addService(r cache.Record) error {
 	log := s.log.With("nic", r.Name)
 	for _, w := range r.Warnings {
 		log.Warn(w)
@@ -114,7 +122,7 @@ func (s *server) add(r cache.Record) error {
 		log.Info("no responder", "binding", r.Binding)
 		return nil
 	}
-	responder, err := dhcp.New(r, s.dns(r))
+	responder, err := dhcp.New(r, s.dnsOf(r))
 	if err != nil {
 		return err
 	}
@@ -129,14 +137,15 @@ func (s *server) add(r cache.Record) error {
 	return nil
 }
 
-func (s *server) dns(r cache.Record) cache.DNS {
+// dnsOf returns the record's DNS configuration, or that of the resolv.conf.
+func (s *server) dnsOf(r cache.Record) cache.DNS {
 	if r.DNS != nil {
 		return *r.DNS
 	}
 	return s.conf.last
 }
 
-// attach opens the port and starts the responder's loop.
+// attach opens the responder's tap and starts the responder's loop.
 func (s *server) attach(ctx context.Context, v *service) error {
 	port, err := tap.OpenPort(v.record.ResponderTap)
 	if err != nil {
@@ -148,7 +157,7 @@ func (s *server) attach(ctx context.Context, v *service) error {
 	go func(done chan struct{}) {
 		defer close(done)
 		if err := v.responder.Serve(ctx, port); err != nil {
-			v.log.Warn("the port is gone; it is served again when it is back", "error", err)
+			v.log.Warn("the responder's tap was deleted; the guest is served again when the tap is back", "error", err)
 			select {
 			case s.ended <- v:
 			case <-ctx.Done():
@@ -158,7 +167,7 @@ func (s *server) attach(ctx context.Context, v *service) error {
 	return nil
 }
 
-// detach ends the responder's loop, if there is one, and closes the port.
+// detach ends the responder's loop and closes the tap. It does nothing if the service is not attached.
 func (v *service) detach(cause error) {
 	if v.port == nil {
 		return
@@ -166,31 +175,31 @@ func (v *service) detach(cause error) {
 	v.cancel(cause)
 	<-v.done
 	if err := v.port.Close(); err != nil && !errors.Is(err, os.ErrClosed) {
-		v.log.Warn("close the responder's port", "error", err)
+		v.log.Warn("close the responder's tap", "error", err)
 	}
 	v.port = nil
 }
 
-// stop ends everything. What was the cause of the caller's context is the cause of the loops': it is told
-// to each, as the caller's context is done before it has come down to theirs.
-func (s *server) stop(ctx context.Context) {
+// detachAll ends all loops with the cause of the caller's context. The cause is passed on explicitly: the
+// caller's context can be done before the contexts derived from it are.
+func (s *server) detachAll(ctx context.Context) {
 	for _, v := range s.services {
 		v.detach(context.Cause(ctx))
 	}
 }
 
-// run follows what changes until ctx is done.
-func (s *server) run(ctx context.Context) {
+// followChanges reacts to changes of records, resolv.conf and taps until ctx is done.
+func (s *server) followChanges(ctx context.Context) {
 	var events <-chan fsnotify.Event
 	var errs <-chan error
 	watcher, err := fsnotify.NewWatcher()
-	if err != nil { // such as where the user has too many
-		s.log.Warn("records and DNS configuration are not followed", "error", err)
+	if err != nil { // the user may have reached the limit of inotify instances
+		s.log.Warn("changes of the records and of resolv.conf will not be noticed", "error", err)
 	} else {
 		defer watcher.Close()
 		events, errs = watcher.Events, watcher.Errors
 	}
-	// Once at the start: they may have changed before they were watched.
+	// Both fire at once: files and taps may have changed since start, when nothing was watched.
 	changed, retry := time.NewTimer(0), time.NewTimer(0)
 	defer changed.Stop()
 	defer retry.Stop()
@@ -199,66 +208,69 @@ func (s *server) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case err := <-errs:
-			s.log.Warn("watch records and DNS configuration", "error", err)
-			changed.Reset(settle)
+			s.log.Warn("watch the records and resolv.conf", "error", err)
+			changed.Reset(settleTime)
 		case event := <-events:
-			// Other files in the directory, such as a log of this very event, are nobody's concern.
-			if s.records.concerns(event.Name) || filepath.Ext(event.Name) == ".json" || s.resolver.concerns(event.Name) {
-				changed.Reset(settle)
+			// Other files in the directory are ignored. One may be the launcher's log: each line would
+			// cause the next event.
+			if s.records.includes(event.Name) || filepath.Ext(event.Name) == ".json" || s.resolver.includes(event.Name) {
+				changed.Reset(settleTime)
 			}
 		case <-changed.C:
-			// Before anything is read: what changes after that is an event.
+			// Watch before reading, so that a change after the read is an event.
 			if watcher != nil {
-				s.watch(watcher)
+				s.watchFiles(watcher)
 			}
-			s.follow()
+			s.applyRecords()
 			if slices.ContainsFunc(s.vm.Records(), needsResolvConf) && s.conf.reread(s.log) {
-				s.update()
+				s.updateDNS()
 			}
 			retry.Reset(0)
 		case v := <-s.ended:
 			v.detach(nil)
 			retry.Reset(retryMin)
 		case <-retry.C:
-			if wait := s.again(ctx); wait > 0 {
+			if wait := s.attachMissing(ctx); wait > 0 {
 				retry.Reset(wait)
 			}
 		}
 	}
 }
 
-// watch watches what has to be watched; again for what was replaced.
-func (s *server) watch(watcher *fsnotify.Watcher) {
+// watchFiles watches the directory of the records and the resolv.conf. It is called again after each change,
+// as a watch does not follow a path whose file was replaced.
+func (s *server) watchFiles(watcher *fsnotify.Watcher) {
 	var err error
-	if s.records, err = watch(watcher, s.dir); err != nil {
-		s.log.Warn("the records are not followed", "error", err)
+	if s.records, err = watchPath(watcher, s.dir); err != nil {
+		s.log.Warn("changes of the records will not be noticed", "error", err)
 	}
-	if s.resolver, err = watch(watcher, s.conf.path); err != nil {
-		s.log.Warn("the DNS configuration is not followed", "error", err)
+	if s.resolver, err = watchPath(watcher, s.conf.path); err != nil {
+		s.log.Warn("changes of resolv.conf will not be noticed", "error", err)
 	}
 }
 
-// update tells the responders of the DNS configuration.
-func (s *server) update() {
+// updateDNS gives the new resolv.conf to the responders whose records have no DNS configuration.
+func (s *server) updateDNS() {
 	s.log.Info("the DNS configuration has changed", "path", s.conf.path, "servers", s.conf.last.Servers, "search", s.conf.last.Search)
 	for _, v := range s.services {
 		if v.record.DNS == nil {
-			v.update(v.record, s.conf.last)
+			v.updateResponder(v.record, s.conf.last)
 		}
 	}
 }
 
-func (v *service) update(r cache.Record, dns cache.DNS) {
+func (v *service) updateResponder(r cache.Record, dns cache.DNS) {
 	if err := v.responder.Update(r, dns); err != nil {
-		v.log.Warn("the guest is told what it was before", "error", err)
+		v.log.Warn("the new configuration is not used; the guest keeps the old one", "error", err)
 	}
 }
 
-// follow serves what the directory has now. One record that cannot be read leaves everything as it is.
-func (s *server) follow() {
-	records, err := list(s.dir)
+// applyRecords reads the records again and adds, updates and ends services. If one record cannot be read,
+// all services stay as they are. followChanges attaches to the taps afterwards.
+func (s *server) applyRecords() {
+	records, err := readRecords(s.dir)
 	if err != nil {
-		s.log.Warn("the records are served as they were", "error", err)
+		s.log.Warn("the records cannot be read; the old ones stay in use", "error", err)
 		return
 	}
 	if reflect.DeepEqual(records, s.vm.Records()) {
@@ -274,12 +286,12 @@ func (s *server) follow() {
 		}
 		v.detach(nil)
 		delete(s.services, nic)
-		v.log.Info("the record is gone: the guest is not served any more")
+		v.log.Info("the record was removed: the guest is no longer served")
 	}
 	for _, r := range records {
 		v := s.services[r.Name]
 		if v == nil {
-			if err := s.add(r); err != nil {
+			if err := s.addService(r); err != nil {
 				s.log.Warn("the guest is not served", "nic", r.Name, "error", err)
 			}
 			continue
@@ -287,14 +299,14 @@ func (s *server) follow() {
 		if !reflect.DeepEqual(r, v.record) {
 			v.log.Info("the record has changed")
 			v.record = r
-			v.update(r, s.dns(r))
+			v.updateResponder(r, s.dnsOf(r))
 		}
 	}
 }
 
-// again attaches to ports that are not, and returns how long to wait until it is called once more; 0:
-// there is none left.
-func (s *server) again(ctx context.Context) time.Duration {
+// attachMissing attaches the services that are not attached. It returns when to call it again, or 0 if all
+// services are attached.
+func (s *server) attachMissing(ctx context.Context) time.Duration {
 	var wait time.Duration
 	for _, v := range s.services {
 		if v.port != nil {
@@ -305,7 +317,7 @@ func (s *server) again(ctx context.Context) time.Duration {
 			continue
 		}
 		if v.failure != err.Error() && !errors.Is(err, fs.ErrNotExist) {
-			v.log.Warn("the port is tried again", "error", err)
+			v.log.Warn("cannot attach to the responder's tap; will try again", "error", err)
 		}
 		v.failure = err.Error()
 		v.retry = min(max(2*v.retry, retryMin), retryMax)

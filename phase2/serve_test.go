@@ -24,8 +24,8 @@ import (
 	"github.com/guestwire/guestwire/phase2"
 )
 
-// background serves in the pod until the test ends, and returns the log.
-func background(t *testing.T, n nstest.Network, vm *phase2.VM) *syncBuffer {
+// serveInBackground runs Serve in the pod until the test ends, and returns the log.
+func serveInBackground(t *testing.T, n nstest.Network, vm *phase2.VM) *syncBuffer {
 	t.Helper()
 	log := &syncBuffer{}
 	vm.Log = slog.New(slog.NewTextHandler(log, nil))
@@ -41,8 +41,8 @@ func background(t *testing.T, n nstest.Network, vm *phase2.VM) *syncBuffer {
 	return log
 }
 
-// attach is a guest on the tap of an interface.
-func attach(t *testing.T, n nstest.Network, r cache.Record) *guest.Guest {
+// startGuest starts a guest on the tap of the record.
+func startGuest(t *testing.T, n nstest.Network, r cache.Record) *guest.Guest {
 	t.Helper()
 	var port *os.File
 	err := netns.Do(n.Pod.File, func() (err error) {
@@ -59,10 +59,10 @@ func attach(t *testing.T, n nstest.Network, r cache.Record) *guest.Guest {
 	return g
 }
 
-// lease asks until there is an answer.
-func lease(t *testing.T, n nstest.Network, r cache.Record) *guest.Lease4 {
+// requestLease starts a guest and returns its DHCPv4 lease.
+func requestLease(t *testing.T, n nstest.Network, r cache.Record) *guest.Lease4 {
 	t.Helper()
-	g := attach(t, n, r)
+	g := startGuest(t, n, r)
 	defer g.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
@@ -73,7 +73,7 @@ func lease(t *testing.T, n nstest.Network, r cache.Record) *guest.Lease4 {
 	return got
 }
 
-func logged(t *testing.T, log *syncBuffer, text string) {
+func waitForLog(t *testing.T, log *syncBuffer, text string) {
 	t.Helper()
 	nstest.Eventually(t, func() error {
 		if !strings.Contains(log.String(), text) {
@@ -83,8 +83,8 @@ func logged(t *testing.T, log *syncBuffer, text string) {
 	})
 }
 
-// TestServeRecords plugs a second NIC while the first one is served, changes what the guest is told,
-// deletes the responder's port under it, and unplugs.
+// TestServeRecords adds a second NIC while the first one is served, changes the record, deletes the
+// responder's tap, and removes the NIC.
 func TestServeRecords(t *testing.T) {
 	n := nstest.NewNetwork(t)
 	n.World.IP("link add pod2 type veth peer name net1 netns " + n.Pod.Name)
@@ -106,8 +106,8 @@ func TestServeRecords(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	log := background(t, n, vm)
-	logged(t, log, "serving")
+	log := serveInBackground(t, n, vm)
+	waitForLog(t, log, "serving")
 	record := func(nic string) cache.Record {
 		t.Helper()
 		root, err := os.OpenRoot(n.State)
@@ -121,57 +121,57 @@ func TestServeRecords(t *testing.T) {
 		}
 		return r
 	}
-	if got := lease(t, n, record("eth0")); got.Address.Addr() != nstest.Pod4 {
+	if got := requestLease(t, n, record("eth0")); got.Address.Addr() != nstest.Pod4 {
 		t.Errorf("lease %v", got.Address)
 	}
 
-	// Plugged.
+	// A NIC is added.
 	setup(config("net1"))
-	logged(t, log, "port=net1-dhcp")
-	if got := lease(t, n, record("net1")); got.Address.String() != "10.7.0.2/24" {
+	waitForLog(t, log, "port=net1-dhcp")
+	if got := requestLease(t, n, record("net1")); got.Address.String() != "10.7.0.2/24" {
 		t.Errorf("lease of the second NIC %v", got.Address)
 	}
 	if got := vm.Records(); len(got) != 2 || vm.Counters()["net1"].Events[dhcp.Leased4] != 1 {
 		t.Errorf("%d records, counters %v", len(got), vm.Counters())
 	}
 
-	// Changed.
+	// A record is changed.
 	changed := record("net1")
 	changed.DNS = &cache.DNS{Servers: []netip.Addr{netip.MustParseAddr("192.0.2.2")}}
-	write(t, n.State, changed)
-	logged(t, log, "the record has changed")
-	if got := lease(t, n, changed); fmt.Sprint(got.DNS) != "[192.0.2.2]" {
+	writeRecords(t, n.State, changed)
+	waitForLog(t, log, "the record has changed")
+	if got := requestLease(t, n, changed); fmt.Sprint(got.DNS) != "[192.0.2.2]" {
 		t.Errorf("DNS after the change %v", got.DNS)
 	}
 
-	// Damaged: as before.
+	// A damaged record changes nothing.
 	file := filepath.Join(n.State, "net1.json")
 	if err := os.WriteFile(file, []byte("{"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	logged(t, log, "the records are served as they were")
-	if got := lease(t, n, changed); fmt.Sprint(got.DNS) != "[192.0.2.2]" {
+	waitForLog(t, log, "the records cannot be read")
+	if got := requestLease(t, n, changed); fmt.Sprint(got.DNS) != "[192.0.2.2]" {
 		t.Errorf("DNS with a damaged record %v", got.DNS)
 	}
-	write(t, n.State, changed)
+	writeRecords(t, n.State, changed)
 
-	// The port is deleted, and Setup mends it.
+	// The responder's tap is deleted, and Setup creates it again.
 	n.Pod.IP("link del eth0-dhcp")
-	logged(t, log, "the port is gone")
+	waitForLog(t, log, "the responder's tap was deleted")
 	setup(config("eth0"))
-	if got := lease(t, n, record("eth0")); got.Address.Addr() != nstest.Pod4 {
+	if got := requestLease(t, n, record("eth0")); got.Address.Addr() != nstest.Pod4 {
 		t.Errorf("lease after the repair %v", got.Address)
 	}
 
-	// Down and up again.
+	// The responder's tap goes down and up again.
 	n.Pod.IP("link set eth0-dhcp down")
 	time.Sleep(300 * time.Millisecond)
 	n.Pod.IP("link set eth0-dhcp up")
-	if got := lease(t, n, record("eth0")); got.Address.Addr() != nstest.Pod4 {
-		t.Errorf("lease after the port was down %v", got.Address)
+	if got := requestLease(t, n, record("eth0")); got.Address.Addr() != nstest.Pod4 {
+		t.Errorf("lease after the responder's tap was down %v", got.Address)
 	}
 
-	// Unplugged.
+	// The NIC is removed.
 	c := config("net1")
 	c.DNS = nil
 	if err := phase1.Teardown(t.Context(), c); err != nil {
@@ -187,7 +187,7 @@ func TestServeRecords(t *testing.T) {
 		t.Fatal(err)
 	}
 	nstest.Eventually(t, func() error {
-		if strings.Count(log.String(), "the record is gone") != 2 {
+		if strings.Count(log.String(), "the record was removed") != 2 {
 			return errors.New(log.String())
 		}
 		return nil
@@ -197,8 +197,8 @@ func TestServeRecords(t *testing.T) {
 	}
 }
 
-// The loops hear of a handover from Serve itself: the caller's context may be done before it has come down
-// to theirs, and the first cause is the one that counts.
+// TestStopCause: Serve passes the cause ErrHandover to the loops. They cannot rely on their own contexts:
+// the caller's context may be done before a derived one is, and the first cause counts.
 func TestStopCause(t *testing.T) {
 	for _, want := range []error{nil, dhcp.ErrHandover} {
 		ctx, cancel := context.WithCancelCause(t.Context())
@@ -216,8 +216,9 @@ func TestStopCause(t *testing.T) {
 	}
 }
 
-// The directory can be taken away and made again. What else happens in it, as where a launcher writes its
-// log there, causes nothing: else a guest's events, or the log of a damaged record, would go on for ever.
+// TestServeDirectory: the state directory can be removed and made again. Other files in the directory cause
+// no reading of the records. Otherwise a launcher that writes its log there would loop for ever: a damaged
+// record causes a log line, and the line causes the next read.
 func TestServeDirectory(t *testing.T) {
 	parent := nstest.Dir(t)
 	dir := filepath.Join(parent, "state")
@@ -227,7 +228,7 @@ func TestServeDirectory(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, name := range names {
-			write(t, dir, newRecord(name))
+			writeRecords(t, dir, newRecord(name))
 		}
 	}
 	create("eth0")
@@ -252,7 +253,7 @@ func TestServeDirectory(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	logged(t, log, "no responder")
+	waitForLog(t, log, "no responder")
 	records := func(want int) {
 		t.Helper()
 		nstest.Eventually(t, func() error {
@@ -262,16 +263,16 @@ func TestServeDirectory(t *testing.T) {
 			return nil
 		})
 	}
-	write(t, dir, newRecord("net1"))
+	writeRecords(t, dir, newRecord("net1"))
 	records(2)
-	if err := os.Rename(dir, filepath.Join(parent, "old")); err != nil { // in one step, as the log is written there
+	if err := os.Rename(dir, filepath.Join(parent, "old")); err != nil { // not RemoveAll: the log is written there meanwhile
 		t.Fatal(err)
 	}
-	logged(t, log, "the records are served as they were")
+	waitForLog(t, log, "the records cannot be read")
 	create("eth0", "net1", "net2")
 	records(3)
 
-	before := noted("the records are served as they were")
+	before := noted("the records cannot be read")
 	damaged := filepath.Join(parent, "damaged")
 	for _, err := range []error{os.WriteFile(damaged, []byte("{"), 0o644), os.Rename(damaged, filepath.Join(dir, "net1.json"))} {
 		if err != nil {
@@ -279,13 +280,13 @@ func TestServeDirectory(t *testing.T) {
 		}
 	}
 	nstest.Eventually(t, func() error {
-		if noted("the records are served as they were") == before {
+		if noted("the records cannot be read") == before {
 			return errors.New(log.String())
 		}
 		return nil
 	})
 	time.Sleep(500 * time.Millisecond)
-	if n := noted("the records are served as they were"); n != before+1 {
+	if n := noted("the records cannot be read"); n != before+1 {
 		t.Errorf("%d lines about one damaged record", n-before)
 	}
 }

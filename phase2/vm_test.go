@@ -18,11 +18,11 @@ import (
 	"github.com/guestwire/guestwire/phase2"
 )
 
-// bootable skips the test where no guest can be booted, and gives the user of one.
-func bootable(t *testing.T) (uid, gid int) {
+// needGuest skips the test if this machine cannot boot a guest, and returns the user who runs libvirt.
+func needGuest(t *testing.T) (uid, gid int) {
 	t.Helper()
 	if testing.Short() {
-		t.Skip("it boots a guest by emulation: not with -short")
+		t.Skip("the test boots an emulated guest: not with -short")
 	}
 	nstest.Need(t)
 	if err := vm.Missing(); err != nil {
@@ -35,10 +35,10 @@ func bootable(t *testing.T) (uid, gid int) {
 	return uid, gid
 }
 
-// TestLibvirt gives a pod's network to a Linux guest under an unprivileged libvirt, with the launcher
-// serving it, and judges by who answers.
+// TestLibvirt gives a pod's network to a Linux guest under an unprivileged libvirt. The launcher serves the
+// guest. The test checks who answers whom.
 func TestLibvirt(t *testing.T) {
-	uid, gid := bootable(t)
+	uid, gid := needGuest(t)
 	for _, b := range []infra.Binding{infra.Bridge{}, infra.Redirect{}, infra.Masquerade{}} {
 		t.Run(b.Kind(), func(t *testing.T) {
 			n := nstest.NewNetwork(t)
@@ -115,6 +115,7 @@ func TestLibvirt(t *testing.T) {
 	}
 }
 
+// ask connects from the namespace and returns the guest's answer.
 func ask(from *nstest.Namespace, to netip.AddrPort) (answer vm.Answer, err error) {
 	var conn net.Conn
 	err = netns.Do(from.File, func() (err error) {
