@@ -114,12 +114,12 @@ func TestIPTables(t *testing.T) {
 		for _, d := range []struct{ line, says string }{
 			{v4 + " -t nat -D gw-eth0-guest 1", "gw-eth0 of " + v4 + ": chain gw-eth0-guest lacks the rule"},
 			{v6 + " -t nat -D gw-eth0-guest 2", "gw-eth0 of " + v6 + ": chain gw-eth0-guest lacks the rule"},
-			{v4 + " -t nat -A gw-eth0-guest -j ACCEPT", "chain gw-eth0-guest has besides: a rule that is not ours: -j ACCEPT"},
+			{v4 + " -t nat -A gw-eth0-guest -j ACCEPT", "chain gw-eth0-guest has an extra rule: not a rule of guestwire: -j ACCEPT"},
 			{v4 + " -t filter -F gw-eth0-through", "chain gw-eth0-through lacks the rule"},
 			{v4 + " -t filter -D FORWARD -j gw-eth0-through", `chain gw-eth0-through is "filter", not "filter FORWARD"`},
 			{v6 + " -t filter -A FORWARD -j gw-eth0-through", `chain gw-eth0-through is "filter FORWARD FORWARD", not "filter FORWARD"`},
 			{v4 + " -t filter -A OUTPUT -j gw-eth0-input", `chain gw-eth0-input is "filter INPUT OUTPUT", not "filter INPUT"`},
-			{v4 + " -t filter -N gw-eth0-more", "chain gw-eth0-more is somebody's"},
+			{v4 + " -t filter -N gw-eth0-more", "chain gw-eth0-more belongs to another program"},
 			{v4 + " -t raw -F; " + v4 + " -t raw -X; " + v4 + " -t raw -A PREROUTING -i lo -j ACCEPT", "chain gw-eth0-loopback is gone"},
 		} {
 			n.Pod.Exec("sh", "-ec", d.line)

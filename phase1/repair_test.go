@@ -79,16 +79,16 @@ var damages = []damage{
 	{line: "tc qdisc del dev eth0-tap ingress; tc qdisc add dev eth0-tap ingress_block 7 ingress", says: "ingress of eth0-tap has a filter of another program: qdisc with a shared block"},
 
 	{line: "nft flush ruleset", says: "is gone"},
-	{line: "nft add table $table '{ flags dormant; }'", says: "it is dormant"},
-	{line: "nft add chain $table other", says: "chain other is somebody's"},
-	{line: "nft add chain $table other '{ type filter hook output priority 7; policy drop; }'", says: "chain other is somebody's"},
-	{line: "nft add set $table other '{ type ipv4_addr; elements = { 192.0.2.1 } }'", says: "it has 1 sets, maps or objects of somebody"},
-	{line: "nft add counter $table other", says: "it has 1 sets, maps or objects of somebody"},
-	{line: "nft insert rule $table $chain counter accept", says: "chain $chain has besides: a rule that is not ours"},
-	{line: "nft add rule $table $chain meta mark '{ 1, 2 }' drop", says: "chain $chain has besides: a rule that is not ours"},
+	{line: "nft add table $table '{ flags dormant; }'", says: "the table is dormant"},
+	{line: "nft add chain $table other", says: "chain other belongs to another program"},
+	{line: "nft add chain $table other '{ type filter hook output priority 7; policy drop; }'", says: "chain other belongs to another program"},
+	{line: "nft add set $table other '{ type ipv4_addr; elements = { 192.0.2.1 } }'", says: "the table has 1 sets, maps or objects of another program"},
+	{line: "nft add counter $table other", says: "the table has 1 sets, maps or objects of another program"},
+	{line: "nft insert rule $table $chain counter accept", says: "chain $chain has an extra rule: not a rule of guestwire"},
+	{line: "nft add rule $table $chain meta mark '{ 1, 2 }' drop", says: "chain $chain has an extra rule: not a rule of guestwire"},
 	{line: "nft delete rule $table $chain handle $handle", says: "chain $chain lacks the rule"},
 	{line: "nft replace rule $table $chain handle $handle accept comment '\"$comment\"'", says: "chain $chain lacks the rule"},
-	{line: "nft replace rule $table $chain handle $handle iifname eth7 drop comment '\"$comment\"'", says: "chain $chain has besides: a rule that is not ours"},
+	{line: "nft replace rule $table $chain handle $handle iifname eth7 drop comment '\"$comment\"'", says: "chain $chain has an extra rule: not a rule of guestwire"},
 	{line: "nft flush chain $table $chain", says: "chain $chain lacks the rule"},
 	{line: "nft chain $table $chain '{ policy drop; }'", says: "policy drop;"},
 	{line: "nft delete table $table; nft add table $table; nft add chain $table $chain '{ type filter hook output priority 7; }'", says: "hook output priority 7; policy accept;"},
@@ -136,7 +136,7 @@ var damagesOf = map[string][]damage{
 	"redirect": {
 		{line: "ip link add other type bridge; ip link set eth0-tap master other", says: "eth0-tap is a port of other"},
 		{line: "ip link add other type bridge; ip link set eth0 master other", says: "eth0 is a port of other"},
-		{line: "nft add chain $table other '{ type filter hook ingress device eth0 priority -7; policy drop; }'", says: "chain other is somebody's"},
+		{line: "nft add chain $table other '{ type filter hook ingress device eth0 priority -7; policy drop; }'", says: "chain other belongs to another program"},
 	},
 }
 

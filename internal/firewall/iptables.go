@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Families of tables that iptables holds, called as the programs that do it.
+// Families of tables that iptables holds. The names are those of the programs.
 const (
 	IPTablesNFT     Family = "iptables-nft"
 	IP6TablesNFT    Family = "ip6tables-nft"
@@ -14,7 +14,7 @@ const (
 	IP6TablesLegacy Family = "ip6tables-legacy"
 )
 
-// IPTables is the version of IP that the program is for; 0: the family is one of nftables.
+// IPTables returns the IP version of an iptables program, 4 or 6; 0 for a family of nftables.
 func (f Family) IPTables() int {
 	switch f {
 	case IPTablesNFT, IPTablesLegacy:
@@ -25,17 +25,17 @@ func (f Family) IPTables() int {
 	return 0
 }
 
-// IPTables is what an inet table says to one version of IP, as chains of iptables whose names begin with
-// that of the table and a hyphen. Their Type is the table of iptables, and each with a hook is jumped to
-// from the beginning of that one's chain.
+// IPTables returns the rules of an inet table for one IP version, as chains of iptables. Each chain's name
+// begins with name and a hyphen; its Type is the table of iptables. The built-in chain of a Hook jumps to the
+// chain with its first rule.
 //
-// What is accepted goes back to where the chain was jumped to from: the chains of others have their say,
-// as in nftables. So behind a jump there must be no rule for what was accepted.
+// Accept becomes RETURN, so that the chains of other programs still see the packet, as in nftables. RETURN
+// ends only one chain: behind a [Jump] there must be no rule that matches an accepted packet.
 func (t Table) IPTables(program Family, name string) Table {
 	out := Table{Family: program, Name: name}
-	types := map[string]string{} // of chains that are jumped to
+	types := map[string]string{} // of the chains without a hook, by name
 	for _, c := range t.Chains {
-		chain := Chain{Name: name + "-" + short(c.Name), Type: c.Type, Hook: c.Hook}
+		chain := Chain{Name: name + "-" + shortName(c.Name), Type: c.Type, Hook: c.Hook}
 		switch {
 		case c.Priority == Raw:
 			chain.Type = "raw"
@@ -43,15 +43,15 @@ func (t Table) IPTables(program Family, name string) Table {
 			chain.Type = types[c.Name]
 		}
 		if chain.Type == "" {
-			continue // of the other version
+			continue // only rules of the other IP version jump to the chain
 		}
 		for _, r := range c.Rules {
-			if v := r.version(); v != 0 && v != program.IPTables() {
+			if v := r.ipVersion(); v != 0 && v != program.IPTables() {
 				continue
 			}
 			if j, is := r.Verdict.(Jump); is {
 				types[j.Chain] = chain.Type
-				r.Verdict = Jump{Chain: name + "-" + short(j.Chain)}
+				r.Verdict = Jump{Chain: name + "-" + shortName(j.Chain)}
 			}
 			chain.Rules = append(chain.Rules, r)
 		}
@@ -60,9 +60,9 @@ func (t Table) IPTables(program Family, name string) Table {
 	return out
 }
 
-// short is a chain's name with 9 characters at most: in iptables there are 28, of which our mark and
-// that of the link take up to 19.
-func short(chain string) string {
+// shortName returns a chain's name with at most 9 characters. iptables allows 28, of which the prefix with the
+// link's name takes up to 19.
+func shortName(chain string) string {
 	switch chain {
 	case "from-network":
 		return "network"
@@ -70,20 +70,20 @@ func short(chain string) string {
 		return "namespace"
 	case "to-namespace":
 		return "input"
-	case "to-guest-4", "to-guest-6": // of which a version has one
+	case "to-guest-4", "to-guest-6": // an IP version has only one of them
 		return "guest"
 	}
 	return chain
 }
 
-// OfIPTables says whether a chain of iptables belongs to the table with that name.
+// OfIPTables reports whether the iptables chain belongs to the [Table] with that name.
 func OfIPTables(chain, name string) bool {
 	rest, ok := strings.CutPrefix(chain, name+"-")
 	return ok && !strings.Contains(rest, "-")
 }
 
-// version is the version of IP that a rule is about; 0: both.
-func (r Rule) version() int {
+// ipVersion returns the only IP version that the rule can match, 4 or 6; 0: both.
+func (r Rule) ipVersion() int {
 	is4 := func(is bool) int {
 		if is {
 			return 4
@@ -111,10 +111,11 @@ func (r Rule) version() int {
 	return 0
 }
 
-// BuiltIn is the chain of iptables at a hook.
+// BuiltIn returns the name of the built-in iptables chain at the hook.
 func (h Hook) BuiltIn() string { return strings.ToUpper(string(h)) }
 
-// IPTables is the rule as iptables -S prints it, without the chain.
+// IPTables returns the rule as iptables -S prints it, without "-A CHAIN". It panics on matches and verdicts
+// that only bridge and netdev tables have.
 func (r Rule) IPTables() string {
 	var source, destination, in, out, transport, more string
 	for _, m := range r.Matches {
@@ -143,10 +144,10 @@ func (r Rule) IPTables() string {
 		case Opening:
 			more += "-m tcp " + exclamation(m.Not) + "--tcp-flags SYN,RST SYN "
 		default:
-			panic(fmt.Sprintf("iptables has no words for %T", m)) // a match of a table that is not inet
+			panic(fmt.Sprintf("iptables cannot express %T", m)) // a match of a bridge or netdev table
 		}
 	}
-	return source + destination + in + out + transport + more + "-j " + target(r.Verdict)
+	return source + destination + in + out + transport + more + "-j " + iptablesTarget(r.Verdict)
 }
 
 func exclamation(not bool) string {
@@ -156,7 +157,7 @@ func exclamation(not bool) string {
 	return ""
 }
 
-// iptables is in the order in which it is printed.
+// iptables returns the states in the order in which iptables -S prints them.
 func (m State) iptables() string {
 	var words []string
 	for _, s := range []struct {
@@ -170,7 +171,7 @@ func (m State) iptables() string {
 	return strings.Join(words, ",")
 }
 
-func target(v Verdict) string {
+func iptablesTarget(v Verdict) string {
 	switch v := v.(type) {
 	case Accept:
 		return "RETURN"
@@ -188,11 +189,11 @@ func target(v Verdict) string {
 	case SNAT:
 		return "SNAT --to-source " + v.Address.String()
 	}
-	panic(fmt.Sprintf("iptables has no words for %T", v))
+	panic(fmt.Sprintf("iptables cannot express %T", v))
 }
 
-// restore is what iptables-restore --noflush reads.
-func (t Table) restore() string {
+// restoreText returns what iptables-restore --noflush reads.
+func (t Table) restoreText() string {
 	var b strings.Builder
 	for _, name := range IPTablesTables {
 		var chains, rules, jumps []string
@@ -215,10 +216,11 @@ func (t Table) restore() string {
 	return b.String()
 }
 
-// IPTablesTables are those of iptables in which chains of ours are.
+// IPTablesTables are the tables of iptables in which guestwire has chains.
 var IPTablesTables = []string{"raw", "filter", "nat"}
 
-// IPTablesHead is the Head of a chain's image: the table of iptables, and from where it is jumped to.
+// IPTablesHead returns the Head of a [ChainImage] of iptables: the table, and the chains that jump to the
+// chain.
 func IPTablesHead(table string, from ...string) string {
 	return strings.Join(append([]string{table}, from...), " ")
 }

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestIPTables: what nftables say in one table is a table of iptables for each version of IP, in words
-// that iptables -S prints.
+// TestIPTables: one inet table becomes iptables chains for each IP version. The rules have the form that
+// iptables -S prints.
 func TestIPTables(t *testing.T) {
 	prefix := netip.MustParsePrefix
 	from, to := InInterface{Name: "eth0-br"}, OutInterface{Name: "eth0-br", Not: true}
@@ -117,21 +117,21 @@ COMMIT
 	}
 }
 
-// TestChainNames: the longest name of a link leaves the chains names that iptables takes, and no chain
-// is taken for one of another link.
+// TestChainNames: chain names are short enough for iptables even with the longest link name, and a chain of
+// another link does not belong to the table.
 func TestChainNames(t *testing.T) {
 	const most = 28 // XT_EXTENSION_MAXNAMELEN - 1
 	for _, chain := range []string{"loopback", "from-network", "from-namespace", "through", "source", "to-guest-4", "to-guest-6", "to-namespace", "cap"} {
 		name := "gw-" + "eth0.1234567890"
-		if full := name + "-" + short(chain); len(full) > most {
+		if full := name + "-" + shortName(chain); len(full) > most {
 			t.Errorf("%s has %d characters, want at most %d", full, len(full), most)
 		} else if !OfIPTables(full, name) {
-			t.Errorf("%s is not one of %s", full, name)
+			t.Errorf("%s does not belong to %s", full, name)
 		}
 	}
 	for _, other := range []string{"gw-eth0-other-cap", "gw-eth01-cap", "gw-eth0", "PREROUTING", "my-gw-eth0-cap"} {
 		if OfIPTables(other, "gw-eth0") {
-			t.Errorf("%s is taken for one of gw-eth0", other)
+			t.Errorf("%s belongs to gw-eth0", other)
 		}
 	}
 }

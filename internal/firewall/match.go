@@ -6,58 +6,59 @@ import (
 	"strings"
 )
 
-// Match is a condition on a packet, one of the types below.
+// Match is a condition on a packet: one of the types below. With Not the condition is inverted.
 type Match interface {
 	fmt.Stringer
 	match()
 }
 
 type (
-	// InInterface is the name of the link that a packet came from; with Not it is any other.
+	// InInterface is the name of the link on which the packet arrived.
 	InInterface struct {
 		Name string
 		Not  bool
 	}
-	// OutInterface is that of the link that it leaves by.
+	// OutInterface is the name of the link by which the packet leaves.
 	OutInterface struct {
 		Name string
 		Not  bool
 	}
-	// EtherType is what stands in the frame, 0x8100 if it has a VLAN tag.
+	// EtherType is the type field of the Ethernet header; 0x8100 if the frame has a VLAN tag. It is for the
+	// family bridge; a netdev table compares Bytes.
 	EtherType struct{ Number uint16 }
-	// IP is the version of the Internet Protocol, 4 or 6, for the family inet.
+	// IP is the packet's IP version, 4 or 6, in the family inet.
 	IP struct{ Version int }
-	// Carries is the same for netdev and bridge.
+	// Carries is the packet's IP version, 4 or 6, in the families netdev and bridge.
 	Carries struct{ Version int }
-	// Protocol is that of the transport header, behind IPv6's extension headers. It holds for no
-	// packet whose headers are ill-formed, whether with Not or without.
+	// Protocol is the transport protocol, behind IPv6's extension headers. It never matches a packet with
+	// malformed headers, also not with Not.
 	Protocol struct {
 		Number uint8
 		Not    bool
 	}
-	// Source is a packet's source address.
+	// Source is the prefix of the packet's source address.
 	Source struct{ Prefix netip.Prefix }
-	// Destination is a packet's destination address.
+	// Destination is the prefix of the packet's destination address.
 	Destination struct{ Prefix netip.Prefix }
-	// SourcePort is that of the transport header; a Protocol of 0 is the one that is known to be there.
-	// It holds for no fragment but the first.
+	// SourcePort is a range of source ports. Protocol 0 leaves the protocol to the rule's other matches. It
+	// never matches a fragment other than the first.
 	SourcePort struct {
 		Protocol    uint8
 		First, Last uint16
 		Not         bool
 	}
-	// DestinationPort is as SourcePort.
+	// DestinationPort is a range of destination ports, see SourcePort.
 	DestinationPort struct {
 		Protocol    uint8
 		First, Last uint16
 		Not         bool
 	}
-	// ICMP is a message's type, of version 4 or 6.
+	// ICMP is a message type of ICMP (Version 4) or ICMPv6 (Version 6).
 	ICMP struct {
 		Version int
 		Type    uint8
 	}
-	// Bytes are some of a header's, under a mask of the same length if there is one.
+	// Bytes are octets of a header from Offset on. Mask, if not nil, has the length of Value.
 	Bytes struct {
 		Header Header
 		Offset int
@@ -67,17 +68,17 @@ type (
 	}
 	// Fragment is an IPv6 fragment that is not the first.
 	Fragment struct{}
-	// State is a connection's: one of several.
+	// State holds if the connection's state is in States.
 	State struct{ States States }
-	// Translated says that the connection's destination has been translated.
+	// Translated holds if the connection's destination was translated by DNAT.
 	Translated struct{}
-	// Connections says that there are more than Over that the rule has seen.
+	// Connections holds if the rule counts more than Over connections.
 	Connections struct{ Over uint32 }
-	// Opening is a TCP segment with SYN; with Not it is any other.
+	// Opening is a TCP segment with SYN and without RST.
 	Opening struct{ Not bool }
 )
 
-// Mask is a prefix's for Bytes: nil for a whole address.
+// Mask returns the prefix's mask for [Bytes]: nil for a single address, otherwise 4 or 16 octets.
 func Mask(p netip.Prefix) []byte {
 	if p.IsSingleIP() {
 		return nil
@@ -89,7 +90,7 @@ func Mask(p netip.Prefix) []byte {
 	return m
 }
 
-// Header is where Bytes begin to count.
+// Header is the header in which [Bytes] are counted, by its name in nft(8).
 type Header string
 
 // The headers.
@@ -99,7 +100,7 @@ const (
 	Transport Header = "th"
 )
 
-// States is a set of a connection's states (linux/netfilter/nf_conntrack_common.h).
+// States is a set of connection states, NF_STATE_BIT of each (linux/netfilter/nf_conntrack_common.h).
 type States uint32
 
 // The states.
@@ -111,7 +112,7 @@ const (
 	Untracked   States = 64
 )
 
-// Protocols of transport (linux/in.h).
+// Transport protocols (linux/in.h).
 const (
 	ProtocolICMP   = 1
 	ProtocolIGMP   = 2
@@ -139,10 +140,10 @@ func (Translated) match()      {}
 func (Connections) match()     {}
 func (Opening) match()         {}
 
-func (m InInterface) String() string  { return "iifname " + not(m.Not) + fmt.Sprintf("%q", m.Name) }
-func (m OutInterface) String() string { return "oifname " + not(m.Not) + fmt.Sprintf("%q", m.Name) }
+func (m InInterface) String() string  { return "iifname " + notWord(m.Not) + fmt.Sprintf("%q", m.Name) }
+func (m OutInterface) String() string { return "oifname " + notWord(m.Not) + fmt.Sprintf("%q", m.Name) }
 
-func not(is bool) string {
+func notWord(is bool) string {
 	if is {
 		return "!= "
 	}
@@ -158,10 +159,10 @@ func (m EtherType) String() string {
 
 func (m IP) String() string { return fmt.Sprintf("meta nfproto ipv%d", m.Version) }
 
-func (m Carries) String() string { return "meta protocol " + version(m.Version == 4) }
+func (m Carries) String() string { return "meta protocol " + ipWord(m.Version == 4) }
 
-// version is how nft calls the Internet Protocol.
-func version(is4 bool) string {
+// ipWord returns nft's name of the IP version.
+func ipWord(is4 bool) string {
 	if is4 {
 		return "ip"
 	}
@@ -170,12 +171,13 @@ func version(is4 bool) string {
 
 func (m Protocol) String() string {
 	if m.Number == 0 { // IPv6's hop-by-hop options
-		return "meta l4proto " + not(m.Not) + "0"
+		return "meta l4proto " + notWord(m.Not) + "0"
 	}
-	return "meta l4proto " + not(m.Not) + protocol(m.Number)
+	return "meta l4proto " + notWord(m.Not) + protocol(m.Number)
 }
 
-// protocol is the name that nft has for one of transport.
+// protocol returns the name that nft and iptables have for a transport protocol; 0 is the nft name of any
+// transport header.
 func protocol(number uint8) string {
 	switch number {
 	case 0:
@@ -196,9 +198,9 @@ func protocol(number uint8) string {
 	return fmt.Sprint(number)
 }
 
-func (m Source) String() string { return version(m.Prefix.Addr().Is4()) + " saddr " + prefix(m.Prefix) }
+func (m Source) String() string { return ipWord(m.Prefix.Addr().Is4()) + " saddr " + prefix(m.Prefix) }
 func (m Destination) String() string {
-	return version(m.Prefix.Addr().Is4()) + " daddr " + prefix(m.Prefix)
+	return ipWord(m.Prefix.Addr().Is4()) + " daddr " + prefix(m.Prefix)
 }
 
 func prefix(p netip.Prefix) string {
@@ -209,11 +211,11 @@ func prefix(p netip.Prefix) string {
 }
 
 func (m SourcePort) String() string {
-	return protocol(m.Protocol) + " sport " + not(m.Not) + ports(m.First, m.Last)
+	return protocol(m.Protocol) + " sport " + notWord(m.Not) + ports(m.First, m.Last)
 }
 
 func (m DestinationPort) String() string {
-	return protocol(m.Protocol) + " dport " + not(m.Not) + ports(m.First, m.Last)
+	return protocol(m.Protocol) + " dport " + notWord(m.Not) + ports(m.First, m.Last)
 }
 
 func ports(first, last uint16) string {
@@ -238,7 +240,7 @@ func (m Bytes) String() string {
 			text += "== "
 		}
 	}
-	return text + not(m.Not) + fmt.Sprintf("%#x", m.Value)
+	return text + notWord(m.Not) + fmt.Sprintf("%#x", m.Value)
 }
 
 func (Fragment) String() string { return "frag frag-off != 0" }

@@ -1,7 +1,7 @@
-// Package firewall holds rules as values, for nftables, and for iptables where there are none. It is
-// pure: internal/kernel sends them.
+// Package firewall describes firewall tables as values, for nftables or iptables. The package is pure:
+// internal/kernel applies the tables and reads them back as an [Image].
 //
-// The text of a table is what nft(8) or iptables-restore(8) reads.
+// The text of a [Table] can be loaded by nft(8) or iptables-restore(8).
 package firewall
 
 import (
@@ -12,15 +12,15 @@ import (
 	"strings"
 )
 
-// Table is one nftables table of ours, or our chains in the tables of iptables. It is replaced as a
-// whole.
+// Table is one nftables table of guestwire, or guestwire's chains in the tables of iptables. It is applied
+// and replaced as a whole.
 type Table struct {
 	Family Family
 	Name   string
 	Chains []Chain
 }
 
-// Family is where a table's chains hook in.
+// Family is the nftables family of a table, or the iptables program that holds the chains.
 type Family string
 
 // The families in use.
@@ -30,18 +30,18 @@ const (
 	NetDev Family = "netdev"
 )
 
-// Chain is a base chain, or, without a hook, one to go to.
+// Chain is a base chain, or, without a Hook, a chain that [Jump] and [Goto] name.
 type Chain struct {
 	Name     string
-	Type     string // "filter" or "nat"
-	Hook     Hook   // "": none
-	Device   string // of Ingress
+	Type     string // "filter" or "nat"; in iptables: the table
+	Hook     Hook   // empty: no base chain
+	Device   string // the link of an Ingress hook
 	Priority int
-	Drops    bool // the policy is drop, not accept
+	Drops    bool // policy drop; otherwise accept
 	Rules    []Rule
 }
 
-// Hook is the point in a packet's way.
+// Hook is a netfilter hook, by its name in nft(8).
 type Hook string
 
 // The hooks in use.
@@ -62,7 +62,7 @@ const (
 	SrcNAT = 100
 )
 
-// Rule is matches, all of which must hold, and what is done then.
+// Rule applies Verdict to the packets for which all Matches hold.
 type Rule struct {
 	Matches []Match
 	Verdict Verdict
@@ -76,14 +76,15 @@ func (r Rule) String() string {
 	return strings.Join(append(words, r.Verdict.String()), " ")
 }
 
-// Comment is what the rule carries in the kernel, for a reader there: the name of the project and a
-// digest of the rule's text. It proves nothing, as a rule can be replaced under it.
+// Comment returns the rule's comment in the kernel, for a person who lists the rules: the project's name and
+// a digest of the rule's text. It does not identify the rule: another program can replace the rule and keep
+// the comment.
 func (r Rule) Comment() string {
 	sum := sha256.Sum256([]byte(r.String()))
 	return "guestwire " + hex.EncodeToString(sum[:6])
 }
 
-// Head is what a base chain is, without its rules.
+// Head returns the declaration of a base chain in nft's words, without the rules.
 func (c Chain) Head() string {
 	device, policy := "", "accept"
 	if c.Device != "" {
@@ -95,10 +96,10 @@ func (c Chain) Head() string {
 	return fmt.Sprintf("type %s hook %s%s priority %d; policy %s;", c.Type, c.Hook, device, c.Priority, policy)
 }
 
-// String is the table as nft -f or iptables-restore --noflush reads it.
+// String returns the table as nft -f or iptables-restore --noflush reads it.
 func (t Table) String() string {
 	if t.Family.IPTables() != 0 {
-		return t.restore()
+		return t.restoreText()
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "table %s %s {\n", t.Family, t.Name)
@@ -116,7 +117,7 @@ func (t Table) String() string {
 	return b.String()
 }
 
-// Resolve gives the links that frames are forwarded to their indices.
+// Resolve returns a copy of the table in which each [Fwd] has the index of its link. The receiver is unchanged.
 func (t Table) Resolve(index func(link string) int) Table {
 	chains := slices.Clone(t.Chains)
 	for i, c := range chains {
@@ -133,31 +134,32 @@ func (t Table) Resolve(index func(link string) int) Table {
 	return t
 }
 
-// Image is all that a table consists of, as it can be read back from the kernel: what this package
-// has no words for included.
+// Image is the content of a table in the kernel, also of parts that this package cannot describe. It is for
+// comparison, and for the journal.
 type Image struct {
 	Family Family `json:"family"`
 	Name   string `json:"name"`
-	// Flags are the table's, 0 for one of ours.
+	// Flags are the NFT_TABLE_F_ flags; a guestwire table has none.
 	Flags uint32 `json:"flags,omitempty"`
-	// Chains are in the order of their names.
+	// Chains are sorted by name.
 	Chains []ChainImage `json:"chains,omitempty"`
-	// Others is the number of sets, maps, objects and flowtables.
+	// Others is the number of sets, maps, objects and flowtables; a guestwire table has none.
 	Others int `json:"others,omitempty"`
 }
 
-// ChainImage is a chain of an Image.
+// ChainImage is a chain of an [Image].
 type ChainImage struct {
 	Name string `json:"name"`
-	Head string `json:"head"` // as Chain.Head or IPTablesHead says it
-	// Rules are the texts of those that this package knows, in order; others begin with Unknown.
+	Head string `json:"head"` // [Chain.Head], or [IPTablesHead]
+	// Rules are the texts of the rules in order. The text of a rule that guestwire does not write begins
+	// with Unknown.
 	Rules []string `json:"rules,omitempty"`
 }
 
-// Unknown begins the text of a rule that is none of this package's.
-const Unknown = "a rule that is not ours"
+// Unknown begins the text of a rule that guestwire does not write.
+const Unknown = "not a rule of guestwire"
 
-// Image is what the kernel shows once the table is in force.
+// Image returns what the kernel holds after the table is applied.
 func (t Table) Image() Image {
 	image := Image{Family: t.Family, Name: t.Name}
 	for _, c := range t.Chains {
@@ -184,20 +186,20 @@ func (t Table) Image() Image {
 	return image
 }
 
-// Flags of a table (linux/netfilter/nf_tables.h).
+// dormant is NFT_TABLE_F_DORMANT (linux/netfilter/nf_tables.h): the table's chains are not in force.
 const dormant = 1
 
-// Differences says in words what of the image is not as in the one that is wanted.
+// Differences describes how the image differs from the wanted one, a sentence each; none if they are equal.
 func (i Image) Differences(want Image) []string {
 	var d []string
 	if i.Flags&dormant != 0 {
-		d = append(d, "it is dormant")
+		d = append(d, "the table is dormant")
 	}
 	if f := i.Flags &^ dormant; f != want.Flags {
-		d = append(d, fmt.Sprintf("it has the flags %#x", f))
+		d = append(d, fmt.Sprintf("the table has the flags %#x", f))
 	}
 	if i.Others != want.Others {
-		d = append(d, fmt.Sprintf("it has %d sets, maps or objects of somebody", i.Others))
+		d = append(d, fmt.Sprintf("the table has %d sets, maps or objects of another program", i.Others))
 	}
 	for _, w := range want.Chains {
 		at := slices.IndexFunc(i.Chains, func(c ChainImage) bool { return c.Name == w.Name })
@@ -209,7 +211,7 @@ func (i Image) Differences(want Image) []string {
 	}
 	for _, c := range i.Chains {
 		if !slices.ContainsFunc(want.Chains, func(w ChainImage) bool { return w.Name == c.Name }) {
-			d = append(d, "chain "+c.Name+" is somebody's")
+			d = append(d, "chain "+c.Name+" belongs to another program")
 		}
 	}
 	return d
@@ -227,11 +229,11 @@ func (c ChainImage) differences(want ChainImage) []string {
 	}
 	for _, r := range c.Rules {
 		if !slices.Contains(want.Rules, r) {
-			d = append(d, fmt.Sprintf("chain %s has besides: %s", c.Name, r))
+			d = append(d, fmt.Sprintf("chain %s has an extra rule: %s", c.Name, r))
 		}
 	}
 	if len(d) == 0 && !slices.Equal(c.Rules, want.Rules) {
-		d = append(d, "chain "+c.Name+" has its rules in another order or number")
+		d = append(d, "chain "+c.Name+" has its rules in another order, or twice")
 	}
 	return d
 }

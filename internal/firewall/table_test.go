@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-func everything() Table {
+// sampleTable returns an inet table with several chains and kinds of rules.
+func sampleTable() Table {
 	return Table{Family: Inet, Name: "guestwire-eth0", Chains: []Chain{
 		{Name: "in", Type: "nat", Hook: Prerouting, Priority: DstNAT, Rules: []Rule{
 			{Matches: []Match{InInterface{Name: "eth0"}, Destination{netip.MustParsePrefix("10.244.1.7/32")}}, Verdict: DNAT{Address: netip.MustParseAddr("10.0.2.2")}},
@@ -23,8 +24,8 @@ func everything() Table {
 	}}
 }
 
-// What nft(8) reads.
-const everythingText = `table inet guestwire-eth0 {
+// sampleText is sampleTable as nft(8) reads it.
+const sampleText = `table inet guestwire-eth0 {
 	chain in {
 		type nat hook prerouting priority -100; policy accept;
 		iifname "eth0" ip daddr 10.244.1.7 dnat ip to 10.0.2.2 comment "guestwire 0a5caf865f22"
@@ -46,15 +47,15 @@ const everythingText = `table inet guestwire-eth0 {
 `
 
 func TestTableText(t *testing.T) {
-	if have := everything().String(); have != everythingText {
-		t.Errorf("have\n%s\nwant\n%s", have, everythingText)
+	if have := sampleTable().String(); have != sampleText {
+		t.Errorf("have\n%s\nwant\n%s", have, sampleText)
 	}
 }
 
-// TestImage: the image says what the text says.
+// TestImage: the image has the chains, heads and rules of the text.
 func TestImage(t *testing.T) {
 	want := Image{Family: Inet, Name: "guestwire-eth0"}
-	for line := range strings.Lines(everythingText) {
+	for line := range strings.Lines(sampleText) {
 		words := strings.Fields(line)
 		last := len(want.Chains) - 1
 		switch rule, _, ok := strings.Cut(strings.TrimSpace(line), " comment "); {
@@ -66,12 +67,12 @@ func TestImage(t *testing.T) {
 			want.Chains[last].Rules = append(want.Chains[last].Rules, rule)
 		}
 	}
-	if have := everything().Image(); !reflect.DeepEqual(have, want) {
+	if have := sampleTable().Image(); !reflect.DeepEqual(have, want) {
 		t.Errorf("have %+v, want %+v", have, want)
 	}
 }
 
-// TestComment: whatever is changed in a rule changes its comment.
+// TestComment: a change of any part of a rule changes its comment.
 func TestComment(t *testing.T) {
 	a, b := netip.MustParsePrefix("10.0.0.1/32"), netip.MustParsePrefix("10.0.0.2/32")
 	seen := map[string]string{}

@@ -5,36 +5,37 @@ import (
 	"net/netip"
 )
 
-// Verdict is what is done with a packet that matches, one of the types below.
+// Verdict is what a [Rule] does with a packet: one of the types below.
 type Verdict interface {
 	fmt.Stringer
 	verdict()
 }
 
 type (
-	// Accept ends the chain and those that led to it.
+	// Accept ends the base chain: the packet goes to the next base chain of the hook.
 	Accept struct{}
-	// Drop ends the packet.
+	// Drop discards the packet.
 	Drop struct{}
-	// Goto goes on in another chain and does not come back.
+	// Goto continues in another chain and does not return.
 	Goto struct{ Chain string }
-	// Jump goes on in another chain and comes back at its end.
+	// Jump continues in another chain and returns at its end.
 	Jump struct{ Chain string }
-	// DNAT sends a connection to another address, and to another port unless that is 0.
+	// DNAT translates a connection's destination address, and its port unless Port is 0.
 	DNAT struct {
 		Address netip.Addr
 		Port    uint16
 	}
-	// SNAT gives a connection another source address.
+	// SNAT translates a connection's source address.
 	SNAT struct{ Address netip.Addr }
-	// Masquerade gives a connection the source address of the link that it leaves by.
+	// Masquerade translates a connection's source address to that of the outgoing link.
 	Masquerade struct{}
-	// Fwd sends a frame out by another link, whose index the kernel wants and the text does not tell.
+	// Fwd sends a frame out of the link Device. The kernel needs the link's Index, see [Table.Resolve]; the
+	// text has only the name.
 	Fwd struct {
 		Device string
 		Index  int
 	}
-	// ClampMSS lowers a segment's MSS to what the route takes, and goes on.
+	// ClampMSS lowers a TCP segment's MSS to the route's MTU, and continues with the next rule.
 	ClampMSS struct{}
 )
 
@@ -62,9 +63,9 @@ func (v DNAT) String() string {
 	if v.Port != 0 {
 		to = netip.AddrPortFrom(v.Address, v.Port).String()
 	}
-	return "dnat " + version(v.Address.Is4()) + " to " + to
+	return "dnat " + ipWord(v.Address.Is4()) + " to " + to
 }
 
 func (v SNAT) String() string {
-	return "snat " + version(v.Address.Is4()) + " to " + v.Address.String()
+	return "snat " + ipWord(v.Address.Is4()) + " to " + v.Address.String()
 }

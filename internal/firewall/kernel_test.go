@@ -1,0 +1,231 @@
+package firewall_test
+
+import (
+	"net/netip"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/kernel"
+	"github.com/guestwire/guestwire/internal/netns"
+	"github.com/guestwire/guestwire/internal/netstate"
+	"github.com/guestwire/guestwire/internal/rig/nstest"
+)
+
+func TestMain(m *testing.M) { nstest.Main(m) }
+
+const tableName = "guestwire-eth0"
+
+type rules = []firewall.Rule
+
+func rule(v firewall.Verdict, m ...firewall.Match) firewall.Rule {
+	return firewall.Rule{Matches: m, Verdict: v}
+}
+
+// inetTable has all matches and verdicts of an inet table.
+func inetTable() firewall.Table {
+	address, prefix := netip.MustParseAddr, netip.MustParsePrefix
+	accept, drop := firewall.Accept{}, firewall.Drop{}
+	ip4, ip6 := firewall.IP{Version: 4}, firewall.IP{Version: 6}
+	from, to := firewall.InInterface{Name: "eth0"}, firewall.OutInterface{Name: "eth0"}
+	notFrom, notTo := firewall.InInterface{Name: "eth0", Not: true}, firewall.OutInterface{Name: "eth0", Not: true}
+	tcp, udp, sctp := firewall.Protocol{Number: firewall.ProtocolTCP}, firewall.Protocol{Number: firewall.ProtocolUDP}, firewall.Protocol{Number: firewall.ProtocolSCTP}
+	port := func(protocol uint8, first, last uint16, not bool) firewall.DestinationPort {
+		return firewall.DestinationPort{Protocol: protocol, First: first, Last: last, Not: not}
+	}
+	return firewall.Table{Family: firewall.Inet, Name: tableName, Chains: []firewall.Chain{
+		{Name: "loopback", Type: "filter", Hook: firewall.Prerouting, Priority: firewall.Raw, Rules: rules{
+			rule(drop, from, ip4, firewall.Destination{Prefix: prefix("127.0.0.0/8")}),
+			rule(drop, from, ip6, firewall.Source{Prefix: prefix("::1/128")}),
+			rule(drop, ip6, firewall.Destination{Prefix: prefix("fd00:1::/33")}),
+			rule(drop, ip4, firewall.Source{Prefix: prefix("10.0.0.0/9")}),
+		}},
+		{Name: "from-network", Type: "nat", Hook: firewall.Prerouting, Priority: firewall.DstNAT, Rules: rules{
+			rule(firewall.Jump{Chain: "to-guest-4"}, from, ip4, firewall.Destination{Prefix: prefix("10.244.1.7/32")}),
+			rule(firewall.Jump{Chain: "to-guest-6"}, from, ip6, firewall.Destination{Prefix: prefix("fd00::7/128")}),
+		}},
+		{Name: "through", Type: "filter", Hook: firewall.Forward, Priority: firewall.Filter, Rules: rules{
+			rule(firewall.Jump{Chain: "cap"}, from, firewall.State{States: firewall.New}),
+			rule(accept, firewall.State{States: firewall.Established | firewall.Related}),
+			rule(drop, firewall.State{States: firewall.New | firewall.Invalid | firewall.Untracked}),
+			rule(firewall.ClampMSS{}, to, tcp, firewall.Opening{}),
+			rule(drop, notTo, firewall.Translated{}),
+			rule(drop, notFrom, firewall.Protocol{Number: firewall.ProtocolUDP, Not: true}),
+		}},
+		{Name: "to-namespace", Type: "filter", Hook: firewall.Input, Priority: firewall.Filter, Rules: rules{
+			rule(accept, from, ip4, firewall.Protocol{Number: firewall.ProtocolICMP}, firewall.ICMP{Version: 4, Type: 8}),
+			rule(accept, from, ip6, firewall.Protocol{Number: firewall.ProtocolICMPv6}, firewall.ICMP{Version: 6, Type: 128}),
+			rule(accept, tcp, firewall.Opening{Not: true}),
+			rule(accept, tcp, port(firewall.ProtocolTCP, 80, 80, false)),
+			rule(accept, udp, port(firewall.ProtocolUDP, 5000, 5100, false)),
+			rule(drop, udp, port(firewall.ProtocolUDP, 53, 53, true)),
+			rule(drop, sctp, port(firewall.ProtocolSCTP, 7, 9, true)),
+		}},
+		{Name: "source", Type: "nat", Hook: firewall.Postrouting, Priority: firewall.SrcNAT, Rules: rules{
+			rule(firewall.SNAT{Address: address("10.0.2.1")}, to, ip4, firewall.Source{Prefix: prefix("127.0.0.1/32")}),
+			rule(firewall.SNAT{Address: address("fd10:0:2::1")}, to, ip6, firewall.Source{Prefix: prefix("::1/128")}),
+			rule(firewall.Masquerade{}, from, notTo),
+		}},
+		{Name: "to-guest-4", Rules: rules{
+			rule(firewall.DNAT{Address: address("10.0.2.2"), Port: 8080}, tcp, port(firewall.ProtocolTCP, 80, 80, false)),
+			rule(firewall.DNAT{Address: address("10.0.2.2")}),
+		}},
+		{Name: "to-guest-6", Rules: rules{
+			rule(firewall.DNAT{Address: address("fd10:0:2::2"), Port: 8080}, sctp, port(firewall.ProtocolSCTP, 80, 80, false)),
+			rule(firewall.DNAT{Address: address("fd10:0:2::2")}),
+		}},
+		{Name: "cap", Rules: rules{rule(drop, firewall.Connections{Over: 5})}},
+	}}
+}
+
+// ingressTable has the matches and verdicts that only a netdev table has.
+func ingressTable() firewall.Table {
+	accept, drop := firewall.Accept{}, firewall.Drop{}
+	carries4, carries6 := firewall.Carries{Version: 4}, firewall.Carries{Version: 6}
+	udp := firewall.Protocol{Number: firewall.ProtocolUDP}
+	return firewall.Table{Family: firewall.NetDev, Name: tableName, Chains: []firewall.Chain{
+		{Name: "guest", Type: "filter", Hook: firewall.Ingress, Device: "eth0", Priority: firewall.Filter, Drops: true, Rules: rules{
+			rule(firewall.Goto{Chain: "neighbours"}, firewall.Bytes{Header: firewall.Ethernet, Offset: 12, Value: []byte{0x86, 0xdd}}),
+			rule(drop, firewall.Bytes{Header: firewall.Ethernet, Offset: 6, Value: []byte{2, 0, 0, 0, 0, 9}, Not: true}),
+			rule(drop, firewall.Bytes{Header: firewall.Network, Offset: 14, Value: []byte{10, 9, 0, 0}, Mask: []byte{255, 255, 240, 0}}),
+			rule(drop, firewall.Bytes{Header: firewall.Network, Offset: 14, Value: []byte{10, 9, 0, 0}, Mask: []byte{255, 255, 240, 0}, Not: true}),
+			rule(accept, carries4, udp, firewall.SourcePort{Protocol: firewall.ProtocolUDP, First: 68, Last: 68}),
+			rule(drop, carries4, udp, firewall.SourcePort{Protocol: firewall.ProtocolUDP, First: 68, Last: 70, Not: true}),
+			rule(firewall.Fwd{Device: "eth1"}),
+		}},
+		{Name: "neighbours", Rules: rules{
+			rule(drop, carries6, firewall.Protocol{Number: 0}),
+			rule(drop, carries6, firewall.Fragment{}),
+			rule(drop, carries6, udp, firewall.Bytes{Header: firewall.Transport, Offset: 8, Value: []byte{1}}),
+			rule(accept),
+		}},
+	}}
+}
+
+// bridgeTable has the rules that a bridge's own chain needs.
+func bridgeTable() firewall.Table {
+	return firewall.Table{Family: firewall.Bridge, Name: tableName, Chains: []firewall.Chain{
+		{Name: "input", Type: "filter", Hook: firewall.Input, Priority: firewall.Filter, Rules: rules{
+			rule(firewall.Drop{}, firewall.InInterface{Name: "eth0"}, firewall.Carries{Version: 6}),
+			rule(firewall.Drop{}, firewall.InInterface{Name: "eth0"}, firewall.EtherType{Number: 0x0806}),
+			rule(firewall.Drop{}, firewall.InInterface{Name: "eth0"}, firewall.EtherType{Number: 0x8100}),
+			rule(firewall.Drop{}, firewall.InInterface{Name: "eth0"}),
+		}},
+	}}
+}
+
+// withLinks returns a namespace with the links that the tables name.
+func withLinks(t *testing.T, name string) *nstest.Namespace {
+	t.Helper()
+	ns := nstest.New(t, name)
+	ns.IP("tuntap add eth0 mode tap")
+	ns.IP("tuntap add eth1 mode tap")
+	return ns
+}
+
+// apply applies the table and returns the images that are read back.
+func apply(t *testing.T, ns *nstest.Namespace, table firewall.Table) (images []firewall.Image) {
+	t.Helper()
+	err := netns.Do(ns.File, func() error {
+		k, err := kernel.Open()
+		if err != nil {
+			return err
+		}
+		defer k.Close()
+		names := netstate.Names{Table: tableName}
+		now, err := k.Snapshot(names, nil, nil)
+		if err != nil {
+			return err
+		}
+		table = table.Resolve(func(name string) int {
+			for _, l := range now.Links {
+				if l.Name == name {
+					return l.Index
+				}
+			}
+			return 0
+		})
+		if err := k.Apply(t.Context(), []netstate.Op{netstate.TableSet{Table: table}}); err != nil {
+			return err
+		}
+		now, err = k.Snapshot(names, nil, []firewall.Table{table})
+		images = now.Tables
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return images
+}
+
+// TestNFTables applies tables with every match and verdict. What is read back is the table's Image, and nft
+// makes the same rules of the table's text.
+func TestNFTables(t *testing.T) {
+	nstest.Need(t, "nft")
+	for _, table := range []firewall.Table{inetTable(), ingressTable(), bridgeTable()} {
+		t.Run(string(table.Family), func(t *testing.T) {
+			applied := withLinks(t, "applied")
+			if have, want := apply(t, applied, table), []firewall.Image{table.Image()}; !reflect.DeepEqual(have, want) {
+				t.Errorf("read back\n%+v\nwant\n%+v", have, want)
+			}
+			loaded := withLinks(t, "loaded")
+			path := filepath.Join(t.TempDir(), "table")
+			if err := os.WriteFile(path, []byte(table.String()), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			loaded.Exec("nft", "-f", path)
+			list := []string{"nft", "list", "table", string(table.Family), table.Name}
+			if err := nstest.Difference(loaded.Exec(list...), applied.Exec(list...)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// TestIPTablesPrograms loads the table by the iptables programs. iptables -S prints each rule as IPTables does.
+func TestIPTablesPrograms(t *testing.T) {
+	for _, program := range []firewall.Family{firewall.IPTablesNFT, firewall.IP6TablesNFT, firewall.IPTablesLegacy, firewall.IP6TablesLegacy} {
+		t.Run(string(program), func(t *testing.T) {
+			nstest.Need(t, string(program))
+			ns := withLinks(t, "programs")
+			table := inetTable().IPTables(program, "gw-eth0")
+			path := filepath.Join(t.TempDir(), "table")
+			if err := os.WriteFile(path, []byte(table.String()), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			ns.Exec(string(program)+"-restore", "--noflush", path)
+			for _, name := range firewall.IPTablesTables {
+				listed := ns.Exec(string(program), "-t", name, "-S")
+				var have, want []string
+				for line := range strings.Lines(listed) {
+					if strings.HasPrefix(line, "-A gw-eth0-") {
+						have = append(have, strings.TrimSpace(line))
+					}
+				}
+				for _, c := range table.Chains {
+					if c.Type != name {
+						continue
+					}
+					if c.Hook != "" && !strings.Contains(listed, "-A "+c.Hook.BuiltIn()+" -j "+c.Name+"\n") {
+						t.Errorf("%s: no jump to %s:\n%s", name, c.Name, listed)
+					}
+					for _, r := range c.Rules {
+						want = append(want, "-A "+c.Name+" "+r.IPTables())
+					}
+				}
+				// The programs list the chains in an order of their own; the rules of a chain stay in order.
+				chain := func(line string) string { return strings.Fields(line)[1] }
+				byChain := func(a, b string) int { return strings.Compare(chain(a), chain(b)) }
+				slices.SortStableFunc(have, byChain)
+				slices.SortStableFunc(want, byChain)
+				if !slices.Equal(have, want) {
+					t.Errorf("%s: have\n%s\nwant\n%s", name, strings.Join(have, "\n"), strings.Join(want, "\n"))
+				}
+			}
+		})
+	}
+}
