@@ -11,24 +11,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNotNetNS says that a file is no network namespace.
+// ErrNotNetNS means that a file is not a network namespace.
 var ErrNotNetNS = errors.New("not a network namespace")
 
-// Identity tells namespaces apart, as long as the machine runs.
+// Identity tells network namespaces apart, also those of different boots.
 type Identity struct {
-	BootID string `json:"bootID"`
+	BootID string `json:"bootID"` // of /proc/sys/kernel/random/boot_id
 	Device uint64 `json:"device"`
 	Inode  uint64 `json:"inode"`
-	// Cookie is never given twice, as an inode's number is; 0 before Linux 5.14.
+	// Cookie is unique within a boot, while the kernel reuses inode numbers; 0 before Linux 5.14.
 	Cookie uint64 `json:"cookie,omitempty"`
 }
 
-// Name is the identity as a part of a file name.
+// Name returns the identity as a part of a file name.
 func (i Identity) Name() string {
 	return fmt.Sprintf("%.8s-%d-%d", i.BootID, i.Inode, i.Cookie)
 }
 
-// Identify returns the identity of the namespace that f is open at.
+// Identify returns the identity of the network namespace that f refers to, without the Cookie. The error is
+// ErrNotNetNS if f is another kind of file.
 func Identify(f *os.File) (Identity, error) {
 	var fs unix.Statfs_t
 	if err := unix.Fstatfs(int(f.Fd()), &fs); err != nil {
@@ -52,8 +53,8 @@ func Identify(f *os.File) (Identity, error) {
 	return Identity{BootID: string(boot[:min(36, len(boot))]), Device: stat.Dev, Inode: stat.Ino}, nil
 }
 
-// AddCookie completes the identity with the cookie of the calling thread's namespace
-// (SO_NETNS_COOKIE, socket(7)).
+// AddCookie sets the Cookie to that of the calling thread's namespace (SO_NETNS_COOKIE). Call it in the
+// namespace that the identity belongs to.
 func (i *Identity) AddCookie() error {
 	s, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -67,8 +68,10 @@ func (i *Identity) AddCookie() error {
 	return nil
 }
 
-// Do calls f on a thread of its own in the namespace, and returns its error. The thread ends with
-// the call. It needs CAP_SYS_ADMIN.
+// Do calls f on a new thread in the namespace ns, and returns the error of f. The thread ends with the call.
+// Goroutines that f starts run outside of the namespace.
+//
+// Do needs CAP_SYS_ADMIN (setns(2)).
 func Do(ns *os.File, f func() error) error {
 	result := make(chan error, 1)
 	go onThread(ns, f, result)
@@ -80,15 +83,15 @@ func Do(ns *os.File, f func() error) error {
 func onThread(ns *os.File, f func() error, result chan<- error) {
 	runtime.LockOSThread()
 	if unix.Gettid() == unix.Getpid() {
-		// The main thread stays, and is what others see of the process. While it is held here,
-		// the call gets another one.
+		// /proc/PID/ns/net shows the main thread's namespace, and the main thread cannot end before the
+		// process. While this goroutine holds the main thread, the inner one gets another thread.
 		inner := make(chan error, 1)
 		go onThread(ns, f, inner)
 		result <- <-inner
 		runtime.UnlockOSThread()
 		return
 	}
-	// Never unlocked: the thread ends with the goroutine.
+	// The thread is not unlocked, so it ends with the goroutine.
 	if err := netns.Set(netns.NsHandle(ns.Fd())); err != nil {
 		result <- fmt.Errorf("enter namespace %s (needs CAP_SYS_ADMIN): %w", ns.Name(), err)
 		return

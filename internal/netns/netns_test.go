@@ -11,7 +11,7 @@ import (
 
 func TestMain(m *testing.M) { nstest.Main(m) }
 
-// TestDo enters a namespace more often than there are threads, and never takes the process along.
+// TestDo enters a namespace more often than there are threads. The process stays in its own namespace.
 func TestDo(t *testing.T) {
 	nstest.Need(t)
 	ns := nstest.New(t, "do")

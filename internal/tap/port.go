@@ -9,19 +9,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Port is a tap for a server that mostly sleeps. It is what Open returns, but its Read and Write
-// make their system calls, which do not wait, without a word to Go's scheduler. The scheduler takes
-// every other system call for one that may last, and wakes a thread that watches over it: for a server
-// that wakes for one frame, this was half of its processor time.
+// Port is a tap for a server that mostly sleeps: the file that [Open] returns, with a cheaper Read and Write.
+// Both use raw system calls on the non-blocking file, of which Go's scheduler does not know. Before a normal
+// system call the scheduler expects that the call may block, and wakes its monitor thread. For a server that
+// wakes for single frames, this was half of its CPU time.
 //
-// One goroutine may read and one may write at a time.
+// One goroutine may read and one goroutine may write at a time.
 type Port struct {
 	*os.File
 	raw         syscall.RawConn
 	read, write call
 }
 
-// OpenPort is Open for such a server.
+// OpenPort attaches to a tap as [Open] does, with the same errors.
 func OpenPort(name string) (*Port, error) {
 	f, err := Open(name)
 	if err != nil {
@@ -34,16 +34,16 @@ func OpenPort(name string) (*Port, error) {
 	}
 	p := &Port{File: f, raw: raw}
 	p.read = call{number: unix.SYS_READ}
-	p.read.try = p.read.once
+	p.read.try = p.read.attempt
 	p.write = call{number: unix.SYS_WRITE}
-	p.write.try = p.write.once
+	p.write.try = p.write.attempt
 	return p, nil
 }
 
-// Read reads one frame. Its errors are those of os.File.
+// Read reads one frame. The errors are those of os.File.
 func (p *Port) Read(b []byte) (int, error) { return p.do(&p.read, p.raw.Read, "read", b) }
 
-// Write sends one frame. Its errors are those of os.File.
+// Write sends one frame. The errors are those of os.File.
 func (p *Port) Write(b []byte) (int, error) { return p.do(&p.write, p.raw.Write, "write", b) }
 
 func (p *Port) do(c *call, wait func(func(fd uintptr) bool) error, op string, b []byte) (int, error) {
@@ -55,7 +55,7 @@ func (p *Port) do(c *call, wait func(func(fd uintptr) bool) error, op string, b 
 	c.b = nil
 	switch {
 	case err != nil:
-		// A raw connection's error of a closed file is no os.ErrClosed. That of a read of nothing is.
+		// A RawConn of a closed file does not return os.ErrClosed. Read does, also with an empty buffer.
 		if _, closed := p.File.Read(nil); closed != nil {
 			err = closed
 		}
@@ -66,16 +66,17 @@ func (p *Port) do(c *call, wait func(func(fd uintptr) bool) error, op string, b 
 	return c.n, nil
 }
 
-// call is a system call that is made again while the file is not ready.
+// call is a read or write that RawConn repeats until the file is ready.
 type call struct {
 	number uintptr
-	try    func(fd uintptr) bool // once, bound to this call: binding it each time would allocate
+	try    func(fd uintptr) bool // the method attempt as a value: making the value each time would allocate
 	b      []byte
 	n      int
 	errno  syscall.Errno
 }
 
-func (c *call) once(fd uintptr) bool {
+// attempt makes the system call. It returns false if the file is not ready.
+func (c *call) attempt(fd uintptr) bool {
 	for {
 		n, _, errno := unix.RawSyscall(c.number, fd, uintptr(unsafe.Pointer(&c.b[0])), uintptr(len(c.b)))
 		switch errno {

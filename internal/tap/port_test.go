@@ -17,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) { nstest.Main(m) }
 
-// TestPort: a port reads and writes frames without allocating, and its errors are those of a file.
+// TestPort: a Port reads and writes frames without allocation, and its errors are those of os.File.
 func TestPort(t *testing.T) {
 	nstest.Need(t)
 	ns := nstest.New(t, "tap")
@@ -47,7 +47,7 @@ func TestPort(t *testing.T) {
 			t.Fatalf("read: %x, %v, want an ARP reply of 10.9.0.1", in[:n], err)
 		}
 	}
-	// The kernel drops what it answers until it has taken notice of the carrier.
+	// The kernel drops its answers until it has noticed the carrier.
 	nstest.Eventually(t, func() error {
 		if _, err := p.Write(request); err != nil {
 			return err
@@ -58,7 +58,7 @@ func TestPort(t *testing.T) {
 	})
 	for {
 		p.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
-		if _, err := p.Read(in); err != nil { // a late answer to one of those
+		if _, err := p.Read(in); err != nil { // a late answer to one of the requests above
 			break
 		}
 	}

@@ -1,4 +1,4 @@
-// Package tap attaches to a tap that lies in the namespace already. It creates none.
+// Package tap attaches to existing taps. It never creates one.
 package tap
 
 import (
@@ -9,18 +9,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Device is where the kernel hands out taps (Documentation/networking/tuntap.rst).
+// Device is the character device by which a process attaches to a tap (Documentation/networking/tuntap.rst).
 const Device = "/dev/net/tun"
 
-// Open attaches to the tap called name in the namespace of the calling thread. A read returns one
-// Ethernet frame, a write sends one; both honour deadlines. Without vnet_hdr and without
-// offloads, so checksums are complete and no frame is larger than the MTU asks.
+// Open attaches to the tap called name in the network namespace of the calling thread. A read returns one
+// Ethernet frame, a write sends one; deadlines work. The tap is opened without vnet_hdr and without offloads:
+// checksums are complete, and no frame exceeds the MTU.
 //
-// It needs no capability if the tap is owned by the caller's user. The error is fs.ErrNotExist if
-// there is no such link, fs.ErrPermission if it is another user's, and unix.EBUSY if another
-// process has attached to it.
+// Open needs no capability if the caller's user owns the tap. The error is fs.ErrNotExist if there is no such
+// link, fs.ErrPermission if the tap belongs to another user, and unix.EBUSY if another process is attached.
 func Open(name string) (*os.File, error) {
-	if err := exists(name); err != nil {
+	if err := checkExists(name); err != nil {
 		return nil, err
 	}
 	fd, err := unix.Open(Device, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
@@ -37,17 +36,18 @@ func Open(name string) (*os.File, error) {
 		unix.Close(fd)
 		switch err {
 		case unix.EPERM:
-			err = fmt.Errorf("it is not user %d's: %w", unix.Geteuid(), err)
+			err = fmt.Errorf("user %d is not its owner: %w", unix.Geteuid(), err)
 		case unix.EBUSY:
-			err = fmt.Errorf("another process has it: %w", err)
+			err = fmt.Errorf("another process is attached: %w", err)
 		}
 		return nil, fmt.Errorf("attach to tap %s: %w", name, err)
 	}
 	return os.NewFile(uintptr(fd), name), nil
 }
 
-// exists keeps Open from creating a tap: TUNSETIFF does that for whoever may.
-func exists(name string) error {
+// checkExists returns fs.ErrNotExist if there is no link with this name. Without the check, TUNSETIFF would
+// create a tap if the caller has CAP_NET_ADMIN.
+func checkExists(name string) error {
 	s, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return fmt.Errorf("look for tap %s: %w", name, err)
