@@ -1,5 +1,5 @@
-// Package frames builds what a guest could send: hostile frames, which are to end at its tap, and
-// legitimate ones, which are not.
+// Package frames builds the frames that a guest can send: hostile ones, which the guest filter must drop, and
+// legitimate ones, which it must pass.
 package frames
 
 import (
@@ -12,36 +12,36 @@ import (
 	"github.com/guestwire/guestwire/cache"
 )
 
-// Link is the guest's, and who is on it.
+// Link is the guest's link: the addresses of the guest, of its gateway and of hosts behind the gateway.
 type Link struct {
 	MAC        cache.MAC  // the guest's
-	IPv4, IPv6 netip.Addr // the guest's; zero: it has none of that family
+	IPv4, IPv6 netip.Addr // the guest's; the zero value: no address of this family
 
 	Gateway            cache.MAC
 	Gateway4, Gateway6 netip.Addr
-	Far4, Far6         netip.Addr // hosts beyond the gateway
+	Far4, Far6         netip.Addr // hosts behind the gateway
 
-	// Served says that the guest has a responder, so it has no business with another server.
+	// Served: the guest has a responder, so messages to other DHCP servers and routers are hostile.
 	Served bool
 }
 
-// Kind is one thing that a guest can do.
+// Kind is one attack, or one use of the network.
 type Kind struct {
 	Name string
-	// Why it is hostile, or what a guest does it for.
+	// Why is the damage that a hostile kind does, or the purpose of a legitimate one.
 	Why string
-	// Version is that of IP, 0 for neither.
+	// Version is the IP version, 4 or 6; 0: neither.
 	Version int
 	// Frames are sent in this order.
 	Frames [][]byte
-	// Forwarded says of a legitimate kind that a gateway passes it on, also one that translates.
+	// Forwarded: a gateway forwards the legitimate kind, also a gateway with NAT.
 	Forwarded bool
 	// Marker is in the data of the last frame, if the kind has data.
 	Marker string
 }
 
-// Sentinel is a frame of a guest with that address, which a gateway passes on, to tell what was sent before
-// from what is sent after.
+// Sentinel returns a frame from the guest's address own that a gateway forwards. A test that receives the frame
+// has received all frames that were sent before it.
 func (l Link) Sentinel(own netip.Addr, number int) []byte {
 	b := builder{Link: l}
 	body := udp(SentinelPort, SentinelPort, SentinelData(number))
@@ -51,23 +51,23 @@ func (l Link) Sentinel(own netip.Addr, number int) []byte {
 	return b.v6(ip6{from: own, to: l.Far6, body: body})
 }
 
-// SentinelPort is the UDP port from and to which sentinels go.
+// SentinelPort is the source and destination port of the UDP datagram in a sentinel.
 const SentinelPort = 7777
 
-// SentinelData is the payload of a sentinel.
+// SentinelData returns the payload of a sentinel.
 func SentinelData(number int) []byte { return fmt.Appendf(nil, "guestwire sentinel %09d", number) }
 
-// builder makes kinds one after the other.
+// builder collects kinds. Its methods add some, or build one frame.
 type builder struct {
 	Link
 	kinds []Kind
 
-	// What frames have where nothing else is said.
+	// Default source addresses of frames.
 	own4, own6, local6 netip.Addr
 }
 
-// start fills in addresses of the documentation (RFC 5737, RFC 3849) where the guest has none.
-func start(l Link) *builder {
+// newBuilder uses documentation addresses (RFC 5737, RFC 3849) for a family in which the guest has no address.
+func newBuilder(l Link) *builder {
 	b := &builder{Link: l, own4: l.IPv4, own6: l.IPv6, local6: l.MAC.LinkLocal()}
 	if !b.own4.IsValid() {
 		b.own4 = netip.MustParseAddr("192.0.2.7")
@@ -83,10 +83,10 @@ func (b *builder) add(version int, name, why string, frames ...[]byte) *Kind {
 	return &b.kinds[len(b.kinds)-1]
 }
 
-// marker is that of the kind which comes next.
+// marker returns the Marker of the next kind.
 func (b *builder) marker() string { return fmt.Sprintf("guestwire kind %03d", len(b.kinds)) }
 
-// data ends with the marker.
+// data returns size octets, or more, that end with the marker.
 func (b *builder) data(size int) []byte {
 	m := b.marker()
 	return append(make([]byte, max(0, size-len(m))), m...)
@@ -99,7 +99,7 @@ const (
 	typeIPv6 = 0x86dd
 )
 
-// Protocols, and IPv6's extension headers.
+// IP protocols and IPv6 extension headers.
 const (
 	hopByHop    = 0
 	protoICMP   = 1
@@ -120,17 +120,17 @@ const (
 
 var (
 	broadcast = cache.MAC{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
-	other     = cache.MAC{0x02, 0x00, 0x5e, 0x00, 0x53, 0x66}
+	otherMAC  = cache.MAC{0x02, 0x00, 0x5e, 0x00, 0x53, 0x66}
 
-	nobody4   = netip.IPv4Unspecified()
-	nobody6   = netip.IPv6Unspecified()
-	all4      = netip.AddrFrom4([4]byte{255, 255, 255, 255})
-	foreign4  = netip.MustParseAddr("203.0.113.66")
-	foreign6  = netip.MustParseAddr("2001:db8:bad::66")
-	foreign6l = netip.MustParseAddr("fe80::bad:66")
-	nodes     = netip.MustParseAddr("ff02::1")
-	routers   = netip.MustParseAddr("ff02::2")
-	mldv2     = netip.MustParseAddr("ff02::16")
+	unspecified4 = netip.IPv4Unspecified()
+	unspecified6 = netip.IPv6Unspecified()
+	all4         = netip.AddrFrom4([4]byte{255, 255, 255, 255})
+	foreign4     = netip.MustParseAddr("203.0.113.66")
+	foreign6     = netip.MustParseAddr("2001:db8:bad::66")
+	foreign6l    = netip.MustParseAddr("fe80::bad:66")
+	nodes        = netip.MustParseAddr("ff02::1")
+	routers      = netip.MustParseAddr("ff02::2")
+	mldv2        = netip.MustParseAddr("ff02::16")
 )
 
 func ethernet(to, from cache.MAC, kind uint16, payload ...[]byte) []byte {
@@ -139,34 +139,34 @@ func ethernet(to, from cache.MAC, kind uint16, payload ...[]byte) []byte {
 	return append(b, slices.Concat(payload...)...)
 }
 
-// from is the frame with another source.
-func from(mac cache.MAC, frame []byte) []byte {
+// withSource returns the frame with another source MAC.
+func withSource(mac cache.MAC, frame []byte) []byte {
 	frame = slices.Clone(frame)
 	copy(frame[6:], mac[:])
 	return frame
 }
 
-// to is the frame with another destination.
-func to(mac cache.MAC, frame []byte) []byte {
+// withDestination returns the frame with another destination MAC.
+func withDestination(mac cache.MAC, frame []byte) []byte {
 	frame = slices.Clone(frame)
 	copy(frame, mac[:])
 	return frame
 }
 
-// tagged puts VLAN tags behind the addresses.
+// tagged returns the frame with VLAN tags behind the MAC addresses.
 func tagged(frame []byte, tags ...[]byte) []byte {
 	return slices.Concat(frame[:12], slices.Concat(tags...), frame[12:])
 }
 
-// with changes octets of a frame.
-func with(frame []byte, at int, octets ...byte) []byte {
+// withOctets returns the frame with other octets from the offset at on.
+func withOctets(frame []byte, at int, octets ...byte) []byte {
 	frame = slices.Clone(frame)
 	copy(frame[at:], octets)
 	return frame
 }
 
-// station is the Ethernet address for an IP address: a group's (RFC 1112, RFC 2464), or the gateway's.
-func (b *builder) station(a netip.Addr) cache.MAC {
+// macFor returns the destination MAC for an IP address: a group's (RFC 1112, RFC 2464), or the gateway's.
+func (b *builder) macFor(a netip.Addr) cache.MAC {
 	switch octets := a.AsSlice(); {
 	case a == all4:
 		return broadcast
@@ -178,17 +178,17 @@ func (b *builder) station(a netip.Addr) cache.MAC {
 	return b.Gateway
 }
 
-// arp is a packet of RFC 826.
+// arp holds the fields of an ARP packet (RFC 826) and of its frame.
 type arp struct {
 	hardware, protocol   uint16
 	lengths              [2]byte
 	operation            uint16
 	sender, target       cache.MAC
 	senderIP, targetIP   netip.Addr
-	destination, station cache.MAC // of the frame
+	destination, station cache.MAC // of the frame; station is the source
 }
 
-// arp is a request for the gateway's address, changed.
+// arp builds an ARP request for the address after the guest's, with the fields that change sets.
 func (b *builder) arp(change func(*arp)) []byte {
 	a := arp{
 		hardware: 1, protocol: typeIPv4, lengths: [2]byte{6, 4}, operation: 1,
@@ -203,18 +203,18 @@ func (b *builder) arp(change func(*arp)) []byte {
 	return ethernet(a.destination, a.station, typeARP, p)
 }
 
-// ip4 is an IPv4 packet. What is zero is the guest's, a UDP datagram to far away.
+// ip4 holds the fields of an IPv4 packet. Zero values become a UDP datagram from the guest to Far4.
 type ip4 struct {
 	from, to netip.Addr
 	protocol uint8
 	tos      uint8
-	flags    uint16 // with the fragment's offset
-	options  []byte // a multiple of 4
+	flags    uint16 // with the fragment offset
+	options  []byte // the length is a multiple of 4
 	body     []byte
-	sealed   bool // the body has its checksum
+	sealed   bool // the body has its checksum already, or must have none
 }
 
-func (b *builder) ip4(p *ip4) {
+func (b *builder) setDefaults4(p *ip4) {
 	if !p.from.IsValid() {
 		p.from = b.own4
 	}
@@ -228,28 +228,28 @@ func (b *builder) ip4(p *ip4) {
 		p.body = udp(5000, 5001, b.data(0))
 	}
 	if !p.sealed {
-		p.body, p.sealed = seal(p.protocol, p.from, p.to, p.body), true
+		p.body, p.sealed = withChecksum(p.protocol, p.from, p.to, p.body), true
 	}
 }
 
 func (b *builder) v4(p ip4) []byte {
-	b.ip4(&p)
+	b.setDefaults4(&p)
 	h := make([]byte, 20, 20+len(p.options))
 	h = append(h, p.options...)
 	h[0], h[1] = 0x40|byte(len(h)/4), p.tos
 	binary.BigEndian.PutUint16(h[2:], uint16(len(h)+len(p.body)))
-	binary.BigEndian.PutUint16(h[4:], 0x6777) // the packet's number, that of its fragments
+	binary.BigEndian.PutUint16(h[4:], 0x6777) // identification, the same in all fragments
 	binary.BigEndian.PutUint16(h[6:], p.flags)
 	h[8], h[9] = 64, p.protocol
 	copy(h[12:], p.from.AsSlice())
 	copy(h[16:], p.to.AsSlice())
-	binary.BigEndian.PutUint16(h[10:], ^sum(h))
-	return ethernet(b.station(p.to), b.MAC, typeIPv4, h, p.body)
+	binary.BigEndian.PutUint16(h[10:], ^checksum(h))
+	return ethernet(b.macFor(p.to), b.MAC, typeIPv4, h, p.body)
 }
 
-// cut4 are the packet's fragments, the first of which has that many octets, the others size.
-func (b *builder) cut4(p ip4, first, size int) [][]byte {
-	b.ip4(&p)
+// fragments4 returns the packet's fragments. The first has first octets of data, the others at most size.
+func (b *builder) fragments4(p ip4, first, size int) [][]byte {
+	b.setDefaults4(&p)
 	var frames [][]byte
 	for at, n := 0, first; at < len(p.body); at, n = at+n, size {
 		n = min(n, len(p.body)-at)
@@ -263,24 +263,24 @@ func (b *builder) cut4(p ip4, first, size int) [][]byte {
 	return frames
 }
 
-// extension is a header between IPv6's and that of transport. Its first octet is filled in.
+// extension is an IPv6 extension header. Its first octet, the next header, is filled in by chain.
 type extension struct {
 	number uint8
 	octets []byte
 }
 
-// Extensions without a meaning, of 8 octets.
+// Extension headers that a host accepts and ignores.
 var (
 	padding     = []byte{0, 0, 1, 4, 0, 0, 0, 0}
 	hop         = extension{hopByHop, padding}
 	options     = extension{destination, padding}
-	route       = extension{routing, []byte{0, 0, 253, 0, 0, 0, 0, 0}} // an experiment's type, no segment left
+	route       = extension{routing, []byte{0, 0, 253, 0, 0, 0, 0, 0}} // experimental type (RFC 4727), no segments left
 	atomic      = extension{fragment, []byte{0, 0, 0, 0, 0, 0, 0x67, 0x77}}
 	routerAlert = extension{hopByHop, []byte{0, 0, 5, 2, 0, 0, 1, 0}} // RFC 2711, of MLD
 	authentic   = extension{protoAH, []byte{0, 4, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}}
 )
 
-// ip6 is an IPv6 packet, with defaults like ip4.
+// ip6 holds the fields of an IPv6 packet, with defaults like ip4.
 type ip6 struct {
 	from, to netip.Addr
 	hops     uint8
@@ -291,7 +291,7 @@ type ip6 struct {
 	sealed   bool
 }
 
-func (b *builder) ip6(p *ip6) {
+func (b *builder) setDefaults6(p *ip6) {
 	if !p.from.IsValid() {
 		p.from = b.own6
 	}
@@ -308,24 +308,24 @@ func (b *builder) ip6(p *ip6) {
 		p.body = udp(5000, 5001, b.data(0))
 	}
 	if !p.sealed {
-		p.body, p.sealed = seal(p.protocol, p.from, p.to, p.body), true
+		p.body, p.sealed = withChecksum(p.protocol, p.from, p.to, p.body), true
 	}
 }
 
 func (b *builder) v6(p ip6) []byte {
-	b.ip6(&p)
+	b.setDefaults6(&p)
 	first, rest := chain(p.before, p.protocol, p.body)
 	return b.raw6(p, first, rest)
 }
 
-// raw6 is a packet with whatever behind its header.
+// raw6 builds a packet with any octets behind the IPv6 header; next is the number of the first header in them.
 func (b *builder) raw6(p ip6, next uint8, rest []byte) []byte {
-	b.ip6(&p)
+	b.setDefaults6(&p)
 	h := []byte{0x60 | p.class>>4, p.class << 4, 0, 0, byte(len(rest) >> 8), byte(len(rest)), next, p.hops}
-	return ethernet(b.station(p.to), b.MAC, typeIPv6, h, p.from.AsSlice(), p.to.AsSlice(), rest)
+	return ethernet(b.macFor(p.to), b.MAC, typeIPv6, h, p.from.AsSlice(), p.to.AsSlice(), rest)
 }
 
-// chain is what stands behind IPv6's header, and the number of the first of it.
+// chain returns the extension headers and the body, and the number of the first header.
 func chain(before []extension, protocol uint8, body []byte) (uint8, []byte) {
 	next, rest := protocol, body
 	for _, e := range slices.Backward(before) {
@@ -336,9 +336,9 @@ func chain(before []extension, protocol uint8, body []byte) (uint8, []byte) {
 	return next, rest
 }
 
-// cut6 are the fragments of what stands behind the packet's header.
-func (b *builder) cut6(p ip6, first, size int) [][]byte {
-	b.ip6(&p)
+// fragments6 returns the packet's fragments. The first has first octets of data, the others at most size.
+func (b *builder) fragments6(p ip6, first, size int) [][]byte {
+	b.setDefaults6(&p)
 	next, rest := chain(p.before, p.protocol, p.body)
 	var frames [][]byte
 	for at, n := 0, first; at < len(rest); at, n = at+n, size {
@@ -376,13 +376,13 @@ func tcp(source, destination uint16, flags uint8, data []byte) []byte {
 	return append(b, data...)
 }
 
-// icmp is a message of either version, and of IGMP.
+// icmp returns an ICMP, ICMPv6 or IGMP message without checksum.
 func icmp(kind, code uint8, rest ...[]byte) []byte {
 	return append([]byte{kind, code, 0, 0}, slices.Concat(rest...)...)
 }
 
-// seal is the message with its checksum, where it has one.
-func seal(protocol uint8, from, to netip.Addr, message []byte) []byte {
+// withChecksum returns the message with its checksum, if the protocol has one.
+func withChecksum(protocol uint8, from, to netip.Addr, message []byte) []byte {
 	at, ok := map[uint8]int{protoICMP: 2, protoIGMP: 2, protoTCP: 16, protoUDP: 6, protoICMPv6: 2, protoSCTP: 8}[protocol]
 	if !ok || len(message) < at+2 {
 		return message
@@ -392,16 +392,16 @@ func seal(protocol uint8, from, to netip.Addr, message []byte) []byte {
 	case protoSCTP: // RFC 9260 appendix A
 		binary.LittleEndian.PutUint32(message[at:], crc32.Checksum(message, crc32.MakeTable(crc32.Castagnoli)))
 	case protoICMP, protoIGMP:
-		binary.BigEndian.PutUint16(message[at:], ^sum(message))
+		binary.BigEndian.PutUint16(message[at:], ^checksum(message))
 	default:
 		length := []byte{0, 0, byte(len(message) >> 8), byte(len(message)), 0, 0, 0, protocol}
-		binary.BigEndian.PutUint16(message[at:], ^sum(from.AsSlice(), to.AsSlice(), length, message))
+		binary.BigEndian.PutUint16(message[at:], ^checksum(from.AsSlice(), to.AsSlice(), length, message))
 	}
 	return message
 }
 
-// sum is that of RFC 1071, of parts with an even number of octets but for the last.
-func sum(parts ...[]byte) uint16 {
+// checksum returns the sum of RFC 1071, not inverted. All parts but the last have an even number of octets.
+func checksum(parts ...[]byte) uint16 {
 	var acc uint32
 	for _, b := range parts {
 		for ; len(b) > 1; b = b[2:] {
@@ -417,7 +417,7 @@ func sum(parts ...[]byte) uint16 {
 	return uint16(acc)
 }
 
-// Ask opens a TCP connection, or sends a UDP datagram that names its target.
+// Ask returns a frame with a TCP SYN, or with a UDP datagram whose data is the target address and port.
 func (l Link) Ask(protocol uint8, from, to netip.Addr, port uint16) []byte {
 	b := builder{Link: l}
 	body := tcp(SentinelPort, port, syn, nil)
@@ -430,7 +430,7 @@ func (l Link) Ask(protocol uint8, from, to netip.Addr, port uint16) []byte {
 	return b.v6(ip6{from: from, to: to, protocol: protocol, body: body})
 }
 
-// Ping is an echo request with a number.
+// Ping returns a frame with an echo request that carries the number.
 func (l Link) Ping(from, to netip.Addr, number int) []byte {
 	b := builder{Link: l}
 	if to.Is4() {

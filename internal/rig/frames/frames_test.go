@@ -14,7 +14,7 @@ var link = frames.Link{
 	Far4: netip.MustParseAddr("198.51.100.9"), Far6: netip.MustParseAddr("2001:db8:9::9"),
 }
 
-// TestCorpus: every kind has a name of its own, a reason, and frames that a tap takes and no other kind has.
+// TestCorpus: every kind has a unique name, a reason, and unique frames that a tap accepts.
 func TestCorpus(t *testing.T) {
 	for _, served := range []bool{true, false} {
 		l := link
@@ -26,18 +26,18 @@ func TestCorpus(t *testing.T) {
 				t.Errorf("kind %d, %q, has no name, reason or frame", i, k.Name)
 			}
 			if names[k.Name] {
-				t.Errorf("there are two kinds %q", k.Name)
+				t.Errorf("two kinds have the name %q", k.Name)
 			}
 			names[k.Name] = true
 			whole := ""
 			for _, f := range k.Frames {
 				if len(f) < 14 {
-					t.Errorf("%s: a frame of %d octets, and a tap takes none below 14", k.Name, len(f))
+					t.Errorf("%s: a frame of %d octets; a tap accepts no frame below 14", k.Name, len(f))
 				}
 				whole += string(f)
 			}
 			if seen[whole] != "" {
-				t.Errorf("%s and %s are the same", k.Name, seen[whole])
+				t.Errorf("%s and %s have the same frames", k.Name, seen[whole])
 			}
 			seen[whole] = k.Name
 		}

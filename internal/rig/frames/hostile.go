@@ -8,65 +8,65 @@ import (
 	"github.com/guestwire/guestwire/cache"
 )
 
-// Hostile are what nobody but the guest's own tap may see.
+// Hostile returns the kinds that the guest filter must drop.
 func Hostile(l Link) []Kind {
-	b := start(l)
-	b.stations()
-	b.layer2()
-	b.hostileARP()
-	b.sources4()
-	b.servers4()
-	b.sources6()
-	b.routers6()
-	b.discovery6()
-	b.servers6()
+	b := newBuilder(l)
+	b.addForeignMACs()
+	b.addLayer2()
+	b.addHostileARP()
+	b.addForeignSources4()
+	b.addServers4()
+	b.addForeignSources6()
+	b.addRouters6()
+	b.addDiscovery6()
+	b.addServers6()
 	return b.kinds
 }
 
-// stations lie about who sends.
-func (b *builder) stations() {
-	const why = "a switch sends its owner's frames to the guest"
+// addForeignMACs adds frames with a source MAC that is not the guest's.
+func (b *builder) addForeignMACs() {
+	const why = "a switch then sends the MAC owner's frames to the guest"
 	for _, s := range []struct {
 		name string
 		mac  cache.MAC
 	}{
-		{"another's MAC", other},
+		{"another's MAC", otherMAC},
 		{"the gateway's MAC", b.Gateway},
 		{"a neighbouring MAC", cache.MAC{b.MAC[0], b.MAC[1], b.MAC[2], b.MAC[3], b.MAC[4], b.MAC[5] ^ 1}},
 		{"its MAC as a group's", cache.MAC{b.MAC[0] | 1, b.MAC[1], b.MAC[2], b.MAC[3], b.MAC[4], b.MAC[5]}},
 		{"the broadcast MAC", broadcast},
 		{"no MAC", cache.MAC{}},
 	} {
-		b.add(4, "IPv4 from "+s.name, why, from(s.mac, b.v4(ip4{})))
-		b.add(6, "IPv6 from "+s.name, why, from(s.mac, b.v6(ip6{})))
+		b.add(4, "IPv4 from "+s.name, why, withSource(s.mac, b.v4(ip4{})))
+		b.add(6, "IPv6 from "+s.name, why, withSource(s.mac, b.v6(ip6{})))
 		b.add(4, "ARP from "+s.name, why, b.arp(func(a *arp) { a.station = s.mac }))
 	}
-	b.add(6, "neighbour solicitation from another's MAC", why, from(other, b.solicitation(b.local6, solicited(b.Gateway6), b.Gateway6)))
+	b.add(6, "neighbour solicitation from another's MAC", why, withSource(otherMAC, b.solicitation(b.local6, solicited(b.Gateway6), b.Gateway6)))
 }
 
-// layer2 is what is neither IP nor ARP, or says so.
-func (b *builder) layer2() {
+// addLayer2 adds frames that are neither IP nor ARP, or whose EtherType is wrong.
+func (b *builder) addLayer2() {
 	add := func(name, why string, frame []byte) { b.add(0, name, why, frame) }
 	vlan := func(kind uint16, id byte) []byte { return []byte{byte(kind >> 8), byte(kind), 0, id} }
-	const hop = "another VLAN, where nobody checks who the guest is"
+	const hop = "the frame enters another VLAN, which has no filter for this guest"
 	add("802.1Q tag", hop, tagged(b.v4(ip4{}), vlan(0x8100, 5)))
 	add("802.1Q tag, IPv6", hop, tagged(b.v6(ip6{}), vlan(0x8100, 5)))
 	add("802.1Q tag, ARP", hop, tagged(b.arp(func(*arp) {}), vlan(0x8100, 5)))
-	add("802.1Q priority tag", "a tag hides the packet from who looks at the EtherType", tagged(b.v4(ip4{from: foreign4}), vlan(0x8100, 0)))
+	add("802.1Q priority tag", "a tag hides the packet from a filter of EtherTypes", tagged(b.v4(ip4{from: foreign4}), vlan(0x8100, 0)))
 	add("802.1ad tag", hop, tagged(b.v4(ip4{}), vlan(0x88a8, 5)))
 	add("802.1ad and 802.1Q tags", hop, tagged(b.v4(ip4{}), vlan(0x88a8, 5), vlan(0x8100, 6)))
-	add("two 802.1Q tags", "the first switch takes off one (VLAN hopping)", tagged(b.v4(ip4{}), vlan(0x8100, 1), vlan(0x8100, 6)))
+	add("two 802.1Q tags", "the first switch removes one tag (VLAN hopping)", tagged(b.v4(ip4{}), vlan(0x8100, 1), vlan(0x8100, 6)))
 	add("QinQ tag 0x9100", hop, tagged(b.v4(ip4{}), vlan(0x9100, 5)))
 	add("802.1Q tag, router advertisement", hop, tagged(b.neighbour(b.local6, nodes, advertisement(b.MAC)), vlan(0x8100, 0)))
 
 	logical := func(to cache.MAC, llc ...byte) []byte { return ethernet(to, b.MAC, uint16(len(llc)), llc) }
 	stp := []byte{0x42, 0x42, 3, 0, 0, 0, 0, 0, 0x10, 0, 2, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0x10, 0, 2, 0, 0, 0, 0, 1, 0x80, 1, 0, 0, 20, 0, 2, 0, 15, 0}
 	add("spanning tree", "the guest becomes the root bridge", logical(cache.MAC{1, 0x80, 0xc2, 0, 0, 0}, stp...))
-	add("spanning tree to a station", "the same, around a filter of destinations", logical(b.Gateway, stp...))
+	add("spanning tree to a station", "the guest becomes the root bridge, past a filter of destinations", logical(b.Gateway, stp...))
 	add("spanning tree of another vendor", "the guest becomes the root bridge (PVST+)", logical(cache.MAC{1, 0, 0x0c, 0xcc, 0xcc, 0xcd}, append([]byte{0xaa, 0xaa, 3, 0, 0, 0x0c, 1, 0x0b}, stp[3:]...)...))
 	add("CDP", "the guest is a switch or a telephone", logical(cache.MAC{1, 0, 0x0c, 0xcc, 0xcc, 0xcc}, 0xaa, 0xaa, 3, 0, 0, 0x0c, 0x20, 0, 2, 180, 0, 0))
-	add("NetBIOS over LLC", "a protocol that nobody filters", logical(broadcast, 0xf0, 0xf0, 3, 0x2c, 0, 0xff, 0xef, 8))
-	add("SNAP with IPv4", "RFC 1042: an IPv4 packet that is none by its EtherType",
+	add("NetBIOS over LLC", "a protocol that no filter knows", logical(broadcast, 0xf0, 0xf0, 3, 0x2c, 0, 0xff, 0xef, 8))
+	add("SNAP with IPv4", "RFC 1042: IPv4 without IPv4's EtherType",
 		logical(b.Gateway, append([]byte{0xaa, 0xaa, 3, 0, 0, 0, 8, 0}, b.v4(ip4{from: foreign4})[14:]...)...))
 	for _, kind := range []struct {
 		name   string
@@ -76,47 +76,47 @@ func (b *builder) layer2() {
 		{"LLDP", 0x88cc, "the guest is a switch"},
 		{"EAPOL", 0x888e, "it logs in or out for the port (802.1X)"},
 		{"PPPoE discovery", 0x8863, "it offers an access concentrator"},
-		{"PPPoE session", 0x8864, "IP that is none by its EtherType"},
-		{"MPLS", 0x8847, "IP that is none by its EtherType"},
-		{"MPLS multicast", 0x8848, "IP that is none by its EtherType"},
+		{"PPPoE session", 0x8864, "IP without IP's EtherType"},
+		{"MPLS", 0x8847, "IP without IP's EtherType"},
+		{"MPLS multicast", 0x8848, "IP without IP's EtherType"},
 		{"RARP", 0x8035, "a switch learns the MAC, and it can hand out addresses (RFC 903)"},
 		{"slow protocols", 0x8809, "it negotiates a link aggregation (LACP)"},
 		{"pause", 0x8808, "it stops the switch's port (802.3x)"},
-		{"MACsec", 0x88e5, "what nobody can look into"},
+		{"MACsec", 0x88e5, "encrypted, so that no filter can read it"},
 		{"TRILL", 0x22f3, "it takes part in the fabric's routing"},
 		{"PTP", 0x88f7, "it becomes the clock"},
 		{"FCoE", 0x8906, "it speaks to the storage"},
 		{"RoCE", 0x8915, "it speaks to the storage"},
 		{"AoE", 0x88a2, "it speaks to the storage"},
-		{"IPX", 0x8137, "a protocol that nobody filters"},
+		{"IPX", 0x8137, "a protocol that no filter knows"},
 		{"Wake-on-LAN", 0x0842, "it switches machines on"},
 		{"loopback", 0x9000, "a switch that sees its own frame takes its port down"},
 		{"batman-adv", 0x4305, "it takes part in the mesh's routing"},
-		{"an experiment's EtherType", 0x88b5, "a protocol that nobody filters"},
-		{"EtherType 0xffff", 0xffff, "a protocol that nobody filters"},
-		{"EtherType 0x0600", 0x0600, "a protocol that nobody filters"},
+		{"an experiment's EtherType", 0x88b5, "a protocol that no filter knows"},
+		{"EtherType 0xffff", 0xffff, "a protocol that no filter knows"},
+		{"EtherType 0x0600", 0x0600, "a protocol that no filter knows"},
 	} {
 		add(kind.name, kind.why, ethernet(broadcast, b.MAC, kind.number, b.data(46)))
 	}
 	for _, last := range []byte{0x00, 0x01, 0x02, 0x03, 0x0e, 0x0f, 0x20, 0x21, 0x2f} {
-		add(fmt.Sprintf("IPv4 to 01:80:c2:00:00:%02x", last), "bridges take it for one of theirs (802.1D section 7.12.6, 802.1Q)",
-			to(cache.MAC{1, 0x80, 0xc2, 0, 0, last}, b.v4(ip4{})))
+		add(fmt.Sprintf("IPv4 to 01:80:c2:00:00:%02x", last), "a bridge handles it as a control frame (802.1D section 7.12.6, 802.1Q)",
+			withDestination(cache.MAC{1, 0x80, 0xc2, 0, 0, last}, b.v4(ip4{})))
 	}
 	add("LLDP to a bridge", "the guest is a switch", ethernet(cache.MAC{1, 0x80, 0xc2, 0, 0, 0x0e}, b.MAC, 0x88cc, []byte{2, 7, 4}, b.MAC[:], []byte{4, 2, 7, 'x', 6, 2, 0, 120, 0, 0}))
 	add("LACP to a bridge", "it negotiates a link aggregation", ethernet(cache.MAC{1, 0x80, 0xc2, 0, 0, 2}, b.MAC, 0x8809, []byte{1, 1, 1, 20}, make([]byte, 106)))
-	add("an Ethernet header alone", "too short for anything", ethernet(broadcast, b.MAC, typeIPv4))
-	add("an Ethernet header alone, ARP", "too short for anything", ethernet(broadcast, b.MAC, typeARP))
-	add("an Ethernet header alone, IPv6", "too short for anything", ethernet(broadcast, b.MAC, typeIPv6))
-	add("IPv6 that says it is IPv4", "one who checks IPv4 finds an address somewhere in it", with(b.v6(ip6{}), 12, 8, 0))
-	add("IPv4 that says it is IPv6", "one who checks IPv6 finds an address somewhere in it", with(b.v4(ip4{}), 12, 0x86, 0xdd))
-	add("IPv4 that says it is ARP", "one who checks ARP finds an address somewhere in it", with(b.v4(ip4{}), 12, 8, 6))
-	add("ARP that says it is IPv4", "one who checks IPv4 finds an address somewhere in it", with(b.arp(func(*arp) {}), 12, 8, 0))
+	add("an Ethernet header alone", "no payload for a filter to read", ethernet(broadcast, b.MAC, typeIPv4))
+	add("an Ethernet header alone, ARP", "no payload for a filter to read", ethernet(broadcast, b.MAC, typeARP))
+	add("an Ethernet header alone, IPv6", "no payload for a filter to read", ethernet(broadcast, b.MAC, typeIPv6))
+	add("IPv6 that says it is IPv4", "a filter of IPv4 reads the address from other octets", withOctets(b.v6(ip6{}), 12, 8, 0))
+	add("IPv4 that says it is IPv6", "a filter of IPv6 reads the address from other octets", withOctets(b.v4(ip4{}), 12, 0x86, 0xdd))
+	add("IPv4 that says it is ARP", "a filter of ARP reads the address from other octets", withOctets(b.v4(ip4{}), 12, 8, 6))
+	add("ARP that says it is IPv4", "a filter of IPv4 reads the address from other octets", withOctets(b.arp(func(*arp) {}), 12, 8, 0))
 	add("a jumbo frame of nothing", "larger than the link's MTU", ethernet(b.Gateway, b.MAC, 0x88b6, make([]byte, 9000)))
 	add("a jumbo frame from a foreign source", "larger than the link's MTU", b.v4(ip4{from: foreign4, body: udp(5000, 5001, b.data(9000))}))
 }
 
-func (b *builder) hostileARP() {
-	const poison = "whoever hears it sends what is another's to the guest"
+func (b *builder) addHostileARP() {
+	const poison = "neighbours then send another station's packets to the guest"
 	add := func(name, why string, change func(*arp)) { b.add(4, name, why, b.arp(change)) }
 	neighbour := b.Gateway4.Next()
 	for neighbour == b.own4 {
@@ -131,25 +131,25 @@ func (b *builder) hostileARP() {
 	add("gratuitous ARP request in the gateway's name", poison, func(a *arp) { a.senderIP, a.targetIP = b.Gateway4, b.Gateway4 })
 	add("gratuitous ARP reply in another's name", poison, func(a *arp) { a.operation, a.senderIP, a.targetIP, a.target = 2, neighbour, neighbour, broadcast })
 	add("gratuitous ARP reply in the gateway's name", poison, func(a *arp) { a.operation, a.senderIP, a.targetIP, a.target = 2, b.Gateway4, b.Gateway4, broadcast })
-	add("ARP request with another's MAC inside", "its own address moves to another station", func(a *arp) { a.sender = other })
-	add("ARP reply with another's MAC inside", "its own address moves to another station", func(a *arp) { a.operation, a.sender = 2, other })
+	add("ARP request with another's MAC inside", "its own address moves to another station", func(a *arp) { a.sender = otherMAC })
+	add("ARP reply with another's MAC inside", "its own address moves to another station", func(a *arp) { a.operation, a.sender = 2, otherMAC })
 	add("ARP request with the gateway's MAC inside", "its own address moves to another station", func(a *arp) { a.sender = b.Gateway })
-	add("ARP reply with no MAC inside", "its own address moves nowhere", func(a *arp) { a.operation, a.sender = 2, cache.MAC{} })
+	add("ARP reply with no MAC inside", "its own address becomes unreachable", func(a *arp) { a.operation, a.sender = 2, cache.MAC{} })
 	add("ARP reply with the broadcast MAC inside", "its own address is sent to all", func(a *arp) { a.operation, a.sender = 2, broadcast })
 	add("ARP reply with a group's MAC inside", "its own address is sent to many", func(a *arp) { a.operation, a.sender = 2, cache.MAC{1, 0, 0x5e, 0, 0, 1} })
-	add("ARP probe with another's MAC inside", "another station seems to want the address", func(a *arp) { a.sender, a.senderIP = other, nobody4 })
-	add("ARP reply from nobody", "a probe is no reply", func(a *arp) { a.operation, a.senderIP = 2, nobody4 })
-	add("ARP from 127.0.0.1", "nobody's address on a link", func(a *arp) { a.senderIP = netip.MustParseAddr("127.0.0.1") })
-	add("ARP from the broadcast address", "nobody's address", func(a *arp) { a.senderIP = all4 })
-	add("ARP from a group", "nobody's address", func(a *arp) { a.senderIP = netip.MustParseAddr("224.0.0.1") })
-	add("ARP for another kind of hardware", "what stands where depends on it", func(a *arp) { a.hardware = 6 })
-	add("ARP for no kind of hardware", "what stands where depends on it", func(a *arp) { a.hardware = 0 })
-	add("ARP for IPv6", "what stands where depends on it", func(a *arp) { a.protocol = typeIPv6 })
-	add("ARP for trailers", "what stands where depends on it (RFC 893)", func(a *arp) { a.protocol = 0x1001 })
-	add("ARP with short hardware addresses", "the addresses stand elsewhere", func(a *arp) { a.lengths[0] = 4 })
-	add("ARP with no hardware addresses", "the addresses stand elsewhere", func(a *arp) { a.lengths[0] = 0 })
-	add("ARP with long addresses", "the addresses stand elsewhere", func(a *arp) { a.lengths[1] = 16 })
-	add("ARP with no addresses", "the addresses stand elsewhere", func(a *arp) { a.lengths[1] = 0 })
+	add("ARP probe with another's MAC inside", "another station seems to want the address", func(a *arp) { a.sender, a.senderIP = otherMAC, unspecified4 })
+	add("ARP reply from 0.0.0.0", "only a probe has this sender", func(a *arp) { a.operation, a.senderIP = 2, unspecified4 })
+	add("ARP from 127.0.0.1", "an address that no station on a link has", func(a *arp) { a.senderIP = netip.MustParseAddr("127.0.0.1") })
+	add("ARP from the broadcast address", "an address that no station has", func(a *arp) { a.senderIP = all4 })
+	add("ARP from a group", "an address that no station has", func(a *arp) { a.senderIP = netip.MustParseAddr("224.0.0.1") })
+	add("ARP for another kind of hardware", "the fields have other offsets", func(a *arp) { a.hardware = 6 })
+	add("ARP for no kind of hardware", "the fields have other offsets", func(a *arp) { a.hardware = 0 })
+	add("ARP for IPv6", "the fields have other offsets", func(a *arp) { a.protocol = typeIPv6 })
+	add("ARP for trailers", "the fields have other offsets (RFC 893)", func(a *arp) { a.protocol = 0x1001 })
+	add("ARP with short hardware addresses", "the addresses have other offsets", func(a *arp) { a.lengths[0] = 4 })
+	add("ARP with no hardware addresses", "the addresses have other offsets", func(a *arp) { a.lengths[0] = 0 })
+	add("ARP with long addresses", "the addresses have other offsets", func(a *arp) { a.lengths[1] = 16 })
+	add("ARP with no addresses", "the addresses have other offsets", func(a *arp) { a.lengths[1] = 0 })
 	for _, operation := range []uint16{0, 3, 4, 8, 9, 10, 25, 0x100, 0x102, 0xffff} {
 		add(fmt.Sprintf("ARP operation %d", operation), "neither a request nor a reply", func(a *arp) { a.operation = operation })
 	}
@@ -159,8 +159,8 @@ func (b *builder) hostileARP() {
 	}
 }
 
-func (b *builder) sources4() {
-	const spoof = "who answers, or is asked to answer for it, is misled"
+func (b *builder) addForeignSources4() {
+	const spoof = "the answers, or the blame, go to another station"
 	neighbour := b.Gateway4.Next()
 	for neighbour == b.own4 {
 		neighbour = neighbour.Next()
@@ -202,59 +202,59 @@ func (b *builder) sources4() {
 	sources("IPv4 DHCP of a client", ip4{to: all4, body: udp(68, 6700, b.data(0))})
 
 	big := ip4{from: foreign4, body: udp(5000, 5001, b.data(2000))}
-	pieces := b.cut4(big, 1000, 1000)
+	pieces := b.fragments4(big, 1000, 1000)
 	b.add(4, "first fragment from a foreign source", spoof, pieces[0])
 	b.add(4, "later fragment from a foreign source", "a filter that needs ports lets it pass", pieces[1])
 	b.add(4, "fragments from a foreign source", spoof, pieces...)
 	b.add(4, "fragments from a foreign source, the last one first", spoof, pieces[2], pieces[1], pieces[0])
-	tiny := b.cut4(ip4{from: foreign4, protocol: protoTCP, body: tcp(5000, 80, syn, b.data(0))}, 8, 16)
-	b.add(4, "tiny fragments from a foreign source", "the first has no flags (RFC 1858)", tiny...)
-	b.add(4, "overlapping fragments, a foreign one", "the second is to replace a part of the first (RFC 1858)",
-		b.cut4(ip4{from: foreign4, protocol: protoTCP, body: tcp(5000, 80, ack, b.data(0))}, 16, 16)[0], b.v4(ip4{from: foreign4, protocol: protoTCP, sealed: true, flags: 1, body: tcp(5000, 80, syn, b.data(0))[8:]}))
+	tiny := b.fragments4(ip4{from: foreign4, protocol: protoTCP, body: tcp(5000, 80, syn, b.data(0))}, 8, 16)
+	b.add(4, "tiny fragments from a foreign source", "the first fragment has no TCP flags (RFC 1858)", tiny...)
+	b.add(4, "overlapping fragments from a foreign source", "the second replaces a part of the first (RFC 1858)",
+		b.fragments4(ip4{from: foreign4, protocol: protoTCP, body: tcp(5000, 80, ack, b.data(0))}, 16, 16)[0], b.v4(ip4{from: foreign4, protocol: protoTCP, sealed: true, flags: 1, body: tcp(5000, 80, syn, b.data(0))[8:]}))
 
-	const loop = "the namespace's own services, if it forwards"
+	const loop = "a forwarding namespace delivers it to its own services"
 	for _, to := range []string{"127.0.0.1", "127.0.0.53", "127.255.255.255"} {
 		b.add(4, "IPv4 UDP to "+to, loop, b.v4(ip4{to: netip.MustParseAddr(to)}))
 	}
 	b.add(4, "IPv4 TCP to 127.0.0.1", loop, b.v4(ip4{to: netip.MustParseAddr("127.0.0.1"), protocol: protoTCP, body: tcp(5000, 80, syn, b.data(0))}))
 	b.add(4, "IPv4 echo request to 127.0.0.1", loop, b.v4(ip4{to: netip.MustParseAddr("127.0.0.1"), protocol: protoICMP, body: icmp(8, 0, []byte{0, 1, 0, 1}, b.data(0))}))
-	b.add(4, "IPv4 fragment to 127.0.0.1", loop, b.cut4(ip4{to: netip.MustParseAddr("127.0.0.1"), body: udp(5000, 5001, b.data(2000))}, 1000, 1000)...)
+	b.add(4, "IPv4 fragment to 127.0.0.1", loop, b.fragments4(ip4{to: netip.MustParseAddr("127.0.0.1"), body: udp(5000, 5001, b.data(2000))}, 1000, 1000)...)
 
-	const ill = "who reads it wrongly finds the addresses elsewhere"
+	const ill = "a filter that misreads the header finds other addresses"
 	good := b.v4(ip4{})
 	for _, first := range []byte{0x05, 0x35, 0x55, 0x65, 0xf5} {
-		b.add(4, fmt.Sprintf("IPv4 of version %d", first>>4), ill, with(good, 14, first))
+		b.add(4, fmt.Sprintf("IPv4 of version %d", first>>4), ill, withOctets(good, 14, first))
 	}
 	for _, words := range []byte{0, 1, 4, 15} {
-		b.add(4, fmt.Sprintf("IPv4 with a header of %d words", words), ill, with(good, 14, 0x40|words))
+		b.add(4, fmt.Sprintf("IPv4 with a header of %d words", words), ill, withOctets(good, 14, 0x40|words))
 	}
-	b.add(4, "IPv4 longer than the frame", ill, with(good, 16, 0x20, 0))
-	b.add(4, "IPv4 shorter than its header", ill, with(good, 16, 0, 19))
-	b.add(4, "IPv4 of length 0", ill, with(good, 16, 0, 0))
+	b.add(4, "IPv4 longer than the frame", ill, withOctets(good, 16, 0x20, 0))
+	b.add(4, "IPv4 shorter than its header", ill, withOctets(good, 16, 0, 19))
+	b.add(4, "IPv4 of length 0", ill, withOctets(good, 16, 0, 0))
 	b.add(4, "IPv4 cut before its source", ill, good[:14+12])
 	b.add(4, "IPv4 cut in its header", ill, good[:14+19])
-	b.add(4, "IPv4 without options that it announces", ill, with(good[:14+20], 14, 0x46, 0, 0, 20))
+	b.add(4, "IPv4 without options that it announces", ill, withOctets(good[:14+20], 14, 0x46, 0, 0, 20))
 }
 
-// servers4 speak for the network.
-func (b *builder) servers4() {
+// addServers4 adds messages of DHCP servers, routers and multicast routers.
+func (b *builder) addServers4() {
 	const server = "the guest hands out addresses and routes (CVE-2016-5362)"
 	offer := append(append([]byte{2, 1, 6, 0}, make([]byte, 232)...), 99, 130, 83, 99, 53, 1, 2, 255)
 	mark := func() []byte { return append(slices.Clone(offer), b.marker()...) }
 	b.add(4, "DHCPv4 offer", server, b.v4(ip4{to: all4, body: udp(67, 68, mark())}))
 	b.add(4, "DHCPv4 offer by unicast", server, b.v4(ip4{body: udp(67, 68, mark())}))
-	b.add(4, "DHCPv4 offer from another port", server+": clients look at the destination only", b.v4(ip4{to: all4, body: udp(6700, 68, mark())}))
+	b.add(4, "DHCPv4 offer from another port", server+": clients check the destination port only", b.v4(ip4{to: all4, body: udp(6700, 68, mark())}))
 	b.add(4, "DHCPv4 offer to another port", server+": through a relay", b.v4(ip4{body: udp(67, 6800, mark())}))
 	b.add(4, "DHCPv4 offer without a checksum", server, b.v4(ip4{to: all4, sealed: true, body: udp(67, 68, mark())}))
-	b.add(4, "DHCPv4 offer behind options", server+": the ports stand elsewhere", b.v4(ip4{to: all4, options: []byte{1, 1, 1, 0}, body: udp(67, 68, mark())}))
-	b.add(4, "DHCPv4 offer behind all options", server+": the ports stand elsewhere", b.v4(ip4{to: all4, options: make([]byte, 40), body: udp(67, 68, mark())}))
-	b.add(4, "DHCPv4 offer in fragments", server, b.cut4(ip4{to: all4, body: udp(67, 68, mark())}, 80, 2000)[0])
-	b.add(4, "DHCPv4 offer in tiny fragments", server, b.cut4(ip4{to: all4, body: udp(67, 68, mark())}, 8, 2000)[0])
+	b.add(4, "DHCPv4 offer behind options", server+": the ports have another offset", b.v4(ip4{to: all4, options: []byte{1, 1, 1, 0}, body: udp(67, 68, mark())}))
+	b.add(4, "DHCPv4 offer behind all options", server+": the ports have another offset", b.v4(ip4{to: all4, options: make([]byte, 40), body: udp(67, 68, mark())}))
+	b.add(4, "DHCPv4 offer in fragments", server, b.fragments4(ip4{to: all4, body: udp(67, 68, mark())}, 80, 2000)[0])
+	b.add(4, "DHCPv4 offer in tiny fragments", server, b.fragments4(ip4{to: all4, body: udp(67, 68, mark())}, 8, 2000)[0])
 	b.add(4, "DHCPv4 offer as the gateway", server, b.v4(ip4{from: b.Gateway4, to: all4, body: udp(67, 68, mark())}))
-	b.add(4, "UDP datagram without ports", "nobody can say that it is no server's", b.v4(ip4{sealed: true, body: []byte{0, 67}}))
-	b.add(4, "DHCPv4 offer, of a length of nothing", server, b.v4(ip4{to: all4, sealed: true, body: with(udp(67, 68, mark()), 4, 0, 0)}))
+	b.add(4, "UDP datagram without ports", "a filter cannot tell whether a server sent it", b.v4(ip4{sealed: true, body: []byte{0, 67}}))
+	b.add(4, "DHCPv4 offer with UDP length 0", server, b.v4(ip4{to: all4, sealed: true, body: withOctets(udp(67, 68, mark()), 4, 0, 0)}))
 	if b.Served {
-		const around = "a client's message that passes by the responder, to other servers"
+		const around = "a client's message that avoids the responder and reaches other servers"
 		ask := func(p ip4) [][]byte {
 			p.to = all4
 			p.body = udp(68, 67, append(append([]byte{1, 1, 6, 0}, make([]byte, 232)...), append([]byte{99, 130, 83, 99, 53, 1, 1, 255}, b.marker()...)...))
@@ -262,27 +262,27 @@ func (b *builder) servers4() {
 				return [][]byte{b.v4(p)}
 			}
 			p.flags = 0
-			return b.cut4(p, 8, 2000)
+			return b.fragments4(p, 8, 2000)
 		}
 		b.add(4, "DHCPv4 discover from its address behind options", around, ask(ip4{options: []byte{1, 1, 1, 0}})...)
-		b.add(4, "DHCPv4 discover from nobody behind options", around, ask(ip4{from: nobody4, options: []byte{1, 1, 1, 0}})...)
+		b.add(4, "DHCPv4 discover from 0.0.0.0 behind options", around, ask(ip4{from: unspecified4, options: []byte{1, 1, 1, 0}})...)
 		b.add(4, "DHCPv4 discover in fragments", around, ask(ip4{flags: 0x2000})[0])
 		b.add(4, "DHCPv4 discover in fragments behind options", around, ask(ip4{flags: 0x2000, options: []byte{1, 1, 1, 0}})[0])
-		b.add(4, "DHCPv4 discover with a tag", around, tagged(ask(ip4{from: nobody4})[0], []byte{0x81, 0, 0, 0}))
+		b.add(4, "DHCPv4 discover with a tag", around, tagged(ask(ip4{from: unspecified4})[0], []byte{0x81, 0, 0, 0}))
 		b.add(4, "DHCPv4 discover from another port", around, b.v4(ip4{options: []byte{1, 1, 1, 0}, body: udp(6800, 67, b.data(240))}))
 	}
 
-	const redirect = "a host changes its routes to what the guest says"
+	const redirect = "a host takes the guest for its next hop"
 	inner := b.v4(ip4{from: b.Gateway4, to: b.Far4})[14:]
 	message := icmp(5, 1, b.own4.AsSlice(), inner)
 	b.add(4, "ICMP redirect", redirect, b.v4(ip4{to: b.Gateway4, protocol: protoICMP, body: message}))
 	b.add(4, "ICMP redirect as the gateway", redirect, b.v4(ip4{from: b.Gateway4, to: b.Gateway4, protocol: protoICMP, body: message}))
 	b.add(4, "ICMP redirect behind options", redirect, b.v4(ip4{to: b.Gateway4, options: make([]byte, 8), protocol: protoICMP, body: message}))
-	b.add(4, "ICMP redirect in fragments", redirect, b.cut4(ip4{to: b.Gateway4, protocol: protoICMP, body: message}, 8, 64)[0])
+	b.add(4, "ICMP redirect in fragments", redirect, b.fragments4(ip4{to: b.Gateway4, protocol: protoICMP, body: message}, 8, 64)[0])
 	b.add(4, "ICMP router advertisement", "a host takes the guest for its router (RFC 1256)",
 		b.v4(ip4{to: netip.MustParseAddr("224.0.0.1"), protocol: protoICMP, body: icmp(9, 0, []byte{1, 2, 7, 8}, b.own4.AsSlice(), make([]byte, 4))}))
 
-	const snoop = "switches take the guest for the multicast router, and send it all groups"
+	const snoop = "switches take the guest for the multicast router and send it all groups"
 	hosts := netip.MustParseAddr("224.0.0.1")
 	alert := []byte{0x94, 4, 0, 0}
 	igmp := func(name, why string, to netip.Addr, options []byte, message ...byte) {
@@ -297,12 +297,12 @@ func (b *builder) servers4() {
 	igmp("IGMP multicast router termination", "switches forget the multicast router", netip.MustParseAddr("224.0.0.106"), alert, 0x32, 0, 0, 0)
 	igmp("DVMRP probe", snoop, netip.MustParseAddr("224.0.0.4"), nil, 0x13, 1, 0, 0, 0, 0, 0xff, 3)
 	igmp("PIMv1 query", snoop, netip.MustParseAddr("224.0.0.2"), nil, 0x14, 0, 0, 0, 0x10, 0, 0, 0)
-	b.add(4, "IGMP query from nobody", snoop+" (RFC 4541: proxies ask like that)", b.v4(ip4{from: nobody4, to: hosts, options: alert, protocol: protoIGMP, body: []byte{0x11, 100, 0, 0, 0, 0, 0, 0}}))
-	b.add(4, "IGMP without a type", "nobody can say that it is no query", b.v4(ip4{to: hosts, protocol: protoIGMP, sealed: true, body: []byte{}}))
+	b.add(4, "IGMP query from 0.0.0.0", snoop+" (RFC 4541: proxies use this source)", b.v4(ip4{from: unspecified4, to: hosts, options: alert, protocol: protoIGMP, body: []byte{0x11, 100, 0, 0, 0, 0, 0, 0}}))
+	b.add(4, "IGMP without a type", "a filter cannot tell whether it is a query", b.v4(ip4{to: hosts, protocol: protoIGMP, sealed: true, body: []byte{}}))
 }
 
-func (b *builder) sources6() {
-	const spoof = "who answers, or is asked to answer for it, is misled"
+func (b *builder) addForeignSources6() {
+	const spoof = "the answers, or the blame, go to another station"
 	for _, s := range []struct{ name, address string }{
 		{"a foreign source", foreign6.String()},
 		{"another's source", b.own6.Next().Next().String()},
@@ -339,33 +339,33 @@ func (b *builder) sources6() {
 		sources("IPv6 TCP behind "+e.name, ip6{before: e.headers, protocol: protoTCP, body: tcp(5000, 80, syn, b.data(0))})
 	}
 	sources("IPv6 behind an authentication header", ip6{before: []extension{authentic}})
-	pieces := b.cut6(ip6{from: foreign6, body: udp(5000, 5001, b.data(2000))}, 1000, 1000)
+	pieces := b.fragments6(ip6{from: foreign6, body: udp(5000, 5001, b.data(2000))}, 1000, 1000)
 	b.add(6, "first IPv6 fragment from a foreign source", spoof, pieces[0])
 	b.add(6, "later IPv6 fragment from a foreign source", "a filter that needs ports lets it pass", pieces[1])
 	b.add(6, "IPv6 fragments from a foreign source", spoof, pieces...)
-	b.add(6, "tiny IPv6 fragments from a foreign source", spoof, b.cut6(ip6{from: foreign6, protocol: protoTCP, body: tcp(5000, 80, syn, b.data(0))}, 8, 16)...)
+	b.add(6, "tiny IPv6 fragments from a foreign source", spoof, b.fragments6(ip6{from: foreign6, protocol: protoTCP, body: tcp(5000, 80, syn, b.data(0))}, 8, 16)...)
 
-	const loop = "the namespace's own services, if it forwards"
+	const loop = "a forwarding namespace delivers it to its own services"
 	b.add(6, "IPv6 UDP to ::1", loop, b.v6(ip6{to: netip.IPv6Loopback()}))
 	b.add(6, "IPv6 TCP to ::1", loop, b.v6(ip6{to: netip.IPv6Loopback(), protocol: protoTCP, body: tcp(5000, 80, syn, b.data(0))}))
 	b.add(6, "IPv6 echo request to ::1", loop, b.v6(ip6{to: netip.IPv6Loopback(), protocol: protoICMPv6, body: icmp(128, 0, []byte{0, 1, 0, 1}, b.data(0))}))
-	b.add(6, "IPv6 fragments to ::1", loop, b.cut6(ip6{to: netip.IPv6Loopback(), body: udp(5000, 5001, b.data(2000))}, 1000, 1000)...)
+	b.add(6, "IPv6 fragments to ::1", loop, b.fragments6(ip6{to: netip.IPv6Loopback(), body: udp(5000, 5001, b.data(2000))}, 1000, 1000)...)
 	b.add(6, "IPv6 to ::ffff:127.0.0.1", loop, b.v6(ip6{to: netip.MustParseAddr("::ffff:127.0.0.1")}))
-	b.add(6, "IPv6 to ::ffff:198.51.100.9", "IPv4's addresses where nobody looks for them", b.v6(ip6{to: netip.MustParseAddr("::ffff:198.51.100.9")}))
+	b.add(6, "IPv6 to ::ffff:198.51.100.9", "an IPv4 address that an IPv6 filter does not look for", b.v6(ip6{to: netip.MustParseAddr("::ffff:198.51.100.9")}))
 
-	const ill = "who reads it wrongly finds the addresses elsewhere"
+	const ill = "a filter that misreads the header finds other addresses"
 	good := b.v6(ip6{})
 	for _, version := range []byte{0, 4, 5, 7, 15} {
-		b.add(6, fmt.Sprintf("IPv6 of version %d", version), ill, with(good, 14, version<<4))
+		b.add(6, fmt.Sprintf("IPv6 of version %d", version), ill, withOctets(good, 14, version<<4))
 	}
-	b.add(6, "IPv6 longer than the frame", ill, with(good, 18, 0x20, 0))
+	b.add(6, "IPv6 longer than the frame", ill, withOctets(good, 18, 0x20, 0))
 	b.add(6, "IPv6 cut before its source", ill, good[:14+8])
 	b.add(6, "IPv6 cut in its header", ill, good[:14+39])
 	b.add(6, "IPv6 with a chain that does not end", "a filter that gives up lets it pass", b.raw6(ip6{}, destination, []byte{destination, 200, 1, 4, 0, 0, 0, 0}))
 	b.add(6, "IPv6 with a chain of nothing", "a filter that gives up lets it pass", b.raw6(ip6{}, hopByHop, nil))
 }
 
-// extensions are what can stand before a message, to hide it.
+// extensions are header chains that hide a message from a simple filter.
 var extensions = []struct {
 	name    string
 	headers []extension
@@ -379,23 +379,23 @@ var extensions = []struct {
 	{"many destination options", slices.Repeat([]extension{options}, 40)},
 }
 
-// advertisement is a router's, with a prefix.
+// advertisement returns a router advertisement with a prefix.
 func advertisement(mac cache.MAC) []byte {
 	return icmp(134, 0, []byte{64, 0xc0, 7, 8, 0, 0, 0, 0, 0, 0, 0, 0}, linkLayer(1, mac),
 		[]byte{3, 4, 64, 0xc0, 0, 0, 0x0e, 0x10, 0, 0, 0x0e, 0x10, 0, 0, 0, 0, 0x20, 1, 0x0d, 0xb8, 0x0b, 0xad, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0})
 }
 
-// routers6 speak for the network, behind everything that could hide it.
-func (b *builder) routers6() {
-	const hidden = ", hidden from who reads only the first headers"
+// addRouters6 adds messages that only routers may send, plain and behind extension headers.
+func (b *builder) addRouters6() {
+	const hidden = ", hidden from a filter that reads only the first headers"
 	for _, m := range []struct {
 		name, why string
 		to        netip.Addr
 		message   []byte
 	}{
 		{"router advertisement", "every host takes the guest for its router (CVE-2020-10749)", nodes, advertisement(b.MAC)},
-		{"redirect", "a host changes its routes to what the guest says", b.Gateway6, icmp(137, 0, make([]byte, 4), b.local6.AsSlice(), b.Far6.AsSlice())},
-		{"MLD query", "switches take the guest for the multicast router", nodes, icmp(130, 0, []byte{0, 100, 0, 0}, nobody6.AsSlice(), []byte{2, 125, 0, 0})},
+		{"redirect", "a host takes the guest for its next hop", b.Gateway6, icmp(137, 0, make([]byte, 4), b.local6.AsSlice(), b.Far6.AsSlice())},
+		{"MLD query", "switches take the guest for the multicast router", nodes, icmp(130, 0, []byte{0, 100, 0, 0}, unspecified6.AsSlice(), []byte{2, 125, 0, 0})},
 	} {
 		p := ip6{from: b.local6, to: m.to, hops: 255, protocol: protoICMPv6, body: m.message}
 		if m.name == "MLD query" {
@@ -411,15 +411,15 @@ func (b *builder) routers6() {
 			b.add(6, m.name+" behind "+e.name, m.why+hidden, b.v6(with(func(p *ip6) { p.before = e.headers })))
 		}
 		b.add(6, m.name+" behind a router alert", m.why+hidden, b.v6(with(func(p *ip6) { p.before = []extension{routerAlert} })))
-		b.add(6, m.name+" in fragments", m.why+hidden, b.cut6(p, 8, 1000)[0])
-		cut := b.cut6(with(func(p *ip6) { p.before = []extension{options, options} }), 8, 1000)
-		b.add(6, m.name+" in the second fragment", m.why+" (RFC 7113 section 2.1: the first has only the beginning of the chain)", cut...)
-		cut = b.cut6(with(func(p *ip6) { p.before = []extension{{destination, append([]byte{0, 2, 1, 20}, make([]byte, 20)...)}} }), 16, 1000)
+		b.add(6, m.name+" in fragments", m.why+hidden, b.fragments6(p, 8, 1000)[0])
+		cut := b.fragments6(with(func(p *ip6) { p.before = []extension{options, options} }), 8, 1000)
+		b.add(6, m.name+" in the second fragment", m.why+" (RFC 7113 section 2.1: the first fragment has only the beginning of the header chain)", cut...)
+		cut = b.fragments6(with(func(p *ip6) { p.before = []extension{{destination, append([]byte{0, 2, 1, 20}, make([]byte, 20)...)}} }), 16, 1000)
 		b.add(6, m.name+" behind options cut in two", m.why+" (RFC 7112)", cut...)
-		cut = b.cut6(with(func(p *ip6) { p.before = []extension{atomic} }), 8, 1000)
+		cut = b.fragments6(with(func(p *ip6) { p.before = []extension{atomic} }), 8, 1000)
 		b.add(6, m.name+" in nested fragments", m.why+hidden, cut...)
 		b.add(6, m.name+" from its global address", m.why, b.v6(with(func(p *ip6) { p.from = b.own6 })))
-		b.add(6, m.name+" from nobody", m.why, b.v6(with(func(p *ip6) { p.from = nobody6 })))
+		b.add(6, m.name+" from ::", m.why, b.v6(with(func(p *ip6) { p.from = unspecified6 })))
 		b.add(6, m.name+" as the gateway", m.why, b.v6(with(func(p *ip6) { p.from = b.Gateway.LinkLocal() })))
 	}
 	for _, m := range []struct {
@@ -428,36 +428,36 @@ func (b *builder) routers6() {
 	}{
 		{138, "router renumbering", "routers change their prefixes (RFC 2894)"},
 		{139, "node information query", "hosts tell their names and addresses (RFC 4620)"},
-		{140, "node information response", "it names itself as it likes"},
-		{141, "inverse neighbour solicitation", "addresses for the asking (RFC 3122)"},
-		{142, "inverse neighbour advertisement", "addresses that are not checked"},
-		{144, "home agent discovery request", "routers alone answer it (RFC 6275)"},
+		{140, "node information response", "it claims any name"},
+		{141, "inverse neighbour solicitation", "it asks for the addresses of a MAC (RFC 3122)"},
+		{142, "inverse neighbour advertisement", "it claims addresses that the filter does not check"},
+		{144, "home agent discovery request", "only routers receive it (RFC 6275)"},
 		{145, "home agent discovery reply", "the guest is a router"},
-		{146, "mobile prefix solicitation", "routers alone answer it"},
+		{146, "mobile prefix solicitation", "only routers receive it"},
 		{147, "mobile prefix advertisement", "the guest is a router"},
-		{148, "certification path solicitation", "routers alone answer it (RFC 3971)"},
+		{148, "certification path solicitation", "only routers receive it (RFC 3971)"},
 		{149, "certification path advertisement", "the guest is a router"},
 		{151, "multicast router advertisement", "switches send it all groups (RFC 4286)"},
 		{152, "multicast router solicitation", "switches tell their routers"},
 		{153, "multicast router termination", "switches forget the multicast router"},
 		{155, "RPL control", "it takes part in a mesh's routing (RFC 6550)"},
-		{157, "duplicate address request", "routers alone answer it (RFC 6775)"},
+		{157, "duplicate address request", "only routers receive it (RFC 6775)"},
 		{158, "duplicate address confirmation", "the guest is a router"},
-		{0, "ICMPv6 type 0", "nobody knows what it does"},
-		{127, "ICMPv6 type 127", "nobody knows what it does"},
-		{200, "ICMPv6 type 200", "nobody knows what it does"},
+		{0, "ICMPv6 type 0", "no standard defines it"},
+		{127, "ICMPv6 type 127", "no standard defines it"},
+		{200, "ICMPv6 type 200", "no standard defines it"},
 	} {
 		b.add(6, m.name, m.why, b.neighbour(b.local6, nodes, icmp(m.kind, 0, make([]byte, 4), make([]byte, 32))))
 	}
-	b.add(6, "ICMPv6 without a type", "nobody can say what it is", b.v6(ip6{protocol: protoICMPv6, sealed: true, body: []byte{}}))
+	b.add(6, "ICMPv6 without a type", "a filter cannot tell what it is", b.v6(ip6{protocol: protoICMPv6, sealed: true, body: []byte{}}))
 }
 
-// discovery6 is neighbour discovery in another's name.
-func (b *builder) discovery6() {
-	const poison = "whoever hears it sends what is another's to the guest"
+// addDiscovery6 adds neighbour discovery for addresses or MACs of other stations.
+func (b *builder) addDiscovery6() {
+	const poison = "neighbours then send another station's packets to the guest"
 	const away = "its own address moves to another station"
 	add := func(name, why string, frame []byte) { b.add(6, name, why, frame) }
-	mine, its := linkLayer(2, b.MAC), linkLayer(2, other)
+	mine, its := linkLayer(2, b.MAC), linkLayer(2, otherMAC)
 	neighbour := b.own6.Next().Next()
 	add("neighbour advertisement of another's address", poison, b.advertisement(b.local6, nodes, neighbour, 0x20, mine))
 	add("neighbour advertisement of the gateway's address", poison, b.advertisement(b.local6, nodes, b.Gateway6, 0xa0, mine))
@@ -466,24 +466,24 @@ func (b *builder) discovery6() {
 	add("neighbour advertisement of a foreign link-local address", poison, b.advertisement(b.own6, nodes, foreign6l, 0x20, mine))
 	add("neighbour advertisement of another's address without an option", poison, b.advertisement(b.local6, b.Gateway6, neighbour, 0x60))
 	add("neighbour advertisement as the gateway", poison, b.advertisement(b.Gateway6, nodes, b.Gateway6, 0xa0, mine))
-	add("neighbour advertisement from nobody", poison, b.advertisement(nobody6, nodes, b.own6, 0x20, mine))
+	add("neighbour advertisement from ::", poison, b.advertisement(unspecified6, nodes, b.own6, 0x20, mine))
 	add("neighbour advertisement with another's MAC", away, b.advertisement(b.own6, nodes, b.own6, 0x20, its))
 	add("neighbour advertisement with the gateway's MAC", away, b.advertisement(b.own6, nodes, b.own6, 0x20, linkLayer(2, b.Gateway)))
 	add("neighbour advertisement with two MACs, its own first", away, b.advertisement(b.own6, nodes, b.own6, 0x20, mine, its))
 	add("neighbour advertisement with two MACs, another's first", away, b.advertisement(b.own6, nodes, b.own6, 0x20, its, mine))
 	add("neighbour advertisement with a nonce before another's MAC", away, b.advertisement(b.own6, nodes, b.own6, 0x20, []byte{14, 1, 1, 2, 3, 4, 5, 6}, its))
-	add("neighbour advertisement with a long option", away, b.advertisement(b.own6, nodes, b.own6, 0x20, append([]byte{2, 2}, append(other[:], make([]byte, 8)...)...)))
-	add("neighbour advertisement with a source option", away, b.advertisement(b.own6, nodes, b.own6, 0x20, linkLayer(1, other)))
-	add("neighbour advertisement with an option of length 0", "who reads it goes round in circles", b.advertisement(b.own6, nodes, b.own6, 0x20, []byte{2, 0, 0, 0, 0, 0, 0, 0}))
-	add("neighbour advertisement cut in its target", "nobody can say whose it is", b.neighbour(b.own6, nodes, icmp(136, 0, []byte{0x20, 0, 0, 0}, b.own6.AsSlice()[:8])))
+	add("neighbour advertisement with a long option", away, b.advertisement(b.own6, nodes, b.own6, 0x20, append([]byte{2, 2}, append(otherMAC[:], make([]byte, 8)...)...)))
+	add("neighbour advertisement with a source option", away, b.advertisement(b.own6, nodes, b.own6, 0x20, linkLayer(1, otherMAC)))
+	add("neighbour advertisement with an option of length 0", "a careless parser loops for ever", b.advertisement(b.own6, nodes, b.own6, 0x20, []byte{2, 0, 0, 0, 0, 0, 0, 0}))
+	add("neighbour advertisement cut in its target", "a filter cannot tell whose address it is", b.neighbour(b.own6, nodes, icmp(136, 0, []byte{0x20, 0, 0, 0}, b.own6.AsSlice()[:8])))
 	for _, e := range extensions {
 		add("neighbour advertisement of another's address behind "+e.name, poison,
 			b.neighbour(b.local6, nodes, icmp(136, 0, []byte{0x20, 0, 0, 0}, neighbour.AsSlice(), mine), e.headers...))
 	}
-	b.add(6, "neighbour advertisement in fragments", "RFC 6980 forbids it, and its option is in the second",
-		b.cut6(ip6{from: b.own6, to: nodes, hops: 255, protocol: protoICMPv6, body: icmp(136, 0, []byte{0x20, 0, 0, 0}, b.own6.AsSlice(), its)}, 24, 1000)[0])
+	b.add(6, "neighbour advertisement in fragments", "RFC 6980 forbids it, and the option is in the second fragment",
+		b.fragments6(ip6{from: b.own6, to: nodes, hops: 255, protocol: protoICMPv6, body: icmp(136, 0, []byte{0x20, 0, 0, 0}, b.own6.AsSlice(), its)}, 24, 1000)[0])
 
-	its, mine = linkLayer(1, other), linkLayer(1, b.MAC)
+	its, mine = linkLayer(1, otherMAC), linkLayer(1, b.MAC)
 	group := solicited(b.Gateway6)
 	add("neighbour solicitation with another's MAC", away, b.solicitation(b.own6, group, b.Gateway6, its))
 	add("neighbour solicitation with the gateway's MAC", away, b.solicitation(b.own6, group, b.Gateway6, linkLayer(1, b.Gateway)))
@@ -492,31 +492,31 @@ func (b *builder) discovery6() {
 	add("neighbour solicitation from another's address", poison, b.solicitation(neighbour, group, b.Gateway6, mine))
 	add("neighbour solicitation from the gateway's address", poison, b.solicitation(b.Gateway6, group, neighbour, mine))
 	add("neighbour solicitation from a foreign link-local address", poison, b.solicitation(foreign6l, group, b.Gateway6, mine))
-	add("neighbour solicitation behind destination options", "nobody reads its option",
+	add("neighbour solicitation behind destination options", "a filter at a fixed offset does not find its option",
 		b.neighbour(b.own6, group, icmp(135, 0, make([]byte, 4), b.Gateway6.AsSlice(), its), options))
-	b.add(6, "neighbour solicitation in fragments", "RFC 6980 forbids it, and its option is in the second",
-		b.cut6(ip6{from: b.own6, to: group, hops: 255, protocol: protoICMPv6, body: icmp(135, 0, make([]byte, 4), b.Gateway6.AsSlice(), its)}, 24, 1000)[0])
+	b.add(6, "neighbour solicitation in fragments", "RFC 6980 forbids it, and the option is in the second fragment",
+		b.fragments6(ip6{from: b.own6, to: group, hops: 255, protocol: protoICMPv6, body: icmp(135, 0, make([]byte, 4), b.Gateway6.AsSlice(), its)}, 24, 1000)[0])
 	const deny = "its owner gives the address up"
-	add("duplicate address detection of another's address", deny, b.solicitation(nobody6, solicited(neighbour), neighbour))
-	add("duplicate address detection of the gateway's address", deny, b.solicitation(nobody6, group, b.Gateway6))
-	add("duplicate address detection of a foreign link-local address", deny, b.solicitation(nobody6, solicited(foreign6l), foreign6l))
-	add("duplicate address detection of another's address with a nonce", deny, b.solicitation(nobody6, solicited(neighbour), neighbour, []byte{14, 1, 1, 2, 3, 4, 5, 6}))
-	add("duplicate address detection with a MAC", "RFC 4861 section 4.3 forbids it", b.solicitation(nobody6, solicited(b.own6), b.own6, mine))
-	add("neighbour solicitation cut in its target", "nobody can say whose it is", b.neighbour(b.own6, group, icmp(135, 0, make([]byte, 4), b.Gateway6.AsSlice()[:8])))
+	add("duplicate address detection of another's address", deny, b.solicitation(unspecified6, solicited(neighbour), neighbour))
+	add("duplicate address detection of the gateway's address", deny, b.solicitation(unspecified6, group, b.Gateway6))
+	add("duplicate address detection of a foreign link-local address", deny, b.solicitation(unspecified6, solicited(foreign6l), foreign6l))
+	add("duplicate address detection of another's address with a nonce", deny, b.solicitation(unspecified6, solicited(neighbour), neighbour, []byte{14, 1, 1, 2, 3, 4, 5, 6}))
+	add("duplicate address detection with a MAC", "RFC 4861 section 4.3 forbids it", b.solicitation(unspecified6, solicited(b.own6), b.own6, mine))
+	add("neighbour solicitation cut in its target", "a filter cannot tell whose address it is", b.neighbour(b.own6, group, icmp(135, 0, make([]byte, 4), b.Gateway6.AsSlice()[:8])))
 
 	const learn = "the router learns another station for the guest"
 	add("router solicitation with another's MAC", learn, b.neighbour(b.local6, routers, icmp(133, 0, make([]byte, 4), its)))
 	add("router solicitation from a foreign link-local address", learn, b.neighbour(foreign6l, routers, icmp(133, 0, make([]byte, 4), mine)))
 	add("router solicitation with two MACs", learn, b.neighbour(b.local6, routers, icmp(133, 0, make([]byte, 4), mine, its)))
 	if b.Served {
-		const around = "a client's message that passes by the responder, to other routers"
+		const around = "a client's message that avoids the responder and reaches other routers"
 		for _, e := range extensions[:4] {
 			add("router solicitation behind "+e.name, around, b.neighbour(b.local6, routers, icmp(133, 0, make([]byte, 4), mine), e.headers...))
 		}
 	}
 }
 
-func (b *builder) servers6() {
+func (b *builder) addServers6() {
 	const server = "the guest hands out addresses and name servers"
 	reply := func() []byte {
 		return append([]byte{7, 1, 2, 3, 0, 2, 0, 10, 0, 3, 0, 1}, append(b.MAC[:], b.marker()...)...)
@@ -529,17 +529,17 @@ func (b *builder) servers6() {
 	for _, e := range extensions {
 		b.add(6, "DHCPv6 reply behind "+e.name, server, b.v6(ip6{from: b.local6, to: nodes, before: e.headers, body: udp(547, 546, reply())}))
 	}
-	b.add(6, "DHCPv6 reply in fragments", server, b.cut6(ip6{from: b.local6, to: nodes, body: udp(547, 546, reply())}, 8, 1000)[0])
+	b.add(6, "DHCPv6 reply in fragments", server, b.fragments6(ip6{from: b.local6, to: nodes, body: udp(547, 546, reply())}, 8, 1000)[0])
 	b.add(6, "DHCPv6 reply in the second fragment", server+" (RFC 7112)",
-		b.cut6(ip6{from: b.local6, to: nodes, before: []extension{options, options}, body: udp(547, 546, reply())}, 8, 1000)...)
-	b.add(6, "IPv6 UDP datagram without ports", "nobody can say that it is no server's", b.v6(ip6{sealed: true, body: []byte{0}}))
+		b.fragments6(ip6{from: b.local6, to: nodes, before: []extension{options, options}, body: udp(547, 546, reply())}, 8, 1000)...)
+	b.add(6, "IPv6 UDP datagram without ports", "a filter cannot tell whether a server sent it", b.v6(ip6{sealed: true, body: []byte{0}}))
 	if b.Served {
-		const around = "a client's message that passes by the responder, to other servers"
+		const around = "a client's message that avoids the responder and reaches other servers"
 		solicit := func() []byte { return append([]byte{1, 0, 0, 1}, b.marker()...) }
 		for _, e := range extensions {
 			b.add(6, "DHCPv6 solicit behind "+e.name, around, b.v6(ip6{from: b.local6, to: dhcp6Servers, before: e.headers, body: udp(546, 547, solicit())}))
 		}
-		b.add(6, "DHCPv6 solicit in fragments", around, b.cut6(ip6{from: b.local6, to: dhcp6Servers, body: udp(546, 547, solicit())}, 8, 1000)[0])
+		b.add(6, "DHCPv6 solicit in fragments", around, b.fragments6(ip6{from: b.local6, to: dhcp6Servers, body: udp(546, 547, solicit())}, 8, 1000)[0])
 		b.add(6, "DHCPv6 solicit with a tag", around, tagged(b.v6(ip6{from: b.local6, to: dhcp6Servers, body: udp(546, 547, solicit())}), []byte{0x81, 0, 0, 0}))
 	}
 }

@@ -7,21 +7,21 @@ import (
 	"github.com/guestwire/guestwire/cache"
 )
 
-// Legitimate are what a guest may send on the link, of the families that it has.
+// Legitimate returns what a guest may send on the link, for the address families that the guest has.
 func Legitimate(l Link) []Kind {
-	b := start(l)
+	b := newBuilder(l)
 	if l.IPv4.IsValid() {
-		b.neighbours4()
-		b.traffic4()
+		b.addNeighbours4()
+		b.addTraffic4()
 	}
 	if l.IPv6.IsValid() {
-		b.neighbours6()
-		b.traffic6()
+		b.addNeighbours6()
+		b.addTraffic6()
 	}
 	return b.kinds
 }
 
-func (b *builder) neighbours4() {
+func (b *builder) addNeighbours4() {
 	b.add(4, "ARP request", "to find the gateway", b.arp(func(a *arp) { a.targetIP = b.Gateway4 }))
 	b.add(4, "ARP request by unicast", "to see whether a neighbour is still there (RFC 1122 section 2.3.2.1)", b.arp(func(a *arp) {
 		a.targetIP, a.destination = b.Gateway4, b.Gateway
@@ -30,17 +30,17 @@ func (b *builder) neighbours4() {
 		a.operation, a.target, a.targetIP, a.destination = 2, b.Gateway, b.Gateway4, b.Gateway
 	}))
 	b.add(4, "ARP probe", "to see whether its address is free (RFC 5227 section 2.1.1)", b.arp(func(a *arp) {
-		a.senderIP, a.targetIP = nobody4, b.own4
+		a.senderIP, a.targetIP = unspecified4, b.own4
 	}))
-	b.add(4, "ARP announcement", "to say that it has moved (RFC 5227 section 2.3)", b.arp(func(a *arp) { a.targetIP = b.own4 }))
-	b.add(4, "gratuitous ARP reply", "the same, as some systems say it", b.arp(func(a *arp) {
+	b.add(4, "ARP announcement", "to announce that its address has moved (RFC 5227 section 2.3)", b.arp(func(a *arp) { a.targetIP = b.own4 }))
+	b.add(4, "gratuitous ARP reply", "an announcement, as some systems send it", b.arp(func(a *arp) {
 		a.operation, a.targetIP, a.target = 2, b.own4, broadcast
 	}))
-	b.add(4, "ARP request with padding", "as cards send it, at least 60 octets",
+	b.add(4, "ARP request with padding", "as a card sends it, with at least 60 octets",
 		append(b.arp(func(a *arp) { a.targetIP = b.Gateway4 }), make([]byte, 18)...))
 }
 
-func (b *builder) traffic4() {
+func (b *builder) addTraffic4() {
 	beyond := func(name, why string, frames ...[]byte) { b.add(4, name, why, frames...).Forwarded = true }
 	here := func(name, why string, frames ...[]byte) { b.add(4, name, why, frames...) }
 
@@ -48,21 +48,21 @@ func (b *builder) traffic4() {
 	beyond("IPv4 UDP to port 53", "to ask a name server", b.v4(ip4{body: udp(5010, 53, b.data(0))}))
 	beyond("IPv4 UDP without a checksum", "RFC 768 allows it", b.v4(ip4{sealed: true, body: udp(5011, 5001, b.data(0))}))
 	beyond("IPv4 TCP SYN", "to open a connection", b.v4(ip4{protocol: protoTCP, body: tcp(5000, 80, syn, b.data(0))}))
-	beyond("IPv4 TCP ACK", "in a connection that is older than the wiring", b.v4(ip4{protocol: protoTCP, body: tcp(5001, 80, ack, b.data(0))}))
+	beyond("IPv4 TCP ACK", "in a connection from before Setup", b.v4(ip4{protocol: protoTCP, body: tcp(5001, 80, ack, b.data(0))}))
 	beyond("IPv4 SCTP INIT", "to open an association", b.v4(ip4{protocol: protoSCTP, body: sctpInit(b.data(20))}))
-	beyond("IPv4 echo request", "to see who is there", b.v4(ip4{protocol: protoICMP, body: icmp(8, 0, []byte{0, 1, 0, 1}, b.data(0))}))
-	here("IPv4 echo reply", "to be seen", b.v4(ip4{protocol: protoICMP, body: icmp(0, 0, []byte{0, 1, 0, 1}, b.data(0))}))
+	beyond("IPv4 echo request", "to ping a host", b.v4(ip4{protocol: protoICMP, body: icmp(8, 0, []byte{0, 1, 0, 1}, b.data(0))}))
+	here("IPv4 echo reply", "to answer a ping", b.v4(ip4{protocol: protoICMP, body: icmp(0, 0, []byte{0, 1, 0, 1}, b.data(0))}))
 	inner := b.v4(ip4{from: b.Far4, to: b.own4})[14:]
-	here("IPv4 port unreachable", "to say that nobody listens", b.v4(ip4{protocol: protoICMP, body: icmp(3, 3, make([]byte, 4), inner)}))
+	here("IPv4 port unreachable", "to say that no process listens", b.v4(ip4{protocol: protoICMP, body: icmp(3, 3, make([]byte, 4), inner)}))
 	here("IPv4 fragmentation needed", "for path MTU discovery (RFC 1191)", b.v4(ip4{protocol: protoICMP, body: icmp(3, 4, []byte{0, 0, 5, 0x14}, inner)}))
-	here("IPv4 time exceeded", "to be on somebody's path", b.v4(ip4{protocol: protoICMP, body: icmp(11, 0, make([]byte, 4), inner)}))
+	here("IPv4 time exceeded", "to be a hop of a traceroute", b.v4(ip4{protocol: protoICMP, body: icmp(11, 0, make([]byte, 4), inner)}))
 	beyond("IPv4 do not fragment", "for path MTU discovery", b.v4(ip4{flags: 0x4000}))
 	beyond("IPv4 DSCP and ECN", "for a class of service", b.v4(ip4{tos: 0xb9}))
 	beyond("IPv4 with options", "RFC 791 allows them", b.v4(ip4{options: []byte{1, 1, 1, 0}}))
-	beyond("IPv4 fragments", "a datagram larger than the MTU", b.cut4(ip4{body: udp(5000, 5001, b.data(3000))}, 1416, 1416)...)
-	beyond("IPv4 TCP fragments", "a segment larger than a path's MTU", b.cut4(ip4{protocol: protoTCP, body: tcp(5002, 80, ack, b.data(2000))}, 1000, 1000)...)
+	beyond("IPv4 fragments", "a datagram larger than the MTU", b.fragments4(ip4{body: udp(5000, 5001, b.data(3000))}, 1416, 1416)...)
+	beyond("IPv4 TCP fragments", "a segment larger than a path's MTU", b.fragments4(ip4{protocol: protoTCP, body: tcp(5002, 80, ack, b.data(2000))}, 1000, 1000)...)
 	beyond("IPv4 ICMP fragments", "an echo request larger than the MTU",
-		b.cut4(ip4{protocol: protoICMP, body: icmp(8, 0, []byte{0, 2, 0, 1}, b.data(3000))}, 1416, 1416)...)
+		b.fragments4(ip4{protocol: protoICMP, body: icmp(8, 0, []byte{0, 2, 0, 1}, b.data(3000))}, 1416, 1416)...)
 	beyond("IPv4 GRE", "a tunnel", b.v4(ip4{protocol: protoGRE, body: append([]byte{0, 0, 8, 0}, b.v4(ip4{})[14:]...)}))
 	beyond("IPv4 ESP", "a tunnel", b.v4(ip4{protocol: protoESP, body: append([]byte{0, 0, 1, 0, 0, 0, 0, 1}, b.data(64)...)}))
 	beyond("IPv4 in IPv4", "a tunnel", b.v4(ip4{protocol: protoIPIP, body: b.v4(ip4{})[14:]}))
@@ -83,80 +83,80 @@ func (b *builder) traffic4() {
 	}
 	if !b.Served {
 		discover := append(append([]byte{1, 1, 6, 0}, make([]byte, 232)...), 99, 130, 83, 99, 53, 1, 1, 255)
-		here("DHCPv4 discover", "there is no responder of ours", b.v4(ip4{from: nobody4, to: all4, body: udp(68, 67, discover)}))
-		here("DHCPv4 renewal", "there is no responder of ours", b.v4(ip4{body: udp(68, 67, discover)}))
+		here("DHCPv4 discover", "the guest has no responder", b.v4(ip4{from: unspecified4, to: all4, body: udp(68, 67, discover)}))
+		here("DHCPv4 renewal", "the guest has no responder", b.v4(ip4{body: udp(68, 67, discover)}))
 	}
 }
 
 func sctpInit(data []byte) []byte {
 	init := []byte{1, 0, 0, 20, 0, 0, 0, 1, 0, 0, 0xff, 0xff, 0, 1, 0, 1, 0, 0, 0, 1}
-	cookie := append([]byte{0x80, 0, 0, byte(4 + len(data))}, data...) // an unknown parameter, to be skipped
+	cookie := append([]byte{0x80, 0, 0, byte(4 + len(data))}, data...) // an unknown parameter that the receiver skips
 	init[3] += byte(len(cookie))
 	return slices.Concat([]byte{0x13, 0x88, 0x13, 0x89, 0, 0, 0, 0, 0, 0, 0, 0}, init, cookie)
 }
 
-func (b *builder) neighbours6() {
+func (b *builder) addNeighbours6() {
 	own, lla := b.own6, linkLayer(1, b.MAC)
 	for _, a := range []struct {
 		name    string
 		address netip.Addr
 	}{{"its address", own}, {"its link-local address", b.local6}} {
-		b.add(6, "duplicate address detection of "+a.name, "before it uses the address (RFC 4862 section 5.4.2)", b.solicitation(nobody6, solicited(a.address), a.address))
-		b.add(6, "duplicate address detection with a nonce of "+a.name, "so that it knows its own one (RFC 7527)", b.solicitation(nobody6, solicited(a.address), a.address, []byte{14, 1, 1, 2, 3, 4, 5, 6}))
+		b.add(6, "duplicate address detection of "+a.name, "before it uses the address (RFC 4862 section 5.4.2)", b.solicitation(unspecified6, solicited(a.address), a.address))
+		b.add(6, "duplicate address detection with a nonce of "+a.name, "so that it recognises its own probe (RFC 7527)", b.solicitation(unspecified6, solicited(a.address), a.address, []byte{14, 1, 1, 2, 3, 4, 5, 6}))
 		b.add(6, "neighbour advertisement of "+a.name, "to be found", b.advertisement(a.address, b.Gateway6, a.address, 0x60, linkLayer(2, b.MAC)))
 		b.add(6, "neighbour advertisement without an option of "+a.name, "to a solicitation by unicast", b.advertisement(a.address, b.Gateway6, a.address, 0x40))
-		b.add(6, "neighbour advertisement to all nodes of "+a.name, "to say that it has moved", b.advertisement(a.address, nodes, a.address, 0x20, linkLayer(2, b.MAC)))
+		b.add(6, "neighbour advertisement to all nodes of "+a.name, "to announce that its address has moved", b.advertisement(a.address, nodes, a.address, 0x20, linkLayer(2, b.MAC)))
 		b.add(6, "neighbour solicitation from "+a.name, "to find the gateway", b.solicitation(a.address, solicited(b.Gateway6), b.Gateway6, lla))
 		b.add(6, "neighbour solicitation by unicast from "+a.name, "to see whether a neighbour is still there", b.solicitation(a.address, b.Gateway6, b.Gateway6))
 	}
 	report := icmp(143, 0, []byte{0, 0, 0, 1, 4, 0, 0, 0}, solicited(own).AsSlice())
 	b.add(6, "MLDv2 report", "to get a group's datagrams", b.v6(ip6{from: b.local6, to: mldv2, hops: 1, before: []extension{routerAlert}, protocol: protoICMPv6, body: report}))
-	b.add(6, "MLDv2 report from nobody", "before it has an address (RFC 3590)", b.v6(ip6{from: nobody6, to: mldv2, hops: 1, before: []extension{routerAlert}, protocol: protoICMPv6, body: report}))
+	b.add(6, "MLDv2 report from ::", "before it has an address (RFC 3590)", b.v6(ip6{from: unspecified6, to: mldv2, hops: 1, before: []extension{routerAlert}, protocol: protoICMPv6, body: report}))
 	b.add(6, "MLDv1 report", "to get a group's datagrams", b.v6(ip6{from: b.local6, to: solicited(own), hops: 1, before: []extension{routerAlert}, protocol: protoICMPv6,
 		body: icmp(131, 0, make([]byte, 4), solicited(own).AsSlice())}))
-	b.add(6, "MLD done", "to get them no more", b.v6(ip6{from: b.local6, to: routers, hops: 1, before: []extension{routerAlert}, protocol: protoICMPv6,
+	b.add(6, "MLD done", "to leave the group", b.v6(ip6{from: b.local6, to: routers, hops: 1, before: []extension{routerAlert}, protocol: protoICMPv6,
 		body: icmp(132, 0, make([]byte, 4), solicited(own).AsSlice())}))
 }
 
-func (b *builder) traffic6() {
+func (b *builder) addTraffic6() {
 	beyond := func(name, why string, frames ...[]byte) { b.add(6, name, why, frames...).Forwarded = true }
 	here := func(name, why string, frames ...[]byte) { b.add(6, name, why, frames...) }
 
 	beyond("IPv6 UDP", "a datagram", b.v6(ip6{}))
 	beyond("IPv6 UDP to port 53", "to ask a name server", b.v6(ip6{body: udp(5010, 53, b.data(0))}))
 	beyond("IPv6 TCP SYN", "to open a connection", b.v6(ip6{protocol: protoTCP, body: tcp(5000, 80, syn, b.data(0))}))
-	beyond("IPv6 TCP ACK", "in a connection that is older than the wiring", b.v6(ip6{protocol: protoTCP, body: tcp(5001, 80, ack, b.data(0))}))
+	beyond("IPv6 TCP ACK", "in a connection from before Setup", b.v6(ip6{protocol: protoTCP, body: tcp(5001, 80, ack, b.data(0))}))
 	beyond("IPv6 SCTP INIT", "to open an association", b.v6(ip6{protocol: protoSCTP, body: sctpInit(b.data(20))}))
-	beyond("IPv6 echo request", "to see who is there", b.v6(ip6{protocol: protoICMPv6, body: icmp(128, 0, []byte{0, 1, 0, 1}, b.data(0))}))
-	here("IPv6 echo reply", "to be seen", b.v6(ip6{protocol: protoICMPv6, body: icmp(129, 0, []byte{0, 1, 0, 1}, b.data(0))}))
+	beyond("IPv6 echo request", "to ping a host", b.v6(ip6{protocol: protoICMPv6, body: icmp(128, 0, []byte{0, 1, 0, 1}, b.data(0))}))
+	here("IPv6 echo reply", "to answer a ping", b.v6(ip6{protocol: protoICMPv6, body: icmp(129, 0, []byte{0, 1, 0, 1}, b.data(0))}))
 	inner := b.v6(ip6{from: b.Far6, to: b.own6})[14:]
 	for i, name := range []string{"destination unreachable", "packet too big", "time exceeded", "parameter problem"} {
 		here("IPv6 "+name, "an error (RFC 4443 section 3)", b.v6(ip6{protocol: protoICMPv6, body: icmp(uint8(i+1), 0, []byte{0, 0, 5, 0}, inner)}))
 	}
 	beyond("IPv6 traffic class", "for a class of service", b.v6(ip6{class: 0xb8}))
-	beyond("IPv6 fragments", "a datagram larger than the MTU", b.cut6(ip6{body: udp(5000, 5001, b.data(3000))}, 1400, 1400)...)
+	beyond("IPv6 fragments", "a datagram larger than the MTU", b.fragments6(ip6{body: udp(5000, 5001, b.data(3000))}, 1400, 1400)...)
 	beyond("IPv6 ICMP fragments", "an echo request larger than the MTU",
-		b.cut6(ip6{protocol: protoICMPv6, body: icmp(128, 0, []byte{0, 2, 0, 1}, b.data(3000))}, 1400, 1400)...)
-	beyond("IPv6 atomic fragment", "RFC 6946 has a host take it", b.v6(ip6{before: []extension{atomic}}))
+		b.fragments6(ip6{protocol: protoICMPv6, body: icmp(128, 0, []byte{0, 2, 0, 1}, b.data(3000))}, 1400, 1400)...)
+	beyond("IPv6 atomic fragment", "a host must accept it (RFC 6946)", b.v6(ip6{before: []extension{atomic}}))
 	beyond("IPv6 destination options", "RFC 8200 allows them", b.v6(ip6{before: []extension{options}}))
 	beyond("IPv6 hop-by-hop options", "RFC 8200 allows them", b.v6(ip6{before: []extension{hop}}))
-	beyond("IPv6 AH", "what is behind is for who shares its key", b.v6(ip6{before: []extension{authentic}}))
+	beyond("IPv6 AH", "an authenticated datagram", b.v6(ip6{before: []extension{authentic}}))
 	beyond("IPv6 ESP", "a tunnel", b.v6(ip6{protocol: protoESP, body: append([]byte{0, 0, 1, 0, 0, 0, 0, 1}, b.data(64)...)}))
 	beyond("IPv6 in IPv6", "a tunnel", b.v6(ip6{protocol: 41, body: b.v6(ip6{})[14:]}))
 	beyond("IPv6 GRE", "a tunnel", b.v6(ip6{protocol: protoGRE, body: append([]byte{0, 0, 0x86, 0xdd}, b.v6(ip6{})[14:]...)}))
 	here("IPv6 multicast DNS", "to find a service", b.v6(ip6{from: b.local6, to: netip.MustParseAddr("ff02::fb"), body: udp(5353, 5353, b.data(0))}))
-	here("IPv6 echo request to all nodes", "to see who is there", b.v6(ip6{from: b.local6, to: nodes, protocol: protoICMPv6, body: icmp(128, 0, []byte{0, 3, 0, 1}, b.data(0))}))
+	here("IPv6 echo request to all nodes", "to ping a host", b.v6(ip6{from: b.local6, to: nodes, protocol: protoICMPv6, body: icmp(128, 0, []byte{0, 3, 0, 1}, b.data(0))}))
 	if !b.Served {
 		solicit := []byte{1, 0, 0, 1, 0, 8, 0, 2, 0, 0}
-		here("DHCPv6 solicit", "there is no responder of ours", b.v6(ip6{from: b.local6, to: dhcp6Servers, body: udp(546, 547, solicit)}))
-		here("router solicitation", "there is no responder of ours", b.neighbour(b.local6, routers, icmp(133, 0, make([]byte, 4), linkLayer(1, b.MAC))))
-		here("router solicitation from nobody", "there is no responder of ours", b.neighbour(nobody6, routers, icmp(133, 0, make([]byte, 4))))
+		here("DHCPv6 solicit", "the guest has no responder", b.v6(ip6{from: b.local6, to: dhcp6Servers, body: udp(546, 547, solicit)}))
+		here("router solicitation", "the guest has no responder", b.neighbour(b.local6, routers, icmp(133, 0, make([]byte, 4), linkLayer(1, b.MAC))))
+		here("router solicitation from ::", "the guest has no responder", b.neighbour(unspecified6, routers, icmp(133, 0, make([]byte, 4))))
 	}
 }
 
 var dhcp6Servers = netip.MustParseAddr("ff02::1:2")
 
-// neighbour is a message of neighbour discovery (RFC 4861).
+// neighbour returns a frame with a neighbour discovery message (RFC 4861).
 func (b *builder) neighbour(from, to netip.Addr, message []byte, before ...extension) []byte {
 	return b.v6(ip6{from: from, to: to, hops: 255, before: before, protocol: protoICMPv6, body: message})
 }
@@ -169,10 +169,10 @@ func (b *builder) advertisement(from, to, target netip.Addr, flags byte, options
 	return b.neighbour(from, to, icmp(136, 0, []byte{flags, 0, 0, 0}, target.AsSlice(), slices.Concat(options...)))
 }
 
-// linkLayer is the option of a source (1) or a target (2).
+// linkLayer returns the source (1) or target (2) link-layer address option.
 func linkLayer(number byte, mac cache.MAC) []byte { return append([]byte{number, 1}, mac[:]...) }
 
-// solicited is the group of an address (RFC 4291 section 2.7.1).
+// solicited returns the solicited-node multicast address (RFC 4291 section 2.7.1).
 func solicited(a netip.Addr) netip.Addr {
 	octets, group := a.As16(), netip.MustParseAddr("ff02::1:ff00:0").As16()
 	copy(group[13:], octets[13:])

@@ -6,10 +6,11 @@ import (
 	"github.com/guestwire/guestwire/cache"
 )
 
-// Outer is what a neighbour sends that the gateway is on the guest's link, to play the guest's network.
+// Outer returns what a hostile gateway sends to a guest with a responder: DHCP messages and router
+// advertisements, also hidden ones.
 func Outer(l Link) []Kind {
-	b := start(l.FromGateway())
-	const why = "the guest has a responder, and should hear no other"
+	b := newBuilder(l.FromGateway())
+	const why = "the guest's responder is its only DHCP server and router"
 	offer := func() []byte {
 		return append(append(append([]byte{2, 1, 6, 0}, make([]byte, 232)...), 99, 130, 83, 99, 53, 1, 2, 255), b.marker()...)
 	}
@@ -17,8 +18,8 @@ func Outer(l Link) []Kind {
 	b.add(4, "DHCPv4 offer to the guest", why, b.v4(ip4{body: udp(67, 68, offer())}))
 	b.add(4, "DHCPv4 offer from another port", why, b.v4(ip4{to: all4, body: udp(6700, 68, offer())}))
 	b.add(4, "DHCPv4 offer behind options", why, b.v4(ip4{to: all4, options: make([]byte, 40), body: udp(67, 68, offer())}))
-	b.add(4, "DHCPv4 offer in fragments", why, b.cut4(ip4{to: all4, body: udp(67, 68, offer())}, 8, 2000)[0])
-	b.add(4, "DHCPv4 offer with a priority tag", why+": a host takes off a tag of VLAN 0", tagged(b.v4(ip4{to: all4, body: udp(67, 68, offer())}), []byte{0x81, 0, 0, 0}))
+	b.add(4, "DHCPv4 offer in fragments", why, b.fragments4(ip4{to: all4, body: udp(67, 68, offer())}, 8, 2000)[0])
+	b.add(4, "DHCPv4 offer with a priority tag", why+": a host removes a tag of VLAN 0", tagged(b.v4(ip4{to: all4, body: udp(67, 68, offer())}), []byte{0x81, 0, 0, 0}))
 	for _, m := range []struct {
 		name   string
 		packet ip6
@@ -34,7 +35,7 @@ func Outer(l Link) []Kind {
 			b.add(6, m.name+" behind "+e.name, why, b.v6(m.packet))
 		}
 		m.packet.before = []extension{options, options}
-		b.add(6, m.name+" in the second fragment", why+" (RFC 7112)", b.cut6(m.packet, 8, 1000)...)
+		b.add(6, m.name+" in the second fragment", why+" (RFC 7112)", b.fragments6(m.packet, 8, 1000)...)
 		snap := slices.Concat([]byte{0xaa, 0xaa, 3, 0, 0, 0}, whole[12:])
 		b.add(6, m.name+" in LLC and SNAP", why+" (CVE-2021-27861)", ethernet(cache.MAC(whole[:6]), b.MAC, uint16(len(snap)), snap))
 		for _, kind := range []byte{0x81, 0x88} {
@@ -46,7 +47,7 @@ func Outer(l Link) []Kind {
 	return b.kinds
 }
 
-// FromGateway is the link as the gateway sees it, which sends to the guest.
+// FromGateway returns the link with guest and gateway exchanged, for frames from the gateway to the guest.
 func (l Link) FromGateway() Link {
 	return Link{MAC: l.Gateway, IPv4: l.Gateway4, IPv6: l.Gateway6, Gateway: l.MAC, Gateway4: l.IPv4, Gateway6: l.IPv6, Far4: l.IPv4, Far6: l.IPv6}
 }
