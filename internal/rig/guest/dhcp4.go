@@ -14,28 +14,28 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 )
 
-// Lease4 is what DHCPv4 told the guest.
+// Lease4 is a DHCPv4 lease.
 type Lease4 struct {
-	// Address is the guest's, with the prefix length of the subnet mask.
+	// Address is the guest's address, with the prefix length of the subnet mask.
 	Address netip.Prefix
-	// Server is the server identifier, where renewals go.
+	// Server is the server identifier; renewals are sent to it.
 	Server netip.Addr
-	// Routes are those of the classless static route option, in its order; without that option a
-	// default route through the first router. The one that Address implies is not among them.
+	// Routes are the routes of the classless static route option in the option's order; without the
+	// option, a default route through the first router. The route to Address's prefix is not listed.
 	Routes []Route
-	// DNS are the resolvers, Search the domains to search: those of option 119, else option 15.
+	// DNS are the resolvers. Search are the domains of option 119, or else that of option 15.
 	DNS    []netip.Addr
 	Search []string
-	// MTU is option 26; 0: not told. One below 68 is not used (RFC 2132 section 5.1).
+	// MTU is option 26; 0: no option. A value below 68 is not used (RFC 2132 section 5.1).
 	MTU int
-	// Duration of the lease; 4294967295 s is infinite.
+	// Duration is the lease time; 4294967295 s is infinite.
 	Duration time.Duration
 	// Message is the whole acknowledgement.
 	Message *dhcpv4.DHCPv4
 }
 
-// asked is the parameter request list.
-var asked = []dhcpv4.OptionCode{
+// requestedOptions is the parameter request list.
+var requestedOptions = []dhcpv4.OptionCode{
 	dhcpv4.OptionSubnetMask,
 	dhcpv4.OptionRouter,
 	dhcpv4.OptionDomainNameServer,
@@ -48,18 +48,18 @@ var asked = []dhcpv4.OptionCode{
 	dhcpv4.OptionClasslessStaticRoute,
 }
 
-// DHCPv4 gets a lease and installs it: the address, the routes, the MTU.
+// DHCPv4 gets a lease and installs its address, routes and MTU.
 //
-// The address is probed first; if another station answers for it, it is declined and the error
-// wraps ErrDuplicate. The error wraps ErrRefused after a DHCPNAK. A route whose gateway is not on
-// the link is an error with the lease: the rest of it is in use, as in a guest whose kernel
-// refused that route.
+// The guest first probes the address. If another station answers, the guest declines the address and the
+// error wraps ErrDuplicate. After a DHCPNAK the error wraps ErrRefused. If a route's gateway is not on the
+// link, both the lease and an error are returned, and the rest of the lease is in use: a kernel would refuse
+// this route, too.
 //
 // RFC 2131 section 4.4.1, RFC 3442, RFC 5227 section 2.1.
 func (g *Guest) DHCPv4(ctx context.Context) (*Lease4, error) {
 	g.dhcp4.Lock()
 	defer g.dhcp4.Unlock()
-	ctx, free := g.bound(ctx)
+	ctx, free := g.withGuestContext(ctx)
 	defer free()
 	w := g.openBroadcast()
 	defer w.close()
@@ -94,17 +94,17 @@ func (g *Guest) DHCPv4(ctx context.Context) (*Lease4, error) {
 		}
 		return nil, fmt.Errorf("DHCPv4: %w", err)
 	}
-	return g.use4(lease)
+	return g.applyLease4(lease)
 }
 
-// Renew4 extends the lease by a message to its server alone, over the guest's own stack.
+// Renew4 extends the lease with a unicast message to its server, over the guest's own stack.
 //
 // RFC 2131 section 4.4.5, state RENEWING.
 func (g *Guest) Renew4(ctx context.Context) (*Lease4, error) {
 	return g.extend4(ctx, "renewal", func(l *Lease4) netip.Addr { return l.Server })
 }
 
-// Rebind4 extends the lease by a message to whatever server there is, over the guest's own stack.
+// Rebind4 extends the lease with a broadcast to any server, over the guest's own stack.
 //
 // RFC 2131 section 4.4.5, state REBINDING.
 func (g *Guest) Rebind4(ctx context.Context) (*Lease4, error) {
@@ -114,7 +114,7 @@ func (g *Guest) Rebind4(ctx context.Context) (*Lease4, error) {
 func (g *Guest) extend4(ctx context.Context, what string, server func(*Lease4) netip.Addr) (*Lease4, error) {
 	g.dhcp4.Lock()
 	defer g.dhcp4.Unlock()
-	ctx, free := g.bound(ctx)
+	ctx, free := g.withGuestContext(ctx)
 	defer free()
 	g.mu.Lock()
 	lease := g.lease4
@@ -134,12 +134,12 @@ func (g *Guest) extend4(ctx context.Context, what string, server func(*Lease4) n
 	}
 	extended, err := g.request4(ctx, w, request)
 	if errors.Is(err, ErrRefused) {
-		err = errors.Join(err, g.drop4(lease))
+		err = errors.Join(err, g.dropLease4(lease))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("DHCPv4: %s of %v by %v: %w", what, lease.Address.Addr(), to, err)
 	}
-	return g.use4(extended)
+	return g.applyLease4(extended)
 }
 
 func (g *Guest) message4(t dhcpv4.MessageType, more ...dhcpv4.Modifier) (*dhcpv4.DHCPv4, error) {
@@ -152,13 +152,13 @@ func (g *Guest) message4(t dhcpv4.MessageType, more ...dhcpv4.Modifier) (*dhcpv4
 		return nil, fmt.Errorf("DHCPv4: transaction identifier: %w", err)
 	}
 	if t != dhcpv4.MessageTypeDecline { // RFC 2131 table 5
-		m.UpdateOption(dhcpv4.OptParameterRequestList(asked...))
+		m.UpdateOption(dhcpv4.OptParameterRequestList(requestedOptions...))
 		m.UpdateOption(dhcpv4.OptMaxMessageSize(1500))
 	}
 	return m, nil
 }
 
-// exchange4 returns the first answer to m that is of one of the types and names its server.
+// exchange4 sends m and returns the first answer of one of the types that names its server.
 func (g *Guest) exchange4(ctx context.Context, w wire, m *dhcpv4.DHCPv4, types ...dhcpv4.MessageType) (*dhcpv4.DHCPv4, error) {
 	return exchange(ctx, w, func(elapsed time.Duration) []byte {
 		m.NumSeconds = uint16(min(elapsed/time.Second, 0xffff))
@@ -243,7 +243,8 @@ func parseLease4(ack *dhcpv4.DHCPv4) (*Lease4, error) {
 	return l, nil
 }
 
-// probe4 asks the link whether somebody has the address. The guest's own is not asked for.
+// probe4 returns ErrDuplicate if another station on the link has the address. The guest's present address is
+// not probed.
 func (g *Guest) probe4(ctx context.Context, a netip.Addr) error {
 	g.mu.Lock()
 	own := g.lease4 != nil && g.lease4.Address.Addr() == a
@@ -264,13 +265,13 @@ func (g *Guest) probe4(ctx context.Context, a netip.Addr) error {
 	}
 }
 
-// use4 has the guest live by a lease.
-func (g *Guest) use4(lease *Lease4) (*Lease4, error) {
+// applyLease4 installs the lease's address, routes and MTU.
+func (g *Guest) applyLease4(lease *Lease4) (*Lease4, error) {
 	g.mu.Lock()
 	old := g.lease4
 	g.mu.Unlock()
 	if old != nil && old.Address != lease.Address {
-		if err := g.drop4(old); err != nil {
+		if err := g.dropLease4(old); err != nil {
 			return nil, fmt.Errorf("DHCPv4: %w", err)
 		}
 	}
@@ -283,18 +284,18 @@ func (g *Guest) use4(lease *Lease4) (*Lease4, error) {
 			return nil, fmt.Errorf("DHCPv4: address %v: %s", lease.Address, err)
 		}
 	}
-	g.change(func() { g.lease4 = lease })
-	g.install()
+	g.changeState(func() { g.lease4 = lease })
+	g.installRoutes()
 	if _, err := lease.usableRoutes(); err != nil {
 		return lease, fmt.Errorf("DHCPv4: lease of %v: %w", lease.Address, err)
 	}
 	return lease, nil
 }
 
-// drop4 gives a lease up.
-func (g *Guest) drop4(lease *Lease4) error {
-	g.change(func() { g.lease4 = nil })
-	g.install()
+// dropLease4 removes the lease from the guest.
+func (g *Guest) dropLease4(lease *Lease4) error {
+	g.changeState(func() { g.lease4 = nil })
+	g.installRoutes()
 	if err := g.stack.RemoveAddress(nicID, address(lease.Address.Addr())); err != nil {
 		return fmt.Errorf("removal of %v: %s", lease.Address, err)
 	}

@@ -15,14 +15,14 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 )
 
-// Lease6 is what DHCPv6 told the guest.
+// Lease6 is a DHCPv6 lease.
 type Lease6 struct {
-	// Address is the guest's. DHCPv6 has no prefix length: it is installed as a /128, what is on
-	// the link and where the router is are for advertisements to say.
+	// Address is the guest's address, installed as a /128. DHCPv6 has no prefix length: on-link prefixes
+	// and routers come from router advertisements.
 	Address netip.Addr
 	// Server is the server's identifier.
 	Server dhcpv6.DUID
-	// DNS are the resolvers, Search the domains to search.
+	// DNS are the resolvers. Search are the search domains.
 	DNS    []netip.Addr
 	Search []string
 	// Preferred and Valid are the address's lifetimes; 4294967295 s is infinite.
@@ -34,17 +34,17 @@ type Lease6 struct {
 // allServers is All_DHCP_Relay_Agents_and_Servers (RFC 8415 section 7.1).
 var allServers = netip.AddrPortFrom(netip.MustParseAddr("ff02::1:2"), dhcpv6.DefaultServerPort)
 
-// DHCPv6 gets a lease by messages from the link-local address and installs it. With rapid it asks
-// for an exchange of two messages, and takes one of four as well.
+// DHCPv6 gets a lease with messages from the link-local address, and installs it. With rapid the guest asks
+// for rapid commit (two messages), and also accepts an exchange of four.
 //
-// The address goes through duplicate address detection; if another station answers for it, it is
-// declined and the error wraps ErrDuplicate. The error wraps ErrRefused if the server has none.
+// The address goes through duplicate address detection. If another station answers, the guest declines the
+// address and the error wraps ErrDuplicate. If the server has no address, the error wraps ErrRefused.
 //
 // RFC 8415 sections 18.2.1, 18.2.2 and 18.2.8.
 func (g *Guest) DHCPv6(ctx context.Context, rapid bool) (*Lease6, error) {
 	g.dhcp6.Lock()
 	defer g.dhcp6.Unlock()
-	ctx, free := g.bound(ctx)
+	ctx, free := g.withGuestContext(ctx)
 	defer free()
 	w, err := g.openSocket6(ctx)
 	if err != nil {
@@ -75,7 +75,7 @@ func (g *Guest) DHCPv6(ctx context.Context, rapid bool) (*Lease6, error) {
 			return nil, fmt.Errorf("DHCPv6: request: %w", err)
 		}
 	}
-	if err := g.use6(ctx, lease); err != nil {
+	if err := g.applyLease6(ctx, lease); err != nil {
 		if errors.Is(err, ErrDuplicate) {
 			decline, declineErr := g.message6(dhcpv6.MessageTypeDecline, lease)
 			if declineErr == nil {
@@ -88,13 +88,13 @@ func (g *Guest) DHCPv6(ctx context.Context, rapid bool) (*Lease6, error) {
 	return lease, nil
 }
 
-// Renew6 extends the lease by a message to its server.
+// Renew6 extends the lease with a message to its server.
 //
 // RFC 8415 section 18.2.4.
 func (g *Guest) Renew6(ctx context.Context) (*Lease6, error) {
 	g.dhcp6.Lock()
 	defer g.dhcp6.Unlock()
-	ctx, free := g.bound(ctx)
+	ctx, free := g.withGuestContext(ctx)
 	defer free()
 	g.mu.Lock()
 	lease := g.lease6
@@ -109,7 +109,7 @@ func (g *Guest) Renew6(ctx context.Context) (*Lease6, error) {
 	defer w.free()
 	renewed, err := g.request6(ctx, w, dhcpv6.MessageTypeRenew, lease)
 	if err == nil {
-		err = g.use6(ctx, renewed)
+		err = g.applyLease6(ctx, renewed)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("DHCPv6: renewal of %v: %w", lease.Address, err)
@@ -117,7 +117,7 @@ func (g *Guest) Renew6(ctx context.Context) (*Lease6, error) {
 	return renewed, nil
 }
 
-// openSocket6 waits for the link-local address and binds to it.
+// openSocket6 waits for the link-local address and returns a socket that is bound to it.
 func (g *Guest) openSocket6(ctx context.Context) (*socket, error) {
 	local, err := g.linkLocal(ctx)
 	if err != nil {
@@ -126,8 +126,8 @@ func (g *Guest) openSocket6(ctx context.Context) (*socket, error) {
 	return g.openSocket(ctx, netip.AddrPortFrom(local, dhcpv6.DefaultClientPort), allServers)
 }
 
-// message6 is a message about the guest's one address: the lease's, to the lease's server, or any,
-// to any server, if lease is nil.
+// message6 returns a message that asks the lease's server for the lease's address, or any server for any
+// address if lease is nil.
 func (g *Guest) message6(t dhcpv6.MessageType, lease *Lease6) (*dhcpv6.Message, error) {
 	m, err := dhcpv6.NewMessage()
 	if err != nil {
@@ -155,7 +155,7 @@ func (g *Guest) duid() *dhcpv6.DUIDLL {
 
 func (g *Guest) iaid() [4]byte { return [4]byte(g.config.MAC[2:]) }
 
-// exchange6 returns the first answer to m that names both sides and that want takes.
+// exchange6 sends m and returns the first answer that names client and server and that want accepts.
 func (g *Guest) exchange6(ctx context.Context, w wire, m *dhcpv6.Message, want func(*dhcpv6.Message) bool) (*dhcpv6.Message, error) {
 	return exchange(ctx, w, func(elapsed time.Duration) []byte {
 		m.UpdateOption(dhcpv6.OptElapsedTime(min(elapsed, 0xffff*10*time.Millisecond)))
@@ -172,7 +172,7 @@ func (g *Guest) exchange6(ctx context.Context, w wire, m *dhcpv6.Message, want f
 	})
 }
 
-// request6 asks a lease's server for the lease and reads the one in the reply.
+// request6 asks the lease's server for the lease and returns the lease in the reply.
 func (g *Guest) request6(ctx context.Context, w wire, t dhcpv6.MessageType, lease *Lease6) (*Lease6, error) {
 	m, err := g.message6(t, lease)
 	if err != nil {
@@ -222,7 +222,8 @@ func (g *Guest) parseLease6(m *dhcpv6.Message) (*Lease6, error) {
 	return nil, errors.New("no address in the message")
 }
 
-// refusal is nil for success and for no status, which means success (RFC 8415 section 21.13).
+// refusal returns an error unless the status is success. A missing status means success (RFC 8415 section
+// 21.13).
 func refusal(s *dhcpv6.OptStatusCode) error {
 	if s == nil || s.StatusCode == iana.StatusSuccess {
 		return nil
@@ -230,19 +231,19 @@ func refusal(s *dhcpv6.OptStatusCode) error {
 	return fmt.Errorf("%w: %v: %q", ErrRefused, s.StatusCode, s.StatusMessage)
 }
 
-// use6 has the guest live by a lease, once nobody else turns out to have its address.
-func (g *Guest) use6(ctx context.Context, lease *Lease6) error {
+// applyLease6 installs the lease's address, and waits for duplicate address detection.
+func (g *Guest) applyLease6(ctx context.Context, lease *Lease6) error {
 	g.mu.Lock()
 	old := g.lease6
 	g.mu.Unlock()
 	if old != nil && old.Address != lease.Address {
-		g.change(func() { g.lease6 = nil })
+		g.changeState(func() { g.lease6 = nil })
 		if err := g.stack.RemoveAddress(nicID, address(old.Address)); err != nil {
 			return fmt.Errorf("removal of %v: %s", old.Address, err)
 		}
 	}
 	if old == nil || old.Address != lease.Address {
-		g.change(func() { delete(g.probed, lease.Address) })
+		g.changeState(func() { delete(g.probed, lease.Address) })
 		err := g.stack.AddProtocolAddress(nicID, tcpip.ProtocolAddress{
 			Protocol:          ipv6.ProtocolNumber,
 			AddressWithPrefix: withPrefix(netip.PrefixFrom(lease.Address, 128)),
@@ -250,8 +251,8 @@ func (g *Guest) use6(ctx context.Context, lease *Lease6) error {
 		if err != nil {
 			return fmt.Errorf("address %v: %s", lease.Address, err)
 		}
-		probed := g.awaitProbed(ctx, lease.Address)
-		if probed != nil && !errors.Is(probed, ErrDuplicate) { // the stack removes a duplicate by itself
+		probed := g.waitForProbe(ctx, lease.Address)
+		if probed != nil && !errors.Is(probed, ErrDuplicate) { // the stack itself removes a duplicate
 			if err := g.stack.RemoveAddress(nicID, address(lease.Address)); err != nil {
 				probed = errors.Join(probed, fmt.Errorf("removal of %v: %s", lease.Address, err))
 			}
@@ -260,6 +261,6 @@ func (g *Guest) use6(ctx context.Context, lease *Lease6) error {
 			return probed
 		}
 	}
-	g.change(func() { g.lease6 = lease })
+	g.changeState(func() { g.lease6 = lease })
 	return nil
 }

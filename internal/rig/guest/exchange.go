@@ -18,23 +18,23 @@ import (
 	"gvisor.dev/gvisor/pkg/waiter"
 )
 
-// A message that is not answered is sent again after firstWait, then after twice that, up to
-// maxWait. RFC 8415 section 7.6 has the first for SOLICIT and REQUEST; RFC 2131 section 4.1 starts
-// with 4 s, and with links slower than a tap in mind.
+// A message without an answer is sent again after firstWait, then after twice the time, up to maxWait.
+// firstWait is that of RFC 8415 section 7.6 for SOLICIT and REQUEST. RFC 2131 section 4.1 starts with 4 s, for
+// links slower than a tap.
 const (
 	firstWait = time.Second
 	maxWait   = 16 * time.Second
 )
 
-// wire is how the messages of a DHCP client travel.
+// wire sends and receives the messages of a DHCP client.
 type wire interface {
 	send(message []byte) error
 	// receive returns os.ErrDeadlineExceeded at the deadline.
 	receive(ctx context.Context, deadline time.Time) ([]byte, error)
 }
 
-// exchange sends a message, again and again with the time elapsed since the first, until accept
-// takes an answer.
+// exchange sends a message, and repeats it until accept accepts an answer. message gets the time since the
+// first one.
 func exchange[T any](ctx context.Context, w wire, message func(elapsed time.Duration) []byte, accept func([]byte) (T, bool)) (T, error) {
 	var none T
 	start := time.Now()
@@ -65,14 +65,14 @@ func exchange[T any](ctx context.Context, w wire, message func(elapsed time.Dura
 	}
 }
 
-// socket is a wire over the stack's UDP, to a fixed server.
+// socket is a wire over the stack's UDP, to one server.
 type socket struct {
 	conn *gonet.UDPConn
 	to   *net.UDPAddr
 	free func()
 }
 
-// openSocket binds to an address of the guest and closes when ctx is done.
+// openSocket binds a socket to an address of the guest. The socket is closed when ctx is done.
 func (g *Guest) openSocket(ctx context.Context, local, to netip.AddrPort) (*socket, error) {
 	network := ipv6.ProtocolNumber
 	if local.Addr().Is4() {
@@ -114,14 +114,14 @@ func (s *socket) receive(_ context.Context, deadline time.Time) ([]byte, error) 
 	return buffer[:n], err
 }
 
-// broadcast is a wire for a guest without an IPv4 address: frames from 0.0.0.0 to everybody.
+// broadcast is a wire for a guest without an IPv4 address: frames from 0.0.0.0 to the broadcast address.
 type broadcast struct {
 	guest   *Guest
 	replies chan []byte
 }
 
-// openBroadcast has every DHCPv4 message to the guest go to the wire instead of to the stack, until
-// the wire is closed.
+// openBroadcast returns a wire that gets all DHCPv4 messages to the guest, instead of the stack, until it is
+// closed.
 func (g *Guest) openBroadcast() *broadcast {
 	b := &broadcast{g, make(chan []byte, 16)}
 	g.mu.Lock()
@@ -179,15 +179,15 @@ func (b *broadcast) send(message []byte) error {
 	return b.guest.link.write(frame)
 }
 
-// udpSum is the part of a datagram's checksum that lies outside of its header.
+// udpSum returns the checksum of the pseudo-header and the payload.
 func udpSum(ip header.IPv4, datagram header.UDP) uint16 {
 	pseudo := header.PseudoHeaderChecksum(header.UDPProtocolNumber, ip.SourceAddress(), ip.DestinationAddress(), datagram.Length())
 	return checksum.Checksum(datagram.Payload(), pseudo)
 }
 
-// takeBootReply hands a DHCPv4 message to the wire that waits for one. False: nobody does, or the
-// frame is something else.
-func (g *Guest) takeBootReply(frame []byte) bool {
+// deliverBootReply passes a DHCPv4 message to the open broadcast wire. It returns false if there is none or if
+// the frame is no such message.
+func (g *Guest) deliverBootReply(frame []byte) bool {
 	g.mu.Lock()
 	replies := g.bootReply
 	g.mu.Unlock()
@@ -200,12 +200,13 @@ func (g *Guest) takeBootReply(frame []byte) bool {
 	}
 	select {
 	case replies <- message:
-	default: // more than anybody sends in earnest
+	default: // the queue is full, which no honest server causes
 	}
 	return true
 }
 
-// bootReply copies the payload of a well-formed datagram to the DHCPv4 client port, else it is nil.
+// bootReply returns a copy of the payload if the frame is a well-formed datagram to the DHCPv4 client port,
+// otherwise nil.
 func bootReply(frame []byte) []byte {
 	if header.Ethernet(frame).Type() != header.IPv4ProtocolNumber {
 		return nil

@@ -30,8 +30,8 @@ import (
 	"github.com/guestwire/guestwire/internal/tap"
 )
 
-// kernel is a namespace with a tap, whose kernel is the guest's only neighbour: 10.9.0.1/24,
-// fd09::1/64 and fe80::1/64 on the tap, 192.0.2.1 and 2001:db8:ffff::1 behind it.
+// kernel is a namespace with a tap. Its kernel is the guest's only neighbour, with 10.9.0.1/24, fd09::1/64 and
+// fe80::1/64 on the tap, and 192.0.2.1 and 2001:db8:ffff::1 behind it.
 type kernel struct {
 	t     *testing.T
 	port  io.ReadWriteCloser
@@ -41,16 +41,16 @@ type kernel struct {
 
 var guestMAC = cache.MAC{0x02, 0x67, 0x75, 0x65, 0x73, 0x74}
 
-// newKernel takes everything down at the end of the test, and then looks for goroutines left over.
+// newKernel creates the namespace. At the end of the test it is removed, and no goroutine may be left.
 func newKernel(t *testing.T) *kernel {
 	t.Helper()
 	before := runtime.NumGoroutine()
-	t.Cleanup(func() { settle(t, before) })
+	t.Cleanup(func() { waitForGoroutines(t, before) })
 	k := &kernel{t: t, calls: make(chan func()), ended: make(chan struct{})}
 	made := make(chan error)
 	go func() {
 		defer close(k.ended)
-		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		runtime.LockOSThread() // not unlocked, so that the thread ends with the goroutine
 		ns, err := netns.New()
 		if err == nil {
 			err = ns.Close()
@@ -83,15 +83,15 @@ func newKernel(t *testing.T) *kernel {
 	k.run("ip addr add fe80::1/64 dev tap0 nodad")
 	k.run("ip addr add 192.0.2.1/32 dev lo")
 	k.run("ip addr add 2001:db8:ffff::1/128 dev lo nodad")
-	k.do(func() (err error) {
+	k.inNamespace(func() (err error) {
 		k.port, err = tap.Open("tap0")
 		return err
 	})
 	return k
 }
 
-// settle waits until there are no more goroutines than before.
-func settle(t *testing.T, before int) {
+// waitForGoroutines waits until there are no more goroutines than before.
+func waitForGoroutines(t *testing.T, before int) {
 	var n int
 	for range 100 {
 		if n = runtime.NumGoroutine(); n <= before {
@@ -103,8 +103,8 @@ func settle(t *testing.T, before int) {
 	t.Errorf("%d goroutines, %d before:\n%s", n, before, stacks[:runtime.Stack(stacks, true)])
 }
 
-// do runs f on the thread that is in the namespace.
-func (k *kernel) do(f func() error) {
+// inNamespace runs f on the thread that is in the namespace.
+func (k *kernel) inNamespace(f func() error) {
 	k.t.Helper()
 	result := make(chan error)
 	k.calls <- func() { result <- f() }
@@ -115,7 +115,7 @@ func (k *kernel) do(f func() error) {
 
 func (k *kernel) run(command string) {
 	k.t.Helper()
-	k.do(func() error {
+	k.inNamespace(func() error {
 		words := strings.Fields(command)
 		if out, err := exec.Command(words[0], words[1:]...).CombinedOutput(); err != nil {
 			return fmt.Errorf("%s: %w: %s", command, err, out)
@@ -124,7 +124,7 @@ func (k *kernel) run(command string) {
 	})
 }
 
-// start closes the guest at the end of the test.
+// start starts a guest on the tap. It is closed at the end of the test.
 func (k *kernel) start() *guest.Guest {
 	k.t.Helper()
 	g, err := guest.Start(guest.Config{Port: k.port, MAC: guestMAC, Name: "alice"})
@@ -139,20 +139,20 @@ func (k *kernel) start() *guest.Guest {
 	return g
 }
 
-// fakeServer answers on a kernel's tap: DHCPv4, DHCPv6, router solicitations. It has one address
-// of each family to give and believes whatever it is told. It is no model of a server.
+// fakeServer answers DHCPv4, DHCPv6 and router solicitations on a kernel's tap. It leases one address of each
+// family and checks nothing.
 type fakeServer struct {
-	mu sync.Mutex // guards what follows once the server runs
+	mu sync.Mutex // guards all fields below while the server runs
 
-	// ack completes every DHCPOFFER and DHCPACK.
+	// ack modifies every DHCPOFFER and DHCPACK.
 	ack []dhcpv4.Modifier
-	// nak answers every DHCPREQUEST with DHCPNAK.
+	// nak: every DHCPREQUEST is answered with DHCPNAK.
 	nak bool
 	// status6, if set, is in every answer instead of an address.
 	status6 *dhcpv6.OptStatusCode
 	ra      *ndp.RouterAdvertisement
 
-	seen []string // the messages that came, such as "REQUEST 10.9.0.50>10.9.0.1"
+	seen []string // the messages received, such as "REQUEST 10.9.0.50>10.9.0.1"
 }
 
 var lease4 = net.IPv4(10, 9, 0, 50)
@@ -184,15 +184,15 @@ func classless(routes ...string) dhcpv4.Modifier {
 	return dhcpv4.WithOption(dhcpv4.OptClasslessStaticRoute(told...))
 }
 
-// set changes what the server does from the next message on.
-func (f *fakeServer) set(change func()) {
+// change calls change with the lock held. The next message gets the new answer.
+func (f *fakeServer) change(change func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	change()
 }
 
-// note has the caller's lock.
-func (f *fakeServer) note(format string, args ...any) {
+// record adds a line to seen. The caller holds mu.
+func (f *fakeServer) record(format string, args ...any) {
 	f.seen = append(f.seen, fmt.Sprintf(format, args...))
 }
 
@@ -208,7 +208,7 @@ func (k *kernel) serve(f *fakeServer) {
 	var v4 net.PacketConn
 	var v6 *ipv6.PacketConn
 	var rs *ndp.Conn
-	k.do(func() (err error) {
+	k.inNamespace(func() (err error) {
 		onTap := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
 			var set error
 			err := c.Control(func(fd uintptr) {
@@ -280,7 +280,7 @@ func (k *kernel) serve(f *fakeServer) {
 func (f *fakeServer) advertise(t *testing.T, c *ndp.Conn, from netip.Addr) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.note("SOLICITATION %v", from.WithZone(""))
+	f.record("SOLICITATION %v", from.WithZone(""))
 	if f.ra == nil {
 		return
 	}
@@ -297,7 +297,7 @@ func (f *fakeServer) answer4(t *testing.T, c net.PacketConn, b []byte, from net.
 		t.Error("DHCPv4 from the guest:", err)
 		return
 	}
-	f.note("%v %v", m.MessageType(), from)
+	f.record("%v %v", m.MessageType(), from)
 	kind := map[dhcpv4.MessageType]dhcpv4.MessageType{
 		dhcpv4.MessageTypeDiscover: dhcpv4.MessageTypeOffer,
 		dhcpv4.MessageTypeRequest:  dhcpv4.MessageTypeAck,
@@ -336,7 +336,7 @@ func (f *fakeServer) answer6(t *testing.T, c *ipv6.PacketConn, b []byte, from ne
 		t.Error("DHCPv6 from the guest:", err)
 		return
 	}
-	f.note("%v %v", m.MessageType, from.(*net.UDPAddr).IP)
+	f.record("%v %v", m.MessageType, from.(*net.UDPAddr).IP)
 	rapid := m.GetOneOption(dhcpv6.OptionRapidCommit) != nil
 	var answer *dhcpv6.Message
 	switch {

@@ -12,7 +12,7 @@ import (
 	"github.com/guestwire/guestwire/cache"
 )
 
-// advertisementFrame is a router advertisement as it lies on the wire.
+// advertisementFrame returns a frame with a router advertisement.
 func advertisementFrame(t testing.TB) []byte {
 	from, to := netip.MustParseAddr("fe80::1"), netip.MustParseAddr("ff02::1")
 	message, err := ndp.MarshalMessageChecksum(&ndp.RouterAdvertisement{
@@ -53,7 +53,7 @@ func TestParseAdvertisement(t *testing.T) {
 	}
 }
 
-// frames is a port that keeps what is written.
+// frames is a port that stores the written frames.
 type frames struct{ written [][]byte }
 
 func (f *frames) Read([]byte) (int, error) { select {} }
@@ -63,7 +63,7 @@ func (f *frames) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// replyFrame is what a broadcast wire sends, addressed to a client.
+// replyFrame returns a frame of a broadcast wire, with the ports changed to those of an answer.
 func replyFrame(t testing.TB, payload string) []byte {
 	var port frames
 	w := broadcast{guest: &Guest{link: &link{port: &port, mac: cache.MAC{2, 0, 0, 0, 0, 9}}}}
@@ -72,7 +72,7 @@ func replyFrame(t testing.TB, payload string) []byte {
 	}
 	frame := port.written[0]
 	binary.BigEndian.PutUint16(frame[34:], bootServer)
-	binary.BigEndian.PutUint16(frame[36:], bootClient) // the sum of both ports is as it was
+	binary.BigEndian.PutUint16(frame[36:], bootClient) // the ports are exchanged, so the checksum stays right
 	return frame
 }
 
@@ -106,7 +106,7 @@ func TestBootReply(t *testing.T) {
 	}
 }
 
-// No frame of at least an Ethernet header may do more than be ignored.
+// FuzzFrame: no frame of at least an Ethernet header makes a parser panic.
 func FuzzFrame(f *testing.F) {
 	f.Add(advertisementFrame(f))
 	f.Add(replyFrame(f, "offer"))

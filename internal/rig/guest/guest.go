@@ -1,10 +1,8 @@
-// Package guest is a machine on a tap without a machine: a TCP/IP stack in user space that attaches
-// to the guest's tap, is configured by DHCPv4, DHCPv6 and router advertisements like the guest of a
-// VM, and then sends and answers traffic.
+// Package guest is a guest without a VM: a TCP/IP stack in user space on the guest's tap. DHCPv4, DHCPv6 and
+// router advertisements configure the guest as they configure a VM's. It then sends and answers traffic.
 //
-// It installs what it was told and nothing else, so a fault in a lease breaks its traffic as it
-// would break a real guest's. Leases are renewed on request only, and an address does not go away
-// when its lease ends.
+// The guest installs exactly what it is told, so an error in a lease breaks its traffic, as in a real guest.
+// Leases are renewed on request only, and an address stays after its lease has ended.
 package guest
 
 import (
@@ -30,36 +28,35 @@ import (
 	"github.com/guestwire/guestwire/cache"
 )
 
-// ErrClosed is the cause when an operation ends because the guest was closed.
+// ErrClosed is the error of an operation that ended because the guest was closed.
 var ErrClosed = errors.New("guest closed")
 
-// ErrRefused is wrapped by the error of a lease that the server refused: DHCPNAK, or a DHCPv6
-// status other than success.
+// ErrRefused means that the server refused a lease, by DHCPNAK or by a DHCPv6 status other than success.
 var ErrRefused = errors.New("lease refused")
 
-// ErrDuplicate is wrapped by the error of an address that another station answers for.
+// ErrDuplicate means that another station has the address.
 var ErrDuplicate = errors.New("address in use by another station")
 
 // nicID is the stack's only interface.
 const nicID tcpip.NICID = 1
 
-// probeWait is how long an address stays tentative. RFC 4862 section 5.1 and RFC 5227 section 1.1
-// have a second and more, for links with more than one cable.
+// probeWait is how long an address stays tentative. RFC 4862 section 5.1 and RFC 5227 section 1.1 wait a second
+// or more, for links that are slower than a tap.
 const probeWait = 100 * time.Millisecond
 
-// Config is what the hardware of the guest would be.
+// Config is the guest's hardware and name.
 type Config struct {
-	// Port carries one Ethernet frame a Read and a Write, such as the file that tap.Open returns.
-	// The guest owns it from Start on. A Close has to end a pending Read.
+	// Port transfers one Ethernet frame per Read and Write, such as the file that tap.Open returns. Close
+	// must end a pending Read. After a successful Start the guest closes the port.
 	Port io.ReadWriteCloser
 	// MAC is the guest's Ethernet address.
 	MAC cache.MAC
-	// MTU is what the guest starts with, in octets of IP; 0: 1500. DHCPv4 can replace it, a
-	// router advertisement can lower it.
+	// MTU is the MTU at the start, in octets of IP; 0: 1500. DHCPv4 can replace it, a router advertisement
+	// can lower it.
 	MTU int
-	// Name is how the guest introduces itself on its TCP ports; empty: guest.
+	// Name is the guest's name in its answers on TCP ports; empty: guest.
 	Name string
-	// Log is told what has no caller; nil discards.
+	// Log receives problems of background goroutines; nil discards them.
 	Log *slog.Logger
 }
 
@@ -70,7 +67,7 @@ type Guest struct {
 	stack  *stack.Stack
 	link   *link
 
-	ctx    context.Context // done when the guest is; its cause says why
+	ctx    context.Context // done when the guest ends; the cause is the reason
 	cancel context.CancelCauseFunc
 	tasks  sync.WaitGroup
 
@@ -82,15 +79,15 @@ type Guest struct {
 	state
 }
 
-// state is what the guest was told. Guest.mu guards it.
+// state is the guest's configuration. Guest.mu guards it.
 type state struct {
 	changed    chan struct{} // closed and replaced at every change
 	generation int           // counts the changes
-	bootReply  chan []byte   // where DHCPv4 messages go while the guest has no address to receive them
+	bootReply  chan []byte   // of the open broadcast wire
 
 	lease4   *Lease4
 	lease6   *Lease6
-	probed   map[netip.Addr]error // IPv6 addresses whose duplicate address detection is over
+	probed   map[netip.Addr]error // results of finished duplicate address detections
 	offLink  []offLinkRoute
 	onLink   []netip.Prefix
 	ra       *Advertisement
@@ -98,9 +95,9 @@ type state struct {
 	raMTU    int // 0: none
 }
 
-// Start attaches a guest to a port. The guest gives itself its IPv6 link-local address and waits.
+// Start attaches a guest to a port. The guest configures its IPv6 link-local address and nothing else.
 //
-// The caller closes the guest. On error the port stays the caller's.
+// The caller must call Close. After an error the caller closes the port.
 func Start(c Config) (*Guest, error) {
 	if c.Port == nil {
 		return nil, errors.New("guest: no port")
@@ -134,7 +131,7 @@ func Start(c Config) (*Guest, error) {
 			ipv4.NewProtocol,
 			ipv6.NewProtocolWithOptions(ipv6.Options{
 				NDPConfigs: ipv6.NDPConfigurations{
-					// Router solicitations are RouterSolicitation's.
+					// The method RouterSolicitation sends the solicitations.
 					HandleRAs:                  ipv6.HandlingRAsAlwaysEnabled,
 					DiscoverDefaultRouters:     true,
 					DiscoverMoreSpecificRoutes: true,
@@ -157,14 +154,14 @@ func Start(c Config) (*Guest, error) {
 		g.stack.Destroy()
 		return nil, fmt.Errorf("guest: network interface: %s", err)
 	}
-	g.install()
+	g.installRoutes()
 	g.tasks.Go(g.receive)
 	g.tasks.Go(g.followRoutes)
 	return g, nil
 }
 
-// Close ends everything the guest does, resets its connections, closes the port and returns when
-// no goroutine is left. A second Close returns what closing the port again returns.
+// Close ends all operations, resets the connections, closes the port and waits for all goroutines. A second
+// Close returns the error of closing the port again.
 func (g *Guest) Close() error {
 	g.cancel(ErrClosed)
 	for _, e := range g.stack.RegisteredEndpoints() {
@@ -179,26 +176,25 @@ func (g *Guest) Close() error {
 	return nil
 }
 
-// WriteFrame sends one Ethernet frame as it is.
+// WriteFrame sends one Ethernet frame unchanged.
 func (g *Guest) WriteFrame(frame []byte) error {
 	return g.link.write(frame)
 }
 
-// Families are the IP versions a guest is to use.
+// Families are the IP versions that Configure configures.
 type Families struct{ IPv4, IPv6 bool }
 
-// Configuration is what Configure got.
+// Configuration is the result of Configure.
 type Configuration struct {
 	IPv4 *Lease4        // nil if not asked for
 	IPv6 *Lease6        // nil if not asked for, or if RA does not have the guest use DHCPv6
 	RA   *Advertisement // nil if IPv6 was not asked for
 }
 
-// Configure does what a guest does when its link comes up, for both families at once: DHCPv4; a
-// router solicitation and, if the advertisement says that addresses are managed, DHCPv6.
+// Configure does what a guest does when its link comes up, for the wanted families at the same time: DHCPv4;
+// a router solicitation and, if the advertisement has the managed flag, DHCPv6.
 //
-// A family that is asked for has to come, the other one is left alone. What came is returned with
-// the error as well.
+// The error is set if a wanted family fails; the result then has what succeeded.
 func (g *Guest) Configure(ctx context.Context, families Families) (Configuration, error) {
 	var (
 		c          Configuration
@@ -220,7 +216,7 @@ func (g *Guest) Configure(ctx context.Context, families Families) (Configuration
 	return c, errors.Join(err4, err6)
 }
 
-// receive hands every frame to whom it is for, until the port ends.
+// receive reads frames and passes each to the DHCPv4 wire or to the stack, until the port fails or is closed.
 func (g *Guest) receive() {
 	buffer := make([]byte, 1<<16) // a tap's frame is at most 65535 octets
 	for {
@@ -233,21 +229,21 @@ func (g *Guest) receive() {
 			return
 		}
 		frame := buffer[:n]
-		if n < header.EthernetMinimumSize || !g.link.wants(frame) || g.takeBootReply(frame) {
+		if n < header.EthernetMinimumSize || !g.link.accepts(frame) || g.deliverBootReply(frame) {
 			continue
 		}
 		g.link.deliver(frame)
 		if ra := parseAdvertisement(frame); ra != nil {
-			g.advertised(ra)
+			g.applyAdvertisement(ra)
 		}
 	}
 }
 
-// bound returns a context that ends with the guest and with ctx, whose cause is its own then. The
-// function frees it.
-func (g *Guest) bound(ctx context.Context) (context.Context, func()) {
-	// A child of the guest's context: it is done before Close aborts what the operation uses, so
-	// the error is the cause and not what the stack makes of it.
+// withGuestContext returns a context that ends with the guest or with ctx, with the same cause. Call the
+// function to release the context.
+func (g *Guest) withGuestContext(ctx context.Context) (context.Context, func()) {
+	// The context is a child of the guest's context, so it is done before Close aborts connections. The
+	// operation then returns the cause, not the stack's error.
 	child, cancel := context.WithCancelCause(g.ctx)
 	stop := context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
 	return child, func() {
@@ -256,8 +252,8 @@ func (g *Guest) bound(ctx context.Context) (context.Context, func()) {
 	}
 }
 
-// change has f change the state, and wakes whoever awaits.
-func (g *Guest) change(f func()) {
+// changeState calls f with the lock held, and wakes all waitUntil.
+func (g *Guest) changeState(f func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	f()
@@ -266,9 +262,9 @@ func (g *Guest) change(f func()) {
 	g.changed = make(chan struct{})
 }
 
-// await returns when ready does with true, or with the cause when ctx is done. ready looks at the
-// state.
-func (g *Guest) await(ctx context.Context, ready func() bool) error {
+// waitUntil returns nil when ready returns true, or the cause when ctx is done. ready reads the state; the lock
+// is held.
+func (g *Guest) waitUntil(ctx context.Context, ready func() bool) error {
 	for {
 		g.mu.Lock()
 		ok, changed := ready(), g.changed

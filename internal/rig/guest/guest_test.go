@@ -46,7 +46,7 @@ func TestGuestIsWhatItWasTold(t *testing.T) {
 		ra: defaultRA(),
 		ack: []dhcpv4.Modifier{
 			classless("169.254.1.1/32 via 0.0.0.0", "0.0.0.0/0 via 10.9.0.1"),
-			dhcpv4.WithOption(dhcpv4.OptRouter(net.IPv4(10, 9, 0, 99))), // option 121 comes first
+			dhcpv4.WithOption(dhcpv4.OptRouter(net.IPv4(10, 9, 0, 99))), // ignored, as there is option 121
 			dhcpv4.WithOption(dhcpv4.OptDNS(net.IPv4(10, 9, 0, 53))),
 			dhcpv4.WithDomainSearchList("a.example", "b.example"),
 			dhcpv4.WithGeneric(dhcpv4.OptionInterfaceMTU, []byte{0x05, 0xaa}), // 1450
@@ -83,7 +83,7 @@ func TestGuestIsWhatItWasTold(t *testing.T) {
 	if lines(g.Routes()) != wantRoutes {
 		t.Errorf("routes:\n%s\nwant:\n%s", lines(g.Routes()), wantRoutes)
 	}
-	if g.MTU() != 1400 { // the advertisement's, below the lease's 1450
+	if g.MTU() != 1400 { // the advertisement's MTU is below the lease's 1450
 		t.Errorf("MTU %d, want 1400", g.MTU())
 	}
 
@@ -109,7 +109,7 @@ func TestGuestIsWhatItWasTold(t *testing.T) {
 	}
 	ll := guestMAC.LinkLocal().String()
 	seen := strings.Split(server.log(), "\n")
-	// The two families run at the same time, so the order is not fixed.
+	// Both families run at the same time, so the order is not fixed.
 	for _, want := range []string{"DISCOVER 0.0.0.0:68", "REQUEST 0.0.0.0:68", "SOLICITATION " + ll, "SOLICIT " + ll, "REQUEST " + ll} {
 		if !slices.Contains(seen, want) {
 			t.Errorf("messages %q without %q", seen, want)
@@ -132,7 +132,7 @@ func TestTCPBothWays(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, to := range []string{"10.9.0.50:7", "[fd09::50]:7"} {
-		k.do(func() error { // the namespace's kernel connects to the guest
+		k.inNamespace(func() error { // the namespace's kernel connects to the guest
 			c, err := (&net.Dialer{}).DialContext(ctx, "tcp", to)
 			if err != nil {
 				return err
@@ -150,7 +150,7 @@ func TestTCPBothWays(t *testing.T) {
 	}
 	for _, at := range []string{"10.9.0.1:9", "[fd09::1]:9"} {
 		var l net.Listener
-		k.do(func() (err error) {
+		k.inNamespace(func() (err error) {
 			l, err = net.Listen("tcp", at)
 			return err
 		})
@@ -177,7 +177,7 @@ func TestTCPBothWays(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-		l.Close() // before the wait: without a connection Accept would wait for ever
+		l.Close() // before waiting: without a connection Accept would wait for ever
 		if err := <-accepted; err != nil {
 			t.Error(err)
 		}
@@ -194,7 +194,7 @@ func TestUDP(t *testing.T) {
 	}
 	for _, at := range []string{"10.9.0.1:9", "[fd09::1]:9"} {
 		var peer net.PacketConn
-		k.do(func() (err error) {
+		k.inNamespace(func() (err error) {
 			peer, err = net.ListenPacket("udp", at)
 			return err
 		})
@@ -225,7 +225,7 @@ func TestUDP(t *testing.T) {
 	}
 }
 
-// echo returns the first line that the other side sends, and what it makes of text.
+// echo returns the first line that the other side sends, and its answer to text.
 func echo(c io.ReadWriter, text string) (string, error) {
 	if _, err := io.WriteString(c, text); err != nil {
 		return "", err
@@ -309,7 +309,7 @@ func TestRouterThatIsNoDefault(t *testing.T) {
 	}
 	withdrawn := defaultRA()
 	withdrawn.RouterLifetime = 0
-	server.set(func() { server.ra = withdrawn })
+	server.change(func() { server.ra = withdrawn })
 	if _, err := g.RouterSolicitation(ctx); err != nil {
 		t.Fatal(err)
 	}
@@ -389,7 +389,7 @@ func TestRefusedRenewalEndsTheLease(t *testing.T) {
 	if _, err := g.DHCPv4(ctx); err != nil {
 		t.Fatal(err)
 	}
-	server.set(func() { server.nak = true })
+	server.change(func() { server.nak = true })
 	if _, err := g.Renew4(ctx); !errors.Is(err, guest.ErrRefused) {
 		t.Errorf("renewal: %v", err)
 	}
@@ -428,7 +428,7 @@ func TestDuplicateAddressIsDeclined(t *testing.T) {
 	}
 }
 
-func TestNobodyAnswers(t *testing.T) {
+func TestNoAnswer(t *testing.T) {
 	k := newKernel(t)
 	g := k.start()
 	got, err := g.Configure(timeLimit(t, 500*time.Millisecond), both)
@@ -454,13 +454,13 @@ func TestCloseEndsEverything(t *testing.T) {
 		t.Fatal(err)
 	}
 	var l net.Listener
-	k.do(func() (err error) {
+	k.inNamespace(func() (err error) {
 		l, err = net.Listen("tcp", "10.9.0.1:9")
 		return err
 	})
 	defer l.Close()
-	// One connection in each state that lasts: established both ways, half closed by the guest,
-	// closed by the guest first.
+	// One connection in each lasting state: established from either side, half closed by the guest, closed by
+	// the guest first.
 	var open []net.Conn
 	for range 3 {
 		c, err := g.DialTCP(ctx, netip.MustParseAddrPort("10.9.0.1:9"))
@@ -478,14 +478,14 @@ func TestCloseEndsEverything(t *testing.T) {
 	open[4].Close()
 	open[5].Close()
 	var in net.Conn
-	k.do(func() (err error) {
+	k.inNamespace(func() (err error) {
 		in, err = net.Dial("tcp", "10.9.0.50:7")
 		return err
 	})
 	defer in.Close()
 	waiting := make(chan error, 3)
 	go func() {
-		_, err := g.Ping(ctx, netip.MustParseAddr("10.9.0.77")) // nobody's
+		_, err := g.Ping(ctx, netip.MustParseAddr("10.9.0.77")) // an address that no station has
 		waiting <- err
 	}()
 	go func() {
@@ -530,7 +530,7 @@ func TestPortThatGoes(t *testing.T) {
 		_, err := g.DHCPv4(ctx)
 		ended <- err
 	}()
-	time.Sleep(200 * time.Millisecond) // the client waits for an offer
+	time.Sleep(200 * time.Millisecond) // the client is waiting for an offer by then
 	k.run("ip link del tap0")
 	err := <-ended
 	if err == nil || errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "port") {
@@ -538,7 +538,7 @@ func TestPortThatGoes(t *testing.T) {
 	}
 }
 
-// The kernel learns from an ARP request that the guest sends as a frame.
+// TestWriteFrame: the kernel learns a neighbour from an ARP request that the guest sends as a frame.
 func TestWriteFrame(t *testing.T) {
 	k := newKernel(t)
 	g := k.start()
@@ -552,7 +552,7 @@ func TestWriteFrame(t *testing.T) {
 	}
 	var neighbours []byte
 	for range 50 {
-		k.do(func() (err error) {
+		k.inNamespace(func() (err error) {
 			neighbours, err = exec.Command("ip", "neigh", "show", "10.9.0.66", "dev", "tap0").Output()
 			return err
 		})
@@ -569,7 +569,7 @@ func TestDHCPv6AgainAfterCancel(t *testing.T) {
 	k.serve(&fakeServer{})
 	g := k.start()
 	ctx, cancel := context.WithCancel(timeLimit(t, 10*time.Second))
-	go func() { // ends the operation as soon as the leased address is there, tentative still
+	go func() { // cancels as soon as the stack has the leased address, still tentative
 		defer cancel()
 		for ctx.Err() == nil && !strings.Contains(lines(g.Addresses()), "fd09::50") {
 			time.Sleep(time.Millisecond)

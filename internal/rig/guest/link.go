@@ -15,8 +15,8 @@ import (
 	"github.com/guestwire/guestwire/cache"
 )
 
-// link is the guest's network device: the stack's packets on one side, the port's frames on the
-// other. It computes every checksum and verifies every checksum.
+// link is the guest's network device, between the stack's packets and the port's frames. It does no checksum
+// offload: the stack computes and verifies every checksum.
 type link struct {
 	port io.ReadWriteCloser
 	mac  cache.MAC
@@ -31,13 +31,13 @@ type link struct {
 
 var _ stack.LinkEndpoint = (*link)(nil)
 
-// wants says whether a station's hardware passes the frame on: its own address, or a group's.
-func (l *link) wants(frame []byte) bool {
+// accepts reports whether the device accepts the frame: to its own MAC or to a group.
+func (l *link) accepts(frame []byte) bool {
 	to := header.Ethernet(frame).DestinationAddress()
 	return to == l.LinkAddress() || to[0]&1 != 0
 }
 
-// deliver hands a received frame to the stack, which copies it.
+// deliver passes a received frame to the stack, which copies it.
 func (l *link) deliver(frame []byte) {
 	l.mu.RLock()
 	dispatcher := l.dispatcher
@@ -132,7 +132,7 @@ func (l *link) ParseHeader(pkt *stack.PacketBuffer) bool {
 // LinkAddress implements stack.NetworkLinkEndpoint.
 func (l *link) LinkAddress() tcpip.LinkAddress { return tcpip.LinkAddress(l.mac[:]) }
 
-// SetLinkAddress implements stack.NetworkLinkEndpoint. The address stays what Config says.
+// SetLinkAddress implements stack.NetworkLinkEndpoint. The MAC of Config stays.
 func (l *link) SetLinkAddress(tcpip.LinkAddress) {}
 
 // MaxHeaderLength implements stack.NetworkLinkEndpoint.
@@ -146,11 +146,11 @@ func (l *link) Capabilities() stack.LinkEndpointCapabilities {
 // ARPHardwareType implements stack.NetworkLinkEndpoint.
 func (l *link) ARPHardwareType() header.ARPHardwareType { return header.ARPHardwareEther }
 
-// Wait implements stack.NetworkLinkEndpoint. The reader is Guest's to wait for.
+// Wait implements stack.NetworkLinkEndpoint. Guest.Close waits for the reader.
 func (l *link) Wait() {}
 
-// Close implements stack.NetworkLinkEndpoint. The port is Guest's to close.
+// Close implements stack.NetworkLinkEndpoint. Guest.Close closes the port.
 func (l *link) Close() {}
 
-// SetOnCloseAction implements stack.NetworkLinkEndpoint. Nothing is to be done on Close.
+// SetOnCloseAction implements stack.NetworkLinkEndpoint. There is no action.
 func (l *link) SetOnCloseAction(func()) {}

@@ -16,8 +16,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 )
 
-// solicitWait is RTR_SOLICITATION_INTERVAL, with which RFC 7559 section 2 starts. It doubles each
-// time.
+// solicitWait is RTR_SOLICITATION_INTERVAL, the first wait of RFC 7559 section 2. It doubles each time.
 const solicitWait = 4 * time.Second
 
 var allRouters = netip.MustParseAddr("ff02::2")
@@ -29,13 +28,13 @@ type Advertisement struct {
 	*ndp.RouterAdvertisement
 }
 
-// RouterSolicitation asks for a router advertisement from the link-local address and returns the
-// next one that arrives. Its default route, on-link prefixes, further routes, MTU and autonomous
-// prefixes are in use then.
+// RouterSolicitation sends a router solicitation from the link-local address and returns the next router
+// advertisement, solicited or not. The advertisement's default route, on-link prefixes, further routes, MTU and
+// autonomous prefixes are in use then.
 //
 // RFC 4861 section 6.3.7, RFC 7559.
 func (g *Guest) RouterSolicitation(ctx context.Context) (*Advertisement, error) {
-	ctx, free := g.bound(ctx)
+	ctx, free := g.withGuestContext(ctx)
 	defer free()
 	source, err := g.linkLocal(ctx)
 	if err != nil {
@@ -58,7 +57,7 @@ func (g *Guest) RouterSolicitation(ctx context.Context) (*Advertisement, error) 
 			return nil, fmt.Errorf("router solicitation: %w", err)
 		}
 		turn, done := context.WithTimeout(ctx, wait)
-		err := g.await(turn, arrived)
+		err := g.waitUntil(turn, arrived)
 		done()
 		if err == nil {
 			return ra, nil
@@ -69,17 +68,17 @@ func (g *Guest) RouterSolicitation(ctx context.Context) (*Advertisement, error) 
 	}
 }
 
-// linkLocal returns the guest's link-local address when it is no longer tentative.
+// linkLocal waits until the guest's link-local address is no longer tentative, and returns it.
 func (g *Guest) linkLocal(ctx context.Context) (netip.Addr, error) {
 	a := g.config.MAC.LinkLocal()
-	return a, g.awaitProbed(ctx, a)
+	return a, g.waitForProbe(ctx, a)
 }
 
-// awaitProbed returns when the duplicate address detection of an IPv6 address is over, with an
-// ErrDuplicate if it found somebody.
-func (g *Guest) awaitProbed(ctx context.Context, a netip.Addr) error {
+// waitForProbe waits for the end of an IPv6 address's duplicate address detection, and returns its result:
+// ErrDuplicate if another station has the address.
+func (g *Guest) waitForProbe(ctx context.Context, a netip.Addr) error {
 	var result error
-	err := g.await(ctx, func() bool {
+	err := g.waitUntil(ctx, func() bool {
 		var over bool
 		result, over = g.probed[a]
 		return over
@@ -114,8 +113,8 @@ func (g *Guest) solicitation(source netip.Addr) ([]byte, error) {
 	return append(frame, message...), nil
 }
 
-// parseAdvertisement returns nil if the frame is no router advertisement, or none that the stack
-// accepts (RFC 4861 section 6.1.2).
+// parseAdvertisement returns nil if the frame is not a router advertisement that the stack accepts (RFC 4861
+// section 6.1.2).
 func parseAdvertisement(frame []byte) *Advertisement {
 	if header.Ethernet(frame).Type() != header.IPv6ProtocolNumber {
 		return nil
@@ -149,8 +148,8 @@ func parseAdvertisement(frame []byte) *Advertisement {
 	return &Advertisement{Source: source, RouterAdvertisement: ra}
 }
 
-// advertised takes over what the stack does not from an advertisement it has handled.
-func (g *Guest) advertised(ra *Advertisement) {
+// applyAdvertisement applies those parts of an advertisement that the stack ignores.
+func (g *Guest) applyAdvertisement(ra *Advertisement) {
 	g.mu.Lock()
 	for _, o := range ra.Options {
 		if mtu, ok := o.(*ndp.MTU); ok && mtu.MTU >= header.IPv6MinimumMTU {
@@ -158,15 +157,15 @@ func (g *Guest) advertised(ra *Advertisement) {
 		}
 	}
 	g.mu.Unlock()
-	g.install()
-	g.change(func() {
+	g.installRoutes()
+	g.changeState(func() {
 		g.ra = ra
 		g.raNumber++
 	})
 }
 
-// discovery is Guest as the stack tells it of neighbour discovery. The stack must not be called
-// from here, so these only change the state.
+// discovery is Guest as the stack's receiver of neighbour discovery events. The methods must not call the
+// stack, so they only change the state.
 type discovery Guest
 
 var _ ipv6.NDPDispatcher = (*discovery)(nil)
@@ -174,13 +173,13 @@ var _ ipv6.NDPDispatcher = (*discovery)(nil)
 // OnDuplicateAddressDetectionResult implements ipv6.NDPDispatcher.
 func (d *discovery) OnDuplicateAddressDetectionResult(_ tcpip.NICID, a tcpip.Address, result stack.DADResult) {
 	ip := fromAddress(a)
-	(*Guest)(d).change(func() { d.probed[ip] = probeError(ip, result) })
+	(*Guest)(d).changeState(func() { d.probed[ip] = probeError(ip, result) })
 }
 
 // OnOffLinkRouteUpdated implements ipv6.NDPDispatcher.
 func (d *discovery) OnOffLinkRouteUpdated(_ tcpip.NICID, to tcpip.Subnet, via tcpip.Address, p header.NDPRoutePreference) {
 	r := route(to, via)
-	(*Guest)(d).change(func() {
+	(*Guest)(d).changeState(func() {
 		d.offLink = append(without(d.offLink, r), offLinkRoute{r, p})
 	})
 }
@@ -188,7 +187,7 @@ func (d *discovery) OnOffLinkRouteUpdated(_ tcpip.NICID, to tcpip.Subnet, via tc
 // OnOffLinkRouteInvalidated implements ipv6.NDPDispatcher.
 func (d *discovery) OnOffLinkRouteInvalidated(_ tcpip.NICID, to tcpip.Subnet, via tcpip.Address) {
 	r := route(to, via)
-	(*Guest)(d).change(func() { d.offLink = without(d.offLink, r) })
+	(*Guest)(d).changeState(func() { d.offLink = without(d.offLink, r) })
 }
 
 func without(routes []offLinkRoute, r Route) []offLinkRoute {
@@ -197,19 +196,19 @@ func without(routes []offLinkRoute, r Route) []offLinkRoute {
 
 // OnOnLinkPrefixDiscovered implements ipv6.NDPDispatcher.
 func (d *discovery) OnOnLinkPrefixDiscovered(_ tcpip.NICID, s tcpip.Subnet) {
-	(*Guest)(d).change(func() { d.onLink = append(d.onLink, prefix(s)) })
+	(*Guest)(d).changeState(func() { d.onLink = append(d.onLink, prefix(s)) })
 }
 
 // OnOnLinkPrefixInvalidated implements ipv6.NDPDispatcher.
 func (d *discovery) OnOnLinkPrefixInvalidated(_ tcpip.NICID, s tcpip.Subnet) {
 	gone := prefix(s)
-	(*Guest)(d).change(func() {
+	(*Guest)(d).changeState(func() {
 		d.onLink = slices.DeleteFunc(d.onLink, func(p netip.Prefix) bool { return p == gone })
 	})
 }
 
-// OnAutoGenAddress implements ipv6.NDPDispatcher. The stack keeps such addresses by itself, as it
-// does what the following methods tell; the resolvers are in the Advertisement.
+// OnAutoGenAddress implements ipv6.NDPDispatcher. This method and those below do nothing: the stack itself adds
+// and removes such addresses, and the resolvers are in the Advertisement.
 func (d *discovery) OnAutoGenAddress(tcpip.NICID, tcpip.AddressWithPrefix) stack.AddressDispatcher {
 	return nil
 }
@@ -229,7 +228,7 @@ func (d *discovery) OnDNSSearchListOption(tcpip.NICID, []string, time.Duration) 
 // OnDHCPv6Configuration implements ipv6.NDPDispatcher.
 func (d *discovery) OnDHCPv6Configuration(tcpip.NICID, ipv6.DHCPv6ConfigurationFromNDPRA) {}
 
-// probeError is nil if nobody has the address.
+// probeError returns nil if no other station has the address.
 func probeError(a netip.Addr, result stack.DADResult) error {
 	switch r := result.(type) {
 	case *stack.DADSucceeded:

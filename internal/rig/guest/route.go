@@ -21,8 +21,8 @@ type Route struct {
 	Gateway netip.Addr
 }
 
-// String is the route as ip-route(8) prints it, without the device: default via 10.0.2.1, or
-// 10.0.2.0/24.
+// String returns the route as ip-route(8) prints it, without the device: "default via 10.0.2.1" or
+// "10.0.2.0/24".
 func (r Route) String() string {
 	text := r.Destination.String()
 	if r.Destination.Bits() == 0 {
@@ -40,7 +40,7 @@ type offLinkRoute struct {
 	preference header.NDPRoutePreference
 }
 
-// rank orders preferences, the most preferred first (RFC 4191 section 2.1).
+// rank returns the order of the route's preference; the lowest is the most preferred (RFC 4191 section 2.1).
 func (r offLinkRoute) rank() int {
 	switch r.preference {
 	case header.HighRoutePreference:
@@ -54,12 +54,12 @@ func (r offLinkRoute) rank() int {
 
 var linkLocal = netip.MustParsePrefix("fe80::/64")
 
-// table is the guest's routes, those of equal length in the order of preference. The caller holds
-// Guest.mu.
-func (s *state) table() []Route {
+// routeTable returns the guest's routes; routes with equal prefix length are in the order of preference. The
+// caller holds Guest.mu.
+func (s *state) routeTable() []Route {
 	routes := []Route{{Destination: linkLocal}}
 	if s.lease4 != nil {
-		usable, _ := s.lease4.usableRoutes() // DHCPv4 has returned the error
+		usable, _ := s.lease4.usableRoutes() // DHCPv4 has returned this error already
 		routes = append(routes, usable...)
 	}
 	for _, p := range s.onLink {
@@ -74,12 +74,12 @@ func (s *state) table() []Route {
 	return routes
 }
 
-// install brings the stack's routes and MTU to what the state says.
-func (g *Guest) install() {
+// installRoutes sets the stack's routes and MTU to those of the state.
+func (g *Guest) installRoutes() {
 	g.installing.Lock()
 	defer g.installing.Unlock()
 	g.mu.Lock()
-	routes := g.table()
+	routes := g.routeTable()
 	mtu := g.config.MTU
 	if g.lease4 != nil && g.lease4.MTU >= cache.MinMTU {
 		mtu = g.lease4.MTU
@@ -101,24 +101,24 @@ func (g *Guest) install() {
 	g.link.SetMTU(uint32(mtu))
 }
 
-// followRoutes installs what changes by itself: advertisements, and lifetimes that end.
+// followRoutes calls installRoutes after changes by advertisements and expired lifetimes.
 func (g *Guest) followRoutes() {
 	seen := 0
-	for g.await(g.ctx, func() bool {
+	for g.waitUntil(g.ctx, func() bool {
 		moved := g.generation != seen
 		seen = g.generation
 		return moved
 	}) == nil {
-		g.install()
+		g.installRoutes()
 	}
 }
 
-// Addresses are the guest's, with the prefix length each was given, sorted.
+// Addresses returns the guest's addresses with their prefix lengths, sorted.
 func (g *Guest) Addresses() []netip.Prefix {
 	var addresses []netip.Prefix
 	for _, a := range g.stack.AllAddresses()[nicID] {
 		if a.AddressWithPrefix.Address == header.IPv4Broadcast {
-			continue // the stack gives it to every interface
+			continue // the stack adds this address to every interface
 		}
 		addresses = append(addresses, netip.PrefixFrom(fromAddress(a.AddressWithPrefix.Address), a.AddressWithPrefix.PrefixLen))
 	}
@@ -126,7 +126,7 @@ func (g *Guest) Addresses() []netip.Prefix {
 	return addresses
 }
 
-// Routes are the guest's, the longest prefixes first.
+// Routes returns the guest's routes, the longest prefixes first.
 func (g *Guest) Routes() []Route {
 	var routes []Route
 	for _, r := range g.stack.GetRouteTable() {
@@ -135,10 +135,10 @@ func (g *Guest) Routes() []Route {
 	return routes
 }
 
-// MTU is the guest's at present, in octets of IP.
+// MTU returns the guest's current MTU, in octets of IP.
 func (g *Guest) MTU() int { return int(g.link.MTU()) }
 
-// The stack has types of its own for addresses, net has another one.
+// Conversions between net/netip, the stack's types and net.IP.
 
 func address(a netip.Addr) tcpip.Address { return tcpip.AddrFromSlice(a.AsSlice()) }
 
@@ -176,8 +176,8 @@ func fromIPs(ips []net.IP) []netip.Addr {
 	return addresses
 }
 
-// usableRoutes are the lease's routes that a kernel accepts one after the other: a gateway has to
-// be on the link by what was installed before. The error names the others.
+// usableRoutes returns the lease's routes that a kernel accepts if they are added in order: a gateway must be on
+// the link by an earlier route. The error names the other routes.
 func (l *Lease4) usableRoutes() ([]Route, error) {
 	var usable []Route
 	var refused error

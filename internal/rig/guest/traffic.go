@@ -23,10 +23,10 @@ import (
 // pingInterval is the time between two echo requests.
 const pingInterval = time.Second
 
-// Ping sends an ICMP echo request a second until one is answered, and returns how long that one
-// took. A guest without a route to the address gets an error at once.
+// Ping sends an ICMP echo request each second until one is answered, and returns its round-trip time. Without a
+// route to the address the error comes at once.
 func (g *Guest) Ping(ctx context.Context, to netip.Addr) (time.Duration, error) {
-	ctx, free := g.bound(ctx)
+	ctx, free := g.withGuestContext(ctx)
 	defer free()
 	rtt, err := g.ping(ctx, to)
 	if err != nil && ctx.Err() != nil {
@@ -55,8 +55,8 @@ func (g *Guest) ping(ctx context.Context, to netip.Addr) (time.Duration, error) 
 	defer context.AfterFunc(ctx, ep.Close)()
 	conn := gonet.NewUDPConn(&queue, ep)
 
-	// Type, code, checksum, identifier (both the stack's), sequence number, data: the same layout
-	// in RFC 792 and RFC 4443 section 4.1.
+	// Type, code, checksum, identifier, sequence number, data: the same layout in RFC 792 and RFC 4443 section
+	// 4.1. The stack sets checksum and identifier.
 	echo := make([]byte, 8+56)
 	echo[0] = request
 	answer := make([]byte, 1<<16)
@@ -89,9 +89,9 @@ func (g *Guest) ping(ctx context.Context, to netip.Addr) (time.Duration, error) 
 	}
 }
 
-// DialTCP connects to an address, from the address that the stack chooses.
+// DialTCP connects to an address. The stack chooses the source address.
 func (g *Guest) DialTCP(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
-	ctx, free := g.bound(ctx)
+	ctx, free := g.withGuestContext(ctx)
 	defer free()
 	conn, err := gonet.DialContextTCP(ctx, g.stack, fullAddress(to), networkOf(to))
 	if ctx.Err() != nil {
@@ -106,7 +106,7 @@ func (g *Guest) DialTCP(ctx context.Context, to netip.AddrPort) (net.Conn, error
 	return conn, nil
 }
 
-// DialUDP returns a socket that exchanges datagrams with an address.
+// DialUDP returns a connected UDP socket.
 func (g *Guest) DialUDP(to netip.AddrPort) (net.Conn, error) {
 	remote := fullAddress(to)
 	conn, err := gonet.DialUDP(g.stack, nil, &remote, networkOf(to))
@@ -123,12 +123,12 @@ func networkOf(a netip.AddrPort) tcpip.NetworkProtocolNumber {
 	return ipv6.ProtocolNumber
 }
 
-// ListenTCP serves a port of all the guest's addresses until the guest is closed. Every connection
-// gets the line
+// ListenTCP serves a port of all the guest's addresses until the guest is closed. Each connection receives the
+// line
 //
 //	NAME sees PEER-ADDRESS:PORT at OWN-ADDRESS:PORT
 //
-// and then everything back that it sends.
+// and then an echo of what it sends.
 func (g *Guest) ListenTCP(port uint16) error {
 	listener, err := gonet.ListenTCP(g.stack, tcpip.FullAddress{NIC: nicID, Port: port}, ipv6.ProtocolNumber)
 	if err != nil {
@@ -163,7 +163,7 @@ func (g *Guest) serve(conn net.Conn) {
 	}
 }
 
-// addrPort is a's address without the form that IPv4 has on a socket of both versions.
+// addrPort returns a with an IPv4 address where a has an IPv4-mapped IPv6 one.
 func addrPort(a net.Addr) netip.AddrPort {
 	t, ok := a.(*net.TCPAddr)
 	if !ok {
