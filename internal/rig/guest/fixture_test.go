@@ -202,7 +202,7 @@ func (f *fakeServer) log() string {
 	return strings.Join(f.seen, "\n")
 }
 
-// serve answers until the end of the test.
+// serve answers until the end of the test. A message that comes at the end may find its socket closed.
 func (k *kernel) serve(f *fakeServer) {
 	k.t.Helper()
 	var v4 net.PacketConn
@@ -284,7 +284,7 @@ func (f *fakeServer) advertise(t *testing.T, c *ndp.Conn, from netip.Addr) {
 	if f.ra == nil {
 		return
 	}
-	if err := c.WriteTo(f.ra, nil, netip.MustParseAddr("ff02::1")); err != nil {
+	if err := c.WriteTo(f.ra, nil, netip.MustParseAddr("ff02::1")); err != nil && !errors.Is(err, net.ErrClosed) {
 		t.Error(err)
 	}
 }
@@ -323,7 +323,7 @@ func (f *fakeServer) answer4(t *testing.T, c net.PacketConn, b []byte, from net.
 	if !m.ClientIPAddr.IsUnspecified() {
 		to.IP = m.ClientIPAddr
 	}
-	if _, err := c.WriteTo(answer.ToBytes(), to); err != nil {
+	if _, err := c.WriteTo(answer.ToBytes(), to); err != nil && !errors.Is(err, net.ErrClosed) {
 		t.Error(err)
 	}
 }
@@ -360,7 +360,7 @@ func (f *fakeServer) answer6(t *testing.T, c *ipv6.PacketConn, b []byte, from ne
 	}
 	answer.AddOption(ia)
 	answer.AddOption(dhcpv6.OptDNS(net.ParseIP("fd09::53")))
-	if _, err := c.WriteTo(answer.ToBytes(), nil, from); err != nil {
+	if _, err := c.WriteTo(answer.ToBytes(), nil, from); err != nil && !errors.Is(err, net.ErrClosed) {
 		t.Error(err)
 	}
 }

@@ -18,8 +18,8 @@ var clouds = []Network{
 	{Name: "AWS VPC CNI", Lay: func(t testing.TB) *Laid { return eni(t, aws) }},
 }
 
-// flannelChain is what flannel's plugin delegates to on a node with such networks, with the MTU of
-// its VXLAN.
+// flannelChain returns the plugins to which flannel's plugin delegates on a node with these pod networks and
+// VXLAN's MTU.
 func flannelChain(t testing.TB, node *nstest.Namespace, v4, v6 string, mtu int) chain {
 	c := chain{leases: t.TempDir()}
 	first := func(network string) netip.Addr { return netip.MustParsePrefix(network).Addr().Next() }
@@ -28,25 +28,25 @@ func flannelChain(t testing.TB, node *nstest.Namespace, v4, v6 string, mtu int) 
 		c.hostLocal(v4, v6, fmt.Sprintf(`{"dst": "10.244.0.0/16", "gw": "%v"}, {"dst": "fd00:244::/32", "gw": "%v"}`, first(v4), first(v6))))
 }
 
-// flannel is one node.
+// flannel lays a pod on a node.
 func flannel(t testing.TB) *Laid {
 	node := nstest.New(t, "node")
-	far := behind(t, node)
+	far := addBehindRouter(t, node)
 	c := flannelChain(t, node, "10.244.1.0/24", "fd00:244:0:1::/64", 1450)
 	a := c.add(t, nstest.New(t, "pod"), "eth0")
 	return a.laid(append(far,
-		host("gateway", node, "10.244.1.1", "fd00:244:0:1::1"), host("node", node, "10.23.0.1", "fd00:23::1"),
+		newStation("gateway", node, "10.244.1.1", "fd00:244:0:1::1"), newStation("node", node, "10.23.0.1", "fd00:23::1"),
 		c.add(t, nstest.New(t, "peer"), "eth0").station("peer"))...)
 }
 
-// flannelHostGateway are two nodes, each with a route to the other's pods.
+// flannelHostGateway lays two nodes, each with a route to the other node's pods.
 func flannelHostGateway(t testing.TB) *Laid {
 	node, other := nstest.New(t, "node"), nstest.New(t, "node")
-	far := behind(t, node)
-	link(node, "ens3", other, "ens3")
-	give(node, "ens3", "10.25.0.1/24", "fd00:25::1/64")
-	give(other, "ens3", "10.25.0.2/24", "fd00:25::2/64")
-	forwards(other)
+	far := addBehindRouter(t, node)
+	connectNamespaces(node, "ens3", other, "ens3")
+	addAddresses(node, "ens3", "10.25.0.1/24", "fd00:25::1/64")
+	addAddresses(other, "ens3", "10.25.0.2/24", "fd00:25::2/64")
+	enableForwarding(other)
 	node.IP("route add 10.244.2.0/24 via 10.25.0.2 dev ens3")
 	node.IP("route add fd00:244:0:2::/64 via fd00:25::2 dev ens3")
 	other.IP("route add 10.244.1.0/24 via 10.25.0.1 dev ens3")
@@ -55,17 +55,17 @@ func flannelHostGateway(t testing.TB) *Laid {
 	a := c.add(t, nstest.New(t, "pod"), "eth0")
 	remote := flannelChain(t, other, "10.244.2.0/24", "fd00:244:0:2::/64", 1500).add(t, nstest.New(t, "remote"), "eth0")
 	return a.laid(append(far,
-		host("gateway", node, "10.244.1.1", "fd00:244:0:1::1"), host("node", node, "10.25.0.1", "fd00:25::1"),
+		newStation("gateway", node, "10.244.1.1", "fd00:244:0:1::1"), newStation("node", node, "10.25.0.1", "fd00:25::1"),
 		c.add(t, nstest.New(t, "peer"), "eth0").station("peer"),
-		host("another node", other, "10.25.0.2", "fd00:25::2"), remote.station("another node's pod"))...)
+		newStation("another node", other, "10.25.0.2", "fd00:25::2"), remote.station("another node's pod"))...)
 }
 
-// routed is a pod with single addresses, whose veth on the node is called HOST.
+// routed is a pod with /32 and /128 addresses. host is the name of its veth's end on the node.
 type routed struct {
 	pod        *nstest.Namespace
 	IPv4, IPv6 netip.Addr
 	host       string
-	mac        string // of the host's end
+	mac        string // of the end on the node
 }
 
 func (r routed) station(name string) Station { return Station{name, r.pod, r.IPv4, r.IPv6} }
@@ -74,13 +74,13 @@ func (r routed) laid(stations ...Station) *Laid {
 	return &Laid{Pod: r.pod, NIC: "eth0", IPv4: r.IPv4, IPv6: r.IPv6, Stations: stations}
 }
 
-// newRouted lays veth and addresses, and the routes on the node.
+// newRouted creates the veth, the addresses, and the routes on the node.
 func newRouted(t testing.TB, node *nstest.Namespace, name, v4, v6, mac string, mtu int) routed {
 	r := routed{nstest.New(t, name), addr(v4), addr(v6), "veth-" + name, mac}
 	node.IP(fmt.Sprintf("link add %s address %s mtu %d type veth peer name eth0 mtu %d netns %s", r.host, mac, mtu, mtu, r.pod.Name))
 	node.IP("link set " + r.host + " up")
 	r.pod.IP("link set eth0 up")
-	give(r.pod, "eth0", v4+"/32", v6+"/128")
+	addAddresses(r.pod, "eth0", v4+"/32", v6+"/128")
 	node.IP("route add " + v4 + " dev " + r.host + " scope link")
 	node.IP("route add " + v6 + " dev " + r.host)
 	r.pod.Settle("eth0")
@@ -88,11 +88,11 @@ func newRouted(t testing.TB, node *nstest.Namespace, name, v4, v6, mac string, m
 	return r
 }
 
-// calico gives every veth of the host the same MAC, whose link-local address is the pods' IPv6 gateway, and
-// answers ARP for 169.254.1.1 and for everything else by proxy_arp.
+// calico lays a pod as Calico does. All veths on the node have the same MAC; its link-local address is the pods'
+// IPv6 gateway. By proxy_arp the node answers ARP for 169.254.1.1 and all other addresses.
 func calico(t testing.TB) *Laid {
 	node := nstest.New(t, "node")
-	far := behind(t, node)
+	far := addBehindRouter(t, node)
 	lay := func(name, v4, v6 string) routed {
 		r := newRouted(t, node, name, v4, v6, "ee:ee:ee:ee:ee:ee", 1480)
 		node.Exec("sysctl", "-qw", "net.ipv4.conf."+r.host+".proxy_arp=1", "net.ipv4.conf."+r.host+".rp_filter=1",
@@ -104,20 +104,20 @@ func calico(t testing.TB) *Laid {
 		return r
 	}
 	pod, peer := lay("pod", "10.22.0.10", "fd00:22::10"), lay("peer", "10.22.0.11", "fd00:22::11")
-	return pod.laid(append(far, host("node", node, "10.23.0.1", "fd00:23::1"), peer.station("peer"))...)
+	return pod.laid(append(far, newStation("node", node, "10.23.0.1", "fd00:23::1"), peer.station("peer"))...)
 }
 
-// eni is a node with two network interfaces in a VPC. That knows that the pods' addresses, of 10.22.0.0/24
-// and fd00:22::/64, are the second one's.
+// eni lays a node with two network interfaces (ENIs) in a VPC. The VPC sends packets for the pods, 10.22.0.0/24
+// and fd00:22::/64, to the second interface.
 func eni(t testing.TB, lay func(t testing.TB, node *nstest.Namespace, name, v4, v6 string) routed) *Laid {
 	node, vpc := nstest.New(t, "node"), nstest.New(t, "vpc")
-	far := behind(t, vpc)
-	forwards(node)
-	link(node, "eth0", vpc, "eni0")
-	link(node, "eth1", vpc, "eni1")
-	give(vpc, "eni0", "10.28.0.253/24", "fd00:28::fd/64")
-	give(vpc, "eni1", "10.22.0.253/24", "fd00:22::fd/64")
-	give(node, "eth0", "10.28.0.2/24", "fd00:28::2/64")
+	far := addBehindRouter(t, vpc)
+	enableForwarding(node)
+	connectNamespaces(node, "eth0", vpc, "eni0")
+	connectNamespaces(node, "eth1", vpc, "eni1")
+	addAddresses(vpc, "eni0", "10.28.0.253/24", "fd00:28::fd/64")
+	addAddresses(vpc, "eni1", "10.22.0.253/24", "fd00:22::fd/64")
+	addAddresses(node, "eth0", "10.28.0.2/24", "fd00:28::2/64")
 	node.IP("route add default via 10.28.0.253 dev eth0")
 	node.IP("route add default via fd00:28::fd dev eth0")
 	mac := macOf(node, "eth1")
@@ -126,17 +126,18 @@ func eni(t testing.TB, lay func(t testing.TB, node *nstest.Namespace, name, v4, 
 		vpc.IP(fmt.Sprintf("neigh replace %v lladdr %s dev eni1 nud permanent", r.IPv4, mac))
 		vpc.IP(fmt.Sprintf("neigh replace %v lladdr %s dev eni1 nud permanent", r.IPv6, mac))
 	}
-	return pod.laid(append(far, host("node", node, "10.28.0.2", "fd00:28::2"), host("gateway", vpc, "10.22.0.253", "fd00:22::fd"),
+	return pod.laid(append(far, newStation("node", node, "10.28.0.2", "fd00:28::2"), newStation("gateway", vpc, "10.22.0.253", "fd00:22::fd"),
 		peer.station("peer"))...)
 }
 
-// macOf is a link's.
+// macOf returns the link's MAC.
 func macOf(n *nstest.Namespace, link string) string {
 	return strings.TrimSpace(n.Exec("cat", "/sys/class/net/"+link+"/address"))
 }
 
-// policy are the rules on the node: to the pod by the main table, from it by the ENI's.
-func (r routed) policy(node *nstest.Namespace, toPod, fromPod, table int) {
+// addPolicyRules adds rules on the node: packets to the pod use the main table, packets from the pod the ENI's
+// table.
+func (r routed) addPolicyRules(node *nstest.Namespace, toPod, fromPod, table int) {
 	for _, a := range []netip.Addr{r.IPv4, r.IPv6} {
 		family, gateway := "-4", "10.22.0.253"
 		if a.Is6() {
@@ -148,24 +149,25 @@ func (r routed) policy(node *nstest.Namespace, toPod, fromPod, table int) {
 	}
 }
 
-// permanentGateway gives the pod a gateway that nobody answers for.
+// permanentGateway adds a permanent neighbour entry for a gateway for which no station answers ARP or NS.
 func (r routed) permanentGateway(gateway string) {
 	r.pod.IP("neigh add " + gateway + " lladdr " + r.mac + " dev eth0 nud permanent")
 }
 
-// terwayVeth is the policy route mode: the gateways are on the link, and answered for by the pod's own
-// neighbour table.
+// terwayVeth lays a pod of Terway's policy route mode: the gateways are on the link, with permanent entries in
+// the pod's neighbour table.
 func terwayVeth(t testing.TB, node *nstest.Namespace, name, v4, v6 string) routed {
 	r := newRouted(t, node, name, v4, v6, fmt.Sprintf("ee:ff:ff:ff:ff:%02x", addr(v4).As4()[3]), 1500)
 	r.pod.IP("route add default via 169.254.1.1 dev eth0 onlink")
 	r.pod.IP("route add default via fe80::1 dev eth0 onlink")
 	r.permanentGateway("169.254.1.1")
 	r.permanentGateway("fe80::1")
-	r.policy(node, 512, 2048, 1000+3)
+	r.addPolicyRules(node, 512, 2048, 1000+3)
 	return r
 }
 
-// aws differs in the route to the gateway, the MTU, and the rules' numbers.
+// aws lays a pod of AWS VPC CNI. It differs from terwayVeth in the route to the gateway, the MTU and the rules'
+// priorities.
 func aws(t testing.TB, node *nstest.Namespace, name, v4, v6 string) routed {
 	r := newRouted(t, node, name, v4, v6, fmt.Sprintf("0a:00:00:00:00:%02x", addr(v4).As4()[3]), 9001)
 	r.pod.IP("route add 169.254.1.1 dev eth0 scope link")
@@ -174,23 +176,23 @@ func aws(t testing.TB, node *nstest.Namespace, name, v4, v6 string) routed {
 	r.pod.IP("route add default via fe80::1 dev eth0")
 	r.permanentGateway("169.254.1.1")
 	r.permanentGateway("fe80::1")
-	r.policy(node, 512, 1536, 2)
+	r.addPolicyRules(node, 512, 1536, 2)
 	return r
 }
 
-// terwayIPvlan puts the pod onto the second ENI itself. The node's own child of that is how pods reach the
-// node.
+// terwayIPvlan lays a pod on an ipvlan of the second ENI. Pods reach the node by the node's own ipvlan of this
+// ENI.
 func terwayIPvlan(t testing.TB, node *nstest.Namespace, name, v4, v6 string) routed {
 	r := routed{pod: nstest.New(t, name), IPv4: addr(v4), IPv6: addr(v6), host: "ipvl-3", mac: macOf(node, "eth1")}
 	if !strings.Contains(node.IP("-br link"), "ipvl-3") {
 		node.IP("link add ipvl-3 link eth1 type ipvlan mode l2")
 		node.IP("link set ipvl-3 up")
-		give(node, "ipvl-3", "10.28.0.2/32", "fd00:28::2/128")
+		addAddresses(node, "ipvl-3", "10.28.0.2/32", "fd00:28::2/128")
 	}
 	node.IP("link add " + name + " link eth1 type ipvlan mode l2")
 	node.IP("link set " + name + " netns " + r.pod.Name + " name eth0")
 	r.pod.IP("link set eth0 up")
-	give(r.pod, "eth0", v4+"/32", v6+"/128")
+	addAddresses(r.pod, "eth0", v4+"/32", v6+"/128")
 	r.pod.IP("route add default via 10.22.0.253 dev eth0 onlink")
 	r.pod.IP("route add default via fd00:22::fd dev eth0 onlink")
 	r.pod.IP("route add 10.28.0.2 dev eth0 scope link")

@@ -15,7 +15,7 @@ import (
 	"github.com/guestwire/guestwire/internal/rig/nstest"
 )
 
-// cniDir is where Debian puts the reference plugins.
+// cniDir is Debian's directory of the reference plugins.
 const cniDir = "/usr/lib/cni"
 
 // chain is a list of CNI plugins on a node, as a container runtime calls them.
@@ -25,8 +25,8 @@ type chain struct {
 	configs []string // members of an object in JSON, without the braces
 }
 
-// newChain has host-local lease of 10.22.0.0/24 and fd00:22::/64 for the first plugin, unless that says
-// otherwise.
+// newChain returns a chain whose first plugin gets addresses of 10.22.0.0/24 and fd00:22::/64 from host-local,
+// unless the plugin has an ipam of its own.
 func newChain(t testing.TB, node *nstest.Namespace, configs ...string) chain {
 	t.Helper()
 	if _, err := os.Stat(cniDir); err != nil {
@@ -39,7 +39,7 @@ func newChain(t testing.TB, node *nstest.Namespace, configs ...string) chain {
 	return c
 }
 
-// hostLocal leaves the first addresses of the networks to others.
+// hostLocal returns an ipam of host-local that does not lease the first addresses of the networks.
 func (c chain) hostLocal(v4, v6, routes string) string {
 	first := func(network string, n string) string {
 		return fmt.Sprintf(`[{"subnet": %q, "rangeStart": %q}]`, network, strings.TrimRight(netip.MustParsePrefix(network).Addr().String(), "0")+n)
@@ -47,7 +47,7 @@ func (c chain) hostLocal(v4, v6, routes string) string {
 	return fmt.Sprintf(`{"type": "host-local", "dataDir": %q, "ranges": [%s, %s], "routes": [%s]}`, c.leases, first(v4, "10"), first(v6, "10"), routes)
 }
 
-// attachment is a pod's, as ADD left it.
+// attachment is a pod's NIC after CNI ADD.
 type attachment struct {
 	chain
 	pod        *nstest.Namespace
@@ -56,7 +56,7 @@ type attachment struct {
 	IPv4, IPv6 netip.Addr
 }
 
-// add has the chain lay a NIC.
+// add runs CNI ADD of the chain.
 func (c chain) add(t testing.TB, pod *nstest.Namespace, nic string) *attachment {
 	t.Helper()
 	a := &attachment{chain: c, pod: pod, nic: nic}
@@ -80,7 +80,7 @@ func (c chain) add(t testing.TB, pod *nstest.Namespace, nic string) *attachment 
 	return a
 }
 
-// check is CNI's CHECK. That of portmap 1.1 looks for the IPv4 address among its IPv6 rules.
+// check runs CNI CHECK, but not portmap 1.1's, which has a bug: it looks for the IPv4 address in its IPv6 rules.
 func (a *attachment) check(t testing.TB) {
 	t.Helper()
 	for i, config := range a.configs {
@@ -90,7 +90,7 @@ func (a *attachment) check(t testing.TB) {
 	}
 }
 
-// delete is CNI's DEL, after which neither NIC nor lease is left.
+// delete runs CNI DEL, and checks that neither NIC nor lease is left.
 func (a *attachment) delete(t testing.TB) {
 	t.Helper()
 	for i := range slices.Backward(a.configs) {
@@ -110,7 +110,7 @@ func (a *attachment) delete(t testing.TB) {
 	}
 }
 
-// call runs a plugin. It has to succeed.
+// call runs a plugin and ends the test if it fails.
 func (a *attachment) call(t testing.TB, command string, plugin int) string {
 	t.Helper()
 	config := `{"cniVersion": "1.0.0", "name": "podnet", "dataDir": "` + a.leases + `", ` + a.configs[plugin]
@@ -135,12 +135,12 @@ func (a *attachment) call(t testing.TB, command string, plugin int) string {
 	return string(out)
 }
 
-// laid is the pod that the attachment is of.
+// laid returns the attachment's pod with the stations around it.
 func (a *attachment) laid(stations ...Station) *Laid {
 	return &Laid{Pod: a.pod, NIC: a.nic, IPv4: a.IPv4, IPv6: a.IPv6, Stations: stations, Check: a.check, Delete: a.delete}
 }
 
-// station is the pod as somebody on the network.
+// station returns the pod as a station.
 func (a *attachment) station(name string) Station {
 	return Station{name, a.pod, a.IPv4, a.IPv6}
 }
@@ -188,12 +188,12 @@ var plugins = []Network{
 		router.IP("addr flush dev lan0")
 		router.IP("link add link lan0 name lan0.100 type vlan id 100")
 		router.IP("link set lan0.100 up")
-		give(router, "lan0.100", "10.22.0.1/24", "fd00:22::1/64")
+		addAddresses(router, "lan0.100", "10.22.0.1/24", "fd00:22::1/64")
 		peer.IP("addr flush dev eth0")
 		peer.IP("-6 route del default")
 		peer.IP("link add link eth0 name eth0.100 type vlan id 100")
 		peer.IP("link set eth0.100 up")
-		give(peer, "eth0.100", "10.22.0.50/24", "fd00:22::50/64")
+		addAddresses(peer, "eth0.100", "10.22.0.50/24", "fd00:22::50/64")
 		peer.IP("route add default via 10.22.0.1")
 		peer.IP("route add default via fd00:22::1")
 		return newChain(t, node, `"type": "vlan", "master": "up0", "vlanId": 100`).add(t, nstest.New(t, "pod"), "eth0").laid(stations...)
@@ -203,25 +203,26 @@ var plugins = []Network{
 	}},
 }
 
-// onNode lays a pod and a peer on a node that is their router.
+// onNode lays a pod and a peer on a node, which is their router.
 func onNode(configs ...string) func(t testing.TB) *Laid {
 	return func(t testing.TB) *Laid {
 		node := nstest.New(t, "node")
-		far := behind(t, node)
+		far := addBehindRouter(t, node)
 		c := newChain(t, node, configs...)
 		forPeer := c
 		forPeer.configs = c.configs[:1]
-		// It comes first: a bridge may change its MAC with a port, and CHECK compares that with the result.
+		// The peer is added first: a bridge may change its MAC with a new port, and the pod's CHECK compares
+		// the bridge's MAC with the result of ADD.
 		peer := forPeer.add(t, nstest.New(t, "peer"), "eth0")
 		return c.add(t, nstest.New(t, "pod"), "eth0").laid(append(nodeStations(node, peer), far...)...)
 	}
 }
 
-// static lays a pod with addresses that nobody leases, and a peer with one that is.
+// static lays a pod with static addresses, and a peer with leased ones.
 func static(addresses, routes string, chained ...string) func(t testing.TB) *Laid {
 	return func(t testing.TB) *Laid {
 		node := nstest.New(t, "node")
-		far := behind(t, node)
+		far := addBehindRouter(t, node)
 		peer := newChain(t, node, bridgePlugin).add(t, nstest.New(t, "peer"), "eth0")
 		config := fmt.Sprintf(`%s, "ipam": {"type": "static", "addresses": [%s], "routes": [%s]}`, bridgePlugin, addresses, routes)
 		return newChain(t, node, append([]string{config}, chained...)...).add(t, nstest.New(t, "pod"), "eth0").
@@ -231,41 +232,40 @@ func static(addresses, routes string, chained ...string) func(t testing.TB) *Lai
 
 func nodeStations(node *nstest.Namespace, peer *attachment) []Station {
 	return []Station{
-		host("gateway", node, "10.22.0.1", "fd00:22::1"),
-		host("node", node, "10.23.0.1", "fd00:23::1"),
+		newStation("gateway", node, "10.22.0.1", "fd00:22::1"),
+		newStation("node", node, "10.23.0.1", "fd00:23::1"),
 		peer.station("peer"),
 	}
 }
 
-// onLAN lays a pod on the LAN, of which the node is a member too. Another child of the same link is a
-// station if it can have several.
+// onLAN lays a pod on the node's LAN. If the node's link can have several children, another child is a station.
 func onLAN(t testing.TB, config string, several bool) *Laid {
 	node, _, stations := lan(t)
 	c := newChain(t, node, config)
 	a := c.add(t, nstest.New(t, "pod"), "eth0")
 	if several {
-		give(node, "up0", "10.22.0.2/24", "fd00:22::2/64")
+		addAddresses(node, "up0", "10.22.0.2/24", "fd00:22::2/64")
 		stations = append(stations, c.add(t, nstest.New(t, "child"), "eth0").station("another child"),
-			host("node", node, "10.22.0.2", "fd00:22::2"))
+			newStation("node", node, "10.22.0.2", "fd00:22::2"))
 	}
 	return a.laid(stations...)
 }
 
-// ipvlanL3 has the node's link answer for all of its children's addresses, which the router knows to be
-// behind it.
+// ipvlanL3 lays a pod on an ipvlan of mode L3. The router has routes to the children's addresses by the node's
+// link.
 func ipvlanL3(t testing.TB) *Laid {
 	node, router := nstest.New(t, "node"), nstest.New(t, "router")
-	silent(node)
-	link(node, "up0", router, "node")
-	give(node, "up0", "10.24.0.2/24", "fd00:24::2/64")
-	give(router, "node", "10.24.0.1/24", "fd00:24::1/64")
+	disableSolicitations(node)
+	connectNamespaces(node, "up0", router, "node")
+	addAddresses(node, "up0", "10.24.0.2/24", "fd00:24::2/64")
+	addAddresses(router, "node", "10.24.0.1/24", "fd00:24::1/64")
 	node.IP("route add default via 10.24.0.1")
 	node.IP("route add default via fd00:24::1")
 	router.IP("route add 10.22.0.0/24 via 10.24.0.2")
 	router.IP("route add fd00:22::/64 via fd00:24::2")
-	stations := append([]Station{host("router", router, "10.24.0.1", "fd00:24::1")}, behind(t, router)...)
+	stations := append([]Station{newStation("router", router, "10.24.0.1", "fd00:24::1")}, addBehindRouter(t, router)...)
 	c := newChain(t, node, `"type": "ipvlan", "master": "up0", "mode": "l3"`)
 	a := c.add(t, nstest.New(t, "pod"), "eth0")
 	return a.laid(append(stations, c.add(t, nstest.New(t, "child"), "eth0").station("another child"),
-		host("node", node, "10.24.0.2", "fd00:24::2"))...)
+		newStation("node", node, "10.24.0.2", "fd00:24::2"))...)
 }

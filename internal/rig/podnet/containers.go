@@ -11,18 +11,19 @@ import (
 var containers = []Network{
 	{Name: "Docker's bridge", Lay: docker},
 	{Name: "Podman's bridge", Lay: podman},
-	{Name: "two NICs, the first", Lay: func(t testing.TB) *Laid { return several(t, "eth0") }},
-	{Name: "two NICs, the second", Lay: func(t testing.TB) *Laid { return several(t, "net1") }},
-	{Name: "two NICs, the second with sbr", Lay: func(t testing.TB) *Laid { return several(t, "net1", `"type": "sbr"`) }},
+	{Name: "two NICs, the first", Lay: func(t testing.TB) *Laid { return twoNICs(t, "eth0") }},
+	{Name: "two NICs, the second", Lay: func(t testing.TB) *Laid { return twoNICs(t, "net1") }},
+	{Name: "two NICs, the second with sbr", Lay: func(t testing.TB) *Laid { return twoNICs(t, "net1", `"type": "sbr"`) }},
 }
 
-// docker hides the containers, publishes a port and lets in nothing else, and has no IPv6.
+// docker lays a network of Docker's bridge driver, without IPv6: SNAT for the containers, one published port,
+// and no other way in.
 func docker(t testing.TB) *Laid {
 	node := nstest.New(t, "node")
-	far := behind(t, node)
+	far := addBehindRouter(t, node)
 	node.IP("link add docker0 type bridge")
 	node.IP("link set docker0 up")
-	give(node, "docker0", "172.17.0.1/16")
+	addAddresses(node, "docker0", "172.17.0.1/16")
 	lay := func(name, mac, address string) *nstest.Namespace {
 		n := nstest.New(t, name)
 		node.IP("link add " + name + " type veth peer name eth0 address " + mac + " netns " + n.Name)
@@ -58,27 +59,28 @@ func docker(t testing.TB) *Laid {
 	return &Laid{Pod: pod, NIC: "eth0", IPv4: addr("172.17.0.2"), Stations: stations, Mapped: []netip.AddrPort{netip.MustParseAddrPort("10.23.0.1:8080")}}
 }
 
-// iptables runs lines of iptables(8), or ip6tables.
+// iptables runs iptables(8) or ip6tables(8) with each line.
 func iptables(n *nstest.Namespace, program string, lines ...string) {
 	for _, line := range lines {
 		n.Exec(append([]string{program}, strings.Fields(line)...)...)
 	}
 }
 
-// podman is netavark's with a network of both families: it hides the containers and publishes a port.
+// podman lays a network of Podman's netavark with both families: SNAT for the containers and one published
+// port.
 func podman(t testing.TB) *Laid {
 	node := nstest.New(t, "node")
-	far := behind(t, node)
+	far := addBehindRouter(t, node)
 	node.IP("link add podman0 type bridge")
 	node.IP("link set podman0 up")
-	give(node, "podman0", "10.88.0.1/16", "fd00:88::1/64")
+	addAddresses(node, "podman0", "10.88.0.1/16", "fd00:88::1/64")
 	lay := func(name, v4, v6 string) *nstest.Namespace {
 		n := nstest.New(t, name)
 		node.IP("link add " + name + " type veth peer name eth0 netns " + n.Name)
 		node.IP("link set " + name + " master podman0 up")
 		n.IP("link set eth0 up")
 		n.IP("addr add " + v4 + "/16 broadcast 10.88.255.255 dev eth0")
-		give(n, "eth0", v6+"/64")
+		addAddresses(n, "eth0", v6+"/64")
 		n.IP("route add default via 10.88.0.1 metric 100")
 		n.IP("route add default via fd00:88::1 metric 100")
 		n.Settle("eth0")
@@ -99,15 +101,15 @@ func podman(t testing.TB) *Laid {
 	}
 	return &Laid{Pod: pod, NIC: "eth0", IPv4: addr("10.88.0.2"), IPv6: addr("fd00:88::2"),
 		Stations: append(far,
-			host("gateway", node, "10.88.0.1", "fd00:88::1"), host("node", node, "10.23.0.1", "fd00:23::1"),
-			host("peer", peer, "10.88.0.3", "fd00:88::3")),
+			newStation("gateway", node, "10.88.0.1", "fd00:88::1"), newStation("node", node, "10.23.0.1", "fd00:23::1"),
+			newStation("peer", peer, "10.88.0.3", "fd00:88::3")),
 		Mapped: []netip.AddrPort{netip.MustParseAddrPort("10.23.0.1:8080"), netip.MustParseAddrPort("[fd00:23::1]:8080")}}
 }
 
-// several are two NICs in one namespace. The second one has a network of its own, and no default route.
-func several(t testing.TB, nic string, chained ...string) *Laid {
+// twoNICs lays two NICs in one namespace. The second NIC has a network of its own and no default route.
+func twoNICs(t testing.TB, nic string, chained ...string) *Laid {
 	node := nstest.New(t, "node")
-	far := behind(t, node)
+	far := addBehindRouter(t, node)
 	pod, peer := nstest.New(t, "pod"), nstest.New(t, "peer")
 	first := newChain(t, node, bridgePlugin)
 	leases := chain{leases: t.TempDir()}
@@ -118,11 +120,11 @@ func several(t testing.TB, nic string, chained ...string) *Laid {
 	if nic == "eth0" {
 		return a.laid(append(nodeStations(node, first.add(t, peer, "eth0")), far...)...)
 	}
-	give(node, "lo", "10.27.0.9/32", "fd00:27::9/128")
-	l := b.laid(host("gateway", node, "10.26.0.1", "fd00:26::1"), newChain(t, node, bridge).add(t, peer, "net1").station("peer"),
-		host("other subnet", node, "10.27.0.9", "fd00:27::9"))
+	addAddresses(node, "lo", "10.27.0.9/32", "fd00:27::9/128")
+	l := b.laid(newStation("gateway", node, "10.26.0.1", "fd00:26::1"), newChain(t, node, bridge).add(t, peer, "net1").station("peer"),
+		newStation("other subnet", node, "10.27.0.9", "fd00:27::9"))
 	if chained != nil {
-		l.Check = nil // sbr takes the routes away that the bridge plugin's CHECK looks for
+		l.Check = nil // sbr removes the routes that the bridge plugin's CHECK looks for
 	}
 	return l
 }

@@ -5,7 +5,7 @@
 #   $GUESTWIRE_CACHE/openvswitch/usr/{sbin,bin,lib/openvswitch-switch}     the cache is /var/cache/guestwire by default
 #   $GUESTWIRE_CACHE/openvswitch/usr/share/{openvswitch,ovn}/*.ovsschema
 #
-# Needs Debian 12 and root. When all is there it changes nothing and takes no time.
+# Needs Debian 12 and root. If everything is installed, the script changes nothing.
 set -euo pipefail
 
 cache=${GUESTWIRE_CACHE:-/var/cache/guestwire}

@@ -14,13 +14,13 @@ import (
 	"github.com/guestwire/guestwire/internal/rig/nstest"
 )
 
-// listener sniffs at a namespace around the pod.
+// listener is a sniffer in a station's namespace.
 type listener struct {
 	namespace *nstest.Namespace
 	*nstest.Sniffer
 }
 
-// sniff listens at everybody's.
+// sniff starts a listener in each station's namespace.
 func (l *Laid) sniff(t *testing.T) []listener {
 	var all []listener
 	for _, s := range l.Stations {
@@ -31,8 +31,8 @@ func (l *Laid) sniff(t *testing.T) []listener {
 	return all
 }
 
-// quiet has seen the guest's connections, and nothing that asks for a configuration.
-func (l listener) quiet(t *testing.T, mac cache.MAC) {
+// checkQuiet checks that the listener has seen frames, and none of the guest that asks for a configuration.
+func (l listener) checkQuiet(t *testing.T, mac cache.MAC) {
 	t.Helper()
 	seen := 0
 	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); seen++ {
@@ -40,16 +40,16 @@ func (l listener) quiet(t *testing.T, mac cache.MAC) {
 		if !ok {
 			break
 		}
-		if what := solicits(s.Frame, mac); what != "" {
+		if what := solicitation(s.Frame, mac); what != "" {
 			t.Errorf("%s sees the guest's %s: % x", l.namespace.Name, what, s.Frame)
 		}
 	}
 	if seen == 0 {
-		t.Errorf("%s has seen nothing at all", l.namespace.Name)
+		t.Errorf("%s has seen no frame", l.namespace.Name)
 	}
 }
 
-// TestSolicits has the embedded guest ask into the void: each kind of its solicitations has to be known.
+// TestSolicits: solicitation recognises each message by which the embedded guest asks for a configuration.
 func TestSolicits(t *testing.T) {
 	port := &void{sent: make(chan []byte, 100), closed: make(chan struct{})}
 	mac := cache.MAC{0x02, 0, 0, 0, 0, 1}
@@ -70,7 +70,7 @@ func TestSolicits(t *testing.T) {
 		for got := ""; got != want; {
 			select {
 			case frame := <-port.sent:
-				got = solicits(frame, mac)
+				got = solicitation(frame, mac)
 			case err := <-ended:
 				t.Fatalf("%s: not seen, %v", want, err)
 			}
@@ -78,7 +78,7 @@ func TestSolicits(t *testing.T) {
 	}
 }
 
-// void is a port that nobody is at.
+// void is a port without a peer, whose written frames the test reads.
 type void struct {
 	sent   chan []byte
 	closed chan struct{}
@@ -92,7 +92,7 @@ func (v *void) Read([]byte) (int, error) {
 func (v *void) Write(frame []byte) (int, error) {
 	select {
 	case v.sent <- slices.Clone(frame):
-	default: // the test has ended, or will miss it
+	default: // the channel is full: the test has ended, or will fail without this frame
 	}
 	return len(frame), nil
 }
@@ -102,9 +102,10 @@ func (v *void) Close() error {
 	return nil
 }
 
-// solicits says whether a frame asks for a configuration: DHCP whoever sends it, a router solicitation
-// if it is that station's, as the children of one ipvlan have the same MAC.
-func solicits(frame []byte, mac cache.MAC) string {
+// solicitation returns by which protocol a frame asks for a configuration, empty if it does not: DHCP from any
+// station, but a router solicitation only from the station with this MAC. The children of an ipvlan share a MAC,
+// so the link-local address decides.
+func solicitation(frame []byte, mac cache.MAC) string {
 	if len(frame) < 14+40 {
 		return ""
 	}

@@ -31,7 +31,7 @@ import (
 var update = flag.Bool("update", false, "print the rows of docs/networks.md instead of comparing with them")
 
 func TestMain(m *testing.M) {
-	// A row waits more than it works.
+	// A row mostly waits, so more rows than CPUs run at a time.
 	if err := flag.Set("test.parallel", "4"); err != nil {
 		panic(err)
 	}
@@ -40,10 +40,9 @@ func TestMain(m *testing.M) {
 
 var bindings = []infra.Binding{infra.Bridge{}, infra.Redirect{}, infra.Masquerade{}}
 
-// TestMatrix lays each network, and asks everybody around from a process in the namespace, and a process
-// there from everybody. Then each binding gives the network to a guest, which has to be reached by
-// the same stations and to reach the same ones, that see the same address. What came out has to be the
-// row of docs/networks.md.
+// TestMatrix lays each network and measures which stations a process in the namespace reaches, and which reach
+// the process. Then each binding gives the network to a guest. The guest must reach the same stations and be
+// reached by the same ones, with the same addresses. The result must be the network's row in docs/networks.md.
 func TestMatrix(t *testing.T) {
 	nstest.Need(t)
 	if os.Getenv("GUESTWIRE_BIN") == "" {
@@ -73,7 +72,7 @@ func TestMatrix(t *testing.T) {
 	}
 }
 
-// heading is the table's.
+// heading is the heading of the table in docs/networks.md.
 var heading = func() string {
 	h := "| network | a process reaches, and is reached by |"
 	for _, b := range bindings {
@@ -82,10 +81,10 @@ var heading = func() string {
 	return h + " the guest is told |"
 }()
 
-// table is where make networks writes.
+// table is the file that make networks writes.
 const table = "../../../docs/networks.md"
 
-// document is the table's rows by their network. Each network has one, and each row a network.
+// document returns the table's rows by network. Each network must have a row, and each row a network.
 func document(t *testing.T) map[string]string {
 	t.Helper()
 	text, err := os.ReadFile(table)
@@ -119,7 +118,7 @@ func document(t *testing.T) map[string]string {
 	return rows
 }
 
-// hasKind asks the kernel for a link of that kind, in a namespace that is gone then.
+// hasKind reports whether the kernel has the link kind. It creates such a link in a temporary namespace.
 func hasKind(t *testing.T, kind string) bool {
 	t.Helper()
 	n := nstest.New(t, "kind")
@@ -135,11 +134,11 @@ func hasKind(t *testing.T, kind string) bool {
 	return err == nil
 }
 
-// row is what was measured of a network.
+// row is the measured row of a network.
 type row struct {
 	network string
 	reaches string
-	cells   []string // two a binding
+	cells   []string // two per binding
 	told    string
 }
 
@@ -147,19 +146,20 @@ func (r row) String() string {
 	return "| " + strings.Join(slices.Concat([]string{r.network, r.reaches}, r.cells, []string{r.told}), " | ") + " |"
 }
 
-// question is one that somebody asks somebody by TCP.
+// question is a TCP connection from one station to another, or from or to the pod.
 type question struct {
 	from, to string // a station's name, or the pod's
 	at       netip.AddrPort
 }
 
-// pod is the name of the pod in a question. The guest and a process there call themselves otherwise.
-const pod, process = "pod", "a process"
+// pod is the pod's name in a question, and processName the name with which a process in the pod answers. A guest
+// answers with its own name.
+const pod, processName = "pod", "a process"
 
-// stationPort is where stations answer.
+// stationPort is the TCP port at which stations answer.
 const stationPort = 9000
 
-// questions are all that the pod and the stations can ask each other.
+// questions returns all questions between the pod and the stations.
 func (l *Laid) questions() []question {
 	var all []question
 	for _, s := range l.Stations {
@@ -178,7 +178,7 @@ func (l *Laid) questions() []question {
 	return all
 }
 
-// address is the station's of the same family as another one.
+// address returns the station's address of the family of like.
 func (s Station) address(like netip.Addr) netip.Addr {
 	if like.Is4() {
 		return s.IPv4
@@ -186,13 +186,14 @@ func (s Station) address(like netip.Addr) netip.Addr {
 	return s.IPv6
 }
 
-// dialer connects from the pod.
+// dialer opens a TCP connection from the pod.
 type dialer func(ctx context.Context, to netip.AddrPort) (net.Conn, error)
 
-// answers are who answered and whom it saw, "gateway sees 10.22.0.10"; empty: nobody.
+// answers are the answers to questions: who answered, and the address it saw, such as "gateway sees 10.22.0.10".
+// An empty answer means that no connection was possible.
 type answers map[question]string
 
-// ask asks all questions at once. Those whose answer is known already are asked until it comes.
+// ask asks all questions at the same time. A question with a known answer is repeated until this answer comes.
 func (l *Laid) ask(t *testing.T, fromPod dialer, known answers) answers {
 	t.Helper()
 	var mu sync.Mutex
@@ -205,7 +206,7 @@ func (l *Laid) ask(t *testing.T, fromPod dialer, known answers) answers {
 		}
 		asking.Go(func() {
 			patience := 3 * time.Second
-			if testing.Short() { // under emulation
+			if testing.Short() { // emulation is slow
 				patience = 10 * time.Second
 			}
 			switch {
@@ -235,7 +236,7 @@ func (l *Laid) ask(t *testing.T, fromPod dialer, known answers) answers {
 	return got
 }
 
-// converse connects, reads who answers and whom it sees, and has it send some segments back.
+// converse connects, reads the answer, and checks that some segments are echoed.
 func converse(ctx context.Context, dial dialer, to netip.AddrPort) (string, error) {
 	once, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
@@ -276,7 +277,7 @@ func converse(ctx context.Context, dial dialer, to netip.AddrPort) (string, erro
 	return answer, nil
 }
 
-// withoutPort is a line of whoever answers, "NAME sees ADDRESS:PORT" and maybe more, as answers have it.
+// withoutPort turns a line "NAME sees ADDRESS:PORT", with or without further words, into the form of answers.
 func withoutPort(line string) (string, error) {
 	who, saw, _ := strings.Cut(line, " sees ")
 	saw, _, _ = strings.Cut(strings.TrimSpace(saw), " ")
@@ -287,7 +288,7 @@ func withoutPort(line string) (string, error) {
 	return fmt.Sprintf("%s sees %v", who, peer.Addr().Unmap()), nil
 }
 
-// dial connects from the station's address.
+// dial opens a TCP connection from the station's address.
 func (s Station) dial(ctx context.Context, to netip.AddrPort) (c net.Conn, err error) {
 	d := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(s.address(to.Addr()), 0))}
 	err = netns.Do(s.Namespace.File, func() (err error) {
@@ -297,9 +298,9 @@ func (s Station) dial(ctx context.Context, to netip.AddrPort) (c net.Conn, err e
 	return c, err
 }
 
-// everybody are the answers where all reach each other: those of a guest with addresses that no process
-// has.
-func (l *Laid) everybody() answers {
+// allAnswers returns the answers if all stations reach each other and the pod. They are expected of a guest in a
+// namespace without addresses, where no process can be asked first.
+func (l *Laid) allAnswers() answers {
 	a := answers{}
 	for _, q := range l.questions() {
 		for _, s := range l.Stations {
@@ -311,27 +312,27 @@ func (l *Laid) everybody() answers {
 				}
 				a[q] = s.Name + " sees " + own.String()
 			case q.from:
-				a[q] = process + " sees " + s.address(q.at.Addr()).String()
+				a[q] = processName + " sees " + s.address(q.at.Addr()).String()
 			}
 		}
 	}
 	return a
 }
 
-// with are the answers that are expected when somebody else is the pod.
-func (a answers) with(who string) answers {
+// answeredBy returns the answers that are expected when who answers in the place of the process.
+func (a answers) answeredBy(who string) answers {
 	b := maps.Clone(a)
 	for q, answer := range b {
-		if saw, ok := strings.CutPrefix(answer, process+" sees "); ok {
+		if saw, ok := strings.CutPrefix(answer, processName+" sees "); ok {
 			b[q] = who + " sees " + saw
 		}
 	}
 	return b
 }
 
-// reaches sums up whom the pod reaches, and who reaches it: by their names, a family apart if they
+// summary lists the stations that the pod reaches and that reach the pod, by name; for each family if they
 // differ.
-func (l *Laid) reaches(a answers) string {
+func (l *Laid) summary(a answers) string {
 	sum := func(v4 bool) string {
 		var parts []string
 		for _, s := range l.Stations {
@@ -375,9 +376,9 @@ func (l *Laid) reaches(a answers) string {
 	return "IPv4: " + v4 + "; IPv6: " + v6
 }
 
-// process asks everybody from the namespace, and has everybody ask a process there. That goes on
-// listening.
-func (l *Laid) process(t *testing.T) answers {
+// askProcess asks all stations from a process in the namespace, and a process there from all stations. The
+// process keeps listening.
+func (l *Laid) askProcess(t *testing.T) answers {
 	t.Helper()
 	for _, s := range l.Stations {
 		for _, a := range []netip.Addr{s.IPv4, s.IPv6} {
@@ -386,37 +387,37 @@ func (l *Laid) process(t *testing.T) answers {
 			}
 		}
 	}
-	l.Pod.Listen(process, fmt.Sprintf(":%d", Port))
+	l.Pod.Listen(processName, fmt.Sprintf(":%d", Port))
 	if l.Wire {
-		return l.everybody()
+		return l.allAnswers()
 	}
-	// It asks from the addresses of the NIC, as there may be others.
+	// The source addresses are those of the NIC, as the namespace may have others.
 	got := l.ask(t, Station{pod, l.Pod, l.IPv4, l.IPv6}.dial, nil)
 	for _, a := range []netip.Addr{l.IPv4, l.IPv6} {
 		reached := func(q question) bool { return q.to == pod && q.at.Addr().Is4() == a.Is4() && got[q] != "" }
 		if a.IsValid() && !slices.ContainsFunc(l.questions(), reached) {
-			t.Fatalf("nobody reaches a process in the namespace at %v: the network is not laid well", a)
+			t.Fatalf("no station reaches a process in the namespace at %v: the test's network is wrong", a)
 		}
 	}
 	return got
 }
 
-// measure lays a network, and tries each binding.
+// measure lays a network and measures each binding.
 func measure(t *testing.T, n Network) row {
 	l := n.Lay(t)
 	if l.Check != nil {
 		l.Check(t)
 	}
-	// The kernel's own solicitations are not to be mistaken for the guest's.
+	// Otherwise the listeners would take the kernel's own solicitations for the guest's.
 	l.Pod.Exec("sysctl", "-qw", "net.ipv6.conf."+l.NIC+".router_solicitations=0")
-	baseline := l.process(t)
-	r := row{network: n.Name, reaches: l.reaches(baseline)}
+	baseline := l.askProcess(t)
+	r := row{network: n.Name, reaches: l.summary(baseline)}
 	before := l.Pod.Settled()
 	works := map[string]bool{}
 	refused := map[string]*infra.RefusedError{}
 	for _, b := range bindings {
 		ok := t.Run(b.Kind(), func(t *testing.T) {
-			told, err := l.bind(t, b, baseline, before)
+			told, err := l.checkBinding(t, b, baseline, before)
 			refused[b.Kind()] = err
 			if r.told == "" && b.Kind() != cache.BindingMasquerade {
 				r.told = told
@@ -452,9 +453,9 @@ func measure(t *testing.T, n Network) row {
 	return r
 }
 
-// bind gives the pod's network to a guest and asks the same questions again, and takes it back. It says
-// what is special about what the guest is told, or why the binding is refused.
-func (l *Laid) bind(t *testing.T, b infra.Binding, baseline answers, before string) (told string, refused *infra.RefusedError) {
+// checkBinding gives the pod's network to a guest, asks the same questions again, and runs Teardown. It returns
+// the notes on what the guest is told, or why Setup refused the binding.
+func (l *Laid) checkBinding(t *testing.T, b infra.Binding, baseline answers, before string) (told string, refused *infra.RefusedError) {
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	n := nstest.Network{Pod: l.Pod, State: nstest.Dir(t)}
@@ -464,7 +465,7 @@ func (l *Laid) bind(t *testing.T, b infra.Binding, baseline answers, before stri
 	}}
 	err := phase1.Setup(ctx, c)
 	if errors.As(err, &refused) {
-		l.asFound(t, n.State, before)
+		l.checkRestored(t, n.State, before)
 		return "", refused
 	}
 	if err != nil {
@@ -478,7 +479,7 @@ func (l *Laid) bind(t *testing.T, b infra.Binding, baseline answers, before stri
 		}
 	}()
 	outside := l.sniff(t)
-	g := boot(t, l.Pod, record)
+	g := startGuest(t, l.Pod, record)
 	if _, err := g.Configure(ctx, guest.Families{IPv4: l.IPv4.IsValid(), IPv6: l.IPv6.IsValid()}); err != nil {
 		t.Errorf("the guest is not configured: %v", err)
 	}
@@ -488,13 +489,13 @@ func (l *Laid) bind(t *testing.T, b infra.Binding, baseline answers, before stri
 	if err := g.ListenTCP(Port); err != nil {
 		t.Fatal(err)
 	}
-	l.ask(t, g.DialTCP, baseline.with("guest"))
+	l.ask(t, g.DialTCP, baseline.answeredBy("guest"))
 	for _, s := range outside {
-		if !l.Wire { // there it asks whoever is at the other end
-			s.quiet(t, record.MAC)
+		if !l.Wire { // a station answers the guest's DHCP there
+			s.checkQuiet(t, record.MAC)
 		}
 	}
-	if l.Check != nil && untouched(b) {
+	if l.Check != nil && keepsNIC(b) {
 		l.Check(t)
 	}
 	if err := g.Close(); err != nil {
@@ -504,22 +505,22 @@ func (l *Laid) bind(t *testing.T, b infra.Binding, baseline answers, before stri
 	if err := phase1.Teardown(ctx, c); err != nil {
 		t.Error(err)
 	}
-	l.asFound(t, n.State, before)
+	l.checkRestored(t, n.State, before)
 	if l.Check != nil {
 		l.Check(t)
 	}
-	return special(record), nil
+	return specialNotes(record), nil
 }
 
-// untouched says that the binding leaves the NIC as CNI's CHECK wants to see it.
-func untouched(b infra.Binding) bool { return b.Kind() != cache.BindingBridge }
+// keepsNIC reports whether CNI CHECK passes while the NIC is wired by the binding.
+func keepsNIC(b infra.Binding) bool { return b.Kind() != cache.BindingBridge }
 
-// asFound waits for the namespace to look as before. Routes to fe80::/64 by several NICs may change
-// places.
-func (l *Laid) asFound(t *testing.T, state, before string) {
+// checkRestored waits until the namespace is as before. The order of routes to fe80::/64 by several NICs may
+// differ.
+func (l *Laid) checkRestored(t *testing.T, state, before string) {
 	t.Helper()
 	same := func(dump string) string { return dump }
-	if strings.Count(l.Pod.IP("-br link show up"), "\n") > 2 { // lo too
+	if strings.Count(l.Pod.IP("-br link show up"), "\n") > 2 { // more than lo and one NIC
 		same = func(dump string) string { return strings.Join(slices.Sorted(strings.Lines(dump)), "") }
 	}
 	nstest.Eventually(t, func() error { return nstest.Difference(same(before), same(l.Pod.Dump())) })
@@ -528,9 +529,9 @@ func (l *Laid) asFound(t *testing.T, state, before string) {
 	}
 }
 
-// special is what a guest has to be told besides an address and a gateway. The router's link-local address,
-// where that is made of a MAC, is another one in each run.
-func special(r cache.Record) string {
+// specialNotes lists what the record tells the guest besides an address and a gateway. A link-local address that
+// is made of a MAC differs in each run, so it is not printed.
+func specialNotes(r cache.Record) string {
 	var parts []string
 	if r.MTU != 1500 {
 		parts = append(parts, fmt.Sprintf("MTU %d", r.MTU))
@@ -551,15 +552,15 @@ func special(r cache.Record) string {
 		}
 	}
 	for _, n := range r.Neighbours {
-		if b := n.Address.As16(); !n.Address.IsLinkLocalUnicast() || n.Address.Is4() || b[11] != 0xff { // not made of a MAC
+		if b := n.Address.As16(); !n.Address.IsLinkLocalUnicast() || n.Address.Is4() || b[11] != 0xff { // not derived from a MAC
 			parts = append(parts, fmt.Sprintf("who %v is", n.Address))
 		}
 	}
 	return strings.Join(parts, ", ")
 }
 
-// boot attaches the embedded guest to the tap.
-func boot(t *testing.T, pod *nstest.Namespace, r cache.Record) *guest.Guest {
+// startGuest attaches the embedded guest to the tap.
+func startGuest(t *testing.T, pod *nstest.Namespace, r cache.Record) *guest.Guest {
 	t.Helper()
 	var port *os.File
 	err := netns.Do(pod.File, func() (err error) {

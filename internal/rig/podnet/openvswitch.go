@@ -14,22 +14,22 @@ import (
 	"github.com/guestwire/guestwire/internal/rig/nstest"
 )
 
-// switches are the networks of Open vSwitches whose flows are written by an agent on the node.
+// switches are the networks with an Open vSwitch whose flows an agent on the node writes.
 var switches = []Network{openShiftSDN}
 
 var openShiftSDN = Network{Name: "OpenShift SDN", Lay: laySDN}
 
-// vswitch is an Open vSwitch of its own in a node's namespace, which forwards in user space
-// (datapath_type=netdev): no kernel module is needed. All its files are in one directory.
+// vswitch is an Open vSwitch in a node's namespace. It forwards in user space (datapath_type=netdev), so it needs
+// no kernel module. All its files are in one directory.
 type vswitch struct {
 	t        testing.TB
 	node     *nstest.Namespace
 	dir      string
-	programs string // where the packages are unpacked
+	programs string // directory of the unpacked packages
 }
 
-// startOVS starts an Open vSwitch in the node's namespace, with OVN if wanted. It ends with the test,
-// also when the tests are killed.
+// startOVS starts an Open vSwitch in the node's namespace, with OVN if wanted. It ends with the test, also if the
+// test process is killed.
 func startOVS(t testing.TB, node *nstest.Namespace, ovn bool) *vswitch {
 	t.Helper()
 	nstest.Need(t, "ethtool", "nsenter")
@@ -51,7 +51,7 @@ func startOVS(t testing.TB, node *nstest.Namespace, ovn bool) *vswitch {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID}
 	var complaints nstest.Output
 	cmd.Stderr = &complaints
-	// It lasts as long as somebody could write to its first process.
+	// The daemons end when this pipe is closed, also by the end of the test process.
 	life, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -79,7 +79,7 @@ func startOVS(t testing.TB, node *nstest.Namespace, ovn bool) *vswitch {
 	return v
 }
 
-// environment has the programs make and look for all files in the directory.
+// environment returns the variables by which the programs create and find all files in the directory.
 func (v *vswitch) environment() []string {
 	db := "unix:" + v.dir + "/db.sock"
 	env := append(os.Environ(), "OVN_NB_DB="+db, "OVN_SB_DB="+db)
@@ -89,8 +89,8 @@ func (v *vswitch) environment() []string {
 	return env
 }
 
-// runDaemons runs in the directory, as process 1 of the daemons: they end with it. One server has all
-// databases.
+// runDaemons runs in the directory as process 1 of a PID namespace, so the daemons end with it. One ovsdb-server
+// serves all databases.
 const runDaemons = `set -e
 usr=$1
 PATH=$usr/sbin:$usr/bin:$usr/lib/openvswitch-switch:$PATH
@@ -117,7 +117,7 @@ fi
 echo ready
 exec cat`
 
-// run runs one of the programs, with input. A failure ends the test.
+// run runs a program with the input, and ends the test if it fails.
 func (v *vswitch) run(input, program string, args ...string) {
 	v.t.Helper()
 	cmd := exec.Command(filepath.Join(v.programs, "bin", program), append([]string{"--timeout=30"}, args...)...)
@@ -134,8 +134,8 @@ func (v *vswitch) vsctl(commands ...string) {
 	v.run("", "ovs-vsctl", transaction(commands)...)
 }
 
-// transaction are the arguments for several commands, as ovs-vsctl and ovn-nbctl take them. A word with
-// blanks is in single quotes.
+// transaction returns the arguments of ovs-vsctl or ovn-nbctl for several commands. A word with blanks is in
+// single quotes.
 func transaction(commands []string) (args []string) {
 	for i, command := range commands {
 		if i > 0 {
@@ -152,12 +152,13 @@ func transaction(commands []string) (args []string) {
 	return args
 }
 
-// plug makes a veth: eth0 of a pod, down, and a port of a bridge, with settings of its Interface.
+// addPort creates a veth between the pod's eth0, which is down, and a port of the bridge, with settings of its
+// Interface.
 //
-// The datapath in user space reads the port's frames beside the kernel, so they are kept from the node,
-// as the kernel's datapath does; and it takes checksums as they are, so the pod's end has to complete
-// them, as Kube-OVN has it do with this datapath (pkg/daemon/ovs_linux.go, turnOffNicTxChecksum).
-func (v *vswitch) plug(pod *nstest.Namespace, mtu int, bridge, port, settings string) {
+// The datapath in user space and the node's kernel both receive the port's frames, so a rule drops them in the
+// kernel. The datapath does not complete checksums, so the pod's end must, as Kube-OVN does with this datapath
+// (pkg/daemon/ovs_linux.go, turnOffNicTxChecksum).
+func (v *vswitch) addPort(pod *nstest.Namespace, mtu int, bridge, port, settings string) {
 	v.t.Helper()
 	v.node.IP(fmt.Sprintf("link add %s mtu %d type veth peer name eth0 mtu %d netns %s", port, mtu, mtu, pod.Name))
 	v.node.Exec("nft", "add table netdev ovs; add chain netdev ovs "+port+" { type filter hook ingress device "+port+" priority 0; policy drop; }")
@@ -166,22 +167,22 @@ func (v *vswitch) plug(pod *nstest.Namespace, mtu int, bridge, port, settings st
 	v.vsctl("add-port "+bridge+" "+port, "set interface "+port+" "+settings)
 }
 
-// unplug is what a CNI DEL does: the port leaves the bridge, and the veth goes.
-func (v *vswitch) unplug(t testing.TB, bridge, port string) {
+// removePort does what a CNI DEL does: it removes the port from the bridge, and the veth.
+func (v *vswitch) removePort(t testing.TB, bridge, port string) {
 	t.Helper()
 	v.vsctl("--with-iface del-port " + bridge + " " + port)
 	v.node.IP("link del " + port)
 }
 
-// newNode makes a node, which forwards, and a host outside of the cluster with routes to its pods.
+// newNode creates a forwarding node, and a host outside the cluster with routes to the node's pods.
 func newNode(t testing.TB, pods ...string) (node *nstest.Namespace, outside Station) {
 	t.Helper()
 	nstest.Need(t)
 	node, outside = nstest.New(t, "node"), Station{"outside", nstest.New(t, "outside"), nstest.Beyond4, nstest.Beyond6}
-	forwards(node)
-	link(node, "uplink", outside.Namespace, "eth0")
-	give(node, "uplink", "198.51.100.1/24", "2001:db8:9::1/64")
-	give(outside.Namespace, "eth0", nstest.Beyond4.String()+"/24", nstest.Beyond6.String()+"/64")
+	enableForwarding(node)
+	connectNamespaces(node, "uplink", outside.Namespace, "eth0")
+	addAddresses(node, "uplink", "198.51.100.1/24", "2001:db8:9::1/64")
+	addAddresses(outside.Namespace, "eth0", nstest.Beyond4.String()+"/24", nstest.Beyond6.String()+"/64")
 	for _, p := range pods {
 		via := "198.51.100.1"
 		if strings.Contains(p, ":") {
@@ -192,14 +193,14 @@ func newNode(t testing.TB, pods ...string) (node *nstest.Namespace, outside Stat
 	return node, outside
 }
 
-// addressMAC is the MAC that OpenShift SDN and OVN-Kubernetes make of a pod's IPv4 address.
+// addressMAC returns the MAC that OpenShift SDN and OVN-Kubernetes derive from a pod's IPv4 address.
 func addressMAC(address string) string {
 	b := addr(address).As4()
 	return fmt.Sprintf("0a:58:%02x:%02x:%02x:%02x", b[0], b[1], b[2], b[3])
 }
 
-// laySDN lays a node of OpenShift SDN with its network policies, and pods: one is of another node,
-// whose switch is in the same namespace, with a patch in the place of VXLAN. There is no IPv6.
+// laySDN lays a node of OpenShift SDN with its network policies, and pods. One pod is on another node, whose
+// switch is in the same namespace, connected by a patch port instead of VXLAN. There is no IPv6.
 //
 // github.com/openshift/sdn: pkg/network/node/ovscontroller.go, cmd/sdn-cni-plugin/openshift-sdn_linux.go
 func laySDN(t testing.TB) *Laid {
@@ -211,10 +212,10 @@ func laySDN(t testing.TB) *Laid {
 	} {
 		v.vsctl("add-br "+n.bridge, "set bridge "+n.bridge+" datapath_type=netdev fail_mode=secure protocols=OpenFlow13",
 			"add-port "+n.bridge+" to-"+n.other, "set interface to-"+n.other+" type=patch options:peer=to-"+n.bridge+" ofport_request=1")
-		v.flows(n.bridge, strings.NewReplacer("SUBNET", n.subnet, "GATEWAY", n.gateway, "REMOTE", n.otherSubnet).Replace(sdnFlows))
+		v.addFlows(n.bridge, strings.NewReplacer("SUBNET", n.subnet, "GATEWAY", n.gateway, "REMOTE", n.otherSubnet).Replace(sdnFlows))
 	}
 	v.vsctl("add-port br0 tun0", "set interface tun0 type=internal mtu_request=1450 ofport_request=2")
-	give(node, "tun0", "10.128.0.1/23")
+	addAddresses(node, "tun0", "10.128.0.1/23")
 	node.IP("link set tun0 up")
 	node.IP("route add 10.128.0.0/14 dev tun0")
 
@@ -229,17 +230,17 @@ func laySDN(t testing.TB) *Laid {
 			{Name: "other node's pod", Namespace: other, IPv4: addr("10.130.0.5")},
 			{Name: "outside", Namespace: outside.Namespace, IPv4: outside.IPv4},
 		},
-		Delete: func(t testing.TB) { v.unplug(t, "br0", "vethpod") },
+		Delete: func(t testing.TB) { v.removePort(t, "br0", "vethpod") },
 	}
 }
 
-// sdnPod makes a pod. The routes have an MTU below the link's while a cluster's MTU is being changed.
+// sdnPod creates a pod. Its routes have an MTU below the link's, as during a change of the cluster's MTU.
 func sdnPod(v *vswitch, bridge, port string, number int, address, gateway string) *nstest.Namespace {
 	v.t.Helper()
 	pod := nstest.New(v.t, "pod")
-	v.plug(pod, 1450, bridge, port, fmt.Sprintf("external_ids:sandbox=%s external_ids:ip=%s ofport_request=%d", port, address, number))
+	v.addPort(pod, 1450, bridge, port, fmt.Sprintf("external_ids:sandbox=%s external_ids:ip=%s ofport_request=%d", port, address, number))
 	mac := addressMAC(address)
-	v.flows(bridge, strings.NewReplacer("PORT", strconv.Itoa(number), "ADDRESS", address, "MAC", "00:00"+mac[5:]+"/00:00:ff:ff:ff:ff").Replace(sdnPodFlows))
+	v.addFlows(bridge, strings.NewReplacer("PORT", strconv.Itoa(number), "ADDRESS", address, "MAC", "00:00"+mac[5:]+"/00:00:ff:ff:ff:ff").Replace(sdnPodFlows))
 	pod.IP("link set eth0 address " + mac)
 	pod.IP("addr add " + address + "/23 broadcast + dev eth0")
 	pod.IP("link set eth0 up")
@@ -250,13 +251,13 @@ func sdnPod(v *vswitch, bridge, port string, number int, address, gateway string
 	return pod
 }
 
-// flows adds flows to a bridge, all or none.
-func (v *vswitch) flows(bridge, flows string) {
+// addFlows adds flows to a bridge in one transaction.
+func (v *vswitch) addFlows(bridge, flows string) {
 	v.t.Helper()
 	v.run(flows, "ovs-ofctl", "-O", "OpenFlow13", "--bundle", "add-flows", bridge, "-")
 }
 
-// sdnFlows are those of a node. Left out: services, egress policies, multicast.
+// sdnFlows are the flows of a node, without services, egress policies and multicast.
 const sdnFlows = `
 # Table 0: where from. Port 1 is the other nodes, 2 the node, and all else are pods.
 table=0, priority=1000, ip, ct_state=-trk, actions=ct(table=0)
@@ -309,7 +310,7 @@ table=90, priority=0, actions=drop
 table=101, priority=0, actions=output:2
 `
 
-// sdnPodFlows are those of a pod. Its own MAC is looked at in ARP alone.
+// sdnPodFlows are the flows of a pod. They check the pod's MAC in ARP only.
 const sdnPodFlows = `
 table=20, priority=100, in_port=PORT, arp, nw_src=ADDRESS, arp_sha=MAC, actions=load:0->NXM_NX_REG0[],goto_table:21
 table=20, priority=100, in_port=PORT, ip, nw_src=ADDRESS, actions=load:0->NXM_NX_REG0[],goto_table:21

@@ -18,15 +18,15 @@ import (
 	"github.com/guestwire/guestwire/phase1"
 )
 
-// What a guest on the port without addresses makes its own.
+// Addresses that the test's guest uses on a port without addresses.
 var wire4, wire6 = addr("10.16.0.7"), addr("fd00:10:16::7")
 
-// TestPorts: of what the pod sends, its peer gets what the flows of an agent, or a logical port, say that
-// the pod may send. Without that a row of docs/networks.md would say no more than that of a bridge.
+// TestPorts: the switch forwards from the pod only what the agent's flows, or the logical port, allow. Otherwise a
+// row of docs/networks.md would prove no more than the row of a plain bridge.
 func TestPorts(t *testing.T) {
 	for _, test := range []struct {
 		network Network
-		foreign []string // what may be
+		foreign []string // foreign frames that the switch forwards
 	}{
 		{openShiftSDN, []string{"MAC", "ARP from another MAC"}},
 		{kubeOVN, nil},
@@ -84,16 +84,15 @@ func macAt(t *testing.T, n *nstest.Namespace) cache.MAC {
 	return mac
 }
 
-// answer is one of ARP to a peer, from the link's MAC.
+// answer returns an ARP reply for the address a with the given sender MAC, in a frame from the link's MAC.
 func answer(l frames.Link, sender cache.MAC, a netip.Addr) []byte {
 	head, _ := hex.DecodeString("08060001080006040002")
 	return slices.Concat(l.Gateway[:], l.MAC[:], head, sender[:], a.AsSlice(), l.Gateway[:], l.Far4.AsSlice())
 }
 
-// TestOffload: what a guest leaves to its device, checksums and segments, is complete when it comes to a
-// switch that does neither. Where the pod has no address, the guest has a wire, and an address that it
-// knows itself: of IPv4, as a port without addresses lets no neighbour advertisement pass (OVN 23.03
-// wants them to have a hop limit of 225).
+// TestOffload: the checksums and segments that a guest leaves to its device are complete at a switch that does no
+// offload. In a pod without addresses the guest configures an IPv4 address itself. IPv6 cannot be tested there: a
+// port without addresses drops neighbour advertisements (OVN 23.03 wants a hop limit of 225 in them).
 func TestOffload(t *testing.T) {
 	for _, network := range []Network{openShiftSDN, kubeOVN, kubeOVNWire} {
 		t.Run(network.Name, func(t *testing.T) {
@@ -105,13 +104,13 @@ func TestOffload(t *testing.T) {
 			l.Pod.Listen("a process", fmt.Sprint(":", Port))
 			before := l.Pod.Settled()
 			for _, b := range []infra.Binding{infra.Bridge{}, infra.Redirect{}, infra.Masquerade{}} {
-				t.Run(b.Kind(), func(t *testing.T) { l.offload(t, b, before) })
+				t.Run(b.Kind(), func(t *testing.T) { l.checkOffload(t, b, before) })
 			}
 		})
 	}
 }
 
-func (l *Laid) offload(t *testing.T, b infra.Binding, before string) {
+func (l *Laid) checkOffload(t *testing.T, b infra.Binding, before string) {
 	n := nstest.Network{Pod: l.Pod, State: nstest.Dir(t)}
 	c := phase1.Config{NetNS: l.Pod.File, Spec: infra.Spec{
 		NIC: l.NIC, Binding: b, State: n.State,
@@ -135,11 +134,11 @@ func (l *Laid) offload(t *testing.T, b infra.Binding, before string) {
 	own := []netip.Addr{l.IPv4, l.IPv6}
 	if !l.IPv4.IsValid() {
 		own[0] = wire4
-		give(g, "eth0", wire4.String()+"/16")
+		addAddresses(g, "eth0", wire4.String()+"/16")
 		g.IP("route add default via 10.16.0.1")
 	}
 	if r.IPv4 != nil {
-		give(g, "eth0", r.IPv4.Address.String())
+		addAddresses(g, "eth0", r.IPv4.Address.String())
 		for _, route := range r.IPv4.Routes {
 			line := "route add " + route.Destination.String() + " dev eth0"
 			if route.Gateway.IsValid() {
@@ -149,7 +148,7 @@ func (l *Laid) offload(t *testing.T, b infra.Binding, before string) {
 		}
 	}
 	if r.IPv6 != nil {
-		give(g, "eth0", r.IPv6.Address.String()+"/128")
+		addAddresses(g, "eth0", r.IPv6.Address.String()+"/128")
 	}
 	g.Listen("guest", fmt.Sprint(":", Port))
 	for _, s := range l.Stations {
@@ -157,8 +156,8 @@ func (l *Laid) offload(t *testing.T, b infra.Binding, before string) {
 			if !to.IsValid() || !own[i].IsValid() {
 				continue
 			}
-			talk(t, g, netip.AddrPortFrom(to, 9000), s.Name+" sees "+own[i].String())
-			talk(t, s.Namespace, netip.AddrPortFrom(own[i], Port), "guest sees "+to.String())
+			checkTalk(t, g, netip.AddrPortFrom(to, 9000), s.Name+" sees "+own[i].String())
+			checkTalk(t, s.Namespace, netip.AddrPortFrom(own[i], Port), "guest sees "+to.String())
 		}
 	}
 	launcher.Stop(t)
@@ -168,20 +167,20 @@ func (l *Laid) offload(t *testing.T, b infra.Binding, before string) {
 	nstest.Eventually(t, func() error { return nstest.Difference(before, l.Pod.Dump()) })
 }
 
-// talk asks until the answer comes, and has some segments sent back.
-func talk(t *testing.T, from *nstest.Namespace, to netip.AddrPort, want string) {
+// checkTalk connects until the wanted answer comes, and checks that some segments are echoed.
+func checkTalk(t *testing.T, from *nstest.Namespace, to netip.AddrPort, want string) {
 	t.Helper()
 	var answer string
 	var err error
 	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); {
-		if answer, err = tryTalk(from, to); err == nil && strings.HasPrefix(strings.NewReplacer("[", "", "]", "").Replace(answer), want) {
+		if answer, err = talk(from, to); err == nil && strings.HasPrefix(strings.NewReplacer("[", "", "]", "").Replace(answer), want) {
 			return
 		}
 	}
 	t.Fatalf("%s to %v: %q, %v; want %s", from.Name, to, answer, err, want)
 }
 
-func tryTalk(from *nstest.Namespace, to netip.AddrPort) (string, error) {
+func talk(from *nstest.Namespace, to netip.AddrPort) (string, error) {
 	q, err := from.Question("tcp", netip.Addr{}, to, 0)
 	if err != nil {
 		return "", err

@@ -12,10 +12,10 @@ var ovn = []Network{kubeOVN, ovnKubernetes, ovnKubernetesVM}
 
 var (
 	kubeOVN = Network{Name: "Kube-OVN", Lay: func(t testing.TB) *Laid { return layKubeOVN(t, true) }}
-	// A pod without addresses, whose port has none: a guest there has a wire.
+	// A pod and a logical port without addresses.
 	kubeOVNWire   = Network{Name: "Kube-OVN, MAC only", Lay: func(t testing.TB) *Laid { return layKubeOVN(t, false) }}
 	ovnKubernetes = Network{Name: "OVN-Kubernetes", Lay: func(t testing.TB) *Laid { return layOVNKubernetes(t, true) }}
-	// A pod of a VM that may move: its namespace has no address, and OVN answers the guest's DHCP.
+	// A pod of a VM with live migration: the namespace has no address, and OVN answers the guest's DHCP.
 	ovnKubernetesVM = Network{Name: "OVN-Kubernetes, for a VM", Lay: func(t testing.TB) *Laid { return layOVNKubernetes(t, false) }}
 )
 
@@ -25,7 +25,7 @@ func (v *vswitch) nbctl(commands ...string) {
 	v.run("", "ovn-nbctl", transaction(commands)...)
 }
 
-// logicalSwitch makes one, and the port of a logical router on it with addresses in that form.
+// logicalSwitch creates a logical switch, and a logical router's port on it with the addresses.
 func (v *vswitch) logicalSwitch(name, router, mac, addresses string) {
 	v.t.Helper()
 	up, down := router+"-"+name, name+"-"+router
@@ -33,7 +33,7 @@ func (v *vswitch) logicalSwitch(name, router, mac, addresses string) {
 		"lsp-add "+name+" "+down, "lsp-set-type "+down+" router", "lsp-set-addresses "+down+" router", "lsp-set-options "+down+" router-port="+up)
 }
 
-// logicalPort makes a port of a logical switch. What it may send is what it is, if secure.
+// logicalPort creates a port of a logical switch; secure switches port security on for its addresses.
 func (v *vswitch) logicalPort(name, on, addresses string, secure bool) {
 	v.t.Helper()
 	commands := []string{"lsp-add " + on + " " + name, "lsp-set-addresses " + name + " '" + addresses + "'"}
@@ -43,18 +43,17 @@ func (v *vswitch) logicalPort(name, on, addresses string, secure bool) {
 	v.nbctl(commands...)
 }
 
-// nodePort makes the node's link on a logical switch, and gives it addresses.
+// nodePort creates the node's link on a logical switch, with the addresses.
 func (v *vswitch) nodePort(link, port, mac string, mtu int, addresses ...string) {
 	v.t.Helper()
 	v.vsctl("add-port br-int "+link, fmt.Sprintf("set interface %s type=internal mtu_request=%d external_ids:iface-id=%s", link, mtu, port))
 	v.node.IP("link set " + link + " address " + mac)
 	v.node.IP("link set " + link + " up")
-	give(v.node, link, addresses...)
+	addAddresses(v.node, link, addresses...)
 }
 
-// layKubeOVN lays Kube-OVN's default VPC: the router ovn-cluster with the subnets ovn-default and join, on
-// which the node is, and a subnet beside them. Where the pod has no address, neither its namespace nor
-// its logical port has one.
+// layKubeOVN lays Kube-OVN's default VPC: the router ovn-cluster with the subnet ovn-default, the node's subnet join
+// and one further subnet. Unless addressed, neither the pod's namespace nor its logical port has an address.
 //
 // github.com/kubeovn/kube-ovn: pkg/controller/init.go, pkg/daemon/ovs_linux.go
 func layKubeOVN(t testing.TB, addressed bool) *Laid {
@@ -64,7 +63,7 @@ func layKubeOVN(t testing.TB, addressed bool) *Laid {
 	v.logicalSwitch("ovn-default", "ovn-cluster", "00:00:00:1c:6d:92", "10.16.0.1/16 fd00:10:16::1/112")
 	v.logicalSwitch("join", "ovn-cluster", "00:00:00:7e:3f:10", "100.64.0.1/16 fd00:100:64::1/112")
 	v.logicalSwitch("blue", "ovn-cluster", "00:00:00:55:02:b4", "10.17.0.1/16 fd00:10:17::1/112")
-	// What is for no subnet goes by the node.
+	// Packets to addresses outside all subnets go to the node.
 	v.nbctl(
 		"lr-route-add ovn-cluster 0.0.0.0/0 100.64.0.1", "lr-route-add ovn-cluster ::/0 fd00:100:64::1",
 		"lr-policy-add ovn-cluster 31000 'ip4.dst == {10.16.0.0/16, 10.17.0.0/16, 100.64.0.0/16}' allow",
@@ -83,20 +82,20 @@ func layKubeOVN(t testing.TB, addressed bool) *Laid {
 		l.IPv4, l.IPv6 = addr("10.16.0.7"), addr("fd00:10:16::7")
 	}
 	l.Stations = []Station{
-		host("node", node, "100.64.0.2", "fd00:100:64::2"),
-		host("peer", v.kubeOVNPod("peer", "ovn-default", "00:00:00:e0:0b:37", "10.16", "fd00:10:16", 8, true), "10.16.0.8", "fd00:10:16::8"),
-		host("other subnet", v.kubeOVNPod("other", "blue", "00:00:00:91:c2:5a", "10.17", "fd00:10:17", 7, true), "10.17.0.7", "fd00:10:17::7"),
+		newStation("node", node, "100.64.0.2", "fd00:100:64::2"),
+		newStation("peer", v.kubeOVNPod("peer", "ovn-default", "00:00:00:e0:0b:37", "10.16", "fd00:10:16", 8, true), "10.16.0.8", "fd00:10:16::8"),
+		newStation("other subnet", v.kubeOVNPod("other", "blue", "00:00:00:91:c2:5a", "10.17", "fd00:10:17", 7, true), "10.17.0.7", "fd00:10:17::7"),
 		outside,
 	}
 	l.Delete = func(t testing.TB) {
-		v.unplug(t, "br-int", "pod_h")
+		v.removePort(t, "br-int", "pod_h")
 		v.nbctl("lsp-del pod.default")
 	}
-	v.nbctl("--wait=hv sync") // until the switch forwards so
+	v.nbctl("--wait=hv sync") // wait until the switch has the flows
 	return l
 }
 
-// kubeOVNPod makes a pod with the number in a subnet; its first address is the gateway's.
+// kubeOVNPod creates the pod with this number in a subnet, whose first address is the gateway's.
 func (v *vswitch) kubeOVNPod(name, subnet, mac, net4, net6 string, number int, addressed bool) *nstest.Namespace {
 	v.t.Helper()
 	port, pod := name+".default", nstest.New(v.t, name)
@@ -105,26 +104,25 @@ func (v *vswitch) kubeOVNPod(name, subnet, mac, net4, net6 string, number int, a
 		addresses += fmt.Sprintf(" %s.0.%d %s::%d", net4, number, net6, number)
 	}
 	v.logicalPort(port, subnet, addresses, true)
-	v.plug(pod, 1400, "br-int", name+"_h", "external_ids:iface-id="+port)
+	v.addPort(pod, 1400, "br-int", name+"_h", "external_ids:iface-id="+port)
 	pod.IP("link set eth0 alias " + name + "_c")
 	pod.IP("link set eth0 address " + mac)
 	pod.IP("link set eth0 up")
 	if !addressed {
 		return pod
 	}
-	give(pod, "eth0", fmt.Sprintf("%s.0.%d/16", net4, number), fmt.Sprintf("%s::%d/112", net6, number))
+	addAddresses(pod, "eth0", fmt.Sprintf("%s.0.%d/16", net4, number), fmt.Sprintf("%s::%d/112", net6, number))
 	pod.IP("route add default via " + net4 + ".0.1 dev eth0")
 	pod.IP("route add default via " + net6 + "::1 dev eth0")
 	return pod
 }
 
-// layOVNKubernetes lays a node of OVN-Kubernetes that routes what is for outside itself (local gateway mode):
-// the router ovn_cluster_router with a switch for each node, and the node's own port on its switch. The
-// other node's switch is here too. The routes have an MTU below the link's while a cluster's MTU is
-// being changed.
+// layOVNKubernetes lays a node of OVN-Kubernetes in local gateway mode, where the node routes packets that leave
+// the cluster: the router ovn_cluster_router with a switch for each of two nodes, and the node's own port on its
+// switch. The pod's routes have an MTU below the link's, as during a change of the cluster's MTU.
 //
-// Where the namespace has no address, the logical port has, and OVN tells a guest by DHCP. The gateway is
-// the router's address, not 169.254.1.1, which not every client takes from a lease of a /24.
+// Unless addressed, only the logical port has addresses, and OVN answers the guest's DHCP. The gateway is the
+// router's address, not 169.254.1.1: not every client accepts 169.254.1.1 with a lease of a /24.
 //
 // github.com/ovn-org/ovn-kubernetes: go-controller/pkg/cni/helper_linux.go, go-controller/pkg/kubevirt
 func layOVNKubernetes(t testing.TB, addressed bool) *Laid {
@@ -143,13 +141,13 @@ func layOVNKubernetes(t testing.TB, addressed bool) *Laid {
 	l := &Laid{
 		Pod: v.ovnKubernetesPod("pod", 1, 5, addressed), NIC: "eth0", IPv4: addr("10.244.1.5"), IPv6: addr("fd00:10:244:1::5"),
 		Stations: []Station{
-			host("node", node, "10.244.1.2", "fd00:10:244:1::2"),
-			host("peer", v.ovnKubernetesPod("peer", 1, 6, true), "10.244.1.6", "fd00:10:244:1::6"),
-			host("other node's pod", v.ovnKubernetesPod("other", 2, 5, true), "10.244.2.5", "fd00:10:244:2::5"),
+			newStation("node", node, "10.244.1.2", "fd00:10:244:1::2"),
+			newStation("peer", v.ovnKubernetesPod("peer", 1, 6, true), "10.244.1.6", "fd00:10:244:1::6"),
+			newStation("other node's pod", v.ovnKubernetesPod("other", 2, 5, true), "10.244.2.5", "fd00:10:244:2::5"),
 			outside,
 		},
 		Delete: func(t testing.TB) {
-			v.unplug(t, "br-int", "pod_h")
+			v.removePort(t, "br-int", "pod_h")
 			v.nbctl("lsp-del default_pod")
 		},
 	}
@@ -160,27 +158,27 @@ func layOVNKubernetes(t testing.TB, addressed bool) *Laid {
 			"--id=@v6 create dhcp_options 'cidr=\"fd00:10:244:1::/64\"' 'options:server_id=\"0a:58:0a:f4:01:01\"'",
 			"set logical_switch_port default_pod dhcpv4_options=@v4 dhcpv6_options=@v6")
 	}
-	v.nbctl("--wait=hv sync") // until the switch forwards so
+	v.nbctl("--wait=hv sync") // wait until the switch has the flows
 	return l
 }
 
-// ovnKubernetesPod makes a pod with that number on a node's switch.
+// ovnKubernetesPod creates the pod with this number on a node's switch.
 func (v *vswitch) ovnKubernetesPod(name string, node, number int, addressed bool) *nstest.Namespace {
 	v.t.Helper()
 	net4, net6 := fmt.Sprintf("10.244.%d.", node), fmt.Sprintf("fd00:10:244:%d::", node)
 	ipv4, ipv6 := fmt.Sprint(net4, number), fmt.Sprint(net6, number)
 	mac, pod := addressMAC(ipv4), nstest.New(v.t, name)
 	v.logicalPort("default_"+name, fmt.Sprint("node", node), mac+" "+ipv4+" "+ipv6, true)
-	v.plug(pod, 1400, "br-int", name+"_h", "external_ids:iface-id=default_"+name)
+	v.addPort(pod, 1400, "br-int", name+"_h", "external_ids:iface-id=default_"+name)
 	pod.IP("link set eth0 address " + mac)
 	if !addressed {
-		// Or the router's advertisements would change it, at any time.
+		// Otherwise the router's advertisements would change the pod at any time.
 		pod.Exec("sysctl", "-qw", "net.ipv6.conf.eth0.accept_ra=0")
 		pod.IP("link set eth0 up")
 		return pod
 	}
 	pod.IP("link set eth0 up")
-	give(pod, "eth0", ipv4+"/24", ipv6+"/64")
+	addAddresses(pod, "eth0", ipv4+"/24", ipv6+"/64")
 	for _, to := range []string{"default", "10.244.0.0/16", "10.96.0.0/16", "100.64.0.0/16"} {
 		pod.IP("route add " + to + " via " + net4 + "1 dev eth0 mtu 1380")
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/guestwire/guestwire/phase1"
 )
 
-// TestWire: where the namespace has no address, the guest gets what OVN tells it.
+// TestWire: in a namespace without addresses, the guest gets its configuration from OVN.
 func TestWire(t *testing.T) {
 	l := ovnKubernetesVM.Lay(t)
 	for _, s := range l.Stations {
@@ -45,7 +45,7 @@ func TestWire(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			g := boot(t, l.Pod, readRecord(t, n.State, l.NIC))
+			g := startGuest(t, l.Pod, readRecord(t, n.State, l.NIC))
 			if _, err := g.Configure(ctx, guest.Families{IPv4: true, IPv6: true}); err != nil {
 				t.Fatal(err)
 			}

@@ -1,6 +1,5 @@
-// Package podnet lays the networks that CNI plugins, clouds and container engines lay in a pod's
-// namespace, with everybody around. Its tests hand them to a guest, and docs/networks.md is what they
-// measured.
+// Package podnet creates the networks of CNI plugins, clouds and container engines in a pod's namespace, with the
+// stations around it. Its tests give these networks to a guest and write the results to docs/networks.md.
 package podnet
 
 import (
@@ -12,73 +11,72 @@ import (
 	"github.com/guestwire/guestwire/internal/rig/nstest"
 )
 
-// Network is one way to lay a network into a namespace.
+// Network is one kind of pod network.
 type Network struct {
-	// Name is as in docs/networks.md.
+	// Name is the name in docs/networks.md.
 	Name string
-	// Kind is a link kind that the kernel must have, as ip(8) calls it; empty: none.
+	// Kind is the link kind that the kernel must have, by its name in ip(8); empty: none.
 	Kind string
-	// Lay makes the namespaces and lays the network. They last as long as the test.
+	// Lay creates the namespaces and the network. They last as long as the test.
 	Lay func(t testing.TB) *Laid
 }
 
-// Laid is a pod with its network, and everybody around.
+// Laid is a pod with its network, and the stations around it.
 type Laid struct {
 	Pod *nstest.Namespace
 	NIC string
-	// IPv4 and IPv6 are the pod's; zero: none.
+	// IPv4 and IPv6 are the pod's addresses; zero: none.
 	IPv4, IPv6 netip.Addr
-	// Wire says that the namespace does not have them: somebody on the network tells a guest.
+	// Wire: the namespace does not have these addresses. A station on the network gives them to the guest.
 	Wire     bool
 	Stations []Station
-	// Mapped are what others forward to the pod's Port.
+	// Mapped are addresses and ports that a station forwards to the pod's Port.
 	Mapped []netip.AddrPort
-	// Check and Delete are CNI's CHECK and DEL, which have to succeed; nil: nobody laid it that has
-	// them.
+	// Check and Delete run CNI's CHECK and DEL, and fail the test if these fail; nil: not a CNI network.
 	Check, Delete func(t testing.TB)
 }
 
-// Port is the one of the pod at which it is asked.
+// Port is the TCP port at which the pod answers.
 const Port = 8000
 
-// Station is somebody on the network: gateway, node, peer, other subnet, outside.
+// Station is a host on the network: gateway, node, peer, a host of another subnet, or outside.
 type Station struct {
 	Name      string
 	Namespace *nstest.Namespace
-	// IPv4 and IPv6 are those that it is asked at, and asks from; zero: none.
+	// IPv4 and IPv6 are the addresses at which the station answers and from which it connects; zero: none.
 	IPv4, IPv6 netip.Addr
 }
 
-// Networks are all of them, in the order of docs/networks.md.
+// Networks are all networks, in the order of docs/networks.md.
 var Networks = slices.Concat(plugins, clouds, containers, switches, ovn)
 
 var addr = netip.MustParseAddr
 
-// forwards lets a namespace be a router.
-func forwards(n *nstest.Namespace) {
+// enableForwarding makes a namespace a router.
+func enableForwarding(n *nstest.Namespace) {
 	n.Exec("sysctl", "-qw", "net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1")
 }
 
-// silent keeps a namespace's new links from soliciting routers: a parent link would do it with the MAC of the
-// pod's link, and look like the guest.
-func silent(n *nstest.Namespace) {
+// disableSolicitations keeps a namespace's new links from soliciting routers. A parent link has the MAC of the
+// pod's link, so its solicitations would look like the guest's.
+func disableSolicitations(n *nstest.Namespace) {
 	n.Exec("sysctl", "-qw", "net.ipv6.conf.default.router_solicitations=0")
 }
 
-// host is a station with an address of each family.
-func host(name string, n *nstest.Namespace, v4, v6 string) Station {
+// newStation returns a station with an address of each family.
+func newStation(name string, n *nstest.Namespace, v4, v6 string) Station {
 	return Station{name, n, addr(v4), addr(v6)}
 }
 
-// link joins two namespaces by a veth.
-func link(a *nstest.Namespace, aName string, b *nstest.Namespace, bName string) {
+// connectNamespaces connects two namespaces by a veth.
+func connectNamespaces(a *nstest.Namespace, aName string, b *nstest.Namespace, bName string) {
 	a.IP(fmt.Sprintf("link add %s type veth peer name %s netns %s", aName, bName, b.Name))
 	a.IP("link set " + aName + " up")
 	b.IP("link set " + bName + " up")
 }
 
-// give puts addresses with their prefix lengths on a link.
-func give(n *nstest.Namespace, link string, addresses ...string) {
+// addAddresses adds addresses with their prefix lengths to a link.
+func addAddresses(n *nstest.Namespace, link string, addresses ...string) {
 	for _, a := range addresses {
 		line := "addr add " + a + " dev " + link
 		if netip.MustParsePrefix(a).Addr().Is6() {
@@ -88,43 +86,43 @@ func give(n *nstest.Namespace, link string, addresses ...string) {
 	}
 }
 
-// behind lays what is behind a router: another subnet, whose host is on the Internet too. The router
-// itself has an address there, and forwards.
-func behind(t testing.TB, router *nstest.Namespace) []Station {
+// addBehindRouter creates another subnet behind a router, with a host that also has an Internet address. The
+// router has an address in the subnet, and forwards.
+func addBehindRouter(t testing.TB, router *nstest.Namespace) []Station {
 	far := nstest.New(t, "far")
-	link(router, "far", far, "eth0")
-	give(router, "far", "10.23.0.1/24", "fd00:23::1/64")
-	give(far, "eth0", "10.23.0.9/24", "fd00:23::9/64")
-	give(far, "lo", nstest.Beyond4.String()+"/32", nstest.Beyond6.String()+"/128")
+	connectNamespaces(router, "far", far, "eth0")
+	addAddresses(router, "far", "10.23.0.1/24", "fd00:23::1/64")
+	addAddresses(far, "eth0", "10.23.0.9/24", "fd00:23::9/64")
+	addAddresses(far, "lo", nstest.Beyond4.String()+"/32", nstest.Beyond6.String()+"/128")
 	far.IP("route add default via 10.23.0.1")
 	far.IP("route add default via fd00:23::1")
 	router.IP("route add default via 10.23.0.9")
 	router.IP("route add default via fd00:23::9")
-	forwards(router)
+	enableForwarding(router)
 	return []Station{
-		host("other subnet", far, "10.23.0.9", "fd00:23::9"),
+		newStation("other subnet", far, "10.23.0.9", "fd00:23::9"),
 		{"outside", far, nstest.Beyond4, nstest.Beyond6},
 	}
 }
 
-// lan is a switch, 10.22.0.0/24 and fd00:22::/64, with a router, a host and a node, whose link up0 has
-// no address.
+// lan creates a switched network, 10.22.0.0/24 and fd00:22::/64, with a router, a host and a node, whose link up0
+// has no address.
 func lan(t testing.TB) (node, router *nstest.Namespace, stations []Station) {
 	node, router = nstest.New(t, "node"), nstest.New(t, "router")
 	peer := nstest.New(t, "peer")
-	silent(node)
+	disableSolicitations(node)
 	router.IP("link add lan0 type bridge")
 	router.IP("link set lan0 up")
-	link(node, "up0", router, "node")
-	link(peer, "eth0", router, "peer")
+	connectNamespaces(node, "up0", router, "node")
+	connectNamespaces(peer, "eth0", router, "peer")
 	router.IP("link set node master lan0")
 	router.IP("link set peer master lan0")
-	give(router, "lan0", "10.22.0.1/24", "fd00:22::1/64")
-	give(peer, "eth0", "10.22.0.50/24", "fd00:22::50/64")
+	addAddresses(router, "lan0", "10.22.0.1/24", "fd00:22::1/64")
+	addAddresses(peer, "eth0", "10.22.0.50/24", "fd00:22::50/64")
 	peer.IP("route add default via 10.22.0.1")
 	peer.IP("route add default via fd00:22::1")
 	return node, router, append([]Station{
-		host("gateway", router, "10.22.0.1", "fd00:22::1"),
-		host("peer", peer, "10.22.0.50", "fd00:22::50"),
-	}, behind(t, router)...)
+		newStation("gateway", router, "10.22.0.1", "fd00:22::1"),
+		newStation("peer", peer, "10.22.0.50", "fd00:22::50"),
+	}, addBehindRouter(t, router)...)
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/guestwire/guestwire/phase1"
 )
 
-// TestLinux gives some of the networks to a Linux guest, which has to reach, and be reached by, whom a
-// process in the namespace was.
+// TestLinux gives some of the networks to a Linux guest. The guest must reach the same stations, and be reached by
+// the same stations, as a process in the namespace.
 func TestLinux(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it boots guests by emulation: not with -short")
@@ -39,7 +39,7 @@ func TestLinux(t *testing.T) {
 	} {
 		t.Run(test.network+", "+test.binding.Kind(), func(t *testing.T) {
 			l := Networks[slices.IndexFunc(Networks, func(n Network) bool { return n.Name == test.network })].Lay(t)
-			known := l.process(t).with("guest1")
+			known := l.askProcess(t).answeredBy("guest1")
 			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 			defer cancel()
 			n := nstest.Network{Pod: l.Pod, State: nstest.Dir(t)}
