@@ -80,7 +80,7 @@ func (c chain) add(t testing.TB, pod *nstest.Namespace, nic string) *attachment 
 	return a
 }
 
-// check runs CNI CHECK, but not portmap 1.1's, which has a bug: it looks for the IPv4 address in its IPv6 rules.
+// check runs CNI CHECK. It leaves out portmap in a pod with IPv6: portmap 1.1 looks for the IPv4 address in its IPv6 rules.
 func (a *attachment) check(t testing.TB) {
 	t.Helper()
 	for i, config := range a.configs {

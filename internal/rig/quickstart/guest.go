@@ -19,7 +19,7 @@ const guestName = "guest1"
 
 type bootFunc func(ctx context.Context, pod *namespace, r cache.Record, owner infra.Owner, xml string) (machine, error)
 
-// embedded is a small guest in this program: a user-space TCP/IP stack on the tap.
+// embedded is the embedded guest: a TCP/IP stack in this process, on the tap.
 type embedded struct{ *guest.Guest }
 
 func bootEmbedded(_ context.Context, pod *namespace, r cache.Record, _ infra.Owner, _ string) (machine, error) {

@@ -20,13 +20,13 @@ import (
 	"github.com/guestwire/guestwire/phase2"
 )
 
-// launcherUID is a user without any rights.
+// launcherUID is an unprivileged user.
 const launcherUID = 64055
 
-// serveCommand makes this program the launcher.
+// serveCommand is the argument with which this program runs as the launcher.
 const serveCommand = "serve-as-launcher"
 
-// serve is what a launcher does.
+// serve serves the guest, as a launcher does.
 func serve(state string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
@@ -38,14 +38,14 @@ func serve(state string) error {
 	return vm.Serve(ctx)
 }
 
-// launcher is the unprivileged process.
+// launcher is the unprivileged launcher's process.
 type launcher struct {
 	cmd *exec.Cmd
 	log bytes.Buffer
 }
 
-// startLauncher starts this program again: in the pod's namespace, as another user, with empty sets
-// of capabilities for ever.
+// startLauncher starts this program as the launcher: in the pod's namespace, as the owner, with empty capability
+// sets that cannot grow again.
 func startLauncher(pod *namespace, state string, owner infra.Owner) (*launcher, error) {
 	l := &launcher{cmd: exec.Command("/proc/self/exe", serveCommand, state)}
 	l.cmd.Stderr = &l.log
@@ -53,8 +53,8 @@ func startLauncher(pod *namespace, state string, owner infra.Owner) (*launcher, 
 		Credential: &syscall.Credential{Uid: owner.UID, Gid: owner.GID},
 		Pdeathsig:  syscall.SIGKILL,
 	}
-	// A child has what the thread has that starts it, so this thread gives everything up first. The
-	// thread that starts a child with Pdeathsig must stay as long as the child: it waits for it.
+	// A child inherits the privileges of the thread that starts it, so this thread drops them first. Pdeathsig
+	// is sent when this thread ends, so the thread waits for the child.
 	started := make(chan error, 1)
 	go func() {
 		err := netns.Do(pod.file, func() error {
@@ -66,7 +66,7 @@ func startLauncher(pod *namespace, state string, owner infra.Owner) (*launcher, 
 			}
 			started <- nil
 			var info unix.Siginfo
-			// The child is reaped in stop.
+			// WNOWAIT: stop reaps the child.
 			return unix.Waitid(unix.P_PID, l.cmd.Process.Pid, &info, unix.WEXITED|unix.WNOWAIT, nil)
 		})
 		started <- err
@@ -86,7 +86,7 @@ func dropPrivileges() error {
 	return unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 }
 
-// capabilities is what the kernel says of the process, once it serves.
+// capabilities returns the process's capabilities in words, from /proc, after its exec.
 func (l *launcher) capabilities() (string, error) {
 	for range 200 {
 		status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", l.cmd.Process.Pid))
@@ -103,12 +103,12 @@ func (l *launcher) capabilities() (string, error) {
 		if text == "CapEff 0000000000000000, CapBnd 0000000000000000, NoNewPrivs 1" {
 			return text, nil
 		}
-		time.Sleep(10 * time.Millisecond) // it is not yet the program that was started
+		time.Sleep(10 * time.Millisecond) // the child has not called exec yet
 	}
 	return "", errors.New("the launcher has capabilities")
 }
 
-// stop ends the launcher by SIGTERM. Called again it does nothing.
+// stop ends the launcher by SIGTERM. A second call does nothing.
 func (l *launcher) stop() error {
 	if l.cmd.ProcessState != nil {
 		return nil

@@ -1,5 +1,5 @@
-// Quickstart tells the whole story on a throw-away network: a pod's network is handed to a guest, used,
-// and given back, with each of the bindings bridge, redirect and masquerade.
+// Quickstart demonstrates guestwire on a temporary network, for each of the bindings bridge, redirect and
+// masquerade: it gives a pod's network to a guest, tests the guest's connections, and restores the pod.
 package main
 
 import (
@@ -57,7 +57,7 @@ func main() {
 	defer stop()
 	started := time.Now()
 	for _, b := range []infra.Binding{infra.Bridge{}, infra.Redirect{}, infra.Masquerade{}} {
-		if err := story(ctx, b, *withVM); err != nil {
+		if err := runBinding(ctx, b, *withVM); err != nil {
 			fmt.Printf("\n%s %v\n", red("FAILED:"), err)
 			os.Exit(1)
 		}
@@ -66,8 +66,8 @@ func main() {
 		green("Everything held,"), time.Since(started).Seconds())
 }
 
-// story is one binding from beginning to end.
-func story(ctx context.Context, b infra.Binding, withVM bool) (err error) {
+// runBinding demonstrates one binding, from Plan to Teardown.
+func runBinding(ctx context.Context, b infra.Binding, withVM bool) (err error) {
 	title(b)
 	pod, world, err := layNetwork()
 	if err != nil {
@@ -75,7 +75,7 @@ func story(ctx context.Context, b infra.Binding, withVM bool) (err error) {
 	}
 	defer func() { err = errors.Join(err, pod.close(), world.close()) }()
 	step("a CNI plugin has laid the pod's network; the pod has")
-	before, err := pod.show()
+	before, err := pod.describe()
 	if err != nil {
 		return err
 	}
@@ -115,12 +115,12 @@ func story(ctx context.Context, b infra.Binding, withVM bool) (err error) {
 	}
 	wired := true
 	defer func() {
-		if wired { // something did not hold
+		if wired { // a step failed
 			err = errors.Join(err, phase1.Teardown(context.WithoutCancel(ctx), c))
 		}
 	}()
 	step("phase1.Setup, as root: done in %.1f ms; the pod has", float64(time.Since(started).Microseconds())/1000)
-	after, err := pod.show()
+	after, err := pod.describe()
 	if err != nil {
 		return err
 	}
@@ -152,7 +152,7 @@ func story(ctx context.Context, b infra.Binding, withVM bool) (err error) {
 	step("phase2.Interfaces: what the VM's definition says")
 	quote(xml)
 
-	if err := use(ctx, boot, pod, world, vm.Records()[0], owner, xml); err != nil {
+	if err := checkNetwork(ctx, boot, pod, world, vm.Records()[0], owner, xml); err != nil {
 		return fmt.Errorf("%w\nthe launcher said:\n%s", err, launcher.log.String())
 	}
 	if err := phase1.Check(ctx, c); err != nil {
@@ -169,21 +169,21 @@ func story(ctx context.Context, b infra.Binding, withVM bool) (err error) {
 		return err
 	}
 	step("phase1.Teardown: done in %.0f ms; the pod has", float64(time.Since(started).Microseconds())/1000)
-	return pod.becomes(ctx, before)
+	return pod.waitRestored(ctx, before)
 }
 
-// machine is a guest, whichever it is.
+// machine is the embedded guest or a Linux guest.
 type machine interface {
-	// describe waits for leases, and says what the guest has.
+	// describe waits for leases, and returns the guest's configuration as text.
 	describe(ctx context.Context) (string, error)
 	ping(ctx context.Context, to netip.Addr) error
-	// port is where a TCP server tells the guest's name and who calls.
+	// port is the TCP port at which the guest answers with its name and the client's address.
 	port() uint16
 	close() error
 }
 
-// use boots the guest and judges by who answers.
-func use(ctx context.Context, boot bootFunc, pod, world *namespace, r cache.Record, owner infra.Owner, xml string) (err error) {
+// checkNetwork boots the guest and checks that it reaches, and is reached by, the world.
+func checkNetwork(ctx context.Context, boot bootFunc, pod, world *namespace, r cache.Record, owner infra.Owner, xml string) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	started := time.Now()
@@ -213,7 +213,7 @@ func use(ctx context.Context, boot bootFunc, pod, world *namespace, r cache.Reco
 			return fmt.Errorf("world to %v: %w", to, err)
 		}
 		if !strings.Contains(answer, guestName) {
-			return fmt.Errorf("world to %v: %q answered, and not the guest", to, answer)
+			return fmt.Errorf("world to %v: %q answered instead of the guest", to, answer)
 		}
 		step("the world pings %-16v answered, and its TCP connection too: %q", to, answer)
 	}

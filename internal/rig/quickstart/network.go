@@ -21,14 +21,14 @@ import (
 	"github.com/guestwire/guestwire/internal/netns"
 )
 
-// The addresses of the pod, of its gateway, and of a host beyond that.
+// The addresses of the pod, of its gateway, and of a host behind the gateway.
 var (
 	pod4, pod6         = netip.MustParseAddr("10.244.1.7"), netip.MustParseAddr("fd00:244:1::7")
 	gateway4, gateway6 = netip.MustParseAddr("10.244.1.1"), netip.MustParseAddr("fd00:244:1::1")
 	beyond4, beyond6   = netip.MustParseAddr("198.51.100.9"), netip.MustParseAddr("2001:db8:9::9")
 )
 
-// namespace is a network namespace without a name: it is gone when it is closed.
+// namespace is a network namespace without a name. It ends when its file is closed.
 type namespace struct{ file *os.File }
 
 func newNamespace() (*namespace, error) {
@@ -38,7 +38,7 @@ func newNamespace() (*namespace, error) {
 	}
 	made := make(chan result)
 	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
+		runtime.LockOSThread() // not unlocked, so that the thread ends with the goroutine
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			made <- result{nil, fmt.Errorf("unshare: %w", err)}
 			return
@@ -52,8 +52,8 @@ func newNamespace() (*namespace, error) {
 
 func (n *namespace) close() error { return n.file.Close() }
 
-// do calls f in the namespace, with a netlink handle.
-func (n *namespace) do(f func(*netlink.Handle) error) error {
+// withHandle calls f on a thread in the namespace, with a netlink handle.
+func (n *namespace) withHandle(f func(*netlink.Handle) error) error {
 	return netns.Do(n.file, func() error {
 		h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 		if err != nil {
@@ -64,7 +64,7 @@ func (n *namespace) do(f func(*netlink.Handle) error) error {
 	})
 }
 
-// layNetwork does what a CNI plugin does: a veth between the pod and the world, addresses, default
+// layNetwork creates a network like a CNI plugin's: a veth between the pod and the world, addresses and default
 // routes.
 func layNetwork() (pod, world *namespace, err error) {
 	if pod, err = newNamespace(); err != nil {
@@ -73,23 +73,23 @@ func layNetwork() (pod, world *namespace, err error) {
 	if world, err = newNamespace(); err != nil {
 		return nil, nil, errors.Join(err, pod.close())
 	}
-	err = errors.Join(netns.Do(pod.file, noDAD), netns.Do(world.file, noDAD), world.do(func(h *netlink.Handle) error {
+	err = errors.Join(netns.Do(pod.file, disableDAD), netns.Do(world.file, disableDAD), world.withHandle(func(h *netlink.Handle) error {
 		attributes := netlink.NewLinkAttrs()
 		attributes.Name, attributes.MTU = "pod", 1450
 		veth := &netlink.Veth{LinkAttrs: attributes, PeerName: "eth0", PeerNamespace: netlink.NsFd(pod.file.Fd())}
 		return errors.Join(
 			h.LinkAdd(veth),
-			addresses(h, "lo", netip.PrefixFrom(beyond4, 32), netip.PrefixFrom(beyond6, 128)),
-			addresses(h, "pod", netip.PrefixFrom(gateway4, 24), netip.PrefixFrom(gateway6, 64)),
+			addAddresses(h, "lo", netip.PrefixFrom(beyond4, 32), netip.PrefixFrom(beyond6, 128)),
+			addAddresses(h, "pod", netip.PrefixFrom(gateway4, 24), netip.PrefixFrom(gateway6, 64)),
 		)
 	}))
 	if err == nil {
-		err = pod.do(func(h *netlink.Handle) error {
-			err := errors.Join(addresses(h, "lo"),
-				addresses(h, "eth0", netip.PrefixFrom(pod4, 24), netip.PrefixFrom(pod6, 64)))
+		err = pod.withHandle(func(h *netlink.Handle) error {
+			err := errors.Join(addAddresses(h, "lo"),
+				addAddresses(h, "eth0", netip.PrefixFrom(pod4, 24), netip.PrefixFrom(pod6, 64)))
 			for _, gateway := range []netip.Addr{gateway4, gateway6} {
 				if err == nil {
-					err = h.RouteAdd(&netlink.Route{Gw: gateway.AsSlice(), Dst: everything(gateway)})
+					err = h.RouteAdd(&netlink.Route{Gw: gateway.AsSlice(), Dst: defaultDestination(gateway)})
 				}
 			}
 			return err
@@ -101,21 +101,21 @@ func layNetwork() (pod, world *namespace, err error) {
 	return pod, world, nil
 }
 
-// noDAD switches duplicate address detection off: nobody else is there, and it takes two seconds.
-func noDAD() error {
+// disableDAD switches duplicate address detection off. It takes two seconds, and there is no other station.
+func disableDAD() error {
 	return errors.Join(
 		os.WriteFile("/proc/sys/net/ipv6/conf/all/accept_dad", []byte("0"), 0),
 		os.WriteFile("/proc/sys/net/ipv6/conf/default/accept_dad", []byte("0"), 0),
 	)
 }
 
-func everything(a netip.Addr) *net.IPNet {
+func defaultDestination(a netip.Addr) *net.IPNet {
 	bits := a.BitLen()
 	return &net.IPNet{IP: make(net.IP, bits/8), Mask: net.CIDRMask(0, bits)}
 }
 
-// addresses brings a link up and gives it addresses.
-func addresses(h *netlink.Handle, name string, list ...netip.Prefix) error {
+// addAddresses sets a link up and adds addresses.
+func addAddresses(h *netlink.Handle, name string, list ...netip.Prefix) error {
 	link, err := h.LinkByName(name)
 	if err != nil {
 		return err
@@ -132,10 +132,10 @@ func addresses(h *netlink.Handle, name string, list ...netip.Prefix) error {
 	return nil
 }
 
-// show is what ip link, ip addr and ip route show, in short.
-func (n *namespace) show() (string, error) {
+// describe returns the links, addresses and routes, like a short ip(8).
+func (n *namespace) describe() (string, error) {
 	var b strings.Builder
-	err := n.do(func(h *netlink.Handle) error {
+	err := n.withHandle(func(h *netlink.Handle) error {
 		links, err := h.LinkList()
 		if err != nil {
 			return err
@@ -190,10 +190,10 @@ func (n *namespace) show() (string, error) {
 	return b.String(), err
 }
 
-// becomes waits until the namespace looks as it did, and shows it.
-func (n *namespace) becomes(ctx context.Context, want string) error {
+// waitRestored waits until the namespace is as before, and prints it.
+func (n *namespace) waitRestored(ctx context.Context, want string) error {
 	for range 100 {
-		now, err := n.show()
+		now, err := n.describe()
 		if err != nil {
 			return err
 		}
@@ -208,11 +208,11 @@ func (n *namespace) becomes(ctx context.Context, want string) error {
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
-	now, err := n.show()
+	now, err := n.describe()
 	return errors.Join(fmt.Errorf("the namespace is not as it was, but:\n%s", now), err)
 }
 
-// ask connects by TCP and returns the line of whoever answers.
+// ask connects by TCP and returns the line that the server sends.
 func (n *namespace) ask(to netip.AddrPort) (answer string, err error) {
 	err = netns.Do(n.file, func() error {
 		conn, err := net.DialTimeout("tcp", to.String(), 5*time.Second)

@@ -8,7 +8,7 @@ import (
 	"github.com/guestwire/guestwire/internal/rig/nstest"
 )
 
-// TestQuickstart wants the whole story to hold.
+// TestQuickstart: the demonstration succeeds.
 func TestQuickstart(t *testing.T) {
 	nstest.Need(t)
 	out, err := exec.Command(nstest.Program(t, "internal/rig/quickstart")).CombinedOutput()

@@ -10,7 +10,7 @@ import (
 	"github.com/guestwire/guestwire/infra"
 )
 
-// coloured says whether somebody looks (https://no-color.org).
+// coloured is true if standard output is a terminal and NO_COLOR is not set (https://no-color.org).
 var coloured = func() bool {
 	if os.Getenv("NO_COLOR") != "" {
 		return false
@@ -36,12 +36,12 @@ func title(b infra.Binding) {
 	fmt.Printf("\n%s\n", bold(fmt.Sprintf("== %s binding: %s ==", b.Kind(), what)))
 }
 
-// step is something that has held.
+// step prints a step that has succeeded.
 func step(format string, args ...any) {
 	fmt.Println(green("✓"), fmt.Sprintf(format, args...))
 }
 
-// quote shows what a program would print.
+// quote prints text indented, like a program's output.
 func quote(text string) {
 	for line := range strings.Lines(text) {
 		fmt.Println("    " + dim(strings.ReplaceAll(strings.TrimRight(line, "\n"), "\t", "  ")))

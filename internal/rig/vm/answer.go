@@ -6,15 +6,15 @@ import (
 	"net/netip"
 )
 
-// Answer is what a guest tells on AnswerPort.
+// Answer is what a guest sends on AnswerPort.
 type Answer struct {
-	// Guest is its name.
+	// Guest is the guest's name.
 	Guest string
-	// Peer is the client as the guest saw it.
+	// Peer is the client's address as the guest saw it.
 	Peer netip.AddrPort
 }
 
-// ReadAnswer reads a connection to AnswerPort to its end.
+// ReadAnswer reads the answer from a connection to AnswerPort.
 func ReadAnswer(r io.Reader) (Answer, error) {
 	line, err := io.ReadAll(io.LimitReader(r, 1024))
 	if err != nil {

@@ -14,18 +14,18 @@ import (
 	"sync"
 )
 
-// console is the guest's serial line: a socket to which the VMM connects.
+// console is the guest's serial console: a Unix socket to which the VMM connects.
 type console struct {
 	listener net.Listener
-	done     chan struct{} // closed when nothing more will come
+	done     chan struct{} // closed when no more output can come
 	running  sync.Mutex    // held while a command runs
-	commands int           // so many have been sent; guarded by running
+	commands int           // number of commands sent; guarded by running
 
 	mu     sync.Mutex
 	conn   net.Conn      // nil until the VMM has connected
-	data   []byte        // everything that was printed, without carriage returns
-	more   chan struct{} // closed and made anew when data grows
-	closed error         // why nothing more will come
+	data   []byte        // all output, without carriage returns
+	more   chan struct{} // closed and replaced when data grows
+	closed error         // why no more output can come; nil: the line is open
 }
 
 var errEnded = errors.New("guest has ended")
@@ -73,8 +73,8 @@ func (c *console) receive() {
 	}
 }
 
-// hangUp says that nobody will connect any more.
-func (c *console) hangUp() error {
+// stopAccepting closes the listener: no VMM will connect any more.
+func (c *console) stopAccepting() error {
 	err := c.listener.Close()
 	if errors.Is(err, net.ErrClosed) {
 		return nil
@@ -82,16 +82,16 @@ func (c *console) hangUp() error {
 	return err
 }
 
-// ended says that the VMM has closed the line, or will never open it.
-func (c *console) ended() bool {
+// hasEnded reports whether the VMM has closed the line, or will never open it.
+func (c *console) hasEnded() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.closed != nil
 }
 
-// close waits until nothing more can come.
+// close closes the console and waits until no more output can come.
 func (c *console) close() error {
-	err := c.hangUp()
+	err := c.stopAccepting()
 	c.mu.Lock()
 	conn := c.conn
 	c.mu.Unlock()
@@ -114,7 +114,7 @@ func (c *console) waitFor(ctx context.Context, text string) error {
 	return err
 }
 
-// find waits for a match behind the first from octets, and gives what is before it and its groups.
+// find waits for a match behind the first from octets. It returns the output before the match, and its groups.
 func (c *console) find(ctx context.Context, from int, pattern *regexp.Regexp) (before string, groups []string, err error) {
 	for {
 		c.mu.Lock()
@@ -138,7 +138,7 @@ func (c *console) find(ctx context.Context, from int, pattern *regexp.Regexp) (b
 	}
 }
 
-// run sends a line to the guest's shell, see guest/init.
+// run runs a line in the guest's shell (guest/init) and returns its output.
 func (c *console) run(ctx context.Context, command string) (string, error) {
 	if strings.ContainsAny(command, "\n\r") {
 		return "", errors.New("more than one line")

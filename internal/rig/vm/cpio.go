@@ -6,12 +6,12 @@ import (
 	"path"
 )
 
-// archive writes a cpio archive in the format newc, as the kernel takes it for an initramfs
+// archive writes a cpio archive in the format newc, which the kernel accepts as an initramfs
 // (Documentation/driver-api/early-userspace/buffer-format.rst).
 type archive struct {
 	w     io.Writer
 	inode int
-	err   error // the first one; nothing is written after it
+	err   error // the first error; nothing is written after it
 }
 
 // Modes, as in inode(7).
@@ -31,7 +31,7 @@ func (a *archive) device(name string, major, minor int) {
 	a.entry(name, modeChar|0o600, nil, major, minor)
 }
 
-// close ends the archive and gives the first error.
+// close ends the archive and returns the first error.
 func (a *archive) close() error {
 	a.entry("TRAILER!!!", 0, nil, 0, 0)
 	return a.err
@@ -49,7 +49,7 @@ func (a *archive) entry(name string, mode uint32, data []byte, major, minor int)
 	a.padded(data)
 }
 
-// padded writes data and fills up to a multiple of 4, to which every part starts.
+// padded writes data, padded to a multiple of 4 octets, where the next part must start.
 func (a *archive) padded(data []byte) {
 	if a.err != nil {
 		return

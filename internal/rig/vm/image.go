@@ -16,14 +16,14 @@ import (
 //go:embed guest
 var scripts embed.FS
 
-// The drivers of the guest: others are loaded if a device has none after virtio's.
+// The guest's drivers. The others are loaded only if a device has no driver after virtio's are loaded.
 var (
 	virtioDrivers = []string{"virtio_pci", "virtio_net"}
 	otherDrivers  = []string{"e1000", "e1000e", "igb", "8139cp", "8139too", "vmxnet3", "pcnet32", "ne2k-pci"}
 )
 
-// writeImage writes the guest's initramfs, some 16 MiB: busybox, ISC's dhclient for DHCPv6 (busybox
-// has no client in Debian), iproute2, the network drivers and the scripts of this package.
+// writeImage writes the guest's initramfs, about 16 MiB: busybox, ISC's dhclient for DHCPv6 (Debian's busybox has no
+// DHCPv6 client), iproute2, the network drivers and the scripts of this package.
 func writeImage(file, cache string) error {
 	var image bytes.Buffer
 	a := &archive{w: &image}
@@ -86,11 +86,10 @@ func addScripts(a *archive) error {
 	return nil
 }
 
-// libraryDirs is where Debian's dynamic linker looks (ld.so(8)).
+// libraryDirs are the directories that Debian's dynamic linker searches (ld.so(8)).
 var libraryDirs = []string{"/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu"}
 
-// addLibraries adds the dynamic linker and the shared libraries that file needs, and those that
-// they need.
+// addLibraries adds the dynamic linker and the shared libraries that file needs, directly or indirectly.
 func addLibraries(a *archive, done map[string]bool, file string) error {
 	object, err := elf.Open(file)
 	if err != nil {
@@ -146,7 +145,7 @@ func findLibrary(name string) (string, error) {
 	return "", fmt.Errorf("shared library %s in %s: %w", name, strings.Join(libraryDirs, " and "), fs.ErrNotExist)
 }
 
-// addModules adds the drivers with what they depend on, and lists in the order of loading.
+// addModules adds the drivers and the modules they depend on, and files that list them in loading order.
 func addModules(a *archive, root string) error {
 	files := map[string]string{} // by module
 	err := filepath.WalkDir(root, func(file string, e fs.DirEntry, err error) error {
@@ -174,7 +173,7 @@ func addModules(a *archive, root string) error {
 	return nil
 }
 
-// moduleName is the kernel's name of a module's file: with underscores only.
+// moduleName returns the kernel's name of a module's file, which has underscores instead of hyphens.
 func moduleName(file string) string {
 	return strings.ReplaceAll(strings.TrimSuffix(filepath.Base(file), ".ko"), "-", "_")
 }
@@ -202,7 +201,7 @@ func addModule(a *archive, files map[string]string, done map[string]bool, order 
 	return nil
 }
 
-// moduleDepends reads what modinfo(8) prints as depends.
+// moduleDepends returns the module's "depends", as modinfo(8) prints it.
 func moduleDepends(file string) ([]string, error) {
 	object, err := elf.Open(file)
 	if err != nil {

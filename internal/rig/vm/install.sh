@@ -1,21 +1,19 @@
 #!/bin/sh
-# Brings what a guest needs: what ../stockkernel/install.sh brings (QEMU, a stock kernel, busybox),
-# libvirt, its schema checker and passt as Debian packages, and, unpacked only, ISC's DHCP client, a
-# kernel that can configure its network by itself, which Debian's cannot (CONFIG_IP_PNP), and a libvirt
-# that knows passt, as Debian 12's was built without it, from Debian's backports:
+# Installs what the guests of package vm need. Debian packages: those of ../stockkernel/install.sh (QEMU, a stock kernel,
+# busybox), libvirt, its schema checker, passt. Only unpacked: ISC's DHCP client; a kernel with CONFIG_IP_PNP, which
+# Debian's lacks; and the libvirt of Debian's backports, as Debian 12's was built without passt:
 #
 #   $GUESTWIRE_CACHE/dhclient/sbin/dhclient     the cache is /var/cache/guestwire by default
 #   $GUESTWIRE_CACHE/autoconf/vmlinuz
 #   $GUESTWIRE_CACHE/libvirt/usr/sbin/libvirtd
 #
-# Needs Debian 12, Go and root. When all is there it changes nothing and takes no time. It starts no
-# service.
+# Needs Debian 12, Go and root. If everything is installed, the script changes nothing. It starts no service.
 set -eu
 
 cache=${GUESTWIRE_CACHE:-/var/cache/guestwire}
 packages="libvirt-daemon-system libvirt-daemon-driver-qemu libvirt-clients libxml2-utils passt"
 
-# A Linux 7.1 of x86's defaults, as gokrazy builds it: a Go module with the image in it.
+# gokrazy's Linux 7.1 with x86's default configuration: a Go module that contains the image.
 kernel=github.com/gokrazy/kernel.amd64@v0.0.0-20260705070735-de680abf072b
 kernel_sha256=276e5c6eefee7d955d3b6808d214b535561ce426789e3b4f53bd899474612525
 
@@ -26,16 +24,16 @@ installed() {
 	test "$(dpkg-query -W -f '${db:Status-Status}\n' $packages 2>/dev/null | grep -cx installed)" -eq "$(echo "$packages" | wc -w)"
 }
 
-# is_kernel FILE says that the file is the kernel.
+# is_kernel FILE succeeds if the file is the kernel.
 is_kernel() {
 	echo "$kernel_sha256  $1" | sha256sum --check --status 2>/dev/null
 }
 
-# A second run waits for the first one.
+# The lock makes a second run wait for the first one.
 exec 9>"$cache/lock"
 flock 9
 
-# unpacked says that the packages that are only unpacked are there.
+# unpacked succeeds if the packages that are only unpacked are in the cache.
 unpacked() {
 	test -x "$cache/dhclient/sbin/dhclient" && test -x "$cache/libvirt/usr/sbin/libvirtd"
 }
@@ -56,7 +54,7 @@ clean() {
 trap clean EXIT
 trap 'exit 1' HUP INT TERM
 
-# quiet runs a command and shows what it said only if it ends badly.
+# quiet runs a command and prints its output only if the command fails.
 quiet() {
 	if ! "$@" >"$temp/log" 2>&1; then
 		cat "$temp/log" >&2

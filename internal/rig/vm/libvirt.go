@@ -16,30 +16,30 @@ import (
 	"libvirt.org/go/libvirtxml"
 )
 
-// BootLibvirt boots a guest under a libvirt of its own, which runs as the user of cfg without
-// capabilities (qemu:///session). Interfaces are <interface> elements. It returns when the guest
-// takes commands; there may be no lease yet.
+// BootLibvirt boots a guest under its own libvirtd, which runs as the user of cfg without capabilities
+// (qemu:///session). interfaces are <interface> elements. BootLibvirt returns when the guest accepts commands; the
+// guest may have no lease yet.
 func BootLibvirt(ctx context.Context, cfg Config, interfaces ...string) (*Guest, error) {
 	g, err := newGuest(cfg)
 	if err != nil {
 		return nil, err
 	}
-	if err := g.create(ctx, cfg, interfaces); err != nil {
+	if err := g.startUnderLibvirt(ctx, cfg, interfaces); err != nil {
 		err = fmt.Errorf("guest %s: %w", g.name, err)
 		return nil, errors.Join(err, g.Destroy())
 	}
-	if err := g.ready(ctx, cfg); err != nil {
+	if err := g.waitReady(ctx, cfg); err != nil {
 		return nil, err
 	}
 	return g, nil
 }
 
-// create starts libvirt, and under it the guest.
-func (g *Guest) create(ctx context.Context, cfg Config, interfaces []string) error {
+// startUnderLibvirt starts libvirtd, and the guest under it.
+func (g *Guest) startUnderLibvirt(ctx context.Context, cfg Config, interfaces []string) error {
 	if err := g.startLibvirt(ctx, cfg); err != nil {
 		return err
 	}
-	definition, err := g.domain(cfg, interfaces)
+	definition, err := g.definition(cfg, interfaces)
 	if err != nil {
 		return err
 	}
@@ -54,7 +54,7 @@ func (g *Guest) create(ctx context.Context, cfg Config, interfaces []string) err
 	return nil
 }
 
-// startLibvirt starts a libvirt that has no guests yet, and sets virsh.
+// startLibvirt starts a libvirtd without guests, and sets virsh.
 func (g *Guest) startLibvirt(ctx context.Context, cfg Config) error {
 	conf := filepath.Join(g.dir, "libvirt")
 	if err := os.Mkdir(conf, 0o755); err != nil {
@@ -63,7 +63,7 @@ func (g *Guest) startLibvirt(ctx context.Context, cfg Config) error {
 	if err := os.Chown(conf, cfg.UID, cfg.GID); err != nil {
 		return err
 	}
-	// Without virtlogd, which would be one more daemon.
+	// "file" avoids virtlogd, another daemon.
 	if err := os.WriteFile(filepath.Join(conf, "qemu.conf"), []byte("stdio_handler = \"file\"\n"), 0o644); err != nil {
 		return err
 	}
@@ -92,11 +92,11 @@ func (g *Guest) startLibvirt(ctx context.Context, cfg Config) error {
 		}
 		return string(out), nil
 	}
-	return g.vmm.listens(ctx, filepath.Join(conf, "libvirt-sock"))
+	return g.vmm.waitListening(ctx, filepath.Join(conf, "libvirt-sock"))
 }
 
-// listens waits until the process listens on a socket.
-func (p *process) listens(ctx context.Context, socket string) error {
+// waitListening waits until the process listens on a socket.
+func (p *process) waitListening(ctx context.Context, socket string) error {
 	for {
 		conn, err := net.Dial("unix", socket)
 		if err == nil {
@@ -112,8 +112,8 @@ func (p *process) listens(ctx context.Context, socket string) error {
 	}
 }
 
-// domain is the guest's definition.
-func (g *Guest) domain(cfg Config, interfaces []string) (string, error) {
+// definition returns the guest's domain XML.
+func (g *Guest) definition(cfg Config, interfaces []string) (string, error) {
 	devices := &libvirtxml.DomainDeviceList{
 		Controllers: []libvirtxml.DomainController{{Type: "usb", Model: "none"}},
 		Serials: []libvirtxml.DomainSerial{{
@@ -149,6 +149,6 @@ func (g *Guest) domain(cfg Config, interfaces []string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("definition of the domain: %w", err)
 	}
-	// As they are: libvirt judges them, not libvirtxml.
+	// The elements are inserted as text, so that libvirt checks them and libvirtxml changes nothing.
 	return strings.Replace(text, "</devices>", strings.Join(interfaces, "\n")+"</devices>", 1), nil
 }

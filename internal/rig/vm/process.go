@@ -13,17 +13,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// process is a program with all that it starts: they have a PID namespace of their own, and end
-// with its first process, which ends with this one.
+// process is a program with its child processes in a PID namespace of their own. All end with the namespace's first
+// process, which ends with the calling process.
 type process struct {
 	cmd  *exec.Cmd
-	file string        // of what it printed
-	done chan struct{} // closed at its end
+	file string        // its output
+	done chan struct{} // closed when the process has ended
 }
 
-// enclosure is run by the first process of the namespaces. It lays a /proc and a /sys as they
-// belong to them and reaps orphans. As container engines do it lays a /dev of its own, with a tun device
-// for everybody, and the character devices of macvtaps for the user, as device plugins do.
+// enclosure is the script of the namespaces' first process. It mounts /proc and /sys of the namespaces and reaps
+// orphans. Like a container engine it creates a /dev, with a /dev/net/tun that all users can open; like a device
+// plugin it gives the character devices of macvtaps to the user.
 const enclosure = `set -e
 mount -t proc proc /proc
 mount -t sysfs sysfs /sys
@@ -50,8 +50,8 @@ done
 "$@" &
 wait $!`
 
-// start starts the guest's VMM as the user of cfg without capabilities, in the network namespace of
-// cfg, with private mount and PID namespaces.
+// start starts the guest's VMM as the user of cfg without capabilities, in cfg's network namespace and in new mount
+// and PID namespaces.
 func (g *Guest) start(cfg Config, env []string, program ...string) error {
 	log, err := os.Create(filepath.Join(g.dir, "vmm.log"))
 	if err != nil {
@@ -72,7 +72,7 @@ func (g *Guest) start(cfg Config, env []string, program ...string) error {
 		Pdeathsig:    unix.SIGKILL,
 	}
 	started := make(chan error, 1)
-	go p.own(cfg.NetNS, started)
+	go p.run(cfg.NetNS, started)
 	if err := <-started; err != nil {
 		return fmt.Errorf("start of %s: %w", program[0], err)
 	}
@@ -80,9 +80,9 @@ func (g *Guest) start(cfg Config, env []string, program ...string) error {
 	return nil
 }
 
-// own starts the process from a thread in the network namespace and waits for its end: the signal
-// of Pdeathsig comes when the thread ends, which it does with this goroutine.
-func (p *process) own(netns *os.File, started chan<- error) {
+// run starts the process from a thread in the network namespace and waits for its end. Pdeathsig is sent when this
+// thread ends, and the thread ends with the goroutine, so it must wait.
+func (p *process) run(netns *os.File, started chan<- error) {
 	defer close(p.done)
 	runtime.LockOSThread()
 	if err := unix.Setns(int(netns.Fd()), unix.CLONE_NEWNET); err != nil {
@@ -92,12 +92,12 @@ func (p *process) own(netns *os.File, started chan<- error) {
 	err := p.cmd.Start()
 	started <- err
 	if err == nil {
-		// How a killed process has ended is no news.
+		// A killed process always ends with an error.
 		_ = p.cmd.Wait()
 	}
 }
 
-// kill ends the process and everything that it has started, and waits for that.
+// kill ends the process and all its children, and waits until they have ended.
 func (p *process) kill() error {
 	err := p.cmd.Process.Kill()
 	if errors.Is(err, os.ErrProcessDone) {
@@ -107,7 +107,7 @@ func (p *process) kill() error {
 	return err
 }
 
-// log is what the process has printed.
+// log returns the process's output.
 func (p *process) log() string {
 	text, err := os.ReadFile(p.file)
 	if err != nil {

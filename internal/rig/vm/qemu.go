@@ -12,18 +12,18 @@ import (
 
 // NIC is a guest's network device on a tap.
 type NIC struct {
-	// Tap exists and belongs to the user.
+	// Tap is the name of an existing tap that belongs to the user.
 	Tap string
-	// MAC is the device's.
+	// MAC is the device's address.
 	MAC cache.MAC
-	// MTU is told to the driver, in octets of IP; 0: it is not.
+	// MTU is the device's MTU, in octets of IP; 0: the driver gets none.
 	MTU int
 	// Queues is the number of the tap's queue pairs; 0: one.
 	Queues int
 }
 
-// BootQEMU boots a guest with virtio devices under QEMU alone, which is faster than libvirt. It
-// returns when the guest takes commands; there may be no lease yet.
+// BootQEMU boots a guest with virtio devices under QEMU without libvirt, which is faster. BootQEMU returns when the
+// guest accepts commands; the guest may have no lease yet.
 func BootQEMU(ctx context.Context, cfg Config, nics ...NIC) (*Guest, error) {
 	kernel, err := kernelFile(cfg.Boot)
 	if err != nil {
@@ -53,7 +53,7 @@ func BootQEMU(ctx context.Context, cfg Config, nics ...NIC) (*Guest, error) {
 		}
 		if nic.Queues > 1 {
 			netdev += fmt.Sprintf(",queues=%d", nic.Queues)
-			device += fmt.Sprintf(",mq=on,vectors=%d", 2*nic.Queues+2) // QEMU's documentation: two a pair, control, configuration
+			device += fmt.Sprintf(",mq=on,vectors=%d", 2*nic.Queues+2) // QEMU's documentation: two per queue pair, control, configuration
 		}
 		if nic.MTU != 0 {
 			device += fmt.Sprintf(",host_mtu=%d", nic.MTU)
@@ -63,7 +63,7 @@ func BootQEMU(ctx context.Context, cfg Config, nics ...NIC) (*Guest, error) {
 	if err := g.start(cfg, nil, args...); err != nil {
 		return nil, errors.Join(err, g.Destroy())
 	}
-	if err := g.ready(ctx, cfg); err != nil {
+	if err := g.waitReady(ctx, cfg); err != nil {
 		return nil, err
 	}
 	return g, nil

@@ -1,7 +1,6 @@
-// Package vm boots real guests on taps, for tests and the demo: Linux with a small userland of real
-// DHCP clients, a Linux that is such a client itself, or the firmware's network boot, under an
-// unprivileged libvirt or under QEMU alone, by emulation (no KVM needed). install.sh brings what it
-// needs.
+// Package vm boots real guests on taps, for tests and the demo: Linux with real DHCP clients, Linux with the kernel's
+// own DHCP client, or the firmware's network boot. The guests run under an unprivileged libvirt or under QEMU alone,
+// emulated without KVM. install.sh installs what the package needs.
 package vm
 
 import (
@@ -18,44 +17,43 @@ import (
 	"time"
 )
 
-// The TCP ports that the guest serves, on IPv4 and IPv6.
+// TCP ports that the guest serves, by IPv4 and IPv6.
 const (
-	// EchoPort sends everything back.
+	// EchoPort echoes what it receives.
 	EchoPort = 7
 	// AnswerPort sends a line for ReadAnswer and closes.
 	AnswerPort = 8000
 )
 
-// Boot is what a guest boots.
+// Boot is the system that a guest boots.
 type Boot int
 
 const (
-	// BootClients is Debian's kernel, and DHCP clients of the userland on every NIC.
+	// BootClients is Debian's kernel, with DHCP clients in user space on every NIC.
 	BootClients Boot = iota
-	// BootAutoconf is a kernel that configures eth0 by itself, before there is a process: by
-	// DHCPv4 (ip=dhcp) and by router advertisements. Its host name is what DHCP says. Lease4
-	// and Lease6 wait in vain.
+	// BootAutoconf is a kernel that configures eth0 itself before the first process: by DHCPv4
+	// (ip=dhcp) and by router advertisements. The host name is that of the lease. Lease4 and Lease6 do
+	// not work.
 	BootAutoconf
-	// BootNetwork is what the ROM of the first NIC gets over the network. The machine runs when
-	// it is returned; Console shows what the firmware prints, Run has nobody to talk to.
+	// BootNetwork boots from the network, by the ROM of the first NIC. The guest is returned as soon as
+	// the VMM runs. Console has the firmware's output; Run does not work.
 	BootNetwork
 )
 
-// Config is what a guest is, whoever boots it.
+// Config configures a guest for BootLibvirt and BootQEMU.
 type Config struct {
 	// NetNS is the network namespace in which the taps are. It may be closed after the boot.
 	NetNS *os.File
-	// UID and GID are the user as whom the VMM runs, without any capability: the taps' owner.
-	// LibvirtUser gives them.
+	// UID and GID are the user that runs the VMM without capabilities, and that owns the taps. See
+	// LibvirtUser.
 	UID, GID int
 	// Name is the guest's host name and the domain's name; empty: guest.
 	Name string
-	// Boot is what it boots.
+	// Boot is the system that the guest boots.
 	Boot Boot
 	// CPUs is the number of virtual CPUs; 0: one.
 	CPUs int
-	// Backport has the libvirt of Debian's backports serve, which knows passt: that of Debian 12 was
-	// built without it.
+	// Backport selects the libvirt of Debian's backports, which supports passt. Debian 12's does not.
 	Backport bool
 }
 
@@ -68,10 +66,10 @@ func (c Config) name() string {
 
 func (c Config) cpus() int { return max(c.CPUs, 1) }
 
-// Memory is a guest's, in MiB.
+// Memory is a guest's memory, in MiB.
 const Memory = 256
 
-// Guest is a running guest. Destroy has to be called, and leaves nothing behind.
+// Guest is a running guest. The caller must call Destroy.
 type Guest struct {
 	name    string
 	dir     string
@@ -79,11 +77,11 @@ type Guest struct {
 	vmm     *process
 	// virsh runs a command of virsh(1); nil: the guest is under QEMU alone.
 	virsh func(ctx context.Context, args ...string) (string, error)
-	// created says that libvirt has started the guest.
+	// created: libvirt has started the guest.
 	created bool
 }
 
-// LibvirtUser is the user that Debian's libvirt has for its guests.
+// LibvirtUser returns the user that runs the guests of Debian's libvirt.
 func LibvirtUser() (uid, gid int, err error) {
 	u, err := user.Lookup("libvirt-qemu")
 	if err != nil {
@@ -100,8 +98,8 @@ func LibvirtUser() (uid, gid int, err error) {
 	return uid, gid, nil
 }
 
-// Missing says what a boot lacks on this machine, or nil: root, programs, and what install.sh
-// unpacks. A test that it holds up may skip.
+// Missing returns an error if this machine cannot boot a guest, because root, a program or a file of install.sh is
+// missing. A test may skip then.
 func Missing() error {
 	var missing []error
 	if os.Geteuid() != 0 {
@@ -138,11 +136,11 @@ func cacheDir() string {
 	return "/var/cache/guestwire"
 }
 
-// autoconfKernel is in the cache.
+// autoconfKernel is the kernel of BootAutoconf, relative to the cache.
 const autoconfKernel = "autoconf/vmlinuz"
 
-// kernelFile is the kernel. Debian's is uncompressed, which halves the time of a boot. There is
-// one, as install.sh unpacks one package.
+// kernelFile returns the kernel's path. Debian's kernel is decompressed, which halves the time of a boot. install.sh unpacks
+// one package, so there is exactly one.
 func kernelFile(boot Boot) (string, error) {
 	if boot == BootAutoconf {
 		return filepath.Join(cacheDir(), autoconfKernel), nil
@@ -159,7 +157,7 @@ func kernelFile(boot Boot) (string, error) {
 	return files[0], nil
 }
 
-// commandLine is the kernel's.
+// commandLine returns the kernel's command line.
 func commandLine(cfg Config) string {
 	line := "console=ttyS0 quiet panic=-1 tsc=reliable no_timer_check 8250.nr_uarts=1 net.ifnames=0 "
 	if cfg.Boot == BootAutoconf {
@@ -168,7 +166,7 @@ func commandLine(cfg Config) string {
 	return line + "guestwire.name=" + cfg.name()
 }
 
-// newGuest makes the directory of a guest, which its VMM's user owns, with initramfs and console.
+// newGuest creates a guest's directory, owned by the VMM's user, with initramfs and console.
 func newGuest(cfg Config) (*Guest, error) {
 	if cfg.NetNS == nil {
 		return nil, errors.New("guest without a network namespace: set NetNS")
@@ -176,18 +174,18 @@ func newGuest(cfg Config) (*Guest, error) {
 	if cfg.UID == 0 {
 		return nil, errors.New("guest run by root: set UID to the taps' owner")
 	}
-	dir, err := os.MkdirTemp("", "guestwire-vm-") // short: sockets' paths have at most 107 characters
+	dir, err := os.MkdirTemp("", "guestwire-vm-") // a short name: the path of a Unix socket has at most 107 characters
 	if err != nil {
 		return nil, err
 	}
 	g := &Guest{name: cfg.name(), dir: dir}
-	if err := g.fill(cfg); err != nil {
+	if err := g.writeFiles(cfg); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
 	return g, nil
 }
 
-func (g *Guest) fill(cfg Config) error {
+func (g *Guest) writeFiles(cfg Config) error {
 	if err := os.Chown(g.dir, cfg.UID, cfg.GID); err != nil {
 		return err
 	}
@@ -203,8 +201,8 @@ func (g *Guest) fill(cfg Config) error {
 
 func (g *Guest) initramfs() string { return filepath.Join(g.dir, "initramfs") }
 
-// ready waits until the guest takes commands. If it does not come to that, the guest is gone.
-func (g *Guest) ready(ctx context.Context, cfg Config) error {
+// waitReady waits until the guest accepts commands. On error it destroys the guest.
+func (g *Guest) waitReady(ctx context.Context, cfg Config) error {
 	if cfg.Boot == BootNetwork {
 		return nil
 	}
@@ -227,12 +225,12 @@ func (g *Guest) ready(ctx context.Context, cfg Config) error {
 
 func tail(text string) string { return text[max(0, len(text)-2000):] }
 
-// Console is everything that the guest has printed.
+// Console returns all output of the guest's console.
 func (g *Guest) Console() string { return g.console.text() }
 
-// Run runs a line of shell in the guest and gives what it printed, standard error included. One
-// runs at a time. The error is an *ExitError if the command failed. If ctx ends before the command,
-// the command goes on, and the next one waits for its end.
+// Run runs a line of shell in the guest and returns its output and standard error. One command runs at a time. The error
+// is an *ExitError if the command failed. If ctx ends before the command, the command continues in the guest, and the
+// next Run waits for its end.
 func (g *Guest) Run(ctx context.Context, command string) (string, error) {
 	out, err := g.console.run(ctx, command)
 	if err != nil {
@@ -241,7 +239,7 @@ func (g *Guest) Run(ctx context.Context, command string) (string, error) {
 	return out, nil
 }
 
-// ExitError is a command that failed in the guest.
+// ExitError means that a command failed in the guest.
 type ExitError struct {
 	Code   int
 	Output string
@@ -251,7 +249,7 @@ func (e *ExitError) Error() string {
 	return fmt.Sprintf("exit code %d: %s", e.Code, strings.TrimSpace(e.Output))
 }
 
-// Until runs a line of shell again and again until it succeeds, and gives what it printed then.
+// Until repeats a line of shell until it succeeds, and returns its last output.
 func (g *Guest) Until(ctx context.Context, command string) (string, error) {
 	for {
 		out, err := g.Run(ctx, command)
@@ -267,16 +265,16 @@ func (g *Guest) Until(ctx context.Context, command string) (string, error) {
 	}
 }
 
-// Lease4 waits for a DHCPv4 lease and gives it as udhcpc(8) hands it to its script: ip, mask (the
-// prefix length), router, staticroutes, mtu, dns, domain, search, hostname, serverid, siaddr,
-// lease, ntpsrv. What the server did not say is not in it. The guest has applied it.
+// Lease4 waits until the guest has applied a DHCPv4 lease, and returns the variables that udhcpc(8) passes to its
+// script: ip, mask (the prefix length), router, staticroutes, mtu, dns, domain, search, hostname, serverid, siaddr,
+// lease, ntpsrv. Variables that the server did not send are missing.
 func (g *Guest) Lease4(ctx context.Context, link string) (map[string]string, error) {
 	return g.lease(ctx, "/run/lease4."+link, "/run/udhcpc."+link)
 }
 
-// Lease6 waits for a DHCPv6 lease and gives it as dhclient-script(8) gets it, without the prefix
-// new_: ip6_address, ip6_prefixlen, max_life, preferred_life, dhcp6_name_servers,
-// dhcp6_domain_search, dhcp6_server_id. The guest has applied it and found the address unused.
+// Lease6 waits until the guest has applied a DHCPv6 lease and duplicate address detection has passed. It returns the
+// variables of dhclient-script(8) without their prefix new_: ip6_address, ip6_prefixlen, max_life, preferred_life,
+// dhcp6_name_servers, dhcp6_domain_search, dhcp6_server_id.
 func (g *Guest) Lease6(ctx context.Context, link string) (map[string]string, error) {
 	return g.lease(ctx, "/run/lease6."+link, "/run/dhclient."+link)
 }
@@ -300,7 +298,7 @@ func (g *Guest) lease(ctx context.Context, file, log string) (map[string]string,
 	return lease, nil
 }
 
-// Ping sends one echo request a second from the guest until it is answered, or ctx is done.
+// Ping sends an echo request each second from the guest until one is answered or ctx is done.
 func (g *Guest) Ping(ctx context.Context, to netip.Addr) error {
 	program := "ping"
 	if to.Is6() {
@@ -310,20 +308,20 @@ func (g *Guest) Ping(ctx context.Context, to netip.Addr) error {
 	return err
 }
 
-// Report is for people: leases, addresses, routes and resolv.conf of the guest.
+// Report returns leases, addresses, routes and resolv.conf of the guest, as text for a person.
 func (g *Guest) Report(ctx context.Context) (string, error) { return g.Run(ctx, "/bin/report") }
 
-// destroyTimeout is how long libvirt may take to end a guest before it is killed.
+// destroyTimeout is how long libvirt may take to end a guest. Then the guest is killed.
 const destroyTimeout = 20 * time.Second
 
-// Destroy ends the guest at once, and everything that was started for it. Called again it does
-// nothing. It is an error if libvirt did not end the guest by itself; it has ended even then.
+// Destroy ends the guest and all processes that were started for it. A second call does nothing. If libvirt does not end
+// the guest, Destroy kills it and returns an error.
 func (g *Guest) Destroy() error {
 	if g.dir == "" {
 		return nil
 	}
 	var errs []error
-	if g.created && !g.console.ended() {
+	if g.created && !g.console.hasEnded() {
 		ctx, cancel := context.WithTimeout(context.Background(), destroyTimeout)
 		defer cancel()
 		_, err := g.virsh(ctx, "destroy", g.name)

@@ -37,8 +37,8 @@ var (
 
 const testMTU = 1400
 
-// bootable skips where no guest can be booted.
-func bootable(t *testing.T) {
+// needGuest skips the test if this machine cannot boot a guest.
+func needGuest(t *testing.T) {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("a guest takes too long for -short")
@@ -48,15 +48,14 @@ func bootable(t *testing.T) {
 	}
 }
 
-// network is a namespace with a bridge, on it the user's tap0, tap1 and tap2 and, with two queues,
-// multi0.
-func network(t *testing.T) Config {
+// newNetwork creates a namespace with a bridge, on it the user's taps tap0, tap1 and tap2, and multi0 with two queues.
+func newNetwork(t *testing.T) Config {
 	t.Helper()
 	uid, gid, err := LibvirtUser()
 	if err != nil {
 		t.Fatal(err)
 	}
-	netns := namespace(t)
+	netns := newNamespace(t)
 	script := fmt.Sprintf(`set -e
 ip link set lo up
 ip link add lan type bridge
@@ -73,15 +72,15 @@ for tap in tap0 tap1 tap2 multi0; do
 	ip link set $tap master lan up mtu %[4]d
 done
 `, host4, host6, uid, testMTU)
-	cmd := inside(netns, "sh", "-c", script)
+	cmd := commandIn(netns, "sh", "-c", script)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("network: %v: %s", err, out)
 	}
 	return Config{NetNS: netns, UID: uid, GID: gid, Name: "alice"}
 }
 
-// namespace is a network namespace that ends with the test.
-func namespace(t *testing.T) *os.File {
+// newNamespace creates a network namespace that ends with the test.
+func newNamespace(t *testing.T) *os.File {
 	t.Helper()
 	type result struct {
 		netns *os.File
@@ -106,15 +105,15 @@ func namespace(t *testing.T) *os.File {
 	return r.netns
 }
 
-// inside is a command that will run in a network namespace.
-func inside(netns *os.File, name string, args ...string) *exec.Cmd {
+// commandIn returns a command that runs in a network namespace.
+func commandIn(netns *os.File, name string, args ...string) *exec.Cmd {
 	cmd := exec.Command("nsenter", append([]string{"--net=/proc/self/fd/3", "--", name}, args...)...)
 	cmd.ExtraFiles = []*os.File{netns}
 	return cmd
 }
 
-// do runs f on a thread in a network namespace.
-func do(netns *os.File, f func() error) error {
+// inNamespace runs f on a thread in a network namespace.
+func inNamespace(netns *os.File, f func() error) error {
 	done := make(chan error)
 	go func() {
 		runtime.LockOSThread() // the thread ends with the goroutine
@@ -127,7 +126,7 @@ func do(netns *os.File, f func() error) error {
 	return <-done
 }
 
-// serve4 runs busybox's udhcpd.
+// serve4 runs busybox's udhcpd until the end of the test.
 func serve4(t *testing.T, netns *os.File) {
 	t.Helper()
 	dir := t.TempDir()
@@ -149,16 +148,16 @@ opt lease 600
 			t.Fatal(err)
 		}
 	}
-	cmd := inside(netns, filepath.Join(cacheDir(), "busybox/bin/busybox"), "udhcpd", "-f", filepath.Join(dir, "conf"))
+	cmd := commandIn(netns, filepath.Join(cacheDir(), "busybox/bin/busybox"), "udhcpd", "-f", filepath.Join(dir, "conf"))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL}
 	started, done := make(chan error), make(chan struct{})
 	go func() {
 		defer close(done)
-		runtime.LockOSThread() // the signal comes when the thread ends
+		runtime.LockOSThread() // Pdeathsig is sent when the thread ends
 		err := cmd.Start()
 		started <- err
 		if err == nil {
-			_ = cmd.Wait() // it ends as killed
+			_ = cmd.Wait() // killed, so always an error
 		}
 	}()
 	if err := <-started; err != nil {
@@ -172,13 +171,13 @@ opt lease 600
 	})
 }
 
-// serve6 runs the DHCPv6 server and sends the router advertisements of libraries.
+// serve6 runs a DHCPv6 server and sends router advertisements, both by third-party libraries.
 func serve6(t *testing.T, netns *os.File) {
 	t.Helper()
 	var server *server6.Server
 	var router *ndp.Conn
 	id := &dhcpv6.DUIDLL{HWType: 1, LinkLayerAddr: net.HardwareAddr{2, 0, 0, 0, 0, 1}}
-	err := do(netns, func() error {
+	err := inNamespace(netns, func() error {
 		lan, err := net.InterfaceByName("lan")
 		if err != nil {
 			return err
@@ -202,7 +201,7 @@ func serve6(t *testing.T, netns *os.File) {
 	stop, done := make(chan struct{}), make(chan struct{}, 2)
 	go func() {
 		defer func() { done <- struct{}{} }()
-		_ = server.Serve() // it ends as closed
+		_ = server.Serve() // closed, so always an error
 	}()
 	go func() {
 		defer func() { done <- struct{}{} }()
@@ -253,8 +252,8 @@ func answer6(m dhcpv6.DHCPv6, id dhcpv6.DUID) (dhcpv6.DHCPv6, error) {
 	return dhcpv6.NewReplyFromMessage(request, options...)
 }
 
-// element is what the project writes for a tap.
-func element(t *testing.T, tap string, mac cache.MAC, queues int, device cache.Device) string {
+// newElement returns package domain's element for a tap.
+func newElement(t *testing.T, tap string, mac cache.MAC, queues int, device cache.Device) string {
 	t.Helper()
 	iface, err := domain.Interface(&cache.Record{
 		Version: cache.Version, Name: "eth0", Binding: cache.BindingBridge, Tap: tap, Queues: queues, MAC: mac, MTU: testMTU,
@@ -271,17 +270,17 @@ func element(t *testing.T, tap string, mac cache.MAC, queues int, device cache.D
 }
 
 func TestLibvirt(t *testing.T) {
-	bootable(t)
-	cfg := network(t)
-	check(t, cfg, 1, func(ctx context.Context) (*Guest, error) {
-		return BootLibvirt(ctx, cfg, element(t, "tap0", guestMAC, 1, cache.Device{}))
+	needGuest(t)
+	cfg := newNetwork(t)
+	checkGuest(t, cfg, 1, func(ctx context.Context) (*Guest, error) {
+		return BootLibvirt(ctx, cfg, newElement(t, "tap0", guestMAC, 1, cache.Device{}))
 	})
 }
 
-// TestDevices boots one guest with several devices: each gets its driver, its queues and a lease.
+// TestDevices boots one guest with several devices. Each device gets its driver, its queues and a lease.
 func TestDevices(t *testing.T) {
-	bootable(t)
-	cfg := network(t)
+	needGuest(t)
+	cfg := newNetwork(t)
 	cfg.CPUs = 2
 	serve4(t, cfg.NetNS)
 	devices := []struct {
@@ -298,7 +297,7 @@ func TestDevices(t *testing.T) {
 	}
 	var elements []string
 	for _, d := range devices {
-		elements = append(elements, element(t, d.tap, d.mac, d.queues, d.device))
+		elements = append(elements, newElement(t, d.tap, d.mac, d.queues, d.device))
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
 	defer cancel()
@@ -329,17 +328,17 @@ func TestDevices(t *testing.T) {
 	}
 }
 
-// TestGolden has libvirt take the golden elements of package domain, and lose nothing of them: the one
-// that Debian 12 has, and a younger one. The former knows no passt, and says so.
+// TestGolden: libvirt accepts the golden elements of package domain and keeps all of their content. The test runs with
+// Debian 12's libvirt and a newer one. The older one must reject passt.
 func TestGolden(t *testing.T) {
-	bootable(t)
+	needGuest(t)
 	files, err := filepath.Glob("../../../domain/testdata/*.xml")
 	if err != nil || len(files) == 0 {
 		t.Fatalf("golden elements: %v, %v", files, err)
 	}
 	for name, backport := range map[string]bool{"installed": false, "backport": true} {
 		t.Run(name, func(t *testing.T) {
-			cfg := network(t)
+			cfg := newNetwork(t)
 			cfg.Backport = backport
 			g, err := newGuest(cfg)
 			if err != nil {
@@ -370,7 +369,7 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// define has libvirt take the element in the file, and compares what it made of it.
+// define defines a domain with the element of the file, and compares libvirt's version of the element.
 func (g *Guest) define(ctx context.Context, t *testing.T, cfg Config, file string) error {
 	t.Helper()
 	golden, err := os.ReadFile(file)
@@ -379,10 +378,10 @@ func (g *Guest) define(ctx context.Context, t *testing.T, cfg Config, file strin
 	}
 	want := strings.TrimSpace(string(golden))
 	if strings.Contains(want, "usb-net") {
-		// libvirt finds no place for this one by itself; the launcher has to give it one.
+		// libvirt assigns no address to this device; the launcher must.
 		want = strings.Replace(want, "</interface>", `  <address type="usb" bus="0" port="1"></address>`+"\n</interface>", 1)
 	}
-	definition, err := g.domain(cfg, []string{want})
+	definition, err := g.definition(cfg, []string{want})
 	if err != nil {
 		return err
 	}
@@ -398,13 +397,13 @@ func (g *Guest) define(ctx context.Context, t *testing.T, cfg Config, file strin
 	if err != nil {
 		return err
 	}
-	compare(t, file, want, out)
+	compareElement(t, file, want, out)
 	_, err = g.virsh(ctx, "undefine", g.name)
 	return err
 }
 
-// compare says what libvirt made of an element, besides an address where it had none.
-func compare(t *testing.T, file, element, definition string) {
+// compareElement checks that libvirt changed nothing in an element, except for an added address.
+func compareElement(t *testing.T, file, element, definition string) {
 	t.Helper()
 	var want libvirtxml.DomainInterface
 	if err := want.Unmarshal(element); err != nil {
@@ -430,19 +429,19 @@ func compare(t *testing.T, file, element, definition string) {
 }
 
 func TestQEMU(t *testing.T) {
-	bootable(t)
-	cfg := network(t)
-	check(t, cfg, 0, func(ctx context.Context) (*Guest, error) {
+	needGuest(t)
+	cfg := newNetwork(t)
+	checkGuest(t, cfg, 0, func(ctx context.Context) (*Guest, error) {
 		return BootQEMU(ctx, cfg, NIC{Tap: "tap0", MAC: guestMAC, MTU: testMTU})
 	})
 }
 
-// TestDuplicate: the guest's client declines an address that somebody else has.
+// TestDuplicate: the guest's client declines an address that another station has.
 func TestDuplicate(t *testing.T) {
-	bootable(t)
-	cfg := network(t)
+	needGuest(t)
+	cfg := newNetwork(t)
 	serve6(t, cfg.NetNS)
-	if out, err := inside(cfg.NetNS, "ip", "addr", "add", guest6.String(), "dev", "lan", "nodad").CombinedOutput(); err != nil {
+	if out, err := commandIn(cfg.NetNS, "ip", "addr", "add", guest6.String(), "dev", "lan", "nodad").CombinedOutput(); err != nil {
 		t.Fatalf("address: %v: %s", err, out)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
@@ -464,10 +463,10 @@ func TestDuplicate(t *testing.T) {
 	}
 }
 
-// TestBootErrors: whoever cannot boot says why at once, and leaves nothing.
+// TestBootErrors: a boot that cannot succeed fails at once, with the reason, and leaves nothing behind.
 func TestBootErrors(t *testing.T) {
-	bootable(t)
-	cfg := network(t)
+	needGuest(t)
+	cfg := newNetwork(t)
 	root := cfg
 	root.UID = 0
 	for _, c := range []struct {
@@ -479,14 +478,14 @@ func TestBootErrors(t *testing.T) {
 			return BootQEMU(ctx, cfg, NIC{Tap: "absent", MAC: guestMAC})
 		}, "could not configure /dev/net/tun (absent): Operation not permitted"},
 		{"libvirt without the tap", func(ctx context.Context) (*Guest, error) {
-			return BootLibvirt(ctx, cfg, element(t, "absent", guestMAC, 1, cache.Device{}))
+			return BootLibvirt(ctx, cfg, newElement(t, "absent", guestMAC, 1, cache.Device{}))
 		}, "specified dev doesn't exist"},
 		{"no element", func(ctx context.Context) (*Guest, error) { return BootLibvirt(ctx, cfg, "<interface type='odd'/>") }, "virsh create"},
 		{"root", func(ctx context.Context) (*Guest, error) { return BootQEMU(ctx, root) }, "set UID"},
 		{"no namespace", func(ctx context.Context) (*Guest, error) { return BootQEMU(ctx, Config{UID: 1, GID: 1}) }, "set NetNS"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			// t.TempDir's are too long for the paths of sockets.
+			// t.TempDir's path is too long for a Unix socket.
 			temp, err := os.MkdirTemp("", "guestwire-")
 			if err != nil {
 				t.Fatal(err)
@@ -528,9 +527,9 @@ func TestReadAnswer(t *testing.T) {
 	}
 }
 
-// check boots a guest and looks at it from inside and from outside. Daemons is the number of
-// libvirtd that it has.
-func check(t *testing.T, cfg Config, daemons int, boot func(context.Context) (*Guest, error)) {
+// checkGuest boots a guest and checks it from inside and from outside. daemons is the expected number of libvirtd
+// processes.
+func checkGuest(t *testing.T, cfg Config, daemons int, boot func(context.Context) (*Guest, error)) {
 	t.Helper()
 	serve4(t, cfg.NetNS)
 	serve6(t, cfg.NetNS)
@@ -542,7 +541,7 @@ func check(t *testing.T, cfg Config, daemons int, boot func(context.Context) (*G
 		t.Fatal(err)
 	}
 	dir, first := g.dir, g.vmm.cmd.Process.Pid
-	if programs := unprivileged(t, cfg, first); programs["qemu-system-x86"] != 1 || programs["libvirtd"] != daemons {
+	if programs := checkUnprivileged(t, cfg, first); programs["qemu-system-x86"] != 1 || programs["libvirtd"] != daemons {
 		t.Errorf("the guest's processes are %v, want one qemu-system-x86 and %d libvirtd", programs, daemons)
 	}
 	t.Cleanup(func() {
@@ -595,7 +594,7 @@ func check(t *testing.T, cfg Config, daemons int, boot func(context.Context) (*G
 	if out, err := g.Run(ctx, "echo out; exit 3"); !errors.As(err, &failed) || failed.Code != 3 || out != "out\n" {
 		t.Errorf("a failing command: %q, %v", out, err)
 	}
-	// The on-link route to fd00:5::/64 comes from nobody here: the way to host6 is the router's.
+	// No advertisement has fd00:5::/64 as an on-link prefix, so the guest reaches host6 by the router.
 	for _, to := range []netip.Addr{host4, host6} {
 		if err := g.Ping(ctx, to); err != nil {
 			t.Error(err)
@@ -630,9 +629,9 @@ func check(t *testing.T, cfg Config, daemons int, boot func(context.Context) (*G
 	}
 }
 
-// unprivileged checks what may the processes of the first one's PID namespace, the first one
-// excepted, and counts them by name.
-func unprivileged(t *testing.T, cfg Config, first int) map[string]int {
+// checkUnprivileged checks that the processes in first's PID namespace, except first, have no privileges, and counts
+// them by name.
+func checkUnprivileged(t *testing.T, cfg Config, first int) map[string]int {
 	t.Helper()
 	space, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", first))
 	if err != nil {
@@ -648,7 +647,7 @@ func unprivileged(t *testing.T, cfg Config, first int) map[string]int {
 	}
 	programs := map[string]int{}
 	for _, dir := range dirs {
-		// One that has ended meanwhile is another test's.
+		// A process that ends meanwhile belongs to another test.
 		if s, err := os.Readlink(dir + "/ns/pid"); err != nil || s != space || dir == fmt.Sprintf("/proc/%d", first) {
 			continue
 		}
@@ -681,7 +680,7 @@ func unprivileged(t *testing.T, cfg Config, first int) map[string]int {
 
 func ask(ctx context.Context, netns *os.File, to netip.AddrPort) (Answer, error) {
 	var conn net.Conn
-	err := do(netns, func() error {
+	err := inNamespace(netns, func() error {
 		var err error
 		conn, err = (&net.Dialer{}).DialContext(ctx, "tcp", to.String())
 		return err
