@@ -1,6 +1,6 @@
 module github.com/guestwire/guestwire
 
-go 1.26
+go 1.25.0
 
 require (
 	github.com/coreos/go-iptables v0.8.0

@@ -1,6 +1,7 @@
 package wiring
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"net/netip"
@@ -64,7 +65,9 @@ func (p *Plan) whoTheGuestIs(addresses []netip.Prefix) guest {
 	}
 	g.prefixes = append(g.prefixes, single(p.Record.MAC.LinkLocal()))
 	g.prefixes = append(g.prefixes, p.spec.Guard.Prefixes...)
-	slices.SortFunc(g.prefixes, func(a, b netip.Prefix) int { return a.Compare(b) })
+	slices.SortFunc(g.prefixes, func(a, b netip.Prefix) int {
+		return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
+	})
 	g.prefixes = slices.Compact(g.prefixes)
 	return g
 }

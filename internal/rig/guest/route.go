@@ -122,7 +122,7 @@ func (g *Guest) Addresses() []netip.Prefix {
 		}
 		addresses = append(addresses, netip.PrefixFrom(fromAddress(a.AddressWithPrefix.Address), a.AddressWithPrefix.PrefixLen))
 	}
-	slices.SortFunc(addresses, netip.Prefix.Compare)
+	slices.SortFunc(addresses, func(a, b netip.Prefix) int { return a.Addr().Compare(b.Addr()) })
 	return addresses
 }
 
