@@ -65,7 +65,7 @@ func TestAgent(t *testing.T) {
 		{with("plan", "-binding", "macvtap"), 1, "bridge would work"},
 		{with("plan", "-binding", "sriov"), 1, "binding.sriov.pci can name one"},
 		{with("plan"), 1, "binding: missing"},
-		{with("start"), 1, "none of setup, plan, check, teardown"},
+		{with("start"), 1, "none of setup, plan, check, teardown, version"},
 		{[]string{"setup"}, 1, "-netns is missing"},
 		{[]string{"setup", "-netns", "/dev/null", "-nic", "eth0", "-binding", "bridge", "-state", n.State}, 1, "not a network namespace"},
 		{[]string{"-help"}, 0, "agent teardown"},

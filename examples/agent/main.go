@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"slices"
 	"syscall"
 
@@ -24,6 +25,7 @@ const usage = `agent wires a NIC of a network namespace to a tap for a virtual m
   agent plan     the same flags; prints what setup would do, and changes nothing
   agent check    -netns PATH -nic NAME -state DIR    exit 0 only if the kernel still is as recorded
   agent teardown -netns PATH -nic NAME -state DIR    the namespace is as setup found it
+  agent version                                      the program's version and revision
 
 KIND is bridge, redirect or masquerade, or auto for the first of them that can work; or macvtap, sriov or passt, which
 libvirt offers and with which nothing here serves or filters the guest:
@@ -85,6 +87,9 @@ func run(ctx context.Context, args []string) error {
 		return nil
 	case "check":
 		return phase1.Check(ctx, c)
+	case "version":
+		fmt.Println("agent", version())
+		return nil
 	case "teardown":
 		err := phase1.Teardown(ctx, c) // also of a namespace that is gone
 		if errors.Is(err, infra.ErrNoNIC) {
@@ -94,6 +99,24 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 	return nil
+}
+
+// version is the program's version and revision, as the go command noted them: "v0.1.0, revision 1f3a...".
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "(unknown)"
+	}
+	text := info.Main.Version
+	for _, s := range info.Settings {
+		switch {
+		case s.Key == "vcs.revision":
+			text += ", revision " + s.Value
+		case s.Key == "vcs.modified" && s.Value == "true":
+			text += ", modified"
+		}
+	}
+	return text + ", " + info.GoVersion
 }
 
 // warn prints what the record says that the guest does not get.
@@ -142,11 +165,14 @@ func parse(verb string, args []string) (phase1.Config, error) {
 	if err := flags.Parse(args); err != nil {
 		return c, err
 	}
-	if !slices.Contains([]string{"setup", "plan", "check", "teardown"}, verb) {
-		return c, fmt.Errorf("%q is none of setup, plan, check, teardown; agent -help tells more", verb)
+	if !slices.Contains([]string{"setup", "plan", "check", "teardown", "version"}, verb) {
+		return c, fmt.Errorf("%q is none of setup, plan, check, teardown, version; agent -help tells more", verb)
 	}
 	if flags.NArg() > 0 {
 		return c, fmt.Errorf("%q is no flag; agent -help tells more", flags.Arg(0))
+	}
+	if verb == "version" {
+		return c, nil
 	}
 	if *file != "" {
 		text, err := os.ReadFile(*file)

@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"strconv"
 	"syscall"
 	"time"
@@ -25,6 +26,7 @@ const usage = `launcher describes and serves the interfaces of a virtual machine
   launcher xml   -state DIR    the libvirt <interface> elements
   launcher serve -state DIR    DHCP, DHCPv6 and router advertisements until SIGTERM; log on standard error,
                                with -events what the guest got as lines of JSON on standard output
+  launcher version             the program's version and revision
 
 DIR is the agent's state directory. serve runs in the pod's namespace as the user named in agent setup -uid:
 
@@ -63,8 +65,12 @@ func run(ctx context.Context, args []string) error {
 	if flags.NArg() > 0 {
 		return fmt.Errorf("%q is no flag; launcher -help tells more", flags.Arg(0))
 	}
+	if verb == "version" {
+		fmt.Println("launcher", version())
+		return nil
+	}
 	if verb != "xml" && verb != "serve" {
-		return fmt.Errorf("%q is none of xml, serve; launcher -help tells more", verb)
+		return fmt.Errorf("%q is none of xml, serve, version; launcher -help tells more", verb)
 	}
 	if *state == "" {
 		return errors.New("-state is missing: name the agent's state directory")
@@ -97,6 +103,24 @@ func run(ctx context.Context, args []string) error {
 		fmt.Println(xml)
 	}
 	return nil
+}
+
+// version is the program's version and revision, as the go command noted them: "v0.1.0, revision 1f3a...".
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "(unknown)"
+	}
+	text := info.Main.Version
+	for _, s := range info.Settings {
+		switch {
+		case s.Key == "vcs.revision":
+			text += ", revision " + s.Value
+		case s.Key == "vcs.modified" && s.Value == "true":
+			text += ", modified"
+		}
+	}
+	return text + ", " + info.GoVersion
 }
 
 // printEvent writes a line at once, so that lines of several interfaces do not mix.
