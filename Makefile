@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-vm test crash networks bench lint fuzz install FORCE
+.PHONY: help demo demo-vm test crash networks bench lint fuzz mutate install FORCE
 
 # What the tests call, as Debian packages; gcc for the race detector; dnsmasq-base is the program
 # without a service. What a virtual machine, the stock kernel and the DHCP clients take besides is in
@@ -104,6 +104,12 @@ fuzz: ## each fuzz target for FUZZTIME
 			go test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) "$$p"; \
 		done; \
 	done
+
+# Without PACKAGES all that have a recipe, which takes hours; EVERY=10 tries one mutation in ten.
+EVERY ?= 1
+
+mutate: ## break each line of PACKAGES, or one place in EVERY, and list what no test notices (root)
+	go run ./internal/rig/mutate -every $(EVERY) $(PACKAGES)
 
 lint: $(STATICCHECK) ## gofmt, go vet, staticcheck, bash -n
 	@unformatted=$$(gofmt -l .); [ -z "$$unformatted" ] || { echo "gofmt: $$unformatted"; exit 1; }
