@@ -32,6 +32,22 @@ func TestPortsText(t *testing.T) {
 	}
 }
 
+// TestPortsString: the shortest text that says the same, and always the protocol.
+func TestPortsString(t *testing.T) {
+	for want, ports := range map[string]infra.Ports{
+		"80/tcp":            {First: 80},
+		"81/tcp":            {First: 81, Last: 81},
+		"82-83/udp":         {Protocol: "udp", First: 82, Last: 83},
+		"84/tcp":            {First: 84, Guest: 84},
+		"85-86:8085/sctp":   {Protocol: "sctp", First: 85, Last: 86, Guest: 8085},
+		"65534-65535:1/tcp": {Protocol: "tcp", First: 65534, Last: 65535, Guest: 1},
+	} {
+		if have := ports.String(); have != want {
+			t.Errorf("%+v: %s, want %s", ports, have, want)
+		}
+	}
+}
+
 // FuzzPorts: what was read is what is written.
 func FuzzPorts(f *testing.F) {
 	for _, s := range []string{"80", "80-90:8080/udp", "0", "65536", "80:80", "/tcp"} {

@@ -197,6 +197,8 @@ func TestSameGuest(t *testing.T) {
 		{bound(infra.Bridge{}), bound(infra.Redirect{}), false},
 		{bound(infra.Bridge{}), bound(infra.Masquerade{}), false},
 		{bound(infra.Bridge{}), bound(infra.Macvtap{}), false},
+		{bound(infra.Redirect{}), bound(infra.Redirect{}), true},
+		{bound(infra.Auto{}), bound(infra.Auto{}), true},
 		{bound(infra.Macvtap{}), bound(infra.Macvtap{}), true},
 		{bound(infra.SRIOV{}), bound(infra.SRIOV{}), true},
 		{bound(infra.SRIOV{}), bound(infra.SRIOV{VLAN: 1}), false},
@@ -226,6 +228,22 @@ func TestSameGuest(t *testing.T) {
 			if (err == nil) != c.same || err != nil && !errors.Is(err, infra.ErrWired) {
 				t.Errorf("%+v and then %+v: %v", pair[0], pair[1], err)
 			}
+		}
+	}
+}
+
+// TestSameGuestSays: the error tells how the NIC is wired, so that its reader can ask for the same.
+func TestSameGuestSays(t *testing.T) {
+	wanted := infra.Spec{NIC: "eth0", Binding: infra.Auto{}}
+	for want, wired := range map[string]infra.Spec{
+		"NIC eth0: already wired with the bridge binding, queues 1, for user 0, group 0:": {Binding: infra.Bridge{}},
+		"NIC eth0: already wired with the bridge binding, queues 4, for user 1, group 2:": {Binding: infra.Bridge{}, Queues: 4, Owner: infra.Owner{UID: 1, GID: 2}},
+		`NIC eth0: already wired with the masquerade binding (ipv4 left out, ipv6 fd77::/120, mac 02:00:00:00:00:77, firewall "nftables"), queues 1,`: {
+			Binding: infra.Masquerade{IPv6: netip.MustParsePrefix("fd77::/120"), MAC: guestMAC, Firewall: cache.FirewallNFTables}},
+		"NIC eth0: already wired with the sriov binding {PCI:0000:03:10.1 ": {Binding: infra.SRIOV{PCI: "0000:03:10.1"}},
+	} {
+		if err := infra.SameGuest(wired, wanted); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v does not say %s", err, want)
 		}
 	}
 }

@@ -1,0 +1,133 @@
+package infra_test
+
+import (
+	"encoding/json"
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+)
+
+// TestValidate: what a Spec may say ends exactly where its documentation says, and the error names the field.
+func TestValidate(t *testing.T) {
+	ports := func(p ...infra.Ports) infra.Masquerade { return infra.Masquerade{Ports: p} }
+	prefixes := func(p ...netip.Prefix) infra.Guard { return infra.Guard{Prefixes: p} }
+	sources := func(a ...string) infra.Masquerade {
+		s := &infra.Sidecar{}
+		for _, text := range a {
+			s.Sources = append(s.Sources, netip.MustParseAddr(text))
+		}
+		return infra.Masquerade{Sidecar: s}
+	}
+	open := infra.Guard{Open: []infra.Ports{{First: 22}}}
+	const masquerade = "binding.masquerade."
+	for name, c := range map[string]struct {
+		spec  infra.Spec
+		field string // of the error; empty: the Spec is accepted
+	}{
+		"256 queues": {infra.Spec{Queues: 256}, ""},
+		"257 queues": {infra.Spec{Queues: 257}, "queues"},
+		"-1 queues":  {infra.Spec{Queues: -1}, "queues"},
+
+		"resolver":           {infra.Spec{DNS: &cache.DNS{Servers: []netip.Addr{netip.MustParseAddr("10.0.0.1")}}}, ""},
+		"no resolver":        {infra.Spec{DNS: &cache.DNS{Servers: []netip.Addr{{}}}}, "dns.servers[0]"},
+		"hostname":           {infra.Spec{Options: cache.Options{Hostname: "a\nb"}}, "options.hostname"},
+		"device":             {infra.Spec{Device: cache.Device{ROM: "somewhere"}}, "device.rom"},
+		"pointer":            {infra.Spec{Binding: &infra.Bridge{}}, "binding"},
+		"embedded elsewhere": {infra.Spec{Binding: struct{ infra.Bridge }{}}, "binding"},
+
+		// Loosening a guard that is not there is a misunderstanding, and so is opening ports that are not closed.
+		"bridge opens":                  {infra.Spec{Guard: open}, "guard.open"},
+		"redirect opens":                {infra.Spec{Binding: infra.Redirect{}, Guard: open}, "guard.open"},
+		"auto opens":                    {infra.Spec{Binding: infra.Auto{}, Guard: open}, "guard.open"},
+		"macvtap opens":                 {infra.Spec{Binding: infra.Macvtap{}, Guard: open}, "guard.open"},
+		"sriov opens":                   {infra.Spec{Binding: infra.SRIOV{}, Guard: open}, "guard.open"},
+		"passt opens":                   {infra.Spec{Binding: infra.Passt{}, Guard: open}, "guard.open"},
+		"masquerade opens":              {infra.Spec{Binding: infra.Masquerade{}, Guard: open}, ""},
+		"macvtap with another MAC":      {infra.Spec{Binding: infra.Macvtap{}, Guard: infra.Guard{MACs: []cache.MAC{guestMAC}}}, "guard"},
+		"sriov with a prefix":           {infra.Spec{Binding: infra.SRIOV{}, Guard: prefixes(infra.DefaultIPv4)}, "guard"},
+		"passt with another MAC":        {infra.Spec{Binding: infra.Passt{}, Guard: infra.Guard{MACs: []cache.MAC{guestMAC}}}, "guard"},
+		"off":                           {infra.Spec{Guard: infra.Guard{Off: true}}, ""},
+		"off with another MAC":          {infra.Spec{Guard: infra.Guard{Off: true, MACs: []cache.MAC{guestMAC}}}, "guard.off"},
+		"off with a prefix":             {infra.Spec{Guard: infra.Guard{Off: true, Prefixes: []netip.Prefix{infra.DefaultIPv4}}}, "guard.off"},
+		"off with an open port":         {infra.Spec{Guard: infra.Guard{Off: true, Open: open.Open}}, "guard.off"},
+		"guard of a group's MAC":        {infra.Spec{Guard: infra.Guard{MACs: []cache.MAC{guestMAC, {1}}}}, "guard.macs[1]"},
+		"guard of every IPv4 address":   {infra.Spec{Guard: prefixes(netip.MustParsePrefix("0.0.0.0/0"))}, ""},
+		"guard of link-local addresses": {infra.Spec{Guard: prefixes(netip.MustParsePrefix("fe80::/64"))}, ""},
+		"guard of no prefix":            {infra.Spec{Guard: prefixes(netip.Prefix{})}, "guard.prefixes[0]"},
+		"guard of host bits":            {infra.Spec{Guard: prefixes(infra.DefaultIPv4, netip.MustParsePrefix("10.1.0.1/24"))}, "guard.prefixes[1]"},
+		"guard of mapped addresses":     {infra.Spec{Guard: prefixes(netip.MustParsePrefix("::ffff:10.0.0.0/104"))}, "guard.prefixes[0]"},
+		"guard of groups":               {infra.Spec{Guard: prefixes(netip.MustParsePrefix("ff00::/8"))}, "guard.prefixes[0]"},
+		"guard of the IPv4 loopback":    {infra.Spec{Guard: prefixes(netip.MustParsePrefix("127.0.0.0/8"))}, "guard.prefixes[0]"},
+		"guard of the IPv6 loopback":    {infra.Spec{Guard: prefixes(netip.MustParsePrefix("::1/128"))}, "guard.prefixes[0]"},
+		"guard of a port that changes":  {infra.Spec{Binding: infra.Masquerade{}, Guard: infra.Guard{Open: []infra.Ports{{First: 1, Guest: 2}}}}, "guard.open[0]"},
+
+		"one port as a range":                                 {infra.Spec{Binding: ports(infra.Ports{First: 80, Last: 80})}, ""},
+		"range backwards":                                     {infra.Spec{Binding: ports(infra.Ports{First: 80, Last: 79})}, masquerade + "ports[0]"},
+		"256 ports become others":                             {infra.Spec{Binding: ports(infra.Ports{First: 1, Last: 256, Guest: 1000})}, ""},
+		"257 ports become others":                             {infra.Spec{Binding: ports(infra.Ports{First: 1, Last: 257, Guest: 1000})}, masquerade + "ports[0]"},
+		"many ports stay the same":                            {infra.Spec{Binding: ports(infra.Ports{First: 1, Last: 65535})}, ""},
+		"many ports stay the same, said":                      {infra.Spec{Binding: ports(infra.Ports{First: 1, Last: 65535, Guest: 1})}, ""},
+		"the last ports of the guest":                         {infra.Spec{Binding: ports(infra.Ports{First: 1, Last: 2, Guest: 65534})}, ""},
+		"beyond the guest's last port":                        {infra.Spec{Binding: ports(infra.Ports{First: 1, Last: 2, Guest: 65535})}, masquerade + "ports[0]"},
+		"the guest's port 1":                                  {infra.Spec{Binding: ports(infra.Ports{First: 2, Last: 999, Guest: 1})}, masquerade + "ports[0]"},
+		"ports side by side":                                  {infra.Spec{Binding: ports(infra.Ports{First: 80, Last: 89}, infra.Ports{First: 90}, infra.Ports{First: 79})}, ""},
+		"a port of two protocols":                             {infra.Spec{Binding: ports(infra.Ports{First: 53}, infra.Ports{First: 53, Protocol: "udp"})}, ""},
+		"ports that meet":                                     {infra.Spec{Binding: ports(infra.Ports{First: 90}, infra.Ports{First: 80, Last: 90})}, masquerade + "ports[1]"},
+		"most connections":                                    {infra.Spec{Binding: infra.Masquerade{MaxConnections: 1048576}}, ""},
+		"too many connections":                                {infra.Spec{Binding: infra.Masquerade{MaxConnections: 1048577}}, masquerade + "maxConnections"},
+		"negative connections":                                {infra.Spec{Binding: infra.Masquerade{MaxConnections: -1}}, masquerade + "maxConnections"},
+		"a proxy's loopback addresses":                        {infra.Spec{Binding: sources("127.0.0.6", "::6")}, ""},
+		"a proxy without address":                             {infra.Spec{Binding: infra.Masquerade{Sidecar: &infra.Sidecar{Sources: []netip.Addr{{}}}}}, masquerade + "sidecar.sources[0]"},
+		"a proxy elsewhere":                                   {infra.Spec{Binding: sources("::6", "10.0.0.1")}, masquerade + "sidecar.sources[1]"},
+		"a proxy with a mapped address":                       {infra.Spec{Binding: sources("::ffff:127.0.0.6")}, masquerade + "sidecar.sources[0]"},
+		"a proxy with a zone":                                 {infra.Spec{Binding: sources("fe80::6%lo")}, masquerade + "sidecar.sources[0]"},
+		"masquerade with a group's MAC":                       {infra.Spec{Binding: infra.Masquerade{MAC: cache.MAC{1}}}, masquerade + "mac"},
+		"passt with a group's MAC":                            {infra.Spec{Binding: infra.Passt{MAC: cache.MAC{1}}}, "binding.passt.mac"},
+		"passt forwards no SCTP":                              {infra.Spec{Binding: infra.Passt{Ports: []infra.Ports{{First: 1}, {First: 1, Protocol: "sctp"}}}}, "binding.passt.ports[1]"},
+		"passt with a port twice":                             {infra.Spec{Binding: infra.Passt{Ports: []infra.Ports{{First: 1}, {First: 1}}}}, "binding.passt.ports[1]"},
+		"sriov":                                               {infra.Spec{Binding: infra.SRIOV{PCI: "0000:03:10.1", MAC: guestMAC, VLAN: 4094}}, ""},
+		"sriov with a PCI address in a VLAN that is reserved": {infra.Spec{Binding: infra.SRIOV{PCI: "0000:03:10.1", VLAN: 4095}}, "binding.sriov.vlan"},
+		"sriov in a VLAN that is reserved":                    {infra.Spec{Binding: infra.SRIOV{VLAN: 4095}}, "binding.sriov.vlan"},
+		"sriov without a PCI address":                         {infra.Spec{Binding: infra.SRIOV{PCI: "03:10"}}, "binding.sriov.pci"},
+		"sriov with a group's MAC":                            {infra.Spec{Binding: infra.SRIOV{MAC: cache.MAC{1}}}, "binding.sriov.mac"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			spec := c.spec
+			spec.NIC = "eth0"
+			if spec.Binding == nil {
+				spec.Binding = infra.Bridge{}
+			}
+			err := spec.Validate()
+			var field *cache.FieldError
+			switch {
+			case c.field == "" && err != nil:
+				t.Errorf("refused: %v", err)
+			case c.field != "" && (!errors.As(err, &field) || field.Field != c.field):
+				t.Errorf("have %v, want a FieldError of %s", err, c.field)
+			}
+		})
+	}
+}
+
+// TestBindingOnce: a binding that is given twice is refused, however deep its own fields are.
+func TestBindingOnce(t *testing.T) {
+	for text, ok := range map[string]bool{
+		`{"binding":{"bridge":{}}}`:                                                  true,
+		`{"binding":{"bridge":{},"bridge":{}}}`:                                      false,
+		`{"binding":{"masquerade":{"ports":["80"]},"masquerade":{}}}`:                false,
+		`{"binding":{"masquerade":{},"masquerade":{"sidecar":{}}}}`:                  false,
+		`{"binding":{"masquerade":{"sidecar":{"sources":["::6"]},"loopback":true}}}`: true,
+		`{"binding":{}}`: false,
+		`{"binding":{"bridge":{},"redirect":{}}}`: false,
+	} {
+		var spec infra.Spec
+		err := json.Unmarshal([]byte(text), &spec)
+		if ok && err != nil || !ok && (err == nil || !strings.Contains(err.Error(), "binding: want an object with one member")) {
+			t.Errorf("%s: %v, want it accepted: %t", text, err, ok)
+		}
+	}
+}
