@@ -106,7 +106,7 @@ func mutate(pkg, dir string) (mutants, error) {
 		if err := os.WriteFile(overlay, text, 0o644); err != nil {
 			return mutants{}, err
 		}
-		out, err := exec.Command("go", "build", "-gcflags=-e", "-overlay="+overlay, module+"/"+pkg).CombinedOutput()
+		out, err := exec.Command("nice", "-n", "15", "go", "build", "-gcflags=-e", "-overlay="+overlay, module+"/"+pkg).CombinedOutput()
 		if err == nil {
 			return mutants{m.mutations, m.unbuilt, overlay}, nil
 		}
@@ -126,7 +126,7 @@ var refusal = regexp.MustCompile(`(?m)([^/\s]+\.go:\d+):\d+: `)
 // binary builds the tests of a package against the mutated one.
 func (m mutants) binary(pkg, dir string) (path string, err error) {
 	path = filepath.Join(dir, strings.ReplaceAll(pkg, "/", "-")+".test")
-	out, err := exec.Command("go", "test", "-c", "-vet=off", "-ldflags=-s -w", "-overlay="+m.overlay, "-o", path, module+"/"+pkg).CombinedOutput()
+	out, err := exec.Command("nice", "-n", "15", "go", "test", "-c", "-vet=off", "-ldflags=-s -w", "-overlay="+m.overlay, "-o", path, module+"/"+pkg).CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("go test -c %s: %w: %s", pkg, err, out)
 	}

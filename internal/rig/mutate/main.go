@@ -23,7 +23,6 @@ import (
 	"regexp"
 	"slices"
 	"sync"
-	"syscall"
 	"text/tabwriter"
 	"time"
 )
@@ -37,6 +36,7 @@ func main() {
 
 type options struct {
 	every, first, jobs int
+	stages             int
 	match              *regexp.Regexp
 	list, verbose      bool
 }
@@ -47,6 +47,7 @@ func run() error {
 	flag.IntVar(&o.every, "every", 1, "take each `n`th mutation")
 	flag.IntVar(&o.first, "first", 0, "begin with mutation `n` of 0 to every-1, for another sample")
 	flag.IntVar(&o.jobs, "jobs", 2, "`number` of test binaries at a time")
+	flag.IntVar(&o.stages, "stages", 9, "only the first `n` stages of a recipe, which are the quick ones")
 	flag.StringVar(&match, "match", "", "only mutations whose line (file:line: what) matches the `regexp`")
 	flag.BoolVar(&o.list, "list", false, "show the mutations, run nothing")
 	flag.BoolVar(&o.verbose, "v", false, "show the killed mutations, too")
@@ -59,8 +60,8 @@ func run() error {
 		flag.PrintDefaults()
 	}
 	flag.Parse()
-	if o.every < 1 || o.jobs < 1 {
-		return errors.New("-every and -jobs: want 1 or more")
+	if min(o.every, o.jobs, o.stages) < 1 {
+		return errors.New("-every, -jobs and -stages: want 1 or more")
 	}
 	var err error
 	if o.match, err = regexp.Compile(match); err != nil {
@@ -76,10 +77,6 @@ func run() error {
 			}
 			wanted = append(wanted, recipes[i])
 		}
-	}
-	// Others may be at work on this machine.
-	if err := syscall.Setpriority(syscall.PRIO_PROCESS, 0, 15); err != nil {
-		return fmt.Errorf("nice: %w", err)
 	}
 	var counts []count
 	for _, r := range wanted {
@@ -155,7 +152,7 @@ func (r recipe) run(o options, w io.Writer) (count, error) {
 		return c, nil
 	}
 	var programs []*program
-	for _, s := range r.stages {
+	for _, s := range r.stages[:min(o.stages, len(r.stages))] {
 		p, err := newProgram(m, s, r.root, dir)
 		if err != nil {
 			return count{}, err

@@ -11,7 +11,7 @@ func TestSample(t *testing.T) {
 	const sample = "internal/rig/mutate/testdata/sample"
 	t.Chdir("../../..")
 	var out strings.Builder
-	c, err := recipe{pkg: sample, stages: []stage{{pkg: sample}}}.run(options{every: 1, jobs: 2, match: regexp.MustCompile("")}, &out)
+	c, err := recipe{pkg: sample, stages: []stage{{pkg: sample}}}.run(options{every: 1, jobs: 2, stages: 9, match: regexp.MustCompile("")}, &out)
 	if err != nil {
 		t.Fatal(err)
 	}
