@@ -79,11 +79,15 @@ func TestImageOrder(t *testing.T) {
 	}
 }
 
-// TestImageOfIPTables: a chain's head tells its table and from where it is jumped to, and its rules are those
-// that iptables -S prints.
+// TestImageOfIPTables: a chain's head tells its table and from where it is jumped to, its rules are those that
+// iptables -S prints, and a chain of the other version of IP is not there.
 func TestImageOfIPTables(t *testing.T) {
 	table := Table{Family: Inet, Chains: []Chain{
-		{Name: "from-network", Type: "nat", Hook: Prerouting, Priority: DstNAT, Rules: []Rule{{Verdict: Jump{"to-guest-4"}}}},
+		{Name: "from-network", Type: "nat", Hook: Prerouting, Priority: DstNAT, Rules: []Rule{
+			{Matches: []Match{IP{Version: 4}}, Verdict: Jump{"to-guest-4"}},
+			{Matches: []Match{IP{Version: 6}}, Verdict: Jump{"to-guest-6"}},
+		}},
+		{Name: "to-guest-6", Rules: []Rule{{Verdict: DNAT{Address: netip.MustParseAddr("fd10:0:2::2")}}}},
 		{Name: "to-guest-4", Rules: []Rule{{Verdict: DNAT{Address: netip.MustParseAddr("10.0.2.2")}}}},
 		{Name: "through", Type: "filter", Hook: Forward, Rules: []Rule{{Matches: []Match{InInterface{Name: "eth0-br"}}, Verdict: Accept{}}}},
 	}}.IPTables(IPTablesLegacy, "gw-eth0")
