@@ -27,23 +27,23 @@ const usage = `agent wires a NIC of a network namespace to a tap for a virtual m
   agent teardown -netns PATH -nic NAME -state DIR    the namespace is as setup found it
   agent version                                      the program's version and revision
 
-KIND is bridge, redirect or masquerade, or auto for the first of them that can work; or macvtap, sriov or passt, which
-libvirt offers and with which nothing here serves or filters the guest:
+KIND is bridge, redirect or masquerade, or auto for the first of these three that can work. With the other kinds libvirt
+attaches the guest, and guestwire neither serves nor filters it:
 
   macvtap   the NIC is a macvtap; the launcher's user needs its device to read and write (go doc infra.Macvtap)
   sriov     the NIC is a virtual function, or was: {"sriov": {"pci": "0000:03:10.1", "mac": "02:00:00:00:00:07", "vlan": 42}}
-  passt     the guest speaks with the namespace's sockets: {"passt": {"ports": ["80:8080", "53/udp"]}}; without ports nothing reaches it
+  passt     the guest uses the namespace's sockets: {"passt": {"ports": ["80:8080", "53/udp"]}}; without ports nothing reaches the guest
 
-It runs as root. The records for the launcher lie in DIR, which only root may be able to write; setup makes
-it, but not what is above it (mkdir -p /run/guestwire).
+The agent runs as root. DIR holds the records for the launcher, and only root may be able to write there. setup creates
+DIR, but not its parent (mkdir -p /run/guestwire).
 
 For example, with a pod's namespace in /run/netns/pod:
 
   agent plan  -netns /run/netns/pod -nic eth0 -binding auto   -state /run/guestwire/vm1 -uid 107
   agent setup -netns /run/netns/pod -nic eth0 -binding bridge -state /run/guestwire/vm1 -uid 107
 
-FILE.json holds the configuration of which flags are the most used part; flags win over it. go doc tells of
-all its fields: phase1.Config, infra.Masquerade, infra.SRIOV, infra.Passt, infra.Ports, infra.Guard, cache.Options, cache.Device.
+FILE.json holds the whole configuration; a flag takes precedence over its field there. go doc describes the fields:
+infra.Spec, infra.Masquerade, infra.SRIOV, infra.Passt, infra.Ports, infra.Guard, cache.Options, cache.Device.
 
   {"nic": "eth0", "binding": {"masquerade": {"ipv4": "10.0.2.0/24", "ports": ["80", "8080-8090/udp"]}}, "owner": {"uid": 107},
    "queues": 2, "guard": {"open": ["53/udp"]}, "options": {"hostname": "vm1", "dhcpv4": {"252": "http://wpad/x", "43": "0x0102"}}, "device": {"model": "virtio"}}
@@ -157,10 +157,10 @@ func parse(verb string, args []string) (phase1.Config, error) {
 	}
 	netns := flags.String("netns", "", "the network namespace, such as /run/netns/pod or /proc/PID/ns/net")
 	nic := flags.String("nic", "", "the NIC's name in the namespace")
-	binding := flags.String("binding", "", "bridge: the guest is the pod; redirect: so too, and the NIC stays as it is, for CNI's CHECK; masquerade: the guest is behind the pod; auto: the first of these that can work (plan says which, and why not the others); macvtap, sriov, passt: see above")
+	binding := flags.String("binding", "", "bridge: the guest is the pod; redirect: the guest is the pod, and the NIC stays as it is, for CNI's CHECK; masquerade: the guest is behind the pod; auto: the first of these that can work (plan says which one, and why not an earlier one); macvtap, sriov, passt: see above")
 	state := flags.String("state", "", "the directory for the record and the journal")
 	uid := flags.Uint("uid", 0, "the launcher's user; root if it is not given")
-	gid := flags.Uint("gid", 0, "the launcher's group; 0: any")
+	gid := flags.Uint("gid", 0, "the launcher's group; 0: any group")
 	file := flags.String("config", "", "the whole configuration as JSON")
 	if err := flags.Parse(args); err != nil {
 		return c, err

@@ -24,8 +24,8 @@ import (
 const usage = `launcher describes and serves the interfaces of a virtual machine. It needs no privileges.
 
   launcher xml   -state DIR    the libvirt <interface> elements
-  launcher serve -state DIR    DHCP, DHCPv6 and router advertisements until SIGTERM; log on standard error,
-                               with -events what the guest got as lines of JSON on standard output
+  launcher serve -state DIR    DHCP, DHCPv6 and router advertisements until SIGTERM; the log is on standard error;
+                               -events prints what the guest got as lines of JSON on standard output
   launcher version             the program's version and revision
 
 DIR is the agent's state directory. serve runs in the pod's namespace as the user named in agent setup -uid:
@@ -39,7 +39,7 @@ Flags:
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	context.AfterFunc(ctx, stop) // a second signal ends it even if nobody reads the events
+	context.AfterFunc(ctx, stop) // a second signal ends the process even if its standard output blocks
 	if err := run(ctx, os.Args[1:]); err != nil && !errors.Is(err, flag.ErrHelp) {
 		fmt.Fprintln(os.Stderr, "launcher:", err)
 		os.Exit(1)
@@ -57,7 +57,7 @@ func run(ctx context.Context, args []string) error {
 		flags.PrintDefaults()
 	}
 	state := flags.String("state", "", "the agent's state directory")
-	resolvConf := flags.String("resolv-conf", "", "where the guest's DNS comes from if the configuration names none, followed when it changes (default /etc/resolv.conf, if there is one)")
+	resolvConf := flags.String("resolv-conf", "", "the file with the guest's DNS configuration, if the record has none; changes are followed (default /etc/resolv.conf, if it exists)")
 	events := flags.Bool("events", false, "serve: print what the guest got as lines of JSON")
 	if err := flags.Parse(args); err != nil {
 		return err
