@@ -11,8 +11,8 @@ import (
 	"github.com/guestwire/guestwire/cache"
 )
 
-// captures are what real clients sent, by the name of the file, as if the guest of newRecord had sent
-// it: testdata/captures/*.pcap, from runs of phase2's tests.
+// captures returns the frames of real clients, by the name of the file, with the guest's MAC of newRecord:
+// testdata/captures/*.pcap, from runs of phase2's tests.
 func captures(t testing.TB) map[string][][]byte {
 	t.Helper()
 	files, err := filepath.Glob("testdata/captures/*.pcap")
@@ -30,7 +30,7 @@ func captures(t testing.TB) map[string][][]byte {
 	return all
 }
 
-// readPcap takes the frames out of a capture of little-endian microseconds on Ethernet (pcap-savefile(5)).
+// readPcap returns the frames of an Ethernet capture in little-endian with microseconds (pcap-savefile(5)).
 func readPcap(t testing.TB, file string) (frames [][]byte) {
 	t.Helper()
 	b, err := os.ReadFile(file)
@@ -51,7 +51,7 @@ func readPcap(t testing.TB, file string) (frames [][]byte) {
 	return frames
 }
 
-// What real clients begin with gets an answer.
+// The first message of each real client gets an answer.
 func TestCaptures(t *testing.T) {
 	r := newResponder(t, newRecord(), resolvConf)
 	for name, frames := range captures(t) {

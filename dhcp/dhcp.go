@@ -1,12 +1,13 @@
-// Package dhcp is the responder: it tells one guest, over one port, what a record says.
+// Package dhcp is the responder: it tells one guest, over one port, what the guest's record says.
 //
-// It speaks Ethernet, so it needs no capability, no address and no socket: a frame of the guest
-// goes in, at most one frame comes out. DHCPv4, DHCPv6, router advertisements, ARP and neighbour
-// advertisements are in it. Whoever asks with the guest's Ethernet address gets the one address of
-// the record, whatever identifiers it uses; nobody else gets an answer.
+// A [Responder] answers DHCPv4, DHCPv6, router solicitations, ARP and neighbour solicitations. It reads and
+// writes Ethernet frames, so it needs no capability, no address and no socket. It answers frames from the
+// guest's Ethernet address only, each with one frame at most. The guest gets the one address of the record,
+// whatever client identifier, DUID or IAID it sends.
 //
-// [Responder.Reply] is a pure function from frame to frame. What depends on time, the
-// advertisements that nobody asked for and the limits on rates, is in [Responder.Serve].
+// [Responder.Reply] computes the answer to a frame and does nothing else. [Responder.Serve] reads and writes
+// a port. It also sends the router advertisements that the guest did not ask for, and limits the rates of
+// multicast advertisements and of log lines.
 package dhcp
 
 import (
@@ -22,25 +23,24 @@ import (
 	"github.com/guestwire/guestwire/cache"
 )
 
-// Responder answers one guest. Its methods can be called at the same time; the fields are to be set
-// before Serve.
+// Responder answers one guest. Its methods can be called at the same time. Its fields are set before Serve.
 type Responder struct {
-	// Log gets what the guest was given and what went wrong. Nil discards.
+	// Log gets the events, and errors of the port. Nil discards.
 	Log *slog.Logger
-	// Notify is called by Serve, in its goroutine, with what the guest was given. The guest can
-	// cause an event with each of its frames and waits for the call to return. Nil: nobody is told.
+	// Notify is called by Serve, in Serve's goroutine, with each event. The guest can cause an event with
+	// each frame, and Serve answers no other frame until Notify returns. Nil: there are no calls.
 	Notify func(Event)
 
-	says     atomic.Pointer[answers]
+	answers  atomic.Pointer[answers]
 	counters counters
 
 	mu      sync.Mutex
-	port    Port // that is being served; nil: none
-	updated bool // since the loop looked
+	port    Port // the port of a running Serve; nil: there is none
+	updated bool // Update was called, and Serve has not taken its answers yet
 }
 
-// answers are all that the guest can be told, computed when they are made; afterwards they do not
-// change.
+// answers are all answers for one record and one DNS configuration. They are computed when they are made and
+// do not change.
 type answers struct {
 	guest      cache.MAC
 	frameSize  int
@@ -51,31 +51,31 @@ type answers struct {
 	warnings   []string
 }
 
-// New makes a responder out of a record and the DNS configuration that the guest is to have, which
-// is the record's or one read from a resolv.conf: Record.DNS is not looked at.
+// New makes a responder for a record and a DNS configuration: Record.DNS, or one that was read from a
+// resolv.conf. New does not use Record.DNS itself.
 //
-// A search domain or a server that the guest could not use is left out and is no error; Warnings
-// names it. The error is a *cache.FieldError for a record that does not hold, or says that the
-// record names no port.
+// DNS servers and search domains that the guest could not use are left out, and [Responder.Warnings] names
+// them. The error wraps a [*cache.FieldError] if the record is not valid. A record without a ResponderTap
+// is an error, too.
 func New(rec cache.Record, dns cache.DNS) (*Responder, error) {
 	a, err := newAnswers(rec, dns)
 	if err != nil {
 		return nil, err
 	}
 	r := new(Responder)
-	r.says.Store(a)
+	r.answers.Store(a)
 	return r, nil
 }
 
-// Update lets the responder answer from another record or DNS configuration from the next frame on.
-// A running Serve advertises it at once; DHCP clients learn it when they ask the next time. The error
-// is New's, and then nothing has changed.
+// Update replaces the record and the DNS configuration, from the next frame on. A running Serve sends the
+// new router advertisement at once; a DHCP client learns the rest when it renews its lease. After an error of
+// [New], nothing has changed.
 func (r *Responder) Update(rec cache.Record, dns cache.DNS) error {
 	a, err := newAnswers(rec, dns)
 	if err != nil {
 		return err
 	}
-	r.says.Store(a)
+	r.answers.Store(a)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.updated = true
@@ -92,7 +92,7 @@ func newAnswers(rec cache.Record, dns cache.DNS) (*answers, error) {
 		return nil, fmt.Errorf("responder for %s: %w", rec.Name, err)
 	}
 	if rec.ResponderTap == "" {
-		return nil, fmt.Errorf("responder for %s: the record names no port: Setup was told not to serve the guest", rec.Name)
+		return nil, fmt.Errorf("responder for %s: the record has no responderTap, as Setup was told that guestwire does not serve the guest", rec.Name)
 	}
 	res := newResolver(dns, &rec)
 	r := &answers{
@@ -121,15 +121,15 @@ func newAnswers(rec cache.Record, dns cache.DNS) (*answers, error) {
 	return r, nil
 }
 
-// Warnings are sentences about what the guest is not told because it cannot be encoded or because
-// it would be of no use there.
-func (r *Responder) Warnings() []string { return r.says.Load().warnings }
+// Warnings returns sentences about what the guest is not told, because a message cannot hold it or because
+// the guest could not use it.
+func (r *Responder) Warnings() []string { return r.answers.Load().warnings }
 
-// Reply answers one Ethernet frame: the answer is appended to dst, which is returned as it was if
-// there is none. Dst must not overlap frame. There is no clock and no input or output, and the
-// answer goes to the guest's Ethernet address, to broadcast or to multicast.
+// Reply appends the answer to one Ethernet frame to dst. Without an answer it returns dst as it is. Dst must
+// not overlap frame. Reply reads no clock and does no input or output. The destination of the answer is the
+// guest's Ethernet address, broadcast or multicast.
 func (r *Responder) Reply(dst, frame []byte) []byte {
-	dst, _ = r.says.Load().answer(dst, frame)
+	dst, _ = r.answers.Load().answer(dst, frame)
 	return dst
 }
 
@@ -176,9 +176,9 @@ func (r *answers) answerIPv6(dst, body []byte) ([]byte, event) {
 		}
 		return r.v6.answer(dst, p, msg)
 	case protoICMPv6:
-		// RFC 4861 sections 6.1.1 and 7.1.1: no router forwarded it, its checksum holds, its
-		// code is 0.
-		if p.hops != 255 || len(p.body) < 8 || p.body[1] != 0 || !checksumHolds(pseudo6(p.src, p.dst, protoICMPv6, len(p.body)), p.body, 2) {
+		// RFC 4861 sections 6.1.1 and 7.1.1: a hop limit of 255, as no router has forwarded the packet,
+		// a correct checksum, and the code 0.
+		if p.hops != 255 || len(p.body) < 8 || p.body[1] != 0 || !validChecksum(pseudo6(p.src, p.dst, protoICMPv6, len(p.body)), p.body, 2) {
 			return dst, event{}
 		}
 		switch p.body[0] {
@@ -191,11 +191,11 @@ func (r *answers) answerIPv6(dst, body []byte) ([]byte, event) {
 	return dst, event{}
 }
 
-// infinite is the lifetime that never ends: RFC 2131 section 3.3, RFC 9915 section 7.7.
+// infinite is the lifetime that does not end: RFC 2131 section 3.3, RFC 9915 section 7.7.
 const infinite = math.MaxUint32
 
-// leaseTime is the lifetime of a lease in seconds.
-func leaseTime(o cache.Options) uint32 {
+// leaseSeconds returns the lifetime of a lease.
+func leaseSeconds(o cache.Options) uint32 {
 	if o.LeaseSeconds == 0 {
 		return infinite
 	}

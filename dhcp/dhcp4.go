@@ -26,8 +26,8 @@ const (
 	offCookie = 236
 	fixedLen4 = 240
 
-	minMessage4 = 300 // of a BOOTP message (RFC 951); a shorter one is padded
-	minDatagram = 576 // what every client takes (RFC 2131 section 2)
+	minMessage4 = 300 // a BOOTP message (RFC 951); a shorter message is padded
+	minDatagram = 576 // the datagram that every client accepts (RFC 2131 section 2)
 
 	cookie4       = 0x63825363
 	flagBroadcast = 0x80
@@ -46,12 +46,12 @@ type server4 struct {
 	identifier      []byte // option 54
 	lease           []byte // options 51, 58, 59
 	options         []option4
-	unasked         int        // of the options: those that a guest also gets without asking
-	at              [256]uint8 // code to its place in options, from 1
+	unasked         int        // options[:unasked] are sent without being asked for
+	at              [256]uint8 // at[code]-1 is the option's index in options; 0: there is none
 	mtu             int
 }
 
-// option4 is one option as it is sent: in several parts if it has more than 255 octets (RFC 3396).
+// option4 is one option as it is sent: in several parts if the value has more than 255 octets (RFC 3396).
 type option4 struct {
 	code uint8
 	wire []byte
@@ -73,9 +73,9 @@ func newServer4(rec cache.Record, res resolver) *server4 {
 	s := &server4{guest: rec.MAC, self: rec.ResponderMAC, address: v4.Address.Addr(), server: v4.Server, mtu: rec.MTU}
 	s.identifier = appendOption4(nil, uint8(dhcpv4.OptionServerIdentifier), s.server.AsSlice())
 	s.mask = appendOption4(nil, uint8(dhcpv4.OptionSubnetMask), net.CIDRMask(v4.Address.Bits(), 32))
-	s.lease = leaseOptions4(leaseTime(rec.Options))
+	s.lease = leaseOptions4(leaseSeconds(rec.Options))
 
-	// By priority: what does not fit into a message is dropped from the end.
+	// In the order of importance: appendOptions leaves out the last ones if a message is too small.
 	add := func(code uint8, value []byte) {
 		if len(value) == 0 {
 			return
@@ -118,7 +118,7 @@ func newServer4(rec cache.Record, res resolver) *server4 {
 		add(uint8(dhcpv4.OptionIPv6OnlyPreferred), binary.BigEndian.AppendUint32(nil, o.IPv6OnlySeconds))
 	}
 
-	// QEMU's iPXE boots by the header, not by options 66 and 67. Both fields end with a zero.
+	// QEMU's iPXE boots by these fields of the header, not by options 66 and 67. Both texts end with a zero.
 	if a, err := netip.ParseAddr(o.TFTPServer); err == nil && a.Is4() {
 		s.siaddr = a.As4()
 	} else if len(o.TFTPServer) < offFile-offSname {
@@ -184,56 +184,56 @@ func routes4(v4 *cache.IPv4) []byte {
 func (s *server4) answer(dst, msg []byte) ([]byte, event) {
 	if len(msg) < fixedLen4 || dhcpv4.OpcodeType(msg[0]) != dhcpv4.OpcodeBootRequest || msg[2] != byte(len(s.guest)) ||
 		cache.MAC(msg[offChaddr:offChaddr+6]) != s.guest ||
-		[4]byte(msg[offGiaddr:offChaddr]) != [4]byte{} || // a relay: there is none on this link
+		[4]byte(msg[offGiaddr:offChaddr]) != [4]byte{} || // from a relay, which this link does not have
 		binary.BigEndian.Uint32(msg[offCookie:]) != cookie4 {
 		return dst, event{}
 	}
 	options, ok := parseOptions4(msg[fixedLen4:])
 	if !ok {
-		return dst, event{} // garbage of the guest's; it gets no answer and no line in the log
+		return dst, event{} // malformed options get no answer and no line in the log
 	}
 	kind, _ := options.get(uint8(dhcpv4.OptionDHCPMessageType))
-	if len(kind) != 1 { // BOOTP, or the option twice
+	if len(kind) != 1 { // a BOOTP message, or the option is given twice
 		return dst, event{}
 	}
 	q := request4{msg: msg, options: options, ciaddr: netip.AddrFrom4([4]byte(msg[offCiaddr:offYiaddr]))}
 	switch dhcpv4.MessageType(kind[0]) {
 	case dhcpv4.MessageTypeDiscover:
 		if _, rapid := options.get(uint8(dhcpv4.OptionRapidCommit)); rapid { // RFC 4039
-			return s.reply(dst, q, dhcpv4.MessageTypeAck, true), event{Leased4, s.address}
+			return s.appendLease(dst, q, dhcpv4.MessageTypeAck, true), event{Leased4, s.address}
 		}
-		return s.reply(dst, q, dhcpv4.MessageTypeOffer, false), event{Offered4, s.address}
+		return s.appendLease(dst, q, dhcpv4.MessageTypeOffer, false), event{Offered4, s.address}
 	case dhcpv4.MessageTypeRequest:
 		return s.answerRequest(dst, q)
 	case dhcpv4.MessageTypeInform:
-		if !station(q.ciaddr) {
+		if !isStation(q.ciaddr) {
 			return dst, event{}
 		}
-		return s.inform(dst, q), event{kind: Informed4, address: q.ciaddr}
-	case dhcpv4.MessageTypeDecline: // of option 50 (RFC 2131 table 5); the address stays the guest's
+		return s.appendInform(dst, q), event{kind: Informed4, address: q.ciaddr}
+	case dhcpv4.MessageTypeDecline: // option 50 has the address (RFC 2131 table 5), which stays the guest's
 		raw, _ := options.get(uint8(dhcpv4.OptionRequestedIPAddress))
-		if requested, _ := netip.AddrFromSlice(raw); requested == s.address && s.isOurs(options) {
+		if requested, _ := netip.AddrFromSlice(raw); requested == s.address && s.isForServer(options) {
 			return dst, event{Declined4, s.address}
 		}
-	case dhcpv4.MessageTypeRelease: // of ciaddr
-		if q.ciaddr == s.address && s.isOurs(options) {
+	case dhcpv4.MessageTypeRelease: // ciaddr has the address
+		if q.ciaddr == s.address && s.isForServer(options) {
 			return dst, event{Released4, s.address}
 		}
 	}
 	return dst, event{}
 }
 
-// station says that a host can have the address, so that it can be the destination of a reply.
-func station(a netip.Addr) bool {
+// isStation says whether a host can have the address, so that a reply can be sent there.
+func isStation(a netip.Addr) bool {
 	return !a.IsUnspecified() && !a.IsMulticast() && !a.IsLoopback() && a != broadcastIP
 }
 
-// options4 are the options of a message as they stand there. The codec would make a map of them, and
-// a flood of the guest's megabytes of garbage.
+// options4 are the options of a message in their encoded form. The library's decoder would make a map of
+// them, and so megabytes of garbage when a guest sends messages in a flood.
 type options4 []byte
 
-// parseOptions4 takes the options before the end option, or before the end of the message. False: the
-// last one is cut short.
+// parseOptions4 returns the options before the end option, or before the end of the message. False: the last
+// option is cut short.
 func parseOptions4(b []byte) (options4, bool) {
 	for at := 0; at < len(b); {
 		switch {
@@ -250,7 +250,8 @@ func parseOptions4(b []byte) (options4, bool) {
 	return b, true
 }
 
-// get is the value of an option. That of one which comes several times is put together (RFC 3396).
+// get returns the value of an option. The values of an option that is given several times are joined (RFC
+// 3396).
 func (o options4) get(code uint8) (value []byte, ok bool) {
 	for len(o) > 0 {
 		if o[0] == byte(dhcpv4.OptionPad) {
@@ -262,7 +263,7 @@ func (o options4) get(code uint8) (value []byte, ok bool) {
 			if ok {
 				value = append(value, o[2:end]...)
 			} else {
-				value, ok = o[2:end:end], true // an append does not write into the message
+				value, ok = o[2:end:end], true // so that an append does not write into the message
 			}
 		}
 		o = o[end:]
@@ -270,15 +271,15 @@ func (o options4) get(code uint8) (value []byte, ok bool) {
 	return value, ok
 }
 
-// request4 is a message of the guest.
+// request4 is a DHCPv4 message from the guest.
 type request4 struct {
 	msg     []byte
 	options options4
 	ciaddr  netip.Addr
 }
 
-// isOurs says that the message is for no other server.
-func (s *server4) isOurs(options options4) bool {
+// isForServer says whether the options name this server, or none.
+func (s *server4) isForServer(options options4) bool {
 	id, ok := options.get(uint8(dhcpv4.OptionServerIdentifier))
 	if !ok {
 		return true
@@ -287,12 +288,12 @@ func (s *server4) isOurs(options options4) bool {
 	return ok && a == s.server
 }
 
-// answerRequest answers a DHCPREQUEST. Its state (RFC 2131 section 4.3.2) shows in what it names:
-// SELECTING option 54 and 50, INIT-REBOOT option 50, RENEWING and REBINDING ciaddr.
-// Every address that it names has to be ours; a lease that we do not remember is no reason to
-// refuse, as there is but one.
+// answerRequest answers a DHCPREQUEST. The client's state (RFC 2131 section 4.3.2) shows in the fields that
+// it sends: SELECTING options 54 and 50, INIT-REBOOT option 50, RENEWING and REBINDING ciaddr. Each
+// address that the client sends has to be the one of the record. The server has no table of leases: there is
+// one address, and a guest that asks for it gets it.
 func (s *server4) answerRequest(dst []byte, q request4) ([]byte, event) {
-	if !s.isOurs(q.options) {
+	if !s.isForServer(q.options) {
 		return dst, event{}
 	}
 	named, renewing := netip.Addr{}, !q.ciaddr.IsUnspecified()
@@ -312,16 +313,16 @@ func (s *server4) answerRequest(dst []byte, q request4) ([]byte, event) {
 	case !named.IsValid():
 		return dst, event{}
 	case named != s.address:
-		return s.refuse(dst, q), event{kind: Refused4, address: named}
+		return s.appendNak(dst, q), event{kind: Refused4, address: named}
 	case renewing:
-		return s.reply(dst, q, dhcpv4.MessageTypeAck, false), event{Renewed4, s.address}
+		return s.appendLease(dst, q, dhcpv4.MessageTypeAck, false), event{Renewed4, s.address}
 	}
-	return s.reply(dst, q, dhcpv4.MessageTypeAck, false), event{Leased4, s.address}
+	return s.appendLease(dst, q, dhcpv4.MessageTypeAck, false), event{Leased4, s.address}
 }
 
-// begin appends room for the headers, the fixed part of a reply and options 53 and 54. The fixed part
-// is where it returns it until more is appended.
-func (s *server4) begin(dst []byte, q request4, kind dhcpv4.MessageType) (b, fixed []byte) {
+// appendHead appends room for the headers, the fixed part of a reply, and options 53 and 54. The slice fixed
+// is the fixed part, until the next append to b.
+func (s *server4) appendHead(dst []byte, q request4, kind dhcpv4.MessageType) (b, fixed []byte) {
 	start := len(dst) + udp4Len
 	b = append(dst, make([]byte, udp4Len+fixedLen4)...)
 	b = append(b, byte(dhcpv4.OptionDHCPMessageType), 1, byte(kind))
@@ -350,11 +351,11 @@ func (s *server4) finish(b []byte, start int, mac cache.MAC, to netip.Addr) []by
 	return b
 }
 
-// reply appends an offer or an acknowledgement of the address.
-func (s *server4) reply(dst []byte, q request4, kind dhcpv4.MessageType, rapid bool) []byte {
-	b, fixed := s.begin(dst, q, kind)
+// appendLease appends an offer or an acknowledgement of the address.
+func (s *server4) appendLease(dst []byte, q request4, kind dhcpv4.MessageType, rapid bool) []byte {
+	b, fixed := s.appendHead(dst, q, kind)
 	copy(fixed[offYiaddr:], s.address.AsSlice())
-	// RFC 2131 section 4.1. A discovering guest has no address yet, whatever it says.
+	// RFC 2131 section 4.1. A guest that discovers has no address yet, whatever ciaddr is.
 	to, mac := s.address, s.guest
 	switch {
 	case kind == dhcpv4.MessageTypeAck && !rapid && q.ciaddr == s.address:
@@ -367,26 +368,26 @@ func (s *server4) reply(dst []byte, q request4, kind dhcpv4.MessageType, rapid b
 	return s.finish(b, len(dst), mac, to)
 }
 
-// inform appends the answer to a guest that has its address from elsewhere (RFC 2131 section
-// 4.3.5): no address, no lifetime.
-func (s *server4) inform(dst []byte, q request4) []byte {
-	b, fixed := s.begin(dst, q, dhcpv4.MessageTypeAck)
+// appendInform appends the answer to a guest that was given its address by other means (RFC 2131 section
+// 4.3.5): configuration without an address and a lifetime.
+func (s *server4) appendInform(dst []byte, q request4) []byte {
+	b, fixed := s.appendHead(dst, q, dhcpv4.MessageTypeAck)
 	copy(fixed[offCiaddr:], q.msg[offCiaddr:offYiaddr])
 	b = s.appendOptions(b, len(dst), q, false)
 	return s.finish(b, len(dst), s.guest, q.ciaddr)
 }
 
-// refuse appends a DHCPNAK: no address, no parameters (RFC 2131 table 3), to broadcast, as the
-// guest may be on another network.
-func (s *server4) refuse(dst []byte, q request4) []byte {
-	b, _ := s.begin(dst, q, dhcpv4.MessageTypeNak)
+// appendNak appends a DHCPNAK: no address, no parameters (RFC 2131 table 3). It goes to broadcast, as the
+// guest may have an address of another network.
+func (s *server4) appendNak(dst []byte, q request4) []byte {
+	b, _ := s.appendHead(dst, q, dhcpv4.MessageTypeNak)
 	b = appendOption4(b, uint8(dhcpv4.OptionMessage), []byte("this is not the address of this guest"))
 	b = appendClientIdentifier(b, q)
 	return s.finish(b, len(dst), broadcastMAC, broadcastIP)
 }
 
-// appendClientIdentifier echoes option 61 (RFC 6842). One of over 255 octets is nonsense and
-// would not fit.
+// appendClientIdentifier appends the guest's option 61 again (RFC 6842). One of more than 255 octets is
+// left out, as it would not fit.
 func appendClientIdentifier(b []byte, q request4) []byte {
 	id, ok := q.options.get(uint8(dhcpv4.OptionClientIdentifier))
 	if !ok || len(id) > 255 {
@@ -395,9 +396,10 @@ func appendClientIdentifier(b []byte, q request4) []byte {
 	return appendOption4(b, uint8(dhcpv4.OptionClientIdentifier), id)
 }
 
-// appendOptions appends the mask, then what the guest asks for in its order, then what else fits
-// into the frame at b[start:]. If not everything fits, what was not asked for goes first, and then
-// by priority; options are never moved into sname and file, which are for network boot.
+// appendOptions appends the mask, the options that the guest asks for, in the guest's order, and the other
+// options, to the frame at b[start:]. If not all of them fit, those that the guest did not ask for are left
+// out first, and then those of less importance. The fields sname and file are for network boot and never hold
+// options.
 func (s *server4) appendOptions(b []byte, start int, q request4, rapid bool) []byte {
 	b = append(b, s.mask...) // before the router: RFC 2132 section 3.3
 	if rapid {
@@ -433,8 +435,8 @@ func (s *server4) appendOptions(b []byte, start int, q request4, rapid bool) []b
 	return b
 }
 
-// limit is the greatest IPv4 datagram that the guest takes: option 57 (RFC 2132 section 9.10)
-// within what every client and the link take.
+// limit returns the size of the largest IPv4 datagram that the guest accepts: option 57 (RFC 2132 section
+// 9.10), at least minDatagram and at most the MTU.
 func (s *server4) limit(q request4) int {
 	raw, _ := q.options.get(uint8(dhcpv4.OptionMaximumDHCPMessageSize))
 	if len(raw) != 2 {

@@ -15,7 +15,7 @@ import (
 	"github.com/guestwire/guestwire/cache"
 )
 
-// client4 is a message of a DHCPv4 client, by default a plain one of the guest's.
+// client4 is a message of a DHCPv4 client, by default the guest.
 type client4 struct {
 	kind     dhcpv4.MessageType // 0: none, BOOTP
 	ciaddr   string
@@ -27,7 +27,7 @@ type client4 struct {
 
 var xid = []byte{0xde, 0xad, 0xbe, 0xef}
 
-// bytes is the message, made by hand so that it can be wrong.
+// bytes returns the message. It is encoded by hand, so that it can be wrong.
 func (c client4) bytes() []byte {
 	msg := make([]byte, 240)
 	msg[0], msg[1], msg[2] = 1, 1, 6
@@ -79,7 +79,7 @@ func read4(t testing.TB, r reply) *dhcpv4.DHCPv4 {
 	return m
 }
 
-// order4 are the codes in a message as they stand there.
+// order4 returns the codes of a message's options in their order.
 func order4(t testing.TB, msg []byte) []int {
 	t.Helper()
 	var codes []int
@@ -101,7 +101,7 @@ const (
 	silence  = dhcpv4.MessageTypeNone
 )
 
-// situation4 is a row of the DHCPv4 table. Ours is 10.244.1.7 from 169.254.1.1.
+// situation4 is a row of the DHCPv4 table. The guest's address is 10.244.1.7, the server's 169.254.1.1.
 type situation4 struct {
 	name string
 	in   client4
@@ -189,7 +189,7 @@ func TestDHCPv4States(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			r := newResponder(t, newRecord(), resolvConf)
 			frame := c.in.frame()
-			if _, e := r.says.Load().answer(nil, frame); e.kind != c.ev {
+			if _, e := r.answers.Load().answer(nil, frame); e.kind != c.ev {
 				t.Errorf("event %d, want %d", e.kind, c.ev)
 			}
 			got, silent := ask(t, r, frame)
@@ -207,7 +207,7 @@ func TestDHCPv4States(t *testing.T) {
 			if c.to == "255.255.255.255" {
 				wantMAC = broadcastMAC
 			}
-			if got.dst != addr(c.to) || got.dstMAC != wantMAC || got.src != addr(server) || got.srcMAC != portMAC {
+			if got.dst != addr(c.to) || got.dstMAC != wantMAC || got.src != addr(server) || got.srcMAC != responderMAC {
 				t.Errorf("from %v %v to %v %v, want to %v %v", got.src, got.srcMAC, got.dst, got.dstMAC, c.to, wantMAC)
 			}
 			if !bytes.Equal(m.TransactionID[:], xid) || m.OpCode != dhcpv4.OpcodeBootReply || m.HopCount != 0 || m.NumSeconds != 0 ||
@@ -326,7 +326,7 @@ func TestDHCPv4Size(t *testing.T) {
 	for _, c := range []struct {
 		option []byte
 		most   int
-		least  int // some option fills it to here
+		least  int // options fill it at least to here
 	}{
 		{nil, 576, 426},
 		{[]byte{0, 0}, 576, 426},
@@ -347,7 +347,7 @@ func TestDHCPv4Size(t *testing.T) {
 	}
 }
 
-// The last octet counts: an option that fills the datagram is there, one octet more and it is not.
+// An option that fills the datagram to the last octet is sent, one that is longer by an octet is not.
 func TestDHCPv4LastOctet(t *testing.T) {
 	for _, limit := range []int{0, 320, 576, 800} {
 		rec := newRecord()
@@ -377,8 +377,8 @@ func TestDHCPv4LastOctet(t *testing.T) {
 	}
 }
 
-// What does not fit is dropped from the end of the priorities, and what was asked for comes first;
-// sname and file never hold options (RFC 2132 section 9.3).
+// If the options do not fit, those that the guest asks for come first, and the less important ones are left
+// out; sname and file never hold options (RFC 2132 section 9.3).
 func TestDHCPv4Priority(t *testing.T) {
 	rec := newRecord()
 	rec.Options.DHCPv4 = map[uint8]cache.Data{224: cache.Data(strings.Repeat("x", 200)), 225: cache.Data(strings.Repeat("y", 200))}
@@ -386,7 +386,7 @@ func TestDHCPv4Priority(t *testing.T) {
 		asked []byte
 		want  []int // of the private ones
 	}{
-		{nil, nil}, // what stands before takes the room
+		{nil, nil}, // more important options take the room
 		{[]byte{1, 3, 121}, nil},
 		{[]byte{225}, []int{225}},
 		{[]byte{225, 224}, []int{224}},
@@ -412,7 +412,7 @@ func TestDHCPv4Priority(t *testing.T) {
 	}
 }
 
-// RFC 6842 with the longest identifier, and one that no option holds.
+// RFC 6842 with the longest identifier, and with one that is too long for an option.
 func TestDHCPv4LongIdentifier(t *testing.T) {
 	for _, c := range []struct{ n, want int }{{0, 0}, {1, 1}, {255, 255}, {256, 0}, {900, 0}} {
 		id := bytes.Repeat([]byte{9}, c.n)
@@ -488,7 +488,7 @@ func TestDHCPv4Routes(t *testing.T) {
 	}
 }
 
-// RFC 3396: more than 255 octets, in parts that stand together.
+// RFC 3396: an option of more than 255 octets is sent in several parts, one after the other.
 func TestDHCPv4Split(t *testing.T) {
 	rec := newRecord()
 	want := 0
@@ -506,7 +506,7 @@ func TestDHCPv4Split(t *testing.T) {
 	if codes := order4(t, got.payload); !slices.Equal(codes[4:6], []int{121, 121}) {
 		t.Errorf("options %v", codes)
 	}
-	// In the least message it does not fit: the guest still has option 3.
+	// In the smallest message it does not fit, and the guest still gets option 3.
 	_, m = acked(t, rec, resolvConf, map[uint8][]byte{55: {121, 3}})
 	if m.Options.Has(dhcpv4.OptionClasslessStaticRoute) || len(m.Router()) != 1 {
 		t.Errorf("121 of %d octets, router %v", len(m.Options[121]), m.Router())
@@ -552,8 +552,8 @@ func TestDHCPv4Configuration(t *testing.T) {
 	}
 }
 
-// RFC 8910 section 2.1, RFC 8925 section 3.3: only who asks is told. RFC 2132 section 8.4, RFC 3925:
-// the vendor's options are bytes.
+// RFC 8910 section 2.1, RFC 8925 section 3.3: these options are only for a guest that asks for them. RFC 2132
+// section 8.4, RFC 3925: the vendor's options are bytes.
 func TestDHCPv4FurtherOptions(t *testing.T) {
 	rec := newRecord()
 	rec.Options = cache.Options{

@@ -26,7 +26,7 @@ const (
 	iaHeadLen = 12 // IAID, T1, T2 of IA_NA and IA_PD
 	iaAddrLen = 24 // address and two lifetimes
 
-	preferenceMax = 255 // RFC 9915 section 21.8: take this one, do not wait for others
+	preferenceMax = 255 // RFC 9915 section 21.8: the guest does not wait for other servers
 )
 
 // server6 answers DHCPv6 for one address.
@@ -35,10 +35,10 @@ type server6 struct {
 	source      netip.Addr
 	address     netip.Addr
 	duid        []byte // of this server
-	times       []byte // T1 and T2
-	iaAddress   []byte // the option with the address and its lifetimes
+	times       []byte // T1 and T2 of an IA_NA
+	iaAddress   []byte // the IA Address option: the address and its lifetimes
 	options     []option6
-	limit       int // of a message
+	limit       int // length of the largest message
 }
 
 type option6 struct {
@@ -58,11 +58,11 @@ func newServer6(rec cache.Record, res resolver) (*server6, []string) {
 		self:    rec.ResponderMAC,
 		source:  rec.ResponderMAC.LinkLocal(),
 		address: rec.IPv6.Address,
-		// RFC 9915 section 11.4: no time in it, so it is the same after a restart.
+		// RFC 9915 section 11.4: a DUID without a time in it is the same after a restart.
 		duid:  (&dhcpv6.DUIDLL{HWType: iana.HWTypeEthernet, LinkLayerAddr: rec.ResponderMAC[:]}).ToBytes(),
 		limit: max(rec.MTU, minMTU6) - ip6Len - udpLen,
 	}
-	seconds := leaseTime(rec.Options)
+	seconds := leaseSeconds(rec.Options)
 	t1, t2 := uint32(infinite), uint32(infinite)
 	if seconds != infinite { // RFC 9915 section 21.4: 0.5 and 0.8 of the preferred lifetime
 		t1, t2 = seconds/2, uint32(uint64(seconds)*4/5)
@@ -71,8 +71,8 @@ func newServer6(rec cache.Record, res resolver) (*server6, []string) {
 	s.iaAddress = appendAddress6(nil, s.address, seconds)
 
 	var warnings []string
-	// What the guest's identifiers and its IA_NA leave of the smallest message; several IAs go
-	// before that, as each is asked for.
+	// The room beside the longest client identifier and one IA_NA. A guest that asks for several
+	// associations has less room: those come first.
 	room := s.limit - headLen6 - (4 + maxDUID) - (4 + len(s.duid)) - 5 - 4 - (4 + iaHeadLen + 4 + iaAddrLen)
 	add := func(code dhcpv6.OptionCode, value []byte) {
 		if len(value) == 0 {
@@ -115,11 +115,11 @@ func appendAddress6(b []byte, a netip.Addr, seconds uint32) []byte {
 	return binary.BigEndian.AppendUint32(b, seconds)
 }
 
-// options6 are the options of a message, or of an option, as they stand there: what is wrong inside
-// of one that does not matter is no reason to drop the message.
+// options6 are the options of a message, or of an option, in their encoded form. The library's decoder would
+// refuse a message for a mistake inside an option that does not matter here.
 type options6 []byte
 
-// all are the options before a fault, or before the end.
+// all yields the options, up to one that is cut short.
 func (o options6) all() iter.Seq2[dhcpv6.OptionCode, []byte] {
 	return func(yield func(dhcpv6.OptionCode, []byte) bool) {
 		for rest := o; ; {
@@ -132,6 +132,7 @@ func (o options6) all() iter.Seq2[dhcpv6.OptionCode, []byte] {
 	}
 }
 
+// first returns the first option and the rest. False: there is none, or it is cut short.
 func (o options6) first() (code dhcpv6.OptionCode, value []byte, rest options6, ok bool) {
 	if len(o) < 4 {
 		return 0, nil, o, false
@@ -143,8 +144,8 @@ func (o options6) first() (code dhcpv6.OptionCode, value []byte, rest options6, 
 	return dhcpv6.OptionCode(binary.BigEndian.Uint16(o)), o[4:end:end], o[end:], true
 }
 
-// whole says that there is no fault.
-func (o options6) whole() bool {
+// isWhole says whether no option is cut short.
+func (o options6) isWhole() bool {
 	ok := true
 	for ok {
 		_, _, o, ok = o.first()
@@ -152,20 +153,20 @@ func (o options6) whole() bool {
 	return len(o) == 0
 }
 
-// request6 is a message of the guest.
+// request6 is a DHCPv6 message from the guest.
 type request6 struct {
-	kind             dhcpv6.MessageType
-	options          options6
-	clientID         []byte // nil: none
-	serverID         []byte // nil: none
-	rapid            bool
-	ias              bool // there is at least one identity association
-	asksForSomething bool
+	kind     dhcpv6.MessageType
+	options  options6
+	clientID []byte // nil: none
+	serverID []byte // nil: none
+	rapid    bool
+	hasIA    bool // it has an identity association
+	hasORO   bool // it has an option request option
 }
 
 func parseRequest6(msg []byte) (request6, bool) {
 	q := request6{kind: dhcpv6.MessageType(msg[0]), options: msg[headLen6:]}
-	if !q.options.whole() {
+	if !q.options.isWhole() {
 		return request6{}, false
 	}
 	for code, value := range q.options.all() {
@@ -183,15 +184,15 @@ func parseRequest6(msg []byte) (request6, bool) {
 		case dhcpv6.OptionRapidCommit:
 			q.rapid = true
 		case dhcpv6.OptionIANA, dhcpv6.OptionIATA, dhcpv6.OptionIAPD:
-			q.ias = true
+			q.hasIA = true
 		case dhcpv6.OptionORO:
-			q.asksForSomething = true
+			q.hasORO = true
 		}
 	}
 	return q, true
 }
 
-// wants says that the guest asks for an option, or that it asks for none at all and gets all.
+// wants says whether the guest asks for the option. A message without an option request option asks for all.
 func (q *request6) wants(wanted dhcpv6.OptionCode) bool {
 	for code, asked := range q.options.all() {
 		if code != dhcpv6.OptionORO {
@@ -203,20 +204,20 @@ func (q *request6) wants(wanted dhcpv6.OptionCode) bool {
 			}
 		}
 	}
-	return !q.asksForSomething
+	return !q.hasORO
 }
 
 // answer answers one DHCPv6 message (RFC 9915 section 18.3). Section 16 says which identifiers a
 // message must and must not have.
 func (s *server6) answer(dst []byte, p packet6, msg []byte) ([]byte, event) {
-	if len(msg) < headLen6 || !p.dst.IsMulticast() || !station(p.src) {
+	if len(msg) < headLen6 || !p.dst.IsMulticast() || !isStation(p.src) {
 		return dst, event{}
 	}
 	switch dhcpv6.MessageType(msg[0]) {
 	case dhcpv6.MessageTypeSolicit, dhcpv6.MessageTypeRequest, dhcpv6.MessageTypeConfirm,
 		dhcpv6.MessageTypeRenew, dhcpv6.MessageTypeRebind, dhcpv6.MessageTypeRelease,
 		dhcpv6.MessageTypeDecline, dhcpv6.MessageTypeInformationRequest:
-	default: // a server's message, a relay's, or one that we do not know
+	default: // a server's message, a relay's, or an unknown one
 		return dst, event{}
 	}
 	q, ok := parseRequest6(msg)
@@ -228,7 +229,7 @@ func (s *server6) answer(dst []byte, p packet6, msg []byte) ([]byte, event) {
 	case dhcpv6.MessageTypeSolicit, dhcpv6.MessageTypeConfirm, dhcpv6.MessageTypeRebind:
 		ok = q.clientID != nil && q.serverID == nil
 	case dhcpv6.MessageTypeInformationRequest:
-		ok = (q.serverID == nil || ours) && !q.ias
+		ok = (q.serverID == nil || ours) && !q.hasIA
 	default:
 		ok = q.clientID != nil && ours
 	}
@@ -241,59 +242,59 @@ func (s *server6) answer(dst []byte, p packet6, msg []byte) ([]byte, event) {
 	switch q.kind {
 	case dhcpv6.MessageTypeSolicit:
 		if q.rapid {
-			w.begin(dhcpv6.MessageTypeReply, msg)
-			w.option(dhcpv6.OptionRapidCommit, nil)
+			w.appendHead(dhcpv6.MessageTypeReply, msg)
+			w.appendOption(dhcpv6.OptionRapidCommit, nil)
 			e = event{Leased6, s.address}
 		} else {
-			w.begin(dhcpv6.MessageTypeAdvertise, msg)
-			w.option(dhcpv6.OptionPreference, []byte{preferenceMax})
+			w.appendHead(dhcpv6.MessageTypeAdvertise, msg)
+			w.appendOption(dhcpv6.OptionPreference, []byte{preferenceMax})
 			e = event{Offered6, s.address}
 		}
-		if !w.associations() {
+		if !w.appendAssociations() {
 			e = event{kind: Informed6}
 		}
-		w.configuration()
+		w.appendConfiguration()
 	case dhcpv6.MessageTypeRequest, dhcpv6.MessageTypeRenew, dhcpv6.MessageTypeRebind:
-		w.begin(dhcpv6.MessageTypeReply, msg)
+		w.appendHead(dhcpv6.MessageTypeReply, msg)
 		if e = (event{Renewed6, s.address}); q.kind == dhcpv6.MessageTypeRequest {
 			e.kind = Leased6
 		}
-		if !w.associations() {
+		if !w.appendAssociations() {
 			e = event{kind: Informed6}
 		}
-		w.configuration()
+		w.appendConfiguration()
 	case dhcpv6.MessageTypeConfirm:
-		foreign, found := s.foreign(q.options)
+		foreign, found := s.foreignAddress(q.options)
 		if !found {
 			return dst, event{}
 		}
-		w.begin(dhcpv6.MessageTypeReply, msg)
+		w.appendHead(dhcpv6.MessageTypeReply, msg)
 		if foreign.IsValid() {
-			w.status(iana.StatusNotOnLink)
+			w.appendStatus(iana.StatusNotOnLink)
 			e = event{Refused6, foreign}
 		} else {
-			w.status(iana.StatusSuccess)
+			w.appendStatus(iana.StatusSuccess)
 			e = event{Confirmed6, s.address}
 		}
 	case dhcpv6.MessageTypeDecline, dhcpv6.MessageTypeRelease:
-		w.begin(dhcpv6.MessageTypeReply, msg)
-		w.status(iana.StatusSuccess)
-		if !s.named(q.options) {
+		w.appendHead(dhcpv6.MessageTypeReply, msg)
+		w.appendStatus(iana.StatusSuccess)
+		if !s.isNamed(q.options) {
 			break
 		}
 		if e = (event{Released6, s.address}); q.kind == dhcpv6.MessageTypeDecline {
 			e.kind = Declined6
 		}
 	case dhcpv6.MessageTypeInformationRequest:
-		w.begin(dhcpv6.MessageTypeReply, msg)
-		w.configuration()
+		w.appendHead(dhcpv6.MessageTypeReply, msg)
+		w.appendConfiguration()
 		e.kind = Informed6
 	}
 	putUDP6(w.b[w.start:], s.guest, s.self, p.src, s.source)
 	return w.b, e
 }
 
-// inside are the options of an association that has addresses.
+// inside returns the options in an identity association for addresses, and nil for another option.
 func inside(code dhcpv6.OptionCode, ia []byte) options6 {
 	head := iaHeadLen
 	switch code {
@@ -306,7 +307,7 @@ func inside(code dhcpv6.OptionCode, ia []byte) options6 {
 	return ia[min(head, len(ia)):]
 }
 
-// address6 is the one in an option, if it is an IA Address.
+// address6 returns the address of an IA Address option.
 func address6(code dhcpv6.OptionCode, value []byte) (a netip.Addr, ok bool) {
 	if code != dhcpv6.OptionIAAddr || len(value) < iaAddrLen {
 		return netip.Addr{}, false
@@ -314,9 +315,9 @@ func address6(code dhcpv6.OptionCode, value []byte) (a netip.Addr, ok bool) {
 	return netip.AddrFrom16([16]byte(value)), true
 }
 
-// foreign is the first address in the associations that is not the guest's. Found says that there is
-// an address at all.
-func (s *server6) foreign(options options6) (foreign netip.Addr, found bool) {
+// foreignAddress returns the first address in the associations that is not the guest's. Found says whether
+// the associations have an address at all.
+func (s *server6) foreignAddress(options options6) (foreign netip.Addr, found bool) {
 	for code, ia := range options.all() {
 		for code, value := range inside(code, ia).all() {
 			if a, ok := address6(code, value); ok {
@@ -330,8 +331,8 @@ func (s *server6) foreign(options options6) (foreign netip.Addr, found bool) {
 	return netip.Addr{}, found
 }
 
-// named says that the guest's address is in one of the associations.
-func (s *server6) named(options options6) bool {
+// isNamed says whether the guest's address is in one of the associations.
+func (s *server6) isNamed(options options6) bool {
 	for code, ia := range options.all() {
 		for code, value := range inside(code, ia).all() {
 			if a, ok := address6(code, value); ok && a == s.address {
@@ -342,7 +343,7 @@ func (s *server6) named(options options6) bool {
 	return false
 }
 
-// writer6 appends one message at b[start:], never longer than the server's limit.
+// writer6 writes one message at b[start:], which is never longer than the server's limit.
 type writer6 struct {
 	server *server6
 	q      request6
@@ -350,19 +351,21 @@ type writer6 struct {
 	start  int
 }
 
-func (w *writer6) begin(kind dhcpv6.MessageType, msg []byte) {
+// appendHead appends room for the headers, the message's head, and both identifiers.
+func (w *writer6) appendHead(kind dhcpv6.MessageType, msg []byte) {
 	w.b = append(w.b, make([]byte, udp6Len)...)
 	w.b = append(w.b, byte(kind), msg[1], msg[2], msg[3])
 	if w.q.clientID != nil {
-		w.option(dhcpv6.OptionClientID, w.q.clientID)
+		w.appendOption(dhcpv6.OptionClientID, w.q.clientID)
 	}
-	w.option(dhcpv6.OptionServerID, w.server.duid)
+	w.appendOption(dhcpv6.OptionServerID, w.server.duid)
 }
 
+// room returns how many octets the message can still get.
 func (w *writer6) room() int { return w.server.limit - (len(w.b) - w.start - udp6Len) }
 
-// option says whether there was room.
-func (w *writer6) option(code dhcpv6.OptionCode, value []byte) bool {
+// appendOption appends the option if there is room, and says whether there was.
+func (w *writer6) appendOption(code dhcpv6.OptionCode, value []byte) bool {
 	if 4+len(value) > w.room() {
 		return false
 	}
@@ -370,13 +373,13 @@ func (w *writer6) option(code dhcpv6.OptionCode, value []byte) bool {
 	return true
 }
 
-func (w *writer6) status(code iana.StatusCode) {
-	w.option(dhcpv6.OptionStatusCode, []byte{byte(code >> 8), byte(code)})
+func (w *writer6) appendStatus(code iana.StatusCode) {
+	w.appendOption(dhcpv6.OptionStatusCode, []byte{byte(code >> 8), byte(code)})
 }
 
-// associations answers each identity association, in order: the first IA_NA with the address, the
-// others with a status, as there is nothing else to give. It says whether the address was given.
-func (w *writer6) associations() (given bool) {
+// appendAssociations answers each identity association, in the guest's order: the first IA_NA gets the
+// address, the others a status that says that there is none. Given says whether the address was given.
+func (w *writer6) appendAssociations() (given bool) {
 	for code, ia := range w.q.options.all() {
 		switch code {
 		case dhcpv6.OptionIANA:
@@ -384,22 +387,22 @@ func (w *writer6) associations() (given bool) {
 				continue
 			}
 			if given {
-				w.refuse(code, ia, iaHeadLen, iana.StatusNoAddrsAvail)
+				w.appendRefusal(code, ia, iaHeadLen, iana.StatusNoAddrsAvail)
 				continue
 			}
-			given = w.lease(ia)
+			given = w.appendLease(ia)
 		case dhcpv6.OptionIATA:
-			w.refuse(code, ia, iaidLen, iana.StatusNoAddrsAvail)
+			w.appendRefusal(code, ia, iaidLen, iana.StatusNoAddrsAvail)
 		case dhcpv6.OptionIAPD:
-			w.refuse(code, ia, iaHeadLen, iana.StatusNoPrefixAvail)
+			w.appendRefusal(code, ia, iaHeadLen, iana.StatusNoPrefixAvail)
 		}
 	}
 	return given
 }
 
-// lease appends an IA_NA with the address, if there is room. A guest that extends another address is told that this
-// one has ended: lifetimes of zero (RFC 9915 section 18.3.4).
-func (w *writer6) lease(ia []byte) bool {
+// appendLease appends an IA_NA with the address, if there is room, and says whether there was. Other addresses
+// that the guest wants to renew get lifetimes of zero, which end them (RFC 9915 section 18.3.4).
+func (w *writer6) appendLease(ia []byte) bool {
 	start := len(w.b)
 	if 4+iaHeadLen+len(w.server.iaAddress) > w.room() {
 		return false
@@ -419,21 +422,21 @@ func (w *writer6) lease(ia []byte) bool {
 	return true
 }
 
-// refuse appends an association with nothing but a status. Head is the length of its fixed part.
-func (w *writer6) refuse(code dhcpv6.OptionCode, ia []byte, head int, status iana.StatusCode) {
+// appendRefusal appends an association with a status and nothing else. Head is the length of the
+// association's fixed part.
+func (w *writer6) appendRefusal(code dhcpv6.OptionCode, ia []byte, head int, status iana.StatusCode) {
 	if len(ia) < head {
 		return
 	}
 	value := make([]byte, head, iaHeadLen+6)
 	copy(value, ia[:iaidLen]) // T1 and T2, if there are any, stay zero
-	w.option(code, appendOption6(value, dhcpv6.OptionStatusCode, []byte{byte(status >> 8), byte(status)}))
+	w.appendOption(code, appendOption6(value, dhcpv6.OptionStatusCode, []byte{byte(status >> 8), byte(status)}))
 }
 
-// configuration appends what the guest asks for.
-func (w *writer6) configuration() {
+// appendConfiguration appends the options that the guest asks for, as far as there is room.
+func (w *writer6) appendConfiguration() {
 	for _, o := range w.server.options {
-		// RFC 9915 section 21.23: the time after which to ask for information again goes with
-		// nothing but that.
+		// RFC 9915 section 21.23: only the reply to an INFORMATION-REQUEST has this option.
 		if o.code == dhcpv6.OptionInformationRefreshTime && w.q.kind != dhcpv6.MessageTypeInformationRequest {
 			continue
 		}

@@ -18,7 +18,7 @@ import (
 
 var (
 	clientDUID = []byte{0, 4, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}
-	serverDUID = append([]byte{0, 3, 0, 1}, portMAC[:]...) // RFC 9915 section 11.4
+	serverDUID = append([]byte{0, 3, 0, 1}, responderMAC[:]...) // RFC 9915 section 11.4
 )
 
 // tlv is one DHCPv6 option.
@@ -40,11 +40,11 @@ func msg6(kind dhcpv6.MessageType, options ...[]byte) []byte {
 
 func read6(t testing.TB, r reply) *dhcpv6.Message {
 	t.Helper()
-	if r.from != 547 || r.to != 546 || r.srcMAC != portMAC || r.dstMAC != guestMAC || r.src != portMAC.LinkLocal() || r.dst != guestLL {
+	if r.from != 547 || r.to != 546 || r.srcMAC != responderMAC || r.dstMAC != guestMAC || r.src != responderMAC.LinkLocal() || r.dst != guestLL {
 		t.Errorf("from %v %v port %d to %v %v port %d", r.srcMAC, r.src, r.from, r.dstMAC, r.dst, r.to)
 	}
 	m := &dhcpv6.Message{MessageType: dhcpv6.MessageType(r.payload[0]), TransactionID: dhcpv6.TransactionID(r.payload[1:4])}
-	// The client's identifier is the client's affair: the library parses none of an unknown form.
+	// The client chooses the form of its identifier, and the library refuses forms that it does not know.
 	err := m.Options.FromBytesWithParser(r.payload[4:], func(code dhcpv6.OptionCode, data []byte) (dhcpv6.Option, error) {
 		if code == dhcpv6.OptionClientID {
 			return &dhcpv6.OptionGeneric{OptionCode: code, OptionData: data}, nil
@@ -60,7 +60,7 @@ func read6(t testing.TB, r reply) *dhcpv6.Message {
 	return m
 }
 
-// outline is what a message holds, in short: type, then the associations and status codes.
+// outline returns a message in short: its type, associations and status codes.
 func outline(m *dhcpv6.Message) string {
 	parts := []string{m.MessageType.String()}
 	status := func(o dhcpv6.Options) string {
@@ -107,7 +107,7 @@ func seconds(d time.Duration) string {
 	return fmt.Sprint(int(d / time.Second))
 }
 
-// situation6 is a row of the DHCPv6 table; sections are RFC 9915's. Ours is fd00:10:244::7.
+// situation6 is a row of the DHCPv6 table, with sections of RFC 9915. The guest's address is fd00:10:244::7.
 type situation6 struct {
 	name string
 	in   []byte
@@ -187,7 +187,7 @@ func TestDHCPv6Messages(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			r := newResponder(t, newRecord(), resolvConf)
 			frame := from6(guestLL, servers6, c.in)
-			if _, e := r.says.Load().answer(nil, frame); e.kind != c.ev {
+			if _, e := r.answers.Load().answer(nil, frame); e.kind != c.ev {
 				t.Errorf("event %d, want %d", e.kind, c.ev)
 			}
 			got, silent := ask(t, r, frame)
@@ -242,7 +242,7 @@ func TestDHCPv6Lifetimes(t *testing.T) {
 	}
 }
 
-// RFC 3646, 5908, 5970, 4075, and RFC 9915 section 21.7: what is asked for, everything if nothing is.
+// RFC 3646, 5908, 5970, 4075, and RFC 9915 section 21.7: the options that the guest asks for, or all.
 func TestDHCPv6Configuration(t *testing.T) {
 	rec := newRecord()
 	rec.Options = cache.Options{NTP: []netip.Addr{addr("192.0.2.7"), addr("fd00::7")}, BootFileURL: "tftp://[fd00::9]/x",
@@ -284,7 +284,7 @@ func TestDHCPv6Configuration(t *testing.T) {
 	}
 }
 
-// RFC 9915 section 21.23: option 32 is the INFORMATION-REQUEST's alone.
+// RFC 9915 section 21.23: option 32 is in replies to an INFORMATION-REQUEST only.
 func TestDHCPv6RefreshTime(t *testing.T) {
 	rec := newRecord()
 	rec.Options.DHCPv6 = map[uint16]cache.Data{32: "\x00\x00\x0e\x10"}
@@ -298,7 +298,7 @@ func TestDHCPv6RefreshTime(t *testing.T) {
 	}
 }
 
-// RFC 9915 section 10 and RFC 8200 section 5: whatever is asked, the reply fits into the smallest packet.
+// RFC 9915 section 10 and RFC 8200 section 5: every reply fits into the smallest packet.
 func TestDHCPv6Bounds(t *testing.T) {
 	rec := newRecord()
 	rec.MTU = 1280
@@ -330,7 +330,7 @@ func TestDHCPv6Bounds(t *testing.T) {
 	}
 }
 
-// An association for which no room was left was not given: nobody is told that the guest has the address.
+// Without room for an association the guest gets no address, and no event says that it has one.
 func TestDHCPv6WithoutRoom(t *testing.T) {
 	in := msg6(3, tlv(1, clientDUID), tlv(2, serverDUID))
 	for i := range byte(160) {
@@ -338,7 +338,7 @@ func TestDHCPv6WithoutRoom(t *testing.T) {
 	}
 	in = append(in, iaNA(1)...)
 	r := newResponder(t, newRecord(), resolvConf)
-	out, e := r.says.Load().answer(nil, from6(guestLL, servers6, in))
+	out, e := r.answers.Load().answer(nil, from6(guestLL, servers6, in))
 	if len(read6(t, readReply(t, out)).Options.IANA()) > 0 {
 		t.Fatal("there was room: this proves nothing")
 	}
@@ -359,7 +359,7 @@ func TestDHCPv6Frames(t *testing.T) {
 	}{
 		{"as it is", good, true},
 		{"padding behind", append(slices.Clone(good), 0, 0), true},
-		{"to a unicast address", from6(guestLL, portMAC.LinkLocal(), solicit), false},
+		{"to a unicast address", from6(guestLL, responderMAC.LinkLocal(), solicit), false},
 		{"from ::", from6(addr("::"), servers6, solicit), false},
 		{"from a multicast", from6(addr("ff02::1"), servers6, solicit), false},
 		{"another source MAC", change(good, 11, 9), false},
@@ -389,7 +389,7 @@ func TestDHCPv6Frames(t *testing.T) {
 	}
 }
 
-// change is frame with one octet set.
+// change returns the frame with one octet replaced.
 func change(frame []byte, at int, to byte) []byte {
 	frame = slices.Clone(frame)
 	frame[at] = to

@@ -18,7 +18,7 @@ func TestNew(t *testing.T) {
 	rec = newRecord()
 	rec.ResponderTap = ""
 	if _, err := New(rec, resolvConf); err == nil {
-		t.Error("a record without a port makes a responder")
+		t.Error("New accepts a record without a responderTap")
 	}
 }
 
@@ -46,7 +46,7 @@ func TestUDPChecksumZero(t *testing.T) {
 	}
 }
 
-// The reply path allocates nothing, so what a guest floods the responder with leaves no garbage.
+// A reply allocates nothing, so a guest's flood of messages makes no garbage.
 func TestAllocations(t *testing.T) {
 	r := newResponder(t, newRecord(), resolvConf)
 	buf := make([]byte, 0, 2048)

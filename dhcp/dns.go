@@ -9,15 +9,15 @@ import (
 	"github.com/guestwire/guestwire/cache"
 )
 
-// resolver is what can be told of a DNS configuration.
+// resolver is the part of a DNS configuration that the guest is told.
 type resolver struct {
 	servers4, servers6 []netip.Addr
 	search             []string // without trailing dots
 	warnings           []string
 }
 
-// newResolver takes what the guest of the record can use. A server with a zone is on that link, which
-// is the guest's only if it is the record's and bridged.
+// newResolver returns what the guest of the record can use. A server with a zone is on the link of that name,
+// which the guest is on only if it is the record's NIC and the guest is not behind masquerade.
 func newResolver(dns cache.DNS, rec *cache.Record) resolver {
 	var res resolver
 	for _, given := range dns.Servers {
@@ -35,7 +35,7 @@ func newResolver(dns cache.DNS, rec *cache.Record) resolver {
 	}
 	for _, given := range dns.Search {
 		name := strings.TrimRight(strings.TrimSpace(given), ".")
-		if name == "" { // the root, which says: search nowhere
+		if name == "" { // the root domain, which means that there is no search list
 			continue
 		}
 		if reason := nameFault(name); reason != "" {
@@ -50,8 +50,8 @@ func newResolver(dns cache.DNS, rec *cache.Record) resolver {
 	return res
 }
 
-// nameFault says why name, without a trailing dot, cannot be told to a guest; empty: it can. The
-// limits are those of RFC 1035 section 2.3.4. Underscores are in use and pass.
+// nameFault returns why a guest cannot be told the name, which has no trailing dot; empty: a guest can be
+// told. The limits are those of RFC 1035 section 2.3.4. Underscores are in use and pass.
 func nameFault(name string) string {
 	if len(name) > 253 {
 		return "longer than 253 octets"
@@ -72,10 +72,11 @@ func nameFault(name string) string {
 	return ""
 }
 
-// appendName appends name as a sequence of labels (RFC 1035 section 3.1). Offsets knows where in
-// the option, which begins at b[0], a name already ends that way, for pointers to it (section
-// 4.1.4); nil: no pointers, as DHCPv6 and advertisements want it (RFC 9915 section 10, RFC 8106
-// section 5.2).
+// appendName appends the name as a sequence of labels (RFC 1035 section 3.1).
+//
+// With offsets the name is compressed (section 4.1.4): offsets maps the ends of names that are in the option,
+// which begins at b[0], to their places, and gets those of this name. Nil: no compression, as DHCPv6 and
+// router advertisements want it (RFC 9915 section 10, RFC 8106 section 5.2).
 func appendName(b []byte, name string, offsets map[string]int) []byte {
 	for name != "" {
 		known := strings.ToLower(name)
@@ -93,7 +94,7 @@ func appendName(b []byte, name string, offsets map[string]int) []byte {
 	return append(b, 0)
 }
 
-// encodeNames is the value of a search list option.
+// encodeNames returns the value of an option with a search list.
 func encodeNames(names []string, compress bool) []byte {
 	var offsets map[string]int
 	if compress {

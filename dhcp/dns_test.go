@@ -72,7 +72,7 @@ func TestEncodeNames(t *testing.T) {
 	}
 }
 
-// A pointer has 14 bits: what stands behind 16 KiB is no place to point to.
+// A pointer has 14 bits, so it cannot point to a name behind 16 KiB.
 func TestEncodeManyNames(t *testing.T) {
 	var names []string
 	for i := range 1500 {
@@ -87,8 +87,7 @@ func TestEncodeManyNames(t *testing.T) {
 	}
 }
 
-// FuzzNames: whatever stands in a resolv.conf makes a responder, and both ends agree on the names
-// that it tells.
+// FuzzNames: New accepts every search list, and another library reads the same names from the options.
 func FuzzNames(f *testing.F) {
 	for _, s := range []string{".", "cluster.local.", "a..b", strings.Repeat("x", 64), "ä", "A.b a.B", "1.2 _x.y"} {
 		f.Add(s)
@@ -113,7 +112,7 @@ func FuzzNames(f *testing.F) {
 	})
 }
 
-// expand reads names with pointers to earlier ones.
+// expand decodes compressed names.
 func expand(t *testing.T, b []byte) []string {
 	var names []string
 	for at := 0; at < len(b); {

@@ -8,16 +8,16 @@ import (
 	"time"
 )
 
-// Event is something that the guest was told, or told us.
+// Event is an answer to the guest, or a message of the guest, that matters to who runs the guest.
 type Event struct {
 	Time time.Time
 	Kind Kind
-	// Address is the guest's, or the one that it was refused or declined. It is not valid in
-	// Advertised and Withdrawn, and in Informed6 where the guest has none.
+	// Address is the guest's address, or the one that the guest was refused or has declined. It is
+	// not valid with Advertised, Withdrawn and Informed6.
 	Address netip.Addr
 }
 
-// Kind is what happened. The numbers can change: only the names are to be kept.
+// Kind is the kind of an event. The numbers can change in a later version; store the texts instead.
 type Kind uint8
 
 const (
@@ -26,22 +26,22 @@ const (
 	Offered4  // DHCPOFFER
 	Leased4   // DHCPACK: the guest has the address
 	Renewed4  // DHCPACK to a guest that had it
-	Refused4  // DHCPNAK: the guest wanted another one
-	Declined4 // DHCPDECLINE: the guest found somebody else using the address
+	Refused4  // DHCPNAK: the guest asked for another address
+	Declined4 // DHCPDECLINE: the guest found another station that uses the address
 	Released4 // DHCPRELEASE
-	Informed4 // configuration for a guest that has its address from elsewhere
+	Informed4 // DHCPACK to DHCPINFORM: configuration without an address
 
 	Offered6   // ADVERTISE
 	Leased6    // REPLY to SOLICIT or REQUEST
 	Renewed6   // REPLY to RENEW or REBIND
 	Confirmed6 // REPLY to CONFIRM: the guest's addresses are right
-	Refused6   // REPLY to CONFIRM: they are not
-	Declined6  // DECLINE
+	Refused6   // REPLY to CONFIRM: an address is not right
+	Declined6  // DECLINE: the guest found another station that uses the address
 	Released6  // RELEASE
-	Informed6  // configuration without an address
+	Informed6  // REPLY without an address
 
 	Advertised // router advertisement
-	Withdrawn  // the last router advertisement: no router here any more
+	Withdrawn  // the last router advertisement, which ends the router's lifetime
 
 	kinds
 )
@@ -51,7 +51,7 @@ var kindText = [kinds]string{
 	Leased4:    "DHCPv4 address leased",
 	Renewed4:   "DHCPv4 lease renewed",
 	Refused4:   "DHCPv4 request for another address refused",
-	Declined4:  "DHCPv4 address declined by the guest: somebody else seems to have it",
+	Declined4:  "DHCPv4 address declined by the guest: another station seems to use it",
 	Released4:  "DHCPv4 address released by the guest",
 	Informed4:  "DHCPv4 configuration told",
 	Offered6:   "DHCPv6 address offered",
@@ -59,14 +59,14 @@ var kindText = [kinds]string{
 	Renewed6:   "DHCPv6 lease renewed",
 	Confirmed6: "DHCPv6 address confirmed",
 	Refused6:   "DHCPv6 address not confirmed",
-	Declined6:  "DHCPv6 address declined by the guest: somebody else seems to have it",
+	Declined6:  "DHCPv6 address declined by the guest: another station seems to use it",
 	Released6:  "DHCPv6 address released by the guest",
 	Informed6:  "DHCPv6 configuration told",
 	Advertised: "router advertisement sent",
 	Withdrawn:  "router advertisement withdrawn",
 }
 
-// String is the text of the log's line.
+// String returns the text that the log has for the event.
 func (k Kind) String() string {
 	if k == nothing || k >= kinds {
 		return "event " + strconv.Itoa(int(k))
@@ -74,7 +74,7 @@ func (k Kind) String() string {
 	return kindText[k]
 }
 
-// MarshalText is String: so counters are JSON by their names.
+// MarshalText returns String, so that Counters have texts in JSON.
 func (k Kind) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
 
 func (k Kind) level() slog.Level {
@@ -87,18 +87,18 @@ func (k Kind) level() slog.Level {
 	return slog.LevelInfo
 }
 
-// event is what came of a frame; the zero event is nothing worth telling.
+// event is the event that a frame causes; the zero event: none.
 type event struct {
 	kind    Kind
 	address netip.Addr
 }
 
-// Counters are what a responder did since it was made.
+// Counters count what a responder has done since it was made.
 type Counters struct {
 	Received uint64          // frames that were read
 	Sent     uint64          // frames that were written
 	Failed   uint64          // reads and writes that failed
-	Events   map[Kind]uint64 // how often; none: not at all
+	Events   map[Kind]uint64 // events of each kind; a kind without events is not in the map
 }
 
 type counters struct {
@@ -106,7 +106,7 @@ type counters struct {
 	events                 [kinds]atomic.Uint64
 }
 
-// Counters can be read at any time.
+// Counters returns the counters, also while Serve runs.
 func (r *Responder) Counters() Counters {
 	c := Counters{
 		Received: r.counters.received.Load(),

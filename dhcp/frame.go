@@ -7,15 +7,15 @@ import (
 	"github.com/guestwire/guestwire/cache"
 )
 
-// Ethernet, IPv4, UDP and IPv6, as much of them as the responder's frames have: no VLAN tags, no
-// fragments, no extension headers. Lengths are in octets.
+// The parts of Ethernet, IPv4, UDP and IPv6 that the responder needs: no VLAN tags, no fragments, no
+// extension headers. Lengths are in octets.
 const (
 	ethLen  = 14
 	ip4Len  = 20
 	ip6Len  = 40
 	udpLen  = 8
-	udp4Len = ethLen + ip4Len + udpLen // all that stands before a DHCPv4 message
-	udp6Len = ethLen + ip6Len + udpLen
+	udp4Len = ethLen + ip4Len + udpLen // the headers before a DHCPv4 message
+	udp6Len = ethLen + ip6Len + udpLen // the headers before a DHCPv6 message
 
 	etherIPv4 = 0x0800
 	etherARP  = 0x0806
@@ -36,14 +36,14 @@ var (
 	allNodes     = netip.MustParseAddr("ff02::1")
 )
 
-// multicastMAC is where an IPv6 multicast is sent to (RFC 2464 section 7).
+// multicastMAC returns the destination of a frame to an IPv6 multicast address (RFC 2464 section 7).
 func multicastMAC(a netip.Addr) cache.MAC {
 	b := a.As16()
 	return cache.MAC{0x33, 0x33, b[12], b[13], b[14], b[15]}
 }
 
-// parseUDP4 takes an IPv4 packet apart, options and padding aside: the payload of a UDP datagram
-// and the port it is for. It refuses fragments, wrong lengths and wrong checksums.
+// parseUDP4 returns the payload and the destination port of a UDP datagram in an IPv4 packet. It skips IP
+// options and padding. It refuses fragments, wrong lengths and wrong checksums.
 func parseUDP4(b []byte) (payload []byte, port uint16, ok bool) {
 	if len(b) < ip4Len || b[0]>>4 != 4 || b[9] != protoUDP {
 		return nil, 0, false
@@ -64,8 +64,8 @@ func parseUDP4(b []byte) (payload []byte, port uint16, ok bool) {
 		return nil, 0, false
 	}
 	udp = udp[:n]
-	if binary.BigEndian.Uint16(udp[6:]) != 0 && // RFC 768: 0 is none
-		!checksumHolds(sum(protoUDP+uint32(n), b[12:20]), udp, 6) {
+	if binary.BigEndian.Uint16(udp[6:]) != 0 && // RFC 768: 0 means that there is no checksum
+		!validChecksum(sum(protoUDP+uint32(n), b[12:20]), udp, 6) {
 		return nil, 0, false
 	}
 	return udp[udpLen:], binary.BigEndian.Uint16(udp[2:]), true
@@ -106,14 +106,14 @@ func parseUDP6(p packet6) (payload []byte, port uint16, ok bool) {
 		return nil, 0, false
 	}
 	udp = udp[:n]
-	if binary.BigEndian.Uint16(udp[6:]) == 0 || // RFC 8200 section 8.1: not optional
-		!checksumHolds(pseudo6(p.src, p.dst, protoUDP, n), udp, 6) {
+	if binary.BigEndian.Uint16(udp[6:]) == 0 || // RFC 8200 section 8.1: the checksum is not optional
+		!validChecksum(pseudo6(p.src, p.dst, protoUDP, n), udp, 6) {
 		return nil, 0, false
 	}
 	return udp[udpLen:], binary.BigEndian.Uint16(udp[2:]), true
 }
 
-// sum adds the 16-bit words of b to acc (RFC 1071). It holds for packets up to 128 KiB.
+// sum adds the 16-bit words of b to acc (RFC 1071). The sum of up to 128 KiB does not overflow.
 func sum(acc uint32, b []byte) uint32 {
 	for len(b) > 1 {
 		acc += uint32(b[0])<<8 | uint32(b[1])
@@ -125,31 +125,34 @@ func sum(acc uint32, b []byte) uint32 {
 	return acc
 }
 
+// fold returns the sum in 16 bits, by ones' complement addition.
 func fold(acc uint32) uint16 {
 	acc = acc>>16 + acc&0xffff
 	return uint16(acc>>16 + acc)
 }
 
+// pseudo6 returns the sum of the pseudo header of n octets of the protocol (RFC 8200 section 8.1).
 func pseudo6(src, dst netip.Addr, proto uint8, n int) uint32 {
 	s, d := src.As16(), dst.As16()
 	return sum(sum(uint32(proto)+uint32(n), s[:]), d[:])
 }
 
-// checksumHolds verifies the checksum of b, which has its field at the offset at.
+// validChecksum checks the checksum of b, whose field is at the offset at.
 //
-// It also takes the sum of the pseudo header alone: so a guest that leaves checksums to its network
-// device sends it (CHECKSUM_PARTIAL). The kernel completes it on the way to a tap without vnet_hdr,
-// but the responder also serves ports that are no such tap.
-func checksumHolds(pseudo uint32, b []byte, at int) bool {
+// It accepts the sum of the pseudo header alone, too, which a guest sends that leaves checksums to its
+// network device (CHECKSUM_PARTIAL). For a tap without vnet_hdr the kernel completes the checksum, but the
+// responder can serve other ports as well.
+func validChecksum(pseudo uint32, b []byte, at int) bool {
 	return fold(sum(pseudo, b)) == 0xffff || binary.BigEndian.Uint16(b[at:]) == fold(pseudo)
 }
 
-// putChecksum fills the field at the offset at, which is zero.
+// putChecksum writes the checksum of b to the field at the offset at, which has to be zero before.
 func putChecksum(pseudo uint32, b []byte, at int) {
 	binary.BigEndian.PutUint16(b[at:], ^fold(sum(pseudo, b)))
 }
 
-// putUDPChecksum is putChecksum for UDP, where 0 would say that there is none (RFC 768).
+// putUDPChecksum writes the checksum of a UDP datagram. A checksum of 0 becomes 0xffff, as 0 would mean that
+// there is none (RFC 768).
 func putUDPChecksum(pseudo uint32, udp []byte) {
 	udp[6], udp[7] = 0, 0
 	putChecksum(pseudo, udp, 6)
@@ -164,7 +167,7 @@ func appendEthernet(b []byte, dst, src cache.MAC, etherType uint16) []byte {
 	return binary.BigEndian.AppendUint16(b, etherType)
 }
 
-// putUDP4 fills the first udp4Len octets of a frame whose DHCPv4 message is in place.
+// putUDP4 writes the first udp4Len octets of a frame whose DHCPv4 message is in place.
 func putUDP4(frame []byte, dstMAC, srcMAC cache.MAC, dst, src netip.Addr) {
 	appendEthernet(frame[:0], dstMAC, srcMAC, etherIPv4)
 	ip, udp := frame[ethLen:ethLen+ip4Len], frame[ethLen+ip4Len:]
@@ -181,7 +184,7 @@ func putUDP4(frame []byte, dstMAC, srcMAC cache.MAC, dst, src netip.Addr) {
 	putUDPChecksum(sum(protoUDP+uint32(len(udp)), ip[12:20]), udp)
 }
 
-// putUDP6 fills the first udp6Len octets of a frame whose DHCPv6 message is in place.
+// putUDP6 writes the first udp6Len octets of a frame whose DHCPv6 message is in place.
 func putUDP6(frame []byte, dstMAC, srcMAC cache.MAC, dst, src netip.Addr) {
 	udp := frame[ethLen+ip6Len:]
 	appendIPv6(frame[:0], dstMAC, srcMAC, dst, src, protoUDP, 64, len(udp))
@@ -200,8 +203,8 @@ func appendIPv6(b []byte, dstMAC, srcMAC cache.MAC, dst, src netip.Addr, next, h
 	return append(b, d[:]...)
 }
 
-// appendICMPv6 appends a frame around msg, whose checksum field is zero. Hop limit 255, as
-// neighbour discovery wants it.
+// appendICMPv6 appends a frame with the ICMPv6 message msg, whose checksum field is zero. The hop limit is
+// 255, as neighbour discovery wants it.
 func appendICMPv6(b []byte, dstMAC, srcMAC cache.MAC, dst, src netip.Addr, msg []byte) []byte {
 	b = appendIPv6(b, dstMAC, srcMAC, dst, src, protoICMPv6, 255, len(msg))
 	b = append(b, msg...)

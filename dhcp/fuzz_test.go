@@ -15,8 +15,8 @@ import (
 	"github.com/guestwire/guestwire/cache"
 )
 
-// seeds are frames of every kind that the responder answers, some that it must not, and those of real
-// clients.
+// seeds returns frames of every kind that the responder answers, some that it must not answer, and those
+// of real clients.
 func seeds(t testing.TB) [][]byte {
 	ours, server := addr("10.244.1.7").AsSlice(), addr("169.254.1.1").AsSlice()
 	cid, sid := tlv(1, clientDUID), tlv(2, serverDUID)
@@ -49,10 +49,10 @@ func seeds(t testing.TB) [][]byte {
 	return list
 }
 
-// FuzzReply: whatever the guest sends, there is no panic, and at most one answer, whole, no larger
-// than the guest takes, to the guest alone.
+// FuzzReply: for each frame of the guest there is no panic and at most one answer. The answer is well-formed, no
+// larger than the guest accepts, and goes to the guest only.
 //
-// A mutation breaks checksums, so each frame is asked a second time with those mended.
+// A mutation makes checksums wrong, so each frame is sent a second time with correct ones.
 func FuzzReply(f *testing.F) {
 	for _, s := range seeds(f) {
 		f.Add(s)
@@ -87,7 +87,7 @@ func FuzzReply(f *testing.F) {
 				if got.dstMAC != guestMAC && got.dstMAC != broadcastMAC && got.dstMAC != multicastMAC(allNodes) {
 					t.Fatalf("an answer to %v", got.dstMAC)
 				}
-				if got.srcMAC != portMAC && got.srcMAC != gatewayMAC {
+				if got.srcMAC != responderMAC && got.srcMAC != gatewayMAC {
 					t.Fatalf("an answer from %v", got.srcMAC)
 				}
 				if again, _ := ask(t, r, in); !bytes.Equal(got.frame, again.frame) {
@@ -98,7 +98,7 @@ func FuzzReply(f *testing.F) {
 	})
 }
 
-// mend makes a frame the guest's, and its checksums right where its lengths allow it.
+// mend returns the frame with the guest's MAC as its source and, if the lengths allow it, with correct checksums.
 func mend(frame []byte) []byte {
 	f := bytes.Clone(frame)
 	if len(f) < 14 {
@@ -137,7 +137,7 @@ func mend(frame []byte) []byte {
 	return f
 }
 
-// FuzzDHCPv4 and FuzzDHCPv6 spend no time on headers: the input is the message.
+// FuzzDHCPv4 and FuzzDHCPv6 mutate the message only, and not the headers before it.
 func FuzzDHCPv4(f *testing.F) {
 	for _, s := range seeds(f) {
 		if len(s) > 42+240 && s[12] == 8 {
@@ -188,7 +188,7 @@ func FuzzDHCPv6(f *testing.F) {
 	})
 }
 
-// FuzzOptions: the options are those that the codec finds.
+// FuzzOptions: the parsers find the options that the library's decoder finds.
 func FuzzOptions(f *testing.F) {
 	for _, s := range seeds(f) {
 		if len(s) > 42+240 && s[12] == 8 {
@@ -221,7 +221,7 @@ func FuzzOptions(f *testing.F) {
 			}
 			return &dhcpv6.OptionGeneric{OptionCode: code, OptionData: data}, nil
 		})
-		if whole := options6(b).whole(); whole != (err == nil) {
+		if whole := options6(b).isWhole(); whole != (err == nil) {
 			t.Fatalf("DHCPv6: whole is %v, and the codec says %v", whole, err)
 		}
 		n := 0

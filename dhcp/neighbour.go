@@ -23,21 +23,21 @@ const (
 	solicitationLen = 24 // without options
 )
 
-// arpHead is how an ARP packet for IPv4 on Ethernet begins (RFC 826).
+// arpHead is the beginning of every ARP packet for IPv4 on Ethernet (RFC 826).
 var arpHead = [6]byte{0, 1, etherIPv4 >> 8, 0, 6, 4}
 
-// neighbour is a station in whose name the responder answers.
+// neighbour is a station for which the responder answers.
 type neighbour struct {
 	mac cache.MAC
-	// Neighbour advertisements without a checksum; nil for IPv4.
+	// Neighbour advertisements, without a checksum; nil for IPv4.
 	solicited, unsolicited []byte
 }
 
 func newNeighbours(rec cache.Record) (map[netip.Addr]neighbour, error) {
 	all := make(map[netip.Addr]neighbour, len(rec.Neighbours))
 	for _, n := range rec.Neighbours {
-		// An answer for the guest's own address would tell it that somebody else has it
-		// (RFC 5227, RFC 4862 section 5.4).
+		// An answer for the guest's own address would tell the guest that another station has the
+		// address (RFC 5227, RFC 4862 section 5.4).
 		if rec.IPv4 != nil && n.Address == rec.IPv4.Address.Addr() || rec.IPv6 != nil && n.Address == rec.IPv6.Address ||
 			n.Address == rec.MAC.LinkLocal() {
 			continue
@@ -45,8 +45,8 @@ func newNeighbours(rec cache.Record) (map[netip.Addr]neighbour, error) {
 		made := neighbour{mac: n.MAC}
 		if n.Address.Is6() {
 			na := &ndp.NeighborAdvertisement{
-				// Without the flag the guest would take its router for a host and
-				// drop the routes through it (RFC 4861 section 7.2.5).
+				// Without the flag, the guest would take the router for a host and
+				// remove the routes through it (RFC 4861 section 7.2.5).
 				Router:        rec.IPv6 != nil && rec.IPv6.Router != nil && rec.IPv6.Router.Address == n.Address,
 				Override:      true,
 				TargetAddress: n.Address,
@@ -66,8 +66,8 @@ func newNeighbours(rec cache.Record) (map[netip.Addr]neighbour, error) {
 	return all, nil
 }
 
-// answerARP answers a request for a neighbour (RFC 826), the probe of RFC 5227 too: the neighbour
-// does exist.
+// answerARP answers a request for a neighbour (RFC 826). It also answers a probe (RFC 5227), as the guest
+// must not take a neighbour's address.
 func (r *answers) answerARP(dst, b []byte) ([]byte, event) {
 	if len(b) < arpLen || [6]byte(b) != arpHead || binary.BigEndian.Uint16(b[6:]) != arpRequest || cache.MAC(b[8:14]) != r.guest {
 		return dst, event{}
@@ -84,10 +84,10 @@ func (r *answers) answerARP(dst, b []byte) ([]byte, event) {
 	return append(dst, b[8:18]...), event{}
 }
 
-// answerNeighbourSolicitation answers for a neighbour (RFC 4861 section 7.2.4). A guest that tries
-// whether the neighbour's address is free, from ::, is told that it is not.
+// answerNeighbourSolicitation answers for a neighbour (RFC 4861 section 7.2.4). A solicitation from :: asks
+// whether the neighbour's address is free, and the answer to all nodes says that it is in use.
 func (r *answers) answerNeighbourSolicitation(dst []byte, p packet6) ([]byte, event) {
-	if len(p.body) < solicitationLen || p.src.IsMulticast() || !optionsHold(p.body[solicitationLen:], p.src) {
+	if len(p.body) < solicitationLen || p.src.IsMulticast() || !validOptionsND(p.body[solicitationLen:], p.src) {
 		return dst, event{}
 	}
 	target := netip.AddrFrom16([16]byte(p.body[8:24]))
@@ -104,16 +104,16 @@ func (r *answers) answerNeighbourSolicitation(dst []byte, p packet6) ([]byte, ev
 	return appendICMPv6(dst, r.guest, n.mac, p.src, target, n.solicited), event{}
 }
 
-// solicitedNode is the multicast address of RFC 4291 section 2.7.1.
+// solicitedNode returns the solicited-node multicast address (RFC 4291 section 2.7.1).
 func solicitedNode(a netip.Addr) netip.Addr {
 	b := a.As16()
 	copy(b[:], []byte{0: 0xff, 1: 0x02, 11: 1, 12: 0xff})
 	return netip.AddrFrom16(b)
 }
 
-// optionsHold verifies the options of a solicitation (RFC 4861 sections 6.1.1 and 7.1.1): none of
-// length zero, and no source link-layer address if there is no source.
-func optionsHold(b []byte, src netip.Addr) bool {
+// validOptionsND checks the options of a solicitation (RFC 4861 sections 6.1.1 and 7.1.1): no option has the
+// length zero, and a solicitation from :: has no source link-layer address.
+func validOptionsND(b []byte, src netip.Addr) bool {
 	for len(b) > 0 {
 		if len(b) < 2 || b[1] == 0 || int(b[1])*8 > len(b) {
 			return false

@@ -64,7 +64,7 @@ func TestARP(t *testing.T) {
 			t.Errorf("%s: %x from %v to %v, want %x", c.name, got.payload, got.srcMAC, got.dstMAC, want)
 		}
 	}
-	// A record that lists the guest's own addresses is of no harm.
+	// The responder does not answer for the guest's own addresses, even if the record lists them.
 	rec := newRecord()
 	rec.Neighbours = []cache.Neighbour{{Address: own, MAC: gatewayMAC}, {Address: rec.IPv6.Address, MAC: gatewayMAC}, {Address: guestLL, MAC: gatewayMAC}}
 	r = newResponder(t, rec, resolvConf)
@@ -151,7 +151,7 @@ func TestNeighbourSolicitation(t *testing.T) {
 		}
 		mac, wantDst := gatewayMAC, guestMAC
 		if na.TargetAddress == other {
-			mac = portMAC
+			mac = responderMAC
 		}
 		if got.dst.IsMulticast() {
 			wantDst = cache.MAC{0x33, 0x33, 0, 0, 0, 1}
@@ -251,12 +251,12 @@ func TestRouterAdvertisement(t *testing.T) {
 	}{
 		{"a link-local gateway", func(*cache.Record) {}, resolvConf, addr("fe80::1"), gatewayMAC, 9000 * time.Second,
 			[]ndp.Option{lla(gatewayMAC), ndp.NewMTU(1450), rdnss, dnssl}},
-		{"no gateway", func(r *cache.Record) { r.IPv6.Router = nil }, cache.DNS{}, portMAC.LinkLocal(), portMAC, 0,
-			[]ndp.Option{lla(portMAC), ndp.NewMTU(1450)}},
+		{"no gateway", func(r *cache.Record) { r.IPv6.Router = nil }, cache.DNS{}, responderMAC.LinkLocal(), responderMAC, 0,
+			[]ndp.Option{lla(responderMAC), ndp.NewMTU(1450)}},
 		{"a gateway that answers for itself, no default route", func(r *cache.Record) {
 			r.IPv6.Router.MAC, r.IPv6.Router.Default = cache.MAC{}, false
 			r.IPv6.Router.Routes = []netip.Prefix{prefix("fd00:96::/108"), prefix("fd00:1::/48"), prefix("::/0")}
-		}, cache.DNS{}, addr("fe80::1"), portMAC, 0,
+		}, cache.DNS{}, addr("fe80::1"), responderMAC, 0,
 			[]ndp.Option{ndp.NewMTU(1450),
 				&ndp.RouteInformation{Prefix: addr("fd00:96::"), PrefixLength: 108, RouteLifetime: 9000 * time.Second},
 				&ndp.RouteInformation{Prefix: addr("fd00:1::"), PrefixLength: 48, RouteLifetime: 9000 * time.Second},
@@ -319,7 +319,7 @@ func TestRouterAdvertisementPortal(t *testing.T) {
 	}
 }
 
-// Lists beyond what one option holds (the codec's limit is 248 octets), and beyond a packet.
+// Lists that are too long for an option (the library's limit is 248 octets), and for a packet.
 func TestRouterAdvertisementLimits(t *testing.T) {
 	rec := newRecord()
 	var dns cache.DNS

@@ -10,7 +10,7 @@ import (
 
 var update = flag.Bool("update", false, "write the tables of docs/protocols.md")
 
-// TestProtocols keeps docs/protocols.md true: its tables are those of the tests.
+// TestProtocols: the tables of docs/protocols.md are those of the tests.
 func TestProtocols(t *testing.T) {
 	const path = "../docs/protocols.md"
 	have, err := os.ReadFile(path)

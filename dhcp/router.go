@@ -14,36 +14,36 @@ import (
 	"github.com/guestwire/guestwire/cache"
 )
 
-// Pace and lifetimes of router advertisements (RFC 4861 section 6.2.1). The interval is the longest
-// that the RFC allows, so that an idle responder sleeps; the lifetime is the longest as well, so that a
-// guest keeps its routes for hours after a responder that died.
+// Intervals and lifetimes of router advertisements (RFC 4861 section 6.2.1). The interval is the longest
+// that the RFC allows, so that an idle responder sleeps. The lifetime is the longest as well, so that a guest
+// keeps its routes for hours if the responder is killed.
 const (
-	raLifetime    = 9000 * time.Second // also of routes and DNS: 5 intervals, RFC 8106 wants 3
+	raLifetime    = 9000 * time.Second // of the router, routes and DNS: 5 intervals, RFC 8106 wants 3
 	raIntervalMax = 1800 * time.Second
 	raIntervalMin = raIntervalMax * 3 / 4
 	raInitial     = 16 * time.Second // MAX_INITIAL_RTR_ADVERT_INTERVAL
 	raInitials    = 3                // MAX_INITIAL_RTR_ADVERTISEMENTS
-	raDistance    = 3 * time.Second  // MIN_DELAY_BETWEEN_RAS, of multicasts
+	raDistance    = 3 * time.Second  // MIN_DELAY_BETWEEN_RAS, between multicast advertisements
 )
 
 const (
 	icmpLenRA     = 16 // without options
 	hopLimitGuest = 64
 	optionPrefix  = 3
-	// ndp.RawOption counts the octets of an option in 8 bits: from 256 on it loses them.
+	// ndp.RawOption has the octets of an option in 8 bits and would encode a longer one wrongly.
 	maxOptionND = 248
 )
 
-// router is what the responder advertises, and in whose name.
+// router is the router advertisement for the guest.
 type router struct {
-	source netip.Addr // the guest's next hop
+	source netip.Addr // of the advertisements: the guest's next hop, or the responder
 	mac    cache.MAC  // of the frames
 	// The advertisement, and the one that withdraws it, without a checksum.
 	icmp, last []byte
 }
 
-// newRouter composes the advertisement. The lifetime as a router is zero if there is no default
-// route; the guest still learns that DHCPv6 has its address (M and O set).
+// newRouter makes the advertisement, and returns warnings about what is left out of it. The router lifetime
+// is zero if there is no default route. The flags M and O always tell the guest to use DHCPv6.
 func newRouter(rec cache.Record, res resolver) (*router, []string, error) {
 	r := &router{source: rec.ResponderMAC.LinkLocal(), mac: rec.ResponderMAC}
 	ra := &ndp.RouterAdvertisement{
@@ -78,14 +78,14 @@ func newRouter(rec cache.Record, res resolver) (*router, []string, error) {
 		add("the MTU", 8, ndp.NewMTU(uint32(rec.MTU)))
 	}
 	for _, p := range rec.IPv6.OnLink {
-		if p.Addr().IsLinkLocalUnicast() { // always on the link; RFC 4861 section 4.6.2: not to be told
+		if p.Addr().IsLinkLocalUnicast() { // RFC 4861 section 4.6.2: an advertisement should not have it
 			continue
 		}
 		add("prefix "+p.String(), 32, &ndp.PrefixInformation{
 			Prefix:            p.Addr(),
 			PrefixLength:      uint8(p.Bits()),
 			OnLink:            true,
-			ValidLifetime:     ndp.Infinity, // a fact of the namespace, not of this process
+			ValidLifetime:     ndp.Infinity, // true without the responder, too
 			PreferredLifetime: ndp.Infinity,
 		})
 	}
@@ -119,16 +119,17 @@ func newRouter(rec cache.Record, res resolver) (*router, []string, error) {
 	if r.icmp, err = ndp.MarshalMessage(ra); err != nil {
 		return nil, nil, fmt.Errorf("router advertisement: %w", err)
 	}
-	withdraw(ra)
+	expire(ra)
 	if r.last, err = ndp.MarshalMessage(ra); err != nil {
 		return nil, nil, fmt.Errorf("last router advertisement: %w", err)
 	}
 	return r, left, nil
 }
 
-// withdraw makes an advertisement the last one (RFC 4861 section 6.2.5): the router, its routes and
-// its DNS servers end. Prefixes remain on the link, as they are there without the responder.
-func withdraw(ra *ndp.RouterAdvertisement) {
+// expire makes an advertisement the last one (RFC 4861 section 6.2.5): the lifetimes of the router, its routes,
+// DNS servers and search domains become zero. Prefixes stay, as they are on the link without the responder,
+// too.
+func expire(ra *ndp.RouterAdvertisement) {
 	ra.RouterLifetime = 0
 	for _, o := range ra.Options {
 		switch o := o.(type) {
@@ -143,18 +144,18 @@ func withdraw(ra *ndp.RouterAdvertisement) {
 	}
 }
 
-// ended is an advertisement, without a checksum, that takes back what before told and r does not tell:
-// routes, DNS servers, search domains and prefixes, by a lifetime of zero. Nil: there is nothing.
-func (r *router) ended(before *router) []byte {
+// takenBack returns an advertisement, without a checksum, that ends with lifetimes of zero what before has told
+// and r does not tell: routes, DNS servers, search domains and prefixes. Nil: there is nothing to end.
+func (r *router) takenBack(before *router) []byte {
 	msg := slices.Clone(r.icmp[:icmpLenRA])
-	options, last := before.icmp[icmpLenRA:], before.last[icmpLenRA:] // the same but for lifetimes
+	options, last := before.icmp[icmpLenRA:], before.last[icmpLenRA:] // the same options, with other lifetimes
 	for len(options) > 0 {
 		n := 8 * int(options[1])
 		end := slices.Clone(last[:n])
 		if end[0] == optionPrefix {
 			clear(end[4:12]) // both lifetimes
 		}
-		if !bytes.Equal(end, options[:n]) && !r.tells(options[:n]) {
+		if !bytes.Equal(end, options[:n]) && !r.contains(options[:n]) {
 			msg = append(msg, end...)
 		}
 		options, last = options[n:], last[n:]
@@ -165,8 +166,8 @@ func (r *router) ended(before *router) []byte {
 	return msg
 }
 
-// tells says whether the option is in the advertisement.
-func (r *router) tells(option []byte) bool {
+// contains says whether the advertisement has the option.
+func (r *router) contains(option []byte) bool {
 	for options := r.icmp[icmpLenRA:]; len(options) > 0; {
 		n := 8 * int(options[1])
 		if bytes.Equal(options[:n], option) {
@@ -177,8 +178,8 @@ func (r *router) tells(option []byte) bool {
 	return false
 }
 
-// searchOptions are the search list as options of RFC 8106 section 5.2, each within the codec's
-// limit, and the names that exceed it.
+// searchOptions returns the search list in options of RFC 8106 section 5.2, none of them longer than
+// maxOptionND, and the names that are too long for such an option.
 func searchOptions(names []string) (options []*ndp.RawOption, long []string) {
 	const optionDNSSL = 31
 	head := binary.BigEndian.AppendUint32([]byte{0, 0}, uint32(raLifetime/time.Second))
@@ -208,24 +209,24 @@ func searchOptions(names []string) (options []*ndp.RawOption, long []string) {
 	return options, long
 }
 
-// advertise appends an advertisement to dst.
-func (r *router) advertise(dst []byte, mac cache.MAC, to netip.Addr) []byte {
+// appendAdvertisement appends an advertisement to dst.
+func (r *router) appendAdvertisement(dst []byte, mac cache.MAC, to netip.Addr) []byte {
 	return appendICMPv6(dst, mac, r.mac, to, r.source, r.icmp)
 }
 
-// withdraw appends the last advertisement to dst.
-func (r *router) withdraw(dst []byte) []byte {
+// appendWithdrawal appends the last advertisement to dst.
+func (r *router) appendWithdrawal(dst []byte) []byte {
 	return appendICMPv6(dst, multicastMAC(allNodes), r.mac, allNodes, r.source, r.last)
 }
 
-// answerRouterSolicitation answers at once (RFC 4861 section 6.2.6): to the guest if it has a
-// source address, else to all nodes.
+// answerRouterSolicitation answers to the guest's source address, or to all nodes if the guest has none yet
+// (RFC 4861 section 6.2.6).
 func (r *answers) answerRouterSolicitation(dst []byte, p packet6) ([]byte, event) {
-	if r.router == nil || p.src.IsMulticast() || !optionsHold(p.body[8:], p.src) {
+	if r.router == nil || p.src.IsMulticast() || !validOptionsND(p.body[8:], p.src) {
 		return dst, event{}
 	}
 	if p.src.IsUnspecified() {
-		return r.router.advertise(dst, multicastMAC(allNodes), allNodes), event{kind: Advertised}
+		return r.router.appendAdvertisement(dst, multicastMAC(allNodes), allNodes), event{kind: Advertised}
 	}
-	return r.router.advertise(dst, r.guest, p.src), event{kind: Advertised}
+	return r.router.appendAdvertisement(dst, r.guest, p.src), event{kind: Advertised}
 }

@@ -12,37 +12,37 @@ import (
 	"time"
 )
 
-// Port is where the guest's frames come from and the answers go to: an open tap without packet
-// information and without vnet_hdr, or anything else that keeps the borders of frames.
-// *os.File is one.
+// Port is the connection to the guest: an *os.File of an open tap without packet information and without
+// vnet_hdr, or another connection that reads and writes whole frames.
 type Port interface {
-	// Read reads one frame. After the deadline it ends with os.ErrDeadlineExceeded.
+	// Read reads one frame. After the deadline it returns os.ErrDeadlineExceeded.
 	Read(b []byte) (n int, err error)
 	// Write sends one frame and does not wait for the guest.
 	Write(b []byte) (n int, err error)
-	// SetReadDeadline also ends a Read under way. The zero time is no deadline.
+	// SetReadDeadline sets the deadline of Read, also of one that has begun. The zero time: no deadline.
 	SetReadDeadline(t time.Time) error
 }
 
-// How long to wait after a read that failed.
+// The pause after a read that failed, which is doubled each time.
 const (
 	pauseMin = 100 * time.Millisecond
 	pauseMax = 5 * time.Second
 )
 
-// ErrHandover is for the cause of a context (context.WithCancelCause) that ends a Serve whose place
-// another process takes: the router advertisements are not withdrawn.
+// ErrHandover is a cause for ending the context of Serve (context.WithCancelCause): another process takes over.
+// Serve then does not withdraw the router advertisements.
 var ErrHandover = errors.New("another responder takes over")
 
-// Serve answers the guest until ctx is done, which is no error: nil. Nothing else may read the port
-// meanwhile; it stays open, with a deadline that has passed. Router advertisements that nobody
-// asked for are sent at the start and then at RFC 4861's pace; without IPv6 an idle Serve never
-// wakes. At the end they are withdrawn (RFC 4861 section 6.2.5), unless the cause is ErrHandover: a
-// guest then has no IPv6 default route any more, while one whose responder died keeps it for hours.
+// Serve answers the guest until ctx is done, and then returns nil. Nothing else may read the port meanwhile.
+// Serve leaves the port open, with a deadline that has passed.
 //
-// A port that does not read or write, such as one that is down, is tried again. The error is
-// os.ErrNoDeadline if the port has no deadlines, os.ErrClosed or io.EOF if it was closed,
-// syscall.EBADFD if the tap was deleted, and syscall.EBUSY if the responder is serving already.
+// Serve sends router advertisements at the start and at the intervals of RFC 4861. At the end it withdraws
+// them (RFC 4861 section 6.2.5), which takes the IPv6 default route from the guest, unless the cause of ctx is
+// [ErrHandover]. Without IPv6, an idle Serve does not wake up.
+//
+// After an error of the port, such as that of a tap that is down, Serve tries again. It returns
+// os.ErrNoDeadline if the port has no deadlines, os.ErrClosed or io.EOF if the port was closed,
+// syscall.EBADFD if the tap was deleted, and syscall.EBUSY if the responder serves a port already.
 func (r *Responder) Serve(ctx context.Context, port Port) error {
 	log := r.Log
 	if log == nil {
@@ -77,30 +77,30 @@ func (r *Responder) Serve(ctx context.Context, port Port) error {
 	return l.run(ctx)
 }
 
-// loop is one Serve.
+// loop is one call of Serve.
 type loop struct {
 	r    *Responder
 	port Port
 	log  *slog.Logger
 	out  []byte
 
-	says *answers  // what is served
-	told *router   // by the last multicast advertisement; nil: by none, or it is withdrawn
-	next time.Time // of the next multicast advertisement; zero: there is none
-	last time.Time // of the last one
-	sent int       // of them, up to raInitials
+	answers    *answers  // those that are served
+	advertised *router   // what the last multicast advertisement told; nil: nothing, or it is withdrawn
+	next       time.Time // when the next multicast advertisement is due; zero: never
+	last       time.Time // when the last one was sent
+	sent       int       // how many were sent, up to raInitials
 
 	lines limiter
 }
 
 func (l *loop) run(ctx context.Context) error {
-	l.take()
+	l.load()
 	var in []byte
 	pause := pauseMin
-	armed := time.Unix(1, 0) // never the next, so the first turn arms the deadline
+	armed := time.Unix(1, 0) // differs from l.next, so that the first turn sets the deadline
 	for {
-		if len(in) < l.says.frameSize {
-			in = make([]byte, l.says.frameSize)
+		if len(in) < l.answers.frameSize {
+			in = make([]byte, l.answers.frameSize)
 		}
 		if !l.next.Equal(armed) {
 			if err := l.port.SetReadDeadline(l.next); err != nil {
@@ -108,14 +108,14 @@ func (l *loop) run(ctx context.Context) error {
 			}
 			armed = l.next
 		}
-		// After the deadline was set: whoever is done with us, or has something new to say, sets
-		// it once more.
+		// These checks come after setting the deadline: the end of ctx, or Update, sets a deadline that
+		// has passed, which the call above may have replaced.
 		if ctx.Err() != nil {
-			l.end(ctx)
+			l.withdrawAtEnd(ctx)
 			return nil
 		}
-		if l.updated() {
-			l.take()
+		if l.takeUpdate() {
+			l.load()
 			armed = time.Unix(1, 0)
 			continue
 		}
@@ -123,7 +123,7 @@ func (l *loop) run(ctx context.Context) error {
 		switch {
 		case err == nil:
 			pause = pauseMin
-			l.frame(in[:n])
+			l.answerFrame(in[:n])
 		case errors.Is(err, os.ErrDeadlineExceeded):
 			if !l.next.IsZero() && !time.Now().Before(l.next) {
 				l.advertise(time.Now())
@@ -137,7 +137,7 @@ func (l *loop) run(ctx context.Context) error {
 			l.r.counters.failed.Add(1)
 			l.warn("read from the port", err)
 			if !sleep(ctx, pause) {
-				l.end(ctx)
+				l.withdrawAtEnd(ctx)
 				return nil
 			}
 			pause = min(2*pause, pauseMax)
@@ -145,8 +145,8 @@ func (l *loop) run(ctx context.Context) error {
 	}
 }
 
-// updated says once that there is something new.
-func (l *loop) updated() bool {
+// takeUpdate says whether Update was called since the last takeUpdate.
+func (l *loop) takeUpdate() bool {
 	l.r.mu.Lock()
 	defer l.r.mu.Unlock()
 	updated := l.r.updated
@@ -154,20 +154,20 @@ func (l *loop) updated() bool {
 	return updated
 }
 
-// take begins to serve what the responder says now: it is advertised, and a router that is no more
-// is withdrawn.
-func (l *loop) take() {
-	before := l.says
-	l.says = l.r.says.Load()
-	for _, w := range l.says.warnings {
+// load serves the responder's current answers from now on: it advertises them, and withdraws a router that is
+// not in them.
+func (l *loop) load() {
+	before := l.answers
+	l.answers = l.r.answers.Load()
+	for _, w := range l.answers.warnings {
 		l.log.Warn(w)
 	}
-	if before != nil && before.router != nil && (l.says.router == nil || l.says.router.source != before.router.source) {
+	if before != nil && before.router != nil && (l.answers.router == nil || l.answers.router.source != before.router.source) {
 		l.withdraw(before.router)
-		l.told = nil
+		l.advertised = nil
 	}
 	l.next, l.sent = time.Time{}, 0
-	if l.says.router == nil {
+	if l.answers.router == nil {
 		return
 	}
 	if now := time.Now(); now.Sub(l.last) < raDistance {
@@ -177,14 +177,14 @@ func (l *loop) take() {
 	}
 }
 
-// end withdraws the advertisements, if nobody else takes over.
-func (l *loop) end(ctx context.Context) {
-	if l.says.router != nil && !errors.Is(context.Cause(ctx), ErrHandover) {
-		l.withdraw(l.says.router)
+// withdrawAtEnd withdraws the advertisements, unless another process takes over.
+func (l *loop) withdrawAtEnd(ctx context.Context) {
+	if l.answers.router != nil && !errors.Is(context.Cause(ctx), ErrHandover) {
+		l.withdraw(l.answers.router)
 	}
 }
 
-// sleep waits, and says whether ctx let it.
+// sleep waits for d, and says whether ctx was not done meanwhile.
 func sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -196,11 +196,11 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// frame answers one frame. A multicast advertisement comes at most once in raDistance: what is
-// asked for sooner is sent then, by deadline.
-func (l *loop) frame(in []byte) {
+// answerFrame answers one frame. There is at most one multicast advertisement in raDistance: one that is asked
+// for too early is sent later, at the deadline.
+func (l *loop) answerFrame(in []byte) {
 	l.r.counters.received.Add(1)
-	out, e := l.says.answer(l.out[:0], in)
+	out, e := l.answers.answer(l.out[:0], in)
 	l.out = out[:0]
 	if e.kind == Advertised && out[0]&1 != 0 {
 		now := time.Now()
@@ -216,31 +216,31 @@ func (l *loop) frame(in []byte) {
 	}
 }
 
-// advertise sends a multicast advertisement, and before it one that takes back what is no more.
+// advertise sends a multicast advertisement, and before it one that takes back what is not advertised any more.
 func (l *loop) advertise(now time.Time) {
-	r := l.says.router
-	if l.told != nil && l.told != r {
-		if msg := r.ended(l.told); msg != nil {
+	r := l.answers.router
+	if l.advertised != nil && l.advertised != r {
+		if msg := r.takenBack(l.advertised); msg != nil {
 			out := appendICMPv6(l.out[:0], multicastMAC(allNodes), r.mac, allNodes, r.source, msg)
 			l.out = out[:0]
 			if !l.write(out) {
-				l.pace(now)
+				l.schedule(now)
 				return
 			}
 			l.report(event{kind: Advertised})
 		}
 	}
-	out := r.advertise(l.out[:0], multicastMAC(allNodes), allNodes)
+	out := r.appendAdvertisement(l.out[:0], multicastMAC(allNodes), allNodes)
 	l.out = out[:0]
-	l.pace(now)
+	l.schedule(now)
 	if l.write(out) {
-		l.told = r
+		l.advertised = r
 		l.report(event{kind: Advertised})
 	}
 }
 
 func (l *loop) withdraw(r *router) {
-	out := r.withdraw(l.out[:0])
+	out := r.appendWithdrawal(l.out[:0])
 	l.out = out[:0]
 	if l.write(out) {
 		l.report(event{kind: Withdrawn})
@@ -257,9 +257,9 @@ func (l *loop) write(frame []byte) bool {
 	return true
 }
 
-// pace sets the time of the next multicast advertisement after one at now (RFC 4861 section
-// 6.2.4): random, to stay out of step with other routers, the first ones soon.
-func (l *loop) pace(now time.Time) {
+// schedule sets the time of the next multicast advertisement after one at now (RFC 4861 section 6.2.4). The
+// interval is random, so that routers do not send at the same time, and short for the first ones.
+func (l *loop) schedule(now time.Time) {
 	wait := raIntervalMin + rand.N(raIntervalMax-raIntervalMin)
 	if l.sent < raInitials {
 		l.sent++
@@ -292,7 +292,7 @@ func (l *loop) report(e event) {
 	if !ok {
 		return
 	}
-	attrs := []slog.Attr{slog.String("guest", l.says.guest.String())}
+	attrs := []slog.Attr{slog.String("guest", l.answers.guest.String())}
 	if e.address.IsValid() {
 		attrs = append(attrs, slog.String("address", e.address.String()))
 	}
@@ -308,19 +308,19 @@ func (l *loop) warn(what string, err error) {
 	}
 }
 
-// limiter keeps a guest from filling the log: a burst of lines, then one in a while.
+// limiter limits the lines that a guest can cause in the log: a burst of lines, then one in burstEvery.
 type limiter struct {
-	used int       // of the burst
-	last time.Time // when it was counted
-	held int       // lines since the last one
+	used int       // lines of the burst that are used
+	last time.Time // when used was counted
+	held int       // lines that were not written since the last one that was
 }
 
 const (
 	burst      = 20
-	burstEvery = 10 * time.Second // a line is added to the burst
+	burstEvery = 10 * time.Second
 )
 
-// allow says whether a line may be written, and how many were held back before it.
+// allow says whether a line may be written now, and how many lines before it were not written.
 func (l *limiter) allow(now time.Time) (held int, ok bool) {
 	if gone := int(now.Sub(l.last) / burstEvery); gone > 0 {
 		l.used = max(0, l.used-gone)

@@ -25,7 +25,7 @@ import (
 	"github.com/guestwire/guestwire/cache"
 )
 
-// fakePort is a port whose deadlines follow a synctest clock.
+// fakePort is a port with deadlines by the clock of a synctest bubble.
 type fakePort struct {
 	in       chan []byte
 	failures chan error
@@ -74,8 +74,8 @@ func (p *fakePort) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// SetReadDeadline never extends a deadline under a Read: Serve sets one between two of them, and its
-// context sets one that has passed.
+// SetReadDeadline cannot extend the deadline of a Read that has begun. Serve does not need that: it sets a
+// deadline between two reads, and the end of its context sets one that has passed.
 func (p *fakePort) SetReadDeadline(t time.Time) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -134,8 +134,8 @@ func serve(t *testing.T, r *Responder, f func(t *testing.T, p *fakePort)) {
 	})
 }
 
-// RFC 4861 section 6.2.4: three advertisements soon, then one in 1350 to 1800 s, which is less than
-// a third of the lifetime; no other wake-ups.
+// RFC 4861 section 6.2.4: three advertisements at short intervals, then one in 1350 to 1800 s, which is less
+// than a third of the lifetime. Serve wakes up at no other time.
 func TestServePace(t *testing.T) {
 	serve(t, newResponder(t, newRecord(), resolvConf), func(t *testing.T, p *fakePort) {
 		start := time.Now()
@@ -187,7 +187,7 @@ func TestServeWithoutIPv6(t *testing.T) {
 	})
 }
 
-// RFC 4861 section 6.2.6: a unicast at once and each time, a multicast at most once in 3 s.
+// RFC 4861 section 6.2.6: each solicitation with a source is answered at once, and multicast at most once in 3 s.
 func TestServeSolicitations(t *testing.T) {
 	serve(t, newResponder(t, newRecord(), resolvConf), func(t *testing.T, p *fakePort) {
 		start := time.Now()
@@ -216,7 +216,7 @@ func TestServeSolicitations(t *testing.T) {
 	})
 }
 
-// Errors of the port cost a pause, not a spin and not the server; the log does not grow with them.
+// After errors of the port Serve pauses and goes on. It writes few lines about them.
 func TestServePortErrors(t *testing.T) {
 	var log bytes.Buffer
 	r := newResponder(t, newRecord(), resolvConf)
@@ -279,7 +279,7 @@ func TestServePortGone(t *testing.T) {
 	}
 }
 
-// What the guest got is in the log, what it floods is not.
+// The log has what the guest got, and few lines of a guest's flood.
 func TestServeLog(t *testing.T) {
 	var log bytes.Buffer
 	dns := resolvConf
@@ -303,7 +303,7 @@ func TestServeLog(t *testing.T) {
 		`level=WARN msg="search domain \"a..b\" is left out: an empty label"`,
 		`level=INFO msg="DHCPv4 address leased" guest=02:00:00:00:00:01 address=10.244.1.7`,
 		`level=WARN msg="DHCPv4 request for another address refused" guest=02:00:00:00:00:01 address=10.9.9.9`,
-		`level=WARN msg="DHCPv6 address declined by the guest: somebody else seems to have it" guest=02:00:00:00:00:01 address=fd00:10:244::7`,
+		`level=WARN msg="DHCPv6 address declined by the guest: another station seems to use it" guest=02:00:00:00:00:01 address=fd00:10:244::7`,
 		`linesHeldBack=9983`,
 	} {
 		if !strings.Contains(text, want) {
@@ -315,7 +315,7 @@ func TestServeLog(t *testing.T) {
 	}
 }
 
-// A port as the kernel makes it: a descriptor that keeps the borders of frames, in Go's poller.
+// A real file descriptor that reads and writes whole frames, in Go's poller, as a tap's is.
 func TestServeFile(t *testing.T) {
 	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_SEQPACKET|syscall.SOCK_NONBLOCK|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -327,7 +327,7 @@ func TestServeFile(t *testing.T) {
 	if err := guest.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
 		t.Fatal(err)
 	}
-	// More than once on the same port: a deadline that ended one Serve is not the next one's.
+	// Serve works more than once on a port: it resets the deadline that ended the Serve before it.
 	for range 3 {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
@@ -362,10 +362,10 @@ func TestServeFile(t *testing.T) {
 	}
 }
 
-// lifetime is the router's in an advertisement, in seconds.
+// lifetime returns the router lifetime of an advertisement, in seconds.
 func lifetime(r reply) uint16 { return binary.BigEndian.Uint16(r.payload[6:]) }
 
-// What happens is told as values, in order, and counted.
+// Notify gets the events in their order, and the counters count them.
 func TestServeEvents(t *testing.T) {
 	r := newResponder(t, newRecord(), resolvConf)
 	var got []string
@@ -414,7 +414,7 @@ func TestServeEvents(t *testing.T) {
 		"router advertisement sent",
 		"DHCPv4 address offered " + ours4, "DHCPv4 address leased " + ours4, "DHCPv4 lease renewed " + ours4,
 		"DHCPv4 request for another address refused 10.9.9.9",
-		"DHCPv4 address declined by the guest: somebody else seems to have it " + ours4, "DHCPv4 address released by the guest " + ours4,
+		"DHCPv4 address declined by the guest: another station seems to use it " + ours4, "DHCPv4 address released by the guest " + ours4,
 		"DHCPv6 address offered " + ours6, "DHCPv6 address leased " + ours6, "DHCPv6 lease renewed " + ours6,
 		"DHCPv6 configuration told", "DHCPv6 address released by the guest " + ours6,
 		"router advertisement sent", "router advertisement withdrawn",
@@ -424,8 +424,8 @@ func TestServeEvents(t *testing.T) {
 	}
 }
 
-// RFC 4861 section 6.2.5, RFC 4191 section 3.1, RFC 8106 section 5: nothing of the router is left, except
-// when another responder takes over.
+// RFC 4861 section 6.2.5, RFC 4191 section 3.1, RFC 8106 section 5: at the end Serve withdraws the router, unless
+// another responder takes over.
 func TestServeWithdraws(t *testing.T) {
 	rec := newRecord()
 	rec.IPv6.Router.Routes = []netip.Prefix{prefix("fd00:9::/48")}
@@ -492,7 +492,7 @@ func TestServeWithdraws(t *testing.T) {
 	}
 }
 
-// Another record or DNS configuration is served from the next frame on, and advertised at once.
+// After Update, the new record is served from the next frame on and advertised at once.
 func TestServeUpdate(t *testing.T) {
 	r := newResponder(t, newRecord(), resolvConf)
 	serve(t, r, func(t *testing.T, p *fakePort) {
@@ -532,13 +532,13 @@ func TestServeUpdate(t *testing.T) {
 			t.Errorf("%d frames for a hundred updates, want one", len(out)-len(before))
 		}
 
-		// A record that does not hold changes nothing.
+		// A record that is not valid changes nothing.
 		bad := newRecord()
 		bad.MTU = 0
 		if err := r.Update(bad, dns); err == nil {
 			t.Error("a record without an MTU is served")
 		}
-		// No IPv6 any more, and a greater MTU: the router is withdrawn, large frames are read.
+		// A record without IPv6 and with a larger MTU: Serve withdraws the router and reads larger frames.
 		rec := newRecord()
 		rec.IPv6, rec.MTU = nil, 9000
 		if err := r.Update(rec, dns); err != nil {
@@ -567,8 +567,8 @@ func TestServeUpdate(t *testing.T) {
 	})
 }
 
-// What a changed record does not tell any more ends at once, not after the hours of its lifetime: RFC 4861
-// section 6.2.4, RFC 4191 section 2.3, RFC 8106 section 5. What stays is not touched.
+// What a new record has no more ends at once, and not hours later with its lifetime: RFC 4861 section 6.2.4, RFC
+// 4191 section 2.3, RFC 8106 section 5. The rest stays.
 func TestServeTakesBack(t *testing.T) {
 	rec, dns := newRecord(), cache.DNS{Servers: []netip.Addr{addr("fd00::1")}, Search: []string{"a.example"}}
 	rec.IPv6.OnLink = []netip.Prefix{prefix("fd00:1::/64"), prefix("fd00:2::/64")}

@@ -12,12 +12,12 @@ import (
 	"github.com/guestwire/guestwire/cache"
 )
 
-// The wire as the guest sees it, built and read with another library than the code under test.
+// Frames as the guest sends and reads them, by another library than the code under test uses.
 
 var (
-	guestMAC   = cache.MAC{0x02, 0, 0, 0, 0, 0x01}
-	portMAC    = cache.MAC{0x02, 0, 0, 0, 0, 0xfe}
-	gatewayMAC = cache.MAC{0xee, 0xee, 0xee, 0xee, 0xee, 0xee}
+	guestMAC     = cache.MAC{0x02, 0, 0, 0, 0, 0x01}
+	responderMAC = cache.MAC{0x02, 0, 0, 0, 0, 0xfe}
+	gatewayMAC   = cache.MAC{0xee, 0xee, 0xee, 0xee, 0xee, 0xee}
 
 	anyone    = addr("0.0.0.0")
 	everybody = addr("255.255.255.255")
@@ -83,7 +83,7 @@ func icmp(src, dst netip.Addr, hops uint8, msg []byte) []byte {
 	return ethernet(cache.MAC{0x33, 0x33, 0, 0, 0, 2}, guestMAC, header.IPv6ProtocolNumber, ipv6(src, dst, header.ICMPv6ProtocolNumber, hops, msg))
 }
 
-// reply is a frame of the responder's, taken apart.
+// reply is a decoded frame of the responder.
 type reply struct {
 	frame          []byte
 	dstMAC, srcMAC cache.MAC
@@ -95,7 +95,7 @@ type reply struct {
 	payload        []byte // of UDP; of ICMPv6 and ARP the whole message
 }
 
-// readReply takes a frame apart and fails if a header, a length or a checksum of it is wrong.
+// readReply decodes a frame. The test fails if a header, a length or a checksum is wrong.
 func readReply(t testing.TB, frame []byte) reply {
 	t.Helper()
 	if len(frame) < header.EthernetMinimumSize {
@@ -150,7 +150,7 @@ func readReply(t testing.TB, frame []byte) reply {
 	return r
 }
 
-// ask gives a frame to the responder and reads the reply; silent says that there is none.
+// ask gives a frame to the responder and returns the decoded reply. Silent says that there is none.
 func ask(t testing.TB, r *Responder, frame []byte) (got reply, silent bool) {
 	t.Helper()
 	before := []byte("before")
@@ -164,11 +164,12 @@ func ask(t testing.TB, r *Responder, frame []byte) (got reply, silent bool) {
 	return readReply(t, out[len(before):]), false
 }
 
-// newRecord is a pod's on a Calico-like network: /32 behind 169.254.1.1, IPv6 by a link-local router.
+// newRecord returns the record of a pod in a network like Calico's: a /32 behind 169.254.1.1, IPv6 by a
+// link-local router.
 func newRecord() cache.Record {
 	return cache.Record{
 		Version: cache.Version, Name: "eth0", Binding: cache.BindingBridge,
-		Tap: "eth0-tap", Queues: 1, ResponderTap: "eth0-dhcp", ResponderMAC: portMAC, MAC: guestMAC, MTU: 1450,
+		Tap: "eth0-tap", Queues: 1, ResponderTap: "eth0-dhcp", ResponderMAC: responderMAC, MAC: guestMAC, MTU: 1450,
 		IPv4: &cache.IPv4{
 			Address: prefix("10.244.1.7/32"),
 			Server:  addr("169.254.1.1"),
@@ -184,7 +185,7 @@ func newRecord() cache.Record {
 		Neighbours: []cache.Neighbour{
 			{Address: addr("169.254.1.1"), MAC: gatewayMAC},
 			{Address: addr("fe80::1"), MAC: gatewayMAC},
-			{Address: addr("fd00::53"), MAC: portMAC},
+			{Address: addr("fd00::53"), MAC: responderMAC},
 		},
 	}
 }
