@@ -1,4 +1,4 @@
-// Package domain describes the guest's network device to a VMM, from the record that Phase1 left.
+// Package domain describes the guest's network device to libvirt, from the record that Phase1 wrote.
 package domain
 
 import (
@@ -12,34 +12,34 @@ import (
 	"github.com/guestwire/guestwire/cache"
 )
 
-// DefaultModel is the device of a record that names none: virtio 1.0 without the legacy half,
-// for which the guest needs Linux 4.10 or a driver as young.
+// DefaultModel is the device's model if the record names none: virtio 1.0 without the legacy interface. The
+// guest needs a driver for virtio 1.0, as Linux has since 4.10.
 const DefaultModel = "virtio-non-transitional"
 
-// aliasPrefix is what libvirt asks of a name that it did not give itself
+// aliasPrefix is the prefix that libvirt wants of an alias that the user chooses
 // (https://libvirt.org/formatdomain.html#devices).
 const aliasPrefix = "ua-"
 
 var (
-	// virtioModels can have several queues, and a backend in the host's kernel.
+	// virtioModels can have several queues, and vhost as their backend.
 	virtioModels = []string{"virtio", "virtio-transitional", "virtio-non-transitional"}
-	// romlessModels are not on a PCI bus: libvirt refuses an option ROM for them, even none.
+	// romlessModels are not on a PCI bus: libvirt refuses a <rom> element for them, even with enabled='no'.
 	romlessModels = []string{"usb-net", "spapr-vlan", "lan9118", "smc91c111"}
 )
 
-// Interface is the <interface> element of the record's guest.
+// Interface returns the <interface> element for the record. The caller can change its fields; its Marshal
+// returns the XML. Interface reads no files and asks no kernel.
 //
-// Its type is ethernet and its target the record's tap with managed='no', so that a libvirt
-// without capabilities attaches to the tap and changes nothing about it. A virtual function is a
-// hostdev: libvirt sets MAC and VLAN at the card, for which it needs CAP_NET_ADMIN in the machine's
-// namespace. For passt the type is user, and libvirt starts passt as the guest's user.
+// For a guest with a tap, the type is ethernet and the target is the tap with managed='no': a libvirt without
+// capabilities attaches to the tap and changes nothing about it. For a virtual function, the type is hostdev,
+// and libvirt sets MAC and VLAN at the card, which takes CAP_NET_ADMIN in the machine's own namespace. For
+// passt, the type is user, and libvirt starts passt as the guest's user.
 //
-// Marshal makes the XML; fields may be changed before. On a machine without a PCI bus (s390x) set
-// ROM to nil. A usb-net device gets its port from the caller (Address.USB), as libvirt chooses none
-// for it.
+// On a machine without a PCI bus (s390x), set ROM to nil. A usb-net device needs a port from the caller
+// (Address.USB), as libvirt chooses none.
 //
-// It reads neither files nor the kernel. The error is a *cache.FieldError: a damaged record, or
-// one that the device's model cannot have.
+// The error wraps a [*cache.FieldError]: the record is not valid, or the device's model cannot have what the
+// record wants.
 //
 // https://libvirt.org/formatdomain.html#generic-ethernet-connection
 // https://libvirt.org/formatdomain.html#pci-passthrough
@@ -68,11 +68,11 @@ func Interface(rec *cache.Record) (*libvirtxml.DomainInterface, error) {
 	}
 	switch {
 	case rec.SRIOV != nil:
-		if err := function(iface, rec.SRIOV); err != nil {
+		if err := setFunction(iface, rec.SRIOV); err != nil {
 			return nil, fmt.Errorf("interface %s: %w", rec.Name, err)
 		}
 	case rec.Passt != nil:
-		passt(iface, rec)
+		setPasst(iface, rec)
 	default:
 		iface.Source = &libvirtxml.DomainInterfaceSource{Ethernet: &libvirtxml.DomainInterfaceSourceEthernet{}}
 		iface.Target = &libvirtxml.DomainInterfaceTarget{Dev: rec.Tap, Managed: "no"}
@@ -80,7 +80,7 @@ func Interface(rec *cache.Record) (*libvirtxml.DomainInterface, error) {
 	if rec.SRIOV == nil {
 		iface.Model = &libvirtxml.DomainInterfaceModel{Type: model}
 	}
-	if rec.Tap != "" { // libvirt 11.3 does not start passt's with one: it looks for a tap to set it
+	if rec.Tap != "" { // with passt, libvirt 11.3 would look for a tap on which to set the MTU, and fail
 		iface.MTU = &libvirtxml.DomainInterfaceMTU{Size: uint(rec.MTU)}
 	}
 	if slices.Contains(virtioModels, model) && (device.Driver != "" || rec.Queues > 1) {
@@ -104,13 +104,13 @@ func Interface(rec *cache.Record) (*libvirtxml.DomainInterface, error) {
 	return iface, nil
 }
 
-// function makes the guest's device a virtual function of the host.
-func function(iface *libvirtxml.DomainInterface, v *cache.SRIOV) error {
+// setFunction makes the guest's device a virtual function of a network card.
+func setFunction(iface *libvirtxml.DomainInterface, v *cache.SRIOV) error {
 	host, err := pciAddress("sriov.pciAddress", v.PCIAddress)
 	if err != nil {
 		return err
 	}
-	if v.Managed { // no is libvirt's default
+	if v.Managed { // libvirt's default is no
 		iface.Managed = "yes"
 	}
 	iface.Driver = &libvirtxml.DomainInterfaceDriver{Name: "vfio"}
@@ -123,8 +123,8 @@ func function(iface *libvirtxml.DomainInterface, v *cache.SRIOV) error {
 	return nil
 }
 
-// passt connects the guest's device to passt(1).
-func passt(iface *libvirtxml.DomainInterface, rec *cache.Record) {
+// setPasst connects the guest's device to passt(1).
+func setPasst(iface *libvirtxml.DomainInterface, rec *cache.Record) {
 	iface.Source = &libvirtxml.DomainInterfaceSource{User: &libvirtxml.DomainInterfaceSourceUser{Dev: rec.Name}}
 	iface.Backend = &libvirtxml.DomainInterfaceBackend{Type: "passt"}
 	for _, protocol := range []string{"tcp", "udp"} {
@@ -142,18 +142,18 @@ func passt(iface *libvirtxml.DomainInterface, rec *cache.Record) {
 			}
 			ranges = append(ranges, r)
 		}
-		if len(ranges) > 0 { // without any, libvirt would have all ports forwarded
+		if len(ranges) > 0 { // libvirt would forward all ports for an element without ranges
 			iface.PortForward = append(iface.PortForward, libvirtxml.DomainInterfaceSourcePortForward{Proto: protocol, Ranges: ranges})
 		}
 	}
 }
 
-// checkModel refuses what libvirt would pass over in silence for this model.
+// checkModel refuses what the model cannot have. libvirt ignores some of it without an error.
 func checkModel(rec *cache.Record, model string) error {
 	if slices.Contains(romlessModels, model) && rec.Device.ROM != "" {
 		return &cache.FieldError{
 			Field:  "device.rom",
-			Reason: fmt.Sprintf("%q, but model %s is not on a PCI bus and has no option ROM: leave it empty", rec.Device.ROM, model),
+			Reason: fmt.Sprintf("%q, but model %s is not on a PCI bus and has no option ROM: leave this field empty", rec.Device.ROM, model),
 		}
 	}
 	if slices.Contains(virtioModels, model) {
@@ -169,14 +169,14 @@ func checkModel(rec *cache.Record, model string) error {
 	if rec.Device.Driver == "vhost" {
 		return &cache.FieldError{
 			Field:  "device.driver",
-			Reason: fmt.Sprintf("vhost, but model %s has no backend in the kernel: leave it empty, or set device.model to %s", model, DefaultModel),
+			Reason: fmt.Sprintf("vhost, but model %s cannot have it as its backend: leave this field empty, or set device.model to %s", model, DefaultModel),
 		}
 	}
 	return nil
 }
 
-// optionROM is explicit where the device can have a ROM, as QEMU's default is to load one: firmware
-// that nobody asked for, and a file that the launcher's image may not have.
+// optionROM returns the <rom> element, for each device that can have a ROM. Without the element, QEMU loads its
+// default ROM: firmware that the launcher did not ask for, from a file that its image may not have.
 func optionROM(device cache.Device, model string) *libvirtxml.DomainROM {
 	if slices.Contains(romlessModels, model) {
 		return nil
@@ -196,7 +196,8 @@ func optionROM(device cache.Device, model string) *libvirtxml.DomainROM {
 	}
 }
 
-// pciAddress reads domain:bus:slot.function, in hexadecimal digits; nil if text is empty.
+// pciAddress returns the address of the form domain:bus:slot.function, in hexadecimal digits; nil if text is
+// empty.
 func pciAddress(field, text string) (*libvirtxml.DomainAddress, error) {
 	if text == "" {
 		return nil, nil
@@ -204,12 +205,12 @@ func pciAddress(field, text string) (*libvirtxml.DomainAddress, error) {
 	parts := strings.FieldsFunc(text, func(r rune) bool { return r == ':' || r == '.' })
 	var numbers [4]uint
 	if len(parts) != len(numbers) {
-		return nil, &cache.FieldError{Field: field, Reason: fmt.Sprintf("%q, want the form 0000:01:00.0", text)}
+		return nil, &cache.FieldError{Field: field, Reason: fmt.Sprintf("%q, want the form 0000:03:10.1", text)}
 	}
 	for i, part := range parts {
 		n, err := strconv.ParseUint(part, 16, 16)
 		if err != nil {
-			return nil, &cache.FieldError{Field: field, Reason: fmt.Sprintf("%q, want the form 0000:01:00.0", text)}
+			return nil, &cache.FieldError{Field: field, Reason: fmt.Sprintf("%q, want the form 0000:03:10.1", text)}
 		}
 		numbers[i] = uint(n)
 	}

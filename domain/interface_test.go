@@ -31,7 +31,7 @@ func record() *cache.Record {
 	}
 }
 
-// cases are the elements of testdata, by the name of the file.
+// cases are the elements in testdata, with the names of their files.
 var cases = []struct {
 	name string
 	edit func(*cache.Record)
@@ -79,7 +79,7 @@ var cases = []struct {
 	{"passt-e1000e", func(r *cache.Record) { passt(r); r.Device.Model, r.Device.LinkState = "e1000e", "down" }},
 }
 
-// macvtap, sriov and passt make a record of their binding.
+// macvtap, sriov and passt make the record one of that binding.
 func macvtap(r *cache.Record) { r.Binding, r.Tap = cache.BindingMacvtap, r.Name }
 
 func sriov(r *cache.Record) {
@@ -135,7 +135,7 @@ func TestInterface(t *testing.T) {
 	}
 }
 
-// TestSchema asks libvirt's own schema about every golden file, and that it would say no.
+// TestSchema: every golden file is valid by libvirt's own schema. An element that is not valid fails.
 func TestSchema(t *testing.T) {
 	for _, program := range []string{"virt-xml-validate", "xmllint"} {
 		if _, err := exec.LookPath(program); err != nil {
@@ -165,7 +165,7 @@ func TestSchema(t *testing.T) {
 	}
 }
 
-// TestDomain is what a launcher does: the element in a domain of its own.
+// TestDomain: the element is the same in a launcher's <domain>.
 func TestDomain(t *testing.T) {
 	iface, err := domain.Interface(record())
 	if err != nil {
@@ -196,14 +196,14 @@ func TestInterfaceErrors(t *testing.T) {
 		name  string
 		edit  func(*cache.Record)
 		field string
-		words string // the way out
+		words string // what the message tells the user to do
 	}{
 		{"invalid record", func(r *cache.Record) { r.Tap = "" }, "tap", "want 1 to 15"},
 		{"newer record", func(r *cache.Record) { r.Version++ }, "version", "update it"},
 		{"queues of e1000", func(r *cache.Record) { r.Device.Model, r.Queues = "e1000", 2 }, "queues", "set device.model to virtio-non-transitional"},
 		{"queues of usb-net", func(r *cache.Record) { r.Device.Model, r.Queues = "usb-net", 2 }, "queues", "run Setup again with one queue"},
-		{"vhost of e1000e", func(r *cache.Record) { r.Device.Model, r.Device.Driver = "e1000e", "vhost" }, "device.driver", "leave it empty"},
-		{"rom of usb-net", func(r *cache.Record) { r.Device.Model, r.Device.ROM = "usb-net", "off" }, "device.rom", "leave it empty"},
+		{"vhost of e1000e", func(r *cache.Record) { r.Device.Model, r.Device.Driver = "e1000e", "vhost" }, "device.driver", "leave this field empty"},
+		{"rom of usb-net", func(r *cache.Record) { r.Device.Model, r.Device.ROM = "usb-net", "off" }, "device.rom", "leave this field empty"},
 		{"model of a virtual function", func(r *cache.Record) { sriov(r); r.Device.Model = "virtio" }, "device.model", "leave it out"},
 		{"vhost of passt", func(r *cache.Record) { passt(r); r.Device.Driver = "vhost" }, "device.driver", "leave it out"},
 		{"place of a virtual function", func(r *cache.Record) { sriov(r); r.SRIOV.PCIAddress = "3:10.1" }, "sriov.pciAddress", "want the form 0000:03:10.1"},
