@@ -13,7 +13,7 @@ import (
 
 func TestMain(m *testing.M) { nstest.Main(m) }
 
-// A run ends in an error if the ways did not do the same.
+// TestRun: run fails if the compared ways leave different namespaces.
 func TestRun(t *testing.T) {
 	nstest.Need(t, "gcc", "nsenter", "sysctl")
 	var out bytes.Buffer
@@ -27,11 +27,11 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// A run ends in an error if a frame is lost.
+// TestDatapath: a run fails if a frame is lost.
 func TestDatapath(t *testing.T) {
 	nstest.Need(t, "ip")
 	var out bytes.Buffer
-	if err := datapath(t.Context(), &out, traffic{sets: 1, rounds: 1, packets: 2, segments: 2}); err != nil {
+	if err := measureDatapath(t.Context(), &out, traffic{sets: 1, rounds: 1, packets: 2, segments: 2}); err != nil {
 		t.Fatalf("%v\n%s", err, out.String())
 	}
 	for _, want := range []string{"bridge: the guest filter", "masquerade: the guest filter", "packets, IPv6, from the guest", "TCP, IPv4, to the guest", "bare"} {
@@ -41,13 +41,13 @@ func TestDatapath(t *testing.T) {
 	}
 }
 
-// A run ends in an error if one of the servers does not give the guest its addresses.
+// TestResponders: a run fails if a server does not give the guest its addresses.
 func TestResponders(t *testing.T) {
 	nstest.Need(t, "dnsmasq", "nsenter", "setpriv")
 	var out bytes.Buffer
 	l := load{rounds: 1, closed: 20, paced: 10 * time.Millisecond, leases: 1, packets: 2000,
 		idle: 10 * time.Millisecond, unplugged: 50 * time.Millisecond, progress: io.Discard}
-	if err := responders(t.Context(), &out, l); err != nil {
+	if err := measureResponders(t.Context(), &out, l); err != nil {
 		t.Fatalf("%v\n%s", err, out.String())
 	}
 	for _, want := range []string{"DHCPv4 ", "DHCPv6 ", "exchanges/s", "REPLY after", "embedded guest", "after 2000 packets: VmRSS", "wake-ups"} {
@@ -65,7 +65,7 @@ func TestRatioIsTheMedianOfTheRounds(t *testing.T) {
 	}
 }
 
-// A stamped template is what would be made with that identifier from the start.
+// A stamped template equals a message that was made with this identifier.
 func TestStampMendsTheChecksum(t *testing.T) {
 	for _, message := range [][]byte{frame4(make([]byte, 240)), dhcp6Frame(make([]byte, 41))} {
 		payload := payload4 + 5

@@ -15,14 +15,14 @@ import (
 	"github.com/guestwire/guestwire/internal/tap"
 )
 
-// client is a guest on a tap, as far as DHCP goes: it sends frames and takes what comes, and does not
-// allocate meanwhile. It sleeps while it waits, as a virtual machine does.
+// client is a DHCP client on a tap. It sends and receives frames without allocation, and sleeps while it waits, like a
+// virtual machine.
 type client struct {
 	fd int
 	in []byte
 }
 
-// attachClient attaches to a tap. The runtime's poller is kept out of it: it would run at every frame.
+// attachClient attaches to a tap, without Go's network poller, which would run for each frame.
 func attachClient(namespace *os.File, tapName string) (*client, error) {
 	c := &client{in: make([]byte, 1<<16)}
 	return c, netns.Do(namespace, func() error {
@@ -45,8 +45,7 @@ func attachClient(namespace *os.File, tapName string) (*client, error) {
 
 func (c *client) close() error { return unix.Close(c.fd) }
 
-// receive returns the next frame, or none if none comes in time. The frame is good until the next
-// call.
+// receive returns the next frame, or nil if none comes in time. The frame is valid until the next call.
 func (c *client) receive(wait time.Duration) ([]byte, error) {
 	n, err := unix.Read(c.fd, c.in)
 	if err == unix.EAGAIN && wait > 0 {
@@ -72,7 +71,7 @@ func (c *client) send(frame []byte) error {
 	return nil
 }
 
-// ask sends one of the two messages until it is answered.
+// ask repeats one of the two messages until the server answers.
 func (c *client) ask(ctx context.Context, p *protocol, leg int) ([]byte, error) {
 	message := p.first
 	if leg == 1 {
@@ -95,31 +94,31 @@ func (c *client) ask(ctx context.Context, p *protocol, leg int) ([]byte, error) 
 	return nil, fmt.Errorf("%s: no %s: %w", p.name, p.legs[leg], errors.Join(context.Cause(ctx), os.ErrDeadlineExceeded))
 }
 
-// turn is what a client saw of a number of exchanges.
+// turn is the result of a series of exchanges.
 type turn struct {
-	legs  [2][]time.Duration // each answer's latency
+	legs  [2][]time.Duration // latencies of the answers
 	took  time.Duration
 	began int
 }
 
-func (t *turn) whole() int { return len(t.legs[1]) }
+func (t *turn) completed() int { return len(t.legs[1]) }
 
-// late is when an answer does not count any more.
-const late = time.Second
+// answerTimeout is the time after which an answer does not count.
+const answerTimeout = time.Second
 
-// inFlight is more than the transactions that can begin until an answer is late.
+// inFlight exceeds the number of transactions that begin within answerTimeout.
 const inFlight = 1 << 14
 
-// transaction is one under way.
+// transaction is an unfinished exchange.
 type transaction struct {
 	id   uint32
 	leg  int
 	sent time.Duration
 }
 
-// drive makes so many exchanges: at a fixed pace, or, with pace 0, one after the other.
-func (c *client) drive(ctx context.Context, p *protocol, count int, pace time.Duration) (*turn, error) {
-	runtime.LockOSThread() // for the thread's timers
+// runExchanges makes count exchanges: one each pace, or, with pace 0, one after the other.
+func (c *client) runExchanges(ctx context.Context, p *protocol, count int, pace time.Duration) (*turn, error) {
+	runtime.LockOSThread() // the timer slack is set for this thread
 	defer runtime.UnlockOSThread()
 	if err := unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0); err != nil {
 		return nil, fmt.Errorf("timer slack: %w", err)
@@ -130,12 +129,12 @@ func (c *client) drive(ctx context.Context, p *protocol, count int, pace time.Du
 		return nil, err
 	}
 	start := time.Now()
-	last := time.Duration(0) // an answer, or a beginning
-	for r.whole() < count && ctx.Err() == nil {
+	last := time.Duration(0) // time of the last answer or first message
+	for r.completed() < count && ctx.Err() == nil {
 		now := time.Since(start)
 		next := time.Duration(r.began) * pace
-		free := pace > 0 || r.whole() == r.began || now-last > late
-		wait := late
+		free := pace > 0 || r.completed() == r.began || now-last > answerTimeout
+		wait := answerTimeout
 		if r.began < count && free && now >= next {
 			t := &flying[r.began%inFlight]
 			*t = transaction{id: uint32(r.began), sent: now}
@@ -148,8 +147,8 @@ func (c *client) drive(ctx context.Context, p *protocol, count int, pace time.Du
 		} else if pace > 0 && r.began < count {
 			wait = next - now
 		}
-		if r.began == count && now-last > late {
-			break // the rest is lost
+		if r.began == count && now-last > answerTimeout {
+			break // the missing answers are lost
 		}
 		frame, err := c.receive(wait)
 		if err != nil {
@@ -177,7 +176,7 @@ func (c *client) drive(ctx context.Context, p *protocol, count int, pace time.Du
 	return r, context.Cause(ctx)
 }
 
-// drain throws away what has come meanwhile.
+// drain discards the frames that have arrived.
 func (c *client) drain() error {
 	for {
 		if frame, err := c.receive(0); frame == nil {
@@ -186,8 +185,7 @@ func (c *client) drain() error {
 	}
 }
 
-// flood sends so many frames of a mix. It waits for the server after every burst, so that no queue
-// is ever full.
+// flood sends count of the frames in turn. It waits for the server after each burst, so that no queue is ever full.
 func (c *client) flood(ctx context.Context, frames [][]byte, p *protocol, count int) error {
 	const burst = 64
 	for sent := 0; sent < count && ctx.Err() == nil; {

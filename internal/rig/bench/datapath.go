@@ -26,22 +26,22 @@ import (
 	"github.com/guestwire/guestwire/phase1"
 )
 
-// traffic is how much is sent.
+// traffic is the number of frames and repetitions.
 type traffic struct {
-	sets, rounds      int // of fresh namespaces, and of turns in each
-	packets, segments int // bursts of them in a turn
+	sets, rounds      int // sets of fresh namespaces, and turns in each
+	packets, segments int // bursts in a turn
 }
 
-// What the guest filter may cost.
+// Limits of the guest filter's cost.
 const (
 	packetLimit = 1.10
 	tcpLimit    = 1.03
 )
 
-// datapath prints what the guest filter costs a frame. A write to the tap returns when the frame has
-// gone its way, and so does a write to the other end of the pod's NIC: the time for one is all that it
-// costs. Beyond the pod, a frame is dropped as early as can be, so that nothing hides the filter.
-func datapath(ctx context.Context, w io.Writer, l traffic) (err error) {
+// measureDatapath prints what the guest filter costs per frame. A write to the tap, or to the other end of the pod's NIC,
+// returns when the kernel has forwarded the frame, so its time is the frame's whole cost. Behind the pod a frame is dropped
+// as early as possible, so that other costs do not hide the filter's.
+func measureDatapath(ctx context.Context, w io.Writer, l traffic) (err error) {
 	if l.sets < 1 || l.rounds < 1 || l.packets < 1 || l.segments < 1 {
 		return errors.New("the traffic: want 1 or more of everything")
 	}
@@ -53,7 +53,7 @@ func datapath(ctx context.Context, w io.Writer, l traffic) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	// A thread that moves to another processor takes its time.
+	// A move of the thread to another CPU would be measured too.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 
@@ -68,19 +68,19 @@ func datapath(ctx context.Context, w io.Writer, l traffic) (err error) {
 	return nil
 }
 
-// compare prints the tables of a binding.
+// compare measures a binding and prints its tables.
 func (l traffic) compare(ctx context.Context, w io.Writer, dir string, binding infra.Binding) error {
 	ways := []func(context.Context, *pod) (*lane, error){
-		func(ctx context.Context, p *pod) (*lane, error) { return wired(ctx, p, binding, infra.Guard{}) },
+		func(ctx context.Context, p *pod) (*lane, error) { return newWiredLane(ctx, p, binding, infra.Guard{}) },
 		func(ctx context.Context, p *pod) (*lane, error) {
-			return wired(ctx, p, binding, infra.Guard{Off: true})
+			return newWiredLane(ctx, p, binding, infra.Guard{Off: true})
 		},
-		bare,
+		newBareLane,
 	}
 	flows := []flow{{"packets, IPv4", false, false}, {"packets, IPv6", true, false}, {"TCP, IPv4", false, true}, {"TCP, IPv6", true, true}}
-	took := make([][2][]float64, 2*len(flows)*len(ways)) // by flow, direction and way
+	took := make([][2][]float64, 2*len(flows)*len(ways)) // samples by flow, direction and way
 	for range l.sets {
-		if err := l.set(ctx, dir, ways, flows, took); err != nil {
+		if err := l.measureSet(ctx, dir, ways, flows, took); err != nil {
 			return err
 		}
 	}
@@ -108,8 +108,8 @@ func (l traffic) compare(ctx context.Context, w io.Writer, dir string, binding i
 	return nil
 }
 
-// set has all ways take turns with all flows, in namespaces of their own.
-func (l traffic) set(ctx context.Context, dir string, ways []func(context.Context, *pod) (*lane, error), flows []flow, took [][2][]float64) (err error) {
+// measureSet measures all ways with all flows in turn. Each way has a namespace of its own.
+func (l traffic) measureSet(ctx context.Context, dir string, ways []func(context.Context, *pod) (*lane, error), flows []flow, took [][2][]float64) (err error) {
 	var pods []*pod
 	var lanes []*lane
 	defer func() {
@@ -126,7 +126,7 @@ func (l traffic) set(ctx context.Context, dir string, ways []func(context.Contex
 		pods = append(pods, p)
 	}
 	for i, p := range pods {
-		if err := p.settled(ctx); err != nil {
+		if err := p.waitSettled(ctx); err != nil {
 			return err
 		}
 		n, err := ways[i](ctx, p)
@@ -137,7 +137,7 @@ func (l traffic) set(ctx context.Context, dir string, ways []func(context.Contex
 	}
 	for i, f := range flows {
 		for _, n := range lanes {
-			if err := n.establish(ctx, f); err != nil {
+			if err := n.openConnection(ctx, f); err != nil {
 				return fmt.Errorf("%s: %w", f.name, err)
 			}
 		}
@@ -160,7 +160,7 @@ func (l traffic) set(ctx context.Context, dir string, ways []func(context.Contex
 			}
 		}
 		for _, n := range lanes {
-			if err := n.arrived(count * burst * (l.rounds + 1)); err != nil {
+			if err := n.checkArrived(count * burst * (l.rounds + 1)); err != nil {
 				return fmt.Errorf("%s: %w", f.name, err)
 			}
 		}
@@ -168,26 +168,26 @@ func (l traffic) set(ctx context.Context, dir string, ways []func(context.Contex
 	return nil
 }
 
-// lane is a pod with a guest on its tap, and the other end of its NIC.
+// lane is a pod with a client on its tap, and a socket at the other end of its NIC.
 type lane struct {
 	pod       *pod
 	guest     *client
-	network   int // a socket that sends
+	network   int // a socket for sending
 	mac, next cache.MAC
 	source    [2]netip.Addr // IPv4, IPv6
 
-	out, in []byte // what is sent on it
-	before  int    // what had arrived in the network before
+	out, in []byte // frames of the present flow
+	before  int    // number of frames that had arrived in the network before
 }
 
-// nextHop is podNIC's.
+// The next hops of podNIC.
 var (
 	nextHop     = cache.MAC{2, 0, 0, 0, 0, 1}
 	destination = [2]netip.Addr{netip.MustParseAddr("10.244.1.1"), netip.MustParseAddr("fd00:10:244:1::1")}
 )
 
-// wired is a pod as Setup leaves it.
-func wired(ctx context.Context, p *pod, binding infra.Binding, guard infra.Guard) (*lane, error) {
+// newWiredLane wires a pod by phase1's Setup.
+func newWiredLane(ctx context.Context, p *pod, binding infra.Binding, guard infra.Guard) (*lane, error) {
 	if err := phase1.Setup(ctx, phase1.Config{NetNS: p.file, Spec: infra.Spec{NIC: nic, Binding: binding, State: p.state, Guard: guard}}); err != nil {
 		return nil, err
 	}
@@ -202,7 +202,7 @@ func wired(ctx context.Context, p *pod, binding infra.Binding, guard infra.Guard
 	}
 	n := &lane{pod: p, mac: record.MAC, next: nextHop, source: [2]netip.Addr{record.IPv4.Address.Addr(), record.IPv6.Address}}
 	if binding.Kind() == (infra.Masquerade{}).Kind() {
-		// Nobody answers for the next hop, as nobody has to.
+		// No station answers ARP or NS for the next hop, so the entries are static.
 		var known strings.Builder
 		for _, a := range destination {
 			fmt.Fprintf(&known, "neigh replace %v lladdr %v nud permanent dev %s\n", a, nextHop, nic)
@@ -224,7 +224,7 @@ func wired(ctx context.Context, p *pod, binding infra.Binding, guard infra.Guard
 	return n, n.attach()
 }
 
-// bareNetwork is the least that connects a tap with a NIC, as a bridge. The guest has the NIC's address.
+// bareNetwork is the minimal bridge between a tap and a NIC. The guest has the NIC's address.
 const bareNetwork = `addr flush dev ` + nic + `
 link set ` + nic + ` address 02:00:00:00:00:08
 link add eth0-br type bridge forward_delay 0 mcast_snooping 0
@@ -237,12 +237,12 @@ link set eth0-br up
 link set ` + guestTap + ` up
 `
 
-func bare(ctx context.Context, p *pod) (*lane, error) {
+func newBareLane(ctx context.Context, p *pod) (*lane, error) {
 	n := &lane{pod: p, mac: guestMAC, next: nextHop, source: [2]netip.Addr{guestIPv4, guestIPv6}}
 	if err := ip(ctx, bareNetwork, "-n", p.name); err != nil {
 		return nil, err
 	}
-	err := netns.Do(p.file, func() error { // as Setup does, where there is the choice
+	err := netns.Do(p.file, func() error { // as Setup does
 		for _, tables := range []string{"iptables", "ip6tables", "arptables"} {
 			err := os.WriteFile("/proc/sys/net/bridge/bridge-nf-call-"+tables, []byte("0"), 0)
 			if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -257,7 +257,7 @@ func bare(ctx context.Context, p *pod) (*lane, error) {
 	return n, n.attach()
 }
 
-// attach is what QEMU does, with a guest that can do all offloads.
+// attach attaches to the tap like QEMU with a guest that supports all offloads.
 func (n *lane) attach() error {
 	n.guest = &client{fd: -1, in: make([]byte, 1<<17)}
 	err := netns.Do(n.pod.file, func() (err error) {
@@ -285,7 +285,7 @@ func (n *lane) attach() error {
 
 func (n *lane) close() error { return errors.Join(n.guest.close(), unix.Close(n.network)) }
 
-// packetSocket is at the other end of the NIC, with offloads. It receives nothing if the protocol is 0.
+// packetSocket opens a packet socket at the other end of the NIC, with offloads. With protocol 0 it receives nothing.
 func (p *pod) packetSocket(protocol uint16) (fd int, err error) {
 	world, err := os.Open(namespacePath("world"))
 	if err != nil {
@@ -312,7 +312,7 @@ func (p *pod) packetSocket(protocol uint16) (fd int, err error) {
 	})
 }
 
-// received is what has come to the other end of the NIC.
+// received returns the number of frames that have arrived at the other end of the NIC.
 func (p *pod) received() (count int, err error) {
 	world, err := os.Open(namespacePath("world"))
 	if err != nil {
@@ -335,9 +335,9 @@ func (p *pod) received() (count int, err error) {
 	})
 }
 
-// establish shows that a flow's frames get through both ways, which makes the connection known, and
-// keeps them for the turns.
-func (n *lane) establish(ctx context.Context, f flow) error {
+// openConnection checks that a flow's frames pass in both directions, so that connection tracking knows the connection,
+// and stores the frames for the turns.
+func (n *lane) openConnection(ctx context.Context, f flow) error {
 	n.out = f.frame(n)
 	seen, err := n.pod.packetSocket(unix.ETH_P_ALL)
 	if err != nil {
@@ -349,7 +349,7 @@ func (n *lane) establish(ctx context.Context, f flow) error {
 		if err := n.guest.send(n.out); err != nil && !errors.Is(err, unix.EIO) { // the link is not up yet
 			return err
 		}
-		frame, err := network.until(f, serverPort, clientPort)
+		frame, err := network.receiveFlow(f, serverPort, clientPort)
 		if err != nil {
 			return err
 		}
@@ -360,7 +360,7 @@ func (n *lane) establish(ctx context.Context, f flow) error {
 		if _, err := unix.Write(n.network, n.in); err != nil {
 			return fmt.Errorf("send to %s: %w", n.pod.peer, err)
 		}
-		if frame, err = n.guest.until(f, clientPort, serverPort); err != nil {
+		if frame, err = n.guest.receiveFlow(f, clientPort, serverPort); err != nil {
 			return err
 		}
 		if frame != nil {
@@ -371,26 +371,25 @@ func (n *lane) establish(ctx context.Context, f flow) error {
 	return fmt.Errorf("no frame and its answer came through %s: %w", n.pod.name, errors.Join(context.Cause(ctx), os.ErrDeadlineExceeded))
 }
 
-// until waits a while for a flow's frame of one direction.
-func (c *client) until(f flow, to, from uint16) ([]byte, error) {
+// receiveFlow waits 200 ms for a frame of the flow with these ports, and returns nil if none comes.
+func (c *client) receiveFlow(f flow, to, from uint16) ([]byte, error) {
 	for end := time.Now().Add(200 * time.Millisecond); time.Now().Before(end); {
 		frame, err := c.receive(time.Until(end))
 		if err != nil {
 			return nil, err
 		}
-		if f.has(frame, to, from) {
+		if f.matches(frame, to, from) {
 			return slices.Clone(frame), nil
 		}
 	}
 	return nil, nil
 }
 
-// burst is the number of frames that are timed together: few, so that most bursts are over before
-// somebody else gets the processor.
+// burst is the number of frames that are timed together. It is small, so that most bursts end before the scheduler runs
+// another thread.
 const burst = 8
 
-// turn sends so many frames in each direction, and returns the microseconds for one: the median of the
-// bursts.
+// turn sends count bursts in each direction, and returns the median of the microseconds per frame.
 func (n *lane) turn(ctx context.Context, count int) (out, in float64, err error) {
 	if err := n.guest.drain(); err != nil {
 		return 0, 0, err
@@ -413,7 +412,7 @@ func (n *lane) turn(ctx context.Context, count int) (out, in float64, err error)
 			}
 		}
 		for got := 0; got < burst; {
-			frame, err := n.guest.receive(late)
+			frame, err := n.guest.receive(answerTimeout)
 			if err != nil {
 				return err
 			}
@@ -429,7 +428,7 @@ func (n *lane) turn(ctx context.Context, count int) (out, in float64, err error)
 	return out, in, errors.Join(err, context.Cause(ctx))
 }
 
-// bursts repeats one, and returns the microseconds for a frame.
+// bursts sends count bursts by calls of one, and returns the median of the microseconds per frame.
 func bursts(count int, one func() error) (float64, error) {
 	var took []time.Duration
 	for range count {
@@ -442,8 +441,8 @@ func bursts(count int, one func() error) (float64, error) {
 	return float64(median(took)) / float64(time.Microsecond) / burst, nil
 }
 
-// arrived is an error unless so many frames have come from the guest.
-func (n *lane) arrived(count int) error {
+// checkArrived returns an error unless count frames have arrived from the guest.
+func (n *lane) checkArrived(count int) error {
 	now, err := n.pod.received()
 	if err == nil && now-n.before < count {
 		err = fmt.Errorf("of %d frames of the guest of %s, %d came", count, n.pod.name, now-n.before)
@@ -451,7 +450,7 @@ func (n *lane) arrived(count int) error {
 	return err
 }
 
-// flow is a connection of the guest's.
+// flow is a connection of the guest.
 type flow struct {
 	name string
 	v6   bool
@@ -465,7 +464,7 @@ const (
 	serverPort = 5201
 )
 
-// ports is where they are.
+// ports returns the offset of the ports in a frame.
 func (f flow) ports() int {
 	if f.v6 {
 		return ipAt + header.IPv6MinimumSize
@@ -473,17 +472,17 @@ func (f flow) ports() int {
 	return ipAt + header.IPv4MinimumSize
 }
 
-// frame is one as a guest writes it that leaves checksums and segmenting to the network.
+// frame returns a frame of a guest that leaves checksums and segmentation to its device.
 func (f flow) frame(n *lane) []byte {
 	const mtu = 1500
 	transport, protocol, checksumAt := header.UDPMinimumSize, header.UDPProtocolNumber, 6
-	payload := 18 // the shortest frame
+	payload := 18 // for the shortest Ethernet frame
 	if f.tcp {
 		transport, protocol, checksumAt = header.TCPMinimumSize, header.TCPProtocolNumber, 16
 	}
 	segment := mtu - (f.ports() - ipAt) - transport
 	if f.tcp {
-		payload = 44 * segment // a whole number of segments below 64 KiB
+		payload = 44 * segment // whole segments, below 64 KiB
 	}
 	frame := make([]byte, f.ports()+transport+payload)
 	if f.tcp {
@@ -515,7 +514,7 @@ func (f flow) frame(n *lane) []byte {
 	header.Ethernet(frame[vnetLen:]).Encode(&ethernet)
 	sum := header.PseudoHeaderChecksum(protocol, from, to, uint16(transport+payload))
 	if f.tcp {
-		// Answer and question have the same numbers, so that one turned round is the other.
+		// Question and answer have the same sequence numbers, so answer only exchanges the addresses and ports.
 		header.TCP(frame[f.ports():]).Encode(&header.TCPFields{
 			SrcPort: clientPort, DstPort: serverPort, SeqNum: 1 << 20, AckNum: 1 << 20,
 			DataOffset: header.TCPMinimumSize, Flags: header.TCPFlagAck, WindowSize: 65535, Checksum: sum,
@@ -526,13 +525,13 @@ func (f flow) frame(n *lane) []byte {
 	return frame
 }
 
-// has says whether the frame is of the flow, with these ports.
-func (f flow) has(frame []byte, to, from uint16) bool {
+// matches reports whether the frame belongs to the flow, with these ports.
+func (f flow) matches(frame []byte, to, from uint16) bool {
 	return len(frame) > f.ports()+4 && isIPv6(frame[vnetLen:]) == f.v6 &&
 		binary.BigEndian.Uint16(frame[f.ports():]) == from && binary.BigEndian.Uint16(frame[f.ports()+2:]) == to
 }
 
-// answer is the frame turned round, which changes no checksum.
+// answer returns the frame with source and destination exchanged, which keeps the checksums.
 func (f flow) answer(frame []byte) []byte {
 	address, size := ipAt+12, 4
 	if f.v6 {

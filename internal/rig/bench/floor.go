@@ -32,7 +32,7 @@ import (
 //go:embed floor/floor.c
 var floorSource []byte
 
-// floor is the C program, at work.
+// floor is the running C program.
 type floor struct {
 	cmd    *exec.Cmd
 	in     io.WriteCloser
@@ -62,13 +62,13 @@ func startFloor(ctx context.Context, dir string) (*floor, error) {
 	return f, f.cmd.Start()
 }
 
-// stop ends the program: it has nothing more to read.
+// stop ends the program by closing its standard input.
 func (f *floor) stop() {
 	f.in.Close()
-	_ = f.cmd.Wait() // its errors have been told by run
+	_ = f.cmd.Wait() // run has returned its errors
 }
 
-// run has the list carried out in the pod and returns the time that it took, by its own clock.
+// run carries out the list in the pod, and returns the time that the C program measured.
 func (f *floor) run(list string, p *pod) (time.Duration, error) {
 	if _, err := fmt.Fprintln(f.in, list, p.path(), p.state); err != nil {
 		return 0, fmt.Errorf("floor: %w", err)
@@ -81,7 +81,7 @@ func (f *floor) run(list string, p *pod) (time.Duration, error) {
 	return time.Duration(ns), nil
 }
 
-// list is what the floor shall do: a step a line, with the messages in files beside it.
+// list is a list of steps for the floor, one per line, with the netlink messages in files beside it.
 type list struct {
 	path  string
 	lines []string
@@ -92,7 +92,7 @@ func (l *list) add(words ...any) {
 	l.lines = append(l.lines, strings.TrimSpace(fmt.Sprintln(words...)))
 }
 
-// file keeps bytes for the floor and returns their path.
+// file writes bytes to a file for the floor and returns its path.
 func (l *list) file(data []byte) (string, error) {
 	l.files++
 	path := fmt.Sprintf("%s.%d", l.path, l.files)
@@ -103,15 +103,15 @@ func (l *list) write() error {
 	return os.WriteFile(l.path, []byte(strings.Join(l.lines, "\n")+"\n"), 0o600)
 }
 
-// learn lets phase1 wire a pod and finds out what it did: the floor's lists and the scripts are
-// made of that, and hold for all pods, as they are alike.
+// learn wires a pod by phase1 and makes the floor's lists and the scripts from phase1's operations. They fit all pods, as
+// all pods are alike.
 func (b *bench) learn(ctx context.Context) (err error) {
 	p, err := newPod(ctx, b.dir)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, closePods([]*pod{p})) }()
-	if err := p.settled(ctx); err != nil {
+	if err := p.waitSettled(ctx); err != nil {
 		return err
 	}
 	if err := phase1.Setup(ctx, b.config(p)); err != nil {
@@ -145,7 +145,7 @@ func (b *bench) learn(ctx context.Context) (err error) {
 	return netns.Do(p.file, func() error { return b.learnTeardown(ctx, plan, steps) })
 }
 
-// journalOf finds the journal, whose name tells the namespace.
+// journalOf returns the journal's path. Its name contains the namespace's identity.
 func journalOf(p *pod) (string, error) {
 	paths, err := filepath.Glob(filepath.Join(p.state, nic+"@*.journal"))
 	if err == nil && len(paths) != 1 {
@@ -170,7 +170,7 @@ func (b *bench) learnSetup(ops []netstate.Op, journal wiring.Journal, files map[
 		return err
 	}
 	l.add("absent", journalFile)
-	b.look(l, nil)
+	b.addSnapshot(l, nil)
 	if b.binding.Kind() == (infra.Bridge{}).Kind() {
 		path, err := l.file(askDummy())
 		if err != nil {
@@ -188,11 +188,11 @@ func (b *bench) learnSetup(ops []netstate.Op, journal wiring.Journal, files map[
 	if err := l.apply(ops); err != nil {
 		return err
 	}
-	b.look(l, ops)
+	b.addSnapshot(l, ops)
 	if err := write(recordFile, "644"); err != nil {
 		return err
 	}
-	b.setupList, b.sends = l.path, sends(ops)
+	b.setupList, b.sends = l.path, describeSends(ops)
 	if err := l.write(); err != nil {
 		return err
 	}
@@ -201,7 +201,7 @@ func (b *bench) learnSetup(ops []netstate.Op, journal wiring.Journal, files map[
 	return err
 }
 
-// learnTeardown undoes the wiring step by step, on a thread in the namespace.
+// learnTeardown undoes the wiring step by step and records the operations. It runs in the namespace.
 func (b *bench) learnTeardown(ctx context.Context, plan *wiring.Plan, setup []netstate.Op) error {
 	ns, err := kernel.Open()
 	if err != nil {
@@ -214,7 +214,7 @@ func (b *bench) learnTeardown(ctx context.Context, plan *wiring.Plan, setup []ne
 	for _, l := range []*list{group, single} {
 		l.add("readback", journalFile)
 		l.add("remove", recordFile)
-		b.look(l, setup)
+		b.addSnapshot(l, setup)
 	}
 	for {
 		now, err := ns.Snapshot(netstate.NamesFor(nic), wiring.Ask(infra.Spec{NIC: nic, Binding: b.binding}).Sysctls, nil)
@@ -231,13 +231,13 @@ func (b *bench) learnTeardown(ctx context.Context, plan *wiring.Plan, setup []ne
 		if err := group.apply(ops); err != nil {
 			return err
 		}
-		singly := linkByLink(ops, now)
+		singly := deleteSingly(ops, now)
 		if err := single.apply(singly); err != nil {
 			return err
 		}
 		script = append(script, singly...)
-		b.look(group, nil)
-		b.look(single, nil)
+		b.addSnapshot(group, nil)
+		b.addSnapshot(single, nil)
 		if err := ns.Apply(ctx, ops); err != nil {
 			return err
 		}
@@ -253,8 +253,8 @@ func (b *bench) learnTeardown(ctx context.Context, plan *wiring.Plan, setup []ne
 	return err
 }
 
-// linkByLink has each link of a group deleted by itself.
-func linkByLink(ops []netstate.Op, now netstate.Snapshot) []netstate.Op {
+// deleteSingly replaces the deletion of a link group by a deletion of each link.
+func deleteSingly(ops []netstate.Op, now netstate.Snapshot) []netstate.Op {
 	var out []netstate.Op
 	for _, op := range ops {
 		group, ok := op.(netstate.GroupDel)
@@ -271,8 +271,8 @@ func linkByLink(ops []netstate.Op, now netstate.Snapshot) []netstate.Op {
 	return out
 }
 
-// look adds what a Snapshot reads after the operations.
-func (b *bench) look(l *list, after []netstate.Op) {
+// addSnapshot adds the reads of a Snapshot after the operations.
+func (b *bench) addSnapshot(l *list, after []netstate.Op) {
 	l.add("look")
 	for _, op := range after {
 		if tap, ok := op.(netstate.TapAdd); ok {
@@ -292,8 +292,8 @@ func (b *bench) look(l *list, after []netstate.Op) {
 
 var families = map[firewall.Family]int{firewall.Inet: unix.NFPROTO_INET, firewall.Bridge: unix.NFPROTO_BRIDGE, firewall.NetDev: unix.NFPROTO_NETDEV}
 
-// carrier is the kind of socket that takes an operation into the kernel; none: it is an ioctl or a file.
-func carrier(op netstate.Op) string {
+// socketKind returns the netlink socket for an operation; empty: the operation is an ioctl or a write to a file.
+func socketKind(op netstate.Op) string {
 	switch op.(type) {
 	case netstate.TapAdd, netstate.SysctlSet:
 		return ""
@@ -303,18 +303,17 @@ func carrier(op netstate.Op) string {
 	return "route"
 }
 
-// alone says whether an operation is a call of its own.
-func alone(op netstate.Op) bool {
+// sentAlone reports whether an operation is sent by itself, outside of a batch.
+func sentAlone(op netstate.Op) bool {
 	_, deletion := op.(netstate.LinkDel)
-	return deletion || carrier(op) == ""
+	return deletion || socketKind(op) == ""
 }
 
-// apply adds operations, in the batches that kernel.Apply makes of them; but a link's deletion is
-// sent by itself.
+// apply adds operations in the batches of kernel.Apply, but a link's deletion by itself.
 func (l *list) apply(ops []netstate.Op) error {
 	for done := 0; done < len(ops); {
 		end := done + 1
-		for end < len(ops) && carrier(ops[end]) == carrier(ops[done]) && !alone(ops[end]) && !alone(ops[done]) {
+		for end < len(ops) && socketKind(ops[end]) == socketKind(ops[done]) && !sentAlone(ops[end]) && !sentAlone(ops[done]) {
 			end++
 		}
 		switch op := ops[done].(type) {
@@ -334,19 +333,19 @@ func (l *list) apply(ops []netstate.Op) error {
 			if err != nil {
 				return err
 			}
-			path, err := l.file(join(messages, acknowledge))
+			path, err := l.file(joinMessages(messages, acknowledge))
 			if err != nil {
 				return err
 			}
-			l.add(carrier(op), path, 0)
+			l.add(socketKind(op), path, 0)
 		}
 		done = end
 	}
 	return nil
 }
 
-// join makes one send of messages.
-func join(messages [][]byte, acknowledge int) []byte {
+// joinMessages returns the messages as one datagram.
+func joinMessages(messages [][]byte, acknowledge int) []byte {
 	var out []byte
 	for i, m := range messages {
 		m = slices.Clone(m)
@@ -362,7 +361,7 @@ func join(messages [][]byte, acknowledge int) []byte {
 	return out
 }
 
-// askDummy is the message by which kernel.HasDummy asks.
+// askDummy returns the request of kernel.HasDummy.
 func askDummy() []byte {
 	r := nl.NewNetlinkRequest(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK)
 	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
@@ -374,13 +373,13 @@ func askDummy() []byte {
 	return r.Serialize()
 }
 
-// sends says how operations get into the kernel.
-func sends(ops []netstate.Op) string {
+// describeSends describes how many sends and calls the operations need.
+func describeSends(ops []netstate.Op) string {
 	operations, batches := map[string]int{}, map[string]int{}
 	var taps, sysctls int
 	last := ""
 	for _, op := range ops {
-		kind := carrier(op)
+		kind := socketKind(op)
 		operations[kind]++
 		if kind != last {
 			batches[kind]++

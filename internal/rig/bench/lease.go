@@ -17,16 +17,15 @@ import (
 	"github.com/guestwire/guestwire/internal/tap"
 )
 
-// guestClient is one that makes a guest of the port: it returns with the address that it got.
+// guestClient is a DHCP client; run uses the port as its NIC and returns the leased address.
 type guestClient struct {
 	name string
 	run  func(ctx context.Context, port *os.File) (address string, err error)
 	want string
 }
 
-// leases prints how long it takes from the moment the guest attaches to its tap, which then has its
-// carrier, until it has a lease.
-func leases(ctx context.Context, w io.Writer, l load, both servers, script string) error {
+// measureLeases prints the time from the guest's attachment to its tap, when the tap gets its carrier, until the lease.
+func measureLeases(ctx context.Context, w io.Writer, l load, both servers, script string) error {
 	clients := []guestClient{
 		{"embedded guest, DHCPv4", embedded(func(ctx context.Context, g *guest.Guest) (fmt.Stringer, error) {
 			lease, err := g.DHCPv4(ctx)
@@ -65,8 +64,7 @@ func leases(ctx context.Context, w io.Writer, l load, both servers, script strin
 	return nil
 }
 
-// lease has a guest come to the tap in place of the client, once the kernel has taken notice that
-// the tap is without one.
+// lease detaches the client, waits until the kernel has noticed the lost carrier, and measures another guest's lease.
 func (s *server) lease(ctx context.Context, c guestClient, unplugged time.Duration) (took time.Duration, err error) {
 	if err := s.detach(); err != nil {
 		return 0, err
@@ -93,7 +91,7 @@ func (s *server) lease(ctx context.Context, c guestClient, unplugged time.Durati
 	return time.Since(begin), err
 }
 
-// embedded is the guest of internal/rig/guest. It probes its addresses for 0.1 s each, as guests do.
+// embedded returns a client of internal/rig/guest. It probes each address for 0.1 s.
 func embedded(lease func(context.Context, *guest.Guest) (fmt.Stringer, error)) func(context.Context, *os.File) (string, error) {
 	return func(ctx context.Context, port *os.File) (string, error) {
 		g, err := guest.Start(guest.Config{Port: port, MAC: guestMAC})
@@ -118,7 +116,7 @@ func embedded6(rapid bool) func(context.Context, *os.File) (string, error) {
 	})
 }
 
-// findBusybox is where the installation leaves it, or where it is installed; empty: nowhere.
+// findBusybox returns the path of the busybox that install.sh unpacked, or of the installed one; empty: none.
 func findBusybox() string {
 	cache := os.Getenv("GUESTWIRE_CACHE")
 	if cache == "" {
@@ -132,11 +130,11 @@ func findBusybox() string {
 	return ""
 }
 
-// udhcpc is busybox's client on a tap of its own in a namespace that is the guest.
+// udhcpc is busybox's client on a tap in a namespace that plays the guest.
 type udhcpc struct {
 	busybox, script string
 	namespace       *os.File
-	port            *os.File // the other side of its tap
+	port            *os.File // the user-space side of its tap
 }
 
 const (
@@ -173,7 +171,7 @@ func (u *udhcpc) close() error {
 	return errors.Join(err, u.namespace.Close(), ip(context.Background(), "netns del "+udhcpcNamespace+"\n"))
 }
 
-// run plugs the guest's tap into udhcpc's for one lease.
+// run connects the guest's tap with udhcpc's tap for one lease.
 func (u *udhcpc) run(ctx context.Context, port *os.File) (string, error) {
 	var wires sync.WaitGroup
 	wires.Go(func() { _, _ = io.CopyBuffer(frames{port}, frames{u.port}, make([]byte, 1<<16)) })
@@ -191,5 +189,5 @@ func (u *udhcpc) run(ctx context.Context, port *os.File) (string, error) {
 	return strings.TrimSpace(string(out)), errors.Join(err, u.port.SetReadDeadline(time.Time{}))
 }
 
-// frames hides what a copy would use instead of Read and Write: a splice knows no frames.
+// frames hides ReadFrom and WriteTo from io.Copy: a splice would not keep the frame boundaries.
 type frames struct{ io.ReadWriter }

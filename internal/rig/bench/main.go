@@ -1,11 +1,10 @@
-// Command bench has three parts. One measures Setup and Teardown, per binding, against a C program
-// that makes the same system calls and nothing else (floor/floor.c), and against a script of ip(8),
-// tc(8), nft(8) and sysctl(8) that lays the same network. One measures what the guest filter costs a
-// frame. The last measures Phase2's responder beside dnsmasq: exchanges, latency, processor time,
-// memory, and what each does when there is nothing to do. What is compared has its turns in one run.
+// Command bench has three parts. The first compares Setup and Teardown, for each binding, with a C program that makes only
+// the same system calls (floor/floor.c), and with a script of ip(8), tc(8), nft(8) and sysctl(8) for the same network. The
+// second measures what the guest filter costs per frame. The third compares Phase2's responder with dnsmasq: exchanges,
+// latency, CPU time, memory, and wake-ups while idle. Compared programs take turns in one run.
 //
-// It needs root, gcc, dnsmasq, and those programs. Everything happens in namespaces and mounts that
-// end with it. The exit status tells whether all ways did the same, not how fast they were.
+// The command needs root, gcc, dnsmasq and the programs of the script. It works in namespaces and mounts that end with it.
+// The exit status is 0 if all ways had the same result, however fast they were.
 package main
 
 import (
@@ -58,22 +57,22 @@ func main() {
 	}
 }
 
-// parts runs the part that is named, or all.
+// parts runs the part named only, or all parts.
 func parts(ctx context.Context, w io.Writer, only string, setups, teardowns int, t traffic, l load) error {
 	switch only {
 	case "setup":
 		return run(ctx, w, setups, teardowns)
 	case "datapath":
-		return datapath(ctx, w, t)
+		return measureDatapath(ctx, w, t)
 	case "responder":
-		return responders(ctx, w, l)
+		return measureResponders(ctx, w, l)
 	case "":
-		return errors.Join(run(ctx, w, setups, teardowns), datapath(ctx, w, t), responders(ctx, w, l))
+		return errors.Join(run(ctx, w, setups, teardowns), measureDatapath(ctx, w, t), measureResponders(ctx, w, l))
 	}
 	return fmt.Errorf("%q is none of setup, datapath, responder", only)
 }
 
-// run prints the tables of Setup and Teardown to w.
+// run measures Setup and Teardown and prints the tables to w.
 func run(ctx context.Context, w io.Writer, setups, teardowns int) error {
 	if setups < 1 || teardowns < 1 {
 		return fmt.Errorf("%d rounds of Setup and %d of Teardown, want 1 or more", setups, teardowns)
@@ -88,7 +87,7 @@ func run(ctx context.Context, w io.Writer, setups, teardowns int) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	// State lies on a tmpfs, as it does below /run.
+	// The state directory is on a tmpfs, like /run.
 	if err := unix.Mount("guestwire", dir, "tmpfs", 0, "mode=700"); err != nil {
 		return fmt.Errorf("tmpfs on %s: %w", dir, err)
 	}
@@ -126,13 +125,13 @@ func release() string {
 	return unix.ByteSliceToString(name.Release[:])
 }
 
-// bench is the work on one binding.
+// bench measures one binding.
 type bench struct {
 	w                                  io.Writer
 	binding                            infra.Binding
 	dir                                string
 	floor                              *floor
-	setupList, groupList, singleList   string // for the floor
+	setupList, groupList, singleList   string // lists of the floor
 	setupScript, teardownScript, sends string
 }
 
@@ -148,7 +147,7 @@ func (b *bench) config(p *pod) phase1.Config {
 	return phase1.Config{NetNS: p.file, Spec: infra.Spec{NIC: nic, Binding: b.binding, State: p.state}}
 }
 
-// way is one of those that are compared.
+// way is one of the compared implementations.
 type way struct {
 	name string
 	run  func(ctx context.Context, p *pod) (time.Duration, error)
@@ -212,7 +211,7 @@ func (b *bench) teardown(ctx context.Context, rounds int) error {
 		if err != nil {
 			return err
 		}
-		return os.Link(journal, filepath.Join(p.state, journalFile)) // as the floor knows it
+		return os.Link(journal, filepath.Join(p.state, journalFile)) // the name in the floor's list
 	}
 	ways := []way{
 		b.goWay("Teardown", phase1.Teardown),
@@ -229,17 +228,16 @@ func (b *bench) teardown(ctx context.Context, rounds int) error {
 	return nil
 }
 
-// warmUp is the number of rounds that are not counted; after them the ways' ends are compared.
+// warmUp is the number of rounds that are not counted. After them the results of all ways are compared.
 const warmUp = 3
 
-// compare measures all ways in turn in each round, so that what drifts hits all alike, in
-// namespaces that have been prepared. A turn is so many runs, of which the last one counts: the
-// earlier ones bring program and kernel into the processor's caches. All ways must leave the namespace
-// the same.
+// compare measures all ways in each round, in prepared namespaces, so that a drift of the machine affects all ways alike. A
+// turn has runs runs, of which only the last one counts: the others fill the CPU's caches. All ways must leave the same
+// namespace.
 func (b *bench) compare(ctx context.Context, rounds, runs int, prepare func(context.Context, *pod) error, ways []way) (samples [][]time.Duration, err error) {
 	samples = make([][]time.Duration, len(ways))
 	var all []*pod
-	defer func() { // not before the end: the kernel's cleaning would be heard in the measurements
+	defer func() { // at the end, as the kernel's cleanup would disturb the measurements
 		err = errors.Join(err, closePods(all))
 	}()
 	for round := -warmUp; round < rounds; round++ {
@@ -253,11 +251,11 @@ func (b *bench) compare(ctx context.Context, rounds, runs int, prepare func(cont
 			pods[i] = p
 		}
 		for _, p := range pods {
-			if err := errors.Join(p.settled(ctx), prepare(ctx, p)); err != nil {
+			if err := errors.Join(p.waitSettled(ctx), prepare(ctx, p)); err != nil {
 				return nil, err
 			}
 		}
-		if err := sleep(ctx, settle); err != nil {
+		if err := sleep(ctx, settleTime); err != nil {
 			return nil, err
 		}
 		for i := range ways {
@@ -274,7 +272,7 @@ func (b *bench) compare(ctx context.Context, rounds, runs int, prepare func(cont
 			}
 		}
 		if round == -1 {
-			if err := same(ctx, ways, pods, runs); err != nil {
+			if err := checkSame(ctx, ways, pods, runs); err != nil {
 				return nil, err
 			}
 		}
@@ -282,8 +280,8 @@ func (b *bench) compare(ctx context.Context, rounds, runs int, prepare func(cont
 	return samples, nil
 }
 
-// settle is a while after which nothing more happens to new links.
-const settle = 20 * time.Millisecond
+// settleTime is the time after which the kernel's work on new links is done.
+const settleTime = 20 * time.Millisecond
 
 func sleep(ctx context.Context, d time.Duration) error {
 	select {

@@ -7,26 +7,26 @@ import (
 	"time"
 )
 
-// memory is what servers occupy at moments of their life.
+// memory is the memory use of both servers at several moments.
 type memory struct {
 	both    servers
 	moments []string
 	found   map[string][2]map[string]float64 // moment, server, field of /proc/PID/status
 }
 
-// fields of /proc/PID/status, in KiB, and one that is a count. Binaries on a tmpfs would be in
-// RssShmem.
+// fields are the fields of /proc/PID/status that are printed, in KiB; Threads is a count. Pages of a binary on a tmpfs
+// would count as RssShmem, not as RssFile.
 var fields = []string{"VmRSS", "RssAnon", "RssFile", "VmHWM", "Threads"}
 
 func newMemory(both servers) *memory {
 	return &memory{both: both, found: map[string][2]map[string]float64{}}
 }
 
-// look keeps what there is once both servers have nothing to do.
-func (m *memory) look(ctx context.Context, moment string) error {
+// measure waits until both servers are idle, and stores their memory use.
+func (m *memory) measure(ctx context.Context, moment string) error {
 	var found [2]map[string]float64
 	for i, s := range m.both {
-		if err := s.quiet(ctx); err != nil {
+		if err := s.waitQuiet(ctx); err != nil {
 			return err
 		}
 		found[i] = map[string]float64{}
@@ -42,8 +42,8 @@ func (m *memory) look(ctx context.Context, moment string) error {
 	return nil
 }
 
-// Limits of the launcher, in KiB, and of its wake-ups: Go's own monitor wakes once a minute, and
-// nothing of ours does.
+// Limits of the launcher's memory, in KiB, and of its wake-ups: Go's monitor thread wakes once a minute, and guestwire never
+// does.
 var (
 	mostIdle   = 6144.0
 	mostPeak   = 6144.0
@@ -51,7 +51,7 @@ var (
 	mostWakes  = 2.0
 )
 
-// run floods both servers, counts how often they wake when all is quiet, and prints the table.
+// run floods both servers, counts their wake-ups while idle, and prints the table.
 func (m *memory) run(ctx context.Context, w io.Writer, l load) error {
 	warm := max(1, l.packets/10)
 	for _, part := range []struct {
@@ -64,13 +64,13 @@ func (m *memory) run(ctx context.Context, w io.Writer, l load) error {
 		for i, s := range m.both {
 			packets := part.packets
 			if i > 0 {
-				packets = max(1, packets/slower)
+				packets = max(1, packets/dnsmasqShare)
 			}
 			if err := m.flood(ctx, l.progress, s, packets); err != nil {
 				return fmt.Errorf("%s: %w", s.name, err)
 			}
 		}
-		if err := m.look(ctx, part.moment); err != nil {
+		if err := m.measure(ctx, part.moment); err != nil {
 			return err
 		}
 	}
@@ -90,15 +90,15 @@ func (m *memory) run(ctx context.Context, w io.Writer, l load) error {
 	for i := range m.both {
 		wakes.values[i] = []float64{float64(after[i] - before[i])}
 	}
-	reportRows(w, fmt.Sprintf("Memory, KiB (dnsmasq: a %dth of the packets)", slower), m.both.names(), append(m.rows(), wakes))
+	reportRows(w, fmt.Sprintf("Memory, KiB (dnsmasq: a %dth of the packets)", dnsmasqShare), m.both.names(), append(m.rows(), wakes))
 	return nil
 }
 
-// slower is the part of the packets that dnsmasq gets, lest it take minutes.
-const slower = 10
+// dnsmasqShare divides the number of packets for dnsmasq, which would need minutes for all.
+const dnsmasqShare = 10
 
 func (m *memory) flood(ctx context.Context, progress io.Writer, s *server, packets int) error {
-	frames := mix(s.v4, s.v6)
+	frames := floodFrames(s.v4, s.v6)
 	for sent := 0; sent < packets; {
 		part := min(100_000, packets-sent)
 		begin := time.Now()

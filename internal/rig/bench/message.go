@@ -18,7 +18,7 @@ import (
 	"github.com/guestwire/guestwire/cache"
 )
 
-// The guest, and what both servers are to give it: what podNIC has.
+// The guest, and the addresses that both servers must lease to it: those of podNIC.
 var (
 	guestMAC  = cache.MAC{2, 0, 0, 0, 0, 7}
 	guestIPv4 = netip.MustParseAddr("10.244.1.7")
@@ -32,7 +32,7 @@ var (
 	broadcastMAC = cache.MAC{255, 255, 255, 255, 255, 255}
 )
 
-// Where things are in a frame without IP options.
+// Offsets in a frame without IP options.
 const (
 	ethernetLen = header.EthernetMinimumSize
 	payload4    = ethernetLen + header.IPv4MinimumSize + header.UDPMinimumSize
@@ -41,15 +41,15 @@ const (
 	options4At  = payload4 + 240
 )
 
-// template is a message as a frame. Its transaction identifier is filled in when it is sent.
+// template is a frame with a DHCP message, whose transaction identifier is set by stamp before each send.
 type template struct {
 	frame []byte
-	idAt  int    // the three octets of the identifier, or the last three of four; the second one is at an even place
-	sumAt int    // the UDP checksum
-	sum   uint16 // what all of the datagram but the identifier adds up to
+	idAt  int    // offset of the identifier's three octets, or the last three of four; idAt+1 is even
+	sumAt int    // offset of the UDP checksum
+	sum   uint16 // checksum of the datagram without the identifier
 }
 
-// stamp sets the transaction identifier, of 24 bits, and mends the checksum.
+// stamp sets the transaction identifier, of 24 bits, and the checksum.
 func (t *template) stamp(id uint32) []byte {
 	t.frame[t.idAt] = byte(id >> 16)
 	binary.BigEndian.PutUint16(t.frame[t.idAt+1:], uint16(id))
@@ -79,7 +79,7 @@ func isIPv6(frame []byte) bool {
 	return header.Ethernet(frame).Type() == header.IPv6ProtocolNumber
 }
 
-// sumUDP is what a datagram adds up to with a checksum of zero.
+// sumUDP returns the sum of a datagram whose checksum field is zero.
 func sumUDP(frame []byte) uint16 {
 	ip := frame[ethernetLen:]
 	var source, destination tcpip.Address
@@ -96,7 +96,7 @@ func sumUDP(frame []byte) uint16 {
 	return checksum.Checksum(datagram, pseudo)
 }
 
-// frame4 is a datagram of a guest without an address to everybody.
+// frame4 returns a broadcast datagram of a guest without an address.
 func frame4(payload []byte) []byte {
 	frame := make([]byte, payload4, payload4+len(payload))
 	frame = append(frame, payload...)
@@ -119,7 +119,7 @@ func frame4(payload []byte) []byte {
 	return frame
 }
 
-// frame6 is a packet from the guest's link-local address to a group.
+// frame6 returns a packet from the guest's link-local address to a group.
 func frame6(group netip.Addr, protocol tcpip.TransportProtocolNumber, hopLimit uint8, payload []byte) []byte {
 	const head = ethernetLen + header.IPv6MinimumSize
 	frame := make([]byte, head, head+len(payload))
@@ -146,14 +146,14 @@ func dhcp6Frame(message []byte) []byte {
 	return frame6(allServers6, header.UDPProtocolNumber, 64, datagram)
 }
 
-// protocol is one of the two, with messages that a server has answered before.
+// protocol is DHCPv4 or DHCPv6, with two messages that the server has answered before.
 type protocol struct {
 	name  string
-	legs  [2]string // what the server answers with
+	legs  [2]string // names of the server's answers
 	first *template
 	then  *template
-	// answer looks at a frame: which of the two answers it is to which transaction. Other frames
-	// have no leg, -1. An answer that gives the guest another address, or none, is an error.
+	// answer returns which of the two answers a frame is, and to which transaction; leg is -1 for other
+	// frames. An answer without the guest's address is an error.
 	answer func(frame []byte) (leg int, id uint32, err error)
 }
 
@@ -207,10 +207,10 @@ func answer6(frame []byte) (leg int, id uint32, err error) {
 	return -1, id, errOther
 }
 
-// learnID is the transaction identifier of the exchange by which a server is learned.
+// learnID is the transaction identifier of learn4's and learn6's exchange.
 const learnID = 0xffffff
 
-// learn4 makes an exchange and looks at the answers closely.
+// learn4 makes an exchange, checks the answers in full, and returns its messages.
 func learn4(ask func(p *protocol, leg int) ([]byte, error)) (*protocol, error) {
 	message := func(t dhcpv4.MessageType, more ...dhcpv4.Modifier) (*template, error) {
 		m, err := dhcpv4.New(append([]dhcpv4.Modifier{
@@ -299,9 +299,9 @@ func askParsed[T any](ask func(p *protocol, leg int) ([]byte, error), p *protoco
 	return parse(frame[payload:])
 }
 
-// mix are the frames of a guest that does all it can at once: a third of them are whole DHCP
+// floodFrames returns the frames of a guest that sends all it can: a third are whole DHCP
 // messages, a third are damaged ones, the others router solicitations and ARP requests.
-func mix(v4, v6 *protocol) [][]byte {
+func floodFrames(v4, v6 *protocol) [][]byte {
 	solicitation := append(make(header.ICMPv6, header.ICMPv6MinimumSize), []byte{1, 1}...)
 	solicitation = append(solicitation, guestMAC[:]...)
 	solicitation.SetType(header.ICMPv6RouterSolicit)
@@ -323,7 +323,7 @@ func mix(v4, v6 *protocol) [][]byte {
 	var frames [][]byte
 	for i := range 128 {
 		message := whole[i%len(whole)]
-		damaged := damage(message, i)
+		damaged := damaged(message, i)
 		frames = append(frames, slices.Clone(message), damaged)
 		if i%2 == 0 {
 			frames = append(frames, frame6(allRouters, header.ICMPv6ProtocolNumber, 255, solicitation), arp)
@@ -332,8 +332,8 @@ func mix(v4, v6 *protocol) [][]byte {
 	return frames
 }
 
-// damage makes a message of the nth kind of nonsense, with a checksum that is right.
-func damage(message []byte, n int) []byte {
+// damaged returns the message with the nth kind of damage and a right checksum.
+func damaged(message []byte, n int) []byte {
 	payload, head := payload4, options4At
 	if isIPv6(message) {
 		payload, head = payload6, payload6+4
@@ -349,7 +349,7 @@ func damage(message []byte, n int) []byte {
 		for i := range options {
 			options[i] ^= byte(n*31 + i*7)
 		}
-	case 3: // no message at all
+	case 3: // not a DHCP message
 		body = body[:n%16]
 	}
 	frame := frame4(body)

@@ -13,20 +13,19 @@ import (
 	"github.com/guestwire/guestwire/internal/netns"
 )
 
-// nic is the NIC of every pod, and the second link there.
+// nic is the name of every pod's NIC. Its index is 2.
 const nic = "eth0"
 
-// pod is a namespace as a network plugin leaves it. They are all alike, down to the MAC and the
-// index of the NIC.
+// pod is a namespace as a network plugin leaves it. All pods are alike, also in the NIC's MAC and index.
 type pod struct {
 	name  string
-	peer  string // the other end of its NIC
+	peer  string // name of the other end of its NIC
 	file  *os.File
 	state string
 }
 
-// podNIC is what ip(8) reads. The gateways' MACs are known, as in a pod that has talked to them:
-// otherwise Setup asks for the IPv6 one, and waits for the answer.
+// podNIC is the batch of ip(8) that configures a pod. The gateways have static neighbour entries: otherwise Setup would ask
+// for the IPv6 gateway's MAC and wait for the answer.
 const podNIC = `link set lo up
 link add name ` + nic + ` address 02:00:00:00:00:07 type veth peer name %s netns %d
 link set ` + nic + ` up
@@ -40,7 +39,7 @@ neigh add fd00:10:244:1::1 lladdr 02:00:00:00:00:01 nud reachable dev ` + nic + 
 
 var pods int
 
-// newPod makes a pod; the other ends of all NICs lie in the namespace "world".
+// newPod creates a pod. The other ends of all NICs are in the namespace "world".
 func newPod(ctx context.Context, dir string) (*pod, error) {
 	if pods == 0 {
 		if err := ip(ctx, "netns add world\n"); err != nil {
@@ -61,8 +60,7 @@ func newPod(ctx context.Context, dir string) (*pod, error) {
 	return p, ip(ctx, "link set "+p.peer+" up\n", "-n", "world")
 }
 
-// newNamespace makes an empty namespace, in which an address can be used and a link be found quiet
-// at once.
+// newNamespace creates an empty namespace. Its sysctls are such that addresses and links are ready without a wait.
 func newNamespace(ctx context.Context, name string) (*os.File, error) {
 	if err := ip(ctx, "netns add "+name+"\n"); err != nil {
 		return nil, err
@@ -83,8 +81,8 @@ func newNamespace(ctx context.Context, name string) (*os.File, error) {
 
 func namespacePath(name string) string { return "/run/netns/" + name }
 
-// settled waits until the NIC has its link-local address, the last that comes of itself.
-func (p *pod) settled(ctx context.Context) error {
+// waitSettled waits until the NIC has its link-local address, which the kernel adds last.
+func (p *pod) waitSettled(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	for {
@@ -101,7 +99,7 @@ func (p *pod) settled(ctx context.Context) error {
 				return nil
 			}
 		}
-		if err := sleep(ctx, settle); err != nil {
+		if err := sleep(ctx, settleTime); err != nil {
 			return fmt.Errorf("wait for the link-local address of %s: %w", nic, err)
 		}
 	}
@@ -109,8 +107,7 @@ func (p *pod) settled(ctx context.Context) error {
 
 func (p *pod) path() string { return namespacePath(p.name) }
 
-// closePods deletes pods and waits until the kernel has cleaned up: until then the other ends of
-// their NICs are there.
+// closePods deletes pods and waits until the kernel has cleaned them up, when the other ends of their NICs vanish.
 func closePods(all []*pod) error {
 	var names strings.Builder
 	for _, p := range all {
@@ -130,7 +127,7 @@ func closePods(all []*pod) error {
 		if len(out) == 0 {
 			return nil
 		}
-		if err := sleep(ctx, settle); err != nil {
+		if err := sleep(ctx, settleTime); err != nil {
 			return fmt.Errorf("wait for namespaces to end: %w", err)
 		}
 	}
@@ -146,9 +143,8 @@ func ip(ctx context.Context, batch string, flags ...string) error {
 	return nil
 }
 
-// see is what an administrator would look at to tell two wirings apart. Links that are not there are
-// part of the answer.
-const see = `for l in lo eth0 eth0-nic eth0-br eth0-dhcp eth0-tap; do
+// describeScript prints all that can differ between two wirings. It also shows which links do not exist.
+const describeScript = `for l in lo eth0 eth0-nic eth0-br eth0-dhcp eth0-tap; do
 	echo "# $l"
 	{ ip -d addr show dev $l && bridge -d link show dev $l && tc qdisc show dev $l && tc filter show dev $l ingress; } 2>&1 || :
 done
@@ -157,27 +153,28 @@ ip route; ip -6 route; ip neigh show nud permanent | sort; nft list ruleset
 sysctl net.ipv4.ip_forward net.ipv6.conf.all.forwarding net.ipv6.conf.eth0.accept_ra
 sysctl -a -r 'net\.ipv[46]\.conf\..*\.forwarding'`
 
-// chance is what differs from one time to the next: timers, carrier, whether duplicates of an address are still looked for, the MAC of a tap, the numbers
-// of links and ports; and tc's two names of the ingress qdisc.
-var chance = regexp.MustCompile(`(?m)^[0-9]+: | tentative|_timer +[0-9.]+|parent ffff: |state [A-Z]+|(,NO-CARRIER|NO-CARRIER,|,LOWER_UP|,M-DOWN)|linkdown|@if[0-9]+|link-netns \w+|` +
+// volatile matches what differs between equal wirings: timers, carrier, the state of duplicate address detection, a tap's
+// MAC, the numbers of links and ports, and tc's two names of the ingress qdisc.
+var volatile = regexp.MustCompile(`(?m)^[0-9]+: | tentative|_timer +[0-9.]+|parent ffff: |state [A-Z]+|(,NO-CARRIER|NO-CARRIER,|,LOWER_UP|,M-DOWN)|linkdown|@if[0-9]+|link-netns \w+|` +
 	`^ +link/ether \S+ brd \S+ (link-netns \w+ )?promiscuity \d+ .*\n +tun type tap|port_(id|no) \S+|designated_\w+ \S+`)
 
-func (p *pod) look(ctx context.Context) (string, error) {
-	out, err := exec.CommandContext(ctx, "nsenter", "--net="+p.path(), "sh", "-ec", see).CombinedOutput()
+func (p *pod) describe(ctx context.Context) (string, error) {
+	out, err := exec.CommandContext(ctx, "nsenter", "--net="+p.path(), "sh", "-ec", describeScript).CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("look at namespace %s: %w: %s", p.name, err, out)
 	}
-	return chance.ReplaceAllString(string(out), ""), nil
+	return volatile.ReplaceAllString(string(out), ""), nil
 }
 
-// same says whether all ways left the same behind. Each has so many of the pods.
-func same(ctx context.Context, ways []way, pods []*pod, each int) error {
-	first, err := pods[0].look(ctx)
+// checkSame returns an error unless all ways have left the same in their pods. The pods are sorted by way;
+// each is the number per way.
+func checkSame(ctx context.Context, ways []way, pods []*pod, each int) error {
+	first, err := pods[0].describe(ctx)
 	if err != nil {
 		return err
 	}
 	for i, p := range pods[1:] {
-		text, err := p.look(ctx)
+		text, err := p.describe(ctx)
 		if err != nil {
 			return err
 		}
@@ -188,7 +185,7 @@ func same(ctx context.Context, ways []way, pods []*pod, each int) error {
 	return nil
 }
 
-// difference is the lines that only one of two texts has.
+// difference returns the lines that only one of the texts has.
 func difference(a, b string) string {
 	var out strings.Builder
 	for _, side := range []struct{ mark, text, other string }{{"- ", a, b}, {"+ ", b, a}} {

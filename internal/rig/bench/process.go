@@ -15,23 +15,23 @@ import (
 	"time"
 )
 
-// process is a server at work.
+// process is a running server.
 type process struct {
 	cmd    *exec.Cmd
 	output bytes.Buffer
 	ended  chan struct{}
-	err    error // once it has ended
+	err    error // valid when the process has ended
 }
 
-// startProcess runs a program in a namespace, by way of setpriv(1) with more of its flags. It ends with
-// this process at the latest.
+// startProcess runs a program in a namespace by setpriv(1), with further flags of setpriv in privileges. The program ends
+// with this process at the latest.
 func startProcess(namespace string, privileges []string, program ...string) (*process, error) {
 	words := append([]string{"--net=" + namespacePath(namespace), "setpriv", "--pdeathsig", "KILL"}, privileges...)
 	p := &process{cmd: exec.Command("nsenter", append(append(words, "--"), program...)...), ended: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = &p.output, &p.output
 	started := make(chan error)
 	go func() {
-		// The signal comes at the end of the thread that starts the process, so this one stays.
+		// Pdeathsig is sent when the thread that starts the process ends, so this thread waits.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		err := p.cmd.Start()
@@ -47,9 +47,9 @@ func startProcess(namespace string, privileges []string, program ...string) (*pr
 	return p, nil
 }
 
-// stop ends the process and returns when it has ended.
+// stop ends the process and waits for its end.
 func (p *process) stop() error {
-	if err := p.alive(); err != nil {
+	if err := p.checkAlive(); err != nil {
 		return err
 	}
 	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
@@ -67,8 +67,8 @@ func (p *process) stop() error {
 	return nil
 }
 
-// alive is an error if the process has ended by itself.
-func (p *process) alive() error {
+// checkAlive returns an error if the process has ended by itself.
+func (p *process) checkAlive() error {
 	select {
 	case <-p.ended:
 		return fmt.Errorf("%s has ended: %w: %s", p.cmd.Args[len(p.cmd.Args)-1], errors.Join(p.err, errors.New("early")), p.output.String())
@@ -79,11 +79,11 @@ func (p *process) alive() error {
 
 func (p *process) pid() int { return p.cmd.Process.Pid }
 
-// cpu is what all threads have used, by the scheduler's clock: the one of /proc/PID/stat counts
-// ticks, and a server's turns are much shorter.
+// cpu returns the CPU time of all threads, by schedstat. /proc/PID/stat counts ticks, which are much longer than a server's
+// turns.
 func (p *process) cpu() (time.Duration, error) {
 	sum := 0
-	err := p.eachThread("schedstat", func(text string) error {
+	err := p.forEachThread("schedstat", func(text string) error {
 		used, _, _ := strings.Cut(text, " ")
 		n, err := strconv.Atoi(used)
 		sum += n
@@ -92,10 +92,10 @@ func (p *process) cpu() (time.Duration, error) {
 	return time.Duration(sum), err
 }
 
-// switches is how often a thread was put onto a processor: it had slept, or had to make way.
+// switches returns the number of context switches of all threads, voluntary or not.
 func (p *process) switches() (int, error) {
 	sum := 0
-	err := p.eachThread("status", func(text string) error {
+	err := p.forEachThread("status", func(text string) error {
 		for line := range strings.Lines(text) {
 			name, value, _ := strings.Cut(line, ":")
 			if !strings.HasSuffix(name, "voluntary_ctxt_switches") {
@@ -112,8 +112,8 @@ func (p *process) switches() (int, error) {
 	return sum, err
 }
 
-func (p *process) eachThread(file string, f func(text string) error) error {
-	if err := p.alive(); err != nil {
+func (p *process) forEachThread(file string, f func(text string) error) error {
+	if err := p.checkAlive(); err != nil {
 		return err
 	}
 	paths, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/%s", p.pid(), file))
@@ -134,7 +134,7 @@ func (p *process) eachThread(file string, f func(text string) error) error {
 
 // status reads a value of /proc/PID/status, such as VmRSS in KiB.
 func (p *process) status(field string) (float64, error) {
-	if err := p.alive(); err != nil {
+	if err := p.checkAlive(); err != nil {
 		return 0, err
 	}
 	path := fmt.Sprintf("/proc/%d/status", p.pid())
@@ -150,8 +150,8 @@ func (p *process) status(field string) (float64, error) {
 	return 0, fmt.Errorf("%s has no %s", path, field)
 }
 
-// quiet returns when no thread has run for a while.
-func (p *process) quiet(ctx context.Context) error {
+// waitQuiet waits until no thread has run for a while.
+func (p *process) waitQuiet(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
 	for last := -1; ; {

@@ -14,21 +14,21 @@ import (
 	"time"
 )
 
-// load is how much of everything the responders have to bear.
+// load is the amount of work for the responders.
 type load struct {
-	rounds   int           // in each of which both have a turn
-	closed   int           // exchanges of a turn one after the other
-	paced    time.Duration // of a turn at a pace
-	leases   int           // of each client of every kind
-	packets  int           // before memory is looked at again
-	idle     time.Duration // in which switches are counted
+	rounds   int           // rounds; both servers have a turn in each
+	closed   int           // exchanges of a turn without a pace
+	paced    time.Duration // duration of a turn at a pace
+	leases   int           // leases of each client
+	packets  int           // packets of the flood
+	idle     time.Duration // duration of the idle measurement
 	progress io.Writer
 
-	unplugged time.Duration // that a tap is without a guest before the next one comes
+	unplugged time.Duration // time without a guest before the next one attaches
 }
 
-// responders prints the tables of Phase2's responder beside dnsmasq.
-func responders(ctx context.Context, w io.Writer, l load) (err error) {
+// measureResponders compares Phase2's responder with dnsmasq, and prints the tables.
+func measureResponders(ctx context.Context, w io.Writer, l load) (err error) {
 	for _, program := range []string{"go", "ip", "nsenter", "setpriv", "dnsmasq"} {
 		if _, err := exec.LookPath(program); err != nil {
 			return fmt.Errorf("%s is missing: make install, or install it", program)
@@ -42,7 +42,7 @@ func responders(ctx context.Context, w io.Writer, l load) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	if err := os.Chmod(dir, 0o711); err != nil { // the launcher's user enters it
+	if err := os.Chmod(dir, 0o711); err != nil { // the launcher's user must enter it
 		return err
 	}
 	both, stop, err := startServers(ctx, dir)
@@ -56,7 +56,7 @@ func responders(ctx context.Context, w io.Writer, l load) (err error) {
 		"A load of %s before; one of more than the CPUs shows in the slowest answers and in losses.\n\n",
 		release(), runtime.NumCPU(), runtime.Version(), l.rounds, loadAverage())
 	memory := newMemory(both)
-	if err := memory.look(ctx, "idle"); err != nil {
+	if err := memory.measure(ctx, "idle"); err != nil {
 		return err
 	}
 	for _, s := range both {
@@ -65,17 +65,17 @@ func responders(ctx context.Context, w io.Writer, l load) (err error) {
 		}
 	}
 	for _, of := range []func(*server) *protocol{(*server).protocol4, (*server).protocol6} {
-		if err := exchanges(ctx, w, l, both, of); err != nil {
+		if err := measureExchanges(ctx, w, l, both, of); err != nil {
 			return err
 		}
 	}
-	if err := leases(ctx, w, l, both, filepath.Join(dir, "udhcpc-script")); err != nil {
+	if err := measureLeases(ctx, w, l, both, filepath.Join(dir, "udhcpc-script")); err != nil {
 		return err
 	}
 	return memory.run(ctx, w, l)
 }
 
-// loadAverage is that of the last minute: how much else the machine has to do.
+// loadAverage returns the machine's load average of the last minute.
 func loadAverage() string {
 	text, err := os.ReadFile("/proc/loadavg")
 	if err != nil {
@@ -88,11 +88,11 @@ func loadAverage() string {
 func (s *server) protocol4() *protocol { return s.v4 }
 func (s *server) protocol6() *protocol { return s.v6 }
 
-// paces are exchanges a second.
+// paces are the rates, in exchanges per second.
 var paces = []int{2000, 8000}
 
-// exchanges prints the table of one protocol.
-func exchanges(ctx context.Context, w io.Writer, l load, both servers, of func(*server) *protocol) error {
+// measureExchanges measures one protocol and prints its table.
+func measureExchanges(ctx context.Context, w io.Writer, l load, both servers, of func(*server) *protocol) error {
 	p := of(both[0])
 	zero := 0.0
 	rate := row{name: "one after the other, exchanges/s", format: "%.0f", ratioAtLeast: 1}
@@ -103,7 +103,7 @@ func exchanges(ctx context.Context, w io.Writer, l load, both servers, of func(*
 			if err != nil {
 				return err
 			}
-			rate.values[i] = append(rate.values[i], float64(t.whole())/t.took.Seconds())
+			rate.values[i] = append(rate.values[i], float64(t.completed())/t.took.Seconds())
 			cpu.values[i] = append(cpu.values[i], used)
 			return nil
 		})
@@ -129,7 +129,7 @@ func exchanges(ctx context.Context, w io.Writer, l load, both servers, of func(*
 				if err != nil {
 					return err
 				}
-				lost.values[i][0] += float64(count - t.whole())
+				lost.values[i][0] += float64(count - t.completed())
 				cpu.values[i] = append(cpu.values[i], used)
 				for leg, all := range t.legs {
 					slices.Sort(all)
@@ -152,20 +152,20 @@ func exchanges(ctx context.Context, w io.Writer, l load, both servers, of func(*
 	return nil
 }
 
-// turn drives the server, and adds what it used of a processor, in microseconds an exchange. The
-// part of a frame's way that a processor goes within the sender's system call is the sender's.
+// turn runs exchanges with the server, and also returns the server's CPU time in microseconds per exchange. The kernel's work
+// within a sender's system call counts for the sender.
 func (s *server) turn(ctx context.Context, p *protocol, count int, pace time.Duration) (*turn, float64, error) {
 	before, err := s.cpu()
 	if err != nil {
 		return nil, 0, err
 	}
-	t, err := s.client.drive(ctx, p, count, pace)
+	t, err := s.client.runExchanges(ctx, p, count, pace)
 	if err != nil {
 		return nil, 0, err
 	}
-	if t.whole() == 0 {
+	if t.completed() == 0 {
 		return nil, 0, fmt.Errorf("%s: not one of %d exchanges came to its end", p.name, count)
 	}
 	after, err := s.cpu()
-	return t, float64(after-before) / float64(time.Microsecond) / float64(t.whole()), err
+	return t, float64(after-before) / float64(time.Microsecond) / float64(t.completed()), err
 }

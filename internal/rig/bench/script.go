@@ -9,8 +9,7 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// writeScript turns operations into what an administrator in a hurry would write: as few processes
-// as these programs allow. It returns path.
+// writeScript writes the operations as a shell script with as few processes as the programs allow. It returns path.
 func writeScript(path string, ops []netstate.Op) (string, error) {
 	var before, late, after, ip, ipLast, tc, bridge strings.Builder
 	var sysctl []string
@@ -19,7 +18,7 @@ func writeScript(path string, ops []netstate.Op) (string, error) {
 		command, rest, _ := strings.Cut(text, " ")
 		switch o := op.(type) {
 		case netstate.TableSet:
-			if o.Table.Family == firewall.NetDev { // it hangs on a tap
+			if o.Table.Family == firewall.NetDev { // the table's hook needs the tap
 				late.WriteString(o.Table.String())
 			} else {
 				before.WriteString(o.Table.String())
@@ -30,7 +29,7 @@ func writeScript(path string, ops []netstate.Op) (string, error) {
 			continue
 		case netstate.BridgePortSet:
 			command = "ip"
-			rest = "link set " + o.Link + " type bridge_slave learning off" // ip(8) can, without a process of bridge(8)
+			rest = "link set " + o.Link + " type bridge_slave learning off" // by ip(8), which saves a process of bridge(8)
 		}
 		switch {
 		case command == "tc":
@@ -71,7 +70,7 @@ func writeScript(path string, ops []netstate.Op) (string, error) {
 	return path, os.WriteFile(path, []byte(script.String()), 0o600)
 }
 
-// programs names what a script calls.
+// programs returns the names of the programs that a script calls.
 func programs(path string) string {
 	text, err := os.ReadFile(path)
 	if err != nil {

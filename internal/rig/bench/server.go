@@ -15,13 +15,13 @@ import (
 	"github.com/guestwire/guestwire/phase1"
 )
 
-// guestTap is where the guest attaches, whoever serves it.
+// guestTap is the tap of the guest of both servers.
 const guestTap = nic + "-tap"
 
-// launcherUID owns the taps, and is nobody's on purpose.
+// launcherUID is the unprivileged user that owns the taps.
 const launcherUID = 64055
 
-// server is one of those that are compared, in a namespace of its own.
+// server is one of the compared servers, in a namespace of its own.
 type server struct {
 	*process
 	name      string
@@ -30,7 +30,7 @@ type server struct {
 	v4, v6    *protocol
 }
 
-// buildLauncher makes the program that serves, as it is delivered.
+// buildLauncher builds examples/launcher.
 func buildLauncher(ctx context.Context, dir string) (string, error) {
 	path := filepath.Join(dir, "launcher")
 	cmd := exec.CommandContext(ctx, "go", "build", "-o", path, "github.com/guestwire/guestwire/examples/launcher")
@@ -41,7 +41,7 @@ func buildLauncher(ctx context.Context, dir string) (string, error) {
 	return path, nil
 }
 
-// startGuestwire wires a pod and has the launcher serve it, as a user without any rights.
+// startGuestwire wires a pod and starts the launcher as an unprivileged user.
 func startGuestwire(ctx context.Context, program string, p *pod) (*server, error) {
 	owner := infra.Owner{UID: launcherUID, GID: launcherUID}
 	config := phase1.Config{NetNS: p.file, Spec: infra.Spec{NIC: nic, Binding: infra.Bridge{}, Owner: owner, State: p.state}}
@@ -58,8 +58,8 @@ func startGuestwire(ctx context.Context, program string, p *pod) (*server, error
 	return &server{process: process, name: "guestwire", namespace: p.file}, nil
 }
 
-// dnsmasqNetwork is a bridge like guestwire's. The guest's link-local address is known, so that
-// dnsmasq need not ask for its MAC: it would wait 0.1 s for the answer.
+// dnsmasqNetwork is a bridge like guestwire's, with a static neighbour entry for the guest's link-local address: dnsmasq
+// would wait 0.1 s for the answer to a neighbour solicitation.
 var dnsmasqNetwork = fmt.Sprintf(`link add eth0-br type bridge forward_delay 0 mcast_snooping 0
 tuntap add %[1]s mode tap
 link set %[1]s master eth0-br
@@ -70,12 +70,11 @@ addr add fd00:10:244:1::1/64 dev eth0-br
 neigh add %[2]v lladdr %[3]v nud permanent dev eth0-br
 `, guestTap, guestMAC.LinkLocal(), guestMAC)
 
-// dnsmasqNamespace is where dnsmasq serves.
+// dnsmasqNamespace is the namespace of dnsmasq.
 const dnsmasqNamespace = "dnsmasq"
 
-// startDnsmasq has dnsmasq serve a namespace of its own, with what makes it slow switched off: DNS,
-// the ping before an offer, a line of the log for each message. As leases are infinite and the same,
-// it does not write its file again and again.
+// startDnsmasq starts dnsmasq in a namespace of its own. What makes it slow is switched off: DNS, the ping before an offer,
+// the log of each message. Leases are infinite and always the same, so it does not rewrite its lease file.
 func startDnsmasq(ctx context.Context, dir string) (*server, error) {
 	namespace, err := newNamespace(ctx, dnsmasqNamespace)
 	if err != nil {
@@ -96,7 +95,7 @@ func startDnsmasq(ctx context.Context, dir string) (*server, error) {
 	return &server{process: process, name: "dnsmasq", namespace: namespace}, nil
 }
 
-// attach puts the client onto the guest's tap.
+// attach attaches the client to the guest's tap.
 func (s *server) attach() (err error) {
 	s.client, err = attachClient(s.namespace, guestTap)
 	return err
@@ -111,10 +110,10 @@ func (s *server) detach() error {
 	return c.close()
 }
 
-// learn makes an exchange of either protocol, which shows that the server serves.
+// learn makes an exchange of each protocol, which also shows that the server works.
 func (s *server) learn(ctx context.Context) error {
 	ask := func(p *protocol, leg int) ([]byte, error) {
-		if err := s.alive(); err != nil {
+		if err := s.checkAlive(); err != nil {
 			return nil, err
 		}
 		return s.client.ask(ctx, p, leg)
@@ -128,7 +127,7 @@ func (s *server) learn(ctx context.Context) error {
 	return nil
 }
 
-// servers are the two, with the client attached to both.
+// servers are the two compared servers, each with a client attached.
 type servers [2]*server
 
 func startServers(ctx context.Context, dir string) (both servers, stop func() error, err error) {
@@ -140,7 +139,7 @@ func startServers(ctx context.Context, dir string) (both servers, stop func() er
 	if err := os.Mkdir(state, 0o711); err != nil {
 		return both, nil, err
 	}
-	// The launcher itself is not on the tmpfs: its pages would not count as those of a file.
+	// The launcher's binary is not on this tmpfs: its pages would not count as RssFile.
 	if err := unix.Mount("guestwire", state, "tmpfs", 0, "mode=711"); err != nil {
 		return both, nil, fmt.Errorf("tmpfs on %s: %w", state, err)
 	}
@@ -167,7 +166,7 @@ func startServers(ctx context.Context, dir string) (both servers, stop func() er
 		return both, nil, err
 	}
 	pods = append(pods, p)
-	if err := p.settled(ctx); err != nil {
+	if err := p.waitSettled(ctx); err != nil {
 		return both, nil, err
 	}
 	if both[0], err = startGuestwire(ctx, program, p); err != nil {
@@ -186,7 +185,7 @@ func startServers(ctx context.Context, dir string) (both servers, stop func() er
 
 func (both servers) names() [2]string { return [2]string{both[0].name, both[1].name} }
 
-// inTurn calls f for both servers, another one first every time.
+// inTurn calls f for both servers. The order changes with each round.
 func (both servers) inTurn(round int, f func(i int, s *server) error) error {
 	for i := range both {
 		i = (i + round) % len(both)

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// target is a ratio of two ways, by their indices, and what it shall be.
+// target is the wanted ratio of two ways, which are given by their indices.
 type target struct {
 	name         string
 	a, b         int
@@ -16,10 +16,9 @@ type target struct {
 	atLeastLimit bool
 }
 
-// report prints the ways, with their ratios to one of them, and the targets.
+// report prints the times of all ways, their ratios to the way base, and the targets.
 //
-// A ratio is the median of the rounds' ratios: both ways of a round ran within milliseconds of each
-// other.
+// A ratio is the median of the rounds' ratios, as both ways of a round run within milliseconds of each other.
 func report(out io.Writer, ways []way, samples [][]time.Duration, base int, targets []target) {
 	fmt.Fprintf(out, "  %-42s %8s %8s %8s   %s\n", "", "median", "least", "most", "to the floor")
 	for i, w := range ways {
@@ -34,7 +33,7 @@ func report(out io.Writer, ways []way, samples [][]time.Duration, base int, targ
 	fmt.Fprintln(out)
 }
 
-// verdict says what a value shall be, and whether it is.
+// verdict returns a text with the limit, and whether the value meets it.
 func verdict(format string, value, limit float64, atLeastLimit bool) string {
 	sign, met := "<=", value <= limit
 	if atLeastLimit {
@@ -47,17 +46,17 @@ func verdict(format string, value, limit float64, atLeastLimit bool) string {
 	return text + "met"
 }
 
-// row is one quantity of two servers, a value for each round.
+// row is one quantity of both servers, with a value for each round.
 type row struct {
 	name   string
 	format string
 	values [2][]float64
 
-	ratioAtMost, ratioAtLeast float64  // of the first server to the second one; 0: no target
-	atMost                    *float64 // of the first server
+	ratioAtMost, ratioAtLeast float64  // limits of the first server's ratio to the second; 0: no limit
+	atMost                    *float64 // limit of the first server's value; nil: no limit
 }
 
-// reportRows prints the median of the rounds of each row, and the median of the rounds' ratios.
+// reportRows prints each row's median and the median of the rounds' ratios.
 func reportRows(out io.Writer, title string, names [2]string, rows []row) {
 	fmt.Fprintf(out, "%-50s %10s %10s %8s\n", title, names[0], names[1], "ratio")
 	for _, r := range rows {
@@ -88,7 +87,7 @@ func reportRows(out io.Writer, title string, names [2]string, rows []row) {
 	fmt.Fprintln(out)
 }
 
-// ratio is the median of the rounds' ratios, if there are any.
+// ratio returns the median of the rounds' ratios; false if there are none.
 func (r *row) ratio() (float64, bool) {
 	var ratios []float64
 	for i := range min(len(r.values[0]), len(r.values[1])) {
@@ -104,7 +103,7 @@ func (r *row) ratio() (float64, bool) {
 
 func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// median of an odd number or of the lower half's end.
+// median returns the median, of an even number the lower one.
 func median[T int64 | float64 | time.Duration](values []T) T {
 	sorted := slices.Sorted(slices.Values(values))
 	return sorted[(len(sorted)-1)/2]

@@ -1,9 +1,9 @@
-// floor carries out a list of system calls in a network namespace and does nothing else: what
-// Setup or Teardown take at least.
+// floor carries out a list of system calls in a network namespace and does nothing else. Its time is the least that Setup
+// or Teardown can take.
 //
-// A line on standard input, "LIST NETNS STATE", is answered by the nanoseconds that it took, from
-// the open namespace until everything is closed again. LIST is a file of steps, a line each; the
-// numbers and messages in it are the caller's. It is read before the time begins.
+// For each line on standard input, "LIST NETNS STATE", it prints the nanoseconds from opening the namespace until
+// everything is closed again. LIST is a file with a step per line; the caller chooses the numbers and messages. floor
+// reads the file before the time starts.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -35,12 +35,12 @@ enum { MAX_STEPS = 128, MAX_WORDS = 6, BUFFER = 1 << 16 };
 
 struct step {
 	char words[MAX_WORDS][128];
-	char *data; // of the file that the step names
+	char *data; // content of the step's file
 	size_t size;
 };
 
 static char buffer[BUFFER];
-static struct step *step; // the one at work
+static struct step *step; // the current step, for error messages
 static int route, filter, state;
 static uint32_t seq;
 
@@ -119,7 +119,7 @@ static void send_all(int socket, const void *data, size_t size)
 	must(sendto(socket, data, size, 0, (struct sockaddr *)&address, sizeof address), "sendto");
 }
 
-// batch sends messages and takes the answers; expected is the errno of all of them.
+// batch sends messages and receives the answers; expected is the errno of each answer.
 static void batch(int socket, const void *data, size_t size, int expected)
 {
 	send_all(socket, data, size);
@@ -138,7 +138,7 @@ static void batch(int socket, const void *data, size_t size, int expected)
 		die("answer");
 }
 
-// dump asks for everything of a kind: a header of a size behind struct nlmsghdr, and one attribute.
+// dump requests all objects of a kind. The request has a header of the given size behind struct nlmsghdr, and one attribute.
 static void dump(int socket, int type, const void *header, int size, int attribute, const void *value, int length)
 {
 	struct {
@@ -209,7 +209,7 @@ static void read_file(const char *path)
 {
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
 	if (fd < 0 && errno == ENOENT)
-		return; /* of a link that is not there yet */
+		return; /* the link does not exist yet */
 	must(fd, path);
 	must(read(fd, buffer, sizeof buffer), path);
 	close(fd);
@@ -303,13 +303,12 @@ static void identify_path(const char *path)
 {
 	int ns = open(path, O_RDONLY | O_CLOEXEC);
 	if (ns < 0)
-		return; // /proc/1/ns/net may be another container's
+		return; // /proc/1 may belong to another container
 	identify(ns);
 	close(ns);
 }
 
-// carry_out is the whole: who the namespace is, the lock, the state directory, and in the
-// namespace the steps.
+// carry_out does the whole work: the namespace's identity, the lock, the state directory, and the steps in the namespace.
 static void carry_out(struct step *steps, int n, int ns, const char *dir)
 {
 	char path[64];
