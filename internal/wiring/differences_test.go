@@ -1,0 +1,227 @@
+package wiring_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/netstate"
+)
+
+// TestDifferences: whatever another program changes of a wiring, Check names it, once and with what was wanted,
+// and the steps mend it. TestRepair of package phase1 does the same with a kernel.
+func TestDifferences(t *testing.T) {
+	link := func(name string, edit func(*netstate.Link)) func(*netstate.Snapshot) {
+		return func(s *netstate.Snapshot) {
+			i := slices.IndexFunc(s.Links, func(l netstate.Link) bool { return l.Name == name })
+			edit(&s.Links[i])
+		}
+	}
+	index := func(s *netstate.Snapshot, name string) int {
+		l, ok := s.Named(name)
+		if !ok {
+			t.Fatalf("no link %s", name)
+		}
+		return l.Index
+	}
+	lost := func(name string) func(*netstate.Snapshot) {
+		return func(s *netstate.Snapshot) {
+			at := index(s, name)
+			s.Links = slices.DeleteFunc(s.Links, func(l netstate.Link) bool { return l.Index == at })
+			s.Addresses = slices.DeleteFunc(s.Addresses, func(a netstate.Address) bool { return a.Link == at })
+			s.Routes = slices.DeleteFunc(s.Routes, func(r netstate.Route) bool { return r.Link == at })
+			s.Neighbours = slices.DeleteFunc(s.Neighbours, func(n netstate.Neighbour) bool { return n.Link == at })
+			s.Filters = slices.DeleteFunc(s.Filters, func(f netstate.Filter) bool { return f.Link == at })
+			s.Ingress = slices.DeleteFunc(s.Ingress, func(i int) bool { return i == at })
+			for i := range s.Links {
+				if s.Links[i].Master == at {
+					s.Links[i].Master, s.Links[i].BridgePort = 0, nil
+				}
+			}
+		}
+	}
+	noFilter := func(s *netstate.Snapshot, f netstate.Filter) {
+		s.Filters = slices.DeleteFunc(s.Filters, func(o netstate.Filter) bool { return o.Link == f.Link && o.Priority == f.Priority })
+	}
+	ofTap := func(s *netstate.Snapshot) netstate.Filter {
+		return netstate.FiltersOf(s.Filters, index(s, "eth0-tap"))[0]
+	}
+	foreign := func(s *netstate.Snapshot) {
+		s.Links = append(s.Links, netstate.Link{Index: 90, Name: "other", Kind: "bridge", MTU: 1450, Bridge: netstate.DefaultBridge})
+	}
+	bridged, hidden, redirected := bridge(), masquerade(), redirect()
+	for _, c := range []struct {
+		name   string
+		spec   infra.Spec
+		damage func(*netstate.Snapshot)
+		want   string // the differences, a line each
+	}{
+		{"nothing", bridged, func(*netstate.Snapshot) {}, ""},
+		{"tap gone", bridged, lost("eth0-tap"), "tap eth0-tap is gone"},
+		{"responder's tap gone", bridged, lost("eth0-dhcp"), "tap eth0-dhcp is gone"},
+		{"bridge gone", hidden, lost("eth0-br"), "bridge eth0-br is gone\neth0-tap is no port of eth0-br"},
+		{"holder gone", bridged, lost("eth0"), "dummy eth0 is gone"},
+		{"no tap", bridged, link("eth0-tap", func(l *netstate.Link) { l.Tap, l.Kind = nil, "veth" }), "eth0-tap is not the tap of the wiring\nfilter 5 of eth0-dhcp is another"},
+		{"another owner", bridged, link("eth0-tap", func(l *netstate.Link) { l.Tap = &netstate.Tap{Owner: infra.Owner{UID: 5, GID: 6}} }), "tap eth0-tap is of user 5, group 6, not of 107, 0\nfilter 5 of eth0-dhcp is another"},
+		{"more queues", bridged, link("eth0-tap", func(l *netstate.Link) { l.Tap = &netstate.Tap{Owner: launcher, MultiQueue: true} }), "multi_queue of tap eth0-tap is on, not off\nfilter 5 of eth0-dhcp is another"},
+		{"MTU", bridged, link("eth0-tap", func(l *netstate.Link) { l.MTU = 1300 }), "MTU of eth0-tap is 1300, not 1450"},
+		{"NIC's MTU", bridged, link("eth0-nic", func(l *netstate.Link) { l.MTU = 1300 }), "MTU of eth0-nic is 1300, not 1450"},
+		{"MAC", hidden, link("eth0-br", func(l *netstate.Link) { l.MAC = mac(9) }), "MAC of eth0-br is 02:00:00:00:00:09, not 56:2e:d0:09:a5:0a"},
+		{"NIC's MAC", redirected, link("eth0", func(l *netstate.Link) { l.MAC = mac(9) }), "MAC of eth0 is 02:00:00:00:00:09, not 0a:58:0a:f4:01:07"},
+		{"group", hidden, link("eth0-br", func(l *netstate.Link) { l.Group = 7 }), "group of eth0-br is 7, not 1735852034"},
+		{"alias", bridged, link("eth0-tap", func(l *netstate.Link) { l.Alias = "somebody" }), `alias of eth0-tap is "somebody", not "guestwire eth0"`},
+		{"ARP", hidden, link("eth0-br", func(l *netstate.Link) { l.NoARP = true }), "ARP of eth0-br is off, not on"},
+		{"holder's ARP", bridged, link("eth0", func(l *netstate.Link) { l.NoARP = false }), "ARP of eth0 is on, not off"},
+		{"NIC's ARP", redirected, link("eth0", func(l *netstate.Link) { l.NoARP = true }), "ARP of eth0 is off, not on"},
+		{"addrgenmode", hidden, link("eth0-br", func(l *netstate.Link) { l.AddrGen = 0 }), "addrgenmode of eth0-br is eui64, not none"},
+		{"tap down", bridged, link("eth0-tap", func(l *netstate.Link) { l.Up = false }), "eth0-tap is down"},
+		{"holder up", bridged, link("eth0", func(l *netstate.Link) { l.Up = true }), "eth0 is up"},
+		{"tap off the bridge", bridged, link("eth0-tap", func(l *netstate.Link) { l.Master, l.BridgePort = 0, nil }), "eth0-tap is no port of eth0-br"},
+		{"tap of another bridge", bridged, func(s *netstate.Snapshot) {
+			foreign(s)
+			link("eth0-tap", func(l *netstate.Link) { l.Master = 90 })(s)
+		}, "eth0-tap is a port of other, not of eth0-br"},
+		{"redirect's tap in a bridge", redirected, func(s *netstate.Snapshot) {
+			foreign(s)
+			link("eth0-tap", func(l *netstate.Link) { l.Master = 90 })(s)
+		}, "eth0-tap is a port of other"},
+		{"NIC in a bridge", redirected, func(s *netstate.Snapshot) {
+			foreign(s)
+			link("eth0", func(l *netstate.Link) { l.Master = 90 })(s)
+		}, "eth0 is a port of other"},
+		{"NIC renamed", redirected, link("eth0", func(l *netstate.Link) { l.Name, l.Up = "other", false }), "eth0 is called other\neth0 is down"},
+		{"bridge's setting", hidden, link("eth0-br", func(l *netstate.Link) { l.Bridge = l.Bridge.With(netstate.Settings{"stp_state": 1}) }), "bridge eth0-br: stp_state is 1, not 0"},
+		{"port's settings", hidden, link("eth0-tap", func(l *netstate.Link) {
+			l.BridgePort = l.BridgePort.With(netstate.Settings{"isolated": 1, "flood": 0})
+		}), "port eth0-tap: flood is 0, not 1\nport eth0-tap: isolated is 1, not 0"},
+		{"IPv4 forwarding", hidden, link("eth0", func(l *netstate.Link) { l.Forwarding4 = false }), "IPv4 forwarding of eth0 is off, not on"},
+		{"route_localnet", hidden, link("eth0-br", func(l *netstate.Link) { l.RouteLocalnet = true }), "IPv4 route_localnet of eth0-br is on, not off"},
+		{"IPv6 forwarding", hidden, func(s *netstate.Snapshot) { s.Sysctls[forwarding6] = "0" }, "sysctl net/ipv6/conf/all/forwarding is 0, not 1"},
+		{"gateway without IPv6", hidden, func(s *netstate.Snapshot) {
+			link("eth0-br", func(l *netstate.Link) { l.NoIPv6 = true })(s)
+			s.Addresses = slices.DeleteFunc(s.Addresses, func(a netstate.Address) bool { return a.Prefix.Addr() == ip("fd10:0:2::1") })
+		}, "sysctl net/ipv6/conf/eth0-br/disable_ipv6 is not 0\naddress fe80::542e:d0ff:fe09:a50a/64 of eth0-br is not in its place, or another\naddress fd10:0:2::1/120 of eth0-br is gone"},
+		{"tap without IPv6", hidden, link("eth0-tap", func(l *netstate.Link) { l.NoIPv6 = true }), ""}, // which needs none
+		{"NIC without IPv6, of which the guest has none", redirected, func(s *netstate.Snapshot) { link("lo", func(l *netstate.Link) { l.NoIPv6 = true })(s) }, ""},
+		{"gateway's address gone", hidden, func(s *netstate.Snapshot) {
+			s.Addresses = slices.DeleteFunc(s.Addresses, func(a netstate.Address) bool { return a.Prefix.Addr() == ip("10.0.2.1") })
+		}, "address 10.0.2.1/24 of eth0-br is gone"},
+		{"address of others at the bridge", hidden, func(s *netstate.Snapshot) {
+			a := address("10.0.2.9/24")
+			a.Link, a.Label = index(s, "eth0-br"), "eth0-br"
+			s.Addresses = append(s.Addresses, a)
+		}, "address 10.0.2.9/24 of eth0-br is not of the wiring"},
+		{"address with another flag", hidden, func(s *netstate.Snapshot) {
+			for i := range s.Addresses {
+				if s.Addresses[i].Prefix.Addr() == ip("10.0.2.1") {
+					s.Addresses[i].Scope = netstate.ScopeLink
+				}
+			}
+		}, "address 10.0.2.1/24 of eth0-br is not in its place, or another"},
+		{"gateway's route gone", hidden, func(s *netstate.Snapshot) {
+			s.Routes = slices.DeleteFunc(s.Routes, func(r netstate.Route) bool { return r.Destination == pfx("10.0.2.0/24") })
+		}, "route 10.0.2.0/24 dev eth0-br scope link proto 2 src 10.0.2.1 is gone"},
+		{"route of others", hidden, func(s *netstate.Snapshot) {
+			r := onLink("192.0.2.0/24")
+			r.Link = index(s, "eth0-br")
+			s.Routes = append(s.Routes, r)
+		}, "route 192.0.2.0/24 dev eth0-br scope link is not of the wiring"},
+		{"guest unknown", hidden, func(s *netstate.Snapshot) {
+			s.Neighbours = slices.DeleteFunc(s.Neighbours, func(n netstate.Neighbour) bool { return n.Address == ip("10.0.2.2") })
+		}, "neighbour 10.0.2.2 of eth0-br is gone"},
+		{"neighbour of others", hidden, func(s *netstate.Snapshot) {
+			n := permanent("10.0.2.9", mac(9))
+			n.Link = index(s, "eth0-br")
+			s.Neighbours = append(s.Neighbours, n)
+		}, "neighbour 10.0.2.9 of eth0-br is not of the wiring"},
+		{"neighbour that was learned", hidden, func(s *netstate.Snapshot) {
+			n := learned("10.0.2.9", mac(9))
+			n.Link = index(s, "eth0-br")
+			s.Neighbours = append(s.Neighbours, n)
+		}, ""},
+		{"forwarding entry gone", bridged, func(s *netstate.Snapshot) {
+			s.Neighbours = slices.DeleteFunc(s.Neighbours, func(n netstate.Neighbour) bool { return !n.Address.IsValid() })
+		}, "forwarding entry 0a:58:0a:f4:01:07 of eth0-tap is gone"},
+		{"forwarding entry of others", bridged, func(s *netstate.Snapshot) {
+			s.Neighbours = append(s.Neighbours, netstate.Neighbour{Link: index(s, "eth0-tap"), MAC: mac(9), Permanent: true})
+		}, "forwarding entry 02:00:00:00:00:09 of eth0-tap is not of the wiring"},
+		{"filter gone", bridged, func(s *netstate.Snapshot) { noFilter(s, ofTap(s)) }, "filter 1 of eth0-tap is gone"},
+		{"another filter", bridged, func(s *netstate.Snapshot) {
+			f := ofTap(s)
+			noFilter(s, f)
+			f.Keys = nil
+			s.Filters = append(s.Filters, f)
+		}, "filter 1 of eth0-tap is another"},
+		{"a filter twice", bridged, func(s *netstate.Snapshot) {
+			f := ofTap(s)
+			f.Keys = nil
+			s.Filters = append(s.Filters, f, f)
+		}, "filter 1 of eth0-tap is another"},
+		{"a filter more", bridged, func(s *netstate.Snapshot) {
+			f := ofTap(s)
+			f.Priority = 77
+			s.Filters = append(s.Filters, f)
+		}, "filter 77 of eth0-tap is another"},
+		{"filter of others", bridged, func(s *netstate.Snapshot) {
+			s.Filters = append(s.Filters, netstate.Filter{Link: index(s, "eth0-tap"), Foreign: "bpf"})
+		}, "ingress of eth0-tap has a filter of another program: bpf"},
+		{"ingress gone", bridged, func(s *netstate.Snapshot) {
+			at := index(s, "eth0-tap")
+			s.Ingress = slices.DeleteFunc(s.Ingress, func(i int) bool { return i == at })
+			s.Filters = slices.DeleteFunc(s.Filters, func(f netstate.Filter) bool { return f.Link == at })
+		}, "ingress qdisc of eth0-tap is gone"},
+		{"table gone", hidden, func(s *netstate.Snapshot) {
+			s.Tables = slices.DeleteFunc(s.Tables, func(i firewall.Image) bool { return i.Family == firewall.Inet })
+		}, "nftables table inet guestwire-eth0 is gone"},
+		{"rule gone", redirected, func(s *netstate.Snapshot) {
+			for i := range s.Tables {
+				if s.Tables[i].Family == firewall.Inet {
+					s.Tables[i].Chains = slices.Clone(s.Tables[i].Chains)
+					s.Tables[i].Chains[0].Rules = nil
+				}
+			}
+		}, `nftables table inet guestwire-eth0: chain from-namespace lacks the rule: oifname "eth0" drop`},
+		{"dormant", hidden, func(s *netstate.Snapshot) {
+			for i := range s.Tables {
+				s.Tables[i].Flags = 1
+			}
+		}, "nftables table inet guestwire-eth0: the table is dormant\nnftables table netdev guestwire-eth0: the table is dormant"},
+		{"table of ours that is not wanted", hidden, func(s *netstate.Snapshot) {
+			s.Tables = append(s.Tables, firewall.Image{Family: firewall.Bridge, Name: "guestwire-eth0"})
+		}, "nftables table bridge guestwire-eth0 is there and not of the wiring"},
+		{"link of ours that is not wanted", redirected, func(s *netstate.Snapshot) {
+			s.Links = append(s.Links, netstate.Link{Index: 90, Name: "eth0-br", Kind: "bridge", Alias: netstate.Mark("eth0"), MTU: 1450})
+		}, "eth0-br is there and not of the wiring"},
+	} {
+		plan := newPlan(t, flannel(), c.spec)
+		k := wire(t, plan, flannel())
+		c.damage(&k.s)
+		have, steps, err := plan.Differences(k.snapshot())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Join(have, "\n") != c.want {
+			t.Errorf("%s, %s: have\n%s\nwant\n%s", c.spec.Binding.Kind(), c.name, strings.Join(have, "\n"), c.want)
+		}
+		if (len(steps) > 0) != (c.want != "") {
+			t.Errorf("%s, %s: says %q and has %d steps", c.spec.Binding.Kind(), c.name, have, len(steps))
+		}
+	}
+}
+
+// TestIPTablesDifferences: chains of iptables are called by the program that shows them.
+func TestIPTablesDifferences(t *testing.T) {
+	spec := withSpec(masquerade(), func(s *infra.Spec) {
+		s.Binding, s.Guard.Off = infra.Masquerade{Firewall: cache.FirewallIPTablesLegacy}, true
+	})
+	plan := newPlan(t, lan4(), spec)
+	k := wire(t, plan, lan4())
+	k.s.Tables = slices.DeleteFunc(k.s.Tables, func(i firewall.Image) bool { return i.Family == firewall.IPTablesLegacy })
+	have, _, err := plan.Differences(k.snapshot())
+	if want := []string{"gw-eth0 of iptables-legacy is gone"}; err != nil || !slices.Equal(have, want) {
+		t.Errorf("have %q, %v; want %q", have, err, want)
+	}
+}

@@ -1,0 +1,347 @@
+package wiring_test
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/netstate"
+	"github.com/guestwire/guestwire/internal/wiring"
+)
+
+// TestGuardMACs: the guest gets no MAC besides its own that the wiring itself answers to.
+func TestGuardMACs(t *testing.T) {
+	record := newPlan(t, flannel(), bridge()).Record
+	k := wire(t, newPlan(t, flannel(), bridge()), flannel())
+	taken := map[string]cache.MAC{"the guest": record.MAC, "the responder": record.ResponderMAC}
+	for _, l := range k.s.Links {
+		if !l.MAC.IsZero() && l.Name != record.ResponderTap { // the tap's own end has any
+			taken[l.Name] = l.MAC
+		}
+	}
+	for whose, m := range taken {
+		_, err := wiring.NewPlan(flannel(), withSpec(bridge(), func(s *infra.Spec) { s.Guard.MACs = []cache.MAC{mac(9), m} }))
+		var field *cache.FieldError
+		if !errors.As(err, &field) || field.Field != "guard.macs[1]" {
+			t.Errorf("%v of %s: have %v, want a FieldError of guard.macs[1]", m, whose, err)
+		}
+	}
+	if len(taken) < 5 {
+		t.Errorf("only %v", taken)
+	}
+}
+
+// TestOneConnection: the smallest limit is a limit, for what passes and for what the guest says to the
+// namespace, with the guard and without.
+func TestOneConnection(t *testing.T) {
+	for _, off := range []bool{false, true} {
+		plan := newPlan(t, flannel(), withSpec(masquerade(), func(s *infra.Spec) {
+			s.Binding, s.Guard.Off = infra.Masquerade{MaxConnections: 1}, off
+		}))
+		for _, rule := range []string{
+			"ct count over 1 drop",
+			`chain through {` + "\n\t\ttype filter hook forward priority 0; policy accept;\n\t\t" + `iifname "eth0-br" ct state invalid,untracked drop`,
+			`iifname "eth0-br" ct state new jump cap`, `oifname "eth0-br" ct state new jump cap`,
+			`chain to-namespace {` + "\n\t\ttype filter hook input priority 0; policy accept;\n\t\t" + `iifname "eth0-br" ct state new jump cap`,
+		} {
+			if !strings.Contains(plan.String(), rule) {
+				t.Errorf("guard off %t: no %s in\n%v", off, rule, plan)
+			}
+		}
+	}
+}
+
+// TestOneFamilyForwarded: nothing is translated to a guest's address of a family that it does not have.
+func TestOneFamilyForwarded(t *testing.T) {
+	for found, absent := range map[*netstate.Snapshot]string{
+		ptr(lan4()):          "to-guest-6",
+		ptr(lan6("fe80::1")): "to-guest-4",
+	} {
+		plan := newPlan(t, *found, withSpec(masquerade(), func(s *infra.Spec) { s.Binding = infra.Masquerade{Loopback: true} }))
+		if strings.Contains(plan.String(), absent) {
+			t.Errorf("%s in\n%v", absent, plan)
+		}
+	}
+}
+
+func ptr[T any](v T) *T { return &v }
+
+// TestBridgeCalls: the frames that a bridge of ours forwards do not pass the namespace's iptables as well, and
+// the namespace has its own value back after a Teardown.
+func TestBridgeCalls(t *testing.T) {
+	calls := []string{"net/bridge/bridge-nf-call-iptables", "net/bridge/bridge-nf-call-ip6tables", "net/bridge/bridge-nf-call-arptables"}
+	for _, spec := range []infra.Spec{bridge(), masquerade()} {
+		for _, path := range calls {
+			found := flannelWith(func(s *netstate.Snapshot) { s.Sysctls[path] = "1" })
+			plan := newPlan(t, found, spec)
+			k := wire(t, plan, found)
+			if k.s.Sysctls[path] != "0" {
+				t.Errorf("%s: %s is %q, want 0", spec.Binding.Kind(), path, k.s.Sysctls[path])
+			}
+			giveBack(t, plan, k, text(t, boot(found).s))
+
+			// Where the sysctl comes with the bridge, it has the kernel's default afterwards.
+			plan = newPlan(t, flannel(), spec)
+			k = wire(t, plan, flannel())
+			k.s.Sysctls[path] = "0"
+			undo := netstate.Text(mustUndo(t, plan, k))
+			if !strings.Contains(undo, "sysctl -w "+path+"=1\n") {
+				t.Errorf("%s: %s stays 0:\n%s", spec.Binding.Kind(), path, undo)
+			}
+		}
+	}
+}
+
+// TestInherit: of the sysctls that the namespace shares, a second NIC's journal has the values before the first
+// NIC was wired, and nothing else of the first one's journal.
+func TestInherit(t *testing.T) {
+	const call = "net/bridge/bridge-nf-call-iptables"
+	earlier := func(spec infra.Spec, sysctls map[string]string) wiring.Journal {
+		return wiring.Journal{Spec: spec, Found: netstate.Snapshot{Sysctls: sysctls}}
+	}
+	for _, c := range []struct {
+		name    string
+		earlier wiring.Journal
+		found   map[string]string
+		want    map[string]string
+	}{
+		{"forwarding was off", earlier(masquerade(), map[string]string{forwarding6: "0"}), map[string]string{forwarding6: "1"}, map[string]string{forwarding6: "0"}},
+		{"forwarding was not read", earlier(bridge(), nil), map[string]string{forwarding6: "1"}, map[string]string{forwarding6: "1"}},
+		{"not asked for", earlier(masquerade(), map[string]string{forwarding6: "0"}), map[string]string{}, map[string]string{}},
+		{"of a link", earlier(masquerade(), map[string]string{"net/ipv6/conf/eth0/accept_ra": "1"}), map[string]string{"net/ipv6/conf/eth0/accept_ra": "2"}, map[string]string{"net/ipv6/conf/eth0/accept_ra": "2"}},
+		{"came with the first bridge", earlier(bridge(), nil), map[string]string{call: "0"}, map[string]string{call: "1"}},
+		{"was there before the first bridge", earlier(bridge(), map[string]string{call: "0"}), map[string]string{call: "0"}, map[string]string{call: "0"}},
+		{"without a bridge", earlier(redirect(), nil), map[string]string{call: "0"}, map[string]string{call: "0"}},
+	} {
+		before := map[string]string{}
+		for path, value := range c.found {
+			before[path] = value
+		}
+		found := netstate.Snapshot{Sysctls: c.found}
+		wiring.Inherit(&found, c.earlier)
+		for path := range c.want {
+			if found.Sysctls[path] != c.want[path] {
+				t.Errorf("%s: %s is %q, want %q", c.name, path, found.Sysctls[path], c.want[path])
+			}
+		}
+		if len(found.Sysctls) != len(c.want) {
+			t.Errorf("%s: have %v, want %v", c.name, found.Sysctls, c.want)
+		}
+		for path, value := range before {
+			if c.found[path] != value {
+				t.Errorf("%s: the caller's own map has changed", c.name)
+			}
+		}
+	}
+}
+
+// TestNewLinksGetIPv6: where a container engine has switched IPv6 on for the NIC alone, the links that need it
+// get it too.
+func TestNewLinksGetIPv6(t *testing.T) {
+	const path = "net/ipv6/conf/default/disable_ipv6"
+	for _, c := range []struct {
+		spec  infra.Spec
+		found netstate.Snapshot
+		want  bool
+	}{
+		{bridge(), flannel(), true}, {masquerade(), flannel(), true}, {masquerade(), lan4(), false},
+		{bridge(), lan4With(func(s *netstate.Snapshot) { s.Addresses = s.Addresses[:1] }), false},
+	} {
+		c.found.Sysctls = map[string]string{path: "1", forwarding6: "0"}
+		plan := newPlan(t, c.found, c.spec)
+		if have := strings.Contains(plan.String(), "sysctl -w "+path+"=0"); have != c.want {
+			t.Errorf("%s of %v: have %t\n%v", c.spec.Binding.Kind(), c.found.Addresses, have, plan)
+		}
+	}
+}
+
+// TestMends: a NIC behind which a guest is hidden, or through which it is reached, keeps its addresses and
+// routes. Those that come and go by a lease or an advertisement are not ours to keep.
+func TestMends(t *testing.T) {
+	noAddress := func(s *netstate.Snapshot) {
+		s.Addresses = slices.DeleteFunc(s.Addresses, func(a netstate.Address) bool { return a.Prefix == pfx("10.244.1.7/24") })
+	}
+	without := func(destination string) func(*netstate.Snapshot) {
+		return func(s *netstate.Snapshot) {
+			s.Routes = slices.DeleteFunc(s.Routes, func(r netstate.Route) bool { return r.Destination == pfx(destination) })
+		}
+	}
+	noDefault4, noDefault6 := without("0.0.0.0/0"), without("::/0")
+	lease := func(s *netstate.Snapshot) { s.Addresses[0].ValidSeconds = 3600 }
+	for _, c := range []struct {
+		name     string
+		spec     infra.Spec
+		found    netstate.Snapshot
+		damage   func(*netstate.Snapshot)
+		setup    string // what Setup does about that
+		teardown string // and Teardown
+	}{
+		{"masquerade, IPv4 address", masquerade(), lan4(), noAddress, "ip addr add 10.244.1.7/24 dev eth0", ""},
+		{"redirect, IPv4 address", redirect(), lan4(), noAddress, "ip addr add 10.244.1.7/24 dev eth0", "ip addr add 10.244.1.7/24 dev eth0"},
+		{"macvtap, IPv4 address", direct(infra.Macvtap{}), macvtapWith(unchanged), noAddress, "", "ip addr add 10.244.1.7/24 broadcast 10.244.1.255 dev eth0"},
+		{"masquerade, route", masquerade(), lan4(), noDefault4, "ip route add default via 10.244.1.1 dev eth0", ""},
+		{"redirect, route", redirect(), lan4(), noDefault4, "ip route add default via 10.244.1.1 dev eth0", "ip route add default via 10.244.1.1 dev eth0"},
+		{"redirect, IPv6 route", redirect(), flannel(), noDefault6, "ip route add ::/0 via fd00:244:1::1 dev eth0 metric 1024", "ip route add ::/0 via fd00:244:1::1 dev eth0 metric 1024"},
+		{"masquerade, leased address", masquerade(), lan4With(lease), noAddress, "", ""},
+		{"masquerade, route beside a leased address", masquerade(), lan4With(lease), noDefault4, "", ""},
+		{"masquerade, IPv6 beside a leased IPv4 address", masquerade(), flannelWith(lease), noDefault6, "ip route add ::/0 via fd00:244:1::1 dev eth0 metric 1024", ""},
+		{"masquerade, advertised route", masquerade(), flannelWith(func(s *netstate.Snapshot) { s.Routes[5].Protocol = netstate.ProtocolRA }), noDefault6, "", ""},
+		{"masquerade, route that ends", masquerade(), flannelWith(func(s *netstate.Snapshot) { s.Routes[5].ExpiresSeconds = 60 }), noDefault6, "", ""},
+		{"masquerade, others' addresses", masquerade(), lan4(), func(s *netstate.Snapshot) { s.Addresses = append(s.Addresses, address("192.0.2.7/24")) }, "", ""},
+		{"redirect, others' addresses", redirect(), lan4(), func(s *netstate.Snapshot) { s.Addresses = append(s.Addresses, address("192.0.2.7/24")) }, "", ""},
+	} {
+		plan := newPlan(t, c.found, c.spec)
+		k := wire(t, plan, c.found)
+		c.damage(&k.s)
+		if have := strings.TrimSpace(netstate.Text(mustSteps(t, plan, k))); have != c.setup {
+			t.Errorf("%s: Setup does\n%s\nwant\n%s", c.name, have, c.setup)
+		}
+		undo := netstate.Text(mustUndo(t, plan, k))
+		for _, command := range []string{"ip addr", "ip route add", "ip route del"} {
+			for line := range strings.Lines(undo) {
+				line = strings.TrimSpace(line)
+				if strings.HasPrefix(line, command) && strings.Contains(line, " dev eth0") && !strings.Contains(line, "eth0-br") && line != c.teardown {
+					t.Errorf("%s: Teardown does %s, want %q", c.name, line, c.teardown)
+				}
+			}
+		}
+		if !strings.Contains(undo, c.teardown) {
+			t.Errorf("%s: Teardown does not do %s, but\n%s", c.name, c.teardown, undo)
+		}
+	}
+}
+
+// TestWhoseLink: Teardown deletes a link that carries one of the marks, and no other link, whatever it is called.
+func TestWhoseLink(t *testing.T) {
+	group := netstate.Group(nic)
+	for _, c := range []struct {
+		name string
+		link netstate.Link
+		ours bool
+	}{
+		{"marked", netstate.Link{Name: "other", Alias: "guestwire eth0"}, true},
+		{"in the group", netstate.Link{Name: "other", Group: group}, true},
+		{"of another NIC", netstate.Link{Name: "other", Alias: "guestwire eth1", Group: netstate.Group(3)}, false},
+		{"in the group, with another alias", netstate.Link{Name: "other", Alias: "somebody's", Group: group}, false},
+		{"in the group, with another alias and a name of ours", netstate.Link{Name: "eth0-br", Alias: "somebody's", Group: group}, true},
+		{"in the group, with another alias and the NIC's name", netstate.Link{Name: "eth0", Alias: "somebody's", Group: group}, true},
+		{"with a name of ours", netstate.Link{Name: "eth0-br"}, false},
+		{"with the NIC's name", netstate.Link{Name: "eth0"}, false},
+		{"a new tap", netstate.Link{Name: "eth0-tap", Tap: &netstate.Tap{}}, true},
+		{"a new tap of the responder", netstate.Link{Name: "eth0-dhcp", Tap: &netstate.Tap{}}, true},
+		{"a tap with another alias", netstate.Link{Name: "eth0-tap", Alias: "somebody's", Tap: &netstate.Tap{}}, false},
+		{"another tap", netstate.Link{Name: "tap0", Tap: &netstate.Tap{}}, false},
+		{"no tap, with a tap's name", netstate.Link{Name: "eth0-tap"}, false},
+	} {
+		plan := newPlan(t, flannel(), bridge())
+		k := boot(flannel())
+		k.s.Links[1].Name = "eth0-nic" // an interrupted Setup has renamed the NIC
+		k.s.Links[1].Group = group     // and somebody has put it into the group
+		c.link.Index, c.link.MTU = 90, 1500
+		k.s.Links = append(k.s.Links, c.link)
+		deleted := false
+		for _, op := range mustUndo(t, plan, k) {
+			switch o := op.(type) {
+			case netstate.LinkDel:
+				if o.Index == nic {
+					t.Errorf("%s: the NIC is to be deleted", c.name)
+				}
+				deleted = deleted || o.Index == c.link.Index
+			case netstate.GroupDel:
+				t.Errorf("%s: the group is to be deleted, and the NIC with it", c.name)
+			}
+		}
+		if deleted != c.ours {
+			t.Errorf("%s: deleted %t", c.name, deleted)
+		}
+	}
+}
+
+// TestAsk: a first plan is made of all that its binding depends on.
+func TestAsk(t *testing.T) {
+	calls := []string{"net/bridge/bridge-nf-call-iptables", "net/bridge/bridge-nf-call-ip6tables", "net/bridge/bridge-nf-call-arptables"}
+	const newLinks = "net/ipv6/conf/default/disable_ipv6"
+	bridged := append(calls, newLinks)
+	forwarding := append(bridged, "net/ipv6/conf/all/forwarding", "net/ipv6/conf/eth0/accept_ra", "net/ipv6/conf/eth0/force_forwarding",
+		"net/ipv6/conf/eth0-br/force_forwarding", "net/ipv6/conf/eth0-br/forwarding")
+	for _, c := range []struct {
+		binding infra.Binding
+		want    wiring.Questions
+	}{
+		{infra.Bridge{}, wiring.Questions{Sysctls: bridged, Dummy: true, Gateways: true}},
+		{infra.Redirect{}, wiring.Questions{Sysctls: bridged, Gateways: true}},
+		{infra.Masquerade{}, wiring.Questions{Sysctls: forwarding, Listeners: true}},
+		{infra.Auto{}, wiring.Questions{Sysctls: forwarding, Listeners: true, Dummy: true, Gateways: true}},
+		{infra.Macvtap{}, wiring.Questions{}},
+		{infra.SRIOV{}, wiring.Questions{}},
+		{infra.Passt{}, wiring.Questions{Sysctls: []string{portStart, pingGroups}, Listeners: true}},
+	} {
+		have := wiring.Ask(infra.Spec{NIC: "eth0", Binding: c.binding})
+		slices.Sort(have.Sysctls)
+		want := slices.Sorted(slices.Values(c.want.Sysctls))
+		if !slices.Equal(have.Sysctls, want) || have.Listeners != c.want.Listeners || have.Dummy != c.want.Dummy || have.Gateways != c.want.Gateways {
+			t.Errorf("%s: have %+v, want %+v", c.binding.Kind(), have, c.want)
+		}
+		if _, direct := map[string]bool{"macvtap": true, "sriov": true, "passt": true}[c.binding.Kind()]; wiring.MakesTaps(c.binding) == direct {
+			t.Errorf("%s: makes taps %t", c.binding.Kind(), !direct)
+		}
+	}
+}
+
+// TestOpenedPorts: passt's privileged ports and ping sockets are opened to its user where they are closed, and
+// where another NIC's wiring has opened them, which may be the first to go.
+func TestOpenedPorts(t *testing.T) {
+	for _, c := range []struct {
+		start, groups string
+		port          uint16
+		want          string // the sysctls, by path and value
+	}{
+		{"1024", "1 0", 1023, portStart + "=0 " + pingGroups + "=0 2147483647"},
+		{"1024", "1 0", 1024, pingGroups + "=0 2147483647"},
+		{"80", "1 0", 79, portStart + "=0 " + pingGroups + "=0 2147483647"},
+		{"80", "1 0", 80, pingGroups + "=0 2147483647"},
+		{"2000", "1 0", 1999, portStart + "=0 " + pingGroups + "=0 2147483647"},
+		{"0", "0 2147483647", 80, portStart + "=0 " + pingGroups + "=0 2147483647"},
+		{"0", "0 2147483647", 1024, pingGroups + "=0 2147483647"},
+		{"1024", "100 200", 1024, ""},
+		{"", "100 200", 80, ""},
+	} {
+		found := passtWith(func(s *netstate.Snapshot) { s.Sysctls = map[string]string{portStart: c.start, pingGroups: c.groups} })
+		plan := newPlan(t, found, direct(infra.Passt{Ports: []infra.Ports{{First: c.port}}}))
+		now := netstate.Snapshot{Links: found.Links, Sysctls: map[string]string{portStart: "closed", pingGroups: "closed"}}
+		ops, err := plan.Steps(now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var have []string
+		for _, op := range ops {
+			if set, is := op.(netstate.SysctlSet); is {
+				have = append(have, set.Path+"="+set.Value)
+			}
+		}
+		if strings.Join(have, " ") != c.want {
+			t.Errorf("%+v: have %q", c, have)
+		}
+	}
+}
+
+// TestChildren: what lies on the NIC would hear nothing any more, and keeps the binding from being wired.
+func TestChildren(t *testing.T) {
+	for kind, refusedBy := range map[string][]string{
+		"macvlan": {"bridge", "redirect"}, "macvtap": {"bridge", "redirect"}, "ipvlan": {"bridge", "redirect"}, "vlan": {"redirect"}, "veth": {},
+	} {
+		for _, spec := range []infra.Spec{bridge(), redirect(), masquerade()} {
+			found := flannelWith(func(s *netstate.Snapshot) {
+				s.Links = append(s.Links, netstate.Link{Index: 7, Name: "child", Kind: kind, Parent: nic})
+			})
+			_, err := wiring.NewPlan(found, spec)
+			want := slices.Contains(refusedBy, spec.Binding.Kind())
+			if (err != nil) != want || want && !strings.Contains(err.Error(), "child lies on it") {
+				t.Errorf("%s below a %s: %v, want a refusal %t", spec.Binding.Kind(), kind, err, want)
+			}
+		}
+	}
+}

@@ -1,0 +1,312 @@
+package wiring_test
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/netstate"
+)
+
+// told is what a record says to the guest, a line for each thing.
+func told(r cache.Record) string {
+	var lines []string
+	add := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
+	if v4 := r.IPv4; v4 != nil {
+		add("IPv4 %v from %v", v4.Address, v4.Server)
+		for _, route := range v4.Routes {
+			text := fmt.Sprintf("  %v", route.Destination)
+			if route.Gateway.IsValid() {
+				text += fmt.Sprintf(" via %v", route.Gateway)
+			}
+			lines = append(lines, text)
+		}
+		if v4.Gateway().IsValid() {
+			add("  gateway %v", v4.Gateway())
+		}
+	}
+	if v6 := r.IPv6; v6 != nil {
+		add("IPv6 %v", v6.Address)
+		for _, p := range v6.OnLink {
+			add("  %v", p)
+		}
+		if v6.Router != nil {
+			for _, p := range v6.Router.Routes {
+				add("  %v via %v", p, v6.Router.Address)
+			}
+			if v6.Router.Default {
+				add("  default via %v", v6.Router.Address)
+			}
+		}
+	}
+	for _, n := range r.Neighbours {
+		add("neighbour %v at %v", n.Address, n.MAC)
+	}
+	for _, w := range r.Warnings {
+		add("warning: %s", w)
+	}
+	return strings.Join(lines, "\n") + "\n"
+}
+
+// lan6With is lan6 with other routes and neighbours.
+func lan6With(edit func(*netstate.Snapshot)) netstate.Snapshot {
+	s := lan6("fe80::1")
+	edit(&s)
+	return s
+}
+
+// elsewhere is a second NIC with a neighbour that has the address of eth0's gateway.
+func elsewhere(s *netstate.Snapshot, gateway string, m cache.MAC) {
+	s.Links = append(s.Links, netstate.Link{Index: 3, Name: "net1", Kind: "veth", MAC: mac(3), MTU: 1500, Up: true, Ethernet: true})
+	n := permanent(gateway, m)
+	n.Link = 3
+	s.Neighbours = append(s.Neighbours, n)
+}
+
+// TestLease: the guest is told the routes that it can use, by the next hop that has them, and the record warns
+// of those that no protocol can tell.
+func TestLease(t *testing.T) {
+	table := func(r netstate.Route, number uint32) netstate.Route {
+		r.Table = number
+		return r
+	}
+	noARP := func(s *netstate.Snapshot) { s.Links[1].NoARP = true }
+	for _, c := range []struct {
+		name  string
+		found netstate.Snapshot
+		want  string
+	}{
+		{"two IPv6 routers", lan6With(func(s *netstate.Snapshot) {
+			s.Routes = append(s.Routes, via("2001:db8:2::/48", "fe80::1"), via("2001:db8:3::/48", "fe80::2"), onLink("2001:db8:4::/64"))
+		}), `IPv6 2001:db8:1::7
+  2001:db8:1::/64
+  2001:db8:4::/64
+  2001:db8:2::/48 via fe80::1
+  default via fe80::1
+warning: the route to 2001:db8:3::/48 by way of fe80::2 is not the guest's: its router is fe80::1
+`},
+		{"IPv6 router of a part", lan6With(func(s *netstate.Snapshot) { s.Routes[2] = via("2001:db8:2::/48", "fe80::2") }), `IPv6 2001:db8:1::7
+  2001:db8:1::/64
+  2001:db8:2::/48 via fe80::2
+`},
+		{"two IPv6 routers of parts", lan6With(func(s *netstate.Snapshot) {
+			s.Routes[2] = via("2001:db8:2::/48", "fe80::2")
+			s.Routes = append(s.Routes, via("2001:db8:3::/48", "fe80::3"))
+		}), `IPv6 2001:db8:1::7
+  2001:db8:1::/64
+  2001:db8:2::/48 via fe80::2
+warning: the route to 2001:db8:3::/48 by way of fe80::3 is not the guest's: its router is fe80::2
+`},
+		{"no IPv6 router", lan6With(func(s *netstate.Snapshot) { s.Routes = s.Routes[:2] }), `IPv6 2001:db8:1::7
+  2001:db8:1::/64
+`},
+		{"IPv6 default route without a next hop", lan6With(func(s *netstate.Snapshot) { s.Routes[2] = onLink("::/0") }), `IPv6 2001:db8:1::7
+  2001:db8:1::/64
+warning: the IPv6 default route has no next hop: the guest has none
+`},
+		{"own IPv6 address as a route", lan6With(func(s *netstate.Snapshot) {
+			s.Addresses[0].Prefix, s.Routes[0] = pfx("2001:db8:1::7/128"), connected6("2001:db8:1::7/128")
+		}), `IPv6 2001:db8:1::7
+  default via fe80::1
+`},
+		{"IPv6 router with a global address", lan6With(func(s *netstate.Snapshot) {
+			elsewhere(s, "2001:db8:1::1", mac(9))
+			s.Routes[2] = via("::/0", "2001:db8:1::1")
+			s.Neighbours = append(s.Neighbours, learned("2001:db8:1::2", mac(8)), learned("2001:db8:1::1", mac(1)), learned("2001:db8:1::3", mac(7)))
+		}), `IPv6 2001:db8:1::7
+  2001:db8:1::/64
+  default via fe80::ff:fe00:1
+neighbour fe80::ff:fe00:1 at 02:00:00:00:00:01
+`},
+		{"IPv6 router that only another NIC knows", lan6With(func(s *netstate.Snapshot) {
+			elsewhere(s, "2001:db8:1::1", mac(9))
+			s.Routes[2] = via("::/0", "2001:db8:1::1")
+		}), `IPv6 2001:db8:1::7
+  2001:db8:1::/64
+warning: the gateway 2001:db8:1::1 does not answer, so its MAC is not known: the guest gets no IPv6 next hop
+`},
+		{"IPv4 by way of an IPv6 router", lan4With(func(s *netstate.Snapshot) { s.Routes[0].Gateway = ip("fe80::1") }), `IPv4 10.244.1.7/24 from 169.254.75.1
+  169.254.75.1/32
+neighbour 169.254.75.1 at f2:4f:b4:8e:e1:b5
+warning: the route to 0.0.0.0/0 by way of fe80::1 is not the guest's: DHCP cannot say it
+`},
+		{"the responder's usual address", lan4With(func(s *netstate.Snapshot) {
+			s.Addresses[0], s.Routes = address("169.254.75.1/16"), []netstate.Route{connected("169.254.75.1/16")}
+		}), `IPv4 169.254.75.1/16 from 169.254.75.2
+neighbour 169.254.75.2 at f2:4f:b4:8e:e1:b5
+`},
+		{"two addresses of each family", flannelWith(func(s *netstate.Snapshot) {
+			s.Addresses = append(s.Addresses, address("10.244.1.8/24"), address("fd00:244:1::8/64"))
+		}), `IPv4 10.244.1.7/24 from 10.244.1.1
+  10.244.0.0/16 via 10.244.1.1
+  0.0.0.0/0 via 10.244.1.1
+  gateway 10.244.1.1
+IPv6 fd00:244:1::7
+  fd00:244:1::/64
+  default via fe80::ff:fe00:1
+neighbour fe80::ff:fe00:1 at 02:00:00:00:00:01
+warning: the address 10.244.1.8/24 is not the guest's: DHCP hands out one of a family, 10.244.1.7/24
+warning: the address fd00:244:1::8/64 is not the guest's: DHCP hands out one of a family, fd00:244:1::7/64
+`},
+		{"next hops that no route reaches", lan4With(func(s *netstate.Snapshot) {
+			s.Routes = append(s.Routes, via("10.96.0.0/12", "192.0.2.1"), via("10.112.0.0/12", "192.0.2.1"), via("10.128.0.0/12", "10.244.1.2"))
+		}), `IPv4 10.244.1.7/24 from 10.244.1.1
+  192.0.2.1/32
+  10.96.0.0/12 via 192.0.2.1
+  10.112.0.0/12 via 192.0.2.1
+  10.128.0.0/12 via 10.244.1.2
+  0.0.0.0/0 via 10.244.1.1
+  gateway 10.244.1.1
+`},
+		{"routes that lead nowhere", lan4With(func(s *netstate.Snapshot) {
+			for i, kind := range []uint8{6, 7, 8} {
+				s.Routes = append(s.Routes, netstate.Route{Table: netstate.TableMain, Type: kind, Destination: pfx(fmt.Sprintf("10.6%d.0.0/16", kind))},
+					netstate.Route{Table: 77, Type: kind, Destination: pfx(fmt.Sprintf("10.7%d.0.0/16", i))})
+			}
+		}), `IPv4 10.244.1.7/24 from 10.244.1.1
+  0.0.0.0/0 via 10.244.1.1
+  gateway 10.244.1.1
+warning: the blackhole route to 10.66.0.0/16 is not the guest's: DHCP cannot say it
+warning: the unreachable route to 10.67.0.0/16 is not the guest's: DHCP cannot say it
+warning: the prohibit route to 10.68.0.0/16 is not the guest's: DHCP cannot say it
+`},
+		{"neighbours", lan4With(func(s *netstate.Snapshot) {
+			elsewhere(s, "10.244.1.5", mac(9))
+			s.Neighbours = append(s.Neighbours, permanent("10.244.1.1", mac(1)), learned("10.244.1.2", mac(2)))
+		}), `IPv4 10.244.1.7/24 from 10.244.1.1
+  0.0.0.0/0 via 10.244.1.1
+  gateway 10.244.1.1
+neighbour 10.244.1.1 at 02:00:00:00:00:01
+`},
+		{"routes of a rule", lan4With(func(s *netstate.Snapshot) {
+			s.Rules = []netstate.Rule{{Priority: 1, Table: 100, Source: pfx("10.244.1.0/24")}, {Priority: 2, Table: 101, Other: true}, {Priority: 3, Table: 102, Source: pfx("10.9.0.0/16")}}
+			s.Routes = append(s.Routes, table(via("0.0.0.0/0", "10.244.1.9"), 100), table(via("10.1.0.0/16", "10.244.1.8"), 101), table(via("10.2.0.0/16", "10.244.1.7"), 102))
+		}), `IPv4 10.244.1.7/32 from 10.244.1.9
+  10.244.1.9/32
+  0.0.0.0/0 via 10.244.1.9
+  gateway 10.244.1.9
+warning: the namespace's own policy rules (2) stay there: a guest cannot learn them by DHCP
+warning: the routes of table 101 through eth0 are not the guest's: no policy rule sends all of the guest's packets there
+warning: the routes of table 102 through eth0 are not the guest's: no policy rule sends all of the guest's packets there
+`},
+		{"a rule of the other family", lan4With(func(s *netstate.Snapshot) {
+			s.Rules = []netstate.Rule{{Priority: 1, Table: 100, IPv6: true}}
+			s.Routes = append(s.Routes, table(via("0.0.0.0/0", "10.244.1.9"), 100))
+		}), `IPv4 10.244.1.7/24 from 10.244.1.1
+  0.0.0.0/0 via 10.244.1.1
+  gateway 10.244.1.1
+warning: the namespace's own policy rules (1) stay there: a guest cannot learn them by DHCP
+warning: the routes of table 100 through eth0 are not the guest's: no policy rule sends all of the guest's packets there
+`},
+		{"no ARP", flannelWith(func(s *netstate.Snapshot) {
+			noARP(s)
+			elsewhere(s, "10.244.1.1", mac(9))
+			s.Addresses = append(s.Addresses, address("10.244.1.8/24"), address("fd00:244:1::8/64"))
+			s.Routes = append(s.Routes, via("10.244.1.7/32", "10.244.1.1"), multipath("10.96.0.0/12", "10.244.1.2", "10.244.1.3"), via("fd01::/48", "fd00:244:1::2"),
+				connected6("fd00:244:1::7/128"), withRoute(multipath("fd02::/48", "fd00:244:1::3"), func(r *netstate.Route) {}))
+		}), `IPv4 10.244.1.7/32 from 169.254.75.1
+  169.254.75.1/32
+  10.244.1.0/24 via 169.254.75.1
+  10.244.0.0/16 via 169.254.75.1
+  10.96.0.0/12 via 169.254.75.1
+  0.0.0.0/0 via 169.254.75.1
+  gateway 169.254.75.1
+IPv6 fd00:244:1::7
+  fd00:244:1::/64 via fe80::d476:65ff:fe19:84d7
+  fd02::/48 via fe80::d476:65ff:fe19:84d7
+  fd01::/48 via fe80::d476:65ff:fe19:84d7
+  default via fe80::d476:65ff:fe19:84d7
+neighbour 169.254.75.1 at 0a:58:0a:f4:01:07
+neighbour fe80::d476:65ff:fe19:84d7 at 0a:58:0a:f4:01:07
+warning: the address 10.244.1.8/24 is not the guest's: DHCP hands out one of a family, 10.244.1.7/24
+warning: the route to 10.96.0.0/12 has 2 next hops: the guest gets the first, 10.244.1.2
+warning: the address fd00:244:1::8/64 is not the guest's: DHCP hands out one of a family, fd00:244:1::7/64
+warning: the route to fd02::/48 has 1 next hops: the guest gets the first, fd00:244:1::3
+`},
+		{"no ARP and no IPv6", lan4With(noARP), `IPv4 10.244.1.7/32 from 169.254.75.1
+  169.254.75.1/32
+  10.244.1.0/24 via 169.254.75.1
+  0.0.0.0/0 via 169.254.75.1
+  gateway 169.254.75.1
+neighbour 169.254.75.1 at 0a:58:0a:f4:01:07
+`},
+		{"no ARP and no default route", lan4With(func(s *netstate.Snapshot) {
+			noARP(s)
+			s.Routes = s.Routes[1:]
+		}), `IPv4 10.244.1.7/32 from 169.254.75.1
+  169.254.75.1/32
+  10.244.1.0/24 via 169.254.75.1
+neighbour 169.254.75.1 at 0a:58:0a:f4:01:07
+`},
+		{"no ARP and no IPv4", lan6With(noARP), `IPv6 2001:db8:1::7
+  2001:db8:1::/64 via fe80::d476:65ff:fe19:84d7
+  default via fe80::d476:65ff:fe19:84d7
+neighbour fe80::d476:65ff:fe19:84d7 at 0a:58:0a:f4:01:07
+`},
+	} {
+		plan := newPlan(t, c.found, redirect())
+		if have := told(plan.Record); have != c.want {
+			t.Errorf("%s:\n%s", c.name, diff(c.want, have))
+		}
+	}
+}
+
+// TestGuestMTU: the guest has one MTU for all, so it is the smallest of its routes, but none that no link may have.
+func TestGuestMTU(t *testing.T) {
+	for _, c := range []struct {
+		link, route, route6, want int
+	}{
+		{1500, 0, 0, 1500}, {1500, 1400, 0, 1400}, {1500, 0, 1300, 1300}, {1500, 1400, 1300, 1300}, {1500, 9000, 0, 1500},
+		{1500, cache.MinMTU, 0, cache.MinMTU}, {1500, cache.MinMTU - 1, 0, 1500}, {cache.MaxMTU, 0, 0, cache.MaxMTU}, {cache.MaxMTU + 1, 0, 0, cache.MaxMTU},
+	} {
+		plan := newPlan(t, flannelWith(func(s *netstate.Snapshot) {
+			s.Links[1].MTU, s.Routes[0].MTU, s.Routes[5].MTU = c.link, c.route, c.route6
+		}), redirect())
+		if plan.Record.MTU != c.want {
+			t.Errorf("%+v: have %d", c, plan.Record.MTU)
+		}
+		warned := strings.Contains(told(plan.Record), "a tap has no more")
+		if warned != (c.link > cache.MaxMTU) {
+			t.Errorf("%+v: warned %t", c, warned)
+		}
+	}
+}
+
+// TestTakenPorts: the record warns of each service of the namespace whose connections go to the guest, and of
+// no other.
+func TestTakenPorts(t *testing.T) {
+	any4, loopback := netip.IPv4Unspecified(), netip.MustParseAddr("127.0.0.1")
+	for _, c := range []struct {
+		name       string
+		masquerade infra.Masquerade
+		listener   netstate.Listener
+		warned     bool
+	}{
+		{"everything is forwarded", infra.Masquerade{}, netstate.Listener{Protocol: "tcp", Address: any4, Port: 22}, true},
+		{"at the NIC's address", infra.Masquerade{}, netstate.Listener{Protocol: "tcp", Address: ip("10.244.1.7"), Port: 22}, true},
+		{"at another address", infra.Masquerade{}, netstate.Listener{Protocol: "tcp", Address: ip("192.0.2.1"), Port: 22}, false},
+		{"at the loopback", infra.Masquerade{}, netstate.Listener{Protocol: "tcp", Address: loopback, Port: 22}, false},
+		{"at the loopback, forwarded", infra.Masquerade{Loopback: true}, netstate.Listener{Protocol: "tcp", Address: loopback, Port: 22}, true},
+		{"at another address beside the loopback", infra.Masquerade{Loopback: true}, netstate.Listener{Protocol: "tcp", Address: ip("192.0.2.1"), Port: 22}, false},
+		{"excluded", infra.Masquerade{Excluded: []infra.Ports{{First: 22}}}, netstate.Listener{Protocol: "tcp", Address: any4, Port: 22}, false},
+		{"another one is excluded", infra.Masquerade{Excluded: []infra.Ports{{First: 23}}}, netstate.Listener{Protocol: "tcp", Address: any4, Port: 22}, true},
+		{"excluded for another protocol", infra.Masquerade{Excluded: []infra.Ports{{First: 22}}}, netstate.Listener{Protocol: "udp", Address: any4, Port: 22}, true},
+		{"in the list", infra.Masquerade{Ports: []infra.Ports{{First: 20, Last: 22}}}, netstate.Listener{Protocol: "tcp", Address: any4, Port: 22}, true},
+		{"not in the list", infra.Masquerade{Ports: []infra.Ports{{First: 80}}}, netstate.Listener{Protocol: "tcp", Address: any4, Port: 22}, false},
+		{"nothing is forwarded", infra.Masquerade{Ports: []infra.Ports{}}, netstate.Listener{Protocol: "tcp", Address: any4, Port: 22}, false},
+		{"proxies take it", infra.Masquerade{Sidecar: &infra.Sidecar{}}, netstate.Listener{Protocol: "tcp", Address: any4, Port: 22}, false},
+	} {
+		found := lan4With(func(s *netstate.Snapshot) { s.Listeners = []netstate.Listener{c.listener, c.listener} })
+		plan := newPlan(t, found, withSpec(masquerade(), func(s *infra.Spec) { s.Binding = c.masquerade }))
+		want := ""
+		if c.warned {
+			want = fmt.Sprintf("the namespace serves %s port 22 at %v, which is forwarded to the guest: exclude 22/%s to keep it", c.listener.Protocol, c.listener.Address, c.listener.Protocol)
+		}
+		if have := strings.Join(plan.Record.Warnings, "\n"); have != want {
+			t.Errorf("%s: have %q, want %q", c.name, have, want)
+		}
+	}
+}
