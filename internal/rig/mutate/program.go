@@ -36,12 +36,12 @@ func newProgram(m mutants, s stage, root bool, dir string) (*program, error) {
 	if p.path, err = m.binary(s.pkg, dir); err != nil {
 		return nil, err
 	}
-	// Tests run as other users, too.
+	// Tests run as other users, too. Setup trusts a directory that all may write to only if it is sticky.
 	if p.temp, err = os.MkdirTemp(dir, "temp"); err != nil {
 		return nil, err
 	}
 	for _, d := range []string{dir, p.temp} {
-		if err := os.Chmod(d, 0o777); err != nil {
+		if err := os.Chmod(d, 0o777|os.ModeSticky); err != nil {
 			return nil, err
 		}
 	}
