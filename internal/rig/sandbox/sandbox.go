@@ -2,9 +2,13 @@
 // a program that enters it has mounts of its own, with a /run/netns, locks and a /etc/resolv.conf of its own
 // and a /dev/net/tun that everybody can open, as container engines provide it. All of that ends with
 // the program, however it ends.
+//
+// An ordinary user gets a user namespace as well, in which that user is root, and no network but the
+// loopback. There /dev/net/tun is the machine's, and no other user exists.
 package sandbox
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -18,14 +22,12 @@ import (
 // entered is set in the environment inside.
 const entered = "GUESTWIRE_SANDBOX"
 
-// Enter starts the program again in a sandbox, and ends with its status; inside it returns. It needs
-// root: the error is fs.ErrPermission for somebody else. It is to be called first.
+// Enter starts the program again in a sandbox, and ends with its status; inside it returns. The error is
+// fs.ErrPermission for an ordinary user whom the kernel lets make no user namespace. Enter is to be
+// called first.
 func Enter() error {
 	if os.Getenv(entered) != "" {
 		return nil
-	}
-	if os.Geteuid() != 0 {
-		return fmt.Errorf("namespaces need root: %w", os.ErrPermission)
 	}
 	program, err := os.Executable()
 	if err != nil {
@@ -35,7 +37,15 @@ func Enter() error {
 	cmd := exec.Command("/bin/sh", append([]string{"-c", layMounts, program}, os.Args[1:]...)...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.Env = append(os.Environ(), entered+"=1")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: unix.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
+	cmd.SysProcAttr = attributes()
+	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
+	if os.Geteuid() != 0 {
+		probe := exec.Command("/bin/sh", "-c", "mount --make-rprivate /")
+		probe.SysProcAttr = attributes()
+		if out, err := probe.CombinedOutput(); err != nil {
+			return fmt.Errorf("not root, and this kernel gives no user namespace: %w (%v %s)", os.ErrPermission, err, bytes.TrimSpace(out))
+		}
+	}
 
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
@@ -63,16 +73,60 @@ func Enter() error {
 	}
 }
 
+// attributes are those of a process with mounts of its own. An ordinary user's is root in a user
+// namespace besides, which has no other users, and to which its network namespace belongs: ip(8)
+// enters that again.
+func attributes() *syscall.SysProcAttr {
+	if os.Geteuid() == 0 {
+		return &syscall.SysProcAttr{Unshareflags: unix.CLONE_NEWNS}
+	}
+	return &syscall.SysProcAttr{
+		Cloneflags:  unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWNET,
+		UidMappings: []syscall.SysProcIDMap{{HostID: os.Geteuid(), Size: 1}},
+		GidMappings: []syscall.SysProcIDMap{{HostID: os.Getegid(), Size: 1}},
+	}
+}
+
+// layMounts lays the mounts. In a user namespace no device can be made, so the machine's stays. An ordinary
+// user gets a root directory with the machine's directories in it: Setup takes a state directory only
+// below directories of root's, and the machine's root directory is of a user that does not exist there.
 const layMounts = `set -e
+PATH=$PATH:/usr/sbin:/sbin
+directory=$PWD
+ip link set lo up 2>/dev/null || true
 mount --make-rprivate /
-mount -t tmpfs -o mode=755 guestwire /dev/net
-mknod -m 666 /dev/net/tun c 10 200
+resolv=$(cat /etc/resolv.conf 2>/dev/null || true)
+if ! [ -w /run ]; then # the machine's root is not this one
+	mount -t tmpfs -o mode=755 guestwire /run
+	(
+		cd /run
+		for entry in /*; do
+			if [ -L "$entry" ]; then
+				cp -P "$entry" .
+			elif [ -d "$entry" ] && [ "$entry" != /run ]; then
+				mkdir ".$entry"
+				mount --rbind "$entry" ".$entry"
+			fi
+		done
+		mkdir run run/old
+		pivot_root . run/old
+	)
+	# The old root stays: "ip netns exec" takes /sys away, and may mount another one only where one is.
+	mkdir -m 1777 /run/tmp
+	export TMPDIR=/run/tmp
+	cd "$directory"
+fi
 mkdir -p /run/netns /run/guestwire.lock
 mount -t tmpfs -o mode=755 guestwire /run/netns
 mount -t tmpfs -o mode=700 guestwire /run/guestwire.lock
+if [ -d /dev/net ] || mkdir /dev/net 2>/dev/null; then
+	mount -t tmpfs -o mode=755 guestwire /dev/net
+	mknod -m 666 /dev/net/tun c 10 200 2>/dev/null || umount /dev/net
+fi
 if [ -f /etc/resolv.conf ]; then
-	cat /etc/resolv.conf >/dev/net/resolv.conf
-	mount --bind /dev/net/resolv.conf /etc/resolv.conf
+	echo "$resolv" >/run/netns/resolv.conf
+	mount --bind /run/netns/resolv.conf /etc/resolv.conf
+	rm /run/netns/resolv.conf
 fi
 exec "$0" "$@"`
 
