@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-vm test crash networks bench lint fuzz mutate install FORCE
+.PHONY: help demo demo-vm test test-all crash networks bench lint fuzz mutate install FORCE
 
 # What the tests call, as Debian packages; gcc for the race detector; dnsmasq-base is the program
 # without a service. What a virtual machine, the stock kernel and the DHCP clients take besides is in
@@ -36,61 +36,61 @@ install: ## what the tests call (root, Debian)
 	@internal/rig/podnet/install.sh
 
 # GUESTWIRE_REQUIRE makes a failure of what is a skip elsewhere: no namespace, no tool.
-test: export GUESTWIRE_REQUIRE = 1
-test: export GUESTWIRE_BIN = $(CURDIR)/bin
-test: install bin/testreport bin/stockkernel bin/agent bin/launcher bin/quickstart ## all tests, here and under the stock kernel (root, Debian)
+test test-all crash networks: export GUESTWIRE_REQUIRE = 1
+test test-all crash networks: export GUESTWIRE_BIN = $(CURDIR)/bin
+test crash networks test-all: install bin/testreport bin/stockkernel bin/agent bin/launcher bin/quickstart
+
+# Under the stock kernel run the tests in which the kernel has a say; GUESTWIRE_SELECT= means all.
+test networks: export GUESTWIRE_SELECT = kernels
+test-all: export TIMEOUT = 4h
+
+test: ## all tests here, and under the stock kernel those in which the kernel has a say (root, Debian)
+test-all: ## all tests here and under the stock kernel, and the whole crash harness: hours (root, Debian)
+test test-all:
 	@resolv=$$(cat /etc/resolv.conf); \
 	{ \
 		echo "# run: this kernel ($$(uname -r)), -race"; \
-		go test -json -race -count=1 -timeout 20m ./... || echo '# broken: go test'; \
+		GUESTWIRE_SELECT= go test -json -race -count=1 -timeout 30m ./... || echo '# broken: go test'; \
+		if [ $@ = test-all ]; then \
+			echo '# run: this kernel, all of the crash harness'; \
+			go test -json -count=1 -timeout 2h -run '$(CRASH)' ./phase1 -crash all || echo '# broken: crash harness'; \
+		fi; \
 		echo '# run: stock kernel'; \
 		for p in $(STOCK); do \
-			binary="$(CURDIR)/bin/$${p//\//-}.test"; \
-			rm -f "$$binary"; \
-			{ \
-				go test -c -o "$$binary" "./$$p" && cd "$$p" && \
-				"$(CURDIR)/bin/stockkernel" -timeout 20m \
-					-env GUESTWIRE_REQUIRE=1 -env GUESTWIRE_BIN="$(CURDIR)/bin" -- "$$binary" -test.short -test.v=test2json | \
-					go tool test2json -t -p "$(MODULE)/$$p"; \
-			} || echo "# broken: $$p"; \
-			cd "$(CURDIR)"; \
+			$(STOCK_TEST) "$$p" $$([ "$$p" != phase1 ] || echo -crash few) -test.v=test2json | \
+				go tool test2json -t -p "$(MODULE)/$$p" || echo "# broken: $$p"; \
 		done; \
 		[ "$$resolv" = "$$(cat /etc/resolv.conf)" ] || echo '# broken: /etc/resolv.conf is not what it was'; \
 	} | bin/testreport
 
-# The tables go into the report, below its own text.
-REPORT := docs/reliability.md
+STOCK_TEST := internal/rig/stockkernel/test.sh
+CRASH := ^(TestCrash|TestGenerated)$$
 
-crash: export GUESTWIRE_REQUIRE = 1
-crash: export GUESTWIRE_BIN = $(CURDIR)/bin
-crash: install bin/stockkernel bin/agent ## kill and fail Setup and Teardown at every system call, and write docs/reliability.md (root, Debian)
-	@go test -c -o bin/crash.test ./phase1; cd phase1; status=0; \
+# crash and networks run a test of PACKAGE on both kernels, and put what it prints as "doc: TEXT" into
+# DOCUMENT, below that document's own text.
+crash: PACKAGE = phase1
+crash: DOCUMENT = docs/reliability.md
+crash: HERE = -timeout 60m -run '$(CRASH)' -crash all
+crash: THERE = -test.run '$(CRASH)' -crash few
+crash: ROWS = cat
+crash: ## kill and fail Setup and Teardown at every system call, and write docs/reliability.md (root, Debian)
+
+networks: PACKAGE = internal/rig/podnet
+networks: DOCUMENT = docs/networks.md
+networks: HERE = -run '^TestMatrix$$' -update
+networks: THERE = -update
+networks: ROWS = sort -u | cut -d' ' -f2-
+networks: ## measure each pod network with each binding on both kernels, and write docs/networks.md (root, Debian)
+
+crash networks:
+	@status=0; \
 	{ \
-		../bin/crash.test -test.timeout 30m -test.v -test.run '^(TestCrash|TestGenerated)$$' -crash all || status=1; \
-		../bin/stockkernel -timeout 20m -env GUESTWIRE_REQUIRE=1 -env GUESTWIRE_BIN="$(CURDIR)/bin" -- \
-			"$(CURDIR)/bin/crash.test" -test.short -test.v -test.run '^(TestCrash|TestGenerated)$$' || status=1; \
+		go test -count=1 -v ./$(PACKAGE) $(HERE) || status=1; \
+		$(STOCK_TEST) $(PACKAGE) -test.v $(THERE) || status=1; \
 		exit $$status; \
-	} | tee ../bin/crash.log || status=1; \
-	cd ..; \
-	{ sed '/^<!-- make crash/q' $(REPORT); echo; sed -n 's/^doc: //p' bin/crash.log; } >bin/reliability.md; \
-	mv bin/reliability.md $(REPORT); \
-	exit $$status
-
-NETWORKS := docs/networks.md
-
-networks: export GUESTWIRE_REQUIRE = 1
-networks: export GUESTWIRE_BIN = $(CURDIR)/bin
-networks: install bin/stockkernel bin/launcher ## measure each pod network with each binding on both kernels, and write docs/networks.md (root, Debian)
-	@go test -c -o bin/networks.test ./internal/rig/podnet; cd internal/rig/podnet; status=0; \
-	{ \
-		../../../bin/networks.test -test.v -test.run '^TestMatrix$$' -update || status=1; \
-		../../../bin/stockkernel -timeout 20m -env GUESTWIRE_REQUIRE=1 -env GUESTWIRE_BIN="$(CURDIR)/bin" -- \
-			"$(CURDIR)/bin/networks.test" -test.short -test.v -test.run '^TestMatrix$$' -update || status=1; \
-		exit $$status; \
-	} | tee ../../../bin/networks.log || status=1; \
-	cd ../../..; \
-	{ sed '/^<!-- make networks/q' $(NETWORKS); echo; sed -n 's/^doc: //p' bin/networks.log | sort -u | cut -d' ' -f2-; } >bin/networks.md; \
-	mv bin/networks.md $(NETWORKS); \
+	} | tee bin/$@.log || status=1; \
+	{ sed '/^<!-- make $@/q' $(DOCUMENT); echo; sed -n 's/^doc: //p' bin/$@.log | $(ROWS); } >bin/$@.md; \
+	mv bin/$@.md $(DOCUMENT); \
 	exit $$status
 
 bench: ## Setup and Teardown against a C program and scripts, the guest filter's cost, the responder beside dnsmasq (root), all other benchmarks

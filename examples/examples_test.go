@@ -34,6 +34,8 @@ func run(t *testing.T, program string, args ...string) (string, int) {
 
 // TestAgent goes through the verbs, with a configuration from a file over which flags win.
 func TestAgent(t *testing.T) {
+	nstest.Need(t)
+	nstest.NeedRoot(t, "the test needs two users")
 	n := nstest.NewNetwork(t)
 	agent, launcher := nstest.Program(t, "examples/agent"), nstest.Program(t, "examples/launcher")
 	file := filepath.Join(t.TempDir(), "vm1.json")

@@ -56,12 +56,12 @@ func TestCNI(t *testing.T) {
 		"ptp":    `"mtu": 1400,`,
 	} {
 		t.Run(plugin, func(t *testing.T) {
-			long(t)
 			eachBinding(t, func(t *testing.T, b infra.Binding) {
 				if _, err := os.Stat(filepath.Join(cniDir, plugin)); err != nil {
 					nstest.Skip(t, "no CNI plugins in "+cniDir+": install containernetworking-plugins")
 				}
 				n := nstest.NewWorld(t)
+				n.NeedTaps()
 				leases := t.TempDir()
 				config := `{"cniVersion": "1.0.0", "name": "podnet", "type": "` + plugin + `", ` + more + `
 					"ipam": {"type": "host-local", "dataDir": "` + leases + `",
@@ -76,7 +76,7 @@ func TestCNI(t *testing.T) {
 
 				c := phase1.Config{NetNS: n.Pod.File, Spec: infra.Spec{
 					NIC: "eth0", Binding: b, State: n.State,
-					Owner: infra.Owner{UID: nstest.LauncherUID},
+					Owner: infra.Owner{UID: uint32(nstest.LauncherUID)},
 				}}
 				setup(t, c)
 				launcher := n.Serve(t, nstest.LauncherUID)
@@ -148,9 +148,9 @@ func TestCNIDelete(t *testing.T) {
 		"bridge and tuning": {`"type": "bridge", "bridge": "cni0", "isGateway": true`, tuning},
 	} {
 		t.Run(name, func(t *testing.T) {
-			long(t, name == "host-device")
 			eachBinding(t, func(t *testing.T, b infra.Binding) {
 				n := nstest.NewWorld(t)
+				n.NeedTaps()
 				n.World.IP("link add up0 type veth peer name up1")
 				n.World.IP("link set up0 up")
 				n.World.IP("link set up1 up")

@@ -77,10 +77,6 @@ func nothingHeld(t *testing.T, f func()) {
 // TestAtOnce calls Setup, Check and Teardown of one NIC at the same time, from this process and from
 // others: each finds the NIC wired or not, and never half.
 func TestAtOnce(t *testing.T) {
-	rounds := 3
-	if testing.Short() { // under emulation
-		rounds = 1
-	}
 	agent := nstest.Program(t, "examples/agent")
 	eachBinding(t, func(t *testing.T, b infra.Binding) {
 		n := nstest.NewNetwork(t)
@@ -100,7 +96,7 @@ func TestAtOnce(t *testing.T) {
 		}
 		owner := []string{"-binding", b.Kind(), "-uid", fmt.Sprint(c.Owner.UID), "-gid", fmt.Sprint(c.Owner.GID)}
 		nothingHeld(t, func() {
-			for range rounds {
+			for range 3 {
 				err := together(func(caller int) error {
 					switch caller % 6 {
 					case 0:
@@ -135,7 +131,6 @@ func TestAtOnce(t *testing.T) {
 
 // TestManyAtOnce wires sixteen namespaces at the same time, and gives them back.
 func TestManyAtOnce(t *testing.T) {
-	long(t)
 	networks := make([]nstest.Network, atOnce)
 	befores := make([]string, atOnce)
 	for i := range networks {

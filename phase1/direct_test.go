@@ -75,8 +75,7 @@ func TestMacvtap(t *testing.T) {
 
 // TestMacvtapRefused leaves a NIC of another kind, and the state directory, as they were.
 func TestMacvtapRefused(t *testing.T) {
-	long(t)
-	n := nstest.NewNetwork(t)
+	n := nstest.NewVeth(t)
 	before := settled(t, n)
 	var refused *infra.RefusedError
 	if err := phase1.Setup(t.Context(), direct(n, infra.Macvtap{})); !errors.As(err, &refused) || refused.Instead != "bridge" {
@@ -97,7 +96,9 @@ func TestMacvtapRefused(t *testing.T) {
 
 // TestPasst opens what passt needs, for two NICs, and closes it with the last one.
 func TestPasst(t *testing.T) {
-	n := nstest.NewNetwork(t)
+	nstest.Need(t)
+	nstest.NeedRoot(t, "ping_group_range takes only groups of the user namespace")
+	n := nstest.NewVeth(t)
 	n.Pod.IP("link add net1 type veth peer name away")
 	n.Pod.IP("addr add 192.0.2.7/24 dev net1")
 	before := settled(t, n)
@@ -135,8 +136,7 @@ func TestPasst(t *testing.T) {
 // TestFunction leaves a record for libvirt and changes nothing. The NIC goes when the guest gets its
 // function. The address comes from the configuration: a veth is no PCI device.
 func TestFunction(t *testing.T) {
-	long(t)
-	n := nstest.NewNetwork(t)
+	n := nstest.NewVeth(t)
 	before := settled(t, n)
 	var refused *infra.RefusedError
 	if err := phase1.Setup(t.Context(), direct(n, infra.SRIOV{})); !errors.As(err, &refused) || !strings.Contains(err.Error(), "no PCI device") {
@@ -167,9 +167,9 @@ func TestFunction(t *testing.T) {
 func TestCard(t *testing.T) {
 	mac := os.Getenv("GUESTWIRE_CARD")
 	if mac == "" {
-		t.Skip("there is no network card to give away: the stock kernel's machine has one")
+		nstest.LeaveOut(t, "there is no network card to give away: the stock kernel's machine has one")
 	}
-	n := nstest.NewNetwork(t)
+	n := nstest.NewVeth(t)
 	var links []struct{ IfName, Address string }
 	if err := json.Unmarshal([]byte(nstest.Run(t, "ip", "-j", "link")), &links); err != nil {
 		t.Fatal(err)

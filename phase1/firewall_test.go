@@ -55,7 +55,6 @@ func TestFirewallText(t *testing.T) {
 		"masquerade, off": {binding: infra.Masquerade{Ports: []infra.Ports{}}, guard: infra.Guard{Off: true}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			long(t, name == "bridge, loosened", name == "masquerade, everything")
 			n := nstest.NewNetwork(t)
 			for _, change := range c.found {
 				n.Pod.IP(change)

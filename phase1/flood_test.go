@@ -26,19 +26,19 @@ import (
 // TestHostileFramesWhileWiring sends everything hostile from the first moment in which the tap can be opened
 // to the last, while the wiring is made and taken down again and again.
 func TestHostileFramesWhileWiring(t *testing.T) {
-	rounds := 12
-	if testing.Short() {
-		rounds = 3
-	}
+	const rounds = 12
 	eachBinding(t, func(t *testing.T, b infra.Binding) {
 		n := nstest.NewNetwork(t)
 		before := settled(t, n)
 		c := config(n, b)
 		var w wire
-		t.Run("one at rest", func(t *testing.T) { // who is who
+		known := t.Run("one at rest", func(t *testing.T) { // who is who
 			setup(t, c)
 			w = *attach(t, n, true, true)
 		})
+		if !known {
+			return
+		}
 		teardown(t, n, c, before)
 
 		hear(t, n)
@@ -193,10 +193,9 @@ func (l *leaks) end() {
 // TestTables floods the machine's tables from the guest: with sources that are made up, and with neighbours
 // that nobody has.
 func TestTables(t *testing.T) {
-	count := 20000
-	if testing.Short() {
-		count = 1000
-	}
+	nstest.Need(t)
+	nstest.NeedRoot(t, "the sniffer needs a larger buffer than rmem_max")
+	const count = 20000
 	for _, off := range []bool{false, true} {
 		t.Run(map[bool]string{false: "guarded", true: "guard off"}[off], func(t *testing.T) {
 			eachBinding(t, func(t *testing.T, b infra.Binding) {

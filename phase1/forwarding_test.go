@@ -296,10 +296,9 @@ var forwardings = []struct {
 	guard   infra.Guard
 	prepare func(s *scene)
 	want    []exchange
-	sample  []string // what translates with -short
 }{
 	{
-		name: "everything", sample: onlyNFTables,
+		name: "everything",
 		want: []exchange{
 			{from: "world", to: "pod:8000", want: "guest:8000 sees gateway"},
 			{from: "world@gateway", to: "pod:8000", want: "guest:8000 sees gateway"},
@@ -345,7 +344,7 @@ var forwardings = []struct {
 		},
 	},
 	{
-		name: "ports", binding: infra.Masquerade{Ports: each("8000", "8100-8110", "8200:9200", "8300-8302:9300"), Loopback: true}, sample: onlyNFTables,
+		name: "ports", binding: infra.Masquerade{Ports: each("8000", "8100-8110", "8200:9200", "8300-8302:9300"), Loopback: true},
 		want: []exchange{
 			{from: "world", to: "pod:8000", want: "guest:8000 sees gateway"},
 			{from: "world", to: "pod:8001", want: "pod:8001 sees gateway"},
@@ -410,30 +409,23 @@ var forwardings = []struct {
 	},
 }
 
-// eachFirewall calls f with all that can translate, and with -short, where it would take long, with
-// those of a sample.
-func eachFirewall(t *testing.T, sample []string, f func(t *testing.T, firewall string)) {
-	for _, name := range all {
+// eachFirewall calls f with all that can translate.
+func eachFirewall(t *testing.T, f func(t *testing.T, firewall string)) {
+	for _, name := range []string{cache.FirewallNFTables, cache.FirewallIPTablesNFT, cache.FirewallIPTablesLegacy} {
 		t.Run(name, func(t *testing.T) {
 			if name != cache.FirewallNFTables {
 				nstest.Need(t, name, strings.Replace(name, "ip", "ip6", 1))
 			}
-			long(t, slices.Contains(sample, name))
 			f(t, name)
 		})
 	}
 }
 
-var (
-	onlyNFTables = []string{cache.FirewallNFTables}
-	all          = []string{cache.FirewallNFTables, cache.FirewallIPTablesNFT, cache.FirewallIPTablesLegacy}
-)
-
 // TestForwarding asks from every side, and judges by who answers and whom it sees.
 func TestForwarding(t *testing.T) {
 	for _, f := range forwardings {
 		t.Run(f.name, func(t *testing.T) {
-			eachFirewall(t, f.sample, func(t *testing.T, firewall string) {
+			eachFirewall(t, func(t *testing.T, firewall string) {
 				s := newScene(t)
 				if f.prepare != nil {
 					f.prepare(s)
@@ -455,7 +447,7 @@ func TestForwarding(t *testing.T) {
 
 // TestManyMasquerades has three NICs with rules of their own, of which one leaves and comes back.
 func TestManyMasquerades(t *testing.T) {
-	eachFirewall(t, onlyNFTables, func(t *testing.T, firewall string) {
+	eachFirewall(t, func(t *testing.T, firewall string) {
 		s := newScene(t)
 		for i := 2; i <= 3; i++ {
 			link := fmt.Sprintf("net%d", i)
@@ -511,9 +503,6 @@ func TestManyMasquerades(t *testing.T) {
 			{from: "guest3", to: "guest:8000", want: ""},
 		}
 		s.ask(t, append(slices.Clone(ofOthers), ofSecond...))
-		if testing.Short() {
-			return
-		}
 		if err := phase1.Teardown(t.Context(), second); err != nil {
 			t.Fatal(err)
 		}
@@ -529,7 +518,7 @@ func TestManyMasquerades(t *testing.T) {
 // TestOtherLinksDoNotForward has a neighbour at another link of the namespace, who takes that for a
 // router, as the world does on the way back.
 func TestOtherLinksDoNotForward(t *testing.T) {
-	eachFirewall(t, onlyNFTables, func(t *testing.T, firewall string) {
+	eachFirewall(t, func(t *testing.T, firewall string) {
 		s := newScene(t)
 		neighbour := nstest.New(t, "neighbour")
 		s.who["neighbour"] = neighbour
@@ -605,7 +594,7 @@ func TestEcho(t *testing.T) {
 // TestMaxConnections wants one connection too many to be refused, whoever opens it, and the others to
 // go on.
 func TestMaxConnections(t *testing.T) {
-	eachFirewall(t, onlyNFTables, func(t *testing.T, firewall string) {
+	eachFirewall(t, func(t *testing.T, firewall string) {
 		s := newScene(t)
 		const most = 3
 		s.wire(t, "guest", config(s.Network, infra.Masquerade{MaxConnections: most, Firewall: firewall}))
@@ -784,7 +773,7 @@ func (s *scene) far(t *testing.T, mtu int) {
 // TestPathMTU sends more than a link beyond takes: the error of the router there reaches the guest,
 // which sends less from then on, be it the one who connected or not.
 func TestPathMTU(t *testing.T) {
-	eachFirewall(t, onlyNFTables, func(t *testing.T, firewall string) {
+	eachFirewall(t, func(t *testing.T, firewall string) {
 		for _, direction := range []exchange{
 			{from: "guest", to: "far:9000", want: "far:9000 sees pod"},
 			{from: "far", to: "pod:9000", want: "guest:9000 sees far"},
@@ -819,7 +808,7 @@ func TestPathMTU(t *testing.T) {
 
 // TestSegmentSize has a route of the namespace that takes less than the guest's link.
 func TestSegmentSize(t *testing.T) {
-	eachFirewall(t, onlyNFTables, func(t *testing.T, firewall string) {
+	eachFirewall(t, func(t *testing.T, firewall string) {
 		s := newScene(t)
 		s.far(t, 1500)
 		s.Pod.IP("route add 192.0.2.0/24 via " + nstest.Gateway4.String() + " mtu 1280")
@@ -891,7 +880,7 @@ func TestLearnedRoute(t *testing.T) {
 
 // TestOthersRules: what we let pass is still for the rules of others to drop.
 func TestOthersRules(t *testing.T) {
-	eachFirewall(t, onlyNFTables, func(t *testing.T, firewall string) {
+	eachFirewall(t, func(t *testing.T, firewall string) {
 		s := newScene(t)
 		nstest.Need(t, "iptables-nft", "ip6tables-nft")
 		s.wire(t, "guest", config(s.Network, infra.Masquerade{Firewall: firewall}))

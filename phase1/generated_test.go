@@ -23,13 +23,15 @@ var seed = flag.Uint64("seed", 0, "generated namespaces: only the one of this se
 // TestGenerated lays namespaces by chance: Setup and Teardown leave them as they were, down to the
 // last byte of what ip, bridge, tc, nft and sysctl print.
 func TestGenerated(t *testing.T) {
+	nstest.Need(t)
+	nstest.NeedTaps(t)
 	first, last := uint64(1), uint64(12)
 	switch {
 	case *seed > 0:
 		first, last = *seed, *seed
 	case *crash == "all":
 		last = 200
-	case testing.Short(): // under emulation
+	case *crash == "few":
 		last = 1
 	}
 	given, refused, reordered := 0, 0, 0

@@ -58,7 +58,6 @@ func others(n *nstest.Namespace, programs ...string) {
 // TestIPTables sets up by iptables beside rules of others: again it changes nothing, what is damaged is
 // said and mended, and Teardown leaves the others' rules as they were.
 func TestIPTables(t *testing.T) {
-	long(t)
 	eachIPTables(t, func(t *testing.T, v4, v6 string) {
 		n := nstest.NewNetwork(t)
 		others(n.Pod, v4, v6)
@@ -183,7 +182,6 @@ func TestIPTablesMissing(t *testing.T) {
 // fail. After a failure the namespace is as it was; after a kill, Setup and Teardown end as if nothing
 // had happened.
 func TestIPTablesInterrupted(t *testing.T) {
-	long(t)
 	agent := nstest.Program(t, "examples/agent")
 	eachIPTables(t, func(t *testing.T, v4, v6 string) {
 		n := nstest.NewNetwork(t)

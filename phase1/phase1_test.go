@@ -25,12 +25,12 @@ import (
 	"github.com/guestwire/guestwire/phase1"
 )
 
-func TestMain(m *testing.M) { nstest.Main(m) }
+func TestMain(m *testing.M) { nstest.Main(m, selection) }
 
 func config(n nstest.Network, b infra.Binding) phase1.Config {
 	return phase1.Config{NetNS: n.Pod.File, Spec: infra.Spec{
 		NIC: "eth0", Binding: b, State: n.State,
-		Owner: infra.Owner{UID: nstest.LauncherUID, GID: nstest.LauncherUID},
+		Owner: nstest.Owner(),
 		DNS:   &cache.DNS{Servers: []netip.Addr{netip.MustParseAddr("192.0.2.53"), netip.MustParseAddr("2001:db8::53")}, Search: []string{"pod.example"}},
 	}}
 }
@@ -68,14 +68,6 @@ func settled(t *testing.T, n nstest.Network) string {
 }
 
 var difference, stable = nstest.Difference, nstest.Stable
-
-// long skips a test under emulation (-short), but for the sample that any of the conditions says.
-func long(t *testing.T, sample ...bool) {
-	t.Helper()
-	if testing.Short() && !slices.Contains(sample, true) {
-		t.Skip("it takes long under emulation: not with -short")
-	}
-}
 
 // boot attaches the embedded guest to the tap.
 func boot(t *testing.T, n nstest.Network, r cache.Record) *guest.Guest {
@@ -117,18 +109,10 @@ func record(t *testing.T, n nstest.Network) cache.Record {
 var bindings = []infra.Binding{infra.Bridge{}, infra.Redirect{}, infra.Masquerade{}}
 
 func eachBinding(t *testing.T, f func(t *testing.T, b infra.Binding)) {
-	test, _, _ := strings.Cut(t.Name(), "/")
 	for _, b := range bindings {
-		t.Run(b.Kind(), func(t *testing.T) {
-			// It is the least of the three, and made of what the others are made of.
-			long(t, b.Kind() != cache.BindingRedirect, slices.Contains(alsoRedirect, test))
-			f(t, b)
-		})
+		t.Run(b.Kind(), func(t *testing.T) { f(t, b) })
 	}
 }
-
-// alsoRedirect are the tests of all bindings that try it under emulation too.
-var alsoRedirect = []string{"TestTraffic", "TestRestore", "TestRepair", "TestHostileFrames", "TestGuardLoosened"}
 
 // TestWiring looks at the wiring with ip, bridge, tc and nft.
 func TestWiring(t *testing.T) {
@@ -220,7 +204,11 @@ func filters(t *testing.T, n nstest.Network, want int) {
 func owner(t *testing.T, n nstest.Network) {
 	t.Helper()
 	out := n.Pod.IP("tuntap list")
-	if !strings.Contains(out, fmt.Sprintf("eth0-tap: tap vnet_hdr persist user %d group %d", nstest.LauncherUID, nstest.LauncherUID)) ||
+	group := fmt.Sprintf(" group %d", nstest.LauncherUID)
+	if nstest.LauncherUID == 0 { // which ip(8) does not print
+		group = ""
+	}
+	if !strings.Contains(out, fmt.Sprintf("eth0-tap: tap vnet_hdr persist user %d%s", nstest.LauncherUID, group)) ||
 		!strings.Contains(out, fmt.Sprintf("eth0-dhcp: tap persist user %d", nstest.LauncherUID)) {
 		t.Errorf("taps:\n%s", out)
 	}
@@ -349,6 +337,7 @@ func TestNoLeak(t *testing.T) {
 	eachBinding(t, func(t *testing.T, b infra.Binding) {
 		n := nstest.NewNetwork(t)
 		nstest.Need(t, "tcpdump")
+		nstest.NeedRoot(t, "tcpdump becomes another user")
 		setup(t, config(n, b))
 		n.Serve(t, nstest.LauncherUID)
 		tcpdump := exec.Command("ip", "netns", "exec", n.World.Name, "tcpdump", "-nni", "pod", "-U", "-l",
@@ -471,7 +460,6 @@ func TestShapes(t *testing.T) {
 	})
 	for _, family := range []string{"-4", "-6"} {
 		t.Run("only IPv"+family[1:], func(t *testing.T) {
-			long(t, family == "-6")
 			eachBinding(t, func(t *testing.T, b infra.Binding) {
 				n := nstest.NewNetwork(t)
 				other := map[string]string{"-4": "-6", "-6": "-4"}[family]
@@ -500,7 +488,6 @@ func TestShapes(t *testing.T) {
 		})
 	}
 	t.Run("jumbo, queues, long name", func(t *testing.T) {
-		long(t)
 		eachBinding(t, func(t *testing.T, b infra.Binding) {
 			n := nstest.NewNetwork(t)
 			n.World.IP("link set pod mtu 65535")
@@ -571,7 +558,8 @@ func sorted(text string) string {
 
 // TestBadInput wants a clear error, and the namespace and the state directory as they were.
 func TestBadInput(t *testing.T) {
-	long(t) // and no kernel has a say in it
+	nstest.Need(t)
+	nstest.NeedRoot(t, "the test needs two users")
 	n := nstest.NewNetwork(t)
 	n.Pod.IP("route add 10.0.2.0/25 via 10.244.1.1")
 	own, err := os.Open("/proc/self/ns/net")

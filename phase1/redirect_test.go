@@ -34,7 +34,6 @@ func TestRedirectShares(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			long(t, name == "clsact")
 			s := newScene(t)
 			s.Pod.IP("link add aside type veth peer name aside-end")
 			s.Pod.IP("link set aside up")
@@ -82,7 +81,6 @@ func TestAuto(t *testing.T) {
 			[]string{"# binding: masquerade\n", "# not bridge: it carries no Ethernet with ARP\n", "# not redirect: it carries no Ethernet\n"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			long(t, test.name == "macvlan")
 			n := nstest.NewNetwork(t)
 			if test.lay != "" {
 				n.Pod.IP("link set eth0 down")
@@ -127,7 +125,6 @@ func TestAuto(t *testing.T) {
 func TestRulesOfTheNamespace(t *testing.T) {
 	for _, b := range []infra.Binding{infra.Bridge{}, infra.Redirect{}} {
 		t.Run(b.Kind(), func(t *testing.T) {
-			long(t, b.Kind() == "redirect")
 			s := newScene(t)
 			s.Pod.Exec("nft", "add table inet theirs")
 			for _, hook := range []string{"input", "forward", "output"} {
@@ -213,7 +210,6 @@ func TestRedirectMutesTheNamespace(t *testing.T) {
 // TestRedirectOfWhatExpires: the namespace hears nobody who would renew its address. Teardown gives it
 // back.
 func TestRedirectOfWhatExpires(t *testing.T) {
-	long(t)
 	n := nstest.NewNetwork(t)
 	n.Pod.IP("addr del 10.244.1.7/24 dev eth0")
 	n.Pod.IP("addr add 10.244.1.7/24 broadcast 10.244.1.255 dev eth0 valid_lft 5 preferred_lft 5")
@@ -232,7 +228,6 @@ func TestRedirectOfWhatExpires(t *testing.T) {
 
 // TestChildren: what lies on a NIC would be cut off by a guest that has the NIC, so it is refused.
 func TestChildren(t *testing.T) {
-	long(t)
 	n := nstest.NewNetwork(t)
 	n.Pod.IP("link add link eth0 name child type macvlan mode bridge")
 	before := settled(t, n)
@@ -265,7 +260,6 @@ func TestSharedSysctls(t *testing.T) {
 		"passt with ports, then not": {infra.Passt{Ports: []infra.Ports{{First: 80}}}, infra.Passt{}, "net.ipv4.ip_unprivileged_port_start"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			long(t, name == "bridge, then redirect")
 			for _, value := range []string{"0", "1"} {
 				n := nstest.NewNetwork(t)
 				n.World.IP("link add pod3 type veth peer name net1 netns " + n.Pod.Name)

@@ -193,7 +193,7 @@ func advertisement(mac []byte) []byte {
 
 // TestRefused are routes that the bridge binding could not give back.
 func TestRefused(t *testing.T) {
-	n := nstest.NewNetwork(t)
+	n := nstest.NewVeth(t)
 	n.Pod.IP("nexthop add id 7 via 10.244.1.1 dev eth0")
 	n.Pod.IP("route add 192.0.2.0/24 nhid 7")
 	before := settled(t, n)
@@ -208,7 +208,8 @@ func TestRefused(t *testing.T) {
 
 // TestLargeTable lays more routes than a socket sends at once by default.
 func TestLargeTable(t *testing.T) {
-	long(t)
+	nstest.Need(t)
+	nstest.NeedRoot(t, "Setup needs a larger netlink buffer than wmem_max")
 	n := nstest.NewNetwork(t)
 	var lines strings.Builder
 	for i := range 12000 {
@@ -229,6 +230,7 @@ func TestLargeTable(t *testing.T) {
 
 // TestStatePath refuses paths that somebody else could turn elsewhere.
 func TestStatePath(t *testing.T) {
+	nstest.NeedRoot(t, "the test needs two users")
 	n := nstest.NewNetwork(t)
 	theirs, ours := filepath.Join(nstest.Dir(t), "theirs"), nstest.Dir(t)
 	err := errors.Join(os.Mkdir(theirs, 0o755), os.Symlink(ours, filepath.Join(theirs, "vm")), os.Mkdir(filepath.Join(theirs, "dir"), 0o755),

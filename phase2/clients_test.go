@@ -203,6 +203,7 @@ func linkLocal(n *nstest.Namespace, link string) string {
 // clients write, and by who answers; again after a renewal, and after a restart of the launcher.
 func TestClients(t *testing.T) {
 	nstest.Need(t)
+	nstest.NeedTaps(t)
 	launcher := nstest.Program(t, "examples/launcher")
 	for _, sys := range systems {
 		t.Run(sys.name, func(t *testing.T) {
@@ -253,7 +254,7 @@ func newScene(t *testing.T, sys system, n network) *scene {
 	s := &scene{Network: n.lay(t), network: n, system: sys}
 	err := phase1.Setup(t.Context(), phase1.Config{NetNS: s.Pod.File, Spec: infra.Spec{
 		NIC: "eth0", Binding: n.binding, State: s.State,
-		Owner:   infra.Owner{UID: nstest.LauncherUID, GID: nstest.LauncherUID},
+		Owner:   nstest.Owner(),
 		DNS:     &cache.DNS{Servers: []netip.Addr{netip.MustParseAddr(dns4), netip.MustParseAddr(dns6)}, Search: n.search},
 		Options: cache.Options{Hostname: "alice", LeaseSeconds: sys.lease},
 	}})

@@ -21,10 +21,9 @@ import (
 // needGuest skips the test if this machine cannot boot a guest, and returns the user who runs libvirt.
 func needGuest(t *testing.T) (uid, gid int) {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("the test boots an emulated guest: not with -short")
-	}
 	nstest.Need(t)
+	nstest.NeedTaps(t)
+	nstest.NeedRoot(t, "the test needs two users")
 	if err := vm.Missing(); err != nil {
 		nstest.Skip(t, "no guest can be booted: "+err.Error())
 	}

@@ -20,6 +20,7 @@ func TestMain(m *testing.M) { nstest.Main(m) }
 // TestPort: a Port reads and writes frames without allocation, and its errors are those of os.File.
 func TestPort(t *testing.T) {
 	nstest.Need(t)
+	nstest.NeedTaps(t)
 	ns := nstest.New(t, "tap")
 	ns.IP("tuntap add tap0 mode tap")
 	ns.IP("link set tap0 addrgenmode none up")

@@ -11,11 +11,27 @@ import (
 	"github.com/guestwire/guestwire/internal/rig/nstest"
 )
 
-func TestMain(m *testing.M) { nstest.Main(m) }
+func TestMain(m *testing.M) {
+	nstest.Main(m, nstest.Selection{Short: []nstest.Selected{
+		{Test: "TestRatioIsTheMedianOfTheRounds", Why: "no namespace"},
+		{Test: "TestStampMendsTheChecksum", Why: "no namespace"},
+	}})
+}
+
+// removeWorld takes away the namespace that all pods of a run share.
+func removeWorld(t *testing.T) {
+	t.Cleanup(func() {
+		nstest.Run(t, "ip", "netns", "del", "world")
+		pods = 0
+	})
+}
 
 // TestRun: run fails if the compared ways leave different namespaces.
 func TestRun(t *testing.T) {
 	nstest.Need(t, "gcc", "nsenter", "sysctl")
+	nstest.NeedTaps(t)
+	nstest.NeedRoot(t, "the test needs two users")
+	removeWorld(t)
 	var out bytes.Buffer
 	if err := run(t.Context(), &out, 1, 1); err != nil {
 		t.Fatalf("%v\n%s", err, out.String())
@@ -30,6 +46,9 @@ func TestRun(t *testing.T) {
 // TestDatapath: a run fails if a frame is lost.
 func TestDatapath(t *testing.T) {
 	nstest.Need(t, "ip")
+	nstest.NeedTaps(t)
+	nstest.NeedRoot(t, "the test needs two users")
+	removeWorld(t)
 	var out bytes.Buffer
 	if err := measureDatapath(t.Context(), &out, traffic{sets: 1, rounds: 1, packets: 2, segments: 2}); err != nil {
 		t.Fatalf("%v\n%s", err, out.String())
@@ -44,7 +63,10 @@ func TestDatapath(t *testing.T) {
 // TestResponders: a run fails if a server does not give the guest its addresses.
 func TestResponders(t *testing.T) {
 	nstest.Need(t, "dnsmasq", "nsenter", "setpriv")
+	nstest.NeedTaps(t)
+	nstest.NeedRoot(t, "the test needs two users")
 	var out bytes.Buffer
+	removeWorld(t)
 	l := load{rounds: 1, closed: 20, paced: 10 * time.Millisecond, leases: 1, packets: 2000,
 		idle: 10 * time.Millisecond, unplugged: 50 * time.Millisecond, progress: io.Discard}
 	if err := measureResponders(t.Context(), &out, l); err != nil {

@@ -20,11 +20,11 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv6"
 	"github.com/insomniacslk/dhcp/iana"
 	"github.com/mdlayher/ndp"
-	"github.com/vishvananda/netns"
 	"golang.org/x/net/ipv6"
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/rig/guest"
 	"github.com/guestwire/guestwire/internal/rig/nstest"
 	"github.com/guestwire/guestwire/internal/tap"
@@ -33,47 +33,23 @@ import (
 // kernel is a namespace with a tap. Its kernel is the guest's only neighbour, with 10.9.0.1/24, fd09::1/64 and
 // fe80::1/64 on the tap, and 192.0.2.1 and 2001:db8:ffff::1 behind it.
 type kernel struct {
-	t     *testing.T
-	port  io.ReadWriteCloser
-	calls chan func()
-	ended chan struct{}
+	t    *testing.T
+	port io.ReadWriteCloser
+	ns   *os.File
 }
+
+func TestMain(m *testing.M) { nstest.Main(m) }
 
 var guestMAC = cache.MAC{0x02, 0x67, 0x75, 0x65, 0x73, 0x74}
 
 // newKernel creates the namespace. At the end of the test it is removed, and no goroutine may be left.
 func newKernel(t *testing.T) *kernel {
 	t.Helper()
+	nstest.Need(t)
+	nstest.NeedTaps(t)
 	before := runtime.NumGoroutine()
 	t.Cleanup(func() { waitForGoroutines(t, before) })
-	k := &kernel{t: t, calls: make(chan func()), ended: make(chan struct{})}
-	made := make(chan error)
-	go func() {
-		defer close(k.ended)
-		runtime.LockOSThread() // not unlocked, so that the thread ends with the goroutine
-		ns, err := netns.New()
-		if err == nil {
-			err = ns.Close()
-		}
-		made <- err
-		if err != nil {
-			return
-		}
-		for call := range k.calls {
-			call()
-		}
-	}()
-	err := <-made
-	if errors.Is(err, unix.EPERM) {
-		nstest.Skip(t, "no network namespace can be made here without root: "+err.Error())
-	}
-	if err != nil {
-		t.Fatal("network namespace:", err)
-	}
-	t.Cleanup(func() {
-		close(k.calls)
-		<-k.ended
-	})
+	k := &kernel{t: t, ns: nstest.New(t, "kernel").File}
 	k.run("ip tuntap add tap0 mode tap")
 	k.run("ip link set tap0 addrgenmode none")
 	k.run("ip link set lo up")
@@ -103,12 +79,10 @@ func waitForGoroutines(t *testing.T, before int) {
 	t.Errorf("%d goroutines, %d before:\n%s", n, before, stacks[:runtime.Stack(stacks, true)])
 }
 
-// inNamespace runs f on the thread that is in the namespace.
+// inNamespace runs f in the namespace.
 func (k *kernel) inNamespace(f func() error) {
 	k.t.Helper()
-	result := make(chan error)
-	k.calls <- func() { result <- f() }
-	if err := <-result; err != nil {
+	if err := netns.Do(k.ns, f); err != nil {
 		k.t.Fatal(err)
 	}
 }

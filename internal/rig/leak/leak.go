@@ -4,6 +4,7 @@ package leak
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"io/fs"
 	"os"
@@ -28,6 +29,9 @@ func Run(m *testing.M, more ...func() []string) int {
 		return 1
 	}
 	status := m.Run()
+	if flag.Lookup("test.fuzz").Value.String() != "" { // fuzzing has processes of its own
+		return status
+	}
 	left, err := before.Left(patience)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "leak:", err)

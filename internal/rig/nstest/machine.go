@@ -26,6 +26,7 @@ type Machine struct {
 // install.sh fill. The test is skipped if one is missing, or if the kernel has no overlay.
 func (n *Namespace) Machine(t testing.TB, packages ...string) *Machine {
 	t.Helper()
+	NeedRoot(t, "a copy of the machine has files of several users")
 	// It is a module in some kernels.
 	_ = exec.Command("modprobe", "-q", "overlay").Run()
 	if filesystems, err := os.ReadFile("/proc/filesystems"); err != nil || !strings.Contains(string(filesystems), "\toverlay\n") {

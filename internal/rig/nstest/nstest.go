@@ -23,42 +23,7 @@ import (
 	"time"
 
 	"github.com/guestwire/guestwire/internal/netns"
-	"github.com/guestwire/guestwire/internal/rig/sandbox"
 )
-
-// Main is a TestMain: the tests run in a sandbox if there can be one.
-func Main(m *testing.M) {
-	if err := sandbox.Enter(); err != nil && !errors.Is(err, os.ErrPermission) {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	os.Exit(m.Run())
-}
-
-// Require is set where nothing may be skipped for want of a namespace or a program.
-var Require = os.Getenv("GUESTWIRE_REQUIRE") != ""
-
-// Need skips the test if no namespace can be made, or a program is missing.
-func Need(t testing.TB, programs ...string) {
-	t.Helper()
-	if os.Geteuid() != 0 {
-		Skip(t, "no network namespace can be made: not root")
-	}
-	for _, p := range append([]string{"ip", "bridge", "tc", "nft"}, programs...) {
-		if _, err := exec.LookPath(p); err != nil {
-			Skip(t, "no "+p+" on this machine")
-		}
-	}
-}
-
-// Skip skips the test, or fails it where nothing may be skipped.
-func Skip(t testing.TB, why string) {
-	t.Helper()
-	if Require {
-		t.Fatal(why)
-	}
-	t.Skip(why)
-}
 
 // Run runs a program and returns what it printed. A failure ends the test.
 func Run(t testing.TB, program string, args ...string) string {
@@ -279,8 +244,12 @@ type Process struct {
 // Start runs a program in the namespace as a user without capabilities until the test ends.
 func (n *Namespace) Start(uid int, args ...string) *Process {
 	n.t.Helper()
+	groups := "--clear-groups"
+	if !hasUsers { // then it has no groups either
+		groups = "--keep-groups"
+	}
 	p := &Process{Cmd: exec.Command("nsenter", append([]string{
-		"--net=" + n.Path(), "setpriv", "--reuid", strconv.Itoa(uid), "--regid", strconv.Itoa(uid), "--clear-groups",
+		"--net=" + n.Path(), "setpriv", "--reuid", strconv.Itoa(uid), "--regid", strconv.Itoa(uid), groups,
 		"--bounding-set", "-all", "--inh-caps", "-all", "--no-new-privs", "--pdeathsig", "KILL", "--",
 	}, args...)...)}
 	p.Stdout, p.Stderr = &p.Output, &p.Output

@@ -4,7 +4,10 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
+
+	"github.com/guestwire/guestwire/infra"
 )
 
 // The addresses of a pod, of its gateway, and of a host beyond that.
@@ -14,8 +17,17 @@ var (
 	Beyond4, Beyond6   = netip.MustParseAddr("198.51.100.9"), netip.MustParseAddr("2001:db8:9::9")
 )
 
-// LauncherUID owns the taps in tests. It is nobody's on purpose.
-const LauncherUID = 64055
+// LauncherUID owns the taps in tests. No account has this number on purpose. In a user namespace with
+// one user it is that user, root; a launcher has no capabilities there either.
+var LauncherUID = func() int {
+	if hasUsers {
+		return 64055
+	}
+	return 0
+}()
+
+// Owner is LauncherUID, and the group of that number.
+func Owner() infra.Owner { return infra.Owner{UID: uint32(LauncherUID), GID: uint32(LauncherUID)} }
 
 // Network is a pod's namespace, the world at the other end of its veth, and a state directory.
 type Network struct {
@@ -35,9 +47,17 @@ func NewWorld(t testing.TB) Network {
 	return n
 }
 
-// NewNetwork lays what a CNI plugin of the usual kind leaves: a veth called eth0, a /24 and a /64,
-// default routes, an MTU of 1450.
+// NewNetwork is NewVeth for a test that makes taps.
 func NewNetwork(t testing.TB) Network {
+	t.Helper()
+	Need(t)
+	NeedTaps(t)
+	return NewVeth(t)
+}
+
+// NewVeth lays what a CNI plugin of the usual kind leaves: a veth called eth0, a /24 and a /64,
+// default routes, an MTU of 1450.
+func NewVeth(t testing.TB) Network {
 	t.Helper()
 	n := NewWorld(t)
 	n.World.IP("link add pod type veth peer name eth0 netns " + n.Pod.Name)
@@ -79,16 +99,37 @@ func Gateway(a netip.Addr) netip.Addr {
 }
 
 // Program returns the path of a program that every user can run. The program comes from GUESTWIRE_BIN
-// if that is set, else it is built from its folder in the module, such as "examples/agent".
+// if that is set, else it is built once from its folder in the module, such as "examples/agent".
 func Program(t testing.TB, folder string) string {
 	t.Helper()
-	path := filepath.Join(Dir(t), filepath.Base(folder))
-	if dir := os.Getenv("GUESTWIRE_BIN"); dir != "" {
-		Run(t, "cp", filepath.Join(dir, filepath.Base(folder)), path)
+	programs.Lock()
+	defer programs.Unlock()
+	path := filepath.Join(programs.dir, filepath.Base(folder))
+	if programs.dir == "" {
+		dir, err := os.MkdirTemp("", "guestwire-programs-")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		programs.dir, path = dir, filepath.Join(dir, filepath.Base(folder))
+	}
+	if _, err := os.Stat(path); err == nil {
 		return path
 	}
-	Run(t, "go", "build", "-o", path, "github.com/guestwire/guestwire/"+folder)
+	if dir := os.Getenv("GUESTWIRE_BIN"); dir != "" {
+		Run(t, "cp", filepath.Join(dir, filepath.Base(folder)), path)
+	} else {
+		Run(t, "go", "build", "-o", path, "github.com/guestwire/guestwire/"+folder)
+	}
 	return path
+}
+
+// programs are in a directory that Main removes.
+var programs struct {
+	sync.Mutex
+	dir string
 }
 
 // Serve runs the launcher as LauncherUID, or another user, without capabilities in the pod's

@@ -34,8 +34,11 @@ func (n *Namespace) Sniff(t testing.TB) *Sniffer {
 		return err
 	})
 	if err == nil {
-		err = errors.Join(
-			unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 64<<20),
+		err = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 64<<20)
+		if err == unix.EPERM { // the root of a user namespace gets no more than rmem_max
+			err = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 64<<20)
+		}
+		err = errors.Join(err,
 			unix.SetsockoptTimeval(s.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 100_000}))
 	}
 	if err != nil {

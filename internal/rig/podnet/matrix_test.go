@@ -12,7 +12,6 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -30,13 +29,7 @@ import (
 
 var update = flag.Bool("update", false, "print the rows of docs/networks.md instead of comparing with them")
 
-func TestMain(m *testing.M) {
-	// A row mostly waits, so more rows than CPUs run at a time.
-	if err := flag.Set("test.parallel", "4"); err != nil {
-		panic(err)
-	}
-	nstest.Main(m)
-}
+func TestMain(m *testing.M) { nstest.Main(m, selection) }
 
 var bindings = []infra.Binding{infra.Bridge{}, infra.Redirect{}, infra.Masquerade{}}
 
@@ -45,9 +38,7 @@ var bindings = []infra.Binding{infra.Bridge{}, infra.Redirect{}, infra.Masquerad
 // reached by the same ones, with the same addresses. The result must be the network's row in docs/networks.md.
 func TestMatrix(t *testing.T) {
 	nstest.Need(t)
-	if os.Getenv("GUESTWIRE_BIN") == "" {
-		t.Setenv("GUESTWIRE_BIN", filepath.Dir(nstest.Program(t, "examples/launcher")))
-	}
+	nstest.NeedTaps(t)
 	documented := document(t)
 	if *update {
 		fmt.Printf("doc: 000 %s\ndoc: 001 %s\n", heading, strings.Repeat("| --- ", strings.Count(heading, "|")-1)+"|")
@@ -56,10 +47,7 @@ func TestMatrix(t *testing.T) {
 		t.Run(n.Name, func(t *testing.T) {
 			t.Parallel()
 			if n.Kind != "" && !hasKind(t, n.Kind) {
-				t.Skipf("this kernel has no links of the kind %s: the row is measured under the stock kernel", n.Kind)
-			}
-			if testing.Short() && n.Kind == "" && i > 0 {
-				t.Skip("it takes long under emulation, and needs no other kernel: not with -short")
+				nstest.LeaveOut(t, "this kernel has no links of the kind "+n.Kind+": the row is measured under the stock kernel")
 			}
 			row := measure(t, n).String()
 			switch {
@@ -206,7 +194,7 @@ func (l *Laid) ask(t *testing.T, fromPod dialer, known answers) answers {
 		}
 		asking.Go(func() {
 			patience := 3 * time.Second
-			if testing.Short() { // emulation is slow
+			if nstest.Emulated {
 				patience = 10 * time.Second
 			}
 			switch {
@@ -461,7 +449,7 @@ func (l *Laid) checkBinding(t *testing.T, b infra.Binding, baseline answers, bef
 	n := nstest.Network{Pod: l.Pod, State: nstest.Dir(t)}
 	c := phase1.Config{NetNS: l.Pod.File, Spec: infra.Spec{
 		NIC: l.NIC, Binding: b, State: n.State,
-		Owner: infra.Owner{UID: nstest.LauncherUID, GID: nstest.LauncherUID},
+		Owner: nstest.Owner(),
 	}}
 	err := phase1.Setup(ctx, c)
 	if errors.As(err, &refused) {

@@ -33,6 +33,7 @@ type vswitch struct {
 func startOVS(t testing.TB, node *nstest.Namespace, ovn bool) *vswitch {
 	t.Helper()
 	nstest.Need(t, "ethtool", "nsenter")
+	nstest.NeedTaps(t) // a datapath of userspace opens the device
 	cache := os.Getenv("GUESTWIRE_CACHE")
 	if cache == "" {
 		cache = "/var/cache/guestwire"

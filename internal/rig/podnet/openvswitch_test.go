@@ -114,7 +114,7 @@ func (l *Laid) checkOffload(t *testing.T, b infra.Binding, before string) {
 	n := nstest.Network{Pod: l.Pod, State: nstest.Dir(t)}
 	c := phase1.Config{NetNS: l.Pod.File, Spec: infra.Spec{
 		NIC: l.NIC, Binding: b, State: n.State,
-		Owner: infra.Owner{UID: nstest.LauncherUID, GID: nstest.LauncherUID},
+		Owner: nstest.Owner(),
 	}}
 	var refused *infra.RefusedError
 	err := phase1.Setup(t.Context(), c)

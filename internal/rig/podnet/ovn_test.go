@@ -29,7 +29,7 @@ func TestWire(t *testing.T) {
 			n := nstest.Network{Pod: l.Pod, State: nstest.Dir(t)}
 			c := phase1.Config{NetNS: l.Pod.File, Spec: infra.Spec{
 				NIC: l.NIC, Binding: b, State: n.State,
-				Owner: infra.Owner{UID: nstest.LauncherUID, GID: nstest.LauncherUID},
+				Owner: nstest.Owner(),
 			}}
 			err := phase1.Setup(ctx, c)
 			var refused *infra.RefusedError

@@ -17,10 +17,9 @@ import (
 // TestLinux gives some of the networks to a Linux guest. The guest must reach the same stations, and be reached by
 // the same stations, as a process in the namespace.
 func TestLinux(t *testing.T) {
-	if testing.Short() {
-		t.Skip("it boots guests by emulation: not with -short")
-	}
 	nstest.Need(t)
+	nstest.NeedTaps(t)
+	nstest.NeedRoot(t, "the test needs two users")
 	if err := vm.Missing(); err != nil {
 		nstest.Skip(t, "no guest can be booted: "+err.Error())
 	}

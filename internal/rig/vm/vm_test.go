@@ -24,6 +24,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/domain"
+	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/rig/nstest"
 )
 
@@ -40,9 +41,9 @@ const testMTU = 1400
 // needGuest skips the test if this machine cannot boot a guest.
 func needGuest(t *testing.T) {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("a guest takes too long for -short")
-	}
+	nstest.Need(t)
+	nstest.NeedTaps(t)
+	nstest.NeedRoot(t, "the test needs two users")
 	if err := Missing(); err != nil {
 		nstest.Skip(t, err.Error())
 	}
@@ -55,7 +56,7 @@ func newNetwork(t *testing.T) Config {
 	if err != nil {
 		t.Fatal(err)
 	}
-	netns := newNamespace(t)
+	namespace := nstest.New(t, "lan").File
 	script := fmt.Sprintf(`set -e
 ip link set lo up
 ip link add lan type bridge
@@ -72,37 +73,11 @@ for tap in tap0 tap1 tap2 multi0; do
 	ip link set $tap master lan up mtu %[4]d
 done
 `, host4, host6, uid, testMTU)
-	cmd := commandIn(netns, "sh", "-c", script)
+	cmd := commandIn(namespace, "sh", "-c", script)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("network: %v: %s", err, out)
 	}
-	return Config{NetNS: netns, UID: uid, GID: gid, Name: "alice"}
-}
-
-// newNamespace creates a network namespace that ends with the test.
-func newNamespace(t *testing.T) *os.File {
-	t.Helper()
-	type result struct {
-		netns *os.File
-		err   error
-	}
-	made := make(chan result)
-	go func() {
-		runtime.LockOSThread() // the thread ends with the goroutine
-		err := unix.Unshare(unix.CLONE_NEWNET)
-		if err != nil {
-			made <- result{err: err}
-			return
-		}
-		netns, err := os.Open("/proc/thread-self/ns/net")
-		made <- result{netns, err}
-	}()
-	r := <-made
-	if r.err != nil {
-		t.Fatalf("network namespace: %v", r.err)
-	}
-	t.Cleanup(func() { r.netns.Close() })
-	return r.netns
+	return Config{NetNS: namespace, UID: uid, GID: gid, Name: "alice"}
 }
 
 // commandIn returns a command that runs in a network namespace.
@@ -110,20 +85,6 @@ func commandIn(netns *os.File, name string, args ...string) *exec.Cmd {
 	cmd := exec.Command("nsenter", append([]string{"--net=/proc/self/fd/3", "--", name}, args...)...)
 	cmd.ExtraFiles = []*os.File{netns}
 	return cmd
-}
-
-// inNamespace runs f on a thread in a network namespace.
-func inNamespace(netns *os.File, f func() error) error {
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread() // the thread ends with the goroutine
-		if err := unix.Setns(int(netns.Fd()), unix.CLONE_NEWNET); err != nil {
-			done <- err
-			return
-		}
-		done <- f()
-	}()
-	return <-done
 }
 
 // serve4 runs busybox's udhcpd until the end of the test.
@@ -172,12 +133,12 @@ opt lease 600
 }
 
 // serve6 runs a DHCPv6 server and sends router advertisements, both by third-party libraries.
-func serve6(t *testing.T, netns *os.File) {
+func serve6(t *testing.T, namespace *os.File) {
 	t.Helper()
 	var server *server6.Server
 	var router *ndp.Conn
 	id := &dhcpv6.DUIDLL{HWType: 1, LinkLayerAddr: net.HardwareAddr{2, 0, 0, 0, 0, 1}}
-	err := inNamespace(netns, func() error {
+	err := netns.Do(namespace, func() error {
 		lan, err := net.InterfaceByName("lan")
 		if err != nil {
 			return err
@@ -678,9 +639,9 @@ func checkUnprivileged(t *testing.T, cfg Config, first int) map[string]int {
 	return programs
 }
 
-func ask(ctx context.Context, netns *os.File, to netip.AddrPort) (Answer, error) {
+func ask(ctx context.Context, namespace *os.File, to netip.AddrPort) (Answer, error) {
 	var conn net.Conn
-	err := inNamespace(netns, func() error {
+	err := netns.Do(namespace, func() error {
 		var err error
 		conn, err = (&net.Dialer{}).DialContext(ctx, "tcp", to.String())
 		return err

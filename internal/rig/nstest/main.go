@@ -1,0 +1,243 @@
+package nstest
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/internal/rig/leak"
+	"github.com/guestwire/guestwire/internal/rig/sandbox"
+)
+
+// Selected is a test that runs where not all tests do.
+type Selected struct {
+	// Test is what -run takes, where each part matches whole names: "TestRepair/bridge".
+	Test string
+	Why  string
+}
+
+// Selection names the tests of a package for the runs that are not of all tests.
+type Selection struct {
+	// Kernels are the tests in which the kernel has a say. GUESTWIRE_SELECT=kernels runs them alone:
+	// "make test" does so under Debian's kernel. A package without any has no such run.
+	Kernels []Selected
+	// Short are the tests of "go test -short". None: all.
+	Short []Selected
+}
+
+// Main is a TestMain. The tests run in a sandbox if there can be one. The run fails if they leave
+// something behind: see package leak; and namespaces, or links of guestwire in the process's own.
+//
+// Main prints one line if tests were left out, with their count and the reasons.
+func Main(m *testing.M, selection ...Selection) {
+	if os.Getenv(report) == "" {
+		openReport()
+	}
+	unable = sandbox.Enter()
+	if unable != nil && !errors.Is(unable, os.ErrPermission) {
+		fmt.Fprintln(os.Stderr, unable)
+		os.Exit(1)
+	}
+	// Tests on namespaces wait more than they work.
+	if err := flag.Set("test.parallel", strconv.Itoa(max(4, 2*runtime.GOMAXPROCS(0)))); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	flag.Parse()
+	w := os.Stdout // which go test shows with -v
+	if fd, err := strconv.Atoi(os.Getenv(report)); err == nil && !testing.Verbose() {
+		unix.CloseOnExec(fd)
+		w = os.NewFile(uintptr(fd), "go test")
+	}
+	os.Unsetenv(report)
+	for _, s := range selection {
+		if err := s.apply(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+	}
+	status := leak.Run(m, namespacesLeft, func() []string { return linksLeft("/sys/class/net") })
+	if err := os.RemoveAll(programs.dir); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+	}
+	tellLeftOut(w)
+	os.Exit(status)
+}
+
+// apply sets -run, if it is not set already.
+func (s Selection) apply() error {
+	var chosen []Selected
+	switch kind := os.Getenv("GUESTWIRE_SELECT"); {
+	case kind == "kernels":
+		chosen = s.Kernels
+	case kind != "":
+		return fmt.Errorf("GUESTWIRE_SELECT=%s: kernels is what there is", kind)
+	case testing.Short():
+		chosen = s.Short
+	}
+	run := flag.Lookup("test.run")
+	if len(chosen) == 0 || run.Value.String() != "" {
+		return nil
+	}
+	pattern, err := pattern(chosen)
+	if err != nil {
+		return err
+	}
+	return run.Value.Set(pattern)
+}
+
+// pattern is what -run takes for all of the tests. Each has to be in the package, whose directory is the
+// current one.
+func pattern(chosen []Selected) (string, error) {
+	files, err := filepath.Glob("*_test.go")
+	if err != nil {
+		return "", err
+	}
+	var source strings.Builder
+	for _, name := range files {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			return "", err
+		}
+		source.Write(text)
+	}
+	var patterns []string
+	for _, c := range chosen {
+		parts := strings.Split(c.Test, "/")
+		if !regexp.MustCompile(`(?m)^func ` + parts[0] + `\(`).MatchString(source.String()) {
+			return "", fmt.Errorf("a selection names %s, which is no test of this package", parts[0])
+		}
+		for i := range parts {
+			parts[i] = "^(" + parts[i] + ")$"
+		}
+		patterns = append(patterns, strings.Join(parts, "/"))
+	}
+	return strings.Join(patterns, "|"), nil
+}
+
+// Emulated is set under the stock kernel, which is some ten times slower than this machine.
+var Emulated = os.Getenv("GUESTWIRE_CARD") != ""
+
+// unable is why there is no sandbox; nil inside one.
+var unable error
+
+// leftOut counts tests by the reason why they were skipped.
+var leftOut struct {
+	sync.Mutex
+	reasons map[string]int
+}
+
+// Require is set where nothing may be skipped for want of a namespace or a program.
+var Require = os.Getenv("GUESTWIRE_REQUIRE") != ""
+
+// Skip skips the test, or fails it where nothing may be skipped.
+func Skip(t testing.TB, why string) {
+	t.Helper()
+	if Require {
+		t.Fatal(why)
+	}
+	LeaveOut(t, why)
+}
+
+// LeaveOut skips the test where nothing is wrong with that.
+func LeaveOut(t testing.TB, why string) {
+	t.Helper()
+	leftOut.Lock()
+	if leftOut.reasons == nil {
+		leftOut.reasons = map[string]int{}
+	}
+	leftOut.reasons[why]++
+	leftOut.Unlock()
+	t.Skip(why)
+}
+
+// report is the variable with the number of a descriptor: the standard error of the go command, which
+// started this process. "go test ./..." shows what a package's tests print only if they fail.
+const report = "GUESTWIRE_TEST_REPORT"
+
+// openReport sets the variable for the process in the sandbox, which could not look at the go command.
+func openReport() {
+	parent := fmt.Sprintf("/proc/%d/", os.Getppid())
+	if exe, err := os.Readlink(parent + "exe"); err != nil || filepath.Base(exe) != "go" {
+		return
+	}
+	pidfd, err := unix.PidfdOpen(os.Getppid(), 0)
+	if err != nil {
+		return
+	}
+	defer unix.Close(pidfd)
+	fd, err := unix.PidfdGetfd(pidfd, 2, 0)
+	if err == nil {
+		_, err = unix.FcntlInt(uintptr(fd), unix.F_SETFD, 0) // it is inherited
+	} else if info, statErr := os.Stat(parent + "fd/2"); statErr == nil && !info.Mode().IsRegular() {
+		// Where that is forbidden (ptrace_scope). A file opened anew would be written over by the go command.
+		fd, err = unix.Open(parent+"fd/2", unix.O_WRONLY, 0)
+	}
+	if err == nil {
+		os.Setenv(report, strconv.Itoa(fd))
+	}
+}
+
+// tellLeftOut prints the line about tests that were left out.
+func tellLeftOut(w *os.File) {
+	if len(leftOut.reasons) == 0 {
+		return
+	}
+	dir, err := os.Getwd()
+	if err != nil {
+		dir = os.Args[0]
+	}
+	count := 0
+	var reasons []string
+	for _, why := range slices.Sorted(maps.Keys(leftOut.reasons)) {
+		count += leftOut.reasons[why]
+		reasons = append(reasons, fmt.Sprintf("%d: %s", leftOut.reasons[why], why))
+	}
+	line := fmt.Sprintf("%s: tests left out: %d (%s)\n", filepath.Base(dir), count, strings.Join(reasons, "; "))
+	if _, err := w.WriteString(line); err != nil {
+		fmt.Print(line)
+	}
+}
+
+// namespacesLeft are those that New made and no test has taken away. A sandbox has none of others.
+func namespacesLeft() []string {
+	var left []string
+	if unable == nil {
+		names, err := os.ReadDir("/run/netns")
+		if err != nil {
+			return []string{err.Error()}
+		}
+		for _, name := range names {
+			left = append(left, "network namespace: "+name.Name())
+		}
+	}
+	return left
+}
+
+// linksLeft are guestwire's links among those of a directory of sysfs: in the process's own namespace there
+// are none unless Setup worked in the wrong one.
+func linksLeft(dir string) []string {
+	var left []string
+	aliases, err := filepath.Glob(dir + "/*/ifalias")
+	if err != nil {
+		return []string{err.Error()}
+	}
+	for _, path := range aliases {
+		if alias, err := os.ReadFile(path); err == nil && strings.HasPrefix(string(alias), "guestwire") {
+			left = append(left, "link: "+filepath.Base(filepath.Dir(path)))
+		}
+	}
+	return left
+}

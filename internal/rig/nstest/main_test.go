@@ -1,0 +1,72 @@
+package nstest
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestMain(m *testing.M) { Main(m) }
+
+// TestPattern: a selection matches whole names, and names only tests that are there.
+func TestPattern(t *testing.T) {
+	got, err := pattern([]Selected{{Test: "TestPattern"}, {Test: "Test(Left|Links)/a|b"}})
+	if err == nil {
+		t.Errorf("%q; want an error for a test that is not there", got)
+	}
+	got, err = pattern([]Selected{{Test: "TestPattern"}, {Test: "TestLinksLeft/a|b"}})
+	if want := "^(TestPattern)$|^(TestLinksLeft)$/^(a|b)$"; err != nil || got != want {
+		t.Errorf("%q, %v; want %q", got, err, want)
+	}
+}
+
+// TestNamespacesLeft leaves a namespace, and then takes it away.
+func TestNamespacesLeft(t *testing.T) {
+	Need(t)
+	Run(t, "ip", "netns", "add", "left")
+	left := namespacesLeft()
+	Run(t, "ip", "netns", "del", "left")
+	if !slices.Contains(left, "network namespace: left") {
+		t.Errorf("left are %q, want the namespace among them", left)
+	}
+	if left := namespacesLeft(); len(left) > 0 {
+		t.Errorf("left are %q, want nothing", left)
+	}
+}
+
+// TestLinksLeft has a directory as sysfs has it, with a link of guestwire's and two others.
+func TestLinksLeft(t *testing.T) {
+	dir := t.TempDir()
+	for link, alias := range map[string]string{"eth0": "", "eth1": "uplink", "eth0-tap": "guestwire eth0"} {
+		if err := os.Mkdir(filepath.Join(dir, link), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, link, "ifalias"), []byte(alias), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if left := linksLeft(dir); !slices.Equal(left, []string{"link: eth0-tap"}) {
+		t.Errorf("left are %q, want eth0-tap", left)
+	}
+}
+
+// TestLeftOut starts a run of its own that leaves tests out.
+func TestLeftOut(t *testing.T) {
+	const child = "GUESTWIRE_LEAVE_OUT"
+	if os.Getenv(child) != "" {
+		for range 2 {
+			t.Run("", func(t *testing.T) { LeaveOut(t, "the moon is full") })
+		}
+		t.Run("", func(t *testing.T) { LeaveOut(t, "it rains") })
+		return
+	}
+	cmd := exec.Command(os.Args[0], "-test.run=^TestLeftOut$")
+	cmd.Env = append(os.Environ(), child+"=1")
+	out, err := cmd.CombinedOutput()
+	if want := "nstest: tests left out: 3 (1: it rains; 2: the moon is full)\n"; err != nil || !strings.Contains(string(out), want) {
+		t.Errorf("%v, %s; want the line %s", err, out, want)
+	}
+}

@@ -1,0 +1,58 @@
+package nstest
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"testing"
+
+	"github.com/guestwire/guestwire/internal/tap"
+)
+
+// Need skips the test if no namespace can be made, or a program is missing.
+func Need(t testing.TB, programs ...string) {
+	t.Helper()
+	if unable != nil {
+		Skip(t, "no network namespace can be made: "+unable.Error())
+	}
+	for _, p := range append([]string{"ip", "bridge", "tc", "nft"}, programs...) {
+		if _, err := exec.LookPath(p); err != nil {
+			Skip(t, "no "+p+" on this machine")
+		}
+	}
+}
+
+// NeedTaps skips the test if no tap can be made: an ordinary user's sandbox has the machine's device.
+func NeedTaps(t testing.TB) {
+	t.Helper()
+	device, err := os.OpenFile(tap.Device, os.O_RDWR, 0)
+	if err != nil {
+		Skip(t, "no tap can be made: "+err.Error())
+	}
+	device.Close()
+}
+
+// NeedTaps is for tests that wire the pod.
+func (n Network) NeedTaps() {
+	n.Pod.t.Helper()
+	NeedTaps(n.Pod.t)
+}
+
+// NeedRoot skips the test where root is an ordinary user in a user namespace, and says why that is not enough.
+func NeedRoot(t testing.TB, why string) {
+	t.Helper()
+	if !hasUsers {
+		Skip(t, "an ordinary user cannot run it: "+why)
+	}
+}
+
+// hasUsers says whether the user namespace has other users than root.
+var hasUsers = func() bool {
+	var inside, outside, size int
+	text, err := os.ReadFile("/proc/self/uid_map")
+	if err != nil {
+		return true
+	}
+	_, err = fmt.Sscan(string(text), &inside, &outside, &size)
+	return err != nil || size > 1
+}()

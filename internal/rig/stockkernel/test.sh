@@ -1,0 +1,17 @@
+#!/bin/bash
+# test.sh PACKAGE [FLAG]... runs a package's tests under the stock kernel, such as
+#
+#   internal/rig/stockkernel/test.sh phase1 -test.v -test.run TestWiring
+#
+# The flags are those of the test binary (go help testflag). GUESTWIRE_SELECT=kernels leaves the tests in
+# which the kernel has a say. TIMEOUT is as stockkernel takes it. Needs bin/stockkernel ("make bin/stockkernel").
+set -euo pipefail
+cd "$(dirname "$0")/../../.."
+
+root=$PWD package=$1
+shift
+binary=$root/bin/${package//\//-}.test
+rm -f "$binary"
+go test -c -o "$binary" "./$package"
+cd "$package"
+exec "$root/bin/stockkernel" -timeout "${TIMEOUT:-30m}" -- "$binary" "$@"

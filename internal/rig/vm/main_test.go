@@ -1,0 +1,13 @@
+package vm
+
+import (
+	"testing"
+
+	"github.com/guestwire/guestwire/internal/rig/nstest"
+)
+
+func TestMain(m *testing.M) {
+	nstest.Main(m, nstest.Selection{Short: []nstest.Selected{
+		{Test: "TestReadAnswer", Why: "boots no guest"},
+	}})
+}
