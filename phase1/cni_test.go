@@ -51,6 +51,7 @@ func tryCNI(n nstest.Network, command, container, netns, config, prev string) (s
 // TestCNI lays the pod's network with the real plugins, and lets them check and delete it after
 // Teardown.
 func TestCNI(t *testing.T) {
+	t.Parallel()
 	for plugin, more := range map[string]string{
 		"bridge": `"bridge": "cni0", "isGateway": true, "mtu": 1400,`,
 		"ptp":    `"mtu": 1400,`,
@@ -136,6 +137,7 @@ func TestCNI(t *testing.T) {
 // TestCNIDelete lays the pod's network with each plugin, some chained, and lets them delete it after
 // Teardown and before it. Nothing stays, in the namespace or of the leases.
 func TestCNIDelete(t *testing.T) {
+	t.Parallel()
 	if _, err := os.Stat(cniDir); err != nil {
 		nstest.Skip(t, "no CNI plugins in "+cniDir+": install containernetworking-plugins")
 	}

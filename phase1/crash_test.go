@@ -642,6 +642,7 @@ func doubleTrials(b *bed) {
 // TestCrash kills Setup and Teardown, and fails them, at their system calls, without any help of
 // theirs: strace does it. Whatever was done, the next call ends as if nothing had happened.
 func TestCrash(t *testing.T) {
+	t.Parallel()
 	nstest.Need(t, "strace")
 	nstest.NeedTaps(t)
 	agent := nstest.Program(t, "examples/agent")

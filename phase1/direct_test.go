@@ -46,6 +46,7 @@ func drifted(t *testing.T, c phase1.Config, words string) {
 
 // TestMacvtap brings a macvtap up, with ears for all groups, and takes it down again.
 func TestMacvtap(t *testing.T) {
+	t.Parallel()
 	n := nstest.NewMacvtap(t)
 	n.Pod.IP("link set eth0 up") // a link that has been up once keeps its queueing discipline
 	n.Pod.IP("link set eth0 down")
@@ -75,6 +76,7 @@ func TestMacvtap(t *testing.T) {
 
 // TestMacvtapRefused leaves a NIC of another kind, and the state directory, as they were.
 func TestMacvtapRefused(t *testing.T) {
+	t.Parallel()
 	n := nstest.NewVeth(t)
 	before := settled(t, n)
 	var refused *infra.RefusedError
@@ -96,6 +98,7 @@ func TestMacvtapRefused(t *testing.T) {
 
 // TestPasst opens what passt needs, for two NICs, and closes it with the last one.
 func TestPasst(t *testing.T) {
+	t.Parallel()
 	nstest.Need(t)
 	nstest.NeedRoot(t, "ping_group_range takes only groups of the user namespace")
 	n := nstest.NewVeth(t)
@@ -136,6 +139,7 @@ func TestPasst(t *testing.T) {
 // TestFunction leaves a record for libvirt and changes nothing. The NIC goes when the guest gets its
 // function. The address comes from the configuration: a veth is no PCI device.
 func TestFunction(t *testing.T) {
+	t.Parallel()
 	n := nstest.NewVeth(t)
 	before := settled(t, n)
 	var refused *infra.RefusedError

@@ -87,6 +87,7 @@ var planted = map[string]func(path, canary string) error{
 // TestPlantedFiles has something else lie under each name that Setup uses in the state directory. It
 // works, or says where it does not; it does not wait, and what a link leads to stays as it is.
 func TestPlantedFiles(t *testing.T) {
+	t.Parallel()
 	n := nstest.NewNetwork(t)
 	before := settled(t, n)
 	c := config(n, infra.Bridge{})
@@ -149,6 +150,7 @@ func TestPlantedFiles(t *testing.T) {
 
 // TestFullDisk: what cannot be written is an error that names the file, and nothing has changed.
 func TestFullDisk(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		options string
 		flags   uintptr
@@ -201,6 +203,7 @@ func TestFullDisk(t *testing.T) {
 // run: they stay in the one that they opened, or refuse. Only root could do that, so what becomes of the
 // wiring is root's business.
 func TestSwappedDirectory(t *testing.T) {
+	t.Parallel()
 	n := nstest.NewNetwork(t)
 	above, elsewhere := nstest.Dir(t), nstest.Dir(t)
 	state, aside := filepath.Join(above, "state"), filepath.Join(above, "aside")

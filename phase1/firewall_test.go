@@ -28,6 +28,7 @@ var everyOption = infra.Masquerade{
 
 // TestFirewallText: what nft makes of the text in the plan is what Setup puts into the kernel.
 func TestFirewallText(t *testing.T) {
+	t.Parallel()
 	loose := infra.Guard{
 		MACs:     []cache.MAC{{2, 0, 0, 0, 0, 9}},
 		Prefixes: []netip.Prefix{netip.MustParsePrefix("10.9.0.0/20"), netip.MustParsePrefix("fe80::/64")},
@@ -98,6 +99,7 @@ func TestFirewallText(t *testing.T) {
 
 // TestForwardOtherPorts: a second Setup changes what is forwarded, and not who the guest is.
 func TestForwardOtherPorts(t *testing.T) {
+	t.Parallel()
 	n := nstest.NewNetwork(t)
 	before := settled(t, n)
 	c := config(n, infra.Masquerade{Ports: []infra.Ports{{First: 80}}})
@@ -146,6 +148,7 @@ func mapped(t *testing.T, n nstest.Network, port int) {
 
 // TestServedPorts warns of services that the guest takes the connections of.
 func TestServedPorts(t *testing.T) {
+	t.Parallel()
 	n := nstest.NewNetwork(t)
 	n.Pod.Listen("namespace", "0.0.0.0:10250")
 	n.Pod.Listen("namespace", "127.0.0.1:10251")

@@ -423,6 +423,7 @@ func eachFirewall(t *testing.T, f func(t *testing.T, firewall string)) {
 
 // TestForwarding asks from every side, and judges by who answers and whom it sees.
 func TestForwarding(t *testing.T) {
+	t.Parallel()
 	for _, f := range forwardings {
 		t.Run(f.name, func(t *testing.T) {
 			eachFirewall(t, func(t *testing.T, firewall string) {
@@ -447,6 +448,7 @@ func TestForwarding(t *testing.T) {
 
 // TestManyMasquerades has three NICs with rules of their own, of which one leaves and comes back.
 func TestManyMasquerades(t *testing.T) {
+	t.Parallel()
 	eachFirewall(t, func(t *testing.T, firewall string) {
 		s := newScene(t)
 		for i := 2; i <= 3; i++ {
@@ -518,6 +520,7 @@ func TestManyMasquerades(t *testing.T) {
 // TestOtherLinksDoNotForward has a neighbour at another link of the namespace, who takes that for a
 // router, as the world does on the way back.
 func TestOtherLinksDoNotForward(t *testing.T) {
+	t.Parallel()
 	eachFirewall(t, func(t *testing.T, firewall string) {
 		s := newScene(t)
 		neighbour := nstest.New(t, "neighbour")
@@ -565,6 +568,7 @@ func TestOtherLinksDoNotForward(t *testing.T) {
 
 // TestEcho asks by ping, and who answers tells it by the hops on the way.
 func TestEcho(t *testing.T) {
+	t.Parallel()
 	nstest.Need(t, "ping")
 	for name, c := range map[string]struct {
 		binding infra.Masquerade
@@ -594,6 +598,7 @@ func TestEcho(t *testing.T) {
 // TestMaxConnections wants one connection too many to be refused, whoever opens it, and the others to
 // go on.
 func TestMaxConnections(t *testing.T) {
+	t.Parallel()
 	eachFirewall(t, func(t *testing.T, firewall string) {
 		s := newScene(t)
 		const most = 3
@@ -669,6 +674,7 @@ func TestMaxConnections(t *testing.T) {
 // TestStandingConnection: a TCP connection of the namespace that is older than the rules stays its own,
 // though its first packet that the kernel tracks comes from outside.
 func TestStandingConnection(t *testing.T) {
+	t.Parallel()
 	s := newScene(t)
 	var servers, clients []net.Conn
 	for _, at := range []netip.Addr{nstest.Gateway4, nstest.Gateway6} {
@@ -714,6 +720,7 @@ func TestStandingConnection(t *testing.T) {
 
 // TestMaxConnectionsToNamespace: an echo to the gateway is a connection too, one for each identifier.
 func TestMaxConnectionsToNamespace(t *testing.T) {
+	t.Parallel()
 	for _, off := range []bool{false, true} {
 		t.Run(map[bool]string{false: "guarded", true: "guard off"}[off], func(t *testing.T) {
 			n := nstest.NewNetwork(t)
@@ -773,6 +780,7 @@ func (s *scene) far(t *testing.T, mtu int) {
 // TestPathMTU sends more than a link beyond takes: the error of the router there reaches the guest,
 // which sends less from then on, be it the one who connected or not.
 func TestPathMTU(t *testing.T) {
+	t.Parallel()
 	eachFirewall(t, func(t *testing.T, firewall string) {
 		for _, direction := range []exchange{
 			{from: "guest", to: "far:9000", want: "far:9000 sees pod"},
@@ -808,6 +816,7 @@ func TestPathMTU(t *testing.T) {
 
 // TestSegmentSize has a route of the namespace that takes less than the guest's link.
 func TestSegmentSize(t *testing.T) {
+	t.Parallel()
 	eachFirewall(t, func(t *testing.T, firewall string) {
 		s := newScene(t)
 		s.far(t, 1500)
@@ -851,6 +860,7 @@ func TestSegmentSize(t *testing.T) {
 // TestLearnedRoute: a default route that a router advertised is there after Setup, and the next
 // advertisement still counts.
 func TestLearnedRoute(t *testing.T) {
+	t.Parallel()
 	s := newScene(t)
 	s.Pod.IP("-6 route del default")
 	learned := func() error {
@@ -880,6 +890,7 @@ func TestLearnedRoute(t *testing.T) {
 
 // TestOthersRules: what we let pass is still for the rules of others to drop.
 func TestOthersRules(t *testing.T) {
+	t.Parallel()
 	eachFirewall(t, func(t *testing.T, firewall string) {
 		s := newScene(t)
 		nstest.Need(t, "iptables-nft", "ip6tables-nft")

@@ -330,6 +330,7 @@ func (w *wire) translated(f []byte) bool {
 // TestHostileFrames sends everything that a guest could send from its tap: nothing hostile comes out anywhere
 // and changes anything, and nothing legitimate is lost.
 func TestHostileFrames(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name    string
 		v4, v6  bool
@@ -361,6 +362,7 @@ func TestHostileFrames(t *testing.T) {
 
 // TestGuardLoosened gives the guest another MAC and more addresses: it is those too, and still nobody else.
 func TestGuardLoosened(t *testing.T) {
+	t.Parallel()
 	eachBinding(t, func(t *testing.T, b infra.Binding) {
 		n := nstest.NewNetwork(t)
 		c := config(n, b)
@@ -421,6 +423,7 @@ func (w *wire) settledState() string {
 // TestGuardOff: without the filter what is hostile comes out, and the other tests would see it. The kernel's
 // bridge keeps some of it (frames of no station, to bridges, larger than the MTU), and the responder.
 func TestGuardOff(t *testing.T) {
+	t.Parallel()
 	eachBinding(t, func(t *testing.T, b infra.Binding) {
 		n := nstest.NewNetwork(t)
 		c := config(n, b)

@@ -23,6 +23,7 @@ var seed = flag.Uint64("seed", 0, "generated namespaces: only the one of this se
 // TestGenerated lays namespaces by chance: Setup and Teardown leave them as they were, down to the
 // last byte of what ip, bridge, tc, nft and sysctl print.
 func TestGenerated(t *testing.T) {
+	t.Parallel()
 	nstest.Need(t)
 	nstest.NeedTaps(t)
 	first, last := uint64(1), uint64(12)

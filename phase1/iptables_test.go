@@ -58,6 +58,7 @@ func others(n *nstest.Namespace, programs ...string) {
 // TestIPTables sets up by iptables beside rules of others: again it changes nothing, what is damaged is
 // said and mended, and Teardown leaves the others' rules as they were.
 func TestIPTables(t *testing.T) {
+	t.Parallel()
 	eachIPTables(t, func(t *testing.T, v4, v6 string) {
 		n := nstest.NewNetwork(t)
 		others(n.Pod, v4, v6)
@@ -140,6 +141,7 @@ func TestIPTables(t *testing.T) {
 
 // TestIPTablesLeft: where nobody has used iptables, empty tables are what stays.
 func TestIPTablesLeft(t *testing.T) {
+	t.Parallel()
 	eachIPTables(t, func(t *testing.T, v4, v6 string) {
 		n := nstest.NewNetwork(t)
 		c := config(n, infra.Masquerade{Firewall: v4})
@@ -182,6 +184,7 @@ func TestIPTablesMissing(t *testing.T) {
 // fail. After a failure the namespace is as it was; after a kill, Setup and Teardown end as if nothing
 // had happened.
 func TestIPTablesInterrupted(t *testing.T) {
+	t.Parallel()
 	agent := nstest.Program(t, "examples/agent")
 	eachIPTables(t, func(t *testing.T, v4, v6 string) {
 		n := nstest.NewNetwork(t)
@@ -279,6 +282,7 @@ func TestIPTablesInterrupted(t *testing.T) {
 // TestWithoutNFTables takes netfilter's sockets from Setup, as a kernel without nf_tables does: it goes on
 // by iptables-legacy, if nothing is wanted that only nf_tables can do.
 func TestWithoutNFTables(t *testing.T) {
+	t.Parallel()
 	nstest.Need(t, "strace", "iptables-legacy", "ip6tables-legacy")
 	agent := nstest.Program(t, "examples/agent")
 	s := newScene(t)

@@ -16,6 +16,7 @@ import (
 // TestOuterServers has the network offer addresses and routes to a guest that is the pod. One with a responder does not
 // hear of it; one without hears everything.
 func TestOuterServers(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]infra.Spec{
 		"bridge, served":       {Binding: infra.Bridge{}},
 		"bridge, not served":   {Binding: infra.Bridge{}, Options: cache.Options{NoResponder: true}},

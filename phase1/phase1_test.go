@@ -116,6 +116,7 @@ func eachBinding(t *testing.T, f func(t *testing.T, b infra.Binding)) {
 
 // TestWiring looks at the wiring with ip, bridge, tc and nft.
 func TestWiring(t *testing.T) {
+	t.Parallel()
 	t.Run("bridge", func(t *testing.T) {
 		n := nstest.NewNetwork(t)
 		mac := linkField(t, n, "eth0", "address")
@@ -237,6 +238,7 @@ func linkField(t *testing.T, n nstest.Network, link, field string) string {
 
 // TestTraffic gives the pod's network to a guest, and judges by who answers.
 func TestTraffic(t *testing.T) {
+	t.Parallel()
 	eachBinding(t, func(t *testing.T, b infra.Binding) {
 		n := nstest.NewNetwork(t)
 		before := settled(t, n)
@@ -334,6 +336,7 @@ func TestTraffic(t *testing.T) {
 // TestNoLeak listens at the other end of the NIC: what the guest says to the responder stays there,
 // and the namespace is silent.
 func TestNoLeak(t *testing.T) {
+	t.Parallel()
 	eachBinding(t, func(t *testing.T, b infra.Binding) {
 		n := nstest.NewNetwork(t)
 		nstest.Need(t, "tcpdump")
@@ -378,6 +381,7 @@ func TestNoLeak(t *testing.T) {
 
 // TestAgain calls everything twice: the second time changes nothing.
 func TestAgain(t *testing.T) {
+	t.Parallel()
 	eachBinding(t, func(t *testing.T, b infra.Binding) {
 		n := nstest.NewNetwork(t)
 		before := settled(t, n)
@@ -406,6 +410,7 @@ func TestAgain(t *testing.T) {
 
 // TestRestore lays what a simple pod has not, and wants all of it back.
 func TestRestore(t *testing.T) {
+	t.Parallel()
 	eachBinding(t, func(t *testing.T, b infra.Binding) {
 		n := nstest.NewNetwork(t)
 		for _, line := range []string{
@@ -441,6 +446,7 @@ func TestRestore(t *testing.T) {
 
 // TestShapes are NICs that are not like the usual one.
 func TestShapes(t *testing.T) {
+	t.Parallel()
 	t.Run("no addresses", func(t *testing.T) {
 		n := nstest.NewNetwork(t)
 		// Or the kernel makes a link-local address at any change of the carrier.

@@ -17,6 +17,7 @@ import (
 // TestRedirectShares has somebody's qdisc and filters at the NIC's ingress before Setup: what they take
 // the guest does not get, everything else it does, and they stay as they are.
 func TestRedirectShares(t *testing.T) {
+	t.Parallel()
 	for name, lines := range map[string][]string{
 		"ingress": {
 			"tc qdisc add dev eth0 ingress",
@@ -70,6 +71,7 @@ func TestRedirectShares(t *testing.T) {
 // TestAuto: the first binding that can work, said in the plan and in the record; called again it is the
 // same one.
 func TestAuto(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct {
 		name, lay, want string
 		says            []string
@@ -123,6 +125,7 @@ func TestAuto(t *testing.T) {
 // TestRulesOfTheNamespace: what the namespace's own rules drop they do not drop for a guest that is the
 // pod, and they stay.
 func TestRulesOfTheNamespace(t *testing.T) {
+	t.Parallel()
 	for _, b := range []infra.Binding{infra.Bridge{}, infra.Redirect{}} {
 		t.Run(b.Kind(), func(t *testing.T) {
 			s := newScene(t)
@@ -145,6 +148,7 @@ func TestRulesOfTheNamespace(t *testing.T) {
 // TestRedirectMutesTheNamespace: what another NIC's guest sends by the namespace does not leave by the NIC as
 // the guest there, and no process of the namespace speaks for it.
 func TestRedirectMutesTheNamespace(t *testing.T) {
+	t.Parallel()
 	s := newScene(t)
 	router := strings.Fields(s.World.IP("-br link show dev pod"))[2]
 	s.Pod.IP("neigh replace 10.244.1.1 lladdr " + router + " dev eth0 nud permanent") // nobody has to be asked
@@ -210,6 +214,7 @@ func TestRedirectMutesTheNamespace(t *testing.T) {
 // TestRedirectOfWhatExpires: the namespace hears nobody who would renew its address. Teardown gives it
 // back.
 func TestRedirectOfWhatExpires(t *testing.T) {
+	t.Parallel()
 	n := nstest.NewNetwork(t)
 	n.Pod.IP("addr del 10.244.1.7/24 dev eth0")
 	n.Pod.IP("addr add 10.244.1.7/24 broadcast 10.244.1.255 dev eth0 valid_lft 5 preferred_lft 5")
@@ -228,6 +233,7 @@ func TestRedirectOfWhatExpires(t *testing.T) {
 
 // TestChildren: what lies on a NIC would be cut off by a guest that has the NIC, so it is refused.
 func TestChildren(t *testing.T) {
+	t.Parallel()
 	n := nstest.NewNetwork(t)
 	n.Pod.IP("link add link eth0 name child type macvlan mode bridge")
 	before := settled(t, n)
@@ -249,6 +255,7 @@ func TestChildren(t *testing.T) {
 // TestSharedSysctls: what the whole namespace shares goes back when nobody needs it, whoever else is
 // wired, and to what it was.
 func TestSharedSysctls(t *testing.T) {
+	t.Parallel()
 	const calls = "net.bridge.bridge-nf-call-iptables"
 	for name, test := range map[string]struct {
 		first, second infra.Binding

@@ -178,6 +178,7 @@ func damagesTo(b infra.Binding) []damage {
 // TestRepair damages a wiring. Check says what is otherwise, and Setup mends it: the namespace looks
 // as it did before the damage, and so it does after Teardown of what is damaged.
 func TestRepair(t *testing.T) {
+	t.Parallel()
 	eachBinding(t, func(t *testing.T, b infra.Binding) {
 		n := nstest.NewNetwork(t)
 		before := settled(t, n)

@@ -68,6 +68,7 @@ func serve(t *testing.T, n nstest.Network) (sockets []net.PacketConn) {
 // TestScan asks the namespace from the guest, at all its addresses and all its ports: what was opened
 // answers, and nothing else.
 func TestScan(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name    string
 		binding infra.Binding

@@ -22,6 +22,7 @@ import (
 
 // TestOneStateForTwo uses one state directory for two namespaces: neither loses its way back.
 func TestOneStateForTwo(t *testing.T) {
+	t.Parallel()
 	first, second := nstest.NewNetwork(t), nstest.NewNetwork(t)
 	second.State = first.State
 	beforeFirst, beforeSecond := first.Pod.Dump(), second.Pod.Dump()
@@ -42,6 +43,7 @@ func TestOneStateForTwo(t *testing.T) {
 
 // TestLostNamespace removes what is left of a NIC whose namespace has gone.
 func TestLostNamespace(t *testing.T) {
+	t.Parallel()
 	n := nstest.NewNetwork(t)
 	c := config(n, infra.Bridge{})
 	setup(t, c)
@@ -56,6 +58,7 @@ func TestLostNamespace(t *testing.T) {
 
 // TestStandingWiring wants a Setup that cannot be had to leave alone what a guest may use.
 func TestStandingWiring(t *testing.T) {
+	t.Parallel()
 	eachBinding(t, func(t *testing.T, b infra.Binding) {
 		n := nstest.NewNetwork(t)
 		before := settled(t, n)
@@ -94,6 +97,7 @@ func TestStandingWiring(t *testing.T) {
 
 // TestTwoMasquerades gives one NIC back while another still forwards.
 func TestTwoMasquerades(t *testing.T) {
+	t.Parallel()
 	n := nstest.NewNetwork(t)
 	n.World.IP("link add pod2 type veth peer name net1 netns " + n.Pod.Name)
 	n.World.IP("link set pod2 up")
@@ -128,6 +132,7 @@ func TestTwoMasquerades(t *testing.T) {
 // TestGuestsAdvertisement sends a router advertisement from the guest: the namespace must not take a
 // route through its guest.
 func TestGuestsAdvertisement(t *testing.T) {
+	t.Parallel()
 	for _, family := range []string{"dual stack", "only IPv4"} {
 		t.Run(family, func(t *testing.T) {
 			eachBinding(t, func(t *testing.T, b infra.Binding) {
@@ -193,6 +198,7 @@ func advertisement(mac []byte) []byte {
 
 // TestRefused are routes that the bridge binding could not give back.
 func TestRefused(t *testing.T) {
+	t.Parallel()
 	n := nstest.NewVeth(t)
 	n.Pod.IP("nexthop add id 7 via 10.244.1.1 dev eth0")
 	n.Pod.IP("route add 192.0.2.0/24 nhid 7")
@@ -208,6 +214,7 @@ func TestRefused(t *testing.T) {
 
 // TestLargeTable lays more routes than a socket sends at once by default.
 func TestLargeTable(t *testing.T) {
+	t.Parallel()
 	nstest.Need(t)
 	nstest.NeedRoot(t, "Setup needs a larger netlink buffer than wmem_max")
 	n := nstest.NewNetwork(t)
@@ -230,6 +237,7 @@ func TestLargeTable(t *testing.T) {
 
 // TestStatePath refuses paths that somebody else could turn elsewhere.
 func TestStatePath(t *testing.T) {
+	t.Parallel()
 	nstest.NeedRoot(t, "the test needs two users")
 	n := nstest.NewNetwork(t)
 	theirs, ours := filepath.Join(nstest.Dir(t), "theirs"), nstest.Dir(t)
@@ -252,6 +260,7 @@ func TestStatePath(t *testing.T) {
 
 // TestLockIsOurs lets the launcher's user hold whatever it can open.
 func TestLockIsOurs(t *testing.T) {
+	t.Parallel()
 	n := nstest.NewNetwork(t)
 	f, err := os.Open(n.Pod.Path())
 	if err != nil {

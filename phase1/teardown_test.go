@@ -27,6 +27,7 @@ func nothingOfOurs(n nstest.Network) error {
 
 // TestTeardownOfNothing takes down what was never set up.
 func TestTeardownOfNothing(t *testing.T) {
+	t.Parallel()
 	eachBinding(t, func(t *testing.T, b infra.Binding) {
 		n := nstest.NewNetwork(t)
 		before := settled(t, n)
@@ -46,6 +47,7 @@ func TestTeardownOfNothing(t *testing.T) {
 
 // TestTeardownAfterDeletion wants everything back when somebody has deleted what Setup made.
 func TestTeardownAfterDeletion(t *testing.T) {
+	t.Parallel()
 	deletions := map[string][]string{
 		"bridge":     {"eth0", "eth0-br", "eth0-tap", "eth0-dhcp", "eth0 eth0-br eth0-tap eth0-dhcp"},
 		"masquerade": {"eth0-br", "eth0-tap", "eth0-dhcp", "eth0-br eth0-tap eth0-dhcp"},
@@ -72,6 +74,7 @@ func TestTeardownAfterDeletion(t *testing.T) {
 
 // TestTeardownWithoutNIC deletes the NIC under the wiring: all else goes, and the error says so.
 func TestTeardownWithoutNIC(t *testing.T) {
+	t.Parallel()
 	eachBinding(t, func(t *testing.T, b infra.Binding) {
 		n := nstest.NewNetwork(t)
 		c := config(n, b)
@@ -91,6 +94,7 @@ func TestTeardownWithoutNIC(t *testing.T) {
 
 // TestTeardownLeavesOthers has links of somebody else beside ours, in our group as well.
 func TestTeardownLeavesOthers(t *testing.T) {
+	t.Parallel()
 	eachBinding(t, func(t *testing.T, b infra.Binding) {
 		n := nstest.NewNetwork(t)
 		c := config(n, b)
@@ -133,6 +137,7 @@ func TestTeardownLeavesOthers(t *testing.T) {
 
 // TestTeardownOfLostNamespace has the agent take down a NIC whose namespace is gone.
 func TestTeardownOfLostNamespace(t *testing.T) {
+	t.Parallel()
 	n := nstest.NewNetwork(t)
 	agent := nstest.Program(t, "examples/agent")
 	setup(t, config(n, infra.Masquerade{}))
