@@ -1,11 +1,11 @@
 package nstest
 
 import (
-	"fmt"
 	"os"
 	"os/exec"
 	"testing"
 
+	"github.com/guestwire/guestwire/internal/rig/sandbox"
 	"github.com/guestwire/guestwire/internal/tap"
 )
 
@@ -41,18 +41,7 @@ func (n Network) NeedTaps() {
 // NeedRoot skips the test where root is an ordinary user in a user namespace, and says why that is not enough.
 func NeedRoot(t testing.TB, why string) {
 	t.Helper()
-	if !hasUsers {
+	if sandbox.OneUser() {
 		Skip(t, "an ordinary user cannot run it: "+why)
 	}
 }
-
-// hasUsers says whether the user namespace has other users than root.
-var hasUsers = func() bool {
-	var inside, outside, size int
-	text, err := os.ReadFile("/proc/self/uid_map")
-	if err != nil {
-		return true
-	}
-	_, err = fmt.Sscan(string(text), &inside, &outside, &size)
-	return err != nil || size > 1
-}()

@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/guestwire/guestwire/internal/netns"
+	"github.com/guestwire/guestwire/internal/rig/sandbox"
 )
 
 // Run runs a program and returns what it printed. A failure ends the test.
@@ -245,7 +246,7 @@ type Process struct {
 func (n *Namespace) Start(uid int, args ...string) *Process {
 	n.t.Helper()
 	groups := "--clear-groups"
-	if !hasUsers { // then it has no groups either
+	if sandbox.OneUser() { // who has no groups to give up either
 		groups = "--keep-groups"
 	}
 	p := &Process{Cmd: exec.Command("nsenter", append([]string{

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/rig/sandbox"
 )
 
 // The addresses of a pod, of its gateway, and of a host beyond that.
@@ -20,10 +21,10 @@ var (
 // LauncherUID owns the taps in tests. No account has this number on purpose. In a user namespace with
 // one user it is that user, root; a launcher has no capabilities there either.
 var LauncherUID = func() int {
-	if hasUsers {
-		return 64055
+	if sandbox.OneUser() {
+		return 0
 	}
-	return 0
+	return 64055
 }()
 
 // Owner is LauncherUID, and the group of that number.

@@ -73,11 +73,23 @@ func Enter() error {
 	}
 }
 
+// OneUser says whether root is alone: in a user namespace of an ordinary user's.
+func OneUser() bool {
+	var inside, outside, size int
+	text, err := os.ReadFile("/proc/self/uid_map")
+	if err == nil {
+		_, err = fmt.Sscan(string(text), &inside, &outside, &size)
+	}
+	return err == nil && size == 1
+}
+
 // attributes are those of a process with mounts of its own. An ordinary user's is root in a user
-// namespace besides, which has no other users, and to which its network namespace belongs: ip(8)
-// enters that again.
+// namespace besides. Its network namespace has to belong to that: ip(8) enters it again.
 func attributes() *syscall.SysProcAttr {
-	if os.Geteuid() == 0 {
+	switch {
+	case OneUser():
+		return &syscall.SysProcAttr{Unshareflags: unix.CLONE_NEWNS | unix.CLONE_NEWNET}
+	case os.Geteuid() == 0:
 		return &syscall.SysProcAttr{Unshareflags: unix.CLONE_NEWNS}
 	}
 	return &syscall.SysProcAttr{
