@@ -13,6 +13,10 @@ import (
 	"github.com/guestwire/guestwire/internal/rig/leak"
 )
 
+// The main thread cannot end: a goroutine that ends on it leaves it where it is. This keeps it for the
+// main goroutine.
+func init() { runtime.LockOSThread() }
+
 func TestMain(m *testing.M) { leak.Main(m) }
 
 // TestLeft leaves something of each kind, and then takes it away.
