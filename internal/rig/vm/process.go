@@ -6,11 +6,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/internal/netns"
 )
 
 // process is a program with its child processes in a PID namespace of their own. All end with the namespace's first
@@ -81,19 +82,20 @@ func (g *Guest) start(cfg Config, env []string, program ...string) error {
 }
 
 // run starts the process from a thread in the network namespace and waits for its end. Pdeathsig is sent when this
-// thread ends, and the thread ends with the goroutine, so it must wait.
-func (p *process) run(netns *os.File, started chan<- error) {
+// thread ends, and the thread ends with the call, so the call must wait.
+func (p *process) run(namespace *os.File, started chan<- error) {
 	defer close(p.done)
-	runtime.LockOSThread()
-	if err := unix.Setns(int(netns.Fd()), unix.CLONE_NEWNET); err != nil {
-		started <- fmt.Errorf("network namespace: %w", err)
-		return
-	}
-	err := p.cmd.Start()
-	started <- err
-	if err == nil {
-		// A killed process always ends with an error.
-		_ = p.cmd.Wait()
+	err := netns.Do(namespace, func() error {
+		err := p.cmd.Start()
+		started <- err
+		if err == nil {
+			// A killed process always ends with an error.
+			_ = p.cmd.Wait()
+		}
+		return nil
+	})
+	if err != nil {
+		started <- err
 	}
 }
 
