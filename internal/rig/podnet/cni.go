@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/internal/rig/nstest"
 )
 
@@ -77,7 +78,29 @@ func (c chain) add(t testing.TB, pod *nstest.Namespace, nic string) *attachment 
 		}
 	}
 	pod.Settle(nic)
+	if slices.ContainsFunc(c.configs, func(config string) bool { return strings.Contains(config, `"mac":`) }) {
+		renewLinkLocal(t, pod, nic)
+	}
 	return a
+}
+
+// renewLinkLocal has the kernel make the link-local address of the MAC that the NIC has now. Where a plugin
+// has changed the MAC, it depends on the machine's load whether the kernel had made the address before.
+func renewLinkLocal(t testing.TB, pod *nstest.Namespace, nic string) {
+	t.Helper()
+	mac, err := cache.ParseMAC(strings.TrimSpace(pod.Exec("cat", "/sys/class/net/"+nic+"/address")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(pod.IP("-6 addr show scope link dev "+nic), " "+mac.LinkLocal().String()+"/") {
+		return
+	}
+	pod.IP("-6 addr flush scope link dev " + nic)
+	mode := "net.ipv6.conf." + nic + ".addr_gen_mode"
+	was := strings.TrimSpace(pod.Exec("sysctl", "-n", mode))
+	pod.Exec("sysctl", "-qw", mode+"=1")
+	pod.Exec("sysctl", "-qw", mode+"="+was)
+	pod.Settle(nic)
 }
 
 // check runs CNI CHECK. It leaves out portmap in a pod with IPv6: portmap 1.1 looks for the IPv4 address in its IPv6 rules.
