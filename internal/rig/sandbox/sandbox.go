@@ -43,7 +43,7 @@ func Enter() error {
 		probe := exec.Command("/bin/sh", "-c", "mount --make-rprivate /")
 		probe.SysProcAttr = attributes()
 		if out, err := probe.CombinedOutput(); err != nil {
-			return fmt.Errorf("not root, and this kernel gives no user namespace: %w (%v %s)", os.ErrPermission, err, bytes.TrimSpace(out))
+			return fmt.Errorf("neither root nor a user namespace (%v %s): %w", err, bytes.TrimSpace(out), os.ErrPermission)
 		}
 	}
 
