@@ -608,7 +608,7 @@ func TestBadInput(t *testing.T) {
 		{"no state", func(c *phase1.Config) { c.State = "" }, field("state"), "name a directory"},
 		{"state in nothing", func(c *phase1.Config) { c.State = "/nonexistent/a/b" }, is(fs.ErrNotExist), "mkdir -p /nonexistent/a"},
 		{"state of another", func(c *phase1.Config) { c.State = foreign }, is(fs.ErrPermission), "chown root"},
-		{"state of all", func(c *phase1.Config) { c.State = shared }, is(fs.ErrPermission), "chmod go-w"},
+		{"state of all", func(c *phase1.Config) { c.State = shared }, is(fs.ErrPermission), "chmod 0755"},
 		{"too many queues", func(c *phase1.Config) { c.Queues = 257 }, field("queues"), "1 to 256"},
 		{"collision", func(c *phase1.Config) { c.Binding = infra.Masquerade{} }, is(infra.ErrCollision), "choose another network"},
 		{"small", func(c *phase1.Config) {
@@ -618,7 +618,7 @@ func TestBadInput(t *testing.T) {
 			c.Binding = infra.Masquerade{IPv4: netip.MustParsePrefix("10.1.0.0/24"), IPv6: netip.MustParsePrefix("fd01::/127")}
 		}, field("binding.masquerade.ipv6"), "at least a /126"},
 		{"bad option", func(c *phase1.Config) { c.Options.Hostname = "a\nb" }, field("options.hostname"), "control"},
-		{"bad device", func(c *phase1.Config) { c.Device.PCIAddress = "1:2" }, field("device.pciAddress"), "0000:01:00.0"},
+		{"bad device", func(c *phase1.Config) { c.Device.PCIAddress = "1:2" }, field("device.pciAddress"), "0000:03:10.1"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			c := config(n, infra.Bridge{})

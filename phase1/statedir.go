@@ -121,8 +121,9 @@ func checkRootOnly(path string, bits fs.FileMode) error {
 	}
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	if !ok || stat.Uid != 0 || info.Mode().Perm()&bits != 0 {
-		return fmt.Errorf("%s: mode %v, owner %d: others could write there (chown root, chmod go-w): %w",
-			path, info.Mode().Perm(), stat.Uid, fs.ErrPermission)
+		perm := info.Mode().Perm()
+		return fmt.Errorf("%s: owner %d, mode %04o, want owner 0 and mode %04[4]o or less (chown root %[1]s; chmod %04[4]o %[1]s): %[5]w",
+			path, stat.Uid, perm, perm&^bits, fs.ErrPermission)
 	}
 	return nil
 }

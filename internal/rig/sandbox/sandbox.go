@@ -128,7 +128,8 @@ if ! [ -w /run ]; then # the machine's root is not this one
 	export TMPDIR=/run/tmp
 	cd "$directory"
 fi
-mkdir -p /run/netns /run/guestwire.lock
+mkdir -p /run/netns
+[ -d /run/guestwire.lock ] || mkdir -m 700 /run/guestwire.lock # it stays on the machine, where Setup wants it so
 mount -t tmpfs -o mode=755 guestwire /run/netns
 mount -t tmpfs -o mode=700 guestwire /run/guestwire.lock
 if [ -d /dev/net ] || mkdir /dev/net 2>/dev/null; then
