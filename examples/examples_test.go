@@ -145,7 +145,7 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// TestLauncherBlocked wants a launcher to end whose events nobody reads: by the second signal, as the first one
+// TestLauncherBlocked wants a launcher to end whose events no program reads: by the second signal, as the first one
 // waits for the guest's last event to be written.
 func TestLauncherBlocked(t *testing.T) {
 	n := nstest.NewNetwork(t)

@@ -21,7 +21,7 @@ import (
 	"github.com/guestwire/guestwire/phase1"
 )
 
-// canary is a file outside of the state directory, which nobody may touch.
+// canary is a file outside of the state directory, which no call may touch.
 type canary struct{ path, was string }
 
 func newCanary(t *testing.T) canary {
@@ -76,7 +76,7 @@ var planted = map[string]func(path, canary string) error{
 	"directory": func(path, _ string) error {
 		return errors.Join(os.Mkdir(path, 0o777), os.WriteFile(filepath.Join(path, "file"), nil, 0o666))
 	},
-	"somebody's file": func(path, _ string) error {
+	"another user's file": func(path, _ string) error {
 		return errors.Join(os.WriteFile(path, []byte("{"), 0o666), os.Chown(path, nstest.LauncherUID, nstest.LauncherUID), os.Chmod(path, 0o666))
 	},
 	"mount": func(path, canary string) error {
@@ -104,7 +104,7 @@ func TestPlantedFiles(t *testing.T) {
 	for kind, plant := range planted {
 		for _, name := range names {
 			t.Run(kind+" "+strings.TrimLeft(name, "."), func(t *testing.T) {
-				if kind == "somebody's file" || kind == "device" {
+				if kind == "another user's file" || kind == "device" {
 					nstest.NeedRoot(t, "the test needs two users")
 				}
 				file := newCanary(t)

@@ -190,8 +190,8 @@ func (l *leaks) end() {
 	l.running.Wait()
 }
 
-// TestTables floods the machine's tables from the guest: with sources that are made up, and with neighbours
-// that nobody has.
+// TestTables floods the machine's tables from the guest: with sources that do not exist, and with neighbours
+// that do not exist.
 func TestTables(t *testing.T) {
 	nstest.Need(t)
 	nstest.NeedRoot(t, "the sniffer needs a larger buffer than rmem_max")
@@ -206,7 +206,7 @@ func TestTables(t *testing.T) {
 				w := attach(t, n, true, true)
 				tables := func() string {
 					text := n.Pod.Exec("bridge", "fdb")
-					if !off { // without the guard a guest is whoever it likes to its neighbours
+					if !off { // without the guard the guest can have any source
 						for line := range strings.Lines(n.Pod.IP("neigh")) {
 							if strings.Contains(line, "eth0-br") {
 								text += line
@@ -228,7 +228,7 @@ func TestTables(t *testing.T) {
 						copy(frame[6:], mac[:])
 						list = append(list, frame)
 					}
-					// In its own name, to its own network, where nobody else is.
+					// With its own source, to addresses of its own network that no station has.
 					to := w.link
 					to.Far4 = netip.AddrFrom4([4]byte{10, 0, 2, byte(random.Uint32())})
 					to.Far6 = netip.MustParseAddr(fmt.Sprintf("fd10:0:2::%x", byte(random.Uint32())))

@@ -27,7 +27,7 @@ type exchange struct {
 	to       string // ADDRESS:PORT
 	size     int    // a datagram's; 0: short
 	only     int    // 4 or 6; 0: both
-	// want is "WHO:PORT sees ADDRESS", "refused", or "" if nobody answers.
+	// want is "WHO:PORT sees ADDRESS", "refused", or "" if no answer comes.
 	want string
 }
 
@@ -176,8 +176,7 @@ func protocols() []string {
 	return []string{"tcp", "udp"}
 }
 
-// ask has every exchange take place. That nobody answers is known when an exchange of the same one
-// has come to its end that began later.
+// ask has every exchange take place. An exchange has no answer if one that the same station began later has ended.
 func (s *scene) ask(t *testing.T, list []exchange) {
 	t.Helper()
 	s.serve(t, list)
@@ -251,7 +250,7 @@ func (s *scene) question(protocol string, family int, e exchange) (*nstest.Quest
 		from = s.addresses[as][family]
 	}
 	if _, known := s.addresses[to]; !known || s.who[who] == nil {
-		return nil, fmt.Errorf("nobody is called %s or %s", who, to)
+		return nil, fmt.Errorf("no station is called %s or %s", who, to)
 	}
 	return s.who[who].Question(protocol, from, netip.AddrPortFrom(s.addresses[to][family], port(e.to)), max(1, e.size))
 }
@@ -595,7 +594,7 @@ func TestEcho(t *testing.T) {
 	}
 }
 
-// TestMaxConnections wants one connection too many to be refused, whoever opens it, and the others to
+// TestMaxConnections wants one connection too many to be refused, whichever side opens it, and the others to
 // go on.
 func TestMaxConnections(t *testing.T) {
 	t.Parallel()

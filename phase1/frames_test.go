@@ -142,7 +142,7 @@ func (w *wire) address() netip.Addr {
 	return w.link.IPv6
 }
 
-// hear takes sentinels, so that nobody answers that the port is closed.
+// hear receives sentinels, so that the kernel does not answer that the port is closed.
 func hear(t *testing.T, n nstest.Network) net.PacketConn {
 	t.Helper()
 	var socket net.PacketConn
@@ -360,7 +360,7 @@ func TestHostileFrames(t *testing.T) {
 	}
 }
 
-// TestGuardLoosened gives the guest another MAC and more addresses: it is those too, and still nobody else.
+// TestGuardLoosened gives the guest another MAC and more addresses: the guest can send with these too, and with no others.
 func TestGuardLoosened(t *testing.T) {
 	t.Parallel()
 	eachBinding(t, func(t *testing.T, b infra.Binding) {

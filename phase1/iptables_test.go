@@ -40,8 +40,8 @@ func saved(n *nstest.Namespace, programs ...string) string {
 	return strings.Join(lines, "")
 }
 
-// others are rules that are nobody's business, in all chains that we jump from, one with a name like
-// ours.
+// others are rules of other programs, in all chains from which the wiring jumps, one with a name like the
+// wiring's.
 func others(n *nstest.Namespace, programs ...string) {
 	for _, p := range programs {
 		for _, line := range []string{
@@ -139,7 +139,7 @@ func TestIPTables(t *testing.T) {
 	})
 }
 
-// TestIPTablesLeft: where nobody has used iptables, empty tables are what stays.
+// TestIPTablesLeft: where no program has used iptables, empty tables stay.
 func TestIPTablesLeft(t *testing.T) {
 	t.Parallel()
 	eachIPTables(t, func(t *testing.T, v4, v6 string) {

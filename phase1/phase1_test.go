@@ -269,7 +269,7 @@ func TestTraffic(t *testing.T) {
 			t.Errorf("guest's DNS by DHCPv6 is %v %v", got.IPv6.DNS, got.IPv6.Search)
 		}
 
-		// Whoever answers says its name. The namespace serves the same port.
+		// The station that answers says its name. The namespace serves the same port.
 		if err := g.ListenTCP(8000); err != nil {
 			t.Fatal(err)
 		}

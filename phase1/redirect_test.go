@@ -14,8 +14,8 @@ import (
 	"github.com/guestwire/guestwire/phase1"
 )
 
-// TestRedirectShares has somebody's qdisc and filters at the NIC's ingress before Setup: what they take
-// the guest does not get, everything else it does, and they stay as they are.
+// TestRedirectShares has another program's qdisc and filters at the NIC's ingress before Setup. They stay as they
+// are. The guest gets all frames that they do not take.
 func TestRedirectShares(t *testing.T) {
 	t.Parallel()
 	for name, lines := range map[string][]string{
@@ -61,7 +61,7 @@ func TestRedirectShares(t *testing.T) {
 			}
 			s.ask(t, exchanges)
 			if err := difference(theirsBefore, theirs()); err != nil {
-				t.Errorf("what is somebody's: %v", err)
+				t.Errorf("the other program's qdisc and filters: %v", err)
 			}
 			teardown(t, s.Network, c, before)
 		})
@@ -151,7 +151,7 @@ func TestRedirectMutesTheNamespace(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	router := strings.Fields(s.World.IP("-br link show dev pod"))[2]
-	s.Pod.IP("neigh replace 10.244.1.1 lladdr " + router + " dev eth0 nud permanent") // nobody has to be asked
+	s.Pod.IP("neigh replace 10.244.1.1 lladdr " + router + " dev eth0 nud permanent") // so no neighbour solicitation is sent
 	s.World.IP("link add pod3 type veth peer name net1 netns " + s.Pod.Name)
 	s.World.IP("addr add 10.250.0.1/24 dev pod3")
 	s.World.IP("link set pod3 up")
@@ -211,8 +211,8 @@ func TestRedirectMutesTheNamespace(t *testing.T) {
 	teardown(t, s.Network, c, before)
 }
 
-// TestRedirectOfWhatExpires: the namespace hears nobody who would renew its address. Teardown gives it
-// back.
+// TestRedirectOfWhatExpires: wired by redirect, the namespace does not hear the server that would renew its address. Teardown
+// gives the address back.
 func TestRedirectOfWhatExpires(t *testing.T) {
 	t.Parallel()
 	n := nstest.NewNetwork(t)
@@ -252,8 +252,8 @@ func TestChildren(t *testing.T) {
 	teardown(t, n, c, before)
 }
 
-// TestSharedSysctls: what the whole namespace shares goes back when nobody needs it, whoever else is
-// wired, and to what it was.
+// TestSharedSysctls: a sysctl that the whole namespace shares gets its old value back when no wiring needs
+// it any more, in whichever order the NICs are torn down.
 func TestSharedSysctls(t *testing.T) {
 	t.Parallel()
 	const calls = "net.bridge.bridge-nf-call-iptables"

@@ -40,7 +40,7 @@ var damages = []damage{
 	{line: "ip link set eth0-br address 02:00:00:00:00:01", says: "MAC of eth0-br is 02:00:00:00:00:01"},
 	{line: "ip link set eth0-tap address 02:00:00:00:00:01", says: "MAC of eth0-tap is 02:00:00:00:00:01"},
 	{line: "ip link set eth0-br group 7", says: "group of eth0-br is 7"},
-	{line: "ip link set eth0-tap alias somebody", says: `alias of eth0-tap is "somebody"`},
+	{line: "ip link set eth0-tap alias other", says: `alias of eth0-tap is "other"`},
 	{line: "ip link set eth0-br arp off", says: "ARP of eth0-br is off, not on"},
 	{line: "ip link set eth0-br addrgenmode eui64", says: "addrgenmode of eth0-br is eui64, not none"},
 	{line: "ip tuntap del eth0-tap mode tap; ip tuntap add eth0-tap mode tap user 5", says: "tap eth0-tap is of user 5, group 0"},
@@ -118,7 +118,7 @@ var damagesOf = map[string][]damage{
 		{line: "sysctl -qw net.ipv6.conf.eth0.disable_ipv6=1", says: "sysctl net/ipv6/conf/eth0/disable_ipv6 is not 0"},
 		{line: "ip link set eth0 address 02:00:00:00:00:01", says: "MAC of eth0 is 02:00:00:00:00:01"},
 		{line: "ip link set eth0 group 7", says: "group of eth0 is 7"},
-		{line: "ip link set eth0 alias somebody", says: `alias of eth0 is "somebody"`},
+		{line: "ip link set eth0 alias other", says: `alias of eth0 is "other"`},
 		{line: "ip link set eth0-br down; ip link set eth0-br name other", says: "bridge eth0-br is gone"},
 	},
 	"masquerade": {
@@ -228,7 +228,7 @@ func TestRepair(t *testing.T) {
 // sample: of how many damages one is done before Teardown too.
 const sample = 7
 
-// offered says whether the kernel does a damage to links that are nobody's.
+// offered says whether the kernel does a damage to links of a new namespace.
 func offered(line string) bool {
 	probe := "set -e; ip link add eth0-br type bridge; ip tuntap add eth0-tap mode tap; tc qdisc add dev eth0-tap ingress; " + line
 	return exec.Command("unshare", "--net", "sh", "-c", probe).Run() == nil
@@ -268,8 +268,7 @@ func hurt(t *testing.T, n nstest.Network, line, says string) string {
 
 // wiring is what of a dump must be the same after a repair, in any order, without
 // what is numbered anew, the qdisc that a link gets when it is up first, an anycast address that the
-// kernel forgets when a router's link goes down, and the MAC of the responder's port, which is random
-// and nobody's business.
+// kernel forgets when a router's link goes down, and the MAC of the responder's tap, which is random.
 func wiring(dump string) string {
 	if port := portMAC.FindStringSubmatch(dump); port != nil {
 		dump = strings.ReplaceAll(dump, port[1], "random")

@@ -93,7 +93,7 @@ func TestScan(t *testing.T) {
 			config.Guard.Open = c.open
 			setup(t, config)
 			s := scan{wire: attachDeaf(t, n, true, true), answers: map[string]bool{}}
-			// The guest here answers nobody who asks for it.
+			// The guest here answers no neighbour solicitation.
 			n.World.IP("neigh replace " + s.link.IPv4.String() + " lladdr " + s.link.MAC.String() + " dev pod")
 			if s.bridge != 0 {
 				n.Pod.IP("neigh replace " + s.link.MAC.LinkLocal().String() + " lladdr " + s.link.MAC.String() + " dev eth0-br")

@@ -78,7 +78,7 @@ func TestStandingWiring(t *testing.T) {
 		if err := phase1.Check(t.Context(), c); err != nil {
 			t.Error(err)
 		}
-		// Somebody takes the name of the responder's port: it cannot be repaired.
+		// Another link takes the name of the responder's tap, so Setup cannot repair the wiring.
 		n.Pod.IP("link del eth0-dhcp")
 		n.Pod.IP("link add eth0-dhcp type bridge")
 		if err := phase1.Setup(t.Context(), c); err == nil {
@@ -235,7 +235,7 @@ func TestLargeTable(t *testing.T) {
 	})
 }
 
-// TestStatePath refuses paths that somebody else could turn elsewhere.
+// TestStatePath refuses paths that another user could lead elsewhere.
 func TestStatePath(t *testing.T) {
 	t.Parallel()
 	nstest.NeedRoot(t, "the test needs two users")

@@ -45,7 +45,7 @@ func TestTeardownOfNothing(t *testing.T) {
 	})
 }
 
-// TestTeardownAfterDeletion wants everything back when somebody has deleted what Setup made.
+// TestTeardownAfterDeletion wants everything back after another program has deleted what Setup made.
 func TestTeardownAfterDeletion(t *testing.T) {
 	t.Parallel()
 	deletions := map[string][]string{
@@ -92,7 +92,7 @@ func TestTeardownWithoutNIC(t *testing.T) {
 	})
 }
 
-// TestTeardownLeavesOthers has links of somebody else beside ours, in our group as well.
+// TestTeardownLeavesOthers has links of other programs beside the wiring's, some in the wiring's group.
 func TestTeardownLeavesOthers(t *testing.T) {
 	t.Parallel()
 	eachBinding(t, func(t *testing.T, b infra.Binding) {

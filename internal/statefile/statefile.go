@@ -1,6 +1,6 @@
 // Package statefile reads, writes and removes small files in a directory: records and journals. A reader
-// sees a whole file or none, and no file in the directory, whoever put it there, makes a call follow a
-// link or wait.
+// sees a whole file or none. A link or a FIFO that another user put into the directory does not make a call
+// leave the directory or wait.
 package statefile
 
 import (

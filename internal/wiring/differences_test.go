@@ -72,7 +72,7 @@ func TestDifferences(t *testing.T) {
 		{"MAC", hidden, link("eth0-br", func(l *netstate.Link) { l.MAC = mac(9) }), "MAC of eth0-br is 02:00:00:00:00:09, not 56:2e:d0:09:a5:0a"},
 		{"NIC's MAC", redirected, link("eth0", func(l *netstate.Link) { l.MAC = mac(9) }), "MAC of eth0 is 02:00:00:00:00:09, not 0a:58:0a:f4:01:07"},
 		{"group", hidden, link("eth0-br", func(l *netstate.Link) { l.Group = 7 }), "group of eth0-br is 7, not 1735852034"},
-		{"alias", bridged, link("eth0-tap", func(l *netstate.Link) { l.Alias = "somebody" }), `alias of eth0-tap is "somebody", not "guestwire eth0"`},
+		{"alias", bridged, link("eth0-tap", func(l *netstate.Link) { l.Alias = "other" }), `alias of eth0-tap is "other", not "guestwire eth0"`},
 		{"ARP", hidden, link("eth0-br", func(l *netstate.Link) { l.NoARP = true }), "ARP of eth0-br is off, not on"},
 		{"holder's ARP", bridged, link("eth0", func(l *netstate.Link) { l.NoARP = false }), "ARP of eth0 is on, not off"},
 		{"NIC's ARP", redirected, link("eth0", func(l *netstate.Link) { l.NoARP = true }), "ARP of eth0 is off, not on"},

@@ -80,7 +80,7 @@ func TestDirect(t *testing.T) {
 			k := wire(t, plan, c.found)
 			mustApply(t, k, []netstate.Op{netstate.AddressAdd{Link: "eth0", Address: address("192.0.2.7/24")}})
 			if ops := mustSteps(t, plan, k); len(ops) > 0 {
-				t.Errorf("an address of somebody's is to be changed:\n%s", netstate.Text(ops))
+				t.Errorf("an address of another program is to be changed:\n%s", netstate.Text(ops))
 			}
 			mustApply(t, k, mustUndo(t, plan, k))
 			found := boot(c.found)
@@ -183,8 +183,8 @@ func TestDirectRefused(t *testing.T) {
 	}
 }
 
-// TestNothingOfOurs: such a wiring has no link and no table, so whoever has one under the NIC's name is
-// somebody else.
+// TestNothingOfOurs: such a wiring has no link and no table, so links and tables with its names belong to other
+// programs.
 func TestNothingOfOurs(t *testing.T) {
 	for _, c := range directCases {
 		plan := newPlan(t, c.found, c.spec)

@@ -26,7 +26,7 @@ type fakeKernel struct {
 	// forwarding4 and noIPv6 are what a new link gets.
 	forwarding4 bool
 	noIPv6      bool
-	mtuChosen   map[int]bool // bridges whose MTU somebody has set
+	mtuChosen   map[int]bool // bridges whose MTU was set
 }
 
 func boot(found netstate.Snapshot) *fakeKernel {
@@ -272,7 +272,7 @@ func (k *fakeKernel) delLink(index int) error {
 	return nil
 }
 
-// leastMTU gives a bridge the least MTU of its ports, unless somebody has chosen one.
+// leastMTU gives a bridge the least MTU of its ports, unless its MTU was set.
 func (k *fakeKernel) leastMTU(bridge int) {
 	l, err := k.link(bridge)
 	if err != nil || k.mtuChosen[bridge] {

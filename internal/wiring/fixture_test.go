@@ -515,7 +515,7 @@ var cases = []testCase{
 }
 
 // sourceRouted is what the CNI plugin sbr leaves of a network: the routes are in a table that a rule gives
-// to what comes from the address. Another rule is somebody else's.
+// to what comes from the address. The other rule belongs to another program.
 func sourceRouted() netstate.Snapshot {
 	return flannelWith(func(s *netstate.Snapshot) {
 		for i := range s.Routes {

@@ -269,13 +269,13 @@ func TestOtherOwner(t *testing.T) {
 	}
 }
 
-// TestForeignLinks: what somebody else made in the meantime stays, whatever it is called and
-// whatever group it is in.
+// TestForeignLinks: a link that another program made in the meantime stays, whatever its name and group
+// are.
 func TestForeignLinks(t *testing.T) {
 	plan := newPlan(t, flannel(), bridge())
 	k := wire(t, plan, flannel())
 	foreign := []netstate.Link{
-		{Index: 90, Name: "other", Kind: "veth", MAC: mac(0x90), MTU: 1500, Ethernet: true, Group: netstate.Group(nic), Alias: "somebody's"},
+		{Index: 90, Name: "other", Kind: "veth", MAC: mac(0x90), MTU: 1500, Ethernet: true, Group: netstate.Group(nic), Alias: "other"},
 		{Index: 91, Name: "eth1-tap", Kind: "tun", MAC: mac(0x91), MTU: 1500, Ethernet: true, Tap: &netstate.Tap{}},
 		{Index: 92, Name: "eth1-br", Kind: "bridge", MAC: mac(0x92), MTU: 1500, Ethernet: true, Group: netstate.Group(93), Alias: netstate.Mark("eth1")},
 	}
@@ -291,7 +291,7 @@ func TestForeignLinks(t *testing.T) {
 	same(t, "given back beside foreign links", text(t, want), text(t, k.s))
 }
 
-// TestTakenPort: somebody made the ports another bridge's, with learning off as well.
+// TestTakenPort: another program made the ports another bridge's, with learning off as well.
 func TestTakenPort(t *testing.T) {
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {

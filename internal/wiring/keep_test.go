@@ -225,21 +225,21 @@ func TestWhoseLink(t *testing.T) {
 		{"marked", netstate.Link{Name: "other", Alias: "guestwire eth0"}, true},
 		{"in the group", netstate.Link{Name: "other", Group: group}, true},
 		{"of another NIC", netstate.Link{Name: "other", Alias: "guestwire eth1", Group: netstate.Group(3)}, false},
-		{"in the group, with another alias", netstate.Link{Name: "other", Alias: "somebody's", Group: group}, false},
-		{"in the group, with another alias and a name of ours", netstate.Link{Name: "eth0-br", Alias: "somebody's", Group: group}, true},
-		{"in the group, with another alias and the NIC's name", netstate.Link{Name: "eth0", Alias: "somebody's", Group: group}, true},
+		{"in the group, with another alias", netstate.Link{Name: "other", Alias: "other", Group: group}, false},
+		{"in the group, with another alias and a name of ours", netstate.Link{Name: "eth0-br", Alias: "other", Group: group}, true},
+		{"in the group, with another alias and the NIC's name", netstate.Link{Name: "eth0", Alias: "other", Group: group}, true},
 		{"with a name of ours", netstate.Link{Name: "eth0-br"}, false},
 		{"with the NIC's name", netstate.Link{Name: "eth0"}, false},
 		{"a new tap", netstate.Link{Name: "eth0-tap", Tap: &netstate.Tap{}}, true},
 		{"a new tap of the responder", netstate.Link{Name: "eth0-dhcp", Tap: &netstate.Tap{}}, true},
-		{"a tap with another alias", netstate.Link{Name: "eth0-tap", Alias: "somebody's", Tap: &netstate.Tap{}}, false},
+		{"a tap with another alias", netstate.Link{Name: "eth0-tap", Alias: "other", Tap: &netstate.Tap{}}, false},
 		{"another tap", netstate.Link{Name: "tap0", Tap: &netstate.Tap{}}, false},
 		{"no tap, with a tap's name", netstate.Link{Name: "eth0-tap"}, false},
 	} {
 		plan := newPlan(t, flannel(), bridge())
 		k := boot(flannel())
 		k.s.Links[1].Name = "eth0-nic" // an interrupted Setup has renamed the NIC
-		k.s.Links[1].Group = group     // and somebody has put it into the group
+		k.s.Links[1].Group = group     // and another program has put it into the group
 		c.link.Index, c.link.MTU = 90, 1500
 		k.s.Links = append(k.s.Links, c.link)
 		deleted := false

@@ -86,7 +86,7 @@ func TestRefused(t *testing.T) {
 		{"loopback", flannel(), withSpec(bridge(), func(s *infra.Spec) { s.NIC = "lo" }), field("nic"), "lo|loopback|eth0"},
 
 		{"wired", nicWith(func(l *netstate.Link) { l.Alias = netstate.Mark("eth0") }), bridge(), is(infra.ErrWired, fs.ErrExist), `NIC eth0|"guestwire eth0"|Teardown`},
-		{"somebody's port", flannelWith(func(s *netstate.Snapshot) {
+		{"another bridge's port", flannelWith(func(s *netstate.Snapshot) {
 			s.Links[1].Master = 7
 			s.Links = append(s.Links, netstate.Link{Index: 7, Name: "br7", Kind: "bridge"})
 		}), bridge(), is(infra.ErrWired), "NIC eth0|br7|ip link set eth0 nomaster"},
@@ -215,7 +215,7 @@ func TestForwardingRefused(t *testing.T) {
 		"IPv6 without IPv6":   {infra.Masquerade{Sidecar: &infra.Sidecar{Sources: []netip.Addr{netip.MustParseAddr("::6")}}}, infra.Guard{}, binding + "sidecar.sources[0]"},
 		"no station":          {infra.Masquerade{}, infra.Guard{MACs: []cache.MAC{{1}}}, "guard.macs[0]"},
 		"host bits":           {infra.Masquerade{}, infra.Guard{Prefixes: []netip.Prefix{netip.MustParsePrefix("10.0.0.1/24")}}, "guard.prefixes[0]"},
-		"nobody's prefix":     {infra.Masquerade{}, infra.Guard{Prefixes: []netip.Prefix{netip.MustParsePrefix("224.0.0.0/4")}}, "guard.prefixes[0]"},
+		"multicast prefix":    {infra.Masquerade{}, infra.Guard{Prefixes: []netip.Prefix{netip.MustParsePrefix("224.0.0.0/4")}}, "guard.prefixes[0]"},
 		"the NIC's MAC":       {infra.Masquerade{}, infra.Guard{MACs: []cache.MAC{podMAC}}, "guard.macs[0]"},
 		"open, redirected":    {infra.Masquerade{}, infra.Guard{Open: list(infra.Ports{First: 1, Guest: 2})}, "guard.open[0]"},
 		"open, port 0":        {infra.Masquerade{}, infra.Guard{Open: list(port(0))}, "guard.open[0]"},

@@ -47,8 +47,8 @@ func list(t *testing.T, patterns ...string) []goPackage {
 // within says whether the package is the tree's root or below it.
 func within(pkg, tree string) bool { return pkg == tree || strings.HasPrefix(pkg, tree+"/") }
 
-// privileged is what only Phase1 needs. Phase2 runs beside a guest that may have taken it over: what
-// it does not link, nobody can make it call.
+// privileged is what only Phase1 needs. A guest may take over the process of Phase2: then it
+// can call what that process links, and nothing else.
 var privileged = map[string]string{
 	"github.com/vishvananda":        "Phase2 has no capability that netlink needs",
 	"github.com/google/nftables":    "Phase2 has no capability that nftables needs",
@@ -144,7 +144,7 @@ func TestKernelAlone(t *testing.T) {
 		}
 	}
 	if users == 0 {
-		t.Error("nobody imports netlink: has go list seen internal/kernel?")
+		t.Error("no package imports netlink: has go list seen internal/kernel?")
 	}
 }
 

@@ -217,7 +217,7 @@ func source(to netip.AddrPort) (netip.Addr, error) {
 }
 
 // Answer waits for the answer, and returns what was said of who answers and whom it sees. The error is
-// os.ErrDeadlineExceeded if nothing comes in time, ECONNREFUSED if the port or somebody refuses.
+// os.ErrDeadlineExceeded if nothing comes in time, ECONNREFUSED if the port is closed or a router refuses.
 func (q *Question) Answer(patience time.Duration) (string, error) {
 	if q.err != nil {
 		return "", q.err

@@ -48,7 +48,7 @@ func (n *Namespace) Machine(t testing.TB, packages ...string) *Machine {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWUTS}
 	var complaints Output
 	cmd.Stderr = &complaints
-	// It lasts as long as somebody could write to its first process: also when the tests are killed.
+	// The machine ends when the pipe to its first process closes, which a kill of the tests does too.
 	life, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)

@@ -190,7 +190,7 @@ func (n *Namespace) Listen(name, address string) {
 	})
 }
 
-// Ask connects from the namespace and returns the line of whoever answers.
+// Ask connects from the namespace and returns the line of the station that answers.
 func (n *Namespace) Ask(address string) (string, error) {
 	var c net.Conn
 	err := netns.Do(n.File, func() (err error) {
@@ -204,7 +204,7 @@ func (n *Namespace) Ask(address string) (string, error) {
 	return Answer(c)
 }
 
-// Answer reads the line of whoever is at the other end.
+// Answer reads the line of the station at the other end.
 func Answer(c net.Conn) (string, error) {
 	if err := c.SetDeadline(time.Now().Add(3 * time.Second)); err != nil {
 		return "", err

@@ -33,7 +33,7 @@ func (m machine) run(outer context.Context, k kernel, t task) (status int, err e
 		return 0, fmt.Errorf("initramfs: %w", err)
 	}
 	// QEMU opens the descriptors again by /dev/fd. An unlinked file serves as well as a named
-	// one, and nobody has to remove it.
+	// one, and does not have to be removed.
 	initrd, err := os.CreateTemp("", "stockkernel")
 	if err != nil {
 		return 0, err
