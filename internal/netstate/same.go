@@ -43,7 +43,7 @@ func (r Route) Same(o Route) bool {
 		return false // quickly, as a namespace can have many routes
 	}
 	if r.Protocol == ProtocolKernel && o.Protocol == ProtocolKernel {
-		return r.Link == o.Link && r.Table == o.Table && r.Destination == o.Destination && r.Metric == o.Metric && r.PrefSrc == o.PrefSrc
+		return r.Metric == o.Metric && r.PrefSrc == o.PrefSrc
 	}
 	if (r.ExpiresSeconds == 0) == (o.ExpiresSeconds == 0) {
 		o.ExpiresSeconds = r.ExpiresSeconds
