@@ -92,6 +92,8 @@ func TestDifferences(t *testing.T) {
 			foreign(s)
 			link("eth0", func(l *netstate.Link) { l.Master = 90 })(s)
 		}, "eth0 is a port of other"},
+		{"NIC renamed while it is up", redirected, link("eth0", func(l *netstate.Link) { l.Name = "other" }), "eth0 is called other"},
+		{"holder of another kind", bridged, link("eth0", func(l *netstate.Link) { l.Kind = "bridge" }), "eth0 is not the dummy of the wiring"},
 		{"NIC renamed", redirected, link("eth0", func(l *netstate.Link) { l.Name, l.Up = "other", false }), "eth0 is called other\neth0 is down"},
 		{"bridge's setting", hidden, link("eth0-br", func(l *netstate.Link) { l.Bridge = l.Bridge.With(netstate.Settings{"stp_state": 1}) }), "bridge eth0-br: stp_state is 1, not 0"},
 		{"port's settings", hidden, link("eth0-tap", func(l *netstate.Link) {
@@ -208,6 +210,81 @@ func TestDifferences(t *testing.T) {
 		}
 		if (len(steps) > 0) != (c.want != "") {
 			t.Errorf("%s, %s: says %q and has %d steps", c.spec.Binding.Kind(), c.name, have, len(steps))
+		}
+		for range undoRounds { // repair goes in rounds, too
+			for i, op := range mustSteps(t, plan, k) {
+				if err := k.apply(op); err != nil {
+					t.Errorf("%s, %s: step %d: %v: %v", c.spec.Binding.Kind(), c.name, i+1, op, err)
+				}
+			}
+		}
+		if left, _, err := plan.Differences(k.snapshot()); err != nil || len(left) > 0 {
+			t.Errorf("%s, %s: mended, and yet %q, %v", c.spec.Binding.Kind(), c.name, left, err)
+		}
+	}
+}
+
+// TestTableReplaced: a table that another program has changed is deleted before it is set, as setting alone would add to
+// it, and one that is missing is set alone. Frames are forwarded to links of the wiring, by their indices.
+func TestTableReplaced(t *testing.T) {
+	plan := newPlan(t, flannel(), redirect())
+	for _, gone := range []bool{false, true} {
+		k := wire(t, plan, flannel())
+		for i := range k.s.Tables {
+			k.s.Tables[i].Flags = 1
+		}
+		if gone {
+			k.s.Tables = nil
+		}
+		deleted := map[firewall.Family]bool{}
+		forwarded := map[string]int{}
+		set := 0
+		for _, op := range mustSteps(t, plan, k) {
+			switch o := op.(type) {
+			case netstate.TableDel:
+				deleted[o.Family] = true
+			case netstate.TableSet:
+				set++
+				if deleted[o.Table.Family] == gone {
+					t.Errorf("gone %t: table %s is set, and was deleted before: %t", gone, o.Table.Family, deleted[o.Table.Family])
+				}
+				for _, c := range o.Table.Chains {
+					for _, r := range c.Rules {
+						if to, is := r.Verdict.(firewall.Fwd); is {
+							forwarded[to.Device] = to.Index
+						}
+					}
+				}
+			}
+		}
+		tap, _ := k.s.Named("eth0-tap")
+		if set != 2 || len(forwarded) != 2 || forwarded["eth0"] != nic || forwarded["eth0-tap"] != tap.Index {
+			t.Errorf("gone %t: %d tables, frames go to %v", gone, set, forwarded)
+		}
+	}
+}
+
+// TestFoundDown: Setup leaves a NIC down that was down. If another program brings it up, it stays up.
+func TestFoundDown(t *testing.T) {
+	found := flannelWith(func(s *netstate.Snapshot) { s.Links[1].Up = false })
+	for _, spec := range []infra.Spec{redirect(), masquerade()} {
+		plan := newPlan(t, found, spec)
+		if !strings.Contains(told(plan.Record), "eth0 is down, and Setup leaves it down") {
+			t.Errorf("%s: no warning", spec.Binding.Kind())
+		}
+		k := wire(t, plan, found)
+		for i := range k.s.Links {
+			if k.s.Links[i].Index == nic {
+				if k.s.Links[i].Up {
+					t.Errorf("%s: Setup has brought the NIC up", spec.Binding.Kind())
+				}
+				k.s.Links[i].Up = true
+			}
+		}
+		for _, op := range mustSteps(t, plan, k) {
+			if set, is := op.(netstate.LinkSet); is && set.Index == nic && set.Up != nil {
+				t.Errorf("%s: %v", spec.Binding.Kind(), op)
+			}
 		}
 	}
 }

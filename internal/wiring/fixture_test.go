@@ -456,6 +456,15 @@ var cases = []testCase{
 			netstate.Route{Link: 3, Table: netstate.TableMain, Destination: pfx("::/0"), Gateway: ip("fe80::50"), Type: netstate.RouteUnicast, Protocol: 3, Metric: 1024},
 		)
 	}), bridge()},
+	{"bridge-source-elsewhere", flannelWith(func(s *netstate.Snapshot) { // a route of another link goes and comes with eth0's address, which it has as its source
+		s.Links = append(s.Links, netstate.Link{Index: 3, Name: "net1", Kind: "veth", MAC: mac(3), MTU: 1500, Up: true, Ethernet: true})
+		s.Addresses = append(s.Addresses, netstate.Address{Link: 3, Prefix: pfx("10.50.0.7/24"), Label: "net1", ValidSeconds: netstate.Forever, PreferredSeconds: netstate.Forever})
+		s.Routes = append(s.Routes,
+			netstate.Route{Link: 3, Table: netstate.TableMain, Destination: pfx("10.50.0.0/24"), PrefSrc: ip("10.50.0.7"), Type: netstate.RouteUnicast, Scope: netstate.ScopeLink, Protocol: netstate.ProtocolKernel},
+			netstate.Route{Link: 3, Table: netstate.TableMain, Destination: pfx("10.60.0.0/24"), PrefSrc: ip("10.244.1.7"), Type: netstate.RouteUnicast, Scope: netstate.ScopeLink, Protocol: 3},
+			netstate.Route{Link: 3, Table: netstate.TableMain, Destination: pfx("10.70.0.0/24"), PrefSrc: ip("10.50.0.7"), Type: netstate.RouteUnicast, Scope: netstate.ScopeLink, Protocol: 3},
+		)
+	}), bridge()},
 	{"bridge-long-name", flannelWith(func(s *netstate.Snapshot) {
 		s.Links[1].Name = "enp0s31f6-pods"
 		for i := range s.Addresses {
