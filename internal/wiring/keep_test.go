@@ -345,3 +345,57 @@ func TestChildren(t *testing.T) {
 		}
 	}
 }
+
+// TestFenced: where the NIC did not forward before, it forwards for the guest alone: what comes in there and was not
+// forwarded to the guest is dropped, for each version of IP.
+func TestFenced(t *testing.T) {
+	const fence4, fence6 = `iifname "eth0" meta nfproto ipv4 drop`, `iifname "eth0" meta nfproto ipv6 drop`
+	const force = "net/ipv6/conf/eth0/force_forwarding"
+	for _, c := range []struct {
+		name      string
+		edit      func(*netstate.Snapshot)
+		four, six bool
+	}{
+		{"nothing forwards", unchanged, true, true},
+		{"IPv4 forwards", func(s *netstate.Snapshot) { s.Links[1].Forwarding4 = true }, false, true},
+		{"IPv6 forwards", func(s *netstate.Snapshot) { s.Sysctls[forwarding6] = "1" }, true, false},
+		{"IPv6 forwards here", func(s *netstate.Snapshot) { s.Sysctls[force] = "1" }, true, false},
+		{"IPv6 could forward here", func(s *netstate.Snapshot) { s.Sysctls[force] = "0" }, true, true},
+		{"both forward", func(s *netstate.Snapshot) { s.Links[1].Forwarding4, s.Sysctls[forwarding6] = true, "1" }, false, false},
+	} {
+		text := newPlan(t, flannelWith(c.edit), masquerade()).String()
+		if four, six := strings.Contains(text, fence4), strings.Contains(text, fence6); four != c.four || six != c.six {
+			t.Errorf("%s: IPv4 is fenced: %t, IPv6: %t; want %t, %t", c.name, four, six, c.four, c.six)
+		}
+	}
+}
+
+// TestTranslatedBy: exactly one program translates, which the record names: the one that is asked for, or nftables, or
+// where the kernel has none iptables-legacy.
+func TestTranslatedBy(t *testing.T) {
+	const nft, iptablesNFT, legacy = cache.FirewallNFTables, cache.FirewallIPTablesNFT, cache.FirewallIPTablesLegacy
+	for _, c := range []struct {
+		asked            string
+		without          bool // nf_tables
+		found            netstate.Snapshot
+		want             string
+		table, four, six bool
+	}{
+		{"", false, flannel(), nft, true, false, false},
+		{nft, false, flannel(), nft, true, false, false},
+		{iptablesNFT, false, flannel(), iptablesNFT, false, true, true},
+		{iptablesNFT, false, lan4(), iptablesNFT, false, true, false},
+		{legacy, false, flannel(), legacy, false, true, true},
+		{"", true, flannel(), legacy, false, true, true},
+		{legacy, true, flannel(), legacy, false, true, true},
+		{legacy, true, lan6("fe80::1"), legacy, false, true, true}, // its IPv4 chains do no harm
+	} {
+		c.found.NoNFTables = c.without
+		plan := newPlan(t, c.found, withSpec(masquerade(), func(s *infra.Spec) { s.Binding, s.Guard.Off = infra.Masquerade{Firewall: c.asked}, true }))
+		text := plan.String()
+		four, six := c.want+"-restore", strings.Replace(c.want, "iptables", "ip6tables", 1)+"-restore"
+		if plan.Record.Firewall != c.want || strings.Contains(text, "chain from-network") != c.table || strings.Contains(text, "\n"+four) != c.four || strings.Contains(text, "\n"+six) != c.six {
+			t.Errorf("%q, without nf_tables %t: the record names %q, want %q; the plan is\n%s", c.asked, c.without, plan.Record.Firewall, c.want, text)
+		}
+	}
+}

@@ -21,8 +21,8 @@ var (
 	record    = stage{"cache", []string{"-test.skip=TestReaderSeesWhole"}}
 	plans     = []stage{{pkg: "infra"}, {pkg: "internal/netstate"}, {pkg: "internal/firewall"}, golden, damage, interrupt}
 	// Tests with a kernel: those that meet most of the code in a few seconds, then what else is not too long.
-	wired    = stage{"phase1", []string{"-test.short", "-test.run=^Test(BadInput|ConfigJSON|StatePath|Refused|LostNamespace|Wiring|Again|Restore|Tables|Guard|Macvtap|Passt|IPTables$|RedirectShares|LockIsOurs|LargeTable)"}}
-	restored = stage{"phase1", []string{"-test.short", "-test.run=^Test(Shapes|Repair|Teardown|Auto|PlantedFiles|SwappedDirectory|FullDisk|Forwarding|LearnedRoute|SharedSysctls|OneStateForTwo|Scan|AtOnce|IPTables.|WithoutNFTables|NoLeak)"}}
+	wired    = stage{"phase1", []string{"-test.short", "-test.run=^Test(BadInput|ConfigJSON|StatePath|Refused|LostNamespace|Wiring|Again|Restore|Tables|Guard|Macvtap|Passt|IPTables$|RedirectShares|LockIsOurs|LargeTable|FirewallText)"}}
+	restored = stage{"phase1", []string{"-test.short", "-test.run=^Test(Shapes|Repair|Teardown|Auto|PlantedFiles|SwappedDirectory|FullDisk|Forwarding|LearnedRoute|SharedSysctls|OneStateForTwo|Scan|AtOnce|IPTables.|WithoutNFTables|NoLeak|HostileFrames|SegmentSize|MaxConnections|ServedPorts)"}}
 )
 
 var recipes = []recipe{
