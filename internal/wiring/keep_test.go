@@ -399,3 +399,55 @@ func TestTranslatedBy(t *testing.T) {
 		}
 	}
 }
+
+// TestOwnGateway: bridge gives a route back only if the kernel takes its gateway again, which it does not where the most
+// specific route to the gateway says that the address is the namespace's own.
+func TestOwnGateway(t *testing.T) {
+	special := func(kind uint8, table uint32, destination string) func(*netstate.Snapshot) {
+		return func(s *netstate.Snapshot) {
+			s.Routes = append(s.Routes, netstate.Route{Link: nic, Table: table, Type: kind, Scope: 254, Destination: pfx(destination)})
+		}
+	}
+	both := func(edits ...func(*netstate.Snapshot)) func(*netstate.Snapshot) {
+		return func(s *netstate.Snapshot) {
+			for _, edit := range edits {
+				edit(s)
+			}
+		}
+	}
+	const main, local = netstate.TableMain, netstate.TableLocal
+	for _, c := range []struct {
+		name    string
+		edit    func(*netstate.Snapshot)
+		refused bool
+	}{
+		{"as usual", unchanged, false},
+		{"own address", special(2, main, "10.244.1.1/32"), true},
+		{"own address in the table local", special(2, local, "10.244.1.1/32"), true},
+		{"own address in another table", special(2, 77, "10.244.1.1/32"), false},
+		{"broadcast address", special(3, main, "10.244.1.1/32"), true},
+		{"group", special(5, main, "10.244.1.1/32"), true},
+		{"blackhole", special(6, main, "10.244.1.1/32"), false},
+		{"another address", special(2, main, "10.244.1.2/32"), false},
+		{"as specific as the connected route", special(2, main, "10.244.1.0/24"), true},
+		{"more specific than the connected route", special(2, main, "10.244.1.0/25"), true},
+		{"less specific than the connected route", special(2, main, "10.244.0.0/23"), false},
+		{"more and less specific", both(special(2, main, "10.244.0.0/23"), special(2, main, "10.244.1.0/30")), true},
+		{"more specific again", both(special(2, main, "10.244.1.0/30"), func(s *netstate.Snapshot) { s.Routes = append(s.Routes, onLink("10.244.1.1/32")) }), false},
+		{"on the link all the same", both(special(2, main, "10.244.1.1/32"), func(s *netstate.Snapshot) { s.Routes[0].OnLink, s.Routes[1].OnLink = true, true }), false},
+		{"of a next hop", both(special(2, main, "10.244.1.2/32"), func(s *netstate.Snapshot) {
+			s.Routes = append(s.Routes, multipath("10.7.0.0/16", "10.244.1.1", "10.244.1.2"))
+		}), true},
+		{"of another NIC's route", both(special(2, main, "10.50.0.1/32"), func(s *netstate.Snapshot) {
+			s.Links = append(s.Links, netstate.Link{Index: 3, Name: "net1", Kind: "veth", MAC: mac(3), MTU: 1500, Up: true, Ethernet: true})
+			r := via("10.60.0.0/16", "10.50.0.1")
+			r.Link = 3
+			s.Routes = append(s.Routes, r)
+		}), false},
+	} {
+		_, err := wiring.NewPlan(flannelWith(c.edit), bridge())
+		if (err != nil) != c.refused || c.refused && !strings.Contains(err.Error(), "which another route gives to the namespace itself") {
+			t.Errorf("%s: %v, want a refusal %t", c.name, err, c.refused)
+		}
+	}
+}
