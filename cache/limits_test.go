@@ -153,3 +153,18 @@ func TestListOrder(t *testing.T) {
 		t.Errorf("have %q", names)
 	}
 }
+
+// TestMACDigits: each of six parts has two digits. One with more would be written behind the address.
+func TestMACDigits(t *testing.T) {
+	for _, text := range []string{
+		"", "02", "02:00:00:00:00", "02:00:00:00:00:07:08", "2:0:0:0:0:7", "0200:0000:0000:0000:0000:0007", "02:00:00:00:00:0007",
+		"02:00:00:00:00:", "02:00:00:00:00:0g", "02-00-00-00-00-07", " 02:00:00:00:00:07",
+	} {
+		if m, err := ParseMAC(text); err == nil {
+			t.Errorf("%q is read as %v", text, m)
+		}
+	}
+	if m, err := ParseMAC("02:aB:cd:EF:00:07"); err != nil || m != (MAC{2, 0xab, 0xcd, 0xef, 0, 7}) {
+		t.Errorf("have %v, %v", m, err)
+	}
+}
