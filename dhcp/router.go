@@ -144,8 +144,9 @@ func expire(ra *ndp.RouterAdvertisement) {
 	}
 }
 
-// takenBack returns an advertisement, without a checksum, that ends with lifetimes of zero what before has told
-// and r does not tell: routes, DNS servers, search domains and prefixes. Nil: there is nothing to end.
+// takenBack returns an advertisement, without a checksum, that ends with lifetimes of zero what the router before
+// this one advertised and this one does not: routes, DNS servers, search domains and prefixes. Nil: there is
+// nothing to end.
 func (r *router) takenBack(before *router) []byte {
 	msg := slices.Clone(r.icmp[:icmpLenRA])
 	options, last := before.icmp[icmpLenRA:], before.last[icmpLenRA:] // the same options, with other lifetimes

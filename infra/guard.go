@@ -42,11 +42,11 @@ func (g Guard) validate() error {
 	}
 	for i, p := range g.Open {
 		if p.Guest != 0 {
-			return &cache.FieldError{Field: fmt.Sprintf("guard.open[%d]", i), Reason: fmt.Sprintf("%v: a port of the namespace becomes no other one", p)}
+			return &cache.FieldError{Field: fmt.Sprintf("guard.open[%d]", i), Reason: fmt.Sprintf("%v: a port of the namespace cannot become another one: leave :%d out", p, p.Guest)}
 		}
 	}
 	if g.Off && len(g.MACs)+len(g.Prefixes)+len(g.Open) > 0 {
-		return &cache.FieldError{Field: "guard.off", Reason: "there is nothing to loosen in a guard that is off"}
+		return &cache.FieldError{Field: "guard.off", Reason: "a guard that is off has nothing to loosen: leave macs, prefixes and open out"}
 	}
 	return nil
 }

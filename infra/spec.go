@@ -14,7 +14,7 @@ import (
 //
 //	{"nic": "eth0", "binding": {"masquerade": {"ports": ["80"]}}, "owner": {"uid": 107}}
 type Spec struct {
-	// NIC is the link's name in the namespace, 1 to 15 of A-Z a-z 0-9 _ . -
+	// NIC is the link's name in the namespace, 1 to 15 of A-Z a-z 0-9 _ . - and no dot first.
 	NIC string `json:"nic,omitempty"`
 	// Binding is how the guest is attached. Macvtap, SRIOV and Passt take no DNS and no Options, as
 	// guestwire's responder does not serve their guests.

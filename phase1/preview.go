@@ -9,7 +9,9 @@ import (
 )
 
 // Plan returns what Setup would do, and changes nothing in the namespace or in State. For a wiring
-// that is complete there are no steps. Plan needs what Setup needs, the lock too, and has its errors.
+// that is complete there are no steps. Plan needs what Setup needs, the lock too, and has
+// Setup's errors, except those of making and changing things: Plan does not make State. It waits for the lock
+// until ctx ends.
 func Plan(ctx context.Context, c Config) (*Preview, error) {
 	if err := c.check(); err != nil {
 		return nil, err

@@ -76,7 +76,7 @@ func checkOwner(spec infra.Spec) error {
 	const device = "/dev/net/tun"
 	var stat unix.Stat_t
 	if err := unix.Stat(device, &stat); err != nil {
-		return fmt.Errorf("taps: %w", &fs.PathError{Op: "stat", Path: device, Err: err})
+		return fmt.Errorf("taps: %w: want the device that creates taps (modprobe tun; in a container, pass the device in)", &fs.PathError{Op: "stat", Path: device, Err: err})
 	}
 	const readWrite = 6
 	granted := stat.Mode & readWrite
@@ -89,8 +89,8 @@ func checkOwner(spec infra.Spec) error {
 		granted = stat.Mode >> 3 & readWrite
 	}
 	if granted != readWrite {
-		return fmt.Errorf("owner.uid: user %d cannot open %s (mode %04o, owner %d:%d), so its launcher could not use a tap: %w",
-			o.UID, device, stat.Mode&0o777, stat.Uid, stat.Gid, fs.ErrPermission)
+		return fmt.Errorf("owner: user %d, group %d cannot open %s (mode %04o, owner %d:%d), so the launcher could not use a tap: chmod 0666 %[3]s, or name a group that may: %[7]w",
+			o.UID, o.GID, device, stat.Mode&0o777, stat.Uid, stat.Gid, fs.ErrPermission)
 	}
 	return nil
 }

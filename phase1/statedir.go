@@ -80,8 +80,10 @@ func makeState(path string) error {
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(checkRootAbove(path), checkRootAbove(filepath.Join(above, "state"))); err != nil {
-		return err
+	for _, p := range []string{path, filepath.Join(above, "state")} {
+		if err := checkRootAbove(p); err != nil {
+			return err
+		}
 	}
 	err = os.Mkdir(path, 0o755)
 	if errors.Is(err, fs.ErrExist) {

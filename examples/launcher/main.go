@@ -30,7 +30,7 @@ const usage = `launcher describes and serves the interfaces of a virtual machine
 
 DIR is the agent's state directory. serve runs in the pod's namespace as the user named in agent setup -uid:
 
-  nsenter --net=/run/netns/pod setpriv --reuid 107 --clear-groups --bounding-set -all --inh-caps -all --no-new-privs \
+  nsenter --net=/run/netns/pod setpriv --reuid 107 --regid 107 --clear-groups --bounding-set -all --inh-caps -all --no-new-privs \
     launcher serve -state /run/guestwire/vm1
 
 Flags:

@@ -9,7 +9,7 @@ import (
 
 // ownLinks are the links that guestwire created for the NIC. Such a link has the alias; or the group, if the
 // alias is empty or the name is one of the wiring's, as another program may have changed the alias; or it is
-// a tap with a name of the wiring that was killed before it got its alias.
+// a tap with a name of the wiring and no alias: a Setup was killed before it set the alias.
 func (s *stepper) ownLinks() []netstate.Link {
 	if s.Direct {
 		return nil

@@ -98,8 +98,8 @@ func (g guest) of(v int) []netip.Prefix {
 	return list
 }
 
-// filter is the table at the ingress of the guest's tap. The chains are short on the way of TCP and UDP. They
-// compare bytes, because a field's name would make the kernel check the protocol once more. A packet that
+// filter is the table at the ingress of the guest's tap. The chains are short on the way of TCP and UDP, and
+// compare bytes there, because a field's name would make the kernel check the protocol once more. A packet that
 // gets no verdict in a chain is dropped: chains are entered by goto, and the policy of the first one is drop.
 // Packets for the responder do not get here, as tc takes them before.
 func (g guest) filter(n netstate.Names) firewall.Table {

@@ -52,8 +52,8 @@ func (p *Plan) newLink(nic netstate.Link, index int, name, kind string, mtu int)
 	return l
 }
 
-// The wiring's bridges do without multicast snooping. Their ports do not learn, so that each port floods its
-// frames to the other one.
+// The wiring's bridges do without multicast snooping. Their ports do not learn addresses from a guest's frames,
+// so each frame is flooded to the other port, if there is one.
 var (
 	bridgeSettings = netstate.DefaultBridge.With(netstate.Settings{"mcast_snooping": 0})
 	portSettings   = netstate.DefaultBridgePort.With(netstate.Settings{"learning": 0})
@@ -70,7 +70,8 @@ func (p *Plan) enableIPv6() {
 }
 
 // keepNIC wants the NIC to keep its addresses and routes, so that a repair adds them again. A family in which
-// an address has a lifetime or a route comes from an advertisement is left out, as it changes by itself.
+// an address or a route has a lifetime, or a route comes from an advertisement, is left out, as it changes by
+// itself.
 func (p *Plan) keepNIC(nic netstate.Link) {
 	for _, v4 := range []bool{true, false} {
 		var addresses []netstate.Address

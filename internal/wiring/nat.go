@@ -173,7 +173,7 @@ func (t translation) toGuest(guest netip.Addr) []firewall.Rule {
 
 // through is what the namespace forwards from and to the guest. A packet of the guest that belongs to no
 // connection is dropped, as it would leave untranslated. To the guest pass only known connections and
-// translated packets.
+// translated packets. What else comes in by the NIC is dropped, if the NIC did not forward before Setup.
 func (t translation) through() []firewall.Rule {
 	known := firewall.State{States: firewall.Established | firewall.Related}
 	nic := firewall.InInterface{Name: t.names.NIC}

@@ -98,7 +98,8 @@ func (p *Plan) nextHops(nic netstate.Link, from netip.Addr) []cache.Route {
 	return routes
 }
 
-// learnedTables are the tables whose routes the guest gets, which has the NIC's addresses.
+// learnedTables are the tables whose routes the guest gets: the main table, and those that the policy rules name
+// for the NIC's addresses, which become the guest's.
 func (p *Plan) learnedTables(nic netstate.Link) map[uint32]bool {
 	learned := map[uint32]bool{netstate.TableMain: true}
 	v4, v6 := addressesOf(p.found, nic)

@@ -73,7 +73,7 @@ func run() error {
 		for _, pkg := range flag.Args() {
 			i := slices.IndexFunc(recipes, func(r recipe) bool { return r.pkg == filepath.Clean(pkg) })
 			if i < 0 {
-				return fmt.Errorf("%s: no recipe: see -help", pkg)
+				return fmt.Errorf("%s: no recipe for its tests: go run ./internal/rig/mutate -help lists the packages", pkg)
 			}
 			wanted = append(wanted, recipes[i])
 		}
