@@ -15,7 +15,7 @@ import (
 )
 
 // Version is the version of the schema: the one that this package writes, and the only one that it reads.
-const Version = 1
+const Version = 2
 
 // The bindings that [Record.Binding] can name.
 const (

@@ -312,12 +312,13 @@ func TestEdited(t *testing.T) {
 		from, to string
 		words    string // separated by |
 	}{
-		{`"version": 1`, `"version": 2`, "version: 2 is newer|which reads 1|update|Setup"},
-		{`"version": 1`, `"version": -1`, "version: -1, want 1"},
-		{`"version": 1`, `"version": "1"`, "version: want a number"},
-		{`"version": 1`, `"version": null`, "version"},
-		{`"version": 1,`, ``, "version: missing"},
-		{`"version": 1,`, `"version": 1, "version": 1,`, `"version" is given twice`},
+		{`"version": 2`, `"version": 3`, "version: 3 is newer|which reads 2|update|Setup"},
+		{`"version": 2`, `"version": 1`, "version: 1, and this program reads 2|Setup|serve"},
+		{`"version": 2`, `"version": -1`, "version: -1, and this program reads 2"},
+		{`"version": 2`, `"version": "1"`, "version: want a number"},
+		{`"version": 2`, `"version": null`, "version"},
+		{`"version": 2,`, ``, "version: missing"},
+		{`"version": 2,`, `"version": 2, "version": 2,`, `"version" is given twice`},
 		{`"mtu": 1450`, `"mtu": 1450, "mtu": 1500`, `"mtu" is given twice`},
 		{`"default": true`, `"default": true, "default": false`, `ipv6.router: field "default" is given twice`},
 		{`"mtu": 1450`, `"mtv": 1450`, "mtv: no such field"},
@@ -374,9 +375,9 @@ func TestForeign(t *testing.T) {
 		`[]`:                                     "not a whole JSON object",
 		`"eth0"`:                                 "not a whole JSON object",
 		`{}`:                                     "version: missing",
-		`{"version":1}`:                          "name: ",
+		`{"version":2}`:                          "name: ",
 		`{"cniVersion":"1.0.0","interfaces":[]}`: "version: missing",
-		`{"version":1} {}`:                       "not a whole JSON object",
+		`{"version":2} {}`:                       "not a whole JSON object",
 		"\xef\xbb\xbf{}":                         "not a whole JSON object",
 		"nonsense":                               "not a whole JSON object",
 		`{"version":3,"interfaces":[{"new":true}]}`: "version: 3 is newer",
@@ -441,7 +442,7 @@ func FuzzDecode(f *testing.F) {
 		}
 		f.Add(text)
 	}
-	f.Add([]byte(`{"version":1,"name":"e","binding":"bridge","tap":"t","queues":1,"mac":"02:00:00:00:00:07","mtu":68,` +
+	f.Add([]byte(`{"version":2,"name":"e","binding":"bridge","tap":"t","queues":1,"mac":"02:00:00:00:00:07","mtu":68,` +
 		`"ipv4":null,"dns":{"servers":["::ffff:1.2.3.4%a"]},"neighbours":[],"options":{"dhcpv4":{},"dhcpv6":{"65535":"0x"}},"warnings":["\ud800\u2028<"]}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		r, err := Decode(text)

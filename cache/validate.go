@@ -59,7 +59,7 @@ func (r *Record) Validate() error {
 		return fieldErrorf("version", "%d is newer than this program, which reads %d: update it, or run Setup again with the program that serves", r.Version, Version)
 	}
 	if r.Version != Version {
-		return fieldErrorf("version", "%d, want %d", r.Version, Version)
+		return fieldErrorf("version", "%d, and this program reads %d: run Setup again with this version of guestwire, or serve with the one that wrote the record", r.Version, Version)
 	}
 	if err := checkLinkName("name", r.Name); err != nil {
 		return err

@@ -37,7 +37,8 @@ type Binding interface {
 }
 
 // Visitor has a method for each binding. A program that treats the bindings differently implements it, and
-// does not compile until it has an answer for each of them.
+// does not compile until it has an answer for each of them: a version of guestwire with a new binding adds a
+// method.
 type Visitor interface {
 	Bridge(Bridge)
 	Redirect(Redirect)
@@ -48,7 +49,7 @@ type Visitor interface {
 	Auto(Auto)
 }
 
-// Visit calls the visitor's method for the binding.
+// Visit calls the visitor's method for the binding, which must not be nil.
 func Visit(b Binding, v Visitor) { b.visit(v) }
 
 // bindings are all of them, with their defaults, in the order in which messages list them.

@@ -75,7 +75,8 @@ func (s *Spec) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// Validate checks what can be checked without looking at a namespace, as Setup does first. The error is a
+// Validate checks the form of the fields, as Setup does first. Setup checks more: State, whether the owner can
+// open a tap, the networks of a Masquerade, and what the binding's record cannot have. The error is a
 // *cache.FieldError.
 func (s Spec) Validate() error {
 	if err := syntax.CheckLinkName(s.NIC); err != nil {
@@ -85,7 +86,7 @@ func (s Spec) Validate() error {
 		return err
 	}
 	if s.Queues < 0 || s.Queues > cache.MaxQueues {
-		return &cache.FieldError{Field: "queues", Reason: fmt.Sprintf("%d, want 1 to %d", s.Queues, cache.MaxQueues)}
+		return &cache.FieldError{Field: "queues", Reason: fmt.Sprintf("%d, want 1 to %d, or 0 for 1", s.Queues, cache.MaxQueues)}
 	}
 	if s.DNS != nil {
 		for i, server := range s.DNS.Servers {
@@ -121,8 +122,13 @@ func within(field string, err error) error {
 // SameGuest says whether Setup can change a wiring from one Spec to another under a running guest. What
 // Masquerade forwards can change, and so can Guard, DNS, Options and Device. The kind of the binding, Owner,
 // Queues, and a Masquerade's networks, MAC and Firewall cannot. If they differ, the error is ErrWired and
-// tells how the NIC is wired.
+// tells how the NIC is wired. A missing binding is a *cache.FieldError.
 func SameGuest(wired, wanted Spec) error {
+	for _, spec := range []Spec{wired, wanted} {
+		if err := checkType(spec.Binding); err != nil {
+			return err
+		}
+	}
 	sameKind := wired.Binding.Kind() == wanted.Binding.Kind()
 	if sameKind && wired.Binding.sameGuest(wanted.Binding) && wired.Owner == wanted.Owner && max(1, wired.Queues) == max(1, wanted.Queues) {
 		return nil

@@ -20,7 +20,8 @@ type journal struct {
 	wiring.Journal
 }
 
-const journalVersion = 1
+// journalVersion is 2 since Spec's options.disabled is called options.noResponder.
+const journalVersion = 2
 
 // journalName includes the namespace, so that the journal of an earlier namespace is not taken for this one's.
 func (s *session) journalName() string { return s.nic + "@" + s.identity.Name() + journalSuffix }
@@ -49,12 +50,17 @@ func (s *session) readJournal() (*journal, error) {
 	if err != nil {
 		return nil, fmt.Errorf("journal %s: %w", path, err)
 	}
+	// The version comes first: a journal of another version may have fields that are unknown here.
+	var head struct{ Version int }
+	if err := json.Unmarshal(text, &head); err != nil {
+		return nil, fmt.Errorf("journal %s: %w: the file is damaged, and how the namespace was before Setup is not known", path, err)
+	}
+	if head.Version != journalVersion {
+		return nil, fmt.Errorf("journal %s: version %d, and this program reads %d: use the version of guestwire that wrote it", path, head.Version, journalVersion)
+	}
 	var j journal
 	if err := json.Unmarshal(text, &j); err != nil {
-		return nil, fmt.Errorf("journal %s: %w: the state before Setup is lost; remove the file, and lay the namespace anew", path, err)
-	}
-	if j.Version != journalVersion {
-		return nil, fmt.Errorf("journal %s: version %d, want %d: use the program that wrote it", path, j.Version, journalVersion)
+		return nil, fmt.Errorf("journal %s: %w: use the version of guestwire that wrote it", path, err)
 	}
 	if j.Namespace != s.identity {
 		return nil, nil // of a namespace that is gone

@@ -31,7 +31,7 @@ func Teardown(ctx context.Context, c Config) error {
 			return err
 		}
 		if journal == nil {
-			return errors.Join(s.checkUnmarked(), s.removeJournal()) // an interrupted Setup may have begun to write one
+			return errors.Join(s.checkNotWiredElsewhere(), s.removeJournal()) // an interrupted Setup may have begun to write one
 		}
 		plan, err := s.replan(journal)
 		if err != nil {
@@ -42,7 +42,7 @@ func Teardown(ctx context.Context, c Config) error {
 }
 
 // checkUnmarked refuses a NIC that is wired by a Setup with another state directory.
-func (s *session) checkUnmarked() error {
+func (s *session) checkNotWiredElsewhere() error {
 	now, err := s.ns.Snapshot(netstate.NamesFor(s.nic), nil, nil)
 	if err != nil {
 		return err

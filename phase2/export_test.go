@@ -19,7 +19,7 @@ var ParseResolvConf = parseResolvConf
 // StopCause returns the cause that an interface's loop gets when a Serve with the context ctx ends.
 func StopCause(ctx context.Context, file *os.File) error {
 	var cause error
-	v := &service{port: &tap.Port{File: file}, cancel: func(err error) { cause = err }, done: make(chan struct{})}
+	v := &service{tap: &tap.Responder{File: file}, cancel: func(err error) { cause = err }, done: make(chan struct{})}
 	close(v.done)
 	s := server{services: map[string]*service{"eth0": v}}
 	s.detachAll(ctx)

@@ -85,7 +85,7 @@ type service struct {
 	record    cache.Record
 	log       *slog.Logger
 	responder *dhcp.Responder
-	port      *tap.Port // the responder's tap; nil: not attached
+	tap       *tap.Responder // the responder's tap; nil: not attached
 	cancel    context.CancelCauseFunc
 	done      chan struct{} // closed when the loop has ended
 	retry     time.Duration // wait before the next attempt to attach
@@ -147,16 +147,16 @@ func (s *server) dnsOf(r cache.Record) cache.DNS {
 
 // attach opens the responder's tap and starts the responder's loop.
 func (s *server) attach(ctx context.Context, v *service) error {
-	port, err := tap.OpenPort(v.record.ResponderTap)
+	opened, err := tap.OpenResponder(v.record.ResponderTap)
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
-	v.port, v.cancel, v.done, v.retry, v.failure = port, cancel, make(chan struct{}), 0, ""
-	v.log.Info("serving", "port", v.record.ResponderTap, "tap", v.record.Tap, "mac", v.record.MAC.String())
+	v.tap, v.cancel, v.done, v.retry, v.failure = opened, cancel, make(chan struct{}), 0, ""
+	v.log.Info("serving", "responderTap", v.record.ResponderTap, "tap", v.record.Tap, "mac", v.record.MAC.String())
 	go func(done chan struct{}) {
 		defer close(done)
-		if err := v.responder.Serve(ctx, port); err != nil {
+		if err := v.responder.Serve(ctx, opened); err != nil {
 			v.log.Warn("the responder's tap was deleted; the guest is served again when the tap is back", "error", err)
 			select {
 			case s.ended <- v:
@@ -169,15 +169,15 @@ func (s *server) attach(ctx context.Context, v *service) error {
 
 // detach ends the responder's loop and closes the tap. It does nothing if the service is not attached.
 func (v *service) detach(cause error) {
-	if v.port == nil {
+	if v.tap == nil {
 		return
 	}
 	v.cancel(cause)
 	<-v.done
-	if err := v.port.Close(); err != nil && !errors.Is(err, os.ErrClosed) {
+	if err := v.tap.Close(); err != nil && !errors.Is(err, os.ErrClosed) {
 		v.log.Warn("close the responder's tap", "error", err)
 	}
-	v.port = nil
+	v.tap = nil
 }
 
 // detachAll ends all loops with the cause of the caller's context. The cause is passed on explicitly: the
@@ -309,7 +309,7 @@ func (s *server) applyRecords() {
 func (s *server) attachMissing(ctx context.Context) time.Duration {
 	var wait time.Duration
 	for _, v := range s.services {
-		if v.port != nil {
+		if v.tap != nil {
 			continue
 		}
 		err := s.attach(ctx, v)

@@ -260,6 +260,8 @@ func (w *words) describeNetwork(op netstate.Op) {
 			return
 		}
 		w.add("neighbour %v of %s is not of the wiring", o.Neighbour.Address, o.Link)
+	default:
+		w.add("not done: %s", op)
 	}
 }
 

@@ -31,6 +31,8 @@ func (auto) asks(nic string) Questions {
 
 func (auto) traits() traits { return traits{} }
 
+func (auto) withoutNIC() (string, bool) { return "", false }
+
 func (auto) wire(p *Plan, nic netstate.Link) error {
 	var refused []*infra.RefusedError
 	for _, b := range autoTries {

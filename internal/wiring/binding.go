@@ -13,6 +13,9 @@ type binding interface {
 	// *infra.RefusedError if the binding cannot work on the NIC.
 	wire(p *Plan, nic netstate.Link) error
 	traits() traits
+	// withoutNIC says whether a first plan can do without the NIC in the namespace. If it cannot, the hint
+	// ends the error.
+	withoutNIC() (hint string, can bool)
 }
 
 // Questions are what a first plan has to know of a namespace, besides what a Snapshot always holds.
@@ -31,8 +34,10 @@ type Questions struct {
 type traits struct {
 	// whole: the NIC is the guest's, so the plan adds and removes the NIC's addresses, routes and neighbours.
 	whole bool
-	// mends: Undo also adds what the NIC has lost of its addresses and routes. A NIC behind which a guest
-	// is hidden goes down during Undo for no reason of ours, so it keeps what it has.
+	// mends: Undo also adds addresses and routes that the NIC lost while it was wired. redirect and macvtap
+	// need that: wired by redirect, the namespace cannot renew what the NIC loses, and a macvtap that Undo
+	// takes down loses its addresses. Undo of a bridge adds them as the NIC is whole. Behind masquerade and
+	// passt the NIC works as before, so its addresses and routes are left to the program that manages them.
 	mends bool
 	// leaves: the NIC can be absent, because the guest has it.
 	leaves bool

@@ -21,6 +21,8 @@ func (bridge) asks(string) Questions {
 
 func (bridge) traits() traits { return traits{whole: true, bridged: true} }
 
+func (bridge) withoutNIC() (string, bool) { return "", false }
+
 // wire gives the NIC's name, addresses and MAC to a link that stays down, the holder. The NIC takes another
 // MAC, as a bridge delivers frames for a port's own MAC to the namespace and not to the guest.
 func (bridge) wire(p *Plan, nic netstate.Link) error {
@@ -77,9 +79,9 @@ func (bridge) wire(p *Plan, nic netstate.Link) error {
 			}
 		}
 	}
-	p.lease(&p.Record, nic)
+	p.addLease(&p.Record, nic)
 	p.addTaps(nic)
-	g := p.whoTheGuestIs(p.guestAddresses(nic))
+	g := p.filteredGuest(p.guestAddresses(nic))
 	p.wanted.Tables = []firewall.Table{g.bridgeTable(p.names, p.spec.Guard, deafTo(p.names.Moved, p.names.Tap)...)}
 	return p.addFilter(g)
 }

@@ -54,7 +54,7 @@ func (p *Plan) checkMACs() error {
 	return nil
 }
 
-func (p *Plan) whoTheGuestIs(addresses []netip.Prefix) guest {
+func (p *Plan) filteredGuest(addresses []netip.Prefix) guest {
 	g := guest{
 		macs:       append([]cache.MAC{p.Record.MAC}, p.spec.Guard.MACs...),
 		anyAddress: len(addresses) == 0,

@@ -11,7 +11,7 @@ import (
 
 // lease puts what the NIC has into the record: addresses, routes, permanent neighbours. A NIC without addresses
 // gives the guest a connection without a responder.
-func (p *Plan) lease(r *cache.Record, nic netstate.Link) {
+func (p *Plan) addLease(r *cache.Record, nic netstate.Link) {
 	v4, v6 := addressesOf(p.found, nic)
 	if len(v4)+len(v6) == 0 {
 		r.Warnings = append(r.Warnings, fmt.Sprintf("%s has no address: the guest gets a connection without a responder of guestwire", nic.Name))
@@ -28,7 +28,7 @@ func (p *Plan) lease(r *cache.Record, nic netstate.Link) {
 	}
 	p.addResponder(r, nic)
 	if nic.NoARP {
-		p.leaseBehind(r, nic, v4, v6)
+		p.addLeaseBehind(r, nic, v4, v6)
 		return
 	}
 	for _, n := range p.found.Neighbours {
@@ -37,10 +37,10 @@ func (p *Plan) lease(r *cache.Record, nic netstate.Link) {
 		}
 	}
 	if len(v4) > 0 {
-		p.lease4(r, nic, v4)
+		p.addLease4(r, nic, v4)
 	}
 	if len(v6) > 0 {
-		p.lease6(r, nic, v6)
+		p.addLease6(r, nic, v6)
 	}
 }
 
@@ -50,7 +50,7 @@ var noWay = map[uint8]string{6: "blackhole", 7: "unreachable", 8: "prohibit"}
 // leaseBehind is for a NIC without ARP, such as an ipvlan of mode L3, which sends each packet by its IP address
 // alone. The guest does use ARP and neighbour discovery. So it gets one next hop for all destinations, at the
 // gateway's MAC if the gateway is a permanent neighbour, else at the NIC's own MAC, as the kernel sends.
-func (p *Plan) leaseBehind(r *cache.Record, nic netstate.Link, v4, v6 []netip.Prefix) {
+func (p *Plan) addLeaseBehind(r *cache.Record, nic netstate.Link, v4, v6 []netip.Prefix) {
 	if len(v4) > 0 {
 		r.Warnings = append(r.Warnings, secondAddresses(v4)...)
 		routes, warnings := guestRoutes(routesOf(p.found, nic, true))
@@ -110,7 +110,7 @@ var withoutGateway = netip.AddrFrom4([4]byte{169, 254, 75, 1})
 // lease4 puts the namespace's IPv4 routes into the record. If the address has no connected route, or the
 // gateway lies outside of it, the guest gets a /32 and each route by itself, on-link routes first: all clients
 // can install them in that order.
-func (p *Plan) lease4(r *cache.Record, nic netstate.Link, addresses []netip.Prefix) {
+func (p *Plan) addLease4(r *cache.Record, nic netstate.Link, addresses []netip.Prefix) {
 	r.Warnings = append(r.Warnings, secondAddresses(addresses)...)
 	routes, warnings := guestRoutes(routesOf(p.found, nic, true))
 	r.Warnings = append(r.Warnings, warnings...)
@@ -193,7 +193,7 @@ func installable(network netip.Prefix, server netip.Addr, routes []cache.Route) 
 // lease6 puts the namespace's IPv6 routes into the record. The next hop of an advertised route is the
 // advertisement's source, which has to be link-local. So a gateway with a global address gets the link-local
 // address of its MAC, for which the responder answers.
-func (p *Plan) lease6(r *cache.Record, nic netstate.Link, addresses []netip.Prefix) {
+func (p *Plan) addLease6(r *cache.Record, nic netstate.Link, addresses []netip.Prefix) {
 	r.Warnings = append(r.Warnings, secondAddresses(addresses)...)
 	routes, warnings := guestRoutes(routesOf(p.found, nic, false))
 	r.Warnings = append(r.Warnings, warnings...)

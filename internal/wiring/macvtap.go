@@ -16,6 +16,8 @@ func (macvtap) asks(string) Questions { return Questions{} }
 
 func (macvtap) traits() traits { return traits{mends: true, direct: true} }
 
+func (macvtap) withoutNIC() (string, bool) { return "", false }
+
 func (macvtap) wire(p *Plan, nic netstate.Link) error {
 	if nic.Kind != kindMacvtap {
 		kind := cmp.Or(nic.Kind, "card of the machine")

@@ -25,6 +25,8 @@ func (masquerade) asks(nic string) Questions {
 
 func (masquerade) traits() traits { return traits{bridged: true} }
 
+func (masquerade) withoutNIC() (string, bool) { return "", false }
+
 func (b masquerade) wire(p *Plan, nic netstate.Link) error {
 	v4, v6 := addressesOf(p.found, nic)
 	if len(v4)+len(v6) == 0 {
@@ -88,7 +90,7 @@ func (b masquerade) wire(p *Plan, nic netstate.Link) error {
 	if err := t.checkSources(); err != nil {
 		return err
 	}
-	p.Record.Warnings = append(p.Record.Warnings, takenPorts(b.Masquerade, p.found.Listeners, t.addresses)...)
+	p.Record.Warnings = append(p.Record.Warnings, warnTakenPorts(b.Masquerade, p.found.Listeners, t.addresses)...)
 	if err := p.addTranslation(t.table(), b.Firewall, len(v6) > 0); err != nil {
 		return err
 	}
@@ -144,7 +146,7 @@ func (p *Plan) addGuest(ends []end, br netstate.Link) error {
 		v6 = v6 || e.guest.Is6()
 		p.wanted.Neighbours = append(p.wanted.Neighbours, netstate.Neighbour{Link: compare.NewBridge, Address: e.guest, MAC: p.Record.MAC, Permanent: true})
 	}
-	g := p.whoTheGuestIs(own)
+	g := p.filteredGuest(own)
 	if !v6 && p.found.NoNFTables && br.AddrGen != netstate.AddrGenNoIPv6 {
 		p.wanted.Tables = append(p.wanted.Tables, deafToIPv6Legacy(p.names))
 	} else if !v6 && !p.found.NoNFTables {

@@ -164,7 +164,7 @@ func (t translation) toGuest(guest netip.Addr) []firewall.Rule {
 		return append(rules, rule(firewall.DNAT{Address: guest}))
 	}
 	for _, p := range t.Ports {
-		for _, one := range ruleByRule(p) {
+		for _, one := range splitPorts(p) {
 			rules = append(rules, rule(firewall.DNAT{Address: guest, Port: one.Guest}, matchPorts(one)...))
 		}
 	}

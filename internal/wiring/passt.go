@@ -20,6 +20,8 @@ func (passt) asks(string) Questions {
 
 func (passt) traits() traits { return traits{direct: true} }
 
+func (passt) withoutNIC() (string, bool) { return "", false }
+
 func (b passt) wire(p *Plan, nic netstate.Link) error {
 	v4, v6 := addressesOf(p.found, nic)
 	if len(v4)+len(v6) == 0 {

@@ -38,7 +38,11 @@ type Journal struct {
 }
 
 // Journal returns what is to be kept while the plan is in force.
-func (p *Plan) Journal() Journal { return Journal{Found: p.found, Spec: p.spec} }
+func (p *Plan) Journal() Journal {
+	spec := p.spec
+	spec.State = "" // where the caller wants the record says nothing of the wiring
+	return Journal{Found: p.found, Spec: spec}
+}
 
 // Binding is the Spec's binding, or what infra.Auto has become.
 func (p *Plan) Binding() infra.Binding { return p.spec.Binding }
@@ -63,10 +67,10 @@ func NewPlan(found netstate.Snapshot, spec infra.Spec) (*Plan, error) {
 	}
 	p := emptyPlan(found, spec)
 	nic, ok := found.Named(spec.NIC)
-	if !ok && !p.binding.traits().leaves {
-		return nil, fmt.Errorf("NIC %s: %w; the namespace has %s", spec.NIC, infra.ErrNoNIC, linkNames(found))
-	}
 	if !ok {
+		if hint, can := p.binding.withoutNIC(); !can {
+			return nil, fmt.Errorf("NIC %s: %w; the namespace has %s%s", spec.NIC, infra.ErrNoNIC, linkNames(found), hint)
+		}
 		nic = netstate.Link{Name: spec.NIC} // the guest may have it already
 	}
 	if nic.Loopback {

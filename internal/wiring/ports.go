@@ -28,7 +28,7 @@ func matchPorts(p infra.Ports) []firewall.Match {
 
 // ruleByRule splits ports that become other ports into one entry a port, as each takes a rule of its own.
 // Ports that stay the same take one rule together.
-func ruleByRule(p infra.Ports) []infra.Ports {
+func splitPorts(p infra.Ports) []infra.Ports {
 	if p.Guest == 0 || p.Guest == p.First {
 		return []infra.Ports{{Protocol: p.Protocol, First: p.First, Last: p.Last}}
 	}
@@ -40,7 +40,7 @@ func ruleByRule(p infra.Ports) []infra.Ports {
 }
 
 // takenPorts are warnings: the namespace's services whose connections go to the guest instead.
-func takenPorts(b infra.Masquerade, listeners []netstate.Listener, addresses []netip.Prefix) []string {
+func warnTakenPorts(b infra.Masquerade, listeners []netstate.Listener, addresses []netip.Prefix) []string {
 	var warnings []string
 	for _, l := range listeners {
 		forwarded := b.Ports == nil || containsPort(b.Ports, l.Protocol, l.Port)

@@ -21,6 +21,8 @@ func (redirect) asks(string) Questions {
 
 func (redirect) traits() traits { return traits{mends: true} }
 
+func (redirect) withoutNIC() (string, bool) { return "", false }
+
 func (redirect) wire(p *Plan, nic netstate.Link) error {
 	if err := p.checkRedirect(nic); err != nil {
 		return err
@@ -29,10 +31,10 @@ func (redirect) wire(p *Plan, nic netstate.Link) error {
 	nic.AllMulticast = nic.AllMulticast || nic.Kind != "veth" // a veth filters no multicast
 	p.keepNIC(nic)
 	p.wanted.Links = append(p.wanted.Links, nic)
-	p.lease(&p.Record, nic)
+	p.addLease(&p.Record, nic)
 	p.warnDown(nic)
 	p.addTaps(nic)
-	g := p.whoTheGuestIs(p.guestAddresses(nic))
+	g := p.filteredGuest(p.guestAddresses(nic))
 	if err := p.addFilter(g); err != nil {
 		return err
 	}

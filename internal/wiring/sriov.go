@@ -16,11 +16,14 @@ func (sriov) asks(string) Questions { return Questions{} }
 
 func (sriov) traits() traits { return traits{leaves: true, direct: true} }
 
+// withoutNIC: the NIC goes away when the function is bound to vfio-pci.
+func (b sriov) withoutNIC() (string, bool) {
+	return ": name one of them, or in binding.sriov the function's pci and mac", b.PCI != ""
+}
+
 func (b sriov) wire(p *Plan, nic netstate.Link) error {
 	const field = "binding.sriov."
 	switch {
-	case nic.Index == 0 && b.PCI == "":
-		return fmt.Errorf("NIC %s: %w; the namespace has %s: name one of them, or in binding.sriov the function's pci and mac", p.names.NIC, infra.ErrNoNIC, linkNames(p.found))
 	case b.PCI == "" && nic.PCI == "":
 		return &infra.RefusedError{NIC: nic.Name, Binding: b.Kind(), Reason: "it is no PCI device, or the kernel is older than 5.14 and does not tell: " + field + "pci can name one"}
 	case b.PCI == "":

@@ -9,20 +9,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Port is a tap for a server that mostly sleeps: the file that [Open] returns, with a cheaper Read and Write.
+// Responder is a tap for a server that mostly sleeps: the file that [Open] returns, with a cheaper Read and Write.
 // Both use raw system calls on the non-blocking file, of which Go's scheduler does not know. Before a normal
 // system call the scheduler expects that the call may block, and wakes its monitor thread. For a server that
 // wakes for single frames, this was half of its CPU time.
 //
 // One goroutine may read and one goroutine may write at a time.
-type Port struct {
+type Responder struct {
 	*os.File
 	raw         syscall.RawConn
 	read, write call
 }
 
-// OpenPort attaches to a tap as [Open] does, with the same errors.
-func OpenPort(name string) (*Port, error) {
+// OpenResponder attaches to a tap as [Open] does, with the same errors.
+func OpenResponder(name string) (*Responder, error) {
 	f, err := Open(name)
 	if err != nil {
 		return nil, err
@@ -32,7 +32,7 @@ func OpenPort(name string) (*Port, error) {
 		f.Close()
 		return nil, err
 	}
-	p := &Port{File: f, raw: raw}
+	p := &Responder{File: f, raw: raw}
 	p.read = call{number: unix.SYS_READ}
 	p.read.try = p.read.attempt
 	p.write = call{number: unix.SYS_WRITE}
@@ -41,12 +41,12 @@ func OpenPort(name string) (*Port, error) {
 }
 
 // Read reads one frame. The errors are those of os.File.
-func (p *Port) Read(b []byte) (int, error) { return p.do(&p.read, p.raw.Read, "read", b) }
+func (p *Responder) Read(b []byte) (int, error) { return p.do(&p.read, p.raw.Read, "read", b) }
 
 // Write sends one frame. The errors are those of os.File.
-func (p *Port) Write(b []byte) (int, error) { return p.do(&p.write, p.raw.Write, "write", b) }
+func (p *Responder) Write(b []byte) (int, error) { return p.do(&p.write, p.raw.Write, "write", b) }
 
-func (p *Port) do(c *call, wait func(func(fd uintptr) bool) error, op string, b []byte) (int, error) {
+func (p *Responder) do(c *call, wait func(func(fd uintptr) bool) error, op string, b []byte) (int, error) {
 	if len(b) == 0 {
 		return 0, nil
 	}

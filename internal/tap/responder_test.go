@@ -26,9 +26,9 @@ func TestPort(t *testing.T) {
 	ns.IP("link set tap0 addrgenmode none up")
 	ns.IP("addr add 10.9.0.1/24 dev tap0")
 	ns.IP("neigh add 10.9.0.2 lladdr 02:00:00:00:00:02 nud permanent dev tap0")
-	var p *tap.Port
+	var p *tap.Responder
 	err := netns.Do(ns.File, func() (err error) {
-		p, err = tap.OpenPort("tap0")
+		p, err = tap.OpenResponder("tap0")
 		return err
 	})
 	if err != nil {
