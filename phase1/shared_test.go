@@ -283,3 +283,35 @@ func flock(t *testing.T, f *os.File) {
 		t.Fatal(err)
 	}
 }
+
+// TestStateBelowShared: where other users may write to a directory above the state directory, they can put another one
+// in its place, unless the directory is sticky, such as /tmp.
+func TestStateBelowShared(t *testing.T) {
+	n := nstest.NewNetwork(t)
+	before := settled(t, n)
+	for _, c := range []struct {
+		mode    fs.FileMode
+		refused bool
+	}{
+		{0o755, false}, {0o777, true}, {0o775, true}, {0o757, true}, {0o777 | fs.ModeSticky, false},
+	} {
+		above := filepath.Join(nstest.Dir(t), "above")
+		if err := errors.Join(os.Mkdir(above, 0o755), os.Chmod(above, c.mode), os.Mkdir(filepath.Join(above, "there"), 0o755)); err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range []string{"new", "there"} {
+			config := config(n, infra.Bridge{})
+			config.State = filepath.Join(above, name)
+			err := phase1.Setup(t.Context(), config)
+			if c.refused != errors.Is(err, fs.ErrPermission) || !c.refused && err != nil {
+				t.Errorf("%s below a directory of mode %v: %v, want it refused: %t", name, c.mode, err, c.refused)
+			}
+			if left, err := os.ReadDir(config.State); c.refused && (err == nil && len(left) > 0 || name == "new" && err == nil) {
+				t.Errorf("%s below a directory of mode %v was made or written to: %v", name, c.mode, left)
+			}
+			if !c.refused {
+				teardown(t, n, config, before)
+			}
+		}
+	}
+}

@@ -21,8 +21,9 @@ var (
 	record    = stage{"cache", []string{"-test.skip=TestReaderSeesWhole"}}
 	plans     = []stage{{pkg: "infra"}, {pkg: "internal/netstate"}, {pkg: "internal/firewall"}, golden, damage, interrupt}
 	// Tests with a kernel: those that meet most of the code in a few seconds, then what else is not too long.
-	wired    = stage{"phase1", []string{"-test.short", "-test.run=^Test(BadInput|ConfigJSON|StatePath|Refused|LostNamespace|Wiring|Again|Restore|Tables|Guard|Macvtap|Passt|IPTables$|RedirectShares|LockIsOurs|LargeTable|FirewallText)"}}
-	restored = stage{"phase1", []string{"-test.short", "-test.run=^Test(Shapes|Repair|Teardown|Auto|PlantedFiles|SwappedDirectory|FullDisk|Forwarding|LearnedRoute|SharedSysctls|OneStateForTwo|Scan|AtOnce|IPTables.|WithoutNFTables|NoLeak|HostileFrames|SegmentSize|MaxConnections|ServedPorts)"}}
+	input    = stage{"phase1", []string{"-test.run=^Test(BadInput|ConfigJSON|State|LockIsOurs|LostNamespace|Teardown)"}}
+	wired    = stage{"phase1", []string{"-test.short", "-test.run=^Test(Refused|Wiring|Again|Restore|Tables|Guard|Macvtap|Passt|IPTables$|RedirectShares|LargeTable|FirewallText)"}}
+	restored = stage{"phase1", []string{"-test.short", "-test.run=^Test(Shapes|Repair|Auto|PlantedFiles|SwappedDirectory|FullDisk|Forwarding|LearnedRoute|SharedSysctls|OneStateForTwo|Scan|AtOnce|IPTables.|WithoutNFTables|NoLeak|HostileFrames|SegmentSize|MaxConnections|ServedPorts)"}}
 )
 
 var recipes = []recipe{
@@ -37,6 +38,6 @@ var recipes = []recipe{
 	{pkg: "internal/netns", stages: []stage{{pkg: "internal/netns"}, wired}, root: true},
 	{pkg: "internal/tap", stages: []stage{{pkg: "internal/tap"}, wired}, root: true},
 	{pkg: "internal/kernel", stages: []stage{{pkg: "internal/kernel"}, wired, restored}, root: true},
-	{pkg: "phase1", stages: []stage{wired, restored}, root: true},
-	{pkg: "phase2", stages: []stage{{pkg: "phase2"}}, root: true},
+	{pkg: "phase1", stages: []stage{input, wired, restored}, root: true},
+	{pkg: "phase2", stages: []stage{{"phase2", []string{"-test.short", "-test.skip=TestIPXE|TestClients|TestLibvirt|TestAutoconf"}}}, root: true}, // without guests
 }
