@@ -20,6 +20,7 @@ type program struct {
 	stage
 	path    string
 	cwd     string // the package's, as go test has it
+	tree    string // the module's directory
 	temp    string
 	root    bool
 	reached map[int]bool // mutations that change a value somewhere in the run
@@ -32,7 +33,11 @@ func newProgram(m mutants, s stage, root bool, dir string) (*program, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &program{stage: s, cwd: packages[0].Dir, root: root, reached: map[int]bool{}, limit: 10 * time.Minute}
+	tree, err := os.Getwd()
+	if err != nil {
+		return nil, err
+	}
+	p := &program{stage: s, cwd: packages[0].Dir, tree: tree, root: root, reached: map[int]bool{}, limit: 10 * time.Minute}
 	if p.path, err = m.binary(s.pkg, dir); err != nil {
 		return nil, err
 	}
@@ -77,12 +82,23 @@ func (p *program) passes(id int) (ok, inTime bool) {
 	return err == nil, err != context.DeadlineExceeded
 }
 
+// readOnlyTree keeps a mutation that has lost its state directory from writing where it is started.
+const readOnlyTree = `set -e
+mount --bind "$0" "$0"
+mount -o remount,bind,ro "$0"
+cd "$PWD"
+exec "$@"`
+
 // run starts the tests with a variable of the environment, and waits for them and all that they started.
 func (p *program) run(variable string) (output []byte, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), p.limit)
 	defer cancel()
 	// Others may be at work on the machine. The priority of a process is that of a thread, so nice(1) sets it.
-	cmd := exec.CommandContext(ctx, "nice", append([]string{"-n", "15", p.path, "-test.failfast", "-test.timeout=0"}, p.args...)...)
+	args := append([]string{"nice", "-n", "15", p.path, "-test.failfast", "-test.timeout=0"}, p.args...)
+	if p.root {
+		args = append([]string{"sh", "-c", readOnlyTree, p.tree}, args...)
+	}
+	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	cmd.Dir = p.cwd
 	cmd.Env = append(os.Environ(), variable, "TMPDIR="+p.temp)
 	var out bytes.Buffer
