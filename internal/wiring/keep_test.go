@@ -14,23 +14,25 @@ import (
 
 // TestGuardMACs: the guest gets no MAC besides its own that the wiring itself answers to.
 func TestGuardMACs(t *testing.T) {
-	record := newPlan(t, flannel(), bridge()).Record
-	k := wire(t, newPlan(t, flannel(), bridge()), flannel())
-	taken := map[string]cache.MAC{"the guest": record.MAC, "the responder": record.ResponderMAC}
-	for _, l := range k.s.Links {
-		if !l.MAC.IsZero() && l.Name != record.ResponderTap { // the tap's own end has any
-			taken[l.Name] = l.MAC
+	for _, spec := range []infra.Spec{bridge(), masquerade()} {
+		plan := newPlan(t, flannel(), spec)
+		record := plan.Record
+		taken := map[string]cache.MAC{"the guest": record.MAC, "the responder": record.ResponderMAC}
+		for _, l := range wire(t, plan, flannel()).s.Links {
+			if !l.MAC.IsZero() && l.Name != record.ResponderTap { // the tap's own end has any
+				taken[l.Name] = l.MAC
+			}
 		}
-	}
-	for whose, m := range taken {
-		_, err := wiring.NewPlan(flannel(), withSpec(bridge(), func(s *infra.Spec) { s.Guard.MACs = []cache.MAC{mac(9), m} }))
-		var field *cache.FieldError
-		if !errors.As(err, &field) || field.Field != "guard.macs[1]" {
-			t.Errorf("%v of %s: have %v, want a FieldError of guard.macs[1]", m, whose, err)
+		for whose, m := range taken {
+			_, err := wiring.NewPlan(flannel(), withSpec(spec, func(s *infra.Spec) { s.Guard.MACs = []cache.MAC{mac(9), m} }))
+			var field *cache.FieldError
+			if !errors.As(err, &field) || field.Field != "guard.macs[1]" {
+				t.Errorf("%s, %v of %s: have %v, want a FieldError of guard.macs[1]", spec.Binding.Kind(), m, whose, err)
+			}
 		}
-	}
-	if len(taken) < 5 {
-		t.Errorf("only %v", taken)
+		if len(taken) < 5 {
+			t.Errorf("%s: only %v", spec.Binding.Kind(), taken)
+		}
 	}
 }
 
