@@ -514,6 +514,18 @@ func TestShapes(t *testing.T) {
 			teardown(t, n, c, before)
 		})
 	})
+	t.Run("peers", func(t *testing.T) {
+		n := nstest.NewNetwork(t)
+		n.Pod.IP("addr add 10.77.0.7 peer 10.78.0.1/24 dev eth0")
+		n.Pod.IP("addr add fd77::7 peer fd78::1/64 dev eth0 nodad")
+		before := settled(t, n)
+		c := config(n, infra.Bridge{})
+		setup(t, c)
+		if err := phase1.Check(t.Context(), c); err != nil {
+			t.Error(err)
+		}
+		teardown(t, n, c, before)
+	})
 	t.Run("IPv6 off for new links", func(t *testing.T) {
 		eachBinding(t, func(t *testing.T, b infra.Binding) {
 			n := nstest.NewNetwork(t)

@@ -52,8 +52,8 @@ func (r Route) Same(o Route) bool {
 }
 
 // Connected are the routes that the kernel adds with an address when the link is up: one to the address's
-// network, and for an IPv6 address with a peer one to the network of each. Of several IPv4 addresses in one
-// network only the first has a route. Earlier are the addresses before this one.
+// network, and for an IPv6 address with a peer one to the network and one to the peer. Of several IPv4 addresses
+// in one network only the first has a route. Earlier are the addresses before this one.
 func Connected(a Address, l Link, earlier []Address) []Route {
 	if !l.Up || a.Flags&AddrNoPrefixRoute != 0 {
 		return nil
@@ -82,9 +82,11 @@ func Connected(a Address, l Link, earlier []Address) []Route {
 	if !a.Peer.IsValid() {
 		return []Route{r}
 	}
-	own := r
+	// The prefix length is that of the own address; the route to the peer is for the peer alone.
+	own, peer := r, r
 	own.Destination = netip.PrefixFrom(a.Prefix.Addr(), a.Peer.Bits()).Masked()
-	return []Route{own, r}
+	peer.Destination = netip.PrefixFrom(a.Peer.Addr(), 128)
+	return []Route{own, peer}
 }
 
 // metricIPv6 is the metric of the routes that the kernel adds with IPv6 addresses (IP6_RT_PRIO_ADDRCONF).

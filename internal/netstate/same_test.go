@@ -121,7 +121,7 @@ func TestConnected(t *testing.T) {
 		"IPv6 with a metric":         {with(v4("fd00::7/64"), 7, 0), up, nil, []netstate.Route{route6("fd00::/64", 7)}},
 		"second of an IPv6 network":  {v4("fd00::7/64"), up, []netstate.Address{v4("fd00::8/64")}, []netstate.Route{route6("fd00::/64", 256)}},
 		"IPv6 with a peer":           {peer("fd00::7/128", "fd00::1/128"), up, nil, []netstate.Route{route6("fd00::7/128", 256), route6("fd00::1/128", 256)}},
-		"IPv6 with a peer's network": {peer("fd00::7/64", "fd01::1/64"), up, nil, []netstate.Route{route6("fd00::/64", 256), route6("fd01::/64", 256)}},
+		"IPv6 with a peer's network": {peer("fd00::7/64", "fd01::1/64"), up, nil, []netstate.Route{route6("fd00::/64", 256), route6("fd01::1/128", 256)}},
 	} {
 		if have := netstate.Connected(c.address, c.link, c.earlier); !reflect.DeepEqual(have, c.want) {
 			t.Errorf("%s: have %+v, want %+v", name, have, c.want)

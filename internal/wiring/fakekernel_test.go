@@ -461,7 +461,10 @@ func (k *fakeKernel) lose4(link int, match func(netstate.Address) bool) {
 }
 
 func network(a netstate.Address) netip.Prefix {
-	if a.Peer.IsValid() {
+	switch {
+	case a.Peer.IsValid() && a.Peer.Addr().Is6():
+		return netip.PrefixFrom(a.Peer.Addr(), 128)
+	case a.Peer.IsValid():
 		return a.Peer.Masked()
 	}
 	return a.Prefix.Masked()
