@@ -74,7 +74,11 @@ func TestSpecJSONRefused(t *testing.T) {
 		`{"binding":{"sriov":{"vlan":70000}}}`:         "binding.sriov.vlan: want uint16",
 		`{"binding":{"passt":{"ports":["0"]}}}`:        `binding.passt.ports[0]: ports "0"`,
 		`{"binding":{"masquerade":{"mac":"02:00"}}}`:   "want the form aa:bb:cc:dd:ee:ff",
-		`[]`: "want an object",
+		`{"state":null}`:                               "state: want a value, not null",
+		`{"state":"a","state":"b"}`:                    "given twice",
+		`{"binding":{"bridge":{},"bridge":{}}}`:        `want an object with one member`,
+		`{"binding":{"passt":{"mac":null}}}`:           "binding.passt.mac: want a value, not null",
+		`[]`:                                           "want an object",
 	} {
 		spec := infra.Spec{NIC: "untouched"}
 		err := json.Unmarshal([]byte(text), &spec)

@@ -1,4 +1,4 @@
-// Package kernel reads a network namespace into an netstate.Snapshot, and carries out the operations of a
+// Package kernel reads a network namespace into a netstate.Snapshot, and carries out the operations of a
 // plan.
 //
 // Operations go to the kernel in four ways: a tap by ioctls, a sysctl by a write below /proc/sys,

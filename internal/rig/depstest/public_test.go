@@ -5,6 +5,7 @@ import (
 	"go/parser"
 	"go/token"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -34,21 +35,44 @@ func TestPublicTypes(t *testing.T) {
 	}
 }
 
-// internalTypes are the places where an exported declaration of the file names a type of an internal package.
+// internalTypes are the places where an exported declaration of the file names a type of an internal package,
+// itself or by an unexported type of the file.
 func internalTypes(file *ast.File) []token.Pos {
 	internal := map[string]bool{}
 	for _, spec := range file.Imports {
 		path, err := strconv.Unquote(spec.Path.Value)
-		if err == nil && strings.Contains(path, "/internal/") {
+		if err != nil || !strings.Contains(path, "/internal/") {
+			continue
+		}
+		if spec.Name != nil {
+			internal[spec.Name.Name] = true
+		} else {
 			internal[filepath.Base(path)] = true
 		}
 	}
+	unexported := map[string]ast.Expr{}
+	for _, decl := range file.Decls {
+		if d, ok := decl.(*ast.GenDecl); ok {
+			for _, spec := range d.Specs {
+				if s, ok := spec.(*ast.TypeSpec); ok && !s.Name.IsExported() {
+					unexported[s.Name.Name] = s.Type
+				}
+			}
+		}
+	}
 	var found []token.Pos
-	look := func(n ast.Node) {
+	var look func(n ast.Node)
+	look = func(n ast.Node) {
 		ast.Inspect(n, func(n ast.Node) bool {
-			if sel, ok := n.(*ast.SelectorExpr); ok {
-				if x, ok := sel.X.(*ast.Ident); ok && internal[x.Name] {
-					found = append(found, sel.Pos())
+			switch e := n.(type) {
+			case *ast.SelectorExpr:
+				if x, ok := e.X.(*ast.Ident); ok && internal[x.Name] {
+					found = append(found, e.Pos())
+				}
+			case *ast.Ident:
+				if t, ok := unexported[e.Name]; ok {
+					delete(unexported, e.Name) // once, also if the type names itself
+					look(exportedPart(t))
 				}
 			}
 			return true
@@ -57,7 +81,7 @@ func internalTypes(file *ast.File) []token.Pos {
 	for _, decl := range file.Decls {
 		switch d := decl.(type) {
 		case *ast.FuncDecl:
-			if d.Name.IsExported() {
+			if d.Name.IsExported() && (d.Recv == nil || exportedReceiver(d.Recv)) {
 				look(d.Type)
 			}
 		case *ast.GenDecl:
@@ -68,8 +92,16 @@ func internalTypes(file *ast.File) []token.Pos {
 						look(exportedPart(s.Type))
 					}
 				case *ast.ValueSpec:
-					if s.Names[0].IsExported() && s.Type != nil {
+					if !slices.ContainsFunc(s.Names, (*ast.Ident).IsExported) {
+						continue
+					}
+					if s.Type != nil {
 						look(s.Type)
+					}
+					for _, v := range s.Values {
+						if lit, ok := v.(*ast.CompositeLit); ok && s.Type == nil {
+							look(lit.Type)
+						}
 					}
 				}
 			}
@@ -78,7 +110,16 @@ func internalTypes(file *ast.File) []token.Pos {
 	return found
 }
 
-// exportedPart is a type without the unexported fields of a struct.
+func exportedReceiver(recv *ast.FieldList) bool {
+	t := recv.List[0].Type
+	if star, ok := t.(*ast.StarExpr); ok {
+		t = star.X
+	}
+	name, ok := t.(*ast.Ident)
+	return ok && name.IsExported()
+}
+
+// exportedPart is a type without the unexported fields of a struct. An embedded type counts, as its fields do.
 func exportedPart(t ast.Expr) ast.Expr {
 	s, ok := t.(*ast.StructType)
 	if !ok {
@@ -86,7 +127,7 @@ func exportedPart(t ast.Expr) ast.Expr {
 	}
 	part := &ast.StructType{Fields: &ast.FieldList{}}
 	for _, f := range s.Fields.List {
-		if len(f.Names) == 0 || f.Names[0].IsExported() {
+		if len(f.Names) == 0 || slices.ContainsFunc(f.Names, (*ast.Ident).IsExported) {
 			part.Fields.List = append(part.Fields.List, f)
 		}
 	}
@@ -95,19 +136,30 @@ func exportedPart(t ast.Expr) ast.Expr {
 
 // TestInternalTypes: the search finds what it is for.
 func TestInternalTypes(t *testing.T) {
-	const text = `package p
-import "example.com/internal/x"
-type hidden struct { A x.T }
-type Shown struct { A x.T; b x.T }
-func F(x.T) {}
-func f(x.T) {}
-func (Shown) M() x.T { return x.T{} }
-var V x.T`
-	file, err := parser.ParseFile(token.NewFileSet(), "p.go", text, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if found := internalTypes(file); len(found) != 4 {
-		t.Errorf("%d places, want the field A, F, M and V", len(found))
+	for text, want := range map[string]int{
+		"type hidden struct{ A x.T }":                             0,
+		"type Shown struct{ A x.T; b x.T }":                       1,
+		"type Shown struct{ b, C x.T }":                           1,
+		"func F(x.T) {}":                                          1,
+		"func f(x.T) {}":                                          0,
+		"type Shown int; func (Shown) M() x.T { return x.T{} }":   1,
+		"type hidden int; func (hidden) M() x.T { return x.T{} }": 0,
+		"var V x.T":                            1,
+		"var V = x.T{}":                        1,
+		"var a, V x.T":                         1,
+		"var a x.T":                            0,
+		"func F(ns.T) {}":                      1,
+		"type hidden = x.T; func F(hidden) {}": 1,
+		"type hidden struct{ A x.T }; type Shown struct{ hidden }":  1,
+		"type hidden struct{ a x.T; B *hidden }; func F(hidden) {}": 0,
+	} {
+		source := "package p; import (\"example.com/internal/x\"; ns \"example.com/internal/y\"); " + text
+		file, err := parser.ParseFile(token.NewFileSet(), "p.go", source, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if found := internalTypes(file); len(found) != want {
+			t.Errorf("%s: %d places, want %d", text, len(found), want)
+		}
 	}
 }

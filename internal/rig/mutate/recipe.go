@@ -35,6 +35,9 @@ var recipes = []recipe{
 	{pkg: "cache", stages: []stage{record, {pkg: "infra"}, {pkg: "domain"}, {pkg: "cache"}}},
 	{pkg: "dhcp", stages: []stage{{"dhcp", []string{"-test.skip=TestAllocations"}}}}, // the switches allocate
 	{pkg: "domain", stages: []stage{{pkg: "domain"}}},
+	{pkg: "internal/statefile", stages: []stage{{pkg: "internal/statefile"}, {pkg: "cache"}}},
+	{pkg: "internal/strictjson", stages: []stage{{pkg: "internal/strictjson"}, {pkg: "cache"}, {pkg: "infra"}}},
+	{pkg: "internal/syntax", stages: []stage{{pkg: "internal/syntax"}, {pkg: "cache"}, {pkg: "infra"}}},
 	{pkg: "internal/netns", stages: []stage{{pkg: "internal/netns"}, wired}, root: true},
 	{pkg: "internal/tap", stages: []stage{{pkg: "internal/tap"}, wired}, root: true},
 	{pkg: "internal/kernel", stages: []stage{{pkg: "internal/kernel"}, wired, restored}, root: true},
