@@ -127,7 +127,7 @@ func TestServeRecords(t *testing.T) {
 
 	// A NIC is added.
 	setup(config("net1"))
-	waitForLog(t, log, "port=net1-dhcp")
+	waitForLog(t, log, "responderTap=net1-dhcp")
 	if got := requestLease(t, n, record("net1")); got.Address.String() != "10.7.0.2/24" {
 		t.Errorf("lease of the second NIC %v", got.Address)
 	}
