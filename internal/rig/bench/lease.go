@@ -7,13 +7,13 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/rig/guest"
+	"github.com/guestwire/guestwire/internal/rig/unpacked"
 	"github.com/guestwire/guestwire/internal/tap"
 )
 
@@ -118,11 +118,7 @@ func embedded6(rapid bool) func(context.Context, *os.File) (string, error) {
 
 // findBusybox returns the path of the busybox that install.sh unpacked, or of the installed one; empty: none.
 func findBusybox() string {
-	cache := os.Getenv("GUESTWIRE_CACHE")
-	if cache == "" {
-		cache = "/var/cache/guestwire"
-	}
-	for _, name := range []string{filepath.Join(cache, "busybox/bin/busybox"), "busybox"} {
+	for _, name := range []string{unpacked.Path("busybox/bin/busybox"), "busybox"} {
 		if path, err := exec.LookPath(name); err == nil {
 			return path
 		}

@@ -8,12 +8,13 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/guestwire/guestwire/internal/rig/unpacked"
 )
 
 // Machine is a copy of this one on the links of a namespace: what programs write to files, the
@@ -32,13 +33,9 @@ func (n *Namespace) Machine(t testing.TB, packages ...string) *Machine {
 	if filesystems, err := os.ReadFile("/proc/filesystems"); err != nil || !strings.Contains(string(filesystems), "\toverlay\n") {
 		Skip(t, "no overlay in this kernel")
 	}
-	cache := os.Getenv("GUESTWIRE_CACHE")
-	if cache == "" {
-		cache = "/var/cache/guestwire"
-	}
 	args := []string{"--net=" + n.Path(), "/bin/sh", "-c", layMachine, "machine"}
 	for _, p := range packages {
-		dir := filepath.Join(cache, p)
+		dir := unpacked.Path(p)
 		if _, err := os.Stat(dir); err != nil {
 			Skip(t, "no "+dir+": make install")
 		}
@@ -46,9 +43,17 @@ func (n *Namespace) Machine(t testing.TB, packages ...string) *Machine {
 	}
 	cmd := exec.Command("nsenter", args...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWUTS}
+	StartReady(t, "machine", cmd)
+	return &Machine{cmd.Process.Pid}
+}
+
+// StartReady starts a command and waits until it prints "ready". The command has to end when its standard input
+// closes: that happens at the end of the test, and when the test process is killed. What names the command in
+// errors.
+func StartReady(t testing.TB, what string, cmd *exec.Cmd) {
+	t.Helper()
 	var complaints Output
 	cmd.Stderr = &complaints
-	// The machine ends when the pipe to its first process closes, which a kill of the tests does too.
 	life, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -58,18 +63,17 @@ func (n *Namespace) Machine(t testing.TB, packages ...string) *Machine {
 		t.Fatal(err)
 	}
 	if err := cmd.Start(); err != nil {
-		t.Fatalf("machine: %v", err)
+		t.Fatalf("%s: %v", what, err)
 	}
 	t.Cleanup(func() {
 		life.Close()
 		if err := cmd.Wait(); err != nil {
-			t.Errorf("machine: %v\n%s", err, complaints.String())
+			t.Errorf("%s: %v\n%s", what, err, complaints.String())
 		}
 	})
 	if line, err := bufio.NewReader(said).ReadString('\n'); err != nil || line != "ready\n" {
-		t.Fatalf("machine: %q, %v\n%s", line, err, complaints.String())
+		t.Fatalf("%s: %q, %v\n%s", what, line, err, complaints.String())
 	}
-	return &Machine{cmd.Process.Pid}
 }
 
 // layMachine makes a root of its own, with the packages of the arguments. It is called localhost, as

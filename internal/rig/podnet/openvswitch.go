@@ -1,7 +1,6 @@
 package podnet
 
 import (
-	"bufio"
 	"fmt"
 	"os"
 	"os/exec"
@@ -12,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/guestwire/guestwire/internal/rig/nstest"
+	"github.com/guestwire/guestwire/internal/rig/unpacked"
 )
 
 // switches are the networks with an Open vSwitch whose flows an agent on the node writes.
@@ -34,11 +34,7 @@ func startOVS(t testing.TB, node *nstest.Namespace, ovn bool) *vswitch {
 	t.Helper()
 	nstest.Need(t, "ethtool", "nsenter")
 	nstest.NeedTaps(t) // a datapath of userspace opens the device
-	cache := os.Getenv("GUESTWIRE_CACHE")
-	if cache == "" {
-		cache = "/var/cache/guestwire"
-	}
-	v := &vswitch{t, node, nstest.Dir(t), filepath.Join(cache, "openvswitch", "usr")}
+	v := &vswitch{t, node, nstest.Dir(t), unpacked.Path("openvswitch", "usr")}
 	if _, err := os.Stat(filepath.Join(v.programs, "bin/ovn-controller")); err != nil {
 		nstest.Skip(t, "no Open vSwitch and OVN in "+v.programs+": make install")
 	}
@@ -50,33 +46,13 @@ func startOVS(t testing.TB, node *nstest.Namespace, ovn bool) *vswitch {
 	cmd.Dir = v.dir
 	cmd.Env = v.environment()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID}
-	var complaints nstest.Output
-	cmd.Stderr = &complaints
-	// The daemons end when this pipe is closed, also by the end of the test process.
-	life, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	said, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatalf("Open vSwitch: %v", err)
-	}
-	t.Cleanup(func() {
-		life.Close()
-		if err := cmd.Wait(); err != nil {
-			t.Errorf("Open vSwitch: %v\n%s", err, complaints.String())
-		}
+	t.Cleanup(func() { // after the daemons have ended
 		if t.Failed() {
 			logs, _ := exec.Command("grep", "-rhE", "--include=*.log", `\|(WARN|ERR|EMER)\|`, v.dir).Output()
 			t.Logf("Open vSwitch said:\n%s", logs)
 		}
 	})
-	if line, err := bufio.NewReader(said).ReadString('\n'); err != nil || line != "ready\n" {
-		t.Fatalf("Open vSwitch: %q, %v\n%s", line, err, complaints.String())
-	}
+	nstest.StartReady(t, "Open vSwitch", cmd)
 	return v
 }
 

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/guestwire/guestwire/internal/rig/unpacked"
 )
 
 // bootModules are what it takes to reach this machine's files and to talk to it; the rest is
@@ -24,11 +26,7 @@ type kernel struct {
 
 // findKernel finds the newest one that install.sh left.
 func findKernel() (kernel, error) {
-	cache := os.Getenv("GUESTWIRE_CACHE")
-	if cache == "" {
-		cache = "/var/cache/guestwire"
-	}
-	pattern := filepath.Join(cache, "kernel/lib/modules/*/modules.dep")
+	pattern := unpacked.Path("kernel/lib/modules/*/modules.dep")
 	found, err := filepath.Glob(pattern)
 	if err != nil {
 		return kernel{}, fmt.Errorf("%s: %w", pattern, err)
@@ -37,7 +35,7 @@ func findKernel() (kernel, error) {
 		return kernel{}, fmt.Errorf("%s: %w", pattern, os.ErrNotExist)
 	}
 	dir := filepath.Dir(found[len(found)-1])
-	image := filepath.Join(cache, "kernel/boot/vmlinux-"+filepath.Base(dir))
+	image := unpacked.Path("kernel/boot/vmlinux-" + filepath.Base(dir))
 	if _, err := os.Stat(image); err != nil {
 		return kernel{}, err
 	}

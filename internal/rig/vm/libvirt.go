@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"libvirt.org/go/libvirtxml"
+
+	"github.com/guestwire/guestwire/internal/rig/unpacked"
 )
 
 // BootLibvirt boots a guest under its own libvirtd, which runs as the user of cfg without capabilities
@@ -73,7 +75,7 @@ func (g *Guest) startLibvirt(ctx context.Context, cfg Config) error {
 	}
 	program, libraries := "libvirtd", []string(nil)
 	if cfg.Backport {
-		usr := filepath.Join(cacheDir(), "libvirt/usr")
+		usr := unpacked.Path("libvirt/usr")
 		lib := filepath.Join(usr, "lib/x86_64-linux-gnu")
 		program = filepath.Join(usr, "sbin/libvirtd")
 		libraries = []string{"LD_LIBRARY_PATH=" + lib, "LIBVIRT_DRIVER_DIR=" + filepath.Join(lib, "libvirt/connection-driver")}

@@ -15,6 +15,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/guestwire/guestwire/internal/rig/unpacked"
 )
 
 // TCP ports that the guest serves, by IPv4 and IPv6.
@@ -111,7 +113,7 @@ func Missing() error {
 		}
 	}
 	for _, file := range []string{"kernel/lib/modules", autoconfKernel, "busybox/bin/busybox", "dhclient/sbin/dhclient", "libvirt/usr/sbin/libvirtd"} {
-		if _, err := os.Stat(filepath.Join(cacheDir(), file)); err != nil {
+		if _, err := os.Stat(unpacked.Path(file)); err != nil {
 			missing = append(missing, err)
 		}
 	}
@@ -129,13 +131,6 @@ func Missing() error {
 
 const tunDevice = "/dev/net/tun"
 
-func cacheDir() string {
-	if dir := os.Getenv("GUESTWIRE_CACHE"); dir != "" {
-		return dir
-	}
-	return "/var/cache/guestwire"
-}
-
 // autoconfKernel is the kernel of BootAutoconf, relative to the cache.
 const autoconfKernel = "autoconf/vmlinuz"
 
@@ -143,16 +138,16 @@ const autoconfKernel = "autoconf/vmlinuz"
 // one package, so there is exactly one.
 func kernelFile(boot Boot) (string, error) {
 	if boot == BootAutoconf {
-		return filepath.Join(cacheDir(), autoconfKernel), nil
+		return unpacked.Path(autoconfKernel), nil
 	}
-	pattern := filepath.Join(cacheDir(), "kernel/boot/vmlinux-*")
+	pattern := unpacked.Path("kernel/boot/vmlinux-*")
 	files, err := filepath.Glob(pattern)
 	if err != nil {
 		return "", err
 	}
 	if len(files) != 1 {
 		return "", fmt.Errorf("kernel %s: %d files, want 1: remove %s and run internal/rig/vm/install.sh",
-			pattern, len(files), filepath.Join(cacheDir(), "kernel"))
+			pattern, len(files), unpacked.Path("kernel"))
 	}
 	return files[0], nil
 }
@@ -191,7 +186,7 @@ func (g *Guest) writeFiles(cfg Config) error {
 	}
 	var err error
 	if cfg.Boot != BootNetwork {
-		if err = writeImage(g.initramfs(), cacheDir()); err != nil {
+		if err = writeImage(g.initramfs(), unpacked.Path()); err != nil {
 			return err
 		}
 	}

@@ -26,6 +26,7 @@ import (
 	"github.com/guestwire/guestwire/domain"
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/rig/nstest"
+	"github.com/guestwire/guestwire/internal/rig/unpacked"
 )
 
 var (
@@ -109,7 +110,7 @@ opt lease 600
 			t.Fatal(err)
 		}
 	}
-	cmd := commandIn(netns, filepath.Join(cacheDir(), "busybox/bin/busybox"), "udhcpd", "-f", filepath.Join(dir, "conf"))
+	cmd := commandIn(netns, unpacked.Path("busybox/bin/busybox"), "udhcpd", "-f", filepath.Join(dir, "conf"))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL}
 	started, done := make(chan error), make(chan struct{})
 	go func() {
