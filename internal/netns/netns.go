@@ -46,11 +46,19 @@ func Identify(f *os.File) (Identity, error) {
 	if err := unix.Fstat(int(f.Fd()), &stat); err != nil {
 		return Identity{}, fmt.Errorf("namespace %s: %w", f.Name(), err)
 	}
+	boot, err := bootID()
+	if err != nil {
+		return Identity{}, err
+	}
+	return Identity{BootID: boot, Device: stat.Dev, Inode: stat.Ino}, nil
+}
+
+func bootID() (string, error) {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
-		return Identity{}, fmt.Errorf("identity of this boot: %w", err)
+		return "", fmt.Errorf("identity of this boot: %w", err)
 	}
-	return Identity{BootID: string(boot[:min(36, len(boot))]), Device: stat.Dev, Inode: stat.Ino}, nil
+	return string(boot[:min(36, len(boot))]), nil
 }
 
 // AddCookie sets the Cookie to that of the calling thread's namespace (SO_NETNS_COOKIE). Call it in the

@@ -9,8 +9,6 @@ import (
 	"github.com/guestwire/guestwire/internal/rig/nstest"
 )
 
-func TestMain(m *testing.M) { nstest.Main(m) }
-
 // TestDo enters a namespace more often than there are threads. The process stays in its own namespace.
 func TestDo(t *testing.T) {
 	nstest.Need(t)

@@ -1,0 +1,351 @@
+package netns
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Find returns the places at which wanted network namespaces are found alive: "/run/netns/pod",
+// "/proc/1234/ns/net", "/proc/1234/fd/7", "/run/netns/pod in the mount namespace of process 1234". Each
+// namespace has at most one place of each kind, in this order: mounts of the caller's mount namespace, processes
+// and threads, open files, mounts of other mount namespaces. A namespace that is not in the map was not found.
+// A namespace of another boot is never found.
+//
+// The inode number leads to a place, and the cookie proves it, as the kernel uses inode numbers again. If a place
+// cannot be opened, or one of the cookies is not known, the inode number decides: then a namespace that is gone
+// may be found, but a living one is not missed.
+//
+// Unseen says what Find could not look at: "open files of processes: 3, such as process 1234: permission denied".
+// The error means that nothing could be looked at.
+//
+// The caller's open files count like those of other processes, because each of them keeps the namespace alive.
+// The caller's threads do not count, except the main one: a thread that Do has started ends with its call. Find
+// does not see a namespace that is kept by a socket alone, by a file on its way through a socket, or by a mount
+// namespace without a process.
+//
+// Find needs root to look at all processes. It reads nothing but /proc, and never waits for the file system of
+// a container.
+func Find(wanted []Identity) (places map[Identity][]string, unseen []string, err error) {
+	boot, err := bootID()
+	if err != nil {
+		return nil, nil, err
+	}
+	self, err := os.Readlink("/proc/self")
+	if err != nil {
+		return nil, nil, fmt.Errorf("look for network namespaces: %w", err)
+	}
+	f := finder{self: self, wanted: map[uint64][]Identity{}, found: map[Identity]*[kinds]string{}, mounts: map[mounts]bool{}}
+	for _, id := range wanted {
+		if id.BootID == boot && f.found[id] == nil {
+			f.wanted[id.Inode] = append(f.wanted[id.Inode], id)
+			f.found[id] = &[kinds]string{}
+		}
+	}
+	if len(f.wanted) > 0 {
+		if err := f.scan(); err != nil {
+			return nil, nil, fmt.Errorf("look for network namespaces: %w", err)
+		}
+	}
+	places = map[Identity][]string{}
+	for id, of := range f.found {
+		for _, place := range of {
+			if place != "" {
+				places[id] = append(places[id], place)
+			}
+		}
+	}
+	for _, m := range f.missed {
+		unseen = append(unseen, m.String())
+	}
+	return places, unseen, nil
+}
+
+// The kinds of places, in the order of Find's result.
+const (
+	ownMount = iota
+	inProcess
+	openFile
+	otherMount
+	kinds
+)
+
+// mounts are what one mountinfo shows: the mounts of a mount namespace that are below a root directory.
+type mounts struct{ namespace, root file }
+
+// file is the identity of a file.
+type file struct{ device, inode uint64 }
+
+// finder is one run of Find.
+type finder struct {
+	self   string // the caller's number in /proc
+	wanted map[uint64][]Identity
+	found  map[Identity]*[kinds]string
+	mounts map[mounts]bool // that were read already
+	missed []miss
+}
+
+// scan looks at the mounts last: a program that makes a namespace mounts it and then lets its thread end.
+func (f *finder) scan() error {
+	processes, err := names("/proc")
+	if err != nil {
+		return err
+	}
+	// The number of the first PID namespace is PROC_PID_INIT_INO (linux/proc_ns.h).
+	if init, err := identify("/proc/1/ns/pid"); err == nil && init.inode != 0xEFFFFFFC {
+		f.missed = append(f.missed, miss{what: "processes outside of this PID namespace"})
+	}
+	var tasks []string // by their directories
+	for _, pid := range processes {
+		if _, err := strconv.Atoi(pid); err == nil {
+			tasks = append(tasks, f.process(pid)...)
+		}
+	}
+	f.readMounts("/proc/" + f.self)
+	for _, task := range tasks {
+		f.readMounts(task)
+	}
+	return nil
+}
+
+// process looks at a process's threads and open files, and returns the directories of the threads.
+func (f *finder) process(pid string) []string {
+	directory := "/proc/" + pid
+	threads, err := names(directory + "/task")
+	if f.miss("processes", directory, err) {
+		return nil
+	}
+	var tasks []string
+	filesRead := false
+	for _, tid := range threads {
+		task := directory
+		if tid != pid {
+			task += "/task/" + tid
+		}
+		tasks = append(tasks, task)
+		if pid != f.self || tid == pid {
+			f.at(inProcess, "network namespaces of processes", task+"/ns/net")
+		}
+		// The threads of a process share its open files. A main thread that has ended has none.
+		if !filesRead {
+			files, err := names(task + "/fd")
+			f.miss("open files of processes", directory, err)
+			for _, fd := range files {
+				f.at(openFile, "open files of processes", task+"/fd/"+fd)
+			}
+			filesRead = len(files) > 0
+		}
+	}
+	return tasks
+}
+
+// at looks at a link of /proc that leads to a file without a path.
+func (f *finder) at(kind int, what, link string) {
+	id, err := identify(link)
+	if f.miss(what, link, err) {
+		return
+	}
+	f.place(kind, id, link, func() (int, error) { return unix.Open(link, unix.O_PATH|unix.O_CLOEXEC, 0) })
+}
+
+// readMounts looks at the mounts that a task sees, if no other task has shown them.
+func (f *finder) readMounts(task string) {
+	namespace, err := identify(task + "/ns/mnt")
+	if f.miss("mounts of processes", task, err) {
+		return
+	}
+	root, err := identify(task + "/root")
+	if f.miss("mounts of processes", task, err) || f.mounts[mounts{namespace, root}] {
+		return
+	}
+	text, err := os.ReadFile(task + "/mountinfo")
+	if errors.Is(err, unix.EINVAL) || f.miss("mounts of processes", task, err) { // EINVAL: it has ended
+		return
+	}
+	f.mounts[mounts{namespace, root}] = true
+	kind, of := otherMount, " in the mount namespace of process "+strings.Split(task, "/")[2]
+	if task == "/proc/"+f.self {
+		kind, of = ownMount, ""
+	}
+	for line := range strings.Lines(string(text)) {
+		if id, path, ok := parseMount(line); ok {
+			f.place(kind, id, printable(path)+of, func() (int, error) { return openBelow(task+"/root", path) })
+		}
+	}
+}
+
+// parseMount returns the namespace that a line of mountinfo shows, if it is a network namespace, and the path
+// where it is mounted (proc_pid_mountinfo(5)).
+func parseMount(line string) (id file, path string, ok bool) {
+	fields := strings.Fields(line)
+	if len(fields) < 10 {
+		return file{}, "", false
+	}
+	major, minor, _ := strings.Cut(fields[2], ":")
+	number, net := strings.CutPrefix(fields[3], "net:[")
+	number, closed := strings.CutSuffix(number, "]")
+	_, source, _ := strings.Cut(line, " - ")
+	if !net || !closed || !strings.HasPrefix(source, "nsfs ") {
+		return file{}, "", false
+	}
+	high, err1 := strconv.ParseUint(major, 10, 32)
+	low, err2 := strconv.ParseUint(minor, 10, 32)
+	inode, err3 := strconv.ParseUint(number, 10, 64)
+	// Blanks and backslashes are octal in the path.
+	path = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(fields[4])
+	return file{unix.Mkdev(uint32(high), uint32(low)), inode}, path, err1 == nil && err2 == nil && err3 == nil
+}
+
+// printable keeps a container's path from writing control characters to a terminal.
+func printable(path string) string {
+	if quoted := strconv.Quote(path); quoted != `"`+path+`"` {
+		return quoted
+	}
+	return path
+}
+
+// openBelow opens a path below another root directory, as a reference only. The path may be a container's: no
+// symbolic link is followed, and nothing is waited for, as a file system in user space may never answer
+// (RESOLVE_CACHED; the way to a mount is always in the cache).
+func openBelow(root, path string) (int, error) {
+	at, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, err
+	}
+	defer unix.Close(at)
+	const cached = 0x20 // RESOLVE_CACHED (linux/openat2.h)
+	return unix.Openat2(at, path, &unix.OpenHow{
+		Flags:   unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_SYMLINKS | cached,
+	})
+}
+
+// place notes a place of the wanted namespaces with that inode number, if the place is theirs. Open opens the
+// place as a reference (O_PATH).
+func (f *finder) place(kind int, id file, place string, open func() (int, error)) {
+	asked, known := false, false
+	var cookie uint64
+	for _, w := range f.wanted[id.inode] {
+		if w.Device != id.device || f.found[w][kind] != "" {
+			continue
+		}
+		if !asked {
+			asked = true
+			var err error
+			cookie, err = cookieOf(id, open)
+			known = err == nil && cookie != 0
+			if err != nil && kind != ownMount && kind != otherMount && ended(err) {
+				return
+			}
+			if err != nil {
+				place += " (by its inode number)"
+			}
+		}
+		if !known || w.Cookie == 0 || w.Cookie == cookie {
+			f.found[w][kind] = place
+		}
+	}
+}
+
+// errMoved means that a place has another file by now.
+var errMoved = errors.New("another file")
+
+// cookieOf returns the cookie of the namespace that open opens.
+func cookieOf(want file, open func() (int, error)) (uint64, error) {
+	fd, err := open()
+	if err != nil {
+		return 0, err
+	}
+	defer unix.Close(fd)
+	// Only a namespace is opened for good: to open a FIFO would wait, and to open a device can do anything.
+	var fs unix.Statfs_t
+	if err := unix.Fstatfs(fd, &fs); err != nil {
+		return 0, err
+	}
+	if fs.Type != unix.NSFS_MAGIC {
+		return 0, errMoved
+	}
+	ns, err := os.Open(fmt.Sprintf("/proc/self/fd/%d", fd))
+	if err != nil {
+		return 0, err
+	}
+	defer ns.Close()
+	id, err := Identify(ns)
+	if err != nil {
+		return 0, err
+	}
+	if id.Device != want.device || id.Inode != want.inode {
+		return 0, errMoved
+	}
+	err = Do(ns, func() error { return id.AddCookie() })
+	return id.Cookie, err
+}
+
+// identify follows a link of /proc. It does not ask the file system behind the link, which may be a remote one.
+func identify(link string) (file, error) {
+	var s unix.Statx_t
+	err := unix.Statx(unix.AT_FDCWD, link, unix.AT_NO_AUTOMOUNT|unix.AT_STATX_DONT_SYNC, unix.STATX_INO, &s)
+	return file{unix.Mkdev(s.Dev_major, s.Dev_minor), s.Ino}, err
+}
+
+// names are those of a directory's entries.
+func names(directory string) ([]string, error) {
+	d, err := os.Open(directory)
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	return d.Readdirnames(-1)
+}
+
+// ended says whether the error means that the process has ended, or has closed or left what was looked at.
+func ended(err error) bool {
+	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) || errors.Is(err, errMoved)
+}
+
+// miss is what could not be looked at, of how many processes, for one reason.
+type miss struct {
+	what   string
+	reason error
+	first  string // a process
+	last   string
+	count  int
+}
+
+func (m miss) String() string {
+	if m.reason == nil {
+		return m.what
+	}
+	return fmt.Sprintf("%s: %d, such as process %s: %v", m.what, m.count, m.first, m.reason)
+}
+
+// miss notes what could not be looked at below a directory of /proc. It returns whether there is an error.
+func (f *finder) miss(what, path string, err error) bool {
+	if err == nil {
+		return false
+	}
+	if ended(err) {
+		return true
+	}
+	var errno unix.Errno
+	if errors.As(err, &errno) {
+		err = errno // without a path
+	}
+	pid := strings.Split(path, "/")[2]
+	for i := range f.missed {
+		m := &f.missed[i]
+		if m.what == what && m.reason == err {
+			if m.last != pid {
+				m.last = pid
+				m.count++
+			}
+			return true
+		}
+	}
+	f.missed = append(f.missed, miss{what: what, reason: err, first: pid, last: pid, count: 1})
+	return true
+}

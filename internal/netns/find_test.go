@@ -1,0 +1,364 @@
+package netns_test
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/internal/netns"
+	"github.com/guestwire/guestwire/internal/rig/nstest"
+	"github.com/guestwire/guestwire/internal/rig/sandbox"
+)
+
+// helper is set for a process that a test starts from its own program.
+const helper = "GUESTWIRE_FIND_HELPER"
+
+func TestMain(m *testing.M) {
+	switch os.Getenv(helper) {
+	case "thread":
+		holdByThread()
+	case "find":
+		findForParent()
+	}
+	nstest.Main(m)
+}
+
+// holdByThread makes a namespace with a thread, prints its identity, and waits for the end of the input.
+func holdByThread() {
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		if unix.Gettid() == unix.Getpid() {
+			holdByThread() // while this goroutine has the main thread
+		}
+		done <- func() error {
+			if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+				return err
+			}
+			id, err := identify("/proc/thread-self/ns/net")
+			if err != nil {
+				return err
+			}
+			fmt.Printf("%d ", unix.Gettid())
+			if err := json.NewEncoder(os.Stdout).Encode(id); err != nil {
+				return err
+			}
+			_, err = io.Copy(io.Discard, os.Stdin)
+			return err
+		}()
+	}()
+	if err := <-done; err != nil {
+		fmt.Println(err)
+	}
+	os.Exit(0)
+}
+
+// findForParent looks for the identity in the input, as another user.
+func findForParent() {
+	var id netns.Identity
+	err := json.NewDecoder(os.Stdin).Decode(&id)
+	var places map[netns.Identity][]string
+	var unseen []string
+	if err == nil {
+		places, unseen, err = netns.Find([]netns.Identity{id})
+	}
+	fmt.Printf("places: %q\nunseen: %s\nerror: %v\n", places[id], strings.Join(unseen, "; "), err)
+	os.Exit(0)
+}
+
+// identify returns a namespace's identity with the cookie.
+func identify(path string) (netns.Identity, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return netns.Identity{}, err
+	}
+	defer f.Close()
+	id, err := netns.Identify(f)
+	if err != nil {
+		return id, err
+	}
+	return id, netns.Do(f, func() error { return id.AddCookie() })
+}
+
+func mustIdentify(t *testing.T, path string) netns.Identity {
+	t.Helper()
+	id, err := identify(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+// checkPlaces checks where a namespace is found. Places that begin with "..." are compared by their ends.
+func checkPlaces(t *testing.T, id netns.Identity, want ...string) {
+	t.Helper()
+	places, _, err := netns.Find([]netns.Identity{id})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(places[id], want) {
+		t.Errorf("%+v: found at %q, want %q", id, places[id], want)
+	}
+}
+
+// start starts a program that runs until stop or the end of the test.
+func start(t *testing.T, cmd *exec.Cmd) (stop func()) {
+	t.Helper()
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	stopped := false
+	stop = func() {
+		if !stopped {
+			stopped = true
+			cmd.Process.Kill()
+			cmd.Wait()
+		}
+	}
+	t.Cleanup(stop)
+	return stop
+}
+
+// process starts a process in a new namespace.
+func process(t *testing.T) (cmd *exec.Cmd, id netns.Identity, stop func()) {
+	t.Helper()
+	cmd = exec.Command("sleep", "600")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
+	stop = start(t, cmd)
+	return cmd, mustIdentify(t, netOf(cmd)), stop
+}
+
+func netOf(cmd *exec.Cmd) string { return fmt.Sprintf("/proc/%d/ns/net", cmd.Process.Pid) }
+
+func TestFindProcess(t *testing.T) {
+	nstest.Need(t)
+	cmd, id, stop := process(t)
+	checkPlaces(t, id, netOf(cmd))
+	f, err := os.Open(netOf(cmd))
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), f.Fd())
+	checkPlaces(t, id, netOf(cmd), own)
+	stop()
+	checkPlaces(t, id, own) // the kernel keeps the namespace for the caller as for any other process
+	f.Close()
+	checkPlaces(t, id)
+}
+
+func TestFindThread(t *testing.T) {
+	nstest.Need(t)
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), helper+"=thread")
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop := start(t, cmd)
+	line, err := bufio.NewReader(out).ReadString('\n')
+	tid, text, _ := strings.Cut(line, " ")
+	var id netns.Identity
+	if err != nil || json.Unmarshal([]byte(text), &id) != nil {
+		t.Fatalf("%q, %v", line, err)
+	}
+	checkPlaces(t, id, fmt.Sprintf("/proc/%d/task/%s/ns/net", cmd.Process.Pid, tid))
+	stop()
+	checkPlaces(t, id)
+}
+
+// TestFindFile: a namespace that only an open file keeps, which was opened by a path that is gone, so the link
+// of /proc does not name the namespace.
+func TestFindFile(t *testing.T) {
+	nstest.Need(t)
+	nstest.Run(t, "ip", "netns", "add", "file")
+	id := mustIdentify(t, "/run/netns/file")
+	f, err := os.Open("/run/netns/file")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("sleep", "600")
+	cmd.ExtraFiles = []*os.File{f}
+	stop := start(t, cmd)
+	f.Close()
+	nstest.Run(t, "ip", "netns", "del", "file")
+	checkPlaces(t, id, fmt.Sprintf("/proc/%d/fd/3", cmd.Process.Pid))
+	stop()
+	checkPlaces(t, id)
+}
+
+func TestFindMount(t *testing.T) {
+	nstest.Need(t)
+	cmd, id, stop := process(t)
+	path := filepath.Join(t.TempDir(), `a b\c`)
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	nstest.Run(t, "mount", "--bind", netOf(cmd), path)
+	checkPlaces(t, id, `"`+strings.ReplaceAll(path, `\`, `\\`)+`"`, netOf(cmd))
+	stop()
+	checkPlaces(t, id, `"`+strings.ReplaceAll(path, `\`, `\\`)+`"`)
+	nstest.Run(t, "umount", path)
+	checkPlaces(t, id)
+}
+
+// TestFindOtherMount: a mount of another mount namespace alone. What its owner puts over the mount's path is
+// neither opened nor waited for.
+func TestFindOtherMount(t *testing.T) {
+	nstest.Need(t)
+	inside, id, stopInside := process(t)
+	directory := t.TempDir()
+	path := filepath.Join(directory, "net")
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("unshare", "--mount", "--propagation", "private", "sh", "-c", `set -e
+mount --bind "$1" "$2"; echo ready; read line
+mount -t tmpfs none "${2%/*}"; mkfifo "$2"; echo ready; read line
+rm "$2"; ln -s /proc/1/ns/net "$2"; echo ready; read line`, "sh", netOf(inside), path)
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop := start(t, cmd)
+	lines := bufio.NewReader(out)
+	ready := func() {
+		t.Helper()
+		if line, err := lines.ReadString('\n'); line != "ready\n" {
+			t.Fatalf("%q, %v", line, err)
+		}
+	}
+	ready()
+	stopInside()
+	place := fmt.Sprintf("%s in the mount namespace of process %d", path, cmd.Process.Pid)
+	checkPlaces(t, id, place)
+	another := id
+	another.Cookie++
+	checkPlaces(t, another)
+	for range 2 { // a FIFO, a symbolic link
+		fmt.Fprintln(in)
+		ready()
+		checkPlaces(t, id, place+" (by its inode number)")
+	}
+	stop()
+	checkPlaces(t, id)
+}
+
+// TestFindAnother: an inode number that the kernel uses again is another namespace. One that was looked for
+// without a cookie is found.
+func TestFindAnother(t *testing.T) {
+	nstest.Need(t)
+	n := nstest.New(t, "another")
+	id := mustIdentify(t, n.Path())
+	reused, older, otherBoot, otherDevice := id, id, id, id
+	reused.Cookie++
+	older.Cookie = 0
+	otherBoot.BootID = "00000000-0000-0000-0000-000000000000"
+	otherDevice.Device++
+	places, _, err := netns.Find([]netns.Identity{reused, older, otherBoot, otherDevice, id, id})
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), n.File.Fd())
+	for _, c := range []struct {
+		what string
+		id   netns.Identity
+		want []string
+	}{
+		{"of another cookie", reused, nil},
+		{"of another boot", otherBoot, nil},
+		{"of another device", otherDevice, nil},
+		{"of no cookie", older, []string{n.Path(), own}},
+		{"itself", id, []string{n.Path(), own}},
+	} {
+		if !slices.Equal(places[c.id], c.want) {
+			t.Errorf("the namespace %s is found at %q, want %q", c.what, places[c.id], c.want)
+		}
+	}
+}
+
+// TestFindWhileProcessesEnd: that is no error, and nothing that was not seen.
+func TestFindWhileProcessesEnd(t *testing.T) {
+	nstest.Need(t)
+	n := nstest.New(t, "busy")
+	id := mustIdentify(t, n.Path())
+	_, before, err := netns.Find([]netns.Identity{id})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop := start(t, exec.Command("sh", "-c", "while :; do /bin/true & /bin/true & wait; done"))
+	for range 50 {
+		places, unseen, err := netns.Find([]netns.Identity{id})
+		if err != nil || len(places[id]) == 0 || !slices.Equal(unseen, before) {
+			t.Fatalf("found at %q, unseen %q, %v; unseen before %q", places[id], unseen, err, before)
+		}
+	}
+	stop()
+}
+
+// TestFindUnprivileged: what a user may not look at is said.
+func TestFindUnprivileged(t *testing.T) {
+	nstest.Need(t)
+	if sandbox.OneUser() {
+		nstest.LeaveOut(t, "one user")
+	}
+	_, id, _ := process(t)
+	text, err := json.Marshal(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), helper+"=find")
+	cmd.Stdin = strings.NewReader(string(text))
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(nstest.LauncherUID), Gid: uint32(nstest.LauncherUID)}}
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for _, want := range []string{"places: []\n", "network namespaces of processes: ", "open files of processes: ", "mounts of processes: ", ", such as process 1: permission denied", "error: <nil>\n"} {
+		if !strings.Contains(string(out), want) {
+			t.Errorf("have\n%s\nwant %q", out, want)
+		}
+	}
+}
+
+// BenchmarkFind looks for 300 namespaces among those of the machine.
+func BenchmarkFind(b *testing.B) {
+	nstest.Need(b)
+	var wanted []netns.Identity
+	for i := range 300 {
+		name := fmt.Sprintf("bench%d", i)
+		nstest.Run(b, "ip", "netns", "add", name)
+		b.Cleanup(func() { nstest.Run(b, "ip", "netns", "del", name) })
+		id, err := identify("/run/netns/" + name)
+		if err != nil {
+			b.Fatal(err)
+		}
+		wanted = append(wanted, id)
+	}
+	for b.Loop() {
+		places, _, err := netns.Find(wanted)
+		if err != nil || len(places) != len(wanted) {
+			b.Fatalf("%d found, %v", len(places), err)
+		}
+	}
+}
