@@ -15,7 +15,7 @@ import (
 )
 
 // Version is the version of the schema: the one that this package writes, and the only one that it reads.
-const Version = 2
+const Version = 3
 
 // The bindings that [Record.Binding] can name.
 const (
@@ -48,6 +48,9 @@ type Record struct {
 	Version int `json:"version"`
 	// Name is the interface's name in the namespace, such as eth0. The file of the record has this name.
 	Name string `json:"name"`
+	// Namespace names the network namespace that the record belongs to, as phase1.List does. Empty: not
+	// known, as in a record that no Setup wrote.
+	Namespace string `json:"namespace,omitempty"`
 	// Binding is how the guest is attached. With BindingMacvtap, BindingSRIOV and BindingPasst there
 	// is no responder, and ResponderTap, IPv4, IPv6, Neighbours, DNS and Options are empty.
 	Binding string `json:"binding"`

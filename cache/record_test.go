@@ -15,7 +15,7 @@ import (
 func full() Record {
 	ip, pfx := netip.MustParseAddr, netip.MustParsePrefix
 	return Record{
-		Version: Version, Name: "eth0", Binding: BindingMasquerade, Firewall: FirewallIPTablesNFT, Tap: "eth0-tap", Queues: 4,
+		Version: Version, Name: "eth0", Namespace: "1f3a9c02-4026532281-17", Binding: BindingMasquerade, Firewall: FirewallIPTablesNFT, Tap: "eth0-tap", Queues: 4,
 		ResponderTap: "eth0-dhcp", ResponderMAC: MAC{2, 0, 0, 0, 0, 9}, MAC: MAC{2, 0, 0, 0, 0, 7}, MTU: 1450,
 		IPv4: &IPv4{
 			Address: pfx("10.244.1.7/24"), Server: ip("10.244.1.1"),
@@ -312,13 +312,13 @@ func TestEdited(t *testing.T) {
 		from, to string
 		words    string // separated by |
 	}{
-		{`"version": 2`, `"version": 3`, "version: 3 is newer|which reads 2|update|Setup"},
-		{`"version": 2`, `"version": 1`, "version: 1, and this program reads 2|Setup|serve"},
-		{`"version": 2`, `"version": -1`, "version: -1, and this program reads 2"},
-		{`"version": 2`, `"version": "1"`, "version: want a number"},
-		{`"version": 2`, `"version": null`, "version"},
-		{`"version": 2,`, ``, "version: missing"},
-		{`"version": 2,`, `"version": 2, "version": 2,`, `"version" is given twice`},
+		{`"version": 3`, `"version": 4`, "version: 4 is newer|which reads 3|update|Setup"},
+		{`"version": 3`, `"version": 1`, "version: 1, and this program reads 3|Setup|serve"},
+		{`"version": 3`, `"version": -1`, "version: -1, and this program reads 3"},
+		{`"version": 3`, `"version": "1"`, "version: want a number"},
+		{`"version": 3`, `"version": null`, "version"},
+		{`"version": 3,`, ``, "version: missing"},
+		{`"version": 3,`, `"version": 3, "version": 3,`, `"version" is given twice`},
 		{`"mtu": 1450`, `"mtu": 1450, "mtu": 1500`, `"mtu" is given twice`},
 		{`"default": true`, `"default": true, "default": false`, `ipv6.router: field "default" is given twice`},
 		{`"mtu": 1450`, `"mtv": 1450`, "mtv: no such field"},
@@ -375,12 +375,12 @@ func TestForeign(t *testing.T) {
 		`[]`:                                     "not a whole JSON object",
 		`"eth0"`:                                 "not a whole JSON object",
 		`{}`:                                     "version: missing",
-		`{"version":2}`:                          "name: ",
+		`{"version":3}`:                          "name: ",
 		`{"cniVersion":"1.0.0","interfaces":[]}`: "version: missing",
-		`{"version":2} {}`:                       "not a whole JSON object",
+		`{"version":3} {}`:                       "not a whole JSON object",
 		"\xef\xbb\xbf{}":                         "not a whole JSON object",
 		"nonsense":                               "not a whole JSON object",
-		`{"version":3,"interfaces":[{"new":true}]}`: "version: 3 is newer",
+		`{"version":4,"interfaces":[{"new":true}]}`: "version: 4 is newer",
 	} {
 		if r, err := Decode([]byte(text)); err == nil || !strings.Contains(err.Error(), word) {
 			t.Errorf("%q: %+v, %v, want an error with %q", text, r, err, word)
@@ -442,7 +442,7 @@ func FuzzDecode(f *testing.F) {
 		}
 		f.Add(text)
 	}
-	f.Add([]byte(`{"version":2,"name":"e","binding":"bridge","tap":"t","queues":1,"mac":"02:00:00:00:00:07","mtu":68,` +
+	f.Add([]byte(`{"version":3,"name":"e","binding":"bridge","tap":"t","queues":1,"mac":"02:00:00:00:00:07","mtu":68,` +
 		`"ipv4":null,"dns":{"servers":["::ffff:1.2.3.4%a"]},"neighbours":[],"options":{"dhcpv4":{},"dhcpv6":{"65535":"0x"}},"warnings":["\ud800\u2028<"]}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		r, err := Decode(text)

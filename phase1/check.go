@@ -2,41 +2,86 @@ package phase1
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"reflect"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/wiring"
 )
 
 // Check compares the kernel with what Setup left. The error is a *DriftError if the kernel or the record
-// differs, ErrNotWired if there was no Setup, infra.ErrNoNIC if the NIC has gone. Check uses
-// NetNS, State and NIC of the configuration only, and needs what Setup needs.
+// differs, ErrNotWired if there was no Setup, infra.ErrNoNIC if the NIC has gone, and a *cache.FieldError if a State
+// is given that is not the one of Setup. Check uses NetNS, NIC, State and Dir of the configuration only, and needs
+// what Setup needs.
 func Check(ctx context.Context, c Config) error {
-	return c.do(ctx, openState, func(s *session) error {
-		journal, err := s.readJournal()
+	return c.do(ctx, func(s *session) error {
+		j, err := s.wired(c.State)
 		if err != nil {
 			return err
 		}
-		if journal == nil {
-			return fmt.Errorf("NIC %s: %w by a Setup with the state directory %s", c.NIC, ErrNotWired, c.State)
-		}
-		plan, err := s.replan(journal)
+		plan, err := s.replan(j)
 		if err != nil {
 			return err
 		}
-		if err := s.verify(plan); err != nil {
-			return err
-		}
-		if record, err := cache.Read(s.dir, c.NIC); err != nil || !reflect.DeepEqual(record, plan.Record) {
-			differs := fmt.Sprintf("record %s.json is not as it was written", c.NIC)
-			if err != nil {
-				differs = err.Error()
-			}
-			return &DriftError{NIC: c.NIC, Differs: []string{differs}, Missing: []string{"write the record " + c.NIC + ".json anew"}}
-		}
-		return nil
+		return s.check(j, plan)
 	})
+}
+
+// check looks at kernel and record. One *DriftError says what differs of both.
+func (s *session) check(j *journal, plan *wiring.Plan) error {
+	drift := DriftError{NIC: s.nic}
+	for _, err := range []error{s.verify(plan), s.verifyRecord(j, plan)} {
+		var part *DriftError
+		if err != nil && !errors.As(err, &part) {
+			return err
+		}
+		if part != nil {
+			drift.Differs = append(drift.Differs, part.Differs...)
+			drift.Missing = append(drift.Missing, part.Missing...)
+		}
+	}
+	if len(drift.Differs) == 0 {
+		return nil
+	}
+	return &drift
+}
+
+// wired returns the journal. The error is ErrNotWired if there is none.
+func (s *session) wired(state string) (*journal, error) {
+	j, err := s.readJournal()
+	if err != nil {
+		return nil, err
+	}
+	if j == nil {
+		now, err := s.ns.Snapshot(netstate.NamesFor(s.nic), nil, nil)
+		if err != nil {
+			return nil, err
+		}
+		return nil, s.explainMark(now, state, fmt.Errorf("NIC %s: %w in this namespace", s.nic, ErrNotWired))
+	}
+	if j.Salvaged {
+		return nil, fmt.Errorf("NIC %s: %w: its forced Teardown was interrupted: call Teardown", s.nic, ErrNotWired)
+	}
+	return j, j.checkState(state)
+}
+
+// verifyRecord says whether the record is as Setup wrote it.
+func (s *session) verifyRecord(j *journal, plan *wiring.Plan) error {
+	err := s.openState(j.Spec.State)
+	if err == nil {
+		var record cache.Record
+		record, err = cache.Read(s.state.Root, s.nic)
+		if err == nil && reflect.DeepEqual(record, plan.Record) {
+			return nil
+		}
+	}
+	differs := fmt.Sprintf("record %s.json is not as it was written", s.nic)
+	if err != nil {
+		differs = err.Error()
+	}
+	return &DriftError{NIC: s.nic, Differs: []string{differs}, Missing: []string{"write the record " + s.nic + ".json anew"}}
 }
 
 // verify looks at the kernel: a plan is carried out when nothing is left to do.

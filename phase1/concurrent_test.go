@@ -100,7 +100,8 @@ func TestAtOnce(t *testing.T) {
 				err := together(func(caller int) error {
 					switch caller % 6 {
 					case 0:
-						return phase1.Setup(t.Context(), c)
+						_, err := phase1.Setup(t.Context(), c)
+						return err
 					case 1:
 						return process("setup", owner...)
 					case 2:
@@ -143,7 +144,7 @@ func TestManyAtOnce(t *testing.T) {
 		nothingHeld(t, func() {
 			err := together(func(caller int) error {
 				c := config(networks[caller], bindings[caller%len(bindings)])
-				if err := phase1.Setup(t.Context(), c); err != nil {
+				if _, err := phase1.Setup(t.Context(), c); err != nil {
 					return err
 				}
 				err := phase1.Check(t.Context(), c)

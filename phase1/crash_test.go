@@ -337,7 +337,7 @@ func (b *bed) fail(c trial, err error) {
 func (b *bed) outcome(c trial) (met bool, err error) {
 	b.removeState()
 	if c.wired {
-		if err := phase1.Setup(b.Context(), b.c); err != nil {
+		if _, err := phase1.Setup(b.Context(), b.c); err != nil {
 			return false, fmt.Errorf("setup before: %w", err)
 		}
 	}
@@ -356,7 +356,7 @@ func (b *bed) outcome(c trial) (met bool, err error) {
 	}
 	if c.again {
 		b.row.again++
-		if err := phase1.Setup(b.Context(), b.c); err != nil {
+		if _, err := phase1.Setup(b.Context(), b.c); err != nil {
 			return false, fmt.Errorf("setup again: %w", err)
 		}
 		if err := b.isWired(); err != nil {

@@ -68,7 +68,7 @@ func TestMacvtap(t *testing.T) {
 	drifted(t, c, "eth0 is down")
 	other := c
 	other.Binding = infra.Masquerade{}
-	if err := phase1.Setup(t.Context(), other); !errors.Is(err, infra.ErrWired) {
+	if _, err := phase1.Setup(t.Context(), other); !errors.Is(err, infra.ErrWired) {
 		t.Errorf("another binding: %v, want ErrWired", err)
 	}
 	teardown(t, n, c, before)
@@ -80,13 +80,13 @@ func TestMacvtapRefused(t *testing.T) {
 	n := nstest.NewVeth(t)
 	before := settled(t, n)
 	var refused *infra.RefusedError
-	if err := phase1.Setup(t.Context(), direct(n, infra.Macvtap{})); !errors.As(err, &refused) || refused.Instead != "bridge" {
+	if _, err := phase1.Setup(t.Context(), direct(n, infra.Macvtap{})); !errors.As(err, &refused) || refused.Instead != "bridge" {
 		t.Errorf("%v, want that bridge would work", err)
 	}
 	n.Pod.IP("link add link eth0 name net1 type macvtap")
 	c := direct(n, infra.Bridge{})
 	c.NIC = "net1"
-	if err := phase1.Setup(t.Context(), c); !errors.As(err, &refused) || refused.Instead != "macvtap" {
+	if _, err := phase1.Setup(t.Context(), c); !errors.As(err, &refused) || refused.Instead != "macvtap" {
 		t.Errorf("%v, want that macvtap would work", err)
 	}
 	n.Pod.IP("link del net1")
@@ -126,7 +126,7 @@ func TestPasst(t *testing.T) {
 	check(t, second)
 	other := first
 	other.Binding = infra.Passt{}
-	if err := phase1.Setup(t.Context(), other); !errors.Is(err, infra.ErrWired) || !strings.Contains(err.Error(), "80:8000/tcp") {
+	if _, err := phase1.Setup(t.Context(), other); !errors.Is(err, infra.ErrWired) || !strings.Contains(err.Error(), "80:8000/tcp") {
 		t.Errorf("other ports: %v, want ErrWired and those that there are", err)
 	}
 	if err := phase1.Teardown(t.Context(), first); err != nil {
@@ -143,7 +143,7 @@ func TestFunction(t *testing.T) {
 	n := nstest.NewVeth(t)
 	before := settled(t, n)
 	var refused *infra.RefusedError
-	if err := phase1.Setup(t.Context(), direct(n, infra.SRIOV{})); !errors.As(err, &refused) || !strings.Contains(err.Error(), "no PCI device") {
+	if _, err := phase1.Setup(t.Context(), direct(n, infra.SRIOV{})); !errors.As(err, &refused) || !strings.Contains(err.Error(), "no PCI device") {
 		t.Errorf("%v, want that eth0 is no PCI device", err)
 	}
 	c := direct(n, infra.SRIOV{PCI: "0000:03:10.1", VLAN: 42})

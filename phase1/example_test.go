@@ -25,7 +25,7 @@ func ExampleSetup() {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	err = phase1.Setup(ctx, phase1.Config{NetNS: ns, Spec: infra.Spec{
+	_, err = phase1.Setup(ctx, phase1.Config{NetNS: ns, Spec: infra.Spec{
 		NIC:     "eth0",
 		Binding: infra.Bridge{},
 		Owner:   infra.Owner{UID: 107, GID: 107},
@@ -75,7 +75,7 @@ func ExampleCheck() {
 		log.Fatal(err)
 	}
 	defer ns.Close()
-	err = phase1.Check(context.Background(), phase1.Config{NetNS: ns, Spec: infra.Spec{NIC: "eth0", State: "/run/guestwire/vm1"}})
+	err = phase1.Check(context.Background(), phase1.Config{NetNS: ns, Spec: infra.Spec{NIC: "eth0"}})
 	var drift *phase1.DriftError
 	switch {
 	case errors.As(err, &drift):
@@ -87,18 +87,36 @@ func ExampleCheck() {
 	}
 }
 
-// After the machine. The namespace may be gone already: then the files are left to be removed.
+// After the machine. The namespace may be gone already: that is looked up by Forget, and not concluded from a path
+// that does not open.
 func ExampleTeardown() {
-	c := phase1.Config{Spec: infra.Spec{NIC: "eth0", State: "/run/guestwire/vm1"}}
+	ctx := context.Background()
 	ns, err := os.Open("/run/netns/pod")
-	switch {
-	case err == nil:
+	if errors.Is(err, os.ErrNotExist) {
+		err = phase1.Forget(ctx, phase1.Gone{State: "/run/guestwire/vm1", NIC: "eth0"})
+		if errors.Is(err, phase1.ErrAlive) {
+			log.Fatalf("the path is wrong: %v", err)
+		}
+	} else if err == nil {
 		defer ns.Close()
-		c.NetNS = ns
-	case !errors.Is(err, os.ErrNotExist):
+		err = phase1.Teardown(ctx, phase1.Config{NetNS: ns, Spec: infra.Spec{NIC: "eth0"}})
+	}
+	if err != nil && !errors.Is(err, infra.ErrNoNIC) {
 		log.Fatal(err)
 	}
-	if err := phase1.Teardown(context.Background(), c); err != nil && !errors.Is(err, infra.ErrNoNIC) {
+}
+
+// An operator's view of the node.
+func ExampleList() {
+	wirings, err := phase1.List(context.Background(), phase1.DefaultDir)
+	if err != nil {
 		log.Fatal(err)
+	}
+	for _, w := range wirings {
+		if len(w.FoundAt) == 0 {
+			fmt.Println(w.NIC, "of a namespace that is gone; its record is in", w.State)
+			continue
+		}
+		fmt.Println(w.NIC, "in", w.FoundAt[0], "has the binding", w.Binding, "since", w.Since)
 	}
 }

@@ -84,38 +84,39 @@ var planted = map[string]func(path, canary string) error{
 	},
 }
 
-// TestPlantedFiles has something else lie under each name that Setup uses in the state directory. It
-// works, or says where it does not; it does not wait, and what a link leads to stays as it is.
+// TestPlantedFiles has something else lie under each name that Setup uses for its files. It works, or says where it
+// does not; it does not wait, and what a link leads to stays as it is.
 func TestPlantedFiles(t *testing.T) {
 	t.Parallel()
 	n := nstest.NewNetwork(t)
 	before := settled(t, n)
 	c := config(n, infra.Bridge{})
 	setup(t, c)
-	var names []string
+	journal, _ := journal(t, n)
 	entries, err := os.ReadDir(n.State)
-	if err != nil || len(entries) != 2 {
-		t.Fatalf("the state directory has %v, %v; want a record and a journal", entries, err)
+	if err != nil || len(entries) != 1 {
+		t.Fatalf("the state directory has %v, %v; want a record", entries, err)
 	}
-	for _, e := range entries {
-		names = append(names, e.Name(), "."+e.Name()+".new")
+	var paths []string
+	for _, path := range []string{filepath.Join(n.State, entries[0].Name()), journal} {
+		paths = append(paths, path, filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".new"))
 	}
 	teardown(t, n, c, before)
 	for kind, plant := range planted {
-		for _, name := range names {
+		for _, path := range paths {
+			dir, name := filepath.Split(path)
 			t.Run(kind+" "+strings.TrimLeft(name, "."), func(t *testing.T) {
 				if kind == "another user's file" || kind == "device" {
 					nstest.NeedRoot(t, "the test needs two users")
 				}
 				file := newCanary(t)
-				path := filepath.Join(n.State, name)
-				if err := plant(path, file.path); err != nil {
+				if err := errors.Join(os.MkdirAll(dir, 0o700), plant(path, file.path)); err != nil {
 					t.Fatal(err)
 				}
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
 				done := make(chan error, 1)
-				go func() { done <- phase1.Setup(ctx, c) }()
+				go func() { done <- setupAlone(ctx, c) }()
 				select {
 				case err = <-done:
 				case <-ctx.Done():
@@ -127,7 +128,7 @@ func TestPlantedFiles(t *testing.T) {
 						t.Error(err)
 					}
 				} else {
-					if !strings.Contains(err.Error(), n.State) || !strings.Contains(err.Error(), name) {
+					if !strings.Contains(err.Error(), dir) || !strings.Contains(err.Error(), name) {
 						t.Errorf("the error does not name %s: %v", path, err)
 					}
 					asFound(t, n, before)
@@ -157,45 +158,56 @@ func TestFullDisk(t *testing.T) {
 		fill    bool
 		is      error
 	}{
-		"full":             {options: "size=64k,mode=755", fill: true, is: unix.ENOSPC},
-		"no file any more": {options: "nr_inodes=1,mode=755", is: unix.ENOSPC},
-		"read-only":        {options: "mode=755", flags: unix.MS_RDONLY, is: unix.EROFS},
+		"full":             {options: "size=64k,mode=700", fill: true, is: unix.ENOSPC},
+		"no file any more": {options: "nr_inodes=1,mode=700", is: unix.ENOSPC},
+		"read-only":        {options: "mode=700", flags: unix.MS_RDONLY, is: unix.EROFS},
 	} {
-		t.Run(name, func(t *testing.T) {
-			n := nstest.NewNetwork(t)
-			before := settled(t, n)
-			if err := unix.Mount("state", n.State, "tmpfs", c.flags, c.options); err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() {
-				if err := unix.Unmount(n.State, 0); err != nil {
-					t.Error(err)
+		for which, full := range map[string]func(c *phase1.Config) *string{
+			"records":  func(c *phase1.Config) *string { return &c.State },
+			"journals": func(c *phase1.Config) *string { return &c.Dir },
+		} {
+			t.Run(name+" "+which, func(t *testing.T) {
+				n := nstest.NewNetwork(t)
+				before := settled(t, n)
+				config := config(n, nil)
+				dir := nstest.Dir(t)
+				*full(&config) = dir
+				if which == "records" {
+					c.options = strings.Replace(c.options, "mode=700", "mode=755", 1)
 				}
-			})
-			if c.fill {
-				f, err := os.Create(filepath.Join(n.State, "filler"))
-				if err != nil {
+				if err := unix.Mount("state", dir, "tmpfs", c.flags, c.options); err != nil {
 					t.Fatal(err)
 				}
-				for err == nil {
-					_, err = f.Write(make([]byte, 4096))
+				t.Cleanup(func() {
+					if err := unix.Unmount(dir, 0); err != nil {
+						t.Error(err)
+					}
+				})
+				if c.fill {
+					f, err := os.Create(filepath.Join(dir, "filler"))
+					if err != nil {
+						t.Fatal(err)
+					}
+					for err == nil {
+						_, err = f.Write(make([]byte, 4096))
+					}
+					if f.Close(); !errors.Is(err, unix.ENOSPC) {
+						t.Fatal(err)
+					}
 				}
-				if f.Close(); !errors.Is(err, unix.ENOSPC) {
-					t.Fatal(err)
-				}
-			}
-			eachBinding(t, func(t *testing.T, b infra.Binding) {
-				config := config(n, b)
-				err := phase1.Setup(t.Context(), config)
-				if !errors.Is(err, c.is) || !strings.Contains(err.Error(), "journal "+n.State) {
-					t.Errorf("have %v, want %v and the journal's path", err, c.is)
-				}
-				asFound(t, n, before)
-				if err := phase1.Teardown(t.Context(), config); err != nil && !errors.Is(err, c.is) {
-					t.Error(err)
-				}
+				eachBinding(t, func(t *testing.T, b infra.Binding) {
+					config.Binding = b
+					_, err := phase1.Setup(t.Context(), config)
+					if !errors.Is(err, c.is) || !strings.Contains(err.Error(), dir) {
+						t.Errorf("have %v, want %v and a path in %s", err, c.is, dir)
+					}
+					asFound(t, n, before)
+					if err := phase1.Teardown(t.Context(), config); err != nil && !errors.Is(err, c.is) {
+						t.Error(err)
+					}
+				})
 			})
-		})
+		}
 	}
 }
 
@@ -229,7 +241,7 @@ func TestSwappedDirectory(t *testing.T) {
 	c := config(n, infra.Masquerade{})
 	c.State = state
 	for range 20 {
-		for _, call := range []func(context.Context, phase1.Config) error{phase1.Setup, phase1.Teardown} {
+		for _, call := range []func(context.Context, phase1.Config) error{setupAlone, phase1.Teardown} {
 			err := call(t.Context(), c)
 			// EINVAL says that what was a link when it was looked at is none when it is read.
 			refused := func(target error) bool { return errors.Is(err, target) }

@@ -123,7 +123,7 @@ func TestForwardOtherPorts(t *testing.T) {
 		t.Error(err)
 	}
 	c.Binding = infra.Masquerade{IPv4: netip.MustParsePrefix("10.7.0.0/24")}
-	if err := phase1.Setup(t.Context(), c); !errors.Is(err, infra.ErrWired) {
+	if _, err := phase1.Setup(t.Context(), c); !errors.Is(err, infra.ErrWired) {
 		t.Errorf("another network: %v, want ErrWired", err)
 	}
 	teardown(t, n, c, before)

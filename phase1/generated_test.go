@@ -67,7 +67,7 @@ func TestGenerated(t *testing.T) {
 func giveAndTake(t *testing.T, n nstest.Network, nic string, b infra.Binding, before string) error {
 	c := config(n, b)
 	c.NIC = nic
-	err := phase1.Setup(t.Context(), c)
+	_, err := phase1.Setup(t.Context(), c)
 	if isRefusal(err) {
 		if changed := difference(before, steady(n.Pod.Dump())); changed != nil {
 			return fmt.Errorf("refused (%w), and changed: %v", errors.New(err.Error()), changed)

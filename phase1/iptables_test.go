@@ -165,7 +165,7 @@ func TestIPTablesMissing(t *testing.T) {
 	path := os.Getenv("PATH")
 	t.Setenv("PATH", "/nonexistent")
 	for _, firewall := range []string{cache.FirewallIPTablesNFT, cache.FirewallIPTablesLegacy} {
-		err := phase1.Setup(t.Context(), config(n, infra.Masquerade{Firewall: firewall}))
+		_, err := phase1.Setup(t.Context(), config(n, infra.Masquerade{Firewall: firewall}))
 		if !errors.Is(err, exec.ErrNotFound) || !strings.Contains(err.Error(), "binding.masquerade.firewall") || !strings.Contains(err.Error(), firewall) {
 			t.Errorf("error %v, want one that names %s", err, firewall)
 		}

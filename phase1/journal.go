@@ -5,55 +5,63 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"strings"
+	"path/filepath"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/statefile"
 	"github.com/guestwire/guestwire/internal/wiring"
 )
 
-// journal is what Setup has to know to resume an earlier one, or to undo it. The journal is on disk before
-// the first change, and is removed last.
+// journal is what Phase1 has to know of a wired NIC: to resume an interrupted Setup, to undo it, and to say who
+// wired the NIC. The journal is on disk before the first change, and is removed last. Its Spec.State is the
+// directory's real path.
 type journal struct {
 	Version   int            `json:"version"`
+	Program   string         `json:"program"` // the version of guestwire that wrote the journal
+	Since     time.Time      `json:"since"`   // of the first Setup
 	Namespace netns.Identity `json:"namespace"`
 	wiring.Journal
 }
 
-// journalVersion is 2 since Spec's options.disabled is called options.noResponder.
-const journalVersion = 2
-
-// journalName includes the namespace, so that the journal of an earlier namespace is not taken for this one's.
-func (s *session) journalName() string { return s.nic + "@" + s.identity.Name() + journalSuffix }
-
-// journalPath is for messages.
-func (s *session) journalPath() string { return s.dir.Name() + "/" + s.journalName() }
+// journalVersion is 3 since the journal says who wired the NIC, and does not lie in the State directory.
+const journalVersion = 3
 
 const journalSuffix = ".journal"
 
-func cutJournalName(name string) (nic, namespace string, ok bool) {
-	name, journal := strings.CutSuffix(name, journalSuffix)
-	nic, namespace, ok = strings.Cut(name, "@")
-	return nic, namespace, ok && journal
+// path of a journal, for messages.
+func (n node) path(namespace, nic string) string {
+	return filepath.Join(n.Name(), namespace, nic+journalSuffix)
 }
 
-// readJournal returns nil if there is no journal of this namespace.
-func (s *session) readJournal() (*journal, error) {
-	if s.dir == nil {
-		return nil, nil
+// readText returns fs.ErrNotExist if there is no journal.
+func (n node) readText(namespace, nic string) ([]byte, error) {
+	dir, err := n.OpenRoot(namespace)
+	if err != nil {
+		return nil, err
 	}
-	text, err := statefile.Read(s.dir, s.journalName())
+	defer dir.Close()
+	return statefile.Read(dir, nic+journalSuffix)
+}
+
+// readJournal returns nil if there is no journal.
+func (n node) readJournal(namespace, nic string) (*journal, error) {
+	path := n.path(namespace, nic)
+	text, err := n.readText(namespace, nic)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
-	path := s.journalPath()
 	if err != nil {
 		return nil, fmt.Errorf("journal %s: %w", path, err)
 	}
 	// The version comes first: a journal of another version may have fields that are unknown here.
 	var head struct{ Version int }
 	if err := json.Unmarshal(text, &head); err != nil {
-		return nil, fmt.Errorf("journal %s: %w: the file is damaged, and how the namespace was before Setup is not known", path, err)
+		return nil, fmt.Errorf("journal %s: %w: the file is damaged, and how the namespace was before Setup is not known; Teardown by force does without it", path, err)
 	}
 	if head.Version != journalVersion {
 		return nil, fmt.Errorf("journal %s: version %d, and this program reads %d: use the version of guestwire that wrote it", path, head.Version, journalVersion)
@@ -62,66 +70,125 @@ func (s *session) readJournal() (*journal, error) {
 	if err := json.Unmarshal(text, &j); err != nil {
 		return nil, fmt.Errorf("journal %s: %w: use the version of guestwire that wrote it", path, err)
 	}
-	if j.Namespace != s.identity {
-		return nil, nil // of a namespace that is gone
-	}
 	return &j, nil
 }
 
-// otherJournals returns the journals of the namespace's other NICs that lie in the same directory.
-func (s *session) otherJournals() ([]*journal, error) {
-	if s.dir == nil {
-		return nil, nil
+// removeJournal removes also what a killed call left of it, and the directory of the last journal.
+func (n node) removeJournal(namespace, nic string) error {
+	dir, err := n.OpenRoot(namespace)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
 	}
-	entries, err := fs.ReadDir(s.dir.FS(), ".")
+	if err == nil {
+		err = statefile.Remove(dir, nic+journalSuffix)
+		dir.Close()
+	}
 	if err != nil {
-		return nil, fmt.Errorf("state directory: %w", err)
+		return fmt.Errorf("journal %s: %w", n.path(namespace, nic), err)
 	}
-	var others []*journal
-	for _, entry := range entries {
-		nic, namespace, ok := cutJournalName(entry.Name())
-		if !ok || nic == s.nic || namespace != s.identity.Name() {
-			continue
-		}
-		other := *s
-		other.nic = nic
-		journal, err := other.readJournal()
-		if err != nil {
-			return nil, err
-		}
-		if journal != nil {
-			others = append(others, journal)
-		}
+	if err := n.Remove(namespace); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTEMPTY) {
+		return fmt.Errorf("journal directory: %w", err)
 	}
-	return others, nil
+	return nil
 }
 
-func (s *session) writeJournal(j wiring.Journal) error {
-	text, err := json.Marshal(journal{Version: journalVersion, Namespace: s.identity, Journal: j})
+// readJournal returns nil if there is no journal of the NIC in this namespace.
+func (s *session) readJournal() (*journal, error) {
+	j, err := s.node.readJournal(s.identity.Name(), s.nic)
+	if j != nil && j.Namespace != s.identity {
+		return nil, nil // of a namespace that is gone
+	}
+	return j, err
+}
+
+func (s *session) journalPath() string { return s.node.path(s.identity.Name(), s.nic) }
+
+// otherJournals returns the journals of the namespace's other NICs. Whole is false if one of them cannot be read.
+func (s *session) otherJournals() (others []*journal, whole bool, err error) {
+	nics, err := s.node.nics(s.identity.Name())
+	if err != nil {
+		return nil, false, err
+	}
+	whole = true
+	for _, nic := range nics {
+		if nic == s.nic {
+			continue
+		}
+		j, err := s.node.readJournal(s.identity.Name(), nic)
+		switch {
+		case err != nil:
+			whole = false
+		case j != nil:
+			others = append(others, j)
+		}
+	}
+	return others, whole, nil
+}
+
+// writeJournal notes the plan. Earlier is the journal so far; nil: there is none.
+func (s *session) writeJournal(plan wiring.Journal, earlier *journal) error {
+	j := journal{Version: journalVersion, Program: program(), Since: time.Now().UTC().Truncate(time.Second), Namespace: s.identity, Journal: plan}
+	if earlier != nil {
+		j.Since, j.Program = earlier.Since, earlier.Program
+	}
+	text, err := json.Marshal(j)
 	if err != nil {
 		return fmt.Errorf("journal of NIC %s: %w", s.nic, err)
 	}
-	if old, err := statefile.Read(s.dir, s.journalName()); err == nil && string(old) == string(text) {
+	namespace := s.identity.Name()
+	if old, err := s.node.readText(namespace, s.nic); err == nil && string(old) == string(text) {
 		return nil
 	}
-	if err := statefile.Write(s.dir, s.journalName(), text, 0o600); err != nil {
+	if earlier != nil { // this program writes it from now on
+		j.Program = program()
+		if text, err = json.Marshal(j); err != nil {
+			return fmt.Errorf("journal of NIC %s: %w", s.nic, err)
+		}
+	}
+	if err := s.node.Mkdir(namespace, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("journal %s: %w", s.journalPath(), err)
+	}
+	dir, err := s.node.OpenRoot(namespace)
+	if err == nil {
+		err = statefile.Write(dir, s.nic+journalSuffix, text, 0o600)
+		dir.Close()
+	}
+	if err != nil {
+		_ = s.node.Remove(namespace) // if it is empty
 		return fmt.Errorf("journal %s: %w", s.journalPath(), err)
 	}
 	return nil
 }
 
-func (s *session) removeJournal() error {
-	if err := statefile.Remove(s.dir, s.journalName()); err != nil {
-		return fmt.Errorf("journal %s: %w", s.journalPath(), err)
-	}
-	return nil
-}
+func (s *session) removeJournal() error { return s.node.removeJournal(s.identity.Name(), s.nic) }
 
 // replan makes the journal's plan again.
 func (s *session) replan(j *journal) (*wiring.Plan, error) {
-	plan, err := wiring.NewPlan(j.Found, j.Spec)
+	plan, err := j.Plan()
 	if err != nil {
 		return nil, fmt.Errorf("journal of NIC %s: %w", j.Spec.NIC, err)
 	}
+	plan.Record.Namespace = s.identity.Name()
 	return plan, nil
 }
+
+// program is the version of guestwire in this program, with its revision if the program is guestwire's own.
+var program = sync.OnceValue(func() string {
+	const module = "github.com/guestwire/guestwire"
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	for _, dep := range info.Deps {
+		if dep.Path == module {
+			return dep.Version
+		}
+	}
+	version := info.Main.Version
+	for _, s := range info.Settings {
+		if s.Key == "vcs.revision" && s.Value != "" {
+			version += " " + s.Value[:min(12, len(s.Value))]
+		}
+	}
+	return version
+})

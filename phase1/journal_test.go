@@ -11,10 +11,16 @@ import (
 	"github.com/guestwire/guestwire/phase1"
 )
 
-// journal is the path and the text of the only journal in the state directory.
+// journal is the path and the text of the only journal of the namespace.
 func journal(t *testing.T, n nstest.Network) (path, text string) {
 	t.Helper()
-	paths, err := filepath.Glob(filepath.Join(n.State, "*.journal"))
+	var paths []string
+	var err error
+	for _, path := range ofNode(t, n) {
+		if strings.HasSuffix(path, ".journal") {
+			paths = append(paths, path)
+		}
+	}
 	if err != nil || len(paths) != 1 {
 		t.Fatalf("journals: %v, %v", paths, err)
 	}
@@ -34,8 +40,8 @@ func TestJournalOfAnotherVersion(t *testing.T) {
 	setup(t, c)
 	path, text := journal(t, n)
 	for name, c2 := range map[string]struct{ from, to, says string }{
-		"newer":         {`"version":2`, `"version":3`, "version 3, and this program reads 2: use the version of guestwire that wrote it"},
-		"older":         {`"version":2`, `"version":1`, "version 1, and this program reads 2: use the version of guestwire that wrote it"},
+		"newer":         {`"version":3`, `"version":4`, "version 4, and this program reads 3: use the version of guestwire that wrote it"},
+		"older":         {`"version":3`, `"version":2`, "version 2, and this program reads 3: use the version of guestwire that wrote it"},
 		"unknown field": {`"spec":{`, `"spec":{"colour":"blue",`, "use the version of guestwire that wrote it"},
 	} {
 		other := strings.Replace(text, c2.from, c2.to, 1)
@@ -46,7 +52,7 @@ func TestJournalOfAnotherVersion(t *testing.T) {
 			t.Fatal(err)
 		}
 		for verb, err := range map[string]error{
-			"Setup": phase1.Setup(t.Context(), c), "Check": phase1.Check(t.Context(), c), "Teardown": phase1.Teardown(t.Context(), c),
+			"Setup": setupAlone(t.Context(), c), "Check": phase1.Check(t.Context(), c), "Teardown": phase1.Teardown(t.Context(), c),
 		} {
 			if err == nil || !strings.Contains(err.Error(), c2.says) || strings.Contains(err.Error(), "remove") {
 				t.Errorf("%s, %s: %v, want %q", name, verb, err, c2.says)
@@ -64,20 +70,29 @@ func TestJournalOfAnotherVersion(t *testing.T) {
 	}
 }
 
-// TestJournalWithoutState: the journal does not depend on how the caller writes the path of State, so a Setup that has
-// nothing to do writes nothing.
-func TestJournalWithoutState(t *testing.T) {
+// TestJournalOfState: the journal names the state directory by its real path, so a Setup that has nothing to do
+// writes nothing, however the caller writes the path.
+func TestJournalOfState(t *testing.T) {
 	t.Parallel()
 	n := nstest.NewNetwork(t)
 	c := config(n, infra.Redirect{})
 	setup(t, c)
 	path, before := journal(t, n)
-	if strings.Contains(before, n.State) {
-		t.Errorf("the journal names the state directory: %s", before)
+	if !strings.Contains(before, `"`+n.State+`"`) {
+		t.Errorf("the journal does not name the state directory %s: %s", n.State, before)
 	}
-	c.State = filepath.Dir(n.State) + "/./" + filepath.Base(n.State)
-	setup(t, c)
-	if after, err := os.ReadFile(path); err != nil || string(after) != before {
-		t.Errorf("another path to the same directory changes the journal: %v\n%s\n%s", err, before, after)
+	link := filepath.Join(nstest.Dir(t), "link")
+	if err := os.Symlink(n.State, link); err != nil {
+		t.Fatal(err)
+	}
+	for _, state := range []string{filepath.Dir(n.State) + "/./" + filepath.Base(n.State), link} {
+		c.State = state
+		setup(t, c)
+		if after, err := os.ReadFile(path); err != nil || string(after) != before {
+			t.Errorf("%s, another path to the same directory, changes the journal: %v\n%s\n%s", state, err, before, after)
+		}
+		if err := phase1.Check(t.Context(), c); err != nil {
+			t.Errorf("%s: %v", state, err)
+		}
 	}
 }

@@ -1,9 +1,11 @@
 // Package phase1 is the privileged half: it wires a NIC that lies in a network namespace to a tap
 // for a virtual machine, and leaves a record of it for package phase2.
 //
-// Setup, Check and Teardown work on one NIC of one namespace, by the state they keep in a
-// directory. However one of them ends, even by SIGKILL, Setup called again reaches the same state as an
-// undisturbed run, and Teardown gives the namespace back as Setup found it.
+// Setup, Plan, Check, Status and Teardown work on one NIC of one namespace. They find what they need to know in
+// a journal, which Setup writes into a directory of the node ([DefaultDir]) that only root can enter. However one
+// of them ends, even by SIGKILL, Setup called again reaches the same state as an undisturbed run, and Teardown
+// gives the namespace back as Setup found it. List tells all wirings of the node, and Forget removes what is left
+// of those whose namespace is gone.
 package phase1
 
 import (
@@ -20,6 +22,12 @@ import (
 type Config struct {
 	// NetNS is the namespace, open: /proc/PID/ns/net, /run/netns/NAME. The caller closes it.
 	NetNS *os.File
+	// Dir is the node's directory for locks and journals, an absolute path; empty: [DefaultDir]. The first call
+	// makes it, mode 0700; its parent has to be there. All calls on a node have to name the same one.
+	Dir string
+	// Progress is told in words what a call waits for, once it takes longer than a second, and what Teardown
+	// found not to be there. It may be called on another goroutine. Nil is allowed.
+	Progress func(text string)
 	infra.Spec
 }
 

@@ -35,9 +35,15 @@ func config(n nstest.Network, b infra.Binding) phase1.Config {
 	}}
 }
 
+// setupAlone is phase1.Setup without the record.
+func setupAlone(ctx context.Context, c phase1.Config) error {
+	_, err := phase1.Setup(ctx, c)
+	return err
+}
+
 func setup(t *testing.T, c phase1.Config) {
 	t.Helper()
-	if err := phase1.Setup(t.Context(), c); err != nil {
+	if _, err := phase1.Setup(t.Context(), c); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -53,6 +59,27 @@ func teardown(t *testing.T, n nstest.Network, c phase1.Config, before string) {
 	if err != nil || len(left) > 0 {
 		t.Errorf("state directory has %v, %v; want nothing", left, err)
 	}
+	if left := ofNode(t, n); len(left) > 0 {
+		t.Errorf("the journal directory has %v; want nothing of this namespace", left)
+	}
+}
+
+// ofNode are the namespace's files in the journal directory.
+func ofNode(t *testing.T, n nstest.Network) []string {
+	t.Helper()
+	identity, err := netns.Identify(n.Pod.File)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var left []string
+	for _, pattern := range []string{"%d", "*-%d-*", "*-%d-*/*", "*-%d-*/.*.new"} {
+		paths, err := filepath.Glob(filepath.Join(phase1.DefaultDir, fmt.Sprintf(pattern, identity.Inode)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		left = append(left, paths...)
+	}
+	return left
 }
 
 // asFound waits for the namespace to look as before: carrier and link-local addresses settle late.
@@ -460,7 +487,7 @@ func TestShapes(t *testing.T) {
 		}
 		teardown(t, n, c, before)
 		var refused *infra.RefusedError
-		if err := phase1.Setup(t.Context(), config(n, infra.Masquerade{})); !errors.As(err, &refused) {
+		if _, err := phase1.Setup(t.Context(), config(n, infra.Masquerade{})); !errors.As(err, &refused) {
 			t.Errorf("masquerade: %v, want a RefusedError", err)
 		}
 	})
@@ -635,7 +662,7 @@ func TestBadInput(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			c := config(n, infra.Bridge{})
 			test.change(&c)
-			err := phase1.Setup(t.Context(), c)
+			_, err := phase1.Setup(t.Context(), c)
 			if err == nil || !test.want(err) {
 				t.Fatalf("error %v is of another type", err)
 			}
@@ -656,7 +683,7 @@ func TestBadInput(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer os.Chmod("/dev/net/tun", 0o666)
-		err := phase1.Setup(t.Context(), config(n, infra.Bridge{}))
+		_, err := phase1.Setup(t.Context(), config(n, infra.Bridge{}))
 		if !errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), "/dev/net/tun") {
 			t.Errorf("error %v, want fs.ErrPermission for /dev/net/tun", err)
 		}
@@ -665,18 +692,19 @@ func TestBadInput(t *testing.T) {
 		setup(t, config(n, infra.Bridge{}))
 		c := config(n, infra.Bridge{})
 		c.State = t.TempDir()
-		if err := phase1.Setup(t.Context(), c); !errors.Is(err, infra.ErrWired) || !errors.Is(err, fs.ErrExist) {
+		if _, err := phase1.Setup(t.Context(), c); !errors.Is(err, infra.ErrWired) || !errors.Is(err, fs.ErrExist) {
 			t.Errorf("error %v, want ErrWired", err)
 		}
-		if err := phase1.Teardown(t.Context(), c); !errors.Is(err, infra.ErrWired) {
-			t.Errorf("teardown with another state directory: error %v, want ErrWired", err)
+		var bad *cache.FieldError
+		if err := phase1.Teardown(t.Context(), c); !errors.As(err, &bad) || bad.Field != "state" || !strings.Contains(bad.Reason, n.State) {
+			t.Errorf("teardown with another state directory: error %v, want a FieldError that names %s", err, n.State)
 		}
 		c = config(n, nil)
-		if err := phase1.Setup(t.Context(), c); err == nil || !strings.Contains(err.Error(), "binding: missing") {
+		if _, err := phase1.Setup(t.Context(), c); err == nil || !strings.Contains(err.Error(), "binding: missing") {
 			t.Errorf("no binding: error %v", err)
 		}
 		c = config(n, infra.Masquerade{})
-		if err := phase1.Setup(t.Context(), c); !errors.Is(err, infra.ErrWired) {
+		if _, err := phase1.Setup(t.Context(), c); !errors.Is(err, infra.ErrWired) {
 			t.Errorf("another binding: error %v, want ErrWired", err)
 		}
 		teardown(t, n, config(n, infra.Bridge{}), before)
@@ -685,7 +713,7 @@ func TestBadInput(t *testing.T) {
 		n.Pod.IP("link add eth0-tap type bridge")
 		defer n.Pod.IP("link del eth0-tap")
 		before := settled(t, n)
-		if err := phase1.Setup(t.Context(), config(n, infra.Bridge{})); !errors.Is(err, infra.ErrWired) {
+		if _, err := phase1.Setup(t.Context(), config(n, infra.Bridge{})); !errors.Is(err, infra.ErrWired) {
 			t.Errorf("error %v, want ErrWired", err)
 		}
 		if err := difference(before, n.Pod.Dump()); err != nil {
@@ -705,7 +733,7 @@ func TestBadInput(t *testing.T) {
 		flock(t, lock)
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer cancel()
-		for verb, call := range map[string]func(context.Context, phase1.Config) error{"setup": phase1.Setup, "check": phase1.Check, "teardown": phase1.Teardown} {
+		for verb, call := range map[string]func(context.Context, phase1.Config) error{"setup": setupAlone, "check": phase1.Check, "teardown": phase1.Teardown} {
 			if err := call(ctx, config(n, infra.Bridge{})); !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("%s: error %v, want the context's", verb, err)
 			}

@@ -17,8 +17,8 @@ func Plan(ctx context.Context, c Config) (*Preview, error) {
 		return nil, err
 	}
 	var preview *Preview
-	err := c.do(ctx, openState, func(s *session) error {
-		plan, now, _, err := s.plan(ctx, c.Spec)
+	err := c.do(ctx, func(s *session) error {
+		_, plan, now, err := s.plan(ctx, c.Spec)
 		if err != nil {
 			return err
 		}

@@ -13,35 +13,6 @@ import (
 	"github.com/guestwire/guestwire/phase1"
 )
 
-// TestForgetOneNIC: a Teardown without a namespace removes the files of its NIC, and no other NIC's way back.
-func TestForgetOneNIC(t *testing.T) {
-	n := nstest.NewNetwork(t)
-	c := config(n, infra.Bridge{})
-	setup(t, c)
-	others := []string{"net1.json", "net1@4026531840-7.journal", "eth0-old.json", "notes"}
-	for _, name := range others {
-		if err := os.WriteFile(filepath.Join(n.State, name), []byte("{}"), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	c.NetNS = nil
-	if err := phase1.Teardown(t.Context(), c); err != nil {
-		t.Error(err)
-	}
-	entries, err := os.ReadDir(n.State)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(entries) != len(others) {
-		t.Errorf("left: %v, want %v", entries, others)
-	}
-	for _, name := range others {
-		if _, err := os.Stat(filepath.Join(n.State, name)); err != nil {
-			t.Error(err)
-		}
-	}
-}
-
 // TestCheckRecord: a record that says something else than the wiring is drift, as the launcher believes it; so is one
 // that cannot be read. Setup writes it anew.
 func TestCheckRecord(t *testing.T) {

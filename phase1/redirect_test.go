@@ -239,7 +239,7 @@ func TestChildren(t *testing.T) {
 	before := settled(t, n)
 	for _, b := range []infra.Binding{infra.Bridge{}, infra.Redirect{}} {
 		var refused *infra.RefusedError
-		if err := phase1.Setup(t.Context(), config(n, b)); !errors.As(err, &refused) || refused.Instead != "masquerade" || !strings.Contains(err.Error(), "child") {
+		if _, err := phase1.Setup(t.Context(), config(n, b)); !errors.As(err, &refused) || refused.Instead != "masquerade" || !strings.Contains(err.Error(), "child") {
 			t.Errorf("%s: %v, want a RefusedError that names the child, and masquerade", b.Kind(), err)
 		}
 		asFound(t, n, before)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -18,21 +17,23 @@ import (
 	"github.com/guestwire/guestwire/internal/wiring"
 )
 
-// session is one call on one namespace, on a thread in it, with the lock held.
+// session is one call on one NIC of one namespace, on a thread in it, with the lock held.
 type session struct {
 	nic      string
 	identity netns.Identity
-	dir      *os.Root // nil: there is none, and none is needed
+	node     node
 	ns       *kernel.Namespace
+	state    state // the zero value: not opened
+	tell     progress
 }
 
 // do checks what all calls need, locks the namespace, and calls f on a thread in it.
-func (c Config) do(ctx context.Context, mode stateMode, f func(*session) error) error {
+func (c Config) do(ctx context.Context, f func(*session) error) error {
 	if err := c.checkNIC(); err != nil {
 		return err
 	}
 	if c.NetNS == nil {
-		return &cache.FieldError{Field: "netns", Reason: "missing: open /proc/PID/ns/net or /run/netns/NAME"}
+		return &cache.FieldError{Field: "netns", Reason: "missing: open /proc/PID/ns/net or /run/netns/NAME; what is left of a namespace that is gone is removed by Forget"}
 	}
 	identity, err := netns.Identify(c.NetNS)
 	if err != nil {
@@ -41,21 +42,19 @@ func (c Config) do(ctx context.Context, mode stateMode, f func(*session) error) 
 	if err := checkForeign(identity); err != nil {
 		return fmt.Errorf("namespace %s: %w", c.NetNS.Name(), err)
 	}
-	unlock, err := lock(ctx, identity)
-	if errors.Is(err, fs.ErrPermission) && os.Geteuid() != 0 {
-		return fmt.Errorf("namespace %s: user %d is not root: %w", c.NetNS.Name(), os.Geteuid(), err)
+	if err := checkRoot(); err != nil {
+		return fmt.Errorf("namespace %s: %w", c.NetNS.Name(), err)
 	}
+	n, err := openNode(c.Dir)
+	if err != nil {
+		return err
+	}
+	defer n.Close()
+	unlock, err := n.lockNamespace(ctx, identity, c.Progress)
 	if err != nil {
 		return fmt.Errorf("namespace %s: %w", c.NetNS.Name(), err)
 	}
 	defer unlock()
-	dir, err := openStateDir(c.State, mode)
-	if err != nil {
-		return err
-	}
-	if dir != nil {
-		defer dir.Close()
-	}
 	return netns.Do(c.NetNS, func() error {
 		ns, err := kernel.Open()
 		if err != nil {
@@ -65,8 +64,17 @@ func (c Config) do(ctx context.Context, mode stateMode, f func(*session) error) 
 		if err := identity.AddCookie(); err != nil {
 			return err
 		}
-		return f(&session{nic: c.NIC, identity: identity, dir: dir, ns: ns})
+		s := &session{nic: c.NIC, identity: identity, node: n, ns: ns, tell: c.Progress}
+		defer func() { s.state.close() }()
+		return f(s)
 	})
+}
+
+func checkRoot() error {
+	if uid := os.Geteuid(); uid != 0 {
+		return fmt.Errorf("user %d is not root: %w", uid, fs.ErrPermission)
+	}
+	return nil
 }
 
 // checkNIC checks the NIC's name, of which those of files are made.
@@ -94,40 +102,6 @@ func checkForeign(identity netns.Identity) error {
 		}
 	}
 	return nil
-}
-
-// lockDir is root's alone: another user who could open a lock could hold it.
-const lockDir = "/run/guestwire.lock"
-
-// lock holds the namespace until the returned function is called, or the process ends.
-func lock(ctx context.Context, identity netns.Identity) (func(), error) {
-	if err := os.Mkdir(lockDir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-		return nil, fmt.Errorf("lock: %w", err)
-	}
-	if err := checkRootOnly(lockDir, 0o077); err != nil {
-		return nil, fmt.Errorf("lock: %w", err)
-	}
-	path := fmt.Sprintf("%s/%d", lockDir, identity.Inode)
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("lock: %w", err)
-	}
-	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
-		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil {
-			return func() { f.Close() }, nil
-		}
-		if err != unix.EWOULDBLOCK && err != unix.EINTR {
-			f.Close()
-			return nil, &fs.PathError{Op: "lock", Path: path, Err: err}
-		}
-		select {
-		case <-ctx.Done():
-			f.Close()
-			return nil, fmt.Errorf("another call works on it: %w", context.Cause(ctx))
-		case <-time.After(wait):
-		}
-	}
 }
 
 // apply carries the operations out.

@@ -4,9 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
@@ -30,12 +27,16 @@ import (
 // the NIC, infra.ErrNoNIC, infra.ErrWired, infra.ErrCollision, ErrOwnNamespace, *infra.StepError for an
 // operation that the kernel refused, fs.ErrPermission for a State that others than root can write and for an
 // Owner who cannot open /dev/net/tun.
-func Setup(ctx context.Context, c Config) error {
+func Setup(ctx context.Context, c Config) (cache.Record, error) {
 	if err := c.check(); err != nil {
-		return err
+		return cache.Record{}, err
 	}
-	return c.do(ctx, createState, func(s *session) error {
-		plan, now, resumed, err := s.plan(ctx, c.Spec)
+	if c.State == "" {
+		return cache.Record{}, &cache.FieldError{Field: "state", Reason: "missing: name a directory for records, such as /run/guestwire/vm1"}
+	}
+	var record cache.Record
+	err := c.do(ctx, func(s *session) error {
+		earlier, plan, now, err := s.plan(ctx, c.Spec)
 		if err != nil {
 			return err
 		}
@@ -43,17 +44,27 @@ func Setup(ctx context.Context, c Config) error {
 		if err != nil {
 			return err
 		}
-		if err := s.writeJournal(plan.Journal()); err != nil {
+		if err := s.takeState(ctx, c.Spec); err != nil {
+			return err
+		}
+		j := plan.Journal()
+		j.Spec.State = s.state.Name() // the real path, whatever the caller wrote
+		if err := s.writeJournal(j, earlier); err != nil {
 			return err
 		}
 		if err = s.converge(ctx, plan, ops); err == nil {
-			err = cache.Write(s.dir, plan.Record)
+			err = cache.Write(s.state.Root, plan.Record)
 		}
-		if err != nil && !resumed {
+		if err != nil && earlier == nil {
 			err = errors.Join(err, s.undoFailed(plan))
 		}
+		record = plan.Record
 		return err
 	})
+	if err != nil {
+		return cache.Record{}, err
+	}
+	return record, nil
 }
 
 // check refuses a bad configuration before the namespace is looked at.
@@ -61,62 +72,54 @@ func (c Config) check() error {
 	if err := c.Spec.Validate(); err != nil {
 		return err
 	}
-	return checkOwner(c.Spec)
-}
-
-// checkOwner refuses an owner who could not open the device that hands out taps, if the binding makes one.
-func checkOwner(spec infra.Spec) error {
-	o := spec.Owner
-	if o.UID == 1<<32-1 || o.GID == 1<<32-1 {
-		return &cache.FieldError{Field: "owner", Reason: fmt.Sprintf("%d is no user's or group's number", uint32(1<<32-1))}
+	if err := checkStatePath(c.State); err != nil {
+		return err
 	}
-	if !wiring.MakesTaps(spec.Binding) {
-		return nil
+	if !wiring.MakesTaps(c.Binding) {
+		return checkIDs(c.Owner)
 	}
-	const device = "/dev/net/tun"
-	var stat unix.Stat_t
-	if err := unix.Stat(device, &stat); err != nil {
-		return fmt.Errorf("taps: %w: want the device that creates taps (modprobe tun; in a container, pass the device in)", &fs.PathError{Op: "stat", Path: device, Err: err})
-	}
-	const readWrite = 6
-	granted := stat.Mode & readWrite
-	switch {
-	case o.UID == 0:
-		return nil
-	case o.UID == stat.Uid:
-		granted = stat.Mode >> 6 & readWrite
-	case o.GID != 0 && o.GID == stat.Gid:
-		granted = stat.Mode >> 3 & readWrite
-	}
-	if granted != readWrite {
-		return fmt.Errorf("owner: user %d, group %d cannot open %s (mode %04o, owner %d:%d), so the launcher could not use a tap: chmod 0666 %[3]s, or name a group that may: %[7]w",
-			o.UID, o.GID, device, stat.Mode&0o777, stat.Uid, stat.Gid, fs.ErrPermission)
-	}
-	return nil
+	return errors.Join(checkIDs(c.Owner), checkTunDevice(c.Owner))
 }
 
 // plan computes the wiring, and reads the namespace as it is now. If there is a journal, the plan is made of
-// the namespace as the first Setup found it, and resumed is true.
-func (s *session) plan(ctx context.Context, spec infra.Spec) (plan *wiring.Plan, now netstate.Snapshot, resumed bool, err error) {
-	journal, err := s.readJournal()
+// the namespace as the first Setup found it.
+func (s *session) plan(ctx context.Context, spec infra.Spec) (earlier *journal, plan *wiring.Plan, now netstate.Snapshot, err error) {
+	earlier, err = s.readJournal()
 	if err != nil {
-		return nil, now, false, err
+		return nil, nil, now, err
 	}
-	if journal == nil {
+	if earlier == nil {
 		plan, now, err = s.firstPlan(ctx, spec)
-		return plan, now, false, err
+	} else {
+		plan, now, err = s.nextPlan(earlier, spec)
+	}
+	if err != nil {
+		return nil, nil, now, err
+	}
+	plan.Record.Namespace = s.identity.Name()
+	return earlier, plan, now, nil
+}
+
+// nextPlan computes the wiring of a NIC that has a journal.
+func (s *session) nextPlan(earlier *journal, spec infra.Spec) (*wiring.Plan, netstate.Snapshot, error) {
+	if earlier.Salvaged {
+		return nil, netstate.Snapshot{}, fmt.Errorf("NIC %s: %w, and its forced Teardown was interrupted: call Teardown first", s.nic, infra.ErrWired)
+	}
+	if err := earlier.checkState(spec.State); err != nil {
+		return nil, netstate.Snapshot{}, fmt.Errorf("NIC %s: %w: %w", s.nic, infra.ErrWired, err)
 	}
 	if _, auto := spec.Binding.(infra.Auto); auto {
-		spec.Binding = journal.Spec.Binding
+		spec.Binding = earlier.Spec.Binding
 	}
-	if err := infra.SameGuest(journal.Spec, spec); err != nil {
-		return nil, now, false, err
+	if err := infra.SameGuest(earlier.Spec, spec); err != nil {
+		return nil, netstate.Snapshot{}, err
 	}
-	if plan, err = wiring.NewPlan(journal.Found, spec); err != nil {
-		return nil, now, true, err
+	plan, err := wiring.NewPlan(earlier.Found, spec)
+	if err != nil {
+		return nil, netstate.Snapshot{}, err
 	}
-	now, err = s.read(plan)
-	return plan, now, true, err
+	now, err := s.read(plan)
+	return plan, now, err
 }
 
 // firstPlan computes the wiring of a NIC that has no journal.
@@ -127,7 +130,7 @@ func (s *session) firstPlan(ctx context.Context, spec infra.Spec) (*wiring.Plan,
 		return nil, now, err
 	}
 	found := now
-	others, err := s.otherJournals()
+	others, _, err := s.otherJournals() // one that cannot be read concerns its own NIC
 	if err != nil {
 		return nil, now, err
 	}
@@ -138,6 +141,9 @@ func (s *session) firstPlan(ctx context.Context, spec infra.Spec) (*wiring.Plan,
 		return nil, now, err
 	}
 	plan, err := wiring.NewPlan(found, spec)
+	if errors.Is(err, infra.ErrWired) {
+		return nil, now, s.explainMark(now, spec.State, err)
+	}
 	if err != nil {
 		return nil, now, err
 	}
@@ -162,7 +168,9 @@ func (s *session) answer(ctx context.Context, found *netstate.Snapshot, nic stri
 		return nil // without the NIC, NewPlan says so
 	}
 	for _, gateway := range wiring.Gateways6(*found, link) {
+		end := s.tell.during("asks for the MAC of the IPv6 gateway %v, for up to five seconds", gateway)
 		neighbour, ok, err := s.ns.Resolve(ctx, link.Index, gateway)
+		end()
 		if err != nil {
 			return err
 		}

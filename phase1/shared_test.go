@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strconv"
 	"strings"
 	"testing"
@@ -20,39 +21,70 @@ import (
 	"github.com/guestwire/guestwire/phase1"
 )
 
-// TestOneStateForTwo uses one state directory for two namespaces: neither loses its way back.
+// TestOneStateForTwo uses one state directory and one NIC's name for two namespaces: the record belongs to the first
+// one, until that is taken down.
 func TestOneStateForTwo(t *testing.T) {
 	t.Parallel()
 	first, second := nstest.NewNetwork(t), nstest.NewNetwork(t)
 	second.State = first.State
-	beforeFirst, beforeSecond := first.Pod.Dump(), second.Pod.Dump()
+	beforeFirst, beforeSecond := settled(t, first), settled(t, second)
 	setup(t, config(first, infra.Bridge{}))
-	if err := phase1.Teardown(t.Context(), config(second, infra.Bridge{})); err != nil {
-		t.Error(err)
+	written := record(t, first)
+	for range 2 {
+		_, err := phase1.Setup(t.Context(), config(second, infra.Masquerade{}))
+		if !errors.Is(err, infra.ErrWired) || !strings.Contains(err.Error(), first.Pod.Path()) || !strings.Contains(err.Error(), first.State) {
+			t.Errorf("Setup of the second: %v, want ErrWired with %s and %s", err, first.Pod.Path(), first.State)
+		}
+		asFound(t, second, beforeSecond)
+		if err := phase1.Teardown(t.Context(), config(second, infra.Bridge{})); err != nil {
+			t.Errorf("Teardown of the second, which is not wired: %v", err)
+		}
+		if now := record(t, first); !reflect.DeepEqual(now, written) {
+			t.Errorf("the record became %+v", now)
+		}
+	}
+	if left := ofNode(t, second); len(left) > 0 {
+		t.Errorf("the journal directory has %v of the second", left)
 	}
 	if err := phase1.Check(t.Context(), config(first, infra.Bridge{})); err != nil {
-		t.Errorf("the first, after Teardown of the second: %v", err)
+		t.Errorf("the first, after Setup and Teardown of the second: %v", err)
 	}
+	teardown(t, first, config(first, infra.Bridge{}), beforeFirst)
 	setup(t, config(second, infra.Masquerade{}))
-	if err := phase1.Teardown(t.Context(), config(first, infra.Bridge{})); err != nil {
-		t.Error(err)
-	}
-	asFound(t, first, beforeFirst)
 	teardown(t, second, config(second, infra.Masquerade{}), beforeSecond)
 }
 
-// TestLostNamespace removes what is left of a NIC whose namespace has gone.
-func TestLostNamespace(t *testing.T) {
-	t.Parallel()
-	n := nstest.NewNetwork(t)
-	c := config(n, infra.Bridge{})
-	setup(t, c)
-	c.NetNS = nil
-	if err := phase1.Teardown(t.Context(), c); err != nil {
+// TestOneStateAtOnce has sixteen namespaces compete for one state directory: one of them gets it.
+func TestOneStateAtOnce(t *testing.T) {
+	networks := make([]nstest.Network, atOnce)
+	for i := range networks {
+		networks[i] = nstest.NewNetwork(t)
+		networks[i].State = networks[0].State
+	}
+	wired := make([]bool, atOnce)
+	err := together(func(caller int) error {
+		_, err := phase1.Setup(t.Context(), config(networks[caller], infra.Redirect{}))
+		wired[caller] = err == nil
+		if errors.Is(err, infra.ErrWired) {
+			return nil
+		}
+		return err
+	})
+	if err != nil {
 		t.Error(err)
 	}
-	if left, err := os.ReadDir(n.State); err != nil || len(left) > 0 {
-		t.Errorf("state directory has %v, %v; want nothing", left, err)
+	winners := 0
+	for i, n := range networks {
+		if !wired[i] {
+			continue
+		}
+		winners++
+		if err := phase1.Check(t.Context(), config(n, nil)); err != nil {
+			t.Error(err)
+		}
+	}
+	if winners != 1 {
+		t.Errorf("%d namespaces have the state directory, want one", winners)
 	}
 }
 
@@ -71,7 +103,7 @@ func TestStandingWiring(t *testing.T) {
 		} {
 			other := c
 			change(&other)
-			if err := phase1.Setup(t.Context(), other); !errors.Is(err, infra.ErrWired) {
+			if _, err := phase1.Setup(t.Context(), other); !errors.Is(err, infra.ErrWired) {
 				t.Errorf("%s: %v, want ErrWired", name, err)
 			}
 		}
@@ -81,7 +113,7 @@ func TestStandingWiring(t *testing.T) {
 		// Another link takes the name of the responder's tap, so Setup cannot repair the wiring.
 		n.Pod.IP("link del eth0-dhcp")
 		n.Pod.IP("link add eth0-dhcp type bridge")
-		if err := phase1.Setup(t.Context(), c); err == nil {
+		if _, err := phase1.Setup(t.Context(), c); err == nil {
 			t.Error("Setup says that it made a tap whose name is in use")
 		}
 		if got := linkField(t, n, "eth0-tap", "master"); b.Kind() != "redirect" && got != "eth0-br" {
@@ -204,7 +236,7 @@ func TestRefused(t *testing.T) {
 	n.Pod.IP("route add 192.0.2.0/24 nhid 7")
 	before := settled(t, n)
 	var refused *infra.RefusedError
-	if err := phase1.Setup(t.Context(), config(n, infra.Bridge{})); !errors.As(err, &refused) || !strings.Contains(err.Error(), "192.0.2.0/24") {
+	if _, err := phase1.Setup(t.Context(), config(n, infra.Bridge{})); !errors.As(err, &refused) || !strings.Contains(err.Error(), "192.0.2.0/24") {
 		t.Errorf("error %v, want a RefusedError that names the route", err)
 	}
 	if err := difference(before, n.Pod.Dump()); err != nil {
@@ -249,7 +281,7 @@ func TestStatePath(t *testing.T) {
 	for _, state := range []string{filepath.Join(theirs, "vm"), filepath.Join(theirs, "dir"), filepath.Join(theirs, "vm", "deeper")} {
 		c := config(n, infra.Bridge{})
 		c.State = state
-		if err := phase1.Setup(t.Context(), c); !errors.Is(err, fs.ErrPermission) {
+		if _, err := phase1.Setup(t.Context(), c); !errors.Is(err, fs.ErrPermission) {
 			t.Errorf("%s: %v, want fs.ErrPermission", state, err)
 		}
 	}
@@ -302,7 +334,7 @@ func TestStateBelowShared(t *testing.T) {
 		for _, name := range []string{"new", "there"} {
 			config := config(n, infra.Bridge{})
 			config.State = filepath.Join(above, name)
-			err := phase1.Setup(t.Context(), config)
+			_, err := phase1.Setup(t.Context(), config)
 			if c.refused != errors.Is(err, fs.ErrPermission) || !c.refused && err != nil {
 				t.Errorf("%s below a directory of mode %v: %v, want it refused: %t", name, c.mode, err, c.refused)
 			}

@@ -1,6 +1,7 @@
 package phase1
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -11,48 +12,105 @@ import (
 	"github.com/guestwire/guestwire/cache"
 )
 
-// stateMode says what a call needs of the state directory.
-type stateMode int
+// state is the caller's directory for records. The zero value is none.
+type state struct {
+	*os.Root
+	unlock func() // nil: not locked
+}
 
-const (
-	createState stateMode = iota // the directory is made if it is not there
-	openState                    // the directory may be absent, or have no name
-)
+func (s state) close() {
+	if s.unlock != nil {
+		s.unlock()
+	}
+	if s.Root != nil {
+		s.Root.Close()
+	}
+}
 
-// openStateDir opens the directory, and refuses one that is not root's alone: phase1 believes what lies there.
-// The result is nil if mode allows that there is none.
-func openStateDir(path string, mode stateMode) (*os.Root, error) {
-	if path == "" && mode == openState {
-		return nil, nil
-	}
-	if path == "" {
-		return nil, &cache.FieldError{Field: "state", Reason: "missing: name a directory for records and journals, such as /run/guestwire/vm1"}
-	}
-	path, err := filepath.Abs(path)
-	if err != nil {
-		return nil, fmt.Errorf("state directory: %w", err)
-	}
-	if mode == createState {
-		if err := makeState(path); err != nil {
-			return nil, fmt.Errorf("state directory: %w", err)
-		}
-	}
-	if err := checkRootPath(path); errors.Is(err, fs.ErrNotExist) && mode == openState {
-		return nil, nil
-	} else if err != nil {
-		return nil, fmt.Errorf("state directory: %w", err)
+// openState opens the directory at the path that realState returned. The error is fs.ErrNotExist if the directory
+// is not there. A directory that is not root's alone is refused: Serve believes what lies there.
+func (s *session) openState(path string) error {
+	if err := checkRootPath(path, 0o022); err != nil {
+		return fmt.Errorf("state directory: %w", err)
 	}
 	dir, err := os.OpenRoot(path)
 	if err != nil {
-		return nil, fmt.Errorf("state directory: %w", err)
+		return fmt.Errorf("state directory: %w", err)
 	}
-	return dir, nil
+	s.state.Root = dir
+	return nil
+}
+
+// lockState keeps other calls from writing or removing a record in the directory.
+func (s *session) lockState(ctx context.Context) error {
+	unlock, err := s.node.lockState(ctx, s.state.Name(), s.tell)
+	if err != nil {
+		return fmt.Errorf("state directory %s: %w", s.state.Name(), err)
+	}
+	s.state.unlock = unlock
+	return nil
+}
+
+// findState opens and locks the directory, unless it was removed or is not known: then it has no record.
+func (s *session) findState(ctx context.Context, path string) error {
+	if path == "" {
+		return nil
+	}
+	err := s.openState(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return s.lockState(ctx)
+}
+
+// checkStatePath refuses a path that depends on the caller's working directory: the next call may have another one.
+func checkStatePath(path string) error {
+	if path == "" || filepath.IsAbs(path) {
+		return nil
+	}
+	return &cache.FieldError{Field: "state", Reason: fmt.Sprintf("%q, want an absolute path, such as /run/guestwire/vm1", path)}
+}
+
+// realState is the path without symbolic links, as journals have it. A directory that is not there is the one
+// that Setup would make.
+func realState(path string) (string, error) {
+	real, err := filepath.EvalSymlinks(path)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return real, err
+	}
+	above, err := filepath.EvalSymlinks(filepath.Dir(filepath.Clean(path)))
+	if errors.Is(err, fs.ErrNotExist) {
+		return filepath.Clean(path), nil
+	}
+	return filepath.Join(above, filepath.Base(path)), err
+}
+
+// checkState refuses a State that is not the one of the wiring.
+func (j *journal) checkState(path string) error {
+	if path == "" || path == j.Spec.State {
+		return nil
+	}
+	if err := checkStatePath(path); err != nil {
+		return err
+	}
+	real, err := realState(path)
+	if err != nil {
+		return fmt.Errorf("state directory: %w", err)
+	}
+	if real != j.Spec.State {
+		return &cache.FieldError{Field: "state", Reason: fmt.Sprintf("%s, but the record of %s is in %s: name that directory, or none", path, j.Spec.NIC, j.Spec.State)}
+	}
+	return nil
 }
 
 // checkRootPath refuses a path that another user than root can lead elsewhere: the directory, all directories
 // above it, and the symbolic links on the way have to be root's. Above the directory, other users may write to
-// a sticky directory such as /tmp, where they cannot move root's files.
-func checkRootPath(path string) error {
+// a sticky directory such as /tmp, where they cannot move root's files. The directory itself must have none of
+// the bits in its mode.
+func checkRootPath(path string, bits fs.FileMode) error {
 	if err := checkRootAbove(path); err != nil {
 		return err
 	}
@@ -68,31 +126,32 @@ func checkRootPath(path string) error {
 			return err
 		}
 	}
-	return checkRootOnly(real, 0o022)
+	return checkRootOnly(real, bits)
 }
 
-// makeState makes the directory, where no other user can put another one in its place.
-func makeState(path string) error {
+// makeState makes the directory, where no other user can put another one in its place. Made is false if the
+// directory was there.
+func makeState(path string) (made bool, err error) {
 	above, err := filepath.EvalSymlinks(filepath.Dir(path))
 	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("%s is not there: make it first (mkdir -p %[1]s): %w", filepath.Dir(path), fs.ErrNotExist)
+		return false, fmt.Errorf("%s is not there: make it first (mkdir -p %[1]s): %w", filepath.Dir(path), fs.ErrNotExist)
 	}
 	if err != nil {
-		return err
+		return false, err
 	}
 	for _, p := range []string{path, filepath.Join(above, "state")} {
 		if err := checkRootAbove(p); err != nil {
-			return err
+			return false, err
 		}
 	}
 	err = os.Mkdir(path, 0o755)
 	if errors.Is(err, fs.ErrExist) {
-		return nil
+		return false, nil
 	}
 	if err != nil {
-		return err
+		return false, err
 	}
-	return os.Chmod(path, 0o755) // whatever the umask says: the launcher reads there
+	return true, os.Chmod(path, 0o755) // whatever the umask says: the launcher reads there
 }
 
 // checkRootAbove checks the directories and links that the path leads through.

@@ -4,55 +4,76 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
+	"path/filepath"
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/kernel"
 	"github.com/guestwire/guestwire/internal/netstate"
-	"github.com/guestwire/guestwire/internal/statefile"
 	"github.com/guestwire/guestwire/internal/wiring"
 )
 
-// Teardown gives the namespace back as Setup found it, and removes record and journal. It is no
-// error if there is nothing to take down. Teardown uses NetNS, State and NIC of the configuration only. A
-// nil NetNS says that the namespace is gone: then record and journals of the NIC are removed. The
-// error is infra.ErrNoNIC if the NIC has gone; then everything else is removed.
+// Teardown gives the namespace back as Setup found it, and removes record and journal. It uses NetNS, NIC and
+// Dir of the configuration. A State that is given has to be the one of Setup, or the error is a
+// *cache.FieldError. It is no error if the NIC is not wired; Progress is told so. The error is infra.ErrNoNIC if
+// the NIC has gone; then everything else is removed. It is infra.ErrWired if the NIC is wired and Dir has no
+// journal of it: see [ForceTeardown].
+//
+// A namespace that is gone has nothing to give back; [Forget] removes what is left of its wirings.
 func Teardown(ctx context.Context, c Config) error {
-	if c.NetNS == nil {
-		return forget(c)
-	}
-	return c.do(ctx, openState, func(s *session) error {
-		if s.dir == nil {
-			return nil
-		}
-		journal, err := s.readJournal()
+	return c.do(ctx, func(s *session) error {
+		j, err := s.readJournal()
 		if err != nil {
 			return err
 		}
-		if journal == nil {
-			return errors.Join(s.checkNotWiredElsewhere(), s.removeJournal()) // an interrupted Setup may have begun to write one
+		if j == nil {
+			return s.nothingWired(c.State)
 		}
-		plan, err := s.replan(journal)
-		if err != nil {
+		if err := j.checkState(c.State); err != nil {
 			return err
 		}
-		return s.undo(plan)
+		return s.takeDown(ctx, j)
 	})
 }
 
-// checkUnmarked refuses a NIC that is wired by a Setup with another state directory.
-func (s *session) checkNotWiredElsewhere() error {
+// takeDown undoes what the journal says, and removes record and journal.
+func (s *session) takeDown(ctx context.Context, j *journal) error {
+	plan, err := s.replan(j)
+	if err != nil {
+		return err
+	}
+	if err := s.findState(ctx, j.Spec.State); err != nil {
+		return err
+	}
+	return s.undo(plan)
+}
+
+// nothingWired is the Teardown of a NIC without a journal. A wiring whose journal is not here is an error.
+func (s *session) nothingWired(state string) error {
 	now, err := s.ns.Snapshot(netstate.NamesFor(s.nic), nil, nil)
 	if err != nil {
 		return err
 	}
-	for _, l := range now.Links {
-		if l.Alias == netstate.Mark(s.nic) {
-			return fmt.Errorf("NIC %s: %w by a Setup with another state directory, as the alias of %s says: name that one", s.nic, infra.ErrWired, l.Name)
+	if err := s.explainMark(now, state, nil); err != nil {
+		return err
+	}
+	s.tell.say("NIC %s is not wired in this namespace: nothing is taken down", s.nic)
+	return s.removeJournal() // an interrupted Setup may have begun to write one
+}
+
+// explainMark returns err if the NIC has no link with the mark of its wiring. If there is one, its journal is
+// missing: the error is infra.ErrWired, and says what to do.
+func (s *session) explainMark(now netstate.Snapshot, state string, err error) error {
+	if !now.Bears(s.nic) {
+		return err
+	}
+	if state != "" {
+		if old, _ := filepath.Glob(filepath.Join(state, s.nic+"@*.journal")); len(old) > 0 {
+			return fmt.Errorf("NIC %s: %w by another version of guestwire, which wrote %s: use that version for its Teardown", s.nic, infra.ErrWired, old[0])
 		}
 	}
-	return nil
+	return fmt.Errorf("NIC %s: %w, as links and tables of it say, but %s has no journal of it: name the directory that Setup used (agent -dir), or take the NIC down by force (ForceTeardown, agent teardown -force)",
+		s.nic, infra.ErrWired, s.node.Name())
 }
 
 // undoFailed is undo with new sockets. The old ones may still get an answer that could not be read, and
@@ -70,7 +91,7 @@ func (s *session) undoFailed(plan *wiring.Plan) error {
 
 // undo gives the namespace back. The journal is removed last: without it, the rest could not be found.
 func (s *session) undo(plan *wiring.Plan) error {
-	record := cache.Remove(s.dir, s.nic)
+	record := s.removeRecord()
 	err := s.giveBack(plan)
 	if record == nil && (err == nil || errors.Is(err, infra.ErrNoNIC)) {
 		err = errors.Join(err, s.removeJournal())
@@ -79,6 +100,18 @@ func (s *session) undo(plan *wiring.Plan) error {
 		return fmt.Errorf("give the namespace back: %w", err)
 	}
 	return nil
+}
+
+// removeRecord leaves the record of another namespace.
+func (s *session) removeRecord() error {
+	if s.state.Root == nil {
+		return nil
+	}
+	r, err := cache.Read(s.state.Root, s.nic)
+	if err == nil && r.Namespace != "" && r.Namespace != s.identity.Name() {
+		return nil
+	}
+	return cache.Remove(s.state.Root, s.nic)
 }
 
 // giveBack does not end with the caller's context: half a way back is worse than a late one. If
@@ -107,18 +140,21 @@ func (s *session) giveBack(plan *wiring.Plan) error {
 }
 
 // neededSysctls are the shared sysctls that other NICs of the namespace need. All of them are needed if a
-// NIC is wired by a Setup with another state directory, whose journal cannot be read here.
+// NIC is wired whose journal cannot be read here.
 func (s *session) neededSysctls(now netstate.Snapshot) ([]string, error) {
-	others, err := s.otherJournals()
+	others, whole, err := s.otherJournals()
 	if err != nil {
 		return nil, err
+	}
+	if !whole {
+		return netstate.Shared(), nil
 	}
 	var needed []string
 	known := map[string]bool{s.nic: true}
 	for _, journal := range others {
 		plan, err := s.replan(journal)
 		if err != nil {
-			return nil, err
+			return netstate.Shared(), nil
 		}
 		needed = append(needed, plan.Shared()...)
 		known[journal.Spec.NIC] = true
@@ -129,29 +165,4 @@ func (s *session) neededSysctls(now netstate.Snapshot) ([]string, error) {
 		}
 	}
 	return needed, nil
-}
-
-// forget removes what is left of a NIC whose namespace is gone.
-func forget(c Config) error {
-	if err := c.checkNIC(); err != nil {
-		return err
-	}
-	dir, err := openStateDir(c.State, openState)
-	if err != nil || dir == nil {
-		return err
-	}
-	defer dir.Close()
-	entries, err := fs.ReadDir(dir.FS(), ".")
-	if err != nil {
-		return fmt.Errorf("state directory: %w", err)
-	}
-	errs := []error{cache.Remove(dir, c.NIC)}
-	for _, entry := range entries {
-		if nic, _, ok := cutJournalName(entry.Name()); ok && nic == c.NIC {
-			if err := statefile.Remove(dir, entry.Name()); err != nil {
-				errs = append(errs, fmt.Errorf("journal %s/%s: %w", dir.Name(), entry.Name(), err))
-			}
-		}
-	}
-	return errors.Join(errs...)
 }

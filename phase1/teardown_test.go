@@ -3,7 +3,6 @@ package phase1_test
 import (
 	"errors"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -133,21 +132,4 @@ func TestTeardownLeavesOthers(t *testing.T) {
 			}
 		}
 	})
-}
-
-// TestTeardownOfLostNamespace has the agent take down a NIC whose namespace is gone.
-func TestTeardownOfLostNamespace(t *testing.T) {
-	t.Parallel()
-	n := nstest.NewNetwork(t)
-	agent := nstest.Program(t, "examples/agent")
-	setup(t, config(n, infra.Masquerade{}))
-	for range 2 {
-		out, err := exec.Command(agent, "teardown", "-netns", n.Pod.Path()+"-gone", "-nic", "eth0", "-state", n.State).CombinedOutput()
-		if err != nil {
-			t.Errorf("%v: %s", err, out)
-		}
-		if left, err := os.ReadDir(n.State); err != nil || len(left) > 0 {
-			t.Errorf("state directory has %v, %v; want nothing", left, err)
-		}
-	}
 }

@@ -41,7 +41,7 @@ func bootConfig(n nstest.Network, b infra.Binding, uid, gid int) phase1.Config {
 // setupAndOpen wires the pod and returns its VM and the only record.
 func setupAndOpen(ctx context.Context, t *testing.T, c phase1.Config) (*phase2.VM, cache.Record) {
 	t.Helper()
-	if err := phase1.Setup(ctx, c); err != nil {
+	if _, err := phase1.Setup(ctx, c); err != nil {
 		t.Fatal(err)
 	}
 	network, err := phase2.Open(c.State)

@@ -21,7 +21,7 @@ import (
 // logs that the record has no responder.
 func bootDirect(ctx context.Context, t *testing.T, n nstest.Network, c phase1.Config, cfg vm.Config) *vm.Guest {
 	t.Helper()
-	if err := phase1.Setup(ctx, c); err != nil {
+	if _, err := phase1.Setup(ctx, c); err != nil {
 		t.Fatal(err)
 	}
 	launcher := n.Serve(t, cfg.UID)

@@ -293,7 +293,7 @@ func TestFollowBindMount(t *testing.T) {
 // next renewal, and Notify is called with the guest's events.
 func TestServeFollows(t *testing.T) {
 	n := nstest.NewNetwork(t)
-	if err := phase1.Setup(t.Context(), phase1.Config{NetNS: n.Pod.File, Spec: infra.Spec{NIC: "eth0", Binding: infra.Bridge{}, State: n.State}}); err != nil {
+	if _, err := phase1.Setup(t.Context(), phase1.Config{NetNS: n.Pod.File, Spec: infra.Spec{NIC: "eth0", Binding: infra.Bridge{}, State: n.State}}); err != nil {
 		t.Fatal(err)
 	}
 	vm, err := phase2.Open(n.State)

@@ -97,7 +97,7 @@ func TestServeRecords(t *testing.T) {
 	}
 	setup := func(c phase1.Config) {
 		t.Helper()
-		if err := phase1.Setup(t.Context(), c); err != nil {
+		if _, err := phase1.Setup(t.Context(), c); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -47,7 +47,7 @@ func TestLibvirt(t *testing.T) {
 				NIC: "eth0", Binding: b, State: n.State,
 				Owner: infra.Owner{UID: uint32(uid), GID: uint32(gid)},
 			}}
-			if err := phase1.Setup(ctx, c); err != nil {
+			if _, err := phase1.Setup(ctx, c); err != nil {
 				t.Fatal(err)
 			}
 			launcher := n.Serve(t, uid)

@@ -74,7 +74,7 @@ func run(ctx context.Context, args []string) error {
 	}
 	switch verb {
 	case "setup":
-		if err := phase1.Setup(ctx, c); err != nil {
+		if _, err := phase1.Setup(ctx, c); err != nil {
 			return err
 		}
 		return warn(c)

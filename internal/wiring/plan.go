@@ -31,17 +31,17 @@ type Plan struct {
 	wanted  compare.State
 }
 
-// Journal is what a plan was made of. NewPlan makes the same plan of it.
+// Journal is what a plan was made of. Its method Plan makes the same plan again.
 type Journal struct {
 	Found netstate.Snapshot `json:"found"`
 	Spec  infra.Spec        `json:"spec"`
+	// Salvaged says that Found is what Salvage could find, and not what Setup found.
+	Salvaged bool `json:"salvaged,omitempty"`
 }
 
 // Journal returns what is to be kept while the plan is in force.
 func (p *Plan) Journal() Journal {
-	spec := p.spec
-	spec.State = "" // where the caller wants the record says nothing of the wiring
-	return Journal{Found: p.found, Spec: spec}
+	return Journal{Found: p.found, Spec: p.spec}
 }
 
 // Binding is the Spec's binding, or what infra.Auto has become.
@@ -94,18 +94,18 @@ func NewPlan(found netstate.Snapshot, spec infra.Spec) (*Plan, error) {
 // checkFree refuses a NIC that is wired or a bridge's port already, and a wiring whose names are in use.
 func checkFree(found netstate.Snapshot, nic netstate.Link, names netstate.Names) error {
 	if strings.HasPrefix(nic.Alias, netstate.Mark("")) {
-		return fmt.Errorf("NIC %s: %w, its alias is %q: Teardown with the state directory of that Setup, or name another NIC", nic.Name, infra.ErrWired, nic.Alias)
+		return fmt.Errorf("NIC %s: %w, its alias is %q: take it down first (Teardown, ForceTeardown), or name another NIC", nic.Name, infra.ErrWired, nic.Alias)
 	}
 	if master, ok := found.Link(nic.Master); ok && nic.Master != 0 {
 		return fmt.Errorf("NIC %s: %w, it is a port of %s: take it off first (ip link set %s nomaster)", nic.Name, infra.ErrWired, master.Name, nic.Name)
 	}
 	for _, name := range names.Links() {
 		if _, taken := found.Named(name); taken {
-			return fmt.Errorf("NIC %s: %w, a link called %s is there: Teardown with the state directory of that Setup, or rename it", nic.Name, infra.ErrWired, name)
+			return fmt.Errorf("NIC %s: %w, a link called %s is there: take its NIC down first (Teardown, ForceTeardown), or rename it", nic.Name, infra.ErrWired, name)
 		}
 	}
 	if len(found.Tables) > 0 {
-		return fmt.Errorf("NIC %s: %w, there is an nftables table %s %s: Teardown with the state directory of that Setup, or delete it", nic.Name, infra.ErrWired, found.Tables[0].Family, found.Tables[0].Name)
+		return fmt.Errorf("NIC %s: %w, there is an nftables table %s %s: take its NIC down first (Teardown, ForceTeardown), or delete it", nic.Name, infra.ErrWired, found.Tables[0].Family, found.Tables[0].Name)
 	}
 	return nil
 }

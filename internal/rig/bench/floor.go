@@ -114,7 +114,7 @@ func (b *bench) learn(ctx context.Context) (err error) {
 	if err := p.waitSettled(ctx); err != nil {
 		return err
 	}
-	if err := phase1.Setup(ctx, b.config(p)); err != nil {
+	if _, err := phase1.Setup(ctx, b.config(p)); err != nil {
 		return err
 	}
 	files := map[string][]byte{}

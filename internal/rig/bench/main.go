@@ -182,7 +182,7 @@ func (b *bench) scriptWay(name, script string) way {
 func (b *bench) setup(ctx context.Context, rounds int) error {
 	untouched := func(context.Context, *pod) error { return nil }
 	ways := []way{
-		b.goWay("Setup", phase1.Setup),
+		b.goWay("Setup", setup),
 		b.floorWay("floor: the same calls, C", b.setupList),
 		b.scriptWay("script: "+programs(b.setupScript), b.setupScript),
 	}
@@ -204,7 +204,7 @@ func (b *bench) setup(ctx context.Context, rounds int) error {
 
 func (b *bench) teardown(ctx context.Context, rounds int) error {
 	wired := func(ctx context.Context, p *pod) error {
-		if err := phase1.Setup(ctx, b.config(p)); err != nil {
+		if _, err := phase1.Setup(ctx, b.config(p)); err != nil {
 			return err
 		}
 		journal, err := journalOf(p)
@@ -290,4 +290,9 @@ func sleep(ctx context.Context, d time.Duration) error {
 	case <-time.After(d):
 		return nil
 	}
+}
+
+func setup(ctx context.Context, c phase1.Config) error {
+	_, err := phase1.Setup(ctx, c)
+	return err
 }

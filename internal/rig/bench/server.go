@@ -45,7 +45,7 @@ func buildLauncher(ctx context.Context, dir string) (string, error) {
 func startGuestwire(ctx context.Context, program string, p *pod) (*server, error) {
 	owner := infra.Owner{UID: launcherUID, GID: launcherUID}
 	config := phase1.Config{NetNS: p.file, Spec: infra.Spec{NIC: nic, Binding: infra.Bridge{}, Owner: owner, State: p.state}}
-	if err := phase1.Setup(ctx, config); err != nil {
+	if _, err := phase1.Setup(ctx, config); err != nil {
 		return nil, err
 	}
 	id := fmt.Sprint(launcherUID)

@@ -59,6 +59,7 @@ type Namespace struct {
 	Name string
 	File *os.File
 	t    testing.TB
+	gone bool
 }
 
 var (
@@ -81,13 +82,20 @@ func New(t testing.TB, name string) *Namespace {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		n.File.Close()
-		Run(t, "ip", "netns", "del", name)
-	})
+	t.Cleanup(n.End)
 	n.Exec("sysctl", "-qw", "net.ipv6.conf.default.accept_dad=0", "net.ipv6.conf.all.accept_dad=0")
 	n.IP("link set lo up")
 	return n
+}
+
+// End ends the namespace before the test does.
+func (n *Namespace) End() {
+	if n.gone {
+		return
+	}
+	n.gone = true
+	n.File.Close()
+	Run(n.t, "ip", "netns", "del", n.Name)
 }
 
 // Path is where the namespace is mounted.

@@ -451,7 +451,7 @@ func (l *Laid) checkBinding(t *testing.T, b infra.Binding, baseline answers, bef
 		NIC: l.NIC, Binding: b, State: n.State,
 		Owner: nstest.Owner(),
 	}}
-	err := phase1.Setup(ctx, c)
+	_, err := phase1.Setup(ctx, c)
 	if errors.As(err, &refused) {
 		l.checkRestored(t, n.State, before)
 		return "", refused

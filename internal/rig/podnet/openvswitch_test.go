@@ -117,7 +117,7 @@ func (l *Laid) checkOffload(t *testing.T, b infra.Binding, before string) {
 		Owner: nstest.Owner(),
 	}}
 	var refused *infra.RefusedError
-	err := phase1.Setup(t.Context(), c)
+	_, err := phase1.Setup(t.Context(), c)
 	if errors.As(err, &refused) && !l.IPv4.IsValid() {
 		if b.Kind() == cache.BindingBridge || refused.Instead != cache.BindingBridge {
 			t.Errorf("%v", err)

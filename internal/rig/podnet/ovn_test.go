@@ -31,7 +31,7 @@ func TestWire(t *testing.T) {
 				NIC: l.NIC, Binding: b, State: n.State,
 				Owner: nstest.Owner(),
 			}}
-			err := phase1.Setup(ctx, c)
+			_, err := phase1.Setup(ctx, c)
 			var refused *infra.RefusedError
 			if b.Kind() == cache.BindingMasquerade {
 				if !errors.As(err, &refused) || refused.Instead != cache.BindingBridge {

@@ -42,7 +42,7 @@ func TestLinux(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 			defer cancel()
 			n := nstest.Network{Pod: l.Pod, State: nstest.Dir(t)}
-			if err := phase1.Setup(ctx, phase1.Config{NetNS: l.Pod.File, Spec: infra.Spec{
+			if _, err := phase1.Setup(ctx, phase1.Config{NetNS: l.Pod.File, Spec: infra.Spec{
 				NIC: l.NIC, Binding: test.binding, State: n.State,
 				Owner: infra.Owner{UID: uint32(uid), GID: uint32(gid)},
 			}}); err != nil {

@@ -110,7 +110,7 @@ func runBinding(ctx context.Context, b infra.Binding, withVM bool) (err error) {
 	quote(preview.String())
 
 	started := time.Now()
-	if err := phase1.Setup(ctx, c); err != nil {
+	if _, err := phase1.Setup(ctx, c); err != nil {
 		return err
 	}
 	wired := true

@@ -1,0 +1,43 @@
+package netns
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Named returns the identity whose Name is name. The BootID of another boot is cut short, as the name has a part of it.
+func Named(name string) (Identity, error) {
+	parts := strings.Split(name, "-")
+	if len(parts) != 3 || len(parts[0]) != bootPart {
+		return Identity{}, fmt.Errorf("%q is no network namespace's name", name)
+	}
+	inode, err := strconv.ParseUint(parts[1], 10, 64)
+	if err != nil {
+		return Identity{}, fmt.Errorf("network namespace's name %q: %w", name, err)
+	}
+	cookie, err := strconv.ParseUint(parts[2], 10, 64)
+	if err != nil {
+		return Identity{}, fmt.Errorf("network namespace's name %q: %w", name, err)
+	}
+	id := Identity{BootID: parts[0], Inode: inode, Cookie: cookie}
+	boot, err := bootID()
+	if err != nil {
+		return Identity{}, err
+	}
+	if boot[:min(bootPart, len(boot))] == id.BootID {
+		id.BootID = boot
+	}
+	// The namespaces of a boot are files of one file system.
+	var stat unix.Stat_t
+	if err := unix.Stat("/proc/self/ns/net", &stat); err != nil {
+		return Identity{}, fmt.Errorf("network namespace's name %q: %w", name, err)
+	}
+	id.Device = stat.Dev
+	return id, nil
+}
+
+// bootPart is how much of the BootID the name has.
+const bootPart = 8

@@ -1,0 +1,194 @@
+package phase1
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/syntax"
+)
+
+// ErrAlive: the namespace that is to be forgotten is there. Its wirings are taken down by Teardown.
+var ErrAlive = errors.New("the namespace is not gone")
+
+// Gone selects what Forget removes: the wirings that have all the values which are not empty. The zero value
+// selects every wiring of the node whose namespace is gone.
+type Gone struct {
+	// Namespace is the namespace's name, as List has it.
+	Namespace string
+	// NIC needs Namespace or State beside it.
+	NIC string
+	// State is the directory with the record, an absolute path.
+	State string
+	// Dir is Config.Dir.
+	Dir string
+	// Progress is told each thing that is removed, and what could not be looked at; see Config.Progress.
+	Progress func(text string)
+}
+
+// Forget removes what is left of the wirings whose namespace is gone: journals, records, and the locks of killed
+// calls. It is no error if there is nothing to remove, so an engine can call Forget for a second or late DEL.
+//
+// Forget looks for the namespace first: in the mounts of every mount namespace that has a process, and in the
+// namespaces and open files of all processes. So it needs root, and has to see the processes of the node: call it
+// in the node's PID namespace. A wiring that Gone selects by a value, and whose namespace is there, is left alone;
+// the error is ErrAlive then, and says where the namespace is. A wiring of another namespace with the same State
+// and NIC, such as the next sandbox of a pod, is never removed.
+func Forget(ctx context.Context, g Gone) error {
+	if err := g.check(); err != nil {
+		return err
+	}
+	if err := checkRoot(); err != nil {
+		return fmt.Errorf("forget: %w", err)
+	}
+	if g.State != "" {
+		real, err := realState(g.State)
+		if err != nil {
+			return fmt.Errorf("state directory: %w", err)
+		}
+		g.State = real
+	}
+	n, err := findNode(g.Dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer n.Close()
+	list, err := n.list(ctx)
+	if err != nil {
+		return err
+	}
+	if w, ok := n.orphan(g, list); ok {
+		list = append(list, w)
+	}
+	var errs []error
+	for _, w := range list {
+		switch {
+		case !g.selects(w):
+		case len(w.FoundAt) == 0:
+			errs = append(errs, n.forget(ctx, w, g.Progress))
+		case g.Namespace != "" || g.State != "":
+			errs = append(errs, fmt.Errorf("NIC %s: %w: %s is at %s; Teardown takes it down", w.NIC, ErrAlive, w.Namespace, strings.Join(w.FoundAt, ", ")))
+		}
+	}
+	return errors.Join(append(errs, n.sweep(g.Progress))...)
+}
+
+func (g Gone) check() error {
+	if g.NIC != "" && g.Namespace == "" && g.State == "" {
+		return &cache.FieldError{Field: "nic", Reason: "not alone: name also the namespace or the state directory, as List has them"}
+	}
+	if g.NIC != "" {
+		if err := syntax.CheckLinkName(g.NIC); err != nil {
+			return &cache.FieldError{Field: "nic", Reason: err.Error()}
+		}
+	}
+	return checkStatePath(g.State)
+}
+
+func (g Gone) selects(w Wiring) bool {
+	return (g.Namespace == "" || g.Namespace == w.Namespace) && (g.NIC == "" || g.NIC == w.NIC) && (g.State == "" || g.State == w.State)
+}
+
+// orphan is the wiring whose record Gone names and whose journal is lost; false: there is none. FoundAt is set.
+func (n node) orphan(g Gone, list []Wiring) (Wiring, bool) {
+	if g.State == "" || g.NIC == "" || slices.ContainsFunc(list, g.selects) {
+		return Wiring{}, false
+	}
+	dir, err := os.OpenRoot(g.State)
+	if err != nil {
+		return Wiring{}, false
+	}
+	defer dir.Close()
+	r, err := cache.Read(dir, g.NIC)
+	if err != nil || r.Namespace == "" {
+		return Wiring{}, false
+	}
+	places, err := find(r.Namespace)
+	return Wiring{NIC: g.NIC, Namespace: r.Namespace, State: g.State, FoundAt: places}, err == nil
+}
+
+// forget removes record and journal of a namespace that is gone. The journal is removed last: it names the record.
+func (n node) forget(ctx context.Context, w Wiring, tell progress) error {
+	if err := n.forgetRecord(ctx, w, tell); err != nil {
+		return fmt.Errorf("NIC %s of the namespace %s, which is gone: %w", w.NIC, w.Namespace, err)
+	}
+	tell.say("removes the journal %s", n.path(w.Namespace, w.NIC))
+	return n.removeJournal(w.Namespace, w.NIC)
+}
+
+func (n node) forgetRecord(ctx context.Context, w Wiring, tell progress) error {
+	s := session{nic: w.NIC, node: n, tell: tell}
+	defer func() { s.state.close() }()
+	if err := s.findState(ctx, w.State); err != nil || s.state.Root == nil {
+		return err
+	}
+	r, err := cache.Read(s.state.Root, w.NIC)
+	if err == nil && r.Namespace == w.Namespace {
+		tell.say("removes the record %s", filepath.Join(w.State, w.NIC+".json"))
+		return cache.Remove(s.state.Root, w.NIC)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		tell.say("leaves the record, which may be another namespace's: %v", err)
+	}
+	return nil
+}
+
+// sweep removes the locks and the unfinished journals that killed calls have left.
+func (n node) sweep(tell progress) error {
+	entries, err := fs.ReadDir(n.FS(), ".")
+	if err != nil {
+		return fmt.Errorf("journal directory: %w", err)
+	}
+	for _, entry := range entries {
+		name := entry.Name()
+		if entry.IsDir() {
+			if err := n.sweepNamespace(name, tell); err != nil {
+				return err
+			}
+			continue
+		}
+		if _, err := strconv.ParseUint(name, 10, 64); err != nil && !strings.HasPrefix(name, stateLock) {
+			continue // a file of another program
+		}
+		unlock, err := n.tryLock(name)
+		if err == unix.EWOULDBLOCK {
+			continue // a call is working
+		}
+		if err != nil {
+			return err
+		}
+		tell.say("removes the lock %s of a call that was killed", filepath.Join(n.Name(), name))
+		unlock()
+	}
+	return nil
+}
+
+// sweepNamespace removes the directory in which a call was killed before it had written a journal, if the namespace
+// is gone.
+func (n node) sweepNamespace(name string, tell progress) error {
+	nics, err := n.nics(name)
+	if err != nil || len(nics) > 0 {
+		return err
+	}
+	places, err := find(name)
+	if err != nil || len(places) > 0 {
+		return nil // another program's directory, or a call may be working
+	}
+	tell.say("removes the directory %s of a call that was killed", filepath.Join(n.Name(), name))
+	if err := n.RemoveAll(name); err != nil {
+		return fmt.Errorf("journal directory: %w", err)
+	}
+	return nil
+}

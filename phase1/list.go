@@ -1,0 +1,122 @@
+package phase1
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"time"
+
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/netns"
+)
+
+// Wiring is one wired NIC of the node, as its journal tells.
+type Wiring struct {
+	NIC string `json:"nic"`
+	// Namespace names the namespace of the NIC: its boot, inode number and cookie. No other namespace has ever
+	// the same name.
+	Namespace string `json:"namespace"`
+	// FoundAt is where the namespace is found, such as /run/netns/pod or /proc/1234/ns/net. It has no entry if
+	// the namespace is gone: then Forget removes what is left.
+	FoundAt []string `json:"foundAt"`
+	// State is the directory with the record.
+	State string `json:"state,omitempty"`
+	// Binding is the kind of the binding.
+	Binding string      `json:"binding,omitempty"`
+	Owner   infra.Owner `json:"owner"`
+	// Since is the time of the first Setup.
+	Since time.Time `json:"since,omitzero"`
+	// Version is the version of guestwire that wrote the journal.
+	Version string `json:"version,omitempty"`
+	// Unreadable says why the journal cannot be used, such as that another version of guestwire wrote it; empty:
+	// it can. Then the fields above are those that could be read.
+	Unreadable string `json:"unreadable,omitempty"`
+}
+
+// List returns the wired NICs of the node, sorted by namespace and NIC; none if dir is not there. Dir is
+// Config.Dir. List looks for the namespaces as [Forget] does. It takes no lock, so a NIC whose Setup has not ended
+// is listed, too. List needs root.
+func List(ctx context.Context, dir string) ([]Wiring, error) {
+	if err := checkRoot(); err != nil {
+		return nil, fmt.Errorf("list: %w", err)
+	}
+	n, err := findNode(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return []Wiring{}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer n.Close()
+	return n.list(ctx)
+}
+
+func (n node) list(ctx context.Context) ([]Wiring, error) {
+	names, err := n.namespaces()
+	if err != nil {
+		return nil, err
+	}
+	list := []Wiring{}
+	identities := map[string]netns.Identity{}
+	var wanted []netns.Identity
+	for _, name := range names {
+		if err := ctx.Err(); err != nil {
+			return nil, context.Cause(ctx)
+		}
+		id, err := netns.Named(name)
+		if err != nil {
+			continue // a directory of another program
+		}
+		identities[name] = id
+		wanted = append(wanted, id)
+		nics, err := n.nics(name)
+		if err != nil {
+			return nil, err
+		}
+		for _, nic := range nics {
+			if w, ok := n.describe(name, nic); ok {
+				list = append(list, w)
+			}
+		}
+	}
+	places, _, err := netns.Find(wanted)
+	if err != nil {
+		return nil, err
+	}
+	for i, w := range list {
+		list[i].FoundAt = append([]string{}, places[identities[w.Namespace]]...)
+	}
+	return list, nil
+}
+
+// describe returns what the journal tells, also of one of another version. It returns false if the journal has gone
+// meanwhile.
+func (n node) describe(namespace, nic string) (Wiring, bool) {
+	w := Wiring{NIC: nic, Namespace: namespace}
+	text, err := n.readText(namespace, nic)
+	if errors.Is(err, fs.ErrNotExist) {
+		return w, false
+	}
+	var part struct {
+		Program string
+		Since   time.Time
+		Spec    struct {
+			State   string
+			Binding map[string]json.RawMessage
+			Owner   infra.Owner
+		}
+	}
+	if err == nil {
+		_ = json.Unmarshal(text, &part) // readJournal says what is wrong
+	}
+	w.State, w.Owner, w.Since, w.Version = part.Spec.State, part.Spec.Owner, part.Since, part.Program
+	for kind := range part.Spec.Binding {
+		w.Binding = kind
+	}
+	if _, err := n.readJournal(namespace, nic); err != nil {
+		w.Unreadable = err.Error()
+	}
+	return w, true
+}

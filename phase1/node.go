@@ -1,0 +1,223 @@
+package phase1
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/netns"
+)
+
+// DefaultDir is where Phase1 keeps its locks and journals if Config.Dir is empty. All calls on a node have to
+// use one directory, or they do not know of each other.
+const DefaultDir = "/run/guestwire.lock"
+
+// node is Phase1's own directory on a node, which only root can enter: another user who could open a lock could
+// hold it. It has these entries:
+//
+//	4026532281              the lock of the namespace with this inode number, while a call works on it
+//	state-1f0c2a...         the lock of a State directory, while a call writes or removes a record there
+//	9c1e22f0-4026532281-17  a directory for each namespace (netns.Identity.Name), with eth0.journal
+//
+// A killed call leaves its lock, which is free for the next call.
+type node struct{ *os.Root }
+
+// openNode opens the directory. It makes one that is not there, whoever comes first.
+func openNode(path string) (node, error) {
+	path, err := nodePath(path)
+	if err != nil {
+		return node{}, err
+	}
+	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return node{}, fmt.Errorf("journal directory (name another one where %s cannot be written): %w", filepath.Dir(path), err)
+	}
+	return openNodeAt(path)
+}
+
+// findNode is openNode, but fs.ErrNotExist if the directory is not there.
+func findNode(path string) (node, error) {
+	path, err := nodePath(path)
+	if err != nil {
+		return node{}, err
+	}
+	return openNodeAt(path)
+}
+
+func nodePath(path string) (string, error) {
+	if path == "" {
+		return DefaultDir, nil
+	}
+	if !filepath.IsAbs(path) {
+		return "", &cache.FieldError{Field: "dir", Reason: fmt.Sprintf("%q, want an absolute path, such as %s", path, DefaultDir)}
+	}
+	return path, nil
+}
+
+func openNodeAt(path string) (node, error) {
+	if err := checkRootPath(path, 0o077); err != nil {
+		return node{}, fmt.Errorf("journal directory: %w", err)
+	}
+	dir, err := os.OpenRoot(path)
+	if err != nil {
+		return node{}, fmt.Errorf("journal directory: %w", err)
+	}
+	return node{dir}, nil
+}
+
+// lockNamespace holds the namespace until the returned function is called, or the process ends.
+func (n node) lockNamespace(ctx context.Context, identity netns.Identity, tell progress) (unlock func(), err error) {
+	return n.lock(ctx, strconv.FormatUint(identity.Inode, 10), tell)
+}
+
+// lockState holds the State directory. A call takes it after the namespace's lock, and no call takes two.
+func (n node) lockState(ctx context.Context, path string, tell progress) (unlock func(), err error) {
+	sum := sha256.Sum256([]byte(path))
+	return n.lock(ctx, stateLock+hex.EncodeToString(sum[:8]), tell)
+}
+
+const stateLock = "state-"
+
+// lock waits until ctx ends.
+func (n node) lock(ctx context.Context, name string, tell progress) (unlock func(), err error) {
+	const pauseMax = 50 * time.Millisecond
+	begin, told := time.Now(), false
+	for pause := time.Millisecond; ; pause = min(2*pause, pauseMax) {
+		if unlock, err = n.tryLock(name); err != unix.EWOULDBLOCK {
+			return unlock, err
+		}
+		if !told && time.Since(begin) >= slow {
+			tell.say("waits for another call, which holds %s: %s", filepath.Join(n.Name(), name), n.holder(name))
+			told = true
+		}
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("another call works on it (%s): %w", n.holder(name), context.Cause(ctx))
+		case <-time.After(pause):
+		}
+	}
+}
+
+// tryLock returns unix.EWOULDBLOCK if another call holds the lock. The holder removes the file, so that none is
+// left; a lock on a file that has lost its name is not the lock any more.
+func (n node) tryLock(name string) (unlock func(), err error) {
+	f, err := n.OpenFile(name, os.O_RDWR|os.O_CREATE|syscall.O_NONBLOCK, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock: %w", err)
+	}
+	switch err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); {
+	case err == unix.EWOULDBLOCK || err == unix.EINTR || err == nil && !n.hasName(f, name):
+		f.Close()
+		return nil, unix.EWOULDBLOCK
+	case err != nil:
+		f.Close()
+		return nil, &fs.PathError{Op: "lock", Path: filepath.Join(n.Name(), name), Err: err}
+	}
+	return func() {
+		_ = n.Remove(name) // a file that stays is free for the next call
+		f.Close()
+	}, nil
+}
+
+func (n node) hasName(f *os.File, name string) bool {
+	mine, err := f.Stat()
+	if err != nil {
+		return false
+	}
+	named, err := n.Lstat(name)
+	return err == nil && os.SameFile(mine, named)
+}
+
+// holder says which process holds the lock, as far as /proc/locks (proc_locks(5)) tells.
+func (n node) holder(name string) string {
+	const unknown = "a process that is not visible here"
+	info, err := n.Lstat(name)
+	if err != nil {
+		return unknown
+	}
+	stat := info.Sys().(*syscall.Stat_t)
+	file := fmt.Sprintf("%02x:%02x:%d", unix.Major(stat.Dev), unix.Minor(stat.Dev), stat.Ino)
+	locks, err := os.ReadFile("/proc/locks")
+	if err != nil {
+		return unknown
+	}
+	for line := range strings.Lines(string(locks)) {
+		// "1: FLOCK  ADVISORY  WRITE 1234 00:19:5678 0 EOF"
+		field := strings.Fields(line)
+		if len(field) < 6 || field[1] != "FLOCK" || field[5] != file {
+			continue
+		}
+		command, err := os.ReadFile("/proc/" + field[4] + "/comm")
+		if err != nil {
+			return unknown
+		}
+		return fmt.Sprintf("process %s (%s)", field[4], strings.TrimSpace(string(command)))
+	}
+	return unknown
+}
+
+// namespaces are the names (netns.Identity.Name) of the namespaces that have journals, sorted.
+func (n node) namespaces() ([]string, error) {
+	entries, err := fs.ReadDir(n.FS(), ".")
+	if err != nil {
+		return nil, fmt.Errorf("journal directory: %w", err)
+	}
+	var names []string
+	for _, entry := range entries {
+		if entry.IsDir() {
+			names = append(names, entry.Name())
+		}
+	}
+	return names, nil
+}
+
+// nics are the NICs of the namespace that have a journal, sorted; none if the namespace has no directory.
+func (n node) nics(namespace string) ([]string, error) {
+	entries, err := fs.ReadDir(n.FS(), namespace)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("journals: %w", err)
+	}
+	var nics []string
+	for _, entry := range entries {
+		nic, ok := strings.CutSuffix(entry.Name(), journalSuffix)
+		if ok && !strings.HasPrefix(nic, ".") {
+			nics = append(nics, nic)
+		}
+	}
+	return nics, nil
+}
+
+// slow is how long a call waits before it says for what.
+const slow = time.Second
+
+// progress is Config.Progress; nil: no one wants to know.
+type progress func(text string)
+
+func (p progress) say(format string, args ...any) {
+	if p != nil {
+		p(fmt.Sprintf(format, args...))
+	}
+}
+
+// during says the text if what begins now has not ended, by a call of the returned function, before it is slow.
+func (p progress) during(format string, args ...any) (end func()) {
+	if p == nil {
+		return func() {}
+	}
+	t := time.AfterFunc(slow, func() { p.say(format, args...) })
+	return func() { t.Stop() }
+}

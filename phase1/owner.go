@@ -1,0 +1,167 @@
+package phase1
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"syscall"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/netns"
+	"github.com/guestwire/guestwire/internal/statefile"
+)
+
+// checkIDs refuses the number that means "no change" to the kernel.
+func checkIDs(o infra.Owner) error {
+	if o.UID == 1<<32-1 || o.GID == 1<<32-1 {
+		return &cache.FieldError{Field: "owner", Reason: fmt.Sprintf("%d is no user's or group's number", uint32(1<<32-1))}
+	}
+	return nil
+}
+
+// checkTunDevice refuses an owner who could not open the device that hands out taps.
+func checkTunDevice(o infra.Owner) error {
+	const device = "/dev/net/tun"
+	info, err := os.Stat(device)
+	if err != nil {
+		return fmt.Errorf("taps: %w: want the device that creates taps (modprobe tun; in a container, pass the device in)", err)
+	}
+	if may(o, info, 6) {
+		return nil
+	}
+	return fmt.Errorf("owner: user %d, group %d cannot open %s (%s), so the launcher could not use a tap: chmod 0666 %[3]s, or name a group that may: %[5]w",
+		o.UID, o.GID, device, modeOf(info), fs.ErrPermission)
+}
+
+// checkReadable refuses a State in which the launcher could not read the record.
+func checkReadable(o infra.Owner, state string) error {
+	for path, bits := state, fs.FileMode(5); ; path, bits = filepath.Dir(path), 1 {
+		info, err := os.Stat(path)
+		if err != nil {
+			return fmt.Errorf("state directory: %w", err)
+		}
+		if !may(o, info, bits) {
+			return fmt.Errorf("state directory %s: user %d, group %d cannot enter %s (%s), so the launcher could not read the record: chmod o+rx %[4]s, or name a directory elsewhere: %[6]w",
+				state, o.UID, o.GID, path, modeOf(info), fs.ErrPermission)
+		}
+		if path == "/" {
+			return nil
+		}
+	}
+}
+
+// may says whether the file's mode grants the owner the bits of rwx. The owner is in the groups that this machine's
+// user database says, besides its own.
+func may(o infra.Owner, info fs.FileInfo, bits fs.FileMode) bool {
+	stat := info.Sys().(*syscall.Stat_t)
+	mode := info.Mode().Perm()
+	switch {
+	case o.UID == 0:
+		return true
+	case o.UID == stat.Uid:
+		return mode>>6&bits == bits
+	case mode&bits == bits && mode>>3&bits == bits:
+		return true // whatever the groups are
+	case inGroup(o, stat.Gid):
+		return mode>>3&bits == bits
+	}
+	return mode&bits == bits
+}
+
+func inGroup(o infra.Owner, gid uint32) bool {
+	if o.GID != 0 && o.GID == gid {
+		return true
+	}
+	u, err := user.LookupId(strconv.FormatUint(uint64(o.UID), 10))
+	if err != nil {
+		return false
+	}
+	groups, err := u.GroupIds()
+	if err != nil {
+		return false
+	}
+	for _, g := range groups {
+		if g == strconv.FormatUint(uint64(gid), 10) {
+			return true
+		}
+	}
+	return false
+}
+
+func modeOf(info fs.FileInfo) string {
+	stat := info.Sys().(*syscall.Stat_t)
+	return fmt.Sprintf("mode %04o, owner %d:%d", info.Mode().Perm(), stat.Uid, stat.Gid)
+}
+
+// takeState makes the directory if it is not there, opens and locks it, and refuses it if the record there is
+// another namespace's, or if the owner could not read the record.
+func (s *session) takeState(ctx context.Context, spec infra.Spec) (err error) {
+	made, err := makeState(spec.State)
+	if err != nil {
+		return fmt.Errorf("state directory: %w", err)
+	}
+	if made {
+		defer func() {
+			if err != nil {
+				_ = os.Remove(spec.State)
+			}
+		}()
+	}
+	real, err := realState(spec.State)
+	if err != nil {
+		return fmt.Errorf("state directory: %w", err)
+	}
+	if err := s.openState(real); err != nil {
+		return err
+	}
+	if err := s.lockState(ctx); err != nil {
+		return err
+	}
+	if err := s.checkRecord(); err != nil {
+		return err
+	}
+	return checkReadable(spec.Owner, real)
+}
+
+// checkRecord refuses a State whose record of a NIC with this name belongs to another namespace that lives, as a
+// guest may be using it, or to another version of guestwire. A record that cannot be read for other reasons is
+// written anew.
+func (s *session) checkRecord() error {
+	path := filepath.Join(s.state.Name(), s.nic+".json")
+	if text, err := statefile.Read(s.state.Root, s.nic+".json"); err == nil {
+		var head struct{ Version int }
+		if err := json.Unmarshal(text, &head); err == nil && head.Version != 0 && head.Version != cache.Version {
+			return fmt.Errorf("NIC %s: %w by another version of guestwire, which wrote %s (version %d, and this program writes %d): use that version for its Teardown, or remove the record if no guest uses it",
+				s.nic, infra.ErrWired, path, head.Version, cache.Version)
+		}
+	}
+	r, err := cache.Read(s.state.Root, s.nic)
+	if err != nil || r.Namespace == "" || r.Namespace == s.identity.Name() {
+		return nil
+	}
+	places, err := find(r.Namespace)
+	if err != nil {
+		return fmt.Errorf("record %s: %w", path, err)
+	}
+	if len(places) > 0 {
+		return fmt.Errorf("NIC %s: %w in another namespace (%s), which has the record %s: name another state directory, or take that NIC down first",
+			s.nic, infra.ErrWired, places[0], path)
+	}
+	return nil
+}
+
+// find returns where the namespace with this name is found; nothing: it is gone.
+func find(namespace string) ([]string, error) {
+	identity, err := netns.Named(namespace)
+	if err != nil {
+		return nil, err
+	}
+	places, _, err := netns.Find([]netns.Identity{identity})
+	return places[identity], err
+}

@@ -1,0 +1,48 @@
+package phase1
+
+import (
+	"context"
+	"errors"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/netns"
+)
+
+// Report is what Status tells of one wired NIC.
+type Report struct {
+	Wiring
+	// Record is what Setup told Phase2.
+	Record cache.Record `json:"record"`
+	// Drift says how kernel and record differ from what Setup left; nil: they do not.
+	Drift *DriftError `json:"drift,omitempty"`
+}
+
+// Status tells of a wired NIC who wired it and whether the wiring is whole. It uses what Check uses, needs what Check
+// needs, and has Check's errors, except that a difference is a part of the report. The error is infra.ErrNoNIC if the
+// NIC has gone; then the report is there, too.
+func Status(ctx context.Context, c Config) (*Report, error) {
+	var report *Report
+	err := c.do(ctx, func(s *session) error {
+		j, err := s.wired(c.State)
+		if err != nil {
+			return err
+		}
+		plan, err := s.replan(j)
+		if err != nil {
+			return err
+		}
+		w, _ := s.node.describe(s.identity.Name(), s.nic)
+		places, _, err := netns.Find([]netns.Identity{s.identity})
+		if err != nil {
+			return err
+		}
+		w.FoundAt = append([]string{}, places[s.identity]...)
+		report = &Report{Wiring: w, Record: plan.Record}
+		err = s.check(j, plan)
+		if errors.As(err, &report.Drift) {
+			err = nil
+		}
+		return err
+	})
+	return report, err
+}
