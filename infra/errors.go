@@ -27,10 +27,10 @@ func (e sentinel) Is(target error) bool { return target == e.is }
 
 // RefusedError says that a binding cannot work on a NIC, and which one could.
 type RefusedError struct {
-	NIC     string
-	Binding string
-	Reason  string
-	Instead string // another binding, or empty
+	NIC     string `json:"nic"`
+	Binding string `json:"binding"`
+	Reason  string `json:"reason"`
+	Instead string `json:"instead,omitempty"` // another binding, or empty
 }
 
 func (e *RefusedError) Error() string {

@@ -1,6 +1,7 @@
 package infra_test
 
 import (
+	"encoding/json"
 	"errors"
 	"io/fs"
 	"testing"
@@ -28,6 +29,22 @@ func TestErrors(t *testing.T) {
 		}
 		if errors.Is(c.err, fs.ErrClosed) {
 			t.Errorf("%v is an fs.ErrClosed", c.err)
+		}
+	}
+}
+
+// TestJSON: what a program reads has no null, and no field that is not there.
+func TestJSON(t *testing.T) {
+	for want, value := range map[string]any{
+		`{"kind":"link-set","link":"eth0","command":"ip link set eth0 up"}`: infra.Step{Kind: "link-set", Link: "eth0", Command: "ip link set eth0 up"},
+		`{"kind":"sysctl","text":"sysctl a is 0, not 1"}`:                   infra.Difference{Kind: "sysctl", Text: "sysctl a is 0, not 1"},
+		`{"step":4,"steps":17,"kind":"link-set","link":"eth0","command":"ip link set eth0 up","error":"permission denied"}`: &infra.StepError{
+			Step: 4, Steps: 17, Kind: "link-set", Link: "eth0", Command: "ip link set eth0 up", Err: fs.ErrPermission},
+		`{"nic":"eth0","binding":"bridge","reason":"no MAC"}`:                      &infra.RefusedError{NIC: "eth0", Binding: "bridge", Reason: "no MAC"},
+		`{"nic":"eth0","binding":"bridge","reason":"no MAC","instead":"redirect"}`: &infra.RefusedError{NIC: "eth0", Binding: "bridge", Reason: "no MAC", Instead: "redirect"},
+	} {
+		if have, err := json.Marshal(value); err != nil || string(have) != want {
+			t.Errorf("have %s, %v\nwant %s", have, err, want)
 		}
 	}
 }

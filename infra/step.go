@@ -1,21 +1,70 @@
 package infra
 
-import "fmt"
+import (
+	"encoding/json"
+	"fmt"
+)
 
 // Step is one operation of a plan.
 type Step struct {
+	// Kind is one of:
+	//
+	//	tap-add
+	//	link-add, link-set, link-del, group-del (all links of a group)
+	//	bridge-set, bridge-port-set (settings of a bridge and of its ports)
+	//	address-add, address-del
+	//	route-add, route-del
+	//	neighbour-add, neighbour-del
+	//	fdb-add, fdb-del (static entries of a bridge's forwarding database)
+	//	qdisc-add, qdisc-del, filter-add, filter-del (tc)
+	//	table-set, table-del (nftables, or the wiring's chains in iptables)
+	//	sysctl-set
+	//	record-write (the file for Phase2; Check has it, and Plan does not)
+	Kind string `json:"kind"`
+	// Link is the link that the operation is on, by the name that it has at that point of the plan. Empty: none,
+	// or several.
+	Link string `json:"link,omitempty"`
 	// Command is what an administrator would type for the operation. A table of nftables or iptables has
 	// several lines.
-	Command string
+	Command string `json:"command"`
 }
 
 // String is the command.
 func (s Step) String() string { return s.Command }
 
-// StepError says which operation of a plan the kernel refused.
+// Difference is one thing in which a kernel or a record differs from what Setup left.
+type Difference struct {
+	// Kind is one of:
+	//
+	//	link-missing, link-extra, link-other (a link of the wiring's name, but of another kind)
+	//	name, mac, mtu, up, master, arp, allmulticast, addrgenmode, group, alias (of a link)
+	//	tap-owner, tap-queues
+	//	bridge-setting, bridge-port-setting
+	//	address-missing, address-extra, address-other (another flag, scope, lifetime or place in the list)
+	//	route-missing, route-extra
+	//	neighbour-missing, neighbour-extra
+	//	fdb-missing, fdb-extra (static entries of a bridge's forwarding database)
+	//	qdisc-missing, filter-missing, filter-other, filter-foreign (tc; foreign: of another program)
+	//	table-missing, table-extra, table-other (nftables, or the wiring's chains in iptables)
+	//	sysctl
+	//	record (the file for Phase2)
+	//	step (an operation that this list has no kind for)
+	Kind string `json:"kind"`
+	// Link is the link that differs. Empty: none, or several.
+	Link string `json:"link,omitempty"`
+	// Text says it in words: "eth0-tap is no port of eth0-br".
+	Text string `json:"text"`
+}
+
+// String is the text.
+func (d Difference) String() string { return d.Text }
+
+// StepError says which operation of a plan the kernel refused. In JSON, Err is its text in "error".
 type StepError struct {
 	// Step counts from 1 to Steps, the number of the plan's operations.
 	Step, Steps int
+	// Kind and Link are those of the Step.
+	Kind, Link string
 	// Command is the first line of Step.Command.
 	Command string
 	// Err wraps the kernel's errno.
@@ -27,3 +76,15 @@ func (e *StepError) Error() string {
 }
 
 func (e *StepError) Unwrap() error { return e.Err }
+
+// MarshalJSON writes the fields, and the text of Err.
+func (e *StepError) MarshalJSON() ([]byte, error) {
+	return json.Marshal(struct {
+		Step    int    `json:"step"`
+		Steps   int    `json:"steps"`
+		Kind    string `json:"kind"`
+		Link    string `json:"link,omitempty"`
+		Command string `json:"command"`
+		Error   string `json:"error"`
+	}{e.Step, e.Steps, e.Kind, e.Link, e.Command, fmt.Sprint(e.Err)})
+}

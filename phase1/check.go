@@ -7,6 +7,7 @@ import (
 	"reflect"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/wiring"
 )
@@ -81,7 +82,11 @@ func (s *session) verifyRecord(j *journal, plan *wiring.Plan) error {
 	if err != nil {
 		differs = err.Error()
 	}
-	return &DriftError{NIC: s.nic, Differs: []string{differs}, Missing: []string{"write the record " + s.nic + ".json anew"}}
+	return &DriftError{
+		NIC:     s.nic,
+		Differs: []infra.Difference{{Kind: "record", Text: differs}},
+		Missing: []infra.Step{{Kind: "record-write", Command: "write the record " + s.nic + ".json anew"}},
+	}
 }
 
 // verify looks at the kernel: a plan is carried out when nothing is left to do.
@@ -94,9 +99,5 @@ func (s *session) verify(plan *wiring.Plan) error {
 	if err != nil || len(steps) == 0 {
 		return err
 	}
-	e := &DriftError{NIC: s.nic, Differs: differs}
-	for _, op := range steps {
-		e.Missing = append(e.Missing, op.String())
-	}
-	return e
+	return &DriftError{NIC: s.nic, Differs: differs, Missing: netstate.Steps(steps)}
 }

@@ -124,7 +124,7 @@ func TestIPTables(t *testing.T) {
 		} {
 			n.Pod.Exec("sh", "-ec", d.line)
 			var drift *phase1.DriftError
-			if err := phase1.Check(t.Context(), c); !errors.As(err, &drift) || !strings.Contains(strings.Join(drift.Differs, "\n"), d.says) {
+			if err := phase1.Check(t.Context(), c); !errors.As(err, &drift) || !strings.Contains(fmt.Sprint(drift.Differs), d.says) {
 				t.Errorf("%s: Check says %v, want %s", d.line, err, d.says)
 			}
 			setup(t, c)

@@ -44,16 +44,24 @@ type notWired struct{}
 func (notWired) Error() string        { return "not wired" }
 func (notWired) Is(target error) bool { return target == fs.ErrNotExist }
 
-// DriftError says that the kernel is not as recorded.
+// DriftError says that the kernel or the record is not as Setup left it.
 type DriftError struct {
-	NIC string
-	// Differs says in words what is otherwise: "eth0-tap is no port of eth0-br".
-	Differs []string
-	// Missing are the commands that would repair it; Setup carries them out.
-	Missing []string
+	NIC string `json:"nic"`
+	// Differs says what is otherwise: "eth0-tap is no port of eth0-br".
+	Differs []infra.Difference `json:"differs"`
+	// Missing are the operations that would repair it; Setup carries them out.
+	Missing []infra.Step `json:"missing"`
 }
 
 func (e *DriftError) Error() string {
-	return fmt.Sprintf("NIC %s is not as it was set up:\n  %s\nSetup would repair it by:\n  %s",
-		e.NIC, strings.Join(e.Differs, "\n  "), strings.Join(e.Missing, "\n  "))
+	var b strings.Builder
+	fmt.Fprintf(&b, "NIC %s is not as it was set up:", e.NIC)
+	for _, d := range e.Differs {
+		b.WriteString("\n  " + d.Text)
+	}
+	b.WriteString("\nSetup would repair it by:")
+	for _, s := range e.Missing {
+		b.WriteString("\n  " + s.Command)
+	}
+	return b.String()
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/netstate"
 )
 
 // Plan returns what Setup would do, and changes nothing in the namespace or in State. For a wiring
@@ -26,10 +27,8 @@ func Plan(ctx context.Context, c Config) (*Preview, error) {
 		if err != nil {
 			return err
 		}
-		preview = &Preview{Record: plan.Record, Refused: plan.Refused}
-		for _, op := range ops {
-			preview.Steps = append(preview.Steps, infra.Step{Command: op.String()})
-		}
+		refused := append([]*infra.RefusedError{}, plan.Refused...) // not nil, which would be null in JSON
+		preview = &Preview{Steps: netstate.Steps(ops), Record: plan.Record, Refused: refused}
 		return nil
 	})
 	return preview, err
@@ -38,11 +37,11 @@ func Plan(ctx context.Context, c Config) (*Preview, error) {
 // Preview is what Setup would do, and the record that it would leave. It prints as the commands an
 // administrator would type.
 type Preview struct {
-	Steps  []infra.Step
-	Record cache.Record
+	Steps  []infra.Step `json:"steps"`
+	Record cache.Record `json:"record"`
 	// Refused are the bindings that infra.Auto tried first, and why they cannot work; none once the NIC
 	// is wired.
-	Refused []*infra.RefusedError
+	Refused []*infra.RefusedError `json:"refused"`
 }
 
 // String is the commands, a line each. Before them are comments: the binding, why not another one, the

@@ -41,7 +41,7 @@ func TestCheckRecord(t *testing.T) {
 			t.Fatal(err)
 		}
 		var drift *phase1.DriftError
-		if err := phase1.Check(t.Context(), c); !errors.As(err, &drift) || len(drift.Differs) != 1 || !strings.Contains(drift.Differs[0], name) {
+		if err := phase1.Check(t.Context(), c); !errors.As(err, &drift) || len(drift.Differs) != 1 || !strings.Contains(drift.Differs[0].Text, name) {
 			t.Errorf("%v, want a DriftError with %q", err, name)
 		}
 		setup(t, c)

@@ -2,6 +2,7 @@ package phase1_test
 
 import (
 	"errors"
+	"fmt"
 	"os/exec"
 	"regexp"
 	"slices"
@@ -199,7 +200,7 @@ func TestRepair(t *testing.T) {
 				err := phase1.Check(t.Context(), c)
 				if says == "" && err != nil {
 					t.Errorf("check says %v of what does no harm", err)
-				} else if says != "" && (!errors.As(err, &drift) || !strings.Contains(strings.Join(drift.Differs, "\n"), says)) {
+				} else if says != "" && (!errors.As(err, &drift) || !strings.Contains(fmt.Sprint(drift.Differs), says)) {
 					t.Errorf("check says\n%v\nwant a DriftError with %q", err, says)
 				}
 				setup(t, c)

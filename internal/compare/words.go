@@ -5,12 +5,13 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// Differences says in words what the operations of Steps are for, such as "eth0-tap is no port of eth0-br".
-func Differences(now netstate.Snapshot, ops []netstate.Op) []string {
+// Differences says what the operations of Steps are for, such as "eth0-tap is no port of eth0-br".
+func Differences(now netstate.Snapshot, ops []netstate.Op) []infra.Difference {
 	w := words{now: now, ops: ops}
 	for _, op := range ops {
 		w.describe(op)
@@ -22,13 +23,14 @@ func Differences(now netstate.Snapshot, ops []netstate.Op) []string {
 type words struct {
 	now  netstate.Snapshot
 	ops  []netstate.Op
-	said []string
+	said []infra.Difference
 }
 
-// add adds a sentence once, as several operations can mend one difference.
-func (w *words) add(format string, args ...any) {
-	if text := fmt.Sprintf(format, args...); !slices.Contains(w.said, text) {
-		w.said = append(w.said, text)
+// add adds a difference once, as several operations can mend one. Its kind is one of those that
+// infra.Difference lists.
+func (w *words) add(kind, link, format string, args ...any) {
+	if d := (infra.Difference{Kind: kind, Link: link, Text: fmt.Sprintf(format, args...)}); !slices.Contains(w.said, d) {
+		w.said = append(w.said, d)
 	}
 }
 
@@ -41,43 +43,43 @@ func (w *words) describe(op netstate.Op) {
 		w.describeMissing(o.Kind, o.Name, nil)
 	case netstate.LinkDel:
 		if !w.anyOp(func(op netstate.Op) bool { return createdName(op) == o.Link }) {
-			w.add("%s is there and not of the wiring", o.Link)
+			w.add("link-extra", o.Link, "%s is there and not of the wiring", o.Link)
 		}
 	case netstate.GroupDel:
-		w.add("links of the group %d are there that are not of the wiring", o.Group)
+		w.add("link-extra", "", "links of the group %d are there that are not of the wiring", o.Group)
 	case netstate.LinkSet:
 		w.describeLink(o)
 	case netstate.BridgeSet:
 		w.describeSettings("bridge", o.Index, o.Link, o.Settings)
 	case netstate.BridgePortSet:
-		w.describeSettings("port", o.Index, o.Link, o.Settings)
+		w.describeSettings("bridge-port", o.Index, o.Link, o.Settings)
 	case netstate.ConfSet:
 		if _, there := w.now.Link(o.Index); there {
-			w.add("IPv4 %s of %s is %s, not %s", o.Name, o.Link, onOff(!o.On), onOff(o.On))
+			w.add("sysctl", o.Link, "IPv4 %s of %s is %s, not %s", o.Name, o.Link, onOff(!o.On), onOff(o.On))
 		}
 	case netstate.SysctlSet:
 		if have, ok := w.now.Sysctls[o.Path]; ok {
-			w.add("sysctl %s is %s, not %s", o.Path, have, o.Value)
+			w.add("sysctl", "", "sysctl %s is %s, not %s", o.Path, have, o.Value)
 		} else if !w.anyOp(func(op netstate.Op) bool {
 			name := createdName(op)
 			return name != "" && strings.Contains(o.Path, "/conf/"+name+"/")
 		}) {
-			w.add("sysctl %s is not %s", o.Path, o.Value)
+			w.add("sysctl", "", "sysctl %s is not %s", o.Path, o.Value)
 		}
 	case netstate.AddressAdd, netstate.AddressDel, netstate.RouteAdd, netstate.RouteDel, netstate.NeighbourAdd, netstate.NeighbourDel:
 		w.describeNetwork(op)
 	case netstate.IngressDel:
 		for _, f := range netstate.FiltersOf(w.now.Filters, o.Index) {
 			if f.Foreign != "" {
-				w.add("ingress of %s has a filter of another program: %s", o.Link, f.Foreign)
+				w.add("filter-foreign", o.Link, "ingress of %s has a filter of another program: %s", o.Link, f.Foreign)
 			}
 		}
 	case netstate.IngressAdd:
 		if _, there := w.now.Link(o.Index); there && !w.anyOp(func(op netstate.Op) bool { return op == netstate.Op(netstate.IngressDel(o)) }) {
-			w.add("ingress qdisc of %s is gone", o.Link)
+			w.add("qdisc-missing", o.Link, "ingress qdisc of %s is gone", o.Link)
 		}
 	case netstate.FilterDel:
-		w.add("filter %d of %s is another", o.Filter.Priority, o.Link)
+		w.add("filter-other", o.Link, "filter %d of %s is another", o.Filter.Priority, o.Link)
 	case netstate.FilterAdd:
 		gone := w.anyOp(func(op netstate.Op) bool {
 			d, is := op.(netstate.FilterDel)
@@ -85,7 +87,7 @@ func (w *words) describe(op netstate.Op) {
 			return is && d.Filter.Beside(o.Filter) || isAdd && added.Index == o.Filter.Link
 		})
 		if !gone {
-			w.add("filter %d of %s is gone", o.Filter.Priority, o.Link)
+			w.add("filter-missing", o.Link, "filter %d of %s is gone", o.Filter.Priority, o.Link)
 		}
 	case netstate.TableSet:
 		w.describeTable(o.Table)
@@ -94,10 +96,10 @@ func (w *words) describe(op netstate.Op) {
 			s, is := op.(netstate.TableSet)
 			return is && s.Table.Family == o.Family && s.Table.Name == o.Name
 		}) {
-			w.add("%s is there and not of the wiring", tableText(o.Family, o.Name))
+			w.add("table-extra", "", "%s is there and not of the wiring", tableText(o.Family, o.Name))
 		}
 	default:
-		w.add("not done: %s", o)
+		w.add("step", "", "not done: %s", o)
 	}
 }
 
@@ -119,15 +121,15 @@ func (w *words) describeMissing(kind, name string, tap *netstate.Tap) {
 	now, there := w.now.Named(name)
 	switch {
 	case !there:
-		w.add("%s %s is gone", kind, name)
+		w.add("link-missing", name, "%s %s is gone", kind, name)
 	case tap == nil || now.Tap == nil:
-		w.add("%s is not the %s of the wiring", name, kind)
+		w.add("link-other", name, "%s is not the %s of the wiring", name, kind)
 	case now.Tap.Owner != tap.Owner:
-		w.add("tap %s is of user %d, group %d, not of %d, %d", name, now.Tap.Owner.UID, now.Tap.Owner.GID, tap.Owner.UID, tap.Owner.GID)
+		w.add("tap-owner", name, "tap %s is of user %d, group %d, not of %d, %d", name, now.Tap.Owner.UID, now.Tap.Owner.GID, tap.Owner.UID, tap.Owner.GID)
 	case now.Tap.MultiQueue != tap.MultiQueue:
-		w.add("multi_queue of tap %s is %s, not %s", name, onOff(now.Tap.MultiQueue), onOff(tap.MultiQueue))
+		w.add("tap-queues", name, "multi_queue of tap %s is %s, not %s", name, onOff(now.Tap.MultiQueue), onOff(tap.MultiQueue))
 	default:
-		w.add("tap %s is another", name)
+		w.add("link-other", name, "tap %s is another", name)
 	}
 }
 
@@ -146,36 +148,36 @@ func (w *words) describeLink(o netstate.LinkSet) {
 	}
 	name := o.Link
 	if o.Name != "" {
-		w.add("%s is called %s", o.Name, now.Name)
+		w.add("name", o.Name, "%s is called %s", o.Name, now.Name)
 		name = o.Name
 	}
 	if !o.MAC.IsZero() {
-		w.add("MAC of %s is %v, not %v", name, now.MAC, o.MAC)
+		w.add("mac", name, "MAC of %s is %v, not %v", name, now.MAC, o.MAC)
 	}
 	if o.MTU != 0 {
-		w.add("MTU of %s is %d, not %d", name, now.MTU, o.MTU)
+		w.add("mtu", name, "MTU of %s is %d, not %d", name, now.MTU, o.MTU)
 	}
 	if o.Group != 0 {
-		w.add("group of %s is %d, not %d", name, now.Group, o.Group)
+		w.add("group", name, "group of %s is %d, not %d", name, now.Group, o.Group)
 	}
 	if o.Alias != "" {
-		w.add("alias of %s is %q, not %q", name, now.Alias, o.Alias)
+		w.add("alias", name, "alias of %s is %q, not %q", name, now.Alias, o.Alias)
 	}
 	if o.AddrGen != nil {
-		w.add("addrgenmode of %s is %s, not %s", name, netstate.AddrGenText(now.AddrGen), netstate.AddrGenText(*o.AddrGen))
+		w.add("addrgenmode", name, "addrgenmode of %s is %s, not %s", name, netstate.AddrGenText(now.AddrGen), netstate.AddrGenText(*o.AddrGen))
 	}
 	if o.NoARP != nil {
-		w.add("ARP of %s is %s, not %s", name, onOff(*o.NoARP), onOff(!*o.NoARP))
+		w.add("arp", name, "ARP of %s is %s, not %s", name, onOff(*o.NoARP), onOff(!*o.NoARP))
 	}
 	if o.AllMulticast != nil {
-		w.add("allmulticast of %s is %s, not %s", name, onOff(!*o.AllMulticast), onOff(*o.AllMulticast))
+		w.add("allmulticast", name, "allmulticast of %s is %s, not %s", name, onOff(!*o.AllMulticast), onOff(*o.AllMulticast))
 	}
 	if o.Master != nil {
 		w.describeMaster(name, now, o)
 	}
 	// A link may have to go down for a moment.
 	if o.Up != nil && now.Up != *o.Up && !(now.Up && w.comesUp(o.Index)) {
-		w.add("%s is %s", name, map[bool]string{true: "up", false: "down"}[now.Up])
+		w.add("up", name, "%s is %s", name, map[bool]string{true: "up", false: "down"}[now.Up])
 	}
 }
 
@@ -190,27 +192,27 @@ func (w *words) describeMaster(name string, now netstate.Link, o netstate.LinkSe
 	master, has := w.now.Link(now.Master)
 	switch {
 	case !has || now.Master == 0:
-		w.add("%s is no port of %s", name, o.MasterName)
+		w.add("master", name, "%s is no port of %s", name, o.MasterName)
 	case *o.Master == 0 && w.anyOp(func(op netstate.Op) bool {
 		other, is := op.(netstate.LinkSet)
 		return is && other.Index == o.Index && other.MasterName != ""
 	}): // that operation says so
 	case *o.Master == 0:
-		w.add("%s is a port of %s", name, master.Name)
+		w.add("master", name, "%s is a port of %s", name, master.Name)
 	default:
-		w.add("%s is a port of %s, not of %s", name, master.Name, o.MasterName)
+		w.add("master", name, "%s is a port of %s, not of %s", name, master.Name, o.MasterName)
 	}
 }
 
 func (w *words) describeSettings(what string, index int, name string, want netstate.Settings) {
 	now, there := w.now.Link(index)
 	have := now.Bridge
-	if what == "port" {
+	if what == "bridge-port" {
 		have = now.BridgePort
 	}
 	for _, setting := range want.Names() {
 		if value, ok := have[setting]; there && ok && value != want[setting] {
-			w.add("%s %s: %s is %d, not %d", what, name, setting, value, want[setting])
+			w.add(what+"-setting", name, "%s %s: %s is %d, not %d", strings.TrimPrefix(what, "bridge-"), name, setting, value, want[setting])
 		}
 	}
 }
@@ -223,16 +225,16 @@ func (w *words) describeNetwork(op netstate.Op) {
 			d, is := op.(netstate.AddressDel)
 			return is && d.Address.Link == o.Address.Link && d.Address.Prefix == o.Address.Prefix
 		}) {
-			w.add("address %v of %s is gone", o.Address.Prefix, o.Link)
+			w.add("address-missing", o.Link, "address %v of %s is gone", o.Address.Prefix, o.Link)
 		}
 	case netstate.AddressDel:
 		if w.anyOp(func(op netstate.Op) bool {
 			a, is := op.(netstate.AddressAdd)
 			return is && a.Address.Link == o.Address.Link && a.Address.Prefix == o.Address.Prefix
 		}) {
-			w.add("address %v of %s is not in its place, or another", o.Address.Prefix, o.Link)
+			w.add("address-other", o.Link, "address %v of %s is not in its place, or another", o.Address.Prefix, o.Link)
 		} else {
-			w.add("address %v of %s is not of the wiring", o.Address.Prefix, o.Link)
+			w.add("address-extra", o.Link, "address %v of %s is not of the wiring", o.Address.Prefix, o.Link)
 		}
 	case netstate.RouteAdd:
 		scaffold := w.anyOp(func(op netstate.Op) bool {
@@ -240,28 +242,28 @@ func (w *words) describeNetwork(op netstate.Op) {
 			return is && d.Route.Destination == o.Route.Destination && d.Route.Link == o.Route.Link
 		})
 		if (o.Route.Link == 0 || w.hasLink(o.Route.Link)) && !scaffold {
-			w.add("route %s is gone", netstate.RouteText(o.Route, o.Link, o.Hops))
+			w.add("route-missing", o.Link, "route %s is gone", netstate.RouteText(o.Route, o.Link, o.Hops))
 		}
 	case netstate.RouteDel:
 		if slices.ContainsFunc(w.now.Routes, o.Route.Same) {
-			w.add("route %s is not of the wiring", netstate.RouteText(o.Route, o.Link, o.Hops))
+			w.add("route-extra", o.Link, "route %s is not of the wiring", netstate.RouteText(o.Route, o.Link, o.Hops))
 		}
 	case netstate.NeighbourAdd:
 		if !o.Neighbour.Address.IsValid() {
 			if l, there := w.now.Link(o.Neighbour.Link); there && l.Master != 0 {
-				w.add("forwarding entry %v of %s is gone", o.Neighbour.MAC, o.Link)
+				w.add("fdb-missing", o.Link, "forwarding entry %v of %s is gone", o.Neighbour.MAC, o.Link)
 			}
 		} else if w.hasLink(o.Neighbour.Link) {
-			w.add("neighbour %v of %s is gone", o.Neighbour.Address, o.Link)
+			w.add("neighbour-missing", o.Link, "neighbour %v of %s is gone", o.Neighbour.Address, o.Link)
 		}
 	case netstate.NeighbourDel:
 		if !o.Neighbour.Address.IsValid() {
-			w.add("forwarding entry %v of %s is not of the wiring", o.Neighbour.MAC, o.Link)
+			w.add("fdb-extra", o.Link, "forwarding entry %v of %s is not of the wiring", o.Neighbour.MAC, o.Link)
 			return
 		}
-		w.add("neighbour %v of %s is not of the wiring", o.Neighbour.Address, o.Link)
+		w.add("neighbour-extra", o.Link, "neighbour %v of %s is not of the wiring", o.Neighbour.Address, o.Link)
 	default:
-		w.add("not done: %s", op)
+		w.add("step", "", "not done: %s", op)
 	}
 }
 
@@ -275,12 +277,12 @@ func (w *words) describeTable(want firewall.Table) {
 		if i.Family == want.Family && i.Name == want.Name {
 			// There is no difference if the table is only set again because its link is created again.
 			if d := i.Differences(want.Image()); len(d) > 0 {
-				w.add("%s: %s", tableText(i.Family, i.Name), strings.Join(d, "; "))
+				w.add("table-other", "", "%s: %s", tableText(i.Family, i.Name), strings.Join(d, "; "))
 			}
 			return
 		}
 	}
-	w.add("%s is gone", tableText(want.Family, want.Name))
+	w.add("table-missing", "", "%s is gone", tableText(want.Family, want.Name))
 }
 
 func tableText(f firewall.Family, name string) string {

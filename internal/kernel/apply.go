@@ -52,8 +52,9 @@ func (n *Namespace) Apply(ctx context.Context, ops []netstate.Op) error {
 
 // stepError is the failure of the operation at the index.
 func stepError(ops []netstate.Op, at int, err error) error {
-	command, _, _ := strings.Cut(ops[at].String(), "\n")
-	return &infra.StepError{Step: at + 1, Steps: len(ops), Command: command, Err: err}
+	step := netstate.Step(ops[at])
+	command, _, _ := strings.Cut(step.Command, "\n")
+	return &infra.StepError{Step: at + 1, Steps: len(ops), Kind: step.Kind, Link: step.Link, Command: command, Err: err}
 }
 
 // carrier is the way by which an operation gets into the kernel.

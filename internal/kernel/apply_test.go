@@ -19,7 +19,7 @@ func (unknown) String() string { return "unknown" }
 // TestUnknown: an unknown operation is an error before the first operation is carried out.
 func TestUnknown(t *testing.T) {
 	for _, op := range []netstate.Op{
-		unknown{},
+		unknown{netstate.LinkDel{}},
 		netstate.TableSet{Table: firewall.Table{Family: "arp"}},
 		netstate.TableDel{Family: "arp"},
 	} {

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/firewall"
 )
 
@@ -13,7 +14,25 @@ import (
 // administrator would type. A link has the name in it that it has at that point of the plan.
 type Op interface {
 	fmt.Stringer
-	op()
+	// kind returns the operation's kind, as the documentation of infra.Step lists them, and the link that the
+	// operation is on, or an empty string.
+	kind() (kind, link string)
+}
+
+// Step returns the operation as a caller of package phase1 sees it.
+func Step(op Op) infra.Step {
+	kind, link := op.kind()
+	return infra.Step{Kind: kind, Link: link, Command: op.String()}
+}
+
+// Steps returns the operations as a caller of package phase1 sees them. The result is never nil, which would
+// be null in JSON.
+func Steps(ops []Op) []infra.Step {
+	steps := make([]infra.Step, 0, len(ops))
+	for _, op := range ops {
+		steps = append(steps, Step(op))
+	}
+	return steps
 }
 
 // Text is one command a line.
@@ -151,27 +170,35 @@ type (
 	}
 )
 
-func (TapAdd) op()        {}
-func (LinkAdd) op()       {}
-func (BridgeSet) op()     {}
-func (LinkSet) op()       {}
-func (LinkDel) op()       {}
-func (GroupDel) op()      {}
-func (BridgePortSet) op() {}
-func (ConfSet) op()       {}
-func (SysctlSet) op()     {}
-func (AddressAdd) op()    {}
-func (AddressDel) op()    {}
-func (RouteAdd) op()      {}
-func (RouteDel) op()      {}
-func (NeighbourAdd) op()  {}
-func (NeighbourDel) op()  {}
-func (IngressAdd) op()    {}
-func (IngressDel) op()    {}
-func (FilterAdd) op()     {}
-func (FilterDel) op()     {}
-func (TableSet) op()      {}
-func (TableDel) op()      {}
+func (o TapAdd) kind() (kind, link string)        { return "tap-add", o.Link }
+func (o LinkAdd) kind() (kind, link string)       { return "link-add", o.Name }
+func (o BridgeSet) kind() (kind, link string)     { return "bridge-set", o.Link }
+func (o LinkSet) kind() (kind, link string)       { return "link-set", o.Link }
+func (o LinkDel) kind() (kind, link string)       { return "link-del", o.Link }
+func (o GroupDel) kind() (kind, link string)      { return "group-del", "" }
+func (o BridgePortSet) kind() (kind, link string) { return "bridge-port-set", o.Link }
+func (o ConfSet) kind() (kind, link string)       { return "sysctl-set", o.Link }
+func (o SysctlSet) kind() (kind, link string)     { return "sysctl-set", "" }
+func (o AddressAdd) kind() (kind, link string)    { return "address-add", o.Link }
+func (o AddressDel) kind() (kind, link string)    { return "address-del", o.Link }
+func (o RouteAdd) kind() (kind, link string)      { return "route-add", o.Link }
+func (o RouteDel) kind() (kind, link string)      { return "route-del", o.Link }
+func (o NeighbourAdd) kind() (kind, link string)  { return neighbourOrFDB(o.Neighbour) + "-add", o.Link }
+func (o NeighbourDel) kind() (kind, link string)  { return neighbourOrFDB(o.Neighbour) + "-del", o.Link }
+func (o IngressAdd) kind() (kind, link string)    { return "qdisc-add", o.Link }
+func (o IngressDel) kind() (kind, link string)    { return "qdisc-del", o.Link }
+func (o FilterAdd) kind() (kind, link string)     { return "filter-add", o.Link }
+func (o FilterDel) kind() (kind, link string)     { return "filter-del", o.Link }
+func (o TableSet) kind() (kind, link string)      { return "table-set", "" }
+func (o TableDel) kind() (kind, link string)      { return "table-del", "" }
+
+// neighbourOrFDB tells a neighbour from an entry of a bridge's forwarding database, which has no IP address.
+func neighbourOrFDB(n Neighbour) string {
+	if !n.Address.IsValid() {
+		return "fdb"
+	}
+	return "neighbour"
+}
 
 func (o TapAdd) String() string {
 	text := fmt.Sprintf("ip tuntap add %s mode tap user %d", o.Link, o.Tap.Owner.UID)

@@ -52,6 +52,7 @@ func TestDifferences(t *testing.T) {
 	foreign := func(s *netstate.Snapshot) {
 		s.Links = append(s.Links, netstate.Link{Index: 90, Name: "other", Kind: "bridge", MTU: 1450, Bridge: netstate.DefaultBridge})
 	}
+	documented, kinds := documentedKinds(t, "Difference"), map[string]bool{}
 	bridged, hidden, redirected := bridge(), masquerade(), redirect()
 	for _, c := range []struct {
 		name   string
@@ -205,8 +206,19 @@ func TestDifferences(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if strings.Join(have, "\n") != c.want {
-			t.Errorf("%s, %s: have\n%s\nwant\n%s", c.spec.Binding.Kind(), c.name, strings.Join(have, "\n"), c.want)
+		var said []string
+		for _, d := range have {
+			said = append(said, d.Text)
+			kinds[d.Kind] = true
+			if !slices.Contains(documented, d.Kind) {
+				t.Errorf("%q is of the kind %q, which infra.Difference does not list", d, d.Kind)
+			}
+			if d.Link != "" && !strings.Contains(d.Text, d.Link) {
+				t.Errorf("%q is on the link %s, which it does not name", d, d.Link)
+			}
+		}
+		if strings.Join(said, "\n") != c.want {
+			t.Errorf("%s, %s: have\n%s\nwant\n%s", c.spec.Binding.Kind(), c.name, strings.Join(said, "\n"), c.want)
 		}
 		if (len(steps) > 0) != (c.want != "") {
 			t.Errorf("%s, %s: says %q and has %d steps", c.spec.Binding.Kind(), c.name, have, len(steps))
@@ -220,6 +232,12 @@ func TestDifferences(t *testing.T) {
 		}
 		if left, _, err := plan.Differences(k.snapshot()); err != nil || len(left) > 0 {
 			t.Errorf("%s, %s: mended, and yet %q, %v", c.spec.Binding.Kind(), c.name, left, err)
+		}
+	}
+	for _, kind := range documented {
+		// The record is phase1's; the fake kernel's NICs are veths, which allmulticast is not for.
+		if elsewhere := []string{"allmulticast", "record", "step"}; !kinds[kind] && !slices.Contains(elsewhere, kind) {
+			t.Errorf("no difference of the kind %s, which infra.Difference lists", kind)
 		}
 	}
 }
@@ -298,7 +316,7 @@ func TestIPTablesDifferences(t *testing.T) {
 	k := wire(t, plan, lan4())
 	k.s.Tables = slices.DeleteFunc(k.s.Tables, func(i firewall.Image) bool { return i.Family == firewall.IPTablesLegacy })
 	have, _, err := plan.Differences(k.snapshot())
-	if want := []string{"gw-eth0 of iptables-legacy is gone"}; err != nil || !slices.Equal(have, want) {
+	if want := []infra.Difference{{Kind: "table-missing", Text: "gw-eth0 of iptables-legacy is gone"}}; err != nil || !slices.Equal(have, want) {
 		t.Errorf("have %q, %v; want %q", have, err, want)
 	}
 }

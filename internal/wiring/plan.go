@@ -199,9 +199,9 @@ func (p *Plan) Undo(now netstate.Snapshot) ([]netstate.Op, error) {
 	return p.compare(now, want, p.binding.traits().mends)
 }
 
-// Differences says in words what of the wiring is not as wanted: "eth0-tap is no port of eth0-br". The steps
+// Differences says what of the wiring is not as wanted: "eth0-tap is no port of eth0-br". The steps
 // repair it. Both are empty if nothing differs. The error is infra.ErrNoNIC if the NIC has gone.
-func (p *Plan) Differences(now netstate.Snapshot) (differences []string, steps []netstate.Op, err error) {
+func (p *Plan) Differences(now netstate.Snapshot) (differences []infra.Difference, steps []netstate.Op, err error) {
 	steps, err = p.Steps(now)
 	if err != nil {
 		return nil, nil, err

@@ -15,13 +15,13 @@ func TestOperationsAreKnown(t *testing.T) {
 	var operations []string
 	for _, file := range parseFiles(t, "../../../internal/netstate") {
 		for _, decl := range file.Decls {
-			if f, ok := decl.(*ast.FuncDecl); ok && f.Recv != nil && f.Name.Name == "op" {
+			if f, ok := decl.(*ast.FuncDecl); ok && f.Recv != nil && f.Name.Name == "kind" {
 				operations = append(operations, f.Recv.List[0].Type.(*ast.Ident).Name)
 			}
 		}
 	}
 	if len(operations) == 0 {
-		t.Fatal("netstate has no operations: is the method op called otherwise now?")
+		t.Fatal("netstate has no operations: is the method kind called otherwise now?")
 	}
 	for _, pkg := range []string{"internal/compare", "internal/kernel"} {
 		cases := map[string]bool{}

@@ -1,0 +1,88 @@
+package wiring_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"net/netip"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/guestwire/guestwire/internal/netstate"
+)
+
+// TestStepKinds: each type of operation has the kind that infra.Step lists, and each kind is one's.
+func TestStepKinds(t *testing.T) {
+	withAddress := netstate.Neighbour{Address: netip.MustParseAddr("10.0.0.1")}
+	types, kinds := map[string]bool{}, map[string]bool{}
+	documented := documentedKinds(t, "Step")
+	for _, op := range []netstate.Op{
+		netstate.TapAdd{}, netstate.LinkAdd{}, netstate.LinkSet{}, netstate.LinkDel{}, netstate.GroupDel{}, netstate.BridgeSet{}, netstate.BridgePortSet{},
+		netstate.ConfSet{}, netstate.SysctlSet{}, netstate.AddressAdd{}, netstate.AddressDel{}, netstate.RouteAdd{}, netstate.RouteDel{},
+		netstate.NeighbourAdd{}, netstate.NeighbourDel{}, netstate.NeighbourAdd{Neighbour: withAddress}, netstate.NeighbourDel{Neighbour: withAddress},
+		netstate.IngressAdd{}, netstate.IngressDel{}, netstate.FilterAdd{}, netstate.FilterDel{}, netstate.TableSet{}, netstate.TableDel{},
+	} {
+		step := netstate.Step(op)
+		types[reflect.TypeOf(op).Name()], kinds[step.Kind] = true, true
+		if !slices.Contains(documented, step.Kind) {
+			t.Errorf("%T has the kind %q, which infra.Step does not list", op, step.Kind)
+		}
+		if step.Command != op.String() {
+			t.Errorf("%T: command %q, want %q", op, step.Command, op)
+		}
+	}
+	for _, kind := range documented {
+		if !kinds[kind] && kind != "record-write" {
+			t.Errorf("no operation has the kind %s, which infra.Step lists", kind)
+		}
+	}
+	file, err := parser.ParseFile(token.NewFileSet(), "../netstate/op.go", nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range file.Decls {
+		if f, ok := d.(*ast.FuncDecl); ok && f.Name.Name == "kind" && !types[f.Recv.List[0].Type.(*ast.Ident).Name] {
+			t.Errorf("%s is not tested here", f.Recv.List[0].Type)
+		}
+	}
+	on := true
+	for _, op := range []netstate.Op{netstate.LinkAdd{Name: "eth0-br"}, netstate.LinkSet{Link: "eth0-br", Up: &on}, netstate.FilterAdd{Link: "eth0-br"}} {
+		if have := netstate.Step(op).Link; have != "eth0-br" {
+			t.Errorf("%v is on the link %q", op, have)
+		}
+	}
+}
+
+// documentedKinds are the kinds that the documentation of a type of infra lists, in indented lines.
+func documentedKinds(t *testing.T, name string) []string {
+	t.Helper()
+	file, err := parser.ParseFile(token.NewFileSet(), "../../infra/step.go", nil, parser.ParseComments)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var kinds []string
+	ast.Inspect(file.Scope.Lookup(name).Decl.(ast.Node), func(n ast.Node) bool {
+		field, ok := n.(*ast.Field)
+		if !ok || field.Names[0].Name != "Kind" {
+			return true
+		}
+		for line := range strings.Lines(field.Doc.Text()) {
+			if list, indented := strings.CutPrefix(line, "\t"); indented {
+				for _, kind := range strings.Split(notes.ReplaceAllString(list, ""), ",") {
+					kinds = append(kinds, strings.TrimSpace(kind))
+				}
+			}
+		}
+		return false
+	})
+	if len(kinds) < 10 {
+		t.Fatalf("infra.%s lists the kinds %q: has the test found all?", name, kinds)
+	}
+	return kinds
+}
+
+// notes are in parentheses.
+var notes = regexp.MustCompile(`\(.*?\)`)
