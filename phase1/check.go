@@ -2,7 +2,6 @@ package phase1
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"reflect"
 
@@ -26,25 +25,40 @@ func Check(ctx context.Context, c Config) error {
 		if err != nil {
 			return err
 		}
-		return s.check(j, plan)
+		return s.check(ctx, j, plan)
 	})
 }
 
-// check looks at kernel and record. One *DriftError says what differs of both.
-func (s *session) check(j *journal, plan *wiring.Plan) error {
-	drift := DriftError{NIC: s.nic}
-	for _, err := range []error{s.verify(plan), s.verifyRecord(j, plan)} {
-		var part *DriftError
-		if err != nil && !errors.As(err, &part) {
-			return err
-		}
-		if part != nil {
-			drift.Differs = append(drift.Differs, part.Differs...)
-			drift.Missing = append(drift.Missing, part.Missing...)
+// check looks at kernel, gateway and record. One *DriftError says what differs of all.
+func (s *session) check(ctx context.Context, j *journal, plan *wiring.Plan) error {
+	mended, gateway, err := s.askGateway(ctx, plan)
+	if err != nil {
+		return err
+	}
+	now, err := s.read(mended)
+	if err != nil {
+		return err
+	}
+	differs, _, err := plan.Differences(now)
+	if err != nil {
+		return err
+	}
+	steps, err := mended.Steps(now)
+	if err != nil {
+		return err
+	}
+	drift := DriftError{NIC: s.nic, Differs: differs, Missing: netstate.Steps(steps)}
+	record := s.compareRecord(j, plan)
+	for _, d := range []*infra.Difference{gateway, record} {
+		if d != nil {
+			drift.Differs = append(drift.Differs, *d)
 		}
 	}
 	if len(drift.Differs) == 0 {
 		return nil
+	}
+	if gateway != nil || record != nil {
+		drift.Missing = append(drift.Missing, infra.Step{Kind: "record-write", Command: "write the record " + s.nic + ".json anew"})
 	}
 	return &drift
 }
@@ -68,8 +82,8 @@ func (s *session) wired(state string) (*journal, error) {
 	return j, j.checkState(state)
 }
 
-// verifyRecord says whether the record is as Setup wrote it.
-func (s *session) verifyRecord(j *journal, plan *wiring.Plan) error {
+// compareRecord returns nil if the record is as Setup wrote it.
+func (s *session) compareRecord(j *journal, plan *wiring.Plan) *infra.Difference {
 	err := s.openState(j.Spec.State)
 	if err == nil {
 		var record cache.Record
@@ -78,15 +92,10 @@ func (s *session) verifyRecord(j *journal, plan *wiring.Plan) error {
 			return nil
 		}
 	}
-	differs := fmt.Sprintf("record %s.json is not as it was written", s.nic)
 	if err != nil {
-		differs = err.Error()
+		return &infra.Difference{Kind: "record", Text: err.Error()}
 	}
-	return &DriftError{
-		NIC:     s.nic,
-		Differs: []infra.Difference{{Kind: "record", Text: differs}},
-		Missing: []infra.Step{{Kind: "record-write", Command: "write the record " + s.nic + ".json anew"}},
-	}
+	return &infra.Difference{Kind: "record", Text: fmt.Sprintf("record %s.json is not as it was written", s.nic)}
 }
 
 // verify looks at the kernel: a plan is carried out when nothing is left to do.

@@ -91,7 +91,7 @@ func (s *session) plan(ctx context.Context, spec infra.Spec) (earlier *journal, 
 	if earlier == nil {
 		plan, now, err = s.firstPlan(ctx, spec)
 	} else {
-		plan, now, err = s.nextPlan(earlier, spec)
+		plan, now, err = s.nextPlan(ctx, earlier, spec)
 	}
 	if err != nil {
 		return nil, nil, now, err
@@ -101,7 +101,7 @@ func (s *session) plan(ctx context.Context, spec infra.Spec) (earlier *journal, 
 }
 
 // nextPlan computes the wiring of a NIC that has a journal.
-func (s *session) nextPlan(earlier *journal, spec infra.Spec) (*wiring.Plan, netstate.Snapshot, error) {
+func (s *session) nextPlan(ctx context.Context, earlier *journal, spec infra.Spec) (*wiring.Plan, netstate.Snapshot, error) {
 	if earlier.Salvaged {
 		return nil, netstate.Snapshot{}, fmt.Errorf("NIC %s: %w, and its forced Teardown was interrupted: call Teardown first", s.nic, infra.ErrWired)
 	}
@@ -115,6 +115,12 @@ func (s *session) nextPlan(earlier *journal, spec infra.Spec) (*wiring.Plan, net
 		return nil, netstate.Snapshot{}, err
 	}
 	plan, err := wiring.NewPlan(earlier.Found, spec)
+	if err != nil {
+		return nil, netstate.Snapshot{}, err
+	}
+	end := s.tell.during("asks for the MAC of the guest's IPv6 gateway")
+	plan, _, err = s.askGateway(ctx, plan)
+	end()
 	if err != nil {
 		return nil, netstate.Snapshot{}, err
 	}

@@ -38,7 +38,7 @@ func Status(ctx context.Context, c Config) (*Report, error) {
 		}
 		w.FoundAt = append([]string{}, places[s.identity]...)
 		report = &Report{Wiring: w, Record: plan.Record}
-		err = s.check(j, plan)
+		err = s.check(ctx, j, plan)
 		if errors.As(err, &report.Drift) {
 			err = nil
 		}

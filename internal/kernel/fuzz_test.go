@@ -15,8 +15,8 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// parser is a function that parses bytes from the kernel or from iptables, with seeds that the function
-// accepts.
+// parser is a function that parses bytes from the kernel, from iptables or from the network, with seeds that
+// the function accepts.
 type parser struct {
 	name  string
 	seeds [][]byte
@@ -97,6 +97,8 @@ func parsers(t testing.TB) []parser {
 			func(b []byte) error { _, err := rules.text(b); return err }},
 		{"parseListener", [][]byte{listenerTold(netstate.Listener{Address: gateway4, Port: 53}), listenerTold(netstate.Listener{Address: gateway6, Port: 53})},
 			func(b []byte) error { _, err := parseListener(b); return err }},
+		{"parseAdvertisement", [][]byte{advertisementTold(neighbour6, mac6Told...)},
+			func(b []byte) error { _, err := parseAdvertisement(b); return err }},
 		{"answerError", [][]byte{make([]byte, unix.SizeofNlMsgerr)},
 			func(b []byte) error { return answerError(answer(b)) }},
 		{"answerError with text", [][]byte{refusal},

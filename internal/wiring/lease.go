@@ -259,17 +259,6 @@ func (p *Plan) addRouter(r *cache.Record, nic netstate.Link, routes []cache.Rout
 	r.IPv6.Router = &router
 }
 
-// Gateways6 are the IPv6 next hops of the NIC's routes whose MACs NewPlan needs and the snapshot does not have.
-func Gateways6(s netstate.Snapshot, nic netstate.Link) []netip.Addr {
-	guest, _ := guestRoutes(routesOf(s, nic, false))
-	gateway := gateway6(guest)
-	known := slices.ContainsFunc(s.Neighbours, func(n netstate.Neighbour) bool { return n.Link == nic.Index && n.Address == gateway })
-	if !gateway.IsValid() || gateway.IsLinkLocalUnicast() && nic.Kind != kindIPVLAN || known || nic.NoARP {
-		return nil
-	}
-	return []netip.Addr{gateway}
-}
-
 func secondAddresses(addresses []netip.Prefix) []string {
 	var w []string
 	for _, a := range addresses[1:] {

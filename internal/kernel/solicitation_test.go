@@ -1,0 +1,98 @@
+package kernel
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/mdlayher/ndp"
+
+	"github.com/guestwire/guestwire/cache"
+)
+
+var (
+	guest6     = netip.MustParseAddr("fd00:1::7")
+	neighbour6 = netip.MustParseAddr("fd00:1::1:2:3")
+	guestMAC   = cache.MAC{2, 0, 0, 0, 0, 7}
+)
+
+// TestSolicitation: another implementation reads what encodeSolicitation writes. That a kernel answers is what
+// TestGateway of package phase1 shows.
+func TestSolicitation(t *testing.T) {
+	b := encodeSolicitation(Solicitation{MAC: guestMAC, Source: guest6, Target: neighbour6})
+	if to := (cache.MAC{0x33, 0x33, 0xff, 2, 0, 3}); cache.MAC(b[:6]) != to || cache.MAC(b[6:12]) != guestMAC {
+		t.Errorf("from %v to %v, want from %v to %v", cache.MAC(b[6:12]), cache.MAC(b[:6]), guestMAC, to)
+	}
+	if from, to := netip.AddrFrom16([16]byte(b[22:38])), netip.AddrFrom16([16]byte(b[38:54])); from != guest6 || to != netip.MustParseAddr("ff02::1:ff02:3") {
+		t.Errorf("from %v to %v", from, to)
+	}
+	if checksumICMPv6(b[14:54], b[54:]) != 0xffff {
+		t.Error("wrong checksum")
+	}
+	m, err := ndp.ParseMessage(b[54:])
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, ok := m.(*ndp.NeighborSolicitation)
+	if !ok || s.TargetAddress != neighbour6 || len(s.Options) != 1 {
+		t.Fatalf("%+v", m)
+	}
+	if o, ok := s.Options[0].(*ndp.LinkLayerAddress); !ok || o.Direction != ndp.Source || cache.MAC(o.Addr) != guestMAC {
+		t.Errorf("option %+v", s.Options[0])
+	}
+}
+
+// advertisementTold is the frame of a neighbour's advertisement, with the options given.
+func advertisementTold(target netip.Addr, options ...byte) []byte {
+	to := target.As16()
+	icmp := append([]byte{neighbourAdvertisement, 0, 0, 0, 0x60, 0, 0, 0}, to[:]...)
+	return encodeICMPv6(guestMAC, mac6, to, guest6.As16(), append(icmp, options...))
+}
+
+// mac6Told is the option with the MAC.
+var mac6Told = append([]byte{targetLinkAddress, 1}, mac6[:]...)
+
+// TestAdvertisement: a valid answer is read, and nothing else is taken for one (RFC 4861 section 7.1.2).
+func TestAdvertisement(t *testing.T) {
+	want := advertisement{receiver: guestMAC, sender: mac6, target: neighbour6, mac: mac6}
+	unknown := []byte{14, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+	valid := advertisementTold(neighbour6, mac6Told...)
+	for name, frame := range map[string][]byte{
+		"one option":            valid,
+		"padding":               append(slices.Clone(valid), 0, 0, 0),
+		"an unknown option too": advertisementTold(neighbour6, slices.Concat(unknown, mac6Told)...),
+	} {
+		if have, err := parseAdvertisement(frame); err != nil || have != want {
+			t.Errorf("%s: have %+v, %v\nwant %+v", name, have, err, want)
+		}
+	}
+	edited := func(at int, to byte) []byte {
+		b := slices.Clone(valid)
+		b[at] = to
+		return b
+	}
+	for name, frame := range map[string][]byte{
+		"cut short":              valid[:len(valid)-1],
+		"no options":             advertisementTold(neighbour6),
+		"another option alone":   advertisementTold(neighbour6, unknown...),
+		"option without length":  advertisementTold(neighbour6, append([]byte{14, 0, 0, 0, 0, 0, 0, 0}, mac6Told...)...),
+		"option cut short":       advertisementTold(neighbour6, append(slices.Clone(mac6Told), 14)...),
+		"option longer than all": advertisementTold(neighbour6, append(slices.Clone(mac6Told), 14, 9, 0, 0, 0, 0, 0, 0)...),
+		"multicast MAC":          advertisementTold(neighbour6, targetLinkAddress, 1, 1, 0, 0, 0, 0, 1),
+		"no MAC":                 advertisementTold(neighbour6, targetLinkAddress, 1, 0, 0, 0, 0, 0, 0),
+		"source's option":        advertisementTold(neighbour6, append([]byte{sourceLinkAddress, 1}, mac6[:]...)...),
+		"multicast target":       advertisementTold(netip.MustParseAddr("ff02::1"), mac6Told...),
+		"IPv4":                   edited(13, 0),
+		"version 4":              edited(14, 0x40),
+		"UDP":                    edited(20, 17),
+		"hop limit 64":           edited(21, 64),
+		"solicitation":           edited(54, neighbourSolicitation),
+		"code 1":                 edited(55, 1),
+		"wrong checksum":         edited(56, valid[56]+1),
+		"length of 24":           edited(19, 24),
+	} {
+		if have, err := parseAdvertisement(frame); err == nil {
+			t.Errorf("%s: %+v", name, have)
+		}
+	}
+}

@@ -1,0 +1,79 @@
+package wiring_test
+
+import (
+	"reflect"
+	"testing"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/netstate"
+	"github.com/guestwire/guestwire/internal/wiring"
+)
+
+// TestGateway: the gateway is asked again if the record has its MAC, and not otherwise.
+func TestGateway(t *testing.T) {
+	const global = "2001:db8:1::1"
+	second := learned(global, mac(8)) // of another NIC
+	second.Link = 3
+	for _, c := range []struct {
+		name  string
+		found netstate.Snapshot
+		spec  infra.Spec
+		want  wiring.Gateway // zero: none
+	}{
+		{"known", lan6(global, second, learned(global, mac(9))), bridge(), wiring.Gateway{Link: nic, Address: ip(global), MAC: mac(9)}},
+		{"redirect", lan6(global, learned(global, mac(9))), redirect(), wiring.Gateway{Link: nic, Address: ip(global), MAC: mac(9)}},
+		{"silent", lan6(global), bridge(), wiring.Gateway{Link: nic, Address: ip(global)}},
+		{"ipvlan", ipvlanWith(func(*netstate.Snapshot) {}), redirect(), wiring.Gateway{Link: nic, Address: ip("fe80::1"), MAC: mac(1)}},
+		{"link-local", lan6("fe80::1", learned("fe80::1", mac(9))), bridge(), wiring.Gateway{}},
+		{"permanent", lan6(global, permanent(global, mac(9))), bridge(), wiring.Gateway{}},
+		{"masquerade", lan6(global, learned(global, mac(9))), masquerade(), wiring.Gateway{}},
+		{"no responder", lan6(global, learned(global, mac(9))), withSpec(bridge(), func(s *infra.Spec) { s.Options.NoResponder = true }), wiring.Gateway{}},
+		{"no IPv6", lan4(), bridge(), wiring.Gateway{}},
+	} {
+		have, ok := newPlan(t, c.found, c.spec).Gateway()
+		if have != c.want || ok != (c.want != wiring.Gateway{}) {
+			t.Errorf("%s: have %+v, %t; want %+v", c.name, have, ok, c.want)
+		}
+	}
+}
+
+// TestWithGateway: with another MAC of the gateway the record has another router, Setup has steps, and Undo leads
+// to the same namespace.
+func TestWithGateway(t *testing.T) {
+	const global = "2001:db8:1::1"
+	for _, spec := range []infra.Spec{bridge(), redirect()} {
+		for name, found := range map[string]netstate.Snapshot{"known": lan6(global, learned(global, mac(9))), "silent": lan6(global)} {
+			plan := newPlan(t, found, spec)
+			before := plan.Record
+			k := wire(t, plan, found)
+			gateway, _ := plan.Gateway()
+			gateway.MAC = mac(10)
+			mended, err := plan.WithGateway(gateway)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r := mended.Record.IPv6.Router; r == nil || r.MAC != mac(10) || r.Address != mac(10).LinkLocal() || !r.Default {
+				t.Errorf("%s: router %+v", name, r)
+			}
+			if want := (cache.Neighbour{Address: mac(10).LinkLocal(), MAC: mac(10)}); !reflect.DeepEqual(mended.Record.Neighbours, []cache.Neighbour{want}) {
+				t.Errorf("%s: neighbours %+v, want %+v", name, mended.Record.Neighbours, want)
+			}
+			if !reflect.DeepEqual(plan.Record, before) {
+				t.Errorf("%s: the plan has changed", name)
+			}
+			if len(mustSteps(t, mended, k)) == 0 {
+				t.Errorf("%s: no steps, although the responder has to answer for another router", name)
+			}
+			again, err := wiring.NewPlan(mended.Journal().Found, mended.Journal().Spec)
+			if err != nil || !reflect.DeepEqual(again.Record, mended.Record) {
+				t.Errorf("%s: the journal makes the record %+v, %v; want %+v", name, again.Record, err, mended.Record)
+			}
+			have, _ := mended.Undo(k.snapshot())
+			want, _ := plan.Undo(k.snapshot())
+			if netstate.Text(have) != netstate.Text(want) {
+				t.Errorf("%s: Undo is\n%s\nand was\n%s", name, netstate.Text(have), netstate.Text(want))
+			}
+		}
+	}
+}

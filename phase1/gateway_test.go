@@ -1,0 +1,143 @@
+package phase1_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/rig/guest"
+	"github.com/guestwire/guestwire/internal/rig/nstest"
+	"github.com/guestwire/guestwire/phase1"
+)
+
+// The MACs of the gateway before and after its replacement.
+var gatewayMAC, newGatewayMAC = cache.MAC{0x02, 0, 0, 0, 0x6a, 1}, cache.MAC{0x02, 0, 0, 0, 0x6a, 2}
+
+// TestGateway: the IPv6 gateway gets another MAC under a running guest, whose default route is dead then. Check
+// says so, Setup mends it, the running Serve follows, and the guest's default route works again.
+func TestGateway(t *testing.T) {
+	t.Parallel()
+	for _, b := range []infra.Binding{infra.Bridge{}, infra.Redirect{}} {
+		t.Run(b.Kind(), func(t *testing.T) {
+			t.Parallel()
+			n := nstest.NewNetwork(t)
+			n.World.IP("link set pod address " + gatewayMAC.String())
+			before := settled(t, n)
+			c := config(n, b)
+			setup(t, c)
+			check(t, c)
+			n.Serve(t, nstest.LauncherUID)
+			g := boot(t, n, record(t, n))
+			if _, err := g.Configure(t.Context(), guest.Families{IPv6: true}); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := g.Ping(t.Context(), nstest.Beyond6); err != nil {
+				t.Fatal(err)
+			}
+
+			n.World.IP("link set pod address " + newGatewayMAC.String())
+			short, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+			defer cancel()
+			if _, err := g.Ping(short, nstest.Beyond6); err == nil {
+				t.Error("the guest's default route works although its next hop is gone: the test shows nothing")
+			}
+			preview, err := phase1.Plan(t.Context(), c)
+			if err != nil || preview.Record.IPv6.Router.MAC != newGatewayMAC || len(preview.Steps) == 0 {
+				t.Errorf("plan: router %+v, %d steps, %v", preview.Record.IPv6.Router, len(preview.Steps), err)
+			}
+			n.Pod.IP("link set eth0-dhcp down") // Check says that, too
+			var drift *phase1.DriftError
+			if err := phase1.Check(t.Context(), c); !errors.As(err, &drift) {
+				t.Fatal(err)
+			}
+			want := []infra.Difference{
+				{Kind: "gateway", Text: fmt.Sprintf("the IPv6 gateway %v has the MAC %v, the record's router is of %v", nstest.Gateway6, newGatewayMAC, gatewayMAC)},
+				{Kind: "up", Link: "eth0-dhcp", Text: "eth0-dhcp is down"},
+			}
+			if fmt.Sprint(drift.Differs) != fmt.Sprint(want) {
+				t.Errorf("differs %q\nwant %q", drift.Differs, want)
+			}
+			if last := drift.Missing[len(drift.Missing)-1]; last.Kind != "record-write" || !strings.Contains(fmt.Sprint(drift.Missing), "tc filter") {
+				t.Errorf("missing %q, want filters for the new router and the record", drift.Missing)
+			}
+
+			setup(t, c)
+			check(t, c)
+			if r := record(t, n).IPv6.Router; r.MAC != newGatewayMAC || r.Address != newGatewayMAC.LinkLocal() {
+				t.Errorf("router %+v", r)
+			}
+			nstest.Eventually(t, func() error {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				_, err := g.Ping(ctx, nstest.Beyond6)
+				return err
+			})
+			for _, route := range g.Routes() {
+				if route.Gateway == gatewayMAC.LinkLocal() {
+					t.Errorf("the guest still has the route %v", route)
+				}
+			}
+			teardown(t, n, c, before)
+		})
+	}
+}
+
+// TestGatewaySilent: a gateway that does not answer keeps its MAC in the record. One that did not answer the
+// first Setup gets into the record when it does.
+func TestGatewaySilent(t *testing.T) {
+	t.Parallel()
+	n := nstest.NewNetwork(t)
+	c := config(n, infra.Redirect{})
+	n.World.IP("link set pod arp off")
+	n.Pod.IP("neigh flush dev eth0")
+	before := settled(t, n)
+	setup(t, c)
+	if r := record(t, n); r.IPv6.Router != nil {
+		t.Fatalf("router %+v of a gateway that does not answer", r.IPv6.Router)
+	}
+	check(t, c)
+	n.World.IP("link set pod arp on")
+	drifted(t, c, "the IPv6 gateway fd00:244:1::1 has the MAC "+linkMAC(n.World, "pod")+", the record has no router")
+	found := record(t, n)
+	if found.IPv6.Router == nil {
+		t.Fatal("no router")
+	}
+	n.World.IP("link set pod arp off")
+	setup(t, c)
+	check(t, c)
+	if r := record(t, n).IPv6.Router; r == nil || r.MAC != found.IPv6.Router.MAC {
+		t.Errorf("router %+v, want %+v", r, found.IPv6.Router)
+	}
+	n.Pod.IP("link set eth0 down")
+	if err := phase1.Check(t.Context(), c); err == nil || !strings.Contains(err.Error(), "eth0 is down") {
+		t.Errorf("%v, want that eth0 is down", err)
+	}
+	setup(t, c)
+	teardown(t, n, c, before)
+}
+
+// TestGatewayCancelled: the end of the context ends the wait for the gateway.
+func TestGatewayCancelled(t *testing.T) {
+	t.Parallel()
+	n := nstest.NewNetwork(t)
+	c := config(n, infra.Redirect{})
+	setup(t, c)
+	n.World.IP("link set pod arp off")
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if err := phase1.Check(ctx, c); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%v, want the context's end", err)
+	}
+}
+
+// linkMAC is what ip(8) shows.
+func linkMAC(n *nstest.Namespace, link string) string {
+	_, rest, _ := strings.Cut(n.IP("link show dev "+link), "link/ether ")
+	mac, _, _ := strings.Cut(rest, " ")
+	return mac
+}
