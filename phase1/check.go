@@ -47,12 +47,14 @@ func (s *session) check(ctx context.Context, j *journal, plan *wiring.Plan) erro
 	if err != nil {
 		return err
 	}
-	drift := DriftError{NIC: s.nic, Differs: differs, Missing: netstate.Steps(steps)}
+	drift := DriftError{NIC: s.nic, Missing: netstate.Steps(steps)}
+	if gateway != nil {
+		drift.Differs = append(drift.Differs, *gateway)
+	}
+	drift.Differs = append(drift.Differs, differs...)
 	record := s.compareRecord(j, plan)
-	for _, d := range []*infra.Difference{gateway, record} {
-		if d != nil {
-			drift.Differs = append(drift.Differs, *d)
-		}
+	if record != nil {
+		drift.Differs = append(drift.Differs, *record)
 	}
 	if len(drift.Differs) == 0 {
 		return nil

@@ -91,8 +91,9 @@ func TestPlantedFiles(t *testing.T) {
 	n := nstest.NewNetwork(t)
 	before := settled(t, n)
 	c := config(n, infra.Bridge{})
+	c.Dir = filepath.Join(nstest.Dir(t), "node") // where hard links from other directories are possible
 	setup(t, c)
-	journal, _ := journal(t, n)
+	journal := filepath.Join(c.Dir, namespaceName(t, n), "eth0.journal")
 	entries, err := os.ReadDir(n.State)
 	if err != nil || len(entries) != 1 {
 		t.Fatalf("the state directory has %v, %v; want a record", entries, err)
@@ -158,9 +159,9 @@ func TestFullDisk(t *testing.T) {
 		fill    bool
 		is      error
 	}{
-		"full":             {options: "size=64k,mode=700", fill: true, is: unix.ENOSPC},
-		"no file any more": {options: "nr_inodes=1,mode=700", is: unix.ENOSPC},
-		"read-only":        {options: "mode=700", flags: unix.MS_RDONLY, is: unix.EROFS},
+		"full":             {options: "size=64k", fill: true, is: unix.ENOSPC},
+		"no file any more": {options: "nr_inodes=1", is: unix.ENOSPC},
+		"read-only":        {options: "size=64k", flags: unix.MS_RDONLY, is: unix.EROFS},
 	} {
 		for which, full := range map[string]func(c *phase1.Config) *string{
 			"records":  func(c *phase1.Config) *string { return &c.State },
@@ -172,10 +173,11 @@ func TestFullDisk(t *testing.T) {
 				config := config(n, nil)
 				dir := nstest.Dir(t)
 				*full(&config) = dir
-				if which == "records" {
-					c.options = strings.Replace(c.options, "mode=700", "mode=755", 1)
+				mode := ",mode=755"
+				if which == "journals" {
+					mode = ",mode=700"
 				}
-				if err := unix.Mount("state", dir, "tmpfs", c.flags, c.options); err != nil {
+				if err := unix.Mount("state", dir, "tmpfs", c.flags, c.options+mode); err != nil {
 					t.Fatal(err)
 				}
 				t.Cleanup(func() {

@@ -34,7 +34,7 @@ func TestJSON(t *testing.T) {
 		}
 		return text(preview)
 	}
-	for _, want := range []string{`{"steps":[{"kind":"tap-add",`, `{"kind":"tap-add","link":"eth0-tap","command":"ip tuntap add eth0-tap `, `"record":{"version":2,`, `"refused":[]}`} {
+	for _, want := range []string{`{"steps":[{"kind":"tap-add",`, `{"kind":"tap-add","link":"eth0-tap","command":"ip tuntap add eth0-tap `, `"record":{"version":3,`, `"refused":[]}`} {
 		if have := plan(); !strings.Contains(have, want) {
 			t.Errorf("%s\nwant %s", have, want)
 		}

@@ -114,7 +114,7 @@ func (n node) lock(ctx context.Context, name string, tell progress) (unlock func
 func (n node) tryLock(name string) (unlock func(), err error) {
 	f, err := n.OpenFile(name, os.O_RDWR|os.O_CREATE|syscall.O_NONBLOCK, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("lock: %w", err)
+		return nil, fmt.Errorf("lock in %s: %w", n.Name(), err)
 	}
 	switch err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); {
 	case err == unix.EWOULDBLOCK || err == unix.EINTR || err == nil && !n.hasName(f, name):

@@ -64,22 +64,38 @@ func teardown(t *testing.T, n nstest.Network, c phase1.Config, before string) {
 	}
 }
 
-// ofNode are the namespace's files in the journal directory.
+// ofNode are the namespace's journals, and what else is in their directory.
 func ofNode(t *testing.T, n nstest.Network) []string {
 	t.Helper()
-	identity, err := netns.Identify(n.Pod.File)
+	dir := filepath.Join(phase1.DefaultDir, namespaceName(t, n))
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	var left []string
-	for _, pattern := range []string{"%d", "*-%d-*", "*-%d-*/*", "*-%d-*/.*.new"} {
-		paths, err := filepath.Glob(filepath.Join(phase1.DefaultDir, fmt.Sprintf(pattern, identity.Inode)))
-		if err != nil {
-			t.Fatal(err)
-		}
-		left = append(left, paths...)
+	left := []string{}
+	for _, e := range entries {
+		left = append(left, filepath.Join(dir, e.Name()))
+	}
+	if len(left) == 0 {
+		left = append(left, dir)
 	}
 	return left
+}
+
+// namespaceName is the name that List and the record have for the pod's namespace.
+func namespaceName(t *testing.T, n nstest.Network) string {
+	t.Helper()
+	identity, err := netns.Identify(n.Pod.File)
+	if err == nil {
+		err = netns.Do(n.Pod.File, identity.AddCookie)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return identity.Name()
 }
 
 // asFound waits for the namespace to look as before: carrier and link-local addresses settle late.

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/signal"
 	"runtime/debug"
@@ -207,9 +206,6 @@ func parse(verb string, args []string) (phase1.Config, error) {
 		return c, errors.New("-netns is missing: name the network namespace, such as /run/netns/pod")
 	}
 	c.NetNS, err = os.Open(*netns)
-	if verb == "teardown" && errors.Is(err, fs.ErrNotExist) {
-		return c, nil
-	}
 	if err != nil {
 		return c, fmt.Errorf("network namespace: %w", err)
 	}

@@ -59,7 +59,12 @@ func Write(dir *os.Root, name string, text []byte, mode fs.FileMode) error {
 // there is neither.
 func Remove(dir *os.Root, name string) error {
 	for _, n := range []string{temporaryName(name), name} {
-		if err := dir.Remove(n); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		err := dir.Remove(n)
+		if err == nil || errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		// On a read-only file system the kernel does not look whether the file is there.
+		if _, absent := dir.Lstat(n); !errors.Is(absent, fs.ErrNotExist) {
 			return err
 		}
 	}

@@ -1,0 +1,329 @@
+package phase1_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/rig/nstest"
+	"github.com/guestwire/guestwire/phase1"
+)
+
+// untouched says whether the NIC is wired as Setup left it, with its record and its journal.
+func untouched(t *testing.T, c phase1.Config, journalPath, journalText string) {
+	t.Helper()
+	if err := phase1.Check(t.Context(), c); err != nil {
+		t.Error(err)
+	}
+	if now, err := os.ReadFile(journalPath); err != nil || string(now) != journalText {
+		t.Errorf("the journal became %q, %v", now, err)
+	}
+}
+
+// TestTypedNamespace: a path that does not open is no proof that a namespace is gone.
+func TestTypedNamespace(t *testing.T) {
+	t.Parallel()
+	n := nstest.NewNetwork(t)
+	agent := nstest.Program(t, "examples/agent")
+	c := config(n, infra.Bridge{})
+	before := settled(t, n)
+	setup(t, c)
+	path, text := journal(t, n)
+	ended := exec.Command("true")
+	if err := ended.Run(); err != nil {
+		t.Fatal(err)
+	}
+	for name, netns := range map[string]string{
+		"typed wrong":       n.Pod.Path() + "-typo",
+		"an ended process":  filepath.Join("/proc", ended.ProcessState.String(), "ns/net"),
+		"a relative path":   "run/netns/" + n.Pod.Name,
+		"no namespace":      "/dev/null",
+		"an empty argument": "",
+	} {
+		for _, state := range [][]string{nil, {"-state", n.State}} {
+			out, err := exec.Command(agent, append([]string{"teardown", "-netns", netns, "-nic", "eth0"}, state...)...).CombinedOutput()
+			if err == nil || len(out) == 0 {
+				t.Errorf("%s: teardown says nothing is wrong: %s", name, out)
+			}
+			untouched(t, c, path, text)
+		}
+	}
+	var bad *cache.FieldError
+	forgotten := c
+	forgotten.NetNS = nil
+	if err := phase1.Teardown(t.Context(), forgotten); !errors.As(err, &bad) || bad.Field != "netns" {
+		t.Errorf("Teardown without a namespace: %v, want a FieldError for netns", err)
+	}
+	untouched(t, c, path, text)
+	teardown(t, n, c, before)
+}
+
+// TestTypedState: a State that is not the one of the wiring is an error, and none is needed.
+func TestTypedState(t *testing.T) {
+	t.Parallel()
+	eachBinding(t, func(t *testing.T, b infra.Binding) {
+		n := nstest.NewNetwork(t)
+		c := config(n, b)
+		before := settled(t, n)
+		setup(t, c)
+		path, text := journal(t, n)
+		for _, state := range []string{n.State + "-typo", nstest.Dir(t), "relative", "."} {
+			typed := c
+			typed.State = state
+			for verb, err := range map[string]error{
+				"Setup": setupAlone(t.Context(), typed), "Check": phase1.Check(t.Context(), typed), "Teardown": phase1.Teardown(t.Context(), typed),
+				"ForceTeardown": second(phase1.ForceTeardown(t.Context(), typed)), "Status": second(phase1.Status(t.Context(), typed)),
+			} {
+				var bad *cache.FieldError
+				if !errors.As(err, &bad) || bad.Field != "state" || filepath.IsAbs(state) && !strings.Contains(err.Error(), n.State) {
+					t.Errorf("%s with the State %s: %v, want a FieldError that names %s", verb, state, err, n.State)
+				}
+			}
+			untouched(t, c, path, text)
+		}
+		c.State = ""
+		if err := phase1.Check(t.Context(), c); err != nil {
+			t.Error(err)
+		}
+		teardown(t, n, c, before)
+	})
+}
+
+// second is the error of a call that returns something besides.
+func second[T any](_ T, err error) error { return err }
+
+// TestLostState: Teardown does not need the State directory, and Setup makes it anew.
+func TestLostState(t *testing.T) {
+	t.Parallel()
+	n := nstest.NewNetwork(t)
+	c := config(n, infra.Bridge{})
+	before := settled(t, n)
+	for _, again := range []bool{true, false} {
+		setup(t, c)
+		if err := os.RemoveAll(n.State); err != nil {
+			t.Fatal(err)
+		}
+		var drift *phase1.DriftError
+		if err := phase1.Check(t.Context(), c); !errors.As(err, &drift) || len(drift.Differs) != 1 || drift.Differs[0].Kind != "record" {
+			t.Errorf("Check without the record: %v, want one difference", err)
+		}
+		if again {
+			setup(t, c)
+			if err := phase1.Check(t.Context(), c); err != nil {
+				t.Error(err)
+			}
+		}
+		if err := phase1.Teardown(t.Context(), c); err != nil {
+			t.Error(err)
+		}
+		asFound(t, n, before)
+		if err := os.MkdirAll(n.State, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestLateDEL: an engine's second and late call for a sandbox that is gone never concerns the next sandbox, which has
+// the same State and NIC.
+func TestLateDEL(t *testing.T) {
+	t.Parallel()
+	old, next := nstest.NewNetwork(t), nstest.NewNetwork(t)
+	next.State = old.State
+	ctx := t.Context()
+	setup(t, config(old, infra.Bridge{}))
+	oldName := namespaceName(t, old)
+	byState := phase1.Gone{State: old.State, NIC: "eth0"}
+	for name, g := range map[string]phase1.Gone{"by State and NIC": byState, "by name": {Namespace: oldName}} {
+		if err := phase1.Forget(ctx, g); !errors.Is(err, phase1.ErrAlive) || !strings.Contains(err.Error(), old.Pod.Path()) {
+			t.Errorf("%s, of a namespace that lives: %v, want ErrAlive with %s", name, err, old.Pod.Path())
+		}
+		if err := phase1.Check(ctx, config(old, nil)); err != nil {
+			t.Error(err)
+		}
+	}
+	oldJournal, _ := journal(t, old)
+	old.Pod.End()
+	before := settled(t, next)
+	setup(t, config(next, infra.Masquerade{})) // the next sandbox comes before the old one's DEL
+	path, text := journal(t, next)
+	if err := phase1.Forget(ctx, byState); !errors.Is(err, phase1.ErrAlive) || !strings.Contains(err.Error(), next.Pod.Path()) {
+		t.Errorf("by State and NIC: %v, want ErrAlive with %s", err, next.Pod.Path())
+	}
+	if _, err := os.Stat(oldJournal); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the old sandbox's journal: %v, want none", err)
+	}
+	for range 2 {
+		if err := phase1.Forget(ctx, phase1.Gone{Namespace: oldName}); err != nil {
+			t.Error(err)
+		}
+		untouched(t, config(next, nil), path, text)
+	}
+	teardown(t, next, config(next, nil), before)
+	for range 2 {
+		if err := phase1.Forget(ctx, byState); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestForget removes journal, record and lock of a namespace that is gone, says so, and leaves other files.
+func TestForget(t *testing.T) {
+	n := nstest.NewNetwork(t)
+	dir := filepath.Join(nstest.Dir(t), "node")
+	c := config(n, infra.Bridge{})
+	c.Dir = dir
+	setup(t, c)
+	for _, name := range []string{"net1.json", "eth0-old.json", "notes"} {
+		if err := os.WriteFile(filepath.Join(n.State, name), []byte("{}"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"4026531999", "state-0011223344556677", "notes"} {
+		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	journals, _ := filepath.Glob(filepath.Join(dir, "*", "eth0.journal"))
+	killed := filepath.Join(filepath.Dir(filepath.Dir(journals[0])), "00000000-4026531999-5")
+	if err := errors.Join(os.Mkdir(killed, 0o700), os.WriteFile(filepath.Join(killed, ".eth0.journal.new"), nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	n.Pod.End()
+	var said []string
+	g := phase1.Gone{Dir: dir, Progress: func(text string) { said = append(said, text) }}
+	for range 2 {
+		if err := phase1.Forget(t.Context(), g); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all := strings.Join(said, "\n")
+	for _, path := range []string{journals[0], filepath.Join(n.State, "eth0.json"), filepath.Join(dir, "4026531999"), filepath.Join(dir, "state-0011223344556677"), killed} {
+		if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) || strings.Count(all, path) != 1 {
+			t.Errorf("%s: %v, and Forget said\n%s", path, err, all)
+		}
+	}
+	for path, want := range map[string]string{n.State: "eth0-old.json net1.json notes", dir: "notes"} {
+		var left []string
+		entries, err := os.ReadDir(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range entries {
+			left = append(left, e.Name())
+		}
+		if strings.Join(left, " ") != want {
+			t.Errorf("%s has %v, want %s", path, left, want)
+		}
+	}
+}
+
+// TestForgetWithoutJournal: a record whose journal is lost says of which namespace it is.
+func TestForgetWithoutJournal(t *testing.T) {
+	t.Parallel()
+	n := nstest.NewNetwork(t)
+	setup(t, config(n, infra.Bridge{}))
+	path, _ := journal(t, n)
+	if err := os.RemoveAll(filepath.Dir(path)); err != nil {
+		t.Fatal(err)
+	}
+	g := phase1.Gone{State: n.State, NIC: "eth0"}
+	if err := phase1.Forget(t.Context(), g); !errors.Is(err, phase1.ErrAlive) {
+		t.Errorf("of a namespace that lives: %v, want ErrAlive", err)
+	}
+	n.Pod.End()
+	if err := phase1.Forget(t.Context(), g); err != nil {
+		t.Error(err)
+	}
+	if left, err := os.ReadDir(n.State); err != nil || len(left) > 0 {
+		t.Errorf("the state directory has %v, %v; want nothing", left, err)
+	}
+}
+
+// TestForgetRefuses a selection by which nothing can be found, and one that depends on the working directory.
+func TestForgetRefuses(t *testing.T) {
+	for field, g := range map[string]phase1.Gone{"nic": {NIC: "eth0"}, "state": {State: "vm1", NIC: "eth0"}, "dir": {Dir: "journals"}} {
+		var bad *cache.FieldError
+		if err := phase1.Forget(context.Background(), g); !errors.As(err, &bad) || bad.Field != field {
+			t.Errorf("%+v: %v, want a FieldError for %s", g, err, field)
+		}
+	}
+}
+
+// TestUnreadableNeighbour: a journal that cannot be read stops no other NIC of the namespace.
+func TestUnreadableNeighbour(t *testing.T) {
+	t.Parallel()
+	n := nstest.NewNetwork(t)
+	n.World.IP("link add pod2 type veth peer name net1 netns " + n.Pod.Name)
+	n.World.IP("link set pod2 up")
+	n.Pod.IP("link set net1 up")
+	n.Pod.IP("addr add 10.245.0.7/24 dev net1")
+	before := settled(t, n)
+	first, second := config(n, infra.Redirect{}), config(n, infra.Bridge{})
+	second.NIC = "net1"
+	setup(t, first)
+	path, text := journal(t, n)
+	for name, other := range map[string]string{"of another version": strings.Replace(text, `"version":3`, `"version":9`, 1), "damaged": text[:len(text)/2]} {
+		if err := os.WriteFile(path, []byte(other), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		setup(t, second)
+		if err := phase1.Check(t.Context(), second); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err := phase1.Teardown(t.Context(), second); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err := phase1.Teardown(t.Context(), first); err == nil {
+			t.Errorf("%s: Teardown of the NIC whose journal it is succeeds", name)
+		}
+	}
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	teardown(t, n, first, before)
+}
+
+// TestUnreachableRecord: an owner who could not read the record is refused before anything has changed.
+func TestUnreachableRecord(t *testing.T) {
+	t.Parallel()
+	nstest.NeedRoot(t, "the test needs two users")
+	n := nstest.NewNetwork(t)
+	before := settled(t, n)
+	for mode, fine := range map[os.FileMode]bool{0o700: false, 0o750: false, 0o711: true, 0o755: true} {
+		above := filepath.Join(nstest.Dir(t), "above")
+		if err := errors.Join(os.Mkdir(above, 0o755), os.Chmod(above, mode)); err != nil {
+			t.Fatal(err)
+		}
+		c := config(n, infra.Bridge{})
+		c.State = filepath.Join(above, "vm")
+		err := setupAlone(t.Context(), c)
+		if fine {
+			if err != nil {
+				t.Errorf("below a directory of mode %v: %v", mode, err)
+			}
+			cat := exec.Command("cat", filepath.Join(c.State, "eth0.json"))
+			cat.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: c.Owner.UID, Gid: c.Owner.GID}}
+			if out, err := cat.CombinedOutput(); err != nil {
+				t.Errorf("mode %v: the owner cannot read the record: %v %s", mode, err, out)
+			}
+			if err := phase1.Teardown(t.Context(), c); err != nil {
+				t.Error(err)
+			}
+			continue
+		}
+		if !errors.Is(err, os.ErrPermission) || !strings.Contains(err.Error(), above) {
+			t.Errorf("below a directory of mode %v: %v, want fs.ErrPermission and %s", mode, err, above)
+		}
+		asFound(t, n, before)
+		if left, err := os.ReadDir(above); err != nil || len(left) > 0 {
+			t.Errorf("%s has %v, %v; want nothing", above, left, err)
+		}
+	}
+}
