@@ -85,7 +85,7 @@ func TestFirewallText(t *testing.T) {
 				}
 				other.Exec("nft", "-f", path)
 				words := strings.Fields(table) // table FAMILY NAME {
-				list := []string{"nft", "list", "table", words[1], words[2]}
+				list := []string{"nft", "-s", "list", "table", words[1], words[2]}
 				if err := difference(other.Exec(list...), n.Pod.Exec(list...)); err != nil {
 					t.Errorf("%s: %v", words[1], err)
 				}

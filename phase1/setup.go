@@ -169,6 +169,13 @@ func (s *session) answer(ctx context.Context, found *netstate.Snapshot, nic stri
 			return err
 		}
 	}
+	if questions.Log {
+		has, err := s.ns.HasLog()
+		if err != nil {
+			return err
+		}
+		found.NoLog = !has
+	}
 	link, ok := found.Named(nic)
 	if !ok || !questions.Gateways {
 		return nil // without the NIC, NewPlan says so

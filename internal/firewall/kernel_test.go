@@ -96,6 +96,8 @@ func ingressTable() firewall.Table {
 			rule(accept, carries4, udp, firewall.SourcePort{Protocol: firewall.ProtocolUDP, First: 68, Last: 68}),
 			rule(drop, carries4, udp, firewall.SourcePort{Protocol: firewall.ProtocolUDP, First: 68, Last: 70, Not: true}),
 			rule(firewall.Fwd{Device: "eth1"}),
+			rule(firewall.Drop{Reason: firewall.MACSpoof}),
+			rule(firewall.Drop{Reason: firewall.IPSpoof}, udp),
 		}},
 		{Name: "neighbours", Rules: rules{
 			rule(drop, carries6, firewall.Protocol{Number: 0}),
@@ -114,6 +116,7 @@ func bridgeTable() firewall.Table {
 			rule(firewall.Drop{}, firewall.InInterface{Name: "eth0"}, firewall.EtherType{Number: 0x0806}),
 			rule(firewall.Drop{}, firewall.InInterface{Name: "eth0"}, firewall.EtherType{Number: 0x8100}),
 			rule(firewall.Drop{}, firewall.InInterface{Name: "eth0"}),
+			rule(firewall.Drop{Reason: firewall.NoIPv6}),
 		}},
 	}}
 }

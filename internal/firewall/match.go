@@ -76,6 +76,8 @@ type (
 	Connections struct{ Over uint32 }
 	// Opening is a TCP segment with SYN and without RST.
 	Opening struct{ Not bool }
+	// Rate holds for PerSecond packets a second, and for Burst packets at once.
+	Rate struct{ PerSecond, Burst int }
 )
 
 // Mask returns the prefix's mask for [Bytes]: nil for a single address, otherwise 4 or 16 octets.
@@ -139,6 +141,7 @@ func (State) match()           {}
 func (Translated) match()      {}
 func (Connections) match()     {}
 func (Opening) match()         {}
+func (Rate) match()            {}
 
 func (m InInterface) String() string  { return "iifname " + notWord(m.Not) + fmt.Sprintf("%q", m.Name) }
 func (m OutInterface) String() string { return "oifname " + notWord(m.Not) + fmt.Sprintf("%q", m.Name) }
@@ -256,6 +259,10 @@ func (m State) String() string {
 		}
 	}
 	return "ct state " + strings.Join(words, ",")
+}
+
+func (m Rate) String() string {
+	return fmt.Sprintf("limit rate %d/second burst %d packets", m.PerSecond, m.Burst)
 }
 
 func (Translated) String() string    { return "ct status dnat" }

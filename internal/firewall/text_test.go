@@ -34,8 +34,11 @@ func samples() []Rule {
 		drop(Translated{}),
 		drop(Connections{Over: 5}),
 		drop(tcp, Opening{}),
+		drop(Rate{PerSecond: 20, Burst: 5}),
 		{Verdict: Accept{}},
 		{Verdict: Drop{}},
+		{Verdict: CountedDrop{}},
+		{Verdict: Log{Prefix: "guestwire eth0 mac-spoof", Group: 7}},
 		{Verdict: Goto{Chain: "other"}},
 		{Verdict: Jump{Chain: "other"}},
 		{Verdict: DNAT{Address: netip.MustParseAddr("10.0.2.2"), Port: 80}},
@@ -49,12 +52,12 @@ func samples() []Rule {
 // nftablesOnly holds for a rule that iptables cannot express.
 func nftablesOnly(r Rule) bool {
 	switch r.Verdict.(type) {
-	case Goto, Fwd:
+	case Goto, Fwd, CountedDrop, Log:
 		return true
 	}
 	return slices.ContainsFunc(r.Matches, func(m Match) bool {
 		switch m.(type) {
-		case EtherType, Carries, SourcePort, Bytes, Fragment:
+		case EtherType, Carries, SourcePort, Bytes, Fragment, Rate:
 			return true
 		}
 		return false
@@ -113,7 +116,7 @@ func TestEveryFieldInText(t *testing.T) {
 			}
 		}
 		for name, v := range withOtherFields(t, r.Verdict) {
-			if name != "Fwd.Index" { // resolved when the table is applied
+			if name != "Fwd.Index" && name != "Drop.Reason" { // resolved when the table is applied, and by Counted
 				changed(name, Rule{Matches: r.Matches, Verdict: v.(Verdict)})
 			}
 		}
@@ -132,6 +135,8 @@ func withOtherFields(t *testing.T, v any) map[string]any {
 		switch field := c.Field(i).Interface().(type) {
 		case string:
 			other = field + "1"
+		case Reason:
+			other = MACSpoof
 		case Header:
 			other = Transport
 		case bool:

@@ -14,8 +14,16 @@ type Verdict interface {
 type (
 	// Accept ends the base chain: the packet goes to the next base chain of the hook.
 	Accept struct{}
-	// Drop discards the packet.
-	Drop struct{}
+	// Drop discards the packet. A Reason tells people why, and has an effect only in [Table.Counted]. Without a
+	// Reason nothing is lost: the packet is a copy.
+	Drop struct{ Reason Reason }
+	// CountedDrop counts the packet and discards it. The count is no part of a rule's text.
+	CountedDrop struct{}
+	// Log reports the packet to the listener of an nflog group, and continues with the next rule.
+	Log struct {
+		Prefix string
+		Group  uint16
+	}
 	// Goto continues in another chain and does not return.
 	Goto struct{ Chain string }
 	// Jump continues in another chain and returns at its end.
@@ -39,22 +47,27 @@ type (
 	ClampMSS struct{}
 )
 
-func (Accept) verdict()     {}
-func (Drop) verdict()       {}
-func (Goto) verdict()       {}
-func (Jump) verdict()       {}
-func (DNAT) verdict()       {}
-func (SNAT) verdict()       {}
-func (Masquerade) verdict() {}
-func (Fwd) verdict()        {}
-func (ClampMSS) verdict()   {}
+func (Accept) verdict()      {}
+func (Drop) verdict()        {}
+func (CountedDrop) verdict() {}
+func (Log) verdict()         {}
+func (Goto) verdict()        {}
+func (Jump) verdict()        {}
+func (DNAT) verdict()        {}
+func (SNAT) verdict()        {}
+func (Masquerade) verdict()  {}
+func (Fwd) verdict()         {}
+func (ClampMSS) verdict()    {}
 
-func (Accept) String() string     { return "accept" }
-func (Drop) String() string       { return "drop" }
-func (v Goto) String() string     { return "goto " + v.Chain }
-func (v Jump) String() string     { return "jump " + v.Chain }
-func (Masquerade) String() string { return "masquerade" }
-func (ClampMSS) String() string   { return "tcp option maxseg size set rt mtu" }
+func (Accept) String() string      { return "accept" }
+func (Drop) String() string        { return "drop" }
+func (CountedDrop) String() string { return "counter drop" }
+func (v Goto) String() string      { return "goto " + v.Chain }
+func (v Jump) String() string      { return "jump " + v.Chain }
+func (Masquerade) String() string  { return "masquerade" }
+func (ClampMSS) String() string    { return "tcp option maxseg size set rt mtu" }
+
+func (v Log) String() string { return fmt.Sprintf("log prefix %q group %d", v.Prefix, v.Group) }
 
 func (v Fwd) String() string { return fmt.Sprintf("fwd to %q", v.Device) }
 

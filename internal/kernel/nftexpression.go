@@ -27,7 +27,8 @@ type attribute struct {
 // rule, such as NFTA_BITWISE_OP, though guestwire did not send them.
 var newest = map[string]uint16{
 	"meta": 3, "cmp": 3, "payload": 8, "immediate": 2, "masq": 3, "nat": 7, "bitwise": 5, "byteorder": 5,
-	"connlimit": 2, "fwd": 3, "ct": 4, "exthdr": 7, "range": 4, "rt": 2,
+	"connlimit": 2, "fwd": 3, "ct": 4, "exthdr": 7, "range": 4, "rt": 2, "limit": 5, "log": 6,
+	"counter": 0, // its attributes are what it has counted
 }
 
 // nested says whether an attribute of the expression holds attributes. Such are the value that cmp compares

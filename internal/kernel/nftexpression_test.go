@@ -52,7 +52,12 @@ func TestRuleText(t *testing.T) {
 		{"an attribute more", "meta", list(attr{1, one}), "meta", list(attr{1, one}, attr{3, one}), false},
 		{"an attribute that newer kernels have", "meta", list(attr{1, one}), "meta", list(attr{1, one}, attr{4, one}), true},
 		{"the last attribute of an expression", "bitwise", list(attr{1, one}), "bitwise", list(attr{1, one}, attr{5, one}), false},
-		{"an expression that we do not have", "limit", list(attr{1, one}), "limit", list(attr{1, one}, attr{9, one}), false},
+		{"an expression that we do not have", "quota", list(attr{1, one}), "quota", list(attr{1, one}, attr{9, one}), false},
+		{"what a counter counts", "counter", list(attr{1, one}, attr{2, one}), "counter", list(attr{1, two}, attr{2, two}), true},
+		{"another limit", "limit", list(attr{1, one}), "limit", list(attr{1, two}), false},
+		{"a limit that is turned round", "limit", list(attr{5, none}), "limit", list(attr{5, one}), false},
+		{"another group of a log", "log", list(attr{1, one}), "log", list(attr{1, two}), false},
+		{"flags of a log", "log", list(attr{1, one}), "log", list(attr{1, one}, attr{6, one}), false},
 
 		// Attributes 3 and 4 of nat are the first and the last address, 5 and 6 the ports, 7 the flags.
 		{"a range of one address", "nat", list(attr{3, one}), "nat", list(attr{3, one}, attr{4, one}), true},

@@ -127,6 +127,8 @@ func encodeMatch(m firewall.Match) []expr.Any {
 		return bits(expr.CtKeySTATUS, dstNAT)
 	case firewall.Connections:
 		return []expr.Any{&expr.Connlimit{Count: m.Over, Flags: 1}} // NFT_CONNLIMIT_F_INV: over
+	case firewall.Rate:
+		return []expr.Any{&expr.Limit{Type: expr.LimitTypePkts, Rate: uint64(m.PerSecond), Unit: expr.LimitTimeSecond, Burst: uint32(m.Burst)}}
 	case firewall.Opening:
 		return payload(transport, 13, []byte{0x06}, m.Not, []byte{0x02})
 	}
@@ -141,6 +143,10 @@ func encodeVerdict(v firewall.Verdict) []expr.Any {
 		return []expr.Any{&expr.Verdict{Kind: expr.VerdictAccept}}
 	case firewall.Drop:
 		return []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}}
+	case firewall.CountedDrop:
+		return []expr.Any{&expr.Counter{}, &expr.Verdict{Kind: expr.VerdictDrop}}
+	case firewall.Log:
+		return []expr.Any{&expr.Log{Key: 1<<unix.NFTA_LOG_GROUP | 1<<unix.NFTA_LOG_PREFIX, Group: v.Group, Data: []byte(v.Prefix)}}
 	case firewall.Goto:
 		return []expr.Any{&expr.Verdict{Kind: expr.VerdictGoto, Chain: v.Chain}}
 	case firewall.Jump:

@@ -42,6 +42,8 @@ type Snapshot struct {
 	Sysctls map[string]string `json:"sysctls,omitempty"`
 	// NoNFTables says that the kernel has no nf_tables.
 	NoNFTables bool `json:"noNFTables,omitempty"`
+	// NoLog says that the kernel cannot report dropped packets to an nflog group (nfnetlink_log).
+	NoLog bool `json:"noLog,omitempty"`
 	// Dummy says that the kernel has the link kind dummy.
 	Dummy bool `json:"dummy"`
 	// Needed are the shared sysctls that the wirings of other NICs need. The undoing leaves them alone.

@@ -22,6 +22,7 @@ func (auto) asks(nic string) Questions {
 		q.Sysctls = append(q.Sysctls, asked.Sysctls...)
 		q.Listeners = q.Listeners || asked.Listeners
 		q.Dummy = q.Dummy || asked.Dummy
+		q.Log = q.Log || asked.Log
 		q.Gateways = q.Gateways || asked.Gateways
 	}
 	slices.Sort(q.Sysctls)

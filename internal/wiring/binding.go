@@ -28,6 +28,8 @@ type Questions struct {
 	Dummy bool
 	// Gateways asks for the MACs of Gateways6.
 	Gateways bool
+	// Log asks whether the kernel can report dropped packets to an nflog group.
+	Log bool
 }
 
 // traits are what the comparison and the undoing have to know of a binding.

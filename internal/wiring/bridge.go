@@ -16,7 +16,7 @@ import (
 type bridge struct{}
 
 func (bridge) asks(string) Questions {
-	return Questions{Sysctls: append([]string{netstate.NoIPv6}, netstate.BridgeCalls()...), Dummy: true, Gateways: true}
+	return Questions{Sysctls: append([]string{netstate.NoIPv6}, netstate.BridgeCalls()...), Dummy: true, Gateways: true, Log: true}
 }
 
 func (bridge) traits() traits { return traits{whole: true, bridged: true} }

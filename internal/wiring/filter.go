@@ -26,12 +26,14 @@ const (
 
 	icmp6Echo                = 128
 	icmp6EchoReply           = 129
+	icmp6Query               = 130
 	icmp6Report              = 131
 	icmp6Done                = 132
 	icmp6RouterSolicitation  = 133
 	icmp6RouterAdvertisement = 134
 	icmp6Solicitation        = 135
 	icmp6Advertisement       = 136
+	icmp6Redirect            = 137
 	icmp6Report2             = 143
 )
 
@@ -99,16 +101,17 @@ func (g guest) of(v int) []netip.Prefix {
 }
 
 // filter is the table at the ingress of the guest's tap. The chains are short on the way of TCP and UDP, and
-// compare bytes there, because a field's name would make the kernel check the protocol once more. A packet that
-// gets no verdict in a chain is dropped: chains are entered by goto, and the policy of the first one is drop.
-// Packets for the responder do not get here, as tc takes them before.
+// compare bytes there, because a field's name would make the kernel check the protocol once more. Chains are
+// entered by goto, and each ends with an accept of all packets or a drop with a reason. Rules that only choose
+// the reason are at the end, where no packet comes that passes. Packets for the responder do not get here, as tc
+// takes them before.
 func (g guest) filter(n netstate.Names) firewall.Table {
 	t := firewall.Table{Family: firewall.NetDev, Name: n.Table}
 	add := func(name string, rules ...firewall.Rule) {
 		t.Chains = append(t.Chains, firewall.Chain{Name: name, Rules: rules})
 	}
 	// The destinations that bridges do not forward (802.1D table 7-10) begin so.
-	frames := []firewall.Rule{rule(firewall.Drop{}, firewall.Bytes{Header: firewall.Ethernet, Value: []byte{0x01, 0x80, 0xc2, 0x00}})}
+	frames := []firewall.Rule{rule(drop(firewall.BridgeControl), firewall.Bytes{Header: firewall.Ethernet, Value: []byte{0x01, 0x80, 0xc2, 0x00}})}
 	for _, m := range g.macs {
 		for _, to := range []struct {
 			kind  uint16
@@ -119,14 +122,28 @@ func (g guest) filter(n netstate.Names) firewall.Table {
 				firewall.Bytes{Header: firewall.Ethernet, Offset: 6, Value: binary.BigEndian.AppendUint16(m[:], to.kind)}))
 		}
 	}
+	for _, m := range g.macs {
+		frames = append(frames, rule(firewall.Goto{Chain: "other-type"}, firewall.Bytes{Header: firewall.Ethernet, Offset: 6, Value: m[:]}))
+	}
+	frames = append(frames, rule(drop(firewall.MACSpoof)))
 	t.Chains = append(t.Chains, firewall.Chain{
 		Name: "guest", Type: "filter", Hook: firewall.Ingress, Device: n.Tap, Priority: firewall.Filter, Drops: true, Rules: frames,
 	})
+	tag := func(kind ...byte) firewall.Match {
+		return firewall.Bytes{Header: firewall.Ethernet, Offset: 12, Value: kind}
+	}
+	add("other-type",
+		rule(drop(firewall.VLANTag), tag(0x81, 0x00)),
+		rule(drop(firewall.VLANTag), tag(0x88, 0xa8)),
+		rule(drop(firewall.EtherTypeOther)))
 	g.filterARP(add)
 	g.filter4(add)
 	g.filter6(add)
 	return t
 }
+
+// drop is a drop for a reason.
+func drop(why firewall.Reason) firewall.Drop { return firewall.Drop{Reason: why} }
 
 type chainAdder func(name string, rules ...firewall.Rule)
 
@@ -148,7 +165,9 @@ func (g guest) filterARP(add chainAdder) {
 	// A probe (RFC 5227 section 2.1.1) is a request whose sender has no address yet.
 	addresses = append(addresses, rule(firewall.Accept{}, operation(1), sender(single(netip.IPv4Unspecified()))))
 	if g.anyAddress {
-		addresses = append(addresses, rule(firewall.Drop{}, sender(loopback4)), rule(firewall.Accept{}))
+		addresses = append(addresses, rule(drop(firewall.ARPSpoof), sender(loopback4)), rule(firewall.Accept{}))
+	} else {
+		addresses = append(addresses, rule(drop(firewall.ARPSpoof)))
 	}
 	// Hardware type Ethernet, protocol type IPv4, the lengths of their addresses, request or reply.
 	typed := func(operation byte) firewall.Match {
@@ -156,8 +175,9 @@ func (g guest) filterARP(add chainAdder) {
 	}
 	add("from-arp",
 		rule(firewall.Goto{Chain: "arp-sender"}, typed(1)),
-		rule(firewall.Goto{Chain: "arp-sender"}, typed(2)))
-	add("arp-sender", senders...)
+		rule(firewall.Goto{Chain: "arp-sender"}, typed(2)),
+		rule(drop(firewall.Malformed)))
+	add("arp-sender", append(senders, rule(drop(firewall.ARPSpoof)))...)
 	add("arp-address", addresses...)
 }
 
@@ -170,15 +190,16 @@ func is(protocol uint8) firewall.Match { return firewall.Protocol{Number: protoc
 // cannot be read is dropped, unless it is a later fragment.
 func (g guest) udp(server, client uint16, later firewall.Match, next firewall.Goto) []firewall.Rule {
 	rules := []firewall.Rule{
-		rule(firewall.Drop{}, firewall.SourcePort{First: server, Last: server}),
-		rule(firewall.Drop{}, firewall.DestinationPort{First: client, Last: client}),
+		rule(drop(firewall.DHCPServer), firewall.SourcePort{First: server, Last: server}),
+		rule(drop(firewall.DHCPServer), firewall.DestinationPort{First: client, Last: client}),
 	}
 	if g.served {
-		rules = append(rules, rule(firewall.Drop{}, firewall.DestinationPort{First: server, Last: server}))
+		rules = append(rules, rule(drop(firewall.ResponderBypass), firewall.DestinationPort{First: server, Last: server}))
 	}
 	return append(rules,
 		rule(next, firewall.DestinationPort{Not: true}),
-		rule(next, later))
+		rule(next, later),
+		rule(drop(firewall.Malformed)))
 }
 
 func (g guest) filter4(add chainAdder) {
@@ -189,19 +210,20 @@ func (g guest) filter4(add chainAdder) {
 		rule(firewall.Goto{Chain: "from-udp"}, is(firewall.ProtocolUDP)),
 		rule(firewall.Goto{Chain: "from-icmp"}, is(firewall.ProtocolICMP)),
 		rule(firewall.Goto{Chain: "from-igmp"}, is(firewall.ProtocolIGMP)),
-		rule(next, wellFormed))
+		rule(next, wellFormed),
+		rule(drop(firewall.Malformed)))
 	add("from-udp", g.udp(67, 68, laterFragment, next)...)
 	v4 := firewall.Carries{Version: 4}
 	add("from-icmp",
-		rule(firewall.Drop{}, v4, is(firewall.ProtocolICMP), firewall.ICMP{Version: 4, Type: icmpRedirect}),
-		rule(firewall.Drop{}, v4, is(firewall.ProtocolICMP), firewall.ICMP{Version: 4, Type: icmpAdvertisement}),
+		rule(drop(firewall.ICMPRedirect), v4, is(firewall.ProtocolICMP), firewall.ICMP{Version: 4, Type: icmpRedirect}),
+		rule(drop(firewall.RouterAdvertisement), v4, is(firewall.ProtocolICMP), firewall.ICMP{Version: 4, Type: icmpAdvertisement}),
 		rule(next))
 	var member []firewall.Rule
 	for _, kind := range []byte{igmpReport1, igmpReport2, igmpLeave, igmpReport3} {
 		member = append(member, rule(next, firewall.Bytes{Header: firewall.Transport, Value: []byte{kind}}))
 	}
-	add("from-igmp", member...)
-	rules := []firewall.Rule{rule(firewall.Drop{}, firewall.Bytes{Header: firewall.Network, Offset: 16, Value: []byte{127}})}
+	add("from-igmp", append(member, rule(drop(firewall.MulticastRouter)))...)
+	rules := []firewall.Rule{rule(drop(firewall.LoopbackAddress), firewall.Bytes{Header: firewall.Network, Offset: 16, Value: []byte{127}})}
 	for _, p := range g.of(4) {
 		rules = append(rules, rule(firewall.Accept{}, firewall.Bytes{Header: firewall.Network, Offset: 12, Value: p.Addr().AsSlice(), Mask: firewall.Mask(p)}))
 	}
@@ -213,14 +235,14 @@ func (g guest) filter4(add chainAdder) {
 	if g.anyAddress {
 		rules = append(rules, anySourceBut(v4, "0.0.0.0/8", "127.0.0.0/8", "224.0.0.0/3")...)
 	}
-	add("ip-source", rules...)
+	add("ip-source", append(rules, rule(drop(firewall.IPSpoof)))...)
 }
 
 // anySourceBut accepts all sources except the listed prefixes, which no station has.
 func anySourceBut(v firewall.Match, but ...string) []firewall.Rule {
 	var rules []firewall.Rule
 	for _, p := range but {
-		rules = append(rules, rule(firewall.Drop{}, v, firewall.Source{Prefix: netip.MustParsePrefix(p)}))
+		rules = append(rules, rule(drop(firewall.IPSpoof), v, firewall.Source{Prefix: netip.MustParsePrefix(p)}))
 	}
 	return append(rules, rule(firewall.Accept{}, v))
 }
@@ -235,16 +257,19 @@ func (g guest) filter6(add chainAdder) {
 	// The transport header is an extension header: the packet is a fragment whose header chain goes on in the
 	// next fragment, which hides the real transport header from a filter.
 	for _, n := range []uint8{0, 43, 44, 60} {
-		rules = append(rules, rule(firewall.Drop{}, is(n)))
+		rules = append(rules, rule(drop(firewall.HiddenFragment), is(n)))
 	}
-	add("from-ip6", append(rules, rule(next, wellFormed))...)
+	add("from-ip6", append(rules,
+		rule(next, wellFormed),
+		rule(drop(firewall.HiddenFragment), firewall.Bytes{Header: firewall.Network, Offset: 6, Value: []byte{44}}),
+		rule(drop(firewall.Malformed)))...)
 	add("from-udp6", g.udp(547, 546, firewall.Fragment{}, next)...)
 	g.filterICMP6(add)
 
 	v6 := firewall.Carries{Version: 6}
 	rules = []firewall.Rule{
 		// ::1, ::ffff:0:0/96 and other sources that no station has.
-		rule(firewall.Drop{}, firewall.Bytes{Header: firewall.Network, Offset: 24, Value: make([]byte, 4)}),
+		rule(drop(firewall.LoopbackAddress), firewall.Bytes{Header: firewall.Network, Offset: 24, Value: make([]byte, 4)}),
 	}
 	for _, p := range g.of(6) {
 		rules = append(rules, rule(firewall.Accept{}, firewall.Bytes{Header: firewall.Network, Offset: 8, Value: p.Addr().AsSlice(), Mask: firewall.Mask(p)}))
@@ -252,7 +277,7 @@ func (g guest) filter6(add chainAdder) {
 	if g.anyAddress {
 		rules = append(rules, anySourceBut(v6, "::/96", "::ffff:0:0/96", "ff00::/8")...)
 	}
-	add("ip6-source", rules...)
+	add("ip6-source", append(rules, rule(drop(firewall.IPSpoof)))...)
 }
 
 // filterICMP6 lets pass what a host sends (RFC 4861, 2710, 3810). Neighbour discovery passes without extension
@@ -279,7 +304,19 @@ func (g guest) filterICMP6(add chainAdder) {
 	if !g.served {
 		rules = append(rules, kind(firewall.Goto{Chain: "router"}, icmp6RouterSolicitation, direct))
 	}
-	add("from-icmp6", append(rules, rule(source, firewall.Fragment{}))...)
+	bypass := firewall.ExtensionHeader
+	if g.served {
+		bypass = firewall.ResponderBypass
+	}
+	add("from-icmp6", append(rules,
+		rule(source, firewall.Fragment{}),
+		kind(drop(firewall.RouterAdvertisement), icmp6RouterAdvertisement),
+		kind(drop(firewall.ICMPRedirect), icmp6Redirect),
+		kind(drop(firewall.MulticastRouter), icmp6Query),
+		kind(drop(bypass), icmp6RouterSolicitation),
+		kind(drop(firewall.ExtensionHeader), icmp6Solicitation),
+		kind(drop(firewall.ExtensionHeader), icmp6Advertisement),
+		rule(drop(firewall.ICMPType)))...)
 	add("listener", rule(firewall.Accept{}, v6, unspecified), rule(source))
 
 	// The lengths are those in the IPv6 header, of what follows it.
@@ -297,6 +334,7 @@ func (g guest) filterICMP6(add chainAdder) {
 		return list
 	}
 	nonce := option(24, 14, 1) // RFC 3971 section 5.3.2, as RFC 7527 uses it
+	spoof := rule(drop(firewall.NeighbourSpoof))
 	var targets []firewall.Rule
 	for _, p := range g.of(6) {
 		targets = append(targets, rule(nil, firewall.Bytes{Header: firewall.Transport, Offset: 8, Value: p.Addr().AsSlice(), Mask: firewall.Mask(p)}))
@@ -309,23 +347,26 @@ func (g guest) filterICMP6(add chainAdder) {
 		for i := range list {
 			list[i].Verdict = firewall.Goto{Chain: next}
 		}
-		return list
+		if g.anyAddress {
+			return list
+		}
+		return append(list, spoof)
 	}
 
 	add("solicitation", append([]firewall.Rule{
 		rule(firewall.Goto{Chain: "detection"}, v6, unspecified),
 		rule(source, length(24)),
 		rule(source, length(32), nonce),
-	}, withMAC(32, 24, 1)...)...)
+	}, append(withMAC(32, 24, 1), spoof)...)...)
 	add("detection", about("detection-option")...)
-	add("detection-option", rule(firewall.Accept{}, length(24)), rule(firewall.Accept{}, length(32), nonce))
+	add("detection-option", rule(firewall.Accept{}, length(24)), rule(firewall.Accept{}, length(32), nonce), spoof)
 	add("advertisement", about("advertisement-option")...)
-	add("advertisement-option", append([]firewall.Rule{rule(source, length(24))}, withMAC(32, 24, 2)...)...)
+	add("advertisement-option", append([]firewall.Rule{rule(source, length(24))}, append(withMAC(32, 24, 2), spoof)...)...)
 	if !g.served {
 		add("router", append([]firewall.Rule{
 			rule(firewall.Accept{}, v6, unspecified, length(8)),
 			rule(source, length(8)),
-		}, withMAC(16, 8, 1)...)...)
+		}, append(withMAC(16, 8, 1), spoof)...)...)
 	}
 }
 
@@ -349,27 +390,28 @@ func (g guest) bridgeTable(n netstate.Names, guard infra.Guard, toNamespace ...f
 // lets the rest pass. Of is how the table's family matches an EtherType.
 func withoutServers(pass firewall.Verdict, of func(kind uint16) firewall.Match) []firewall.Rule {
 	server := func(v int, client uint16) firewall.Rule {
-		return rule(firewall.Drop{}, firewall.Carries{Version: v}, is(firewall.ProtocolUDP),
+		return rule(drop(firewall.NetworkDHCP), firewall.Carries{Version: v}, is(firewall.ProtocolUDP),
 			firewall.DestinationPort{Protocol: firewall.ProtocolUDP, First: client, Last: client})
 	}
 	return []firewall.Rule{
 		rule(pass, is(firewall.ProtocolTCP)), // most packets: decided first
 		server(4, 68),
 		server(6, 546),
-		rule(firewall.Drop{}, firewall.Carries{Version: 6}, is(firewall.ProtocolICMPv6), firewall.ICMP{Version: 6, Type: icmp6RouterAdvertisement}),
+		rule(drop(firewall.NetworkRouter), firewall.Carries{Version: 6}, is(firewall.ProtocolICMPv6), firewall.ICMP{Version: 6, Type: icmp6RouterAdvertisement}),
 		// Frames of other kinds are dropped: the guest could not answer them, but could read an advertisement
 		// in them, behind tags of VLAN 0, in LLC and SNAP (CVE-2021-27853, -27861), in an incomplete first
 		// fragment.
 		rule(pass, of(netstate.EthernetIPv4)),
 		rule(pass, of(netstate.EthernetIPv6), wellFormed),
 		rule(pass, of(netstate.EthernetARP)),
-		rule(firewall.Drop{}),
+		rule(drop(firewall.NetworkFrame)),
 	}
 }
 
 // deafTo drops what the namespace itself would receive from the bridge's ports. Otherwise the namespace would
 // answer ARP for the guest's address, which it still has, take routes from a router advertisement of the
-// guest, and detect the guest's address as a duplicate of its own.
+// guest, and detect the guest's address as a duplicate of its own. These drops have no reason: what arrives here
+// is the namespace's copy of a broadcast or a multicast, and the frame itself has gone on to the other port.
 func deafTo(links ...string) []firewall.Rule {
 	var rules []firewall.Rule
 	for _, l := range links {
@@ -381,7 +423,7 @@ func deafTo(links ...string) []firewall.Rule {
 // deafToIPv6 drops the guest's IPv6 to a namespace that has none for the guest: one router advertisement would
 // give the namespace a default route through the guest. (With IPv6 forwarding on, a link takes no routes.)
 func deafToIPv6(tap string) firewall.Rule {
-	return rule(firewall.Drop{}, firewall.InInterface{Name: tap}, firewall.EtherType{Number: netstate.EthernetIPv6})
+	return rule(drop(firewall.NoIPv6), firewall.InInterface{Name: tap}, firewall.EtherType{Number: netstate.EthernetIPv6})
 }
 
 // deafToIPv6Legacy is deafToIPv6 for a kernel without nf_tables.

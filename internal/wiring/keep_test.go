@@ -44,8 +44,8 @@ func TestOneConnection(t *testing.T) {
 			s.Binding, s.Guard.Off = infra.Masquerade{MaxConnections: 1}, off
 		}))
 		for _, rule := range []string{
-			"ct count over 1 drop",
-			`chain through {` + "\n\t\ttype filter hook forward priority 0; policy accept;\n\t\t" + `iifname "eth0-br" ct state invalid,untracked drop`,
+			"ct count over 1 goto drop-connection-limit",
+			`chain through {` + "\n\t\ttype filter hook forward priority 0; policy accept;\n\t\t" + `iifname "eth0-br" ct state invalid,untracked goto drop-no-connection`,
 			`iifname "eth0-br" ct state new jump cap`, `oifname "eth0-br" ct state new jump cap`,
 			`chain to-namespace {` + "\n\t\ttype filter hook input priority 0; policy accept;\n\t\t" + `iifname "eth0-br" ct state new jump cap`,
 		} {
@@ -273,10 +273,10 @@ func TestAsk(t *testing.T) {
 		binding infra.Binding
 		want    wiring.Questions
 	}{
-		{infra.Bridge{}, wiring.Questions{Sysctls: bridged, Dummy: true, Gateways: true}},
-		{infra.Redirect{}, wiring.Questions{Sysctls: bridged, Gateways: true}},
-		{infra.Masquerade{}, wiring.Questions{Sysctls: forwarding, Listeners: true}},
-		{infra.Auto{}, wiring.Questions{Sysctls: forwarding, Listeners: true, Dummy: true, Gateways: true}},
+		{infra.Bridge{}, wiring.Questions{Sysctls: bridged, Dummy: true, Gateways: true, Log: true}},
+		{infra.Redirect{}, wiring.Questions{Sysctls: bridged, Gateways: true, Log: true}},
+		{infra.Masquerade{}, wiring.Questions{Sysctls: forwarding, Listeners: true, Log: true}},
+		{infra.Auto{}, wiring.Questions{Sysctls: forwarding, Listeners: true, Dummy: true, Gateways: true, Log: true}},
 		{infra.Macvtap{}, wiring.Questions{}},
 		{infra.SRIOV{}, wiring.Questions{}},
 		{infra.Passt{}, wiring.Questions{Sysctls: []string{portStart, pingGroups}, Listeners: true}},
@@ -284,7 +284,7 @@ func TestAsk(t *testing.T) {
 		have := wiring.Ask(infra.Spec{NIC: "eth0", Binding: c.binding})
 		slices.Sort(have.Sysctls)
 		want := slices.Sorted(slices.Values(c.want.Sysctls))
-		if !slices.Equal(have.Sysctls, want) || have.Listeners != c.want.Listeners || have.Dummy != c.want.Dummy || have.Gateways != c.want.Gateways {
+		if !slices.Equal(have.Sysctls, want) || have.Listeners != c.want.Listeners || have.Dummy != c.want.Dummy || have.Gateways != c.want.Gateways || have.Log != c.want.Log {
 			t.Errorf("%s: have %+v, want %+v", c.binding.Kind(), have, c.want)
 		}
 		if _, direct := map[string]bool{"macvtap": true, "sriov": true, "passt": true}[c.binding.Kind()]; wiring.MakesTaps(c.binding) == direct {
@@ -351,7 +351,7 @@ func TestChildren(t *testing.T) {
 // TestFenced: where the NIC did not forward before, it forwards for the guest alone: what comes in there and was not
 // forwarded to the guest is dropped, for each version of IP.
 func TestFenced(t *testing.T) {
-	const fence4, fence6 = `iifname "eth0" meta nfproto ipv4 drop`, `iifname "eth0" meta nfproto ipv6 drop`
+	const fence4, fence6 = `iifname "eth0" meta nfproto ipv4 goto drop-not-forwarded`, `iifname "eth0" meta nfproto ipv6 goto drop-not-forwarded`
 	const force = "net/ipv6/conf/eth0/force_forwarding"
 	for _, c := range []struct {
 		name      string

@@ -20,7 +20,7 @@ func (masquerade) asks(nic string) Questions {
 	paths := append([]string{netstate.NoIPv6}, netstate.BridgeCalls()...)
 	paths = append(paths, netstate.Forwarding6, netstate.AcceptRA(nic), netstate.ForceForwarding(nic))
 	paths = append(paths, netstate.OfBridge(netstate.NamesFor(nic).Bridge)...)
-	return Questions{Sysctls: paths, Listeners: true}
+	return Questions{Sysctls: paths, Listeners: true, Log: true}
 }
 
 func (masquerade) traits() traits { return traits{bridged: true} }

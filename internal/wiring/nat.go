@@ -84,7 +84,7 @@ func (t translation) table() firewall.Table {
 	}
 	if t.MaxConnections > 0 {
 		chains = append(chains, firewall.Chain{Name: "cap", Rules: []firewall.Rule{
-			rule(firewall.Drop{}, firewall.Connections{Over: uint32(t.MaxConnections)}),
+			rule(drop(firewall.ConnectionLimit), firewall.Connections{Over: uint32(t.MaxConnections)}),
 		}})
 	}
 	return firewall.Table{Family: firewall.Inet, Name: t.names.Table, Chains: chains}
@@ -101,8 +101,8 @@ func (t translation) loopback() []firewall.Rule {
 	for _, e := range t.ends {
 		v := version(e.guest)
 		rules = append(rules,
-			rule(firewall.Drop{}, t.fromGuest(), firewall.IP{Version: v}, firewall.Destination{Prefix: loopback(v)}),
-			rule(firewall.Drop{}, t.fromGuest(), firewall.IP{Version: v}, firewall.Source{Prefix: loopback(v)}))
+			rule(drop(firewall.LoopbackAddress), t.fromGuest(), firewall.IP{Version: v}, firewall.Destination{Prefix: loopback(v)}),
+			rule(drop(firewall.LoopbackAddress), t.fromGuest(), firewall.IP{Version: v}, firewall.Source{Prefix: loopback(v)}))
 	}
 	return rules
 }
@@ -179,7 +179,7 @@ func (t translation) through() []firewall.Rule {
 	nic := firewall.InInterface{Name: t.names.NIC}
 	var rules []firewall.Rule
 	for _, m := range []firewall.Match{t.fromGuest(), t.toBridge()} {
-		rules = append(rules, rule(firewall.Drop{}, m, firewall.State{States: firewall.Invalid | firewall.Untracked}))
+		rules = append(rules, rule(drop(firewall.NoConnection), m, firewall.State{States: firewall.Invalid | firewall.Untracked}))
 		if t.MaxConnections > 0 {
 			rules = append(rules, rule(firewall.Jump{Chain: "cap"}, m, firewall.State{States: firewall.New}))
 		}
@@ -190,10 +190,10 @@ func (t translation) through() []firewall.Rule {
 		rule(firewall.Accept{}, t.fromGuest(), firewall.OutInterface{Name: t.names.Bridge, Not: true}),
 		rule(firewall.Accept{}, t.toBridge(), known),
 		rule(firewall.Accept{}, t.toBridge(), firewall.Translated{}),
-		rule(firewall.Drop{}, t.toBridge()),
+		rule(drop(firewall.NotForwarded), t.toBridge()),
 		rule(firewall.Accept{}, nic, known))
 	for _, v := range t.unforwarded {
-		rules = append(rules, rule(firewall.Drop{}, nic, firewall.IP{Version: v}))
+		rules = append(rules, rule(drop(firewall.NotForwarded), nic, firewall.IP{Version: v}))
 	}
 	return rules
 }
@@ -255,5 +255,5 @@ func (t translation) toNamespace() []firewall.Rule {
 	for _, p := range t.guard.Open {
 		rules = append(rules, rule(firewall.Accept{}, append([]firewall.Match{from}, matchPorts(p)...)...))
 	}
-	return append(rules, rule(firewall.Drop{}, from))
+	return append(rules, rule(drop(firewall.NamespaceService), from))
 }

@@ -82,6 +82,11 @@ func NewPlan(found netstate.Snapshot, spec infra.Spec) (*Plan, error) {
 	if err := p.binding.wire(p, nic); err != nil {
 		return nil, err
 	}
+	for i, t := range p.wanted.Tables {
+		if t.Family.IPTables() == 0 {
+			p.wanted.Tables[i] = t.Counted(p.names.NIC, !p.found.NoLog)
+		}
+	}
 	if !p.binding.traits().direct {
 		p.Record.Warnings = append(p.Record.Warnings, p.warnings(nic)...)
 	}

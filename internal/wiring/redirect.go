@@ -16,7 +16,7 @@ import (
 type redirect struct{}
 
 func (redirect) asks(string) Questions {
-	return Questions{Sysctls: append([]string{netstate.NoIPv6}, netstate.BridgeCalls()...), Gateways: true}
+	return Questions{Sysctls: append([]string{netstate.NoIPv6}, netstate.BridgeCalls()...), Gateways: true, Log: true}
 }
 
 func (redirect) traits() traits { return traits{mends: true} }
@@ -78,7 +78,7 @@ func (p *Plan) child(nic netstate.Link, kinds ...string) string {
 func muteNamespace(n netstate.Names) firewall.Table {
 	return firewall.Table{Family: firewall.Inet, Name: n.Table, Chains: []firewall.Chain{{
 		Name: "from-namespace", Type: "filter", Hook: firewall.Postrouting, Priority: firewall.Filter,
-		Rules: []firewall.Rule{rule(firewall.Drop{}, firewall.OutInterface{Name: n.NIC})},
+		Rules: []firewall.Rule{rule(drop(firewall.NamespaceOutput), firewall.OutInterface{Name: n.NIC})},
 	}}}
 }
 

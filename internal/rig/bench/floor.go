@@ -182,6 +182,15 @@ func (b *bench) learnSetup(ops []netstate.Op, journal wiring.Journal, files map[
 		}
 		l.add("route", path, int(answer))
 	}
+	path, err := l.file(askLog())
+	if err != nil {
+		return err
+	}
+	answer := unix.ENODEV
+	if journal.Found.NoLog {
+		answer = unix.EINVAL
+	}
+	l.add("nftables", path, int(answer))
 	if err := write(journalFile, "600"); err != nil {
 		return err
 	}
@@ -196,7 +205,6 @@ func (b *bench) learnSetup(ops []netstate.Op, journal wiring.Journal, files map[
 	if err := l.write(); err != nil {
 		return err
 	}
-	var err error
 	b.setupScript, err = writeScript(filepath.Join(b.dir, "setup.sh"), ops)
 	return err
 }
@@ -370,6 +378,14 @@ func askDummy() []byte {
 	r.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated("guestwire-probe")))
 	r.AddData(nl.NewRtAttr(unix.IFLA_NUM_TX_QUEUES, nl.Uint32Attr(1<<16)))
 	r.AddData(info)
+	return r.Serialize()
+}
+
+// askLog returns the request of kernel.HasLog.
+func askLog() []byte {
+	const config = unix.NFNL_SUBSYS_ULOG<<8 | 1 // NFULNL_MSG_CONFIG
+	r := nl.NewNetlinkRequest(config, unix.NLM_F_ACK)
+	r.AddRawData([]byte{unix.AF_UNSPEC, unix.NFNETLINK_V0, firewall.LogGroup >> 8, firewall.LogGroup & 0xff})
 	return r.Serialize()
 }
 

@@ -143,7 +143,7 @@ func (n *Namespace) Dump() string {
 const dump = `set -e
 mount -t tmpfs none /run/netns
 for command in "ip -d link" "ip -d addr" "ip -d route show table all" "ip -6 -d route show table all" \
-	"ip rule" "ip -6 rule" "bridge -d link" "tc qdisc" "nft list ruleset" \
+	"ip rule" "ip -6 rule" "bridge -d link" "tc qdisc" "nft -s list ruleset" \
 	"sysctl net.ipv4.ip_forward net.ipv6.conf.all.forwarding net.ipv6.conf.default.disable_ipv6" \
 	"sysctl net.ipv4.ip_unprivileged_port_start net.ipv4.ping_group_range"; do
 	echo "# $command"

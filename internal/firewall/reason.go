@@ -1,0 +1,146 @@
+package firewall
+
+import (
+	"slices"
+	"strings"
+)
+
+// Reason is why a rule drops a packet. [Reasons] lists all.
+type Reason string
+
+// The reasons. Packets of the guest:
+const (
+	MACSpoof            Reason = "mac-spoof"
+	ARPSpoof            Reason = "arp-spoof"
+	IPSpoof             Reason = "ip-spoof"
+	NeighbourSpoof      Reason = "neighbour-spoof"
+	VLANTag             Reason = "vlan-tag"
+	EtherTypeOther      Reason = "ethertype"
+	BridgeControl       Reason = "bridge-control"
+	Malformed           Reason = "malformed"
+	HiddenFragment      Reason = "fragment"
+	ExtensionHeader     Reason = "extension-header"
+	DHCPServer          Reason = "dhcp-server"
+	ResponderBypass     Reason = "responder-bypass"
+	RouterAdvertisement Reason = "router-advertisement"
+	MulticastRouter     Reason = "multicast-router"
+	ICMPRedirect        Reason = "icmp-redirect"
+	ICMPType            Reason = "icmp-type"
+	LoopbackAddress     Reason = "loopback"
+	NoIPv6              Reason = "no-ipv6"
+	NamespaceService    Reason = "namespace-service"
+)
+
+// Packets in both directions, or of others:
+const (
+	NoConnection    Reason = "no-connection"
+	ConnectionLimit Reason = "connection-limit"
+	NotForwarded    Reason = "not-forwarded"
+	NamespaceOutput Reason = "namespace-output"
+	NetworkDHCP     Reason = "network-dhcp"
+	NetworkRouter   Reason = "network-router"
+	NetworkFrame    Reason = "network-frame"
+)
+
+// Described is a reason, and what it means in one line.
+type Described struct {
+	Reason  Reason
+	Meaning string
+}
+
+// Reasons are all reasons.
+var Reasons = []Described{
+	{MACSpoof, "the guest sent with a source MAC that is not the guest's"},
+	{ARPSpoof, "the guest sent ARP in which the sender's MAC or address is not the guest's, or is missing"},
+	{IPSpoof, "the guest sent IPv4 or IPv6 with a source address that is not the guest's"},
+	{NeighbourSpoof, "the guest sent a neighbour or router solicitation, or a neighbour advertisement, for an address or with an option that is not the guest's"},
+	{VLANTag, "the guest sent with a VLAN tag (802.1Q, 802.1ad)"},
+	{EtherTypeOther, "the guest sent a frame that is neither IPv4, IPv6 nor ARP"},
+	{BridgeControl, "the guest sent to an address of bridges (01:80:c2:00:xx:xx: spanning tree, LLDP, LACP)"},
+	{Malformed, "the guest sent headers that cannot be read, or ARP that is neither a request nor a reply for IPv4"},
+	{HiddenFragment, "the guest sent an IPv6 fragment that hides the packet's headers from a filter"},
+	{ExtensionHeader, "the guest sent neighbour discovery behind an IPv6 extension header, or in fragments (RFC 6980)"},
+	{DHCPServer, "the guest sent from the port of a DHCP server, or to the port of a DHCP client"},
+	{ResponderBypass, "the guest sent a DHCP request or a router solicitation past the responder: in fragments, behind IP options or extension headers"},
+	{RouterAdvertisement, "the guest sent a router advertisement"},
+	{MulticastRouter, "the guest sent IGMP or MLD that only multicast routers send, such as a query"},
+	{ICMPRedirect, "the guest sent an ICMP redirect"},
+	{ICMPType, "the guest sent an ICMPv6 message of a type that hosts do not send"},
+	{LoopbackAddress, "the guest sent to or from a loopback address, or an IPv4-mapped IPv6 address"},
+	{NoIPv6, "the guest sent IPv6 to a masquerade without IPv6"},
+	{NamespaceService, "the guest sent to a service of the namespace that Guard.Open does not open"},
+	{NoConnection, "a packet behind the masquerade that belongs to no connection"},
+	{ConnectionLimit, "a new connection of the guest or to the guest, above MaxConnections"},
+	{NotForwarded, "a packet from the network for a port that is not forwarded to the guest, or for another network behind the NIC"},
+	{NamespaceOutput, "the namespace sent by the NIC, which is the guest's"},
+	{NetworkDHCP, "a DHCP server of the network sent to the guest, whose server is the responder"},
+	{NetworkRouter, "a router of the network sent a router advertisement to the guest, whose router the responder announces"},
+	{NetworkFrame, "the network sent the guest a frame that is neither IPv4, IPv6 nor ARP, or IPv6 with headers that cannot be read"},
+}
+
+// LogGroup is the nflog group to which the tables report packets that they drop ("gw").
+const LogGroup = 'g'<<8 | 'w'
+
+// Of each reason at most so many packets are reported. The counters count all packets.
+const (
+	logPerSecond = 20
+	logBurst     = 20
+)
+
+// dropChain begins the name of a chain that drops for a reason.
+const dropChain = "drop-"
+
+// LogPrefix returns the text that the report of a packet has: it names the NIC and the reason.
+func LogPrefix(nic string, r Reason) string { return "guestwire " + nic + " " + string(r) }
+
+// ParseLogPrefix returns the NIC and the reason of a [LogPrefix]; ok is false for another program's text.
+func ParseLogPrefix(prefix string) (nic string, r Reason, ok bool) {
+	words := strings.Fields(prefix)
+	if len(words) != 3 || words[0] != "guestwire" {
+		return "", "", false
+	}
+	return words[1], Reason(words[2]), true
+}
+
+// ReasonOf returns the reason for which the chain drops; ok is false for a chain that drops for no reason.
+func ReasonOf(chain string) (r Reason, ok bool) {
+	name, ok := strings.CutPrefix(chain, dropChain)
+	return Reason(name), ok
+}
+
+// Counted returns a copy of the table in which each [Drop] with a Reason is a [Goto] to a chain of that reason.
+// That chain counts the packet and drops it. If logs, it also reports some packets of the NIC to the nflog group
+// [LogGroup]: without a listener, the kernel forgets the report.
+//
+// The counter is at the end of the way of a dropped packet, so a packet that passes pays nothing. Two rules are
+// needed, as a rule ends where a limit is exceeded.
+func (t Table) Counted(nic string, logs bool) Table {
+	used := map[Reason]bool{}
+	chains := slices.Clone(t.Chains)
+	for i, c := range chains {
+		rules := slices.Clone(c.Rules)
+		for j, r := range rules {
+			if drop, ok := r.Verdict.(Drop); ok && drop.Reason != "" {
+				used[drop.Reason] = true
+				rules[j].Verdict = Goto{Chain: dropChain + string(drop.Reason)}
+			}
+		}
+		chains[i].Rules = rules
+	}
+	for _, r := range Reasons {
+		if !used[r.Reason] {
+			continue
+		}
+		rules := []Rule{{Verdict: CountedDrop{}}}
+		if logs {
+			report := Rule{
+				Matches: []Match{Rate{PerSecond: logPerSecond, Burst: logBurst}},
+				Verdict: Log{Prefix: LogPrefix(nic, r.Reason), Group: LogGroup},
+			}
+			rules = append([]Rule{report}, rules...)
+		}
+		chains = append(chains, Chain{Name: dropChain + string(r.Reason), Rules: rules})
+	}
+	t.Chains = chains
+	return t
+}

@@ -1,0 +1,89 @@
+package firewall
+
+import (
+	"strings"
+	"testing"
+)
+
+// TestReasons: each reason is there once, with a meaning, and fits a log prefix of the kernel with the longest
+// link name.
+func TestReasons(t *testing.T) {
+	const most = 127 // NF_LOG_PREFIXLEN - 1, net/netfilter/nf_log.h
+	seen := map[Reason]bool{}
+	for _, r := range Reasons {
+		if r.Reason == "" || r.Meaning == "" || seen[r.Reason] || strings.ContainsAny(string(r.Reason), " \"") {
+			t.Errorf("%q: %q, seen before: %t", r.Reason, r.Meaning, seen[r.Reason])
+		}
+		seen[r.Reason] = true
+		prefix := LogPrefix("eth0.1234567890", r.Reason)
+		if len(prefix) > most {
+			t.Errorf("%q has %d characters, want at most %d", prefix, len(prefix), most)
+		}
+		if nic, have, ok := ParseLogPrefix(prefix); !ok || nic != "eth0.1234567890" || have != r.Reason {
+			t.Errorf("%q is read as %q, %q, %t", prefix, nic, have, ok)
+		}
+	}
+	for _, other := range []string{"", "guestwire", "guestwire eth0", "guestwire eth0 mac-spoof more", "theirs eth0 mac-spoof"} {
+		if nic, r, ok := ParseLogPrefix(other); ok {
+			t.Errorf("%q is read as %q, %q", other, nic, r)
+		}
+	}
+}
+
+// TestCounted: a drop for a reason becomes a chain that counts, once a reason, in the order of Reasons. The table
+// itself, and a drop without a reason, stay.
+func TestCounted(t *testing.T) {
+	table := Table{Family: NetDev, Name: "guestwire-eth0", Chains: []Chain{
+		{Name: "guest", Rules: []Rule{
+			{Matches: []Match{Carries{4}}, Verdict: Drop{Reason: IPSpoof}},
+			{Matches: []Match{Carries{6}}, Verdict: Drop{Reason: IPSpoof}},
+			{Matches: []Match{IP{4}}, Verdict: Drop{}},
+			{Verdict: Drop{Reason: MACSpoof}},
+		}},
+	}}
+	before := table.String()
+	const plain = `table netdev guestwire-eth0 {
+	chain guest {
+		meta protocol ip goto drop-ip-spoof
+		meta protocol ip6 goto drop-ip-spoof
+		meta nfproto ipv4 drop
+		goto drop-mac-spoof
+	}
+	chain drop-mac-spoof {
+		counter drop
+	}
+	chain drop-ip-spoof {
+		counter drop
+	}
+}
+`
+	const report = `		limit rate 20/second burst 20 packets log prefix "guestwire eth0 REASON" group 26487
+		counter drop`
+	logs := plain
+	for _, r := range []string{"mac-spoof", "ip-spoof"} {
+		head := "chain drop-" + r + " {\n"
+		logs = strings.Replace(logs, head+"\t\tcounter drop", head+strings.Replace(report, "REASON", r, 1), 1)
+	}
+	for _, c := range []struct {
+		logs bool
+		want string
+	}{{false, plain}, {true, logs}} {
+		var have strings.Builder
+		for line := range strings.Lines(table.Counted("eth0", c.logs).String()) {
+			line, _, _ = strings.Cut(strings.TrimSuffix(line, "\n"), " comment ")
+			have.WriteString(line + "\n")
+		}
+		if have.String() != c.want {
+			t.Errorf("logs %t: have\n%s\nwant\n%s", c.logs, have.String(), c.want)
+		}
+	}
+	if table.String() != before {
+		t.Errorf("the table has changed:\n%s", table)
+	}
+	if r, ok := ReasonOf("drop-mac-spoof"); !ok || r != MACSpoof {
+		t.Errorf("drop-mac-spoof is for %q, %t", r, ok)
+	}
+	if r, ok := ReasonOf("from-arp"); ok {
+		t.Errorf("from-arp is for %q", r)
+	}
+}

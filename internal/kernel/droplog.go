@@ -1,0 +1,205 @@
+package kernel
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"syscall"
+	"time"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/internal/firewall"
+)
+
+// Messages and attributes of nfnetlink_log (linux/netfilter/nfnetlink_log.h).
+const (
+	logPacket = unix.NFNL_SUBSYS_ULOG<<8 | 0 // NFULNL_MSG_PACKET
+	logConfig = unix.NFNL_SUBSYS_ULOG<<8 | 1 // NFULNL_MSG_CONFIG
+
+	logCommand     = 1 // NFULA_CFG_CMD: a number of 1 octet
+	logMode        = 2 // NFULA_CFG_MODE: octets to copy, 1 octet what to copy, padding
+	logQueueLength = 5 // NFULA_CFG_QTHRESH: packets in a message
+	logFlags       = 6 // NFULA_CFG_FLAGS
+
+	logBind      = 1 // NFULNL_CFG_CMD_BIND
+	logCopy      = 2 // NFULNL_COPY_PACKET
+	logSequence  = 1 // NFULNL_CFG_F_SEQ
+	logFirstOnes = 192
+
+	logPacketHeader = 1  // NFULA_PACKET_HDR: EtherType, hook, padding
+	logTime         = 3  // NFULA_TIMESTAMP: seconds, microseconds
+	logPayload      = 9  // NFULA_PAYLOAD
+	logPrefix       = 10 // NFULA_PREFIX
+	logNumber       = 12 // NFULA_SEQ
+	logHardware     = 16 // NFULA_HWHEADER
+)
+
+// logMessage is struct nfgenmsg of a message about an nflog group.
+type logMessage struct{ group uint16 }
+
+func (m logMessage) Len() int { return sizeofNfgenmsg }
+
+func (m logMessage) Serialize() []byte {
+	return append([]byte{unix.AF_UNSPEC, unix.NFNETLINK_V0}, be16(m.group)...)
+}
+
+// HasLog says whether the kernel has nflog groups. The kernel loads the module for the question.
+//
+// HasLog changes nothing in a group that does not exist: the kernel refuses that (ENODEV), a kernel without
+// nfnetlink_log does not know the message (EINVAL). A listener of the group is another socket (EPERM).
+func (n *Namespace) HasLog() (bool, error) {
+	if n.filter == nil {
+		return false, nil
+	}
+	question := request(logConfig, unix.NLM_F_REQUEST, logMessage{firewall.LogGroup})
+	failures, err := n.filter.send([][]byte{question.Serialize()}, 0)
+	if err == nil && len(failures) > 0 {
+		err = failures[0].err
+	}
+	switch {
+	case errors.Is(err, unix.ENODEV), errors.Is(err, unix.EPERM):
+		return true, nil
+	case errors.Is(err, unix.EINVAL):
+		return false, nil
+	case err == nil:
+		err = errors.New("the kernel changed a group that does not exist")
+	}
+	return false, fmt.Errorf("ask for nflog groups: %w", err)
+}
+
+// DropLog is the listener of the namespace's nflog group.
+type DropLog struct {
+	file *os.File // a netlink socket, which keeps the namespace
+	nic  string
+	next uint32 // the number of the next report
+	lost uint32 // since the last report of the NIC
+}
+
+// ErrListened: another process is the namespace's listener.
+var ErrListened = errors.New("another process follows the drops of this namespace")
+
+// OpenDropLog becomes the listener of the namespace of the calling thread, for packets of one NIC. A namespace
+// has one listener: for a second one the error is ErrListened. The caller has to call Close.
+func OpenDropLog(nic string) (*DropLog, error) {
+	s, err := openSocket(unix.NETLINK_NETFILTER)
+	if err != nil {
+		return nil, err
+	}
+	failures, err := s.send([][]byte{encodeLogBind().Serialize()}, 0)
+	if err == nil && len(failures) > 0 {
+		err = failures[0].err
+	}
+	if errors.Is(err, unix.EBUSY) || errors.Is(err, unix.EPERM) {
+		err = ErrListened
+	}
+	if err == nil {
+		err = unix.SetNonblock(s.fd, true)
+	}
+	if err != nil {
+		s.close()
+		return nil, fmt.Errorf("nflog group %d: %w", firewall.LogGroup, err)
+	}
+	return &DropLog{file: os.NewFile(uintptr(s.fd), "nflog"), nic: nic}, nil
+}
+
+// encodeLogBind is the message that makes a socket the listener. Reports come one by one, at once, with the
+// first octets of the packet, and numbered.
+func encodeLogBind() *nl.NetlinkRequest {
+	return request(logConfig, unix.NLM_F_REQUEST, logMessage{firewall.LogGroup},
+		nl.NewRtAttr(logCommand, []byte{logBind}),
+		nl.NewRtAttr(logMode, append(binary.BigEndian.AppendUint32(nil, logFirstOnes), logCopy, 0)),
+		nl.NewRtAttr(logQueueLength, binary.BigEndian.AppendUint32(nil, 1)),
+		nl.NewRtAttr(logFlags, be16(logSequence)))
+}
+
+// Close closes the socket.
+func (l *DropLog) Close() error { return l.file.Close() }
+
+// Drop is a report of a dropped packet.
+type Drop struct {
+	// Time is the time at which the packet arrived, or, for a packet of the namespace, the report.
+	Time   time.Time
+	NIC    string
+	Reason firewall.Reason
+	// Ethernet is the Ethernet header; nil for a packet that did not arrive by a link.
+	Ethernet []byte
+	// EtherType is the type of Packet, which are the first octets behind the Ethernet header, without VLAN
+	// tags that the kernel has removed.
+	EtherType uint16
+	Packet    []byte
+	// Lost is the number of reports that were lost since the last one, of any NIC of the namespace.
+	Lost uint32
+
+	number uint32
+}
+
+// Follow calls f with each report until ctx is done, and then returns nil. It can be called from any thread.
+func (l *DropLog) Follow(ctx context.Context, f func(Drop)) error {
+	stop := context.AfterFunc(ctx, func() { l.file.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	buffer := make([]byte, 1<<16)
+	for {
+		size, err := l.file.Read(buffer)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, unix.ENOBUFS): // the socket's buffer was full; the next number tells how many are lost
+			continue
+		case err != nil:
+			return fmt.Errorf("nflog: %w", err)
+		}
+		messages, err := syscall.ParseNetlinkMessage(buffer[:size])
+		if err != nil {
+			return fmt.Errorf("nflog: %w", err)
+		}
+		for _, m := range messages {
+			if m.Header.Type != logPacket {
+				continue
+			}
+			d, err := parseDrop(m.Data)
+			if err != nil {
+				return fmt.Errorf("nflog: %w", err)
+			}
+			l.lost, l.next = l.lost+d.number-l.next, d.number+1
+			if d.NIC != l.nic {
+				continue
+			}
+			d.Lost, l.lost = l.lost, 0
+			if d.Time.IsZero() {
+				d.Time = time.Now()
+			}
+			f(d)
+		}
+	}
+}
+
+// parseDrop parses struct nfgenmsg and the attributes of a report (NFULA_*). NIC is empty for a report of another
+// program's rule.
+func parseDrop(m []byte) (d Drop, err error) {
+	err = eachAttribute(m, sizeofNfgenmsg, func(kind uint16, v []byte) error {
+		switch kind {
+		case logPacketHeader:
+			if len(v) >= 2 {
+				d.EtherType = binary.BigEndian.Uint16(v)
+			}
+		case logTime:
+			if len(v) >= 16 {
+				d.Time = time.Unix(int64(be64(v)), int64(be64(v[8:]))*1000)
+			}
+		case logPayload:
+			d.Packet = append([]byte(nil), v...)
+		case logPrefix:
+			d.NIC, d.Reason, _ = firewall.ParseLogPrefix(unix.ByteSliceToString(v))
+		case logNumber:
+			d.number = be32(v)
+		case logHardware:
+			d.Ethernet = append([]byte(nil), v...)
+		}
+		return nil
+	})
+	return d, err
+}

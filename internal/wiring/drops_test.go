@@ -1,0 +1,94 @@
+package wiring_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/netstate"
+)
+
+// TestDropsHaveReasons: whatever an nftables table of a plan drops, it drops for a reason: no way through a chain ends
+// at a policy. Only the bridge's copies for the namespace are dropped without a word. And each reason is one that a
+// plan can have.
+func TestDropsHaveReasons(t *testing.T) {
+	used := map[firewall.Reason]bool{}
+	for _, c := range cases {
+		for _, table := range newPlan(t, c.found, c.spec).Tables() {
+			if table.Family.IPTables() == 0 {
+				checkDrops(t, c.name, table, used)
+			}
+		}
+	}
+	for _, r := range firewall.Reasons {
+		if !used[r.Reason] {
+			t.Errorf("no plan drops for the reason %s", r.Reason)
+		}
+	}
+}
+
+func checkDrops(t *testing.T, plan string, table firewall.Table, used map[firewall.Reason]bool) {
+	t.Helper()
+	entered := map[string]bool{} // by goto, so the packet does not come back
+	for _, c := range table.Chains {
+		for _, r := range c.Rules {
+			switch v := r.Verdict.(type) {
+			case firewall.Goto:
+				entered[v.Chain] = true
+				if !slices.ContainsFunc(table.Chains, func(c firewall.Chain) bool { return c.Name == v.Chain }) {
+					t.Errorf("%s, table %s: %s goes to %s, which is not there", plan, table.Family, c.Name, v.Chain)
+				}
+			case firewall.Drop:
+				if table.Family != firewall.Bridge || c.Name != "input" {
+					t.Errorf("%s, table %s: %s drops without a reason: %s", plan, table.Family, c.Name, r)
+				}
+			}
+		}
+	}
+	for _, c := range table.Chains {
+		reason, drops := firewall.ReasonOf(c.Name)
+		if drops {
+			used[reason] = true
+			if !entered[c.Name] {
+				t.Errorf("%s, table %s: nothing goes to %s", plan, table.Family, c.Name)
+			}
+		}
+		if !entered[c.Name] && !c.Drops {
+			continue
+		}
+		last := firewall.Rule{Matches: []firewall.Match{firewall.IP{}}}
+		if len(c.Rules) > 0 {
+			last = c.Rules[len(c.Rules)-1]
+		}
+		_, counts := last.Verdict.(firewall.CountedDrop)
+		if len(last.Matches) > 0 || drops != counts {
+			t.Errorf("%s, table %s: %s ends with %v", plan, table.Family, c.Name, last)
+		}
+	}
+}
+
+// TestNoLog: where the kernel has no nflog groups, drops are counted and not reported.
+func TestNoLog(t *testing.T) {
+	for _, spec := range []struct {
+		name  string
+		noLog bool
+	}{{"logs", false}, {"no log", true}} {
+		found := flannelWith(func(s *netstate.Snapshot) { s.NoLog = spec.noLog })
+		logs, counts := 0, 0
+		for _, table := range newPlan(t, found, bridge()).Tables() {
+			for _, c := range table.Chains {
+				for _, r := range c.Rules {
+					switch r.Verdict.(type) {
+					case firewall.Log:
+						logs++
+					case firewall.CountedDrop:
+						counts++
+					}
+				}
+			}
+		}
+		if counts < 15 || (logs == 0) != spec.noLog || logs != 0 && logs != counts {
+			t.Errorf("%s: %d chains count, %d report", spec.name, counts, logs)
+		}
+	}
+}
