@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -23,6 +24,7 @@ import (
 	"github.com/guestwire/guestwire/internal/rig/frames"
 	"github.com/guestwire/guestwire/internal/rig/nstest"
 	"github.com/guestwire/guestwire/internal/tap"
+	"github.com/guestwire/guestwire/phase1"
 )
 
 // wire is a guest's tap, and everything around it.
@@ -33,6 +35,7 @@ type wire struct {
 	port *os.File
 
 	masquerade bool
+	unguarded  bool // without the guest filter
 	pod, world *nstest.Sniffer
 	sentinels  int
 	inject     func(frames ...[]byte) error // from the world's end of the NIC
@@ -255,12 +258,21 @@ func (w *wire) state() string {
 	return text.String()
 }
 
-// hostile sends all kinds, and returns the names of those of which anything came out.
+// hostile sends all kinds, and returns the names of those of which anything came out. Each frame of a kind is counted
+// once, for the kind's reason.
 func (w *wire) hostile(kinds []frames.Kind) (leaked []string) {
 	w.t.Helper()
 	for _, k := range kinds {
+		before := dropped(w.t, w.n.Pod)
 		if world, pod := w.send(k.Frames...); len(world)+len(pod) > 0 {
 			leaked = append(leaked, k.Name)
+		}
+		want := ""
+		if k.Reason != "" {
+			want = fmt.Sprintf("%s %d", k.Reason, len(k.Frames))
+		}
+		if have := more(before, dropped(w.t, w.n.Pod)); have != want && !w.unguarded {
+			w.t.Errorf("%s: dropped %q, want %q", k.Name, have, want)
 		}
 	}
 	return leaked
@@ -272,6 +284,7 @@ func (w *wire) hostile(kinds []frames.Kind) (leaked []string) {
 func (w *wire) legitimate(kinds []frames.Kind) (lost []string) {
 	w.t.Helper()
 	for _, k := range kinds {
+		before := dropped(w.t, w.n.Pod)
 		err := w.arrives(k)
 		for again := 0; err != nil && again < 3; again++ {
 			err = w.arrives(k)
@@ -280,9 +293,17 @@ func (w *wire) legitimate(kinds []frames.Kind) (lost []string) {
 			w.t.Errorf("%s: %s: %v", k.Name, k.Why, err)
 			lost = append(lost, k.Name)
 		}
+		// What is for the gateway itself, or answers nothing, passes the guest filter and ends behind it.
+		have := more(before, dropped(w.t, w.n.Pod))
+		if have != "" && !(w.masquerade && !k.Forwarded && behindFilter.MatchString(have)) {
+			w.t.Errorf("%s: dropped %q, though legitimate", k.Name, have)
+		}
 	}
 	return lost
 }
+
+// behindFilter are reasons of a masquerade's own rules.
+var behindFilter = regexp.MustCompile(`^(no-connection|namespace-service) \d+$`)
 
 func (w *wire) arrives(k frames.Kind) error {
 	w.t.Helper()
@@ -355,6 +376,9 @@ func TestHostileFrames(t *testing.T) {
 				config.Options = c.options
 				setup(t, config)
 				guestIsItself(t, attach(t, n, c.v4, c.v6))
+				if err := phase1.Check(t.Context(), config); err != nil {
+					t.Errorf("after counters have counted: %v", err)
+				}
 			})
 		})
 	}
@@ -430,6 +454,7 @@ func TestGuardOff(t *testing.T) {
 		c.Guard.Off = true
 		setup(t, c)
 		w := attach(t, n, true, true)
+		w.unguarded = true
 		w.legitimate(frames.Legitimate(w.link))
 		all := frames.Hostile(w.link)
 		leaked := w.hostile(all)

@@ -21,7 +21,8 @@ const (
 	HiddenFragment      Reason = "fragment"
 	ExtensionHeader     Reason = "extension-header"
 	DHCPServer          Reason = "dhcp-server"
-	ResponderBypass     Reason = "responder-bypass"
+	DHCPRequest         Reason = "dhcp-request"
+	RouterSolicitation  Reason = "router-solicitation"
 	RouterAdvertisement Reason = "router-advertisement"
 	MulticastRouter     Reason = "multicast-router"
 	ICMPRedirect        Reason = "icmp-redirect"
@@ -57,11 +58,12 @@ var Reasons = []Described{
 	{VLANTag, "the guest sent with a VLAN tag (802.1Q, 802.1ad)"},
 	{EtherTypeOther, "the guest sent a frame that is neither IPv4, IPv6 nor ARP"},
 	{BridgeControl, "the guest sent to an address of bridges (01:80:c2:00:xx:xx: spanning tree, LLDP, LACP)"},
-	{Malformed, "the guest sent headers that cannot be read, or ARP that is neither a request nor a reply for IPv4"},
+	{Malformed, "the guest sent headers that cannot be read, the reserved protocol 255, or ARP that is neither a request nor a reply for IPv4"},
 	{HiddenFragment, "the guest sent an IPv6 fragment that hides the packet's headers from a filter"},
 	{ExtensionHeader, "the guest sent neighbour discovery behind an IPv6 extension header, or in fragments (RFC 6980)"},
 	{DHCPServer, "the guest sent from the port of a DHCP server, or to the port of a DHCP client"},
-	{ResponderBypass, "the guest sent a DHCP request or a router solicitation past the responder: in fragments, behind IP options or extension headers"},
+	{DHCPRequest, "the guest sent a DHCP request that the responder does not take (a family that the guest has no address of, fragments, IP options, extension headers), and no other server may answer"},
+	{RouterSolicitation, "the guest sent a router solicitation that the responder does not take, and no router may answer"},
 	{RouterAdvertisement, "the guest sent a router advertisement"},
 	{MulticastRouter, "the guest sent IGMP or MLD that only multicast routers send, such as a query"},
 	{ICMPRedirect, "the guest sent an ICMP redirect"},

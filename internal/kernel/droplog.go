@@ -17,7 +17,7 @@ import (
 
 // Messages and attributes of nfnetlink_log (linux/netfilter/nfnetlink_log.h).
 const (
-	logPacket = unix.NFNL_SUBSYS_ULOG<<8 | 0 // NFULNL_MSG_PACKET
+	logPacket = unix.NFNL_SUBSYS_ULOG << 8   // NFULNL_MSG_PACKET
 	logConfig = unix.NFNL_SUBSYS_ULOG<<8 | 1 // NFULNL_MSG_CONFIG
 
 	logCommand     = 1 // NFULA_CFG_CMD: a number of 1 octet
@@ -25,10 +25,10 @@ const (
 	logQueueLength = 5 // NFULA_CFG_QTHRESH: packets in a message
 	logFlags       = 6 // NFULA_CFG_FLAGS
 
-	logBind      = 1 // NFULNL_CFG_CMD_BIND
-	logCopy      = 2 // NFULNL_COPY_PACKET
-	logSequence  = 1 // NFULNL_CFG_F_SEQ
-	logFirstOnes = 192
+	logBind     = 1   // NFULNL_CFG_CMD_BIND
+	logCopy     = 2   // NFULNL_COPY_PACKET
+	logSequence = 1   // NFULNL_CFG_F_SEQ
+	logOctets   = 192 // of a packet: all headers, also some extension headers
 
 	logPacketHeader = 1  // NFULA_PACKET_HDR: EtherType, hook, padding
 	logTime         = 3  // NFULA_TIMESTAMP: seconds, microseconds
@@ -79,7 +79,7 @@ type DropLog struct {
 	lost uint32 // since the last report of the NIC
 }
 
-// ErrListened: another process is the namespace's listener.
+// ErrListened says that the namespace has a listener.
 var ErrListened = errors.New("another process follows the drops of this namespace")
 
 // OpenDropLog becomes the listener of the namespace of the calling thread, for packets of one NIC. A namespace
@@ -111,7 +111,7 @@ func OpenDropLog(nic string) (*DropLog, error) {
 func encodeLogBind() *nl.NetlinkRequest {
 	return request(logConfig, unix.NLM_F_REQUEST, logMessage{firewall.LogGroup},
 		nl.NewRtAttr(logCommand, []byte{logBind}),
-		nl.NewRtAttr(logMode, append(binary.BigEndian.AppendUint32(nil, logFirstOnes), logCopy, 0)),
+		nl.NewRtAttr(logMode, append(binary.BigEndian.AppendUint32(nil, logOctets), logCopy, 0)),
 		nl.NewRtAttr(logQueueLength, binary.BigEndian.AppendUint32(nil, 1)),
 		nl.NewRtAttr(logFlags, be16(logSequence)))
 }

@@ -186,20 +186,19 @@ var wellFormed = firewall.Protocol{Number: 255, Not: true}
 
 func is(protocol uint8) firewall.Match { return firewall.Protocol{Number: protocol} }
 
-// udp drops what a DHCP server sends, and with a responder also what is for a server. A packet whose ports
-// cannot be read is dropped, unless it is a later fragment.
+// udp drops what a DHCP server sends, and with a responder also what is for a server. Behind these rules are the
+// packets whose ports cannot be read, except later fragments.
 func (g guest) udp(server, client uint16, later firewall.Match, next firewall.Goto) []firewall.Rule {
 	rules := []firewall.Rule{
 		rule(drop(firewall.DHCPServer), firewall.SourcePort{First: server, Last: server}),
 		rule(drop(firewall.DHCPServer), firewall.DestinationPort{First: client, Last: client}),
 	}
 	if g.served {
-		rules = append(rules, rule(drop(firewall.ResponderBypass), firewall.DestinationPort{First: server, Last: server}))
+		rules = append(rules, rule(drop(firewall.DHCPRequest), firewall.DestinationPort{First: server, Last: server}))
 	}
 	return append(rules,
 		rule(next, firewall.DestinationPort{Not: true}),
-		rule(next, later),
-		rule(drop(firewall.Malformed)))
+		rule(next, later))
 }
 
 func (g guest) filter4(add chainAdder) {
@@ -212,7 +211,7 @@ func (g guest) filter4(add chainAdder) {
 		rule(firewall.Goto{Chain: "from-igmp"}, is(firewall.ProtocolIGMP)),
 		rule(next, wellFormed),
 		rule(drop(firewall.Malformed)))
-	add("from-udp", g.udp(67, 68, laterFragment, next)...)
+	add("from-udp", append(g.udp(67, 68, laterFragment, next), rule(drop(firewall.Malformed)))...)
 	v4 := firewall.Carries{Version: 4}
 	add("from-icmp",
 		rule(drop(firewall.ICMPRedirect), v4, is(firewall.ProtocolICMP), firewall.ICMP{Version: 4, Type: icmpRedirect}),
@@ -247,6 +246,9 @@ func anySourceBut(v firewall.Match, but ...string) []firewall.Rule {
 	return append(rules, rule(firewall.Accept{}, v))
 }
 
+// unreadable6 is for IPv6 whose headers cannot be read.
+var unreadable6 = firewall.Goto{Chain: "unreadable6"}
+
 func (g guest) filter6(add chainAdder) {
 	next := firewall.Goto{Chain: "ip6-source"}
 	rules := []firewall.Rule{
@@ -261,9 +263,11 @@ func (g guest) filter6(add chainAdder) {
 	}
 	add("from-ip6", append(rules,
 		rule(next, wellFormed),
+		rule(unreadable6))...)
+	add("from-udp6", append(g.udp(547, 546, firewall.Fragment{}, next), rule(unreadable6))...)
+	add("unreadable6",
 		rule(drop(firewall.HiddenFragment), firewall.Bytes{Header: firewall.Network, Offset: 6, Value: []byte{44}}),
-		rule(drop(firewall.Malformed)))...)
-	add("from-udp6", g.udp(547, 546, firewall.Fragment{}, next)...)
+		rule(drop(firewall.Malformed)))
 	g.filterICMP6(add)
 
 	v6 := firewall.Carries{Version: 6}
@@ -304,19 +308,20 @@ func (g guest) filterICMP6(add chainAdder) {
 	if !g.served {
 		rules = append(rules, kind(firewall.Goto{Chain: "router"}, icmp6RouterSolicitation, direct))
 	}
-	bypass := firewall.ExtensionHeader
+	solicitation := firewall.ExtensionHeader
 	if g.served {
-		bypass = firewall.ResponderBypass
+		solicitation = firewall.RouterSolicitation
 	}
 	add("from-icmp6", append(rules,
 		rule(source, firewall.Fragment{}),
 		kind(drop(firewall.RouterAdvertisement), icmp6RouterAdvertisement),
 		kind(drop(firewall.ICMPRedirect), icmp6Redirect),
 		kind(drop(firewall.MulticastRouter), icmp6Query),
-		kind(drop(bypass), icmp6RouterSolicitation),
+		kind(drop(solicitation), icmp6RouterSolicitation),
 		kind(drop(firewall.ExtensionHeader), icmp6Solicitation),
 		kind(drop(firewall.ExtensionHeader), icmp6Advertisement),
-		rule(drop(firewall.ICMPType)))...)
+		rule(drop(firewall.ICMPType), firewall.Bytes{Header: firewall.Transport, Value: []byte{255}, Not: true}), // any that can be read
+		rule(unreadable6))...)
 	add("listener", rule(firewall.Accept{}, v6, unspecified), rule(source))
 
 	// The lengths are those in the IPv6 header, of what follows it.

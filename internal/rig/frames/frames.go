@@ -10,6 +10,7 @@ import (
 	"slices"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/firewall"
 )
 
 // Link is the guest's link: the addresses of the guest, of its gateway and of hosts behind the gateway.
@@ -38,6 +39,9 @@ type Kind struct {
 	Forwarded bool
 	// Marker is in the data of the last frame, if the kind has data.
 	Marker string
+	// Reason is the one for which a table drops each frame of a hostile kind; empty: tc takes the frames for the
+	// responder.
+	Reason firewall.Reason
 }
 
 // Sentinel returns a frame from the guest's address own that a gateway forwards. A test that receives the frame
@@ -81,6 +85,19 @@ func newBuilder(l Link) *builder {
 func (b *builder) add(version int, name, why string, frames ...[]byte) *Kind {
 	b.kinds = append(b.kinds, Kind{Name: name, Why: why, Version: version, Frames: frames, Marker: b.marker()})
 	return &b.kinds[len(b.kinds)-1]
+}
+
+// drop adds a hostile kind.
+func (b *builder) drop(reason firewall.Reason, version int, name, why string, frames ...[]byte) {
+	b.add(version, name, why, frames...).Reason = reason
+}
+
+// taken is the reason of a request that tc takes for the responder, if the guest has an address of the family.
+func (b *builder) taken(own netip.Addr, otherwise firewall.Reason) firewall.Reason {
+	if own.IsValid() {
+		return ""
+	}
+	return otherwise
 }
 
 // marker returns the Marker of the next kind.

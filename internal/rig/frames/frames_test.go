@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/rig/frames"
 )
 
@@ -40,6 +41,20 @@ func TestCorpus(t *testing.T) {
 				t.Errorf("%s and %s have the same frames", k.Name, seen[whole])
 			}
 			seen[whole] = k.Name
+		}
+		reasons := map[firewall.Reason]bool{}
+		for _, r := range firewall.Reasons {
+			reasons[r.Reason] = true
+		}
+		for _, k := range hostile {
+			if k.Reason != "" && !reasons[k.Reason] {
+				t.Errorf("%s: no reason %q", k.Name, k.Reason)
+			}
+		}
+		for _, k := range legitimate {
+			if k.Reason != "" {
+				t.Errorf("%s is legitimate, and dropped: %s", k.Name, k.Reason)
+			}
 		}
 		if len(hostile) < 120 || len(legitimate) < 30 {
 			t.Errorf("%d hostile kinds and %d legitimate ones, want 120 and 30", len(hostile), len(legitimate))

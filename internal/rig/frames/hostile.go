@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/firewall"
 )
 
 // Hostile returns the kinds that the guest filter must drop.
@@ -37,36 +38,36 @@ func (b *builder) addForeignMACs() {
 		{"the broadcast MAC", broadcast},
 		{"no MAC", cache.MAC{}},
 	} {
-		b.add(4, "IPv4 from "+s.name, why, withSource(s.mac, b.v4(ip4{})))
-		b.add(6, "IPv6 from "+s.name, why, withSource(s.mac, b.v6(ip6{})))
-		b.add(4, "ARP from "+s.name, why, b.arp(func(a *arp) { a.station = s.mac }))
+		b.drop(firewall.MACSpoof, 4, "IPv4 from "+s.name, why, withSource(s.mac, b.v4(ip4{})))
+		b.drop(firewall.MACSpoof, 6, "IPv6 from "+s.name, why, withSource(s.mac, b.v6(ip6{})))
+		b.drop(firewall.MACSpoof, 4, "ARP from "+s.name, why, b.arp(func(a *arp) { a.station = s.mac }))
 	}
-	b.add(6, "neighbour solicitation from another's MAC", why, withSource(otherMAC, b.solicitation(b.local6, solicited(b.Gateway6), b.Gateway6)))
+	b.drop(firewall.MACSpoof, 6, "neighbour solicitation from another's MAC", why, withSource(otherMAC, b.solicitation(b.local6, solicited(b.Gateway6), b.Gateway6)))
 }
 
 // addLayer2 adds frames that are neither IP nor ARP, or whose EtherType is wrong.
 func (b *builder) addLayer2() {
-	add := func(name, why string, frame []byte) { b.add(0, name, why, frame) }
+	add := func(reason firewall.Reason, name, why string, frame []byte) { b.drop(reason, 0, name, why, frame) }
 	vlan := func(kind uint16, id byte) []byte { return []byte{byte(kind >> 8), byte(kind), 0, id} }
 	const hop = "the frame enters another VLAN, which has no filter for this guest"
-	add("802.1Q tag", hop, tagged(b.v4(ip4{}), vlan(0x8100, 5)))
-	add("802.1Q tag, IPv6", hop, tagged(b.v6(ip6{}), vlan(0x8100, 5)))
-	add("802.1Q tag, ARP", hop, tagged(b.arp(func(*arp) {}), vlan(0x8100, 5)))
-	add("802.1Q priority tag", "a tag hides the packet from a filter of EtherTypes", tagged(b.v4(ip4{from: foreign4}), vlan(0x8100, 0)))
-	add("802.1ad tag", hop, tagged(b.v4(ip4{}), vlan(0x88a8, 5)))
-	add("802.1ad and 802.1Q tags", hop, tagged(b.v4(ip4{}), vlan(0x88a8, 5), vlan(0x8100, 6)))
-	add("two 802.1Q tags", "the first switch removes one tag (VLAN hopping)", tagged(b.v4(ip4{}), vlan(0x8100, 1), vlan(0x8100, 6)))
-	add("QinQ tag 0x9100", hop, tagged(b.v4(ip4{}), vlan(0x9100, 5)))
-	add("802.1Q tag, router advertisement", hop, tagged(b.neighbour(b.local6, nodes, advertisement(b.MAC)), vlan(0x8100, 0)))
+	add(firewall.VLANTag, "802.1Q tag", hop, tagged(b.v4(ip4{}), vlan(0x8100, 5)))
+	add(firewall.VLANTag, "802.1Q tag, IPv6", hop, tagged(b.v6(ip6{}), vlan(0x8100, 5)))
+	add(firewall.VLANTag, "802.1Q tag, ARP", hop, tagged(b.arp(func(*arp) {}), vlan(0x8100, 5)))
+	add(firewall.VLANTag, "802.1Q priority tag", "a tag hides the packet from a filter of EtherTypes", tagged(b.v4(ip4{from: foreign4}), vlan(0x8100, 0)))
+	add(firewall.VLANTag, "802.1ad tag", hop, tagged(b.v4(ip4{}), vlan(0x88a8, 5)))
+	add(firewall.VLANTag, "802.1ad and 802.1Q tags", hop, tagged(b.v4(ip4{}), vlan(0x88a8, 5), vlan(0x8100, 6)))
+	add(firewall.VLANTag, "two 802.1Q tags", "the first switch removes one tag (VLAN hopping)", tagged(b.v4(ip4{}), vlan(0x8100, 1), vlan(0x8100, 6)))
+	add(firewall.EtherTypeOther, "QinQ tag 0x9100", hop, tagged(b.v4(ip4{}), vlan(0x9100, 5)))
+	add(firewall.VLANTag, "802.1Q tag, router advertisement", hop, tagged(b.neighbour(b.local6, nodes, advertisement(b.MAC)), vlan(0x8100, 0)))
 
 	logical := func(to cache.MAC, llc ...byte) []byte { return ethernet(to, b.MAC, uint16(len(llc)), llc) }
 	stp := []byte{0x42, 0x42, 3, 0, 0, 0, 0, 0, 0x10, 0, 2, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0x10, 0, 2, 0, 0, 0, 0, 1, 0x80, 1, 0, 0, 20, 0, 2, 0, 15, 0}
-	add("spanning tree", "the guest becomes the root bridge", logical(cache.MAC{1, 0x80, 0xc2, 0, 0, 0}, stp...))
-	add("spanning tree to a station", "the guest becomes the root bridge, past a filter of destinations", logical(b.Gateway, stp...))
-	add("spanning tree of another vendor", "the guest becomes the root bridge (PVST+)", logical(cache.MAC{1, 0, 0x0c, 0xcc, 0xcc, 0xcd}, append([]byte{0xaa, 0xaa, 3, 0, 0, 0x0c, 1, 0x0b}, stp[3:]...)...))
-	add("CDP", "the guest is a switch or a telephone", logical(cache.MAC{1, 0, 0x0c, 0xcc, 0xcc, 0xcc}, 0xaa, 0xaa, 3, 0, 0, 0x0c, 0x20, 0, 2, 180, 0, 0))
-	add("NetBIOS over LLC", "a protocol that no filter knows", logical(broadcast, 0xf0, 0xf0, 3, 0x2c, 0, 0xff, 0xef, 8))
-	add("SNAP with IPv4", "RFC 1042: IPv4 without IPv4's EtherType",
+	add(firewall.BridgeControl, "spanning tree", "the guest becomes the root bridge", logical(cache.MAC{1, 0x80, 0xc2, 0, 0, 0}, stp...))
+	add(firewall.EtherTypeOther, "spanning tree to a station", "the guest becomes the root bridge, past a filter of destinations", logical(b.Gateway, stp...))
+	add(firewall.EtherTypeOther, "spanning tree of another vendor", "the guest becomes the root bridge (PVST+)", logical(cache.MAC{1, 0, 0x0c, 0xcc, 0xcc, 0xcd}, append([]byte{0xaa, 0xaa, 3, 0, 0, 0x0c, 1, 0x0b}, stp[3:]...)...))
+	add(firewall.EtherTypeOther, "CDP", "the guest is a switch or a telephone", logical(cache.MAC{1, 0, 0x0c, 0xcc, 0xcc, 0xcc}, 0xaa, 0xaa, 3, 0, 0, 0x0c, 0x20, 0, 2, 180, 0, 0))
+	add(firewall.EtherTypeOther, "NetBIOS over LLC", "a protocol that no filter knows", logical(broadcast, 0xf0, 0xf0, 3, 0x2c, 0, 0xff, 0xef, 8))
+	add(firewall.EtherTypeOther, "SNAP with IPv4", "RFC 1042: IPv4 without IPv4's EtherType",
 		logical(b.Gateway, append([]byte{0xaa, 0xaa, 3, 0, 0, 0, 8, 0}, b.v4(ip4{from: foreign4})[14:]...)...))
 	for _, kind := range []struct {
 		name   string
@@ -96,66 +97,68 @@ func (b *builder) addLayer2() {
 		{"EtherType 0xffff", 0xffff, "a protocol that no filter knows"},
 		{"EtherType 0x0600", 0x0600, "a protocol that no filter knows"},
 	} {
-		add(kind.name, kind.why, ethernet(broadcast, b.MAC, kind.number, b.data(46)))
+		add(firewall.EtherTypeOther, kind.name, kind.why, ethernet(broadcast, b.MAC, kind.number, b.data(46)))
 	}
 	for _, last := range []byte{0x00, 0x01, 0x02, 0x03, 0x0e, 0x0f, 0x20, 0x21, 0x2f} {
-		add(fmt.Sprintf("IPv4 to 01:80:c2:00:00:%02x", last), "a bridge handles it as a control frame (802.1D section 7.12.6, 802.1Q)",
+		add(firewall.BridgeControl, fmt.Sprintf("IPv4 to 01:80:c2:00:00:%02x", last), "a bridge handles it as a control frame (802.1D section 7.12.6, 802.1Q)",
 			withDestination(cache.MAC{1, 0x80, 0xc2, 0, 0, last}, b.v4(ip4{})))
 	}
-	add("LLDP to a bridge", "the guest is a switch", ethernet(cache.MAC{1, 0x80, 0xc2, 0, 0, 0x0e}, b.MAC, 0x88cc, []byte{2, 7, 4}, b.MAC[:], []byte{4, 2, 7, 'x', 6, 2, 0, 120, 0, 0}))
-	add("LACP to a bridge", "it negotiates a link aggregation", ethernet(cache.MAC{1, 0x80, 0xc2, 0, 0, 2}, b.MAC, 0x8809, []byte{1, 1, 1, 20}, make([]byte, 106)))
-	add("an Ethernet header alone", "no payload for a filter to read", ethernet(broadcast, b.MAC, typeIPv4))
-	add("an Ethernet header alone, ARP", "no payload for a filter to read", ethernet(broadcast, b.MAC, typeARP))
-	add("an Ethernet header alone, IPv6", "no payload for a filter to read", ethernet(broadcast, b.MAC, typeIPv6))
-	add("IPv6 that says it is IPv4", "a filter of IPv4 reads the address from other octets", withOctets(b.v6(ip6{}), 12, 8, 0))
-	add("IPv4 that says it is IPv6", "a filter of IPv6 reads the address from other octets", withOctets(b.v4(ip4{}), 12, 0x86, 0xdd))
-	add("IPv4 that says it is ARP", "a filter of ARP reads the address from other octets", withOctets(b.v4(ip4{}), 12, 8, 6))
-	add("ARP that says it is IPv4", "a filter of IPv4 reads the address from other octets", withOctets(b.arp(func(*arp) {}), 12, 8, 0))
-	add("a jumbo frame of nothing", "larger than the link's MTU", ethernet(b.Gateway, b.MAC, 0x88b6, make([]byte, 9000)))
-	add("a jumbo frame from a foreign source", "larger than the link's MTU", b.v4(ip4{from: foreign4, body: udp(5000, 5001, b.data(9000))}))
+	add(firewall.BridgeControl, "LLDP to a bridge", "the guest is a switch", ethernet(cache.MAC{1, 0x80, 0xc2, 0, 0, 0x0e}, b.MAC, 0x88cc, []byte{2, 7, 4}, b.MAC[:], []byte{4, 2, 7, 'x', 6, 2, 0, 120, 0, 0}))
+	add(firewall.BridgeControl, "LACP to a bridge", "it negotiates a link aggregation", ethernet(cache.MAC{1, 0x80, 0xc2, 0, 0, 2}, b.MAC, 0x8809, []byte{1, 1, 1, 20}, make([]byte, 106)))
+	add(firewall.Malformed, "an Ethernet header alone", "no payload for a filter to read", ethernet(broadcast, b.MAC, typeIPv4))
+	add(firewall.Malformed, "an Ethernet header alone, ARP", "no payload for a filter to read", ethernet(broadcast, b.MAC, typeARP))
+	add(firewall.Malformed, "an Ethernet header alone, IPv6", "no payload for a filter to read", ethernet(broadcast, b.MAC, typeIPv6))
+	add(firewall.Malformed, "IPv6 that says it is IPv4", "a filter of IPv4 reads the address from other octets", withOctets(b.v6(ip6{}), 12, 8, 0))
+	add(firewall.Malformed, "IPv4 that says it is IPv6", "a filter of IPv6 reads the address from other octets", withOctets(b.v4(ip4{}), 12, 0x86, 0xdd))
+	add(firewall.Malformed, "IPv4 that says it is ARP", "a filter of ARP reads the address from other octets", withOctets(b.v4(ip4{}), 12, 8, 6))
+	add(firewall.Malformed, "ARP that says it is IPv4", "a filter of IPv4 reads the address from other octets", withOctets(b.arp(func(*arp) {}), 12, 8, 0))
+	add(firewall.EtherTypeOther, "a jumbo frame of nothing", "larger than the link's MTU", ethernet(b.Gateway, b.MAC, 0x88b6, make([]byte, 9000)))
+	add(firewall.IPSpoof, "a jumbo frame from a foreign source", "larger than the link's MTU", b.v4(ip4{from: foreign4, body: udp(5000, 5001, b.data(9000))}))
 }
 
 func (b *builder) addHostileARP() {
 	const poison = "neighbours then send another station's packets to the guest"
-	add := func(name, why string, change func(*arp)) { b.add(4, name, why, b.arp(change)) }
+	add := func(reason firewall.Reason, name, why string, change func(*arp)) {
+		b.drop(reason, 4, name, why, b.arp(change))
+	}
 	neighbour := b.Gateway4.Next()
 	for neighbour == b.own4 {
 		neighbour = neighbour.Next()
 	}
-	add("ARP request in another's name", poison, func(a *arp) { a.senderIP = neighbour })
-	add("ARP request in the gateway's name", poison, func(a *arp) { a.senderIP = b.Gateway4 })
-	add("ARP reply in another's name", poison, func(a *arp) { a.operation, a.senderIP, a.target, a.destination = 2, neighbour, b.Gateway, b.Gateway })
-	add("ARP reply in the gateway's name", poison, func(a *arp) { a.operation, a.senderIP = 2, b.Gateway4 })
-	add("ARP reply of a foreign address", poison, func(a *arp) { a.operation, a.senderIP = 2, foreign4 })
-	add("gratuitous ARP request in another's name", poison, func(a *arp) { a.senderIP, a.targetIP = neighbour, neighbour })
-	add("gratuitous ARP request in the gateway's name", poison, func(a *arp) { a.senderIP, a.targetIP = b.Gateway4, b.Gateway4 })
-	add("gratuitous ARP reply in another's name", poison, func(a *arp) { a.operation, a.senderIP, a.targetIP, a.target = 2, neighbour, neighbour, broadcast })
-	add("gratuitous ARP reply in the gateway's name", poison, func(a *arp) { a.operation, a.senderIP, a.targetIP, a.target = 2, b.Gateway4, b.Gateway4, broadcast })
-	add("ARP request with another's MAC inside", "its own address moves to another station", func(a *arp) { a.sender = otherMAC })
-	add("ARP reply with another's MAC inside", "its own address moves to another station", func(a *arp) { a.operation, a.sender = 2, otherMAC })
-	add("ARP request with the gateway's MAC inside", "its own address moves to another station", func(a *arp) { a.sender = b.Gateway })
-	add("ARP reply with no MAC inside", "its own address becomes unreachable", func(a *arp) { a.operation, a.sender = 2, cache.MAC{} })
-	add("ARP reply with the broadcast MAC inside", "its own address is sent to all", func(a *arp) { a.operation, a.sender = 2, broadcast })
-	add("ARP reply with a group's MAC inside", "its own address is sent to many", func(a *arp) { a.operation, a.sender = 2, cache.MAC{1, 0, 0x5e, 0, 0, 1} })
-	add("ARP probe with another's MAC inside", "another station seems to want the address", func(a *arp) { a.sender, a.senderIP = otherMAC, unspecified4 })
-	add("ARP reply from 0.0.0.0", "only a probe has this sender", func(a *arp) { a.operation, a.senderIP = 2, unspecified4 })
-	add("ARP from 127.0.0.1", "an address that no station on a link has", func(a *arp) { a.senderIP = netip.MustParseAddr("127.0.0.1") })
-	add("ARP from the broadcast address", "an address that no station has", func(a *arp) { a.senderIP = all4 })
-	add("ARP from a group", "an address that no station has", func(a *arp) { a.senderIP = netip.MustParseAddr("224.0.0.1") })
-	add("ARP for another kind of hardware", "the fields have other offsets", func(a *arp) { a.hardware = 6 })
-	add("ARP for no kind of hardware", "the fields have other offsets", func(a *arp) { a.hardware = 0 })
-	add("ARP for IPv6", "the fields have other offsets", func(a *arp) { a.protocol = typeIPv6 })
-	add("ARP for trailers", "the fields have other offsets (RFC 893)", func(a *arp) { a.protocol = 0x1001 })
-	add("ARP with short hardware addresses", "the addresses have other offsets", func(a *arp) { a.lengths[0] = 4 })
-	add("ARP with no hardware addresses", "the addresses have other offsets", func(a *arp) { a.lengths[0] = 0 })
-	add("ARP with long addresses", "the addresses have other offsets", func(a *arp) { a.lengths[1] = 16 })
-	add("ARP with no addresses", "the addresses have other offsets", func(a *arp) { a.lengths[1] = 0 })
+	add(firewall.ARPSpoof, "ARP request in another's name", poison, func(a *arp) { a.senderIP = neighbour })
+	add(firewall.ARPSpoof, "ARP request in the gateway's name", poison, func(a *arp) { a.senderIP = b.Gateway4 })
+	add(firewall.ARPSpoof, "ARP reply in another's name", poison, func(a *arp) { a.operation, a.senderIP, a.target, a.destination = 2, neighbour, b.Gateway, b.Gateway })
+	add(firewall.ARPSpoof, "ARP reply in the gateway's name", poison, func(a *arp) { a.operation, a.senderIP = 2, b.Gateway4 })
+	add(firewall.ARPSpoof, "ARP reply of a foreign address", poison, func(a *arp) { a.operation, a.senderIP = 2, foreign4 })
+	add(firewall.ARPSpoof, "gratuitous ARP request in another's name", poison, func(a *arp) { a.senderIP, a.targetIP = neighbour, neighbour })
+	add(firewall.ARPSpoof, "gratuitous ARP request in the gateway's name", poison, func(a *arp) { a.senderIP, a.targetIP = b.Gateway4, b.Gateway4 })
+	add(firewall.ARPSpoof, "gratuitous ARP reply in another's name", poison, func(a *arp) { a.operation, a.senderIP, a.targetIP, a.target = 2, neighbour, neighbour, broadcast })
+	add(firewall.ARPSpoof, "gratuitous ARP reply in the gateway's name", poison, func(a *arp) { a.operation, a.senderIP, a.targetIP, a.target = 2, b.Gateway4, b.Gateway4, broadcast })
+	add(firewall.ARPSpoof, "ARP request with another's MAC inside", "its own address moves to another station", func(a *arp) { a.sender = otherMAC })
+	add(firewall.ARPSpoof, "ARP reply with another's MAC inside", "its own address moves to another station", func(a *arp) { a.operation, a.sender = 2, otherMAC })
+	add(firewall.ARPSpoof, "ARP request with the gateway's MAC inside", "its own address moves to another station", func(a *arp) { a.sender = b.Gateway })
+	add(firewall.ARPSpoof, "ARP reply with no MAC inside", "its own address becomes unreachable", func(a *arp) { a.operation, a.sender = 2, cache.MAC{} })
+	add(firewall.ARPSpoof, "ARP reply with the broadcast MAC inside", "its own address is sent to all", func(a *arp) { a.operation, a.sender = 2, broadcast })
+	add(firewall.ARPSpoof, "ARP reply with a group's MAC inside", "its own address is sent to many", func(a *arp) { a.operation, a.sender = 2, cache.MAC{1, 0, 0x5e, 0, 0, 1} })
+	add(firewall.ARPSpoof, "ARP probe with another's MAC inside", "another station seems to want the address", func(a *arp) { a.sender, a.senderIP = otherMAC, unspecified4 })
+	add(firewall.ARPSpoof, "ARP reply from 0.0.0.0", "only a probe has this sender", func(a *arp) { a.operation, a.senderIP = 2, unspecified4 })
+	add(firewall.ARPSpoof, "ARP from 127.0.0.1", "an address that no station on a link has", func(a *arp) { a.senderIP = netip.MustParseAddr("127.0.0.1") })
+	add(firewall.ARPSpoof, "ARP from the broadcast address", "an address that no station has", func(a *arp) { a.senderIP = all4 })
+	add(firewall.ARPSpoof, "ARP from a group", "an address that no station has", func(a *arp) { a.senderIP = netip.MustParseAddr("224.0.0.1") })
+	add(firewall.Malformed, "ARP for another kind of hardware", "the fields have other offsets", func(a *arp) { a.hardware = 6 })
+	add(firewall.Malformed, "ARP for no kind of hardware", "the fields have other offsets", func(a *arp) { a.hardware = 0 })
+	add(firewall.Malformed, "ARP for IPv6", "the fields have other offsets", func(a *arp) { a.protocol = typeIPv6 })
+	add(firewall.Malformed, "ARP for trailers", "the fields have other offsets (RFC 893)", func(a *arp) { a.protocol = 0x1001 })
+	add(firewall.Malformed, "ARP with short hardware addresses", "the addresses have other offsets", func(a *arp) { a.lengths[0] = 4 })
+	add(firewall.Malformed, "ARP with no hardware addresses", "the addresses have other offsets", func(a *arp) { a.lengths[0] = 0 })
+	add(firewall.Malformed, "ARP with long addresses", "the addresses have other offsets", func(a *arp) { a.lengths[1] = 16 })
+	add(firewall.Malformed, "ARP with no addresses", "the addresses have other offsets", func(a *arp) { a.lengths[1] = 0 })
 	for _, operation := range []uint16{0, 3, 4, 8, 9, 10, 25, 0x100, 0x102, 0xffff} {
-		add(fmt.Sprintf("ARP operation %d", operation), "neither a request nor a reply", func(a *arp) { a.operation = operation })
+		add(firewall.Malformed, fmt.Sprintf("ARP operation %d", operation), "neither a request nor a reply", func(a *arp) { a.operation = operation })
 	}
 	whole := b.arp(func(*arp) {})
 	for _, n := range []int{14 + 8, 14 + 14, 14 + 17} {
-		b.add(4, fmt.Sprintf("ARP cut to %d octets", n), "its sender is missing", whole[:n])
+		b.drop(firewall.ARPSpoof, 4, fmt.Sprintf("ARP cut to %d octets", n), "its sender is missing", whole[:n])
 	}
 }
 
@@ -178,11 +181,11 @@ func (b *builder) addForeignSources4() {
 		{"a source of class E", "240.0.0.1"},
 		{"a link-local source", "169.254.9.9"},
 	} {
-		b.add(4, "IPv4 from "+s.name, spoof, b.v4(ip4{from: netip.MustParseAddr(s.address)}))
+		b.drop(firewall.IPSpoof, 4, "IPv4 from "+s.name, spoof, b.v4(ip4{from: netip.MustParseAddr(s.address)}))
 	}
 	sources := func(name string, p ip4) {
 		p.from = foreign4
-		b.add(4, name+" from a foreign source", spoof, b.v4(p))
+		b.drop(firewall.IPSpoof, 4, name+" from a foreign source", spoof, b.v4(p))
 	}
 	sources("IPv4 TCP SYN", ip4{protocol: protoTCP, body: tcp(5000, 80, syn, b.data(0))})
 	sources("IPv4 TCP without a flag", ip4{protocol: protoTCP, body: tcp(5000, 80, 0, b.data(0))})
@@ -193,7 +196,7 @@ func (b *builder) addForeignSources4() {
 	sources("IPv4 GRE", ip4{protocol: protoGRE, body: append([]byte{0, 0, 8, 0}, b.v4(ip4{})[14:]...)})
 	sources("IPv4 in IPv4", ip4{protocol: protoIPIP, body: b.v4(ip4{})[14:]})
 	sources("IGMP report", ip4{to: netip.MustParseAddr("239.1.2.3"), protocol: protoIGMP, body: []byte{0x16, 0, 0, 0, 239, 1, 2, 3}})
-	sources("IPv4 protocol 255", ip4{protocol: 255, body: b.data(64)})
+	b.drop(firewall.Malformed, 4, "IPv4 protocol 255 from a foreign source", spoof, b.v4(ip4{from: foreign4, protocol: 255, body: b.data(64)}))
 	sources("IPv4 broadcast", ip4{to: all4})
 	sources("IPv4 multicast", ip4{to: netip.MustParseAddr("224.0.0.251")})
 	sources("IPv4 with options", ip4{options: []byte{1, 1, 1, 0}})
@@ -203,37 +206,37 @@ func (b *builder) addForeignSources4() {
 
 	big := ip4{from: foreign4, body: udp(5000, 5001, b.data(2000))}
 	pieces := b.fragments4(big, 1000, 1000)
-	b.add(4, "first fragment from a foreign source", spoof, pieces[0])
-	b.add(4, "later fragment from a foreign source", "a filter that needs ports lets it pass", pieces[1])
-	b.add(4, "fragments from a foreign source", spoof, pieces...)
-	b.add(4, "fragments from a foreign source, the last one first", spoof, pieces[2], pieces[1], pieces[0])
+	b.drop(firewall.IPSpoof, 4, "first fragment from a foreign source", spoof, pieces[0])
+	b.drop(firewall.IPSpoof, 4, "later fragment from a foreign source", "a filter that needs ports lets it pass", pieces[1])
+	b.drop(firewall.IPSpoof, 4, "fragments from a foreign source", spoof, pieces...)
+	b.drop(firewall.IPSpoof, 4, "fragments from a foreign source, the last one first", spoof, pieces[2], pieces[1], pieces[0])
 	tiny := b.fragments4(ip4{from: foreign4, protocol: protoTCP, body: tcp(5000, 80, syn, b.data(0))}, 8, 16)
-	b.add(4, "tiny fragments from a foreign source", "the first fragment has no TCP flags (RFC 1858)", tiny...)
-	b.add(4, "overlapping fragments from a foreign source", "the second replaces a part of the first (RFC 1858)",
+	b.drop(firewall.IPSpoof, 4, "tiny fragments from a foreign source", "the first fragment has no TCP flags (RFC 1858)", tiny...)
+	b.drop(firewall.IPSpoof, 4, "overlapping fragments from a foreign source", "the second replaces a part of the first (RFC 1858)",
 		b.fragments4(ip4{from: foreign4, protocol: protoTCP, body: tcp(5000, 80, ack, b.data(0))}, 16, 16)[0], b.v4(ip4{from: foreign4, protocol: protoTCP, sealed: true, flags: 1, body: tcp(5000, 80, syn, b.data(0))[8:]}))
 
 	const loop = "a forwarding namespace delivers it to its own services"
 	for _, to := range []string{"127.0.0.1", "127.0.0.53", "127.255.255.255"} {
-		b.add(4, "IPv4 UDP to "+to, loop, b.v4(ip4{to: netip.MustParseAddr(to)}))
+		b.drop(firewall.LoopbackAddress, 4, "IPv4 UDP to "+to, loop, b.v4(ip4{to: netip.MustParseAddr(to)}))
 	}
-	b.add(4, "IPv4 TCP to 127.0.0.1", loop, b.v4(ip4{to: netip.MustParseAddr("127.0.0.1"), protocol: protoTCP, body: tcp(5000, 80, syn, b.data(0))}))
-	b.add(4, "IPv4 echo request to 127.0.0.1", loop, b.v4(ip4{to: netip.MustParseAddr("127.0.0.1"), protocol: protoICMP, body: icmp(8, 0, []byte{0, 1, 0, 1}, b.data(0))}))
-	b.add(4, "IPv4 fragment to 127.0.0.1", loop, b.fragments4(ip4{to: netip.MustParseAddr("127.0.0.1"), body: udp(5000, 5001, b.data(2000))}, 1000, 1000)...)
+	b.drop(firewall.LoopbackAddress, 4, "IPv4 TCP to 127.0.0.1", loop, b.v4(ip4{to: netip.MustParseAddr("127.0.0.1"), protocol: protoTCP, body: tcp(5000, 80, syn, b.data(0))}))
+	b.drop(firewall.LoopbackAddress, 4, "IPv4 echo request to 127.0.0.1", loop, b.v4(ip4{to: netip.MustParseAddr("127.0.0.1"), protocol: protoICMP, body: icmp(8, 0, []byte{0, 1, 0, 1}, b.data(0))}))
+	b.drop(firewall.LoopbackAddress, 4, "IPv4 fragment to 127.0.0.1", loop, b.fragments4(ip4{to: netip.MustParseAddr("127.0.0.1"), body: udp(5000, 5001, b.data(2000))}, 1000, 1000)...)
 
 	const ill = "a filter that misreads the header finds other addresses"
 	good := b.v4(ip4{})
 	for _, first := range []byte{0x05, 0x35, 0x55, 0x65, 0xf5} {
-		b.add(4, fmt.Sprintf("IPv4 of version %d", first>>4), ill, withOctets(good, 14, first))
+		b.drop(firewall.Malformed, 4, fmt.Sprintf("IPv4 of version %d", first>>4), ill, withOctets(good, 14, first))
 	}
 	for _, words := range []byte{0, 1, 4, 15} {
-		b.add(4, fmt.Sprintf("IPv4 with a header of %d words", words), ill, withOctets(good, 14, 0x40|words))
+		b.drop(firewall.Malformed, 4, fmt.Sprintf("IPv4 with a header of %d words", words), ill, withOctets(good, 14, 0x40|words))
 	}
-	b.add(4, "IPv4 longer than the frame", ill, withOctets(good, 16, 0x20, 0))
-	b.add(4, "IPv4 shorter than its header", ill, withOctets(good, 16, 0, 19))
-	b.add(4, "IPv4 of length 0", ill, withOctets(good, 16, 0, 0))
-	b.add(4, "IPv4 cut before its source", ill, good[:14+12])
-	b.add(4, "IPv4 cut in its header", ill, good[:14+19])
-	b.add(4, "IPv4 without options that it announces", ill, withOctets(good[:14+20], 14, 0x46, 0, 0, 20))
+	b.drop(firewall.Malformed, 4, "IPv4 longer than the frame", ill, withOctets(good, 16, 0x20, 0))
+	b.drop(firewall.Malformed, 4, "IPv4 shorter than its header", ill, withOctets(good, 16, 0, 19))
+	b.drop(firewall.Malformed, 4, "IPv4 of length 0", ill, withOctets(good, 16, 0, 0))
+	b.drop(firewall.Malformed, 4, "IPv4 cut before its source", ill, good[:14+12])
+	b.drop(firewall.Malformed, 4, "IPv4 cut in its header", ill, good[:14+19])
+	b.drop(firewall.Malformed, 4, "IPv4 without options that it announces", ill, withOctets(good[:14+20], 14, 0x46, 0, 0, 20))
 }
 
 // addServers4 adds messages of DHCP servers, routers and multicast routers.
@@ -241,18 +244,18 @@ func (b *builder) addServers4() {
 	const server = "the guest hands out addresses and routes (CVE-2016-5362)"
 	offer := append(append([]byte{2, 1, 6, 0}, make([]byte, 232)...), 99, 130, 83, 99, 53, 1, 2, 255)
 	mark := func() []byte { return append(slices.Clone(offer), b.marker()...) }
-	b.add(4, "DHCPv4 offer", server, b.v4(ip4{to: all4, body: udp(67, 68, mark())}))
-	b.add(4, "DHCPv4 offer by unicast", server, b.v4(ip4{body: udp(67, 68, mark())}))
-	b.add(4, "DHCPv4 offer from another port", server+": clients check the destination port only", b.v4(ip4{to: all4, body: udp(6700, 68, mark())}))
-	b.add(4, "DHCPv4 offer to another port", server+": through a relay", b.v4(ip4{body: udp(67, 6800, mark())}))
-	b.add(4, "DHCPv4 offer without a checksum", server, b.v4(ip4{to: all4, sealed: true, body: udp(67, 68, mark())}))
-	b.add(4, "DHCPv4 offer behind options", server+": the ports have another offset", b.v4(ip4{to: all4, options: []byte{1, 1, 1, 0}, body: udp(67, 68, mark())}))
-	b.add(4, "DHCPv4 offer behind all options", server+": the ports have another offset", b.v4(ip4{to: all4, options: make([]byte, 40), body: udp(67, 68, mark())}))
-	b.add(4, "DHCPv4 offer in fragments", server, b.fragments4(ip4{to: all4, body: udp(67, 68, mark())}, 80, 2000)[0])
-	b.add(4, "DHCPv4 offer in tiny fragments", server, b.fragments4(ip4{to: all4, body: udp(67, 68, mark())}, 8, 2000)[0])
-	b.add(4, "DHCPv4 offer as the gateway", server, b.v4(ip4{from: b.Gateway4, to: all4, body: udp(67, 68, mark())}))
-	b.add(4, "UDP datagram without ports", "a filter cannot tell whether a server sent it", b.v4(ip4{sealed: true, body: []byte{0, 67}}))
-	b.add(4, "DHCPv4 offer with UDP length 0", server, b.v4(ip4{to: all4, sealed: true, body: withOctets(udp(67, 68, mark()), 4, 0, 0)}))
+	b.drop(firewall.DHCPServer, 4, "DHCPv4 offer", server, b.v4(ip4{to: all4, body: udp(67, 68, mark())}))
+	b.drop(firewall.DHCPServer, 4, "DHCPv4 offer by unicast", server, b.v4(ip4{body: udp(67, 68, mark())}))
+	b.drop(firewall.DHCPServer, 4, "DHCPv4 offer from another port", server+": clients check the destination port only", b.v4(ip4{to: all4, body: udp(6700, 68, mark())}))
+	b.drop(firewall.DHCPServer, 4, "DHCPv4 offer to another port", server+": through a relay", b.v4(ip4{body: udp(67, 6800, mark())}))
+	b.drop(firewall.DHCPServer, 4, "DHCPv4 offer without a checksum", server, b.v4(ip4{to: all4, sealed: true, body: udp(67, 68, mark())}))
+	b.drop(firewall.DHCPServer, 4, "DHCPv4 offer behind options", server+": the ports have another offset", b.v4(ip4{to: all4, options: []byte{1, 1, 1, 0}, body: udp(67, 68, mark())}))
+	b.drop(firewall.DHCPServer, 4, "DHCPv4 offer behind all options", server+": the ports have another offset", b.v4(ip4{to: all4, options: make([]byte, 40), body: udp(67, 68, mark())}))
+	b.drop(firewall.DHCPServer, 4, "DHCPv4 offer in fragments", server, b.fragments4(ip4{to: all4, body: udp(67, 68, mark())}, 80, 2000)[0])
+	b.drop(firewall.DHCPServer, 4, "DHCPv4 offer in tiny fragments", server, b.fragments4(ip4{to: all4, body: udp(67, 68, mark())}, 8, 2000)[0])
+	b.drop(firewall.DHCPServer, 4, "DHCPv4 offer as the gateway", server, b.v4(ip4{from: b.Gateway4, to: all4, body: udp(67, 68, mark())}))
+	b.drop(firewall.DHCPServer, 4, "UDP datagram without ports", "a filter cannot tell whether a server sent it", b.v4(ip4{sealed: true, body: []byte{0, 67}}))
+	b.drop(firewall.DHCPServer, 4, "DHCPv4 offer with UDP length 0", server, b.v4(ip4{to: all4, sealed: true, body: withOctets(udp(67, 68, mark()), 4, 0, 0)}))
 	if b.Served {
 		const around = "a client's message that avoids the responder and reaches other servers"
 		ask := func(p ip4) [][]byte {
@@ -264,29 +267,29 @@ func (b *builder) addServers4() {
 			p.flags = 0
 			return b.fragments4(p, 8, 2000)
 		}
-		b.add(4, "DHCPv4 discover from its address behind options", around, ask(ip4{options: []byte{1, 1, 1, 0}})...)
-		b.add(4, "DHCPv4 discover from 0.0.0.0 behind options", around, ask(ip4{from: unspecified4, options: []byte{1, 1, 1, 0}})...)
-		b.add(4, "DHCPv4 discover in fragments", around, ask(ip4{flags: 0x2000})[0])
-		b.add(4, "DHCPv4 discover in fragments behind options", around, ask(ip4{flags: 0x2000, options: []byte{1, 1, 1, 0}})[0])
-		b.add(4, "DHCPv4 discover with a tag", around, tagged(ask(ip4{from: unspecified4})[0], []byte{0x81, 0, 0, 0}))
-		b.add(4, "DHCPv4 discover from another port", around, b.v4(ip4{options: []byte{1, 1, 1, 0}, body: udp(6800, 67, b.data(240))}))
+		b.drop(firewall.DHCPRequest, 4, "DHCPv4 discover from its address behind options", around, ask(ip4{options: []byte{1, 1, 1, 0}})...)
+		b.drop(firewall.DHCPRequest, 4, "DHCPv4 discover from 0.0.0.0 behind options", around, ask(ip4{from: unspecified4, options: []byte{1, 1, 1, 0}})...)
+		b.drop(b.taken(b.IPv4, firewall.DHCPRequest), 4, "DHCPv4 discover in fragments", around, ask(ip4{flags: 0x2000})[0])
+		b.drop(firewall.DHCPRequest, 4, "DHCPv4 discover in fragments behind options", around, ask(ip4{flags: 0x2000, options: []byte{1, 1, 1, 0}})[0])
+		b.drop(firewall.VLANTag, 4, "DHCPv4 discover with a tag", around, tagged(ask(ip4{from: unspecified4})[0], []byte{0x81, 0, 0, 0}))
+		b.drop(firewall.DHCPRequest, 4, "DHCPv4 discover from another port", around, b.v4(ip4{options: []byte{1, 1, 1, 0}, body: udp(6800, 67, b.data(240))}))
 	}
 
 	const redirect = "a host takes the guest for its next hop"
 	inner := b.v4(ip4{from: b.Gateway4, to: b.Far4})[14:]
 	message := icmp(5, 1, b.own4.AsSlice(), inner)
-	b.add(4, "ICMP redirect", redirect, b.v4(ip4{to: b.Gateway4, protocol: protoICMP, body: message}))
-	b.add(4, "ICMP redirect as the gateway", redirect, b.v4(ip4{from: b.Gateway4, to: b.Gateway4, protocol: protoICMP, body: message}))
-	b.add(4, "ICMP redirect behind options", redirect, b.v4(ip4{to: b.Gateway4, options: make([]byte, 8), protocol: protoICMP, body: message}))
-	b.add(4, "ICMP redirect in fragments", redirect, b.fragments4(ip4{to: b.Gateway4, protocol: protoICMP, body: message}, 8, 64)[0])
-	b.add(4, "ICMP router advertisement", "a host takes the guest for its router (RFC 1256)",
+	b.drop(firewall.ICMPRedirect, 4, "ICMP redirect", redirect, b.v4(ip4{to: b.Gateway4, protocol: protoICMP, body: message}))
+	b.drop(firewall.ICMPRedirect, 4, "ICMP redirect as the gateway", redirect, b.v4(ip4{from: b.Gateway4, to: b.Gateway4, protocol: protoICMP, body: message}))
+	b.drop(firewall.ICMPRedirect, 4, "ICMP redirect behind options", redirect, b.v4(ip4{to: b.Gateway4, options: make([]byte, 8), protocol: protoICMP, body: message}))
+	b.drop(firewall.ICMPRedirect, 4, "ICMP redirect in fragments", redirect, b.fragments4(ip4{to: b.Gateway4, protocol: protoICMP, body: message}, 8, 64)[0])
+	b.drop(firewall.RouterAdvertisement, 4, "ICMP router advertisement", "a host takes the guest for its router (RFC 1256)",
 		b.v4(ip4{to: netip.MustParseAddr("224.0.0.1"), protocol: protoICMP, body: icmp(9, 0, []byte{1, 2, 7, 8}, b.own4.AsSlice(), make([]byte, 4))}))
 
 	const snoop = "switches take the guest for the multicast router and send it all groups"
 	hosts := netip.MustParseAddr("224.0.0.1")
 	alert := []byte{0x94, 4, 0, 0}
 	igmp := func(name, why string, to netip.Addr, options []byte, message ...byte) {
-		b.add(4, name, why, b.v4(ip4{to: to, options: options, protocol: protoIGMP, body: message}))
+		b.drop(firewall.MulticastRouter, 4, name, why, b.v4(ip4{to: to, options: options, protocol: protoIGMP, body: message}))
 	}
 	igmp("IGMPv1 query", snoop, hosts, nil, 0x11, 0, 0, 0, 0, 0, 0, 0)
 	igmp("IGMPv2 query", snoop, hosts, alert, 0x11, 100, 0, 0, 0, 0, 0, 0)
@@ -297,8 +300,8 @@ func (b *builder) addServers4() {
 	igmp("IGMP multicast router termination", "switches forget the multicast router", netip.MustParseAddr("224.0.0.106"), alert, 0x32, 0, 0, 0)
 	igmp("DVMRP probe", snoop, netip.MustParseAddr("224.0.0.4"), nil, 0x13, 1, 0, 0, 0, 0, 0xff, 3)
 	igmp("PIMv1 query", snoop, netip.MustParseAddr("224.0.0.2"), nil, 0x14, 0, 0, 0, 0x10, 0, 0, 0)
-	b.add(4, "IGMP query from 0.0.0.0", snoop+" (RFC 4541: proxies use this source)", b.v4(ip4{from: unspecified4, to: hosts, options: alert, protocol: protoIGMP, body: []byte{0x11, 100, 0, 0, 0, 0, 0, 0}}))
-	b.add(4, "IGMP without a type", "a filter cannot tell whether it is a query", b.v4(ip4{to: hosts, protocol: protoIGMP, sealed: true, body: []byte{}}))
+	b.drop(firewall.MulticastRouter, 4, "IGMP query from 0.0.0.0", snoop+" (RFC 4541: proxies use this source)", b.v4(ip4{from: unspecified4, to: hosts, options: alert, protocol: protoIGMP, body: []byte{0x11, 100, 0, 0, 0, 0, 0, 0}}))
+	b.drop(firewall.MulticastRouter, 4, "IGMP without a type", "a filter cannot tell whether it is a query", b.v4(ip4{to: hosts, protocol: protoIGMP, sealed: true, body: []byte{}}))
 }
 
 func (b *builder) addForeignSources6() {
@@ -319,11 +322,11 @@ func (b *builder) addForeignSources6() {
 		{"a source of 6to4", "2002:cb00:7142::1"},
 		{"a source of NAT64", "64:ff9b::203.0.113.66"},
 	} {
-		b.add(6, "IPv6 from "+s.name, spoof, b.v6(ip6{from: netip.MustParseAddr(s.address)}))
+		b.drop(firewall.IPSpoof, 6, "IPv6 from "+s.name, spoof, b.v6(ip6{from: netip.MustParseAddr(s.address)}))
 	}
 	sources := func(name string, p ip6) {
 		p.from = foreign6
-		b.add(6, name+" from a foreign source", spoof, b.v6(p))
+		b.drop(firewall.IPSpoof, 6, name+" from a foreign source", spoof, b.v6(p))
 	}
 	sources("IPv6 TCP SYN", ip6{protocol: protoTCP, body: tcp(5000, 80, syn, b.data(0))})
 	sources("IPv6 echo request", ip6{protocol: protoICMPv6, body: icmp(128, 0, []byte{0, 1, 0, 1}, b.data(0))})
@@ -332,7 +335,7 @@ func (b *builder) addForeignSources6() {
 	sources("IPv6 ESP", ip6{protocol: protoESP, body: b.data(64)})
 	sources("IPv6 in IPv6", ip6{protocol: 41, body: b.v6(ip6{})[14:]})
 	sources("IPv6 without a next header", ip6{protocol: noNext, body: b.data(16)})
-	sources("IPv6 protocol 255", ip6{protocol: 255, body: b.data(64)})
+	b.drop(firewall.Malformed, 6, "IPv6 protocol 255 from a foreign source", spoof, b.v6(ip6{from: foreign6, protocol: 255, body: b.data(64)}))
 	sources("IPv6 multicast", ip6{to: netip.MustParseAddr("ff02::fb")})
 	for _, e := range extensions {
 		sources("IPv6 UDP behind "+e.name, ip6{before: e.headers})
@@ -340,29 +343,29 @@ func (b *builder) addForeignSources6() {
 	}
 	sources("IPv6 behind an authentication header", ip6{before: []extension{authentic}})
 	pieces := b.fragments6(ip6{from: foreign6, body: udp(5000, 5001, b.data(2000))}, 1000, 1000)
-	b.add(6, "first IPv6 fragment from a foreign source", spoof, pieces[0])
-	b.add(6, "later IPv6 fragment from a foreign source", "a filter that needs ports lets it pass", pieces[1])
-	b.add(6, "IPv6 fragments from a foreign source", spoof, pieces...)
-	b.add(6, "tiny IPv6 fragments from a foreign source", spoof, b.fragments6(ip6{from: foreign6, protocol: protoTCP, body: tcp(5000, 80, syn, b.data(0))}, 8, 16)...)
+	b.drop(firewall.IPSpoof, 6, "first IPv6 fragment from a foreign source", spoof, pieces[0])
+	b.drop(firewall.IPSpoof, 6, "later IPv6 fragment from a foreign source", "a filter that needs ports lets it pass", pieces[1])
+	b.drop(firewall.IPSpoof, 6, "IPv6 fragments from a foreign source", spoof, pieces...)
+	b.drop(firewall.IPSpoof, 6, "tiny IPv6 fragments from a foreign source", spoof, b.fragments6(ip6{from: foreign6, protocol: protoTCP, body: tcp(5000, 80, syn, b.data(0))}, 8, 16)...)
 
 	const loop = "a forwarding namespace delivers it to its own services"
-	b.add(6, "IPv6 UDP to ::1", loop, b.v6(ip6{to: netip.IPv6Loopback()}))
-	b.add(6, "IPv6 TCP to ::1", loop, b.v6(ip6{to: netip.IPv6Loopback(), protocol: protoTCP, body: tcp(5000, 80, syn, b.data(0))}))
-	b.add(6, "IPv6 echo request to ::1", loop, b.v6(ip6{to: netip.IPv6Loopback(), protocol: protoICMPv6, body: icmp(128, 0, []byte{0, 1, 0, 1}, b.data(0))}))
-	b.add(6, "IPv6 fragments to ::1", loop, b.fragments6(ip6{to: netip.IPv6Loopback(), body: udp(5000, 5001, b.data(2000))}, 1000, 1000)...)
-	b.add(6, "IPv6 to ::ffff:127.0.0.1", loop, b.v6(ip6{to: netip.MustParseAddr("::ffff:127.0.0.1")}))
-	b.add(6, "IPv6 to ::ffff:198.51.100.9", "an IPv4 address that an IPv6 filter does not look for", b.v6(ip6{to: netip.MustParseAddr("::ffff:198.51.100.9")}))
+	b.drop(firewall.LoopbackAddress, 6, "IPv6 UDP to ::1", loop, b.v6(ip6{to: netip.IPv6Loopback()}))
+	b.drop(firewall.LoopbackAddress, 6, "IPv6 TCP to ::1", loop, b.v6(ip6{to: netip.IPv6Loopback(), protocol: protoTCP, body: tcp(5000, 80, syn, b.data(0))}))
+	b.drop(firewall.LoopbackAddress, 6, "IPv6 echo request to ::1", loop, b.v6(ip6{to: netip.IPv6Loopback(), protocol: protoICMPv6, body: icmp(128, 0, []byte{0, 1, 0, 1}, b.data(0))}))
+	b.drop(firewall.LoopbackAddress, 6, "IPv6 fragments to ::1", loop, b.fragments6(ip6{to: netip.IPv6Loopback(), body: udp(5000, 5001, b.data(2000))}, 1000, 1000)...)
+	b.drop(firewall.LoopbackAddress, 6, "IPv6 to ::ffff:127.0.0.1", loop, b.v6(ip6{to: netip.MustParseAddr("::ffff:127.0.0.1")}))
+	b.drop(firewall.LoopbackAddress, 6, "IPv6 to ::ffff:198.51.100.9", "an IPv4 address that an IPv6 filter does not look for", b.v6(ip6{to: netip.MustParseAddr("::ffff:198.51.100.9")}))
 
 	const ill = "a filter that misreads the header finds other addresses"
 	good := b.v6(ip6{})
 	for _, version := range []byte{0, 4, 5, 7, 15} {
-		b.add(6, fmt.Sprintf("IPv6 of version %d", version), ill, withOctets(good, 14, version<<4))
+		b.drop(firewall.Malformed, 6, fmt.Sprintf("IPv6 of version %d", version), ill, withOctets(good, 14, version<<4))
 	}
-	b.add(6, "IPv6 longer than the frame", ill, withOctets(good, 18, 0x20, 0))
-	b.add(6, "IPv6 cut before its source", ill, good[:14+8])
-	b.add(6, "IPv6 cut in its header", ill, good[:14+39])
-	b.add(6, "IPv6 with a chain that does not end", "a filter that gives up lets it pass", b.raw6(ip6{}, destination, []byte{destination, 200, 1, 4, 0, 0, 0, 0}))
-	b.add(6, "IPv6 with a chain of nothing", "a filter that gives up lets it pass", b.raw6(ip6{}, hopByHop, nil))
+	b.drop(firewall.Malformed, 6, "IPv6 longer than the frame", ill, withOctets(good, 18, 0x20, 0))
+	b.drop(firewall.Malformed, 6, "IPv6 cut before its source", ill, good[:14+8])
+	b.drop(firewall.Malformed, 6, "IPv6 cut in its header", ill, good[:14+39])
+	b.drop(firewall.Malformed, 6, "IPv6 with a chain that does not end", "a filter that gives up lets it pass", b.raw6(ip6{}, destination, []byte{destination, 200, 1, 4, 0, 0, 0, 0}))
+	b.drop(firewall.Malformed, 6, "IPv6 with a chain of nothing", "a filter that gives up lets it pass", b.raw6(ip6{}, hopByHop, nil))
 }
 
 // extensions are header chains that hide a message from a simple filter.
@@ -389,38 +392,39 @@ func advertisement(mac cache.MAC) []byte {
 func (b *builder) addRouters6() {
 	const hidden = ", hidden from a filter that reads only the first headers"
 	for _, m := range []struct {
+		reason    firewall.Reason
 		name, why string
 		to        netip.Addr
 		message   []byte
 	}{
-		{"router advertisement", "every host takes the guest for its router (CVE-2020-10749)", nodes, advertisement(b.MAC)},
-		{"redirect", "a host takes the guest for its next hop", b.Gateway6, icmp(137, 0, make([]byte, 4), b.local6.AsSlice(), b.Far6.AsSlice())},
-		{"MLD query", "switches take the guest for the multicast router", nodes, icmp(130, 0, []byte{0, 100, 0, 0}, unspecified6.AsSlice(), []byte{2, 125, 0, 0})},
+		{firewall.RouterAdvertisement, "router advertisement", "every host takes the guest for its router (CVE-2020-10749)", nodes, advertisement(b.MAC)},
+		{firewall.ICMPRedirect, "redirect", "a host takes the guest for its next hop", b.Gateway6, icmp(137, 0, make([]byte, 4), b.local6.AsSlice(), b.Far6.AsSlice())},
+		{firewall.MulticastRouter, "MLD query", "switches take the guest for the multicast router", nodes, icmp(130, 0, []byte{0, 100, 0, 0}, unspecified6.AsSlice(), []byte{2, 125, 0, 0})},
 	} {
 		p := ip6{from: b.local6, to: m.to, hops: 255, protocol: protoICMPv6, body: m.message}
 		if m.name == "MLD query" {
 			p.hops = 1
 		}
-		b.add(6, m.name, m.why, b.v6(p))
+		b.drop(m.reason, 6, m.name, m.why, b.v6(p))
 		with := func(change func(*ip6)) ip6 {
 			changed := p
 			change(&changed)
 			return changed
 		}
 		for _, e := range extensions {
-			b.add(6, m.name+" behind "+e.name, m.why+hidden, b.v6(with(func(p *ip6) { p.before = e.headers })))
+			b.drop(m.reason, 6, m.name+" behind "+e.name, m.why+hidden, b.v6(with(func(p *ip6) { p.before = e.headers })))
 		}
-		b.add(6, m.name+" behind a router alert", m.why+hidden, b.v6(with(func(p *ip6) { p.before = []extension{routerAlert} })))
-		b.add(6, m.name+" in fragments", m.why+hidden, b.fragments6(p, 8, 1000)[0])
+		b.drop(m.reason, 6, m.name+" behind a router alert", m.why+hidden, b.v6(with(func(p *ip6) { p.before = []extension{routerAlert} })))
+		b.drop(m.reason, 6, m.name+" in fragments", m.why+hidden, b.fragments6(p, 8, 1000)[0])
 		cut := b.fragments6(with(func(p *ip6) { p.before = []extension{options, options} }), 8, 1000)
-		b.add(6, m.name+" in the second fragment", m.why+" (RFC 7113 section 2.1: the first fragment has only the beginning of the header chain)", cut...)
+		b.drop(firewall.HiddenFragment, 6, m.name+" in the second fragment", m.why+" (RFC 7113 section 2.1: the first fragment has only the beginning of the header chain)", cut...)
 		cut = b.fragments6(with(func(p *ip6) { p.before = []extension{{destination, append([]byte{0, 2, 1, 20}, make([]byte, 20)...)}} }), 16, 1000)
-		b.add(6, m.name+" behind options cut in two", m.why+" (RFC 7112)", cut...)
+		b.drop(firewall.HiddenFragment, 6, m.name+" behind options cut in two", m.why+" (RFC 7112)", cut...)
 		cut = b.fragments6(with(func(p *ip6) { p.before = []extension{atomic} }), 8, 1000)
-		b.add(6, m.name+" in nested fragments", m.why+hidden, cut...)
-		b.add(6, m.name+" from its global address", m.why, b.v6(with(func(p *ip6) { p.from = b.own6 })))
-		b.add(6, m.name+" from ::", m.why, b.v6(with(func(p *ip6) { p.from = unspecified6 })))
-		b.add(6, m.name+" as the gateway", m.why, b.v6(with(func(p *ip6) { p.from = b.Gateway.LinkLocal() })))
+		b.drop(firewall.HiddenFragment, 6, m.name+" in nested fragments", m.why+hidden, cut...)
+		b.drop(m.reason, 6, m.name+" from its global address", m.why, b.v6(with(func(p *ip6) { p.from = b.own6 })))
+		b.drop(m.reason, 6, m.name+" from ::", m.why, b.v6(with(func(p *ip6) { p.from = unspecified6 })))
+		b.drop(m.reason, 6, m.name+" as the gateway", m.why, b.v6(with(func(p *ip6) { p.from = b.Gateway.LinkLocal() })))
 	}
 	for _, m := range []struct {
 		kind      uint8
@@ -447,71 +451,81 @@ func (b *builder) addRouters6() {
 		{127, "ICMPv6 type 127", "no standard defines it"},
 		{200, "ICMPv6 type 200", "no standard defines it"},
 	} {
-		b.add(6, m.name, m.why, b.neighbour(b.local6, nodes, icmp(m.kind, 0, make([]byte, 4), make([]byte, 32))))
+		b.drop(firewall.ICMPType, 6, m.name, m.why, b.neighbour(b.local6, nodes, icmp(m.kind, 0, make([]byte, 4), make([]byte, 32))))
 	}
-	b.add(6, "ICMPv6 without a type", "a filter cannot tell what it is", b.v6(ip6{protocol: protoICMPv6, sealed: true, body: []byte{}}))
+	b.drop(firewall.Malformed, 6, "ICMPv6 without a type", "a filter cannot tell what it is", b.v6(ip6{protocol: protoICMPv6, sealed: true, body: []byte{}}))
 }
 
 // addDiscovery6 adds neighbour discovery for addresses or MACs of other stations.
 func (b *builder) addDiscovery6() {
 	const poison = "neighbours then send another station's packets to the guest"
 	const away = "its own address moves to another station"
-	add := func(name, why string, frame []byte) { b.add(6, name, why, frame) }
+	add := func(reason firewall.Reason, name, why string, frame []byte) { b.drop(reason, 6, name, why, frame) }
 	mine, its := linkLayer(2, b.MAC), linkLayer(2, otherMAC)
 	neighbour := b.own6.Next().Next()
-	add("neighbour advertisement of another's address", poison, b.advertisement(b.local6, nodes, neighbour, 0x20, mine))
-	add("neighbour advertisement of the gateway's address", poison, b.advertisement(b.local6, nodes, b.Gateway6, 0xa0, mine))
-	add("neighbour advertisement of the gateway's link-local address", poison, b.advertisement(b.local6, nodes, b.Gateway.LinkLocal(), 0xa0, mine))
-	add("neighbour advertisement of a foreign address", poison, b.advertisement(b.own6, nodes, foreign6, 0x20, mine))
-	add("neighbour advertisement of a foreign link-local address", poison, b.advertisement(b.own6, nodes, foreign6l, 0x20, mine))
-	add("neighbour advertisement of another's address without an option", poison, b.advertisement(b.local6, b.Gateway6, neighbour, 0x60))
-	add("neighbour advertisement as the gateway", poison, b.advertisement(b.Gateway6, nodes, b.Gateway6, 0xa0, mine))
-	add("neighbour advertisement from ::", poison, b.advertisement(unspecified6, nodes, b.own6, 0x20, mine))
-	add("neighbour advertisement with another's MAC", away, b.advertisement(b.own6, nodes, b.own6, 0x20, its))
-	add("neighbour advertisement with the gateway's MAC", away, b.advertisement(b.own6, nodes, b.own6, 0x20, linkLayer(2, b.Gateway)))
-	add("neighbour advertisement with two MACs, its own first", away, b.advertisement(b.own6, nodes, b.own6, 0x20, mine, its))
-	add("neighbour advertisement with two MACs, another's first", away, b.advertisement(b.own6, nodes, b.own6, 0x20, its, mine))
-	add("neighbour advertisement with a nonce before another's MAC", away, b.advertisement(b.own6, nodes, b.own6, 0x20, []byte{14, 1, 1, 2, 3, 4, 5, 6}, its))
-	add("neighbour advertisement with a long option", away, b.advertisement(b.own6, nodes, b.own6, 0x20, append([]byte{2, 2}, append(otherMAC[:], make([]byte, 8)...)...)))
-	add("neighbour advertisement with a source option", away, b.advertisement(b.own6, nodes, b.own6, 0x20, linkLayer(1, otherMAC)))
-	add("neighbour advertisement with an option of length 0", "a careless parser loops for ever", b.advertisement(b.own6, nodes, b.own6, 0x20, []byte{2, 0, 0, 0, 0, 0, 0, 0}))
-	add("neighbour advertisement cut in its target", "a filter cannot tell whose address it is", b.neighbour(b.own6, nodes, icmp(136, 0, []byte{0x20, 0, 0, 0}, b.own6.AsSlice()[:8])))
+	fromNone := firewall.IPSpoof
+	if !b.IPv6.IsValid() {
+		fromNone = firewall.NeighbourSpoof // the target is not the guest's either
+	}
+	add(firewall.NeighbourSpoof, "neighbour advertisement of another's address", poison, b.advertisement(b.local6, nodes, neighbour, 0x20, mine))
+	add(firewall.NeighbourSpoof, "neighbour advertisement of the gateway's address", poison, b.advertisement(b.local6, nodes, b.Gateway6, 0xa0, mine))
+	add(firewall.NeighbourSpoof, "neighbour advertisement of the gateway's link-local address", poison, b.advertisement(b.local6, nodes, b.Gateway.LinkLocal(), 0xa0, mine))
+	add(firewall.NeighbourSpoof, "neighbour advertisement of a foreign address", poison, b.advertisement(b.own6, nodes, foreign6, 0x20, mine))
+	add(firewall.NeighbourSpoof, "neighbour advertisement of a foreign link-local address", poison, b.advertisement(b.own6, nodes, foreign6l, 0x20, mine))
+	add(firewall.NeighbourSpoof, "neighbour advertisement of another's address without an option", poison, b.advertisement(b.local6, b.Gateway6, neighbour, 0x60))
+	add(firewall.NeighbourSpoof, "neighbour advertisement as the gateway", poison, b.advertisement(b.Gateway6, nodes, b.Gateway6, 0xa0, mine))
+	add(fromNone, "neighbour advertisement from ::", poison, b.advertisement(unspecified6, nodes, b.own6, 0x20, mine))
+	add(firewall.NeighbourSpoof, "neighbour advertisement with another's MAC", away, b.advertisement(b.own6, nodes, b.own6, 0x20, its))
+	add(firewall.NeighbourSpoof, "neighbour advertisement with the gateway's MAC", away, b.advertisement(b.own6, nodes, b.own6, 0x20, linkLayer(2, b.Gateway)))
+	add(firewall.NeighbourSpoof, "neighbour advertisement with two MACs, its own first", away, b.advertisement(b.own6, nodes, b.own6, 0x20, mine, its))
+	add(firewall.NeighbourSpoof, "neighbour advertisement with two MACs, another's first", away, b.advertisement(b.own6, nodes, b.own6, 0x20, its, mine))
+	add(firewall.NeighbourSpoof, "neighbour advertisement with a nonce before another's MAC", away, b.advertisement(b.own6, nodes, b.own6, 0x20, []byte{14, 1, 1, 2, 3, 4, 5, 6}, its))
+	add(firewall.NeighbourSpoof, "neighbour advertisement with a long option", away, b.advertisement(b.own6, nodes, b.own6, 0x20, append([]byte{2, 2}, append(otherMAC[:], make([]byte, 8)...)...)))
+	add(firewall.NeighbourSpoof, "neighbour advertisement with a source option", away, b.advertisement(b.own6, nodes, b.own6, 0x20, linkLayer(1, otherMAC)))
+	add(firewall.NeighbourSpoof, "neighbour advertisement with an option of length 0", "a careless parser loops for ever", b.advertisement(b.own6, nodes, b.own6, 0x20, []byte{2, 0, 0, 0, 0, 0, 0, 0}))
+	add(firewall.NeighbourSpoof, "neighbour advertisement cut in its target", "a filter cannot tell whose address it is", b.neighbour(b.own6, nodes, icmp(136, 0, []byte{0x20, 0, 0, 0}, b.own6.AsSlice()[:8])))
 	for _, e := range extensions {
-		add("neighbour advertisement of another's address behind "+e.name, poison,
+		add(firewall.ExtensionHeader, "neighbour advertisement of another's address behind "+e.name, poison,
 			b.neighbour(b.local6, nodes, icmp(136, 0, []byte{0x20, 0, 0, 0}, neighbour.AsSlice(), mine), e.headers...))
 	}
-	b.add(6, "neighbour advertisement in fragments", "RFC 6980 forbids it, and the option is in the second fragment",
+	b.drop(firewall.ExtensionHeader, 6, "neighbour advertisement in fragments", "RFC 6980 forbids it, and the option is in the second fragment",
 		b.fragments6(ip6{from: b.own6, to: nodes, hops: 255, protocol: protoICMPv6, body: icmp(136, 0, []byte{0x20, 0, 0, 0}, b.own6.AsSlice(), its)}, 24, 1000)[0])
 
 	its, mine = linkLayer(1, otherMAC), linkLayer(1, b.MAC)
 	group := solicited(b.Gateway6)
-	add("neighbour solicitation with another's MAC", away, b.solicitation(b.own6, group, b.Gateway6, its))
-	add("neighbour solicitation with the gateway's MAC", away, b.solicitation(b.own6, group, b.Gateway6, linkLayer(1, b.Gateway)))
-	add("neighbour solicitation with two MACs", away, b.solicitation(b.own6, group, b.Gateway6, mine, its))
-	add("neighbour solicitation with a nonce and another's MAC", away, b.solicitation(b.own6, group, b.Gateway6, []byte{14, 1, 1, 2, 3, 4, 5, 6}, its))
-	add("neighbour solicitation from another's address", poison, b.solicitation(neighbour, group, b.Gateway6, mine))
-	add("neighbour solicitation from the gateway's address", poison, b.solicitation(b.Gateway6, group, neighbour, mine))
-	add("neighbour solicitation from a foreign link-local address", poison, b.solicitation(foreign6l, group, b.Gateway6, mine))
-	add("neighbour solicitation behind destination options", "a filter at a fixed offset does not find its option",
+	add(firewall.NeighbourSpoof, "neighbour solicitation with another's MAC", away, b.solicitation(b.own6, group, b.Gateway6, its))
+	add(firewall.NeighbourSpoof, "neighbour solicitation with the gateway's MAC", away, b.solicitation(b.own6, group, b.Gateway6, linkLayer(1, b.Gateway)))
+	add(firewall.NeighbourSpoof, "neighbour solicitation with two MACs", away, b.solicitation(b.own6, group, b.Gateway6, mine, its))
+	add(firewall.NeighbourSpoof, "neighbour solicitation with a nonce and another's MAC", away, b.solicitation(b.own6, group, b.Gateway6, []byte{14, 1, 1, 2, 3, 4, 5, 6}, its))
+	add(firewall.IPSpoof, "neighbour solicitation from another's address", poison, b.solicitation(neighbour, group, b.Gateway6, mine))
+	add(firewall.IPSpoof, "neighbour solicitation from the gateway's address", poison, b.solicitation(b.Gateway6, group, neighbour, mine))
+	add(firewall.IPSpoof, "neighbour solicitation from a foreign link-local address", poison, b.solicitation(foreign6l, group, b.Gateway6, mine))
+	add(firewall.ExtensionHeader, "neighbour solicitation behind destination options", "a filter at a fixed offset does not find its option",
 		b.neighbour(b.own6, group, icmp(135, 0, make([]byte, 4), b.Gateway6.AsSlice(), its), options))
-	b.add(6, "neighbour solicitation in fragments", "RFC 6980 forbids it, and the option is in the second fragment",
+	b.drop(firewall.ExtensionHeader, 6, "neighbour solicitation in fragments", "RFC 6980 forbids it, and the option is in the second fragment",
 		b.fragments6(ip6{from: b.own6, to: group, hops: 255, protocol: protoICMPv6, body: icmp(135, 0, make([]byte, 4), b.Gateway6.AsSlice(), its)}, 24, 1000)[0])
 	const deny = "its owner gives the address up"
-	add("duplicate address detection of another's address", deny, b.solicitation(unspecified6, solicited(neighbour), neighbour))
-	add("duplicate address detection of the gateway's address", deny, b.solicitation(unspecified6, group, b.Gateway6))
-	add("duplicate address detection of a foreign link-local address", deny, b.solicitation(unspecified6, solicited(foreign6l), foreign6l))
-	add("duplicate address detection of another's address with a nonce", deny, b.solicitation(unspecified6, solicited(neighbour), neighbour, []byte{14, 1, 1, 2, 3, 4, 5, 6}))
-	add("duplicate address detection with a MAC", "RFC 4861 section 4.3 forbids it", b.solicitation(unspecified6, solicited(b.own6), b.own6, mine))
-	add("neighbour solicitation cut in its target", "a filter cannot tell whose address it is", b.neighbour(b.own6, group, icmp(135, 0, make([]byte, 4), b.Gateway6.AsSlice()[:8])))
+	add(firewall.NeighbourSpoof, "duplicate address detection of another's address", deny, b.solicitation(unspecified6, solicited(neighbour), neighbour))
+	add(firewall.NeighbourSpoof, "duplicate address detection of the gateway's address", deny, b.solicitation(unspecified6, group, b.Gateway6))
+	add(firewall.NeighbourSpoof, "duplicate address detection of a foreign link-local address", deny, b.solicitation(unspecified6, solicited(foreign6l), foreign6l))
+	add(firewall.NeighbourSpoof, "duplicate address detection of another's address with a nonce", deny, b.solicitation(unspecified6, solicited(neighbour), neighbour, []byte{14, 1, 1, 2, 3, 4, 5, 6}))
+	add(firewall.NeighbourSpoof, "duplicate address detection with a MAC", "RFC 4861 section 4.3 forbids it", b.solicitation(unspecified6, solicited(b.own6), b.own6, mine))
+	add(firewall.NeighbourSpoof, "neighbour solicitation cut in its target", "a filter cannot tell whose address it is", b.neighbour(b.own6, group, icmp(135, 0, make([]byte, 4), b.Gateway6.AsSlice()[:8])))
 
 	const learn = "the router learns another station for the guest"
-	add("router solicitation with another's MAC", learn, b.neighbour(b.local6, routers, icmp(133, 0, make([]byte, 4), its)))
-	add("router solicitation from a foreign link-local address", learn, b.neighbour(foreign6l, routers, icmp(133, 0, make([]byte, 4), mine)))
-	add("router solicitation with two MACs", learn, b.neighbour(b.local6, routers, icmp(133, 0, make([]byte, 4), mine, its)))
+	asked := func(unserved firewall.Reason) firewall.Reason {
+		if !b.Served {
+			return unserved
+		}
+		return b.taken(b.IPv6, firewall.RouterSolicitation)
+	}
+	add(asked(firewall.NeighbourSpoof), "router solicitation with another's MAC", learn, b.neighbour(b.local6, routers, icmp(133, 0, make([]byte, 4), its)))
+	add(asked(firewall.IPSpoof), "router solicitation from a foreign link-local address", learn, b.neighbour(foreign6l, routers, icmp(133, 0, make([]byte, 4), mine)))
+	add(asked(firewall.NeighbourSpoof), "router solicitation with two MACs", learn, b.neighbour(b.local6, routers, icmp(133, 0, make([]byte, 4), mine, its)))
 	if b.Served {
 		const around = "a client's message that avoids the responder and reaches other routers"
 		for _, e := range extensions[:4] {
-			add("router solicitation behind "+e.name, around, b.neighbour(b.local6, routers, icmp(133, 0, make([]byte, 4), mine), e.headers...))
+			add(firewall.RouterSolicitation, "router solicitation behind "+e.name, around, b.neighbour(b.local6, routers, icmp(133, 0, make([]byte, 4), mine), e.headers...))
 		}
 	}
 }
@@ -521,25 +535,27 @@ func (b *builder) addServers6() {
 	reply := func() []byte {
 		return append([]byte{7, 1, 2, 3, 0, 2, 0, 10, 0, 3, 0, 1}, append(b.MAC[:], b.marker()...)...)
 	}
-	b.add(6, "DHCPv6 reply", server, b.v6(ip6{from: b.local6, to: b.Gateway6, body: udp(547, 546, reply())}))
-	b.add(6, "DHCPv6 reply to all nodes", server, b.v6(ip6{from: b.local6, to: nodes, body: udp(547, 546, reply())}))
-	b.add(6, "DHCPv6 reply from another port", server, b.v6(ip6{from: b.local6, to: nodes, body: udp(5470, 546, reply())}))
-	b.add(6, "DHCPv6 reply to another port", server, b.v6(ip6{from: b.local6, to: nodes, body: udp(547, 5460, reply())}))
-	b.add(6, "DHCPv6 reply as the gateway", server, b.v6(ip6{from: b.Gateway.LinkLocal(), to: nodes, body: udp(547, 546, reply())}))
+	b.drop(firewall.DHCPServer, 6, "DHCPv6 reply", server, b.v6(ip6{from: b.local6, to: b.Gateway6, body: udp(547, 546, reply())}))
+	b.drop(firewall.DHCPServer, 6, "DHCPv6 reply to all nodes", server, b.v6(ip6{from: b.local6, to: nodes, body: udp(547, 546, reply())}))
+	b.drop(firewall.DHCPServer, 6, "DHCPv6 reply from another port", server, b.v6(ip6{from: b.local6, to: nodes, body: udp(5470, 546, reply())}))
+	b.drop(firewall.DHCPServer, 6, "DHCPv6 reply to another port", server, b.v6(ip6{from: b.local6, to: nodes, body: udp(547, 5460, reply())}))
+	b.drop(firewall.DHCPServer, 6, "DHCPv6 reply as the gateway", server, b.v6(ip6{from: b.Gateway.LinkLocal(), to: nodes, body: udp(547, 546, reply())}))
 	for _, e := range extensions {
-		b.add(6, "DHCPv6 reply behind "+e.name, server, b.v6(ip6{from: b.local6, to: nodes, before: e.headers, body: udp(547, 546, reply())}))
+		b.drop(firewall.DHCPServer, 6, "DHCPv6 reply behind "+e.name, server, b.v6(ip6{from: b.local6, to: nodes, before: e.headers, body: udp(547, 546, reply())}))
 	}
-	b.add(6, "DHCPv6 reply in fragments", server, b.fragments6(ip6{from: b.local6, to: nodes, body: udp(547, 546, reply())}, 8, 1000)[0])
-	b.add(6, "DHCPv6 reply in the second fragment", server+" (RFC 7112)",
+	b.drop(firewall.DHCPServer, 6, "DHCPv6 reply in fragments", server, b.fragments6(ip6{from: b.local6, to: nodes, body: udp(547, 546, reply())}, 8, 1000)[0])
+	b.drop(firewall.HiddenFragment, 6, "DHCPv6 reply in the second fragment", server+" (RFC 7112)",
 		b.fragments6(ip6{from: b.local6, to: nodes, before: []extension{options, options}, body: udp(547, 546, reply())}, 8, 1000)...)
-	b.add(6, "IPv6 UDP datagram without ports", "a filter cannot tell whether a server sent it", b.v6(ip6{sealed: true, body: []byte{0}}))
+	b.drop(firewall.HiddenFragment, 6, "DHCPv6 reply behind options cut in two", server+" (RFC 7112)",
+		b.fragments6(ip6{from: b.local6, to: nodes, before: []extension{{destination, append([]byte{0, 2, 1, 20}, make([]byte, 20)...)}}, body: udp(547, 546, reply())}, 16, 1000)...)
+	b.drop(firewall.Malformed, 6, "IPv6 UDP datagram without ports", "a filter cannot tell whether a server sent it", b.v6(ip6{sealed: true, body: []byte{0}}))
 	if b.Served {
 		const around = "a client's message that avoids the responder and reaches other servers"
 		solicit := func() []byte { return append([]byte{1, 0, 0, 1}, b.marker()...) }
 		for _, e := range extensions {
-			b.add(6, "DHCPv6 solicit behind "+e.name, around, b.v6(ip6{from: b.local6, to: dhcp6Servers, before: e.headers, body: udp(546, 547, solicit())}))
+			b.drop(firewall.DHCPRequest, 6, "DHCPv6 solicit behind "+e.name, around, b.v6(ip6{from: b.local6, to: dhcp6Servers, before: e.headers, body: udp(546, 547, solicit())}))
 		}
-		b.add(6, "DHCPv6 solicit in fragments", around, b.fragments6(ip6{from: b.local6, to: dhcp6Servers, body: udp(546, 547, solicit())}, 8, 1000)[0])
-		b.add(6, "DHCPv6 solicit with a tag", around, tagged(b.v6(ip6{from: b.local6, to: dhcp6Servers, body: udp(546, 547, solicit())}), []byte{0x81, 0, 0, 0}))
+		b.drop(firewall.DHCPRequest, 6, "DHCPv6 solicit in fragments", around, b.fragments6(ip6{from: b.local6, to: dhcp6Servers, body: udp(546, 547, solicit())}, 8, 1000)[0])
+		b.drop(firewall.VLANTag, 6, "DHCPv6 solicit with a tag", around, tagged(b.v6(ip6{from: b.local6, to: dhcp6Servers, body: udp(546, 547, solicit())}), []byte{0x81, 0, 0, 0}))
 	}
 }
