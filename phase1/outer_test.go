@@ -3,6 +3,7 @@ package phase1_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"os"
 	"testing"
 	"time"
@@ -14,7 +15,7 @@ import (
 )
 
 // TestOuterServers has the network offer addresses and routes to a guest that is the pod. One with a responder does not
-// hear of it; one without hears everything.
+// hear of it, and the drops are counted; one without hears everything.
 func TestOuterServers(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]infra.Spec{
@@ -31,9 +32,17 @@ func TestOuterServers(t *testing.T) {
 			setup(t, c)
 			w := attachDeaf(t, n, true, true)
 			for i, k := range frames.Outer(w.link) {
+				before := dropped(t, n.Pod)
 				came := comes(t, w, k.Frames, i)
 				for again := 0; !came && !w.link.Served && again < 3; again++ { // a busy machine loses frames
 					came = comes(t, w, k.Frames, i)
+				}
+				want := ""
+				if w.link.Served {
+					want = fmt.Sprintf("%s %d", k.Reason, len(k.Frames))
+				}
+				if have := more(before, dropped(t, n.Pod)); have != want {
+					t.Errorf("%s: dropped %q, want %q", k.Name, have, want)
 				}
 				if came == w.link.Served {
 					t.Errorf("%s: came to the guest: %v", k.Name, came)

@@ -27,23 +27,29 @@ func (n *Namespace) Drops(table string) ([]DropCount, error) {
 		return nil, nil
 	}
 	var counts []DropCount
-	list := request(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP,
-		nfgenmsg{unix.NFPROTO_UNSPEC}, nl.NewRtAttr(unix.NFTA_RULE_TABLE, nl.ZeroTerminated(table)))
-	err := n.filter.dump(list, func() { counts = nil }, func(m []byte) error {
-		rule, err := parseChainRule(m)
-		reason, ok := firewall.ReasonOf(rule.chain)
-		if err != nil || rule.table != table || !ok {
-			return err
+	for _, family := range families { // a dump of all families ends with the first table of the name
+		earlier := slices.Clone(counts)
+		list := request(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP,
+			nfgenmsg{uint8(family)}, nl.NewRtAttr(unix.NFTA_RULE_TABLE, nl.ZeroTerminated(table)))
+		err := n.filter.dump(list, func() { counts = slices.Clone(earlier) }, func(m []byte) error {
+			rule, err := parseChainRule(m)
+			reason, ok := firewall.ReasonOf(rule.chain)
+			if err != nil || rule.table != table || !ok {
+				return err
+			}
+			at := slices.IndexFunc(counts, func(c DropCount) bool { return c.Reason == reason })
+			if at < 0 {
+				at = len(counts)
+				counts = append(counts, DropCount{Reason: reason})
+			}
+			return counts[at].add(rule.expressions)
+		})
+		if errors.Is(err, unix.EINVAL) { // nfnetlink without nf_tables
+			return nil, nil
 		}
-		at := slices.IndexFunc(counts, func(c DropCount) bool { return c.Reason == reason })
-		if at < 0 {
-			at = len(counts)
-			counts = append(counts, DropCount{Reason: reason})
+		if err != nil {
+			return nil, err
 		}
-		return counts[at].add(rule.expressions)
-	})
-	if errors.Is(err, unix.EINVAL) { // nfnetlink without nf_tables
-		return nil, nil
 	}
 	order := func(c DropCount) int {
 		at := slices.IndexFunc(firewall.Reasons, func(r firewall.Described) bool { return r.Reason == c.Reason })
@@ -55,7 +61,7 @@ func (n *Namespace) Drops(table string) ([]DropCount, error) {
 	slices.SortFunc(counts, func(a, b DropCount) int {
 		return cmp.Or(cmp.Compare(order(a), order(b)), cmp.Compare(a.Reason, b.Reason))
 	})
-	return counts, err
+	return counts, nil
 }
 
 // Attributes of a counter (NFTA_COUNTER_*, linux/netfilter/nf_tables.h).

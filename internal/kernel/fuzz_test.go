@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -95,6 +96,10 @@ func parsers(t testing.TB) []parser {
 			func(b []byte) error { _, err := parseChainRule(b); return err }},
 		{"known.text", expressions,
 			func(b []byte) error { _, err := rules.text(b); return err }},
+		{"parseDrop", [][]byte{dropTold(testDrops[0]), dropTold(testDrops[1])},
+			func(b []byte) error { _, err := parseDrop(b); return err }},
+		{"DropCount.add", append(expressions, counterTold(1, 2, "counter")),
+			func(b []byte) error { return new(DropCount).add(b) }},
 		{"parseListener", [][]byte{listenerTold(netstate.Listener{Address: gateway4, Port: 53}), listenerTold(netstate.Listener{Address: gateway6, Port: 53})},
 			func(b []byte) error { _, err := parseListener(b); return err }},
 		{"parseAdvertisement", [][]byte{advertisementTold(neighbour6, mac6Told...)},
@@ -175,6 +180,10 @@ func FuzzRoundTrip(f *testing.F) {
 			again, _, err := parseFilter(body(t, netstate.FilterAdd{Filter: filter}))
 			check(filter, again, err)
 		}
+		if d, err := parseDrop(b); err == nil && canBeReported(d) {
+			again, err := parseDrop(dropTold(d))
+			check(d, again, err)
+		}
 		if l, err := parseLink(b); err == nil && l.Kind == "bridge" {
 			again, err := parseLink(body(t, netstate.BridgeSet{Settings: l.Bridge}))
 			check(l.Bridge, again.Bridge, err)
@@ -185,6 +194,12 @@ func FuzzRoundTrip(f *testing.F) {
 			check(l.BridgePort, again.BridgePort, err)
 		}
 	})
+}
+
+// canBeReported says whether the kernel could have told a report of a rule of guestwire.
+func canBeReported(d Drop) bool {
+	return d.NIC != "" && len(d.Packet) > 0 && (d.Ethernet == nil || len(d.Ethernet) > 0) &&
+		(d.Time.IsZero() || d.Time.Unix() > 0 && d.Time.Equal(d.Time.Truncate(time.Microsecond)))
 }
 
 // canBeMade says whether the kernel could have told a route. Fuzzing makes other routes too.
