@@ -25,10 +25,10 @@ import (
 
 // Responder answers one guest. Its methods can be called at the same time. Its fields are set before Serve.
 type Responder struct {
-	// Log gets the events, and errors of the port. Nil discards.
+	// Log gets the events that Notify gets. Offers and router advertisements are on the debug level. Nil discards.
 	Log *slog.Logger
-	// Notify is called by Serve, in Serve's goroutine, with each event. The guest can cause an event with
-	// each frame, and Serve answers no other frame until Notify returns. Nil: there are no calls.
+	// Notify is called by Serve, in Serve's goroutine, with the events, which are limited by kind. Serve
+	// answers no frame until Notify returns. Nil: there are no calls.
 	Notify func(Event)
 
 	answers  atomic.Pointer[answers]
@@ -133,9 +133,12 @@ func (r *Responder) Reply(dst, frame []byte) []byte {
 	return dst
 }
 
-func (r *answers) answer(dst, frame []byte) ([]byte, event) {
-	if len(frame) < ethLen || cache.MAC(frame[6:12]) != r.guest {
-		return dst, event{}
+func (r *answers) answer(dst, frame []byte) ([]byte, result) {
+	if len(frame) < ethLen {
+		return dst, result{ignored: Malformed}
+	}
+	if cache.MAC(frame[6:12]) != r.guest {
+		return dst, result{ignored: OtherMAC, kind: OtherMACSeen}
 	}
 	body := frame[ethLen:]
 	switch binary.BigEndian.Uint16(frame[12:]) {
@@ -146,49 +149,55 @@ func (r *answers) answer(dst, frame []byte) ([]byte, event) {
 	case etherIPv6:
 		return r.answerIPv6(dst, body)
 	}
-	return dst, event{}
+	return dst, result{ignored: OtherProtocol}
 }
 
-func (r *answers) answerIPv4(dst, body []byte) ([]byte, event) {
+func (r *answers) answerIPv4(dst, body []byte) ([]byte, result) {
 	if r.v4 == nil {
-		return dst, event{}
+		return dst, result{ignored: NoIPv4}
 	}
-	msg, port, ok := parseUDP4(body)
-	if !ok || port != portServer4 {
-		return dst, event{}
+	msg, why := parseUDP4(body, portServer4)
+	if why != "" {
+		return dst, result{ignored: why}
 	}
 	return r.v4.answer(dst, msg)
 }
 
-func (r *answers) answerIPv6(dst, body []byte) ([]byte, event) {
+func (r *answers) answerIPv6(dst, body []byte) ([]byte, result) {
 	p, ok := parseIPv6(body)
 	if !ok {
-		return dst, event{}
+		return dst, result{ignored: Malformed}
 	}
 	switch p.next {
 	case protoUDP:
 		if r.v6 == nil {
-			return dst, event{}
+			return dst, result{ignored: NoIPv6}
 		}
-		msg, port, ok := parseUDP6(p)
-		if !ok || port != portServer6 {
-			return dst, event{}
+		msg, why := parseUDP6(p, portServer6)
+		if why != "" {
+			return dst, result{ignored: why}
 		}
 		return r.v6.answer(dst, p, msg)
 	case protoICMPv6:
 		// RFC 4861 sections 6.1.1 and 7.1.1: a hop limit of 255, as no router has forwarded the packet,
 		// a correct checksum, and the code 0.
-		if p.hops != 255 || len(p.body) < 8 || p.body[1] != 0 || !validChecksum(pseudo6(p.src, p.dst, protoICMPv6, len(p.body)), p.body, 2) {
-			return dst, event{}
-		}
-		switch p.body[0] {
-		case icmpRouterSolicitation:
+		switch {
+		case len(p.body) < 8:
+			return dst, result{ignored: Malformed}
+		case p.body[0] != icmpRouterSolicitation && p.body[0] != icmpNeighbourSolicitation:
+			return dst, result{ignored: OtherProtocol}
+		case p.hops != 255:
+			return dst, result{ignored: BadHopLimit}
+		case p.body[1] != 0:
+			return dst, result{ignored: Malformed}
+		case !validChecksum(pseudo6(p.src, p.dst, protoICMPv6, len(p.body)), p.body, 2):
+			return dst, result{ignored: BadChecksum}
+		case p.body[0] == icmpRouterSolicitation:
 			return r.answerRouterSolicitation(dst, p)
-		case icmpNeighbourSolicitation:
-			return r.answerNeighbourSolicitation(dst, p)
 		}
+		return r.answerNeighbourSolicitation(dst, p)
 	}
-	return dst, event{}
+	return dst, result{ignored: OtherProtocol}
 }
 
 // infinite is the lifetime that does not end: RFC 2131 section 3.3, RFC 9915 section 7.7.

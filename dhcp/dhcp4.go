@@ -181,46 +181,64 @@ func routes4(v4 *cache.IPv4) []byte {
 }
 
 // answer answers one DHCPv4 message (RFC 2131 section 4.3).
-func (s *server4) answer(dst, msg []byte) ([]byte, event) {
-	if len(msg) < fixedLen4 || dhcpv4.OpcodeType(msg[0]) != dhcpv4.OpcodeBootRequest || msg[2] != byte(len(s.guest)) ||
-		cache.MAC(msg[offChaddr:offChaddr+6]) != s.guest ||
-		[4]byte(msg[offGiaddr:offChaddr]) != [4]byte{} || // from a relay, which this link does not have
-		binary.BigEndian.Uint32(msg[offCookie:]) != cookie4 {
-		return dst, event{}
+func (s *server4) answer(dst, msg []byte) ([]byte, result) {
+	switch {
+	case len(msg) < fixedLen4 || msg[2] != byte(len(s.guest)) || binary.BigEndian.Uint32(msg[offCookie:]) != cookie4:
+		return dst, result{ignored: Malformed}
+	case dhcpv4.OpcodeType(msg[0]) != dhcpv4.OpcodeBootRequest:
+		return dst, result{ignored: OtherMessage}
+	case cache.MAC(msg[offChaddr:offChaddr+6]) != s.guest:
+		return dst, result{ignored: OtherHardwareAddress}
+	case [4]byte(msg[offGiaddr:offChaddr]) != [4]byte{}:
+		return dst, result{ignored: Relayed} // this link has no relay
 	}
 	options, ok := parseOptions4(msg[fixedLen4:])
 	if !ok {
-		return dst, event{} // malformed options get no answer and no line in the log
+		return dst, result{ignored: Malformed}
 	}
-	kind, _ := options.get(uint8(dhcpv4.OptionDHCPMessageType))
-	if len(kind) != 1 { // a BOOTP message, or the option is given twice
-		return dst, event{}
+	kind, ok := options.get(uint8(dhcpv4.OptionDHCPMessageType))
+	if !ok {
+		return dst, result{ignored: BOOTP}
+	}
+	if len(kind) != 1 { // for example, the option is given twice
+		return dst, result{ignored: Malformed}
 	}
 	q := request4{msg: msg, options: options, ciaddr: netip.AddrFrom4([4]byte(msg[offCiaddr:offYiaddr]))}
 	switch dhcpv4.MessageType(kind[0]) {
 	case dhcpv4.MessageTypeDiscover:
 		if _, rapid := options.get(uint8(dhcpv4.OptionRapidCommit)); rapid { // RFC 4039
-			return s.appendLease(dst, q, dhcpv4.MessageTypeAck, true), event{Leased4, s.address}
+			return s.appendLease(dst, q, dhcpv4.MessageTypeAck, true), result{kind: Leased4, address: s.address}
 		}
-		return s.appendLease(dst, q, dhcpv4.MessageTypeOffer, false), event{Offered4, s.address}
+		return s.appendLease(dst, q, dhcpv4.MessageTypeOffer, false), result{kind: Offered4, address: s.address}
 	case dhcpv4.MessageTypeRequest:
 		return s.answerRequest(dst, q)
 	case dhcpv4.MessageTypeInform:
-		if !isStation(q.ciaddr) {
-			return dst, event{}
+		if q.ciaddr.IsUnspecified() {
+			return dst, result{ignored: Incomplete}
 		}
-		return s.appendInform(dst, q), event{kind: Informed4, address: q.ciaddr}
+		if !isStation(q.ciaddr) {
+			return dst, result{ignored: Malformed}
+		}
+		return s.appendInform(dst, q), result{kind: Informed4, address: q.ciaddr}
 	case dhcpv4.MessageTypeDecline: // option 50 has the address (RFC 2131 table 5), which stays the guest's
 		raw, _ := options.get(uint8(dhcpv4.OptionRequestedIPAddress))
-		if requested, _ := netip.AddrFromSlice(raw); requested == s.address && s.isForServer(options) {
-			return dst, event{Declined4, s.address}
-		}
+		requested, _ := netip.AddrFromSlice(raw)
+		return s.noteEnd(dst, q, Declined4, requested)
 	case dhcpv4.MessageTypeRelease: // ciaddr has the address
-		if q.ciaddr == s.address && s.isForServer(options) {
-			return dst, event{Released4, s.address}
-		}
+		return s.noteEnd(dst, q, Released4, q.ciaddr)
 	}
-	return dst, event{}
+	return dst, result{ignored: OtherMessage}
+}
+
+// noteEnd returns the event of a DECLINE or a RELEASE of an address. These messages get no answer.
+func (s *server4) noteEnd(dst []byte, q request4, kind Kind, ended netip.Addr) ([]byte, result) {
+	switch {
+	case !s.isForServer(q.options):
+		return dst, result{ignored: OtherServer}
+	case ended != s.address:
+		return dst, result{ignored: OtherAddress}
+	}
+	return dst, result{kind: kind, address: s.address}
 }
 
 // isStation says whether a host can have the address, so that a reply can be sent there.
@@ -292,9 +310,9 @@ func (s *server4) isForServer(options options4) bool {
 // it sends: SELECTING options 54 and 50, INIT-REBOOT option 50, RENEWING and REBINDING ciaddr. Each
 // address that the client sends has to be the one of the record. The server has no table of leases: there is
 // one address, and a guest that asks for it gets it.
-func (s *server4) answerRequest(dst []byte, q request4) ([]byte, event) {
+func (s *server4) answerRequest(dst []byte, q request4) ([]byte, result) {
 	if !s.isForServer(q.options) {
-		return dst, event{}
+		return dst, result{ignored: OtherServer}
 	}
 	named, renewing := netip.Addr{}, !q.ciaddr.IsUnspecified()
 	if renewing {
@@ -303,7 +321,7 @@ func (s *server4) answerRequest(dst []byte, q request4) ([]byte, event) {
 	if raw, ok := q.options.get(uint8(dhcpv4.OptionRequestedIPAddress)); ok {
 		requested, ok := netip.AddrFromSlice(raw)
 		if !ok || !requested.Is4() {
-			return dst, event{}
+			return dst, result{ignored: Malformed}
 		}
 		if named == s.address || !named.IsValid() {
 			named = requested
@@ -311,13 +329,13 @@ func (s *server4) answerRequest(dst []byte, q request4) ([]byte, event) {
 	}
 	switch {
 	case !named.IsValid():
-		return dst, event{}
+		return dst, result{ignored: Incomplete}
 	case named != s.address:
-		return s.appendNak(dst, q), event{kind: Refused4, address: named}
+		return s.appendNak(dst, q), result{kind: Refused4, address: named}
 	case renewing:
-		return s.appendLease(dst, q, dhcpv4.MessageTypeAck, false), event{Renewed4, s.address}
+		return s.appendLease(dst, q, dhcpv4.MessageTypeAck, false), result{kind: Renewed4, address: s.address}
 	}
-	return s.appendLease(dst, q, dhcpv4.MessageTypeAck, false), event{Leased4, s.address}
+	return s.appendLease(dst, q, dhcpv4.MessageTypeAck, false), result{kind: Leased4, address: s.address}
 }
 
 // appendHead appends room for the headers, the fixed part of a reply, and options 53 and 54. The slice fixed

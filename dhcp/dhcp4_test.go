@@ -107,7 +107,8 @@ type situation4 struct {
 	in   client4
 	want dhcpv4.MessageType
 	to   string // destination; 255.255.255.255 implies the broadcast MAC
-	ev   Kind
+	ev   Kind   // empty: none
+	why  Reason // empty: not ignored
 }
 
 func situations4() []situation4 {
@@ -126,59 +127,59 @@ func situations4() []situation4 {
 	}
 	id := []byte{1, 2, 3, 4, 5}
 	return []situation4{
-		{"RFC 2131 4.3.1: DISCOVER", client4{kind: discover}, offer, ours, Offered4},
-		{"RFC 2131 4.1: DISCOVER, broadcast flag", client4{kind: discover, flags: 0x8000}, offer, "255.255.255.255", Offered4},
-		{"RFC 2131 4.1: DISCOVER, reserved flags", client4{kind: discover, flags: 0x7fff}, offer, ours, Offered4},
-		{"RFC 2131 4.3.1: DISCOVER, another address wished for", client4{kind: discover, options: opt(50, "10.9.9.9", 51, []byte{0, 0, 0, 9})}, offer, ours, Offered4},
-		{"RFC 2131 4.3.1: DISCOVER, foreign ciaddr and source", client4{kind: discover, ciaddr: "192.0.2.66", src: "192.0.2.66"}, offer, ours, Offered4},
-		{"RFC 2131 4.3.1: DISCOVER to our own address", client4{kind: discover, dst: server}, offer, ours, Offered4},
-		{"RFC 4039: DISCOVER, rapid commit", client4{kind: discover, options: opt(80, []byte{})}, ack, ours, Leased4},
-		{"RFC 4039: DISCOVER, rapid commit, broadcast, foreign ciaddr", client4{kind: discover, flags: 0x8000, ciaddr: ours, options: opt(80, []byte{})}, ack, "255.255.255.255", Leased4},
-		{"RFC 2131 4.3.2: SELECTING", client4{kind: request, options: opt(54, server, 50, ours)}, ack, ours, Leased4},
-		{"RFC 2131 4.3.2: SELECTING, broadcast flag", client4{kind: request, flags: 0x8000, options: opt(54, server, 50, ours)}, ack, "255.255.255.255", Leased4},
-		{"RFC 2131 3.1 (4): SELECTING, another server", client4{kind: request, options: opt(54, "10.9.9.9", 50, ours)}, silence, "", nothing},
-		{"RFC 2131 4.3.2: SELECTING, malformed server", client4{kind: request, options: opt(54, []byte{169, 254}, 50, ours)}, silence, "", nothing},
-		{"RFC 2131 4.3.2: SELECTING, wrong address", client4{kind: request, options: opt(54, server, 50, "10.9.9.9")}, nak, "255.255.255.255", Refused4},
-		{"RFC 2131 4.3.2: SELECTING, nothing requested", client4{kind: request, options: opt(54, server)}, silence, "", nothing},
-		{"RFC 2131 4.3.2: INIT-REBOOT", client4{kind: request, options: opt(50, ours)}, ack, ours, Leased4},
-		{"RFC 2131 4.3.2: INIT-REBOOT, wrong address", client4{kind: request, options: opt(50, "192.168.0.5")}, nak, "255.255.255.255", Refused4},
-		{"RFC 2131 4.3.2: RENEWING", client4{kind: request, ciaddr: ours, src: ours, dst: server}, ack, ours, Renewed4},
-		{"RFC 2131 4.3.2: RENEWING, broadcast flag", client4{kind: request, ciaddr: ours, src: ours, dst: server, flags: 0x8000}, ack, ours, Renewed4},
-		{"RFC 2131 4.3.2: REBINDING", client4{kind: request, ciaddr: ours, src: ours}, ack, ours, Renewed4},
-		{"RFC 2131 4.3.2: RENEWING, wrong address", client4{kind: request, ciaddr: "10.9.9.9", src: "10.9.9.9", dst: server}, nak, "255.255.255.255", Refused4},
-		{"RFC 2131 4.3.2: REBINDING, wrong address", client4{kind: request, ciaddr: "10.9.9.9", src: "10.9.9.9"}, nak, "255.255.255.255", Refused4},
-		{"RFC 2131 4.3.2: RENEWING, wrong address requested", client4{kind: request, ciaddr: ours, options: opt(50, "10.9.9.9")}, nak, "255.255.255.255", Refused4},
-		{"RFC 2131 table 5: REQUEST with neither 50, 54 nor ciaddr", client4{kind: request}, silence, "", nothing},
-		{"RFC 2131 table 5: REQUEST, malformed 50", client4{kind: request, options: opt(50, []byte{10, 244, 1})}, silence, "", nothing},
-		{"RFC 2131 table 5: REQUEST, 50 of sixteen octets", client4{kind: request, options: opt(50, "fd00::1")}, silence, "", nothing},
-		{"RFC 2131 table 5: REQUEST with 50, 54 and ciaddr", client4{kind: request, ciaddr: ours, options: opt(54, server, 50, ours)}, ack, ours, Renewed4},
-		{"RFC 4039 4: REQUEST, rapid commit", client4{kind: request, options: opt(54, server, 50, ours, 80, []byte{})}, ack, ours, Leased4},
-		{"RFC 2131 4.3.3: DECLINE", client4{kind: dhcpv4.MessageTypeDecline, options: opt(54, server, 50, ours)}, silence, "", Declined4},
-		{"RFC 2131 4.3.3: DECLINE, another address", client4{kind: dhcpv4.MessageTypeDecline, options: opt(54, server, 50, "10.9.9.9")}, silence, "", nothing},
-		{"RFC 2131 4.3.4: RELEASE, another address", client4{kind: dhcpv4.MessageTypeRelease, ciaddr: "10.9.9.9", options: opt(54, server)}, silence, "", nothing},
-		{"RFC 2131 4.3.4: RELEASE, another server", client4{kind: dhcpv4.MessageTypeRelease, ciaddr: ours, options: opt(54, "10.9.9.9")}, silence, "", nothing},
-		{"RFC 2131 4.3.3: DECLINE, another server", client4{kind: dhcpv4.MessageTypeDecline, options: opt(54, "10.9.9.9", 50, ours)}, silence, "", nothing},
-		{"RFC 2131 4.3.4: RELEASE", client4{kind: dhcpv4.MessageTypeRelease, ciaddr: ours, options: opt(54, server)}, silence, "", Released4},
-		{"RFC 2131 4.3.5: INFORM", client4{kind: dhcpv4.MessageTypeInform, ciaddr: ours, src: ours}, ack, ours, Informed4},
-		{"RFC 2131 4.3.5: INFORM, address of the guest's own", client4{kind: dhcpv4.MessageTypeInform, ciaddr: "192.0.2.5", flags: 0x8000}, ack, "192.0.2.5", Informed4},
-		{"RFC 2131 4.3.5: INFORM without ciaddr", client4{kind: dhcpv4.MessageTypeInform}, silence, "", nothing},
-		{"RFC 2131 4.3.5: INFORM, ciaddr broadcast", client4{kind: dhcpv4.MessageTypeInform, ciaddr: "255.255.255.255"}, silence, "", nothing},
-		{"RFC 2131 4.3.5: INFORM, ciaddr multicast", client4{kind: dhcpv4.MessageTypeInform, ciaddr: "224.0.0.1"}, silence, "", nothing},
-		{"RFC 1534: BOOTP", client4{}, silence, "", nothing},
-		{"RFC 2131 4.1: option 53 twice", client4{options: opt(53, []byte{1, 1})}, silence, "", nothing},
-		{"RFC 2132 9.6: unknown type", client4{kind: 99}, silence, "", nothing},
-		{"RFC 2132 9.6: a server's type", client4{kind: offer}, silence, "", nothing},
-		{"RFC 2131 4.1: a relay", client4{kind: discover, change: func(m []byte) { m[24] = 10 }}, silence, "", nothing},
-		{"RFC 2131 2: op 2", client4{kind: discover, change: func(m []byte) { m[0] = 2 }}, silence, "", nothing},
-		{"RFC 2131 2: hlen 16", client4{kind: discover, change: func(m []byte) { m[2] = 16 }}, silence, "", nothing},
-		{"RFC 2131 2: hlen 255", client4{kind: discover, change: func(m []byte) { m[2] = 255 }}, silence, "", nothing},
-		{"RFC 2131 3: bad cookie", client4{kind: discover, change: func(m []byte) { m[236] = 0 }}, silence, "", nothing},
-		{"RFC 2131 2: foreign chaddr", client4{kind: discover, change: func(m []byte) { m[33]++ }}, silence, "", nothing},
-		{"RFC 2132 2: option over the end", client4{kind: discover, change: func(m []byte) { m[len(m)-2] = 12; m[len(m)-1] = 200 }}, silence, "", nothing},
-		{"RFC 3046: option 82 without a relay", client4{kind: discover, options: opt(82, []byte{1, 1, 7})}, offer, ours, Offered4},
-		{"RFC 6842: client identifier", client4{kind: discover, options: opt(61, id)}, offer, ours, Offered4},
-		{"RFC 6842: client identifier in NAK", client4{kind: request, options: opt(61, id, 50, "10.9.9.9")}, nak, "255.255.255.255", Refused4},
-		{"RFC 6842: client identifier in ACK", client4{kind: request, options: opt(61, id, 50, ours)}, ack, ours, Leased4},
+		{"RFC 2131 4.3.1: DISCOVER", client4{kind: discover}, offer, ours, Offered4, ""},
+		{"RFC 2131 4.1: DISCOVER, broadcast flag", client4{kind: discover, flags: 0x8000}, offer, "255.255.255.255", Offered4, ""},
+		{"RFC 2131 4.1: DISCOVER, reserved flags", client4{kind: discover, flags: 0x7fff}, offer, ours, Offered4, ""},
+		{"RFC 2131 4.3.1: DISCOVER, another address wished for", client4{kind: discover, options: opt(50, "10.9.9.9", 51, []byte{0, 0, 0, 9})}, offer, ours, Offered4, ""},
+		{"RFC 2131 4.3.1: DISCOVER, foreign ciaddr and source", client4{kind: discover, ciaddr: "192.0.2.66", src: "192.0.2.66"}, offer, ours, Offered4, ""},
+		{"RFC 2131 4.3.1: DISCOVER to our own address", client4{kind: discover, dst: server}, offer, ours, Offered4, ""},
+		{"RFC 4039: DISCOVER, rapid commit", client4{kind: discover, options: opt(80, []byte{})}, ack, ours, Leased4, ""},
+		{"RFC 4039: DISCOVER, rapid commit, broadcast, foreign ciaddr", client4{kind: discover, flags: 0x8000, ciaddr: ours, options: opt(80, []byte{})}, ack, "255.255.255.255", Leased4, ""},
+		{"RFC 2131 4.3.2: SELECTING", client4{kind: request, options: opt(54, server, 50, ours)}, ack, ours, Leased4, ""},
+		{"RFC 2131 4.3.2: SELECTING, broadcast flag", client4{kind: request, flags: 0x8000, options: opt(54, server, 50, ours)}, ack, "255.255.255.255", Leased4, ""},
+		{"RFC 2131 3.1 (4): SELECTING, another server", client4{kind: request, options: opt(54, "10.9.9.9", 50, ours)}, silence, "", "", OtherServer},
+		{"RFC 2131 4.3.2: SELECTING, malformed server", client4{kind: request, options: opt(54, []byte{169, 254}, 50, ours)}, silence, "", "", OtherServer},
+		{"RFC 2131 4.3.2: SELECTING, wrong address", client4{kind: request, options: opt(54, server, 50, "10.9.9.9")}, nak, "255.255.255.255", Refused4, ""},
+		{"RFC 2131 4.3.2: SELECTING, nothing requested", client4{kind: request, options: opt(54, server)}, silence, "", "", Incomplete},
+		{"RFC 2131 4.3.2: INIT-REBOOT", client4{kind: request, options: opt(50, ours)}, ack, ours, Leased4, ""},
+		{"RFC 2131 4.3.2: INIT-REBOOT, wrong address", client4{kind: request, options: opt(50, "192.168.0.5")}, nak, "255.255.255.255", Refused4, ""},
+		{"RFC 2131 4.3.2: RENEWING", client4{kind: request, ciaddr: ours, src: ours, dst: server}, ack, ours, Renewed4, ""},
+		{"RFC 2131 4.3.2: RENEWING, broadcast flag", client4{kind: request, ciaddr: ours, src: ours, dst: server, flags: 0x8000}, ack, ours, Renewed4, ""},
+		{"RFC 2131 4.3.2: REBINDING", client4{kind: request, ciaddr: ours, src: ours}, ack, ours, Renewed4, ""},
+		{"RFC 2131 4.3.2: RENEWING, wrong address", client4{kind: request, ciaddr: "10.9.9.9", src: "10.9.9.9", dst: server}, nak, "255.255.255.255", Refused4, ""},
+		{"RFC 2131 4.3.2: REBINDING, wrong address", client4{kind: request, ciaddr: "10.9.9.9", src: "10.9.9.9"}, nak, "255.255.255.255", Refused4, ""},
+		{"RFC 2131 4.3.2: RENEWING, wrong address requested", client4{kind: request, ciaddr: ours, options: opt(50, "10.9.9.9")}, nak, "255.255.255.255", Refused4, ""},
+		{"RFC 2131 table 5: REQUEST with neither 50, 54 nor ciaddr", client4{kind: request}, silence, "", "", Incomplete},
+		{"RFC 2131 table 5: REQUEST, malformed 50", client4{kind: request, options: opt(50, []byte{10, 244, 1})}, silence, "", "", Malformed},
+		{"RFC 2131 table 5: REQUEST, 50 of sixteen octets", client4{kind: request, options: opt(50, "fd00::1")}, silence, "", "", Malformed},
+		{"RFC 2131 table 5: REQUEST with 50, 54 and ciaddr", client4{kind: request, ciaddr: ours, options: opt(54, server, 50, ours)}, ack, ours, Renewed4, ""},
+		{"RFC 4039 4: REQUEST, rapid commit", client4{kind: request, options: opt(54, server, 50, ours, 80, []byte{})}, ack, ours, Leased4, ""},
+		{"RFC 2131 4.3.3: DECLINE", client4{kind: dhcpv4.MessageTypeDecline, options: opt(54, server, 50, ours)}, silence, "", Declined4, ""},
+		{"RFC 2131 4.3.3: DECLINE, another address", client4{kind: dhcpv4.MessageTypeDecline, options: opt(54, server, 50, "10.9.9.9")}, silence, "", "", OtherAddress},
+		{"RFC 2131 4.3.4: RELEASE, another address", client4{kind: dhcpv4.MessageTypeRelease, ciaddr: "10.9.9.9", options: opt(54, server)}, silence, "", "", OtherAddress},
+		{"RFC 2131 4.3.4: RELEASE, another server", client4{kind: dhcpv4.MessageTypeRelease, ciaddr: ours, options: opt(54, "10.9.9.9")}, silence, "", "", OtherServer},
+		{"RFC 2131 4.3.3: DECLINE, another server", client4{kind: dhcpv4.MessageTypeDecline, options: opt(54, "10.9.9.9", 50, ours)}, silence, "", "", OtherServer},
+		{"RFC 2131 4.3.4: RELEASE", client4{kind: dhcpv4.MessageTypeRelease, ciaddr: ours, options: opt(54, server)}, silence, "", Released4, ""},
+		{"RFC 2131 4.3.5: INFORM", client4{kind: dhcpv4.MessageTypeInform, ciaddr: ours, src: ours}, ack, ours, Informed4, ""},
+		{"RFC 2131 4.3.5: INFORM, address of the guest's own", client4{kind: dhcpv4.MessageTypeInform, ciaddr: "192.0.2.5", flags: 0x8000}, ack, "192.0.2.5", Informed4, ""},
+		{"RFC 2131 4.3.5: INFORM without ciaddr", client4{kind: dhcpv4.MessageTypeInform}, silence, "", "", Incomplete},
+		{"RFC 2131 4.3.5: INFORM, ciaddr broadcast", client4{kind: dhcpv4.MessageTypeInform, ciaddr: "255.255.255.255"}, silence, "", "", Malformed},
+		{"RFC 2131 4.3.5: INFORM, ciaddr multicast", client4{kind: dhcpv4.MessageTypeInform, ciaddr: "224.0.0.1"}, silence, "", "", Malformed},
+		{"RFC 1534: BOOTP", client4{}, silence, "", "", BOOTP},
+		{"RFC 2131 4.1: option 53 twice", client4{options: opt(53, []byte{1, 1})}, silence, "", "", Malformed},
+		{"RFC 2132 9.6: unknown type", client4{kind: 99}, silence, "", "", OtherMessage},
+		{"RFC 2132 9.6: a server's type", client4{kind: offer}, silence, "", "", OtherMessage},
+		{"RFC 2131 4.1: a relay", client4{kind: discover, change: func(m []byte) { m[24] = 10 }}, silence, "", "", Relayed},
+		{"RFC 2131 2: op 2", client4{kind: discover, change: func(m []byte) { m[0] = 2 }}, silence, "", "", OtherMessage},
+		{"RFC 2131 2: hlen 16", client4{kind: discover, change: func(m []byte) { m[2] = 16 }}, silence, "", "", Malformed},
+		{"RFC 2131 2: hlen 255", client4{kind: discover, change: func(m []byte) { m[2] = 255 }}, silence, "", "", Malformed},
+		{"RFC 2131 3: bad cookie", client4{kind: discover, change: func(m []byte) { m[236] = 0 }}, silence, "", "", Malformed},
+		{"RFC 2131 2: foreign chaddr", client4{kind: discover, change: func(m []byte) { m[33]++ }}, silence, "", "", OtherHardwareAddress},
+		{"RFC 2132 2: option over the end", client4{kind: discover, change: func(m []byte) { m[len(m)-2] = 12; m[len(m)-1] = 200 }}, silence, "", "", Malformed},
+		{"RFC 3046: option 82 without a relay", client4{kind: discover, options: opt(82, []byte{1, 1, 7})}, offer, ours, Offered4, ""},
+		{"RFC 6842: client identifier", client4{kind: discover, options: opt(61, id)}, offer, ours, Offered4, ""},
+		{"RFC 6842: client identifier in NAK", client4{kind: request, options: opt(61, id, 50, "10.9.9.9")}, nak, "255.255.255.255", Refused4, ""},
+		{"RFC 6842: client identifier in ACK", client4{kind: request, options: opt(61, id, 50, ours)}, ack, ours, Leased4, ""},
 	}
 }
 
@@ -189,8 +190,8 @@ func TestDHCPv4States(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			r := newResponder(t, newRecord(), resolvConf)
 			frame := c.in.frame()
-			if _, e := r.answers.Load().answer(nil, frame); e.kind != c.ev {
-				t.Errorf("event %d, want %d", e.kind, c.ev)
+			if e := resultOf(r, frame); e.kind != c.ev || e.ignored != c.why {
+				t.Errorf("event %q, ignored %q; want %q, %q", e.kind, e.ignored, c.ev, c.why)
 			}
 			got, silent := ask(t, r, frame)
 			if silent || c.want == silence {
@@ -595,52 +596,53 @@ func TestDHCPv4Frames(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		change func(f []byte) []byte
-		answer bool
+		why    Reason // empty: there is an answer
 	}{
-		{"as it is", func(f []byte) []byte { return f }, true},
-		{"padding behind", func(f []byte) []byte { return append(f, 0, 0, 0) }, true},
-		{"another source MAC", func(f []byte) []byte { f[11]++; return f }, false},
-		{"any destination MAC", func(f []byte) []byte { copy(f, gatewayMAC[:]); return f }, true},
-		{"a VLAN tag", func(f []byte) []byte { return slices.Concat(f[:12], []byte{0x81, 0, 0, 1}, f[12:]) }, false},
-		{"cut", func(f []byte) []byte { return f[:len(f)-1] }, false},
-		{"IP version 5", func(f []byte) []byte { f[14] = 0x55; resum(f); return f }, false},
-		{"IP header of 16", func(f []byte) []byte { f[14] = 0x44; resum(f); return f }, false},
+		{"as it is", func(f []byte) []byte { return f }, ""},
+		{"padding behind", func(f []byte) []byte { return append(f, 0, 0, 0) }, ""},
+		{"another source MAC", func(f []byte) []byte { f[11]++; return f }, OtherMAC},
+		{"any destination MAC", func(f []byte) []byte { copy(f, gatewayMAC[:]); return f }, ""},
+		{"a VLAN tag", func(f []byte) []byte { return slices.Concat(f[:12], []byte{0x81, 0, 0, 1}, f[12:]) }, OtherProtocol},
+		{"cut", func(f []byte) []byte { return f[:len(f)-1] }, Malformed},
+		{"IP version 5", func(f []byte) []byte { f[14] = 0x55; resum(f); return f }, Malformed},
+		{"IP header of 16", func(f []byte) []byte { f[14] = 0x44; resum(f); return f }, Malformed},
 		{"IP options", func(f []byte) []byte {
 			f = slices.Concat(f[:34], []byte{1, 1, 1, 1}, f[34:])
 			f[14] = 0x46
 			binary.BigEndian.PutUint16(f[16:], binary.BigEndian.Uint16(f[16:])+4)
 			resum(f)
 			return f
-		}, true},
-		{"wrong IP checksum", func(f []byte) []byte { f[24]++; return f }, false},
-		{"more fragments", func(f []byte) []byte { f[20] = 0x20; resum(f); return f }, false},
-		{"a fragment's offset", func(f []byte) []byte { f[21] = 1; resum(f); return f }, false},
-		{"do not fragment", func(f []byte) []byte { f[20] = 0x40; resum(f); return f }, true},
-		{"TCP", func(f []byte) []byte { f[23] = 6; resum(f); return f }, false},
-		{"port 68", func(f []byte) []byte { f[37] = 68; f[40], f[41] = 0, 0; return f }, false},
-		{"UDP length over the packet", func(f []byte) []byte { f[38] = 9; f[40], f[41] = 0, 0; return f }, false},
-		{"UDP length under its header", func(f []byte) []byte { f[38], f[39] = 0, 7; f[40], f[41] = 0, 0; return f }, false},
-		{"wrong UDP checksum", func(f []byte) []byte { f[41]++; return f }, false},
-		{"no UDP checksum", func(f []byte) []byte { f[40], f[41] = 0, 0; return f }, true},
+		}, ""},
+		{"wrong IP checksum", func(f []byte) []byte { f[24]++; return f }, BadChecksum},
+		{"more fragments", func(f []byte) []byte { f[20] = 0x20; resum(f); return f }, Fragment},
+		{"a fragment's offset", func(f []byte) []byte { f[21] = 1; resum(f); return f }, Fragment},
+		{"do not fragment", func(f []byte) []byte { f[20] = 0x40; resum(f); return f }, ""},
+		{"TCP", func(f []byte) []byte { f[23] = 6; resum(f); return f }, OtherProtocol},
+		{"port 68", func(f []byte) []byte { f[37] = 68; f[40], f[41] = 0, 0; return f }, OtherProtocol},
+		{"UDP length over the packet", func(f []byte) []byte { f[38] = 9; f[40], f[41] = 0, 0; return f }, Malformed},
+		{"UDP length under its header", func(f []byte) []byte { f[38], f[39] = 0, 7; f[40], f[41] = 0, 0; return f }, Malformed},
+		{"wrong UDP checksum", func(f []byte) []byte { f[41]++; return f }, BadChecksum},
+		{"no UDP checksum", func(f []byte) []byte { f[40], f[41] = 0, 0; return f }, ""},
 		{"UDP checksum left to the device", func(f []byte) []byte {
 			n := len(f) - 34
 			binary.BigEndian.PutUint16(f[40:], fold(sum(17+uint32(n), f[26:34])))
 			return f
-		}, true},
+		}, ""},
 	} {
-		_, silent := ask(t, r, c.change(slices.Clone(good)))
-		if silent == c.answer {
-			t.Errorf("%s: silent %v, want %v", c.name, silent, !c.answer)
+		frame := c.change(slices.Clone(good))
+		if _, silent := ask(t, r, frame); silent != (c.why != "") || resultOf(r, frame).ignored != c.why {
+			t.Errorf("%s: silent %v, ignored %q, want %q", c.name, silent, resultOf(r, frame).ignored, c.why)
 		}
 	}
 	for n := range good {
-		if _, silent := ask(t, r, good[:n]); !silent {
-			t.Errorf("a reply to the first %d octets", n)
+		if _, silent := ask(t, r, good[:n]); !silent || resultOf(r, good[:n]).ignored != Malformed {
+			t.Errorf("the first %d octets: silent %v, ignored %q", n, silent, resultOf(r, good[:n]).ignored)
 		}
 	}
 	rec := newRecord()
 	rec.IPv4 = nil
-	if _, silent := ask(t, newResponder(t, rec, resolvConf), good); !silent {
-		t.Error("a DHCPv4 reply without an IPv4 address")
+	r = newResponder(t, rec, resolvConf)
+	if _, silent := ask(t, r, good); !silent || resultOf(r, good).ignored != NoIPv4 {
+		t.Errorf("without an IPv4 address: silent %v, ignored %q", silent, resultOf(r, good).ignored)
 	}
 }

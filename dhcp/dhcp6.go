@@ -209,72 +209,70 @@ func (q *request6) wants(wanted dhcpv6.OptionCode) bool {
 
 // answer answers one DHCPv6 message (RFC 9915 section 18.3). Section 16 says which identifiers a
 // message must and must not have.
-func (s *server6) answer(dst []byte, p packet6, msg []byte) ([]byte, event) {
-	if len(msg) < headLen6 || !p.dst.IsMulticast() || !isStation(p.src) {
-		return dst, event{}
+func (s *server6) answer(dst []byte, p packet6, msg []byte) ([]byte, result) {
+	switch {
+	case len(msg) < headLen6:
+		return dst, result{ignored: Malformed}
+	case !p.dst.IsMulticast():
+		return dst, result{ignored: Unicast}
+	case !isStation(p.src):
+		return dst, result{ignored: BadSource}
 	}
 	switch dhcpv6.MessageType(msg[0]) {
 	case dhcpv6.MessageTypeSolicit, dhcpv6.MessageTypeRequest, dhcpv6.MessageTypeConfirm,
 		dhcpv6.MessageTypeRenew, dhcpv6.MessageTypeRebind, dhcpv6.MessageTypeRelease,
 		dhcpv6.MessageTypeDecline, dhcpv6.MessageTypeInformationRequest:
-	default: // a server's message, a relay's, or an unknown one
-		return dst, event{}
+	case dhcpv6.MessageTypeRelayForward, dhcpv6.MessageTypeRelayReply:
+		return dst, result{ignored: Relayed}
+	default: // a server's message, or an unknown one
+		return dst, result{ignored: OtherMessage}
 	}
 	q, ok := parseRequest6(msg)
 	if !ok {
-		return dst, event{}
+		return dst, result{ignored: Malformed}
 	}
-	ours := bytes.Equal(q.serverID, s.duid)
-	switch q.kind {
-	case dhcpv6.MessageTypeSolicit, dhcpv6.MessageTypeConfirm, dhcpv6.MessageTypeRebind:
-		ok = q.clientID != nil && q.serverID == nil
-	case dhcpv6.MessageTypeInformationRequest:
-		ok = (q.serverID == nil || ours) && !q.hasIA
-	default:
-		ok = q.clientID != nil && ours
-	}
-	if !ok {
-		return dst, event{}
+	if why := s.checkIdentifiers(&q); why != "" {
+		return dst, result{ignored: why}
 	}
 
 	w := writer6{server: s, q: q, b: dst, start: len(dst)}
-	var e event
+	var e result
 	switch q.kind {
 	case dhcpv6.MessageTypeSolicit:
 		if q.rapid {
 			w.appendHead(dhcpv6.MessageTypeReply, msg)
 			w.appendOption(dhcpv6.OptionRapidCommit, nil)
-			e = event{Leased6, s.address}
+			e = result{kind: Leased6, address: s.address}
 		} else {
 			w.appendHead(dhcpv6.MessageTypeAdvertise, msg)
 			w.appendOption(dhcpv6.OptionPreference, []byte{preferenceMax})
-			e = event{Offered6, s.address}
+			e = result{kind: Offered6, address: s.address}
 		}
 		if !w.appendAssociations() {
-			e = event{kind: Informed6}
+			e = result{kind: Informed6}
 		}
 		w.appendConfiguration()
 	case dhcpv6.MessageTypeRequest, dhcpv6.MessageTypeRenew, dhcpv6.MessageTypeRebind:
 		w.appendHead(dhcpv6.MessageTypeReply, msg)
-		if e = (event{Renewed6, s.address}); q.kind == dhcpv6.MessageTypeRequest {
+		if e = (result{kind: Renewed6, address: s.address}); q.kind == dhcpv6.MessageTypeRequest {
 			e.kind = Leased6
 		}
 		if !w.appendAssociations() {
-			e = event{kind: Informed6}
+			e = result{kind: Informed6}
 		}
 		w.appendConfiguration()
 	case dhcpv6.MessageTypeConfirm:
 		foreign, found := s.foreignAddress(q.options)
 		if !found {
-			return dst, event{}
+			return dst, result{ignored: Incomplete}
 		}
 		w.appendHead(dhcpv6.MessageTypeReply, msg)
 		if foreign.IsValid() {
 			w.appendStatus(iana.StatusNotOnLink)
-			e = event{Refused6, foreign}
+			e = result{kind: Refused6, address: foreign}
 		} else {
 			w.appendStatus(iana.StatusSuccess)
-			e = event{Confirmed6, s.address}
+			e = result{kind: Confirmed6, address: s.address}
 		}
 	case dhcpv6.MessageTypeDecline, dhcpv6.MessageTypeRelease:
 		w.appendHead(dhcpv6.MessageTypeReply, msg)
@@ -282,7 +280,7 @@ func (s *server6) answer(dst []byte, p packet6, msg []byte) ([]byte, event) {
 		if !s.isNamed(q.options) {
 			break
 		}
-		if e = (event{Released6, s.address}); q.kind == dhcpv6.MessageTypeDecline {
+		if e = (result{kind: Released6, address: s.address}); q.kind == dhcpv6.MessageTypeDecline {
 			e.kind = Declined6
 		}
 	case dhcpv6.MessageTypeInformationRequest:
@@ -292,6 +290,36 @@ func (s *server6) answer(dst []byte, p packet6, msg []byte) ([]byte, event) {
 	}
 	putUDP6(w.b[w.start:], s.guest, s.self, p.src, s.source)
 	return w.b, e
+}
+
+// checkIdentifiers checks the identifiers that the message must and must not have (RFC 9915 section 16). It returns
+// the reason to ignore the message, or nothing.
+func (s *server6) checkIdentifiers(q *request6) Reason {
+	other := q.serverID != nil && !bytes.Equal(q.serverID, s.duid)
+	switch q.kind {
+	case dhcpv6.MessageTypeSolicit, dhcpv6.MessageTypeConfirm, dhcpv6.MessageTypeRebind:
+		switch {
+		case q.clientID == nil:
+			return Incomplete
+		case q.serverID != nil:
+			return Malformed
+		}
+	case dhcpv6.MessageTypeInformationRequest:
+		switch {
+		case other:
+			return OtherServer
+		case q.hasIA:
+			return Malformed
+		}
+	default:
+		switch {
+		case q.clientID == nil || q.serverID == nil:
+			return Incomplete
+		case other:
+			return OtherServer
+		}
+	}
+	return ""
 }
 
 // inside returns the options in an identity association for addresses, and nil for another option.

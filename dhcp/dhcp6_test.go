@@ -112,7 +112,8 @@ type situation6 struct {
 	name string
 	in   []byte
 	want string // empty: silence
-	ev   Kind
+	ev   Kind   // empty: none
+	why  Reason // empty: not ignored
 }
 
 func situations6() []situation6 {
@@ -121,63 +122,63 @@ func situations6() []situation6 {
 	pd := tlv(25, []byte{0, 0, 0, 9}, make([]byte, 8))
 	ta := tlv(4, []byte{0, 0, 0, 8})
 	return []situation6{
-		{"18.3.1: SOLICIT", msg6(1, cid, iaNA(5)), "ADVERTISE, preference 255, NA 5 " + ours + "/inf", Offered6},
-		{"21.4: SOLICIT, IAID 0", msg6(1, cid, iaNA(0)), "ADVERTISE, preference 255, NA 0 " + ours + "/inf", Offered6},
-		{"18.3.1: SOLICIT, another address wished for", msg6(1, cid, iaNA(5, iaAddr(wrong))), "ADVERTISE, preference 255, NA 5 " + ours + "/inf", Offered6},
-		{"16.2: SOLICIT without client identifier", msg6(1, iaNA(5)), "", nothing},
-		{"16.2: SOLICIT with server identifier", msg6(1, cid, sid, iaNA(5)), "", nothing},
-		{"18.3.1: SOLICIT, rapid commit", msg6(1, cid, tlv(14), iaNA(5)), "REPLY, rapid, NA 5 " + ours + "/inf", Leased6},
-		{"18.3.9: SOLICIT, several IA_NA", msg6(1, cid, iaNA(1), iaNA(2), iaNA(3)), "ADVERTISE, preference 255, NA 1 " + ours + "/inf, NA 2 status 2, NA 3 status 2", Offered6},
-		{"18.3.9: SOLICIT, IA_TA and IA_PD", msg6(1, cid, pd, iaNA(1), ta), "ADVERTISE, preference 255, PD 9 status 6, NA 1 " + ours + "/inf, TA 8 status 2", Offered6},
-		{"18.3.9: SOLICIT, only IA_PD", msg6(1, cid, pd), "ADVERTISE, preference 255, PD 9 status 6", Informed6},
-		{"18.3.9: SOLICIT, no association", msg6(1, cid), "ADVERTISE, preference 255", Informed6},
-		{"18.3.2: REQUEST", msg6(3, cid, sid, iaNA(5, iaAddr(ours))), "REPLY, NA 5 " + ours + "/inf", Leased6},
-		{"18.3.2: REQUEST, wrong address", msg6(3, cid, sid, iaNA(5, iaAddr(wrong))), "REPLY, NA 5 " + ours + "/inf", Leased6},
-		{"16.4: REQUEST, another server", msg6(3, cid, foreign, iaNA(5)), "", nothing},
-		{"16.4: REQUEST without server identifier", msg6(3, cid, iaNA(5)), "", nothing},
-		{"16.4: REQUEST without client identifier", msg6(3, sid, iaNA(5)), "", nothing},
-		{"18.3.4: RENEW", msg6(5, cid, sid, iaNA(5, iaAddr(ours))), "REPLY, NA 5 " + ours + "/inf", Renewed6},
-		{"18.3.4: RENEW, wrong address", msg6(5, cid, sid, iaNA(5, iaAddr(wrong))), "REPLY, NA 5 " + ours + "/inf " + wrong + "/0", Renewed6},
-		{"18.3.4: RENEW, unknown IAID without address", msg6(5, cid, sid, iaNA(77)), "REPLY, NA 77 " + ours + "/inf", Renewed6},
-		{"16.6: RENEW without server identifier", msg6(5, cid, iaNA(5)), "", nothing},
-		{"18.3.5: REBIND", msg6(6, cid, iaNA(5, iaAddr(ours))), "REPLY, NA 5 " + ours + "/inf", Renewed6},
-		{"18.3.5: REBIND, wrong and right address", msg6(6, cid, iaNA(5, iaAddr(wrong), iaAddr(ours))), "REPLY, NA 5 " + ours + "/inf " + wrong + "/0", Renewed6},
-		{"16.7: REBIND with server identifier", msg6(6, cid, sid, iaNA(5)), "", nothing},
-		{"18.3.3: CONFIRM", msg6(4, cid, iaNA(5, iaAddr(ours))), "REPLY, status 0", Confirmed6},
-		{"18.3.3: CONFIRM, wrong address", msg6(4, cid, iaNA(5, iaAddr(wrong))), "REPLY, status 4", Refused6},
-		{"18.3.3: CONFIRM, one of two wrong", msg6(4, cid, iaNA(5, iaAddr(ours)), iaNA(6, iaAddr(wrong))), "REPLY, status 4", Refused6},
-		{"18.3.3: CONFIRM, IA_TA", msg6(4, cid, tlv(4, []byte{0, 0, 0, 8}, iaAddr(wrong))), "REPLY, status 4", Refused6},
-		{"18.3.3: CONFIRM without addresses", msg6(4, cid, iaNA(5)), "", nothing},
-		{"16.5: CONFIRM with server identifier", msg6(4, cid, sid, iaNA(5, iaAddr(ours))), "", nothing},
-		{"18.3.7: RELEASE", msg6(8, cid, sid, iaNA(5, iaAddr(ours))), "REPLY, status 0", Released6},
-		{"18.3.8: DECLINE", msg6(9, cid, sid, iaNA(5, iaAddr(ours))), "REPLY, status 0", Declined6},
-		{"18.3.7: RELEASE, another address", msg6(8, cid, sid, iaNA(5, iaAddr(wrong))), "REPLY, status 0", nothing},
-		{"18.3.8: DECLINE, another address", msg6(9, cid, sid, iaNA(5, iaAddr(wrong))), "REPLY, status 0", nothing},
-		{"16.9: RELEASE, another server", msg6(8, cid, foreign, iaNA(5)), "", nothing},
-		{"16.8: DECLINE without server identifier", msg6(9, cid, iaNA(5)), "", nothing},
-		{"18.3.6: INFORMATION-REQUEST", msg6(11, cid), "REPLY", Informed6},
-		{"18.3.6: INFORMATION-REQUEST without client identifier", msg6(11), "REPLY", Informed6},
-		{"16.12: INFORMATION-REQUEST with our identifier", msg6(11, sid), "REPLY", Informed6},
-		{"16.12: INFORMATION-REQUEST, another server", msg6(11, foreign), "", nothing},
-		{"16.12: INFORMATION-REQUEST with an association", msg6(11, cid, iaNA(5)), "", nothing},
-		{"16: ADVERTISE", msg6(2, cid, sid, iaNA(5)), "", nothing},
-		{"16: REPLY", msg6(7, cid, sid), "", nothing},
-		{"16: RECONFIGURE", msg6(10, cid, sid), "", nothing},
-		{"19: RELAY-FORW", append([]byte{12, 0}, append(make([]byte, 32), tlv(9, msg6(1, cid, iaNA(5)))...)...), "", nothing},
-		{"19: RELAY-REPL", append([]byte{13, 0}, append(make([]byte, 32), tlv(9, msg6(1, cid, iaNA(5)))...)...), "", nothing},
-		{"unknown type", msg6(200, cid), "", nothing},
-		{"21.1: an option over the end", append(msg6(1, cid, iaNA(5)), 0, 6, 0, 9, 1), "", nothing},
-		{"21.1: half an option head", append(msg6(1, cid, iaNA(5)), 0, 6), "", nothing},
-		{"11.1: an empty client identifier", msg6(1, tlv(1), iaNA(5)), "", nothing},
-		{"11.1: a client identifier of 131 octets", msg6(1, tlv(1, make([]byte, 131)), iaNA(5)), "", nothing},
-		{"11.1: a client identifier of 130 octets", msg6(1, tlv(1, make([]byte, 130)), iaNA(5)), "ADVERTISE, preference 255, NA 5 " + ours + "/inf", Offered6},
-		{"11: a client identifier is opaque", msg6(1, tlv(1, []byte{0, 4, 1, 2}), iaNA(5)), "ADVERTISE, preference 255, NA 5 " + ours + "/inf", Offered6},
-		{"21.2: two client identifiers", msg6(1, cid, cid, iaNA(5)), "", nothing},
-		{"seen in the wild: ill-formed elapsed time, FQDN, vendor class", msg6(1, cid, tlv(8, []byte{1}), tlv(39), tlv(16, []byte{1}), iaNA(5)), "ADVERTISE, preference 255, NA 5 " + ours + "/inf", Offered6},
-		{"an ill-formed option in the association", msg6(5, cid, sid, iaNA(5, iaAddr(wrong), tlv(13), []byte{0, 5, 0, 99})), "REPLY, NA 5 " + ours + "/inf " + wrong + "/0", Renewed6},
-		{"an address inside an option over the end", msg6(5, cid, sid, iaNA(5, []byte{0, 13, 0, 99}, iaAddr(wrong))), "REPLY, NA 5 " + ours + "/inf", Renewed6},
-		{"an ill-formed option request", msg6(1, cid, tlv(6, []byte{0, 23, 0}), iaNA(5)), "ADVERTISE, preference 255, NA 5 " + ours + "/inf", Offered6},
-		{"an association cut short before a good one", msg6(1, cid, tlv(3, []byte{0, 0, 0, 1}), iaNA(2)), "ADVERTISE, preference 255, NA 2 " + ours + "/inf", Offered6},
+		{"18.3.1: SOLICIT", msg6(1, cid, iaNA(5)), "ADVERTISE, preference 255, NA 5 " + ours + "/inf", Offered6, ""},
+		{"21.4: SOLICIT, IAID 0", msg6(1, cid, iaNA(0)), "ADVERTISE, preference 255, NA 0 " + ours + "/inf", Offered6, ""},
+		{"18.3.1: SOLICIT, another address wished for", msg6(1, cid, iaNA(5, iaAddr(wrong))), "ADVERTISE, preference 255, NA 5 " + ours + "/inf", Offered6, ""},
+		{"16.2: SOLICIT without client identifier", msg6(1, iaNA(5)), "", "", Incomplete},
+		{"16.2: SOLICIT with server identifier", msg6(1, cid, sid, iaNA(5)), "", "", Malformed},
+		{"18.3.1: SOLICIT, rapid commit", msg6(1, cid, tlv(14), iaNA(5)), "REPLY, rapid, NA 5 " + ours + "/inf", Leased6, ""},
+		{"18.3.9: SOLICIT, several IA_NA", msg6(1, cid, iaNA(1), iaNA(2), iaNA(3)), "ADVERTISE, preference 255, NA 1 " + ours + "/inf, NA 2 status 2, NA 3 status 2", Offered6, ""},
+		{"18.3.9: SOLICIT, IA_TA and IA_PD", msg6(1, cid, pd, iaNA(1), ta), "ADVERTISE, preference 255, PD 9 status 6, NA 1 " + ours + "/inf, TA 8 status 2", Offered6, ""},
+		{"18.3.9: SOLICIT, only IA_PD", msg6(1, cid, pd), "ADVERTISE, preference 255, PD 9 status 6", Informed6, ""},
+		{"18.3.9: SOLICIT, no association", msg6(1, cid), "ADVERTISE, preference 255", Informed6, ""},
+		{"18.3.2: REQUEST", msg6(3, cid, sid, iaNA(5, iaAddr(ours))), "REPLY, NA 5 " + ours + "/inf", Leased6, ""},
+		{"18.3.2: REQUEST, wrong address", msg6(3, cid, sid, iaNA(5, iaAddr(wrong))), "REPLY, NA 5 " + ours + "/inf", Leased6, ""},
+		{"16.4: REQUEST, another server", msg6(3, cid, foreign, iaNA(5)), "", "", OtherServer},
+		{"16.4: REQUEST without server identifier", msg6(3, cid, iaNA(5)), "", "", Incomplete},
+		{"16.4: REQUEST without client identifier", msg6(3, sid, iaNA(5)), "", "", Incomplete},
+		{"18.3.4: RENEW", msg6(5, cid, sid, iaNA(5, iaAddr(ours))), "REPLY, NA 5 " + ours + "/inf", Renewed6, ""},
+		{"18.3.4: RENEW, wrong address", msg6(5, cid, sid, iaNA(5, iaAddr(wrong))), "REPLY, NA 5 " + ours + "/inf " + wrong + "/0", Renewed6, ""},
+		{"18.3.4: RENEW, unknown IAID without address", msg6(5, cid, sid, iaNA(77)), "REPLY, NA 77 " + ours + "/inf", Renewed6, ""},
+		{"16.6: RENEW without server identifier", msg6(5, cid, iaNA(5)), "", "", Incomplete},
+		{"18.3.5: REBIND", msg6(6, cid, iaNA(5, iaAddr(ours))), "REPLY, NA 5 " + ours + "/inf", Renewed6, ""},
+		{"18.3.5: REBIND, wrong and right address", msg6(6, cid, iaNA(5, iaAddr(wrong), iaAddr(ours))), "REPLY, NA 5 " + ours + "/inf " + wrong + "/0", Renewed6, ""},
+		{"16.7: REBIND with server identifier", msg6(6, cid, sid, iaNA(5)), "", "", Malformed},
+		{"18.3.3: CONFIRM", msg6(4, cid, iaNA(5, iaAddr(ours))), "REPLY, status 0", Confirmed6, ""},
+		{"18.3.3: CONFIRM, wrong address", msg6(4, cid, iaNA(5, iaAddr(wrong))), "REPLY, status 4", Refused6, ""},
+		{"18.3.3: CONFIRM, one of two wrong", msg6(4, cid, iaNA(5, iaAddr(ours)), iaNA(6, iaAddr(wrong))), "REPLY, status 4", Refused6, ""},
+		{"18.3.3: CONFIRM, IA_TA", msg6(4, cid, tlv(4, []byte{0, 0, 0, 8}, iaAddr(wrong))), "REPLY, status 4", Refused6, ""},
+		{"18.3.3: CONFIRM without addresses", msg6(4, cid, iaNA(5)), "", "", Incomplete},
+		{"16.5: CONFIRM with server identifier", msg6(4, cid, sid, iaNA(5, iaAddr(ours))), "", "", Malformed},
+		{"18.3.7: RELEASE", msg6(8, cid, sid, iaNA(5, iaAddr(ours))), "REPLY, status 0", Released6, ""},
+		{"18.3.8: DECLINE", msg6(9, cid, sid, iaNA(5, iaAddr(ours))), "REPLY, status 0", Declined6, ""},
+		{"18.3.7: RELEASE, another address", msg6(8, cid, sid, iaNA(5, iaAddr(wrong))), "REPLY, status 0", "", ""},
+		{"18.3.8: DECLINE, another address", msg6(9, cid, sid, iaNA(5, iaAddr(wrong))), "REPLY, status 0", "", ""},
+		{"16.9: RELEASE, another server", msg6(8, cid, foreign, iaNA(5)), "", "", OtherServer},
+		{"16.8: DECLINE without server identifier", msg6(9, cid, iaNA(5)), "", "", Incomplete},
+		{"18.3.6: INFORMATION-REQUEST", msg6(11, cid), "REPLY", Informed6, ""},
+		{"18.3.6: INFORMATION-REQUEST without client identifier", msg6(11), "REPLY", Informed6, ""},
+		{"16.12: INFORMATION-REQUEST with our identifier", msg6(11, sid), "REPLY", Informed6, ""},
+		{"16.12: INFORMATION-REQUEST, another server", msg6(11, foreign), "", "", OtherServer},
+		{"16.12: INFORMATION-REQUEST with an association", msg6(11, cid, iaNA(5)), "", "", Malformed},
+		{"16: ADVERTISE", msg6(2, cid, sid, iaNA(5)), "", "", OtherMessage},
+		{"16: REPLY", msg6(7, cid, sid), "", "", OtherMessage},
+		{"16: RECONFIGURE", msg6(10, cid, sid), "", "", OtherMessage},
+		{"19: RELAY-FORW", append([]byte{12, 0}, append(make([]byte, 32), tlv(9, msg6(1, cid, iaNA(5)))...)...), "", "", Relayed},
+		{"19: RELAY-REPL", append([]byte{13, 0}, append(make([]byte, 32), tlv(9, msg6(1, cid, iaNA(5)))...)...), "", "", Relayed},
+		{"unknown type", msg6(200, cid), "", "", OtherMessage},
+		{"21.1: an option over the end", append(msg6(1, cid, iaNA(5)), 0, 6, 0, 9, 1), "", "", Malformed},
+		{"21.1: half an option head", append(msg6(1, cid, iaNA(5)), 0, 6), "", "", Malformed},
+		{"11.1: an empty client identifier", msg6(1, tlv(1), iaNA(5)), "", "", Malformed},
+		{"11.1: a client identifier of 131 octets", msg6(1, tlv(1, make([]byte, 131)), iaNA(5)), "", "", Malformed},
+		{"11.1: a client identifier of 130 octets", msg6(1, tlv(1, make([]byte, 130)), iaNA(5)), "ADVERTISE, preference 255, NA 5 " + ours + "/inf", Offered6, ""},
+		{"11: a client identifier is opaque", msg6(1, tlv(1, []byte{0, 4, 1, 2}), iaNA(5)), "ADVERTISE, preference 255, NA 5 " + ours + "/inf", Offered6, ""},
+		{"21.2: two client identifiers", msg6(1, cid, cid, iaNA(5)), "", "", Malformed},
+		{"seen in the wild: ill-formed elapsed time, FQDN, vendor class", msg6(1, cid, tlv(8, []byte{1}), tlv(39), tlv(16, []byte{1}), iaNA(5)), "ADVERTISE, preference 255, NA 5 " + ours + "/inf", Offered6, ""},
+		{"an ill-formed option in the association", msg6(5, cid, sid, iaNA(5, iaAddr(wrong), tlv(13), []byte{0, 5, 0, 99})), "REPLY, NA 5 " + ours + "/inf " + wrong + "/0", Renewed6, ""},
+		{"an address inside an option over the end", msg6(5, cid, sid, iaNA(5, []byte{0, 13, 0, 99}, iaAddr(wrong))), "REPLY, NA 5 " + ours + "/inf", Renewed6, ""},
+		{"an ill-formed option request", msg6(1, cid, tlv(6, []byte{0, 23, 0}), iaNA(5)), "ADVERTISE, preference 255, NA 5 " + ours + "/inf", Offered6, ""},
+		{"an association cut short before a good one", msg6(1, cid, tlv(3, []byte{0, 0, 0, 1}), iaNA(2)), "ADVERTISE, preference 255, NA 2 " + ours + "/inf", Offered6, ""},
 	}
 }
 
@@ -187,8 +188,8 @@ func TestDHCPv6Messages(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			r := newResponder(t, newRecord(), resolvConf)
 			frame := from6(guestLL, servers6, c.in)
-			if _, e := r.answers.Load().answer(nil, frame); e.kind != c.ev {
-				t.Errorf("event %d, want %d", e.kind, c.ev)
+			if e := resultOf(r, frame); e.kind != c.ev || e.ignored != c.why {
+				t.Errorf("event %q, ignored %q; want %q, %q", e.kind, e.ignored, c.ev, c.why)
 			}
 			got, silent := ask(t, r, frame)
 			if silent != (c.want == "") {
@@ -342,7 +343,7 @@ func TestDHCPv6WithoutRoom(t *testing.T) {
 	if len(read6(t, readReply(t, out)).Options.IANA()) > 0 {
 		t.Fatal("there was room: this proves nothing")
 	}
-	if e != (event{kind: Informed6}) {
+	if e != (result{kind: Informed6}) {
 		t.Errorf("%v %v, want %v", e.kind, e.address, Informed6)
 	}
 }
@@ -353,39 +354,40 @@ func TestDHCPv6Frames(t *testing.T) {
 	solicit := msg6(1, tlv(1, clientDUID), iaNA(1))
 	good := from6(guestLL, servers6, solicit)
 	for _, c := range []struct {
-		name   string
-		frame  []byte
-		answer bool
+		name  string
+		frame []byte
+		why   Reason // empty: there is an answer
 	}{
-		{"as it is", good, true},
-		{"padding behind", append(slices.Clone(good), 0, 0), true},
-		{"to a unicast address", from6(guestLL, responderMAC.LinkLocal(), solicit), false},
-		{"from ::", from6(addr("::"), servers6, solicit), false},
-		{"from a multicast", from6(addr("ff02::1"), servers6, solicit), false},
-		{"another source MAC", change(good, 11, 9), false},
-		{"IP version 4", change(good, 14, 0x45), false},
-		{"payload over the frame", change(good, 18, 9), false},
-		{"hop-by-hop options", change(good, 20, 0), false},
-		{"port 546", change(good, 57, 0x22), false},
-		{"UDP length over the packet", change(good, 58, 9), false},
-		{"UDP length under its header", change(change(good, 58, 0), 59, 7), false},
-		{"wrong UDP checksum", change(good, 60, good[60]+1), false},
-		{"no UDP checksum", change(change(good, 60, 0), 61, 0), false},
-		{"three octets", from6(guestLL, servers6, []byte{1, 0, 0}), false},
+		{"as it is", good, ""},
+		{"padding behind", append(slices.Clone(good), 0, 0), ""},
+		{"to a unicast address", from6(guestLL, responderMAC.LinkLocal(), solicit), Unicast},
+		{"from ::", from6(addr("::"), servers6, solicit), BadSource},
+		{"from a multicast", from6(addr("ff02::1"), servers6, solicit), BadSource},
+		{"another source MAC", change(good, 11, 9), OtherMAC},
+		{"IP version 4", change(good, 14, 0x45), Malformed},
+		{"payload over the frame", change(good, 18, 9), Malformed},
+		{"hop-by-hop options", change(good, 20, 0), OtherProtocol},
+		{"port 546", change(good, 57, 0x22), OtherProtocol},
+		{"UDP length over the packet", change(good, 58, 9), Malformed},
+		{"UDP length under its header", change(change(good, 58, 0), 59, 7), Malformed},
+		{"wrong UDP checksum", change(good, 60, good[60]+1), BadChecksum},
+		{"no UDP checksum", change(change(good, 60, 0), 61, 0), BadChecksum},
+		{"three octets", from6(guestLL, servers6, []byte{1, 0, 0}), Malformed},
 	} {
-		if _, silent := ask(t, r, c.frame); silent == c.answer {
-			t.Errorf("%s: silent %v, want %v", c.name, silent, !c.answer)
+		if _, silent := ask(t, r, c.frame); silent != (c.why != "") || resultOf(r, c.frame).ignored != c.why {
+			t.Errorf("%s: silent %v, ignored %q, want %q", c.name, silent, resultOf(r, c.frame).ignored, c.why)
 		}
 	}
 	for n := range good {
-		if _, silent := ask(t, r, good[:n]); !silent {
-			t.Errorf("a reply to the first %d octets", n)
+		if _, silent := ask(t, r, good[:n]); !silent || resultOf(r, good[:n]).ignored != Malformed {
+			t.Errorf("the first %d octets: silent %v, ignored %q", n, silent, resultOf(r, good[:n]).ignored)
 		}
 	}
 	rec := newRecord()
 	rec.IPv6 = nil
-	if _, silent := ask(t, newResponder(t, rec, resolvConf), good); !silent {
-		t.Error("a DHCPv6 reply without an IPv6 address")
+	r = newResponder(t, rec, resolvConf)
+	if _, silent := ask(t, r, good); !silent || resultOf(r, good).ignored != NoIPv6 {
+		t.Errorf("without an IPv6 address: silent %v, ignored %q", silent, resultOf(r, good).ignored)
 	}
 }
 

@@ -2,8 +2,11 @@ package dhcp
 
 import (
 	"errors"
-	"strings"
+	"log/slog"
+	"regexp"
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/guestwire/guestwire/cache"
 )
@@ -22,18 +25,36 @@ func TestNew(t *testing.T) {
 	}
 }
 
-// Every kind of event has a text of its own.
-func TestKinds(t *testing.T) {
-	seen := map[string]bool{}
-	for k := nothing + 1; k < kinds; k++ {
-		text := k.String()
-		if text == "" || seen[text] || strings.HasPrefix(text, "event ") {
-			t.Errorf("event %d has the text %q", k, text)
+// Every kind of event and every reason has a short name for machines, and every kind has a sentence of its own.
+func TestNames(t *testing.T) {
+	texts := map[string]bool{}
+	var haveKinds, haveReasons []string
+	for _, k := range kinds {
+		if k.text == "" || texts[k.text] || k.burst < 1 {
+			t.Errorf("%s has the text %q and a burst of %d", k.kind, k.text, k.burst)
 		}
-		seen[text] = true
+		texts[k.text] = true
+		haveKinds = append(haveKinds, string(k.kind))
 	}
-	if kinds.String() != "event 18" || nothing.String() != "event 0" {
-		t.Errorf("no events are %q and %q", kinds, nothing)
+	for _, r := range reasons {
+		haveReasons = append(haveReasons, string(r))
+	}
+	for _, c := range []struct {
+		what, file string
+		have       []string
+	}{{"Kind", "event.go", haveKinds}, {"Reason", "ignored.go", haveReasons}} {
+		var declared []string
+		for _, n := range declaredNames(t, c.file, c.what) {
+			declared = append(declared, n.name)
+			if !regexp.MustCompile(`^[a-z0-9]+(-[a-z0-9]+)*$`).MatchString(n.name) || n.text == "" {
+				t.Errorf("%s %q is not in kebab-case, or has no comment", c.what, n.name)
+			}
+		}
+		slices.Sort(declared)
+		slices.Sort(c.have)
+		if len(declared) == 0 || !slices.Equal(c.have, declared) || len(slices.Compact(declared)) != len(c.have) {
+			t.Errorf("%s: the table has %q, the constants are %q", c.what, c.have, declared)
+		}
 	}
 }
 
@@ -46,10 +67,13 @@ func TestUDPChecksumZero(t *testing.T) {
 	}
 }
 
-// A reply allocates nothing, so a guest's flood of messages makes no garbage.
+// A reply allocates nothing, and Serve allocates nothing for an event that is held back. So a guest's flood of messages
+// makes no garbage.
 func TestAllocations(t *testing.T) {
 	r := newResponder(t, newRecord(), resolvConf)
+	r.Log, r.Notify = slog.New(slog.DiscardHandler), func(Event) {}
 	buf := make([]byte, 0, 2048)
+	l := loop{r: r, port: discardPort{}, log: r.Log, answers: r.answers.Load(), out: buf}
 	for _, c := range []struct {
 		name  string
 		frame []byte
@@ -69,5 +93,17 @@ func TestAllocations(t *testing.T) {
 		if n := testing.AllocsPerRun(100, func() { buf = r.Reply(buf[:0], c.frame) }); n > 0 {
 			t.Errorf("%s: %v allocations", c.name, n)
 		}
+		for range 1000 { // more than a burst
+			l.answerFrame(c.frame)
+		}
+		if n := testing.AllocsPerRun(100, func() { l.answerFrame(c.frame) }); n > 0 {
+			t.Errorf("%s: Serve makes %v allocations", c.name, n)
+		}
 	}
 }
+
+// discardPort is a port without a guest.
+type discardPort struct{ Port }
+
+func (discardPort) Write(b []byte) (int, error)       { return len(b), nil }
+func (discardPort) SetReadDeadline(t time.Time) error { return nil }

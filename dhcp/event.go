@@ -1,109 +1,139 @@
 package dhcp
 
 import (
+	"fmt"
 	"log/slog"
 	"net/netip"
-	"strconv"
+	"slices"
 	"sync/atomic"
 	"time"
+
+	"github.com/guestwire/guestwire/cache"
 )
 
-// Event is an answer to the guest, or a message of the guest, that matters to who runs the guest.
+// Event is an answer to the guest, a message of the guest, or a fault that matters to who runs the guest.
+//
+// Events are limited by kind: a guest that floods requests causes 20 events of their kind, then one in 10 s. The faults
+// OtherMACSeen, ReadFailed and WriteFailed have a burst of 5.
 type Event struct {
 	Time time.Time
 	Kind Kind
+	// Text is a sentence for people. It can change in a later version.
+	Text string
 	// Address is the guest's address, or the one that the guest was refused or has declined. It is
-	// not valid with Advertised, Withdrawn and Informed6.
+	// valid with the kinds of DHCPv4 and DHCPv6, except Informed6.
 	Address netip.Addr
+	// MAC is the source of the frame with OtherMACSeen, and zero with other kinds.
+	MAC cache.MAC
+	// Held is how many events of this kind were held back since the event of this kind before.
+	Held uint64
+	// Err is the error of the port with ReadFailed and WriteFailed.
+	Err error
 }
 
-// Kind is the kind of an event. The numbers can change in a later version; store the texts instead.
-type Kind uint8
+// Kind is the kind of an event. The text is a name for machines, which does not change.
+type Kind string
 
+// The kinds of events.
 const (
-	nothing Kind = iota
+	Offered4  Kind = "dhcpv4-offered"  // DHCPOFFER
+	Leased4   Kind = "dhcpv4-leased"   // DHCPACK: the guest has the address
+	Renewed4  Kind = "dhcpv4-renewed"  // DHCPACK to a guest that had it
+	Refused4  Kind = "dhcpv4-refused"  // DHCPNAK: the guest asked for another address
+	Declined4 Kind = "dhcpv4-declined" // DHCPDECLINE: the guest found another station that uses the address
+	Released4 Kind = "dhcpv4-released" // DHCPRELEASE
+	Informed4 Kind = "dhcpv4-informed" // DHCPACK to DHCPINFORM: configuration without an address
 
-	Offered4  // DHCPOFFER
-	Leased4   // DHCPACK: the guest has the address
-	Renewed4  // DHCPACK to a guest that had it
-	Refused4  // DHCPNAK: the guest asked for another address
-	Declined4 // DHCPDECLINE: the guest found another station that uses the address
-	Released4 // DHCPRELEASE
-	Informed4 // DHCPACK to DHCPINFORM: configuration without an address
+	Offered6   Kind = "dhcpv6-offered"   // ADVERTISE
+	Leased6    Kind = "dhcpv6-leased"    // REPLY to SOLICIT or REQUEST
+	Renewed6   Kind = "dhcpv6-renewed"   // REPLY to RENEW or REBIND
+	Confirmed6 Kind = "dhcpv6-confirmed" // REPLY to CONFIRM: the guest's addresses are right
+	Refused6   Kind = "dhcpv6-refused"   // REPLY to CONFIRM: an address is not right
+	Declined6  Kind = "dhcpv6-declined"  // DECLINE: the guest found another station that uses the address
+	Released6  Kind = "dhcpv6-released"  // RELEASE
+	Informed6  Kind = "dhcpv6-informed"  // REPLY without an address
 
-	Offered6   // ADVERTISE
-	Leased6    // REPLY to SOLICIT or REQUEST
-	Renewed6   // REPLY to RENEW or REBIND
-	Confirmed6 // REPLY to CONFIRM: the guest's addresses are right
-	Refused6   // REPLY to CONFIRM: an address is not right
-	Declined6  // DECLINE: the guest found another station that uses the address
-	Released6  // RELEASE
-	Informed6  // REPLY without an address
+	Advertised Kind = "router-advertised" // router advertisement
+	Withdrawn  Kind = "router-withdrawn"  // the last router advertisement, which ends the router's lifetime
 
-	Advertised // router advertisement
-	Withdrawn  // the last router advertisement, which ends the router's lifetime
-
-	kinds
+	OtherMACSeen Kind = "other-mac-seen" // a frame whose source is not the MAC of the record; it is ignored
+	ReadFailed   Kind = "read-failed"    // the port cannot be read, for example because the tap is down
+	WriteFailed  Kind = "write-failed"   // the answer could not be sent
 )
 
-var kindText = [kinds]string{
-	Offered4:   "DHCPv4 address offered",
-	Leased4:    "DHCPv4 address leased",
-	Renewed4:   "DHCPv4 lease renewed",
-	Refused4:   "DHCPv4 request for another address refused",
-	Declined4:  "DHCPv4 address declined by the guest: another station seems to use it",
-	Released4:  "DHCPv4 address released by the guest",
-	Informed4:  "DHCPv4 configuration told",
-	Offered6:   "DHCPv6 address offered",
-	Leased6:    "DHCPv6 address leased",
-	Renewed6:   "DHCPv6 lease renewed",
-	Confirmed6: "DHCPv6 address confirmed",
-	Refused6:   "DHCPv6 address not confirmed",
-	Declined6:  "DHCPv6 address declined by the guest: another station seems to use it",
-	Released6:  "DHCPv6 address released by the guest",
-	Informed6:  "DHCPv6 configuration told",
-	Advertised: "router advertisement sent",
-	Withdrawn:  "router advertisement withdrawn",
+// kinds has each kind once. The index is that of the counter and of the limiter.
+var kinds = [...]struct {
+	kind  Kind
+	text  string
+	level slog.Level
+	burst int // events before the limit
+}{
+	{Offered4, "DHCPv4 address offered", slog.LevelDebug, 20},
+	{Leased4, "DHCPv4 address leased", slog.LevelInfo, 20},
+	{Renewed4, "DHCPv4 lease renewed", slog.LevelInfo, 20},
+	{Refused4, "DHCPv4 request for another address refused", slog.LevelWarn, 20},
+	{Declined4, "DHCPv4 address declined by the guest: another station seems to use it", slog.LevelWarn, 20},
+	{Released4, "DHCPv4 address released by the guest", slog.LevelInfo, 20},
+	{Informed4, "DHCPv4 configuration told", slog.LevelInfo, 20},
+	{Offered6, "DHCPv6 address offered", slog.LevelDebug, 20},
+	{Leased6, "DHCPv6 address leased", slog.LevelInfo, 20},
+	{Renewed6, "DHCPv6 lease renewed", slog.LevelInfo, 20},
+	{Confirmed6, "DHCPv6 address confirmed", slog.LevelInfo, 20},
+	{Refused6, "DHCPv6 address not confirmed", slog.LevelWarn, 20},
+	{Declined6, "DHCPv6 address declined by the guest: another station seems to use it", slog.LevelWarn, 20},
+	{Released6, "DHCPv6 address released by the guest", slog.LevelInfo, 20},
+	{Informed6, "DHCPv6 configuration told", slog.LevelInfo, 20},
+	{Advertised, "router advertisement sent", slog.LevelDebug, 20},
+	{Withdrawn, "router advertisement withdrawn", slog.LevelInfo, 20},
+	{OtherMACSeen, "another MAC than the record's speaks on the tap", slog.LevelWarn, 5},
+	{ReadFailed, "read from the port", slog.LevelWarn, 5},
+	{WriteFailed, "write to the port", slog.LevelWarn, 5},
 }
 
-// String returns the text that the log has for the event.
-func (k Kind) String() string {
-	if k == nothing || k >= kinds {
-		return "event " + strconv.Itoa(int(k))
+// indexOf returns the index of a kind in kinds.
+func indexOf(k Kind) int {
+	for i := range kinds {
+		if kinds[i].kind == k {
+			return i
+		}
 	}
-	return kindText[k]
+	panic("dhcp: no kind of event: " + string(k))
 }
 
-// MarshalText returns String, so that Counters have texts in JSON.
-func (k Kind) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
-
-func (k Kind) level() slog.Level {
-	switch k {
-	case Refused4, Declined4, Refused6, Declined6:
-		return slog.LevelWarn
-	case Offered4, Offered6, Advertised:
-		return slog.LevelDebug
-	}
-	return slog.LevelInfo
-}
-
-// event is the event that a frame causes; the zero event: none.
-type event struct {
-	kind    Kind
+// result is what a frame causes besides its answer: an event, or the reason why the frame is ignored. A frame that is
+// not ignored has an answer, an event or both.
+type result struct {
+	kind    Kind // empty: no event
 	address netip.Addr
+	ignored Reason // empty: not ignored
 }
 
-// Counters count what a responder has done since it was made.
+// text returns the sentence about an event of the guest.
+func (e Event) text(guest cache.MAC) string {
+	text := kinds[indexOf(e.Kind)].text
+	switch {
+	case e.Kind == OtherMACSeen:
+		return fmt.Sprintf("%s: the guest of the record is %v, this is %v; start the VM with mac=%v", text, guest, e.MAC, guest)
+	case e.Err != nil:
+		return text + ": " + e.Err.Error()
+	}
+	return text
+}
+
+// Counters count what a responder has done since it was made. The names of events and reasons are those of [Kind] and
+// [Reason].
 type Counters struct {
-	Received uint64          // frames that were read
-	Sent     uint64          // frames that were written
-	Failed   uint64          // reads and writes that failed
-	Events   map[Kind]uint64 // events of each kind; a kind without events is not in the map
+	Received uint64            `json:"received"` // frames that were read
+	Sent     uint64            `json:"sent"`     // frames that were written
+	Failed   uint64            `json:"failed"`   // reads and writes that failed
+	Events   map[Kind]uint64   `json:"events"`   // events of each kind, with those that were held back; a kind without events is not in the map
+	Ignored  map[Reason]uint64 `json:"ignored"`  // received frames that were ignored, by reason; a reason without frames is not in the map
 }
 
 type counters struct {
 	received, sent, failed atomic.Uint64
-	events                 [kinds]atomic.Uint64
+	events                 [len(kinds)]atomic.Uint64
+	ignored                [len(reasons)]atomic.Uint64
 }
 
 // Counters returns the counters, also while Serve runs.
@@ -113,11 +143,22 @@ func (r *Responder) Counters() Counters {
 		Sent:     r.counters.sent.Load(),
 		Failed:   r.counters.failed.Load(),
 		Events:   map[Kind]uint64{},
+		Ignored:  map[Reason]uint64{},
 	}
-	for k := nothing + 1; k < kinds; k++ {
-		if n := r.counters.events[k].Load(); n > 0 {
-			c.Events[k] = n
+	for i := range kinds {
+		if n := r.counters.events[i].Load(); n > 0 {
+			c.Events[kinds[i].kind] = n
+		}
+	}
+	for i, reason := range reasons {
+		if n := r.counters.ignored[i].Load(); n > 0 {
+			c.Ignored[reason] = n
 		}
 	}
 	return c
+}
+
+// countIgnored counts a frame that was ignored.
+func (r *Responder) countIgnored(why Reason) {
+	r.counters.ignored[slices.Index(reasons[:], why)].Add(1)
 }

@@ -42,33 +42,39 @@ func multicastMAC(a netip.Addr) cache.MAC {
 	return cache.MAC{0x33, 0x33, b[12], b[13], b[14], b[15]}
 }
 
-// parseUDP4 returns the payload and the destination port of a UDP datagram in an IPv4 packet. It skips IP
-// options and padding. It refuses fragments, wrong lengths and wrong checksums.
-func parseUDP4(b []byte) (payload []byte, port uint16, ok bool) {
-	if len(b) < ip4Len || b[0]>>4 != 4 || b[9] != protoUDP {
-		return nil, 0, false
+// parseUDP4 returns the payload of a UDP datagram to the port in an IPv4 packet, or the reason to ignore the packet.
+// It skips IP options and padding. It refuses fragments, wrong lengths and wrong checksums.
+func parseUDP4(b []byte, port uint16) (payload []byte, ignored Reason) {
+	if len(b) < ip4Len || b[0]>>4 != 4 {
+		return nil, Malformed
+	}
+	if b[9] != protoUDP {
+		return nil, OtherProtocol
 	}
 	head, total := int(b[0]&15)*4, int(binary.BigEndian.Uint16(b[2:]))
 	if head < ip4Len || total < head+udpLen || total > len(b) {
-		return nil, 0, false
+		return nil, Malformed
 	}
 	if binary.BigEndian.Uint16(b[6:])&0x3fff != 0 { // more fragments, or an offset
-		return nil, 0, false
+		return nil, Fragment
 	}
 	if fold(sum(0, b[:head])) != 0xffff {
-		return nil, 0, false
+		return nil, BadChecksum
 	}
 	udp := b[head:total]
 	n := int(binary.BigEndian.Uint16(udp[4:]))
 	if n < udpLen || n > len(udp) {
-		return nil, 0, false
+		return nil, Malformed
+	}
+	if binary.BigEndian.Uint16(udp[2:]) != port {
+		return nil, OtherProtocol
 	}
 	udp = udp[:n]
 	if binary.BigEndian.Uint16(udp[6:]) != 0 && // RFC 768: 0 means that there is no checksum
 		!validChecksum(sum(protoUDP+uint32(n), b[12:20]), udp, 6) {
-		return nil, 0, false
+		return nil, BadChecksum
 	}
-	return udp[udpLen:], binary.BigEndian.Uint16(udp[2:]), true
+	return udp[udpLen:], ""
 }
 
 // packet6 is an IPv6 packet.
@@ -96,21 +102,25 @@ func parseIPv6(b []byte) (packet6, bool) {
 	}, true
 }
 
-func parseUDP6(p packet6) (payload []byte, port uint16, ok bool) {
+// parseUDP6 does for IPv6 what parseUDP4 does for IPv4.
+func parseUDP6(p packet6, port uint16) (payload []byte, ignored Reason) {
 	udp := p.body
 	if len(udp) < udpLen {
-		return nil, 0, false
+		return nil, Malformed
 	}
 	n := int(binary.BigEndian.Uint16(udp[4:]))
 	if n < udpLen || n > len(udp) {
-		return nil, 0, false
+		return nil, Malformed
+	}
+	if binary.BigEndian.Uint16(udp[2:]) != port {
+		return nil, OtherProtocol
 	}
 	udp = udp[:n]
 	if binary.BigEndian.Uint16(udp[6:]) == 0 || // RFC 8200 section 8.1: the checksum is not optional
 		!validChecksum(pseudo6(p.src, p.dst, protoUDP, n), udp, 6) {
-		return nil, 0, false
+		return nil, BadChecksum
 	}
-	return udp[udpLen:], binary.BigEndian.Uint16(udp[2:]), true
+	return udp[udpLen:], ""
 }
 
 // sum adds the 16-bit words of b to acc (RFC 1071). The sum of up to 128 KiB does not overflow.

@@ -68,40 +68,48 @@ func newNeighbours(rec cache.Record) (map[netip.Addr]neighbour, error) {
 
 // answerARP answers a request for a neighbour (RFC 826). It also answers a probe (RFC 5227), as the guest
 // must not take a neighbour's address.
-func (r *answers) answerARP(dst, b []byte) ([]byte, event) {
-	if len(b) < arpLen || [6]byte(b) != arpHead || binary.BigEndian.Uint16(b[6:]) != arpRequest || cache.MAC(b[8:14]) != r.guest {
-		return dst, event{}
+func (r *answers) answerARP(dst, b []byte) ([]byte, result) {
+	switch {
+	case len(b) < arpLen || [6]byte(b) != arpHead:
+		return dst, result{ignored: Malformed}
+	case binary.BigEndian.Uint16(b[6:]) != arpRequest:
+		return dst, result{ignored: OtherProtocol}
+	case cache.MAC(b[8:14]) != r.guest:
+		return dst, result{ignored: OtherHardwareAddress}
 	}
 	n, ok := r.neighbours[netip.AddrFrom4([4]byte(b[24:28]))]
 	if !ok {
-		return dst, event{}
+		return dst, result{ignored: OtherTarget}
 	}
 	dst = appendEthernet(dst, r.guest, n.mac, etherARP)
 	dst = append(dst, arpHead[:]...)
 	dst = append(dst, 0, arpReply)
 	dst = append(dst, n.mac[:]...)
 	dst = append(dst, b[24:28]...)
-	return append(dst, b[8:18]...), event{}
+	return append(dst, b[8:18]...), result{}
 }
 
 // answerNeighbourSolicitation answers for a neighbour (RFC 4861 section 7.2.4). A solicitation from :: asks
 // whether the neighbour's address is free, and the answer to all nodes says that it is in use.
-func (r *answers) answerNeighbourSolicitation(dst []byte, p packet6) ([]byte, event) {
-	if len(p.body) < solicitationLen || p.src.IsMulticast() || !validOptionsND(p.body[solicitationLen:], p.src) {
-		return dst, event{}
+func (r *answers) answerNeighbourSolicitation(dst []byte, p packet6) ([]byte, result) {
+	switch {
+	case p.src.IsMulticast():
+		return dst, result{ignored: BadSource}
+	case len(p.body) < solicitationLen || !validOptionsND(p.body[solicitationLen:], p.src):
+		return dst, result{ignored: Malformed}
 	}
 	target := netip.AddrFrom16([16]byte(p.body[8:24]))
 	if p.src.IsUnspecified() && p.dst != solicitedNode(target) { // section 7.1.1
-		return dst, event{}
+		return dst, result{ignored: Malformed}
 	}
 	n, ok := r.neighbours[target]
 	if !ok {
-		return dst, event{}
+		return dst, result{ignored: OtherTarget}
 	}
 	if p.src.IsUnspecified() {
-		return appendICMPv6(dst, multicastMAC(allNodes), n.mac, allNodes, target, n.unsolicited), event{}
+		return appendICMPv6(dst, multicastMAC(allNodes), n.mac, allNodes, target, n.unsolicited), result{}
 	}
-	return appendICMPv6(dst, r.guest, n.mac, p.src, target, n.solicited), event{}
+	return appendICMPv6(dst, r.guest, n.mac, p.src, target, n.solicited), result{}
 }
 
 // solicitedNode returns the solicited-node multicast address (RFC 4291 section 2.7.1).

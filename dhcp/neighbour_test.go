@@ -28,22 +28,23 @@ type situationARP struct {
 	name   string
 	frame  []byte
 	answer bool
+	why    Reason
 }
 
 func situationsARP() []situationARP {
 	own, gw := addr("10.244.1.7"), addr("169.254.1.1")
 	return []situationARP{
-		{"request for the gateway", arp(1, guestMAC, own, gw), true},
-		{"probe for the gateway's address", arp(1, guestMAC, anyone, gw), true},
-		{"padding behind", append(arp(1, guestMAC, own, gw), make([]byte, 18)...), true},
-		{"probe for the guest's own address", arp(1, guestMAC, anyone, own), false},
-		{"announcement of the guest's own address", arp(1, guestMAC, own, own), false},
-		{"request for another address", arp(1, guestMAC, own, addr("10.244.1.8")), false},
-		{"a reply", arp(2, guestMAC, own, gw), false},
-		{"another sender", arp(1, gatewayMAC, own, gw), false},
-		{"another hardware type", change(arp(1, guestMAC, own, gw), 15, 6), false},
-		{"another source MAC", change(arp(1, guestMAC, own, gw), 11, 6), false},
-		{"cut", arp(1, guestMAC, own, gw)[:41], false},
+		{"request for the gateway", arp(1, guestMAC, own, gw), true, ""},
+		{"probe for the gateway's address", arp(1, guestMAC, anyone, gw), true, ""},
+		{"padding behind", append(arp(1, guestMAC, own, gw), make([]byte, 18)...), true, ""},
+		{"probe for the guest's own address", arp(1, guestMAC, anyone, own), false, OtherTarget},
+		{"announcement of the guest's own address", arp(1, guestMAC, own, own), false, OtherTarget},
+		{"request for another address", arp(1, guestMAC, own, addr("10.244.1.8")), false, OtherTarget},
+		{"a reply", arp(2, guestMAC, own, gw), false, OtherProtocol},
+		{"another sender", arp(1, gatewayMAC, own, gw), false, OtherHardwareAddress},
+		{"another hardware type", change(arp(1, guestMAC, own, gw), 15, 6), false, Malformed},
+		{"another source MAC", change(arp(1, guestMAC, own, gw), 11, 6), false, OtherMAC},
+		{"cut", arp(1, guestMAC, own, gw)[:41], false, Malformed},
 	}
 }
 
@@ -53,6 +54,9 @@ func TestARP(t *testing.T) {
 	own, gw := addr("10.244.1.7"), addr("169.254.1.1")
 	for _, c := range situationsARP() {
 		got, silent := ask(t, r, c.frame)
+		if e := resultOf(r, c.frame); e.ignored != c.why {
+			t.Errorf("%s: ignored %q, want %q", c.name, e.ignored, c.why)
+		}
 		if silent == c.answer {
 			t.Errorf("%s: silent %v, want %v", c.name, silent, !c.answer)
 		}
@@ -88,6 +92,7 @@ type situationNS struct {
 	name  string
 	frame []byte
 	want  string // empty: silence
+	why   Reason
 }
 
 func situationsNS() []situationNS {
@@ -95,27 +100,27 @@ func situationsNS() []situationNS {
 	slla := append([]byte{1, 1}, guestMAC[:]...)
 	good := solicitation(guestLL, node, router, slla...)
 	return []situationNS{
-		{"for the router", good, "RSO fe80::1 to " + guestLL.String()},
-		{"for the router, from a global address", solicitation(addr("fd00:10:244::7"), node, router, slla...), "RSO fe80::1 to fd00:10:244::7"},
-		{"unicast, as unreachability detection sends it", solicitation(guestLL, router, router), "RSO fe80::1 to " + guestLL.String()},
-		{"for a host", solicitation(guestLL, addr("ff02::1:ff00:53"), other, slla...), "SO fd00::53 to " + guestLL.String()},
-		{"duplicate address detection of a neighbour's address", solicitation(addr("::"), node, router), "RO fe80::1 to ff02::1"},
-		{"the same with a nonce, RFC 7527", solicitation(addr("::"), node, router, 14, 1, 1, 2, 3, 4, 5, 6), "RO fe80::1 to ff02::1"},
-		{"from ::, not to the solicited-node address", solicitation(addr("::"), addr("ff02::1"), router), ""},
-		{"from ::, with a link-layer option", solicitation(addr("::"), node, router, slla...), ""},
-		{"duplicate address detection of the own address", solicitation(addr("::"), addr("ff02::1:ff00:7"), addr("fd00:10:244::7")), ""},
-		{"for an address that is not listed", solicitation(guestLL, addr("ff02::1:ff00:99"), addr("fd00::99"), slla...), ""},
-		{"for a multicast", solicitation(guestLL, node, addr("ff02::1"), slla...), ""},
-		{"from a multicast", solicitation(addr("ff02::5"), node, router), ""},
-		{"an option of length 0", solicitation(guestLL, node, router, 1, 0, 0, 0, 0, 0, 0, 0), ""},
-		{"an option over the end", solicitation(guestLL, node, router, 1, 2, 0, 0, 0, 0, 0, 0), ""},
-		{"half an option", solicitation(guestLL, node, router, 1), ""},
-		{"hop limit 254", icmp(guestLL, node, 254, good[54:]), ""},
-		{"code 1", icmp(guestLL, node, 255, append([]byte{135, 1}, good[56:]...)), ""},
-		{"wrong checksum", change(good, 56, good[56]+1), ""},
-		{"too short", icmp(guestLL, node, 255, good[54:54+23]), ""},
-		{"an advertisement", icmp(guestLL, node, 255, append([]byte{136}, good[55:]...)), ""},
-		{"an echo request", icmp(guestLL, router, 255, append([]byte{128}, good[55:]...)), ""},
+		{"for the router", good, "RSO fe80::1 to " + guestLL.String(), ""},
+		{"for the router, from a global address", solicitation(addr("fd00:10:244::7"), node, router, slla...), "RSO fe80::1 to fd00:10:244::7", ""},
+		{"unicast, as unreachability detection sends it", solicitation(guestLL, router, router), "RSO fe80::1 to " + guestLL.String(), ""},
+		{"for a host", solicitation(guestLL, addr("ff02::1:ff00:53"), other, slla...), "SO fd00::53 to " + guestLL.String(), ""},
+		{"duplicate address detection of a neighbour's address", solicitation(addr("::"), node, router), "RO fe80::1 to ff02::1", ""},
+		{"the same with a nonce, RFC 7527", solicitation(addr("::"), node, router, 14, 1, 1, 2, 3, 4, 5, 6), "RO fe80::1 to ff02::1", ""},
+		{"from ::, not to the solicited-node address", solicitation(addr("::"), addr("ff02::1"), router), "", Malformed},
+		{"from ::, with a link-layer option", solicitation(addr("::"), node, router, slla...), "", Malformed},
+		{"duplicate address detection of the own address", solicitation(addr("::"), addr("ff02::1:ff00:7"), addr("fd00:10:244::7")), "", OtherTarget},
+		{"for an address that is not listed", solicitation(guestLL, addr("ff02::1:ff00:99"), addr("fd00::99"), slla...), "", OtherTarget},
+		{"for a multicast", solicitation(guestLL, node, addr("ff02::1"), slla...), "", OtherTarget},
+		{"from a multicast", solicitation(addr("ff02::5"), node, router), "", BadSource},
+		{"an option of length 0", solicitation(guestLL, node, router, 1, 0, 0, 0, 0, 0, 0, 0), "", Malformed},
+		{"an option over the end", solicitation(guestLL, node, router, 1, 2, 0, 0, 0, 0, 0, 0), "", Malformed},
+		{"half an option", solicitation(guestLL, node, router, 1), "", Malformed},
+		{"hop limit 254", icmp(guestLL, node, 254, good[54:]), "", BadHopLimit},
+		{"code 1", icmp(guestLL, node, 255, append([]byte{135, 1}, good[56:]...)), "", Malformed},
+		{"wrong checksum", change(good, 56, good[56]+1), "", BadChecksum},
+		{"too short", icmp(guestLL, node, 255, good[54:54+23]), "", Malformed},
+		{"an advertisement", icmp(guestLL, node, 255, append([]byte{136}, good[55:]...)), "", OtherProtocol},
+		{"an echo request", icmp(guestLL, router, 255, append([]byte{128}, good[55:]...)), "", OtherProtocol},
 	}
 }
 
@@ -125,6 +130,9 @@ func TestNeighbourSolicitation(t *testing.T) {
 	other := addr("fd00::53")
 	for _, c := range situationsNS() {
 		got, silent := ask(t, r, c.frame)
+		if e := resultOf(r, c.frame); e.ignored != c.why {
+			t.Errorf("%s: ignored %q, want %q", c.name, e.ignored, c.why)
+		}
 		if silent != (c.want == "") {
 			t.Errorf("%s: silent %v, want %q", c.name, silent, c.want)
 		}
@@ -172,23 +180,24 @@ type situationRS struct {
 	name  string
 	frame []byte
 	to    string // empty: silence
+	why   Reason
 }
 
 func situationsRS() []situationRS {
 	slla := append([]byte{1, 1}, guestMAC[:]...)
 	good := routerSolicitation(guestLL, slla...)
 	return []situationRS{
-		{"from a link-local address", good, guestLL.String()},
-		{"without options", routerSolicitation(guestLL), guestLL.String()},
-		{"from ::", routerSolicitation(addr("::")), "ff02::1"},
-		{"from ::, with a link-layer option", routerSolicitation(addr("::"), slla...), ""},
-		{"from a multicast", routerSolicitation(addr("ff02::1")), ""},
-		{"an option of length 0", routerSolicitation(guestLL, 1, 0), ""},
-		{"hop limit 64", icmp(guestLL, addr("ff02::2"), 64, good[54:]), ""},
-		{"code 1", icmp(guestLL, addr("ff02::2"), 255, []byte{133, 1, 0, 0, 0, 0, 0, 0}), ""},
-		{"seven octets", icmp(guestLL, addr("ff02::2"), 255, []byte{133, 0, 0, 0, 0, 0, 0}), ""},
-		{"wrong checksum", change(good, 56, good[56]+1), ""},
-		{"an advertisement of the guest's", icmp(guestLL, addr("ff02::1"), 255, append([]byte{134}, make([]byte, 15)...)), ""},
+		{"from a link-local address", good, guestLL.String(), ""},
+		{"without options", routerSolicitation(guestLL), guestLL.String(), ""},
+		{"from ::", routerSolicitation(addr("::")), "ff02::1", ""},
+		{"from ::, with a link-layer option", routerSolicitation(addr("::"), slla...), "", Malformed},
+		{"from a multicast", routerSolicitation(addr("ff02::1")), "", BadSource},
+		{"an option of length 0", routerSolicitation(guestLL, 1, 0), "", Malformed},
+		{"hop limit 64", icmp(guestLL, addr("ff02::2"), 64, good[54:]), "", BadHopLimit},
+		{"code 1", icmp(guestLL, addr("ff02::2"), 255, []byte{133, 1, 0, 0, 0, 0, 0, 0}), "", Malformed},
+		{"seven octets", icmp(guestLL, addr("ff02::2"), 255, []byte{133, 0, 0, 0, 0, 0, 0}), "", Malformed},
+		{"wrong checksum", change(good, 56, good[56]+1), "", BadChecksum},
+		{"an advertisement of the guest's", icmp(guestLL, addr("ff02::1"), 255, append([]byte{134}, make([]byte, 15)...)), "", OtherProtocol},
 	}
 }
 
@@ -199,6 +208,9 @@ func TestRouterSolicitation(t *testing.T) {
 	good := routerSolicitation(guestLL, slla...)
 	for _, c := range situationsRS() {
 		got, silent := ask(t, r, c.frame)
+		if e := resultOf(r, c.frame); e.ignored != c.why {
+			t.Errorf("%s: ignored %q, want %q", c.name, e.ignored, c.why)
+		}
 		if silent != (c.to == "") {
 			t.Errorf("%s: silent %v, want to %q", c.name, silent, c.to)
 		}
@@ -215,8 +227,9 @@ func TestRouterSolicitation(t *testing.T) {
 	}
 	rec := newRecord()
 	rec.IPv6 = nil
-	if _, silent := ask(t, newResponder(t, rec, resolvConf), good); !silent {
-		t.Error("an advertisement without IPv6")
+	r = newResponder(t, rec, resolvConf)
+	if _, silent := ask(t, r, good); !silent || resultOf(r, good).ignored != NoIPv6 {
+		t.Errorf("without IPv6: silent %v, ignored %q", silent, resultOf(r, good).ignored)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -21,6 +22,7 @@ func TestProtocols(t *testing.T) {
 	for name, rows := range map[string]string{
 		"DHCPv4": table4(), "DHCPv6": table6(), "ARP": tableARP(),
 		"neighbour solicitations": tableNS(), "router solicitations": tableRS(),
+		"reasons": tableReasons(t), "events": tableEvents(t),
 	} {
 		begin, end := "<!-- "+name+": go test ./dhcp -update -->\n", "<!-- end -->"
 		before, rest, ok := strings.Cut(want, begin)
@@ -39,18 +41,23 @@ func TestProtocols(t *testing.T) {
 	}
 }
 
-func orSilence(text string) string {
-	if text == "" {
-		return "silence"
+// orSilence returns the answer, or the reason why there is none.
+func orSilence(answer string, why Reason) string {
+	switch {
+	case answer != "":
+		return answer
+	case why != "":
+		return "silence: `" + string(why) + "`"
 	}
-	return text
+	return "silence"
 }
 
+// orNone returns the name of an event.
 func orNone(k Kind) string {
-	if k == nothing {
+	if k == "" {
 		return ""
 	}
-	return k.String()
+	return "`" + string(k) + "`"
 }
 
 func table4() string {
@@ -58,11 +65,11 @@ func table4() string {
 	b.WriteString("| source | the guest sends | answer | event |\n| --- | --- | --- | --- |\n")
 	for _, c := range situations4() {
 		source, situation, _ := strings.Cut(c.name, ": ")
-		answer := "silence"
+		answer := ""
 		if c.want != silence {
 			answer = fmt.Sprintf("%v to %s", c.want, c.to)
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", source, situation, answer, orNone(c.ev))
+		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", source, situation, orSilence(answer, c.why), orNone(c.ev))
 	}
 	return b.String()
 }
@@ -75,7 +82,7 @@ func table6() string {
 		if !ok || strings.Contains(section, " ") {
 			section, situation = "", c.name
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", section, situation, orSilence(c.want), orNone(c.ev))
+		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", section, situation, orSilence(c.want, c.why), orNone(c.ev))
 	}
 	return b.String()
 }
@@ -84,11 +91,11 @@ func tableARP() string {
 	var b strings.Builder
 	b.WriteString("| the guest sends | answer |\n| --- | --- |\n")
 	for _, c := range situationsARP() {
-		answer := "silence"
+		answer := ""
 		if c.answer {
 			answer = "the gateway's MAC"
 		}
-		fmt.Fprintf(&b, "| %s | %s |\n", c.name, answer)
+		fmt.Fprintf(&b, "| %s | %s |\n", c.name, orSilence(answer, c.why))
 	}
 	return b.String()
 }
@@ -97,7 +104,7 @@ func tableNS() string {
 	var b strings.Builder
 	b.WriteString("| the guest sends | answer |\n| --- | --- |\n")
 	for _, c := range situationsNS() {
-		fmt.Fprintf(&b, "| %s | %s |\n", c.name, orSilence(c.want))
+		fmt.Fprintf(&b, "| %s | %s |\n", c.name, orSilence(c.want, c.why))
 	}
 	return b.String()
 }
@@ -106,11 +113,44 @@ func tableRS() string {
 	var b strings.Builder
 	b.WriteString("| the guest sends | answer |\n| --- | --- |\n")
 	for _, c := range situationsRS() {
-		answer := "silence"
+		answer := ""
 		if c.to != "" {
 			answer = "advertisement to " + c.to
 		}
-		fmt.Fprintf(&b, "| %s | %s |\n", c.name, answer)
+		fmt.Fprintf(&b, "| %s | %s |\n", c.name, orSilence(answer, c.why))
+	}
+	return b.String()
+}
+
+// declaredName is a constant of a type of names, with its comment.
+type declaredName struct{ name, text string }
+
+func declaredNames(t *testing.T, file, typ string) (names []declaredName) {
+	t.Helper()
+	source, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range regexp.MustCompile(`(?m)^\t\w+ +`+typ+` += "(.*)" +// (.*)$`).FindAllStringSubmatch(string(source), -1) {
+		names = append(names, declaredName{m[1], m[2]})
+	}
+	return names
+}
+
+func tableReasons(t *testing.T) string {
+	var b strings.Builder
+	b.WriteString("| reason | what is ignored |\n| --- | --- |\n")
+	for _, n := range declaredNames(t, "ignored.go", "Reason") {
+		fmt.Fprintf(&b, "| `%s` | %s |\n", n.name, n.text)
+	}
+	return b.String()
+}
+
+func tableEvents(t *testing.T) string {
+	var b strings.Builder
+	b.WriteString("| event | when | level in the log |\n| --- | --- | --- |\n")
+	for _, n := range declaredNames(t, "event.go", "Kind") {
+		fmt.Fprintf(&b, "| `%s` | %s | %v |\n", n.name, n.text, kinds[indexOf(Kind(n.name))].level)
 	}
 	return b.String()
 }

@@ -222,12 +222,17 @@ func (r *router) appendWithdrawal(dst []byte) []byte {
 
 // answerRouterSolicitation answers to the guest's source address, or to all nodes if the guest has none yet
 // (RFC 4861 section 6.2.6).
-func (r *answers) answerRouterSolicitation(dst []byte, p packet6) ([]byte, event) {
-	if r.router == nil || p.src.IsMulticast() || !validOptionsND(p.body[8:], p.src) {
-		return dst, event{}
+func (r *answers) answerRouterSolicitation(dst []byte, p packet6) ([]byte, result) {
+	switch {
+	case r.router == nil:
+		return dst, result{ignored: NoIPv6}
+	case p.src.IsMulticast():
+		return dst, result{ignored: BadSource}
+	case !validOptionsND(p.body[8:], p.src):
+		return dst, result{ignored: Malformed}
 	}
 	if p.src.IsUnspecified() {
-		return r.router.appendAdvertisement(dst, multicastMAC(allNodes), allNodes), event{kind: Advertised}
+		return r.router.appendAdvertisement(dst, multicastMAC(allNodes), allNodes), result{kind: Advertised}
 	}
-	return r.router.appendAdvertisement(dst, r.guest, p.src), event{kind: Advertised}
+	return r.router.appendAdvertisement(dst, r.guest, p.src), result{kind: Advertised}
 }

@@ -10,6 +10,8 @@ import (
 	"os"
 	"syscall"
 	"time"
+
+	"github.com/guestwire/guestwire/cache"
 )
 
 // Port is the connection to the guest: an *os.File of an open tap without packet information and without
@@ -90,7 +92,7 @@ type loop struct {
 	last       time.Time // when the last one was sent
 	sent       int       // how many were sent, up to raInitials
 
-	lines limiter
+	limits [len(kinds)]limiter
 }
 
 func (l *loop) run(ctx context.Context) error {
@@ -135,7 +137,7 @@ func (l *loop) run(ctx context.Context) error {
 			return fmt.Errorf("read from the port: %w", err)
 		default:
 			l.r.counters.failed.Add(1)
-			l.warn("read from the port", err)
+			l.report(Event{Kind: ReadFailed, Err: err})
 			if !sleep(ctx, pause) {
 				l.withdrawAtEnd(ctx)
 				return nil
@@ -200,9 +202,12 @@ func sleep(ctx context.Context, d time.Duration) bool {
 // for too early is sent later, at the deadline.
 func (l *loop) answerFrame(in []byte) {
 	l.r.counters.received.Add(1)
-	out, e := l.answers.answer(l.out[:0], in)
+	out, result := l.answers.answer(l.out[:0], in)
 	l.out = out[:0]
-	if e.kind == Advertised && out[0]&1 != 0 {
+	if result.ignored != "" {
+		l.r.countIgnored(result.ignored)
+	}
+	if result.kind == Advertised && out[0]&1 != 0 {
 		now := time.Now()
 		if now.Sub(l.last) < raDistance {
 			l.next = minTime(l.next, l.last.Add(raDistance))
@@ -211,9 +216,14 @@ func (l *loop) answerFrame(in []byte) {
 		l.advertise(now)
 		return
 	}
-	if len(out) == 0 || l.write(out) {
-		l.report(e)
+	if len(out) > 0 && !l.write(out) || result.kind == "" {
+		return
 	}
+	e := Event{Kind: result.kind, Address: result.address}
+	if e.Kind == OtherMACSeen {
+		e.MAC = cache.MAC(in[6:12])
+	}
+	l.report(e)
 }
 
 // advertise sends a multicast advertisement, and before it one that takes back what is not advertised any more.
@@ -227,7 +237,7 @@ func (l *loop) advertise(now time.Time) {
 				l.schedule(now)
 				return
 			}
-			l.report(event{kind: Advertised})
+			l.report(Event{Kind: Advertised})
 		}
 	}
 	out := r.appendAdvertisement(l.out[:0], multicastMAC(allNodes), allNodes)
@@ -235,7 +245,7 @@ func (l *loop) advertise(now time.Time) {
 	l.schedule(now)
 	if l.write(out) {
 		l.advertised = r
-		l.report(event{kind: Advertised})
+		l.report(Event{Kind: Advertised})
 	}
 }
 
@@ -243,14 +253,14 @@ func (l *loop) withdraw(r *router) {
 	out := r.appendWithdrawal(l.out[:0])
 	l.out = out[:0]
 	if l.write(out) {
-		l.report(event{kind: Withdrawn})
+		l.report(Event{Kind: Withdrawn})
 	}
 }
 
 func (l *loop) write(frame []byte) bool {
 	if _, err := l.port.Write(frame); err != nil {
 		l.r.counters.failed.Add(1)
-		l.warn("write to the port", err)
+		l.report(Event{Kind: WriteFailed, Err: err})
 		return false
 	}
 	l.r.counters.sent.Add(1)
@@ -277,51 +287,47 @@ func minTime(a, b time.Time) time.Time {
 	return a
 }
 
-func (l *loop) report(e event) {
-	if e.kind == nothing {
+// report counts an event, and gives it to Notify and to the log, unless too many of its kind came before.
+func (l *loop) report(e Event) {
+	i := indexOf(e.Kind)
+	l.r.counters.events[i].Add(1)
+	logged := l.log.Enabled(context.Background(), kinds[i].level)
+	if l.r.Notify == nil && !logged {
 		return
 	}
-	l.r.counters.events[e.kind].Add(1)
+	var ok bool
+	e.Time = time.Now()
+	if e.Held, ok = l.limits[i].allow(e.Time, kinds[i].burst); !ok {
+		return
+	}
+	e.Text = e.text(l.answers.guest)
 	if l.r.Notify != nil {
-		l.r.Notify(Event{Time: time.Now(), Kind: e.kind, Address: e.address})
+		l.r.Notify(e)
 	}
-	if !l.log.Enabled(context.Background(), e.kind.level()) {
+	if !logged {
 		return
 	}
-	held, ok := l.lines.allow(time.Now())
-	if !ok {
-		return
+	attrs := []slog.Attr{slog.String("event", string(e.Kind)), slog.String("guest", l.answers.guest.String())}
+	if e.Address.IsValid() {
+		attrs = append(attrs, slog.String("address", e.Address.String()))
 	}
-	attrs := []slog.Attr{slog.String("guest", l.answers.guest.String())}
-	if e.address.IsValid() {
-		attrs = append(attrs, slog.String("address", e.address.String()))
+	if e.Held > 0 {
+		attrs = append(attrs, slog.Uint64("held", e.Held))
 	}
-	if held > 0 {
-		attrs = append(attrs, slog.Int("linesHeldBack", held))
-	}
-	l.log.LogAttrs(context.Background(), e.kind.level(), e.kind.String(), attrs...)
+	l.log.LogAttrs(context.Background(), kinds[i].level, e.Text, attrs...)
 }
 
-func (l *loop) warn(what string, err error) {
-	if held, ok := l.lines.allow(time.Now()); ok {
-		l.log.Warn(what, "error", err, "linesHeldBack", held)
-	}
-}
-
-// limiter limits the lines that a guest can cause in the log: a burst of lines, then one in burstEvery.
+// limiter limits the events of one kind: a burst of events, then one in burstEvery.
 type limiter struct {
-	used int       // lines of the burst that are used
+	used int       // events of the burst that are used
 	last time.Time // when used was counted
-	held int       // lines that were not written since the last one that was
+	held uint64    // events that were held back since the last one that was not
 }
 
-const (
-	burst      = 20
-	burstEvery = 10 * time.Second
-)
+const burstEvery = 10 * time.Second
 
-// allow says whether a line may be written now, and how many lines before it were not written.
-func (l *limiter) allow(now time.Time) (held int, ok bool) {
+// allow says whether an event may be told now, and how many events before it were held back.
+func (l *limiter) allow(now time.Time, burst int) (held uint64, ok bool) {
 	if gone := int(now.Sub(l.last) / burstEvery); gone > 0 {
 		l.used = max(0, l.used-gone)
 		l.last = now

@@ -254,8 +254,13 @@ func TestServePortErrors(t *testing.T) {
 			t.Errorf("%d frames after the port came back, want %d", len(after), len(out)+1)
 		}
 	})
-	if n := strings.Count(log.String(), "\n"); n == 0 || n > 100 {
-		t.Errorf("%d lines in the log:\n%s", n, &log)
+	for event, most := range map[string]int{"event=read-failed": 30, "event=write-failed": 5} {
+		if n := strings.Count(log.String(), event); n == 0 || n > most {
+			t.Errorf("%d lines with %s, want 1 to %d:\n%s", n, event, most, &log)
+		}
+	}
+	if !strings.Contains(log.String(), `msg="read from the port: input/output error"`) {
+		t.Errorf("the log lacks the error:\n%s", &log)
 	}
 }
 
@@ -301,17 +306,18 @@ func TestServeLog(t *testing.T) {
 	text := log.String()
 	for _, want := range []string{
 		`level=WARN msg="search domain \"a..b\" is left out: an empty label"`,
-		`level=INFO msg="DHCPv4 address leased" guest=02:00:00:00:00:01 address=10.244.1.7`,
-		`level=WARN msg="DHCPv4 request for another address refused" guest=02:00:00:00:00:01 address=10.9.9.9`,
-		`level=WARN msg="DHCPv6 address declined by the guest: another station seems to use it" guest=02:00:00:00:00:01 address=fd00:10:244::7`,
-		`linesHeldBack=9983`,
+		`level=INFO msg="DHCPv4 address leased" event=dhcpv4-leased guest=02:00:00:00:00:01 address=10.244.1.7`,
+		`level=WARN msg="DHCPv4 request for another address refused" event=dhcpv4-refused guest=02:00:00:00:00:01 address=10.9.9.9`,
+		`level=WARN msg="DHCPv6 address declined by the guest: another station seems to use it" event=dhcpv6-declined guest=02:00:00:00:00:01 address=fd00:10:244::7`,
+		`held=9981`,
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the log lacks %s", want)
 		}
 	}
-	if n := strings.Count(text, "\n"); n != 1+burst+2 { // the warning, the last one of the flood, and the end
-		t.Errorf("%d lines in the log, want %d:\n%s", n, 1+burst+2, text)
+	// The warning, a lease, a decline, the flood's burst and its last one, and the end.
+	if n := strings.Count(text, "\n"); n != 1+2+20+1+1 {
+		t.Errorf("%d lines in the log:\n%s", n, text)
 	}
 }
 
@@ -373,7 +379,10 @@ func TestServeEvents(t *testing.T) {
 		if e.Time.IsZero() {
 			t.Errorf("%v at no time", e.Kind)
 		}
-		text := e.Kind.String()
+		if e.Text == "" || e.Text == string(e.Kind) {
+			t.Errorf("%v has the text %q", e.Kind, e.Text)
+		}
+		text := string(e.Kind)
 		if e.Address.IsValid() {
 			text += " " + e.Address.String()
 		}
@@ -403,21 +412,23 @@ func TestServeEvents(t *testing.T) {
 		}
 		synctest.Wait()
 		c := r.Counters()
-		if c.Received != 14 || c.Sent != 1+4+1+5+1 || c.Failed != 0 || c.Events[Leased4] != 1 || c.Events[Advertised] != 2 || len(c.Events) != 12 {
+		if c.Received != 14 || c.Sent != 1+4+1+5+1 || c.Failed != 0 || c.Events[Leased4] != 1 || c.Events[Advertised] != 2 || len(c.Events) != 12 ||
+			fmt.Sprint(c.Ignored) != "map[malformed:1]" {
 			t.Errorf("counters %+v", c)
 		}
-		if text, err := json.Marshal(c.Events); err != nil || !strings.Contains(string(text), `"DHCPv4 address leased":1`) {
-			t.Errorf("events as JSON: %s, %v", text, err)
+		text, err := json.Marshal(c)
+		for _, want := range []string{`"received":14`, `"sent":12`, `"failed":0`, `"dhcpv4-leased":1`, `"ignored":{"malformed":1}`} {
+			if err != nil || !strings.Contains(string(text), want) {
+				t.Errorf("counters as JSON: %s, %v; want %s", text, err, want)
+			}
 		}
 	})
 	want := []string{
-		"router advertisement sent",
-		"DHCPv4 address offered " + ours4, "DHCPv4 address leased " + ours4, "DHCPv4 lease renewed " + ours4,
-		"DHCPv4 request for another address refused 10.9.9.9",
-		"DHCPv4 address declined by the guest: another station seems to use it " + ours4, "DHCPv4 address released by the guest " + ours4,
-		"DHCPv6 address offered " + ours6, "DHCPv6 address leased " + ours6, "DHCPv6 lease renewed " + ours6,
-		"DHCPv6 configuration told", "DHCPv6 address released by the guest " + ours6,
-		"router advertisement sent", "router advertisement withdrawn",
+		"router-advertised",
+		"dhcpv4-offered " + ours4, "dhcpv4-leased " + ours4, "dhcpv4-renewed " + ours4, "dhcpv4-refused 10.9.9.9",
+		"dhcpv4-declined " + ours4, "dhcpv4-released " + ours4,
+		"dhcpv6-offered " + ours6, "dhcpv6-leased " + ours6, "dhcpv6-renewed " + ours6, "dhcpv6-informed", "dhcpv6-released " + ours6,
+		"router-advertised", "router-withdrawn",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("events\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
@@ -614,4 +625,182 @@ func TestServeTakesBack(t *testing.T) {
 			t.Errorf("the router itself: %+v", ra)
 		}
 	})
+}
+
+// Each way to ignore a frame has a counter.
+func TestServeIgnored(t *testing.T) {
+	without := func(v4, v6 bool) cache.Record {
+		rec := newRecord()
+		if v4 {
+			rec.IPv4 = nil
+		}
+		if v6 {
+			rec.IPv6 = nil
+		}
+		return rec
+	}
+	discover := client4{kind: discover}
+	solicit := msg6(1, tlv(1, clientDUID), iaNA(1))
+	for reason, frame := range map[Reason][]byte{
+		OtherMAC:             change(discover.frame(), 11, 9),
+		OtherHardwareAddress: arp(1, gatewayMAC, addr("10.244.1.7"), addr("169.254.1.1")),
+		OtherProtocol:        change(discover.frame(), 12, 0x88),
+		OtherMessage:         client4{kind: offer}.frame(),
+		OtherServer:          client4{kind: request, options: map[uint8][]byte{54: {10, 9, 9, 9}}}.frame(),
+		OtherAddress:         client4{kind: dhcpv4.MessageTypeRelease, ciaddr: "10.9.9.9"}.frame(),
+		OtherTarget:          arp(1, guestMAC, addr("10.244.1.7"), addr("10.244.1.8")),
+		NoIPv4:               discover.frame(),
+		NoIPv6:               from6(guestLL, servers6, solicit),
+		BOOTP:                client4{}.frame(),
+		Relayed:              client4{kind: discover.kind, change: func(m []byte) { m[24] = 10 }}.frame(),
+		Unicast:              from6(guestLL, responderMAC.LinkLocal(), solicit),
+		Fragment:             firstFragment(discover.frame()),
+		BadSource:            from6(addr("::"), servers6, solicit),
+		BadChecksum:          change(discover.frame(), 25, 0),
+		BadHopLimit:          icmp(guestLL, addr("ff02::2"), 64, routerSolicitation(guestLL)[54:]),
+		Incomplete:           client4{kind: request}.frame(),
+		Malformed:            {1, 2, 3},
+	} {
+		r := newResponder(t, without(reason == NoIPv4, reason == NoIPv6), resolvConf)
+		serve(t, r, func(t *testing.T, p *fakePort) {
+			before := r.Counters()
+			for range 3 {
+				p.in <- frame
+			}
+			synctest.Wait()
+			after := r.Counters()
+			if len(after.Ignored) != 1 || after.Ignored[reason] != 3 || after.Received != before.Received+3 || after.Sent != before.Sent {
+				t.Errorf("%s: counters %+v", reason, after)
+			}
+		})
+	}
+}
+
+// firstFragment returns the IPv4 packet with the flag that more fragments follow.
+func firstFragment(frame []byte) []byte {
+	frame[20], frame[24], frame[25] = 0x20, 0, 0
+	putChecksum(0, frame[14:34], 10)
+	return frame
+}
+
+// noted are the events that Notify got.
+type noted struct {
+	mu     sync.Mutex
+	events []Event
+}
+
+func (n *noted) add(e Event) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.events = append(n.events, e)
+}
+
+// of returns the events of a kind, and how many of them were held back.
+func (n *noted) of(kind Kind) (events []Event, held uint64) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, e := range n.events {
+		if e.Kind == kind {
+			events = append(events, e)
+			held += e.Held
+		}
+	}
+	return events, held
+}
+
+// A guest with another MAC than the record's gets no answer. The log and Notify say so, and what to do.
+func TestServeOtherMAC(t *testing.T) {
+	var log bytes.Buffer
+	r := newResponder(t, newRecord(), resolvConf)
+	r.Log = slog.New(slog.NewTextHandler(&log, nil))
+	var events noted
+	r.Notify = events.add
+	stranger := cache.MAC{0x52, 0x54, 0, 0x12, 0x34, 0x56}
+	const text = "another MAC than the record's speaks on the tap: the guest of the record is 02:00:00:00:00:01, " +
+		"this is 52:54:00:12:34:56; start the VM with mac=02:00:00:00:00:01"
+	serve(t, r, func(t *testing.T, p *fakePort) {
+		frames := [][]byte{
+			client4{kind: discover}.frame(),
+			from6(guestLL, servers6, msg6(1, tlv(1, clientDUID), iaNA(1))),
+			routerSolicitation(guestLL),
+			arp(1, guestMAC, anyone, addr("169.254.1.1")),
+			solicitation(guestLL, addr("ff02::1:ff00:1"), addr("fe80::1")),
+		}
+		for i, frame := range frames {
+			copy(frame[6:], stranger[:])
+			p.in <- frame
+			synctest.Wait()
+			if got, _ := events.of(OtherMACSeen); len(got) != i+1 || got[i].Text != text || got[i].MAC != stranger || got[i].Held != 0 {
+				t.Errorf("frame %d: events %+v", i, got)
+			}
+		}
+		for range 1000 {
+			p.in <- frames[0]
+		}
+		time.Sleep(time.Minute)
+		p.in <- frames[0]
+		synctest.Wait()
+		c := r.Counters()
+		if c.Events[OtherMACSeen] != 1006 || c.Ignored[OtherMAC] != 1006 || len(c.Ignored) != 1 {
+			t.Errorf("counters %+v", c)
+		}
+		all, _ := p.sent()
+		for _, out := range all {
+			if out[0]&1 == 0 {
+				t.Errorf("an answer %x", out)
+			}
+		}
+	})
+	if got, _ := events.of(OtherMACSeen); len(got) != 6 || got[5].Held != 1000 {
+		t.Errorf("%d events, want 6, the last one after 1000: %+v", len(got), got)
+	}
+	if n := strings.Count(log.String(), "level=WARN msg=\""+text); n != 6 {
+		t.Errorf("%d lines, want 6:\n%s", n, &log)
+	}
+}
+
+// A flood of one kind of event is held back, and hides no other kind.
+func TestServeFlood(t *testing.T) {
+	var log bytes.Buffer
+	r := newResponder(t, newRecord(), resolvConf)
+	r.Log = slog.New(slog.NewTextHandler(&log, nil))
+	var events noted
+	r.Notify = events.add
+	check := func(t *testing.T, kind Kind, want int, wantHeld uint64) {
+		t.Helper()
+		if told, held := events.of(kind); len(told) != want || held != wantHeld {
+			t.Errorf("%s: %d events and %d held back, want %d and %d", kind, len(told), held, want, wantHeld)
+		}
+	}
+	ours := map[uint8][]byte{50: addr("10.244.1.7").AsSlice()}
+	const flood = 10000
+	serve(t, r, func(t *testing.T, p *fakePort) {
+		for range flood {
+			p.in <- client4{kind: request, options: ours}.frame()
+			p.in <- client4{kind: discover}.frame()
+		}
+		p.in <- client4{kind: dhcpv4.MessageTypeDecline, options: ours}.frame()
+		synctest.Wait()
+		check(t, Leased4, 20, 0)
+		check(t, Offered4, 20, 0)
+		check(t, Declined4, 1, 0)
+		time.Sleep(burstEvery)
+		p.in <- client4{kind: request, options: ours}.frame()
+		p.in <- client4{kind: request, options: ours}.frame()
+		synctest.Wait()
+		check(t, Leased4, 21, flood-20)
+		time.Sleep(time.Hour)
+		p.in <- client4{kind: request, options: ours}.frame()
+		synctest.Wait()
+		check(t, Leased4, 22, flood-20+1)
+		if c := r.Counters(); c.Events[Leased4] != flood+3 || c.Events[Offered4] != flood || c.Events[Declined4] != 1 {
+			t.Errorf("counters %v", c.Events)
+		}
+	})
+	if n := strings.Count(log.String(), "event=dhcpv4-leased"); n != 22 {
+		t.Errorf("%d lines, want 22:\n%s", n, &log)
+	}
+	if !strings.Contains(log.String(), "event=dhcpv4-declined") {
+		t.Errorf("the flood hides a decline:\n%s", &log)
+	}
 }

@@ -164,6 +164,12 @@ func ask(t testing.TB, r *Responder, frame []byte) (got reply, silent bool) {
 	return readReply(t, out[len(before):]), false
 }
 
+// resultOf returns what the frame causes besides its answer.
+func resultOf(r *Responder, frame []byte) result {
+	_, e := r.answers.Load().answer(nil, frame)
+	return e
+}
+
 // newRecord returns the record of a pod in a network like Calico's: a /32 behind 169.254.1.1, IPv6 by a
 // link-local router.
 func newRecord() cache.Record {

@@ -140,7 +140,7 @@ func TestEvents(t *testing.T) {
 		return nil
 	})
 	launcher.Stop(t)
-	if got := read(); got[0] != "router advertisement sent" || got[len(got)-1] != "router advertisement withdrawn" {
+	if got := read(); got[0] != "router-advertised" || got[len(got)-1] != "router-withdrawn" {
 		t.Errorf("events %q", got)
 	}
 }

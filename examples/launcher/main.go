@@ -128,9 +128,10 @@ func printEvent(nic string, e dhcp.Event) {
 	line := struct {
 		Time    time.Time  `json:"time"`
 		NIC     string     `json:"nic"`
-		Event   string     `json:"event"`
+		Event   dhcp.Kind  `json:"event"`
+		Text    string     `json:"text"`
 		Address netip.Addr `json:"address,omitzero"`
-	}{e.Time, nic, e.Kind.String(), e.Address}
+	}{e.Time, nic, e.Kind, e.Text, e.Address}
 	text, err := json.Marshal(line)
 	if err != nil {
 		text = []byte(strconv.Quote(err.Error()))
