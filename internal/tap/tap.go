@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -14,7 +15,8 @@ const Device = "/dev/net/tun"
 
 // Open attaches to the tap called name in the network namespace of the calling thread. A read returns one
 // Ethernet frame, a write sends one; deadlines work. The tap is opened without vnet_hdr and without offloads:
-// checksums are complete, and no frame exceeds the MTU.
+// checksums are complete, and no frame exceeds the MTU. From then on, a read returns each frame that the kernel sends to
+// the tap: Open removes an address filter that an earlier process left, and waits until the kernel has noticed the process.
 //
 // Open needs no capability if the caller's user owns the tap. The error is fs.ErrNotExist if there is no such
 // link, fs.ErrPermission if the tap belongs to another user, and unix.EBUSY if another process is attached.
@@ -42,7 +44,41 @@ func Open(name string) (*os.File, error) {
 		}
 		return nil, fmt.Errorf("attach to tap %s: %w", name, err)
 	}
+	if err := removeAddressFilter(fd); err != nil {
+		unix.Close(fd)
+		return nil, fmt.Errorf("remove the address filter of tap %s: %w", name, err)
+	}
+	syncCarrier(name)
 	return os.NewFile(uintptr(fd), name), nil
+}
+
+// removeAddressFilter removes the filter of destination MACs that an earlier process set. The filter belongs to the tap,
+// and stays when that process ends (struct tun_filter of linux/if_tun.h).
+func removeAddressFilter(fd int) error {
+	var none struct{ flags, count uint16 }
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.TUNSETTXFILTER, uintptr(unsafe.Pointer(&none))); errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+// syncCarrier waits until the kernel has noticed that a process is attached. Before that, the kernel drops what it sends
+// to the tap. ETHTOOL_GLINK makes the kernel look now (linkwatch_sync_dev). An error is ignored, as the kernel then looks
+// a moment later.
+func syncCarrier(name string) {
+	s, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return
+	}
+	defer unix.Close(s)
+	value := struct{ command, data uint32 }{command: unix.ETHTOOL_GLINK}
+	ifr := struct { // struct ifreq of linux/if.h
+		name [unix.IFNAMSIZ]byte
+		data unsafe.Pointer
+		_    [16]byte
+	}{data: unsafe.Pointer(&value)}
+	copy(ifr.name[:unix.IFNAMSIZ-1], name)
+	unix.Syscall(unix.SYS_IOCTL, uintptr(s), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&ifr)))
 }
 
 // checkExists returns fs.ErrNotExist if there is no link with this name. Without the check, TUNSETIFF would

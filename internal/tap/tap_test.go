@@ -1,0 +1,142 @@
+package tap_test
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"testing"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/internal/netns"
+	"github.com/guestwire/guestwire/internal/rig/nstest"
+	"github.com/guestwire/guestwire/internal/tap"
+)
+
+// link is a tap, and a socket by which the kernel sends frames to the tap.
+type link struct {
+	ns     *nstest.Namespace
+	socket int
+}
+
+func newLink(t *testing.T) link {
+	nstest.Need(t)
+	nstest.NeedTaps(t)
+	l := link{ns: nstest.New(t, "tap")}
+	l.ns.IP("tuntap add tap0 mode tap")
+	l.ns.IP("link set tap0 addrgenmode none up")
+	err := netns.Do(l.ns.File, func() (err error) {
+		ifr, err := unix.NewIfreq("tap0")
+		if err != nil {
+			return err
+		}
+		if l.socket, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0); err != nil {
+			return err
+		}
+		if err := unix.IoctlIfreq(l.socket, unix.SIOCGIFINDEX, ifr); err != nil {
+			return err
+		}
+		return unix.Bind(l.socket, &unix.SockaddrLinklayer{Ifindex: int(ifr.Uint32())})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Close(l.socket) })
+	return l
+}
+
+func (l link) open(t *testing.T) *os.File {
+	t.Helper()
+	var f *os.File
+	err := netns.Do(l.ns.File, func() (err error) {
+		f, err = tap.Open("tap0")
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// frameTo returns a frame whose last octet is the number.
+func frameTo(dst byte, number byte) []byte {
+	return append([]byte{2, 0, 0, 0, 0, dst, 2, 0, 0, 0, 0, 9, 0x88, 0xb5}, append(make([]byte, 49), number)...)
+}
+
+// hears says whether the frame arrives at the process that has the tap open.
+func (l link) hears(t *testing.T, f *os.File, frame []byte, wait time.Duration) bool {
+	t.Helper()
+	if _, err := unix.Write(l.socket, frame); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.SetReadDeadline(time.Now().Add(wait)); err != nil {
+		t.Fatal(err)
+	}
+	got := make([]byte, 2000)
+	for {
+		n, err := f.Read(got)
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			return false
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if bytes.Equal(got[:n], frame) {
+			return true
+		}
+	}
+}
+
+// TestOpenRemovesFilter: an earlier process set a filter that passes one address, and ended. The next process hears
+// everything.
+func TestOpenRemovesFilter(t *testing.T) {
+	l := newLink(t)
+	earlier := l.open(t)
+	defer earlier.Close()
+	raw, err := earlier.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	filter := struct { // struct tun_filter of linux/if_tun.h
+		flags, count uint16
+		address      [6]byte
+	}{count: 1, address: [6]byte{2, 0, 0, 0, 0, 1}}
+	var errno unix.Errno
+	err = raw.Control(func(fd uintptr) {
+		_, _, errno = unix.Syscall(unix.SYS_IOCTL, fd, unix.TUNSETTXFILTER, uintptr(unsafe.Pointer(&filter)))
+	})
+	if err != nil || errno > 0 {
+		t.Fatalf("set the filter: %v, %v", err, errno)
+	}
+	if l.hears(t, earlier, frameTo(2, 1), 100*time.Millisecond) || !l.hears(t, earlier, frameTo(1, 2), 10*time.Second) {
+		t.Fatal("the filter does not work")
+	}
+	earlier.Close()
+
+	next := l.open(t)
+	defer next.Close()
+	if !l.hears(t, next, frameTo(2, 3), 10*time.Second) {
+		t.Error("the next process does not hear what the filter of the earlier one drops")
+	}
+}
+
+// TestOpenHearsAtOnce: no frame after Open is lost, although the kernel notices in its own time that a process is
+// attached.
+func TestOpenHearsAtOnce(t *testing.T) {
+	l := newLink(t)
+	lost := 0
+	const times = 100
+	for i := range times {
+		f := l.open(t)
+		if !l.hears(t, f, frameTo(1, byte(i)), 100*time.Millisecond) {
+			lost++
+		}
+		f.Close()
+		l.ns.IP("link show tap0") // the kernel notices the end
+	}
+	if lost > 0 {
+		t.Errorf("%d of %d first frames are lost", lost, times)
+	}
+}
