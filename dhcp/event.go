@@ -57,8 +57,8 @@ const (
 	Withdrawn  Kind = "router-withdrawn"  // the last router advertisement, which ends the router's lifetime
 
 	OtherMACSeen Kind = "other-mac-seen" // a frame whose source is not the MAC of the record; it is ignored
-	ReadFailed   Kind = "read-failed"    // the port cannot be read, for example because the tap is down
-	WriteFailed  Kind = "write-failed"   // the answer could not be sent
+	ReadFailed   Kind = "read-failed"    // the port cannot be read; Serve tries again
+	WriteFailed  Kind = "write-failed"   // a frame cannot be sent, for example because the tap is down
 )
 
 // kinds has each kind once. The index is that of the counter and of the limiter.

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -125,8 +126,9 @@ func TestEvents(t *testing.T) {
 				Time  time.Time
 				NIC   string
 				Event string
+				Text  string
 			}
-			if err := json.Unmarshal([]byte(line), &e); err != nil || e.NIC != "eth0" || e.Time.IsZero() {
+			if err := json.Unmarshal([]byte(line), &e); err != nil || (e.NIC == "eth0") == (e.Event == "ready") || e.Time.IsZero() || e.Text == "" {
 				t.Fatalf("the line %q: %v", line, err)
 			}
 			names = append(names, e.Event)
@@ -134,13 +136,13 @@ func TestEvents(t *testing.T) {
 		return names
 	}
 	nstest.Eventually(t, func() error {
-		if len(read()) == 0 {
-			return errors.New("no event")
+		if !slices.Contains(read(), "ready") {
+			return errors.New("not ready")
 		}
 		return nil
 	})
 	launcher.Stop(t)
-	if got := read(); got[0] != "router-advertised" || got[len(got)-1] != "router-withdrawn" {
+	if got := read(); got[0] != "attached" || !slices.Contains(got, "router-advertised") || got[len(got)-1] != "router-withdrawn" {
 		t.Errorf("events %q", got)
 	}
 }

@@ -97,7 +97,7 @@ func ExampleVM_Interfaces() {
 	// </interface>
 }
 
-// Serve blocks. A launcher runs it until the VM ends, and then cancels the context.
+// Serve blocks. A launcher waits until each NIC is served, starts the VM, and ends Serve when the VM has ended.
 func ExampleVM_Serve() {
 	dir := stateDirectory("") // without a responder's tap, so that the example needs no namespace
 	defer os.RemoveAll(dir)
@@ -106,19 +106,34 @@ func ExampleVM_Serve() {
 	if err != nil {
 		log.Fatal(err)
 	}
+	ready := make(chan struct{})
+	vm.Notify = func(e phase2.Event) {
+		fmt.Println(e.NIC, e.Kind)
+		if e.Kind == phase2.Ready {
+			close(ready)
+		}
+	}
 	ctx, stop := context.WithCancel(context.Background())
 	served := make(chan error, 1)
 	go func() { served <- vm.Serve(ctx) }()
+	select {
+	case <-ready:
+	case err := <-served:
+		log.Fatal(err)
+	}
 
 	// Start the VM here, and wait until it ends.
 
 	stop()
 	fmt.Println("Serve:", <-served)
-	// Output: Serve: <nil>
+	// Output:
+	// eth0 no-responder
+	//  ready
+	// Serve: <nil>
 }
 
 // The whole main of a launcher that was started in the pod's namespace as the owner of the taps, by
-// nsenter and setpriv or by a container engine. Notify tells which addresses the guest has got.
+// nsenter and setpriv or by a container engine. Notify tells which addresses the guest has got, and of faults.
 func ExampleVM_Serve_notify() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
@@ -127,16 +142,19 @@ func ExampleVM_Serve_notify() {
 		log.Fatal(err)
 	}
 	vm.Log = slog.Default()
-	vm.Notify = func(nic string, e dhcp.Event) {
-		if e.Kind == dhcp.Leased4 || e.Kind == dhcp.Leased6 {
-			fmt.Printf("%s of the guest is %v\n", nic, e.Address)
+	vm.Notify = func(e phase2.Event) {
+		switch e.Kind {
+		case dhcp.Leased4, dhcp.Leased6:
+			fmt.Printf("%s of the guest is %v\n", e.NIC, e.Address)
+		case phase2.TapLost, phase2.RecordFailed, dhcp.OtherMACSeen:
+			fmt.Printf("%s: %s\n", e.NIC, e.Text)
 		}
 	}
 	if err := vm.Serve(ctx); err != nil {
 		log.Fatal(err)
 	}
 	for nic, c := range vm.Counters() {
-		fmt.Println(nic, c.Received, c.Sent, c.Events[dhcp.Leased4])
+		fmt.Println(nic, c.Received, c.Sent, c.Events[dhcp.Leased4], c.Ignored[dhcp.OtherMAC])
 	}
 }
 

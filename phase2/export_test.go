@@ -63,7 +63,9 @@ func FollowResolvConf(ctx context.Context, path string, last cache.DNS, changed 
 			if names, err = watchPath(watcher, f.path); err != nil {
 				return err
 			}
-			if f.reread(slog.New(slog.DiscardHandler)) {
+			if again, err := f.reread(slog.New(slog.DiscardHandler)); err != nil {
+				return err
+			} else if again {
 				changed(f.last)
 			}
 			once.Do(watching)

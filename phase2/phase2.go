@@ -23,7 +23,8 @@ import (
 // VM is the network of one virtual machine: the records of one directory. Use [Open] to make one. Set
 // the fields before [VM.Serve].
 type VM struct {
-	// Log receives the messages of Serve and of the responders. Nil discards the messages.
+	// Log receives the messages of Serve and of the responders: the events that Notify gets, and warnings
+	// about what a guest is not told. Nil discards the messages.
 	Log *slog.Logger
 	// ResolvConf is the path of the resolv.conf(5) with the guest's DNS configuration. Serve reads the
 	// file only for records whose DNS is nil, and follows its changes. While the file is missing, empty
@@ -32,12 +33,12 @@ type VM struct {
 	//
 	// Empty means /etc/resolv.conf, which may be missing; a path that is set must exist when Serve starts.
 	ResolvConf string
-	// Notify is called for each [dhcp.Event] of the guest's interface nic (a record's Name). Each
-	// interface has its own goroutine, so calls for two interfaces can run at the same time. The
-	// responder of the interface waits until Notify returns. Nil is allowed.
-	Notify func(nic string, e dhcp.Event)
+	// Notify is called by Serve with each event. There is one call at a time, and no guest is answered
+	// while a call blocks, so a slow caller should pass the event on. Nil is allowed.
+	Notify func(Event)
 
-	dir string
+	dir       string
+	notifying sync.Mutex // held while Notify runs
 
 	mu         sync.Mutex
 	records    []cache.Record

@@ -104,24 +104,21 @@ func (f *resolvConf) set(log *slog.Logger, dns cache.DNS, bad []string) {
 }
 
 // reread reads the file again and reports whether the configuration changed. A file that is missing,
-// unreadable or empty changes nothing: a program may be rewriting it at this moment.
-func (f *resolvConf) reread(log *slog.Logger) bool {
+// unreadable or empty changes nothing: a program may be rewriting it at this moment. A missing file is no error.
+func (f *resolvConf) reread(log *slog.Logger) (changed bool, err error) {
 	text, err := readResolvConf(f.path)
-	if err != nil {
-		if !errors.Is(err, fs.ErrNotExist) {
-			log.Warn("resolv.conf cannot be read; the old DNS configuration stays in use", "error", err)
-		}
-		return false
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
 	}
-	if len(text) == 0 {
-		return false
+	if err != nil || len(text) == 0 {
+		return false, err
 	}
 	dns, bad := parseResolvConf(text)
 	same := reflect.DeepEqual(dns, f.last)
 	if !same || !slices.Equal(bad, f.bad) {
 		f.set(log, dns, bad)
 	}
-	return !same
+	return !same, nil
 }
 
 // watched is a followed path: the path itself and the names from pathTrail. A change of any of the names can

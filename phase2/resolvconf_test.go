@@ -311,11 +311,11 @@ func TestServeFollows(t *testing.T) {
 	vm.Log = slog.New(slog.NewTextHandler(log, nil))
 	var mu sync.Mutex
 	events := map[dhcp.Kind]netip.Addr{}
-	vm.Notify = func(nic string, e dhcp.Event) {
+	vm.Notify = func(e phase2.Event) {
 		mu.Lock()
 		defer mu.Unlock()
-		if nic != "eth0" {
-			t.Errorf("an event of %q", nic)
+		if e.NIC != "eth0" && e.Kind != phase2.Ready && e.Kind != phase2.ResolvConfChanged && e.Kind != phase2.ResolvConfFailed {
+			t.Errorf("an event of %q: %+v", e.NIC, e)
 		}
 		events[e.Kind] = e.Address
 	}
@@ -374,12 +374,27 @@ func TestServeFollows(t *testing.T) {
 		}
 		return nil
 	})
-	nstest.Eventually(t, func() error { // Serve logs the change before the responder has it
-		lease, err := g.Renew4(ctx)
-		if err == nil && fmt.Sprint(lease.DNS, lease.Search) != "[192.0.2.2] []" {
-			err = fmt.Errorf("DNS after the change %v %v", lease.DNS, lease.Search)
+	lease, err := g.Renew4(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if fmt.Sprint(lease.DNS, lease.Search) != "[192.0.2.2] []" {
+		t.Errorf("DNS after the change %v %v", lease.DNS, lease.Search)
+	}
+	// A resolv.conf that cannot be read is told, and changes nothing.
+	if err := os.Remove(vm.ResolvConf); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(vm.ResolvConf, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	nstest.Eventually(t, func() error {
+		mu.Lock()
+		defer mu.Unlock()
+		if _, ok := events[phase2.ResolvConfFailed]; !ok {
+			return fmt.Errorf("events %v", events)
 		}
-		return err
+		return nil
 	})
 	nstest.Eventually(t, func() error {
 		c := vm.Counters()["eth0"]

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
@@ -42,7 +43,10 @@ const (
 //
 // Serve follows the record files. A new record starts a service, a changed record changes the service,
 // a removed record ends it. If a tap is deleted and created again, Serve attaches to the new one. Problems
-// after the start are logged and do not end Serve.
+// after the start do not end Serve. VM.Notify and VM.Log tell of them.
+//
+// A launcher that starts the VM waits for the event [Ready] first: then each NIC's requests are answered. A
+// launcher that plugs a NIC waits for the event [Attached] or [NoResponder] of the NIC.
 //
 // Errors, all from the start: fs.ErrNotExist if a tap is not in this namespace or ResolvConf names a missing
 // file; fs.ErrPermission if a tap belongs to another user; syscall.EBUSY if another process serves the tap.
@@ -55,7 +59,7 @@ func (vm *VM) Serve(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("records: %w", err)
 	}
-	s := &server{vm: vm, log: vm.Log, conf: conf, dir: dir, services: map[string]*service{}, ended: make(chan *service)}
+	s := &server{vm: vm, log: vm.Log, conf: conf, dir: dir, services: map[string]*service{}, ended: make(chan lost)}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
@@ -63,6 +67,7 @@ func (vm *VM) Serve(ctx context.Context) error {
 	if err := s.start(ctx); err != nil {
 		return err
 	}
+	s.tell(Event{Kind: Ready, Text: "ready"})
 	s.followChanges(ctx)
 	return nil
 }
@@ -77,7 +82,13 @@ type server struct {
 	records  watched             // paths of dir
 	resolver watched             // paths of the resolv.conf
 	services map[string]*service // by interface name
-	ended    chan *service       // services whose loop ended with an error
+	ended    chan lost           // services whose loop ended with an error
+}
+
+// lost is a service whose loop ended with an error, as its tap was deleted.
+type lost struct {
+	*service
+	err error
 }
 
 // service is the service of one interface.
@@ -89,7 +100,8 @@ type service struct {
 	cancel    context.CancelCauseFunc
 	done      chan struct{} // closed when the loop has ended
 	retry     time.Duration // wait before the next attempt to attach
-	failure   string        // the last error of attach, so that it is logged once
+	failure   string        // the last error of attach, so that it is told once
+	lost      bool          // the tap was deleted, so its absence is told already
 }
 
 // start serves the records that Open read. Any problem is an error.
@@ -114,27 +126,33 @@ func (s *server) start(ctx context.Context) error {
 
 // addService creates the service of a record that has a responder. It does not attach to the tap.
 func (s *server) addService(r cache.Record) error {
-	log := s.log.With("nic", r.Name)
-	for _, w := range r.Warnings {
-		log.Warn(w)
-	}
+	s.logWarnings(r)
 	if r.ResponderTap == "" {
-		log.Info("no responder", "binding", r.Binding)
+		s.tell(Event{Kind: NoResponder, NIC: r.Name, Text: "no responder"}, "binding", r.Binding)
 		return nil
 	}
 	responder, err := dhcp.New(r, s.dnsOf(r))
 	if err != nil {
 		return err
 	}
-	responder.Log = log
+	responder.Log = s.log.With("nic", r.Name)
 	if s.vm.Notify != nil {
-		responder.Notify = func(e dhcp.Event) { s.vm.Notify(r.Name, e) }
+		responder.Notify = func(e dhcp.Event) {
+			s.vm.notify(Event{Time: e.Time, NIC: r.Name, Kind: e.Kind, Text: e.Text, Address: e.Address, MAC: e.MAC, Held: e.Held, Err: e.Err})
+		}
 	}
-	s.services[r.Name] = &service{record: r, log: log, responder: responder}
+	s.services[r.Name] = &service{record: r, log: responder.Log, responder: responder}
 	s.vm.mu.Lock()
 	s.vm.responders[r.Name] = responder
 	s.vm.mu.Unlock()
 	return nil
+}
+
+// logWarnings logs what Setup warned of.
+func (s *server) logWarnings(r cache.Record) {
+	for _, w := range r.Warnings {
+		s.log.Warn(w, "nic", r.Name)
+	}
 }
 
 // dnsOf returns the record's DNS configuration, or that of the resolv.conf.
@@ -145,21 +163,22 @@ func (s *server) dnsOf(r cache.Record) cache.DNS {
 	return s.conf.last
 }
 
-// attach opens the responder's tap and starts the responder's loop.
+// attach opens the responder's tap and starts the responder's loop. It tells Attached between the two: then the events of
+// the loop come later, and the frames that arrive meanwhile wait in the tap.
 func (s *server) attach(ctx context.Context, v *service) error {
 	opened, err := tap.OpenResponder(v.record.ResponderTap)
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
-	v.tap, v.cancel, v.done, v.retry, v.failure = opened, cancel, make(chan struct{}), 0, ""
-	v.log.Info("serving", "responderTap", v.record.ResponderTap, "tap", v.record.Tap, "mac", v.record.MAC.String())
+	v.tap, v.cancel, v.done, v.retry, v.failure, v.lost = opened, cancel, make(chan struct{}), 0, "", false
+	s.tell(Event{Kind: Attached, NIC: v.record.Name, Text: "serving the guest"},
+		"responderTap", v.record.ResponderTap, "tap", v.record.Tap, "mac", v.record.MAC.String())
 	go func(done chan struct{}) {
 		defer close(done)
 		if err := v.responder.Serve(ctx, opened); err != nil {
-			v.log.Warn("the responder's tap was deleted; the guest is served again when the tap is back", "error", err)
 			select {
-			case s.ended <- v:
+			case s.ended <- lost{v, err}:
 			case <-ctx.Done():
 			}
 		}
@@ -194,7 +213,7 @@ func (s *server) followChanges(ctx context.Context) {
 	var errs <-chan error
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil { // the user may have reached the limit of inotify instances
-		s.log.Warn("changes of the records and of resolv.conf will not be noticed", "error", err)
+		s.tell(Event{Kind: WatchFailed, Text: "changes of the records and of resolv.conf will not be noticed", Err: err})
 	} else {
 		defer watcher.Close()
 		events, errs = watcher.Events, watcher.Errors
@@ -208,7 +227,7 @@ func (s *server) followChanges(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case err := <-errs:
-			s.log.Warn("watch the records and resolv.conf", "error", err)
+			s.tell(Event{Kind: WatchFailed, Text: "changes of the records and of resolv.conf may have been missed; reading them again", Err: err})
 			changed.Reset(settleTime)
 		case event := <-events:
 			// Other files in the directory are ignored. One may be the launcher's log: each line would
@@ -222,12 +241,14 @@ func (s *server) followChanges(ctx context.Context) {
 				s.watchFiles(watcher)
 			}
 			s.applyRecords()
-			if slices.ContainsFunc(s.vm.Records(), needsResolvConf) && s.conf.reread(s.log) {
-				s.updateDNS()
+			if slices.ContainsFunc(s.vm.Records(), needsResolvConf) {
+				s.applyResolvConf()
 			}
 			retry.Reset(0)
 		case v := <-s.ended:
 			v.detach(nil)
+			v.lost = true
+			s.tell(Event{Kind: TapLost, NIC: v.record.Name, Text: "the responder's tap was deleted; the guest is served again when the tap is back", Err: v.err})
 			retry.Reset(retryMin)
 		case <-retry.C:
 			if wait := s.attachMissing(ctx); wait > 0 {
@@ -242,27 +263,31 @@ func (s *server) followChanges(ctx context.Context) {
 func (s *server) watchFiles(watcher *fsnotify.Watcher) {
 	var err error
 	if s.records, err = watchPath(watcher, s.dir); err != nil {
-		s.log.Warn("changes of the records will not be noticed", "error", err)
+		s.tell(Event{Kind: WatchFailed, Text: "changes of the records will not be noticed", Err: err})
 	}
 	if s.resolver, err = watchPath(watcher, s.conf.path); err != nil {
-		s.log.Warn("changes of resolv.conf will not be noticed", "error", err)
+		s.tell(Event{Kind: WatchFailed, Text: "changes of resolv.conf will not be noticed", Err: err})
 	}
 }
 
-// updateDNS gives the new resolv.conf to the responders whose records have no DNS configuration.
-func (s *server) updateDNS() {
-	s.log.Info("the DNS configuration has changed", "path", s.conf.path, "servers", s.conf.last.Servers, "search", s.conf.last.Search)
+// applyResolvConf reads the resolv.conf again, and gives a new configuration to the responders whose records have none.
+func (s *server) applyResolvConf() {
+	changed, err := s.conf.reread(s.log)
+	if err != nil {
+		s.tell(Event{Kind: ResolvConfFailed, Text: "resolv.conf cannot be read; the old DNS configuration stays in use", Err: err})
+	}
+	if !changed {
+		return
+	}
 	for _, v := range s.services {
 		if v.record.DNS == nil {
-			v.updateResponder(v.record, s.conf.last)
+			if err := v.responder.Update(v.record, s.conf.last); err != nil {
+				s.tell(Event{Kind: ResolvConfFailed, NIC: v.record.Name, Text: "the new DNS configuration is not used; the guest keeps the old one", Err: err})
+			}
 		}
 	}
-}
-
-func (v *service) updateResponder(r cache.Record, dns cache.DNS) {
-	if err := v.responder.Update(r, dns); err != nil {
-		v.log.Warn("the new configuration is not used; the guest keeps the old one", "error", err)
-	}
+	s.tell(Event{Kind: ResolvConfChanged, Text: "the DNS configuration has changed"},
+		"path", s.conf.path, "servers", s.conf.last.Servers, "search", s.conf.last.Search)
 }
 
 // applyRecords reads the records again and adds, updates and ends services. If one record cannot be read,
@@ -270,37 +295,69 @@ func (v *service) updateResponder(r cache.Record, dns cache.DNS) {
 func (s *server) applyRecords() {
 	records, err := readRecords(s.dir)
 	if err != nil {
-		s.log.Warn("the records cannot be read; the old ones stay in use", "error", err)
+		e := Event{Kind: RecordFailed, Text: "the records cannot be read; the old ones stay in use", Err: err}
+		var file *cache.FileError
+		if errors.As(err, &file) {
+			e.NIC = strings.TrimSuffix(filepath.Base(file.Path), ".json")
+		}
+		s.tell(e)
 		return
 	}
-	if reflect.DeepEqual(records, s.vm.Records()) {
-		return
+	old := map[string]cache.Record{}
+	for _, r := range s.vm.Records() {
+		old[r.Name] = r
 	}
 	s.vm.mu.Lock()
 	s.vm.records = records
 	s.vm.mu.Unlock()
-	for nic, v := range s.services {
-		same := func(r cache.Record) bool { return r.Name == nic && r.ResponderTap == v.record.ResponderTap }
-		if slices.ContainsFunc(records, same) {
-			continue
+	for _, r := range records {
+		before, known := old[r.Name]
+		delete(old, r.Name)
+		switch {
+		case !known:
+			s.tell(Event{Kind: RecordAdded, NIC: r.Name, Text: "there is a new record"})
+			s.serveRecord(r)
+		case !reflect.DeepEqual(r, before):
+			s.changeRecord(r)
 		}
+	}
+	for nic := range old {
+		s.endService(nic)
+		s.tell(Event{Kind: RecordRemoved, NIC: nic, Text: "the record was removed: the guest is no longer served"})
+	}
+}
+
+// serveRecord creates the service of a new record.
+func (s *server) serveRecord(r cache.Record) {
+	if err := s.addService(r); err != nil {
+		s.tell(Event{Kind: RecordFailed, NIC: r.Name, Text: "the guest is not served", Err: err})
+	}
+}
+
+// changeRecord uses a changed record. A record with another responder's tap gets a new service.
+func (s *server) changeRecord(r cache.Record) {
+	const changed = "the record has changed"
+	v := s.services[r.Name]
+	if v == nil || v.record.ResponderTap != r.ResponderTap {
+		s.endService(r.Name)
+		s.tell(Event{Kind: RecordChanged, NIC: r.Name, Text: changed})
+		s.serveRecord(r)
+		return
+	}
+	s.logWarnings(r)
+	v.record = r
+	if err := v.responder.Update(r, s.dnsOf(r)); err != nil {
+		s.tell(Event{Kind: RecordFailed, NIC: r.Name, Text: "the new record is not used; the guest keeps the old one", Err: err})
+		return
+	}
+	s.tell(Event{Kind: RecordChanged, NIC: r.Name, Text: changed})
+}
+
+// endService ends the service of an interface, if there is one.
+func (s *server) endService(nic string) {
+	if v := s.services[nic]; v != nil {
 		v.detach(nil)
 		delete(s.services, nic)
-		v.log.Info("the record was removed: the guest is no longer served")
-	}
-	for _, r := range records {
-		v := s.services[r.Name]
-		if v == nil {
-			if err := s.addService(r); err != nil {
-				s.log.Warn("the guest is not served", "nic", r.Name, "error", err)
-			}
-			continue
-		}
-		if !reflect.DeepEqual(r, v.record) {
-			v.log.Info("the record has changed")
-			v.record = r
-			v.updateResponder(r, s.dnsOf(r))
-		}
 	}
 }
 
@@ -316,8 +373,8 @@ func (s *server) attachMissing(ctx context.Context) time.Duration {
 		if err == nil {
 			continue
 		}
-		if v.failure != err.Error() && !errors.Is(err, fs.ErrNotExist) {
-			v.log.Warn("cannot attach to the responder's tap; will try again", "error", err)
+		if v.failure != err.Error() && !(v.lost && errors.Is(err, fs.ErrNotExist)) {
+			s.tell(Event{Kind: AttachFailed, NIC: v.record.Name, Text: "the responder's tap cannot be opened; trying again", Err: err})
 		}
 		v.failure = err.Error()
 		v.retry = min(max(2*v.retry, retryMin), retryMax)

@@ -10,6 +10,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -39,6 +41,42 @@ func serveInBackground(t *testing.T, n nstest.Network, vm *phase2.VM) *syncBuffe
 		}
 	})
 	return log
+}
+
+// eventLog keeps the events of a Serve.
+type eventLog struct {
+	mu     sync.Mutex
+	events []phase2.Event
+	next   int // the first event after the one that wait returned
+}
+
+func (l *eventLog) add(e phase2.Event) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.events = append(l.events, e)
+}
+
+// wait waits for the events, each "NIC kind", in this order after the last one that was waited for. Other events may come
+// between them. It returns the last one.
+func (l *eventLog) wait(t *testing.T, want ...string) (last phase2.Event) {
+	t.Helper()
+	for _, want := range want {
+		nstest.Eventually(t, func() error {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			for i := l.next; i < len(l.events); i++ {
+				if e := l.events[i]; e.NIC+" "+string(e.Kind) == want {
+					last, l.next = e, i+1
+					return nil
+				}
+			}
+			return fmt.Errorf("no event %q after %d of %+v", want, l.next, l.events)
+		})
+		if last.Time.IsZero() || last.Text == "" {
+			t.Errorf("the event %q: %+v", want, last)
+		}
+	}
+	return last
 }
 
 // startGuest starts a guest on the tap of the record.
@@ -106,8 +144,10 @@ func TestServeRecords(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	var events eventLog
+	vm.Notify = events.add
 	log := serveInBackground(t, n, vm)
-	waitForLog(t, log, "serving")
+	events.wait(t, "eth0 attached", " ready")
 	record := func(nic string) cache.Record {
 		t.Helper()
 		root, err := os.OpenRoot(n.State)
@@ -127,7 +167,7 @@ func TestServeRecords(t *testing.T) {
 
 	// A NIC is added.
 	setup(config("net1"))
-	waitForLog(t, log, "responderTap=net1-dhcp")
+	events.wait(t, "net1 record-added", "net1 attached")
 	if got := requestLease(t, n, record("net1")); got.Address.String() != "10.7.0.2/24" {
 		t.Errorf("lease of the second NIC %v", got.Address)
 	}
@@ -139,7 +179,7 @@ func TestServeRecords(t *testing.T) {
 	changed := record("net1")
 	changed.DNS = &cache.DNS{Servers: []netip.Addr{netip.MustParseAddr("192.0.2.2")}}
 	writeRecords(t, n.State, changed)
-	waitForLog(t, log, "the record has changed")
+	events.wait(t, "net1 record-changed")
 	if got := requestLease(t, n, changed); fmt.Sprint(got.DNS) != "[192.0.2.2]" {
 		t.Errorf("DNS after the change %v", got.DNS)
 	}
@@ -149,7 +189,11 @@ func TestServeRecords(t *testing.T) {
 	if err := os.WriteFile(file, []byte("{"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	waitForLog(t, log, "the records cannot be read")
+	damaged := events.wait(t, "net1 record-failed")
+	var bad *cache.FileError
+	if !errors.As(damaged.Err, &bad) || !strings.Contains(damaged.Text, "net1.json") {
+		t.Errorf("the event of a damaged record: %+v", damaged)
+	}
 	if got := requestLease(t, n, changed); fmt.Sprint(got.DNS) != "[192.0.2.2]" {
 		t.Errorf("DNS with a damaged record %v", got.DNS)
 	}
@@ -157,8 +201,11 @@ func TestServeRecords(t *testing.T) {
 
 	// The responder's tap is deleted, and Setup creates it again.
 	n.Pod.IP("link del eth0-dhcp")
-	waitForLog(t, log, "the responder's tap was deleted")
+	if e := events.wait(t, "eth0 tap-lost"); !errors.Is(e.Err, syscall.EBADFD) {
+		t.Errorf("the event of a lost tap: %+v", e)
+	}
 	setup(config("eth0"))
+	events.wait(t, "eth0 attached")
 	if got := requestLease(t, n, record("eth0")); got.Address.Addr() != nstest.Pod4 {
 		t.Errorf("lease after the repair %v", got.Address)
 	}
@@ -183,15 +230,11 @@ func TestServeRecords(t *testing.T) {
 		}
 		return nil
 	})
+	events.wait(t, "net1 record-removed")
 	if err := os.Remove(filepath.Join(n.State, "eth0.json")); err != nil {
 		t.Fatal(err)
 	}
-	nstest.Eventually(t, func() error {
-		if strings.Count(log.String(), "the record was removed") != 2 {
-			return errors.New(log.String())
-		}
-		return nil
-	})
+	events.wait(t, "eth0 record-removed")
 	if !strings.Contains(log.String(), "router advertisement withdrawn") {
 		t.Errorf("the router is not withdrawn from the guest:\n%s", log)
 	}

@@ -9,15 +9,12 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
-	"net/netip"
 	"os"
 	"os/signal"
 	"runtime/debug"
 	"strconv"
 	"syscall"
-	"time"
 
-	"github.com/guestwire/guestwire/dhcp"
 	"github.com/guestwire/guestwire/phase2"
 )
 
@@ -25,7 +22,8 @@ const usage = `launcher describes and serves the interfaces of a virtual machine
 
   launcher xml   -state DIR    the libvirt <interface> elements
   launcher serve -state DIR    DHCP, DHCPv6 and router advertisements until SIGTERM; the log is on standard error;
-                               -events prints what the guest got as lines of JSON on standard output
+                               -events prints what Serve did and what the guest got, as lines of JSON on standard output:
+                               {"time": ..., "nic": "eth0", "event": "dhcpv4-leased", "text": ..., "address": ...}
   launcher version             the program's version and revision
 
 DIR is the agent's state directory. serve runs in the pod's namespace as the user named in agent setup -uid:
@@ -58,7 +56,7 @@ func run(ctx context.Context, args []string) error {
 	}
 	state := flags.String("state", "", "the agent's state directory")
 	resolvConf := flags.String("resolv-conf", "", "the file with the guest's DNS configuration, if the record has none; changes are followed (default /etc/resolv.conf, if it exists)")
-	events := flags.Bool("events", false, "serve: print what the guest got as lines of JSON")
+	events := flags.Bool("events", false, "serve: print events as lines of JSON")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -87,7 +85,7 @@ func run(ctx context.Context, args []string) error {
 		}
 		err := vm.Serve(ctx)
 		for nic, c := range vm.Counters() {
-			vm.Log.Info("served", "nic", nic, "received", c.Received, "sent", c.Sent, "failed", c.Failed)
+			vm.Log.Info("served", "nic", nic, "received", c.Received, "sent", c.Sent, "failed", c.Failed, "ignored", c.Ignored)
 		}
 		return err
 	}
@@ -123,16 +121,9 @@ func version() string {
 	return text + ", " + info.GoVersion
 }
 
-// printEvent writes a line at once, so that lines of several interfaces do not mix.
-func printEvent(nic string, e dhcp.Event) {
-	line := struct {
-		Time    time.Time  `json:"time"`
-		NIC     string     `json:"nic"`
-		Event   dhcp.Kind  `json:"event"`
-		Text    string     `json:"text"`
-		Address netip.Addr `json:"address,omitzero"`
-	}{e.Time, nic, e.Kind, e.Text, e.Address}
-	text, err := json.Marshal(line)
+// printEvent writes a line at once.
+func printEvent(e phase2.Event) {
+	text, err := json.Marshal(e)
 	if err != nil {
 		text = []byte(strconv.Quote(err.Error()))
 	}

@@ -1,0 +1,292 @@
+package phase2_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/insomniacslk/dhcp/dhcpv4"
+	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/dhcp"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/netns"
+	"github.com/guestwire/guestwire/internal/rig/nstest"
+	"github.com/guestwire/guestwire/internal/tap"
+	"github.com/guestwire/guestwire/phase1"
+	"github.com/guestwire/guestwire/phase2"
+)
+
+// newDiscover returns the frame of a DHCPDISCOVER, without a UDP checksum, which IPv4 allows.
+func newDiscover(t *testing.T, mac cache.MAC) []byte {
+	t.Helper()
+	message, err := dhcpv4.NewDiscovery(mac[:])
+	if err != nil {
+		t.Fatal(err)
+	}
+	payload := message.ToBytes()
+	ip := []byte{0x45, 0, 0, 0, 0, 0, 0, 0, 64, 17, 0, 0, 0, 0, 0, 0, 255, 255, 255, 255}
+	binary.BigEndian.PutUint16(ip[2:], uint16(20+8+len(payload)))
+	sum := 0
+	for i := 0; i < len(ip); i += 2 {
+		sum += int(ip[i])<<8 | int(ip[i+1])
+	}
+	binary.BigEndian.PutUint16(ip[10:], uint16(^(sum>>16 + sum&0xffff)))
+	udp := binary.BigEndian.AppendUint16([]byte{0, 68, 0, 67}, uint16(8+len(payload)))
+	return slices.Concat(bytes.Repeat([]byte{255}, 6), mac[:], []byte{8, 0}, ip, udp, []byte{0, 0}, payload)
+}
+
+func openTap(t *testing.T, n nstest.Network, name string) *os.File {
+	t.Helper()
+	var f *os.File
+	err := netns.Do(n.Pod.File, func() (err error) {
+		f, err = tap.Open(name)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	return f
+}
+
+// isOffer says whether a frame is a DHCPv4 message of the server.
+func isOffer(frame []byte) bool {
+	return len(frame) > 42 && binary.BigEndian.Uint16(frame[12:]) == 0x0800 && frame[23] == 17 && binary.BigEndian.Uint16(frame[34:]) == 67
+}
+
+// TestServeAttached: the first request after the event gets its answer, each time. No request is repeated.
+func TestServeAttached(t *testing.T) {
+	n := nstest.NewNetwork(t)
+	if _, err := phase1.Setup(t.Context(), phase1.Config{NetNS: n.Pod.File, Spec: infra.Spec{NIC: "eth0", Binding: infra.Bridge{}, State: n.State}}); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 20 {
+		vm, err := phase2.Open(n.State)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := vm.Records()[0]
+		port := openTap(t, n, r.Tap)
+		if i == 0 { // the guest's tap, which is new, has its carrier
+			n.Pod.IP("link show " + r.Tap)
+		}
+		var kinds []dhcp.Kind
+		discover := newDiscover(t, r.MAC)
+		vm.Notify = func(e phase2.Event) {
+			kinds = append(kinds, e.Kind)
+			if e.Kind == phase2.Attached {
+				if _, err := port.Write(discover); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		served := make(chan error, 1)
+		go func() { served <- netns.Do(n.Pod.File, func() error { return vm.Serve(ctx) }) }()
+		if err := port.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		in := make([]byte, 2000)
+		for {
+			got, err := port.Read(in)
+			if err != nil {
+				t.Errorf("run %d: no answer: %v", i, err)
+				break
+			}
+			if isOffer(in[:got]) {
+				break
+			}
+		}
+		stop()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+		if len(kinds) < 3 || kinds[0] != phase2.Attached || !slices.Contains(kinds, phase2.Ready) || kinds[len(kinds)-1] != dhcp.Withdrawn {
+			t.Errorf("events %q", kinds)
+		}
+		port.Close()
+	}
+}
+
+// TestServeOtherMAC: tc gives the responder the requests of a guest with another MAC than the record's, such as a QEMU that
+// was started without mac=. They get no answer, and Serve tells why.
+func TestServeOtherMAC(t *testing.T) {
+	n := nstest.NewNetwork(t)
+	if _, err := phase1.Setup(t.Context(), phase1.Config{NetNS: n.Pod.File, Spec: infra.Spec{NIC: "eth0", Binding: infra.Bridge{}, State: n.State}}); err != nil {
+		t.Fatal(err)
+	}
+	vm, err := phase2.Open(n.State)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := vm.Records()[0]
+	var events eventLog
+	vm.Notify = events.add
+	log := serveInBackground(t, n, vm)
+	events.wait(t, " ready")
+	port := openTap(t, n, r.Tap)
+
+	stranger := cache.MAC{0x52, 0x54, 0, 0x12, 0x34, 0x56}
+	own := stranger.LinkLocal()
+	router := r.IPv6.Router.Address
+	solicited := router.As16()
+	copy(solicited[:], []byte{0xff, 0x02, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xff})
+	var arp []byte
+	for _, neighbour := range r.Neighbours {
+		if neighbour.Address.Is4() {
+			target := neighbour.Address.As4()
+			arp = slices.Concat(bytes.Repeat([]byte{255}, 6), stranger[:], []byte{8, 6, 0, 1, 8, 0, 6, 4, 0, 1}, stranger[:], make([]byte, 10), target[:])
+		}
+	}
+	target := router.As16()
+	for name, frame := range map[string][]byte{
+		"DISCOVER": newDiscover(t, stranger),
+		"SOLICIT": ipv6Frame(stranger, own, netip.MustParseAddr("ff02::1:2"), unix.IPPROTO_UDP,
+			[]byte{0x02, 0x22, 0x02, 0x23, 0, 12, 0, 0, 1, 1, 2, 3}),
+		"router solicitation":    ipv6Frame(stranger, own, netip.MustParseAddr("ff02::2"), unix.IPPROTO_ICMPV6, []byte{133, 0, 0, 0, 0, 0, 0, 0}),
+		"neighbour solicitation": ipv6Frame(stranger, own, netip.AddrFrom16(solicited), unix.IPPROTO_ICMPV6, append([]byte{135, 0, 0, 0, 0, 0, 0, 0}, target[:]...)),
+		"ARP":                    arp,
+	} {
+		if name == "ARP" && arp == nil || name == "neighbour solicitation" && !listed(r, router) {
+			t.Logf("%s: the record lists no neighbour of this family", name)
+			continue
+		}
+		before := vm.Counters()["eth0"].Ignored[dhcp.OtherMAC]
+		if _, err := port.Write(frame); err != nil {
+			t.Fatal(err)
+		}
+		e := events.wait(t, "eth0 other-mac-seen")
+		if e.MAC != stranger || !strings.Contains(e.Text, "the guest of the record is "+r.MAC.String()+", this is 52:54:00:12:34:56; start the VM with mac="+r.MAC.String()) {
+			t.Errorf("%s: event %+v", name, e)
+		}
+		if got := vm.Counters()["eth0"].Ignored[dhcp.OtherMAC]; got != before+1 {
+			t.Errorf("%s: %d frames ignored, want %d", name, got, before+1)
+		}
+	}
+	if !strings.Contains(log.String(), "level=WARN") || !strings.Contains(log.String(), "event=other-mac-seen") {
+		t.Errorf("the log does not warn:\n%s", log)
+	}
+	// The guest of the record is served as before, and nothing else is ignored.
+	port.Close()
+	if got := requestLease(t, n, r); got.Address.Addr() != nstest.Pod4 {
+		t.Errorf("lease %v", got.Address)
+	}
+	if c := vm.Counters()["eth0"]; len(c.Ignored) != 1 {
+		t.Errorf("ignored %v, want other-mac alone", c.Ignored)
+	}
+}
+
+func listed(r cache.Record, a netip.Addr) bool {
+	return slices.ContainsFunc(r.Neighbours, func(n cache.Neighbour) bool { return n.Address == a })
+}
+
+// ipv6Frame returns a frame whose ICMPv6 or UDP checksum is zero: the responder looks at the MAC first.
+func ipv6Frame(mac cache.MAC, src, dst netip.Addr, next byte, body []byte) []byte {
+	s, d := src.As16(), dst.As16()
+	return slices.Concat([]byte{0x33, 0x33}, d[12:], mac[:], []byte{0x86, 0xdd, 0x60, 0, 0, 0, 0, byte(len(body)), next, 255}, s[:], d[:], body)
+}
+
+// TestServeAttachFailed: a new record whose tap is not there is told once, and the NIC is served when the tap is there.
+func TestServeAttachFailed(t *testing.T) {
+	n := nstest.NewNetwork(t)
+	dir := nstest.Dir(t)
+	writeRecords(t, dir, newRecord("eth0"))
+	vm, err := phase2.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var events eventLog
+	vm.Notify = events.add
+	serveInBackground(t, n, vm)
+	events.wait(t, "eth0 no-responder", " ready")
+	served := newRecord("net1")
+	served.ResponderTap, served.ResponderMAC = "net1-dhcp", cache.MAC{2, 0, 0, 0, 0, 2}
+	writeRecords(t, dir, served)
+	if e := events.wait(t, "net1 record-added", "net1 attach-failed"); !errors.Is(e.Err, fs.ErrNotExist) {
+		t.Errorf("the event of a missing tap: %+v", e)
+	}
+	n.Pod.IP("tuntap add net1-dhcp mode tap")
+	n.Pod.IP("link set net1-dhcp addrgenmode none up")
+	events.wait(t, "net1 attached")
+
+	// A record that loses its responder is told as changed, not as removed. The other record's events are not repeated.
+	writeRecords(t, dir, newRecord("net1"))
+	events.wait(t, "net1 record-changed", "net1 no-responder")
+	if err := os.Remove(filepath.Join(dir, "net1.json")); err != nil {
+		t.Fatal(err)
+	}
+	events.wait(t, "net1 record-removed")
+	events.mu.Lock()
+	defer events.mu.Unlock()
+	count := map[string]int{}
+	for _, e := range events.events {
+		count[fmt.Sprint(e.NIC, " ", e.Kind)]++
+	}
+	for _, once := range []string{"eth0 no-responder", "net1 attach-failed", "net1 record-removed", " ready"} {
+		if count[once] != 1 {
+			t.Errorf("%q is told %d times: %v", once, count[once], count)
+		}
+	}
+}
+
+// TestEventJSON: the JSON of an event has the short name, and the sentence beside it.
+func TestEventJSON(t *testing.T) {
+	at := time.Date(2000, 1, 2, 3, 4, 5, 0, time.UTC)
+	for want, e := range map[string]phase2.Event{
+		`{"time":"2000-01-02T03:04:05Z","event":"ready","text":"ready"}`: {Time: at, Kind: phase2.Ready, Text: "ready"},
+		`{"time":"2000-01-02T03:04:05Z","nic":"eth0","event":"dhcpv4-leased","text":"t","address":"10.0.0.2","held":3}`: {
+			Time: at, NIC: "eth0", Kind: dhcp.Leased4, Text: "t", Address: netip.MustParseAddr("10.0.0.2"), Held: 3, Err: errors.New("no part of the JSON")},
+		`{"time":"2000-01-02T03:04:05Z","nic":"eth0","event":"other-mac-seen","text":"t","mac":"52:54:00:00:00:01"}`: {
+			Time: at, NIC: "eth0", Kind: dhcp.OtherMACSeen, Text: "t", MAC: cache.MAC{0x52, 0x54, 0, 0, 0, 1}},
+	} {
+		if got, err := json.Marshal(e); err != nil || string(got) != want {
+			t.Errorf("%s, %v, want %s", got, err, want)
+		}
+	}
+}
+
+// TestEventNames: the kinds are in kebab-case, and docs/protocols.md has each of them.
+func TestEventNames(t *testing.T) {
+	doc, err := os.ReadFile("../docs/protocols.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, err := parser.ParseFile(token.NewFileSet(), "event.go", nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := map[string]bool{}
+	ast.Inspect(file, func(n ast.Node) bool {
+		if spec, ok := n.(*ast.ValueSpec); ok && len(spec.Values) == 1 {
+			name := strings.Trim(spec.Values[0].(*ast.BasicLit).Value, `"`)
+			if names[name] || !regexp.MustCompile(`^[a-z]+(-[a-z]+)*$`).MatchString(name) {
+				t.Errorf("%q is there twice, or is not in kebab-case", name)
+			}
+			names[name] = true
+			if !strings.Contains(string(doc), "| `"+name+"` |") {
+				t.Errorf("docs/protocols.md lacks %s", name)
+			}
+		}
+		return true
+	})
+	if len(names) != 12 {
+		t.Errorf("%d names: %v", len(names), names)
+	}
+}
