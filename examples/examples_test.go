@@ -53,33 +53,46 @@ func TestAgent(t *testing.T) {
 		status int
 		text   string
 	}{
-		{with("check"), 1, "not wired"},
+		{with("check"), 3, "not wired"},
+		{with("status"), 3, "not wired"},
 		{with("plan", "-config", file), 0, "ip addr add 10.99.0.1/24 dev eth0-br"},
-		{with("check"), 1, "not wired"},
+		{with("check"), 3, "not wired"},
 		{with("setup", "-config", file), 0, ""},
 		{with("setup", "-config", file), 0, ""},
 		{with("plan", "-config", file), 0, ""},
 		{with("check"), 0, ""},
 		{with("teardown"), 0, ""},
-		{with("teardown"), 0, ""},
+		{with("teardown"), 0, "nothing is taken down"},
+		{with("teardown", "-force"), 3, "not wired"},
 		{with("plan", "-binding", "bridge", "-config", file), 0, "ip link set eth0 name eth0-nic"},
-		{with("plan", "-binding", "router"), 1, `"router", want "bridge", "redirect", "masquerade", "macvtap", "sriov", "passt" or "auto"`},
+		{with("plan", "-binding", "router"), 2, `"router", want "bridge", "redirect", "masquerade", "macvtap", "sriov", "passt" or "auto"`},
 		{with("plan", "-binding", "passt"), 0, `sysctl -w net/ipv4/ping_group_range="0 2147483647"`},
-		{with("plan", "-binding", "macvtap"), 1, "bridge would work"},
-		{with("plan", "-binding", "sriov"), 1, "binding.sriov.pci can name one"},
-		{with("plan"), 1, "binding: missing"},
-		{with("start"), 1, "none of setup, plan, check, teardown, version"},
-		{[]string{"setup"}, 1, "-netns is missing"},
+		{with("plan", "-binding", "macvtap"), 5, "bridge would work"},
+		{with("plan", "-binding", "sriov"), 5, "binding.sriov.pci can name one"},
+		{with("plan"), 2, "binding: missing"},
+		{with("start"), 2, "none of setup, plan, check, status, list, drops, teardown, forget, version, help"},
+		{[]string{"setup"}, 2, "-netns is missing"},
+		{[]string{"setup", "-colour"}, 2, "agent help setup"},
+		{[]string{"setup", "eth0"}, 2, "no flag"},
+		{[]string{"teardown", "-netns", n.Pod.Path() + "-typo", "-nic", "eth0"}, 2, "agent forget"},
+		{with("setup", "-binding", "bridge", "-dir", "journals"), 2, "dir: "},
+		{[]string{"setup", "-netns", n.Pod.Path(), "-nic", "eth0", "-binding", "bridge", "-state", "vm1"}, 2, "absolute path"},
+		{[]string{"status", "-nic", "eth0"}, 2, "-netns is missing"},
 		{[]string{"setup", "-netns", "/dev/null", "-nic", "eth0", "-binding", "bridge", "-state", n.State}, 1, "not a network namespace"},
+		{nil, 2, "a verb is missing"},
 		{[]string{"-help"}, 0, "agent teardown"},
 		{[]string{"--help"}, 0, "agent teardown"},
 		{[]string{"-h"}, 0, "agent teardown"},
+		{[]string{"help"}, 0, "The exit code is 0"},
+		{[]string{"help", "teardown"}, 0, "-force"},
+		{[]string{"teardown", "-h"}, 0, "-force"},
+		{[]string{"help", "start"}, 2, "none of setup"},
 	} {
 		out, status := run(t, agent, step.args...)
 		if status != step.status || !strings.Contains(out, step.text) {
 			t.Errorf("agent %s: status %d, want %d and %q:\n%s", strings.Join(step.args, " "), status, step.status, step.text, out)
 		}
-		if step.args[0] == "check" && status == 0 {
+		if len(step.args) > 0 && step.args[0] == "check" && status == 0 {
 			out, status := run(t, launcher, "xml", "-state", n.State)
 			var element struct {
 				Target struct {

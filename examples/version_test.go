@@ -48,8 +48,14 @@ func TestVersion(t *testing.T) {
 				}
 				return strings.TrimSpace(string(out))
 			}
+			files, err := filepath.Glob(filepath.Join(program, "*.go"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, path := range files {
+				write(filepath.Base(path), read(path))
+			}
 			source := read(filepath.Join(program, "main.go"))
-			write("main.go", source)
 			write("go.mod", strings.Replace(read("../go.mod"), "module "+module, "module example.com/"+program, 1)+
 				"\nrequire "+module+" v0.0.0\nreplace "+module+" => "+root+"\n")
 			write("go.sum", read("../go.sum"))

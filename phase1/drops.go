@@ -50,15 +50,21 @@ func Drops(ctx context.Context, c Config) ([]DropCount, error) {
 		return nil, context.Cause(ctx)
 	}
 	var list []DropCount
-	err := c.inNamespace(func(ns *kernel.Namespace) error {
-		counts, err := ns.Drops(netstate.NamesFor(c.NIC).Table)
-		for _, c := range counts {
-			list = append(list, DropCount{Reason: string(c.Reason), Packets: c.Packets, Bytes: c.Bytes})
-		}
+	err := c.inNamespace(func(ns *kernel.Namespace) (err error) {
+		list, err = dropCounts(ns, c.NIC)
 		return err
 	})
+	return list, err
+}
+
+func dropCounts(ns *kernel.Namespace, nic string) ([]DropCount, error) {
+	counts, err := ns.Drops(netstate.NamesFor(nic).Table)
 	if err != nil {
-		return nil, fmt.Errorf("NIC %s: counters of nftables: %w", c.NIC, err)
+		return nil, fmt.Errorf("NIC %s: counters of nftables: %w", nic, err)
+	}
+	list := []DropCount{}
+	for _, c := range counts {
+		list = append(list, DropCount{Reason: string(c.Reason), Packets: c.Packets, Bytes: c.Bytes})
 	}
 	return list, nil
 }

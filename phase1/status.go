@@ -15,11 +15,13 @@ type Report struct {
 	Record cache.Record `json:"record"`
 	// Drift says how kernel and record differ from what Setup left; nil: they do not.
 	Drift *DriftError `json:"drift,omitempty"`
+	// Drops are the counters of what the NIC's rules have dropped, as Drops returns them.
+	Drops []DropCount `json:"drops"`
 }
 
-// Status tells of a wired NIC who wired it and whether the wiring is whole. It uses what Check uses, needs what Check
-// needs, and has Check's errors, except that a difference is a part of the report. The error is infra.ErrNoNIC if the
-// NIC has gone; then the report is there, too.
+// Status tells of a wired NIC who wired it, whether the wiring is whole, and what its rules have dropped. It uses what
+// Check uses, needs what Check needs, and has Check's errors, except that a difference is a part of the report. The
+// error is infra.ErrNoNIC if the NIC has gone; then the report is there, too.
 func Status(ctx context.Context, c Config) (*Report, error) {
 	var report *Report
 	err := c.do(ctx, func(s *session) error {
@@ -38,6 +40,9 @@ func Status(ctx context.Context, c Config) (*Report, error) {
 		}
 		w.FoundAt = append([]string{}, places[s.identity]...)
 		report = &Report{Wiring: w, Record: plan.Record}
+		if report.Drops, err = dropCounts(s.ns, s.nic); err != nil {
+			return err
+		}
 		err = s.check(ctx, j, plan)
 		if errors.As(err, &report.Drift) {
 			err = nil

@@ -7,10 +7,12 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"runtime/debug"
 	"slices"
+	"strings"
 	"syscall"
 
 	"github.com/guestwire/guestwire/cache"
@@ -18,84 +20,185 @@ import (
 	"github.com/guestwire/guestwire/phase1"
 )
 
-const usage = `agent wires a NIC of a network namespace to a tap for a virtual machine, and gives it back.
-
-  agent setup    -netns PATH -nic NAME -binding KIND -state DIR [-uid N -gid N] [-config FILE.json]
-  agent plan     the same flags; prints what setup would do, and changes nothing
-  agent check    -netns PATH -nic NAME -state DIR    exit 0 only if the kernel still is as recorded
-  agent teardown -netns PATH -nic NAME -state DIR    the namespace is as setup found it
-  agent version                                      the program's version and revision
-
-KIND is bridge, redirect or masquerade, or auto for the first of these three that can work. With the other kinds libvirt
-attaches the guest, and guestwire neither serves nor filters it:
-
-  macvtap   the NIC is a macvtap; the launcher's user needs its device to read and write (go doc infra.Macvtap)
-  sriov     the NIC is a virtual function, or was: {"sriov": {"pci": "0000:03:10.1", "mac": "02:00:00:00:00:07", "vlan": 42}}
-  passt     the guest uses the namespace's sockets: {"passt": {"ports": ["80:8080", "53/udp"]}}; without ports nothing reaches the guest
-
-The agent runs as root. DIR holds the records for the launcher, and only root may be able to write there. setup creates
-DIR, but not its parent (mkdir -p /run/guestwire).
-
-For example, with a pod's namespace in /run/netns/pod:
-
-  agent plan  -netns /run/netns/pod -nic eth0 -binding auto   -state /run/guestwire/vm1 -uid 107
-  agent setup -netns /run/netns/pod -nic eth0 -binding bridge -state /run/guestwire/vm1 -uid 107
-
-FILE.json holds the whole configuration; a flag takes precedence over its field there. go doc describes the fields:
-infra.Spec, infra.Masquerade, infra.SRIOV, infra.Passt, infra.Ports, infra.Guard, cache.Options, cache.Device.
-
-  {"nic": "eth0", "binding": {"masquerade": {"ipv4": "10.0.2.0/24", "ports": ["80", "8080-8090/udp"]}}, "owner": {"uid": 107},
-   "queues": 2, "guard": {"open": ["53/udp"]}, "options": {"hostname": "vm1", "dhcpv4": {"252": "http://wpad/x", "43": "0x0102"}}, "device": {"model": "virtio"}}
-
-Flags:
-`
+// The exit codes.
+const (
+	exitDone = iota
+	exitFailed
+	exitUsage    // a flag, a field of the configuration, or a path that does not open
+	exitNotWired // there was no Setup of this NIC in this namespace
+	exitDrift    // kernel or record are not as recorded
+	exitRefused  // the binding cannot work on this NIC
+)
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, os.Args[1:]); err != nil && !errors.Is(err, flag.ErrHelp) {
+	err := run(ctx, os.Args[1:])
+	if err != nil && !errors.Is(err, errSaid) {
 		fmt.Fprintln(os.Stderr, "agent:", err)
-		os.Exit(1)
 	}
+	os.Exit(exitCode(err))
+}
+
+// errSaid is wrapped by an error that is on standard output already.
+var errSaid = errors.New("said")
+
+// usageError is a mistake in the command line.
+type usageError struct{ error }
+
+func (e usageError) Unwrap() error { return e.error }
+
+func exitCode(err error) int {
+	var (
+		usage   usageError
+		field   *cache.FieldError
+		drift   *phase1.DriftError
+		refused *infra.RefusedError
+	)
+	switch {
+	case err == nil:
+		return exitDone
+	case errors.Is(err, phase1.ErrNotWired):
+		return exitNotWired
+	case errors.As(err, &drift):
+		return exitDrift
+	case errors.As(err, &refused):
+		return exitRefused
+	case errors.As(err, &usage), errors.As(err, &field):
+		return exitUsage
+	}
+	return exitFailed
 }
 
 func run(ctx context.Context, args []string) error {
-	verb := ""
-	if len(args) > 0 && len(args[0]) > 0 && args[0][0] != '-' {
-		verb, args = args[0], args[1:]
+	if len(args) == 0 {
+		return usageError{fmt.Errorf("a verb is missing: %s; agent help tells more", verbNames())}
 	}
-	c, err := parse(verb, args)
-	if err != nil {
-		return err
+	name, args := args[0], args[1:]
+	if name == "-h" || name == "-help" || name == "--help" {
+		name = "help"
 	}
-	if c.NetNS != nil {
-		defer c.NetNS.Close()
+	if name == "help" {
+		return help(os.Stdout, args)
 	}
-	switch verb {
-	case "setup":
-		if _, err := phase1.Setup(ctx, c); err != nil {
-			return err
+	i := slices.IndexFunc(verbs, func(v verb) bool { return v.name == name })
+	if i < 0 {
+		return usageError{fmt.Errorf("%q is none of %s; agent help tells more", name, verbNames())}
+	}
+	v := verbs[i]
+	o := &options{}
+	flags := o.flagSet(v)
+	flags.SetOutput(io.Discard) // the error is printed once, by main
+	switch err := flags.Parse(args); {
+	case errors.Is(err, flag.ErrHelp):
+		return help(os.Stdout, []string{name})
+	case err != nil:
+		return usageError{fmt.Errorf("%w; agent help %s tells more", err, name)}
+	case flags.NArg() > 0:
+		return usageError{fmt.Errorf("%q is no flag; agent help %s tells more", flags.Arg(0), name)}
+	}
+	if err := o.fill(flags); err != nil {
+		return usageError{err}
+	}
+	if slices.Contains(strings.Fields(v.flags), "netns") && (o.netns != "" || !v.optional) {
+		if err := o.openNetNS(); err != nil {
+			return usageError{err}
 		}
-		return warn(c)
-	case "plan":
-		preview, err := phase1.Plan(ctx, c)
+		defer o.NetNS.Close()
+	}
+	return v.do(ctx, o)
+}
+
+// options are the values of the flags.
+type options struct {
+	phase1.Config
+	netns, binding, file, namespace string
+	uid, gid                        uint
+	json, force, prometheus         bool
+}
+
+// flagSet has the verb's flags.
+func (o *options) flagSet(v verb) *flag.FlagSet {
+	set := flag.NewFlagSet(v.name, flag.ContinueOnError)
+	for _, name := range strings.Fields(v.flags) {
+		switch name {
+		case "netns":
+			set.StringVar(&o.netns, name, "", "the network namespace: a `PATH` such as /run/netns/pod or /proc/PID/ns/net")
+		case "nic":
+			set.StringVar(&o.NIC, name, "", "the NIC's `NAME` in the namespace")
+		case "state":
+			set.StringVar(&o.State, name, "", "the `DIR` of the record, an absolute path")
+		case "dir":
+			set.StringVar(&o.Dir, name, phase1.DefaultDir, "the node's `DIR` for journals and locks, the same for all calls")
+		case "binding":
+			set.StringVar(&o.binding, name, "", "the `KIND` of the binding: bridge, redirect, masquerade, auto, macvtap, sriov, passt")
+		case "uid":
+			set.UintVar(&o.uid, name, 0, "the launcher's user, a `NUMBER`")
+		case "gid":
+			set.UintVar(&o.gid, name, 0, "the launcher's group, a `NUMBER`; 0: any group")
+		case "config":
+			set.StringVar(&o.file, name, "", "the whole configuration, a `FILE` with JSON; a flag takes precedence over its field")
+		case "namespace":
+			set.StringVar(&o.namespace, name, "", "the namespace's `NAME`, as agent list -json has it")
+		case "json":
+			set.BoolVar(&o.json, name, false, "print JSON")
+		case "force":
+			set.BoolVar(&o.force, name, false, "without the journal: by what the namespace still shows")
+		case "prometheus":
+			set.BoolVar(&o.prometheus, name, false, "print metrics in Prometheus' text format, of all NICs of the node if none is named")
+		}
+	}
+	return set
+}
+
+// fill makes the configuration of the file, if one is named, and the flags that were given.
+func (o *options) fill(flags *flag.FlagSet) error {
+	nic, state := o.NIC, o.State
+	if o.file != "" {
+		text, err := os.ReadFile(o.file)
 		if err != nil {
-			return err
+			return fmt.Errorf("configuration: %w", err)
 		}
-		fmt.Print(preview)
-		return nil
-	case "check":
-		return phase1.Check(ctx, c)
-	case "version":
-		fmt.Println("agent", version())
-		return nil
-	case "teardown":
-		err := phase1.Teardown(ctx, c) // also of a namespace that is gone
-		if errors.Is(err, infra.ErrNoNIC) {
-			fmt.Fprintf(os.Stderr, "agent: %s has gone; everything else is removed\n", c.NIC)
-			return nil
+		if err := json.Unmarshal(text, &o.Spec); err != nil {
+			return fmt.Errorf("configuration %s: %w", o.file, err)
 		}
-		return err
+	}
+	var err error
+	flags.Visit(func(f *flag.Flag) {
+		switch f.Name {
+		case "nic":
+			o.NIC = nic
+		case "binding":
+			if o.Binding == nil || o.Binding.Kind() != o.binding {
+				o.Binding, err = infra.NewBinding(o.binding)
+			}
+		case "state":
+			o.State = state
+		case "uid":
+			o.Owner.UID, err = number(f.Name, o.uid, err)
+		case "gid":
+			o.Owner.GID, err = number(f.Name, o.gid, err)
+		}
+	})
+	o.Progress = func(text string) { fmt.Fprintln(os.Stderr, "agent:", text) }
+	return err
+}
+
+// number is a user's or a group's; an earlier error stays.
+func number(name string, value uint, err error) (uint32, error) {
+	if err == nil && uint64(value) >= 1<<32-1 {
+		err = fmt.Errorf("-%s %d: want less than %d", name, value, uint32(1<<32-1))
+	}
+	return uint32(value), err
+}
+
+func (o *options) openNetNS() error {
+	if o.netns == "" {
+		return errors.New("-netns is missing: name the network namespace, such as /run/netns/pod")
+	}
+	var err error
+	if o.NetNS, err = os.Open(o.netns); err != nil {
+		return fmt.Errorf("network namespace: %w (agent list shows where the wired ones are; agent forget removes what is left of one that is gone)", err)
 	}
 	return nil
 }
@@ -116,98 +219,4 @@ func version() string {
 		}
 	}
 	return text + ", " + info.GoVersion
-}
-
-// warn prints what the record says that the guest does not get.
-func warn(c phase1.Config) error {
-	root, err := os.OpenRoot(c.State)
-	if err != nil {
-		return err
-	}
-	defer root.Close()
-	record, err := cache.Read(root, c.NIC)
-	if err != nil {
-		return err
-	}
-	if _, auto := c.Binding.(infra.Auto); auto {
-		fmt.Fprintln(os.Stderr, "agent: binding:", record.Binding)
-	}
-	for _, w := range record.Warnings {
-		fmt.Fprintln(os.Stderr, "agent: warning:", w)
-	}
-	return nil
-}
-
-// number is a user's or a group's; an earlier error stays.
-func number(name string, value uint, err error) (uint32, error) {
-	if err == nil && uint64(value) >= 1<<32-1 {
-		err = fmt.Errorf("-%s %d: want less than %d", name, value, uint32(1<<32-1))
-	}
-	return uint32(value), err
-}
-
-// parse makes a configuration out of the file, if one is named, and the flags that were given.
-func parse(verb string, args []string) (phase1.Config, error) {
-	var c phase1.Config
-	flags := flag.NewFlagSet("agent", flag.ContinueOnError)
-	flags.Usage = func() {
-		fmt.Fprint(flags.Output(), usage)
-		flags.PrintDefaults()
-	}
-	netns := flags.String("netns", "", "the network namespace, such as /run/netns/pod or /proc/PID/ns/net")
-	nic := flags.String("nic", "", "the NIC's name in the namespace")
-	binding := flags.String("binding", "", "bridge: the guest is the pod; redirect: the guest is the pod, and the NIC stays as it is, for CNI's CHECK; masquerade: the guest is behind the pod; auto: the first of these that can work (plan says which one, and why not an earlier one); macvtap, sriov, passt: see above")
-	state := flags.String("state", "", "the directory for the record and the journal")
-	uid := flags.Uint("uid", 0, "the launcher's user; root if it is not given")
-	gid := flags.Uint("gid", 0, "the launcher's group; 0: any group")
-	file := flags.String("config", "", "the whole configuration as JSON")
-	if err := flags.Parse(args); err != nil {
-		return c, err
-	}
-	if !slices.Contains([]string{"setup", "plan", "check", "teardown", "version"}, verb) {
-		return c, fmt.Errorf("%q is none of setup, plan, check, teardown, version; agent -help tells more", verb)
-	}
-	if flags.NArg() > 0 {
-		return c, fmt.Errorf("%q is no flag; agent -help tells more", flags.Arg(0))
-	}
-	if verb == "version" {
-		return c, nil
-	}
-	if *file != "" {
-		text, err := os.ReadFile(*file)
-		if err != nil {
-			return c, fmt.Errorf("configuration: %w", err)
-		}
-		if err := json.Unmarshal(text, &c); err != nil {
-			return c, fmt.Errorf("configuration %s: %w", *file, err)
-		}
-	}
-	var err error
-	flags.Visit(func(f *flag.Flag) {
-		switch f.Name {
-		case "nic":
-			c.NIC = *nic
-		case "binding":
-			if c.Binding == nil || c.Binding.Kind() != *binding {
-				c.Binding, err = infra.NewBinding(*binding)
-			}
-		case "state":
-			c.State = *state
-		case "uid":
-			c.Owner.UID, err = number(f.Name, *uid, err)
-		case "gid":
-			c.Owner.GID, err = number(f.Name, *gid, err)
-		}
-	})
-	if err != nil {
-		return c, err
-	}
-	if *netns == "" {
-		return c, errors.New("-netns is missing: name the network namespace, such as /run/netns/pod")
-	}
-	c.NetNS, err = os.Open(*netns)
-	if err != nil {
-		return c, fmt.Errorf("network namespace: %w", err)
-	}
-	return c, nil
 }

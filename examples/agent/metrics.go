@@ -1,0 +1,120 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"os"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/common/expfmt"
+
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/phase1"
+)
+
+var (
+	ofNIC = []string{"nic", "namespace", "state"}
+
+	wiredInfo = prometheus.NewDesc("guestwire_wired_info", "A wired NIC of the node; the value is 1.",
+		append(ofNIC, "binding", "version"), nil)
+	namespaceFound = prometheus.NewDesc("guestwire_namespace_found", "Whether the namespace of the wired NIC is there (1) or gone (0).", ofNIC, nil)
+	differences    = prometheus.NewDesc("guestwire_differences", "In how many things kernel and record differ from what Setup left.", ofNIC, nil)
+	droppedPackets = prometheus.NewDesc("guestwire_dropped_packets_total", "Packets that the NIC's rules have dropped.", append(ofNIC, "reason"), nil)
+	droppedBytes   = prometheus.NewDesc("guestwire_dropped_bytes_total", "Octets of the packets that the NIC's rules have dropped.", append(ofNIC, "reason"), nil)
+)
+
+// collector has the metrics of the node's wired NICs, or of one of them.
+type collector struct {
+	ctx context.Context
+	o   *options
+}
+
+func (c collector) Describe(descs chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{wiredInfo, namespaceFound, differences, droppedPackets, droppedBytes} {
+		descs <- d
+	}
+}
+
+func (c collector) Collect(metrics chan<- prometheus.Metric) {
+	wirings, err := phase1.List(c.ctx, c.o.Dir)
+	if err != nil {
+		metrics <- prometheus.NewInvalidMetric(wiredInfo, err)
+		return
+	}
+	wanted := phase1.Wiring{}
+	if c.o.NetNS != nil {
+		report, err := phase1.Status(c.ctx, c.o.Config)
+		if report == nil {
+			metrics <- prometheus.NewInvalidMetric(wiredInfo, err)
+			return
+		}
+		wanted = report.Wiring
+	}
+	for _, w := range wirings {
+		if c.o.NetNS == nil || w.Namespace == wanted.Namespace && w.NIC == wanted.NIC {
+			c.collect(w, metrics)
+		}
+	}
+}
+
+func (c collector) collect(w phase1.Wiring, metrics chan<- prometheus.Metric) {
+	gauge := func(d *prometheus.Desc, value float64, more ...string) {
+		metrics <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, append([]string{w.NIC, w.Namespace, w.State}, more...)...)
+	}
+	gauge(wiredInfo, 1, w.Binding, w.Version)
+	if len(w.FoundAt) == 0 {
+		gauge(namespaceFound, 0)
+		return
+	}
+	gauge(namespaceFound, 1)
+	report := c.status(w)
+	if report == nil {
+		return
+	}
+	if report.Drift != nil {
+		gauge(differences, float64(len(report.Drift.Differs)))
+	} else {
+		gauge(differences, 0)
+	}
+	for _, d := range report.Drops {
+		labels := []string{w.NIC, w.Namespace, w.State, d.Reason}
+		metrics <- prometheus.MustNewConstMetric(droppedPackets, prometheus.CounterValue, float64(d.Packets), labels...)
+		metrics <- prometheus.MustNewConstMetric(droppedBytes, prometheus.CounterValue, float64(d.Bytes), labels...)
+	}
+}
+
+// status is nil if the namespace cannot be opened here, or the NIC is not wired any more.
+func (c collector) status(w phase1.Wiring) *phase1.Report {
+	for _, path := range w.FoundAt {
+		ns, err := os.Open(path)
+		if err != nil {
+			continue
+		}
+		report, err := phase1.Status(c.ctx, phase1.Config{NetNS: ns, Dir: c.o.Dir, Progress: c.o.Progress, Spec: infra.Spec{NIC: w.NIC}})
+		ns.Close()
+		if err != nil && !errors.Is(err, infra.ErrNoNIC) {
+			c.o.Progress(err.Error())
+		}
+		if report != nil && report.Namespace == w.Namespace {
+			return report
+		}
+	}
+	return nil
+}
+
+func printMetrics(ctx context.Context, o *options) error {
+	registry := prometheus.NewRegistry()
+	if err := registry.Register(collector{ctx, o}); err != nil {
+		return err
+	}
+	families, err := registry.Gather()
+	if err != nil {
+		return err
+	}
+	for _, f := range families {
+		if _, err := expfmt.MetricFamilyToText(os.Stdout, f); err != nil {
+			return err
+		}
+	}
+	return nil
+}

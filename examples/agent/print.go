@@ -1,0 +1,107 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/guestwire/guestwire/phase1"
+)
+
+// printList prints a table.
+func printList(w io.Writer, wirings []phase1.Wiring) error {
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "NIC\tNAMESPACE\tBINDING\tOWNER\tSINCE\tVERSION\tSTATE")
+	for _, l := range wirings {
+		fmt.Fprintf(table, "%s\t%s\t%s\t%d:%d\t%s\t%s\t%s\n", l.NIC, place(l), orDash(l.Binding), l.Owner.UID, l.Owner.GID, since(l), orDash(l.Version), orDash(l.State))
+	}
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	for _, l := range wirings {
+		if l.Unreadable != "" {
+			fmt.Fprintf(w, "\n%s in %s: %s\n", l.NIC, place(l), l.Unreadable)
+		}
+	}
+	return nil
+}
+
+func place(w phase1.Wiring) string {
+	if len(w.FoundAt) == 0 {
+		return w.Namespace + " (gone)"
+	}
+	return w.FoundAt[0]
+}
+
+func since(w phase1.Wiring) string {
+	if w.Since.IsZero() {
+		return "-"
+	}
+	return w.Since.Local().Format(time.DateTime)
+}
+
+func orDash(text string) string {
+	if text == "" {
+		return "-"
+	}
+	return text
+}
+
+// printReport prints what status tells of one NIC.
+func printReport(w io.Writer, r *phase1.Report) {
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	line := func(name, format string, args ...any) {
+		fmt.Fprintf(table, "%s\t%s\n", name, fmt.Sprintf(format, args...))
+	}
+	line("NIC", "%s, %s", r.NIC, r.Binding)
+	line("namespace", "%s", strings.Join(append(append([]string{}, r.FoundAt...), r.Namespace), ", "))
+	line("record", "%s/%s.json", r.State, r.NIC)
+	line("owner", "user %d, group %d", r.Owner.UID, r.Owner.GID)
+	line("since", "%s, by guestwire %s", since(r.Wiring), r.Version)
+	guest := []string{}
+	if !r.Record.MAC.IsZero() {
+		guest = append(guest, r.Record.MAC.String())
+	}
+	if v4 := r.Record.IPv4; v4 != nil {
+		guest = append(guest, v4.Address.String())
+	}
+	if v6 := r.Record.IPv6; v6 != nil {
+		guest = append(guest, v6.Address.String())
+	}
+	line("guest", "%s", strings.Join(append(guest, fmt.Sprintf("MTU %d", r.Record.MTU)), ", "))
+	if r.Record.Tap != "" {
+		line("tap", "%s, %d queues", r.Record.Tap, r.Record.Queues)
+	}
+	for _, warning := range r.Record.Warnings {
+		line("warning", "%s", warning)
+	}
+	if r.Drift == nil {
+		line("kernel", "as recorded")
+	} else {
+		for _, d := range r.Drift.Differs {
+			line("differs", "%s", d.Text)
+		}
+	}
+	dropped := false
+	for _, d := range r.Drops {
+		if d.Packets > 0 {
+			line("dropped", "%d packets: %s, %s", d.Packets, d.Reason, meaning(d.Reason))
+			dropped = true
+		}
+	}
+	if !dropped {
+		line("dropped", "nothing")
+	}
+	table.Flush()
+}
+
+func meaning(reason string) string {
+	for _, r := range phase1.DropReasons() {
+		if r.Name == reason {
+			return r.Meaning
+		}
+	}
+	return ""
+}

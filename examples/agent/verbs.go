@@ -1,0 +1,309 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/phase1"
+)
+
+// verb is what the agent can do.
+type verb struct {
+	name  string
+	short string // a line for the list of verbs
+	flags string // the names of its flags, in the order of the help
+	long  string // what the help of the verb says before the flags
+	// optional says that the verb does something without -netns.
+	optional bool
+	do       func(context.Context, *options) error
+}
+
+var verbs = []verb{
+	{
+		name: "setup", short: "wire a NIC to a tap, and write the record for the launcher",
+		flags: "netns nic binding state uid gid config json dir", do: setup,
+		long: `setup wires the NIC, and writes the record into the -state directory. It creates that directory, but not its
+parent (mkdir -p /run/guestwire). Called again, it repairs what is missing. On an error of a first setup the
+namespace is as it was found. -json prints the record.
+
+  agent setup -netns /run/netns/pod -nic eth0 -binding bridge -state /run/guestwire/vm1 -uid 107
+
+` + kinds + `
+FILE.json holds the whole configuration. go doc describes the fields: infra.Spec, infra.Masquerade, infra.SRIOV,
+infra.Passt, infra.Ports, infra.Guard, cache.Options, cache.Device.
+
+  {"nic": "eth0", "binding": {"masquerade": {"ipv4": "10.0.2.0/24", "ports": ["80", "8080-8090/udp"]}},
+   "owner": {"uid": 107}, "queues": 2, "guard": {"open": ["53/udp"]}, "device": {"model": "virtio"},
+   "options": {"hostname": "vm1", "dhcpv4": {"252": "http://wpad/x", "43": "0x0102"}}}
+`,
+	},
+	{
+		name: "plan", short: "print what setup would do, and change nothing",
+		flags: "netns nic binding state uid gid config json dir", do: plan,
+		long: `plan prints the commands that setup would carry out, after comments that name the binding, why an earlier one
+cannot work, and what the guest does not get. -json prints steps, record and refused bindings.
+
+  agent plan -netns /run/netns/pod -nic eth0 -binding auto -uid 107
+
+` + kinds,
+	},
+	{
+		name: "check", short: "compare the kernel with what setup left",
+		flags: "netns nic state json dir", do: check,
+		long: `check exits with 0 only if kernel and record still are as setup left them, with 4 if they differ, and with 3 if
+the NIC is not wired. -json prints the differences, and the steps by which setup would repair them.
+`,
+	},
+	{
+		name: "status", short: "tell who wired a NIC, whether the wiring is whole, and what was dropped",
+		flags: "netns nic state json prometheus dir", do: status, optional: true,
+		long: `status prints what the journal and the kernel know of one NIC. The exit code is that of check.
+
+  agent status -netns /run/netns/pod -nic eth0
+  agent status -prometheus >/var/lib/node_exporter/guestwire.prom
+`,
+	},
+	{
+		name: "list", short: "list the wired NICs of the node",
+		flags: "json dir", do: list,
+		long: "list prints a line for each wired NIC of the node, also of namespaces that are gone.\n",
+	},
+	{
+		name: "drops", short: "follow the packets that a NIC's rules drop, with the reason",
+		flags: "netns nic", do: drops,
+		long: `drops prints a line for each packet that is dropped, until it is interrupted: time, reason, and who sent what.
+The kernel reports 20 packets a second of each reason; agent status has the counters, which count all.
+
+  agent drops -netns /run/netns/pod -nic eth0
+`,
+	},
+	{
+		name: "teardown", short: "give the namespace back as setup found it",
+		flags: "netns nic state force dir", do: teardown,
+		long: `teardown gives the namespace back as setup found it, and removes the record. A NIC that is not wired is no error.
+-state is not needed; one that is named has to be the one of setup.
+
+-force does without the journal: it removes what bears guestwire's mark, gives the NIC its name, MAC and addresses
+back as far as the kernel still knows them, and prints what it could not know.
+`,
+	},
+	{
+		name: "forget", short: "remove what is left of wirings whose namespace is gone",
+		flags: "namespace state nic dir", do: forget,
+		long: `forget removes journals, records and locks of namespaces that are gone, and prints what it removes. It looks for
+the namespace first, in all processes and mounts, and refuses if the namespace is there. Without flags it does so for
+all wirings of the node.
+
+  agent forget -state /run/guestwire/vm1 -nic eth0
+`,
+	},
+}
+
+func init() {
+	verbs = append(verbs, verb{
+		name: "version", short: "print the program's version and revision",
+		do: func(context.Context, *options) error {
+			fmt.Println("agent", version())
+			return nil
+		},
+	})
+}
+
+const kinds = `KIND is bridge, redirect or masquerade, or auto for the first of these three that can work:
+
+  bridge      the guest is the pod: NIC and tap are ports of a bridge
+  redirect    the guest is the pod, and the NIC stays as it is, for CNI's CHECK
+  masquerade  the guest is behind the pod, in a network of its own
+
+With the other kinds libvirt attaches the guest, and guestwire neither serves nor filters it:
+
+  macvtap     the NIC is a macvtap; the launcher's user needs its device to read and write (go doc infra.Macvtap)
+  sriov       the NIC is a virtual function, or was: {"sriov": {"pci": "0000:03:10.1", "mac": "02:00:00:00:00:07", "vlan": 42}}
+  passt       the guest uses the namespace's sockets: {"passt": {"ports": ["80:8080", "53/udp"]}}; without ports nothing
+              reaches the guest
+`
+
+func verbNames() string {
+	var names []string
+	for _, v := range verbs {
+		names = append(names, v.name)
+	}
+	return strings.Join(names, ", ") + ", help"
+}
+
+// help prints the help of the agent, or that of one verb.
+func help(w io.Writer, args []string) error {
+	if len(args) > 1 {
+		return usageError{errors.New("help takes one verb")}
+	}
+	for _, v := range verbs {
+		if len(args) == 1 && args[0] == v.name {
+			fmt.Fprintf(w, "agent %s: %s\n\n%s", v.name, v.short, v.long)
+			if v.flags != "" {
+				fmt.Fprint(w, "\nFlags:\n")
+				flags := new(options).flagSet(v)
+				flags.SetOutput(w)
+				flags.PrintDefaults()
+			}
+			return nil
+		}
+	}
+	if len(args) == 1 && args[0] != "help" {
+		return usageError{fmt.Errorf("%q is none of %s", args[0], verbNames())}
+	}
+	fmt.Fprint(w, `agent wires a NIC of a network namespace to a tap for a virtual machine, and gives it back. It runs as root.
+
+`)
+	for _, v := range verbs {
+		fmt.Fprintf(w, "  agent %-9s %s\n", v.name, v.short)
+	}
+	fmt.Fprint(w, `  agent help VERB print the flags of a verb, and more about it
+
+For example, with a pod's namespace in /run/netns/pod:
+
+  mkdir -p /run/guestwire
+  agent plan     -netns /run/netns/pod -nic eth0 -binding auto -uid 107
+  agent setup    -netns /run/netns/pod -nic eth0 -binding auto -uid 107 -state /run/guestwire/vm1
+  agent status   -netns /run/netns/pod -nic eth0
+  agent teardown -netns /run/netns/pod -nic eth0
+
+The exit code is 0: done, 1: failed, 2: a flag or a field of the configuration is wrong, 3: the NIC is not wired,
+4: the kernel is not as recorded, 5: the binding cannot work on the NIC. What takes longer than a second is told on
+standard error.
+`)
+	return nil
+}
+
+func setup(ctx context.Context, o *options) error {
+	_, auto := o.Binding.(infra.Auto)
+	record, err := phase1.Setup(ctx, o.Config)
+	if err != nil {
+		return err
+	}
+	if auto {
+		fmt.Fprintln(os.Stderr, "agent: binding:", record.Binding)
+	}
+	for _, w := range record.Warnings {
+		fmt.Fprintln(os.Stderr, "agent: warning:", w)
+	}
+	if o.json {
+		return printJSON(record)
+	}
+	return nil
+}
+
+func plan(ctx context.Context, o *options) error {
+	preview, err := phase1.Plan(ctx, o.Config)
+	if err != nil {
+		return err
+	}
+	if o.json {
+		return printJSON(preview)
+	}
+	fmt.Print(preview)
+	return nil
+}
+
+func check(ctx context.Context, o *options) error {
+	err := phase1.Check(ctx, o.Config)
+	if !o.json {
+		return err
+	}
+	drift := &phase1.DriftError{NIC: o.NIC, Differs: []infra.Difference{}, Missing: []infra.Step{}}
+	if err != nil && !errors.As(err, &drift) {
+		return err
+	}
+	if printed := printJSON(drift); printed != nil {
+		return printed
+	}
+	return said(err)
+}
+
+// said marks an error that standard output tells already.
+func said(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%w%w", errSaid, err)
+}
+
+func status(ctx context.Context, o *options) error {
+	if o.prometheus {
+		return printMetrics(ctx, o)
+	}
+	if o.NetNS == nil {
+		return usageError{errors.New("-netns is missing: name the network namespace; agent list shows all wired NICs")}
+	}
+	report, err := phase1.Status(ctx, o.Config)
+	if report == nil {
+		return err
+	}
+	if o.json {
+		if err := printJSON(report); err != nil {
+			return err
+		}
+	} else {
+		printReport(os.Stdout, report)
+	}
+	if report.Drift != nil {
+		return said(report.Drift)
+	}
+	return err
+}
+
+func list(ctx context.Context, o *options) error {
+	wirings, err := phase1.List(ctx, o.Dir)
+	if err != nil {
+		return err
+	}
+	if o.json {
+		return printJSON(wirings)
+	}
+	return printList(os.Stdout, wirings)
+}
+
+func drops(ctx context.Context, o *options) error {
+	fmt.Fprintln(os.Stderr, "agent: follows what is dropped; interrupt to end")
+	return phase1.FollowDrops(ctx, o.Config, func(d phase1.Drop) {
+		if d.Lost > 0 {
+			fmt.Fprintf(os.Stderr, "agent: %d packets were not reported\n", d.Lost)
+		}
+		fmt.Printf("%s  %-20s  %s\n", d.Time.Format("15:04:05.000"), d.Reason, d.Text)
+	})
+}
+
+func teardown(ctx context.Context, o *options) error {
+	var err error
+	if o.force {
+		var lost []string
+		lost, err = phase1.ForceTeardown(ctx, o.Config)
+		for _, what := range lost {
+			fmt.Fprintln(os.Stderr, "agent: not known, so not restored:", what)
+		}
+	} else {
+		err = phase1.Teardown(ctx, o.Config)
+	}
+	if errors.Is(err, infra.ErrNoNIC) {
+		fmt.Fprintf(os.Stderr, "agent: %s has gone; everything else is removed\n", o.NIC)
+		return nil
+	}
+	return err
+}
+
+func forget(ctx context.Context, o *options) error {
+	return phase1.Forget(ctx, phase1.Gone{Namespace: o.namespace, NIC: o.NIC, State: o.State, Dir: o.Dir, Progress: o.Progress})
+}
+
+func printJSON(v any) error {
+	text, err := json.MarshalIndent(v, "", "  ")
+	if err == nil {
+		_, err = fmt.Printf("%s\n", text)
+	}
+	return err
+}

@@ -1,0 +1,187 @@
+package examples_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+
+	"github.com/guestwire/guestwire/internal/netns"
+	"github.com/guestwire/guestwire/internal/rig/nstest"
+	"github.com/guestwire/guestwire/internal/tap"
+)
+
+// decode decodes what a program printed, strictly: a null list is an error.
+func decode(t *testing.T, text string, into any) {
+	t.Helper()
+	if strings.Contains(text, "null") {
+		t.Errorf("null in\n%s", text)
+	}
+	if err := json.Unmarshal([]byte(text), into); err != nil {
+		t.Fatalf("%v in\n%s", err, text)
+	}
+}
+
+// stdout is what the program printed on standard output, and its exit status.
+func stdout(t *testing.T, program string, args ...string) (string, int) {
+	t.Helper()
+	cmd := exec.Command(program, args...)
+	out, err := cmd.Output()
+	if err != nil && cmd.ProcessState == nil {
+		t.Fatal(err)
+	}
+	return string(out), cmd.ProcessState.ExitCode()
+}
+
+// TestSee asks the agent what there is, in text, in JSON and as metrics: of a whole wiring, of a damaged one, and of a
+// namespace that is gone.
+func TestSee(t *testing.T) {
+	nstest.Need(t)
+	n := nstest.NewNetwork(t)
+	agent := nstest.Program(t, "examples/agent")
+	dir := filepath.Join(nstest.Dir(t), "node")
+	nic := []string{"-netns", n.Pod.Path(), "-nic", "eth0", "-dir", dir}
+	call := func(want int, verb string, more ...string) string {
+		t.Helper()
+		out, status := stdout(t, agent, append(append([]string{verb}, nic...), more...)...)
+		if status != want {
+			t.Errorf("agent %s %s: status %d, want %d:\n%s", verb, strings.Join(more, " "), status, want, out)
+		}
+		return out
+	}
+	if out, status := stdout(t, agent, "list", "-json", "-dir", dir); status != 0 || out != "[]\n" {
+		t.Errorf("list of nothing: status %d, %q", status, out)
+	}
+	var record struct{ Name, Binding, Namespace string }
+	decode(t, call(0, "setup", "-binding", "redirect", "-state", n.State, "-json"), &record)
+	if record.Name != "eth0" || record.Binding != "redirect" || record.Namespace == "" {
+		t.Errorf("setup -json: %+v", record)
+	}
+
+	type wiring struct {
+		NIC, Namespace, State, Binding, Version string
+		FoundAt                                 []string
+		Owner                                   struct{ UID uint32 }
+		Since                                   time.Time
+	}
+	var wirings []wiring
+	list := func() wiring {
+		t.Helper()
+		out, status := stdout(t, agent, "list", "-json", "-dir", dir)
+		decode(t, out, &wirings)
+		if status != 0 || len(wirings) != 1 {
+			t.Fatalf("list: status %d\n%s", status, out)
+		}
+		return wirings[0]
+	}
+	w := list()
+	if w.NIC != "eth0" || w.Namespace != record.Namespace || w.State != n.State || w.Binding != "redirect" || w.Version == "" ||
+		len(w.FoundAt) == 0 || w.FoundAt[0] != n.Pod.Path() || time.Since(w.Since) > time.Hour {
+		t.Errorf("list: %+v", w)
+	}
+	if out, _ := stdout(t, agent, "list", "-dir", dir); !strings.Contains(out, n.Pod.Path()) || !strings.HasPrefix(out, "NIC ") {
+		t.Errorf("list:\n%s", out)
+	}
+
+	var preview struct {
+		Steps   []struct{ Kind, Link, Command string }
+		Refused []json.RawMessage
+	}
+	decode(t, call(0, "plan", "-binding", "auto", "-json"), &preview)
+	if len(preview.Steps) != 0 || preview.Refused == nil {
+		t.Errorf("plan -json of a whole wiring: %+v", preview)
+	}
+	var drift struct {
+		NIC     string
+		Differs []struct{ Kind, Link, Text string }
+		Missing []struct{ Kind, Link, Command string }
+	}
+	decode(t, call(0, "check", "-json"), &drift)
+	if drift.NIC != "eth0" || drift.Differs == nil || drift.Missing == nil || len(drift.Differs) > 0 {
+		t.Errorf("check -json of a whole wiring: %+v", drift)
+	}
+
+	n.Pod.IP("link set eth0-tap down")
+	decode(t, call(4, "check", "-json"), &drift)
+	if len(drift.Differs) != 1 || drift.Differs[0].Kind != "up" || drift.Differs[0].Link != "eth0-tap" || len(drift.Missing) != 1 || drift.Missing[0].Kind != "link-set" {
+		t.Errorf("check -json of a damaged wiring: %+v", drift)
+	}
+	if out := call(4, "status"); !strings.Contains(out, "eth0-tap is down") || !strings.Contains(out, n.Pod.Path()) {
+		t.Errorf("status:\n%s", out)
+	}
+	n.Pod.IP("link set eth0-tap up")
+
+	// A frame with a foreign source.
+	var guest *os.File
+	err := netns.Do(n.Pod.File, func() (err error) {
+		guest, err = tap.Open("eth0-tap")
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer guest.Close()
+	foreign := append([]byte{255, 255, 255, 255, 255, 255, 2, 0, 0, 0, 0, 0x66, 0x08, 0x06}, make([]byte, 46)...)
+	nstest.Eventually(t, func() error {
+		_, err := guest.Write(foreign)
+		return err
+	})
+	var report struct {
+		wiring
+		Drift json.RawMessage
+		Drops []struct {
+			Reason         string
+			Packets, Bytes uint64
+		}
+	}
+	spoofed := func() uint64 {
+		report.Drops = nil
+		decode(t, call(0, "status", "-json"), &report)
+		for _, d := range report.Drops {
+			if d.Reason == "mac-spoof" {
+				return d.Packets
+			}
+		}
+		t.Fatalf("status -json has no mac-spoof: %+v", report)
+		return 0
+	}
+	if got := spoofed(); got != 1 || report.NIC != "eth0" || len(report.Drift) > 0 {
+		t.Errorf("status -json: %d packets of mac-spoof, want 1: %+v", got, report)
+	}
+	if out := call(0, "status"); !regexp.MustCompile(`dropped +1 packets: mac-spoof`).MatchString(out) {
+		t.Errorf("status:\n%s", out)
+	}
+	for _, which := range [][]string{nil, nic[:4]} {
+		out, status := stdout(t, agent, append([]string{"status", "-prometheus", "-dir", dir}, which...)...)
+		parser := expfmt.NewTextParser(model.UTF8Validation)
+		families, err := parser.TextToMetricFamilies(strings.NewReader(out))
+		sample := fmt.Sprintf(`guestwire_dropped_packets_total{namespace="%s",nic="eth0",reason="mac-spoof",state="%s"} 1`, w.Namespace, n.State)
+		if err != nil || status != 0 || !strings.Contains(out, sample) || families["guestwire_differences"] == nil || families["guestwire_wired_info"] == nil {
+			t.Errorf("status -prometheus: status %d, %v, want %s in\n%s", status, err, sample, out)
+		}
+	}
+
+	call(2, "check", "-state", n.State+"-typo")
+	n.Pod.End()
+	if w := list(); w.FoundAt == nil || len(w.FoundAt) > 0 {
+		t.Errorf("list of a namespace that is gone: %+v", w)
+	}
+	if out, status := stdout(t, agent, "status", "-prometheus", "-dir", dir); status != 0 || !strings.Contains(out, "guestwire_namespace_found{namespace=\""+w.Namespace+"\",nic=\"eth0\",state=\""+n.State+"\"} 0") {
+		t.Errorf("status -prometheus of a namespace that is gone: status %d\n%s", status, out)
+	}
+	out, status := run(t, agent, "forget", "-dir", dir)
+	if status != 0 || !strings.Contains(out, n.State+"/eth0.json") || !strings.Contains(out, "eth0.journal") {
+		t.Errorf("forget: status %d, %s", status, out)
+	}
+	if out, _ := stdout(t, agent, "list", "-json", "-dir", dir); out != "[]\n" {
+		t.Errorf("list after forget: %s", out)
+	}
+}
