@@ -262,20 +262,31 @@ func (w *wire) state() string {
 // once, for the kind's reason.
 func (w *wire) hostile(kinds []frames.Kind) (leaked []string) {
 	w.t.Helper()
+	total := dropped(w.t, w.n.Pod)
 	for _, k := range kinds {
-		before := dropped(w.t, w.n.Pod)
+		before := w.dropped()
 		if world, pod := w.send(k.Frames...); len(world)+len(pod) > 0 {
 			leaked = append(leaked, k.Name)
 		}
 		want := ""
 		if k.Reason != "" {
 			want = fmt.Sprintf("%s %d", k.Reason, len(k.Frames))
+			total[string(k.Reason)] += len(k.Frames)
 		}
-		if have := more(before, dropped(w.t, w.n.Pod)); have != want && !w.unguarded {
+		if have := more(before, w.dropped()); have != want && !w.unguarded {
 			w.t.Errorf("%s: dropped %q, want %q", k.Name, have, want)
 		}
 	}
+	if have := more(total, dropped(w.t, w.n.Pod)); have != "" && !w.unguarded {
+		w.t.Errorf("nft tells of more drops than the kinds have: %s", have)
+	}
 	return leaked
+}
+
+// dropped is what Drops says. It is quick, and nft(8) is asked for the sum.
+func (w *wire) dropped() map[string]int {
+	w.t.Helper()
+	return counted(w.t, phase1.Config{NetNS: w.n.Pod.File, Spec: infra.Spec{NIC: "eth0"}})
 }
 
 // legitimate sends all kinds, and returns the names of those that did not get to where they go: as they are
@@ -284,7 +295,7 @@ func (w *wire) hostile(kinds []frames.Kind) (leaked []string) {
 func (w *wire) legitimate(kinds []frames.Kind) (lost []string) {
 	w.t.Helper()
 	for _, k := range kinds {
-		before := dropped(w.t, w.n.Pod)
+		before := w.dropped()
 		err := w.arrives(k)
 		for again := 0; err != nil && again < 3; again++ {
 			err = w.arrives(k)
@@ -294,7 +305,7 @@ func (w *wire) legitimate(kinds []frames.Kind) (lost []string) {
 			lost = append(lost, k.Name)
 		}
 		// What is for the gateway itself, or answers nothing, passes the guest filter and ends behind it.
-		have := more(before, dropped(w.t, w.n.Pod))
+		have := more(before, w.dropped())
 		if have != "" && !(w.masquerade && !k.Forwarded && behindFilter.MatchString(have)) {
 			w.t.Errorf("%s: dropped %q, though legitimate", k.Name, have)
 		}

@@ -32,7 +32,7 @@ func TestOuterServers(t *testing.T) {
 			setup(t, c)
 			w := attachDeaf(t, n, true, true)
 			for i, k := range frames.Outer(w.link) {
-				before := dropped(t, n.Pod)
+				before := w.dropped()
 				came := comes(t, w, k.Frames, i)
 				for again := 0; !came && !w.link.Served && again < 3; again++ { // a busy machine loses frames
 					came = comes(t, w, k.Frames, i)
@@ -41,12 +41,15 @@ func TestOuterServers(t *testing.T) {
 				if w.link.Served {
 					want = fmt.Sprintf("%s %d", k.Reason, len(k.Frames))
 				}
-				if have := more(before, dropped(t, n.Pod)); have != want {
+				if have := more(before, w.dropped()); have != want {
 					t.Errorf("%s: dropped %q, want %q", k.Name, have, want)
 				}
 				if came == w.link.Served {
 					t.Errorf("%s: came to the guest: %v", k.Name, came)
 				}
+			}
+			if have := more(w.dropped(), dropped(t, n.Pod)); have != "" {
+				t.Errorf("nft tells of more drops: %s", have)
 			}
 		})
 	}

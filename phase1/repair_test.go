@@ -92,6 +92,8 @@ var damages = []damage{
 	{line: "nft replace rule $table $chain handle $handle accept comment '\"$comment\"'", says: "chain $chain lacks the rule"},
 	{line: "nft replace rule $table $chain handle $handle iifname eth7 drop comment '\"$comment\"'", says: "chain $chain has an extra rule: not a rule of guestwire"},
 	{line: "nft flush chain $table $chain", says: "chain $chain lacks the rule"},
+	{line: "nft flush chain $drops; nft add rule $drops drop", says: "chain $reason lacks the rule: counter drop"},
+	{line: "nft flush chain $drops; nft add rule $drops limit rate 20/second burst 20 packets log prefix '\"guestwire eth0 $reason\"' group 7", says: "chain $reason lacks the rule: limit rate 20/second"},
 	{line: "nft chain $table $chain '{ policy drop; }'", says: "policy drop;"},
 	{line: "nft delete table $table; nft add table $table; nft add chain $table $chain '{ type filter hook output priority 7; }'", says: "hook output priority 7; policy accept;"},
 
@@ -262,7 +264,20 @@ func hurt(t *testing.T, n nstest.Network, line, says string) string {
 			break
 		}
 	}
-	fill := strings.NewReplacer("$table", table, "$chain", chain, "$handle", handle, "$comment", comment, "$state", n.State, "$uid", strconv.Itoa(nstest.LauncherUID))
+	var ofReason, reason string // a chain that drops for a reason, with its table
+	for line := range strings.Lines(list) {
+		switch words := strings.Fields(line); {
+		case len(words) > 2 && words[0] == "table":
+			ofReason = words[1] + " " + words[2]
+		case len(words) > 1 && words[0] == "chain" && strings.HasPrefix(words[1], "drop-"):
+			reason = words[1]
+		}
+		if reason != "" {
+			ofReason += " " + reason
+			break
+		}
+	}
+	fill := strings.NewReplacer("$table", table, "$chain", chain, "$handle", handle, "$comment", comment, "$state", n.State, "$drops", ofReason, "$reason", reason, "$uid", strconv.Itoa(nstest.LauncherUID))
 	nstest.Run(t, "ip", "netns", "exec", n.Pod.Name, "sh", "-ec", fill.Replace(line))
 	return fill.Replace(says)
 }
