@@ -120,3 +120,21 @@ func ExampleList() {
 		fmt.Println(w.NIC, "in", w.FoundAt[0], "has the binding", w.Binding, "since", w.Since)
 	}
 }
+
+// FollowDrops says live why a guest's packets do not pass.
+func ExampleFollowDrops() {
+	ns, err := os.Open("/run/netns/pod")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer ns.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	c := phase1.Config{NetNS: ns, Spec: infra.Spec{NIC: "eth0"}}
+	err = phase1.FollowDrops(ctx, c, func(d phase1.Drop) {
+		fmt.Println(d.Time.Format(time.TimeOnly), d.Reason, d.Text)
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+}

@@ -25,6 +25,7 @@ var selection = nstest.Selection{
 		{Test: "TestMaxConnections/nftables", Why: "ct count"},
 		{Test: "TestHostileFrames/IPv4_and_IPv6", Why: "the guest filter as that kernel evaluates it"},
 		{Test: "TestIPTablesLeft/iptables-legacy", Why: "the tables are modules"},
+		{Test: "TestFollowDrops", Why: "counters, limits and nflog groups are modules, in three families"},
 		{Test: "TestWithoutNFTables", Why: "to ask for nf_tables loads it"},
 		{Test: "TestMacvtap", Why: "a module"},
 		{Test: "TestPasst", Why: "sysctls"},

@@ -1,0 +1,87 @@
+package phase1_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/netns"
+	"github.com/guestwire/guestwire/internal/rig/nstest"
+	"github.com/guestwire/guestwire/phase1"
+)
+
+// TestProgress: a call that waits for another one says so, and says for which process.
+func TestProgress(t *testing.T) {
+	t.Parallel()
+	n := nstest.NewNetwork(t)
+	identity, err := netns.Identify(n.Pod.File)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := config(n, infra.Redirect{})
+	c.Dir = filepath.Join(nstest.Dir(t), "node")
+	setup(t, c) // makes the directory
+	lock, err := os.Create(filepath.Join(c.Dir, fmt.Sprint(identity.Inode)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	flock(t, lock)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var said []string
+	c.Progress = func(text string) {
+		said = append(said, text)
+		lock.Close()
+	}
+	if err := phase1.Check(ctx, c); err != nil {
+		t.Fatal(err)
+	}
+	who := fmt.Sprintf("process %d (", os.Getpid())
+	if len(said) != 1 || !strings.Contains(said[0], who) || !strings.Contains(said[0], lock.Name()) {
+		t.Errorf("said %q, want one line with %q and %s", said, who, lock.Name())
+	}
+}
+
+// TestLockIsTaken: a lock that a killed call has left is free, and a lock that has lost its name does not count.
+func TestLockIsTaken(t *testing.T) {
+	t.Parallel()
+	n := nstest.NewNetwork(t)
+	identity, err := netns.Identify(n.Pod.File)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := config(n, infra.Redirect{})
+	c.Dir = filepath.Join(nstest.Dir(t), "node")
+	if err := os.Mkdir(c.Dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(c.Dir, fmt.Sprint(identity.Inode))
+	lock, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	setup(t, c)
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := phase1.Check(t.Context(), c); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(path); !os.IsNotExist(err) {
+		t.Errorf("the lock's file is left: %v", err)
+	}
+}
