@@ -193,7 +193,7 @@ var (
 
 // newWiredLane wires a pod by phase1's Setup.
 func newWiredLane(ctx context.Context, p *pod, binding infra.Binding, guard infra.Guard) (*lane, error) {
-	if _, err := phase1.Setup(ctx, phase1.Config{NetNS: p.file, Spec: infra.Spec{NIC: nic, Binding: binding, State: p.state, Guard: guard}}); err != nil {
+	if _, err := phase1.Setup(ctx, phase1.Config{NetNS: p.file, Dir: p.node(), Spec: infra.Spec{NIC: nic, Binding: binding, State: p.state, Guard: guard}}); err != nil {
 		return nil, err
 	}
 	root, err := os.OpenRoot(p.state)

@@ -145,11 +145,15 @@ func (b *bench) learn(ctx context.Context) (err error) {
 	return netns.Do(p.file, func() error { return b.learnTeardown(ctx, plan, steps) })
 }
 
-// journalOf returns the journal's path. Its name contains the namespace's identity.
+// journalOf returns the journal's path. Its directory has the name of the namespace.
 func journalOf(p *pod) (string, error) {
-	paths, err := filepath.Glob(filepath.Join(p.state, nic+"@*.journal"))
+	identity, err := netns.Identify(p.file)
+	if err != nil {
+		return "", err
+	}
+	paths, err := filepath.Glob(filepath.Join(p.node(), fmt.Sprintf("*-%d-*", identity.Inode), nic+".journal"))
 	if err == nil && len(paths) != 1 {
-		err = fmt.Errorf("state directory %s has %d journals, want one", p.state, len(paths))
+		err = fmt.Errorf("%s has %d journals of the pod %s, want one", p.node(), len(paths), p.name)
 	}
 	if err != nil {
 		return "", err

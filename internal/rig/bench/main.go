@@ -144,7 +144,7 @@ func newBench(ctx context.Context, w io.Writer, dir string, f *floor, binding in
 }
 
 func (b *bench) config(p *pod) phase1.Config {
-	return phase1.Config{NetNS: p.file, Spec: infra.Spec{NIC: nic, Binding: b.binding, State: p.state}}
+	return phase1.Config{NetNS: p.file, Dir: p.node(), Spec: infra.Spec{NIC: nic, Binding: b.binding, State: p.state}}
 }
 
 // way is one of the compared implementations.

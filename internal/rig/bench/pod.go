@@ -24,6 +24,10 @@ type pod struct {
 	state string
 }
 
+// node is the directory for journals of all pods. It is beside the state directories, so that a journal can be linked
+// into them.
+func (p *pod) node() string { return filepath.Join(filepath.Dir(p.state), "node") }
+
 // podNIC is the batch of ip(8) that configures a pod. The gateways have static neighbour entries: otherwise Setup would ask
 // for the IPv6 gateway's MAC and wait for the answer.
 const podNIC = `link set lo up

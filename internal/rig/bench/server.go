@@ -44,7 +44,7 @@ func buildLauncher(ctx context.Context, dir string) (string, error) {
 // startGuestwire wires a pod and starts the launcher as an unprivileged user.
 func startGuestwire(ctx context.Context, program string, p *pod) (*server, error) {
 	owner := infra.Owner{UID: launcherUID, GID: launcherUID}
-	config := phase1.Config{NetNS: p.file, Spec: infra.Spec{NIC: nic, Binding: infra.Bridge{}, Owner: owner, State: p.state}}
+	config := phase1.Config{NetNS: p.file, Dir: p.node(), Spec: infra.Spec{NIC: nic, Binding: infra.Bridge{}, Owner: owner, State: p.state}}
 	if _, err := phase1.Setup(ctx, config); err != nil {
 		return nil, err
 	}
