@@ -40,7 +40,11 @@ func openNode(path string) (node, error) {
 	if err != nil {
 		return node{}, err
 	}
-	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+	err = os.Mkdir(path, 0o700)
+	if err == nil {
+		err = os.Chmod(path, 0o700) // whatever the umask says
+	}
+	if err != nil && !errors.Is(err, fs.ErrExist) {
 		return node{}, fmt.Errorf("journal directory (name another one where %s cannot be written): %w", filepath.Dir(path), err)
 	}
 	return openNodeAt(path)

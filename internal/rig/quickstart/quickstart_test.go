@@ -10,18 +10,28 @@ import (
 
 func TestMain(m *testing.M) { nstest.Main(m) }
 
-// TestQuickstart: the demonstration succeeds on a machine on which guestwire never ran, and the directory for locks
-// that it leaves there is one that Setup takes.
+// TestQuickstart: the demonstration succeeds on a machine on which guestwire never ran, and after it the agent wires a NIC
+// there and gives it back.
 func TestQuickstart(t *testing.T) {
 	nstest.Need(t)
 	nstest.NeedTaps(t)
 	nstest.NeedRoot(t, "the test needs two users")
-	const fresh = `umount /etc/resolv.conf; mount -t tmpfs none /run && env -u GUESTWIRE_SANDBOX "$0" && stat -c 'lock: %a %U' /run/guestwire.lock`
-	out, err := exec.Command("unshare", "-m", "sh", "-c", fresh, nstest.Program(t, "internal/rig/quickstart")).CombinedOutput()
+	const fresh = `set -e; umount /etc/resolv.conf; mount -t tmpfs none /run; env -u GUESTWIRE_SANDBOX "$0"
+mkdir /run/guestwire; ip netns add pod; ip -n pod link add eth0 type veth peer name peer0; ip -n pod link set eth0 up
+nic="-netns /run/netns/pod -nic eth0"
+"$1" setup $nic -binding bridge -state /run/guestwire/vm1
+"$1" check $nic
+"$1" list
+"$1" teardown $nic
+"$1" list
+ip netns del pod
+stat -c 'lock: %a %U' /run/guestwire.lock`
+	cmd := exec.Command("unshare", "-m", "sh", "-c", fresh, nstest.Program(t, "internal/rig/quickstart"), nstest.Program(t, "examples/agent"))
+	out, err := cmd.CombinedOutput()
 	if err != nil || strings.Count(string(out), "that is what it was before") != 3 || !strings.Contains(string(out), "Everything held") {
 		t.Errorf("%v:\n%s", err, out)
 	}
-	if !strings.HasSuffix(string(out), "lock: 700 root\n") {
-		t.Errorf("the directory for locks: %s", out[max(0, len(out)-40):])
+	if !strings.HasSuffix(string(out), "lock: 700 root\n") || strings.Count(string(out), "/run/netns/pod  bridge") != 1 {
+		t.Errorf("want one list with the NIC, and a directory that is root's:\n%s", out)
 	}
 }
