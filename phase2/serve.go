@@ -45,7 +45,8 @@ const (
 // a removed record ends it. If a tap is deleted and created again, Serve attaches to the new one. Problems
 // after the start do not end Serve. VM.Notify and VM.Log tell of them.
 //
-// A launcher that starts the VM waits for the event [Ready] first: then each NIC's requests are answered. A
+// A launcher that starts the VM waits for the event [Ready] first: then each NIC's requests are answered, and the guest's
+// tap has no filter of an earlier VMM any more. A
 // launcher that plugs a NIC waits for the event [Attached] or [NoResponder] of the NIC.
 //
 // Errors, all from the start: fs.ErrNotExist if a tap is not in this namespace or ResolvConf names a missing
@@ -127,6 +128,7 @@ func (s *server) start(ctx context.Context) error {
 // addService creates the service of a record that has a responder. It does not attach to the tap.
 func (s *server) addService(r cache.Record) error {
 	s.logWarnings(r)
+	s.clearTap(r)
 	if r.ResponderTap == "" {
 		s.tell(Event{Kind: NoResponder, NIC: r.Name, Text: "no responder"}, "binding", r.Binding)
 		return nil
@@ -146,6 +148,20 @@ func (s *server) addService(r cache.Record) error {
 	s.vm.responders[r.Name] = responder
 	s.vm.mu.Unlock()
 	return nil
+}
+
+// clearTap removes what an earlier VMM may have left at the guest's tap: an address filter with the MACs of its guest
+// (TUNSETTXFILTER). The tap of a VMM that runs is left alone.
+func (s *server) clearTap(r cache.Record) {
+	switch r.Binding {
+	case cache.BindingBridge, cache.BindingRedirect, cache.BindingMasquerade:
+	default:
+		return // the tap is not guestwire's
+	}
+	// attach tells of a tap that is not there.
+	if err := tap.Clear(r.Tap, r.Queues > 1); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		s.log.Warn("an address filter may be left at the guest's tap", "nic", r.Name, "error", err)
+	}
 }
 
 // logWarnings logs what Setup warned of.

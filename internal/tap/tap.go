@@ -2,6 +2,7 @@
 package tap
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -21,19 +22,33 @@ const Device = "/dev/net/tun"
 // Open needs no capability if the caller's user owns the tap. The error is fs.ErrNotExist if there is no such
 // link, fs.ErrPermission if the tap belongs to another user, and unix.EBUSY if another process is attached.
 func Open(name string) (*os.File, error) {
-	if err := checkExists(name); err != nil {
+	fd, err := attach(name, unix.IFF_TAP|unix.IFF_NO_PI)
+	if err != nil {
 		return nil, err
 	}
-	fd, err := unix.Open(Device, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if err := removeAddressFilter(fd, name); err != nil {
+		unix.Close(fd)
+		return nil, err
+	}
+	hasReader(name)
+	return os.NewFile(uintptr(fd), name), nil
+}
+
+// attach opens the tap. The errors are those of Open.
+func attach(name string, flags uint16) (fd int, err error) {
+	if err := checkExists(name); err != nil {
+		return -1, err
+	}
+	fd, err = unix.Open(Device, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
-		return nil, &fs.PathError{Op: "open", Path: Device, Err: err}
+		return -1, &fs.PathError{Op: "open", Path: Device, Err: err}
 	}
 	ifr, err := unix.NewIfreq(name)
 	if err != nil {
 		unix.Close(fd)
-		return nil, fmt.Errorf("tap %s: %w", name, err)
+		return -1, fmt.Errorf("tap %s: %w", name, err)
 	}
-	ifr.SetUint16(unix.IFF_TAP | unix.IFF_NO_PI)
+	ifr.SetUint16(flags)
 	if err := unix.IoctlIfreq(fd, unix.TUNSETIFF, ifr); err != nil {
 		unix.Close(fd)
 		switch err {
@@ -42,33 +57,49 @@ func Open(name string) (*os.File, error) {
 		case unix.EBUSY:
 			err = fmt.Errorf("another process is attached: %w", err)
 		}
-		return nil, fmt.Errorf("attach to tap %s: %w", name, err)
+		return -1, fmt.Errorf("attach to tap %s: %w", name, err)
 	}
-	if err := removeAddressFilter(fd); err != nil {
-		unix.Close(fd)
-		return nil, fmt.Errorf("remove the address filter of tap %s: %w", name, err)
-	}
-	syncCarrier(name)
-	return os.NewFile(uintptr(fd), name), nil
+	return fd, nil
 }
 
 // removeAddressFilter removes the filter of destination MACs that an earlier process set. The filter belongs to the tap,
 // and stays when that process ends (struct tun_filter of linux/if_tun.h).
-func removeAddressFilter(fd int) error {
+func removeAddressFilter(fd int, name string) error {
 	var none struct{ flags, count uint16 }
 	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.TUNSETTXFILTER, uintptr(unsafe.Pointer(&none))); errno != 0 {
-		return errno
+		return fmt.Errorf("remove the address filter of tap %s: %w", name, errno)
 	}
 	return nil
 }
 
-// syncCarrier waits until the kernel has noticed that a process is attached. Before that, the kernel drops what it sends
-// to the tap. ETHTOOL_GLINK makes the kernel look now (linkwatch_sync_dev). An error is ignored, as the kernel then looks
-// a moment later.
-func syncCarrier(name string) {
+// Clear removes the address filter that an earlier process left at a tap which another process is about to open. A tap
+// that a process has open is left alone. MultiQueue says that the tap has several queues. The errors are those of Open,
+// but for unix.EBUSY.
+func Clear(name string, multiQueue bool) error {
+	if hasReader(name) {
+		return nil
+	}
+	flags := uint16(unix.IFF_TAP | unix.IFF_NO_PI)
+	if multiQueue {
+		flags |= unix.IFF_MULTI_QUEUE
+	}
+	fd, err := attach(name, flags)
+	if errors.Is(err, unix.EBUSY) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return errors.Join(removeAddressFilter(fd, name), unix.Close(fd))
+}
+
+// hasReader says whether a process has the tap open. ETHTOOL_GLINK makes the kernel look now (linkwatch_sync_dev): before
+// the kernel has noticed a process, it drops what it sends to the tap. An error is ignored, as the kernel then looks a
+// moment later.
+func hasReader(name string) bool {
 	s, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return
+		return false
 	}
 	defer unix.Close(s)
 	value := struct{ command, data uint32 }{command: unix.ETHTOOL_GLINK}
@@ -78,7 +109,8 @@ func syncCarrier(name string) {
 		_    [16]byte
 	}{data: unsafe.Pointer(&value)}
 	copy(ifr.name[:unix.IFNAMSIZ-1], name)
-	unix.Syscall(unix.SYS_IOCTL, uintptr(s), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&ifr)))
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(s), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&ifr)))
+	return errno == 0 && value.data != 0
 }
 
 // checkExists returns fs.ErrNotExist if there is no link with this name. Without the check, TUNSETIFF would

@@ -24,8 +24,13 @@ type link struct {
 func newLink(t *testing.T) link {
 	nstest.Need(t)
 	nstest.NeedTaps(t)
-	l := link{ns: nstest.New(t, "tap")}
-	l.ns.IP("tuntap add tap0 mode tap")
+	return newLinkOf(t, nstest.New(t, "tap"), "")
+}
+
+// newLinkOf has the options of ip-tuntap(8).
+func newLinkOf(t *testing.T, ns *nstest.Namespace, options string) link {
+	l := link{ns: ns}
+	l.ns.IP("tuntap add tap0 mode tap " + options)
 	l.ns.IP("link set tap0 addrgenmode none up")
 	err := netns.Do(l.ns.File, func() (err error) {
 		ifr, err := unix.NewIfreq("tap0")
@@ -95,7 +100,20 @@ func TestOpenRemovesFilter(t *testing.T) {
 	l := newLink(t)
 	earlier := l.open(t)
 	defer earlier.Close()
-	raw, err := earlier.SyscallConn()
+	l.setFilter(t, earlier)
+	earlier.Close()
+
+	next := l.open(t)
+	defer next.Close()
+	if !l.hears(t, next, frameTo(2, 3), 10*time.Second) {
+		t.Error("the next process does not hear what the filter of the earlier one drops")
+	}
+}
+
+// setFilter lets only frames to 02:00:00:00:00:01 pass.
+func (l link) setFilter(t *testing.T, f *os.File) {
+	t.Helper()
+	raw, err := f.SyscallConn()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,15 +128,71 @@ func TestOpenRemovesFilter(t *testing.T) {
 	if err != nil || errno > 0 {
 		t.Fatalf("set the filter: %v, %v", err, errno)
 	}
-	if l.hears(t, earlier, frameTo(2, 1), 100*time.Millisecond) || !l.hears(t, earlier, frameTo(1, 2), 10*time.Second) {
+	if l.hears(t, f, frameTo(2, 1), 100*time.Millisecond) || !l.hears(t, f, frameTo(1, 2), 10*time.Second) {
 		t.Fatal("the filter does not work")
 	}
-	earlier.Close()
+}
 
-	next := l.open(t)
-	defer next.Close()
-	if !l.hears(t, next, frameTo(2, 3), 10*time.Second) {
-		t.Error("the next process does not hear what the filter of the earlier one drops")
+// vmm opens the tap as a VMM does, which knows nothing of filters.
+func (l link) vmm(t *testing.T, flags uint16) *os.File {
+	t.Helper()
+	var fd int
+	err := netns.Do(l.ns.File, func() (err error) {
+		if fd, err = unix.Open(tap.Device, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0); err != nil {
+			return err
+		}
+		ifr, err := unix.NewIfreq("tap0")
+		if err != nil {
+			return err
+		}
+		ifr.SetUint16(unix.IFF_TAP | unix.IFF_NO_PI | flags)
+		return unix.IoctlIfreq(fd, unix.TUNSETIFF, ifr)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.ns.Exec("ip", "link", "show", "tap0")
+	return os.NewFile(uintptr(fd), "tap0")
+}
+
+// TestClear removes the filter of a VMM that has ended, and leaves that of one that runs.
+func TestClear(t *testing.T) {
+	for name, flags := range map[string]uint16{"one queue": 0, "several queues": unix.IFF_MULTI_QUEUE} {
+		t.Run(name, func(t *testing.T) {
+			l := newLink(t)
+			if flags != 0 {
+				l.ns.IP("link del tap0")
+				l = newLinkOf(t, l.ns, "multi_queue")
+			}
+			clear := func() {
+				t.Helper()
+				if err := netns.Do(l.ns.File, func() error { return tap.Clear("tap0", flags != 0) }); err != nil {
+					t.Fatal(err)
+				}
+			}
+			running := l.vmm(t, flags)
+			nstest.Eventually(t, func() error { // the kernel notices the process in its own time
+				if !l.hears(t, running, frameTo(2, 0), 100*time.Millisecond) {
+					return errors.New("the VMM hears nothing")
+				}
+				return nil
+			})
+			l.setFilter(t, running)
+			clear()
+			if l.hears(t, running, frameTo(2, 3), 100*time.Millisecond) {
+				t.Error("the filter of a VMM that runs is removed")
+			}
+			running.Close()
+			clear()
+			next := l.vmm(t, flags)
+			defer next.Close()
+			nstest.Eventually(t, func() error {
+				if !l.hears(t, next, frameTo(2, 4), 100*time.Millisecond) {
+					return errors.New("the next VMM hears nothing")
+				}
+				return nil
+			})
+		})
 	}
 }
 
