@@ -35,6 +35,7 @@ var recipes = []recipe{
 	{pkg: "cache", stages: []stage{record, {pkg: "infra"}, {pkg: "domain"}, {pkg: "cache"}}},
 	{pkg: "dhcp", stages: []stage{{"dhcp", []string{"-test.skip=TestAllocations"}}}}, // the switches allocate
 	{pkg: "domain", stages: []stage{{pkg: "domain"}}},
+	{pkg: "internal/frametext", stages: []stage{{pkg: "internal/frametext"}}},
 	{pkg: "internal/statefile", stages: []stage{{pkg: "internal/statefile"}, {pkg: "cache"}}},
 	{pkg: "internal/strictjson", stages: []stage{{pkg: "internal/strictjson"}, {pkg: "cache"}, {pkg: "infra"}}},
 	{pkg: "internal/syntax", stages: []stage{{pkg: "internal/syntax"}, {pkg: "cache"}, {pkg: "infra"}}},
