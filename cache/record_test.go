@@ -312,8 +312,8 @@ func TestEdited(t *testing.T) {
 		from, to string
 		words    string // separated by |
 	}{
-		{`"version": 3`, `"version": 4`, "version: 4 is newer|which reads 3|update|Setup"},
-		{`"version": 3`, `"version": 1`, "version: 1, and this program reads 3|Setup|serve"},
+		{`"version": 3`, `"version": 4`, "version: 4, and this program reads 3: use the version of guestwire that wrote it"},
+		{`"version": 3`, `"version": 1`, "version: 1, and this program reads 3: use the version of guestwire that wrote it"},
 		{`"version": 3`, `"version": -1`, "version: -1, and this program reads 3"},
 		{`"version": 3`, `"version": "1"`, "version: want a number"},
 		{`"version": 3`, `"version": null`, "version"},
@@ -380,7 +380,7 @@ func TestForeign(t *testing.T) {
 		`{"version":3} {}`:                       "not a whole JSON object",
 		"\xef\xbb\xbf{}":                         "not a whole JSON object",
 		"nonsense":                               "not a whole JSON object",
-		`{"version":4,"interfaces":[{"new":true}]}`: "version: 4 is newer",
+		`{"version":4,"interfaces":[{"new":true}]}`: "version: 4, and this program reads 3",
 	} {
 		if r, err := Decode([]byte(text)); err == nil || !strings.Contains(err.Error(), word) {
 			t.Errorf("%q: %+v, %v, want an error with %q", text, r, err, word)

@@ -55,11 +55,8 @@ func checkPCIAddress(field, text string) error {
 
 // Validate checks every field on which Phase2 relies. The error is a [*FieldError].
 func (r *Record) Validate() error {
-	if r.Version > Version {
-		return fieldErrorf("version", "%d is newer than this program, which reads %d: update it, or run Setup again with the program that serves", r.Version, Version)
-	}
 	if r.Version != Version {
-		return fieldErrorf("version", "%d, and this program reads %d: run Setup again with this version of guestwire, or serve with the one that wrote the record", r.Version, Version)
+		return fieldErrorf("version", "%d, and this program reads %d: use the version of guestwire that wrote it", r.Version, Version)
 	}
 	if err := checkLinkName("name", r.Name); err != nil {
 		return err

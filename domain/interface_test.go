@@ -199,7 +199,7 @@ func TestInterfaceErrors(t *testing.T) {
 		words string // what the message tells the user to do
 	}{
 		{"invalid record", func(r *cache.Record) { r.Tap = "" }, "tap", "want 1 to 15"},
-		{"newer record", func(r *cache.Record) { r.Version++ }, "version", "update it"},
+		{"newer record", func(r *cache.Record) { r.Version++ }, "version", "use the version of guestwire that wrote it"},
 		{"queues of e1000", func(r *cache.Record) { r.Device.Model, r.Queues = "e1000", 2 }, "queues", "set device.model to virtio-non-transitional"},
 		{"queues of usb-net", func(r *cache.Record) { r.Device.Model, r.Queues = "usb-net", 2 }, "queues", "run Setup again with one queue"},
 		{"vhost of e1000e", func(r *cache.Record) { r.Device.Model, r.Device.Driver = "e1000e", "vhost" }, "device.driver", "leave this field empty"},
