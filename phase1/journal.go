@@ -1,6 +1,7 @@
 package phase1
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -67,7 +68,9 @@ func (n node) readJournal(namespace, nic string) (*journal, error) {
 		return nil, fmt.Errorf("journal %s: version %d, and this program reads %d: use the version of guestwire that wrote it", path, head.Version, journalVersion)
 	}
 	var j journal
-	if err := json.Unmarshal(text, &j); err != nil {
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields() // what they say would be lost
+	if err := d.Decode(&j); err != nil {
 		return nil, fmt.Errorf("journal %s: %w: use the version of guestwire that wrote it", path, err)
 	}
 	return &j, nil

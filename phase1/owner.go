@@ -137,7 +137,7 @@ func (s *session) checkRecord() error {
 	if text, err := statefile.Read(s.state.Root, s.nic+".json"); err == nil {
 		var head struct{ Version int }
 		if err := json.Unmarshal(text, &head); err == nil && head.Version != 0 && head.Version != cache.Version {
-			return fmt.Errorf("NIC %s: %w by another version of guestwire, which wrote %s (version %d, and this program writes %d): use that version for its Teardown, or remove the record if no guest uses it",
+			return fmt.Errorf("NIC %s: %w by another version of guestwire, which wrote %s (version %d, and this program writes %d): use the version of guestwire that wrote it",
 				s.nic, infra.ErrWired, path, head.Version, cache.Version)
 		}
 	}

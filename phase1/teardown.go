@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 
 	"github.com/guestwire/guestwire/cache"
@@ -61,18 +62,20 @@ func (s *session) nothingWired(state string) error {
 	return s.removeJournal() // an interrupted Setup may have begun to write one
 }
 
-// explainMark returns err if the NIC has no link with the mark of its wiring. If there is one, its journal is
-// missing: the error is infra.ErrWired, and says what to do.
+// explainMark returns err if nothing says that the NIC is wired: neither a link or table with the mark of its wiring,
+// nor a journal of version 2 in the State. If one does, the journal is missing here: the error is infra.ErrWired, and
+// says what to do.
 func (s *session) explainMark(now netstate.Snapshot, state string, err error) error {
+	if state != "" {
+		old := filepath.Join(state, s.nic+"@"+s.identity.Name()+journalSuffix)
+		if _, gone := os.Lstat(old); gone == nil {
+			return fmt.Errorf("NIC %s: %w by another version of guestwire, which wrote %s: use the version of guestwire that wrote it", s.nic, infra.ErrWired, old)
+		}
+	}
 	if !now.Bears(s.nic) {
 		return err
 	}
-	if state != "" {
-		if old, _ := filepath.Glob(filepath.Join(state, s.nic+"@*.journal")); len(old) > 0 {
-			return fmt.Errorf("NIC %s: %w by another version of guestwire, which wrote %s: use that version for its Teardown", s.nic, infra.ErrWired, old[0])
-		}
-	}
-	return fmt.Errorf("NIC %s: %w, as links and tables of it say, but %s has no journal of it: name the directory that Setup used (agent -dir), or take the NIC down by force (ForceTeardown, agent teardown -force)",
+	return fmt.Errorf("NIC %s: %w, as links and tables of it say, but %s has no journal of it: use the version of guestwire that wired it, name the directory that Setup used (agent -dir), or take the NIC down by force (ForceTeardown, agent teardown -force)",
 		s.nic, infra.ErrWired, s.node.Name())
 }
 
