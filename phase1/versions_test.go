@@ -1,0 +1,273 @@
+package phase1_test
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/rig/nstest"
+	"github.com/guestwire/guestwire/phase1"
+)
+
+// TestEarlierVersion: this program refuses what a program of the earlier journal version has wired, changes nothing, and
+// names the way out; that program refuses what this one has wired. Each gives its own back.
+func TestEarlierVersion(t *testing.T) {
+	t.Parallel()
+	nstest.Need(t)
+	earlier := buildAgent(t, history(t).before)
+	for _, b := range []infra.Binding{infra.Bridge{}, infra.Redirect{}, infra.Masquerade{}, infra.Passt{}} {
+		t.Run(b.Kind(), func(t *testing.T) {
+			t.Parallel()
+			n := nstest.NewNetwork(t)
+			before := settled(t, n)
+			_, unmarked := b.(infra.Passt)
+
+			must(t, earlier, n, b, "setup")
+			wired := everything(t, n)
+			named, unnamed, elsewhere := direct(n, b), direct(n, b), direct(n, b)
+			unnamed.State, elsewhere.State = "", nstest.Dir(t)
+			calls := map[string]error{
+				"Setup": setupAlone(t.Context(), named), "Check": phase1.Check(t.Context(), named), "Teardown": phase1.Teardown(t.Context(), named),
+			}
+			if !unmarked {
+				calls["Setup with another State"] = setupAlone(t.Context(), elsewhere)
+				calls["Check without State"] = phase1.Check(t.Context(), unnamed)
+				calls["Teardown without State"] = phase1.Teardown(t.Context(), unnamed)
+			}
+			for call, err := range calls {
+				if !errors.Is(err, infra.ErrWired) || !strings.Contains(err.Error(), "use the version of guestwire that w") || strings.Contains(err.Error(), "remove") {
+					t.Errorf("%s: %v, want ErrWired, and to use the version of guestwire that wired the NIC", call, err)
+				}
+			}
+			if err := difference(wired, everything(t, n)); err != nil {
+				t.Errorf("what the earlier version has wired has changed: %v", err)
+			}
+			must(t, earlier, n, b, "check")
+			must(t, earlier, n, b, "teardown")
+			asFound(t, n, before)
+
+			setup(t, named)
+			wired = everything(t, n)
+			if !unmarked {
+				for _, verb := range []string{"setup", "check", "teardown"} {
+					if out, err := agent(earlier, n, b, verb); err == nil || out == "" {
+						t.Errorf("the earlier version's %s succeeds: %s", verb, out)
+					}
+				}
+			}
+			if err := difference(wired, everything(t, n)); err != nil {
+				t.Errorf("the earlier version has changed the wiring: %v", err)
+			}
+			check(t, named)
+			teardown(t, n, named, before)
+		})
+	}
+}
+
+// TestSameVersion: this program and the first one with its journal version take over each other's wirings, with the
+// guest's tap in place. They may want other rules, which are drift until the next Setup; they never want another record.
+func TestSameVersion(t *testing.T) {
+	t.Parallel()
+	nstest.Need(t)
+	h := history(t)
+	if h.first == "" {
+		t.Logf("no earlier commit has the journal version of this one: there is no program to compare with")
+		return
+	}
+	first := buildAgent(t, h.first)
+	for _, b := range []infra.Binding{infra.Bridge{}, infra.Redirect{}, infra.Masquerade{}, infra.Passt{}} {
+		t.Run(b.Kind(), func(t *testing.T) {
+			t.Parallel()
+			n := nstest.NewNetwork(t)
+			before := settled(t, n)
+			c := direct(n, b)
+			_, tapless := b.(infra.Passt)
+			tap := func() string {
+				if tapless {
+					return ""
+				}
+				return linkField(t, n, "eth0-tap", "ifindex")
+			}
+			damage := func() {
+				if !tapless {
+					n.Pod.IP("link set eth0-tap down")
+				}
+			}
+
+			must(t, first, n, b, "setup")
+			guests := tap()
+			var drift *phase1.DriftError
+			if err := phase1.Check(t.Context(), c); errors.As(err, &drift) {
+				for _, d := range drift.Differs {
+					if !strings.HasPrefix(d.Kind, "table-") {
+						t.Errorf("Check of what the first version has wired: %s", d.Text)
+					}
+				}
+			} else if err != nil {
+				t.Error(err)
+			}
+			damage()
+			setup(t, c)
+			check(t, c)
+			if now := tap(); now != guests {
+				t.Errorf("the guest's tap %s became %s", guests, now)
+			}
+			teardown(t, n, c, before)
+
+			setup(t, c)
+			guests = tap()
+			if out, err := agent(first, n, b, "check"); err != nil && (!strings.Contains(out, "NIC eth0 is not as it was set up:\n") || strings.Contains(out, "record")) {
+				t.Errorf("the first version's check of what this one has wired: %v\n%s", err, out)
+			}
+			damage()
+			must(t, first, n, b, "setup")
+			must(t, first, n, b, "check")
+			if now := tap(); now != guests {
+				t.Errorf("the guest's tap %s became %s", guests, now)
+			}
+			must(t, first, n, b, "teardown")
+			asFound(t, n, before)
+			if left := ofNode(t, n); len(left) > 0 {
+				t.Errorf("the first version's teardown leaves %v", left)
+			}
+		})
+	}
+}
+
+// everything is what a wiring has changed: the namespace, the State directory and the node's journals.
+func everything(t *testing.T, n nstest.Network) string {
+	t.Helper()
+	all := n.Pod.Settled()
+	for _, dir := range []string{n.State, filepath.Join(phase1.DefaultDir, namespaceName(t, n))} {
+		err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+			if errors.Is(err, fs.ErrNotExist) || err == nil && d.IsDir() {
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+			text, err := os.ReadFile(path)
+			all += "# " + path + "\n" + string(text) + "\n"
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return all
+}
+
+// agent runs a verb of an earlier agent on the NIC.
+func agent(program string, n nstest.Network, b infra.Binding, verb string) (string, error) {
+	args := []string{verb, "-netns", n.Pod.Path(), "-nic", "eth0", "-state", n.State}
+	if verb == "setup" {
+		owner := direct(n, b).Owner
+		args = append(args, "-binding", b.Kind(), "-uid", fmt.Sprint(owner.UID), "-gid", fmt.Sprint(owner.GID))
+	}
+	out, err := exec.Command(program, args...).CombinedOutput()
+	return string(out), err
+}
+
+func must(t *testing.T, program string, n nstest.Network, b infra.Binding, verb string) {
+	t.Helper()
+	if out, err := agent(program, n, b, verb); err != nil {
+		t.Fatalf("%s by %s: %v\n%s", verb, program, err, out)
+	}
+}
+
+// commits are those whose agents are compared with this program.
+type commits struct {
+	before string // the last one with the earlier journal version
+	first  string // the first one with the present journal version; empty: it is the present one
+}
+
+// history finds the commits by their content, as their names change when history is written anew. It skips the test if
+// there is no history.
+func history(t *testing.T) commits {
+	t.Helper()
+	if nstest.Emulated {
+		nstest.LeaveOut(t, "compilers are slow here, and the programs of earlier commits are built")
+	}
+	if _, err := exec.LookPath("git"); err != nil {
+		nstest.Skip(t, "no git on this machine")
+	}
+	root, err := filepath.Abs("..")
+	if err == nil {
+		root, err = filepath.EvalSymlinks(root)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if top, err := git("rev-parse", "--show-toplevel"); err != nil || top != root {
+		nstest.LeaveOut(t, "this tree is no git repository, so there are no earlier commits")
+	}
+	const path = "phase1/journal.go"
+	source, err := os.ReadFile("journal.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	version := regexp.MustCompile(`(?m)^const journalVersion = \d+$`).FindString(string(source))
+	if version == "" {
+		t.Fatalf("%s has no journalVersion", path)
+	}
+	head, err := git("rev-parse", "HEAD")
+	if err != nil {
+		t.Fatal(err)
+	}
+	changes, err := git("log", "--format=%H", "-S"+version, "--", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if changes == "" {
+		return commits{before: head} // the present version is not committed yet
+	}
+	lines := strings.Fields(changes)
+	first := lines[len(lines)-1]
+	before, err := git("rev-parse", "--verify", "--quiet", first+"^")
+	if err != nil {
+		if shallow, _ := git("rev-parse", "--is-shallow-repository"); shallow == "true" {
+			nstest.LeaveOut(t, "a shallow clone does not have the commits of the earlier journal version")
+		}
+		t.Fatalf("%s came with the first commit: %v", version, err)
+	}
+	if first == head {
+		first = ""
+	}
+	return commits{before: before, first: first}
+}
+
+// git runs git in this repository, whoever owns its files.
+func git(args ...string) (string, error) {
+	cmd := exec.Command("git", append([]string{"-c", "safe.directory=*"}, args...)...)
+	cmd.Dir = ".."
+	out, err := cmd.Output()
+	return strings.TrimSpace(string(out)), err
+}
+
+// buildAgent builds the agent of the commit.
+func buildAgent(t *testing.T, commit string) string {
+	t.Helper()
+	dir := nstest.Dir(t)
+	source, program := filepath.Join(dir, "source"), filepath.Join(dir, "agent-"+commit[:12])
+	if err := os.Mkdir(source, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	tar := filepath.Join(dir, "source.tar")
+	if _, err := git("archive", "--format=tar", "-o", tar, commit); err != nil {
+		t.Fatalf("git archive %s: %v", commit, err)
+	}
+	nstest.Run(t, "tar", "-xf", tar, "-C", source)
+	build := exec.Command("go", "build", "-buildvcs=false", "-o", program, "./examples/agent")
+	build.Dir = source
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("the agent of %s: %v\n%s", commit, err, out)
+	}
+	return program
+}
