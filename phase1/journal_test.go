@@ -1,6 +1,7 @@
 package phase1_test
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -95,4 +96,37 @@ func TestJournalOfState(t *testing.T) {
 			t.Errorf("%s: %v", state, err)
 		}
 	}
+}
+
+// TestRecordOfAnotherVersion: a record is made from the journal, so one of another version does not stop Teardown. Setup
+// leaves it alone, as a launcher of that version may be reading it.
+func TestRecordOfAnotherVersion(t *testing.T) {
+	t.Parallel()
+	n := nstest.NewNetwork(t)
+	c := config(n, infra.Redirect{})
+	before := settled(t, n)
+	setup(t, c)
+	path := filepath.Join(n.State, "eth0.json")
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, version := range []string{"2", "999"} {
+		other := strings.Replace(string(text), `"version": 3`, `"version": `+version, 1)
+		if err := os.WriteFile(path, []byte(other), 0o644); err != nil || other == string(text) {
+			t.Fatal(err)
+		}
+		const says = "use the version of guestwire that wrote it"
+		var drift *phase1.DriftError
+		if err := phase1.Check(t.Context(), c); !errors.As(err, &drift) || len(drift.Differs) != 1 || drift.Differs[0].Kind != "record" || !strings.Contains(err.Error(), says) {
+			t.Errorf("version %s: Check: %v, want drift of the record, and %q", version, err, says)
+		}
+		if err := setupAlone(t.Context(), c); !errors.Is(err, infra.ErrWired) || !strings.Contains(err.Error(), says) {
+			t.Errorf("version %s: Setup: %v, want ErrWired, and %q", version, err, says)
+		}
+		if now, err := os.ReadFile(path); err != nil || string(now) != other {
+			t.Errorf("version %s: the record became %s, %v", version, now, err)
+		}
+	}
+	teardown(t, n, c, before)
 }

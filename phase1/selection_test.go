@@ -36,6 +36,7 @@ var selection = nstest.Selection{
 	},
 	Short: []nstest.Selected{
 		{Test: "TestConfigJSON", Why: "no kernel"},
+		{Test: "TestJournals", Why: "no kernel"},
 		{Test: "TestWiring", Why: "the wiring as ip, bridge, tc and nft print it"},
 		{Test: "TestTraffic", Why: "each binding from Setup to Teardown, with a guest"},
 		{Test: "TestAgain", Why: "Setup, Check and Teardown called twice"},
