@@ -61,6 +61,7 @@ func TestAgent(t *testing.T) {
 		{with("setup", "-config", file), 0, ""},
 		{with("plan", "-config", file), 0, ""},
 		{with("check"), 0, ""},
+		{with("check", "-config", file), 0, ""},
 		{with("teardown"), 0, ""},
 		{with("teardown"), 0, "nothing is taken down"},
 		{with("teardown", "-force"), 3, "not wired"},

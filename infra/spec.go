@@ -31,9 +31,9 @@ type Spec struct {
 	Device cache.Device `json:"device,omitzero"`
 	// Guard is what the guest may send; the zero value allows the guest its own MAC and addresses only.
 	Guard Guard `json:"guard,omitzero"`
-	// State is a directory that only root can write: it holds the record, which the launcher's user reads,
-	// and the journal, which no other user can read. Setup creates the directory, mode 0755, if its parent
-	// is there; nothing removes it.
+	// State is a directory that only root can write, an absolute path. It holds the record, which the launcher's
+	// user reads. Setup creates the directory, mode 0755, if its parent is there; nothing removes it. One directory
+	// can hold the records of several NICs of one namespace.
 	State string `json:"state,omitempty"`
 }
 

@@ -17,7 +17,7 @@ import (
 	"github.com/guestwire/guestwire/internal/syntax"
 )
 
-// ErrAlive: the namespace that is to be forgotten is there. Its wirings are taken down by Teardown.
+// ErrAlive says that the namespace which is to be forgotten is there. Teardown takes its wirings down.
 var ErrAlive = errors.New("the namespace is not gone")
 
 // Gone selects what Forget removes: the wirings that have all the values which are not empty. The zero value
@@ -53,7 +53,7 @@ func Forget(ctx context.Context, g Gone) error {
 	if g.State != "" {
 		real, err := realState(g.State)
 		if err != nil {
-			return fmt.Errorf("state directory: %w", err)
+			return err
 		}
 		g.State = real
 	}

@@ -1,8 +1,6 @@
 package phase1
 
 import (
-	"context"
-	"encoding/json"
 	"fmt"
 	"io/fs"
 	"os"
@@ -13,8 +11,6 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
-	"github.com/guestwire/guestwire/internal/netns"
-	"github.com/guestwire/guestwire/internal/statefile"
 )
 
 // checkIDs refuses the number that means "no change" to the kernel.
@@ -97,71 +93,4 @@ func inGroup(o infra.Owner, gid uint32) bool {
 func modeOf(info fs.FileInfo) string {
 	stat := info.Sys().(*syscall.Stat_t)
 	return fmt.Sprintf("mode %04o, owner %d:%d", info.Mode().Perm(), stat.Uid, stat.Gid)
-}
-
-// takeState makes the directory if it is not there, opens and locks it, and refuses it if the record there is
-// another namespace's, or if the owner could not read the record.
-func (s *session) takeState(ctx context.Context, spec infra.Spec) (err error) {
-	made, err := makeState(spec.State)
-	if err != nil {
-		return fmt.Errorf("state directory: %w", err)
-	}
-	if made {
-		defer func() {
-			if err != nil {
-				_ = os.Remove(spec.State)
-			}
-		}()
-	}
-	real, err := realState(spec.State)
-	if err != nil {
-		return fmt.Errorf("state directory: %w", err)
-	}
-	if err := s.openState(real); err != nil {
-		return err
-	}
-	if err := s.lockState(ctx); err != nil {
-		return err
-	}
-	if err := s.checkRecord(); err != nil {
-		return err
-	}
-	return checkReadable(spec.Owner, real)
-}
-
-// checkRecord refuses a State whose record of a NIC with this name belongs to another namespace that lives, as a
-// guest may be using it, or to another version of guestwire. A record that cannot be read for other reasons is
-// written anew.
-func (s *session) checkRecord() error {
-	path := filepath.Join(s.state.Name(), s.nic+".json")
-	if text, err := statefile.Read(s.state.Root, s.nic+".json"); err == nil {
-		var head struct{ Version int }
-		if err := json.Unmarshal(text, &head); err == nil && head.Version != 0 && head.Version != cache.Version {
-			return fmt.Errorf("NIC %s: %w by another version of guestwire, which wrote %s (version %d, and this program writes %d): use the version of guestwire that wrote it",
-				s.nic, infra.ErrWired, path, head.Version, cache.Version)
-		}
-	}
-	r, err := cache.Read(s.state.Root, s.nic)
-	if err != nil || r.Namespace == "" || r.Namespace == s.identity.Name() {
-		return nil
-	}
-	places, err := find(r.Namespace)
-	if err != nil {
-		return fmt.Errorf("record %s: %w", path, err)
-	}
-	if len(places) > 0 {
-		return fmt.Errorf("NIC %s: %w in another namespace (%s), which has the record %s: name another state directory, or take that NIC down first",
-			s.nic, infra.ErrWired, places[0], path)
-	}
-	return nil
-}
-
-// find returns where the namespace with this name is found; nothing: it is gone.
-func find(namespace string) ([]string, error) {
-	identity, err := netns.Named(namespace)
-	if err != nil {
-		return nil, err
-	}
-	places, _, err := netns.Find([]netns.Identity{identity})
-	return places[identity], err
 }

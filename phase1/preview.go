@@ -27,6 +27,9 @@ func Plan(ctx context.Context, c Config) (*Preview, error) {
 		if err != nil {
 			return err
 		}
+		if err := s.lookAtState(c.Spec); err != nil {
+			return err
+		}
 		refused := append([]*infra.RefusedError{}, plan.Refused...) // not nil, which would be null in JSON
 		preview = &Preview{Steps: netstate.Steps(ops), Record: plan.Record, Refused: refused}
 		return nil

@@ -12,7 +12,7 @@ import (
 	"github.com/guestwire/guestwire/internal/wiring"
 )
 
-// Setup wires the NIC, and writes the record. If the NIC is wired already, Setup repairs what is missing,
+// Setup wires the NIC, writes the record, and returns it. If the NIC is wired already, Setup repairs what is missing,
 // and changes nothing if nothing is. On an error of a first Setup the namespace is as it was found; after an
 // error of a later one the wiring stays, as a guest may be using it.
 //
@@ -22,11 +22,13 @@ import (
 // [infra.SameGuest] refuses is infra.ErrWired.
 //
 // Setup needs root with CAP_SYS_ADMIN and CAP_NET_ADMIN. It waits until ctx ends for other calls on the same
-// namespace, of other processes too; all of them have to share /run/guestwire.lock. The errors to tell
-// apart: *cache.FieldError for a bad configuration, *infra.RefusedError if the binding cannot work on
-// the NIC, infra.ErrNoNIC, infra.ErrWired, infra.ErrCollision, ErrOwnNamespace, *infra.StepError for an
-// operation that the kernel refused, fs.ErrPermission for a State that others than root can write and for an
-// Owner who cannot open /dev/net/tun.
+// namespace, of other processes too. If the guest has an IPv6 gateway with a global address, Setup asks for the
+// gateway's MAC, and waits up to five seconds; a later Setup one second.
+//
+// The errors to tell apart: *cache.FieldError for a bad configuration, *infra.RefusedError if the binding cannot work
+// on the NIC, infra.ErrNoNIC, infra.ErrWired, also if the record in State is that of another namespace,
+// infra.ErrCollision, ErrOwnNamespace, *infra.StepError for an operation that the kernel refused, fs.ErrPermission for
+// a State that others than root can write, for an Owner who could not read the record or open /dev/net/tun.
 func Setup(ctx context.Context, c Config) (cache.Record, error) {
 	if err := c.check(); err != nil {
 		return cache.Record{}, err

@@ -285,6 +285,22 @@ func TestStatePath(t *testing.T) {
 			t.Errorf("%s: %v, want fs.ErrPermission", state, err)
 		}
 	}
+	// Below a sticky directory, such as /tmp, a link of another user's leads into a directory of root's.
+	sticky := filepath.Join(nstest.Dir(t), "sticky")
+	link := filepath.Join(sticky, "vm")
+	if err := errors.Join(os.Mkdir(sticky, 0o755), os.Chmod(sticky, 0o777|fs.ModeSticky), os.Symlink(ours, link), os.Lchown(link, nstest.LauncherUID, 0)); err != nil {
+		t.Fatal(err)
+	}
+	c := config(n, infra.Bridge{})
+	c.State = link
+	for verb, err := range map[string]error{
+		"Setup": setupAlone(t.Context(), c), "Plan": second(phase1.Plan(t.Context(), c)),
+		"Forget": phase1.Forget(t.Context(), phase1.Gone{State: link, NIC: "eth0"}),
+	} {
+		if !errors.Is(err, fs.ErrPermission) {
+			t.Errorf("%s by a link of another user's: %v, want fs.ErrPermission", verb, err)
+		}
+	}
 	if left, err := os.ReadDir(ours); err != nil || len(left) > 0 {
 		t.Errorf("%s has %v, %v; want nothing", ours, left, err)
 	}

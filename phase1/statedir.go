@@ -2,6 +2,7 @@ package phase1
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -10,6 +11,9 @@ import (
 	"syscall"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/netns"
+	"github.com/guestwire/guestwire/internal/statefile"
 )
 
 // state is the caller's directory for records. The zero value is none.
@@ -51,6 +55,95 @@ func (s *session) lockState(ctx context.Context) error {
 	return nil
 }
 
+// takeState makes the directory if it is not there, opens and locks it, and refuses it if the record there is
+// another namespace's, or if the owner could not read the record.
+func (s *session) takeState(ctx context.Context, spec infra.Spec) (err error) {
+	made, err := makeState(spec.State)
+	if err != nil {
+		return fmt.Errorf("state directory: %w", err)
+	}
+	if made {
+		defer func() {
+			if err != nil {
+				_ = os.Remove(spec.State)
+			}
+		}()
+	}
+	real, err := realState(spec.State)
+	if err != nil {
+		return err
+	}
+	if err := s.openState(real); err != nil {
+		return err
+	}
+	if err := s.lockState(ctx); err != nil {
+		return err
+	}
+	return s.checkState(spec.Owner)
+}
+
+// checkState refuses the open directory if takeState would.
+func (s *session) checkState(o infra.Owner) error {
+	if err := s.checkRecord(); err != nil {
+		return err
+	}
+	return checkReadable(o, s.state.Name())
+}
+
+// lookAtState is takeState for a Plan, which makes nothing. A directory that is not there or not named is no error.
+func (s *session) lookAtState(spec infra.Spec) error {
+	if spec.State == "" {
+		return nil
+	}
+	real, err := realState(spec.State)
+	if err != nil {
+		return err
+	}
+	if err := s.openState(real); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	return s.checkState(spec.Owner)
+}
+
+// checkRecord refuses a State whose record of a NIC with this name belongs to another namespace that lives, as a
+// guest may be using it, or to another version of guestwire. A record that cannot be read for other reasons is
+// written anew.
+func (s *session) checkRecord() error {
+	path := filepath.Join(s.state.Name(), s.nic+".json")
+	if text, err := statefile.Read(s.state.Root, s.nic+".json"); err == nil {
+		var head struct{ Version int }
+		if err := json.Unmarshal(text, &head); err == nil && head.Version != 0 && head.Version != cache.Version {
+			return fmt.Errorf("NIC %s: %w by another version of guestwire, which wrote %s (version %d, and this program writes %d): use the version of guestwire that wrote it",
+				s.nic, infra.ErrWired, path, head.Version, cache.Version)
+		}
+	}
+	r, err := cache.Read(s.state.Root, s.nic)
+	if err != nil || r.Namespace == "" || r.Namespace == s.identity.Name() {
+		return nil
+	}
+	places, err := find(r.Namespace)
+	if err != nil {
+		return fmt.Errorf("record %s: %w", path, err)
+	}
+	if len(places) > 0 {
+		return fmt.Errorf("NIC %s: %w in another namespace (%s), which has the record %s: name another state directory, or take that NIC down first",
+			s.nic, infra.ErrWired, places[0], path)
+	}
+	return nil
+}
+
+// find returns where the namespace with this name is found; nothing: it is gone.
+func find(namespace string) ([]string, error) {
+	identity, err := netns.Named(namespace)
+	if err != nil {
+		return nil, err
+	}
+	places, _, err := netns.Find([]netns.Identity{identity})
+	return places[identity], err
+}
+
 // findState opens and locks the directory, unless it was removed or is not known: then it has no record.
 func (s *session) findState(ctx context.Context, path string) error {
 	if path == "" {
@@ -75,17 +168,26 @@ func checkStatePath(path string) error {
 }
 
 // realState is the path without symbolic links, as journals have it. A directory that is not there is the one
-// that Setup would make.
+// that Setup would make. A path that another user could lead elsewhere is refused.
 func realState(path string) (string, error) {
-	real, err := filepath.EvalSymlinks(path)
-	if !errors.Is(err, fs.ErrNotExist) {
-		return real, err
+	if err := checkStatePath(path); err != nil {
+		return "", err
 	}
-	above, err := filepath.EvalSymlinks(filepath.Dir(filepath.Clean(path)))
-	if errors.Is(err, fs.ErrNotExist) {
-		return filepath.Clean(path), nil
+	err := checkRootPath(path, 0o022)
+	if err == nil {
+		path, err = filepath.EvalSymlinks(path)
+	} else if errors.Is(err, fs.ErrNotExist) {
+		var above string
+		above, err = filepath.EvalSymlinks(filepath.Dir(filepath.Clean(path)))
+		if errors.Is(err, fs.ErrNotExist) {
+			return filepath.Clean(path), nil
+		}
+		path = filepath.Join(above, filepath.Base(path))
 	}
-	return filepath.Join(above, filepath.Base(path)), err
+	if err != nil {
+		return "", fmt.Errorf("state directory: %w", err)
+	}
+	return path, nil
 }
 
 // checkState refuses a State that is not the one of the wiring.
@@ -93,12 +195,9 @@ func (j *journal) checkState(path string) error {
 	if path == "" || path == j.Spec.State {
 		return nil
 	}
-	if err := checkStatePath(path); err != nil {
-		return err
-	}
 	real, err := realState(path)
 	if err != nil {
-		return fmt.Errorf("state directory: %w", err)
+		return err
 	}
 	if real != j.Spec.State {
 		return &cache.FieldError{Field: "state", Reason: fmt.Sprintf("%s, but the record of %s is in %s: name that directory, or none", path, j.Spec.NIC, j.Spec.State)}

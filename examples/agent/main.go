@@ -137,7 +137,7 @@ func (o *options) flagSet(v verb) *flag.FlagSet {
 		case "gid":
 			set.UintVar(&o.gid, name, 0, "the launcher's group, a `NUMBER`; 0: any group")
 		case "config":
-			set.StringVar(&o.file, name, "", "the whole configuration, a `FILE` with JSON; a flag takes precedence over its field")
+			set.StringVar(&o.file, name, "", "the configuration, a `FILE` with JSON, as of setup; a flag takes precedence over its field")
 		case "namespace":
 			set.StringVar(&o.namespace, name, "", "the namespace's `NAME`, as agent list -json has it")
 		case "json":

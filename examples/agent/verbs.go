@@ -55,14 +55,14 @@ cannot work, and what the guest does not get. -json prints steps, record and ref
 	},
 	{
 		name: "check", short: "compare the kernel with what setup left",
-		flags: "netns nic state json dir", do: check,
+		flags: "netns nic state config json dir", do: check,
 		long: `check exits with 0 only if kernel and record still are as setup left them, with 4 if they differ, and with 3 if
 the NIC is not wired. -json prints the differences, and the steps by which setup would repair them.
 `,
 	},
 	{
 		name: "status", short: "tell who wired a NIC, whether the wiring is whole, and what was dropped",
-		flags: "netns nic state json prometheus dir", do: status, optional: true,
+		flags: "netns nic state config json prometheus dir", do: status, optional: true,
 		long: `status prints what the journal and the kernel know of one NIC. The exit code is that of check.
 
   agent status -netns /run/netns/pod -nic eth0
@@ -76,7 +76,7 @@ the NIC is not wired. -json prints the differences, and the steps by which setup
 	},
 	{
 		name: "drops", short: "follow the packets that a NIC's rules drop, with the reason",
-		flags: "netns nic", do: drops,
+		flags: "netns nic config", do: drops,
 		long: `drops prints a line for each packet that is dropped, until it is interrupted: time, reason, and who sent what.
 The kernel reports 20 packets a second of each reason; agent status has the counters, which count all.
 
@@ -85,7 +85,7 @@ The kernel reports 20 packets a second of each reason; agent status has the coun
 	},
 	{
 		name: "teardown", short: "give the namespace back as setup found it",
-		flags: "netns nic state force dir", do: teardown,
+		flags: "netns nic state config force dir", do: teardown,
 		long: `teardown gives the namespace back as setup found it, and removes the record. A NIC that is not wired is no error.
 -state is not needed; one that is named has to be the one of setup.
 
