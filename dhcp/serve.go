@@ -125,6 +125,11 @@ func (l *loop) run(ctx context.Context) error {
 		switch {
 		case err == nil:
 			pause = pauseMin
+			// A read can return a frame that came after Update, although Update ended its deadline.
+			if l.takeUpdate() {
+				l.load()
+				armed = time.Unix(1, 0)
+			}
 			l.answerFrame(in[:n])
 		case errors.Is(err, os.ErrDeadlineExceeded):
 			if !l.next.IsZero() && !time.Now().Before(l.next) {

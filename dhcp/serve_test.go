@@ -88,7 +88,9 @@ func (p *fakePort) SetReadDeadline(t time.Time) error {
 		p.expired = make(chan struct{})
 	default:
 	}
-	if expired := p.expired; !t.IsZero() {
+	if expired := p.expired; !t.IsZero() && !t.After(time.Now()) {
+		close(expired)
+	} else if !t.IsZero() {
 		p.timer = time.AfterFunc(time.Until(t), func() {
 			p.mu.Lock()
 			defer p.mu.Unlock()
@@ -574,6 +576,45 @@ func TestServeUpdate(t *testing.T) {
 		}
 		if err := r.Serve(t.Context(), p); !errors.Is(err, syscall.EBUSY) {
 			t.Errorf("a second Serve: %v, want EBUSY", err)
+		}
+	})
+}
+
+// updatingPort calls update in a Read, before the Read returns a frame.
+type updatingPort struct {
+	*fakePort
+	update func()
+}
+
+func (p updatingPort) Read(b []byte) (int, error) {
+	n, err := p.fakePort.Read(b)
+	if err == nil {
+		p.update()
+	}
+	return n, err
+}
+
+// A frame that comes after Update is answered from the new record, also if Read has begun before Update.
+func TestServeUpdateBeforeFrame(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newResponder(t, newRecord(), resolvConf)
+		p := updatingPort{newFakePort(), func() {
+			if err := r.Update(newRecord(), cache.DNS{Servers: []netip.Addr{addr("10.96.0.99")}}); err != nil {
+				t.Error(err)
+			}
+		}}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- r.Serve(ctx, p) }()
+		p.in <- client4{kind: discover}.frame()
+		synctest.Wait()
+		out, _ := p.sent()
+		if m := read4(t, readReply(t, out[len(out)-1])); fmt.Sprint(m.DNS()) != "[10.96.0.99]" {
+			t.Errorf("DNS %v after the update", m.DNS())
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Serve: %v", err)
 		}
 	})
 }
