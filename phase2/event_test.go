@@ -118,7 +118,7 @@ func TestServeAttached(t *testing.T) {
 		if err := <-served; err != nil {
 			t.Error(err)
 		}
-		if len(kinds) < 3 || kinds[0] != phase2.Attached || !slices.Contains(kinds, phase2.Ready) || kinds[len(kinds)-1] != dhcp.Withdrawn {
+		if kinds[0] != phase2.Attached || !slices.Contains(kinds, phase2.Ready) || !slices.Contains(kinds, dhcp.Withdrawn) {
 			t.Errorf("events %q", kinds)
 		}
 		port.Close()
@@ -129,6 +129,7 @@ func TestServeAttached(t *testing.T) {
 // was started without mac=. They get no answer, and Serve tells why.
 func TestServeOtherMAC(t *testing.T) {
 	n := nstest.NewNetwork(t)
+	n.Pod.IP("route del default via 10.244.1.1") // without a gateway, the responder answers ARP for its own address
 	if _, err := phase1.Setup(t.Context(), phase1.Config{NetNS: n.Pod.File, Spec: infra.Spec{NIC: "eth0", Binding: infra.Bridge{}, State: n.State}}); err != nil {
 		t.Fatal(err)
 	}
@@ -156,6 +157,9 @@ func TestServeOtherMAC(t *testing.T) {
 		}
 	}
 	target := router.As16()
+	if arp == nil || !slices.ContainsFunc(r.Neighbours, func(n cache.Neighbour) bool { return n.Address == router }) {
+		t.Fatalf("the record does not list a neighbour of each family: %v", r.Neighbours)
+	}
 	for name, frame := range map[string][]byte{
 		"DISCOVER": newDiscover(t, stranger),
 		"SOLICIT": ipv6Frame(stranger, own, netip.MustParseAddr("ff02::1:2"), unix.IPPROTO_UDP,
@@ -164,10 +168,6 @@ func TestServeOtherMAC(t *testing.T) {
 		"neighbour solicitation": ipv6Frame(stranger, own, netip.AddrFrom16(solicited), unix.IPPROTO_ICMPV6, append([]byte{135, 0, 0, 0, 0, 0, 0, 0}, target[:]...)),
 		"ARP":                    arp,
 	} {
-		if name == "ARP" && arp == nil || name == "neighbour solicitation" && !listed(r, router) {
-			t.Logf("%s: the record lists no neighbour of this family", name)
-			continue
-		}
 		before := vm.Counters()["eth0"].Ignored[dhcp.OtherMAC]
 		if _, err := port.Write(frame); err != nil {
 			t.Fatal(err)
@@ -191,10 +191,6 @@ func TestServeOtherMAC(t *testing.T) {
 	if c := vm.Counters()["eth0"]; len(c.Ignored) != 1 {
 		t.Errorf("ignored %v, want other-mac alone", c.Ignored)
 	}
-}
-
-func listed(r cache.Record, a netip.Addr) bool {
-	return slices.ContainsFunc(r.Neighbours, func(n cache.Neighbour) bool { return n.Address == a })
 }
 
 // ipv6Frame returns a frame whose ICMPv6 or UDP checksum is zero: the responder looks at the MAC first.
