@@ -1,6 +1,7 @@
 package phase2_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"os/exec"
@@ -39,6 +40,9 @@ func TestServeClearsTap(t *testing.T) {
 	})
 	if err != nil || errno != 0 {
 		t.Fatal(err, errno)
+	}
+	if _, err := earlier.Write(append(append(bytes.Repeat([]byte{255}, 6), record.MAC[:]...), make([]byte, 48)...)); err != nil {
+		t.Fatal(err)
 	}
 	earlier.Close()
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"strings"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -72,11 +73,16 @@ func removeAddressFilter(fd int, name string) error {
 	return nil
 }
 
-// Clear removes the address filter that an earlier process left at a tap which another process is about to open. A tap
-// that a process has open is left alone. MultiQueue says that the tap has several queues. The errors are those of Open,
-// but for unix.EBUSY.
+// Clear removes the address filter that an earlier process left at a tap which another process is about to open.
+// MultiQueue says that the tap has several queues. A tap that a process has open is left alone, and so is one by which
+// no process has ever sent a frame: to open the tap for a moment could keep the other process from opening it. The
+// errors are those of Open, but for unix.EBUSY.
 func Clear(name string, multiQueue bool) error {
-	if hasReader(name) {
+	used, err := wasUsed(name)
+	if err != nil {
+		return fmt.Errorf("tap %s: %w", name, err)
+	}
+	if !used || hasReader(name) {
 		return nil
 	}
 	flags := uint16(unix.IFF_TAP | unix.IFF_NO_PI)
@@ -91,6 +97,21 @@ func Clear(name string, multiQueue bool) error {
 		return err
 	}
 	return errors.Join(removeAddressFilter(fd, name), unix.Close(fd))
+}
+
+// wasUsed says whether a process has sent a frame by the tap: the kernel has received one from the link (proc_net(5)).
+func wasUsed(name string) (bool, error) {
+	links, err := os.ReadFile("/proc/thread-self/net/dev")
+	if err != nil {
+		return false, err
+	}
+	for line := range strings.Lines(string(links)) {
+		link, counters, _ := strings.Cut(line, ":")
+		if field := strings.Fields(counters); strings.TrimSpace(link) == name && len(field) > 1 {
+			return field[1] != "0", nil // octets, frames, ...
+		}
+	}
+	return false, fmt.Errorf("no such link in this network namespace: %w", fs.ErrNotExist)
 }
 
 // hasReader says whether a process has the tap open. ETHTOOL_GLINK makes the kernel look now (linkwatch_sync_dev): before
