@@ -49,6 +49,20 @@ func TestProgress(t *testing.T) {
 	}
 }
 
+// TestProgressOfGateway: a Setup that waits for a gateway which does not answer names the gateway.
+func TestProgressOfGateway(t *testing.T) {
+	t.Parallel()
+	n := nstest.NewNetwork(t)
+	n.Pod.IP("route replace default via fd00:244:1::99 dev eth0")
+	c := config(n, infra.Redirect{})
+	var said []string
+	c.Progress = func(text string) { said = append(said, text) }
+	setup(t, c)
+	if len(said) != 1 || !strings.Contains(said[0], "fd00:244:1::99") {
+		t.Errorf("Setup said %q, want one line with the gateway", said)
+	}
+}
+
 // TestLockIsTaken: a lock that a killed call has left is free, and a lock that has lost its name does not count.
 func TestLockIsTaken(t *testing.T) {
 	t.Parallel()
