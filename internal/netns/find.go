@@ -6,6 +6,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -218,11 +219,22 @@ func openBelow(root, path string) (int, error) {
 	}
 	defer unix.Close(at)
 	const cached = 0x20 // RESOLVE_CACHED (linux/openat2.h)
-	return unix.Openat2(at, path, &unix.OpenHow{
+	how := unix.OpenHow{
 		Flags:   unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC,
 		Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_SYMLINKS | cached,
-	})
+	}
+	// A mount or a rename anywhere on the machine disturbs the way through the cache, for a moment.
+	for try := 0; ; try++ {
+		fd, err := unix.Openat2(at, path, &how)
+		if err != unix.EAGAIN || try == undisturbed {
+			return fd, err
+		}
+		time.Sleep(time.Millisecond)
+	}
 }
+
+// undisturbed is how often a way through the cache is tried again.
+const undisturbed = 50
 
 // place notes a place of the wanted namespaces with that inode number, if the place is theirs. Open opens the
 // place as a reference (O_PATH).
