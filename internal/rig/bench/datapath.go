@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"os"
@@ -77,17 +78,21 @@ func measureDatapath(ctx context.Context, w io.Writer, l traffic) (err error) {
 // compare measures a binding and prints its tables.
 func (l traffic) compare(ctx context.Context, w io.Writer, dir string, binding infra.Binding) error {
 	ways := []func(context.Context, *pod) (*lane, error){
-		func(ctx context.Context, p *pod) (*lane, error) { return newWiredLane(ctx, p, binding, infra.Guard{}) },
+		func(ctx context.Context, p *pod) (*lane, error) {
+			return newLoadedLane(ctx, p, binding, func(t firewall.Table) firewall.Table { return t })
+		},
 		func(ctx context.Context, p *pod) (*lane, error) {
 			return newWiredLane(ctx, p, binding, infra.Guard{Off: true})
 		},
 		newBareLane,
-		func(ctx context.Context, p *pod) (*lane, error) { return newUncountedLane(ctx, p, binding) },
+		func(ctx context.Context, p *pod) (*lane, error) {
+			return newLoadedLane(ctx, p, binding, withoutReasons)
+		},
 	}
 	flows := []flow{{"packets, IPv4", false, false}, {"packets, IPv6", true, false}, {"TCP, IPv4", false, true}, {"TCP, IPv6", true, true}}
 	took := make([][2][]float64, 2*len(flows)*len(ways)) // samples by flow, direction and way
-	for range l.sets {
-		if err := l.measureSet(ctx, dir, ways, flows, took); err != nil {
+	for set := range l.sets {
+		if err := l.measureSet(ctx, dir, set, ways, flows, took); err != nil {
 			return err
 		}
 	}
@@ -113,13 +118,16 @@ func (l traffic) compare(ctx context.Context, w io.Writer, dir string, binding i
 	return nil
 }
 
-// measureSet measures all ways with all flows in turn. Each way has a namespace of its own.
-func (l traffic) measureSet(ctx context.Context, dir string, ways []func(context.Context, *pod) (*lane, error), flows []flow, took [][2][]float64) (err error) {
+// measureSet measures all ways with all flows in turn. Each way has a namespace of its own, in each set the next one, and
+// no place in an order of its own, as a place alone can cost 1 or 2 %.
+func (l traffic) measureSet(ctx context.Context, dir string, set int, ways []func(context.Context, *pod) (*lane, error), flows []flow, took [][2][]float64) (err error) {
 	var pods []*pod
-	var lanes []*lane
+	lanes := make([]*lane, len(ways))
 	defer func() {
 		for _, n := range lanes {
-			err = errors.Join(err, n.close())
+			if n != nil {
+				err = errors.Join(err, n.close())
+			}
 		}
 		err = errors.Join(err, closePods(pods))
 	}()
@@ -134,15 +142,14 @@ func (l traffic) measureSet(ctx context.Context, dir string, ways []func(context
 		if err := p.waitSettled(ctx); err != nil {
 			return err
 		}
-		n, err := ways[i](ctx, p)
-		if err != nil {
+		way := (i + set) % len(ways)
+		if lanes[way], err = ways[way](ctx, p); err != nil {
 			return err
 		}
-		lanes = append(lanes, n)
 	}
 	for i, f := range flows {
-		for _, n := range lanes {
-			if err := n.openConnection(ctx, f); err != nil {
+		for _, at := range rand.Perm(len(lanes)) { // where a lane's frames lie in memory counts, too
+			if err := lanes[at].openConnection(ctx, f); err != nil {
 				return fmt.Errorf("%s: %w", f.name, err)
 			}
 		}
@@ -151,8 +158,7 @@ func (l traffic) measureSet(ctx context.Context, dir string, ways []func(context
 			count = l.segments
 		}
 		for round := -1; round < l.rounds; round++ {
-			for turn := range lanes {
-				turn = (turn + round + 1) % len(lanes)
+			for _, turn := range rand.Perm(len(lanes)) {
 				out, in, err := lanes[turn].turn(ctx, count)
 				if err != nil {
 					return fmt.Errorf("%s: %w", f.name, err)
@@ -229,9 +235,9 @@ func newWiredLane(ctx context.Context, p *pod, binding infra.Binding, guard infr
 	return n, n.attach()
 }
 
-// newUncountedLane wires a pod by phase1's Setup, and replaces the nftables by the same rules without reasons: they drop
-// at once, without a counter and a log.
-func newUncountedLane(ctx context.Context, p *pod, binding infra.Binding) (*lane, error) {
+// newLoadedLane wires a pod by phase1's Setup, and loads the nftables once more, as change returns them. Ways whose rules
+// are compared load them alike, so that the rules lie in memory alike.
+func newLoadedLane(ctx context.Context, p *pod, binding infra.Binding, change func(firewall.Table) firewall.Table) (*lane, error) {
 	n, err := newWiredLane(ctx, p, binding, infra.Guard{})
 	if err != nil {
 		return nil, err
@@ -268,13 +274,14 @@ func newUncountedLane(ctx context.Context, p *pod, binding infra.Binding) (*lane
 		}
 		var ops []netstate.Op
 		for _, t := range plan.Tables() {
-			ops = append(ops, netstate.TableDel{Family: t.Family, Name: t.Name}, netstate.TableSet{Table: withoutReasons(t).Resolve(index)})
+			ops = append(ops, netstate.TableDel{Family: t.Family, Name: t.Name}, netstate.TableSet{Table: change(t).Resolve(index)})
 		}
 		return ns.Apply(ctx, ops)
 	})
 }
 
-// withoutReasons returns a copy of the table that drops where the table goes to the chain of a reason.
+// withoutReasons returns a copy of the table that drops at once, without a counter and a log, where the table goes to
+// the chain of a reason.
 func withoutReasons(t firewall.Table) firewall.Table {
 	var chains []firewall.Chain
 	for _, c := range t.Chains {
