@@ -270,7 +270,7 @@ static void run(struct step *s)
 	else if (!strcmp(op, "route"))
 		batch(route, s->data, s->size, atoi(b));
 	else if (!strcmp(op, "nftables"))
-		batch(filter, s->data, s->size, 0);
+		batch(filter, s->data, s->size, atoi(b));
 	else if (!strcmp(op, "tap"))
 		make_tap(atoi(a), b, strtol(c, NULL, 0), atoi(d));
 	else if (!strcmp(op, "sysctl"))
