@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/kernel"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/wiring"
 )
@@ -15,22 +18,30 @@ import (
 // them. Lost says what could not be known, a phrase each, such as "routes and permanent neighbours of eth0". With a
 // journal that can be read, ForceTeardown is Teardown, and nothing is lost.
 //
-// The errors are those of Teardown. It is ErrNotWired if nothing in the namespace bears the mark. A State that is given
-// says where the record is.
+// State says where the record is. If State is empty, and the journal does not tell either, the record stays. A record
+// that can be read adds to lost what it says of addresses and routes.
+//
+// The errors are those of Teardown. It is ErrNotWired, and nothing has changed, if the NIC has no journal, no record,
+// and nothing in the namespace that bears the mark. After an error or a kill, ForceTeardown or Teardown finishes the
+// work; ForceTeardown tells again what is lost.
 func ForceTeardown(ctx context.Context, c Config) (lost []string, err error) {
 	if err := checkStatePath(c.State); err != nil {
 		return nil, err
 	}
 	err = c.do(ctx, func(s *session) error {
 		j, err := s.readJournal()
-		if errors.Is(err, fs.ErrPermission) {
+		var cannotUse unusable
+		if err != nil && !errors.As(err, &cannotUse) {
 			return err
 		}
-		if err == nil && j != nil {
+		if j != nil {
 			if err := j.checkState(c.State); err != nil {
 				return err
 			}
-			return s.takeDown(ctx, j)
+			if _, err = s.replan(j); err == nil {
+				lost = j.Lost
+				return s.takeDown(ctx, j)
+			}
 		}
 		lost, err = s.takeDownForced(ctx, c.State, err)
 		return err
@@ -39,46 +50,105 @@ func ForceTeardown(ctx context.Context, c Config) (lost []string, err error) {
 }
 
 // takeDownForced writes a journal of what the namespace shows, so that a call that is killed can be repeated, and
-// takes down what the journal says. Unreadable is why the journal that is there cannot be used; nil: there is none.
+// undoes what that journal says. Unreadable is why the journal that is there cannot be used; nil: there is none.
 func (s *session) takeDownForced(ctx context.Context, state string, unreadable error) ([]string, error) {
-	state, err := s.lostState(state)
+	said, _ := s.node.describe(s.identity.Name(), s.nic)
+	state, err := said.lostState(state)
 	if err != nil {
 		return nil, err
-	}
-	now, err := s.ns.Snapshot(netstate.NamesFor(s.nic), nil, nil)
-	if err != nil {
-		return nil, err
-	}
-	if !now.Bears(s.nic) {
-		return s.forgetUnmarked(ctx, state, unreadable)
-	}
-	made, lost := wiring.Salvage(now, s.nic)
-	if made.Spec.State = state; state == "" {
-		lost = append(lost, "which directory has the record "+s.nic+".json")
-	}
-	if err := s.writeJournal(made, nil); err != nil {
-		return nil, err
-	}
-	return lost, s.takeDown(ctx, &journal{Namespace: s.identity, Journal: made})
-}
-
-// forgetUnmarked removes record and journal where nothing in the namespace shows a wiring.
-func (s *session) forgetUnmarked(ctx context.Context, state string, unreadable error) ([]string, error) {
-	if unreadable == nil {
-		return nil, fmt.Errorf("NIC %s: %w: no link and no table in this namespace bears its mark", s.nic, ErrNotWired)
 	}
 	if err := s.findState(ctx, state); err != nil {
 		return nil, err
 	}
-	lost := []string{fmt.Sprintf("what Setup changed in the namespace, where nothing bears guestwire's mark (%v)", unreadable)}
-	return lost, errors.Join(s.removeRecord(), s.removeJournal())
+	kind, record := said.Binding, s.ownRecord()
+	if record != nil {
+		kind = record.Binding
+	}
+	now, lost, err := s.readForced(kind, record)
+	if err != nil {
+		return nil, err
+	}
+	if state == "" {
+		lost = append(lost, "which directory has the record "+s.nic+".json; name it to another call, and the record is removed")
+	}
+	if b, err := infra.NewBinding(kind); !now.Bears(s.nic) && (err != nil || wiring.MakesTaps(b)) {
+		return s.forgetUnmarked(lost, record, unreadable)
+	}
+	made := wiring.Salvage(now, s.nic, kind, record)
+	made.Spec.State = state
+	made.Lost = append(made.Lost, lost...)
+	if err := s.writeJournal(made, nil); err != nil {
+		return nil, err
+	}
+	plan, err := made.Plan()
+	if err != nil {
+		return nil, err
+	}
+	return made.Lost, s.undo(plan)
 }
 
-// lostState is the State that the caller names, or what a journal that cannot be used says.
-func (s *session) lostState(named string) (string, error) {
-	if named != "" {
-		return realState(named)
+// forgetUnmarked removes record and journal where nothing in the namespace shows a wiring.
+func (s *session) forgetUnmarked(lost []string, record *cache.Record, unreadable error) ([]string, error) {
+	if unreadable == nil && record == nil {
+		return nil, fmt.Errorf("NIC %s: %w: no link and no table in this namespace bears its mark", s.nic, ErrNotWired)
 	}
-	w, _ := s.node.describe(s.identity.Name(), s.nic)
-	return w.State, nil
+	lost = append(lost, "what Setup changed in the namespace, where nothing bears guestwire's mark any more")
+	if err := s.removeRecord(); err != nil {
+		return lost, err
+	}
+	return lost, s.removeJournal()
+}
+
+// ownRecord is the NIC's record in State; nil: it is lost, or another namespace's.
+func (s *session) ownRecord() *cache.Record {
+	if s.state.Root == nil {
+		return nil
+	}
+	r, err := cache.Read(s.state.Root, s.nic)
+	if err != nil || r.Namespace != s.identity.Name() {
+		return nil
+	}
+	return &r
+}
+
+// readForced reads the namespace, with the rules of iptables if Setup may have used it. Lost says what could not be
+// read.
+func (s *session) readForced(kind string, record *cache.Record) (now netstate.Snapshot, lost []string, err error) {
+	names := netstate.NamesFor(s.nic)
+	sysctls, tables := wiring.AskSalvage(s.nic)
+	now, err = s.ns.Snapshot(names, sysctls, tables)
+	if err != nil || !wiring.MayUseIPTables(now, s.nic, kind, record) {
+		return now, nil, err
+	}
+	for _, t := range wiring.IPTablesOf(s.nic) {
+		if kernel.HavePrograms([]firewall.Table{t}) != nil {
+			continue
+		}
+		images, err := s.ns.Snapshot(names, nil, []firewall.Table{t})
+		if err != nil {
+			lost = append(lost, fmt.Sprintf("rules of %s that begin with %s: %v", t.Family, names.Chains(), err))
+			continue
+		}
+		for _, i := range images.Tables {
+			if i.Family == t.Family {
+				now.Tables = append(now.Tables, i)
+			}
+		}
+	}
+	return now, lost, nil
+}
+
+// lostState is the State that the caller names, or what the journal that cannot be used says.
+func (w Wiring) lostState(named string) (string, error) {
+	if checkStatePath(w.State) != nil {
+		w.State = ""
+	}
+	if named == "" {
+		return w.State, nil
+	}
+	real, err := realState(named)
+	if err == nil && w.State != "" && real != w.State {
+		return "", &cache.FieldError{Field: "state", Reason: fmt.Sprintf("%s, but the record of %s is in %s: name that directory, or none", named, w.NIC, w.State)}
+	}
+	return real, err
 }

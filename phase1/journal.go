@@ -49,7 +49,10 @@ func (n node) readText(namespace, nic string) ([]byte, error) {
 	return statefile.Read(dir, nic+journalSuffix)
 }
 
-// readJournal returns nil if there is no journal.
+// unusable is the error of a journal that was read, and that this program cannot use.
+type unusable struct{ error }
+
+// readJournal returns nil if there is no journal. The error is unusable for one that is damaged or of another version.
 func (n node) readJournal(namespace, nic string) (*journal, error) {
 	path := n.path(namespace, nic)
 	text, err := n.readText(namespace, nic)
@@ -62,16 +65,16 @@ func (n node) readJournal(namespace, nic string) (*journal, error) {
 	// The version comes first: a journal of another version may have fields that are unknown here.
 	var head struct{ Version int }
 	if err := json.Unmarshal(text, &head); err != nil {
-		return nil, fmt.Errorf("journal %s: %w: the file is damaged, and how the namespace was before Setup is not known; Teardown by force does without it", path, err)
+		return nil, unusable{fmt.Errorf("journal %s: %w: the file is damaged, and how the namespace was before Setup is not known; Teardown by force does without it", path, err)}
 	}
 	if head.Version != journalVersion {
-		return nil, fmt.Errorf("journal %s: version %d, and this program reads %d: use the version of guestwire that wrote it", path, head.Version, journalVersion)
+		return nil, unusable{fmt.Errorf("journal %s: version %d, and this program reads %d: use the version of guestwire that wrote it", path, head.Version, journalVersion)}
 	}
 	var j journal
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields() // what they say would be lost
 	if err := d.Decode(&j); err != nil {
-		return nil, fmt.Errorf("journal %s: %w: use the version of guestwire that wrote it", path, err)
+		return nil, unusable{fmt.Errorf("journal %s: %w: use the version of guestwire that wrote it", path, err)}
 	}
 	return &j, nil
 }

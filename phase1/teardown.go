@@ -33,6 +33,9 @@ func Teardown(ctx context.Context, c Config) error {
 		if err := j.checkState(c.State); err != nil {
 			return err
 		}
+		for _, what := range j.Lost { // by a ForceTeardown that was interrupted
+			s.tell.say("not known: %s", what)
+		}
 		return s.takeDown(ctx, j)
 	})
 }

@@ -37,6 +37,8 @@ type Journal struct {
 	Spec  infra.Spec        `json:"spec"`
 	// Salvaged says that Found is what Salvage could find, and not what Setup found.
 	Salvaged bool `json:"salvaged,omitempty"`
+	// Lost says what Salvage could not find out, a phrase each.
+	Lost []string `json:"lost,omitempty"`
 }
 
 // Journal returns what is to be kept while the plan is in force.

@@ -1,76 +1,380 @@
 package wiring
 
 import (
+	"fmt"
+	"net/netip"
 	"slices"
+	"strings"
 
+	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// Salvage makes a journal for a wired NIC whose journal is lost, of what the namespace still shows. Lost says what
-// the namespace does not show, a phrase each. The error is infra.ErrNoNIC if the NIC has gone.
+// AskSalvage returns what a Snapshot for Salvage has to hold besides links, addresses and routes: sysctls, and the
+// rules from which Salvage learns how the NIC was before Setup.
+func AskSalvage(nic string) (sysctls []string, tables []firewall.Table) {
+	return bindingOf(infra.Masquerade{}).asks(nic).Sysctls, []firewall.Table{unforwardedTable(nic)}
+}
+
+// IPTablesOf returns the tables in which a masquerade by iptables may have put the rules for the NIC, one for each
+// program.
+func IPTablesOf(nic string) []firewall.Table {
+	var tables []firewall.Table
+	for _, f := range []firewall.Family{firewall.IPTablesNFT, firewall.IP6TablesNFT, firewall.IPTablesLegacy, firewall.IP6TablesLegacy} {
+		tables = append(tables, unforwardedTable(nic).IPTables(f, netstate.NamesFor(nic).Chains()))
+	}
+	return tables
+}
+
+// MayUseIPTables says whether the NIC may be wired by a masquerade whose rules are those of iptables, so that Salvage
+// needs IPTablesOf as well.
+func MayUseIPTables(now netstate.Snapshot, nic, kind string, record *cache.Record) bool {
+	s := salvage{now: now, names: netstate.NamesFor(nic), record: record}
+	_, masquerades := s.binding(kind).(infra.Masquerade)
+	_, translates := s.forwarded()
+	return masquerades && !translates && (s.record == nil || s.record.Firewall != cache.FirewallNFTables)
+}
+
+// unforwardedTable has the rules of a masquerade that say that the NIC did not forward before Setup.
+func unforwardedTable(nic string) firewall.Table {
+	t := translation{names: netstate.NamesFor(nic), unforwarded: []int{4, 6}}
+	rules := t.through()
+	return firewall.Table{Family: firewall.Inet, Name: t.names.Table, Chains: []firewall.Chain{
+		{Name: "through", Type: "filter", Hook: firewall.Forward, Priority: firewall.Filter, Rules: rules[len(rules)-2:]},
+	}}
+}
+
+// Salvage makes a journal for a wired NIC whose journal is lost, of what the namespace still shows. Kind is the
+// binding's, if record or journal tell it; record is the NIC's; nil: it is lost, too. The journal's Lost says what is
+// not known.
 //
 // Under bridge, the holder has the NIC's name, MAC and addresses. Under redirect and masquerade the NIC has kept
-// them. macvtap, sriov and passt leave no trace in the namespace.
-func Salvage(now netstate.Snapshot, nic string) (j Journal, lost []string) {
-	names := netstate.NamesFor(nic)
-	marked := func(name string) (netstate.Link, bool) {
-		l, ok := now.Named(name)
-		return l, ok && l.Alias == netstate.Mark(nic)
+// them, and the rules of a masquerade say whether the NIC forwarded before. macvtap, sriov and passt leave no trace
+// in the namespace, so the journal changes nothing then.
+func Salvage(now netstate.Snapshot, nic, kind string, record *cache.Record) Journal {
+	s := salvage{now: now, names: netstate.NamesFor(nic), record: record, j: Journal{Salvaged: true, Spec: infra.Spec{NIC: nic}}}
+	s.j.Spec.Binding = s.binding(kind)
+	switch s.j.Spec.Binding.(type) {
+	case infra.Bridge:
+		s.bridge()
+	case infra.Redirect:
+		s.redirect()
+	case infra.Masquerade:
+		s.masquerade()
+	case infra.Macvtap:
+		s.direct("whether %s was up, and received all multicast; both stay as they are", nic)
+	case infra.Passt:
+		s.direct("net.ipv4.ip_unprivileged_port_start and net.ipv4.ping_group_range, which stay as they are")
 	}
-	holder, held := marked(nic)
-	bridge, bridged := marked(names.Bridge)
-	was, there := now.Named(nic)
-	moved, isMoved := now.Named(names.Moved)
-	isMoved = isMoved && (held || bridged && moved.Master == bridge.Index)
-	keeper := was.Index // whose addresses are the NIC's
+	return s.j
+}
 
-	j = Journal{Salvaged: true, Spec: infra.Spec{NIC: nic, Binding: infra.Redirect{}}}
+type salvage struct {
+	now    netstate.Snapshot
+	names  netstate.Names
+	record *cache.Record
+	j      Journal
+}
+
+func (s *salvage) lose(format string, args ...any) {
+	s.j.Lost = append(s.j.Lost, fmt.Sprintf(format, args...))
+}
+
+// binding is what the links and tables look like, or the one that is said. A record of another binding is an old one.
+func (s *salvage) binding(kind string) infra.Binding {
+	_, held := s.marked(s.names.NIC)
+	_, there := s.now.Named(s.names.NIC)
+	_, moved := s.now.Named(s.names.Moved)
+	_, bridged := s.marked(s.names.Bridge)
+	_, translates := s.forwarded()
+	var b infra.Binding = infra.Redirect{}
 	switch {
-	case isMoved:
-		j.Spec.Binding = infra.Bridge{}
-		was, keeper = moved, holder.Index
-		was.Name, was.Master, was.BridgePort = nic, 0, nil
-		if was.AddrGen == netstate.AddrGenNone {
-			was.AddrGen = 0
-		}
-		lost = append(lost, "routes and permanent neighbours of "+nic, "how "+nic+" made its IPv6 addresses, and whether it was down")
-		if held {
-			was.MAC = holder.MAC
-		} else {
-			keeper = -1
-			lost = append(lost, "MAC and addresses of "+nic+", as another program has deleted the link that kept them")
-		}
-	case held || !there:
-		was = netstate.Link{Name: nic}
-	case bridged:
-		lost = append(lost, "whether "+nic+" forwarded IPv4, and took router advertisements")
-		if !slices.ContainsFunc(now.Tables, func(t firewall.Image) bool { return t.Family == firewall.Inet }) {
-			lost = append(lost, "rules of iptables, if Setup used it: iptables-save | grep "+names.Chains())
-		}
+	case held || moved && !there:
+		b = infra.Bridge{}
+	case bridged || translates:
+		b = infra.Masquerade{}
 	default:
-		lost = append(lost, "whether "+nic+" received all multicast, and addresses and routes that it has lost since")
+		if said, err := infra.NewBinding(kind); err == nil && MakesTaps(said) == s.now.Bears(s.names.NIC) {
+			b = said
+		}
 	}
-	lost = append(lost, "sysctls that the namespace shares, such as net.ipv6.conf.all.forwarding, which stay as they are")
+	if s.record != nil && s.record.Binding != b.Kind() {
+		s.record = nil
+	}
+	return b
+}
 
-	j.Found.Links = []netstate.Link{was}
-	for _, a := range now.Addresses {
-		if a.Link != keeper {
+// marked returns the wiring's link with the name.
+func (s *salvage) marked(name string) (netstate.Link, bool) {
+	l, ok := s.now.Named(name)
+	return l, ok && l.Alias == netstate.Mark(s.names.NIC)
+}
+
+// bridge takes the NIC's name, MAC and addresses from the holder. The NIC itself has its other properties.
+func (s *salvage) bridge() {
+	nic := s.names.NIC
+	s.defaultSysctls()
+	holder, held := s.marked(nic)
+	was, moved := s.now.Named(s.names.Moved)
+	if !moved {
+		if was, moved = s.now.Named(nic); moved && !held { // Setup was killed before it moved the NIC
+			s.keep(was)
+			return
+		}
+		s.gone()
+		return
+	}
+	was.Name, was.Master, was.BridgePort = nic, 0, nil
+	var linkLocal bool // the kernel makes one for a NIC that is up, and removes it when the NIC goes down
+	switch r := s.record; {
+	case held:
+		was.MAC = holder.MAC
+		for _, a := range s.now.Addresses {
+			if a.Link != holder.Index {
+				continue
+			}
+			a.Link = was.Index
+			linkLocal = linkLocal || a.Prefix.Addr() == was.MAC.LinkLocal()
+			s.j.Found.Routes = append(s.j.Found.Routes, netstate.Connected(a, was, s.j.Found.Addresses)...) // the kernel adds them
+			s.j.Found.Addresses = append(s.j.Found.Addresses, a)
+		}
+	case r != nil && netstate.DeriveMAC(netstate.Link{Name: nic, MAC: r.MAC}, "moved") == was.MAC:
+		was.MAC = r.MAC
+		s.lose("addresses of %s, as another program has deleted the link that kept them%s", nic, s.advise(s.addressCommands()))
+	default:
+		s.lose("MAC and addresses of %s, as another program has deleted the link that kept them%s", nic, s.advise(s.addressCommands()))
+	}
+	switch {
+	case was.AddrGen != netstate.AddrGenNone:
+	case linkLocal:
+		was.AddrGen = 0
+	default:
+		s.lose("how %s made its IPv6 addresses, if it did: ip link set %[1]s addrgenmode eui64", nic)
+	}
+	if !linkLocal {
+		s.lose("whether %s was down; it is up", nic)
+	}
+	s.j.Found.Links = []netstate.Link{was}
+	s.lose("routes and permanent neighbours of %s%s", nic, s.advise(s.routeCommands()))
+}
+
+// redirect has changed nothing of the NIC but all multicast. The namespace could not renew what the NIC had.
+func (s *salvage) redirect() {
+	was, there := s.now.Named(s.names.NIC)
+	if !there {
+		s.gone()
+		return
+	}
+	s.keep(was)
+	if was.AllMulticast && was.Kind != "veth" {
+		s.lose("whether %s received all multicast, as it does now: ip link set %[1]s allmulticast off", s.names.NIC)
+	}
+	if missing := append(s.addressCommands(), s.routeCommands()...); len(missing) > 0 || s.record == nil {
+		s.lose("addresses and routes that %s has lost since Setup%s", s.names.NIC, s.advise(missing))
+	}
+}
+
+// masquerade has let the NIC forward. If it did not before Setup, a rule of the masquerade says so.
+func (s *salvage) masquerade() {
+	was, there := s.now.Named(s.names.NIC)
+	for _, t := range s.now.Tables {
+		if t.Family.IPTables() != 0 {
+			s.j.Found.Tables = append(s.j.Found.Tables, firewall.Image{Family: t.Family, Name: t.Name})
+		}
+	}
+	s.defaultSysctls()
+	if !there {
+		s.gone()
+		return
+	}
+	before, known := s.forwarded()
+	paths := []string{netstate.Forwarding6, netstate.ForceForwarding(s.names.NIC)}
+	on := slices.ContainsFunc(paths, func(path string) bool { return s.now.Sysctls[path] == "1" })
+	if known && !before[4] {
+		was.Forwarding4 = false
+	}
+	for _, path := range paths {
+		if known && !before[6] && s.now.Sysctls[path] == "1" {
+			s.setSysctl(path, "0")
+		}
+	}
+	if !known && (was.Forwarding4 || on) {
+		s.lose("whether %s forwarded before Setup, as the rules that said so are gone; net.ipv4.conf.%[1]s.forwarding and the sysctls of IPv6 stay as they are", s.names.NIC)
+	}
+	if s.now.Sysctls[netstate.AcceptRA(s.names.NIC)] == "2" {
+		s.lose("net.ipv6.conf.%s.accept_ra, if it was not 2", s.names.NIC)
+	}
+	s.keep(was)
+}
+
+// direct leaves the NIC as it is.
+func (s *salvage) direct(lost string, args ...any) {
+	s.lose(lost, args...)
+	if was, there := s.now.Named(s.names.NIC); there {
+		s.keep(was)
+	} else {
+		s.gone()
+	}
+}
+
+// forwarded says for which IP versions the NIC forwarded before Setup. Known is false if there is no masquerade's
+// chain to tell.
+func (s *salvage) forwarded() (before map[int]bool, known bool) {
+	before = map[int]bool{4: true, 6: true}
+	for _, want := range append(IPTablesOf(s.names.NIC), unforwardedTable(s.names.NIC)) {
+		for _, t := range s.now.Tables {
+			for _, c := range t.Chains {
+				if t.Family != want.Family || c.Name != want.Chains[0].Name {
+					continue
+				}
+				known = true
+				for i, rule := range want.Image().Chains[0].Rules {
+					version := want.Family.IPTables()
+					if version == 0 {
+						version = []int{4, 6}[i]
+					}
+					if slices.Contains(c.Rules, rule) {
+						before[version] = false
+					}
+				}
+			}
+		}
+	}
+	return before, known
+}
+
+// keep wants the NIC to stay as it is, with addresses and routes.
+func (s *salvage) keep(was netstate.Link) {
+	s.j.Found.Links = []netstate.Link{was}
+	for _, a := range s.now.Addresses {
+		if a.Link == was.Index {
+			s.j.Found.Addresses = append(s.j.Found.Addresses, a)
+		}
+	}
+	for _, r := range s.now.Routes {
+		if r.Uses(was.Index) {
+			s.j.Found.Routes = append(s.j.Found.Routes, r)
+		}
+	}
+	for _, n := range s.now.Neighbours {
+		if n.Link == was.Index && n.Permanent {
+			s.j.Found.Neighbours = append(s.j.Found.Neighbours, n)
+		}
+	}
+}
+
+// gone is for a NIC that has gone: only the wiring's own links and tables are left.
+func (s *salvage) gone() { s.j.Found.Links = []netstate.Link{{Name: s.names.NIC}} }
+
+// defaultSysctls sets the sysctls that the wiring may have changed to the kernel's defaults.
+func (s *salvage) defaultSysctls() {
+	var changed []string
+	for _, path := range netstate.BridgeCalls() {
+		if s.now.Sysctls[path] == "0" {
+			s.setSysctl(path, netstate.DefaultBridgeCall)
+			changed = append(changed, strings.ReplaceAll(path, "/", ".")+" (1)")
+		}
+	}
+	own := func(a netstate.Address) bool {
+		l, _ := s.now.Link(a.Link)
+		return l.Name == s.names.NIC && a.Prefix.Addr().Is6()
+	}
+	if s.now.Sysctls[netstate.NoIPv6] == "0" && slices.ContainsFunc(s.now.Addresses, own) {
+		changed = append(changed, strings.ReplaceAll(netstate.NoIPv6, "/", ".")+" (0)")
+	}
+	if len(changed) > 0 {
+		s.lose("sysctls, if they were not the kernel's defaults, which they are now: %s", strings.Join(changed, ", "))
+	}
+}
+
+func (s *salvage) setSysctl(path, value string) {
+	if s.j.Found.Sysctls == nil {
+		s.j.Found.Sysctls = map[string]string{}
+	}
+	s.j.Found.Sysctls[path] = value
+}
+
+// addressCommands are the commands that add the addresses of the record that the NIC will not have.
+func (s *salvage) addressCommands() []string {
+	if s.record == nil {
+		return nil
+	}
+	var wanted []netip.Prefix
+	if v4 := s.record.IPv4; v4 != nil {
+		wanted = append(wanted, v4.Address)
+	}
+	if v6 := s.record.IPv6; v6 != nil {
+		at := slices.IndexFunc(v6.OnLink, func(p netip.Prefix) bool { return p.Contains(v6.Address) })
+		bits := 128
+		if at >= 0 {
+			bits = v6.OnLink[at].Bits()
+		}
+		wanted = append(wanted, netip.PrefixFrom(v6.Address, bits))
+	}
+	var commands []string
+	for _, p := range wanted {
+		if !slices.ContainsFunc(s.j.Found.Addresses, func(a netstate.Address) bool { return a.Prefix.Addr() == p.Addr() }) {
+			commands = append(commands, fmt.Sprintf("ip addr add %v dev %s", p, s.names.NIC))
+		}
+	}
+	return commands
+}
+
+// routeCommands are the commands that add the routes of the record that the NIC will not have. The record has only
+// routes that DHCP can tell.
+func (s *salvage) routeCommands() []string {
+	if s.record == nil {
+		return nil
+	}
+	var wanted []cache.Route
+	station := "" // the IPv6 gateway, which may have no link-local address that is made of its MAC
+	if v4 := s.record.IPv4; v4 != nil {
+		wanted = append(wanted, v4.Routes...)
+	}
+	if v6 := s.record.IPv6; v6 != nil {
+		for _, p := range v6.OnLink {
+			wanted = append(wanted, cache.Route{Destination: p})
+		}
+		if r := v6.Router; r != nil {
+			if !r.MAC.IsZero() {
+				station = fmt.Sprintf(" (or another address of %v)", r.MAC)
+			}
+			for _, p := range r.Routes {
+				wanted = append(wanted, cache.Route{Destination: p, Gateway: r.Address})
+			}
+			if r.Default {
+				wanted = append(wanted, cache.Route{Destination: netip.PrefixFrom(netip.IPv6Unspecified(), 0), Gateway: r.Address})
+			}
+		}
+	}
+	var commands []string
+	for _, w := range wanted {
+		there := func(r netstate.Route) bool { return r.Destination == w.Destination }
+		scaffold := !w.Gateway.IsValid() && w.Destination.IsSingleIP() // the namespace may have had the next hop as onlink
+		if slices.ContainsFunc(s.j.Found.Routes, there) || scaffold && s.record.Binding == cache.BindingRedirect {
 			continue
 		}
-		a.Link = was.Index
-		if isMoved { // the kernel adds these routes with the address
-			j.Found.Routes = append(j.Found.Routes, netstate.Connected(a, was, j.Found.Addresses)...)
+		by := ""
+		if w.Gateway.IsValid() {
+			by = fmt.Sprintf(" via %v", w.Gateway)
 		}
-		j.Found.Addresses = append(j.Found.Addresses, a)
-	}
-	for _, r := range now.Routes {
-		if !isMoved && r.Uses(was.Index) {
-			j.Found.Routes = append(j.Found.Routes, r)
+		command := fmt.Sprintf("ip route add %v%s dev %s", w.Destination, by, s.names.NIC)
+		if w.Gateway.Is6() {
+			command += station
 		}
+		commands = append(commands, command)
 	}
-	return j, lost
+	return commands
+}
+
+// advise is what the record says, for the end of a phrase.
+func (s *salvage) advise(commands []string) string {
+	if len(commands) == 0 {
+		return ""
+	}
+	return "; by the record: " + strings.Join(commands, ", ")
 }
 
 // Plan is the plan that the journal was made of. That of a salvaged journal can be undone and nothing else.
@@ -79,6 +383,12 @@ func (j Journal) Plan() (*Plan, error) {
 		return NewPlan(j.Found, j.Spec)
 	}
 	p := emptyPlan(j.Found, j.Spec)
-	p.wanted.Links = []netstate.Link{p.nic()}
+	p.wanted.Links = j.Found.Links     // the NIC
+	for _, t := range j.Found.Tables { // of iptables, which are read only if the plan has some
+		p.wanted.Tables = append(p.wanted.Tables, firewall.Table{Family: t.Family, Name: t.Name})
+	}
+	for path := range j.Found.Sysctls {
+		p.wanted.Sysctls[path] = ""
+	}
 	return p, nil
 }
