@@ -172,7 +172,7 @@ func (s *session) removeJournal() error { return s.node.removeJournal(s.identity
 func (s *session) replan(j *journal) (*wiring.Plan, error) {
 	plan, err := j.Plan()
 	if err != nil {
-		return nil, fmt.Errorf("journal of NIC %s: %w", j.Spec.NIC, err)
+		return nil, fmt.Errorf("journal of NIC %s: %v", j.Spec.NIC, err) // no ErrNoNIC: the NIC may be there
 	}
 	plan.Record.Namespace = s.identity.Name()
 	return plan, nil

@@ -15,7 +15,7 @@ import (
 // AskSalvage returns what a Snapshot for Salvage has to hold besides links, addresses and routes: sysctls, and the
 // rules from which Salvage learns how the NIC was before Setup.
 func AskSalvage(nic string) (sysctls []string, tables []firewall.Table) {
-	return bindingOf(infra.Masquerade{}).asks(nic).Sysctls, []firewall.Table{unforwardedTable(nic)}
+	return bindingOf(infra.Masquerade{}).asks(nic).Sysctls, []firewall.Table{countedTable(nic)}
 }
 
 // IPTablesOf returns the tables in which a masquerade by iptables may have put the rules for the NIC, one for each
@@ -45,6 +45,9 @@ func unforwardedTable(nic string) firewall.Table {
 		{Name: "through", Type: "filter", Hook: firewall.Forward, Priority: firewall.Filter, Rules: rules[len(rules)-2:]},
 	}}
 }
+
+// countedTable is unforwardedTable as nftables have it.
+func countedTable(nic string) firewall.Table { return unforwardedTable(nic).Counted(nic, true) }
 
 // Salvage makes a journal for a wired NIC whose journal is lost, of what the namespace still shows. Kind is the
 // binding's, if record or journal tell it; record is the NIC's; nil: it is lost, too. The journal's Lost says what is
@@ -86,12 +89,12 @@ func (s *salvage) lose(format string, args ...any) {
 func (s *salvage) binding(kind string) infra.Binding {
 	_, held := s.marked(s.names.NIC)
 	_, there := s.now.Named(s.names.NIC)
-	_, moved := s.now.Named(s.names.Moved)
-	_, bridged := s.marked(s.names.Bridge)
+	moved, isMoved := s.now.Named(s.names.Moved)
+	bridge, bridged := s.marked(s.names.Bridge)
 	_, translates := s.forwarded()
 	var b infra.Binding = infra.Redirect{}
 	switch {
-	case held || moved && !there:
+	case held || isMoved && (!there || bridged && moved.Master == bridge.Index):
 		b = infra.Bridge{}
 	case bridged || translates:
 		b = infra.Masquerade{}
@@ -223,14 +226,17 @@ func (s *salvage) direct(lost string, args ...any) {
 // chain to tell.
 func (s *salvage) forwarded() (before map[int]bool, known bool) {
 	before = map[int]bool{4: true, 6: true}
-	for _, want := range append(IPTablesOf(s.names.NIC), unforwardedTable(s.names.NIC)) {
+	for _, want := range append(IPTablesOf(s.names.NIC), countedTable(s.names.NIC)) {
+		through := want.Chains[0].Name
+		image := want.Image().Chains
+		rules := image[slices.IndexFunc(image, func(c firewall.ChainImage) bool { return c.Name == through })].Rules
 		for _, t := range s.now.Tables {
 			for _, c := range t.Chains {
-				if t.Family != want.Family || c.Name != want.Chains[0].Name {
+				if t.Family != want.Family || c.Name != through {
 					continue
 				}
 				known = true
-				for i, rule := range want.Image().Chains[0].Rules {
+				for i, rule := range rules {
 					version := want.Family.IPTables()
 					if version == 0 {
 						version = []int{4, 6}[i]
@@ -285,7 +291,7 @@ func (s *salvage) defaultSysctls() {
 		changed = append(changed, strings.ReplaceAll(netstate.NoIPv6, "/", ".")+" (0)")
 	}
 	if len(changed) > 0 {
-		s.lose("sysctls, if they were not the kernel's defaults, which they are now: %s", strings.Join(changed, ", "))
+		s.lose("sysctls, if they were not the kernel's defaults: %s", strings.Join(changed, ", "))
 	}
 }
 
