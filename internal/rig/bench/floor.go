@@ -145,20 +145,13 @@ func (b *bench) learn(ctx context.Context) (err error) {
 	return netns.Do(p.file, func() error { return b.learnTeardown(ctx, plan, steps) })
 }
 
-// journalOf returns the journal's path. Its directory has the name of the namespace.
+// journalOf returns the journal's path.
 func journalOf(p *pod) (string, error) {
 	identity, err := netns.Identify(p.file)
-	if err != nil {
-		return "", err
+	if err == nil {
+		err = netns.Do(p.file, identity.AddCookie)
 	}
-	paths, err := filepath.Glob(filepath.Join(p.node(), fmt.Sprintf("*-%d-*", identity.Inode), nic+".journal"))
-	if err == nil && len(paths) != 1 {
-		err = fmt.Errorf("%s has %d journals of the pod %s, want one", p.node(), len(paths), p.name)
-	}
-	if err != nil {
-		return "", err
-	}
-	return paths[0], nil
+	return filepath.Join(p.node(), identity.Name(), nic+".journal"), err
 }
 
 const (
