@@ -42,7 +42,8 @@ type Gone struct {
 // namespaces and open files of all processes. So it needs root, and has to see the processes of the node: call it
 // in the node's PID namespace. A wiring that Gone selects by a value, and whose namespace is there, is left alone;
 // the error is ErrAlive then, and says where the namespace is. A wiring of another namespace with the same State
-// and NIC, such as the next sandbox of a pod, is never removed.
+// and NIC, such as the next sandbox of a pod, is never removed: an engine whose calls may be late notes the Namespace of
+// the record that Setup returned, and names it here. Then Forget succeeds, whatever came after.
 func Forget(ctx context.Context, g Gone) error {
 	if err := g.check(); err != nil {
 		return err
