@@ -17,9 +17,9 @@ import (
 // and threads, open files, mounts of other mount namespaces. A namespace that is not in the map was not found.
 // A namespace of another boot is never found.
 //
-// The inode number leads to a place, and the cookie proves it, as the kernel uses inode numbers again. If a place
-// cannot be opened, or one of the cookies is not known, the inode number decides: then a namespace that is gone
-// may be found, but a living one is not missed.
+// The inode number leads to a place, and the cookie proves it, as the kernel uses inode numbers again. If none of the
+// places can be opened, or one of the cookies is not known, the inode number decides: then a namespace that is gone may
+// be found, but a living one is not missed.
 //
 // Unseen says what Find could not look at: "open files of processes: 3, such as process 1234: permission denied".
 // The error means that nothing could be looked at.
@@ -40,11 +40,10 @@ func Find(wanted []Identity) (places map[Identity][]string, unseen []string, err
 	if err != nil {
 		return nil, nil, fmt.Errorf("look for network namespaces: %w", err)
 	}
-	f := finder{self: self, wanted: map[uint64][]Identity{}, found: map[Identity]*[kinds]string{}, mounts: map[mounts]bool{}}
+	f := finder{self: self, wanted: map[file]*living{}, mounts: map[mounts]bool{}}
 	for _, id := range wanted {
-		if id.BootID == boot && f.found[id] == nil {
-			f.wanted[id.Inode] = append(f.wanted[id.Inode], id)
-			f.found[id] = &[kinds]string{}
+		if id.BootID == boot {
+			f.wanted[file{id.Device, id.Inode}] = &living{}
 		}
 	}
 	if len(f.wanted) > 0 {
@@ -53,11 +52,9 @@ func Find(wanted []Identity) (places map[Identity][]string, unseen []string, err
 		}
 	}
 	places = map[Identity][]string{}
-	for id, of := range f.found {
-		for _, place := range of {
-			if place != "" {
-				places[id] = append(places[id], place)
-			}
+	for _, id := range wanted {
+		if l := f.wanted[file{id.Device, id.Inode}]; id.BootID == boot && l.is(id) && places[id] == nil {
+			places[id] = l.list()
 		}
 	}
 	for _, m := range f.missed {
@@ -81,11 +78,35 @@ type mounts struct{ namespace, root file }
 // file is the identity of a file.
 type file struct{ device, inode uint64 }
 
+// living is the namespace that has an inode number now. One cookie that is read is the cookie of all places.
+type living struct {
+	places [kinds]string
+	cookie uint64 // 0: not read
+	closed bool   // a place could not be opened
+}
+
+// is says whether the namespace was found, and is the wanted one.
+func (l *living) is(wanted Identity) bool {
+	return l.places != [kinds]string{} && (l.cookie == 0 || wanted.Cookie == 0 || wanted.Cookie == l.cookie)
+}
+
+func (l *living) list() []string {
+	var list []string
+	for _, place := range l.places {
+		if place != "" && l.closed && l.cookie == 0 {
+			place += " (by its inode number)"
+		}
+		if place != "" {
+			list = append(list, place)
+		}
+	}
+	return list
+}
+
 // finder is one run of Find.
 type finder struct {
 	self   string // the caller's number in /proc
-	wanted map[uint64][]Identity
-	found  map[Identity]*[kinds]string
+	wanted map[file]*living
 	mounts map[mounts]bool // that were read already
 	missed []miss
 }
@@ -174,7 +195,7 @@ func (f *finder) readMounts(task string) {
 	}
 	for line := range strings.Lines(string(text)) {
 		if id, path, ok := parseMount(line); ok {
-			f.place(kind, id, printable(path)+of, func() (int, error) { return openBelow(task+"/root", path) })
+			f.place(kind, id, printable(path)+of, func() (int, error) { return openBelow(task+"/root", path, kind == otherMount) })
 		}
 	}
 }
@@ -209,57 +230,50 @@ func printable(path string) string {
 	return path
 }
 
-// openBelow opens a path below another root directory, as a reference only. The path may be a container's: no
-// symbolic link is followed, and nothing is waited for, as a file system in user space may never answer
-// (RESOLVE_CACHED; the way to a mount is always in the cache).
-func openBelow(root, path string) (int, error) {
+// openBelow opens a path below another root directory, as a reference only. No symbolic link is followed. In a
+// container's mounts nothing is waited for, as a file system in user space may never answer (RESOLVE_CACHED; the way to
+// a mount is in the cache, except on some file systems).
+func openBelow(root, path string, container bool) (int, error) {
 	at, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return -1, err
 	}
 	defer unix.Close(at)
-	const cached = 0x20 // RESOLVE_CACHED (linux/openat2.h)
 	how := unix.OpenHow{
 		Flags:   unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC,
-		Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_SYMLINKS | cached,
+		Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_SYMLINKS,
 	}
-	// A mount or a rename anywhere on the machine disturbs the way through the cache, for a moment.
+	if container {
+		how.Resolve |= 0x20 // RESOLVE_CACHED (linux/openat2.h)
+	}
+	// A mount or a rename anywhere on the machine disturbs the way, for a moment.
 	for try := 0; ; try++ {
 		fd, err := unix.Openat2(at, path, &how)
-		if err != unix.EAGAIN || try == undisturbed {
+		if err != unix.EAGAIN || try == disturbed {
 			return fd, err
 		}
 		time.Sleep(time.Millisecond)
 	}
 }
 
-// undisturbed is how often a way through the cache is tried again.
-const undisturbed = 50
+// disturbed is how often a way is tried again.
+const disturbed = 20
 
-// place notes a place of the wanted namespaces with that inode number, if the place is theirs. Open opens the
-// place as a reference (O_PATH).
+// place notes a place of a wanted inode number. Open opens the place as a reference (O_PATH).
 func (f *finder) place(kind int, id file, place string, open func() (int, error)) {
-	asked, known := false, false
-	var cookie uint64
-	for _, w := range f.wanted[id.inode] {
-		if w.Device != id.device || f.found[w][kind] != "" {
-			continue
+	l := f.wanted[id]
+	if l == nil || l.places[kind] != "" && l.cookie != 0 {
+		return
+	}
+	if l.cookie == 0 {
+		cookie, err := cookieOf(id, open)
+		if err != nil && kind != ownMount && kind != otherMount && ended(err) {
+			return
 		}
-		if !asked {
-			asked = true
-			var err error
-			cookie, err = cookieOf(id, open)
-			known = err == nil && cookie != 0
-			if err != nil && kind != ownMount && kind != otherMount && ended(err) {
-				return
-			}
-			if err != nil {
-				place += " (by its inode number)"
-			}
-		}
-		if !known || w.Cookie == 0 || w.Cookie == cookie {
-			f.found[w][kind] = place
-		}
+		l.cookie, l.closed = cookie, l.closed || err != nil
+	}
+	if l.places[kind] == "" {
+		l.places[kind] = place
 	}
 }
 
@@ -293,8 +307,10 @@ func cookieOf(want file, open func() (int, error)) (uint64, error) {
 	if id.Device != want.device || id.Inode != want.inode {
 		return 0, errMoved
 	}
-	err = Do(ns, func() error { return id.AddCookie() })
-	return id.Cookie, err
+	if err := Do(ns, id.AddCookie); err != nil {
+		return 0, err
+	}
+	return id.Cookie, nil
 }
 
 // identify follows a link of /proc. It does not ask the file system behind the link, which may be a remote one.
