@@ -56,7 +56,7 @@ func printReport(w io.Writer, r *phase1.Report) {
 		fmt.Fprintf(table, "%s\t%s\n", name, fmt.Sprintf(format, args...))
 	}
 	line("NIC", "%s, %s", r.NIC, r.Binding)
-	line("namespace", "%s", strings.Join(append(append([]string{}, r.FoundAt...), r.Namespace), ", "))
+	line("namespace", "%s, %s", place(r.Wiring), r.Namespace) // the other places may be this process's own
 	line("record", "%s/%s.json", r.State, r.NIC)
 	line("owner", "user %d, group %d", r.Owner.UID, r.Owner.GID)
 	line("since", "%s, by guestwire %s", since(r.Wiring), r.Version)
