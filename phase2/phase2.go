@@ -7,6 +7,7 @@
 package phase2
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
@@ -65,6 +66,9 @@ func Open(dir string) (*VM, error) {
 func readRecords(dir string) ([]cache.Record, error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
+		if errors.Is(err, fs.ErrPermission) {
+			err = fmt.Errorf("user %d cannot enter the directory: %w", os.Geteuid(), err)
+		}
 		return nil, fmt.Errorf("records: %w", err)
 	}
 	defer root.Close()

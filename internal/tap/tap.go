@@ -42,6 +42,9 @@ func attach(name string, flags uint16) (fd int, err error) {
 	}
 	fd, err = unix.Open(Device, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
+		if err == unix.EACCES {
+			return -1, fmt.Errorf("user %d cannot open the device (chmod 0666 %s, or a group that may): %w", unix.Geteuid(), Device, &fs.PathError{Op: "open", Path: Device, Err: err})
+		}
 		return -1, &fs.PathError{Op: "open", Path: Device, Err: err}
 	}
 	ifr, err := unix.NewIfreq(name)
