@@ -18,7 +18,7 @@ var (
 	wiredInfo = prometheus.NewDesc("guestwire_wired_info", "A wired NIC of the node; the value is 1.",
 		append(ofNIC, "binding", "version"), nil)
 	namespaceFound = prometheus.NewDesc("guestwire_namespace_found", "Whether the namespace of the wired NIC is there (1) or gone (0).", ofNIC, nil)
-	differences    = prometheus.NewDesc("guestwire_differences", "In how many things kernel and record differ from what Setup left.", ofNIC, nil)
+	differences    = prometheus.NewDesc("guestwire_differences", "In how many things kernel and record differ from what Setup left; a NIC that is gone is one.", ofNIC, nil)
 	droppedPackets = prometheus.NewDesc("guestwire_dropped_packets_total", "Packets that the NIC's rules have dropped.", append(ofNIC, "reason"), nil)
 	droppedBytes   = prometheus.NewDesc("guestwire_dropped_bytes_total", "Octets of the packets that the NIC's rules have dropped.", append(ofNIC, "reason"), nil)
 )
@@ -67,13 +67,18 @@ func (c collector) collect(w phase1.Wiring, metrics chan<- prometheus.Metric) {
 		return
 	}
 	gauge(namespaceFound, 1)
-	report := c.status(w)
+	report, err := c.status(w)
 	if report == nil {
 		return
 	}
-	if report.Drift != nil {
+	switch {
+	case errors.Is(err, infra.ErrNoNIC):
+		gauge(differences, 1)
+	case err != nil:
+		c.o.Progress(err.Error()) // how many is not known
+	case report.Drift != nil:
 		gauge(differences, float64(len(report.Drift.Differs)))
-	} else {
+	default:
 		gauge(differences, 0)
 	}
 	for _, d := range report.Drops {
@@ -83,8 +88,8 @@ func (c collector) collect(w phase1.Wiring, metrics chan<- prometheus.Metric) {
 	}
 }
 
-// status is nil if the namespace cannot be opened here, or the NIC is not wired any more.
-func (c collector) status(w phase1.Wiring) *phase1.Report {
+// status returns nil if the namespace cannot be opened here, or the NIC is not wired any more.
+func (c collector) status(w phase1.Wiring) (*phase1.Report, error) {
 	for _, path := range w.FoundAt {
 		ns, err := os.Open(path)
 		if err != nil {
@@ -92,14 +97,13 @@ func (c collector) status(w phase1.Wiring) *phase1.Report {
 		}
 		report, err := phase1.Status(c.ctx, phase1.Config{NetNS: ns, Dir: c.o.Dir, Progress: c.o.Progress, Spec: infra.Spec{NIC: w.NIC}})
 		ns.Close()
-		if err != nil && !errors.Is(err, infra.ErrNoNIC) {
+		if report == nil {
 			c.o.Progress(err.Error())
-		}
-		if report != nil && report.Namespace == w.Namespace {
-			return report
+		} else if report.Namespace == w.Namespace {
+			return report, err
 		}
 	}
-	return nil
+	return nil, nil
 }
 
 func printMetrics(ctx context.Context, o *options) error {

@@ -49,8 +49,8 @@ func orDash(text string) string {
 	return text
 }
 
-// printReport prints what status tells of one NIC.
-func printReport(w io.Writer, r *phase1.Report) {
+// printReport prints what status tells of one NIC. Failed is why kernel and record could not be compared; nil: they were.
+func printReport(w io.Writer, r *phase1.Report, failed error) {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	line := func(name, format string, args ...any) {
 		fmt.Fprintf(table, "%s\t%s\n", name, fmt.Sprintf(format, args...))
@@ -77,9 +77,12 @@ func printReport(w io.Writer, r *phase1.Report) {
 	for _, warning := range r.Record.Warnings {
 		line("warning", "%s", warning)
 	}
-	if r.Drift == nil {
+	switch {
+	case failed != nil:
+		line("kernel", "%v", failed)
+	case r.Drift == nil:
 		line("kernel", "as recorded")
-	} else {
+	default:
 		for _, d := range r.Drift.Differs {
 			line("differs", "%s", d.Text)
 		}

@@ -249,7 +249,8 @@ func status(ctx context.Context, o *options) error {
 			return err
 		}
 	} else {
-		printReport(os.Stdout, report)
+		printReport(os.Stdout, report, err)
+		err = said(err)
 	}
 	if report.Drift != nil {
 		return said(report.Drift)
@@ -297,7 +298,16 @@ func teardown(ctx context.Context, o *options) error {
 }
 
 func forget(ctx context.Context, o *options) error {
-	return phase1.Forget(ctx, phase1.Gone{Namespace: o.namespace, NIC: o.NIC, State: o.State, Dir: o.Dir, Progress: o.Progress})
+	told := false
+	tell := func(text string) {
+		told = true
+		o.Progress(text)
+	}
+	err := phase1.Forget(ctx, phase1.Gone{Namespace: o.namespace, NIC: o.NIC, State: o.State, Dir: o.Dir, Progress: tell})
+	if err == nil && !told {
+		o.Progress("nothing is left to forget; agent list shows all wirings")
+	}
+	return err
 }
 
 func printJSON(v any) error {
