@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/syntax"
 )
 
@@ -40,7 +41,7 @@ type Gone struct {
 //
 // Forget looks for the namespace first: in the mounts of every mount namespace that has a process, and in the
 // namespaces and open files of all processes. So it needs root, and has to see the processes of the node: call it
-// in the node's PID namespace. A wiring that Gone selects by a value, and whose namespace is there, is left alone;
+// in the node's PID namespace; elsewhere nothing is removed, and the error says so. A wiring that Gone selects by a value, and whose namespace is there, is left alone;
 // the error is ErrAlive then, and says where the namespace is. A wiring of another namespace with the same State
 // and NIC, such as the next sandbox of a pod, is never removed: an engine whose calls may be late notes the Namespace of
 // the record that Setup returned, and names it here. Then Forget succeeds, whatever came after.
@@ -66,7 +67,7 @@ func Forget(ctx context.Context, g Gone) error {
 		return err
 	}
 	defer n.Close()
-	list, err := n.list(ctx)
+	list, unseen, err := n.list(ctx)
 	if err != nil {
 		return err
 	}
@@ -78,6 +79,10 @@ func Forget(ctx context.Context, g Gone) error {
 		switch {
 		case !g.selects(w):
 		case len(w.FoundAt) == 0:
+			for _, what := range unseen {
+				progress(g.Progress).say("could not look at %s", what)
+			}
+			unseen = nil
 			errs = append(errs, n.forget(ctx, w, g.Progress))
 		case g.Namespace != "" || g.State != "":
 			errs = append(errs, fmt.Errorf("NIC %s: %w: %s is at %s; Teardown takes it down", w.NIC, ErrAlive, w.Namespace, strings.Join(w.FoundAt, ", ")))
@@ -120,8 +125,20 @@ func (n node) orphan(g Gone, list []Wiring) (Wiring, bool) {
 	return Wiring{NIC: g.NIC, Namespace: r.Namespace, State: g.State, FoundAt: places}, err == nil
 }
 
+// checkGone returns an error if the namespace, which was not found, may be alive nevertheless.
+func checkGone(namespace string) error {
+	identity, err := netns.Named(namespace)
+	if err != nil {
+		return err
+	}
+	return netns.CheckGone(identity)
+}
+
 // forget removes record and journal of a namespace that is gone. The journal is removed last: it names the record.
 func (n node) forget(ctx context.Context, w Wiring, tell progress) error {
+	if err := checkGone(w.Namespace); err != nil {
+		return fmt.Errorf("NIC %s of the namespace %s, which is not found: %w: call Forget in the node's PID namespace", w.NIC, w.Namespace, err)
+	}
 	if err := n.forgetRecord(ctx, w, tell); err != nil {
 		return fmt.Errorf("NIC %s of the namespace %s, which is gone: %w", w.NIC, w.Namespace, err)
 	}
@@ -184,7 +201,7 @@ func (n node) sweepNamespace(name string, tell progress) error {
 		return err
 	}
 	places, err := find(name)
-	if err != nil || len(places) > 0 {
+	if err != nil || len(places) > 0 || checkGone(name) != nil {
 		return nil // another program's directory, or a call may be working
 	}
 	tell.say("removes the directory %s of a call that was killed", filepath.Join(n.Name(), name))

@@ -50,20 +50,22 @@ func List(ctx context.Context, dir string) ([]Wiring, error) {
 		return nil, err
 	}
 	defer n.Close()
-	return n.list(ctx)
+	list, _, err := n.list(ctx)
+	return list, err
 }
 
-func (n node) list(ctx context.Context) ([]Wiring, error) {
+// list returns also what netns.Find could not look at.
+func (n node) list(ctx context.Context) (list []Wiring, unseen []string, err error) {
 	names, err := n.namespaces()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	list := []Wiring{}
+	list = []Wiring{}
 	identities := map[string]netns.Identity{}
 	var wanted []netns.Identity
 	for _, name := range names {
 		if err := ctx.Err(); err != nil {
-			return nil, context.Cause(ctx)
+			return nil, nil, context.Cause(ctx)
 		}
 		id, err := netns.Named(name)
 		if err != nil {
@@ -73,7 +75,7 @@ func (n node) list(ctx context.Context) ([]Wiring, error) {
 		wanted = append(wanted, id)
 		nics, err := n.nics(name)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		for _, nic := range nics {
 			if w, ok := n.describe(name, nic); ok {
@@ -81,14 +83,14 @@ func (n node) list(ctx context.Context) ([]Wiring, error) {
 			}
 		}
 	}
-	places, _, err := netns.Find(wanted)
+	places, unseen, err := netns.Find(wanted)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	for i, w := range list {
 		list[i].FoundAt = append([]string{}, places[identities[w.Namespace]]...)
 	}
-	return list, nil
+	return list, unseen, nil
 }
 
 // describe returns what the journal tells, also of one of another version. It returns false if the journal has gone

@@ -131,6 +131,10 @@ func (s *session) checkRecord() error {
 		return fmt.Errorf("NIC %s: %w in another namespace (%s), which has the record %s: name another state directory, or take that NIC down first",
 			s.nic, infra.ErrWired, places[0], path)
 	}
+	if err := checkGone(r.Namespace); err != nil {
+		return fmt.Errorf("NIC %s: %w in another namespace (%s), which has the record %s and is not found, but %w: name another state directory, or call Setup in the node's PID namespace",
+			s.nic, infra.ErrWired, r.Namespace, path, err)
+	}
 	return nil
 }
 

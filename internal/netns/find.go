@@ -63,6 +63,32 @@ func Find(wanted []Identity) (places map[Identity][]string, unseen []string, err
 	return places, unseen, nil
 }
 
+// ErrNotSeen means that a namespace which Find has not found may be alive nevertheless.
+var ErrNotSeen = errors.New("the node's other processes, which may be in it, are not visible in this PID namespace")
+
+// CheckGone returns ErrNotSeen if the caller is not in the node's PID namespace, and the namespace, which Find has not
+// found, is one of this boot: then Find has not seen the processes that keep it.
+func CheckGone(id Identity) error {
+	boot, err := bootID()
+	if err != nil {
+		return err
+	}
+	if id.BootID == boot && !seesNode() {
+		return ErrNotSeen
+	}
+	return nil
+}
+
+// seesNode says whether /proc shows the processes of the node's PID namespace, which is the first one.
+func seesNode() bool {
+	const first = 0xEFFFFFFC // PROC_PID_INIT_INO (linux/proc_ns.h)
+	pids, err := identify("/proc/1/ns/pid")
+	if err != nil { // process 1 may have more rights than the caller
+		pids, err = identify("/proc/self/ns/pid")
+	}
+	return err == nil && pids.inode == first
+}
+
 // The kinds of places, in the order of Find's result.
 const (
 	ownMount = iota
@@ -117,8 +143,7 @@ func (f *finder) scan() error {
 	if err != nil {
 		return err
 	}
-	// The number of the first PID namespace is PROC_PID_INIT_INO (linux/proc_ns.h).
-	if init, err := identify("/proc/1/ns/pid"); err == nil && init.inode != 0xEFFFFFFC {
+	if !seesNode() {
 		f.missed = append(f.missed, miss{what: "processes outside of this PID namespace"})
 	}
 	var tasks []string // by their directories
