@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/netns"
 )
 
@@ -49,5 +50,8 @@ func Status(ctx context.Context, c Config) (*Report, error) {
 		}
 		return err
 	})
+	if err != nil && !errors.Is(err, infra.ErrNoNIC) {
+		return nil, err
+	}
 	return report, err
 }

@@ -35,7 +35,7 @@ func main() {
 	defer stop()
 	err := run(ctx, os.Args[1:])
 	if err != nil && !errors.Is(err, errSaid) {
-		fmt.Fprintln(os.Stderr, "agent:", err)
+		fmt.Fprintln(stderr, "agent:", err)
 	}
 	os.Exit(exitCode(err))
 }
@@ -79,7 +79,7 @@ func run(ctx context.Context, args []string) error {
 		name = "help"
 	}
 	if name == "help" {
-		return help(os.Stdout, args)
+		return help(stdout, args)
 	}
 	i := slices.IndexFunc(verbs, func(v verb) bool { return v.name == name })
 	if i < 0 {
@@ -91,7 +91,7 @@ func run(ctx context.Context, args []string) error {
 	flags.SetOutput(io.Discard) // the error is printed once, by main
 	switch err := flags.Parse(args); {
 	case errors.Is(err, flag.ErrHelp):
-		return help(os.Stdout, []string{name})
+		return help(stdout, []string{name})
 	case err != nil:
 		return usageError{fmt.Errorf("%w; agent help %s tells more", err, name)}
 	case flags.NArg() > 0:
@@ -180,7 +180,7 @@ func (o *options) fill(flags *flag.FlagSet) error {
 			o.Owner.GID, err = number(f.Name, o.gid, err)
 		}
 	})
-	o.Progress = func(text string) { fmt.Fprintln(os.Stderr, "agent:", text) }
+	o.Progress = func(text string) { fmt.Fprintln(stderr, "agent:", text) }
 	return err
 }
 

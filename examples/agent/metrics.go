@@ -2,8 +2,8 @@ package main
 
 import (
 	"context"
-	"errors"
 	"os"
+	"syscall"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/common/expfmt"
@@ -68,14 +68,11 @@ func (c collector) collect(w phase1.Wiring, metrics chan<- prometheus.Metric) {
 	}
 	gauge(namespaceFound, 1)
 	report, err := c.status(w)
-	if report == nil {
-		return
-	}
 	switch {
-	case errors.Is(err, infra.ErrNoNIC):
+	case report == nil:
+		return
+	case err != nil: // the NIC has gone
 		gauge(differences, 1)
-	case err != nil:
-		c.o.Progress(err.Error()) // how many is not known
 	case report.Drift != nil:
 		gauge(differences, float64(len(report.Drift.Differs)))
 	default:
@@ -88,10 +85,12 @@ func (c collector) collect(w phase1.Wiring, metrics chan<- prometheus.Metric) {
 	}
 }
 
-// status returns nil if the namespace cannot be opened here, or the NIC is not wired any more.
+// status returns nil if the namespace cannot be opened here, or the NIC is not wired any more. The error is
+// infra.ErrNoNIC, beside a report.
 func (c collector) status(w phase1.Wiring) (*phase1.Report, error) {
 	for _, path := range w.FoundAt {
-		ns, err := os.Open(path)
+		// A path of another mount namespace may lead to a FIFO here, which would wait.
+		ns, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 		if err != nil {
 			continue
 		}
@@ -99,7 +98,8 @@ func (c collector) status(w phase1.Wiring) (*phase1.Report, error) {
 		ns.Close()
 		if report == nil {
 			c.o.Progress(err.Error())
-		} else if report.Namespace == w.Namespace {
+		}
+		if report != nil && report.Namespace == w.Namespace {
 			return report, err
 		}
 	}
@@ -116,7 +116,7 @@ func printMetrics(ctx context.Context, o *options) error {
 		return err
 	}
 	for _, f := range families {
-		if _, err := expfmt.MetricFamilyToText(os.Stdout, f); err != nil {
+		if _, err := expfmt.MetricFamilyToText(stdout, f); err != nil {
 			return err
 		}
 	}

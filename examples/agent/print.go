@@ -3,12 +3,34 @@ package main
 import (
 	"fmt"
 	"io"
+	"os"
 	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode"
 
 	"github.com/guestwire/guestwire/phase1"
 )
+
+// Output for people. Names of links, chains and mounts are those that a program in the namespace has chosen, so they
+// could hold control characters of a terminal.
+var stdout, stderr = plain{os.Stdout}, plain{os.Stderr}
+
+// plain writes text without control characters but the end of a line and the tabulator.
+type plain struct{ io.Writer }
+
+func (p plain) Write(b []byte) (int, error) {
+	text := strings.Map(func(c rune) rune {
+		if c == '\n' || c == '\t' || unicode.IsPrint(c) {
+			return c
+		}
+		return unicode.ReplacementChar
+	}, string(b))
+	if _, err := io.WriteString(p.Writer, text); err != nil {
+		return 0, err
+	}
+	return len(b), nil
+}
 
 // printList prints a table.
 func printList(w io.Writer, wirings []phase1.Wiring) error {

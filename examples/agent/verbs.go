@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 
 	"github.com/guestwire/guestwire/infra"
@@ -109,7 +108,7 @@ func init() {
 	verbs = append(verbs, verb{
 		name: "version", short: "print the program's version and revision",
 		do: func(context.Context, *options) error {
-			fmt.Println("agent", version())
+			fmt.Fprintln(stdout, "agent", version())
 			return nil
 		},
 	})
@@ -187,10 +186,10 @@ func setup(ctx context.Context, o *options) error {
 		return err
 	}
 	if auto {
-		fmt.Fprintln(os.Stderr, "agent: binding:", record.Binding)
+		fmt.Fprintln(stderr, "agent: binding:", record.Binding)
 	}
 	for _, w := range record.Warnings {
-		fmt.Fprintln(os.Stderr, "agent: warning:", w)
+		fmt.Fprintln(stderr, "agent: warning:", w)
 	}
 	if o.json {
 		return printJSON(record)
@@ -206,7 +205,7 @@ func plan(ctx context.Context, o *options) error {
 	if o.json {
 		return printJSON(preview)
 	}
-	fmt.Print(preview)
+	fmt.Fprint(stdout, preview)
 	return nil
 }
 
@@ -249,7 +248,7 @@ func status(ctx context.Context, o *options) error {
 			return err
 		}
 	} else {
-		printReport(os.Stdout, report, err)
+		printReport(stdout, report, err)
 		err = said(err)
 	}
 	if report.Drift != nil {
@@ -266,16 +265,16 @@ func list(ctx context.Context, o *options) error {
 	if o.json {
 		return printJSON(wirings)
 	}
-	return printList(os.Stdout, wirings)
+	return printList(stdout, wirings)
 }
 
 func drops(ctx context.Context, o *options) error {
-	fmt.Fprintln(os.Stderr, "agent: follows what is dropped; interrupt to end")
+	fmt.Fprintln(stderr, "agent: follows what is dropped; interrupt to end")
 	return phase1.FollowDrops(ctx, o.Config, func(d phase1.Drop) {
 		if d.Lost > 0 {
-			fmt.Fprintf(os.Stderr, "agent: %d packets were not reported\n", d.Lost)
+			fmt.Fprintf(stderr, "agent: %d packets were not reported\n", d.Lost)
 		}
-		fmt.Printf("%s  %-20s  %s\n", d.Time.Format("15:04:05.000"), d.Reason, d.Text)
+		fmt.Fprintf(stdout, "%s  %-20s  %s\n", d.Time.Format("15:04:05.000"), d.Reason, d.Text)
 	})
 }
 
@@ -285,13 +284,13 @@ func teardown(ctx context.Context, o *options) error {
 		var lost []string
 		lost, err = phase1.ForceTeardown(ctx, o.Config)
 		for _, what := range lost {
-			fmt.Fprintln(os.Stderr, "agent: not known, so not restored:", what)
+			fmt.Fprintln(stderr, "agent: not known, so not restored:", what)
 		}
 	} else {
 		err = phase1.Teardown(ctx, o.Config)
 	}
 	if errors.Is(err, infra.ErrNoNIC) {
-		fmt.Fprintf(os.Stderr, "agent: %s has gone; everything else is removed\n", o.NIC)
+		fmt.Fprintf(stderr, "agent: %s has gone; everything else is removed\n", o.NIC)
 		return nil
 	}
 	return err

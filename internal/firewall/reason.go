@@ -3,6 +3,8 @@ package firewall
 import (
 	"slices"
 	"strings"
+
+	"github.com/guestwire/guestwire/internal/syntax"
 )
 
 // Reason is why a rule drops a packet. [Reasons] lists all.
@@ -98,7 +100,7 @@ func LogPrefix(nic string, r Reason) string { return "guestwire " + nic + " " + 
 // ParseLogPrefix returns the NIC and the reason of a [LogPrefix]; ok is false for another program's text.
 func ParseLogPrefix(prefix string) (nic string, r Reason, ok bool) {
 	words := strings.Fields(prefix)
-	if len(words) != 3 || words[0] != "guestwire" {
+	if len(words) != 3 || words[0] != "guestwire" || !isReason(words[2]) {
 		return "", "", false
 	}
 	return words[1], Reason(words[2]), true
@@ -107,8 +109,12 @@ func ParseLogPrefix(prefix string) (nic string, r Reason, ok bool) {
 // ReasonOf returns the reason for which the chain drops; ok is false for a chain that drops for no reason.
 func ReasonOf(chain string) (r Reason, ok bool) {
 	name, ok := strings.CutPrefix(chain, dropChain)
-	return Reason(name), ok
+	return Reason(name), ok && isReason(name)
 }
+
+// isReason says whether the name can be a reason, also one of another version of guestwire. A program with the right to
+// change the namespace's nftables can use any octets in names.
+func isReason(name string) bool { return syntax.IsWord(name, "-", 32) }
 
 // Counted returns a copy of the table in which each [Drop] with a Reason is a [Goto] to a chain of that reason.
 // That chain counts the packet and drops it. If logs, it also reports some packets of the NIC to the nflog group

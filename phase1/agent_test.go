@@ -1,0 +1,63 @@
+package phase1_test
+
+import (
+	"os/exec"
+	"regexp"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/google/nftables"
+
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/rig/nstest"
+)
+
+// TestStatusWithoutNIC: a NIC that has gone is not reported as whole, neither to people nor to Prometheus.
+func TestStatusWithoutNIC(t *testing.T) {
+	t.Parallel()
+	agent := nstest.Program(t, "examples/agent")
+	n := nstest.NewNetwork(t)
+	c := config(n, infra.Redirect{})
+	setup(t, c)
+	n.World.IP("link del pod")
+	out, err := exec.Command(agent, "status", "-netns", n.Pod.Path(), "-nic", "eth0").CombinedOutput()
+	if err == nil || strings.Contains(string(out), "as recorded") || !strings.Contains(string(out), "gone") {
+		t.Errorf("%v, %s; want an error, and that the NIC has gone", err, out)
+	}
+	out, err = exec.Command(agent, "status", "-netns", n.Pod.Path(), "-nic", "eth0", "-prometheus").Output()
+	if differences := regexp.MustCompile(`(?m)^guestwire_differences.* 1$`); err != nil || !differences.Match(out) {
+		t.Errorf("%v, %s; want a difference", err, out)
+	}
+}
+
+// TestForeignChain: whoever is root in the namespace can add chains to guestwire's table. Their names reach no terminal,
+// and do not end the metrics of the node.
+func TestForeignChain(t *testing.T) {
+	t.Parallel()
+	agent := nstest.Program(t, "examples/agent")
+	n := nstest.NewNetwork(t)
+	c := config(n, infra.Redirect{})
+	setup(t, c)
+	nft, err := nftables.New(nftables.WithNetNSFd(int(n.Pod.File.Fd())))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tables, err := nft.ListTables()
+	if err != nil || len(tables) == 0 {
+		t.Fatal(tables, err)
+	}
+	for _, name := range []string{"drop-\xff", "drop-\x1b[31mred"} {
+		chain := nft.AddChain(&nftables.Chain{Name: name, Table: tables[0]})
+		nft.AddRule(&nftables.Rule{Table: tables[0], Chain: chain})
+	}
+	if err := nft.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{nil, {"-json"}, {"-prometheus"}} {
+		out, err := exec.Command(agent, append([]string{"status", "-netns", n.Pod.Path(), "-nic", "eth0"}, args...)...).CombinedOutput()
+		if err != nil && err.Error() != "exit status 4" || strings.Contains(string(out), "\x1b") || !utf8.Valid(out) {
+			t.Errorf("%v: %v, %q", args, err, out)
+		}
+	}
+}
