@@ -37,7 +37,8 @@ type Gone struct {
 }
 
 // Forget removes what is left of the wirings whose namespace is gone: journals, records, and the locks of killed
-// calls. It is no error if there is nothing to remove, so an engine can call Forget for a second or late DEL.
+// calls. It is no error if there is nothing to remove, of which Progress is told, so an engine can call Forget for a second
+// or late DEL.
 //
 // Forget looks for the namespace first: in the mounts of every mount namespace that has a process, and in the
 // namespaces and open files of all processes. So it needs root, and has to see the processes of the node: call it
@@ -60,8 +61,12 @@ func Forget(ctx context.Context, g Gone) error {
 		g.State = real
 	}
 	n, err := findNode(g.Dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+	if errors.Is(err, fs.ErrNotExist) { // a State on disk outlasts the boot that the journals were of
+		if _, ok := g.orphan(nil); !ok {
+			progress(g.Progress).say("%s", nothingForgotten)
+			return nil
+		}
+		n, err = openNode(g.Dir)
 	}
 	if err != nil {
 		return err
@@ -71,8 +76,11 @@ func Forget(ctx context.Context, g Gone) error {
 	if err != nil {
 		return err
 	}
-	if w, ok := n.orphan(g, list); ok {
+	if w, ok := g.orphan(list); ok {
 		list = append(list, w)
+	}
+	if !slices.ContainsFunc(list, g.selects) {
+		progress(g.Progress).say("%s", nothingForgotten)
 	}
 	var errs []error
 	for _, w := range list {
@@ -91,7 +99,14 @@ func Forget(ctx context.Context, g Gone) error {
 	return errors.Join(append(errs, n.sweep(g.Progress))...)
 }
 
+const nothingForgotten = "no wiring of the node is selected: none is removed"
+
 func (g Gone) check() error {
+	if g.Namespace != "" {
+		if _, err := netns.Named(g.Namespace); err != nil {
+			return &cache.FieldError{Field: "namespace", Reason: err.Error() + ": want one as List has it, such as 9c1e22f0-4026532281-17"}
+		}
+	}
 	if g.NIC != "" && g.Namespace == "" && g.State == "" {
 		return &cache.FieldError{Field: "nic", Reason: "not alone: name also the namespace or the state directory, as List has them"}
 	}
@@ -108,7 +123,7 @@ func (g Gone) selects(w Wiring) bool {
 }
 
 // orphan is the wiring whose record Gone names and whose journal is lost; false: there is none. FoundAt is set.
-func (n node) orphan(g Gone, list []Wiring) (Wiring, bool) {
+func (g Gone) orphan(list []Wiring) (Wiring, bool) {
 	if g.State == "" || g.NIC == "" || slices.ContainsFunc(list, g.selects) {
 		return Wiring{}, false
 	}

@@ -1,12 +1,17 @@
 package phase1_test
 
 import (
+	"errors"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/rig/nstest"
+	"github.com/guestwire/guestwire/phase1"
 )
 
 // TestForgetInOtherPIDNamespace: Forget sees no process of the node there, so it removes nothing, and Setup does not take
@@ -36,4 +41,103 @@ func TestForgetInOtherPIDNamespace(t *testing.T) {
 		t.Errorf("setup of another namespace with the same State: %v, %s", err, out)
 	}
 	untouched(t, c, path, text)
+}
+
+// TestForgetSaysNothingFound: a typed name is an error, and a selection that fits no wiring is told.
+func TestForgetSaysNothingFound(t *testing.T) {
+	dir := filepath.Join(nstest.Dir(t), "node")
+	for _, name := range []string{"/run/netns/pod", "pod", "4026532281"} {
+		var bad *cache.FieldError
+		if err := phase1.Forget(t.Context(), phase1.Gone{Namespace: name, Dir: dir}); !errors.As(err, &bad) || bad.Field != "namespace" {
+			t.Errorf("%s: %v, want a FieldError for namespace", name, err)
+		}
+	}
+	for _, there := range []bool{false, true} {
+		if there {
+			if err := os.Mkdir(dir, 0o700); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, g := range []phase1.Gone{{Namespace: "00000000-4026531999-5"}, {State: "/run/guestwire/typo"}, {State: "/run/guestwire/typo", NIC: "eth0"}} {
+			said := ""
+			g.Dir, g.Progress = dir, func(text string) { said += text }
+			if err := phase1.Forget(t.Context(), g); err != nil || !strings.Contains(said, "none is removed") {
+				t.Errorf("%+v: %v, and Forget said %q", g, err, said)
+			}
+		}
+	}
+}
+
+// TestForgetWithoutDirectory: after a boot the node's directory is gone, and a State on disk still has the record.
+func TestForgetWithoutDirectory(t *testing.T) {
+	t.Parallel()
+	n := nstest.NewNetwork(t)
+	c := config(n, infra.Redirect{})
+	c.Dir = filepath.Join(nstest.Dir(t), "node")
+	setup(t, c)
+	if err := os.RemoveAll(c.Dir); err != nil {
+		t.Fatal(err)
+	}
+	g := phase1.Gone{State: n.State, NIC: "eth0", Dir: c.Dir}
+	if err := phase1.Forget(t.Context(), g); !errors.Is(err, phase1.ErrAlive) {
+		t.Errorf("of a namespace that lives: %v, want ErrAlive", err)
+	}
+	n.Pod.End()
+	if err := phase1.Forget(t.Context(), g); err != nil {
+		t.Error(err)
+	}
+	if left, err := os.ReadDir(n.State); err != nil || len(left) > 0 {
+		t.Errorf("the state directory has %v, %v; want nothing", left, err)
+	}
+}
+
+// TestForgetThroughLink: a State that was removed with its parent is the same State by another path.
+func TestForgetThroughLink(t *testing.T) {
+	t.Parallel()
+	n := nstest.NewNetwork(t)
+	above := nstest.Dir(t)
+	if err := errors.Join(os.MkdirAll(filepath.Join(above, "real/guests"), 0o755), os.Symlink("real", filepath.Join(above, "link"))); err != nil {
+		t.Fatal(err)
+	}
+	c := config(n, infra.Redirect{})
+	c.State = filepath.Join(above, "link/guests/vm")
+	setup(t, c)
+	path, _ := journal(t, n)
+	if err := os.RemoveAll(filepath.Join(above, "real/guests")); err != nil {
+		t.Fatal(err)
+	}
+	if err := phase1.Forget(t.Context(), phase1.Gone{State: c.State, NIC: "eth0"}); !errors.Is(err, phase1.ErrAlive) {
+		t.Errorf("of a namespace that lives: %v, want ErrAlive", err)
+	}
+	n.Pod.End()
+	if err := phase1.Forget(t.Context(), phase1.Gone{State: c.State, NIC: "eth0"}); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the journal: %v, want none", err)
+	}
+}
+
+// TestStateOfOctets: a State whose path JSON cannot hold is refused, as Teardown could not find the record again.
+func TestStateOfOctets(t *testing.T) {
+	t.Parallel()
+	n := nstest.NewNetwork(t)
+	c := config(n, infra.Redirect{})
+	dir := nstest.Dir(t)
+	c.State = filepath.Join(dir, "vm\xff")
+	var bad *cache.FieldError
+	if err := setupAlone(t.Context(), c); !errors.As(err, &bad) || bad.Field != "state" {
+		t.Errorf("%v, want a FieldError for state", err)
+		if err := phase1.Teardown(t.Context(), c); err != nil {
+			t.Error(err)
+		}
+		c.State = ""
+		if err := phase1.Teardown(t.Context(), c); err != nil {
+			t.Error(err)
+		}
+	}
+	left, err := filepath.Glob(filepath.Join(dir, "*"))
+	if err != nil || len(left) > 0 {
+		t.Errorf("%v are left, %v", left, err)
+	}
 }

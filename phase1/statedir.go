@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
+	"unicode/utf8"
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
@@ -163,8 +164,12 @@ func (s *session) findState(ctx context.Context, path string) error {
 	return s.lockState(ctx)
 }
 
-// checkStatePath refuses a path that depends on the caller's working directory: the next call may have another one.
+// checkStatePath refuses a path that depends on the caller's working directory, as the next call may have another one,
+// and a path that the journal could not hold.
 func checkStatePath(path string) error {
+	if !utf8.ValidString(path) {
+		return &cache.FieldError{Field: "state", Reason: fmt.Sprintf("%q, want UTF-8", path)}
+	}
 	if path == "" || filepath.IsAbs(path) {
 		return nil
 	}
@@ -181,17 +186,21 @@ func realState(path string) (string, error) {
 	if err == nil {
 		path, err = filepath.EvalSymlinks(path)
 	} else if errors.Is(err, fs.ErrNotExist) {
-		var above string
-		above, err = filepath.EvalSymlinks(filepath.Dir(filepath.Clean(path)))
-		if errors.Is(err, fs.ErrNotExist) {
-			return filepath.Clean(path), nil
-		}
-		path = filepath.Join(above, filepath.Base(path))
+		path, err = realAbove(filepath.Clean(path))
 	}
 	if err != nil {
 		return "", fmt.Errorf("state directory: %w", err)
 	}
 	return path, nil
+}
+
+// realAbove is the path of a directory that is not there, without the symbolic links above it.
+func realAbove(path string) (string, error) {
+	above, err := filepath.EvalSymlinks(filepath.Dir(path))
+	if errors.Is(err, fs.ErrNotExist) {
+		above, err = realAbove(filepath.Dir(path))
+	}
+	return filepath.Join(above, filepath.Base(path)), err
 }
 
 // checkState refuses a State that is not the one of the wiring.
