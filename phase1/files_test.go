@@ -258,3 +258,36 @@ func TestSwappedDirectory(t *testing.T) {
 		t.Errorf("the directory elsewhere has %v, %v; want nothing", left, err)
 	}
 }
+
+// TestTeardownWithStateReplaced: whatever root has put in the place of the State, Teardown gives the namespace back.
+func TestTeardownWithStateReplaced(t *testing.T) {
+	t.Parallel()
+	for name, put := range map[string]func(path string) error{
+		"a file": func(path string) error { return os.WriteFile(path, nil, 0o644) },
+		"a loop": func(path string) error { return os.Symlink(path, path) },
+		"below a file": func(path string) error {
+			return errors.Join(os.Remove(filepath.Dir(path)), os.WriteFile(filepath.Dir(path), nil, 0o644))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := nstest.NewNetwork(t)
+			before := settled(t, n)
+			c := config(n, infra.Redirect{})
+			above := filepath.Join(nstest.Dir(t), "above")
+			if err := os.Mkdir(above, 0o755); err != nil {
+				t.Fatal(err)
+			}
+			c.State = filepath.Join(above, "vm")
+			setup(t, c)
+			if err := errors.Join(os.RemoveAll(c.State), put(c.State)); err != nil {
+				t.Fatal(err)
+			}
+			c.State = ""
+			if err := phase1.Teardown(t.Context(), c); err != nil {
+				t.Error(err)
+			}
+			asFound(t, n, before)
+		})
+	}
+}

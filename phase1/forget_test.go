@@ -141,3 +141,34 @@ func TestStateOfOctets(t *testing.T) {
 		t.Errorf("%v are left, %v", left, err)
 	}
 }
+
+// TestTeardownLeavesForeignRecord: a record of another namespace stays, also one of another version of guestwire.
+func TestTeardownLeavesForeignRecord(t *testing.T) {
+	t.Parallel()
+	n := nstest.NewNetwork(t)
+	c := config(n, infra.Redirect{})
+	path := filepath.Join(n.State, "eth0.json")
+	for name, change := range map[string]func(string) string{
+		"this version":    func(text string) string { return text },
+		"another version": func(text string) string { return strings.Replace(text, `"version": 3`, `"version": 4, "more": 1`, 1) },
+	} {
+		setup(t, c)
+		b, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		foreign := change(strings.Replace(string(b), namespaceName(t, n), "00000000-4026531999-5", 1))
+		if err := os.WriteFile(path, []byte(foreign), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if err := phase1.Teardown(t.Context(), c); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if now, err := os.ReadFile(path); err != nil || string(now) != foreign {
+			t.Errorf("%s: the record became %q, %v", name, now, err)
+		}
+		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+			t.Fatal(err)
+		}
+	}
+}

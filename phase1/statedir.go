@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"unicode/utf8"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/netns"
@@ -139,6 +141,20 @@ func (s *session) checkRecord() error {
 	return nil
 }
 
+// recordNamespace is the namespace that the record names, also one of another version; empty: it names none, or cannot
+// be read.
+func (s *session) recordNamespace() string {
+	var head struct{ Namespace string }
+	text, err := statefile.Read(s.state.Root, s.nic+".json")
+	if err == nil {
+		err = json.Unmarshal(text, &head)
+	}
+	if err != nil {
+		return ""
+	}
+	return head.Namespace
+}
+
 // find returns where the namespace with this name is found; nothing: it is gone.
 func find(namespace string) ([]string, error) {
 	identity, err := netns.Named(namespace)
@@ -149,12 +165,17 @@ func find(namespace string) ([]string, error) {
 	return places[identity], err
 }
 
-// findState opens and locks the directory, unless it was removed or is not known: then it has no record.
+// findState opens and locks the directory, unless it was removed or replaced by something else, or is not known: then
+// it has no record.
 func (s *session) findState(ctx context.Context, path string) error {
 	if path == "" {
 		return nil
 	}
-	err := s.openState(path)
+	info, err := os.Stat(path)
+	if errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) || err == nil && !info.IsDir() {
+		return nil
+	}
+	err = s.openState(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

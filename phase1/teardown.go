@@ -113,8 +113,7 @@ func (s *session) removeRecord() error {
 	if s.state.Root == nil {
 		return nil
 	}
-	r, err := cache.Read(s.state.Root, s.nic)
-	if err == nil && r.Namespace != "" && r.Namespace != s.identity.Name() {
+	if namespace := s.recordNamespace(); namespace != "" && namespace != s.identity.Name() {
 		return nil
 	}
 	return cache.Remove(s.state.Root, s.nic)
