@@ -99,7 +99,7 @@ func Forget(ctx context.Context, g Gone) error {
 	return errors.Join(append(errs, n.sweep(g.Progress))...)
 }
 
-const nothingForgotten = "no wiring of the node is selected: none is removed"
+const nothingForgotten = "nothing is left to forget: no wiring of the node is selected"
 
 func (g Gone) check() error {
 	if g.Namespace != "" {

@@ -61,7 +61,7 @@ func TestForgetSaysNothingFound(t *testing.T) {
 		for _, g := range []phase1.Gone{{Namespace: "00000000-4026531999-5"}, {State: "/run/guestwire/typo"}, {State: "/run/guestwire/typo", NIC: "eth0"}} {
 			said := ""
 			g.Dir, g.Progress = dir, func(text string) { said += text }
-			if err := phase1.Forget(t.Context(), g); err != nil || !strings.Contains(said, "none is removed") {
+			if err := phase1.Forget(t.Context(), g); err != nil || !strings.Contains(said, "nothing is left to forget") {
 				t.Errorf("%+v: %v, and Forget said %q", g, err, said)
 			}
 		}

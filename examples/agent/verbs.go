@@ -297,16 +297,7 @@ func teardown(ctx context.Context, o *options) error {
 }
 
 func forget(ctx context.Context, o *options) error {
-	told := false
-	tell := func(text string) {
-		told = true
-		o.Progress(text)
-	}
-	err := phase1.Forget(ctx, phase1.Gone{Namespace: o.namespace, NIC: o.NIC, State: o.State, Dir: o.Dir, Progress: tell})
-	if err == nil && !told {
-		o.Progress("nothing is left to forget; agent list shows all wirings")
-	}
-	return err
+	return phase1.Forget(ctx, phase1.Gone{Namespace: o.namespace, NIC: o.NIC, State: o.State, Dir: o.Dir, Progress: o.Progress})
 }
 
 func printJSON(v any) error {
