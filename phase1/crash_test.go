@@ -78,9 +78,9 @@ func injections(harms []harm) []string {
 	return flags
 }
 
-// attempt is a call of Setup or Teardown that meets harm.
+// attempt is a call of the agent that meets harm.
 type attempt struct {
-	verb  string
+	verb  string // of the agent, or "force": teardown -force
 	harms []harm
 }
 
@@ -118,7 +118,7 @@ var (
 	resumed   = regexp.MustCompile(`^(\d+) +<\.\.\. ([a-z0-9]+) resumed>`)
 	injected  = regexp.MustCompile(` = -1 (E[A-Z]+) .*\(INJECTED\)`)
 	about     = regexp.MustCompile(`TUN[A-Z]+|nlmsg_type=\w+|"[^"{]*"|<[^>]*>`)
-	varies    = regexp.MustCompile(`[0-9a-f]{8}-\d+-\d+|lock/\d+|socket:\[\d+\]|guestwire-test-\d+|pid=\d+`)
+	varies    = regexp.MustCompile(`[0-9a-f]{8}-\d+-\d+|"\d+"|/node/\d+|state-[0-9a-f]{16}|socket:\[\d+\]|guestwire-test-\d+|/proc/\d+|pid=\d+`)
 )
 
 // mutates says whether a call changes anything, as strace prints it.
@@ -207,10 +207,18 @@ type bed struct {
 	c             phase1.Config
 	before, wired string
 	row           *row
+	// forced is how the namespace looks after an undisturbed forced Teardown.
+	forced string
+	// gone are the agent's flags that select what Forget removes; files are of a namespace that is gone.
+	gone  []string
+	files map[string]string
+	// judgeTrial is outcome, or that of another kind of trial.
+	judgeTrial func(trial) (met bool, err error)
 }
 
 func newBed(t *testing.T, agent string, binding infra.Binding, r *row) *bed {
 	b := &bed{T: t, agent: agent, row: r}
+	b.judgeTrial = b.outcome
 	b.lay(binding)
 	return b
 }
@@ -223,7 +231,8 @@ func (b *bed) lay(binding infra.Binding) {
 	b.n.Pod.IP("route add 10.99.0.0/16 via 10.244.1.1 table 1000")
 	b.n.State = filepath.Join(b.n.State, "vm") // Setup makes it
 	b.c = config(b.n, binding)
-	b.c.DNS = nil // as the agent's flags say
+	b.c.Dir = filepath.Join(nstest.Dir(b.T), "node") // and this one
+	b.c.DNS = nil                                    // as the agent's flags say
 	settled(b.T, b.n)
 	b.before = b.dump()
 	setup(b.T, b.c)
@@ -239,9 +248,17 @@ func (b *bed) run(a attempt) result {
 	b.Helper()
 	log := filepath.Join(b.TempDir(), "strace")
 	args := append([]string{"-f", "-y", "-s", "80", "-o", log, "-e", "trace=" + strings.Join(traced, ",")}, injections(a.harms)...)
-	args = append(args, b.agent, a.verb, "-netns", b.n.Pod.Path(), "-nic", b.c.NIC, "-state", b.n.State)
-	if a.verb == "setup" {
-		args = append(args, "-binding", b.c.Binding.Kind(), "-uid", fmt.Sprint(b.c.Owner.UID), "-gid", fmt.Sprint(b.c.Owner.GID))
+	args = append(args, b.agent)
+	of := []string{"-dir", b.c.Dir, "-netns", b.n.Pod.Path(), "-nic", b.c.NIC, "-state", b.n.State}
+	switch a.verb {
+	case "setup":
+		args = append(append(args, "setup", "-binding", b.c.Binding.Kind(), "-uid", fmt.Sprint(b.c.Owner.UID), "-gid", fmt.Sprint(b.c.Owner.GID)), of...)
+	case "force":
+		args = append(append(args, "teardown", "-force"), of...)
+	case "forget":
+		args = append(append(args, "forget", "-dir", b.c.Dir), b.gone...)
+	default:
+		args = append(append(args, a.verb), of...)
 	}
 	out, err := exec.Command("strace", args...).CombinedOutput()
 	trace, readErr := os.ReadFile(log)
@@ -271,22 +288,45 @@ func (b *bed) dump() string { return equalsSorted(ofLinks.ReplaceAllString(b.n.P
 
 var ofLinks = regexp.MustCompile(`(eth0-(?:tap|dhcp): [^\n]*\n *link/ether) [0-9a-f:]{17}|multicast ff00::/8 dev eth0-[^\n]*\n`)
 
-// nothingLeft says whether the state directory is empty, or was never made.
+// nothingLeft says whether the state directory is empty, or was never made, and the node's directory has no more than
+// the locks of killed calls, which Forget removes.
 func (b *bed) nothingLeft() error {
 	left, err := os.ReadDir(b.n.State)
 	if len(left) > 0 {
 		return fmt.Errorf("the state directory has %v", left)
 	}
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
 	}
-	return err
+	for range 2 {
+		left, err = os.ReadDir(b.c.Dir)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+		for _, e := range left {
+			if !aLock.MatchString(e.Name()) || !e.Type().IsRegular() {
+				return fmt.Errorf("the journal directory has %v", left)
+			}
+		}
+		if len(left) == 0 {
+			return nil
+		}
+		if err := phase1.Forget(b.Context(), phase1.Gone{Dir: b.c.Dir}); err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("Forget leaves the locks %v", left)
 }
 
-// removeState lets Setup make the directory; one in which something lies stays.
+var aLock = regexp.MustCompile(`^(\d+|state-[0-9a-f]{16})$`)
+
+// removeState lets Setup make both directories; a state directory in which something lies stays.
 func (b *bed) removeState() {
 	b.Helper()
 	if err := os.Remove(b.n.State); err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ENOTEMPTY) {
+		b.Fatal(err)
+	}
+	if err := os.Remove(b.c.Dir); err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ENOTEMPTY) {
 		b.Fatal(err)
 	}
 }
@@ -307,7 +347,7 @@ const tries = 5
 func (b *bed) try(c trial) {
 	b.Helper()
 	for i := 1; ; i++ {
-		met, err := b.outcome(c)
+		met, err := b.judgeTrial(c)
 		b.row.runs++
 		if err != nil {
 			b.fail(c, err)
@@ -328,6 +368,10 @@ func (b *bed) fail(c trial, err error) {
 	b.Helper()
 	b.Errorf("%v: %v", c, err)
 	b.row.exceptions = append(b.row.exceptions, c.String())
+	if b.files != nil {
+		b.leaveAgain()
+		return
+	}
 	if err := phase1.Teardown(b.Context(), b.c); err != nil || b.isFound() != nil {
 		b.lay(b.c.Binding)
 	}
@@ -344,12 +388,7 @@ func (b *bed) outcome(c trial) (met bool, err error) {
 	met = true
 	for i, a := range c.attempts {
 		r := b.run(a)
-		for _, hit := range r.hits {
-			b.row.hits[a.verb+" "+hit] = true
-		}
-		for _, h := range a.harms {
-			met = met && slices.Contains(r.hits, h.what)
-		}
+		met = b.meets(a, r) && met
 		if err := b.judge(a, r, i == 0 && !c.wired); err != nil {
 			return false, err
 		}
@@ -387,6 +426,12 @@ func (b *bed) judge(a attempt, r result, first bool) error {
 	case r.err == nil && a.verb == "setup":
 		b.row.noEffect++
 		return wrap("setup says it succeeded", b.isWired())
+	case r.err == nil && a.verb == "force":
+		b.row.noEffect++
+		return wrap("forced teardown says it succeeded", b.isForced())
+	case r.err == nil && a.verb == "forget":
+		b.row.noEffect++
+		return wrap(fmt.Sprintf("forget, hit at %q, says it succeeded", r.hits), b.isForgotten(true))
 	case r.err == nil:
 		b.row.noEffect++
 		return wrap("teardown says it succeeded", b.isFound())
@@ -397,6 +442,9 @@ func (b *bed) judge(a attempt, r result, first bool) error {
 	}
 	if strings.HasPrefix(r.hits[0], "mkdirat") && r.errnos[0] == "EEXIST" { // which says that all is well
 		return b.isFound()
+	}
+	if a.verb == "forget" && strings.Contains(r.err.Error(), "by its inode number") {
+		return nil // another test's namespace has the number, and could not be opened
 	}
 	if err := says(r.err, r.errnos[0]); err != nil {
 		return err
@@ -566,15 +614,21 @@ var phases = []struct {
 	}},
 	{"undo", undoTrials},
 	{"two crashes", doubleTrials},
+	{"forced Teardown", forcedTrials},
 }
 
 func (b *bed) onceTrials(verb string, wired bool, someKills, someFailures int) {
-	points := b.points(wired, attempt{verb: verb})
+	b.harmAll(verb, wired, b.points(wired, attempt{verb: verb}), someKills, someFailures)
+}
+
+// harmAll does harm at each of the calls, or at a part of them.
+func (b *bed) harmAll(verb string, wired bool, points []point, someKills, someFailures int) {
 	kills, failures := once(verb, wired, points)
 	b.tryAll(kills, someKills)
 	b.tryAll(failures, someFailures)
 	for _, p := range points {
-		if *crash == "all" && p.mutates && !b.row.hits[verb+" "+p.what] {
+		// How often Forget opens a file depends on the machine's processes.
+		if *crash == "all" && p.mutates && !b.row.hits[verb+" "+p.what] && !(verb == "forget" && p.call == "openat") {
 			b.Errorf("no harm met %s", p.what)
 		}
 	}
@@ -639,8 +693,211 @@ func doubleTrials(b *bed) {
 	b.tryAll(trials, 8)
 }
 
-// TestCrash kills Setup and Teardown, and fails them, at their system calls, without any help of
-// theirs: strace does it. Whatever was done, the next call ends as if nothing had happened.
+// damageJournal writes a journal that cannot be used, beside a wiring.
+func (b *bed) damageJournal() {
+	b.Helper()
+	path := filepath.Join(b.c.Dir, namespaceName(b.T, b.n), b.c.NIC+".journal")
+	if _, err := os.Stat(path); err != nil {
+		b.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte("{"), 0o600); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// layAgain adds what a forced Teardown of a bridge does not know.
+func (b *bed) layAgain() error {
+	if b.c.Binding != (infra.Bridge{}) {
+		return b.isFound()
+	}
+	b.n.Pod.IP("route add default via 10.244.1.1")
+	b.n.Pod.IP("route add default via fd00:244:1::1")
+	b.n.Pod.IP("neigh add 10.244.1.66 lladdr 02:00:00:00:00:66 dev eth0 nud permanent")
+	b.n.Pod.IP("route add 10.99.0.0/16 via 10.244.1.1 table 1000")
+	return b.isFound()
+}
+
+// isForced says whether all is as after an undisturbed forced Teardown.
+func (b *bed) isForced() error { return errors.Join(b.looks(b.forced), b.nothingLeft()) }
+
+// forcedTrials take down a wiring whose journal is damaged.
+func forcedTrials(b *bed) {
+	setup(b.T, b.c)
+	b.damageJournal()
+	r := b.run(attempt{verb: "force"})
+	if r.err != nil {
+		b.Fatal(r.err)
+	}
+	b.forced = b.n.Pod.Settled()
+	b.forced = b.dump()
+	if err := errors.Join(b.nothingLeft(), b.layAgain()); err != nil {
+		b.Fatal(err)
+	}
+	b.judgeTrial = b.forcedOutcome
+	b.removeState()
+	setup(b.T, b.c)
+	b.damageJournal()
+	r = b.run(attempt{verb: "force"})
+	if err := errors.Join(r.err, b.isForced(), b.layAgain()); err != nil {
+		b.Fatal(err)
+	}
+	b.harmAll("force", true, r.points, 10, 10)
+}
+
+// forcedOutcome harms a forced Teardown. Setup does nothing before it is finished, by Teardown or by force.
+func (b *bed) forcedOutcome(c trial) (met bool, err error) {
+	b.removeState()
+	if _, err := phase1.Setup(b.Context(), b.c); err != nil {
+		return false, fmt.Errorf("setup before: %w", err)
+	}
+	b.damageJournal()
+	r := b.run(c.attempts[0])
+	met = b.meets(c.attempts[0], r)
+	if err := b.judge(c.attempts[0], r, false); err != nil {
+		return false, err
+	}
+	if left, _ := filepath.Glob(filepath.Join(b.c.Dir, "*", "*.journal")); c.again && len(left) > 0 {
+		b.row.again++
+		before := b.n.Pod.Dump()
+		if _, err := phase1.Setup(b.Context(), b.c); err == nil || !regexp.MustCompile("damaged|interrupted").MatchString(err.Error()) {
+			return false, fmt.Errorf("setup before the end says %v", err)
+		}
+		if err := difference(before, b.n.Pod.Dump()); err != nil {
+			return false, fmt.Errorf("setup before the end: %w", err)
+		}
+		b.row.converged++
+	}
+	err = phase1.Teardown(b.Context(), b.c)
+	if !c.again || err != nil && strings.Contains(err.Error(), "Teardown by force") {
+		_, err = phase1.ForceTeardown(b.Context(), b.c)
+		if errors.Is(err, phase1.ErrNotWired) { // all was done
+			err = nil
+		}
+	}
+	if err != nil {
+		return false, fmt.Errorf("afterwards: %w", err)
+	}
+	if err := b.isForced(); err != nil {
+		return false, fmt.Errorf("afterwards: %w", err)
+	}
+	return met, b.layAgain()
+}
+
+// meets notes which calls were harmed, and says whether all harm met the calls that it was meant for.
+func (b *bed) meets(a attempt, r result) bool {
+	met := true
+	for _, hit := range r.hits {
+		b.row.hits[a.verb+" "+hit] = true
+	}
+	for _, h := range a.harms {
+		met = met && slices.Contains(r.hits, h.what)
+	}
+	return met
+}
+
+// newGoneBed has what is left of a namespace that is gone, beside another wiring.
+func newGoneBed(t *testing.T, agent string, r *row, byName bool) *bed {
+	b := &bed{T: t, agent: agent, row: r}
+	b.judgeTrial = b.goneOutcome
+	old := nstest.NewNetwork(t)
+	b.n = nstest.NewNetwork(t) // lives
+	b.c = config(b.n, infra.Redirect{})
+	b.c.Dir = filepath.Join(nstest.Dir(t), "node")
+	c := config(old, infra.Bridge{})
+	c.Dir = b.c.Dir
+	setup(t, c)
+	name := namespaceName(t, old)
+	b.gone = []string{"-state", old.State, "-nic", "eth0"}
+	if byName {
+		b.gone = []string{"-namespace", name}
+	}
+	old.Pod.End()
+	b.files = map[string]string{
+		filepath.Join(b.c.Dir, "4026531999"):                               "",
+		filepath.Join(b.c.Dir, "state-0011223344556677"):                   "",
+		filepath.Join(b.c.Dir, "00000000-4026531999-5", ".eth0.journal.7"): "",
+	}
+	for _, path := range []string{filepath.Join(b.c.Dir, name, "eth0.journal"), filepath.Join(old.State, "eth0.json")} {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.files[path] = string(text)
+	}
+	setup(t, b.c)
+	b.before = b.living()
+	return b
+}
+
+// living are the files of the wiring whose namespace lives.
+func (b *bed) living() string {
+	b.Helper()
+	_, text := journalIn(b.T, b.c.Dir, b.n)
+	record, err := os.ReadFile(filepath.Join(b.n.State, "eth0.json"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	return text + string(record)
+}
+
+// leaveAgain puts the files of the namespace that is gone where they were.
+func (b *bed) leaveAgain() {
+	b.Helper()
+	for path, text := range b.files {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(text), 0o644)); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// isForgotten says whether none of the files is left, but locks if they may be, and the living namespace has all of
+// its own.
+func (b *bed) isForgotten(locks bool) error {
+	if b.living() != b.before {
+		return errors.New("journal or record of the living namespace have changed")
+	}
+	for path := range b.files {
+		if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) && !(locks && aLock.MatchString(filepath.Base(path))) {
+			return fmt.Errorf("%s is left (%v)", path, err)
+		}
+	}
+	left, err := os.ReadDir(b.c.Dir)
+	if err == nil && len(left) != 1 && !locks {
+		err = fmt.Errorf("the journal directory has %v", left)
+	}
+	return err
+}
+
+func (b *bed) goneOutcome(c trial) (met bool, err error) {
+	b.leaveAgain()
+	r := b.run(c.attempts[0])
+	met = b.meets(c.attempts[0], r)
+	if b.living() != b.before {
+		return false, errors.New("journal or record of the living namespace have changed")
+	}
+	if err := b.judge(c.attempts[0], r, false); err != nil {
+		return false, err
+	}
+	if err := phase1.Forget(b.Context(), phase1.Gone{Dir: b.c.Dir}); err != nil {
+		return false, fmt.Errorf("afterwards: %w", err)
+	}
+	return met, b.isForgotten(false)
+}
+
+func (b *bed) forgetTrials() {
+	b.leaveAgain()
+	r := b.run(attempt{verb: "forget"})
+	if err := errors.Join(r.err, b.isForgotten(false)); err != nil {
+		b.Fatal(err)
+	}
+	b.harmAll("forget", false, r.points, 10, 10)
+	if err := phase1.Check(b.Context(), b.c); err != nil {
+		b.Error(err)
+	}
+}
+
+// TestCrash kills Setup, Teardown, forced Teardown and Forget, and fails them, at their system calls, without any
+// help of theirs: strace does it. Whatever was done, the next call ends as if nothing had happened.
 func TestCrash(t *testing.T) {
 	t.Parallel()
 	nstest.Need(t, "strace")
@@ -661,6 +918,14 @@ func TestCrash(t *testing.T) {
 					phase.make(newBed(t, agent, binding, r))
 				})
 			}
+		}
+		for _, by := range []string{"namespace", "State"} {
+			r := &row{name: "Forget by " + by, hits: map[string]bool{}}
+			table = append(table, r)
+			t.Run(r.name, func(t *testing.T) {
+				t.Parallel()
+				newGoneBed(t, agent, r, by == "namespace").forgetTrials()
+			})
 		}
 	})
 	var kernel unix.Utsname

@@ -62,7 +62,11 @@ func Forget(ctx context.Context, g Gone) error {
 	}
 	n, err := findNode(g.Dir)
 	if errors.Is(err, fs.ErrNotExist) { // a State on disk outlasts the boot that the journals were of
-		if _, ok := g.orphan(nil); !ok {
+		var ok bool
+		if _, ok, err = g.orphan(nil); err != nil {
+			return err
+		}
+		if !ok {
 			progress(g.Progress).say("%s", nothingForgotten)
 			return nil
 		}
@@ -76,7 +80,11 @@ func Forget(ctx context.Context, g Gone) error {
 	if err != nil {
 		return err
 	}
-	if w, ok := g.orphan(list); ok {
+	w, ok, err := g.orphan(list)
+	if err != nil {
+		return err
+	}
+	if ok {
 		list = append(list, w)
 	}
 	if !slices.ContainsFunc(list, g.selects) {
@@ -85,6 +93,8 @@ func Forget(ctx context.Context, g Gone) error {
 	var errs []error
 	for _, w := range list {
 		switch {
+		case w.unread != nil && len(w.FoundAt) == 0 && g.maySelect(w):
+			errs = append(errs, w.unread)
 		case !g.selects(w):
 		case len(w.FoundAt) == 0:
 			for _, what := range unseen {
@@ -122,22 +132,34 @@ func (g Gone) selects(w Wiring) bool {
 	return (g.Namespace == "" || g.Namespace == w.Namespace) && (g.NIC == "" || g.NIC == w.NIC) && (g.State == "" || g.State == w.State)
 }
 
+// maySelect is selects for a journal whose State could not be read.
+func (g Gone) maySelect(w Wiring) bool {
+	w.State = g.State
+	return g.selects(w)
+}
+
 // orphan is the wiring whose record Gone names and whose journal is lost; false: there is none. FoundAt is set.
-func (g Gone) orphan(list []Wiring) (Wiring, bool) {
+func (g Gone) orphan(list []Wiring) (w Wiring, ok bool, err error) {
 	if g.State == "" || g.NIC == "" || slices.ContainsFunc(list, g.selects) {
-		return Wiring{}, false
+		return Wiring{}, false, nil
 	}
 	dir, err := os.OpenRoot(g.State)
+	if errors.Is(err, fs.ErrNotExist) {
+		return Wiring{}, false, nil
+	}
 	if err != nil {
-		return Wiring{}, false
+		return Wiring{}, false, fmt.Errorf("state directory: %w", err)
 	}
 	defer dir.Close()
 	r, err := cache.Read(dir, g.NIC)
-	if err != nil || r.Namespace == "" {
-		return Wiring{}, false
+	if errors.Is(err, fs.ErrNotExist) || err == nil && r.Namespace == "" {
+		return Wiring{}, false, nil
+	}
+	if err != nil {
+		return Wiring{}, false, err
 	}
 	places, err := find(r.Namespace)
-	return Wiring{NIC: g.NIC, Namespace: r.Namespace, State: g.State, FoundAt: places}, err == nil
+	return Wiring{NIC: g.NIC, Namespace: r.Namespace, State: g.State, FoundAt: places}, err == nil, err
 }
 
 // checkGone returns an error if the namespace, which was not found, may be alive nevertheless.
@@ -215,9 +237,16 @@ func (n node) sweepNamespace(name string, tell progress) error {
 	if err != nil || len(nics) > 0 {
 		return err
 	}
-	places, err := find(name)
-	if err != nil || len(places) > 0 || checkGone(name) != nil {
-		return nil // another program's directory, or a call may be working
+	identity, err := netns.Named(name)
+	if err != nil {
+		return nil // another program's directory
+	}
+	places, _, err := netns.Find([]netns.Identity{identity})
+	if err != nil || len(places[identity]) > 0 {
+		return err // if the namespace is there, a call may be working
+	}
+	if netns.CheckGone(identity) != nil {
+		return nil // it may be there
 	}
 	tell.say("removes the directory %s of a call that was killed", filepath.Join(n.Name(), name))
 	if err := n.RemoveAll(name); err != nil {

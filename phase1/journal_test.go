@@ -15,9 +15,15 @@ import (
 // journal is the path and the text of the only journal of the namespace.
 func journal(t *testing.T, n nstest.Network) (path, text string) {
 	t.Helper()
+	return journalIn(t, phase1.DefaultDir, n)
+}
+
+// journalIn is journal for another directory of the node.
+func journalIn(t *testing.T, dir string, n nstest.Network) (path, text string) {
+	t.Helper()
 	var paths []string
 	var err error
-	for _, path := range ofNode(t, n) {
+	for _, path := range ofNodeIn(t, dir, n) {
 		if strings.HasSuffix(path, ".journal") {
 			paths = append(paths, path)
 		}

@@ -33,6 +33,8 @@ type Wiring struct {
 	// Unreadable says why the journal cannot be used, such as that another version of guestwire wrote it; empty:
 	// it can. Then the fields above are those that could be read.
 	Unreadable string `json:"unreadable,omitempty"`
+	// unread is the error by which the journal could not be read at all; nil: it has the fields above, or is damaged.
+	unread error
 }
 
 // List returns the wired NICs of the node, sorted by namespace and NIC; none if dir is not there. Dir is
@@ -112,6 +114,8 @@ func (n node) describe(namespace, nic string) (Wiring, bool) {
 	}
 	if err == nil {
 		_ = json.Unmarshal(text, &part) // readJournal says what is wrong
+	} else {
+		w.unread = fmt.Errorf("journal %s: %w", n.path(namespace, nic), err)
 	}
 	w.State, w.Owner, w.Since, w.Version = part.Spec.State, part.Spec.Owner, part.Since, part.Program
 	for kind := range part.Spec.Binding {

@@ -67,7 +67,13 @@ func teardown(t *testing.T, n nstest.Network, c phase1.Config, before string) {
 // ofNode are the namespace's journals, and what else is in their directory.
 func ofNode(t *testing.T, n nstest.Network) []string {
 	t.Helper()
-	dir := filepath.Join(phase1.DefaultDir, namespaceName(t, n))
+	return ofNodeIn(t, phase1.DefaultDir, n)
+}
+
+// ofNodeIn is ofNode for another directory of the node.
+func ofNodeIn(t *testing.T, dir string, n nstest.Network) []string {
+	t.Helper()
+	dir = filepath.Join(dir, namespaceName(t, n))
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
