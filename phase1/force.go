@@ -60,7 +60,11 @@ func (s *session) takeDownForced(ctx context.Context, state string, unreadable e
 	if err := s.findState(ctx, state); err != nil {
 		return nil, err
 	}
-	kind, record := said.Binding, s.ownRecord()
+	record, err := s.ownRecord()
+	if err != nil {
+		return nil, err
+	}
+	kind := said.Binding
 	if record != nil {
 		kind = record.Binding
 	}
@@ -100,15 +104,18 @@ func (s *session) forgetUnmarked(lost []string, record *cache.Record, unreadable
 }
 
 // ownRecord is the NIC's record in State; nil: it is lost, or another namespace's.
-func (s *session) ownRecord() *cache.Record {
+func (s *session) ownRecord() (*cache.Record, error) {
 	if s.state.Root == nil {
-		return nil
+		return nil, nil
 	}
 	r, err := cache.Read(s.state.Root, s.nic)
-	if err != nil || r.Namespace != s.identity.Name() {
-		return nil
+	if notRead(err) {
+		return nil, err
 	}
-	return &r
+	if err != nil || r.Namespace != s.identity.Name() {
+		return nil, nil
+	}
+	return &r, nil
 }
 
 // readForced reads the namespace, with the rules of iptables if Setup may have used it. Lost says what could not be

@@ -194,6 +194,9 @@ func (n node) forgetRecord(ctx context.Context, w Wiring, tell progress) error {
 		tell.say("removes the record %s", filepath.Join(w.State, w.NIC+".json"))
 		return cache.Remove(s.state.Root, w.NIC)
 	}
+	if notRead(err) {
+		return err
+	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		tell.say("leaves the record, which may be another namespace's: %v", err)
 	}
@@ -238,8 +241,11 @@ func (n node) sweepNamespace(name string, tell progress) error {
 		return err
 	}
 	identity, err := netns.Named(name)
-	if err != nil {
+	if errors.Is(err, netns.ErrNoName) {
 		return nil // another program's directory
+	}
+	if err != nil {
+		return err
 	}
 	places, _, err := netns.Find([]netns.Identity{identity})
 	if err != nil || len(places[identity]) > 0 {

@@ -70,8 +70,11 @@ func (n node) list(ctx context.Context) (list []Wiring, unseen []string, err err
 			return nil, nil, context.Cause(ctx)
 		}
 		id, err := netns.Named(name)
-		if err != nil {
+		if errors.Is(err, netns.ErrNoName) {
 			continue // a directory of another program
+		}
+		if err != nil {
+			return nil, nil, err
 		}
 		identities[name] = id
 		wanted = append(wanted, id)

@@ -115,18 +115,21 @@ func (s *session) lookAtState(spec infra.Spec) error {
 // written anew.
 func (s *session) checkRecord() error {
 	path := filepath.Join(s.state.Name(), s.nic+".json")
-	if text, err := statefile.Read(s.state.Root, s.nic+".json"); err == nil {
-		var head struct{ Version int }
-		if err := json.Unmarshal(text, &head); err == nil && head.Version != 0 && head.Version != cache.Version {
-			return fmt.Errorf("NIC %s: %w by another version of guestwire, which wrote %s (version %d, and this program writes %d): use the version of guestwire that wrote it",
-				s.nic, infra.ErrWired, path, head.Version, cache.Version)
-		}
+	r, err := s.recordHead()
+	if err != nil {
+		return err
 	}
-	r, err := cache.Read(s.state.Root, s.nic)
-	if err != nil || r.Namespace == "" || r.Namespace == s.identity.Name() {
+	if r.Version != 0 && r.Version != cache.Version {
+		return fmt.Errorf("NIC %s: %w by another version of guestwire, which wrote %s (version %d, and this program writes %d): use the version of guestwire that wrote it",
+			s.nic, infra.ErrWired, path, r.Version, cache.Version)
+	}
+	if r.Namespace == "" || r.Namespace == s.identity.Name() {
 		return nil
 	}
 	places, err := find(r.Namespace)
+	if errors.Is(err, netns.ErrNoName) {
+		return nil // the record is damaged
+	}
 	if err != nil {
 		return fmt.Errorf("record %s: %w", path, err)
 	}
@@ -141,18 +144,27 @@ func (s *session) checkRecord() error {
 	return nil
 }
 
-// recordNamespace is the namespace that the record names, also one of another version; empty: it names none, or cannot
-// be read.
-func (s *session) recordNamespace() string {
-	var head struct{ Namespace string }
+// recordHead is what says whose the record is, also one of another version. It is empty if there is no record, or a
+// damaged one.
+func (s *session) recordHead() (head struct {
+	Version   int
+	Namespace string
+}, err error) {
 	text, err := statefile.Read(s.state.Root, s.nic+".json")
+	if notRead(err) {
+		return head, fmt.Errorf("record %s: %w", filepath.Join(s.state.Name(), s.nic+".json"), err)
+	}
 	if err == nil {
-		err = json.Unmarshal(text, &head)
+		_ = json.Unmarshal(text, &head) // what can be read counts
 	}
-	if err != nil {
-		return ""
-	}
-	return head.Namespace
+	return head, nil
+}
+
+// notRead says whether err is a system call's that kept a file from being read, which may be as it should: it is not
+// the error of a file that is not there or that is damaged.
+func notRead(err error) bool {
+	var errno syscall.Errno
+	return errors.As(err, &errno) && errno != syscall.ENOENT
 }
 
 // find returns where the namespace with this name is found; nothing: it is gone.

@@ -113,7 +113,11 @@ func (s *session) removeRecord() error {
 	if s.state.Root == nil {
 		return nil
 	}
-	if namespace := s.recordNamespace(); namespace != "" && namespace != s.identity.Name() {
+	r, err := s.recordHead()
+	if err != nil {
+		return err
+	}
+	if r.Namespace != "" && r.Namespace != s.identity.Name() {
 		return nil
 	}
 	return cache.Remove(s.state.Root, s.nic)

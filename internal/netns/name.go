@@ -1,6 +1,7 @@
 package netns
 
 import (
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -8,19 +9,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// ErrNoName is the error of Named for a string that is no namespace's name.
+var ErrNoName = errors.New("no network namespace's name")
+
 // Named returns the identity whose Name is name. The BootID of another boot is cut short, as the name has a part of it.
+// The error is ErrNoName, or says why this boot is not known.
 func Named(name string) (Identity, error) {
 	parts := strings.Split(name, "-")
 	if len(parts) != 3 || len(parts[0]) != bootPart {
-		return Identity{}, fmt.Errorf("%q is no network namespace's name", name)
+		return Identity{}, fmt.Errorf("%q is %w", name, ErrNoName)
 	}
 	inode, err := strconv.ParseUint(parts[1], 10, 64)
 	if err != nil {
-		return Identity{}, fmt.Errorf("network namespace's name %q: %w", name, err)
+		return Identity{}, fmt.Errorf("%q is %w: %w", name, ErrNoName, err)
 	}
 	cookie, err := strconv.ParseUint(parts[2], 10, 64)
 	if err != nil {
-		return Identity{}, fmt.Errorf("network namespace's name %q: %w", name, err)
+		return Identity{}, fmt.Errorf("%q is %w: %w", name, ErrNoName, err)
 	}
 	id := Identity{BootID: parts[0], Inode: inode, Cookie: cookie}
 	boot, err := bootID()
