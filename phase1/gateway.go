@@ -22,7 +22,7 @@ func (s *session) askGateway(ctx context.Context, plan *wiring.Plan) (*wiring.Pl
 		return plan, nil, nil
 	}
 	mac, answered, err := s.ns.Solicit(ctx, kernel.Solicitation{
-		Link: gateway.Link, MAC: plan.Record.MAC, Source: plan.Record.IPv6.Address, Target: gateway.Address,
+		Link: gateway.Link, MAC: plan.Record.MAC, Source: plan.Record.IPv6.Address, Target: gateway.Address, Known: gateway.MAC,
 	})
 	if err != nil {
 		return nil, nil, fmt.Errorf("NIC %s: %w", s.nic, err)

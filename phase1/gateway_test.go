@@ -4,12 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/mdlayher/ndp"
+
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/rig/guest"
 	"github.com/guestwire/guestwire/internal/rig/nstest"
 	"github.com/guestwire/guestwire/phase1"
@@ -133,6 +138,67 @@ func TestGatewayCancelled(t *testing.T) {
 	if err := phase1.Check(ctx, c); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("%v, want the context's end", err)
 	}
+}
+
+// TestGatewayOfNeighbour: a neighbour that answers for the gateway, and faster, does not become the guest's router as long
+// as the gateway answers, too.
+func TestGatewayOfNeighbour(t *testing.T) {
+	t.Parallel()
+	n := nstest.NewNetwork(t)
+	c := config(n, infra.Redirect{})
+	before := settled(t, n)
+	setup(t, c)
+	r := record(t, n)
+	was, guest := r.IPv6.Router, r.IPv6.Address
+	neighbour := cache.MAC{0x02, 0, 0, 0, 0xba, 0xd0}
+	answer := func(mac cache.MAC) []byte {
+		icmp, err := ndp.MarshalMessageChecksum(&ndp.NeighborAdvertisement{
+			Solicited: true, Override: true, TargetAddress: nstest.Gateway6,
+			Options: []ndp.Option{&ndp.LinkLayerAddress{Direction: ndp.Target, Addr: mac[:]}},
+		}, nstest.Gateway6, guest)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return slices.Concat(r.MAC[:], mac[:], []byte{0x86, 0xdd, 0x60, 0, 0, 0, 0, byte(len(icmp)), 58, 255}, nstest.Gateway6.AsSlice(), guest.AsSlice(), icmp)
+	}
+	ofNeighbour, ofGateway := answer(neighbour), answer(was.MAC)
+	n.World.IP("link set pod arp off") // the answers are those of the test
+	var index int
+	if err := netns.Do(n.World.File, func() error {
+		link, err := net.InterfaceByName("pod")
+		index = link.Index
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	inject, end, ended := n.World.Injector(t, index), make(chan struct{}), make(chan error, 1)
+	go func() {
+		for {
+			select {
+			case <-end:
+				ended <- nil
+				return
+			case <-time.After(100 * time.Microsecond):
+				if err := inject(ofNeighbour, ofNeighbour, ofNeighbour, ofGateway); err != nil {
+					ended <- err
+					return
+				}
+			}
+		}
+	}()
+	for range 5 {
+		check(t, c)
+		setup(t, c)
+		if r := record(t, n).IPv6.Router; r.MAC != was.MAC {
+			t.Errorf("router %+v, want %+v", r, was)
+		}
+	}
+	close(end)
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	n.World.IP("link set pod arp on")
+	teardown(t, n, c, before)
 }
 
 // linkMAC is what ip(8) shows.

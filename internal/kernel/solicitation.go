@@ -19,6 +19,7 @@ type Solicitation struct {
 	MAC    cache.MAC // the guest's
 	Source netip.Addr
 	Target netip.Addr
+	Known  cache.MAC // that the neighbour has had; zero: none
 }
 
 // The question is repeated, as it or its answer can be lost.
@@ -32,7 +33,8 @@ const (
 // open a packet socket (CAP_NET_RAW).
 //
 // Solicit works where Resolve does not: at a link whose frames go to the guest, so that the namespace does not
-// see the answer. A packet socket sees frames before a bridge, tc and nftables do. What the guest itself sends is
+// see the answer. If the neighbour still answers with the known MAC, that is the result, although another host may have
+// answered first: else each host of the network could take the neighbour's place. A packet socket sees frames before a bridge, tc and nftables do. What the guest itself sends is
 // no answer.
 func (n *Namespace) Solicit(ctx context.Context, q Solicitation) (cache.MAC, bool, error) {
 	fd, err := openForAdvertisements(q.Link)
@@ -44,6 +46,7 @@ func (n *Namespace) Solicit(ctx context.Context, q Solicitation) (cache.MAC, boo
 	}
 	defer unix.Close(fd)
 	frame := make([]byte, 1<<11)
+	var other cache.MAC // than the known one
 	for range solicitations {
 		err := unix.Sendto(fd, encodeSolicitation(q), 0, &unix.SockaddrLinklayer{Ifindex: q.Link})
 		if noLink(err) {
@@ -76,8 +79,16 @@ func (n *Namespace) Solicit(ctx context.Context, q Solicitation) (cache.MAC, boo
 			a, err := parseAdvertisement(frame[:size])
 			forGuest := a.receiver == q.MAC || !a.receiver.Unicast()
 			if err == nil && forGuest && a.target == q.Target && a.mac != q.MAC && a.sender != q.MAC {
-				return a.mac, true, nil
+				if a.mac == q.Known || q.Known.IsZero() {
+					return a.mac, true, nil
+				}
+				if other.IsZero() {
+					other = a.mac
+				}
 			}
+		}
+		if !other.IsZero() {
+			return other, true, nil
 		}
 	}
 	return cache.MAC{}, false, nil
