@@ -291,3 +291,50 @@ func TestTeardownWithStateReplaced(t *testing.T) {
 		})
 	}
 }
+
+// TestDirBelowUser: a directory for journals below another user's is refused before anything is made there: that user
+// could put a link in its place, and Setup would change the mode of the link's target.
+func TestDirBelowUser(t *testing.T) {
+	t.Parallel()
+	nstest.NeedRoot(t, "the test needs two users")
+	n := nstest.NewNetwork(t)
+	above := nstest.Dir(t)
+	if err := os.Chown(above, nstest.LauncherUID, nstest.LauncherUID); err != nil {
+		t.Fatal(err)
+	}
+	c := config(n, infra.Redirect{})
+	c.Dir = filepath.Join(above, "node")
+	if err := setupAlone(t.Context(), c); !errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), above) {
+		t.Errorf("%v, want fs.ErrPermission for %s", err, above)
+	}
+	if left, err := os.ReadDir(above); err != nil || len(left) > 0 {
+		t.Errorf("%s has %v, %v; want nothing", above, left, err)
+	}
+}
+
+// TestStateThroughLinks: a link of root's that leads to another user's link is refused: that user could lead it elsewhere.
+func TestStateThroughLinks(t *testing.T) {
+	t.Parallel()
+	nstest.NeedRoot(t, "the test needs two users")
+	n := nstest.NewNetwork(t)
+	dir := nstest.Dir(t)
+	user, link := filepath.Join(dir, "user"), filepath.Join(dir, "user", "link")
+	err := errors.Join(os.Mkdir(filepath.Join(dir, "real"), 0o755), os.Mkdir(user, 0o755), os.Symlink(filepath.Join(dir, "real"), link),
+		os.Symlink(link, filepath.Join(dir, "first")), os.Lchown(link, nstest.LauncherUID, nstest.LauncherUID), os.Chown(user, nstest.LauncherUID, nstest.LauncherUID))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, state := range []string{"first", "first/vm"} {
+		c := config(n, infra.Redirect{})
+		c.State = filepath.Join(dir, state)
+		if err := setupAlone(t.Context(), c); !errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), user) {
+			t.Errorf("%s: %v, want fs.ErrPermission for %s", state, err, user)
+			if err := phase1.Teardown(t.Context(), c); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	if left, err := os.ReadDir(filepath.Join(dir, "real")); err != nil || len(left) > 0 {
+		t.Errorf("the target has %v, %v; want nothing", left, err)
+	}
+}

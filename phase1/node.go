@@ -40,7 +40,11 @@ func openNode(path string) (node, error) {
 	if err != nil {
 		return node{}, err
 	}
-	err = os.Mkdir(path, 0o700)
+	path = filepath.Clean(path)
+	err = checkRootParent(path)
+	if err == nil {
+		err = os.Mkdir(path, 0o700)
+	}
 	if err == nil {
 		err = os.Chmod(path, 0o700) // whatever the umask says
 	}
@@ -70,7 +74,7 @@ func nodePath(path string) (string, error) {
 }
 
 func openNodeAt(path string) (node, error) {
-	if err := checkRootPath(path, 0o077); err != nil {
+	if _, err := rootPath(path, 0o077); err != nil {
 		return node{}, fmt.Errorf("journal directory: %w", err)
 	}
 	dir, err := os.OpenRoot(path)

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"unicode/utf8"
 
@@ -37,7 +38,7 @@ func (s state) close() {
 // openState opens the directory at the path that realState returned. The error is fs.ErrNotExist if the directory
 // is not there. A directory that is not root's alone is refused: Serve believes what lies there.
 func (s *session) openState(path string) error {
-	if err := checkRootPath(path, 0o022); err != nil {
+	if _, err := rootPath(path, 0o022); err != nil {
 		return fmt.Errorf("state directory: %w", err)
 	}
 	dir, err := os.OpenRoot(path)
@@ -215,16 +216,14 @@ func realState(path string) (string, error) {
 	if err := checkStatePath(path); err != nil {
 		return "", err
 	}
-	err := checkRootPath(path, 0o022)
-	if err == nil {
-		path, err = filepath.EvalSymlinks(path)
-	} else if errors.Is(err, fs.ErrNotExist) {
-		path, err = realAbove(filepath.Clean(path))
+	real, err := rootPath(path, 0o022)
+	if errors.Is(err, fs.ErrNotExist) {
+		real, err = realAbove(filepath.Clean(path))
 	}
 	if err != nil {
 		return "", fmt.Errorf("state directory: %w", err)
 	}
-	return path, nil
+	return real, nil
 }
 
 // realAbove is the path of a directory that is not there, without the symbolic links above it.
@@ -251,43 +250,81 @@ func (j *journal) checkState(path string) error {
 	return nil
 }
 
-// checkRootPath refuses a path that another user than root can lead elsewhere: the directory, all directories
-// above it, and the symbolic links on the way have to be root's. Above the directory, other users may write to
-// a sticky directory such as /tmp, where they cannot move root's files. The directory itself must have none of
-// the bits in its mode.
-func checkRootPath(path string, bits fs.FileMode) error {
-	if err := checkRootAbove(path); err != nil {
-		return err
+// rootPath is the path of a directory without symbolic links. It refuses a path that another user than root can lead
+// elsewhere: the directory, all directories above it, and the symbolic links on the way have to be root's. Above the
+// directory, other users may write to a sticky directory such as /tmp, where they cannot move root's files. The
+// directory itself must have none of the bits in its mode.
+func rootPath(path string, bits fs.FileMode) (string, error) {
+	const linksMax = 40 // as the kernel has it (MAXSYMLINKS of linux/namei.h)
+	real, links := "/", 0
+	rest := strings.Split(path, "/")
+	for len(rest) > 0 {
+		name := rest[0]
+		rest = rest[1:]
+		if name == "" {
+			continue
+		}
+		if err := checkRootAbove(real); err != nil {
+			return "", err
+		}
+		next := filepath.Join(real, name)
+		info, err := os.Lstat(next)
+		if err != nil {
+			return "", err
+		}
+		if info.Mode()&fs.ModeSymlink == 0 {
+			real = next
+			continue
+		}
+		if err := checkRootOnly(next, 0); err != nil {
+			return "", err
+		}
+		if links++; links > linksMax {
+			return "", &fs.PathError{Op: "open", Path: path, Err: unix.ELOOP}
+		}
+		target, err := os.Readlink(next)
+		if err != nil {
+			return "", err
+		}
+		if filepath.IsAbs(target) {
+			real = "/"
+		}
+		rest = append(strings.Split(target, "/"), rest...)
 	}
-	real, err := filepath.EvalSymlinks(path)
+	return real, checkRootOnly(real, bits)
+}
+
+// checkRootAbove refuses a directory in which another user could move root's files.
+func checkRootAbove(path string) error {
+	info, err := os.Lstat(path)
 	if err != nil {
 		return err
 	}
-	if err := checkRootAbove(real); err != nil {
+	if info.Mode()&fs.ModeSticky != 0 {
+		return checkRootOnly(path, 0)
+	}
+	return checkRootOnly(path, 0o022)
+}
+
+// checkRootParent refuses a path below a directory in which another user could put another file in its place.
+func checkRootParent(path string) error {
+	above, err := rootPath(filepath.Dir(path), 0)
+	if err != nil {
 		return err
 	}
-	if real != path {
-		if err := checkRootOnly(path, 0); err != nil {
-			return err
-		}
-	}
-	return checkRootOnly(real, bits)
+	return checkRootAbove(above)
 }
 
 // makeState makes the directory, where no other user can put another one in its place. Made is false if the
 // directory was there.
 func makeState(path string) (made bool, err error) {
-	above, err := filepath.EvalSymlinks(filepath.Dir(path))
+	path = filepath.Clean(path)
+	err = checkRootParent(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, fmt.Errorf("%s is not there: make it first (mkdir -p %[1]s): %w", filepath.Dir(path), fs.ErrNotExist)
 	}
 	if err != nil {
 		return false, err
-	}
-	for _, p := range []string{path, filepath.Join(above, "state")} {
-		if err := checkRootAbove(p); err != nil {
-			return false, err
-		}
 	}
 	err = os.Mkdir(path, 0o755)
 	if errors.Is(err, fs.ErrExist) {
@@ -297,26 +334,6 @@ func makeState(path string) (made bool, err error) {
 		return false, err
 	}
 	return true, os.Chmod(path, 0o755) // whatever the umask says: the launcher reads there
-}
-
-// checkRootAbove checks the directories and links that the path leads through.
-func checkRootAbove(path string) error {
-	for path != "/" {
-		path = filepath.Dir(path)
-		info, err := os.Lstat(path)
-		if err != nil {
-			return err
-		}
-		if info.Mode()&(fs.ModeSymlink|fs.ModeSticky) != 0 {
-			err = checkRootOnly(path, 0)
-		} else {
-			err = checkRootOnly(path, 0o022)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // checkRootOnly refuses a file that is not root's, or that has one of the bits in its mode.
