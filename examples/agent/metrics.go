@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"errors"
 	"os"
+	"sync"
 	"syscall"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -50,11 +52,19 @@ func (c collector) Collect(metrics chan<- prometheus.Metric) {
 		}
 		wanted = report.Wiring
 	}
+	// A Check waits a second for a gateway that does not answer.
+	var working sync.WaitGroup
+	free := make(chan struct{}, 64)
 	for _, w := range wirings {
 		if c.o.NetNS == nil || w.Namespace == wanted.Namespace && w.NIC == wanted.NIC {
-			c.collect(w, metrics)
+			free <- struct{}{}
+			working.Go(func() {
+				c.collect(w, metrics)
+				<-free
+			})
 		}
 	}
+	working.Wait()
 }
 
 func (c collector) collect(w phase1.Wiring, metrics chan<- prometheus.Metric) {
@@ -67,43 +77,48 @@ func (c collector) collect(w phase1.Wiring, metrics chan<- prometheus.Metric) {
 		return
 	}
 	gauge(namespaceFound, 1)
-	report, err := c.status(w)
-	switch {
-	case report == nil:
+	found, drops, ok := c.look(w)
+	if !ok {
 		return
-	case err != nil: // the NIC has gone
-		gauge(differences, 1)
-	case report.Drift != nil:
-		gauge(differences, float64(len(report.Drift.Differs)))
-	default:
-		gauge(differences, 0)
 	}
-	for _, d := range report.Drops {
+	gauge(differences, float64(found))
+	for _, d := range drops {
 		labels := []string{w.NIC, w.Namespace, w.State, d.Reason}
 		metrics <- prometheus.MustNewConstMetric(droppedPackets, prometheus.CounterValue, float64(d.Packets), labels...)
 		metrics <- prometheus.MustNewConstMetric(droppedBytes, prometheus.CounterValue, float64(d.Bytes), labels...)
 	}
 }
 
-// status returns nil if the namespace cannot be opened here, or the NIC is not wired any more. The error is
-// infra.ErrNoNIC, beside a report.
-func (c collector) status(w phase1.Wiring) (*phase1.Report, error) {
+// look returns in how many things the NIC differs, and what its rules have dropped; ok is false if the namespace cannot
+// be opened here, or the NIC is not wired any more. It does without Status, which looks for the namespace again, in all
+// processes.
+func (c collector) look(w phase1.Wiring) (found int, drops []phase1.DropCount, ok bool) {
 	for _, path := range w.FoundAt {
 		// A path of another mount namespace may lead to a FIFO here, which would wait.
 		ns, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 		if err != nil {
 			continue
 		}
-		report, err := phase1.Status(c.ctx, phase1.Config{NetNS: ns, Dir: c.o.Dir, Progress: c.o.Progress, Spec: infra.Spec{NIC: w.NIC}})
+		// By the State, Check refuses another namespace, which the path may lead to by now.
+		nic := phase1.Config{NetNS: ns, Dir: c.o.Dir, Progress: c.o.Progress, Spec: infra.Spec{NIC: w.NIC, State: w.State}}
+		err = phase1.Check(c.ctx, nic)
+		var drift *phase1.DriftError
+		switch {
+		case errors.As(err, &drift):
+			found, err = len(drift.Differs), nil
+		case errors.Is(err, infra.ErrNoNIC):
+			found, err = 1, nil
+		}
+		if err == nil {
+			drops, err = phase1.Drops(c.ctx, nic)
+		}
 		ns.Close()
-		if report == nil {
-			c.o.Progress(err.Error())
+		if err == nil {
+			return found, drops, true
 		}
-		if report != nil && report.Namespace == w.Namespace {
-			return report, err
-		}
+		c.o.Progress(err.Error())
 	}
-	return nil, nil
+	return 0, nil, false
 }
 
 func printMetrics(ctx context.Context, o *options) error {
