@@ -18,6 +18,9 @@ import (
 // suffix follows the interface's name in the name of a record's file.
 const suffix = ".json"
 
+// mode is that of a record's file.
+const mode fs.FileMode = 0o644
+
 // FileError says which record could not be read, written or removed.
 type FileError struct {
 	Path string
@@ -76,7 +79,7 @@ func Decode(text []byte) (Record, error) {
 
 // Write validates the record and writes it to dir as NAME.json. Every user who can enter dir can read the
 // record (mode 0644). A reader sees the old record or the new one, never a part. If the same record is there
-// already, Write leaves the file alone.
+// already, with that mode, Write leaves the file alone.
 //
 // The error is a [*FileError]. It wraps a [*FieldError] if the record is not valid.
 func Write(dir *os.Root, r Record) error {
@@ -86,9 +89,11 @@ func Write(dir *os.Root, r Record) error {
 		return &FileError{filepath.Join(dir.Name(), name), err}
 	}
 	if old, err := statefile.Read(dir, name); err == nil && bytes.Equal(old, text) {
-		return nil
+		if info, err := dir.Lstat(name); err == nil && info.Mode() == mode {
+			return nil
+		}
 	}
-	if err := statefile.Write(dir, name, text, 0o644); err != nil {
+	if err := statefile.Write(dir, name, text, mode); err != nil {
 		return &FileError{filepath.Join(dir.Name(), name), err}
 	}
 	return nil

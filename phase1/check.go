@@ -91,7 +91,11 @@ func (s *session) compareRecord(j *journal, plan *wiring.Plan) *infra.Difference
 		var record cache.Record
 		record, err = cache.Read(s.state.Root, s.nic)
 		if err == nil && reflect.DeepEqual(record, plan.Record) {
-			return nil
+			info, err := s.state.Root.Lstat(s.nic + ".json")
+			if err == nil && info.Mode().Perm()&0o444 == 0o444 {
+				return nil
+			}
+			return &infra.Difference{Kind: "record", Text: fmt.Sprintf("record %s.json cannot be read by the launcher", s.nic)}
 		}
 	}
 	if err != nil {

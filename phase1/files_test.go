@@ -338,3 +338,21 @@ func TestStateThroughLinks(t *testing.T) {
 		t.Errorf("the target has %v, %v; want nothing", left, err)
 	}
 }
+
+// TestRecordMode: a record that the launcher cannot read any more is a difference, and Setup mends it.
+func TestRecordMode(t *testing.T) {
+	t.Parallel()
+	n := nstest.NewNetwork(t)
+	c := config(n, infra.Redirect{})
+	setup(t, c)
+	path := filepath.Join(n.State, "eth0.json")
+	if err := os.Chmod(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	drifted(t, c, "record eth0.json")
+	setup(t, c)
+	check(t, c)
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o644 {
+		t.Errorf("the record has the mode %v, %v; want 0644", info.Mode(), err)
+	}
+}

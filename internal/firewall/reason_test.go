@@ -23,7 +23,7 @@ func TestReasons(t *testing.T) {
 			t.Errorf("%q is read as %q, %q, %t", prefix, nic, have, ok)
 		}
 	}
-	for _, other := range []string{"", "guestwire", "guestwire eth0", "guestwire eth0 mac-spoof more", "theirs eth0 mac-spoof"} {
+	for _, other := range []string{"", "guestwire", "guestwire eth0", "guestwire eth0 mac-spoof more", "theirs eth0 mac-spoof", "guestwire eth0 \x1b[31m"} {
 		if nic, r, ok := ParseLogPrefix(other); ok {
 			t.Errorf("%q is read as %q, %q", other, nic, r)
 		}
