@@ -151,11 +151,8 @@ func (g Gone) orphan(list []Wiring) (w Wiring, ok bool, err error) {
 		return Wiring{}, false, fmt.Errorf("state directory: %w", err)
 	}
 	defer dir.Close()
-	r, err := cache.Read(dir, g.NIC)
-	if errors.Is(err, fs.ErrNotExist) || err == nil && r.Namespace == "" {
-		return Wiring{}, false, nil
-	}
-	if err != nil {
+	r, err := recordHead(dir, g.NIC)
+	if err != nil || r.Namespace == "" {
 		return Wiring{}, false, err
 	}
 	places, err := find(r.Namespace)
@@ -189,16 +186,19 @@ func (n node) forgetRecord(ctx context.Context, w Wiring, tell progress) error {
 	if err := s.findState(ctx, w.State); err != nil || s.state.Root == nil {
 		return err
 	}
-	r, err := cache.Read(s.state.Root, w.NIC)
-	if err == nil && r.Namespace == w.Namespace {
-		tell.say("removes the record %s", filepath.Join(w.State, w.NIC+".json"))
-		return cache.Remove(s.state.Root, w.NIC)
-	}
-	if notRead(err) {
+	path := filepath.Join(w.State, w.NIC+".json")
+	r, err := recordHead(s.state.Root, w.NIC)
+	if err != nil {
 		return err
 	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		tell.say("leaves the record, which may be another namespace's: %v", err)
+	switch r.Namespace {
+	case w.Namespace:
+		tell.say("removes the record %s", path)
+		return cache.Remove(s.state.Root, w.NIC)
+	case "":
+		if _, err := s.state.Root.Lstat(w.NIC + ".json"); err == nil {
+			tell.say("leaves the record %s, which names no namespace", path)
+		}
 	}
 	return nil
 }

@@ -172,3 +172,32 @@ func TestTeardownLeavesForeignRecord(t *testing.T) {
 		}
 	}
 }
+
+// TestForgetRecordOfAnotherVersion: a record of a later version does not keep its State for ever.
+func TestForgetRecordOfAnotherVersion(t *testing.T) {
+	t.Parallel()
+	old, next := nstest.NewNetwork(t), nstest.NewNetwork(t)
+	setup(t, config(old, infra.Redirect{}))
+	path := filepath.Join(old.State, "eth0.json")
+	text, err := os.ReadFile(path)
+	if err == nil {
+		err = os.WriteFile(path, []byte(strings.Replace(string(text), `"version": 3`, `"version": 4, "more": 1`, 1)), 0o644)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := config(next, infra.Redirect{})
+	c.State = old.State
+	g := phase1.Gone{State: old.State, NIC: "eth0"}
+	old.Pod.End()
+	if err := setupAlone(t.Context(), c); !errors.Is(err, infra.ErrWired) || !strings.Contains(err.Error(), "Forget") {
+		t.Errorf("%v, want ErrWired, and that Forget helps", err)
+	}
+	if err := phase1.Forget(t.Context(), g); err != nil {
+		t.Error(err)
+	}
+	setup(t, c)
+	if err := phase1.Teardown(t.Context(), c); err != nil {
+		t.Error(err)
+	}
+}

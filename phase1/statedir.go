@@ -116,13 +116,17 @@ func (s *session) lookAtState(spec infra.Spec) error {
 // written anew.
 func (s *session) checkRecord() error {
 	path := filepath.Join(s.state.Name(), s.nic+".json")
-	r, err := s.recordHead()
+	r, err := recordHead(s.state.Root, s.nic)
 	if err != nil {
 		return err
 	}
 	if r.Version != 0 && r.Version != cache.Version {
-		return fmt.Errorf("NIC %s: %w by another version of guestwire, which wrote %s (version %d, and this program writes %d): use the version of guestwire that wrote it",
-			s.nic, infra.ErrWired, path, r.Version, cache.Version)
+		way := "use the version of guestwire that wrote it"
+		if r.Namespace != "" {
+			way += ", or call Forget if the namespace " + r.Namespace + " is gone"
+		}
+		return fmt.Errorf("NIC %s: %w by another version of guestwire, which wrote %s (version %d, and this program writes %d): %s",
+			s.nic, infra.ErrWired, path, r.Version, cache.Version, way)
 	}
 	if r.Namespace == "" || r.Namespace == s.identity.Name() {
 		return nil
@@ -145,20 +149,23 @@ func (s *session) checkRecord() error {
 	return nil
 }
 
-// recordHead is what says whose the record is, also one of another version. It is empty if there is no record, or a
-// damaged one.
-func (s *session) recordHead() (head struct {
+// head is the part of a record that says whose it is. It is read of a record of another version, too.
+type head struct {
 	Version   int
 	Namespace string
-}, err error) {
-	text, err := statefile.Read(s.state.Root, s.nic+".json")
+}
+
+// recordHead returns an empty head if there is no record, or a damaged one.
+func recordHead(dir *os.Root, nic string) (head, error) {
+	var r head
+	text, err := statefile.Read(dir, nic+".json")
 	if notRead(err) {
-		return head, fmt.Errorf("record %s: %w", filepath.Join(s.state.Name(), s.nic+".json"), err)
+		return r, fmt.Errorf("record %s: %w", filepath.Join(dir.Name(), nic+".json"), err)
 	}
 	if err == nil {
-		_ = json.Unmarshal(text, &head) // what can be read counts
+		_ = json.Unmarshal(text, &r) // what can be read counts
 	}
-	return head, nil
+	return r, nil
 }
 
 // notRead says whether err is a system call's that kept a file from being read, which may be as it should: it is not

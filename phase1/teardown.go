@@ -113,7 +113,7 @@ func (s *session) removeRecord() error {
 	if s.state.Root == nil {
 		return nil
 	}
-	r, err := s.recordHead()
+	r, err := recordHead(s.state.Root, s.nic)
 	if err != nil {
 		return err
 	}
