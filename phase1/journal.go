@@ -64,7 +64,11 @@ func (n node) readJournal(namespace, nic string) (*journal, error) {
 	}
 	// The version comes first: a journal of another version may have fields that are unknown here.
 	var head struct{ Version int }
-	if err := json.Unmarshal(text, &head); err != nil {
+	err = json.Unmarshal(text, &head)
+	if err == nil && head.Version == 0 {
+		err = errors.New("no version")
+	}
+	if err != nil {
 		return nil, unusable{fmt.Errorf("journal %s: %w: the file is damaged, and how the namespace was before Setup is not known; Teardown by force does without it", path, err)}
 	}
 	if head.Version != journalVersion {

@@ -77,6 +77,29 @@ func TestJournalOfAnotherVersion(t *testing.T) {
 	}
 }
 
+// TestJournalDamaged: a file that no version wrote is called damaged, and the error has the way out.
+func TestJournalDamaged(t *testing.T) {
+	t.Parallel()
+	n := nstest.NewNetwork(t)
+	c := config(n, infra.Redirect{})
+	setup(t, c)
+	path, text := journal(t, n)
+	for _, other := range []string{"", "{}", "null", "[]", `{"version":"3"}`, text[:len(text)/2]} {
+		if err := os.WriteFile(path, []byte(other), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := phase1.Teardown(t.Context(), c); err == nil || !strings.Contains(err.Error(), "damaged") || !strings.Contains(err.Error(), "force") {
+			t.Errorf("%q: %v, want that the file is damaged, and Teardown by force", other, err)
+		}
+	}
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := phase1.Teardown(t.Context(), c); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestJournalOfState: the journal names the state directory by its real path, so a Setup that has nothing to do
 // writes nothing, however the caller writes the path.
 func TestJournalOfState(t *testing.T) {
