@@ -283,8 +283,19 @@ func (b *bed) looks(want string) error {
 }
 
 // dump leaves out what the kernel makes up for our links: the MACs of taps, and the multicast routes,
-// which come late, with a carrier.
-func (b *bed) dump() string { return equalsSorted(ofLinks.ReplaceAllString(b.n.Pod.Dump(), "$1")) }
+// which come late, with a carrier. A repair makes one table of nftables after another, so they are sorted.
+func (b *bed) dump() string {
+	dump := equalsSorted(ofLinks.ReplaceAllString(b.n.Pod.Dump(), "$1"))
+	tables := ofTables.FindAllString(dump, -1)
+	slices.Sort(tables)
+	return ofTables.ReplaceAllStringFunc(dump, func(string) string {
+		next := tables[0]
+		tables = tables[1:]
+		return next
+	})
+}
+
+var ofTables = regexp.MustCompile(`(?m)^table \w+ guestwire-\S+ \{\n(?:\s.*\n|\n)*\}\n`)
 
 var ofLinks = regexp.MustCompile(`(eth0-(?:tap|dhcp): [^\n]*\n *link/ether) [0-9a-f:]{17}|multicast ff00::/8 dev eth0-[^\n]*\n`)
 

@@ -96,6 +96,11 @@ func (n node) removeJournal(namespace, nic string) error {
 	if err != nil {
 		return fmt.Errorf("journal %s: %w", n.path(namespace, nic), err)
 	}
+	return n.removeEmpty(namespace)
+}
+
+// removeEmpty removes the namespace's directory if no journal is left there.
+func (n node) removeEmpty(namespace string) error {
 	if err := n.Remove(namespace); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTEMPTY) {
 		return fmt.Errorf("journal directory: %w", err)
 	}
@@ -164,7 +169,7 @@ func (s *session) writeJournal(plan wiring.Journal, earlier *journal) error {
 		dir.Close()
 	}
 	if err != nil {
-		_ = s.node.Remove(namespace) // if it is empty
+		err = errors.Join(err, s.node.removeEmpty(namespace))
 		return fmt.Errorf("journal %s: %w", s.journalPath(), err)
 	}
 	return nil

@@ -12,6 +12,8 @@ var selection = nstest.Selection{
 		{Test: "TestShapes/(IPv6_off_for_new_links|jumbo.*)/bridge", Why: "a dummy's sysctls and MTU"},
 		{Test: "TestTeardownAfterDeletion/bridge", Why: "a chain goes with its link before Linux 6.16"},
 		{Test: "TestTeardownWithoutNIC", Why: "the same of the NIC"},
+		{Test: "TestForceTeardown/(bridge|masquerade)/(removed|of_another_version)", Why: "a dummy has what the NIC had; the rules of a masquerade say what forwarded"},
+		{Test: "TestByHand", Why: "the same by the commands of the documentation"},
 		{Test: "TestRepair/bridge/(ip_link_del_eth0-br|.*vlan_filtering.*|.*action_drop)", Why: "a dummy without its bridge; VLAN filtering and gact, which not every kernel has"},
 		{Test: "TestRepair/redirect/(nft_flush_ruleset|.*clsact)", Why: "chains at the ingress of a link"},
 		{Test: "TestRedirectShares/clsact", Why: "tc and nftables at the ingress of one link"},
