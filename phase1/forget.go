@@ -37,15 +37,18 @@ type Gone struct {
 }
 
 // Forget removes what is left of the wirings whose namespace is gone: journals, records, and the locks of killed
-// calls. It is no error if there is nothing to remove, of which Progress is told, so an engine can call Forget for a second
-// or late DEL.
+// calls. It is no error if there is nothing to remove, of which Progress is told, so an engine can call Forget for a
+// second or late DEL.
 //
 // Forget looks for the namespace first: in the mounts of every mount namespace that has a process, and in the
-// namespaces and open files of all processes. So it needs root, and has to see the processes of the node: call it
-// in the node's PID namespace; elsewhere nothing is removed, and the error says so. A wiring that Gone selects by a value, and whose namespace is there, is left alone;
-// the error is ErrAlive then, and says where the namespace is. A wiring of another namespace with the same State
-// and NIC, such as the next sandbox of a pod, is never removed: an engine whose calls may be late notes the Namespace of
-// the record that Setup returned, and names it here. Then Forget succeeds, whatever came after.
+// namespaces and open files of all processes. The caller's own count as well, so close Config.NetNS first. Forget
+// needs root, and has to see the processes of the node: call it in the node's PID namespace; elsewhere nothing is
+// removed, and the error says so. A wiring that Gone selects by a value, and whose namespace is there, is left alone;
+// the error is ErrAlive then, and says where the namespace is.
+//
+// A wiring of another namespace with the same State and NIC, such as the next sandbox of a pod, is never removed: an
+// engine whose calls may be late notes the Namespace of the record that Setup returned, and names it here. Then
+// Forget succeeds, whatever came after.
 func Forget(ctx context.Context, g Gone) error {
 	if err := g.check(); err != nil {
 		return err

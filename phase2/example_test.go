@@ -11,7 +11,10 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/dhcp"
@@ -130,6 +133,36 @@ func ExampleVM_Serve() {
 	// eth0 no-responder
 	//  ready
 	// Serve: <nil>
+}
+
+// One process that serves a pod from outside the pod's namespace. The program needs this as well, or the goroutine may
+// get the main thread, which keeps the namespace alive until the process ends:
+//
+//	func init() { runtime.LockOSThread() }
+func ExampleVM_Serve_otherNamespace() {
+	vm, err := phase2.Open("/run/guestwire/vm1")
+	if err != nil {
+		log.Fatal(err)
+	}
+	ns, err := os.Open("/run/netns/pod")
+	if err != nil {
+		log.Fatal(err)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	served := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // not unlocked, so that the thread ends with the goroutine
+		err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET)
+		ns.Close() // an open file keeps the namespace alive, too
+		if err == nil {
+			err = vm.Serve(ctx)
+		}
+		served <- err
+	}()
+	if err := <-served; err != nil {
+		log.Fatal(err)
+	}
 }
 
 // The whole main of a launcher that was started in the pod's namespace as the owner of the taps, by

@@ -38,16 +38,18 @@ const (
 // withdrawn.
 //
 // Serve opens the responders' taps in the network namespace of the calling thread, as the user that owns
-// them. In a process that is in another namespace, call Serve from a locked thread (runtime.LockOSThread)
-// that has entered the right one.
+// them. In a process that is in another namespace, start a goroutine for Serve that locks its thread
+// (runtime.LockOSThread), enters the right namespace, and never unlocks the thread: then the thread ends with
+// the goroutine. The process's main thread cannot end, and would keep the namespace alive, so keep the goroutine
+// off it, by an init function that calls runtime.LockOSThread.
 //
 // Serve follows the record files. A new record starts a service, a changed record changes the service,
 // a removed record ends it. If a tap is deleted and created again, Serve attaches to the new one. Problems
 // after the start do not end Serve. VM.Notify and VM.Log tell of them.
 //
-// A launcher that starts the VM waits for the event [Ready] first: then each NIC's requests are answered, and the guest's
-// tap has no filter of an earlier VMM any more. A
-// launcher that plugs a NIC waits for the event [Attached] or [NoResponder] of the NIC.
+// A launcher that starts the VM waits for the event [Ready] first: then each NIC's requests are answered, and the
+// guest's tap has no filter of an earlier VMM any more. A launcher that plugs a NIC waits for the event [Attached]
+// or [NoResponder] of the NIC.
 //
 // Errors, all from the start: fs.ErrNotExist if a tap is not in this namespace or ResolvConf names a missing
 // file; fs.ErrPermission if a tap belongs to another user; syscall.EBUSY if another process serves the tap.
