@@ -8,6 +8,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -25,11 +26,14 @@ const usage = `launcher describes and serves the interfaces of a virtual machine
                                -events prints what Serve did and what the guest got, as lines of JSON on standard output:
                                {"time": ..., "nic": "eth0", "event": "dhcpv4-leased", "text": ..., "address": ...}
   launcher version             the program's version and revision
+  launcher help                this text
 
 DIR is the agent's state directory. serve runs in the pod's namespace as the user named in agent setup -uid:
 
   nsenter --net=/run/netns/pod setpriv --reuid 107 --regid 107 --clear-groups --bounding-set -all --inh-caps -all --no-new-privs \
     launcher serve -state /run/guestwire/vm1
+
+The exit code is 0: done, 1: failed, 2: a flag is wrong.
 
 Flags:
 `
@@ -38,11 +42,20 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second signal ends the process even if its standard output blocks
-	if err := run(ctx, os.Args[1:]); err != nil && !errors.Is(err, flag.ErrHelp) {
-		fmt.Fprintln(os.Stderr, "launcher:", err)
-		os.Exit(1)
+	err := run(ctx, os.Args[1:])
+	if err == nil {
+		return
 	}
+	fmt.Fprintln(os.Stderr, "launcher:", err)
+	var usage usageError
+	if errors.As(err, &usage) {
+		os.Exit(2)
+	}
+	os.Exit(1)
 }
+
+// usageError is a mistake in the command line.
+type usageError struct{ error }
 
 func run(ctx context.Context, args []string) error {
 	verb := ""
@@ -50,28 +63,32 @@ func run(ctx context.Context, args []string) error {
 		verb, args = args[0], args[1:]
 	}
 	flags := flag.NewFlagSet("launcher", flag.ContinueOnError)
-	flags.Usage = func() {
-		fmt.Fprint(flags.Output(), usage)
-		flags.PrintDefaults()
-	}
+	flags.SetOutput(io.Discard) // the error is printed once, by main
 	state := flags.String("state", "", "the agent's state directory")
 	resolvConf := flags.String("resolv-conf", "", "the file with the guest's DNS configuration, if the record has none; changes are followed (default /etc/resolv.conf, if it exists)")
 	events := flags.Bool("events", false, "serve: print events as lines of JSON")
-	if err := flags.Parse(args); err != nil {
-		return err
-	}
-	if flags.NArg() > 0 {
-		return fmt.Errorf("%q is no flag; launcher -help tells more", flags.Arg(0))
-	}
-	if verb == "version" {
+	err := flags.Parse(args)
+	switch {
+	case errors.Is(err, flag.ErrHelp), verb == "help":
+		fmt.Print(usage)
+		flags.SetOutput(os.Stdout)
+		flags.PrintDefaults()
+		return nil
+	case err != nil:
+		return usageError{fmt.Errorf("%w; launcher -help tells more", err)}
+	case verb == "" && len(args) > 0:
+		return usageError{fmt.Errorf("%q before the verb: the verb comes first, then its flags; launcher -help tells more", args[0])}
+	case verb == "":
+		return usageError{errors.New("a verb is missing: xml, serve, version, help; launcher -help tells more")}
+	case verb != "xml" && verb != "serve" && verb != "version":
+		return usageError{fmt.Errorf("%q is none of xml, serve, version, help; launcher -help tells more", verb)}
+	case flags.NArg() > 0:
+		return usageError{fmt.Errorf("%q is no flag; launcher -help tells more", flags.Arg(0))}
+	case verb == "version":
 		fmt.Println("launcher", version())
 		return nil
-	}
-	if verb != "xml" && verb != "serve" {
-		return fmt.Errorf("%q is none of xml, serve, version; launcher -help tells more", verb)
-	}
-	if *state == "" {
-		return errors.New("-state is missing: name the agent's state directory")
+	case *state == "":
+		return usageError{errors.New("-state is missing: name the agent's state directory")}
 	}
 	vm, err := phase2.Open(*state)
 	if err != nil {
@@ -83,11 +100,13 @@ func run(ctx context.Context, args []string) error {
 		if *events {
 			vm.Notify = printEvent
 		}
-		err := vm.Serve(ctx)
+		if err := vm.Serve(ctx); err != nil {
+			return err // from the start: no guest was served
+		}
 		for nic, c := range vm.Counters() {
 			vm.Log.Info("served", "nic", nic, "received", c.Received, "sent", c.Sent, "failed", c.Failed, "ignored", c.Ignored)
 		}
-		return err
+		return nil
 	}
 	elements, err := vm.Interfaces()
 	if err != nil {
