@@ -58,16 +58,22 @@ func Open(dir string) (*VM, error) {
 		return nil, err
 	}
 	if len(records) == 0 {
-		return nil, fmt.Errorf("records in %s: %w: run Phase1's Setup with this state directory first", dir, fs.ErrNotExist)
+		return nil, fmt.Errorf("records in %s: %w: "+setupFirst, dir, fs.ErrNotExist)
 	}
 	return &VM{dir: dir, records: records, responders: map[string]*dhcp.Responder{}}, nil
 }
 
+// setupFirst is what to do where no record is.
+const setupFirst = "run Phase1's Setup with this state directory first"
+
 func readRecords(dir string) ([]cache.Record, error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
-		if errors.Is(err, fs.ErrPermission) {
+		switch {
+		case errors.Is(err, fs.ErrPermission):
 			err = fmt.Errorf("user %d cannot enter the directory: %w", os.Geteuid(), err)
+		case errors.Is(err, fs.ErrNotExist):
+			err = fmt.Errorf("%w: "+setupFirst, err)
 		}
 		return nil, fmt.Errorf("records: %w", err)
 	}
