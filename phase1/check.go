@@ -2,7 +2,10 @@ package phase1
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
+	"path/filepath"
 	"reflect"
 
 	"github.com/guestwire/guestwire/cache"
@@ -98,7 +101,10 @@ func (s *session) compareRecord(j *journal, plan *wiring.Plan) *infra.Difference
 			return &infra.Difference{Kind: "record", Text: fmt.Sprintf("record %s.json cannot be read by the launcher", s.nic)}
 		}
 	}
-	if err != nil {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return &infra.Difference{Kind: "record", Text: fmt.Sprintf("record %s is gone", filepath.Join(j.Spec.State, s.nic+".json"))}
+	case err != nil:
 		return &infra.Difference{Kind: "record", Text: err.Error()}
 	}
 	return &infra.Difference{Kind: "record", Text: fmt.Sprintf("record %s.json is not as it was written", s.nic)}

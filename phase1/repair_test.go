@@ -97,7 +97,7 @@ var damages = []damage{
 	{line: "nft chain $table $chain '{ policy drop; }'", says: "policy drop;"},
 	{line: "nft delete table $table; nft add table $table; nft add chain $table $chain '{ type filter hook output priority 7; }'", says: "hook output priority 7; policy accept;"},
 
-	{line: "rm $state/eth0.json", says: "eth0.json"},
+	{line: "rm $state/eth0.json", says: "eth0.json is gone"},
 	{line: "echo >>$state/eth0.json", says: ""}, // the same record, in other words
 }
 
