@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/internal/strictjson"
@@ -133,10 +134,23 @@ func SameGuest(wired, wanted Spec) error {
 	if sameKind && wired.Binding.sameGuest(wanted.Binding) && wired.Owner == wanted.Owner && max(1, wired.Queues) == max(1, wanted.Queues) {
 		return nil
 	}
+	var other []string // what is wanted otherwise: a value that was left out is easily overlooked
+	switch {
+	case !sameKind:
+		other = append(other, "the "+wanted.Binding.Kind()+" binding")
+	case !wired.Binding.sameGuest(wanted.Binding):
+		other = append(other, "another "+wanted.Binding.Kind()+" binding")
+	}
+	if max(1, wired.Queues) != max(1, wanted.Queues) {
+		other = append(other, fmt.Sprintf("queues %d", max(1, wanted.Queues)))
+	}
+	if wired.Owner != wanted.Owner {
+		other = append(other, fmt.Sprintf("user %d, group %d", wanted.Owner.UID, wanted.Owner.GID))
+	}
 	how := "the " + wired.Binding.Kind() + " binding"
 	if as := wired.Binding.wiredAs(); as != "" {
 		how += " " + as
 	}
-	return fmt.Errorf("NIC %s: %w with %s, queues %d, for user %d, group %d: Teardown first, or ask for the same",
-		wanted.NIC, ErrWired, how, max(1, wired.Queues), wired.Owner.UID, wired.Owner.GID)
+	return fmt.Errorf("NIC %s: %w with %s, queues %d, for user %d, group %d: Teardown first, or ask for the same, not for %s",
+		wanted.NIC, ErrWired, how, max(1, wired.Queues), wired.Owner.UID, wired.Owner.GID, strings.Join(other, ", "))
 }

@@ -240,6 +240,15 @@ func TestSameGuest(t *testing.T) {
 func TestSameGuestSays(t *testing.T) {
 	wanted := infra.Spec{NIC: "eth0", Binding: infra.Auto{}}
 	for want, wired := range map[string]infra.Spec{
+		"not for queues 2":                     {Binding: infra.Bridge{}, Owner: infra.Owner{UID: 1}},
+		"not for user 1, group 0":              {Binding: infra.Bridge{}, Queues: 2},
+		"not for the bridge binding, queues 2": {Binding: infra.Redirect{}, Owner: infra.Owner{UID: 1}},
+	} {
+		if err := infra.SameGuest(wired, infra.Spec{NIC: "eth0", Binding: infra.Bridge{}, Queues: 2, Owner: infra.Owner{UID: 1}}); err == nil || !strings.HasSuffix(err.Error(), want) {
+			t.Errorf("%v does not end with %s", err, want)
+		}
+	}
+	for want, wired := range map[string]infra.Spec{
 		"NIC eth0: already wired with the bridge binding, queues 1, for user 0, group 0:": {Binding: infra.Bridge{}},
 		"NIC eth0: already wired with the bridge binding, queues 4, for user 1, group 2:": {Binding: infra.Bridge{}, Queues: 4, Owner: infra.Owner{UID: 1, GID: 2}},
 		`NIC eth0: already wired with the masquerade binding (ipv4 left out, ipv6 fd77::/120, mac 02:00:00:00:00:77, firewall "nftables"), queues 1,`: {
