@@ -62,6 +62,7 @@ func TestAgent(t *testing.T) {
 		{with("plan", "-config", file), 0, ""},
 		{with("check"), 0, ""},
 		{with("check", "-config", file), 0, ""},
+		{with("status", "-prometheus"), 0, "guestwire_differences"},
 		{with("teardown"), 0, ""},
 		{with("teardown"), 0, "nothing is taken down"},
 		{with("teardown", "-force"), 3, "not wired"},
@@ -79,6 +80,9 @@ func TestAgent(t *testing.T) {
 		{with("setup", "-binding", "bridge", "-dir", "journals"), 2, "dir: "},
 		{[]string{"setup", "-netns", n.Pod.Path(), "-nic", "eth0", "-binding", "bridge", "-state", "vm1"}, 2, "absolute path"},
 		{[]string{"status", "-nic", "eth0"}, 2, "-netns is missing"},
+		{[]string{"check", "-netns", n.Pod.Path()}, 2, "-nic is missing"},
+		{with("status", "-json", "-prometheus"), 2, "name one of them"},
+		{[]string{"-nic", "eth0", "status"}, 2, "the verb comes first"},
 		{[]string{"setup", "-netns", "/dev/null", "-nic", "eth0", "-binding", "bridge", "-state", n.State}, 1, "not a network namespace"},
 		{nil, 2, "a verb is missing"},
 		{[]string{"-help"}, 0, "agent teardown"},
@@ -110,6 +114,35 @@ func TestAgent(t *testing.T) {
 	}
 	if out, status := run(t, launcher, "xml", "-state", n.State); status == 0 || !strings.Contains(out, "Setup") {
 		t.Errorf("launcher xml after teardown: status %d:\n%s", status, out)
+	}
+}
+
+// TestLauncherUsage: a mistake in the command line ends the launcher with 2, another error with 1, and each is one line.
+func TestLauncherUsage(t *testing.T) {
+	launcher, dir := nstest.Program(t, "examples/launcher"), t.TempDir()
+	for _, step := range []struct {
+		args   string
+		status int
+		text   string
+	}{
+		{"", 2, "a verb is missing"},
+		{"server -state " + dir, 2, "none of xml, serve, version, help"},
+		{"-state " + dir + " xml", 2, "the verb comes first"},
+		{"xml", 2, "-state is missing"},
+		{"xml -stat " + dir, 2, "not defined"},
+		{"xml eth0 -state " + dir, 2, "no flag"},
+		{"xml -state " + dir, 1, "run Phase1's Setup"},
+		{"serve -state " + dir + "/none", 1, "run Phase1's Setup"},
+	} {
+		out, status := run(t, launcher, strings.Fields(step.args)...)
+		if status != step.status || !strings.Contains(out, step.text) || strings.Count(out, "\n") != 1 {
+			t.Errorf("launcher %s: status %d, want %d and %q in one line:\n%s", step.args, status, step.status, step.text, out)
+		}
+	}
+	for _, help := range []string{"help", "-help", "-h", "serve -help"} {
+		if out, status := stdout(t, launcher, strings.Fields(help)...); status != 0 || !strings.Contains(out, "launcher serve") {
+			t.Errorf("launcher %s: status %d:\n%s", help, status, out)
+		}
 	}
 }
 

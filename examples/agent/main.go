@@ -81,6 +81,9 @@ func run(ctx context.Context, args []string) error {
 	if name == "help" {
 		return help(stdout, args)
 	}
+	if strings.HasPrefix(name, "-") {
+		return usageError{fmt.Errorf("%q before the verb: the verb comes first, then its flags; agent help tells more", name)}
+	}
 	i := slices.IndexFunc(verbs, func(v verb) bool { return v.name == name })
 	if i < 0 {
 		return usageError{fmt.Errorf("%q is none of %s; agent help tells more", name, verbNames())}
@@ -101,6 +104,9 @@ func run(ctx context.Context, args []string) error {
 		return usageError{err}
 	}
 	if slices.Contains(strings.Fields(v.flags), "netns") && (o.netns != "" || !v.optional) {
+		if o.NIC == "" && o.netns != "" {
+			return usageError{errors.New("-nic is missing: name the NIC in the namespace, such as eth0")}
+		}
 		if err := o.openNetNS(); err != nil {
 			return usageError{err}
 		}
@@ -133,7 +139,7 @@ func (o *options) flagSet(v verb) *flag.FlagSet {
 		case "binding":
 			set.StringVar(&o.binding, name, "", "the `KIND` of the binding: bridge, redirect, masquerade, auto, macvtap, sriov, passt")
 		case "uid":
-			set.UintVar(&o.uid, name, 0, "the launcher's user, a `NUMBER`")
+			set.UintVar(&o.uid, name, 0, "the launcher's user, a `NUMBER`; without it root")
 		case "gid":
 			set.UintVar(&o.gid, name, 0, "the launcher's group, a `NUMBER`; 0: any group")
 		case "config":

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -79,8 +80,12 @@ func printReport(w io.Writer, r *phase1.Report, failed error) {
 	}
 	line("NIC", "%s, %s", r.NIC, r.Binding)
 	line("namespace", "%s, %s", place(r.Wiring), r.Namespace) // the other places may be this process's own
-	line("record", "%s/%s.json", r.State, r.NIC)
-	line("owner", "user %d, group %d", r.Owner.UID, r.Owner.GID)
+	line("record", "%s", filepath.Join(r.State, r.NIC+".json"))
+	group := "any group"
+	if r.Owner.GID != 0 {
+		group = fmt.Sprintf("group %d", r.Owner.GID)
+	}
+	line("owner", "user %d, %s", r.Owner.UID, group)
 	line("since", "%s, by guestwire %s", since(r.Wiring), r.Version)
 	guest := []string{}
 	if !r.Record.MAC.IsZero() {

@@ -56,13 +56,16 @@ cannot work, and what the guest does not get. -json prints steps, record and ref
 		name: "check", short: "compare the kernel with what setup left",
 		flags: "netns nic state config json dir", do: check,
 		long: `check exits with 0 only if kernel and record still are as setup left them, with 4 if they differ, and with 3 if
-the NIC is not wired. -json prints the differences, and the steps by which setup would repair them.
+the NIC is not wired. A NIC that is gone is an error (1). -json prints the differences, and the steps by which setup
+would repair them. -state is not needed; one that is named has to be the one of setup.
 `,
 	},
 	{
 		name: "status", short: "tell who wired a NIC, whether the wiring is whole, and what was dropped",
 		flags: "netns nic state config json prometheus dir", do: status, optional: true,
-		long: `status prints what the journal and the kernel know of one NIC. The exit code is that of check.
+		long: `status prints what the journal and the kernel know of one NIC. The exit code is that of check. -state is not needed;
+one that is named has to be the one of setup. -prometheus reports all NICs of the node, if none is named, and exits
+with 0 also if kernel and record differ.
 
   agent status -netns /run/netns/pod -nic eth0
   agent status -prometheus >/var/lib/node_exporter/guestwire.prom
@@ -89,7 +92,8 @@ The kernel reports 20 packets a second of each reason; agent status has the coun
 -state is not needed; one that is named has to be the one of setup.
 
 -force does without the journal: it removes what bears guestwire's mark, gives the NIC its name, MAC and addresses
-back as far as the kernel still knows them, and prints what it could not know.
+back as far as the kernel still knows them, and prints what it could not know. It exits with 3 if the NIC is not
+wired. -state lets it remove the record, too, if the journal does not tell where the record is.
 `,
 	},
 	{
@@ -233,6 +237,9 @@ func said(err error) error {
 }
 
 func status(ctx context.Context, o *options) error {
+	if o.prometheus && o.json {
+		return usageError{errors.New("-json and -prometheus: name one of them")}
+	}
 	if o.prometheus {
 		return printMetrics(ctx, o)
 	}
