@@ -55,6 +55,7 @@ func TestAgent(t *testing.T) {
 	}{
 		{with("check"), 3, "not wired"},
 		{with("status"), 3, "not wired"},
+		{with("status", "-prometheus"), 3, "agent: NIC eth0: not wired in this namespace"},
 		{with("plan", "-config", file), 0, "ip addr add 10.99.0.1/24 dev eth0-br"},
 		{with("check"), 3, "not wired"},
 		{with("setup", "-config", file), 0, ""},

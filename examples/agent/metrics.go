@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"slices"
 	"sync"
 	"syscall"
 
@@ -25,10 +26,11 @@ var (
 	droppedBytes   = prometheus.NewDesc("guestwire_dropped_bytes_total", "Octets of the packets that the NIC's rules have dropped.", append(ofNIC, "reason"), nil)
 )
 
-// collector has the metrics of the node's wired NICs, or of one of them.
+// collector has the metrics of the wired NICs.
 type collector struct {
-	ctx context.Context
-	o   *options
+	ctx     context.Context
+	o       *options
+	wirings []phase1.Wiring
 }
 
 func (c collector) Describe(descs chan<- *prometheus.Desc) {
@@ -38,31 +40,15 @@ func (c collector) Describe(descs chan<- *prometheus.Desc) {
 }
 
 func (c collector) Collect(metrics chan<- prometheus.Metric) {
-	wirings, err := phase1.List(c.ctx, c.o.Dir)
-	if err != nil {
-		metrics <- prometheus.NewInvalidMetric(wiredInfo, err)
-		return
-	}
-	wanted := phase1.Wiring{}
-	if c.o.NetNS != nil {
-		report, err := phase1.Status(c.ctx, c.o.Config)
-		if report == nil {
-			metrics <- prometheus.NewInvalidMetric(wiredInfo, err)
-			return
-		}
-		wanted = report.Wiring
-	}
 	// A Check waits a second for a gateway that does not answer.
 	var working sync.WaitGroup
 	free := make(chan struct{}, 64)
-	for _, w := range wirings {
-		if c.o.NetNS == nil || w.Namespace == wanted.Namespace && w.NIC == wanted.NIC {
-			free <- struct{}{}
-			working.Go(func() {
-				c.collect(w, metrics)
-				<-free
-			})
-		}
+	for _, w := range c.wirings {
+		free <- struct{}{}
+		working.Go(func() {
+			c.collect(w, metrics)
+			<-free
+		})
 	}
 	working.Wait()
 }
@@ -122,8 +108,21 @@ func (c collector) look(w phase1.Wiring) (found int, drops []phase1.DropCount, o
 }
 
 func printMetrics(ctx context.Context, o *options) error {
+	wirings, err := phase1.List(ctx, o.Dir)
+	if err != nil {
+		return err
+	}
+	if o.NetNS != nil {
+		report, err := phase1.Status(ctx, o.Config)
+		if report == nil {
+			return err
+		}
+		wirings = slices.DeleteFunc(wirings, func(w phase1.Wiring) bool {
+			return w.Namespace != report.Namespace || w.NIC != report.NIC
+		})
+	}
 	registry := prometheus.NewRegistry()
-	if err := registry.Register(collector{ctx, o}); err != nil {
+	if err := registry.Register(collector{ctx, o, wirings}); err != nil {
 		return err
 	}
 	families, err := registry.Gather()
