@@ -107,7 +107,7 @@ func runBinding(ctx context.Context, b infra.Binding, withVM bool) (err error) {
 		return err
 	}
 	step("phase1.Plan: %d operations, nothing is changed yet", len(preview.Steps))
-	quote(preview.String())
+	quote(withoutRules(preview.String()))
 
 	started := time.Now()
 	if _, err := phase1.Setup(ctx, c); err != nil {
