@@ -18,8 +18,8 @@ type Wiring struct {
 	// Namespace names the namespace of the NIC: its boot, inode number and cookie. No other namespace has ever
 	// the same name.
 	Namespace string `json:"namespace"`
-	// FoundAt is where the namespace is found, such as /run/netns/pod or /proc/1234/ns/net. It has no entry if
-	// the namespace is gone: then Forget removes what is left.
+	// FoundAt is where the namespace is found, such as /run/netns/pod or /proc/1234/ns/net. Files that the caller has
+	// open on the namespace are among them. It has no entry if the namespace is gone: then Forget removes what is left.
 	FoundAt []string `json:"foundAt"`
 	// State is the directory with the record.
 	State string `json:"state,omitempty"`

@@ -5,7 +5,8 @@
 // a journal, which Setup writes into a directory of the node ([DefaultDir]) that only root can enter. However one
 // of them ends, even by SIGKILL, Setup called again reaches the same state as an undisturbed run, and Teardown
 // gives the namespace back as Setup found it. List tells all wirings of the node, and Forget removes what is left
-// of those whose namespace is gone.
+// of those whose namespace is gone. ForceTeardown does without a journal. Drops counts the packets that the NIC's
+// rules drop, and FollowDrops shows them.
 package phase1
 
 import (
