@@ -88,7 +88,8 @@ The kernel reports 20 packets a second of each reason; agent status has the coun
 	{
 		name: "teardown", short: "give the namespace back as setup found it",
 		flags: "netns nic state config force dir", do: teardown,
-		long: `teardown gives the namespace back as setup found it, and removes the record. A NIC that is not wired is no error.
+		long: `teardown gives the namespace back as setup found it, and removes the record. Stop the VM first: teardown deletes the
+VM's tap, and the tap of a later setup is another one. A NIC that is not wired is no error.
 -state is not needed; one that is named has to be the one of setup.
 
 -force does without the journal: it removes what bears guestwire's mark, gives the NIC its name, MAC and addresses
