@@ -96,6 +96,24 @@ func TestTypedState(t *testing.T) {
 	})
 }
 
+// TestStateInDir refuses a State in the directory for journals.
+func TestStateInDir(t *testing.T) {
+	t.Parallel()
+	n := nstest.NewNetwork(t)
+	before := settled(t, n)
+	for _, state := range []string{phase1.DefaultDir, filepath.Join(phase1.DefaultDir, "vm1"), "/run/../run/guestwire.lock/vm1"} {
+		c := config(n, infra.Redirect{})
+		c.State = state
+		for verb, err := range map[string]error{"Setup": setupAlone(t.Context(), c), "Plan": second(phase1.Plan(t.Context(), c))} {
+			var bad *cache.FieldError
+			if !errors.As(err, &bad) || bad.Field != "state" {
+				t.Errorf("%s with the State %s: %v, want a FieldError", verb, state, err)
+			}
+		}
+	}
+	asFound(t, n, before)
+}
+
 // second is the error of a call that returns something besides.
 func second[T any](_ T, err error) error { return err }
 

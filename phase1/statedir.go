@@ -62,6 +62,9 @@ func (s *session) lockState(ctx context.Context) error {
 // takeState makes the directory if it is not there, opens and locks it, and refuses it if the record there is
 // another namespace's, or if the owner could not read the record.
 func (s *session) takeState(ctx context.Context, spec infra.Spec) (err error) {
+	if err := s.node.checkOutside(spec.State); err != nil {
+		return err
+	}
 	made, err := makeState(spec.State)
 	if err != nil {
 		return fmt.Errorf("state directory: %w", err)
@@ -86,6 +89,22 @@ func (s *session) takeState(ctx context.Context, spec infra.Spec) (err error) {
 	return s.checkState(spec.Owner)
 }
 
+// checkOutside refuses a State that is the journal directory or lies in it, where the launcher cannot read.
+func (n node) checkOutside(state string) error {
+	real, err := realState(state)
+	if err != nil {
+		return err
+	}
+	dir, err := filepath.EvalSymlinks(n.Name())
+	if err != nil {
+		return fmt.Errorf("journal directory: %w", err)
+	}
+	if real == dir || strings.HasPrefix(real, dir+"/") {
+		return &cache.FieldError{Field: "state", Reason: fmt.Sprintf("%s is in the directory for journals, which only root can enter: name another one, such as /run/guestwire/vm1", state)}
+	}
+	return nil
+}
+
 // checkState refuses the open directory if takeState would.
 func (s *session) checkState(o infra.Owner) error {
 	if err := s.checkRecord(); err != nil {
@@ -98,6 +117,9 @@ func (s *session) checkState(o infra.Owner) error {
 func (s *session) lookAtState(spec infra.Spec) error {
 	if spec.State == "" {
 		return nil
+	}
+	if err := s.node.checkOutside(spec.State); err != nil {
+		return err
 	}
 	real, err := realState(spec.State)
 	if err != nil {
