@@ -22,7 +22,7 @@ func TestStatusWithoutNIC(t *testing.T) {
 	setup(t, c)
 	n.World.IP("link del pod")
 	out, err := exec.Command(agent, "status", "-netns", n.Pod.Path(), "-nic", "eth0").CombinedOutput()
-	if err == nil || strings.Contains(string(out), "as recorded") || !strings.Contains(string(out), "gone") {
+	if err == nil || strings.Contains(string(out), "as recorded") || !strings.Contains(string(out), "any more in this namespace") {
 		t.Errorf("%v, %s; want an error, and that the NIC has gone", err, out)
 	}
 	out, err = exec.Command(agent, "status", "-netns", n.Pod.Path(), "-nic", "eth0", "-prometheus").Output()
