@@ -6,11 +6,9 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/frametext"
 	"github.com/guestwire/guestwire/internal/kernel"
-	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
@@ -48,6 +46,9 @@ func DropReasons() []DropReason {
 func Drops(ctx context.Context, c Config) ([]DropCount, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, context.Cause(ctx)
+	}
+	if _, err := c.identify(); err != nil {
+		return nil, err
 	}
 	var list []DropCount
 	err := c.inNamespace(func(ns *kernel.Namespace) (err error) {
@@ -91,6 +92,9 @@ type Drop struct {
 // The error is ErrNotWired if the NIC has no nftables of guestwire: there was no Setup, or the binding or
 // Guard.Off leaves nothing to drop.
 func FollowDrops(ctx context.Context, c Config, f func(Drop)) error {
+	if _, err := c.identify(); err != nil {
+		return err
+	}
 	var log *kernel.DropLog
 	err := c.inNamespace(func(ns *kernel.Namespace) error {
 		counts, err := ns.Drops(netstate.NamesFor(c.NIC).Table)
@@ -114,26 +118,5 @@ func FollowDrops(ctx context.Context, c Config, f func(Drop)) error {
 			Time: d.Time, Reason: string(d.Reason), Lost: int(d.Lost),
 			Text: frametext.Line(d.Ethernet, d.EtherType, d.Packet),
 		})
-	})
-}
-
-// inNamespace calls f on a thread in the namespace, without the lock.
-func (c Config) inNamespace(f func(*kernel.Namespace) error) error {
-	if err := c.checkNIC(); err != nil {
-		return err
-	}
-	if c.NetNS == nil {
-		return &cache.FieldError{Field: "netns", Reason: "missing: open /proc/PID/ns/net or /run/netns/NAME"}
-	}
-	if _, err := netns.Identify(c.NetNS); err != nil {
-		return err
-	}
-	return netns.Do(c.NetNS, func() error {
-		ns, err := kernel.Open()
-		if err != nil {
-			return err
-		}
-		defer ns.Close()
-		return f(ns)
 	})
 }

@@ -243,19 +243,12 @@ func (n node) sweepNamespace(name string, tell progress) error {
 	if err != nil || len(nics) > 0 {
 		return err
 	}
-	identity, err := netns.Named(name)
+	places, err := find(name)
 	if errors.Is(err, netns.ErrNoName) {
 		return nil // another program's directory
 	}
-	if err != nil {
-		return err
-	}
-	places, _, err := netns.Find([]netns.Identity{identity})
-	if err != nil || len(places[identity]) > 0 {
-		return err // if the namespace is there, a call may be working
-	}
-	if netns.CheckGone(identity) != nil {
-		return nil // it may be there
+	if err != nil || len(places) > 0 || checkGone(name) != nil {
+		return err // if the namespace is there, or may be, a call may be working
 	}
 	tell.say("removes the directory %s of a call that was killed", filepath.Join(n.Name(), name))
 	if err := n.RemoveAll(name); err != nil {

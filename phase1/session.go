@@ -29,13 +29,7 @@ type session struct {
 
 // do checks what all calls need, locks the namespace, and calls f on a thread in it.
 func (c Config) do(ctx context.Context, f func(*session) error) error {
-	if err := c.checkNIC(); err != nil {
-		return err
-	}
-	if c.NetNS == nil {
-		return &cache.FieldError{Field: "netns", Reason: "missing: open /proc/PID/ns/net or /run/netns/NAME; what is left of a namespace that is gone is removed by Forget"}
-	}
-	identity, err := netns.Identify(c.NetNS)
+	identity, err := c.identify()
 	if err != nil {
 		return err
 	}
@@ -55,18 +49,36 @@ func (c Config) do(ctx context.Context, f func(*session) error) error {
 		return fmt.Errorf("namespace %s: %w", c.NetNS.Name(), err)
 	}
 	defer unlock()
-	return netns.Do(c.NetNS, func() error {
-		ns, err := kernel.Open()
-		if err != nil {
-			return err
-		}
-		defer ns.Close()
+	return c.inNamespace(func(ns *kernel.Namespace) error {
 		if err := identity.AddCookie(); err != nil {
 			return err
 		}
 		s := &session{nic: c.NIC, identity: identity, node: n, ns: ns, tell: c.Progress}
 		defer func() { s.state.close() }()
 		return f(s)
+	})
+}
+
+// identify checks NIC and NetNS, and returns the namespace's identity without the cookie.
+func (c Config) identify() (netns.Identity, error) {
+	if err := c.checkNIC(); err != nil {
+		return netns.Identity{}, err
+	}
+	if c.NetNS == nil {
+		return netns.Identity{}, &cache.FieldError{Field: "netns", Reason: "missing: open /proc/PID/ns/net or /run/netns/NAME; what is left of a namespace that is gone is removed by Forget"}
+	}
+	return netns.Identify(c.NetNS)
+}
+
+// inNamespace calls f on a thread in the namespace.
+func (c Config) inNamespace(f func(*kernel.Namespace) error) error {
+	return netns.Do(c.NetNS, func() error {
+		ns, err := kernel.Open()
+		if err != nil {
+			return err
+		}
+		defer ns.Close()
+		return f(ns)
 	})
 }
 

@@ -62,23 +62,23 @@ func (s *session) lockState(ctx context.Context) error {
 // takeState makes the directory if it is not there, opens and locks it, and refuses it if the record there is
 // another namespace's, or if the owner could not read the record.
 func (s *session) takeState(ctx context.Context, spec infra.Spec) (err error) {
-	if err := s.node.checkOutside(spec.State); err != nil {
+	real, err := realState(spec.State)
+	if err == nil {
+		err = s.node.checkOutside(real)
+	}
+	if err != nil {
 		return err
 	}
-	made, err := makeState(spec.State)
+	made, err := makeState(real)
 	if err != nil {
 		return fmt.Errorf("state directory: %w", err)
 	}
 	if made {
 		defer func() {
 			if err != nil {
-				_ = os.Remove(spec.State)
+				_ = os.Remove(real) // it is empty, or another call uses it
 			}
 		}()
-	}
-	real, err := realState(spec.State)
-	if err != nil {
-		return err
 	}
 	if err := s.openState(real); err != nil {
 		return err
@@ -90,17 +90,13 @@ func (s *session) takeState(ctx context.Context, spec infra.Spec) (err error) {
 }
 
 // checkOutside refuses a State that is the journal directory or lies in it, where the launcher cannot read.
-func (n node) checkOutside(state string) error {
-	real, err := realState(state)
-	if err != nil {
-		return err
-	}
+func (n node) checkOutside(real string) error {
 	dir, err := filepath.EvalSymlinks(n.Name())
 	if err != nil {
 		return fmt.Errorf("journal directory: %w", err)
 	}
 	if real == dir || strings.HasPrefix(real, dir+"/") {
-		return &cache.FieldError{Field: "state", Reason: fmt.Sprintf("%s is in the directory for journals, which only root can enter: name another one, such as /run/guestwire/vm1", state)}
+		return &cache.FieldError{Field: "state", Reason: fmt.Sprintf("%s is in the directory for journals, which only root can enter: name another one, such as /run/guestwire/vm1", real)}
 	}
 	return nil
 }
@@ -118,10 +114,10 @@ func (s *session) lookAtState(spec infra.Spec) error {
 	if spec.State == "" {
 		return nil
 	}
-	if err := s.node.checkOutside(spec.State); err != nil {
-		return err
-	}
 	real, err := realState(spec.State)
+	if err == nil {
+		err = s.node.checkOutside(real)
+	}
 	if err != nil {
 		return err
 	}
