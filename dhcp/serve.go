@@ -295,6 +295,9 @@ func minTime(a, b time.Time) time.Time {
 // report counts an event, and gives it to Notify and to the log, unless too many of its kind came before.
 func (l *loop) report(e Event) {
 	i := indexOf(e.Kind)
+	if i < 0 {
+		return // a launcher goes on without an event that has no name
+	}
 	l.r.counters.events[i].Add(1)
 	logged := l.log.Enabled(context.Background(), kinds[i].level)
 	if l.r.Notify == nil && !logged {
@@ -305,7 +308,7 @@ func (l *loop) report(e Event) {
 	if e.Held, ok = l.limits[i].allow(e.Time, kinds[i].burst); !ok {
 		return
 	}
-	e.Text = e.text(l.answers.guest)
+	e.Text = e.sentence(kinds[i].text, l.answers.guest)
 	if l.r.Notify != nil {
 		l.r.Notify(e)
 	}
