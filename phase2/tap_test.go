@@ -6,9 +6,6 @@ import (
 	"errors"
 	"os/exec"
 	"testing"
-	"unsafe"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/netns"
@@ -26,21 +23,7 @@ func TestServeClearsTap(t *testing.T) {
 		t.Fatal(err)
 	}
 	earlier := openTap(t, n, record.Tap)
-	raw, err := earlier.SyscallConn()
-	if err != nil {
-		t.Fatal(err)
-	}
-	filter := struct { // struct tun_filter of linux/if_tun.h
-		flags, count uint16
-		address      [6]byte
-	}{count: 1, address: [6]byte{2, 0, 0, 0, 0, 1}}
-	var errno unix.Errno
-	err = raw.Control(func(fd uintptr) {
-		_, _, errno = unix.Syscall(unix.SYS_IOCTL, fd, unix.TUNSETTXFILTER, uintptr(unsafe.Pointer(&filter)))
-	})
-	if err != nil || errno != 0 {
-		t.Fatal(err, errno)
-	}
+	nstest.FilterTap(t, earlier)
 	if _, err := earlier.Write(append(append(bytes.Repeat([]byte{255}, 6), record.MAC[:]...), make([]byte, 48)...)); err != nil {
 		t.Fatal(err)
 	}

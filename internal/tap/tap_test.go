@@ -6,7 +6,6 @@ import (
 	"os"
 	"testing"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -113,21 +112,7 @@ func TestOpenRemovesFilter(t *testing.T) {
 // setFilter lets only frames to 02:00:00:00:00:01 pass.
 func (l link) setFilter(t *testing.T, f *os.File) {
 	t.Helper()
-	raw, err := f.SyscallConn()
-	if err != nil {
-		t.Fatal(err)
-	}
-	filter := struct { // struct tun_filter of linux/if_tun.h
-		flags, count uint16
-		address      [6]byte
-	}{count: 1, address: [6]byte{2, 0, 0, 0, 0, 1}}
-	var errno unix.Errno
-	err = raw.Control(func(fd uintptr) {
-		_, _, errno = unix.Syscall(unix.SYS_IOCTL, fd, unix.TUNSETTXFILTER, uintptr(unsafe.Pointer(&filter)))
-	})
-	if err != nil || errno > 0 {
-		t.Fatalf("set the filter: %v, %v", err, errno)
-	}
+	nstest.FilterTap(t, f)
 	if l.hears(t, f, frameTo(2, 1), 100*time.Millisecond) || !l.hears(t, f, frameTo(1, 2), 10*time.Second) {
 		t.Fatal("the filter does not work")
 	}

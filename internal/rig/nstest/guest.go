@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"testing"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -147,5 +148,25 @@ func save(t testing.TB, f *os.File, frame []byte) {
 	}
 	if _, err := f.Write(append(b, frame...)); err != nil {
 		t.Errorf("capture: %v", err)
+	}
+}
+
+// FilterTap sets an address filter at a tap, as a VMM may: only frames to 02:00:00:00:00:01 pass (TUNSETTXFILTER).
+func FilterTap(t testing.TB, f *os.File) {
+	t.Helper()
+	raw, err := f.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	filter := struct { // struct tun_filter of linux/if_tun.h
+		flags, count uint16
+		address      [6]byte
+	}{count: 1, address: [6]byte{2, 0, 0, 0, 0, 1}}
+	var errno unix.Errno
+	err = raw.Control(func(fd uintptr) {
+		_, _, errno = unix.Syscall(unix.SYS_IOCTL, fd, unix.TUNSETTXFILTER, uintptr(unsafe.Pointer(&filter)))
+	})
+	if err != nil || errno != 0 {
+		t.Fatalf("set an address filter: %v, %v", err, errno)
 	}
 }
