@@ -337,7 +337,9 @@ func (s *salvage) routeCommands() []string {
 	var wanted []cache.Route
 	station := "" // the IPv6 gateway, which may have no link-local address that is made of its MAC
 	if v4 := s.record.IPv4; v4 != nil {
-		wanted = append(wanted, v4.Routes...)
+		wanted = slices.DeleteFunc(slices.Clone(v4.Routes), func(r cache.Route) bool {
+			return r.Destination == single(serverFor(v4.Address.Addr())) // the guest's way to the responder
+		})
 	}
 	if v6 := s.record.IPv6; v6 != nil {
 		for _, p := range v6.OnLink {
