@@ -11,7 +11,7 @@ import (
 // seen is a hole in the guest's filter that Check does not report and Setup does not mend.
 func TestDifferences(t *testing.T) {
 	wanted := func() Image {
-		return Image{Family: Inet, Name: "guestwire-eth0", Chains: []ChainImage{
+		return Image{Family: Inet, Name: "guestwire-eth0", Sets: []SetImage{{Name: "hops", Head: "ipv4_addr; size 2;"}}, Chains: []ChainImage{
 			{Name: "in", Head: "type filter hook input priority 0; policy drop;", Rules: []string{"a accept", "b accept", "drop"}},
 			{Name: "out", Rules: []string{"drop"}},
 		}}
@@ -24,7 +24,10 @@ func TestDifferences(t *testing.T) {
 		"dormant":              {func(i *Image) { i.Flags = 1 }, []string{"the table is dormant"}},
 		"another flag":         {func(i *Image) { i.Flags = 2 }, []string{"the table has the flags 0x2"}},
 		"dormant, and another": {func(i *Image) { i.Flags = 3 }, []string{"the table is dormant", "the table has the flags 0x2"}},
-		"a set":                {func(i *Image) { i.Others = 1 }, []string{"the table has 1 sets, maps or objects of another program"}},
+		"a map":                {func(i *Image) { i.Others = 1 }, []string{"the table has 1 maps or objects of another program"}},
+		"a set less":           {func(i *Image) { i.Sets = nil }, []string{"set hops is gone"}},
+		"a set more":           {func(i *Image) { i.Sets = append(i.Sets, SetImage{Name: "theirs"}) }, []string{"set theirs belongs to another program"}},
+		"another size":         {func(i *Image) { i.Sets[0].Head = "ipv4_addr; size 3;" }, []string{`set hops is "ipv4_addr; size 3;", not "ipv4_addr; size 2;"`}},
 		"a chain less":         {func(i *Image) { i.Chains = i.Chains[:1] }, []string{"chain out is gone"}},
 		"no chain":             {func(i *Image) { i.Chains = nil }, []string{"chain in is gone", "chain out is gone"}},
 		"a chain more":         {func(i *Image) { i.Chains = append(i.Chains, ChainImage{Name: "theirs"}) }, []string{"chain theirs belongs to another program"}},

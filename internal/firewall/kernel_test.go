@@ -37,7 +37,10 @@ func inetTable() firewall.Table {
 	port := func(protocol uint8, first, last uint16, not bool) firewall.DestinationPort {
 		return firewall.DestinationPort{Protocol: protocol, First: first, Last: last, Not: not}
 	}
-	return firewall.Table{Family: firewall.Inet, Name: tableName, Chains: []firewall.Chain{
+	return firewall.Table{Family: firewall.Inet, Name: tableName, Sets: []firewall.Set{
+		{Name: "next-hops-4", Of: firewall.NextHop4, Size: 64, Milliseconds: 60000},
+		{Name: "next-hops-6", Of: firewall.NextHop6, Size: 64, Milliseconds: 60000},
+	}, Chains: []firewall.Chain{
 		{Name: "loopback", Type: "filter", Hook: firewall.Prerouting, Priority: firewall.Raw, Rules: rules{
 			rule(drop, from, ip4, firewall.Destination{Prefix: prefix("127.0.0.0/8")}),
 			rule(drop, from, ip6, firewall.Source{Prefix: prefix("::1/128")}),
@@ -79,6 +82,12 @@ func inetTable() firewall.Table {
 			rule(firewall.DNAT{Address: address("fd10:0:2::2")}),
 		}},
 		{Name: "cap", Rules: rules{rule(drop, firewall.Connections{Over: 5})}},
+		{Name: "hops", Rules: rules{
+			rule(accept, ip4, firewall.AddToSet{Part: firewall.NextHop4, Set: "next-hops-4", Renew: true}),
+			rule(accept, ip6, firewall.AddToSet{Part: firewall.NextHop6, Set: "next-hops-6", Renew: true}),
+			rule(accept, ip4, firewall.AddToSet{Part: firewall.SourceAddress4, Set: "next-hops-4"}),
+			rule(drop, ip6, firewall.InSet{Part: firewall.SourceAddress6, Set: "next-hops-6"}),
+		}},
 	}}
 }
 
@@ -87,7 +96,10 @@ func ingressTable() firewall.Table {
 	accept, drop := firewall.Accept{}, firewall.Drop{}
 	carries4, carries6 := firewall.Carries{Version: 4}, firewall.Carries{Version: 6}
 	udp := firewall.Protocol{Number: firewall.ProtocolUDP}
-	return firewall.Table{Family: firewall.NetDev, Name: tableName, Chains: []firewall.Chain{
+	return firewall.Table{Family: firewall.NetDev, Name: tableName, Sets: []firewall.Set{
+		{Name: "known", Of: firewall.DiscoveryTarget, Size: 2},
+		{Name: "fresh", Of: firewall.DiscoveryTarget, Size: 2, Milliseconds: 900},
+	}, Chains: []firewall.Chain{
 		{Name: "guest", Type: "filter", Hook: firewall.Ingress, Device: "eth0", Priority: firewall.Filter, Drops: true, Rules: rules{
 			rule(firewall.Goto{Chain: "neighbours"}, firewall.Bytes{Header: firewall.Ethernet, Offset: 12, Value: []byte{0x86, 0xdd}}),
 			rule(drop, firewall.Bytes{Header: firewall.Ethernet, Offset: 6, Value: []byte{2, 0, 0, 0, 0, 9}, Not: true}),
@@ -101,8 +113,12 @@ func ingressTable() firewall.Table {
 		}},
 		{Name: "neighbours", Rules: rules{
 			rule(drop, carries6, firewall.Protocol{Number: 0}),
+			rule(drop, firewall.Longer{Octets: 1500}),
+			rule(firewall.Continue{}, carries6, udp, firewall.AddToSet{Part: firewall.RawSource6, Set: "known", Renew: true}),
 			rule(drop, carries6, firewall.Fragment{}),
 			rule(drop, carries6, udp, firewall.Bytes{Header: firewall.Transport, Offset: 8, Value: []byte{1}}),
+			rule(accept, carries6, udp, firewall.InSet{Part: firewall.RawSource6, Set: "known"}, firewall.InSet{Part: firewall.RawSource6, Set: "fresh", Not: true}),
+			rule(accept, carries6, udp, firewall.AddToSet{Part: firewall.DiscoveryTarget, Set: "known"}, firewall.AddToSet{Part: firewall.DiscoveryTarget, Set: "fresh"}),
 			rule(accept),
 		}},
 	}}
@@ -182,7 +198,7 @@ func TestNFTables(t *testing.T) {
 			}
 			loaded.Exec("nft", "-f", path)
 			list := []string{"nft", "list", "table", string(table.Family), table.Name}
-			if err := nstest.Difference(loaded.Exec(list...), applied.Exec(list...)); err != nil {
+			if err := nstest.Difference(nstest.SetTypes(loaded.Exec(list...)), applied.Exec(list...)); err != nil {
 				t.Error(err)
 			}
 		})

@@ -68,6 +68,8 @@ type (
 	}
 	// Fragment is an IPv6 fragment that is not the first.
 	Fragment struct{}
+	// Longer is a packet of more than Octets, counted behind the Ethernet header in a netdev table.
+	Longer struct{ Octets uint32 }
 	// State holds if the connection's state is in States.
 	State struct{ States States }
 	// Translated holds if the connection's destination was translated by DNAT.
@@ -137,6 +139,7 @@ func (DestinationPort) match() {}
 func (ICMP) match()            {}
 func (Bytes) match()           {}
 func (Fragment) match()        {}
+func (Longer) match()          {}
 func (State) match()           {}
 func (Translated) match()      {}
 func (Connections) match()     {}
@@ -247,6 +250,8 @@ func (m Bytes) String() string {
 }
 
 func (Fragment) String() string { return "frag frag-off != 0" }
+
+func (m Longer) String() string { return fmt.Sprintf("meta length > %d", m.Octets) }
 
 func (m State) String() string {
 	var words []string

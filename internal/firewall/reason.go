@@ -29,6 +29,7 @@ const (
 	MulticastRouter     Reason = "multicast-router"
 	ICMPRedirect        Reason = "icmp-redirect"
 	ICMPType            Reason = "icmp-type"
+	TooLong             Reason = "too-long"
 	LoopbackAddress     Reason = "loopback"
 	NoIPv6              Reason = "no-ipv6"
 	NamespaceService    Reason = "namespace-service"
@@ -69,7 +70,8 @@ var Reasons = []Described{
 	{RouterAdvertisement, "the guest sent a router advertisement"},
 	{MulticastRouter, "the guest sent IGMP or MLD that only multicast routers send, such as a query"},
 	{ICMPRedirect, "the guest sent an ICMP redirect"},
-	{ICMPType, "the guest sent an ICMPv6 message of a type that hosts do not send"},
+	{ICMPType, "the guest sent an ICMP or ICMPv6 message of a type that hosts do not send"},
+	{TooLong, "the guest sent a frame that is longer than the NIC's MTU"},
 	{LoopbackAddress, "the guest sent to or from a loopback address, or an IPv4-mapped IPv6 address"},
 	{NoIPv6, "the guest sent IPv6 to a masquerade without IPv6"},
 	{NamespaceService, "the guest sent to a service of the namespace that Guard.Open does not open"},
@@ -78,8 +80,8 @@ var Reasons = []Described{
 	{NotForwarded, "a packet from the network for a port that is not forwarded to the guest, or for another network behind the NIC"},
 	{NamespaceOutput, "the namespace sent by the NIC, which is the guest's"},
 	{NetworkDHCP, "a DHCP server of the network sent to the guest, whose server is the responder"},
-	{NetworkRouter, "a router of the network sent a router advertisement to the guest, whose router the responder announces"},
-	{NetworkFrame, "the network sent the guest a frame that is neither IPv4, IPv6 nor ARP, or IPv6 with headers that cannot be read"},
+	{NetworkRouter, "a router of the network sent a router advertisement or a redirect to the guest, whose router the responder announces"},
+	{NetworkFrame, "the network sent the guest a frame that is neither IPv4, IPv6 nor ARP, or IP with headers that cannot be read"},
 }
 
 // LogGroup is the nflog group to which the tables report packets that they drop ("gw").

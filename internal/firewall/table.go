@@ -17,6 +17,7 @@ import (
 type Table struct {
 	Family Family
 	Name   string
+	Sets   []Set
 	Chains []Chain
 }
 
@@ -103,6 +104,9 @@ func (t Table) String() string {
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "table %s %s {\n", t.Family, t.Name)
+	for _, s := range t.Sets {
+		fmt.Fprintf(&b, "\t%s\n", s)
+	}
 	for _, c := range t.Chains {
 		fmt.Fprintf(&b, "\tchain %s {\n", c.Name)
 		if c.Hook != "" {
@@ -141,9 +145,10 @@ type Image struct {
 	Name   string `json:"name"`
 	// Flags are the NFT_TABLE_F_ flags; a guestwire table has none.
 	Flags uint32 `json:"flags,omitempty"`
-	// Chains are sorted by name.
+	// Sets and Chains are sorted by name.
+	Sets   []SetImage   `json:"sets,omitempty"`
 	Chains []ChainImage `json:"chains,omitempty"`
-	// Others is the number of sets, maps, objects and flowtables; a guestwire table has none.
+	// Others is the number of maps, objects and flowtables; a guestwire table has none.
 	Others int `json:"others,omitempty"`
 }
 
@@ -162,6 +167,9 @@ const Unknown = "not a rule of guestwire"
 // Image returns what the kernel holds after the table is applied.
 func (t Table) Image() Image {
 	image := Image{Family: t.Family, Name: t.Name}
+	for _, s := range t.Sets {
+		image.Sets = append(image.Sets, SetImage{Name: s.Name, Head: s.Head()})
+	}
 	for _, c := range t.Chains {
 		chain := ChainImage{Name: c.Name}
 		iptables := t.Family.IPTables() != 0
@@ -182,6 +190,7 @@ func (t Table) Image() Image {
 		}
 		image.Chains = append(image.Chains, chain)
 	}
+	slices.SortFunc(image.Sets, func(a, b SetImage) int { return strings.Compare(a.Name, b.Name) })
 	slices.SortFunc(image.Chains, func(a, b ChainImage) int { return strings.Compare(a.Name, b.Name) })
 	return image
 }
@@ -199,7 +208,20 @@ func (i Image) Differences(want Image) []string {
 		d = append(d, fmt.Sprintf("the table has the flags %#x", f))
 	}
 	if i.Others != want.Others {
-		d = append(d, fmt.Sprintf("the table has %d sets, maps or objects of another program", i.Others))
+		d = append(d, fmt.Sprintf("the table has %d maps or objects of another program", i.Others))
+	}
+	for _, w := range want.Sets {
+		at := slices.IndexFunc(i.Sets, func(s SetImage) bool { return s.Name == w.Name })
+		if at < 0 {
+			d = append(d, "set "+w.Name+" is gone")
+		} else if i.Sets[at].Head != w.Head {
+			d = append(d, fmt.Sprintf("set %s is %q, not %q", w.Name, i.Sets[at].Head, w.Head))
+		}
+	}
+	for _, s := range i.Sets {
+		if !slices.ContainsFunc(want.Sets, func(w SetImage) bool { return w.Name == s.Name }) {
+			d = append(d, "set "+s.Name+" belongs to another program")
+		}
 	}
 	for _, w := range want.Chains {
 		at := slices.IndexFunc(i.Chains, func(c ChainImage) bool { return c.Name == w.Name })

@@ -30,15 +30,19 @@ func samples() []Rule {
 		drop(Protocol{Number: ProtocolICMP}, ICMP{Version: 4, Type: 8}),
 		drop(Bytes{Header: Network, Offset: 8, Value: []byte{10, 0}, Mask: []byte{0xff, 0xf0}}),
 		drop(Fragment{}),
+		drop(Longer{Octets: 1500}),
 		drop(State{Established | Related}),
 		drop(Translated{}),
 		drop(Connections{Over: 5}),
 		drop(tcp, Opening{}),
 		drop(Rate{PerSecond: 20, Burst: 5}),
+		drop(Carries{Version: 6}, InSet{Part: SourceAddress6, Set: "local"}),
+		drop(Carries{Version: 6}, AddToSet{Part: SourceAddress6, Set: "local"}),
 		{Verdict: Accept{}},
 		{Verdict: Drop{}},
 		{Verdict: CountedDrop{}},
 		{Verdict: Log{Prefix: "guestwire eth0 mac-spoof", Group: 7}},
+		{Verdict: Continue{}},
 		{Verdict: Goto{Chain: "other"}},
 		{Verdict: Jump{Chain: "other"}},
 		{Verdict: DNAT{Address: netip.MustParseAddr("10.0.2.2"), Port: 80}},
@@ -52,12 +56,12 @@ func samples() []Rule {
 // nftablesOnly holds for a rule that iptables cannot express.
 func nftablesOnly(r Rule) bool {
 	switch r.Verdict.(type) {
-	case Goto, Fwd, CountedDrop, Log:
+	case Continue, Goto, Fwd, CountedDrop, Log:
 		return true
 	}
 	return slices.ContainsFunc(r.Matches, func(m Match) bool {
 		switch m.(type) {
-		case EtherType, Carries, SourcePort, Bytes, Fragment, Rate:
+		case EtherType, Carries, SourcePort, Bytes, Fragment, Longer, Rate, InSet, AddToSet:
 			return true
 		}
 		return false
@@ -73,7 +77,7 @@ func TestSamples(t *testing.T) {
 			have[reflect.TypeOf(m).Name()] = true
 		}
 	}
-	for _, file := range []string{"match.go", "verdict.go"} {
+	for _, file := range []string{"match.go", "set.go", "verdict.go"} {
 		f, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
 		if err != nil {
 			t.Fatal(err)
@@ -137,6 +141,8 @@ func withOtherFields(t *testing.T, v any) map[string]any {
 			other = field + "1"
 		case Reason:
 			other = MACSpoof
+		case Part:
+			other = SourceAddress4
 		case Header:
 			other = Transport
 		case bool:

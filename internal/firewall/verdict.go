@@ -24,6 +24,8 @@ type (
 		Prefix string
 		Group  uint16
 	}
+	// Continue goes on with the next rule. It is for a rule whose matches change a set.
+	Continue struct{}
 	// Goto continues in another chain and does not return.
 	Goto struct{ Chain string }
 	// Jump continues in another chain and returns at its end.
@@ -51,6 +53,7 @@ func (Accept) verdict()      {}
 func (Drop) verdict()        {}
 func (CountedDrop) verdict() {}
 func (Log) verdict()         {}
+func (Continue) verdict()    {}
 func (Goto) verdict()        {}
 func (Jump) verdict()        {}
 func (DNAT) verdict()        {}
@@ -62,6 +65,7 @@ func (ClampMSS) verdict()    {}
 func (Accept) String() string      { return "accept" }
 func (Drop) String() string        { return "drop" }
 func (CountedDrop) String() string { return "counter drop" }
+func (Continue) String() string    { return "continue" }
 func (v Goto) String() string      { return "goto " + v.Chain }
 func (v Jump) String() string      { return "jump " + v.Chain }
 func (Masquerade) String() string  { return "masquerade" }

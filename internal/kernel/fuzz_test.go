@@ -88,6 +88,8 @@ func parsers(t testing.TB) []parser {
 			func(b []byte) error { _, err := parseRedirect(b, &netstate.Filter{}); return err }},
 		{"parseTable", table[unix.NFT_MSG_NEWTABLE],
 			func(b []byte) error { _, err := parseTable(b); return err }},
+		{"parseSet", slices.Concat(table[unix.NFT_MSG_NEWSET], deviceTable[unix.NFT_MSG_NEWSET]),
+			func(b []byte) error { _, _, err := parseSet(b); return err }},
 		{"parseChain", chains,
 			func(b []byte) error { _, _, err := parseChain(b); return err }},
 		{"parseHook", [][]byte{inside(t, chains[0], sizeofNfgenmsg, unix.NFTA_CHAIN_HOOK)},

@@ -42,7 +42,9 @@ func encodeTables(ops []netstate.Op) ([][]byte, error) {
 	for _, op := range ops {
 		switch o := op.(type) {
 		case netstate.TableSet:
-			encodeTable(c, o.Table)
+			if err := encodeTable(c, o.Table); err != nil {
+				return nil, fmt.Errorf("encode nftables sets: %w", err)
+			}
 		case netstate.TableDel:
 			c.DelTable(&nftables.Table{Family: families[o.Family], Name: o.Name})
 		default:
@@ -66,9 +68,14 @@ func encodeTables(ops []netstate.Op) ([][]byte, error) {
 	return messages, nil
 }
 
-// encodeTable adds a table to the transaction: all chains before all rules, as a rule can jump to a later chain.
-func encodeTable(c *nftables.Conn, table firewall.Table) {
+// encodeTable adds a table to the transaction: all sets and chains before all rules, as a rule can name each of them.
+func encodeTable(c *nftables.Conn, table firewall.Table) error {
 	t := c.AddTable(&nftables.Table{Family: families[table.Family], Name: table.Name})
+	for _, s := range table.Sets {
+		if err := c.AddSet(encodeSet(t, s), nil); err != nil {
+			return err
+		}
+	}
 	chains := make([]*nftables.Chain, len(table.Chains))
 	for i, chain := range table.Chains {
 		chains[i] = c.AddChain(encodeChain(t, chain))
@@ -78,6 +85,7 @@ func encodeTable(c *nftables.Conn, table firewall.Table) {
 			c.AddRule(encodeRule(chains[i], rule))
 		}
 	}
+	return nil
 }
 
 // nfgenmsg is struct nfgenmsg (linux/netfilter/nfnetlink.h), the header of all messages of nftables.
@@ -131,6 +139,9 @@ func (n *Namespace) readTables(s *netstate.Snapshot, name string, wanted []firew
 		if err := n.readChains(&image); err != nil {
 			return err
 		}
+		if err := n.readSets(&image); err != nil {
+			return err
+		}
 		if err := n.readChainRules(&image, rules); err != nil {
 			return err
 		}
@@ -140,7 +151,7 @@ func (n *Namespace) readTables(s *netstate.Snapshot, name string, wanted []firew
 }
 
 // parseTable parses struct nfgenmsg and the attributes of a table (linux/netfilter/nf_tables.h,
-// NFTA_TABLE_*). Others is the number of all objects in the table, its chains included. Family is empty for a
+// NFTA_TABLE_*). Others is the number of all objects in the table, its chains and sets included. Family is empty for a
 // family that is not in use.
 func parseTable(m []byte) (image firewall.Image, err error) {
 	err = eachAttribute(m, sizeofNfgenmsg, func(kind uint16, v []byte) error {

@@ -13,13 +13,19 @@ import (
 )
 
 // testTable has a chain of each kind, and rules whose expressions the kernel nests, masks and renames.
-var testTable = firewall.Table{Family: firewall.Inet, Name: "guestwire-eth0", Chains: []firewall.Chain{
+var testTable = firewall.Table{Family: firewall.Inet, Name: "guestwire-eth0", Sets: []firewall.Set{
+	{Name: "hops", Of: firewall.NextHop4, Size: 64, Milliseconds: 60000},
+	{Name: "known", Of: firewall.DiscoveryTarget, Size: 2},
+}, Chains: []firewall.Chain{
 	{Name: "forward", Type: "filter", Hook: firewall.Forward, Priority: firewall.Filter, Drops: true, Rules: []firewall.Rule{
 		{Matches: []firewall.Match{firewall.InInterface{Name: "eth0", Not: true}, firewall.State{States: firewall.Established}}, Verdict: firewall.Accept{}},
 		{Matches: []firewall.Match{firewall.Fragment{}}, Verdict: firewall.Goto{Chain: "plain"}},
 		{Matches: []firewall.Match{firewall.Opening{}}, Verdict: firewall.ClampMSS{}},
 	}},
 	{Name: "plain", Rules: []firewall.Rule{{Matches: []firewall.Match{firewall.Connections{Over: 5}}, Verdict: firewall.Drop{}}}},
+	{Name: "sets", Rules: []firewall.Rule{
+		{Matches: []firewall.Match{firewall.AddToSet{Part: firewall.NextHop4, Set: "hops", Renew: true}, firewall.InSet{Part: firewall.DiscoveryTarget, Set: "known", Not: true}}, Verdict: firewall.Drop{}},
+	}},
 	{Name: "to-guest", Type: "nat", Hook: firewall.Prerouting, Priority: firewall.DstNAT, Rules: []firewall.Rule{
 		{
 			Matches: []firewall.Match{firewall.Destination{Prefix: netip.MustParsePrefix("10.0.0.0/24")}, firewall.DestinationPort{Protocol: 6, First: 80, Last: 81}},
@@ -59,6 +65,13 @@ func TestTableRoundTrip(t *testing.T) {
 		image, err := parseTable(told[unix.NFT_MSG_NEWTABLE][0])
 		if err != nil {
 			t.Fatal(err)
+		}
+		for _, m := range told[unix.NFT_MSG_NEWSET] {
+			set, of, err := parseSet(m)
+			if err != nil || of != table.Name {
+				t.Fatalf("a set of %q: %v", of, err)
+			}
+			image.Sets = append(image.Sets, set)
 		}
 		for _, m := range told[unix.NFT_MSG_NEWCHAIN] {
 			chain, of, err := parseChain(m)

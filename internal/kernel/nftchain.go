@@ -32,7 +32,7 @@ const (
 )
 
 // readChains reads the chains of a table into the image, without their rules. What is left of Others are
-// sets, maps, objects and flowtables, which a table of guestwire does not have.
+// sets, maps, objects and flowtables.
 func (n *Namespace) readChains(image *firewall.Image) error {
 	list := request(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP, nfgenmsg{uint8(families[image.Family])})
 	err := n.filter.dump(list, func() { image.Chains = nil }, func(m []byte) error {

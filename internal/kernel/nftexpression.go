@@ -28,6 +28,7 @@ type attribute struct {
 var newest = map[string]uint16{
 	"meta": 3, "cmp": 3, "payload": 8, "immediate": 2, "masq": 3, "nat": 7, "bitwise": 5, "byteorder": 5,
 	"connlimit": 2, "fwd": 3, "ct": 4, "exthdr": 7, "range": 4, "rt": 2, "limit": 5, "log": 6,
+	"lookup": 5, "dynset": 10,
 	"counter": 0, // its attributes are what it has counted
 }
 
@@ -80,7 +81,8 @@ func (e *expression) parse(around uint32, b []byte) error {
 }
 
 // normalise removes what the kernel adds to an expression. A nat with one address and one port gets the same
-// registers as ends of ranges, and flags that say so. An exthdr gets flags that are 0.
+// registers as ends of ranges, and flags that say so. An exthdr, a lookup and a dynset get flags that are 0, a
+// dynset a timeout of 0: the set's. The number of a set counts only in the transaction that makes the set.
 func (e *expression) normalise() {
 	switch e.name {
 	case "nat":
@@ -90,6 +92,15 @@ func (e *expression) normalise() {
 			return a.number == unix.NFTA_NAT_REG_ADDR_MAX && string(a.value) == address ||
 				a.number == unix.NFTA_NAT_REG_PROTO_MAX && string(a.value) == port ||
 				a.number == unix.NFTA_NAT_FLAGS && be32(a.value)&^ranges == 0
+		})
+	case "lookup":
+		e.without(func(a attribute) bool {
+			return a.number == unix.NFTA_LOOKUP_SET_ID || a.number == unix.NFTA_LOOKUP_FLAGS && be32(a.value) == 0
+		})
+	case "dynset":
+		e.without(func(a attribute) bool {
+			return a.number == unix.NFTA_DYNSET_SET_ID || a.number == unix.NFTA_DYNSET_FLAGS && be32(a.value) == 0 ||
+				a.number == unix.NFTA_DYNSET_TIMEOUT && be64(a.value) == 0
 		})
 	case "exthdr":
 		e.without(func(a attribute) bool { return a.number == unix.NFTA_EXTHDR_FLAGS && be32(a.value) == 0 })

@@ -68,6 +68,17 @@ func TestRuleText(t *testing.T) {
 		{"a random port", "nat", list(attr{3, one}), "nat", list(attr{3, one}, attr{7, "\x00\x00\x00\x04"}), false},
 		{"a random port in a range", "nat", list(attr{3, one}), "nat", list(attr{3, one}, attr{7, "\x00\x00\x00\x07"}), false},
 
+		// Attribute 2 of dynset, 4 of lookup is the number of a set, 9 and 5 are the flags, 6 of dynset is the timeout.
+		{"the number of a set", "lookup", list(attr{1, "a"}, attr{4, one}), "lookup", list(attr{1, "a"}, attr{4, two}), true},
+		{"another set", "lookup", list(attr{1, "a"}), "lookup", list(attr{1, "b"}), false},
+		{"not in a set", "lookup", list(attr{1, "a"}), "lookup", list(attr{1, "a"}, attr{5, one}), false},
+		{"no flags of a lookup", "lookup", list(attr{1, "a"}), "lookup", list(attr{1, "a"}, attr{5, none}), true},
+		{"the number of a set to add to", "dynset", list(attr{1, "a"}, attr{2, one}), "dynset", list(attr{1, "a"}, attr{2, two}), true},
+		{"delete instead of add", "dynset", list(attr{3, none}), "dynset", list(attr{3, two}), false},
+		{"the set's timeout", "dynset", list(attr{1, "a"}), "dynset", list(attr{1, "a"}, attr{6, none + none}), true},
+		{"another timeout", "dynset", list(attr{1, "a"}), "dynset", list(attr{1, "a"}, attr{6, none + one}), false},
+		{"an added element that is turned round", "dynset", list(attr{1, "a"}), "dynset", list(attr{1, "a"}, attr{9, one}), false},
+
 		// Attribute 5 of exthdr are the flags; 1 asks whether the header is there.
 		{"no flags", "exthdr", list(attr{1, one}), "exthdr", list(attr{1, one}, attr{5, none}), true},
 		{"whether a header is there", "exthdr", list(attr{1, one}), "exthdr", list(attr{1, one}, attr{5, one}), false},

@@ -120,6 +120,12 @@ func encodeMatch(m firewall.Match) []expr.Any {
 			&expr.Exthdr{DestRegister: 1, Type: unix.IPPROTO_FRAGMENT, Offset: 2, Len: 2, Op: expr.ExthdrOpIpv6},
 			masked([]byte{0xff, 0xf8}), compare(true, []byte{0, 0}),
 		}
+	case firewall.Longer:
+		return []expr.Any{
+			&expr.Meta{Key: expr.MetaKeyLEN, Register: 1},
+			&expr.Byteorder{SourceRegister: 1, DestRegister: 1, Op: expr.ByteorderHton, Len: 4, Size: 4},
+			&expr.Cmp{Op: expr.CmpOpGt, Register: 1, Data: binary.BigEndian.AppendUint32(nil, m.Octets)},
+		}
 	case firewall.State:
 		return bits(expr.CtKeySTATE, uint32(m.States))
 	case firewall.Translated:
@@ -129,6 +135,14 @@ func encodeMatch(m firewall.Match) []expr.Any {
 		return []expr.Any{&expr.Connlimit{Count: m.Over, Flags: 1}} // NFT_CONNLIMIT_F_INV: over
 	case firewall.Rate:
 		return []expr.Any{&expr.Limit{Type: expr.LimitTypePkts, Rate: uint64(m.PerSecond), Unit: expr.LimitTimeSecond, Burst: uint32(m.Burst)}}
+	case firewall.InSet:
+		return []expr.Any{loadPart(m.Part), &expr.Lookup{SourceRegister: 1, SetName: m.Set, Invert: m.Not}}
+	case firewall.AddToSet:
+		add := &expr.Dynset{SrcRegKey: 1, SetName: m.Set, Operation: unix.NFT_DYNSET_OP_ADD}
+		if m.Renew {
+			add.Operation = unix.NFT_DYNSET_OP_UPDATE
+		}
+		return []expr.Any{loadPart(m.Part), add}
 	case firewall.Opening:
 		return payload(transport, 13, []byte{0x06}, m.Not, []byte{0x02})
 	}
@@ -147,6 +161,8 @@ func encodeVerdict(v firewall.Verdict) []expr.Any {
 		return []expr.Any{&expr.Counter{}, &expr.Verdict{Kind: expr.VerdictDrop}}
 	case firewall.Log:
 		return []expr.Any{&expr.Log{Key: 1<<unix.NFTA_LOG_GROUP | 1<<unix.NFTA_LOG_PREFIX, Group: v.Group, Data: []byte(v.Prefix)}}
+	case firewall.Continue:
+		return []expr.Any{&expr.Verdict{Kind: expr.VerdictContinue}}
 	case firewall.Goto:
 		return []expr.Any{&expr.Verdict{Kind: expr.VerdictGoto, Chain: v.Chain}}
 	case firewall.Jump:
@@ -186,6 +202,23 @@ var (
 
 // renameDup renames each dup in a message to fwd. The names have the same length.
 func renameDup(message []byte) []byte { return bytes.ReplaceAll(message, dupName, fwdName) }
+
+// loadPart loads an address of the packet into register 1.
+func loadPart(p firewall.Part) expr.Any {
+	switch p {
+	case firewall.SourceAddress4:
+		return &expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: 12, Len: 4}
+	case firewall.SourceAddress6, firewall.RawSource6:
+		return &expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: 8, Len: 16}
+	case firewall.DiscoveryTarget:
+		return &expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 8, Len: 16}
+	case firewall.NextHop4:
+		return &expr.Rt{Register: 1, Key: expr.RtNexthop4}
+	case firewall.NextHop6:
+		return &expr.Rt{Register: 1, Key: expr.RtNexthop6}
+	}
+	panic("no expression for the part " + string(p)) // a new part is missing above
+}
 
 // compare compares register 1 with a value.
 func compare(not bool, value []byte) *expr.Cmp {

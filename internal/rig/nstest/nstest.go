@@ -143,7 +143,7 @@ func (n *Namespace) Dump() string {
 const dump = `set -e
 mount -t tmpfs none /run/netns
 for command in "ip -d link" "ip -d addr" "ip -d route show table all" "ip -6 -d route show table all" \
-	"ip rule" "ip -6 rule" "bridge -d link" "tc qdisc" "nft -s list ruleset" \
+	"ip rule" "ip -6 rule" "bridge -d link" "tc qdisc" "nft -s -t list ruleset" \
 	"sysctl net.ipv4.ip_forward net.ipv6.conf.all.forwarding net.ipv6.conf.default.disable_ipv6" \
 	"sysctl net.ipv4.ip_unprivileged_port_start net.ipv4.ping_group_range"; do
 	echo "# $command"
@@ -315,3 +315,16 @@ func Eventually(t testing.TB, f func() error) {
 		}
 	}
 }
+
+// SetTypes returns nft's list with the types of sets by name. For a set that nft(8) itself has made, the list says from
+// what part of a packet the type comes, which is in a comment of nft's own.
+func SetTypes(list string) string {
+	return typeOf.ReplaceAllStringFunc(list, func(line string) string {
+		if strings.HasPrefix(line, "typeof ip ") || strings.HasPrefix(line, "typeof rt ip ") {
+			return "type ipv4_addr"
+		}
+		return "type ipv6_addr"
+	})
+}
+
+var typeOf = regexp.MustCompile(`typeof .*`)

@@ -1,0 +1,93 @@
+package firewall
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Set is a set of addresses of a table, to which rules add with [AddToSet]. A new table's sets are empty. What
+// they hold later is, as the count of a counter, no part of the table.
+type Set struct {
+	Name string
+	// Of is the part of a packet that the set holds. A set may hold several parts of one length.
+	Of Part
+	// Size is the largest number of elements. Above it, AddToSet does not match.
+	Size int
+	// Milliseconds is the life of an element; 0: for ever.
+	Milliseconds uint64
+}
+
+// Part is a part of a packet with an address, by its name in nft(8).
+type Part string
+
+// The parts in use.
+const (
+	SourceAddress4  Part = "ip saddr"
+	SourceAddress6  Part = "ip6 saddr"
+	NextHop4        Part = "rt ip nexthop"
+	NextHop6        Part = "rt ip6 nexthop"
+	RawSource6      Part = "@nh,64,128" // the IPv6 source, for a set that also holds targets
+	DiscoveryTarget Part = "@th,64,128" // the target of a neighbour solicitation or advertisement
+)
+
+// Version returns the IP version of the part, 4 or 6.
+func (p Part) Version() int {
+	if p == SourceAddress4 || p == NextHop4 {
+		return 4
+	}
+	return 6
+}
+
+type (
+	// InSet holds if the set has the part of the packet.
+	InSet struct {
+		Part Part
+		Set  string
+		Not  bool
+	}
+	// AddToSet adds the part of the packet to the set. It does not match if the set is full. With Renew, an
+	// element that the set has already lives on for the set's Milliseconds.
+	AddToSet struct {
+		Part  Part
+		Set   string
+		Renew bool
+	}
+)
+
+func (InSet) match()    {}
+func (AddToSet) match() {}
+
+func (m InSet) String() string { return string(m.Part) + " " + notWord(m.Not) + "@" + m.Set }
+
+func (m AddToSet) String() string {
+	word := "add"
+	if m.Renew {
+		word = "update"
+	}
+	return fmt.Sprintf("%s @%s { %s }", word, m.Set, m.Part)
+}
+
+// String returns the set as nft -f reads it.
+func (s Set) String() string {
+	return fmt.Sprintf("set %s { typeof %s; %s; }", s.Name, s.Of, strings.Join(s.properties(), "; "))
+}
+
+func (s Set) properties() []string {
+	list := []string{fmt.Sprintf("size %d", s.Size), "flags dynamic"}
+	if s.Milliseconds != 0 {
+		list[1] += ",timeout"
+		list = append(list, fmt.Sprintf("timeout %dms", s.Milliseconds))
+	}
+	return list
+}
+
+// Head returns the set as an [Image] has it.
+func (s Set) Head() string {
+	return fmt.Sprintf("ipv%d_addr; %s;", s.Of.Version(), strings.Join(s.properties(), "; "))
+}
+
+// SetImage is a set of an [Image], without its elements.
+type SetImage struct {
+	Name string `json:"name"`
+	Head string `json:"head"` // [Set.Head]
+}

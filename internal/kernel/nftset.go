@@ -1,0 +1,104 @@
+package kernel
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/nftables"
+	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/internal/firewall"
+)
+
+// Numbers of nft(8) for the types of a set's elements, which the kernel only keeps (nftables, include/datatype.h).
+const (
+	typeIPv4Address = 7
+	typeIPv6Address = 8
+)
+
+// encodeSet returns a set for the library, without elements.
+func encodeSet(t *nftables.Table, s firewall.Set) *nftables.Set {
+	key := nftables.TypeIP6Addr
+	if s.Of.Version() == 4 {
+		key = nftables.TypeIPAddr
+	}
+	return &nftables.Set{Table: t, Name: s.Name, KeyType: key, Dynamic: true, Size: uint32(s.Size), HasTimeout: s.Milliseconds != 0, Timeout: time.Duration(s.Milliseconds) * time.Millisecond}
+}
+
+// readSets reads the sets of a table into the image, without their elements. What is left of Others are maps, objects
+// and flowtables.
+func (n *Namespace) readSets(image *firewall.Image) error {
+	if image.Others == 0 {
+		return nil
+	}
+	list := request(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETSET, unix.NLM_F_DUMP, nfgenmsg{uint8(families[image.Family])})
+	err := n.filter.dump(list, func() { image.Sets = nil }, func(m []byte) error {
+		set, table, err := parseSet(m)
+		if table == image.Name {
+			image.Sets = append(image.Sets, set)
+		}
+		return err
+	})
+	image.Others -= len(image.Sets)
+	slices.SortFunc(image.Sets, func(a, b firewall.SetImage) int { return strings.Compare(a.Name, b.Name) })
+	return err
+}
+
+// parseSet parses struct nfgenmsg and the attributes of a set (NFTA_SET_*), and returns also the name of the set's table.
+// The head names what a set of guestwire does not have.
+func parseSet(m []byte) (image firewall.SetImage, table string, err error) {
+	var s firewall.Set
+	var key, length, flags uint32
+	var others []string
+	err = eachAttribute(m, sizeofNfgenmsg, func(attribute uint16, v []byte) error {
+		switch attribute {
+		case unix.NFTA_SET_TABLE:
+			table = unix.ByteSliceToString(v)
+		case unix.NFTA_SET_NAME:
+			image.Name = unix.ByteSliceToString(v)
+		case unix.NFTA_SET_FLAGS:
+			flags = be32(v)
+		case unix.NFTA_SET_KEY_TYPE:
+			key = be32(v)
+		case unix.NFTA_SET_KEY_LEN:
+			length = be32(v)
+		case unix.NFTA_SET_TIMEOUT:
+			s.Milliseconds = be64(v)
+		case unix.NFTA_SET_DESC:
+			return eachAttribute(v, 0, func(attribute uint16, v []byte) error {
+				if attribute == unix.NFTA_SET_DESC_SIZE {
+					s.Size = int(be32(v))
+				} else {
+					others = append(others, fmt.Sprintf("attribute %d of its description", attribute))
+				}
+				return nil
+			})
+		case unix.NFTA_SET_DATA_TYPE, unix.NFTA_SET_POLICY, unix.NFTA_SET_GC_INTERVAL, unix.NFTA_SET_OBJ_TYPE, setExpression, setExpressions:
+			others = append(others, fmt.Sprintf("attribute %d = %x", attribute, v))
+		}
+		return nil
+	})
+	wanted := uint32(unix.NFT_SET_EVAL)
+	if s.Milliseconds != 0 {
+		wanted |= unix.NFT_SET_TIMEOUT
+	}
+	if flags != wanted {
+		others = append(others, fmt.Sprintf("flags %#x", flags))
+	}
+	switch s.Of = firewall.SourceAddress6; {
+	case key == typeIPv4Address && length == 4:
+		s.Of = firewall.SourceAddress4
+	case key != typeIPv6Address || length != 16:
+		others = append(others, fmt.Sprintf("type %d of %d octets", key, length))
+	}
+	image.Head = strings.Join(append([]string{s.Head()}, others...), " ")
+	return image, table, err
+}
+
+// Attributes of a set that unix does not name (linux/netfilter/nf_tables.h).
+const (
+	setExpression  = 17 // NFTA_SET_EXPR
+	setExpressions = 18 // NFTA_SET_EXPRESSIONS
+)
