@@ -85,8 +85,8 @@ func TestFirewallText(t *testing.T) {
 				}
 				other.Exec("nft", "-f", path)
 				words := strings.Fields(table) // table FAMILY NAME {
-				list := []string{"nft", "-s", "list", "table", words[1], words[2]}
-				if err := difference(other.Exec(list...), n.Pod.Exec(list...)); err != nil {
+				list := []string{"nft", "-s", "-t", "list", "table", words[1], words[2]}
+				if err := difference(nstest.SetTypes(other.Exec(list...)), n.Pod.Exec(list...)); err != nil {
 					t.Errorf("%s: %v", words[1], err)
 				}
 			}

@@ -87,6 +87,7 @@ func attachDeaf(t *testing.T, n nstest.Network, v4, v6 bool) *wire {
 	case cache.BindingRedirect:
 		// The namespace has the guest's MAC, so it is not to say anything.
 		w.nic, _ = link(n.Pod, "eth0")
+		w.link.MTU = r.MTU
 		n.Pod.Exec("sysctl", "-qw", "net.ipv6.conf.eth0.router_solicitations=0")
 	case cache.BindingMasquerade:
 		w.nic, nic = link(n.Pod, "eth0")

@@ -81,8 +81,8 @@ func (bridge) wire(p *Plan, nic netstate.Link) error {
 	}
 	p.addLease(&p.Record, nic)
 	p.addTaps(nic)
-	g := p.filteredGuest(p.guestAddresses(nic))
-	p.wanted.Tables = []firewall.Table{g.bridgeTable(p.names, p.spec.Guard, deafTo(p.names.Moved, p.names.Tap)...)}
+	g := p.filteredGuest(nic, p.guestAddresses(nic))
+	p.wanted.Tables = []firewall.Table{g.addBetween(bridgeTable(p.names, deafTo(p.names.Moved, p.names.Tap)...), p.names, p.spec.Guard)}
 	return p.addFilter(g)
 }
 

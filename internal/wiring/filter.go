@@ -8,16 +8,23 @@ import (
 	"slices"
 
 	"github.com/guestwire/guestwire/cache"
-	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
 // Types of ICMP and IGMP (www.iana.org/assignments/icmp-parameters, igmp-type-numbers, icmpv6-parameters).
 const (
+	icmpEchoReply     = 0
+	icmpUnreachable   = 3
 	icmpRedirect      = 5
 	icmpEcho          = 8
 	icmpAdvertisement = 9
+	icmpTimeExceeded  = 11
+	icmpParameter     = 12
+	icmpTimestamp     = 13
+	icmpTimestampBack = 14
+	icmpExtendedEcho  = 42 // RFC 8335
+	icmpExtendedBack  = 43
 
 	igmpReport1 = 0x12
 	igmpReport2 = 0x16
@@ -35,14 +42,20 @@ const (
 	icmp6Advertisement       = 136
 	icmp6Redirect            = 137
 	icmp6Report2             = 143
+	icmp6ExtendedEcho        = 160 // RFC 8335
+	icmp6ExtendedBack        = 161
 )
 
 // guest is what the filter knows of the guest.
 type guest struct {
 	macs       []cache.MAC
 	prefixes   []netip.Prefix
-	anyAddress bool // the guest's addresses are not known
-	served     bool // by guestwire's responder, so the guest asks no other server
+	primary    []netip.Addr     // the first address of each family, which most packets have as their source
+	anyAddress bool             // the guest's addresses are not known
+	served     bool             // by guestwire's responder, so the guest asks no other server
+	pass       firewall.Verdict // of a frame that the filter lets pass
+	longest    int              // a frame that passes has at most so many octets behind the Ethernet header; 0: the next link checks
+	local      linkLocal
 }
 
 // checkMACs refuses a Guard.MACs entry that is the MAC of a link of the wiring, or the guest's own.
@@ -56,11 +69,18 @@ func (p *Plan) checkMACs() error {
 	return nil
 }
 
-func (p *Plan) filteredGuest(addresses []netip.Prefix) guest {
+func (p *Plan) filteredGuest(nic netstate.Link, addresses []netip.Prefix) guest {
 	g := guest{
 		macs:       append([]cache.MAC{p.Record.MAC}, p.spec.Guard.MACs...),
 		anyAddress: len(addresses) == 0,
 		served:     p.Record.ResponderTap != "",
+		pass:       firewall.Accept{},
+	}
+	for _, v := range []int{4, 6} {
+		at := slices.IndexFunc(addresses, func(a netip.Prefix) bool { return version(a.Addr()) == v && !a.Addr().IsLinkLocalUnicast() })
+		if at >= 0 {
+			g.primary = append(g.primary, addresses[at].Addr())
+		}
 	}
 	for _, a := range addresses {
 		g.prefixes = append(g.prefixes, single(a.Addr()))
@@ -71,6 +91,7 @@ func (p *Plan) filteredGuest(addresses []netip.Prefix) guest {
 		return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
 	})
 	g.prefixes = slices.Compact(g.prefixes)
+	g.local = p.linkLocal(nic, g)
 	return g
 }
 
@@ -100,13 +121,13 @@ func (g guest) of(v int) []netip.Prefix {
 	return list
 }
 
-// filter is the table at the ingress of the guest's tap. The chains are short on the way of TCP and UDP, and
-// compare bytes there, because a field's name would make the kernel check the protocol once more. Chains are
-// entered by goto, and each ends with an accept of all packets or a drop with a reason. Rules that only choose
-// the reason are at the end, where no packet comes that passes. Packets for the responder do not get here, as tc
-// takes them before.
+// filter is the table at the ingress of the guest's tap. The chains are short on the way of TCP and UDP from the
+// guest's first address, and compare bytes there, because a field's name would make the kernel check the protocol
+// once more. Chains are entered by goto, and each ends with a rule that lets all packets pass, or a drop with a
+// reason; only the chains options and link-layer are entered by jump, and return. Rules that only choose the reason are at the
+// end, where no packet comes that passes. Packets for the responder do not get here, as tc takes them before.
 func (g guest) filter(n netstate.Names) firewall.Table {
-	t := firewall.Table{Family: firewall.NetDev, Name: n.Table}
+	t := firewall.Table{Family: firewall.NetDev, Name: n.Table, Sets: g.local.sets()}
 	add := func(name string, rules ...firewall.Rule) {
 		t.Chains = append(t.Chains, firewall.Chain{Name: name, Rules: rules})
 	}
@@ -159,13 +180,19 @@ func (g guest) filterARP(add chainAdder) {
 	sender := func(p netip.Prefix) firewall.Match {
 		return firewall.Bytes{Header: firewall.Network, Offset: 14, Value: p.Addr().AsSlice(), Mask: firewall.Mask(p)}
 	}
-	for _, p := range g.of(4) {
-		addresses = append(addresses, rule(firewall.Accept{}, sender(p)))
+	// A probe (RFC 5227 section 2.1.1) is a request whose sender has no address yet. A station that is about to use
+	// the address in the probe gives it up, so the guest may probe for its own addresses only.
+	probe := func(more ...firewall.Match) firewall.Rule {
+		return rule(g.pass, append([]firewall.Match{operation(1), sender(single(netip.IPv4Unspecified()))}, more...)...)
 	}
-	// A probe (RFC 5227 section 2.1.1) is a request whose sender has no address yet.
-	addresses = append(addresses, rule(firewall.Accept{}, operation(1), sender(single(netip.IPv4Unspecified()))))
+	for _, p := range g.of(4) {
+		addresses = append(addresses, rule(g.pass, sender(p)))
+	}
+	for _, p := range g.of(4) {
+		addresses = append(addresses, probe(firewall.Bytes{Header: firewall.Network, Offset: 24, Value: p.Addr().AsSlice(), Mask: firewall.Mask(p)}))
+	}
 	if g.anyAddress {
-		addresses = append(addresses, rule(drop(firewall.ARPSpoof), sender(loopback4)), rule(firewall.Accept{}))
+		addresses = append(addresses, probe(), rule(drop(firewall.ARPSpoof), sender(loopback4)), rule(g.pass))
 	} else {
 		addresses = append(addresses, rule(drop(firewall.ARPSpoof)))
 	}
@@ -173,10 +200,10 @@ func (g guest) filterARP(add chainAdder) {
 	typed := func(operation byte) firewall.Match {
 		return firewall.Bytes{Header: firewall.Network, Value: []byte{0, 1, 8, 0, 6, 4, 0, operation}}
 	}
-	add("from-arp",
+	add("from-arp", append(g.tooLong(),
 		rule(firewall.Goto{Chain: "arp-sender"}, typed(1)),
 		rule(firewall.Goto{Chain: "arp-sender"}, typed(2)),
-		rule(drop(firewall.Malformed)))
+		rule(drop(firewall.Malformed)))...)
 	add("arp-sender", append(senders, rule(drop(firewall.ARPSpoof)))...)
 	add("arp-address", addresses...)
 }
@@ -185,6 +212,52 @@ func (g guest) filterARP(add chainAdder) {
 var wellFormed = firewall.Protocol{Number: 255, Not: true}
 
 func is(protocol uint8) firewall.Match { return firewall.Protocol{Number: protocol} }
+
+// tooLong drops a frame that is longer than the NIC's MTU. TCP and UDP do not come here: they can be longer until the
+// kernel cuts them (GSO), and no match tells such a frame from one that the kernel does not cut.
+func (g guest) tooLong() []firewall.Rule {
+	if g.longest == 0 {
+		return nil
+	}
+	return []firewall.Rule{rule(drop(firewall.TooLong), firewall.Longer{Octets: uint32(g.longest)})}
+}
+
+// DHCP's ports.
+const (
+	server4, client4 = 67, 68
+	server6, client6 = 547, 546
+
+	// Ports near one of DHCP's have the same bits in the mask.
+	nearDHCP4 = 0xfff8
+	nearDHCP6 = 0xfffc
+)
+
+// notNear matches a port that differs from the other one in the bits of the mask. It never matches a port that cannot
+// be read.
+func notNear(offset int, port, mask uint16) firewall.Match {
+	return firewall.Bytes{Header: firewall.Transport, Offset: offset,
+		Value: binary.BigEndian.AppendUint16(nil, port&mask), Mask: binary.BigEndian.AppendUint16(nil, mask), Not: true}
+}
+
+// frequent lets pass most TCP and UDP packets, each by one rule: those without extension headers or fragments from the
+// guest's first address of the family, and for UDP from and to ports that are not near DHCP's. The octets of the
+// protocol and the source are at the offsets in the header. To compare these octets is quicker than to ask for the
+// protocol; a port can only be read in a packet whose headers the kernel has found.
+func (g guest) frequent(v, protocol, source int, dhcp, mask uint16) []firewall.Rule {
+	at := slices.IndexFunc(g.primary, func(a netip.Addr) bool { return version(a) == v })
+	if at < 0 {
+		return nil
+	}
+	carries := func(number byte) firewall.Match {
+		return firewall.Bytes{Header: firewall.Network, Offset: protocol, Value: []byte{number}}
+	}
+	own := firewall.Bytes{Header: firewall.Network, Offset: source, Value: g.primary[at].AsSlice()}
+	port := firewall.Bytes{Header: firewall.Transport, Value: []byte{0, 0}, Not: true}
+	return []firewall.Rule{
+		rule(g.pass, carries(firewall.ProtocolTCP), port, own),
+		rule(g.pass, carries(firewall.ProtocolUDP), notNear(0, dhcp, mask), notNear(2, dhcp, mask), own),
+	}
+}
 
 // udp drops what a DHCP server sends, and with a responder also what is for a server. Behind these rules are the
 // packets whose ports cannot be read, except later fragments.
@@ -201,49 +274,66 @@ func (g guest) udp(server, client uint16, later firewall.Match, next firewall.Go
 		rule(next, later))
 }
 
+// laterFragment4 is an IPv4 fragment that is not the first.
+var laterFragment4 = firewall.Bytes{Header: firewall.Network, Offset: 6, Value: []byte{0, 0}, Mask: []byte{0x1f, 0xff}, Not: true}
+
+// typeReadable matches an ICMP, ICMPv6 or IGMP message whose type can be read, except the type 255, which is reserved.
+var typeReadable = firewall.Bytes{Header: firewall.Transport, Value: []byte{255}, Not: true}
+
 func (g guest) filter4(add chainAdder) {
-	laterFragment := firewall.Bytes{Header: firewall.Network, Offset: 6, Value: []byte{0, 0}, Mask: []byte{0x1f, 0xff}, Not: true}
 	next := firewall.Goto{Chain: "ip-source"}
-	add("from-ip",
+	rules := []firewall.Rule{rule(drop(firewall.LoopbackAddress), firewall.Bytes{Header: firewall.Network, Offset: 16, Value: []byte{127}})}
+	rules = append(rules, g.frequent(4, 9, 12, server4, nearDHCP4)...)
+	rules = append(rules,
 		rule(next, is(firewall.ProtocolTCP)),
-		rule(firewall.Goto{Chain: "from-udp"}, is(firewall.ProtocolUDP)),
+		rule(firewall.Goto{Chain: "from-udp"}, is(firewall.ProtocolUDP)))
+	rules = append(rules, g.tooLong()...)
+	add("from-ip", append(rules,
 		rule(firewall.Goto{Chain: "from-icmp"}, is(firewall.ProtocolICMP)),
 		rule(firewall.Goto{Chain: "from-igmp"}, is(firewall.ProtocolIGMP)),
 		rule(next, wellFormed),
-		rule(drop(firewall.Malformed)))
-	add("from-udp", append(g.udp(67, 68, laterFragment, next), rule(drop(firewall.Malformed)))...)
+		rule(drop(firewall.Malformed)))...)
+	add("from-udp", append(g.udp(server4, client4, laterFragment4, next), rule(drop(firewall.Malformed)))...)
 	v4 := firewall.Carries{Version: 4}
-	add("from-icmp",
+	// Other types are obsolete (RFC 6633, RFC 6918), or for routers. An address mask reply, for example, changes the
+	// network of a host that believes it.
+	var messages []firewall.Rule
+	for _, kind := range []byte{icmpEcho, icmpEchoReply, icmpUnreachable, icmpTimeExceeded, icmpParameter, icmpTimestamp, icmpTimestampBack, icmpExtendedEcho, icmpExtendedBack} {
+		messages = append(messages, rule(next, v4, is(firewall.ProtocolICMP), firewall.ICMP{Version: 4, Type: kind}))
+	}
+	add("from-icmp", append(messages,
+		rule(next, laterFragment4),
 		rule(drop(firewall.ICMPRedirect), v4, is(firewall.ProtocolICMP), firewall.ICMP{Version: 4, Type: icmpRedirect}),
 		rule(drop(firewall.RouterAdvertisement), v4, is(firewall.ProtocolICMP), firewall.ICMP{Version: 4, Type: icmpAdvertisement}),
-		rule(next))
+		rule(drop(firewall.ICMPType), typeReadable),
+		rule(drop(firewall.Malformed)))...)
 	var member []firewall.Rule
 	for _, kind := range []byte{igmpReport1, igmpReport2, igmpLeave, igmpReport3} {
 		member = append(member, rule(next, firewall.Bytes{Header: firewall.Transport, Value: []byte{kind}}))
 	}
 	add("from-igmp", append(member, rule(drop(firewall.MulticastRouter)))...)
-	rules := []firewall.Rule{rule(drop(firewall.LoopbackAddress), firewall.Bytes{Header: firewall.Network, Offset: 16, Value: []byte{127}})}
+	rules = nil
 	for _, p := range g.of(4) {
-		rules = append(rules, rule(firewall.Accept{}, firewall.Bytes{Header: firewall.Network, Offset: 12, Value: p.Addr().AsSlice(), Mask: firewall.Mask(p)}))
+		rules = append(rules, rule(g.pass, firewall.Bytes{Header: firewall.Network, Offset: 12, Value: p.Addr().AsSlice(), Mask: firewall.Mask(p)}))
 	}
 	if !g.served { // a DHCP client without a lease
-		rules = append(rules, rule(firewall.Accept{}, v4, firewall.Source{Prefix: single(netip.IPv4Unspecified())}, is(firewall.ProtocolUDP),
-			firewall.SourcePort{Protocol: firewall.ProtocolUDP, First: 68, Last: 68},
-			firewall.DestinationPort{Protocol: firewall.ProtocolUDP, First: 67, Last: 67}))
+		rules = append(rules, rule(g.pass, v4, firewall.Source{Prefix: single(netip.IPv4Unspecified())}, is(firewall.ProtocolUDP),
+			firewall.SourcePort{Protocol: firewall.ProtocolUDP, First: client4, Last: client4},
+			firewall.DestinationPort{Protocol: firewall.ProtocolUDP, First: server4, Last: server4}))
 	}
 	if g.anyAddress {
-		rules = append(rules, anySourceBut(v4, "0.0.0.0/8", "127.0.0.0/8", "224.0.0.0/3")...)
+		rules = append(rules, g.anySourceBut(v4, "0.0.0.0/8", "127.0.0.0/8", "224.0.0.0/3")...)
 	}
 	add("ip-source", append(rules, rule(drop(firewall.IPSpoof)))...)
 }
 
-// anySourceBut accepts all sources except the listed prefixes, which no station has.
-func anySourceBut(v firewall.Match, but ...string) []firewall.Rule {
+// anySourceBut lets all sources pass except the listed prefixes, which no station has.
+func (g guest) anySourceBut(v firewall.Match, but ...string) []firewall.Rule {
 	var rules []firewall.Rule
 	for _, p := range but {
 		rules = append(rules, rule(drop(firewall.IPSpoof), v, firewall.Source{Prefix: netip.MustParsePrefix(p)}))
 	}
-	return append(rules, rule(firewall.Accept{}, v))
+	return append(rules, rule(g.pass, v))
 }
 
 // unreadable6 is for IPv6 whose headers cannot be read.
@@ -252,10 +342,15 @@ var unreadable6 = firewall.Goto{Chain: "unreadable6"}
 func (g guest) filter6(add chainAdder) {
 	next := firewall.Goto{Chain: "ip6-source"}
 	rules := []firewall.Rule{
-		rule(next, is(firewall.ProtocolTCP)),
-		rule(firewall.Goto{Chain: "from-udp6"}, is(firewall.ProtocolUDP)),
-		rule(firewall.Goto{Chain: "from-icmp6"}, is(firewall.ProtocolICMPv6)),
+		// To ::1, ::ffff:0:0/96 and others that no station has.
+		rule(drop(firewall.LoopbackAddress), firewall.Bytes{Header: firewall.Network, Offset: 24, Value: make([]byte, 4)}),
 	}
+	rules = append(rules, g.frequent(6, 6, 8, server6, nearDHCP6)...)
+	rules = append(rules,
+		rule(next, is(firewall.ProtocolTCP)),
+		rule(firewall.Goto{Chain: "from-udp6"}, is(firewall.ProtocolUDP)))
+	rules = append(rules, g.tooLong()...)
+	rules = append(rules, rule(firewall.Goto{Chain: "from-icmp6"}, is(firewall.ProtocolICMPv6)))
 	// The transport header is an extension header: the packet is a fragment whose header chain goes on in the
 	// next fragment, which hides the real transport header from a filter.
 	for _, n := range []uint8{0, 43, 44, 60} {
@@ -264,39 +359,36 @@ func (g guest) filter6(add chainAdder) {
 	add("from-ip6", append(rules,
 		rule(next, wellFormed),
 		rule(unreadable6))...)
-	add("from-udp6", append(g.udp(547, 546, firewall.Fragment{}, next), rule(unreadable6))...)
+	add("from-udp6", append(g.udp(server6, client6, firewall.Fragment{}, next), rule(unreadable6))...)
 	add("unreadable6",
 		rule(drop(firewall.HiddenFragment), firewall.Bytes{Header: firewall.Network, Offset: 6, Value: []byte{44}}),
 		rule(drop(firewall.Malformed)))
 	g.filterICMP6(add)
 
-	v6 := firewall.Carries{Version: 6}
-	rules = []firewall.Rule{
-		// ::1, ::ffff:0:0/96 and other sources that no station has.
-		rule(drop(firewall.LoopbackAddress), firewall.Bytes{Header: firewall.Network, Offset: 24, Value: make([]byte, 4)}),
-	}
+	rules = nil
 	for _, p := range g.of(6) {
-		rules = append(rules, rule(firewall.Accept{}, firewall.Bytes{Header: firewall.Network, Offset: 8, Value: p.Addr().AsSlice(), Mask: firewall.Mask(p)}))
+		rules = append(rules, rule(g.pass, firewall.Bytes{Header: firewall.Network, Offset: 8, Value: p.Addr().AsSlice(), Mask: firewall.Mask(p)}))
 	}
+	rules = append(rules, g.local.source(g.pass)...)
 	if g.anyAddress {
-		rules = append(rules, anySourceBut(v6, "::/96", "::ffff:0:0/96", "ff00::/8")...)
+		rules = append(rules, g.anySourceBut(firewall.Carries{Version: 6}, "::/96", "::ffff:0:0/96", "ff00::/8")...)
 	}
 	add("ip6-source", append(rules, rule(drop(firewall.IPSpoof)))...)
 }
 
 // filterICMP6 lets pass what a host sends (RFC 4861, 2710, 3810). Neighbour discovery passes without extension
-// headers, and with no option but the guest's own link-layer address.
+// headers. A link-layer address in an option is the guest's; a receiver ignores options that it does not know, so the
+// filter does as well.
 func (g guest) filterICMP6(add chainAdder) {
 	v6 := firewall.Carries{Version: 6}
 	kind := func(verdict firewall.Verdict, number uint8, more ...firewall.Match) firewall.Rule {
 		return rule(verdict, append(more, v6, is(firewall.ProtocolICMPv6), firewall.ICMP{Version: 6, Type: number})...)
 	}
 	source := firewall.Goto{Chain: "ip6-source"}
-	unspecified := firewall.Source{Prefix: single(netip.IPv6Unspecified())}
 	direct := firewall.Bytes{Header: firewall.Network, Offset: 6, Value: []byte{firewall.ProtocolICMPv6}}
 
 	var rules []firewall.Rule
-	for _, n := range []uint8{1, 2, 3, 4, icmp6Echo, icmp6EchoReply} { // errors, echo
+	for _, n := range []uint8{1, 2, 3, 4, icmp6Echo, icmp6EchoReply, icmp6ExtendedEcho, icmp6ExtendedBack} { // errors, echo
 		rules = append(rules, kind(source, n))
 	}
 	for _, n := range []uint8{icmp6Report, icmp6Done, icmp6Report2} {
@@ -320,97 +412,94 @@ func (g guest) filterICMP6(add chainAdder) {
 		kind(drop(solicitation), icmp6RouterSolicitation),
 		kind(drop(firewall.ExtensionHeader), icmp6Solicitation),
 		kind(drop(firewall.ExtensionHeader), icmp6Advertisement),
-		rule(drop(firewall.ICMPType), firewall.Bytes{Header: firewall.Transport, Value: []byte{255}, Not: true}), // any that can be read
+		rule(drop(firewall.ICMPType), typeReadable),
 		rule(unreadable6))...)
-	add("listener", rule(firewall.Accept{}, v6, unspecified), rule(source))
+	add("listener", rule(g.pass, v6, fromUnspecified), rule(source))
 
-	// The lengths are those in the IPv6 header, of what follows it.
-	length := func(n uint16) firewall.Match {
-		return firewall.Bytes{Header: firewall.Network, Offset: 4, Value: binary.BigEndian.AppendUint16(nil, n)}
-	}
-	option := func(offset int, value ...byte) firewall.Match {
-		return firewall.Bytes{Header: firewall.Transport, Offset: offset, Value: value}
-	}
-	withMAC := func(total uint16, offset int, number byte) []firewall.Rule {
-		var list []firewall.Rule
-		for _, m := range g.macs {
-			list = append(list, rule(source, length(total), option(offset, append([]byte{number, 1}, m[:]...)...)))
-		}
-		return list
-	}
-	nonce := option(24, 14, 1) // RFC 3971 section 5.3.2, as RFC 7527 uses it
+	const options = 24 // where the options of solicitations and advertisements begin
+	checked := firewall.Jump{Chain: "options"}
+	add("options", append(firstOption(options), rule(drop(firewall.NeighbourSpoof), length6(0, 0xfff0, false)), rule(drop(firewall.NeighbourSpoof), length6(16, 0xfff8, false)), // cut in its target
+		rule(firewall.Jump{Chain: "link-layer"}))...)
+	add("link-layer", g.foreignMACs(options)...)
+
+	// about continues with a message about an address of the guest's, and drops the others behind the rules of more.
 	spoof := rule(drop(firewall.NeighbourSpoof))
-	var targets []firewall.Rule
-	for _, p := range g.of(6) {
-		targets = append(targets, rule(nil, firewall.Bytes{Header: firewall.Transport, Offset: 8, Value: p.Addr().AsSlice(), Mask: firewall.Mask(p)}))
-	}
-	if g.anyAddress {
-		targets = []firewall.Rule{rule(nil)}
-	}
-	about := func(next string) []firewall.Rule {
-		list := slices.Clone(targets)
-		for i := range list {
-			list[i].Verdict = firewall.Goto{Chain: next}
-		}
+	about := func(v firewall.Verdict, more []firewall.Rule) []firewall.Rule {
 		if g.anyAddress {
-			return list
+			return []firewall.Rule{rule(v)}
 		}
-		return append(list, spoof)
+		var list []firewall.Rule
+		for _, p := range g.of(6) {
+			list = append(list, rule(v, firewall.Bytes{Header: firewall.Transport, Offset: 8, Value: p.Addr().AsSlice(), Mask: firewall.Mask(p)}))
+		}
+		return append(append(list, more...), spoof)
 	}
-
-	add("solicitation", append([]firewall.Rule{
-		rule(firewall.Goto{Chain: "detection"}, v6, unspecified),
-		rule(source, length(24)),
-		rule(source, length(32), nonce),
-	}, append(withMAC(32, 24, 1), spoof)...)...)
-	add("detection", about("detection-option")...)
-	add("detection-option", rule(firewall.Accept{}, length(24)), rule(firewall.Accept{}, length(32), nonce), spoof)
-	add("advertisement", about("advertisement-option")...)
-	add("advertisement-option", append([]firewall.Rule{rule(source, length(24))}, append(withMAC(32, 24, 2), spoof)...)...)
+	add("solicitation",
+		rule(checked),
+		rule(firewall.Goto{Chain: "detection"}, v6, fromUnspecified),
+		rule(source))
+	// A solicitation from nowhere has no link-layer address (RFC 4861 section 7.1.1).
+	add("detection", append([]firewall.Rule{rule(spoof.Verdict, optionType(options, 1))}, about(g.pass, g.local.detected())...)...)
+	if g.local.learns {
+		add("new-local", append(g.local.learn(g.pass), spoof)...)
+	}
+	add("advertisement", append([]firewall.Rule{rule(checked)}, about(source, g.local.advertised(source))...)...)
 	if !g.served {
-		add("router", append([]firewall.Rule{
-			rule(firewall.Accept{}, v6, unspecified, length(8)),
-			rule(source, length(8)),
-		}, append(withMAC(16, 8, 1), spoof)...)...)
+		router := append(firstOption(8), g.foreignMAC(8)...)
+		router = append(router, g.foreignMAC(16)...)
+		add("router", append(router,
+			rule(firewall.Jump{Chain: "link-layer"}),
+			rule(g.pass, v6, fromUnspecified),
+			rule(source))...)
 	}
 }
 
-// bridgeTable is the table of the family bridge. By the rules in toNamespace the namespace does not hear the
-// frames of the bridge. A guest with a responder does not hear the network's DHCP servers and routers.
-func (g guest) bridgeTable(n netstate.Names, guard infra.Guard, toNamespace ...firewall.Rule) firewall.Table {
-	t := firewall.Table{Family: firewall.Bridge, Name: n.Table, Chains: []firewall.Chain{
-		{Name: "input", Type: "filter", Hook: firewall.Input, Priority: firewall.Filter, Rules: toNamespace},
-	}}
-	if guard.Off || !g.served {
-		return t
-	}
-	t.Chains = append(t.Chains, firewall.Chain{
-		Name: "to-guest", Type: "filter", Hook: firewall.Forward, Priority: firewall.Filter,
-		Rules: append([]firewall.Rule{rule(firewall.Accept{}, firewall.OutInterface{Name: n.Tap, Not: true})}, withoutServers(firewall.Accept{}, func(kind uint16) firewall.Match { return firewall.EtherType{Number: kind} })...),
-	})
-	return t
+var fromUnspecified = firewall.Source{Prefix: single(netip.IPv6Unspecified())}
+
+// longestDiscovery is the IPv6 payload of the longest message of neighbour discovery that passes.
+const longestDiscovery = 127
+
+func optionType(offset int, kind byte) firewall.Match {
+	return firewall.Bytes{Header: firewall.Transport, Offset: offset, Value: []byte{kind}}
 }
 
-// withoutServers drops what the network's DHCP servers and routers send to a guest that has a responder, and
-// lets the rest pass. Of is how the table's family matches an EtherType.
-func withoutServers(pass firewall.Verdict, of func(kind uint16) firewall.Match) []firewall.Rule {
-	server := func(v int, client uint16) firewall.Rule {
-		return rule(drop(firewall.NetworkDHCP), firewall.Carries{Version: v}, is(firewall.ProtocolUDP),
-			firewall.DestinationPort{Protocol: firewall.ProtocolUDP, First: client, Last: client})
+// firstOption drops a message whose first option has no length, or is a link-layer address of a wrong length.
+func firstOption(offset int) []firewall.Rule {
+	length := func(not bool, n byte) firewall.Match {
+		return firewall.Bytes{Header: firewall.Transport, Offset: offset + 1, Value: []byte{n}, Not: not}
 	}
 	return []firewall.Rule{
-		rule(pass, is(firewall.ProtocolTCP)), // most packets: decided first
-		server(4, 68),
-		server(6, 546),
-		rule(drop(firewall.NetworkRouter), firewall.Carries{Version: 6}, is(firewall.ProtocolICMPv6), firewall.ICMP{Version: 6, Type: icmp6RouterAdvertisement}),
-		// Frames of other kinds are dropped: the guest could not answer them, but could read an advertisement
-		// in them, behind tags of VLAN 0, in LLC and SNAP (CVE-2021-27853, -27861), in an incomplete first
-		// fragment.
-		rule(pass, of(netstate.EthernetIPv4)),
-		rule(pass, of(netstate.EthernetIPv6), wellFormed),
-		rule(pass, of(netstate.EthernetARP)),
-		rule(drop(firewall.NetworkFrame)),
+		rule(drop(firewall.NeighbourSpoof), length(false, 0)),
+		rule(drop(firewall.NeighbourSpoof), optionType(offset, 1), length(true, 1)),
+		rule(drop(firewall.NeighbourSpoof), optionType(offset, 2), length(true, 1)),
 	}
+}
+
+// length6 matches the length of what follows the IPv6 header, by the bits in the mask.
+func length6(n, mask uint16, not bool) firewall.Match {
+	return firewall.Bytes{Header: firewall.Network, Offset: 4, Not: not, Value: binary.BigEndian.AppendUint16(nil, n), Mask: binary.BigEndian.AppendUint16(nil, mask)}
+}
+
+// foreignMACs drops a message of neighbour discovery with a link-layer address that is not the guest's, in any option
+// from an offset on. Options have 8 octets or a multiple (RFC 4861 section 4.6), so a link-layer address can only be at
+// such offsets. What lies inside of another option is not told apart: of 32768 values one looks like an address. A
+// message that is too long to be looked at whole is dropped.
+func (g guest) foreignMACs(from int) []firewall.Rule {
+	rules := []firewall.Rule{rule(drop(firewall.NeighbourSpoof), length6(0, 0xffff^longestDiscovery, true))}
+	for offset := from; offset+8 <= longestDiscovery; offset += 8 {
+		rules = append(rules, g.foreignMAC(offset)...)
+	}
+	return rules
+}
+
+// foreignMAC drops a message with a link-layer address that is not the guest's in the option at the offset: type 1 or
+// 2, length 1. By the mask, the types 0 and 3 are dropped as well: 0 does not exist, and 3 is longer.
+func (g guest) foreignMAC(offset int) []firewall.Rule {
+	m := []firewall.Match{firewall.Bytes{Header: firewall.Transport, Offset: offset, Value: []byte{0, 1}, Mask: []byte{0xfc, 0xff}}}
+	for _, own := range g.macs {
+		m = append(m, firewall.Bytes{Header: firewall.Transport, Offset: offset + 2, Value: own[:], Not: true})
+	}
+	return []firewall.Rule{rule(drop(firewall.NeighbourSpoof), m...)}
 }
 
 // deafTo drops what the namespace itself would receive from the bridge's ports. Otherwise the namespace would

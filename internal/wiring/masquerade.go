@@ -146,11 +146,11 @@ func (p *Plan) addGuest(ends []end, br netstate.Link) error {
 		v6 = v6 || e.guest.Is6()
 		p.wanted.Neighbours = append(p.wanted.Neighbours, netstate.Neighbour{Link: compare.NewBridge, Address: e.guest, MAC: p.Record.MAC, Permanent: true})
 	}
-	g := p.filteredGuest(own)
+	g := p.filteredGuest(br, own)
 	if !v6 && p.found.NoNFTables && br.AddrGen != netstate.AddrGenNoIPv6 {
 		p.wanted.Tables = append(p.wanted.Tables, deafToIPv6Legacy(p.names))
 	} else if !v6 && !p.found.NoNFTables {
-		p.wanted.Tables = append(p.wanted.Tables, g.bridgeTable(p.names, p.spec.Guard, deafToIPv6(p.names.Tap)))
+		p.wanted.Tables = append(p.wanted.Tables, bridgeTable(p.names, deafToIPv6(p.names.Tap)))
 	}
 	return p.addFilter(g)
 }

@@ -1,7 +1,6 @@
 package wiring
 
 import (
-	"encoding/binary"
 	"fmt"
 	"slices"
 
@@ -34,7 +33,8 @@ func (redirect) wire(p *Plan, nic netstate.Link) error {
 	p.addLease(&p.Record, nic)
 	p.warnDown(nic)
 	p.addTaps(nic)
-	g := p.filteredGuest(p.guestAddresses(nic))
+	g := p.filteredGuest(nic, p.guestAddresses(nic))
+	g.pass, g.longest, g.local.hears = firewall.Fwd{Device: nic.Name}, nic.MTU, g.local.learns
 	if err := p.addFilter(g); err != nil {
 		return err
 	}
@@ -80,31 +80,4 @@ func muteNamespace(n netstate.Names) firewall.Table {
 		Name: "from-namespace", Type: "filter", Hook: firewall.Postrouting, Priority: firewall.Filter,
 		Rules: []firewall.Rule{rule(drop(firewall.NamespaceOutput), firewall.OutInterface{Name: n.NIC})},
 	}}}
-}
-
-// addForwarding adds the chains that forward: from the tap to the NIC what the guest filter has let pass, and
-// from the NIC to the tap what may reach the guest.
-func (g guest) addForwarding(tables []firewall.Table, n netstate.Names, guard infra.Guard) []firewall.Table {
-	if len(tables) == 0 {
-		tables = []firewall.Table{{Family: firewall.NetDev, Name: n.Table}}
-	}
-	const behindFilter = firewall.Filter + 10
-	toTap := firewall.Fwd{Device: n.Tap}
-	toGuest := []firewall.Rule{rule(toTap)}
-	if !guard.Off && g.served {
-		toGuest = withoutServers(toTap, func(kind uint16) firewall.Match {
-			return firewall.Bytes{Header: firewall.Ethernet, Offset: 12, Value: binary.BigEndian.AppendUint16(nil, kind)}
-		})
-	}
-	t := &tables[0]
-	t.Chains = append(t.Chains,
-		firewall.Chain{
-			Name: "from-guest", Type: "filter", Hook: firewall.Ingress, Device: n.Tap, Priority: behindFilter,
-			Rules: []firewall.Rule{rule(firewall.Fwd{Device: n.NIC})},
-		},
-		firewall.Chain{
-			Name: "to-guest", Type: "filter", Hook: firewall.Ingress, Device: n.NIC, Priority: firewall.Filter,
-			Rules: toGuest,
-		})
-	return tables
 }

@@ -24,6 +24,9 @@ type Link struct {
 
 	// Served: the guest has a responder, so messages to other DHCP servers and routers are hostile.
 	Served bool
+	// MTU is the NIC's, if frames leave without a bridge or a router that checks their length. Longer frames are
+	// hostile then. 0: something checks, or fragments.
+	MTU int
 }
 
 // Kind is one attack, or one use of the network.
@@ -42,6 +45,9 @@ type Kind struct {
 	// Reason is the one for which a table drops each frame of a hostile kind; empty: tc takes the frames for the
 	// responder.
 	Reason firewall.Reason
+	// Pass is how many of a hostile kind's frames pass, the last ones. They are later fragments, or decoys: without
+	// the frames before them a host makes nothing of them.
+	Pass int
 }
 
 // Sentinel returns a frame from the guest's address own that a gateway forwards. A test that receives the frame
@@ -351,6 +357,14 @@ func chain(before []extension, protocol uint8, body []byte) (uint8, []byte) {
 		next, rest = e.number, slices.Concat(header, rest)
 	}
 	return next, rest
+}
+
+// behind6 returns the IPv6 frame with one more extension header, in front of the others.
+func behind6(e extension, frame []byte) []byte {
+	frame = slices.Insert(slices.Clone(frame), 14+40, e.octets...)
+	frame[14+40], frame[14+6] = frame[14+6], e.number
+	binary.BigEndian.PutUint16(frame[14+4:], uint16(len(frame)-14-40))
+	return frame
 }
 
 // fragments6 returns the packet's fragments. The first has first octets of data, the others at most size.

@@ -17,10 +17,15 @@ func Hostile(l Link) []Kind {
 	b.addHostileARP()
 	b.addForeignSources4()
 	b.addServers4()
+	b.addICMP4()
 	b.addForeignSources6()
 	b.addRouters6()
 	b.addDiscovery6()
+	b.addDiscoveryOptions6()
 	b.addServers6()
+	if b.MTU > 0 {
+		b.addLong()
+	}
 	return b.kinds
 }
 
@@ -156,9 +161,162 @@ func (b *builder) addHostileARP() {
 	for _, operation := range []uint16{0, 3, 4, 8, 9, 10, 25, 0x100, 0x102, 0xffff} {
 		add(firewall.Malformed, fmt.Sprintf("ARP operation %d", operation), "neither a request nor a reply", func(a *arp) { a.operation = operation })
 	}
-	whole := b.arp(func(*arp) {})
+	const deny = "a station that detects conflicts gives the address up (RFC 5227 section 2.1.1)"
+	for _, target := range []struct {
+		name    string
+		address netip.Addr
+	}{
+		{"a neighbour's address", neighbour},
+		{"the gateway's address", b.Gateway4},
+		{"the address after its own", b.own4.Next()},
+		{"an address near its own", b.own4.Prev().Prev()},
+		{"a foreign address", foreign4},
+		{"a link-local address", netip.MustParseAddr("169.254.9.9")},
+		{"no address", unspecified4},
+		{"the broadcast address", all4},
+	} {
+		for _, s := range probeShapes {
+			b.drop(firewall.ARPSpoof, 4, "ARP probe for "+target.name+s.name, deny, s.frame(b, func(a *arp) { a.senderIP, a.targetIP = unspecified4, target.address }))
+		}
+		b.drop(firewall.ARPSpoof, 4, "ARP probe for "+target.name+" by unicast", deny, b.arp(func(a *arp) {
+			a.senderIP, a.targetIP, a.destination = unspecified4, target.address, b.Gateway
+		}))
+	}
+	if !b.IPv4.IsValid() {
+		add(firewall.ARPSpoof, "ARP probe without an address of its own", deny, func(a *arp) { a.senderIP, a.targetIP = unspecified4, b.own4 })
+	}
+	whole := b.arp(func(a *arp) { a.senderIP, a.targetIP = unspecified4, b.own4 })
+	for _, n := range []int{14 + 18, 14 + 24, 14 + 27} {
+		b.drop(firewall.ARPSpoof, 4, fmt.Sprintf("ARP probe cut to %d octets", n), "its target is missing", whole[:n])
+	}
+	whole = b.arp(func(*arp) {})
 	for _, n := range []int{14 + 8, 14 + 14, 14 + 17} {
 		b.drop(firewall.ARPSpoof, 4, fmt.Sprintf("ARP cut to %d octets", n), "its sender is missing", whole[:n])
+	}
+}
+
+// shape is a form in which clients send ARP probes and announcements.
+type shape struct {
+	name   string // empty, or begins with a space
+	target cache.MAC
+	padded bool
+}
+
+var probeShapes = []shape{
+	{name: ""},                            // dhcpcd, systemd-networkd, NetworkManager
+	{name: " with padding", padded: true}, // udhcpc, and Windows by a card
+	{name: " with the broadcast MAC as target", target: broadcast}, // arping
+	{name: " with the broadcast MAC as target and padding", target: broadcast, padded: true},
+}
+
+func (s shape) frame(b *builder, change func(*arp)) []byte {
+	frame := b.arp(func(a *arp) {
+		a.target = s.target
+		change(a)
+	})
+	if s.padded {
+		frame = append(frame, make([]byte, 60-len(frame))...)
+	}
+	return frame
+}
+
+// addICMP4 adds ICMP messages of types that hosts do not send. RFC 6918 and RFC 6633 made most of them obsolete.
+func (b *builder) addICMP4() {
+	message := func(kind uint8) ip4 {
+		return ip4{to: b.Gateway4, protocol: protoICMP, body: icmp(kind, 0, []byte{0, 1, 0, 1}, b.data(32))}
+	}
+	known := map[uint8]bool{ // by this filter, with a reason of its own or as legitimate
+		5: true, 9: true,
+		0: true, 3: true, 8: true, 11: true, 12: true, 13: true, 14: true, 42: true, 43: true,
+		255: true,
+	}
+	for _, m := range []struct {
+		kind      uint8
+		name, why string
+	}{
+		{4, "source quench", "connections of others become slow (RFC 6633)"},
+		{6, "alternate host address", "hosts send to another address"},
+		{10, "router solicitation", "routers answer it past the responder (RFC 1256)"},
+		{15, "information request", "a server of addresses answers it"},
+		{16, "information reply", "it hands out a network number"},
+		{17, "address mask request", "hosts tell their networks (RFC 950)"},
+		{18, "address mask reply", "hosts take a wrong network mask"},
+		{30, "traceroute", "only routers send it (RFC 1393)"},
+		{31, "datagram conversion error", "no host uses it"},
+		{32, "mobile host redirect", "hosts send to another address"},
+		{33, "IPv6 where-are-you", "no host uses it"},
+		{34, "IPv6 I-am-here", "it claims any address"},
+		{35, "mobile registration request", "no host uses it"},
+		{36, "mobile registration reply", "no host uses it"},
+		{37, "domain name request", "hosts tell their names (RFC 1788)"},
+		{38, "domain name reply", "it claims any name"},
+		{39, "SKIP", "no host uses it"},
+		{40, "Photuris", "no host uses it"},
+		{41, "experimental mobility", "no host uses it (RFC 4065)"},
+	} {
+		known[m.kind] = true
+		b.drop(firewall.ICMPType, 4, "ICMP "+m.name, m.why, b.v4(message(m.kind)))
+		for _, o := range []struct {
+			name   string
+			octets []byte
+		}{{"options", []byte{1, 1, 1, 0}}, {"all options", make([]byte, 40)}} {
+			p := message(m.kind)
+			p.options = o.octets
+			b.drop(firewall.ICMPType, 4, "ICMP "+m.name+" behind "+o.name, m.why+": the type has another offset", b.v4(p))
+			b.drop(firewall.ICMPType, 4, "ICMP "+m.name+" in fragments behind "+o.name, m.why+": the type has another offset", b.fragments4(p, 8, 64)[0])
+		}
+		b.drop(firewall.ICMPType, 4, "ICMP "+m.name+" in fragments", m.why, b.fragments4(message(m.kind), 8, 64)[0])
+		b.drop(firewall.ICMPType, 4, "ICMP "+m.name+" to all", m.why, b.v4(ip4{to: all4, protocol: protoICMP, body: message(m.kind).body}))
+	}
+	var others, pieces [][]byte
+	for kind := range 256 {
+		if !known[uint8(kind)] {
+			others = append(others, b.v4(message(uint8(kind))))
+			pieces = append(pieces, b.fragments4(message(uint8(kind)), 8, 64)[0])
+		}
+	}
+	b.drop(firewall.ICMPType, 4, "ICMP of all other types", "no standard defines them", others...)
+	b.drop(firewall.ICMPType, 4, "ICMP of all other types, in fragments", "no standard defines them", pieces...)
+	b.drop(firewall.Malformed, 4, "ICMP type 255", "the number is reserved", b.v4(message(255)))
+	const untyped = "a filter cannot tell what it is"
+	for _, o := range []struct {
+		name   string
+		octets []byte
+	}{{"", nil}, {" behind options", []byte{1, 1, 1, 0}}, {" behind all options", make([]byte, 40)}} {
+		p := ip4{to: b.Gateway4, options: o.octets, protocol: protoICMP, sealed: true, body: []byte{}}
+		b.drop(firewall.Malformed, 4, "ICMP without a type"+o.name, untyped, b.v4(p))
+		p.flags = 0x2000
+		b.drop(firewall.Malformed, 4, "ICMP first fragment without a type"+o.name, untyped, b.v4(p))
+	}
+}
+
+// addLong adds frames that are longer than the NIC's MTU. TCP and UDP may be longer: the NIC cuts them (GSO).
+func (b *builder) addLong() {
+	const why = "switches and peers drop it, or crash over it"
+	for _, size := range []int{b.MTU + 1, 3000, 8900} {
+		add := func(version int, name string, frame []byte) {
+			b.drop(firewall.TooLong, version, fmt.Sprintf("%s of %d octets", name, size), why, frame)
+		}
+		p := ip4{protocol: protoICMP, body: icmp(8, 0, []byte{0, 1, 0, 1}, b.data(size-20-8))}
+		if b.IPv4.IsValid() {
+			add(4, "IPv4 echo request", b.v4(p))
+			p.options, p.body = []byte{1, 1, 1, 0}, icmp(8, 0, []byte{0, 1, 0, 1}, b.data(size-24-8))
+			add(4, "IPv4 echo request behind options", b.v4(p))
+			add(4, "IPv4 first fragment of an echo request", b.v4(ip4{protocol: protoICMP, flags: 0x2000, body: icmp(8, 0, []byte{0, 1, 0, 1}, b.data(size-20-8))}))
+			add(4, "IPv4 ESP", b.v4(ip4{protocol: protoESP, body: append([]byte{0, 0, 1, 0, 0, 0, 0, 1}, b.data(size-20-8)...)}))
+			add(4, "IPv4 GRE", b.v4(ip4{protocol: protoGRE, body: append([]byte{0, 0, 8, 0}, b.data(size-20-4)...)}))
+			add(4, "IPv4 SCTP", b.v4(ip4{protocol: protoSCTP, body: sctpInit(b.data(size - 20 - 36))}))
+			request := b.arp(func(a *arp) { a.targetIP = b.Gateway4 })
+			add(4, "ARP request", append(request, make([]byte, 14+size-len(request))...))
+		}
+		if b.IPv6.IsValid() {
+			add(6, "IPv6 echo request", b.v6(ip6{protocol: protoICMPv6, body: icmp(128, 0, []byte{0, 1, 0, 1}, b.data(size-40-8))}))
+			add(6, "IPv6 echo request behind options", b.v6(ip6{before: []extension{options}, protocol: protoICMPv6, body: icmp(128, 0, []byte{0, 1, 0, 1}, b.data(size-48-8))}))
+			add(6, "IPv6 ESP", b.v6(ip6{protocol: protoESP, body: append([]byte{0, 0, 1, 0, 0, 0, 0, 1}, b.data(size-40-8)...)}))
+			add(6, "IPv6 GRE", b.v6(ip6{protocol: protoGRE, body: append([]byte{0, 0, 0x86, 0xdd}, b.data(size-40-4)...)}))
+			add(6, "IPv6 AH", b.v6(ip6{before: []extension{authentic}, body: udp(5000, 5001, b.data(size-40-24-8))}))
+			add(6, "IPv6 without a next header", b.v6(ip6{protocol: noNext, body: b.data(size - 40)}))
+		}
 	}
 }
 
@@ -426,6 +584,11 @@ func (b *builder) addRouters6() {
 		b.drop(m.reason, 6, m.name+" from ::", m.why, b.v6(with(func(p *ip6) { p.from = unspecified6 })))
 		b.drop(m.reason, 6, m.name+" as the gateway", m.why, b.v6(with(func(p *ip6) { p.from = b.Gateway.LinkLocal() })))
 	}
+	known := map[uint8]bool{ // by this filter, with a reason of its own or as legitimate
+		130: true, 131: true, 132: true, 133: true, 134: true, 135: true, 136: true, 137: true, 143: true,
+		1: true, 2: true, 3: true, 4: true, 128: true, 129: true, 160: true, 161: true,
+		255: true,
+	}
 	for _, m := range []struct {
 		kind      uint8
 		name, why string
@@ -447,12 +610,20 @@ func (b *builder) addRouters6() {
 		{155, "RPL control", "it takes part in a mesh's routing (RFC 6550)"},
 		{157, "duplicate address request", "only routers receive it (RFC 6775)"},
 		{158, "duplicate address confirmation", "the guest is a router"},
-		{0, "ICMPv6 type 0", "no standard defines it"},
-		{127, "ICMPv6 type 127", "no standard defines it"},
-		{200, "ICMPv6 type 200", "no standard defines it"},
+		{154, "fast handover", "only routers receive it (RFC 5568)"},
 	} {
+		known[m.kind] = true
 		b.drop(firewall.ICMPType, 6, m.name, m.why, b.neighbour(b.local6, nodes, icmp(m.kind, 0, make([]byte, 4), make([]byte, 32))))
+		b.drop(firewall.ICMPType, 6, m.name+" in fragments", m.why, b.fragments6(ip6{from: b.local6, to: nodes, hops: 255, protocol: protoICMPv6, body: icmp(m.kind, 0, make([]byte, 4), make([]byte, 32))}, 8, 64)[0])
 	}
+	var others [][]byte
+	for kind := range 256 {
+		if !known[uint8(kind)] {
+			others = append(others, b.neighbour(b.local6, nodes, icmp(uint8(kind), 0, make([]byte, 4), make([]byte, 32))))
+		}
+	}
+	b.drop(firewall.Malformed, 6, "ICMPv6 type 255", "the number is reserved", b.neighbour(b.local6, nodes, icmp(255, 0, make([]byte, 4), make([]byte, 32))))
+	b.drop(firewall.ICMPType, 6, "ICMPv6 of all other types", "no host sends them", others...)
 	b.drop(firewall.Malformed, 6, "ICMPv6 without a type", "a filter cannot tell what it is", b.v6(ip6{protocol: protoICMPv6, sealed: true, body: []byte{}}))
 }
 
@@ -528,6 +699,82 @@ func (b *builder) addDiscovery6() {
 			add(firewall.RouterSolicitation, "router solicitation behind "+e.name, around, b.neighbour(b.local6, routers, icmp(133, 0, make([]byte, 4), mine), e.headers...))
 		}
 	}
+}
+
+// addDiscoveryOptions6 adds neighbour discovery in which another's MAC stands at any place behind the target, and messages
+// with more options than a filter can look through.
+func (b *builder) addDiscoveryOptions6() {
+	const away = "its own address moves to another station"
+	for _, m := range b.discovery(b.own6) {
+		lie := func(number byte) []byte { return linkLayer(number, otherMAC) }
+		var alone, between, long, second [][]byte
+		for number := byte(1); number <= 2; number++ {
+			for n := range 12 {
+				before := slices.Repeat([][]byte{unknown(253, 1)}, n)
+				alone = append(alone, m.frame(append(before, lie(number))...))
+				if n < 11 {
+					between = append(between, m.frame(append(before, lie(number), unknown(254, 1))...))
+					second = append(second, m.frame(append(append([][]byte{linkLayer(m.option, b.MAC)}, before...), lie(number))...))
+				}
+				if n > 1 {
+					long = append(long, m.frame(unknown(253, byte(n)), lie(number)))
+				}
+			}
+			long = append(long, m.frame(unknown(33, 2), unknown(253, 3), lie(number)), m.frame(unknown(14, 1), unknown(253, 3), lie(number), unknown(38, 2)))
+		}
+		b.drop(firewall.NeighbourSpoof, 6, m.name+" with another's MAC at each place", away, alone...)
+		b.drop(firewall.NeighbourSpoof, 6, m.name+" with another's MAC between options", away, between...)
+		b.drop(firewall.NeighbourSpoof, 6, m.name+" with another's MAC behind long options", away, long...)
+		b.drop(firewall.NeighbourSpoof, 6, m.name+" with another's MAC behind its own, at each place", away, second...)
+		b.drop(firewall.NeighbourSpoof, 6, m.name+" with the gateway's MAC behind an unknown option", away, m.frame(unknown(253, 1), linkLayer(m.option, b.Gateway)))
+		near := b.MAC
+		near[5] ^= 1
+		b.drop(firewall.NeighbourSpoof, 6, m.name+" with a neighbouring MAC behind an unknown option", away, m.frame(unknown(253, 1), linkLayer(m.option, near)))
+
+		const far = "another's MAC may stand where the filter does not look"
+		var frames [][]byte
+		for _, units := range []byte{13, 14, 28, 120} {
+			units -= byte(m.fixed/8) - 3 // so many that the payload has 128 octets at least
+			frames = append(frames, m.frame(unknown(253, units)), m.frame(unknown(253, units-1), lie(m.option)), m.frame(slices.Repeat([][]byte{unknown(254, 1)}, int(units))...))
+		}
+		b.drop(firewall.NeighbourSpoof, 6, m.name+" with 128 octets and more", far, frames...)
+	}
+}
+
+// message is a neighbour discovery message to which options can be added.
+type message struct {
+	name   string
+	option byte // 1 or 2: the kind of link-layer address that the message has
+	fixed  int  // octets in front of the options
+	frame  func(options ...[]byte) []byte
+	// bare: the message must not have a link-layer address.
+	bare bool
+}
+
+// discovery returns the neighbour discovery messages that a guest sends for its address.
+func (b *builder) discovery(own netip.Addr) []message {
+	list := []message{
+		{name: "neighbour solicitation", option: 1, fixed: 24, frame: func(options ...[]byte) []byte {
+			return b.solicitation(own, solicited(b.Gateway6), b.Gateway6, options...)
+		}},
+		{name: "neighbour advertisement", option: 2, fixed: 24, frame: func(options ...[]byte) []byte {
+			return b.advertisement(own, nodes, own, 0x20, options...)
+		}},
+		{name: "duplicate address detection", option: 1, fixed: 24, bare: true, frame: func(options ...[]byte) []byte {
+			return b.solicitation(unspecified6, solicited(own), own, options...)
+		}},
+	}
+	if !b.Served {
+		list = append(list, message{name: "router solicitation", option: 1, fixed: 8, frame: func(options ...[]byte) []byte {
+			return b.neighbour(b.local6, routers, icmp(133, 0, make([]byte, 4), slices.Concat(options...)))
+		}})
+	}
+	return list
+}
+
+// unknown returns a neighbour discovery option of so many units of 8 octets, which a receiver skips.
+func unknown(number, units byte) []byte {
+	return append([]byte{number, units}, slices.Repeat([]byte{0xee}, int(units)*8-2)...)
 }
 
 func (b *builder) addServers6() {

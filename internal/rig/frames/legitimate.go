@@ -32,10 +32,21 @@ func (b *builder) addNeighbours4() {
 	b.add(4, "ARP probe", "to see whether its address is free (RFC 5227 section 2.1.1)", b.arp(func(a *arp) {
 		a.senderIP, a.targetIP = unspecified4, b.own4
 	}))
+	b.add(4, "ARP probe by unicast", "to see whether a station with this MAC has its address", b.arp(func(a *arp) {
+		a.senderIP, a.targetIP, a.destination = unspecified4, b.own4, b.Gateway
+	}))
 	b.add(4, "ARP announcement", "to announce that its address has moved (RFC 5227 section 2.3)", b.arp(func(a *arp) { a.targetIP = b.own4 }))
+	b.add(4, "ARP announcement with its MAC as target", "an announcement, as some systems send it", b.arp(func(a *arp) { a.target, a.targetIP = b.MAC, b.own4 }))
 	b.add(4, "gratuitous ARP reply", "an announcement, as some systems send it", b.arp(func(a *arp) {
 		a.operation, a.targetIP, a.target = 2, b.own4, broadcast
 	}))
+	b.add(4, "gratuitous ARP reply with its MAC as target", "an announcement, as some systems send it", b.arp(func(a *arp) {
+		a.operation, a.targetIP, a.target = 2, b.own4, b.MAC
+	}))
+	for _, s := range probeShapes[1:] {
+		b.add(4, "ARP probe"+s.name, "as some systems send it", s.frame(b, func(a *arp) { a.senderIP, a.targetIP = unspecified4, b.own4 }))
+		b.add(4, "ARP announcement"+s.name, "as some systems send it", s.frame(b, func(a *arp) { a.targetIP = b.own4 }))
+	}
 	b.add(4, "ARP request with padding", "as a card sends it, with at least 60 octets",
 		append(b.arp(func(a *arp) { a.targetIP = b.Gateway4 }), make([]byte, 18)...))
 }
@@ -56,6 +67,13 @@ func (b *builder) addTraffic4() {
 	here("IPv4 port unreachable", "to say that no process listens", b.v4(ip4{protocol: protoICMP, body: icmp(3, 3, make([]byte, 4), inner)}))
 	here("IPv4 fragmentation needed", "for path MTU discovery (RFC 1191)", b.v4(ip4{protocol: protoICMP, body: icmp(3, 4, []byte{0, 0, 5, 0x14}, inner)}))
 	here("IPv4 time exceeded", "to be a hop of a traceroute", b.v4(ip4{protocol: protoICMP, body: icmp(11, 0, make([]byte, 4), inner)}))
+	here("IPv4 parameter problem", "to say which octet is wrong", b.v4(ip4{protocol: protoICMP, body: icmp(12, 0, make([]byte, 4), inner)}))
+	beyond("IPv4 timestamp request", "to ask for a host's time", b.v4(ip4{protocol: protoICMP, body: icmp(13, 0, []byte{0, 3, 0, 1}, make([]byte, 12), b.data(0))}))
+	here("IPv4 timestamp reply", "to tell its time", b.v4(ip4{protocol: protoICMP, body: icmp(14, 0, []byte{0, 3, 0, 1}, make([]byte, 12), b.data(0))}))
+	here("IPv4 extended echo request", "to ask for the state of a host's interface (RFC 8335)", b.v4(ip4{protocol: protoICMP, body: icmp(42, 0, []byte{0, 4, 1, 1}, interfaceObject)}))
+	here("IPv4 extended echo reply", "to tell the state of its interface", b.v4(ip4{protocol: protoICMP, body: icmp(43, 0, []byte{0, 4, 1, 0x42})}))
+	beyond("IPv4 echo request behind options", "RFC 791 allows them", b.v4(ip4{options: []byte{1, 1, 1, 0}, protocol: protoICMP, body: icmp(8, 0, []byte{0, 5, 0, 1}, b.data(0))}))
+	here("IPv4 port unreachable behind options", "RFC 791 allows them", b.v4(ip4{options: make([]byte, 40), protocol: protoICMP, body: icmp(3, 3, make([]byte, 4), inner)}))
 	beyond("IPv4 do not fragment", "for path MTU discovery", b.v4(ip4{flags: 0x4000}))
 	beyond("IPv4 DSCP and ECN", "for a class of service", b.v4(ip4{tos: 0xb9}))
 	beyond("IPv4 with options", "RFC 791 allows them", b.v4(ip4{options: []byte{1, 1, 1, 0}}))
@@ -63,6 +81,13 @@ func (b *builder) addTraffic4() {
 	beyond("IPv4 TCP fragments", "a segment larger than a path's MTU", b.fragments4(ip4{protocol: protoTCP, body: tcp(5002, 80, ack, b.data(2000))}, 1000, 1000)...)
 	beyond("IPv4 ICMP fragments", "an echo request larger than the MTU",
 		b.fragments4(ip4{protocol: protoICMP, body: icmp(8, 0, []byte{0, 2, 0, 1}, b.data(3000))}, 1416, 1416)...)
+	beyond("IPv4 ICMP fragments, the last one first", "an echo request larger than the MTU, on a path that changes the order",
+		reversed(b.fragments4(ip4{protocol: protoICMP, body: icmp(8, 0, []byte{0, 6, 0, 1}, b.data(3000))}, 1416, 1416))...)
+	beyond("IPv4 ICMP fragments behind options", "an echo request larger than the MTU",
+		b.fragments4(ip4{options: []byte{1, 1, 1, 0}, protocol: protoICMP, body: icmp(8, 0, []byte{0, 7, 0, 1}, b.data(3000))}, 1416, 1416)...)
+	beyond("IPv4 echo request of the MTU", "to measure a path", b.v4(ip4{flags: 0x4000, protocol: protoICMP, body: icmp(8, 0, []byte{0, 8, 0, 1}, b.data(fullMTU-20-8))}))
+	beyond("IPv4 ESP of the MTU", "a tunnel", b.v4(ip4{protocol: protoESP, body: append([]byte{0, 0, 1, 0, 0, 0, 0, 2}, b.data(fullMTU-20-8)...)}))
+	beyond("IPv4 UDP of the MTU", "a full datagram", b.v4(ip4{flags: 0x4000, body: udp(5012, 5001, b.data(fullMTU-20-8))}))
 	beyond("IPv4 GRE", "a tunnel", b.v4(ip4{protocol: protoGRE, body: append([]byte{0, 0, 8, 0}, b.v4(ip4{})[14:]...)}))
 	beyond("IPv4 ESP", "a tunnel", b.v4(ip4{protocol: protoESP, body: append([]byte{0, 0, 1, 0, 0, 0, 0, 1}, b.data(64)...)}))
 	beyond("IPv4 in IPv4", "a tunnel", b.v4(ip4{protocol: protoIPIP, body: b.v4(ip4{})[14:]}))
@@ -88,6 +113,17 @@ func (b *builder) addTraffic4() {
 	}
 }
 
+// fullMTU is the MTU of the NICs in tests.
+const fullMTU = 1450
+
+// interfaceObject identifies an interface by its index (RFC 8335 section 2.1).
+var interfaceObject = []byte{0x20, 0, 0, 0, 0, 8, 3, 2, 0, 0, 0, 1}
+
+func reversed(frames [][]byte) [][]byte {
+	slices.Reverse(frames)
+	return frames
+}
+
 func sctpInit(data []byte) []byte {
 	init := []byte{1, 0, 0, 20, 0, 0, 0, 1, 0, 0, 0xff, 0xff, 0, 1, 0, 1, 0, 0, 0, 1}
 	cookie := append([]byte{0x80, 0, 0, byte(4 + len(data))}, data...) // an unknown parameter that the receiver skips
@@ -108,6 +144,33 @@ func (b *builder) addNeighbours6() {
 		b.add(6, "neighbour advertisement to all nodes of "+a.name, "to announce that its address has moved", b.advertisement(a.address, nodes, a.address, 0x20, linkLayer(2, b.MAC)))
 		b.add(6, "neighbour solicitation from "+a.name, "to find the gateway", b.solicitation(a.address, solicited(b.Gateway6), b.Gateway6, lla))
 		b.add(6, "neighbour solicitation by unicast from "+a.name, "to see whether a neighbour is still there", b.solicitation(a.address, b.Gateway6, b.Gateway6))
+	}
+	const skipped = "receivers skip options that they do not know (RFC 4861 section 4.6)"
+	for _, m := range b.discovery(own) {
+		var before, behind [][]byte
+		for _, o := range [][]byte{unknown(14, 1), unknown(14, 2), unknown(31, 2), unknown(32, 1), unknown(33, 2), unknown(38, 2), unknown(253, 1), unknown(254, 3)} {
+			if m.bare {
+				before = append(before, m.frame(o))
+				behind = append(behind, m.frame(unknown(253, 2), o))
+				continue
+			}
+			before = append(before, m.frame(o, linkLayer(m.option, b.MAC)))
+			behind = append(behind, m.frame(linkLayer(m.option, b.MAC), o))
+		}
+		if m.bare {
+			b.add(6, m.name+" with an unknown option", skipped, before...)
+			b.add(6, m.name+" with two unknown options", skipped, behind...)
+			b.add(6, m.name+" with many unknown options", skipped, m.frame(slices.Repeat([][]byte{unknown(254, 1)}, 12)...), m.frame(unknown(253, 12)))
+			continue
+		}
+		b.add(6, m.name+" with an unknown option before its MAC", skipped, before...)
+		b.add(6, m.name+" with an unknown option behind its MAC", skipped, behind...)
+		b.add(6, m.name+" with unknown options before and behind its MAC", skipped, m.frame(unknown(33, 2), linkLayer(m.option, b.MAC), unknown(253, 3)))
+		b.add(6, m.name+" with an unknown option alone", skipped, m.frame(unknown(253, 2)))
+		units := byte((120 - m.fixed) / 8) // in the longest payload below 128 octets
+		b.add(6, m.name+" with many unknown options", skipped,
+			m.frame(append(slices.Repeat([][]byte{unknown(254, 1)}, int(units)-1), linkLayer(m.option, b.MAC))...),
+			m.frame(linkLayer(m.option, b.MAC), unknown(253, units-1)), m.frame(unknown(253, units-1), linkLayer(m.option, b.MAC)))
 	}
 	report := icmp(143, 0, []byte{0, 0, 0, 1, 4, 0, 0, 0}, solicited(own).AsSlice())
 	b.add(6, "MLDv2 report", "to get a group's datagrams", b.v6(ip6{from: b.local6, to: mldv2, hops: 1, before: []extension{routerAlert}, protocol: protoICMPv6, body: report}))
@@ -133,6 +196,14 @@ func (b *builder) addTraffic6() {
 	for i, name := range []string{"destination unreachable", "packet too big", "time exceeded", "parameter problem"} {
 		here("IPv6 "+name, "an error (RFC 4443 section 3)", b.v6(ip6{protocol: protoICMPv6, body: icmp(uint8(i+1), 0, []byte{0, 0, 5, 0}, inner)}))
 	}
+	here("IPv6 extended echo request", "to ask for the state of a host's interface (RFC 8335)", b.v6(ip6{protocol: protoICMPv6, body: icmp(160, 0, []byte{0, 4, 1, 1}, interfaceObject)}))
+	here("IPv6 extended echo reply", "to tell the state of its interface", b.v6(ip6{protocol: protoICMPv6, body: icmp(161, 0, []byte{0, 4, 1, 0x42})}))
+	beyond("IPv6 echo request behind options", "RFC 8200 allows them", b.v6(ip6{before: []extension{options}, protocol: protoICMPv6, body: icmp(128, 0, []byte{0, 5, 0, 1}, b.data(0))}))
+	beyond("IPv6 ICMP fragments, the last one first", "an echo request larger than the MTU, on a path that changes the order",
+		reversed(b.fragments6(ip6{protocol: protoICMPv6, body: icmp(128, 0, []byte{0, 6, 0, 1}, b.data(3000))}, 1400, 1400))...)
+	beyond("IPv6 echo request of the MTU", "to measure a path", b.v6(ip6{protocol: protoICMPv6, body: icmp(128, 0, []byte{0, 8, 0, 1}, b.data(fullMTU-40-8))}))
+	beyond("IPv6 ESP of the MTU", "a tunnel", b.v6(ip6{protocol: protoESP, body: append([]byte{0, 0, 1, 0, 0, 0, 0, 2}, b.data(fullMTU-40-8)...)}))
+	beyond("IPv6 UDP of the MTU", "a full datagram", b.v6(ip6{body: udp(5012, 5001, b.data(fullMTU-40-8))}))
 	beyond("IPv6 traffic class", "for a class of service", b.v6(ip6{class: 0xb8}))
 	beyond("IPv6 fragments", "a datagram larger than the MTU", b.fragments6(ip6{body: udp(5000, 5001, b.data(3000))}, 1400, 1400)...)
 	beyond("IPv6 ICMP fragments", "an echo request larger than the MTU",
