@@ -1,0 +1,264 @@
+package phase1_test
+
+import (
+	"bytes"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/rig/frames"
+	"github.com/guestwire/guestwire/internal/rig/nstest"
+	"github.com/guestwire/guestwire/phase1"
+)
+
+// hold is how long the guest filter waits after duplicate address detection of a link-local address. The guest itself
+// waits longer (RFC 4862: RetransTimer, one second), so the address's owner can object.
+const hold = 900 * time.Millisecond
+
+// stablePrivacy returns link-local addresses such as RFC 7217 makes them.
+func stablePrivacy(n int) (list []netip.Addr) {
+	for i := range n {
+		a := netip.MustParseAddr("fe80::5a3c:91d2:77e4:1b06").As16()
+		a[9] += byte(i)
+		a[15] ^= byte(i * 37)
+		list = append(list, netip.AddrFrom16(a))
+	}
+	return list
+}
+
+// TestLinkLocal: the guest may use two link-local addresses that it has announced by duplicate address detection, once
+// their owners could have objected, and none of another station.
+func TestLinkLocal(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name    string
+		options cache.Options
+	}{
+		{name: "served"},
+		{name: "not served", options: cache.Options{NoResponder: true}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			eachBinding(t, func(t *testing.T, b infra.Binding) {
+				wiring := func(t *testing.T) (*wire, phase1.Config) {
+					n := nstest.NewNetwork(t)
+					config := config(n, b)
+					config.Options = c.options
+					setup(t, config)
+					return attach(t, n, true, true), config
+				}
+				t.Run("two learned", func(t *testing.T) {
+					t.Parallel()
+					w, config := wiring(t)
+					learnsTwo(t, w, config)
+				})
+				t.Run("forged", func(t *testing.T) {
+					t.Parallel()
+					w, _ := wiring(t)
+					learnsNoForged(t, w)
+				})
+				t.Run("unheard", func(t *testing.T) {
+					t.Parallel()
+					w, _ := wiring(t)
+					learnsNoUnheard(t, w)
+				})
+				if _, nat := b.(infra.Masquerade); nat { // no other station is on the guest's link
+					return
+				}
+				t.Run("seen in the network", func(t *testing.T) {
+					t.Parallel()
+					w, _ := wiring(t)
+					learnsNoNeighbours(t, w)
+				})
+				t.Run("defended", func(t *testing.T) {
+					t.Parallel()
+					w, _ := wiring(t)
+					learnsNoDefended(t, w, func(n frames.Link, a netip.Addr) []byte { return n.FromLinkLocal(a)[3].Frames[0] })
+				})
+				t.Run("detected by another", func(t *testing.T) {
+					t.Parallel()
+					w, _ := wiring(t)
+					learnsNoDefended(t, w, func(n frames.Link, a netip.Addr) []byte { return n.Detection(a) })
+				})
+			})
+		})
+	}
+}
+
+// learnsTwo announces addresses one after another.
+func learnsTwo(t *testing.T, w *wire, c phase1.Config) {
+	all := stablePrivacy(3)
+	for _, a := range all {
+		w.noneLeaks(w.link.FromLinkLocal(a)) // not announced yet
+	}
+	for i, a := range all[:2] {
+		w.held(a)
+		w.learned(a)
+		for _, earlier := range all[:i+1] {
+			w.legitimate(w.link.FromLinkLocal(earlier))
+			w.legitimate([]frames.Kind{{Name: "second detection of " + earlier.String(), Frames: [][]byte{w.link.Detection(earlier)}}})
+		}
+	}
+	w.noneLeaks(append(w.link.FromLinkLocal(all[2]), w.detection(all[2])))
+	if err := phase1.Check(t.Context(), c); err != nil {
+		t.Errorf("after addresses were learned: %v", err)
+	}
+	setup(t, c)
+	for _, a := range all[:2] {
+		if lost := w.legitimate(w.link.FromLinkLocal(a)); len(lost) > 0 {
+			t.Errorf("after another Setup: %q", lost)
+		}
+	}
+	w.noneLeaks(w.link.FromLinkLocal(all[2]))
+}
+
+// learnsNoForged announces addresses that no stable-privacy generator makes: such are others'.
+func learnsNoForged(t *testing.T, w *wire) {
+	kinds := w.link.FromLinkLocal(w.link.Gateway.LinkLocal()) // where the responder answers for it, it takes the detection
+	for _, a := range []netip.Addr{
+		cache.MAC{0x02, 0x00, 0x5e, 0x00, 0x53, 0x66}.LinkLocal(),
+		cache.MAC{w.link.MAC[0], w.link.MAC[1], w.link.MAC[2], w.link.MAC[3], w.link.MAC[4], w.link.MAC[5] ^ 1}.LinkLocal(),
+		netip.MustParseAddr("fe80::"),
+		netip.MustParseAddr("fe80::1"),
+		netip.MustParseAddr("fe80::a:b"),
+		netip.MustParseAddr("fe80::bad:66"),
+		netip.MustParseAddr("fe80:0:0:1:5a3c:91d2:77e4:1b06"), // not in fe80::/64
+		netip.MustParseAddr("febf::5a3c:91d2:77e4:1b06"),
+		netip.MustParseAddr("fec0::5a3c:91d2:77e4:1b06"),
+		w.link.Gateway6,
+		netip.MustParseAddr("fd00:244:1::5a3c:91d2:77e4:1b06"),
+		netip.MustParseAddr("2001:db8::5a3c:91d2:77e4:1b06"),
+	} {
+		kinds = append(append(kinds, w.detection(a)), w.link.FromLinkLocal(a)...)
+	}
+	w.noneLeaks(kinds)
+	w.held(stablePrivacy(1)[0])
+	w.learned(stablePrivacy(1)[0])
+	w.noneLeaks(kinds)
+}
+
+// learnsNoUnheard announces addresses so that their owners could not object.
+func learnsNoUnheard(t *testing.T, w *wire) {
+	all := stablePrivacy(30)
+	forms := len(w.link.Unheard(all[0]))
+	for i := range forms {
+		w.send(w.link.Unheard(all[i+1])[i].Frames...) // may pass, but must not teach the filter an address
+	}
+	w.held(all[0])
+	w.learned(all[0])
+	for i := range forms {
+		if leaked := w.leaks(w.link.FromLinkLocal(all[i+1])); len(leaked) > 0 {
+			t.Errorf("after %s: leaked: %q", w.link.Unheard(all[i+1])[i].Name, leaked)
+		}
+	}
+	w.learned(all[0])
+}
+
+// learnsNoNeighbours announces addresses of which the network had shown that they are others'.
+func learnsNoNeighbours(t *testing.T, w *wire) {
+	neighbour := w.link.FromGateway()
+	neighbour.MAC = cache.MAC{0x02, 0x00, 0x5e, 0x00, 0x53, 0x66}
+	var kinds []frames.Kind
+	free := stablePrivacy(7)[6]
+	w.held(free)
+	w.learned(free)
+	for i, a := range stablePrivacy(6) {
+		shown := neighbour.FromLinkLocal(a)[min(i, 4)] // reports, solicitation, advertisements
+		list := shown.Frames
+		if i == 5 {
+			list = [][]byte{neighbour.Detection(a)}
+		}
+		w.network(list...)
+		leaked := w.leaks(append([]frames.Kind{w.detection(a)}, w.link.FromLinkLocal(a)...))
+		if len(leaked) > 0 {
+			t.Errorf("after the network's %s: leaked: %q", shown.Name, leaked)
+		}
+		kinds = append(kinds, w.link.FromLinkLocal(a)...)
+	}
+	w.learned(free)
+	w.noneLeaks(kinds)
+}
+
+// learnsNoDefended announces an address whose owner objects, by an advertisement or by a detection of its own (RFC 4862
+// section 5.4.3). The guest may then learn one address, and not two.
+func learnsNoDefended(t *testing.T, w *wire, objects func(neighbour frames.Link, a netip.Addr) []byte) {
+	neighbour := w.link.FromGateway()
+	neighbour.MAC = cache.MAC{0x02, 0x00, 0x5e, 0x00, 0x53, 0x66}
+	all := stablePrivacy(2)
+	if world, pod := w.send(w.link.Detection(all[0])); len(world)+len(pod) == 0 {
+		t.Errorf("the detection of %v did not come out", all[0])
+	}
+	w.network(objects(neighbour, all[0]))
+	w.held(all[1])
+	w.learned(all[1])
+	w.noneLeaks(w.link.FromLinkLocal(all[0]))
+}
+
+// detection is a detection that is dropped.
+func (w *wire) detection(a netip.Addr) frames.Kind {
+	return frames.Kind{Name: "duplicate address detection of " + a.String(), Version: 6, Frames: [][]byte{w.link.Detection(a)}, Reason: "neighbour-spoof"}
+}
+
+// held announces an address: the detection comes out, and nothing from the address in the same instant.
+func (w *wire) held(a netip.Addr) {
+	w.t.Helper()
+	detection, early := w.link.Detection(a), [][]byte(nil)
+	for _, k := range w.link.FromLinkLocal(a) {
+		early = append(early, k.Frames...)
+	}
+	began := time.Now()
+	world, pod := w.send(append([][]byte{detection}, early...)...)
+	took := time.Since(began)
+	came := false
+	for _, s := range append(world, pod...) {
+		came = came || bytes.Equal(s.Frame, detection)
+		if took < hold && slices.ContainsFunc(early, func(f []byte) bool { return bytes.Equal(f, s.Frame) }) {
+			w.t.Errorf("%v after the detection of %v: came out: %x", took, a, s.Frame)
+		}
+	}
+	if !came {
+		w.t.Errorf("the detection of %v did not come out", a)
+	}
+}
+
+// learned waits until frames from the address come out.
+func (w *wire) learned(a netip.Addr) {
+	w.t.Helper()
+	began := time.Now()
+	kinds := w.link.FromLinkLocal(a)
+	for {
+		err := w.arrives(kinds[0])
+		if err == nil {
+			return
+		}
+		if time.Since(began) > 10*hold {
+			w.t.Fatalf("%v after the detection of %v: %s: %v", time.Since(began), a, kinds[0].Name, err)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// leaks sends kinds, and returns the names of those of which anything came out.
+func (w *wire) leaks(kinds []frames.Kind) (leaked []string) {
+	w.t.Helper()
+	w.send() // past what the network sent
+	return w.hostile(kinds)
+}
+
+func (w *wire) noneLeaks(kinds []frames.Kind) {
+	w.t.Helper()
+	for _, name := range w.leaks(kinds) {
+		w.t.Errorf("leaked: %s", name)
+	}
+}
+
+// network sends frames from the network, and waits until they have come to the guest.
+func (w *wire) network(list ...[]byte) {
+	w.t.Helper()
+	w.sentinels++
+	if missing, _ := comes(w.t, w, list, list, w.sentinels); len(missing) > 0 {
+		w.t.Errorf("did not come to the guest: %x", missing)
+	}
+}
