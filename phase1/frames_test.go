@@ -43,7 +43,7 @@ type wire struct {
 	tap, dhcp, nic, bridge int         // indices in the pod
 	gateway                int         // the world's end of the NIC
 	router                 cache.MAC   // its
-	own                    []cache.MAC // of the namespace's links, the NIC's first, if it speaks
+	own                    []cache.MAC // of the namespace's links, the NIC's first, if they are not the guest's
 }
 
 // attach attaches to the tap of a wiring whose guest has these families, and listens around it.
@@ -222,6 +222,9 @@ func (w *wire) expected(s nstest.Sniffed) bool {
 	f := s.Frame
 	if bytes.Contains(f, []byte("guestwire sentinel")) {
 		return true
+	}
+	if !w.masquerade { // the namespace says nothing
+		return false
 	}
 	if len(f) < 14+28 || s.Link == w.bridge && !s.Outgoing || !slices.Contains(w.own, cache.MAC(f[6:12])) {
 		return false

@@ -78,7 +78,7 @@ var Reasons = []Described{
 	{NoConnection, "a packet behind the masquerade that belongs to no connection"},
 	{ConnectionLimit, "a new connection of the guest or to the guest, above MaxConnections"},
 	{NotForwarded, "a packet from the network for a port that is not forwarded to the guest, or for another network behind the NIC"},
-	{NamespaceOutput, "the namespace sent by the NIC, which is the guest's"},
+	{NamespaceOutput, "the namespace sent by the NIC or another link of the wiring, which are the guest's"},
 	{NetworkDHCP, "a DHCP server of the network sent to the guest, whose server is the responder"},
 	{NetworkRouter, "a router of the network sent a router advertisement or a redirect to the guest, whose router the responder announces"},
 	{NetworkFrame, "the network sent the guest a frame that is neither IPv4, IPv6 nor ARP, or IP with headers that cannot be read"},

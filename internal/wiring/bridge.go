@@ -82,7 +82,10 @@ func (bridge) wire(p *Plan, nic netstate.Link) error {
 	p.addLease(&p.Record, nic)
 	p.addTaps(nic)
 	g := p.filteredGuest(nic, p.guestAddresses(nic))
-	p.wanted.Tables = []firewall.Table{g.addBetween(bridgeTable(p.names, deafTo(p.names.Moved, p.names.Tap)...), p.names, p.spec.Guard)}
+	p.wanted.Tables = []firewall.Table{
+		g.addBetween(bridgeTable(p.names, deafTo(p.names.Moved, p.names.Tap)...), p.names, p.spec.Guard),
+		p.muteNamespace(p.names.Bridge, p.names.Moved),
+	}
 	return p.addFilter(g)
 }
 

@@ -38,7 +38,7 @@ func (redirect) wire(p *Plan, nic netstate.Link) error {
 	if err := p.addFilter(g); err != nil {
 		return err
 	}
-	p.wanted.Tables = append(g.addForwarding(p.wanted.Tables, p.names, p.spec.Guard), muteNamespace(p.names))
+	p.wanted.Tables = append(g.addForwarding(p.wanted.Tables, p.names, p.spec.Guard), p.muteNamespace(p.names.NIC))
 	if len(p.spec.Guard.MACs) > 0 && nic.Kind != "veth" {
 		p.warn("%s receives for its own MAC alone: from the other MACs of guard.macs the guest can send, and nothing comes back", nic.Name)
 	}
@@ -71,13 +71,4 @@ func (p *Plan) child(nic netstate.Link, kinds ...string) string {
 		}
 	}
 	return ""
-}
-
-// muteNamespace drops what the namespace sends by the NIC, its own packets and forwarded ones: they would have
-// the guest's MAC and address, and the guest would get the answers. Without packets there is no ARP either.
-func muteNamespace(n netstate.Names) firewall.Table {
-	return firewall.Table{Family: firewall.Inet, Name: n.Table, Chains: []firewall.Chain{{
-		Name: "from-namespace", Type: "filter", Hook: firewall.Postrouting, Priority: firewall.Filter,
-		Rules: []firewall.Rule{rule(drop(firewall.NamespaceOutput), firewall.OutInterface{Name: n.NIC})},
-	}}}
 }

@@ -1,0 +1,287 @@
+package phase1_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/netns"
+	"github.com/guestwire/guestwire/internal/rig/nstest"
+	"github.com/guestwire/guestwire/internal/tap"
+	"github.com/guestwire/guestwire/phase1"
+)
+
+// TestNamespaceIsMute has a process without capabilities send by each link of the wiring, with each kind of
+// socket that needs none, also without the guest filter. Nothing comes to the network or to the guest, and the
+// network's neighbour entry of the guest stays. Without the table that drops, each link of the wiring leaks.
+func TestNamespaceIsMute(t *testing.T) {
+	t.Parallel()
+	for _, b := range []infra.Binding{infra.Bridge{}, infra.Redirect{}} {
+		for _, guard := range []infra.Guard{{}, {Off: true}} {
+			t.Run(fmt.Sprintf("%s, guard.off %v", b.Kind(), guard.Off), func(t *testing.T) {
+				n := nstest.NewNetwork(t)
+				n.Pod.Exec("sysctl", "-qw", "net.ipv4.ping_group_range=0 2147483647") // as container engines set it
+				c := config(n, b)
+				c.Guard = guard
+				setup(t, c)
+				w := attach(t, n, true, true)
+				var responder *os.File
+				err := netns.Do(n.Pod.File, func() (err error) {
+					responder, err = tap.Open("eth0-dhcp")
+					return err
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer responder.Close()
+				links := []string{"eth0", "eth0-tap", "eth0-dhcp"}
+				if b.Kind() == cache.BindingBridge {
+					links = []string{"eth0-br", "eth0-nic", "eth0-tap", "eth0-dhcp"}
+				}
+				for _, entry := range []string{nstest.Pod4.String(), nstest.Pod6.String()} {
+					n.World.IP("neigh replace " + entry + " lladdr " + w.link.MAC.String() + " dev pod nud reachable")
+				}
+				for _, l := range links {
+					if leaked := w.speak(l, responder); len(leaked) > 0 {
+						t.Errorf("by %s %d frames leak, such as\n%s", l, len(leaked), strings.Join(leaked[:min(5, len(leaked))], "\n"))
+					}
+				}
+				for _, entry := range []string{nstest.Pod4.String(), nstest.Pod6.String()} {
+					if out := n.World.IP("neigh show " + entry + " dev pod"); !strings.Contains(out, " "+w.link.MAC.String()+" ") {
+						t.Errorf("the network's neighbour entry of the guest is %q, want %v", out, w.link.MAC)
+					}
+				}
+				if counted := w.dropped()[namespaceOutput]; counted == 0 {
+					t.Errorf("no drop is counted for %s", namespaceOutput)
+				}
+				if err := phase1.Check(t.Context(), c); err != nil {
+					t.Error(err)
+				}
+
+				n.Pod.Exec("nft", "delete", "table", "inet", "guestwire-eth0")
+				for _, l := range links {
+					if leaked := w.speak(l, responder); len(leaked) == 0 {
+						t.Errorf("by %s nothing leaks without the table, so the test tests nothing", l)
+					}
+				}
+			})
+		}
+	}
+}
+
+const namespaceOutput = "namespace-output"
+
+// speak sends by a link of the pod what a process without capabilities can, and returns the frames that come to the
+// network, to the guest or to the responder.
+func (w *wire) speak(link string, responder *os.File) (leaked []string) {
+	w.t.Helper()
+	if err := unprivileged(w.n.Pod, func() error { return speakBy(link) }); err != nil {
+		w.t.Fatal(err)
+	}
+	world, pod := w.send()
+	for _, s := range append(world, pod...) {
+		if s.Link != loopback {
+			leaked = append(leaked, fmt.Sprintf("to the network: %x", s.Frame))
+		}
+	}
+	for _, f := range w.heard() {
+		leaked = append(leaked, fmt.Sprintf("to the guest: %x", f))
+	}
+	buffer := make([]byte, 1<<16)
+	for {
+		if err := responder.SetReadDeadline(time.Now().Add(10 * time.Millisecond)); err != nil { // sent is received
+			w.t.Fatal(err)
+		}
+		size, err := responder.Read(buffer)
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			return leaked
+		}
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		leaked = append(leaked, fmt.Sprintf("to the responder: %x", buffer[:size]))
+	}
+}
+
+// loopback is the index of lo in each namespace.
+const loopback = 1
+
+// heard returns the frames that have come to the guest, without those of the gateway.
+func (w *wire) heard() (list [][]byte) {
+	w.t.Helper()
+	w.sentinels++
+	sentinel := w.link.FromGateway().Sentinel(w.link.Gateway4, w.sentinels)
+	buffer := make([]byte, 1<<16)
+	for end := time.Now().Add(time.Minute); ; {
+		if err := w.inject(sentinel); err != nil {
+			w.t.Fatal(err)
+		}
+		for {
+			if err := w.port.SetReadDeadline(time.Now().Add(100 * time.Millisecond)); err != nil {
+				w.t.Fatal(err)
+			}
+			size, err := w.port.Read(buffer)
+			if errors.Is(err, os.ErrDeadlineExceeded) && time.Now().Before(end) {
+				break
+			}
+			if err != nil {
+				w.t.Fatal(err)
+			}
+			if bytes.Equal(buffer[:size], sentinel) {
+				return list
+			}
+			if !bytes.Equal(buffer[6:12], w.router[:]) {
+				list = append(list, slices.Clone(buffer[:size]))
+			}
+		}
+	}
+}
+
+// unprivileged calls f on a thread of the namespace without any capability.
+func unprivileged(n *nstest.Namespace, f func() error) error {
+	return netns.Do(n.File, func() error {
+		head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+		if err := unix.Capset(&head, &make([]unix.CapUserData, 2)[0]); err != nil {
+			return os.NewSyscallError("capset", err)
+		}
+		if fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0); err != unix.EPERM {
+			unix.Close(fd)
+			return fmt.Errorf("a packet socket opens: %v; want no capability", err)
+		}
+		return f()
+	})
+}
+
+// speakBy sends by a link with sockets of all kinds that need no capability: UDP, UDP-Lite, TCP and ping, by three ways to
+// choose a link, and multicast memberships, which the kernel reports. Sources are the pod's addresses, and the gateway's where
+// the kernel lets a process have it (IPV6_FREEBIND). The kernel may refuse any of it.
+func speakBy(name string) error {
+	link, err := net.InterfaceByName(name)
+	if err != nil {
+		return err
+	}
+	var sockets []int
+	defer func() {
+		for _, fd := range sockets {
+			unix.Close(fd)
+		}
+	}()
+	open := func(family, kind, protocol int) (fd int, opened bool) {
+		fd, err := unix.Socket(family, kind|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, protocol)
+		if err == nil {
+			sockets = append(sockets, fd)
+		}
+		return fd, err == nil
+	}
+	const udpLite = 136
+	echo := []byte{8, 0, 0, 0, 0, 1, 0, 1}
+	echo6 := append([]byte{128}, echo[1:]...)
+	for _, how := range []struct {
+		kind, protocol4, protocol6 int
+	}{
+		{unix.SOCK_DGRAM, unix.IPPROTO_UDP, unix.IPPROTO_UDP},
+		{unix.SOCK_DGRAM, udpLite, udpLite},
+		{unix.SOCK_DGRAM, unix.IPPROTO_ICMP, unix.IPPROTO_ICMPV6},
+		{unix.SOCK_STREAM, unix.IPPROTO_TCP, unix.IPPROTO_TCP},
+	} {
+		for _, from := range []netip.Addr{nstest.Pod4, nstest.Gateway4, {}} {
+			for _, to := range []netip.Addr{nstest.Gateway4, nstest.Beyond4, netip.MustParseAddr("10.244.1.9"), netip.MustParseAddr("255.255.255.255"), netip.MustParseAddr("224.0.0.251")} {
+				for _, choose := range []string{"device", "packet information", "multicast interface"} {
+					fd, opened := open(unix.AF_INET, how.kind, how.protocol4)
+					if !opened {
+						continue
+					}
+					unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_BROADCAST, 1)
+					unix.SetsockoptInt(fd, unix.SOL_IP, unix.IP_FREEBIND, 1)
+					unix.SetsockoptInt(fd, unix.SOL_IP, unix.IP_MULTICAST_TTL, 9)
+					var control []byte
+					switch choose {
+					case "device":
+						if err := unix.SetsockoptString(fd, unix.SOL_SOCKET, unix.SO_BINDTODEVICE, name); err != nil {
+							return os.NewSyscallError("SO_BINDTODEVICE", err)
+						}
+					case "packet information":
+						info := unix.Inet4Pktinfo{Ifindex: int32(link.Index)}
+						if from.IsValid() {
+							info.Spec_dst = from.As4()
+						}
+						control = unix.PktInfo4(&info)
+					case "multicast interface":
+						unix.SetsockoptIPMreqn(fd, unix.SOL_IP, unix.IP_MULTICAST_IF, &unix.IPMreqn{Ifindex: int32(link.Index)})
+					}
+					if from.IsValid() {
+						unix.Bind(fd, &unix.SockaddrInet4{Addr: from.As4()})
+					}
+					address := &unix.SockaddrInet4{Addr: to.As4(), Port: 7}
+					if how.kind == unix.SOCK_STREAM {
+						unix.Connect(fd, address)
+					} else {
+						unix.Sendmsg(fd, echo, control, address, 0)
+					}
+				}
+			}
+		}
+		for _, from := range []netip.Addr{nstest.Pod6, nstest.Gateway6, {}} {
+			for _, to := range []netip.Addr{nstest.Gateway6, nstest.Beyond6, netip.MustParseAddr("fe80::9"), netip.MustParseAddr("ff02::1"), netip.MustParseAddr("ff0e::9")} {
+				for _, choose := range []string{"device", "packet information", "scope", "multicast interface"} {
+					fd, opened := open(unix.AF_INET6, how.kind, how.protocol6)
+					if !opened {
+						continue
+					}
+					const freebind = 78 // IPV6_FREEBIND, linux/in6.h
+					unix.SetsockoptInt(fd, unix.SOL_IPV6, freebind, 1)
+					unix.SetsockoptInt(fd, unix.SOL_IPV6, unix.IPV6_MULTICAST_HOPS, 255)
+					address := &unix.SockaddrInet6{Addr: to.As16(), Port: 7}
+					var control []byte
+					switch choose {
+					case "device":
+						if err := unix.SetsockoptString(fd, unix.SOL_SOCKET, unix.SO_BINDTODEVICE, name); err != nil {
+							return os.NewSyscallError("SO_BINDTODEVICE", err)
+						}
+					case "packet information":
+						info := unix.Inet6Pktinfo{Ifindex: uint32(link.Index)}
+						if from.IsValid() {
+							info.Addr = from.As16()
+						}
+						control = unix.PktInfo6(&info)
+					case "scope":
+						address.ZoneId = uint32(link.Index)
+					case "multicast interface":
+						unix.SetsockoptInt(fd, unix.SOL_IPV6, unix.IPV6_MULTICAST_IF, link.Index)
+					}
+					if from.IsValid() {
+						unix.Bind(fd, &unix.SockaddrInet6{Addr: from.As16()})
+					}
+					if how.kind == unix.SOCK_STREAM {
+						unix.Connect(fd, address)
+					} else {
+						unix.Sendmsg(fd, echo6, control, address, 0)
+					}
+				}
+			}
+		}
+	}
+	// The kernel reports a membership when it begins and when it ends.
+	if fd, opened := open(unix.AF_INET, unix.SOCK_DGRAM, unix.IPPROTO_UDP); opened {
+		group := &unix.IPMreqn{Multiaddr: [4]byte{239, 1, 2, 3}, Ifindex: int32(link.Index)}
+		unix.SetsockoptIPMreqn(fd, unix.SOL_IP, unix.IP_ADD_MEMBERSHIP, group)
+		unix.SetsockoptIPMreqn(fd, unix.SOL_IP, unix.IP_DROP_MEMBERSHIP, group)
+	}
+	if fd, opened := open(unix.AF_INET6, unix.SOCK_DGRAM, unix.IPPROTO_UDP); opened {
+		group := &unix.IPv6Mreq{Multiaddr: netip.MustParseAddr("ff0e::1:2:3").As16(), Interface: uint32(link.Index)}
+		unix.SetsockoptIPv6Mreq(fd, unix.SOL_IPV6, unix.IPV6_JOIN_GROUP, group)
+		unix.SetsockoptIPv6Mreq(fd, unix.SOL_IPV6, unix.IPV6_LEAVE_GROUP, group)
+	}
+	return nil
+}
