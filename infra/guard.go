@@ -20,6 +20,15 @@ type Guard struct {
 	// fe80::/64 is for a guest whose link-local address does not come from its MAC. Behind a masquerade
 	// the namespace needs routes to the prefixes.
 	Prefixes []netip.Prefix `json:"prefixes,omitempty"`
+	// EtherTypes are those of frames that pass besides IPv4, IPv6 and ARP, from the guest and to it, such as
+	// 0x8863 and 0x8864 (PPPoE). The filter checks the guest's MAC in them, and does not look into them. Frames to
+	// addresses that bridges do not forward (01:80:c2:00:xx:xx) do not pass. Only Bridge, Redirect and Auto take
+	// EtherTypes and VLANs.
+	EtherTypes []EtherType `json:"etherTypes,omitempty"`
+	// VLANs are those whose tags (802.1Q) may pass, 1 to 4094. The filter checks the guest's MAC in such a frame,
+	// and that no second tag follows; addresses, DHCP and routers of another VLAN are not the filter's. 0 is for
+	// priority tags, whose frames have to pass the filter as those without a tag have.
+	VLANs []uint16 `json:"vlans,omitempty"`
 	// Open are the ports of the namespace itself that a guest behind a masquerade reaches, at all
 	// addresses but the loopback's, unless they are forwarded back to the guest. Only Masquerade takes
 	// them, and not Auto.
@@ -37,6 +46,12 @@ func (g Guard) validate() error {
 			return &cache.FieldError{Field: fmt.Sprintf("guard.prefixes[%d]", i), Reason: fmt.Sprintf("%v is no network, want one like 10.1.0.0/24 or fd00::/64", p)}
 		}
 	}
+	if err := checkEtherTypes(g.EtherTypes); err != nil {
+		return err
+	}
+	if err := checkVLANs(g.VLANs); err != nil {
+		return err
+	}
 	if err := checkPorts("guard.open", g.Open); err != nil {
 		return err
 	}
@@ -45,8 +60,8 @@ func (g Guard) validate() error {
 			return &cache.FieldError{Field: fmt.Sprintf("guard.open[%d]", i), Reason: fmt.Sprintf("%v: a port of the namespace cannot become another one: leave :%d out", p, p.Guest)}
 		}
 	}
-	if g.Off && len(g.MACs)+len(g.Prefixes)+len(g.Open) > 0 {
-		return &cache.FieldError{Field: "guard.off", Reason: "a guard that is off has nothing to loosen: leave macs, prefixes and open out"}
+	if g.Off && len(g.MACs)+len(g.Prefixes)+len(g.EtherTypes)+len(g.VLANs)+len(g.Open) > 0 {
+		return &cache.FieldError{Field: "guard.off", Reason: "a guard that is off has nothing to loosen: leave macs, prefixes, etherTypes, vlans and open out"}
 	}
 	return nil
 }
@@ -59,10 +74,23 @@ func (g Guard) opensNothing() error {
 	return nil
 }
 
+// carriesIP is validateGuard of a binding that translates, and so carries IPv4 and IPv6 alone.
+func (g Guard) carriesIP() error {
+	for _, f := range []struct {
+		name  string
+		given int
+	}{{"guard.etherTypes", len(g.EtherTypes)}, {"guard.vlans", len(g.VLANs)}} {
+		if f.given > 0 {
+			return &cache.FieldError{Field: f.name, Reason: "masquerade translates IPv4 and IPv6, and no other frame leaves: leave it out, or want the binding bridge or redirect"}
+		}
+	}
+	return nil
+}
+
 // loosensNothing is validateGuard of a binding without a filter.
 func (g Guard) loosensNothing(b Binding) error {
-	if len(g.MACs)+len(g.Prefixes) > 0 {
-		return &cache.FieldError{Field: "guard", Reason: fmt.Sprintf("nothing filters a guest of the %s binding, so there is nothing to loosen: leave macs and prefixes out", b.Kind())}
+	if len(g.MACs)+len(g.Prefixes)+len(g.EtherTypes)+len(g.VLANs) > 0 {
+		return &cache.FieldError{Field: "guard", Reason: fmt.Sprintf("nothing filters a guest of the %s binding, so there is nothing to loosen: leave macs, prefixes, etherTypes and vlans out", b.Kind())}
 	}
 	return g.opensNothing()
 }

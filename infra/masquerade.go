@@ -59,7 +59,7 @@ var (
 func (Masquerade) Kind() string { return cache.BindingMasquerade }
 
 func (b Masquerade) visit(v Visitor)           { v.Masquerade(b) }
-func (Masquerade) validateGuard(_ Guard) error { return nil }
+func (Masquerade) validateGuard(g Guard) error { return g.carriesIP() }
 
 // sameGuest compares the guest's addresses and MAC, and what translates. What is forwarded can change under a
 // running guest. A MAC that is left to its default is another than the same one written out.

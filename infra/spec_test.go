@@ -33,6 +33,7 @@ func TestSpecJSON(t *testing.T) {
 		`{"owner":{"uid":107,"gid":36},"dns":{"search":["a.b"]},"options":{"hostname":"vm"},"device":{"model":"e1000"}}`: {
 			Owner: infra.Owner{UID: 107, GID: 36}, DNS: &cache.DNS{Search: []string{"a.b"}},
 			Options: cache.Options{Hostname: "vm"}, Device: cache.Device{Model: "e1000"}},
+		`{"guard":{"etherTypes":["0x8863","0x8864"],"vlans":[0,5]}}`: {Guard: infra.Guard{EtherTypes: []infra.EtherType{0x8863, 0x8864}, VLANs: []uint16{0, 5}}},
 	} {
 		var spec infra.Spec
 		if err := json.Unmarshal([]byte(text), &spec); err != nil {
@@ -74,6 +75,9 @@ func TestSpecJSONRefused(t *testing.T) {
 		`{"binding":{"sriov":{"vlan":70000}}}`:         "binding.sriov.vlan: want uint16",
 		`{"binding":{"passt":{"ports":["0"]}}}`:        `binding.passt.ports[0]: ports "0"`,
 		`{"binding":{"masquerade":{"mac":"02:00"}}}`:   "want the form aa:bb:cc:dd:ee:ff",
+		`{"guard":{"etherTypes":["8863"]}}`:            `guard.etherTypes[0]: "8863" is no EtherType`,
+		`{"guard":{"etherTypes":[34915]}}`:             "guard.etherTypes[0]: want a string, not a number",
+		`{"guard":{"vlans":[70000]}}`:                  "guard.vlans[0]: want uint16",
 		`{"state":null}`:                               "state: want a value, not null",
 		`{"state":"a","state":"b"}`:                    "given twice",
 		`{"binding":{"bridge":{},"bridge":{}}}`:        `want an object with one member`,
@@ -225,6 +229,9 @@ func TestSameGuest(t *testing.T) {
 		{mine(func(*infra.Spec) {}), mine(func(s *infra.Spec) { s.Owner.GID = 107 }), false},
 		{mine(func(*infra.Spec) {}), mine(func(s *infra.Spec) {
 			s.Guard.Off, s.DNS, s.Options.Hostname, s.Device.Model = true, &cache.DNS{}, "vm", "e1000"
+		}), true},
+		{mine(func(*infra.Spec) {}), mine(func(s *infra.Spec) {
+			s.Guard.EtherTypes, s.Guard.VLANs = []infra.EtherType{0x8863}, []uint16{5}
 		}), true},
 	} {
 		for _, pair := range [][2]infra.Spec{{c.a, c.b}, {c.b, c.a}} {
