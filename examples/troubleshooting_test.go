@@ -977,8 +977,11 @@ func TestTroubleshootingReasons(t *testing.T) {
 		{"ip-spoof", "guard.prefixes", `"binding": {"bridge": {}}`, `"binding": {"bridge": {}}, "guard": {"prefixes": ["10.9.0.0/24"]}`, func(l frames.Link) []byte {
 			return l.Ask(unix.IPPROTO_UDP, other, l.Far4, 5001)
 		}},
-		{"vlan-tag", "guard.off", `"binding": {"bridge": {}}`, `"binding": {"bridge": {}}, "guard": {"off": true}`, func(l frames.Link) []byte {
-			return frames.Hostile(l)[slices.IndexFunc(frames.Hostile(l), func(k frames.Kind) bool { return k.Reason == "vlan-tag" })].Frames[0]
+		{"vlan-tag", "guard.vlans", `"binding": {"bridge": {}}`, `"binding": {"bridge": {}}, "guard": {"vlans": [5]}`, func(l frames.Link) []byte {
+			return slices.Insert(l.Ask(unix.IPPROTO_UDP, l.IPv4, l.Far4, 5001), 12, 0x81, 0x00, 0, 5)
+		}},
+		{"ethertype", "guard.etherTypes", `"binding": {"bridge": {}}`, `"binding": {"bridge": {}}, "guard": {"etherTypes": ["0x8863"]}`, func(l frames.Link) []byte {
+			return slices.Concat(l.Gateway[:], l.MAC[:], []byte{0x88, 0x63}, make([]byte, 46))
 		}},
 		{"namespace-service", "guard.open", `"binding": {"masquerade": {}}`, `"binding": {"masquerade": {}}, "guard": {"open": ["22"]}`, func(l frames.Link) []byte {
 			return l.Ask(unix.IPPROTO_TCP, l.IPv4, l.Gateway4, 22)

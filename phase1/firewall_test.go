@@ -35,6 +35,7 @@ func TestFirewallText(t *testing.T) {
 	}
 	opened := loose
 	opened.Open = []infra.Ports{{First: 53, Protocol: "udp"}}
+	wire := infra.Guard{EtherTypes: []infra.EtherType{0x8863, 0x8864}, VLANs: []uint16{0, 4, 5, 100}}
 	for name, c := range map[string]struct {
 		binding infra.Binding
 		guard   infra.Guard
@@ -49,6 +50,9 @@ func TestFirewallText(t *testing.T) {
 		"redirect, off":          {binding: infra.Redirect{}, guard: infra.Guard{Off: true}},
 		"redirect, not served":   {binding: infra.Redirect{}, options: cache.Options{NoResponder: true}},
 		"a wire":                 {binding: infra.Bridge{}, found: []string{"addr flush dev eth0", "-6 route flush dev eth0"}},
+		"bridge, other frames":   {binding: infra.Bridge{}, guard: wire},
+		"redirect, other frames": {binding: infra.Redirect{}, guard: wire},
+		"a wire of other frames": {binding: infra.Redirect{}, guard: wire, found: []string{"addr flush dev eth0", "-6 route flush dev eth0"}},
 		"masquerade":             {binding: infra.Masquerade{}},
 		"masquerade, everything": {binding: everyOption, guard: opened},
 		"masquerade, sidecar": {binding: infra.Masquerade{Sidecar: &infra.Sidecar{

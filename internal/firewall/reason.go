@@ -58,8 +58,8 @@ var Reasons = []Described{
 	{ARPSpoof, "the guest sent ARP in which the sender's MAC or address is not the guest's, or is missing"},
 	{IPSpoof, "the guest sent IPv4 or IPv6 with a source address that is not the guest's"},
 	{NeighbourSpoof, "the guest sent a neighbour or router solicitation, or a neighbour advertisement, for an address or with an option that is not the guest's"},
-	{VLANTag, "the guest sent with a VLAN tag (802.1Q, 802.1ad)"},
-	{EtherTypeOther, "the guest sent a frame that is neither IPv4, IPv6 nor ARP"},
+	{VLANTag, "the guest sent with a VLAN tag (802.1Q, 802.1ad) that Guard.VLANs does not allow, or with two"},
+	{EtherTypeOther, "the guest sent a frame that is neither IPv4, IPv6 nor ARP, nor of Guard.EtherTypes"},
 	{BridgeControl, "the guest sent to an address of bridges (01:80:c2:00:xx:xx: spanning tree, LLDP, LACP)"},
 	{Malformed, "the guest sent headers that cannot be read, the reserved protocol 255, or ARP that is neither a request nor a reply for IPv4"},
 	{HiddenFragment, "the guest sent an IPv6 fragment that hides the packet's headers from a filter"},
@@ -81,7 +81,7 @@ var Reasons = []Described{
 	{NamespaceOutput, "the namespace sent by the NIC or another link of the wiring, which are the guest's"},
 	{NetworkDHCP, "a DHCP server of the network sent to the guest, whose server is the responder"},
 	{NetworkRouter, "a router of the network sent a router advertisement or a redirect to the guest, whose router the responder announces"},
-	{NetworkFrame, "the network sent the guest a frame that is neither IPv4, IPv6 nor ARP, or IP with headers that cannot be read"},
+	{NetworkFrame, "the network sent the guest a frame that is neither IPv4, IPv6 nor ARP, nor of Guard.EtherTypes and Guard.VLANs, or IP with headers that cannot be read"},
 }
 
 // LogGroup is the nflog group to which the tables report packets that they drop ("gw").

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
@@ -56,6 +57,8 @@ type guest struct {
 	pass       firewall.Verdict // of a frame that the filter lets pass
 	longest    int              // a frame that passes has at most so many octets behind the Ethernet header; 0: the next link checks
 	local      linkLocal
+	etherTypes []infra.EtherType
+	vlans      []uint16
 }
 
 // checkMACs refuses a Guard.MACs entry that is the MAC of a link of the wiring, or the guest's own.
@@ -75,6 +78,8 @@ func (p *Plan) filteredGuest(nic netstate.Link, addresses []netip.Prefix) guest 
 		anyAddress: len(addresses) == 0,
 		served:     p.Record.ResponderTap != "",
 		pass:       firewall.Accept{},
+		etherTypes: p.spec.Guard.EtherTypes,
+		vlans:      p.spec.Guard.VLANs,
 	}
 	for _, v := range []int{4, 6} {
 		at := slices.IndexFunc(addresses, func(a netip.Prefix) bool { return version(a.Addr()) == v && !a.Addr().IsLinkLocalUnicast() })
@@ -150,13 +155,20 @@ func (g guest) filter(n netstate.Names) firewall.Table {
 	t.Chains = append(t.Chains, firewall.Chain{
 		Name: "guest", Type: "filter", Hook: firewall.Ingress, Device: n.Tap, Priority: firewall.Filter, Drops: true, Rules: frames,
 	})
-	tag := func(kind ...byte) firewall.Match {
-		return firewall.Bytes{Header: firewall.Ethernet, Offset: 12, Value: kind}
+	untagged := map[uint16]firewall.Verdict{
+		netstate.EthernetIPv4: firewall.Goto{Chain: "from-ip"},
+		netstate.EthernetIPv6: firewall.Goto{Chain: "from-ip6"},
+		netstate.EthernetARP:  firewall.Goto{Chain: "from-arp"},
 	}
-	add("other-type",
-		rule(drop(firewall.VLANTag), tag(0x81, 0x00)),
-		rule(drop(firewall.VLANTag), tag(0x88, 0xa8)),
-		rule(drop(firewall.EtherTypeOther)))
+	add("other-type", slices.Concat(
+		g.passVLANs(g.pass, firewall.VLANTag),
+		g.passPriority(g.pass, func(kind uint16) []firewall.Rule { return []firewall.Rule{rule(untagged[kind])} }),
+		g.passTypes(g.pass),
+		[]firewall.Rule{
+			rule(drop(firewall.VLANTag), etherType(tag8021Q)),
+			rule(drop(firewall.VLANTag), etherType(tag8021ad)),
+			rule(drop(firewall.EtherTypeOther)),
+		})...)
 	g.filterARP(add)
 	g.filter4(add)
 	g.filter6(add)

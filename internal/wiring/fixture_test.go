@@ -220,6 +220,12 @@ var cases = []testCase{
 	{"redirect-route-mtu", flannelWith(func(s *netstate.Snapshot) {
 		s.Routes[1].MTU, s.Routes[1].Other = 1400, []netstate.Attribute{{Type: 8, Data: []byte{8, 0, 2, 0, 0x78, 5, 0, 0}}}
 	}), redirect()},
+	{"bridge-guard-frames", flannel(), withSpec(bridge(), framesPass)},
+	{"redirect-guard-frames", flannel(), withSpec(redirect(), framesPass)},
+	{"redirect-not-served-guard-frames", flannel(), withSpec(redirect(), func(s *infra.Spec) {
+		s.Options.NoResponder = true
+		framesPass(s)
+	})},
 	{"redirect-not-served", flannel(), withSpec(redirect(), func(s *infra.Spec) { s.Options.NoResponder = true })},
 	{"redirect-ipvlan", ipvlanWith(func(*netstate.Snapshot) {}), auto()},
 	{"redirect-ipvlan-l3", ipvlanWith(func(s *netstate.Snapshot) {
@@ -536,4 +542,9 @@ func sourceRouted() netstate.Snapshot {
 			{Priority: 1001, Table: 200, Source: pfx("10.244.1.99/32")},
 		}
 	})
+}
+
+// framesPass lets PPPoE, priority tags and some VLANs pass.
+func framesPass(s *infra.Spec) {
+	s.Guard.EtherTypes, s.Guard.VLANs = []infra.EtherType{0x8863, 0x8864}, []uint16{0, 4, 5, 6, 7, 100}
 }

@@ -28,6 +28,9 @@ func (masquerade) traits() traits { return traits{bridged: true} }
 func (masquerade) withoutNIC() (string, bool) { return "", false }
 
 func (b masquerade) wire(p *Plan, nic netstate.Link) error {
+	if len(p.spec.Guard.EtherTypes)+len(p.spec.Guard.VLANs) > 0 { // infra.Auto is another binding, so Validate lets these fields pass
+		return p.refuseMasquerade(nic, "it translates IPv4 and IPv6, and guard.etherTypes and guard.vlans are for other frames")
+	}
 	v4, v6 := addressesOf(p.found, nic)
 	if len(v4)+len(v6) == 0 {
 		return p.refuseMasquerade(nic, "it has no address to hide a guest behind")

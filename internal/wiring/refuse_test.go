@@ -118,6 +118,7 @@ func TestRefused(t *testing.T) {
 		{"redirect on tun", nicWith(func(l *netstate.Link) { l.Kind, l.Ethernet = "tun", false }), redirect(), refused("redirect", "masquerade"), "eth0|Ethernet|masquerade would work"},
 		{"redirect without MAC", nicWith(func(l *netstate.Link) { l.MAC = cache.MAC{} }), redirect(), refused("redirect", "masquerade"), "eth0|MAC|masquerade would work"},
 		{"redirect without nf_tables", flannelWith(func(s *netstate.Snapshot) { s.NoNFTables = true }), redirect(), refused("redirect", "masquerade"), "eth0|nf_tables|masquerade would work"},
+		{"auto, other frames on a NIC for masquerade alone", nicWith(func(l *netstate.Link) { l.Ethernet = false }), withSpec(auto(), framesPass), refused("masquerade", ""), "eth0|guard.etherTypes"},
 		{"auto, and nothing works", flannelWith(func(s *netstate.Snapshot) {
 			s.Links[1].Kind, s.Links[1].Ethernet, s.Addresses = "tun", false, nil
 		}), withSpec(bridge(), func(s *infra.Spec) { s.Binding = infra.Auto{} }), refused("masquerade", ""), "eth0|no address|bridge: |redirect: "},

@@ -2,6 +2,7 @@ package wiring
 
 import (
 	"encoding/binary"
+	"slices"
 
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/firewall"
@@ -85,19 +86,26 @@ func (g guest) addToGuest(t firewall.Table, to int, pass firewall.Verdict, of fu
 	frequent := func(kind firewall.Match, near, mask uint16) firewall.Rule {
 		return rule(pass, is(firewall.ProtocolUDP), kind, notNear(2, near, mask))
 	}
-	t.Chains[to].Rules = append([]firewall.Rule{
-		rule(pass, is(firewall.ProtocolTCP)),
-		frequent(ip4, client4, nearDHCP4),
-		frequent(ip6, client6, nearDHCP6),
-		rule(firewall.Goto{Chain: "to-udp"}, is(firewall.ProtocolUDP)),
-		rule(firewall.Goto{Chain: "to-icmp"}, is(firewall.ProtocolICMP)),
-	}, append(heard,
-		rule(firewall.Goto{Chain: "to-icmp6"}, is(firewall.ProtocolICMPv6)),
-		rule(firewall.Goto{Chain: "to-any"}))...)
+	t.Chains[to].Rules = slices.Concat(
+		[]firewall.Rule{
+			rule(pass, is(firewall.ProtocolTCP)),
+			frequent(ip4, client4, nearDHCP4),
+			frequent(ip6, client6, nearDHCP6),
+		},
+		g.passVLANs(pass, firewall.NetworkFrame),
+		[]firewall.Rule{
+			rule(firewall.Goto{Chain: "to-udp"}, is(firewall.ProtocolUDP)),
+			rule(firewall.Goto{Chain: "to-icmp"}, is(firewall.ProtocolICMP)),
+		},
+		heard,
+		[]firewall.Rule{
+			rule(firewall.Goto{Chain: "to-icmp6"}, is(firewall.ProtocolICMPv6)),
+			rule(firewall.Goto{Chain: "to-any"}),
+		})
 
 	v4, v6 := firewall.Carries{Version: 4}, firewall.Carries{Version: 6}
 	next, hidden := firewall.Goto{Chain: "to-any"}, rule(drop(firewall.NetworkFrame))
-	later := []firewall.Rule{rule(next, ip4, laterFragment4), rule(next, ip6, firewall.Fragment{})}
+	later := []firewall.Rule{rule(next, v4, laterFragment4), rule(next, v6, firewall.Fragment{})}
 	client := func(v firewall.Match, port uint16) firewall.Rule {
 		return rule(drop(firewall.NetworkDHCP), v, is(firewall.ProtocolUDP), firewall.DestinationPort{Protocol: firewall.ProtocolUDP, First: port, Last: port})
 	}
@@ -119,10 +127,20 @@ func (g guest) addToGuest(t firewall.Table, to int, pass firewall.Verdict, of fu
 	// Frames of other kinds are dropped: the guest could not answer them, but could read an advertisement
 	// in them, behind tags of VLAN 0, in LLC and SNAP (CVE-2021-27853, -27861), in an incomplete first
 	// fragment.
-	add("to-any",
-		rule(pass, ip4, wellFormed),
-		rule(pass, ip6, wellFormed),
-		rule(pass, of(netstate.EthernetARP)),
-		hidden)
+	known := func(kind uint16) []firewall.Rule {
+		if kind == netstate.EthernetARP {
+			return []firewall.Rule{rule(pass)}
+		}
+		return []firewall.Rule{rule(pass, wellFormed)}
+	}
+	add("to-any", slices.Concat(
+		[]firewall.Rule{
+			rule(pass, ip4, wellFormed),
+			rule(pass, ip6, wellFormed),
+			rule(pass, of(netstate.EthernetARP)),
+		},
+		g.passPriority(pass, known),
+		g.passTypes(pass),
+		[]firewall.Rule{hidden})...)
 	return t
 }

@@ -1,7 +1,9 @@
 package nstest
 
 import (
+	"encoding/binary"
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -15,9 +17,10 @@ type Sniffer struct {
 	t      testing.TB
 	fd     int
 	buffer []byte
+	about  [128]byte
 }
 
-// Sniffed is a frame, without its outermost VLAN tag.
+// Sniffed is a frame, with its VLAN tags.
 type Sniffed struct {
 	Link     int // its index
 	Outgoing bool
@@ -39,6 +42,7 @@ func (n *Namespace) Sniff(t testing.TB) *Sniffer {
 			err = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 64<<20)
 		}
 		err = errors.Join(err,
+			unix.SetsockoptInt(s.fd, unix.SOL_PACKET, unix.PACKET_AUXDATA, 1),
 			unix.SetsockoptTimeval(s.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 100_000}))
 	}
 	if err != nil {
@@ -56,7 +60,7 @@ func (n *Namespace) Sniff(t testing.TB) *Sniffer {
 // Next is the next frame; not ok if there is none for some time.
 func (s *Sniffer) Next() (seen Sniffed, ok bool) {
 	for {
-		size, from, err := unix.Recvfrom(s.fd, s.buffer, 0)
+		size, about, _, from, err := unix.Recvmsg(s.fd, s.buffer, s.about[:], 0)
 		switch link, _ := from.(*unix.SockaddrLinklayer); {
 		case err == unix.EINTR || err == unix.ENETDOWN:
 		case err == unix.EAGAIN:
@@ -65,9 +69,29 @@ func (s *Sniffer) Next() (seen Sniffed, ok bool) {
 			s.t.Errorf("packet socket: %v", err)
 			return Sniffed{}, false
 		default:
-			return Sniffed{link.Ifindex, link.Pkttype == unix.PACKET_OUTGOING, append([]byte(nil), s.buffer[:size]...)}, true
+			frame := slices.Insert(slices.Clone(s.buffer[:size]), min(12, size), outerTag(s.about[:about])...)
+			return Sniffed{link.Ifindex, link.Pkttype == unix.PACKET_OUTGOING, frame}, true
 		}
 	}
+}
+
+// outerTag returns the outer VLAN tag that the kernel has taken out of a frame, by struct tpacket_auxdata
+// (linux/if_packet.h); nil: the kernel has taken none.
+func outerTag(control []byte) []byte {
+	messages, err := unix.ParseSocketControlMessage(control)
+	if err != nil {
+		return nil
+	}
+	for _, m := range messages {
+		if m.Header.Level != unix.SOL_PACKET || m.Header.Type != unix.PACKET_AUXDATA || len(m.Data) < 20 {
+			continue
+		}
+		status, tag, kind := binary.NativeEndian.Uint32(m.Data), binary.NativeEndian.Uint16(m.Data[16:]), binary.NativeEndian.Uint16(m.Data[18:])
+		if status&unix.TP_STATUS_VLAN_VALID != 0 {
+			return binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(nil, kind), tag)
+		}
+	}
+	return nil
 }
 
 // Until returns what comes until last says that a frame is the last one. Where none comes for some time
