@@ -50,6 +50,9 @@ func (c Config) do(ctx context.Context, f func(*session) error) error {
 	}
 	defer unlock()
 	return c.inNamespace(func(ns *kernel.Namespace) error {
+		if err := c.checkNotFirst(); err != nil {
+			return err
+		}
 		if err := identity.AddCookie(); err != nil {
 			return err
 		}
@@ -114,6 +117,16 @@ func checkForeign(identity netns.Identity) error {
 		}
 	}
 	return nil
+}
+
+// checkNotFirst refuses the machine's own namespace. In a PID namespace of its own a program does not see the machine's
+// process 1, of which checkForeign asks. Call it in the namespace.
+func (c Config) checkNotFirst() error {
+	first, err := netns.IsFirst(c.NetNS)
+	if err == nil && first {
+		err = fmt.Errorf("namespace %s: %w (the machine's own): name the pod's", c.NetNS.Name(), ErrOwnNamespace)
+	}
+	return err
 }
 
 // apply carries the operations out.

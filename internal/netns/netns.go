@@ -4,8 +4,10 @@ package netns
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"runtime"
+	"unsafe"
 
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
@@ -31,15 +33,15 @@ func (i Identity) Name() string {
 // Identify returns the identity of the network namespace that f refers to, without the Cookie. The error is
 // ErrNotNetNS if f is another kind of file.
 func Identify(f *os.File) (Identity, error) {
-	var fs unix.Statfs_t
-	if err := unix.Fstatfs(int(f.Fd()), &fs); err != nil {
+	var of unix.Statfs_t
+	if err := unix.Fstatfs(int(f.Fd()), &of); err != nil {
 		return Identity{}, fmt.Errorf("namespace %s: %w", f.Name(), err)
 	}
 	kind, err := unix.IoctlRetInt(int(f.Fd()), unix.NS_GET_NSTYPE)
 	if err != nil && err != unix.ENOTTY {
 		return Identity{}, fmt.Errorf("kind of the namespace %s: %w", f.Name(), err)
 	}
-	if fs.Type != unix.NSFS_MAGIC || err != nil || kind != unix.CLONE_NEWNET {
+	if of.Type != unix.NSFS_MAGIC || err != nil || kind != unix.CLONE_NEWNET {
 		return Identity{}, fmt.Errorf("%s: %w: open /proc/PID/ns/net or /run/netns/NAME", f.Name(), ErrNotNetNS)
 	}
 	var stat unix.Stat_t
@@ -74,6 +76,36 @@ func (i *Identity) AddCookie() error {
 		return fmt.Errorf("cookie of the namespace: %w", err)
 	}
 	return nil
+}
+
+// IsFirst says whether the namespace is the kernel's first network namespace, the machine's own, also if no process of
+// it can be seen. Call it in that namespace.
+//
+// Linux 6.18 gives the first namespace an inode number of its own (linux/nsfs.h); the same version brought NS_GET_ID.
+// Before, the first namespace alone has the settings of the whole machine below /proc/sys/net.
+func IsFirst(ns *os.File) (bool, error) {
+	const (
+		getID      = 0x8008b70d // NS_GET_ID
+		firstInode = 0xeffffff9 // NET_NS_INIT_INO
+	)
+	var id uint64
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, ns.Fd(), getID, uintptr(unsafe.Pointer(&id)))
+	runtime.KeepAlive(ns)
+	if errno == 0 {
+		var stat unix.Stat_t
+		if err := unix.Fstat(int(ns.Fd()), &stat); err != nil {
+			return false, fmt.Errorf("namespace %s: %w", ns.Name(), err)
+		}
+		return stat.Ino == firstInode, nil
+	}
+	if errno != unix.ENOTTY {
+		return false, fmt.Errorf("namespace %s: %w", ns.Name(), errno)
+	}
+	_, err := os.Stat("/proc/sys/net/core/netdev_budget")
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return false, err
+	}
+	return err == nil, nil
 }
 
 // Do calls f on a new thread in the namespace ns, and returns the error of f. The thread ends with the call.
