@@ -37,7 +37,7 @@ type Difference struct {
 	// Kind is one of:
 	//
 	//	link-missing, link-extra, link-other (a link of the wiring's name, but of another kind)
-	//	name, mac, mtu, up, master, arp, allmulticast, addrgenmode, group, alias (of a link)
+	//	name, mac, mtu, txqueuelen, up, master, arp, allmulticast, addrgenmode, group, alias (of a link)
 	//	tap-owner, tap-queues
 	//	bridge-setting, bridge-port-setting
 	//	address-missing, address-extra, address-other (another flag, scope, lifetime or place in the list)

@@ -38,6 +38,7 @@ var damages = []damage{
 	{line: "ip link set eth0-tap mtu 1300", says: "MTU of eth0-tap is 1300, not 1450"},
 	{line: "ip link set eth0-br mtu 1200", says: "MTU of eth0-br is 1200, not 1450"},
 	{line: "ip link set eth0-dhcp mtu 1200", says: "MTU of eth0-dhcp is 1200, not 1450"},
+	{line: "ip link set eth0-dhcp txqueuelen 1000", says: "txqueuelen of eth0-dhcp is 1000, not 16"},
 	{line: "ip link set eth0-br address 02:00:00:00:00:01", says: "MAC of eth0-br is 02:00:00:00:00:01"},
 	{line: "ip link set eth0-tap address 02:00:00:00:00:01", says: "MAC of eth0-tap is 02:00:00:00:00:01"},
 	{line: "ip link set eth0-br group 7", says: "group of eth0-br is 7"},

@@ -240,6 +240,9 @@ func (s *stepper) addLinks() {
 		if now.MTU != want.MTU {
 			set.MTU = want.MTU
 		}
+		if want.QueueLength != 0 && now.QueueLength != want.QueueLength {
+			set.QueueLength = want.QueueLength
+		}
 		if now.NoARP != want.NoARP {
 			set.NoARP = &want.NoARP
 		}

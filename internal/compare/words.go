@@ -157,6 +157,9 @@ func (w *words) describeLink(o netstate.LinkSet) {
 	if o.MTU != 0 {
 		w.add("mtu", name, "MTU of %s is %d, not %d", name, now.MTU, o.MTU)
 	}
+	if o.QueueLength != 0 {
+		w.add("txqueuelen", name, "txqueuelen of %s is %d, not %d", name, now.QueueLength, o.QueueLength)
+	}
 	if o.Group != 0 {
 		w.add("group", name, "group of %s is %d, not %d", name, now.Group, o.Group)
 	}

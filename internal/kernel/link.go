@@ -93,6 +93,9 @@ func encodeLinkSet(o netstate.LinkSet) *nl.NetlinkRequest {
 	if o.MTU != 0 {
 		parts = append(parts, attr32(unix.IFLA_MTU, uint32(o.MTU)))
 	}
+	if o.QueueLength != 0 {
+		parts = append(parts, attr32(unix.IFLA_TXQLEN, uint32(o.QueueLength)))
+	}
 	if o.Group != 0 {
 		parts = append(parts, attr32(unix.IFLA_GROUP, o.Group))
 	}
@@ -150,7 +153,7 @@ func parseLink(m []byte) (netstate.Link, error) {
 		AllMulticast: head.Flags&unix.IFF_ALLMULTI != 0,
 		AddrGen:      netstate.AddrGenNoIPv6,
 	}
-	hasCarrier := false
+	hasCarrier, queue := false, 0
 	var parent, bus string
 	parentElsewhere := false
 	err := eachAttribute(m, unix.SizeofIfInfomsg, func(kind uint16, v []byte) error {
@@ -165,6 +168,8 @@ func parseLink(m []byte) (netstate.Link, error) {
 			}
 		case unix.IFLA_MTU:
 			l.MTU = int(u32(v))
+		case unix.IFLA_TXQLEN:
+			queue = int(u32(v))
 		case unix.IFLA_MASTER:
 			l.Master = int(u32(v))
 		case unix.IFLA_LINK:
@@ -192,6 +197,9 @@ func parseLink(m []byte) (netstate.Link, error) {
 	// The kernel names a veth's peer in the place of the parent.
 	if parentElsewhere || l.Kind == "veth" {
 		l.Parent = 0
+	}
+	if l.Tap != nil {
+		l.QueueLength = queue
 	}
 	if bus == "pci" {
 		l.PCI = parent

@@ -36,6 +36,10 @@ func TestLinkRoundTrip(t *testing.T) {
 				Master: 8, NoARP: true, AllMulticast: true, Up: true,
 			},
 		},
+		{ // of a link that is no tap, the length of the queue is not known
+			netstate.LinkSet{Index: 7, QueueLength: 16},
+			netstate.Link{Index: 7, AddrGen: netstate.AddrGenNoIPv6},
+		},
 		{
 			netstate.LinkSet{Index: 7, NoARP: pointer(false), AllMulticast: pointer(false), Up: pointer(false)},
 			netstate.Link{Index: 7, AddrGen: netstate.AddrGenNoIPv6},

@@ -20,12 +20,13 @@ func tapTold() []byte {
 	data.AddRtAttr(tunGroup, nl.Uint32Attr(108))
 	data.AddRtAttr(tunType, []byte{unix.IFF_TAP})
 	data.AddRtAttr(tunMultiQueue, []byte{1})
-	return append(ifInfo(unix.AF_UNSPEC, 7).Serialize(), info.Serialize()...)
+	told := append(ifInfo(unix.AF_UNSPEC, 7).Serialize(), attr32(unix.IFLA_TXQLEN, 16).Serialize()...)
+	return append(told, info.Serialize()...)
 }
 
 func TestParseTap(t *testing.T) {
 	want := &netstate.Tap{Owner: infra.Owner{UID: 107, GID: 108}, MultiQueue: true}
-	if l, err := parseLink(tapTold()); err != nil || !reflect.DeepEqual(l.Tap, want) {
-		t.Errorf("have %+v, %v; want %+v", l.Tap, err, want)
+	if l, err := parseLink(tapTold()); err != nil || !reflect.DeepEqual(l.Tap, want) || l.QueueLength != 16 {
+		t.Errorf("have %+v, a queue of %d, %v; want %+v, 16", l.Tap, l.QueueLength, err, want)
 	}
 }

@@ -81,6 +81,8 @@ type (
 		Master     *int // 0: none
 		MasterName string
 		NoARP      *bool
+		// Queue is Link.QueueLength.
+		QueueLength int
 		// AllMulticast lets the link receive all multicast frames.
 		AllMulticast *bool
 		Up           *bool
@@ -235,6 +237,9 @@ func (o LinkSet) String() string {
 	}
 	if o.MTU != 0 {
 		words = append(words, "mtu", fmt.Sprint(o.MTU))
+	}
+	if o.QueueLength != 0 {
+		words = append(words, "txqueuelen", fmt.Sprint(o.QueueLength))
 	}
 	if o.Group != 0 {
 		words = append(words, "group", fmt.Sprint(o.Group))

@@ -40,6 +40,7 @@ func TestOpText(t *testing.T) {
 		"ip link set eth0 arp on":                                                       netstate.LinkSet{Link: "eth0", NoARP: &off},
 		"ip link set eth0 allmulticast on up":                                           netstate.LinkSet{Link: "eth0", AllMulticast: &on, Up: &on},
 		"ip link set eth0 allmulticast off down":                                        netstate.LinkSet{Link: "eth0", AllMulticast: &off, Up: &off},
+		"ip link set eth0 mtu 9 txqueuelen 16":                                          netstate.LinkSet{Link: "eth0", MTU: 9, QueueLength: 16},
 		"ip link set eth0 addrgenmode eui64":                                            netstate.LinkSet{Link: "eth0", AddrGen: &zero},
 		"ip link set eth0 addrgenmode none":                                             netstate.LinkSet{Link: "eth0", AddrGen: &one},
 		"ip link set eth0 addrgenmode random":                                           netstate.LinkSet{Link: "eth0", AddrGen: &three},

@@ -77,6 +77,9 @@ type Link struct {
 	PCI string `json:"pci,omitempty"`
 	// Tap is nil for a link that is no tap.
 	Tap *Tap `json:"tap,omitempty"`
+	// QueueLength is the number of frames that can wait for a tap's process; 0 for a link that is no tap. Of a wanted
+	// link, 0 is any number.
+	QueueLength int `json:"queueLength,omitempty"`
 	// Bridge are the settings of a bridge, BridgePort those of a bridge's port; nil for other links.
 	Bridge     Settings `json:"bridge,omitempty"`
 	BridgePort Settings `json:"port,omitempty"`

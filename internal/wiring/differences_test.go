@@ -72,6 +72,7 @@ func TestDifferences(t *testing.T) {
 		{"NIC's MTU", bridged, link("eth0-nic", func(l *netstate.Link) { l.MTU = 1300 }), "MTU of eth0-nic is 1300, not 1450"},
 		{"MAC", hidden, link("eth0-br", func(l *netstate.Link) { l.MAC = mac(9) }), "MAC of eth0-br is 02:00:00:00:00:09, not 56:2e:d0:09:a5:0a"},
 		{"NIC's MAC", redirected, link("eth0", func(l *netstate.Link) { l.MAC = mac(9) }), "MAC of eth0 is 02:00:00:00:00:09, not 0a:58:0a:f4:01:07"},
+		{"queue", hidden, link("eth0-dhcp", func(l *netstate.Link) { l.QueueLength = 1000 }), "txqueuelen of eth0-dhcp is 1000, not 16"},
 		{"group", hidden, link("eth0-br", func(l *netstate.Link) { l.Group = 7 }), "group of eth0-br is 7, not 1735852034"},
 		{"alias", bridged, link("eth0-tap", func(l *netstate.Link) { l.Alias = "other" }), `alias of eth0-tap is "other", not "guestwire eth0"`},
 		{"ARP", hidden, link("eth0-br", func(l *netstate.Link) { l.NoARP = true }), "ARP of eth0-br is off, not on"},

@@ -340,6 +340,12 @@ func (k *fakeKernel) setLink(o netstate.LinkSet) error {
 		k.relabel(l.Index, o.Name)
 		l.Name = o.Name
 	}
+	if o.QueueLength != 0 {
+		if l.Tap == nil {
+			return syscall.EINVAL
+		}
+		l.QueueLength = o.QueueLength
+	}
 	if o.AllMulticast != nil {
 		l.AllMulticast = *o.AllMulticast
 	}

@@ -21,6 +21,7 @@ func (p *Plan) addTaps(nic netstate.Link) {
 	if r.ResponderTap != "" {
 		port := p.newLink(nic, compare.NewResponder, r.ResponderTap, "tun", mtu)
 		port.Tap = &netstate.Tap{Owner: infra.Owner{UID: p.spec.Owner.UID}}
+		port.QueueLength = responderQueue
 		p.wanted.Links = append(p.wanted.Links, port)
 		p.wanted.Filters = responderFilters(r)
 	}
@@ -36,6 +37,10 @@ func (p *Plan) addTaps(nic netstate.Link) {
 		p.wanted.Neighbours = append(p.wanted.Neighbours, netstate.Neighbour{Link: compare.NewTap, MAC: mac, Permanent: true})
 	}
 }
+
+// responderQueue is the number of requests that wait for a responder that is stopped. The guest's frames have up to 64 KiB,
+// whatever the MTU, so with the kernel's default of 1000 a guest could occupy 64 MiB.
+const responderQueue = 16
 
 // newLink is a link that Setup creates.
 func (p *Plan) newLink(nic netstate.Link, index int, name, kind string, mtu int) netstate.Link {
