@@ -23,8 +23,8 @@ var (
 )
 
 // writeImage writes the guest's initramfs, about 16 MiB: busybox, ISC's dhclient for DHCPv6 (Debian's busybox has no
-// DHCPv6 client), iproute2, the network drivers and the scripts of this package.
-func writeImage(file, cache string) error {
+// DHCPv6 client), iproute2, the network drivers and the scripts of this package, and what the boot needs besides.
+func writeImage(file, cache string, boot Boot) error {
 	var image bytes.Buffer
 	a := &archive{w: &image}
 	for _, dir := range []string{"bin", "dev", "etc", "lib", "lib64", "modules", "proc", "run", "sbin", "sys", "tmp", "var", "var/lib", "var/lib/dhcp"} {
@@ -40,9 +40,13 @@ func writeImage(file, cache string) error {
 	for _, applet := range []string{"sh", "cat"} {
 		a.symlink("bin/"+applet, "busybox")
 	}
-	programs := []struct{ from, to string }{
+	programs := []program{
 		{filepath.Join(cache, "dhclient/sbin/dhclient"), "sbin/dhclient"},
 		{"/sbin/ip", "sbin/ip"},
+	}
+	m := managers[boot]
+	for from, to := range m.programs {
+		programs = append(programs, program{filepath.Join(cache, from), to})
 	}
 	libraries := map[string]bool{}
 	for _, p := range programs {
@@ -51,10 +55,11 @@ func writeImage(file, cache string) error {
 			return fmt.Errorf("guest's %s: %w", p.to, err)
 		}
 		a.file(p.to, 0o755, data)
-		if err := addLibraries(a, libraries, p.from); err != nil {
+		if err := addLibraries(a, libraries, p.from, m.libraries(cache)); err != nil {
 			return fmt.Errorf("guest's %s: %w", p.to, err)
 		}
 	}
+	m.addFiles(a)
 	if err := addModules(a, filepath.Join(cache, "kernel/lib/modules")); err != nil {
 		return err
 	}
@@ -66,6 +71,9 @@ func writeImage(file, cache string) error {
 	}
 	return os.WriteFile(file, image.Bytes(), 0o644)
 }
+
+// program is a file of this machine, and where it is in the guest.
+type program struct{ from, to string }
 
 func addScripts(a *archive) error {
 	entries, err := fs.ReadDir(scripts, "guest")
@@ -89,8 +97,9 @@ func addScripts(a *archive) error {
 // libraryDirs are the directories that Debian's dynamic linker searches (ld.so(8)).
 var libraryDirs = []string{"/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu"}
 
-// addLibraries adds the dynamic linker and the shared libraries that file needs, directly or indirectly.
-func addLibraries(a *archive, done map[string]bool, file string) error {
+// addLibraries adds the dynamic linker and the shared libraries that file needs, directly or indirectly. It searches the
+// directories more first.
+func addLibraries(a *archive, done map[string]bool, file string, more []string) error {
 	object, err := elf.Open(file)
 	if err != nil {
 		return err
@@ -119,7 +128,7 @@ func addLibraries(a *archive, done map[string]bool, file string) error {
 			continue
 		}
 		done[name] = true
-		library, err := findLibrary(name)
+		library, err := findLibrary(name, more)
 		if err != nil {
 			return err
 		}
@@ -128,15 +137,15 @@ func addLibraries(a *archive, done map[string]bool, file string) error {
 			return err
 		}
 		a.file("lib/"+name, 0o755, data)
-		if err := addLibraries(a, done, library); err != nil {
+		if err := addLibraries(a, done, library, more); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func findLibrary(name string) (string, error) {
-	for _, dir := range libraryDirs {
+func findLibrary(name string, more []string) (string, error) {
+	for _, dir := range append(more, libraryDirs...) {
 		file := filepath.Join(dir, name)
 		if _, err := os.Stat(file); err == nil {
 			return file, nil

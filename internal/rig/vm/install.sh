@@ -1,9 +1,12 @@
 #!/bin/sh
 # Installs what the guests of package vm need. Debian packages: those of ../stockkernel/install.sh (QEMU, a stock kernel,
-# busybox), libvirt, its schema checker, passt. Only unpacked: ISC's DHCP client; a kernel with CONFIG_IP_PNP, which
-# Debian's lacks; and the libvirt of Debian's backports, as Debian 12's was built without passt:
+# busybox), libvirt, its schema checker, passt. Only unpacked: ISC's DHCP client; systemd-networkd and NetworkManager, which
+# would configure this machine; a kernel with CONFIG_IP_PNP, which Debian's lacks; and the libvirt of Debian's backports,
+# as Debian 12's was built without passt:
 #
 #   $GUESTWIRE_CACHE/dhclient/sbin/dhclient     the cache is /var/cache/guestwire by default
+#   $GUESTWIRE_CACHE/managers/lib/systemd/systemd-networkd
+#   $GUESTWIRE_CACHE/managers/usr/sbin/NetworkManager
 #   $GUESTWIRE_CACHE/autoconf/vmlinuz
 #   $GUESTWIRE_CACHE/libvirt/usr/sbin/libvirtd
 #
@@ -35,7 +38,8 @@ flock 9
 
 # unpacked succeeds if the packages that are only unpacked are in the cache.
 unpacked() {
-	test -x "$cache/dhclient/sbin/dhclient" && test -x "$cache/libvirt/usr/sbin/libvirtd"
+	test -x "$cache/dhclient/sbin/dhclient" && test -x "$cache/libvirt/usr/sbin/libvirtd" &&
+		test -x "$cache/managers/lib/systemd/systemd-networkd" && test -x "$cache/managers/usr/sbin/NetworkManager"
 }
 
 if installed && unpacked && is_kernel "$cache/autoconf/vmlinuz"; then
@@ -46,7 +50,7 @@ temp=$(mktemp -d)
 policy=/usr/sbin/policy-rc.d
 made_policy=
 clean() {
-	rm -rf "$temp" "$cache/dhclient.new" "$cache/autoconf.new" "$cache/libvirt.new"
+	rm -rf "$temp" "$cache/dhclient.new" "$cache/managers.new" "$cache/autoconf.new" "$cache/libvirt.new"
 	if test -n "$made_policy"; then
 		rm -f "$policy"
 	fi
@@ -97,6 +101,20 @@ if ! test -x "$cache/dhclient/sbin/dhclient"; then
 	rm -rf "$cache/dhclient" "$cache/dhclient.new"
 	quiet dpkg -x "$temp"/isc-dhcp-client_*.deb "$cache/dhclient.new"
 	mv "$cache/dhclient.new" "$cache/dhclient"
+fi
+
+if ! test -x "$cache/managers/lib/systemd/systemd-networkd" || ! test -x "$cache/managers/usr/sbin/NetworkManager"; then
+	mkdir "$temp/managers"
+	cd "$temp/managers"
+	# With the libraries that NetworkManager is linked with and that libvirt does not bring.
+	quiet apt-get -q -o APT::Sandbox::User=root download systemd libsystemd-shared dbus-daemon network-manager \
+		libbluetooth3 libjansson4 libmm-glib0 libndp0 libnewt0.52 libnm0 libpsl5 libreadline8 libslang2 libteamdctl0
+	rm -rf "$cache/managers" "$cache/managers.new"
+	for package in *.deb; do
+		quiet dpkg -x "$package" "$cache/managers.new"
+	done
+	chmod 755 "$cache/managers.new"
+	mv "$cache/managers.new" "$cache/managers"
 fi
 
 if ! test -x "$cache/libvirt/usr/sbin/libvirtd"; then

@@ -37,6 +37,11 @@ const (
 	// (ip=dhcp) and by router advertisements. The host name is that of the lease. Lease4 and Lease6 do
 	// not work.
 	BootAutoconf
+	// BootNetworkd is Debian's kernel with systemd-networkd, which configures eth0 with DHCP, router advertisements and a
+	// stable-privacy link-local address (RFC 7217). Lease4 and Lease6 do not work. Its log is /run/manager.
+	BootNetworkd
+	// BootNetworkManager is the same with NetworkManager and its default settings.
+	BootNetworkManager
 	// BootNetwork boots from the network, by the ROM of the first NIC. The guest is returned as soon as
 	// the VMM runs. Console has the firmware's output; Run does not work.
 	BootNetwork
@@ -117,6 +122,13 @@ func Missing() error {
 			missing = append(missing, err)
 		}
 	}
+	for _, m := range managers {
+		for file := range m.programs {
+			if _, err := os.Stat(unpacked.Path(file)); err != nil {
+				missing = append(missing, err)
+			}
+		}
+	}
 	if _, err := kernelFile(BootClients); err != nil {
 		missing = append(missing, err)
 	}
@@ -158,6 +170,9 @@ func commandLine(cfg Config) string {
 	if cfg.Boot == BootAutoconf {
 		return line + "ip=:::::eth0:dhcp"
 	}
+	if m, ok := managers[cfg.Boot]; ok {
+		line += "guestwire.manager=" + m.name + " "
+	}
 	return line + "guestwire.name=" + cfg.name()
 }
 
@@ -186,7 +201,7 @@ func (g *Guest) writeFiles(cfg Config) error {
 	}
 	var err error
 	if cfg.Boot != BootNetwork {
-		if err = writeImage(g.initramfs(), unpacked.Path()); err != nil {
+		if err = writeImage(g.initramfs(), unpacked.Path(), cfg.Boot); err != nil {
 			return err
 		}
 	}
