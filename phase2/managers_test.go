@@ -1,0 +1,163 @@
+package phase2_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/netns"
+	"github.com/guestwire/guestwire/internal/rig/nstest"
+	"github.com/guestwire/guestwire/internal/rig/vm"
+	"github.com/guestwire/guestwire/phase1"
+)
+
+// TestManagers boots guests whose network Debian's systemd-networkd or NetworkManager configures, each with a link-local
+// address that is not made of the MAC (RFC 7217). They get all that other guests get, and nothing that they send is
+// dropped.
+func TestManagers(t *testing.T) {
+	uid, gid := needGuest(t)
+	for name, boot := range map[string]vm.Boot{"systemd-networkd": vm.BootNetworkd, "NetworkManager": vm.BootNetworkManager} {
+		for _, kind := range []string{cache.BindingBridge, cache.BindingRedirect, cache.BindingMasquerade} {
+			t.Run(name+"/"+kind, func(t *testing.T) {
+				ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+				defer cancel()
+				n := nstest.NewNetwork(t)
+				c := bootConfig(n, newBinding(t, kind), uid, gid)
+				_, r := setupAndOpen(ctx, t, c)
+				station := otherEnd(t, n, kind)
+				launcher := n.Serve(t, uid)
+				g, err := vm.BootQEMU(ctx, vm.Config{NetNS: n.Pod.File, UID: uid, GID: gid, Name: "guest1", Boot: boot}, vm.NIC{Tap: r.Tap, MAC: r.MAC, MTU: r.MTU})
+				if err != nil {
+					t.Fatalf("%v\n%s", err, launcher.Output.String())
+				}
+				defer func() {
+					if t.Failed() {
+						out, err := g.Run(ctx, "cat /run/manager; ip addr; ip -6 route; cat /proc/net/igmp6")
+						t.Logf("guest: %s, %v\nlauncher: %s", out, err, launcher.Output.String())
+					}
+					if err := g.Destroy(); err != nil {
+						t.Error(err)
+					}
+				}()
+				checkManaged(ctx, t, g, n, r, station)
+				drops, err := phase1.Drops(ctx, c)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, d := range drops {
+					if d.Packets > 0 && d.Reason != "namespace-output" { // not the guest's
+						t.Errorf("%d packets were dropped: %s", d.Packets, d.Reason)
+					}
+				}
+			})
+		}
+	}
+}
+
+// neighbour is the station at the other end of the guest's link.
+type neighbour struct {
+	*nstest.Namespace
+	link    string
+	index   int
+	sniffer *nstest.Sniffer
+}
+
+func otherEnd(t *testing.T, n nstest.Network, kind string) neighbour {
+	t.Helper()
+	station := neighbour{Namespace: n.World, link: "pod"}
+	if kind == cache.BindingMasquerade {
+		station = neighbour{Namespace: n.Pod, link: "eth0-br"}
+	}
+	err := netns.Do(station.File, func() error {
+		link, err := net.InterfaceByName(station.link)
+		if err == nil {
+			station.index = link.Index
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	station.sniffer = station.Sniff(t)
+	return station
+}
+
+// checkManaged checks addresses and connections of the guest, and that its neighbours hear it.
+func checkManaged(ctx context.Context, t *testing.T, g *vm.Guest, n nstest.Network, r cache.Record, station neighbour) {
+	t.Helper()
+	wait := func(command string) string {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(ctx, 40*time.Second)
+		defer cancel()
+		out, err := g.Until(ctx, command)
+		if err != nil {
+			t.Errorf("%s: %q, %v", command, out, err)
+		}
+		return out
+	}
+	local := firstAddress(t, wait("ip -6 -o addr show dev eth0 scope link -tentative | grep inet6"))
+	if local == r.MAC.LinkLocal() {
+		t.Errorf("the guest's link-local address is %v, made of its MAC; want another one", local)
+	}
+	t.Logf("link-local address %v", local)
+	wait(fmt.Sprintf("ip -4 -o addr show dev eth0 | grep 'inet %v/'", r.IPv4.Address.Addr()))
+	wait(fmt.Sprintf("ip -6 -o addr show dev eth0 scope global -tentative | grep 'inet6 %v/'", r.IPv6.Address))
+	wait("ip -6 route | grep ^default")
+
+	gateway := firstAddress(t, station.IP("-6 -o addr show dev "+station.link+" scope link"))
+	wait(fmt.Sprintf("ping6 -c 1 -W 1 -I eth0 %v", gateway))
+	for _, to := range []netip.Addr{nstest.Gateway4, nstest.Gateway6, nstest.Beyond4, nstest.Beyond6} {
+		program := "ping"
+		if to.Is6() {
+			program = "ping6"
+		}
+		wait(fmt.Sprintf("%s -c 1 -W 1 %v", program, to))
+	}
+	// The station does not know the guest's MAC, and solicits it.
+	station.IP("-6 neigh flush dev " + station.link)
+	if answer, err := ask(station.Namespace, netip.AddrPortFrom(local.WithZone(station.link), vm.AnswerPort)); err != nil || answer.Guest != "guest1" {
+		t.Errorf("the neighbour to %v: %+v, %v; want guest1 to answer", local, answer, err)
+	}
+	for _, to := range []netip.Addr{nstest.Pod4, nstest.Pod6} {
+		if answer, err := ask(n.World, netip.AddrPortFrom(to, vm.AnswerPort)); err != nil || answer.Guest != "guest1" {
+			t.Errorf("world to %v: %+v, %v; want guest1 to answer", to, answer, err)
+		}
+	}
+	if !station.hearsReport(local) {
+		t.Errorf("the neighbour heard no report of the guest's groups from %v", local)
+	}
+}
+
+// hearsReport says whether an MLDv2 report from the address has come, or comes.
+func (n neighbour) hearsReport(from netip.Addr) bool {
+	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); {
+		s, ok := n.sniffer.Next()
+		f := s.Frame
+		if ok && s.Link == n.index && !s.Outgoing && len(f) > 14+48 && slices.Equal(f[12:14], []byte{0x86, 0xdd}) && slices.Equal(f[22:38], from.AsSlice()) &&
+			f[20] == 0 && f[54] == 58 && f[62] == 143 {
+			return true
+		}
+	}
+	return false
+}
+
+// firstAddress returns the first address that ip(8) printed with -o.
+func firstAddress(t *testing.T, line string) netip.Addr {
+	t.Helper()
+	words := strings.Fields(line)
+	at := slices.Index(words, "inet6")
+	if at < 0 || at+1 >= len(words) {
+		t.Fatalf("ip: %q has no address", line)
+	}
+	p, err := netip.ParsePrefix(words[at+1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p.Addr()
+}
