@@ -31,7 +31,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MAX_STEPS = 128, MAX_WORDS = 6, BUFFER = 1 << 16 };
+enum { MAX_STEPS = 128, MAX_WORDS = 6, BUFFER = 1 << 18 };
 
 struct step {
 	char words[MAX_WORDS][128];
