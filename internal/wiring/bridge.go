@@ -82,10 +82,9 @@ func (bridge) wire(p *Plan, nic netstate.Link) error {
 	p.addLease(&p.Record, nic)
 	p.addTaps(nic)
 	g := p.filteredGuest(nic, p.guestAddresses(nic))
-	p.wanted.Tables = []firewall.Table{
-		g.addBetween(bridgeTable(p.names, deafTo(p.names.Moved, p.names.Tap)...), p.names, p.spec.Guard),
-		p.muteNamespace(p.names.Bridge, p.names.Moved),
-	}
+	ofBridge, inet := bridgeTable(p.names, deafTo(p.names.Moved, p.names.Tap)...), p.muteNamespace(p.names.Moved)
+	muteBridge(&ofBridge, &inet, p.names.Bridge, p.names.Moved, p.names.Tap)
+	p.wanted.Tables = []firewall.Table{g.addBetween(ofBridge, p.names, p.spec.Guard), inet}
 	return p.addFilter(g)
 }
 
