@@ -153,7 +153,7 @@ const describeScript = `for l in lo eth0 eth0-nic eth0-br eth0-dhcp eth0-tap; do
 	{ ip -d addr show dev $l && bridge -d link show dev $l && tc qdisc show dev $l && tc filter show dev $l ingress; } 2>&1 || :
 done
 ip -br link | wc -l
-ip route; ip -6 route; ip neigh show nud permanent | sort; nft -s -t list ruleset
+ip route; ip -6 route; ip neigh show nud permanent | sort; nft -s -t list ruleset | sed -E 's/(typeof|type ipv).*/type/' # nft names the type of its own sets in other words
 sysctl net.ipv4.ip_forward net.ipv6.conf.all.forwarding net.ipv6.conf.eth0.accept_ra
 sysctl -a -r 'net\.ipv[46]\.conf\..*\.forwarding'`
 
