@@ -111,6 +111,17 @@ func learnsTwo(t *testing.T, w *wire, c phase1.Config) {
 			t.Errorf("after another Setup: %q", lost)
 		}
 	}
+	// A table that is made anew keeps what the old one has learned.
+	w.n.Pod.Exec("nft", "flush", "chain", "netdev", "guestwire-eth0", "listener")
+	setup(t, c)
+	c.Guard.Prefixes = []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")}
+	setup(t, c)
+	for _, a := range all[:2] {
+		w.learned(a)
+		if lost := w.legitimate(w.link.FromLinkLocal(a)); len(lost) > 0 {
+			t.Errorf("after the table was made anew: %q", lost)
+		}
+	}
 	w.noneLeaks(w.link.FromLinkLocal(all[2]))
 }
 

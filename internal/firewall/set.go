@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// Set is a set of addresses of a table, to which rules add with [AddToSet]. A new table's sets are empty. What
-// they hold later is, as the count of a counter, no part of the table.
+// Set is a set of addresses of a table, to which rules add with [AddToSet]. What it holds is, as the count of
+// a counter, no part of the table: a new table's set is empty, and a table that replaces another one keeps the elements.
 type Set struct {
 	Name string
 	// Of is the part of a packet that the set holds. A set may hold several parts of one length.
@@ -15,6 +15,8 @@ type Set struct {
 	Size int
 	// Milliseconds is the life of an element; 0: for ever.
 	Milliseconds uint64
+	// Elements are in the set from the start: those of the table that this one replaces. They are no part of the text.
+	Elements [][]byte
 }
 
 // Part is a part of a packet with an address, by its name in nft(8).

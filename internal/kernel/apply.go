@@ -97,6 +97,12 @@ func (n *Namespace) applyBatch(c carrier, ops []netstate.Op) ([]failure, error) 
 	if c == ofItsOwn {
 		return nil, applyOne(ops[0])
 	}
+	if c == nfnetlink {
+		var err error
+		if ops, err = n.keepElements(ops); err != nil {
+			return nil, err
+		}
+	}
 	messages, acknowledge, err := Encode(ops)
 	if err != nil {
 		return nil, err

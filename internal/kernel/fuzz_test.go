@@ -90,6 +90,8 @@ func parsers(t testing.TB) []parser {
 			func(b []byte) error { _, err := parseTable(b); return err }},
 		{"parseSet", slices.Concat(table[unix.NFT_MSG_NEWSET], deviceTable[unix.NFT_MSG_NEWSET]),
 			func(b []byte) error { _, _, err := parseSet(b); return err }},
+		{"parseElements", table[unix.NFT_MSG_NEWSETELEM],
+			func(b []byte) error { _, err := parseElements(b); return err }},
 		{"parseChain", chains,
 			func(b []byte) error { _, _, err := parseChain(b); return err }},
 		{"parseHook", [][]byte{inside(t, chains[0], sizeofNfgenmsg, unix.NFTA_CHAIN_HOOK)},

@@ -72,7 +72,11 @@ func encodeTables(ops []netstate.Op) ([][]byte, error) {
 func encodeTable(c *nftables.Conn, table firewall.Table) error {
 	t := c.AddTable(&nftables.Table{Family: families[table.Family], Name: table.Name})
 	for _, s := range table.Sets {
-		if err := c.AddSet(encodeSet(t, s), nil); err != nil {
+		var elements []nftables.SetElement
+		for _, e := range s.Elements {
+			elements = append(elements, nftables.SetElement{Key: e})
+		}
+		if err := c.AddSet(encodeSet(t, s), elements); err != nil {
 			return err
 		}
 	}

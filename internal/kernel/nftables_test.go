@@ -15,7 +15,7 @@ import (
 // testTable has a chain of each kind, and rules whose expressions the kernel nests, masks and renames.
 var testTable = firewall.Table{Family: firewall.Inet, Name: "guestwire-eth0", Sets: []firewall.Set{
 	{Name: "hops", Of: firewall.NextHop4, Size: 64, Milliseconds: 60000},
-	{Name: "known", Of: firewall.DiscoveryTarget, Size: 2},
+	{Name: "known", Of: firewall.DiscoveryTarget, Size: 2, Elements: [][]byte{make([]byte, 16), slices.Repeat([]byte{7}, 16)}},
 }, Chains: []firewall.Chain{
 	{Name: "forward", Type: "filter", Hook: firewall.Forward, Priority: firewall.Filter, Drops: true, Rules: []firewall.Rule{
 		{Matches: []firewall.Match{firewall.InInterface{Name: "eth0", Not: true}, firewall.State{States: firewall.Established}}, Verdict: firewall.Accept{}},
@@ -91,6 +91,21 @@ func TestTableRoundTrip(t *testing.T) {
 				t.Fatal(err)
 			}
 			image.Chains[at].Rules = append(image.Chains[at].Rules, text)
+		}
+		var kept [][]byte
+		for _, m := range told[unix.NFT_MSG_NEWSETELEM] {
+			keys, err := parseElements(m)
+			if err != nil {
+				t.Fatal(err)
+			}
+			kept = append(kept, keys...)
+		}
+		for _, s := range table.Sets {
+			for _, e := range s.Elements {
+				if !slices.ContainsFunc(kept, func(k []byte) bool { return slices.Equal(k, e) }) {
+					t.Errorf("set %s lacks %x", s.Name, e)
+				}
+			}
 		}
 		if want := table.Image(); !reflect.DeepEqual(image, want) {
 			t.Errorf("have %+v\nwant %+v", image, want)

@@ -1,15 +1,18 @@
 package kernel
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/google/nftables"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/netstate"
 )
 
 // Numbers of nft(8) for the types of a set's elements, which the kernel only keeps (nftables, include/datatype.h).
@@ -95,6 +98,79 @@ func parseSet(m []byte) (image firewall.SetImage, table string, err error) {
 	}
 	image.Head = strings.Join(append([]string{s.Head()}, others...), " ")
 	return image, table, err
+}
+
+// keepElements returns the operations with the elements of each table that is replaced. Otherwise a guest would lose the
+// address that its table has learned when the table is mended.
+func (n *Namespace) keepElements(ops []netstate.Op) ([]netstate.Op, error) {
+	replaced := map[netstate.TableDel]bool{}
+	kept := slices.Clone(ops)
+	for i, op := range ops {
+		switch o := op.(type) {
+		case netstate.TableDel:
+			replaced[o] = true
+		case netstate.TableSet:
+			if !replaced[netstate.TableDel{Family: o.Table.Family, Name: o.Table.Name}] {
+				continue
+			}
+			o.Table.Sets = slices.Clone(o.Table.Sets)
+			for j := range o.Table.Sets {
+				if err := n.readElements(o.Table, &o.Table.Sets[j]); err != nil {
+					return nil, err
+				}
+			}
+			kept[i] = o
+		}
+	}
+	return kept, nil
+}
+
+// readElements reads the elements of the set in the kernel, as many as the set may have. A set that the kernel does not
+// have has none.
+func (n *Namespace) readElements(t firewall.Table, s *firewall.Set) error {
+	list := request(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETSETELEM, unix.NLM_F_DUMP, nfgenmsg{uint8(families[t.Family])},
+		nl.NewRtAttr(unix.NFTA_SET_ELEM_LIST_TABLE, nl.ZeroTerminated(t.Name)), nl.NewRtAttr(unix.NFTA_SET_ELEM_LIST_SET, nl.ZeroTerminated(s.Name)))
+	err := n.filter.dump(list, func() { s.Elements = nil }, func(m []byte) error {
+		elements, err := parseElements(m)
+		for _, e := range elements {
+			if len(e) == keyLength(*s) && len(s.Elements) < s.Size {
+				s.Elements = append(s.Elements, e)
+			}
+		}
+		return err
+	})
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	return err
+}
+
+func keyLength(s firewall.Set) int {
+	if s.Of.Version() == 4 {
+		return 4
+	}
+	return 16
+}
+
+// parseElements parses struct nfgenmsg and a list of elements (NFTA_SET_ELEM_LIST_ELEMENTS), and returns their keys.
+func parseElements(m []byte) (keys [][]byte, err error) {
+	err = eachAttribute(m, sizeofNfgenmsg, func(attribute uint16, v []byte) error {
+		if attribute != unix.NFTA_SET_ELEM_LIST_ELEMENTS {
+			return nil
+		}
+		return eachAttribute(v, 0, func(_ uint16, element []byte) error {
+			return eachAttribute(element, 0, func(attribute uint16, v []byte) error {
+				if attribute != unix.NFTA_SET_ELEM_KEY {
+					return nil
+				}
+				return eachAttribute(v, 0, func(_ uint16, key []byte) error {
+					keys = append(keys, slices.Clone(key))
+					return nil
+				})
+			})
+		})
+	})
+	return keys, err
 }
 
 // Attributes of a set that unix does not name (linux/netfilter/nf_tables.h).
