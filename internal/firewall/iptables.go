@@ -30,7 +30,8 @@ func (f Family) IPTables() int {
 // chain with its first rule.
 //
 // Accept becomes RETURN, so that the chains of other programs still see the packet, as in nftables. RETURN
-// ends only one chain: behind a [Jump] there must be no rule that matches an accepted packet.
+// ends only one chain: behind a [Jump] there must be no rule that matches an accepted packet. A chain that a
+// [Goto] leads to returns behind the last Jump.
 func (t Table) IPTables(program Family, name string) Table {
 	out := Table{Family: program, Name: name}
 	types := map[string]string{} // of the chains without a hook, by name
@@ -49,9 +50,13 @@ func (t Table) IPTables(program Family, name string) Table {
 			if v := r.ipVersion(); v != 0 && v != program.IPTables() {
 				continue
 			}
-			if j, is := r.Verdict.(Jump); is {
-				types[j.Chain] = chain.Type
-				r.Verdict = Jump{Chain: name + "-" + shortName(j.Chain)}
+			switch v := r.Verdict.(type) {
+			case Jump:
+				types[v.Chain] = chain.Type
+				r.Verdict = Jump{Chain: name + "-" + shortName(v.Chain)}
+			case Goto:
+				types[v.Chain] = chain.Type
+				r.Verdict = Goto{Chain: name + "-" + shortName(v.Chain)}
 			}
 			chain.Rules = append(chain.Rules, r)
 		}
@@ -106,6 +111,8 @@ func (r Rule) ipVersion() int {
 			return is4(m.Prefix.Addr().Is4())
 		case ICMP:
 			return m.Version
+		case Origin:
+			return is4(m.Prefix.Addr().Is4())
 		}
 	}
 	return 0
@@ -133,12 +140,22 @@ func (r Rule) IPTables() string {
 			transport = exclamation(m.Not) + "-p " + protocol(m.Number) + " "
 		case DestinationPort:
 			more += "-m " + protocol(m.Protocol) + " " + exclamation(m.Not) + "--dport " + strings.ReplaceAll(ports(m.First, m.Last), "-", ":") + " "
+		case SourcePort:
+			more += "-m " + protocol(m.Protocol) + " " + exclamation(m.Not) + "--sport " + strings.ReplaceAll(ports(m.First, m.Last), "-", ":") + " "
 		case ICMP:
-			more += map[int]string{4: "-m icmp --icmp-type ", 6: "-m icmp6 --icmpv6-type "}[m.Version] + fmt.Sprint(m.Type) + " "
+			more += map[int]string{4: "-m icmp --icmp-type ", 6: "-m icmp6 --icmpv6-type "}[m.Version] + fmt.Sprint(m.Type)
+			if m.Code != 0 {
+				more += fmt.Sprintf("/%d", m.Code)
+			}
+			more += " "
 		case State:
 			more += "-m conntrack --ctstate " + m.iptables() + " "
 		case Translated:
 			more += "-m conntrack --ctstate DNAT "
+		case Origin:
+			more += "-m conntrack " + map[bool]string{false: "--ctorigsrc ", true: "--ctreplsrc "}[m.Reply] + prefix(m.Prefix) + " "
+		case Unconfirmed:
+			more += "-m conntrack ! --ctstatus CONFIRMED "
 		case Connections:
 			more += fmt.Sprintf("-m connlimit --connlimit-above %d --connlimit-mask 0 --connlimit-saddr ", m.Over)
 		case Opening:
@@ -147,7 +164,11 @@ func (r Rule) IPTables() string {
 			panic(fmt.Sprintf("iptables cannot express %T", m)) // a match of a bridge or netdev table
 		}
 	}
-	return source + destination + in + out + transport + more + "-j " + iptablesTarget(r.Verdict)
+	text := source + destination + in + out + transport + more
+	if to, is := r.Verdict.(Goto); is {
+		return text + "-g " + to.Chain
+	}
+	return text + "-j " + iptablesTarget(r.Verdict)
 }
 
 func exclamation(not bool) string {
@@ -173,13 +194,16 @@ func (m State) iptables() string {
 
 func iptablesTarget(v Verdict) string {
 	switch v := v.(type) {
-	case Accept:
+	case Accept, Return:
 		return "RETURN"
 	case Drop:
 		return "DROP"
 	case Jump:
 		return v.Chain
 	case Masquerade:
+		if v != (Masquerade{}) {
+			return "MASQUERADE --to-ports " + ports(v.First, v.Last)
+		}
 		return "MASQUERADE"
 	case ClampMSS:
 		return "TCPMSS --clamp-mss-to-pmtu"

@@ -25,8 +25,8 @@ func TestIPTables(t *testing.T) {
 			{Matches: []Match{from, State{Established | Related | New | Invalid | Untracked}}, Verdict: Accept{}},
 			{Matches: []Match{tcp, Opening{}}, Verdict: ClampMSS{}},
 			{Matches: []Match{to, Translated{}}, Verdict: Drop{}},
-			{Matches: []Match{Protocol{Number: ProtocolICMP}, ICMP{4, 8}}, Verdict: Accept{}},
-			{Matches: []Match{Protocol{Number: ProtocolICMPv6}, ICMP{6, 128}}, Verdict: Accept{}},
+			{Matches: []Match{Protocol{Number: ProtocolICMP}, ICMP{Version: 4, Type: 8}}, Verdict: Accept{}},
+			{Matches: []Match{Protocol{Number: ProtocolICMPv6}, ICMP{Version: 6, Type: 128}}, Verdict: Accept{}},
 		}},
 		{Name: "source", Type: "nat", Hook: Postrouting, Priority: SrcNAT, Rules: []Rule{
 			{Matches: []Match{from, to}, Verdict: Masquerade{}},

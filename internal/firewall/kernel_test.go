@@ -57,6 +57,12 @@ func inetTable() firewall.Table {
 			rule(drop, firewall.State{States: firewall.New | firewall.Invalid | firewall.Untracked}),
 			rule(firewall.ClampMSS{}, to, tcp, firewall.Opening{}),
 			rule(drop, notTo, firewall.Translated{}),
+			rule(accept, ip4, firewall.Origin{Prefix: prefix("10.0.2.2/32")}),
+			rule(accept, ip4, firewall.Origin{Prefix: prefix("10.9.0.0/20"), Reply: true}),
+			rule(accept, ip6, firewall.Origin{Prefix: prefix("fd00::2/128"), Reply: true}),
+			rule(accept, ip6, firewall.Origin{Prefix: prefix("fd00::/33")}),
+			rule(firewall.Jump{Chain: "cap"}, firewall.Unconfirmed{}),
+			rule(drop, ip4, firewall.Protocol{Number: firewall.ProtocolICMP}, firewall.ICMP{Version: 4, Type: 3, Code: 4}),
 			rule(drop, notFrom, firewall.Protocol{Number: firewall.ProtocolUDP, Not: true}),
 		}},
 		{Name: "to-namespace", Type: "filter", Hook: firewall.Input, Priority: firewall.Filter, Rules: rules{
@@ -71,6 +77,9 @@ func inetTable() firewall.Table {
 		{Name: "source", Type: "nat", Hook: firewall.Postrouting, Priority: firewall.SrcNAT, Rules: rules{
 			rule(firewall.SNAT{Address: address("10.0.2.1")}, to, ip4, firewall.Source{Prefix: prefix("127.0.0.1/32")}),
 			rule(firewall.SNAT{Address: address("fd10:0:2::1")}, to, ip6, firewall.Source{Prefix: prefix("::1/128")}),
+			rule(firewall.Masquerade{First: 1, Last: 32767}, from, notTo, tcp, firewall.SourcePort{Protocol: firewall.ProtocolTCP, First: 1, Last: 32767}),
+			rule(firewall.Masquerade{First: 53, Last: 53}, from, notTo, udp, firewall.SourcePort{Protocol: firewall.ProtocolUDP, First: 53, Last: 53}),
+			rule(firewall.Masquerade{First: 61000, Last: 65535}, from, notTo, sctp),
 			rule(firewall.Masquerade{}, from, notTo),
 		}},
 		{Name: "to-guest-4", Rules: rules{
@@ -81,7 +90,12 @@ func inetTable() firewall.Table {
 			rule(firewall.DNAT{Address: address("fd10:0:2::2"), Port: 8080}, sctp, port(firewall.ProtocolSCTP, 80, 80, false)),
 			rule(firewall.DNAT{Address: address("fd10:0:2::2")}),
 		}},
-		{Name: "cap", Rules: rules{rule(drop, firewall.Connections{Over: 5})}},
+		{Name: "cap", Rules: rules{
+			rule(firewall.Return{}, udp),
+			rule(drop, firewall.Connections{Over: 5}),
+			rule(firewall.Goto{Chain: "end"}, tcp),
+		}},
+		{Name: "end", Rules: rules{rule(accept, to), rule(drop)}},
 		{Name: "hops", Rules: rules{
 			rule(accept, ip4, firewall.AddToSet{Part: firewall.NextHop4, Set: "next-hops-4", Renew: true}),
 			rule(accept, ip6, firewall.AddToSet{Part: firewall.NextHop6, Set: "next-hops-6", Renew: true}),

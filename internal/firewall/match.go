@@ -53,10 +53,11 @@ type (
 		First, Last uint16
 		Not         bool
 	}
-	// ICMP is a message type of ICMP (Version 4) or ICMPv6 (Version 6).
+	// ICMP is a message type of ICMP (Version 4) or ICMPv6 (Version 6), with a code, or with any if Code is 0.
 	ICMP struct {
 		Version int
 		Type    uint8
+		Code    uint8
 	}
 	// Bytes are octets of a header from Offset on. Mask, if not nil, has the length of Value.
 	Bytes struct {
@@ -74,12 +75,28 @@ type (
 	State struct{ States States }
 	// Translated holds if the connection's destination was translated by DNAT.
 	Translated struct{}
+	// Origin is the prefix of the source address in a direction of the packet's connection: the address of the
+	// client, or with Reply that of the server, before NAT. For an ICMP error the connection is the one of which
+	// the error tells. The rule has to match the IP version as well.
+	Origin struct {
+		Prefix netip.Prefix
+		Reply  bool
+	}
+	// Unconfirmed holds for the first packet of a connection, which the kernel's table does not have yet. The
+	// state [New] holds for all packets up to the first answer.
+	Unconfirmed struct{}
 	// Connections holds if the rule counts more than Over connections.
 	Connections struct{ Over uint32 }
 	// Opening is a TCP segment with SYN and without RST.
 	Opening struct{ Not bool }
-	// Rate holds for PerSecond packets a second, and for Burst packets at once.
-	Rate struct{ PerSecond, Burst int }
+	// Rate holds for so many Packets a second, or with PerMinute a minute, and for Burst packets at once; with Over,
+	// for the packets above that.
+	Rate struct {
+		Packets   int
+		PerMinute bool
+		Burst     int
+		Over      bool
+	}
 )
 
 // Mask returns the prefix's mask for [Bytes]: nil for a single address, otherwise 4 or 16 octets.
@@ -142,6 +159,8 @@ func (Fragment) match()        {}
 func (Longer) match()          {}
 func (State) match()           {}
 func (Translated) match()      {}
+func (Origin) match()          {}
+func (Unconfirmed) match()     {}
 func (Connections) match()     {}
 func (Opening) match()         {}
 func (Rate) match()            {}
@@ -232,10 +251,15 @@ func ports(first, last uint16) string {
 }
 
 func (m ICMP) String() string {
+	name := "icmp"
 	if m.Version == 6 {
-		return fmt.Sprintf("icmpv6 type %d", m.Type)
+		name = "icmpv6"
 	}
-	return fmt.Sprintf("icmp type %d", m.Type)
+	text := fmt.Sprintf("%s type %d", name, m.Type)
+	if m.Code != 0 {
+		text += fmt.Sprintf(" %s code %d", name, m.Code)
+	}
+	return text
 }
 
 func (m Bytes) String() string {
@@ -267,10 +291,26 @@ func (m State) String() string {
 }
 
 func (m Rate) String() string {
-	return fmt.Sprintf("limit rate %d/second burst %d packets", m.PerSecond, m.Burst)
+	over, unit := "", "second"
+	if m.Over {
+		over = "over "
+	}
+	if m.PerMinute {
+		unit = "minute"
+	}
+	return fmt.Sprintf("limit rate %s%d/%s burst %d packets", over, m.Packets, unit, m.Burst)
+}
+
+func (m Origin) String() string {
+	direction := "original"
+	if m.Reply {
+		direction = "reply"
+	}
+	return "ct " + direction + " saddr " + prefix(m.Prefix)
 }
 
 func (Translated) String() string    { return "ct status dnat" }
+func (Unconfirmed) String() string   { return "ct status ! confirmed" }
 func (m Connections) String() string { return fmt.Sprintf("ct count over %d", m.Over) }
 
 func (m Opening) String() string {

@@ -144,7 +144,7 @@ func (t Table) Counted(nic string, logs bool) Table {
 		rules := []Rule{{Verdict: CountedDrop{}}}
 		if logs {
 			report := Rule{
-				Matches: []Match{Rate{PerSecond: logPerSecond, Burst: logBurst}},
+				Matches: []Match{Rate{Packets: logPerSecond, Burst: logBurst}},
 				Verdict: Log{Prefix: LogPrefix(nic, r.Reason), Group: LogGroup},
 			}
 			rules = append([]Rule{report}, rules...)

@@ -27,17 +27,22 @@ func samples() []Rule {
 		drop(Destination{netip.MustParsePrefix("fd00::/8")}),
 		drop(tcp, SourcePort{Protocol: ProtocolTCP, First: 80, Last: 90}),
 		drop(tcp, DestinationPort{Protocol: ProtocolTCP, First: 80, Last: 90}),
-		drop(Protocol{Number: ProtocolICMP}, ICMP{Version: 4, Type: 8}),
+		drop(Protocol{Number: ProtocolICMP}, ICMP{Version: 4, Type: 3, Code: 4}),
 		drop(Bytes{Header: Network, Offset: 8, Value: []byte{10, 0}, Mask: []byte{0xff, 0xf0}}),
 		drop(Fragment{}),
 		drop(Longer{Octets: 1500}),
 		drop(State{Established | Related}),
 		drop(Translated{}),
+		drop(IP{Version: 4}, Origin{Prefix: netip.MustParsePrefix("10.0.2.2/32")}),
+		drop(IP{Version: 6}, Origin{Prefix: netip.MustParsePrefix("fd00::/20"), Reply: true}),
+		drop(Unconfirmed{}),
 		drop(Connections{Over: 5}),
 		drop(tcp, Opening{}),
-		drop(Rate{PerSecond: 20, Burst: 5}),
+		drop(Rate{Packets: 20, Burst: 5}),
+		drop(Rate{Packets: 20, PerMinute: true, Burst: 5, Over: true}),
 		drop(Carries{Version: 6}, InSet{Part: SourceAddress6, Set: "local"}),
 		drop(Carries{Version: 6}, AddToSet{Part: SourceAddress6, Set: "local"}),
+		{Verdict: Return{}},
 		{Verdict: Accept{}},
 		{Verdict: Drop{}},
 		{Verdict: CountedDrop{}},
@@ -48,6 +53,7 @@ func samples() []Rule {
 		{Verdict: DNAT{Address: netip.MustParseAddr("10.0.2.2"), Port: 80}},
 		{Verdict: SNAT{Address: netip.MustParseAddr("10.0.2.1")}},
 		{Verdict: Masquerade{}},
+		{Matches: []Match{tcp}, Verdict: Masquerade{First: 1024, Last: 2048}},
 		{Verdict: Fwd{Device: "eth0-tap", Index: 7}},
 		{Matches: []Match{tcp}, Verdict: ClampMSS{}},
 	}
@@ -56,12 +62,12 @@ func samples() []Rule {
 // nftablesOnly holds for a rule that iptables cannot express.
 func nftablesOnly(r Rule) bool {
 	switch r.Verdict.(type) {
-	case Continue, Goto, Fwd, CountedDrop, Log:
+	case Continue, Fwd, CountedDrop, Log:
 		return true
 	}
 	return slices.ContainsFunc(r.Matches, func(m Match) bool {
 		switch m.(type) {
-		case EtherType, Carries, SourcePort, Bytes, Fragment, Longer, Rate, InSet, AddToSet:
+		case EtherType, Carries, Bytes, Fragment, Longer, Rate, InSet, AddToSet:
 			return true
 		}
 		return false
@@ -183,7 +189,9 @@ func FuzzTable(f *testing.F) {
 	}
 	var rules []Rule
 	for _, r := range samples() {
-		if _, jumps := r.Verdict.(Jump); !jumps && !nftablesOnly(r) {
+		_, jumps := r.Verdict.(Jump)
+		_, goes := r.Verdict.(Goto)
+		if !jumps && !goes && !nftablesOnly(r) {
 			rules = append(rules, r)
 		}
 	}

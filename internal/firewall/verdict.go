@@ -30,6 +30,8 @@ type (
 	Goto struct{ Chain string }
 	// Jump continues in another chain and returns at its end.
 	Jump struct{ Chain string }
+	// Return continues behind the [Jump] that led to the chain.
+	Return struct{}
 	// DNAT translates a connection's destination address, and its port unless Port is 0.
 	DNAT struct {
 		Address netip.Addr
@@ -37,8 +39,10 @@ type (
 	}
 	// SNAT translates a connection's source address.
 	SNAT struct{ Address netip.Addr }
-	// Masquerade translates a connection's source address to that of the outgoing link.
-	Masquerade struct{}
+	// Masquerade translates a connection's source address to that of the outgoing link, and its source port to one
+	// from First to Last: the same port if it is one of these and free. First 0: any port; otherwise the rule has to
+	// match a protocol with ports.
+	Masquerade struct{ First, Last uint16 }
 	// Fwd sends a frame out of the link Device. The kernel needs the link's Index, see [Table.Resolve]; the
 	// text has only the name.
 	Fwd struct {
@@ -56,6 +60,7 @@ func (Log) verdict()         {}
 func (Continue) verdict()    {}
 func (Goto) verdict()        {}
 func (Jump) verdict()        {}
+func (Return) verdict()      {}
 func (DNAT) verdict()        {}
 func (SNAT) verdict()        {}
 func (Masquerade) verdict()  {}
@@ -68,8 +73,15 @@ func (CountedDrop) String() string { return "counter drop" }
 func (Continue) String() string    { return "continue" }
 func (v Goto) String() string      { return "goto " + v.Chain }
 func (v Jump) String() string      { return "jump " + v.Chain }
-func (Masquerade) String() string  { return "masquerade" }
+func (Return) String() string      { return "return" }
 func (ClampMSS) String() string    { return "tcp option maxseg size set rt mtu" }
+
+func (v Masquerade) String() string {
+	if v == (Masquerade{}) {
+		return "masquerade"
+	}
+	return "masquerade to :" + ports(v.First, v.Last)
+}
 
 func (v Log) String() string { return fmt.Sprintf("log prefix %q group %d", v.Prefix, v.Group) }
 

@@ -56,7 +56,7 @@ func encodeTables(ops []netstate.Op) ([][]byte, error) {
 	}
 	var messages [][]byte
 	for _, m := range encoded {
-		m.Data = renameDup(m.Data)
+		m.Data = mend(m.Data)
 		m.Header.Flags &^= netlink.Acknowledge | netlink.Echo
 		m.Header.Length = uint32(unix.NLMSG_HDRLEN + len(m.Data))
 		raw, err := m.MarshalBinary()

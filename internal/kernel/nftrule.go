@@ -111,6 +111,9 @@ func encodeMatch(m firewall.Match) []expr.Any {
 	case firewall.DestinationPort:
 		return encodePort(2, m.First, m.Last, m.Not)
 	case firewall.ICMP:
+		if m.Code != 0 {
+			return payload(transport, 0, nil, false, []byte{m.Type, m.Code})
+		}
 		return payload(transport, 0, nil, false, []byte{m.Type})
 	case firewall.Bytes:
 		base := map[firewall.Header]expr.PayloadBase{firewall.Ethernet: ether, firewall.Network: network, firewall.Transport: transport}[m.Header]
@@ -131,10 +134,29 @@ func encodeMatch(m firewall.Match) []expr.Any {
 	case firewall.Translated:
 		const dstNAT = 1 << 5 // IPS_DST_NAT, linux/netfilter/nf_conntrack_common.h
 		return bits(expr.CtKeySTATUS, dstNAT)
+	case firewall.Unconfirmed:
+		const confirmed = 1 << 3 // IPS_CONFIRMED, linux/netfilter/nf_conntrack_common.h
+		return []expr.Any{
+			&expr.Ct{Key: expr.CtKeySTATUS, Register: 1},
+			masked(binary.NativeEndian.AppendUint32(nil, confirmed)), compare(false, make([]byte, 4)),
+		}
+	case firewall.Origin:
+		load := &expr.Ct{Key: expr.CtKeySRC, Register: 1}
+		if m.Reply {
+			load.Direction = 1 // IP_CT_DIR_REPLY, linux/netfilter/nf_conntrack_tuple_common.h
+		}
+		if mask := firewall.Mask(m.Prefix); mask != nil {
+			return []expr.Any{load, masked(mask), compare(false, m.Prefix.Masked().Addr().AsSlice())}
+		}
+		return []expr.Any{load, compare(false, m.Prefix.Addr().AsSlice())}
 	case firewall.Connections:
 		return []expr.Any{&expr.Connlimit{Count: m.Over, Flags: 1}} // NFT_CONNLIMIT_F_INV: over
 	case firewall.Rate:
-		return []expr.Any{&expr.Limit{Type: expr.LimitTypePkts, Rate: uint64(m.PerSecond), Unit: expr.LimitTimeSecond, Burst: uint32(m.Burst)}}
+		limit := &expr.Limit{Type: expr.LimitTypePkts, Rate: uint64(m.Packets), Unit: expr.LimitTimeSecond, Burst: uint32(m.Burst), Over: m.Over}
+		if m.PerMinute {
+			limit.Unit = expr.LimitTimeMinute
+		}
+		return []expr.Any{limit}
 	case firewall.InSet:
 		return []expr.Any{loadPart(m.Part), &expr.Lookup{SourceRegister: 1, SetName: m.Set, Invert: m.Not}}
 	case firewall.AddToSet:
@@ -177,8 +199,16 @@ func encodeVerdict(v firewall.Verdict) []expr.Any {
 		return append(e, nat)
 	case firewall.SNAT:
 		return []expr.Any{load(1, v.Address.AsSlice()), &expr.NAT{Type: expr.NATTypeSourceNAT, Family: uint32(addressFamily(v.Address)), RegAddrMin: 1}}
+	case firewall.Return:
+		return []expr.Any{&expr.Verdict{Kind: expr.VerdictReturn}}
 	case firewall.Masquerade:
-		return []expr.Any{&expr.Masq{}}
+		switch {
+		case v == (firewall.Masquerade{}):
+			return []expr.Any{&expr.Masq{}}
+		case v.First == v.Last:
+			return []expr.Any{load(1, be16(v.First)), &expr.Masq{ToPorts: true, RegProtoMin: 1, RegProtoMax: 1}}
+		}
+		return []expr.Any{load(1, be16(v.First)), load(2, be16(v.Last)), &expr.Masq{ToPorts: true, RegProtoMin: 1, RegProtoMax: 2}}
 	case firewall.Fwd:
 		return []expr.Any{load(1, binary.NativeEndian.AppendUint32(nil, uint32(v.Index))), &expr.Dup{RegAddr: 1}}
 	case firewall.ClampMSS:
@@ -194,14 +224,30 @@ func encodeVerdict(v firewall.Verdict) []expr.Any {
 
 // The library cannot encode fwd. dup has the same first attribute with the same number (NFTA_DUP_SREG_ADDR,
 // NFTA_FWD_SREG_DEV, linux/netfilter/nf_tables.h), and no rule of guestwire uses dup. So encodeVerdict makes
-// a dup, and renameDup renames it to fwd.
+// a dup, and mend renames it to fwd. The names have the same length.
 var (
 	dupName = nl.NewRtAttr(unix.NFTA_EXPR_NAME, nl.ZeroTerminated("dup")).Serialize()
 	fwdName = nl.NewRtAttr(unix.NFTA_EXPR_NAME, nl.ZeroTerminated("fwd")).Serialize()
 )
 
-// renameDup renames each dup in a message to fwd. The names have the same length.
-func renameDup(message []byte) []byte { return bytes.ReplaceAll(message, dupName, fwdName) }
+// The library writes the direction of a ct expression with four octets, of which the kernel reads the first
+// (nft_ct_policy in net/netfilter/nft_ct.c), and complains of the others in its log. The key before the direction
+// keeps other attributes apart.
+var wideReply, narrowReply = directionOf([]byte{0, 0, 0, 1}), directionOf([]byte{1})
+var wideOriginal, narrowOriginal = directionOf([]byte{0, 0, 0, 0}), directionOf([]byte{0})
+
+func directionOf(direction []byte) []byte {
+	key := nl.NewRtAttr(unix.NFTA_CT_KEY, binary.BigEndian.AppendUint32(nil, unix.NFT_CT_SRC)).Serialize()
+	register := nl.NewRtAttr(unix.NFTA_CT_DREG, binary.BigEndian.AppendUint32(nil, 1)).Serialize()
+	return slices.Concat(key, register, nl.NewRtAttr(unix.NFTA_CT_DIRECTION, direction).Serialize())
+}
+
+// mend puts into a message what the library cannot encode: fwd, and the direction of ct. No length changes.
+func mend(message []byte) []byte {
+	message = bytes.ReplaceAll(message, dupName, fwdName)
+	message = bytes.ReplaceAll(message, wideOriginal, narrowOriginal)
+	return bytes.ReplaceAll(message, wideReply, narrowReply)
+}
 
 // loadPart loads an address of the packet into register 1.
 func loadPart(p firewall.Part) expr.Any {
@@ -291,7 +337,7 @@ func knowRules(tables []firewall.Table) (known, error) {
 					if err != nil {
 						return nil, fmt.Errorf("encode the rule %v: %w", r, err)
 					}
-					own = append(own, nl.NewRtAttr(unix.NFTA_LIST_ELEM, renameDup(b)).Serialize()...)
+					own = append(own, nl.NewRtAttr(unix.NFTA_LIST_ELEM, mend(b)).Serialize()...)
 				}
 				list, err := parseExpressions(own)
 				if err != nil {
