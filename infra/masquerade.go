@@ -27,9 +27,11 @@ type Masquerade struct {
 	Loopback bool `json:"loopback,omitempty"`
 	// Sidecar is for the proxies of a service mesh in the namespace; nil: there are none.
 	Sidecar *Sidecar `json:"sidecar,omitempty"`
-	// MaxConnections limits the connections that the guest has at once, in either direction, so that the
-	// guest cannot fill the machine's table; at most 1048576. What is over the limit is dropped. 0: no
-	// limit. By iptables each family has a limit of its own.
+	// MaxConnections limits the connections that the guest opens, and as many that others open to the guest, so
+	// that no guest can fill the machine's table; at most 1048576. What is over the limit is dropped. So are new
+	// TCP connections above MaxConnections a minute in each direction, because an ended one stays in the table
+	// for two minutes. 0: DefaultMaxConnections. By iptables each family has a limit of its own, and the
+	// minute's limit needs nf_tables as well.
 	MaxConnections int `json:"maxConnections,omitempty"`
 	// Firewall is the program that translates: cache.FirewallNFTables, or one that has to be installed,
 	// with its twin for IPv6: cache.FirewallIPTablesNFT, cache.FirewallIPTablesLegacy. Empty: nftables,
@@ -48,6 +50,11 @@ type Sidecar struct {
 	// 127.0.0.0/8 and ::1.
 	Sources []netip.Addr `json:"sources,omitempty"`
 }
+
+// DefaultMaxConnections is the limit of a Masquerade without MaxConnections. With it, a guest and its peers have at most
+// half of a table of 262144 connections, the usual size. The kernel looks at all counted connections when a new one
+// comes, once in a few milliseconds: at this limit that takes about 3 ms.
+const DefaultMaxConnections = 16384
 
 // The networks of a guest behind Masquerade.
 var (

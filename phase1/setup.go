@@ -166,6 +166,13 @@ func (s *session) answer(ctx context.Context, found *netstate.Snapshot, nic stri
 			return err
 		}
 	}
+	if questions.Connections {
+		ports, err := s.ns.LocalPorts()
+		if err != nil {
+			return err
+		}
+		found.Connections = wiring.OutsideClients(*found, ports)
+	}
 	if questions.Dummy {
 		if found.Dummy, err = s.ns.HasDummy(); err != nil {
 			return err

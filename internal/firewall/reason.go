@@ -38,6 +38,7 @@ const (
 // Packets in both directions, or of others:
 const (
 	NoConnection    Reason = "no-connection"
+	NoPorts         Reason = "no-ports"
 	ConnectionLimit Reason = "connection-limit"
 	NotForwarded    Reason = "not-forwarded"
 	NamespaceOutput Reason = "namespace-output"
@@ -75,10 +76,11 @@ var Reasons = []Described{
 	{LoopbackAddress, "the guest sent to or from a loopback address, or an IPv4-mapped IPv6 address"},
 	{NoIPv6, "the guest sent IPv6 to a masquerade without IPv6"},
 	{NamespaceService, "the guest sent to a service of the namespace that Guard.Open does not open"},
-	{NoConnection, "a packet behind the masquerade that belongs to no connection"},
-	{ConnectionLimit, "a new connection of the guest or to the guest, above MaxConnections"},
+	{NoConnection, "a packet behind the masquerade that belongs to no connection, or an error of the guest about a connection of the namespace"},
+	{NoPorts, "the guest sent a protocol without ports (a tunnel, for example) to where the answer could be the namespace's"},
+	{ConnectionLimit, "a new connection of the guest or to the guest, above MaxConnections, or more new TCP connections a minute"},
 	{NotForwarded, "a packet from the network for a port that is not forwarded to the guest, or for another network behind the NIC"},
-	{NamespaceOutput, "the namespace sent by the NIC or another link of the wiring, which are the guest's"},
+	{NamespaceOutput, "the namespace sent by the NIC or another link of the wiring, which are the guest's, or as a DHCP server to the guest"},
 	{NetworkDHCP, "a DHCP server of the network sent to the guest, whose server is the responder"},
 	{NetworkRouter, "a router of the network sent a router advertisement or a redirect to the guest, whose router the responder announces"},
 	{NetworkFrame, "the network sent the guest a frame that is neither IPv4, IPv6 nor ARP, nor of Guard.EtherTypes and Guard.VLANs, or IP with headers that cannot be read"},

@@ -71,12 +71,12 @@ func encodeTables(ops []netstate.Op) ([][]byte, error) {
 // encodeTable adds a table to the transaction: all sets and chains before all rules, as a rule can name each of them.
 func encodeTable(c *nftables.Conn, table firewall.Table) error {
 	t := c.AddTable(&nftables.Table{Family: families[table.Family], Name: table.Name})
-	for _, s := range table.Sets {
+	for i, s := range table.Sets {
 		var elements []nftables.SetElement
 		for _, e := range s.Elements {
 			elements = append(elements, nftables.SetElement{Key: e})
 		}
-		if err := c.AddSet(encodeSet(t, s), elements); err != nil {
+		if err := c.AddSet(encodeSet(t, s, uint32(i+1)), elements); err != nil {
 			return err
 		}
 	}

@@ -81,9 +81,8 @@ func (e *expression) parse(around uint32, b []byte) error {
 }
 
 // normalise removes what the kernel adds to an expression. A nat with one address and one port gets the same
-// registers as ends of ranges, and flags that say so; so does a masq with ports. An exthdr, a lookup and a dynset get
-// flags that are 0, a dynset a timeout of 0: the set's. The number of a set counts only in the transaction that makes
-// the set.
+// registers as ends of ranges, and flags that say so. An exthdr, a lookup and a dynset get flags that are 0, a dynset a
+// timeout of 0: the set's. The number of a set counts only in the transaction that makes the set.
 func (e *expression) normalise() {
 	switch e.name {
 	case "nat":
@@ -94,9 +93,6 @@ func (e *expression) normalise() {
 				a.number == unix.NFTA_NAT_REG_PROTO_MAX && string(a.value) == port ||
 				a.number == unix.NFTA_NAT_FLAGS && be32(a.value)&^ranges == 0
 		})
-	case "masq":
-		const specified = 2 // NF_NAT_RANGE_PROTO_SPECIFIED
-		e.without(func(a attribute) bool { return a.number == unix.NFTA_MASQ_FLAGS && be32(a.value)&^specified == 0 })
 	case "lookup":
 		e.without(func(a attribute) bool {
 			return a.number == unix.NFTA_LOOKUP_SET_ID || a.number == unix.NFTA_LOOKUP_FLAGS && be32(a.value) == 0

@@ -206,9 +206,9 @@ func encodeVerdict(v firewall.Verdict) []expr.Any {
 		case v == (firewall.Masquerade{}):
 			return []expr.Any{&expr.Masq{}}
 		case v.First == v.Last:
-			return []expr.Any{load(1, be16(v.First)), &expr.Masq{ToPorts: true, RegProtoMin: 1, RegProtoMax: 1}}
+			return []expr.Any{load(1, be16(v.First)), &expr.Redir{RegisterProtoMin: 1, RegisterProtoMax: 1, Flags: specifiedPorts}}
 		}
-		return []expr.Any{load(1, be16(v.First)), load(2, be16(v.Last)), &expr.Masq{ToPorts: true, RegProtoMin: 1, RegProtoMax: 2}}
+		return []expr.Any{load(1, be16(v.First)), load(2, be16(v.Last)), &expr.Redir{RegisterProtoMin: 1, RegisterProtoMax: 2, Flags: specifiedPorts}}
 	case firewall.Fwd:
 		return []expr.Any{load(1, binary.NativeEndian.AppendUint32(nil, uint32(v.Index))), &expr.Dup{RegAddr: 1}}
 	case firewall.ClampMSS:
@@ -242,11 +242,42 @@ func directionOf(direction []byte) []byte {
 	return slices.Concat(key, register, nl.NewRtAttr(unix.NFTA_CT_DIRECTION, direction).Serialize())
 }
 
-// mend puts into a message what the library cannot encode: fwd, and the direction of ct. No length changes.
+// The library writes a masq with ports without its flags, and the kernel then ignores the ports. redir has the same
+// attributes under other numbers, and no rule of guestwire uses redir. So encodeVerdict makes a redir, and mend makes a
+// masq of it. With padding, the names have the same length.
+var (
+	redirName = paddedName("redir")
+	masqName  = paddedName("masq")
+)
+
+// specifiedPorts is NF_NAT_RANGE_PROTO_SPECIFIED (linux/netfilter/nf_nat.h).
+const specifiedPorts = 2
+
+func paddedName(name string) []byte {
+	b := nl.NewRtAttr(unix.NFTA_EXPR_NAME, nl.ZeroTerminated(name)).Serialize()
+	return append(b, make([]byte, 12-len(b))...)
+}
+
+// mendRedir makes a masq of each redir in a message, whose attributes are the first and the last port's register, and
+// the flags.
+func mendRedir(message []byte) []byte {
+	const data, size = 4, 8 // a header, an attribute of 32 bits
+	for at := bytes.Index(message, redirName); at >= 0; at = bytes.Index(message, redirName) {
+		copy(message[at:], masqName)
+		attributes := message[at+len(masqName)+data:]
+		for i, number := range []uint16{unix.NFTA_MASQ_REG_PROTO_MIN, unix.NFTA_MASQ_REG_PROTO_MAX, unix.NFTA_MASQ_FLAGS} {
+			binary.NativeEndian.PutUint16(attributes[i*size+2:], number)
+		}
+	}
+	return message
+}
+
+// mend puts into a message what the library cannot encode: fwd, the direction of ct, ports of masq. No length changes.
 func mend(message []byte) []byte {
 	message = bytes.ReplaceAll(message, dupName, fwdName)
 	message = bytes.ReplaceAll(message, wideOriginal, narrowOriginal)
-	return bytes.ReplaceAll(message, wideReply, narrowReply)
+	message = bytes.ReplaceAll(message, wideReply, narrowReply)
+	return mendRedir(message)
 }
 
 // loadPart loads an address of the packet into register 1.

@@ -21,13 +21,14 @@ const (
 	typeIPv6Address = 8
 )
 
-// encodeSet returns a set for the library, without elements.
-func encodeSet(t *nftables.Table, s firewall.Set) *nftables.Set {
+// encodeSet returns a set for the library, without elements. Number is the set's in the transaction: the library counts
+// the sets without a number in a variable that all goroutines share.
+func encodeSet(t *nftables.Table, s firewall.Set, number uint32) *nftables.Set {
 	key := nftables.TypeIP6Addr
 	if s.Of.Version() == 4 {
 		key = nftables.TypeIPAddr
 	}
-	return &nftables.Set{Table: t, Name: s.Name, KeyType: key, Dynamic: true, Size: uint32(s.Size), HasTimeout: s.Milliseconds != 0, Timeout: time.Duration(s.Milliseconds) * time.Millisecond}
+	return &nftables.Set{Table: t, ID: number, Name: s.Name, KeyType: key, Dynamic: true, Size: uint32(s.Size), HasTimeout: s.Milliseconds != 0, Timeout: time.Duration(s.Milliseconds) * time.Millisecond}
 }
 
 // readSets reads the sets of a table into the image, without their elements. What is left of Others are maps, objects

@@ -33,7 +33,7 @@ func readSysctls(s *netstate.Snapshot, paths []string) error {
 }
 
 func writeSysctl(o netstate.SysctlSet) error {
-	_, err := sysctl(o.Path, unix.O_WRONLY, []byte(o.Value), unix.Write)
+	_, err := sysctl(o.Path, unix.O_WRONLY, []byte(o.Value+"\n"), unix.Write) // an empty list needs a line, too
 	return err
 }
 

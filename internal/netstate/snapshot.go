@@ -25,6 +25,9 @@ type Snapshot struct {
 	Routes []Route `json:"routes,omitempty"`
 	// Listeners are the sockets whose ports a guest could take.
 	Listeners []Listener `json:"listeners,omitempty"`
+	// Connections are the local ports of TCP connections, and of UDP sockets with a peer, outside of the ports that
+	// the kernel gives to clients.
+	Connections []LocalPort `json:"connections,omitempty"`
 	// Rules are the policy rules other than the kernel's three.
 	Rules []Rule `json:"rules,omitempty"`
 	// NoMain are the IP versions, 4 or 6, for which the kernel's rule for the table main is missing.
@@ -266,6 +269,12 @@ const (
 	NeighbourExtLearned = 0x10
 	NeighbourRouter     = 0x80
 )
+
+// LocalPort is a port that a socket of the namespace has.
+type LocalPort struct {
+	Protocol string `json:"protocol"` // "tcp" or "udp"
+	Port     uint16 `json:"port"`
+}
 
 // Listener is a socket of the namespace that waits for TCP connections or UDP datagrams.
 type Listener struct {

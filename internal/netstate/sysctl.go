@@ -10,6 +10,10 @@ const (
 	NoIPv6 = "net/ipv6/conf/default/disable_ipv6"
 	// PortStart is the first port that a process without capabilities may bind.
 	PortStart = "net/ipv4/ip_unprivileged_port_start"
+	// PortRange are the ports that the kernel gives to sockets that ask for any.
+	PortRange = "net/ipv4/ip_local_port_range"
+	// ReservedPorts are ports of PortRange that the kernel gives to no socket.
+	ReservedPorts = "net/ipv4/ip_local_reserved_ports"
 	// PingGroups are the groups whose processes may open ping sockets.
 	PingGroups = "net/ipv4/ping_group_range"
 )
@@ -41,12 +45,12 @@ func OfBridge(bridge string) []string {
 
 // Shared are the sysctls that the whole namespace shares, so that the wirings of several NICs meet in them.
 func Shared() []string {
-	return append([]string{Forwarding6, NoIPv6, PortStart, PingGroups}, bridgeCalls...)
+	return append([]string{Forwarding6, NoIPv6, PortStart, PingGroups, ReservedPorts}, bridgeCalls...)
 }
 
 // SysctlOrder are the sysctls of the namespace and of the NIC in the order in which they are written. IPv6
 // forwarding comes late: switching it on deletes the routes that came by router advertisement, unless
 // accept_ra is 2 already.
 func SysctlOrder(nic string) []string {
-	return append([]string{PortStart, PingGroups, NoIPv6, AcceptRA(nic), Forwarding6, ForceForwarding(nic)}, bridgeCalls...)
+	return append([]string{PortStart, PingGroups, ReservedPorts, NoIPv6, AcceptRA(nic), Forwarding6, ForceForwarding(nic)}, bridgeCalls...)
 }

@@ -21,6 +21,7 @@ func (auto) asks(nic string) Questions {
 		asked := bindingOf(b).asks(nic)
 		q.Sysctls = append(q.Sysctls, asked.Sysctls...)
 		q.Listeners = q.Listeners || asked.Listeners
+		q.Connections = q.Connections || asked.Connections
 		q.Dummy = q.Dummy || asked.Dummy
 		q.Log = q.Log || asked.Log
 		q.Gateways = q.Gateways || asked.Gateways

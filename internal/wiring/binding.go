@@ -24,6 +24,8 @@ type Questions struct {
 	Sysctls []string
 	// Listeners asks which ports the namespace's own processes serve.
 	Listeners bool
+	// Connections asks for the ports of connections that are older than the wiring.
+	Connections bool
 	// Dummy asks whether the kernel has the link kind dummy.
 	Dummy bool
 	// Gateways asks for the MACs of Gateways6.

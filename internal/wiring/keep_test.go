@@ -44,10 +44,12 @@ func TestOneConnection(t *testing.T) {
 			s.Binding, s.Guard.Off = infra.Masquerade{MaxConnections: 1}, off
 		}))
 		for _, rule := range []string{
+			"chain outgoing {\n\t\tmeta l4proto tcp limit rate over 1/minute burst 1 packets goto drop-connection-limit",
+			"chain incoming {\n\t\tmeta l4proto tcp limit rate over 1/minute burst 1 packets goto drop-connection-limit",
 			"ct count over 1 goto drop-connection-limit",
-			`chain through {` + "\n\t\ttype filter hook forward priority 0; policy accept;\n\t\t" + `iifname "eth0-br" ct state invalid,untracked goto drop-no-connection`,
-			`iifname "eth0-br" ct state new jump cap`, `oifname "eth0-br" ct state new jump cap`,
-			`chain to-namespace {` + "\n\t\ttype filter hook input priority 0; policy accept;\n\t\t" + `iifname "eth0-br" ct state new jump cap`,
+			"chain opening {\n\t\tct state invalid,untracked goto drop-no-connection",
+			"ct status ! confirmed jump outgoing", "ct status ! confirmed jump incoming",
+			`iifname "eth0-br" ct state new ct status ! confirmed jump outgoing`,
 		} {
 			if !strings.Contains(plan.String(), rule) {
 				t.Errorf("guard off %t: no %s in\n%v", off, rule, plan)
@@ -268,15 +270,16 @@ func TestAsk(t *testing.T) {
 	const newLinks = "net/ipv6/conf/default/disable_ipv6"
 	bridged := append(calls, newLinks)
 	forwarding := append(bridged, "net/ipv6/conf/all/forwarding", "net/ipv6/conf/eth0/accept_ra", "net/ipv6/conf/eth0/force_forwarding",
-		"net/ipv6/conf/eth0-br/force_forwarding", "net/ipv6/conf/eth0-br/forwarding")
+		"net/ipv6/conf/eth0-br/force_forwarding", "net/ipv6/conf/eth0-br/forwarding",
+		"net/ipv4/ip_local_port_range", "net/ipv4/ip_local_reserved_ports")
 	for _, c := range []struct {
 		binding infra.Binding
 		want    wiring.Questions
 	}{
 		{infra.Bridge{}, wiring.Questions{Sysctls: bridged, Dummy: true, Gateways: true, Log: true}},
 		{infra.Redirect{}, wiring.Questions{Sysctls: bridged, Gateways: true, Log: true}},
-		{infra.Masquerade{}, wiring.Questions{Sysctls: forwarding, Listeners: true, Log: true}},
-		{infra.Auto{}, wiring.Questions{Sysctls: forwarding, Listeners: true, Dummy: true, Gateways: true, Log: true}},
+		{infra.Masquerade{}, wiring.Questions{Sysctls: forwarding, Listeners: true, Connections: true, Log: true}},
+		{infra.Auto{}, wiring.Questions{Sysctls: forwarding, Listeners: true, Connections: true, Dummy: true, Gateways: true, Log: true}},
 		{infra.Macvtap{}, wiring.Questions{}},
 		{infra.SRIOV{}, wiring.Questions{}},
 		{infra.Passt{}, wiring.Questions{Sysctls: []string{portStart, pingGroups}, Listeners: true}},
@@ -284,7 +287,7 @@ func TestAsk(t *testing.T) {
 		have := wiring.Ask(infra.Spec{NIC: "eth0", Binding: c.binding})
 		slices.Sort(have.Sysctls)
 		want := slices.Sorted(slices.Values(c.want.Sysctls))
-		if !slices.Equal(have.Sysctls, want) || have.Listeners != c.want.Listeners || have.Dummy != c.want.Dummy || have.Gateways != c.want.Gateways || have.Log != c.want.Log {
+		if !slices.Equal(have.Sysctls, want) || have.Listeners != c.want.Listeners || have.Connections != c.want.Connections || have.Dummy != c.want.Dummy || have.Gateways != c.want.Gateways || have.Log != c.want.Log {
 			t.Errorf("%s: have %+v, want %+v", c.binding.Kind(), have, c.want)
 		}
 		if _, direct := map[string]bool{"macvtap": true, "sriov": true, "passt": true}[c.binding.Kind()]; wiring.MakesTaps(c.binding) == direct {

@@ -20,7 +20,8 @@ func (masquerade) asks(nic string) Questions {
 	paths := append([]string{netstate.NoIPv6}, netstate.BridgeCalls()...)
 	paths = append(paths, netstate.Forwarding6, netstate.AcceptRA(nic), netstate.ForceForwarding(nic))
 	paths = append(paths, netstate.OfBridge(netstate.NamesFor(nic).Bridge)...)
-	return Questions{Sysctls: paths, Listeners: true, Log: true}
+	paths = append(paths, netstate.PortRange, netstate.ReservedPorts)
+	return Questions{Sysctls: paths, Listeners: true, Connections: true, Log: true}
 }
 
 func (masquerade) traits() traits { return traits{bridged: true} }
@@ -89,12 +90,16 @@ func (b masquerade) wire(p *Plan, nic netstate.Link) error {
 	for _, path := range netstate.BridgeCalls() {
 		p.wanted.Sysctls[path] = "0" // otherwise iptables would see a packet twice, and translate it twice
 	}
-	t := translation{names: p.names, unforwarded: p.unforwarded(nic.Index), addresses: slices.Concat(v4, v6), ends: ends, Masquerade: b.Masquerade, guard: p.spec.Guard}
+	t := translation{names: p.names, unforwarded: p.unforwarded(nic.Index), addresses: slices.Concat(v4, v6), ends: ends, Masquerade: b.Masquerade, guard: p.spec.Guard,
+		mac: b.MAC, ports: choosePorts(b.Masquerade, p.spec.Guard.Open, p.found)}
 	if err := t.checkSources(); err != nil {
 		return err
 	}
+	if t.ports.reserve {
+		p.wanted.Sysctls[netstate.ReservedPorts] = reserved(p.found.Sysctls[netstate.ReservedPorts])
+	}
 	p.Record.Warnings = append(p.Record.Warnings, warnTakenPorts(b.Masquerade, p.found.Listeners, t.addresses)...)
-	if err := p.addTranslation(t.table(), b.Firewall, len(v6) > 0); err != nil {
+	if err := p.addTranslation(t, b.Firewall, len(v6) > 0); err != nil {
 		return err
 	}
 	return p.addGuest(ends, br)
@@ -273,7 +278,7 @@ func (p *Plan) enableForwarding6(nic netstate.Link) {
 
 // addTranslation wants the NAT table, in the form of the program that translates, and names the program in the
 // record.
-func (p *Plan) addTranslation(t firewall.Table, by string, v6 bool) error {
+func (p *Plan) addTranslation(t translation, by string, v6 bool) error {
 	const legacy = cache.FirewallIPTablesLegacy
 	if p.found.NoNFTables && by != "" && by != legacy {
 		return &cache.FieldError{Field: "binding.masquerade.firewall", Reason: fmt.Sprintf("this kernel has no nf_tables, which %s needs: want %s", by, legacy)}
@@ -284,12 +289,15 @@ func (p *Plan) addTranslation(t firewall.Table, by string, v6 bool) error {
 		by, families = legacy, []firewall.Family{firewall.IPTablesLegacy, firewall.IP6TablesLegacy}
 	case by == "" || by == cache.FirewallNFTables:
 		by, families = cache.FirewallNFTables, nil
-		p.wanted.Tables = append(p.wanted.Tables, t)
+		p.wanted.Tables = append(p.wanted.Tables, t.table())
 	}
 	p.Record.Firewall = by
+	if t.iptables = by != cache.FirewallNFTables; t.iptables && !p.found.NoNFTables {
+		p.wanted.Tables = append(p.wanted.Tables, t.beside())
+	}
 	for _, f := range families {
 		if f.IPTables() == 4 || v6 {
-			p.wanted.Tables = append(p.wanted.Tables, t.IPTables(f, p.names.Chains()))
+			p.wanted.Tables = append(p.wanted.Tables, t.table().IPTables(f, p.names.Chains()))
 		}
 	}
 	return nil

@@ -1,6 +1,7 @@
 package wiring
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -20,6 +21,10 @@ type translation struct {
 	ends        []end
 	infra.Masquerade
 	guard infra.Guard
+	mac   cache.MAC // the guest's
+	ports portChoice
+	// iptables says that the table becomes chains of iptables.
+	iptables bool
 }
 
 // end is the guest's address and the gateway's, of one family.
@@ -74,20 +79,55 @@ func (t translation) table() firewall.Table {
 		{Name: "from-network", Type: "nat", Hook: firewall.Prerouting, Priority: firewall.DstNAT, Rules: t.fromNetwork()},
 		{Name: "from-namespace", Type: "nat", Hook: firewall.Output, Priority: firewall.DstNAT, Rules: t.fromNamespace()},
 		{Name: "through", Type: "filter", Hook: firewall.Forward, Priority: firewall.Filter, Rules: t.through()},
+		{Name: "output", Type: "filter", Hook: firewall.Output, Priority: firewall.Filter, Rules: t.output()},
 		{Name: "source", Type: "nat", Hook: firewall.Postrouting, Priority: firewall.SrcNAT, Rules: t.source()},
 	}
 	for _, e := range t.ends {
 		chains = append(chains, firewall.Chain{Name: toGuest(version(e.guest)), Rules: t.toGuest(e.guest)})
 	}
-	if rules := t.toNamespace(); len(rules) > 0 {
-		chains = append(chains, firewall.Chain{Name: "to-namespace", Type: "filter", Hook: firewall.Input, Priority: firewall.Filter, Rules: rules})
+	chains = append(chains, firewall.Chain{Name: "to-namespace", Type: "filter", Hook: firewall.Input, Priority: firewall.Filter, Rules: t.toNamespace()})
+	if !t.guard.Off {
+		chains = append(chains, firewall.Chain{Name: "errors", Rules: t.errors()})
 	}
-	if t.MaxConnections > 0 {
-		chains = append(chains, firewall.Chain{Name: "cap", Rules: []firewall.Rule{
-			rule(drop(firewall.ConnectionLimit), firewall.Connections{Over: uint32(t.MaxConnections)}),
-		}})
-	}
+	chains = append(chains,
+		firewall.Chain{Name: "opening", Rules: t.opening()},
+		firewall.Chain{Name: "opened", Rules: t.opened()},
+		firewall.Chain{Name: "related", Rules: t.related()},
+		firewall.Chain{Name: "outgoing", Rules: t.limit()},
+		firewall.Chain{Name: "incoming", Rules: t.limit()})
 	return firewall.Table{Family: firewall.Inet, Name: t.names.Table, Chains: chains}
+}
+
+func (t translation) mostConnections() int {
+	return cmp.Or(t.MaxConnections, infra.DefaultMaxConnections)
+}
+
+// limit drops a connection's first packet above MaxConnections. The kernel does not count TCP connections that have
+// ended, though they stay in its table for two minutes (net/netfilter/nf_conncount.c). So their rate is limited, too.
+func (t translation) limit() []firewall.Rule {
+	count := rule(drop(firewall.ConnectionLimit), firewall.Connections{Over: uint32(t.mostConnections())})
+	if t.iptables {
+		return []firewall.Rule{count}
+	}
+	return []firewall.Rule{t.rate(), count}
+}
+
+func (t translation) rate() firewall.Rule {
+	most := t.mostConnections()
+	return rule(drop(firewall.ConnectionLimit), firewall.Protocol{Number: firewall.ProtocolTCP}, firewall.Rate{Packets: most, PerMinute: true, Burst: most, Over: true})
+}
+
+// beside is the table of nftables beside the chains of iptables, for what these cannot express.
+func (t translation) beside() firewall.Table {
+	first := []firewall.Match{firewall.State{States: firewall.New}, firewall.Unconfirmed{}}
+	out := rule(firewall.Jump{Chain: "rate-out"}, append([]firewall.Match{t.fromGuest()}, first...)...)
+	in := rule(firewall.Jump{Chain: "rate-in"}, append([]firewall.Match{t.toBridge(), firewall.InInterface{Name: t.names.Bridge, Not: true}}, first...)...)
+	return firewall.Table{Family: firewall.Inet, Name: t.names.Table, Chains: []firewall.Chain{
+		{Name: "rates", Type: "filter", Hook: firewall.Forward, Priority: firewall.Filter, Rules: []firewall.Rule{out, in}},
+		{Name: "rates-in", Type: "filter", Hook: firewall.Input, Priority: firewall.Filter, Rules: []firewall.Rule{out}},
+		{Name: "rate-out", Rules: []firewall.Rule{t.rate()}},
+		{Name: "rate-in", Rules: []firewall.Rule{t.rate()}},
+	}}
 }
 
 func (t translation) fromGuest() firewall.Match { return firewall.InInterface{Name: t.names.Bridge} }
@@ -174,37 +214,142 @@ func (t translation) toGuest(guest netip.Addr) []firewall.Rule {
 // through is what the namespace forwards from and to the guest. A packet of the guest that belongs to no
 // connection is dropped, as it would leave untranslated. To the guest pass only known connections and
 // translated packets. What else comes in by the NIC is dropped, if the NIC did not forward before Setup.
+// A packet of an established connection meets the first two rules and no others that look at its state.
 func (t translation) through() []firewall.Rule {
 	known := firewall.State{States: firewall.Established | firewall.Related}
 	nic := firewall.InInterface{Name: t.names.NIC}
-	var rules []firewall.Rule
-	for _, m := range []firewall.Match{t.fromGuest(), t.toBridge()} {
-		rules = append(rules, rule(drop(firewall.NoConnection), m, firewall.State{States: firewall.Invalid | firewall.Untracked}))
-		if t.MaxConnections > 0 {
-			rules = append(rules, rule(firewall.Jump{Chain: "cap"}, m, firewall.State{States: firewall.New}))
-		}
-	}
-	rules = append(rules,
+	rules := []firewall.Rule{
+		rule(firewall.Jump{Chain: "opening"}, t.fromGuest(), firewall.State{States: firewall.Invalid | firewall.Untracked | firewall.New | firewall.Related}),
+		rule(firewall.Jump{Chain: "opened"}, t.toBridge(), firewall.InInterface{Name: t.names.Bridge, Not: true}, firewall.State{States: firewall.Invalid | firewall.Untracked | firewall.New}),
 		rule(firewall.ClampMSS{}, t.fromGuest(), firewall.Protocol{Number: firewall.ProtocolTCP}, firewall.Opening{}),
 		rule(firewall.ClampMSS{}, t.toBridge(), firewall.Protocol{Number: firewall.ProtocolTCP}, firewall.Opening{}),
 		rule(firewall.Accept{}, t.fromGuest(), firewall.OutInterface{Name: t.names.Bridge, Not: true}),
 		rule(firewall.Accept{}, t.toBridge(), known),
 		rule(firewall.Accept{}, t.toBridge(), firewall.Translated{}),
 		rule(drop(firewall.NotForwarded), t.toBridge()),
-		rule(firewall.Accept{}, nic, known))
+		rule(firewall.Accept{}, nic, known),
+	}
 	for _, v := range t.unforwarded {
 		rules = append(rules, rule(drop(firewall.NotForwarded), nic, firewall.IP{Version: v}))
 	}
 	return rules
 }
 
-// source hides the guest's address. Packets to the guest from an address that the guest cannot answer get
-// the gateway's address as their source.
-func (t translation) source() []firewall.Rule {
+// opening is what the guest sends that belongs to no established connection.
+func (t translation) opening() []firewall.Rule {
 	rules := []firewall.Rule{
-		rule(firewall.Masquerade{}, t.fromGuest(), firewall.OutInterface{Name: t.names.Bridge, Not: true}),
-		rule(firewall.Masquerade{}, t.fromGuest(), t.toBridge()), // from the guest to the guest, by the NIC's address
+		rule(drop(firewall.NoConnection), firewall.State{States: firewall.Invalid | firewall.Untracked}),
+		rule(firewall.Goto{Chain: "related"}, firewall.State{States: firewall.Related}),
+		rule(firewall.Jump{Chain: "outgoing"}, firewall.Unconfirmed{}),
 	}
+	// The answer to a packet without ports is the guest's only if all of that protocol is.
+	if t.ports.everything {
+		rules = append(rules, rule(firewall.Return{}, firewall.OutInterface{Name: t.names.NIC}))
+	}
+	for _, protocol := range []uint8{firewall.ProtocolTCP, firewall.ProtocolUDP, firewall.ProtocolSCTP} {
+		rules = append(rules, rule(firewall.Return{}, firewall.Protocol{Number: protocol}))
+	}
+	for _, e := range t.ends {
+		echo := uint8(firewall.ProtocolICMP)
+		if e.guest.Is6() {
+			echo = firewall.ProtocolICMPv6
+		}
+		rules = append(rules, rule(firewall.Return{}, firewall.IP{Version: version(e.guest)}, firewall.Protocol{Number: echo}))
+	}
+	return append(rules, rule(drop(firewall.NoPorts)))
+}
+
+// opened is what others send to the guest that belongs to no connection.
+func (t translation) opened() []firewall.Rule {
+	return []firewall.Rule{
+		rule(drop(firewall.NoConnection), firewall.State{States: firewall.Invalid | firewall.Untracked}),
+		rule(firewall.Jump{Chain: "incoming"}, firewall.Unconfirmed{}),
+	}
+}
+
+// related passes errors about the guest's connections, and drops those about the namespace's own: the kernel calls an
+// error related by the packet in it, whoever sends it.
+func (t translation) related() []firewall.Rule {
+	var rules []firewall.Rule
+	for _, p := range t.own() {
+		for _, reply := range []bool{false, true} {
+			rules = append(rules, rule(firewall.Accept{}, firewall.IP{Version: version(p.Addr())}, firewall.Origin{Prefix: p, Reply: reply}))
+		}
+	}
+	return append(rules, rule(drop(firewall.NoConnection)))
+}
+
+// errors are those of the guest to the namespace. One about a smaller MTU is dropped: between the guest and the namespace
+// no link is smaller, and the kernel would believe the error for the namespace's own addresses, as the packet in the error
+// is translated back.
+func (t translation) errors() []firewall.Rule {
+	var rules []firewall.Rule
+	for _, e := range t.ends {
+		tooBig, protocol := firewall.ICMP{Version: 4, Type: icmpUnreachable, Code: icmpTooBig}, uint8(firewall.ProtocolICMP)
+		if e.guest.Is6() {
+			tooBig, protocol = firewall.ICMP{Version: 6, Type: icmp6TooBig}, firewall.ProtocolICMPv6
+		}
+		rules = append(rules, rule(drop(firewall.NoConnection), firewall.IP{Version: tooBig.Version}, firewall.Protocol{Number: protocol}, tooBig))
+	}
+	return append(rules, rule(firewall.Goto{Chain: "related"}))
+}
+
+// own are the addresses that the guest sends from.
+func (t translation) own() []netip.Prefix {
+	var list []netip.Prefix
+	for _, e := range t.ends {
+		list = append(list, single(e.guest))
+		if e.guest.Is6() {
+			list = append(list, single(t.mac.LinkLocal()))
+		}
+	}
+	for _, p := range t.guard.Prefixes {
+		if t.has(version(p.Addr())) {
+			list = append(list, p)
+		}
+	}
+	return list
+}
+
+// output drops what processes of the namespace send to the guest, or in the guest's place, by the taps. A process needs
+// no capability to choose a link (SO_BINDTODEVICE, socket(7)). By the bridge the namespace speaks to its guest, but
+// not as a DHCP server.
+func (t translation) output() []firewall.Rule {
+	no := drop(firewall.NamespaceOutput)
+	udp := firewall.Protocol{Number: firewall.ProtocolUDP}
+	rules := []firewall.Rule{
+		rule(no, firewall.OutInterface{Name: t.names.Tap}),
+		rule(no, firewall.OutInterface{Name: t.names.Responder}),
+	}
+	for _, e := range t.ends {
+		client := uint16(client4)
+		if e.guest.Is6() {
+			client = client6
+		}
+		rules = append(rules, rule(no, t.toBridge(), firewall.IP{Version: version(e.guest)}, udp, firewall.DestinationPort{Protocol: firewall.ProtocolUDP, First: client, Last: client}))
+	}
+	return rules
+}
+
+// source hides the guest's address, and chooses the source ports of the guest's connections: see portChoice. Packets to
+// the guest from an address that the guest cannot answer get the gateway's address as their source.
+func (t translation) source() []firewall.Rule {
+	from, out := t.fromGuest(), firewall.OutInterface{Name: t.names.NIC}
+	var rules []firewall.Rule
+	for _, name := range []string{"tcp", "udp", "sctp"} {
+		number := transports[name]
+		protocol := firewall.Protocol{Number: number}
+		for _, k := range t.ports.kept[name] {
+			rules = append(rules, rule(firewall.Masquerade{First: k.first, Last: k.last}, from, out, protocol,
+				firewall.SourcePort{Protocol: number, First: k.first, Last: k.last}))
+		}
+		if by := t.ports.byNIC[name]; by != t.ports.others[name] {
+			rules = append(rules, rule(firewall.Masquerade{First: by.first, Last: by.last}, from, out, protocol))
+		}
+		o := t.ports.others[name]
+		rules = append(rules, rule(firewall.Masquerade{First: o.first, Last: o.last}, from, protocol))
+	}
+	rules = append(rules, rule(firewall.Masquerade{}, from))
 	for _, e := range t.ends {
 		for _, from := range t.rewritten(version(e.guest)) {
 			rules = append(rules, rule(firewall.SNAT{Address: e.gateway}, t.toBridge(), firewall.IP{Version: version(e.guest)}, firewall.Source{Prefix: from}))
@@ -233,14 +378,15 @@ func (t translation) rewritten(v int) []netip.Prefix {
 // identifier of an echo request is a connection.
 func (t translation) toNamespace() []firewall.Rule {
 	from := t.fromGuest()
-	var rules []firewall.Rule
-	if t.MaxConnections > 0 {
-		rules = append(rules, rule(firewall.Jump{Chain: "cap"}, from, firewall.State{States: firewall.New}))
-	}
+	limit := rule(firewall.Jump{Chain: "outgoing"}, from, firewall.State{States: firewall.New}, firewall.Unconfirmed{})
 	if t.guard.Off {
-		return rules
+		return []firewall.Rule{limit}
 	}
-	rules = append(rules, rule(firewall.Accept{}, from, firewall.State{States: firewall.Established | firewall.Related}))
+	rules := []firewall.Rule{
+		rule(firewall.Accept{}, from, firewall.State{States: firewall.Established}),
+		limit,
+	}
+	rules = append(rules, rule(firewall.Goto{Chain: "errors"}, from, firewall.State{States: firewall.Related}))
 	for _, e := range t.ends {
 		if e.guest.Is4() {
 			rules = append(rules, rule(firewall.Accept{}, from, firewall.IP{Version: 4},
@@ -257,3 +403,9 @@ func (t translation) toNamespace() []firewall.Rule {
 	}
 	return append(rules, rule(drop(firewall.NamespaceService), from))
 }
+
+// Numbers that only a masquerade needs: a code of ICMP and a type of ICMPv6 (RFC 792, RFC 4443).
+const (
+	icmpTooBig  = 4
+	icmp6TooBig = 2
+)

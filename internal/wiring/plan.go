@@ -4,7 +4,6 @@
 package wiring
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -185,7 +184,11 @@ func (p *Plan) Undo(now netstate.Snapshot) ([]netstate.Op, error) {
 	own := netstate.OfBridge(p.names.Bridge)
 	for path := range p.wanted.Sysctls {
 		if !slices.Contains(own, path) && !slices.Contains(now.Needed, path) {
-			want.Sysctls[path] = cmp.Or(p.found.Sysctls[path], netstate.DefaultBridgeCall)
+			value, known := p.found.Sysctls[path]
+			if !known {
+				value = netstate.DefaultBridgeCall // the kernel had no bridge yet
+			}
+			want.Sysctls[path] = value
 		}
 	}
 	for _, a := range p.found.Addresses {

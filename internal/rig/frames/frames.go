@@ -469,3 +469,20 @@ func (l Link) Ping(from, to netip.Addr, number int) []byte {
 	}
 	return b.v6(ip6{from: from, to: to, protocol: protoICMPv6, body: icmp(128, 0, []byte{0, 1, 0, 1}, SentinelData(number))})
 }
+
+// Packet returns a frame of the guest with a transport header or an ICMP message, whose checksum Packet completes.
+func (l Link) Packet(protocol uint8, from, to netip.Addr, body []byte) []byte {
+	b := builder{Link: l}
+	if to.Is4() {
+		return b.v4(ip4{from: from, to: to, protocol: protocol, body: body})
+	}
+	return b.v6(ip6{from: from, to: to, protocol: protocol, body: body})
+}
+
+// Datagram returns a UDP datagram for [Link.Packet].
+func Datagram(source, destination uint16, data []byte) []byte { return udp(source, destination, data) }
+
+// Segment returns a TCP segment without options for [Link.Packet].
+func Segment(source, destination uint16, flags uint8, data []byte) []byte {
+	return tcp(source, destination, flags, data)
+}
