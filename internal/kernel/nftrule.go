@@ -145,10 +145,11 @@ func encodeMatch(m firewall.Match) []expr.Any {
 		if m.Reply {
 			load.Direction = 1 // IP_CT_DIR_REPLY, linux/netfilter/nf_conntrack_tuple_common.h
 		}
-		if mask := firewall.Mask(m.Prefix); mask != nil {
-			return []expr.Any{load, masked(mask), compare(false, m.Prefix.Masked().Addr().AsSlice())}
+		address := m.Prefix.Masked().Addr().AsSlice()
+		if bits := m.Prefix.Bits(); bits%8 == 0 && bits > 0 {
+			return []expr.Any{load, compare(false, address[:bits/8])}
 		}
-		return []expr.Any{load, compare(false, m.Prefix.Addr().AsSlice())}
+		return []expr.Any{load, masked(firewall.Mask(m.Prefix)), compare(false, address)}
 	case firewall.Connections:
 		return []expr.Any{&expr.Connlimit{Count: m.Over, Flags: 1}} // NFT_CONNLIMIT_F_INV: over
 	case firewall.Rate:

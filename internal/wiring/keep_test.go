@@ -49,7 +49,7 @@ func TestOneConnection(t *testing.T) {
 			"ct count over 1 goto drop-connection-limit",
 			"chain opening {\n\t\tct state invalid,untracked goto drop-no-connection",
 			"ct status ! confirmed jump outgoing", "ct status ! confirmed jump incoming",
-			`iifname "eth0-br" ct state new ct status ! confirmed jump outgoing`,
+			"chain accepted {\n\t\tct status ! confirmed jump outgoing",
 		} {
 			if !strings.Contains(plan.String(), rule) {
 				t.Errorf("guard off %t: no %s in\n%v", off, rule, plan)

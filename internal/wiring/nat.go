@@ -90,6 +90,7 @@ func (t translation) table() firewall.Table {
 		chains = append(chains, firewall.Chain{Name: "errors", Rules: t.errors()})
 	}
 	chains = append(chains,
+		firewall.Chain{Name: "accepted", Rules: []firewall.Rule{rule(firewall.Jump{Chain: "outgoing"}, firewall.Unconfirmed{}), rule(firewall.Accept{})}},
 		firewall.Chain{Name: "opening", Rules: t.opening()},
 		firewall.Chain{Name: "opened", Rules: t.opened()},
 		firewall.Chain{Name: "related", Rules: t.related()},
@@ -378,28 +379,26 @@ func (t translation) rewritten(v int) []netip.Prefix {
 // identifier of an echo request is a connection.
 func (t translation) toNamespace() []firewall.Rule {
 	from := t.fromGuest()
-	limit := rule(firewall.Jump{Chain: "outgoing"}, from, firewall.State{States: firewall.New}, firewall.Unconfirmed{})
 	if t.guard.Off {
-		return []firewall.Rule{limit}
+		return []firewall.Rule{rule(firewall.Jump{Chain: "accepted"}, from, firewall.State{States: firewall.New})}
 	}
-	rules := []firewall.Rule{
-		rule(firewall.Accept{}, from, firewall.State{States: firewall.Established}),
-		limit,
-	}
+	rules := []firewall.Rule{rule(firewall.Accept{}, from, firewall.State{States: firewall.Established})}
 	rules = append(rules, rule(firewall.Goto{Chain: "errors"}, from, firewall.State{States: firewall.Related}))
 	for _, e := range t.ends {
 		if e.guest.Is4() {
-			rules = append(rules, rule(firewall.Accept{}, from, firewall.IP{Version: 4},
+			rules = append(rules, rule(firewall.Goto{Chain: "accepted"}, from, firewall.IP{Version: 4},
 				firewall.Protocol{Number: firewall.ProtocolICMP}, firewall.ICMP{Version: 4, Type: icmpEcho}))
 			continue
 		}
-		for _, kind := range []uint8{icmp6Echo, icmp6Solicitation, icmp6Advertisement} {
+		rules = append(rules, rule(firewall.Goto{Chain: "accepted"}, from, firewall.IP{Version: 6},
+			firewall.Protocol{Number: firewall.ProtocolICMPv6}, firewall.ICMP{Version: 6, Type: icmp6Echo}))
+		for _, kind := range []uint8{icmp6Solicitation, icmp6Advertisement} {
 			rules = append(rules, rule(firewall.Accept{}, from, firewall.IP{Version: 6},
 				firewall.Protocol{Number: firewall.ProtocolICMPv6}, firewall.ICMP{Version: 6, Type: kind}))
 		}
 	}
 	for _, p := range t.guard.Open {
-		rules = append(rules, rule(firewall.Accept{}, append([]firewall.Match{from}, matchPorts(p)...)...))
+		rules = append(rules, rule(firewall.Goto{Chain: "accepted"}, append([]firewall.Match{from}, matchPorts(p)...)...))
 	}
 	return append(rules, rule(drop(firewall.NamespaceService), from))
 }

@@ -1,0 +1,188 @@
+package phase1_test
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"os"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/rig/frames"
+	"github.com/guestwire/guestwire/internal/rig/nstest"
+)
+
+// tracked is how many connections the namespace's table has.
+func tracked(t *testing.T, n *nstest.Namespace) (count int) {
+	t.Helper()
+	if _, err := fmt.Sscan(n.Exec("cat", "/proc/sys/net/netfilter/nf_conntrack_count"), &count); err != nil {
+		t.Fatal(err)
+	}
+	return count
+}
+
+// TestConnectionsOfOthers: what the network opens to the guest takes nothing from what the guest may open, and the other
+// way round. What the guest opens to itself is the guest's.
+func TestConnectionsOfOthers(t *testing.T) {
+	t.Parallel()
+	eachFirewall(t, func(t *testing.T, firewall string) {
+		in, out := exchange{from: "world", to: "pod:8000", want: "guest:8000 sees gateway"}, exchange{from: "guest", to: "gateway:9000", want: "world:9000 sees pod"}
+		hairpin := exchange{from: "guest", to: "pod:8000", want: "guest:8000 sees guest's gateway"}
+		for _, c := range []struct {
+			name           string
+			fills, opening exchange
+		}{{"others open", in, out}, {"the guest opens", out, in}, {"the guest opens to itself", hairpin, in}} {
+			t.Run(c.name, func(t *testing.T) {
+				s := newScene(t)
+				const most = 20
+				s.wire(t, "guest", config(s.Network, infra.Masquerade{MaxConnections: most, Firewall: firewall}))
+				s.serve(t, []exchange{in, out})
+				answers := func(e exchange, family, times int, patience time.Duration) (count int) {
+					for range times {
+						q, err := s.question("udp", family, e)
+						if err != nil {
+							t.Fatal(err)
+						}
+						t.Cleanup(q.Close)
+						answer, err := q.Answer(patience)
+						if err == nil && answer != s.wanted(e, family) {
+							t.Errorf("%v: %q", e, answer)
+						}
+						if err == nil {
+							count++
+						}
+					}
+					return count
+				}
+				for family := range 2 {
+					if n := answers(c.fills, family, 3*most, 20*time.Millisecond); n > most {
+						t.Errorf("IPv%d, %v: %d connections, want at most %d", 4+2*family, c.fills, n, most)
+					}
+				}
+				for family := range 2 {
+					if n := answers(c.opening, family, most/4, patience); n < most/4 {
+						t.Errorf("IPv%d, %v: %d of %d connections", 4+2*family, c.opening, n, most/4)
+					}
+				}
+			})
+		}
+	})
+}
+
+// TestEndedConnections has a guest that plays both ends of TCP connections, by the NIC's address, and opens and closes
+// one after another. The kernel keeps each for two minutes.
+func TestEndedConnections(t *testing.T) {
+	eachFirewall(t, func(t *testing.T, firewall string) {
+		n := nstest.NewNetwork(t)
+		const most, tries = 50, 600
+		setup(t, config(n, infra.Masquerade{MaxConnections: most, Firewall: firewall}))
+		w := attachDeaf(t, n, true, true)
+		begin := time.Now()
+		ended := 0
+		for i := range uint16(tries) {
+			if w.talkToItself(10000+i, nstest.Pod4, w.link.Gateway4) {
+				ended++
+			}
+		}
+		// The burst, and what the time has added.
+		want := most + int(time.Since(begin).Seconds()*most/60) + 1
+		if ended < most/2 || ended > want {
+			t.Errorf("%d connections were opened and closed, want %d to %d", ended, most/2, want)
+		}
+		if have := tracked(t, n.Pod); have > 4*most {
+			t.Errorf("there are %d connections, want at most %d", have, 4*most)
+		}
+		t.Logf("%d of %d connections, %d in the table, in %v", ended, tries, tracked(t, n.Pod), time.Since(begin))
+	})
+}
+
+// talkToItself opens a TCP connection from the guest's port to the pod's address, at which the guest answers as well, and
+// closes it; false: the connection is not opened.
+func (w *wire) talkToItself(port uint16, pod, gateway netip.Addr) bool {
+	w.t.Helper()
+	const fin, syn = 1, 2
+	send := func(from, to uint16, host netip.Addr, flags byte, sequence, acknowledged uint32) {
+		segment := frames.Segment(from, to, flags, nil)
+		binary.BigEndian.PutUint32(segment[4:], sequence)
+		binary.BigEndian.PutUint32(segment[8:], acknowledged)
+		w.write(w.link.Packet(unix.IPPROTO_TCP, w.link.IPv4, host, segment))
+	}
+	// receive waits for a segment to a port of the guest, and returns the sender's.
+	receive := func(to uint16, flags byte) (from uint16, ok bool) {
+		frame := make([]byte, 1<<16)
+		for {
+			if err := w.port.SetReadDeadline(time.Now().Add(3 * time.Millisecond)); err != nil {
+				w.t.Fatal(err)
+			}
+			size, err := w.port.Read(frame)
+			if os.IsTimeout(err) {
+				return 0, false
+			}
+			if err != nil {
+				w.t.Fatal(err)
+			}
+			if f := frame[:size]; size >= 54 && f[23] == unix.IPPROTO_TCP && binary.BigEndian.Uint16(f[36:]) == to && f[47] == flags {
+				return binary.BigEndian.Uint16(f[34:]), true
+			}
+		}
+	}
+	const client, server = 1000, 9000
+	send(port, 80, pod, syn, client, 0)
+	outer, ok := receive(80, syn)
+	if !ok {
+		return false
+	}
+	send(80, outer, gateway, syn|tcpACK, server, client+1)
+	send(port, 80, pod, tcpACK, client+1, server+1)
+	send(port, 80, pod, fin|tcpACK, client+1, server+1)
+	send(80, outer, gateway, fin|tcpACK, server+1, client+2)
+	send(port, 80, pod, tcpACK, client+2, server+2)
+	_, ok = receive(80, tcpACK)
+	return ok
+}
+
+// TestDefaultMaxConnections: a guest cannot fill the table of a namespace where no limit is asked for.
+func TestDefaultMaxConnections(t *testing.T) {
+	eachFirewall(t, func(t *testing.T, firewall string) {
+		n := nstest.NewNetwork(t)
+		setup(t, config(n, infra.Masquerade{Firewall: firewall}))
+		w := attachDeaf(t, n, true, true)
+		begin := time.Now()
+		for i := range uint16(infra.DefaultMaxConnections + 4000) {
+			w.write(w.link.Packet(unix.IPPROTO_UDP, w.link.IPv4, nstest.Beyond4, frames.Datagram(5000, 10000+i, nil)))
+		}
+		const fuzz = 100 // the test's own, and ended ones
+		if have := tracked(t, n.Pod); have > infra.DefaultMaxConnections+fuzz || have < infra.DefaultMaxConnections/2 {
+			t.Errorf("there are %d connections, want nearly %d", have, infra.DefaultMaxConnections)
+		}
+		t.Logf("%d connections in %v", tracked(t, n.Pod), time.Since(begin))
+	})
+}
+
+// TestUnansweredConnections has a guest that sends many datagrams that nobody answers. Each of them is new to the kernel, but
+// belongs to few connections, and these are what is counted.
+func TestUnansweredConnections(t *testing.T) {
+	eachFirewall(t, func(t *testing.T, firewall string) {
+		n := nstest.NewNetwork(t)
+		n.World.Exec("nft", "add table inet quiet; add chain inet quiet output { type filter hook output priority 0; icmp type 3 drop; }")
+		const most = 50
+		setup(t, config(n, infra.Masquerade{MaxConnections: most, Firewall: firewall}))
+		w := attachDeaf(t, n, true, true)
+		for range 100 {
+			for i := range uint16(most / 2) {
+				w.write(w.link.Packet(unix.IPPROTO_UDP, w.link.IPv4, nstest.Beyond4, frames.Datagram(5000, 6000+i, nil)))
+			}
+		}
+		n.World.Serve("world", "udp", netip.AddrPortFrom(nstest.Beyond4, 9000))
+		nstest.Eventually(t, func() error {
+			w.write(w.link.Packet(unix.IPPROTO_UDP, w.link.IPv4, nstest.Beyond4, frames.Datagram(5000, 9000, make([]byte, 100))))
+			if !w.get([]byte("world:9000 sees"), nstest.Gateway4) {
+				return fmt.Errorf("a guest with %d connections of %d opens no more", tracked(t, n.Pod), most)
+			}
+			return nil
+		})
+	})
+}
