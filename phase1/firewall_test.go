@@ -115,7 +115,7 @@ func TestForwardOtherPorts(t *testing.T) {
 		t.Error(err)
 	}
 	rules := n.Pod.Exec("nft", "list", "ruleset")
-	if strings.Contains(rules, "dport 80 ") || !strings.Contains(rules, "tcp dport 81 dnat") || !strings.Contains(rules, "dport 53 accept") {
+	if strings.Contains(rules, "dport 80 ") || !strings.Contains(rules, "tcp dport 81 dnat") || !strings.Contains(rules, "dport 53 goto accepted") {
 		t.Errorf("rules:\n%s", rules)
 	}
 	if out := n.Pod.Exec("sysctl", "-n", "net.ipv4.conf.eth0-br.route_localnet"); strings.TrimSpace(out) != "1" {
