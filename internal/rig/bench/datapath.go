@@ -538,7 +538,7 @@ type flow struct {
 const (
 	vnetLen    = 10 // struct virtio_net_hdr, linux/virtio_net.h
 	ipAt       = vnetLen + ethernetLen
-	clientPort = 40000
+	clientPort = 20000 // a masquerade keeps it: a port above could be one of a client in the namespace
 	serverPort = 5201
 )
 
