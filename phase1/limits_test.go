@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/rig/frames"
 	"github.com/guestwire/guestwire/internal/rig/nstest"
+	"github.com/guestwire/guestwire/phase1"
 )
 
 // tracked is how many connections the namespace's table has.
@@ -184,5 +186,52 @@ func TestUnansweredConnections(t *testing.T) {
 			}
 			return nil
 		})
+	})
+}
+
+// TestNextHops has a guest that opens connections to hosts of the NIC's networks that do not exist, and one that sends from
+// many sources. The namespace asks for few of them: the neighbour tables of all namespaces have 1024 entries together.
+// A host that was among the first goes on, and so does one behind the gateway.
+func TestNextHops(t *testing.T) {
+	eachFirewall(t, func(t *testing.T, firewall string) {
+		n := nstest.NewNetwork(t)
+		const tries, mostNextHops, mostSources = 350, 64, 256
+		n.Pod.IP("route add 10.200.0.0/16 dev eth0")
+		c := config(n, infra.Masquerade{Firewall: firewall})
+		c.Guard.Prefixes = []netip.Prefix{netip.MustParsePrefix("10.9.0.0/20"), netip.MustParsePrefix("fd00:9::/64")}
+		setup(t, c)
+		if err := phase1.Check(t.Context(), c); err != nil {
+			t.Error(err)
+		}
+		n.Pod.IP("route add 10.9.0.0/20 dev eth0-br")
+		n.Pod.IP("route add fd00:9::/64 dev eth0-br")
+		w := attachDeaf(t, n, true, true)
+		neighbours := func(family, link string) int { return strings.Count(n.Pod.IP(family+" neigh show dev "+link), "\n") }
+		for _, version := range []struct {
+			family        string
+			far, to, from netip.Addr
+		}{
+			{"-4", nstest.Beyond4, netip.MustParseAddr("10.200.0.1"), netip.MustParseAddr("10.9.0.1")},
+			{"-6", nstest.Beyond6, netip.MustParseAddr("fd00:244:1::1000"), netip.MustParseAddr("fd00:9::1")},
+		} {
+			w.get([]byte("nothing"), version.far)
+			to, from := version.to, version.from
+			for range tries {
+				w.write(w.link.Packet(unix.IPPROTO_UDP, w.guestAddress(to), to, frames.Datagram(5000, 5001, nil)))
+				to = to.Next()
+			}
+			if have := neighbours(version.family, "eth0"); have > mostNextHops+5 || have < mostNextHops/2 {
+				t.Errorf("IPv%s: the namespace asks for %d neighbours at the NIC, want about %d", version.family[1:], have, mostNextHops)
+			}
+			w.get([]byte("nothing"), version.far) // the gateway is one of the next hops that the guest has
+			for range tries {                     // the world refuses, and the namespace has to find who asked
+				w.write(w.link.Packet(unix.IPPROTO_TCP, from, version.far, frames.Segment(5000, 7, 2, nil)))
+				from = from.Next()
+			}
+			if have := neighbours(version.family, "eth0-br"); have > mostSources+5 || have < mostSources/2 {
+				t.Errorf("IPv%s: the namespace asks for %d neighbours at the bridge, want about %d", version.family[1:], have, mostSources)
+			}
+			w.get([]byte("nothing"), version.far)
+		}
 	})
 }

@@ -60,7 +60,9 @@ const (
 	Raw    = -300
 	DstNAT = -100
 	Filter = 0
-	SrcNAT = 100
+	// AfterFilter is for chains that only see what iptables has let pass.
+	AfterFilter = 10
+	SrcNAT      = 100
 )
 
 // Rule applies Verdict to the packets for which all Matches hold.

@@ -90,13 +90,17 @@ func (t translation) table() firewall.Table {
 		chains = append(chains, firewall.Chain{Name: "errors", Rules: t.errors()})
 	}
 	chains = append(chains,
-		firewall.Chain{Name: "accepted", Rules: []firewall.Rule{rule(firewall.Jump{Chain: "outgoing"}, firewall.Unconfirmed{}), rule(firewall.Accept{})}},
+		firewall.Chain{Name: "accepted", Rules: t.accepted()},
 		firewall.Chain{Name: "opening", Rules: t.opening()},
 		firewall.Chain{Name: "opened", Rules: t.opened()},
 		firewall.Chain{Name: "related", Rules: t.related()},
 		firewall.Chain{Name: "outgoing", Rules: t.limit()},
 		firewall.Chain{Name: "incoming", Rules: t.limit()})
-	return firewall.Table{Family: firewall.Inet, Name: t.names.Table, Chains: chains}
+	table := firewall.Table{Family: firewall.Inet, Name: t.names.Table, Chains: chains}
+	if !t.iptables {
+		t.limitNeighbours(&table)
+	}
+	return table
 }
 
 func (t translation) mostConnections() int {
@@ -120,15 +124,71 @@ func (t translation) rate() firewall.Rule {
 
 // beside is the table of nftables beside the chains of iptables, for what these cannot express.
 func (t translation) beside() firewall.Table {
-	first := []firewall.Match{firewall.State{States: firewall.New}, firewall.Unconfirmed{}}
-	out := rule(firewall.Jump{Chain: "rate-out"}, append([]firewall.Match{t.fromGuest()}, first...)...)
-	in := rule(firewall.Jump{Chain: "rate-in"}, append([]firewall.Match{t.toBridge(), firewall.InInterface{Name: t.names.Bridge, Not: true}}, first...)...)
-	return firewall.Table{Family: firewall.Inet, Name: t.names.Table, Chains: []firewall.Chain{
-		{Name: "rates", Type: "filter", Hook: firewall.Forward, Priority: firewall.Filter, Rules: []firewall.Rule{out, in}},
-		{Name: "rates-in", Type: "filter", Hook: firewall.Input, Priority: firewall.Filter, Rules: []firewall.Rule{out}},
-		{Name: "rate-out", Rules: []firewall.Rule{t.rate()}},
-		{Name: "rate-in", Rules: []firewall.Rule{t.rate()}},
+	isNew := firewall.State{States: firewall.New}
+	toGuest := []firewall.Match{t.toBridge(), firewall.InInterface{Name: t.names.Bridge, Not: true}, isNew, firewall.Unconfirmed{}}
+	table := firewall.Table{Family: firewall.Inet, Name: t.names.Table, Chains: []firewall.Chain{
+		{Name: "beside-forward", Type: "filter", Hook: firewall.Forward, Priority: firewall.AfterFilter, Rules: []firewall.Rule{
+			rule(firewall.Jump{Chain: "opening"}, t.fromGuest(), isNew),
+			rule(firewall.Jump{Chain: "incoming"}, toGuest...),
+		}},
+		{Name: "beside-input", Type: "filter", Hook: firewall.Input, Priority: firewall.AfterFilter, Rules: []firewall.Rule{
+			rule(firewall.Jump{Chain: "accepted"}, t.fromGuest(), isNew),
+		}},
+		{Name: "opening", Rules: append(t.toNeighbours(), rule(firewall.Jump{Chain: "outgoing"}, firewall.Unconfirmed{}))},
+		{Name: "accepted", Rules: append(t.fromNeighbours(), rule(firewall.Jump{Chain: "outgoing"}, firewall.Unconfirmed{}))},
+		{Name: "outgoing", Rules: []firewall.Rule{t.rate()}},
+		{Name: "incoming", Rules: []firewall.Rule{t.rate()}},
 	}}
+	t.limitNeighbours(&table)
+	return table
+}
+
+// A neighbour table has 1024 entries for all namespaces of the machine. So the guest has at most so many next hops and, if
+// Guard.Prefixes allows more sources than that, so many sources, each for a minute after the last new connection.
+const (
+	mostNextHops = 64
+	mostSources  = 256
+	hopLife      = 60_000 // milliseconds
+)
+
+// toNeighbours limits the next hops and sources of what the guest sends through the namespace.
+func (t translation) toNeighbours() []firewall.Rule {
+	return append([]firewall.Rule{rule(firewall.Jump{Chain: "next-hop"}, firewall.OutInterface{Name: t.names.Bridge, Not: true})}, t.fromNeighbours()...)
+}
+
+// fromNeighbours limits the sources for which the namespace has to ask when it answers the guest.
+func (t translation) fromNeighbours() []firewall.Rule {
+	if !t.manySources() {
+		return nil
+	}
+	return []firewall.Rule{rule(firewall.Jump{Chain: "from-source"})}
+}
+
+// manySources says whether the guest may send from more than mostSources addresses. Without a guard nothing limits the
+// sources.
+func (t translation) manySources() bool {
+	return slices.ContainsFunc(t.guard.Prefixes, func(p netip.Prefix) bool {
+		return t.has(version(p.Addr())) && 1<<min(16, p.Addr().BitLen()-p.Bits()) > mostSources
+	})
+}
+
+// limitNeighbours adds the sets and chains of toNeighbours.
+func (t translation) limitNeighbours(table *firewall.Table) {
+	limit := func(chain, set string, size int, parts map[int]firewall.Part) {
+		c := firewall.Chain{Name: chain}
+		for _, e := range t.ends {
+			v := version(e.guest)
+			name := fmt.Sprintf("%s-%d", set, v)
+			table.Sets = append(table.Sets, firewall.Set{Name: name, Of: parts[v], Size: size, Milliseconds: hopLife})
+			c.Rules = append(c.Rules, rule(firewall.Return{}, firewall.IP{Version: v}, firewall.AddToSet{Part: parts[v], Set: name, Renew: true}))
+		}
+		c.Rules = append(c.Rules, rule(drop(firewall.NeighbourLimit)))
+		table.Chains = append(table.Chains, c)
+	}
+	limit("next-hop", "next-hops", mostNextHops, map[int]firewall.Part{4: firewall.NextHop4, 6: firewall.NextHop6})
+	if t.manySources() {
+		limit("from-source", "sources", mostSources, map[int]firewall.Part{4: firewall.SourceAddress4, 6: firewall.SourceAddress6})
+	}
 }
 
 func (t translation) fromGuest() firewall.Match { return firewall.InInterface{Name: t.names.Bridge} }
@@ -241,8 +301,11 @@ func (t translation) opening() []firewall.Rule {
 	rules := []firewall.Rule{
 		rule(drop(firewall.NoConnection), firewall.State{States: firewall.Invalid | firewall.Untracked}),
 		rule(firewall.Goto{Chain: "related"}, firewall.State{States: firewall.Related}),
-		rule(firewall.Jump{Chain: "outgoing"}, firewall.Unconfirmed{}),
 	}
+	if !t.iptables {
+		rules = append(rules, t.toNeighbours()...)
+	}
+	rules = append(rules, rule(firewall.Jump{Chain: "outgoing"}, firewall.Unconfirmed{}))
 	// The answer to a packet without ports is the guest's only if all of that protocol is.
 	if t.ports.everything {
 		rules = append(rules, rule(firewall.Return{}, firewall.OutInterface{Name: t.names.NIC}))
@@ -258,6 +321,15 @@ func (t translation) opening() []firewall.Rule {
 		rules = append(rules, rule(firewall.Return{}, firewall.IP{Version: version(e.guest)}, firewall.Protocol{Number: echo}))
 	}
 	return append(rules, rule(drop(firewall.NoPorts)))
+}
+
+// accepted is what the guest may send to the namespace.
+func (t translation) accepted() []firewall.Rule {
+	var rules []firewall.Rule
+	if !t.iptables {
+		rules = t.fromNeighbours()
+	}
+	return append(rules, rule(firewall.Jump{Chain: "outgoing"}, firewall.Unconfirmed{}), rule(firewall.Accept{}))
 }
 
 // opened is what others send to the guest that belongs to no connection.
