@@ -18,6 +18,8 @@ import (
 	"github.com/guestwire/guestwire/internal/rig/frames"
 	"github.com/guestwire/guestwire/internal/rig/nstest"
 	"github.com/guestwire/guestwire/phase1"
+
+	"golang.org/x/sys/unix"
 )
 
 // dropped is what the tables in the namespace have dropped, by reason, as nft(8) says.
@@ -67,6 +69,14 @@ func counted(t *testing.T, c phase1.Config) map[string]int {
 	return counts
 }
 
+// tunnels are packets without ports: GRE, ESP, and IP in IP.
+func tunnels(w *wire) (list [][]byte) {
+	list = append(list, w.link.Packet(unix.IPPROTO_GRE, w.link.IPv4, w.link.Far4, make([]byte, 40)))
+	list = append(list, w.link.Packet(unix.IPPROTO_ESP, w.link.IPv6, w.link.Far6, make([]byte, 40)))
+	inner := w.link.Packet(unix.IPPROTO_UDP, w.link.IPv4, w.link.Far4, frames.Datagram(1, 2, nil))[14:]
+	return append(list, w.link.Packet(unix.IPPROTO_IPIP, w.link.IPv4, w.link.Far4, inner))
+}
+
 // TestDropsBehindTheFilter: what is dropped outside the guest filter is counted for its reason, too.
 func TestDropsBehindTheFilter(t *testing.T) {
 	t.Parallel()
@@ -79,6 +89,7 @@ func TestDropsBehindTheFilter(t *testing.T) {
 		// Frames of the guest, of the world, or what the namespace does.
 		guest, world func(w *wire) [][]byte
 		namespace    string
+		other        bool // the namespace's routes lead by another link
 		want         string
 	}{
 		{name: "a service of the namespace", spec: infra.Spec{Binding: infra.Masquerade{}}, want: "namespace-service 2",
@@ -93,6 +104,10 @@ func TestDropsBehindTheFilter(t *testing.T) {
 			guest: func(w *wire) [][]byte {
 				return slices.Concat(kind(frames.Hostile(w.link), "IPv4 UDP to 127.0.0.1"), kind(frames.Hostile(w.link), "IPv4 from source 127.0.0.1"))
 			}},
+		{name: "tunnels where ports are listed", spec: infra.Spec{Binding: infra.Masquerade{Ports: []infra.Ports{{First: 80}}}}, want: "no-ports 3", guest: tunnels},
+		{name: "tunnels where everything is forwarded", spec: infra.Spec{Binding: infra.Masquerade{}}, want: "", guest: tunnels},
+		{name: "tunnels beside proxies", spec: infra.Spec{Binding: infra.Masquerade{Sidecar: &infra.Sidecar{}}}, want: "no-ports 3", guest: tunnels},
+		{name: "tunnels by another link", spec: infra.Spec{Binding: infra.Masquerade{}}, want: "no-ports 3", guest: tunnels, other: true},
 		{name: "a connection too many", spec: infra.Spec{Binding: infra.Masquerade{MaxConnections: 1}}, want: "connection-limit 1",
 			guest: func(w *wire) [][]byte { return [][]byte{w.link.Ask(17, w.link.IPv4, w.link.Far4, 5001)} }},
 		{name: "IPv6 to a gateway without", spec: infra.Spec{Binding: infra.Masquerade{}}, want: "no-ipv6 1",
@@ -114,6 +129,14 @@ func TestDropsBehindTheFilter(t *testing.T) {
 			config.Guard = c.spec.Guard
 			setup(t, config)
 			w := attachDeaf(t, n, true, len(c.lay) == 0)
+			if c.other {
+				for _, line := range []string{
+					"link add other type veth peer name end", "link set other up", "link set end up",
+					"route add " + w.link.Far4.String() + " dev other", "route add " + w.link.Far6.String() + " dev other",
+				} {
+					n.Pod.IP(line)
+				}
+			}
 			before := dropped(t, n.Pod)
 			if c.guest != nil {
 				for _, f := range c.guest(w) {

@@ -235,3 +235,30 @@ func TestNextHops(t *testing.T) {
 		}
 	})
 }
+
+// TestReservedPorts: where the kernel gives nearly all ports to clients, some are reserved until Teardown.
+func TestReservedPorts(t *testing.T) {
+	t.Parallel()
+	for found, want := range map[string]string{"": "61000-65535", "8080,9148,60990-61005": "8080,9148,60990-65535"} {
+		n := nstest.NewNetwork(t)
+		n.Pod.Exec("sysctl", "-qw", "net.ipv4.ip_local_port_range=1024 65535", "net.ipv4.ip_local_reserved_ports="+found)
+		before := settled(t, n)
+		c := config(n, infra.Masquerade{})
+		reserved := func() string {
+			return strings.TrimSpace(n.Pod.Exec("sysctl", "-n", "net.ipv4.ip_local_reserved_ports"))
+		}
+		for range 2 {
+			setup(t, c)
+			if have := reserved(); have != want {
+				t.Errorf("%q is reserved, want %q", have, want)
+			}
+		}
+		if err := phase1.Check(t.Context(), c); err != nil {
+			t.Error(err)
+		}
+		teardown(t, n, c, before)
+		if have := reserved(); have != found {
+			t.Errorf("after Teardown %q is reserved, want %q", have, found)
+		}
+	}
+}

@@ -227,7 +227,8 @@ func TestWiring(t *testing.T) {
 		for _, want := range []string{
 			`iifname "eth0" ip daddr 10.244.1.7 jump to-guest-4`,
 			`iifname "eth0" ip6 daddr fd00:244:1::7 jump to-guest-6`,
-			`iifname "eth0-br" meta l4proto tcp masquerade to :61000-65535`,
+			`iifname "eth0-br" oifname "eth0" tcp sport 1-32767 masquerade to :1-32767`,
+			`iifname "eth0-br" meta l4proto udp masquerade to :61000-65535`,
 		} {
 			if !strings.Contains(rules, want) {
 				t.Errorf("nftables has not %s:\n%s", want, rules)
