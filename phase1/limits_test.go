@@ -232,6 +232,14 @@ func TestNextHops(t *testing.T) {
 				t.Errorf("IPv%s: the namespace asks for %d neighbours at the bridge, want about %d", version.family[1:], have, mostSources)
 			}
 			w.get([]byte("nothing"), version.far)
+			n.Pod.IP(version.family + " neigh flush dev eth0-br nud all")
+			for range tries { // who asks for the gateway is noted as well
+				w.write(w.link.AskAs(from))
+				from = from.Next()
+			}
+			if have := neighbours(version.family, "eth0-br"); have > mostSources+5 || have < mostSources/2 {
+				t.Errorf("IPv%s: the namespace notes %d neighbours that ask, want about %d", version.family[1:], have, mostSources)
+			}
 		}
 	})
 }

@@ -112,6 +112,7 @@ func ingressTable() firewall.Table {
 	udp := firewall.Protocol{Number: firewall.ProtocolUDP}
 	return firewall.Table{Family: firewall.NetDev, Name: tableName, Sets: []firewall.Set{
 		{Name: "known", Of: firewall.DiscoveryTarget, Size: 2},
+		{Name: "senders", Of: firewall.ARPSender, Size: 2},
 		{Name: "fresh", Of: firewall.DiscoveryTarget, Size: 2, Milliseconds: 900},
 	}, Chains: []firewall.Chain{
 		{Name: "guest", Type: "filter", Hook: firewall.Ingress, Device: "eth0", Priority: firewall.Filter, Drops: true, Rules: rules{
@@ -128,6 +129,7 @@ func ingressTable() firewall.Table {
 		{Name: "neighbours", Rules: rules{
 			rule(drop, carries6, firewall.Protocol{Number: 0}),
 			rule(drop, firewall.Longer{Octets: 1500}),
+			rule(drop, firewall.AddToSet{Part: firewall.ARPSender, Set: "senders"}),
 			rule(firewall.Continue{}, carries6, udp, firewall.AddToSet{Part: firewall.RawSource6, Set: "known", Renew: true}),
 			rule(drop, carries6, firewall.Fragment{}),
 			rule(drop, carries6, udp, firewall.Bytes{Header: firewall.Transport, Offset: 8, Value: []byte{1}}),

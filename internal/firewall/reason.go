@@ -80,7 +80,7 @@ var Reasons = []Described{
 	{NoConnection, "a packet behind the masquerade that belongs to no connection, or an error of the guest about a connection of the namespace"},
 	{NoPorts, "the guest sent a protocol without ports (a tunnel, for example) to where the answer could be the namespace's"},
 	{ConnectionLimit, "a new connection of the guest or to the guest, above MaxConnections, or more new TCP connections a minute"},
-	{NeighbourLimit, "the guest opened connections by way of too many next hops, or from too many sources, in a minute"},
+	{NeighbourLimit, "the guest used too many next hops, or too many sources, in a minute"},
 	{NotForwarded, "a packet from the network for a port that is not forwarded to the guest, or for another network behind the NIC"},
 	{NamespaceOutput, "the namespace sent by the NIC or another link of the wiring, which are the guest's, or as a DHCP server to the guest"},
 	{NetworkDHCP, "a DHCP server of the network sent to the guest, whose server is the responder"},

@@ -28,13 +28,14 @@ const (
 	SourceAddress6  Part = "ip6 saddr"
 	NextHop4        Part = "rt ip nexthop"
 	NextHop6        Part = "rt ip6 nexthop"
+	ARPSender       Part = "@nh,112,32" // the sender's address in ARP
 	RawSource6      Part = "@nh,64,128" // the IPv6 source, for a set that also holds targets
 	DiscoveryTarget Part = "@th,64,128" // the target of a neighbour solicitation or advertisement
 )
 
 // Version returns the IP version of the part, 4 or 6.
 func (p Part) Version() int {
-	if p == SourceAddress4 || p == NextHop4 {
+	if p == SourceAddress4 || p == NextHop4 || p == ARPSender {
 		return 4
 	}
 	return 6

@@ -286,6 +286,8 @@ func loadPart(p firewall.Part) expr.Any {
 	switch p {
 	case firewall.SourceAddress4:
 		return &expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: 12, Len: 4}
+	case firewall.ARPSender:
+		return &expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: 14, Len: 4}
 	case firewall.SourceAddress6, firewall.RawSource6:
 		return &expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: 8, Len: 16}
 	case firewall.DiscoveryTarget:

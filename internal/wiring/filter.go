@@ -57,6 +57,7 @@ type guest struct {
 	pass       firewall.Verdict // of a frame that the filter lets pass
 	longest    int              // a frame that passes has at most so many octets behind the Ethernet header; 0: the next link checks
 	local      linkLocal
+	noted      bool // by the namespace: who asks for an address gets an entry in the neighbour table
 	etherTypes []infra.EtherType
 	vlans      []uint16
 }
@@ -132,7 +133,7 @@ func (g guest) of(v int) []netip.Prefix {
 // reason; only the chains options and link-layer are entered by jump, and return. Rules that only choose the reason are at the
 // end, where no packet comes that passes. Packets for the responder do not get here, as tc takes them before.
 func (g guest) filter(n netstate.Names) firewall.Table {
-	t := firewall.Table{Family: firewall.NetDev, Name: n.Table, Sets: g.local.sets()}
+	t := firewall.Table{Family: firewall.NetDev, Name: n.Table, Sets: append(g.local.sets(), g.askers()...)}
 	add := func(name string, rules ...firewall.Rule) {
 		t.Chains = append(t.Chains, firewall.Chain{Name: name, Rules: rules})
 	}
@@ -198,7 +199,7 @@ func (g guest) filterARP(add chainAdder) {
 		return rule(g.pass, append([]firewall.Match{operation(1), sender(single(netip.IPv4Unspecified()))}, more...)...)
 	}
 	for _, p := range g.of(4) {
-		addresses = append(addresses, rule(g.pass, sender(p)))
+		addresses = append(addresses, g.fewAsk(g.pass, p, firewall.ARPSender, sender(p))...)
 	}
 	for _, p := range g.of(4) {
 		addresses = append(addresses, probe(firewall.Bytes{Header: firewall.Network, Offset: 24, Value: p.Addr().AsSlice(), Mask: firewall.Mask(p)}))
@@ -218,6 +219,34 @@ func (g guest) filterARP(add chainAdder) {
 		rule(drop(firewall.Malformed)))...)
 	add("arp-sender", append(senders, rule(drop(firewall.ARPSpoof)))...)
 	add("arp-address", addresses...)
+}
+
+// many says whether the prefix has more addresses than the namespace may note neighbours for.
+func many(p netip.Prefix) bool { return 1<<min(16, p.Addr().BitLen()-p.Bits()) > mostSources }
+
+// fewAsk passes a question of a sender in the prefix, the part of the packet, if the namespace does not note too many.
+func (g guest) fewAsk(pass firewall.Verdict, p netip.Prefix, part firewall.Part, sender ...firewall.Match) []firewall.Rule {
+	if !g.noted || !many(p) {
+		return []firewall.Rule{rule(pass, sender...)}
+	}
+	note := firewall.AddToSet{Part: part, Set: setOfAskers(version(p.Addr())), Renew: true}
+	return []firewall.Rule{
+		rule(pass, append(slices.Clone(sender), note)...),
+		rule(drop(firewall.NeighbourLimit), sender...),
+	}
+}
+
+func setOfAskers(v int) string { return fmt.Sprintf("askers-%d", v) }
+
+// askers are the sets of fewAsk.
+func (g guest) askers() []firewall.Set {
+	var sets []firewall.Set
+	for _, part := range []firewall.Part{firewall.ARPSender, firewall.RawSource6} {
+		if v := part.Version(); g.noted && slices.ContainsFunc(g.of(v), many) {
+			sets = append(sets, firewall.Set{Name: setOfAskers(v), Of: part, Size: mostSources, Milliseconds: hopLife})
+		}
+	}
+	return sets
 }
 
 // wellFormed matches every packet whose transport header the kernel has found.
@@ -446,10 +475,16 @@ func (g guest) filterICMP6(add chainAdder) {
 		}
 		return append(append(list, more...), spoof)
 	}
-	add("solicitation",
+	asks := []firewall.Rule{
 		rule(checked),
 		rule(firewall.Goto{Chain: "detection"}, v6, fromUnspecified),
-		rule(source))
+	}
+	for _, p := range g.of(6) {
+		if g.noted && many(p) {
+			asks = append(asks, g.fewAsk(source, p, firewall.RawSource6, v6, firewall.Source{Prefix: p})...)
+		}
+	}
+	add("solicitation", append(asks, rule(source))...)
 	// A solicitation from nowhere has no link-layer address (RFC 4861 section 7.1.1).
 	add("detection", append([]firewall.Rule{rule(spoof.Verdict, optionType(options, 1))}, about(g.pass, g.local.detected())...)...)
 	if g.local.learns {

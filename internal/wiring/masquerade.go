@@ -155,6 +155,7 @@ func (p *Plan) addGuest(ends []end, br netstate.Link) error {
 		p.wanted.Neighbours = append(p.wanted.Neighbours, netstate.Neighbour{Link: compare.NewBridge, Address: e.guest, MAC: p.Record.MAC, Permanent: true})
 	}
 	g := p.filteredGuest(br, own)
+	g.noted = true
 	if !v6 && p.found.NoNFTables && br.AddrGen != netstate.AddrGenNoIPv6 {
 		p.wanted.Tables = append(p.wanted.Tables, deafToIPv6Legacy(p.names))
 	} else if !v6 && !p.found.NoNFTables {

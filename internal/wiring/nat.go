@@ -168,7 +168,7 @@ func (t translation) fromNeighbours() []firewall.Rule {
 // sources.
 func (t translation) manySources() bool {
 	return slices.ContainsFunc(t.guard.Prefixes, func(p netip.Prefix) bool {
-		return t.has(version(p.Addr())) && 1<<min(16, p.Addr().BitLen()-p.Bits()) > mostSources
+		return t.has(version(p.Addr())) && many(p)
 	})
 }
 

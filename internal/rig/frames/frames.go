@@ -486,3 +486,12 @@ func Datagram(source, destination uint16, data []byte) []byte { return udp(sourc
 func Segment(source, destination uint16, flags uint8, data []byte) []byte {
 	return tcp(source, destination, flags, data)
 }
+
+// AskAs returns a frame by which the guest asks for its gateway's MAC, with the address as its own.
+func (l Link) AskAs(from netip.Addr) []byte {
+	b := newBuilder(l)
+	if from.Is4() {
+		return b.arp(func(a *arp) { a.senderIP, a.targetIP = from, l.Gateway4 })
+	}
+	return b.solicitation(from, solicited(l.Gateway6), l.Gateway6, linkLayer(1, l.MAC))
+}

@@ -320,7 +320,7 @@ func Eventually(t testing.TB, f func() error) {
 // what part of a packet the type comes, which is in a comment of nft's own.
 func SetTypes(list string) string {
 	return typeOf.ReplaceAllStringFunc(list, func(line string) string {
-		if strings.HasPrefix(line, "typeof ip ") || strings.HasPrefix(line, "typeof rt ip ") {
+		if strings.HasPrefix(line, "typeof ip ") || strings.HasPrefix(line, "typeof rt ip ") || line == "typeof @nh,112,32" {
 			return "type ipv4_addr"
 		}
 		return "type ipv6_addr"
