@@ -18,7 +18,7 @@ type Guard struct {
 	MACs []cache.MAC `json:"macs,omitempty"`
 	// Prefixes are sources besides the guest's addresses, such as those of containers in the guest. The filter learns
 	// two link-local addresses that the guest makes up (RFC 7217); fe80::/64 is for a guest with more. Behind a
-	// masquerade the namespace needs routes to the prefixes.
+	// masquerade Setup adds a route to each prefix; ErrCollision if the namespace has one already.
 	Prefixes []netip.Prefix `json:"prefixes,omitempty"`
 	// EtherTypes are those of frames that pass besides IPv4, IPv6 and ARP, from the guest and to it, such as
 	// 0x8863 and 0x8864 (PPPoE). The filter checks the guest's MAC in them, and does not look into them. Frames to

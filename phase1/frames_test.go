@@ -404,6 +404,7 @@ func TestGuardLoosened(t *testing.T) {
 	t.Parallel()
 	eachBinding(t, func(t *testing.T, b infra.Binding) {
 		n := nstest.NewNetwork(t)
+		before := settled(t, n)
 		c := config(n, b)
 		second := frames.Link{MAC: cache.MAC{2, 0, 0, 0, 0, 9}, IPv4: netip.MustParseAddr("192.0.2.15"), IPv6: netip.MustParseAddr("2001:db8:5::7")}
 		c.Guard.MACs = []cache.MAC{second.MAC}
@@ -418,15 +419,25 @@ func TestGuardLoosened(t *testing.T) {
 			n.World.IP("addr add " + far.String() + " dev lo")
 		}
 		if w.masquerade {
-			for _, p := range c.Guard.Prefixes[:2] {
-				n.Pod.IP("route add " + p.String() + " dev eth0-br")
-			}
 			for _, own := range []netip.Addr{second.IPv4, second.IPv6} {
 				n.Pod.IP("neigh add " + own.String() + " lladdr " + second.MAC.String() + " dev eth0-br")
 			}
 		}
 		w.link = second
 		guestIsItself(t, w)
+		if w.masquerade {
+			n.Pod.IP("neigh del " + second.IPv4.String() + " dev eth0-br")
+			n.Pod.IP("neigh del " + second.IPv6.String() + " dev eth0-br")
+		}
+		if err := phase1.Check(t.Context(), c); err != nil {
+			t.Error(err)
+		}
+		if w.masquerade { // a second Setup keeps the routes to the prefixes
+			n.Pod.IP("route flush proto static dev eth0-br")
+			setup(t, c)
+		}
+		w.port.Close()
+		teardown(t, n, c, before)
 	})
 }
 

@@ -203,8 +203,6 @@ func TestNextHops(t *testing.T) {
 		if err := phase1.Check(t.Context(), c); err != nil {
 			t.Error(err)
 		}
-		n.Pod.IP("route add 10.9.0.0/20 dev eth0-br")
-		n.Pod.IP("route add fd00:9::/64 dev eth0-br")
 		w := attachDeaf(t, n, true, true)
 		neighbours := func(family, link string) int { return strings.Count(n.Pod.IP(family+" neigh show dev "+link), "\n") }
 		for _, version := range []struct {

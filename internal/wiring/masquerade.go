@@ -80,6 +80,9 @@ func (b masquerade) wire(p *Plan, nic netstate.Link) error {
 	if b.Loopback || b.Sidecar != nil {
 		p.answerLoopback(&br, len(v6) > 0)
 	}
+	if err := p.routeGuardPrefixes(br, ends); err != nil {
+		return err
+	}
 	p.warnDown(nic)
 	p.keepNIC(nic)
 	p.wanted.Links = append(p.wanted.Links, nic, br)
@@ -144,6 +147,35 @@ func (b masquerade) wire6(p *Plan, br, nic netstate.Link) (end, error) {
 	p.enableForwarding6(nic)
 	return end{guest, gateway}, nil
 }
+
+// routeGuardPrefixes leads to the guest's other addresses, which the guest's own network does not contain.
+func (p *Plan) routeGuardPrefixes(br netstate.Link, ends []end) error {
+	for i, prefix := range p.spec.Guard.Prefixes {
+		if prefix.Addr().IsLinkLocalUnicast() || !slices.ContainsFunc(ends, func(e end) bool { return version(e.guest) == version(prefix.Addr()) }) {
+			continue
+		}
+		r := netstate.Route{Link: br.Index, Table: netstate.TableMain, Destination: prefix, Type: netstate.RouteUnicast, Protocol: netstate.ProtocolStatic, Scope: netstate.ScopeLink}
+		if prefix.Addr().Is6() {
+			r.Scope, r.Metric, r.Other = netstate.ScopeUniverse, metricPrefix, []netstate.Attribute{{Type: routePreference, Data: []byte{0}}}
+		}
+		same := func(o netstate.Route) bool {
+			return o.Table == r.Table && o.Destination == r.Destination && o.Metric == r.Metric
+		}
+		if slices.ContainsFunc(p.found.Routes, same) {
+			return fmt.Errorf("guard.prefixes[%d]: the namespace has a route to %v already: %w, leave the prefix out or delete the route", i, prefix, infra.ErrCollision)
+		}
+		onLink := slices.ContainsFunc(p.wanted.Addresses, func(a netstate.Address) bool {
+			return a.Link == br.Index && a.Prefix.Bits() <= prefix.Bits() && a.Prefix.Contains(prefix.Addr())
+		})
+		if !onLink && !slices.ContainsFunc(p.wanted.Routes, same) {
+			p.wanted.Routes = append(p.wanted.Routes, r)
+		}
+	}
+	return nil
+}
+
+// metricPrefix is the metric that the kernel gives to an IPv6 route without one.
+const metricPrefix = 1024
 
 // addGuest makes the guest a permanent neighbour of the bridge, and adds the guest filter.
 func (p *Plan) addGuest(ends []end, br netstate.Link) error {
