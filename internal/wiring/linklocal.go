@@ -33,7 +33,8 @@ const (
 	// Lives of elements, in milliseconds. A host waits for an answer for one second (RetransTimer, RFC 4861 section 10).
 	detectionTime = 900
 	localTime     = 24 * 60 * 60 * 1000
-	neighbourTime = 60 * 60 * 1000
+	// A neighbour that claims the guest's address takes it from the guest for so long.
+	neighbourTime = 10 * 60 * 1000
 )
 
 var linkLocal64 = netip.MustParsePrefix("fe80::/64")
