@@ -42,7 +42,7 @@ func checkEtherTypes(list []EtherType) error {
 			reason = "is IPv4, ARP or IPv6, which pass from the guest's addresses: leave it out; more addresses belong into prefixes"
 		case e == 0x8100:
 			reason = "is a VLAN tag: leave it out, and put the VLANs into vlans"
-		case e == 0x88a8 || e == 0x9100:
+		case e == 0x88a8 || e == 0x9100 || e == 0x9200 || e == 0x9300:
 			reason = "is a tag around another VLAN tag, which would take the guest into any VLAN: leave it out"
 		}
 		for j, o := range list[:i] {

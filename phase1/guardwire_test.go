@@ -139,7 +139,7 @@ func (w *wire) framesOfWire() (passing, hostile []frames.Kind) {
 		drop(firewall.VLANTag, f.name+" in VLAN 6", tagged(f.frame, 0x8100, 6))
 		drop(firewall.VLANTag, f.name+" in VLAN 4, with a priority", tagged(f.frame, 0x8100, 0xf004))
 		drop(firewall.VLANTag, f.name+" in VLAN 261", tagged(f.frame, 0x8100, 0x105))
-		for _, inner := range []uint16{0x8100, 0x88a8, 0x9100} {
+		for _, inner := range []uint16{0x8100, 0x88a8, 0x9100, 0x9200, 0x9300} {
 			drop(firewall.VLANTag, fmt.Sprintf("%s in VLAN 5 with an inner tag %#04x", f.name, inner), tagged(f.frame, 0x8100, 5, inner, 6))
 			drop(firewall.VLANTag, fmt.Sprintf("%s in VLAN 5 with an inner tag %#04x of VLAN 5", f.name, inner), tagged(f.frame, 0x8100, 5, inner, 5))
 			drop(firewall.VLANTag, fmt.Sprintf("%s with a priority tag and an inner tag %#04x", f.name, inner), tagged(f.frame, 0x8100, 0, inner, 5))
@@ -190,7 +190,7 @@ func (w *wire) framesToWire() (kinds []frames.Kind) {
 	add(firewall.NetworkFrame, "IPv4 in the outer VLAN 5", tagged(datagram, 0x88a8, 5))
 	add(firewall.NetworkFrame, "an EtherType", raw(w.link.MAC, w.router, 0x88b5))
 	add(firewall.NetworkFrame, "an EtherType with a priority", tagged(raw(w.link.MAC, w.router, 0x88b5), 0x8100, 0))
-	for _, inner := range []uint16{0x8100, 0x88a8, 0x9100} {
+	for _, inner := range []uint16{0x8100, 0x88a8, 0x9100, 0x9200, 0x9300} {
 		add(firewall.NetworkFrame, fmt.Sprintf("VLAN 5 with an inner tag %#04x", inner), tagged(datagram, 0x8100, 5, inner, 6))
 		add(firewall.NetworkFrame, fmt.Sprintf("priority tag with an inner tag %#04x", inner), tagged(datagram, 0x8100, 0, inner, 5))
 	}

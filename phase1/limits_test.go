@@ -226,8 +226,8 @@ func TestNextHops(t *testing.T) {
 				w.write(w.link.Packet(unix.IPPROTO_TCP, from, version.far, frames.Segment(5000, 7, 2, nil)))
 				from = from.Next()
 			}
-			if have := neighbours(version.family, "eth0-br"); have > mostSources+5 || have < mostSources/2 {
-				t.Errorf("IPv%s: the namespace asks for %d neighbours at the bridge, want about %d", version.family[1:], have, mostSources)
+			if have := neighbours(version.family, "eth0-br"); have > 5 { // the guest is the next hop to its prefixes
+				t.Errorf("IPv%s: the namespace asks for %d neighbours at the bridge", version.family[1:], have)
 			}
 			w.get([]byte("nothing"), version.far)
 			n.Pod.IP(version.family + " neigh flush dev eth0-br nud all")

@@ -29,7 +29,7 @@ func stablePrivacy(n int) (list []netip.Addr) {
 	return list
 }
 
-// TestLinkLocal: the guest may use two link-local addresses that it has announced by duplicate address detection, once
+// TestLinkLocal: the guest may use four link-local addresses that it has announced by duplicate address detection, once
 // their owners could have objected, and none of another station.
 func TestLinkLocal(t *testing.T) {
 	t.Parallel()
@@ -49,10 +49,10 @@ func TestLinkLocal(t *testing.T) {
 					setup(t, config)
 					return attach(t, n, true, true), config
 				}
-				t.Run("two learned", func(t *testing.T) {
+				t.Run("four learned", func(t *testing.T) {
 					t.Parallel()
 					w, config := wiring(t)
-					learnsTwo(t, w, config)
+					learnsFour(t, w, config)
 				})
 				t.Run("forged", func(t *testing.T) {
 					t.Parallel()
@@ -77,6 +77,11 @@ func TestLinkLocal(t *testing.T) {
 					w, _ := wiring(t)
 					learnsNoDefended(t, w, func(n frames.Link, a netip.Addr) []byte { return n.FromLinkLocal(a)[3].Frames[0] })
 				})
+				t.Run("in use", func(t *testing.T) {
+					t.Parallel()
+					w, _ := wiring(t)
+					keepsWhatItUses(t, w)
+				})
 				t.Run("detected by another", func(t *testing.T) {
 					t.Parallel()
 					w, _ := wiring(t)
@@ -87,13 +92,13 @@ func TestLinkLocal(t *testing.T) {
 	}
 }
 
-// learnsTwo announces addresses one after another.
-func learnsTwo(t *testing.T, w *wire, c phase1.Config) {
-	all := stablePrivacy(3)
+// learnsFour announces addresses one after another.
+func learnsFour(t *testing.T, w *wire, c phase1.Config) {
+	all := stablePrivacy(5)
 	for _, a := range all {
 		w.noneLeaks(w.link.FromLinkLocal(a)) // not announced yet
 	}
-	for i, a := range all[:2] {
+	for i, a := range all[:4] {
 		w.held(a)
 		w.learned(a)
 		for _, earlier := range all[:i+1] {
@@ -101,12 +106,12 @@ func learnsTwo(t *testing.T, w *wire, c phase1.Config) {
 			w.legitimate([]frames.Kind{{Name: "second detection of " + earlier.String(), Frames: [][]byte{w.link.Detection(earlier)}}})
 		}
 	}
-	w.noneLeaks(append(w.link.FromLinkLocal(all[2]), w.detection(all[2])))
+	w.noneLeaks(append(w.link.FromLinkLocal(all[4]), w.detection(all[4])))
 	if err := phase1.Check(t.Context(), c); err != nil {
 		t.Errorf("after addresses were learned: %v", err)
 	}
 	setup(t, c)
-	for _, a := range all[:2] {
+	for _, a := range all[:4] {
 		if lost := w.legitimate(w.link.FromLinkLocal(a)); len(lost) > 0 {
 			t.Errorf("after another Setup: %q", lost)
 		}
@@ -114,15 +119,15 @@ func learnsTwo(t *testing.T, w *wire, c phase1.Config) {
 	// A table that is made anew keeps what the old one has learned.
 	w.n.Pod.Exec("nft", "flush", "chain", "netdev", "guestwire-eth0", "listener")
 	setup(t, c)
-	c.Guard.Prefixes = []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")}
+	c.Guard.Prefixes = []netip.Prefix{netip.MustParsePrefix("10.77.0.0/16")}
 	setup(t, c)
-	for _, a := range all[:2] {
+	for _, a := range all[:4] {
 		w.learned(a)
 		if lost := w.legitimate(w.link.FromLinkLocal(a)); len(lost) > 0 {
 			t.Errorf("after the table was made anew: %q", lost)
 		}
 	}
-	w.noneLeaks(w.link.FromLinkLocal(all[2]))
+	w.noneLeaks(w.link.FromLinkLocal(all[4]))
 }
 
 // learnsNoForged announces addresses that no stable-privacy generator makes: such are others'.
@@ -205,6 +210,37 @@ func learnsNoDefended(t *testing.T, w *wire, objects func(neighbour frames.Link,
 	w.held(all[1])
 	w.learned(all[1])
 	w.noneLeaks(w.link.FromLinkLocal(all[0]))
+}
+
+// keepsWhatItUses has the network claim the addresses from which the guest sends, in each way: the one of its MAC, and one
+// that was learned. Otherwise one frame of a neighbour, or of a host beyond the router, would silence the guest, and a
+// guest could not defend its address against another one's detection.
+func keepsWhatItUses(t *testing.T, w *wire) {
+	neighbour := w.link.FromGateway()
+	neighbour.MAC = cache.MAC{0x02, 0x00, 0x5e, 0x00, 0x53, 0x66}
+	all := stablePrivacy(3)
+	w.held(all[0])
+	w.learned(all[0])
+	for _, own := range []netip.Addr{all[0], w.link.MAC.LinkLocal()} {
+		claims := [][]byte{neighbour.Detection(own)}
+		for _, k := range neighbour.FromLinkLocal(own)[:5] {
+			claims = append(claims, k.Frames...)
+		}
+		for _, f := range claims {
+			w.network(f)
+			if lost := w.legitimate(w.link.FromLinkLocal(own)); len(lost) > 0 {
+				t.Errorf("after %x from the network: lost from %v: %q", f, own, lost)
+			}
+		}
+	}
+	// What comes from beyond the router says nothing of a neighbour.
+	far := slices.Clone(neighbour.FromLinkLocal(all[1])[3].Frames[0])
+	const source, hopLimit = 14 + 8, 14 + 7
+	copy(far[source:], w.link.Far6.AsSlice())
+	far[hopLimit] = 63
+	w.network(far)
+	w.held(all[1])
+	w.learned(all[1])
 }
 
 // detection is a detection that is dropped.

@@ -33,7 +33,7 @@ var selection = nstest.Selection{
 		{Test: "TestNamespaceIsMute/bridge,_guard.off_false", Why: "which sockets need no capability"},
 		{Test: "TestMachinesNamespace", Why: "the first namespace has no inode number of its own before Linux 6.18"},
 		{Test: "TestOuterServers/redirect,_served", Why: "the same toward the guest, where fragments hide headers"},
-		{Test: "TestLinkLocal/served/(bridge|redirect)/(two_learned|defended)", Why: "sets that rules fill, with timeouts"},
+		{Test: "TestLinkLocal/served/(bridge|redirect)/(four_learned|defended)", Why: "sets that rules fill, with timeouts"},
 		{Test: "TestIPTablesLeft/iptables-legacy", Why: "the tables are modules"},
 		{Test: "TestFollowDrops", Why: "counters, limits and nflog groups are modules, in three families"},
 		{Test: "TestWithoutNFTables", Why: "to ask for nf_tables loads it"},

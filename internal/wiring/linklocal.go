@@ -10,31 +10,34 @@ import (
 )
 
 // linkLocal is how the filter learns the link-local addresses that the guest makes up (RFC 7217, RFC 8981), besides the
-// one of its MAC. The guest announces such an address by duplicate address detection (RFC 4862 section 5.4). It can use
-// the address after the time in which an owner would have answered, and only while no other station uses it.
+// one of its MAC. The guest announces such an address by duplicate address detection (RFC 4862 section 5.4), and can use
+// it after the time in which an owner would have answered. An address belongs to who uses it first, the guest or another
+// station: so a guest gets no neighbour's address, and a neighbour that claims the guest's does not silence the guest.
 type linkLocal struct {
 	learns  bool
-	hears   bool         // the table of the guest filter also sees what the network sends
-	routers []netip.Addr // link-local addresses that are the routers'
-	macs    []cache.MAC  // the guest's
+	hears   bool           // the table of the guest filter also sees what the network sends
+	routers []netip.Addr   // link-local addresses that are the routers'
+	macs    []cache.MAC    // the guest's
+	static  []netip.Prefix // link-local addresses that are the guest's in any case
 }
 
 // Sets of link-local addresses.
 const (
 	setLocal      = "link-local"       // the guest's
 	setNewLocal   = "link-local-new"   // those of the guest's whose owner could still answer
+	setUsed       = "link-local-used"  // those from which the guest has sent
 	setNeighbours = "link-local-other" // those of other stations
 )
 
 const (
-	maxLocal      = 2
+	maxLocal      = 4 // a kernel tries four addresses if others answer for them (IDGEN_RETRIES)
+	maxUsed       = 16
 	maxNeighbours = 1024
 
 	// Lives of elements, in milliseconds. A host waits for an answer for one second (RetransTimer, RFC 4861 section 10).
 	detectionTime = 900
-	localTime     = 24 * 60 * 60 * 1000
-	// A neighbour that claims the guest's address takes it from the guest for so long.
-	neighbourTime = 10 * 60 * 1000
+	localTime     = 7 * 24 * 60 * 60 * 1000
+	neighbourTime = 60 * 60 * 1000
 )
 
 var linkLocal64 = netip.MustParsePrefix("fe80::/64")
@@ -44,6 +47,11 @@ func (p *Plan) linkLocal(nic netstate.Link, g guest) linkLocal {
 	l.learns = !g.anyAddress && !slices.ContainsFunc(g.prefixes, func(p netip.Prefix) bool {
 		return p.Bits() <= linkLocal64.Bits() && p.Overlaps(linkLocal64)
 	})
+	for _, p := range g.prefixes {
+		if p.Addr().Is6() && p.Addr().IsLinkLocalUnicast() {
+			l.static = append(l.static, p)
+		}
+	}
 	if p.Record.Binding == cache.BindingMasquerade {
 		return l // the guest's only neighbour is the bridge, whose address comes from its MAC
 	}
@@ -66,12 +74,16 @@ func (l linkLocal) sets() []firewall.Set {
 		{Name: setNewLocal, Of: firewall.DiscoveryTarget, Size: maxLocal, Milliseconds: detectionTime},
 	}
 	if l.hears {
-		sets = append(sets, neighbourSet)
+		sets = append(sets, usageSets...)
 	}
 	return sets
 }
 
-var neighbourSet = firewall.Set{Name: setNeighbours, Of: firewall.DiscoveryTarget, Size: maxNeighbours, Milliseconds: neighbourTime}
+// usageSets are those of the table that hears the network.
+var usageSets = []firewall.Set{
+	{Name: setUsed, Of: firewall.DiscoveryTarget, Size: maxUsed, Milliseconds: localTime},
+	{Name: setNeighbours, Of: firewall.DiscoveryTarget, Size: maxNeighbours, Milliseconds: neighbourTime},
+}
 
 // Octets of the target in a message of neighbour discovery, and of the source in the IPv6 header.
 var (
@@ -138,9 +150,16 @@ func (l linkLocal) source(pass firewall.Verdict) []firewall.Rule {
 	if !l.learns {
 		return nil
 	}
-	used := firewall.AddToSet{Part: firewall.RawSource6, Set: setLocal, Renew: true}
-	return []firewall.Rule{rule(pass, append(l.own(firewall.RawSource6), used)...)}
+	own := l.own(firewall.RawSource6)
+	var rules []firewall.Rule
+	if l.hears {
+		rules = append(rules, rule(firewall.Continue{}, append(slices.Clone(own), used)...))
+	}
+	return append(rules, rule(pass, append(own, firewall.AddToSet{Part: firewall.RawSource6, Set: setLocal, Renew: true})...))
 }
+
+// used notes that the guest has sent from an address.
+var used = firewall.AddToSet{Part: firewall.RawSource6, Set: setUsed, Renew: true}
 
 // advertised continues with an advertisement of such an address.
 func (l linkLocal) advertised(next firewall.Goto) []firewall.Rule {
@@ -151,21 +170,38 @@ func (l linkLocal) advertised(next firewall.Goto) []firewall.Rule {
 }
 
 // hear notes the addresses of other stations from what they send in ICMPv6: from their sources, and from the addresses
-// that they detect or advertise. A frame with the guest's MAC has come back from the network.
+// that they detect or advertise, in messages that a host accepts (RFC 4861 section 7.1): a router lowers the hop limit,
+// so nothing from beyond counts. It notes no address that the guest uses. A frame with the guest's MAC has come back
+// from the network.
 func (l linkLocal) hear() []firewall.Rule {
-	var foreign []firewall.Match
+	var rules []firewall.Rule
 	for _, m := range l.macs {
-		foreign = append(foreign, firewall.Bytes{Header: firewall.Ethernet, Offset: 6, Value: m[:], Not: true})
+		rules = append(rules, rule(firewall.Return{}, firewall.Bytes{Header: firewall.Ethernet, Offset: 6, Value: m[:]}))
 	}
-	note := func(part firewall.Part, m ...firewall.Match) firewall.Rule {
-		m = append(m, firewall.AddToSet{Part: part, Set: setNeighbours, Renew: true})
-		return rule(firewall.Continue{}, slices.Concat(foreign, m)...)
+	for _, p := range l.static {
+		for _, part := range []firewall.Bytes{{Header: firewall.Network, Offset: 8}, {Header: firewall.Transport, Offset: 8}} {
+			part.Value, part.Mask = p.Addr().AsSlice(), firewall.Mask(p)
+			rules = append(rules, rule(firewall.Return{}, part))
+		}
 	}
-	return []firewall.Rule{
-		note(firewall.RawSource6, localSource),
-		note(firewall.DiscoveryTarget, firewall.Carries{Version: 6}, fromUnspecified, is(firewall.ProtocolICMPv6), firewall.ICMP{Version: 6, Type: icmp6Solicitation}, localTarget),
-		note(firewall.DiscoveryTarget, firewall.Carries{Version: 6}, is(firewall.ProtocolICMPv6), firewall.ICMP{Version: 6, Type: icmp6Advertisement}, localTarget),
+	for _, part := range []firewall.Part{firewall.RawSource6, firewall.DiscoveryTarget} {
+		rules = append(rules, rule(firewall.Return{}, firewall.InSet{Part: part, Set: setUsed}))
 	}
+	note := func(part firewall.Part, m ...firewall.Match) {
+		rules = append(rules, rule(firewall.Continue{}, append(m, firewall.AddToSet{Part: part, Set: setNeighbours, Renew: true})...))
+	}
+	v6 := firewall.Carries{Version: 6}
+	valid := []firewall.Match{
+		firewall.Bytes{Header: firewall.Network, Offset: 6, Value: []byte{firewall.ProtocolICMPv6, 255}}, // next header, hop limit
+		localTarget,
+	}
+	message := func(kind byte) firewall.Match {
+		return firewall.Bytes{Header: firewall.Transport, Value: []byte{kind, 0}} // type, code
+	}
+	note(firewall.RawSource6, v6, localSource)
+	note(firewall.DiscoveryTarget, append([]firewall.Match{v6, fromUnspecified, message(icmp6Solicitation)}, valid...)...)
+	note(firewall.DiscoveryTarget, append([]firewall.Match{v6, message(icmp6Advertisement)}, valid...)...)
+	return rules
 }
 
 // defend drops what the guest sends under an address of another station. It is for a table that hears the network
@@ -177,6 +213,7 @@ func (l linkLocal) defend() []firewall.Rule {
 		rule(drop(firewall.NeighbourSpoof), v6, fromUnspecified, icmp6, firewall.ICMP{Version: 6, Type: icmp6Solicitation}, target),
 		rule(drop(firewall.NeighbourSpoof), v6, icmp6, firewall.ICMP{Version: 6, Type: icmp6Advertisement}, target),
 		rule(drop(firewall.IPSpoof), v6, localSource, firewall.InSet{Part: firewall.RawSource6, Set: setNeighbours}),
+		rule(firewall.Accept{}, v6, localSource, used),
 	}
 }
 

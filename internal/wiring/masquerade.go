@@ -148,26 +148,38 @@ func (b masquerade) wire6(p *Plan, br, nic netstate.Link) (end, error) {
 	return end{guest, gateway}, nil
 }
 
-// routeGuardPrefixes leads to the guest's other addresses, which the guest's own network does not contain.
+// routeGuardPrefixes leads to the guest's other addresses by way of the guest, which then needs to answer for none of
+// them. Where the namespace has a route of its own, the answers to these addresses would not come to the guest.
 func (p *Plan) routeGuardPrefixes(br netstate.Link, ends []end) error {
 	for i, prefix := range p.spec.Guard.Prefixes {
-		if prefix.Addr().IsLinkLocalUnicast() || !slices.ContainsFunc(ends, func(e end) bool { return version(e.guest) == version(prefix.Addr()) }) {
+		at := slices.IndexFunc(ends, func(e end) bool { return version(e.guest) == version(prefix.Addr()) })
+		switch {
+		case prefix.Addr().IsLinkLocalUnicast():
+			continue // on the link
+		case at < 0:
+			p.warn("no route leads to guard.prefixes[%d], %v: the guest has no IPv%d address", i, prefix, version(prefix.Addr()))
+			continue
+		case prefix.Bits() < minNetwork:
+			p.warn("no route leads to guard.prefixes[%d], %v: it is part of a default route, so only what the guest opens is answered", i, prefix)
 			continue
 		}
-		r := netstate.Route{Link: br.Index, Table: netstate.TableMain, Destination: prefix, Type: netstate.RouteUnicast, Protocol: netstate.ProtocolStatic, Scope: netstate.ScopeLink}
+		r := netstate.Route{
+			Link: br.Index, Table: netstate.TableMain, Destination: prefix, Gateway: ends[at].guest,
+			Type: netstate.RouteUnicast, Protocol: netstate.ProtocolStatic,
+		}
 		if prefix.Addr().Is6() {
-			r.Scope, r.Metric, r.Other = netstate.ScopeUniverse, metricPrefix, []netstate.Attribute{{Type: routePreference, Data: []byte{0}}}
+			r.Metric, r.Other = metricPrefix, []netstate.Attribute{{Type: routePreference, Data: []byte{0}}}
 		}
-		same := func(o netstate.Route) bool {
-			return o.Table == r.Table && o.Destination == r.Destination && o.Metric == r.Metric
-		}
-		if slices.ContainsFunc(p.found.Routes, same) {
-			return fmt.Errorf("guard.prefixes[%d]: the namespace has a route to %v already: %w, leave the prefix out or delete the route", i, prefix, infra.ErrCollision)
+		for _, f := range p.found.Routes {
+			if f.Destination.Bits() >= minNetwork && f.Destination.Overlaps(prefix) {
+				return fmt.Errorf("guard.prefixes[%d]: %v overlaps the route to %v of the namespace: %w, leave the prefix out", i, prefix, f.Destination, infra.ErrCollision)
+			}
 		}
 		onLink := slices.ContainsFunc(p.wanted.Addresses, func(a netstate.Address) bool {
 			return a.Link == br.Index && a.Prefix.Bits() <= prefix.Bits() && a.Prefix.Contains(prefix.Addr())
 		})
-		if !onLink && !slices.ContainsFunc(p.wanted.Routes, same) {
+		known := slices.ContainsFunc(p.wanted.Routes, func(o netstate.Route) bool { return o.Table == r.Table && o.Destination == r.Destination })
+		if !onLink && !known {
 			p.wanted.Routes = append(p.wanted.Routes, r)
 		}
 	}

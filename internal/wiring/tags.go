@@ -8,11 +8,13 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// EtherTypes of VLAN tags. The third has no standard, and switches know it.
+// EtherTypes of VLAN tags. The others have no standard, and switches know them.
 const (
 	tag8021Q  = 0x8100
 	tag8021ad = 0x88a8
 	tagQinQ   = 0x9100
+	tagQinQ2  = 0x9200
+	tagQinQ3  = 0x9300
 )
 
 func etherType(kind uint16) firewall.Match {
@@ -39,7 +41,7 @@ func (g guest) passVLANs(pass firewall.Verdict, hop firewall.Reason) []firewall.
 		return nil
 	}
 	var rules []firewall.Rule
-	for _, inner := range []uint16{tag8021Q, tag8021ad, tagQinQ} {
+	for _, inner := range []uint16{tag8021Q, tag8021ad, tagQinQ, tagQinQ2, tagQinQ3} {
 		rules = append(rules, rule(drop(hop), vlan(0, 0, inner)))
 	}
 	for _, b := range blocks {

@@ -26,7 +26,7 @@ func (g guest) addBetween(t firewall.Table, n netstate.Names, guard infra.Guard)
 	}
 	toNetwork := []firewall.Match{firewall.OutInterface{Name: n.Tap, Not: true}}
 	if g.local.learns {
-		t.Sets = append(t.Sets, neighbourSet)
+		t.Sets = append(t.Sets, usageSets...)
 		toNetwork = append(toNetwork, needsNoDefence()...)
 	}
 	between := []firewall.Rule{
@@ -88,7 +88,8 @@ func (g guest) addToGuest(t firewall.Table, to int, pass firewall.Verdict, of fu
 	}
 	t.Chains[to].Rules = slices.Concat(
 		[]firewall.Rule{
-			rule(pass, is(firewall.ProtocolTCP)),
+			rule(pass, is(firewall.ProtocolTCP), ip4),
+			rule(pass, is(firewall.ProtocolTCP), ip6),
 			frequent(ip4, client4, nearDHCP4),
 			frequent(ip6, client6, nearDHCP6),
 		},
