@@ -1,8 +1,11 @@
 package phase1_test
 
 import (
+	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"strings"
@@ -12,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/rig/frames"
 	"github.com/guestwire/guestwire/internal/rig/nstest"
 	"github.com/guestwire/guestwire/phase1"
@@ -237,6 +241,54 @@ func TestNextHops(t *testing.T) {
 			}
 			if have := neighbours(version.family, "eth0-br"); have > mostSources+5 || have < mostSources/2 {
 				t.Errorf("IPv%s: the namespace notes %d neighbours that ask, want about %d", version.family[1:], have, mostSources)
+			}
+		}
+	})
+}
+
+// TestTakenPorts has a neighbour send from a server's port to each port that the guest's connections leave by, before the
+// guest asks that server. The guest's questions arrive all the same.
+func TestTakenPorts(t *testing.T) {
+	t.Parallel()
+	eachFirewall(t, func(t *testing.T, firewall string) {
+		n := nstest.NewNetwork(t)
+		c := config(n, infra.Masquerade{Ports: []infra.Ports{{First: 80}}, Firewall: firewall})
+		setup(t, c)
+		w := attachDeaf(t, n, true, true)
+		for _, of := range []struct{ server, pod netip.Addr }{{nstest.Gateway4, nstest.Pod4}, {nstest.Gateway6, nstest.Pod6}} {
+			var server *net.UDPConn
+			err := netns.Do(n.World.File, func() (err error) {
+				server, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(of.server, 5300)))
+				return err
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer server.Close()
+			for port := 61000; port <= 65535; port++ {
+				if _, err := server.WriteToUDPAddrPort([]byte("taken"), netip.AddrPortFrom(of.pod, uint16(port))); err != nil && !errors.Is(err, unix.ECONNREFUSED) {
+					t.Fatal(err)
+				}
+			}
+			for i := range uint16(20) {
+				question := fmt.Appendf(nil, "question %02d", i)
+				w.write(w.link.Packet(unix.IPPROTO_UDP, w.guestAddress(of.server), of.server, frames.Datagram(40000+i, 5300, question)))
+				if err := server.SetReadDeadline(time.Now().Add(patience)); err != nil {
+					t.Fatal(err)
+				}
+				answer := make([]byte, 100)
+				for {
+					size, _, err := server.ReadFromUDPAddrPort(answer)
+					if errors.Is(err, unix.ECONNREFUSED) { // of what was sent before
+						continue
+					}
+					if err != nil {
+						t.Fatalf("%s of the guest to %v: %v", question, of.server, err)
+					}
+					if bytes.Equal(answer[:size], question) {
+						break
+					}
+				}
 			}
 		}
 	})

@@ -95,6 +95,12 @@ func (b masquerade) wire(p *Plan, nic netstate.Link) error {
 	}
 	t := translation{names: p.names, unforwarded: p.unforwarded(nic.Index), addresses: slices.Concat(v4, v6), ends: ends, Masquerade: b.Masquerade, guard: p.spec.Guard,
 		mac: b.MAC, ports: choosePorts(b.Masquerade, p.spec.Guard.Open, p.found)}
+	t.noARP = nic.NoARP
+	for _, name := range []string{"tcp", "udp"} {
+		if n := t.ports.others[name].len(); n < enoughPorts {
+			p.warn("%d ports are left for the guest's %s connections: sockets of the namespace have the ports between", n, name)
+		}
+	}
 	if err := t.checkSources(); err != nil {
 		return err
 	}

@@ -23,6 +23,7 @@ type translation struct {
 	guard infra.Guard
 	mac   cache.MAC // the guest's
 	ports portChoice
+	noARP bool // the NIC asks for no neighbours
 	// iptables says that the table becomes chains of iptables.
 	iptables bool
 }
@@ -88,6 +89,9 @@ func (t translation) table() firewall.Table {
 	chains = append(chains, firewall.Chain{Name: "to-namespace", Type: "filter", Hook: firewall.Input, Priority: firewall.Filter, Rules: t.toNamespace()})
 	if !t.guard.Off {
 		chains = append(chains, firewall.Chain{Name: "errors", Rules: t.errors()})
+	}
+	if !t.ports.everything {
+		chains = append(chains, firewall.Chain{Name: "reserved", Rules: t.reserved()})
 	}
 	chains = append(chains,
 		firewall.Chain{Name: "accepted", Rules: t.accepted()},
@@ -176,6 +180,9 @@ func (t translation) manySources() bool {
 func (t translation) limitNeighbours(table *firewall.Table) {
 	limit := func(chain, set string, size int, parts map[int]firewall.Part) {
 		c := firewall.Chain{Name: chain}
+		if t.noARP && chain == "next-hop" {
+			c.Rules = append(c.Rules, rule(firewall.Return{}, firewall.OutInterface{Name: t.names.NIC}))
+		}
 		for _, e := range t.ends {
 			v := version(e.guest)
 			name := fmt.Sprintf("%s-%d", set, v)
@@ -451,10 +458,14 @@ func (t translation) rewritten(v int) []netip.Prefix {
 // identifier of an echo request is a connection.
 func (t translation) toNamespace() []firewall.Rule {
 	from := t.fromGuest()
-	if t.guard.Off {
-		return []firewall.Rule{rule(firewall.Jump{Chain: "accepted"}, from, firewall.State{States: firewall.New})}
+	var rules []firewall.Rule
+	if !t.ports.everything {
+		rules = append(rules, rule(firewall.Jump{Chain: "reserved"}, firewall.InInterface{Name: t.names.NIC}, firewall.State{States: firewall.New}))
 	}
-	rules := []firewall.Rule{rule(firewall.Accept{}, from, firewall.State{States: firewall.Established})}
+	if t.guard.Off {
+		return append(rules, rule(firewall.Jump{Chain: "accepted"}, from, firewall.State{States: firewall.New}))
+	}
+	rules = append(rules, rule(firewall.Accept{}, from, firewall.State{States: firewall.Established}))
 	rules = append(rules, rule(firewall.Goto{Chain: "errors"}, from, firewall.State{States: firewall.Related}))
 	for _, e := range t.ends {
 		if e.guest.Is4() {
@@ -473,6 +484,18 @@ func (t translation) toNamespace() []firewall.Rule {
 		rules = append(rules, rule(firewall.Goto{Chain: "accepted"}, append([]firewall.Match{from}, matchPorts(p)...)...))
 	}
 	return append(rules, rule(drop(firewall.NamespaceService), from))
+}
+
+// reserved drops what the network opens to the ports that are left to the guest's connections. Otherwise each such packet
+// would be a connection of the namespace, from whose port the guest can open none to the same peer for half a minute:
+// few packets would keep the guest from its DNS server.
+func (t translation) reserved() []firewall.Rule {
+	var rules []firewall.Rule
+	for _, name := range []string{"tcp", "udp", "sctp"} {
+		number, of := transports[name], t.ports.others[name]
+		rules = append(rules, rule(drop(firewall.NotForwarded), firewall.Protocol{Number: number}, firewall.DestinationPort{Protocol: number, First: of.first, Last: of.last}))
+	}
+	return rules
 }
 
 // Numbers that only a masquerade needs: a code of ICMP and a type of ICMPv6 (RFC 792, RFC 4443).

@@ -136,7 +136,7 @@ func choosePorts(b infra.Masquerade, open []infra.Ports, found netstate.Snapshot
 		}
 		free.remove(open, protocol)
 		for _, l := range found.Listeners {
-			if l.Protocol == protocol {
+			if l.Protocol == protocol && !l.Address.IsLoopback() { // nothing from outside comes to a loopback address
 				free[l.Port] = false
 			}
 		}
