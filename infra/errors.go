@@ -13,7 +13,8 @@ var ErrWired error = sentinel{"already wired", fs.ErrExist}
 // ErrNoNIC says that the namespace has no link with the NIC's name. It is an fs.ErrNotExist.
 var ErrNoNIC error = sentinel{"no such link", fs.ErrNotExist}
 
-// ErrCollision says that a masquerade network overlaps one that the namespace can reach already.
+// ErrCollision says that a masquerade network, or a prefix of its guard, overlaps a network that the namespace can reach
+// already.
 var ErrCollision = errors.New("network in use")
 
 // sentinel is an error that is one of the standard library's as well.

@@ -17,8 +17,9 @@ type Guard struct {
 	// MACs are the guest's besides the one in the record. Each of them may use each of the addresses.
 	MACs []cache.MAC `json:"macs,omitempty"`
 	// Prefixes are sources besides the guest's addresses, such as those of containers in the guest. The filter learns
-	// two link-local addresses that the guest makes up (RFC 7217); fe80::/64 is for a guest with more. Behind a
-	// masquerade Setup adds a route to each prefix; ErrCollision if the namespace has one already.
+	// four link-local addresses that the guest makes up (RFC 7217); fe80::/64 is for a guest with more. Behind a
+	// masquerade Setup adds a route to each prefix by way of the guest; ErrCollision if the prefix overlaps a
+	// network that the namespace can reach already. The record warns of a prefix without a route.
 	Prefixes []netip.Prefix `json:"prefixes,omitempty"`
 	// EtherTypes are those of frames that pass besides IPv4, IPv6 and ARP, from the guest and to it, such as
 	// 0x8863 and 0x8864 (PPPoE). The filter checks the guest's MAC in them, and does not look into them. Frames to

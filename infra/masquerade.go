@@ -27,8 +27,8 @@ type Masquerade struct {
 	Loopback bool `json:"loopback,omitempty"`
 	// Sidecar is for the proxies of a service mesh in the namespace; nil: there are none.
 	Sidecar *Sidecar `json:"sidecar,omitempty"`
-	// MaxConnections limits the connections that the guest opens, and as many that others open to the guest, so
-	// that no guest can fill the machine's table; at most 1048576. What is over the limit is dropped. So are new
+	// MaxConnections limits the connections that the guest opens, and as many that others open to the guest; at
+	// most 1048576. Each new one costs the kernel time in proportion. What is over the limit is dropped. So are new
 	// TCP connections above MaxConnections a minute in each direction, because an ended one stays in the table
 	// for two minutes. 0: DefaultMaxConnections. By iptables each family has a limit of its own, and the
 	// minute's limit needs nf_tables as well.
