@@ -116,7 +116,7 @@ func FollowDrops(ctx context.Context, c Config, f func(Drop)) error {
 	return log.Follow(ctx, func(d kernel.Drop) {
 		f(Drop{
 			Time: d.Time, Reason: string(d.Reason), Lost: int(d.Lost),
-			Text: frametext.Line(d.Ethernet, d.EtherType, d.Packet),
+			Text: frametext.Line(d.Ethernet, d.Tag, d.EtherType, d.Packet),
 		})
 	})
 }

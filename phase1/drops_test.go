@@ -292,7 +292,7 @@ func TestFollowDrops(t *testing.T) {
 			{"IPv4 from another's MAC", "mac-spoof", fmt.Sprintf("02:00:5e:00:53:66 > %s IPv4 %v:5000 > %v:5001 UDP", gateway, w.link.IPv4, w.link.Far4)},
 			{"ARP reply of a foreign address", "arp-spoof", fmt.Sprintf("%s > ff:ff:ff:ff:ff:ff ARP 203.0.113.66 is at %s, says to %v", guest, guest, w.link.IPv4.Next())},
 			{"IPv6 TCP SYN from a foreign source", "ip-spoof", fmt.Sprintf("%s > %s IPv6 [2001:db8:bad::66]:5000 > [%v]:80 TCP", guest, gateway, w.link.Far6)},
-			{"802.1Q tag", "vlan-tag", fmt.Sprintf("%s > %s IPv4 %v:5000 > %v:5001 UDP", guest, gateway, w.link.IPv4, w.link.Far4)},
+			{"802.1Q tag", "vlan-tag", fmt.Sprintf("%s > %s VLAN 5 IPv4 %v:5000 > %v:5001 UDP", guest, gateway, w.link.IPv4, w.link.Far4)},
 			{"LLDP to a bridge", "bridge-control", guest + " > 01:80:c2:00:00:0e EtherType 0x88cc"},
 			{"CDP", "ethertype", guest + " > 01:00:0c:cc:cc:cc LLC"},
 			{"router advertisement behind hop-by-hop options", "router-advertisement",

@@ -31,14 +31,21 @@ const (
 
 // Line describes a frame, such as "02:00:00:00:00:07 > ff:ff:ff:ff:ff:ff ARP 10.0.0.7 asks for 10.0.0.1".
 //
-// ethernet is the frame's Ethernet header, or shorter if there is none. packet are the first octets behind that
-// header, of the type etherType. What cannot be read is left out.
-func Line(ethernet []byte, etherType uint16, packet []byte) string {
+// ethernet is the frame's Ethernet header, or shorter if there is none, without the VLAN tag: protocol and tag, zero for
+// none. packet are the first octets behind that header, of the type etherType. What cannot be read is left out.
+func Line(ethernet []byte, tag [2]uint16, etherType uint16, packet []byte) string {
 	line := ""
 	if len(ethernet) >= 14 {
 		line = fmt.Sprintf("%v > %v ", net.HardwareAddr(ethernet[6:12]), net.HardwareAddr(ethernet[:6]))
 		// The kernel knows no type of LLC frames. The header has their length.
 		etherType = binary.BigEndian.Uint16(ethernet[12:])
+	}
+	switch tag[0] {
+	case 0:
+	case 0x8100:
+		line += fmt.Sprintf("VLAN %d ", tag[1]&0xfff)
+	default:
+		line += fmt.Sprintf("VLAN %d of %#04x ", tag[1]&0xfff, tag[0])
 	}
 	switch {
 	case etherType == typeARP:

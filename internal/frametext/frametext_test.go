@@ -62,12 +62,12 @@ var lines = []struct{ frame, want string }{
 func TestLine(t *testing.T) {
 	for _, c := range lines {
 		frame := octets(t, c.frame)
-		if have := frametext.Line(frame[:14], 0xffff, frame[14:]); have != c.want {
+		if have := frametext.Line(frame[:14], [2]uint16{}, 0xffff, frame[14:]); have != c.want {
 			t.Errorf("%s: have\n%s\nwant\n%s", c.frame, have, c.want)
 		}
 	}
 	packet := octets(t, head4+"00440043")
-	if have, want := frametext.Line(nil, 0x0800, packet), "IPv4 10.0.0.7:68 > 10.0.0.1:67 UDP"; have != want {
+	if have, want := frametext.Line(nil, [2]uint16{0x8100, 0x6005}, 0x0800, packet), "VLAN 5 IPv4 10.0.0.7:68 > 10.0.0.1:67 UDP"; have != want {
 		t.Errorf("without an Ethernet header: %s, want %s", have, want)
 	}
 }
@@ -80,7 +80,7 @@ func FuzzLine(f *testing.F) {
 		f.Add([]byte(nil), uint16(0x86dd), frame[14:])
 	}
 	f.Fuzz(func(t *testing.T, ethernet []byte, etherType uint16, packet []byte) {
-		line := frametext.Line(ethernet, etherType, packet)
+		line := frametext.Line(ethernet, [2]uint16{}, etherType, packet)
 		if len(line) > 300 || strings.ContainsAny(line, "\n\r\x1b") {
 			t.Errorf("%q", line)
 		}

@@ -36,6 +36,7 @@ const (
 	logPrefix       = 10 // NFULA_PREFIX
 	logNumber       = 12 // NFULA_SEQ
 	logHardware     = 16 // NFULA_HWHEADER
+	logVLAN         = 20 // NFULA_VLAN, with a protocol and a tag (NFULA_VLAN_PROTO, NFULA_VLAN_TCI)
 )
 
 // logMessage is struct nfgenmsg of a message about an nflog group.
@@ -131,6 +132,8 @@ type Drop struct {
 	// tags that the kernel has removed.
 	EtherType uint16
 	Packet    []byte
+	// Tag is the outer VLAN tag, which the kernel has removed: protocol and tag. Zero: there is none.
+	Tag [2]uint16
 	// Lost is the number of reports that were lost since the last one, of any NIC of the namespace.
 	Lost uint32
 
@@ -198,6 +201,13 @@ func parseDrop(m []byte) (d Drop, err error) {
 			d.number = be32(v)
 		case logHardware:
 			d.Ethernet = append([]byte(nil), v...)
+		case logVLAN:
+			return eachAttribute(v, 0, func(kind uint16, v []byte) error {
+				if (kind == 1 || kind == 2) && len(v) >= 2 {
+					d.Tag[kind-1] = binary.BigEndian.Uint16(v)
+				}
+				return nil
+			})
 		}
 		return nil
 	})

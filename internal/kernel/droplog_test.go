@@ -21,6 +21,12 @@ func dropTold(d Drop) []byte {
 	if d.Ethernet != nil {
 		add(logHardware, d.Ethernet)
 	}
+	if d.Tag != [2]uint16{} {
+		tag := nl.NewRtAttr(logVLAN, nil)
+		tag.AddRtAttr(1, be16(d.Tag[0]))
+		tag.AddRtAttr(2, be16(d.Tag[1]))
+		message = append(message, tag.Serialize()...)
+	}
 	if !d.Time.IsZero() {
 		at := binary.BigEndian.AppendUint64(nil, uint64(d.Time.Unix()))
 		add(logTime, binary.BigEndian.AppendUint64(at, uint64(d.Time.Nanosecond()/1000)))
@@ -31,7 +37,7 @@ func dropTold(d Drop) []byte {
 }
 
 var testDrops = []Drop{
-	{NIC: "eth0", Reason: firewall.MACSpoof, EtherType: 0x0806, Ethernet: make([]byte, 14), Packet: []byte{0, 1, 8, 0}, Time: time.Unix(1700000000, 123456000), number: 7},
+	{NIC: "eth0", Reason: firewall.MACSpoof, EtherType: 0x0806, Ethernet: make([]byte, 14), Tag: [2]uint16{0x8100, 0x6005}, Packet: []byte{0, 1, 8, 0}, Time: time.Unix(1700000000, 123456000), number: 7},
 	{NIC: "net1", Reason: firewall.NamespaceOutput, EtherType: 0x0800, Packet: []byte{0x45}},
 }
 
