@@ -79,7 +79,11 @@ func (s Set) properties() []string {
 	list := []string{fmt.Sprintf("size %d", s.Size), "flags dynamic"}
 	if s.Milliseconds != 0 {
 		list[1] += ",timeout"
-		list = append(list, fmt.Sprintf("timeout %dms", s.Milliseconds))
+		life := fmt.Sprintf("timeout %dms", s.Milliseconds)
+		if s.Milliseconds%1000 == 0 { // nft reads no large number of milliseconds
+			life = fmt.Sprintf("timeout %ds", s.Milliseconds/1000)
+		}
+		list = append(list, life)
 	}
 	return list
 }
