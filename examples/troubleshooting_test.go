@@ -778,7 +778,7 @@ var trials = map[string]func(p *trial){
 		p.says(p.agent(0, "teardown"))
 		p.unwired()
 	},
-	"state: ..., but the record of eth0 is in ...: name that directory, or none": func(p *trial) {
+	"state: ..., but the record of eth0 is in ...: name that directory; a teardown needs none": func(p *trial) {
 		p.setup(0)
 		p.says(p.agent(2, "teardown", "-state", p.n.State+"-typo"))
 		p.agent(0, "teardown")

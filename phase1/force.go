@@ -155,7 +155,7 @@ func (w Wiring) lostState(named string) (string, error) {
 	}
 	real, err := realState(named)
 	if err == nil && w.State != "" && real != w.State {
-		return "", &cache.FieldError{Field: "state", Reason: fmt.Sprintf("%s, but the record of %s is in %s: name that directory, or none", named, w.NIC, w.State)}
+		return "", &cache.FieldError{Field: "state", Reason: fmt.Sprintf("%s, but the record of %s is in %s: name that directory; a teardown needs none", named, w.NIC, w.State)}
 	}
 	return real, err
 }

@@ -270,7 +270,7 @@ func (j *journal) checkState(path string) error {
 		return err
 	}
 	if real != j.Spec.State {
-		return &cache.FieldError{Field: "state", Reason: fmt.Sprintf("%s, but the record of %s is in %s: name that directory, or none", path, j.Spec.NIC, j.Spec.State)}
+		return &cache.FieldError{Field: "state", Reason: fmt.Sprintf("%s, but the record of %s is in %s: name that directory; a teardown needs none", path, j.Spec.NIC, j.Spec.State)}
 	}
 	return nil
 }
