@@ -44,37 +44,56 @@ const (
 	enoughPorts = 1024
 )
 
-// portSet says of each port whether the port is in the set.
-type portSet [1 << 16]bool
+// portSet are ports, as ranges in order that do not touch.
+type portSet []span
 
-func (s *portSet) put(r span, in bool) {
-	for p := int(r.first); p <= int(r.last); p++ {
-		s[p] = in
+// add adds the ports of a range.
+func (s *portSet) add(r span) {
+	all := append(slices.Clone(*s), r)
+	slices.SortFunc(all, func(a, b span) int { return int(a.first) - int(b.first) })
+	merged := all[:1]
+	for _, n := range all[1:] {
+		if last := &merged[len(merged)-1]; int(n.first) <= int(last.last)+1 {
+			last.last = max(last.last, n.last)
+		} else {
+			merged = append(merged, n)
+		}
 	}
+	*s = merged
+}
+
+// cut removes the ports of a range.
+func (s *portSet) cut(r span) {
+	var rest portSet
+	for _, o := range *s {
+		if r.last < o.first || o.last < r.first {
+			rest = append(rest, o)
+			continue
+		}
+		if o.first < r.first {
+			rest = append(rest, span{o.first, r.first - 1})
+		}
+		if r.last < o.last {
+			rest = append(rest, span{r.last + 1, o.last})
+		}
+	}
+	*s = rest
 }
 
 // remove removes the ports of the protocol.
 func (s *portSet) remove(list []infra.Ports, protocol string) {
 	for _, p := range list {
 		if p.Transport() == protocol {
-			s.put(span{p.First, p.End()}, false)
+			s.cut(span{p.First, p.End()})
 		}
 	}
 }
 
-// spans are the ports of the set from first on, as ranges in order.
-func (s *portSet) spans(first int) []span {
-	var list []span
-	for p := first; p < len(s); p++ {
-		switch {
-		case !s[p]:
-		case p > first && s[p-1]:
-			list[len(list)-1].last = uint16(p)
-		default:
-			list = append(list, span{uint16(p), uint16(p)})
-		}
-	}
-	return list
+// from are the ports from first on.
+func (s portSet) from(first uint16) portSet {
+	rest := slices.Clone(s)
+	rest.cut(span{0, first - 1})
+	return rest
 }
 
 // largest is the range with the most ports; the zero span has one port, 0, and stands for none.
@@ -110,45 +129,44 @@ func choosePorts(b infra.Masquerade, open []infra.Ports, found netstate.Snapshot
 		var forwarded, free portSet
 		switch {
 		case c.everything:
-			forwarded.put(span{1, 65535}, true)
+			forwarded.add(span{1, 65535})
 		case b.Sidecar == nil:
 			for _, p := range b.Ports {
 				if p.Transport() == protocol {
-					forwarded.put(span{p.First, p.End()}, true)
+					forwarded.add(span{p.First, p.End()})
 				}
 			}
 		}
-		free.put(span{firstUnprivileged, 65535}, true)
+		free.add(span{firstUnprivileged, 65535})
 		for _, s := range []*portSet{&forwarded, &free} {
-			ours := *s
-			s.put(given, false)
-			if c.reserve {
-				for p := int(above.first); p <= int(above.last); p++ {
-					s[p] = ours[p]
-				}
+			switch {
+			case !c.reserve:
+				s.cut(given)
+			case given.first < above.first:
+				s.cut(span{given.first, above.first - 1})
 			}
 			s.remove(b.Excluded, protocol)
 			for _, l := range found.Connections {
 				if l.Protocol == protocol {
-					s[l.Port] = false
+					s.cut(span{l.Port, l.Port})
 				}
 			}
 		}
 		free.remove(open, protocol)
 		for _, l := range found.Listeners {
 			if l.Protocol == protocol && !l.Address.IsLoopback() { // nothing from outside comes to a loopback address
-				free[l.Port] = false
+				free.cut(span{l.Port, l.Port})
 			}
 		}
-		c.kept[protocol] = forwarded.spans(1)
+		c.kept[protocol] = forwarded
 		c.others[protocol] = above
-		if most := largest(free.spans(int(above.first))); most.len() >= enoughPorts {
+		if most := largest(free.from(above.first)); most.len() >= enoughPorts {
 			c.others[protocol] = most
-		} else if most := largest(free.spans(firstUnprivileged)); most.first != 0 {
+		} else if most := largest(free); most.first != 0 {
 			c.others[protocol] = most
 		}
 		c.byNIC[protocol] = c.others[protocol]
-		if most := largest(forwarded.spans(firstUnprivileged)); c.everything && most.first != 0 && most.len() > c.others[protocol].len() {
+		if most := largest(forwarded.from(firstUnprivileged)); c.everything && most.first != 0 && most.len() > c.others[protocol].len() {
 			c.byNIC[protocol] = most
 		}
 	}
@@ -167,7 +185,7 @@ func OutsideClients(found netstate.Snapshot, list []netstate.LocalPort) []netsta
 // the kernel prints the list.
 func reserved(list string) string {
 	var s portSet
-	s.put(spare, true)
+	s.add(spare)
 	for word := range strings.SplitSeq(list, ",") {
 		first, last, isRange := strings.Cut(word, "-")
 		if !isRange {
@@ -176,11 +194,11 @@ func reserved(list string) string {
 		a, errA := strconv.ParseUint(first, 10, 16)
 		b, errB := strconv.ParseUint(last, 10, 16)
 		if errA == nil && errB == nil {
-			s.put(span{uint16(a), uint16(b)}, true)
+			s.add(span{uint16(a), uint16(b)})
 		}
 	}
 	var words []string
-	for _, r := range s.spans(0) {
+	for _, r := range s {
 		words = append(words, r.String())
 	}
 	return strings.Join(words, ",")
