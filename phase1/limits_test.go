@@ -202,7 +202,7 @@ func TestNextHops(t *testing.T) {
 		const tries, mostNextHops, mostSources = 350, 64, 256
 		n.Pod.IP("route add 10.200.0.0/16 dev eth0")
 		c := config(n, infra.Masquerade{Firewall: firewall})
-		c.Guard.Prefixes = []netip.Prefix{netip.MustParsePrefix("10.9.0.0/20"), netip.MustParsePrefix("fd00:9::/64")}
+		c.Guard.Prefixes = []netip.Prefix{netip.MustParsePrefix("10.9.0.0/20"), netip.MustParsePrefix("fd00:9::/64"), netip.MustParsePrefix("fe80::/64")}
 		setup(t, c)
 		if err := phase1.Check(t.Context(), c); err != nil {
 			t.Error(err)
@@ -234,6 +234,16 @@ func TestNextHops(t *testing.T) {
 				t.Errorf("IPv%s: the namespace asks for %d neighbours at the bridge", version.family[1:], have)
 			}
 			w.get([]byte("nothing"), version.far)
+			if version.family == "-6" {
+				local := netip.MustParseAddr("fe80::9:0:0:1")
+				for i := range tries { // the namespace answers on the link
+					w.write(w.link.Ping(local, w.link.Gateway.LinkLocal(), i))
+					local = local.Next()
+				}
+				if have := neighbours(version.family, "eth0-br"); have > mostSources+5 || have < mostSources/2 {
+					t.Errorf("the namespace asks for %d link-local neighbours, want about %d", have, mostSources)
+				}
+			}
 			n.Pod.IP(version.family + " neigh flush dev eth0-br nud all")
 			for range tries { // who asks for the gateway is noted as well
 				w.write(w.link.AskAs(from))

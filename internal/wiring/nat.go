@@ -148,7 +148,8 @@ func (t translation) beside() firewall.Table {
 }
 
 // A neighbour table has 1024 entries for all namespaces of the machine. So the guest has at most so many next hops and, if
-// Guard.Prefixes allows more sources than that, so many sources, each for a minute after the last new connection.
+// Guard.Prefixes allows more sources on the link than that, so many sources, each for a minute after the last new
+// connection.
 const (
 	mostNextHops = 64
 	mostSources  = 256
@@ -162,18 +163,23 @@ func (t translation) toNeighbours() []firewall.Rule {
 
 // fromNeighbours limits the sources for which the namespace has to ask when it answers the guest.
 func (t translation) fromNeighbours() []firewall.Rule {
-	if !t.manySources() {
-		return nil
+	var rules []firewall.Rule
+	for _, p := range t.manySources() {
+		rules = append(rules, rule(firewall.Jump{Chain: "from-source"}, firewall.IP{Version: version(p.Addr())}, firewall.Source{Prefix: p}))
 	}
-	return []firewall.Rule{rule(firewall.Jump{Chain: "from-source"})}
+	return rules
 }
 
-// manySources says whether the guest may send from more than mostSources addresses. Without a guard nothing limits the
-// sources.
-func (t translation) manySources() bool {
-	return slices.ContainsFunc(t.guard.Prefixes, func(p netip.Prefix) bool {
-		return t.has(version(p.Addr())) && many(p)
-	})
+// manySources are prefixes with more than mostSources link-local addresses of the guest. To other addresses the way leads
+// by the guest's own, so the namespace asks for none of them. Without a guard nothing limits the sources.
+func (t translation) manySources() []netip.Prefix {
+	var list []netip.Prefix
+	for _, p := range t.guard.Prefixes {
+		if p.Addr().IsLinkLocalUnicast() && t.has(version(p.Addr())) && many(p) {
+			list = append(list, p)
+		}
+	}
+	return list
 }
 
 // limitNeighbours adds the sets and chains of toNeighbours.
@@ -193,7 +199,7 @@ func (t translation) limitNeighbours(table *firewall.Table) {
 		table.Chains = append(table.Chains, c)
 	}
 	limit("next-hop", "next-hops", mostNextHops, map[int]firewall.Part{4: firewall.NextHop4, 6: firewall.NextHop6})
-	if t.manySources() {
+	if len(t.manySources()) > 0 {
 		limit("from-source", "sources", mostSources, map[int]firewall.Part{4: firewall.SourceAddress4, 6: firewall.SourceAddress6})
 	}
 }
