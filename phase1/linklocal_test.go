@@ -233,6 +233,12 @@ func keepsWhatItUses(t *testing.T, w *wire) {
 			}
 		}
 	}
+	// A neighbour that asks for the guest's address shows its own.
+	const target = 14 + 40 + 8
+	asks := slices.Clone(neighbour.FromLinkLocal(all[2])[2].Frames[0])
+	copy(asks[target:], all[0].AsSlice())
+	w.network(asks)
+	w.noneLeaks(append(w.link.FromLinkLocal(all[2]), w.detection(all[2])))
 	// What comes from beyond the router says nothing of a neighbour.
 	far := slices.Clone(neighbour.FromLinkLocal(all[1])[3].Frames[0])
 	const source, hopLimit = 14 + 8, 14 + 7

@@ -178,13 +178,11 @@ func (l linkLocal) hear() []firewall.Rule {
 	for _, m := range l.macs {
 		rules = append(rules, rule(firewall.Return{}, firewall.Bytes{Header: firewall.Ethernet, Offset: 6, Value: m[:]}))
 	}
-	for _, p := range l.static {
-		for _, part := range []firewall.Bytes{{Header: firewall.Network, Offset: 8}, {Header: firewall.Transport, Offset: 8}} {
-			part.Value, part.Mask = p.Addr().AsSlice(), firewall.Mask(p)
-			rules = append(rules, rule(firewall.Return{}, part))
+	// of ends the chain for an address of the guest: the source in the network header, the target in the message.
+	of := func(header firewall.Header, part firewall.Part) {
+		for _, p := range l.static {
+			rules = append(rules, rule(firewall.Return{}, firewall.Bytes{Header: header, Offset: 8, Value: p.Addr().AsSlice(), Mask: firewall.Mask(p)}))
 		}
-	}
-	for _, part := range []firewall.Part{firewall.RawSource6, firewall.DiscoveryTarget} {
 		rules = append(rules, rule(firewall.Return{}, firewall.InSet{Part: part, Set: setUsed}))
 	}
 	note := func(part firewall.Part, m ...firewall.Match) {
@@ -198,7 +196,9 @@ func (l linkLocal) hear() []firewall.Rule {
 	message := func(kind byte) firewall.Match {
 		return firewall.Bytes{Header: firewall.Transport, Value: []byte{kind, 0}} // type, code
 	}
+	of(firewall.Network, firewall.RawSource6)
 	note(firewall.RawSource6, v6, localSource)
+	of(firewall.Transport, firewall.DiscoveryTarget)
 	note(firewall.DiscoveryTarget, append([]firewall.Match{v6, fromUnspecified, message(icmp6Solicitation)}, valid...)...)
 	note(firewall.DiscoveryTarget, append([]firewall.Match{v6, message(icmp6Advertisement)}, valid...)...)
 	return rules
