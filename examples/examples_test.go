@@ -2,10 +2,12 @@
 package examples_test
 
 import (
+	"bufio"
 	"encoding/json"
 	"encoding/xml"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -73,7 +75,7 @@ func TestAgent(t *testing.T) {
 		{with("plan", "-binding", "macvtap"), 5, "bridge would work"},
 		{with("plan", "-binding", "sriov"), 5, "binding.sriov.pci can name one"},
 		{with("plan"), 2, "binding: missing"},
-		{with("start"), 2, "none of setup, plan, check, status, list, drops, teardown, forget, version, help"},
+		{with("start"), 2, "none of setup, plan, check, status, list, drops, exec, teardown, forget, version, help"},
 		{[]string{"setup"}, 2, "-netns is missing"},
 		{[]string{"setup", "-colour"}, 2, "agent help setup"},
 		{[]string{"setup", "eth0"}, 2, "no flag"},
@@ -92,6 +94,14 @@ func TestAgent(t *testing.T) {
 		{[]string{"help"}, 0, "The exit code is 0"},
 		{[]string{"help", "teardown"}, 0, "-force"},
 		{[]string{"teardown", "-h"}, 0, "-force"},
+		{[]string{"exec", "-netns", n.Pod.Path(), "-uid", "107", "--", "sh", "-c", "ip -br link; id -u; exit 42"}, 42, "eth0@"},
+		{[]string{"exec", "-netns", n.Pod.Path(), "-uid", "107", "sh", "-c", "id -u"}, 0, "107\n"},
+		{[]string{"exec", "-groups", "36,107", "id", "-G"}, 0, "0 36 107\n"},
+		{[]string{"exec", "sh", "-c", "kill -KILL $$"}, 128 + 9, ""},
+		{[]string{"exec", "no-such"}, 1, "agent: start no-such as user 0: "},
+		{[]string{"exec", "-uid", "107"}, 2, "the command is missing"},
+		{[]string{"exec", "-groups", "kvm", "--", "id"}, 2, "no group's number"},
+		{[]string{"exec", "-netns", n.Pod.Path() + "-typo", "--", "true"}, 2, "no such file"},
 		{[]string{"help", "start"}, 2, "none of setup"},
 	} {
 		out, status := run(t, agent, step.args...)
@@ -115,6 +125,43 @@ func TestAgent(t *testing.T) {
 	}
 	if out, status := run(t, launcher, "xml", "-state", n.State); status == 0 || !strings.Contains(out, "Setup") {
 		t.Errorf("launcher xml after teardown: status %d:\n%s", status, out)
+	}
+}
+
+// TestExecSignals: the agent passes SIGTERM and SIGINT on, and the command that ends by itself then ends the agent.
+func TestExecSignals(t *testing.T) {
+	nstest.Need(t)
+	agent := nstest.Program(t, "examples/agent")
+	for s, name := range map[syscall.Signal]string{syscall.SIGTERM: "TERM", syscall.SIGINT: "INT"} {
+		cmd := exec.Command(agent, "exec", "--", "sh", "-c", "trap 'echo bye; exit 7' "+name+"; echo ready; read line")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // no terminal tells the command
+		in, err := cmd.StdinPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		lines := bufio.NewReader(out)
+		ready, err := lines.ReadString('\n')
+		if err != nil {
+			t.Error(err)
+		}
+		if err := cmd.Process.Signal(s); err != nil {
+			t.Error(err)
+		}
+		rest, err := io.ReadAll(lines)
+		if err != nil {
+			t.Error(err)
+		}
+		in.Close()
+		if cmd.Wait(); ready != "ready\n" || string(rest) != "bye\n" || cmd.ProcessState.ExitCode() != 7 {
+			t.Errorf("%s: %q, %q, %v", name, ready, rest, cmd.ProcessState)
+		}
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"os/signal"
 	"runtime/debug"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -54,10 +55,13 @@ func exitCode(err error) int {
 		field   *cache.FieldError
 		drift   *phase1.DriftError
 		refused *infra.RefusedError
+		command commandError
 	)
 	switch {
 	case err == nil:
 		return exitDone
+	case errors.As(err, &command):
+		return command.status
 	case errors.Is(err, phase1.ErrNotWired):
 		return exitNotWired
 	case errors.As(err, &drift):
@@ -97,14 +101,17 @@ func run(ctx context.Context, args []string) error {
 		return help(stdout, []string{name})
 	case err != nil:
 		return usageError{fmt.Errorf("%w; agent help %s tells more", err, name)}
-	case flags.NArg() > 0:
+	case v.command && flags.NArg() == 0:
+		return usageError{fmt.Errorf("the command is missing; agent help %s tells more", name)}
+	case flags.NArg() > 0 && !v.command:
 		return usageError{fmt.Errorf("%q is no flag; agent help %s tells more", flags.Arg(0), name)}
 	}
 	if err := o.fill(flags); err != nil {
 		return usageError{err}
 	}
-	if slices.Contains(strings.Fields(v.flags), "netns") && (o.netns != "" || !v.optional) {
-		if o.NIC == "" && o.netns != "" {
+	has := func(name string) bool { return slices.Contains(strings.Fields(v.flags), name) }
+	if has("netns") && (o.netns != "" || !v.optional) {
+		if has("nic") && o.NIC == "" && o.netns != "" {
 			return usageError{errors.New("-nic is missing: name the NIC in the namespace, such as eth0")}
 		}
 		if err := o.openNetNS(); err != nil {
@@ -119,6 +126,8 @@ func run(ctx context.Context, args []string) error {
 type options struct {
 	phase1.Config
 	netns, binding, file, namespace string
+	groups                          []uint32
+	command                         []string
 	uid, gid                        uint
 	json, force, prometheus         bool
 }
@@ -141,7 +150,9 @@ func (o *options) flagSet(v verb) *flag.FlagSet {
 		case "uid":
 			set.UintVar(&o.uid, name, 0, "the launcher's user, a `NUMBER`; without it root")
 		case "gid":
-			set.UintVar(&o.gid, name, 0, "the launcher's group, a `NUMBER`; 0: any group")
+			set.UintVar(&o.gid, name, 0, "the launcher's group, a `NUMBER`; 0: any group; to exec, the user's own")
+		case "groups":
+			set.Func(name, "the supplementary groups, `NUMBERS` with commas between, such as the one of /dev/kvm; without it none", o.parseGroups)
 		case "config":
 			set.StringVar(&o.file, name, "", "the configuration, a `FILE` with JSON, as of setup; a flag takes precedence over its field")
 		case "namespace":
@@ -186,8 +197,20 @@ func (o *options) fill(flags *flag.FlagSet) error {
 			o.Owner.GID, err = number(f.Name, o.gid, err)
 		}
 	})
+	o.command = flags.Args()
 	o.Progress = func(text string) { fmt.Fprintln(stderr, "agent:", text) }
 	return err
+}
+
+func (o *options) parseGroups(text string) error {
+	for word := range strings.SplitSeq(text, ",") {
+		number, err := strconv.ParseUint(word, 10, 32)
+		if err != nil {
+			return fmt.Errorf("%q is no group's number", word)
+		}
+		o.groups = append(o.groups, uint32(number))
+	}
+	return nil
 }
 
 // number is a user's or a group's; an earlier error stays.

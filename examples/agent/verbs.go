@@ -18,6 +18,8 @@ type verb struct {
 	short string // a line for the list of verbs
 	flags string // the names of its flags, in the order of the help
 	long  string // what the help of the verb says before the flags
+	// command says that a command follows the flags.
+	command bool
 	// optional says that the verb does something without -netns.
 	optional bool
 	do       func(context.Context, *options) error
@@ -83,6 +85,16 @@ with 0 also if kernel and record differ.
 The kernel reports 20 packets a second of each reason; agent status has the counters, which count all.
 
   agent drops -netns /run/netns/pod -nic eth0
+`,
+	},
+	{
+		name: "exec", short: "run a command in a namespace, as a user without privileges",
+		flags: "netns uid gid groups", command: true, optional: true, do: execute,
+		long: `exec runs a command without capabilities, in the namespace and as the user that are named. Without -netns the command
+stays in the agent's own. SIGTERM and SIGINT are passed on to the command. If the agent is killed, the command is, too.
+The exit code is the command's, and 128 and the signal's number if a signal ended the command.
+
+  agent exec -netns /run/netns/pod -uid 107 -- launcher serve -state /run/guestwire/vm1
 `,
 	},
 	{
@@ -178,8 +190,8 @@ For example, with a pod's namespace in /run/netns/pod:
   agent teardown -netns /run/netns/pod -nic eth0
 
 The exit code is 0: done, 1: failed, 2: a flag or a field of the configuration is wrong, 3: the NIC is not wired,
-4: the kernel is not as recorded, 5: the binding cannot work on the NIC. What takes longer than a second is told on
-standard error.
+4: the kernel is not as recorded, 5: the binding cannot work on the NIC. That of exec is its command's. What takes longer
+than a second is told on standard error.
 `)
 	return nil
 }

@@ -113,28 +113,43 @@ func IsFirst(ns *os.File) (bool, error) {
 //
 // Do needs CAP_SYS_ADMIN (setns(2)).
 func Do(ns *os.File, f func() error) error {
-	result := make(chan error, 1)
-	go onThread(ns, f, result)
-	err := <-result
-	runtime.KeepAlive(ns)
-	return err
+	return OnThread(func() error {
+		if err := Enter(ns); err != nil {
+			return err
+		}
+		return f()
+	})
 }
 
-func onThread(ns *os.File, f func() error, result chan<- error) {
+// Enter takes the calling thread into the namespace. The thread must never be unlocked: see OnThread.
+func Enter(ns *os.File) error {
+	err := netns.Set(netns.NsHandle(ns.Fd()))
+	runtime.KeepAlive(ns)
+	if err != nil {
+		return fmt.Errorf("enter namespace %s (needs CAP_SYS_ADMIN): %w", ns.Name(), err)
+	}
+	return nil
+}
+
+// OnThread calls f on a thread that ends with the call, and returns the error of f. So f may change what belongs to
+// the thread. Goroutines that f starts run on other threads.
+func OnThread(f func() error) error {
+	result := make(chan error, 1)
+	go onThread(f, result)
+	return <-result
+}
+
+func onThread(f func() error, result chan<- error) {
 	runtime.LockOSThread()
 	if unix.Gettid() == unix.Getpid() {
-		// /proc/PID/ns/net shows the main thread's namespace, and the main thread cannot end before the
-		// process. While this goroutine holds the main thread, the inner one gets another thread.
+		// /proc/PID shows the main thread's namespace and capabilities, and the main thread cannot end before
+		// the process. While this goroutine holds the main thread, the inner one gets another thread.
 		inner := make(chan error, 1)
-		go onThread(ns, f, inner)
+		go onThread(f, inner)
 		result <- <-inner
 		runtime.UnlockOSThread()
 		return
 	}
 	// The thread is not unlocked, so it ends with the goroutine.
-	if err := netns.Set(netns.NsHandle(ns.Fd())); err != nil {
-		result <- fmt.Errorf("enter namespace %s (needs CAP_SYS_ADMIN): %w", ns.Name(), err)
-		return
-	}
 	result <- f()
 }

@@ -1,0 +1,287 @@
+package phase1
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"os/user"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/netns"
+)
+
+// Launch starts a command without privileges, such as the launcher, in a network namespace. It takes the place of
+// cmd.Start: the caller goes on with cmd.Wait or cmd.Process.Signal. The command
+//
+//   - is in the namespace ns, an open file as in [Config]; nil: in the process's own, and nothing is entered;
+//   - has the user owner.UID and the group owner.GID. Without a GID it has the user's group of the user database, and
+//     for a user that the database does not know, the group with the user's number;
+//   - has the supplementary groups that are named, such as the one of /dev/kvm, and no others;
+//   - has five empty capability sets, also as user 0, and cannot get a capability or another user by a program's file
+//     (no_new_privs);
+//   - gets SIGKILL when the caller's process ends, in whatever way.
+//
+// Everything else is as cmd says. The environment is not changed, so HOME may be that of root.
+//
+// In a user namespace that denies setgroups(2), as an ordinary user's does, the command keeps the caller's supplementary
+// groups.
+//
+// Launch needs CAP_SETUID and CAP_SETGID for another user, CAP_SETPCAP unless the caller's bounding set is empty, and
+// CAP_SYS_ADMIN to enter ns. If one is missing, the error is fs.ErrPermission, and nothing was started: with a bounding
+// set, a program of the command's could still gain capabilities. A [*cache.FieldError] tells of a user or group that this
+// user namespace does not have. Fields of cmd.SysProcAttr that contradict the above are an error: Credential,
+// AmbientCaps, Pdeathsig, Ptrace, a new user or network namespace. Other errors are those of cmd.Start.
+//
+// Source: capabilities(7), prctl(2).
+func Launch(cmd *exec.Cmd, ns *os.File, owner infra.Owner, groups ...uint32) error {
+	if err := launch(cmd, ns, owner, groups); err != nil {
+		return fmt.Errorf("start %s as user %d: %w", cmd.Path, owner.UID, err)
+	}
+	return nil
+}
+
+func launch(cmd *exec.Cmd, ns *os.File, owner infra.Owner, groups []uint32) error {
+	given := cmd.SysProcAttr
+	attributes := &syscall.SysProcAttr{}
+	if given != nil {
+		if err := checkAttributes(given); err != nil {
+			return err
+		}
+		*attributes = *given
+	}
+	credential, err := credentialFor(owner, groups)
+	if err != nil {
+		return err
+	}
+	attributes.Credential, attributes.Pdeathsig = credential, syscall.SIGKILL
+
+	// The command inherits what belongs to the thread that starts it, and is killed when that thread ends. So the thread
+	// is the command's own, and stays as long as the command.
+	started := make(chan error)
+	go netns.OnThread(func() error {
+		err := dropPrivileges(ns, credential)
+		if err == nil {
+			cmd.SysProcAttr = attributes
+			err = cmd.Start()
+			cmd.SysProcAttr = given
+			if err != nil && cmd.Dir != "" { // cmd.Start tells of the program then
+				if _, errDir := os.Stat(cmd.Dir); errDir != nil {
+					err = errDir
+				}
+			}
+		}
+		pid := 0
+		if err == nil {
+			pid = cmd.Process.Pid
+		}
+		started <- err
+		if pid != 0 {
+			awaitEnd(pid)
+		}
+		return nil
+	})
+	return <-started
+}
+
+// awaitEnd returns when the child has ended, or was waited for already. The child's status stays for cmd.Wait.
+func awaitEnd(pid int) {
+	for {
+		err := unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
+		if err != unix.EINTR {
+			return
+		}
+	}
+}
+
+// checkAttributes refuses what contradicts Launch.
+func checkAttributes(a *syscall.SysProcAttr) error {
+	const namespaces = unix.CLONE_NEWUSER | unix.CLONE_NEWNET
+	for _, f := range []struct {
+		name  string
+		given bool
+		why   string
+	}{
+		{"Credential", a.Credential != nil, "owner and groups name the user"},
+		{"AmbientCaps", len(a.AmbientCaps) > 0, "the command gets no capability"},
+		{"Pdeathsig", a.Pdeathsig != 0 && a.Pdeathsig != syscall.SIGKILL, "the command gets SIGKILL"},
+		{"Ptrace", a.Ptrace, "the tracer would be a thread that the caller does not have"},
+		{"Cloneflags", a.Cloneflags&namespaces != 0, "the command stays in the user namespace, and in the network namespace that is named"},
+		{"Unshareflags", a.Unshareflags&namespaces != 0, "the command stays in the user namespace, and in the network namespace that is named"},
+		{"UidMappings", len(a.UidMappings) > 0, "the command stays in the user namespace"},
+		{"GidMappings", len(a.GidMappings) > 0, "the command stays in the user namespace"},
+	} {
+		if f.given {
+			return fmt.Errorf("SysProcAttr.%s: %s: leave it out", f.name, f.why)
+		}
+	}
+	return nil
+}
+
+// credentialFor returns the user and the groups of the command.
+func credentialFor(owner infra.Owner, groups []uint32) (*syscall.Credential, error) {
+	if err := checkIDs(owner); err != nil {
+		return nil, err
+	}
+	c := &syscall.Credential{Uid: owner.UID, Gid: groupOf(owner), Groups: groups}
+	if err := checkMapped("owner.uid", "/proc/self/uid_map", c.Uid); err != nil {
+		return nil, err
+	}
+	if err := checkMapped("owner.gid", "/proc/self/gid_map", c.Gid); err != nil {
+		return nil, err
+	}
+	for _, g := range groups {
+		if err := checkMapped("groups", "/proc/self/gid_map", g); err != nil {
+			return nil, err
+		}
+	}
+	has, err := os.Getgroups()
+	if err != nil {
+		return nil, fmt.Errorf("supplementary groups: %w", err)
+	}
+	missing := slices.ContainsFunc(groups, func(g uint32) bool { return !slices.Contains(has, int(g)) })
+	switch {
+	case !missing && len(has) == len(groups):
+		c.NoSetGroups = true // needs no capability
+	case setgroupsDenied():
+		if missing {
+			return nil, &cache.FieldError{Field: "groups", Reason: fmt.Sprintf("this user namespace denies setgroups(2), and the caller has only the groups %d: name some of them, or none", has)}
+		}
+		c.NoSetGroups = true
+	}
+	return c, nil
+}
+
+// groupOf returns the group of the owner's processes.
+func groupOf(o infra.Owner) uint32 {
+	if o.GID != 0 || o.UID == 0 {
+		return o.GID
+	}
+	if u, err := user.LookupId(strconv.FormatUint(uint64(o.UID), 10)); err == nil {
+		if gid, err := strconv.ParseUint(u.Gid, 10, 32); err == nil {
+			return uint32(gid)
+		}
+	}
+	return o.UID
+}
+
+// checkMapped refuses a number that this user namespace does not have. The file is its uid_map or gid_map.
+func checkMapped(field, path string, id uint32) error {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil // the kernel decides
+	}
+	var ranges []string
+	for line := range strings.Lines(string(text)) {
+		var first, outside, size uint64
+		if _, err := fmt.Sscan(line, &first, &outside, &size); err != nil {
+			return fmt.Errorf("%s: the line %q: %w", path, line, err)
+		}
+		if uint64(id) >= first && uint64(id) < first+size {
+			return nil
+		}
+		ranges = append(ranges, fmt.Sprintf("%d to %d", first, first+size-1))
+	}
+	return &cache.FieldError{Field: field, Reason: fmt.Sprintf("%d is not mapped in this user namespace, which has %s (%s)", id, strings.Join(ranges, ", "), path)}
+}
+
+// setgroupsDenied says whether the user namespace denies setgroups(2) to everybody (user_namespaces(7)).
+func setgroupsDenied() bool {
+	text, err := os.ReadFile("/proc/self/setgroups")
+	return err == nil && strings.HasPrefix(string(text), "deny")
+}
+
+// isOther says whether ns is another network namespace than the calling thread's. Nil is not.
+func isOther(ns *os.File) (bool, error) {
+	if ns == nil {
+		return false, nil
+	}
+	wanted, err := netns.Identify(ns)
+	if err != nil {
+		return false, err
+	}
+	var own unix.Stat_t
+	if err := unix.Stat("/proc/thread-self/ns/net", &own); err != nil {
+		return false, &fs.PathError{Op: "stat", Path: "/proc/thread-self/ns/net", Err: err}
+	}
+	return own.Dev != wanted.Device || own.Ino != wanted.Inode, nil
+}
+
+// dropPrivileges takes the calling thread into ns, if there is one, and takes from it what a command of the credential
+// could gain privileges by. The thread keeps the capabilities by which the command becomes that user; they end with
+// exec, as nothing passes them on.
+func dropPrivileges(ns *os.File, c *syscall.Credential) error {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var sets [2]unix.CapUserData
+	if err := unix.Capget(&header, &sets[0]); err != nil {
+		return fmt.Errorf("capabilities: %w", err)
+	}
+	need := func(capability int, name, what string) error {
+		if sets[capability/32].Effective&(1<<(capability%32)) != 0 {
+			return nil
+		}
+		return fmt.Errorf("%s is missing, which %s: %w", name, what, fs.ErrPermission)
+	}
+	other, err := isOther(ns)
+	if err != nil {
+		return err
+	}
+	if other {
+		if err := need(unix.CAP_SYS_ADMIN, "CAP_SYS_ADMIN", "enters another network namespace"); err != nil {
+			return err
+		}
+		if err := netns.Enter(ns); err != nil {
+			return err
+		}
+	}
+	if r, e, s := unix.Getresuid(); slices.ContainsFunc([]int{r, e, s}, func(id int) bool { return uint32(id) != c.Uid }) {
+		if err := need(unix.CAP_SETUID, "CAP_SETUID", "changes the user"); err != nil {
+			return err
+		}
+	}
+	r, e, s := unix.Getresgid()
+	if !c.NoSetGroups || slices.ContainsFunc([]int{r, e, s}, func(id int) bool { return uint32(id) != c.Gid }) {
+		if err := need(unix.CAP_SETGID, "CAP_SETGID", "changes the groups"); err != nil {
+			return err
+		}
+	}
+	for capability := 0; ; capability++ {
+		has, err := unix.PrctlRetInt(unix.PR_CAPBSET_READ, uintptr(capability), 0, 0, 0)
+		if err == unix.EINVAL {
+			break // the kernel has no more
+		}
+		if err != nil {
+			return fmt.Errorf("bounding set: %w", err)
+		}
+		if has == 0 {
+			continue
+		}
+		if err := need(unix.CAP_SETPCAP, "CAP_SETPCAP", "empties the bounding set"); err != nil {
+			return err
+		}
+		if err := unix.Prctl(unix.PR_CAPBSET_DROP, uintptr(capability), 0, 0, 0); err != nil {
+			return fmt.Errorf("bounding set: %w", err)
+		}
+	}
+	if err := unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0); err != nil && !errors.Is(err, unix.EINVAL) {
+		return fmt.Errorf("ambient set: %w", err) // EINVAL: before Linux 4.3, without such a set
+	}
+	for i := range sets {
+		sets[i].Inheritable = 0
+	}
+	if err := unix.Capset(&header, &sets[0]); err != nil {
+		return fmt.Errorf("inheritable set: %w", err)
+	}
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("no_new_privs: %w", err)
+	}
+	return nil
+}

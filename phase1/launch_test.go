@@ -1,0 +1,465 @@
+package phase1_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/netns"
+	"github.com/guestwire/guestwire/internal/rig/nstest"
+	"github.com/guestwire/guestwire/internal/rig/sandbox"
+	"github.com/guestwire/guestwire/phase1"
+)
+
+// privileges are the lines of /proc/PID/status about users and capabilities.
+func privileges(status string) map[string]string {
+	all := map[string]string{}
+	for line := range strings.Lines(status) {
+		name, value, _ := strings.Cut(line, ":")
+		switch name {
+		case "Uid", "Gid", "Groups", "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs":
+			all[name] = strings.Join(strings.Fields(value), " ")
+		}
+	}
+	return all
+}
+
+// powerless is what privileges returns of a process that has none.
+func powerless(uid, gid int, groups string) map[string]string {
+	const none = "0000000000000000"
+	four := func(id int) string { return strings.Join(slices.Repeat([]string{strconv.Itoa(id)}, 4), " ") }
+	return map[string]string{"Uid": four(uid), "Gid": four(gid), "Groups": groups, "NoNewPrivs": "1",
+		"CapInh": none, "CapPrm": none, "CapEff": none, "CapBnd": none, "CapAmb": none}
+}
+
+// keptGroups are the supplementary groups that a command keeps where setgroups is denied.
+func keptGroups(t *testing.T) string {
+	t.Helper()
+	if !sandbox.OneUser() {
+		return ""
+	}
+	status, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return privileges(string(status))["Groups"]
+}
+
+// TestLaunch: a command is in the namespace, has the user, and has no privileges. The caller's threads stay as they are.
+func TestLaunch(t *testing.T) {
+	nstest.Need(t)
+	pod := nstest.New(t, "pod")
+	before := threads(t)
+	groups := keptGroups(t)
+	dir := nstest.Dir(t)
+	for _, test := range []struct {
+		name     string
+		ns       *os.File
+		owner    infra.Owner
+		groups   []uint32
+		uid, gid int
+		has      string
+	}{
+		{"root", pod.File, infra.Owner{}, nil, 0, 0, groups},
+		{"own namespace", nil, nstest.Owner(), nil, nstest.LauncherUID, nstest.LauncherUID, groups},
+		{"user", pod.File, infra.Owner{UID: 107, GID: 108}, nil, 107, 108, ""},
+		{"any group, known user", pod.File, infra.Owner{UID: 65534}, nil, 65534, 65534, ""}, // nobody's is nogroup
+		{"any group, unknown user", pod.File, infra.Owner{UID: 54321}, nil, 54321, 54321, ""},
+		{"group that was asked for", pod.File, infra.Owner{UID: 107, GID: 108}, []uint32{36, 109}, 107, 108, "36 109"},
+		{"root's group that was asked for", pod.File, infra.Owner{}, []uint32{36}, 0, 0, "36"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			if test.owner != nstest.Owner() || len(test.groups) > 0 {
+				nstest.NeedRoot(t, "the test needs other users")
+			}
+			cmd := exec.Command("sh", "-c", "cat /proc/self/status; readlink /proc/self/ns/net; pwd; cat; cat <&3; echo $WORD; echo complaint >&2")
+			var out, complaints bytes.Buffer
+			cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader("input\n"), &out, &complaints
+			cmd.Env = []string{"WORD=word", "PATH=" + os.Getenv("PATH")}
+			cmd.Dir = dir
+			r, w, err := os.Pipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer r.Close()
+			io.WriteString(w, "extra\n")
+			w.Close()
+			cmd.ExtraFiles = []*os.File{r}
+			if err := phase1.Launch(cmd, test.ns, test.owner, test.groups...); err != nil {
+				t.Fatal(err)
+			}
+			if err := cmd.Wait(); err != nil {
+				t.Fatal(err)
+			}
+			got, want := privileges(out.String()), powerless(test.uid, test.gid, test.has)
+			if !maps.Equal(got, want) {
+				t.Errorf("privileges %v, want %v", got, want)
+			}
+			ns := test.ns
+			if ns == nil {
+				if ns, err = os.Open("/proc/self/ns/net"); err != nil {
+					t.Fatal(err)
+				}
+				defer ns.Close()
+			}
+			if rest := fmt.Sprintf("%s\n%s\ninput\nextra\nword\n", linkOf(t, ns), dir); !strings.HasSuffix(out.String(), rest) {
+				t.Errorf("%q does not end with %q", out.String(), rest)
+			}
+			if complaints.String() != "complaint\n" {
+				t.Errorf("standard error %q", complaints.String())
+			}
+		})
+	}
+	if after := threads(t); !maps.Equal(before, after) {
+		t.Errorf("the threads have %v, and had %v", after, before)
+	}
+}
+
+// linkOf is what readlink(1) says of the namespace.
+func linkOf(t *testing.T, ns *os.File) string {
+	t.Helper()
+	id, err := netns.Identify(ns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprintf("net:[%d]", id.Inode)
+}
+
+// threads says which privileges and namespaces the threads of this process have.
+func threads(t *testing.T) map[string]bool {
+	t.Helper()
+	all := map[string]bool{}
+	nstest.Eventually(t, func() error { // a thread that ends takes a moment
+		clear(all)
+		tasks, err := filepath.Glob("/proc/self/task/*")
+		if err != nil {
+			return err
+		}
+		for _, task := range tasks {
+			status, err := os.ReadFile(task + "/status")
+			ns, errNS := os.Readlink(task + "/ns/net")
+			if err != nil || errNS != nil {
+				continue // it has ended
+			}
+			all[fmt.Sprint(privileges(string(status)), ns)] = true
+		}
+		if len(all) != 1 {
+			return fmt.Errorf("the threads differ: %v", all)
+		}
+		return nil
+	})
+	return all
+}
+
+// TestLaunchDiesWithParent: however the caller's process ends, the command ends; a thread of the caller's that ends
+// does not end the command.
+func TestLaunchDiesWithParent(t *testing.T) {
+	// The program that is killed is this test binary.
+	if path := os.Getenv("GUESTWIRE_TEST_LAUNCH"); path != "" {
+		launchAndWait(t, path)
+		return
+	}
+	nstest.Need(t)
+	pod := nstest.New(t, "pod")
+	parent := exec.Command(os.Args[0], "-test.run", "^TestLaunchDiesWithParent$")
+	parent.Env = append(os.Environ(), "GUESTWIRE_TEST_LAUNCH="+pod.Path())
+	said, err := parent.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := parent.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer parent.Wait()
+	defer parent.Process.Kill()
+	var pid int
+	if _, err := fmt.Fscanf(said, "child %d\n", &pid); err != nil {
+		t.Fatal(err)
+	}
+	child, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		t.Fatalf("the child has ended before its parent: %v", err)
+	}
+	defer unix.Close(child)
+	if err := parent.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	fds := []unix.PollFd{{Fd: int32(child), Events: unix.POLLIN}}
+	for {
+		n, err := unix.Poll(fds, 60_000)
+		if err == unix.EINTR {
+			continue
+		}
+		if n != 1 || err != nil {
+			unix.PidfdSendSignal(child, unix.SIGKILL, nil, 0)
+			t.Errorf("the child is alive a minute after its parent: %v", err)
+		}
+		return
+	}
+}
+
+// launchAndWait starts a command in the namespace, prints its number, and waits.
+func launchAndWait(t *testing.T, path string) {
+	t.Helper()
+	ns, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("sleep", "1000")
+	// The thread of this caller ends before the command.
+	if err := netns.OnThread(func() error { return phase1.Launch(cmd, ns, nstest.Owner()) }); err != nil {
+		t.Fatal(err)
+	}
+	for range 100 { // the threads that Go starts and ends meanwhile
+		if err := netns.OnThread(func() error { return nil }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := cmd.Process.Signal(syscall.Signal(0)); err != nil {
+		t.Fatal(err)
+	}
+	fmt.Printf("child %d\n", cmd.Process.Pid)
+	t.Fatal(cmd.Wait())
+}
+
+// TestLaunchFromThread: a caller on a thread in another namespace gets the namespace that it names, and without a name
+// that of the process.
+func TestLaunchFromThread(t *testing.T) {
+	nstest.Need(t)
+	pod := nstest.New(t, "pod")
+	own, err := os.Readlink("/proc/self/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		ns   *os.File
+		want string
+	}{{pod.File, linkOf(t, pod.File)}, {nil, own}} {
+		err := netns.Do(pod.File, func() error {
+			cmd := exec.Command("readlink", "/proc/self/ns/net")
+			out, err := cmd.StdoutPipe()
+			if err != nil {
+				return err
+			}
+			if err := phase1.Launch(cmd, test.ns, nstest.Owner()); err != nil {
+				return err
+			}
+			got, err := io.ReadAll(out) // also after the command's end, until Wait is called
+			if err == nil && strings.TrimSpace(string(got)) != test.want {
+				err = fmt.Errorf("the command is in %s, want %s", got, test.want)
+			}
+			return errors.Join(err, cmd.Wait())
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestLaunchErrors: what cannot be started says why, and leaves nothing.
+func TestLaunchErrors(t *testing.T) {
+	nstest.Need(t)
+	pod := nstest.New(t, "pod")
+	mount, err := os.Open("/proc/self/ns/mnt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mount.Close()
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	closed, err := os.Open("/proc/self/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed.Close()
+	attributes := func(a syscall.SysProcAttr) func(*exec.Cmd) { return func(c *exec.Cmd) { c.SysProcAttr = &a } }
+	for _, test := range []struct {
+		name   string
+		change func(*exec.Cmd)
+		ns     *os.File
+		owner  infra.Owner
+		groups []uint32
+		text   string
+		is     error
+	}{
+		{"no such program", func(c *exec.Cmd) { c.Path = "/no/such" }, pod.File, nstest.Owner(), nil, "start /no/such as user ", fs.ErrNotExist},
+		{"no such program in PATH", func(c *exec.Cmd) { *c = *exec.Command("no-such") }, nil, nstest.Owner(), nil, "start no-such as user ", exec.ErrNotFound},
+		{"no such directory", func(c *exec.Cmd) { c.Dir = "/no/such" }, nil, nstest.Owner(), nil, "/no/such", fs.ErrNotExist},
+		{"namespace of another kind", nil, mount, nstest.Owner(), nil, "not a network namespace", netns.ErrNotNetNS},
+		{"no namespace", nil, null, nstest.Owner(), nil, "not a network namespace", netns.ErrNotNetNS},
+		{"closed file", nil, closed, nstest.Owner(), nil, "/proc/self/ns/net", syscall.EBADF},
+		{"no user's number", nil, nil, infra.Owner{UID: 1<<32 - 1}, nil, "owner: 4294967295 is no user's", nil},
+		{"credential", attributes(syscall.SysProcAttr{Credential: &syscall.Credential{}}), nil, nstest.Owner(), nil, "SysProcAttr.Credential: owner and groups name the user", nil},
+		{"ambient", attributes(syscall.SysProcAttr{AmbientCaps: []uintptr{unix.CAP_NET_ADMIN}}), nil, nstest.Owner(), nil, "AmbientCaps", nil},
+		{"another signal", attributes(syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}), nil, nstest.Owner(), nil, "Pdeathsig", nil},
+		{"tracer", attributes(syscall.SysProcAttr{Ptrace: true}), nil, nstest.Owner(), nil, "Ptrace", nil},
+		{"new user namespace", attributes(syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWUSER}), nil, nstest.Owner(), nil, "Cloneflags", nil},
+		{"new network namespace", attributes(syscall.SysProcAttr{Unshareflags: unix.CLONE_NEWNET}), nil, nstest.Owner(), nil, "Unshareflags", nil},
+		{"mapped users", attributes(syscall.SysProcAttr{UidMappings: []syscall.SysProcIDMap{{Size: 1}}}), nil, nstest.Owner(), nil, "UidMappings", nil},
+		{"mapped groups", attributes(syscall.SysProcAttr{GidMappings: []syscall.SysProcIDMap{{Size: 1}}}), nil, nstest.Owner(), nil, "GidMappings", nil},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			nothingHeld(t, func() {
+				cmd := exec.Command("true")
+				if test.change != nil {
+					test.change(cmd)
+				}
+				given := cmd.SysProcAttr
+				err := phase1.Launch(cmd, test.ns, test.owner, test.groups...)
+				if err == nil {
+					cmd.Wait()
+				}
+				if err == nil || !strings.Contains(err.Error(), test.text) || test.is != nil && !errors.Is(err, test.is) {
+					t.Errorf("%v, want %q and %v", err, test.text, test.is)
+				}
+				if cmd.SysProcAttr != given {
+					t.Error("cmd.SysProcAttr is another one")
+				}
+			})
+		})
+	}
+	t.Run("started already", func(t *testing.T) {
+		cmd := exec.Command("true")
+		if err := phase1.Launch(cmd, nil, nstest.Owner()); err != nil {
+			t.Fatal(err)
+		}
+		if err := phase1.Launch(cmd, nil, nstest.Owner()); err == nil {
+			t.Error("a command is started twice")
+		}
+		if err := cmd.Wait(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestLaunchKeepsAttributes: other attributes are the caller's.
+func TestLaunchKeepsAttributes(t *testing.T) {
+	nstest.Need(t)
+	cmd := exec.Command("sh", "-c", "cut -d' ' -f5 /proc/$$/stat")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	var out bytes.Buffer
+	cmd.Stdout = &out
+	if err := phase1.Launch(cmd, nil, nstest.Owner()); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.TrimSpace(out.String()); got != strconv.Itoa(cmd.Process.Pid) {
+		t.Errorf("process group %s, want %d", got, cmd.Process.Pid)
+	}
+}
+
+// TestLaunchPrivileges: what a caller needs, and the words where a capability is missing. The caller is the agent, with
+// the capabilities of setpriv(1).
+func TestLaunchPrivileges(t *testing.T) {
+	nstest.Need(t, "setpriv")
+	nstest.NeedRoot(t, "the test needs two users")
+	agent := nstest.Program(t, "examples/agent")
+	pod := nstest.New(t, "pod")
+	// Docker's and Podman's, and what guestwire asks for.
+	container := "-all,+chown,+dac_override,+fowner,+fsetid,+kill,+setgid,+setuid,+setpcap,+net_bind_service,+net_raw,+sys_chroot,+mknod,+audit_write,+setfcap,+net_admin"
+	without := func(names ...string) string {
+		set := container
+		for _, n := range names {
+			set = strings.Replace(set, ",+"+n, "", 1)
+		}
+		return set
+	}
+	for _, test := range []struct {
+		name    string
+		setpriv []string
+		args    []string
+		text    string // empty: the command runs
+	}{
+		{"container", []string{"--bounding-set", container}, []string{"-uid", "107"}, ""},
+		{"container, root", []string{"--bounding-set", container}, nil, ""},
+		{"container, own namespace by name", []string{"--bounding-set", container}, []string{"-netns", "/proc/self/ns/net", "-uid", "107"}, ""},
+		{"container, another namespace", []string{"--bounding-set", container}, []string{"-netns", pod.Path(), "-uid", "107"}, "CAP_SYS_ADMIN is missing, which enters another network namespace"},
+		{"no setpcap", []string{"--bounding-set", without("setpcap")}, []string{"-uid", "107"}, "CAP_SETPCAP is missing, which empties the bounding set"},
+		{"no setuid", []string{"--bounding-set", without("setuid")}, []string{"-uid", "107"}, "CAP_SETUID is missing, which changes the user"},
+		{"no setgid", []string{"--bounding-set", without("setgid")}, []string{"-uid", "107"}, "CAP_SETGID is missing, which changes the groups"},
+		{"no setgid, no group to give up", []string{"--bounding-set", without("setgid"), "--clear-groups"}, nil, ""},
+		{"inheritable and ambient", []string{"--inh-caps", "+net_admin,+setuid", "--ambient-caps", "+net_admin,+setuid"}, []string{"-uid", "107"}, ""},
+		{"ambient, root", []string{"--inh-caps", "+net_admin", "--ambient-caps", "+net_admin"}, nil, ""},
+		{"no fixup of capabilities", []string{"--securebits", "+no_setuid_fixup"}, []string{"-uid", "107"}, ""},
+		{"not root", []string{"--reuid", "107", "--regid", "107", "--clear-groups"}, []string{"-uid", "107", "-gid", "107"}, "CAP_SETPCAP is missing"},
+		{"nothing to drop", []string{"--reuid", "107", "--regid", "107", "--clear-groups", "--bounding-set", "-all"}, []string{"-uid", "107", "-gid", "107"}, ""},
+		{"nothing to drop, another user", []string{"--reuid", "107", "--regid", "107", "--clear-groups", "--bounding-set", "-all"}, []string{"-uid", "108", "-gid", "107"}, "CAP_SETUID is missing"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			args := append(append(append(slices.Clone(test.setpriv), agent, "exec"), test.args...), "--", "cat", "/proc/self/status")
+			out, err := exec.Command("setpriv", args...).CombinedOutput()
+			if test.text != "" {
+				if err == nil || !strings.Contains(string(out), test.text) || !strings.Contains(string(out), "permission denied") {
+					t.Errorf("%v, %s; want %q", err, out, test.text)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatalf("%v, %s", err, out)
+			}
+			got := privileges(string(out))
+			want := powerless(0, 0, "")
+			if slices.Contains(test.args, "107") {
+				want = powerless(107, 107, "")
+			}
+			if !slices.Contains(test.args, "-gid") {
+				delete(got, "Gid")
+				delete(want, "Gid")
+			}
+			if !maps.Equal(got, want) {
+				t.Errorf("privileges %v, want %v", got, want)
+			}
+		})
+	}
+}
+
+// TestLaunchOneUser: in a user namespace with one user the command keeps the groups, and another user is refused.
+func TestLaunchOneUser(t *testing.T) {
+	nstest.Need(t, "unshare")
+	agent := nstest.Program(t, "examples/agent")
+	inside := func(args ...string) (string, error) {
+		out, err := exec.Command("unshare", append([]string{"-Urn", agent, "exec"}, args...)...).CombinedOutput()
+		return string(out), err
+	}
+	out, err := inside("-netns", "/proc/self/ns/net", "--", "cat", "/proc/self/status")
+	if err != nil {
+		t.Fatalf("%v, %s", err, out)
+	}
+	got, want := privileges(out), powerless(0, 0, "")
+	delete(got, "Groups")
+	delete(want, "Groups")
+	if !maps.Equal(got, want) {
+		t.Errorf("privileges %v, want %v", got, want)
+	}
+	for args, text := range map[string]string{
+		"-uid 107":           "owner.uid: 107 is not mapped in this user namespace, which has 0 to 0",
+		"-gid 107":           "owner.gid: 107 is not mapped",
+		"-groups 107":        "groups: 107 is not mapped",
+		"-uid 1 -groups 0,0": "owner.uid: 1 is not mapped",
+	} {
+		out, err := inside(append(strings.Fields(args), "--", "true")...)
+		var exit *exec.ExitError
+		if !errors.As(err, &exit) || exit.ExitCode() != 2 || !strings.Contains(out, text) {
+			t.Errorf("%s: %v, %s; want %q", args, err, out, text)
+		}
+	}
+}
