@@ -85,6 +85,7 @@ func TestLinks(t *testing.T) {
 		"/phase2":            privileged,
 		"/dhcp":              privileged,
 		"/domain":            privileged,
+		"/domain/qemu":       {"os/exec": "the launcher starts QEMU", "libvirt.org": "a launcher without libvirt does not link it"},
 		"/cache":             privileged,
 		"/examples/launcher": privileged,
 		"/phase1":            {"github.com/prometheus": "metrics are the agent's, and importers do not pay for them"},
@@ -113,7 +114,7 @@ func TestLinks(t *testing.T) {
 // TestPure: what a plan is computed with imports nothing by which a kernel, a file or a clock can be reached.
 // What the packages link besides comes by way of cache, which reads and writes records, and of fmt.
 func TestPure(t *testing.T) {
-	for _, p := range list(t, module+"/infra", module+"/internal/strictjson", module+"/internal/syntax", module+"/internal/firewall", module+"/internal/netstate", module+"/internal/compare", module+"/internal/wiring") {
+	for _, p := range list(t, module+"/infra", module+"/domain/qemu", module+"/internal/strictjson", module+"/internal/syntax", module+"/internal/firewall", module+"/internal/netstate", module+"/internal/compare", module+"/internal/wiring") {
 		for _, imported := range p.Imports {
 			for _, tree := range []string{"os", "io/ioutil", "time", "syscall", "unsafe", "log", "runtime", "math/rand", "crypto/rand", "golang.org/x"} {
 				if within(imported, tree) {
@@ -169,7 +170,8 @@ func TestLayers(t *testing.T) {
 		"/internal/wiring":   {"/internal/kernel", "/phase1", "/phase2", "/dhcp", "/domain"},
 		"/internal/kernel":   {"/internal/compare", "/internal/wiring", "/phase1", "/phase2", "/dhcp", "/domain"},
 		"/dhcp":              {"/phase2", "/domain"},
-		"/domain":            {"/phase2", "/dhcp"},
+		"/domain":            {"/phase2", "/dhcp", "/domain/qemu"},
+		"/domain/qemu":       {"/phase2", "/dhcp"},
 		"/phase1":            {"/phase2", "/dhcp", "/domain"},
 	}
 	for pkg := range bottom {

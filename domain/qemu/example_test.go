@@ -1,0 +1,58 @@
+package qemu_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"log"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/domain/qemu"
+)
+
+func ExampleNewNIC() {
+	nic, err := qemu.NewNIC(&cache.Record{
+		Version: cache.Version, Name: "eth0", Binding: cache.BindingBridge, Tap: "eth0-tap", Queues: 2,
+		MAC: cache.MAC{0x02, 0x73, 0x53, 0x00, 0xb0, 0x0c}, MTU: 1450,
+	}, qemu.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	args, err := nic.Args()
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, a := range args { // append them to QEMU's others
+		fmt.Println(a)
+	}
+	// Output:
+	// -netdev
+	// tap,id=eth0-netdev,downscript=no,ifname=eth0-tap,queues=2,script=no
+	// -device
+	// virtio-net-pci-non-transitional,id=eth0,host_mtu=1450,mac=02:73:53:00:b0:0c,mq=on,netdev=eth0-netdev,romfile=,vectors=6
+}
+
+// A launcher plugs a NIC into a running machine of type q35, which was started with
+// -device pcie-root-port,id=rp1,chassis=1. It opens the tap by phase2.OpenTap, and passes each queue to QEMU by getfd
+// with a name of its choice.
+func ExampleNewNIC_hotPlug() {
+	nic, err := qemu.NewNIC(&cache.Record{
+		Version: cache.Version, Name: "eth1", Binding: cache.BindingBridge, Tap: "eth1-tap", Queues: 1,
+		MAC: cache.MAC{0x02, 0x73, 0x53, 0x00, 0xb0, 0x0d}, MTU: 1450,
+	}, qemu.Options{Bus: "rp1", FDs: []string{"eth1-0"}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, c := range []struct {
+		Execute   string      `json:"execute"`
+		Arguments qemu.Object `json:"arguments"`
+	}{{"netdev_add", nic.Netdev}, {"device_add", nic.Device}} {
+		line, err := json.Marshal(c)
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(string(line))
+	}
+	// Output:
+	// {"execute":"netdev_add","arguments":{"fd":"eth1-0","id":"eth1-netdev","type":"tap"}}
+	// {"execute":"device_add","arguments":{"bus":"rp1","driver":"virtio-net-pci-non-transitional","host_mtu":1450,"id":"eth1","mac":"02:73:53:00:b0:0d","netdev":"eth1-netdev","romfile":""}}
+}

@@ -1,0 +1,230 @@
+// Package qemu describes the guest's network device to QEMU, from the record that Phase1 wrote: as arguments of the
+// command line, and as arguments of the QMP commands netdev_add and device_add.
+package qemu
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/guestwire/guestwire/cache"
+)
+
+// Options is what the launcher knows of the device and the record does not. The zero value attaches QEMU to the tap by
+// the tap's name.
+type Options struct {
+	// ID is the device's id in QEMU, such as in device_del: a letter, then letters, digits, '-', '.' and '_'. Empty: the
+	// record's Device.Alias, or else its Name. The netdev's id is the same with "-netdev" at the end.
+	ID string
+	// Bus is the id of the bus on which the device is: of a pcie-root-port for a device that is plugged into a running
+	// machine of type q35. Empty: QEMU chooses. A record with a Device.PCIAddress on another bus than 0000:00 needs Bus,
+	// as QEMU knows buses by id alone.
+	Bus string
+	// FDs are the open queues of the record's tap, one for each of the record's Queues: phase2.OpenTap opens them. A
+	// queue is a number of a descriptor that QEMU inherits, such as "3", or a name that was given to the QMP command
+	// getfd. Empty: QEMU opens the tap itself, which a macvtap does not allow.
+	FDs []string
+	// Vhost says that QEMU can open /dev/vhost-net, or gets it in VhostFDs. A tap with a virtio device then has the
+	// kernel as its backend (vhost=on), unless the record's Device.Driver is "qemu". Other devices ignore Vhost.
+	Vhost bool
+	// VhostFDs are open files of /dev/vhost-net, one for each of FDs, of the same form.
+	VhostFDs []string
+	// Socket is the path of passt's Unix socket, for a record of passt.
+	Socket string
+}
+
+// Object is the arguments of a QMP command. The values are strings, bools, ints and Objects, so [encoding/json] writes
+// what QMP reads.
+type Object map[string]any
+
+// NIC is a network device of QEMU. The caller can change the objects, for example to add "rx_queue_size" to Device.
+type NIC struct {
+	// Netdev is the backend: the arguments of netdev_add, or of the option -netdev. It is nil for a virtual function.
+	Netdev Object
+	// Device is what the guest sees: the arguments of device_add, after netdev_add, or of the option -device.
+	Device Object
+	// SetLink is the arguments of set_link, after device_add, for a device whose link is down. It is nil for other devices.
+	SetLink Object
+}
+
+// NewNIC returns the network device for the record. It reads no files and asks no kernel.
+//
+// The device is what package domain has libvirt make: the record's Device is in libvirt's terms. A model that libvirt
+// does not know can be the name of a device of QEMU, such as "vmxnet3" or, on a machine without PCI, "virtio-net-device".
+// QEMU loads a ROM only if the record has one (Device.ROM), or if the guest boots from the device.
+//
+// A tap needs QEMU 2.9, the default model 4.0, an ACPI index 6.1, passt 7.2. For a virtual function, the function's MAC and
+// its driver, vfio-pci, are the caller's to set.
+//
+// To unplug the device, send device_del, await the event DEVICE_DELETED, then send netdev_del: QEMU accepts netdev_del
+// earlier, and leaves the guest a device without a backend. Until netdev_del, QEMU keeps the tap open.
+//
+// The error wraps a [*cache.FieldError]: the record is not valid, QEMU cannot have what the record wants, or a field of
+// the options is wrong (options.fds).
+//
+// https://www.qemu.org/docs/master/system/invocation.html#hxtool-5
+// https://www.qemu.org/docs/master/interop/qemu-qmp-ref.html
+func NewNIC(rec *cache.Record, o Options) (*NIC, error) {
+	if err := rec.Validate(); err != nil {
+		return nil, fmt.Errorf("record of interface %q: %w", rec.Name, err)
+	}
+	nic, err := newNIC(rec, o)
+	if err != nil {
+		return nil, fmt.Errorf("interface %s: %w", rec.Name, err)
+	}
+	return nic, nil
+}
+
+func newNIC(rec *cache.Record, o Options) (*NIC, error) {
+	id, err := deviceID(rec, o)
+	if err != nil {
+		return nil, err
+	}
+	m := modelOf(rec)
+	if err := m.check(rec); err != nil {
+		return nil, err
+	}
+	if err := o.check(rec, m); err != nil {
+		return nil, err
+	}
+	nic := &NIC{Device: Object{"driver": m.driver, "id": id}}
+	if rec.SRIOV != nil {
+		nic.Device["host"] = rec.SRIOV.PCIAddress
+	} else {
+		netdev := id + "-netdev"
+		nic.Netdev = newNetdev(netdev, rec, m, o)
+		nic.Device["netdev"] = netdev
+		nic.Device["mac"] = rec.MAC.String()
+	}
+	if m.virtio {
+		nic.Device["host_mtu"] = rec.MTU
+		if rec.Queues > 1 {
+			nic.Device["mq"] = true
+			if m.pci { // two for each pair of queues, one for the control queue, one for changes of the configuration
+				nic.Device["vectors"] = 2*rec.Queues + 2
+			}
+		}
+	}
+	if m.pci {
+		setROM(nic.Device, rec.Device)
+		if err := setPlace(nic.Device, rec.Device, o); err != nil {
+			return nil, err
+		}
+	}
+	if o.Bus != "" {
+		nic.Device["bus"] = o.Bus
+	}
+	if rec.Device.BootOrder != 0 {
+		nic.Device["bootindex"] = int(rec.Device.BootOrder)
+	}
+	if rec.Device.LinkState == "down" {
+		nic.SetLink = Object{"name": id, "up": false}
+	}
+	return nic, nil
+}
+
+// deviceID returns the device's id. The id has to be one by QEMU's id_wellformed.
+func deviceID(rec *cache.Record, o Options) (string, error) {
+	id, field := o.ID, "options.id"
+	switch {
+	case id != "":
+	case rec.Device.Alias != "":
+		id, field = rec.Device.Alias, "device.alias"
+	default:
+		id, field = rec.Name, "name"
+	}
+	letter := func(c rune) bool { return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' }
+	other := func(c rune) bool { return !letter(c) && (c < '0' || c > '9') && !strings.ContainsRune("-._", c) }
+	if !letter(rune(id[0])) || strings.ContainsFunc(id, other) {
+		return "", &cache.FieldError{Field: field,
+			Reason: fmt.Sprintf("%q is no id in QEMU, which wants a letter, then letters, digits, '-', '.' and '_': set Options.ID", id)}
+	}
+	return id, nil
+}
+
+// newNetdev returns the backend of a tap or of passt.
+func newNetdev(id string, rec *cache.Record, m model, o Options) Object {
+	if rec.Passt != nil {
+		return Object{"type": "stream", "id": id, "server": false, "addr": Object{"type": "unix", "path": o.Socket}}
+	}
+	netdev := Object{"type": "tap", "id": id}
+	switch {
+	case len(o.FDs) > 1:
+		netdev["fds"] = strings.Join(o.FDs, ":")
+	case len(o.FDs) == 1:
+		netdev["fd"] = o.FDs[0]
+	default:
+		// Without "no", QEMU runs /etc/qemu-ifup.
+		netdev["ifname"], netdev["script"], netdev["downscript"] = rec.Tap, "no", "no"
+		if rec.Queues > 1 {
+			netdev["queues"] = rec.Queues
+		}
+	}
+	if m.virtio && o.Vhost && rec.Device.Driver != "qemu" {
+		netdev["vhost"] = true
+		switch {
+		case len(o.VhostFDs) > 1:
+			netdev["vhostfds"] = strings.Join(o.VhostFDs, ":")
+		case len(o.VhostFDs) == 1:
+			netdev["vhostfd"] = o.VhostFDs[0]
+		}
+	}
+	return netdev
+}
+
+// setROM sets the device's ROM. Without a property, QEMU loads its default ROM: firmware that the launcher did not ask
+// for, from a file that its image may not have.
+func setROM(device Object, d cache.Device) {
+	switch {
+	case d.ROM == "on", d.ROM == "" && d.BootOrder != 0:
+	case d.ROM == "off", d.ROM == "":
+		device["romfile"] = ""
+	default:
+		device["romfile"] = d.ROM
+	}
+}
+
+// setPlace sets the device's slot and function on its bus, and its ACPI index.
+func setPlace(device Object, d cache.Device, o Options) error {
+	if d.PCIAddress != "" {
+		bus, slot := d.PCIAddress[:len("0000:00")], d.PCIAddress[len("0000:00:"):]
+		if o.Bus == "" && bus != "0000:00" {
+			return &cache.FieldError{Field: "device.pciAddress",
+				Reason: fmt.Sprintf("%s, and QEMU knows bus %s by its id alone: set Options.Bus", d.PCIAddress, bus)}
+		}
+		device["addr"] = slot
+	}
+	if d.ACPIIndex != 0 {
+		device["acpi-index"] = int(d.ACPIIndex)
+	}
+	return nil
+}
+
+// check refuses options that do not fit the record, and a record that needs other options.
+func (o Options) check(rec *cache.Record, m model) error {
+	tap := rec.Tap != ""
+	vhost := tap && m.virtio && o.Vhost && rec.Device.Driver != "qemu"
+	for _, f := range []struct {
+		wrong         bool
+		field, reason string
+	}{
+		{len(o.FDs) > 0 && !tap, "options.fds", fmt.Sprintf("%d descriptors, but the %s binding has no tap: leave this field empty", len(o.FDs), rec.Binding)},
+		{len(o.FDs) > 0 && tap && len(o.FDs) != rec.Queues, "options.fds", fmt.Sprintf("%d descriptors, but the record has %d queues: want one for each queue", len(o.FDs), rec.Queues)},
+		{len(o.FDs) == 0 && rec.Binding == cache.BindingMacvtap, "options.fds", "none, but QEMU cannot open a macvtap: open its queues (phase2.OpenTap), and name the descriptors here"},
+		{len(o.VhostFDs) > 0 && !vhost, "options.vhostFDs", "want none: this field needs Vhost, a tap, a virtio model and a device.driver other than qemu"},
+		{len(o.VhostFDs) > 0 && len(o.VhostFDs) != len(o.FDs), "options.vhostFDs", fmt.Sprintf("%d descriptors of /dev/vhost-net and %d of the tap: want as many", len(o.VhostFDs), len(o.FDs))},
+		{rec.Device.Driver == "vhost" && !vhost, "device.driver", "vhost, but Options.Vhost does not say that QEMU can open /dev/vhost-net: set Options.Vhost, or leave this field empty"},
+		{o.Socket == "" && rec.Passt != nil, "options.socket", "missing, want the path of passt's socket"},
+		{o.Socket != "" && rec.Passt == nil, "options.socket", fmt.Sprintf("%q, but the %s binding has no passt: leave this field empty", o.Socket, rec.Binding)},
+	} {
+		if f.wrong {
+			return &cache.FieldError{Field: f.field, Reason: f.reason}
+		}
+	}
+	for field, list := range map[string][]string{"options.fds": o.FDs, "options.vhostFDs": o.VhostFDs} {
+		if slices.ContainsFunc(list, func(fd string) bool { return fd == "" || strings.Contains(fd, ":") }) {
+			return &cache.FieldError{Field: field, Reason: fmt.Sprintf("%q, want numbers, or names of QMP's getfd, which have no colon", list)}
+		}
+	}
+	return nil
+}

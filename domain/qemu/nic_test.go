@@ -1,0 +1,239 @@
+package qemu_test
+
+import (
+	"encoding/json"
+	"errors"
+	"flag"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/domain/qemu"
+)
+
+var update = flag.Bool("update", false, "write testdata anew")
+
+func record() *cache.Record {
+	return &cache.Record{
+		Version: cache.Version, Name: "eth0", Binding: cache.BindingBridge, Tap: "eth0-tap", Queues: 1,
+		MAC: cache.MAC{0x02, 0x73, 0x53, 0x00, 0xb0, 0x0c}, MTU: 1450,
+	}
+}
+
+// macvtap, sriov and passt make the record one of that binding, and the options those that the record needs.
+func macvtap(r *cache.Record, o *qemu.Options) {
+	r.Binding, r.Tap, o.FDs = cache.BindingMacvtap, r.Name, []string{"3"}
+}
+
+func sriov(r *cache.Record, _ *qemu.Options) {
+	r.Binding, r.Tap, r.MTU, r.SRIOV = cache.BindingSRIOV, "", 0, &cache.SRIOV{PCIAddress: "0000:03:10.1"}
+}
+
+func passt(r *cache.Record, o *qemu.Options) {
+	r.Binding, r.Tap, r.Passt, o.Socket = cache.BindingPasst, "", &cache.Passt{}, "/run/passt,1.sock"
+}
+
+// cases are the devices in testdata, with the names of their files.
+var cases = []struct {
+	name string
+	edit func(*cache.Record, *qemu.Options)
+}{
+	{"default", func(*cache.Record, *qemu.Options) {}},
+	{"queues", func(r *cache.Record, _ *qemu.Options) { r.Queues = 4 }},
+	{"queues-most", func(r *cache.Record, _ *qemu.Options) { r.Queues, r.MTU = cache.MaxQueues, cache.MaxMTU }},
+	{"fd", func(_ *cache.Record, o *qemu.Options) { o.FDs = []string{"3"} }},
+	{"fds", func(r *cache.Record, o *qemu.Options) { r.Queues, o.FDs = 2, []string{"eth0-0", "eth0-1"} }},
+	{"vhost", func(r *cache.Record, o *qemu.Options) { r.Device.Driver, o.Vhost = "vhost", true }},
+	{"vhost-qemu", func(r *cache.Record, o *qemu.Options) { r.Device.Driver, o.Vhost = "qemu", true }},
+	{"vhost-fd", func(_ *cache.Record, o *qemu.Options) {
+		o.Vhost, o.FDs, o.VhostFDs = true, []string{"3"}, []string{"4"}
+	}},
+	{"vhost-fds", func(r *cache.Record, o *qemu.Options) {
+		r.Queues, o.Vhost, o.FDs, o.VhostFDs = 2, true, []string{"3", "4"}, []string{"5", "6"}
+	}},
+	{"vhost-e1000", func(r *cache.Record, o *qemu.Options) { r.Device.Model, o.Vhost = "e1000", true }},
+	{"virtio", func(r *cache.Record, _ *qemu.Options) { r.Device.Model = "virtio" }},
+	{"virtio-transitional", func(r *cache.Record, _ *qemu.Options) { r.Device.Model = "virtio-transitional" }},
+	{"virtio-mmio", func(r *cache.Record, _ *qemu.Options) { r.Device.Model, r.Queues = "virtio-net-device", 2 }},
+	{"e1000", func(r *cache.Record, _ *qemu.Options) { r.Device.Model = "e1000" }},
+	{"e1000e", func(r *cache.Record, _ *qemu.Options) { r.Device.Model = "e1000e" }},
+	{"rtl8139", func(r *cache.Record, _ *qemu.Options) { r.Device.Model = "rtl8139" }},
+	{"usb-net", func(r *cache.Record, o *qemu.Options) { r.Device.Model, o.Bus = "usb-net", "usb.0" }},
+	{"boot", func(r *cache.Record, _ *qemu.Options) { r.Device.BootOrder = 1 }},
+	{"boot-without-rom", func(r *cache.Record, _ *qemu.Options) { r.Device.BootOrder, r.Device.ROM = 2, "off" }},
+	{"rom-on", func(r *cache.Record, _ *qemu.Options) { r.Device.ROM = "on" }},
+	{"rom-file", func(r *cache.Record, _ *qemu.Options) { r.Device.ROM = "/usr/lib/ipxe/a,b=c \".rom" }},
+	{"placed", func(r *cache.Record, _ *qemu.Options) { r.Device.PCIAddress, r.Device.ACPIIndex = "0000:00:1d.5", 3 }},
+	{"placed-on-bus", func(r *cache.Record, o *qemu.Options) { r.Device.PCIAddress, o.Bus = "0000:01:00.0", "rp1" }},
+	{"alias", func(r *cache.Record, _ *qemu.Options) { r.Device.Alias = "ua-blue" }},
+	{"id", func(r *cache.Record, o *qemu.Options) { r.Device.Alias, o.ID = "ua-blue", "nic.1" }},
+	{"link-down", func(r *cache.Record, _ *qemu.Options) { r.Device.LinkState = "down" }},
+	{"link-up", func(r *cache.Record, _ *qemu.Options) { r.Device.LinkState = "up" }},
+	{"macvtap", macvtap},
+	{"macvtap-queues", func(r *cache.Record, o *qemu.Options) { macvtap(r, o); r.Queues, o.FDs = 2, []string{"3", "4"} }},
+	{"passt", passt},
+	{"passt-e1000e", func(r *cache.Record, o *qemu.Options) { passt(r, o); r.Device.Model = "e1000e" }},
+	{"sriov", sriov},
+	{"sriov-everything", func(r *cache.Record, o *qemu.Options) {
+		sriov(r, o)
+		o.Bus = "rp1"
+		r.Device = cache.Device{BootOrder: 1, ROM: "/rom", PCIAddress: "0000:01:00.0", ACPIIndex: 1, Alias: "ua-a"}
+	}},
+}
+
+// text is what testdata has: the command line, or why there is none, and the QMP commands.
+func text(t *testing.T, nic *qemu.NIC) string {
+	t.Helper()
+	var b strings.Builder
+	args, err := nic.Args()
+	if err != nil {
+		b.WriteString(err.Error() + "\n")
+	}
+	for i := 0; i < len(args); i += 2 {
+		b.WriteString(args[i] + " " + args[i+1] + "\n")
+	}
+	for _, c := range []struct {
+		name string
+		args qemu.Object
+	}{{"netdev_add", nic.Netdev}, {"device_add", nic.Device}, {"set_link", nic.SetLink}} {
+		if c.args == nil {
+			continue
+		}
+		object, err := json.Marshal(c.args)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.WriteString(c.name + " " + string(object) + "\n")
+	}
+	return b.String()
+}
+
+func TestNIC(t *testing.T) {
+	known := map[string]bool{}
+	for _, c := range cases {
+		file := filepath.Join("testdata", c.name+".txt")
+		known[file] = true
+		t.Run(c.name, func(t *testing.T) {
+			rec, o := record(), qemu.Options{}
+			c.edit(rec, &o)
+			before := *rec
+			nic, err := qemu.NewNIC(rec, o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !reflect.DeepEqual(*rec, before) {
+				t.Errorf("the record was %+v and is %+v", before, *rec)
+			}
+			got := text(t, nic)
+			if *update {
+				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got != string(want) {
+				t.Errorf("%s:\n%s\ngot:\n%s", file, want, got)
+			}
+		})
+	}
+	files, err := filepath.Glob("testdata/*.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		if !known[f] {
+			t.Errorf("%s belongs to no case", f)
+		}
+	}
+}
+
+func TestErrors(t *testing.T) {
+	model := func(name string) func(*cache.Record, *qemu.Options) {
+		return func(r *cache.Record, _ *qemu.Options) { r.Device.Model = name }
+	}
+	for _, c := range []struct {
+		name  string
+		edit  func(*cache.Record, *qemu.Options)
+		field string
+		words string // what the message tells the user to do
+	}{
+		{"invalid record", func(r *cache.Record, _ *qemu.Options) { r.Tap = "" }, "tap", "want 1 to 15"},
+		{"newer record", func(r *cache.Record, _ *qemu.Options) { r.Version++ }, "version", "use the version of guestwire that wrote it"},
+		{"queues of e1000", func(r *cache.Record, _ *qemu.Options) { r.Device.Model, r.Queues = "e1000", 2 }, "queues", "set device.model to virtio-non-transitional"},
+		{"vhost of e1000e", func(r *cache.Record, o *qemu.Options) {
+			r.Device.Model, r.Device.Driver, o.Vhost = "e1000e", "vhost", true
+		}, "device.driver", "leave this field empty"},
+		{"vhost without Vhost", func(r *cache.Record, _ *qemu.Options) { r.Device.Driver = "vhost" }, "device.driver", "set Options.Vhost"},
+		{"vhost of passt", func(r *cache.Record, o *qemu.Options) { passt(r, o); r.Device.Driver = "vhost" }, "device.driver", "leave it out"},
+		{"rom of usb-net", func(r *cache.Record, _ *qemu.Options) { r.Device.Model, r.Device.ROM = "usb-net", "off" }, "device.rom", "leave this field empty"},
+		{"place of usb-net", func(r *cache.Record, _ *qemu.Options) {
+			r.Device.Model, r.Device.PCIAddress = "usb-net", "0000:00:02.0"
+		}, "device.pciAddress", "leave this field empty"},
+		{"index of usb-net", func(r *cache.Record, _ *qemu.Options) { r.Device.Model, r.Device.ACPIIndex = "usb-net", 1 }, "device.acpiIndex", "leave this field empty"},
+		{"a board's device", model("lan9118"), "device.model", "set this field to virtio-non-transitional"},
+		{"another board's device", model("smc91c111"), "device.model", "set this field to"},
+		{"place on another bus", func(r *cache.Record, _ *qemu.Options) { r.Device.PCIAddress = "0000:01:00.0" }, "device.pciAddress", "set Options.Bus"},
+		{"place in another domain", func(r *cache.Record, _ *qemu.Options) { r.Device.PCIAddress = "0001:00:00.0" }, "device.pciAddress", "set Options.Bus"},
+		{"macvtap by name", func(r *cache.Record, o *qemu.Options) { macvtap(r, o); o.FDs = nil }, "options.fds", "phase2.OpenTap"},
+		{"too few descriptors", func(r *cache.Record, o *qemu.Options) { r.Queues, o.FDs = 2, []string{"3"} }, "options.fds", "want one for each queue"},
+		{"too many descriptors", func(_ *cache.Record, o *qemu.Options) { o.FDs = []string{"3", "4"} }, "options.fds", "want one for each queue"},
+		{"two descriptors in one", func(_ *cache.Record, o *qemu.Options) { o.FDs = []string{"3:4"} }, "options.fds", "no colon"},
+		{"no descriptor", func(_ *cache.Record, o *qemu.Options) { o.FDs = []string{""} }, "options.fds", "want numbers"},
+		{"descriptors of passt", func(r *cache.Record, o *qemu.Options) { passt(r, o); o.FDs = []string{"3"} }, "options.fds", "leave this field empty"},
+		{"descriptors of a function", func(r *cache.Record, o *qemu.Options) { sriov(r, o); o.FDs = []string{"3"} }, "options.fds", "leave this field empty"},
+		{"vhost's descriptors without the tap's", func(_ *cache.Record, o *qemu.Options) { o.Vhost, o.VhostFDs = true, []string{"3"} }, "options.vhostFDs", "want as many"},
+		{"vhost's descriptors without Vhost", func(_ *cache.Record, o *qemu.Options) { o.FDs, o.VhostFDs = []string{"3"}, []string{"4"} }, "options.vhostFDs", "needs Vhost"},
+		{"vhost's descriptors of rtl8139", func(r *cache.Record, o *qemu.Options) {
+			r.Device.Model, o.Vhost, o.FDs, o.VhostFDs = "rtl8139", true, []string{"3"}, []string{"4"}
+		}, "options.vhostFDs", "virtio model"},
+		{"vhost's descriptors of passt", func(r *cache.Record, o *qemu.Options) { passt(r, o); o.Vhost, o.VhostFDs = true, []string{"4"} }, "options.vhostFDs", "a tap"},
+		{"vhost's descriptors with a colon", func(_ *cache.Record, o *qemu.Options) {
+			o.Vhost, o.FDs, o.VhostFDs = true, []string{"3"}, []string{":"}
+		}, "options.vhostFDs", "no colon"},
+		{"passt without a socket", func(r *cache.Record, o *qemu.Options) { passt(r, o); o.Socket = "" }, "options.socket", "want the path"},
+		{"a socket without passt", func(_ *cache.Record, o *qemu.Options) { o.Socket = "/run/passt" }, "options.socket", "leave this field empty"},
+		{"VLAN of a function", func(r *cache.Record, o *qemu.Options) { sriov(r, o); r.SRIOV.VLAN = 5 }, "sriov.vlan", "set it at the card"},
+		{"managed function", func(r *cache.Record, o *qemu.Options) { sriov(r, o); r.SRIOV.Managed = true }, "sriov.managed", "bind it"},
+		{"id", func(_ *cache.Record, o *qemu.Options) { o.ID = "a,b" }, "options.id", "set Options.ID"},
+		{"id of a digit", func(_ *cache.Record, o *qemu.Options) { o.ID = "0a" }, "options.id", "wants a letter"},
+		{"alias that is no id", func(r *cache.Record, _ *qemu.Options) { r.Device.Alias = "_a" }, "device.alias", "set Options.ID"},
+		{"name that is no id", func(r *cache.Record, _ *qemu.Options) { r.Name = "3com" }, "name", "set Options.ID"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			rec, o := record(), qemu.Options{}
+			c.edit(rec, &o)
+			nic, err := qemu.NewNIC(rec, o)
+			var field *cache.FieldError
+			if !errors.As(err, &field) {
+				t.Fatalf("got %v, %v, want a *cache.FieldError", nic, err)
+			}
+			if field.Field != c.field || !strings.Contains(err.Error(), c.words) || !strings.Contains(err.Error(), rec.Name) {
+				t.Errorf("got %q, want field %s and %q", err, c.field, c.words)
+			}
+		})
+	}
+}
+
+// TestLinkDown: the command line cannot take a link down, so Args refuses until the caller has taken SetLink.
+func TestLinkDown(t *testing.T) {
+	rec := record()
+	rec.Device.LinkState = "down"
+	nic, err := qemu.NewNIC(rec, qemu.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var field *cache.FieldError
+	if args, err := nic.Args(); !errors.As(err, &field) || field.Field != "device.linkState" || !strings.Contains(err.Error(), "set_link") {
+		t.Errorf("got %q, %v, want a *cache.FieldError that names set_link", args, err)
+	}
+	nic.SetLink = nil
+	if args, err := nic.Args(); err != nil || len(args) != 4 {
+		t.Errorf("got %q, %v, want the command line", args, err)
+	}
+}
