@@ -34,6 +34,7 @@ install: ## what the tests call (root, Debian)
 	@internal/rig/vm/install.sh
 	@internal/rig/nstest/install.sh
 	@internal/rig/podnet/install.sh
+	@internal/rig/container/install.sh
 
 # GUESTWIRE_REQUIRE makes a failure of what is a skip elsewhere: no namespace, no tool.
 test test-all crash networks: export GUESTWIRE_REQUIRE = 1

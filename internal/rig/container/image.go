@@ -1,0 +1,59 @@
+package container
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/guestwire/guestwire/internal/rig/nstest"
+	"github.com/guestwire/guestwire/internal/rig/unpacked"
+)
+
+// Image is the name of the image of examples/container.
+const Image = "localhost/vm"
+
+// Build builds Image by examples/container/Containerfile. In the place of the Containerfile's first stage, which takes
+// packages from Debian's servers, is an image of this machine's QEMU and of the programs that the entry point calls.
+func (e *Engine) Build(t testing.TB) {
+	t.Helper()
+	base := filepath.Join(nstest.Dir(t), "base.tar")
+	nstest.Run(t, "bash", "-c", packBase, "base", base, unpacked.Path("busybox/bin/busybox"))
+	e.write(t, "/tmp/base.tar", base)
+	for _, file := range []string{"Containerfile", "vm"} {
+		e.write(t, "/tmp/context/"+file, filepath.Join("../../../examples/container", file))
+	}
+	for _, program := range []string{"agent", "launcher"} {
+		e.write(t, "/tmp/context/"+program, nstest.Program(t, "examples/"+program))
+	}
+	e.MustPodman(t, "import --quiet /tmp/base.tar localhost/base")
+	e.MustPodman(t, "build --quiet --build-arg BASE=localhost/base --tag "+Image+" /tmp/context")
+}
+
+// packBase writes an archive with the files of QEMU's packages at the same places, and busybox in the place of Debian's
+// other programs.
+const packBase = `set -euo pipefail
+root=$(mktemp -d)
+trap 'rm -rf "$root"' EXIT
+chmod 755 "$root"
+mkdir -p "$root"/{bin,etc,dev,proc,sys,run,usr/bin,usr/local/bin}
+mkdir -m 1777 "$root/tmp"
+cp "$2" "$root/bin/busybox"
+for program in sh awk cat ip mkdir nc sleep wget; do
+	ln -s busybox "$root/bin/$program"
+done
+qemu=$(command -v qemu-system-x86_64)
+{ echo "$qemu"; ldd "$qemu" | grep -o '/[^ ]*'; printf '%s\n' /usr/share/qemu /usr/share/seabios /usr/lib/ipxe; } |
+	tar -chP -T - | tar -C "$root" -x --strip-components=0 --transform 's,^/,,'
+tar -C "$root" -cf "$1" .`
+
+// write copies a file to the machine.
+func (e *Engine) write(t testing.TB, to, from string) {
+	t.Helper()
+	content, err := os.ReadFile(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := e.machine.Write(to, content); err != nil {
+		t.Fatal(err)
+	}
+}
