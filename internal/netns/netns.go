@@ -79,14 +79,16 @@ func (i *Identity) AddCookie() error {
 }
 
 // IsFirst says whether the namespace is the kernel's first network namespace, the machine's own, also if no process of
-// it can be seen. Call it in that namespace.
+// it can be seen, or /proc/sys is masked. Call it in that namespace. The error means that it cannot be known.
 //
 // Linux 6.18 gives the first namespace an inode number of its own (linux/nsfs.h); the same version brought NS_GET_ID.
-// Before, the first namespace alone has the settings of the whole machine below /proc/sys/net.
+// Before, cookies are counted from 1, and the first namespace alone has the settings of the whole machine below
+// /proc/sys/net.
 func IsFirst(ns *os.File) (bool, error) {
 	const (
-		getID      = 0x8008b70d // NS_GET_ID
-		firstInode = 0xeffffff9 // NET_NS_INIT_INO
+		getID       = 0x8008b70d // NS_GET_ID
+		firstInode  = 0xeffffff9 // NET_NS_INIT_INO
+		firstCookie = 1
 	)
 	var id uint64
 	_, _, errno := unix.Syscall(unix.SYS_IOCTL, ns.Fd(), getID, uintptr(unsafe.Pointer(&id)))
@@ -101,7 +103,17 @@ func IsFirst(ns *os.File) (bool, error) {
 	if errno != unix.ENOTTY {
 		return false, fmt.Errorf("namespace %s: %w", ns.Name(), errno)
 	}
+	var i Identity
+	if err := i.AddCookie(); err != nil || i.Cookie == firstCookie {
+		return err == nil, err
+	}
 	_, err := os.Stat("/proc/sys/net/core/netdev_budget")
+	if errors.Is(err, fs.ErrNotExist) && i.Cookie == 0 {
+		// Every namespace has this one, unless /proc/sys is masked.
+		if _, err := os.Stat("/proc/sys/net/core/somaxconn"); err != nil {
+			return false, fmt.Errorf("whether namespace %s is the machine's own: %w", ns.Name(), err)
+		}
+	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return false, err
 	}
