@@ -30,6 +30,10 @@ type Gone struct {
 	NIC string
 	// State is the directory with the record, an absolute path.
 	State string
+	// Own says that Dir is used in this PID namespace alone, as in a container that has Dir for itself. Then a namespace
+	// to which no process, mount or open file here leads is gone. Without Own, Forget refuses in such a container, as
+	// it does not see the node's other processes.
+	Own bool
 	// Dir is Config.Dir.
 	Dir string
 	// Progress is told each thing that is removed, and what could not be looked at; see Config.Progress.
@@ -42,8 +46,8 @@ type Gone struct {
 //
 // Forget looks for the namespace first: in the mounts of every mount namespace that has a process, and in the
 // namespaces and open files of all processes. The caller's own count as well, so close Config.NetNS first. Forget
-// needs root, and has to see the processes of the node: call it in the node's PID namespace; elsewhere nothing is
-// removed, and the error says so. A wiring that Gone selects by a value, and whose namespace is there, is left alone;
+// needs root, and has to see the processes of the node: call it in the node's PID namespace. Elsewhere, without Own,
+// nothing is removed, and the error says so. A wiring that Gone selects by a value, and whose namespace is there, is left alone;
 // the error is ErrAlive then, and says where the namespace is.
 //
 // A wiring of another namespace with the same State and NIC, such as the next sandbox of a pod, is never removed: an
@@ -104,12 +108,12 @@ func Forget(ctx context.Context, g Gone) error {
 				progress(g.Progress).say("could not look at %s", what)
 			}
 			unseen = nil
-			errs = append(errs, n.forget(ctx, w, g.Progress))
+			errs = append(errs, n.forget(ctx, w, g))
 		case g.Namespace != "" || g.State != "":
 			errs = append(errs, fmt.Errorf("NIC %s: %w: %s is at %s; Teardown takes it down", w.NIC, ErrAlive, w.Namespace, strings.Join(w.FoundAt, ", ")))
 		}
 	}
-	return errors.Join(append(errs, n.sweep(g.Progress))...)
+	return errors.Join(append(errs, n.sweep(g))...)
 }
 
 const nothingForgotten = "nothing is left to forget: no wiring of the node is selected"
@@ -163,6 +167,14 @@ func (g Gone) orphan(list []Wiring) (w Wiring, ok bool, err error) {
 }
 
 // checkGone returns an error if the namespace, which was not found, may be alive nevertheless.
+func (g Gone) checkGone(namespace string) error {
+	if g.Own {
+		return nil
+	}
+	return checkGone(namespace)
+}
+
+// checkGone returns an error if the namespace, which was not found, may be alive where its processes are not visible.
 func checkGone(namespace string) error {
 	identity, err := netns.Named(namespace)
 	if err != nil {
@@ -172,9 +184,10 @@ func checkGone(namespace string) error {
 }
 
 // forget removes record and journal of a namespace that is gone. The journal is removed last: it names the record.
-func (n node) forget(ctx context.Context, w Wiring, tell progress) error {
-	if err := checkGone(w.Namespace); err != nil {
-		return fmt.Errorf("NIC %s of the namespace %s, which is not found: %w: call Forget in the node's PID namespace", w.NIC, w.Namespace, err)
+func (n node) forget(ctx context.Context, w Wiring, g Gone) error {
+	tell := progress(g.Progress)
+	if err := g.checkGone(w.Namespace); err != nil {
+		return fmt.Errorf("NIC %s of the namespace %s, which is not found: %w: call Forget in the node's PID namespace, or say that the journals are this container's own (Gone.Own, agent forget -own)", w.NIC, w.Namespace, err)
 	}
 	if err := n.forgetRecord(ctx, w, tell); err != nil {
 		return fmt.Errorf("NIC %s of the namespace %s, which is gone: %w", w.NIC, w.Namespace, err)
@@ -207,7 +220,8 @@ func (n node) forgetRecord(ctx context.Context, w Wiring, tell progress) error {
 }
 
 // sweep removes the locks and the unfinished journals that killed calls have left.
-func (n node) sweep(tell progress) error {
+func (n node) sweep(g Gone) error {
+	tell := progress(g.Progress)
 	entries, err := fs.ReadDir(n.FS(), ".")
 	if err != nil {
 		return fmt.Errorf("journal directory: %w", err)
@@ -215,7 +229,7 @@ func (n node) sweep(tell progress) error {
 	for _, entry := range entries {
 		name := entry.Name()
 		if entry.IsDir() {
-			if err := n.sweepNamespace(name, tell); err != nil {
+			if err := n.sweepNamespace(name, g); err != nil {
 				return err
 			}
 			continue
@@ -238,7 +252,7 @@ func (n node) sweep(tell progress) error {
 
 // sweepNamespace removes the directory in which a call was killed before it had written a journal, if the namespace
 // is gone.
-func (n node) sweepNamespace(name string, tell progress) error {
+func (n node) sweepNamespace(name string, g Gone) error {
 	nics, err := n.nics(name)
 	if err != nil || len(nics) > 0 {
 		return err
@@ -247,10 +261,10 @@ func (n node) sweepNamespace(name string, tell progress) error {
 	if errors.Is(err, netns.ErrNoName) {
 		return nil // another program's directory
 	}
-	if err != nil || len(places) > 0 || checkGone(name) != nil {
+	if err != nil || len(places) > 0 || g.checkGone(name) != nil {
 		return err // if the namespace is there, or may be, a call may be working
 	}
-	tell.say("removes the directory %s of a call that was killed", filepath.Join(n.Name(), name))
+	progress(g.Progress).say("removes the directory %s of a call that was killed", filepath.Join(n.Name(), name))
 	if err := n.RemoveAll(name); err != nil {
 		return fmt.Errorf("journal directory: %w", err)
 	}

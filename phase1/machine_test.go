@@ -3,6 +3,7 @@ package phase1_test
 import (
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 
@@ -10,7 +11,7 @@ import (
 )
 
 // TestMachinesNamespace: a program with PIDs and a network of its own, as in a container, does not see the machine's process 1,
-// and refuses the machine's namespace.
+// and refuses the machine's namespace, also if it says that its own is meant, as in a container with the network of the host.
 func TestMachinesNamespace(t *testing.T) {
 	t.Parallel()
 	nstest.Need(t, "unshare")
@@ -22,9 +23,10 @@ func TestMachinesNamespace(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer own.Close()
-	plan := func(wrapper ...string) string {
+	plan := func(wrapper []string, namespace ...string) string {
 		t.Helper()
-		line := append(wrapper, nstest.Program(t, "examples/agent"), "plan", "-netns", "/proc/self/fd/3", "-nic", "no-such-link", "-binding", "bridge", "-state", "/run/no-such")
+		line := append(slices.Clone(wrapper), nstest.Program(t, "examples/agent"), "plan", "-nic", "no-such-link", "-binding", "bridge", "-state", "/run/no-such")
+		line = append(line, namespace...)
 		cmd := exec.CommandContext(t.Context(), line[0], line[1:]...)
 		cmd.ExtraFiles = []*os.File{own}
 		out, err := cmd.CombinedOutput()
@@ -33,13 +35,24 @@ func TestMachinesNamespace(t *testing.T) {
 		}
 		return string(out)
 	}
+	pids := []string{"unshare", "--pid", "--fork", "--mount-proc", "--kill-child"}
+	masked := append(slices.Clone(pids), "sh", "-ec", maskedSysctls+`; exec "$@"`, "sh")
 	for name, wrapper := range map[string][]string{
-		"as it is":          nil,
-		"PIDs of its own":   {"unshare", "--pid", "--fork", "--mount-proc", "--kill-child"},
-		"a network as well": {"unshare", "--pid", "--fork", "--mount-proc", "--kill-child", "--net"},
+		"as it is":           nil,
+		"PIDs of its own":    pids,
+		"sysctls masked":     masked,
+		"a network as well":  append(slices.Clone(pids), "--net"),
+		"NET_ADMIN alone":    append(slices.Clone(pids), "setpriv", "--bounding-set", "-all,+net_admin"),
+		"masked, and a user": append([]string{"unshare", "--user", "--map-root-user"}, masked[1:]...),
 	} {
-		if out := plan(wrapper...); !strings.Contains(out, "the caller's own network namespace") {
+		if out := plan(wrapper, "-netns", "/proc/self/fd/3"); !strings.Contains(out, "the caller's own network namespace") || strings.Contains(out, "-own") {
 			t.Errorf("%s: the agent says %q", name, out)
+		}
+		if slices.Contains(wrapper, "--net") {
+			continue
+		}
+		if out := plan(wrapper, "-own"); !strings.Contains(out, "the caller's own network namespace (the machine's own)") {
+			t.Errorf("%s, -own: the agent says %q", name, out)
 		}
 	}
 }

@@ -21,8 +21,12 @@ import (
 
 // Config is one NIC in a namespace, and what is wanted of it. In JSON it is the Spec.
 type Config struct {
-	// NetNS is the namespace, open: /proc/PID/ns/net, /run/netns/NAME. The caller closes it.
+	// NetNS is the namespace, open: /proc/PID/ns/net, /run/netns/NAME. The caller closes it. Nil with Own.
 	NetNS *os.File
+	// Own says that the namespace is the one of the calling thread: that of the process, unless the caller has moved
+	// the thread. It is for a VM in a container whose network is the guest's. No namespace is entered, so
+	// CAP_NET_ADMIN is enough. The machine's own namespace is refused nevertheless.
+	Own bool
 	// Dir is the node's directory for locks and journals, an absolute path; empty: [DefaultDir]. The first call
 	// makes it, mode 0700; its parent has to be there. All calls on a node have to name the same one.
 	Dir string
@@ -34,7 +38,8 @@ type Config struct {
 
 // Errors to tell apart, beside those of package infra, fs.ErrPermission and fs.ErrNotExist.
 var (
-	// ErrOwnNamespace: NetNS is the caller's own namespace, or that of the whole machine.
+	// ErrOwnNamespace: NetNS is the caller's own namespace, which only Own allows, or NetNS or Own is the namespace of
+	// the whole machine, which nothing allows.
 	ErrOwnNamespace = errors.New("the caller's own network namespace")
 	// ErrNotWired: there is no journal of a Setup of this NIC in this namespace. It is an fs.ErrNotExist.
 	ErrNotWired error = notWired{}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"runtime"
 
 	"golang.org/x/sys/unix"
 
@@ -29,11 +30,16 @@ type session struct {
 
 // do checks what all calls need, locks the namespace, and calls f on a thread in it.
 func (c Config) do(ctx context.Context, f func(*session) error) error {
+	c, release, err := c.openOwn()
+	if err != nil {
+		return err
+	}
+	defer release()
 	identity, err := c.identify()
 	if err != nil {
 		return err
 	}
-	if err := checkForeign(identity); err != nil {
+	if err := c.checkForeign(identity); err != nil {
 		return fmt.Errorf("namespace %s: %w", c.NetNS.Name(), err)
 	}
 	if err := checkRoot(); err != nil {
@@ -62,27 +68,59 @@ func (c Config) do(ctx context.Context, f func(*session) error) error {
 	})
 }
 
+// openOwn sets NetNS to the calling thread's namespace if Own asks for it. The goroutine stays on the thread, and NetNS
+// open, until release is called.
+func (c Config) openOwn() (opened Config, release func(), err error) {
+	if !c.Own {
+		return c, func() {}, nil
+	}
+	if c.NetNS != nil {
+		return c, nil, &cache.FieldError{Field: "netns", Reason: "not beside own, which is the caller's own namespace"}
+	}
+	runtime.LockOSThread()
+	c.NetNS, err = os.Open(ownPath)
+	if err != nil {
+		runtime.UnlockOSThread()
+		return c, nil, fmt.Errorf("the caller's own network namespace: %w", err)
+	}
+	release = func() {
+		c.NetNS.Close()
+		runtime.UnlockOSThread()
+	}
+	if err := c.checkNotFirst(); err != nil {
+		release()
+		return c, nil, err
+	}
+	return c, release, nil
+}
+
+const ownPath = "/proc/thread-self/ns/net"
+
 // identify checks NIC and NetNS, and returns the namespace's identity without the cookie.
 func (c Config) identify() (netns.Identity, error) {
 	if err := c.checkNIC(); err != nil {
 		return netns.Identity{}, err
 	}
 	if c.NetNS == nil {
-		return netns.Identity{}, &cache.FieldError{Field: "netns", Reason: "missing: open /proc/PID/ns/net or /run/netns/NAME; what is left of a namespace that is gone is removed by Forget"}
+		return netns.Identity{}, &cache.FieldError{Field: "netns", Reason: "missing: open /proc/PID/ns/net or /run/netns/NAME, or set own; what is left of a namespace that is gone is removed by Forget"}
 	}
 	return netns.Identify(c.NetNS)
 }
 
 // inNamespace calls f on a thread in the namespace.
 func (c Config) inNamespace(f func(*kernel.Namespace) error) error {
-	return netns.Do(c.NetNS, func() error {
+	open := func() error {
 		ns, err := kernel.Open()
 		if err != nil {
 			return err
 		}
 		defer ns.Close()
 		return f(ns)
-	})
+	}
+	if c.Own {
+		return open() // to enter a namespace needs CAP_SYS_ADMIN, also the one in which the thread is
+	}
+	return netns.Do(c.NetNS, open)
 }
 
 func checkRoot() error {
@@ -101,9 +139,13 @@ func (c Config) checkNIC() error {
 }
 
 // checkForeign refuses the namespaces in which a mistake would cost the machine its network: the caller's own
-// and that of process 1.
-func checkForeign(identity netns.Identity) error {
-	for _, path := range []string{"/proc/thread-self/ns/net", "/proc/1/ns/net"} {
+// and that of process 1. With Own the caller has said that its namespace is meant, which is that of process 1 in a
+// container.
+func (c Config) checkForeign(identity netns.Identity) error {
+	if c.Own {
+		return nil
+	}
+	for _, path := range []string{ownPath, "/proc/1/ns/net"} {
 		var stat unix.Stat_t
 		err := unix.Stat(path, &stat)
 		if errors.Is(err, fs.ErrPermission) {
@@ -113,6 +155,9 @@ func checkForeign(identity netns.Identity) error {
 			return &fs.PathError{Op: "stat", Path: path, Err: err}
 		}
 		if stat.Dev == identity.Device && stat.Ino == identity.Inode {
+			if path == ownPath && c.checkNotFirst() == nil {
+				return fmt.Errorf("%w (%s): name the pod's, or say that the caller's own is meant, as in a container whose network is the guest's (Config.Own, agent -own)", ErrOwnNamespace, path)
+			}
 			return fmt.Errorf("%w (%s): name the pod's", ErrOwnNamespace, path)
 		}
 	}

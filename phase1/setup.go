@@ -21,7 +21,7 @@ import (
 // MaxConnections: the rules are replaced at once, and established connections go on. What
 // [infra.SameGuest] refuses is infra.ErrWired.
 //
-// Setup needs root with CAP_SYS_ADMIN and CAP_NET_ADMIN. It waits until ctx ends for other calls on the same
+// Setup needs root with CAP_SYS_ADMIN and CAP_NET_ADMIN; with Own, CAP_NET_ADMIN is enough. It waits until ctx ends for other calls on the same
 // namespace, of other processes too. If the guest has an IPv6 gateway with a global address, Setup asks for the
 // gateway's MAC, and waits up to five seconds; a later Setup one second.
 //

@@ -161,7 +161,7 @@ func (s *session) checkRecord() error {
 			s.nic, infra.ErrWired, places[0], path)
 	}
 	if err := checkGone(r.Namespace); err != nil {
-		return fmt.Errorf("NIC %s: %w in another namespace (%s), which has the record %s and is not found, but %w: name another state directory, or call Setup in the node's PID namespace",
+		return fmt.Errorf("NIC %s: %w in another namespace (%s), which has the record %s and is not found, but %w: name another state directory, or call Setup in the node's PID namespace; in a container that has its journals and State for itself, Forget with Own removes the record",
 			s.nic, infra.ErrWired, r.Namespace, path, err)
 	}
 	return nil

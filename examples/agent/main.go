@@ -110,8 +110,8 @@ func run(ctx context.Context, args []string) error {
 		return usageError{err}
 	}
 	has := func(name string) bool { return slices.Contains(strings.Fields(v.flags), name) }
-	if has("netns") && (o.netns != "" || !v.optional) {
-		if has("nic") && o.NIC == "" && o.netns != "" {
+	if named := o.netns != "" || o.Own; has("netns") && (named || !v.optional) {
+		if has("nic") && o.NIC == "" && named {
 			return usageError{errors.New("-nic is missing: name the NIC in the namespace, such as eth0")}
 		}
 		if err := o.openNetNS(); err != nil {
@@ -139,6 +139,12 @@ func (o *options) flagSet(v verb) *flag.FlagSet {
 		switch name {
 		case "netns":
 			set.StringVar(&o.netns, name, "", "the network namespace: a `PATH` such as /run/netns/pod or /proc/PID/ns/net")
+		case "own":
+			usage := "instead of -netns: the network namespace in which the agent runs, as in a container whose network is the guest's"
+			if v.name == "forget" {
+				usage = "the -dir is the container's own, so a namespace that no process here can see is gone"
+			}
+			set.BoolVar(&o.Own, name, false, usage)
 		case "nic":
 			set.StringVar(&o.NIC, name, "", "the NIC's `NAME` in the namespace")
 		case "state":
@@ -221,9 +227,16 @@ func number(name string, value uint, err error) (uint32, error) {
 	return uint32(value), err
 }
 
+// openNetNS opens the namespace that is named; -own needs none.
 func (o *options) openNetNS() error {
+	if o.Own && o.netns != "" {
+		return errors.New("-netns and -own: name one of them")
+	}
+	if o.Own {
+		return nil
+	}
 	if o.netns == "" {
-		return errors.New("-netns is missing: name the network namespace, such as /run/netns/pod")
+		return errors.New("-netns is missing: name the network namespace, such as /run/netns/pod, or -own for the agent's own")
 	}
 	var err error
 	if o.NetNS, err = os.Open(o.netns); err != nil {

@@ -79,6 +79,15 @@ func (c collector) collect(w phase1.Wiring, metrics chan<- prometheus.Metric) {
 // be opened here, or the NIC is not wired any more. It does without Status, which looks for the namespace again, in all
 // processes.
 func (c collector) look(w phase1.Wiring) (found int, drops []phase1.DropCount, ok bool) {
+	if c.o.Own { // printMetrics has left no wiring of another namespace
+		nic := c.o.Config
+		nic.NIC, nic.State = w.NIC, w.State
+		found, drops, err := c.compare(nic)
+		if err != nil {
+			c.o.Progress(err.Error())
+		}
+		return found, drops, err == nil
+	}
 	for _, path := range w.FoundAt {
 		// A path of another mount namespace may lead to a FIFO here, which would wait.
 		ns, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
@@ -87,17 +96,7 @@ func (c collector) look(w phase1.Wiring) (found int, drops []phase1.DropCount, o
 		}
 		// By the State, Check refuses another namespace, which the path may lead to by now.
 		nic := phase1.Config{NetNS: ns, Dir: c.o.Dir, Progress: c.o.Progress, Spec: infra.Spec{NIC: w.NIC, State: w.State}}
-		err = phase1.Check(c.ctx, nic)
-		var drift *phase1.DriftError
-		switch {
-		case errors.As(err, &drift):
-			found, err = len(drift.Differs), nil
-		case errors.Is(err, infra.ErrNoNIC):
-			found, err = 1, nil
-		}
-		if err == nil {
-			drops, err = phase1.Drops(c.ctx, nic)
-		}
+		found, drops, err = c.compare(nic)
 		ns.Close()
 		if err == nil {
 			return found, drops, true
@@ -107,12 +106,28 @@ func (c collector) look(w phase1.Wiring) (found int, drops []phase1.DropCount, o
 	return 0, nil, false
 }
 
+// compare returns in how many things the NIC differs, and what its rules have dropped.
+func (c collector) compare(nic phase1.Config) (found int, drops []phase1.DropCount, err error) {
+	err = phase1.Check(c.ctx, nic)
+	var drift *phase1.DriftError
+	switch {
+	case errors.As(err, &drift):
+		found, err = len(drift.Differs), nil
+	case errors.Is(err, infra.ErrNoNIC):
+		found, err = 1, nil
+	}
+	if err == nil {
+		drops, err = phase1.Drops(c.ctx, nic)
+	}
+	return found, drops, err
+}
+
 func printMetrics(ctx context.Context, o *options) error {
 	wirings, err := phase1.List(ctx, o.Dir)
 	if err != nil {
 		return err
 	}
-	if o.NetNS != nil {
+	if o.NetNS != nil || o.Own {
 		report, err := phase1.Status(ctx, o.Config)
 		if report == nil {
 			return err

@@ -28,7 +28,7 @@ type verb struct {
 var verbs = []verb{
 	{
 		name: "setup", short: "wire a NIC to a tap, and write the record for the launcher",
-		flags: "netns nic binding state uid gid config json dir", do: setup,
+		flags: "netns own nic binding state uid gid config json dir", do: setup,
 		long: `setup wires the NIC, and writes the record into the -state directory. It creates that directory, but not its
 parent (mkdir -p /run/guestwire). Called again, it repairs what is missing. On an error of a first setup the
 namespace is as it was found. -json prints the record.
@@ -46,7 +46,7 @@ infra.Passt, infra.Ports, infra.Guard, cache.Options, cache.Device.
 	},
 	{
 		name: "plan", short: "print what setup would do, and change nothing",
-		flags: "netns nic binding state uid gid config json dir", do: plan,
+		flags: "netns own nic binding state uid gid config json dir", do: plan,
 		long: `plan prints the commands that setup would carry out, after comments that name the binding, why an earlier one
 cannot work, and what the guest does not get. -json prints steps, record and refused bindings.
 
@@ -56,7 +56,7 @@ cannot work, and what the guest does not get. -json prints steps, record and ref
 	},
 	{
 		name: "check", short: "compare the kernel with what setup left",
-		flags: "netns nic state config json dir", do: check,
+		flags: "netns own nic state config json dir", do: check,
 		long: `check exits with 0 only if kernel and record still are as setup left them, with 4 if they differ, and with 3 if
 the NIC is not wired. A NIC that is gone is an error (1). -json prints the differences, and the steps by which setup
 would repair them. -state is not needed; one that is named has to be the one of setup.
@@ -64,7 +64,7 @@ would repair them. -state is not needed; one that is named has to be the one of 
 	},
 	{
 		name: "status", short: "tell who wired a NIC, whether the wiring is whole, and what was dropped",
-		flags: "netns nic state config json prometheus dir", do: status, optional: true,
+		flags: "netns own nic state config json prometheus dir", do: status, optional: true,
 		long: `status prints what the journal and the kernel know of one NIC. The exit code is that of check. -state is not needed;
 one that is named has to be the one of setup. -prometheus reports all NICs of the node, if none is named, and exits
 with 0 also if kernel and record differ.
@@ -80,7 +80,7 @@ with 0 also if kernel and record differ.
 	},
 	{
 		name: "drops", short: "follow the packets that a NIC's rules drop, with the reason",
-		flags: "netns nic config", do: drops,
+		flags: "netns own nic config", do: drops,
 		long: `drops prints a line for each packet that is dropped, until it is interrupted: time, reason, and who sent what.
 The kernel reports 20 packets a second of each reason; agent status has the counters, which count all.
 
@@ -99,7 +99,7 @@ The exit code is the command's, and 128 and the signal's number if a signal ende
 	},
 	{
 		name: "teardown", short: "give the namespace back as setup found it",
-		flags: "netns nic state config force dir", do: teardown,
+		flags: "netns own nic state config force dir", do: teardown,
 		long: `teardown gives the namespace back as setup found it, and removes the record. Stop the VM first: teardown deletes the
 VM's tap, and the tap of a later setup is another one. A NIC that is not wired is no error.
 -state is not needed; one that is named has to be the one of setup.
@@ -111,10 +111,11 @@ wired. -state lets it remove the record, too, if the journal does not tell where
 	},
 	{
 		name: "forget", short: "remove what is left of wirings whose namespace is gone",
-		flags: "namespace state nic dir", do: forget,
+		flags: "namespace state nic own dir", do: forget,
 		long: `forget removes journals, records and locks of namespaces that are gone, and prints what it removes. It looks for
 the namespace first, in all processes and mounts, and refuses if the namespace is there. Without flags it does so for
-all wirings of the node.
+all wirings of the node. In a container it cannot see the node's processes, and refuses, unless -own says that the
+journals are the container's own.
 
   agent forget -state /run/guestwire/vm1 -nic eth0
 `,
@@ -256,8 +257,8 @@ func status(ctx context.Context, o *options) error {
 	if o.prometheus {
 		return printMetrics(ctx, o)
 	}
-	if o.NetNS == nil {
-		return usageError{errors.New("-netns is missing: name the network namespace; agent list shows all wired NICs")}
+	if o.NetNS == nil && !o.Own {
+		return usageError{errors.New("-netns is missing: name the network namespace, or -own for the agent's own; agent list shows all wired NICs")}
 	}
 	report, err := phase1.Status(ctx, o.Config)
 	if report == nil {
@@ -317,7 +318,7 @@ func teardown(ctx context.Context, o *options) error {
 }
 
 func forget(ctx context.Context, o *options) error {
-	return phase1.Forget(ctx, phase1.Gone{Namespace: o.namespace, NIC: o.NIC, State: o.State, Dir: o.Dir, Progress: o.Progress})
+	return phase1.Forget(ctx, phase1.Gone{Namespace: o.namespace, NIC: o.NIC, State: o.State, Own: o.Own, Dir: o.Dir, Progress: o.Progress})
 }
 
 func printJSON(v any) error {

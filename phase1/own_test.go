@@ -1,0 +1,182 @@
+package phase1_test
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/netns"
+	"github.com/guestwire/guestwire/internal/rig/guest"
+	"github.com/guestwire/guestwire/internal/rig/nstest"
+	"github.com/guestwire/guestwire/phase1"
+)
+
+// container is what an engine gives a process in the pod's namespace: PIDs and mounts of its own, root with NET_ADMIN
+// and what engines give besides, and no CAP_SYS_ADMIN.
+type container struct {
+	nstest.Network
+	sysctls string // how /proc/sys is mounted; empty: as on the machine
+}
+
+const (
+	readOnlySysctls = "mount --bind /proc/sys /proc/sys; mount -o remount,bind,ro /proc/sys"
+	maskedSysctls   = "mount -t tmpfs -o ro none /proc/sys/net"
+)
+
+// command runs a program in the container.
+func (c container) command(t *testing.T, args ...string) *exec.Cmd {
+	t.Helper()
+	nstest.Need(t, "unshare", "setpriv", "nsenter")
+	mounts := c.sysctls
+	if mounts == "" {
+		mounts = ":"
+	}
+	const caps = "-all,+net_admin,+setuid,+setgid,+setpcap,+chown,+kill"
+	line := []string{
+		"--net=" + c.Pod.Path(), "unshare", "--pid", "--fork", "--mount-proc", "--kill-child", "sh", "-ec", mounts + `; exec "$@"`, "sh",
+		"setpriv", "--bounding-set", caps, "--inh-caps", "-all", "--",
+	}
+	return exec.CommandContext(t.Context(), "nsenter", append(line, args...)...)
+}
+
+// agent runs the agent with the flags that name NIC, owner and state directory.
+func (c container) agent(t *testing.T, verb string, flags ...string) (string, error) {
+	t.Helper()
+	args := []string{nstest.Program(t, "examples/agent"), verb, "-nic", "eth0"}
+	switch verb {
+	case "setup", "plan":
+		args = append(args, "-state", c.State, "-uid", strconv.Itoa(nstest.LauncherUID))
+	}
+	out, err := c.command(t, append(args, flags...)...).CombinedOutput()
+	return string(out), err
+}
+
+func (c container) mustAgent(t *testing.T, verb string, flags ...string) string {
+	t.Helper()
+	out, err := c.agent(t, verb, flags...)
+	if err != nil {
+		t.Fatalf("agent %s %v: %v\n%s", verb, flags, err, out)
+	}
+	return out
+}
+
+// TestOwnNamespace: every call works in the namespace of the calling process, with CAP_NET_ADMIN and no CAP_SYS_ADMIN.
+func TestOwnNamespace(t *testing.T) {
+	t.Parallel()
+	eachBinding(t, func(t *testing.T, b infra.Binding) {
+		n := nstest.NewNetwork(t)
+		nstest.NeedRoot(t, "it has no capabilities to choose from")
+		c := container{Network: n}
+		before := settled(t, n)
+		if out := c.mustAgent(t, "plan", "-own", "-binding", b.Kind()); !strings.Contains(out, "eth0-tap") {
+			t.Errorf("the plan says %s", out)
+		}
+		if out, err := c.agent(t, "setup", "-netns", n.Pod.Path(), "-binding", b.Kind()); err == nil || !strings.Contains(out, "-own") {
+			t.Errorf("without -own: %v, %s; want an error that names it", err, out)
+		}
+		if again := n.Pod.Dump(); again != before {
+			t.Fatalf("a plan and a refusal changed the namespace: %v", difference(before, again))
+		}
+		c.mustAgent(t, "setup", "-own", "-binding", b.Kind())
+		c.mustAgent(t, "setup", "-own", "-binding", b.Kind())
+		c.mustAgent(t, "check", "-own")
+		if out := c.mustAgent(t, "status", "-own"); !strings.Contains(out, "as recorded") {
+			t.Errorf("the status says %s", out)
+		}
+		if out := c.mustAgent(t, "status", "-own", "-prometheus"); !strings.Contains(out, "guestwire_differences") {
+			t.Errorf("the metrics are %s", out)
+		}
+		launcher := n.Serve(t, nstest.LauncherUID)
+		g := boot(t, n, record(t, n))
+		if _, err := g.Configure(t.Context(), guest.Families{IPv4: true, IPv6: true}); err != nil {
+			t.Fatalf("%v\n%s", err, launcher.Output.String())
+		}
+		for _, gateway := range []netip.Addr{nstest.Gateway4, nstest.Gateway6} {
+			if _, err := g.Ping(t.Context(), gateway); err != nil {
+				t.Errorf("guest to %v: %v", gateway, err)
+			}
+		}
+		n.Pod.IP("link del eth0-tap")
+		if out, err := c.agent(t, "check", "-own"); err == nil || !strings.Contains(out, "eth0-tap") {
+			t.Errorf("without its tap: %v, %s", err, out)
+		}
+		c.mustAgent(t, "teardown", "-own")
+		if out := c.mustAgent(t, "teardown", "-own"); !strings.Contains(out, "not wired") {
+			t.Errorf("a second teardown says %s", out)
+		}
+		asFound(t, n, before)
+		c.mustAgent(t, "setup", "-own", "-binding", b.Kind())
+		if err := os.RemoveAll(filepath.Join(phase1.DefaultDir, namespaceName(t, n))); err != nil {
+			t.Fatal(err)
+		}
+		c.mustAgent(t, "teardown", "-own", "-force", "-state", n.State)
+	})
+}
+
+// TestOwnThread: a program that has moved one of its threads wires the namespace of that thread, and the thread stays
+// there.
+func TestOwnThread(t *testing.T) {
+	t.Parallel()
+	n := nstest.NewNetwork(t)
+	before := settled(t, n)
+	c := config(n, infra.Redirect{})
+	c.NetNS, c.Own = nil, true
+	err := netns.Do(n.Pod.File, func() error {
+		here, err := os.Readlink("/proc/thread-self/ns/net")
+		if err != nil {
+			return err
+		}
+		if _, err := phase1.Setup(t.Context(), c); err != nil {
+			return err
+		}
+		if _, err := phase1.Drops(t.Context(), c); err != nil {
+			return err
+		}
+		if now, err := os.Readlink("/proc/thread-self/ns/net"); err != nil || now != here {
+			return fmt.Errorf("the thread is in %s, %v; want %s", now, err, here)
+		}
+		return phase1.Check(t.Context(), c)
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	teardown(t, n, config(n, infra.Redirect{}), before)
+
+	var field *cache.FieldError
+	c.NetNS = n.Pod.File
+	if _, err := phase1.Setup(t.Context(), c); !errors.As(err, &field) || field.Field != "netns" {
+		t.Errorf("Own and NetNS: %v, want a FieldError of netns", err)
+	}
+}
+
+// TestOwnAgain: the wiring of a container that is gone does not keep the next one from its state directory.
+func TestOwnAgain(t *testing.T) {
+	t.Parallel()
+	nstest.NeedRoot(t, "it has no capabilities to choose from")
+	first, second := nstest.NewNetwork(t), nstest.NewNetwork(t)
+	second.State = first.State
+	dir := filepath.Join(nstest.Dir(t), "journals") // of the container alone
+	a, b := container{Network: first}, container{Network: second}
+	a.mustAgent(t, "setup", "-own", "-binding", "redirect", "-dir", dir)
+	first.Pod.End()
+	if out, err := b.agent(t, "setup", "-own", "-binding", "redirect", "-dir", dir); err == nil || !strings.Contains(out, "Forget with Own") {
+		t.Errorf("with the record of another namespace: %v, %s", err, out)
+	}
+	if out, err := b.agent(t, "forget", "-dir", dir, "-state", first.State); err == nil || !strings.Contains(out, "-own") {
+		t.Errorf("forget without -own: %v, %s", err, out)
+	}
+	b.mustAgent(t, "forget", "-own", "-dir", dir, "-state", first.State)
+	b.mustAgent(t, "setup", "-own", "-binding", "redirect", "-dir", dir)
+	if out, err := b.agent(t, "forget", "-own", "-dir", dir, "-state", first.State); err == nil || !strings.Contains(out, second.Pod.Path()) {
+		t.Errorf("forget of the own namespace: %v, %s; want where it is found", err, out)
+	}
+	b.mustAgent(t, "teardown", "-own", "-dir", dir)
+}
