@@ -40,12 +40,9 @@ func attach(name string, flags uint16) (fd int, err error) {
 	if err := checkExists(name); err != nil {
 		return -1, err
 	}
-	fd, err = unix.Open(Device, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	fd, err = openDevice(Device, "chmod 0666 "+Device+", or a group that may", "a container engine gives the device, for example by --device "+Device)
 	if err != nil {
-		if err == unix.EACCES {
-			return -1, fmt.Errorf("user %d cannot open the device (chmod 0666 %s, or a group that may): %w", unix.Geteuid(), Device, &fs.PathError{Op: "open", Path: Device, Err: err})
-		}
-		return -1, &fs.PathError{Op: "open", Path: Device, Err: err}
+		return -1, err
 	}
 	ifr, err := unix.NewIfreq(name)
 	if err != nil {
@@ -57,13 +54,33 @@ func attach(name string, flags uint16) (fd int, err error) {
 		unix.Close(fd)
 		switch err {
 		case unix.EPERM:
-			err = fmt.Errorf("user %d is not its owner: %w", unix.Geteuid(), err)
+			// the kernel wants the tap's user and its group (tun_not_capable)
+			err = fmt.Errorf("user %d of group %d is not its owner: %w", unix.Geteuid(), unix.Getegid(), err)
 		case unix.EBUSY:
 			err = fmt.Errorf("another process is attached: %w", err)
 		}
 		return -1, fmt.Errorf("attach to tap %s: %w", name, err)
 	}
 	return fd, nil
+}
+
+// openDevice opens a character device without blocking. To the error of a device that the user cannot open, or that does
+// not exist, it adds the way out.
+func openDevice(path, permit, provide string) (int, error) {
+	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if err == nil {
+		return fd, nil
+	}
+	wrapped := &fs.PathError{Op: "open", Path: path, Err: err}
+	switch err {
+	case unix.EACCES:
+		return -1, fmt.Errorf("user %d cannot open the device (%s): %w", unix.Geteuid(), permit, wrapped)
+	case unix.EPERM:
+		return -1, fmt.Errorf("the container's device rules forbid the device (%s): %w", provide, wrapped)
+	case unix.ENOENT:
+		return -1, fmt.Errorf("there is no device (%s): %w", provide, wrapped)
+	}
+	return -1, wrapped
 }
 
 // removeAddressFilter removes the filter of destination MACs that an earlier process set. The filter belongs to the tap,
@@ -121,20 +138,27 @@ func wasUsed(name string) (bool, error) {
 // the kernel has noticed a process, it drops what it sends to the tap. An error is ignored, as the kernel then looks a
 // moment later.
 func hasReader(name string) bool {
+	value := struct{ command, data uint32 }{command: unix.ETHTOOL_GLINK}
+	return ethtool(name, unsafe.Pointer(&value)) == nil && value.data != 0
+}
+
+// ethtool asks the kernel about a link. The value begins with the command, and has the answer afterwards.
+func ethtool(name string, value unsafe.Pointer) error {
 	s, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return false
+		return err
 	}
 	defer unix.Close(s)
-	value := struct{ command, data uint32 }{command: unix.ETHTOOL_GLINK}
 	ifr := struct { // struct ifreq of linux/if.h
 		name [unix.IFNAMSIZ]byte
 		data unsafe.Pointer
 		_    [16]byte
-	}{data: unsafe.Pointer(&value)}
+	}{data: value}
 	copy(ifr.name[:unix.IFNAMSIZ-1], name)
-	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(s), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&ifr)))
-	return errno == 0 && value.data != 0
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(s), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&ifr))); errno != 0 {
+		return errno
+	}
+	return nil
 }
 
 // checkExists returns fs.ErrNotExist if there is no link with this name. Without the check, TUNSETIFF would

@@ -1,0 +1,102 @@
+package phase2
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/tap"
+)
+
+// OpenTap opens the guest's tap for a VMM that takes descriptors: one file for each of the record's Queues. For a record
+// with the binding macvtap, OpenTap opens the macvtap's device, /dev/tapINDEX. The caller closes the files; a VMM that
+// inherits them has copies.
+//
+// A read of a file returns one Ethernet frame with a struct virtio_net_hdr of 10 octets in front, and a write sends one
+// (IFF_VNET_HDR, IFF_NO_PI). The VMM may choose a longer header, and offloads. The files do not block (O_NONBLOCK), and
+// Go's deadlines work. What an earlier VMM has set at the tap is undone: an address filter, offloads, the header's size.
+//
+// OpenTap needs no capability, but the user that owns the tap, and a /dev/net/tun that this user can open. It looks for the
+// tap in the network namespace of the calling thread: see [VM.Serve] for a process in another namespace.
+//
+// The errors to branch on: a [*cache.FieldError] if the record is not valid, has no tap (binding: sriov, passt), or has
+// other queues than the tap (queues); fs.ErrNotExist if the thread is in another namespace than the record's, or if tap or
+// device is missing; fs.ErrPermission if the tap belongs to another user, or the user cannot open the device; unix.EBUSY
+// if a process has the tap open. The kernel does not tell whether a process has a macvtap open. No file stays open then.
+//
+// Documentation/networking/tuntap.rst in Linux's source; struct virtio_net_hdr is in linux/virtio_net.h.
+func OpenTap(r cache.Record) ([]*os.File, error) {
+	files, err := openTap(r)
+	if err != nil {
+		return nil, fmt.Errorf("tap of interface %q: %w", r.Name, err)
+	}
+	return files, nil
+}
+
+func openTap(r cache.Record) ([]*os.File, error) {
+	if err := r.Validate(); err != nil {
+		return nil, err
+	}
+	if r.Tap == "" {
+		return nil, &cache.FieldError{Field: "binding", Reason: fmt.Sprintf("%q, whose guest has no tap: the VMM gets %s", r.Binding, map[string]string{
+			cache.BindingSRIOV: "the function of the network card at sriov.pciAddress",
+			cache.BindingPasst: "the socket of passt",
+		}[r.Binding])}
+	}
+	if err := checkNamespace(r.Namespace); err != nil {
+		return nil, err
+	}
+	if r.Binding == cache.BindingMacvtap {
+		return tap.OpenMacvtap(r.Tap, r.Queues)
+	}
+	most, _, err := tap.Queues(r.Tap)
+	switch {
+	case err != nil:
+		return nil, err
+	case most == 1 && r.Queues > 1:
+		return nil, &cache.FieldError{Field: "queues", Reason: fmt.Sprintf("%d, but tap %s has a single queue: run Setup again with as many, or write 1 here", r.Queues, r.Tap)}
+	case most > 1 && r.Queues == 1:
+		return nil, &cache.FieldError{Field: "queues", Reason: fmt.Sprintf("1, but tap %s was made for several queues: write as many here, or run Setup again with one", r.Tap)}
+	case most != 0 && r.Queues > most:
+		return nil, &cache.FieldError{Field: "queues", Reason: fmt.Sprintf("%d, but this kernel gives a tap %d: run Setup again with fewer", r.Queues, most)}
+	}
+	return tap.OpenQueues(r.Tap, r.Queues)
+}
+
+// checkNamespace returns fs.ErrNotExist if the calling thread is not in the namespace that the record names: BOOT-INODE-COOKIE.
+// In the namespace of another pod, a tap with the same name may belong to the same user. The boot is not compared, as a
+// container may have a boot identifier of its own.
+func checkNamespace(name string) error {
+	parts := strings.Split(name, "-")
+	if len(parts) != 3 {
+		return nil // not known
+	}
+	var stat unix.Stat_t
+	if err := unix.Stat("/proc/thread-self/ns/net", &stat); err != nil {
+		return nil // without /proc there is nothing to compare
+	}
+	here := parts[0] + "-" + strconv.FormatUint(stat.Ino, 10) + "-" + strconv.FormatUint(namespaceCookie(), 10)
+	if name != here {
+		return fmt.Errorf("the calling thread is in the network namespace %s, and the tap is in %s: enter the namespace of the record first: %w", here, name, fs.ErrNotExist)
+	}
+	return nil
+}
+
+// namespaceCookie is that of the calling thread's namespace; 0 before Linux 5.14.
+func namespaceCookie() uint64 {
+	s, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return 0
+	}
+	defer unix.Close(s)
+	cookie, err := unix.GetsockoptUint64(s, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+	if err != nil {
+		return 0
+	}
+	return cookie
+}
