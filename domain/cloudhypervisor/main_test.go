@@ -1,0 +1,9 @@
+package cloudhypervisor_test
+
+import (
+	"testing"
+
+	"github.com/guestwire/guestwire/internal/rig/leak"
+)
+
+func TestMain(m *testing.M) { leak.Main(m) }

@@ -1,0 +1,139 @@
+// Package cloudhypervisor describes the guest's network device to Cloud Hypervisor, from the record that Phase1 wrote: as
+// the value of the argument --net, and as the object NetConfig of the API.
+//
+// The object is checked against the published schema of the API. No guest was run: Cloud Hypervisor needs KVM.
+package cloudhypervisor
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/guestwire/guestwire/cache"
+)
+
+// Options is what the launcher knows and the record does not. The zero value has Cloud Hypervisor open the tap by its name.
+type Options struct {
+	// FDs are the open queues of the tap, one for each of the record's Queues, as phase2.OpenTap returns them: the
+	// numbers of descriptors that Cloud Hypervisor inherits, 3 or higher. A macvtap needs them.
+	FDs []int
+	// VCPUs is the number of CPUs with which the guest boots. Cloud Hypervisor refuses more queues than these. 0: not known.
+	VCPUs int
+}
+
+// Net is a network device, in JSON the NetConfig of /vm.create and /vm.add-net. The caller can change its fields.
+type Net struct {
+	// Tap is the tap's name; empty: the tap is given by descriptors.
+	Tap string `json:"tap,omitempty"`
+	// MAC is the guest's.
+	MAC cache.MAC `json:"mac"`
+	// NumQueues counts both directions: two for each of the record's Queues.
+	NumQueues int `json:"num_queues"`
+	// ID is the device's name, for /vm.remove-device.
+	ID string `json:"id"`
+	// PCISegment and PCIDeviceID are the device's place; nil: Cloud Hypervisor chooses.
+	PCISegment  *int `json:"pci_segment,omitempty"`
+	PCIDeviceID *int `json:"pci_device_id,omitempty"`
+	// FDs are those of Options. They are no part of the JSON: a client of /vm.add-net sends the files with its request
+	// (SCM_RIGHTS).
+	FDs []int `json:"-"`
+}
+
+// NewNet returns the network device for the record. It reads no files and asks no kernel.
+//
+// The MTU is left out, because to set it takes CAP_NET_ADMIN: Cloud Hypervisor tells the guest the MTU that the tap has.
+//
+// The error wraps a [*cache.FieldError]: the record is not valid, or Cloud Hypervisor cannot have what the record or the
+// options want.
+//
+// Source: cloud-hypervisor.yaml (vmm/src/api/openapi), net_util/src/open_tap.rs.
+func NewNet(rec *cache.Record, o Options) (*Net, error) {
+	if err := rec.Validate(); err != nil {
+		return nil, fmt.Errorf("record of interface %q: %w", rec.Name, err)
+	}
+	if err := check(rec, o); err != nil {
+		return nil, fmt.Errorf("interface %s: %w", rec.Name, err)
+	}
+	n := &Net{Tap: rec.Tap, MAC: rec.MAC, NumQueues: 2 * rec.Queues, ID: rec.Device.Alias}
+	if n.ID == "" {
+		n.ID = "net-" + rec.Name // an id cannot start with an underscore, which a name can
+	}
+	if len(o.FDs) > 0 {
+		n.Tap, n.FDs = "", slices.Clone(o.FDs)
+	}
+	if address := rec.Device.PCIAddress; address != "" {
+		segment, device, err := place(address)
+		if err != nil {
+			return nil, fmt.Errorf("interface %s: %w", rec.Name, err)
+		}
+		n.PCISegment, n.PCIDeviceID = &segment, &device
+	}
+	return n, nil
+}
+
+// Arg returns the device as the value of the argument --net.
+func (n *Net) Arg() string {
+	var words []string
+	if n.Tap != "" {
+		words = append(words, "tap="+n.Tap)
+	}
+	if len(n.FDs) > 0 {
+		var fds []string
+		for _, fd := range n.FDs {
+			fds = append(fds, strconv.Itoa(fd))
+		}
+		words = append(words, "fd=["+strings.Join(fds, ",")+"]")
+	}
+	words = append(words, "mac="+n.MAC.String(), "num_queues="+strconv.Itoa(n.NumQueues), "id="+n.ID)
+	if n.PCISegment != nil {
+		words = append(words, "pci_segment="+strconv.Itoa(*n.PCISegment))
+	}
+	if n.PCIDeviceID != nil {
+		words = append(words, "pci_device_id="+strconv.Itoa(*n.PCIDeviceID))
+	}
+	return strings.Join(words, ",")
+}
+
+// check refuses what Cloud Hypervisor cannot have.
+func check(rec *cache.Record, o Options) error {
+	d := rec.Device
+	for _, f := range []struct {
+		wrong         bool
+		field, reason string
+	}{
+		{rec.SRIOV != nil, "binding", "sriov, which is no network device to Cloud Hypervisor: bind the function to vfio-pci, and use --device path=/sys/bus/pci/devices/ADDRESS"},
+		{rec.Passt != nil, "binding", "passt, whose socket Cloud Hypervisor does not speak: use the masquerade binding, or QEMU"},
+		{rec.Binding == cache.BindingMacvtap && len(o.FDs) == 0, "options.fds", "missing, and Cloud Hypervisor opens no macvtap by its name: open its queues, and name the descriptors here"},
+		{len(o.FDs) > 0 && len(o.FDs) != rec.Queues, "options.fds", fmt.Sprintf("%d descriptors, but the record has %d queues: want one for each queue", len(o.FDs), rec.Queues)},
+		{slices.ContainsFunc(o.FDs, func(fd int) bool { return fd < 3 }), "options.fds", fmt.Sprintf("%d, want numbers of 3 or higher", o.FDs)},
+		{o.VCPUs < 0, "options.vcpus", fmt.Sprintf("%d, want a number of CPUs, or 0: not known", o.VCPUs)},
+		{o.VCPUs > 0 && rec.Queues > o.VCPUs, "queues", fmt.Sprintf("%d, and Cloud Hypervisor wants at most one for each of the guest's %d CPUs: run Setup again with fewer queues, or boot with more CPUs", rec.Queues, o.VCPUs)},
+		{!slices.Contains([]string{"", "virtio", "virtio-non-transitional"}, d.Model), "device.model", fmt.Sprintf("%q, and Cloud Hypervisor has virtio 1.0 alone: leave this field empty", d.Model)},
+		{d.Driver == "vhost", "device.driver", "vhost, which Cloud Hypervisor does not use: leave this field empty"},
+		{d.BootOrder != 0, "device.bootOrder", fmt.Sprintf("%d, and Cloud Hypervisor does not boot from a network: leave this field out", d.BootOrder)},
+		{d.ROM != "" && d.ROM != "off", "device.rom", fmt.Sprintf("%q, and Cloud Hypervisor's devices have no option ROM: leave this field empty", d.ROM)},
+		{d.ACPIIndex != 0, "device.acpiIndex", fmt.Sprintf("%d, and Cloud Hypervisor's devices have none: leave this field out, and let the guest find its device by the MAC", d.ACPIIndex)},
+		{d.LinkState == "down", "device.linkState", "down, and Cloud Hypervisor cannot take a link down: plug the device later, or leave this field empty"},
+		{strings.HasPrefix(d.Alias, "_"), "device.alias", fmt.Sprintf("%q, and Cloud Hypervisor keeps names with an underscore in front for itself: name another one", d.Alias)},
+	} {
+		if f.wrong {
+			return &cache.FieldError{Field: f.field, Reason: f.reason}
+		}
+	}
+	return nil
+}
+
+// place returns the segment and the device of an address of the form 0000:00:05.0, which Validate has checked. Each
+// segment has one bus, and each device one function.
+func place(address string) (segment, device int, err error) {
+	var bus, function int
+	if _, err := fmt.Sscanf(address, "%x:%x:%x.%x", &segment, &bus, &device, &function); err != nil {
+		return 0, 0, &cache.FieldError{Field: "device.pciAddress", Reason: fmt.Sprintf("%q, want the form 0000:00:05.0", address)}
+	}
+	if bus != 0 || function != 0 || device == 0 {
+		return 0, 0, &cache.FieldError{Field: "device.pciAddress",
+			Reason: fmt.Sprintf("%q, and Cloud Hypervisor has bus 00, devices 01 to 1f, and function 0: name such an address, or leave this field empty", address)}
+	}
+	return segment, device, nil
+}

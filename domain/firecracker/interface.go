@@ -1,0 +1,98 @@
+// Package firecracker describes the guest's network device to Firecracker, from the record that Phase1 wrote: as the object
+// of PUT /network-interfaces/{iface_id}.
+//
+// The object is checked against the published schema of the API. No guest was run: Firecracker needs KVM.
+package firecracker
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/guestwire/guestwire/cache"
+)
+
+// NetworkInterface is a network device, in JSON the object NetworkInterface of the API. The caller can change its fields,
+// and add rate limiters by embedding it.
+type NetworkInterface struct {
+	// ID is the device's name in Firecracker.
+	ID string `json:"iface_id"`
+	// HostDevName is the tap's name. Firecracker opens the tap by its name alone, so it has to run in the namespace: by
+	// phase1.Launch, or by the jailer's --netns.
+	HostDevName string `json:"host_dev_name"`
+	// GuestMAC is the guest's.
+	GuestMAC cache.MAC `json:"guest_mac"`
+	// MTU is told to the guest by virtio, 68 to 65535, from Firecracker 1.16 on. An older version refuses the field: set
+	// it to 0, which leaves it out. The guest then learns the MTU from DHCP and router advertisements.
+	MTU int `json:"mtu,omitempty"`
+}
+
+// NewNetworkInterface returns the network device for the record. It reads no files and asks no kernel.
+//
+// The ID is the record's Device.Alias, or is made of its Name: characters that Firecracker does not take, and the
+// underscore, become an underscore and two hexadecimal digits.
+//
+// The error wraps a [*cache.FieldError]: the record is not valid, or Firecracker cannot have what the record wants.
+//
+// Source: firecracker.yaml (src/firecracker/swagger).
+func NewNetworkInterface(rec *cache.Record) (*NetworkInterface, error) {
+	if err := rec.Validate(); err != nil {
+		return nil, fmt.Errorf("record of interface %q: %w", rec.Name, err)
+	}
+	if err := check(rec); err != nil {
+		return nil, fmt.Errorf("interface %s: %w", rec.Name, err)
+	}
+	id := rec.Device.Alias
+	if id == "" {
+		id = idFor(rec.Name)
+	}
+	return &NetworkInterface{ID: id, HostDevName: rec.Tap, GuestMAC: rec.MAC, MTU: rec.MTU}, nil
+}
+
+// Path returns the path of the request.
+func (n *NetworkInterface) Path() string { return "/network-interfaces/" + n.ID }
+
+// check refuses what Firecracker cannot have.
+func check(rec *cache.Record) error {
+	d := rec.Device
+	for _, f := range []struct {
+		wrong         bool
+		field, reason string
+	}{
+		{rec.SRIOV != nil, "binding", "sriov, and Firecracker passes no PCI device to a guest: use a binding with a tap, or another VMM"},
+		{rec.Passt != nil, "binding", "passt, whose socket Firecracker does not speak: use the masquerade binding, or QEMU"},
+		{rec.Binding == cache.BindingMacvtap, "binding", "macvtap, and Firecracker opens taps by their names alone: use the redirect binding, or another VMM"},
+		{rec.Queues > 1, "queues", fmt.Sprintf("%d, and Firecracker's device has one: run Setup again with one queue", rec.Queues)},
+		{d.Model != "" && d.Model != "virtio" && d.Model != "virtio-non-transitional", "device.model", fmt.Sprintf("%q, and Firecracker has virtio 1.0 alone: leave this field empty", d.Model)},
+		{d.Driver == "vhost", "device.driver", "vhost, which Firecracker does not use: leave this field empty"},
+		{d.BootOrder != 0, "device.bootOrder", fmt.Sprintf("%d, and Firecracker does not boot from a network: leave this field out", d.BootOrder)},
+		{d.ROM != "" && d.ROM != "off", "device.rom", fmt.Sprintf("%q, and Firecracker's devices have no option ROM: leave this field empty", d.ROM)},
+		{d.PCIAddress != "", "device.pciAddress", fmt.Sprintf("%q, and Firecracker places its devices itself: leave this field empty", d.PCIAddress)},
+		{d.ACPIIndex != 0, "device.acpiIndex", fmt.Sprintf("%d, and Firecracker's devices have none: leave this field out, and let the guest find its device by the MAC", d.ACPIIndex)},
+		{d.LinkState == "down", "device.linkState", "down, and Firecracker cannot take a link down: leave this field empty"},
+		{strings.ContainsFunc(d.Alias, isForeign), "device.alias", fmt.Sprintf("%q, and Firecracker takes letters, digits and underscores: name another one, or leave this field empty", d.Alias)},
+	} {
+		if f.wrong {
+			return &cache.FieldError{Field: f.field, Reason: f.reason}
+		}
+	}
+	return nil
+}
+
+// isForeign says whether Firecracker does not take the character in a name.
+func isForeign(c rune) bool {
+	return c != '_' && (c < '0' || c > '9') && (c < 'a' || c > 'z') && (c < 'A' || c > 'Z')
+}
+
+// idFor returns an ID for the name. Different names have different IDs, as Firecracker takes a second PUT of an ID for a
+// change of the first one.
+func idFor(name string) string {
+	var b strings.Builder
+	for _, c := range []byte(name) {
+		if c == '_' || isForeign(rune(c)) {
+			fmt.Fprintf(&b, "_%02x", c)
+		} else {
+			b.WriteByte(c)
+		}
+	}
+	return b.String()
+}

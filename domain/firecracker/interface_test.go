@@ -1,0 +1,225 @@
+package firecracker_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"flag"
+	"maps"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/domain/firecracker"
+)
+
+var update = flag.Bool("update", false, "write testdata anew")
+
+func record() *cache.Record {
+	return &cache.Record{
+		Version: cache.Version, Name: "eth0", Binding: cache.BindingBridge, Tap: "eth0-tap", Queues: 1,
+		MAC: cache.MAC{0x02, 0x73, 0x53, 0x00, 0xb0, 0x0c}, MTU: 1450,
+	}
+}
+
+// cases are the devices in testdata, with the names of their files.
+var cases = []struct {
+	name string
+	edit func(*cache.Record)
+}{
+	{"default", func(*cache.Record) {}},
+	{"mtu-least", func(r *cache.Record) { r.MTU = cache.MinMTU }},
+	{"mtu-most", func(r *cache.Record) { r.MTU = cache.MaxMTU }},
+	{"name", func(r *cache.Record) { r.Name, r.Tap = "_eth-0.1", "_eth-0.1-tap" }},
+	{"everything", func(r *cache.Record) {
+		r.Device = cache.Device{Model: "virtio-non-transitional", Driver: "qemu", ROM: "off", Alias: "ua_blue", LinkState: "up"}
+	}},
+}
+
+func TestNetworkInterface(t *testing.T) {
+	known := map[string]bool{}
+	for _, c := range cases {
+		file := filepath.Join("testdata", c.name+".txt")
+		known[file] = true
+		t.Run(c.name, func(t *testing.T) {
+			rec := record()
+			c.edit(rec)
+			before := *rec
+			n, err := firecracker.NewNetworkInterface(rec)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !reflect.DeepEqual(*rec, before) {
+				t.Errorf("the record was %+v and is %+v", before, *rec)
+			}
+			object, err := json.Marshal(n)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := "PUT " + n.Path() + "\n" + string(object) + "\n"
+			if *update {
+				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got != string(want) {
+				t.Errorf("%s:\n%s\ngot:\n%s", file, want, got)
+			}
+		})
+	}
+	files, err := filepath.Glob("testdata/*.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		if !known[f] {
+			t.Errorf("%s belongs to no case", f)
+		}
+	}
+}
+
+// property is one of the schema NetworkInterface of src/firecracker/swagger/firecracker.yaml, version 1.17.0-dev, by the
+// commit 004d935399ba of 2026. Firecracker refuses properties that the schema does not have (deny_unknown_fields).
+type property struct {
+	kind     string
+	required bool
+	min, max int64 // of an integer
+}
+
+var schema = map[string]property{
+	"iface_id":        {kind: "string", required: true},
+	"host_dev_name":   {kind: "string", required: true},
+	"guest_mac":       {kind: "string"},
+	"mtu":             {kind: "integer", min: 68, max: 65535},
+	"rx_rate_limiter": {kind: "object"},
+	"tx_rate_limiter": {kind: "object"},
+}
+
+// chosen are the properties that the package sets. The rate limiters are the caller's.
+var chosen = []string{"iface_id", "host_dev_name", "guest_mac", "mtu"}
+
+// TestSchema: each property of the object is one of the schema, of its type and within its limits, the required ones are
+// there, and each that the package wants to set is set.
+func TestSchema(t *testing.T) {
+	seen := map[string]bool{}
+	for _, c := range cases {
+		rec := record()
+		c.edit(rec)
+		n, err := firecracker.NewNetworkInterface(rec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := json.Marshal(n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var object map[string]any
+		decoder := json.NewDecoder(bytes.NewReader(text))
+		decoder.UseNumber()
+		if err := decoder.Decode(&object); err != nil {
+			t.Fatal(err)
+		}
+		for name, value := range object {
+			seen[name] = true
+			want := schema[name]
+			switch v := value.(type) {
+			case string:
+				if want.kind != "string" || v == "" {
+					t.Errorf("%s: %s is %q, want %+v", c.name, name, v, want)
+				}
+			case json.Number:
+				if i, err := v.Int64(); want.kind != "integer" || err != nil || i < want.min || i > want.max {
+					t.Errorf("%s: %s is %v, want %+v", c.name, name, v, want)
+				}
+			default:
+				t.Errorf("%s: %s is %v, want %+v", c.name, name, v, want)
+			}
+		}
+		for name, p := range schema {
+			if _, ok := object[name]; p.required && !ok {
+				t.Errorf("%s: %s is missing", c.name, name)
+			}
+		}
+	}
+	for _, name := range chosen {
+		if !seen[name] || schema[name].kind == "" {
+			t.Errorf("%s: in the schema as %+v, set %v", name, schema[name], seen[name])
+		}
+		delete(seen, name)
+	}
+	if len(seen) > 0 {
+		t.Errorf("the package sets %v as well", slices.Sorted(maps.Keys(seen)))
+	}
+}
+
+// TestOldVersion: a Firecracker before 1.16 gets no MTU.
+func TestOldVersion(t *testing.T) {
+	n, err := firecracker.NewNetworkInterface(record())
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.MTU = 0
+	if text, err := json.Marshal(n); err != nil || bytes.Contains(text, []byte("mtu")) {
+		t.Errorf("%s, %v", text, err)
+	}
+}
+
+// TestNames: interfaces with names that are alike keep apart.
+func TestNames(t *testing.T) {
+	seen := map[string]string{}
+	for _, name := range []string{"eth0", "eth_0", "eth-0", "eth.0", "eth_2d0", "eth_5f2d0", "ETH0", "_eth0", "-eth0"} {
+		rec := record()
+		rec.Name = name
+		n, err := firecracker.NewNetworkInterface(rec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if other, ok := seen[n.ID]; ok {
+			t.Errorf("%s and %s are both %s", name, other, n.ID)
+		}
+		seen[n.ID] = name
+		if strings.ContainsAny(n.ID, "-./") {
+			t.Errorf("%s: Firecracker does not take the ID %s", name, n.ID)
+		}
+	}
+}
+
+func TestErrors(t *testing.T) {
+	device := func(d cache.Device) func(*cache.Record) { return func(r *cache.Record) { r.Device = d } }
+	for _, c := range []struct {
+		edit        func(*cache.Record)
+		field, text string
+	}{
+		{func(r *cache.Record) { r.MTU = 1 }, "mtu", "record of interface"},
+		{func(r *cache.Record) {
+			r.Binding, r.Tap, r.MTU, r.SRIOV = cache.BindingSRIOV, "", 0, &cache.SRIOV{PCIAddress: "0000:03:10.1"}
+		}, "binding", "another VMM"},
+		{func(r *cache.Record) { r.Binding, r.Tap, r.Passt = cache.BindingPasst, "", &cache.Passt{} }, "binding", "masquerade"},
+		{func(r *cache.Record) { r.Binding, r.Tap = cache.BindingMacvtap, r.Name }, "binding", "redirect"},
+		{func(r *cache.Record) { r.Queues = 2 }, "queues", "run Setup again with one queue"},
+		{device(cache.Device{Model: "rtl8139"}), "device.model", "leave this field empty"},
+		{device(cache.Device{Driver: "vhost"}), "device.driver", "leave this field empty"},
+		{device(cache.Device{BootOrder: 1}), "device.bootOrder", "leave this field out"},
+		{device(cache.Device{ROM: "/rom"}), "device.rom", "leave this field empty"},
+		{device(cache.Device{PCIAddress: "0000:00:05.0"}), "device.pciAddress", "leave this field empty"},
+		{device(cache.Device{ACPIIndex: 1}), "device.acpiIndex", "by the MAC"},
+		{device(cache.Device{LinkState: "down"}), "device.linkState", "leave this field empty"},
+		{device(cache.Device{Alias: "ua-blue"}), "device.alias", "letters, digits and underscores"},
+	} {
+		rec := record()
+		c.edit(rec)
+		n, err := firecracker.NewNetworkInterface(rec)
+		var field *cache.FieldError
+		if n != nil || !errors.As(err, &field) || field.Field != c.field || !strings.Contains(err.Error(), c.text) || !strings.Contains(err.Error(), "interface ") {
+			t.Errorf("%+v: %v, %v; want an error of %s with %q", *rec, n, err, c.field, c.text)
+		}
+	}
+}
