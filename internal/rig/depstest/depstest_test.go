@@ -79,20 +79,29 @@ var pure = map[string]string{
 	module + "/internal/netns":      "the package enters no namespace",
 }
 
+// withoutLibvirt is what the packages for other VMMs do not link.
+var withoutLibvirt = map[string]string{
+	"os/exec":     "the launcher starts the VMM",
+	"libvirt.org": "a launcher without libvirt does not link it",
+}
+
 // TestLinks: nothing of the packages on the left links what is on the right.
 func TestLinks(t *testing.T) {
 	for pkg, fence := range map[string]map[string]string{
-		"/phase2":            privileged,
-		"/dhcp":              privileged,
-		"/domain":            privileged,
-		"/domain/qemu":       {"os/exec": "the launcher starts QEMU", "libvirt.org": "a launcher without libvirt does not link it"},
-		"/cache":             privileged,
-		"/examples/launcher": privileged,
-		"/phase1":            {"github.com/prometheus": "metrics are the agent's, and importers do not pay for them"},
-		"/infra":             pure,
-		"/internal/netstate": pure,
-		"/internal/compare":  pure,
-		"/internal/wiring":   pure,
+		"/phase2":                 privileged,
+		"/dhcp":                   privileged,
+		"/domain":                 privileged,
+		"/domain/qemu":            withoutLibvirt,
+		"/domain/cloudhypervisor": withoutLibvirt,
+		"/domain/firecracker":     withoutLibvirt,
+		"/domain/passt":           withoutLibvirt,
+		"/cache":                  privileged,
+		"/examples/launcher":      privileged,
+		"/phase1":                 {"github.com/prometheus": "metrics are the agent's, and importers do not pay for them"},
+		"/infra":                  pure,
+		"/internal/netstate":      pure,
+		"/internal/compare":       pure,
+		"/internal/wiring":        pure,
 	} {
 		t.Run(strings.TrimPrefix(pkg, "/"), func(t *testing.T) {
 			for _, p := range list(t, module+pkg) {
@@ -114,7 +123,7 @@ func TestLinks(t *testing.T) {
 // TestPure: what a plan is computed with imports nothing by which a kernel, a file or a clock can be reached.
 // What the packages link besides comes by way of cache, which reads and writes records, and of fmt.
 func TestPure(t *testing.T) {
-	for _, p := range list(t, module+"/infra", module+"/domain/qemu", module+"/internal/strictjson", module+"/internal/syntax", module+"/internal/firewall", module+"/internal/netstate", module+"/internal/compare", module+"/internal/wiring") {
+	for _, p := range list(t, module+"/infra", module+"/domain/qemu", module+"/domain/cloudhypervisor", module+"/domain/firecracker", module+"/domain/passt", module+"/internal/strictjson", module+"/internal/syntax", module+"/internal/firewall", module+"/internal/netstate", module+"/internal/compare", module+"/internal/wiring") {
 		for _, imported := range p.Imports {
 			for _, tree := range []string{"os", "io/ioutil", "time", "syscall", "unsafe", "log", "runtime", "math/rand", "crypto/rand", "golang.org/x"} {
 				if within(imported, tree) {
@@ -162,17 +171,20 @@ var bottom = map[string]string{
 // TestLayers: what is below does not know what is above.
 func TestLayers(t *testing.T) {
 	above := map[string][]string{
-		"/cache":             {"/infra", "/phase1", "/phase2", "/dhcp", "/domain", "/internal"},
-		"/infra":             {"/phase1", "/phase2", "/dhcp", "/domain", "/internal"},
-		"/internal/firewall": {"/cache", "/infra", "/phase1", "/phase2", "/dhcp", "/domain"},
-		"/internal/netstate": {"/internal/compare", "/internal/wiring", "/internal/kernel", "/phase1", "/phase2", "/dhcp", "/domain"},
-		"/internal/compare":  {"/internal/wiring", "/internal/kernel", "/phase1", "/phase2", "/dhcp", "/domain"},
-		"/internal/wiring":   {"/internal/kernel", "/phase1", "/phase2", "/dhcp", "/domain"},
-		"/internal/kernel":   {"/internal/compare", "/internal/wiring", "/phase1", "/phase2", "/dhcp", "/domain"},
-		"/dhcp":              {"/phase2", "/domain"},
-		"/domain":            {"/phase2", "/dhcp", "/domain/qemu"},
-		"/domain/qemu":       {"/phase2", "/dhcp"},
-		"/phase1":            {"/phase2", "/dhcp", "/domain"},
+		"/cache":                  {"/infra", "/phase1", "/phase2", "/dhcp", "/domain", "/internal"},
+		"/infra":                  {"/phase1", "/phase2", "/dhcp", "/domain", "/internal"},
+		"/internal/firewall":      {"/cache", "/infra", "/phase1", "/phase2", "/dhcp", "/domain"},
+		"/internal/netstate":      {"/internal/compare", "/internal/wiring", "/internal/kernel", "/phase1", "/phase2", "/dhcp", "/domain"},
+		"/internal/compare":       {"/internal/wiring", "/internal/kernel", "/phase1", "/phase2", "/dhcp", "/domain"},
+		"/internal/wiring":        {"/internal/kernel", "/phase1", "/phase2", "/dhcp", "/domain"},
+		"/internal/kernel":        {"/internal/compare", "/internal/wiring", "/phase1", "/phase2", "/dhcp", "/domain"},
+		"/dhcp":                   {"/phase2", "/domain"},
+		"/domain":                 {"/phase2", "/dhcp", "/domain/qemu", "/domain/cloudhypervisor", "/domain/firecracker", "/domain/passt"},
+		"/domain/qemu":            {"/phase2", "/dhcp"},
+		"/domain/cloudhypervisor": {"/phase2", "/dhcp"},
+		"/domain/firecracker":     {"/phase2", "/dhcp"},
+		"/domain/passt":           {"/phase2", "/dhcp"},
+		"/phase1":                 {"/phase2", "/dhcp", "/domain"},
 	}
 	for pkg := range bottom {
 		above[pkg] = []string{""} // all of the module

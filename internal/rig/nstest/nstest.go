@@ -298,6 +298,22 @@ func (p *Process) Stop(t testing.TB) {
 	}
 }
 
+// Await waits until the process has ended by itself; it has to succeed.
+func (p *Process) Await(t testing.TB) {
+	t.Helper()
+	p.stopped = true
+	select {
+	case <-p.ended:
+	case <-time.After(time.Minute):
+		p.Process.Kill()
+		<-p.ended
+		t.Errorf("%s: did not end by itself", strings.Join(p.Args, " "))
+	}
+	if p.err != nil {
+		t.Errorf("%s: %v\n%s", strings.Join(p.Args, " "), p.err, p.Output.String())
+	}
+}
+
 // Eventually calls f until it returns nil, for a minute: a busy machine is slow.
 func Eventually(t testing.TB, f func() error) {
 	t.Helper()

@@ -1,0 +1,75 @@
+// Package passt describes a guest's network to passt(1), from a record of the passt binding that Phase1 wrote: as passt's
+// command line. It is for launchers without libvirt, which starts passt itself.
+package passt
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/guestwire/guestwire/cache"
+)
+
+// maxSocket is the length of the longest path of a Unix socket (unix(7)).
+const maxSocket = 107
+
+// Args returns the arguments of passt, without the program's name. passt makes the socket at the path, where the VMM
+// connects: for QEMU it is the Socket of package domain/qemu's Options. The path has to be free.
+//
+// Start passt in the namespace, as the launcher's user, before the VMM: by phase1.Launch for example. passt stays in the
+// foreground, so that it dies with its parent, and ends by itself when the VMM disconnects. It needs user namespaces
+// (user.max_user_namespaces), in which it locks itself up.
+//
+// passt gives the guest the addresses and routes of the record's NIC, the record's MTU, and the DNS configuration of
+// /etc/resolv.conf. The guest's MAC is the VMM's to set.
+//
+// The error wraps a [*cache.FieldError]: the record is not valid, or of another binding, or the socket's path cannot be one.
+//
+// Source: passt(1).
+func Args(rec *cache.Record, socket string) ([]string, error) {
+	if err := rec.Validate(); err != nil {
+		return nil, fmt.Errorf("record of interface %q: %w", rec.Name, err)
+	}
+	for _, f := range []struct {
+		wrong         bool
+		field, reason string
+	}{
+		{rec.Passt == nil, "binding", fmt.Sprintf("%s, want passt: the guest of another binding needs no passt", rec.Binding)},
+		{socket == "", "socket", "missing, want the path at which passt makes its socket"},
+		{len(socket) > maxSocket, "socket", fmt.Sprintf("%q has %d bytes, want at most %d: name a directory with a shorter path", socket, len(socket), maxSocket)},
+	} {
+		if f.wrong {
+			return nil, fmt.Errorf("interface %s: %w", rec.Name, &cache.FieldError{Field: f.field, Reason: f.reason})
+		}
+	}
+	args := []string{"--foreground", "--one-off", "--socket", socket, "--interface", rec.Name, "--mtu", strconv.Itoa(rec.MTU)}
+	for _, protocol := range []string{"tcp", "udp"} {
+		var specs []string
+		for _, f := range rec.Passt.Forwards {
+			if f.Protocol == protocol {
+				specs = append(specs, spec(f))
+			}
+		}
+		if len(specs) > 0 { // without the argument, passt forwards nothing
+			args = append(args, "--"+protocol+"-ports", strings.Join(specs, ","))
+		}
+	}
+	return args, nil
+}
+
+// spec returns the forward as passt reads it: 80, 80:8080, 8000-8010, 8000-8010:9000-9010.
+func spec(f cache.Forward) string {
+	text := ports(f.First, f.Last)
+	if f.Guest != f.First {
+		text += ":" + ports(f.Guest, f.Guest+f.Last-f.First)
+	}
+	return text
+}
+
+func ports(first, last uint16) string {
+	text := strconv.Itoa(int(first))
+	if last != first {
+		text += "-" + strconv.Itoa(int(last))
+	}
+	return text
+}

@@ -1,0 +1,168 @@
+package passt_test
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/insomniacslk/dhcp/dhcpv4"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/domain/passt"
+	"github.com/guestwire/guestwire/internal/netns"
+	"github.com/guestwire/guestwire/internal/rig/nstest"
+)
+
+// TestPasst starts passt with the arguments, as an ordinary user in the pod's namespace, and is its VMM: passt accepts the
+// connection, listens on the ports, gives the guest the NIC's address and the record's MTU, and ends with the connection.
+func TestPasst(t *testing.T) {
+	nstest.Need(t, "passt")
+	n := nstest.NewVeth(t)
+	n.Pod.Exec("sysctl", "-qw", "net.ipv4.ip_unprivileged_port_start=0") // as Setup does
+	dir := nstest.Dir(t)
+	if err := os.Chown(dir, nstest.LauncherUID, nstest.LauncherUID); err != nil {
+		t.Fatal(err)
+	}
+	socket := filepath.Join(dir, "passt.sock")
+	rec := record(
+		cache.Forward{Protocol: "tcp", First: 80, Last: 80, Guest: 8080},
+		cache.Forward{Protocol: "tcp", First: 8000, Last: 8002, Guest: 9000},
+		cache.Forward{Protocol: "tcp", First: 443, Last: 443, Guest: 443},
+		cache.Forward{Protocol: "udp", First: 53, Last: 54, Guest: 5353},
+	)
+	args, err := passt.Args(rec, socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := n.Pod.Start(nstest.LauncherUID, append([]string{"passt", "--stderr"}, args...)...)
+	var conn net.Conn
+	nstest.Eventually(t, func() (err error) {
+		if conn, err = net.Dial("unix", socket); err != nil {
+			err = fmt.Errorf("%w; passt says %s", err, server.Output.String())
+		}
+		return err
+	})
+	defer conn.Close()
+	if err := conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+
+	discover, err := dhcpv4.NewDiscovery(net.HardwareAddr(rec.MAC[:]), dhcpv4.WithRequestedOptions(dhcpv4.OptionInterfaceMTU, dhcpv4.OptionRouter))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := send(conn, request(rec.MAC, discover.ToBytes())); err != nil {
+		t.Fatal(err)
+	}
+	offer, err := receive(conn, discover.TransactionID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, _ := netip.AddrFromSlice(offer.YourIPAddr.To4()); got != nstest.Pod4 {
+		t.Errorf("passt offers %v, want %v", got, nstest.Pod4)
+	}
+	if got := offer.Options.Get(dhcpv4.OptionInterfaceMTU); len(got) != 2 || int(binary.BigEndian.Uint16(got)) != rec.MTU {
+		t.Errorf("passt tells the MTU % x, want %d", got, rec.MTU)
+	}
+
+	for protocol, want := range map[string][]int{"tcp": {80, 443, 8000, 8001, 8002}, "udp": {53, 54}} {
+		sockets := n.Pod.Exec("cat", "/proc/net/"+protocol, "/proc/net/"+protocol+"6")
+		for _, port := range want {
+			if !strings.Contains(sockets, fmt.Sprintf("00000000:%04X ", port)) {
+				t.Errorf("passt does not listen on %s port %d:\n%s", protocol, port, sockets)
+			}
+		}
+	}
+	// A connection to the port reaches the guest, at the guest's port.
+	if err := netns.Do(n.World.File, func() error {
+		c, err := net.DialTimeout("tcp", netip.AddrPortFrom(nstest.Pod4, 8001).String(), 5*time.Second)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		_, err = c.Write([]byte("hello"))
+		return err
+	}); err != nil {
+		t.Errorf("the world connects to the pod's port: %v", err)
+	}
+	if port, err := synPort(conn); err != nil || port != 9001 {
+		t.Errorf("the guest gets a connection to port %d, %v; want 9001", port, err)
+	}
+
+	conn.Close()
+	server.Await(t)
+}
+
+// send writes a frame as QEMU does: after its length.
+func send(conn net.Conn, frame []byte) error {
+	_, err := conn.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(frame))), frame...))
+	return err
+}
+
+// next reads a frame.
+func next(conn net.Conn) ([]byte, error) {
+	var size [4]byte
+	if _, err := io.ReadFull(conn, size[:]); err != nil {
+		return nil, err
+	}
+	frame := make([]byte, binary.BigEndian.Uint32(size[:]))
+	_, err := io.ReadFull(conn, frame)
+	return frame, err
+}
+
+// request is a frame with a message of a DHCP client that has no address.
+func request(mac cache.MAC, message []byte) []byte {
+	frame := append([]byte{255, 255, 255, 255, 255, 255}, mac[:]...)
+	frame = append(frame, 8, 0, 0x45, 0)
+	frame = binary.BigEndian.AppendUint16(frame, uint16(28+len(message)))
+	frame = append(frame, 0, 0, 0, 0, 64, 17)
+	sum := 0x4500 + uint32(28+len(message)) + 64<<8 + 17 + 0xffff + 0xffff
+	for sum > 0xffff {
+		sum = sum>>16 + sum&0xffff
+	}
+	frame = binary.BigEndian.AppendUint16(frame, ^uint16(sum))
+	frame = append(frame, 0, 0, 0, 0, 255, 255, 255, 255, 0, 68, 0, 67)
+	frame = binary.BigEndian.AppendUint16(frame, uint16(8+len(message)))
+	return append(append(frame, 0, 0), message...)
+}
+
+// receive waits for the answer to a DHCP message.
+func receive(conn net.Conn, id dhcpv4.TransactionID) (*dhcpv4.DHCPv4, error) {
+	for {
+		frame, err := next(conn)
+		if err != nil {
+			return nil, err
+		}
+		if len(frame) < 42 || frame[12] != 8 || frame[13] != 0 || frame[23] != 17 {
+			continue
+		}
+		if message, err := dhcpv4.FromBytes(frame[42:]); err == nil && message.TransactionID == id {
+			return message, nil
+		}
+	}
+}
+
+// synPort waits for a TCP connection to the guest and returns the guest's port.
+func synPort(conn net.Conn) (uint16, error) {
+	for {
+		frame, err := next(conn)
+		if err != nil {
+			return 0, err
+		}
+		if len(frame) < 54 || frame[12] != 8 || frame[13] != 0 || frame[23] != 6 {
+			continue
+		}
+		if flags := frame[47]; flags&2 == 0 {
+			return 0, errors.New("no SYN")
+		}
+		return binary.BigEndian.Uint16(frame[36:]), nil
+	}
+}
