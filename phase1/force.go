@@ -124,6 +124,9 @@ func (s *session) readForced(kind string, record *cache.Record) (now netstate.Sn
 	names := netstate.NamesFor(s.nic)
 	sysctls, tables := wiring.AskSalvage(s.nic)
 	now, err = s.ns.Snapshot(names, sysctls, tables)
+	if err == nil {
+		now.ReadOnly, err = kernel.ReadOnlySysctls(sysctls)
+	}
 	if err != nil || !wiring.MayUseIPTables(now, s.nic, kind, record) {
 		return now, nil, err
 	}

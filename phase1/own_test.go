@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -179,4 +180,70 @@ func TestOwnAgain(t *testing.T) {
 		t.Errorf("forget of the own namespace: %v, %s; want where it is found", err, out)
 	}
 	b.mustAgent(t, "teardown", "-own", "-dir", dir)
+}
+
+// TestReadOnlySysctls: in a container, whose sysctls are read-only, auto becomes redirect, and a binding that needs a
+// sysctl is refused before the first change, with the flags of the engine's command line. With these flags it works.
+func TestReadOnlySysctls(t *testing.T) {
+	t.Parallel()
+	nstest.NeedRoot(t, "it has no capabilities to choose from")
+	serve := func(t *testing.T, n nstest.Network) {
+		t.Helper()
+		launcher := n.Serve(t, nstest.LauncherUID)
+		g := boot(t, n, record(t, n))
+		if _, err := g.Configure(t.Context(), guest.Families{IPv4: true, IPv6: true}); err != nil {
+			t.Fatalf("%v\n%s", err, launcher.Output.String())
+		}
+		for _, beyond := range []netip.Addr{nstest.Beyond4, nstest.Beyond6} {
+			if _, err := g.Ping(t.Context(), beyond); err != nil {
+				t.Errorf("guest to %v: %v", beyond, err)
+			}
+		}
+		launcher.Stop(t)
+	}
+	t.Run("auto", func(t *testing.T) {
+		n := nstest.NewNetwork(t)
+		c := container{Network: n, sysctls: readOnlySysctls}
+		before := settled(t, n)
+		if out := c.mustAgent(t, "setup", "-own", "-binding", "auto"); !strings.Contains(out, "binding: redirect") {
+			t.Errorf("the agent says %s", out)
+		}
+		serve(t, n)
+		c.mustAgent(t, "teardown", "-own")
+		asFound(t, n, before)
+	})
+	for _, b := range []infra.Binding{infra.Bridge{}, infra.Masquerade{}} {
+		t.Run(b.Kind(), func(t *testing.T) {
+			n := nstest.NewNetwork(t)
+			c := container{Network: n, sysctls: readOnlySysctls}
+			before := settled(t, n)
+			out, err := c.agent(t, "setup", "-own", "-binding", b.Kind())
+			var exit *exec.ExitError
+			if !errors.As(err, &exit) || exit.ExitCode() != 5 || !strings.Contains(out, "redirect would work") {
+				t.Fatalf("%v, %s; want a refusal", err, out)
+			}
+			if err := difference(before, n.Pod.Dump()); err != nil {
+				t.Fatalf("the refusal changed the namespace: %v", err)
+			}
+			flags := regexp.MustCompile(`--sysctl (\S+=[^ ;]+)`).FindAllStringSubmatch(out, -1)
+			if len(flags) == 0 {
+				t.Fatalf("no flag in %s", out)
+			}
+			for _, f := range flags {
+				n.Pod.Exec("sysctl", "-qw", f[1])
+			}
+			n.Pod.Settle("eth0")
+			before = settled(t, n)
+			c.mustAgent(t, "setup", "-own", "-binding", b.Kind())
+			serve(t, n)
+			c.mustAgent(t, "check", "-own")
+			c.mustAgent(t, "teardown", "-own")
+			asFound(t, n, before)
+			c.mustAgent(t, "setup", "-own", "-binding", b.Kind())
+			if err := os.RemoveAll(filepath.Join(phase1.DefaultDir, namespaceName(t, n))); err != nil {
+				t.Fatal(err)
+			}
+			c.mustAgent(t, "teardown", "-own", "-force", "-state", n.State)
+		})
+	}
 }

@@ -161,6 +161,9 @@ func (s *session) firstPlan(ctx context.Context, spec infra.Spec) (*wiring.Plan,
 // answer adds to the snapshot what a first plan needs besides.
 func (s *session) answer(ctx context.Context, found *netstate.Snapshot, nic string, questions wiring.Questions) error {
 	var err error
+	if found.ReadOnly, err = kernel.ReadOnlySysctls(questions.Sysctls); err != nil {
+		return err
+	}
 	if questions.Listeners {
 		if found.Listeners, err = s.ns.Listeners(); err != nil {
 			return err

@@ -32,6 +32,24 @@ func readSysctls(s *netstate.Snapshot, paths []string) error {
 	return nil
 }
 
+// ReadOnlySysctls returns the paths that the caller cannot write, among those that the kernel has. Container engines
+// mount /proc/sys read-only, all of it or with exceptions.
+func ReadOnlySysctls(paths []string) ([]string, error) {
+	var list []string
+	for _, path := range paths {
+		fd, err := unix.Open(sysctlRoot+path, unix.O_WRONLY|unix.O_CLOEXEC, 0)
+		switch {
+		case err == nil:
+			unix.Close(fd)
+		case err == unix.EROFS || err == unix.EACCES || err == unix.EPERM:
+			list = append(list, path)
+		case err != unix.ENOENT:
+			return nil, &fs.PathError{Op: "open", Path: sysctlRoot + path, Err: err}
+		}
+	}
+	return list, nil
+}
+
 func writeSysctl(o netstate.SysctlSet) error {
 	_, err := sysctl(o.Path, unix.O_WRONLY, []byte(o.Value+"\n"), unix.Write) // an empty list needs a line, too
 	return err

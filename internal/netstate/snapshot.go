@@ -43,6 +43,9 @@ type Snapshot struct {
 	Tables []firewall.Image `json:"tables,omitempty"`
 	// Sysctls are values below /proc/sys, by path with slashes. The binding decides which ones are read.
 	Sysctls map[string]string `json:"sysctls,omitempty"`
+	// ReadOnly are the paths of Sysctls that the caller cannot write. Only the Snapshots of a first plan
+	// and of a salvage have them.
+	ReadOnly []string `json:"readOnly,omitempty"`
 	// NoNFTables says that the kernel has no nf_tables.
 	NoNFTables bool `json:"noNFTables,omitempty"`
 	// NoLog says that the kernel cannot report dropped packets to an nflog group (nfnetlink_log).

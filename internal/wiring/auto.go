@@ -41,7 +41,7 @@ func (auto) wire(p *Plan, nic netstate.Link) error {
 		spec := p.spec
 		spec.Binding = b
 		try := emptyPlan(p.found, spec)
-		err := try.binding.wire(try, nic)
+		err := try.wire(nic)
 		var refusal *infra.RefusedError
 		if errors.As(err, &refusal) {
 			refused = append(refused, refusal)

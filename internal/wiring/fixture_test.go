@@ -1,7 +1,9 @@
 package wiring_test
 
 import (
+	"maps"
 	"net/netip"
+	"slices"
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
@@ -125,6 +127,35 @@ func flannelWith(edit func(*netstate.Snapshot)) netstate.Snapshot {
 	return s
 }
 
+// sysctlsReadOnly is flannel in a container: the kernel has br_netfilter and force_forwarding, and no sysctl can be
+// written.
+func sysctlsReadOnly(edit func(*netstate.Snapshot)) netstate.Snapshot {
+	s := flannel()
+	for _, path := range netstate.BridgeCalls() {
+		s.Sysctls[path] = "1"
+	}
+	s.Sysctls[netstate.ForceForwarding("eth0")] = "0"
+	s.Sysctls[netstate.NoIPv6] = "0"
+	if edit != nil {
+		edit(&s)
+	}
+	return readOnly(s)
+}
+
+// readOnly takes all sysctls of the snapshot for read-only, and those of bridges.
+func readOnly(s netstate.Snapshot) netstate.Snapshot {
+	if s.Sysctls == nil {
+		s.Sysctls = map[string]string{}
+	}
+	for _, path := range netstate.BridgeCalls() {
+		if _, there := s.Sysctls[path]; !there {
+			s.Sysctls[path] = "1"
+		}
+	}
+	s.ReadOnly = slices.Sorted(maps.Keys(s.Sysctls))
+	return s
+}
+
 // lan4 and lan6 are the least of their families; the gateway's address is given.
 func lan4() netstate.Snapshot {
 	return netstate.Snapshot{
@@ -237,6 +268,13 @@ var cases = []testCase{
 		s.Links[1].Kind, s.Links[1].Mode, s.NoNFTables = "macvlan", "bridge", true
 	}), withSpec(auto(), func(s *infra.Spec) { s.Guard.Off = true })},
 	{"auto-flannel", flannel(), auto()},
+	{"auto-sysctls-read-only", sysctlsReadOnly(nil), auto()},
+	{"masquerade-sysctls-read-only", sysctlsReadOnly(func(s *netstate.Snapshot) { // and set when the container started
+		for _, path := range netstate.BridgeCalls() {
+			s.Sysctls[path] = "0"
+		}
+		s.Sysctls[forwarding6] = "1"
+	}), masquerade()},
 	{"masquerade-dual", flannel(), masquerade()},
 	{"masquerade-4", lan4(), masquerade()},
 	{"masquerade-6", lan6("fe80::1"), masquerade()},

@@ -317,11 +317,13 @@ func (p *Plan) enableForwarding6(nic netstate.Link) {
 	if learns && p.found.Sysctls[netstate.Forwarding6] == "0" && p.found.Sysctls[netstate.AcceptRA(nic.Name)] == "1" {
 		p.wanted.Sysctls[netstate.AcceptRA(nic.Name)] = "2"
 	}
-	if _, can := p.found.Sysctls[netstate.ForceForwarding(nic.Name)]; !can {
+	// Where sysctls cannot be written, those of the bridge that is to come cannot either.
+	force := netstate.ForceForwarding(nic.Name)
+	if _, can := p.found.Sysctls[force]; !can || slices.Contains(p.found.ReadOnly, force) {
 		p.wanted.Sysctls[netstate.Forwarding6] = "1"
 		return
 	}
-	p.wanted.Sysctls[netstate.ForceForwarding(nic.Name)] = "1"
+	p.wanted.Sysctls[force] = "1"
 	for _, path := range netstate.OfBridge(p.names.Bridge) {
 		p.wanted.Sysctls[path] = "1"
 	}

@@ -80,7 +80,7 @@ func NewPlan(found netstate.Snapshot, spec infra.Spec) (*Plan, error) {
 	if err := checkFree(found, nic, p.names); err != nil {
 		return nil, err
 	}
-	if err := p.binding.wire(p, nic); err != nil {
+	if err := p.wire(nic); err != nil {
 		return nil, err
 	}
 	for i, t := range p.wanted.Tables {

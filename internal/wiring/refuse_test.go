@@ -115,6 +115,20 @@ func TestRefused(t *testing.T) {
 		{"bridge with a gateway that is the namespace's own", flannelWith(func(s *netstate.Snapshot) {
 			s.Routes = append(s.Routes, netstate.Route{Link: 2, Table: netstate.TableMain, Type: 2, Scope: 254, Destination: pfx("10.244.1.0/25")})
 		}), bridge(), refused("bridge", "redirect"), "eth0|10.244.1.1|itself|redirect would work"},
+		{"bridge with sysctls read-only", sysctlsReadOnly(nil), bridge(), refused("bridge", "redirect"), "eth0|--sysctl net.bridge.bridge-nf-call-arptables=0 --sysctl net.bridge.bridge-nf-call-ip6tables=0 --sysctl net.bridge.bridge-nf-call-iptables=0;|redirect would work"},
+		{"masquerade with sysctls read-only", sysctlsReadOnly(nil), masquerade(), refused("masquerade", "redirect"), "eth0|--sysctl net.bridge.bridge-nf-call-iptables=0 --sysctl net.ipv6.conf.all.forwarding=1;|redirect would work"},
+		{"masquerade of what is routed by its source, sysctls read-only", readOnly(sourceRouted()), masquerade(), refused("masquerade", "redirect"), "eth0|policy rules|redirect would work"},
+		{"bridge with sysctls read-only, where redirect cannot either", sysctlsReadOnly(func(s *netstate.Snapshot) {
+			s.Links = append(s.Links, netstate.Link{Index: 7, Name: "eth0.5", Kind: "vlan", Parent: 2})
+		}), bridge(), refused("bridge", ""), "--sysctl"},
+		{"redirect on tun, sysctls read-only", readOnly(nicWith(func(l *netstate.Link) { l.Kind, l.Ethernet = "tun", false })), redirect(), refused("redirect", ""), "eth0|Ethernet"},
+		{"auto with sysctls read-only, where redirect cannot either", sysctlsReadOnly(func(s *netstate.Snapshot) {
+			s.Links = append(s.Links, netstate.Link{Index: 7, Name: "eth0.5", Kind: "vlan", Parent: 2})
+		}), auto(), refused("masquerade", ""), "--sysctl net.ipv6.conf.all.forwarding=1|bridge: it needs|redirect: eth0.5 lies on it"},
+		{"passt with sysctls read-only", sysctlsReadOnly(func(s *netstate.Snapshot) {
+			s.Sysctls = map[string]string{netstate.PortStart: "1024", netstate.PingGroups: "1 0"}
+			s.ReadOnly = []string{netstate.PortStart, netstate.PingGroups}
+		}), infra.Spec{NIC: "eth0", Binding: infra.Passt{}}, refused("passt", ""), `eth0|--sysctl "net.ipv4.ping_group_range=0 2147483647"`},
 		{"redirect on tun", nicWith(func(l *netstate.Link) { l.Kind, l.Ethernet = "tun", false }), redirect(), refused("redirect", "masquerade"), "eth0|Ethernet|masquerade would work"},
 		{"redirect without MAC", nicWith(func(l *netstate.Link) { l.MAC = cache.MAC{} }), redirect(), refused("redirect", "masquerade"), "eth0|MAC|masquerade would work"},
 		{"redirect without nf_tables", flannelWith(func(s *netstate.Snapshot) { s.NoNFTables = true }), redirect(), refused("redirect", "masquerade"), "eth0|nf_tables|masquerade would work"},

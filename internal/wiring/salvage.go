@@ -199,7 +199,7 @@ func (s *salvage) masquerade() {
 		was.Forwarding4 = false
 	}
 	for _, path := range paths {
-		if known && !before[6] && s.now.Sysctls[path] == "1" {
+		if known && !before[6] && s.now.Sysctls[path] == "1" && s.canWrite(path) {
 			s.setSysctl(path, "0")
 		}
 	}
@@ -278,7 +278,7 @@ func (s *salvage) gone() { s.j.Found.Links = []netstate.Link{{Name: s.names.NIC}
 func (s *salvage) defaultSysctls() {
 	var changed []string
 	for _, path := range netstate.BridgeCalls() {
-		if s.now.Sysctls[path] == "0" {
+		if s.now.Sysctls[path] == "0" && s.canWrite(path) {
 			s.setSysctl(path, netstate.DefaultBridgeCall)
 			changed = append(changed, strings.ReplaceAll(path, "/", ".")+" (1)")
 		}
@@ -287,13 +287,16 @@ func (s *salvage) defaultSysctls() {
 		l, _ := s.now.Link(a.Link)
 		return l.Name == s.names.NIC && a.Prefix.Addr().Is6()
 	}
-	if s.now.Sysctls[netstate.NoIPv6] == "0" && slices.ContainsFunc(s.now.Addresses, own) {
+	if s.now.Sysctls[netstate.NoIPv6] == "0" && s.canWrite(netstate.NoIPv6) && slices.ContainsFunc(s.now.Addresses, own) {
 		changed = append(changed, strings.ReplaceAll(netstate.NoIPv6, "/", ".")+" (0)")
 	}
 	if len(changed) > 0 {
 		s.lose("sysctls, if they were not the kernel's defaults: %s", strings.Join(changed, ", "))
 	}
 }
+
+// canWrite is false for a sysctl that Setup has not changed, as it cannot.
+func (s *salvage) canWrite(path string) bool { return !slices.Contains(s.now.ReadOnly, path) }
 
 func (s *salvage) setSysctl(path, value string) {
 	if s.j.Found.Sysctls == nil {
