@@ -70,14 +70,15 @@ func (s *socket) send(messages [][]byte, acknowledge int) ([]failure, error) {
 	}
 	// The default buffer takes some thousand routes. The kernel counts each octet twice.
 	if len(batch) > defaultBatch {
-		if err := unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, 2*len(batch)); err != nil {
-			return nil, fmt.Errorf("netlink send buffer: %w", err)
-		}
-		if err := unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 2*len(batch)); err != nil {
-			return nil, fmt.Errorf("netlink receive buffer: %w", err)
+		if err := s.enlarge(2 * len(batch)); err != nil {
+			return nil, err
 		}
 	}
-	if err := unix.Sendto(s.fd, batch, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+	err := unix.Sendto(s.fd, batch, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
+	if err == unix.EMSGSIZE {
+		return nil, fmt.Errorf("netlink send: %d octets: %w (in a user namespace, net.core.wmem_max of the machine is the limit)", len(batch), err)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("netlink send: %w", err)
 	}
 	var failures []failure
@@ -106,6 +107,27 @@ func (s *socket) send(messages [][]byte, acknowledge int) ([]failure, error) {
 		return nil, errors.New("netlink: the kernel did not acknowledge")
 	}
 	return failures, nil
+}
+
+// enlarge asks for larger buffers. Only a process with CAP_NET_ADMIN in the machine's user namespace gets all that it asks
+// for. Others get at most net.core.wmem_max and rmem_max (socket(7)), which suffice for the rules of a NIC.
+func (s *socket) enlarge(size int) error {
+	for _, buffer := range []struct {
+		name          string
+		forced, plain int
+	}{
+		{"send", unix.SO_SNDBUFFORCE, unix.SO_SNDBUF},
+		{"receive", unix.SO_RCVBUFFORCE, unix.SO_RCVBUF},
+	} {
+		err := unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, buffer.forced, size)
+		if err == unix.EPERM {
+			err = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, buffer.plain, size)
+		}
+		if err != nil {
+			return fmt.Errorf("netlink %s buffer: %w", buffer.name, err)
+		}
+	}
+	return nil
 }
 
 // dump sends one request and calls f with the body of each message of the answer.

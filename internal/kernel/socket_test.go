@@ -1,13 +1,18 @@
 package kernel
 
 import (
+	"encoding/binary"
 	"errors"
+	"os"
+	"os/exec"
 	"slices"
 	"syscall"
 	"testing"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/internal/rig/nstest"
 )
 
 // answer is the kernel's answer to a request, with attributes.
@@ -30,5 +35,48 @@ func TestAnswerError(t *testing.T) {
 	// The last attribute may lack its padding.
 	if err := answerError(answer(refusal[:len(refusal)-1])); !errors.Is(err, unix.EEXIST) {
 		t.Errorf("have %v", err)
+	}
+}
+
+// TestBatchInUserNamespace: batches above the default buffer's size are sent also where nobody has CAP_NET_ADMIN in the
+// machine's user namespace, as in a rootless container. What is too large there is told.
+func TestBatchInUserNamespace(t *testing.T) {
+	const child = "GUESTWIRE_BATCH"
+	if os.Getenv(child) == "" {
+		cmd := exec.Command(os.Args[0], "-test.run=^TestBatchInUserNamespace$", "-test.v")
+		cmd.Env = append(os.Environ(), child+"=1")
+		cmd.SysProcAttr = &syscall.SysProcAttr{
+			Cloneflags:  unix.CLONE_NEWUSER | unix.CLONE_NEWNET,
+			UidMappings: []syscall.SysProcIDMap{{HostID: os.Geteuid(), Size: 1}},
+			GidMappings: []syscall.SysProcIDMap{{HostID: os.Getegid(), Size: 1}},
+		}
+		out, err := cmd.CombinedOutput()
+		if errors.Is(err, os.ErrPermission) {
+			nstest.Skip(t, "no user namespace can be made here")
+		}
+		if err != nil {
+			t.Errorf("%v\n%s", err, out)
+		}
+		return
+	}
+	for size, want := range map[int]error{2 * defaultBatch: nil, 300 << 10: nil, 64 << 20: unix.EMSGSIZE} {
+		s, err := openSocket(unix.NETLINK_ROUTE)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.close()
+		// Messages that do nothing (netlink(7)).
+		messages := make([][]byte, size/unix.SizeofNlMsghdr)
+		for i := range messages {
+			m := make([]byte, unix.SizeofNlMsghdr)
+			binary.NativeEndian.PutUint32(m, unix.SizeofNlMsghdr)
+			binary.NativeEndian.PutUint16(m[4:], unix.NLMSG_NOOP)
+			binary.NativeEndian.PutUint16(m[6:], unix.NLM_F_REQUEST)
+			messages[i] = m
+		}
+		failures, err := s.send(messages, len(messages)-1)
+		if !errors.Is(err, want) || len(failures) > 0 {
+			t.Errorf("%d octets: %v, %v; want %v", size, failures, err, want)
+		}
 	}
 }
