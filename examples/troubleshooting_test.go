@@ -21,11 +21,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/guest"
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/rig/frames"
-	"github.com/guestwire/guestwire/internal/rig/guest"
 	"github.com/guestwire/guestwire/internal/rig/nstest"
-	"github.com/guestwire/guestwire/internal/rig/sandbox"
+	"github.com/guestwire/guestwire/internal/sandbox"
 	"github.com/guestwire/guestwire/internal/tap"
 	"github.com/guestwire/guestwire/phase1"
 )

@@ -21,7 +21,7 @@ import (
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/rig/nstest"
-	"github.com/guestwire/guestwire/internal/rig/sandbox"
+	"github.com/guestwire/guestwire/internal/sandbox"
 	"github.com/guestwire/guestwire/phase1"
 )
 

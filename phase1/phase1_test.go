@@ -17,9 +17,9 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/guest"
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/netstate"
-	"github.com/guestwire/guestwire/internal/rig/guest"
 	"github.com/guestwire/guestwire/internal/rig/nstest"
 	"github.com/guestwire/guestwire/internal/tap"
 	"github.com/guestwire/guestwire/phase1"

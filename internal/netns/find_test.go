@@ -18,7 +18,7 @@ import (
 
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/rig/nstest"
-	"github.com/guestwire/guestwire/internal/rig/sandbox"
+	"github.com/guestwire/guestwire/internal/sandbox"
 )
 
 // helper is set for a process that a test starts from its own program.

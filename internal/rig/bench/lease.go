@@ -11,8 +11,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/guestwire/guestwire/internal/guest"
 	"github.com/guestwire/guestwire/internal/netns"
-	"github.com/guestwire/guestwire/internal/rig/guest"
 	"github.com/guestwire/guestwire/internal/rig/unpacked"
 	"github.com/guestwire/guestwire/internal/tap"
 )

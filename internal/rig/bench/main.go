@@ -24,7 +24,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/infra"
-	"github.com/guestwire/guestwire/internal/rig/sandbox"
+	"github.com/guestwire/guestwire/internal/sandbox"
 	"github.com/guestwire/guestwire/phase1"
 )
 

@@ -140,7 +140,7 @@ func TestPure(t *testing.T) {
 // TestKernelAlone: one package speaks netlink, besides programs that lay a namespace to show or to
 // measure something in it.
 func TestKernelAlone(t *testing.T) {
-	may := []string{module + "/internal/kernel", module + "/internal/rig/quickstart", module + "/internal/rig/bench"}
+	may := []string{module + "/internal/kernel", module + "/internal/lab", module + "/internal/rig/quickstart", module + "/internal/rig/bench"}
 	users := 0
 	for _, p := range list(t, module+"/...") {
 		for _, imported := range p.Imports {
@@ -222,6 +222,32 @@ func TestProductLinksNoRig(t *testing.T) {
 	}
 	if product == 0 {
 		t.Error("go list has seen no package of the product")
+	}
+}
+
+// TestTestsAlone: what is for tests is linked by tests, and by what shows or measures something.
+func TestTestsAlone(t *testing.T) {
+	linked := 0
+	for _, p := range list(t, module+"/...") {
+		if within(p.ImportPath, module+"/internal/rig") {
+			continue
+		}
+		for _, dep := range p.Deps {
+			for _, tree := range []string{module + "/guestwiretest", module + "/internal/guest", module + "/internal/lab", module + "/internal/sandbox", "gvisor.dev", "testing"} {
+				if !within(dep, tree) {
+					continue
+				}
+				switch p.ImportPath {
+				case module + "/guestwiretest", module + "/internal/guest", module + "/internal/lab", module + "/internal/sandbox":
+					linked++
+				default:
+					t.Errorf("%s links %s: importers pay only for what they import", p.ImportPath, dep)
+				}
+			}
+		}
+	}
+	if linked == 0 {
+		t.Error("guestwiretest links no guest: has go list seen it?")
 	}
 }
 

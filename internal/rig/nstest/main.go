@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/internal/rig/leak"
-	"github.com/guestwire/guestwire/internal/rig/sandbox"
+	"github.com/guestwire/guestwire/internal/sandbox"
 )
 
 // Selected is a test that runs where not all tests do.

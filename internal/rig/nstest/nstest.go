@@ -23,7 +23,7 @@ import (
 	"time"
 
 	"github.com/guestwire/guestwire/internal/netns"
-	"github.com/guestwire/guestwire/internal/rig/sandbox"
+	"github.com/guestwire/guestwire/internal/sandbox"
 )
 
 // Run runs a program and returns what it printed. A failure ends the test.

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/guestwire/guestwire/infra"
-	"github.com/guestwire/guestwire/internal/rig/sandbox"
+	"github.com/guestwire/guestwire/internal/sandbox"
 )
 
 // The addresses of a pod, of its gateway, and of a host beyond that.

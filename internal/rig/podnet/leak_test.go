@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/guestwire/guestwire/cache"
-	"github.com/guestwire/guestwire/internal/rig/guest"
+	"github.com/guestwire/guestwire/internal/guest"
 	"github.com/guestwire/guestwire/internal/rig/nstest"
 )
 

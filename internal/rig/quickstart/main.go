@@ -17,7 +17,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
-	"github.com/guestwire/guestwire/internal/rig/sandbox"
+	"github.com/guestwire/guestwire/internal/sandbox"
 	"github.com/guestwire/guestwire/phase1"
 	"github.com/guestwire/guestwire/phase2"
 )

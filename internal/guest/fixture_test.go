@@ -24,8 +24,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/guest"
 	"github.com/guestwire/guestwire/internal/netns"
-	"github.com/guestwire/guestwire/internal/rig/guest"
 	"github.com/guestwire/guestwire/internal/rig/nstest"
 	"github.com/guestwire/guestwire/internal/tap"
 )

@@ -5,6 +5,9 @@
 //
 // An ordinary user gets a user namespace as well, in which that user is root, and no network but the
 // loopback. There /dev/net/tun is the machine's, and no other user exists.
+//
+// If the program and the one that waits for it are killed at once, an empty directory stays in the machine's directory
+// for temporary files.
 package sandbox
 
 import (
@@ -19,8 +22,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// entered is set in the environment inside.
+// entered is set in the environment inside: to the directory that ends with the sandbox.
 const entered = "GUESTWIRE_SANDBOX"
+
+// ErrNotEntered means that the program has not called Enter.
+var ErrNotEntered = errors.New("the program is not in a sandbox")
+
+// unable is the error of Enter.
+var unable = ErrNotEntered
+
+// Entered returns nil inside, and else the error of Enter, or ErrNotEntered.
+func Entered() error {
+	if os.Getenv(entered) != "" {
+		return nil
+	}
+	return unable
+}
+
+// Dir is a directory of the sandbox, which ends with it. Every user can enter the directory.
+func Dir() string { return os.Getenv(entered) }
 
 // Enter starts the program again in a sandbox, and ends with its status; inside it returns. The error is
 // fs.ErrPermission for an ordinary user whom the kernel lets make no user namespace. Enter is to be
@@ -29,14 +49,27 @@ func Enter() error {
 	if os.Getenv(entered) != "" {
 		return nil
 	}
+	unable = enter()
+	return unable
+}
+
+func enter() error {
 	program, err := os.Executable()
 	if err != nil {
+		return fmt.Errorf("sandbox: %w", err)
+	}
+	dir, err := os.MkdirTemp("", "guestwire-sandbox-")
+	if err != nil {
+		return fmt.Errorf("sandbox: %w", err)
+	}
+	defer os.Remove(dir) // it is empty here
+	if err := os.Chmod(dir, 0o755); err != nil {
 		return fmt.Errorf("sandbox: %w", err)
 	}
 	// The first process there lays the mounts, and then becomes the program.
 	cmd := exec.Command("/bin/sh", append([]string{"-c", layMounts, program}, os.Args[1:]...)...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	cmd.Env = append(os.Environ(), entered+"=1")
+	cmd.Env = append(os.Environ(), entered+"="+dir)
 	cmd.SysProcAttr = attributes()
 	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
 	if os.Geteuid() != 0 {
@@ -48,7 +81,7 @@ func Enter() error {
 	}
 
 	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGQUIT)
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("sandbox: %w", err)
 	}
@@ -58,7 +91,7 @@ func Enter() error {
 		select {
 		case s := <-signals:
 			// The terminal tells the whole process group; a kill(1) tells this process alone.
-			if s == syscall.SIGTERM {
+			if s != syscall.SIGINT {
 				if err := cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
 					return fmt.Errorf("sandbox: %w", err)
 				}
@@ -68,6 +101,7 @@ func Enter() error {
 			if err != nil && !errors.As(err, &exit) {
 				return fmt.Errorf("sandbox: %w", err)
 			}
+			os.Remove(dir)
 			os.Exit(exitStatus(cmd.ProcessState))
 		}
 	}
@@ -125,8 +159,10 @@ if ! [ -w /run ]; then # the machine's root is not this one
 	)
 	# The old root stays: "ip netns exec" takes /sys away, and may mount another one only where one is.
 	mkdir -m 1777 /run/tmp
-	export TMPDIR=/run/tmp
+	export TMPDIR=/run/tmp GUESTWIRE_SANDBOX=/run/tmp
 	cd "$directory"
+else
+	mount -t tmpfs -o mode=755 guestwire "$GUESTWIRE_SANDBOX"
 fi
 mkdir -p /run/netns
 [ -d /run/guestwire.lock ] || mkdir -m 700 /run/guestwire.lock # it stays on the machine, where Setup wants it so

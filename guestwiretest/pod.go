@@ -1,0 +1,205 @@
+package guestwiretest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/lab"
+	"github.com/guestwire/guestwire/internal/sandbox"
+	"github.com/guestwire/guestwire/internal/tap"
+	"github.com/guestwire/guestwire/phase2"
+)
+
+// Shape is how a CNI plugin connects a pod.
+type Shape int
+
+const (
+	// Veth: a veth with a /24 and a /64, and gateways of that network, as the plugins bridge and ptp make it.
+	Veth Shape = iota
+	// Calico: a veth with a /32 and a /128; the gateways 169.254.1.1, for which the node answers by proxy_arp, and a
+	// link-local address.
+	Calico
+	// Terway: a veth with a /32 and a /128; the gateways 169.254.1.1 and fe80::1 by onlink, with permanent neighbours.
+	Terway
+	// Macvlan: a macvlan in mode bridge with a /24 and a /64, and gateways of that network. The bridge binding refuses it.
+	Macvlan
+)
+
+var shapes = map[Shape]struct {
+	name string
+	lay  func(pod, world lab.Namespace) error
+}{
+	Veth:    {"Veth", lab.Veth},
+	Calico:  {"Calico", lab.Calico},
+	Terway:  {"Terway", lab.Terway},
+	Macvlan: {"Macvlan", lab.Macvlan},
+}
+
+// String returns the name of the constant.
+func (s Shape) String() string { return shapes[s].name }
+
+// Port is the TCP port at which the world and every guest answer, on all their addresses, with the line "world sees
+// 10.244.1.7:40312" or "guest sees ...": who answers, and who is seen to call. Then the connection's bytes come back.
+const Port = 8000
+
+// Namespace is a network namespace that ends with the test.
+type Namespace struct {
+	NetNS *os.File
+	// IPv4 and IPv6 are addresses of the namespace.
+	IPv4, IPv6 netip.Addr
+
+	t   testing.TB
+	lab lab.Namespace
+}
+
+// Pod is a pod's namespace as a CNI plugin left it, with eth0 and an MTU of 1450.
+type Pod struct {
+	Namespace
+	// NIC, State and Owner are what phase1.Setup wants. The state directory is not there yet. The owner is a user without
+	// an account; for an ordinary user's tests it is root, the only user there.
+	NIC   string
+	State string
+	Owner infra.Owner
+	// World is the pod's gateway. Its IPv4 and IPv6 are those of a host beyond the gateway.
+	World *Namespace
+}
+
+// NewPod lays a pod with both families and a world behind it. The test is skipped if there can be no namespaces or no
+// taps, or if the kernel has no links of that kind.
+func NewPod(t testing.TB, s Shape) *Pod {
+	t.Helper()
+	switch err := sandbox.Entered(); {
+	case errors.Is(err, sandbox.ErrNotEntered):
+		t.Fatal("TestMain of this package has to call guestwiretest.Main(m)")
+	case err != nil:
+		skip(t, fmt.Sprintf("network namespaces: %v: run the test as root, or let users make user namespaces (sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns)", err))
+	}
+	device, err := os.OpenFile(tap.Device, os.O_RDWR, 0)
+	if err != nil {
+		skip(t, fmt.Sprintf("taps: %v: run the test as root, or chmod 0666 %s (modprobe tun if there is none)", err, tap.Device))
+	}
+	device.Close()
+
+	dir, err := os.MkdirTemp(sandbox.Dir(), "pod-")
+	if err == nil {
+		t.Cleanup(func() {
+			if err := os.RemoveAll(dir); err != nil {
+				t.Error(err)
+			}
+		})
+		err = os.Chmod(dir, 0o755) // the launcher reads the record in it
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	world := newNamespace(t, lab.Beyond4, lab.Beyond6)
+	p := &Pod{Namespace: *newNamespace(t, lab.Pod4, lab.Pod6), NIC: lab.NIC, State: filepath.Join(dir, "vm"), World: world}
+	if !sandbox.OneUser() {
+		p.Owner = infra.Owner{UID: lab.User, GID: lab.User}
+	}
+	if err := errors.Join(world.lab.World(), shapes[s].lay(p.lab, world.lab)); errors.Is(err, lab.ErrNoKind) {
+		skip(t, fmt.Sprintf("pod of the shape %v: %v", s, err))
+	} else if err != nil {
+		t.Fatalf("pod of the shape %v: %v", s, err)
+	}
+	answers, err := world.lab.Answer("world", netip.AddrPortFrom(netip.IPv6Unspecified(), Port))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(answers.Close)
+	return p
+}
+
+func newNamespace(t testing.TB, ipv4, ipv6 netip.Addr) *Namespace {
+	t.Helper()
+	n, err := lab.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { n.File.Close() })
+	return &Namespace{NetNS: n.File, IPv4: ipv4, IPv6: ipv6, t: t, lab: n}
+}
+
+// Do calls f on a thread in the namespace, which ends with the call: sockets that f opens and processes that f starts are
+// in the namespace, goroutines that f starts are not.
+func (n *Namespace) Do(f func() error) error { return n.lab.Do(f) }
+
+// Run runs a program in the namespace and returns what it printed. A failure ends the test.
+func (n *Namespace) Run(program string, args ...string) string {
+	n.t.Helper()
+	out, err := n.lab.Run(program, args...)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return out
+}
+
+// Dump returns everything of the namespace that a wiring could change, as ip(8), bridge(8), tc(8), nft(8) and files of
+// /proc/sys/net show it: links, addresses, routes, rules, neighbours, qdiscs, filters, tables, sysctls. Dump waits until
+// the kernel has settled, and leaves out what the kernel changes by itself, such as timers: so two dumps are equal, byte
+// by byte, if nothing was changed. The test is skipped if one of the programs is missing.
+func (n *Namespace) Dump() string {
+	n.t.Helper()
+	text, err := n.lab.Settled()
+	if errors.Is(err, lab.ErrNoProgram) {
+		skip(n.t, err.Error())
+	}
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return lab.Stable(text)
+}
+
+// Diff returns the lines in which two dumps differ, below the command that prints them; empty: the dumps are equal.
+func Diff(before, after string) string { return lab.Diff(before, after) }
+
+// DialTCP connects from the namespace.
+func (n *Namespace) DialTCP(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
+	ctx, cancel := limited(ctx)
+	defer cancel()
+	return n.lab.DialTCP(ctx, to)
+}
+
+// Ask connects from the namespace, and returns the line of the station that answers: see [Port].
+func (n *Namespace) Ask(ctx context.Context, to netip.AddrPort) (string, error) {
+	ctx, cancel := limited(ctx)
+	defer cancel()
+	return n.lab.Ask(ctx, to)
+}
+
+// Serve runs phase2 on the records in State, in the namespace, until ctx or the test ends. It returns when the guest is
+// answered. A test of a launcher starts that launcher instead.
+func (p *Pod) Serve(ctx context.Context) {
+	p.t.Helper()
+	vm, err := phase2.Open(p.State)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	ready, ended := make(chan struct{}), make(chan error, 1)
+	vm.Notify = func(e phase2.Event) {
+		if e.Kind == phase2.Ready {
+			close(ready)
+		}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	go func() { ended <- p.Do(func() error { return vm.Serve(ctx) }) }()
+	select {
+	case err := <-ended:
+		cancel()
+		p.t.Fatalf("phase2.Serve: %v", err)
+	case <-ready:
+	}
+	p.t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			p.t.Errorf("phase2.Serve: %v", err)
+		}
+	})
+}

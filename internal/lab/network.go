@@ -1,0 +1,325 @@
+package lab
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// NIC is the pod's link in every network.
+const NIC = "eth0"
+
+// MTU is that of the pod's NIC in every network.
+const MTU = 1450
+
+// User is a user, and a group, for a launcher. No account has this number on purpose.
+const User = 64055
+
+// The addresses of a pod, of its gateway, and of a host beyond the gateway.
+var (
+	Pod4, Pod6         = netip.MustParseAddr("10.244.1.7"), netip.MustParseAddr("fd00:244:1::7")
+	Gateway4, Gateway6 = netip.MustParseAddr("10.244.1.1"), netip.MustParseAddr("fd00:244:1::1")
+	Beyond4, Beyond6   = netip.MustParseAddr("198.51.100.9"), netip.MustParseAddr("2001:db8:9::9")
+)
+
+// World gives a namespace Beyond4 and Beyond6, and makes it forward. The networks connect a pod with such a world.
+func (n Namespace) World() error {
+	return n.Do(func() error {
+		return errors.Join(
+			setSysctl("ipv4/ip_forward", "1"),
+			setSysctl("ipv6/conf/all/forwarding", "1"),
+			withHandle(func(h *handle) error { return h.addresses("lo", host(Beyond4), host(Beyond6)) }),
+		)
+	})
+}
+
+// Veth connects a pod as CNI's bridge and ptp plugins do: a veth, a /24 and a /64, default routes by a gateway of the
+// network. The world's end is called pod.
+func Veth(pod, world Namespace) error {
+	err := world.Do(func() error {
+		return withHandle(func(h *handle) error {
+			return errors.Join(h.veth("pod", "", pod), h.addresses("pod", netip.PrefixFrom(Gateway4, 24), netip.PrefixFrom(Gateway6, 64)))
+		})
+	})
+	if err == nil {
+		err = pod.Do(podOfNetwork)
+	}
+	return errors.Join(err, settle(pod, NIC), settle(world, "pod"))
+}
+
+// podOfNetwork gives the calling thread's namespace the addresses and default routes of a /24 and a /64.
+func podOfNetwork() error {
+	return withHandle(func(h *handle) error {
+		return errors.Join(
+			h.addresses(NIC, netip.PrefixFrom(Pod4, 24), netip.PrefixFrom(Pod6, 64)),
+			h.route(NIC, everything(Gateway4), Gateway4, 0),
+			h.route(NIC, everything(Gateway6), Gateway6, 0),
+		)
+	})
+}
+
+// Calico connects a pod as Calico does: a veth, a /32 and a /128, default routes by gateways on the link. The world
+// answers ARP for 169.254.1.1 by proxy_arp. The IPv6 gateway is the link-local address of the world's end, whose MAC is
+// the same for all pods.
+//
+// docs.tigera.io/calico/latest/reference/faq
+func Calico(pod, world Namespace) error {
+	const end = "cali-pod"
+	gateway4, gateway6 := netip.MustParseAddr("169.254.1.1"), netip.MustParseAddr("fe80::ecee:eeff:feee:eeee")
+	err := routed(pod, world, end, "ee:ee:ee:ee:ee:ee")
+	if err == nil {
+		err = world.Do(func() error {
+			return errors.Join(
+				setSysctl("ipv4/conf/"+end+"/proxy_arp", "1"),
+				setSysctl("ipv4/neigh/"+end+"/proxy_delay", "0"),
+				setSysctl("ipv6/conf/"+end+"/proxy_ndp", "1"),
+				// The kernel answers for an address that it would send to another link, as a node's default route says.
+				withHandle(func(h *handle) error { return h.route("lo", host(gateway4), netip.Addr{}, 0) }),
+			)
+		})
+	}
+	if err == nil {
+		err = pod.Do(func() error {
+			return withHandle(func(h *handle) error {
+				return errors.Join(
+					h.route(NIC, host(gateway4), netip.Addr{}, 0),
+					h.route(NIC, everything(gateway4), gateway4, 0),
+					h.route(NIC, everything(gateway6), gateway6, 0),
+				)
+			})
+		})
+	}
+	return errors.Join(err, settle(pod, NIC), settle(world, end))
+}
+
+// Terway connects a pod as Terway does in its policy route mode: a veth, a /32 and a /128, default routes by gateways
+// that are on the link by force, and whose MAC is a permanent neighbour of the pod. No station answers ARP for them.
+func Terway(pod, world Namespace) error {
+	const end, mac = "cali-pod", "ee:ff:ff:ff:ff:ff"
+	err := routed(pod, world, end, mac)
+	if err == nil {
+		err = pod.Do(func() error {
+			return withHandle(func(h *handle) error {
+				var errs []error
+				for _, gateway := range []netip.Addr{netip.MustParseAddr("169.254.1.1"), netip.MustParseAddr("fe80::1")} {
+					errs = append(errs, h.route(NIC, everything(gateway), gateway, unix.RTNH_F_ONLINK), h.neighbour(NIC, gateway, mac))
+				}
+				return errors.Join(errs...)
+			})
+		})
+	}
+	return errors.Join(err, settle(pod, NIC), settle(world, end))
+}
+
+// routed makes a veth whose end in the world has a MAC, gives the pod a /32 and a /128, and the world routes to them.
+func routed(pod, world Namespace, end, mac string) error {
+	err := world.Do(func() error {
+		return withHandle(func(h *handle) error {
+			return errors.Join(
+				h.veth(end, mac, pod),
+				h.addresses(end),
+				h.route(end, host(Pod4), netip.Addr{}, 0),
+				h.route(end, host(Pod6), netip.Addr{}, 0),
+			)
+		})
+	})
+	if err != nil {
+		return err
+	}
+	return pod.Do(func() error {
+		return withHandle(func(h *handle) error { return h.addresses(NIC, host(Pod4), host(Pod6)) })
+	})
+}
+
+// ErrNoKind means that the kernel has no links of a kind.
+var ErrNoKind = errors.New("not in this kernel")
+
+// Macvlan connects a pod as CNI's macvlan plugin does: a macvlan in mode bridge on a link of the world, a /24 and a /64,
+// default routes by a gateway of the network. The gateway is at the other end of that link, which is called lan. The
+// error is ErrNoKind if the kernel has no macvlan.
+func Macvlan(pod, world Namespace) error {
+	err := world.Do(func() error {
+		// The link below has addresses of no use, and its solicitations would look like the pod's.
+		if err := setSysctl("ipv6/conf/default/router_solicitations", "0"); err != nil {
+			return err
+		}
+		return withHandle(func(h *handle) error {
+			attributes := netlink.NewLinkAttrs()
+			attributes.Name, attributes.MTU = "lan", MTU
+			err := errors.Join(
+				h.LinkAdd(&netlink.Veth{LinkAttrs: attributes, PeerName: "lower"}),
+				h.addresses("lan", netip.PrefixFrom(Gateway4, 24), netip.PrefixFrom(Gateway6, 64)),
+				h.addresses("lower"),
+			)
+			if err != nil {
+				return err
+			}
+			lower, err := h.LinkByName("lower")
+			if err != nil {
+				return err
+			}
+			attributes = netlink.NewLinkAttrs()
+			attributes.Name, attributes.ParentIndex, attributes.Namespace = NIC, lower.Attrs().Index, netlink.NsFd(pod.File.Fd())
+			err = h.LinkAdd(&netlink.Macvlan{LinkAttrs: attributes, Mode: netlink.MACVLAN_MODE_BRIDGE})
+			if errors.Is(err, unix.EOPNOTSUPP) {
+				return fmt.Errorf("links of the kind macvlan: %w", ErrNoKind)
+			}
+			return err
+		})
+	})
+	if err == nil {
+		err = pod.Do(podOfNetwork)
+	}
+	return errors.Join(err, settle(pod, NIC), settle(world, "lan"))
+}
+
+func host(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
+
+// everything is the prefix of a default route in the address's family.
+func everything(a netip.Addr) netip.Prefix {
+	if a.Is4() {
+		return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+	}
+	return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
+}
+
+func ipNet(p netip.Prefix) *net.IPNet {
+	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}
+
+// handle speaks rtnetlink in one namespace.
+type handle struct{ *netlink.Handle }
+
+// withHandle calls f with a handle for the calling thread's namespace.
+func withHandle(f func(*handle) error) error {
+	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	return f(&handle{h})
+}
+
+// veth makes one, whose other end is the NIC of the pod.
+func (h *handle) veth(name, mac string, pod Namespace) error {
+	attributes := netlink.NewLinkAttrs()
+	attributes.Name, attributes.MTU = name, MTU
+	if mac != "" {
+		var err error
+		if attributes.HardwareAddr, err = net.ParseMAC(mac); err != nil {
+			return err
+		}
+	}
+	err := h.LinkAdd(&netlink.Veth{LinkAttrs: attributes, PeerName: NIC, PeerNamespace: netlink.NsFd(pod.File.Fd())})
+	if err != nil {
+		return fmt.Errorf("ip link add %s type veth: %w", name, err)
+	}
+	return nil
+}
+
+func (h *handle) up(name string) error {
+	link, err := h.LinkByName(name)
+	if err == nil {
+		err = h.LinkSetUp(link)
+	}
+	if err != nil {
+		return fmt.Errorf("ip link set %s up: %w", name, err)
+	}
+	return nil
+}
+
+// addresses sets a link up and adds addresses.
+func (h *handle) addresses(name string, list ...netip.Prefix) error {
+	if err := h.up(name); err != nil {
+		return err
+	}
+	link, err := h.LinkByName(name)
+	if err != nil {
+		return err
+	}
+	for _, p := range list {
+		if err := h.AddrAdd(link, &netlink.Addr{IPNet: ipNet(p)}); err != nil {
+			return fmt.Errorf("ip addr add %v dev %s: %w", p, name, err)
+		}
+	}
+	return nil
+}
+
+// route adds one. Without a gateway the destination is on the link.
+func (h *handle) route(name string, to netip.Prefix, gateway netip.Addr, flags int) error {
+	link, err := h.LinkByName(name)
+	if err != nil {
+		return err
+	}
+	r := &netlink.Route{LinkIndex: link.Attrs().Index, Dst: ipNet(to), Flags: flags}
+	if gateway.IsValid() {
+		r.Gw = gateway.AsSlice()
+	} else if to.Addr().Is4() {
+		r.Scope = netlink.SCOPE_LINK
+	}
+	if err := h.RouteAdd(r); err != nil {
+		return fmt.Errorf("ip route add %v via %v dev %s: %w", to, gateway, name, err)
+	}
+	return nil
+}
+
+// neighbour adds a permanent one.
+func (h *handle) neighbour(name string, a netip.Addr, mac string) error {
+	link, err := h.LinkByName(name)
+	if err != nil {
+		return err
+	}
+	address, err := net.ParseMAC(mac)
+	if err != nil {
+		return err
+	}
+	err = h.NeighAdd(&netlink.Neigh{LinkIndex: link.Attrs().Index, State: netlink.NUD_PERMANENT, IP: a.AsSlice(), HardwareAddr: address})
+	if err != nil {
+		return fmt.Errorf("ip neigh add %v lladdr %s dev %s: %w", a, mac, name, err)
+	}
+	return nil
+}
+
+// settle waits until the kernel has noticed that a link has a carrier, has given it a link-local address, and uses all
+// its addresses. The kernel takes up to a second.
+func settle(n Namespace, name string) error {
+	var last error
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		err := n.Do(func() error { return withHandle(func(h *handle) error { return h.settled(name) }) })
+		if err == nil {
+			return nil
+		}
+		last = err
+	}
+	return last
+}
+
+func (h *handle) settled(name string) error {
+	link, err := h.LinkByName(name)
+	if err != nil {
+		return err
+	}
+	if state := link.Attrs().OperState; state != netlink.OperUp && state != netlink.OperUnknown {
+		return fmt.Errorf("link %s: state %v", name, state)
+	}
+	list, err := h.AddrList(link, netlink.FAMILY_V6)
+	if err != nil {
+		return err
+	}
+	local := false
+	for _, a := range list {
+		if a.Flags&unix.IFA_F_TENTATIVE != 0 {
+			return fmt.Errorf("link %s: address %v is tentative", name, a.IP)
+		}
+		local = local || a.IP.IsLinkLocalUnicast()
+	}
+	if !local {
+		return fmt.Errorf("link %s: no link-local address", name)
+	}
+	return nil
+}
