@@ -61,7 +61,7 @@ func Decode(text []byte) (Record, error) {
 	if head.Version == nil {
 		return Record{}, &FieldError{Field: "version", Reason: "missing: this is no record"}
 	}
-	if *head.Version != Version {
+	if *head.Version < OldestVersion || *head.Version > Version {
 		r.Version = *head.Version
 		return Record{}, r.Validate()
 	}

@@ -14,8 +14,13 @@ import (
 	"slices"
 )
 
-// Version is the version of the schema: the one that this package writes, and the only one that it reads.
-const Version = 3
+// Version is the version of the schema that this package writes. It reads the versions from OldestVersion on.
+//
+// Version 4 has Record.Static.
+const (
+	Version       = 4
+	OldestVersion = 3
+)
 
 // The bindings that [Record.Binding] can name.
 const (
@@ -44,7 +49,7 @@ const (
 
 // Record is one interface of the guest.
 type Record struct {
-	// Version is the version of the schema: always [Version].
+	// Version is the version of the schema: [Version] in a new record. One that was read can have an earlier one.
 	Version int `json:"version"`
 	// Name is the interface's name in the namespace, such as eth0. The file of the record has this name.
 	Name string `json:"name"`
@@ -90,6 +95,10 @@ type Record struct {
 	DNS *DNS `json:"dns,omitempty"`
 	// Options are further options for the guest.
 	Options Options `json:"options,omitzero"`
+	// Static is what the namespace had on the NIC, for a guest that is configured without DHCP. It is nil with
+	// BindingMasquerade and BindingPasst, for a NIC without addresses or without ARP, and in a record of version 3.
+	// IPv4 and IPv6, where they are set, then are all that such a guest can be given.
+	Static *Static `json:"static,omitempty"`
 	// Device is how the guest sees its network device.
 	Device Device `json:"device,omitzero"`
 	// Warnings are sentences about what the guest could not be given.

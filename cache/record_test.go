@@ -26,6 +26,7 @@ func full() Record {
 			Router: &Router{Address: ip("fe80::1"), MAC: MAC{2, 0, 0, 0, 0, 1}, Default: true, Routes: []netip.Prefix{pfx("fd01::/48")}},
 		},
 		Neighbours: []Neighbour{{Address: ip("fe80::1"), MAC: MAC{2, 0, 0, 0, 0, 1}}},
+		Static:     fullStatic(),
 		DNS:        &DNS{Servers: []netip.Addr{ip("10.96.0.10"), ip("fe80::53%eth0")}, Search: []string{"a.b"}},
 		Options: Options{
 			Hostname: "vm1", LeaseSeconds: 3600, NTP: []netip.Addr{ip("10.96.0.11")}, TFTPServer: "10.96.0.12",
@@ -38,6 +39,27 @@ func full() Record {
 			ACPIIndex: 7, Alias: "ua-eth0", LinkState: "down",
 		},
 		Warnings: []string{"a sentence"},
+	}
+}
+
+// fullStatic has every field, some in an address or a route of its own, as no route has them all.
+func fullStatic() *Static {
+	ip, pfx := netip.MustParseAddr, netip.MustParsePrefix
+	return &Static{
+		Addresses: []StaticAddress{
+			{Address: pfx("10.244.1.7/24"), Broadcast: ip("10.244.1.255"), Scope: ScopeLink, NoPrefixRoute: true, Deprecated: true},
+			{Address: pfx("fd00::7/128"), Peer: pfx("fd00::8/64")},
+		},
+		Routes: []StaticRoute{
+			{Destination: pfx("10.9.9.9/32"), Table: 100, Scope: ScopeLink, Source: ip("10.244.1.7")},
+			{Destination: pfx("10.66.0.0/16"), Type: RouteBlackhole, Table: TableMain},
+			{Destination: pfx("0.0.0.0/0"), Table: 100, Gateway: ip("fe80::1"), OnLink: true, Metric: 5, MTU: 1400},
+			{Destination: pfx("fd02::/16"), Table: TableMain, From: pfx("fd00::/64"), Metric: 1024,
+				Hops: []StaticHop{{Gateway: ip("fe80::1"), OnLink: true, Weight: 1}, {Weight: 256}}},
+		},
+		Rules:      []StaticRule{{Priority: 100, Table: 100, Source: pfx("10.244.1.7/32")}, {Priority: 0, Table: 100, IPv6: true}},
+		Neighbours: []Neighbour{{Address: ip("fe80::1"), MAC: MAC{2, 0, 0, 0, 0, 1}}},
+		Warnings:   []string{"a sentence"},
 	}
 }
 
@@ -87,13 +109,13 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
-// TestFull: full() has a value in every field, so that a new field is in the tests that use it.
+// TestFull: full() has a value in every field, of lists in one item at least, so that a new field is in the tests that
+// use it.
 func TestFull(t *testing.T) {
+	given := map[string]bool{}
 	var check func(path string, v reflect.Value)
 	check = func(path string, v reflect.Value) {
-		if v.IsZero() && !slices.Contains([]string{".Options.NoResponder", ".IPv4.Routes[].Gateway", ".SRIOV", ".Passt"}, path) {
-			t.Errorf("full()%s is zero", path)
-		}
+		given[path] = given[path] || !v.IsZero()
 		switch {
 		case v.Kind() == reflect.Pointer && !v.IsNil():
 			check(path, v.Elem())
@@ -108,6 +130,11 @@ func TestFull(t *testing.T) {
 		}
 	}
 	check("", reflect.ValueOf(full()))
+	for path, given := range given {
+		if !given && !slices.Contains([]string{".Options.NoResponder", ".SRIOV", ".Passt"}, path) {
+			t.Errorf("full()%s is zero", path)
+		}
+	}
 }
 
 // TestValidate: for each field with a bad value, the error names the field.
@@ -180,6 +207,39 @@ func TestValidate(t *testing.T) {
 		{"neighbours[0].address", func(r *Record) { r.Neighbours[0].Address = netip.Addr{} }},
 		{"neighbours[0].address", func(r *Record) { r.Neighbours[0].Address = ip("ff02::1") }},
 		{"neighbours[0].mac", func(r *Record) { r.Neighbours[0].MAC = MAC{} }},
+		{"static", func(r *Record) { r.Version = 3 }},
+		{"static.addresses", func(r *Record) { r.Static.Addresses = nil }},
+		{"static.addresses[0].address", func(r *Record) { r.Static.Addresses[0].Address = netip.Prefix{} }},
+		{"static.addresses[0].address", func(r *Record) { r.Static.Addresses[0].Address = pfx("224.0.0.1/24") }},
+		{"static.addresses[1].address", func(r *Record) { r.Static.Addresses[1].Address = pfx("fd00::7/64") }},
+		{"static.addresses[1].address", func(r *Record) { r.Static.Addresses[1].Address = pfx("::ffff:10.0.0.1/128") }},
+		{"static.addresses[1].peer", func(r *Record) { r.Static.Addresses[1].Peer = pfx("10.0.0.1/32") }},
+		{"static.addresses[1].peer", func(r *Record) { r.Static.Addresses[1].Peer = pfx("ff02::1/64") }},
+		{"static.addresses[0].broadcast", func(r *Record) { r.Static.Addresses[0].Broadcast = ip("fd00::1") }},
+		{"static.addresses[1].broadcast", func(r *Record) { r.Static.Addresses[1].Broadcast = ip("10.0.0.255") }},
+		{"static.routes[0].destination", func(r *Record) { r.Static.Routes[0].Destination = netip.Prefix{} }},
+		{"static.routes[0].destination", func(r *Record) { r.Static.Routes[0].Destination = pfx("10.9.9.9/24") }},
+		{"static.routes[0].table", func(r *Record) { r.Static.Routes[0].Table = 0 }},
+		{"static.routes[0].table", func(r *Record) { r.Static.Routes[0].Table = 255 }},
+		{"static.routes[1].type", func(r *Record) { r.Static.Routes[1].Type = "nat" }},
+		{"static.routes[1].gateway", func(r *Record) { r.Static.Routes[1].Gateway = ip("10.0.0.1") }},
+		{"static.routes[1].hops", func(r *Record) { r.Static.Routes[1].Hops = r.Static.Routes[3].Hops }},
+		{"static.routes[2].gateway", func(r *Record) { r.Static.Routes[2].Gateway = ip("0.0.0.0") }},
+		{"static.routes[0].onLink", func(r *Record) { r.Static.Routes[0].OnLink = true }},
+		{"static.routes[2].mtu", func(r *Record) { r.Static.Routes[2].MTU = -1 }},
+		{"static.routes[2].mtu", func(r *Record) { r.Static.Routes[2].MTU = 1<<20 + 1 }},
+		{"static.routes[0].source", func(r *Record) { r.Static.Routes[0].Source = ip("fd00::7") }},
+		{"static.routes[0].from", func(r *Record) { r.Static.Routes[0].From = pfx("10.0.0.0/8") }},
+		{"static.routes[3].from", func(r *Record) { r.Static.Routes[3].From = pfx("fd00::1/64") }},
+		{"static.routes[3].gateway", func(r *Record) { r.Static.Routes[3].Gateway = ip("fe80::1") }},
+		{"static.routes[3].hops[0].gateway", func(r *Record) { r.Static.Routes[3].Hops[0].Gateway = ip("10.0.0.1") }},
+		{"static.routes[3].hops[1].weight", func(r *Record) { r.Static.Routes[3].Hops[1].Weight = 257 }},
+		{"static.routes[3].hops[1].weight", func(r *Record) { r.Static.Routes[3].Hops[1].Weight = 0 }},
+		{"static.rules[0].table", func(r *Record) { r.Static.Rules[0].Table = 255 }},
+		{"static.rules[0].source", func(r *Record) { r.Static.Rules[0].Source = pfx("10.244.1.7/24") }},
+		{"static.rules[0].source", func(r *Record) { r.Static.Rules[0].IPv6 = true }},
+		{"static.neighbours[0].address", func(r *Record) { r.Static.Neighbours[0].Address = netip.Addr{} }},
+		{"static.neighbours[0].mac", func(r *Record) { r.Static.Neighbours[0].MAC = MAC{1} }},
 		{"dns.servers[1]", func(r *Record) { r.DNS.Servers[1] = netip.Addr{} }},
 		{"options.hostname", func(r *Record) { r.Options.Hostname = "a\x00b" }},
 		{"options.hostname", func(r *Record) { r.Options.Hostname = long }},
@@ -312,13 +372,16 @@ func TestEdited(t *testing.T) {
 		from, to string
 		words    string // separated by |
 	}{
-		{`"version": 3`, `"version": 4`, "version: 4, and this program reads 3: use the version of guestwire that wrote it"},
-		{`"version": 3`, `"version": 1`, "version: 1, and this program reads 3: use the version of guestwire that wrote it"},
-		{`"version": 3`, `"version": -1`, "version: -1, and this program reads 3"},
-		{`"version": 3`, `"version": "1"`, "version: want a number"},
-		{`"version": 3`, `"version": null`, "version"},
-		{`"version": 3,`, ``, "version: missing"},
-		{`"version": 3,`, `"version": 3, "version": 3,`, `"version" is given twice`},
+		{`"version": 4`, `"version": 5`, "version: 5, and this program reads 3 to 4: use the version of guestwire that wrote it"},
+		{`"version": 4`, `"version": 1`, "version: 1, and this program reads 3 to 4: use the version of guestwire that wrote it"},
+		{`"version": 4`, `"version": 2`, "version: 2, and this program reads 3 to 4: use the version of guestwire that wrote it"},
+		{`"version": 4`, `"version": 3`, "static: set, but a record of version 3 has none"},
+		{`"version": 4`, `"version": -1`, "version: -1, and this program reads 3"},
+		{`"weight": 256`, `"weight": 256, "via": 1`, "static.routes[3].hops[1].via: no such field"},
+		{`"version": 4`, `"version": "1"`, "version: want a number"},
+		{`"version": 4`, `"version": null`, "version"},
+		{`"version": 4,`, ``, "version: missing"},
+		{`"version": 4,`, `"version": 4, "version": 4,`, `"version" is given twice`},
 		{`"mtu": 1450`, `"mtu": 1450, "mtu": 1500`, `"mtu" is given twice`},
 		{`"default": true`, `"default": true, "default": false`, `ipv6.router: field "default" is given twice`},
 		{`"mtu": 1450`, `"mtv": 1450`, "mtv: no such field"},
@@ -380,7 +443,7 @@ func TestForeign(t *testing.T) {
 		`{"version":3} {}`:                       "not a whole JSON object",
 		"\xef\xbb\xbf{}":                         "not a whole JSON object",
 		"nonsense":                               "not a whole JSON object",
-		`{"version":4,"interfaces":[{"new":true}]}`: "version: 4, and this program reads 3",
+		`{"version":5,"interfaces":[{"new":true}]}`: "version: 5, and this program reads 3 to 4",
 	} {
 		if r, err := Decode([]byte(text)); err == nil || !strings.Contains(err.Error(), word) {
 			t.Errorf("%q: %+v, %v, want an error with %q", text, r, err, word)
@@ -442,7 +505,7 @@ func FuzzDecode(f *testing.F) {
 		}
 		f.Add(text)
 	}
-	f.Add([]byte(`{"version":3,"name":"e","binding":"bridge","tap":"t","queues":1,"mac":"02:00:00:00:00:07","mtu":68,` +
+	f.Add([]byte(`{"version":4,"name":"e","binding":"bridge","tap":"t","queues":1,"mac":"02:00:00:00:00:07","mtu":68,` +
 		`"ipv4":null,"dns":{"servers":["::ffff:1.2.3.4%a"]},"neighbours":[],"options":{"dhcpv4":{},"dhcpv6":{"65535":"0x"}},"warnings":["\ud800\u2028<"]}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		r, err := Decode(text)

@@ -55,8 +55,11 @@ func checkPCIAddress(field, text string) error {
 
 // Validate checks every field on which Phase2 relies. The error is a [*FieldError].
 func (r *Record) Validate() error {
-	if r.Version != Version {
-		return fieldErrorf("version", "%d, and this program reads %d: use the version of guestwire that wrote it", r.Version, Version)
+	if r.Version < OldestVersion || r.Version > Version {
+		return fieldErrorf("version", "%d, and this program reads %d to %d: use the version of guestwire that wrote it", r.Version, OldestVersion, Version)
+	}
+	if r.Version < 4 && r.Static != nil {
+		return fieldErrorf("static", "set, but a record of version %d has none", r.Version)
 	}
 	if err := checkLinkName("name", r.Name); err != nil {
 		return err
@@ -99,14 +102,11 @@ func (r *Record) Validate() error {
 	if err := r.IPv6.validate(); err != nil {
 		return err
 	}
-	for i, n := range r.Neighbours {
-		field := fmt.Sprintf("neighbours[%d]", i)
-		if !isUnicast(n.Address) {
-			return fieldErrorf(field+".address", "%v, want a unicast address", n.Address)
-		}
-		if !n.MAC.Unicast() {
-			return fieldErrorf(field+".mac", "%v, want a unicast address", n.MAC)
-		}
+	if err := checkNeighbours("neighbours", r.Neighbours); err != nil {
+		return err
+	}
+	if err := r.Static.validate(); err != nil {
+		return err
 	}
 	if r.DNS != nil {
 		for i, s := range r.DNS.Servers {

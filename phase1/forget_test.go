@@ -150,7 +150,7 @@ func TestTeardownLeavesForeignRecord(t *testing.T) {
 	path := filepath.Join(n.State, "eth0.json")
 	for name, change := range map[string]func(string) string{
 		"this version":    func(text string) string { return text },
-		"another version": func(text string) string { return strings.Replace(text, `"version": 3`, `"version": 4, "more": 1`, 1) },
+		"another version": func(text string) string { return strings.Replace(text, recordVersion, `"version": 999, "more": 1`, 1) },
 	} {
 		setup(t, c)
 		b, err := os.ReadFile(path)
@@ -181,7 +181,7 @@ func TestForgetRecordOfAnotherVersion(t *testing.T) {
 	path := filepath.Join(old.State, "eth0.json")
 	text, err := os.ReadFile(path)
 	if err == nil {
-		err = os.WriteFile(path, []byte(strings.Replace(string(text), `"version": 3`, `"version": 4, "more": 1`, 1)), 0o644)
+		err = os.WriteFile(path, []byte(strings.Replace(string(text), recordVersion, `"version": 999, "more": 1`, 1)), 0o644)
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -2,15 +2,20 @@ package phase1_test
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/rig/nstest"
 	"github.com/guestwire/guestwire/phase1"
 )
+
+// recordVersion is the version in a record's file.
+var recordVersion = fmt.Sprintf(`"version": %d`, cache.Version)
 
 // journal is the path and the text of the only journal of the namespace.
 func journal(t *testing.T, n nstest.Network) (path, text string) {
@@ -128,7 +133,8 @@ func TestJournalOfState(t *testing.T) {
 }
 
 // TestRecordOfAnotherVersion: a record is made from the journal, so one of another version does not stop Teardown. Setup
-// leaves it alone, as a launcher of that version may be reading it.
+// leaves it alone, as a launcher of that version may be reading it. A record of an earlier version that this program reads
+// is no drift, and Setup writes it anew.
 func TestRecordOfAnotherVersion(t *testing.T) {
 	t.Parallel()
 	n := nstest.NewNetwork(t)
@@ -140,8 +146,12 @@ func TestRecordOfAnotherVersion(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	earlier, err := cache.Decode(text)
+	if err != nil || earlier.Static == nil {
+		t.Fatalf("%+v, %v, want a record with Static", earlier, err)
+	}
 	for _, version := range []string{"2", "999"} {
-		other := strings.Replace(string(text), `"version": 3`, `"version": `+version, 1)
+		other := strings.Replace(string(text), recordVersion, `"version": `+version, 1)
 		if err := os.WriteFile(path, []byte(other), 0o644); err != nil || other == string(text) {
 			t.Fatal(err)
 		}
@@ -156,6 +166,31 @@ func TestRecordOfAnotherVersion(t *testing.T) {
 		if now, err := os.ReadFile(path); err != nil || string(now) != other {
 			t.Errorf("version %s: the record became %s, %v", version, now, err)
 		}
+	}
+	for _, damage := range []string{"", "another MTU"} {
+		earlier.Version, earlier.Static = 3, nil
+		if damage != "" {
+			earlier.MTU++
+		}
+		old, err := cache.Encode(earlier)
+		if err == nil {
+			err = os.WriteFile(path, old, 0o644)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		var drift *phase1.DriftError
+		if err := phase1.Check(t.Context(), c); errors.As(err, &drift) != (damage != "") || err != nil && damage == "" {
+			t.Errorf("version 3, damage %q: Check: %v", damage, err)
+		}
+		if now, err := os.ReadFile(path); err != nil || string(now) != string(old) {
+			t.Errorf("version 3, damage %q: after Check the record is %s, %v", damage, now, err)
+		}
+		setup(t, c)
+		if now, err := os.ReadFile(path); err != nil || string(now) != string(text) {
+			t.Errorf("version 3, damage %q: after Setup the record is %s, %v", damage, now, err)
+		}
+		check(t, c)
 	}
 	teardown(t, n, c, before)
 }

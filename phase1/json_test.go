@@ -3,9 +3,11 @@ package phase1_test
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
+	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/rig/nstest"
 	"github.com/guestwire/guestwire/phase1"
@@ -34,7 +36,7 @@ func TestJSON(t *testing.T) {
 		}
 		return text(preview)
 	}
-	for _, want := range []string{`{"steps":[{"kind":"tap-add",`, `{"kind":"tap-add","link":"eth0-tap","command":"ip tuntap add eth0-tap `, `"record":{"version":3,`, `"refused":[]}`} {
+	for _, want := range []string{`{"steps":[{"kind":"tap-add",`, `{"kind":"tap-add","link":"eth0-tap","command":"ip tuntap add eth0-tap `, fmt.Sprintf(`"record":{"version":%d,`, cache.Version), `"refused":[]}`} {
 		if have := plan(); !strings.Contains(have, want) {
 			t.Errorf("%s\nwant %s", have, want)
 		}

@@ -80,15 +80,15 @@ func TestEarlierVersion(t *testing.T) {
 	}
 }
 
-// TestSameVersion: this program and the first one with its journal version take over each other's wirings, with the
-// guest's tap in place. They may want other rules and another queue, which are drift until the next Setup; they never want
+// TestSameVersion: this program and the first one with its versions of journal and record take over each other's wirings,
+// with the guest's tap in place. They may want other rules and another queue, which are drift until the next Setup; they never want
 // another record.
 func TestSameVersion(t *testing.T) {
 	t.Parallel()
 	nstest.Need(t)
 	h := history(t)
 	if h.first == "" {
-		t.Logf("no earlier commit has the journal version of this one: there is no program to compare with")
+		t.Logf("no earlier commit has the versions of this one: there is no program to compare with")
 		return
 	}
 	first := buildAgent(t, h.first)
@@ -195,7 +195,7 @@ func must(t *testing.T, program string, n nstest.Network, b infra.Binding, verb 
 // commits are those whose agents are compared with this program.
 type commits struct {
 	before string // the last one with the earlier journal version
-	first  string // the first one with the present journal version; empty: it is the present one
+	first  string // the first one with the present versions of journal and record; empty: it is the present one
 }
 
 // history finds the commits by their content, as their names change when history is written anew. It skips the test if
@@ -218,39 +218,52 @@ func history(t *testing.T) commits {
 	if top, err := git("rev-parse", "--show-toplevel"); err != nil || top != root {
 		nstest.LeaveOut(t, "this tree is no git repository, so there are no earlier commits")
 	}
-	const path = "phase1/journal.go"
-	source, err := os.ReadFile("journal.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	version := regexp.MustCompile(`(?m)^const journalVersion = \d+$`).FindString(string(source))
-	if version == "" {
-		t.Fatalf("%s has no journalVersion", path)
-	}
 	head, err := git("rev-parse", "HEAD")
 	if err != nil {
 		t.Fatal(err)
 	}
-	changes, err := git("log", "--format=%H", "-S"+version, "--", path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if changes == "" {
+	journal := firstWith(t, "phase1/journal.go", `(?m)^const journalVersion = \d+$`)
+	if journal == "" {
 		return commits{before: head} // the present version is not committed yet
 	}
-	lines := strings.Fields(changes)
-	first := lines[len(lines)-1]
-	before, err := git("rev-parse", "--verify", "--quiet", first+"^")
+	before, err := git("rev-parse", "--verify", "--quiet", journal+"^")
 	if err != nil {
 		if shallow, _ := git("rev-parse", "--is-shallow-repository"); shallow == "true" {
 			nstest.LeaveOut(t, "a shallow clone does not have the commits of the earlier journal version")
 		}
-		t.Fatalf("%s came with the first commit: %v", version, err)
+		t.Fatalf("the journal's version came with the first commit: %v", err)
+	}
+	first := firstWith(t, "cache/record.go", `(?m)^\tVersion += \d+$`)
+	if _, err := git("merge-base", "--is-ancestor", first, journal); err == nil {
+		first = journal
 	}
 	if first == head {
 		first = ""
 	}
 	return commits{before: before, first: first}
+}
+
+// firstWith is the first commit with the present line of the file; empty: there is none yet. The path is below the
+// repository.
+func firstWith(t *testing.T, path, pattern string) string {
+	t.Helper()
+	source, err := os.ReadFile(filepath.Join("..", path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	line := regexp.MustCompile(pattern).FindString(string(source))
+	if line == "" {
+		t.Fatalf("%s has no version", path)
+	}
+	changes, err := git("log", "--format=%H", "-S"+line, "--", ":/"+path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Fields(changes)
+	if len(lines) == 0 {
+		return ""
+	}
+	return lines[len(lines)-1]
 }
 
 // git runs git in this repository, whoever owns its files.

@@ -12,8 +12,8 @@ import (
 	"syscall"
 )
 
-// maxSize is far more than a record needs, or the journal of a namespace with 100,000 routes.
-const maxSize = 1 << 25
+// maxSize is more than the record or the journal of a namespace with 100,000 routes needs.
+const maxSize = 1 << 26
 
 // Read returns the contents of a regular file in dir, at most 32 MiB. Any other kind of file is an error.
 func Read(dir *os.Root, name string) ([]byte, error) {

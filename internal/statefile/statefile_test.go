@@ -95,7 +95,7 @@ func TestFailedWrite(t *testing.T) {
 	if err := Write(dir, "file", []byte("text"), 0o600); err == nil {
 		t.Error("Write in place of a directory: no error")
 	}
-	if err := Write(dir, "large", make([]byte, maxSize+1), 0o600); err == nil || !strings.Contains(err.Error(), "33554433 bytes, want at most 33554432") {
+	if err := Write(dir, "large", make([]byte, maxSize+1), 0o600); err == nil || !strings.Contains(err.Error(), "67108865 bytes, want at most 67108864") {
 		t.Errorf("Write of too much: %v", err)
 	}
 	if entries, err := os.ReadDir(path); err != nil || len(entries) != 1 {
@@ -116,7 +116,7 @@ func TestReadSize(t *testing.T) {
 	if text, err := Read(dir, "most"); err != nil || len(text) != maxSize {
 		t.Errorf("a file of the largest size: %d octets, %v", len(text), err)
 	}
-	if _, err := Read(dir, "more"); err == nil || !strings.Contains(err.Error(), "33554433 bytes, want at most 33554432") {
+	if _, err := Read(dir, "more"); err == nil || !strings.Contains(err.Error(), "67108865 bytes, want at most 67108864") {
 		t.Errorf("a larger file: %v", err)
 	}
 }

@@ -80,6 +80,7 @@ func (bridge) wire(p *Plan, nic netstate.Link) error {
 		}
 	}
 	p.addLease(&p.Record, nic)
+	p.Record.Static = p.static(nic, p.Record.MAC)
 	p.addTaps(nic)
 	g := p.filteredGuest(nic, p.guestAddresses(nic))
 	ofBridge, inet := bridgeTable(p.names, deafTo(p.names.Moved, p.names.Tap)...), p.muteNamespace(p.names.Moved)

@@ -31,6 +31,7 @@ func (redirect) wire(p *Plan, nic netstate.Link) error {
 	p.keepNIC(nic)
 	p.wanted.Links = append(p.wanted.Links, nic)
 	p.addLease(&p.Record, nic)
+	p.Record.Static = p.static(nic, p.Record.MAC)
 	p.warnDown(nic)
 	p.addTaps(nic)
 	g := p.filteredGuest(nic, p.guestAddresses(nic))
