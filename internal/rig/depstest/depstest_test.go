@@ -102,6 +102,7 @@ func TestLinks(t *testing.T) {
 		"/internal/netstate":      pure,
 		"/internal/compare":       pure,
 		"/internal/wiring":        pure,
+		"/guestconfig":            pure,
 	} {
 		t.Run(strings.TrimPrefix(pkg, "/"), func(t *testing.T) {
 			for _, p := range list(t, module+pkg) {
@@ -123,7 +124,7 @@ func TestLinks(t *testing.T) {
 // TestPure: what a plan is computed with imports nothing by which a kernel, a file or a clock can be reached.
 // What the packages link besides comes by way of cache, which reads and writes records, and of fmt.
 func TestPure(t *testing.T) {
-	for _, p := range list(t, module+"/infra", module+"/domain/qemu", module+"/domain/cloudhypervisor", module+"/domain/firecracker", module+"/domain/passt", module+"/internal/strictjson", module+"/internal/syntax", module+"/internal/firewall", module+"/internal/netstate", module+"/internal/compare", module+"/internal/wiring") {
+	for _, p := range list(t, module+"/guestconfig", module+"/infra", module+"/domain/qemu", module+"/domain/cloudhypervisor", module+"/domain/firecracker", module+"/domain/passt", module+"/internal/strictjson", module+"/internal/syntax", module+"/internal/firewall", module+"/internal/netstate", module+"/internal/compare", module+"/internal/wiring") {
 		for _, imported := range p.Imports {
 			for _, tree := range []string{"os", "io/ioutil", "time", "syscall", "unsafe", "log", "runtime", "math/rand", "crypto/rand", "golang.org/x"} {
 				if within(imported, tree) {
@@ -184,7 +185,8 @@ func TestLayers(t *testing.T) {
 		"/domain/cloudhypervisor": {"/phase2", "/dhcp"},
 		"/domain/firecracker":     {"/phase2", "/dhcp"},
 		"/domain/passt":           {"/phase2", "/dhcp"},
-		"/phase1":                 {"/phase2", "/dhcp", "/domain"},
+		"/guestconfig":            {"/infra", "/phase1", "/phase2", "/dhcp", "/domain"},
+		"/phase1":                 {"/phase2", "/dhcp", "/domain", "/guestconfig"},
 	}
 	for pkg := range bottom {
 		above[pkg] = []string{""} // all of the module

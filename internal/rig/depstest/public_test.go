@@ -14,7 +14,7 @@ import (
 // TestPublicTypes: what a public package exports names no type of an internal package, which an importer
 // could not write.
 func TestPublicTypes(t *testing.T) {
-	for _, pkg := range []string{"phase1", "phase2", "infra", "dhcp", "cache", "domain", "domain/qemu", "domain/cloudhypervisor", "domain/firecracker", "domain/passt", "guestwiretest"} {
+	for _, pkg := range []string{"phase1", "phase2", "infra", "dhcp", "cache", "guestconfig", "domain", "domain/qemu", "domain/cloudhypervisor", "domain/firecracker", "domain/passt", "guestwiretest"} {
 		files, err := filepath.Glob("../../../" + pkg + "/*.go")
 		if err != nil || len(files) == 0 {
 			t.Fatalf("package %s: %d files, %v", pkg, len(files), err)

@@ -1,0 +1,261 @@
+package guestconfig
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/guestwire/guestwire/cache"
+)
+
+// Instance is what cloud-init is told of the guest besides its network.
+type Instance struct {
+	// ID is the instance's identifier. cloud-init does the work of a first boot again when it changes. Required.
+	ID string
+	// Hostname is the guest's host name; empty: that of the first record that has one in its Options.
+	Hostname string
+	// UserData is the content of user-data, such as "#cloud-config\n..."; empty: a file that says nothing.
+	UserData string
+}
+
+// NoCloud returns the files of a disk for cloud-init's data source NoCloud: meta-data, user-data and network-config,
+// which is network configuration version 2. They lie at the top of an ISO 9660 or FAT file system with the label
+// CIDATA. The launcher makes the disk, for example by
+//
+//	xorriso -as mkisofs -quiet -volid CIDATA -joliet -rational-rock -output seed.iso DIR
+//
+// The guest's link is found by its MAC and keeps the name that it has in the guest.
+//
+// A guest whose cloud-init writes for netplan (Ubuntu, Debian's cloud images) gets the network-config as it is.
+// cloud-init's other renderers leave out tables, rules, routes without a gateway, and more; there is a warning if the
+// records have some. Version 2 cannot say: permanent neighbours, peers, multipath routes, a prefix length that
+// implies no route (the address becomes /32 or /128), and some rare attributes.
+//
+// There is no ConfigDrive: cloud-init reads network configuration version 2 from NoCloud alone. A ConfigDrive has
+// OpenStack's network_data.json, which knows no tables, no rules and no gateway outside of the address's network.
+//
+// Source: cloud-init's documentation, "NoCloud" and "Networking config Version 2"; netplan-yaml(5).
+func NoCloud(g Guest, i Instance) (Files, error) {
+	const format = "cloud-init"
+	nics, err := g.nics(format)
+	if err != nil {
+		return Files{}, err
+	}
+	if i.ID == "" {
+		return Files{}, &FormatError{Format: format, Reason: "the instance has no ID: want one, which stays the same as long as the guest's disk"}
+	}
+	for _, n := range nics {
+		if i.Hostname == "" {
+			i.Hostname = n.Options.Hostname
+		}
+	}
+	meta := "instance-id: " + quoted(i.ID) + "\n"
+	if i.Hostname != "" {
+		meta += "local-hostname: " + quoted(i.Hostname) + "\n"
+	}
+	if i.UserData == "" {
+		i.UserData = "#cloud-config\n{}\n"
+	}
+	network := "version: 2\nethernets:\n"
+	for _, n := range nics {
+		network += n.ethernet()
+	}
+	return Files{
+		Contents: map[string]string{"meta-data": meta, "user-data": i.UserData, "network-config": network},
+		Warnings: collect(nics),
+	}, nil
+}
+
+// quoted is the text as a scalar of YAML, of which a string of JSON is one.
+func quoted(text string) string {
+	b, err := json.Marshal(text)
+	if err != nil {
+		return `""` // a string can always be encoded
+	}
+	return string(b)
+}
+
+// yaml writes mappings and lists, indented.
+type yaml struct{ strings.Builder }
+
+func (y *yaml) line(depth int, format string, args ...any) {
+	fmt.Fprintf(y, strings.Repeat("  ", depth)+format+"\n", args...)
+}
+
+// pair is a key with its value as YAML.
+type pair struct{ key, value string }
+
+// item writes a mapping as an item of a list.
+func (y *yaml) item(depth int, pairs []pair) {
+	for i, p := range pairs {
+		mark := "  "
+		if i == 0 {
+			mark = "- "
+		}
+		y.line(depth, "%s%s: %s", mark, p.key, p.value)
+	}
+}
+
+func (y *yaml) list(depth int, items []string) {
+	for _, item := range items {
+		y.line(depth, "- %s", quoted(item))
+	}
+}
+
+// ethernet is the interface's part of the network-config.
+func (n *nic) ethernet() string {
+	var y yaml
+	y.line(1, "%s:", quoted(n.Name))
+	y.line(2, "match:")
+	y.line(3, "macaddress: %s", quoted(n.MAC.String()))
+	if n.MTU != 0 {
+		y.line(2, "mtu: %d", n.MTU)
+	}
+	y.line(2, "dhcp4: false")
+	y.line(2, "dhcp6: false")
+	y.line(2, "accept-ra: false")
+	if !n.hasIPv6() {
+		y.line(2, "link-local: []")
+	}
+	routes := n.was.Routes
+	var addresses []string
+	for _, a := range n.given() {
+		addresses = append(addresses, n.version2Address(a, &routes))
+	}
+	if len(addresses) > 0 {
+		y.line(2, "addresses:")
+		y.list(3, addresses)
+	}
+	if servers, search := n.servers(), n.search(); len(servers)+len(search) > 0 {
+		y.line(2, "nameservers:")
+		if len(servers) > 0 {
+			y.line(3, "addresses:")
+			for _, s := range servers {
+				y.line(4, "- %s", quoted(s.String()))
+			}
+		}
+		if len(search) > 0 {
+			y.line(3, "search:")
+			y.list(4, search)
+		}
+	}
+	if len(n.Options.NTP) > 0 {
+		n.warn("the time servers %v are left out: network configuration has none, user-data can name them", n.Options.NTP)
+	}
+	var written [][]pair
+	for _, r := range routes {
+		if pairs := n.version2Route(r); pairs != nil {
+			written = append(written, pairs)
+		}
+	}
+	if len(written) > 0 {
+		y.line(2, "routes:")
+		for _, pairs := range written {
+			y.item(3, pairs)
+		}
+	}
+	if len(n.was.Rules) > 0 {
+		y.line(2, "routing-policy:")
+		for _, r := range n.was.Rules {
+			y.item(3, version2Rule(r))
+		}
+	}
+	if n.needsNetplan(routes) {
+		n.warn("the guest's cloud-init has to write for netplan: its other renderers leave out tables, rules, routes without a gateway, and the source and MTU of routes")
+	}
+	for _, o := range n.was.Neighbours {
+		n.warn("the permanent neighbour %v (%v) is left out, as version 2 has none: %s", o.Address, o.MAC, n.answered(o.Address))
+	}
+	return y.String()
+}
+
+// version2Address is the address as version 2 can say it. It adds the routes that the address then does not imply.
+func (n *nic) version2Address(a cache.StaticAddress, routes *[]cache.StaticRoute) string {
+	own := a.Address.Addr()
+	single := netip.PrefixFrom(own, own.BitLen())
+	if a.Deprecated {
+		n.warn("the address %v is deprecated, which version 2 does not say: the guest may choose it as a source", own)
+	}
+	if a.Scope != cache.ScopeGlobal && !own.IsLinkLocalUnicast() {
+		n.warn("the address %v has scope %d, and the guest's has scope global: version 2 has no scopes of addresses", own, a.Scope)
+	}
+	switch {
+	case a.Peer.IsValid():
+		n.warn("the address %v is without its peer %v, which version 2 does not say: the guest gets a route", own, a.Peer)
+		if !a.NoPrefixRoute {
+			*routes = append([]cache.StaticRoute{connected(a.Peer.Masked())}, *routes...)
+		}
+		return single.String()
+	case a.NoPrefixRoute && a.Address != single:
+		n.warn("the address %v is written as %v: no route of the namespace leads to its network", a.Address, single)
+		return single.String()
+	}
+	return a.Address.String()
+}
+
+// connected is a route on the link.
+func connected(to netip.Prefix) cache.StaticRoute {
+	r := cache.StaticRoute{Destination: to, Table: cache.TableMain}
+	if to.Addr().Is4() {
+		r.Scope = cache.ScopeLink
+	}
+	return r
+}
+
+// version2Route is the route as version 2 can say it; nil: it cannot.
+func (n *nic) version2Route(r cache.StaticRoute) []pair {
+	if len(r.Hops) > 0 {
+		hop := r.Hops[0]
+		r.Gateway, r.OnLink = hop.Gateway, hop.OnLink
+		if len(r.Hops) > 1 {
+			n.warn("the route to %v of table %d has %d next hops: the guest gets the first, %v, as version 2 has no multipath routes", r.Destination, r.Table, len(r.Hops), hop.Gateway)
+		}
+	}
+	if r.Gateway.IsValid() && r.Gateway.Is4() != r.Destination.Addr().Is4() {
+		n.warn("the route to %v of table %d is left out: version 2 cannot say its gateway %v, of another family", r.Destination, r.Table, r.Gateway)
+		return nil
+	}
+	if r.From.IsValid() {
+		n.warn("the route to %v of table %d is left out: version 2 cannot say that it is for packets from %v alone", r.Destination, r.Table, r.From)
+		return nil
+	}
+	pairs := []pair{{"to", quoted(r.Destination.String())}}
+	add := func(key string, given bool, value any) {
+		if given {
+			pairs = append(pairs, pair{key, fmt.Sprint(value)})
+		}
+	}
+	add("type", r.Type != "", quoted(r.Type))
+	add("via", r.Gateway.IsValid(), quoted(r.Gateway.String()))
+	add("on-link", r.OnLink, true)
+	// netplan takes no route without a gateway but for this scope, which IPv6 does not have.
+	add("scope", r.Type == "" && !r.Gateway.IsValid(), "link")
+	add("from", r.Source.IsValid(), quoted(r.Source.String()))
+	add("table", r.Table != cache.TableMain, r.Table)
+	add("metric", r.Metric != 0, r.Metric)
+	add("mtu", r.MTU != 0, r.MTU)
+	return pairs
+}
+
+// version2Rule is the rule. netplan wants a source or a destination.
+func version2Rule(r cache.StaticRule) []pair {
+	from := r.Source
+	if !from.IsValid() {
+		from = netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+		if r.IPv6 {
+			from = netip.PrefixFrom(netip.IPv6Unspecified(), 0)
+		}
+	}
+	return []pair{{"from", quoted(from.String())}, {"table", fmt.Sprint(r.Table)}, {"priority", fmt.Sprint(r.Priority)}}
+}
+
+// needsNetplan says whether the network-config has what only netplan's renderer of cloud-init takes over.
+func (n *nic) needsNetplan(routes []cache.StaticRoute) bool {
+	for _, r := range routes {
+		if r.Table != cache.TableMain || r.Source.IsValid() || r.MTU != 0 || r.Type != "" || !r.Gateway.IsValid() || r.OnLink {
+			return true
+		}
+	}
+	return len(n.was.Rules) > 0
+}

@@ -1,0 +1,239 @@
+// Package guestconfig writes the network configuration of a guest that runs no DHCP client, from the records that
+// Phase1 wrote: for cloud-init ([NoCloud]), for systemd-networkd ([Networkd]), for the kernel's command line
+// ([KernelIP]).
+//
+// The guest is configured as the namespace's NIC was, by [cache.Static]: all addresses, the routes of all tables,
+// policy rules, permanent neighbours. A record without Static gives what the guest's lease says.
+//
+// No format can say everything. What a format leaves out is in Warnings, a sentence each: print them. Where the guest
+// would have no network, the error is a [*FormatError].
+//
+// The package reads no files and asks no kernel.
+package guestconfig
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/guestwire/guestwire/cache"
+)
+
+// Guest is what a configuration is made of.
+type Guest struct {
+	// Records are the guest's interfaces, such as VM.Records of package phase2 returns them.
+	Records []cache.Record
+	// DNS is for the interfaces whose record has none; zero: they get none. A responder would tell such a guest what
+	// resolv.conf says.
+	DNS cache.DNS
+}
+
+// Files are the files of a configuration, and what it leaves out.
+type Files struct {
+	// Contents are the files by their name.
+	Contents map[string]string
+	// Warnings are sentences about what the guest is not told, or told in another way. None: the guest is told all.
+	Warnings []string
+}
+
+// FormatError says that a format cannot configure an interface at all.
+type FormatError struct {
+	Format string // "cloud-init", "networkd", "kernel"
+	NIC    string // empty: the guest
+	Reason string
+}
+
+func (e *FormatError) Error() string {
+	if e.NIC == "" {
+		return fmt.Sprintf("%s configuration of the guest: %s", e.Format, e.Reason)
+	}
+	return fmt.Sprintf("%s configuration of %s: %s", e.Format, e.NIC, e.Reason)
+}
+
+// nic is one interface, as all formats need it.
+type nic struct {
+	cache.Record
+	was   cache.Static // the configuration
+	dns   cache.DNS
+	warns []string
+}
+
+// warn adds a sentence, which names the interface.
+func (n *nic) warn(format string, args ...any) {
+	n.warns = append(n.warns, n.Name+": "+fmt.Sprintf(format, args...))
+}
+
+// nics returns the guest's interfaces. A route that leads through none of them, and a rule, are in the records of
+// several: only the first interface gets them.
+func (g Guest) nics(format string) ([]*nic, error) {
+	if len(g.Records) == 0 {
+		return nil, &FormatError{Format: format, Reason: "it has no record"}
+	}
+	var all []*nic
+	seen := map[string]bool{}
+	again := func(value any) bool {
+		key := fmt.Sprintf("%+v", value)
+		was := seen[key]
+		seen[key] = true
+		return was
+	}
+	for _, r := range g.Records {
+		if err := r.Validate(); err != nil {
+			return nil, fmt.Errorf("record of interface %q: %w", r.Name, err)
+		}
+		n := &nic{Record: r, dns: g.DNS}
+		switch {
+		case r.Static != nil:
+			n.was = *r.Static
+			for _, w := range n.was.Warnings {
+				n.warn("%s", w)
+			}
+		case r.IPv4 != nil || r.IPv6 != nil:
+			n.was = ofLease(r)
+			for _, w := range r.Warnings {
+				n.warn("%s", w)
+			}
+		default:
+			return nil, &FormatError{Format: format, NIC: r.Name, Reason: "its record has no addresses: set the guest up by other means, or to use DHCP"}
+		}
+		n.was.Routes = slices.DeleteFunc(slices.Clone(n.was.Routes), func(r cache.StaticRoute) bool { return r.Type != "" && again(r) })
+		n.was.Rules = slices.DeleteFunc(slices.Clone(n.was.Rules), func(r cache.StaticRule) bool { return again(r) })
+		if r.DNS != nil {
+			n.dns = *r.DNS
+		}
+		all = append(all, n)
+	}
+	return all, nil
+}
+
+// ofLease is what DHCP and router advertisements tell the guest.
+func ofLease(r cache.Record) cache.Static {
+	var s cache.Static
+	if v := r.IPv4; v != nil {
+		s.Addresses = append(s.Addresses, cache.StaticAddress{Address: v.Address, Broadcast: broadcast(v.Address)})
+		for _, route := range v.Routes {
+			to := cache.StaticRoute{Destination: route.Destination, Gateway: route.Gateway, Table: cache.TableMain}
+			if !route.Gateway.IsValid() {
+				to.Scope = cache.ScopeLink
+			}
+			s.Routes = append(s.Routes, to)
+		}
+	}
+	if v := r.IPv6; v != nil {
+		own := netip.PrefixFrom(v.Address, 128)
+		for _, p := range v.OnLink {
+			if p.Contains(v.Address) {
+				own = netip.PrefixFrom(v.Address, min(own.Bits(), p.Bits()))
+			}
+		}
+		s.Addresses = append(s.Addresses, cache.StaticAddress{Address: own})
+		add := func(to netip.Prefix, gateway netip.Addr) {
+			s.Routes = append(s.Routes, cache.StaticRoute{Destination: to, Gateway: gateway, Table: cache.TableMain, Metric: metric6})
+		}
+		for _, p := range v.OnLink {
+			if p != own.Masked() {
+				add(p, netip.Addr{})
+			}
+		}
+		if v.Router != nil {
+			for _, p := range v.Router.Routes {
+				add(p, v.Router.Address)
+			}
+			if v.Router.Default {
+				add(netip.PrefixFrom(netip.IPv6Unspecified(), 0), v.Router.Address)
+			}
+		}
+	}
+	isHop := func(a netip.Addr) bool {
+		return slices.ContainsFunc(s.Routes, func(r cache.StaticRoute) bool { return r.Gateway == a })
+	}
+	for _, n := range r.Neighbours {
+		if isHop(n.Address) {
+			s.Neighbours = append(s.Neighbours, n)
+		}
+	}
+	return s
+}
+
+// broadcast is the last address of an IPv4 network, which DHCP clients take; zero: the network has none.
+func broadcast(p netip.Prefix) netip.Addr {
+	if p.Bits() > 30 {
+		return netip.Addr{}
+	}
+	b := p.Masked().Addr().As4()
+	binary.BigEndian.PutUint32(b[:], binary.BigEndian.Uint32(b[:])|^uint32(0)>>p.Bits())
+	return netip.AddrFrom4(b)
+}
+
+// metric6 is the kernel's metric of an IPv6 route (IP6_RT_PRIO_USER).
+const metric6 = 1024
+
+// given are the addresses that the guest has to be given: it makes the link-local address of its MAC by itself. The
+// kernel lists the IPv6 address that was added last first, so they come in reverse.
+func (n *nic) given() []cache.StaticAddress {
+	var v4, v6 []cache.StaticAddress
+	for _, a := range n.was.Addresses {
+		switch own := a.Address.Addr(); {
+		case own == n.MAC.LinkLocal():
+		case own.Is4():
+			v4 = append(v4, a)
+		default:
+			v6 = append(v6, a)
+		}
+	}
+	slices.Reverse(v6)
+	return append(v4, v6...)
+}
+
+// hasIPv6 says whether the NIC had an IPv6 address.
+func (n *nic) hasIPv6() bool {
+	return slices.ContainsFunc(n.was.Addresses, func(a cache.StaticAddress) bool { return a.Address.Addr().Is6() })
+}
+
+// servers are the DNS servers that a guest can reach, without zones, which are names of the namespace's links.
+func (n *nic) servers() []netip.Addr {
+	var servers []netip.Addr
+	for _, s := range n.dns.Servers {
+		if s.IsLoopback() || s.IsUnspecified() {
+			n.warn("the DNS server %v is left out: for the guest, that is the guest itself", s)
+			continue
+		}
+		servers = append(servers, s.WithZone(""))
+	}
+	return servers
+}
+
+// search are the search domains. A name with other characters could become another setting in the guest.
+func (n *nic) search() []string {
+	var search []string
+	for _, domain := range n.dns.Search {
+		bad := func(c rune) bool {
+			return (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && !strings.ContainsRune("-._", c)
+		}
+		if domain == "" || domain[0] == '-' || strings.ContainsFunc(domain, bad) {
+			n.warn("the search domain %q is left out: it is no domain's name", domain)
+			continue
+		}
+		search = append(search, domain)
+	}
+	return search
+}
+
+// answered says who else answers for a neighbour that the format leaves out.
+func (n *nic) answered(address netip.Addr) string {
+	if n.ResponderTap != "" && slices.ContainsFunc(n.Neighbours, func(o cache.Neighbour) bool { return o.Address == address }) {
+		return "guestwire's responder answers for it while the launcher serves"
+	}
+	return "the guest reaches it only if a station answers for it"
+}
+
+// collect are the warnings of all interfaces.
+func collect(nics []*nic) []string {
+	var all []string
+	for _, n := range nics {
+		all = append(all, n.warns...)
+	}
+	return all
+}

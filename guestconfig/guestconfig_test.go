@@ -1,0 +1,255 @@
+package guestconfig_test
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"maps"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/guestconfig"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+func ip(s string) netip.Addr    { return netip.MustParseAddr(s) }
+func pfx(s string) netip.Prefix { return netip.MustParsePrefix(s) }
+
+var gatewayMAC = cache.MAC{0xee, 0xff, 0xff, 0xff, 0xff, 0x14}
+
+// record is a bridge's with this configuration, and the link-local address of its MAC.
+func record(name string, last byte, s cache.Static) cache.Record {
+	mac := cache.MAC{2, 0, 0, 0, 0, last}
+	s.Addresses = append(s.Addresses, cache.StaticAddress{Address: netip.PrefixFrom(mac.LinkLocal(), 64), Scope: cache.ScopeLink})
+	return cache.Record{
+		Version: cache.Version, Name: name, Binding: cache.BindingBridge, Tap: name + "-tap", Queues: 1,
+		ResponderTap: name + "-dhcp", ResponderMAC: cache.MAC{2, 0, 0, 0, 1, last}, MAC: mac, MTU: 1450, Static: &s,
+	}
+}
+
+// plain has one address of each family and default routes.
+func plain() cache.Record {
+	return record("eth0", 7, cache.Static{
+		Addresses: []cache.StaticAddress{{Address: pfx("10.244.1.7/24"), Broadcast: ip("10.244.1.255")}, {Address: pfx("fd00:244::7/64")}},
+		Routes: []cache.StaticRoute{
+			{Destination: pfx("0.0.0.0/0"), Table: 254, Gateway: ip("10.244.1.1")},
+			{Destination: pfx("::/0"), Table: 254, Gateway: ip("fd00:244::1"), Metric: 1024},
+		},
+	})
+}
+
+// sbr is what CNI's plugin of that name makes of a second NIC.
+func sbr() cache.Record {
+	return record("net1", 8, cache.Static{
+		Addresses: []cache.StaticAddress{
+			{Address: pfx("10.26.0.10/24"), Broadcast: ip("10.26.0.255"), NoPrefixRoute: true}, {Address: pfx("fd00:26::10/64"), NoPrefixRoute: true},
+		},
+		Routes: []cache.StaticRoute{
+			{Destination: pfx("10.26.0.0/24"), Table: 100, Source: ip("10.26.0.10"), Scope: cache.ScopeLink},
+			{Destination: pfx("fd00:26::/64"), Table: 101, Metric: 256},
+			{Destination: pfx("10.27.0.0/16"), Table: 100, Gateway: ip("10.26.0.1")},
+			{Destination: pfx("fd00:27::/32"), Table: 101, Gateway: ip("fd00:26::1"), Metric: 1024},
+		},
+		Rules: []cache.StaticRule{
+			{Priority: 32765, Table: 100, Source: pfx("10.26.0.10/32")}, {Priority: 32765, Table: 101, Source: pfx("fd00:26::10/128"), IPv6: true},
+		},
+	})
+}
+
+func terway() cache.Record {
+	r := record("eth0", 7, cache.Static{
+		Addresses: []cache.StaticAddress{{Address: pfx("10.22.0.20/32")}, {Address: pfx("fd00:22::20/128")}},
+		Routes: []cache.StaticRoute{
+			{Destination: pfx("0.0.0.0/0"), Table: 254, Gateway: ip("169.254.1.1"), OnLink: true},
+			{Destination: pfx("::/0"), Table: 254, Gateway: ip("fe80::1"), OnLink: true, Metric: 1024},
+		},
+		Neighbours: []cache.Neighbour{{Address: ip("169.254.1.1"), MAC: gatewayMAC}, {Address: ip("fe80::1"), MAC: gatewayMAC}},
+	})
+	r.Neighbours = r.Static.Neighbours[:1]
+	return r
+}
+
+// everything has each field, and what only some formats can say.
+func everything() cache.Record {
+	r := record("eth0", 7, cache.Static{
+		Addresses: []cache.StaticAddress{
+			{Address: pfx("10.244.1.7/24"), Scope: cache.ScopeLink}, {Address: pfx("10.244.1.8/24"), Broadcast: ip("10.244.1.255"), Deprecated: true},
+			{Address: pfx("10.1.1.7/32"), Peer: pfx("10.1.1.8/32")}, {Address: pfx("fd00::7/64")}, {Address: pfx("fd01::7/64")}, {Address: pfx("fe80::7/64"), Scope: cache.ScopeLink},
+		},
+		Routes: []cache.StaticRoute{
+			{Destination: pfx("10.66.0.0/16"), Type: cache.RouteBlackhole, Table: 254},
+			{Destination: pfx("10.2.0.0/16"), Table: 254, Gateway: ip("fe80::1"), Metric: 7},
+			{Destination: pfx("fd02::/48"), Table: 254, Gateway: ip("fd00::1"), From: pfx("fd00::/64"), Metric: 1024, MTU: 1400},
+			{Destination: pfx("10.3.0.0/16"), Table: 254, Hops: []cache.StaticHop{{Gateway: ip("10.244.1.1"), Weight: 1}, {Gateway: ip("10.244.1.2"), Weight: 5}}},
+			{Destination: pfx("10.4.0.0/16"), Table: 254, Hops: []cache.StaticHop{{Gateway: ip("10.9.9.1"), Weight: 1, OnLink: true}}},
+			{Destination: pfx("0.0.0.0/0"), Table: 254, Gateway: ip("10.244.1.1")},
+		},
+		Rules:    []cache.StaticRule{{Priority: 0, Table: 254}, {Priority: 9, Table: 254, IPv6: true}},
+		Warnings: []string{"a sentence of Phase1"},
+	})
+	r.DNS = &cache.DNS{Servers: []netip.Addr{ip("10.96.0.10"), ip("fe80::53%eth0"), ip("10.96.0.11"), ip("10.96.0.12")}, Search: []string{"pod.example", "a b", "evil\n[Route]"}}
+	r.Options.Hostname, r.Options.NTP = "vm1", []netip.Addr{ip("10.96.0.13"), ip("fd00::13")}
+	return r
+}
+
+// leased is masquerade's: its configuration is that of the lease.
+func leased() cache.Record {
+	return cache.Record{
+		Version: cache.Version, Name: "eth0", Binding: cache.BindingMasquerade, Tap: "eth0-tap", Queues: 1, MAC: cache.MAC{2, 0, 0, 0, 0, 7}, MTU: 1500,
+		IPv4: &cache.IPv4{Address: pfx("10.0.2.2/24"), Server: ip("10.0.2.1"), Routes: []cache.Route{{Destination: pfx("0.0.0.0/0"), Gateway: ip("10.0.2.1")}}},
+		IPv6: &cache.IPv6{Address: ip("fd10:0:2::2"), OnLink: []netip.Prefix{pfx("fd10:0:2::/120")},
+			Router: &cache.Router{Address: ip("fe80::1"), Default: true, Routes: []netip.Prefix{pfx("fd99::/48")}}},
+		Neighbours: []cache.Neighbour{{Address: ip("fe80::1"), MAC: gatewayMAC}, {Address: ip("10.0.2.9"), MAC: gatewayMAC}},
+		Warnings:   []string{"a sentence about the lease"},
+	}
+}
+
+var guests = map[string][]cache.Record{
+	"plain":      {plain()},
+	"two-nics":   {plain(), sbr()},
+	"terway":     {terway()},
+	"everything": {everything()},
+	"lease":      {leased()},
+	"ipv4-alone": {func() cache.Record {
+		r := plain()
+		r.Static.Addresses = r.Static.Addresses[:1]
+		r.Static.Routes = r.Static.Routes[:1]
+		return r
+	}()},
+}
+
+// TestGolden compares the texts with testdata.
+func TestGolden(t *testing.T) {
+	dns := cache.DNS{Servers: []netip.Addr{ip("10.96.0.53")}, Search: []string{"node.example"}}
+	var wanted []string
+	for name, records := range guests {
+		g := guestconfig.Guest{Records: records, DNS: dns}
+		var b strings.Builder
+		show := func(format string, files guestconfig.Files, err error) {
+			fmt.Fprintf(&b, "==== %s\n", format)
+			if err != nil {
+				fmt.Fprintln(&b, "error:", err)
+			}
+			for _, name := range slices.Sorted(maps.Keys(files.Contents)) {
+				fmt.Fprintf(&b, "--- %s\n%s", name, files.Contents[name])
+			}
+			for _, w := range files.Warnings {
+				fmt.Fprintln(&b, "warning:", w)
+			}
+		}
+		files, err := guestconfig.NoCloud(g, guestconfig.Instance{ID: "vm1"})
+		show("cloud-init", files, err)
+		files, err = guestconfig.Networkd(g)
+		show("networkd", files, err)
+		for _, r := range records {
+			line, warnings, err := guestconfig.KernelIP(r, dns, "eth0")
+			show("kernel", guestconfig.Files{Contents: map[string]string{r.Name: line + "\n"}, Warnings: warnings}, err)
+		}
+		path := filepath.Join("testdata", name+".txt")
+		wanted = append(wanted, path)
+		if *update {
+			if err := os.WriteFile(path, []byte(b.String()), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, err := os.ReadFile(path)
+		if err != nil || string(want) != b.String() {
+			t.Errorf("%s: %v; go test -update writes it anew; have\n%s", path, err, b.String())
+		}
+	}
+	there, err := filepath.Glob("testdata/*.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range there {
+		if !slices.Contains(wanted, path) {
+			t.Errorf("%s is no guest's", path)
+		}
+	}
+}
+
+// TestKernelMask: the netmask of each prefix length.
+func TestKernelMask(t *testing.T) {
+	for bits, want := range map[int]string{1: "128.0.0.0", 8: "255.0.0.0", 23: "255.255.254.0", 32: "255.255.255.255"} {
+		r := plain()
+		r.Static.Addresses[0].Address = netip.PrefixFrom(ip("10.244.1.7"), bits)
+		r.Static.Routes = nil
+		line, _, err := guestconfig.KernelIP(r, cache.DNS{}, "")
+		if want := "ip=10.244.1.7:::" + want + ":::off"; line != want || err != nil {
+			t.Errorf("%s, %v, want %s", line, err, want)
+		}
+	}
+}
+
+// TestRefused: what cannot be configured is an error that says why.
+func TestRefused(t *testing.T) {
+	nameless := plain()
+	nameless.Static = nil
+	spoiled := plain()
+	spoiled.MTU = 1
+	only6 := plain()
+	only6.Static.Addresses = only6.Static.Addresses[1:]
+	noCloud := func(i guestconfig.Instance, records ...cache.Record) error {
+		_, err := guestconfig.NoCloud(guestconfig.Guest{Records: records}, i)
+		return err
+	}
+	kernel := func(r cache.Record, device string) error {
+		_, _, err := guestconfig.KernelIP(r, cache.DNS{}, device)
+		return err
+	}
+	_, networkd := guestconfig.Networkd(guestconfig.Guest{})
+	for _, c := range []struct {
+		err   error
+		words string
+	}{
+		{networkd, "networkd configuration of the guest: it has no record"},
+		{noCloud(guestconfig.Instance{ID: "i"}, nameless), "cloud-init configuration of eth0: its record has no addresses"},
+		{noCloud(guestconfig.Instance{}, plain()), "the instance has no ID"},
+		{kernel(terway(), "eth0"), "kernel configuration of eth0: the gateway 169.254.1.1 is not in the network of 10.22.0.20/32"},
+		{kernel(only6, "eth0"), "no IPv4 address"},
+		{kernel(plain(), "a:b"), `"a:b" is no link's name`},
+	} {
+		var format *guestconfig.FormatError
+		if !errors.As(c.err, &format) || !strings.Contains(c.err.Error(), c.words) {
+			t.Errorf("%v, want a *FormatError with %q", c.err, c.words)
+		}
+	}
+	var field *cache.FieldError
+	if err := noCloud(guestconfig.Instance{ID: "i"}, spoiled); !errors.As(err, &field) || field.Field != "mtu" {
+		t.Errorf("%v, want a *cache.FieldError of mtu", err)
+	}
+}
+
+// TestShared: a route that leads through no NIC, and a rule, are in the records of both NICs, and in the guest once.
+func TestShared(t *testing.T) {
+	a, b := plain(), sbr()
+	refuses := cache.StaticRoute{Destination: pfx("10.66.0.0/16"), Type: cache.RouteBlackhole, Table: 254}
+	rule := cache.StaticRule{Priority: 5, Table: 77}
+	for _, s := range []*cache.Static{a.Static, b.Static} {
+		s.Routes, s.Rules = append(s.Routes, refuses), append(s.Rules, rule)
+	}
+	g := guestconfig.Guest{Records: []cache.Record{a, b}}
+	for range 2 { // the records are not changed
+		for _, of := range []func() (guestconfig.Files, error){
+			func() (guestconfig.Files, error) { return guestconfig.Networkd(g) },
+			func() (guestconfig.Files, error) { return guestconfig.NoCloud(g, guestconfig.Instance{ID: "i"}) },
+		} {
+			files, err := of()
+			if err != nil {
+				t.Fatal(err)
+			}
+			all := strings.Join(slices.Collect(maps.Values(files.Contents)), "")
+			for _, word := range []string{"blackhole", "77"} {
+				if n := strings.Count(all, word); n != 1 {
+					t.Errorf("%q is there %d times, want once:\n%s", word, n, all)
+				}
+			}
+		}
+	}
+}
