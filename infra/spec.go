@@ -43,6 +43,42 @@ type Spec struct {
 type Owner struct {
 	UID uint32 `json:"uid"`
 	GID uint32 `json:"gid,omitempty"`
+	// SELinux is the launcher's SELinux context, such as system_u:system_r:container_t:s0:c1,c2; the taps get it, and so
+	// the launcher's domain needs no rule for the domain of Setup's caller. Empty: the taps get the caller's own context.
+	// A tap keeps the context in which it was created, until a process in another one opens it.
+	//
+	// The policy has to allow the caller's domain process { setcurrent } on itself and process { dyntransition } to the
+	// launcher's; and the launcher's domain capability { net_admin }, tun_socket { create relabelfrom relabelto } on
+	// itself, with several Queues attach_queue as well, and to open /dev/net/tun. The launcher still has no capability.
+	SELinux string `json:"selinux,omitempty"`
+}
+
+// maxContext is longer than any context in use.
+const maxContext = 1024
+
+// validate checks the form of the context, user:role:type or user:role:type:range.
+func (o Owner) validate() error {
+	if o.SELinux == "" {
+		return nil
+	}
+	parts := strings.SplitN(o.SELinux, ":", 4)
+	ok := len(parts) >= 3 && len(o.SELinux) <= maxContext
+	for i, part := range parts {
+		ok = ok && syntax.IsWord(part, []string{"_.-", "_.-", "_.-", "_.-:,"}[i], maxContext)
+	}
+	if !ok {
+		return &cache.FieldError{Field: "owner.selinux", Reason: fmt.Sprintf("%q is no context, want user:role:type:range, as in system_u:system_r:container_t:s0:c1,c2", o.SELinux)}
+	}
+	return nil
+}
+
+// text is the owner in messages.
+func (o Owner) text() string {
+	text := fmt.Sprintf("user %d, group %d", o.UID, o.GID)
+	if o.SELinux != "" {
+		text += ", context " + o.SELinux
+	}
+	return text
 }
 
 // fields is Spec without its methods.
@@ -84,6 +120,9 @@ func (s Spec) Validate() error {
 		return &cache.FieldError{Field: "nic", Reason: err.Error()}
 	}
 	if err := checkType(s.Binding); err != nil {
+		return err
+	}
+	if err := s.Owner.validate(); err != nil {
 		return err
 	}
 	if s.Queues < 0 || s.Queues > cache.MaxQueues {
@@ -145,12 +184,12 @@ func SameGuest(wired, wanted Spec) error {
 		other = append(other, fmt.Sprintf("queues %d", max(1, wanted.Queues)))
 	}
 	if wired.Owner != wanted.Owner {
-		other = append(other, fmt.Sprintf("user %d, group %d", wanted.Owner.UID, wanted.Owner.GID))
+		other = append(other, wanted.Owner.text())
 	}
 	how := "the " + wired.Binding.Kind() + " binding"
 	if as := wired.Binding.wiredAs(); as != "" {
 		how += " " + as
 	}
-	return fmt.Errorf("NIC %s: %w with %s, queues %d, for user %d, group %d: Teardown first, or ask for the same, not for %s",
-		wanted.NIC, ErrWired, how, max(1, wired.Queues), wired.Owner.UID, wired.Owner.GID, strings.Join(other, ", "))
+	return fmt.Errorf("NIC %s: %w with %s, queues %d, for %s: Teardown first, or ask for the same, not for %s",
+		wanted.NIC, ErrWired, how, max(1, wired.Queues), wired.Owner.text(), strings.Join(other, ", "))
 }

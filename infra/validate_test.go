@@ -32,6 +32,15 @@ func TestValidate(t *testing.T) {
 		"257 queues": {infra.Spec{Queues: 257}, "queues"},
 		"-1 queues":  {infra.Spec{Queues: -1}, "queues"},
 
+		"context":                     {infra.Spec{Owner: infra.Owner{SELinux: "system_u:system_r:svirt_t:s0-s0:c0.c1023"}}, ""},
+		"context without a range":     {infra.Spec{Owner: infra.Owner{SELinux: "u:r:vmm_t"}}, ""},
+		"type alone":                  {infra.Spec{Owner: infra.Owner{SELinux: "svirt_t"}}, "owner.selinux"},
+		"context with an empty type":  {infra.Spec{Owner: infra.Owner{SELinux: "u:r::s0"}}, "owner.selinux"},
+		"context with an empty range": {infra.Spec{Owner: infra.Owner{SELinux: "u:r:t:"}}, "owner.selinux"},
+		"context of two lines":        {infra.Spec{Owner: infra.Owner{SELinux: "u:r:t\n"}}, "owner.selinux"},
+		"context with a space":        {infra.Spec{Owner: infra.Owner{SELinux: "u:r:t:s0 ip"}}, "owner.selinux"},
+		"context of 1025 characters":  {infra.Spec{Owner: infra.Owner{SELinux: "u:r:t:s0:" + strings.Repeat("c", 1016)}}, "owner.selinux"},
+
 		"resolver":           {infra.Spec{DNS: &cache.DNS{Servers: []netip.Addr{netip.MustParseAddr("10.0.0.1")}}}, ""},
 		"no resolver":        {infra.Spec{DNS: &cache.DNS{Servers: []netip.Addr{{}}}}, "dns.servers[0]"},
 		"hostname":           {infra.Spec{Options: cache.Options{Hostname: "a\nb"}}, "options.hostname"},

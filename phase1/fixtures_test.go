@@ -13,11 +13,11 @@ import (
 	"github.com/guestwire/guestwire/cache"
 )
 
-// TestJournals: this version reads its journals as they are in testdata for good, makes the same record of each, and
-// writes the same bytes. Of a journal of another version it says so first, whatever else it does not know there.
+// TestJournals: this program reads the journals of its version and of earlier ones as they are in testdata for good, makes
+// the same record of each, and writes the same bytes. Of a journal of another version it says so first, whatever else it
+// does not know there.
 func TestJournals(t *testing.T) {
 	const dir, records = "testdata/journals", "../cache/testdata/records"
-	current := fmt.Sprintf("v%d", journalVersion)
 	versions, err := os.ReadDir(dir)
 	if err != nil {
 		t.Fatal(err)
@@ -37,9 +37,9 @@ func TestJournals(t *testing.T) {
 				t.Fatal(err)
 			}
 			j, err := readText(t, string(text))
-			if version != current {
+			if version == "future" || version < fmt.Sprintf("v%d", oldestJournalVersion) {
 				number := strings.TrimPrefix(strings.Replace(version, "future", "999", 1), "v")
-				want := fmt.Sprintf("version %s, and this program reads %d: use the version of guestwire that wrote it", number, journalVersion)
+				want := fmt.Sprintf("version %s, and this program reads %d to %d: use the version of guestwire that wrote it", number, oldestJournalVersion, journalVersion)
 				if err == nil || !strings.HasSuffix(err.Error(), ": "+want) {
 					t.Errorf("%s: %v, want %s", path, err, want)
 				}
@@ -76,8 +76,10 @@ func TestJournals(t *testing.T) {
 		}
 	}
 	for _, binding := range []string{cache.BindingBridge, cache.BindingRedirect, cache.BindingMasquerade, cache.BindingMacvtap, cache.BindingSRIOV, cache.BindingPasst} {
-		if !slices.Contains(seen[current], binding) {
-			t.Errorf("%s/%s has no journal of %s: see the README there", dir, current, binding)
+		for version := oldestJournalVersion; version <= journalVersion; version++ {
+			if name := fmt.Sprintf("v%d", version); !slices.Contains(seen[name], binding) {
+				t.Errorf("%s/%s has no journal of %s: see the README there", dir, name, binding)
+			}
 		}
 	}
 	if len(seen["v2"]) == 0 || len(seen["future"]) == 0 {

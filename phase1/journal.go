@@ -29,8 +29,12 @@ type journal struct {
 	wiring.Journal
 }
 
-// journalVersion is 3 since the journal says who wired the NIC, and does not lie in the State directory.
-const journalVersion = 3
+// journalVersion is 4 since the Spec can have an owner's SELinux context. A journal of version 3 lacks that and is read
+// for good; the next Setup writes it as version 4. Version 3 came when the journal began to say who wired the NIC.
+const journalVersion = 4
+
+// oldestJournalVersion is the first version that this program reads.
+const oldestJournalVersion = 3
 
 const journalSuffix = ".journal"
 
@@ -71,8 +75,8 @@ func (n node) readJournal(namespace, nic string) (*journal, error) {
 	if err != nil {
 		return nil, unusable{fmt.Errorf("journal %s: %w: the file is damaged, and how the namespace was before Setup is not known; Teardown by force does without it", path, err)}
 	}
-	if head.Version != journalVersion {
-		return nil, unusable{fmt.Errorf("journal %s: version %d, and this program reads %d: use the version of guestwire that wrote it", path, head.Version, journalVersion)}
+	if head.Version < oldestJournalVersion || head.Version > journalVersion {
+		return nil, unusable{fmt.Errorf("journal %s: version %d, and this program reads %d to %d: use the version of guestwire that wrote it", path, head.Version, oldestJournalVersion, journalVersion)}
 	}
 	var j journal
 	d := json.NewDecoder(bytes.NewReader(text))

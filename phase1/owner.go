@@ -1,6 +1,7 @@
 package phase1
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -9,8 +10,12 @@ import (
 	"strconv"
 	"syscall"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/kernel"
+	"github.com/guestwire/guestwire/internal/tap"
 )
 
 // checkIDs refuses the number that means "no change" to the kernel.
@@ -21,18 +26,39 @@ func checkIDs(o infra.Owner) error {
 	return nil
 }
 
-// checkTunDevice refuses an owner who could not open the device that hands out taps.
-func checkTunDevice(o infra.Owner) error {
-	const device = "/dev/net/tun"
+// checkTaps refuses an owner who could not open the devices of a tap, and a context in which no tap can be made.
+func checkTaps(spec infra.Spec) error {
+	err := checkDevice(spec.Owner, tap.Device, "taps", "the device that creates taps", "tun", "use a tap")
+	return errors.Join(err, checkContext(spec.Owner.SELinux))
+}
+
+// checkDevice refuses an owner who cannot open the device. The other arguments are for the message: the part of the
+// configuration that needs the device, what the device is, its kernel module, and what the launcher could not do.
+func checkDevice(o infra.Owner, device, part, what, module, purpose string) error {
 	info, err := os.Stat(device)
 	if err != nil {
-		return fmt.Errorf("taps: %w: want the device that creates taps (modprobe tun; in a container, pass the device in)", err)
+		return fmt.Errorf("%s: %w: want %s (modprobe %s; in a container, pass the device in)", part, err, what, module)
 	}
 	if may(o, info, 6) {
 		return nil
 	}
-	return fmt.Errorf("owner: user %d, group %d cannot open %s (%s), so the launcher could not use a tap: chmod 0666 %[3]s, or name a group that may: %[5]w",
-		o.UID, o.GID, device, modeOf(info), fs.ErrPermission)
+	return fmt.Errorf("owner: user %d, group %d cannot open %s (%s), so the launcher could not %s: chmod 0666 %[3]s, or name a group that may: %[6]w",
+		o.UID, o.GID, device, modeOf(info), purpose, fs.ErrPermission)
+}
+
+// checkContext refuses a context that this kernel does not know, and one that the policy does not let Setup take on.
+func checkContext(context string) error {
+	if context == "" {
+		return nil
+	}
+	err := kernel.TryContext(context)
+	if errors.Is(err, kernel.ErrNoSELinux) || errors.Is(err, unix.EINVAL) {
+		return &cache.FieldError{Field: "owner.selinux", Reason: err.Error() + ": leave the field empty, or name the launcher's context (ps -Z)"}
+	}
+	if err != nil {
+		return fmt.Errorf("owner.selinux: %w", err)
+	}
+	return nil
 }
 
 // checkReadable refuses a State in which the launcher could not read the record.

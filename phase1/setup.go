@@ -28,7 +28,8 @@ import (
 // The errors to tell apart: *cache.FieldError for a bad configuration, *infra.RefusedError if the binding cannot work
 // on the NIC, infra.ErrNoNIC, infra.ErrWired, also if the record in State is that of another namespace,
 // infra.ErrCollision, ErrOwnNamespace, *infra.StepError for an operation that the kernel refused, fs.ErrPermission for
-// a State that others than root can write, for an Owner who could not read the record or open /dev/net/tun.
+// a State that others than root can write, for an Owner who could not read the record, open /dev/net/tun, and if
+// the SELinux policy keeps Setup from taking on Owner.SELinux.
 func Setup(ctx context.Context, c Config) (cache.Record, error) {
 	if err := c.check(); err != nil {
 		return cache.Record{}, err
@@ -80,7 +81,7 @@ func (c Config) check() error {
 	if !wiring.MakesTaps(c.Binding) {
 		return checkIDs(c.Owner)
 	}
-	return errors.Join(checkIDs(c.Owner), checkTunDevice(c.Owner))
+	return errors.Join(checkIDs(c.Owner), checkTaps(c.Spec))
 }
 
 // plan computes the wiring, and reads the namespace as it is now. If there is a journal, the plan is made of

@@ -16,68 +16,34 @@ import (
 	"github.com/guestwire/guestwire/phase1"
 )
 
-// TestEarlierVersion: this program refuses what a program of the earlier journal version has wired, changes nothing, and
-// names the way out; that program refuses what this one has wired. Each gives its own back.
+// TestEarlierVersion: this program takes over what a program of the earlier journal version has wired, with the guest's tap
+// in place, and gives the namespace back. The earlier program refuses what this one has wired, and changes nothing.
 func TestEarlierVersion(t *testing.T) {
 	t.Parallel()
 	nstest.Need(t)
 	earlier := buildAgent(t, history(t).before)
-	for _, b := range []infra.Binding{infra.Bridge{}, infra.Redirect{}, infra.Masquerade{}, infra.Passt{}} {
-		t.Run(b.Kind(), func(t *testing.T) {
-			t.Parallel()
-			n := nstest.NewNetwork(t)
-			before := settled(t, n)
-			_, unmarked := b.(infra.Passt)
+	eachWith(t, func(t *testing.T, n nstest.Network, b infra.Binding, before string) {
+		c := direct(n, b)
+		must(t, earlier, n, b, "setup")
+		takeOver(t, n, c)
 
-			must(t, earlier, n, b, "setup")
-			wired := everything(t, n)
-			named, unnamed, elsewhere := direct(n, b), direct(n, b), direct(n, b)
-			unnamed.State, elsewhere.State = "", nstest.Dir(t)
-			calls := map[string]error{
-				"Setup": setupAlone(t.Context(), named), "Check": phase1.Check(t.Context(), named), "Teardown": phase1.Teardown(t.Context(), named),
+		wired := everything(t, n)
+		for _, verb := range []string{"setup", "check", "teardown"} {
+			if out, err := agent(earlier, n, b, verb); err == nil || !strings.Contains(out, "use the version of guestwire that w") {
+				t.Errorf("the earlier version's %s: %v, %s; want to use the version of guestwire that wired the NIC", verb, err, out)
 			}
-			if unmarked { // nothing in the namespace shows the wiring, so only its State does
-				if err := phase1.Check(t.Context(), unnamed); !errors.Is(err, phase1.ErrNotWired) {
-					t.Errorf("Check without State: %v, want ErrNotWired", err)
-				}
-				if err := phase1.Teardown(t.Context(), unnamed); err != nil {
-					t.Errorf("Teardown without State: %v", err)
-				}
-			} else {
-				calls["Setup with another State"] = setupAlone(t.Context(), elsewhere)
-				calls["Check without State"] = phase1.Check(t.Context(), unnamed)
-				calls["Teardown without State"] = phase1.Teardown(t.Context(), unnamed)
-			}
-			for call, err := range calls {
-				if !errors.Is(err, infra.ErrWired) || !strings.Contains(err.Error(), "use the version of guestwire that w") || strings.Contains(err.Error(), "remove") {
-					t.Errorf("%s: %v, want ErrWired, and to use the version of guestwire that wired the NIC", call, err)
-				}
-			}
-			if err := difference(wired, everything(t, n)); err != nil {
-				t.Errorf("what the earlier version has wired has changed: %v", err)
-			}
-			must(t, earlier, n, b, "check")
-			must(t, earlier, n, b, "teardown")
-			asFound(t, n, before)
+		}
+		if err := difference(wired, everything(t, n)); err != nil {
+			t.Errorf("the earlier version has changed the wiring: %v", err)
+		}
+		teardown(t, n, c, before)
 
-			setup(t, named)
-			wired = everything(t, n)
-			for _, verb := range []string{"setup", "check", "teardown"} {
-				if unmarked && verb == "setup" {
-					continue // the earlier version does not notice
-				}
-				out, err := agent(earlier, n, b, verb)
-				if (err == nil || out == "") && !(unmarked && verb == "teardown") {
-					t.Errorf("the earlier version's %s succeeds: %s", verb, out)
-				}
-			}
-			if err := difference(wired, everything(t, n)); err != nil {
-				t.Errorf("the earlier version has changed the wiring: %v", err)
-			}
-			check(t, named)
-			teardown(t, n, named, before)
-		})
-	}
+		must(t, earlier, n, b, "setup")
+		teardown(t, n, c, before)
+		if left := ofNode(t, n); len(left) > 0 {
+			t.Errorf("the teardown of the earlier version's wiring leaves %v", left)
+		}
+	})
 }
 
 // TestSameVersion: this program and the first one with its versions of journal and record take over each other's wirings,
@@ -92,62 +58,77 @@ func TestSameVersion(t *testing.T) {
 		return
 	}
 	first := buildAgent(t, h.first)
+	eachWith(t, func(t *testing.T, n nstest.Network, b infra.Binding, before string) {
+		c := direct(n, b)
+		must(t, first, n, b, "setup")
+		takeOver(t, n, c)
+		teardown(t, n, c, before)
+
+		setup(t, c)
+		guests := guestTap(t, n, b)
+		if out, err := agent(first, n, b, "check"); err != nil && (!strings.Contains(out, "NIC eth0 is not as it was set up:\n") || strings.Contains(out, "record")) {
+			t.Errorf("the first version's check of what this one has wired: %v\n%s", err, out)
+		}
+		tapDown(n, b)
+		must(t, first, n, b, "setup")
+		must(t, first, n, b, "check")
+		if now := guestTap(t, n, b); now != guests {
+			t.Errorf("the guest's tap %s became %s", guests, now)
+		}
+		must(t, first, n, b, "teardown")
+		asFound(t, n, before)
+		if left := ofNode(t, n); len(left) > 0 {
+			t.Errorf("the first version's teardown leaves %v", left)
+		}
+	})
+}
+
+// eachWith runs the test with each binding that programs of several versions have, in a namespace of its own.
+func eachWith(t *testing.T, test func(t *testing.T, n nstest.Network, b infra.Binding, before string)) {
 	for _, b := range []infra.Binding{infra.Bridge{}, infra.Redirect{}, infra.Masquerade{}, infra.Passt{}} {
 		t.Run(b.Kind(), func(t *testing.T) {
 			t.Parallel()
 			n := nstest.NewNetwork(t)
-			before := settled(t, n)
-			c := direct(n, b)
-			_, tapless := b.(infra.Passt)
-			tap := func() string {
-				if tapless {
-					return ""
-				}
-				return linkField(t, n, "eth0-tap", "ifindex")
-			}
-			damage := func() {
-				if !tapless {
-					n.Pod.IP("link set eth0-tap down")
-				}
-			}
-
-			must(t, first, n, b, "setup")
-			guests := tap()
-			var drift *phase1.DriftError
-			if err := phase1.Check(t.Context(), c); errors.As(err, &drift) {
-				for _, d := range drift.Differs {
-					if !strings.HasPrefix(d.Kind, "table-") && d.Kind != "txqueuelen" {
-						t.Errorf("Check of what the first version has wired: %s", d.Text)
-					}
-				}
-			} else if err != nil {
-				t.Error(err)
-			}
-			damage()
-			setup(t, c)
-			check(t, c)
-			if now := tap(); now != guests {
-				t.Errorf("the guest's tap %s became %s", guests, now)
-			}
-			teardown(t, n, c, before)
-
-			setup(t, c)
-			guests = tap()
-			if out, err := agent(first, n, b, "check"); err != nil && (!strings.Contains(out, "NIC eth0 is not as it was set up:\n") || strings.Contains(out, "record")) {
-				t.Errorf("the first version's check of what this one has wired: %v\n%s", err, out)
-			}
-			damage()
-			must(t, first, n, b, "setup")
-			must(t, first, n, b, "check")
-			if now := tap(); now != guests {
-				t.Errorf("the guest's tap %s became %s", guests, now)
-			}
-			must(t, first, n, b, "teardown")
-			asFound(t, n, before)
-			if left := ofNode(t, n); len(left) > 0 {
-				t.Errorf("the first version's teardown leaves %v", left)
-			}
+			test(t, n, b, settled(t, n))
 		})
+	}
+}
+
+// takeOver checks and repairs what another program has wired, whose rules and queue may be other ones.
+func takeOver(t *testing.T, n nstest.Network, c phase1.Config) {
+	t.Helper()
+	guests := guestTap(t, n, c.Binding)
+	var drift *phase1.DriftError
+	if err := phase1.Check(t.Context(), c); errors.As(err, &drift) {
+		for _, d := range drift.Differs {
+			if !strings.HasPrefix(d.Kind, "table-") && d.Kind != "txqueuelen" {
+				t.Errorf("Check of what the other program has wired: %s", d.Text)
+			}
+		}
+	} else if err != nil {
+		t.Error(err)
+	}
+	tapDown(n, c.Binding)
+	setup(t, c)
+	check(t, c)
+	if now := guestTap(t, n, c.Binding); now != guests {
+		t.Errorf("the guest's tap %s became %s", guests, now)
+	}
+}
+
+// guestTap is the index of the guest's tap; empty: there is none.
+func guestTap(t *testing.T, n nstest.Network, b infra.Binding) string {
+	t.Helper()
+	if _, tapless := b.(infra.Passt); tapless {
+		return ""
+	}
+	return linkField(t, n, "eth0-tap", "ifindex")
+}
+
+// tapDown takes the guest's tap down, if there is one.
+func tapDown(n nstest.Network, b infra.Binding) {
+	if _, tapless := b.(infra.Passt); !tapless {
+		n.Pod.IP("link set eth0-tap down")
 	}
 }
 

@@ -86,6 +86,9 @@ func printReport(w io.Writer, r *phase1.Report, failed error) {
 		group = fmt.Sprintf("group %d", r.Owner.GID)
 	}
 	line("owner", "user %d, %s", r.Owner.UID, group)
+	if r.Owner.SELinux != "" {
+		line("context", "%s", r.Owner.SELinux)
+	}
 	line("since", "%s, by guestwire %s", since(r.Wiring), r.Version)
 	guest := []string{}
 	if !r.Record.MAC.IsZero() {

@@ -24,6 +24,9 @@ type State struct {
 	Filters    []netstate.Filter
 	Tables     []firewall.Table
 	Sysctls    map[string]string
+	// TapContext is the SELinux context of taps that are to be created. The kernel does not tell the context of a tap
+	// that is there.
+	TapContext string
 }
 
 // Indices of links that are to be created.

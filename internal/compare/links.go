@@ -102,7 +102,7 @@ func (s *stepper) wantedLink(index int) (netstate.Link, bool) {
 func (s *stepper) addTaps() {
 	for _, l := range s.want.Links {
 		if _, there := s.now.Link(l.Index); !there && l.Tap != nil {
-			s.add(netstate.TapAdd{Index: l.Index, Link: l.Name, Tap: *l.Tap, VNetHeader: l.Name == s.Names.Tap})
+			s.add(netstate.TapAdd{Index: l.Index, Link: l.Name, Tap: *l.Tap, VNetHeader: l.Name == s.Names.Tap, Context: s.want.TapContext})
 		}
 	}
 }

@@ -1,8 +1,7 @@
 package kernel
 
 import (
-	"fmt"
-	"io/fs"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -10,14 +9,9 @@ import (
 	"github.com/guestwire/guestwire/internal/tap"
 )
 
-// addTap makes a persistent tap with a certain index (Documentation/networking/tuntap.rst). After an error
-// there is no tap.
+// addTap makes a persistent tap with a certain index (Documentation/networking/tuntap.rst), labelled with o.Context if
+// there is one. After an error there is no tap.
 func addTap(o netstate.TapAdd) error {
-	fd, err := unix.Open(tap.Device, unix.O_RDWR|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return &fs.PathError{Op: "open", Path: tap.Device, Err: err}
-	}
-	defer unix.Close(fd) // deletes the tap unless it is persistent by then
 	ifr, err := unix.NewIfreq(o.Link)
 	if err != nil {
 		return err
@@ -30,24 +24,20 @@ func addTap(o netstate.TapAdd) error {
 		flags |= unix.IFF_MULTI_QUEUE
 	}
 	ifr.SetUint16(uint16(flags))
-	if err := unix.IoctlSetPointerInt(fd, unix.TUNSETIFINDEX, o.Index); err != nil {
-		return fmt.Errorf("TUNSETIFINDEX: %w", err)
-	}
-	if err := unix.IoctlIfreq(fd, unix.TUNSETIFF, ifr); err != nil {
-		return fmt.Errorf("TUNSETIFF: %w", err)
-	}
-	if err := unix.IoctlSetInt(fd, unix.TUNSETOWNER, int(o.Tap.Owner.UID)); err != nil {
-		return fmt.Errorf("TUNSETOWNER: %w", err)
-	}
+	index := int32(o.Index)
+	calls := callsOn(tap.Device) // closing it deletes the tap unless it is persistent by then
+	calls.keep = append(calls.keep, &index, ifr)
+	calls.ioctl("TUNSETIFINDEX", unix.TUNSETIFINDEX, uintptr(unsafe.Pointer(&index)))
+	calls.ioctl("TUNSETIFF", unix.TUNSETIFF, uintptr(unsafe.Pointer(ifr)))
+	calls.ioctl("TUNSETOWNER", unix.TUNSETOWNER, uintptr(o.Tap.Owner.UID))
 	if o.Tap.Owner.GID != 0 {
-		if err := unix.IoctlSetInt(fd, unix.TUNSETGROUP, int(o.Tap.Owner.GID)); err != nil {
-			return fmt.Errorf("TUNSETGROUP: %w", err)
-		}
+		calls.ioctl("TUNSETGROUP", unix.TUNSETGROUP, uintptr(o.Tap.Owner.GID))
 	}
-	if err := unix.IoctlSetInt(fd, unix.TUNSETPERSIST, 1); err != nil {
-		return fmt.Errorf("TUNSETPERSIST: %w", err)
+	calls.ioctl("TUNSETPERSIST", unix.TUNSETPERSIST, 1)
+	if o.Context != "" {
+		return calls.in(o.Context) // the kernel labels a tap with the context of the process that makes it
 	}
-	return nil
+	return calls.here()
 }
 
 // Attributes of a tap (linux/if_link.h, IFLA_TUN_*) in a link's IFLA_INFO_DATA.

@@ -52,6 +52,8 @@ type (
 		Link       string
 		Tap        Tap
 		VNetHeader bool
+		// Context is the tap's SELinux context; empty: that of the process which creates the tap.
+		Context string
 	}
 	// LinkAdd creates a link of the kind dummy or bridge.
 	LinkAdd struct {
@@ -212,6 +214,9 @@ func (o TapAdd) String() string {
 	}
 	if o.Tap.MultiQueue {
 		text += " multi_queue"
+	}
+	if o.Context != "" {
+		text = "runcon " + o.Context + " " + text
 	}
 	return text
 }

@@ -547,7 +547,7 @@ var cases = []testCase{
 	}), bridge()},
 	{"bridge-no-responder", flannel(), withSpec(bridge(), func(s *infra.Spec) { s.Options.NoResponder = true })},
 	{"bridge-everything", flannel(), infra.Spec{
-		NIC: "eth0", Binding: infra.Bridge{}, Owner: infra.Owner{UID: 107, GID: 36}, Queues: 4,
+		NIC: "eth0", Binding: infra.Bridge{}, Owner: infra.Owner{UID: 107, GID: 36, SELinux: "system_u:system_r:svirt_t:s0:c1,c2"}, Queues: 4,
 		DNS: &cache.DNS{Servers: []netip.Addr{ip("10.96.0.10")}, Search: []string{"default.svc.cluster.local"}},
 		Options: cache.Options{
 			Hostname: "vm1", LeaseSeconds: 3600, NTP: []netip.Addr{ip("10.96.0.11")}, TFTPServer: "10.96.0.12",

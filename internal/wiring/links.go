@@ -17,7 +17,8 @@ func (p *Plan) addTaps(nic netstate.Link) {
 	mtu := min(nic.MTU, cache.MaxMTU)
 	tap := p.newLink(nic, compare.NewTap, r.Tap, "tun", mtu)
 	tap.MAC = netstate.DeriveMAC(nic, "tap") // not the guest's: the kernel would keep frames for the tap's own MAC
-	tap.Tap = &netstate.Tap{Owner: p.spec.Owner, MultiQueue: r.Queues > 1}
+	tap.Tap = &netstate.Tap{Owner: infra.Owner{UID: p.spec.Owner.UID, GID: p.spec.Owner.GID}, MultiQueue: r.Queues > 1}
+	p.wanted.TapContext = p.spec.Owner.SELinux
 	if r.ResponderTap != "" {
 		port := p.newLink(nic, compare.NewResponder, r.ResponderTap, "tun", mtu)
 		port.Tap = &netstate.Tap{Owner: infra.Owner{UID: p.spec.Owner.UID}}
