@@ -32,6 +32,18 @@ func checkTaps(spec infra.Spec) error {
 	return errors.Join(err, checkContext(spec.Owner.SELinux))
 }
 
+// checkVhost refuses an owner who could not open the device of vhost, if the guest's network device is to use it.
+func checkVhost(spec infra.Spec) error {
+	if spec.Device.Driver != "vhost" {
+		return nil
+	}
+	err := checkDevice(spec.Owner, "/dev/vhost-net", "device.driver vhost", "the device of vhost", "vhost_net", "start the VM with vhost")
+	if err != nil {
+		err = fmt.Errorf("%w; or device.driver qemu", err)
+	}
+	return err
+}
+
 // checkDevice refuses an owner who cannot open the device. The other arguments are for the message: the part of the
 // configuration that needs the device, what the device is, its kernel module, and what the launcher could not do.
 func checkDevice(o infra.Owner, device, part, what, module, purpose string) error {

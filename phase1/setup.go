@@ -28,8 +28,8 @@ import (
 // The errors to tell apart: *cache.FieldError for a bad configuration, *infra.RefusedError if the binding cannot work
 // on the NIC, infra.ErrNoNIC, infra.ErrWired, also if the record in State is that of another namespace,
 // infra.ErrCollision, ErrOwnNamespace, *infra.StepError for an operation that the kernel refused, fs.ErrPermission for
-// a State that others than root can write, for an Owner who could not read the record, open /dev/net/tun, and if
-// the SELinux policy keeps Setup from taking on Owner.SELinux.
+// a State that others than root can write, for an Owner who could not read the record, open /dev/net/tun, or open
+// /dev/vhost-net where Device asks for vhost, and if the SELinux policy keeps Setup from taking on Owner.SELinux.
 func Setup(ctx context.Context, c Config) (cache.Record, error) {
 	if err := c.check(); err != nil {
 		return cache.Record{}, err
@@ -78,10 +78,11 @@ func (c Config) check() error {
 	if err := checkStatePath(c.State); err != nil {
 		return err
 	}
-	if !wiring.MakesTaps(c.Binding) {
-		return checkIDs(c.Owner)
+	err := errors.Join(checkIDs(c.Owner), checkVhost(c.Spec))
+	if wiring.MakesTaps(c.Binding) {
+		err = errors.Join(err, checkTaps(c.Spec))
 	}
-	return errors.Join(checkIDs(c.Owner), checkTaps(c.Spec))
+	return err
 }
 
 // plan computes the wiring, and reads the namespace as it is now. If there is a journal, the plan is made of

@@ -1,0 +1,62 @@
+package phase1_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/guestwire/guestwire/internal/rig/nstest"
+)
+
+// TestVhost: a network device by vhost needs /dev/vhost-net, and an owner who can open it: Setup says so before it changes
+// anything. The devices are files of a /dev of the agent's own.
+func TestVhost(t *testing.T) {
+	t.Parallel()
+	nstest.Need(t)
+	nstest.NeedRoot(t, "the owner is another user")
+	n := nstest.NewNetwork(t)
+	n.NeedTaps()
+	before := settled(t, n)
+	configuration := filepath.Join(nstest.Dir(t), "vm1.json")
+	text := `{"nic": "eth0", "binding": {"redirect": {}}, "owner": {"uid": 107, "gid": 36}, "device": {"driver": "vhost"}, "state": "` + n.State + `"}`
+	if err := os.WriteFile(configuration, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	// run has the agent plan or set up where the shell commands have made a /dev/vhost-net.
+	run := func(verb, device string) (string, error) {
+		const laid = `set -e
+			mount -t tmpfs dev /mnt
+			mkdir /mnt/net
+			mount --bind /dev/net /mnt/net
+			for f in null urandom; do : >/mnt/$f; mount --bind /dev/$f /mnt/$f; done
+			mount --rbind /mnt /dev
+			eval "$1"
+			shift
+			exec "$@"`
+		out, err := exec.Command("unshare", "-m", "sh", "-c", laid, "sh", device,
+			nstest.Program(t, "examples/agent"), verb, "-netns", n.Pod.Path(), "-config", configuration).CombinedOutput()
+		return string(out), err
+	}
+	for device, want := range map[string]string{
+		"": "device.driver vhost: stat /dev/vhost-net: no such file or directory: want the device of vhost (modprobe vhost_net; in a container, pass the device in); or device.driver qemu",
+		">/dev/vhost-net; chmod 600 /dev/vhost-net": "owner: user 107, group 36 cannot open /dev/vhost-net (mode 0600, owner 0:0), so the launcher could not start the VM with vhost: chmod 0666 /dev/vhost-net, or name a group that may: permission denied; or device.driver qemu",
+	} {
+		for _, verb := range []string{"plan", "setup"} {
+			if out, err := run(verb, device); err == nil || !strings.Contains(out, want) {
+				t.Errorf("%s with %q: %v, %s; want %s", verb, device, err, out, want)
+			}
+		}
+	}
+	asFound(t, n, before)
+	if left := ofNode(t, n); len(left) > 0 {
+		t.Errorf("the refused setups leave %v", left)
+	}
+	for _, device := range []string{">/dev/vhost-net; chmod 666 /dev/vhost-net", ">/dev/vhost-net; chmod 660 /dev/vhost-net; chgrp 36 /dev/vhost-net"} {
+		if out, err := run("setup", device); err != nil {
+			t.Errorf("setup with %q: %v, %s", device, err, out)
+		}
+	}
+	teardown(t, n, config(n, nil), before)
+}
