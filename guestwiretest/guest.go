@@ -12,7 +12,7 @@ import (
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/internal/guest"
 	"github.com/guestwire/guestwire/internal/lab"
-	"github.com/guestwire/guestwire/internal/tap"
+	"github.com/guestwire/guestwire/phase2"
 )
 
 // Errors of leases to tell apart.
@@ -31,43 +31,43 @@ var (
 type Guest struct {
 	stack    *guest.Guest
 	families guest.Families
-	port     *port
 	close    func()
+
+	mu       sync.Mutex
+	captures []*Capture
 }
 
-// NewGuest attaches a guest to the tap of a record in the pod, as a VMM does: with the record's MAC. It ends with the
-// test. The guest has one queue, so the tap has to have one, and the binding has to make a tap: bridge, redirect,
-// masquerade.
+// NewGuest attaches a guest to the tap of a record of the pod, with the record's MAC and queues, as a VMM does: by
+// [phase2.OpenTap]. The guest ends with the test.
 func NewGuest(t testing.TB, pod *Pod, record cache.Record) *Guest {
 	t.Helper()
-	if record.Tap == "" {
-		t.Fatalf("guest: binding %s has no tap", record.Binding)
-	}
-	p := &port{}
+	var files []*os.File
 	err := pod.Do(func() (err error) {
-		p.File, err = tap.Open(record.Tap)
+		files, err = phase2.OpenTap(record)
 		return err
 	})
 	if err != nil {
 		t.Fatalf("guest: %v", err)
 	}
-	stack, err := guest.Start(guest.Config{Port: p, MAC: record.MAC, Name: "guest"})
+	g := &Guest{families: guest.Families{IPv4: record.IPv4 != nil, IPv6: record.IPv6 != nil}}
+	port := guest.Queues(files)
+	g.stack, err = guest.Start(guest.Config{Port: port, MAC: record.MAC, Received: g.received})
 	if err != nil {
-		p.Close()
+		port.Close()
 		t.Fatal(err)
 	}
-	g := &Guest{
-		stack:    stack,
-		families: guest.Families{IPv4: record.IPv4 != nil, IPv6: record.IPv6 != nil},
-		port:     p,
-		close: sync.OnceFunc(func() {
-			if err := stack.Close(); err != nil {
-				t.Error(err)
-			}
-		}),
-	}
+	g.close = sync.OnceFunc(func() {
+		if err := g.stack.Close(); err != nil {
+			t.Error(err)
+		}
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		for _, c := range g.captures {
+			c.end(guest.ErrClosed)
+		}
+	})
 	t.Cleanup(g.close)
-	if err := stack.ListenTCP(Port); err != nil {
+	if err := g.stack.ListenTCP(Port); err != nil {
 		t.Fatal(err)
 	}
 	return g
@@ -186,29 +186,16 @@ func (g *Guest) Send(frame []byte) error { return g.stack.WriteFrame(frame) }
 // Capture notes the frames that come to the guest from now on.
 func (g *Guest) Capture() *Capture {
 	c := newCapture()
-	g.port.mu.Lock()
-	defer g.port.mu.Unlock()
-	g.port.captures = append(g.port.captures, c)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.captures = append(g.captures, c)
 	return c
 }
 
-// port is the tap, with the captures of what comes.
-type port struct {
-	*os.File
-	mu       sync.Mutex
-	captures []*Capture
-}
-
-func (p *port) Read(b []byte) (int, error) {
-	n, err := p.File.Read(b)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, c := range p.captures {
-		if err == nil {
-			c.add(b[:n])
-		} else {
-			c.end(err)
-		}
+func (g *Guest) received(frame []byte) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, c := range g.captures {
+		c.add(frame)
 	}
-	return n, err
 }

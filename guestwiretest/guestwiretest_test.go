@@ -24,9 +24,9 @@ func (c checked) Run() int { return leak.Run(c.M) }
 func TestMain(m *testing.M) { guestwiretest.Main(checked{m}) }
 
 // wire sets a binding up, and serves it.
-func wire(t *testing.T, pod *guestwiretest.Pod, b infra.Binding) (cache.Record, phase1.Config) {
+func wire(t *testing.T, pod *guestwiretest.Pod, b infra.Binding, queues int) (cache.Record, phase1.Config) {
 	t.Helper()
-	c := phase1.Config{NetNS: pod.NetNS, Spec: infra.Spec{NIC: pod.NIC, Binding: b, Owner: pod.Owner, State: pod.State}}
+	c := phase1.Config{NetNS: pod.NetNS, Spec: infra.Spec{NIC: pod.NIC, Binding: b, Owner: pod.Owner, State: pod.State, Queues: queues}}
 	record, err := phase1.Setup(t.Context(), c)
 	if err != nil {
 		t.Fatal(err)
@@ -53,7 +53,7 @@ func TestShapes(t *testing.T) {
 						t.Errorf("the pod asks %v: %q, %v", to, answer, err)
 					}
 				}
-				record, c := wire(t, pod, b)
+				record, c := wire(t, pod, b, 2)
 				if diff := guestwiretest.Diff(before, pod.Dump()); !strings.Contains(diff, "\n+") {
 					t.Errorf("a wiring does not show: %q", diff)
 				}
@@ -93,7 +93,7 @@ func TestShapes(t *testing.T) {
 // TestLeases: each exchange by itself, and what the guest has of it.
 func TestLeases(t *testing.T) {
 	pod := guestwiretest.NewPod(t, guestwiretest.Veth)
-	record, _ := wire(t, pod, infra.Redirect{})
+	record, _ := wire(t, pod, infra.Redirect{}, 1)
 	guest := guestwiretest.NewGuest(t, pod, record)
 	lease4, err := guest.DHCPv4(t.Context())
 	if err != nil || lease4.Address != netip.PrefixFrom(pod.IPv4, 24) || lease4.MTU != 1450 || lease4.Duration == 0 || len(lease4.Message) < 240 {

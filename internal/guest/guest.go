@@ -46,7 +46,7 @@ const probeWait = 100 * time.Millisecond
 
 // Config is the guest's hardware and name.
 type Config struct {
-	// Port transfers one Ethernet frame per Read and Write, such as the file that tap.Open returns. Close
+	// Port transfers one Ethernet frame per Read and Write, such as the file that tap.Open returns, or Queues. Close
 	// must end a pending Read. After a successful Start the guest closes the port.
 	Port io.ReadWriteCloser
 	// MAC is the guest's Ethernet address.
@@ -56,6 +56,9 @@ type Config struct {
 	MTU int
 	// Name is the guest's name in its answers on TCP ports; empty: guest.
 	Name string
+	// Received is called with each frame that the port has received, before the guest looks at it; nil: not called.
+	// The frame is valid during the call.
+	Received func(frame []byte)
 	// Log receives problems of background goroutines; nil discards them.
 	Log *slog.Logger
 }
@@ -229,6 +232,9 @@ func (g *Guest) receive() {
 			return
 		}
 		frame := buffer[:n]
+		if g.config.Received != nil {
+			g.config.Received(frame)
+		}
 		if n < header.EthernetMinimumSize || !g.link.accepts(frame) || g.deliverBootReply(frame) {
 			continue
 		}
