@@ -174,13 +174,15 @@ func TestLauncherUsage(t *testing.T) {
 		text   string
 	}{
 		{"", 2, "a verb is missing"},
-		{"server -state " + dir, 2, "none of xml, serve, version, help"},
+		{"server -state " + dir, 2, "none of xml, serve, config, version, help"},
 		{"-state " + dir + " xml", 2, "the verb comes first"},
 		{"xml", 2, "-state is missing"},
 		{"xml -stat " + dir, 2, "not defined"},
 		{"xml eth0 -state " + dir, 2, "no flag"},
 		{"xml -state " + dir, 1, "run Phase1's Setup"},
 		{"serve -state " + dir + "/none", 1, "run Phase1's Setup"},
+		{"config -format yaml -state " + dir, 2, "none of cloud-init, networkd, kernel"},
+		{"config -state " + dir, 1, "run Phase1's Setup"},
 	} {
 		out, status := run(t, launcher, strings.Fields(step.args)...)
 		if status != step.status || !strings.Contains(out, step.text) || strings.Count(out, "\n") != 1 {
@@ -191,6 +193,51 @@ func TestLauncherUsage(t *testing.T) {
 		if out, status := stdout(t, launcher, strings.Fields(help)...); status != 0 || !strings.Contains(out, "launcher serve") {
 			t.Errorf("launcher %s: status %d:\n%s", help, status, out)
 		}
+	}
+}
+
+// TestConfig: the launcher prints what a guest without DHCP needs, or writes the files, and tells what is left out.
+func TestConfig(t *testing.T) {
+	nstest.Need(t)
+	n, launcher := nstest.NewNetwork(t), nstest.Program(t, "examples/launcher")
+	n.Pod.IP("neigh add 10.244.1.99 lladdr 02:00:00:00:00:99 dev eth0 nud permanent")
+	if out, status := run(t, nstest.Program(t, "examples/agent"), "setup", "-netns", n.Pod.Path(), "-nic", "eth0", "-binding", "redirect", "-state", n.State); status != 0 {
+		t.Fatalf("setup: %s", out)
+	}
+	out := filepath.Join(t.TempDir(), "seed")
+	for _, c := range []struct{ args, printed, told string }{
+		{"", "version: 2\nethernets:\n", "neighbour"},
+		{"-format networkd", "[Neighbor]\nAddress=10.244.1.99\n", ""},
+		{"-format kernel", "ip=10.244.1.7::10.244.1.1:255.255.255.0", "is left out"},
+		{"-out " + out, "", "neighbour"},
+	} {
+		cmd := exec.Command(launcher, append([]string{"config", "-state", n.State}, strings.Fields(c.args)...)...)
+		var told strings.Builder
+		cmd.Stderr = &told
+		printed, err := cmd.Output()
+		if err != nil || !strings.Contains(string(printed), c.printed) || c.printed == "" && len(printed) > 0 ||
+			!strings.Contains(told.String(), c.told) || c.told == "" && strings.Contains(told.String(), "neighbour") {
+			t.Errorf("config %s: %v, printed\n%s\ntold\n%s", c.args, err, printed, &told)
+		}
+	}
+	meta, err := os.ReadFile(filepath.Join(out, "meta-data"))
+	if want := fmt.Sprintf("instance-id: %q\n", filepath.Base(n.State)); err != nil || string(meta) != want {
+		t.Errorf("meta-data: %q, %v, want %q", meta, err, want)
+	}
+	for _, name := range []string{"user-data", "network-config"} {
+		if _, err := os.Stat(filepath.Join(out, name)); err != nil {
+			t.Error(err)
+		}
+	}
+	resolv := filepath.Join(t.TempDir(), "resolv.conf")
+	if err := os.WriteFile(resolv, []byte("nameserver 10.96.0.10\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if out, status := run(t, launcher, "config", "-state", n.State, "-resolv-conf", resolv, "-format", "networkd"); status != 0 || !strings.Contains(out, "DNS=10.96.0.10\n") {
+		t.Errorf("status %d:\n%s", status, out)
+	}
+	if out, status := run(t, launcher, "config", "-state", n.State, "-resolv-conf", resolv+"-not"); status != 1 || !strings.Contains(out, "no such file") {
+		t.Errorf("status %d:\n%s", status, out)
 	}
 }
 

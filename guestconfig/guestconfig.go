@@ -212,7 +212,10 @@ func (n *nic) search() []string {
 		bad := func(c rune) bool {
 			return (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && !strings.ContainsRune("-._", c)
 		}
-		if domain == "" || domain[0] == '-' || strings.ContainsFunc(domain, bad) {
+		if domain = strings.TrimSuffix(domain, "."); domain == "" {
+			continue // the root, which is no search domain
+		}
+		if domain[0] == '-' || strings.ContainsFunc(domain, bad) {
 			n.warn("the search domain %q is left out: it is no domain's name", domain)
 			continue
 		}

@@ -93,7 +93,7 @@ func everything() cache.Record {
 		Rules:    []cache.StaticRule{{Priority: 0, Table: 254}, {Priority: 9, Table: 254, IPv6: true}},
 		Warnings: []string{"a sentence of Phase1"},
 	})
-	r.DNS = &cache.DNS{Servers: []netip.Addr{ip("10.96.0.10"), ip("fe80::53%eth0"), ip("10.96.0.11"), ip("10.96.0.12")}, Search: []string{"pod.example", "a b", "evil\n[Route]"}}
+	r.DNS = &cache.DNS{Servers: []netip.Addr{ip("10.96.0.10"), ip("fe80::53%eth0"), ip("127.0.0.53"), ip("10.96.0.11"), ip("10.96.0.12")}, Search: []string{"pod.example.", ".", "a b", "evil\n[Route]"}}
 	r.Options.Hostname, r.Options.NTP = "vm1", []netip.Addr{ip("10.96.0.13"), ip("fd00::13")}
 	return r
 }

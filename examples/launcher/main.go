@@ -13,7 +13,9 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 
 	"github.com/guestwire/guestwire/phase2"
@@ -25,6 +27,9 @@ const usage = `launcher describes and serves the interfaces of a virtual machine
   launcher serve -state DIR    DHCP, DHCPv6 and router advertisements until SIGTERM; the log is on standard error;
                                -events prints what Serve did and what the guest got, as lines of JSON on standard output:
                                {"time": ..., "nic": "eth0", "event": "dhcpv4-leased", "text": ..., "address": ...}
+  launcher config -state DIR   the network configuration of a guest without DHCP, by -format: cloud-init (network-config
+                               version 2), networkd, kernel (ip=). -out writes the files: of cloud-init those of a NoCloud
+                               disk. What the format leaves out is told on standard error
   launcher version             the program's version and revision
   launcher help                this text
 
@@ -67,6 +72,8 @@ func run(ctx context.Context, args []string) error {
 	state := flags.String("state", "", "the agent's state directory")
 	resolvConf := flags.String("resolv-conf", "", "the file with the guest's DNS configuration, if the record has none; changes are followed (default /etc/resolv.conf, if it exists)")
 	events := flags.Bool("events", false, "serve: print events as lines of JSON")
+	format := flags.String("format", formats[0], "config: "+strings.Join(formats, ", "))
+	out := flags.String("out", "", "config: the directory to which the files are written (default: standard output)")
 	err := flags.Parse(args)
 	switch {
 	case errors.Is(err, flag.ErrHelp), verb == "help":
@@ -79,14 +86,16 @@ func run(ctx context.Context, args []string) error {
 	case verb == "" && len(args) > 0:
 		return usageError{fmt.Errorf("%q before the verb: the verb comes first, then its flags; launcher -help tells more", args[0])}
 	case verb == "":
-		return usageError{errors.New("a verb is missing: xml, serve, version, help; launcher -help tells more")}
-	case verb != "xml" && verb != "serve" && verb != "version":
-		return usageError{fmt.Errorf("%q is none of xml, serve, version, help; launcher -help tells more", verb)}
+		return usageError{errors.New("a verb is missing: xml, serve, config, version, help; launcher -help tells more")}
+	case verb != "xml" && verb != "serve" && verb != "config" && verb != "version":
+		return usageError{fmt.Errorf("%q is none of xml, serve, config, version, help; launcher -help tells more", verb)}
 	case flags.NArg() > 0:
 		return usageError{fmt.Errorf("%q is no flag; launcher -help tells more", flags.Arg(0))}
 	case verb == "version":
 		fmt.Println("launcher", version())
 		return nil
+	case !slices.Contains(formats, *format):
+		return usageError{fmt.Errorf("-format %q is none of %s", *format, strings.Join(formats, ", "))}
 	case *state == "":
 		return usageError{errors.New("-state is missing: name the agent's state directory")}
 	}
@@ -107,6 +116,9 @@ func run(ctx context.Context, args []string) error {
 			vm.Log.Info("served", "nic", nic, "received", c.Received, "sent", c.Sent, "failed", c.Failed, "ignored", c.Ignored)
 		}
 		return nil
+	}
+	if verb == "config" {
+		return printConfig(vm, *format, *state, *out)
 	}
 	elements, err := vm.Interfaces()
 	if err != nil {

@@ -1,0 +1,27 @@
+package phase2
+
+import (
+	"log/slog"
+
+	"github.com/guestwire/guestwire/guestconfig"
+)
+
+// Guest returns what package guestconfig needs to configure a guest without DHCP: the records, and the DNS
+// configuration of ResolvConf for those that have none, as Serve would tell it. The configuration is that of this
+// moment: such a guest does not notice later changes.
+//
+// The error is that of reading ResolvConf.
+func (vm *VM) Guest() (guestconfig.Guest, error) {
+	log := vm.Log
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	conf, err := newResolvConf(vm.ResolvConf)
+	if err == nil {
+		err = conf.readFirst(log)
+	}
+	if err != nil {
+		return guestconfig.Guest{}, err
+	}
+	return guestconfig.Guest{Records: vm.Records(), DNS: conf.last}, nil
+}
