@@ -1,7 +1,7 @@
 // Command stockkernel runs a command under the kernel that Debian ships, in QEMU, with this
 // machine's files: its root file system read-only by 9p under an overlay that forgets.
 //
-//	stockkernel [-v] [-timeout 10m] [-env KEY=VALUE]... [--] COMMAND [ARGUMENT]...
+//	stockkernel [-v] [-timeout 10m] [-append ARGUMENTS] [-env KEY=VALUE]... [--] COMMAND [ARGUMENT]...
 //
 // The command runs as root in the current directory with the caller's environment, all modules
 // of that kernel at hand and no network but lo. Its standard output and error arrive as they are
@@ -48,6 +48,7 @@ func main() {
 		timeout = flag.Duration("timeout", 10*time.Minute, "end the kernel after this time, boot included")
 		cpus    = flag.Int("cpus", 2, "number of virtual CPUs")
 		memory  = flag.Int("memory", 2048, "MiB of memory, of which files that are written may take half")
+		more    = flag.String("append", "", "`ARGUMENTS` for the kernel besides, such as security=selinux")
 		env     = os.Environ()
 	)
 	flag.Func("env", "set `KEY=VALUE` for the command; may be repeated", func(s string) error {
@@ -65,7 +66,7 @@ func main() {
 	ctx, cancel := context.WithTimeoutCause(ctx, *timeout, errTimeout)
 	defer cancel()
 
-	status, err := run(ctx, machine{cpus: *cpus, memory: *memory, verbose: *verbose}, flag.Args(), env)
+	status, err := run(ctx, machine{cpus: *cpus, memory: *memory, arguments: *more, verbose: *verbose}, flag.Args(), env)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "stockkernel:", err)
 		status = statusFailed

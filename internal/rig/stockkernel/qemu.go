@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -16,9 +17,10 @@ import (
 
 // machine is the virtual one.
 type machine struct {
-	cpus    int
-	memory  int // MiB
-	verbose bool
+	cpus      int
+	memory    int    // MiB
+	arguments string // for the kernel, besides its own
+	verbose   bool
 }
 
 // card is the MAC of the machine's network card, which is connected to nothing. The command knows it
@@ -62,7 +64,7 @@ func (m machine) run(outer context.Context, k kernel, t task) (status int, err e
 		"-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",
 		"-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "max",
 		"-smp", strconv.Itoa(m.cpus), "-m", strconv.Itoa(m.memory),
-		"-kernel", k.image, "-initrd", "/dev/fd/3", "-append", "console=ttyS0 panic=-1",
+		"-kernel", k.image, "-initrd", "/dev/fd/3", "-append", strings.TrimSpace("console=ttyS0 panic=-1 "+m.arguments),
 		"-chardev", "stdio,id=console,signal=off", "-serial", "chardev:console",
 		"-device", "virtio-serial-pci",
 		"-chardev", "file,id=channel,path=/dev/fd/4", "-device", "virtserialport,chardev=channel",
