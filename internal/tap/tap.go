@@ -56,6 +56,8 @@ func attach(name string, flags uint16) (fd int, err error) {
 		case unix.EPERM:
 			// the kernel wants the tap's user and its group (tun_not_capable)
 			err = fmt.Errorf("user %d of group %d is not its owner: %w", unix.Geteuid(), unix.Getegid(), err)
+		case unix.EACCES:
+			err = fmt.Errorf("SELinux denies it to this process's domain (Setup's Owner.SELinux gives the tap the launcher's context; ausearch -m AVC shows the rule): %w", err)
 		case unix.EBUSY:
 			err = fmt.Errorf("another process is attached: %w", err)
 		}
