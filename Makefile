@@ -35,6 +35,7 @@ install: ## what the tests call (root, Debian)
 	@internal/rig/nstest/install.sh
 	@internal/rig/podnet/install.sh
 	@internal/rig/container/install.sh
+	@internal/rig/confine/install.sh
 
 # GUESTWIRE_REQUIRE makes a failure of what is a skip elsewhere: no namespace, no tool.
 test test-all crash networks: export GUESTWIRE_REQUIRE = 1

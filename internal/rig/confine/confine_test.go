@@ -1,0 +1,146 @@
+package confine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/rig/guest"
+	"github.com/guestwire/guestwire/internal/rig/nstest"
+	"github.com/guestwire/guestwire/internal/rig/unpacked"
+	"github.com/guestwire/guestwire/internal/tap"
+)
+
+// vmm makes this program a VMM: it opens the tap with this name, whose guest has the MAC behind the name, configures the
+// guest, and ends.
+const vmm = "GUESTWIRE_CONFINE_VMM"
+
+func TestMain(m *testing.M) {
+	if name, mac, ok := strings.Cut(os.Getenv(vmm), " "); ok {
+		if err := beVMM(name, mac); err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	nstest.Main(m)
+}
+
+func beVMM(name, mac string) error {
+	port, err := tap.Open(name)
+	if err != nil {
+		return err
+	}
+	config := guest.Config{Port: port}
+	if err := config.MAC.UnmarshalText([]byte(mac)); err != nil {
+		return err
+	}
+	g, err := guest.Start(config)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	c, err := g.Configure(ctx, guest.Families{IPv4: true, IPv6: true})
+	if err == nil {
+		fmt.Printf("guest has %v and %v\n", c.IPv4.Address, c.IPv6.Address)
+	}
+	return errors.Join(err, g.Close())
+}
+
+// inStockKernel runs the test that calls it under Debian's kernel with the arguments, as this package's test binary,
+// and returns true there. In this process it returns false, after that run.
+func inStockKernel(t *testing.T, arguments string) bool {
+	t.Helper()
+	if nstest.Emulated {
+		return true
+	}
+	nstest.Need(t)
+	nstest.NeedRoot(t, "the stock kernel's machine needs all files of this one")
+	if _, err := exec.LookPath("qemu-system-x86_64"); err != nil {
+		nstest.Skip(t, "no qemu-system-x86_64: make install")
+	}
+	if _, err := os.Stat(unpacked.Path("kernel")); err != nil {
+		nstest.Skip(t, "no stock kernel: make install")
+	}
+	programs := filepath.Dir(nstest.Program(t, "examples/agent"))
+	nstest.Program(t, "examples/launcher")
+	stockkernel := nstest.Program(t, "internal/rig/stockkernel")
+	binary := filepath.Join(nstest.Dir(t), "confine.test")
+	build := exec.Command("go", "test", "-c", "-o", binary, ".")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0") // without -race: the machine there is slow
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("go test -c: %v\n%s", err, out)
+	}
+	cmd := exec.Command(stockkernel, "-timeout", "3m", "-append", arguments, "-env", "GUESTWIRE_BIN="+programs, "-env", "GUESTWIRE_SANDBOX=",
+		"--", binary, "-test.v", "-test.run", "^"+t.Name()+"$")
+	out, err := cmd.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "--- PASS: "+t.Name()) {
+		t.Errorf("under the stock kernel: %v\n%s", err, out)
+	} else if testing.Verbose() {
+		t.Logf("%s", out)
+	}
+	return false
+}
+
+// tool is the path of a program that install.sh has unpacked, with the libraries that it needs.
+func tool(t *testing.T, path string, args ...string) *exec.Cmd {
+	t.Helper()
+	root := unpacked.Path("confine")
+	if _, err := os.Stat(filepath.Join(root, path)); err != nil {
+		nstest.Skip(t, err.Error()+": make install")
+	}
+	cmd := exec.Command(filepath.Join(root, path), args...)
+	cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+root+"/usr/lib/x86_64-linux-gnu:"+root+"/lib/x86_64-linux-gnu")
+	return cmd
+}
+
+// unprivileged are the words that run a command in the pod as the launcher's user without capabilities, after a shell
+// command.
+func unprivileged(n nstest.Network, first string, args ...string) []string {
+	uid := strconv.Itoa(nstest.LauncherUID)
+	return append([]string{"nsenter", "--net=" + n.Pod.Path(), "sh", "-c", first + ` && exec "$@"`, "sh", "setpriv", "--reuid", uid, "--regid", uid,
+		"--clear-groups", "--bounding-set", "-all", "--inh-caps", "-all", "--no-new-privs", "--pdeathsig", "KILL", "--"}, args...)
+}
+
+// output runs a command.
+func output(args ...string) (string, error) {
+	out, err := exec.Command(args[0], args[1:]...).CombinedOutput()
+	return string(out), err
+}
+
+// startGuest runs this program as a VMM, as the words of unprivileged have it.
+func startGuest(n nstest.Network, first string, r cache.Record) (string, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return "", err
+	}
+	words := unprivileged(n, first, self)
+	cmd := exec.Command(words[0], words[1:]...)
+	cmd.Env = append(os.Environ(), vmm+"="+r.Tap+" "+r.MAC.String())
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+// readRecord is the pod's record.
+func readRecord(t *testing.T, n nstest.Network) cache.Record {
+	t.Helper()
+	dir, err := os.OpenRoot(n.State)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	r, err := cache.Read(dir, "eth0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
