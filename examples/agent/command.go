@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"syscall"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -16,19 +17,28 @@ import (
 
 // execute runs the command of the command line.
 func execute(_ context.Context, o *options) error {
+	signals, stop := passedOn()
+	defer stop()
 	cmd := exec.Command(o.command[0], o.command[1:]...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	return runCommand(cmd, o)
+	return runCommand(cmd, o, signals)
+}
+
+// passedOn are the signals that the command gets.
+func passedOn() (signals <-chan os.Signal, stop func()) {
+	c := make(chan os.Signal, 1)
+	signal.Notify(c, syscall.SIGTERM, syscall.SIGINT)
+	return c, func() { signal.Stop(c) }
 }
 
 // runCommand starts the command as the owner, in the namespace if one is named, and waits for its end. Signals are passed
 // on. The error is a commandError if the command ends with another status than 0.
-func runCommand(cmd *exec.Cmd, o *options) error {
-	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
-	defer signal.Stop(signals)
+func runCommand(cmd *exec.Cmd, o *options, signals <-chan os.Signal) error {
 	if err := phase1.Launch(cmd, o.NetNS, o.Owner, o.groups...); err != nil {
 		return err
+	}
+	if os.Getpid() == 1 {
+		defer reapOrphans(cmd.Process.Pid)()
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
@@ -49,6 +59,38 @@ func runCommand(cmd *exec.Cmd, o *options) error {
 			return err
 		}
 	}
+}
+
+// reapOrphans waits for the processes that a container's process 1 inherits from those that end, until stop is called. The
+// command is left to its own Wait.
+func reapOrphans(command int) (stop func()) {
+	ends := make(chan os.Signal, 1)
+	signal.Notify(ends, syscall.SIGCHLD)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for range ends {
+			for {
+				var orphan unix.Siginfo
+				err := unix.Waitid(unix.P_ALL, 0, &orphan, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
+				pid := childOf(&orphan)
+				if err != nil || pid == 0 || pid == command {
+					break // the command's end ends this, too
+				}
+				unix.Wait4(pid, nil, 0, nil)
+			}
+		}
+	}()
+	return func() {
+		signal.Stop(ends)
+		close(ends)
+		<-done
+	}
+}
+
+// childOf is si_pid (sigaction(2)): three ints come before it, and it is aligned as a pointer.
+func childOf(s *unix.Siginfo) int {
+	return int(*(*int32)(unsafe.Add(unsafe.Pointer(s), 8+unsafe.Sizeof(uintptr(0)))))
 }
 
 // inForeground says whether the agent's process group is the one that the terminal sends its signals to.

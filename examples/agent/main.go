@@ -156,7 +156,7 @@ func (o *options) flagSet(v verb) *flag.FlagSet {
 		case "uid":
 			set.UintVar(&o.uid, name, 0, "the launcher's user, a `NUMBER`; without it root")
 		case "gid":
-			set.UintVar(&o.gid, name, 0, "the launcher's group, a `NUMBER`; 0: any group; to exec, the user's own")
+			set.UintVar(&o.gid, name, 0, "the launcher's group, a `NUMBER`; 0: any group; to exec and run, the user's own")
 		case "groups":
 			set.Func(name, "the supplementary groups, `NUMBERS` with commas between, such as the one of /dev/kvm; without it none", o.parseGroups)
 		case "config":

@@ -88,6 +88,22 @@ The kernel reports 20 packets a second of each reason; agent status has the coun
 `,
 	},
 	{
+		name: "run", short: "wire a NIC for as long as a command runs, as the entry point of a VM's container",
+		flags: "netns own nic binding state uid gid groups config dir", command: true, do: runWired,
+		long: `run is setup, exec and teardown. It wires the NIC, runs the command without capabilities as the -uid, in the same
+namespace, and gives the namespace back when the command has ended. SIGTERM and SIGINT are passed on to the command. As
+process 1 of a container it waits for orphans, too. The exit code is the command's, and 128 and the signal's number if a
+signal ended the command; without a command's end, it is that of setup.
+
+If run was killed, the next run finds the wiring and uses it; one of another configuration is taken down first. With
+-own it also removes the record and the journal of an earlier container's network from -state and -dir, which therefore
+have to be the container's own.
+
+  agent run -own -nic eth0 -binding redirect -state /run/vm1 -uid 107 -- launcher serve -state /run/vm1
+
+` + kinds,
+	},
+	{
 		name: "exec", short: "run a command in a namespace, as a user without privileges",
 		flags: "netns uid gid groups", command: true, optional: true, do: execute,
 		long: `exec runs a command without capabilities, in the namespace and as the user that are named. Without -netns the command
@@ -191,7 +207,7 @@ For example, with a pod's namespace in /run/netns/pod:
   agent teardown -netns /run/netns/pod -nic eth0
 
 The exit code is 0: done, 1: failed, 2: a flag or a field of the configuration is wrong, 3: the NIC is not wired,
-4: the kernel is not as recorded, 5: the binding cannot work on the NIC. That of exec is its command's. What takes longer
+4: the kernel is not as recorded, 5: the binding cannot work on the NIC. That of exec and run is their command's. What takes longer
 than a second is told on standard error.
 `)
 	return nil

@@ -1,0 +1,232 @@
+package examples_test
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/guestwire/guestwire/internal/rig/nstest"
+)
+
+// container is a process 1 with the rights of a container's: NET_ADMIN and what engines give besides, sysctls that are
+// read-only, and journals of its own.
+type container struct {
+	nstest.Network
+	dir string
+}
+
+// run is agent run as process 1, of a shell script.
+func (c container) run(t *testing.T, binding, script string, args ...string) *exec.Cmd {
+	t.Helper()
+	nstest.Need(t, "unshare", "setpriv", "nsenter")
+	line := []string{
+		"--net=" + c.Pod.Path(), "unshare", "--pid", "--fork", "--mount-proc", "--kill-child", "sh", "-ec",
+		`mount --bind /proc/sys /proc/sys; mount -o remount,bind,ro /proc/sys; exec "$@"`, "sh",
+		"setpriv", "--bounding-set", "-all,+net_admin,+setuid,+setgid,+setpcap,+chown,+kill", "--inh-caps", "-all", "--",
+		nstest.Program(t, "examples/agent"), "run", "-own", "-nic", "eth0", "-binding", binding, "-state", c.State, "-dir", c.dir,
+		"-uid", strconv.Itoa(nstest.LauncherUID), "--", "sh", "-c", script,
+	}
+	cmd := exec.CommandContext(t.Context(), "nsenter", append(line, args...)...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	return cmd
+}
+
+// process is a run that has not ended.
+type process struct {
+	*exec.Cmd
+	lines *bufio.Reader
+	in    io.WriteCloser
+}
+
+// start runs a script and waits for its first line.
+func (c container) start(t *testing.T, binding, script, first string) process {
+	t.Helper()
+	p := process{Cmd: c.run(t, binding, script)}
+	var errs nstest.Output
+	p.Stderr = &errs
+	out, err := p.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.in, err = p.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Start(); err != nil {
+		t.Fatal(err)
+	}
+	p.lines = bufio.NewReader(out)
+	if line, err := p.lines.ReadString('\n'); line != first+"\n" {
+		p.Process.Kill()
+		t.Fatalf("%q, %v, %s", line, err, errs.String())
+	}
+	return p
+}
+
+// one is the process of the machine that is the container's process 1.
+func (p process) one(t *testing.T) int {
+	t.Helper()
+	pid := p.Process.Pid // nsenter became unshare, which has one child
+	children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	child, err := strconv.Atoi(strings.TrimSpace(string(children)))
+	if err != nil {
+		t.Fatalf("children of %d: %q", pid, children)
+	}
+	return child
+}
+
+func newContainer(t *testing.T) (container, string) {
+	t.Helper()
+	nstest.NeedRoot(t, "it has no capabilities to choose from")
+	c := container{nstest.NewNetwork(t), filepath.Join(nstest.Dir(t), "journals")}
+	return c, c.Pod.Settled()
+}
+
+func (c container) asFound(t *testing.T, before string) {
+	t.Helper()
+	nstest.Eventually(t, func() error { return nstest.Difference(before, c.Pod.Dump()) })
+	for _, dir := range []string{c.State, c.dir} {
+		if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+			t.Errorf("%s has %v, %v; want nothing", dir, left, err)
+		}
+	}
+}
+
+// TestRun: the command has the wiring and no privileges, and its end ends the wiring and the agent.
+func TestRun(t *testing.T) {
+	t.Parallel()
+	c, before := newContainer(t)
+	out, err := c.run(t, "redirect", `ip -br link show eth0-tap; id -u; grep CapBnd /proc/self/status; exit 42`).CombinedOutput()
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.ExitCode() != 42 {
+		t.Errorf("%v, want the command's status 42", err)
+	}
+	for _, want := range []string{"eth0-tap", fmt.Sprintf("\n%d\n", nstest.LauncherUID), "CapBnd:\t0000000000000000"} {
+		if !strings.Contains(string(out), want) {
+			t.Errorf("the command says %q, want %q", out, want)
+		}
+	}
+	c.asFound(t, before)
+
+	out, err = c.run(t, "bridge", "exit 42").CombinedOutput() // /proc/sys is read-only
+	if !errors.As(err, &exit) || exit.ExitCode() != 5 {
+		t.Errorf("a refusal: %v, %s", err, out)
+	}
+	c.asFound(t, before)
+}
+
+// TestRunElsewhere: the node's agent runs a command in a pod's namespace.
+func TestRunElsewhere(t *testing.T) {
+	t.Parallel()
+	n := nstest.NewNetwork(t)
+	before := n.Pod.Settled()
+	out, status := run(t, nstest.Program(t, "examples/agent"), "run", "-netns", n.Pod.Path(), "-nic", "eth0", "-binding", "bridge",
+		"-state", n.State, "-uid", strconv.Itoa(nstest.LauncherUID), "--", "sh", "-c", "ip -br link show eth0-br; exit 7")
+	if status != 7 || !strings.Contains(out, "eth0-br") {
+		t.Errorf("%d, %s", status, out)
+	}
+	nstest.Eventually(t, func() error { return nstest.Difference(before, n.Pod.Dump()) })
+}
+
+// TestRunSignals: SIGTERM and SIGINT reach the command, and the agent waits for its end.
+func TestRunSignals(t *testing.T) {
+	t.Parallel()
+	c, before := newContainer(t)
+	for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
+		p := c.start(t, "redirect", `trap 'echo bye; exit 7' TERM INT; echo ready; read line`, "ready")
+		if err := syscall.Kill(p.one(t), s); err != nil {
+			t.Error(err)
+		}
+		rest, err := io.ReadAll(p.lines)
+		p.in.Close()
+		p.Wait()
+		if string(rest) != "bye\n" || p.ProcessState.ExitCode() != 7 {
+			t.Errorf("%v: %q, %v, %v", s, rest, err, p.ProcessState)
+		}
+		c.asFound(t, before)
+	}
+}
+
+// TestRunOrphans: process 1 of a container waits for the processes that others leave.
+func TestRunOrphans(t *testing.T) {
+	t.Parallel()
+	c, before := newContainer(t)
+	// The orphan ends when the inner shell has ended, which has closed the pipe.
+	p := c.start(t, "redirect", `(sh -c 'read line' <&3 &) 3<&0; echo ready; read line; exec 0<&-
+for try in $(seq 500); do ps -e -o stat= -o comm= | grep -q '^Z' || break; sleep 0.02; done; ps -e -o stat= -o comm= | grep ^Z; echo end`, "ready")
+	fmt.Fprint(p.in, "one\ntwo\n")
+	rest, err := io.ReadAll(p.lines)
+	p.in.Close()
+	if wait := p.Wait(); wait != nil || string(rest) != "end\n" {
+		t.Errorf("%v, %v, left are %q", wait, err, rest)
+	}
+	c.asFound(t, before)
+}
+
+// TestRunKilled: after a kill, the next run finds the wiring, also in another configuration, and ends it. Two runs of one
+// NIC do not meet.
+func TestRunKilled(t *testing.T) {
+	t.Parallel()
+	c, before := newContainer(t)
+	kill := func(p process) {
+		t.Helper()
+		if err := syscall.Kill(p.one(t), syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		p.Wait()
+		if out := c.Pod.IP("-br link"); !strings.Contains(out, "eth0-tap") {
+			t.Fatalf("the kill left %s", out)
+		}
+	}
+	tap := func() string { return c.Pod.IP("-br link show eth0-tap") }
+	p := c.start(t, "redirect", "echo ready; read line", "ready")
+	first := tap()
+	if out, err := c.run(t, "redirect", "true").CombinedOutput(); err == nil || !strings.Contains(string(out), "another agent run") {
+		t.Errorf("beside another run: %v, %s", err, out)
+	}
+	kill(p)
+	p = c.start(t, "redirect", "echo ready; read line", "ready")
+	if second := tap(); strings.Fields(second)[2] != strings.Fields(first)[2] {
+		t.Errorf("the tap is %s, it was %s", second, first)
+	}
+	kill(p)
+	for _, path := range []string{"net/bridge/bridge-nf-call-arptables", "net/bridge/bridge-nf-call-ip6tables", "net/bridge/bridge-nf-call-iptables", "net/ipv6/conf/all/forwarding"} {
+		c.Pod.Exec("sh", "-c", "[ ! -e /proc/sys/"+path+" ] || echo "+map[bool]string{true: "1", false: "0"}[strings.HasSuffix(path, "forwarding")]+" > /proc/sys/"+path)
+	}
+	if out, err := c.run(t, "masquerade", "ip -br link show eth0-br").CombinedOutput(); err != nil || !strings.Contains(string(out), "taken down first") || !strings.Contains(string(out), "eth0-br") {
+		t.Errorf("with another configuration: %v, %s", err, out)
+	}
+	for _, setting := range []string{"net.bridge.bridge-nf-call-arptables=1", "net.bridge.bridge-nf-call-ip6tables=1", "net.bridge.bridge-nf-call-iptables=1", "net.ipv6.conf.all.forwarding=0"} {
+		c.Pod.Exec("sysctl", "-eqw", setting)
+	}
+	c.asFound(t, before)
+}
+
+// TestRunNextContainer: what a killed container left in its directories, whose network is gone, does not keep the next
+// one from them.
+func TestRunNextContainer(t *testing.T) {
+	t.Parallel()
+	c, _ := newContainer(t)
+	p := c.start(t, "redirect", "echo ready; read line", "ready")
+	if err := syscall.Kill(p.one(t), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	p.Wait()
+	c.Pod.End()
+	next, before := newContainer(t)
+	next.State, next.dir = c.State, c.dir
+	if out, err := next.run(t, "redirect", "true").CombinedOutput(); err != nil {
+		t.Errorf("%v, %s", err, out)
+	}
+	next.asFound(t, before)
+}
