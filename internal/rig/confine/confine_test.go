@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/guestwire/guestwire/cache"
-	"github.com/guestwire/guestwire/internal/rig/guest"
+	"github.com/guestwire/guestwire/internal/guest"
 	"github.com/guestwire/guestwire/internal/rig/nstest"
 	"github.com/guestwire/guestwire/internal/rig/unpacked"
 	"github.com/guestwire/guestwire/internal/tap"
