@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/domain/qemu"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/rig/nstest"
@@ -86,9 +87,11 @@ func TestAutoconf(t *testing.T) {
 			defer cancel()
 			n := nstest.NewNetwork(t)
 			_, r := setupAndOpen(ctx, t, bootConfig(n, b, uid, gid))
+			nic := newNIC(t, r, qemu.Options{})
+			delete(nic.Device, "host_mtu") // so that the guest's MTU is the lease's
 			for range boots {
 				launcher := n.Serve(t, uid)
-				g, err := vm.BootQEMU(ctx, vm.Config{NetNS: n.Pod.File, UID: uid, GID: gid, Boot: vm.BootAutoconf}, vm.NIC{Tap: r.Tap, MAC: r.MAC})
+				g, err := vm.BootQEMU(ctx, vm.Config{NetNS: n.Pod.File, UID: uid, GID: gid, Boot: vm.BootAutoconf}, nic)
 				if err != nil {
 					launcher.Stop(t)
 					t.Fatalf("%v\n%s", err, launcher.Output.String())

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/domain/qemu"
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/rig/nstest"
 	"github.com/guestwire/guestwire/internal/rig/vm"
@@ -32,7 +33,7 @@ func TestManagers(t *testing.T) {
 				_, r := setupAndOpen(ctx, t, c)
 				station := otherEnd(t, n, kind)
 				launcher := n.Serve(t, uid)
-				g, err := vm.BootQEMU(ctx, vm.Config{NetNS: n.Pod.File, UID: uid, GID: gid, Name: "guest1", Boot: boot}, vm.NIC{Tap: r.Tap, MAC: r.MAC, MTU: r.MTU})
+				g, err := vm.BootQEMU(ctx, vm.Config{NetNS: n.Pod.File, UID: uid, GID: gid, Name: "guest1", Boot: boot}, newNIC(t, r, qemu.Options{}))
 				if err != nil {
 					t.Fatalf("%v\n%s", err, launcher.Output.String())
 				}

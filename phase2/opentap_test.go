@@ -24,7 +24,7 @@ import (
 
 // openTapAs calls OpenTap in a namespace on a thread of its own, as a user without capabilities, after prepare. The
 // test's end closes the files.
-func openTapAs(t *testing.T, ns *nstest.Namespace, uid int, r cache.Record, prepare func() error) (files []*os.File, err error) {
+func openTapAs(t *testing.T, ns *nstest.Namespace, uid, gid int, r cache.Record, prepare func() error) (files []*os.File, err error) {
 	t.Helper()
 	failed := netns.Do(ns.File, func() error {
 		if prepare != nil {
@@ -33,10 +33,11 @@ func openTapAs(t *testing.T, ns *nstest.Namespace, uid int, r cache.Record, prep
 			}
 		}
 		// The system calls are the thread's alone, which ends with the function.
-		for _, set := range []uintptr{unix.SYS_SETRESGID, unix.SYS_SETRESUID} {
-			if _, _, errno := unix.RawSyscall(set, uintptr(uid), uintptr(uid), uintptr(uid)); errno != 0 {
-				return errno
-			}
+		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESGID, uintptr(gid), uintptr(gid), uintptr(gid)); errno != 0 {
+			return errno
+		}
+		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, uintptr(uid), uintptr(uid), uintptr(uid)); errno != 0 {
+			return errno
 		}
 		files, err = phase2.OpenTap(r)
 		return nil
@@ -131,7 +132,7 @@ func TestOpenTap(t *testing.T) {
 		t.Run(fmt.Sprintf("%s with %d queues", binding.Kind(), queues), func(t *testing.T) {
 			n := nstest.NewNetwork(t)
 			r := setupQueues(t, n, binding, queues)
-			earlier, err := openTapAs(t, n.Pod, nstest.LauncherUID, r, nil)
+			earlier, err := openTapAs(t, n.Pod, nstest.LauncherUID, nstest.LauncherUID, r, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -142,7 +143,7 @@ func TestOpenTap(t *testing.T) {
 			for _, f := range earlier {
 				f.Close()
 			}
-			files, err := openTapAs(t, n.Pod, nstest.LauncherUID, r, nil)
+			files, err := openTapAs(t, n.Pod, nstest.LauncherUID, nstest.LauncherUID, r, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -184,37 +185,16 @@ func TestOpenTapMacvtap(t *testing.T) {
 	n := nstest.NewMacvtap(t)
 	nstest.NeedRoot(t, "the test makes device nodes")
 	r := setupQueues(t, n, infra.Macvtap{}, 2)
-	index := strings.TrimSpace(n.Pod.Exec("cat", "/sys/class/net/eth0/ifindex"))
-	dev := strings.TrimSpace(n.Pod.Exec("cat", "/sys/class/net/eth0/macvtap/tap"+index+"/dev"))
-	var major, minor uint32
-	if _, err := fmt.Sscanf(dev, "%d:%d", &major, &minor); err != nil {
-		t.Fatal(err)
-	}
-	node := func(mode, major, minor uint32, owner int) func() error {
-		return func() error {
-			if err := ownMounts("/dev"); err != nil {
-				return err
-			}
-			path := "/dev/tap" + index
-			if err := unix.Mknod(path, unix.S_IFCHR|mode, int(unix.Mkdev(major, minor))); err != nil {
-				return err
-			}
-			return errors.Join(os.Chmod(path, fs.FileMode(mode)), os.Chown(path, owner, owner))
-		}
-	}
-	files, err := openTapAs(t, n.Pod, nstest.LauncherUID, r, node(0o600, major, minor, nstest.LauncherUID))
+	path, own := macvtapNode(t, n.Pod, "eth0"), macvtapNumber(t, n.Pod, "eth0")
+	node := func(mode uint32, number, owner int) func() error { return makeNode(path, number, mode, owner) }
+	files, err := openTapAs(t, n.Pod, nstest.LauncherUID, nstest.LauncherUID, r, node(0o600, own, nstest.LauncherUID))
 	if err != nil || len(files) != 2 {
 		t.Fatalf("%d files, %v, want 2", len(files), err)
 	}
 	asksGateway(t, files, r)
 
 	n.World.IP("link add link lower name other type macvtap mode bridge")
-	otherIndex := strings.TrimSpace(n.World.Exec("cat", "/sys/class/net/other/ifindex"))
-	other := strings.TrimSpace(n.World.Exec("cat", "/sys/class/net/other/macvtap/tap"+otherIndex+"/dev"))
-	var otherMajor, otherMinor uint32
-	if _, err := fmt.Sscanf(other, "%d:%d", &otherMajor, &otherMinor); err != nil {
-		t.Fatal(err)
-	}
+	other := macvtapNumber(t, n.World, "other")
 	for _, c := range []struct {
 		name    string
 		prepare func() error
@@ -222,17 +202,44 @@ func TestOpenTapMacvtap(t *testing.T) {
 		words   string
 	}{
 		{"none", func() error { return ownMounts("/dev") }, fs.ErrNotExist, "there is no device"},
-		{"root's", node(0o600, major, minor, 0), fs.ErrPermission, "chown it"},
-		{"another's", node(0o666, otherMajor, otherMinor, 0), fs.ErrNotExist, "belongs to another macvtap, other"},
-		{"gone", node(0o666, major, 4095, 0), fs.ErrNotExist, "a macvtap that is gone"},
-		{"no macvtap's", node(0o666, 1, 3, 0), fs.ErrNotExist, "is no macvtap's"},
+		{"root's", node(0o600, own, 0), fs.ErrPermission, "chown it"},
+		{"another's", node(0o666, other, 0), fs.ErrNotExist, "belongs to another macvtap, other"},
+		{"gone", node(0o666, int(unix.Mkdev(unix.Major(uint64(own)), 4095)), 0), fs.ErrNotExist, "a macvtap that is gone"},
+		{"no macvtap's", node(0o666, int(unix.Mkdev(1, 3)), 0), fs.ErrNotExist, "is no macvtap's"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			files, err := openTapAs(t, n.Pod, nstest.LauncherUID, r, c.prepare)
+			files, err := openTapAs(t, n.Pod, nstest.LauncherUID, nstest.LauncherUID, r, c.prepare)
 			if !errors.Is(err, c.kind) || !strings.Contains(err.Error(), c.words) || files != nil {
 				t.Errorf("got %d files, %v, want %v and %q", len(files), err, c.kind, c.words)
 			}
 		})
+	}
+}
+
+// macvtapNode is the path of a macvtap's device.
+func macvtapNode(t *testing.T, ns *nstest.Namespace, link string) string {
+	t.Helper()
+	return "/dev/tap" + strings.TrimSpace(ns.Exec("cat", "/sys/class/net/"+link+"/ifindex"))
+}
+
+// macvtapNumber is the number of a macvtap's device.
+func macvtapNumber(t *testing.T, ns *nstest.Namespace, link string) int {
+	t.Helper()
+	file := "/sys/class/net/" + link + "/macvtap/" + filepath.Base(macvtapNode(t, ns, link)) + "/dev"
+	var major, minor uint32
+	if _, err := fmt.Sscanf(ns.Exec("cat", file), "%d:%d", &major, &minor); err != nil {
+		t.Fatal(err)
+	}
+	return int(unix.Mkdev(major, minor))
+}
+
+// makeNode returns a function that gives the thread a /dev of its own with one device, as a device plugin does.
+func makeNode(path string, number int, mode uint32, owner int) func() error {
+	return func() error {
+		if err := ownMounts("/dev"); err != nil {
+			return err
+		}
+		return errors.Join(unix.Mknod(path, unix.S_IFCHR, number), os.Chmod(path, fs.FileMode(mode)), os.Chown(path, owner, owner))
 	}
 }
 
@@ -303,7 +310,7 @@ func TestOpenTapErrors(t *testing.T) {
 			if c.uid == 0 {
 				c.uid = nstest.LauncherUID
 			}
-			files, err := openTapAs(t, n.Pod, c.uid, c.record, c.prepare)
+			files, err := openTapAs(t, n.Pod, c.uid, c.uid, c.record, c.prepare)
 			var field *cache.FieldError
 			switch {
 			case files != nil:
@@ -323,18 +330,18 @@ func TestOpenTapBusy(t *testing.T) {
 		t.Run(fmt.Sprint(queues), func(t *testing.T) {
 			n := nstest.NewNetwork(t)
 			r := setupQueues(t, n, infra.Redirect{}, queues)
-			first, err := openTapAs(t, n.Pod, nstest.LauncherUID, r, nil)
+			first, err := openTapAs(t, n.Pod, nstest.LauncherUID, nstest.LauncherUID, r, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if files, err := openTapAs(t, n.Pod, nstest.LauncherUID, r, nil); !errors.Is(err, unix.EBUSY) || files != nil {
+			if files, err := openTapAs(t, n.Pod, nstest.LauncherUID, nstest.LauncherUID, r, nil); !errors.Is(err, unix.EBUSY) || files != nil {
 				t.Errorf("got %d files, %v, want unix.EBUSY", len(files), err)
 			}
 			asksGateway(t, first, r)
 			for _, f := range first {
 				f.Close()
 			}
-			if _, err := openTapAs(t, n.Pod, nstest.LauncherUID, r, nil); err != nil {
+			if _, err := openTapAs(t, n.Pod, nstest.LauncherUID, nstest.LauncherUID, r, nil); err != nil {
 				t.Errorf("after the end of the other process: %v", err)
 			}
 		})
@@ -345,7 +352,7 @@ func TestOpenTapBusy(t *testing.T) {
 func TestOpenTapMost(t *testing.T) {
 	n := nstest.NewNetwork(t)
 	r := setupQueues(t, n, infra.Bridge{}, cache.MaxQueues)
-	files, err := openTapAs(t, n.Pod, nstest.LauncherUID, r, nil)
+	files, err := openTapAs(t, n.Pod, nstest.LauncherUID, nstest.LauncherUID, r, nil)
 	if err != nil || len(files) != cache.MaxQueues {
 		t.Errorf("%d files, %v, want %d", len(files), err, cache.MaxQueues)
 	}
@@ -364,7 +371,7 @@ func TestOpenTapLimit(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unix.Setrlimit(unix.RLIMIT_NOFILE, &before)
-	files, err := openTapAs(t, n.Pod, nstest.LauncherUID, r, func() error {
+	files, err := openTapAs(t, n.Pod, nstest.LauncherUID, nstest.LauncherUID, r, func() error {
 		return unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(len(open) + 32), Max: before.Max})
 	})
 	if !errors.Is(err, unix.EMFILE) || files != nil {

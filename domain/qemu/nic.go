@@ -24,12 +24,14 @@ type Options struct {
 	// queue is a number of a descriptor that QEMU inherits, such as "3", or a name that was given to the QMP command
 	// getfd. Empty: QEMU opens the tap itself, which a macvtap does not allow.
 	FDs []string
-	// Vhost says that QEMU can open /dev/vhost-net, or gets it in VhostFDs. A tap with a virtio device then has the
-	// kernel as its backend (vhost=on), unless the record's Device.Driver is "qemu". Other devices ignore Vhost.
+	// Vhost says that QEMU can open /dev/vhost-net, or gets it in VhostFDs; QEMU 7.2 aborts if it cannot. A tap with a
+	// virtio device then has the kernel as its backend (vhost=on), unless the record's Device.Driver is "qemu". Other
+	// devices ignore Vhost.
 	Vhost bool
 	// VhostFDs are open files of /dev/vhost-net, one for each of FDs, of the same form.
 	VhostFDs []string
-	// Socket is the path of passt's Unix socket, for a record of passt.
+	// Socket is the path of passt's Unix socket, for a record of passt. Start passt first: QEMU starts without a word if
+	// it cannot connect, and the guest then has no network.
 	Socket string
 }
 

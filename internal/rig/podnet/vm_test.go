@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/guestwire/guestwire/domain/qemu"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/rig/nstest"
 	"github.com/guestwire/guestwire/internal/rig/vm"
@@ -50,7 +51,11 @@ func TestLinux(t *testing.T) {
 			}
 			launcher := n.Serve(t, uid)
 			r := readRecord(t, n.State, l.NIC)
-			g, err := vm.BootQEMU(ctx, vm.Config{NetNS: l.Pod.File, UID: uid, GID: gid, Name: "guest1"}, vm.NIC{Tap: r.Tap, MAC: r.MAC, MTU: r.MTU})
+			nic, err := qemu.NewNIC(&r, qemu.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			g, err := vm.BootQEMU(ctx, vm.Config{NetNS: l.Pod.File, UID: uid, GID: gid, Name: "guest1"}, nic)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -66,7 +66,7 @@ func (g *Guest) start(cfg Config, env []string, program ...string) error {
 	p := &process{cmd: exec.Command("/bin/sh", append(args, program...)...), file: log.Name(), done: make(chan struct{})}
 	p.cmd.Dir = g.dir
 	p.cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), fmt.Sprintf("DEVICE_OWNER=%d:%d", cfg.UID, cfg.GID)}, env...)
-	p.cmd.Stdout, p.cmd.Stderr = log, log
+	p.cmd.Stdout, p.cmd.Stderr, p.cmd.ExtraFiles = log, log, cfg.Files
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags:   unix.CLONE_NEWPID,
 		Unshareflags: unix.CLONE_NEWNS,

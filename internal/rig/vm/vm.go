@@ -60,6 +60,8 @@ type Config struct {
 	Boot Boot
 	// CPUs is the number of virtual CPUs; 0: one.
 	CPUs int
+	// Files are what QEMU inherits, from descriptor 3 on, under BootQEMU.
+	Files []*os.File
 	// Backport selects the libvirt of Debian's backports, which supports passt. Debian 12's does not.
 	Backport bool
 }

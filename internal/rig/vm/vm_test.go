@@ -24,6 +24,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/domain"
+	"github.com/guestwire/guestwire/domain/qemu"
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/rig/nstest"
 	"github.com/guestwire/guestwire/internal/rig/unpacked"
@@ -214,13 +215,27 @@ func answer6(m dhcpv6.DHCPv6, id dhcpv6.DUID) (dhcpv6.DHCPv6, error) {
 	return dhcpv6.NewReplyFromMessage(request, options...)
 }
 
+func newRecord(tap string, mac cache.MAC, queues int, device cache.Device) *cache.Record {
+	return &cache.Record{
+		Version: cache.Version, Name: "eth0", Binding: cache.BindingBridge, Tap: tap, Queues: queues, MAC: mac, MTU: testMTU,
+		Device: device,
+	}
+}
+
+// newNIC returns package qemu's device for a tap.
+func newNIC(t *testing.T, tap string) *qemu.NIC {
+	t.Helper()
+	nic, err := qemu.NewNIC(newRecord(tap, guestMAC, 1, cache.Device{}), qemu.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return nic
+}
+
 // newElement returns package domain's element for a tap.
 func newElement(t *testing.T, tap string, mac cache.MAC, queues int, device cache.Device) string {
 	t.Helper()
-	iface, err := domain.Interface(&cache.Record{
-		Version: cache.Version, Name: "eth0", Binding: cache.BindingBridge, Tap: tap, Queues: queues, MAC: mac, MTU: testMTU,
-		Device: device,
-	})
+	iface, err := domain.Interface(newRecord(tap, mac, queues, device))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -394,7 +409,7 @@ func TestQEMU(t *testing.T) {
 	needGuest(t)
 	cfg := newNetwork(t)
 	checkGuest(t, cfg, 0, func(ctx context.Context) (*Guest, error) {
-		return BootQEMU(ctx, cfg, NIC{Tap: "tap0", MAC: guestMAC, MTU: testMTU})
+		return BootQEMU(ctx, cfg, newNIC(t, "tap0"))
 	})
 }
 
@@ -408,7 +423,7 @@ func TestDuplicate(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 	defer cancel()
-	g, err := BootQEMU(ctx, cfg, NIC{Tap: "tap0", MAC: guestMAC})
+	g, err := BootQEMU(ctx, cfg, newNIC(t, "tap0"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -437,7 +452,7 @@ func TestBootErrors(t *testing.T) {
 		words string
 	}{
 		{"QEMU without the tap", func(ctx context.Context) (*Guest, error) {
-			return BootQEMU(ctx, cfg, NIC{Tap: "absent", MAC: guestMAC})
+			return BootQEMU(ctx, cfg, newNIC(t, "absent"))
 		}, "could not configure /dev/net/tun (absent): Operation not permitted"},
 		{"libvirt without the tap", func(ctx context.Context) (*Guest, error) {
 			return BootLibvirt(ctx, cfg, newElement(t, "absent", guestMAC, 1, cache.Device{}))
