@@ -174,7 +174,7 @@ func TestLauncherUsage(t *testing.T) {
 		text   string
 	}{
 		{"", 2, "a verb is missing"},
-		{"server -state " + dir, 2, "none of xml, serve, config, version, help"},
+		{"server -state " + dir, 2, "none of xml, serve, qemu, config, version, help"},
 		{"-state " + dir + " xml", 2, "the verb comes first"},
 		{"xml", 2, "-state is missing"},
 		{"xml -stat " + dir, 2, "not defined"},

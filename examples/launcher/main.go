@@ -1,5 +1,5 @@
 // Launcher is the unprivileged half of a VM launcher: it describes the interfaces that the agent has
-// wired, and answers the guest.
+// wired, answers the guest, and runs QEMU with the guest.
 package main
 
 import (
@@ -21,22 +21,24 @@ import (
 	"github.com/guestwire/guestwire/phase2"
 )
 
-const usage = `launcher describes and serves the interfaces of a virtual machine. It needs no privileges.
+const usage = `launcher describes and serves the interfaces of a virtual machine, and runs QEMU. It needs no privileges.
 
   launcher xml   -state DIR    the libvirt <interface> elements
   launcher serve -state DIR    DHCP, DHCPv6 and router advertisements until SIGTERM; the log is on standard error;
                                -events prints what Serve did and what the guest got, as lines of JSON on standard output:
                                {"time": ..., "nic": "eth0", "event": "dhcpv4-leased", "text": ..., "address": ...}
+  launcher qemu  -state DIR -- qemu-system-x86_64 ARGS...
+                               serves the guest and runs QEMU, with -netdev and -device for each interface. They end
+                               together: SIGTERM ends QEMU, and the exit code is QEMU's. -events as with serve
   launcher config -state DIR   the network configuration of a guest without DHCP, by -format: cloud-init (network-config
                                version 2), networkd, kernel (ip=). -out writes the files: of cloud-init those of a NoCloud
                                disk. What the format leaves out is told on standard error
   launcher version             the program's version and revision
   launcher help                this text
 
-DIR is the agent's state directory. serve runs in the pod's namespace as the user named in agent setup -uid:
+DIR is the agent's state directory. serve and qemu run in the pod's namespace as the user named in agent setup -uid:
 
-  nsenter --net=/run/netns/pod setpriv --reuid 107 --regid 107 --clear-groups --bounding-set -all --inh-caps -all --no-new-privs \
-    launcher serve -state /run/guestwire/vm1
+  agent exec -netns /run/netns/pod -uid 107 -- launcher serve -state /run/guestwire/vm1
 
 The exit code is 0: done, 1: failed, 2: a flag is wrong.
 
@@ -50,6 +52,10 @@ func main() {
 	err := run(ctx, os.Args[1:])
 	if err == nil {
 		return
+	}
+	var status statusError
+	if errors.As(err, &status) {
+		os.Exit(status.status) // QEMU has said why
 	}
 	fmt.Fprintln(os.Stderr, "launcher:", err)
 	var usage usageError
@@ -71,7 +77,7 @@ func run(ctx context.Context, args []string) error {
 	flags.SetOutput(io.Discard) // the error is printed once, by main
 	state := flags.String("state", "", "the agent's state directory")
 	resolvConf := flags.String("resolv-conf", "", "the file with the guest's DNS configuration, if the record has none; changes are followed (default /etc/resolv.conf, if it exists)")
-	events := flags.Bool("events", false, "serve: print events as lines of JSON")
+	events := flags.Bool("events", false, "serve, qemu: print events as lines of JSON")
 	format := flags.String("format", formats[0], "config: "+strings.Join(formats, ", "))
 	out := flags.String("out", "", "config: the directory to which the files are written (default: standard output)")
 	err := flags.Parse(args)
@@ -86,10 +92,12 @@ func run(ctx context.Context, args []string) error {
 	case verb == "" && len(args) > 0:
 		return usageError{fmt.Errorf("%q before the verb: the verb comes first, then its flags; launcher -help tells more", args[0])}
 	case verb == "":
-		return usageError{errors.New("a verb is missing: xml, serve, config, version, help; launcher -help tells more")}
-	case verb != "xml" && verb != "serve" && verb != "config" && verb != "version":
-		return usageError{fmt.Errorf("%q is none of xml, serve, config, version, help; launcher -help tells more", verb)}
-	case flags.NArg() > 0:
+		return usageError{errors.New("a verb is missing: xml, serve, qemu, config, version, help; launcher -help tells more")}
+	case verb != "xml" && verb != "serve" && verb != "qemu" && verb != "config" && verb != "version":
+		return usageError{fmt.Errorf("%q is none of xml, serve, qemu, config, version, help; launcher -help tells more", verb)}
+	case verb == "qemu" && flags.NArg() == 0:
+		return usageError{errors.New("QEMU's command line is missing: name it after --, such as -- qemu-system-x86_64 -m 1G")}
+	case verb != "qemu" && flags.NArg() > 0:
 		return usageError{fmt.Errorf("%q is no flag; launcher -help tells more", flags.Arg(0))}
 	case verb == "version":
 		fmt.Println("launcher", version())
@@ -104,20 +112,22 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 	vm.ResolvConf = *resolvConf
-	if verb == "serve" {
-		vm.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
-		if *events {
-			vm.Notify = printEvent
-		}
+	vm.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
+	if *events {
+		vm.Notify = printEvent
+	}
+	switch verb {
+	case "serve":
 		if err := vm.Serve(ctx); err != nil {
 			return err // from the start: no guest was served
 		}
-		for nic, c := range vm.Counters() {
-			vm.Log.Info("served", "nic", nic, "received", c.Received, "sent", c.Sent, "failed", c.Failed, "ignored", c.Ignored)
-		}
+		logCounters(vm)
 		return nil
-	}
-	if verb == "config" {
+	case "qemu":
+		err := runQEMU(ctx, vm, flags.Args())
+		logCounters(vm)
+		return err
+	case "config":
 		return printConfig(vm, *format, *state, *out)
 	}
 	elements, err := vm.Interfaces()
@@ -132,6 +142,13 @@ func run(ctx context.Context, args []string) error {
 		fmt.Println(xml)
 	}
 	return nil
+}
+
+// logCounters tells what was served.
+func logCounters(vm *phase2.VM) {
+	for nic, c := range vm.Counters() {
+		vm.Log.Info("served", "nic", nic, "received", c.Received, "sent", c.Sent, "failed", c.Failed, "ignored", c.Ignored)
+	}
 }
 
 // version is the program's version and revision, as the go command noted them: "v0.1.0, revision 1f3a...".

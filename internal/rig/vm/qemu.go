@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"path/filepath"
+	"slices"
 	"strconv"
 
 	"github.com/guestwire/guestwire/domain/qemu"
@@ -23,12 +24,12 @@ func BootQEMU(ctx context.Context, cfg Config, nics ...*qemu.NIC) (*Guest, error
 	if err != nil {
 		return nil, err
 	}
-	args := []string{
+	args := append(slices.Clone(cfg.Launcher), []string{
 		"qemu-system-x86_64", "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",
 		"-machine", "q35", "-accel", "tcg,thread=multi", "-m", strconv.Itoa(Memory), "-smp", strconv.Itoa(cfg.cpus()),
 		"-chardev", "socket,id=console,path=" + filepath.Join(g.dir, "console"), "-serial", "chardev:console",
 		"-qmp", "unix:" + g.qmpSocket() + ",server=on,wait=off", "-device", "pcie-root-port,chassis=1,id=" + PlugBus,
-	}
+	}...)
 	if cfg.Boot == BootNetwork {
 		args = append(args, "-machine", "graphics=off") // the firmware prints on the serial line
 	} else {

@@ -62,6 +62,8 @@ type Config struct {
 	CPUs int
 	// Files are what QEMU inherits, from descriptor 3 on, under BootQEMU.
 	Files []*os.File
+	// Launcher is the start of a command line that ends with QEMU's, for BootQEMU: a program that runs QEMU.
+	Launcher []string
 	// Backport selects the libvirt of Debian's backports, which supports passt. Debian 12's does not.
 	Backport bool
 }
@@ -322,6 +324,16 @@ func (g *Guest) Ping(ctx context.Context, to netip.Addr) error {
 
 // Report returns leases, addresses, routes and resolv.conf of the guest, as text for a person.
 func (g *Guest) Report(ctx context.Context) (string, error) { return g.Run(ctx, "/bin/report") }
+
+// Ended waits until the VMM has ended by itself, and returns its status and its output.
+func (g *Guest) Ended(ctx context.Context) (status int, output string, err error) {
+	select {
+	case <-g.vmm.done:
+		return g.vmm.cmd.ProcessState.ExitCode(), g.vmm.log(), nil
+	case <-ctx.Done():
+		return 0, g.vmm.log(), ctx.Err()
+	}
+}
 
 // destroyTimeout is how long libvirt may take to end a guest. Then the guest is killed.
 const destroyTimeout = 20 * time.Second

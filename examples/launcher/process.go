@@ -1,0 +1,61 @@
+package main
+
+import (
+	"fmt"
+	"os/exec"
+	"runtime"
+	"syscall"
+	"time"
+)
+
+// process is a program that dies with the launcher.
+type process struct {
+	*exec.Cmd
+	ended chan struct{} // closed when it has ended
+}
+
+// start starts the command. It gets SIGKILL when the launcher ends, in whatever way.
+func start(cmd *exec.Cmd) (*process, error) {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	p, started := &process{cmd, make(chan struct{})}, make(chan error)
+	go func() {
+		// The kernel sends the signal when the thread ends that started the command, so this thread stays.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			_ = cmd.Wait() // cmd.ProcessState has the status
+			close(p.ended)
+		}
+	}()
+	return p, <-started
+}
+
+// stop ends the process by SIGTERM, or by SIGKILL if that takes too long. It returns when the process has ended.
+func (p *process) stop() {
+	_ = p.Process.Signal(syscall.SIGTERM) // the process may have ended
+	select {
+	case <-p.ended:
+	case <-time.After(patience):
+		_ = p.Process.Kill()
+		<-p.ended
+	}
+}
+
+// err is a statusError unless the process has ended with 0.
+func (p *process) err() error {
+	status := p.ProcessState.ExitCode()
+	if s, ok := p.ProcessState.Sys().(syscall.WaitStatus); ok && s.Signaled() {
+		status = 128 + int(s.Signal())
+	}
+	if status == 0 {
+		return nil
+	}
+	return statusError{status}
+}
+
+// statusError is the status of a process that did not end with 0. It is the launcher's status then.
+type statusError struct{ status int }
+
+func (e statusError) Error() string { return fmt.Sprintf("status %d", e.status) }

@@ -1,0 +1,209 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/domain/passt"
+	"github.com/guestwire/guestwire/domain/qemu"
+	"github.com/guestwire/guestwire/phase2"
+)
+
+// patience is the time that passt has to start, and QEMU to end after SIGTERM.
+const patience = 10 * time.Second
+
+// runQEMU serves the guest, and runs QEMU with the guest's devices as soon as each request of the guest gets an answer.
+// It returns when QEMU has ended and the guest is not served any more. The error is a statusError if QEMU ends with
+// another status than 0.
+func runQEMU(ctx context.Context, vm *phase2.VM, command []string) error {
+	if slices.Contains(command, "-daemonize") || slices.Contains(command, "--daemonize") {
+		return usageError{errors.New("-daemonize: leave it out, as QEMU has to stay in the foreground")}
+	}
+	// What QEMU cannot have is told before anything starts.
+	for _, r := range vm.Records() {
+		if _, err := devices(&r, placeholder(&r)); err != nil {
+			return err
+		}
+	}
+	ready := make(chan struct{})
+	notify := vm.Notify
+	vm.Notify = func(e phase2.Event) {
+		if notify != nil {
+			notify(e)
+		}
+		if e.Kind == phase2.Ready {
+			close(ready)
+		}
+	}
+	// The guest is served until QEMU has ended, also after a signal.
+	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	served := make(chan error, 1)
+	go func() { served <- vm.Serve(serving) }()
+	select {
+	case err := <-served:
+		return err // from the start: no guest was served
+	case <-ready:
+	}
+	var err error
+	if ctx.Err() == nil {
+		err = boot(ctx, vm.Records(), vm.Log, command)
+	}
+	stop()
+	return errors.Join(err, <-served)
+}
+
+// boot runs QEMU and waits for its end.
+func boot(ctx context.Context, records []cache.Record, log *slog.Logger, command []string) error {
+	var files []*os.File // which QEMU inherits, from descriptor 3 on
+	defer func() { closeAll(files) }()
+	backends := &backends{log: log}
+	defer backends.stop()
+	var args []string
+	for _, r := range records {
+		var o qemu.Options
+		switch {
+		case r.Tap != "":
+			queues, err := phase2.OpenTap(r)
+			if err != nil {
+				return err
+			}
+			for i := range queues {
+				o.FDs = append(o.FDs, strconv.Itoa(3+len(files)+i))
+			}
+			files = append(files, queues...)
+			o.Vhost = canOpen("/dev/vhost-net")
+		case r.Passt != nil:
+			var err error
+			if o.Socket, err = backends.start(ctx, &r); err != nil {
+				return err
+			}
+		}
+		more, err := devices(&r, o)
+		if err != nil {
+			return err
+		}
+		args = append(args, more...)
+	}
+	cmd := exec.Command(command[0], slices.Concat(command[1:], args)...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = os.Stdin, os.Stdout, os.Stderr, files
+	vmm, err := start(cmd)
+	if err != nil {
+		return err
+	}
+	closeAll(files) // QEMU has its own: the taps are free when QEMU ends
+	files = nil
+	log.Info("QEMU runs", "process", cmd.Process.Pid)
+	select {
+	case <-vmm.ended:
+	case <-ctx.Done():
+		log.Info("QEMU is told to end")
+		vmm.stop()
+	}
+	log.Info("QEMU ended", "status", cmd.ProcessState.String())
+	return vmm.err()
+}
+
+// devices returns QEMU's arguments for the record.
+func devices(r *cache.Record, o qemu.Options) ([]string, error) {
+	nic, err := qemu.NewNIC(r, o)
+	if err != nil {
+		return nil, err
+	}
+	args, err := nic.Args()
+	if nic.Netdev == nil {
+		args = append(args, "-nic", "none") // without a -netdev, QEMU would add a NIC of its own
+	}
+	return args, err
+}
+
+// placeholder has options of the form that the record's real ones will have.
+func placeholder(r *cache.Record) qemu.Options {
+	o := qemu.Options{Vhost: r.Tap != "" && canOpen("/dev/vhost-net")}
+	if r.Tap != "" {
+		o.FDs = slices.Repeat([]string{"3"}, r.Queues)
+	}
+	if r.Passt != nil {
+		o.Socket = "passt"
+	}
+	return o
+}
+
+func canOpen(path string) bool {
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return false
+	}
+	f.Close()
+	return true
+}
+
+func closeAll(files []*os.File) {
+	for _, f := range files {
+		f.Close()
+	}
+}
+
+// backends are the passt processes of a VM.
+type backends struct {
+	log *slog.Logger
+	dir string // of their sockets; empty: there are none
+	all []*process
+}
+
+// start starts passt for the record and returns its socket. passt writes its number to a file once it listens.
+func (b *backends) start(ctx context.Context, r *cache.Record) (socket string, err error) {
+	if b.dir == "" {
+		if b.dir, err = os.MkdirTemp("", "guestwire-passt-"); err != nil {
+			return "", err
+		}
+	}
+	socket, listens := filepath.Join(b.dir, r.Name), filepath.Join(b.dir, r.Name+".pid")
+	args, err := passt.Args(r, socket)
+	if err != nil {
+		return "", err
+	}
+	cmd := exec.Command("passt", append(args, "--pid", listens)...)
+	cmd.Stderr = os.Stderr
+	p, err := start(cmd)
+	if err != nil {
+		return "", err
+	}
+	b.all = append(b.all, p)
+	b.log.Info("passt runs", "nic", r.Name, "process", cmd.Process.Pid)
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for {
+		if text, err := os.ReadFile(listens); err == nil && len(text) > 0 {
+			return socket, nil
+		}
+		select {
+		case <-p.ended:
+			return "", fmt.Errorf("passt of %s: ended at its start: %v", r.Name, cmd.ProcessState)
+		case <-ctx.Done():
+			return "", fmt.Errorf("passt of %s: does not listen: %w", r.Name, ctx.Err())
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+// stop ends what has not ended together with QEMU.
+func (b *backends) stop() {
+	for _, p := range b.all {
+		p.stop()
+	}
+	if b.dir != "" {
+		if err := os.RemoveAll(b.dir); err != nil {
+			b.log.Warn("files of passt are left", "error", err)
+		}
+	}
+}

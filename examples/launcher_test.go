@@ -1,0 +1,390 @@
+package examples_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/netns"
+	"github.com/guestwire/guestwire/internal/rig/nstest"
+	"github.com/guestwire/guestwire/internal/rig/vm"
+	"github.com/guestwire/guestwire/phase1"
+)
+
+// underLauncher is a command as which the launcher runs QEMU, in the pod's namespace and as the taps' owner.
+func underLauncher(t *testing.T, n nstest.Network, command ...string) *exec.Cmd {
+	t.Helper()
+	args := []string{"exec", "-netns", n.Pod.Path(), "-uid", strconv.Itoa(nstest.LauncherUID), "-gid", strconv.Itoa(nstest.LauncherUID), "--",
+		nstest.Program(t, "examples/launcher"), "qemu", "-events", "-state", n.State, "--"}
+	return exec.Command(nstest.Program(t, "examples/agent"), append(args, command...)...)
+}
+
+// wire sets the pod up for the launcher.
+func wire(t *testing.T, n nstest.Network, b infra.Binding, change func(*infra.Spec)) {
+	t.Helper()
+	spec := infra.Spec{NIC: "eth0", Binding: b, State: n.State, Owner: nstest.Owner(), DNS: &cache.DNS{}}
+	if change != nil {
+		change(&spec)
+	}
+	if _, err := phase1.Setup(t.Context(), phase1.Config{NetNS: n.Pod.File, Spec: spec}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// describe is in QEMU's place: it prints its arguments and the files that it inherited, and ends with 7.
+const describe = `for arg; do echo "argument $arg"; done
+for fd in 3 4 5; do [ -e /proc/self/fd/$fd ] && echo "file $(readlink /proc/self/fd/$fd)"; done
+echo complaint >&2
+exit 7`
+
+// TestQEMUArguments: QEMU gets its devices and taps when the guest is served, and the launcher ends with QEMU's status.
+func TestQEMUArguments(t *testing.T) {
+	n := nstest.NewNetwork(t)
+	wire(t, n, infra.Bridge{}, func(s *infra.Spec) { s.Queues = 2; s.Device.BootOrder = 1 })
+	for range 2 { // the taps are free again
+		cmd := underLauncher(t, n, "sh", "-c", describe, "qemu", "-m", "1G")
+		out, err := cmd.Output()
+		var exit *exec.ExitError
+		if !errors.As(err, &exit) || exit.ExitCode() != 7 {
+			t.Fatalf("%v, %s\n%s; want status 7", err, out, exit.Stderr)
+		}
+		var events, rest []string
+		for line := range strings.Lines(string(out)) {
+			var e struct{ Event string }
+			if json.Unmarshal([]byte(line), &e) == nil {
+				events = append(events, e.Event)
+			} else {
+				rest = append(rest, strings.TrimSpace(line))
+			}
+		}
+		if len(events) < 2 || events[0] != "attached" || events[len(events)-1] != "router-withdrawn" {
+			t.Errorf("events %q", events)
+		}
+		want := []string{
+			"argument -m", "argument 1G",
+			"argument -netdev", "argument tap,id=eth0-netdev,fds=3:4",
+			"argument -device", "argument virtio-net-pci-non-transitional,id=eth0,bootindex=1,host_mtu=1450,mac=", // and more
+			"file /dev/net/tun", "file /dev/net/tun",
+		}
+		if len(rest) != len(want) {
+			t.Fatalf("%q, want %q", rest, want)
+		}
+		for i := range rest {
+			if !strings.HasPrefix(rest[i], want[i]) {
+				t.Errorf("%q, want %q", rest[i], want[i])
+			}
+		}
+		if !strings.Contains(string(exit.Stderr), "complaint") || !strings.Contains(string(exit.Stderr), `status="exit status 7"`) {
+			t.Errorf("standard error: %s", exit.Stderr)
+		}
+	}
+}
+
+// TestQEMUErrors: what cannot be started is told, and the guest is not served then.
+func TestQEMUErrors(t *testing.T) {
+	nstest.Need(t)
+	for _, test := range []struct {
+		name    string
+		change  func(*infra.Spec)
+		command []string
+		status  int
+		text    string
+	}{
+		{"no such program", nil, []string{"/no/such/qemu"}, 1, "/no/such/qemu: no such file"},
+		{"in the background", nil, []string{"true", "-daemonize"}, 2, "-daemonize: leave it out"},
+		{"what QEMU cannot have", func(s *infra.Spec) { s.Device.LinkState = "down" }, []string{"true"}, 1, "device.linkState: down"},
+		{"killed", nil, []string{"sh", "-c", "kill -KILL $$"}, 128 + 9, "signal: killed"},
+		{"no command", nil, nil, 2, "QEMU's command line is missing"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			n := nstest.NewNetwork(t)
+			wire(t, n, infra.Masquerade{}, test.change)
+			out, err := underLauncher(t, n, test.command...).CombinedOutput()
+			var exit *exec.ExitError
+			if !errors.As(err, &exit) || exit.ExitCode() != test.status || !strings.Contains(string(out), test.text) {
+				t.Errorf("%v, %s; want status %d and %q", err, out, test.status, test.text)
+			}
+		})
+	}
+	t.Run("busy", func(t *testing.T) {
+		t.Parallel()
+		n := nstest.NewNetwork(t)
+		wire(t, n, infra.Bridge{}, nil)
+		first := startUnderLauncher(t, n, "sh", "-c", "echo ready; cat", "qemu")
+		serving := exec.Command(nstest.Program(t, "examples/launcher"), "qemu", "-state", n.State, "--", "true")
+		var out nstest.Output
+		serving.Stdout, serving.Stderr = &out, &out
+		if err := netns.Do(n.Pod.File, serving.Start); err != nil {
+			t.Fatal(err)
+		}
+		if err := serving.Wait(); err == nil || !strings.Contains(out.String(), "busy") {
+			t.Errorf("%v, %s; want that the tap is busy", err, out.String())
+		}
+		first.end(t, 0)
+	})
+}
+
+// started is a launcher with a QEMU that has said ready.
+type started struct {
+	*exec.Cmd
+	in   io.Closer
+	out  *bufio.Reader
+	log  nstest.Output
+	qemu int // a pidfd of the process in QEMU's place
+}
+
+// startUnderLauncher starts a command in QEMU's place, and waits until it says ready and its number.
+func startUnderLauncher(t *testing.T, n nstest.Network, command ...string) *started {
+	t.Helper()
+	s := &started{Cmd: underLauncher(t, n, command...)}
+	s.Stderr = &s.log
+	s.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	var err error
+	if s.in, err = s.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
+	out, err := s.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		s.Process.Kill()
+		s.Wait()
+	})
+	s.out = bufio.NewReader(out)
+	for {
+		line, err := s.out.ReadString('\n')
+		if err != nil {
+			t.Fatalf("%v\n%s", err, s.log.String())
+		}
+		if strings.HasPrefix(line, "ready") {
+			break
+		}
+	}
+	var after string
+	nstest.Eventually(t, func() error {
+		var ok bool
+		if _, after, ok = strings.Cut(s.log.String(), `msg="QEMU runs" process=`); !ok {
+			return errors.New(s.log.String())
+		}
+		return nil
+	})
+	pid, err := strconv.Atoi(strings.Fields(after)[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.qemu, err = unix.PidfdOpen(pid, 0); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Close(s.qemu) })
+	return s
+}
+
+// end closes the command's standard input, and wants the launcher's status.
+func (s *started) end(t *testing.T, status int) string {
+	t.Helper()
+	s.in.Close()
+	rest, err := io.ReadAll(s.out)
+	if err != nil {
+		t.Error(err)
+	}
+	s.Wait()
+	if got := s.ProcessState.ExitCode(); got != status {
+		t.Errorf("the launcher ended with %d, want %d:\n%s", got, status, s.log.String())
+	}
+	s.gone(t)
+	return string(rest)
+}
+
+// gone wants the process in QEMU's place to end.
+func (s *started) gone(t *testing.T) {
+	t.Helper()
+	nstest.Eventually(t, func() error {
+		if err := unix.PidfdSendSignal(s.qemu, 0, nil, 0); err == nil {
+			return errors.New("QEMU is alive")
+		}
+		return nil
+	})
+}
+
+// TestQEMUSignals: the launcher and QEMU end together, however one of them ends.
+func TestQEMUSignals(t *testing.T) {
+	nstest.Need(t)
+	lay := func(t *testing.T) nstest.Network {
+		t.Parallel()
+		n := nstest.NewNetwork(t)
+		wire(t, n, infra.Bridge{}, nil)
+		return n
+	}
+	t.Run("SIGTERM", func(t *testing.T) {
+		s := startUnderLauncher(t, lay(t), "sh", "-c", "trap 'echo bye; exit 5' TERM; echo ready; while :; do sleep 0.1; done", "qemu")
+		if err := s.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Error(err)
+		}
+		rest := s.end(t, 5)
+		bye, withdrawn := strings.Index(rest, "bye\n"), strings.Index(rest, "router-withdrawn")
+		if bye < 0 || withdrawn < bye {
+			t.Errorf("QEMU's end and the withdrawal of the router advertisements: %q", rest)
+		}
+	})
+	t.Run("QEMU ignores SIGTERM", func(t *testing.T) {
+		s := startUnderLauncher(t, lay(t), "sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.1; done", "qemu")
+		if err := s.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Error(err)
+		}
+		s.end(t, 128+9)
+	})
+	t.Run("two signals", func(t *testing.T) {
+		s := startUnderLauncher(t, lay(t), "sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.1; done", "qemu")
+		nstest.Eventually(t, func() error {
+			if strings.Contains(s.log.String(), "QEMU is told to end") {
+				return nil
+			}
+			return errors.Join(errors.New(s.log.String()), s.Process.Signal(syscall.SIGTERM))
+		})
+		if err := s.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Error(err)
+		}
+		s.end(t, 128+15)
+	})
+	t.Run("SIGKILL", func(t *testing.T) {
+		s := startUnderLauncher(t, lay(t), "sh", "-c", "echo ready; exec sleep 1000", "qemu")
+		if err := s.Process.Kill(); err != nil {
+			t.Error(err)
+		}
+		s.gone(t)
+	})
+}
+
+// TestQEMU boots Linux under the launcher, and the launcher under the agent: several queues by descriptors, a macvtap by
+// its device, and passt, which the launcher starts. The guest's end is the launcher's.
+func TestQEMU(t *testing.T) {
+	nstest.Need(t)
+	nstest.NeedTaps(t)
+	nstest.NeedRoot(t, "the test needs two users")
+	if err := vm.Missing(); err != nil {
+		nstest.Skip(t, "no guest can be booted: "+err.Error())
+	}
+	uid, gid, err := vm.LibvirtUser()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		binding infra.Binding
+		lay     func(testing.TB) nstest.Network
+		queues  int
+	}{
+		{infra.Bridge{}, nstest.NewNetwork, 2},
+		{infra.Passt{Ports: []infra.Ports{{First: 80, Guest: vm.AnswerPort}}}, nstest.NewNetwork, 0},
+		{infra.Macvtap{}, nstest.NewMacvtap, 2},
+	} {
+		t.Run(test.binding.Kind(), func(t *testing.T) {
+			n := test.lay(t)
+			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+			defer cancel()
+			wire(t, n, test.binding, func(s *infra.Spec) {
+				s.Owner, s.Queues = infra.Owner{UID: uint32(uid), GID: uint32(gid)}, test.queues
+				if _, bridge := test.binding.(infra.Bridge); !bridge {
+					s.DNS = nil
+				}
+			})
+			g, err := vm.BootQEMU(ctx, vm.Config{
+				NetNS: n.Pod.File, UID: uid, GID: gid, CPUs: max(1, test.queues),
+				Launcher: []string{
+					nstest.Program(t, "examples/agent"), "exec", "-uid", strconv.Itoa(uid), "-gid", strconv.Itoa(gid), "--",
+					nstest.Program(t, "examples/launcher"), "qemu", "-state", n.State, "--",
+				},
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer g.Destroy()
+			switch test.binding.(type) {
+			case infra.Macvtap: // there is no DHCP server
+				configure := fmt.Sprintf("killall udhcpc; while pidof udhcpc-script; do sleep 0.1; done; ip addr add %v/24 dev eth0", nstest.Pod4)
+				if _, err := g.Until(ctx, configure); err != nil {
+					t.Fatal(err)
+				}
+				if err := g.Ping(ctx, nstest.Gateway4); err != nil {
+					t.Error(err)
+				}
+			default:
+				lease, err := g.Lease4(ctx, "eth0")
+				if err != nil || lease["ip"] != nstest.Pod4.String() || lease["mtu"] != "1450" {
+					t.Errorf("lease %v, %v; want %v and MTU 1450", lease, err, nstest.Pod4)
+				}
+				if err := g.Ping(ctx, nstest.Beyond4); err != nil {
+					t.Error(err)
+				}
+				port, line := uint16(vm.AnswerPort), ""
+				if test.binding.Kind() == cache.BindingPasst {
+					port, line = 80, "who is there?\n" // Debian's passt completes no connection to the guest before it
+				}
+				nstest.Eventually(t, func() error {
+					answer, err := ask(n, netip.AddrPortFrom(nstest.Pod4, port), line)
+					if err == nil && answer.Guest != "guest" {
+						err = fmt.Errorf("%+v", answer)
+					}
+					return err
+				})
+			}
+			command := "cat /sys/class/net/eth0/mtu; ls -d /sys/class/net/eth0/queues/rx-* | wc -l"
+			if out, err := g.Run(ctx, command); err != nil || out != fmt.Sprintf("1450\n%d\n", max(1, test.queues)) {
+				t.Errorf("MTU and queues %q, %v", out, err)
+			}
+			// The command's answer may get lost.
+			stop, done := context.WithTimeout(ctx, time.Second)
+			_, _ = g.Run(stop, "echo o >/proc/sysrq-trigger")
+			done()
+			status, log, err := g.Ended(ctx)
+			if err != nil || status != 0 || !strings.Contains(log, `status="exit status 0"`) {
+				t.Errorf("status %d, %v:\n%s", status, err, log)
+			}
+			left, err := filepath.Glob(os.TempDir() + "/guestwire-passt-*")
+			if err != nil || len(left) > 0 {
+				t.Errorf("left: %v, %v", left, err)
+			}
+		})
+	}
+}
+
+// ask connects from the world, sends a line, and reads the guest's answer.
+func ask(n nstest.Network, to netip.AddrPort, line string) (answer vm.Answer, err error) {
+	var conn net.Conn
+	err = netns.Do(n.World.File, func() (err error) {
+		conn, err = net.DialTimeout("tcp", to.String(), 5*time.Second)
+		return err
+	})
+	if err != nil {
+		return vm.Answer{}, err
+	}
+	defer conn.Close()
+	if err := conn.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
+		return vm.Answer{}, err
+	}
+	if _, err := conn.Write([]byte(line)); err != nil {
+		return vm.Answer{}, err
+	}
+	return vm.ReadAnswer(conn)
+}
