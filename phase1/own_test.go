@@ -69,6 +69,25 @@ func (c container) mustAgent(t *testing.T, verb string, flags ...string) string 
 	return out
 }
 
+// TestOwnWithoutNetAdmin: the error names the capability, as the engine's command line does, and nothing is changed.
+func TestOwnWithoutNetAdmin(t *testing.T) {
+	t.Parallel()
+	c := container{Network: nstest.NewNetwork(t)}
+	before := c.Pod.Settled()
+	for verb, flags := range map[string][]string{
+		"setup": {"-uid", strconv.Itoa(nstest.LauncherUID), "-state", c.State, "-binding", "redirect"}, "status": nil, "check": nil, "teardown": nil,
+	} {
+		line := append([]string{"setpriv", "--bounding-set", "-net_admin", "--inh-caps", "-all", "--",
+			nstest.Program(t, "examples/agent"), verb, "-own", "-nic", "eth0"}, flags...)
+		out, err := c.command(t, line...).CombinedOutput()
+		want := "agent: CAP_NET_ADMIN is missing, which reads and changes the namespace (in a container, --cap-add NET_ADMIN): permission denied\n"
+		if err == nil || string(out) != want {
+			t.Errorf("%s: %v, %q; want %q", verb, err, out, want)
+		}
+	}
+	asFound(t, c.Network, before)
+}
+
 // TestOwnNamespace: every call works in the namespace of the calling process, with CAP_NET_ADMIN and no CAP_SYS_ADMIN.
 func TestOwnNamespace(t *testing.T) {
 	t.Parallel()

@@ -49,7 +49,7 @@ func checkVhost(spec infra.Spec) error {
 func checkDevice(o infra.Owner, device, part, what, module, purpose string) error {
 	info, err := os.Stat(device)
 	if err != nil {
-		return fmt.Errorf("%s: %w: want %s (modprobe %s; in a container, pass the device in)", part, err, what, module)
+		return fmt.Errorf("%s: %w: want %s (modprobe %s; in a container, --device %s)", part, err, what, module, device)
 	}
 	if may(o, info, 6) {
 		return nil

@@ -40,7 +40,7 @@ func TestVhost(t *testing.T) {
 		return string(out), err
 	}
 	for device, want := range map[string]string{
-		"": "device.driver vhost: stat /dev/vhost-net: no such file or directory: want the device of vhost (modprobe vhost_net; in a container, pass the device in); or device.driver qemu",
+		"": "device.driver vhost: stat /dev/vhost-net: no such file or directory: want the device of vhost (modprobe vhost_net; in a container, --device /dev/vhost-net); or device.driver qemu",
 		">/dev/vhost-net; chmod 600 /dev/vhost-net": "owner: user 107, group 36 cannot open /dev/vhost-net (mode 0600, owner 0:0), so the launcher could not start the VM with vhost: chmod 0666 /dev/vhost-net, or name a group that may: permission denied; or device.driver qemu",
 	} {
 		for _, verb := range []string{"plan", "setup"} {

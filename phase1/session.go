@@ -45,6 +45,9 @@ func (c Config) do(ctx context.Context, f func(*session) error) error {
 	if err := checkRoot(); err != nil {
 		return fmt.Errorf("namespace %s: %w", c.NetNS.Name(), err)
 	}
+	if err := c.checkNetAdmin(); err != nil {
+		return err
+	}
 	n, err := openNode(c.Dir)
 	if err != nil {
 		return err
@@ -121,6 +124,23 @@ func (c Config) inNamespace(f func(*kernel.Namespace) error) error {
 		return open() // to enter a namespace needs CAP_SYS_ADMIN, also the one in which the thread is
 	}
 	return netns.Do(c.NetNS, open)
+}
+
+// checkNetAdmin refuses a caller's own namespace if the caller lacks the capability, in the words of container engines. In
+// a namespace that is entered, the process may get the capability by entering, so there the kernel decides.
+func (c Config) checkNetAdmin() error {
+	if !c.Own {
+		return nil
+	}
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var sets [2]unix.CapUserData
+	if err := unix.Capget(&header, &sets[0]); err != nil {
+		return fmt.Errorf("capabilities: %w", err)
+	}
+	if sets[0].Effective&(1<<unix.CAP_NET_ADMIN) == 0 {
+		return fmt.Errorf("CAP_NET_ADMIN is missing, which reads and changes the namespace (in a container, --cap-add NET_ADMIN): %w", fs.ErrPermission)
+	}
+	return nil
 }
 
 func checkRoot() error {
