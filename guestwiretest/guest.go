@@ -177,6 +177,7 @@ func (g *Guest) Ask(ctx context.Context, to netip.AddrPort) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	defer c.Close()
 	return lab.ReadAnswer(ctx, c)
 }
 

@@ -109,7 +109,7 @@ func NewPod(t testing.TB, s Shape) *Pod {
 	} else if err != nil {
 		t.Fatalf("pod of the shape %v: %v", s, err)
 	}
-	answers, err := world.lab.Answer("world", netip.AddrPortFrom(netip.IPv6Unspecified(), Port))
+	answers, err := world.lab.Answer("world", fmt.Sprintf(":%d", Port))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -164,14 +164,14 @@ func Diff(before, after string) string { return lab.Diff(before, after) }
 func (n *Namespace) DialTCP(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
 	ctx, cancel := limited(ctx)
 	defer cancel()
-	return n.lab.DialTCP(ctx, to)
+	return n.lab.DialTCP(ctx, to.String())
 }
 
 // Ask connects from the namespace, and returns the line of the station that answers: see [Port].
 func (n *Namespace) Ask(ctx context.Context, to netip.AddrPort) (string, error) {
 	ctx, cancel := limited(ctx)
 	defer cancel()
-	return n.lab.Ask(ctx, to)
+	return n.lab.Ask(ctx, to.String())
 }
 
 // Serve runs phase2 on the records in State, in the namespace, until ctx or the test ends. It returns when the guest is

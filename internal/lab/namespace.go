@@ -50,7 +50,9 @@ func New() (Namespace, error) {
 		}
 		file, err := os.Open("/proc/thread-self/ns/net")
 		if err == nil {
-			err = prepare()
+			if err = prepare(); err != nil {
+				file.Close()
+			}
 		}
 		made <- result{file, err}
 	}()
@@ -93,28 +95,28 @@ func (n Namespace) Run(program string, args ...string) (string, error) {
 	return string(out), err
 }
 
-// DialTCP connects from the namespace.
-func (n Namespace) DialTCP(ctx context.Context, to netip.AddrPort) (c net.Conn, err error) {
+// DialTCP connects from the namespace, to an address and a port.
+func (n Namespace) DialTCP(ctx context.Context, to string) (c net.Conn, err error) {
 	// A dialer starts goroutines, and so threads outside of the namespace, for a host with a name or two addresses only.
 	err = n.Do(func() (err error) {
-		c, err = new(net.Dialer).DialContext(ctx, "tcp", to.String())
+		c, err = new(net.Dialer).DialContext(ctx, "tcp", to)
 		return err
 	})
 	return c, err
 }
 
 // Ask connects from the namespace, and returns the line of the station that answers: see [Answers].
-func (n Namespace) Ask(ctx context.Context, to netip.AddrPort) (string, error) {
+func (n Namespace) Ask(ctx context.Context, to string) (string, error) {
 	c, err := n.DialTCP(ctx, to)
 	if err != nil {
 		return "", err
 	}
+	defer c.Close()
 	return ReadAnswer(ctx, c)
 }
 
-// ReadAnswer returns the line that the station at the other end says, and closes the connection.
+// ReadAnswer returns the line that the station at the other end says.
 func ReadAnswer(ctx context.Context, c net.Conn) (string, error) {
-	defer c.Close()
 	defer context.AfterFunc(ctx, func() { c.SetDeadline(time.Unix(1, 0)) })()
 	line, err := bufio.NewReader(c).ReadString('\n')
 	if ctx.Err() != nil {
@@ -131,12 +133,12 @@ type Answers struct {
 	open     map[net.Conn]bool // nil: closed
 }
 
-// Answer serves TCP at an address of the namespace, or at all of them, until Close. Each connection gets the line "NAME
+// Answer serves TCP at an address and port of the namespace, or at a port of all of them (":8000"), until Close. Each connection gets the line "NAME
 // sees ADDRESS:PORT", which says who calls, and then its own bytes back.
-func (n Namespace) Answer(name string, at netip.AddrPort) (*Answers, error) {
+func (n Namespace) Answer(name, at string) (*Answers, error) {
 	a := &Answers{open: map[net.Conn]bool{}}
 	err := n.Do(func() (err error) {
-		a.listener, err = net.Listen("tcp", at.String())
+		a.listener, err = net.Listen("tcp", at)
 		return err
 	})
 	if err != nil {

@@ -49,7 +49,7 @@ func Veth(pod, world Namespace) error {
 	if err == nil {
 		err = pod.Do(podOfNetwork)
 	}
-	return errors.Join(err, settle(pod, NIC), settle(world, "pod"))
+	return errors.Join(err, pod.Settle(NIC), world.Settle("pod"))
 }
 
 // podOfNetwork gives the calling thread's namespace the addresses and default routes of a /24 and a /64.
@@ -94,7 +94,7 @@ func Calico(pod, world Namespace) error {
 			})
 		})
 	}
-	return errors.Join(err, settle(pod, NIC), settle(world, end))
+	return errors.Join(err, pod.Settle(NIC), world.Settle(end))
 }
 
 // Terway connects a pod as Terway does in its policy route mode: a veth, a /32 and a /128, default routes by gateways
@@ -113,7 +113,7 @@ func Terway(pod, world Namespace) error {
 			})
 		})
 	}
-	return errors.Join(err, settle(pod, NIC), settle(world, end))
+	return errors.Join(err, pod.Settle(NIC), world.Settle(end))
 }
 
 // routed makes a veth whose end in the world has a MAC, gives the pod a /32 and a /128, and the world routes to them.
@@ -175,7 +175,7 @@ func Macvlan(pod, world Namespace) error {
 	if err == nil {
 		err = pod.Do(podOfNetwork)
 	}
-	return errors.Join(err, settle(pod, NIC), settle(world, "lan"))
+	return errors.Join(err, pod.Settle(NIC), world.Settle("lan"))
 }
 
 func host(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
@@ -285,9 +285,9 @@ func (h *handle) neighbour(name string, a netip.Addr, mac string) error {
 	return nil
 }
 
-// settle waits until the kernel has noticed that a link has a carrier, has given it a link-local address, and uses all
+// Settle waits until the kernel has noticed that a link has a carrier, has given it a link-local address, and uses all
 // its addresses. The kernel takes up to a second.
-func settle(n Namespace, name string) error {
+func (n Namespace) Settle(name string) error {
 	var last error
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		err := n.Do(func() error { return withHandle(func(h *handle) error { return h.settled(name) }) })

@@ -3,12 +3,10 @@
 package nstest
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -22,7 +20,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/guestwire/guestwire/internal/netns"
+	"github.com/guestwire/guestwire/internal/lab"
 	"github.com/guestwire/guestwire/internal/sandbox"
 )
 
@@ -83,10 +81,13 @@ func New(t testing.TB, name string) *Namespace {
 		t.Fatal(err)
 	}
 	t.Cleanup(n.End)
-	n.Exec("sysctl", "-qw", "net.ipv6.conf.default.accept_dad=0", "net.ipv6.conf.all.accept_dad=0")
-	n.IP("link set lo up")
+	if err := n.lab().Prepare(); err != nil {
+		t.Fatal(err)
+	}
 	return n
 }
+
+func (n *Namespace) lab() lab.Namespace { return lab.Namespace{File: n.File} }
 
 // End ends the namespace before the test does.
 func (n *Namespace) End() {
@@ -117,109 +118,70 @@ func (n *Namespace) IP(line string) string {
 // link-local address, and uses all of its addresses.
 func (n *Namespace) Settle(link string) {
 	n.t.Helper()
-	Eventually(n.t, func() error {
-		out := n.IP("-br addr show dev " + link)
-		if !operational.MatchString(out) || !strings.Contains(out, "fe80:") {
-			return errors.New(out)
-		}
-		if out := n.IP("addr show dev " + link + " tentative"); out != "" {
-			return errors.New(out)
-		}
-		return nil
-	})
+	if err := n.lab().Settle(link); err != nil {
+		n.t.Fatal(err)
+	}
 }
-
-// operational are links that say so, and those that never say anything (Linux, Documentation/networking/operstates.rst).
-var operational = regexp.MustCompile(` (UP|UNKNOWN) `)
 
 // Dump is what an administrator sees of the namespace: everything that a wiring could change.
 func (n *Namespace) Dump() string {
 	n.t.Helper()
-	return carriers.ReplaceAllString(timers.ReplaceAllString(n.Exec("bash", "-c", dump), ""), "")
+	return n.text(n.lab().Dump())
 }
 
-// dump prints everything that a wiring could change. Peers' namespaces are printed by number, or
-// ip(8) would look for their names among those that other tests make and delete meanwhile.
-const dump = `set -e
-mount -t tmpfs none /run/netns
-for command in "ip -d link" "ip -d addr" "ip -d route show table all" "ip -6 -d route show table all" \
-	"ip rule" "ip -6 rule" "bridge -d link" "tc qdisc" "nft -s -t list ruleset" \
-	"sysctl net.ipv4.ip_forward net.ipv6.conf.all.forwarding net.ipv6.conf.default.disable_ipv6" \
-	"sysctl net.ipv4.ip_unprivileged_port_start net.ipv4.ping_group_range"; do
-	echo "# $command"
-	$command
-done
-for command in "ip neigh show nud permanent" "bridge fdb show"; do # in the order of a table of hashes
-	echo "# $command"
-	$command | sort
-done
-for link in $(ls /sys/class/net); do
-	echo "# tc filter show dev $link ingress"
-	tc filter show dev $link ingress
-done
-cd /proc/sys/net
-grep "" ipv4/conf/*/{forwarding,arp_ignore,rp_filter,route_localnet} ipv6/conf/*/{forwarding,accept_ra,addr_gen_mode,disable_ipv6}`
+// Settled is the dump once it does not change by itself any more.
+func (n *Namespace) Settled() string {
+	n.t.Helper()
+	return n.text(n.lab().Settled())
+}
 
-// timers of bridges run all the time, and actions of tc have numbers that the kernel counts.
-var timers = regexp.MustCompile(`_timer +[0-9.]+|index [0-9]+ ref [0-9]+ bind [0-9]+`)
+func (n *Namespace) text(text string, err error) string {
+	n.t.Helper()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return text
+}
 
-// carriers are noticed up to a second late, and so is what follows from them.
-var carriers = regexp.MustCompile(`NO-CARRIER,|,LOWER_UP| state [A-Z]+| state (disabled|forwarding|learning|listening)| linkdown`)
+// Stable takes out of a dump what time changes: the seconds that are left of a lifetime.
+var Stable = lab.Stable
+
+// Difference says where two dumps differ, or nothing.
+func Difference(want, got string) error {
+	if diff := lab.Diff(want, got); diff != "" {
+		return errors.New(diff)
+	}
+	return nil
+}
 
 // Listen serves TCP in the namespace until the test ends: each connection gets a line, who serves it
 // and who calls, and then its own bytes back.
 func (n *Namespace) Listen(name, address string) {
 	n.t.Helper()
-	var l net.Listener
-	Eventually(n.t, func() error { // an IPv6 address takes a moment, even without detection of duplicates
-		return netns.Do(n.File, func() (err error) {
-			l, err = net.Listen("tcp", address)
-			return err
-		})
+	var answers *lab.Answers
+	Eventually(n.t, func() (err error) { // an IPv6 address takes a moment, even without detection of duplicates
+		answers, err = n.lab().Answer(name, address)
+		return err
 	})
-	var serving sync.WaitGroup
-	serving.Go(func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			serving.Go(func() {
-				defer c.Close()
-				c.SetDeadline(time.Now().Add(10 * time.Second))
-				fmt.Fprintf(c, "%s sees %s\n", name, c.RemoteAddr())
-				io.Copy(c, c)
-			})
-		}
-	})
-	n.t.Cleanup(func() {
-		l.Close()
-		serving.Wait()
-	})
+	n.t.Cleanup(answers.Close)
 }
 
 // Ask connects from the namespace and returns the line of the station that answers.
 func (n *Namespace) Ask(address string) (string, error) {
-	var c net.Conn
-	err := netns.Do(n.File, func() (err error) {
-		c, err = net.DialTimeout("tcp", address, 3*time.Second)
-		return err
-	})
-	if err != nil {
-		return "", err
-	}
-	defer c.Close()
-	return Answer(c)
+	ctx, cancel := context.WithTimeout(context.Background(), answerTime)
+	defer cancel()
+	return n.lab().Ask(ctx, address)
 }
 
 // Answer reads the line of the station at the other end.
 func Answer(c net.Conn) (string, error) {
-	if err := c.SetDeadline(time.Now().Add(3 * time.Second)); err != nil {
-		return "", err
-	}
-	line, err := bufio.NewReader(c).ReadString('\n')
-	return strings.TrimSpace(line), err
+	ctx, cancel := context.WithTimeout(context.Background(), answerTime)
+	defer cancel()
+	return lab.ReadAnswer(ctx, c)
 }
+
+// answerTime is how long a question waits for its answer.
+const answerTime = 3 * time.Second
 
 // Output is what a process has printed so far.
 type Output struct {

@@ -8,14 +8,15 @@ import (
 	"testing"
 
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/lab"
 	"github.com/guestwire/guestwire/internal/sandbox"
 )
 
 // The addresses of a pod, of its gateway, and of a host beyond that.
 var (
-	Pod4, Pod6         = netip.MustParseAddr("10.244.1.7"), netip.MustParseAddr("fd00:244:1::7")
-	Gateway4, Gateway6 = netip.MustParseAddr("10.244.1.1"), netip.MustParseAddr("fd00:244:1::1")
-	Beyond4, Beyond6   = netip.MustParseAddr("198.51.100.9"), netip.MustParseAddr("2001:db8:9::9")
+	Pod4, Pod6         = lab.Pod4, lab.Pod6
+	Gateway4, Gateway6 = lab.Gateway4, lab.Gateway6
+	Beyond4, Beyond6   = lab.Beyond4, lab.Beyond6
 )
 
 // LauncherUID owns the taps in tests. No account has this number on purpose. In a user namespace with
@@ -24,7 +25,7 @@ var LauncherUID = func() int {
 	if sandbox.OneUser() {
 		return 0
 	}
-	return 64055
+	return lab.User
 }()
 
 // Owner is LauncherUID, and the group of that number.
@@ -42,9 +43,9 @@ func NewWorld(t testing.TB) Network {
 	t.Helper()
 	Need(t)
 	n := Network{Pod: New(t, "pod"), World: New(t, "world"), State: Dir(t)}
-	n.World.IP("addr add " + Beyond4.String() + "/32 dev lo")
-	n.World.IP("addr add " + Beyond6.String() + "/128 dev lo nodad")
-	n.World.Exec("sysctl", "-qw", "net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1")
+	if err := n.World.lab().World(); err != nil {
+		t.Fatal(err)
+	}
 	return n
 }
 
@@ -61,17 +62,9 @@ func NewNetwork(t testing.TB) Network {
 func NewVeth(t testing.TB) Network {
 	t.Helper()
 	n := NewWorld(t)
-	n.World.IP("link add pod type veth peer name eth0 netns " + n.Pod.Name)
-	n.World.IP("link set pod mtu 1450 up")
-	n.World.IP("addr add 10.244.1.1/24 dev pod")
-	n.World.IP("addr add fd00:244:1::1/64 dev pod nodad")
-	n.Pod.IP("link set eth0 mtu 1450 up")
-	n.Pod.IP("addr add 10.244.1.7/24 broadcast 10.244.1.255 dev eth0")
-	n.Pod.IP("addr add fd00:244:1::7/64 dev eth0")
-	n.Pod.IP("route add default via 10.244.1.1")
-	n.Pod.IP("route add default via fd00:244:1::1")
-	n.Pod.Settle("eth0")
-	n.World.Settle("pod")
+	if err := lab.Veth(n.Pod.lab(), n.World.lab()); err != nil {
+		t.Fatal(err)
+	}
 	return n
 }
 

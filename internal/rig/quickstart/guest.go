@@ -10,27 +10,27 @@ import (
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/guest"
-	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/rig/vm"
-	"github.com/guestwire/guestwire/internal/tap"
+	"github.com/guestwire/guestwire/phase2"
 )
 
 const guestName = "guest1"
 
-type bootFunc func(ctx context.Context, pod *namespace, r cache.Record, owner infra.Owner, xml string) (machine, error)
+type bootFunc func(ctx context.Context, pod namespace, r cache.Record, owner infra.Owner, xml string) (machine, error)
 
 // embedded is the embedded guest: a TCP/IP stack in this process, on the tap.
 type embedded struct{ *guest.Guest }
 
-func bootEmbedded(_ context.Context, pod *namespace, r cache.Record, _ infra.Owner, _ string) (machine, error) {
-	var port *os.File
-	err := netns.Do(pod.file, func() (err error) {
-		port, err = tap.Open(r.Tap)
+func bootEmbedded(_ context.Context, pod namespace, r cache.Record, _ infra.Owner, _ string) (machine, error) {
+	var files []*os.File
+	err := pod.Do(func() (err error) {
+		files, err = phase2.OpenTap(r)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
+	port := guest.Queues(files)
 	g, err := guest.Start(guest.Config{Port: port, MAC: r.MAC, Name: guestName})
 	if err != nil {
 		port.Close()
@@ -70,9 +70,9 @@ func (g embedded) close() error { return g.Close() }
 // booted is a Linux guest under libvirt.
 type booted struct{ *vm.Guest }
 
-func bootLibvirt(ctx context.Context, pod *namespace, _ cache.Record, owner infra.Owner, xml string) (machine, error) {
+func bootLibvirt(ctx context.Context, pod namespace, _ cache.Record, owner infra.Owner, xml string) (machine, error) {
 	step("a Linux guest boots under an unprivileged libvirt, without hardware help")
-	g, err := vm.BootLibvirt(ctx, vm.Config{NetNS: pod.file, UID: int(owner.UID), GID: int(owner.GID), Name: guestName}, xml)
+	g, err := vm.BootLibvirt(ctx, vm.Config{NetNS: pod.File, UID: int(owner.UID), GID: int(owner.GID), Name: guestName}, xml)
 	if err != nil {
 		return nil, err
 	}

@@ -16,12 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/infra"
-	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/phase2"
 )
-
-// launcherUID is an unprivileged user.
-const launcherUID = 64055
 
 // serveCommand is the argument with which this program runs as the launcher.
 const serveCommand = "serve-as-launcher"
@@ -46,7 +42,7 @@ type launcher struct {
 
 // startLauncher starts this program as the launcher: in the pod's namespace, as the owner, with empty capability
 // sets that cannot grow again.
-func startLauncher(pod *namespace, state string, owner infra.Owner) (*launcher, error) {
+func startLauncher(pod namespace, state string, owner infra.Owner) (*launcher, error) {
 	l := &launcher{cmd: exec.Command("/proc/self/exe", serveCommand, state)}
 	l.cmd.Stderr = &l.log
 	l.cmd.SysProcAttr = &syscall.SysProcAttr{
@@ -57,7 +53,7 @@ func startLauncher(pod *namespace, state string, owner infra.Owner) (*launcher, 
 	// is sent when this thread ends, so the thread waits for the child.
 	started := make(chan error, 1)
 	go func() {
-		err := netns.Do(pod.file, func() error {
+		err := pod.Do(func() error {
 			if err := dropPrivileges(); err != nil {
 				return err
 			}

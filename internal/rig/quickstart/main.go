@@ -17,6 +17,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/lab"
 	"github.com/guestwire/guestwire/internal/sandbox"
 	"github.com/guestwire/guestwire/phase1"
 	"github.com/guestwire/guestwire/phase2"
@@ -82,7 +83,7 @@ func runBinding(ctx context.Context, b infra.Binding, withVM bool) (err error) {
 	quote(before)
 
 	boot := bootEmbedded
-	owner := infra.Owner{UID: launcherUID, GID: launcherUID}
+	owner := infra.Owner{UID: lab.User, GID: lab.User}
 	if withVM {
 		boot = bootLibvirt
 		if owner, err = libvirtOwner(); err != nil {
@@ -97,9 +98,9 @@ func runBinding(ctx context.Context, b infra.Binding, withVM bool) (err error) {
 	if err := os.Chmod(dir, 0o755); err != nil { // the launcher reads the record in it
 		return err
 	}
-	c := phase1.Config{NetNS: pod.file, Spec: infra.Spec{
+	c := phase1.Config{NetNS: pod.File, Spec: infra.Spec{
 		NIC: "eth0", Binding: b, Owner: owner, State: filepath.Join(dir, "vm1"),
-		DNS: &cache.DNS{Servers: []netip.Addr{beyond4, beyond6}, Search: []string{"pod.example"}},
+		DNS: &cache.DNS{Servers: []netip.Addr{lab.Beyond4, lab.Beyond6}, Search: []string{"pod.example"}},
 	}}
 
 	preview, err := phase1.Plan(ctx, c)
@@ -183,7 +184,7 @@ type machine interface {
 }
 
 // checkNetwork boots the guest and checks that it reaches, and is reached by, the world.
-func checkNetwork(ctx context.Context, boot bootFunc, pod, world *namespace, r cache.Record, owner infra.Owner, xml string) (err error) {
+func checkNetwork(ctx context.Context, boot bootFunc, pod, world namespace, r cache.Record, owner infra.Owner, xml string) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	started := time.Now()
@@ -198,17 +199,17 @@ func checkNetwork(ctx context.Context, boot bootFunc, pod, world *namespace, r c
 	}
 	step("the guest has booted and configured itself in %.1f s", time.Since(started).Seconds())
 	quote(description)
-	for _, to := range []netip.Addr{gateway4, gateway6, beyond4, beyond6} {
+	for _, to := range []netip.Addr{lab.Gateway4, lab.Gateway6, lab.Beyond4, lab.Beyond6} {
 		if err := g.ping(ctx, to); err != nil {
 			return fmt.Errorf("guest to %v: %w", to, err)
 		}
 		step("the guest pings %-16v answered", to)
 	}
-	for _, to := range []netip.Addr{pod4, pod6} {
+	for _, to := range []netip.Addr{lab.Pod4, lab.Pod6} {
 		if err := world.ping(to); err != nil {
 			return fmt.Errorf("world to %v: %w", to, err)
 		}
-		answer, err := world.ask(netip.AddrPortFrom(to, g.port()))
+		answer, err := world.Ask(ctx, netip.AddrPortFrom(to, g.port()).String())
 		if err != nil {
 			return fmt.Errorf("world to %v: %w", to, err)
 		}
