@@ -173,9 +173,8 @@ if [ -d /dev/net ] || mkdir /dev/net 2>/dev/null; then
 	mknod -m 666 /dev/net/tun c 10 200 2>/dev/null || umount /dev/net
 fi
 if [ -f /etc/resolv.conf ]; then
-	echo "$resolv" >/run/netns/resolv.conf
-	mount --bind /run/netns/resolv.conf /etc/resolv.conf
-	rm /run/netns/resolv.conf
+	echo "$resolv" >"$GUESTWIRE_SANDBOX/resolv.conf" # it stays: on a file without a name no inner sandbox could mount
+	mount --bind "$GUESTWIRE_SANDBOX/resolv.conf" /etc/resolv.conf
 fi
 exec "$0" "$@"`
 

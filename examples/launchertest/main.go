@@ -1,0 +1,35 @@
+// Launcher is the network part of a VM's launcher: it answers the guest until SIGTERM, as an ordinary user. What is to be
+// seen here is its test.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/guestwire/guestwire/phase2"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Args[1]); err != nil {
+		fmt.Fprintln(os.Stderr, "launcher:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, state string) error {
+	vm, err := phase2.Open(state)
+	if err != nil {
+		return err
+	}
+	vm.Notify = func(e phase2.Event) {
+		if e.Kind == phase2.Ready {
+			fmt.Println("ready") // a launcher starts the VM now
+		}
+	}
+	return vm.Serve(ctx)
+}
