@@ -9,15 +9,18 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
+	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/dhcp"
+	"github.com/guestwire/guestwire/domain/qemu"
 	"github.com/guestwire/guestwire/phase2"
 )
 
@@ -98,6 +101,39 @@ func ExampleVM_Interfaces() {
 	//   <mtu size="1450"></mtu>
 	//   <rom enabled="no"></rom>
 	// </interface>
+}
+
+// A launcher that runs QEMU without libvirt opens each guest's tap and passes the queues on. QEMU's copies stay open.
+func ExampleOpenTap() {
+	vm, err := phase2.Open("/run/guestwire/vm1")
+	if err != nil {
+		log.Fatal(err)
+	}
+	cmd := exec.Command("qemu-system-x86_64", "-nodefaults", "-machine", "q35", "-m", "512", "disk.img")
+	for _, r := range vm.Records() {
+		queues, err := phase2.OpenTap(r)
+		if err != nil {
+			log.Fatal(err)
+		}
+		var fds []string
+		for _, f := range queues {
+			defer f.Close()
+			fds = append(fds, strconv.Itoa(3+len(cmd.ExtraFiles)))
+			cmd.ExtraFiles = append(cmd.ExtraFiles, f)
+		}
+		nic, err := qemu.NewNIC(&r, qemu.Options{FDs: fds})
+		if err != nil {
+			log.Fatal(err)
+		}
+		args, err := nic.Args()
+		if err != nil {
+			log.Fatal(err)
+		}
+		cmd.Args = append(cmd.Args, args...)
+	}
+	if err := cmd.Run(); err != nil {
+		log.Fatal(err)
+	}
 }
 
 // Serve blocks. A launcher waits until each NIC is served, starts the VM, and ends Serve when the VM has ended.
