@@ -4,15 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
-	"os"
 	"slices"
 	"sync"
 
 	"golang.org/x/sys/unix"
 )
 
-// Capture notes Ethernet frames, without VLAN tags that the kernel has taken out.
+// Capture notes Ethernet frames from its begin on.
 type Capture struct {
 	mu      sync.Mutex
 	frames  [][]byte
@@ -22,8 +20,7 @@ type Capture struct {
 
 func newCapture() *Capture { return &Capture{changed: make(chan struct{})} }
 
-// Next returns the next frame that want accepts, and drops those before it; a nil want accepts each. The frames since the
-// capture began count, in their order.
+// Next returns the next frame that want accepts, and drops the frames before that one. A nil want accepts each.
 func (c *Capture) Next(ctx context.Context, want func(frame []byte) bool) ([]byte, error) {
 	ctx, cancel := limited(ctx)
 	defer cancel()
@@ -67,11 +64,11 @@ func (c *Capture) change(f func()) {
 	c.changed = make(chan struct{})
 }
 
-// Capture notes the frames that a link of the namespace receives or sends from now on, until the test ends (packet(7)).
+// Capture notes the frames that a link of the namespace receives or sends, until the test ends. Outer VLAN tags are missing
+// (packet(7)).
 func (n *Namespace) Capture(link string) *Capture {
 	n.t.Helper()
-	const all = unix.ETH_P_ALL<<8 | unix.ETH_P_ALL>>8 // in the network's order
-	socket, err := n.packetSocket(link, all)
+	socket, err := n.lab.PacketSocket(link, true)
 	if err != nil {
 		n.t.Fatalf("capture at %s: %v", link, err)
 	}
@@ -99,35 +96,13 @@ func (n *Namespace) Capture(link string) *Capture {
 	return c
 }
 
-// Send puts an Ethernet frame on the wire at a link of the namespace, as it is.
+// Send sends an Ethernet frame as it is, by a link of the namespace.
 func (n *Namespace) Send(link string, frame []byte) error {
-	socket, err := n.packetSocket(link, 0)
+	socket, err := n.lab.PacketSocket(link, false)
 	if err != nil {
 		return fmt.Errorf("send at %s: %w", link, err)
 	}
 	defer socket.Close()
 	_, err = socket.Write(frame)
 	return err
-}
-
-func (n *Namespace) packetSocket(link string, protocol int) (*os.File, error) {
-	fd := -1
-	err := n.Do(func() error {
-		at, err := net.InterfaceByName(link)
-		if err != nil {
-			return err
-		}
-		fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
-		if err != nil {
-			return os.NewSyscallError("socket", err)
-		}
-		return os.NewSyscallError("bind", unix.Bind(fd, &unix.SockaddrLinklayer{Ifindex: at.Index, Protocol: uint16(protocol)}))
-	})
-	if err != nil {
-		if fd >= 0 {
-			unix.Close(fd)
-		}
-		return nil, err
-	}
-	return os.NewFile(uintptr(fd), link), nil
 }

@@ -15,19 +15,8 @@ import (
 	"github.com/guestwire/guestwire/phase2"
 )
 
-// Errors of leases to tell apart.
-var (
-	// ErrRefused: the server refused, by DHCPNAK or by a DHCPv6 status other than success.
-	ErrRefused = guest.ErrRefused
-	// ErrDuplicate: another station has the address.
-	ErrDuplicate = guest.ErrDuplicate
-)
-
-// Guest is a guest without a VM: a TCP/IP stack in the test process, on the guest's tap. DHCP and router advertisements
-// configure it as they configure a VM, so an error in a lease breaks its traffic. It has nothing but its link-local
-// address until then. It answers at Port, and pings.
-//
-// The methods may be called from any goroutine.
+// Guest is a TCP/IP stack in the test process, on the guest's tap. It has a link-local address, and what DHCP and router
+// advertisements tell it, right or wrong. It answers pings, and at [Port]. Its methods may be called from any goroutine.
 type Guest struct {
 	stack    *guest.Guest
 	families guest.Families
@@ -37,8 +26,8 @@ type Guest struct {
 	captures []*Capture
 }
 
-// NewGuest attaches a guest to the tap of a record of the pod, with the record's MAC and queues, as a VMM does: by
-// [phase2.OpenTap]. The guest ends with the test.
+// NewGuest attaches a guest to the tap of a record of the pod, as a VMM does: by phase2.OpenTap, with the record's MAC.
+// The guest ends with the test.
 func NewGuest(t testing.TB, pod *Pod, record cache.Record) *Guest {
 	t.Helper()
 	var files []*os.File
@@ -78,20 +67,16 @@ func (g *Guest) Close() { g.close() }
 
 // Lease is what a DHCP server has given.
 type Lease struct {
-	// Address has the prefix length of the subnet mask; by DHCPv6 it is a /128.
-	Address netip.Prefix
-	DNS     []netip.Addr
-	Search  []string
-	// MTU is DHCPv4's option 26; 0: none.
-	MTU int
-	// Duration is how long the address is valid; 4294967295 s is for ever.
-	Duration time.Duration
-	// Message is the whole DHCPACK or Reply, as received.
-	Message []byte
+	Address  netip.Prefix // of DHCPv6, a /128
+	DNS      []netip.Addr
+	Search   []string
+	MTU      int           // option 26 of DHCPv4; 0: none
+	Duration time.Duration // 4294967295 s is for ever
+	Message  []byte        // the whole DHCPACK or Reply
 }
 
-// Configure does what a guest does when its link comes up, for the families of the record at the same time: DHCPv4; a
-// router solicitation and, if the advertisement says so, DHCPv6.
+// Configure does what a guest does when its link comes up, for the families of the record: DHCPv4; a router solicitation
+// and, if the advertisement says so, DHCPv6.
 func (g *Guest) Configure(ctx context.Context) error {
 	ctx, cancel := limited(ctx)
 	defer cancel()
@@ -110,7 +95,7 @@ func (g *Guest) DHCPv4(ctx context.Context) (Lease, error) {
 	return Lease{l.Address, l.DNS, l.Search, l.MTU, l.Duration, l.Message.ToBytes()}, err
 }
 
-// DHCPv6 gets a lease, and uses its address. Routes come by RouterSolicitation.
+// DHCPv6 gets a lease, and uses its address.
 func (g *Guest) DHCPv6(ctx context.Context) (Lease, error) {
 	ctx, cancel := limited(ctx)
 	defer cancel()
@@ -121,31 +106,21 @@ func (g *Guest) DHCPv6(ctx context.Context) (Lease, error) {
 	return Lease{netip.PrefixFrom(l.Address, 128), l.DNS, l.Search, 0, l.Valid, l.Message.ToBytes()}, err
 }
 
-// Advertisement is what a router has told.
-type Advertisement struct {
-	// Router is the link-local address of the router.
-	Router netip.Addr
-	// Lifetime is how long the router is a default gateway; 0: it is none.
-	Lifetime time.Duration
-	// Managed: the guest gets its address by DHCPv6.
-	Managed bool
-}
-
-// RouterSolicitation asks for a router advertisement, and uses its routes, prefixes and MTU.
-func (g *Guest) RouterSolicitation(ctx context.Context) (Advertisement, error) {
+// RouterSolicitation asks for a router advertisement, uses its routes, prefixes and MTU, and returns the router's address.
+func (g *Guest) RouterSolicitation(ctx context.Context) (netip.Addr, error) {
 	ctx, cancel := limited(ctx)
 	defer cancel()
 	ra, err := g.stack.RouterSolicitation(ctx)
 	if err != nil {
-		return Advertisement{}, err
+		return netip.Addr{}, err
 	}
-	return Advertisement{ra.Source, ra.RouterLifetime, ra.ManagedConfiguration}, nil
+	return ra.Source, nil
 }
 
 // Addresses returns the guest's addresses, sorted.
 func (g *Guest) Addresses() []netip.Prefix { return g.stack.Addresses() }
 
-// Routes returns the guest's routes as ip-route(8) prints them, without the device: "default via 10.244.1.1".
+// Routes returns the guest's routes as ip-route(8) prints them: "default via 10.244.1.1".
 func (g *Guest) Routes() []string {
 	var routes []string
 	for _, r := range g.stack.Routes() {
@@ -169,7 +144,7 @@ func (g *Guest) DialTCP(ctx context.Context, to netip.AddrPort) (net.Conn, error
 	return g.stack.DialTCP(ctx, to)
 }
 
-// Ask connects from the guest, and returns the line of the station that answers: see [Port].
+// Ask connects from the guest, and returns the line of the station that answers.
 func (g *Guest) Ask(ctx context.Context, to netip.AddrPort) (string, error) {
 	ctx, cancel := limited(ctx)
 	defer cancel()
@@ -181,10 +156,10 @@ func (g *Guest) Ask(ctx context.Context, to netip.AddrPort) (string, error) {
 	return lab.ReadAnswer(ctx, c)
 }
 
-// Send sends an Ethernet frame as it is, whatever the guest's configuration.
+// Send sends an Ethernet frame as it is.
 func (g *Guest) Send(frame []byte) error { return g.stack.WriteFrame(frame) }
 
-// Capture notes the frames that come to the guest from now on.
+// Capture notes the frames that come to the guest.
 func (g *Guest) Capture() *Capture {
 	c := newCapture()
 	g.mu.Lock()

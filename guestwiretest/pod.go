@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -21,15 +20,10 @@ import (
 type Shape int
 
 const (
-	// Veth: a veth with a /24 and a /64, and gateways of that network, as the plugins bridge and ptp make it.
-	Veth Shape = iota
-	// Calico: a veth with a /32 and a /128; the gateways 169.254.1.1, for which the node answers by proxy_arp, and a
-	// link-local address.
-	Calico
-	// Terway: a veth with a /32 and a /128; the gateways 169.254.1.1 and fe80::1 by onlink, with permanent neighbours.
-	Terway
-	// Macvlan: a macvlan in mode bridge with a /24 and a /64, and gateways of that network. The bridge binding refuses it.
-	Macvlan
+	Veth    Shape = iota // a veth, a /24 and a /64, gateways of that network
+	Calico               // a veth, a /32 and a /128, gateways on the link: 169.254.1.1 by proxy_arp, and a link-local address
+	Terway               // a veth, a /32 and a /128, gateways by onlink: 169.254.1.1, fe80::1, with permanent neighbours
+	Macvlan              // a macvlan in mode bridge, a /24 and a /64, gateways of that network; no network for infra.Bridge
 )
 
 var shapes = map[Shape]struct {
@@ -45,34 +39,30 @@ var shapes = map[Shape]struct {
 // String returns the name of the constant.
 func (s Shape) String() string { return shapes[s].name }
 
-// Port is the TCP port at which the world and every guest answer, on all their addresses, with the line "world sees
-// 10.244.1.7:40312" or "guest sees ...": who answers, and who is seen to call. Then the connection's bytes come back.
+// Port is the TCP port at which the world and every guest answer, at all their addresses: "world sees 10.244.1.7:40312", or
+// "guest sees ...", on a line. Then the connection's bytes come back.
 const Port = 8000
 
 // Namespace is a network namespace that ends with the test.
 type Namespace struct {
-	NetNS *os.File
-	// IPv4 and IPv6 are addresses of the namespace.
-	IPv4, IPv6 netip.Addr
+	NetNS      *os.File
+	IPv4, IPv6 netip.Addr // one of each family
 
 	t   testing.TB
 	lab lab.Namespace
 }
 
-// Pod is a pod's namespace as a CNI plugin left it, with eth0 and an MTU of 1450.
+// Pod is a pod's namespace as a CNI plugin left it.
 type Pod struct {
 	Namespace
-	// NIC, State and Owner are what phase1.Setup wants. The state directory is not there yet. The owner is a user without
-	// an account; for an ordinary user's tests it is root, the only user there.
-	NIC   string
-	State string
-	Owner infra.Owner
-	// World is the pod's gateway. Its IPv4 and IPv6 are those of a host beyond the gateway.
-	World *Namespace
+	NIC   string      // eth0, with an MTU of 1450
+	State string      // a path, with nothing there yet
+	Owner infra.Owner // without an account; root, if there is no other user
+	World *Namespace  // the pod's gateway, with addresses beyond
 }
 
-// NewPod lays a pod with both families and a world behind it. The test is skipped if there can be no namespaces or no
-// taps, or if the kernel has no links of that kind.
+// NewPod lays a pod with both families and a world behind it. The test is skipped if there can be no namespaces or taps, or
+// if the kernel lacks the kind of link.
 func NewPod(t testing.TB, s Shape) *Pod {
 	t.Helper()
 	switch err := sandbox.Entered(); {
@@ -127,8 +117,8 @@ func newNamespace(t testing.TB, ipv4, ipv6 netip.Addr) *Namespace {
 	return &Namespace{NetNS: n.File, IPv4: ipv4, IPv6: ipv6, t: t, lab: n}
 }
 
-// Do calls f on a thread in the namespace, which ends with the call: sockets that f opens and processes that f starts are
-// in the namespace, goroutines that f starts are not.
+// Do calls f on a thread in the namespace. Sockets that f opens, and processes that f starts, are in the namespace;
+// goroutines that f starts are not.
 func (n *Namespace) Do(f func() error) error { return n.lab.Do(f) }
 
 // Run runs a program in the namespace and returns what it printed. A failure ends the test.
@@ -141,10 +131,9 @@ func (n *Namespace) Run(program string, args ...string) string {
 	return out
 }
 
-// Dump returns everything of the namespace that a wiring could change, as ip(8), bridge(8), tc(8), nft(8) and files of
-// /proc/sys/net show it: links, addresses, routes, rules, neighbours, qdiscs, filters, tables, sysctls. Dump waits until
-// the kernel has settled, and leaves out what the kernel changes by itself, such as timers: so two dumps are equal, byte
-// by byte, if nothing was changed. The test is skipped if one of the programs is missing.
+// Dump returns everything of the namespace that a wiring could change, as ip(8), bridge(8), tc(8), nft(8) and
+// /proc/sys/net show it. Dump waits until the kernel has settled, and leaves out what the kernel changes by itself: two
+// dumps are equal, byte by byte, if nothing was changed. Without those programs the test is skipped.
 func (n *Namespace) Dump() string {
 	n.t.Helper()
 	text, err := n.lab.Settled()
@@ -157,26 +146,19 @@ func (n *Namespace) Dump() string {
 	return lab.Stable(text)
 }
 
-// Diff returns the lines in which two dumps differ, below the command that prints them; empty: the dumps are equal.
+// Diff returns the lines in which two dumps differ, below the command that prints them; empty: none.
 func Diff(before, after string) string { return lab.Diff(before, after) }
 
-// DialTCP connects from the namespace.
-func (n *Namespace) DialTCP(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
-	ctx, cancel := limited(ctx)
-	defer cancel()
-	return n.lab.DialTCP(ctx, to.String())
-}
-
-// Ask connects from the namespace, and returns the line of the station that answers: see [Port].
+// Ask connects from the namespace, and returns the line of the station that answers.
 func (n *Namespace) Ask(ctx context.Context, to netip.AddrPort) (string, error) {
 	ctx, cancel := limited(ctx)
 	defer cancel()
 	return n.lab.Ask(ctx, to.String())
 }
 
-// Serve runs phase2 on the records in State, in the namespace, until ctx or the test ends. It returns when the guest is
-// answered. A test of a launcher starts that launcher instead.
-func (p *Pod) Serve(ctx context.Context) {
+// Serve runs phase2 on the records in State until the test ends, and returns when the guest is answered. A test of a
+// launcher starts that launcher instead.
+func (p *Pod) Serve() {
 	p.t.Helper()
 	vm, err := phase2.Open(p.State)
 	if err != nil {
@@ -188,7 +170,7 @@ func (p *Pod) Serve(ctx context.Context) {
 			close(ready)
 		}
 	}
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithCancel(context.Background())
 	go func() { ended <- p.Do(func() error { return vm.Serve(ctx) }) }()
 	select {
 	case err := <-ended:

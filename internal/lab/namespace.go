@@ -95,6 +95,34 @@ func (n Namespace) Run(program string, args ...string) (string, error) {
 	return string(out), err
 }
 
+// PacketSocket returns a socket that sends frames by a link as they are (packet(7)). One that listens also receives the
+// frames which the link receives or sends.
+func (n Namespace) PacketSocket(link string, listen bool) (*os.File, error) {
+	protocol := uint16(0)
+	if listen {
+		protocol = unix.ETH_P_ALL<<8 | unix.ETH_P_ALL>>8 // in the network's order
+	}
+	fd := -1
+	err := n.Do(func() error {
+		at, err := net.InterfaceByName(link)
+		if err != nil {
+			return err
+		}
+		fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+		if err != nil {
+			return os.NewSyscallError("socket", err)
+		}
+		return os.NewSyscallError("bind", unix.Bind(fd, &unix.SockaddrLinklayer{Ifindex: at.Index, Protocol: protocol}))
+	})
+	if err != nil {
+		if fd >= 0 {
+			unix.Close(fd)
+		}
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), link), nil
+}
+
 // DialTCP connects from the namespace, to an address and a port.
 func (n Namespace) DialTCP(ctx context.Context, to string) (c net.Conn, err error) {
 	// A dialer starts goroutines, and so threads outside of the namespace, for a host with a name or two addresses only.

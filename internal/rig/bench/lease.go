@@ -91,7 +91,7 @@ func (s *server) lease(ctx context.Context, c guestClient, unplugged time.Durati
 	return time.Since(begin), err
 }
 
-// embedded returns a client of internal/rig/guest. It probes each address for 0.1 s.
+// embedded returns a client of internal/guest. It probes each address for 0.1 s.
 func embedded(lease func(context.Context, *guest.Guest) (fmt.Stringer, error)) func(context.Context, *os.File) (string, error) {
 	return func(ctx context.Context, port *os.File) (string, error) {
 		g, err := guest.Start(guest.Config{Port: port, MAC: guestMAC})

@@ -299,18 +299,11 @@ func (q *Question) Close() {
 // Send puts a frame on the wire at a link of the namespace.
 func (n *Namespace) Send(t testing.TB, link string, frame []byte) {
 	t.Helper()
-	err := netns.Do(n.File, func() error {
-		at, err := net.InterfaceByName(link)
-		if err != nil {
-			return err
-		}
-		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
-		if err != nil {
-			return os.NewSyscallError("socket", err)
-		}
-		defer unix.Close(fd)
-		return os.NewSyscallError("send", unix.Sendto(fd, frame, 0, &unix.SockaddrLinklayer{Ifindex: at.Index}))
-	})
+	socket, err := n.lab().PacketSocket(link, false)
+	if err == nil {
+		_, err = socket.Write(frame)
+		socket.Close()
+	}
 	if err != nil {
 		t.Fatal(err)
 	}

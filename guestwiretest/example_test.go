@@ -1,0 +1,71 @@
+package guestwiretest_test
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/guestwire/guestwire/guestwiretest"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/phase1"
+)
+
+// A test gives a pod's network to a guest, and wants the pod to get it back. The file needs a TestMain that calls
+// guestwiretest.Main.
+func Example() {
+	_ = func(t *testing.T) {
+		pod := guestwiretest.NewPod(t, guestwiretest.Calico)
+		before := pod.Dump()
+		config := phase1.Config{NetNS: pod.NetNS, Spec: infra.Spec{
+			NIC: pod.NIC, Binding: infra.Auto{}, Owner: pod.Owner, State: pod.State,
+		}}
+		record, err := phase1.Setup(t.Context(), config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pod.Serve() // or the launcher that is tested, by phase1.Launch
+
+		guest := guestwiretest.NewGuest(t, pod, record)
+		if err := guest.Configure(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := guest.Ping(t.Context(), pod.World.IPv6); err != nil {
+			t.Error(err)
+		}
+		answer, err := pod.World.Ask(t.Context(), netip.AddrPortFrom(pod.IPv4, guestwiretest.Port))
+		t.Logf("%s, %v", answer, err) // guest sees 10.244.1.1:36918, <nil>
+
+		if err := phase1.Teardown(t.Context(), config); err != nil {
+			t.Fatal(err)
+		}
+		if diff := guestwiretest.Diff(before, pod.Dump()); diff != "" {
+			t.Errorf("the pod is not as it was:\n%s", diff)
+		}
+	}
+}
+
+// Tests need a TestMain. What it does besides is in Run.
+func ExampleMain() {
+	_ = func(m *testing.M) { // TestMain
+		guestwiretest.Main(m)
+	}
+}
+
+// A frame with a MAC that is not the guest's does not leave the pod.
+func ExampleGuest_Send() {
+	_ = func(t *testing.T, pod *guestwiretest.Pod, guest *guestwiretest.Guest) {
+		outside := pod.World.Capture("pod")
+		spoofed := append([]byte{255, 255, 255, 255, 255, 255, 2, 0, 0, 0, 0, 9, 8, 6}, make([]byte, 46)...)
+		if err := guest.Send(spoofed); err != nil {
+			t.Fatal(err)
+		}
+		if err := guest.Ping(t.Context(), pod.World.IPv4); err != nil { // later than the frame
+			t.Error(err)
+		}
+		frame, err := outside.Next(t.Context(), func(frame []byte) bool {
+			return frame[11] == 9 || frame[12] == 8 && frame[13] == 0 // the spoofed one, or IPv4
+		})
+		if err == nil && frame[11] == 9 {
+			t.Error("the guest sends with another MAC")
+		}
+	}
+}
