@@ -43,7 +43,7 @@ func Example() {
 	}
 }
 
-// Tests need a TestMain. What it does besides is in Run.
+// The test file has a TestMain.
 func ExampleMain() {
 	_ = func(m *testing.M) { // TestMain
 		guestwiretest.Main(m)
