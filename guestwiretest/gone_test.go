@@ -165,9 +165,10 @@ func TestSkips(t *testing.T) {
 	program := copyTests(t)
 	const user = "exec setpriv --reuid 65534 --regid 65534 --clear-groups "
 	for name, c := range map[string]struct{ lay, want string }{
-		"no device":          {"mount -t tmpfs none /dev/net; " + user, "chmod 0666 /dev/net/tun (modprobe tun if there is none)"},
-		"closed device":      {"mount -t tmpfs -o mode=755 none /dev/net; mknod -m 600 /dev/net/tun c 10 200; " + user, "open /dev/net/tun: permission denied: run the test as root"},
-		"no user namespaces": {"mount --rbind / /mnt; exec chroot /mnt /bin/sh -c '" + user + `"$0" "$@"' `, "network namespaces: neither root nor a user namespace"},
+		"no device":           {"mount -t tmpfs none /dev/net; " + user, "chmod 0666 /dev/net/tun (modprobe tun if there is none)"},
+		"closed device":       {"mount -t tmpfs -o mode=755 none /dev/net; mknod -m 600 /dev/net/tun c 10 200; " + user, "open /dev/net/tun: permission denied: run the test as root"},
+		"no user namespaces":  {"mount --rbind / /mnt; exec chroot /mnt /bin/sh -c '" + user + `"$0" "$@"' `, "network namespaces: neither root nor a user namespace"},
+		"root without mounts": {"exec setpriv --bounding-set -sys_admin --inh-caps -sys_admin ", "network namespaces: root without CAP_SYS_ADMIN"},
 		"no programs": {`bin=$(dirname "$0")/bin; mkdir -p $bin; for p in sh mount mkdir mknod cat env; do ln -sf "$(command -v $p)" $bin; done
 			mount -t tmpfs none /usr/sbin; PATH=$bin exec `, "iproute2) and nft (nftables): ip, bridge, tc, nft: not in PATH"},
 	} {

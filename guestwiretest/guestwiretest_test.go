@@ -181,9 +181,13 @@ func TestDiff(t *testing.T) {
 	if diff := guestwiretest.Diff(before, pod.Dump()); diff != want {
 		t.Errorf("%q, want %q", diff, want)
 	}
+	changed := pod.Dump()
 	pod.Run("ip", "route", "del", "192.0.2.0/24")
 	pod.Run("ip", "neigh", "del", "10.244.1.9", "dev", "eth0")
 	if diff := guestwiretest.Diff(before, pod.Dump()); diff != "" {
 		t.Errorf("%q, want nothing", diff)
+	}
+	if diff, want := guestwiretest.Diff(changed, pod.Dump()), strings.ReplaceAll(want, "\n+", "\n-"); diff != want {
+		t.Errorf("%q, want %q", diff, want)
 	}
 }

@@ -69,7 +69,7 @@ func NewPod(t testing.TB, s Shape) *Pod {
 	case errors.Is(err, sandbox.ErrNotEntered):
 		t.Fatal("TestMain of this package has to call guestwiretest.Main(m)")
 	case err != nil:
-		skip(t, fmt.Sprintf("network namespaces: %v: run the test as root, or let users make user namespaces (sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns)", err))
+		skip(t, "network namespaces: "+err.Error())
 	}
 	device, err := os.OpenFile(tap.Device, os.O_RDWR, 0)
 	if err != nil {

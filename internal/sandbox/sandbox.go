@@ -43,7 +43,7 @@ func Entered() error {
 func Dir() string { return os.Getenv(entered) }
 
 // Enter starts the program again in a sandbox, and ends with its status; inside it returns. The error is
-// fs.ErrPermission for an ordinary user whom the kernel lets make no user namespace. Enter is to be
+// fs.ErrPermission for an ordinary user who cannot make a user namespace, and for root who cannot mount. Enter is to be
 // called first.
 func Enter() error {
 	if os.Getenv(entered) != "" {
@@ -72,12 +72,14 @@ func enter() error {
 	cmd.Env = append(os.Environ(), entered+"="+dir)
 	cmd.SysProcAttr = attributes()
 	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
-	if os.Geteuid() != 0 {
-		probe := exec.Command("/bin/sh", "-c", "mount --make-rprivate /")
-		probe.SysProcAttr = attributes()
-		if out, err := probe.CombinedOutput(); err != nil {
-			return fmt.Errorf("neither root nor a user namespace (%v %s): %w", err, bytes.TrimSpace(out), os.ErrPermission)
+	probe := exec.Command("/bin/sh", "-c", "mount --make-rprivate /")
+	probe.SysProcAttr = attributes()
+	if out, err := probe.CombinedOutput(); err != nil {
+		why := "neither root nor a user namespace; root can, and users who can make user namespaces (sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns)"
+		if os.Geteuid() == 0 {
+			why = "root without CAP_SYS_ADMIN, or without the right to mount; in a container, --privileged"
 		}
+		return fmt.Errorf("%s (%w %s): %w", why, err, bytes.TrimSpace(out), os.ErrPermission)
 	}
 
 	signals := make(chan os.Signal, 1)
