@@ -35,6 +35,11 @@ var recipes = []recipe{
 	{pkg: "cache", stages: []stage{record, {pkg: "infra"}, {pkg: "domain"}, {pkg: "cache"}}},
 	{pkg: "dhcp", stages: []stage{{"dhcp", []string{"-test.skip=TestAllocations"}}}}, // the switches allocate
 	{pkg: "domain", stages: []stage{{pkg: "domain"}}},
+	{pkg: "domain/cloudhypervisor", stages: []stage{{pkg: "domain/cloudhypervisor"}}},
+	{pkg: "domain/firecracker", stages: []stage{{pkg: "domain/firecracker"}}},
+	{pkg: "domain/passt", stages: []stage{{pkg: "domain/passt"}}},
+	{pkg: "domain/qemu", stages: []stage{{pkg: "domain/qemu"}}},
+	{pkg: "guestconfig", stages: []stage{{pkg: "guestconfig"}}},
 	{pkg: "internal/frametext", stages: []stage{{pkg: "internal/frametext"}}},
 	{pkg: "internal/statefile", stages: []stage{{pkg: "internal/statefile"}, {pkg: "cache"}}},
 	{pkg: "internal/strictjson", stages: []stage{{pkg: "internal/strictjson"}, {pkg: "cache"}, {pkg: "infra"}}},
