@@ -11,7 +11,6 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -140,6 +139,34 @@ func TestQEMUErrors(t *testing.T) {
 		}
 		first.end(t, 0)
 	})
+}
+
+// TestQEMUWithoutTap: a virtual function needs no tap and no namespace, and brings no other NIC; what QEMU does not do for
+// it is an error that says who does.
+func TestQEMUWithoutTap(t *testing.T) {
+	for _, test := range []struct {
+		function cache.SRIOV
+		status   int
+		text     string
+	}{
+		{cache.SRIOV{PCIAddress: "0000:03:10.1"}, 7, "argument -device\nargument vfio-pci,id=eth0,host=0000:03:10.1,romfile=\nargument -nic\nargument none\n"},
+		{cache.SRIOV{PCIAddress: "0000:03:10.1", Managed: true}, 1, "sriov.managed: "},
+	} {
+		dir, err := os.OpenRoot(t.TempDir())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer dir.Close()
+		err = cache.Write(dir, cache.Record{Version: cache.Version, Name: "eth0", Binding: cache.BindingSRIOV, Queues: 1,
+			MAC: cache.MAC{2, 0, 0, 0, 0, 7}, SRIOV: &test.function})
+		if err != nil {
+			t.Fatal(err)
+		}
+		out, status := run(t, nstest.Program(t, "examples/launcher"), "qemu", "-state", dir.Name(), "--", "sh", "-c", describe, "qemu")
+		if status != test.status || !strings.Contains(out, test.text) {
+			t.Errorf("%+v: status %d, want %d and %q:\n%s", test.function, status, test.status, test.text, out)
+		}
+	}
 }
 
 // started is a launcher with a QEMU that has said ready.
@@ -309,10 +336,14 @@ func TestQEMU(t *testing.T) {
 					s.DNS = nil
 				}
 			})
+			temp := nstest.Dir(t)
+			if err := os.Chown(temp, uid, gid); err != nil {
+				t.Fatal(err)
+			}
 			g, err := vm.BootQEMU(ctx, vm.Config{
 				NetNS: n.Pod.File, UID: uid, GID: gid, CPUs: max(1, test.queues),
 				Launcher: []string{
-					nstest.Program(t, "examples/agent"), "exec", "-uid", strconv.Itoa(uid), "-gid", strconv.Itoa(gid), "--",
+					"env", "TMPDIR=" + temp, nstest.Program(t, "examples/agent"), "exec", "-uid", strconv.Itoa(uid), "-gid", strconv.Itoa(gid), "--",
 					nstest.Program(t, "examples/launcher"), "qemu", "-state", n.State, "--",
 				},
 			})
@@ -361,8 +392,7 @@ func TestQEMU(t *testing.T) {
 			if err != nil || status != 0 || !strings.Contains(log, `status="exit status 0"`) {
 				t.Errorf("status %d, %v:\n%s", status, err, log)
 			}
-			left, err := filepath.Glob(os.TempDir() + "/guestwire-passt-*")
-			if err != nil || len(left) > 0 {
+			if left, err := os.ReadDir(temp); err != nil || len(left) > 0 {
 				t.Errorf("left: %v, %v", left, err)
 			}
 		})
