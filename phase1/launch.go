@@ -1,7 +1,6 @@
 package phase1
 
 import (
-	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -271,9 +270,7 @@ func dropPrivileges(ns *os.File, c *syscall.Credential) error {
 			return fmt.Errorf("bounding set: %w", err)
 		}
 	}
-	if err := unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0); err != nil && !errors.Is(err, unix.EINVAL) {
-		return fmt.Errorf("ambient set: %w", err) // EINVAL: before Linux 4.3, without such a set
-	}
+	// What is not inheritable is not ambient either.
 	for i := range sets {
 		sets[i].Inheritable = 0
 	}
