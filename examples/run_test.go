@@ -125,6 +125,23 @@ func TestRun(t *testing.T) {
 	c.asFound(t, before)
 }
 
+// TestRunWithoutNetAdmin: the one line that is printed names the flag that the container was started without.
+func TestRunWithoutNetAdmin(t *testing.T) {
+	t.Parallel()
+	c, before := newContainer(t)
+	cmd := c.run(t, "auto", "true")
+	for i, arg := range cmd.Args {
+		cmd.Args[i] = strings.Replace(arg, "-all,+net_admin,", "-all,", 1)
+	}
+	out, err := cmd.CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "--cap-add NET_ADMIN") || strings.Count(string(out), "\n") != 1 {
+		t.Errorf("%v, %q; want one line that names --cap-add NET_ADMIN", err, out)
+	}
+	if err := nstest.Difference(before, c.Pod.Settled()); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestRunElsewhere: the node's agent runs a command in a pod's namespace.
 func TestRunElsewhere(t *testing.T) {
 	t.Parallel()

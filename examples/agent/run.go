@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -25,8 +26,11 @@ func runWired(ctx context.Context, o *options) (err error) {
 		}
 	}
 	// Status makes the directory in which the lock lies.
-	earlier, _ := phase1.Status(ctx, o.Config)
+	earlier, unknown := phase1.Status(ctx, o.Config)
 	unlock, err := lockRun(o)
+	if unknown != nil && errors.Is(err, fs.ErrNotExist) {
+		return unknown // why there is no directory: a capability, the machine's own namespace
+	}
 	if err != nil {
 		return err
 	}
