@@ -4,14 +4,14 @@ package container
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/guestwire/guestwire/internal/rig/nstest"
 )
 
-// Engine is a podman on a copy of this machine, in a network namespace without any network of its own. Containers,
-// images and processes are gone with the test.
+// Engine is a podman on a copy of this machine. Containers, images and processes are gone with the test.
 type Engine struct {
 	// Host is the network namespace in which published ports are.
 	Host *nstest.Namespace
@@ -19,17 +19,24 @@ type Engine struct {
 	machine  *nstest.Machine
 	command  string // the command line up to podman's own arguments
 	rootless bool
+	guest    string
 }
 
 // user runs rootless podman, with the subordinate ids 100000 to 165535.
 const user = 5000
 
-// New starts an Engine. The test is skipped if podman is not unpacked.
+// New starts an Engine in a new network namespace. The test is skipped if podman is not unpacked.
 func New(t testing.TB, rootless bool) *Engine {
 	t.Helper()
 	nstest.Need(t)
 	nstest.NeedTaps(t)
-	e := &Engine{Host: nstest.New(t, "host"), rootless: rootless}
+	return NewIn(t, nstest.New(t, "host"), rootless)
+}
+
+// NewIn starts an Engine in a network namespace.
+func NewIn(t testing.TB, host *nstest.Namespace, rootless bool) *Engine {
+	t.Helper()
+	e := &Engine{Host: host, rootless: rootless}
 	e.machine = e.Host.Machine(t, "podman")
 	if out, err := e.machine.Run(fmt.Sprintf(prepare, user)); err != nil {
 		t.Fatalf("podman's machine: %v\n%s", err, out)
@@ -82,4 +89,14 @@ func (e *Engine) MustPodman(t testing.TB, line string) string {
 		t.Fatal(err)
 	}
 	return out
+}
+
+// Namespace returns the network namespace of a container, for as long as the test.
+func (e *Engine) Namespace(t testing.TB, container string) *nstest.Namespace {
+	t.Helper()
+	pid, err := strconv.Atoi(e.MustPodman(t, "inspect --format '{{.State.Pid}}' "+container))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e.machine.Adopt(t, container, pid)
 }

@@ -1,12 +1,14 @@
 package container
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
 
 	"github.com/guestwire/guestwire/internal/rig/nstest"
 	"github.com/guestwire/guestwire/internal/rig/unpacked"
+	"github.com/guestwire/guestwire/internal/rig/vm"
 )
 
 // Image is the name of the image of examples/container.
@@ -42,7 +44,7 @@ for program in sh awk cat ip mkdir nc sleep wget; do
 	ln -s busybox "$root/bin/$program"
 done
 qemu=$(command -v qemu-system-x86_64)
-{ echo "$qemu"; ldd "$qemu" | grep -o '/[^ ]*'; printf '%s\n' /usr/share/qemu /usr/share/seabios /usr/lib/ipxe; } |
+{ echo "$qemu"; ldd "$qemu" | grep -o '/[^ ]*'; printf '%s\n' /usr/share/qemu /usr/share/seabios /usr/lib/ipxe /usr/lib/x86_64-linux-gnu/qemu; } |
 	tar -chP -T - | tar -C "$root" -x --strip-components=0 --transform 's,^/,,'
 tar -C "$root" -cf "$1" .`
 
@@ -56,4 +58,18 @@ func (e *Engine) write(t testing.TB, to, from string) {
 	if err := e.machine.Write(to, content); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// Guest brings the files of a Linux guest to the machine, in /vm, and returns QEMU's arguments for it. The guest is one
+// of package vm, with that name. Its console is at port 4444 of the container's loopback.
+func (e *Engine) Guest(t testing.TB, name string) (arguments string) {
+	t.Helper()
+	boot, err := vm.NewDirectBoot(nstest.Dir(t), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.write(t, "/vm/kernel", boot.Kernel)
+	e.write(t, "/vm/initramfs", boot.Initramfs)
+	return fmt.Sprintf("-nodefaults -no-user-config -no-reboot -display none -machine q35 -accel tcg,thread=multi -m %d"+
+		" -serial tcp:127.0.0.1:4444,server=on,wait=off -kernel /vm/kernel -initrd /vm/initramfs -append '%s'", vm.Memory, boot.CommandLine)
 }
