@@ -1,6 +1,7 @@
 package phase1
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -174,22 +175,15 @@ func groupOf(o infra.Owner) uint32 {
 
 // checkMapped refuses a number that this user namespace does not have. The file is its uid_map or gid_map.
 func checkMapped(field, path string, id uint32) error {
-	text, err := os.ReadFile(path)
+	mapped, err := readIDs(path)
+	var unread *fs.PathError
+	if errors.As(err, &unread) || err == nil && mapped.has(id) {
+		return nil // without the file, the kernel decides
+	}
 	if err != nil {
-		return nil // the kernel decides
+		return err
 	}
-	var ranges []string
-	for line := range strings.Lines(string(text)) {
-		var first, outside, size uint64
-		if _, err := fmt.Sscan(line, &first, &outside, &size); err != nil {
-			return fmt.Errorf("%s: the line %q: %w", path, line, err)
-		}
-		if uint64(id) >= first && uint64(id) < first+size {
-			return nil
-		}
-		ranges = append(ranges, fmt.Sprintf("%d to %d", first, first+size-1))
-	}
-	return &cache.FieldError{Field: field, Reason: fmt.Sprintf("%d is not mapped in this user namespace, which has %s (%s)", id, strings.Join(ranges, ", "), path)}
+	return &cache.FieldError{Field: field, Reason: fmt.Sprintf("%d is not mapped in this user namespace, which has %v (%s): name one of these", id, mapped, path)}
 }
 
 // setgroupsDenied says whether the user namespace denies setgroups(2) to everybody (user_namespaces(7)).

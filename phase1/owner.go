@@ -18,12 +18,13 @@ import (
 	"github.com/guestwire/guestwire/internal/tap"
 )
 
-// checkIDs refuses the number that means "no change" to the kernel.
+// checkIDs refuses the number that means "no change" to the kernel, and users and groups that this user namespace does
+// not have, to whom no tap can be given.
 func checkIDs(o infra.Owner) error {
 	if o.UID == 1<<32-1 || o.GID == 1<<32-1 {
 		return &cache.FieldError{Field: "owner", Reason: fmt.Sprintf("%d is no user's or group's number", uint32(1<<32-1))}
 	}
-	return nil
+	return errors.Join(checkMapped("owner.uid", "/proc/self/uid_map", o.UID), checkMapped("owner.gid", "/proc/self/gid_map", o.GID))
 }
 
 // checkTaps refuses an owner who could not open the devices of a tap, and a context in which no tap can be made.

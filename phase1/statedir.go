@@ -277,9 +277,18 @@ func (j *journal) checkState(path string) error {
 
 // rootPath is the path of a directory without symbolic links. It refuses a path that another user than root can lead
 // elsewhere: the directory, all directories above it, and the symbolic links on the way have to be root's. Above the
-// directory, other users may write to a sticky directory such as /tmp, where they cannot move root's files. The
-// directory itself must have none of the bits in its mode.
+// directory, other users may write to a sticky directory such as /tmp, where they cannot move root's files. What belongs to
+// a user from outside of a user namespace: see outsideUID. The directory itself must have none of the bits in its mode.
 func rootPath(path string, bits fs.FileMode) (string, error) {
+	real, err := safePath(path)
+	if err != nil {
+		return "", err
+	}
+	return real, checkRootOnly(real, bits)
+}
+
+// safePath is rootPath without a look at the directory itself.
+func safePath(path string) (string, error) {
 	const linksMax = 40 // as the kernel has it (MAXSYMLINKS of linux/namei.h)
 	real, links := "/", 0
 	rest := strings.Split(path, "/")
@@ -301,7 +310,7 @@ func rootPath(path string, bits fs.FileMode) (string, error) {
 			real = next
 			continue
 		}
-		if err := checkRootOnly(next, 0); err != nil {
+		if err := checkTrusted(next, 0); err != nil {
 			return "", err
 		}
 		if links++; links > linksMax {
@@ -316,7 +325,7 @@ func rootPath(path string, bits fs.FileMode) (string, error) {
 		}
 		rest = append(strings.Split(target, "/"), rest...)
 	}
-	return real, checkRootOnly(real, bits)
+	return real, nil
 }
 
 // checkRootAbove refuses a directory in which another user could move root's files.
@@ -326,14 +335,14 @@ func checkRootAbove(path string) error {
 		return err
 	}
 	if info.Mode()&fs.ModeSticky != 0 {
-		return checkRootOnly(path, 0)
+		return checkTrusted(path, 0)
 	}
-	return checkRootOnly(path, 0o022)
+	return checkTrusted(path, 0o022)
 }
 
 // checkRootParent refuses a path below a directory in which another user could put another file in its place.
 func checkRootParent(path string) error {
-	above, err := rootPath(filepath.Dir(path), 0)
+	above, err := safePath(filepath.Dir(path))
 	if err != nil {
 		return err
 	}
@@ -370,6 +379,9 @@ func checkRootOnly(path string, bits fs.FileMode) error {
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	if !ok || stat.Uid != 0 || info.Mode().Perm()&bits != 0 {
 		perm := info.Mode().Perm()
+		if isOutside(info) {
+			return fmt.Errorf("%s: of a user outside of this user namespace, mode %04o, want owner 0 and mode %04o or less (name another directory): %w", path, perm, perm&^bits, fs.ErrPermission)
+		}
 		return fmt.Errorf("%s: owner %d, mode %04o, want owner 0 and mode %04[4]o or less (chown root %[1]s; chmod %04[4]o %[1]s): %[5]w",
 			path, stat.Uid, perm, perm&^bits, fs.ErrPermission)
 	}
