@@ -7,10 +7,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/internal/guest"
@@ -31,7 +34,15 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	nstest.Main(m)
+	if path := os.Getenv(filtered); path != "" {
+		fmt.Println(beFiltered(path))
+		os.Exit(1)
+	}
+	if os.Getenv(probe) != "" {
+		beProbe()
+		os.Exit(0)
+	}
+	nstest.Main(m, nstest.Selection{Short: []nstest.Selected{{Test: "TestSeccomp", Why: "the others boot a kernel"}}})
 }
 
 func beVMM(name, mac string) error {
@@ -117,12 +128,20 @@ func output(args ...string) (string, error) {
 	return string(out), err
 }
 
-// startGuest runs this program as a VMM, as the words of unprivileged have it.
-func startGuest(n nstest.Network, first string, r cache.Record) (string, error) {
+// copyOfSelf is this program where every user can run it.
+func copyOfSelf(t *testing.T) string {
+	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
-		return "", err
+		t.Fatal(err)
 	}
+	path := filepath.Join(nstest.Dir(t), "confine")
+	nstest.Run(t, "cp", self, path)
+	return path
+}
+
+// startGuest runs a copy of this program as a VMM, as the words of unprivileged have it.
+func startGuest(n nstest.Network, first, self string, r cache.Record) (string, error) {
 	words := unprivileged(n, first, self)
 	cmd := exec.Command(words[0], words[1:]...)
 	cmd.Env = append(os.Environ(), vmm+"="+r.Tap+" "+r.MAC.String())
@@ -143,4 +162,49 @@ func readRecord(t *testing.T, n nstest.Network) cache.Record {
 		t.Fatal(err)
 	}
 	return r
+}
+
+// process is a program that runs until stop, or until the test ends.
+type process struct {
+	*exec.Cmd
+	Output  nstest.Output
+	ended   chan error
+	stopped bool
+}
+
+func start(t *testing.T, words []string) *process {
+	t.Helper()
+	p := &process{Cmd: exec.Command(words[0], words[1:]...), ended: make(chan error, 1)}
+	p.Stdout, p.Stderr = &p.Output, &p.Output
+	started := make(chan error)
+	go func() {
+		// setpriv's --pdeathsig is sent when the thread ends that has started the program, so this one stays.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := p.Start()
+		started <- err
+		if err == nil {
+			p.ended <- p.Wait()
+		}
+	}()
+	if err := <-started; err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.stop(t) })
+	return p
+}
+
+// stop ends the program by SIGTERM; it has to succeed.
+func (p *process) stop(t *testing.T) {
+	t.Helper()
+	if p.stopped {
+		return
+	}
+	p.stopped = true
+	if err := p.Process.Signal(unix.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		t.Error(err)
+	}
+	if err := <-p.ended; err != nil {
+		t.Errorf("%s: %v\n%s", strings.Join(p.Args, " "), err, p.Output.String())
+	}
 }

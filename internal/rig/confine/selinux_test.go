@@ -3,7 +3,6 @@ package confine
 import (
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -34,6 +33,7 @@ func TestSELinux(t *testing.T) {
 	before := n.Pod.Settled()
 	links := n.Pod.IP("-br link")
 	agent, launcher := nstest.Program(t, "examples/agent"), nstest.Program(t, "examples/launcher")
+	self := copyOfSelf(t)
 	common := []string{"-netns", n.Pod.Path(), "-nic", "eth0"}
 	call := func(domain, verb string, more ...string) (string, error) {
 		return output(append([]string{"sh", "-c", enter(domain) + ` && exec "$@"`, "sh", agent, verb}, append(common, more...)...)...)
@@ -68,7 +68,7 @@ func TestSELinux(t *testing.T) {
 	succeeds("agent_t", "setup", "-config", configuration(""))
 	out, err := output(serve("vmm_t")...)
 	denied("launcher", "vmm_t", out, err)
-	out, err = startGuest(n, enter("vmm_t"), readRecord(t, n))
+	out, err = startGuest(n, enter("vmm_t"), self, readRecord(t, n))
 	denied("VMM", "vmm_t", out, err)
 	succeeds("agent_t", "teardown")
 
@@ -98,12 +98,12 @@ func TestSELinux(t *testing.T) {
 	r := readRecord(t, n)
 	out, err = output(serve("other_t")...)
 	denied("launcher", "other_t", out, err)
-	out, err = startGuest(n, enter("other_t"), r)
+	out, err = startGuest(n, enter("other_t"), self, r)
 	denied("VMM", "other_t", out, err)
 	served := start(t, serve("vmm_t"))
 	lease := func() {
 		t.Helper()
-		if out, err := startGuest(n, enter("vmm_t"), r); err != nil || !strings.Contains(out, "guest has 10.244.1.7/24 and fd00:244:1::7") {
+		if out, err := startGuest(n, enter("vmm_t"), self, r); err != nil || !strings.Contains(out, "guest has 10.244.1.7/24 and fd00:244:1::7") {
 			t.Errorf("VMM as vmm_t: %v, %s\nlauncher: %s", err, out, served.Output.String())
 		}
 	}
@@ -147,37 +147,5 @@ func loadPolicy(t *testing.T, path string) {
 	}
 	if enforce, err := os.ReadFile(directory + "/enforce"); err != nil || string(enforce) != "1" {
 		t.Fatalf("enforce is %q, %v", enforce, err)
-	}
-}
-
-// process is a program that runs until stop, or until the test ends.
-type process struct {
-	*exec.Cmd
-	Output  nstest.Output
-	stopped bool
-}
-
-func start(t *testing.T, words []string) *process {
-	t.Helper()
-	p := &process{Cmd: exec.Command(words[0], words[1:]...)}
-	p.Stdout, p.Stderr = &p.Output, &p.Output
-	if err := p.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { p.stop(t) })
-	return p
-}
-
-// stop ends the program by SIGTERM; it has to succeed.
-func (p *process) stop(t *testing.T) {
-	if p.stopped {
-		return
-	}
-	p.stopped = true
-	if err := p.Process.Signal(unix.SIGTERM); err != nil {
-		t.Error(err)
-	}
-	if err := p.Wait(); err != nil {
-		t.Errorf("%s: %v\n%s", strings.Join(p.Args, " "), err, p.Output.String())
 	}
 }
