@@ -23,7 +23,7 @@ type Instance struct {
 // which is network configuration version 2. They lie at the top of an ISO 9660 or FAT file system with the label
 // CIDATA. The launcher makes the disk, for example by
 //
-//	xorriso -as mkisofs -quiet -volid CIDATA -joliet -rational-rock -output seed.iso DIR
+//	genisoimage -quiet -volid CIDATA -joliet -rock -output seed.iso DIR
 //
 // The guest's link is found by its MAC and keeps the name that it has in the guest.
 //

@@ -105,7 +105,40 @@ func (g Guest) nics(format string) ([]*nic, error) {
 		}
 		all = append(all, n)
 	}
+	for _, v4 := range []bool{true, false} {
+		warnSourceless(all, v4)
+	}
 	return all, nil
+}
+
+// warnSourceless warns of a guest whose routes are all in tables for its own addresses, as the second NIC of a namespace
+// can be: where a program does not choose the source, the kernel looks for a route without one.
+func warnSourceless(all []*nic, v4 bool) {
+	elsewhere := (*nic)(nil)
+	for _, n := range all {
+		for _, a := range n.was.Addresses {
+			own := a.Address.Addr()
+			if own.Is4() == v4 && !own.IsLinkLocalUnicast() && !a.NoPrefixRoute && !a.Address.IsSingleIP() {
+				return
+			}
+		}
+		for _, r := range n.was.Routes {
+			if r.Destination.Addr().Is4() != v4 || r.Type != "" {
+				continue
+			}
+			if r.Table == cache.TableMain {
+				return
+			}
+			elsewhere = n
+		}
+	}
+	if elsewhere != nil {
+		version := 6
+		if v4 {
+			version = 4
+		}
+		elsewhere.warn("the table main has no IPv%d route, as in the namespace: a program in the guest has to bind its own address, or the guest needs the namespace's other interfaces too", version)
+	}
 }
 
 // ofLease is what DHCP and router advertisements tell the guest.

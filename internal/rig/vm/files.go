@@ -22,5 +22,5 @@ func NewDirectBoot(dir, name string) (DirectBoot, error) {
 		return DirectBoot{}, err
 	}
 	b := DirectBoot{Kernel: kernel, Initramfs: filepath.Join(dir, "initramfs"), CommandLine: commandLine(cfg)}
-	return b, writeImage(b.Initramfs, unpacked.Path(), cfg.Boot)
+	return b, writeImage(b.Initramfs, unpacked.Path(), cfg)
 }

@@ -24,10 +24,10 @@ var (
 
 // writeImage writes the guest's initramfs, about 16 MiB: busybox, ISC's dhclient for DHCPv6 (Debian's busybox has no
 // DHCPv6 client), iproute2, the network drivers and the scripts of this package, and what the boot needs besides.
-func writeImage(file, cache string, boot Boot) error {
+func writeImage(file, cache string, cfg Config) error {
 	var image bytes.Buffer
 	a := &archive{w: &image}
-	for _, dir := range []string{"bin", "dev", "etc", "lib", "lib64", "modules", "proc", "run", "sbin", "sys", "tmp", "var", "var/lib", "var/lib/dhcp"} {
+	for _, dir := range []string{"bin", "dev", "etc", "lib", "lib64", "modules", "proc", "run", "sbin", "sys", "tmp", "var", "var/lib", "var/lib/dhcp", "var/log"} {
 		a.dir(dir)
 	}
 	a.device("dev/console", 5, 1)
@@ -37,16 +37,22 @@ func writeImage(file, cache string, boot Boot) error {
 		return fmt.Errorf("guest's busybox: %w", err)
 	}
 	a.file("bin/busybox", 0o755, busybox)
-	for _, applet := range []string{"sh", "cat"} {
+	for _, applet := range []string{"sh", "cat", "hostname", "mount", "umount"} {
 		a.symlink("bin/"+applet, "busybox")
 	}
 	programs := []program{
 		{filepath.Join(cache, "dhclient/sbin/dhclient"), "sbin/dhclient"},
 		{"/sbin/ip", "sbin/ip"},
 	}
-	m := managers[boot]
+	m := managers[cfg.Boot]
+	if cfg.Networkd != nil {
+		m = m.with(cfg.Networkd)
+	}
 	for from, to := range m.programs {
-		programs = append(programs, program{filepath.Join(cache, from), to})
+		if !filepath.IsAbs(from) {
+			from = filepath.Join(cache, from)
+		}
+		programs = append(programs, program{from, to})
 	}
 	libraries := map[string]bool{}
 	for _, p := range programs {
@@ -60,7 +66,12 @@ func writeImage(file, cache string, boot Boot) error {
 		}
 	}
 	m.addFiles(a)
-	if err := addModules(a, filepath.Join(cache, "kernel/lib/modules")); err != nil {
+	for _, tree := range m.trees {
+		if err := addTree(a, libraries, cache, tree, m.libraries(cache)); err != nil {
+			return fmt.Errorf("guest's %s: %w", tree, err)
+		}
+	}
+	if err := addModules(a, filepath.Join(cache, "kernel/lib/modules"), m.drivers); err != nil {
 		return err
 	}
 	if err := addScripts(a); err != nil {
@@ -92,6 +103,39 @@ func addScripts(a *archive) error {
 		a.file(name, 0o755, data)
 	}
 	return nil
+}
+
+// addTree adds the files below the tree, which is a path below the cache, without its first part in the guest:
+// cloudinit/usr/lib/python3 becomes usr/lib/python3. It adds the libraries of modules of Python.
+func addTree(a *archive, done map[string]bool, cache, tree string, more []string) error {
+	return filepath.WalkDir(filepath.Join(cache, tree), func(path string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		relative, err := filepath.Rel(cache, path)
+		if err != nil {
+			return err
+		}
+		_, name, _ := strings.Cut(relative, "/")
+		switch {
+		case e.IsDir():
+			a.dir(name)
+			return nil
+		case e.Type() == fs.ModeSymlink:
+			target, err := os.Readlink(path)
+			a.symlink(name, target)
+			return err
+		}
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		a.file(name, 0o755, data)
+		if filepath.Ext(path) == ".so" {
+			return addLibraries(a, done, path, more)
+		}
+		return nil
+	})
 }
 
 // libraryDirs are the directories that Debian's dynamic linker searches (ld.so(8)).
@@ -155,7 +199,7 @@ func findLibrary(name string, more []string) (string, error) {
 }
 
 // addModules adds the drivers and the modules they depend on, and files that list them in loading order.
-func addModules(a *archive, root string) error {
+func addModules(a *archive, root string, more []string) error {
 	files := map[string]string{} // by module
 	err := filepath.WalkDir(root, func(file string, e fs.DirEntry, err error) error {
 		if err == nil && filepath.Ext(file) == ".ko" {
@@ -170,14 +214,18 @@ func addModules(a *archive, root string) error {
 	for _, list := range []struct {
 		name    string
 		drivers []string
-	}{{"virtio", virtioDrivers}, {"others", otherDrivers}} {
+	}{{"virtio", virtioDrivers}, {"others", otherDrivers}, {"more", more}} {
 		var order []string
 		for _, driver := range list.drivers {
 			if err := addModule(a, files, done, &order, moduleName(driver)); err != nil {
 				return err
 			}
 		}
-		a.file("modules/"+list.name, 0o644, []byte(strings.Join(order, "\n")+"\n"))
+		var lines string
+		for _, module := range order {
+			lines += module + "\n"
+		}
+		a.file("modules/"+list.name, 0o644, []byte(lines))
 	}
 	return nil
 }

@@ -1,12 +1,13 @@
 #!/bin/sh
 # Installs what the guests of package vm need. Debian packages: those of ../stockkernel/install.sh (QEMU, a stock kernel,
 # busybox), libvirt, its schema checker, passt. Only unpacked: ISC's DHCP client; systemd-networkd and NetworkManager, which
-# would configure this machine; a kernel with CONFIG_IP_PNP, which Debian's lacks; and the libvirt of Debian's backports,
+# would configure this machine, as cloud-init with netplan and Python would; genisoimage; a kernel with CONFIG_IP_PNP, which Debian's lacks; and the libvirt of Debian's backports,
 # as Debian 12's was built without passt:
 #
 #   $GUESTWIRE_CACHE/dhclient/sbin/dhclient     the cache is /var/cache/guestwire by default
 #   $GUESTWIRE_CACHE/managers/lib/systemd/systemd-networkd
 #   $GUESTWIRE_CACHE/managers/usr/sbin/NetworkManager
+#   $GUESTWIRE_CACHE/cloudinit/usr/bin/python3.11
 #   $GUESTWIRE_CACHE/autoconf/vmlinuz
 #   $GUESTWIRE_CACHE/libvirt/usr/sbin/libvirtd
 #
@@ -39,7 +40,8 @@ flock 9
 # unpacked succeeds if the packages that are only unpacked are in the cache.
 unpacked() {
 	test -x "$cache/dhclient/sbin/dhclient" && test -x "$cache/libvirt/usr/sbin/libvirtd" &&
-		test -x "$cache/managers/lib/systemd/systemd-networkd" && test -x "$cache/managers/usr/sbin/NetworkManager"
+		test -x "$cache/managers/lib/systemd/systemd-networkd" && test -x "$cache/managers/usr/sbin/NetworkManager" &&
+		test -x "$cache/cloudinit/usr/bin/python3.11"
 }
 
 if installed && unpacked && is_kernel "$cache/autoconf/vmlinuz"; then
@@ -50,7 +52,7 @@ temp=$(mktemp -d)
 policy=/usr/sbin/policy-rc.d
 made_policy=
 clean() {
-	rm -rf "$temp" "$cache/dhclient.new" "$cache/managers.new" "$cache/autoconf.new" "$cache/libvirt.new"
+	rm -rf "$temp" "$cache/dhclient.new" "$cache/managers.new" "$cache/cloudinit.new" "$cache/autoconf.new" "$cache/libvirt.new"
 	if test -n "$made_policy"; then
 		rm -f "$policy"
 	fi
@@ -115,6 +117,31 @@ if ! test -x "$cache/managers/lib/systemd/systemd-networkd" || ! test -x "$cache
 	done
 	chmod 755 "$cache/managers.new"
 	mv "$cache/managers.new" "$cache/managers"
+fi
+
+if ! test -x "$cache/cloudinit/usr/bin/python3.11"; then
+	mkdir "$temp/cloudinit"
+	cd "$temp/cloudinit"
+	quiet apt-get -q -o APT::Sandbox::User=root download cloud-init netplan.io libnetplan0 libglib2.0-0 genisoimage \
+		python3.11-minimal libpython3.11-minimal libpython3.11-stdlib python3-attr python3-certifi python3-chardet \
+		python3-charset-normalizer python3-configobj python3-idna python3-jinja2 python3-json-pointer python3-jsonpatch \
+		python3-jsonschema python3-markupsafe python3-netifaces python3-oauthlib python3-pyrsistent python3-requests \
+		python3-serial python3-six python3-urllib3 python3-yaml libyaml-0-2
+	rm -rf "$cache/cloudinit" "$cache/cloudinit.new"
+	for package in *.deb; do
+		quiet dpkg -x "$package" "$cache/cloudinit.new"
+	done
+	# Compiled modules alone, as an emulated guest would compile for most of a minute. Modules that need further libraries
+	# go.
+	cd "$cache/cloudinit.new/usr/lib"
+	rm -rf python3.11/lib2to3 python3.11/pydoc_data python3.11/ensurepip python3.11/idlelib python3.11/test
+	for module in _curses _curses_panel _dbm _sqlite3 nis readline; do
+		rm -f python3.11/lib-dynload/$module.*
+	done
+	PYTHONHOME="$cache/cloudinit.new/usr" quiet "$cache/cloudinit.new/usr/bin/python3.11" -I -m compileall -q -b --invalidation-mode unchecked-hash python3.11 python3
+	find python3.11 python3 -name '*.py' -delete
+	chmod 755 "$cache/cloudinit.new"
+	mv "$cache/cloudinit.new" "$cache/cloudinit"
 fi
 
 if ! test -x "$cache/libvirt/usr/sbin/libvirtd"; then

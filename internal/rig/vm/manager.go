@@ -4,6 +4,7 @@ import (
 	"maps"
 	"path/filepath"
 	"slices"
+	"strings"
 )
 
 // manager is a daemon that configures the network in a guest, instead of DHCP clients.
@@ -11,6 +12,19 @@ type manager struct {
 	name     string
 	programs map[string]string // files in the cache, and where they are in the guest
 	files    map[string]string // contents
+	trees    []string          // directories in the cache, see addTree
+	drivers  []string          // further ones
+}
+
+// with returns the manager with these files of /etc/systemd/network alone.
+func (m manager) with(files map[string]string) manager {
+	const dir = "etc/systemd/network/"
+	m.files = maps.Clone(m.files)
+	maps.DeleteFunc(m.files, func(name, _ string) bool { return strings.HasPrefix(name, dir) })
+	for name, text := range files {
+		m.files[dir+name] = text
+	}
+	return m
 }
 
 // managers by the boot that starts them.
@@ -24,6 +38,29 @@ var managers = map[Boot]manager{
 			"etc/group":      group + "systemd-network:x:998:\n",
 			// Without a mode, networkd derives the address from the MAC.
 			"etc/systemd/network/eth0.network": "[Match]\nName=eth0\n\n[Network]\nDHCP=yes\nIPv6LinkLocalAddressGenerationMode=stable-privacy\n",
+		},
+	},
+	BootCloudInit: {
+		name: "cloud-init",
+		programs: map[string]string{
+			"managers/lib/systemd/systemd-networkd":  "bin/systemd-networkd",
+			"cloudinit/usr/bin/python3.11":           "bin/python3.11",
+			"cloudinit/usr/libexec/netplan/generate": "bin/netplan-generate",
+			"/sbin/blkid":                            "sbin/blkid",
+		},
+		trees:   []string{"cloudinit/usr/lib/python3.11", "cloudinit/usr/lib/python3", "cloudinit/etc/cloud"},
+		drivers: []string{"virtio_blk", "isofs"},
+		files: map[string]string{
+			"etc/machine-id":                    machineID,
+			"etc/passwd":                        passwd + "systemd-network:x:998:998::/:/bin/sh\n",
+			"etc/group":                         group + "systemd-network:x:998:\n",
+			"etc/os-release":                    "ID=debian\nVERSION_ID=12\n",
+			"usr/lib/os-release":                "ID=debian\nVERSION_ID=12\n",
+			"etc/cloud/cloud.cfg.d/99-seed.cfg": "datasource_list: [NoCloud]\n",
+			// Debian's netplan is a program of Python that starts the generator and restarts networkd. The generator
+			// alone takes a tenth of the time.
+			"usr/sbin/netplan": "#!/bin/sh\ntest \"$1\" = generate && exec netplan-generate\n",
+			"bin/udevadm":      "#!/bin/sh\n", // there is no udev to wait for
 		},
 	},
 	BootNetworkManager: {
@@ -68,6 +105,7 @@ func (m manager) libraries(cache string) []string {
 		filepath.Join(cache, "managers/usr/lib/x86_64-linux-gnu"),
 		filepath.Join(cache, "managers/usr/lib/x86_64-linux-gnu/systemd"),
 		filepath.Join(cache, "managers/lib/x86_64-linux-gnu"),
+		filepath.Join(cache, "cloudinit/usr/lib/x86_64-linux-gnu"),
 	}
 }
 
@@ -81,6 +119,10 @@ func (m manager) addFiles(a *archive) {
 		for _, dir := range slices.Backward(missing) {
 			a.dir(dir)
 		}
-		a.file(name, 0o644, []byte(m.files[name]))
+		perm := uint32(0o644)
+		if strings.HasPrefix(m.files[name], "#!") {
+			perm = 0o755
+		}
+		a.file(name, perm, []byte(m.files[name]))
 	}
 }

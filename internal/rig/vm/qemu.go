@@ -35,6 +35,9 @@ func BootQEMU(ctx context.Context, cfg Config, nics ...*qemu.NIC) (*Guest, error
 	} else {
 		args = append(args, "-kernel", kernel, "-initrd", g.initramfs(), "-append", commandLine(cfg))
 	}
+	if cfg.Seed != nil {
+		args = append(args, "-drive", "if=virtio,readonly=on,format=raw,file="+g.seed())
+	}
 	for _, nic := range nics {
 		device, err := nic.Args()
 		if err != nil {

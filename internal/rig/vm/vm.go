@@ -42,6 +42,10 @@ const (
 	BootNetworkd
 	// BootNetworkManager is the same with NetworkManager and its default settings.
 	BootNetworkManager
+	// BootCloudInit is Debian's kernel with Debian's cloud-init, which reads the disk of Config.Seed and writes for netplan.
+	// Netplan's generator makes files of systemd-networkd, which configures the network. There is no systemd, no udev and
+	// no DHCP client. The logs are /run/manager and /run/cloud-init.out.
+	BootCloudInit
 	// BootNetwork boots from the network, by the ROM of the first NIC. The guest is returned as soon as
 	// the VMM runs. Console has the firmware's output; Run does not work.
 	BootNetwork
@@ -58,6 +62,10 @@ type Config struct {
 	Name string
 	// Boot is the system that the guest boots.
 	Boot Boot
+	// Networkd are the files of /etc/systemd/network, for BootNetworkd; nil: one that asks DHCP and routers on eth0.
+	Networkd map[string]string
+	// Seed are the files of the NoCloud disk, for BootCloudInit.
+	Seed map[string]string
 	// CPUs is the number of virtual CPUs; 0: one.
 	CPUs int
 	// Files are what QEMU inherits, from descriptor 3 on, under BootQEMU.
@@ -121,14 +129,17 @@ func Missing() error {
 			missing = append(missing, err)
 		}
 	}
-	for _, file := range []string{"kernel/lib/modules", autoconfKernel, "busybox/bin/busybox", "dhclient/sbin/dhclient", "libvirt/usr/sbin/libvirtd"} {
+	for _, file := range []string{"kernel/lib/modules", autoconfKernel, "busybox/bin/busybox", "dhclient/sbin/dhclient", "libvirt/usr/sbin/libvirtd", seedMaker} {
 		if _, err := os.Stat(unpacked.Path(file)); err != nil {
 			missing = append(missing, err)
 		}
 	}
 	for _, m := range managers {
 		for file := range m.programs {
-			if _, err := os.Stat(unpacked.Path(file)); err != nil {
+			if !filepath.IsAbs(file) {
+				file = unpacked.Path(file)
+			}
+			if _, err := os.Stat(file); err != nil {
 				missing = append(missing, err)
 			}
 		}
@@ -205,13 +216,20 @@ func (g *Guest) writeFiles(cfg Config) error {
 	}
 	var err error
 	if cfg.Boot != BootNetwork {
-		if err = writeImage(g.initramfs(), unpacked.Path(), cfg.Boot); err != nil {
+		if err = writeImage(g.initramfs(), unpacked.Path(), cfg); err != nil {
+			return err
+		}
+	}
+	if cfg.Seed != nil {
+		if err = writeSeed(g.seed(), cfg.Seed); err != nil {
 			return err
 		}
 	}
 	g.console, err = listenConsole(filepath.Join(g.dir, "console"), cfg.UID, cfg.GID)
 	return err
 }
+
+func (g *Guest) seed() string { return filepath.Join(g.dir, "seed.iso") }
 
 func (g *Guest) initramfs() string { return filepath.Join(g.dir, "initramfs") }
 
