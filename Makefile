@@ -11,7 +11,7 @@ MAKEFLAGS += --no-print-directory
 DEBIAN := nftables iptables iproute2 iputils-ping ethtool tcpdump strace procps util-linux containernetworking-plugins gcc libc6-dev git dnsmasq-base
 
 # Whose tests run under Debian's kernel as well, which has dummy and others that not every kernel has.
-STOCK := phase1 internal/rig/podnet
+STOCK := phase1 internal/rig/podnet internal/tap
 
 # Each fuzz target's time, as -fuzztime takes it.
 FUZZTIME ?= 20s

@@ -1,6 +1,7 @@
 package phase2
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -55,17 +56,23 @@ func openTap(r cache.Record) ([]*os.File, error) {
 		return tap.OpenMacvtap(r.Tap, r.Queues)
 	}
 	most, _, err := tap.Queues(r.Tap)
-	switch {
-	case err != nil:
+	if err != nil {
 		return nil, err
-	case most == 1 && r.Queues > 1:
-		return nil, &cache.FieldError{Field: "queues", Reason: fmt.Sprintf("%d, but tap %s has a single queue: run Setup again with as many, or write 1 here", r.Queues, r.Tap)}
-	case most > 1 && r.Queues == 1:
-		return nil, &cache.FieldError{Field: "queues", Reason: fmt.Sprintf("1, but tap %s was made for several queues: write as many here, or run Setup again with one", r.Tap)}
-	case most != 0 && r.Queues > most:
+	}
+	if most > 1 && r.Queues > most {
 		return nil, &cache.FieldError{Field: "queues", Reason: fmt.Sprintf("%d, but this kernel gives a tap %d: run Setup again with fewer", r.Queues, most)}
 	}
-	return tap.OpenQueues(r.Tap, r.Queues)
+	if most == 0 || (most > 1) == (r.Queues > 1) {
+		files, err := tap.OpenQueues(r.Tap, r.Queues)
+		if !errors.Is(err, unix.EINVAL) {
+			return files, err
+		}
+		// The kernel has not told the number. It refuses a tap for no other reason by this error.
+	}
+	if r.Queues > 1 {
+		return nil, &cache.FieldError{Field: "queues", Reason: fmt.Sprintf("%d, but tap %s has a single queue: run Setup again with as many, or write 1 here", r.Queues, r.Tap)}
+	}
+	return nil, &cache.FieldError{Field: "queues", Reason: fmt.Sprintf("1, but tap %s was made for several queues: write as many here, or run Setup again with one", r.Tap)}
 }
 
 // checkNamespace returns fs.ErrNotExist if the calling thread is not in the namespace that the record names: BOOT-INODE-COOKIE.

@@ -20,7 +20,7 @@ func flagsOf(queues int) uint16 {
 }
 
 // Queues says how many queues the tap can have at most (1: it is no multi-queue tap), and how many of them processes have
-// open. Zero and zero: the kernel does not tell. The error is fs.ErrNotExist if there is no such link, unix.EINVAL if the
+// open. Zero and zero: the kernel does not tell, as Linux 6.1. The error is fs.ErrNotExist if there is no such link, unix.EINVAL if the
 // link is no tap.
 func Queues(name string) (most, attached int, err error) {
 	if err := checkExists(name); err != nil {
@@ -63,7 +63,8 @@ func driver(name string) (string, error) {
 // virtio_net_hdr of 10 octets in front of each frame and without offloads, whatever an earlier process has set, and
 // without an address filter. It returns a file for each queue. With several, the tap has to be multi-queue.
 //
-// The errors are those of [Open]; unix.EBUSY also if another process attaches to a multi-queue tap at the same time.
+// The errors are those of [Open]; unix.EBUSY also if another process attaches to a multi-queue tap at the same time, where
+// the kernel tells (see [Queues]); unix.EINVAL if the tap is multi-queue and one queue is asked for, or the other way round.
 func OpenQueues(name string, queues int) (files []*os.File, err error) {
 	defer func() {
 		if err != nil {
@@ -76,7 +77,7 @@ func OpenQueues(name string, queues int) (files []*os.File, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if attached > 0 {
+	if attached > 0 || hasReader(name) {
 		return nil, busy(name)
 	}
 	for range queues {

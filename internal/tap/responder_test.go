@@ -15,7 +15,7 @@ import (
 	"github.com/guestwire/guestwire/internal/tap"
 )
 
-func TestMain(m *testing.M) { nstest.Main(m) }
+func TestMain(m *testing.M) { nstest.Main(m, selection) }
 
 // TestPort: a Port reads and writes frames without allocation, and its errors are those of os.File.
 func TestPort(t *testing.T) {

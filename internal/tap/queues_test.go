@@ -1,0 +1,83 @@
+package tap_test
+
+import (
+	"errors"
+	"os"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/internal/netns"
+	"github.com/guestwire/guestwire/internal/rig/nstest"
+	"github.com/guestwire/guestwire/internal/tap"
+)
+
+// selection: Debian's kernel is a Linux 6.1, which does not tell the queues of a tap.
+var selection = nstest.Selection{Kernels: []nstest.Selected{
+	{Test: "TestQueues", Why: "the errors are the same where the kernel does not tell a tap's queues"},
+}}
+
+// TestQueues: a tap is opened once and with its own kind of queues, also where the kernel does not tell how many queues
+// there are, and how many of them are open.
+func TestQueues(t *testing.T) {
+	nstest.Need(t)
+	nstest.NeedTaps(t)
+	ns := nstest.New(t, "tap")
+	in := func(f func() error) error { return netns.Do(ns.File, f) }
+	open := func(name string, queues int) (files []*os.File, err error) {
+		err = in(func() (err error) {
+			files, err = tap.OpenQueues(name, queues)
+			return err
+		})
+		t.Cleanup(func() {
+			for _, f := range files {
+				f.Close()
+			}
+		})
+		return files, err
+	}
+	for _, c := range []struct {
+		name, options             string
+		queues, otherQueues, most int
+	}{
+		{"single", "", 1, 2, 1},
+		{"wide", "multi_queue", 3, 1, 256},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			ns.IP("tuntap add " + c.name + " mode tap vnet_hdr " + c.options)
+			ns.IP("link set " + c.name + " addrgenmode none up")
+			queues := func(want int) {
+				t.Helper()
+				var most, attached int
+				err := in(func() (err error) {
+					most, attached, err = tap.Queues(c.name)
+					return err
+				})
+				if err != nil || most != 0 && (most != c.most || attached != want) || most == 0 && attached != 0 {
+					t.Errorf("%d of %d queues, %v, want %d of %d, or 0 of 0", attached, most, err, want, c.most)
+				}
+				t.Logf("the kernel tells the queues: %t", most != 0)
+			}
+			queues(0)
+			if files, err := open(c.name, c.otherQueues); !errors.Is(err, unix.EINVAL) || files != nil {
+				t.Errorf("%d queues: %d files, %v, want unix.EINVAL", c.otherQueues, len(files), err)
+			}
+			first, err := open(c.name, c.queues)
+			if err != nil || len(first) != c.queues {
+				t.Fatalf("%d files, %v, want %d", len(first), err, c.queues)
+			}
+			queues(c.queues)
+			if files, err := open(c.name, c.queues); !errors.Is(err, unix.EBUSY) || files != nil {
+				t.Errorf("a second time: %d files, %v, want unix.EBUSY", len(files), err)
+			}
+			queues(c.queues)
+			for _, f := range first {
+				f.Close()
+			}
+			queues(0)
+			if _, err := open(c.name, c.queues); err != nil {
+				t.Errorf("after the first one has closed its files: %v", err)
+			}
+		})
+	}
+}
