@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -24,7 +25,7 @@ var journalHarms = map[string]func(t *testing.T, path, text string) error{
 	},
 	"empty": func(_ *testing.T, path, _ string) error { return os.WriteFile(path, nil, 0o600) },
 	"of another version": func(t *testing.T, path, text string) error {
-		return os.WriteFile(path, []byte(strings.Replace(text, `"version":3`, `"version":9`, 1)), 0o600)
+		return os.WriteFile(path, []byte(regexp.MustCompile(`"version":\d+`).ReplaceAllString(text, `"version":99`)), 0o600)
 	},
 	"of no plan": func(t *testing.T, path, text string) error {
 		return os.WriteFile(path, []byte(strings.Replace(text, `"name":"eth0"`, `"name":"eth9"`, 1)), 0o600)
