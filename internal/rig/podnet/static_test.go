@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/domain/qemu"
 	"github.com/guestwire/guestwire/guestconfig"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/rig/nstest"
@@ -116,7 +117,11 @@ func TestStatic(t *testing.T) {
 					t.Errorf("warning %q, want %q", w, test.warned[i])
 				}
 			}
-			g, err := vm.BootQEMU(ctx, cfg, vm.NIC{Tap: record.Tap, MAC: record.MAC, MTU: record.MTU})
+			nic, err := qemu.NewNIC(&record, qemu.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			g, err := vm.BootQEMU(ctx, cfg, nic)
 			if err != nil {
 				t.Fatal(err)
 			}
