@@ -336,7 +336,13 @@ func cookieOf(want file, open func() (int, error)) (uint64, error) {
 		err := id.AddCookie() // a caller without CAP_SYS_ADMIN is in this namespace already
 		return id.Cookie, err
 	}
-	if err := Do(ns, id.AddCookie); err != nil {
+	err = Do(ns, id.AddCookie)
+	if errors.Is(err, unix.EPERM) {
+		if cookie, ok := cookieOutside(ns); ok {
+			return cookie, nil
+		}
+	}
+	if err != nil {
 		return 0, err
 	}
 	return id.Cookie, nil

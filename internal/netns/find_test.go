@@ -341,6 +341,38 @@ func TestFindUnprivileged(t *testing.T) {
 	}
 }
 
+// TestFindWithoutEntering: a caller without CAP_SYS_ADMIN takes no namespace for another one that had its inode number,
+// where the kernel tells the numbers of namespaces; elsewhere it says that it knows the inode number alone.
+func TestFindWithoutEntering(t *testing.T) {
+	nstest.Need(t, "setpriv")
+	n := nstest.New(t, "closed")
+	id := mustIdentify(t, n.Path())
+	another := id
+	another.Cookie++
+	_, err := unix.IoctlGetInt(int(n.File.Fd()), 0x8008b70d) // NS_GET_ID
+	tells := err == nil
+	for _, c := range []struct {
+		id    netns.Identity
+		found bool
+	}{{id, true}, {another, !tells}} {
+		text, err := json.Marshal(c.id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		program, err := os.Executable()
+		if err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.Command("setpriv", "--bounding-set", "-sys_admin", "--inh-caps", "-sys_admin", program)
+		cmd.Env = append(os.Environ(), helper+"=find")
+		cmd.Stdin = strings.NewReader(string(text))
+		out, err := cmd.CombinedOutput()
+		if found := strings.Contains(string(out), n.Path()); err != nil || found != c.found || strings.Contains(string(out), "by its inode number") != !tells {
+			t.Errorf("%v, %s; want it found: %v", err, out, c.found)
+		}
+	}
+}
+
 // BenchmarkFind looks for 300 namespaces among those of the machine.
 func BenchmarkFind(b *testing.B) {
 	nstest.Need(b)

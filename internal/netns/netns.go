@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"runtime"
+	"sync"
 	"unsafe"
 
 	"github.com/vishvananda/netns"
@@ -86,13 +87,10 @@ func (i *Identity) AddCookie() error {
 // /proc/sys/net.
 func IsFirst(ns *os.File) (bool, error) {
 	const (
-		getID       = 0x8008b70d // NS_GET_ID
 		firstInode  = 0xeffffff9 // NET_NS_INIT_INO
 		firstCookie = 1
 	)
-	var id uint64
-	_, _, errno := unix.Syscall(unix.SYS_IOCTL, ns.Fd(), getID, uintptr(unsafe.Pointer(&id)))
-	runtime.KeepAlive(ns)
+	_, errno := idOf(ns)
 	if errno == 0 {
 		var stat unix.Stat_t
 		if err := unix.Fstat(int(ns.Fd()), &stat); err != nil {
@@ -119,6 +117,38 @@ func IsFirst(ns *os.File) (bool, error) {
 	}
 	return err == nil, nil
 }
+
+// idOf returns the kernel's number of the namespace, which is as unique as the cookie. The error is ENOTTY before Linux
+// 6.18.
+func idOf(ns *os.File) (id uint64, errno unix.Errno) {
+	const getID = 0x8008b70d // NS_GET_ID
+	_, _, errno = unix.Syscall(unix.SYS_IOCTL, ns.Fd(), getID, uintptr(unsafe.Pointer(&id)))
+	runtime.KeepAlive(ns)
+	return id, errno
+}
+
+// cookieOutside returns the namespace's cookie for a caller that cannot enter it; false: the kernel does not tell. Since
+// Linux 6.18 the number is the cookie, of which nothing is written, so it is so only if it is so here.
+func cookieOutside(ns *os.File) (cookie uint64, ok bool) {
+	if !idIsCookie() {
+		return 0, false
+	}
+	id, errno := idOf(ns)
+	return id, errno == 0
+}
+
+var idIsCookie = sync.OnceValue(func() bool {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	own, err := os.Open("/proc/thread-self/ns/net")
+	if err != nil {
+		return false
+	}
+	defer own.Close()
+	var i Identity
+	id, errno := idOf(own)
+	return errno == 0 && i.AddCookie() == nil && i.Cookie == id
+})
 
 // Do calls f on a new thread in the namespace ns, and returns the error of f. The thread ends with the call.
 // Goroutines that f starts run outside of the namespace.
