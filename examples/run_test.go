@@ -34,9 +34,7 @@ func (c container) run(t *testing.T, binding, script string, args ...string) *ex
 		nstest.Program(t, "examples/agent"), "run", "-own", "-nic", "eth0", "-binding", binding, "-state", c.State, "-dir", c.dir,
 		"-uid", strconv.Itoa(nstest.LauncherUID), "--", "sh", "-c", script,
 	}
-	cmd := exec.CommandContext(t.Context(), "nsenter", append(line, args...)...)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	return cmd
+	return exec.CommandContext(t.Context(), "nsenter", append(line, args...)...) // the end of the test ends unshare, and that ends its child
 }
 
 // process is a run that has not ended.

@@ -66,6 +66,10 @@ func runCommand(cmd *exec.Cmd, o *options, signals <-chan os.Signal) error {
 func reapOrphans(command int) (stop func()) {
 	ends := make(chan os.Signal, 1)
 	signal.Notify(ends, syscall.SIGCHLD)
+	select {
+	case ends <- syscall.SIGCHLD: // for those that have ended already
+	default:
+	}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
