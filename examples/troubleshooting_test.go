@@ -25,7 +25,6 @@ import (
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/rig/frames"
 	"github.com/guestwire/guestwire/internal/rig/nstest"
-	"github.com/guestwire/guestwire/internal/sandbox"
 	"github.com/guestwire/guestwire/internal/tap"
 	"github.com/guestwire/guestwire/phase1"
 )
@@ -147,12 +146,10 @@ func (p *trial) serve() *nstest.Process {
 func (p *trial) cannotServe(netns string, uid int, state string) string {
 	p.t.Helper()
 	p.ran = append(p.ran, "launcher serve")
-	groups := "--clear-groups"
-	if sandbox.OneUser() { // who has no groups to give up
-		groups = "--keep-groups"
-	}
-	out, status := run(p.t, "nsenter", "--net="+netns, "setpriv", "--reuid", strconv.Itoa(uid), "--regid", strconv.Itoa(uid), groups,
-		"--bounding-set", "-all", "--inh-caps", "-all", "timeout", "60", nstest.Program(p.t, "examples/launcher"), "serve", "-state", state)
+	agent, user := nstest.Program(p.t, "examples/agent"), strconv.Itoa(uid)
+	p.ran = append(p.ran, "agent exec -netns "+netns)
+	out, status := run(p.t, agent, "exec", "-netns", netns, "-uid", user, "-gid", user, "--",
+		"timeout", "60", nstest.Program(p.t, "examples/launcher"), "serve", "-state", state)
 	if status != 1 {
 		p.t.Fatalf("launcher serve: status %d, want 1:\n%s", status, out)
 	}
@@ -446,6 +443,7 @@ var trials = map[string]func(p *trial){
 	},
 	"tap eth0-dhcp: no such link in this network namespace": func(p *trial) {
 		p.setup(0)
+		p.agent(0, "list")
 		p.says(p.cannotServe(p.n.World.Path(), nstest.LauncherUID, p.n.State))
 		p.serve()
 		p.leases()
@@ -464,6 +462,21 @@ var trials = map[string]func(p *trial){
 		first.Stop(p.t)
 		p.serve()
 		p.leases()
+	},
+	"attach to tap eth0-tap: another process is attached": func(p *trial) {
+		p.setup(0)
+		first := p.guestTap()
+		p.ip("-d tuntap show")
+		qemu := func(want int) string {
+			p.t.Helper()
+			return p.command(want, nstest.Program(p.t, "examples/agent"), "exec", "-netns", p.n.Pod.Path(), "-uid", strconv.Itoa(nstest.LauncherUID), "--",
+				nstest.Program(p.t, "examples/launcher"), "qemu", "-state", p.n.State, "--", "true")
+		}
+		p.ran = append(p.ran, "launcher qemu")
+		p.says(qemu(1))
+		first.Close()
+		qemu(0)
+		p.healed = true
 	},
 	"the responder's tap was deleted; the guest is served again when the tap is back": func(p *trial) {
 		p.setup(0)
@@ -619,6 +632,22 @@ var trials = map[string]func(p *trial){
 		defer p.chmod(tap.Device, 0o666)
 		p.says(p.setup(1))
 		p.chmod(tap.Device, 0o666)
+		p.setup(0)
+		p.whole()
+	},
+	"device.driver vhost: stat /dev/vhost-net: no such file or directory": func(p *trial) {
+		if _, err := os.Stat("/dev/vhost-net"); err == nil {
+			nstest.LeaveOut(p.t, "the machine has the device")
+		}
+		p.says(p.config(1, `{"binding": {"bridge": {}}, "device": {"driver": "vhost"}}`))
+		p.config(0, `{"binding": {"bridge": {}}, "device": {"driver": "qemu"}}`)
+		p.whole()
+	},
+	"owner.selinux: context ...: this kernel runs without SELinux": func(p *trial) {
+		if _, err := os.Stat("/sys/fs/selinux/enforce"); err == nil {
+			nstest.LeaveOut(p.t, "the machine has SELinux")
+		}
+		p.says(p.config(2, `{"binding": {"bridge": {}}, "owner": {"selinux": "system_u:system_r:container_t:s0"}}`))
 		p.setup(0)
 		p.whole()
 	},
