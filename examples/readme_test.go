@@ -67,35 +67,65 @@ func TestReadmeLauncher(t *testing.T) {
 	n := nstest.NewNetwork(t)
 	before := n.Pod.Settled()
 	// The program's State lies in /run/guestwire.
-	const fresh = `mount -t tmpfs run /run && mkdir /run/guestwire && exec "$@"`
-	cmd := exec.Command("unshare", "--mount", "sh", "-c", fresh, "sh",
-		program, fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), n.Pod.File.Fd()),
-		"qemu-system-x86_64", "-nodefaults", "-no-user-config", "-display", "none", "-accel", "tcg", "-m", fmt.Sprint(vm.Memory),
-		"-serial", "file:/dev/null", "-kernel", boot.Kernel, "-initrd", boot.Initramfs, "-append", boot.CommandLine)
+	machine := exec.Command("unshare", "--mount", "sh", "-c", "mount -t tmpfs run /run && mkdir /run/guestwire && echo ready && exec cat")
+	nstest.StartReady(t, "a machine with an empty /run", machine)
 	var log nstest.Output
-	cmd.Stdout, cmd.Stderr = &log, &log
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
+	launch := func() (launcher *exec.Cmd, ended chan error) {
+		t.Helper()
+		launcher = exec.Command("nsenter", "--mount", "--target", fmt.Sprint(machine.Process.Pid),
+			program, fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), n.Pod.File.Fd()),
+			"qemu-system-x86_64", "-nodefaults", "-no-user-config", "-display", "none", "-accel", "tcg", "-m", fmt.Sprint(vm.Memory),
+			"-serial", "file:/dev/null", "-kernel", boot.Kernel, "-initrd", boot.Initramfs, "-append", boot.CommandLine)
+		launcher.Stdout, launcher.Stderr = &log, &log
+		if err := launcher.Start(); err != nil {
+			t.Fatal(err)
+		}
+		ended = make(chan error, 1)
+		go func() { ended <- launcher.Wait() }()
+		t.Cleanup(func() { launcher.Process.Kill() })
+		return launcher, ended
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
-	t.Cleanup(func() { cmd.Process.Kill() })
-	for _, to := range []netip.Addr{nstest.Pod4, nstest.Pod6} {
-		nstest.Eventually(t, func() error {
-			answer, err := n.World.Ask(netip.AddrPortFrom(to, vm.AnswerPort).String())
-			if err == nil && !strings.Contains(answer, "readme") {
-				err = fmt.Errorf("%q answers instead of the guest", answer)
-			}
-			if err != nil {
-				err = fmt.Errorf("%w\n%s", err, log.String())
-			}
-			return err
-		})
+	answers := func() {
+		t.Helper()
+		for _, to := range []netip.Addr{nstest.Pod4, nstest.Pod6} {
+			nstest.Eventually(t, func() error {
+				answer, err := n.World.Ask(netip.AddrPortFrom(to, vm.AnswerPort).String())
+				if err == nil && !strings.Contains(answer, "readme") {
+					err = fmt.Errorf("%q answers instead of the guest", answer)
+				}
+				if err != nil {
+					err = fmt.Errorf("%w\n%s", err, log.String())
+				}
+				return err
+			})
+		}
 	}
-	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+
+	first, ended := launch()
+	answers()
+	_, second := launch()
+	if err := <-second; err == nil || !strings.Contains(log.String(), "another launcher has it") {
+		t.Errorf("a second launcher: %v\n%s", err, log.String())
+	}
+	answers()
+	if err := first.Process.Kill(); err != nil {
 		t.Error(err)
 	}
 	<-ended
+	nstest.Eventually(t, func() error { // QEMU ends, too
+		if link := n.Pod.IP("link show eth0-tap"); !strings.Contains(link, "NO-CARRIER") {
+			return fmt.Errorf("a process has the tap: %s", link)
+		}
+		return nil
+	})
+	again, ended := launch()
+	answers()
+	if err := again.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Error(err)
+	}
+	if err := <-ended; err != nil {
+		t.Errorf("the launcher ended with %v", err)
+	}
 	if err := nstest.Difference(before, n.Pod.Settled()); err != nil {
 		t.Errorf("the pod is not as it was: %v\n%s", err, log.String())
 	}

@@ -27,7 +27,8 @@ type Guest struct {
 }
 
 // NewGuest attaches a guest to the tap of a record of the pod, as a VMM does: by phase2.OpenTap, with the record's MAC.
-// The guest ends with the test.
+// The guest ends with the test. A tap is opened by one process: a launcher that opens it for its VMM leaves none for the
+// guest, so such a test starts the part of the launcher that serves.
 func NewGuest(t testing.TB, pod *Pod, record cache.Record) *Guest {
 	t.Helper()
 	var files []*os.File

@@ -206,6 +206,10 @@ func TestOwnAgain(t *testing.T) {
 func TestReadOnlySysctls(t *testing.T) {
 	t.Parallel()
 	nstest.NeedRoot(t, "it has no capabilities to choose from")
+	// Without br_netfilter, which is a module of some kernels, a bridge needs no sysctl.
+	if _, err := os.Stat("/proc/sys/net/bridge"); err != nil {
+		nstest.Run(t, "modprobe", "br_netfilter")
+	}
 	serve := func(t *testing.T, n nstest.Network) {
 		t.Helper()
 		launcher := n.Serve(t, nstest.LauncherUID)

@@ -31,7 +31,7 @@ type Event struct {
 // The kinds of events beside those of package dhcp.
 const (
 	Ready       dhcp.Kind = "ready"        // each record that Open read is Attached or has NoResponder; once in each Serve
-	Attached    dhcp.Kind = "attached"     // the responder's tap is open: each request of the guest gets its answer from now on
+	Attached    dhcp.Kind = "attached"     // the responder's tap is open: each request of the guest gets its answer from now on. It comes again after TapLost
 	NoResponder dhcp.Kind = "no-responder" // the record has no responder, so there is nothing to serve
 
 	TapLost      dhcp.Kind = "tap-lost"      // the responder's tap was deleted; Attached follows when the tap is back

@@ -26,7 +26,7 @@ import (
 // tap in the network namespace of the calling thread: see [VM.Serve] for a process in another namespace.
 //
 // The errors to branch on: a [*cache.FieldError] if the record is not valid, has no tap (binding: sriov, passt), or has
-// other queues than the tap (queues); fs.ErrNotExist if the thread is in another namespace than the record's, or if tap or
+// one queue where the tap was made for several, or the other way round (queues); fs.ErrNotExist if the thread is in another namespace than the record's, or if tap or
 // device is missing; fs.ErrPermission if the tap belongs to another user, or the user cannot open the device; unix.EBUSY
 // if a process has the tap open. The kernel does not tell whether a process has a macvtap open. No file stays open then.
 //
@@ -70,9 +70,9 @@ func openTap(r cache.Record) ([]*os.File, error) {
 		// The kernel has not told the number. It refuses a tap for no other reason by this error.
 	}
 	if r.Queues > 1 {
-		return nil, &cache.FieldError{Field: "queues", Reason: fmt.Sprintf("%d, but tap %s has a single queue: run Setup again with as many, or write 1 here", r.Queues, r.Tap)}
+		return nil, &cache.FieldError{Field: "queues", Reason: fmt.Sprintf("%d, but tap %s has a single queue: run Setup again as before, which writes the record anew", r.Queues, r.Tap)}
 	}
-	return nil, &cache.FieldError{Field: "queues", Reason: fmt.Sprintf("1, but tap %s was made for several queues: write as many here, or run Setup again with one", r.Tap)}
+	return nil, &cache.FieldError{Field: "queues", Reason: fmt.Sprintf("1, but tap %s was made for several queues: run Setup again as before, which writes the record anew", r.Tap)}
 }
 
 // checkNamespace returns fs.ErrNotExist if the calling thread is not in the namespace that the record names: BOOT-INODE-COOKIE.

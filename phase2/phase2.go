@@ -82,7 +82,7 @@ func readRecords(dir string) ([]cache.Record, error) {
 }
 
 // Records returns the records that Open read, or that Serve has read since, sorted by Name. The caller
-// must not change them.
+// must not change them. It may be called while Serve runs, and from Notify.
 func (vm *VM) Records() []cache.Record {
 	vm.mu.Lock()
 	defer vm.mu.Unlock()

@@ -46,6 +46,9 @@ func launch(ctx context.Context, netns string, vmm []string) (err error) {
 		return err
 	}
 	defer ns.Close()
+	if err := syscall.Flock(int(ns.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		return fmt.Errorf("%s: another launcher has it: %w", netns, err) // whose Teardown is its own
+	}
 	c := phase1.Config{NetNS: ns, Spec: infra.Spec{
 		NIC: "eth0", Binding: infra.Auto{}, Owner: infra.Owner{UID: 107, GID: 107}, State: "/run/guestwire/vm1",
 	}}
@@ -91,7 +94,7 @@ func serve(ctx context.Context, state string, vmm []string) error {
 		cmd.Args = append(cmd.Args, args...)
 	}
 
-	ctx, stop := context.WithCancel(ctx)
+	serving, stop := context.WithCancel(context.WithoutCancel(ctx)) // until QEMU has ended
 	defer stop()
 	ready, served := make(chan struct{}), make(chan error, 1)
 	vm.Notify = func(e phase2.Event) {
@@ -99,14 +102,18 @@ func serve(ctx context.Context, state string, vmm []string) error {
 			close(ready)
 		}
 	}
-	go func() { served <- vm.Serve(ctx) }()
+	go func() { served <- vm.Serve(serving) }()
 	select {
 	case err := <-served:
 		return err
 	case <-ready: // the guest's first request gets its answer
 	}
-	if err := cmd.Start(); err != nil {
+	// Launch once more, so that QEMU ends if this process is killed.
+	if err := phase1.Launch(cmd, nil, infra.Owner{UID: uint32(os.Getuid()), GID: uint32(os.Getgid())}); err != nil {
 		return err
+	}
+	for _, tap := range cmd.ExtraFiles {
+		tap.Close() // QEMU has its own
 	}
 	defer context.AfterFunc(ctx, func() { cmd.Process.Signal(syscall.SIGTERM) })()
 	err = cmd.Wait()

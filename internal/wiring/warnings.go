@@ -32,8 +32,8 @@ func (p *Plan) warnings(nic netstate.Link) []string {
 		if r.Uses(nic.Index) && slices.ContainsFunc(r.Hops, func(h netstate.Hop) bool { return h.Link != nic.Index }) {
 			w = append(w, fmt.Sprintf("the route to %v leads through other links too: the namespace is without it until Teardown", r.Destination))
 		}
-		if other, ok := p.found.Link(r.Link); ok && other.Index != nic.Index && r.Default() && r.Table == netstate.TableMain && !strings.HasPrefix(other.Alias, netstate.Mark("")) {
-			text := fmt.Sprintf("%s has a default route too, which is not this interface's", other.Name)
+		if other, ok := p.found.Link(r.Link); ok && other.Index != nic.Index && r.Default() && r.Table == netstate.TableMain && !p.isWired(other) {
+			text := fmt.Sprintf("the default route through %s is not this interface's", other.Name)
 			if !slices.Contains(w, text) { // the default route of the other family has said so
 				w = append(w, text)
 			}
@@ -43,6 +43,13 @@ func (p *Plan) warnings(nic netstate.Link) []string {
 		w = append(w, fmt.Sprintf("the MTU is %d and not %s's %d: a tap has no more", cache.MaxMTU, nic.Name, nic.MTU))
 	}
 	return w
+}
+
+// isWired says whether the link is part of another NIC's wiring, or is a wired NIC: a guest has its routes.
+func (p *Plan) isWired(link netstate.Link) bool {
+	return slices.ContainsFunc(p.found.Links, func(l netstate.Link) bool {
+		return l.Alias == netstate.Mark(link.Name) || l.Index == link.Index && strings.HasPrefix(l.Alias, netstate.Mark(""))
+	})
 }
 
 // warn adds a sentence to the record.
