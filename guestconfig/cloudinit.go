@@ -228,7 +228,7 @@ func (n *nic) version2Route(r cache.StaticRoute) []pair {
 	}
 	add("type", r.Type != "", quoted(r.Type))
 	add("via", r.Gateway.IsValid(), quoted(r.Gateway.String()))
-	add("on-link", r.OnLink, true)
+	add("on-link", onLink(r), true)
 	// netplan takes no route without a gateway but for this scope, which IPv6 does not have.
 	add("scope", r.Type == "" && !r.Gateway.IsValid(), "link")
 	add("from", r.Source.IsValid(), quoted(r.Source.String()))

@@ -273,3 +273,9 @@ func collect(nics []*nic) []string {
 	}
 	return all
 }
+
+// onLink says whether a route is written with a gateway that is on the link. In another table than main, the guest may add
+// the route before the one that leads to the gateway, and the kernel then refuses the gateway.
+func onLink(r cache.StaticRoute) bool {
+	return r.OnLink || r.Gateway.IsValid() && r.Table != cache.TableMain
+}

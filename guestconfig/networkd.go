@@ -142,7 +142,7 @@ func (n *nic) addRoute(u *unit, r cache.StaticRoute) {
 	u.set("Destination", r.Destination)
 	u.set("Type", r.Type)
 	u.set("Gateway", r.Gateway)
-	u.set("GatewayOnLink", r.OnLink)
+	u.set("GatewayOnLink", onLink(r))
 	for _, h := range hops {
 		u.set("MultiPathRoute", h)
 	}

@@ -187,14 +187,17 @@ func (l *Laid) askStatic(ctx context.Context, g *vm.Guest, q question, want stri
 }
 
 // configuration is what ip(8) shows of the NIC, line by line. Left out are who made a route, how an address was added
-// (nodad, noprefixroute: the routes show what came of it), and the table local, which the kernel makes of the addresses. The
-// NIC is called NIC.
+// (nodad, noprefixroute: the routes show what came of it), the table local, which the kernel makes of the addresses, and the
+// mark that a gateway in another table than main is on the link. The NIC is called NIC.
 func configuration(t *testing.T, nic string, run func(string) string) []string {
 	t.Helper()
 	var lines []string
 	add := func(kind, out string, keep func(string) bool) {
 		for line := range strings.Lines(out) {
 			line = regexp.MustCompile(`\b(proto \S+|pref medium|valid_lft \S+|preferred_lft \S+|linkdown|nodad|noprefixroute|`+nic+`\\)`).ReplaceAllString(line, "")
+			if strings.Contains(line, " table ") {
+				line = strings.ReplaceAll(line, "onlink", "")
+			}
 			line = strings.ReplaceAll(line, " "+nic, " NIC")
 			line = strings.Join(strings.Fields(line), " ")
 			if keep(line) {
