@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/syntax"
 )
 
 // KernelIP returns the argument ip= for the command line of a Linux guest, which has a kernel with CONFIG_IP_PNP, or an
@@ -28,7 +29,7 @@ func KernelIP(r cache.Record, dns cache.DNS, device string) (argument string, wa
 		return "", nil, err
 	}
 	n := nics[0]
-	if strings.ContainsAny(device, ": \t\n") {
+	if device != "" && syntax.CheckLinkName(device) != nil {
 		return "", nil, &FormatError{Format: format, NIC: n.Name, Reason: fmt.Sprintf("%q is no link's name", device)}
 	}
 	addresses := n.given()
@@ -40,19 +41,26 @@ func KernelIP(r cache.Record, dns cache.DNS, device string) (argument string, wa
 		n.warn("the address %v is left out: ip= has one, %v", a.Address, own.Address)
 	}
 	gateway, reachable := netip.Addr{}, own.Address.Masked()
+	// ptp, CNI's plugin, leads to the address's network by a gateway: that is another route than the kernel's.
+	connected := func(r cache.StaticRoute) bool {
+		return r.Destination == reachable && r.Table == cache.TableMain && r.Type == "" && !r.Gateway.IsValid() && len(r.Hops) == 0
+	}
 	for _, route := range n.was.Routes {
 		left := "the route to %v of table %d is left out: ip= has a gateway alone"
 		switch {
 		case route.Table == cache.TableMain && route.Destination == netip.PrefixFrom(netip.IPv4Unspecified(), 0) && route.Gateway.Is4() && !gateway.IsValid():
 			gateway = route.Gateway
-		case route.Destination.Addr().Is6() || route.Type != "" || route.Table != cache.TableMain || len(route.Hops) > 0 || route.Destination != reachable:
+			if route.MTU != 0 || route.Source.IsValid() && route.Source != own.Address.Addr() {
+				n.warn("the MTU and the source of the default route are left out: ip= has neither")
+			}
+		case !connected(route):
 			n.warn(left, route.Destination, route.Table)
 		}
 	}
 	if gateway.IsValid() && (!reachable.Contains(gateway) || own.Peer.IsValid()) {
 		return "", nil, &FormatError{Format: format, NIC: n.Name, Reason: fmt.Sprintf("the gateway %v is not in the network of %v, and the kernel then adds no route: use another format", gateway, own.Address)}
 	}
-	if own.NoPrefixRoute && !slices.ContainsFunc(n.was.Routes, func(r cache.StaticRoute) bool { return r.Destination == reachable && r.Table == cache.TableMain }) {
+	if own.NoPrefixRoute && !slices.ContainsFunc(n.was.Routes, connected) {
 		n.warn("the guest gets a route to %v, which the namespace does not have", reachable)
 	}
 	if len(n.was.Rules) > 0 {
