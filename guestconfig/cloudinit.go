@@ -1,9 +1,9 @@
 package guestconfig
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/netip"
+	"strconv"
 	"strings"
 
 	"github.com/guestwire/guestwire/cache"
@@ -25,11 +25,11 @@ type Instance struct {
 //
 //	genisoimage -quiet -volid CIDATA -joliet -rock -output seed.iso DIR
 //
-// The guest's link is found by its MAC and keeps the name that it has in the guest.
-//
-// A guest whose cloud-init writes for netplan (Ubuntu, Debian's cloud images) gets the network-config as it is.
-// cloud-init's other renderers leave out tables, rules, routes without a gateway, and more; there is a warning if the
-// records have some. Version 2 cannot say: permanent neighbours, peers, multipath routes, a prefix length that
+// A guest whose cloud-init writes for netplan (Ubuntu, Debian's cloud images) gets the network-config as it is: the
+// guest's link is found by its MAC, and keeps the name that it has in the guest. cloud-init's other renderers leave out
+// tables, rules, routes without a gateway, and more, and write a route to ::/64 in place of the IPv6 default route (22.4);
+// there is a warning if the records have some. Those for networkd, ifupdown and ifcfg files also write the record's Name,
+// so the guest's link has to have this name. Version 2 cannot say: permanent neighbours, peers, multipath routes, a prefix length that
 // implies no route (the address becomes /32 or /128), and some rare attributes.
 //
 // There is no ConfigDrive: cloud-init reads network configuration version 2 from NoCloud alone. A ConfigDrive has
@@ -67,14 +67,9 @@ func NoCloud(g Guest, i Instance) (Files, error) {
 	}, nil
 }
 
-// quoted is the text as a scalar of YAML, of which a string of JSON is one.
-func quoted(text string) string {
-	b, err := json.Marshal(text)
-	if err != nil {
-		return `""` // a string can always be encoded
-	}
-	return string(b)
-}
+// quoted is the text as a scalar of YAML in double quotes, in ASCII: YAML has Go's escapes, and its readers refuse some
+// characters that are not escaped, such as DEL.
+func quoted(text string) string { return strconv.QuoteToASCII(text) }
 
 // yaml writes mappings and lists, indented.
 type yaml struct{ strings.Builder }
@@ -162,7 +157,7 @@ func (n *nic) ethernet() string {
 		}
 	}
 	if n.needsNetplan(routes) {
-		n.warn("the guest's cloud-init has to write for netplan: its other renderers leave out tables, rules, routes without a gateway, and the source and MTU of routes")
+		n.warn("the guest's cloud-init has to write for netplan: its other renderers leave out tables, rules, routes without a gateway, the source and MTU of routes, and the IPv6 default route")
 	}
 	for _, o := range n.was.Neighbours {
 		n.warn("the permanent neighbour %v (%v) is left out, as version 2 has none: %s", o.Address, o.MAC, n.answered(o.Address))
@@ -209,7 +204,11 @@ func (n *nic) version2Route(r cache.StaticRoute) []pair {
 		hop := r.Hops[0]
 		r.Gateway, r.OnLink = hop.Gateway, hop.OnLink
 		if len(r.Hops) > 1 {
-			n.warn("the route to %v of table %d has %d next hops: the guest gets the first, %v, as version 2 has no multipath routes", r.Destination, r.Table, len(r.Hops), hop.Gateway)
+			first := "on the link"
+			if hop.Gateway.IsValid() {
+				first = hop.Gateway.String()
+			}
+			n.warn("the route to %v of table %d has %d next hops: the guest gets the first, %s, as version 2 has no multipath routes", r.Destination, r.Table, len(r.Hops), first)
 		}
 	}
 	if r.Gateway.IsValid() && r.Gateway.Is4() != r.Destination.Addr().Is4() {
@@ -250,9 +249,13 @@ func version2Rule(r cache.StaticRule) []pair {
 	return []pair{{"from", quoted(from.String())}, {"table", fmt.Sprint(r.Table)}, {"priority", fmt.Sprint(r.Priority)}}
 }
 
-// needsNetplan says whether the network-config has what only netplan's renderer of cloud-init takes over.
+// needsNetplan says whether the network-config has what only netplan's renderer of cloud-init takes over. Of ::/0 the
+// others make ::/64: cloud-init normalizes a route twice, and the second time takes the length 0 for a missing one.
 func (n *nic) needsNetplan(routes []cache.StaticRoute) bool {
 	for _, r := range routes {
+		if r.Destination.Addr().Is6() && r.Destination.Bits() == 0 {
+			return true
+		}
 		if r.Table != cache.TableMain || r.Source.IsValid() || r.MTU != 0 || r.Type != "" || !r.Gateway.IsValid() || r.OnLink {
 			return true
 		}

@@ -253,3 +253,50 @@ func TestShared(t *testing.T) {
 		}
 	}
 }
+
+// TestQuoted: text of the launcher's is one line of ASCII, which each reader of YAML takes.
+func TestQuoted(t *testing.T) {
+	files, err := guestconfig.NoCloud(guestconfig.Guest{Records: []cache.Record{plain()}}, guestconfig.Instance{ID: "a\"\n\x7f\u0080\u2028😀", Hostname: "{b: c}"})
+	if want := "instance-id: \"a\\\"\\n\\x7f\\u0080\\u2028\\U0001f600\"\nlocal-hostname: \"{b: c}\"\n"; err != nil || files.Contents["meta-data"] != want {
+		t.Errorf("%q, %v, want %q", files.Contents["meta-data"], err, want)
+	}
+}
+
+// TestWarns: each format says what it leaves out of a route.
+func TestWarns(t *testing.T) {
+	ptp := plain() // as CNI's plugin of that name lays it
+	ptp.Static.Addresses[0].NoPrefixRoute = true
+	ptp.Static.Routes = []cache.StaticRoute{
+		{Destination: pfx("10.244.1.1/32"), Table: 254, Scope: cache.ScopeLink},
+		{Destination: pfx("10.244.1.0/24"), Table: 254, Gateway: ip("10.244.1.1"), Source: ip("10.244.1.7")},
+		{Destination: pfx("0.0.0.0/0"), Table: 254, Gateway: ip("10.244.1.1"), MTU: 1400},
+	}
+	hops := plain()
+	hops.Static.Routes = []cache.StaticRoute{{Destination: pfx("10.3.0.0/16"), Table: 254, Hops: []cache.StaticHop{{Weight: 1}, {Gateway: ip("10.244.1.2"), Weight: 5}}}}
+	_, kernel, err := guestconfig.KernelIP(ptp, cache.DNS{}, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := guestconfig.NoCloud(guestconfig.Guest{Records: []cache.Record{hops}}, guestconfig.Instance{ID: "i"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	default6, err := guestconfig.NoCloud(guestconfig.Guest{Records: []cache.Record{plain()}}, guestconfig.Instance{ID: "i"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		have  []string
+		words string
+	}{
+		{kernel, "the route to 10.244.1.0/24 of table 254 is left out"},
+		{kernel, "the guest gets a route to 10.244.1.0/24, which the namespace does not have"},
+		{kernel, "the MTU and the source of the default route are left out"},
+		{files.Warnings, "the guest gets the first, on the link,"},
+		{default6.Warnings, "and the IPv6 default route"},
+	} {
+		if !strings.Contains(strings.Join(c.have, "\n"), c.words) {
+			t.Errorf("no warning has %q: %q", c.words, c.have)
+		}
+	}
+}

@@ -67,7 +67,7 @@ func TestStatic(t *testing.T) {
 		{"several addresses, cloud-init", severalAddresses, infra.Redirect{}, vm.BootCloudInit, []string{ // version 2 has no broadcast addresses, and networkd makes them
 			"+ address inet 10.22.0.8/24 brd 10.22.0.255 scope global secondary", "+ address inet 10.66.0.7/16 brd 10.66.255.255 scope global",
 			"- address inet 10.22.0.8/24 scope global secondary", "- address inet 10.66.0.7/16 scope global",
-		}, nil},
+		}, []string{"netplan"}},
 		{"several addresses, networkd", severalAddresses, infra.Bridge{}, vm.BootNetworkd, nil, nil},
 		{"Terway, cloud-init", terway, infra.Bridge{}, vm.BootCloudInit, []string{
 			"- neighbour 169.254.1.1 lladdr ee:ff:ff:ff:ff:14 PERMANENT", "- neighbour fe80::1 lladdr ee:ff:ff:ff:ff:14 PERMANENT",
