@@ -141,6 +141,39 @@ func TestQEMUErrors(t *testing.T) {
 	})
 }
 
+// TestQEMURecords: a record that comes or goes while QEMU runs is served or not, but QEMU's devices stay as they are, and
+// the launcher says so.
+func TestQEMURecords(t *testing.T) {
+	n := nstest.NewNetwork(t)
+	wire(t, n, infra.Bridge{}, nil)
+	s := startUnderLauncher(t, n, "sh", "-c", "echo ready; cat", "qemu")
+	dir, err := os.OpenRoot(n.State)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	says := func(text string) {
+		t.Helper()
+		nstest.Eventually(t, func() error {
+			if !strings.Contains(s.log.String(), text) {
+				return fmt.Errorf("want %q:\n%s", text, s.log.String())
+			}
+			return nil
+		})
+	}
+	err = cache.Write(dir, cache.Record{Version: cache.Version, Name: "net1", Binding: cache.BindingBridge, Tap: "net1-tap", Queues: 1,
+		MAC: cache.MAC{2, 0, 0, 0, 0, 9}, MTU: 1500})
+	if err != nil {
+		t.Fatal(err)
+	}
+	says(`QEMU has no device for the new record: to plug one, start the launcher again" nic=net1`)
+	if err := cache.Remove(dir, "eth0"); err != nil {
+		t.Fatal(err)
+	}
+	says(`QEMU keeps the device of the removed record" nic=eth0`)
+	s.end(t, 0)
+}
+
 // TestQEMUWithoutTap: a virtual function needs no tap and no namespace, and brings no other NIC; what QEMU does not do for
 // it is an error that says who does.
 func TestQEMUWithoutTap(t *testing.T) {

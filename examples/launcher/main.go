@@ -28,8 +28,9 @@ const usage = `launcher describes and serves the interfaces of a virtual machine
                                -events prints what Serve did and what the guest got, as lines of JSON on standard output:
                                {"time": ..., "nic": "eth0", "event": "dhcpv4-leased", "text": ..., "address": ...}
   launcher qemu  -state DIR -- qemu-system-x86_64 ARGS...
-                               serves the guest and runs QEMU, with -netdev and -device for each interface. They end
-                               together: SIGTERM ends QEMU, and the exit code is QEMU's. -events as with serve
+                               serves the guest and runs QEMU, with -netdev and -device for each interface that has a
+                               record at the start. They end together: SIGTERM ends QEMU, and the exit code is QEMU's.
+                               A script in QEMU's place has to exec QEMU. -events as with serve
   launcher config -state DIR   the network configuration of a guest without DHCP, by -format: cloud-init (network-config
                                version 2), networkd, kernel (ip=). -out writes the files: of cloud-init those of a NoCloud
                                disk. What the format leaves out is told on standard error

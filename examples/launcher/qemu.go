@@ -23,13 +23,14 @@ const patience = 10 * time.Second
 
 // runQEMU serves the guest, and runs QEMU with the guest's devices as soon as each request of the guest gets an answer.
 // It returns when QEMU has ended and the guest is not served any more. The error is a statusError if QEMU ends with
-// another status than 0.
+// another status than 0. The devices are those of the records at the start: runQEMU plugs and unplugs none, and warns of it.
 func runQEMU(ctx context.Context, vm *phase2.VM, command []string) error {
 	if slices.Contains(command, "-daemonize") || slices.Contains(command, "--daemonize") {
 		return usageError{errors.New("-daemonize: leave it out, as QEMU has to stay in the foreground")}
 	}
 	// What QEMU cannot have is told before anything starts.
-	for _, r := range vm.Records() {
+	records := vm.Records()
+	for _, r := range records {
 		if _, err := devices(&r, placeholder(&r)); err != nil {
 			return err
 		}
@@ -40,8 +41,13 @@ func runQEMU(ctx context.Context, vm *phase2.VM, command []string) error {
 		if notify != nil {
 			notify(e)
 		}
-		if e.Kind == phase2.Ready {
+		switch e.Kind {
+		case phase2.Ready:
 			close(ready)
+		case phase2.RecordAdded:
+			vm.Log.Warn("QEMU has no device for the new record: to plug one, start the launcher again", "nic", e.NIC)
+		case phase2.RecordRemoved:
+			vm.Log.Warn("QEMU keeps the device of the removed record", "nic", e.NIC)
 		}
 	}
 	// The guest is served until QEMU has ended, also after a signal.
@@ -56,7 +62,7 @@ func runQEMU(ctx context.Context, vm *phase2.VM, command []string) error {
 	}
 	var err error
 	if ctx.Err() == nil {
-		err = boot(ctx, vm.Records(), vm.Log, command)
+		err = boot(ctx, records, vm.Log, command)
 	}
 	stop()
 	return errors.Join(err, <-served)
@@ -176,7 +182,7 @@ func (b *backends) start(ctx context.Context, r *cache.Record) (socket string, e
 	cmd.Stderr = os.Stderr
 	p, err := start(cmd)
 	if err != nil {
-		return "", err
+		return "", fmt.Errorf("passt of %s: %w", r.Name, err)
 	}
 	b.all = append(b.all, p)
 	b.log.Info("passt runs", "nic", r.Name, "process", cmd.Process.Pid)
