@@ -93,7 +93,7 @@ func TestVictim(t *testing.T) {
 func TestGone(t *testing.T) {
 	guestwiretest.NewPod(t, guestwiretest.Veth) // or the test is skipped
 	program := copyTests(t)
-	for how, signal := range map[string]syscall.Signal{"panic": 0, "kill": 0, "wait, and be killed": syscall.SIGKILL, "wait, and be ended": syscall.SIGTERM, "wait, and quit": syscall.SIGQUIT} {
+	for how, signal := range map[string]syscall.Signal{"panic": 0, "kill": 0, "wait, and be killed": syscall.SIGKILL, "wait, and be ended": syscall.SIGTERM, "wait, and quit": syscall.SIGQUIT, "wait, and hang up": syscall.SIGHUP} {
 		t.Run(how, func(t *testing.T) {
 			cmd := exec.Command(program, "-test.run=^TestVictim$")
 			temporary := openDir(t)

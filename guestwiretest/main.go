@@ -2,7 +2,7 @@
 // without a VM on the tap that phase1.Setup made; examples/launchertest is a test to copy. TestMain has to call [Main].
 //
 // The tests run as root, or as an ordinary user who can make user namespaces. Nothing stays on the machine, also after a
-// panic or a kill; if all processes of the run are killed at once, an empty directory stays in os.TempDir. Processes that a
+// panic or a kill; if the run's first process gets SIGKILL, an empty directory stays in os.TempDir. Processes that a
 // test starts need an end of their own, as phase1.Launch gives them.
 //
 // A fixture that cannot be made fails the test. What a guest or a namespace does returns an error, as a test may expect

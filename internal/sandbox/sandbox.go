@@ -6,7 +6,7 @@
 // An ordinary user gets a user namespace as well, in which that user is root, and no network but the
 // loopback. There /dev/net/tun is the machine's, and no other user exists.
 //
-// If the program and the one that waits for it are killed at once, an empty directory stays in the machine's directory
+// If the process that waits for the program gets SIGKILL, both end, and an empty directory stays in the machine's directory
 // for temporary files.
 package sandbox
 
@@ -83,7 +83,7 @@ func enter() error {
 	}
 
 	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGQUIT)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGQUIT, syscall.SIGHUP)
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("sandbox: %w", err)
 	}
