@@ -65,6 +65,10 @@ type Pod struct {
 // if the kernel lacks the kind of link.
 func NewPod(t testing.TB, s Shape) *Pod {
 	t.Helper()
+	shape, ok := shapes[s]
+	if !ok {
+		t.Fatalf("pod: %d is none of the shapes", s)
+	}
 	switch err := sandbox.Entered(); {
 	case errors.Is(err, sandbox.ErrNotEntered):
 		t.Fatal("TestMain of this package has to call guestwiretest.Main(m)")
@@ -94,7 +98,7 @@ func NewPod(t testing.TB, s Shape) *Pod {
 	if !sandbox.OneUser() {
 		p.Owner = infra.Owner{UID: lab.User, GID: lab.User}
 	}
-	if err := errors.Join(world.lab.World(), shapes[s].lay(p.lab, world.lab)); errors.Is(err, lab.ErrNoKind) {
+	if err := errors.Join(world.lab.World(), shape.lay(p.lab, world.lab)); errors.Is(err, lab.ErrNoKind) {
 		skip(t, fmt.Sprintf("pod of the shape %v: %v", s, err))
 	} else if err != nil {
 		t.Fatalf("pod of the shape %v: %v", s, err)
