@@ -211,7 +211,8 @@ func TestConfig(t *testing.T) {
 		{"-format kernel", "ip=10.244.1.7::10.244.1.1:255.255.255.0", "is left out"},
 		{"-out " + out, "", "neighbour"},
 	} {
-		cmd := exec.Command(launcher, append([]string{"config", "-state", n.State}, strings.Fields(c.args)...)...)
+		cmd := exec.Command(launcher, append([]string{"config", "-state", "."}, strings.Fields(c.args)...)...)
+		cmd.Dir = n.State
 		var told strings.Builder
 		cmd.Stderr = &told
 		printed, err := cmd.Output()

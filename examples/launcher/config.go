@@ -26,7 +26,10 @@ func printConfig(vm *phase2.VM, format, state, out string) error {
 	var files guestconfig.Files
 	switch format {
 	case "cloud-init":
-		files, err = guestconfig.NoCloud(guest, guestconfig.Instance{ID: filepath.Base(filepath.Clean(state))})
+		if state, err = filepath.Abs(state); err != nil {
+			return err
+		}
+		files, err = guestconfig.NoCloud(guest, guestconfig.Instance{ID: filepath.Base(state)})
 		if out == "" {
 			maps.DeleteFunc(files.Contents, func(name, _ string) bool { return name != "network-config" })
 		}
