@@ -3,6 +3,7 @@ package tap_test
 import (
 	"errors"
 	"os"
+	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -80,4 +81,53 @@ func TestQueues(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestQueuesAtOnce: of two that open a tap at once, at most one gets it, and the other one leaves no queue open.
+func TestQueuesAtOnce(t *testing.T) {
+	nstest.Need(t)
+	nstest.NeedTaps(t)
+	ns := nstest.New(t, "tap")
+	ns.IP("tuntap add wide mode tap vnet_hdr multi_queue")
+	refused := 0
+	for range 50 {
+		var opened [2][]*os.File
+		var errs [2]error
+		var both sync.WaitGroup
+		for i := range opened {
+			both.Go(func() {
+				errs[i] = netns.Do(ns.File, func() (err error) {
+					opened[i], err = tap.OpenQueues("wide", 64)
+					return err
+				})
+			})
+		}
+		both.Wait()
+		var most, attached int
+		err := netns.Do(ns.File, func() (err error) {
+			most, attached, err = tap.Queues("wide")
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if most == 0 {
+			nstest.Skip(t, "the kernel does not tell a tap's queues")
+		}
+		if n := len(opened[0]) + len(opened[1]); attached != n || n > 64 {
+			t.Errorf("%d and %d files, and %d queues of the tap are open (%v; %v)", len(opened[0]), len(opened[1]), attached, errs[0], errs[1])
+		}
+		for i, err := range errs {
+			if err != nil {
+				refused++
+				if !errors.Is(err, unix.EBUSY) {
+					t.Error(err)
+				}
+			}
+			for _, f := range opened[i] {
+				f.Close()
+			}
+		}
+	}
+	t.Logf("%d of 100 are refused", refused)
 }
