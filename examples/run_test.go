@@ -227,6 +227,31 @@ func TestRunKilled(t *testing.T) {
 	c.asFound(t, before)
 }
 
+// TestRunSharedDirectories: a container that shares the directories of another one by mistake is refused, and leaves that
+// one's wiring and journal alone.
+func TestRunSharedDirectories(t *testing.T) {
+	t.Parallel()
+	c, before := newContainer(t)
+	other, untouched := newContainer(t)
+	other.State, other.dir = c.State, c.dir
+	p := c.start(t, "redirect", "echo ready; read line", "ready")
+	cmd := other.run(t, "redirect", "true")
+	for i, arg := range cmd.Args { // one container does not see the other's namespace
+		cmd.Args[i] = strings.Replace(arg, "mount --bind", "umount --lazy "+c.Pod.Path()+"; mount --bind", 1)
+	}
+	if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), "another agent run") {
+		t.Errorf("beside another container's run: %v, %s", err, out)
+	}
+	if err := nstest.Difference(untouched, other.Pod.Dump()); err != nil {
+		t.Error(err)
+	}
+	fmt.Fprintln(p.in)
+	if err := p.Wait(); err != nil {
+		t.Errorf("the first run: %v", err)
+	}
+	c.asFound(t, before)
+}
+
 // TestRunNextContainer: what a killed container left in its directories, whose network is gone, does not keep the next
 // one from them.
 func TestRunNextContainer(t *testing.T) {

@@ -20,11 +20,6 @@ import (
 func runWired(ctx context.Context, o *options) (err error) {
 	signals, stop := passedOn() // one that comes between setup and the command is not lost
 	defer stop()
-	if o.Own && o.State != "" {
-		if err := forgetEarlier(ctx, o); err != nil {
-			return err
-		}
-	}
 	// Status makes the directory in which the lock lies.
 	earlier, unknown := phase1.Status(ctx, o.Config)
 	unlock, err := lockRun(o)
@@ -35,6 +30,11 @@ func runWired(ctx context.Context, o *options) (err error) {
 		return err
 	}
 	defer unlock()
+	if o.Own && o.State != "" { // not before the lock: what another run uses is not left over
+		if err := forgetEarlier(ctx, o); err != nil {
+			return err
+		}
+	}
 	err = setup(ctx, o)
 	if earlier != nil && errors.Is(err, infra.ErrWired) {
 		o.Progress("an earlier run was killed and had another configuration: its wiring is taken down first")
