@@ -131,6 +131,7 @@ func credentialFor(owner infra.Owner, groups []uint32) (*syscall.Credential, err
 	if err := checkIDs(owner); err != nil {
 		return nil, err
 	}
+	groups = slices.Compact(slices.Sorted(slices.Values(groups)))
 	c := &syscall.Credential{Uid: owner.UID, Gid: groupOf(owner), Groups: groups}
 	if err := checkMapped("owner.uid", "/proc/self/uid_map", c.Uid); err != nil {
 		return nil, err

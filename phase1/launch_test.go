@@ -396,6 +396,7 @@ func TestLaunchPrivileges(t *testing.T) {
 		{"no setpcap", []string{"--bounding-set", without("setpcap")}, []string{"-uid", "107"}, "CAP_SETPCAP is missing, which empties the bounding set"},
 		{"no setuid", []string{"--bounding-set", without("setuid")}, []string{"-uid", "107"}, "CAP_SETUID is missing, which changes the user"},
 		{"no setgid", []string{"--bounding-set", without("setgid")}, []string{"-uid", "107"}, "CAP_SETGID is missing, which changes the groups"},
+		{"a group to give up, another named twice", []string{"--groups", "36,42"}, []string{"-uid", "107", "-groups", "36,36"}, ""},
 		{"no setgid, no group to give up", []string{"--bounding-set", without("setgid"), "--clear-groups"}, nil, ""},
 		{"inheritable and ambient", []string{"--inh-caps", "+net_admin,+setuid", "--ambient-caps", "+net_admin,+setuid"}, []string{"-uid", "107"}, ""},
 		{"ambient, root", []string{"--inh-caps", "+net_admin", "--ambient-caps", "+net_admin"}, nil, ""},
@@ -420,6 +421,9 @@ func TestLaunchPrivileges(t *testing.T) {
 			want := powerless(0, 0, "")
 			if slices.Contains(test.args, "107") {
 				want = powerless(107, 107, "")
+			}
+			if slices.Contains(test.args, "-groups") {
+				want["Groups"] = "36"
 			}
 			if !slices.Contains(test.args, "-gid") {
 				delete(got, "Gid")
