@@ -28,9 +28,12 @@ import (
 //   - has the supplementary groups that are named, such as the one of /dev/kvm, and no others;
 //   - has five empty capability sets, also as user 0, and cannot get a capability or another user by a program's file
 //     (no_new_privs);
-//   - gets SIGKILL when the caller's process ends, in whatever way.
+//   - does not have the caller's session keyring (session-keyring(7)), but a new one;
+//   - gets SIGKILL when the caller's process ends, in whatever way. The kernel forgets that signal if the program is under
+//     an AppArmor profile or in an SELinux domain of its own, which it enters by exec: then stop the command yourself.
 //
-// Everything else is as cmd says. The environment is not changed, so HOME may be that of root.
+// Everything else is as cmd says. The environment is not changed, so HOME may be that of root. As with cmd.Start, the
+// command inherits the files that the caller's process got without close-on-exec, and the terminal.
 //
 // In a user namespace that denies setgroups(2), as an ordinary user's does, the command keeps the caller's supplementary
 // groups.
@@ -41,7 +44,7 @@ import (
 // user namespace does not have. Fields of cmd.SysProcAttr that contradict the above are an error: Credential,
 // AmbientCaps, Pdeathsig, Ptrace, a new user or network namespace. Other errors are those of cmd.Start.
 //
-// Source: capabilities(7), prctl(2).
+// Source: capabilities(7), prctl(2), keyctl(2).
 func Launch(cmd *exec.Cmd, ns *os.File, owner infra.Owner, groups ...uint32) error {
 	if err := launch(cmd, ns, owner, groups); err != nil {
 		return fmt.Errorf("start %s as user %d: %w", cmd.Path, owner.UID, err)
@@ -272,8 +275,21 @@ func dropPrivileges(ns *os.File, c *syscall.Credential) error {
 	if err := unix.Capset(&header, &sets[0]); err != nil {
 		return fmt.Errorf("inheritable set: %w", err)
 	}
+	if err := leaveKeyring(); err != nil {
+		return err
+	}
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("no_new_privs: %w", err)
 	}
 	return nil
+}
+
+// leaveKeyring gives the calling thread a session keyring of its own. Who has one may read its keys, whatever the user.
+func leaveKeyring() error {
+	_, err := unix.KeyctlInt(unix.KEYCTL_JOIN_SESSION_KEYRING, 0, 0, 0, 0)
+	switch err {
+	case nil, unix.ENOSYS, unix.EPERM: // without keys in the kernel, or in an engine's seccomp filter, which the command has, too
+		return nil
+	}
+	return fmt.Errorf("session keyring (the limits are the sysctls kernel.keys.*): %w", err)
 }

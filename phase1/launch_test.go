@@ -270,6 +270,52 @@ func TestLaunchFromThread(t *testing.T) {
 	}
 }
 
+// TestLaunchKeyring: a command cannot read the keys of the caller's session, which the kernel shows to all who have its
+// keyring.
+func TestLaunchKeyring(t *testing.T) {
+	const variable, name = "GUESTWIRE_TEST_KEYRING", "guestwire-test"
+	if os.Getenv(variable) != "" {
+		_, err := unix.KeyctlSearch(unix.KEY_SPEC_SESSION_KEYRING, "user", name, 0)
+		fmt.Printf("found: %v\n", err)
+		return
+	}
+	nstest.Need(t)
+	agent := nstest.Program(t, "examples/agent")
+	self := filepath.Join(nstest.Dir(t), "launch.test") // where every user can execute it
+	nstest.Run(t, "install", "-m", "755", os.Args[0], self)
+	err := netns.OnThread(func() error {
+		if _, err := unix.KeyctlInt(unix.KEYCTL_JOIN_SESSION_KEYRING, 0, 0, 0, 0); errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) {
+			nstest.LeaveOut(t, fmt.Sprintf("keys cannot be used here: %v", err))
+			return nil
+		} else if err != nil {
+			return err
+		}
+		if _, err := unix.AddKey("user", name, []byte("secret"), unix.KEY_SPEC_SESSION_KEYRING); err != nil {
+			return err
+		}
+		const missing = "found: required key not available\n"
+		for _, test := range []struct {
+			words []string
+			want  string
+		}{
+			{nil, "found: <nil>\n"},
+			{[]string{agent, "exec", "--"}, missing},
+			{[]string{agent, "exec", "-uid", strconv.Itoa(nstest.LauncherUID), "--"}, missing},
+		} {
+			words := append(test.words, self, "-test.run", "^TestLaunchKeyring$")
+			cmd := exec.Command(words[0], words[1:]...)
+			cmd.Env = append(os.Environ(), variable+"=1")
+			if out, err := cmd.CombinedOutput(); err != nil || !strings.HasPrefix(string(out), test.want) {
+				t.Errorf("%v: %v, %s; want %q", words, err, out, test.want)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
 // TestLaunchErrors: what cannot be started says why, and leaves nothing.
 func TestLaunchErrors(t *testing.T) {
 	nstest.Need(t)
