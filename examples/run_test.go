@@ -153,12 +153,12 @@ func TestRunElsewhere(t *testing.T) {
 	nstest.Eventually(t, func() error { return nstest.Difference(before, n.Pod.Dump()) })
 }
 
-// TestRunSignals: SIGTERM and SIGINT reach the command, and the agent waits for its end.
+// TestRunSignals: SIGTERM, SIGINT and SIGHUP reach the command, and the agent waits for its end.
 func TestRunSignals(t *testing.T) {
 	t.Parallel()
 	c, before := newContainer(t)
-	for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
-		p := c.start(t, "redirect", `trap 'echo bye; exit 7' TERM INT; echo ready; read line`, "ready")
+	for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP} {
+		p := c.start(t, "redirect", `trap 'echo bye; exit 7' TERM INT HUP; echo ready; read line`, "ready")
 		if err := syscall.Kill(p.one(t), s); err != nil {
 			t.Error(err)
 		}

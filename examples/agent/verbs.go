@@ -91,7 +91,7 @@ The kernel reports 20 packets a second of each reason; agent status has the coun
 		name: "run", short: "wire a NIC for as long as a command runs, as the entry point of a VM's container",
 		flags: "netns own nic binding state uid gid groups config dir", command: true, do: runWired,
 		long: `run is setup, exec and teardown. It wires the NIC, runs the command without capabilities as the -uid, in the same
-namespace, and gives the namespace back when the command has ended. SIGTERM and SIGINT are passed on to the command. As
+namespace, and gives the namespace back when the command has ended. SIGTERM, SIGINT and SIGHUP are passed on to the command. As
 process 1 of a container it waits for orphans, too. The exit code is the command's, and 128 and the signal's number if a
 signal ended the command; without a command's end, it is that of setup.
 
@@ -107,7 +107,7 @@ have to be the container's own.
 		name: "exec", short: "run a command in a namespace, as a user without privileges",
 		flags: "netns uid gid groups", command: true, optional: true, do: execute,
 		long: `exec runs a command without capabilities, in the namespace and as the user that are named. Without -netns the command
-stays in the agent's own. SIGTERM and SIGINT are passed on to the command. If the agent is killed, the command is, too.
+stays in the agent's own. SIGTERM, SIGINT and SIGHUP are passed on to the command. If the agent is killed, the command is, too.
 The exit code is the command's, and 128 and the signal's number if a signal ended the command.
 
   agent exec -netns /run/netns/pod -uid 107 -- launcher serve -state /run/guestwire/vm1
