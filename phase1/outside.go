@@ -44,6 +44,15 @@ func isOutside(info fs.FileInfo) bool {
 	return ok && only && stat.Uid == uid
 }
 
+// mayBeOutside says whether files of users from outside have the number of this user, whom the user namespace has: nobody
+// can tell then.
+func mayBeOutside(uid uint32) bool {
+	ids, err := readIDs("/proc/self/uid_map")
+	all := len(ids) == 1 && ids[0] == idRange{0, 0, 1<<32 - 1}
+	number, _ := outsideUID()
+	return err == nil && !all && uid == number && uid != 0
+}
+
 // checkTrusted refuses a file that is neither root's nor, where no one else could have put it, of an owner from outside,
 // or that has one of the bits in its mode.
 func checkTrusted(path string, bits fs.FileMode) error {

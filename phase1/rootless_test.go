@@ -3,14 +3,54 @@ package phase1_test
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/guestwire/guestwire/internal/rig/nstest"
 )
+
+// TestRootlessNobody: where a user namespace has the user 65534, as one of 65536 users has, the machine's root cannot be told
+// from that user, and no chown can help.
+func TestRootlessNobody(t *testing.T) {
+	t.Parallel()
+	nstest.Need(t, "unshare", "nsenter")
+	nstest.NeedRoot(t, "the test maps many users")
+	holder := exec.CommandContext(t.Context(), "unshare", "-Unm", "sh", "-c", "echo ready; read line")
+	holder.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	in, err := holder.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := holder.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := holder.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer holder.Wait()
+	defer in.Close()
+	if _, err := io.ReadFull(out, make([]byte, len("ready\n"))); err != nil {
+		t.Fatal(err)
+	}
+	pid := strconv.Itoa(holder.Process.Pid)
+	for _, file := range []string{"uid_map", "gid_map"} {
+		if err := os.WriteFile(filepath.Join("/proc", pid, file), []byte("0 100000 65536"), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	said, err := exec.CommandContext(t.Context(), "nsenter", "-t", pid, "-U", "-n", "-m", "--setuid", "0", "--setgid", "0",
+		nstest.Program(t, "examples/agent"), "setup", "-own", "-nic", "lo", "-binding", "redirect", "-state", "/mnt/vm", "-dir", "/mnt/journals").CombinedOutput()
+	if text := string(said); err == nil || !strings.Contains(text, "/: owner 65534, which is how a user outside") || strings.Contains(text, "chown") {
+		t.Errorf("%v, %s; want an error that does not name chown", err, text)
+	}
+}
 
 // TestRootless: an ordinary user wires a NIC as root of a user namespace, in a directory of that user. There, / and most
 // other directories belong to users whom the namespace does not have.

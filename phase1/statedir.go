@@ -382,6 +382,10 @@ func checkRootOnly(path string, bits fs.FileMode) error {
 		if isOutside(info) {
 			return fmt.Errorf("%s: of a user outside of this user namespace, mode %04o, want owner 0 and mode %04o or less (name another directory): %w", path, perm, perm&^bits, fs.ErrPermission)
 		}
+		if ok && mayBeOutside(stat.Uid) {
+			return fmt.Errorf("%s: owner %d, which is how a user outside of this user namespace is shown as well, mode %04o, want owner 0 and mode %04o or less (name another directory; / itself has to be a directory of the namespace's root, or the namespace without user %[2]d): %[5]w",
+				path, stat.Uid, perm, perm&^bits, fs.ErrPermission)
+		}
 		return fmt.Errorf("%s: owner %d, mode %04o, want owner 0 and mode %04[4]o or less (chown root %[1]s; chmod %04[4]o %[1]s): %[5]w",
 			path, stat.Uid, perm, perm&^bits, fs.ErrPermission)
 	}
