@@ -69,6 +69,7 @@ var directCases = []testCase{
 	{"passt-high-ports", passtWith(unchanged), withSpec(direct(infra.Passt{Ports: []infra.Ports{{First: 1024, Guest: 80}}}), func(s *infra.Spec) { s.Guard.Off = true })},
 	{"passt-allowed", passtWith(func(s *netstate.Snapshot) { s.Sysctls = map[string]string{portStart: "80", pingGroups: "100 200"} }),
 		direct(infra.Passt{Ports: []infra.Ports{{First: 80}}})},
+	{"passt-other-groups", passtWith(func(s *netstate.Snapshot) { s.Sysctls[pingGroups] = "65534 65534" }), direct(infra.Passt{})},
 }
 
 // TestDirect: what others do to the NIC is their affair, and there is nothing to give back but what was

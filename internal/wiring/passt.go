@@ -2,6 +2,7 @@ package wiring
 
 import (
 	"cmp"
+	"fmt"
 	"net/netip"
 	"strconv"
 
@@ -45,6 +46,7 @@ func (b passt) wire(p *Plan, nic netstate.Link) error {
 	if groups := p.found.Sysctls[netstate.PingGroups]; groups == noGroup || groups == everyGroup {
 		p.wanted.Sysctls[netstate.PingGroups] = everyGroup
 	}
+	p.warnPings()
 	p.warnDown(nic)
 	p.warnUnfiltered("it reaches what the namespace reaches, and by its gateway's address the namespace's own loopback")
 	for _, addresses := range [][]netip.Prefix{v4, v6} {
@@ -58,6 +60,20 @@ func (b passt) wire(p *Plan, nic netstate.Link) error {
 		}
 	}
 	return nil
+}
+
+// warnPings tells of a range of groups that another program has chosen, or that a user namespace shows instead of the
+// kernel's default: it has neither of the groups 1 and 0 there, and writes 65534.
+func (p *Plan) warnPings() {
+	groups := p.found.Sysctls[netstate.PingGroups]
+	var first, last uint32
+	if _, err := fmt.Sscan(groups, &first, &last); err != nil || groups == noGroup || groups == everyGroup {
+		return
+	}
+	o := p.spec.Owner
+	if known := o.GID != 0 || o.UID == 0; !known || o.GID < first || o.GID > last {
+		p.warn("a process can ping only with one of the groups %d to %d (sysctl net.ipv4.ping_group_range): without one, passt drops the guest's pings", first, last)
+	}
 }
 
 const (
