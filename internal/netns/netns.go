@@ -96,14 +96,18 @@ func IsFirst(ns *os.File) (bool, error) {
 		if err := unix.Fstat(int(ns.Fd()), &stat); err != nil {
 			return false, fmt.Errorf("namespace %s: %w", ns.Name(), err)
 		}
-		return stat.Ino == firstInode, nil
-	}
-	if errno != unix.ENOTTY {
+		if stat.Ino == firstInode {
+			return true, nil
+		}
+	} else if errno != unix.ENOTTY {
 		return false, fmt.Errorf("namespace %s: %w", ns.Name(), errno)
 	}
 	var i Identity
 	if err := i.AddCookie(); err != nil || i.Cookie == firstCookie {
 		return err == nil, err
+	}
+	if errno == 0 {
+		return false, nil
 	}
 	_, err := os.Stat("/proc/sys/net/core/netdev_budget")
 	if errors.Is(err, fs.ErrNotExist) && i.Cookie == 0 {
