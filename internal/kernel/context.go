@@ -6,8 +6,6 @@ import (
 	"os"
 	"runtime"
 	"strings"
-	"syscall"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -31,80 +29,14 @@ func TryContext(context string) error {
 	return callsOn(tap.Device).in(context)
 }
 
-// systemCall is one of a series. The arguments of openat are path and flags. Any other call has as its first argument the
-// file that the last openat has opened, and two more.
-type systemCall struct {
-	name   string // in errors
-	number uintptr
-	args   [2]uintptr
-}
-
-// systemCalls are prepared, so that a child process that cannot allocate memory can make them.
-type systemCalls struct {
-	list []systemCall
-	keep []any // what args point to: on the heap, where nothing moves
-}
-
-// callsOn are those that open the file.
-func callsOn(path string) *systemCalls {
-	c := &systemCalls{}
-	c.open(path)
-	return c
-}
-
-func (c *systemCalls) open(path string) {
-	c.list = append(c.list, systemCall{"open " + path, unix.SYS_OPENAT, [2]uintptr{c.text(path), unix.O_RDWR | unix.O_CLOEXEC}})
-}
-
-func (c *systemCalls) ioctl(name string, request, value uintptr) {
-	c.list = append(c.list, systemCall{name, unix.SYS_IOCTL, [2]uintptr{request, value}})
-}
-
-// text is the address of the text with a NUL behind it.
-func (c *systemCalls) text(s string) uintptr {
-	b := append([]byte(s), 0)
-	c.keep = append(c.keep, &b[0])
-	return uintptr(unsafe.Pointer(&b[0]))
-}
-
-// progress is how far a series has come: the call that is being made, and the error of the one that failed.
-type progress struct{ call, errno uintptr }
-
-// here makes the calls in this thread, and closes the file.
-func (c *systemCalls) here() error {
-	defer runtime.KeepAlive(c)
-	file := -1
-	defer func() {
-		if file >= 0 {
-			unix.Close(file)
-		}
-	}()
-	for _, call := range c.list {
-		var errno unix.Errno
-		if call.number == unix.SYS_OPENAT {
-			at := unix.AT_FDCWD
-			var opened uintptr
-			if opened, _, errno = unix.Syscall6(call.number, uintptr(at), call.args[0], call.args[1], 0, 0, 0); errno == 0 {
-				file = int(opened)
-			}
-		} else {
-			_, _, errno = unix.Syscall(call.number, uintptr(file), call.args[0], call.args[1])
-		}
-		if errno != 0 {
-			return fmt.Errorf("%s: %w", call.name, errno)
-		}
-	}
-	return nil
-}
-
 // in makes the calls in the SELinux context.
 func (c *systemCalls) in(context string) error {
 	const attribute = "/proc/self/attr/current" // proc_pid_attr(5)
 	enter := &systemCalls{}
 	enter.open(attribute)
-	enter.list = append(enter.list, systemCall{"write " + attribute, unix.SYS_WRITE, [2]uintptr{enter.text(context), uintptr(len(context))}})
+	enter.list = append(enter.list, systemCall{"write " + attribute, unix.SYS_WRITE, [3]uintptr{opened, enter.text(context), uintptr(len(context))}})
 	calls := append(enter.list, c.list...)
-	p, err := forked(calls)
+	p, err := forked(calls, nil)
 	runtime.KeepAlive(enter)
 	runtime.KeepAlive(c)
 	if err != nil {
@@ -154,86 +86,4 @@ func domain(context string) string {
 		return parts[2]
 	}
 	return context
-}
-
-// forked makes the calls in a child process.
-//
-// SELinux lets a thread change its context only if the process has no other thread (setcon(3)), and a Go program always
-// has several. The child has one. It has a copy of all memory, and of all files: they are closed when it ends. It sends no
-// signal when it ends, and a wait(2) for any child does not see it, so the caller's program does not notice it.
-func forked(calls []systemCall) (progress, error) {
-	// Other memory is a copy. No pipe: SELinux would check whether the context may write to one of this process's.
-	shared, err := unix.Mmap(-1, 0, int(unsafe.Sizeof(progress{})), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_ANONYMOUS)
-	if err != nil {
-		return progress{}, fmt.Errorf("memory shared with a child process: %w", err)
-	}
-	defer unix.Munmap(shared)
-	p := (*progress)(unsafe.Pointer(&shared[0]))
-	p.errno = uintptr(unix.ECHILD) // until the child says otherwise
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	// A handler of Go's would run in the child, where the runtime has no threads.
-	var all, before unix.Sigset_t
-	for i := range all.Val {
-		all.Val[i] = ^all.Val[i]
-	}
-	if err := unix.PthreadSigmask(unix.SIG_SETMASK, &all, &before); err != nil {
-		return progress{}, fmt.Errorf("block signals: %w", err)
-	}
-	pid, errno := fork(calls, p)
-	if err := unix.PthreadSigmask(unix.SIG_SETMASK, &before, nil); err != nil {
-		return progress{}, fmt.Errorf("unblock signals: %w", err)
-	}
-	if errno != 0 {
-		return progress{}, fmt.Errorf("child process: %w", errno)
-	}
-	var status unix.WaitStatus
-	for {
-		_, err = unix.Wait4(pid, &status, unix.WALL, nil)
-		if err != unix.EINTR {
-			break
-		}
-	}
-	if err == nil && status.Signaled() {
-		err = fmt.Errorf("ended by %v", status.Signal())
-	}
-	if err != nil && err != unix.ECHILD { // that is another waiter's success
-		return progress{}, fmt.Errorf("child process: %w", err)
-	}
-	return *p, nil
-}
-
-// fork returns the child's number. The child makes the calls until one fails, and ends, which closes its files. It must
-// neither allocate, nor grow the stack, nor call what does: the runtime's other threads are not there, and may have held
-// locks. Signals have to be blocked.
-//
-//go:noinline
-//go:nosplit
-//go:norace
-//go:nocheckptr
-func fork(calls []systemCall, p *progress) (pid int, errno syscall.Errno) {
-	// No flags: not even a signal at the end. The order of the arguments differs between architectures, zeros do not.
-	child, _, errno := syscall.RawSyscall6(unix.SYS_CLONE, 0, 0, 0, 0, 0, 0)
-	if errno != 0 || child != 0 {
-		return int(child), errno
-	}
-	p.errno = 0
-	var file uintptr
-	for i := range calls {
-		c := &calls[i]
-		p.call = uintptr(i)
-		if c.number == unix.SYS_OPENAT {
-			at := unix.AT_FDCWD
-			file, _, errno = syscall.RawSyscall6(unix.SYS_OPENAT, uintptr(at), c.args[0], c.args[1], 0, 0, 0)
-		} else {
-			_, _, errno = syscall.RawSyscall(c.number, file, c.args[0], c.args[1])
-		}
-		if errno != 0 {
-			p.errno = uintptr(errno)
-			break
-		}
-	}
-	for {
-		syscall.RawSyscall(unix.SYS_EXIT_GROUP, 0, 0, 0)
-	}
 }

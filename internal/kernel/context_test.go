@@ -21,7 +21,7 @@ func TestForked(t *testing.T) {
 	defer signal.Stop(children)
 	path := t.TempDir() + "/file"
 	write := func(calls *systemCalls, text string) {
-		calls.list = append(calls.list, systemCall{"write " + text, unix.SYS_WRITE, [2]uintptr{calls.text(text), uintptr(len(text))}})
+		calls.list = append(calls.list, systemCall{"write " + text, unix.SYS_WRITE, [3]uintptr{opened, calls.text(text), uintptr(len(text))}})
 	}
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -32,7 +32,7 @@ func TestForked(t *testing.T) {
 	calls.ioctl("TUNSETOWNER", unix.TUNSETOWNER, 0)
 	write(calls, "ghi")
 	defer runtime.KeepAlive(calls)
-	p, err := forked(calls.list)
+	p, err := forked(calls.list, nil)
 	if err != nil || p != (progress{call: 3, errno: uintptr(unix.ENOTTY)}) {
 		t.Errorf("%+v, %v; want ENOTTY of call 3", p, err)
 	}
@@ -76,7 +76,7 @@ func TestForkedOften(t *testing.T) {
 			for range 100 {
 				calls := callsOn("/dev/null")
 				calls.open("/nowhere")
-				p, err := forked(calls.list)
+				p, err := forked(calls.list, nil)
 				runtime.KeepAlive(calls)
 				if err != nil || p != (progress{call: 1, errno: uintptr(unix.ENOENT)}) {
 					t.Errorf("%+v, %v; want ENOENT of call 1", p, err)

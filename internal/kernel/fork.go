@@ -1,0 +1,166 @@
+package kernel
+
+import (
+	"fmt"
+	"runtime"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// systemCall is one of a series.
+type systemCall struct {
+	name   string // in errors
+	number uintptr
+	args   [3]uintptr
+}
+
+// opened as the first argument of a call stands for the file that the last openat of the series has opened.
+const opened = ^uintptr(0)
+
+// systemCalls are prepared, so that a child process that cannot allocate memory can make them.
+type systemCalls struct {
+	list []systemCall
+	keep []any // what args point to: on the heap, where nothing moves
+}
+
+// callsOn are those that open the file.
+func callsOn(path string) *systemCalls {
+	c := &systemCalls{}
+	c.open(path)
+	return c
+}
+
+func (c *systemCalls) open(path string) {
+	at := unix.AT_FDCWD
+	c.list = append(c.list, systemCall{"open " + path, unix.SYS_OPENAT, [3]uintptr{uintptr(at), c.text(path), unix.O_RDWR | unix.O_CLOEXEC}})
+}
+
+func (c *systemCalls) ioctl(name string, request, value uintptr) {
+	c.list = append(c.list, systemCall{name, unix.SYS_IOCTL, [3]uintptr{opened, request, value}})
+}
+
+// text is the address of the text with a NUL behind it.
+func (c *systemCalls) text(s string) uintptr {
+	b := append([]byte(s), 0)
+	c.keep = append(c.keep, &b[0])
+	return uintptr(unsafe.Pointer(&b[0]))
+}
+
+// progress is how far a series has come: the call that is being made, and the error of the one that failed.
+type progress struct{ call, errno uintptr }
+
+// here makes the calls in this thread, and closes the file.
+func (c *systemCalls) here() error {
+	defer runtime.KeepAlive(c)
+	file := -1
+	defer func() {
+		if file >= 0 {
+			unix.Close(file)
+		}
+	}()
+	for _, call := range c.list {
+		first := call.args[0]
+		if first == opened {
+			first = uintptr(file)
+		}
+		result, _, errno := unix.Syscall(call.number, first, call.args[1], call.args[2])
+		if errno != 0 {
+			return fmt.Errorf("%s: %w", call.name, errno)
+		}
+		if call.number == unix.SYS_OPENAT {
+			file = int(result)
+		}
+	}
+	return nil
+}
+
+// forked makes the calls in a child process, and returns when the child has ended. Meanwhile, if it is not nil, is called
+// with the child's number while the child runs.
+//
+// Some calls are for a process with one thread alone, and a Go program always has several: SELinux lets such a process
+// change its context (setcon(3)), and the kernel lets it enter a user namespace (setns(2)). The child has one thread. It
+// has a copy of all memory, and of all files: they are closed when it ends. It sends no signal when it ends, and a wait(2)
+// for any child does not see it, so the caller's program does not notice it.
+func forked(calls []systemCall, meanwhile func(pid int)) (progress, error) {
+	// Other memory is a copy. No pipe: SELinux would check whether the context may write to one of this process's.
+	shared, err := unix.Mmap(-1, 0, int(unsafe.Sizeof(progress{})), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_ANONYMOUS)
+	if err != nil {
+		return progress{}, fmt.Errorf("memory shared with a child process: %w", err)
+	}
+	defer unix.Munmap(shared)
+	p := (*progress)(unsafe.Pointer(&shared[0]))
+	p.errno = uintptr(unix.ECHILD) // until the child says otherwise
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	// A handler of Go's would run in the child, where the runtime has no threads.
+	var all, before unix.Sigset_t
+	for i := range all.Val {
+		all.Val[i] = ^all.Val[i]
+	}
+	if err := unix.PthreadSigmask(unix.SIG_SETMASK, &all, &before); err != nil {
+		return progress{}, fmt.Errorf("block signals: %w", err)
+	}
+	pid, errno := fork(calls, p)
+	if err := unix.PthreadSigmask(unix.SIG_SETMASK, &before, nil); err != nil {
+		return progress{}, fmt.Errorf("unblock signals: %w", err)
+	}
+	if errno != 0 {
+		return progress{}, fmt.Errorf("child process: %w", errno)
+	}
+	if meanwhile != nil {
+		meanwhile(pid)
+	}
+	var status unix.WaitStatus
+	for {
+		_, err = unix.Wait4(pid, &status, unix.WALL, nil)
+		if err != unix.EINTR {
+			break
+		}
+	}
+	if err == nil && status.Signaled() {
+		err = fmt.Errorf("ended by %v", status.Signal())
+	}
+	if err != nil && err != unix.ECHILD { // that is another waiter's success
+		return progress{}, fmt.Errorf("child process: %w", err)
+	}
+	return *p, nil
+}
+
+// fork returns the child's number. The child makes the calls until one fails, and ends, which closes its files. It must
+// neither allocate, nor grow the stack, nor call what does: the runtime's other threads are not there, and may have held
+// locks. Signals have to be blocked.
+//
+//go:noinline
+//go:nosplit
+//go:norace
+//go:nocheckptr
+func fork(calls []systemCall, p *progress) (pid int, errno syscall.Errno) {
+	// No flags: not even a signal at the end. The order of the arguments differs between architectures, zeros do not.
+	child, _, errno := syscall.RawSyscall6(unix.SYS_CLONE, 0, 0, 0, 0, 0, 0)
+	if errno != 0 || child != 0 {
+		return int(child), errno
+	}
+	p.errno = 0
+	var file uintptr
+	for i := range calls {
+		c := &calls[i]
+		p.call = uintptr(i)
+		first := c.args[0]
+		if first == opened {
+			first = file
+		}
+		result, _, errno := syscall.RawSyscall(c.number, first, c.args[1], c.args[2])
+		if errno != 0 {
+			p.errno = uintptr(errno)
+			break
+		}
+		if c.number == unix.SYS_OPENAT {
+			file = result
+		}
+	}
+	for {
+		syscall.RawSyscall(unix.SYS_EXIT_GROUP, 0, 0, 0)
+	}
+}

@@ -1,0 +1,168 @@
+package kernel
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/internal/rig/nstest"
+	"github.com/guestwire/guestwire/internal/sandbox"
+)
+
+// foreign is a network namespace that is owned by a user namespace with users from 100000 and groups from 200000 on. No
+// process is in either.
+func foreign(t *testing.T) *os.File {
+	t.Helper()
+	if os.Geteuid() != 0 || sandbox.OneUser() {
+		nstest.Skip(t, "only root maps other users")
+	}
+	cmd := exec.Command("cat")
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags: unix.CLONE_NEWUSER | unix.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL,
+		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: 100000, Size: 65536}},
+		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: 200000, Size: 1000}},
+	}
+	in, err := cmd.StdinPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	ns, err := os.Open(fmt.Sprintf("/proc/%d/ns/net", cmd.Process.Pid))
+	in.Close()
+	if err := errors.Join(err, cmd.Wait()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ns.Close() })
+	return ns
+}
+
+// mapOf is a process's map of users and of groups.
+func mapOf(pid int) (string, error) {
+	users, err := os.ReadFile(fmt.Sprintf("/proc/%d/uid_map", pid))
+	if err != nil {
+		return "", err
+	}
+	groups, err := os.ReadFile(fmt.Sprintf("/proc/%d/gid_map", pid))
+	return strings.Join(strings.Fields(string(users)+string(groups)), " "), err
+}
+
+// TestInUserNamespace: the maps are those of the owner, also if it has no process, for many callers at once; and nothing
+// of the child stays.
+func TestInUserNamespace(t *testing.T) {
+	ns := foreign(t)
+	var calls sync.WaitGroup
+	for range 20 {
+		calls.Go(func() {
+			child := 0
+			own, err := InUserNamespace(ns, func(pid int) error {
+				child = pid
+				if have, err := mapOf(pid); err != nil || have != "0 100000 65536 0 200000 1000" {
+					return fmt.Errorf("maps %q, %v", have, err)
+				}
+				return nil
+			})
+			if own || err != nil || child == 0 {
+				t.Errorf("own %t, %v, child %d", own, err, child)
+			}
+			if err := unix.Kill(child, 0); err != unix.ESRCH {
+				t.Errorf("the child is there: %v", err)
+			}
+		})
+	}
+	calls.Wait()
+
+	failed := errors.New("failed")
+	if _, err := InUserNamespace(ns, func(int) error { return failed }); err != failed {
+		t.Errorf("%v, want the error of f", err)
+	}
+	own, err := os.Open("/proc/self/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer own.Close()
+	if own, err := InUserNamespace(own, func(int) error { return failed }); !own || err != nil {
+		t.Errorf("the own namespace: %t, %v", own, err)
+	}
+	null, err := os.Open("/dev/null")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	if _, err := InUserNamespace(null, func(int) error { return failed }); !errors.Is(err, unix.ENOTTY) {
+		t.Errorf("a file that is no namespace: %v", err)
+	}
+}
+
+// TestInUserNamespaceKilled: the child ends with this process.
+func TestInUserNamespaceKilled(t *testing.T) {
+	const helper = "GUESTWIRE_TEST_INSIDE"
+	if os.Getenv(helper) != "" {
+		_, err := InUserNamespace(os.NewFile(3, "ns"), func(pid int) error {
+			fmt.Printf("child %d\n", pid)
+			_, err := io.Copy(io.Discard, os.Stdin)
+			return err
+		})
+		t.Fatalf("InUserNamespace returned: %v", err)
+	}
+	ns := foreign(t)
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil { // so that this test can wait for the orphan
+		t.Fatal(err)
+	}
+	defer unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+	cmd := exec.Command(os.Args[0], "-test.run", "^"+t.Name()+"$")
+	cmd.Env = append(os.Environ(), helper+"=1")
+	cmd.ExtraFiles = []*os.File{ns}
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	var child int
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if _, scanned := fmt.Sscanf(line, "child %d", &child); err != nil || scanned != nil {
+		t.Errorf("the helper says %q, %v", line, err)
+	}
+	fd := -1
+	if child != 0 {
+		if fd, err = unix.PidfdOpen(child, 0); err != nil {
+			t.Error(err)
+		}
+	}
+	cmd.Process.Kill()
+	cmd.Wait()
+	if fd < 0 {
+		return
+	}
+	defer unix.Close(fd)
+	ended := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+	n, err := unix.Poll(ended, int(time.Minute.Milliseconds()))
+	for err == unix.EINTR {
+		n, err = unix.Poll(ended, int(time.Minute.Milliseconds()))
+	}
+	if n != 1 || err != nil {
+		t.Errorf("the child is still there: %v", err)
+		unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
+	}
+	if _, err := unix.Wait4(child, nil, unix.WALL, nil); err != nil {
+		t.Error(err)
+	}
+}
