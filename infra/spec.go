@@ -43,6 +43,11 @@ type Spec struct {
 type Owner struct {
 	UID uint32 `json:"uid"`
 	GID uint32 `json:"gid,omitempty"`
+	// Inside says that UID and GID are numbers of the user namespace that owns the network namespace, such as that of a
+	// Kubernetes pod with hostUsers: false. Setup asks the kernel for the numbers of its own user namespace, gives the taps
+	// to these, and checks State and devices with these. A GID of 0 is still any group. If the network namespace is owned
+	// by Setup's own user namespace, Inside changes nothing.
+	Inside bool `json:"inside,omitempty"`
 	// SELinux is the launcher's SELinux context, such as system_u:system_r:container_t:s0:c1,c2; the taps get it, and so
 	// the launcher's domain needs no rule for the domain of Setup's caller. Empty: the taps get the caller's own context.
 	// A tap keeps the context in which it was created, until a process in another one opens it.
@@ -75,6 +80,9 @@ func (o Owner) validate() error {
 // text is the owner in messages.
 func (o Owner) text() string {
 	text := fmt.Sprintf("user %d, group %d", o.UID, o.GID)
+	if o.Inside {
+		text += " inside"
+	}
 	if o.SELinux != "" {
 		text += ", context " + o.SELinux
 	}

@@ -228,6 +228,7 @@ func TestSameGuest(t *testing.T) {
 		{mine(func(*infra.Spec) {}), mine(func(s *infra.Spec) { s.Owner.UID = 107 }), false},
 		{mine(func(*infra.Spec) {}), mine(func(s *infra.Spec) { s.Owner.GID = 107 }), false},
 		{mine(func(*infra.Spec) {}), mine(func(s *infra.Spec) { s.Owner.SELinux = "u:r:vmm_t" }), false},
+		{mine(func(*infra.Spec) {}), mine(func(s *infra.Spec) { s.Owner.Inside = true }), false},
 		{mine(func(*infra.Spec) {}), mine(func(s *infra.Spec) {
 			s.Guard.Off, s.DNS, s.Options.Hostname, s.Device.Model = true, &cache.DNS{}, "vm", "e1000"
 		}), true},
@@ -259,6 +260,7 @@ func TestSameGuestSays(t *testing.T) {
 	for want, wired := range map[string]infra.Spec{
 		"NIC eth0: already wired with the bridge binding, queues 1, for user 0, group 0:": {Binding: infra.Bridge{}},
 		"NIC eth0: already wired with the bridge binding, queues 4, for user 1, group 2:": {Binding: infra.Bridge{}, Queues: 4, Owner: infra.Owner{UID: 1, GID: 2}},
+		"for user 1, group 2 inside: Teardown first":                                      {Binding: infra.Bridge{}, Owner: infra.Owner{UID: 1, GID: 2, Inside: true}},
 		"for user 1, group 2, context u:r:vmm_t:s0: Teardown first":                       {Binding: infra.Bridge{}, Owner: infra.Owner{UID: 1, GID: 2, SELinux: "u:r:vmm_t:s0"}},
 		`NIC eth0: already wired with the masquerade binding (ipv4 left out, ipv6 fd77::/120, mac 02:00:00:00:00:77, firewall "nftables"), queues 1,`: {
 			Binding: infra.Masquerade{IPv6: netip.MustParsePrefix("fd77::/120"), MAC: guestMAC, Firewall: cache.FirewallNFTables}},

@@ -29,8 +29,9 @@ type journal struct {
 	wiring.Journal
 }
 
-// journalVersion is 4 since the Spec can have an owner's SELinux context. A journal of version 3 lacks that and is read
-// for good; the next Setup writes it as version 4. Version 3 came when the journal began to say who wired the NIC.
+// journalVersion is 4 since the Spec can have an owner's SELinux context, and an owner inside of another user namespace,
+// whose numbers on the node are in Found. A journal of version 3 lacks these and is read for good; the next Setup writes
+// it as version 4. Version 3 came when the journal began to say who wired the NIC.
 const journalVersion = 4
 
 // oldestJournalVersion is the first version that this program reads.

@@ -41,7 +41,7 @@ import (
 // Launch needs CAP_SETUID and CAP_SETGID for another user, CAP_SETPCAP unless the caller's bounding set is empty, and
 // CAP_SYS_ADMIN to enter ns. If one is missing, the error is fs.ErrPermission, and nothing was started: with a bounding
 // set, a program of the command's could still gain capabilities. A [*cache.FieldError] tells of a user or group that this
-// user namespace does not have. Fields of cmd.SysProcAttr that contradict the above are an error: Credential,
+// user namespace does not have, and of owner.Inside: Launch does not enter a user namespace. Fields of cmd.SysProcAttr that contradict the above are an error: Credential,
 // AmbientCaps, Pdeathsig, Ptrace, a new user or network namespace. Other errors are those of cmd.Start.
 //
 // Source: capabilities(7), prctl(2), keyctl(2).
@@ -131,6 +131,9 @@ func checkAttributes(a *syscall.SysProcAttr) error {
 
 // credentialFor returns the user and the groups of the command.
 func credentialFor(owner infra.Owner, groups []uint32) (*syscall.Credential, error) {
+	if owner.Inside {
+		return nil, &cache.FieldError{Field: "owner.inside", Reason: "the command would stay in this user namespace: have the container's engine start the launcher, or name the user by the numbers of this user namespace, without inside"}
+	}
 	if err := checkIDs(owner); err != nil {
 		return nil, err
 	}

@@ -26,6 +26,8 @@ type Wiring struct {
 	// Binding is the kind of the binding.
 	Binding string      `json:"binding,omitempty"`
 	Owner   infra.Owner `json:"owner"`
+	// OnNode has the owner's numbers on the node if Owner.Inside is set; otherwise it is zero, and Owner has them.
+	OnNode infra.Owner `json:"onNode,omitzero"`
 	// Since is the time of the first Setup.
 	Since time.Time `json:"since,omitzero"`
 	// Version is the version of guestwire that wrote the journal.
@@ -109,6 +111,7 @@ func (n node) describe(namespace, nic string) (Wiring, bool) {
 	var part struct {
 		Program string
 		Since   time.Time
+		Found   struct{ OnNode infra.Owner }
 		Spec    struct {
 			State   string
 			Binding map[string]json.RawMessage
@@ -120,7 +123,8 @@ func (n node) describe(namespace, nic string) (Wiring, bool) {
 	} else {
 		w.unread = fmt.Errorf("journal %s: %w", n.path(namespace, nic), err)
 	}
-	w.State, w.Owner, w.Since, w.Version = part.Spec.State, part.Spec.Owner, part.Since, part.Program
+	w.State, w.Owner, w.OnNode = part.Spec.State, part.Spec.Owner, part.Found.OnNode
+	w.Since, w.Version = part.Since, part.Program
 	for kind := range part.Spec.Binding {
 		w.Binding = kind
 	}

@@ -95,15 +95,24 @@ func readIDs(path string) (ids, error) {
 }
 
 func (l ids) has(id uint32) bool {
+	_, ok := l.outside(id)
+	return ok
+}
+
+// outside is the number outside.
+func (l ids) outside(id uint32) (number uint32, ok bool) {
 	for _, r := range l {
 		if uint64(id) >= r.inside && uint64(id) < r.inside+r.size {
-			return true
+			return uint32(r.outside + uint64(id) - r.inside), true
 		}
 	}
-	return false
+	return 0, false
 }
 
 func (l ids) String() string {
+	if len(l) == 0 {
+		return "none"
+	}
 	var ranges []string
 	for _, r := range l {
 		ranges = append(ranges, fmt.Sprintf("%d to %d", r.inside, r.inside+r.size-1))

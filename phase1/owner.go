@@ -18,6 +18,77 @@ import (
 	"github.com/guestwire/guestwire/internal/tap"
 )
 
+// launcher is the owner of a configuration.
+type launcher struct {
+	infra.Owner             // with the numbers of this user namespace
+	given       infra.Owner // as the configuration has it
+}
+
+// String says both, if they can differ.
+func (l launcher) String() string {
+	if !l.given.Inside {
+		return fmt.Sprintf("user %d, group %d", l.UID, l.GID)
+	}
+	text := fmt.Sprintf("user %d inside, %d on the node", l.given.UID, l.UID)
+	if l.GID != 0 {
+		text += fmt.Sprintf("; group %d inside, %d on the node", l.given.GID, l.GID)
+	}
+	return text
+}
+
+// launcher returns the configuration's owner with the numbers of this user namespace.
+func (c Config) launcher() (launcher, error) {
+	l := launcher{Owner: c.Owner, given: c.Owner}
+	l.Inside = false
+	if !c.Owner.Inside {
+		return l, checkIDs(l.Owner)
+	}
+	c, release, err := c.openOwn()
+	if err != nil {
+		return l, err
+	}
+	defer release()
+	if _, err := c.identify(); err != nil {
+		return l, err
+	}
+	if err := checkRoot(); err != nil {
+		return l, fmt.Errorf("namespace %s: %w", c.NetNS.Name(), err)
+	}
+	_, err = kernel.InUserNamespace(c.NetNS, func(pid int) error {
+		uid, errUID := onNode("owner.uid", fmt.Sprintf("/proc/%d/uid_map", pid), l.UID)
+		gid, errGID := onNode("owner.gid", fmt.Sprintf("/proc/%d/gid_map", pid), l.GID)
+		if l.UID = uid; l.GID != 0 {
+			l.GID = gid
+			errUID = errors.Join(errUID, errGID)
+		}
+		return errUID
+	})
+	if errors.Is(err, kernel.ErrNoUserNamespace) {
+		return l, fmt.Errorf("owner.inside: namespace %s: %w: call Setup in a user namespace around it", c.NetNS.Name(), err)
+	}
+	if errors.Is(err, unix.EPERM) {
+		return l, fmt.Errorf("owner.inside: namespace %s: %w: it needs CAP_SYS_ADMIN", c.NetNS.Name(), err)
+	}
+	if err != nil {
+		return l, err
+	}
+	return l, checkIDs(l.Owner)
+}
+
+// onNode is the number that a user or group of another user namespace has in this one. The file is the uid_map or gid_map of
+// a process there.
+func onNode(field, path string, id uint32) (uint32, error) {
+	mapped, err := readIDs(path)
+	if err != nil {
+		return id, err
+	}
+	number, ok := mapped.outside(id)
+	if !ok {
+		return id, &cache.FieldError{Field: field, Reason: fmt.Sprintf("%d is not mapped in the user namespace that owns the network namespace, which has %v: name one of these, or leave owner.inside out if %[1]d is the number on the node", id, mapped)}
+	}
+	return number, nil
+}
+
 // checkIDs refuses the number that means "no change" to the kernel, and users and groups that this user namespace does
 // not have, to whom no tap can be given.
 func checkIDs(o infra.Owner) error {
@@ -28,17 +99,17 @@ func checkIDs(o infra.Owner) error {
 }
 
 // checkTaps refuses an owner who could not open the devices of a tap, and a context in which no tap can be made.
-func checkTaps(spec infra.Spec) error {
-	err := checkDevice(spec.Owner, tap.Device, "taps", "the device that creates taps", "tun", "use a tap")
-	return errors.Join(err, checkContext(spec.Owner.SELinux))
+func checkTaps(l launcher) error {
+	err := checkDevice(l, tap.Device, "taps", "the device that creates taps", "tun", "use a tap")
+	return errors.Join(err, checkContext(l.SELinux))
 }
 
 // checkVhost refuses an owner who could not open the device of vhost, if the guest's network device is to use it.
-func checkVhost(spec infra.Spec) error {
-	if spec.Device.Driver != "vhost" {
+func checkVhost(l launcher, device cache.Device) error {
+	if device.Driver != "vhost" {
 		return nil
 	}
-	err := checkDevice(spec.Owner, "/dev/vhost-net", "device.driver vhost", "the device of vhost", "vhost_net", "start the VM with vhost")
+	err := checkDevice(l, "/dev/vhost-net", "device.driver vhost", "the device of vhost", "vhost_net", "start the VM with vhost")
 	if err != nil {
 		err = fmt.Errorf("%w; or device.driver qemu", err)
 	}
@@ -47,16 +118,16 @@ func checkVhost(spec infra.Spec) error {
 
 // checkDevice refuses an owner who cannot open the device. The other arguments are for the message: the part of the
 // configuration that needs the device, what the device is, its kernel module, and what the launcher could not do.
-func checkDevice(o infra.Owner, device, part, what, module, purpose string) error {
+func checkDevice(l launcher, device, part, what, module, purpose string) error {
 	info, err := os.Stat(device)
 	if err != nil {
 		return fmt.Errorf("%s: %w: want %s (modprobe %s; in a container, --device %s)", part, err, what, module, device)
 	}
-	if may(o, info, 6) {
+	if may(l.Owner, info, 6) {
 		return nil
 	}
-	return fmt.Errorf("owner: user %d, group %d cannot open %s (%s), so the launcher could not %s: chmod 0666 %[3]s, or name a group that may: %[6]w",
-		o.UID, o.GID, device, modeOf(info), purpose, fs.ErrPermission)
+	return fmt.Errorf("owner: %v cannot open %s (%s), so the launcher could not %s: chmod 0666 %[2]s, or name a group that may: %[5]w",
+		l, device, modeOf(info), purpose, fs.ErrPermission)
 }
 
 // checkContext refuses a context that this kernel does not know, and one that the policy does not let Setup take on.
@@ -75,15 +146,15 @@ func checkContext(context string) error {
 }
 
 // checkReadable refuses a State in which the launcher could not read the record.
-func checkReadable(o infra.Owner, state string) error {
+func checkReadable(l launcher, state string) error {
 	for path, bits := state, fs.FileMode(5); ; path, bits = filepath.Dir(path), 1 {
 		info, err := os.Stat(path)
 		if err != nil {
 			return fmt.Errorf("state directory: %w", err)
 		}
-		if !may(o, info, bits) {
-			return fmt.Errorf("state directory %s: user %d, group %d cannot enter %s (%s), so the launcher could not read the record: chmod o+rx %[4]s, or name a directory elsewhere: %[6]w",
-				state, o.UID, o.GID, path, modeOf(info), fs.ErrPermission)
+		if !may(l.Owner, info, bits) {
+			return fmt.Errorf("state directory %s: %v cannot enter %s (%s), so the launcher could not read the record: chmod o+rx %[3]s, or name a directory elsewhere: %[5]w",
+				state, l, path, modeOf(info), fs.ErrPermission)
 		}
 		if path == "/" {
 			return nil

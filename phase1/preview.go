@@ -2,6 +2,7 @@ package phase1
 
 import (
 	"context"
+	"fmt"
 	"strings"
 
 	"github.com/guestwire/guestwire/cache"
@@ -14,12 +15,13 @@ import (
 // Setup's errors, except those of making and changing things: Plan does not make State. It waits for the lock
 // until ctx ends.
 func Plan(ctx context.Context, c Config) (*Preview, error) {
-	if err := c.check(); err != nil {
+	owner, err := c.check()
+	if err != nil {
 		return nil, err
 	}
 	var preview *Preview
-	err := c.do(ctx, func(s *session) error {
-		_, plan, now, err := s.plan(ctx, c.Spec)
+	err = c.do(ctx, func(s *session) error {
+		_, plan, now, err := s.plan(ctx, c.Spec, owner)
 		if err != nil {
 			return err
 		}
@@ -27,11 +29,14 @@ func Plan(ctx context.Context, c Config) (*Preview, error) {
 		if err != nil {
 			return err
 		}
-		if err := s.lookAtState(c.Spec); err != nil {
+		if err := s.lookAtState(c.State, owner); err != nil {
 			return err
 		}
 		refused := append([]*infra.RefusedError{}, plan.Refused...) // not nil, which would be null in JSON
 		preview = &Preview{Steps: netstate.Steps(ops), Record: plan.Record, Refused: refused}
+		if c.Owner.Inside {
+			preview.Owner, preview.OnNode = c.Owner, plan.Journal().Found.OnNode
+		}
 		return nil
 	})
 	return preview, err
@@ -45,10 +50,13 @@ type Preview struct {
 	// Refused are the bindings that infra.Auto tried first, and why they cannot work; none once the NIC
 	// is wired.
 	Refused []*infra.RefusedError `json:"refused"`
+	// Owner and OnNode are the owner inside and on the node, if Owner.Inside is set; otherwise both are zero.
+	Owner  infra.Owner `json:"owner,omitzero"`
+	OnNode infra.Owner `json:"onNode,omitzero"`
 }
 
 // String is the commands, a line each. Before them are comments: the binding, why not another one, the
-// record's warnings, and a line that says so if nothing is left to do.
+// record's warnings, the owner if Owner.Inside is set, and a line that says so if nothing is left to do.
 func (p *Preview) String() string {
 	var b strings.Builder
 	b.WriteString("# binding: " + p.Record.Binding + "\n")
@@ -57,6 +65,9 @@ func (p *Preview) String() string {
 	}
 	for _, w := range p.Record.Warnings {
 		b.WriteString("# warning: " + w + "\n")
+	}
+	if p.Owner.Inside {
+		fmt.Fprintf(&b, "# owner: %v\n", launcher{Owner: p.OnNode, given: p.Owner})
 	}
 	if len(p.Steps) == 0 {
 		b.WriteString("# nothing is left to do\n")

@@ -31,15 +31,16 @@ import (
 // a State that others than root can write, for an Owner who could not read the record, open /dev/net/tun, or open
 // /dev/vhost-net where Device asks for vhost, and if the SELinux policy keeps Setup from taking on Owner.SELinux.
 func Setup(ctx context.Context, c Config) (cache.Record, error) {
-	if err := c.check(); err != nil {
+	owner, err := c.check()
+	if err != nil {
 		return cache.Record{}, err
 	}
 	if c.State == "" {
 		return cache.Record{}, &cache.FieldError{Field: "state", Reason: "missing: name a directory for records, such as /run/guestwire/vm1"}
 	}
 	var record cache.Record
-	err := c.do(ctx, func(s *session) error {
-		earlier, plan, now, err := s.plan(ctx, c.Spec)
+	err = c.do(ctx, func(s *session) error {
+		earlier, plan, now, err := s.plan(ctx, c.Spec, owner)
 		if err != nil {
 			return err
 		}
@@ -47,7 +48,7 @@ func Setup(ctx context.Context, c Config) (cache.Record, error) {
 		if err != nil {
 			return err
 		}
-		if err := s.takeState(ctx, c.Spec); err != nil {
+		if err := s.takeState(ctx, c.State, owner); err != nil {
 			return err
 		}
 		j := plan.Journal()
@@ -71,29 +72,33 @@ func Setup(ctx context.Context, c Config) (cache.Record, error) {
 }
 
 // check refuses a bad configuration before the namespace is looked at.
-func (c Config) check() error {
+func (c Config) check() (launcher, error) {
 	if err := c.Spec.Validate(); err != nil {
-		return err
+		return launcher{}, err
 	}
 	if err := checkStatePath(c.State); err != nil {
-		return err
+		return launcher{}, err
 	}
-	err := errors.Join(checkIDs(c.Owner), checkVhost(c.Spec))
+	owner, err := c.launcher()
+	if err != nil && c.Owner.Inside {
+		return owner, err // its numbers here are not known
+	}
+	err = errors.Join(err, checkVhost(owner, c.Device))
 	if wiring.MakesTaps(c.Binding) {
-		err = errors.Join(err, checkTaps(c.Spec))
+		err = errors.Join(err, checkTaps(owner))
 	}
-	return err
+	return owner, err
 }
 
 // plan computes the wiring, and reads the namespace as it is now. If there is a journal, the plan is made of
 // the namespace as the first Setup found it.
-func (s *session) plan(ctx context.Context, spec infra.Spec) (earlier *journal, plan *wiring.Plan, now netstate.Snapshot, err error) {
+func (s *session) plan(ctx context.Context, spec infra.Spec, owner launcher) (earlier *journal, plan *wiring.Plan, now netstate.Snapshot, err error) {
 	earlier, err = s.readJournal()
 	if err != nil {
 		return nil, nil, now, err
 	}
 	if earlier == nil {
-		plan, now, err = s.firstPlan(ctx, spec)
+		plan, now, err = s.firstPlan(ctx, spec, owner)
 	} else {
 		plan, now, err = s.nextPlan(ctx, earlier, spec)
 	}
@@ -133,13 +138,16 @@ func (s *session) nextPlan(ctx context.Context, earlier *journal, spec infra.Spe
 }
 
 // firstPlan computes the wiring of a NIC that has no journal.
-func (s *session) firstPlan(ctx context.Context, spec infra.Spec) (*wiring.Plan, netstate.Snapshot, error) {
+func (s *session) firstPlan(ctx context.Context, spec infra.Spec, owner launcher) (*wiring.Plan, netstate.Snapshot, error) {
 	questions := wiring.Ask(spec)
 	now, err := s.ns.Snapshot(netstate.NamesFor(spec.NIC), questions.Sysctls, nil)
 	if err != nil {
 		return nil, now, err
 	}
 	found := now
+	if spec.Owner.Inside {
+		found.OnNode = infra.Owner{UID: owner.UID, GID: owner.GID}
+	}
 	others, _, err := s.otherJournals() // one that cannot be read concerns its own NIC
 	if err != nil {
 		return nil, now, err

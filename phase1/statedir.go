@@ -61,8 +61,8 @@ func (s *session) lockState(ctx context.Context) error {
 
 // takeState makes the directory if it is not there, opens and locks it, and refuses it if the record there is
 // another namespace's, or if the owner could not read the record.
-func (s *session) takeState(ctx context.Context, spec infra.Spec) (err error) {
-	real, err := realState(spec.State)
+func (s *session) takeState(ctx context.Context, path string, l launcher) (err error) {
+	real, err := realState(path)
 	if err == nil {
 		err = s.node.checkOutside(real)
 	}
@@ -86,7 +86,7 @@ func (s *session) takeState(ctx context.Context, spec infra.Spec) (err error) {
 	if err := s.lockState(ctx); err != nil {
 		return err
 	}
-	return s.checkState(spec.Owner)
+	return s.checkState(l)
 }
 
 // checkOutside refuses a State that is the journal directory or lies in it, where the launcher cannot read.
@@ -102,19 +102,19 @@ func (n node) checkOutside(real string) error {
 }
 
 // checkState refuses the open directory if takeState would.
-func (s *session) checkState(o infra.Owner) error {
+func (s *session) checkState(l launcher) error {
 	if err := s.checkRecord(); err != nil {
 		return err
 	}
-	return checkReadable(o, s.state.Name())
+	return checkReadable(l, s.state.Name())
 }
 
 // lookAtState is takeState for a Plan, which makes nothing. A directory that is not there or not named is no error.
-func (s *session) lookAtState(spec infra.Spec) error {
-	if spec.State == "" {
+func (s *session) lookAtState(path string, l launcher) error {
+	if path == "" {
 		return nil
 	}
-	real, err := realState(spec.State)
+	real, err := realState(path)
 	if err == nil {
 		err = s.node.checkOutside(real)
 	}
@@ -126,7 +126,7 @@ func (s *session) lookAtState(spec infra.Spec) error {
 	} else if err != nil {
 		return err
 	}
-	return s.checkState(spec.Owner)
+	return s.checkState(l)
 }
 
 // checkRecord refuses a State whose record of a NIC with this name belongs to another namespace that lives, as a

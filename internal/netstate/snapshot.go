@@ -46,6 +46,9 @@ type Snapshot struct {
 	// ReadOnly are the paths of Sysctls that the caller cannot write. Only the Snapshots of a first plan
 	// and of a salvage have them.
 	ReadOnly []string `json:"readOnly,omitempty"`
+	// OnNode has the numbers that the Spec's owner has in Phase1's user namespace, if Owner.Inside is set. Only the
+	// Snapshots of a first plan have it.
+	OnNode infra.Owner `json:"onNode,omitzero"`
 	// NoNFTables says that the kernel has no nf_tables.
 	NoNFTables bool `json:"noNFTables,omitempty"`
 	// NoLog says that the kernel cannot report dropped packets to an nflog group (nfnetlink_log).

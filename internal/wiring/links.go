@@ -13,15 +13,15 @@ import (
 // addTaps wants the guest's tap, as a port of the bridge if the binding has one, and if the record has a
 // responder also its tap and the filters between the two.
 func (p *Plan) addTaps(nic netstate.Link) {
-	r := p.Record
+	r, owner := p.Record, p.owner()
 	mtu := min(nic.MTU, cache.MaxMTU)
 	tap := p.newLink(nic, compare.NewTap, r.Tap, "tun", mtu)
 	tap.MAC = netstate.DeriveMAC(nic, "tap") // not the guest's: the kernel would keep frames for the tap's own MAC
-	tap.Tap = &netstate.Tap{Owner: infra.Owner{UID: p.spec.Owner.UID, GID: p.spec.Owner.GID}, MultiQueue: r.Queues > 1}
+	tap.Tap = &netstate.Tap{Owner: infra.Owner{UID: owner.UID, GID: owner.GID}, MultiQueue: r.Queues > 1}
 	p.wanted.TapContext = p.spec.Owner.SELinux
 	if r.ResponderTap != "" {
 		port := p.newLink(nic, compare.NewResponder, r.ResponderTap, "tun", mtu)
-		port.Tap = &netstate.Tap{Owner: infra.Owner{UID: p.spec.Owner.UID}}
+		port.Tap = &netstate.Tap{Owner: infra.Owner{UID: owner.UID}}
 		port.QueueLength = responderQueue
 		p.wanted.Links = append(p.wanted.Links, port)
 		p.wanted.Filters = responderFilters(r)
@@ -37,6 +37,14 @@ func (p *Plan) addTaps(nic netstate.Link) {
 	for _, mac := range append([]cache.MAC{r.MAC}, p.spec.Guard.MACs...) {
 		p.wanted.Neighbours = append(p.wanted.Neighbours, netstate.Neighbour{Link: compare.NewTap, MAC: mac, Permanent: true})
 	}
+}
+
+// owner has the numbers by which a tap is given to the Spec's owner.
+func (p *Plan) owner() infra.Owner {
+	if p.spec.Owner.Inside {
+		return p.found.OnNode
+	}
+	return p.spec.Owner
 }
 
 // responderQueue is the number of requests that wait for a responder that is stopped. The guest's frames have up to 64 KiB,

@@ -219,10 +219,16 @@ func (n *Namespace) Start(uid int, args ...string) *Process {
 	if sandbox.OneUser() { // who has no groups to give up either
 		groups = "--keep-groups"
 	}
-	p := &Process{Cmd: exec.Command("nsenter", append([]string{
+	return n.StartCommand(exec.Command("nsenter", append([]string{
 		"--net=" + n.Path(), "setpriv", "--reuid", strconv.Itoa(uid), "--regid", strconv.Itoa(uid), groups,
 		"--bounding-set", "-all", "--inh-caps", "-all", "--no-new-privs", "--pdeathsig", "KILL", "--",
-	}, args...)...)}
+	}, args...)...))
+}
+
+// StartCommand runs a command until the test ends. It can ask for a signal when its parent ends, as Start does.
+func (n *Namespace) StartCommand(cmd *exec.Cmd) *Process {
+	n.t.Helper()
+	p := &Process{Cmd: cmd}
 	p.Stdout, p.Stderr = &p.Output, &p.Output
 	p.ended = make(chan struct{})
 	started := make(chan error)
