@@ -209,6 +209,13 @@ func TestInsideRefused(t *testing.T) {
 			}
 		}
 	}
+	// A root of yet another user namespace cannot see the one that owns the network namespace.
+	outer := exec.Command("nsenter", "--net="+n.Pod.Path(), "unshare", "-Ur", nstest.Program(t, "examples/agent"),
+		"setup", "-own", "-nic", "eth0", "-binding", "redirect", "-state", n.State, "-inside")
+	const outside = "the user namespace that owns the network namespace is outside of this process's: operation not permitted: call Setup in a user namespace around it"
+	if out, err := outer.CombinedOutput(); err == nil || !strings.Contains(string(out), outside) {
+		t.Errorf("in another user namespace: %v, %s; want %s", err, out, outside)
+	}
 	asFound(t, n.Network, before)
 	if left := ofNode(t, n.Network); len(left) > 0 {
 		t.Errorf("the refused setups leave %v", left)
@@ -242,4 +249,36 @@ func TestInsideOwn(t *testing.T) {
 		t.Error(err)
 	}
 	teardown(t, n, c, before)
+}
+
+// TestInsideAgent: the agent's flag is the configuration's field, and its output has both numbers.
+func TestInsideAgent(t *testing.T) {
+	t.Parallel()
+	n := newHostUsersFalse(t)
+	before := settled(t, n.Network)
+	agent := func(verb string, args ...string) string {
+		t.Helper()
+		return nstest.Run(t, nstest.Program(t, "examples/agent"), append([]string{verb, "-netns", n.Pod.Path(), "-nic", "eth0"}, args...)...)
+	}
+	agent("setup", "-binding", "redirect", "-state", n.State, "-uid", "0", "-gid", "107", "-inside")
+	if out, want := agent("status"), "user 0 inside, 100000 on the node; group 107 inside, 300107 on the node\n"; !strings.Contains(out, want) {
+		t.Errorf("status says\n%s\nwant %s", out, want)
+	}
+	if out, want := nstest.Run(t, nstest.Program(t, "examples/agent"), "list"), "0:107 inside, 100000:300107 "; !strings.Contains(out, want) {
+		t.Errorf("list says\n%s\nwant %s", out, want)
+	}
+	teardown(t, n.Network, config(n.Network, nil), before)
+	configuration := filepath.Join(nstest.Dir(t), "vm1.json")
+	text := `{"binding": {"redirect": {}}, "owner": {"uid": 107, "inside": true}}`
+	if err := os.WriteFile(configuration, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, want := agent("plan", "-config", configuration), "# owner: user 107 inside, 100107 on the node\n"; !strings.Contains(out, want) {
+		t.Errorf("plan says\n%s\nwant %s", out, want)
+	}
+	cmd := exec.Command(nstest.Program(t, "examples/agent"), "run", "-netns", n.Pod.Path(), "-nic", "eth0", "-state", n.State, "-config", configuration, "--", "true")
+	if out, err := cmd.CombinedOutput(); err == nil || !strings.HasPrefix(string(out), "agent: owner.inside: ") {
+		t.Errorf("run: %v, %s", err, out)
+	}
+	asFound(t, n.Network, before)
 }

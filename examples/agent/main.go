@@ -129,6 +129,7 @@ type options struct {
 	groups                          []uint32
 	command                         []string
 	uid, gid                        uint
+	inside                          bool
 	json, force, prometheus         bool
 }
 
@@ -157,6 +158,8 @@ func (o *options) flagSet(v verb) *flag.FlagSet {
 			set.UintVar(&o.uid, name, 0, "the launcher's user, a `NUMBER`; without it root")
 		case "gid":
 			set.UintVar(&o.gid, name, 0, "the launcher's group, a `NUMBER`; 0: any group; to exec and run, the user's own")
+		case "inside":
+			set.BoolVar(&o.inside, name, false, "the launcher's user and group are numbers inside of the user namespace that owns the network namespace, as in a pod with hostUsers: false")
 		case "groups":
 			set.Func(name, "the supplementary groups, `NUMBERS` with commas between, such as the one of /dev/kvm; without it none", o.parseGroups)
 		case "config":
@@ -201,6 +204,8 @@ func (o *options) fill(flags *flag.FlagSet) error {
 			o.Owner.UID, err = number(f.Name, o.uid, err)
 		case "gid":
 			o.Owner.GID, err = number(f.Name, o.gid, err)
+		case "inside":
+			o.Owner.Inside = o.inside
 		}
 	})
 	o.command = flags.Args()

@@ -38,7 +38,7 @@ func printList(w io.Writer, wirings []phase1.Wiring) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "NIC\tNAMESPACE\tBINDING\tOWNER\tSINCE\tVERSION\tSTATE")
 	for _, l := range wirings {
-		fmt.Fprintf(table, "%s\t%s\t%s\t%d:%d\t%s\t%s\t%s\n", l.NIC, place(l), orDash(l.Binding), l.Owner.UID, l.Owner.GID, since(l), orDash(l.Version), orDash(l.State))
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", l.NIC, place(l), orDash(l.Binding), owner(l), since(l), orDash(l.Version), orDash(l.State))
 	}
 	if err := table.Flush(); err != nil {
 		return err
@@ -65,6 +65,15 @@ func since(w phase1.Wiring) string {
 	return w.Since.Local().Format(time.DateTime)
 }
 
+// owner is user and group, and of an owner inside of another user namespace both of the node as well.
+func owner(w phase1.Wiring) string {
+	text := fmt.Sprintf("%d:%d", w.Owner.UID, w.Owner.GID)
+	if w.Owner.Inside {
+		text += fmt.Sprintf(" inside, %d:%d", w.OnNode.UID, w.OnNode.GID)
+	}
+	return text
+}
+
 func orDash(text string) string {
 	if text == "" {
 		return "-"
@@ -85,7 +94,14 @@ func printReport(w io.Writer, r *phase1.Report, failed error) {
 	if r.Owner.GID != 0 {
 		group = fmt.Sprintf("group %d", r.Owner.GID)
 	}
-	line("owner", "user %d, %s", r.Owner.UID, group)
+	if r.Owner.Inside && r.Owner.GID != 0 {
+		group += fmt.Sprintf(" inside, %d on the node", r.OnNode.GID)
+	}
+	if r.Owner.Inside {
+		line("owner", "user %d inside, %d on the node; %s", r.Owner.UID, r.OnNode.UID, group)
+	} else {
+		line("owner", "user %d, %s", r.Owner.UID, group)
+	}
 	if r.Owner.SELinux != "" {
 		line("context", "%s", r.Owner.SELinux)
 	}

@@ -18,6 +18,9 @@ import (
 
 // runWired wires the NIC for as long as the command runs.
 func runWired(ctx context.Context, o *options) (err error) {
+	if o.Owner.Inside {
+		return usageError{errors.New("owner.inside: run starts the command in the agent's own user namespace: leave owner.inside out, or use setup")}
+	}
 	signals, stop := passedOn() // one that comes between setup and the command is not lost
 	defer stop()
 	// Status makes the directory in which the lock lies.
