@@ -73,6 +73,8 @@ func withChild(users *os.File, f func(pid int) error) error {
 	at, enter := uintptr(unsafe.Pointer(letter)), "enter the user namespace of the network namespace"
 	calls := []systemCall{
 		{"close the socket", unix.SYS_CLOSE, [3]uintptr{uintptr(here)}},
+		// The child has a copy of this process's memory, and root of the user namespace could trace it there (ptrace(2)).
+		{"refuse to be traced", unix.SYS_PRCTL, [3]uintptr{unix.PR_SET_DUMPABLE, 0}},
 		{enter, unix.SYS_SETNS, [3]uintptr{users.Fd(), unix.CLONE_NEWUSER}},
 		{"answer", unix.SYS_WRITE, [3]uintptr{uintptr(there), at, 1}},
 		{"wait", unix.SYS_READ, [3]uintptr{uintptr(there), at, 1}},

@@ -105,6 +105,53 @@ func TestInUserNamespace(t *testing.T) {
 	}
 }
 
+// TestInUserNamespaceUntraced: root of the user namespace cannot trace the child, which has a copy of this process's memory.
+func TestInUserNamespaceUntraced(t *testing.T) {
+	const helper = "GUESTWIRE_TEST_TRACE"
+	if os.Getenv(helper) != "" { // root inside
+		var pid int
+		if _, err := fmt.Scan(&pid); err != nil {
+			t.Fatal(err)
+		}
+		fmt.Println("trace:", unix.PtraceSeize(pid))
+		return
+	}
+	if os.Geteuid() != 0 || sandbox.OneUser() {
+		nstest.Skip(t, "only root maps other users")
+	}
+	cmd := exec.Command("/proc/self/exe", "-test.run=^TestInUserNamespaceUntraced$")
+	cmd.Env = append(os.Environ(), helper+"=1")
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags: unix.CLONE_NEWUSER | unix.CLONE_NEWNET, Credential: &syscall.Credential{},
+		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: 100000, Size: 65536}},
+		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: 200000, Size: 1000}},
+	}
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out nstest.Output
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ns, err := os.Open(fmt.Sprintf("/proc/%d/ns/net", cmd.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ns.Close()
+	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0); err != nil { // which to start a process with other users may have taken away
+		t.Fatal(err)
+	}
+	_, err = InUserNamespace(ns, func(pid int) error {
+		fmt.Fprintln(in, pid)
+		return cmd.Wait()
+	})
+	if err != nil || !strings.Contains(out.String(), "trace: operation not permitted") {
+		t.Errorf("%v\n%s", err, out.String())
+	}
+}
+
 // TestInUserNamespaceKilled: the child ends with this process.
 func TestInUserNamespaceKilled(t *testing.T) {
 	const helper = "GUESTWIRE_TEST_INSIDE"
