@@ -2,7 +2,6 @@ package domain_test
 
 import (
 	"errors"
-	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -14,10 +13,9 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/domain"
+	"github.com/guestwire/guestwire/internal/rig/golden"
 	"github.com/guestwire/guestwire/internal/rig/nstest"
 )
-
-var update = flag.Bool("update", false, "write testdata anew")
 
 func record() *cache.Record {
 	return &cache.Record{
@@ -104,35 +102,16 @@ func element(t *testing.T, edit func(*cache.Record)) string {
 }
 
 func TestInterface(t *testing.T) {
-	known := map[string]bool{}
+	var files []string
 	for _, c := range cases {
-		file := filepath.Join("testdata", c.name+".xml")
-		known[file] = true
+		file := c.name + ".xml"
+		files = append(files, file)
 		t.Run(c.name, func(t *testing.T) {
 			got := element(t, c.edit)
-			if *update {
-				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if got != string(want) {
-				t.Errorf("%s:\n%s\ngot:\n%s", file, want, got)
-			}
+			golden.Compare(t, file, got)
 		})
 	}
-	files, err := filepath.Glob("testdata/*.xml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, f := range files {
-		if !known[f] {
-			t.Errorf("%s belongs to no case", f)
-		}
-	}
+	golden.Only(t, ".xml", files...)
 }
 
 // TestSchema: every golden file is valid by libvirt's own schema. An element that is not valid fails.

@@ -2,21 +2,17 @@ package guestconfig_test
 
 import (
 	"errors"
-	"flag"
 	"fmt"
 	"maps"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/guestconfig"
+	"github.com/guestwire/guestwire/internal/rig/golden"
 )
-
-var update = flag.Bool("update", false, "write the golden files anew")
 
 func ip(s string) netip.Addr    { return netip.MustParseAddr(s) }
 func pfx(s string) netip.Prefix { return netip.MustParsePrefix(s) }
@@ -151,27 +147,10 @@ func TestGolden(t *testing.T) {
 			line, warnings, err := guestconfig.KernelIP(r, dns, "eth0")
 			show("kernel", guestconfig.Files{Contents: map[string]string{r.Name: line + "\n"}, Warnings: warnings}, err)
 		}
-		path := filepath.Join("testdata", name+".txt")
-		wanted = append(wanted, path)
-		if *update {
-			if err := os.WriteFile(path, []byte(b.String()), 0o644); err != nil {
-				t.Fatal(err)
-			}
-		}
-		want, err := os.ReadFile(path)
-		if err != nil || string(want) != b.String() {
-			t.Errorf("%s: %v; go test -update writes it anew; have\n%s", path, err, b.String())
-		}
+		wanted = append(wanted, name+".txt")
+		golden.Compare(t, name+".txt", b.String())
 	}
-	there, err := filepath.Glob("testdata/*.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, path := range there {
-		if !slices.Contains(wanted, path) {
-			t.Errorf("%s is no guest's", path)
-		}
-	}
+	golden.Only(t, ".txt", wanted...)
 }
 
 // TestKernelMask: the netmask of each prefix length.

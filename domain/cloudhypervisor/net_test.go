@@ -4,10 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"flag"
 	"maps"
-	"os"
-	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -15,9 +12,8 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/domain/cloudhypervisor"
+	"github.com/guestwire/guestwire/internal/rig/golden"
 )
-
-var update = flag.Bool("update", false, "write testdata anew")
 
 func record() *cache.Record {
 	return &cache.Record{
@@ -48,10 +44,10 @@ var cases = []struct {
 }
 
 func TestNet(t *testing.T) {
-	known := map[string]bool{}
+	var files []string
 	for _, c := range cases {
-		file := filepath.Join("testdata", c.name+".txt")
-		known[file] = true
+		file := c.name + ".txt"
+		files = append(files, file)
 		t.Run(c.name, func(t *testing.T) {
 			rec, o := record(), cloudhypervisor.Options{}
 			c.edit(rec, &o)
@@ -68,29 +64,10 @@ func TestNet(t *testing.T) {
 				t.Fatal(err)
 			}
 			got := "--net " + n.Arg() + "\n" + string(object) + "\n"
-			if *update {
-				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if got != string(want) {
-				t.Errorf("%s:\n%s\ngot:\n%s", file, want, got)
-			}
+			golden.Compare(t, file, got)
 		})
 	}
-	files, err := filepath.Glob("testdata/*.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, f := range files {
-		if !known[f] {
-			t.Errorf("%s belongs to no case", f)
-		}
-	}
+	golden.Only(t, ".txt", files...)
 }
 
 // netConfig is the schema NetConfig of vmm/src/api/openapi/cloud-hypervisor.yaml, by the commit 00f68228812d of 2026: the

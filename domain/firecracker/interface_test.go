@@ -4,10 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"flag"
 	"maps"
-	"os"
-	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -15,9 +12,8 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/domain/firecracker"
+	"github.com/guestwire/guestwire/internal/rig/golden"
 )
-
-var update = flag.Bool("update", false, "write testdata anew")
 
 func record() *cache.Record {
 	return &cache.Record{
@@ -41,10 +37,10 @@ var cases = []struct {
 }
 
 func TestNetworkInterface(t *testing.T) {
-	known := map[string]bool{}
+	var files []string
 	for _, c := range cases {
-		file := filepath.Join("testdata", c.name+".txt")
-		known[file] = true
+		file := c.name + ".txt"
+		files = append(files, file)
 		t.Run(c.name, func(t *testing.T) {
 			rec := record()
 			c.edit(rec)
@@ -61,29 +57,10 @@ func TestNetworkInterface(t *testing.T) {
 				t.Fatal(err)
 			}
 			got := "PUT " + n.Path() + "\n" + string(object) + "\n"
-			if *update {
-				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if got != string(want) {
-				t.Errorf("%s:\n%s\ngot:\n%s", file, want, got)
-			}
+			golden.Compare(t, file, got)
 		})
 	}
-	files, err := filepath.Glob("testdata/*.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, f := range files {
-		if !known[f] {
-			t.Errorf("%s belongs to no case", f)
-		}
-	}
+	golden.Only(t, ".txt", files...)
 }
 
 // property is one of the schema NetworkInterface of src/firecracker/swagger/firecracker.yaml, version 1.17.0-dev, by the

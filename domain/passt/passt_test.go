@@ -2,18 +2,14 @@ package passt_test
 
 import (
 	"errors"
-	"flag"
-	"os"
-	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/domain/passt"
+	"github.com/guestwire/guestwire/internal/rig/golden"
 )
-
-var update = flag.Bool("update", false, "write testdata anew")
 
 func record(forwards ...cache.Forward) *cache.Record {
 	return &cache.Record{
@@ -44,10 +40,10 @@ var cases = []struct {
 }
 
 func TestArgs(t *testing.T) {
-	known := map[string]bool{}
+	var files []string
 	for _, c := range cases {
-		file := filepath.Join("testdata", c.name+".txt")
-		known[file] = true
+		file := c.name + ".txt"
+		files = append(files, file)
 		t.Run(c.name, func(t *testing.T) {
 			rec := record(c.forwards...)
 			args, err := passt.Args(rec, "/run/guestwire/passt.sock")
@@ -58,29 +54,10 @@ func TestArgs(t *testing.T) {
 				t.Errorf("the record is %+v", *rec)
 			}
 			got := strings.Join(args, "\n") + "\n"
-			if *update {
-				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if got != string(want) {
-				t.Errorf("%s:\n%s\ngot:\n%s", file, want, got)
-			}
+			golden.Compare(t, file, got)
 		})
 	}
-	files, err := filepath.Glob("testdata/*.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, f := range files {
-		if !known[f] {
-			t.Errorf("%s belongs to no case", f)
-		}
-	}
+	golden.Only(t, ".txt", files...)
 }
 
 func TestErrors(t *testing.T) {

@@ -3,18 +3,14 @@ package qemu_test
 import (
 	"encoding/json"
 	"errors"
-	"flag"
-	"os"
-	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/domain/qemu"
+	"github.com/guestwire/guestwire/internal/rig/golden"
 )
-
-var update = flag.Bool("update", false, "write testdata anew")
 
 func record() *cache.Record {
 	return &cache.Record{
@@ -112,10 +108,10 @@ func text(t *testing.T, nic *qemu.NIC) string {
 }
 
 func TestNIC(t *testing.T) {
-	known := map[string]bool{}
+	var files []string
 	for _, c := range cases {
-		file := filepath.Join("testdata", c.name+".txt")
-		known[file] = true
+		file := c.name + ".txt"
+		files = append(files, file)
 		t.Run(c.name, func(t *testing.T) {
 			rec, o := record(), qemu.Options{}
 			c.edit(rec, &o)
@@ -128,29 +124,10 @@ func TestNIC(t *testing.T) {
 				t.Errorf("the record was %+v and is %+v", before, *rec)
 			}
 			got := text(t, nic)
-			if *update {
-				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if got != string(want) {
-				t.Errorf("%s:\n%s\ngot:\n%s", file, want, got)
-			}
+			golden.Compare(t, file, got)
 		})
 	}
-	files, err := filepath.Glob("testdata/*.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, f := range files {
-		if !known[f] {
-			t.Errorf("%s belongs to no case", f)
-		}
-	}
+	golden.Only(t, ".txt", files...)
 }
 
 func TestErrors(t *testing.T) {
