@@ -246,8 +246,8 @@ func TestPlug(t *testing.T) {
 		for i, f := range files {
 			err = errors.Join(err, q.Execute(ctx, "getfd", map[string]string{"fdname": fmt.Sprintf("eth0-%d", i)}, f), f.Close())
 		}
-		err = errors.Join(err, q.Execute(ctx, "netdev_add", nic.Netdev), q.Execute(ctx, "device_add", nic.Device), q.Execute(ctx, "set_link", nic.SetLink))
-		if err != nil {
+		do := func(command string, arguments qemu.Object) error { return q.Execute(ctx, command, arguments) }
+		if err := errors.Join(err, nic.Plug(do)); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := g.Until(ctx, "ip link set eth0 up && test $(cat /sys/class/net/eth0/carrier) = 0"); err != nil {

@@ -34,7 +34,7 @@ func ExampleNewNIC() {
 // A launcher plugs a NIC into a running machine of type q35, which was started with
 // -device pcie-root-port,id=rp1,chassis=1. It opens the tap by phase2.OpenTap, and passes each queue to QEMU by getfd
 // with a name of its choice.
-func ExampleNewNIC_hotPlug() {
+func ExampleNIC_Plug() {
 	nic, err := qemu.NewNIC(&cache.Record{
 		Version: cache.Version, Name: "eth1", Binding: cache.BindingBridge, Tap: "eth1-tap", Queues: 1,
 		MAC: cache.MAC{0x02, 0x73, 0x53, 0x00, 0xb0, 0x0d}, MTU: 1450,
@@ -42,17 +42,15 @@ func ExampleNewNIC_hotPlug() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	for _, c := range []struct {
-		Execute   string      `json:"execute"`
-		Arguments qemu.Object `json:"arguments"`
-	}{{"netdev_add", nic.Netdev}, {"device_add", nic.Device}} {
-		line, err := json.Marshal(c)
-		if err != nil {
-			log.Fatal(err)
-		}
+	err = nic.Plug(func(command string, arguments qemu.Object) error { // a launcher sends the line to QMP, and reads the answer
+		line, err := json.Marshal(map[string]any{"execute": command, "arguments": arguments})
 		fmt.Println(string(line))
+		return err
+	})
+	if err != nil {
+		log.Fatal(err)
 	}
 	// Output:
-	// {"execute":"netdev_add","arguments":{"fd":"eth1-0","id":"eth1-netdev","type":"tap"}}
-	// {"execute":"device_add","arguments":{"bus":"rp1","driver":"virtio-net-pci-non-transitional","host_mtu":1450,"id":"eth1","mac":"02:73:53:00:b0:0d","netdev":"eth1-netdev","romfile":""}}
+	// {"arguments":{"fd":"eth1-0","id":"eth1-netdev","type":"tap"},"execute":"netdev_add"}
+	// {"arguments":{"bus":"rp1","driver":"virtio-net-pci-non-transitional","host_mtu":1450,"id":"eth1","mac":"02:73:53:00:b0:0d","netdev":"eth1-netdev","romfile":""},"execute":"device_add"}
 }

@@ -3,6 +3,7 @@
 package qemu
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -58,7 +59,7 @@ type NIC struct {
 // A tap needs QEMU 2.9, the default model 4.0, an ACPI index 6.1, passt 7.2. For a virtual function, the function's MAC and
 // its driver, vfio-pci, are the caller's to set.
 //
-// To unplug the device, send device_del, await the event DEVICE_DELETED, then send netdev_del: QEMU accepts netdev_del
+// Plug plugs the device into a running machine. To unplug the device, send device_del, await the event DEVICE_DELETED, then send netdev_del: QEMU accepts netdev_del
 // earlier, and leaves the guest a device without a backend. Until netdev_del, QEMU keeps the tap open.
 //
 // The error wraps a [*cache.FieldError]: the record is not valid, QEMU cannot have what the record wants, or a field of
@@ -123,6 +124,32 @@ func newNIC(rec *cache.Record, o Options) (*NIC, error) {
 		nic.SetLink = Object{"name": id, "up": false}
 	}
 	return nic, nil
+}
+
+// Plug plugs the device into a running QEMU: by netdev_add, device_add and, for a device whose link is down, set_link. do
+// sends a command of QMP, and returns QEMU's error. QEMU has to know the names in Options.FDs by then (getfd). If
+// device_add fails, Plug takes the backend back (netdev_del), so that the tap is free.
+func (n *NIC) Plug(do func(command string, arguments Object) error) error {
+	if n.Netdev != nil {
+		if err := do("netdev_add", n.Netdev); err != nil {
+			return fmt.Errorf("netdev_add: %w", err)
+		}
+	}
+	if err := do("device_add", n.Device); err != nil {
+		err = fmt.Errorf("device_add: %w", err)
+		if n.Netdev != nil {
+			if left := do("netdev_del", Object{"id": n.Netdev["id"]}); left != nil {
+				err = errors.Join(err, fmt.Errorf("netdev_del, which leaves the tap open: %w", left))
+			}
+		}
+		return err
+	}
+	if n.SetLink != nil {
+		if err := do("set_link", n.SetLink); err != nil {
+			return fmt.Errorf("set_link of the device, which is plugged and whose link is up: %w", err)
+		}
+	}
+	return nil
 }
 
 // deviceID returns the device's id. The id has to be one by QEMU's id_wellformed.

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -212,5 +213,44 @@ func TestLinkDown(t *testing.T) {
 	nic.SetLink = nil
 	if args, err := nic.Args(); err != nil || len(args) != 4 {
 		t.Errorf("got %q, %v, want the command line", args, err)
+	}
+}
+
+// TestPlug: the commands come in order, and what was added before a failure is taken back.
+func TestPlug(t *testing.T) {
+	rec := record()
+	rec.Device.LinkState = "down"
+	tap, err := qemu.NewNIC(rec, qemu.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	function := &qemu.NIC{Device: qemu.Object{"driver": "vfio-pci", "id": "eth0"}}
+	for _, c := range []struct {
+		nic       *qemu.NIC
+		fail      string // the commands that do
+		sent, err string
+	}{
+		{tap, "", "netdev_add device_add set_link", ""},
+		{tap, "netdev_add", "netdev_add", "netdev_add: no"},
+		{tap, "device_add", "netdev_add device_add netdev_del", "device_add: no"},
+		{tap, "device_add netdev_del", "netdev_add device_add netdev_del", "device_add: no\nnetdev_del, which leaves the tap open: no"},
+		{tap, "set_link", "netdev_add device_add set_link", "set_link of the device, which is plugged and whose link is up: no"},
+		{function, "", "device_add", ""},
+		{function, "device_add", "device_add", "device_add: no"},
+	} {
+		var sent []string
+		err := c.nic.Plug(func(command string, arguments qemu.Object) error {
+			sent = append(sent, command)
+			if command == "netdev_del" && arguments["id"] != "eth0-netdev" {
+				t.Errorf("netdev_del of %v", arguments)
+			}
+			if slices.Contains(strings.Fields(c.fail), command) {
+				return errors.New("no")
+			}
+			return nil
+		})
+		if got := strings.Join(sent, " "); got != c.sent || (err == nil) != (c.err == "") || err != nil && err.Error() != c.err {
+			t.Errorf("with %q that fail: sent %s, %v, want %s, %q", c.fail, got, err, c.sent, c.err)
+		}
 	}
 }

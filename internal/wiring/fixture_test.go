@@ -500,15 +500,6 @@ var cases = []testCase{
 			netstate.Route{Link: 3, Table: netstate.TableMain, Destination: pfx("::/0"), Gateway: ip("fe80::50"), Type: netstate.RouteUnicast, Protocol: 3, Metric: 1024},
 		)
 	}), bridge()},
-	{"bridge-two-nics-one-wired", flannelWith(func(s *netstate.Snapshot) { // the default route is another guest's, or the same guest's by another NIC
-		s.Links = append(s.Links,
-			netstate.Link{Index: 3, Name: "net1", Kind: "veth", MAC: mac(3), MTU: 1500, Up: true, Ethernet: true},
-			netstate.Link{Index: 4, Name: "net1-tap", Kind: "tun", MAC: mac(4), MTU: 1500, Up: true, Ethernet: true, Alias: netstate.Mark("net1")},
-		)
-		s.Routes = append(s.Routes,
-			netstate.Route{Link: 3, Table: netstate.TableMain, Destination: pfx("0.0.0.0/0"), Gateway: ip("10.50.0.1"), Type: netstate.RouteUnicast, Protocol: 3, Metric: 100},
-		)
-	}), bridge()},
 	{"bridge-source-elsewhere", flannelWith(func(s *netstate.Snapshot) { // a route of another link goes and comes with eth0's address, which it has as its source
 		s.Links = append(s.Links, netstate.Link{Index: 3, Name: "net1", Kind: "veth", MAC: mac(3), MTU: 1500, Up: true, Ethernet: true})
 		s.Addresses = append(s.Addresses, netstate.Address{Link: 3, Prefix: pfx("10.50.0.7/24"), Label: "net1", ValidSeconds: netstate.Forever, PreferredSeconds: netstate.Forever})
