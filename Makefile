@@ -13,6 +13,9 @@ DEBIAN := nftables iptables iproute2 iputils-ping ethtool tcpdump strace procps 
 # Whose tests run under Debian's kernel as well, which has dummy and others that not every kernel has.
 STOCK := phase1 internal/rig/podnet internal/tap
 
+# The packages whose tests take longest come first, and three run at once: most of a test's time it waits.
+LONG := ./phase1 ./phase2 ./internal/rig/podnet
+
 # Each fuzz target's time, as -fuzztime takes it.
 FUZZTIME ?= 20s
 
@@ -52,7 +55,7 @@ test test-all:
 	@resolv=$$(cat /etc/resolv.conf); \
 	{ \
 		echo "# run: this kernel ($$(uname -r)), -race"; \
-		GUESTWIRE_SELECT= go test -json -race -count=1 -timeout 30m ./... || echo '# broken: go test'; \
+		GUESTWIRE_SELECT= go test -json -race -count=1 -p 3 -timeout 30m $(LONG) ./... || echo '# broken: go test'; \
 		if [ $@ = test-all ]; then \
 			echo '# run: this kernel, all of the crash harness'; \
 			go test -json -count=1 -timeout 2h -run '$(CRASH)' ./phase1 -crash all || echo '# broken: crash harness'; \
