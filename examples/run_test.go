@@ -188,6 +188,26 @@ for try in $(seq 500); do ps -e -o stat= -o comm= | grep -q '^Z' || break; sleep
 	c.asFound(t, before)
 }
 
+// TestRunBesideSetup: run leaves a wiring alone that another call has made, and that a VM may be using.
+func TestRunBesideSetup(t *testing.T) {
+	t.Parallel()
+	c, before := newContainer(t)
+	agent := nstest.Program(t, "examples/agent")
+	nstest.Run(t, agent, "setup", "-netns", c.Pod.Path(), "-nic", "eth0", "-binding", "redirect", "-state", c.State, "-dir", c.dir,
+		"-uid", strconv.Itoa(nstest.LauncherUID))
+	wired := c.Pod.Dump()
+	for _, binding := range []string{"redirect", "masquerade"} {
+		if out, err := c.run(t, binding, "true").CombinedOutput(); err == nil || !strings.Contains(string(out), "already wired, and not by agent run") {
+			t.Errorf("%s: %v, %s; want a refusal", binding, err, out)
+		}
+	}
+	if err := nstest.Difference(wired, c.Pod.Dump()); err != nil {
+		t.Errorf("the wiring has changed: %v", err)
+	}
+	nstest.Run(t, agent, "teardown", "-netns", c.Pod.Path(), "-nic", "eth0", "-dir", c.dir)
+	c.asFound(t, before)
+}
+
 // TestRunKilled: after a kill, the next run finds the wiring, also in another configuration, and ends it. Two runs of one
 // NIC do not meet.
 func TestRunKilled(t *testing.T) {
@@ -213,6 +233,13 @@ func TestRunKilled(t *testing.T) {
 	p = c.start(t, "redirect", "echo ready; read line", "ready")
 	if second := tap(); strings.Fields(second)[2] != strings.Fields(first)[2] {
 		t.Errorf("the tap is %s, it was %s", second, first)
+	}
+	kill(p)
+	other := c
+	other.State = nstest.Dir(t)
+	p = other.start(t, "redirect", "echo ready; read line", "ready")
+	if _, err := os.Stat(filepath.Join(c.State, "eth0.json")); err == nil {
+		t.Error("the record is in both directories")
 	}
 	kill(p)
 	for _, path := range []string{"net/bridge/bridge-nf-call-arptables", "net/bridge/bridge-nf-call-ip6tables", "net/bridge/bridge-nf-call-iptables", "net/ipv6/conf/all/forwarding"} {

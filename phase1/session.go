@@ -188,6 +188,9 @@ func (c Config) checkForeign(identity netns.Identity) error {
 // process 1, of which checkForeign asks. Call it in the namespace.
 func (c Config) checkNotFirst() error {
 	first, err := netns.IsFirst(c.NetNS)
+	if err == nil && first && c.Own {
+		return fmt.Errorf("own: %w (the machine's own) is never wired: name the pod's; a container must not be started with the host's network", ErrOwnNamespace)
+	}
 	if err == nil && first {
 		err = fmt.Errorf("namespace %s: %w (the machine's own): name the pod's", c.NetNS.Name(), ErrOwnNamespace)
 	}

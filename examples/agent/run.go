@@ -24,15 +24,22 @@ func runWired(ctx context.Context, o *options) (err error) {
 	signals, stop := passedOn() // one that comes between setup and the command is not lost
 	defer stop()
 	// Status makes the directory in which the lock lies.
-	earlier, unknown := phase1.Status(ctx, o.Config)
-	unlock, err := lockRun(o)
+	_, unknown := phase1.Status(ctx, o.named())
+	lock, err := lockRun(o)
 	if unknown != nil && errors.Is(err, fs.ErrNotExist) {
 		return unknown // why there is no directory: a capability, the machine's own namespace
 	}
 	if err != nil {
 		return err
 	}
-	defer unlock()
+	defer lock.unlock()
+	earlier, _ := phase1.Status(ctx, o.named())
+	if earlier != nil && !lock.killed {
+		return fmt.Errorf("NIC %s: %w, and not by agent run: a VM may be using it; agent exec runs a command beside that wiring, agent teardown takes it down", o.NIC, infra.ErrWired)
+	}
+	if err := lock.mark(); err != nil {
+		return err
+	}
 	if o.Own && o.State != "" { // not before the lock: what another run uses is not left over
 		if err := forgetEarlier(ctx, o); err != nil {
 			return err
@@ -82,8 +89,25 @@ func forgetEarlier(ctx context.Context, o *options) error {
 	return err
 }
 
+// runLock is a file that says who wires the NIC: a run that lives holds its lock, a run that was killed leaves it with a mark.
+type runLock struct {
+	*os.File
+	killed bool // the file had a mark
+}
+
+// mark says that this run wires the NIC.
+func (l *runLock) mark() error {
+	_, err := l.WriteAt([]byte("agent run\n"), 0)
+	return err
+}
+
+func (l *runLock) unlock() {
+	os.Remove(l.Name())
+	l.Close()
+}
+
 // lockRun keeps another run of the same NIC away, which would take the wiring down under the first one's command.
-func lockRun(o *options) (unlock func(), err error) {
+func lockRun(o *options) (*runLock, error) {
 	name := "run-" + o.NIC // with -own the directory is the container's
 	if o.NetNS != nil {
 		var ns unix.Stat_t
@@ -101,7 +125,7 @@ func lockRun(o *options) (unlock func(), err error) {
 		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		if err == unix.EWOULDBLOCK {
 			f.Close()
-			return nil, fmt.Errorf("NIC %s: another agent run has it (%s)", o.NIC, path)
+			return nil, fmt.Errorf("NIC %s: another agent run has it (fuser %s): end that one first", o.NIC, path)
 		}
 		if err != nil {
 			f.Close()
@@ -110,10 +134,7 @@ func lockRun(o *options) (unlock func(), err error) {
 		mine, err := f.Stat()
 		named, gone := os.Lstat(path)
 		if err == nil && gone == nil && os.SameFile(mine, named) {
-			return func() {
-				os.Remove(path)
-				f.Close()
-			}, nil
+			return &runLock{f, mine.Size() > 0}, nil
 		}
 		f.Close() // its holder has removed it meanwhile
 	}
