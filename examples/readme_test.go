@@ -162,7 +162,7 @@ func TestReadmePrograms(t *testing.T) {
 		}
 		script += line + "\n"
 	}
-	script += "[ -z \"$(ip -n pod link show type tun)\" ]; agent list; ip netns del pod\n"
+	script += "[ -z \"$(ip -n pod link show type tun)\" ]; agent list; ip netns del pod; ip netns del world\n"
 	if len(lines) < 8 || !served {
 		t.Fatalf("the section has the lines %q", lines)
 	}

@@ -635,6 +635,21 @@ var trials = map[string]func(p *trial){
 		p.setup(0)
 		p.whole()
 	},
+	"already wired, and not by agent run": func(p *trial) {
+		p.setup(0)
+		run := func(want int) string {
+			p.t.Helper()
+			user := strconv.Itoa(nstest.LauncherUID)
+			return p.agent(want, "run", "-netns", p.n.Pod.Path(), "-nic", "eth0", "-binding", "bridge", "-state", p.n.State, "-uid", user, "--", "true")
+		}
+		p.says(run(1))
+		p.agent(0, "check")
+		p.command(0, nstest.Program(p.t, "examples/agent"), "exec", "-netns", p.n.Pod.Path(), "-uid", strconv.Itoa(nstest.LauncherUID), "--", "true")
+		p.agent(0, "teardown")
+		run(0)
+		p.setup(0)
+		p.whole()
+	},
 	"device.driver vhost: stat /dev/vhost-net: no such file or directory": func(p *trial) {
 		if _, err := os.Stat("/dev/vhost-net"); err == nil {
 			nstest.LeaveOut(p.t, "the machine has the device")

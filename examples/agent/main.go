@@ -157,7 +157,7 @@ func (o *options) flagSet(v verb) *flag.FlagSet {
 		case "uid":
 			set.UintVar(&o.uid, name, 0, "the launcher's user, a `NUMBER`; without it root")
 		case "gid":
-			set.UintVar(&o.gid, name, 0, "the launcher's group, a `NUMBER`; 0: any group; to exec and run, the user's own")
+			set.UintVar(&o.gid, name, 0, "the launcher's group, a `NUMBER`; without it any group may use the tap, and exec and run take the user's own")
 		case "inside":
 			set.BoolVar(&o.inside, name, false, "the launcher's user and group are numbers inside of the user namespace that owns the network namespace, as in a pod with hostUsers: false")
 		case "groups":

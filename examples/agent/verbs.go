@@ -98,8 +98,8 @@ namespace, and gives the namespace back when the command has ended. SIGTERM, SIG
 process 1 of a container it waits for orphans, too. The exit code is the command's, and 128 and the signal's number if a
 signal ended the command; without a command's end, it is that of setup.
 
-If run was killed, the next run finds the wiring and uses it; one of another configuration is taken down first. With
--own it also removes the record and the journal of an earlier container's network from -state and -dir, which therefore
+If run was killed, the next run finds the wiring and uses it; one of another configuration is taken down first. A
+wiring that agent setup has made is refused. With -own it also removes the record and the journal of an earlier container's network from -state and -dir, which therefore
 have to be the container's own.
 
   agent run -own -nic eth0 -binding redirect -state /run/vm1 -uid 107 -- launcher serve -state /run/vm1
