@@ -99,8 +99,8 @@ process 1 of a container it waits for orphans, too. The exit code is the command
 signal ended the command; without a command's end, it is that of setup.
 
 If run was killed, the next run finds the wiring and uses it; one of another configuration is taken down first. A
-wiring that agent setup has made is refused. With -own it also removes the record and the journal of an earlier container's network from -state and -dir, which therefore
-have to be the container's own.
+wiring that agent setup has made is refused. With -own it also removes the record and the journal of an earlier
+container's network from -state and -dir, which therefore have to be the container's own.
 
   agent run -own -nic eth0 -binding redirect -state /run/vm1 -uid 107 -- launcher serve -state /run/vm1
 
