@@ -261,8 +261,13 @@ func (n node) sweepNamespace(name string, g Gone) error {
 	if errors.Is(err, netns.ErrNoName) {
 		return nil // another program's directory
 	}
-	if err != nil || len(places) > 0 || g.checkGone(name) != nil {
-		return err // if the namespace is there, or may be, a call may be working
+	if err != nil || len(places) > 0 {
+		return err // if the namespace is there, a call may be working
+	}
+	if err := g.checkGone(name); errors.Is(err, netns.ErrNotSeen) {
+		return nil // and if it may be there
+	} else if err != nil {
+		return err
 	}
 	progress(g.Progress).say("removes the directory %s of a call that was killed", filepath.Join(n.Name(), name))
 	if err := n.RemoveAll(name); err != nil {

@@ -245,6 +245,9 @@ func (w *wire) expected(s nstest.Sniffed) bool {
 		slices.ContainsFunc(w.own, func(m cache.MAC) bool { return source == m.LinkLocal() })
 }
 
+// answered are the states of a neighbour that has answered (ip-neighbour(8)).
+var answered = regexp.MustCompile(`\b(REACHABLE|STALE|DELAY|PROBE)\b`)
+
 // state is what nothing that a guest sends may change.
 func (w *wire) state() string {
 	w.t.Helper()
@@ -254,6 +257,8 @@ func (w *wire) state() string {
 	}
 	var text strings.Builder
 	for line := range strings.Lines(all) {
+		// With time an entry goes from one of these states to the next.
+		line = answered.ReplaceAllString(line, "answered")
 		// The world's neighbour entry comes and goes, and carriers are noticed late.
 		if !strings.Contains(line, w.router.String()) && !strings.Contains(line, "ff00::/8") {
 			text.WriteString(strings.ReplaceAll(line, " linkdown", ""))
