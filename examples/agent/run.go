@@ -33,7 +33,7 @@ func runWired(ctx context.Context, o *options) (err error) {
 		return err
 	}
 	defer lock.unlock()
-	earlier, _ := phase1.Status(ctx, o.named())
+	earlier, _ := phase1.Status(ctx, o.named()) // an error is that nothing is wired, or what setup says again
 	if earlier != nil && !lock.killed {
 		return fmt.Errorf("NIC %s: %w, and not by agent run: a VM may be using it; agent exec runs a command beside that wiring, agent teardown takes it down", o.NIC, infra.ErrWired)
 	}

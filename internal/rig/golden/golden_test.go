@@ -15,9 +15,11 @@ type failures struct {
 	all []string
 }
 
-func (f *failures) Helper()                           {}
-func (f *failures) Errorf(format string, args ...any) { f.all = append(f.all, fmt.Sprintf(format, args...)) }
-func (f *failures) Fatal(args ...any)                 { f.all = append(f.all, fmt.Sprint(args...)) }
+func (f *failures) Helper() {}
+func (f *failures) Errorf(format string, args ...any) {
+	f.all = append(f.all, fmt.Sprintf(format, args...))
+}
+func (f *failures) Fatal(args ...any) { f.all = append(f.all, fmt.Sprint(args...)) }
 
 func TestGolden(t *testing.T) {
 	t.Chdir(t.TempDir())
