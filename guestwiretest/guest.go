@@ -149,7 +149,7 @@ func (g *Guest) DialTCP(ctx context.Context, to netip.AddrPort) (net.Conn, error
 func (g *Guest) Ask(ctx context.Context, to netip.AddrPort) (string, error) {
 	ctx, cancel := limited(ctx)
 	defer cancel()
-	c, err := g.stack.DialTCP(ctx, to)
+	c, err := g.DialTCP(ctx, to)
 	if err != nil {
 		return "", err
 	}

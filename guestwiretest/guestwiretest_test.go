@@ -1,9 +1,13 @@
 package guestwiretest_test
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"io"
+	"net"
 	"net/netip"
 	"strings"
 	"testing"
@@ -79,6 +83,20 @@ func TestShapes(t *testing.T) {
 						t.Errorf("the world asks %v: %q, %v", to, answer, err)
 					}
 				}
+				for who, dial := range map[string]func() (net.Conn, error){
+					"the world": func() (net.Conn, error) { return guest.DialTCP(t.Context(), at(pod.World.IPv6)) },
+					"the guest": func() (conn net.Conn, err error) {
+						err = pod.World.Do(func() error {
+							conn, err = net.Dial("tcp", at(pod.IPv4).String())
+							return err
+						})
+						return conn, err
+					},
+				} {
+					if err := echoes(dial); err != nil {
+						t.Errorf("%s does not send back: %v", who, err)
+					}
+				}
 				if err := phase1.Teardown(t.Context(), c); err != nil {
 					t.Fatal(err)
 				}
@@ -88,6 +106,28 @@ func TestShapes(t *testing.T) {
 			})
 		}
 	}
+}
+
+// echoes wants the station at the other end to send a line back, behind its own.
+func echoes(dial func() (net.Conn, error)) error {
+	conn, err := dial()
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if err := conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
+		return err
+	}
+	if _, err := io.WriteString(conn, "hello\n"); err != nil {
+		return err
+	}
+	lines := bufio.NewReader(conn)
+	for _, want := range []string{" sees ", "hello\n"} {
+		if line, err := lines.ReadString('\n'); err != nil || !strings.Contains(line, want) {
+			return fmt.Errorf("%q, %w; want %q", line, err, want)
+		}
+	}
+	return nil
 }
 
 // TestLeases: each exchange by itself, and what the guest has of it.

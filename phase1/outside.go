@@ -44,8 +44,8 @@ func isOutside(info fs.FileInfo) bool {
 	return ok && only && stat.Uid == uid
 }
 
-// mayBeOutside says whether files of users from outside have the number of this user, whom the user namespace has: nobody
-// can tell then.
+// mayBeOutside says whether files of users from outside have the number of this user, whom the user namespace has: then
+// the two cannot be told apart.
 func mayBeOutside(uid uint32) bool {
 	ids, err := readIDs("/proc/self/uid_map")
 	all := len(ids) == 1 && ids[0] == idRange{0, 0, 1<<32 - 1}

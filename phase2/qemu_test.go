@@ -140,7 +140,7 @@ func TestQEMU(t *testing.T) {
 	}
 }
 
-// TestQEMUMacvtap gives QEMU the queues of a macvtap. Nobody serves DHCP there.
+// TestQEMUMacvtap gives QEMU the queues of a macvtap. There is no DHCP server.
 func TestQEMUMacvtap(t *testing.T) {
 	uid, gid := needGuest(t)
 	n := nstest.NewMacvtap(t)
