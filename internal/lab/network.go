@@ -304,7 +304,9 @@ func (h *handle) settled(name string) error {
 	if err != nil {
 		return err
 	}
-	if state := link.Attrs().OperState; state != netlink.OperUp && state != netlink.OperUnknown {
+	// A tap never tells its state; a veth does, as soon as the kernel has noticed that it is up.
+	state := link.Attrs().OperState
+	if state != netlink.OperUp && (state != netlink.OperUnknown || link.Type() == "veth") {
 		return fmt.Errorf("link %s: state %v", name, state)
 	}
 	list, err := h.AddrList(link, netlink.FAMILY_V6)
