@@ -45,6 +45,17 @@ func (s *session) openState(path string) error {
 	if err != nil {
 		return fmt.Errorf("state directory: %w", err)
 	}
+	// The path may lead elsewhere by now.
+	info, err := dir.Stat(".")
+	if err == nil {
+		if stat, ok := info.Sys().(*syscall.Stat_t); !ok || stat.Uid != 0 || info.Mode().Perm()&0o022 != 0 {
+			err = fmt.Errorf("%s: replaced while it was opened: %w", path, fs.ErrPermission)
+		}
+	}
+	if err != nil {
+		dir.Close()
+		return fmt.Errorf("state directory: %w", err)
+	}
 	s.state.Root = dir
 	return nil
 }
