@@ -111,11 +111,18 @@ func (s *stepper) kernelWillAdd(r netstate.Route) bool {
 	return false
 }
 
-// kernelImplies says whether a wanted address implies the route.
+// kernelImplies says whether the kernel may have added the route for a wanted address: with the address, or, to the network
+// of an IPv6 peer, when addAddresses gave the address its flags.
 func (s *stepper) kernelImplies(r netstate.Route) bool {
 	for i, a := range s.want.Addresses {
 		l, _ := s.wantedLink(a.Link)
-		if slices.ContainsFunc(netstate.Connected(a, l, s.want.Addresses[:i]), r.Same) {
+		connected := netstate.Connected(a, l, s.want.Addresses[:i])
+		if len(connected) > 0 && a.Peer.Addr().Is6() {
+			network := connected[0]
+			network.Destination = a.Peer.Masked()
+			connected = append(connected, network)
+		}
+		if slices.ContainsFunc(connected, r.Same) {
 			return true
 		}
 	}
