@@ -17,6 +17,9 @@ import (
 // A failed operation is a *infra.StepError; several are joined. rtnetlink does not stop at a failure: the
 // operations behind it in the same batch have been tried. An nftables transaction that failed changed
 // nothing. An operation that this package does not know is an error before any operation is carried out.
+//
+// It is no failure if a route or an address that an operation adds is there already, with all its properties, or if one
+// that an operation removes is not there: the kernel adds and removes some by itself, after the plan was made.
 func (n *Namespace) Apply(ctx context.Context, ops []netstate.Op) error {
 	carriers := make([]carrier, len(ops))
 	for i, op := range ops {
@@ -108,7 +111,11 @@ func (n *Namespace) applyBatch(c carrier, ops []netstate.Op) ([]failure, error) 
 		return nil, err
 	}
 	if c == rtnetlink {
-		return n.route.send(messages, acknowledge)
+		failures, err := n.route.send(messages, acknowledge)
+		if err != nil {
+			return failures, err
+		}
+		return n.withoutOvertaken(ops, failures)
 	}
 	failures, err := n.filter.send(messages, acknowledge)
 	for i := range failures {
