@@ -51,6 +51,10 @@ func TestValidate(t *testing.T) {
 		// Loosening a guard that is not there is a misunderstanding, and so is opening ports that are not closed.
 		"bridge opens":                  {infra.Spec{Guard: open}, "guard.open"},
 		"redirect opens":                {infra.Spec{Binding: infra.Redirect{}, Guard: open}, "guard.open"},
+		"auto in another order":         {infra.Spec{Binding: infra.Auto{Order: []string{"masquerade", "redirect", "bridge"}}}, ""},
+		"auto of passt":                 {infra.Spec{Binding: infra.Auto{Order: []string{"redirect", "passt"}}}, "binding.auto.order[1]"},
+		"auto of auto":                  {infra.Spec{Binding: infra.Auto{Order: []string{"auto"}}}, "binding.auto.order[0]"},
+		"auto of the same twice":        {infra.Spec{Binding: infra.Auto{Order: []string{"redirect", "bridge", "redirect"}}}, "binding.auto.order[2]"},
 		"auto opens":                    {infra.Spec{Binding: infra.Auto{}, Guard: open}, "guard.open"},
 		"macvtap opens":                 {infra.Spec{Binding: infra.Macvtap{}, Guard: open}, "guard.open"},
 		"sriov opens":                   {infra.Spec{Binding: infra.SRIOV{}, Guard: open}, "guard.open"},

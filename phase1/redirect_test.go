@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -113,6 +114,10 @@ func TestAuto(t *testing.T) {
 			setup(t, c)
 			if err := difference(stable(wired), stable(n.Pod.Dump())); err != nil {
 				t.Errorf("a second Setup changed something: %v", err)
+			}
+			without := config(n, infra.Auto{Order: slices.DeleteFunc([]string{"bridge", "redirect", "masquerade"}, func(kind string) bool { return kind == test.want })})
+			if _, err := phase1.Setup(t.Context(), without); !errors.Is(err, infra.ErrWired) {
+				t.Errorf("auto without %s: %v, want ErrWired", test.want, err)
 			}
 			if err := phase1.Check(t.Context(), c); err != nil {
 				t.Error(err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
@@ -117,7 +118,7 @@ func (s *session) nextPlan(ctx context.Context, earlier *journal, spec infra.Spe
 	if err := earlier.checkState(spec.State); err != nil {
 		return nil, netstate.Snapshot{}, fmt.Errorf("NIC %s: %w: %w", s.nic, infra.ErrWired, err)
 	}
-	if _, auto := spec.Binding.(infra.Auto); auto {
+	if auto, ok := spec.Binding.(infra.Auto); ok && slices.ContainsFunc(auto.Bindings(), func(b infra.Binding) bool { return b.Kind() == earlier.Spec.Binding.Kind() }) {
 		spec.Binding = earlier.Spec.Binding
 	}
 	if err := infra.SameGuest(earlier.Spec, spec); err != nil {

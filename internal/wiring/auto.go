@@ -9,15 +9,13 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// auto is the first of bridge, redirect and masquerade whose plan is not refused. Nothing else decides, so
-// that the plan's refusals are the whole reason.
-type auto struct{}
+// auto is the first of its bindings whose plan is not refused. Nothing else decides, so that the plan's refusals are
+// the whole reason.
+type auto struct{ infra.Auto }
 
-var autoTries = []infra.Binding{infra.Bridge{}, infra.Redirect{}, infra.Masquerade{}}
-
-func (auto) asks(nic string) Questions {
+func (a auto) asks(nic string) Questions {
 	var q Questions
-	for _, b := range autoTries {
+	for _, b := range a.Bindings() {
 		asked := bindingOf(b).asks(nic)
 		q.Sysctls = append(q.Sysctls, asked.Sysctls...)
 		q.Listeners = q.Listeners || asked.Listeners
@@ -35,9 +33,9 @@ func (auto) traits() traits { return traits{} }
 
 func (auto) withoutNIC() (string, bool) { return "", false }
 
-func (auto) wire(p *Plan, nic netstate.Link) error {
+func (a auto) wire(p *Plan, nic netstate.Link) error {
 	var refused []*infra.RefusedError
-	for _, b := range autoTries {
+	for _, b := range a.Bindings() {
 		spec := p.spec
 		spec.Binding = b
 		try := emptyPlan(p.found, spec)

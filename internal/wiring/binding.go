@@ -60,7 +60,7 @@ func (s *selector) Masquerade(b infra.Masquerade) { s.found = masquerade{b} }
 func (s *selector) Macvtap(b infra.Macvtap)       { s.found = macvtap{} }
 func (s *selector) SRIOV(b infra.SRIOV)           { s.found = sriov{b} }
 func (s *selector) Passt(b infra.Passt)           { s.found = passt{b} }
-func (s *selector) Auto(b infra.Auto)             { s.found = auto{} }
+func (s *selector) Auto(b infra.Auto)             { s.found = auto{b} }
 
 func bindingOf(b infra.Binding) binding {
 	var s selector

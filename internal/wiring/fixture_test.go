@@ -268,6 +268,7 @@ var cases = []testCase{
 		s.Links[1].Kind, s.Links[1].Mode, s.NoNFTables = "macvlan", "bridge", true
 	}), withSpec(auto(), func(s *infra.Spec) { s.Guard.Off = true })},
 	{"auto-flannel", flannel(), auto()},
+	{"auto-order", flannel(), withSpec(auto(), func(s *infra.Spec) { s.Binding = infra.Auto{Order: []string{"redirect", "masquerade"}} })},
 	{"auto-sysctls-read-only", sysctlsReadOnly(nil), auto()},
 	{"masquerade-sysctls-read-only", sysctlsReadOnly(func(s *netstate.Snapshot) { // and set when the container started
 		for _, path := range netstate.BridgeCalls() {

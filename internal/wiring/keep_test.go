@@ -279,6 +279,7 @@ func TestAsk(t *testing.T) {
 		{infra.Bridge{}, wiring.Questions{Sysctls: bridged, Dummy: true, Gateways: true, Log: true}},
 		{infra.Redirect{}, wiring.Questions{Sysctls: bridged, Gateways: true, Log: true}},
 		{infra.Masquerade{}, wiring.Questions{Sysctls: forwarding, Listeners: true, Connections: true, Log: true}},
+		{infra.Auto{Order: []string{"redirect"}}, wiring.Questions{Sysctls: bridged, Gateways: true, Log: true}},
 		{infra.Auto{}, wiring.Questions{Sysctls: forwarding, Listeners: true, Connections: true, Dummy: true, Gateways: true, Log: true}},
 		{infra.Macvtap{}, wiring.Questions{}},
 		{infra.SRIOV{}, wiring.Questions{}},

@@ -136,6 +136,8 @@ func TestRefused(t *testing.T) {
 		{"auto, and nothing works", flannelWith(func(s *netstate.Snapshot) {
 			s.Links[1].Kind, s.Links[1].Ethernet, s.Addresses = "tun", false, nil
 		}), withSpec(bridge(), func(s *infra.Spec) { s.Binding = infra.Auto{} }), refused("masquerade", ""), "eth0|no address|bridge: |redirect: "},
+		{"auto of redirect alone, and bridge would work", nicWith(func(l *netstate.Link) { l.Kind, l.Ethernet = "tun", false }),
+			withSpec(auto(), func(s *infra.Spec) { s.Binding = infra.Auto{Order: []string{"redirect"}} }), refused("redirect", ""), "eth0"},
 		{"masquerade of an ipvlan without address", flannelWith(func(s *netstate.Snapshot) { s.Links[1].Kind, s.Addresses = "ipvlan", nil }), masquerade(), refused("masquerade", "redirect"), "eth0|no address|redirect would work"},
 		{"bridge below a macvlan", beside(netstate.Link{Index: 7, Name: "child", Kind: "macvlan", Parent: 2}), bridge(), refused("bridge", "masquerade"), "eth0|child|masquerade would work"},
 		{"redirect below a VLAN", beside(netstate.Link{Index: 7, Name: "eth0.5", Kind: "vlan", Parent: 2}), redirect(), refused("redirect", "masquerade"), "eth0|eth0.5|masquerade would work"},
