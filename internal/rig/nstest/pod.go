@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 
@@ -115,7 +116,9 @@ func Program(t testing.TB, folder string) string {
 	if dir := os.Getenv("GUESTWIRE_BIN"); dir != "" {
 		Run(t, "cp", filepath.Join(dir, filepath.Base(folder)), path)
 	} else {
-		Run(t, "go", "build", "-o", path, "github.com/guestwire/guestwire/"+folder)
+		// A folder of its own module is built there.
+		root := filepath.Dir(strings.TrimSpace(Run(t, "go", "env", "GOMOD")))
+		Run(t, "go", "build", "-C", filepath.Join(root, folder), "-o", path, ".")
 	}
 	return path
 }
