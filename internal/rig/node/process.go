@@ -1,0 +1,129 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Process is a long-running program in the node.
+type Process struct {
+	Name string
+	// Log is the file with all that the program prints.
+	Log string
+	// Pid is the program's process, as seen from outside.
+	Pid int
+	// Ended is closed when the program has ended. Err is valid then.
+	Ended chan struct{}
+	// Err is nil if the program ended with 0.
+	Err error
+}
+
+// Start starts a program in the node, which runs until Stop, Kill or the node's end. The name is that of its log,
+// /var/log/NAME.log in the node; a program of the same name appends to it. More are environment variables, NAME=VALUE,
+// in the words before the program.
+func (n *Node) Start(name string, words ...string) (*Process, error) {
+	var env []string
+	for len(words) > 0 && strings.Contains(words[0], "=") {
+		env, words = append(env, words[0]), words[1:]
+	}
+	if len(words) == 0 {
+		return nil, fmt.Errorf("start %s: no program", name)
+	}
+	p := &Process{Name: name, Log: filepath.Join(n.Dir, "var/log", name+".log"), Ended: make(chan struct{})}
+	log, err := os.OpenFile(p.Log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	cmd := n.Command(context.Background(), words[0], words[1:]...)
+	cmd.Env = append(cmd.Env, env...)
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.ended {
+		return nil, fmt.Errorf("start %s: the node has ended", name)
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start %s: %w", name, err)
+	}
+	go func() {
+		p.Err = cmd.Wait()
+		close(p.Ended)
+	}()
+	if p.Pid, err = p.child(cmd); err != nil {
+		cmd.Process.Kill()
+		<-p.Ended
+		return nil, fmt.Errorf("start %s: %w\n%s", name, err, p.Tail(20))
+	}
+	n.parts = append(n.parts, p)
+	return p, nil
+}
+
+// child waits until nsenter has its child.
+func (p *Process) child(cmd *exec.Cmd) (int, error) {
+	path := fmt.Sprintf("/proc/%d/task/%[1]d/children", cmd.Process.Pid)
+	for {
+		text, err := os.ReadFile(path)
+		if pid := strings.Fields(string(text)); len(pid) > 0 {
+			return strconv.Atoi(pid[0])
+		}
+		select {
+		case <-p.Ended:
+			return 0, errors.Join(errors.New("the program ended at once"), p.Err)
+		case <-time.After(time.Millisecond):
+		}
+		if err != nil {
+			return 0, err
+		}
+	}
+}
+
+// stopTime is how long Stop waits.
+const stopTime = time.Minute
+
+// Signal sends a signal to the program.
+func (p *Process) Signal(s syscall.Signal) error { return syscall.Kill(p.Pid, s) }
+
+// Stop ends the program by SIGTERM and waits for its end. Its exit status does not matter.
+func (p *Process) Stop() error { return p.end(syscall.SIGTERM) }
+
+// Kill ends the program by SIGKILL and waits for its end.
+func (p *Process) Kill() error { return p.end(syscall.SIGKILL) }
+
+func (p *Process) end(s syscall.Signal) error {
+	select {
+	case <-p.Ended:
+		return nil
+	default:
+	}
+	if err := p.Signal(s); err != nil && !errors.Is(err, syscall.ESRCH) {
+		return fmt.Errorf("%v of %s: %w", s, p.Name, err)
+	}
+	select {
+	case <-p.Ended:
+		return nil
+	case <-time.After(stopTime):
+		return fmt.Errorf("%s runs %v after %v", p.Name, stopTime, s)
+	}
+}
+
+// Tail returns the last lines of the log.
+func (p *Process) Tail(lines int) string { return tail(p.Log, lines) }
+
+func tail(path string, lines int) string {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return err.Error()
+	}
+	all := strings.SplitAfter(strings.TrimRight(string(text), "\n"), "\n")
+	return strings.Join(all[max(0, len(all)-lines):], "")
+}
