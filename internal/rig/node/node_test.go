@@ -1,9 +1,12 @@
 package node
 
 import (
+	"fmt"
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/guestwire/guestwire/internal/rig/nstest"
 )
 
 // TestNode: what is done in a node does not touch the machine.
@@ -49,11 +52,14 @@ func TestNode(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := p.Kill(); err != nil {
-		t.Error(err)
-	}
-	if p.Err == nil || strings.TrimSpace(p.Tail(1)) != "value" {
-		t.Errorf("%v, %q", p.Err, p.Tail(1))
+	nstest.Eventually(t, func() error {
+		if said := strings.TrimSpace(p.Tail(1)); said != "value" {
+			return fmt.Errorf("the log says %q", said)
+		}
+		return nil
+	})
+	if err := p.Kill(); err != nil || p.Err == nil {
+		t.Errorf("%v, %v", err, p.Err)
 	}
 	if err := n.Kill(); err != nil {
 		t.Error(err)
