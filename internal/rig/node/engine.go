@@ -28,6 +28,8 @@ const (
 type EngineConfig struct {
 	// Programs is the directory of containerd, containerd-shim-runc-v2 and ctr; empty: Debian's containerd 1.6.
 	Programs string
+	// Runc is the path of runc; empty: Debian's runc 1.1.
+	Runc string
 	// MaxConf is how many CNI lists of CNIConf each pod gets, in the order of their files; 0: 1.
 	MaxConf int
 	// Handlers are runtime handlers besides the default one, each with its own directory of CNI lists.
@@ -53,6 +55,9 @@ type Engine struct {
 func NewEngine(n *Node, c EngineConfig) (*Engine, error) {
 	if c.Programs == "" {
 		c.Programs = unpacked.Path("containerd/usr/bin")
+	}
+	if c.Runc == "" {
+		c.Runc = unpacked.Path("containerd/usr/sbin/runc")
 	}
 	out, err := exec.Command(filepath.Join(c.Programs, "containerd"), "--version").Output()
 	if err != nil {
@@ -94,7 +99,7 @@ func (e *Engine) toml() string {
 		if confDir != "" {
 			fmt.Fprintf(&b, "cni_conf_dir = %q\ncni_max_conf_num = 1\n", confDir)
 		}
-		fmt.Fprintf(&b, "[plugins.%q.containerd.runtimes.%q.options]\nBinaryName = %q\n", runtime, name, unpacked.Path("containerd/usr/sbin/runc"))
+		fmt.Fprintf(&b, "[plugins.%q.containerd.runtimes.%q.options]\nBinaryName = %q\n", runtime, name, e.config.Runc)
 	}
 	handler("runc", "")
 	for name, confDir := range e.config.Handlers {
