@@ -1,0 +1,134 @@
+// Package metrics tells Prometheus of the wired NICs of a node: for examples/agent, which prints, and examples/node, which serves.
+package metrics
+
+import (
+	"context"
+	"errors"
+	"os"
+	"sync"
+	"syscall"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/phase1"
+)
+
+var (
+	ofNIC = []string{"nic", "namespace", "state"}
+
+	wiredInfo = prometheus.NewDesc("guestwire_wired_info", "A wired NIC of the node; the value is 1.",
+		append(ofNIC, "binding", "version"), nil)
+	namespaceFound = prometheus.NewDesc("guestwire_namespace_found", "Whether the namespace of the wired NIC is there (1) or gone (0).", ofNIC, nil)
+	differences    = prometheus.NewDesc("guestwire_differences", "In how many things kernel and record differ from what Setup left; a NIC that is gone is one.", ofNIC, nil)
+	droppedPackets = prometheus.NewDesc("guestwire_dropped_packets_total", "Packets that the NIC's rules have dropped.", append(ofNIC, "reason"), nil)
+	droppedBytes   = prometheus.NewDesc("guestwire_dropped_bytes_total", "Octets of the packets that the NIC's rules have dropped.", append(ofNIC, "reason"), nil)
+)
+
+// NICs is a prometheus.Collector of wired NICs, with the labels nic, namespace and state. Each Collect looks at the kernel:
+// it needs what phase1.Check needs.
+type NICs struct {
+	// Context ends the looking.
+	Context context.Context
+	// Wirings are the NICs, as phase1.List returns them.
+	Wirings []phase1.Wiring
+	// Config has the Dir and Progress of all calls. With Own, all Wirings are of the caller's own namespace.
+	Config phase1.Config
+}
+
+// Describe implements prometheus.Collector.
+func (c NICs) Describe(descs chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{wiredInfo, namespaceFound, differences, droppedPackets, droppedBytes} {
+		descs <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c NICs) Collect(metrics chan<- prometheus.Metric) {
+	// A Check waits a second for a gateway that does not answer.
+	var working sync.WaitGroup
+	free := make(chan struct{}, 64)
+	for _, w := range c.Wirings {
+		free <- struct{}{}
+		working.Go(func() {
+			c.collect(w, metrics)
+			<-free
+		})
+	}
+	working.Wait()
+}
+
+func (c NICs) collect(w phase1.Wiring, metrics chan<- prometheus.Metric) {
+	gauge := func(d *prometheus.Desc, value float64, more ...string) {
+		metrics <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, append([]string{w.NIC, w.Namespace, w.State}, more...)...)
+	}
+	gauge(wiredInfo, 1, w.Binding, w.Version)
+	if len(w.FoundAt) == 0 {
+		gauge(namespaceFound, 0)
+		return
+	}
+	gauge(namespaceFound, 1)
+	found, drops, ok := c.look(w)
+	if !ok {
+		return
+	}
+	gauge(differences, float64(found))
+	for _, d := range drops {
+		labels := []string{w.NIC, w.Namespace, w.State, d.Reason}
+		metrics <- prometheus.MustNewConstMetric(droppedPackets, prometheus.CounterValue, float64(d.Packets), labels...)
+		metrics <- prometheus.MustNewConstMetric(droppedBytes, prometheus.CounterValue, float64(d.Bytes), labels...)
+	}
+}
+
+// look returns in how many things the NIC differs, and what its rules have dropped; ok is false if the namespace cannot
+// be opened here, or the NIC is not wired any more. It does without Status, which looks for the namespace again, in all
+// processes.
+func (c NICs) look(w phase1.Wiring) (found int, drops []phase1.DropCount, ok bool) {
+	if c.Config.Own {
+		nic := c.Config
+		nic.NIC, nic.State = w.NIC, w.State
+		found, drops, err := c.compare(nic)
+		if err != nil {
+			c.say(err.Error())
+		}
+		return found, drops, err == nil
+	}
+	for _, path := range w.FoundAt {
+		// A path of another mount namespace may lead to a FIFO here, which would wait.
+		ns, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+		if err != nil {
+			continue
+		}
+		// By the State, Check refuses another namespace, which the path may lead to by now.
+		nic := phase1.Config{NetNS: ns, Dir: c.Config.Dir, Progress: c.Config.Progress, Spec: infra.Spec{NIC: w.NIC, State: w.State}}
+		found, drops, err = c.compare(nic)
+		ns.Close()
+		if err == nil {
+			return found, drops, true
+		}
+		c.say(err.Error())
+	}
+	return 0, nil, false
+}
+
+// compare returns in how many things the NIC differs, and what its rules have dropped.
+func (c NICs) compare(nic phase1.Config) (found int, drops []phase1.DropCount, err error) {
+	err = phase1.Check(c.Context, nic)
+	var drift *phase1.DriftError
+	switch {
+	case errors.As(err, &drift):
+		found, err = len(drift.Differs), nil
+	case errors.Is(err, infra.ErrNoNIC):
+		found, err = 1, nil
+	}
+	if err == nil {
+		drops, err = phase1.Drops(c.Context, nic)
+	}
+	return found, drops, err
+}
+
+func (c NICs) say(text string) {
+	if c.Config.Progress != nil {
+		c.Config.Progress(text)
+	}
+}
