@@ -18,17 +18,23 @@ const Image = "localhost/vm"
 // packages from Debian's servers, is an image of this machine's QEMU and of the programs that the entry point calls.
 func (e *Engine) Build(t testing.TB) {
 	t.Helper()
-	base := filepath.Join(nstest.Dir(t), "base.tar")
-	nstest.Run(t, "bash", "-c", packBase, "base", base, unpacked.Path("busybox/bin/busybox"))
-	e.write(t, "/tmp/base.tar", base)
+	e.importBase(t)
 	for _, file := range []string{"Containerfile", "vm"} {
 		e.write(t, "/tmp/context/"+file, filepath.Join("../../../examples/container", file))
 	}
 	for _, program := range []string{"agent", "launcher"} {
 		e.write(t, "/tmp/context/"+program, nstest.Program(t, "examples/"+program))
 	}
-	e.MustPodman(t, "import --quiet /tmp/base.tar localhost/base")
 	e.MustPodman(t, "build --quiet --build-arg BASE=localhost/base --tag "+Image+" /tmp/context")
+}
+
+// importBase makes the image localhost/base, of this machine's QEMU.
+func (e *Engine) importBase(t testing.TB) {
+	t.Helper()
+	base := filepath.Join(nstest.Dir(t), "base.tar")
+	nstest.Run(t, "bash", "-c", packBase, "base", base, unpacked.Path("busybox/bin/busybox"))
+	e.write(t, "/tmp/base.tar", base)
+	e.MustPodman(t, "import --quiet /tmp/base.tar localhost/base")
 }
 
 // packBase writes an archive with the files of QEMU's packages at the same places, and busybox in the place of Debian's

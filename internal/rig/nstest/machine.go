@@ -107,6 +107,11 @@ func (m *Machine) Write(path string, content []byte) error {
 	return err
 }
 
+// Open opens a file of the machine.
+func (m *Machine) Open(path string) (*os.File, error) {
+	return os.Open(fmt.Sprintf("/proc/%d/root%s", m.pid, path))
+}
+
 func (m *Machine) run(in io.Reader, command string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
