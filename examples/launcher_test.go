@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -30,9 +31,15 @@ import (
 // underLauncher is a command as which the launcher runs QEMU, in the pod's namespace and as the taps' owner.
 func underLauncher(t *testing.T, n nstest.Network, command ...string) *exec.Cmd {
 	t.Helper()
-	args := []string{"exec", "-netns", n.Pod.Path(), "-uid", strconv.Itoa(nstest.LauncherUID), "-gid", strconv.Itoa(nstest.LauncherUID), "--",
-		nstest.Program(t, "examples/launcher"), "qemu", "-events", "-state", n.State, "--"}
-	return exec.Command(nstest.Program(t, "examples/agent"), append(args, command...)...)
+	return launcherWith(t, n, nil, command...)
+}
+
+// launcherWith is underLauncher with further flags of the launcher.
+func launcherWith(t *testing.T, n nstest.Network, flags []string, command ...string) *exec.Cmd {
+	t.Helper()
+	args := slices.Concat([]string{"exec", "-netns", n.Pod.Path(), "-uid", strconv.Itoa(nstest.LauncherUID), "-gid", strconv.Itoa(nstest.LauncherUID), "--",
+		nstest.Program(t, "examples/launcher"), "qemu", "-events", "-state", n.State}, flags, []string{"--"}, command)
+	return exec.Command(nstest.Program(t, "examples/agent"), args...)
 }
 
 // wire sets the pod up for the launcher.
@@ -214,7 +221,13 @@ type started struct {
 // startUnderLauncher starts a command in QEMU's place, and waits until it says ready and its number.
 func startUnderLauncher(t *testing.T, n nstest.Network, command ...string) *started {
 	t.Helper()
-	s := &started{Cmd: underLauncher(t, n, command...)}
+	return startReady(t, underLauncher(t, n, command...))
+}
+
+// startReady starts a command of underLauncher or launcherWith.
+func startReady(t *testing.T, cmd *exec.Cmd) *started {
+	t.Helper()
+	s := &started{Cmd: cmd}
 	s.Stderr = &s.log
 	s.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	var err error
@@ -335,6 +348,59 @@ func TestQEMUSignals(t *testing.T) {
 		}
 		s.gone(t)
 	})
+}
+
+// TestQEMUShutdown: with -shutdown the guest is told to shut down by QMP, and is still served then. QEMU gets SIGTERM if that
+// takes too long.
+func TestQEMUShutdown(t *testing.T) {
+	nstest.Need(t)
+	// Scripts in QEMU's place. Each prints QMP's commands, as its guest is told.
+	const (
+		monitor = `fd=${*##*launcher-monitor,fd=}; fd=${fd%% *}; echo "$*"; `
+		obeys   = monitor + `echo ready; while read -r line <&$fd; do echo "told $line"; case $line in *system_powerdown*) exit 3;; esac; done`
+		ignores = monitor + `trap 'echo bye; exit 5' TERM; echo '{"error": {"desc": "no guest is here"}}' >&$fd; echo ready; while :; do sleep 0.1; done`
+	)
+	for _, test := range []struct {
+		name, limit, script string
+		signal              bool
+		status              int
+		says                []string // on standard output, in this order
+		log                 string
+	}{
+		{"shuts down", "1m", obeys, true, 3, []string{
+			`told {"execute": "qmp_capabilities"}`, `told {"execute": "system_powerdown"}`, "router-withdrawn",
+		}, "the guest is told to shut down"},
+		{"takes too long", "100ms", ignores, true, 5, []string{"bye", "router-withdrawn"}, "the guest has not shut down"},
+		{"is refused", "100ms", ignores, true, 5, []string{"bye"}, "no guest is here"},
+		{"ends by itself", "1m", monitor + "echo ready; read -r line; exit 4", false, 4, nil, "QEMU ended"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			n := nstest.NewNetwork(t)
+			wire(t, n, infra.Bridge{}, nil)
+			s := startReady(t, launcherWith(t, n, []string{"-shutdown", test.limit}, "sh", "-c", test.script, "qemu"))
+			if test.signal {
+				if err := s.Process.Signal(syscall.SIGTERM); err != nil {
+					t.Error(err)
+				}
+			}
+			rest := s.end(t, test.status)
+			for _, want := range test.says {
+				_, after, ok := strings.Cut(rest, want)
+				if !ok {
+					t.Errorf("%q, want %q in this order", rest, test.says)
+				}
+				rest = after
+			}
+			if !strings.Contains(s.log.String(), test.log) {
+				t.Errorf("%s\nwant %q", s.log.String(), test.log)
+			}
+		})
+	}
+	out, status := run(t, nstest.Program(t, "examples/launcher"), "qemu", "-state", "/", "-shutdown", "-1s", "--", "true")
+	if status != 2 || !strings.Contains(out, "-shutdown -1s is negative") {
+		t.Errorf("status %d, %q; want 2 and that the time is negative", status, out)
+	}
 }
 
 // TestQEMU boots Linux under the launcher, and the launcher under the agent: several queues by descriptors, a macvtap by

@@ -30,6 +30,7 @@ const usage = `launcher describes and serves the interfaces of a virtual machine
   launcher qemu  -state DIR -- qemu-system-x86_64 ARGS...
                                serves the guest and runs QEMU, with -netdev and -device for each interface that has a
                                record at the start. They end together: SIGTERM ends QEMU, and the exit code is QEMU's.
+                               -shutdown 50s gives the guest that time to shut down first, as by its power button.
                                A script in QEMU's place has to exec QEMU. -events as with serve
   launcher config -state DIR   the network configuration of a guest without DHCP, by -format: cloud-init (network-config
                                version 2), networkd, kernel (ip=). -out writes the files: of cloud-init those of a NoCloud
@@ -79,6 +80,7 @@ func run(ctx context.Context, args []string) error {
 	state := flags.String("state", "", "the agent's state directory")
 	resolvConf := flags.String("resolv-conf", "", "the file with the guest's DNS configuration, if the record has none; changes are followed (default /etc/resolv.conf, if it exists)")
 	events := flags.Bool("events", false, "serve, qemu: print events as lines of JSON")
+	shutdown := flags.Duration("shutdown", 0, "qemu: the time that the guest has to shut down after SIGTERM, before QEMU is ended (default 0: none)")
 	format := flags.String("format", formats[0], "config: "+strings.Join(formats, ", "))
 	out := flags.String("out", "", "config: the directory to which the files are written (default: standard output)")
 	err := flags.Parse(args)
@@ -103,6 +105,8 @@ func run(ctx context.Context, args []string) error {
 	case verb == "version":
 		fmt.Println("launcher", version())
 		return nil
+	case *shutdown < 0:
+		return usageError{fmt.Errorf("-shutdown %v is negative: name the time that the guest has to shut down, such as 50s", *shutdown)}
 	case !slices.Contains(formats, *format):
 		return usageError{fmt.Errorf("-format %q is none of %s", *format, strings.Join(formats, ", "))}
 	case *state == "":
@@ -125,7 +129,7 @@ func run(ctx context.Context, args []string) error {
 		logCounters(vm)
 		return nil
 	case "qemu":
-		err := runQEMU(ctx, vm, flags.Args())
+		err := runQEMU(ctx, vm, *shutdown, flags.Args())
 		logCounters(vm)
 		return err
 	case "config":

@@ -24,7 +24,7 @@ const patience = 10 * time.Second
 // runQEMU serves the guest, and runs QEMU with the guest's devices as soon as each request of the guest gets an answer.
 // It returns when QEMU has ended and the guest is not served any more. The error is a statusError if QEMU ends with
 // another status than 0. The devices are those of the records at the start: runQEMU plugs and unplugs none, and warns of it.
-func runQEMU(ctx context.Context, vm *phase2.VM, command []string) error {
+func runQEMU(ctx context.Context, vm *phase2.VM, shutdown time.Duration, command []string) error {
 	if slices.Contains(command, "-daemonize") || slices.Contains(command, "--daemonize") {
 		return usageError{errors.New("-daemonize: leave it out, as QEMU has to stay in the foreground")}
 	}
@@ -62,14 +62,14 @@ func runQEMU(ctx context.Context, vm *phase2.VM, command []string) error {
 	}
 	var err error
 	if ctx.Err() == nil {
-		err = boot(ctx, records, vm.Log, command)
+		err = boot(ctx, records, vm.Log, shutdown, command)
 	}
 	stop()
 	return errors.Join(err, <-served)
 }
 
-// boot runs QEMU and waits for its end.
-func boot(ctx context.Context, records []cache.Record, log *slog.Logger, command []string) error {
+// boot runs QEMU and waits for its end. When ctx is done, the guest has the time shutdown before QEMU gets SIGTERM.
+func boot(ctx context.Context, records []cache.Record, log *slog.Logger, shutdown time.Duration, command []string) error {
 	var files []*os.File // which QEMU inherits, from descriptor 3 on
 	defer func() { closeAll(files) }()
 	backends := &backends{log: log}
@@ -100,6 +100,16 @@ func boot(ctx context.Context, records []cache.Record, log *slog.Logger, command
 		}
 		args = append(args, more...)
 	}
+	var monitor *monitor
+	if shutdown > 0 {
+		m, end, err := newMonitor(log)
+		if err != nil {
+			return err
+		}
+		defer m.conn.Close()
+		args = append(args, monitorArgs(3+len(files))...)
+		monitor, files = m, append(files, end)
+	}
 	cmd := exec.Command(command[0], slices.Concat(command[1:], args)...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = os.Stdin, os.Stdout, os.Stderr, files
 	vmm, err := start(cmd)
@@ -112,8 +122,10 @@ func boot(ctx context.Context, records []cache.Record, log *slog.Logger, command
 	select {
 	case <-vmm.ended:
 	case <-ctx.Done():
-		log.Info("QEMU is told to end")
-		vmm.stop()
+		if monitor == nil || !monitor.shutDown(vmm, shutdown) {
+			log.Info("QEMU is told to end")
+			vmm.stop()
+		}
 	}
 	log.Info("QEMU ended", "status", cmd.ProcessState.String())
 	return vmm.err()
