@@ -44,7 +44,7 @@ install: ## what the tests call (root, Debian)
 # GUESTWIRE_REQUIRE makes a failure of what is a skip elsewhere: no namespace, no tool.
 test test-all crash networks: export GUESTWIRE_REQUIRE = 1
 test test-all crash networks: export GUESTWIRE_BIN = $(CURDIR)/bin
-test crash networks test-all: install bin/testreport bin/stockkernel bin/agent bin/launcher bin/quickstart bin/cri
+test crash networks test-all: install bin/testreport bin/stockkernel bin/agent bin/launcher bin/guestwire bin/quickstart bin/cri
 
 # Under the stock kernel run the tests in which the kernel has a say; GUESTWIRE_SELECT= means all.
 test networks: export GUESTWIRE_SELECT = kernels
@@ -135,4 +135,6 @@ bin/agent bin/launcher: FORCE
 	CGO_ENABLED=0 go build -o $@ ./examples/$(@F)
 bin/cri: FORCE # a module of its own
 	CGO_ENABLED=0 go build -C internal/rig/node/cri -o $(CURDIR)/$@ .
+bin/guestwire: FORCE
+	CGO_ENABLED=0 go build -o $@ ./examples/cni
 FORCE:

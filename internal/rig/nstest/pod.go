@@ -99,7 +99,11 @@ func Program(t testing.TB, folder string) string {
 	t.Helper()
 	programs.Lock()
 	defer programs.Unlock()
-	path := filepath.Join(programs.dir, filepath.Base(folder))
+	name := filepath.Base(folder)
+	if folder == "examples/cni" {
+		name = "guestwire" // what a CNI list calls it
+	}
+	path := filepath.Join(programs.dir, name)
 	if programs.dir == "" {
 		dir, err := os.MkdirTemp("", "guestwire-programs-")
 		if err != nil {
@@ -108,13 +112,13 @@ func Program(t testing.TB, folder string) string {
 		if err := os.Chmod(dir, 0o755); err != nil {
 			t.Fatal(err)
 		}
-		programs.dir, path = dir, filepath.Join(dir, filepath.Base(folder))
+		programs.dir, path = dir, filepath.Join(dir, name)
 	}
 	if _, err := os.Stat(path); err == nil {
 		return path
 	}
 	if dir := os.Getenv("GUESTWIRE_BIN"); dir != "" {
-		Run(t, "cp", filepath.Join(dir, filepath.Base(folder)), path)
+		Run(t, "cp", filepath.Join(dir, name), path)
 	} else {
 		// A folder of its own module is built there.
 		root := filepath.Dir(strings.TrimSpace(Run(t, "go", "env", "GOMOD")))

@@ -1,0 +1,123 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/guestwire/guestwire/examples/cni/sandbox"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/phase1"
+)
+
+// add wires what is wanted, and prints the result of the plugins before this one. Called again it repairs what is
+// missing. After an error nothing of the sandbox is left that was not there before.
+func add(ctx context.Context, args *skel.CmdArgs) error {
+	c, err := readConfig(args)
+	if err != nil {
+		return err
+	}
+	result, err := c.result()
+	if err != nil {
+		return err
+	}
+	specs, err := c.wanted(args)
+	if err != nil {
+		return err
+	}
+	if len(specs) > 0 {
+		if err := c.wire(ctx, args, specs); err != nil {
+			return err
+		}
+	}
+	_, err = os.Stdout.Write(append(result, '\n'))
+	return err
+}
+
+// wire wires the NICs of a sandbox.
+func (c config) wire(ctx context.Context, args *skel.CmdArgs, specs []infra.Spec) error {
+	dir, err := c.State.Dir(args.ContainerID)
+	if err != nil {
+		return fmt.Errorf("CNI_CONTAINERID: %w", err)
+	}
+	uid := podUID(args)
+	if uid != "" {
+		if err := sandbox.CheckID(uid); err != nil {
+			return fmt.Errorf("K8S_POD_UID of CNI_ARGS: %w", err)
+		}
+	}
+	ns, err := os.Open(args.Netns)
+	if err != nil {
+		return types.NewError(types.ErrInvalidNetNS, "guestwire: CNI_NETNS: "+err.Error(), "")
+	}
+	defer ns.Close()
+	before, err := c.State.NICs(args.ContainerID)
+	if err != nil {
+		return err
+	}
+	calls := sandboxCalls{c.paths, args.ContainerID, dir, ns}
+	var begun []string
+	err = func() error {
+		for _, spec := range specs {
+			begun = append(begun, spec.NIC)
+			if err := c.State.Begin(args.ContainerID, spec.NIC, sandbox.Attachment{Network: c.Name, IfName: args.IfName}); err != nil {
+				return err
+			}
+			spec.State = dir
+			record, err := phase1.Setup(ctx, phase1.Config{NetNS: ns, Dir: c.Dir, Spec: spec, Progress: progress})
+			if err != nil {
+				return setupError(spec.NIC, args.IfName, err)
+			}
+			for _, warning := range record.Warnings {
+				say("NIC %s: warning: %s", spec.NIC, warning)
+			}
+		}
+		if uid == "" {
+			return nil
+		}
+		return c.State.Link(ctx, uid, args.ContainerID)
+	}()
+	if err == nil {
+		return nil
+	}
+	// What was wired before this call stays: a guest may be using it.
+	for _, nic := range begun {
+		if wasWired(before, nic) {
+			continue
+		}
+		if undo := calls.teardown(context.WithoutCancel(ctx), nic); undo != nil {
+			err = errors.Join(err, undo)
+		}
+	}
+	if undo := c.State.Release(context.WithoutCancel(ctx), args.ContainerID); undo != nil {
+		err = errors.Join(err, undo)
+	}
+	return err
+}
+
+func wasWired(before []sandbox.NIC, nic string) bool {
+	for _, n := range before {
+		if n.Name == nic {
+			return n.Record
+		}
+	}
+	return false
+}
+
+// setupError adds what a pod's author can do about an error of Setup.
+func setupError(nic, ifName string, err error) error {
+	if errors.Is(err, infra.ErrNoNIC) && nic != ifName {
+		return &sandbox.WishError{Where: "annotation " + sandbox.NICPrefix + nic, Err: fmt.Errorf("%w: the pod's networks make no such NIC", err)}
+	}
+	var refused *infra.RefusedError
+	if errors.As(err, &refused) && refused.Instead != "" {
+		return fmt.Errorf("%w: annotate the pod with %s%s=%s", err, sandbox.NICPrefix, nic, refused.Instead)
+	}
+	return err
+}
+
+func progress(text string) { say("%s", text) }

@@ -1,0 +1,83 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/examples/cni/sandbox"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/phase1"
+)
+
+// check compares the kernel and the records with what add has left for the attachment. Where add has wired nothing, there
+// is nothing to compare.
+func check(ctx context.Context, args *skel.CmdArgs) error {
+	p, err := readPaths(args)
+	if err != nil {
+		return err
+	}
+	dir, err := p.State.Dir(args.ContainerID)
+	if err != nil {
+		return fmt.Errorf("CNI_CONTAINERID: %w", err)
+	}
+	nics, err := p.State.NICs(args.ContainerID)
+	if err != nil || len(nics) == 0 {
+		return err
+	}
+	ns, err := os.Open(args.Netns)
+	if err != nil {
+		return types.NewError(types.ErrInvalidNetNS, "guestwire: CNI_NETNS: "+err.Error(), "")
+	}
+	defer ns.Close()
+	var errs []error
+	for _, nic := range nics {
+		of := sandbox.Attachment{Network: p.Name, IfName: args.IfName}
+		if nic.Of != of && (nic.Of != sandbox.Attachment{} || nic.Name != args.IfName) {
+			continue
+		}
+		errs = append(errs, phase1.Check(ctx, phase1.Config{NetNS: ns, Dir: p.Dir, Progress: progress, Spec: infra.Spec{NIC: nic.Name, State: dir}}))
+	}
+	return errors.Join(errs...)
+}
+
+// status says whether an add could work here.
+func status(_ context.Context, args *skel.CmdArgs) error {
+	c, err := readConfig(args)
+	if err != nil {
+		return err
+	}
+	if _, err := c.defaults(args); err != nil {
+		return err
+	}
+	var missing []string
+	if os.Geteuid() != 0 {
+		missing = append(missing, "root")
+	}
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var sets [2]unix.CapUserData
+	if err := unix.Capget(&header, &sets[0]); err != nil {
+		return fmt.Errorf("capabilities: %w", err)
+	}
+	for number, name := range map[int]string{unix.CAP_NET_ADMIN: "CAP_NET_ADMIN", unix.CAP_SYS_ADMIN: "CAP_SYS_ADMIN"} {
+		if sets[0].Effective&(1<<number) == 0 {
+			missing = append(missing, name)
+		}
+	}
+	tun, err := os.OpenFile("/dev/net/tun", os.O_RDWR, 0)
+	if err != nil {
+		missing = append(missing, fmt.Sprintf("the device of taps (%v; modprobe tun)", err))
+	} else {
+		tun.Close()
+	}
+	if len(missing) > 0 {
+		return types.NewError(types.ErrPluginNotAvailable, "guestwire: this node lacks "+strings.Join(missing, ", "), "")
+	}
+	return nil
+}

@@ -1,0 +1,183 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/containernetworking/cni/pkg/version"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/examples/cni/sandbox"
+	"github.com/guestwire/guestwire/infra"
+)
+
+// config is what the engine gives to the plugin: the list's entry, with what the engine adds to it.
+type config struct {
+	paths
+	CNIVersion string          `json:"cniVersion"`
+	Spec       json.RawMessage `json:"spec"`
+	TrustPods  bool            `json:"trustPods"`
+	EveryNIC   bool            `json:"everyNIC"`
+	Args       struct {
+		CNI struct {
+			Guestwire json.RawMessage `json:"guestwire"`
+		} `json:"cni"`
+	} `json:"args"`
+	RuntimeConfig struct {
+		Annotations map[string]string `json:"io.kubernetes.cri.pod-annotations"`
+	} `json:"runtimeConfig"`
+	PrevResult json.RawMessage `json:"prevResult"`
+}
+
+// paths are what a call has to know that takes down.
+type paths struct {
+	Name  string        `json:"name"`
+	State sandbox.State `json:"state"`
+	Dir   string        `json:"dir"`
+}
+
+// readPaths reads the paths alone, so that a mistake elsewhere, which an operator may make while pods run, keeps no pod
+// from ending.
+func readPaths(args *skel.CmdArgs) (paths, error) {
+	var p paths
+	if err := json.Unmarshal(args.StdinData, &p); err != nil {
+		return p, types.NewError(types.ErrInvalidNetworkConfig, "guestwire: entry of the CNI list: "+err.Error(), "")
+	}
+	return p, p.complete()
+}
+
+// complete sets the defaults.
+func (p *paths) complete() error {
+	if p.State == "" {
+		p.State = sandbox.DefaultState
+	}
+	if !filepath.IsAbs(string(p.State)) {
+		return &cache.FieldError{Field: "state", Reason: fmt.Sprintf("%q in the CNI list, want an absolute path, such as %s", p.State, sandbox.DefaultState)}
+	}
+	return nil
+}
+
+// readConfig reads what a call needs of the configuration. The errors are those of CNI.
+func readConfig(args *skel.CmdArgs) (config, error) {
+	var c config
+	if err := json.Unmarshal(args.StdinData, &c); err != nil {
+		return c, types.NewError(types.ErrInvalidNetworkConfig, "guestwire: entry of the CNI list: "+err.Error(), "")
+	}
+	return c, c.complete()
+}
+
+// misplaced are members of spec that may be sought beside it; dns is one of CNI's own.
+var misplaced = []string{"binding", "owner", "queues", "options", "device", "guard", "nic"}
+
+// defaults are what the list says for each NIC.
+func (c config) defaults(args *skel.CmdArgs) (sandbox.Defaults, error) {
+	var members map[string]json.RawMessage
+	if err := json.Unmarshal(args.StdinData, &members); err != nil {
+		return sandbox.Defaults{}, err
+	}
+	for _, name := range misplaced {
+		if _, ok := members[name]; ok {
+			return sandbox.Defaults{}, &cache.FieldError{Field: name, Reason: `is a member of "spec" in the CNI list's entry, and not one beside it`}
+		}
+	}
+	return sandbox.ReadDefaults(c.Spec, c.TrustPods)
+}
+
+// wanted returns the wanted NICs of an ADD, without State: the one that the engine names comes first, if it is among them.
+func (c config) wanted(args *skel.CmdArgs) ([]infra.Spec, error) {
+	d, err := c.defaults(args)
+	if err != nil {
+		return nil, err
+	}
+	annotated, err := sandbox.Read(c.RuntimeConfig.Annotations)
+	if err != nil {
+		return nil, err
+	}
+	wishes := map[string]*sandbox.Wish{args.IfName: nil}
+	if wish, ok := annotated.NICs[args.IfName]; ok {
+		wishes[args.IfName] = &wish
+	} else if c.Args.CNI.Guestwire != nil {
+		wish, err := sandbox.ReadArg(c.Args.CNI.Guestwire)
+		if err != nil {
+			return nil, err
+		}
+		wishes[args.IfName] = &wish
+	}
+	if c.EveryNIC {
+		for nic, wish := range annotated.NICs {
+			wishes[nic] = &wish
+		}
+	}
+	var specs []infra.Spec
+	for _, nic := range slices.Sorted(maps.Keys(wishes)) {
+		spec, wanted, err := d.Make(nic, wishes[nic])
+		if err != nil {
+			return nil, err
+		}
+		if wanted {
+			specs = append(specs, spec)
+		}
+	}
+	slices.SortStableFunc(specs, func(a, b infra.Spec) int {
+		first := func(s infra.Spec) int {
+			if s.NIC == args.IfName {
+				return 0
+			}
+			return 1
+		}
+		return first(a) - first(b)
+	})
+	return specs, nil
+}
+
+// podUID is the pod's metadata.uid, which Kubernetes' engines give; empty: not known.
+func podUID(args *skel.CmdArgs) string {
+	for pair := range strings.SplitSeq(args.Args, ";") {
+		if uid, ok := strings.CutPrefix(pair, "K8S_POD_UID="); ok {
+			return uid
+		}
+	}
+	return ""
+}
+
+// result returns what the plugins before this one have left, as it came, in the version of the configuration.
+func (c config) result() ([]byte, error) {
+	var members map[string]json.RawMessage
+	err := json.Unmarshal(c.PrevResult, &members)
+	if c.PrevResult == nil || err != nil || members == nil {
+		return nil, types.NewError(types.ErrInvalidNetworkConfig,
+			"guestwire: prevResult is missing: guestwire makes no NIC; put its entry last into a list (a .conflist), behind the plugin that makes the NIC", "")
+	}
+	var written string
+	if text, ok := members["cniVersion"]; ok {
+		_ = json.Unmarshal(text, &written)
+	}
+	if written != "" && written != c.CNIVersion {
+		return c.convert(written)
+	}
+	if members["cniVersion"], err = json.Marshal(c.CNIVersion); err != nil {
+		return nil, err
+	}
+	return json.Marshal(members)
+}
+
+// convert returns a result that was written in another version.
+func (c config) convert(from string) ([]byte, error) {
+	result, err := version.NewResult(from, c.PrevResult)
+	if err == nil {
+		result, err = result.GetAsVersion(c.CNIVersion)
+	}
+	if err != nil {
+		return nil, types.NewError(types.ErrInvalidNetworkConfig, fmt.Sprintf("guestwire: prevResult of version %s in a list of version %s: %v", from, c.CNIVersion, err), "")
+	}
+	var text bytes.Buffer
+	err = result.PrintTo(&text)
+	return text.Bytes(), err
+}

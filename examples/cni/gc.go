@@ -1,0 +1,97 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"path/filepath"
+	"slices"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/guestwire/guestwire/examples/cni/sandbox"
+	"github.com/guestwire/guestwire/phase1"
+)
+
+// gc takes down what belongs to an attachment of this network that the engine does not count as valid, and forgets what
+// is left of namespaces that are gone, of other networks too. It goes on after an error.
+func gc(ctx context.Context, args *skel.CmdArgs) error {
+	p, err := readPaths(args)
+	if err != nil {
+		return err
+	}
+	stale, err := staleOf(args, p.Name)
+	if err != nil {
+		return err
+	}
+	ids, err := p.State.IDs()
+	if err != nil {
+		return err
+	}
+	wirings, err := phase1.List(ctx, p.Dir)
+	if err != nil {
+		return err
+	}
+	for _, w := range wirings {
+		// A wiring can have lost its directory.
+		if id := filepath.Base(w.State); filepath.Dir(w.State) == filepath.Clean(string(p.State)) && !slices.Contains(ids, id) {
+			ids = append(ids, id)
+		}
+	}
+	var errs []error
+	for _, id := range ids {
+		dir, err := p.State.Dir(id)
+		if err != nil {
+			continue // not one of ours
+		}
+		nics, err := p.State.NICs(id)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		lives := map[string]bool{}
+		for _, w := range wirings {
+			if w.State != dir {
+				continue
+			}
+			lives[w.NIC] = len(w.FoundAt) > 0
+			i := slices.IndexFunc(nics, func(n sandbox.NIC) bool { return n.Name == w.NIC })
+			if i < 0 {
+				i, nics = len(nics), append(nics, sandbox.NIC{Name: w.NIC})
+			}
+			nics[i].Record = true
+		}
+		calls := sandboxCalls{p, id, dir, nil}
+		for _, nic := range nics {
+			switch {
+			case stale(id, nic):
+				errs = append(errs, calls.end(ctx, nic.Name))
+			case nic.Record && !lives[nic.Name]: // a note alone may be that of an ADD which is at work
+				errs = append(errs, calls.forget(ctx, nic.Name))
+			}
+		}
+		errs = append(errs, p.State.Release(ctx, id))
+	}
+	errs = append(errs, p.State.Sweep(ctx))
+	return errors.Join(errs...)
+}
+
+// staleOf returns the function that says whether a NIC belongs to an attachment of the network that is not valid any more.
+func staleOf(args *skel.CmdArgs, network string) (func(id string, nic sandbox.NIC) bool, error) {
+	var said struct {
+		Valid json.RawMessage `json:"cni.dev/valid-attachments"` // nil: the engine says nothing; null: none is valid
+	}
+	var valid []types.GCAttachment
+	err := json.Unmarshal(args.StdinData, &said)
+	if err == nil && said.Valid != nil {
+		err = json.Unmarshal(said.Valid, &valid)
+	}
+	if err != nil {
+		return nil, types.NewError(types.ErrInvalidNetworkConfig, "guestwire: cni.dev/valid-attachments: "+err.Error(), "")
+	}
+	return func(id string, nic sandbox.NIC) bool {
+		return said.Valid != nil && nic.Of.Network == network &&
+			!slices.Contains(valid, types.GCAttachment{ContainerID: id, IfName: nic.Of.IfName})
+	}, nil
+}

@@ -1,0 +1,335 @@
+// Package sandbox is what guestwire's programs on a Kubernetes node agree on: what a pod's annotations say, and where
+// the CNI plugin leaves the records of a pod's sandbox.
+//
+// [Read] reads the annotations, [Defaults.Make] makes the configuration of a NIC of them, and [State] has the
+// directories. Annotations come from the author of a pod, who is not trusted: see [Defaults.TrustPods].
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// DefaultState is the State of a CNI list that names none.
+const DefaultState State = "/run/guestwire"
+
+// State is a directory of the node that only root can write, an absolute path. It has a directory for each sandbox in
+// which a NIC is wired, and in pods a symbolic link for each pod:
+//
+//	CONTAINERID/eth0.json   the record of a NIC, which the launcher reads
+//	CONTAINERID/.eth0       the attachment that the NIC belongs to: a symbolic link whose text is NETWORK/IFNAME, and that
+//	                        leads nowhere. A link is made in one step, so a killed call leaves no half of it
+//	pods/UID                a symbolic link to the pod's newest sandbox: a name that a manifest can know
+//
+// CONTAINERID is the engine's name of the sandbox, UID is the pod's metadata.uid.
+type State string
+
+// podsDir has the links of the pods. No container has this name.
+const podsDir = "pods"
+
+// Attachment is a sandbox's place in a network, as CNI counts: a DEL removes one, and a GC names those that stay.
+type Attachment struct {
+	Network string // the name of the CNI list
+	IfName  string // CNI_IFNAME
+}
+
+// CheckID refuses a name of a sandbox or of a pod that is no name of a file: want 1 to 255 of A-Z a-z 0-9 _ . - and a
+// letter or digit first.
+func CheckID(id string) error {
+	bad := func(c rune) bool {
+		return (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && !strings.ContainsRune("_.-", c)
+	}
+	if id == "" || len(id) > 255 || strings.ContainsFunc(id, bad) || strings.ContainsRune("_.-", rune(id[0])) {
+		return fmt.Errorf("%q is no name: want 1 to 255 of A-Z a-z 0-9 _ . - and a letter or digit first", id)
+	}
+	return nil
+}
+
+// Dir returns the directory of a sandbox, which need not be there. The error is that of CheckID.
+func (s State) Dir(id string) (string, error) {
+	if err := CheckID(id); err != nil {
+		return "", err
+	}
+	if id == podsDir {
+		return "", fmt.Errorf("%q is the directory of the pods' links, and no sandbox", id)
+	}
+	return filepath.Join(string(s), id), nil
+}
+
+// PodDir returns the path that leads to the directory of the pod's newest sandbox, which need not be there. The error is
+// that of CheckID.
+func (s State) PodDir(uid string) (string, error) {
+	if err := CheckID(uid); err != nil {
+		return "", err
+	}
+	return filepath.Join(string(s), podsDir, uid), nil
+}
+
+// IDs returns the sandboxes that have a directory, sorted; none if the State is not there.
+func (s State) IDs() ([]string, error) {
+	entries, err := os.ReadDir(string(s))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var ids []string
+	for _, entry := range entries {
+		if _, err := s.Dir(entry.Name()); err == nil && entry.IsDir() {
+			ids = append(ids, entry.Name())
+		}
+	}
+	return ids, nil
+}
+
+// NIC is one that is wired in a sandbox, or whose wiring has begun.
+type NIC struct {
+	Name string
+	// Record says whether the NIC has a record: it is wired.
+	Record bool
+	// Of is what the NIC belongs to; zero: nothing says so.
+	Of Attachment
+}
+
+// NICs returns the NICs of a sandbox, sorted by name; none if the sandbox has no directory.
+func (s State) NICs(id string) ([]NIC, error) {
+	dir, err := s.Dir(id)
+	if err != nil {
+		return nil, err
+	}
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	nics := map[string]NIC{}
+	for _, entry := range entries {
+		file := entry.Name()
+		note, isNote := strings.CutPrefix(file, ".")
+		record, isRecord := strings.CutSuffix(file, ".json")
+		switch {
+		case isNote && entry.Type() == fs.ModeSymlink:
+			text, err := os.Readlink(filepath.Join(dir, file))
+			if errors.Is(err, fs.ErrNotExist) {
+				continue
+			}
+			if err != nil {
+				return nil, err
+			}
+			n := nics[note]
+			n.Of.Network, n.Of.IfName, _ = strings.Cut(text, "/")
+			nics[note] = n
+		case isRecord && !isNote:
+			n := nics[record]
+			n.Record = true
+			nics[record] = n
+		}
+	}
+	var list []NIC
+	for _, name := range slices.Sorted(maps.Keys(nics)) {
+		n := nics[name]
+		n.Name = name
+		list = append(list, n)
+	}
+	return list, nil
+}
+
+// Begin notes that a NIC of a sandbox is going to be wired for an attachment, and makes the directories, mode 0755.
+func (s State) Begin(id, nic string, of Attachment) error {
+	dir, err := s.Dir(id)
+	if err != nil {
+		return err
+	}
+	if err := makeDir(filepath.Join(string(s), podsDir)); err != nil {
+		return err
+	}
+	text, path := of.Network+"/"+of.IfName, filepath.Join(dir, "."+nic)
+	if old, err := os.Readlink(path); err == nil && old == text {
+		return nil
+	}
+	for range 10 { // another call may end the sandbox's last attachment meanwhile, and remove the directory
+		if err := makeDir(dir); err != nil {
+			return err
+		}
+		err = os.Symlink(text, path)
+		if errors.Is(err, fs.ErrExist) {
+			return fmt.Errorf("NIC %s of sandbox %s belongs to another attachment: %w", nic, id, err)
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return err
+}
+
+// makeDir makes the directory and those above it; one that is there stays as it is.
+func makeDir(path string) error {
+	err := os.Mkdir(path, 0o755)
+	if errors.Is(err, fs.ErrNotExist) {
+		if err = makeDir(filepath.Dir(path)); err == nil {
+			err = os.Mkdir(path, 0o755)
+		}
+	}
+	if errors.Is(err, fs.ErrExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return os.Chmod(path, 0o755) // whatever the umask says: the launcher reads there
+}
+
+// End notes that the NIC is not wired any more. It is no error if Begin was never called.
+func (s State) End(id, nic string) error {
+	dir, err := s.Dir(id)
+	if err != nil {
+		return err
+	}
+	err = os.Remove(filepath.Join(dir, "."+nic))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// Link makes the sandbox the newest one of the pod. It waits for other calls until ctx ends.
+func (s State) Link(ctx context.Context, uid, id string) error {
+	path, err := s.PodDir(uid)
+	if err != nil {
+		return err
+	}
+	text := filepath.Join("..", id)
+	if old, err := os.Readlink(path); err == nil && old == text {
+		return nil
+	}
+	unlock, err := s.lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	temporary := filepath.Join(filepath.Dir(path), temporaryLink)
+	if err := os.Remove(temporary); err != nil && !errors.Is(err, fs.ErrNotExist) { // of a killed call
+		return err
+	}
+	if err := os.Symlink(text, temporary); err != nil {
+		return err
+	}
+	return os.Rename(temporary, path)
+}
+
+// temporaryLink is a link before its rename. The lock is held meanwhile.
+const temporaryLink = ".new"
+
+// Release removes the directory of a sandbox that has no NIC any more, and the pods' links to it. If the sandbox has a NIC,
+// or if a file of another program is in the directory, Release leaves the directory. It waits for other calls until ctx
+// ends.
+func (s State) Release(ctx context.Context, id string) error {
+	dir, err := s.Dir(id)
+	if err != nil {
+		return err
+	}
+	unlock, err := s.lock(ctx)
+	if errors.Is(err, fs.ErrNotExist) { // Begin makes pods first
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if nics, err := s.NICs(id); err != nil || len(nics) > 0 {
+		return err
+	}
+	if err := s.unlink(func(target string) bool { return target == id }); err != nil {
+		return err
+	}
+	err = os.Remove(dir)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTEMPTY) {
+		return nil
+	}
+	return err
+}
+
+// Sweep removes the links of pods whose sandbox has no directory any more. It waits for other calls until ctx ends.
+func (s State) Sweep(ctx context.Context) error {
+	unlock, err := s.lock(ctx)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := os.Remove(filepath.Join(string(s), podsDir, temporaryLink)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return s.unlink(func(target string) bool {
+		dir, err := s.Dir(target)
+		if err != nil {
+			return false
+		}
+		_, err = os.Lstat(dir)
+		return errors.Is(err, fs.ErrNotExist)
+	})
+}
+
+// unlink removes the links of pods that lead to a sandbox which is selected. The lock is held.
+func (s State) unlink(selected func(id string) bool) error {
+	pods := filepath.Join(string(s), podsDir)
+	entries, err := os.ReadDir(pods)
+	if err != nil {
+		return err
+	}
+	for _, entry := range entries {
+		if entry.Type() != fs.ModeSymlink {
+			continue
+		}
+		path := filepath.Join(pods, entry.Name())
+		text, err := os.Readlink(path)
+		if err != nil {
+			return err
+		}
+		if id, ok := strings.CutPrefix(text, "../"); ok && selected(id) {
+			if err := os.Remove(path); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// lock keeps other calls from changing the pods' links. The error is fs.ErrNotExist if the State has no pods.
+func (s State) lock(ctx context.Context) (unlock func(), err error) {
+	pods, err := os.Open(filepath.Join(string(s), podsDir))
+	if err != nil {
+		return nil, err
+	}
+	for {
+		err := unix.Flock(int(pods.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return func() { pods.Close() }, nil
+		}
+		if err != unix.EWOULDBLOCK && err != unix.EINTR {
+			pods.Close()
+			return nil, &fs.PathError{Op: "lock", Path: pods.Name(), Err: err}
+		}
+		select {
+		case <-ctx.Done():
+			pods.Close()
+			return nil, fmt.Errorf("another call works on %s: %w", pods.Name(), context.Cause(ctx))
+		case <-time.After(time.Millisecond):
+		}
+	}
+}

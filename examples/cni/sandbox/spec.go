@@ -1,0 +1,214 @@
+package sandbox
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+)
+
+// Defaults is what holds for each NIC of a CNI list, and what a pod may change of it.
+type Defaults struct {
+	// Spec is an infra.Spec without NIC and State. With a Binding, each NIC of the list is wired unless the pod says none.
+	Spec infra.Spec
+	// HasOwner says that Spec.Owner was given. Without it the owner is user 107, group 107, in the pod's own numbers.
+	HasOwner bool
+	// TrustPods lets a pod say more than an ordinary restricted pod could do by itself. Without it a pod may not say
+	//
+	//	guard           what keeps the guest from being another station; a restricted pod has no raw sockets
+	//	owner.selinux   the context of the taps, which is the node's to give
+	//	macvtap, sriov  bindings without a filter, for NICs that are a part of the node's card: a guest behind a macvtap
+	//	                can send with any MAC, and a sriov record names a PCI address and a VLAN
+	//	masquerade.firewall        iptables load kernel modules and take a lock of the node
+	//	masquerade.maxConnections  above that of the list, or infra.DefaultMaxConnections: each connection costs the
+	//	                node memory and time that no limit of the pod counts
+	//
+	// except by the word of the binding that the list has, which means the list's own. A pod may say everything else:
+	// the bindings bridge, redirect, masquerade, auto and passt with their ports and networks, queues, dns, options,
+	// device, and owner.uid, gid and inside. This changes the pod's own namespace, or what its own guest is told. A
+	// path in device.rom is opened by the pod's launcher, with the pod's rights. passt's sysctls are those that
+	// Kubernetes counts as safe.
+	TrustPods bool
+}
+
+// defaultOrder is what auto tries: under bridge CNI's CHECK would fail for ever.
+var defaultOrder = []string{cache.BindingRedirect, cache.BindingMasquerade}
+
+// ReadDefaults reads the member spec of an entry of a CNI list; nil: nothing is wanted unless a pod says so. The error is a
+// *cache.FieldError.
+func ReadDefaults(text json.RawMessage, trustPods bool) (Defaults, error) {
+	d := Defaults{TrustPods: trustPods}
+	if text == nil {
+		return d, nil
+	}
+	if err := json.Unmarshal(text, &d.Spec); err != nil {
+		return d, within(err)
+	}
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal(text, &fields); err != nil {
+		return d, within(err)
+	}
+	for _, field := range []string{"nic", "state"} {
+		if _, ok := fields[field]; ok {
+			return d, within(&cache.FieldError{Field: field, Reason: "not here: the engine names the NIC, and the entry has state beside spec"})
+		}
+	}
+	var hasBinding bool
+	_, d.HasOwner = fields["owner"]
+	_, hasBinding = fields["binding"]
+	d.Spec.Owner.Inside = d.HasOwner && (d.Spec.Owner.Inside || !saysInside(fields["owner"]))
+	complete := d
+	if !hasBinding {
+		complete.Spec.Binding = infra.Redirect{}
+	}
+	_, _, err := complete.Make("eth0", nil)
+	return d, err
+}
+
+// saysInside says whether the JSON of an owner has the member inside. Without it the numbers are the pod's own: where
+// the pod has no user namespace, these are the node's.
+func saysInside(owner json.RawMessage) bool {
+	var members map[string]json.RawMessage
+	_ = json.Unmarshal(owner, &members) // was read as a Spec before
+	_, ok := members["inside"]
+	return ok
+}
+
+// Make returns what is wanted of a NIC. A nil wish means that the pod says nothing. Wanted is false if the NIC is to stay
+// as it is. State is left to the caller. The error is a *WishError for a pod's mistake, and a *cache.FieldError, below
+// "spec", for one of the list.
+func (d Defaults) Make(nic string, w *Wish) (spec infra.Spec, wanted bool, err error) {
+	spec = d.Spec
+	spec.NIC = nic
+	if !d.HasOwner {
+		spec.Owner = infra.Owner{UID: 107, GID: 107, Inside: true}
+	}
+	switch {
+	case w == nil && spec.Binding == nil, w != nil && w.None:
+		return infra.Spec{}, false, nil
+	case w != nil:
+		if err := d.lay(&spec, w); err != nil {
+			return infra.Spec{}, false, &WishError{Where: w.where, Err: err}
+		}
+	}
+	if auto, ok := spec.Binding.(infra.Auto); ok && len(auto.Order) == 0 {
+		listed, _ := d.Spec.Binding.(infra.Auto)
+		if auto.Order = slices.Clone(listed.Order); len(auto.Order) == 0 {
+			auto.Order = slices.Clone(defaultOrder)
+		}
+		spec.Binding = auto
+	}
+	if err := spec.Validate(); err != nil && w != nil {
+		return infra.Spec{}, false, &WishError{Where: w.where, Err: err}
+	} else if err != nil {
+		return infra.Spec{}, false, within(err)
+	}
+	return spec, true, nil
+}
+
+// lay lays a wish over the list's Spec.
+func (d Defaults) lay(spec *infra.Spec, w *Wish) error {
+	if w.word != "" {
+		if spec.Binding != nil && spec.Binding.Kind() == w.word {
+			return nil
+		}
+		b, err := infra.NewBinding(w.word)
+		if err == nil {
+			spec.Binding, err = d.permit(b)
+		}
+		return err
+	}
+	for _, field := range slices.Sorted(maps.Keys(w.fields)) {
+		var err error
+		switch field {
+		case "binding":
+			spec.Binding, err = d.permit(w.spec.Binding)
+		case "owner":
+			spec.Owner, err = d.permitOwner(w.spec.Owner, saysInside(w.fields["owner"]))
+		case "queues":
+			spec.Queues = w.spec.Queues
+		case "dns":
+			spec.DNS = w.spec.DNS
+		case "options":
+			spec.Options = w.spec.Options
+		case "device":
+			spec.Device = w.spec.Device
+		case "guard":
+			if spec.Guard = w.spec.Guard; !d.TrustPods {
+				err = onlyTrusted("guard")
+			}
+		default: // a field that is new in infra waits here until it is said what a pod may do with it
+			err = onlyTrusted(field)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if spec.Binding == nil {
+		spec.Binding = infra.Redirect{}
+	}
+	return nil
+}
+
+// onlyTrusted is the error of a field that a pod may not say.
+func onlyTrusted(field string) error {
+	return &cache.FieldError{Field: field, Reason: "not for a pod to say: leave it out, or ask the node's operator for it (\"spec\" or \"trustPods\" of the entry guestwire in the node's CNI list)"}
+}
+
+// permit returns the binding as a pod may have it: what a pod may not say comes from the list.
+func (d Defaults) permit(b infra.Binding) (infra.Binding, error) {
+	if d.TrustPods || reflect.DeepEqual(b, d.Spec.Binding) {
+		return b, nil
+	}
+	switch b := b.(type) {
+	case infra.Macvtap, infra.SRIOV:
+		return nil, onlyTrusted("binding." + b.Kind())
+	case infra.Masquerade:
+		listed, _ := d.Spec.Binding.(infra.Masquerade)
+		most := listed.MaxConnections
+		if most == 0 {
+			most = infra.DefaultMaxConnections
+		}
+		switch {
+		case b.Firewall != "" && b.Firewall != listed.Firewall:
+			return nil, onlyTrusted("binding.masquerade.firewall")
+		case b.MaxConnections > most:
+			return nil, &cache.FieldError{Field: "binding.masquerade.maxConnections", Reason: fmt.Sprintf("%d, and at most %d are for a pod to say (\"spec\" or \"trustPods\" of the entry guestwire in the node's CNI list)", b.MaxConnections, most)}
+		}
+		b.Firewall = listed.Firewall
+		if b.MaxConnections == 0 {
+			b.MaxConnections = listed.MaxConnections
+		}
+		return b, nil
+	}
+	return b, nil
+}
+
+// permitOwner is permit of an owner. Numbers that do not say inside are the pod's own.
+func (d Defaults) permitOwner(o infra.Owner, said bool) (infra.Owner, error) {
+	if o.SELinux != "" && o.SELinux != d.Spec.Owner.SELinux && !d.TrustPods {
+		return o, onlyTrusted("owner.selinux")
+	}
+	if o.SELinux == "" {
+		o.SELinux = d.Spec.Owner.SELinux
+	}
+	o.Inside = o.Inside || !said
+	return o, nil
+}
+
+// within returns the error with the field's name as the entry of the CNI list has it.
+func within(err error) error {
+	var field *cache.FieldError
+	if errors.As(err, &field) {
+		return &cache.FieldError{Field: "spec." + field.Field, Reason: field.Reason}
+	}
+	if err != nil {
+		return &cache.FieldError{Field: "spec", Reason: err.Error()}
+	}
+	return nil
+}
