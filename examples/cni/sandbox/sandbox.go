@@ -153,8 +153,11 @@ func (s State) Begin(id, nic string, of Attachment) error {
 	if err != nil {
 		return err
 	}
-	if err := makeDir(filepath.Join(string(s), podsDir)); err != nil {
-		return err
+	pods := filepath.Join(string(s), podsDir)
+	if _, err := os.Lstat(pods); err != nil {
+		if err := makeDir(pods); err != nil {
+			return err
+		}
 	}
 	text, path := of.Network+"/"+of.IfName, filepath.Join(dir, "."+nic)
 	if old, err := os.Readlink(path); err == nil && old == text {
@@ -175,7 +178,7 @@ func (s State) Begin(id, nic string, of Attachment) error {
 	return err
 }
 
-// makeDir makes the directory and those above it; one that is there stays as it is.
+// makeDir makes the directory and those above it. Those above it that are there stay as they are.
 func makeDir(path string) error {
 	err := os.Mkdir(path, 0o755)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -183,13 +186,17 @@ func makeDir(path string) error {
 			err = os.Mkdir(path, 0o755)
 		}
 	}
-	if errors.Is(err, fs.ErrExist) {
-		return nil
-	}
-	if err != nil {
+	if err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	return os.Chmod(path, 0o755) // whatever the umask says: the launcher reads there
+	info, err := os.Lstat(path)
+	if err == nil && info.IsDir() && info.Mode().Perm() != 0o755 { // by the umask: the launcher reads there
+		err = os.Chmod(path, 0o755)
+	}
+	if errors.Is(err, fs.ErrNotExist) { // removed by another call, as the caller will see
+		return nil
+	}
+	return err
 }
 
 // End notes that the NIC is not wired any more. It is no error if Begin was never called.

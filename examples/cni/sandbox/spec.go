@@ -7,6 +7,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strings"
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
@@ -204,11 +205,11 @@ func (d Defaults) permitOwner(o infra.Owner, said bool) (infra.Owner, error) {
 // within returns the error with the field's name as the entry of the CNI list has it.
 func within(err error) error {
 	var field *cache.FieldError
-	if errors.As(err, &field) {
+	if errors.As(err, &field) && field.Field != "" {
 		return &cache.FieldError{Field: "spec." + field.Field, Reason: field.Reason}
 	}
 	if err != nil {
-		return &cache.FieldError{Field: "spec", Reason: err.Error()}
+		return &cache.FieldError{Field: "spec", Reason: strings.TrimPrefix(err.Error(), ": ")}
 	}
 	return nil
 }

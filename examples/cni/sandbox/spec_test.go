@@ -1,0 +1,157 @@
+package sandbox_test
+
+import (
+	"encoding/json"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/guestwire/guestwire/examples/cni/sandbox"
+	"github.com/guestwire/guestwire/infra"
+)
+
+// TestMake: a pod's wish laid over what the list says. What is wanted is the Spec as JSON; "nothing", or "!" and the
+// begin of an error.
+func TestMake(t *testing.T) {
+	const owner = `"owner":{"uid":107,"gid":107,"inside":true}`
+	for name, c := range map[string]struct {
+		list, wish string // a wish of "-": the pod says nothing
+		trust      bool
+		want       string
+	}{
+		"nothing is said":               {"", "-", false, "nothing"},
+		"the list has no binding":       {`{"queues": 2}`, "-", false, "nothing"},
+		"the list has one":              {`{"binding": {"redirect": {}}}`, "-", false, `{"nic":"eth0","binding":{"redirect":{}},` + owner + `}`},
+		"none":                          {`{"binding": {"redirect": {}}}`, "none", false, "nothing"},
+		"a word":                        {"", "masquerade", false, `{"nic":"eth0","binding":{"masquerade":{}},` + owner + `}`},
+		"the list's word":               {`{"binding": {"masquerade": {"maxConnections": 9}}}`, "masquerade", false, `{"nic":"eth0","binding":{"masquerade":{"maxConnections":9}},` + owner + `}`},
+		"another word":                  {`{"binding": {"masquerade": {"maxConnections": 9}}, "queues": 2}`, "redirect", false, `{"nic":"eth0","binding":{"redirect":{}},` + owner + `,"queues":2}`},
+		"an object without a binding":   {"", `{"queues": 2}`, false, `{"nic":"eth0","binding":{"redirect":{}},` + owner + `,"queues":2}`},
+		"an empty object":               {`{"binding": {"bridge": {}}}`, `{}`, false, `{"nic":"eth0","binding":{"bridge":{}},` + owner + `}`},
+		"fields over fields":            {`{"queues": 2, "options": {"hostname": "a"}, "device": {"model": "e1000"}}`, `{"queues": 4, "options": {"leaseSeconds": 60}, "dns": {}}`, false, `{"nic":"eth0","binding":{"redirect":{}},` + owner + `,"queues":4,"dns":{},"options":{"leaseSeconds":60},"device":{"model":"e1000"}}`},
+		"auto":                          {"", "auto", false, `{"nic":"eth0","binding":{"auto":{"order":["redirect","masquerade"]}},` + owner + `}`},
+		"auto of the list":              {`{"binding": {"auto": {}}}`, "-", false, `{"nic":"eth0","binding":{"auto":{"order":["redirect","masquerade"]}},` + owner + `}`},
+		"auto in the list's order":      {`{"binding": {"auto": {"order": ["masquerade"]}}}`, `{"binding": {"auto": {}}}`, false, `{"nic":"eth0","binding":{"auto":{"order":["masquerade"]}},` + owner + `}`},
+		"auto in the pod's order":       {"", `{"binding": {"auto": {"order": ["bridge"]}}}`, false, `{"nic":"eth0","binding":{"auto":{"order":["bridge"]}},` + owner + `}`},
+		"auto of passt":                 {"", `{"binding": {"auto": {"order": ["passt"]}}}`, false, "!annotation guestwire/nic.eth0: binding.auto.order[0]: "},
+		"the list's owner":              {`{"owner": {"uid": 7}}`, "redirect", false, `{"nic":"eth0","binding":{"redirect":{}},"owner":{"uid":7,"inside":true}}`},
+		"the list's owner on the node":  {`{"owner": {"uid": 7, "inside": false}}`, "redirect", false, `{"nic":"eth0","binding":{"redirect":{}},"owner":{"uid":7}}`},
+		"the pod's owner":               {`{"owner": {"uid": 7, "gid": 7, "inside": false}}`, `{"owner": {"uid": 8}}`, false, `{"nic":"eth0","binding":{"redirect":{}},"owner":{"uid":8,"inside":true}}`},
+		"the pod's owner on the node":   {"", `{"owner": {"uid": 8, "inside": false}}`, false, `{"nic":"eth0","binding":{"redirect":{}},"owner":{"uid":8}}`},
+		"root":                          {`{"owner": {"uid": 0}}`, "redirect", false, `{"nic":"eth0","binding":{"redirect":{}},"owner":{"uid":0,"inside":true}}`},
+		"a context":                     {"", `{"owner": {"uid": 8, "selinux": "a:b:c"}}`, false, "!annotation guestwire/nic.eth0: owner.selinux: not for a pod to say"},
+		"a context, trusted":            {"", `{"owner": {"uid": 8, "selinux": "a:b:c"}}`, true, `{"nic":"eth0","binding":{"redirect":{}},"owner":{"uid":8,"inside":true,"selinux":"a:b:c"}}`},
+		"the list's context":            {`{"owner": {"uid": 7, "selinux": "a:b:c"}}`, `{"owner": {"uid": 8}}`, false, `{"nic":"eth0","binding":{"redirect":{}},"owner":{"uid":8,"inside":true,"selinux":"a:b:c"}}`},
+		"the list's context, said":      {`{"owner": {"uid": 7, "selinux": "a:b:c"}}`, `{"owner": {"uid": 8, "selinux": "a:b:c"}}`, false, `{"nic":"eth0","binding":{"redirect":{}},"owner":{"uid":8,"inside":true,"selinux":"a:b:c"}}`},
+		"a guard":                       {"", `{"guard": {"off": true}}`, false, "!annotation guestwire/nic.eth0: guard: not for a pod to say"},
+		"an empty guard":                {`{"guard": {"macs": ["02:00:00:00:00:01"]}}`, `{"guard": {}}`, false, "!annotation guestwire/nic.eth0: guard: not for a pod to say"},
+		"a guard, trusted":              {"", `{"guard": {"off": true}}`, true, `{"nic":"eth0","binding":{"redirect":{}},` + owner + `,"guard":{"off":true}}`},
+		"the list's guard":              {`{"guard": {"off": true}}`, "bridge", false, `{"nic":"eth0","binding":{"bridge":{}},` + owner + `,"guard":{"off":true}}`},
+		"macvtap":                       {"", "macvtap", false, "!annotation guestwire/nic.eth0: binding.macvtap: not for a pod to say"},
+		"macvtap in an object":          {"", `{"binding": {"macvtap": {}}}`, false, "!annotation guestwire/nic.eth0: binding.macvtap: not for a pod to say"},
+		"the list's macvtap":            {`{"binding": {"macvtap": {}}}`, `{"binding": {"macvtap": {}}}`, false, `{"nic":"eth0","binding":{"macvtap":{}},` + owner + `}`},
+		"sriov":                         {"", "sriov", false, "!annotation guestwire/nic.eth0: binding.sriov: not for a pod to say"},
+		"another sriov":                 {`{"binding": {"sriov": {"vlan": 5}}}`, `{"binding": {"sriov": {"vlan": 6}}}`, false, "!annotation guestwire/nic.eth0: binding.sriov: not for a pod to say"},
+		"the list's sriov":              {`{"binding": {"sriov": {"vlan": 5}}}`, "sriov", false, `{"nic":"eth0","binding":{"sriov":{"vlan":5}},` + owner + `}`},
+		"sriov, trusted":                {"", `{"binding": {"sriov": {"vlan": 6}}}`, true, `{"nic":"eth0","binding":{"sriov":{"vlan":6}},` + owner + `}`},
+		"passt":                         {"", `{"binding": {"passt": {"ports": ["80"]}}}`, false, `{"nic":"eth0","binding":{"passt":{"ports":["80/tcp"]}},` + owner + `}`},
+		"iptables":                      {"", `{"binding": {"masquerade": {"firewall": "iptables-legacy"}}}`, false, "!annotation guestwire/nic.eth0: binding.masquerade.firewall: not for a pod to say"},
+		"iptables, trusted":             {"", `{"binding": {"masquerade": {"firewall": "iptables-legacy"}}}`, true, `{"nic":"eth0","binding":{"masquerade":{"firewall":"iptables-legacy"}},` + owner + `}`},
+		"the list's iptables":           {`{"binding": {"masquerade": {"firewall": "iptables-nft", "maxConnections": 9}}}`, `{"binding": {"masquerade": {"ports": []}}}`, false, `{"nic":"eth0","binding":{"masquerade":{"ports":[],"maxConnections":9,"firewall":"iptables-nft"}},` + owner + `}`},
+		"connections":                   {"", `{"binding": {"masquerade": {"maxConnections": 16384}}}`, false, `{"nic":"eth0","binding":{"masquerade":{"maxConnections":16384}},` + owner + `}`},
+		"too many connections":          {"", `{"binding": {"masquerade": {"maxConnections": 16385}}}`, false, "!annotation guestwire/nic.eth0: binding.masquerade.maxConnections: 16385, and at most 16384"},
+		"more connections than listed":  {`{"binding": {"masquerade": {"maxConnections": 9}}}`, `{"binding": {"masquerade": {"maxConnections": 10}}}`, false, "!annotation guestwire/nic.eth0: binding.masquerade.maxConnections: 10, and at most 9"},
+		"many connections, listed":      {`{"binding": {"masquerade": {"maxConnections": 99999}}}`, `{"binding": {"masquerade": {"maxConnections": 99998}}}`, false, `{"nic":"eth0","binding":{"masquerade":{"maxConnections":99998}},` + owner + `}`},
+		"a mistake of the pod":          {"", `{"queues": 300}`, false, "!annotation guestwire/nic.eth0: queues: 300, want"},
+		"a mistake of the list":         {`{"queues": 300}`, "-", false, "!spec.queues: 300, want"},
+		"a mistake in the list's form":  {`{"queue": 3}`, "-", false, "!spec.queue: no such field"},
+		"a list that names the NIC":     {`{"nic": "eth0"}`, "-", false, "!spec.nic: not here"},
+		"a list that names the state":   {`{"state": "/run"}`, "-", false, "!spec.state: not here"},
+		"a list that is no object":      {`"redirect"`, "-", false, "!spec: "},
+		"a list with the order of auto": {`{"binding": {"auto": {"order": ["x"]}}}`, "-", false, "!spec.binding.auto.order[0]: "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			have := func() string {
+				var list json.RawMessage
+				if c.list != "" {
+					list = json.RawMessage(c.list)
+				}
+				d, err := sandbox.ReadDefaults(list, c.trust)
+				if err != nil {
+					return "!" + err.Error()
+				}
+				var wish *sandbox.Wish
+				if c.wish != "-" {
+					w, err := sandbox.Read(map[string]string{"guestwire/nic.eth0": c.wish})
+					if err != nil {
+						return "!" + err.Error()
+					}
+					of := w.NICs["eth0"]
+					wish = &of
+				}
+				spec, wanted, err := d.Make("eth0", wish)
+				if err != nil {
+					return "!" + err.Error()
+				}
+				if !wanted {
+					return "nothing"
+				}
+				text, err := json.Marshal(spec)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return string(text)
+			}()
+			if have != c.want && (!strings.HasPrefix(c.want, "!") || !strings.HasPrefix(have, c.want)) {
+				t.Errorf("have %s\nwant %s", have, c.want)
+			}
+		})
+	}
+}
+
+// TestEachFieldIsDecided: for each field of a Spec it is said what a pod may do with it. A field that is new in infra is
+// refused, and this test fails, until Defaults.TrustPods and Make say it.
+func TestEachFieldIsDecided(t *testing.T) {
+	decided := map[string]string{"nic": "", "state": "", "binding": `{"bridge": {}}`, "owner": `{"uid": 1}`, "queues": "1", "dns": "{}", "options": "{}", "device": "{}", "guard": "{}"}
+	fields := reflect.TypeFor[infra.Spec]()
+	for i := range fields.NumField() {
+		name, _, _ := strings.Cut(fields.Field(i).Tag.Get("json"), ",")
+		value, ok := decided[name]
+		if !ok {
+			t.Errorf("%s is a new field: say what a pod may do with it", name)
+			continue
+		}
+		if value == "" {
+			continue
+		}
+		w, err := sandbox.Read(map[string]string{"guestwire/nic.eth0": `{"` + name + `": ` + value + `}`})
+		if err != nil {
+			t.Fatal(err)
+		}
+		wish := w.NICs["eth0"]
+		if _, _, err := (sandbox.Defaults{TrustPods: true}).Make("eth0", &wish); err != nil {
+			t.Error(err)
+		}
+	}
+	for binding, decided := range map[infra.Binding][]string{
+		infra.Bridge{}: nil, infra.Redirect{}: nil, infra.Macvtap{}: nil,
+		infra.SRIOV{}: {"pci", "mac", "vlan", "managed"},
+	} {
+		knownFields(t, reflect.TypeOf(binding), decided)
+	}
+	knownFields(t, reflect.TypeFor[infra.Auto](), []string{"order"})
+	knownFields(t, reflect.TypeFor[infra.Passt](), []string{"mac", "ports"})
+	knownFields(t, reflect.TypeFor[infra.Owner](), []string{"uid", "gid", "inside", "selinux"})
+	knownFields(t, reflect.TypeFor[infra.Masquerade](), []string{"ipv4", "ipv6", "mac", "ports", "excluded", "loopback", "sidecar", "maxConnections", "firewall"})
+}
+
+func knownFields(t *testing.T, of reflect.Type, known []string) {
+	t.Helper()
+	for i := range of.NumField() {
+		name, _, _ := strings.Cut(of.Field(i).Tag.Get("json"), ",")
+		if !slices.Contains(known, name) {
+			t.Errorf("%s of %v is a new field: say what a pod may do with it", name, of)
+		}
+	}
+}
