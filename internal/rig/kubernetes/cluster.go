@@ -176,7 +176,7 @@ func (c *Cluster) start() {
 		Handlers: map[string]string{Handler: HandlerCNI},
 	})
 	for _, part := range commands {
-		c.Start(part.name)
+		c.Start(c.t, part.name)
 		if part.ready != nil {
 			nstest.Eventually(c.t, func() error {
 				_, err := c.TryKubectl("", part.ready...)
@@ -184,13 +184,13 @@ func (c *Cluster) start() {
 			})
 		}
 	}
-	c.Kubectl("", "wait", "--for=create", "--timeout="+patience.String(), "node/"+NodeName)
-	c.Kubectl("", "wait", "--for=condition=Ready", "--timeout="+patience.String(), "node/"+NodeName)
+	c.Kubectl(c.t, "", "wait", "--for=create", "--timeout="+patience.String(), "node/"+NodeName)
+	c.Kubectl(c.t, "", "wait", "--for=condition=Ready", "--timeout="+patience.String(), "node/"+NodeName)
 }
 
 // Start starts a part: etcd, apiserver, controllers, scheduler, kubelet or proxy.
-func (c *Cluster) Start(name string) {
-	c.t.Helper()
+func (c *Cluster) Start(t testing.TB, name string) {
+	t.Helper()
 	for _, part := range commands {
 		if part.name == name {
 			program := path.Join(Programs, part.words[0])
@@ -200,20 +200,20 @@ func (c *Cluster) Start(name string) {
 			words := append([]string{program}, part.words[1:]...)
 			p, err := c.Node.Start(name, words...)
 			if err != nil {
-				c.t.Fatal(err)
+				t.Fatal(err)
 			}
 			c.parts[name] = p
 			return
 		}
 	}
-	c.t.Fatalf("no part is called %s", name)
+	t.Fatalf("no part is called %s", name)
 }
 
 // Stop ends a part by SIGTERM.
-func (c *Cluster) Stop(name string) {
-	c.t.Helper()
+func (c *Cluster) Stop(t testing.TB, name string) {
+	t.Helper()
 	if err := c.parts[name].Stop(); err != nil {
-		c.t.Fatal(err)
+		t.Fatal(err)
 	}
 }
 
@@ -230,11 +230,11 @@ func (c *Cluster) TryKubectl(input string, args ...string) (string, error) {
 }
 
 // Kubectl is TryKubectl for what has to succeed.
-func (c *Cluster) Kubectl(input string, args ...string) string {
-	c.t.Helper()
+func (c *Cluster) Kubectl(t testing.TB, input string, args ...string) string {
+	t.Helper()
 	out, err := c.TryKubectl(input, args...)
 	if err != nil {
-		c.t.Fatal(err)
+		t.Fatal(err)
 	}
 	return out
 }
