@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-vm test test-all crash networks bench lint fuzz mutate install FORCE
+.PHONY: help demo demo-vm test test-all crash networks kubernetes bench lint fuzz mutate install FORCE
 
 # What the tests call, as Debian packages; gcc for the race detector; dnsmasq-base is the program
 # without a service. What a virtual machine, the stock kernel and the DHCP clients take besides is in
@@ -18,6 +18,9 @@ LONG := ./phase1 ./phase2 ./internal/rig/podnet
 
 # Each fuzz target's time, as -fuzztime takes it.
 FUZZTIME ?= 20s
+
+# What the tests execute.
+PROGRAMS := bin/testreport bin/stockkernel bin/quickstart bin/agent bin/launcher bin/guestwire bin/cri
 
 MODULE := github.com/guestwire/guestwire
 STATICCHECK := bin/staticcheck-v0.7.0
@@ -42,9 +45,9 @@ install: ## what the tests call (root, Debian)
 	@internal/rig/node/install.sh
 
 # GUESTWIRE_REQUIRE makes a failure of what is a skip elsewhere: no namespace, no tool.
-test test-all crash networks: export GUESTWIRE_REQUIRE = 1
-test test-all crash networks: export GUESTWIRE_BIN = $(CURDIR)/bin
-test crash networks test-all: install bin/testreport bin/stockkernel bin/agent bin/launcher bin/guestwire bin/quickstart bin/cri
+test test-all crash networks kubernetes: export GUESTWIRE_REQUIRE = 1
+test test-all crash networks kubernetes: export GUESTWIRE_BIN = $(CURDIR)/bin
+test test-all crash networks kubernetes: install $(PROGRAMS)
 
 # Under the stock kernel run the tests in which the kernel has a say; GUESTWIRE_SELECT= means all.
 test networks: export GUESTWIRE_SELECT = kernels
@@ -97,6 +100,21 @@ crash networks:
 	} | tee bin/$@.log || status=1; \
 	{ sed '/^<!-- make $@/q' $(DOCUMENT); echo; sed -n 's/^doc: //p' bin/$@.log | $(ROWS); } >bin/$@.md; \
 	mv bin/$@.md $(DOCUMENT); \
+	exit $$status
+
+# Without a cluster's programs in the cache the first run builds them, which takes six to ten minutes. DOCUMENT= writes no
+# document.
+kubernetes: DOCUMENT = docs/kubernetes.md
+kubernetes: RIG = internal/rig/kubernetes
+kubernetes: ## VM pods on a Kubernetes with one node, and write docs/kubernetes.md (root, Debian)
+	@programs=$$($(RIG)/install.sh); \
+	status=0; \
+	GUESTWIRE_KUBERNETES=$$programs go test -count=1 -v -timeout 60m ./$(RIG) | tee bin/$@.log || status=1; \
+	if [ -n "$(DOCUMENT)" ] && [ $$status = 0 ]; then \
+		{ sed '/^<!-- make $@/q' $(DOCUMENT); echo; sed -n 's/^doc: //p' bin/$@.log; } >bin/$@.md; \
+		mv bin/$@.md $(DOCUMENT); \
+	fi; \
+	{ echo '# run: Kubernetes'; go tool test2json -t -p $(MODULE)/$(RIG) <bin/$@.log; } | bin/testreport || status=1; \
 	exit $$status
 
 bench: ## Setup and Teardown against a C program and scripts, the guest filter's cost, the responder beside dnsmasq (root), all other benchmarks
