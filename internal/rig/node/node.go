@@ -226,7 +226,13 @@ func (n *Node) Close() error {
 }
 
 // Path is where a file of the node is seen from outside.
-func (n *Node) Path(path string) string { return fmt.Sprintf("/proc/%d/root%s", n.Pid, path) }
+func (n *Node) Path(path string) string {
+	// /var/run is a link to /run, and from outside to the machine's.
+	if rest, ok := strings.CutPrefix(path, "/var/run/"); ok {
+		path = "/run/" + rest
+	}
+	return fmt.Sprintf("/proc/%d/root%s", n.Pid, path)
+}
 
 // WriteFile writes a file of the node in one step, with its directories.
 func (n *Node) WriteFile(path, content string, mode fs.FileMode) error {

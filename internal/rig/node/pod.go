@@ -5,8 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"slices"
+
+	"github.com/guestwire/guestwire/internal/netns"
 )
 
 // PodConfig is what a kubelet says of a pod.
@@ -104,6 +107,16 @@ func (p *Pod) inspect() error {
 		p.Addresses = append(p.Addresses, a.IP)
 	}
 	return nil
+}
+
+// Do runs a function in the pod's network namespace, on a thread of its own.
+func (p *Pod) Do(f func() error) error {
+	ns, err := os.Open(p.engine.Node.Path(p.NetNS))
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	return netns.Do(ns, f)
 }
 
 // Stop stops the sandbox and its containers (StopPodSandbox).

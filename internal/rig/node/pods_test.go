@@ -1,0 +1,368 @@
+package node
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/guestwire/guestwire/internal/rig/nstest"
+)
+
+// TestPods: pods of Debian's containerd with the plugin behind its bridge plugin. Each subtest ends with nothing left.
+func TestPods(t *testing.T) {
+	x := newEngine(t, Config{}, EngineConfig{}, map[string]string{"10-pods.conflist": list("pods", 0, entry)})
+	run := func(name string, f func(*engine)) {
+		t.Run(name, func(t *testing.T) {
+			x := x.as(t)
+			f(x)
+			x.nothingLeft()
+		})
+	}
+	for _, binding := range []string{"bridge", "redirect", "masquerade"} {
+		run(binding, func(x *engine) { testBinding(x, binding) })
+	}
+	run("nothing wanted", testNothingWanted)
+	run("error", testError)
+	run("launcher killed", testLauncherKilled)
+	run("sandbox killed", testSandboxKilled)
+	run("late DEL", testLateDel)
+	run("namespace gone", testNamespaceGone)
+	run("many", testMany)
+}
+
+// testBinding: a pod from its start to its end, as a kubelet has it.
+func testBinding(x *engine, binding string) {
+	p := x.pod(PodConfig{Name: binding, Annotations: map[string]string{"guestwire/nic.eth0": binding}})
+	x.launcher(p, 0)
+	g := x.guest(p, "eth0")
+	x.echo(x.dial(p.Name, p.Addresses[0]))
+
+	a := x.attachment(p, "pods", "eth0")
+	x.must(x.plugins("CHECK", a, "guestwire", nil))
+	// Under bridge, eth0 is a dummy, and the plugin that made the veth misses it.
+	if err := x.plugins("CHECK", a, "", nil); (err != nil) != (binding == "bridge") {
+		x.t.Errorf("CHECK of the whole list: %v", err)
+	}
+	g.Close()
+	x.must(p.Stop())
+	if left := x.left(); len(left) > 0 { // a stopped pod has no network any more; its sandbox's removal is later
+		x.t.Errorf("left by StopPodSandbox:\n%s", strings.Join(left, "\n"))
+	}
+	x.must(p.Remove())
+}
+
+// testNothingWanted: a pod without an annotation is as it would be without the plugin.
+func testNothingWanted(x *engine) {
+	p := x.pod(PodConfig{Name: "plain", Annotations: map[string]string{"example.org/nic.eth0": "redirect"}})
+	defer func() { x.must(p.End()) }()
+	dump := x.dump(p)
+	if strings.Contains(dump, "guestwire") || strings.Contains(dump, "tap") {
+		x.t.Errorf("the pod is wired:\n%s", dump)
+	}
+	for _, line := range x.left() {
+		if strings.HasPrefix(line, "file: ") {
+			x.t.Error(line)
+		}
+	}
+	// Each call of the plugin alone leaves the namespace as it is.
+	a := x.attachment(p, "pods", "eth0")
+	for _, command := range []string{"ADD", "CHECK", "DEL"} {
+		x.must(x.plugins(command, a, "guestwire", nil))
+	}
+	if err := nstest.Difference(dump, x.dump(p)); err != nil {
+		x.t.Error(err)
+	}
+}
+
+// testError: what is wrong with a pod is in the engine's error, whole: that is what the pod's events show.
+func testError(x *engine) {
+	for annotation, want := range map[string][]string{
+		"guestwire/nic.eth0=redirekt": {"annotation guestwire/nic.eth0", "redirekt", "masquerade"},
+		"guestwire/nik.eth0=redirect": {"annotation guestwire/nik.eth0", "guestwire/nic.NIC", "guestwire/devices", "guestwire/container"},
+		`guestwire/nic.eth0={"binding": {"redirect": {}}, "guard": {"off": true}}`: {"guard", "trustPods"},
+		"guestwire/nic.eth0=macvtap": {"eth0", "macvtap"},
+	} {
+		key, value, _ := strings.Cut(annotation, "=")
+		_, err := x.RunPod(PodConfig{Name: "wrong", UID: "uid-of-wrong", Annotations: map[string]string{key: value}})
+		if err == nil {
+			x.t.Fatalf("%s: no error", annotation)
+		}
+		for _, part := range want {
+			if !strings.Contains(err.Error(), part) {
+				x.t.Errorf("%s: %v, want %q in it", annotation, err, part)
+			}
+		}
+	}
+}
+
+// testLauncherKilled: another launcher serves the same guest.
+func testLauncherKilled(x *engine) {
+	p := x.pod(PodConfig{Name: "killed", Annotations: redirect})
+	c := x.launcher(p, 0)
+	g := x.guest(p, "eth0")
+	s := x.dial(p.Name, p.Addresses[0])
+	x.kill(c.Pid)
+	nstest.Eventually(x.t, func() error {
+		var answer struct{ Status struct{ State int } }
+		err := x.CRI("ContainerStatus", map[string]string{"container_id": c.ID}, &answer)
+		if err == nil && answer.Status.State != 2 {
+			err = errors.New("the container has not exited")
+		}
+		return err
+	})
+	x.echo(s) // traffic needs no launcher
+	x.launcher(p, 1)
+	x.leases(g)
+	x.echo(s)
+	g.Close()
+	x.must(p.End())
+}
+
+// testSandboxKilled: the engine makes another sandbox for the same pod, and removes the old one when it likes.
+func testSandboxKilled(x *engine) {
+	for _, late := range []string{"stopped and removed late", "removed late", "removed first"} {
+		uid := "uid-of-restarted"
+		old := x.pod(PodConfig{Name: "restarted", UID: uid, Annotations: redirect})
+		x.launcher(old, 0)
+		x.guest(old, "eth0").Close()
+		a := x.attachment(old, "pods", "eth0")
+		x.kill(old.Pid)
+		x.awaitNotReady(old)
+		switch late {
+		case "removed late":
+			x.must(old.Stop())
+		case "removed first":
+			x.must(old.End())
+		}
+		p := x.pod(PodConfig{Name: "restarted", UID: uid, Attempt: 1, Annotations: redirect})
+		x.launcher(p, 1)
+		g := x.guest(p, "eth0")
+		s := x.dial(p.Name, p.Addresses[0])
+		dump, files := x.dump(p), x.files(p)
+		if late != "removed first" {
+			x.must(old.End())
+		}
+		// Engines call DEL again, with and without the path of the namespace.
+		x.must(x.plugins("DEL", a, "guestwire", nil))
+		a.netns = ""
+		x.must(x.plugins("DEL", a, "guestwire", nil))
+		if err := nstest.Difference(dump, x.dump(p)); err != nil {
+			x.t.Errorf("%s: %v", late, err)
+		}
+		if err := nstest.Difference(files, x.files(p)); err != nil {
+			x.t.Errorf("%s: %v", late, err)
+		}
+		x.echo(s)
+		x.leases(g)
+		g.Close()
+		x.must(p.End())
+	}
+}
+
+// testLateDel: DEL comes twice and more, in the wrong order, and for what was never there.
+func testLateDel(x *engine) {
+	p := x.pod(PodConfig{Name: "late", Annotations: redirect})
+	x.launcher(p, 0)
+	x.guest(p, "eth0").Close()
+	a := x.attachment(p, "pods", "eth0")
+	x.must(x.plugins("DEL", a, "guestwire", nil)) // before the engine's own
+	x.must(x.plugins("DEL", a, "guestwire", nil))
+	x.must(p.End())
+	for _, netns := range []string{p.NetNS, "", "/run/netns/never"} {
+		a.netns = netns
+		x.must(x.plugins("DEL", a, "guestwire", nil))
+		a.Result = nil // an engine has none after an ADD that failed
+	}
+	a.ContainerID = strings.Repeat("0", 64)
+	x.must(x.plugins("DEL", a, "guestwire", nil))
+}
+
+// testNamespaceGone: the namespace ends before the engine calls DEL.
+func testNamespaceGone(x *engine) {
+	p := x.pod(PodConfig{Name: "gone", Annotations: redirect})
+	x.launcher(p, 0)
+	x.guest(p, "eth0").Close()
+	x.kill(p.Pid)
+	x.awaitNotReady(p)
+	// The launcher is in the namespace, too.
+	x.Node.MustRun(x.t, "sh", "-c", `pkill -KILL -x launcher; umount "$0" && rm "$0"`, p.NetNS)
+	x.must(p.End())
+}
+
+// testMany: 20 pods at once.
+func testMany(x *engine) {
+	const count = 20
+	pods := make([]*Pod, count)
+	errs := make([]error, count)
+	each := func(f func(i int) error) {
+		var all sync.WaitGroup
+		for i := range pods {
+			all.Go(func() { errs[i] = f(i) })
+		}
+		all.Wait()
+		x.must(errors.Join(errs...))
+	}
+	each(func(i int) (err error) {
+		name := fmt.Sprintf("many-%d", i)
+		binding := []string{"bridge", "redirect", "masquerade"}[i%3]
+		pods[i], err = x.RunPod(PodConfig{Name: name, UID: "uid-of-" + name, Annotations: map[string]string{"guestwire/nic.eth0": binding}})
+		return err
+	})
+	for _, p := range pods {
+		if r := x.record(p, "eth0"); r.Name != "eth0" {
+			x.t.Errorf("%s: %+v", p.Name, r)
+		}
+	}
+	// One guest at the end of the crowd, to see that it is served.
+	x.launcher(pods[count-1], 0)
+	g := x.guest(pods[count-1], "eth0")
+	x.echo(x.dial(pods[count-1].Name, pods[count-1].Addresses[0]))
+	g.Close()
+	each(func(i int) error { return pods[i].End() })
+}
+
+// files lists the plugin's and Phase1's files of a pod, and which sandbox the pod's name leads to.
+func (x *engine) files(p *Pod) string {
+	x.t.Helper()
+	target, err := os.Readlink(x.Node.Path(filepath.Join(state, "pods", p.UID)))
+	x.must(err)
+	return target + "\n" + x.Node.MustRun(x.t, "sh", "-c", `ls -lA --full-time "$@"`, "ls",
+		filepath.Join(state, p.ID), filepath.Join(journals, x.record(p, "eth0").Namespace))
+}
+
+func TestEngineRestart(t *testing.T) {
+	x := newEngine(t, Config{}, EngineConfig{}, map[string]string{"10-pods.conflist": list("pods", 0, entry)})
+	for name, end := range map[string]func() error{"SIGTERM": x.Stop, "SIGKILL": x.Kill} {
+		t.Run(name, func(t *testing.T) {
+			x := x.as(t)
+			p := x.pod(PodConfig{Name: "restart", Annotations: redirect})
+			x.launcher(p, 0)
+			g := x.guest(p, "eth0")
+			s := x.dial(p.Name, p.Addresses[0])
+			before := x.dump(p)
+			x.must(end())
+			x.echo(s)
+			x.leases(g)
+			x.must(x.Start())
+			x.echo(s)
+			x.leases(g)
+			if err := nstest.Difference(before, x.dump(p)); err != nil {
+				t.Error(err)
+			}
+			g.Close()
+			x.must(p.End())
+			x.nothingLeft()
+		})
+	}
+}
+
+// TestNodeCrash: the node ends with pods on it.
+func TestNodeCrash(t *testing.T) {
+	for name, c := range map[string]struct {
+		lost string // what the next node does not find
+		gc   bool   // the engine does not know the sandboxes any more
+	}{
+		"rebooted":        {lost: "/run"},
+		"state kept":      {},
+		"engine set anew": {lost: "/var/lib/containerd", gc: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := filepath.Join(nstest.Dir(t), "node")
+			lists := map[string]string{"10-pods.conflist": list("pods", 0, entry)}
+			x := newEngine(t, Config{Dir: dir}, EngineConfig{}, lists)
+			p := x.pod(PodConfig{Name: "crashed", Annotations: redirect})
+			x.launcher(p, 0)
+			x.guest(p, "eth0").Close()
+			a := x.attachment(p, "pods", "eth0")
+			x.must(x.Node.Kill())
+			x.must(os.RemoveAll(filepath.Join(dir, strings.TrimPrefix(c.lost, "/"))))
+
+			x = newEngine(t, Config{Dir: dir}, EngineConfig{}, lists)
+			// A kubelet runs the pod anew at once, and removes the dead sandbox some time.
+			next := x.pod(PodConfig{Name: "crashed", Attempt: 1, Annotations: redirect})
+			x.launcher(next, 1)
+			g := x.guest(next, "eth0")
+			s := x.dial(next.Name, next.Addresses[0])
+			ids, err := x.Pods()
+			x.must(err)
+			for _, id := range ids {
+				if id != next.ID {
+					x.must((&Pod{ID: id, engine: x.Engine}).End())
+				}
+			}
+			if c.gc {
+				valid, err := json.Marshal([]map[string]string{{"containerID": next.ID, "ifname": "eth0"}})
+				x.must(err)
+				a.Result, a.netns = nil, ""
+				x.must(x.plugins("GC", a, "guestwire", map[string]any{"cniVersion": "1.1.0", "cni.dev/valid-attachments": json.RawMessage(valid)}))
+			}
+			if _, err := os.Lstat(x.Node.Path(filepath.Join(state, p.ID))); err == nil {
+				t.Errorf("left: %s", filepath.Join(state, p.ID))
+			}
+			x.echo(s)
+			x.leases(g)
+			g.Close()
+			x.must(next.End())
+			for _, line := range x.left() {
+				// Without its own knowledge the engine calls no DEL for the other plugins.
+				if file, ok := strings.CutPrefix(line, "file: "); ok || !c.gc {
+					t.Errorf("left: %s", file)
+				}
+			}
+		})
+	}
+}
+
+// TestTwoNetworks: a NIC of each CNI list of the node, with a chained entry each. One launcher serves both.
+func TestTwoNetworks(t *testing.T) {
+	x := newEngine(t, Config{}, EngineConfig{MaxConf: 2}, map[string]string{
+		"10-first.conflist":  list("first", 1, entry),
+		"20-second.conflist": list("second", 2, entry),
+	})
+	p := x.pod(PodConfig{Name: "two", Annotations: map[string]string{"guestwire/nic.eth0": "redirect", "guestwire/nic.eth1": "masquerade"}})
+	x.launcher(p, 0)
+	for _, nic := range []string{"eth0", "eth1"} {
+		x.guest(p, nic)
+	}
+	addresses := map[string]string{}
+	for _, nic := range []string{"eth0", "eth1"} {
+		network := map[string]string{"eth0": "first", "eth1": "second"}[nic]
+		a := x.attachment(p, network, nic)
+		x.must(x.plugins("CHECK", a, "", nil))
+		addresses[nic] = string(a.Result)
+	}
+	one := x.pod(PodConfig{Name: "one", Annotations: map[string]string{"guestwire/nic.eth1": "redirect"}})
+	if _, err := os.Stat(x.Node.Path(filepath.Join(state, one.ID, "eth0.json"))); err == nil {
+		t.Error("eth0 of the second pod is wired")
+	}
+	x.record(one, "eth1")
+	x.must(one.End())
+	x.must(p.End())
+	x.nothingLeft()
+}
+
+// TestHandler: pods of a RuntimeClass have the plugin in a CNI list of their own; all other pods are left alone.
+func TestHandler(t *testing.T) {
+	x := newEngine(t, Config{}, EngineConfig{Handlers: map[string]string{"guestwire": "/etc/cni/guestwire.d"}}, map[string]string{
+		"10-pods.conflist":                       list("pods", 0),
+		"../guestwire.d/00-guestwire.conflist": list("pods", 0, entry),
+	})
+	other := x.pod(PodConfig{Name: "other", Annotations: redirect})
+	if dump := x.dump(other); strings.Contains(dump, "guestwire") {
+		t.Errorf("the other pod is wired:\n%s", dump)
+	}
+	p := x.pod(PodConfig{Name: "vm", Handler: "guestwire", Annotations: redirect})
+	if p.Addresses[0] == other.Addresses[0] {
+		t.Errorf("both pods have %v", p.Addresses[0])
+	}
+	x.launcher(p, 0)
+	x.guest(p, "eth0").Close()
+	x.must(p.End())
+	x.must(other.End())
+	x.nothingLeft()
+}
