@@ -224,6 +224,7 @@ func (p *Plan) compare(now netstate.Snapshot, want compare.State, mend bool) ([]
 	now.Links = slices.DeleteFunc(slices.Clone(now.Links), p.isAnother)
 	found := p.nic()
 	t := p.binding.traits()
+	want.Routes = p.withoutGone(now, want.Routes)
 	nic := compare.NIC{Names: p.names, Index: found.Index, Whole: t.whole, Mend: mend, Leaves: t.leaves, Direct: t.direct}
 	for _, l := range p.wanted.Links {
 		if l.Index == found.Index {
@@ -232,6 +233,32 @@ func (p *Plan) compare(now netstate.Snapshot, want compare.State, mend bool) ([]
 		}
 	}
 	return compare.Steps(now, want, nic)
+}
+
+// withoutGone takes out of the routes what led through another link that has gone since the namespace was found. As the
+// kernel does, it takes an IPv4 route with several next hops out as a whole, and of an IPv6 route the next hop.
+func (p *Plan) withoutGone(now netstate.Snapshot, routes []netstate.Route) []netstate.Route {
+	gone := func(index int) bool {
+		_, found := p.found.Link(index)
+		_, there := now.Link(index)
+		return index != p.nic().Index && found && !there
+	}
+	var left []netstate.Route
+	for _, r := range routes {
+		if slices.ContainsFunc(r.Hops, func(h netstate.Hop) bool { return gone(h.Link) }) {
+			r.Hops = slices.DeleteFunc(slices.Clone(r.Hops), func(h netstate.Hop) bool { return gone(h.Link) })
+			if len(r.Hops) == 0 || r.Destination.Addr().Is4() {
+				continue
+			}
+			if len(r.Hops) == 1 {
+				r.Link, r.Gateway, r.OnLink, r.Hops = r.Hops[0].Link, r.Hops[0].Gateway, r.Hops[0].OnLink, nil
+			}
+		}
+		if !gone(r.Link) {
+			left = append(left, r)
+		}
+	}
+	return left
 }
 
 // isAnother says whether the link is another one that has come under the index of a NIC that has gone.
