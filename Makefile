@@ -16,6 +16,9 @@ STOCK := phase1 internal/rig/podnet internal/tap
 # The packages whose tests take longest come first, and three run at once: most of a test's time it waits.
 LONG := ./phase1 ./phase2 ./internal/rig/podnet
 
+# What takes dependencies that the library has not is a module of its own, which "go test ./..." leaves out.
+NESTED := examples/node
+
 # Each fuzz target's time, as -fuzztime takes it.
 FUZZTIME ?= 20s
 
@@ -60,6 +63,9 @@ test test-all:
 	{ \
 		echo "# run: this kernel ($$(uname -r)), -race"; \
 		GUESTWIRE_SELECT= go test -json -race -count=1 -p 3 -timeout 30m $(LONG) ./... || echo '# broken: go test'; \
+		for m in $(NESTED); do \
+			GUESTWIRE_SELECT= go test -C "$$m" -json -race -count=1 -timeout 10m ./... || echo "# broken: go test in $$m"; \
+		done; \
 		if [ $@ = test-all ]; then \
 			echo '# run: this kernel, all of the crash harness'; \
 			go test -json -count=1 -timeout 2h -run '$(CRASH)' ./phase1 -crash all || echo '# broken: crash harness'; \
@@ -139,6 +145,7 @@ lint: $(STATICCHECK) ## gofmt, go vet, staticcheck, bash -n
 	@unformatted=$$(gofmt -l .); [ -z "$$unformatted" ] || { echo "gofmt: $$unformatted"; exit 1; }
 	go vet ./...
 	$(STATICCHECK) ./...
+	@for m in $(NESTED); do echo "$$m"; (cd "$$m" && go vet ./... && $(CURDIR)/$(STATICCHECK) ./...); done
 	@for f in .ci/run internal/rig/*/*.sh; do bash -n "$$f"; done
 
 # Without -mod=mod the version would be looked up in this module's go.mod.
@@ -155,4 +162,6 @@ bin/cri: FORCE # a module of its own
 	CGO_ENABLED=0 go build -C internal/rig/node/cri -o $(CURDIR)/$@ .
 bin/guestwire: FORCE
 	CGO_ENABLED=0 go build -o $@ ./examples/cni
+bin/guestwire-node: FORCE
+	CGO_ENABLED=0 go build -C examples/node -o $(CURDIR)/$@ .
 FORCE:

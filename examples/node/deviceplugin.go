@@ -1,0 +1,238 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	kubelet "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+)
+
+const (
+	// pods is how many containers can have a device at once: more than a node has.
+	pods = 1000
+	// kubeletSocket is where device plugins register, in the directory of their own sockets.
+	kubeletSocket = "kubelet.sock"
+)
+
+// devicePlugins offers each allowed device to the kubelet as guestwire/NAME, for engines without NRI.
+type devicePlugins struct {
+	dir     string // the kubelet's directory of device plugins
+	devices devices
+	log     *slog.Logger
+	// ready is told whether all devices are registered.
+	ready func(bool)
+	// look is how often devices and sockets are looked at, besides what the kernel reports of the directory.
+	look time.Duration
+}
+
+// run serves and registers, again and again, until ctx is done. A kubelet that starts removes all files of its directory.
+func (p *devicePlugins) run(ctx context.Context) {
+	var plugins []*devicePlugin
+	for _, name := range p.devices.allowed {
+		plugins = append(plugins, &devicePlugin{devicePlugins: p, name: name, changed: make(chan struct{})})
+	}
+	defer func() {
+		for _, plugin := range plugins {
+			plugin.stop()
+		}
+	}()
+	watch, err := fsnotify.NewWatcher()
+	if err != nil { // the ticker is slower, but enough
+		p.log.Warn("device plugins: no watch", "error", err)
+		watch = &fsnotify.Watcher{}
+	} else {
+		defer watch.Close()
+	}
+	tick := time.NewTicker(p.look)
+	defer tick.Stop()
+	said := ""
+	for {
+		if err == nil {
+			_ = watch.Add(p.dir) // where it is not there yet, serve says so
+		}
+		var errs []error
+		for _, plugin := range plugins {
+			plugin.checkHealth()
+			if err := plugin.serve(ctx); err != nil {
+				errs = append(errs, fmt.Errorf("guestwire/%s: %w", plugin.name, err))
+			}
+		}
+		text := ""
+		if err := errors.Join(errs...); err != nil {
+			text = err.Error()
+		}
+		if text != said && text != "" {
+			p.log.Warn("device plugins", "error", text, "again in", p.look)
+		}
+		said = text
+		p.ready(text == "")
+		select {
+		case <-ctx.Done():
+			return
+		case <-watch.Events:
+		case <-watch.Errors:
+		case <-tick.C:
+		}
+	}
+}
+
+// devicePlugin serves one device.
+type devicePlugin struct {
+	kubelet.UnimplementedDevicePluginServer
+	*devicePlugins
+	name string
+
+	server     *grpc.Server
+	served     chan struct{}
+	own        os.FileInfo // the socket that the server listens at
+	registered os.FileInfo // the kubelet's socket at the time of the registration
+
+	mu      sync.Mutex
+	problem string // empty: the device is there
+	changed chan struct{}
+}
+
+func (p *devicePlugin) socket() string { return filepath.Join(p.dir, "guestwire-"+p.name+".sock") }
+
+// serve listens and registers where this is not done, or was undone by a start of the kubelet.
+func (p *devicePlugin) serve(ctx context.Context) error {
+	there, err := os.Lstat(filepath.Join(p.dir, kubeletSocket))
+	if err != nil {
+		return fmt.Errorf("%w: no kubelet runs, or its directory of device plugins is another one", err)
+	}
+	own, err := os.Lstat(p.socket())
+	if err == nil && p.own != nil && os.SameFile(own, p.own) && p.registered != nil && os.SameFile(there, p.registered) {
+		return nil
+	}
+	p.stop()
+	if err := os.Remove(p.socket()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	listener, err := net.Listen("unix", p.socket())
+	if err != nil {
+		return err
+	}
+	listener.(*net.UnixListener).SetUnlinkOnClose(false) // the name may be another's by then
+	p.server, p.served = grpc.NewServer(), make(chan struct{})
+	kubelet.RegisterDevicePluginServer(p.server, p)
+	go func() {
+		p.server.Serve(listener)
+		close(p.served)
+	}()
+	if p.own, err = os.Lstat(p.socket()); err == nil {
+		err = p.register(ctx)
+	}
+	if err != nil {
+		p.stop()
+		return err
+	}
+	p.registered = there
+	p.log.Info("device plugin: registered", "resource", "guestwire/"+p.name)
+	return nil
+}
+
+func (p *devicePlugin) register(ctx context.Context) error {
+	conn, err := grpc.NewClient("unix://"+filepath.Join(p.dir, kubeletSocket), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	_, err = kubelet.NewRegistrationClient(conn).Register(ctx, &kubelet.RegisterRequest{
+		Version: kubelet.Version, Endpoint: filepath.Base(p.socket()), ResourceName: "guestwire/" + p.name,
+	})
+	return err
+}
+
+// stop ends the server, if there is one, and removes its socket.
+func (p *devicePlugin) stop() {
+	if p.server == nil {
+		return
+	}
+	p.server.Stop()
+	<-p.served
+	if now, err := os.Lstat(p.socket()); err == nil && p.own != nil && os.SameFile(now, p.own) {
+		os.Remove(p.socket())
+	}
+	p.server, p.own, p.registered = nil, nil, nil
+}
+
+// checkHealth looks whether the node has the device.
+func (p *devicePlugin) checkHealth() {
+	problem := ""
+	if _, err := p.devices.find(p.name); err != nil {
+		problem = err.Error()
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if problem == p.problem {
+		return
+	}
+	if problem != "" {
+		p.log.Warn("device plugin: unhealthy", "error", problem)
+	} else {
+		p.log.Info("device plugin: healthy again", "resource", "guestwire/"+p.name)
+	}
+	p.problem = problem
+	close(p.changed)
+	p.changed = make(chan struct{})
+}
+
+func (p *devicePlugin) health() (problem string, changed <-chan struct{}) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.problem, p.changed
+}
+
+func (p *devicePlugin) GetDevicePluginOptions(context.Context, *kubelet.Empty) (*kubelet.DevicePluginOptions, error) {
+	return &kubelet.DevicePluginOptions{}, nil
+}
+
+func (p *devicePlugin) ListAndWatch(_ *kubelet.Empty, stream grpc.ServerStreamingServer[kubelet.ListAndWatchResponse]) error {
+	for {
+		problem, changed := p.health()
+		health := kubelet.Healthy
+		if problem != "" {
+			health = kubelet.Unhealthy
+		}
+		list := &kubelet.ListAndWatchResponse{}
+		for i := range pods {
+			list.Devices = append(list.Devices, &kubelet.Device{ID: strconv.Itoa(i), Health: health})
+		}
+		if err := stream.Send(list); err != nil {
+			return err
+		}
+		select {
+		case <-changed:
+		case <-stream.Context().Done():
+			return nil
+		}
+	}
+}
+
+func (p *devicePlugin) Allocate(_ context.Context, r *kubelet.AllocateRequest) (*kubelet.AllocateResponse, error) {
+	d, err := p.devices.find(p.name)
+	if err != nil {
+		return nil, err
+	}
+	answer := &kubelet.AllocateResponse{}
+	for range r.GetContainerRequests() {
+		answer.ContainerResponses = append(answer.ContainerResponses, &kubelet.ContainerAllocateResponse{
+			Devices: []*kubelet.DeviceSpec{{ContainerPath: d.path, HostPath: d.path, Permissions: "rw"}},
+		})
+	}
+	return answer, nil
+}

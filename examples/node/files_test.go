@@ -1,0 +1,141 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestReplaceFile: a file comes with its mode, is left alone if it is the same, and is replaced together with what a killed
+// call has left.
+func TestReplaceFile(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "list")
+	for i, c := range []struct {
+		text    string
+		mode    os.FileMode
+		changed bool
+	}{
+		{"one", 0o600, true},
+		{"one", 0o600, false},
+		{"one", 0o644, true},
+		{"two", 0o755, true},
+	} {
+		write(t, temporaryName(path), "half")
+		before, _ := os.Lstat(path)
+		changed, err := replaceFile(path, []byte(c.text), c.mode)
+		if err != nil || changed != c.changed {
+			t.Errorf("%d: changed %v, %v", i, changed, err)
+		}
+		after, err := os.Lstat(path)
+		if err != nil || after.Mode() != c.mode || read(t, path) != c.text {
+			t.Errorf("%d: %v, %q, %v", i, after.Mode(), read(t, path), err)
+		}
+		if before != nil && os.SameFile(before, after) == c.changed {
+			t.Errorf("%d: the file is the same one: %v", i, !c.changed)
+		}
+		if have := names(t, dir); !slices.Equal(have, []string{"list"}) {
+			t.Errorf("%d: %q is left", i, have)
+		}
+	}
+	// A link is replaced, and what it leads to stays.
+	target := filepath.Join(t.TempDir(), "target")
+	write(t, target, "mine")
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(target, path); err != nil {
+		t.Fatal(err)
+	}
+	if changed, err := replaceFile(path, []byte("mine"), 0o644); err != nil || !changed || read(t, target) != "mine" {
+		t.Errorf("link: changed %v, %v", changed, err)
+	}
+	write(t, temporaryName(path), "half")
+	for _, want := range []bool{true, false} {
+		if removed, err := removeFile(path); err != nil || removed != want {
+			t.Errorf("removed %v, %v", removed, err)
+		}
+	}
+	if have := names(t, dir); len(have) > 0 {
+		t.Errorf("%q is left", have)
+	}
+	if removed, err := removeFile(filepath.Join(dir, "none", "list")); err != nil || removed {
+		t.Errorf("without the directory: removed %v, %v", removed, err)
+	}
+}
+
+const replaceForever = "GUESTWIRE_NODE_TEST_REPLACE"
+
+func large(letter string) []byte { return []byte(strings.Repeat(letter, 1<<20)) }
+
+// replaceUntilKilled gives the file one text after the other.
+func replaceUntilKilled(path string) {
+	for {
+		for _, letter := range []string{"a", "b"} {
+			if _, err := replaceFile(path, large(letter), 0o644); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				os.Exit(1)
+			}
+		}
+	}
+}
+
+// TestKilled: two processes replace a file at once, and one is killed: the file is the one or the other, and the other
+// process goes on.
+func TestKilled(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "list")
+	if _, err := replaceFile(path, large("a"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	halves := 0
+	for i := range 30 {
+		killed := exec.Command(os.Args[0])
+		killed.Env = append(os.Environ(), replaceForever+"="+path)
+		killed.Stderr = os.Stderr
+		if err := killed.Start(); err != nil {
+			t.Fatal(err)
+		}
+		before, err := os.Lstat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, func() error { // until it has begun
+			if now, err := os.Lstat(path); err != nil || os.SameFile(now, before) {
+				return fmt.Errorf("the file is not replaced: %v", err)
+			}
+			return nil
+		})
+		for range 3 {
+			if _, err := replaceFile(path, large("c"), 0o644); err != nil {
+				t.Error(err)
+			}
+		}
+		time.Sleep(time.Duration(i) * time.Millisecond / 10) // to be killed elsewhere each time
+		if err := killed.Process.Kill(); err != nil {
+			t.Error(err)
+		}
+		if err := killed.Wait(); err.Error() != "signal: killed" {
+			t.Fatal(err)
+		}
+		text := read(t, path)
+		if len(text) != 1<<20 || strings.Trim(text, text[:1]) != "" {
+			t.Fatalf("kill %d: half a file of %d octets", i, len(text))
+		}
+		if _, err := os.Lstat(temporaryName(path)); err == nil {
+			halves++
+		}
+		if _, err := replaceFile(path, large("d"), 0o644); err != nil {
+			t.Error(err)
+		}
+		if have := names(t, dir); !slices.Equal(have, []string{"list"}) {
+			t.Errorf("%q is left", have)
+		}
+	}
+	t.Logf("%d of 30 kills left a temporary file, which the next call has removed", halves)
+}

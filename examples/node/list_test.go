@@ -1,0 +1,264 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/containernetworking/cni/libcni"
+)
+
+const (
+	flannel = `{"name": "cbr0", "cniVersion": "0.3.1", "plugins": [
+		{"type": "flannel", "delegate": {"hairpinMode": true, "isDefaultGateway": true, "mtu": 1450.0}},
+		{"type": "portmap", "capabilities": {"portMappings": true}}]}`
+	bridge = `{"cniVersion": "1.0.0", "name": "net", "type": "bridge", "bridge": "cni0", "args": {"a": "<&>", "n": 12345678901234567890},
+		"ipam": {"type": "host-local", "subnet": "10.0.0.0/24"}}`
+	multus = `{"cniVersion": "0.3.1", "name": "multus-cni-network", "type": "multus", "kubeconfig": "/etc/cni/net.d/multus.d/multus.kubeconfig",
+		"delegates": [{"name": "cbr0", "type": "flannel"}]}`
+)
+
+// testLists are those of a directory.
+func testLists(t *testing.T, files map[string]string, args ...string) cniLists {
+	t.Helper()
+	dir := t.TempDir()
+	for name, text := range files {
+		write(t, filepath.Join(dir, name), text)
+	}
+	o, err := parse(verbs[slices.IndexFunc(verbs, func(v verb) bool { return v.name == "install" })], append([]string{"-cni-conf", dir}, args...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return o.lists()
+}
+
+// TestDerive: an engine's own parser finds in the derived list what it finds in the source, and guestwire behind.
+func TestDerive(t *testing.T) {
+	for name, c := range map[string]struct {
+		files  map[string]string
+		source string
+		mode   os.FileMode
+	}{
+		"list":                        {map[string]string{"10-flannel.conflist": flannel}, "10-flannel.conflist", 0o644},
+		"mode 0600":                   {map[string]string{"10-flannel.conflist": flannel}, "10-flannel.conflist", 0o600},
+		"one plugin":                  {map[string]string{"10-bridge.conf": bridge}, "10-bridge.conf", 0o640},
+		"one plugin, json":            {map[string]string{"10-bridge.json": bridge}, "10-bridge.json", 0o644},
+		"the first":                   {map[string]string{"10-flannel.conflist": flannel, "05-bridge.conf": bridge, "01-note.txt": "{", ".hidden": "{"}, "05-bridge.conf", 0o644},
+		"by bytes, not by the number": {map[string]string{"9-flannel.conflist": flannel, "10-bridge.conf": bridge}, "10-bridge.conf", 0o644},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := testLists(t, c.files, "-spec", `{"owner": {"uid": 1000}}`, "-trust-pods")
+			source := filepath.Join(l.conf, c.source)
+			if err := os.Chmod(source, c.mode); err != nil {
+				t.Fatal(err)
+			}
+			before, err := os.Lstat(source)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i := range 2 {
+				did, err := l.update()
+				if err != nil || (did != "") != (i == 0) {
+					t.Fatalf("update %d: %q, %v", i, did, err)
+				}
+			}
+			after, err := os.Lstat(source)
+			if err != nil || !os.SameFile(before, after) || !after.ModTime().Equal(before.ModTime()) || read(t, source) != c.files[c.source] {
+				t.Errorf("the source has changed, %v", err)
+			}
+			info, err := os.Lstat(l.own())
+			if err != nil || info.Mode() != c.mode {
+				t.Errorf("mode %v, %v, want %v", info.Mode(), err, c.mode)
+			}
+			found, err := libcni.ConfFiles(l.conf, confEndings)
+			slices.Sort(found)
+			if err != nil || found[0] != l.own() {
+				t.Errorf("the engine takes %q, %v", found, err)
+			}
+
+			var want *libcni.NetworkConfigList
+			if filepath.Ext(source) == ".conflist" {
+				want, err = libcni.ConfListFromFile(source)
+			} else {
+				var one *libcni.PluginConfig
+				//lint:ignore SA1019 engines call it
+				if one, err = libcni.ConfFromFile(source); err == nil {
+					//lint:ignore SA1019 engines call it
+					want, err = libcni.ConfListFromConf(one)
+				}
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			have, err := libcni.ConfListFromFile(l.own())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if have.Name != want.Name || have.CNIVersion != want.CNIVersion || len(have.Plugins) != len(want.Plugins)+1 {
+				t.Fatalf("%s %s, %d plugins; want %s %s, %d plugins and guestwire", have.Name, have.CNIVersion, len(have.Plugins), want.Name, want.CNIVersion, len(want.Plugins))
+			}
+			for i, p := range want.Plugins {
+				if a, b := compact(t, p.Bytes), compact(t, have.Plugins[i].Bytes); a != b {
+					t.Errorf("plugin %d:\n%s\nwant\n%s", i, b, a)
+				}
+			}
+			last := have.Plugins[len(want.Plugins)]
+			entry := `{"capabilities":{"io.kubernetes.cri.pod-annotations":true},"dir":"/run/guestwire.lock","spec":{"owner":{"uid":1000}},"state":"/run/guestwire","trustPods":true,"type":"guestwire"}`
+			if got := compact(t, last.Bytes); got != entry {
+				t.Errorf("guestwire's entry is\n%s\nwant\n%s", got, entry)
+			}
+			if did, err := l.remove(); err != nil || !strings.Contains(did, l.own()) {
+				t.Errorf("remove: %q, %v", did, err)
+			}
+			if have := names(t, l.conf); len(have) != len(c.files) || read(t, source) != c.files[c.source] {
+				t.Errorf("after remove: %q", have)
+			}
+		})
+	}
+}
+
+func compact(t *testing.T, text []byte) string {
+	t.Helper()
+	var b strings.Builder
+	var raw json.RawMessage = text
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(raw); err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(b.String())
+}
+
+// TestListRefused: what cannot be extended is refused, and the derived list of before stays.
+func TestListRefused(t *testing.T) {
+	for name, c := range map[string]struct {
+		files map[string]string
+		want  string
+	}{
+		"half a file":     {map[string]string{"10-net.conflist": flannel[:40]}, "10-net.conflist: no JSON object"},
+		"empty":           {map[string]string{"10-net.conflist": ""}, "no JSON object"},
+		"an array":        {map[string]string{"10-net.conflist": "[]"}, "no JSON object"},
+		"null":            {map[string]string{"10-net.conflist": "null"}, "no plugins"},
+		"no plugins":      {map[string]string{"10-net.conflist": `{"name": "a", "cniVersion": "1.0.0", "plugins": []}`}, "no plugins"},
+		"no list":         {map[string]string{"10-net.conflist": bridge}, "no plugins"},
+		"no type":         {map[string]string{"10-net.conf": flannel}, "plugin 1 has no type"},
+		"no name":         {map[string]string{"10-net.conf": `{"type": "bridge", "cniVersion": "1.0.0"}`}, "no name"},
+		"old":             {map[string]string{"10-net.conf": `{"type": "bridge", "name": "a", "cniVersion": "0.3.0"}`}, `cniVersion "0.3.0": a chained plugin needs 0.3.1 or later`},
+		"no version":      {map[string]string{"10-net.conf": `{"type": "bridge", "name": "a"}`}, `cniVersion ""`},
+		"no text":         {map[string]string{"10-net.conf": `{"type": "bridge", "name": "a", "cniVersion": 1}`}, "cniVersion: "},
+		"before ours":     {map[string]string{"00-aaa.conflist": flannel}, "sorts before 00-guestwire.conflist"},
+		"Multus":          {map[string]string{"00-multus.conf": multus, "10-net.conflist": flannel}, "would pass Multus over"},
+		"not ours":        {map[string]string{"10-net.conflist": flannel, "00-guestwire.conflist": flannel}, "was not made by guestwire-node"},
+		"not ours, empty": {map[string]string{"10-net.conflist": flannel, "00-guestwire.conflist": ""}, "was not made by guestwire-node"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := testLists(t, map[string]string{"10-net.conflist": flannel})
+			if _, err := l.update(); err != nil {
+				t.Fatal(err)
+			}
+			want := read(t, l.own())
+			if err := os.Remove(filepath.Join(l.conf, "10-net.conflist")); err != nil {
+				t.Fatal(err)
+			}
+			for name, text := range c.files {
+				write(t, filepath.Join(l.conf, name), text)
+				if name == l.name {
+					want = text
+				}
+			}
+			did, err := l.update()
+			if err == nil || did != "" || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%q, %v, want %q", did, err, c.want)
+			}
+			if read(t, l.own()) != want {
+				t.Error("the derived list has changed")
+			}
+		})
+	}
+}
+
+// TestListChanges: the derived list follows its source, and goes with it.
+func TestListChanges(t *testing.T) {
+	l := testLists(t, nil)
+	step := func(want string, files ...string) {
+		t.Helper()
+		did, err := l.update()
+		text := fmt.Sprint(did, err)
+		if !strings.Contains(text, want) {
+			t.Errorf("%q, want %q", text, want)
+		}
+		if have := names(t, l.conf); !slices.Equal(have, files) {
+			t.Errorf("%q, want %q", have, files)
+		}
+	}
+	path := filepath.Join(l.conf, "10-net.conflist")
+	step("no CNI list yet")
+	write(t, path, flannel)
+	step("10-net.conflist and guestwire", "00-guestwire.conflist", "10-net.conflist")
+	write(t, path, strings.Replace(flannel, "cbr0", "cbr1", 1))
+	step("written", "00-guestwire.conflist", "10-net.conflist")
+	if text := read(t, l.own()); !strings.Contains(text, "cbr1") {
+		t.Error(text)
+	}
+	write(t, filepath.Join(l.conf, "05-bridge.conf"), bridge)
+	step("05-bridge.conf and guestwire", "00-guestwire.conflist", "05-bridge.conf", "10-net.conflist")
+	named := strings.Replace(flannel, `{"type": "portmap"`, `{"type": "guestwire"}, {"type": "portmap"`, 1)
+	write(t, filepath.Join(l.conf, "05-bridge.conflist"), named)
+	if err := os.Remove(filepath.Join(l.conf, "05-bridge.conf")); err != nil {
+		t.Fatal(err)
+	}
+	step("names guestwire itself", "05-bridge.conflist", "10-net.conflist")
+	step("", "05-bridge.conflist", "10-net.conflist")
+	if err := os.Remove(filepath.Join(l.conf, "05-bridge.conflist")); err != nil {
+		t.Fatal(err)
+	}
+	step("10-net.conflist and guestwire", "00-guestwire.conflist", "10-net.conflist")
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	step("the list that it was derived from is gone")
+
+	// A directory of a RuntimeClass: the node's own directory gets nothing, and loses what an earlier installation wrote.
+	write(t, path, flannel)
+	step("written", "00-guestwire.conflist", "10-net.conflist")
+	l.to = t.TempDir()
+	step("the list is in", "10-net.conflist")
+	step("written", "10-net.conflist")
+	if have := names(t, l.to); !slices.Equal(have, []string{"00-guestwire.conflist"}) {
+		t.Errorf("%q", have)
+	}
+	if _, err := l.remove(); err != nil {
+		t.Error(err)
+	}
+	if have := names(t, l.to); len(have) > 0 {
+		t.Errorf("%q", have)
+	}
+}
+
+// TestMultus: behind Multus guestwire is added to the list that Multus takes for the first network. Multus itself is the
+// source where one ADD wires every NIC.
+func TestMultus(t *testing.T) {
+	files := map[string]string{"00-multus.conf": multus, "10-net.conflist": flannel}
+	for _, c := range []struct {
+		args       []string
+		name, from string
+	}{
+		{[]string{"-list-name", "01-guestwire.conflist"}, "cbr0", "10-net.conflist"},
+		{[]string{"-every-nic"}, "multus-cni-network", "00-multus.conf"},
+		{[]string{"-list-to", t.TempDir()}, "cbr0", "10-net.conflist"},
+	} {
+		l := testLists(t, files, c.args...)
+		if _, err := l.update(); err != nil {
+			t.Errorf("%q: %v", c.args, err)
+			continue
+		}
+		list, err := libcni.ConfListFromFile(l.own())
+		if err != nil || list.Name != c.name {
+			t.Errorf("%q: %v, %v", c.args, list, err)
+		}
+	}
+}

@@ -1,0 +1,229 @@
+// Guestwire-node makes a Kubernetes node wire the NICs of VM pods: it puts the CNI plugin guestwire into the node's CNI
+// list, and gives the launchers' containers their records and devices.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/guestwire/guestwire/examples/cni/sandbox"
+	"github.com/guestwire/guestwire/phase1"
+)
+
+// The exit codes.
+const (
+	exitDone = iota
+	exitFailed
+	exitUsage
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	err := run(ctx, os.Args[1:], os.Stdout, slog.New(slog.NewTextHandler(os.Stderr, nil)))
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "guestwire-node:", err)
+	}
+	os.Exit(exitCode(err))
+}
+
+// usageError is a mistake in the command line.
+type usageError struct{ error }
+
+func (e usageError) Unwrap() error { return e.error }
+
+func exitCode(err error) int {
+	var usage usageError
+	switch {
+	case err == nil:
+		return exitDone
+	case errors.As(err, &usage):
+		return exitUsage
+	}
+	return exitFailed
+}
+
+func run(ctx context.Context, args []string, stdout io.Writer, log *slog.Logger) error {
+	if len(args) == 0 {
+		return usageError{fmt.Errorf("a verb is missing: %s; guestwire-node help tells more", verbNames())}
+	}
+	name, args := args[0], args[1:]
+	if name == "help" || name == "-h" || name == "-help" || name == "--help" {
+		return help(stdout, args)
+	}
+	if strings.HasPrefix(name, "-") {
+		return usageError{fmt.Errorf("%q before the verb: the verb comes first, then its flags; guestwire-node help tells more", name)}
+	}
+	i := slices.IndexFunc(verbs, func(v verb) bool { return v.name == name })
+	if i < 0 {
+		return usageError{fmt.Errorf("%q is none of %s; guestwire-node help tells more", name, verbNames())}
+	}
+	v := verbs[i]
+	o, err := parse(v, args)
+	if errors.Is(err, flag.ErrHelp) {
+		return help(stdout, []string{name})
+	}
+	if err != nil {
+		return usageError{fmt.Errorf("%w; guestwire-node help %s tells more", err, name)}
+	}
+	o.stdout, o.log = stdout, log
+	return v.do(ctx, o)
+}
+
+// parse returns the values of the verb's flags, checked as far as they can be without the node.
+func parse(v verb, args []string) (*options, error) {
+	o := &options{}
+	flags := o.flagSet(v)
+	flags.SetOutput(io.Discard) // the error is printed once, by main
+	if err := flags.Parse(args); err != nil {
+		return nil, err
+	}
+	if flags.NArg() > 0 {
+		return nil, fmt.Errorf("%q is no flag", flags.Arg(0))
+	}
+	return o, o.check()
+}
+
+// options are the values of the flags.
+type options struct {
+	from, cniBin, cniConf, listTo, listName string
+	state, dir                              string
+	spec                                    string
+	trustPods, everyNIC                     bool
+	nri, dev, deviceNames, devicePlugins    string
+	metrics, ready                          string
+	sweep                                   time.Duration
+	wait, stay, force                       bool
+
+	devices devices
+	entry   json.RawMessage
+
+	stdout io.Writer
+	log    *slog.Logger
+}
+
+// flagSet has the verb's flags.
+func (o *options) flagSet(v verb) *flag.FlagSet {
+	set := flag.NewFlagSet(v.name, flag.ContinueOnError)
+	for _, name := range strings.Fields(v.flags) {
+		switch name {
+		case "from":
+			set.StringVar(&o.from, name, "", "the `DIR` with the binaries guestwire and, if it is to be installed, agent; without it the directory of guestwire-node")
+		case "cni-bin":
+			set.StringVar(&o.cniBin, name, "/opt/cni/bin", "the `DIR` of the node's CNI plugins; empty: no binary is installed")
+		case "cni-conf":
+			set.StringVar(&o.cniConf, name, "/etc/cni/net.d", "the `DIR` of the node's CNI lists; empty: no list is derived")
+		case "list-to":
+			set.StringVar(&o.listTo, name, "", "the `DIR` for the derived list, such as the cni_conf_dir of a RuntimeClass's handler; without it the -cni-conf, for all pods")
+		case "list-name":
+			set.StringVar(&o.listName, name, "00-guestwire.conflist", "the `FILE` name of the derived list: an engine takes the first of the directory")
+		case "state":
+			set.StringVar(&o.state, name, string(sandbox.DefaultState), "the `DIR` of the sandboxes' records, on the node and here")
+		case "dir":
+			set.StringVar(&o.dir, name, phase1.DefaultDir, "the node's `DIR` for journals and locks, the same for all of guestwire's programs")
+		case "spec":
+			set.StringVar(&o.spec, name, "", "what holds for each NIC, a `JSON` object as of agent setup -config without nic and state, such as "+
+				`{"owner": {"uid": 107}}; with a binding, every pod of the list is wired, and without one those whose annotations ask for it`)
+		case "trust-pods":
+			set.BoolVar(&o.trustPods, name, false, "a pod's annotations may also set guard and owner.selinux")
+		case "every-nic":
+			set.BoolVar(&o.everyNIC, name, false, "the list's first plugin lays all NICs of a pod, as Multus does: the NICs of the annotations are wired by one ADD")
+		case "nri":
+			set.StringVar(&o.nri, name, "/var/run/nri/nri.sock", "the engine's NRI `SOCKET`; empty: launchers get records and devices by other means (-device-plugins)")
+		case "devices":
+			set.StringVar(&o.deviceNames, name, "kvm", "the `NAMES` of the devices that pods may ask for besides tun, with commas between: kvm, vhost-net")
+		case "dev":
+			set.StringVar(&o.dev, name, "/dev", "the node's /dev, the `DIR` in which this process sees it")
+		case "device-plugins":
+			set.StringVar(&o.devicePlugins, name, "", "the kubelet's `DIR` of device plugins, such as /var/lib/kubelet/device-plugins: offers guestwire/tun and the -devices as resources; empty: no device plugin")
+		case "metrics":
+			set.StringVar(&o.metrics, name, "", "the `ADDRESS` at which the metrics of agent status -prometheus are served as /metrics, such as 127.0.0.1:9476; empty: none. It needs the node's PID namespace and CAP_SYS_ADMIN, CAP_NET_ADMIN, CAP_SYS_PTRACE")
+		case "sweep":
+			set.DurationVar(&o.sweep, name, 0, "how often what is left of namespaces that are gone is removed, as agent forget does, such as 1h; 0: never. It needs the node's PID namespace and CAP_SYS_PTRACE")
+		case "ready":
+			usage := "the `FILE` that is there while all is done, for a readiness probe; empty: none"
+			set.StringVar(&o.ready, name, "", usage)
+		case "wait":
+			set.BoolVar(&o.wait, name, false, "wait until the last wired pod is gone, and remove the binaries then")
+		case "stay":
+			set.BoolVar(&o.stay, name, false, "as -wait, and stay until SIGTERM, as a DaemonSet's container has to")
+		case "force":
+			set.BoolVar(&o.force, name, false, "remove the binaries also while pods are wired: CRI-O then cannot remove these pods")
+		}
+	}
+	return set
+}
+
+// check refuses what guestwire's ADD would refuse for each pod, and what cannot work.
+func (o *options) check() (err error) {
+	for flag, path := range map[string]string{"from": o.from, "cni-bin": o.cniBin, "cni-conf": o.cniConf, "list-to": o.listTo, "state": o.state, "dir": o.dir, "dev": o.dev, "device-plugins": o.devicePlugins, "nri": o.nri, "ready": o.ready} {
+		if path != "" && !filepath.IsAbs(path) {
+			return fmt.Errorf("-%s %s: want an absolute path", flag, path)
+		}
+	}
+	if o.listTo == "" {
+		o.listTo = o.cniConf
+	}
+	if o.listName != "" && (filepath.Base(o.listName) != o.listName || filepath.Ext(o.listName) != ".conflist") {
+		return fmt.Errorf("-list-name %s: want a file name that ends with .conflist", o.listName)
+	}
+	if o.sweep < 0 || o.sweep > 0 && o.sweep < time.Minute {
+		return fmt.Errorf("-sweep %v: want 1m or more, or 0 for never", o.sweep)
+	}
+	if o.devices, err = newDevices(o.dev, o.deviceNames); err != nil {
+		return err
+	}
+	o.entry, err = listEntry(o)
+	return err
+}
+
+// listEntry returns guestwire's entry of a CNI list.
+func listEntry(o *options) (json.RawMessage, error) {
+	entry := struct {
+		Type         string          `json:"type"`
+		Capabilities map[string]bool `json:"capabilities"`
+		State        string          `json:"state,omitempty"`
+		Dir          string          `json:"dir,omitempty"`
+		Spec         json.RawMessage `json:"spec,omitempty"`
+		TrustPods    bool            `json:"trustPods,omitempty"`
+		EveryNIC     bool            `json:"everyNIC,omitempty"`
+	}{"guestwire", map[string]bool{"io.kubernetes.cri.pod-annotations": true}, o.state, o.dir, nil, o.trustPods, o.everyNIC}
+	if o.spec != "" {
+		if _, err := sandbox.ReadDefaults(json.RawMessage(o.spec), o.trustPods); err != nil {
+			return nil, fmt.Errorf("-%w", err) // its field is below spec
+		}
+		entry.Spec = json.RawMessage(o.spec)
+	}
+	return json.Marshal(entry)
+}
+
+// version is the program's version and revision, as the go command noted them: "v0.1.0, revision 1f3a...".
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "(unknown)"
+	}
+	text := info.Main.Version
+	for _, s := range info.Settings {
+		switch {
+		case s.Key == "vcs.revision":
+			text += ", revision " + s.Value
+		case s.Key == "vcs.modified" && s.Value == "true":
+			text += ", modified"
+		}
+	}
+	return text + ", " + info.GoVersion
+}

@@ -1,0 +1,249 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/guestwire/guestwire/examples/cni/sandbox"
+	"github.com/guestwire/guestwire/examples/metrics"
+	"github.com/guestwire/guestwire/phase1"
+)
+
+const (
+	// retry is how long an engine, a kubelet or a directory that is not there is let alone.
+	retry = 2 * time.Second
+	// settle is how long other programs may take for the files of one change.
+	settle = 100 * time.Millisecond
+	// recheck is how often the node is looked at without a report of the kernel.
+	recheck = 30 * time.Second
+)
+
+// runNode does all that the flags name until ctx is done. Nothing that is missing on the node ends it.
+func runNode(ctx context.Context, o *options) error {
+	r := &readiness{file: o.ready, log: o.log}
+	if err := r.clear(); err != nil {
+		return err
+	}
+	defer r.clear()
+	var working sync.WaitGroup
+	defer working.Wait()
+	listed := r.part()
+	if o.nri != "" {
+		p := &nriPlugin{socket: o.nri, state: sandbox.State(o.state), devices: o.devices, log: o.log, ready: r.part(), retry: retry}
+		working.Go(func() { p.run(ctx) })
+	}
+	if o.devicePlugins != "" {
+		p := &devicePlugins{dir: o.devicePlugins, devices: o.devices, log: o.log, ready: r.part(), look: retry}
+		working.Go(func() { p.run(ctx) })
+	}
+	if o.metrics != "" {
+		working.Go(func() { o.serveMetrics(ctx) })
+	}
+	if o.sweep > 0 {
+		working.Go(func() { o.keepSwept(ctx) })
+	}
+	o.keepInstalled(ctx, listed)
+	return nil
+}
+
+// keepInstalled installs, and does so again whenever another program changes the node's CNI lists.
+func (o *options) keepInstalled(ctx context.Context, ready func(bool)) {
+	watch, err := fsnotify.NewWatcher()
+	if err != nil { // the ticker is slower, but enough
+		o.log.Warn("CNI lists: no watch", "error", err)
+		watch = &fsnotify.Watcher{}
+	} else {
+		defer watch.Close()
+	}
+	watched := err == nil
+	said := ""
+	for installed := false; ; {
+		if watched {
+			for _, dir := range []string{o.cniConf, o.listTo} {
+				_ = watch.Add(dir) // one that is not there is looked at by the ticker
+			}
+		}
+		var err error
+		if !installed || !o.hasBinaries() {
+			err = o.installBinaries()
+			installed = err == nil
+		}
+		if err == nil {
+			err = o.updateList()
+		}
+		wait := recheck
+		text := ""
+		if err != nil {
+			wait, text = retry, err.Error()
+		}
+		if text != said && text != "" {
+			o.log.Warn("install", "error", text)
+		}
+		said = text
+		ready(err == nil)
+		select {
+		case <-ctx.Done():
+			return
+		case <-watch.Events:
+			drain(ctx, watch)
+		case <-watch.Errors:
+		case <-time.After(wait):
+		}
+	}
+}
+
+// drain waits until no file has changed for a moment.
+func drain(ctx context.Context, watch *fsnotify.Watcher) {
+	for {
+		select {
+		case <-watch.Events:
+		case <-time.After(settle):
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// serveMetrics serves at -metrics until ctx is done.
+func (o *options) serveMetrics(ctx context.Context) {
+	mux := http.NewServeMux()
+	mux.Handle("/metrics", o.metricsHandler())
+	for {
+		server := &http.Server{Addr: o.metrics, Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+		stop := context.AfterFunc(ctx, func() { server.Close() })
+		err := server.ListenAndServe()
+		stop()
+		if ctx.Err() != nil {
+			return
+		}
+		o.log.Warn("metrics", "error", err, "again in", recheck)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(recheck):
+		}
+	}
+}
+
+// metricsHandler looks at the node anew for each request, and for one at a time: it enters each pod's namespace.
+func (o *options) metricsHandler() http.Handler {
+	var one sync.Mutex
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		one.Lock()
+		defer one.Unlock()
+		wirings, err := phase1.List(r.Context(), o.dir)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) { // without the directory nothing was ever wired
+			o.log.Warn("metrics", "error", err)
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+		registry := prometheus.NewRegistry()
+		config := phase1.Config{Dir: o.dir, Progress: func(text string) { o.log.Info("metrics", "progress", text) }}
+		registry.MustRegister(metrics.NICs{Context: r.Context(), Wirings: wirings, Config: config})
+		promhttp.HandlerFor(registry, promhttp.HandlerOpts{}).ServeHTTP(w, r)
+	})
+}
+
+// keepSwept sweeps at once and then every -sweep.
+func (o *options) keepSwept(ctx context.Context) {
+	for {
+		if err := o.sweepOnce(ctx); err != nil && ctx.Err() == nil {
+			o.log.Warn("sweep", "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(o.sweep):
+		}
+	}
+}
+
+// adding is longer than any ADD takes, as the kubelet gives an engine four minutes for a sandbox.
+const adding = 10 * time.Minute
+
+// sweepOnce removes what is left of namespaces that are gone: journals, records, and the directories of their sandboxes.
+func (o *options) sweepOnce(ctx context.Context) error {
+	errs := []error{phase1.Forget(ctx, phase1.Gone{Dir: o.dir, Progress: func(text string) { o.log.Info("sweep", "progress", text) }})}
+	state := sandbox.State(o.state)
+	ids, err := state.IDs()
+	errs = append(errs, err)
+	for _, id := range ids {
+		nics, err := state.NICs(id)
+		errs = append(errs, err)
+		dir, err := state.Dir(id)
+		errs = append(errs, err)
+		for _, nic := range nics {
+			// Without a record it is a NIC that an ADD works on, or one that Forget has forgotten.
+			info, err := os.Lstat(filepath.Join(dir, "."+nic.Name))
+			if !nic.Record && err == nil && time.Since(info.ModTime()) > adding {
+				errs = append(errs, state.End(id, nic.Name))
+			}
+		}
+		errs = append(errs, state.Release(ctx, id)) // if no NIC is left
+	}
+	return errors.Join(append(errs, state.Sweep(ctx))...)
+}
+
+// readiness makes a file while all parts are ready.
+type readiness struct {
+	file string
+	log  *slog.Logger
+
+	mu    sync.Mutex
+	parts []bool
+}
+
+// part adds a part that is not ready, and returns the function that tells whether it is.
+func (r *readiness) part() func(bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	i := len(r.parts)
+	r.parts = append(r.parts, false)
+	return func(ready bool) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if r.parts[i] == ready {
+			return
+		}
+		r.parts[i] = ready
+		if err := r.update(); err != nil {
+			r.log.Warn("readiness", "error", err)
+		}
+	}
+}
+
+func (r *readiness) update() error {
+	for _, ready := range r.parts {
+		if !ready {
+			return r.clear()
+		}
+	}
+	if r.file == "" {
+		return nil
+	}
+	return os.WriteFile(r.file, nil, 0o644)
+}
+
+// clear removes the file, which a killed process may have left.
+func (r *readiness) clear() error {
+	err := error(nil)
+	if r.file != "" {
+		err = os.Remove(r.file)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
