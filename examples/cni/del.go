@@ -86,7 +86,7 @@ func (s sandboxCalls) end(ctx context.Context, nic string) error {
 			return nil
 		}
 	}
-	err := s.forget(ctx, nic)
+	err := s.forget(ctx, nic, true)
 	if errors.Is(err, phase1.ErrAlive) {
 		err = s.teardownFound(ctx, nic)
 	}
@@ -97,8 +97,10 @@ func (s sandboxCalls) end(ctx context.Context, nic string) error {
 }
 
 // forget removes what is left of a NIC whose namespace is gone. The error is phase1.ErrAlive if the namespace is there.
-func (s sandboxCalls) forget(ctx context.Context, nic string) error {
-	if err := phase1.Forget(ctx, phase1.Gone{NIC: nic, State: s.dir, Dir: s.Dir}); err != nil {
+// Ended says that the engine has ended the sandbox. Then a namespace that is not found is gone also where the plugin does not
+// see all processes of the machine: on a node that is itself a container, such as those of kind.
+func (s sandboxCalls) forget(ctx context.Context, nic string, ended bool) error {
+	if err := phase1.Forget(ctx, phase1.Gone{NIC: nic, State: s.dir, Dir: s.Dir, Own: ended}); err != nil {
 		return err
 	}
 	return s.ended(nic)
