@@ -44,6 +44,9 @@ const entry = `{"type": "guestwire", "capabilities": {"io.kubernetes.cri.pod-ann
 // redirect is what a pod says that wants its first NIC for a guest.
 var redirect = map[string]string{"guestwire/nic.eth0": "redirect"}
 
+// newer is the directory of a newer containerd and runc, which "make kubernetes" has; empty: Debian's.
+var newer = os.Getenv("GUESTWIRE_KUBERNETES")
+
 // engine is a node with an engine in it, and the plugin in the node's CNIBin.
 type engine struct {
 	*Engine
@@ -55,6 +58,9 @@ type engine struct {
 // /etc/cni.
 func newEngine(t *testing.T, n Config, c EngineConfig, lists map[string]string) *engine {
 	t.Helper()
+	if newer != "" {
+		c.Programs, c.Runc = newer, filepath.Join(newer, "runc")
+	}
 	x := &engine{t: t}
 	node := New(t, n)
 	x.network = node.Network(t)
