@@ -113,7 +113,8 @@ func (x *engine) launcher(p *Pod, attempt uint32) *Container {
 	x.must(err)
 	status, err := x.Node.Run("cat", fmt.Sprintf("/proc/%d/status", c.Pid))
 	x.must(err)
-	for _, want := range []string{"Uid:\t107\t107\t107\t107\n", "CapEff:\t0000000000000000\n", "CapBnd:\t0000000000000000\n", "NoNewPrivs:\t1\n"} {
+	uid := fmt.Sprint(p.UserNamespace + 107)
+	for _, want := range []string{"Uid:" + strings.Repeat("\t"+uid, 4) + "\n", "CapEff:\t0000000000000000\n", "CapBnd:\t0000000000000000\n", "NoNewPrivs:\t1\n"} {
 		if !strings.Contains(status, want) {
 			x.t.Errorf("launcher of %s: %q is not in\n%s", p.Name, want, status)
 		}
@@ -203,7 +204,7 @@ func (x *engine) echo(s stream) {
 	}
 }
 
-// addresses are those of the guest and its NIC's, as host-local has them in its files: NETWORK/ADDRESS.
+// left prints what pods have left, a line each: addresses are host-local's files, results those of libcni's cache.
 const left = `
 ls -A /run/netns | sed 's/^/namespace: /'
 ip -brief link | awk '$1 != "lo" && $1 !~ /^cni-/ { print "link: " $1 }'
@@ -259,6 +260,18 @@ func (x *engine) attachment(p *Pod, network, nic string) attachment {
 	a := attachment{netns: p.NetNS}
 	x.must(json.Unmarshal(text, &a))
 	return a
+}
+
+// address is the first one of the result.
+func (a attachment) address(t *testing.T) netip.Addr {
+	t.Helper()
+	var result struct {
+		IPs []struct{ Address netip.Prefix }
+	}
+	if err := json.Unmarshal(a.Result, &result); err != nil || len(result.IPs) == 0 {
+		t.Fatalf("%s: %v", a.Result, err)
+	}
+	return result.IPs[0].Address.Addr()
 }
 
 // plugins calls the plugins of an attachment's list, as libcni does: in order, DEL in reverse order. Only names one
@@ -327,7 +340,7 @@ func (x *engine) kill(pid int) {
 	x.Node.MustRun(x.t, "kill", "-KILL", fmt.Sprint(pid))
 }
 
-// sandboxState waits until the engine says that a sandbox is ready or not.
+// awaitNotReady waits until the engine has noticed that a sandbox has ended.
 func (x *engine) awaitNotReady(p *Pod) {
 	x.t.Helper()
 	nstest.Eventually(x.t, func() error {

@@ -18,7 +18,7 @@ const victim = "GUESTWIRE_NODE_VICTIM"
 // TestVictim is that process: it has a node with a program in it, says where, and waits.
 func TestVictim(t *testing.T) {
 	if os.Getenv(victim) == "" {
-		t.SkipNow()
+		return // TestKilled runs it
 	}
 	n := New(t, Config{Dir: os.Getenv(victim)})
 	p, err := n.Start("sleeper", "sleep", "inf")

@@ -235,6 +235,7 @@ func (x *engine) files(p *Pod) string {
 		filepath.Join(state, p.ID), filepath.Join(journals, x.record(p, "eth0").Namespace))
 }
 
+// TestEngineRestart: the engine ends and starts under a running guest, and then removes the pod.
 func TestEngineRestart(t *testing.T) {
 	x := newEngine(t, Config{}, EngineConfig{}, map[string]string{"10-pods.conflist": list("pods", 0, entry)})
 	for name, end := range map[string]func() error{"SIGTERM": x.Stop, "SIGKILL": x.Kill} {
@@ -328,15 +329,11 @@ func TestTwoNetworks(t *testing.T) {
 	})
 	p := x.pod(PodConfig{Name: "two", Annotations: map[string]string{"guestwire/nic.eth0": "redirect", "guestwire/nic.eth1": "masquerade"}})
 	x.launcher(p, 0)
-	for _, nic := range []string{"eth0", "eth1"} {
+	for nic, network := range map[string]string{"eth0": "first", "eth1": "second"} {
 		x.guest(p, nic)
-	}
-	addresses := map[string]string{}
-	for _, nic := range []string{"eth0", "eth1"} {
-		network := map[string]string{"eth0": "first", "eth1": "second"}[nic]
 		a := x.attachment(p, network, nic)
 		x.must(x.plugins("CHECK", a, "", nil))
-		addresses[nic] = string(a.Result)
+		x.echo(x.dial(p.Name, a.address(t)))
 	}
 	one := x.pod(PodConfig{Name: "one", Annotations: map[string]string{"guestwire/nic.eth1": "redirect"}})
 	if _, err := os.Stat(x.Node.Path(filepath.Join(state, one.ID, "eth0.json"))); err == nil {
@@ -351,7 +348,7 @@ func TestTwoNetworks(t *testing.T) {
 // TestHandler: pods of a RuntimeClass have the plugin in a CNI list of their own; all other pods are left alone.
 func TestHandler(t *testing.T) {
 	x := newEngine(t, Config{}, EngineConfig{Handlers: map[string]string{"guestwire": "/etc/cni/guestwire.d"}}, map[string]string{
-		"10-pods.conflist":                       list("pods", 0),
+		"10-pods.conflist":                     list("pods", 0),
 		"../guestwire.d/00-guestwire.conflist": list("pods", 0, entry),
 	})
 	other := x.pod(PodConfig{Name: "other", Annotations: redirect})
@@ -363,8 +360,27 @@ func TestHandler(t *testing.T) {
 		t.Errorf("both pods have %v", p.Addresses[0])
 	}
 	x.launcher(p, 0)
-	x.guest(p, "eth0").Close()
+	g := x.guest(p, "eth0")
+	x.echo(x.dial(p.Name, p.Addresses[0]))
+	g.Close()
 	x.must(p.End())
 	x.must(other.End())
 	x.nothingLeft()
+}
+
+// TestUserNamespace: a pod with hostUsers: false. The launcher is user 107 of the pod's own users, and owns the tap.
+func TestUserNamespace(t *testing.T) {
+	if newer == "" {
+		nstest.LeaveOut(t, "Debian's containerd makes no pods with a user namespace; make kubernetes has one that does")
+	}
+	x := newEngine(t, Config{}, EngineConfig{}, map[string]string{"10-pods.conflist": list("pods", 0, entry)})
+	for _, binding := range []string{"bridge", "redirect", "masquerade"} {
+		p := x.pod(PodConfig{Name: binding, Annotations: map[string]string{"guestwire/nic.eth0": binding}, UserNamespace: 200000})
+		x.launcher(p, 0)
+		g := x.guest(p, "eth0")
+		x.echo(x.dial(p.Name, p.Addresses[0]))
+		g.Close()
+		x.must(p.End())
+		x.nothingLeft()
+	}
 }
