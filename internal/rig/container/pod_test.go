@@ -1,16 +1,10 @@
 package container
 
 import (
-	"context"
-	"fmt"
-	"io"
-	"net"
-	"net/http"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/rig/nstest"
 )
 
@@ -39,7 +33,7 @@ func TestPod(t *testing.T) {
 	})
 	var page string
 	nstest.Eventually(t, func() (err error) {
-		page, err = get(e.Host, "http://10.89.8.8:8080/")
+		page, err = e.Host.Get("http://10.89.8.8:8080/")
 		return err
 	})
 	for _, want := range []string{
@@ -58,28 +52,4 @@ func TestPod(t *testing.T) {
 	if log := e.MustPodman(t, "logs vm"); !strings.Contains(log, "guest: powering off") || !strings.Contains(log, "guest: box has booted") {
 		t.Errorf("%s\nwant the guest's boot and end", log)
 	}
-}
-
-// get asks a web server from a namespace.
-func get(from *nstest.Namespace, url string) (string, error) {
-	client := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
-		DisableKeepAlives: true,
-		DialContext: func(ctx context.Context, network, address string) (conn net.Conn, err error) {
-			err = netns.Do(from.File, func() (err error) {
-				conn, err = (&net.Dialer{}).DialContext(ctx, network, address)
-				return err
-			})
-			return conn, err
-		},
-	}}
-	answer, err := client.Get(url)
-	if err != nil {
-		return "", err
-	}
-	defer answer.Body.Close()
-	body, err := io.ReadAll(answer.Body)
-	if err == nil && answer.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s: %s", url, answer.Status)
-	}
-	return string(body), err
 }
