@@ -120,9 +120,9 @@ func Program(t testing.TB, folder string) string {
 	if dir := os.Getenv("GUESTWIRE_BIN"); dir != "" {
 		Run(t, "cp", filepath.Join(dir, name), path)
 	} else {
-		// A folder of its own module is built there.
+		// A folder of its own module is built there. An image without a C library runs what is linked statically.
 		root := filepath.Dir(strings.TrimSpace(Run(t, "go", "env", "GOMOD")))
-		Run(t, "go", "build", "-C", filepath.Join(root, folder), "-o", path, ".")
+		Run(t, "env", "CGO_ENABLED=0", "go", "build", "-C", filepath.Join(root, folder), "-o", path, ".")
 	}
 	return path
 }
