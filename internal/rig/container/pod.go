@@ -4,11 +4,13 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/guestwire/guestwire/internal/rig/nstest"
 	"github.com/guestwire/guestwire/internal/rig/unpacked"
+	"github.com/guestwire/guestwire/internal/rig/vm"
 )
 
 // PodImage is the name of the image of examples/kubernetes/vm, as its manifests have it.
@@ -19,7 +21,7 @@ const PodImage = "localhost/guestwire-vm:dev"
 func ExportPodImage(t testing.TB) (archive string) {
 	t.Helper()
 	e := New(t, false)
-	e.BuildPod(t)
+	e.buildPod(t)
 	e.MustPodman(t, "save --quiet --format oci-archive --output /tmp/vm.tar "+PodImage)
 	from, err := e.machine.Open("/tmp/vm.tar")
 	if err != nil {
@@ -38,9 +40,16 @@ func ExportPodImage(t testing.TB) (archive string) {
 	return archive
 }
 
-// BuildPod builds PodImage by examples/kubernetes/vm/Containerfile. In the place of the stages that take packages from
+// PodGuest returns QEMU's arguments for the guest of PodImage, with that name. Its console is QEMU's standard output, and
+// its web server is at port 8080.
+func PodGuest(name string) []string {
+	return []string{"-nodefaults", "-no-user-config", "-display", "none", "-serial", "stdio", "-machine", "q35", "-accel", "tcg,tb-size=64",
+		"-cpu", "max", "-m", strconv.Itoa(vm.Memory), "-kernel", "/vm/kernel", "-initrd", "/vm/initramfs", "-append", "console=ttyS0 quiet hostname=" + name}
+}
+
+// buildPod builds PodImage by examples/kubernetes/vm/Containerfile. In the place of the stages that take packages from
 // Debian's servers are this machine's QEMU, and the kernel and busybox that install.sh has unpacked.
-func (e *Engine) BuildPod(t testing.TB) {
+func (e *Engine) buildPod(t testing.TB) {
 	t.Helper()
 	e.importBase(t)
 	guest := filepath.Join(nstest.Dir(t), "guest.tar")
@@ -48,7 +57,8 @@ func (e *Engine) BuildPod(t testing.TB) {
 	e.write(t, "/tmp/guest.tar", guest)
 	e.MustPodman(t, "import --quiet /tmp/guest.tar localhost/guest")
 
-	const context = "../../../examples/kubernetes/vm"
+	module := filepath.Dir(strings.TrimSpace(nstest.Run(t, "go", "env", "GOMOD")))
+	context := filepath.Join(module, "examples/kubernetes/vm")
 	err := filepath.WalkDir(context, func(path string, d os.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err

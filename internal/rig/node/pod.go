@@ -19,6 +19,8 @@ type PodConfig struct {
 	// Attempt counts the sandboxes of the same pod.
 	Attempt     uint32
 	Annotations map[string]string
+	// Servers and Searches are the name servers and search domains of the containers' resolv.conf; none: the node's file.
+	Servers, Searches []string
 	// Handler is the runtime handler; empty: the default one.
 	Handler string
 	// UserNamespace gives the pod the users 0 to 65535 as the node's users from this number on; 0: the node's users. It
@@ -32,7 +34,7 @@ func (c PodConfig) sandbox() map[string]any {
 		ids := []any{map[string]any{"host_id": c.UserNamespace, "container_id": 0, "length": 65536}}
 		namespaces["userns_options"] = map[string]any{"mode": 0, "uids": ids, "gids": ids}
 	}
-	return map[string]any{
+	sandbox := map[string]any{
 		"metadata":      map[string]any{"name": c.Name, "namespace": "default", "uid": c.UID, "attempt": c.Attempt},
 		"annotations":   c.Annotations,
 		"log_directory": "/var/log/pods/" + c.Name,
@@ -41,6 +43,10 @@ func (c PodConfig) sandbox() map[string]any {
 			"security_context": map[string]any{"namespace_options": namespaces},
 		},
 	}
+	if c.Servers != nil {
+		sandbox["dns_config"] = map[string]any{"servers": c.Servers, "searches": c.Searches, "options": []string{"ndots:5"}}
+	}
+	return sandbox
 }
 
 // Pod is a sandbox of a pod.
