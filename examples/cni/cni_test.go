@@ -1,30 +1,362 @@
 package main_test
 
 import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"sync"
 	"testing"
 
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/guestwire/guestwire/internal/guest"
 	"github.com/guestwire/guestwire/internal/rig/nstest"
 )
 
-// TestBindings: a list of a bridge and guestwire, as an engine runs it.
+// TestBindings: a list of a bridge and guestwire, run as an engine runs it. The guest is served by an unprivileged
+// launcher, which finds the records by the pod's UID. CHECK passes but under bridge, whose main plugin finds another
+// link. After DEL neither an address, a record, a journal nor a link is left.
 func TestBindings(t *testing.T) {
 	t.Parallel()
-	for _, binding := range []string{"bridge", "redirect", "masquerade", "auto"} {
+	for _, binding := range []string{"bridge", "redirect", "masquerade", "auto", `{"binding": {"masquerade": {"ports": ["8000"]}}}`} {
 		t.Run(binding, func(t *testing.T) {
 			n := newNode(t)
 			s := n.sandbox("7d5a0001")
 			list := n.usual()
-			rt := s.runtime("eth0", "guestwire/nic.eth0", binding)
+			rt := s.runtime("eth0", "guestwire/nic.eth0", binding, "guestwire/devices", "kvm")
 			empty := s.ns.Settled()
-			s.add(list, rt)
-			if err := n.cni.CheckNetworkList(t.Context(), list, rt); (err == nil) == (binding == "bridge") {
+			result, err := types100.GetResult(s.add(list, rt))
+			if err != nil || len(result.IPs) != 2 {
+				t.Fatalf("%+v, %v", result, err)
+			}
+			pod4, gateway4 := result.IPs[0].Address.IP, result.IPs[0].Gateway
+			s.wired("eth0")
+
+			launcher := s.ns.Start(nstest.LauncherUID, nstest.Program(t, "examples/launcher"), "serve", "-state", filepath.Join(n.state, "pods", s.uid))
+			g := s.boot("eth0")
+			if _, err := g.Configure(t.Context(), guest.Families{IPv4: true, IPv6: true}); err != nil {
+				t.Fatalf("%v\n%s", err, launcher.Output.String())
+			}
+			n.ns.Listen("node", ":8000")
+			c, err := g.DialTCP(t.Context(), netip.MustParseAddrPort(gateway4.String()+":8000"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if line, err := nstest.Answer(c); err != nil || !strings.HasPrefix(line, "node sees "+pod4.String()) {
+				t.Errorf("the node says %q, %v", line, err)
+			}
+			c.Close()
+			if line, err := n.ns.Ask(pod4.String() + ":8000"); err != nil || !strings.HasPrefix(line, "guest sees ") {
+				t.Errorf("the guest says %q, %v", line, err)
+			}
+
+			if err := n.cni.CheckNetworkList(t.Context(), list, rt); (err == nil) == (binding == "bridge") || err != nil && !strings.Contains(err.Error(), "not of type veth") {
 				t.Errorf("CHECK: %v", err)
 			}
+			before := s.ns.Settled()
+			s.add2(list, rt)
+			if err := nstest.Difference(nstest.Stable(before), nstest.Stable(s.ns.Settled())); err != nil {
+				t.Errorf("a second ADD changed something: %v", err)
+			}
+			launcher.Stop(t)
 			s.del(list, rt)
 			n.clean()
 			if err := nstest.Difference(empty, s.ns.Settled()); err != nil {
 				t.Error(err)
 			}
+			if said := n.said(); said != "" {
+				t.Errorf("guestwire said %s", said)
+			}
 		})
 	}
+}
+
+// TestDeleteGivesBack: DEL of guestwire alone leaves the namespace as the plugins before it had made it, byte by byte.
+func TestDeleteGivesBack(t *testing.T) {
+	t.Parallel()
+	for _, binding := range []string{"bridge", "redirect", "masquerade"} {
+		t.Run(binding, func(t *testing.T) {
+			n := newNode(t)
+			s := n.sandbox("u1")
+			plain, ours := n.list("1.0.0", "podnet", n.flannel()), n.list("1.0.0", "podnet", n.guestwire(owner("")))
+			rt := s.runtime("eth0", "guestwire/nic.eth0", binding)
+			result := s.add(plain, rt)
+			before := s.ns.Settled()
+			if out, err := n.guestwireCalled(s.configuration(ours.Plugins[0].Bytes, result, rt), s.environ("ADD", "eth0")...); err != nil {
+				t.Fatalf("%s, %v", out, err)
+			}
+			s.wired("eth0")
+			if out, err := n.guestwireCalled(s.configuration(ours.Plugins[0].Bytes, result, rt), s.environ("DEL", "eth0")...); err != nil || out != "" {
+				t.Fatalf("%q, %v", out, err)
+			}
+			if err := nstest.Difference(before, s.ns.Settled()); err != nil {
+				t.Error(err)
+			}
+			s.del(plain, rt)
+			n.clean()
+		})
+	}
+}
+
+// TestWants: the annotation counts, else args.cni, else the list. Where nothing is wanted, guestwire leaves no trace.
+func TestWants(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		entry       string // further members
+		annotations []string
+		args        string
+		want        string // the binding; empty: nothing is wired
+	}{
+		"nothing":                    {owner(""), nil, "", ""},
+		"another NIC's":              {owner(""), []string{"guestwire/nic.net1", "redirect"}, "", ""},
+		"an annotation":              {owner(""), []string{"guestwire/nic.eth0", "masquerade"}, "", "masquerade"},
+		"args":                       {owner(""), nil, `"masquerade"`, "masquerade"},
+		"args as an object":          {owner(""), nil, `{"queues": 2}`, "redirect"},
+		"the list":                   {owner(`, "binding": {"masquerade": {}}`), nil, "", "masquerade"},
+		"args over the list":         {owner(`, "binding": {"masquerade": {}}`), nil, `"redirect"`, "redirect"},
+		"an annotation over args":    {owner(`, "binding": {"redirect": {}}`), []string{"guestwire/nic.eth0", "masquerade"}, `"bridge"`, "masquerade"},
+		"none over the list":         {owner(`, "binding": {"redirect": {}}`), []string{"guestwire/nic.eth0", "none"}, "", ""},
+		"none of args over the list": {owner(`, "binding": {"redirect": {}}`), nil, `"none"`, ""},
+		"auto":                       {owner(""), []string{"guestwire/nic.eth0", "auto"}, "", "redirect"},
+		"auto in the list's order":   {owner(`, "binding": {"auto": {"order": ["bridge"]}}`), []string{"guestwire/nic.eth0", "auto"}, "", "bridge"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t)
+			s := n.sandbox("u1")
+			entry := c.entry
+			if c.args != "" {
+				entry += `, "args": {"cni": {"guestwire": ` + c.args + `, "ips": []}}`
+			}
+			list := n.list("1.0.0", "podnet", n.flannel(), n.guestwire(entry))
+			rt := s.runtime("eth0", c.annotations...)
+			s.add(list, rt)
+			if c.want != "" {
+				if r := s.record("eth0"); r.Binding != c.want {
+					t.Errorf("the binding is %s", r.Binding)
+				}
+			} else {
+				for _, path := range []string{n.state, n.dir} {
+					if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
+						t.Errorf("%s: %v", path, err)
+					}
+				}
+				if err := n.cni.CheckNetworkList(t.Context(), list, rt); err != nil {
+					t.Error(err)
+				}
+			}
+			s.del(list, rt)
+			n.clean()
+		})
+	}
+}
+
+// TestNetworks: an entry a network, as with several networks of an engine: both NICs are in one sandbox, are added at
+// once, and go one after the other.
+func TestNetworks(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	s := n.sandbox("u1")
+	first := n.list("1.0.0", "one", n.flannel(), n.guestwire(owner("")))
+	second := n.list("1.0.0", "two", n.bridge("cni1", "10.23.0.0/16", "fd00:23::/64"), n.guestwire(owner("")))
+	annotations := []string{"guestwire/nic.eth0", "redirect", "guestwire/nic.net1", "masquerade"}
+	eth0, net1 := s.runtime("eth0", annotations...), s.runtime("net1", annotations...)
+	empty := s.ns.Settled()
+	var adding sync.WaitGroup
+	for list, rt := range map[*networkList]*runtimeConf{first: eth0, second: net1} {
+		adding.Go(func() {
+			if _, err := n.cni.AddNetworkList(t.Context(), list, rt); err != nil {
+				t.Errorf("ADD of %s: %v", rt.IfName, err)
+			}
+		})
+	}
+	adding.Wait()
+	s.wired("eth0", "net1")
+	if err := errors.Join(n.cni.CheckNetworkList(t.Context(), first, eth0), n.cni.CheckNetworkList(t.Context(), second, net1)); err != nil {
+		t.Error(err)
+	}
+	s.del(second, net1)
+	s.wired("eth0")
+	if text, err := os.Readlink(filepath.Join(n.state, "pods", "u1")); err != nil || text != "../"+s.id {
+		t.Errorf("the pod's link: %q, %v", text, err)
+	}
+	s.del(first, eth0)
+	n.clean()
+	if err := nstest.Difference(empty, s.ns.Settled()); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestEveryNIC: a fake main plugin plays Multus. It lays eth0 and net1 within one ADD, and moves the default route to net1 when
+// both are there. Guestwire behind it sees the routes that the pod keeps.
+func TestEveryNIC(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.ns.IP("link add br0 type bridge")
+	n.ns.IP("link set br0 up")
+	n.plugin("fake-multus", `
+cat >/dev/null
+pod() { nsenter --net="$CNI_NETNS" ip "$@"; }
+case $CNI_COMMAND in
+ADD)
+	n=0
+	for nic in eth0 net1; do
+		n=$((n + 1))
+		pod link add $nic type veth peer name v$n || exit 1
+		pod link set v$n up
+		pod link set $nic up
+		pod addr add 10.3$n.0.2/24 dev $nic
+	done
+	pod route add default via 10.31.0.1
+	pod route replace default via 10.32.0.1
+	echo '{"cniVersion": "1.0.0", "interfaces": [{"name": "eth0", "sandbox": "'$CNI_NETNS'"}], "ips": [{"interface": 0, "address": "10.31.0.2/24"}]}' ;;
+DEL) for nic in eth0 net1; do pod link del $nic 2>/dev/null; done; exit 0 ;;
+CHECK) exit 0 ;;
+VERSION) echo '{"cniVersion": "1.0.0", "supportedVersions": ["0.4.0", "1.0.0"]}' ;;
+esac
+`)
+	list := n.list("1.0.0", "podnet", `{"type": "fake-multus"}`, n.guestwire(owner("")+`, "everyNIC": true`))
+	s := n.sandbox("u1")
+	empty := s.ns.Settled()
+	rt := s.runtime("eth0", "guestwire/nic.eth0", "redirect", "guestwire/nic.net1", "redirect")
+	s.add(list, rt)
+	s.wired("eth0", "net1")
+	if r := s.record("eth0"); r.IPv4.Gateway().IsValid() {
+		t.Errorf("eth0's guest gets the default route %v, which is net1's by now", r.IPv4.Gateway())
+	}
+	if r := s.record("net1"); r.IPv4.Gateway() != netip.MustParseAddr("10.32.0.1") {
+		t.Errorf("net1's guest gets the default route %v", r.IPv4.Gateway())
+	}
+	if err := n.cni.CheckNetworkList(t.Context(), list, rt); err != nil {
+		t.Error(err)
+	}
+	s.ns.IP("link del net1-tap")
+	if err := n.cni.CheckNetworkList(t.Context(), list, rt); err == nil || !strings.Contains(err.Error(), "net1-tap") {
+		t.Errorf("CHECK without a tap: %v", err)
+	}
+	// That the list has changed meanwhile does not matter to DEL.
+	s.del(n.list("1.0.0", "podnet", `{"type": "fake-multus"}`, n.guestwire("")), rt)
+	n.clean()
+	if err := nstest.Difference(empty, s.ns.Settled()); err != nil {
+		t.Error(err)
+	}
+
+	// Only eth0 is wanted; then a NIC that the pod does not have.
+	s.add(list, s.runtime("eth0", "guestwire/nic.eth0", "redirect", "guestwire/nic.net1", "none"))
+	s.wired("eth0")
+	s.del(list, rt)
+	_, err := n.cni.AddNetworkList(t.Context(), list, s.runtime("eth0", "guestwire/nic.eth0", "redirect", "guestwire/nic.net7", "redirect"))
+	if err == nil || !strings.Contains(err.Error(), "annotation guestwire/nic.net7: ") {
+		t.Errorf("a NIC that is not there: %v", err)
+	}
+	n.clean()
+	s.del(list, rt)
+	n.clean()
+}
+
+// TestMany: 20 pods at once.
+func TestMany(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	list := n.usual()
+	var pods []*sandboxOf
+	for i := range 20 {
+		pods = append(pods, n.sandbox(fmt.Sprintf("u%d", i)))
+	}
+	each := func(what string, f func(*sandboxOf, *runtimeConf) error) {
+		var working sync.WaitGroup
+		for i, s := range pods {
+			working.Go(func() {
+				if err := f(s, s.runtime("eth0", "guestwire/nic.eth0", []string{"redirect", "masquerade", "bridge"}[i%3])); err != nil {
+					t.Errorf("%s of pod %d: %v", what, i, err)
+				}
+			})
+		}
+		working.Wait()
+	}
+	each("ADD", func(s *sandboxOf, rt *runtimeConf) error {
+		_, err := n.cni.AddNetworkList(t.Context(), list, rt)
+		return err
+	})
+	for _, s := range pods {
+		s.wired("eth0")
+	}
+	each("DEL", func(s *sandboxOf, rt *runtimeConf) error { return n.cni.DelNetworkList(t.Context(), list, rt) })
+	n.clean()
+}
+
+// TestResult: the result of the plugins before guestwire goes through unchanged, in each version of the specification, with
+// members that guestwire does not know.
+func TestResult(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	out, err := n.guestwireCalled("", "CNI_COMMAND=VERSION")
+	var versions struct{ SupportedVersions []string }
+	if err != nil || json.Unmarshal([]byte(out), &versions) != nil || !reflect.DeepEqual(versions.SupportedVersions, []string{"0.3.1", "0.4.0", "1.0.0", "1.1.0"}) {
+		t.Fatalf("%s, %v", out, err)
+	}
+	s := n.sandbox("u1")
+	s.ns.IP("link add eth0 type veth peer name v0")
+	s.ns.IP("link set v0 up")
+	s.ns.IP("link set eth0 up")
+	s.ns.IP("addr add 10.31.0.2/24 dev eth0")
+	for _, version := range versions.SupportedVersions {
+		for _, binding := range []string{"none", "redirect"} {
+			prev := fmt.Sprintf(`{"cniVersion": %q, "interfaces": [{"name": "eth0", "mac": "02:00:00:00:00:01", "sandbox": "/x", "theirs": 1.50}],
+				"ips": [{"version": "4", "interface": 0, "address": "10.31.0.2/24"}], "routes": [{"dst": "0.0.0.0/0", "mtu": 1400}], "dns": {}, "other": [null, 12345678901234567890]}`, version)
+			config := fmt.Sprintf(`{"cniVersion": %q, "name": "podnet", "type": "guestwire", "state": %q, "dir": %q, %s, "prevResult": %s,
+				"runtimeConfig": {"io.kubernetes.cri.pod-annotations": {"guestwire/nic.eth0": %q}}}`, version, n.state, n.dir, owner(""), prev, binding)
+			out, err := n.guestwireCalled(config, s.environ("ADD", "eth0")...)
+			if err != nil || !sameJSON(t, out, prev) {
+				t.Errorf("%s, %s: %v, %s\nwant %s", version, binding, err, out, prev)
+			}
+			out, err = n.guestwireCalled(config, s.environ("CHECK", "eth0")...)
+			if (err != nil) != (version == "0.3.1") || out != "" { // which has no CHECK
+				t.Errorf("CHECK of %s: %v, %s", version, err, out)
+			}
+			if out, err := n.guestwireCalled(config, s.environ("DEL", "eth0")...); err != nil || out != "" {
+				t.Errorf("DEL of %s: %v, %s", version, err, out)
+			}
+			n.clean()
+		}
+	}
+	for name, c := range map[string]struct{ prev, want string }{
+		"without a version": {`{"ips": [{"address": "10.31.0.2/24"}]}`, `{"cniVersion": "1.0.0", "ips": [{"address": "10.31.0.2/24"}]}`},
+		"of another one":    {`{"cniVersion": "0.4.0", "ips": [{"version": "4", "address": "10.31.0.2/24"}]}`, `{"cniVersion": "1.0.0", "ips": [{"address": "10.31.0.2/24"}]}`},
+		"missing":           {"", "prevResult is missing"},
+		"null":              {"null", "prevResult is missing"},
+		"a list":            {"[]", "prevResult is missing"},
+		"of no version":     {`{"cniVersion": "7"}`, "prevResult of version 7"},
+	} {
+		config := fmt.Sprintf(`{"cniVersion": "1.0.0", "name": "podnet", "type": "guestwire", "state": %q, "dir": %q`, n.state, n.dir)
+		if c.prev != "" {
+			config += `, "prevResult": ` + c.prev
+		}
+		out, err := n.guestwireCalled(config+"}", s.environ("ADD", "eth0")...)
+		switch {
+		case strings.HasPrefix(c.want, "{") && (err != nil || !sameJSON(t, out, c.want)):
+			t.Errorf("%s: %v, %s\nwant %s", name, err, out, c.want)
+		case !strings.HasPrefix(c.want, "{") && (err == nil || err.Code != types.ErrInvalidNetworkConfig || !strings.Contains(err.Msg, c.want)):
+			t.Errorf("%s: %v, want %s", name, err, c.want)
+		}
+	}
+}
+
+// sameJSON compares numbers by their digits.
+func sameJSON(t *testing.T, a, b string) bool {
+	t.Helper()
+	var values [2]any
+	for i, text := range []string{a, b} {
+		d := json.NewDecoder(strings.NewReader(text))
+		d.UseNumber()
+		if err := d.Decode(&values[i]); err != nil {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+	return reflect.DeepEqual(values[0], values[1])
 }

@@ -100,7 +100,7 @@ func (s sandboxCalls) end(ctx context.Context, nic string) error {
 // Ended says that the engine has ended the sandbox. Then a namespace that is not found is gone also where the plugin does not
 // see all processes of the machine: on a node that is itself a container, such as those of kind.
 func (s sandboxCalls) forget(ctx context.Context, nic string, ended bool) error {
-	if err := phase1.Forget(ctx, phase1.Gone{NIC: nic, State: s.dir, Dir: s.Dir, Own: ended}); err != nil {
+	if err := phase1.Forget(ctx, phase1.Gone{NIC: nic, State: s.dir, Dir: s.Dir, Own: ended, Progress: progress}); err != nil {
 		return err
 	}
 	return s.ended(nic)
@@ -108,7 +108,7 @@ func (s sandboxCalls) forget(ctx context.Context, nic string, ended bool) error 
 
 // teardown takes a NIC down in the namespace that is open.
 func (s sandboxCalls) teardown(ctx context.Context, nic string) error {
-	err := phase1.Teardown(ctx, phase1.Config{NetNS: s.ns, Dir: s.Dir, Spec: infra.Spec{NIC: nic, State: s.dir}})
+	err := phase1.Teardown(ctx, phase1.Config{NetNS: s.ns, Dir: s.Dir, Progress: progress, Spec: infra.Spec{NIC: nic, State: s.dir}})
 	if err != nil && !errors.Is(err, infra.ErrNoNIC) || s.hasRecord(nic) {
 		return err
 	}

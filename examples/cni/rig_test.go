@@ -21,7 +21,11 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/version"
 
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/guest"
+	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/rig/nstest"
+	"github.com/guestwire/guestwire/internal/tap"
 )
 
 func TestMain(m *testing.M) { nstest.Main(m) }
@@ -32,14 +36,14 @@ const cniDir = "/usr/lib/cni"
 // node is a Kubernetes node: a namespace with a CNI list, which libcni runs there as container engines do.
 type node struct {
 	*testing.T
-	ns         *nstest.Namespace
-	leases     string // of host-local
-	state, dir string // of guestwire
-	plugins    string // where guestwire is
-	cni        *libcni.CNIConfig
-	mutex      sync.Mutex
-	complaints strings.Builder // what guestwire printed to standard error
-	wrapper    []string        // strace(1), for the crash test
+	ns               *nstest.Namespace
+	leases           string // of host-local
+	state, dir       string // of guestwire
+	plugins, scripts string // where guestwire is, and where the own plugins of tests are
+	cni              *libcni.CNIConfig
+	mutex            sync.Mutex
+	complaints       strings.Builder // what guestwire printed to standard error
+	wrapper          []string        // strace(1), for the crash test
 }
 
 func newNode(t *testing.T) *node {
@@ -52,8 +56,8 @@ func newNode(t *testing.T) *node {
 	}
 	base := nstest.Dir(t)
 	n := &node{T: t, ns: nstest.New(t, "node"), leases: filepath.Join(base, "leases"), state: filepath.Join(base, "state"), dir: filepath.Join(base, "journals"),
-		plugins: filepath.Dir(nstest.Program(t, "examples/cni"))}
-	n.cni = libcni.NewCNIConfigWithCacheDir([]string{cniDir, n.plugins, t.TempDir()}, filepath.Join(base, "cache"), n)
+		plugins: filepath.Dir(nstest.Program(t, "examples/cni")), scripts: t.TempDir()}
+	n.cni = libcni.NewCNIConfigWithCacheDir([]string{cniDir, n.plugins, n.scripts}, filepath.Join(base, "cache"), n)
 	return n
 }
 
@@ -127,15 +131,39 @@ func (n *node) list(cniVersion, name string, plugins ...string) *libcni.NetworkC
 
 // usual is a bridge and guestwire, in the newest version that Debian's plugins know.
 func (n *node) usual() *libcni.NetworkConfigList {
-	return n.list("1.0.0", "podnet", n.flannel(), n.guestwire(`"spec": {"owner": {"uid": 65001}}`))
+	return n.list("1.0.0", "podnet", n.flannel(), n.guestwire(owner("")))
 }
 
-// sandbox is a pod's sandbox as an engine sees it.
+// owner is the entry's member spec, with the tests' launcher as the owner, and further members of the Spec.
+func owner(more string) string {
+	return fmt.Sprintf(`"spec": {"owner": {"uid": %d, "gid": %[1]d}%s}`, nstest.LauncherUID, more)
+}
+
+// plugin makes a plugin of the node: a script of sh(1).
+func (n *node) plugin(name, script string) {
+	n.Helper()
+	if err := os.WriteFile(filepath.Join(n.scripts, name), []byte("#!/bin/sh\n"+script), 0o755); err != nil {
+		n.Fatal(err)
+	}
+}
+
+// guestwireCalled calls guestwire as an engine does, without libcni: with these variables and this input. It returns the
+// output, and the error that was printed; nil: it succeeded.
+func (n *node) guestwireCalled(stdin string, environ ...string) (string, *types.Error) {
+	n.Helper()
+	out, err := n.ExecPlugin(n.Context(), filepath.Join(n.plugins, "guestwire"), []byte(stdin), append(os.Environ(), append(environ, "CNI_PATH="+n.plugins)...))
+	var told *types.Error
+	if err != nil && !errors.As(err, &told) {
+		n.Fatal(err)
+	}
+	return string(out), told
+}
+
+// sandboxOf is a pod's sandbox as an engine sees it.
 type sandboxOf struct {
 	*node
-	ns  *nstest.Namespace
-	id  string
-	uid string
+	ns      *nstest.Namespace
+	id, uid string
 }
 
 func (n *node) sandbox(uid string) *sandboxOf {
@@ -201,5 +229,108 @@ func (n *node) clean() {
 	n.Helper()
 	if left := n.files(); len(left) > 0 {
 		n.Errorf("%q are left\n%s", left, n.said())
+	}
+}
+
+// dirOf is the directory of the sandbox's records.
+func (s *sandboxOf) dirOf() string { return filepath.Join(s.state, s.id) }
+
+// record is that of a NIC.
+func (s *sandboxOf) record(nic string) cache.Record {
+	s.Helper()
+	dir, err := os.OpenRoot(s.dirOf())
+	if err != nil {
+		s.Fatal(err)
+	}
+	defer dir.Close()
+	r, err := cache.Read(dir, nic)
+	if err != nil {
+		s.Fatal(err)
+	}
+	return r
+}
+
+// boot starts a guest at the NIC's tap.
+func (s *sandboxOf) boot(nic string) *guest.Guest {
+	s.Helper()
+	r := s.record(nic)
+	var port *os.File
+	err := netns.Do(s.ns.File, func() (err error) {
+		port, err = tap.Open(r.Tap)
+		return err
+	})
+	if err != nil {
+		s.Fatal(err)
+	}
+	g, err := guest.Start(guest.Config{Port: port, MAC: r.MAC, Name: "guest"})
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.Cleanup(func() {
+		if err := g.Close(); err != nil {
+			s.Error(err)
+		}
+	})
+	if err := g.ListenTCP(8000); err != nil {
+		s.Fatal(err)
+	}
+	return g
+}
+
+// wired fails the test unless these NICs have a record, and no others.
+func (s *sandboxOf) wired(nics ...string) {
+	s.Helper()
+	found, err := filepath.Glob(filepath.Join(s.dirOf(), "*.json"))
+	if err != nil {
+		s.Fatal(err)
+	}
+	for i, path := range found {
+		found[i] = strings.TrimSuffix(filepath.Base(path), ".json")
+	}
+	if !slices.Equal(found, nics) {
+		s.Errorf("the NICs %q are wired, want %q\n%s", found, nics, s.said())
+	}
+}
+
+// Shorter names for what libcni takes.
+type (
+	networkList = libcni.NetworkConfigList
+	runtimeConf = libcni.RuntimeConf
+)
+
+// environ are the variables of a call without libcni.
+func (s *sandboxOf) environ(command, nic string) []string {
+	return []string{"CNI_COMMAND=" + command, "CNI_CONTAINERID=" + s.id, "CNI_NETNS=" + s.ns.Path(), "CNI_IFNAME=" + nic,
+		"CNI_ARGS=IgnoreUnknown=1;K8S_POD_UID=" + s.uid}
+}
+
+// configuration is the input of a call without libcni.
+func (s *sandboxOf) configuration(entry []byte, result types.Result, rt *runtimeConf) string {
+	s.Helper()
+	members := map[string]any{}
+	if err := json.Unmarshal(entry, &members); err != nil {
+		s.Fatal(err)
+	}
+	members["cniVersion"], members["name"], members["runtimeConfig"] = "1.0.0", "podnet", rt.CapabilityArgs
+	if result != nil {
+		members["prevResult"] = result
+	}
+	text, err := json.Marshal(members)
+	if err != nil {
+		s.Fatal(err)
+	}
+	return string(text)
+}
+
+// add2 is a second ADD of guestwire: the plugins before it are not made to be called twice.
+func (s *sandboxOf) add2(list *networkList, rt *runtimeConf) {
+	s.Helper()
+	result, err := s.cni.GetNetworkListCachedResult(list, rt)
+	if err != nil {
+		s.Fatal(err)
+	}
+	entry := list.Plugins[len(list.Plugins)-1]
+	if out, err := s.guestwireCalled(s.configuration(entry.Bytes, result, rt), s.environ("ADD", rt.IfName)...); err != nil {
+		s.Fatalf("%s, %v", out, err)
 	}
 }
