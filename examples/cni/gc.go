@@ -73,8 +73,14 @@ func gc(ctx context.Context, args *skel.CmdArgs) error {
 		}
 		errs = append(errs, p.State.Release(ctx, id))
 	}
-	errs = append(errs, p.State.Sweep(ctx))
+	errs = append(errs, p.State.Sweep(ctx), p.sweepLocks(ctx))
 	return errors.Join(errs...)
+}
+
+// sweepLocks removes the locks of killed calls. Forget does so whatever it is to forget: here nothing, as the directory of
+// the links is no sandbox.
+func (p paths) sweepLocks(ctx context.Context) error {
+	return phase1.Forget(ctx, phase1.Gone{State: p.State.Links(), Dir: p.Dir})
 }
 
 // staleOf returns the function that says whether a NIC belongs to an attachment of the network that is not valid any more.

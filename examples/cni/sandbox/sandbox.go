@@ -72,8 +72,11 @@ func (s State) PodDir(uid string) (string, error) {
 	if err := CheckID(uid); err != nil {
 		return "", err
 	}
-	return filepath.Join(string(s), podsDir, uid), nil
+	return filepath.Join(s.Links(), uid), nil
 }
+
+// Links returns the directory of the pods' links.
+func (s State) Links() string { return filepath.Join(string(s), podsDir) }
 
 // IDs returns the sandboxes that have a directory, sorted; none if the State is not there.
 func (s State) IDs() ([]string, error) {
@@ -153,7 +156,7 @@ func (s State) Begin(id, nic string, of Attachment) error {
 	if err != nil {
 		return err
 	}
-	pods := filepath.Join(string(s), podsDir)
+	pods := s.Links()
 	if _, err := os.Lstat(pods); err != nil {
 		if err := makeDir(pods); err != nil {
 			return err
@@ -279,7 +282,7 @@ func (s State) Sweep(ctx context.Context) error {
 		return err
 	}
 	defer unlock()
-	if err := os.Remove(filepath.Join(string(s), podsDir, temporaryLink)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := os.Remove(filepath.Join(s.Links(), temporaryLink)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return s.unlink(func(target string) bool {
@@ -294,7 +297,7 @@ func (s State) Sweep(ctx context.Context) error {
 
 // unlink removes the links of pods that lead to a sandbox which is selected. The lock is held.
 func (s State) unlink(selected func(id string) bool) error {
-	pods := filepath.Join(string(s), podsDir)
+	pods := s.Links()
 	entries, err := os.ReadDir(pods)
 	if err != nil {
 		return err
@@ -319,7 +322,7 @@ func (s State) unlink(selected func(id string) bool) error {
 
 // lock keeps other calls from changing the pods' links. The error is fs.ErrNotExist if the State has no pods.
 func (s State) lock(ctx context.Context) (unlock func(), err error) {
-	pods, err := os.Open(filepath.Join(string(s), podsDir))
+	pods, err := os.Open(s.Links())
 	if err != nil {
 		return nil, err
 	}
