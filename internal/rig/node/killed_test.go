@@ -34,7 +34,7 @@ func TestKilled(t *testing.T) {
 	nstest.Need(t)
 	nstest.NeedRoot(t, "a node has cgroups and devices of its own")
 	cmd := exec.Command("/proc/self/exe", "-test.run=^TestVictim$")
-	cmd.Env = append(os.Environ(), victim+"="+nstest.Dir(t))
+	cmd.Env = append(os.Environ(), victim+"="+Dir(t))
 	out, err := cmd.StdoutPipe()
 	if err == nil {
 		_, err = cmd.StdinPipe()

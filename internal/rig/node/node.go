@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -116,8 +117,8 @@ func (n *Node) start(name string) error {
 		return err
 	}
 	for _, dir := range n.cgroups {
-		if err := makeCgroup(dir); err != nil {
-			return err
+		if err := makeCgroup(dir, len(n.cgroups) == 1); err != nil {
+			return fmt.Errorf("%w: %w", errNoCgroup, err)
 		}
 	}
 
@@ -149,6 +150,9 @@ func (n *Node) start(name string) error {
 	return nil
 }
 
+// errNoCgroup means that this machine lets nobody make the cgroups of a node.
+var errNoCgroup = errors.New("no cgroup for a node")
+
 // cgroups are the directories of a cgroup in all hierarchies, at their roots.
 func cgroups(name string) ([]string, error) {
 	mounts, err := os.ReadFile("/proc/self/mounts")
@@ -162,15 +166,23 @@ func cgroups(name string) ([]string, error) {
 		}
 	}
 	if len(dirs) == 0 {
-		return nil, errors.New("no cgroup hierarchy is mounted")
+		return nil, fmt.Errorf("%w: no hierarchy is mounted", errNoCgroup)
 	}
 	return dirs, nil
 }
 
-// makeCgroup makes one that can have processes: a cpuset of version 1 is empty at first.
-func makeCgroup(dir string) error {
+// makeCgroup makes one that can have processes: a cpuset of version 1 is empty at first. In a machine's only hierarchy,
+// of version 2, it has to have controllers.
+func makeCgroup(dir string, only bool) error {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return err
+	}
+	if have, err := os.ReadFile(filepath.Join(dir, "cgroup.controllers")); only && err == nil {
+		for _, controller := range []string{"cpu", "memory", "pids"} {
+			if !slices.Contains(strings.Fields(string(have)), controller) {
+				return fmt.Errorf("cgroups below %s have no controller %s: write +%s to its cgroup.subtree_control", filepath.Dir(dir), controller, controller)
+			}
+		}
 	}
 	for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
 		set, err := os.ReadFile(filepath.Join(filepath.Dir(dir), file))

@@ -273,7 +273,7 @@ func TestNodeCrash(t *testing.T) {
 		"engine set anew": {lost: "var/lib/containerd", gc: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			dir := filepath.Join(nstest.Dir(t), "node")
+			dir := Dir(t)
 			lists := map[string]string{"10-pods.conflist": list("pods", 0, entry)}
 			x := newEngine(t, Config{Dir: dir}, EngineConfig{}, lists)
 			p := x.pod(PodConfig{Name: "crashed", Annotations: redirect})
