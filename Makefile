@@ -120,7 +120,12 @@ kubernetes: ## VM pods on a Kubernetes with one node, and write docs/kubernetes.
 		{ sed '/^<!-- make $@/q' $(DOCUMENT); echo; sed -n 's/^doc: //p' bin/$@.log; } >bin/$@.md; \
 		mv bin/$@.md $(DOCUMENT); \
 	fi; \
-	{ echo '# run: Kubernetes'; go tool test2json -t -p $(MODULE)/$(RIG) <bin/$@.log; } | bin/testreport || status=1; \
+	{ \
+		echo '# run: Kubernetes'; \
+		go tool test2json -t -p $(MODULE)/$(RIG) <bin/$@.log; \
+		echo '# run: its container engine'; \
+		GUESTWIRE_KUBERNETES=$$programs go test -json -count=1 -timeout 15m ./internal/rig/node || echo '# broken: container engine'; \
+	} | bin/testreport || status=1; \
 	exit $$status
 
 bench: ## Setup and Teardown against a C program and scripts, the guest filter's cost, the responder beside dnsmasq (root), all other benchmarks
