@@ -22,7 +22,7 @@ import (
 	"github.com/guestwire/guestwire/phase2"
 )
 
-// state is the plugin's directory, and journals that of Phase1.
+// state is the plugin's directory if the list names none, and journals that of Phase1.
 const (
 	state    = "/run/guestwire"
 	journals = "/run/guestwire.lock"
@@ -51,6 +51,7 @@ var newer = os.Getenv("GUESTWIRE_KUBERNETES")
 type engine struct {
 	*Engine
 	t       *testing.T
+	state   string            // the plugin's directory
 	network *nstest.Namespace // the node's
 }
 
@@ -61,7 +62,7 @@ func newEngine(t *testing.T, n Config, c EngineConfig, lists map[string]string) 
 	if newer != "" {
 		c.Programs, c.Runc = newer, filepath.Join(newer, "runc")
 	}
-	x := &engine{t: t}
+	x := &engine{t: t, state: state}
 	node := New(t, n)
 	x.network = node.Network(t)
 	plugin, err := os.ReadFile(nstest.Program(t, "examples/cni"))
@@ -107,7 +108,7 @@ func (x *engine) pod(c PodConfig) *Pod {
 // launcher starts the launcher, and checks that it has no privileges.
 func (x *engine) launcher(p *Pod, attempt uint32) *Container {
 	x.t.Helper()
-	config := p.Launcher(state)
+	config := p.Launcher(x.state)
 	config.Attempt = attempt
 	c, err := p.StartContainer(config)
 	x.must(err)
@@ -130,7 +131,7 @@ func (x *engine) launcher(p *Pod, attempt uint32) *Container {
 // record reads a record through the pod's name in the plugin's directory.
 func (x *engine) record(p *Pod, nic string) cache.Record {
 	x.t.Helper()
-	dir, err := os.OpenRoot(x.Node.Path(filepath.Join(state, "pods", p.UID)))
+	dir, err := os.OpenRoot(x.Node.Path(filepath.Join(x.state, "pods", p.UID)))
 	x.must(err)
 	defer dir.Close()
 	r, err := cache.Read(dir, nic)
@@ -204,11 +205,11 @@ func (x *engine) echo(s stream) {
 	}
 }
 
-// left prints what pods have left, a line each: addresses are host-local's files, results those of libcni's cache.
+// left prints what pods have left, a line each, with the plugin's directory as $0: addresses are host-local's files, results those of libcni's cache.
 const left = `
 ls -A /run/netns | sed 's/^/namespace: /'
 ip -brief link | awk '$1 != "lo" && $1 !~ /^cni-/ { print "link: " $1 }'
-find ` + state + ` ` + journals + ` -mindepth 1 ! -path ` + state + `/pods 2>/dev/null | sed 's/^/file: /'
+find "$0" ` + journals + ` -mindepth 1 ! -path "$0"/pods 2>/dev/null | sed 's/^/file: /'
 find /run/cni/ipam -type f ! -name lock ! -name 'last_reserved_ip.*' 2>/dev/null | sed 's/^/address: /'
 find /var/lib/cni/results -type f 2>/dev/null | sed 's/^/result: /'
 nft list ruleset | sed 's/^/rule: /'`
@@ -216,7 +217,7 @@ nft list ruleset | sed 's/^/rule: /'`
 // left is what pods have left in the node, a line each.
 func (x *engine) left() []string {
 	x.t.Helper()
-	out := x.Node.MustRun(x.t, "sh", "-c", left)
+	out := x.Node.MustRun(x.t, "sh", "-c", left, x.state)
 	return slices.DeleteFunc(strings.Split(out, "\n"), func(line string) bool { return line == "" })
 }
 

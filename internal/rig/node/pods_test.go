@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -229,10 +230,10 @@ func testMany(x *engine) {
 // files lists the plugin's and Phase1's files of a pod, and which sandbox the pod's name leads to.
 func (x *engine) files(p *Pod) string {
 	x.t.Helper()
-	target, err := os.Readlink(x.Node.Path(filepath.Join(state, "pods", p.UID)))
+	target, err := os.Readlink(x.Node.Path(filepath.Join(x.state, "pods", p.UID)))
 	x.must(err)
 	return target + "\n" + x.Node.MustRun(x.t, "sh", "-c", `ls -lA --full-time "$@"`, "ls",
-		filepath.Join(state, p.ID), filepath.Join(journals, x.record(p, "eth0").Namespace))
+		filepath.Join(x.state, p.ID), filepath.Join(journals, x.record(p, "eth0").Namespace))
 }
 
 // TestEngineRestart: the engine ends and starts under a running guest, and then removes the pod.
@@ -265,17 +266,27 @@ func TestEngineRestart(t *testing.T) {
 // TestNodeCrash: the node ends with pods on it.
 func TestNodeCrash(t *testing.T) {
 	for name, c := range map[string]struct {
-		lost string // what the next node does not find, in Config.Dir
-		gc   bool   // the engine does not know the sandboxes any more
+		lost  string // what the next node does not find, in Config.Dir
+		state string // the plugin's directory; empty: the default
+		gc    bool   // the engine does not know the sandboxes any more
 	}{
 		"rebooted":        {lost: "run"},
-		"state kept":      {},
+		"records on disk": {lost: "run", state: "/var/lib/guestwire"},
+		"all kept":        {},
 		"engine set anew": {lost: "var/lib/containerd", gc: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := Dir(t)
-			lists := map[string]string{"10-pods.conflist": list("pods", 0, entry)}
-			x := newEngine(t, Config{Dir: dir}, EngineConfig{}, lists)
+			entry := entry
+			if c.state != "" {
+				entry = strings.TrimSuffix(entry, "}") + fmt.Sprintf(`, "state": %q}`, c.state)
+			}
+			start := func() *engine {
+				x := newEngine(t, Config{Dir: dir}, EngineConfig{}, map[string]string{"10-pods.conflist": list("pods", 0, entry)})
+				x.state = cmp.Or(c.state, x.state)
+				return x
+			}
+			x := start()
 			p := x.pod(PodConfig{Name: "crashed", Annotations: redirect})
 			x.launcher(p, 0)
 			x.guest(p, "eth0").Close()
@@ -285,7 +296,7 @@ func TestNodeCrash(t *testing.T) {
 				x.must(os.RemoveAll(filepath.Join(dir, c.lost)))
 			}
 
-			x = newEngine(t, Config{Dir: dir}, EngineConfig{}, lists)
+			x = start()
 			// A kubelet runs the pod anew at once, and removes the dead sandbox some time.
 			next := x.pod(PodConfig{Name: "crashed", Attempt: 1, Annotations: redirect})
 			x.launcher(next, 1)
@@ -304,8 +315,8 @@ func TestNodeCrash(t *testing.T) {
 				a.Result, a.netns = nil, ""
 				x.must(x.plugins("GC", a, "guestwire", map[string]any{"cniVersion": "1.1.0", "cni.dev/valid-attachments": json.RawMessage(valid)}))
 			}
-			if _, err := os.Lstat(x.Node.Path(filepath.Join(state, p.ID))); err == nil {
-				t.Errorf("left: %s", filepath.Join(state, p.ID))
+			if _, err := os.Lstat(x.Node.Path(filepath.Join(x.state, p.ID))); err == nil {
+				t.Errorf("left: %s", filepath.Join(x.state, p.ID))
 			}
 			x.echo(s)
 			x.leases(g)
@@ -336,7 +347,7 @@ func TestTwoNetworks(t *testing.T) {
 		x.echo(x.dial(p.Name, a.address(t)))
 	}
 	one := x.pod(PodConfig{Name: "one", Annotations: map[string]string{"guestwire/nic.eth1": "redirect"}})
-	if _, err := os.Stat(x.Node.Path(filepath.Join(state, one.ID, "eth0.json"))); err == nil {
+	if _, err := os.Stat(x.Node.Path(filepath.Join(x.state, one.ID, "eth0.json"))); err == nil {
 		t.Error("eth0 of the second pod is wired")
 	}
 	x.record(one, "eth1")
