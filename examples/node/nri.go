@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"net"
 	"slices"
 	"syscall"
@@ -200,7 +201,7 @@ func (c *nriConnection) ValidateContainerAdjustment(context.Context, *api.Valida
 }
 
 // adjust returns what the container gets besides what its pod says, nil for a container that is none of guestwire's. A mount
-// or device that the container has at the same path already, from a hostPath or a device plugin, stays.
+// that the container has at /run/guestwire already, from a hostPath, stays.
 func (p *nriPlugin) adjust(pod *api.PodSandbox, container *api.Container) (*api.ContainerAdjustment, error) {
 	wants, err := sandbox.Read(pod.GetAnnotations())
 	if err != nil {
@@ -230,30 +231,40 @@ func (p *nriPlugin) adjust(pod *api.PodSandbox, container *api.Container) (*api.
 	if len(records) > 0 && !slices.ContainsFunc(container.GetMounts(), func(m *api.Mount) bool { return m.GetDestination() == recordsAt }) {
 		a.AddMount(&api.Mount{Source: dir, Destination: recordsAt, Type: "bind", Options: []string{"rbind", "ro", "nosuid", "nodev", "noexec"}})
 	}
+	given := slices.DeleteFunc(slices.Sorted(maps.Keys(devicePaths)), func(name string) bool {
+		return !slices.ContainsFunc(container.GetLinux().GetDevices(), func(d *api.LinuxDevice) bool { return d.GetPath() == devicePaths[name] })
+	})
 	for _, name := range append([]string{"tun"}, wants.Devices...) {
 		d, err := p.devices.find(name)
 		if err != nil {
 			return nil, err
-		}
-		if slices.ContainsFunc(container.GetLinux().GetDevices(), func(have *api.LinuxDevice) bool { return have.GetPath() == d.path }) {
-			continue
 		}
 		if inUserNamespace(container) {
 			if err := checkUserNamespaceDevice(d); err != nil {
 				return nil, err
 			}
 		}
-		a.AddDevice(&api.LinuxDevice{
-			Path: d.path, Type: "c", Major: int64(d.major), Minor: int64(d.minor),
-			// The launcher's user is in no group of the node.
-			FileMode: api.FileMode(uint32(0o666)), Uid: api.UInt32(uint32(0)), Gid: api.UInt32(uint32(0)),
-		})
+		a.AddDevice(d.forContainer())
+	}
+	// A device plugin's device has the mode that it has on the node, and the launcher's user is in no group of the node.
+	for _, name := range given {
+		if d, err := p.devices.find(name); err == nil && name != "tun" && !slices.Contains(wants.Devices, name) {
+			a.AddDevice(d.forContainer())
+		}
 	}
 	return a, nil
 }
 
 func inUserNamespace(c *api.Container) bool {
 	return slices.ContainsFunc(c.GetLinux().GetNamespaces(), func(n *api.LinuxNamespace) bool { return n.GetType() == "user" })
+}
+
+// forContainer is the device as any user of the container can open it. It takes the place of one at the same path.
+func (d device) forContainer() *api.LinuxDevice {
+	return &api.LinuxDevice{
+		Path: d.path, Type: "c", Major: int64(d.major), Minor: int64(d.minor),
+		FileMode: api.FileMode(uint32(0o666)), Uid: api.UInt32(uint32(0)), Gid: api.UInt32(uint32(0)),
+	}
 }
 
 // checkUserNamespaceDevice refuses a device that no user of a user namespace can open: a low-level runtime cannot create

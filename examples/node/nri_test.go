@@ -142,7 +142,8 @@ func TestNRI(t *testing.T) {
 		"its container":      {"eth0", with("guestwire/container", "vm"), &api.Container{}, records + "; " + tun},
 		"another container":  {"eth0", with("guestwire/container", "vm"), &api.Container{Name: "sidecar"}, ""},
 		"mounted by the pod": {"eth0", eth0, &api.Container{Mounts: []*api.Mount{{Destination: "/run/guestwire", Source: "/x", Type: "bind"}}}, tun},
-		"a device plugin's":  {"eth0", eth0, &api.Container{Linux: &api.LinuxContainer{Devices: []*api.LinuxDevice{{Path: "/dev/net/tun"}}}}, records},
+		"a device plugin's":  {"eth0", eth0, &api.Container{Linux: &api.LinuxContainer{Devices: []*api.LinuxDevice{{Path: "/dev/net/tun"}, {Path: "/dev/kvm", FileMode: api.FileMode(uint32(0o660))}, {Path: "/dev/fuse"}}}}, records + "; " + tun + "; " + kvm},
+		"both":               {"eth0", with("guestwire/devices", "kvm"), &api.Container{Linux: &api.LinuxContainer{Devices: []*api.LinuxDevice{{Path: "/dev/kvm"}}}}, records + "; " + tun + "; " + kvm},
 		"user namespace":     {"eth0", eth0, &api.Container{Linux: userns}, records + "; " + tun},
 
 		"not wired":         {"", eth0, &api.Container{}, "guestwire: container vm of pod default/pod1: annotation guestwire/nic.eth0: NIC eth0 is not wired: is guestwire in the node's CNI list"},
