@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-vm test test-all crash networks kubernetes bench lint fuzz mutate install FORCE
+.PHONY: help demo demo-vm test test-all crash networks kubernetes bench image lint fuzz mutate install FORCE
 
 # What the tests call, as Debian packages; gcc for the race detector; dnsmasq-base is the program
 # without a service. What a virtual machine, the stock kernel and the DHCP clients take besides is in
@@ -145,6 +145,12 @@ EVERY ?= 1
 
 mutate: ## break each line of PACKAGES, or one place in EVERY, and list what no test notices (root)
 	go run ./internal/rig/mutate -every $(EVERY) $(PACKAGES)
+
+# The reference under which engines import the image of guestwire-node; the manifests of examples/kubernetes name this one.
+IMAGE ?= localhost/guestwire-node:dev
+
+image: bin/guestwire-node bin/guestwire bin/agent ## bin/guestwire-node.tar: the image of examples/kubernetes, an OCI archive
+	go run ./internal/rig/node/archive $(IMAGE) bin bin/guestwire-node.tar
 
 lint: $(STATICCHECK) ## gofmt, go vet, staticcheck, bash -n
 	@unformatted=$$(gofmt -l .); [ -z "$$unformatted" ] || { echo "gofmt: $$unformatted"; exit 1; }
