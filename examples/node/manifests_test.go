@@ -1,0 +1,163 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/kustomize/api/krusty"
+	"sigs.k8s.io/kustomize/kyaml/filesys"
+)
+
+// daemonSet has what the tests look at.
+type daemonSet struct {
+	Kind     string
+	Metadata struct{ Name, Namespace string }
+	Spec     struct {
+		Template struct {
+			Spec struct {
+				HostPID     bool
+				HostNetwork bool
+				Containers  []struct {
+					Name, Image    string
+					Args           []string
+					ReadinessProbe struct{ Exec struct{ Command []string } }
+					VolumeMounts   []struct {
+						Name, MountPath string
+						ReadOnly        bool
+					}
+					SecurityContext struct {
+						Privileged   bool
+						Capabilities struct{ Drop, Add []string }
+					}
+				}
+				Volumes []volume
+			}
+		}
+	}
+}
+
+type volume struct {
+	Name     string
+	HostPath *struct{ Path string }
+}
+
+// render is kubectl kustomize.
+func render(t *testing.T, dir string) (kinds []string, d daemonSet) {
+	t.Helper()
+	resources, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range resources.Resources() {
+		kinds = append(kinds, r.GetKind()+" "+r.GetName())
+		if r.GetKind() != "DaemonSet" {
+			continue
+		}
+		text, err := r.MarshalJSON()
+		if err == nil {
+			err = json.Unmarshal(text, &d)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return kinds, d
+}
+
+// TestManifests: each directory of examples/kubernetes renders, its flags are those of the program, and each path that a
+// flag names is mounted, from the same path of the node.
+func TestManifests(t *testing.T) {
+	for dir, c := range map[string]struct {
+		kinds  string
+		rights string
+		mounts string
+	}{
+		"install":      {"DaemonSet guestwire-node, Namespace guestwire, ServiceAccount guestwire-node", "", "/etc/cni/net.d, /opt/cni/bin, /var/lib/kubelet/device-plugins"},
+		"without-nri":  {"DaemonSet guestwire-node, Namespace guestwire, ServiceAccount guestwire-node", "", "/etc/cni/net.d, /opt/cni/bin, /var/lib/kubelet/device-plugins"},
+		"runtimeclass": {"DaemonSet guestwire-node, Namespace guestwire, RuntimeClass guestwire, ServiceAccount guestwire-node", "", "/etc/cni/guestwire.d, /etc/cni/net.d, /opt/cni/bin, /var/lib/kubelet/device-plugins"},
+		"metrics":      {"DaemonSet guestwire-node, Namespace guestwire, ServiceAccount guestwire-node", "hostPID, SYS_ADMIN, SYS_PTRACE, NET_ADMIN, DAC_READ_SEARCH", "/etc/cni/net.d, /opt/cni/bin, /run, /var/lib/kubelet/device-plugins"},
+		"uninstall":    {"DaemonSet guestwire-uninstall, Namespace guestwire", "", "/etc/cni, /opt/cni/bin"},
+	} {
+		t.Run(dir, func(t *testing.T) {
+			kinds, d := render(t, filepath.Join("../kubernetes", dir))
+			slices.Sort(kinds)
+			if have := strings.Join(kinds, ", "); have != c.kinds {
+				t.Errorf("%s, want %s", have, c.kinds)
+			}
+			pod := d.Spec.Template.Spec
+			if len(pod.Containers) != 1 || d.Metadata.Namespace != "guestwire" || !pod.HostNetwork {
+				t.Fatalf("%+v", d)
+			}
+			container := pod.Containers[0]
+			if container.Image != "localhost/guestwire-node:dev" { // that of make image
+				t.Errorf("image %s", container.Image)
+			}
+
+			rights := container.SecurityContext.Capabilities.Add
+			if pod.HostPID {
+				rights = append([]string{"hostPID"}, rights...)
+			}
+			if have := strings.Join(rights, ", "); have != c.rights || container.SecurityContext.Privileged || !slices.Equal(container.SecurityContext.Capabilities.Drop, []string{"ALL"}) {
+				t.Errorf("rights %s, want %s", have, c.rights)
+			}
+			mounts := map[string]bool{} // path in the container -> written
+			for _, m := range container.VolumeMounts {
+				mounts[m.MountPath] = !m.ReadOnly
+				i := slices.IndexFunc(pod.Volumes, func(v volume) bool { return v.Name == m.Name })
+				if i < 0 {
+					t.Errorf("mount %s has no volume", m.MountPath)
+				} else if p := pod.Volumes[i].HostPath; p == nil {
+					delete(mounts, m.MountPath)
+				} else if p.Path != m.MountPath && m.MountPath != "/host/dev" {
+					t.Errorf("the node's %s is mounted at %s", p.Path, m.MountPath)
+				}
+			}
+			var written []string
+			for _, path := range slices.Sorted(maps.Keys(mounts)) {
+				if mounts[path] {
+					written = append(written, path)
+				}
+			}
+			if have := strings.Join(written, ", "); have != c.mounts {
+				t.Errorf("writes %s, want %s", have, c.mounts)
+			}
+
+			o, err := parseArgs(container.Args)
+			if err != nil {
+				t.Fatalf("%q: %v", container.Args, err)
+			}
+			probe, err := parseArgs(container.ReadinessProbe.Exec.Command[1:])
+			if err != nil || probe.ready != o.ready || o.ready == "" {
+				t.Errorf("the probe looks at %q, %v, the container makes %q", probe.ready, err, o.ready)
+			}
+			for _, path := range []string{o.cniBin, o.cniConf, o.listTo, o.state, filepath.Dir(o.nri), o.devicePlugins, o.dev} {
+				if o.nri == "" && path == "." || path == "" {
+					continue
+				}
+				if !slices.ContainsFunc(slices.Collect(maps.Keys(mounts)), func(m string) bool { return path == m || strings.HasPrefix(path, m+"/") }) {
+					t.Errorf("%s is not mounted", path)
+				}
+			}
+			if want := dir == "metrics"; (o.metrics != "") != want || (o.sweep > 0) != want {
+				t.Errorf("metrics %q, sweep %v", o.metrics, o.sweep)
+			}
+			if want := dir == "without-nri" || dir == "uninstall"; (o.nri == "") != want {
+				t.Errorf("NRI %q", o.nri)
+			}
+		})
+	}
+}
+
+// parseArgs parses the verb and its flags.
+func parseArgs(args []string) (*options, error) {
+	i := slices.IndexFunc(verbs, func(v verb) bool { return v.name == args[0] })
+	if i < 0 {
+		return nil, fmt.Errorf("no verb %q", args[0])
+	}
+	return parse(verbs[i], args[1:])
+}
