@@ -79,17 +79,17 @@ const packGuest = `set -euo pipefail
 root=$(mktemp -d)
 trap 'rm -rf "$root"' EXIT
 chmod 755 "$root"
-mkdir -p "$root"/{bin,boot,dev,proc,sys}
+mkdir -p "$root"/{bin,dev,proc,sys,kernel/boot}
 mkdir -m 1777 "$root/tmp"
 cp "$2" "$root/bin/busybox"
 for program in $("$2" --list); do
 	[ "$program" = busybox ] || ln -s busybox "$root/bin/$program"
 done
 version=$(ls "$3/lib/modules")
-cp "$3/boot/vmlinux-$version" "$root/boot/vmlinuz-$version"
+cp "$3/boot/vmlinux-$version" "$root/kernel/boot/vmlinuz-$version"
 cd "$3"
-for list in lib/modules/*/modules.dep $(find lib/modules -name 'virtio*.ko' -o -name '*failover.ko' -o -name button.ko -o -name evdev.ko); do
-	mkdir -p "$root/$(dirname "$list")"
-	cp "$list" "$root/$list"
+for file in lib/modules/*/modules.dep $(find lib/modules -name 'virtio*.ko' -o -name '*failover.ko' -o -name button.ko -o -name evdev.ko); do
+	mkdir -p "$root/kernel/$(dirname "$file")"
+	cp "$file" "$root/kernel/$file"
 done
 tar -C "$root" -cf "$1" .`
