@@ -28,6 +28,7 @@ func TestKubernetes(t *testing.T) {
 		run  func(*testing.T)
 	}{
 		{"services", c.testServices},
+		{"vm", c.testVM},
 	} {
 		if !t.Run(scenario.name, scenario.run) {
 			return // what follows builds upon it
