@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"encoding/binary"
 	"io"
+	"os"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/guestwire/guestwire/internal/rig/nstest"
+	"github.com/guestwire/guestwire/internal/rig/unpacked"
 )
 
 func TestMain(m *testing.M) {
@@ -73,6 +75,49 @@ func TestResponders(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out.String())
 	}
 	for _, want := range []string{"DHCPv4 ", "DHCPv6 ", "exchanges/s", "REPLY after", "embedded guest", "after 2000 packets: VmRSS", "wake-ups"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %q in\n%s", want, out.String())
+		}
+	}
+}
+
+// needEngine skips a test on a machine where Debian's containerd is not unpacked.
+func needEngine(t *testing.T) {
+	t.Helper()
+	nstest.Need(t, "ip", "nsenter", "setpriv")
+	nstest.NeedTaps(t)
+	nstest.NeedRoot(t, "a node has cgroups and devices of its own")
+	for _, dir := range []string{"containerd", "busybox"} {
+		if _, err := os.Stat(unpacked.Path(dir)); err != nil {
+			nstest.Skip(t, "no "+unpacked.Path(dir)+": make install")
+		}
+	}
+}
+
+// TestPlugin: a run fails if a wanted NIC is not wired, or another one is.
+func TestPlugin(t *testing.T) {
+	needEngine(t)
+	removeWorld(t)
+	var out bytes.Buffer
+	if err := measurePlugin(t.Context(), &out, starts{calls: 1, pods: 1}); err != nil {
+		t.Fatalf("%v\n%s", err, out.String())
+	}
+	for _, want := range []string{"does nothing", "ADD, redirect", "DEL, redirect", "chained, not wanted", "target <= 20"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %q in\n%s", want, out.String())
+		}
+	}
+}
+
+// TestNode: a run fails if a launcher has ended.
+func TestNode(t *testing.T) {
+	needEngine(t)
+	removeWorld(t)
+	var out bytes.Buffer
+	if err := measureNode(t.Context(), &out, 2); err != nil {
+		t.Fatalf("%v\n%s", err, out.String())
+	}
+	for _, want := range []string{"launcher serve", "launcher: 2", "containerd-shim: 2"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("no %q in\n%s", want, out.String())
 		}

@@ -1,9 +1,10 @@
-// Command bench has three parts. The first compares Setup and Teardown, for each binding, with a C program that makes only
+// Command bench has five parts. The first compares Setup and Teardown, for each binding, with a C program that makes only
 // the same system calls (floor/floor.c), and with a script of ip(8), tc(8), nft(8) and sysctl(8) for the same network. The
 // second measures what the guest filter costs per frame. The third compares Phase2's responder with dnsmasq: exchanges,
-// latency, CPU time, memory, and wake-ups while idle. Compared programs take turns in one run.
+// latency, CPU time, memory, and wake-ups while idle. The fourth measures what the CNI plugin adds to a pod's start, the fifth
+// the memory of a node with many guests. Compared programs take turns in one run.
 //
-// The command needs root, gcc, dnsmasq and the programs of the script. It works in namespaces and mounts that end with it.
+// The command needs root, gcc, dnsmasq, the programs of the script, and Debian's containerd as "make install" unpacks it. It works in namespaces and mounts that end with it.
 // The exit status is 0 if all ways had the same result, however fast they were.
 package main
 
@@ -43,12 +44,16 @@ func main() {
 	flag.IntVar(&t.rounds, "turns", 50, "rounds of traffic in each set")
 	flag.IntVar(&t.packets, "datagrams", 40, "bursts of UDP packets in a turn")
 	flag.IntVar(&t.segments, "segments", 10, "bursts of TCP segments of 64 KiB in a turn")
-	only := flag.String("only", "", "setup, datapath or responder: that part alone")
+	var s starts
+	flag.IntVar(&s.calls, "calls", 30, "rounds of calls of the CNI plugin")
+	flag.IntVar(&s.pods, "pods", 15, "rounds of pods that an engine starts")
+	guests := flag.Int("guests", 50, "guests of a node whose memory is measured")
+	only := flag.String("only", "", "setup, datapath, responder, plugin or node: that part alone")
 	flag.Parse()
 	err := sandbox.Enter()
 	if err == nil {
 		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-		err = parts(ctx, os.Stdout, *only, *setups, *teardowns, t, l)
+		err = parts(ctx, os.Stdout, *only, *setups, *teardowns, t, l, s, *guests)
 		stop()
 	}
 	if err != nil {
@@ -58,7 +63,7 @@ func main() {
 }
 
 // parts runs the part named only, or all parts.
-func parts(ctx context.Context, w io.Writer, only string, setups, teardowns int, t traffic, l load) error {
+func parts(ctx context.Context, w io.Writer, only string, setups, teardowns int, t traffic, l load, s starts, guests int) error {
 	switch only {
 	case "setup":
 		return run(ctx, w, setups, teardowns)
@@ -66,10 +71,15 @@ func parts(ctx context.Context, w io.Writer, only string, setups, teardowns int,
 		return measureDatapath(ctx, w, t)
 	case "responder":
 		return measureResponders(ctx, w, l)
+	case "plugin":
+		return measurePlugin(ctx, w, s)
+	case "node":
+		return measureNode(ctx, w, guests)
 	case "":
-		return errors.Join(run(ctx, w, setups, teardowns), measureDatapath(ctx, w, t), measureResponders(ctx, w, l))
+		return errors.Join(run(ctx, w, setups, teardowns), measureDatapath(ctx, w, t), measureResponders(ctx, w, l),
+			measurePlugin(ctx, w, s), measureNode(ctx, w, guests))
 	}
-	return fmt.Errorf("%q is none of setup, datapath, responder", only)
+	return fmt.Errorf("%q is none of setup, datapath, responder, plugin, node", only)
 }
 
 // run measures Setup and Teardown and prints the tables to w.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 
@@ -30,17 +29,6 @@ type server struct {
 	v4, v6    *protocol
 }
 
-// buildLauncher builds examples/launcher.
-func buildLauncher(ctx context.Context, dir string) (string, error) {
-	path := filepath.Join(dir, "launcher")
-	cmd := exec.CommandContext(ctx, "go", "build", "-o", path, "github.com/guestwire/guestwire/examples/launcher")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("go build examples/launcher: %w: %s", err, out)
-	}
-	return path, nil
-}
-
 // startGuestwire wires a pod and starts the launcher as an unprivileged user.
 func startGuestwire(ctx context.Context, program string, p *pod) (*server, error) {
 	owner := infra.Owner{UID: launcherUID, GID: launcherUID}
@@ -48,14 +36,19 @@ func startGuestwire(ctx context.Context, program string, p *pod) (*server, error
 	if _, err := phase1.Setup(ctx, config); err != nil {
 		return nil, err
 	}
-	id := fmt.Sprint(launcherUID)
-	process, err := startProcess(p.name, []string{
-		"--reuid", id, "--regid", id, "--clear-groups", "--bounding-set", "-all", "--inh-caps", "-all", "--no-new-privs",
-	}, program, "serve", "-state", p.state)
+	process, err := startLauncher(program, p)
 	if err != nil {
 		return nil, err
 	}
 	return &server{process: process, name: "guestwire", namespace: p.file}, nil
+}
+
+// startLauncher starts the launcher in a wired pod, as an unprivileged user.
+func startLauncher(program string, p *pod) (*process, error) {
+	id := fmt.Sprint(launcherUID)
+	return startProcess(p.name, []string{
+		"--reuid", id, "--regid", id, "--clear-groups", "--bounding-set", "-all", "--inh-caps", "-all", "--no-new-privs",
+	}, program, "serve", "-state", p.state)
 }
 
 // dnsmasqNetwork is a bridge like guestwire's, with a static neighbour entry for the guest's link-local address: dnsmasq
@@ -131,7 +124,7 @@ func (s *server) learn(ctx context.Context) error {
 type servers [2]*server
 
 func startServers(ctx context.Context, dir string) (both servers, stop func() error, err error) {
-	program, err := buildLauncher(ctx, dir)
+	program, err := build(ctx, dir, "launcher", "examples/launcher")
 	if err != nil {
 		return both, nil, err
 	}
