@@ -84,16 +84,18 @@ func (c config) wire(ctx context.Context, args *skel.CmdArgs, specs []infra.Spec
 	if err == nil {
 		return nil
 	}
-	// What was wired before this call stays: a guest may be using it.
+	// What was wired before this call stays: a guest may be using it. The way back has time of its own.
+	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), delTime, fmt.Errorf("no end after %v", delTime))
+	defer cancel()
 	for _, nic := range begun {
 		if wasWired(before, nic) {
 			continue
 		}
-		if undo := calls.teardown(context.WithoutCancel(ctx), nic); undo != nil {
+		if undo := calls.teardown(ctx, nic); undo != nil {
 			err = errors.Join(err, undo)
 		}
 	}
-	if undo := c.State.Release(context.WithoutCancel(ctx), args.ContainerID); undo != nil {
+	if undo := c.State.Release(ctx, args.ContainerID); undo != nil {
 		err = errors.Join(err, undo)
 	}
 	return err

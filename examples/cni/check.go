@@ -44,7 +44,34 @@ func check(ctx context.Context, args *skel.CmdArgs) error {
 		}
 		errs = append(errs, phase1.Check(ctx, phase1.Config{NetNS: ns, Dir: p.Dir, Progress: progress, Spec: infra.Spec{NIC: nic.Name, State: dir}}))
 	}
-	return errors.Join(errs...)
+	return p.checkError(errs, args)
+}
+
+// checkError is the error of a CHECK. It says what differs, and leaves out how a Setup would repair that, which can be long.
+func (p paths) checkError(errs []error, args *skel.CmdArgs) error {
+	err := errors.Join(errs...)
+	var drift *phase1.DriftError
+	if !errors.As(err, &drift) {
+		return err
+	}
+	var texts []string
+	for _, err := range errs {
+		if errors.As(err, &drift) {
+			text := fmt.Sprintf("NIC %s is not as ADD left it:", drift.NIC)
+			for i, d := range drift.Differs {
+				text += []string{" ", "; "}[min(i, 1)] + d.Text
+			}
+			texts = append(texts, text)
+		} else if err != nil {
+			texts = append(texts, err.Error())
+		}
+	}
+	way := fmt.Sprintf("another ADD repairs it; on the node, agent check -netns %s -nic %s", args.Netns, drift.NIC)
+	if p.Dir != "" {
+		way += " -dir " + p.Dir
+	}
+	way += " shows how"
+	return types.NewError(codeDrift, "guestwire: "+oneLine(strings.Join(append(texts, way), "; ")), "")
 }
 
 // status says whether an add could work here.

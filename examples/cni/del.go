@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/containernetworking/cni/pkg/skel"
 
@@ -121,23 +122,27 @@ func (s sandboxCalls) teardownFound(ctx context.Context, nic string) error {
 	if err != nil {
 		return err
 	}
-	err = fmt.Errorf("NIC %s: %w, and it is found nowhere", nic, phase1.ErrAlive)
 	for _, w := range wirings {
 		if w.State != s.dir || w.NIC != nic {
 			continue
 		}
+		err = fmt.Errorf("NIC %s: %w: it is at %s", nic, phase1.ErrAlive, strings.Join(w.FoundAt, ", "))
 		for _, path := range w.FoundAt {
-			if s.ns, err = os.Open(path); err != nil {
-				continue
+			ns, openErr := os.Open(path)
+			if openErr != nil {
+				continue // of another mount namespace, or gone meanwhile
 			}
-			err = s.teardown(ctx, nic)
-			s.ns.Close()
-			if err == nil && !s.hasRecord(nic) {
+			s.ns = ns
+			tried := s.teardown(ctx, nic)
+			ns.Close()
+			if tried == nil && !s.hasRecord(nic) {
 				return nil
 			}
+			err = errors.Join(err, tried)
 		}
+		return err
 	}
-	return err
+	return fmt.Errorf("NIC %s: %w, and its journal is lost", nic, phase1.ErrAlive)
 }
 
 // hasRecord says whether the NIC has a record, or may have one.

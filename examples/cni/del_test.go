@@ -426,7 +426,7 @@ func TestCheck(t *testing.T) {
 		do   func()
 		says string
 	}{
-		"a tap":    {func() { s.ns.IP("link del eth0-tap") }, "NIC eth0 is not as it was set up: "},
+		"a tap":    {func() { s.ns.IP("link del eth0-tap") }, "guestwire: NIC eth0 is not as ADD left it: "},
 		"a record": {func() { os.Remove(filepath.Join(s.dirOf(), "eth0.json")) }, "eth0.json is gone"},
 	} {
 		damage.do()

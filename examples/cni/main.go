@@ -30,7 +30,6 @@ import (
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/examples/cni/sandbox"
 	"github.com/guestwire/guestwire/infra"
-	"github.com/guestwire/guestwire/phase1"
 )
 
 // The codes of errors, besides those of the CNI specification.
@@ -81,7 +80,6 @@ func coded(err error) error {
 		wish    *sandbox.WishError
 		field   *cache.FieldError
 		refused *infra.RefusedError
-		drift   *phase1.DriftError
 	)
 	code := codeFailed
 	switch {
@@ -89,8 +87,6 @@ func coded(err error) error {
 		return nil
 	case errors.As(err, &done):
 		return done
-	case errors.As(err, &drift):
-		code = codeDrift
 	case errors.As(err, &refused):
 		code = codeRefused
 	case errors.As(err, &wish):

@@ -35,7 +35,7 @@ const cniDir = "/usr/lib/cni"
 
 // node is a Kubernetes node: a namespace with a CNI list, which libcni runs there as container engines do.
 type node struct {
-	*testing.T
+	testing.TB
 	ns               *nstest.Namespace
 	leases           string // of host-local
 	state, dir       string // of guestwire
@@ -46,7 +46,7 @@ type node struct {
 	wrapper          []string        // strace(1), for the crash test
 }
 
-func newNode(t *testing.T) *node {
+func newNode(t testing.TB) *node {
 	t.Helper()
 	nstest.Need(t, "nsenter")
 	nstest.NeedTaps(t)
@@ -55,7 +55,7 @@ func newNode(t *testing.T) *node {
 		nstest.Skip(t, "no CNI plugins in "+cniDir+": install containernetworking-plugins")
 	}
 	base := nstest.Dir(t)
-	n := &node{T: t, ns: nstest.New(t, "node"), leases: filepath.Join(base, "leases"), state: filepath.Join(base, "state"), dir: filepath.Join(base, "journals"),
+	n := &node{TB: t, ns: nstest.New(t, "node"), leases: filepath.Join(base, "leases"), state: filepath.Join(base, "state"), dir: filepath.Join(base, "journals"),
 		plugins: filepath.Dir(nstest.Program(t, "examples/cni")), scripts: t.TempDir()}
 	n.cni = libcni.NewCNIConfigWithCacheDir([]string{cniDir, n.plugins, n.scripts}, filepath.Join(base, "cache"), n)
 	return n
@@ -168,7 +168,7 @@ type sandboxOf struct {
 
 func (n *node) sandbox(uid string) *sandboxOf {
 	n.Helper()
-	ns := nstest.New(n.T, "pod")
+	ns := nstest.New(n.TB, "pod")
 	return &sandboxOf{n, ns, "c-" + ns.Name, uid}
 }
 

@@ -95,6 +95,26 @@ func withoutExec(fence map[string]string) map[string]string {
 	return fence
 }
 
+// small is what the CNI plugin does not link: an engine starts it three times for each pod.
+var small = map[string]string{
+	"github.com/prometheus":                         "metrics are the agent's",
+	"github.com/containernetworking/cni/libcni":     "engines run lists, a plugin does not",
+	"github.com/containernetworking/cni/pkg/invoke": "engines run plugins, this plugin runs none",
+	"go.opentelemetry.io":                           "engines trace",
+	module + "/phase2":                              "the launcher serves",
+	module + "/dhcp":                                "the launcher serves",
+}
+
+// withoutPhase1 is what the programs of a node need not link that only read annotations.
+var withoutPhase1 = map[string]string{
+	"github.com/vishvananda":         "the package changes no kernel",
+	"github.com/google/nftables":     "the package changes no kernel",
+	"github.com/containernetworking": "the package knows names, and no protocol of an engine",
+	"os/exec":                        "the package starts no process",
+	module + "/phase1":               "examples/node reads annotations, and wires nothing",
+	module + "/internal/kernel":      "examples/node reads annotations, and wires nothing",
+}
+
 // TestLinks: nothing of the packages on the left links what is on the right.
 func TestLinks(t *testing.T) {
 	for pkg, fence := range map[string]map[string]string{
@@ -107,6 +127,8 @@ func TestLinks(t *testing.T) {
 		"/domain/passt":           withoutLibvirt,
 		"/cache":                  privileged,
 		"/examples/launcher":      withoutExec(privileged),
+		"/examples/cni":           small,
+		"/examples/cni/sandbox":   withoutPhase1,
 		"/phase1":                 {"github.com/prometheus": "metrics are the agent's, and importers do not pay for them"},
 		"/infra":                  pure,
 		"/internal/netstate":      pure,
