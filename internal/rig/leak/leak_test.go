@@ -4,12 +4,14 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"runtime/debug"
 	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/guestwire/guestwire/internal/lab"
 	"github.com/guestwire/guestwire/internal/rig/leak"
 )
 
@@ -36,6 +38,13 @@ func TestLeft(t *testing.T) {
 				t.Fatal(err)
 			}
 			return func() { f.Close() }
+		}},
+		{"pipe", "open file: pipe:[", func(t *testing.T) func() {
+			r, w, err := os.Pipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			return func() { r.Close(); w.Close() }
 		}},
 		{"process", "process: ", func(t *testing.T) func() {
 			cmd := exec.Command("sleep", "1000")
@@ -96,5 +105,32 @@ func TestRunFails(t *testing.T) {
 	out, err := cmd.CombinedOutput()
 	if err == nil || !strings.Contains(string(out), "open file: /dev/null") {
 		t.Errorf("%v, want a run that fails and names the file:\n%s", err, out)
+	}
+}
+
+// TestSplice: io.Copy from a TCP connection to another one goes through a pipe, which package net keeps for the next time.
+func TestSplice(t *testing.T) {
+	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // a collection closes the pipe
+	before, err := leak.Take()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ns, err := lab.New()
+	if err != nil {
+		t.Skipf("no namespace can be made: %v", err)
+	}
+	defer ns.File.Close()
+	service, err := ns.Answer("service", "127.0.0.1:8000")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = ns.Ask(t.Context(), "127.0.0.1:8000")
+	service.Close()
+	ns.File.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if lines, err := before.Left(100 * time.Millisecond); err != nil || len(lines) > 0 {
+		t.Errorf("left are %q, %v; want nothing", lines, err)
 	}
 }
