@@ -79,12 +79,11 @@ func (c *Cluster) testVM(t *testing.T) {
 			c.manifests(t, "overlays/kvm")
 			c.event(t, vms, c.newest(t), "the node has no /dev/kvm")
 		}
-		// The node has one network. TestVM of package node has two.
-		c.manifests(t, "overlays/two-networks")
-		c.event(t, vms, c.newest(t), "eth1", "is guestwire in the node's CNI list")
-		// Multus cannot be had here.
-		if text := c.Kubectl(t, "", "kustomize", directory(t, "overlays/multus")); !strings.Contains(text, "kind: NetworkAttachmentDefinition") {
-			t.Errorf("no network for Multus in\n%s", text)
+		// TestVM of package node has two networks. Multus cannot be had here.
+		for overlay, want := range map[string]string{"two-networks": "guestwire/nic.eth1: redirect", "multus": "kind: NetworkAttachmentDefinition"} {
+			if text := c.Kubectl(t, "", "kustomize", directory(t, "overlays/"+overlay)); !strings.Contains(text, want) {
+				t.Errorf("%s has no %q:\n%s", overlay, want, text)
+			}
 		}
 	})
 	c.gone(t, before)
