@@ -69,6 +69,7 @@ test test-all:
 		if [ $@ = test-all ]; then \
 			echo '# run: this kernel, all of the crash harness'; \
 			go test -json -count=1 -timeout 2h -run '$(CRASH)' ./phase1 -crash all || echo '# broken: crash harness'; \
+			go test -json -count=1 -timeout 30m -run '^TestCrash$$' ./examples/cni -crash all || echo '# broken: crash harness of the CNI plugin'; \
 		fi; \
 		echo '# run: stock kernel'; \
 		for p in $(STOCK); do \

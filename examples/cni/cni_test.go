@@ -250,6 +250,13 @@ esac
 	s.add(list, s.runtime("eth0", "guestwire/nic.eth0", "redirect", "guestwire/nic.net1", "none"))
 	s.wired("eth0")
 	s.del(list, rt)
+	for _, binding := range []string{"redirect", "masquerade", "bridge", "passt"} { // the loopback is no NIC of a guest
+		if _, err := n.cni.AddNetworkList(t.Context(), list, s.runtime("eth0", "guestwire/nic.lo", binding)); err == nil {
+			t.Errorf("%s of lo succeeded", binding)
+		}
+		n.clean()
+		s.del(list, rt)
+	}
 	_, err := n.cni.AddNetworkList(t.Context(), list, s.runtime("eth0", "guestwire/nic.eth0", "redirect", "guestwire/nic.net7", "redirect"))
 	if err == nil || !strings.Contains(err.Error(), "annotation guestwire/nic.net7: ") {
 		t.Errorf("a NIC that is not there: %v", err)

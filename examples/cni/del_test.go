@@ -417,6 +417,38 @@ func TestErrors(t *testing.T) {
 	}
 }
 
+// TestAnotherWish: an ADD that wants another wiring is refused, and what an earlier one has wired stays, for the guest that
+// may be using it. An ADD that wants another configuration of the same wiring changes that.
+func TestAnotherWish(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	s, list, rt := wiredPod(n, "u1", "redirect")
+	result, err := n.cni.GetNetworkListCachedResult(list, rt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := s.ns.Settled()
+	for _, annotation := range []string{"masquerade", `{"queues": 2}`, `{"queues": 300}`, "bridge"} {
+		config := s.configuration(list.Plugins[1].Bytes, result, s.runtime("eth0", "guestwire/nic.eth0", annotation))
+		if out, err := n.guestwireCalled(config, s.environ("ADD", "eth0")...); err == nil {
+			t.Errorf("%s: %s", annotation, out)
+		}
+		s.wired("eth0")
+		if err := n.cni.CheckNetworkList(t.Context(), list, rt); err != nil {
+			t.Errorf("after %s: %v", annotation, err)
+		}
+	}
+	if err := nstest.Difference(nstest.Stable(before), nstest.Stable(s.ns.Settled())); err != nil {
+		t.Error(err)
+	}
+	s.add2(list, s.runtime("eth0", "guestwire/nic.eth0", `{"options": {"hostname": "vm1"}}`))
+	if r := s.record("eth0"); r.Options.Hostname != "vm1" {
+		t.Errorf("%+v", r.Options)
+	}
+	s.del(list, rt)
+	n.clean()
+}
+
 // TestCheck: the error says what differs, and the next ADD repairs it.
 func TestCheck(t *testing.T) {
 	t.Parallel()
