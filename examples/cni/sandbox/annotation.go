@@ -116,6 +116,7 @@ type Wish struct {
 	None bool
 
 	where  string
+	length int    // of the value, in bytes
 	word   string // empty: fields
 	spec   infra.Spec
 	fields map[string]json.RawMessage // those that spec was read from
@@ -137,7 +138,7 @@ func readWish(value string) (Wish, error) {
 }
 
 func readObject(text []byte) (Wish, error) {
-	var w Wish
+	w := Wish{length: len(text)}
 	if err := json.Unmarshal(text, &w.spec); err != nil {
 		return Wish{}, err
 	}

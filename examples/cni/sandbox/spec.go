@@ -28,6 +28,7 @@ type Defaults struct {
 	//	masquerade.firewall        iptables load kernel modules and take a lock of the node
 	//	masquerade.maxConnections  above that of the list, or infra.DefaultMaxConnections: each connection costs the
 	//	                node memory and time that no limit of the pod counts
+	//	more than MaxWish bytes    30,000 ports took a core of the node for 40 s, to wire
 	//
 	// except by the word of the binding that the list has, which means the list's own. A pod may say everything else:
 	// the bindings bridge, redirect, masquerade, auto and passt with their ports and networks, queues, dns, options,
@@ -36,6 +37,10 @@ type Defaults struct {
 	// Kubernetes counts as safe.
 	TrustPods bool
 }
+
+// MaxWish is the length in bytes of what a pod may say of one NIC, unless it is trusted: about 500 ports, or all of the other
+// fields.
+const MaxWish = 4096
 
 // defaultOrder is what auto tries: under bridge CNI's CHECK would fail for ever.
 var defaultOrder = []string{cache.BindingRedirect, cache.BindingMasquerade}
@@ -114,6 +119,9 @@ func (d Defaults) Make(nic string, w *Wish) (spec infra.Spec, wanted bool, err e
 
 // lay lays a wish over the list's Spec.
 func (d Defaults) lay(spec *infra.Spec, w *Wish) error {
+	if w.length > MaxWish && !d.TrustPods {
+		return fmt.Errorf("%d bytes, and at most %d are for a pod to say: name ranges of ports, or ask the node's operator (\"spec\" or \"trustPods\" of the entry guestwire in the node's CNI list)", w.length, MaxWish)
+	}
 	if w.word != "" {
 		if spec.Binding != nil && spec.Binding.Kind() == w.word {
 			return nil

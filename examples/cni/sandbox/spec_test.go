@@ -63,6 +63,8 @@ func TestMake(t *testing.T) {
 		"too many connections":          {"", `{"binding": {"masquerade": {"maxConnections": 16385}}}`, false, "!annotation guestwire/nic.eth0: binding.masquerade.maxConnections: 16385, and at most 16384"},
 		"more connections than listed":  {`{"binding": {"masquerade": {"maxConnections": 9}}}`, `{"binding": {"masquerade": {"maxConnections": 10}}}`, false, "!annotation guestwire/nic.eth0: binding.masquerade.maxConnections: 10, and at most 9"},
 		"many connections, listed":      {`{"binding": {"masquerade": {"maxConnections": 99999}}}`, `{"binding": {"masquerade": {"maxConnections": 99998}}}`, false, `{"nic":"eth0","binding":{"masquerade":{"maxConnections":99998}},` + owner + `}`},
+		"more than may be":              {"", `{"options": {"hostname": "` + strings.Repeat("a", 4096) + `"}}`, false, "!annotation guestwire/nic.eth0: 4125 bytes, and at most 4096 are for a pod to say"},
+		"more than may be, trusted":     {"", `{"queues": 2` + strings.Repeat(" ", 4096) + `}`, true, `{"nic":"eth0","binding":{"redirect":{}},` + owner + `,"queues":2}`},
 		"a mistake of the pod":          {"", `{"queues": 300}`, false, "!annotation guestwire/nic.eth0: queues: 300, want"},
 		"a mistake of the list":         {`{"queues": 300}`, "-", false, "!spec.queues: 300, want"},
 		"a mistake in the list's form":  {`{"queue": 3}`, "-", false, "!spec.queue: no such field"},
