@@ -45,8 +45,9 @@ func run(socket string, timeout time.Duration, args []string, in io.Reader, out 
 	conn, err := grpc.NewClient("unix://"+socket,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.WaitForReady(true)),
-		// The socket of an engine that starts is there within milliseconds.
-		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: 10 * time.Millisecond, Multiplier: 1, MaxDelay: 10 * time.Millisecond}}))
+		// The socket of an engine that starts is there within milliseconds. A busy engine takes its time to accept.
+		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: timeout,
+			Backoff: backoff.Config{BaseDelay: 10 * time.Millisecond, Multiplier: 1, MaxDelay: 10 * time.Millisecond}}))
 	if err != nil {
 		return err
 	}
