@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -221,12 +220,15 @@ func (x *engine) left() []string {
 	return slices.DeleteFunc(strings.Split(out, "\n"), func(line string) bool { return line == "" })
 }
 
-// nothingLeft checks that pods have left nothing.
+// nothingLeft checks that pods have left nothing. The kernel removes the links of a namespace that has ended some time later.
 func (x *engine) nothingLeft() {
 	x.t.Helper()
-	if left := x.left(); len(left) > 0 {
-		x.t.Errorf("left:\n%s", strings.Join(left, "\n"))
-	}
+	nstest.Eventually(x.t, func() error {
+		if left := x.left(); len(left) > 0 {
+			return fmt.Errorf("left:\n%s", strings.Join(left, "\n"))
+		}
+		return nil
+	})
 }
 
 // dump is what an administrator sees of the pod's namespace.
@@ -314,6 +316,15 @@ func (x *engine) plugins(command string, a attachment, only string, more map[str
 	return nil
 }
 
+// gc calls the plugin of an attachment's list as an engine does whose only pod is the given one.
+func (x *engine) gc(a attachment, valid *Pod) {
+	x.t.Helper()
+	a.Result, a.ContainerID, a.IfName, a.netns, a.CNIArgs = nil, "", "", "", nil
+	x.must(x.plugins("GC", a, "guestwire", map[string]any{
+		"cniVersion": "1.1.0", "cni.dev/valid-attachments": []map[string]string{{"containerID": valid.ID, "ifname": "eth0"}},
+	}))
+}
+
 func (x *engine) plugin(command, kind string, a attachment, config any) error {
 	text, err := json.Marshal(config)
 	if err != nil {
@@ -344,11 +355,24 @@ func (x *engine) kill(pid int) {
 // awaitNotReady waits until the engine has noticed that a sandbox has ended.
 func (x *engine) awaitNotReady(p *Pod) {
 	x.t.Helper()
+	const notReady = 1 // SANDBOX_NOTREADY
+	x.await("PodSandboxStatus", map[string]string{"pod_sandbox_id": p.ID}, notReady)
+}
+
+// awaitExited waits until the engine has noticed that a container has ended. StopPodSandbox fails while the engine does.
+func (x *engine) awaitExited(c *Container) {
+	x.t.Helper()
+	const exited = 2 // CONTAINER_EXITED
+	x.await("ContainerStatus", map[string]string{"container_id": c.ID}, exited)
+}
+
+func (x *engine) await(method string, request any, state int) {
+	x.t.Helper()
 	nstest.Eventually(x.t, func() error {
 		var answer struct{ Status struct{ State int } }
-		err := x.CRI("PodSandboxStatus", map[string]string{"pod_sandbox_id": p.ID}, &answer)
-		if err == nil && answer.Status.State != 1 {
-			err = errors.New("the sandbox is ready")
+		err := x.CRI(method, request, &answer)
+		if err == nil && answer.Status.State != state {
+			err = fmt.Errorf("%s: state %d, want %d", method, answer.Status.State, state)
 		}
 		return err
 	})

@@ -6,4 +6,12 @@ import (
 	"github.com/guestwire/guestwire/internal/rig/nstest"
 )
 
-func TestMain(m *testing.M) { nstest.Main(m) }
+func TestMain(m *testing.M) { nstest.Main(m, selection) }
+
+var selection = nstest.Selection{
+	Short: []nstest.Selected{
+		{Test: "TestImage", Why: "needs nothing"},
+		{Test: "TestNode", Why: "the machine stays as it is"},
+		{Test: "TestPods/redirect", Why: "an engine, the plugin, the launcher and a guest"},
+	},
+}

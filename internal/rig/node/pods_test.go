@@ -2,7 +2,6 @@ package node
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -51,9 +50,7 @@ func testBinding(x *engine, binding string) {
 	}
 	g.Close()
 	x.must(p.Stop())
-	if left := x.left(); len(left) > 0 { // a stopped pod has no network any more; its sandbox's removal is later
-		x.t.Errorf("left by StopPodSandbox:\n%s", strings.Join(left, "\n"))
-	}
+	x.nothingLeft() // the sandbox is there, and has no network any more
 	x.must(p.Remove())
 }
 
@@ -108,14 +105,7 @@ func testLauncherKilled(x *engine) {
 	g := x.guest(p, "eth0")
 	s := x.dial(p.Name, p.Addresses[0])
 	x.kill(c.Pid)
-	nstest.Eventually(x.t, func() error {
-		var answer struct{ Status struct{ State int } }
-		err := x.CRI("ContainerStatus", map[string]string{"container_id": c.ID}, &answer)
-		if err == nil && answer.Status.State != 2 {
-			err = errors.New("the container has not exited")
-		}
-		return err
-	})
+	x.awaitExited(c)
 	x.echo(s) // traffic needs no launcher
 	x.launcher(p, 1)
 	x.leases(g)
@@ -186,12 +176,13 @@ func testLateDel(x *engine) {
 // testNamespaceGone: the namespace ends before the engine calls DEL.
 func testNamespaceGone(x *engine) {
 	p := x.pod(PodConfig{Name: "gone", Annotations: redirect})
-	x.launcher(p, 0)
+	c := x.launcher(p, 0)
 	x.guest(p, "eth0").Close()
+	x.kill(c.Pid) // it is in the namespace, too
 	x.kill(p.Pid)
+	x.awaitExited(c)
 	x.awaitNotReady(p)
-	// The launcher is in the namespace, too.
-	x.Node.MustRun(x.t, "sh", "-c", `pkill -KILL -x launcher; umount "$0" && rm "$0"`, p.NetNS)
+	x.Node.MustRun(x.t, "sh", "-c", `umount "$0" && rm "$0"`, p.NetNS)
 	x.must(p.End())
 }
 
@@ -263,6 +254,63 @@ func TestEngineRestart(t *testing.T) {
 	}
 }
 
+// TestEngineKilledInADD: the engine ends while its call of ADD runs. It may know nothing of the sandbox afterwards, whose
+// namespace is there. The kubelet runs the pod again, and a GC takes the rest of the wiring down.
+func TestEngineKilledInADD(t *testing.T) {
+	x := newEngine(t, Config{}, EngineConfig{}, map[string]string{"10-pods.conflist": list("pods", 0, entry, `{"type": "gate"}`)})
+	const gate = "#!/bin/sh\n" + `echo "$$ $CNI_CONTAINERID $CNI_NETNS" >/run/gate.new && mv /run/gate.new /run/gate && exec sleep inf`
+	x.must(x.Node.WriteFile(CNIBin+"/gate", gate, 0o755))
+	c := PodConfig{Name: "interrupted", UID: "uid-of-interrupted", Annotations: redirect}
+	ended := make(chan error)
+	go func() {
+		_, err := x.RunPod(c)
+		ended <- err
+	}()
+	var pid int
+	var a attachment
+	nstest.Eventually(t, func() error {
+		text, err := os.ReadFile(x.Node.Path("/run/gate"))
+		if err == nil {
+			_, err = fmt.Sscan(string(text), &pid, &a.ContainerID, &a.netns)
+		}
+		return err
+	})
+	x.must(x.Kill())
+	if err := <-ended; err == nil {
+		t.Fatal("RunPodSandbox succeeded without an engine")
+	}
+	x.kill(pid)
+	wired := x.dump(&Pod{NetNS: a.netns, engine: x.Engine})
+	if !strings.Contains(wired, "guestwire") {
+		t.Fatalf("the sandbox is not wired:\n%s", wired)
+	}
+
+	x.must(x.Node.WriteFile(CNIConf+"/10-pods.conflist", list("pods", 0, entry), 0o644))
+	x.must(x.Start())
+	c.Attempt = 1
+	p := x.pod(c)
+	x.launcher(p, 0)
+	g := x.guest(p, "eth0")
+	s := x.dial(p.Name, p.Addresses[0])
+	x.gc(x.attachment(p, "pods", "eth0"), p)
+	for _, line := range x.left() {
+		if strings.Contains(line, a.ContainerID) && strings.HasPrefix(line, "file: ") {
+			t.Error(line)
+		}
+	}
+	if _, err := os.Stat(x.Node.Path(a.netns)); err == nil { // containerd 2 removes the sandbox itself
+		if left := x.dump(&Pod{NetNS: a.netns, engine: x.Engine}); strings.Contains(left, "guestwire") {
+			t.Errorf("left in the namespace:\n%s", left)
+		}
+	}
+	x.removeOthers(p)
+	x.echo(s)
+	x.leases(g)
+	g.Close()
+	x.must(p.End())
+	x.nothingLeft()
+}
+
 // TestNodeCrash: the node ends with pods on it.
 func TestNodeCrash(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -302,18 +350,9 @@ func TestNodeCrash(t *testing.T) {
 			x.launcher(next, 1)
 			g := x.guest(next, "eth0")
 			s := x.dial(next.Name, next.Addresses[0])
-			ids, err := x.Pods()
-			x.must(err)
-			for _, id := range ids {
-				if id != next.ID {
-					x.must((&Pod{ID: id, engine: x.Engine}).End())
-				}
-			}
+			x.removeOthers(next)
 			if c.gc {
-				valid, err := json.Marshal([]map[string]string{{"containerID": next.ID, "ifname": "eth0"}})
-				x.must(err)
-				a.Result, a.netns = nil, ""
-				x.must(x.plugins("GC", a, "guestwire", map[string]any{"cniVersion": "1.1.0", "cni.dev/valid-attachments": json.RawMessage(valid)}))
+				x.gc(a, next)
 			}
 			if _, err := os.Lstat(x.Node.Path(filepath.Join(x.state, p.ID))); err == nil {
 				t.Errorf("left: %s", filepath.Join(x.state, p.ID))
@@ -393,5 +432,17 @@ func TestUserNamespace(t *testing.T) {
 		g.Close()
 		x.must(p.End())
 		x.nothingLeft()
+	}
+}
+
+// removeOthers removes all sandboxes that the engine knows, but one.
+func (x *engine) removeOthers(p *Pod) {
+	x.t.Helper()
+	ids, err := x.Pods()
+	x.must(err)
+	for _, id := range ids {
+		if id != p.ID {
+			x.must((&Pod{ID: id, engine: x.Engine}).End())
+		}
 	}
 }
