@@ -84,17 +84,25 @@ func install(_ context.Context, o *options) error {
 	return o.updateList()
 }
 
-func uninstall(ctx context.Context, o *options) error {
-	if o.cniConf != "" {
-		did, err := o.lists().remove()
-		if did != "" {
-			o.log.Info("CNI list", "did", did)
-		}
-		if err != nil {
-			return err
-		}
+// drainList makes the derived list, if there is one, wire no more pods: without annotations and a spec, ADD has nothing to do.
+func (o *options) drainList() error {
+	l := o.lists()
+	l.entry = o.drainEntry
+	if _, err := os.Lstat(l.own()); o.cniConf == "" || errors.Is(err, fs.ErrNotExist) {
+		return nil
 	}
-	for said := 0; !o.force; {
+	did, err := l.update()
+	if did != "" {
+		o.log.Info("CNI list", "did", did+", for DEL alone")
+	}
+	return err
+}
+
+// uninstall removes what install has installed. The list goes when the last wired pod is gone: an engine calls DEL by the list
+// that it finds then, and without guestwire in it records and journals would stay. Until then the list wires nothing new.
+func uninstall(ctx context.Context, o *options) error {
+	said := ""
+	for !o.force {
 		wired, err := sandbox.State(o.state).IDs()
 		if err != nil {
 			return err
@@ -102,17 +110,31 @@ func uninstall(ctx context.Context, o *options) error {
 		if len(wired) == 0 {
 			break
 		}
+		err = o.drainList()
 		if !o.wait && !o.stay {
-			return fmt.Errorf("%d sandboxes are wired (%s/%s ...): the binaries stay, as an engine may need them to remove these pods: call uninstall again after the last one, or with -wait; -force removes them now", len(wired), o.state, wired[0])
+			return errors.Join(err, fmt.Errorf("%d sandboxes are wired (%s/%s ...): no new ones will be, and list and binaries stay for their DEL: call uninstall again after the last one, or with -wait; -force removes them now", len(wired), o.state, wired[0]))
 		}
-		if len(wired) != said {
-			o.log.Info("waits until the wired sandboxes are gone", "sandboxes", len(wired))
-			said = len(wired)
+		text := fmt.Sprintf("waits until %d wired sandboxes are gone", len(wired))
+		if err != nil { // another program may be writing its list
+			text = err.Error()
+		}
+		if text != said {
+			o.log.Info("uninstall", "progress", text)
+			said = text
 		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-time.After(time.Second):
+		}
+	}
+	if o.cniConf != "" {
+		did, err := o.lists().remove()
+		if did != "" {
+			o.log.Info("CNI list", "did", did)
+		}
+		if err != nil {
+			return err
 		}
 	}
 	if o.cniBin != "" {

@@ -108,8 +108,8 @@ type options struct {
 	sweep                                   time.Duration
 	wait, stay, force                       bool
 
-	devices devices
-	entry   json.RawMessage
+	devices           devices
+	entry, drainEntry json.RawMessage // guestwire's in the derived list
 
 	stdout io.Writer
 	log    *slog.Logger
@@ -157,11 +157,11 @@ func (o *options) flagSet(v verb) *flag.FlagSet {
 			usage := "the `FILE` that is there while all is done, for a readiness probe; empty: none"
 			set.StringVar(&o.ready, name, "", usage)
 		case "wait":
-			set.BoolVar(&o.wait, name, false, "wait until the last wired pod is gone, and remove the binaries then")
+			set.BoolVar(&o.wait, name, false, "wait until the last wired pod is gone")
 		case "stay":
 			set.BoolVar(&o.stay, name, false, "as -wait, and stay until SIGTERM, as a DaemonSet's container has to")
 		case "force":
-			set.BoolVar(&o.force, name, false, "remove the binaries also while pods are wired: CRI-O then cannot remove these pods")
+			set.BoolVar(&o.force, name, false, "remove all also while pods are wired: their records and journals stay, and CRI-O cannot remove these pods")
 		}
 	}
 	return set
@@ -186,7 +186,10 @@ func (o *options) check() (err error) {
 	if o.devices, err = newDevices(o.dev, o.deviceNames); err != nil {
 		return err
 	}
-	o.entry, err = listEntry(o)
+	if o.entry, err = listEntry(o); err != nil {
+		return err
+	}
+	o.drainEntry, err = json.Marshal(map[string]string{"type": "guestwire", "state": o.state, "dir": o.dir})
 	return err
 }
 

@@ -22,7 +22,7 @@ import (
 
 const (
 	// retry is how long an engine, a kubelet or a directory that is not there is let alone.
-	retry = 2 * time.Second
+	retry = time.Second
 	// settle is how long other programs may take for the files of one change.
 	settle = 100 * time.Millisecond
 	// recheck is how often the node is looked at without a report of the kernel.
@@ -40,7 +40,8 @@ func runNode(ctx context.Context, o *options) error {
 	defer working.Wait()
 	listed := r.part()
 	if o.nri != "" {
-		p := &nriPlugin{socket: o.nri, state: sandbox.State(o.state), devices: o.devices, log: o.log, ready: r.part(), retry: retry}
+		// A pod that starts before the engine has the plugin fails once.
+		p := &nriPlugin{socket: o.nri, state: sandbox.State(o.state), devices: o.devices, log: o.log, ready: r.part(), retry: retry / 4}
 		working.Go(func() { p.run(ctx) })
 	}
 	if o.devicePlugins != "" {

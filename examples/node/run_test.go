@@ -126,9 +126,20 @@ func TestRun(t *testing.T) {
 	if err := run(t.Context(), n.args("uninstall"), nil, quiet()); err == nil || !strings.Contains(err.Error(), "1 sandboxes are wired ("+n.state+"/sandbox1") {
 		t.Error(err)
 	}
-	n.becomes(false, "guestwire", "guestwire-agent", "10-net.conflist")
+	n.becomes(false, "guestwire", "guestwire-agent", "00-guestwire.conflist", "10-net.conflist")
+	// The list is for DEL alone, and follows its source.
+	if text := read(t, n.conf+"/00-guestwire.conflist"); strings.Contains(text, "pod-annotations") || !strings.Contains(text, n.dir) {
+		t.Errorf("new pods are still wired by\n%s", text)
+	}
 	stop = start(t, n.args("uninstall", "-stay")...)
-	n.becomes(false, "guestwire", "guestwire-agent", "10-net.conflist")
+	write(t, n.conf+"/10-net.conflist", strings.Replace(flannel, "cbr0", "cbr2", 1))
+	eventually(t, func() error {
+		if text := read(t, n.conf+"/00-guestwire.conflist"); !strings.Contains(text, "cbr2") {
+			return fmt.Errorf("the list is not derived again: %s", text)
+		}
+		return nil
+	})
+	write(t, n.conf+"/10-net.conflist", flannel)
 	if err := os.RemoveAll(n.state + "/sandbox1"); err != nil {
 		t.Fatal(err)
 	}
@@ -143,7 +154,9 @@ func TestRun(t *testing.T) {
 		t.Errorf("a second time: %v", err)
 	}
 	write(t, n.state+"/sandbox1/eth0.json", "{}")
-	write(t, n.bin+"/guestwire", "")
+	if err := run(t.Context(), n.args("install"), nil, quiet()); err != nil {
+		t.Error(err)
+	}
 	if err := run(t.Context(), n.args("uninstall", "-force"), nil, quiet()); err != nil {
 		t.Error(err)
 	}

@@ -56,9 +56,9 @@ which the engine takes from then on. The first file stays as it is. All files ar
 		},
 		{
 			name: "uninstall", short: "remove what install has installed",
-			flags: "cni-bin cni-conf list-to list-name state wait stay ready force", do: uninstall,
-			long: `uninstall removes the derived list, so new pods are not wired any more. The binaries stay while pods are wired, as an
-engine may need guestwire to remove these pods: call uninstall again after the last one, or with -wait. Stop run first.
+			flags: "cni-bin cni-conf list-to list-name state dir wait stay ready force", do: uninstall,
+			long: `uninstall removes the derived list and the binaries. While pods are wired both stay, as the engine calls guestwire when
+these pods end, but new pods are not wired any more: call uninstall again after the last one, or with -wait. Stop run first.
 
   guestwire-node uninstall -wait
 `,
