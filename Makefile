@@ -23,7 +23,7 @@ NESTED := examples/node
 FUZZTIME ?= 20s
 
 # What the tests execute.
-PROGRAMS := bin/testreport bin/stockkernel bin/quickstart bin/agent bin/launcher bin/guestwire bin/cri
+PROGRAMS := bin/testreport bin/stockkernel bin/quickstart bin/agent bin/launcher bin/guestwire bin/guestwire-node bin/cri
 
 MODULE := github.com/guestwire/guestwire
 STATICCHECK := bin/staticcheck-v0.7.0

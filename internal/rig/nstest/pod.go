@@ -100,8 +100,11 @@ func Program(t testing.TB, folder string) string {
 	programs.Lock()
 	defer programs.Unlock()
 	name := filepath.Base(folder)
-	if folder == "examples/cni" {
+	switch folder {
+	case "examples/cni":
 		name = "guestwire" // what a CNI list calls it
+	case "examples/node":
+		name = "guestwire-node"
 	}
 	path := filepath.Join(programs.dir, name)
 	if programs.dir == "" {
