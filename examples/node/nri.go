@@ -9,6 +9,7 @@ import (
 	"maps"
 	"net"
 	"slices"
+	"sync"
 	"syscall"
 	"time"
 
@@ -96,6 +97,9 @@ func (p *nriPlugin) connect(ctx context.Context, connected func()) error {
 		mux.Close()
 		server.Close()
 		<-ended
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.ended = true
 	}()
 
 	engine, err := mux.Open(multiplex.RuntimeServiceConn)
@@ -141,6 +145,9 @@ type nriConnection struct {
 	*nriPlugin
 	configured chan struct{}
 	engine     string
+
+	mu    sync.Mutex
+	ended bool // an answer that is late says nothing of the next connection
 }
 
 func (c *nriConnection) Configure(_ context.Context, r *api.ConfigureRequest) (*api.ConfigureResponse, error) {
@@ -158,7 +165,9 @@ func (c *nriConnection) Configure(_ context.Context, r *api.ConfigureRequest) (*
 
 // Synchronize is the last thing that the engine asks before it asks for containers.
 func (c *nriConnection) Synchronize(_ context.Context, r *api.SynchronizeRequest) (*api.SynchronizeResponse, error) {
-	if !r.GetMore() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !r.GetMore() && !c.ended {
 		c.ready(true)
 	}
 	return &api.SynchronizeResponse{More: r.GetMore()}, nil

