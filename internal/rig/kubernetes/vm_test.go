@@ -50,6 +50,10 @@ func (c *Cluster) testVM(t *testing.T) {
 		c.page(t, name, fmt.Sprintf("client %v\n", c.pod(t, vms, "client").address), fmt.Sprintf("eth0 %v/24\n", p.address),
 			"search vms.svc.cluster.local svc.cluster.local cluster.local\n", "nameserver 10.96.0.10\n")
 		c.console(t, "echo answer-$((40 + 2))", "answer-42")
+		// The kubelet starts the container again, in the pod that is wired already.
+		c.Kubectl(t, "", "exec", "--namespace="+vms, name, "--", "busybox", "killall", "-KILL", "qemu-system-x86_64")
+		c.wait(t, vms, "jsonpath={.status.containerStatuses[0].restartCount}=1", "pod/"+name)
+		c.page(t, name, fmt.Sprintf("eth0 %v/24\n", p.address))
 		log := c.follow(t, name)
 
 		c.manifests(t, "overlays/masquerade")
