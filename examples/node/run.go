@@ -68,8 +68,9 @@ func (o *options) keepInstalled(ctx context.Context, ready func(bool)) {
 		defer watch.Close()
 	}
 	watched := err == nil
-	said := ""
-	for installed := false; ; {
+	said, own := "", o.lists().own()
+	var updated time.Time
+	for installed, listed := false, false; ; {
 		if watched {
 			for _, dir := range []string{o.cniConf, o.listTo} {
 				_ = watch.Add(dir) // one that is not there is looked at by the ticker
@@ -81,7 +82,12 @@ func (o *options) keepInstalled(ctx context.Context, ready func(bool)) {
 			installed = err == nil
 		}
 		if err == nil {
+			if _, gone := os.Lstat(own); listed && errors.Is(gone, fs.ErrNotExist) {
+				o.log.Warn("CNI list: another program has removed "+own, "way out", "Cilium does so unless its cni.exclusive is false")
+			}
 			err = o.updateList()
+			_, there := os.Lstat(own)
+			listed, updated = there == nil, time.Now()
 		}
 		wait := recheck
 		text := ""
@@ -97,19 +103,19 @@ func (o *options) keepInstalled(ctx context.Context, ready func(bool)) {
 		case <-ctx.Done():
 			return
 		case <-watch.Events:
-			drain(ctx, watch)
+			drain(ctx, watch, updated.Add(retry))
 		case <-watch.Errors:
 		case <-time.After(wait):
 		}
 	}
 }
 
-// drain waits until no file has changed for a moment.
-func drain(ctx context.Context, watch *fsnotify.Watcher) {
+// drain waits until no file has changed for a moment, and until the time, as another program may undo each update.
+func drain(ctx context.Context, watch *fsnotify.Watcher, until time.Time) {
 	for {
 		select {
 		case <-watch.Events:
-		case <-time.After(settle):
+		case <-time.After(max(settle, time.Until(until))):
 			return
 		case <-ctx.Done():
 			return
