@@ -17,7 +17,7 @@ STOCK := phase1 internal/rig/podnet internal/tap
 LONG := ./phase1 ./phase2 ./internal/rig/podnet
 
 # What takes dependencies that the library has not is a module of its own, which "go test ./..." leaves out.
-NESTED := examples/node
+NESTED := examples/node internal/rig/node/cri
 
 # Each fuzz target's time, as -fuzztime takes it.
 FUZZTIME ?= 20s
