@@ -74,13 +74,15 @@ func (p paths) checkError(errs []error, args *skel.CmdArgs) error {
 	return types.NewError(codeDrift, "guestwire: "+oneLine(strings.Join(append(texts, way), "; ")), "")
 }
 
-// status says whether an add could work here.
+// status says whether an add could work here. What only some pods ask for is a warning, as an engine counts a node whose STATUS
+// fails as not ready, for all pods.
 func status(_ context.Context, args *skel.CmdArgs) error {
 	c, err := readConfig(args)
 	if err != nil {
 		return err
 	}
-	if _, err := c.defaults(args); err != nil {
+	defaults, err := c.defaults(args)
+	if err != nil {
 		return err
 	}
 	var missing []string
@@ -103,8 +105,13 @@ func status(_ context.Context, args *skel.CmdArgs) error {
 	} else {
 		tun.Close()
 	}
-	if len(missing) > 0 {
-		return types.NewError(types.ErrPluginNotAvailable, "guestwire: this node lacks "+strings.Join(missing, ", "), "")
+	text := "this node lacks " + strings.Join(missing, ", ")
+	switch {
+	case len(missing) == 0:
+	case defaults.Spec.Binding != nil:
+		return types.NewError(types.ErrPluginNotAvailable, "guestwire: "+text, "")
+	default:
+		say("%s: pods that ask for guestwire cannot start, others can", text)
 	}
 	return nil
 }
