@@ -84,18 +84,22 @@ func install(_ context.Context, o *options) error {
 	return o.updateList()
 }
 
-// drainList makes the derived list, if there is one, wire no more pods: without annotations and a spec, ADD has nothing to do.
+// drainList makes the derived list, if there is one, wire no more pods: without annotations and a spec, ADD has nothing to
+// do. The list is that of a RuntimeClass or that of all pods: one uninstall serves both installations.
 func (o *options) drainList() error {
 	l := o.lists()
 	l.entry = o.drainEntry
-	if _, err := os.Lstat(l.own()); o.cniConf == "" || errors.Is(err, fs.ErrNotExist) {
-		return nil
+	for _, l.to = range []string{o.listTo, o.cniConf} {
+		if _, err := os.Lstat(l.own()); o.cniConf == "" || errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		did, err := l.update()
+		if did != "" {
+			o.log.Info("CNI list", "did", did+", for DEL alone")
+		}
+		return err
 	}
-	did, err := l.update()
-	if did != "" {
-		o.log.Info("CNI list", "did", did+", for DEL alone")
-	}
-	return err
+	return nil
 }
 
 // uninstall removes what install has installed. The list goes when the last wired pod is gone: an engine calls DEL by the list

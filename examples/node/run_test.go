@@ -172,6 +172,46 @@ func TestRun(t *testing.T) {
 	n.becomes(false, "10-net.conflist")
 }
 
+// TestDrain: one uninstall serves installations for all pods and for a RuntimeClass, so it names a -list-to for either.
+func TestDrain(t *testing.T) {
+	for _, flags := range [][]string{nil, {"-list-to", "class.d"}} {
+		n := newNode(t)
+		class := filepath.Join(n.conf, "../class.d")
+		if err := os.Mkdir(class, 0o755); err != nil { // as a mount of the DaemonSet does
+			t.Fatal(err)
+		}
+		if flags != nil {
+			flags[1] = class
+		}
+		write(t, n.conf+"/10-net.conflist", flannel)
+		if err := run(t.Context(), n.args("install", flags...), nil, quiet()); err != nil {
+			t.Fatal(err)
+		}
+		write(t, n.state+"/sandbox1/eth0.json", "{}")
+		uninstall := n.args("uninstall", "-list-to", class)
+		if err := run(t.Context(), uninstall, nil, quiet()); err == nil {
+			t.Error("uninstall has succeeded while a pod is wired")
+		}
+		dir := n.conf
+		if flags != nil {
+			dir = class
+		}
+		if text := read(t, dir+"/00-guestwire.conflist"); strings.Contains(text, "pod-annotations") {
+			t.Errorf("install %q, uninstall -list-to: new pods are still wired by\n%s", flags, text)
+		}
+		if err := os.RemoveAll(n.state + "/sandbox1"); err != nil {
+			t.Fatal(err)
+		}
+		if err := run(t.Context(), uninstall, nil, quiet()); err != nil {
+			t.Error(err)
+		}
+		n.becomes(false, "10-net.conflist")
+		if _, err := os.Lstat(class); err == nil {
+			t.Errorf("%s is left", class)
+		}
+	}
+}
+
 // TestBinaryFirst: a list never names a plugin that is not there.
 func TestBinaryFirst(t *testing.T) {
 	n := newNode(t)
