@@ -141,9 +141,7 @@ func uninstall(ctx context.Context, o *options) error {
 			return err
 		}
 	}
-	if o.listTo != o.cniConf {
-		_ = os.Remove(o.listTo) // if it is empty: a mount of the DaemonSet made it
-	}
+	// An empty -list-to stays: containerd ends when a directory of CNI lists is removed.
 	if o.cniBin != "" {
 		for _, b := range binaries {
 			path := filepath.Join(o.cniBin, b.installed)
