@@ -53,6 +53,8 @@ type Cluster struct {
 
 	t     testing.TB
 	parts map[string]*node.Process
+
+	original map[string]string // of files, before guestwire was installed
 }
 
 // New starts a cluster for as long as the test, and waits until its node is ready. The test is skipped if Programs is empty.
@@ -215,6 +217,20 @@ func (c *Cluster) Stop(t testing.TB, name string) {
 	if err := c.parts[name].Stop(); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// Reboot kills all processes of the node, and starts the node and the cluster again with the files of the node but those of
+// /run.
+func (c *Cluster) Reboot(t testing.TB) {
+	t.Helper()
+	if err := c.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(filepath.Join(c.Dir, "run")); err != nil {
+		t.Fatal(err)
+	}
+	c.Node = node.New(c.t, node.Config{Dir: c.Dir, Name: NodeName})
+	c.start()
 }
 
 // TryKubectl runs kubectl as the administrator and returns what it printed to the standard output. The error has what it

@@ -21,14 +21,24 @@ func TestKubernetes(t *testing.T) {
 	c := New(t)
 	fmt.Printf("doc: One run of %s, containerd %s and runc on two cores. The times depend on the machine and on what else it does.\ndoc:\n",
 		c.Kubectl(t, "", "get", "node", NodeName, "--output=jsonpath=Kubernetes {.status.nodeInfo.kubeletVersion}"), c.Engine.Version)
-	fmt.Println("doc: | what | seconds |\ndoc: | --- | ---: |")
+	fmt.Println("doc: | what | measured |\ndoc: | --- | ---: |")
 	c.took("a cluster is started, until its node is ready", began)
 	for _, scenario := range []struct {
 		name string
 		run  func(*testing.T)
 	}{
 		{"services", c.testServices},
+		{"install", c.testInstall},
+		{"guest", c.testGuest},
 		{"vm", c.testVM},
+		{"errors", c.testErrors},
+		{"restarts", c.testRestarts},
+		{"upgrade", c.testUpgrade},
+		{"scale", c.testScale},
+		{"reboot", c.testReboot},
+		{"uninstall", c.testUninstall},
+		{"runtimeclass", c.testRuntimeClass},
+		{"without-nri", c.testWithoutNRI},
 	} {
 		if !t.Run(scenario.name, scenario.run) {
 			return // what follows builds upon it
@@ -38,7 +48,7 @@ func TestKubernetes(t *testing.T) {
 
 // took writes a row of measured times.
 func (c *Cluster) took(what string, since time.Time) {
-	fmt.Printf("doc: | %s | %.1f |\n", what, time.Since(since).Seconds())
+	fmt.Printf("doc: | %s | %.1f s |\n", what, time.Since(since).Seconds())
 }
 
 // testServices is about the cluster itself: a pod reaches another one at its Service's address.
@@ -90,7 +100,7 @@ func (c *Cluster) apply(t testing.TB, namespace string, objects ...string) {
 	t.Helper()
 	var text string
 	for _, object := range objects {
-		text += object + "---\n"
+		text += object + "\n---\n"
 	}
 	c.Kubectl(t, text, "apply", "--namespace="+namespace, "--filename=-")
 }

@@ -32,7 +32,8 @@ import (
 // pod is a running pod.
 type pod struct {
 	*nstest.Namespace // its network
-	name, uid         string
+	namespace, name   string
+	uid               string
 	sandbox           string // the ID of the newest sandbox
 	address           netip.Addr
 }
@@ -45,7 +46,7 @@ func (c *Cluster) pod(t testing.TB, namespace, name string) *pod {
 	if len(words) != 2 {
 		t.Fatalf("UID and address of pod %s: %q", name, words)
 	}
-	p := &pod{name: name, uid: words[0], address: netip.MustParseAddr(words[1])}
+	p := &pod{namespace: namespace, name: name, uid: words[0], address: netip.MustParseAddr(words[1])}
 	var list struct {
 		Items []struct{ ID string }
 	}
@@ -134,6 +135,9 @@ func (c *Cluster) record(t testing.TB, p *pod, nic string) cache.Record {
 // echoPort is the TCP port at which guests answer.
 const echoPort = 8000
 
+// leaseTime is the limit of a guest's DHCP exchange.
+const leaseTime = time.Minute
+
 // boot starts a guest of this process on the tap of a pod's NIC, with an address from the pod's launcher.
 func (c *Cluster) boot(t testing.TB, p *pod, nic string) *guest.Guest {
 	t.Helper()
@@ -156,7 +160,7 @@ func (c *Cluster) boot(t testing.TB, p *pod, nic string) *guest.Guest {
 			t.Error(err)
 		}
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), leaseTime)
 	defer cancel()
 	lease, err := g.DHCPv4(ctx)
 	if err == nil && lease.Address.Addr() != p.address {
@@ -166,7 +170,8 @@ func (c *Cluster) boot(t testing.TB, p *pod, nic string) *guest.Guest {
 		err = g.ListenTCP(echoPort)
 	}
 	if err != nil {
-		t.Fatal(err)
+		out, _ := c.TryKubectl("", "logs", "--namespace="+p.namespace, p.name)
+		t.Fatalf("guest of pod %s: %v\nits launcher: %s", p.name, err, out)
 	}
 	return g
 }
@@ -303,27 +308,29 @@ func (p *pings) end(t testing.TB) (sent int) {
 }
 
 // left lists what pods have on the node, a line each. Namespaces and links are those of all pods, so two lists are compared.
+// The pods of guestwire's DaemonSets, which have the node's network, are left out.
 func (c *Cluster) left(t testing.TB) string {
 	t.Helper()
+	own := strings.Fields(c.Kubectl(t, "", "get", "pods", "--namespace="+system, "--output=jsonpath={.items[*].metadata.uid}"))
 	var lines []string
 	for _, pattern := range []string{
 		"/var/lib/cni/networks/*/*", // addresses
 		"/var/lib/cni/results/*",
-		"/run/guestwire/*", "/run/guestwire/*/*",
+		"/run/guestwire/*/*",
 		"/run/guestwire.lock/*",
 		"/run/netns/*",
 		"/sys/fs/cgroup/*/kubepods/*/pod*", "/sys/fs/cgroup/*/kubepods/pod*",
 		"/sys/fs/cgroup/kubepods/*/pod*", "/sys/fs/cgroup/kubepods/pod*",
 		"/var/lib/kubelet/pods/*",
-		"/run/containerd/io.containerd.runtime.v2.task/k8s.io/*",
 	} {
 		found, err := filepath.Glob(c.Path(pattern))
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, path := range found {
+			isOwn := slices.ContainsFunc(own, func(uid string) bool { return strings.Contains(path, uid) })
 			// Of host-local: a file of the last address, and one to lock.
-			if name := filepath.Base(path); !strings.HasPrefix(name, "last_reserved_ip") && name != "lock" {
+			if name := filepath.Base(path); !isOwn && !strings.HasPrefix(name, "last_reserved_ip") && name != "lock" {
 				lines = append(lines, strings.TrimPrefix(path, c.Path("")))
 			}
 		}

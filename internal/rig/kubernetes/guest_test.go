@@ -1,0 +1,246 @@
+package kubernetes
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/guestwire/guestwire/internal/rig/node"
+	"github.com/guestwire/guestwire/internal/rig/nstest"
+)
+
+// restricted are the labels of a namespace in which pods have nothing that Pod Security's strictest level forbids.
+const restricted = "pod-security.kubernetes.io/enforce=restricted"
+
+// launcher is a pod whose only container is a launcher that serves. What makes it a VM's pod is one annotation.
+type launcher struct {
+	name       string
+	annotation string // of guestwire/nic.eth0; empty: redirect
+	more       string // further annotations, a YAML flow without braces
+	spec       string // lines of the pod's spec, indented by two
+	container  string // lines of the container, indented by four
+}
+
+func (l launcher) template() string {
+	if l.annotation == "" {
+		l.annotation = "redirect"
+	}
+	if l.more != "" {
+		l.more = ", " + l.more
+	}
+	return fmt.Sprintf(`metadata: {name: %s, labels: {app: %[1]s}, annotations: {guestwire/nic.eth0: '%s'%s}}
+spec:
+  automountServiceAccountToken: false
+  enableServiceLinks: false
+  terminationGracePeriodSeconds: 5
+  securityContext: {runAsUser: 107, runAsGroup: 107, runAsNonRoot: true, seccompProfile: {type: RuntimeDefault}}
+%s
+  containers:
+  - name: launcher
+    image: %s
+    args: [serve, -state, /run/guestwire]
+    securityContext: {allowPrivilegeEscalation: false, readOnlyRootFilesystem: true, capabilities: {drop: [ALL]}}
+%s
+`, l.name, l.annotation, l.more, l.spec, node.LauncherImage, l.container)
+}
+
+func (l launcher) pod() string { return "apiVersion: v1\nkind: Pod\n" + l.template() }
+
+func (l launcher) deployment(replicas int) string {
+	return fmt.Sprintf(`
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: %s}
+spec:
+  replicas: %d
+  selector: {matchLabels: {app: %[1]s}}
+  template:
+    %[3]s`, l.name, replicas, strings.ReplaceAll(l.template(), "\n", "\n    "))
+}
+
+// guestRuns wants a pod's guest to get its address, and to be reached at its Service's address by another pod.
+func (c *Cluster) guestRuns(t testing.TB, namespace, name string) (p *pod, s *stream) {
+	t.Helper()
+	p = c.pod(t, namespace, name)
+	c.boot(t, p, "eth0")
+	client := c.pod(t, namespace, "client")
+	s = newStream(t, client.Namespace, c.service(t, namespace, name))
+	s.goesOn(t)
+	return p, s
+}
+
+// testGuest is a VM's pod in a namespace that allows nothing but what each pod may: the annotation is all.
+func (c *Cluster) testGuest(t *testing.T) {
+	before := c.left(t)
+	t.Run("pod", func(t *testing.T) {
+		c.namespace(t, "restricted", restricted)
+		c.apply(t, "restricted", idle("client"))
+		c.pod(t, "restricted", "client")
+		began := time.Now()
+		c.apply(t, "restricted", launcher{name: "vm"}.pod(), service("vm"))
+		p := c.pod(t, "restricted", "vm")
+		c.took("a VM's pod is created, until its launcher runs", began)
+		c.boot(t, p, "eth0")
+		c.took("... and until a guest without boot time has its address", began)
+		client := c.pod(t, "restricted", "client")
+		s := newStream(t, client.Namespace, c.service(t, "restricted", "vm"))
+		s.goesOn(t)
+		for path, want := range map[string]string{
+			"/proc/1/status": "CapEff:\t0000000000000000",
+			"/proc/1/mounts": " /run/guestwire ",
+		} {
+			if out := c.Kubectl(t, "", "exec", "--namespace=restricted", "vm", "--", "cat", path); !strings.Contains(out, want) {
+				t.Errorf("%s of the launcher has no %q:\n%s", path, want, out)
+			}
+		}
+		if out, err := c.TryKubectl("", "exec", "--namespace=restricted", "vm", "--", "sh", "-c", ">/run/guestwire/x || >/x"); err == nil {
+			t.Errorf("the launcher can write its records, or its root: %s", out)
+		}
+	})
+	c.gone(t, before)
+}
+
+// replicas is how many pods a Deployment is scaled to.
+const replicas = 20
+
+// testScale scales a Deployment of VM pods up and down.
+func (c *Cluster) testScale(t *testing.T) {
+	before := c.left(t)
+	t.Run("pods", func(t *testing.T) {
+		c.namespace(t, "scale", restricted)
+		c.apply(t, "scale", launcher{name: "vm"}.deployment(0))
+		began := time.Now()
+		c.Kubectl(t, "", "scale", "--namespace=scale", fmt.Sprintf("--replicas=%d", replicas), "deployment/vm")
+		c.wait(t, "scale", fmt.Sprintf("jsonpath={.status.readyReplicas}=%d", replicas), "deployment/vm")
+		c.took(fmt.Sprintf("a Deployment is scaled from 0 to %d VM pods, until all are ready", replicas), began)
+		t.Run("guests", func(t *testing.T) {
+			names := strings.Fields(c.Kubectl(t, "", "get", "--namespace=scale", "pods", "--output=jsonpath={.items[*].metadata.name}"))
+			if len(names) != replicas {
+				t.Fatalf("pods: %q", names)
+			}
+			for _, name := range names {
+				c.boot(t, c.pod(t, "scale", name), "eth0")
+			}
+		})
+		began = time.Now()
+		c.Kubectl(t, "", "scale", "--namespace=scale", "--replicas=0", "deployment/vm")
+		c.wait(t, "scale", "delete", "pod", "--selector=app=vm")
+		c.took(fmt.Sprintf("the Deployment is scaled from %d to 0, until the last pod is gone", replicas), began)
+	})
+	c.gone(t, before)
+}
+
+// testErrors is what the author of a pod sees of mistakes.
+func (c *Cluster) testErrors(t *testing.T) {
+	before := c.left(t)
+	t.Run("pods", func(t *testing.T) {
+		c.namespace(t, "mistakes", restricted)
+		for _, mistake := range []struct {
+			launcher
+			words []string
+		}{
+			{launcher{name: "binding", annotation: "redirekt"}, []string{"guestwire/nic.eth0", "redirekt", "masquerade"}},
+			{launcher{name: "key", more: "guestwire/nick.eth0: redirect"}, []string{"guestwire/nick.eth0", "guestwire/nic."}},
+			{launcher{name: "field", annotation: `{"binding": {"masquerade": {"ports": ["99999"]}}}`}, []string{"guestwire/nic.eth0", "99999"}},
+			{launcher{name: "guard", annotation: `{"guard": {}}`}, []string{"guard", "trustPods"}},
+			{launcher{name: "nic", more: "guestwire/nic.eth7: redirect"}, []string{"guestwire/nic.eth7", "is guestwire in the node's CNI list"}},
+			{launcher{name: "device", more: "guestwire/devices: vhost-net"}, []string{"vhost-net"}},
+		} {
+			c.apply(t, "mistakes", mistake.pod())
+			t.Logf("%s: %s", mistake.name, c.event(t, "mistakes", mistake.name, mistake.words...))
+		}
+	})
+	c.gone(t, before)
+}
+
+// testRestarts restarts what a running guest does not need: kubelet, engine and DaemonSet.
+func (c *Cluster) testRestarts(t *testing.T) {
+	before := c.left(t)
+	t.Run("pods", func(t *testing.T) {
+		c.namespace(t, "restarts", restricted)
+		c.apply(t, "restarts", idle("client"), launcher{name: "vm"}.pod(), service("vm"))
+		p, s := c.guestRuns(t, "restarts", "vm")
+		pings := newPings(t, c.pod(t, "restarts", "client").Namespace, p.address)
+
+		t.Log("the kubelet is restarted")
+		plugin := c.inode(t, pluginSocket)
+		c.Stop(t, "kubelet")
+		s.goesOn(t)
+		c.Start(t, "kubelet")
+		nstest.Eventually(t, func() error {
+			if now := c.inode(t, pluginSocket); now == "" || now == plugin {
+				return fmt.Errorf("the device plugin's socket is %s, and was %s before the kubelet's restart", now, plugin)
+			}
+			return nil
+		})
+		s.goesOn(t)
+		c.apply(t, "restarts", launcher{name: "kubelet", container: "    resources: {limits: {guestwire/tun: 1}}"}.pod())
+		c.pod(t, "restarts", "kubelet")
+
+		t.Log("the engine is restarted")
+		if err := c.Engine.Stop(); err != nil {
+			t.Fatal(err)
+		}
+		s.goesOn(t)
+		if err := c.Engine.Start(); err != nil {
+			t.Fatal(err)
+		}
+		s.goesOn(t)
+		c.apply(t, "restarts", launcher{name: "engine"}.pod())
+		c.pod(t, "restarts", "engine")
+
+		t.Log("the DaemonSet is restarted")
+		c.Kubectl(t, "", "rollout", "restart", "--namespace="+system, daemonSet)
+		c.Kubectl(t, "", "rollout", "status", "--namespace="+system, daemonSet, "--timeout="+patience.String())
+		s.goesOn(t)
+		c.apply(t, "restarts", launcher{name: "daemonset"}.pod())
+		c.pod(t, "restarts", "daemonset")
+
+		fmt.Printf("doc: | pings to a running guest while kubelet, containerd and the DaemonSet are restarted | %d, none lost |\n", pings.end(t))
+		if now := c.pod(t, "restarts", "vm"); now.uid != p.uid || now.sandbox != p.sandbox {
+			t.Error("the pod is another one")
+		}
+		if count := c.Kubectl(t, "", "get", "--namespace=restarts", "pod", "vm", "--output=jsonpath={.status.containerStatuses[0].restartCount}"); count != "0" {
+			t.Errorf("the launcher was restarted %s times", count)
+		}
+	})
+	c.gone(t, before)
+}
+
+// pluginSocket is the device plugin's, which the kubelet removes when it starts.
+const pluginSocket = "/var/lib/kubelet/device-plugins/guestwire-tun.sock"
+
+// inode identifies a file of the node, empty if there is none.
+func (c *Cluster) inode(t testing.TB, path string) string {
+	t.Helper()
+	out, err := c.Run("stat", "--format=%i %W", path)
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(out)
+}
+
+// testReboot kills the whole node and starts it again, with all of its files but those of /run.
+func (c *Cluster) testReboot(t *testing.T) {
+	before := c.left(t)
+	t.Run("pods", func(t *testing.T) {
+		c.namespace(t, "reboot", restricted)
+		c.apply(t, "reboot", launcher{name: "vm"}.deployment(2))
+		c.wait(t, "reboot", "jsonpath={.status.readyReplicas}=2", "deployment/vm")
+		names := strings.Fields(c.Kubectl(t, "", "get", "--namespace=reboot", "pods", "--output=jsonpath={.items[*].metadata.name}"))
+		began := time.Now()
+		c.Reboot(t)
+		for _, name := range names {
+			c.wait(t, "reboot", "jsonpath={.status.containerStatuses[0].restartCount}=1", "pod/"+name)
+			c.wait(t, "reboot", "jsonpath={.status.containerStatuses[0].ready}=true", "pod/"+name)
+		}
+		c.took("the node is killed and starts again, until its VM pods run again", began)
+		t.Run("guests", func(t *testing.T) {
+			for _, name := range names {
+				c.boot(t, c.pod(t, "reboot", name), "eth0")
+			}
+		})
+	})
+	c.gone(t, before)
+}
