@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/guestwire/guestwire/examples/cni/sandbox"
@@ -84,46 +85,68 @@ func install(_ context.Context, o *options) error {
 	return o.updateList()
 }
 
-// drainList makes the derived list, if there is one, wire no more pods: without annotations and a spec, ADD has nothing to
-// do. The list is that of a RuntimeClass or that of all pods: one uninstall serves both installations.
+// drainList makes the derived lists wire no more pods: without annotations and a spec, ADD has nothing to do.
 func (o *options) drainList() error {
-	l := o.lists()
-	l.entry = o.drainEntry
-	for _, l.to = range []string{o.listTo, o.cniConf} {
-		if _, err := os.Lstat(l.own()); o.cniConf == "" || errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		did, err := l.update()
-		if did != "" {
-			o.log.Info("CNI list", "did", did+", for DEL alone")
-		}
-		return err
+	if o.cniConf == "" {
+		return nil
 	}
-	return nil
+	did, err := o.lists().drain(o.drainEntry)
+	if did != "" {
+		o.log.Info("CNI list", "did", did+", for DEL alone")
+	}
+	return err
 }
 
-// uninstall removes what install has installed. The list goes when the last wired pod is gone: an engine calls DEL by the list
-// that it finds then, and without guestwire in it records and journals would stay. Until then the list wires nothing new.
+// needed says what keeps the plugin on the node, and what to do; empty: nothing. It removes the derived lists when no pod is
+// wired any more, as an engine calls DEL by the list that it finds then, and the binaries cannot go before all lists.
+func (o *options) needed() (string, error) {
+	wired, err := sandbox.State(o.state).IDs()
+	if err != nil {
+		return "", err
+	}
+	if len(wired) > 0 {
+		return fmt.Sprintf("%d sandboxes are wired (%s/%s ...): no new ones will be, and list and binaries stay for their DEL: call uninstall again after the last one, or with -wait; -force removes them now", len(wired), o.state, wired[0]), nil
+	}
+	if err := o.removeLists(); err != nil || o.cniConf == "" {
+		return "", err
+	}
+	named, err := o.lists().named()
+	if len(named) == 0 {
+		return "", err
+	}
+	return fmt.Sprintf("%s names guestwire, and its pods could neither start nor end without the plugin: take the entry out of the list, and call uninstall again; -force removes the plugin now", strings.Join(named, ", ")), nil
+}
+
+// removeLists removes all derived lists.
+func (o *options) removeLists() error {
+	if o.cniConf == "" {
+		return nil
+	}
+	did, err := o.lists().remove()
+	if did != "" {
+		o.log.Info("CNI list", "did", did)
+	}
+	return err
+}
+
+// uninstall removes what install has installed, when nothing needs it any more. Until then the list wires nothing new.
 func uninstall(ctx context.Context, o *options) error {
 	said := ""
 	for !o.force {
-		wired, err := sandbox.State(o.state).IDs()
+		drained := o.drainList() // first, so that no ADD comes between the look and the removal
+		what, err := o.needed()
 		if err != nil {
 			return err
 		}
-		if len(wired) == 0 {
+		if what == "" {
 			break
 		}
-		err = o.drainList()
+		err = errors.Join(drained, errors.New(what)) // another program may be writing its list
 		if !o.wait && !o.stay {
-			return errors.Join(err, fmt.Errorf("%d sandboxes are wired (%s/%s ...): no new ones will be, and list and binaries stay for their DEL: call uninstall again after the last one, or with -wait; -force removes them now", len(wired), o.state, wired[0]))
+			return err
 		}
-		text := fmt.Sprintf("waits until %d wired sandboxes are gone", len(wired))
-		if err != nil { // another program may be writing its list
-			text = err.Error()
-		}
-		if text != said {
-			o.log.Info("uninstall", "progress", text)
+		if text := err.Error(); text != said {
+			o.log.Info("uninstall waits", "reason", text)
 			said = text
 		}
 		select {
@@ -132,14 +155,8 @@ func uninstall(ctx context.Context, o *options) error {
 		case <-time.After(time.Second):
 		}
 	}
-	if o.cniConf != "" {
-		did, err := o.lists().remove()
-		if did != "" {
-			o.log.Info("CNI list", "did", did)
-		}
-		if err != nil {
-			return err
-		}
+	if err := o.removeLists(); err != nil {
+		return err
 	}
 	// An empty -list-to stays: containerd ends when a directory of CNI lists is removed.
 	if o.cniBin != "" {

@@ -38,16 +38,34 @@ type cniLists struct {
 // own is the path of the derived list.
 func (l cniLists) own() string { return filepath.Join(l.to, l.name) }
 
-// update writes the derived list, or removes it if the source is gone or names guestwire itself. It returns what it did, in
-// words, or "" if nothing had to be done. After an error the list is as it was.
+// update writes the derived list, or removes it if the source is gone or names guestwire itself, and removes derived lists
+// with other names. It returns what it did, in words, or "" if nothing had to be done. After an error the list is as it was.
 func (l cniLists) update() (did string, err error) {
+	if did, err = l.write(); err != nil {
+		return did, err
+	}
+	others, err := l.derived()
+	if err != nil {
+		return did, err
+	}
+	all := []string{did}
+	for _, path := range others {
+		if path == l.own() { // the others would be chained twice, or taken in its place
+			continue
+		}
+		did, err := l.removeOwn(path, "the list is "+l.own()+" now")
+		if err != nil {
+			return "", err
+		}
+		all = append(all, did)
+	}
+	return joined(all), nil
+}
+
+// write is update of the one list.
+func (l cniLists) write() (did string, err error) {
 	if err := l.checkOwn(l.own()); err != nil {
 		return "", err
-	}
-	if l.to != l.conf { // an installation that was chained into the node's own list becomes one of a RuntimeClass
-		if did, err = l.removeOwn(filepath.Join(l.conf, l.name), "the list is in "+l.to+" now"); err != nil || did != "" {
-			return did, err
-		}
 	}
 	source, err := l.source()
 	switch {
@@ -59,8 +77,7 @@ func (l cniLists) update() (did string, err error) {
 	}
 	text, err := derive(source.name, source.text, l.entry)
 	if errors.Is(err, errNamed) {
-		did, err := l.removeOwn(l.own(), source.path+" names guestwire itself")
-		return did, err
+		return l.removeOwn(l.own(), source.path+" names guestwire itself")
 	}
 	if err != nil {
 		return "", fmt.Errorf("%s: %w", source.path, err)
@@ -72,19 +89,91 @@ func (l cniLists) update() (did string, err error) {
 	return fmt.Sprintf("%s written: %s and guestwire", l.own(), source.name), nil
 }
 
-// remove removes the derived list.
-func (l cniLists) remove() (did string, err error) {
+// drain gives all derived lists another entry, where they are.
+func (l cniLists) drain(entry json.RawMessage) (did string, err error) {
+	paths, err := l.derived()
+	if err != nil {
+		return "", err
+	}
+	l.entry = entry
 	var all []string
-	for _, path := range slices.Compact([]string{l.own(), filepath.Join(l.conf, l.name)}) {
+	for _, path := range paths {
+		l.to, l.name = filepath.Split(path)
+		l.to = filepath.Clean(l.to)
+		did, err := l.write()
+		if err != nil {
+			return joined(all), err
+		}
+		all = append(all, did)
+	}
+	return joined(all), nil
+}
+
+// remove removes all derived lists.
+func (l cniLists) remove() (did string, err error) {
+	if err := l.checkOwn(l.own()); err != nil {
+		return "", err
+	}
+	paths, err := l.derived()
+	if err != nil {
+		return "", err
+	}
+	var all []string
+	for _, path := range append(paths, l.own()) { // of own a temporary file may be left
 		did, err := l.removeOwn(path, "uninstall")
 		if err != nil {
 			return "", err
 		}
-		if did != "" {
-			all = append(all, did)
+		all = append(all, did)
+	}
+	return joined(all), nil
+}
+
+func joined(texts []string) string {
+	return strings.Join(slices.DeleteFunc(texts, func(text string) bool { return text == "" }), "; ")
+}
+
+// derived returns the paths of the lists that guestwire-node has made, by whichever -list-name.
+func (l cniLists) derived() ([]string, error) {
+	return l.find(isDerived)
+}
+
+// named returns the paths of the lists that name guestwire.
+func (l cniLists) named() ([]string, error) {
+	return l.find(func(text []byte) bool {
+		var list struct {
+			Type    string
+			Plugins []struct{ Type string }
+		}
+		if json.Unmarshal(text, &list) != nil {
+			return false
+		}
+		return list.Type == "guestwire" || slices.Contains(list.Plugins, struct{ Type string }{"guestwire"})
+	})
+}
+
+// find returns the paths of the files whose text is selected, in both directories.
+func (l cniLists) find(selected func(text []byte) bool) ([]string, error) {
+	var paths []string
+	for _, dir := range slices.Compact([]string{l.to, l.conf}) {
+		names, err := confNames(dir)
+		if err != nil {
+			return nil, err
+		}
+		for _, name := range names {
+			path := filepath.Join(dir, name)
+			// One that cannot be read, such as a symbolic link to nowhere, is another program's.
+			if text, err := os.ReadFile(path); err == nil && selected(text) {
+				paths = append(paths, path)
+			}
 		}
 	}
-	return strings.Join(all, "; "), nil
+	return paths, nil
+}
+
+func isDerived(text []byte) bool {
+	var list map[string]json.RawMessage
+	return json.Unmarshal(text, &list) == nil && list[derivedFrom] != nil
 }
 
 func (l cniLists) removeOwn(path, why string) (did string, err error) {
@@ -107,8 +196,7 @@ func (l cniLists) checkOwn(path string) error {
 	if err != nil {
 		return err
 	}
-	var list map[string]json.RawMessage
-	if err := json.Unmarshal(text, &list); err != nil || list[derivedFrom] == nil {
+	if !isDerived(text) {
 		return fmt.Errorf("%s was not made by guestwire-node (no %q in it): move it away, or name another file with -list-name", path, derivedFrom)
 	}
 	return nil
@@ -140,6 +228,9 @@ func (l cniLists) source() (confFile, error) {
 		text, err := os.ReadFile(path)
 		if err != nil {
 			return confFile{}, err
+		}
+		if isDerived(text) { // of another -list-name
+			continue
 		}
 		after := l.to != l.conf || name > l.name
 		multus := !l.everyNIC && isMultus(text)

@@ -226,8 +226,8 @@ func TestListChanges(t *testing.T) {
 	write(t, path, flannel)
 	step("written", "00-guestwire.conflist", "10-net.conflist")
 	l.to = t.TempDir()
-	step("the list is in", "10-net.conflist")
-	step("written", "10-net.conflist")
+	step("the list is "+l.own()+" now", "10-net.conflist")
+	step("", "10-net.conflist")
 	if have := names(t, l.to); !slices.Equal(have, []string{"00-guestwire.conflist"}) {
 		t.Errorf("%q", have)
 	}
@@ -259,6 +259,23 @@ func TestMultus(t *testing.T) {
 		list, err := libcni.ConfListFromFile(l.own())
 		if err != nil || list.Name != c.name {
 			t.Errorf("%q: %v, %v", c.args, list, err)
+		}
+	}
+}
+
+// TestListRenamed: an installation with another -list-name, earlier or later, takes the place of the one before.
+func TestListRenamed(t *testing.T) {
+	l := testLists(t, map[string]string{"10-bridge.conf": bridge})
+	for _, name := range []string{"03-guestwire.conflist", "00-guestwire.conflist", "05-guestwire.conflist"} {
+		l.name = name
+		if _, err := l.update(); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if have := names(t, l.conf); !slices.Equal(have, []string{name, "10-bridge.conf"}) {
+			t.Errorf("%q, want %s alone", have, name)
+		}
+		if text := read(t, l.own()); strings.Count(text, `"guestwire"`) != 1 {
+			t.Errorf("%s: %s", name, text)
 		}
 	}
 }

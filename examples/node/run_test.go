@@ -140,7 +140,17 @@ func TestRun(t *testing.T) {
 	if text := read(t, n.conf+"/00-guestwire.conflist"); strings.Contains(text, "pod-annotations") || !strings.Contains(text, n.dir) {
 		t.Errorf("new pods are still wired by\n%s", text)
 	}
-	stop = start(t, n.args("uninstall", "-stay")...)
+	// As the DaemonSet calls it, which does not know whether there is a RuntimeClass.
+	if err := run(t.Context(), n.args("install"), nil, quiet()); err != nil {
+		t.Fatal(err)
+	}
+	stop = start(t, n.args("uninstall", "-stay", "-list-to", filepath.Join(n.from, "none"))...)
+	eventually(t, func() error {
+		if text := read(t, n.conf+"/00-guestwire.conflist"); strings.Contains(text, "pod-annotations") {
+			return fmt.Errorf("new pods are still wired by\n%s", text)
+		}
+		return nil
+	})
 	write(t, n.conf+"/10-net.conflist", strings.Replace(flannel, "cbr0", "cbr2", 1))
 	eventually(t, func() error {
 		if text := read(t, n.conf+"/00-guestwire.conflist"); !strings.Contains(text, "cbr2") {
@@ -348,6 +358,40 @@ func TestFight(t *testing.T) {
 	if took := time.Since(begin); took < 2*retry {
 		t.Errorf("the list came back %d times in %v, want once in %v", removed-1, took, retry)
 	}
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestUninstallAll: uninstall removes the derived list also if another -list-name or -list-to made it, as a list without its
+// plugin breaks every pod. For the same reason the binaries stay while a list of an administrator names guestwire.
+func TestUninstallAll(t *testing.T) {
+	n := newNode(t)
+	write(t, n.conf+"/10-net.conflist", flannel)
+	if err := run(t.Context(), n.args("install", "-list-name", "05-guestwire.conflist"), nil, quiet()); err != nil {
+		t.Fatal(err)
+	}
+	if err := run(t.Context(), n.args("uninstall"), nil, quiet()); err != nil {
+		t.Fatal(err)
+	}
+	n.becomes(false, "10-net.conflist")
+
+	// The second list of a RuntimeClass.
+	class := filepath.Join(filepath.Dir(n.conf), "class.d")
+	own := strings.Replace(bridge, `"type": "bridge"`, `"type": "guestwire"`, 1)
+	write(t, class+"/20-second.conf", own)
+	if err := run(t.Context(), n.args("install", "-list-to", class), nil, quiet()); err != nil {
+		t.Fatal(err)
+	}
+	if err := run(t.Context(), n.args("uninstall", "-list-to", class), nil, quiet()); err == nil || !strings.Contains(err.Error(), class+"/20-second.conf names guestwire") {
+		t.Error(err)
+	}
+	n.becomes(false, "guestwire", "guestwire-agent", "10-net.conflist")
+	stop := start(t, n.args("uninstall", "-list-to", class, "-stay")...)
+	if err := os.Remove(class + "/20-second.conf"); err != nil {
+		t.Fatal(err)
+	}
+	n.becomes(true, "10-net.conflist")
 	if err := stop(); err != nil {
 		t.Error(err)
 	}
