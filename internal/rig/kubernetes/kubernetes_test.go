@@ -19,7 +19,7 @@ func TestKubernetes(t *testing.T) {
 	t.Cleanup(func() { machine.unchanged(t) })
 	began := time.Now()
 	c := New(t)
-	fmt.Printf("doc: One run of %s, containerd %s and runc on two cores. The times depend on the machine and on what else it does.\ndoc:\n",
+	fmt.Printf("doc: One run of %s, containerd %s and runc on two cores. The times depend on the machine and on what else it does.\ndoc: \n",
 		c.Kubectl(t, "", "get", "node", NodeName, "--output=jsonpath=Kubernetes {.status.nodeInfo.kubeletVersion}"), c.Engine.Version)
 	fmt.Println("doc: | what | measured |\ndoc: | --- | ---: |")
 	c.took("a cluster is started, until its node is ready", began)
