@@ -68,9 +68,8 @@ func (o *options) keepInstalled(ctx context.Context, ready func(bool)) {
 		defer watch.Close()
 	}
 	watched := err == nil
-	said, own := "", o.lists().own()
-	var updated time.Time
-	for installed, listed := false, false; ; {
+	said := ""
+	for installed := false; ; {
 		if watched {
 			for _, dir := range []string{o.cniConf, o.listTo} {
 				_ = watch.Add(dir) // one that is not there is looked at by the ticker
@@ -82,12 +81,7 @@ func (o *options) keepInstalled(ctx context.Context, ready func(bool)) {
 			installed = err == nil
 		}
 		if err == nil {
-			if _, gone := os.Lstat(own); listed && errors.Is(gone, fs.ErrNotExist) {
-				o.log.Warn("CNI list: another program has removed "+own, "way out", "Cilium does so unless its cni.exclusive is false")
-			}
 			err = o.updateList()
-			_, there := os.Lstat(own)
-			listed, updated = there == nil, time.Now()
 		}
 		wait := recheck
 		text := ""
@@ -103,19 +97,19 @@ func (o *options) keepInstalled(ctx context.Context, ready func(bool)) {
 		case <-ctx.Done():
 			return
 		case <-watch.Events:
-			drain(ctx, watch, updated.Add(retry))
+			drain(ctx, watch)
 		case <-watch.Errors:
 		case <-time.After(wait):
 		}
 	}
 }
 
-// drain waits until no file has changed for a moment, and until the time, as another program may undo each update.
-func drain(ctx context.Context, watch *fsnotify.Watcher, until time.Time) {
+// drain waits until no file has changed for a moment.
+func drain(ctx context.Context, watch *fsnotify.Watcher) {
 	for {
 		select {
 		case <-watch.Events:
-		case <-time.After(max(settle, time.Until(until))):
+		case <-time.After(settle):
 			return
 		case <-ctx.Done():
 			return

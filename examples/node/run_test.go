@@ -344,25 +344,6 @@ func TestSweep(t *testing.T) {
 	}
 }
 
-// TestFight: another program that removes the list each time does not keep the node busy.
-func TestFight(t *testing.T) {
-	n := newNode(t)
-	write(t, n.conf+"/10-net.conflist", flannel)
-	stop := start(t, n.args("run")...)
-	own := n.conf + "/00-guestwire.conflist"
-	begin, removed := time.Now(), 0
-	for removed < 3 {
-		eventually(t, func() error { return os.Remove(own) })
-		removed++
-	}
-	if took := time.Since(begin); took < 2*retry {
-		t.Errorf("the list came back %d times in %v, want once in %v", removed-1, took, retry)
-	}
-	if err := stop(); err != nil {
-		t.Error(err)
-	}
-}
-
 // TestUninstallAll: uninstall removes the derived list also if another -list-name or -list-to made it, as a list without its
 // plugin breaks every pod. For the same reason the binaries stay while a list of an administrator names guestwire.
 func TestUninstallAll(t *testing.T) {
