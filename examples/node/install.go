@@ -65,16 +65,16 @@ func (o *options) hasBinaries() bool {
 	return o.cniBin == "" || err == nil
 }
 
-// updateList brings the derived list up to date.
-func (o *options) updateList() error {
+// updateList brings the derived list up to date, and returns whether it had to be changed.
+func (o *options) updateList() (changed bool, err error) {
 	if o.cniConf == "" {
-		return nil
+		return false, nil
 	}
 	did, err := o.lists().update()
 	if did != "" {
 		o.log.Info("CNI list", "did", did)
 	}
-	return err
+	return did != "", err
 }
 
 // install installs once. The binaries come first, as a list that names a missing one breaks every pod.
@@ -82,7 +82,8 @@ func install(_ context.Context, o *options) error {
 	if err := o.installBinaries(); err != nil {
 		return err
 	}
-	return o.updateList()
+	_, err := o.updateList()
+	return err
 }
 
 // drainList makes the derived lists wire no more pods: without annotations and a spec, ADD has nothing to do.

@@ -3,11 +3,13 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"log/slog"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -25,6 +27,8 @@ const (
 	retry = time.Second
 	// settle is how long other programs may take for the files of one change.
 	settle = 100 * time.Millisecond
+	// disputed is how many changes of the derived list within a recheck are those of a dispute with another program.
+	disputed = 10
 	// recheck is how often the node is looked at without a report of the kernel.
 	recheck = 30 * time.Second
 )
@@ -69,6 +73,7 @@ func (o *options) keepInstalled(ctx context.Context, ready func(bool)) {
 	}
 	watched := err == nil
 	said := ""
+	var d dispute
 	for installed := false; ; {
 		if watched {
 			for _, dir := range []string{o.cniConf, o.listTo} {
@@ -80,13 +85,19 @@ func (o *options) keepInstalled(ctx context.Context, ready func(bool)) {
 			err = o.installBinaries()
 			installed = err == nil
 		}
+		events, wait, text := watch.Events, recheck, ""
 		if err == nil {
-			err = o.updateList()
+			var changed bool
+			if changed, err = o.updateList(); d.lasts(changed) {
+				events = nil
+				err = errors.Join(err, errDispute)
+			}
 		}
-		wait := recheck
-		text := ""
 		if err != nil {
-			wait, text = retry, err.Error()
+			text = err.Error()
+		}
+		if err != nil && events != nil {
+			wait = retry
 		}
 		if text != said && text != "" {
 			o.log.Warn("install", "error", text)
@@ -96,7 +107,7 @@ func (o *options) keepInstalled(ctx context.Context, ready func(bool)) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-watch.Events:
+		case <-events:
 			drain(ctx, watch)
 		case <-watch.Errors:
 		case <-time.After(wait):
@@ -104,11 +115,34 @@ func (o *options) keepInstalled(ctx context.Context, ready func(bool)) {
 	}
 }
 
-// drain waits until no file has changed for a moment.
+// errDispute is told while nothing is written.
+var errDispute = fmt.Errorf("another program removes or changes the derived list whenever it is written; the next try is in %v. "+
+	"Cilium: set cni.exclusive=false. A program that chains itself into the first list (Istio, Linkerd): name the node's own list to it", recheck)
+
+// dispute is whether another program undoes what is written. Each write of a list makes the engine load all lists anew.
+type dispute struct {
+	changes []time.Time
+	on      bool
+}
+
+// lasts is told whether the derived list had to be changed, and returns whether this is a dispute.
+func (d *dispute) lasts(changed bool) bool {
+	d.changes = slices.DeleteFunc(d.changes, func(at time.Time) bool { return time.Since(at) > recheck })
+	if changed {
+		d.changes = append(d.changes, time.Now())
+	}
+	d.on = changed && (d.on || len(d.changes) >= disputed)
+	return d.on
+}
+
+// drain waits until no file has changed for a moment, but not long.
 func drain(ctx context.Context, watch *fsnotify.Watcher) {
+	limit := time.After(10 * settle)
 	for {
 		select {
 		case <-watch.Events:
+		case <-limit:
+			return
 		case <-time.After(settle):
 			return
 		case <-ctx.Done():

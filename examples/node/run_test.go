@@ -1,8 +1,11 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -221,6 +224,85 @@ func TestDrain(t *testing.T) {
 			t.Errorf("%s is %v, %v; want it empty", class, left, err)
 		}
 	}
+}
+
+// TestDispute: where another program removes the derived list whenever it sees it, as Cilium does by default, run says so, is not
+// ready, and lets the node's directory alone for a while.
+func TestDispute(t *testing.T) {
+	n := newNode(t)
+	write(t, n.conf+"/10-net.conflist", flannel)
+	own := n.conf + "/00-guestwire.conflist"
+	removals := make(chan bool, 1000)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for ctx.Err() == nil {
+			if os.Rename(own, own+".cilium_bak") == nil {
+				removals <- true
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}()
+	defer func() {
+		cancel()
+		<-ended
+	}()
+	var log strings.Builder
+	o, err := parseArgs(n.args("run"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.nri, o.log = "", slog.New(slog.NewTextHandler(io.MultiWriter(t.Output(), &log), nil))
+	done := make(chan error, 1)
+	go func() { done <- runNode(ctx, o) }()
+	for range disputed {
+		select {
+		case <-removals:
+		case <-time.After(patience):
+			t.Fatal("the list is not written again")
+		}
+	}
+	eventually(t, func() error {
+		if _, err := os.Lstat(n.ready); err == nil {
+			return errors.New("ready")
+		}
+		return nil
+	})
+	select {
+	case <-removals:
+		t.Error("the list is written again at once")
+	case <-time.After(10 * settle):
+	}
+	cancel()
+	if err := <-done; err != nil || !strings.Contains(log.String(), "cni.exclusive=false") {
+		t.Errorf("%v, %s", err, &log)
+	}
+}
+
+// TestBusyDirectory: a program that writes into the directory without a pause does not keep run from its work.
+func TestBusyDirectory(t *testing.T) {
+	n := newNode(t)
+	write(t, n.conf+"/10-net.conflist", flannel)
+	start(t, n.args("run", "-nri=")...)
+	n.becomes(true, "guestwire", "guestwire-agent", "00-guestwire.conflist", "10-net.conflist")
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for ctx.Err() == nil {
+			_ = os.WriteFile(n.conf+"/log", nil, 0o644)
+			time.Sleep(settle / 10)
+		}
+	}()
+	defer func() {
+		cancel()
+		<-ended
+	}()
+	if err := os.Remove(n.conf + "/00-guestwire.conflist"); err != nil {
+		t.Fatal(err)
+	}
+	n.becomes(true, "guestwire", "guestwire-agent", "00-guestwire.conflist", "10-net.conflist", "log")
 }
 
 // TestBinaryFirst: a list never names a plugin that is not there.
