@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -16,6 +17,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"golang.org/x/net/netutil"
 
 	"github.com/guestwire/guestwire/examples/cni/sandbox"
 	"github.com/guestwire/guestwire/examples/metrics"
@@ -156,9 +158,13 @@ func (o *options) serveMetrics(ctx context.Context) {
 	mux := http.NewServeMux()
 	mux.Handle("/metrics", o.metricsHandler())
 	for {
-		server := &http.Server{Addr: o.metrics, Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+		// The clients are any pods of the cluster, and the process that they could exhaust is the NRI plugin as well.
+		server := &http.Server{Handler: mux, ReadTimeout: 10 * time.Second, WriteTimeout: time.Minute, MaxHeaderBytes: 16 << 10}
 		stop := context.AfterFunc(ctx, func() { server.Close() })
-		err := server.ListenAndServe()
+		listener, err := net.Listen("tcp", o.metrics)
+		if err == nil {
+			err = server.Serve(netutil.LimitListener(listener, 4*crowd))
+		}
 		stop()
 		if ctx.Err() != nil {
 			return
@@ -172,12 +178,37 @@ func (o *options) serveMetrics(ctx context.Context) {
 	}
 }
 
-// metricsHandler looks at the node anew for each request, and for one at a time: it enters each pod's namespace.
-func (o *options) metricsHandler() http.Handler {
-	var one sync.Mutex
+// crowd is how many requests of metrics are there at once, with those that wait.
+const crowd = 4
+
+// oneByOne handles one request at a time, and at most one a second. It refuses what is too much.
+func oneByOne(h http.Handler) http.Handler {
+	places, turn := make(chan struct{}, crowd), make(chan struct{}, 1)
+	busy := func(w http.ResponseWriter) {
+		http.Error(w, "too many requests: ask again later", http.StatusServiceUnavailable)
+	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		one.Lock()
-		defer one.Unlock()
+		select {
+		case places <- struct{}{}:
+			defer func() { <-places }()
+		default:
+			busy(w)
+			return
+		}
+		select {
+		case turn <- struct{}{}:
+			defer time.AfterFunc(time.Second, func() { <-turn })
+		case <-r.Context().Done():
+			busy(w)
+			return
+		}
+		h.ServeHTTP(w, r)
+	})
+}
+
+// metricsHandler looks at the node anew for each request: it enters each pod's namespace.
+func (o *options) metricsHandler() http.Handler {
+	return oneByOne(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		wirings, err := phase1.List(r.Context(), o.dir)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) { // without the directory nothing was ever wired
 			o.log.Warn("metrics", "error", err)
@@ -188,7 +219,7 @@ func (o *options) metricsHandler() http.Handler {
 		config := phase1.Config{Dir: o.dir, Progress: func(text string) { o.log.Info("metrics", "progress", text) }}
 		registry.MustRegister(metrics.NICs{Context: r.Context(), Wirings: wirings, Config: config})
 		promhttp.HandlerFor(registry, promhttp.HandlerOpts{}).ServeHTTP(w, r)
-	})
+	}))
 }
 
 // keepSwept sweeps at once and then every -sweep.
