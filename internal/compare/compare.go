@@ -57,6 +57,7 @@ type NIC struct {
 // none if nothing differs. The error is infra.ErrNoNIC if the NIC has gone; then the operations are those
 // that do not need the NIC.
 func Steps(now netstate.Snapshot, want State, nic NIC) ([]netstate.Op, error) {
+	now.Routes, want.Routes = apart(now.Routes), apart(want.Routes)
 	s := &stepper{now: now, NIC: nic}
 	s.want = placeLinks(want, now, s.ownLinks())
 	return s.steps()

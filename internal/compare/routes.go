@@ -17,6 +17,27 @@ func Sourced(r netstate.Route, link int, addresses []netstate.Address) bool {
 	return r.PrefSrc.IsValid() && slices.ContainsFunc(addresses, func(a netstate.Address) bool { return a.Link == link && a.Prefix.Addr() == r.PrefSrc })
 }
 
+// apart returns the routes with each next hop of an IPv6 route as a route of its own. That is what they are to the kernel,
+// which shows the routes to one destination with one metric as one route: so another NIC's route can join one of the NIC.
+func apart(routes []netstate.Route) []netstate.Route {
+	var list []netstate.Route
+	for _, r := range routes {
+		if len(r.Hops) == 0 || r.Destination.Addr().Is4() {
+			list = append(list, r)
+			continue
+		}
+		for _, h := range r.Hops {
+			one := r
+			one.Hops = []netstate.Hop{h}
+			if h.Weight == 0 { // as the kernel shows a route that is alone
+				one.Link, one.Gateway, one.OnLink, one.Hops = h.Link, h.Gateway, h.OnLink, nil
+			}
+			list = append(list, one)
+		}
+	}
+	return list
+}
+
 func (s *stepper) wantsRoute(r netstate.Route) bool {
 	return slices.ContainsFunc(s.want.Routes, r.Same)
 }
