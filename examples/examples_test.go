@@ -196,6 +196,55 @@ func TestLauncherUsage(t *testing.T) {
 	}
 }
 
+// TestLauncherInPod: in a Kubernetes pod, the launcher's errors say what the pod's author can do.
+func TestLauncherInPod(t *testing.T) {
+	nstest.Need(t)
+	n, launcher, agent := nstest.NewNetwork(t), nstest.Program(t, "examples/launcher"), nstest.Program(t, "examples/agent")
+	if out, status := run(t, agent, "setup", "-netns", n.Pod.Path(), "-nic", "eth0", "-binding", "redirect", "-state", n.State, "-uid", "107"); status != 0 {
+		t.Fatalf("setup: %s", out)
+	}
+	serve := func(uid, state string) string {
+		t.Helper()
+		out, status := run(t, agent, "exec", "-netns", n.Pod.Path(), "-uid", uid, "--", "timeout", "60", launcher, "serve", "-state", state)
+		if status != 1 || strings.Count(out, "\n") != 1 {
+			t.Errorf("user %s, %s: status %d:\n%s", uid, state, status, out)
+		}
+		return out
+	}
+	none := nstest.Dir(t)
+	for _, service := range []string{"", "10.96.0.1"} {
+		t.Setenv("KUBERNETES_SERVICE_HOST", service)
+		for _, c := range []struct{ uid, state, says, hint string }{
+			{"107", none, "run Phase1's Setup", "guestwire/container names this container"},
+			{"107", none + "/vm1", "run Phase1's Setup", "-state is /run/guestwire"},
+			{"1000", n.State, "user 1000 of group 1000 is not its owner", "runAsUser and runAsGroup are the owner's"},
+		} {
+			out := serve(c.uid, c.state)
+			if !strings.Contains(out, c.says) || strings.Contains(out, c.hint) != (service != "") {
+				t.Errorf("KUBERNETES_SERVICE_HOST=%s: want %q, and in a pod %q:\n%s", service, c.says, c.hint, out)
+			}
+		}
+	}
+	first := exec.Command(agent, "exec", "-netns", n.Pod.Path(), "-uid", "107", "--", launcher, "serve", "-events", "-state", n.State)
+	events, err := first.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := first.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		first.Process.Signal(os.Interrupt)
+		first.Wait()
+	})
+	if _, err := bufio.NewReader(events).ReadString('\n'); err != nil {
+		t.Fatal(err)
+	}
+	if out := serve("107", n.State); !strings.Contains(out, "another process is attached") || !strings.Contains(out, "guestwire/container names the one") {
+		t.Error(out)
+	}
+}
+
 // TestConfig: the launcher prints what a guest without DHCP needs, or writes the files, and tells what is left out.
 func TestConfig(t *testing.T) {
 	nstest.Need(t)

@@ -38,7 +38,8 @@ const usage = `launcher describes and serves the interfaces of a virtual machine
   launcher version             the program's version and revision
   launcher help                this text
 
-DIR is the agent's state directory. serve and qemu run in the pod's namespace as the user named in agent setup -uid:
+DIR is the agent's state directory, in a Kubernetes pod /run/guestwire. serve and qemu run in the pod's namespace as the user
+named in agent setup -uid:
 
   agent exec -netns /run/netns/pod -uid 107 -- launcher serve -state /run/guestwire/vm1
 
@@ -110,11 +111,11 @@ func run(ctx context.Context, args []string) error {
 	case !slices.Contains(formats, *format):
 		return usageError{fmt.Errorf("-format %q is none of %s", *format, strings.Join(formats, ", "))}
 	case *state == "":
-		return usageError{errors.New("-state is missing: name the agent's state directory")}
+		return usageError{errors.New("-state is missing: name the agent's state directory; in a Kubernetes pod it is /run/guestwire")}
 	}
 	vm, err := phase2.Open(*state)
 	if err != nil {
-		return err
+		return notOpened(err)
 	}
 	vm.ResolvConf = *resolvConf
 	vm.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
@@ -124,7 +125,7 @@ func run(ctx context.Context, args []string) error {
 	switch verb {
 	case "serve":
 		if err := vm.Serve(ctx); err != nil {
-			return err // from the start: no guest was served
+			return notServed(err) // from the start: no guest was served
 		}
 		logCounters(vm)
 		return nil

@@ -57,7 +57,7 @@ func runQEMU(ctx context.Context, vm *phase2.VM, shutdown time.Duration, command
 	go func() { served <- vm.Serve(serving) }()
 	select {
 	case err := <-served:
-		return err // from the start: no guest was served
+		return notServed(err) // from the start: no guest was served
 	case <-ready:
 	}
 	var err error
