@@ -233,7 +233,7 @@ func (p *nriPlugin) adjust(pod *api.PodSandbox, container *api.Container) (*api.
 	}
 	for _, nic := range wants.Named() {
 		if !slices.ContainsFunc(records, func(r sandbox.NIC) bool { return r.Name == nic }) {
-			return nil, fmt.Errorf("annotation %s%s: NIC %[2]s is not wired: is guestwire in the node's CNI list (guestwire-node on this node), and has the pod a network of its own (hostNetwork: false)? A pod that was started before guestwire came has to be created again", sandbox.NICPrefix, nic)
+			return nil, fmt.Errorf("annotation %s%s: NIC %[2]s is not wired: is guestwire in the node's CNI list (guestwire-node on this node), has the pod a NIC of this name and a network of its own (hostNetwork: false), and the runtimeClassName, if guestwire was installed for one? A pod that was started before guestwire came has to be created again", sandbox.NICPrefix, nic)
 		}
 	}
 	a := &api.ContainerAdjustment{}
