@@ -142,6 +142,9 @@ func (s sandboxCalls) teardownFound(ctx context.Context, nic string) error {
 		}
 		return err
 	}
+	if !s.hasRecord(nic) { // another call has taken it down meanwhile
+		return s.ended(nic)
+	}
 	return fmt.Errorf("NIC %s: %w, and its journal is lost", nic, phase1.ErrAlive)
 }
 

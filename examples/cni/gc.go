@@ -68,7 +68,9 @@ func gc(ctx context.Context, args *skel.CmdArgs) error {
 			case stale(id, nic):
 				errs = append(errs, calls.end(ctx, nic.Name))
 			case nic.Record && !lives[nic.Name]: // a note alone may be that of an ADD which is at work
-				errs = append(errs, calls.forget(ctx, nic.Name, false))
+				if err := calls.forget(ctx, nic.Name, false); !errors.Is(err, phase1.ErrAlive) { // wired since the list was made
+					errs = append(errs, err)
+				}
 			}
 		}
 		errs = append(errs, p.State.Release(ctx, id))
