@@ -23,13 +23,10 @@ type daemonSet struct {
 				HostPID     bool
 				HostNetwork bool
 				Containers  []struct {
-					Name, Image    string
-					Args           []string
-					ReadinessProbe struct{ Exec struct{ Command []string } }
-					VolumeMounts   []struct {
-						Name, MountPath string
-						ReadOnly        bool
-					}
+					Name, Image     string
+					Args            []string
+					ReadinessProbe  struct{ Exec struct{ Command []string } }
+					VolumeMounts    []mount
 					SecurityContext struct {
 						Privileged   bool
 						Capabilities struct{ Drop, Add []string }
@@ -39,6 +36,11 @@ type daemonSet struct {
 			}
 		}
 	}
+}
+
+type mount struct {
+	Name, MountPath string
+	ReadOnly        bool
 }
 
 type volume struct {
@@ -113,6 +115,9 @@ func TestManifests(t *testing.T) {
 					t.Errorf("mount %s has no volume", m.MountPath)
 				} else if p := pod.Volumes[i].HostPath; p == nil {
 					delete(mounts, m.MountPath)
+					if slices.ContainsFunc(container.VolumeMounts, func(o mount) bool { return strings.HasPrefix(m.MountPath, o.MountPath+"/") }) {
+						t.Errorf("%s is made on the node, in a directory of it", m.MountPath)
+					}
 				} else if p.Path != m.MountPath && m.MountPath != "/host/dev" {
 					t.Errorf("the node's %s is mounted at %s", p.Path, m.MountPath)
 				}

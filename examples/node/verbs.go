@@ -68,7 +68,7 @@ these pods end, but new pods are not wired any more: call uninstall again after 
 			flags: "ready", do: ready,
 			long: `ready looks whether the file is there that run or uninstall make by the flag of the same name.
 
-  guestwire-node ready -ready /run/ready/guestwire-node
+  guestwire-node ready -ready /ready/guestwire-node
 `,
 		},
 		{
