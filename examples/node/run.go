@@ -119,7 +119,7 @@ func (o *options) keepInstalled(ctx context.Context, ready func(bool)) {
 
 // errDispute is told while nothing is written.
 var errDispute = fmt.Errorf("another program removes or changes the derived list whenever it is written; the next try is in %v. "+
-	"Cilium: set cni.exclusive=false. A program that chains itself into the first list (Istio, Linkerd): name the node's own list to it", recheck)
+	"Cilium: set cni.exclusive=false. Istio: set cni.cniConfFileName to the name of the node's own list", recheck)
 
 // dispute is whether another program undoes what is written. Each write of a list makes the engine load all lists anew.
 type dispute struct {
