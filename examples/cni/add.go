@@ -9,6 +9,7 @@ import (
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 
+	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/examples/cni/sandbox"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/phase1"
@@ -91,7 +92,12 @@ func (c config) wire(ctx context.Context, args *skel.CmdArgs, specs []infra.Spec
 		if wasWired(before, nic) {
 			continue
 		}
-		if undo := calls.teardown(ctx, nic); undo != nil {
+		undo := calls.teardown(ctx, nic)
+		var field *cache.FieldError
+		if errors.As(undo, &field) { // the NIC is wired for another sandbox, as err says
+			undo = c.State.End(args.ContainerID, nic)
+		}
+		if undo != nil {
 			err = errors.Join(err, undo)
 		}
 	}

@@ -2,6 +2,8 @@ package main_test
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -46,4 +48,36 @@ func TestAtOnce(t *testing.T) {
 		n.clean()
 		s.ns.End()
 	}
+}
+
+// TestSecondSandbox: an ADD of another sandbox with a namespace that is wired for the first fails, and leaves the first as it
+// was, and nothing of itself. Its DEL does as well.
+func TestSecondSandbox(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	s, list, rt := wiredPod(n, "u1", "redirect")
+	before := n.files()
+	second := &sandboxOf{n, s.ns, "c-second", "u2"}
+	rt2 := second.runtime("eth0", "guestwire/nic.eth0", "redirect")
+	result, err := n.cni.GetNetworkListCachedResult(list, rt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.guestwireCalled(second.configuration(list.Plugins[1].Bytes, result, rt2), second.environ("ADD", "eth0")...); err == nil || !strings.Contains(err.Msg, s.dirOf()) {
+		t.Errorf("ADD: %v", err)
+	}
+	if have := n.files(); !slices.Equal(have, before) {
+		t.Errorf("ADD left %q, want %q", have, before)
+	}
+	if _, err := n.guestwireCalled(second.configuration(list.Plugins[1].Bytes, nil, rt2), second.environ("DEL", "eth0")...); err != nil {
+		t.Error(err)
+	}
+	if have := n.files(); !slices.Equal(have, before) {
+		t.Errorf("DEL left %q, want %q", have, before)
+	}
+	if err := n.cni.CheckNetworkList(t.Context(), list, rt); err != nil {
+		t.Error(err)
+	}
+	s.del(list, rt)
+	n.clean()
 }
