@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -101,7 +102,7 @@ func (o *options) drainList() error {
 // needed says what keeps the plugin on the node, and what to do; empty: nothing. It removes the derived lists when no pod is
 // wired any more, as an engine calls DEL by the list that it finds then, and the binaries cannot go before all lists.
 func (o *options) needed() (string, error) {
-	wired, err := sandbox.State(o.state).IDs()
+	wired, err := o.wired()
 	if err != nil {
 		return "", err
 	}
@@ -116,6 +117,27 @@ func (o *options) needed() (string, error) {
 		return "", err
 	}
 	return fmt.Sprintf("%s names guestwire, and its pods could neither start nor end without the plugin: take the entry out of the list, and call uninstall again; -force removes the plugin now", strings.Join(named, ", ")), nil
+}
+
+// wired returns the sandboxes that have a NIC with a record, or one that an ADD may be working on.
+func (o *options) wired() ([]string, error) {
+	state := sandbox.State(o.state)
+	ids, err := state.IDs()
+	var wired []string
+	for _, id := range ids {
+		nics, nicsErr := state.NICs(id)
+		err = errors.Join(err, nicsErr)
+		if slices.ContainsFunc(nics, func(n sandbox.NIC) bool { return n.Record || !o.isLeft(id, n) }) {
+			wired = append(wired, id)
+		}
+	}
+	return wired, err
+}
+
+// isLeft says whether all that is there of the NIC is a note, older than any ADD.
+func (o *options) isLeft(id string, nic sandbox.NIC) bool {
+	info, err := os.Lstat(filepath.Join(o.state, id, "."+nic.Name))
+	return !nic.Record && err == nil && time.Since(info.ModTime()) > adding
 }
 
 // removeLists removes all derived lists.

@@ -138,7 +138,7 @@ func (o *options) flagSet(v verb) *flag.FlagSet {
 			set.StringVar(&o.spec, name, "", "what holds for each NIC, a `JSON` object as of agent setup -config without nic and state, such as "+
 				`{"owner": {"uid": 107}}; with a binding, every pod of the list is wired, and without one those whose annotations ask for it`)
 		case "trust-pods":
-			set.BoolVar(&o.trustPods, name, false, "a pod's annotations may also set guard and owner.selinux")
+			set.BoolVar(&o.trustPods, name, false, "a pod's annotations may also say what an ordinary restricted pod could not do: guard, owner.selinux, the bindings macvtap and sriov, masquerade's firewall and more connections, and more than 4096 bytes for a NIC")
 		case "every-nic":
 			set.BoolVar(&o.everyNIC, name, false, "the list's first plugin lays all NICs of a pod, as Multus does: the NICs of the annotations are wired by one ADD")
 		case "nri":
@@ -150,9 +150,9 @@ func (o *options) flagSet(v verb) *flag.FlagSet {
 		case "device-plugins":
 			set.StringVar(&o.devicePlugins, name, "", "the kubelet's `DIR` of device plugins, such as /var/lib/kubelet/device-plugins: offers guestwire/tun and the -devices as resources; empty: no device plugin")
 		case "metrics":
-			set.StringVar(&o.metrics, name, "", "the `ADDRESS` at which the metrics of agent status -prometheus are served as /metrics, such as 127.0.0.1:9476; empty: none. It needs the node's PID namespace and CAP_SYS_ADMIN, CAP_NET_ADMIN, CAP_SYS_PTRACE")
+			set.StringVar(&o.metrics, name, "", "the `ADDRESS` at which the metrics of agent status -prometheus are served as /metrics, such as 127.0.0.1:9476; empty: none. It needs the node's PID namespace and CAP_SYS_ADMIN, CAP_NET_ADMIN, CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH")
 		case "sweep":
-			set.DurationVar(&o.sweep, name, 0, "how often what is left of namespaces that are gone is removed, as agent forget does, such as 1h; 0: never. It needs the node's PID namespace and CAP_SYS_PTRACE")
+			set.DurationVar(&o.sweep, name, 0, "how often what is left of namespaces that are gone is removed, as agent forget does, such as 1h; 0: never. It needs the node's PID namespace and CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH")
 		case "ready":
 			usage := "the `FILE` that is there while all is done, for a readiness probe; empty: none"
 			set.StringVar(&o.ready, name, "", usage)

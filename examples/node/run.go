@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -248,12 +247,9 @@ func (o *options) sweepOnce(ctx context.Context) error {
 	for _, id := range ids {
 		nics, err := state.NICs(id)
 		errs = append(errs, err)
-		dir, err := state.Dir(id)
-		errs = append(errs, err)
 		for _, nic := range nics {
 			// Without a record it is a NIC that an ADD works on, or one that Forget has forgotten.
-			info, err := os.Lstat(filepath.Join(dir, "."+nic.Name))
-			if !nic.Record && err == nil && time.Since(info.ModTime()) > adding {
+			if o.isLeft(id, nic) {
 				errs = append(errs, state.End(id, nic.Name))
 			}
 		}

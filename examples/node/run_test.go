@@ -473,6 +473,17 @@ func TestSweep(t *testing.T) {
 	if have := names(t, n.state+"/pods"); !slices.Equal(have, []string{"pod-begun", "pod-wired"}) {
 		t.Errorf("%q", have)
 	}
+
+	// uninstall waits for what the sweep leaves, and not for what it would remove.
+	if err := state.Begin("old", "eth0", sandbox.Attachment{Network: "net", IfName: "eth0"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Lutimes(filepath.Join(n.state, "old/.eth0"), []unix.Timeval{long, long}); err != nil {
+		t.Fatal(err)
+	}
+	if wired, err := o.wired(); err != nil || !slices.Equal(wired, []string{"begun", "wired"}) {
+		t.Errorf("%q, %v", wired, err)
+	}
 }
 
 // TestUninstallAll: uninstall removes the derived list also if another -list-name or -list-to made it, as a list without its
