@@ -177,6 +177,12 @@ func (d Defaults) permit(b infra.Binding) (infra.Binding, error) {
 	switch b := b.(type) {
 	case infra.Macvtap, infra.SRIOV:
 		return nil, onlyTrusted("binding." + b.Kind())
+	case infra.Auto: // the masquerade that auto can become has the defaults
+		listed, _ := d.Spec.Binding.(infra.Masquerade)
+		fewer := listed.MaxConnections > 0 && listed.MaxConnections < infra.DefaultMaxConnections
+		if fewer && slices.ContainsFunc(b.Bindings(), func(b infra.Binding) bool { return b.Kind() == cache.BindingMasquerade }) {
+			return nil, &cache.FieldError{Field: "binding.auto", Reason: fmt.Sprintf("with masquerade a guest would have %d connections, and at most %d are for a pod to say: say masquerade, or an order without it", infra.DefaultMaxConnections, listed.MaxConnections)}
+		}
 	case infra.Masquerade:
 		listed, _ := d.Spec.Binding.(infra.Masquerade)
 		most := listed.MaxConnections
