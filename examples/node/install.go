@@ -109,7 +109,7 @@ func (o *options) needed() (string, error) {
 	if len(wired) > 0 {
 		return fmt.Sprintf("%d sandboxes are wired (%s/%s ...): no new ones will be, and list and binaries stay for their DEL: call uninstall again after the last one, or with -wait; -force removes them now", len(wired), o.state, wired[0]), nil
 	}
-	if err := o.removeLists(); err != nil || o.cniConf == "" {
+	if err := o.removeLists(); err != nil || o.cniConf == "" || o.keepPlugin {
 		return "", err
 	}
 	named, err := o.lists().named()
@@ -185,6 +185,9 @@ func uninstall(ctx context.Context, o *options) error {
 	if o.cniBin != "" {
 		for _, b := range binaries {
 			path := filepath.Join(o.cniBin, b.installed)
+			if o.keepPlugin && !b.optional {
+				continue
+			}
 			removed, err := removeFile(path)
 			if err != nil {
 				return err

@@ -106,7 +106,7 @@ type options struct {
 	nri, dev, deviceNames, devicePlugins    string
 	metrics, ready                          string
 	sweep                                   time.Duration
-	wait, stay, force                       bool
+	wait, stay, force, keepPlugin           bool
 
 	devices           devices
 	entry, drainEntry json.RawMessage // guestwire's in the derived list
@@ -160,6 +160,8 @@ func (o *options) flagSet(v verb) *flag.FlagSet {
 			set.BoolVar(&o.wait, name, false, "wait until the last wired pod is gone")
 		case "stay":
 			set.BoolVar(&o.stay, name, false, "as -wait, and stay until SIGTERM, as a DaemonSet's container has to")
+		case "keep-plugin":
+			set.BoolVar(&o.keepPlugin, name, false, "leave guestwire in -cni-bin, for CRI-O: it ends each pod by the list that the pod was made with, wired or not")
 		case "force":
 			set.BoolVar(&o.force, name, false, "remove all also while pods are wired: their records and journals stay, and CRI-O cannot remove these pods")
 		}

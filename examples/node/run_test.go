@@ -499,6 +499,14 @@ func TestUninstallAll(t *testing.T) {
 	}
 	n.becomes(false, "10-net.conflist")
 
+	// CRI-O ends a pod by the list that the pod was made with.
+	for _, args := range [][]string{n.args("install"), n.args("uninstall", "-keep-plugin")} {
+		if err := run(t.Context(), args, nil, quiet()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.becomes(false, "guestwire", "10-net.conflist")
+
 	// The second list of a RuntimeClass.
 	class := filepath.Join(filepath.Dir(n.conf), "class.d")
 	own := strings.Replace(bridge, `"type": "bridge"`, `"type": "guestwire"`, 1)

@@ -56,7 +56,7 @@ which the engine takes from then on. The first file stays as it is. All files ar
 		},
 		{
 			name: "uninstall", short: "remove what install has installed",
-			flags: "cni-bin cni-conf list-to list-name state dir wait stay ready force", do: uninstall,
+			flags: "cni-bin cni-conf list-to list-name state dir wait stay ready keep-plugin force", do: uninstall,
 			long: `uninstall removes the derived list and the binaries. While pods are wired both stay, as the engine calls guestwire when
 these pods end, but new pods are not wired any more: call uninstall again after the last one, or with -wait. Stop run first.
 
