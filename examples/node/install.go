@@ -116,7 +116,7 @@ func (o *options) needed() (string, error) {
 	if len(named) == 0 {
 		return "", err
 	}
-	return fmt.Sprintf("%s names guestwire, and its pods could neither start nor end without the plugin: take the entry out of the list, and call uninstall again; -force removes the plugin now", strings.Join(named, ", ")), nil
+	return fmt.Sprintf("%s names guestwire, and its pods could neither start nor end without the plugin: take the entry out of the list (of a list that Multus wrote: start Multus again), and call uninstall again; -force removes the plugin now", strings.Join(named, ", ")), nil
 }
 
 // wired returns the sandboxes that have a NIC with a record, or one that an ADD may be working on.

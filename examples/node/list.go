@@ -138,18 +138,23 @@ func (l cniLists) derived() ([]string, error) {
 	return l.find(isDerived)
 }
 
-// named returns the paths of the lists that name guestwire.
+// named returns the paths of the lists that name guestwire, also in a list within, as Multus copies one.
 func (l cniLists) named() ([]string, error) {
 	return l.find(func(text []byte) bool {
-		var list struct {
-			Type    string
-			Plugins []struct{ Type string }
-		}
-		if json.Unmarshal(text, &list) != nil {
-			return false
-		}
-		return list.Type == "guestwire" || slices.Contains(list.Plugins, struct{ Type string }{"guestwire"})
+		var list any
+		return json.Unmarshal(text, &list) == nil && namesGuestwire(list)
 	})
+}
+
+// namesGuestwire says whether a plugin in the configuration is guestwire.
+func namesGuestwire(conf any) bool {
+	switch c := conf.(type) {
+	case map[string]any:
+		return c["type"] == "guestwire" || slices.ContainsFunc(slices.Collect(maps.Values(c)), namesGuestwire)
+	case []any:
+		return slices.ContainsFunc(c, namesGuestwire)
+	}
+	return false
 }
 
 // find returns the paths of the files whose text is selected, in both directories.

@@ -499,6 +499,19 @@ func TestUninstallAll(t *testing.T) {
 	}
 	n.becomes(false, "10-net.conflist")
 
+	// Multus has a copy of the list in its own file.
+	write(t, n.conf+"/00-multus.conf", `{"type": "multus", "name": "m", "cniVersion": "1.0.0", "delegates": [{"name": "cbr0", "plugins": [{"type": "flannel"}, {"type": "guestwire"}]}]}`)
+	if err := run(t.Context(), n.args("install", "-list-name", "01-guestwire.conflist"), nil, quiet()); err != nil {
+		t.Fatal(err)
+	}
+	if err := run(t.Context(), n.args("uninstall"), nil, quiet()); err == nil || !strings.Contains(err.Error(), "00-multus.conf names guestwire") {
+		t.Error(err)
+	}
+	n.becomes(false, "guestwire", "guestwire-agent", "00-multus.conf", "10-net.conflist")
+	if err := os.Remove(n.conf + "/00-multus.conf"); err != nil {
+		t.Fatal(err)
+	}
+
 	// CRI-O ends a pod by the list that the pod was made with.
 	for _, args := range [][]string{n.args("install"), n.args("uninstall", "-keep-plugin")} {
 		if err := run(t.Context(), args, nil, quiet()); err != nil {
