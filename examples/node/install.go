@@ -71,7 +71,15 @@ func (o *options) updateList() (changed bool, err error) {
 	if o.cniConf == "" {
 		return false, nil
 	}
-	did, err := o.lists().update()
+	l := o.lists()
+	wired, err := o.wired()
+	if err != nil {
+		return false, err
+	}
+	if len(wired) > 0 {
+		l.former = o.drainEntry
+	}
+	did, err := l.update()
 	if did != "" {
 		o.log.Info("CNI list", "did", did)
 	}

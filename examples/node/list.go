@@ -31,6 +31,9 @@ type cniLists struct {
 	to    string // directory of the derived list
 	name  string // file of the derived list
 	entry json.RawMessage
+	// former is the entry for a derived list of another directory, where an engine looks for the DEL of pods that are wired
+	// by that list; nil: no pod is wired, and such a list goes.
+	former json.RawMessage
 	// everyNIC says that Multus may be the source.
 	everyNIC bool
 }
@@ -38,8 +41,8 @@ type cniLists struct {
 // own is the path of the derived list.
 func (l cniLists) own() string { return filepath.Join(l.to, l.name) }
 
-// update writes the derived list, or removes it if the source is gone or names guestwire itself, and removes derived lists
-// with other names. It returns what it did, in words, or "" if nothing had to be done. After an error the list is as it was.
+// update writes the derived list, or removes it if the source is gone or names guestwire itself. It removes derived lists
+// with other names, or drains one of another directory while pods are wired. It returns what it did, in words, or "" if nothing had to be done. After an error the list is as it was.
 func (l cniLists) update() (did string, err error) {
 	if did, err = l.write(); err != nil {
 		return did, err
@@ -53,13 +56,22 @@ func (l cniLists) update() (did string, err error) {
 		if path == l.own() { // the others would be chained twice, or taken in its place
 			continue
 		}
-		did, err := l.removeOwn(path, "the list is "+l.own()+" now")
+		did, err := l.replaced(path)
 		if err != nil {
 			return "", err
 		}
 		all = append(all, did)
 	}
 	return joined(all), nil
+}
+
+// replaced removes a derived list that is not the one of now, or drains it.
+func (l cniLists) replaced(path string) (did string, err error) {
+	if l.former == nil || filepath.Dir(path) == l.to {
+		return l.removeOwn(path, "the list is "+l.own()+" now")
+	}
+	l.to, l.name, l.entry = filepath.Dir(path), filepath.Base(path), l.former
+	return l.write()
 }
 
 // write is update of the one list.

@@ -305,6 +305,44 @@ func TestBusyDirectory(t *testing.T) {
 	n.becomes(true, "guestwire", "guestwire-agent", "00-guestwire.conflist", "10-net.conflist", "log")
 }
 
+// TestMove: an installation for all pods becomes one for a RuntimeClass. The node's own list keeps guestwire for the DEL of the
+// pods that it has wired, and wires no more.
+func TestMove(t *testing.T) {
+	n := newNode(t)
+	write(t, n.conf+"/10-net.conflist", flannel)
+	class := filepath.Dir(n.conf) + "/guestwire.d"
+	if err := os.Mkdir(class, 0o755); err != nil { // as a mount of the DaemonSet does
+		t.Fatal(err)
+	}
+	install := func(more ...string) {
+		t.Helper()
+		if err := run(t.Context(), n.args("install", more...), nil, quiet()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	install()
+	write(t, n.state+"/sandbox1/eth0.json", "{}")
+	for range 2 {
+		install("-list-to", class)
+		if text := read(t, n.conf+"/00-guestwire.conflist"); strings.Contains(text, "pod-annotations") || !strings.Contains(text, n.dir) {
+			t.Errorf("the node's own list is not for DEL alone:\n%s", text)
+		}
+		if text := read(t, class+"/00-guestwire.conflist"); !strings.Contains(text, "pod-annotations") {
+			t.Errorf("the class's list wires nothing:\n%s", text)
+		}
+	}
+	if err := os.RemoveAll(n.state + "/sandbox1"); err != nil {
+		t.Fatal(err)
+	}
+	install("-list-to", class)
+	if have := names(t, n.conf); !slices.Equal(have, []string{"10-net.conflist"}) {
+		t.Errorf("%q, want the network plugin's list alone", have)
+	}
+	if have := names(t, class); !slices.Equal(have, []string{"00-guestwire.conflist"}) {
+		t.Errorf("%q in the class's directory", have)
+	}
+}
+
 // TestBinaryFirst: a list never names a plugin that is not there.
 func TestBinaryFirst(t *testing.T) {
 	n := newNode(t)
