@@ -163,7 +163,7 @@ func TestSee(t *testing.T) {
 		out, status := stdout(t, agent, append([]string{"status", "-prometheus", "-dir", dir}, which...)...)
 		parser := expfmt.NewTextParser(model.UTF8Validation)
 		families, err := parser.TextToMetricFamilies(strings.NewReader(out))
-		sample := fmt.Sprintf(`guestwire_dropped_packets_total{namespace="%s",nic="eth0",reason="mac-spoof",state="%s"} 1`, w.Namespace, n.State)
+		sample := fmt.Sprintf(`guestwire_dropped_packets_total{netns="%s",nic="eth0",reason="mac-spoof",state="%s"} 1`, w.Namespace, n.State)
 		if err != nil || status != 0 || !strings.Contains(out, sample) || families["guestwire_differences"] == nil || families["guestwire_wired_info"] == nil {
 			t.Errorf("status -prometheus: status %d, %v, want %s in\n%s", status, err, sample, out)
 		}
@@ -174,7 +174,7 @@ func TestSee(t *testing.T) {
 	if w := list(); w.FoundAt == nil || len(w.FoundAt) > 0 {
 		t.Errorf("list of a namespace that is gone: %+v", w)
 	}
-	if out, status := stdout(t, agent, "status", "-prometheus", "-dir", dir); status != 0 || !strings.Contains(out, "guestwire_namespace_found{namespace=\""+w.Namespace+"\",nic=\"eth0\",state=\""+n.State+"\"} 0") {
+	if out, status := stdout(t, agent, "status", "-prometheus", "-dir", dir); status != 0 || !strings.Contains(out, "guestwire_namespace_found{netns=\""+w.Namespace+"\",nic=\"eth0\",state=\""+n.State+"\"} 0") {
 		t.Errorf("status -prometheus of a namespace that is gone: status %d\n%s", status, out)
 	}
 	out, status := run(t, agent, "forget", "-dir", dir)

@@ -536,7 +536,7 @@ var trials = map[string]func(p *trial){
 		p.ip("link del eth0-nic")
 		p.says(p.agent(1, "check"))
 		p.says(p.agent(1, "status"))
-		metric := fmt.Sprintf(`guestwire_differences{namespace="%s",nic="eth0",state="%s"} 1`, p.record().Namespace, p.n.State)
+		metric := fmt.Sprintf(`guestwire_differences{netns="%s",nic="eth0",state="%s"} 1`, p.record().Namespace, p.n.State)
 		if out := p.agent(0, "status", "-prometheus"); !strings.Contains(out, metric) {
 			p.t.Errorf("no %s in\n%s", metric, out)
 		}

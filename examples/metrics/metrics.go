@@ -15,7 +15,7 @@ import (
 )
 
 var (
-	ofNIC = []string{"nic", "namespace", "state"}
+	ofNIC = []string{"nic", "netns", "state"}
 
 	wiredInfo = prometheus.NewDesc("guestwire_wired_info", "A wired NIC of the node; the value is 1.",
 		append(ofNIC, "binding", "version"), nil)
@@ -25,7 +25,8 @@ var (
 	droppedBytes   = prometheus.NewDesc("guestwire_dropped_bytes_total", "Octets of the packets that the NIC's rules have dropped.", append(ofNIC, "reason"), nil)
 )
 
-// NICs is a prometheus.Collector of wired NICs, with the labels nic, namespace and state. Each Collect looks at the kernel:
+// NICs is a prometheus.Collector of wired NICs, with the labels nic, netns (the name of its network
+// namespace, as Prometheus gives each sample a label namespace of its own) and state. Each Collect looks at the kernel:
 // it needs what phase1.Check needs.
 type NICs struct {
 	// Context ends the looking.

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -216,9 +217,23 @@ func (o *options) metricsHandler() http.Handler {
 		}
 		registry := prometheus.NewRegistry()
 		config := phase1.Config{Dir: o.dir, Progress: func(text string) { o.log.Info("metrics", "progress", text) }}
-		registry.MustRegister(metrics.NICs{Context: r.Context(), Wirings: wirings, Config: config})
+		registry.MustRegister(metrics.NICs{Context: r.Context(), Wirings: wirings, Config: config}, podInfo(sandbox.State(o.state)))
 		promhttp.HandlerFor(registry, promhttp.HandlerOpts{}).ServeHTTP(w, r)
 	}))
+}
+
+// podInfo tells which pod a state directory belongs to. Its label uid is that of kube_pod_info (kube-state-metrics), so a query can
+// join both.
+func podInfo(state sandbox.State) prometheus.Collector {
+	info := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "guestwire_pod_info",
+		Help: "The newest sandbox of a pod with a wired NIC, by the pod's UID; the value is 1."}, []string{"state", "uid"})
+	links, _ := os.ReadDir(state.Links()) // without it nothing was ever wired
+	for _, link := range links {
+		if sandboxID, err := os.Readlink(filepath.Join(state.Links(), link.Name())); err == nil {
+			info.WithLabelValues(filepath.Join(state.Links(), sandboxID), link.Name()).Set(1)
+		}
+	}
+	return info
 }
 
 // keepSwept sweeps at once and then every -sweep.
