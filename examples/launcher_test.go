@@ -452,7 +452,7 @@ func TestQEMU(t *testing.T) {
 			defer g.Destroy()
 			switch test.binding.(type) {
 			case infra.Macvtap: // there is no DHCP server
-				configure := fmt.Sprintf("killall udhcpc; while pidof udhcpc-script; do sleep 0.1; done; ip addr add %v/24 dev eth0", nstest.Pod4)
+				configure := fmt.Sprintf("killall udhcpc; while pidof udhcpc udhcpc-script; do sleep 0.1; done; ip addr add %v/24 dev eth0", nstest.Pod4)
 				if _, err := g.Until(ctx, configure); err != nil {
 					t.Fatal(err)
 				}

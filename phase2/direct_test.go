@@ -165,11 +165,12 @@ func TestMacvtap(t *testing.T) {
 		Binding: infra.Macvtap{}, Queues: 2,
 	}}
 	g := bootDirect(ctx, t, n, c, vm.Config{NetNS: n.Pod.File, UID: uid, GID: gid, Name: "guest1", CPUs: 2})
-	// There is no DHCP server. The guest's client, or its script, would remove the addresses again.
+	// There is no DHCP server. The guest's client, or its script, would remove the addresses again. Until the script is
+	// executed, its process has the client's name.
 	if _, err := g.Until(ctx, "killall udhcpc"); err != nil {
 		t.Fatal(err)
 	}
-	configure := fmt.Sprintf("while pidof udhcpc-script; do sleep 0.1; done; ip addr add %v/24 dev eth0; ip addr add %v/64 dev eth0 nodad", nstest.Pod4, nstest.Pod6)
+	configure := fmt.Sprintf("while pidof udhcpc udhcpc-script; do sleep 0.1; done; ip addr add %v/24 dev eth0; ip addr add %v/64 dev eth0 nodad", nstest.Pod4, nstest.Pod6)
 	if _, err := g.Run(ctx, configure); err != nil {
 		t.Fatal(err)
 	}

@@ -163,7 +163,7 @@ func TestQEMUMacvtap(t *testing.T) {
 	if _, err := g.Until(ctx, "killall udhcpc"); err != nil {
 		t.Fatal(err)
 	}
-	configure := fmt.Sprintf("while pidof udhcpc-script; do sleep 0.1; done; ip addr add %v/24 dev eth0; ip addr add %v/64 dev eth0 nodad", nstest.Pod4, nstest.Pod6)
+	configure := fmt.Sprintf("while pidof udhcpc udhcpc-script; do sleep 0.1; done; ip addr add %v/24 dev eth0; ip addr add %v/64 dev eth0 nodad", nstest.Pod4, nstest.Pod6)
 	if _, err := g.Run(ctx, configure); err != nil {
 		t.Fatal(err)
 	}
