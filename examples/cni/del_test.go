@@ -367,6 +367,10 @@ func TestDeleteLocked(t *testing.T) {
 func TestErrors(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
+	file := filepath.Join(t.TempDir(), "file") // where a directory is wanted
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for name, c := range map[string]struct {
 		entry      string
 		annotation string // of eth0
@@ -384,15 +388,9 @@ func TestErrors(t *testing.T) {
 		"a NIC's kind":  {owner("") + `, "trustPods": true`, "macvtap", 102, "annotate the pod with guestwire/nic.eth0=bridge"},
 		"a collision":   {owner(""), `{"binding": {"masquerade": {"ipv4": "10.22.0.0/16"}}}`, 100, "10.22.0.0/16"},
 		"a device":      {owner(""), `{"device": {"driver": "vhost"}}`, 100, "/dev/vhost-net"},
-		"another state": {owner("") + `, "state": "` + n.leases + `/no"`, "redirect", 100, "guestwire: "},
+		"another state": {owner("") + `, "state": "` + file + `"`, "redirect", 100, "guestwire: "},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if name == "another state" { // a file is in the way
-				if err := os.WriteFile(filepath.Join(n.leases, "no"), nil, 0o600); err != nil {
-					t.Fatal(err)
-				}
-				defer os.Remove(filepath.Join(n.leases, "no"))
-			}
 			if _, err := os.Stat("/dev/vhost-net"); name == "a device" && err == nil {
 				nstest.LeaveOut(t, "the machine has /dev/vhost-net")
 			}
