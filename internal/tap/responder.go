@@ -1,6 +1,7 @@
 package tap
 
 import (
+	"errors"
 	"io/fs"
 	"os"
 	"syscall"
@@ -52,13 +53,19 @@ func (p *Responder) do(c *call, wait func(func(fd uintptr) bool) error, op strin
 	}
 	c.b = b
 	err := wait(c.try)
+	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+		// The poller calls a tap "not pollable" that was deleted while nothing waited. The system call says what it is. A
+		// RawConn of a closed file does not return os.ErrClosed. Read does, also with an empty buffer.
+		var done bool
+		if _, closed := p.File.Read(nil); closed != nil {
+			err = closed
+		} else if p.raw.Control(func(fd uintptr) { done = c.attempt(fd) }) == nil && done {
+			err = nil
+		}
+	}
 	c.b = nil
 	switch {
 	case err != nil:
-		// A RawConn of a closed file does not return os.ErrClosed. Read does, also with an empty buffer.
-		if _, closed := p.File.Read(nil); closed != nil {
-			err = closed
-		}
 		return 0, err
 	case c.errno != 0:
 		return 0, &fs.PathError{Op: op, Path: p.Name(), Err: c.errno}

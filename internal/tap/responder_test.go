@@ -97,3 +97,33 @@ func TestPort(t *testing.T) {
 		t.Errorf("write to a closed tap: %v", err)
 	}
 }
+
+// TestDeletedTap: whoever reads hears that the tap was deleted, also if no read was waiting when that happened. The runtime's poller
+// then calls the file "not pollable", for good, and a server that takes that for a passing failure would read for ever.
+func TestDeletedTap(t *testing.T) {
+	nstest.Need(t)
+	nstest.NeedTaps(t)
+	ns := nstest.New(t, "tap")
+	ns.IP("tuntap add tap0 mode tap")
+	ns.IP("link set tap0 up")
+	var p *tap.Responder
+	err := netns.Do(ns.File, func() (err error) {
+		p, err = tap.OpenResponder("tap0")
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	ns.IP("link del tap0")
+	for range 100 { // the poller looks when it has time
+		time.Sleep(time.Millisecond)
+		p.SetReadDeadline(time.Now().Add(10 * time.Second))
+		if _, err := p.Read(make([]byte, 2000)); !errors.Is(err, unix.EBADFD) {
+			t.Fatalf("read of a deleted tap: %v, want EBADFD", err)
+		}
+		if _, err := p.Write(make([]byte, 60)); !errors.Is(err, unix.EBADFD) {
+			t.Fatalf("write to a deleted tap: %v, want EBADFD", err)
+		}
+	}
+}
