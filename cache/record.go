@@ -16,9 +16,9 @@ import (
 
 // Version is the version of the schema that this package writes. It reads the versions from OldestVersion on.
 //
-// Version 4 has Record.Static.
+// Version 4 has Record.Static. Version 5 has Record.GatewayMAC.
 const (
-	Version       = 4
+	Version       = 5
 	OldestVersion = 3
 )
 
@@ -82,6 +82,9 @@ type Record struct {
 	ResponderMAC MAC `json:"responderMAC,omitzero"`
 	// MAC is the guest's Ethernet address.
 	MAC MAC `json:"mac"`
+	// GatewayMAC is the Ethernet address of the guest's gateway, IPv4 and IPv6, with BindingMasquerade. Zero: the gateway is
+	// a station of the network, or the record is of an earlier version than 5.
+	GatewayMAC MAC `json:"gatewayMAC,omitzero"`
 	// MTU is the guest's, in octets of IP, MinMTU to MaxMTU; 0, with BindingSRIOV only: not known.
 	MTU int `json:"mtu"`
 	// IPv4 is nil if the guest gets no IPv4 address.

@@ -16,7 +16,7 @@ func full() Record {
 	ip, pfx := netip.MustParseAddr, netip.MustParsePrefix
 	return Record{
 		Version: Version, Name: "eth0", Namespace: "1f3a9c02-4026532281-17", Binding: BindingMasquerade, Firewall: FirewallIPTablesNFT, Tap: "eth0-tap", Queues: 4,
-		ResponderTap: "eth0-dhcp", ResponderMAC: MAC{2, 0, 0, 0, 0, 9}, MAC: MAC{2, 0, 0, 0, 0, 7}, MTU: 1450,
+		ResponderTap: "eth0-dhcp", ResponderMAC: MAC{2, 0, 0, 0, 0, 9}, MAC: MAC{2, 0, 0, 0, 0, 7}, GatewayMAC: MAC{2, 0, 0, 0, 0, 1}, MTU: 1450,
 		IPv4: &IPv4{
 			Address: pfx("10.244.1.7/24"), Server: ip("10.244.1.1"),
 			Routes: []Route{{Destination: pfx("10.9.9.9/32")}, {Destination: pfx("0.0.0.0/0"), Gateway: ip("10.244.1.1")}},
@@ -207,7 +207,11 @@ func TestValidate(t *testing.T) {
 		{"neighbours[0].address", func(r *Record) { r.Neighbours[0].Address = netip.Addr{} }},
 		{"neighbours[0].address", func(r *Record) { r.Neighbours[0].Address = ip("ff02::1") }},
 		{"neighbours[0].mac", func(r *Record) { r.Neighbours[0].MAC = MAC{} }},
-		{"static", func(r *Record) { r.Version = 3 }},
+		{"static", func(r *Record) { r.Version, r.GatewayMAC = 3, MAC{} }},
+		{"gatewayMAC", func(r *Record) { r.Version = 4 }},
+		{"gatewayMAC", func(r *Record) { r.GatewayMAC = r.MAC }},
+		{"gatewayMAC", func(r *Record) { r.GatewayMAC = MAC{1} }},
+		{"gatewayMAC", func(r *Record) { r.Binding, r.Firewall = BindingBridge, "" }},
 		{"static.addresses", func(r *Record) { r.Static.Addresses = nil }},
 		{"static.addresses[0].address", func(r *Record) { r.Static.Addresses[0].Address = netip.Prefix{} }},
 		{"static.addresses[0].address", func(r *Record) { r.Static.Addresses[0].Address = pfx("224.0.0.1/24") }},
@@ -372,16 +376,16 @@ func TestEdited(t *testing.T) {
 		from, to string
 		words    string // separated by |
 	}{
-		{`"version": 4`, `"version": 5`, "version: 5, and this program reads 3 to 4: use the version of guestwire that wrote it"},
-		{`"version": 4`, `"version": 1`, "version: 1, and this program reads 3 to 4: use the version of guestwire that wrote it"},
-		{`"version": 4`, `"version": 2`, "version: 2, and this program reads 3 to 4: use the version of guestwire that wrote it"},
-		{`"version": 4`, `"version": 3`, "static: set, but a record of version 3 has none"},
-		{`"version": 4`, `"version": -1`, "version: -1, and this program reads 3"},
+		{`"version": 5`, `"version": 6`, "version: 6, and this program reads 3 to 5: use the version of guestwire that wrote it"},
+		{`"version": 5`, `"version": 1`, "version: 1, and this program reads 3 to 5: use the version of guestwire that wrote it"},
+		{`"version": 5`, `"version": 2`, "version: 2, and this program reads 3 to 5: use the version of guestwire that wrote it"},
+		{`"version": 5`, `"version": 3`, "static: set, but a record of version 3 has none"},
+		{`"version": 5`, `"version": -1`, "version: -1, and this program reads 3"},
 		{`"weight": 256`, `"weight": 256, "via": 1`, "static.routes[3].hops[1].via: no such field"},
-		{`"version": 4`, `"version": "1"`, "version: want a number"},
-		{`"version": 4`, `"version": null`, "version"},
-		{`"version": 4,`, ``, "version: missing"},
-		{`"version": 4,`, `"version": 4, "version": 4,`, `"version" is given twice`},
+		{`"version": 5`, `"version": "1"`, "version: want a number"},
+		{`"version": 5`, `"version": null`, "version"},
+		{`"version": 5,`, ``, "version: missing"},
+		{`"version": 5,`, `"version": 5, "version": 5,`, `"version" is given twice`},
 		{`"mtu": 1450`, `"mtu": 1450, "mtu": 1500`, `"mtu" is given twice`},
 		{`"default": true`, `"default": true, "default": false`, `ipv6.router: field "default" is given twice`},
 		{`"mtu": 1450`, `"mtv": 1450`, "mtv: no such field"},
@@ -443,7 +447,7 @@ func TestForeign(t *testing.T) {
 		`{"version":3} {}`:                       "not a whole JSON object",
 		"\xef\xbb\xbf{}":                         "not a whole JSON object",
 		"nonsense":                               "not a whole JSON object",
-		`{"version":5,"interfaces":[{"new":true}]}`: "version: 5, and this program reads 3 to 4",
+		`{"version":6,"interfaces":[{"new":true}]}`: "version: 6, and this program reads 3 to 5",
 	} {
 		if r, err := Decode([]byte(text)); err == nil || !strings.Contains(err.Error(), word) {
 			t.Errorf("%q: %+v, %v, want an error with %q", text, r, err, word)

@@ -61,6 +61,9 @@ func (r *Record) Validate() error {
 	if r.Version < 4 && r.Static != nil {
 		return fieldErrorf("static", "set, but a record of version %d has none", r.Version)
 	}
+	if r.Version < 5 && !r.GatewayMAC.IsZero() {
+		return fieldErrorf("gatewayMAC", "set, but a record of version %d has none", r.Version)
+	}
 	if err := checkLinkName("name", r.Name); err != nil {
 		return err
 	}
@@ -78,6 +81,12 @@ func (r *Record) Validate() error {
 	}
 	if !r.MAC.Unicast() {
 		return fieldErrorf("mac", "%v, want a unicast address", r.MAC)
+	}
+	if !r.GatewayMAC.IsZero() && r.Binding != BindingMasquerade {
+		return fieldErrorf("gatewayMAC", "%v, but with the %s binding the gateway is a station of the network: leave this field out", r.GatewayMAC, r.Binding)
+	}
+	if !r.GatewayMAC.IsZero() && (!r.GatewayMAC.Unicast() || r.GatewayMAC == r.MAC) {
+		return fieldErrorf("gatewayMAC", "%v, want a unicast address other than the guest's", r.GatewayMAC)
 	}
 	if unknown := r.MTU == 0 && r.Binding == BindingSRIOV; !unknown && (r.MTU < MinMTU || r.MTU > MaxMTU) {
 		return fieldErrorf("mtu", "%d, want %d to %d", r.MTU, MinMTU, MaxMTU)

@@ -116,6 +116,9 @@ func asVersion(r cache.Record, version int) cache.Record {
 	if version < 4 {
 		r.Static = nil
 	}
+	if version < 5 {
+		r.GatewayMAC = cache.MAC{}
+	}
 	r.Version = version
 	return r
 }

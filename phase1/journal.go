@@ -29,10 +29,11 @@ type journal struct {
 	wiring.Journal
 }
 
-// journalVersion is 4 since the Spec can have an owner's SELinux context, and an owner inside of another user namespace,
-// whose numbers on the node are in Found. A journal of version 3 lacks these and is read for good; the next Setup writes
-// it as version 4. Version 3 came when the journal began to say who wired the NIC.
-const journalVersion = 4
+// journalVersion is 5 since the Spec can say whose the MACs are that guestwire makes up. Version 4 came with an owner's
+// SELinux context, and an owner inside of another user namespace, whose numbers on the node are in Found. Version 3 came
+// when the journal began to say who wired the NIC. A journal of an earlier version lacks these fields and is read for good;
+// the next Setup writes it as version 5.
+const journalVersion = 5
 
 // oldestJournalVersion is the first version that this program reads.
 const oldestJournalVersion = 3

@@ -52,8 +52,8 @@ func TestJournalOfAnotherVersion(t *testing.T) {
 	setup(t, c)
 	path, text := journal(t, n)
 	for name, c2 := range map[string]struct{ from, to, says string }{
-		"newer":         {`"version":4`, `"version":5`, "version 5, and this program reads 3 to 4: use the version of guestwire that wrote it"},
-		"older":         {`"version":4`, `"version":2`, "version 2, and this program reads 3 to 4: use the version of guestwire that wrote it"},
+		"newer":         {`"version":5`, `"version":6`, "version 6, and this program reads 3 to 5: use the version of guestwire that wrote it"},
+		"older":         {`"version":5`, `"version":2`, "version 2, and this program reads 3 to 5: use the version of guestwire that wrote it"},
 		"unknown field": {`"spec":{`, `"spec":{"colour":"blue",`, "use the version of guestwire that wrote it"},
 	} {
 		other := strings.Replace(text, c2.from, c2.to, 1)

@@ -42,6 +42,7 @@ func (b masquerade) wire(p *Plan, nic netstate.Link) error {
 	p.Record = p.record(nic, b.MAC)
 	br := p.newLink(nic, compare.NewBridge, p.names.Bridge, "bridge", min(nic.MTU, cache.MaxMTU))
 	br.MAC = netstate.DeriveMAC(nic, "bridge")
+	p.Record.GatewayMAC = br.MAC
 
 	var ends []end
 	if len(v4) > 0 {
