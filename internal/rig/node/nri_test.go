@@ -50,11 +50,14 @@ func TestNRI(t *testing.T) {
 	x := newEngine(t, Config{}, EngineConfig{}, map[string]string{"10-pods.conflist": list("pods", 0)})
 	daemon := x.daemon("-devices", "")
 	run := func(name string, f func(*engine)) {
-		t.Run(name, func(t *testing.T) {
+		passed := t.Run(name, func(t *testing.T) {
 			x := x.as(t)
 			f(x)
 			x.nothingLeft()
 		})
+		if !passed {
+			t.FailNow() // a pod that is left fails the others, too
+		}
 	}
 	run("launcher", func(x *engine) { testAnnotated(x, 0) })
 	run("user namespace", func(x *engine) { testAnnotated(x, 200000) })

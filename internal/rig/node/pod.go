@@ -130,8 +130,20 @@ func (p *Pod) Stop() error {
 	return p.engine.CRI("StopPodSandbox", map[string]string{"pod_sandbox_id": p.ID}, nil)
 }
 
-// Remove removes the sandbox and its containers (RemovePodSandbox).
+// Remove removes the containers and then the sandbox (RemoveContainer, RemovePodSandbox), as a kubelet does. containerd 2 stops
+// answering for ever if an NRI plugin connects while RemovePodSandbox removes containers: the call takes a lock a second time,
+// and the plugin waits for the lock in between.
 func (p *Pod) Remove() error {
+	var answer struct{ Containers []struct{ ID string } }
+	filter := map[string]any{"filter": map[string]string{"pod_sandbox_id": p.ID}}
+	if err := p.engine.CRI("ListContainers", filter, &answer); err != nil {
+		return err
+	}
+	for _, c := range answer.Containers {
+		if err := (&Container{ID: c.ID, engine: p.engine}).Remove(); err != nil {
+			return err
+		}
+	}
 	return p.engine.CRI("RemovePodSandbox", map[string]string{"pod_sandbox_id": p.ID}, nil)
 }
 
