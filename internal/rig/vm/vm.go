@@ -249,14 +249,6 @@ func (g *Guest) waitReady(ctx context.Context, cfg Config) error {
 	}()
 	err := g.console.waitFor(ctx, "guestwire: ready\n")
 	if err == nil {
-		// The guest's serial port was seen to lose the first 18 octets of the first line, on a busy machine: this line has
-		// no meaning.
-		var lost *ExitError
-		if _, err = g.console.run(ctx, ": "+strings.Repeat("-", 64)); errors.As(err, &lost) {
-			err = nil
-		}
-	}
-	if err == nil {
 		return nil
 	}
 	err = fmt.Errorf("boot of guest %s: %w; console: %q; VMM: %q", g.name, err, tail(g.console.text()), tail(g.vmm.log()))

@@ -488,6 +488,31 @@ func TestBootErrors(t *testing.T) {
 	}
 }
 
+// TestOrphans: the guest reads each line of the console in whole, also while programs end whose parents have ended.
+func TestOrphans(t *testing.T) {
+	needGuest(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	g, err := BootQEMU(ctx, newNetwork(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := g.Destroy(); err != nil {
+			t.Error(err)
+		}
+	}()
+	if _, err := g.Run(ctx, "while :; do (sleep 0.01 &); done &"); err != nil {
+		t.Fatal(err)
+	}
+	for range 5 {
+		want := strings.Repeat("guestwire ", 20)
+		if out, err := g.Run(ctx, "echo '"+want+"'"); err != nil || out != want+"\n" {
+			t.Fatalf("the guest says %q, %v, want %q", out, err, want)
+		}
+	}
+}
+
 func TestReadAnswer(t *testing.T) {
 	for line, want := range map[string]Answer{
 		"guest alice peer 10.0.0.1 4711\n":                               {"alice", netip.MustParseAddrPort("10.0.0.1:4711")},
