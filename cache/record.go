@@ -104,6 +104,11 @@ type Record struct {
 	Static *Static `json:"static,omitempty"`
 	// Device is how the guest sees its network device.
 	Device Device `json:"device,omitzero"`
+	// Standby says that the guest's tap is down: nothing passes between the guest and the network until phase1.Activate.
+	Standby bool `json:"standby,omitempty"`
+	// Turn is higher in each record that phase1.Deactivate writes, in all namespaces through which the guest moves. By it,
+	// phase1.Activate tells the latest record of a quiet guest from an earlier one.
+	Turn uint64 `json:"turn,omitempty"`
 	// Warnings are sentences about what the guest could not be given.
 	Warnings []string `json:"warnings,omitempty"`
 }

@@ -38,6 +38,7 @@ func full() Record {
 			Model: "virtio", Driver: "qemu", BootOrder: 1, ROM: "/usr/share/rom.bin", PCIAddress: "0000:01:00.0",
 			ACPIIndex: 7, Alias: "ua-eth0", LinkState: "down",
 		},
+		Standby: true, Turn: 1<<64 - 1,
 		Warnings: []string{"a sentence"},
 	}
 }
@@ -209,6 +210,8 @@ func TestValidate(t *testing.T) {
 		{"neighbours[0].mac", func(r *Record) { r.Neighbours[0].MAC = MAC{} }},
 		{"static", func(r *Record) { r.Version, r.GatewayMAC = 3, MAC{} }},
 		{"gatewayMAC", func(r *Record) { r.Version = 4 }},
+		{"standby", func(r *Record) { r.Version, r.GatewayMAC = 4, MAC{} }},
+		{"turn", func(r *Record) { r.Version, r.GatewayMAC, r.Standby = 4, MAC{}, false }},
 		{"gatewayMAC", func(r *Record) { r.GatewayMAC = r.MAC }},
 		{"gatewayMAC", func(r *Record) { r.GatewayMAC = MAC{1} }},
 		{"gatewayMAC", func(r *Record) { r.Binding, r.Firewall = BindingBridge, "" }},
@@ -321,6 +324,8 @@ func TestValidateDirect(t *testing.T) {
 		{sriov, "dns", func(r *Record) { r.DNS = &DNS{} }},
 		{sriov, "device.model", func(r *Record) { r.Device.Model = "virtio" }},
 		{sriov, "device.driver", func(r *Record) { r.Device.Driver = "qemu" }},
+		{macvtap, "standby", func(r *Record) { r.Standby = true }},
+		{passt, "standby", func(r *Record) { r.Standby = true }},
 		{sriov, "device.linkState", func(r *Record) { r.Device.LinkState = "up" }},
 		{passt, "passt", func(r *Record) { r.Passt = nil }},
 		{passt, "passt.forwards[1].protocol", func(r *Record) { r.Passt.Forwards[1].Protocol = "sctp" }},

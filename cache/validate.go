@@ -64,6 +64,12 @@ func (r *Record) Validate() error {
 	if r.Version < 5 && !r.GatewayMAC.IsZero() {
 		return fieldErrorf("gatewayMAC", "set, but a record of version %d has none", r.Version)
 	}
+	if r.Version < 5 && r.Standby {
+		return fieldErrorf("standby", "set, but a record of version %d has no such field", r.Version)
+	}
+	if r.Version < 5 && r.Turn != 0 {
+		return fieldErrorf("turn", "set, but a record of version %d has no such field", r.Version)
+	}
 	if err := checkLinkName("name", r.Name); err != nil {
 		return err
 	}
