@@ -38,11 +38,14 @@ type Journal struct {
 	Salvaged bool `json:"salvaged,omitempty"`
 	// Lost says what Salvage could not find out, a phrase each.
 	Lost []string `json:"lost,omitempty"`
+	// Standby and Turn are the record's.
+	Standby bool   `json:"standby,omitempty"`
+	Turn    uint64 `json:"turn,omitempty"`
 }
 
 // Journal returns what is to be kept while the plan is in force.
 func (p *Plan) Journal() Journal {
-	return Journal{Found: p.found, Spec: p.spec}
+	return Journal{Found: p.found, Spec: p.spec, Standby: p.Record.Standby, Turn: p.Record.Turn}
 }
 
 // Binding is the Spec's binding, or what infra.Auto has become.
@@ -170,7 +173,7 @@ func (p *Plan) String() string {
 // found, half wired, damaged, or wired; then there are none. The error is infra.ErrNoNIC if the NIC has
 // gone.
 func (p *Plan) Steps(now netstate.Snapshot) ([]netstate.Op, error) {
-	return p.compare(now, p.wanted, true)
+	return p.compare(now, p.now(), true)
 }
 
 // Undo are the steps back to the namespace as it was found. The error is infra.ErrNoNIC if the NIC has gone;

@@ -391,7 +391,11 @@ func (s *salvage) advise(commands []string) string {
 // Plan is the plan that the journal was made of. That of a salvaged journal can be undone and nothing else.
 func (j Journal) Plan() (*Plan, error) {
 	if !j.Salvaged {
-		return NewPlan(j.Found, j.Spec)
+		p, err := NewPlan(j.Found, j.Spec)
+		if err == nil {
+			err = p.SetStandby(j.Standby, j.Turn)
+		}
+		return p, err
 	}
 	p := emptyPlan(j.Found, j.Spec)
 	p.wanted.Links = j.Found.Links     // the NIC

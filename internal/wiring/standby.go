@@ -1,0 +1,64 @@
+package wiring
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/compare"
+	"github.com/guestwire/guestwire/internal/netstate"
+)
+
+// SetStandby says whether the guest's tap is to be down, and gives the record its Turn. The error is an
+// *infra.RefusedError if the binding has no tap that Setup makes.
+func (p *Plan) SetStandby(standby bool, turn uint64) error {
+	if standby && p.binding.traits().direct {
+		return &infra.RefusedError{NIC: p.names.NIC, Binding: p.spec.Binding.Kind(), Instead: p.insteadOfDirect(p.nic()),
+			Reason: "guestwire makes no tap for the guest, so it cannot keep the guest on standby"}
+	}
+	p.Record.Standby, p.Record.Turn = standby, turn
+	return nil
+}
+
+// now is what is wanted at this time: on standby the guest's tap is down.
+//
+// IPv6 forwarding of the whole namespace waits for Activate, because with it the kernel joins the group of all routers on
+// the NIC, and reports that to the network. A wiring that was active before keeps it: to leave the group is reported, too.
+func (p *Plan) now() compare.State {
+	if !p.Record.Standby {
+		return p.wanted
+	}
+	want := p.wanted
+	want.Links = slices.Clone(want.Links)
+	for i := range want.Links {
+		if want.Links[i].Index == compare.NewTap {
+			want.Links[i].Up = false
+		}
+	}
+	want.Sysctls = maps.Clone(want.Sysctls)
+	delete(want.Sysctls, netstate.Forwarding6)
+	return want
+}
+
+// Quiet are the operations by which nothing of the guest passes any more: they take the guest's tap down, whatever else
+// of the wiring is missing.
+func (p *Plan) Quiet(now netstate.Snapshot) []netstate.Op {
+	tap, there := now.Named(p.Record.Tap)
+	if !there || !tap.Up {
+		return nil
+	}
+	return []netstate.Op{netstate.LinkSet{Index: tap.Index, Link: tap.Name, Up: new(bool)}}
+}
+
+// KnownGateway notes the MAC of the guest's IPv6 gateway as another record of the guest has it, so that the network needs
+// not be asked. A gateway with another address, and one whose MAC the namespace knows, is left as it is.
+func KnownGateway(found *netstate.Snapshot, nic netstate.Link, from cache.Record) {
+	gateway, needed := neededGateway(*found, nic)
+	if !needed || neighbourAt(*found, nic, gateway) >= 0 || from.IPv6 == nil || from.IPv6.Router == nil || from.IPv6.Router.MAC.IsZero() || from.Static == nil {
+		return
+	}
+	if slices.ContainsFunc(from.Static.Routes, func(r cache.StaticRoute) bool { return r.Gateway == gateway }) {
+		found.Neighbours = append(slices.Clone(found.Neighbours), netstate.Neighbour{Link: nic.Index, Address: gateway, MAC: from.IPv6.Router.MAC})
+	}
+}

@@ -1,0 +1,108 @@
+package wiring_test
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/netstate"
+	"github.com/guestwire/guestwire/internal/wiring"
+)
+
+// setStandby is SetStandby of a binding with a tap.
+func setStandby(t *testing.T, plan *wiring.Plan, standby bool) {
+	t.Helper()
+	if err := plan.SetStandby(standby, plan.Record.Turn+1); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestStandby: no step of a Setup on standby brings the guest's tap up, nor lets the namespace forward IPv6; these two are
+// the steps of Activate, the tap's the last. To be on standby again takes one step, and Teardown comes from there as well.
+func TestStandby(t *testing.T) {
+	deferred := 0
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			found := text(t, boot(c.found).s)
+			plan := newPlan(t, c.found, c.spec)
+			tap := plan.Record.Tap
+			want := text(t, wire(t, plan, c.found).s)
+			setStandby(t, plan, true)
+			k := boot(c.found)
+			for _, op := range mustSteps(t, plan, k) {
+				mustApply(t, k, []netstate.Op{op})
+				if now, _ := k.s.Named(tap); now.Up {
+					t.Fatalf("%v brings the tap up", op)
+				}
+				if set, is := op.(netstate.SysctlSet); is && set.Path == netstate.Forwarding6 {
+					t.Errorf("%v", op)
+				}
+			}
+			if ops := mustSteps(t, plan, k); len(ops) > 0 {
+				t.Fatalf("on standby, and yet there is something to do:\n%s", netstate.Text(ops))
+			}
+			standby := k.snapshot()
+
+			setStandby(t, plan, false)
+			ops := mustSteps(t, plan, k)
+			for i, op := range ops {
+				up, isLink := op.(netstate.LinkSet)
+				set, isSysctl := op.(netstate.SysctlSet)
+				last := i == len(ops)-1
+				switch {
+				case last && isLink && up.Link == tap && up.Up != nil && *up.Up:
+				case !last && isSysctl && set.Path == netstate.Forwarding6:
+					deferred++
+				default:
+					t.Errorf("step %d of Activate is %v", i+1, op)
+				}
+			}
+			finish(t, plan, k, want)
+
+			setStandby(t, plan, true)
+			ops = mustSteps(t, plan, k)
+			if down := "ip link set " + tap + " down\n"; netstate.Text(ops) != down || netstate.Text(plan.Quiet(k.s)) != down {
+				t.Errorf("on standby again by\n%s and\n%s", netstate.Text(ops), netstate.Text(plan.Quiet(k.s)))
+			}
+			mustApply(t, k, ops)
+			if left := plan.Quiet(k.s); len(left) > 0 {
+				t.Errorf("quiet, and yet there is something to do:\n%s", netstate.Text(left))
+			}
+			giveBack(t, plan, k, found)
+			k.s = standby
+			giveBack(t, plan, k, found)
+
+			again, err := plan.Journal().Plan()
+			if err != nil || again.Record.Standby != plan.Record.Standby || again.Record.Turn != plan.Record.Turn {
+				t.Errorf("the journal's plan has standby %v, turn %d, %v", again.Record.Standby, again.Record.Turn, err)
+			}
+			if g, needed := plan.Gateway(); needed {
+				g.MAC[5]++
+				if other, err := plan.WithGateway(g); err != nil || !other.Record.Standby || other.Record.Turn != plan.Record.Turn {
+					t.Errorf("with another gateway the plan has standby %v, turn %d, %v", other.Record.Standby, other.Record.Turn, err)
+				}
+			}
+		})
+	}
+	if deferred == 0 {
+		t.Error("no case forwards IPv6 in the whole namespace")
+	}
+}
+
+// TestStandbyRefused: a binding without a tap of guestwire's says which one has it, and stays active.
+func TestStandbyRefused(t *testing.T) {
+	for _, c := range directCases {
+		plan := newPlan(t, c.found, c.spec)
+		var refused *infra.RefusedError
+		if err := plan.SetStandby(true, 1); !errors.As(err, &refused) || refused.Binding != c.spec.Binding.Kind() || !strings.Contains(refused.Reason, "no tap") {
+			t.Errorf("%s: %v, want a *infra.RefusedError", c.name, err)
+		} else if refused.Instead != "" && !slices.Contains([]string{"bridge", "redirect", "masquerade"}, refused.Instead) {
+			t.Errorf("%s: instead %s", c.name, refused.Instead)
+		}
+		if plan.Record.Standby || plan.Record.Turn != 0 {
+			t.Errorf("%s: standby %v, turn %d", c.name, plan.Record.Standby, plan.Record.Turn)
+		}
+	}
+}
