@@ -12,13 +12,13 @@ import (
 // askGateway asks the NIC's network for the MAC of the guest's IPv6 gateway, from which the record's router is
 // made. If the gateway has another MAC than in the plan, the result is the plan with that MAC, and the
 // difference; else it is the plan itself, and nil. A gateway that does not answer within a second keeps its MAC,
-// as it may be down for a moment.
+// as it may be down for a moment. On standby nothing is asked, as to ask is to send.
 //
 // The plan is one of a journal: the first Setup asks the kernel. The caller compares the namespace with the plan
 // that askGateway returns, and writes that plan's journal and record.
 func (s *session) askGateway(ctx context.Context, plan *wiring.Plan) (*wiring.Plan, *infra.Difference, error) {
 	gateway, needed := plan.Gateway()
-	if !needed {
+	if !needed || plan.Record.Standby {
 		return plan, nil, nil
 	}
 	mac, answered, err := s.ns.Solicit(ctx, kernel.Solicitation{

@@ -28,6 +28,9 @@ type Wiring struct {
 	Owner   infra.Owner `json:"owner"`
 	// OnNode has the owner's numbers on the node if Owner.Inside is set; otherwise it is zero, and Owner has them.
 	OnNode infra.Owner `json:"onNode,omitzero"`
+	// Standby says that the guest's tap is down until Activate; Turn is the record's.
+	Standby bool   `json:"standby,omitempty"`
+	Turn    uint64 `json:"turn,omitempty"`
 	// Since is the time of the first Setup.
 	Since time.Time `json:"since,omitzero"`
 	// Version is the version of guestwire that wrote the journal.
@@ -112,6 +115,8 @@ func (n node) describe(namespace, nic string) (Wiring, bool) {
 		Program string
 		Since   time.Time
 		Found   struct{ OnNode infra.Owner }
+		Standby bool
+		Turn    uint64
 		Spec    struct {
 			State   string
 			Binding map[string]json.RawMessage
@@ -124,6 +129,7 @@ func (n node) describe(namespace, nic string) (Wiring, bool) {
 		w.unread = fmt.Errorf("journal %s: %w", n.path(namespace, nic), err)
 	}
 	w.State, w.Owner, w.OnNode = part.Spec.State, part.Spec.Owner, part.Found.OnNode
+	w.Standby, w.Turn = part.Standby, part.Turn
 	w.Since, w.Version = part.Since, part.Program
 	for kind := range part.Spec.Binding {
 		w.Binding = kind

@@ -30,6 +30,9 @@ type Config struct {
 	// Dir is the node's directory for locks and journals, an absolute path; empty: [DefaultDir]. The first call
 	// makes it, mode 0700; its parent has to be there. All calls on a node have to name the same one.
 	Dir string
+	// Standby, for a first Setup, keeps the guest's tap down until [Activate]: nothing passes between the guest and the
+	// network, and Setup sends nothing. A later Setup keeps what Activate and [Deactivate] have left, whatever is here.
+	Standby bool
 	// Progress is told in words what a call waits for, once it takes longer than a second, and what Teardown
 	// found not to be there. It may be called on another goroutine. Nil is allowed.
 	Progress func(text string)
@@ -43,6 +46,8 @@ var (
 	ErrOwnNamespace = errors.New("the caller's own network namespace")
 	// ErrNotWired: there is no journal of a Setup of this NIC in this namespace. It is an fs.ErrNotExist.
 	ErrNotWired error = notWired{}
+	// ErrNotQuiet: the guest may be active in another namespace, and would be there twice.
+	ErrNotQuiet = errors.New("the guest may be active in another namespace")
 )
 
 type notWired struct{}

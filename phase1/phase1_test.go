@@ -121,6 +121,18 @@ var difference, stable = nstest.Difference, nstest.Stable
 // boot attaches the embedded guest to the tap.
 func boot(t *testing.T, n nstest.Network, r cache.Record) *guest.Guest {
 	t.Helper()
+	g := plugIn(t, n, r)
+	t.Cleanup(func() {
+		if err := g.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return g
+}
+
+// plugIn is boot of a guest that the caller closes.
+func plugIn(t *testing.T, n nstest.Network, r cache.Record) *guest.Guest {
+	t.Helper()
 	var port *os.File
 	err := netns.Do(n.Pod.File, func() (err error) {
 		port, err = tap.Open(r.Tap)
@@ -133,11 +145,6 @@ func boot(t *testing.T, n nstest.Network, r cache.Record) *guest.Guest {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if err := g.Close(); err != nil {
-			t.Error(err)
-		}
-	})
 	return g
 }
 

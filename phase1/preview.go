@@ -21,7 +21,7 @@ func Plan(ctx context.Context, c Config) (*Preview, error) {
 	}
 	var preview *Preview
 	err = c.do(ctx, func(s *session) error {
-		_, plan, now, err := s.plan(ctx, c.Spec, owner)
+		_, plan, now, err := s.plan(ctx, c, owner)
 		if err != nil {
 			return err
 		}
@@ -56,7 +56,7 @@ type Preview struct {
 }
 
 // String is the commands, a line each. Before them are comments: the binding, why not another one, the
-// record's warnings, the owner if Owner.Inside is set, and a line that says so if nothing is left to do.
+// record's warnings, the owner if Owner.Inside is set, a line that says so on standby, and one if nothing is left to do.
 func (p *Preview) String() string {
 	var b strings.Builder
 	b.WriteString("# binding: " + p.Record.Binding + "\n")
@@ -68,6 +68,9 @@ func (p *Preview) String() string {
 	}
 	if p.Owner.Inside {
 		fmt.Fprintf(&b, "# owner: %v\n", launcher{Owner: p.OnNode, given: p.Owner})
+	}
+	if p.Record.Standby {
+		b.WriteString("# standby: the guest's tap stays down until Activate\n")
 	}
 	if len(p.Steps) == 0 {
 		b.WriteString("# nothing is left to do\n")

@@ -41,7 +41,7 @@ func Setup(ctx context.Context, c Config) (cache.Record, error) {
 	}
 	var record cache.Record
 	err = c.do(ctx, func(s *session) error {
-		earlier, plan, now, err := s.plan(ctx, c.Spec, owner)
+		earlier, plan, now, err := s.plan(ctx, c, owner)
 		if err != nil {
 			return err
 		}
@@ -93,15 +93,15 @@ func (c Config) check() (launcher, error) {
 
 // plan computes the wiring, and reads the namespace as it is now. If there is a journal, the plan is made of
 // the namespace as the first Setup found it.
-func (s *session) plan(ctx context.Context, spec infra.Spec, owner launcher) (earlier *journal, plan *wiring.Plan, now netstate.Snapshot, err error) {
+func (s *session) plan(ctx context.Context, c Config, owner launcher) (earlier *journal, plan *wiring.Plan, now netstate.Snapshot, err error) {
 	earlier, err = s.readJournal()
 	if err != nil {
 		return nil, nil, now, err
 	}
 	if earlier == nil {
-		plan, now, err = s.firstPlan(ctx, spec, owner)
+		plan, now, err = s.firstPlan(ctx, c, owner)
 	} else {
-		plan, now, err = s.nextPlan(ctx, earlier, spec)
+		plan, now, err = s.nextPlan(ctx, earlier, c.Spec)
 	}
 	if err != nil {
 		return nil, nil, now, err
@@ -124,7 +124,9 @@ func (s *session) nextPlan(ctx context.Context, earlier *journal, spec infra.Spe
 	if err := infra.SameGuest(earlier.Spec, spec); err != nil {
 		return nil, netstate.Snapshot{}, err
 	}
-	plan, err := wiring.NewPlan(earlier.Found, spec)
+	again := earlier.Journal
+	again.Spec = spec
+	plan, err := again.Plan()
 	if err != nil {
 		return nil, netstate.Snapshot{}, err
 	}
@@ -139,8 +141,10 @@ func (s *session) nextPlan(ctx context.Context, earlier *journal, spec infra.Spe
 }
 
 // firstPlan computes the wiring of a NIC that has no journal.
-func (s *session) firstPlan(ctx context.Context, spec infra.Spec, owner launcher) (*wiring.Plan, netstate.Snapshot, error) {
+func (s *session) firstPlan(ctx context.Context, c Config, owner launcher) (*wiring.Plan, netstate.Snapshot, error) {
+	spec := c.Spec
 	questions := wiring.Ask(spec)
+	questions.Gateways = questions.Gateways && !c.Standby // to ask is to send
 	now, err := s.ns.Snapshot(netstate.NamesFor(spec.NIC), questions.Sysctls, nil)
 	if err != nil {
 		return nil, now, err
@@ -159,7 +163,7 @@ func (s *session) firstPlan(ctx context.Context, spec infra.Spec, owner launcher
 	if err := s.answer(ctx, &found, spec.NIC, questions); err != nil {
 		return nil, now, err
 	}
-	plan, err := wiring.NewPlan(found, spec)
+	plan, err := wiring.Journal{Found: found, Spec: spec, Standby: c.Standby}.Plan()
 	if errors.Is(err, infra.ErrWired) {
 		return nil, now, s.explainMark(now, spec.State, err)
 	}

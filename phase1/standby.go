@@ -1,0 +1,232 @@
+package phase1
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/wiring"
+)
+
+// Other is what the caller of [Activate] knows of the other namespaces in which the guest is wired: one of the fields is
+// set.
+type Other struct {
+	// Quiet is the record that [Deactivate] returned for the namespace in which the guest was active before. It allows
+	// one Activate, in one namespace: the caller gives it to no other one.
+	Quiet *cache.Record `json:"quiet,omitempty"`
+	// Gone says that the guest is active in no other namespace, and will not be: the other node is fenced, the other
+	// namespace is gone, or the guest is restored from a file. Nothing checks that.
+	Gone bool `json:"gone,omitempty"`
+}
+
+// Deactivate takes the guest's tap down, writes the record with Standby and with a higher Turn, and returns the record:
+// nothing passes between the guest and the network any more, and [Activate] in another namespace takes the record for the
+// proof. The wiring and the responder stay, and a VMM can keep the tap open. Deactivate of a NIC on standby raises the Turn
+// as well, so that no earlier record of the guest allows Activate there, and its own record allows Activate elsewhere.
+//
+// Deactivate does not mend what else is missing. After an error the guest may be active or quiet: the next Deactivate
+// says which. Deactivate uses what Check uses, and needs what Check needs. The errors to tell apart are those of Check
+// but a *DriftError, and *infra.RefusedError for a binding without a tap of guestwire's.
+func Deactivate(ctx context.Context, c Config) (cache.Record, error) {
+	var record cache.Record
+	err := c.do(ctx, func(s *session) error {
+		j, plan, err := s.planOf(c.State)
+		if err != nil {
+			return err
+		}
+		turn := j.Turn + 1
+		if j.Standby {
+			// A target that was never active is one Turn behind a source on standby, to which the guest can now go back.
+			turn++
+		}
+		if err := plan.SetStandby(true, turn); err != nil {
+			return err
+		}
+		// The journal comes first: after a kill, Setup takes the tap down. Without the record, no other side is active.
+		if err := s.writeJournal(plan.Journal(), j); err != nil {
+			return err
+		}
+		if err := s.quiet(plan); err != nil {
+			return fmt.Errorf("NIC %s: the guest may be active still: %w", s.nic, err)
+		}
+		record = plan.Record
+		if err := s.replaceRecord(ctx, j, record); err != nil {
+			return fmt.Errorf("NIC %s is quiet, and its record is not written, which Setup mends: %w", s.nic, err)
+		}
+		return nil
+	})
+	if err != nil {
+		return cache.Record{}, err
+	}
+	return record, nil
+}
+
+// Activate ends standby: it repairs the wiring as Setup does, brings the guest's tap up, and writes the record, which it
+// returns. The guest has to be quiet everywhere else, as Other proves or vouches for. Activate of a NIC that is active
+// repairs what an interrupted Activate left, and changes nothing if nothing is missing.
+//
+// If the record lacks the MAC of the guest's IPv6 gateway, Activate asks for it at last, and waits up to a second.
+//
+// After an error the guest may be active here: before it becomes active elsewhere, call Deactivate. Activate uses
+// what Check uses, and needs what Check needs. The errors to tell apart: ErrNotQuiet if Other.Quiet is a record of this
+// namespace, of an active guest or of another one, or one that is not later than what this namespace knows: then call
+// Deactivate on the other side (again). *cache.FieldError for an Other without a field, and those of Setup.
+func Activate(ctx context.Context, c Config, other Other) (cache.Record, error) {
+	if err := other.check(); err != nil {
+		return cache.Record{}, err
+	}
+	var record cache.Record
+	err := c.do(ctx, func(s *session) error {
+		j, plan, err := s.planOf(c.State)
+		if err != nil {
+			return err
+		}
+		if j.Standby {
+			turn, err := other.turn(plan.Record)
+			if err != nil {
+				return fmt.Errorf("NIC %s: %w", s.nic, err)
+			}
+			if err := plan.SetStandby(false, turn); err != nil {
+				return err
+			}
+		}
+		now, err := s.read(plan)
+		if err != nil {
+			return err
+		}
+		ops, err := plan.Steps(now)
+		if err != nil {
+			return err
+		}
+		// The journal comes first: after a kill the guest is quiet, and Activate or Setup brings the tap up.
+		if err := s.writeJournal(plan.Journal(), j); err != nil {
+			return err
+		}
+		if err := s.converge(ctx, plan, ops); err != nil {
+			return err
+		}
+		if err := s.replaceRecord(ctx, j, plan.Record); err != nil {
+			return err
+		}
+		record, err = s.learnGateway(ctx, j, plan)
+		return err
+	})
+	if err != nil {
+		return cache.Record{}, err
+	}
+	return record, nil
+}
+
+// check refuses the zero value, and one with both fields.
+func (o Other) check() error {
+	switch {
+	case o.Quiet == nil && !o.Gone:
+		return &cache.FieldError{Field: "other", Reason: "missing: name the record that Deactivate returned for the guest's other side (quiet), or vouch that the other side is gone for good (gone)"}
+	case o.Quiet != nil && o.Gone:
+		return &cache.FieldError{Field: "other", Reason: "quiet and gone: name one of them"}
+	case o.Quiet == nil:
+		return nil
+	}
+	var field *cache.FieldError
+	if err := o.Quiet.Validate(); errors.As(err, &field) {
+		return &cache.FieldError{Field: "other.quiet." + field.Field, Reason: field.Reason}
+	} else if err != nil {
+		return err
+	}
+	return nil
+}
+
+// turn returns the Turn of an active record, if the guest is quiet elsewhere.
+func (o Other) turn(own cache.Record) (uint64, error) {
+	switch q := o.Quiet; {
+	case o.Gone:
+		return own.Turn, nil
+	case q.MAC != own.MAC:
+		return 0, fmt.Errorf("%w: the record is of the guest %v, and this one is %v: name the record of the other side", ErrNotQuiet, q.MAC, own.MAC)
+	case q.Namespace == own.Namespace:
+		return 0, fmt.Errorf("%w: the record is of this namespace, %s: name the record of the other side", ErrNotQuiet, q.Namespace)
+	case q.Namespace == "":
+		return 0, fmt.Errorf("%w: the record names no namespace: name the one that Deactivate returned", ErrNotQuiet)
+	case !q.Standby:
+		return 0, fmt.Errorf("%w: the record of namespace %s is of an active guest: call Deactivate there, and name the record that it returns", ErrNotQuiet, q.Namespace)
+	case q.Turn <= own.Turn:
+		return 0, fmt.Errorf("%w: the record of namespace %s has the turn %d, and this namespace knows the turn %d: call Deactivate there again, and name the record that it returns", ErrNotQuiet, q.Namespace, q.Turn, own.Turn)
+	default:
+		return q.Turn, nil
+	}
+}
+
+// planOf returns the journal and its plan, for a binding with a tap that can be down.
+func (s *session) planOf(state string) (*journal, *wiring.Plan, error) {
+	j, err := s.wired(state)
+	if err != nil {
+		return nil, nil, err
+	}
+	plan, err := s.replan(j)
+	return j, plan, err
+}
+
+// quiet takes the guest's tap down. It does not end with the caller's context: the journal says that the tap is down.
+func (s *session) quiet(plan *wiring.Plan) error {
+	for range tries {
+		now, err := s.read(plan)
+		if err != nil {
+			return err
+		}
+		ops := plan.Quiet(now)
+		if len(ops) == 0 {
+			return nil
+		}
+		if err := s.apply(context.Background(), ops); err != nil {
+			return err
+		}
+	}
+	return errors.New("another program keeps the tap up")
+}
+
+// replaceRecord writes the record into the journal's state directory.
+func (s *session) replaceRecord(ctx context.Context, j *journal, r cache.Record) error {
+	if err := s.openState(j.Spec.State); err != nil {
+		return err
+	}
+	if err := s.lockState(ctx); err != nil {
+		return err
+	}
+	if err := s.checkRecord(); err != nil {
+		return err
+	}
+	return cache.Write(s.state.Root, r)
+}
+
+// learnGateway asks for the MAC of the guest's IPv6 gateway, if the plan does not know it, and returns the
+// record. J is the journal so far.
+func (s *session) learnGateway(ctx context.Context, j *journal, plan *wiring.Plan) (cache.Record, error) {
+	if gateway, needed := plan.Gateway(); !needed || !gateway.MAC.IsZero() {
+		return plan.Record, nil
+	}
+	mended, learned, err := s.askGateway(ctx, plan)
+	if err != nil { // the guest is active without it, as if the gateway did not answer
+		s.tell.say("the MAC of the guest's IPv6 gateway is not known, the next Setup asks for it: %v", err)
+		return plan.Record, nil
+	}
+	if learned == nil {
+		return plan.Record, nil
+	}
+	mended.Record.Namespace = plan.Record.Namespace
+	now, err := s.read(mended)
+	if err != nil {
+		return plan.Record, err
+	}
+	ops, err := mended.Steps(now) // the responder answers for the router
+	if err == nil {
+		err = s.writeJournal(mended.Journal(), j)
+	}
+	if err == nil {
+		err = s.converge(ctx, mended, ops)
+	}
+	if err == nil {
+		err = cache.Write(s.state.Root, mended.Record)
+	}
+	return mended.Record, err
+}

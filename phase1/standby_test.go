@@ -1,0 +1,264 @@
+package phase1_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/guest"
+	"github.com/guestwire/guestwire/internal/rig/nstest"
+	"github.com/guestwire/guestwire/phase1"
+)
+
+// movedMAC is the guest's on both sides of a move.
+var movedMAC = cache.MAC{2, 0, 0, 0, 0, 0x77}
+
+// side is a pod in which a guest is wired.
+type side struct {
+	nstest.Network
+	c      phase1.Config
+	before string
+}
+
+// newSide makes a pod whose guest has movedMAC.
+func newSide(t *testing.T, b infra.Binding) side {
+	t.Helper()
+	n := nstest.NewNetwork(t)
+	if m, ok := b.(infra.Masquerade); ok {
+		m.MAC = movedMAC
+		b = m
+	} else {
+		n.Pod.IP("link set eth0 address " + movedMAC.String())
+	}
+	return side{n, config(n, b), settled(t, n)}
+}
+
+// looks compares what Check, the record's file and the kernel say of standby.
+func (s side) looks(t *testing.T, standby bool, turn uint64) {
+	t.Helper()
+	check(t, s.c)
+	if r := record(t, s.Network); r.Standby != standby || r.Turn != turn {
+		t.Errorf("the record has standby %v, turn %d; want %v, %d", r.Standby, r.Turn, standby, turn)
+	}
+	if flags := s.Pod.IP("-o link show eth0-tap"); strings.Contains(flags, ",UP") == standby {
+		t.Errorf("standby is %v, and the tap is %s", standby, flags)
+	}
+	report, err := phase1.Status(t.Context(), s.c)
+	if err != nil || report.Standby != standby || report.Turn != turn || report.Record.Standby != standby {
+		t.Errorf("Status tells %+v, %v; want standby %v, turn %d", report, err, standby, turn)
+	}
+}
+
+func (s side) deactivate(t *testing.T, turn uint64) *cache.Record {
+	t.Helper()
+	r, err := phase1.Deactivate(t.Context(), s.c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.looks(t, true, turn)
+	if !r.Standby || r.Turn != turn {
+		t.Fatalf("Deactivate returns standby %v, turn %d; want turn %d", r.Standby, r.Turn, turn)
+	}
+	return &r
+}
+
+func (s side) activate(t *testing.T, quiet *cache.Record) *cache.Record {
+	t.Helper()
+	r, err := phase1.Activate(t.Context(), s.c, phase1.Other{Quiet: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.looks(t, false, quiet.Turn)
+	return &r
+}
+
+// refuses says that Activate fails with ErrNotQuiet, and changes nothing.
+func (s side) refuses(t *testing.T, quiet *cache.Record, words string) {
+	t.Helper()
+	before := record(t, s.Network)
+	_, err := phase1.Activate(t.Context(), s.c, phase1.Other{Quiet: quiet})
+	if !errors.Is(err, phase1.ErrNotQuiet) || !strings.Contains(err.Error(), words) {
+		t.Errorf("Activate by a record of turn %d: %v; want ErrNotQuiet, %s", quiet.Turn, err, words)
+	}
+	s.looks(t, before.Standby, before.Turn)
+}
+
+// serves boots a guest that gets its addresses and pings the world.
+func (s side) serves(t *testing.T) {
+	t.Helper()
+	launcher := s.Serve(t, nstest.LauncherUID)
+	defer launcher.Stop(t)
+	g := plugIn(t, s.Network, record(t, s.Network))
+	defer func() {
+		if err := g.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	if _, err := g.Configure(ctx, guest.Families{IPv4: true, IPv6: true}); err != nil {
+		t.Fatalf("%v\n%s", err, launcher.Output.String())
+	}
+	if _, err := g.Ping(ctx, nstest.Beyond4); err != nil {
+		t.Error(err)
+	}
+	if _, err := g.Ping(ctx, nstest.Beyond6); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestMove moves a guest between two pods, there and back, and gives a move up. At each time one side at most is active, and
+// only the latest record of a side allows the other one to be.
+func TestMove(t *testing.T) {
+	t.Parallel()
+	eachBinding(t, func(t *testing.T, b infra.Binding) {
+		t.Parallel()
+		source, target := newSide(t, b), newSide(t, b)
+		setup(t, source.c)
+		target.c.Standby = true
+		preview, err := phase1.Plan(t.Context(), target.c)
+		if err != nil || !preview.Record.Standby || !strings.Contains(preview.String(), "# standby: ") || strings.Contains(preview.String(), "ip link set eth0-tap up") {
+			t.Errorf("Plan on standby: %v\n%v", err, preview)
+		}
+		setup(t, target.c)
+		target.looks(t, true, 0)
+		target.c.Standby = false
+		setup(t, target.c) // keeps it
+		target.looks(t, true, 0)
+
+		active, own := record(t, source.Network), record(t, target.Network)
+		target.refuses(t, &active, "active")
+		target.refuses(t, &own, "this namespace")
+		other := active
+		other.MAC[5]++
+		other.Standby, other.Turn = true, 9
+		target.refuses(t, &other, other.MAC.String())
+		other = active
+		other.Standby, other.Turn, other.Namespace = true, 9, ""
+		target.refuses(t, &other, "no namespace")
+		for _, o := range []phase1.Other{{}, {Quiet: &active, Gone: true}, {Quiet: &cache.Record{}}} {
+			var field *cache.FieldError
+			if _, err := phase1.Activate(t.Context(), target.c, o); !errors.As(err, &field) || !strings.HasPrefix(field.Field, "other") {
+				t.Errorf("Activate by %+v: %v, want a *cache.FieldError", o, err)
+			}
+		}
+		target.looks(t, true, 0)
+
+		first := source.deactivate(t, 1)
+		setup(t, source.c)
+		source.looks(t, true, 1)
+		target.activate(t, first)
+		target.activate(t, first) // is active already
+		target.c.Standby = true   // as at the first time
+		setup(t, target.c)
+		target.looks(t, false, 1)
+		target.serves(t)
+
+		// Back.
+		source.refuses(t, &active, "this namespace")
+		now := record(t, target.Network)
+		source.refuses(t, &now, "active")
+		back := target.deactivate(t, 2)
+		source.activate(t, back)
+		target.refuses(t, first, "again")
+		source.serves(t)
+
+		// A move that is given up.
+		second := source.deactivate(t, 3)
+		up := target.deactivate(t, 4)
+		source.activate(t, up)
+		target.refuses(t, second, "again")
+
+		// And one by a caller who has lost what Deactivate answered.
+		source.deactivate(t, 5)
+		third := source.deactivate(t, 7)
+		target.refuses(t, back, "this namespace")
+		target.activate(t, third)
+
+		// The source is gone.
+		target.deactivate(t, 8)
+		if _, err := phase1.Activate(t.Context(), target.c, phase1.Other{Gone: true}); err != nil {
+			t.Error(err)
+		}
+		target.looks(t, false, 8)
+		target.deactivate(t, 9)
+
+		teardown(t, source.Network, source.c, source.before)
+		teardown(t, target.Network, target.c, target.before)
+	})
+}
+
+// TestStandbyRepair: on standby, a tap that another program has brought up is a difference, and Setup takes the tap down.
+// When active again, it is the other way round.
+func TestStandbyRepair(t *testing.T) {
+	t.Parallel()
+	eachBinding(t, func(t *testing.T, b infra.Binding) {
+		s := newSide(t, b)
+		s.c.Standby = true
+		setup(t, s.c)
+		s.Pod.IP("link set eth0-tap up")
+		drifts(t, s.c, "eth0-tap is up")
+		setup(t, s.c)
+		s.looks(t, true, 0)
+
+		// Deactivate needs no more than the tap.
+		s.Pod.IP("link set eth0-tap up")
+		s.Pod.Exec("nft", "flush", "ruleset")
+		r, err := phase1.Deactivate(t.Context(), s.c)
+		if err != nil || r.Turn != 2 {
+			t.Errorf("Deactivate of a damaged wiring: %+v, %v", r, err)
+		}
+		if flags := s.Pod.IP("-o link show eth0-tap"); strings.Contains(flags, ",UP") {
+			t.Errorf("Deactivate leaves the tap %s", flags)
+		}
+		s.Pod.IP("link del eth0-tap")
+		if _, err := phase1.Deactivate(t.Context(), s.c); err != nil {
+			t.Errorf("Deactivate without a tap: %v", err)
+		}
+		if _, err := phase1.Activate(t.Context(), s.c, phase1.Other{Gone: true}); err != nil {
+			t.Fatal(err)
+		}
+		s.looks(t, false, 4)
+		s.Pod.IP("link set eth0-tap down")
+		drifts(t, s.c, "eth0-tap is down")
+		if _, err := phase1.Activate(t.Context(), s.c, phase1.Other{Gone: true}); err != nil {
+			t.Fatal(err)
+		}
+		s.looks(t, false, 4)
+		teardown(t, s.Network, s.c, s.before)
+	})
+}
+
+// drifts wants Check to say the words.
+func drifts(t *testing.T, c phase1.Config, words string) {
+	t.Helper()
+	var drift *phase1.DriftError
+	if err := phase1.Check(t.Context(), c); !errors.As(err, &drift) || !strings.Contains(err.Error(), words) {
+		t.Errorf("Check: %v, want %s", err, words)
+	}
+}
+
+// TestStandbyWithoutTap: a binding for which guestwire makes no tap is refused, and nothing is changed.
+func TestStandbyWithoutTap(t *testing.T) {
+	t.Parallel()
+	n := nstest.NewNetwork(t)
+	before := settled(t, n)
+	c := config(n, infra.Passt{})
+	c.DNS, c.Standby = nil, true
+	var refused *infra.RefusedError
+	if _, err := phase1.Setup(t.Context(), c); !errors.As(err, &refused) {
+		t.Errorf("Setup on standby with passt: %v, want a *infra.RefusedError", err)
+	}
+	asFound(t, n, before)
+	c.Standby = false
+	setup(t, c)
+	if _, err := phase1.Deactivate(t.Context(), c); !errors.As(err, &refused) {
+		t.Errorf("Deactivate with passt: %v, want a *infra.RefusedError", err)
+	}
+	check(t, c)
+	teardown(t, n, c, before)
+}
