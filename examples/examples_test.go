@@ -75,7 +75,7 @@ func TestAgent(t *testing.T) {
 		{with("plan", "-binding", "macvtap"), 5, "bridge would work"},
 		{with("plan", "-binding", "sriov"), 5, "binding.sriov.pci can name one"},
 		{with("plan"), 2, "binding: missing"},
-		{with("start"), 2, "none of setup, plan, check, status, list, drops, run, exec, teardown, forget, version, help"},
+		{with("start"), 2, "none of setup, plan, deactivate, activate, check, status, list, drops, run, exec, teardown, forget, version, help"},
 		{[]string{"setup"}, 2, "-netns is missing"},
 		{[]string{"setup", "-colour"}, 2, "agent help setup"},
 		{[]string{"setup", "eth0"}, 2, "no flag"},

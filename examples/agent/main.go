@@ -29,6 +29,7 @@ const (
 	exitNotWired // there was no Setup of this NIC in this namespace
 	exitDrift    // kernel or record are not as recorded
 	exitRefused  // the binding cannot work on this NIC
+	exitNotQuiet // the guest may be active in another namespace
 )
 
 func main() {
@@ -64,6 +65,8 @@ func exitCode(err error) int {
 		return command.status
 	case errors.Is(err, phase1.ErrNotWired):
 		return exitNotWired
+	case errors.Is(err, phase1.ErrNotQuiet):
+		return exitNotQuiet
 	case errors.As(err, &drift):
 		return exitDrift
 	case errors.As(err, &refused):
@@ -131,6 +134,8 @@ type options struct {
 	uid, gid                        uint
 	inside                          bool
 	json, force, prometheus         bool
+	quiet                           string
+	gone                            bool
 }
 
 // flagSet has the verb's flags.
@@ -168,6 +173,12 @@ func (o *options) flagSet(v verb) *flag.FlagSet {
 			set.StringVar(&o.namespace, name, "", "the namespace's `NAME`, as agent list -json has it")
 		case "json":
 			set.BoolVar(&o.json, name, false, "print JSON")
+		case "standby":
+			set.BoolVar(&o.Standby, name, false, "at the first setup: the guest's tap stays down until agent activate")
+		case "quiet":
+			set.StringVar(&o.quiet, name, "", "the record of the guest's other side, as agent deactivate -json prints it: a `FILE`, - for standard input")
+		case "gone":
+			set.BoolVar(&o.gone, name, false, "the guest is active in no other namespace, and will not be")
 		case "force":
 			set.BoolVar(&o.force, name, false, "without the journal: by what the namespace still shows")
 		case "prometheus":

@@ -38,7 +38,7 @@ func printList(w io.Writer, wirings []phase1.Wiring) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "NIC\tNAMESPACE\tBINDING\tOWNER\tSINCE\tVERSION\tSTATE")
 	for _, l := range wirings {
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", l.NIC, place(l), orDash(l.Binding), owner(l), since(l), orDash(l.Version), orDash(l.State))
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", l.NIC, place(l), binding(l), owner(l), since(l), orDash(l.Version), orDash(l.State))
 	}
 	if err := table.Flush(); err != nil {
 		return err
@@ -49,6 +49,14 @@ func printList(w io.Writer, wirings []phase1.Wiring) error {
 		}
 	}
 	return nil
+}
+
+// binding is the kind, and whether the guest is on standby.
+func binding(w phase1.Wiring) string {
+	if w.Standby {
+		return w.Binding + " (standby)"
+	}
+	return orDash(w.Binding)
 }
 
 func place(w phase1.Wiring) string {
@@ -117,6 +125,9 @@ func printReport(w io.Writer, r *phase1.Report, failed error) {
 		guest = append(guest, v6.Address.String())
 	}
 	line("guest", "%s", strings.Join(append(guest, fmt.Sprintf("MTU %d", r.Record.MTU)), ", "))
+	if r.Standby {
+		line("standby", "since turn %d: the guest's tap is down until agent activate", r.Turn)
+	}
 	if r.Record.Tap != "" {
 		line("tap", "%s, %d queues", r.Record.Tap, r.Record.Queues)
 	}

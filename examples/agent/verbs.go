@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 
+	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/phase1"
 )
@@ -28,7 +30,7 @@ type verb struct {
 var verbs = []verb{
 	{
 		name: "setup", short: "wire a NIC to a tap, and write the record for the launcher",
-		flags: "netns own nic binding state uid gid inside config json dir", do: setup,
+		flags: "netns own nic binding state uid gid inside standby config json dir", do: setup,
 		long: `setup wires the NIC, and writes the record into the -state directory. It creates that directory, but not its
 parent (mkdir -p /run/guestwire). Called again, it repairs what is missing. On an error of a first setup the
 namespace is as it was found. -json prints the record.
@@ -37,6 +39,8 @@ namespace is as it was found. -json prints the record.
 
 In a Kubernetes pod with hostUsers: false, the launcher's user 107 is another one on the node. With -inside, setup finds
 out which, and plan and status show both numbers.
+
+With -standby the guest's tap stays down until agent activate: see agent help activate.
 
 ` + kinds + `
 FILE.json holds the whole configuration. go doc describes the fields: infra.Spec, infra.Masquerade, infra.SRIOV,
@@ -49,13 +53,39 @@ infra.Passt, infra.Ports, infra.Guard, cache.Options, cache.Device.
 	},
 	{
 		name: "plan", short: "print what setup would do, and change nothing",
-		flags: "netns own nic binding state uid gid inside config json dir", do: plan,
+		flags: "netns own nic binding state uid gid inside standby config json dir", do: plan,
 		long: `plan prints the commands that setup would carry out, after comments that name the binding, why an earlier one
 cannot work, and what the guest does not get. -json prints steps, record and refused bindings.
 
   agent plan -netns /run/netns/pod -nic eth0 -binding auto -uid 107
 
 ` + kinds,
+	},
+	{
+		name: "deactivate", short: "make a guest quiet that is to be active in another namespace",
+		flags: "netns own nic state config json dir", do: deactivate,
+		long: `deactivate takes the guest's tap down, so that nothing passes between the guest and the network, and writes the record
+as one of a NIC on standby. The wiring stays, and QEMU can keep the tap open. -json prints the record: it is the proof that
+agent activate asks for on the guest's other side. Each call gives the record a higher turn, and so the records of the guest
+that were made before allow activate here no more.
+
+  agent deactivate -netns /run/netns/pod -nic eth0 -json >quiet.json
+`,
+	},
+	{
+		name: "activate", short: "end a NIC's standby, once the guest is quiet elsewhere",
+		flags: "netns own nic state config quiet gone json dir", do: activate,
+		long: `activate brings the guest's tap up, after it has repaired what of the wiring is missing. The guest must be quiet
+everywhere else: -quiet names the record that agent deactivate -json printed there, or - for standard input. -gone instead
+vouches that the guest is active in no other namespace and will not be: the other node is fenced, the namespace is
+gone, or the guest is restored from a file. Nothing checks that, and two active guests with one address harm the network.
+A NIC that is active already stays so. -json prints the record.
+
+  agent activate -netns /run/netns/pod -nic eth0 -quiet quiet.json
+
+If a move is given up, the way back to the source is the same: agent deactivate on the target, whose record allows
+agent activate on the source.
+`,
 	},
 	{
 		name: "check", short: "compare the kernel with what setup left",
@@ -197,9 +227,9 @@ func help(w io.Writer, args []string) error {
 
 `)
 	for _, v := range verbs {
-		fmt.Fprintf(w, "  agent %-9s %s\n", v.name, v.short)
+		fmt.Fprintf(w, "  agent %-10s %s\n", v.name, v.short)
 	}
-	fmt.Fprint(w, `  agent help VERB print the flags of a verb, and more about it
+	fmt.Fprint(w, `  agent help VERB  print the flags of a verb, and more about it
 
 For example, with a pod's namespace in /run/netns/pod:
 
@@ -210,8 +240,8 @@ For example, with a pod's namespace in /run/netns/pod:
   agent teardown -netns /run/netns/pod -nic eth0
 
 The exit code is 0: done, 1: failed, 2: a flag or a field of the configuration is wrong, 3: the NIC is not wired,
-4: the kernel is not as recorded, 5: the binding cannot work on the NIC. That of exec and run is their command's. What takes longer
-than a second is told on standard error.
+4: the kernel is not as recorded, 5: the binding cannot work on the NIC, 6: the guest may be active elsewhere.
+That of exec and run is their command's. What takes longer than a second is told on standard error.
 `)
 	return nil
 }
@@ -228,10 +258,48 @@ func setup(ctx context.Context, o *options) error {
 	for _, w := range record.Warnings {
 		fmt.Fprintln(stderr, "agent: warning:", w)
 	}
-	if o.json {
-		return printJSON(record)
+	return printRecord(o, record, nil)
+}
+
+func deactivate(ctx context.Context, o *options) error {
+	record, err := phase1.Deactivate(ctx, o.Config)
+	return printRecord(o, record, err)
+}
+
+func activate(ctx context.Context, o *options) error {
+	other := phase1.Other{Gone: o.gone}
+	if o.quiet != "" {
+		quiet, err := readRecord(o.quiet)
+		if err != nil {
+			return usageError{fmt.Errorf("-quiet %s: %w", o.quiet, err)}
+		}
+		other.Quiet = &quiet
 	}
-	return nil
+	record, err := phase1.Activate(ctx, o.Config, other)
+	return printRecord(o, record, err)
+}
+
+// readRecord reads a record from a file, or from standard input.
+func readRecord(path string) (cache.Record, error) {
+	var text []byte
+	var err error
+	if path == "-" {
+		text, err = io.ReadAll(os.Stdin)
+	} else {
+		text, err = os.ReadFile(path)
+	}
+	if err != nil {
+		return cache.Record{}, err
+	}
+	return cache.Decode(text)
+}
+
+// printRecord prints the record as JSON if -json asks for it.
+func printRecord(o *options, record cache.Record, err error) error {
+	if err != nil || !o.json {
+		return err
+	}
+	return printJSON(record)
 }
 
 func plan(ctx context.Context, o *options) error {

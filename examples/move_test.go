@@ -1,0 +1,66 @@
+package examples_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/guestwire/guestwire/internal/rig/nstest"
+)
+
+// TestMove moves a guest from one pod to another by the agent's verbs, with the record in a file and by a pipe.
+func TestMove(t *testing.T) {
+	t.Parallel()
+	nstest.Need(t)
+	agent := nstest.Program(t, "examples/agent")
+	source, target := nstest.NewNetwork(t), nstest.NewNetwork(t)
+	call := func(n nstest.Network, want int, text string, args ...string) string {
+		t.Helper()
+		line := append([]string{args[0], "-netns", n.Pod.Path(), "-nic", "eth0"}, args[1:]...)
+		out, status := run(t, agent, line...)
+		if status != want || !strings.Contains(out, text) {
+			t.Errorf("agent %s: status %d, want %d and %q:\n%s", strings.Join(line, " "), status, want, text, out)
+		}
+		return out
+	}
+	const guest = `{"binding": {"masquerade": {"mac": "02:00:00:00:00:07"}}}`
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		t.Helper()
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	config := write("config.json", guest)
+	active := write("active.json", call(source, 0, `"mac": "02:00:00:00:00:07"`, "setup", "-config", config, "-state", source.State, "-json"))
+	call(target, 0, "# standby: ", "plan", "-config", config, "-state", target.State, "-standby")
+	call(target, 0, `"standby": true`, "setup", "-config", config, "-state", target.State, "-standby", "-json")
+	call(target, 0, "standby", "status")
+	if out, status := run(t, agent, "list"); status != 0 || !strings.Contains(out, "masquerade (standby)") {
+		t.Errorf("agent list: status %d, want masquerade (standby):\n%s", status, out)
+	}
+
+	call(target, 2, "other: missing", "activate")
+	call(target, 2, "name one of them", "activate", "-gone", "-quiet", active)
+	call(target, 2, "no-such", "activate", "-quiet", filepath.Join(dir, "no-such"))
+	call(target, 2, "not a whole JSON object", "activate", "-quiet", write("empty.json", ""))
+	call(target, 6, "call Deactivate there", "activate", "-quiet", active)
+	quiet := write("quiet.json", call(source, 0, `"turn": 1`, "deactivate", "-json"))
+	call(target, 0, "", "activate", "-quiet", quiet)
+	call(target, 0, "as recorded", "status")
+	call(source, 6, "active", "activate", "-quiet", filepath.Join(target.State, "eth0.json"))
+
+	out, status := run(t, "sh", "-ec", `"$1" deactivate -netns "$2" -nic eth0 -json | "$1" activate -netns "$3" -nic eth0 -quiet -`,
+		"sh", agent, target.Pod.Path(), source.Pod.Path())
+	if status != 0 {
+		t.Errorf("deactivate | activate: status %d:\n%s", status, out)
+	}
+	call(source, 0, "as recorded", "status")
+	call(target, 0, "until agent activate", "status")
+	call(target, 0, `"turn": 2`, "activate", "-gone", "-json")
+	call(target, 0, "", "teardown")
+	call(source, 0, "", "teardown")
+}
