@@ -18,10 +18,11 @@ const (
 	ingressParent = 0xfffffff1 // TC_H_INGRESS
 )
 
-// What mirred does with a packet: redirect it to the egress of a link, and end its way here.
+// What mirred does with a packet: redirect it to the egress or the ingress of a link, and end its way here.
 const (
-	redirectEgress = 1 // TCA_EGRESS_REDIR, linux/tc_act/tc_mirred.h
-	stolen         = 4 // TC_ACT_STOLEN, linux/pkt_cls.h
+	redirectEgress  = 1 // TCA_EGRESS_REDIR, linux/tc_act/tc_mirred.h
+	redirectIngress = 3 // TCA_INGRESS_REDIR
+	stolen          = 4 // TC_ACT_STOLEN, linux/pkt_cls.h
 )
 
 // Offsets in struct tc_mirred and its size, in octets (linux/tc_act/tc_mirred.h). nl's struct has a wrong size
@@ -124,11 +125,19 @@ func encodeFilterAdd(o netstate.FilterAdd) *nl.NetlinkRequest {
 	action.AddRtAttr(nl.TCA_ACT_KIND, nl.ZeroTerminated("mirred"))
 	redirect := make([]byte, sizeofMirred)
 	binary.NativeEndian.PutUint32(redirect[mirredAction:], stolen)
-	binary.NativeEndian.PutUint32(redirect[mirredEaction:], redirectEgress)
+	binary.NativeEndian.PutUint32(redirect[mirredEaction:], redirection(f.Ingress))
 	binary.NativeEndian.PutUint32(redirect[mirredIfindex:], uint32(f.Target))
 	action.AddRtAttr(nl.TCA_ACT_OPTIONS, nil).AddRtAttr(nl.TCA_MIRRED_PARMS, redirect)
 	return request(unix.RTM_NEWTFILTER, create, filterHeader(f),
 		nl.NewRtAttr(nl.TCA_KIND, nl.ZeroTerminated("u32")), options)
+}
+
+// redirection is the action of mirred.
+func redirection(ingress bool) uint32 {
+	if ingress {
+		return redirectIngress
+	}
+	return redirectEgress
 }
 
 // encodeFilterDel deletes the u32 classifiers of a priority and a protocol.
@@ -204,8 +213,8 @@ func parseU32Options(options []byte, f netstate.Filter) (_ netstate.Filter, whol
 	return f, whole, err
 }
 
-// parseRedirect parses the list of actions into f. redirects is true for mirred that redirects to an egress. A
-// second action makes f foreign.
+// parseRedirect parses the list of actions into f. redirects is true for mirred that redirects. A second action makes f
+// foreign.
 func parseRedirect(actions []byte, f *netstate.Filter) (redirects bool, err error) {
 	count := 0
 	err = eachAttribute(actions, 0, func(_ uint16, action []byte) error {
@@ -220,9 +229,12 @@ func parseRedirect(actions []byte, f *netstate.Filter) (redirects bool, err erro
 				}
 			case nl.TCA_ACT_OPTIONS:
 				return eachAttribute(v, 0, func(kind uint16, v []byte) error {
-					if kind == nl.TCA_MIRRED_PARMS && len(v) >= sizeofMirred && u32(v[mirredEaction:]) == redirectEgress && u32(v[mirredAction:]) == stolen {
-						redirects, f.Target = true, int(u32(v[mirredIfindex:])) // 0: the target link is gone
+					if kind != nl.TCA_MIRRED_PARMS || len(v) < sizeofMirred || u32(v[mirredAction:]) != stolen {
+						return nil
 					}
+					f.Ingress = u32(v[mirredEaction:]) == redirectIngress
+					redirects = u32(v[mirredEaction:]) == redirection(f.Ingress)
+					f.Target = int(u32(v[mirredIfindex:])) // 0: the target link is gone
 					return nil
 				})
 			}

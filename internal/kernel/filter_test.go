@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"bytes"
 	"reflect"
 	"slices"
 	"testing"
@@ -18,7 +19,7 @@ var testFilter = netstate.Filter{
 }
 
 func TestFilterRoundTrip(t *testing.T) {
-	for _, want := range []netstate.Filter{testFilter, {Link: 7, Priority: 1, Protocol: netstate.EthernetAll, Target: 9}} {
+	for _, want := range []netstate.Filter{testFilter, {Link: 7, Priority: 1, Protocol: netstate.EthernetAll, Target: 9}, {Link: 7, Priority: 1, Protocol: netstate.EthernetAll, Target: 9, Ingress: true}} {
 		have, whole, err := parseFilter(body(t, netstate.FilterAdd{Filter: want}))
 		if err != nil || !whole || !reflect.DeepEqual(have, want) {
 			t.Errorf("have %+v, %t, %v\nwant %+v", have, whole, err, want)
@@ -50,6 +51,15 @@ func TestForeignFilter(t *testing.T) {
 	} {
 		if f, whole, err := parseFilter(message); err != nil || !whole || f.Foreign != want {
 			t.Errorf("have %q, %t, %v; want %q", f.Foreign, whole, err, want)
+		}
+	}
+	for _, mirror := range []uint32{2, 4} { // TCA_EGRESS_MIRROR, TCA_INGRESS_MIRROR
+		target := nl.Uint32Attr(9)
+		at := bytes.LastIndex(action, slices.Concat(nl.Uint32Attr(redirectEgress), target))
+		mirrors := slices.Concat(action[:at], nl.Uint32Attr(mirror), action[at+4:])
+		message := slices.Concat(header("u32"), attribute(nl.TCA_OPTIONS, slices.Concat(attribute(nl.TCA_U32_SEL, selector), attribute(nl.TCA_U32_ACT, mirrors))))
+		if f, whole, err := parseFilter(message); err != nil || !whole || f.Foreign != "u32 that does not redirect" {
+			t.Errorf("mirror %d: have %q, %t, %v", mirror, f.Foreign, whole, err)
 		}
 	}
 	if _, whole, err := parseFilter(header("u32")); err != nil || whole {

@@ -482,7 +482,11 @@ func (o FilterAdd) String() string {
 	for _, k := range o.Filter.Keys {
 		text += fmt.Sprintf(" match u32 %#x %#x at %d", k.Value, k.Mask, k.Offset)
 	}
-	return text + " action mirred egress redirect dev " + o.Target
+	side := "egress"
+	if o.Filter.Ingress {
+		side = "ingress"
+	}
+	return text + " action mirred " + side + " redirect dev " + o.Target
 }
 
 func (o FilterDel) String() string {

@@ -290,7 +290,7 @@ type Listener struct {
 }
 
 // Filter is one u32 classifier at a link's ingress that redirects what matches to another link's
-// egress.
+// egress, or ingress.
 type Filter struct {
 	// Foreign names what lies at the ingress and is no such classifier ("flower", "u32 with police",
 	// "clsact qdisc"); then the other fields but Link are zero.
@@ -300,6 +300,8 @@ type Filter struct {
 	Protocol uint16 `json:"protocol"` // an Ethernet type; EthernetAll: any
 	Keys     []Key  `json:"keys"`
 	Target   int    `json:"target"` // index
+	// Ingress: to the target's ingress, as if the frame had come in there. Its filters see the frame.
+	Ingress bool `json:"ingress,omitempty"`
 }
 
 // Key compares 32 bits at an offset from the network header, a multiple of 4, in network order.
@@ -314,6 +316,7 @@ const (
 	EthernetAll  = 0x0003
 	EthernetIPv4 = 0x0800
 	EthernetARP  = 0x0806
+	EthernetRARP = 0x8035
 	EthernetIPv6 = 0x86dd
 )
 
