@@ -57,13 +57,13 @@ type Described struct {
 // Reasons are all reasons.
 var Reasons = []Described{
 	{MACSpoof, "the guest sent with a source MAC that is not the guest's"},
-	{ARPSpoof, "the guest sent ARP in which the sender's MAC or address is not the guest's, or is missing"},
+	{ARPSpoof, "the guest sent ARP or RARP in which the sender's MAC or address is not the guest's, or is missing"},
 	{IPSpoof, "the guest sent IPv4 or IPv6 with a source address that is not the guest's"},
 	{NeighbourSpoof, "the guest sent a neighbour or router solicitation, or a neighbour advertisement, for an address or with an option that is not the guest's"},
 	{VLANTag, "the guest sent with a VLAN tag (802.1Q, 802.1ad) that Guard.VLANs does not allow, or with two"},
-	{EtherTypeOther, "the guest sent a frame that is neither IPv4, IPv6 nor ARP, nor of Guard.EtherTypes"},
+	{EtherTypeOther, "the guest sent a frame that is neither IPv4, IPv6, ARP nor RARP, nor of Guard.EtherTypes"},
 	{BridgeControl, "the guest sent to an address of bridges (01:80:c2:00:xx:xx: spanning tree, LLDP, LACP)"},
-	{Malformed, "the guest sent headers that cannot be read, the reserved protocol 255, or ARP that is neither a request nor a reply for IPv4"},
+	{Malformed, "the guest sent headers that cannot be read, the reserved protocol 255, or ARP that is neither a request nor a reply for IPv4, or RARP that is no request"},
 	{HiddenFragment, "the guest sent an IPv6 fragment that hides the packet's headers from a filter"},
 	{ExtensionHeader, "the guest sent neighbour discovery behind an IPv6 extension header, or in fragments (RFC 6980)"},
 	{DHCPServer, "the guest sent from the port of a DHCP server, or to the port of a DHCP client"},

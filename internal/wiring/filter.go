@@ -166,11 +166,13 @@ func (g guest) filter(n netstate.Names) firewall.Table {
 		g.passPriority(g.pass, func(kind uint16) []firewall.Rule { return []firewall.Rule{rule(untagged[kind])} }),
 		g.passTypes(g.pass),
 		[]firewall.Rule{
+			rule(firewall.Goto{Chain: "from-rarp"}, etherType(netstate.EthernetRARP)),
 			rule(drop(firewall.VLANTag), etherType(tag8021Q)),
 			rule(drop(firewall.VLANTag), etherType(tag8021ad)),
 			rule(drop(firewall.EtherTypeOther)),
 		})...)
 	g.filterARP(add)
+	g.filterRARP(add)
 	g.filter4(add)
 	g.filter6(add)
 	return t
@@ -219,6 +221,22 @@ func (g guest) filterARP(add chainAdder) {
 		rule(drop(firewall.Malformed)))...)
 	add("arp-sender", append(senders, rule(drop(firewall.ARPSpoof)))...)
 	add("arp-address", addresses...)
+}
+
+// filterRARP lets a RARP request pass in which the guest asks for the address of its own MAC (RFC 903): a hypervisor
+// sends such a request for the guest after a move, so that switches learn the guest's new place. Sender and target are the
+// same MAC, and neither has an IP address.
+func (g guest) filterRARP(add chainAdder) {
+	request := firewall.Bytes{Header: firewall.Network, Value: []byte{0, 1, 8, 0, 6, 4, 0, 3}}
+	rules := g.tooLong()
+	for _, m := range g.macs {
+		own := append(slices.Clone(m[:]), 0, 0, 0, 0) // the MAC, and no address
+		rules = append(rules, rule(g.pass, request,
+			firewall.Bytes{Header: firewall.Network, Offset: 8, Value: own}, firewall.Bytes{Header: firewall.Network, Offset: 18, Value: own}))
+	}
+	add("from-rarp", append(rules,
+		rule(drop(firewall.ARPSpoof), request),
+		rule(drop(firewall.Malformed)))...)
 }
 
 // many says whether the prefix has more addresses than the namespace may note neighbours for.

@@ -119,6 +119,7 @@ func (b *builder) data(size int) []byte {
 const (
 	typeIPv4 = 0x0800
 	typeARP  = 0x0806
+	typeRARP = 0x8035
 	typeIPv6 = 0x86dd
 )
 
@@ -224,6 +225,15 @@ func (b *builder) arp(change func(*arp)) []byte {
 	p = binary.BigEndian.AppendUint16(p, a.operation)
 	p = slices.Concat(p, a.sender[:], a.senderIP.AsSlice(), a.target[:], a.targetIP.AsSlice())
 	return ethernet(a.destination, a.station, typeARP, p)
+}
+
+// rarp builds a RARP request for the guest's own address (RFC 903), with the fields that change sets.
+func (b *builder) rarp(change func(*arp)) []byte {
+	frame := b.arp(func(a *arp) {
+		a.operation, a.target, a.senderIP, a.targetIP = 3, a.sender, unspecified4, unspecified4
+		change(a)
+	})
+	return withOctets(frame, 12, typeRARP>>8, typeRARP&0xff)
 }
 
 // ip4 holds the fields of an IPv4 packet. Zero values become a UDP datagram from the guest to Far4.

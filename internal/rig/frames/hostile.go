@@ -15,6 +15,7 @@ func Hostile(l Link) []Kind {
 	b.addForeignMACs()
 	b.addLayer2()
 	b.addHostileARP()
+	b.addHostileRARP()
 	b.addForeignSources4()
 	b.addServers4()
 	b.addICMP4()
@@ -85,7 +86,6 @@ func (b *builder) addLayer2() {
 		{"PPPoE session", 0x8864, "IP without IP's EtherType"},
 		{"MPLS", 0x8847, "IP without IP's EtherType"},
 		{"MPLS multicast", 0x8848, "IP without IP's EtherType"},
-		{"RARP", 0x8035, "a switch learns the MAC, and it can hand out addresses (RFC 903)"},
 		{"slow protocols", 0x8809, "it negotiates a link aggregation (LACP)"},
 		{"pause", 0x8808, "it stops the switch's port (802.3x)"},
 		{"MACsec", 0x88e5, "encrypted, so that no filter can read it"},
@@ -193,6 +193,36 @@ func (b *builder) addHostileARP() {
 	for _, n := range []int{14 + 8, 14 + 14, 14 + 17} {
 		b.drop(firewall.ARPSpoof, 4, fmt.Sprintf("ARP cut to %d octets", n), "its sender is missing", whole[:n])
 	}
+}
+
+// addHostileRARP adds what a hypervisor does not send for its guest after a move.
+func (b *builder) addHostileRARP() {
+	const switches = "a switch then sends the MAC owner's frames to the guest"
+	add := func(reason firewall.Reason, name, why string, change func(*arp)) {
+		b.drop(reason, 0, name, why, b.rarp(change))
+	}
+	add(firewall.MACSpoof, "RARP request from another's MAC", switches, func(a *arp) { a.station = otherMAC })
+	add(firewall.MACSpoof, "RARP request of another's, from another's MAC", switches, func(a *arp) { a.station, a.sender, a.target = otherMAC, otherMAC, otherMAC })
+	add(firewall.ARPSpoof, "RARP request of another's", "a server gives the address to the guest (RFC 903)", func(a *arp) { a.sender, a.target = otherMAC, otherMAC })
+	add(firewall.ARPSpoof, "RARP request in another's name", switches, func(a *arp) { a.sender = otherMAC })
+	add(firewall.ARPSpoof, "RARP request for another's address", "a server tells it", func(a *arp) { a.target = otherMAC })
+	add(firewall.ARPSpoof, "RARP request with an address", "a station may take the sender for a neighbour", func(a *arp) { a.senderIP = b.Gateway4 })
+	add(firewall.ARPSpoof, "RARP request with its own address", "a station may take the sender for a neighbour", func(a *arp) { a.senderIP = b.own4 })
+	add(firewall.ARPSpoof, "RARP request with a target's address", "a station may take the target for a neighbour", func(a *arp) { a.targetIP = b.Gateway4 })
+	for _, operation := range []uint16{0, 1, 2, 4, 8, 9, 0x103, 0x300, 0xffff} {
+		add(firewall.Malformed, fmt.Sprintf("RARP operation %d", operation), "it can hand out addresses (RFC 903)", func(a *arp) { a.operation = operation })
+	}
+	add(firewall.Malformed, "RARP for another kind of hardware", "the fields have other offsets", func(a *arp) { a.hardware = 6 })
+	add(firewall.Malformed, "RARP for IPv6", "the fields have other offsets", func(a *arp) { a.protocol = typeIPv6 })
+	add(firewall.Malformed, "RARP with long addresses", "the addresses have other offsets", func(a *arp) { a.lengths[1] = 16 })
+	b.drop(firewall.Malformed, 0, "RARP of no fields", "a protocol that no filter reads", ethernet(broadcast, b.MAC, typeRARP, b.data(46)))
+	whole := b.rarp(func(*arp) {})
+	b.drop(firewall.Malformed, 0, "RARP cut in its head", "its operation is missing", whole[:14+7])
+	for _, n := range []int{14 + 8, 14 + 14, 14 + 27} {
+		b.drop(firewall.ARPSpoof, 0, fmt.Sprintf("RARP cut to %d octets", n), "its target is missing", whole[:n])
+	}
+	tag := []byte{0x81, 0, 0, 5}
+	b.drop(firewall.VLANTag, 0, "802.1Q tag, RARP", "the frame enters another VLAN, which has no filter for this guest", tagged(whole, tag))
 }
 
 // shape is a form in which clients send ARP probes and announcements.

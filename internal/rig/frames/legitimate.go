@@ -10,6 +10,7 @@ import (
 // Legitimate returns what a guest may send on the link, for the address families that the guest has.
 func Legitimate(l Link) []Kind {
 	b := newBuilder(l)
+	b.addRARP()
 	if l.IPv4.IsValid() {
 		b.addNeighbours4()
 		b.addTraffic4()
@@ -19,6 +20,13 @@ func Legitimate(l Link) []Kind {
 		b.addTraffic6()
 	}
 	return b.kinds
+}
+
+// addRARP adds how a hypervisor announces the guest's MAC after a move (announce_self of QEMU).
+func (b *builder) addRARP() {
+	frame := b.rarp(func(*arp) {})
+	b.add(0, "RARP request", "so that switches learn where the guest is", frame)
+	b.add(0, "RARP request with padding", "as QEMU sends it, with 60 octets", append(frame, make([]byte, 60-len(frame))...))
 }
 
 func (b *builder) addNeighbours4() {
