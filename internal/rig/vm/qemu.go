@@ -16,6 +16,18 @@ const PlugBus = "plug"
 // BootQEMU boots a guest under QEMU without libvirt, which is faster. It returns when the guest accepts commands; the
 // guest may have no lease yet.
 func BootQEMU(ctx context.Context, cfg Config, nics ...*qemu.NIC) (*Guest, error) {
+	g, err := launchQEMU(cfg, nics)
+	if err != nil {
+		return nil, err
+	}
+	if err := g.waitReady(ctx, cfg); err != nil {
+		return nil, err
+	}
+	return g, nil
+}
+
+// launchQEMU starts QEMU with the arguments more besides those of the configuration.
+func launchQEMU(cfg Config, nics []*qemu.NIC, more ...string) (*Guest, error) {
 	kernel, err := kernelFile(cfg.Boot)
 	if err != nil {
 		return nil, err
@@ -45,11 +57,8 @@ func BootQEMU(ctx context.Context, cfg Config, nics ...*qemu.NIC) (*Guest, error
 		}
 		args = append(args, device...)
 	}
-	if err := g.start(cfg, nil, args...); err != nil {
+	if err := g.start(cfg, nil, append(args, more...)...); err != nil {
 		return nil, errors.Join(err, g.Destroy())
-	}
-	if err := g.waitReady(ctx, cfg); err != nil {
-		return nil, err
 	}
 	return g, nil
 }

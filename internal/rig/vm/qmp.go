@@ -56,13 +56,19 @@ func (q *QMP) limit(ctx context.Context) error {
 
 // Execute runs a command and waits for its end. The files go to QEMU with the command, as getfd needs it.
 func (q *QMP) Execute(ctx context.Context, command string, arguments any, files ...*os.File) error {
+	_, err := q.Ask(ctx, command, arguments, files...)
+	return err
+}
+
+// Ask is Execute, and returns what the command returns.
+func (q *QMP) Ask(ctx context.Context, command string, arguments any, files ...*os.File) (json.RawMessage, error) {
 	request := map[string]any{"execute": command}
 	if arguments != nil {
 		request["arguments"] = arguments
 	}
 	text, err := json.Marshal(request)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	var fds []int
 	for _, f := range files {
@@ -73,22 +79,22 @@ func (q *QMP) Execute(ctx context.Context, command string, arguments any, files 
 		control = unix.UnixRights(fds...)
 	}
 	if err := q.limit(ctx); err != nil {
-		return err
+		return nil, err
 	}
 	if _, _, err := q.conn.WriteMsgUnix(append(text, '\n'), control, nil); err != nil {
-		return err
+		return nil, err
 	}
 	for {
 		line, err := q.next()
 		switch {
 		case err != nil:
-			return fmt.Errorf("%s: %w", command, err)
+			return nil, fmt.Errorf("%s: %w", command, err)
 		case line.Event != "":
 			q.events = append(q.events, line)
 		case line.Error != nil:
-			return fmt.Errorf("%s: %s", command, line.Error.Desc)
+			return nil, fmt.Errorf("%s: %s", command, line.Error.Desc)
 		default:
-			return nil
+			return line.Return, nil
 		}
 	}
 }

@@ -1,0 +1,147 @@
+package migration
+
+import (
+	"encoding/binary"
+	"errors"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/internal/netns"
+)
+
+// Pings are ICMP echo requests to a broadcast address, which every port of a switch gets. A guest that gets one of them
+// twice, as a frame that has waited in a tap, answers twice; so do two guests.
+type Pings struct {
+	conn             net.PacketConn
+	stop             chan struct{}
+	sending, reading sync.WaitGroup
+
+	mu      sync.Mutex
+	sent    int
+	answers map[uint16]int
+	gap     time.Duration
+	begin   time.Time
+	last    time.Time
+	err     error
+}
+
+const (
+	pingInterval = 10 * time.Millisecond
+	// pingWait is how long the last answers may take.
+	pingWait = 2 * time.Second
+)
+
+// NewPings begins to send requests to an IPv4 broadcast address of the namespace.
+func NewPings(namespace *os.File, broadcast net.IP) (*Pings, error) {
+	p := &Pings{stop: make(chan struct{}), answers: map[uint16]int{}, last: time.Now()}
+	err := netns.Do(namespace, func() (err error) {
+		p.conn, err = net.ListenPacket("ip4:icmp", "0.0.0.0")
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	p.sending.Go(func() { p.fail(p.send(&net.IPAddr{IP: broadcast})) })
+	p.reading.Go(func() { p.fail(p.receive()) })
+	return p, nil
+}
+
+// Types of ICMP (RFC 792).
+const (
+	echoReply   = 0
+	echoRequest = 8
+)
+
+const pingID = 0x6777 // of all requests
+
+func (p *Pings) send(to net.Addr) error {
+	ticker := time.NewTicker(pingInterval)
+	defer ticker.Stop()
+	for sequence := uint16(0); ; sequence++ {
+		select {
+		case <-p.stop:
+			return nil
+		case <-ticker.C:
+		}
+		request := []byte{echoRequest, 0, 0, 0}
+		request = binary.BigEndian.AppendUint16(request, pingID)
+		request = binary.BigEndian.AppendUint16(request, sequence)
+		binary.BigEndian.PutUint16(request[2:], checksum(request))
+		p.mu.Lock()
+		p.sent++
+		p.mu.Unlock()
+		if _, err := p.conn.WriteTo(request, to); err != nil && !errors.Is(err, unix.ENOBUFS) {
+			return err
+		}
+	}
+}
+
+// checksum is that of RFC 1071, for an even number of octets.
+func checksum(b []byte) uint16 {
+	var sum uint32
+	for i := 0; i < len(b); i += 2 {
+		sum += uint32(binary.BigEndian.Uint16(b[i:]))
+	}
+	for sum > 0xffff {
+		sum = sum>>16 + sum&0xffff
+	}
+	return ^uint16(sum)
+}
+
+func (p *Pings) receive() error {
+	b := make([]byte, 1500)
+	for {
+		n, _, err := p.conn.ReadFrom(b)
+		if err != nil {
+			if errors.Is(err, net.ErrClosed) {
+				return nil
+			}
+			return err
+		}
+		if n < 8 || b[0] != echoReply || binary.BigEndian.Uint16(b[4:]) != pingID {
+			continue
+		}
+		p.mu.Lock()
+		now := time.Now()
+		if gap := now.Sub(p.last); gap > p.gap {
+			p.gap, p.begin = gap, p.last
+		}
+		p.last = now
+		p.answers[binary.BigEndian.Uint16(b[6:])]++
+		p.mu.Unlock()
+	}
+}
+
+func (p *Pings) fail(err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.err = errors.Join(p.err, err)
+}
+
+// End stops sending, waits for the last answers, and returns what was noticed.
+func (p *Pings) End() (Measured, error) {
+	close(p.stop)
+	p.sending.Wait()
+	p.mu.Lock()
+	sent := p.sent
+	p.mu.Unlock()
+	for end := time.Now().Add(pingWait); time.Now().Before(end); time.Sleep(pingInterval) {
+		p.mu.Lock()
+		last := p.answers[uint16(sent-1)]
+		p.mu.Unlock()
+		if last > 0 {
+			break
+		}
+	}
+	err := p.conn.Close()
+	p.reading.Wait()
+	m := Measured{Sent: sent, Lost: sent - len(p.answers), Gap: p.gap, GapBegin: p.begin}
+	for _, n := range p.answers {
+		m.Twice += n - 1
+	}
+	return m, errors.Join(err, p.err)
+}
