@@ -16,6 +16,9 @@ type Auto struct {
 	//
 	//	{"auto": {"order": ["redirect", "masquerade"]}}
 	Order []string `json:"order,omitempty"`
+	// MAC is the guest's, whatever Auto becomes; zero: the NIC's, or with Masquerade the one that Masquerade makes up. A kind
+	// that cannot give the guest this MAC is not chosen.
+	MAC cache.MAC `json:"mac,omitzero"`
 }
 
 // autoOrder are the kinds that Auto can become, in the order in which Auto tries them without Order.
@@ -26,6 +29,11 @@ func (Auto) Kind() string { return "auto" }
 
 func (b Auto) visit(v Visitor)           { v.Auto(b) }
 func (Auto) validateGuard(g Guard) error { return g.opensNothing() }
+
+// makesMAC: Auto can become a Masquerade.
+func (b Auto) makesMAC() bool {
+	return b.MAC.IsZero() && slices.Contains(b.order(), cache.BindingMasquerade)
+}
 
 func (b Auto) validate() error {
 	for i, kind := range b.Order {
@@ -40,16 +48,21 @@ func (b Auto) validate() error {
 			return &cache.FieldError{Field: fmt.Sprintf("binding.auto.order[%d]", i), Reason: reason}
 		}
 	}
-	return nil
+	return checkStation("binding.auto.mac", b.MAC)
 }
 
-// Bindings returns the bindings that Auto tries, in this order, each with its defaults. A kind that Validate refuses is
-// left out.
+// Bindings returns the bindings that Auto tries, in this order, each with Auto's MAC and its defaults. A kind that Validate
+// refuses is left out.
 func (b Auto) Bindings() []Binding {
 	var list []Binding
 	for _, kind := range b.order() {
-		if binding, err := NewBinding(kind); err == nil && slices.Contains(autoOrder, kind) {
-			list = append(list, binding)
+		switch kind {
+		case cache.BindingBridge:
+			list = append(list, Bridge{MAC: b.MAC})
+		case cache.BindingRedirect:
+			list = append(list, Redirect{MAC: b.MAC})
+		case cache.BindingMasquerade:
+			list = append(list, Masquerade{MAC: b.MAC})
 		}
 	}
 	return list
@@ -64,7 +77,9 @@ func (b Auto) order() []string {
 
 func (b Auto) sameGuest(other Binding) bool {
 	o, ok := other.(Auto)
-	return ok && slices.Equal(b.order(), o.order())
+	return ok && slices.Equal(b.order(), o.order()) && b.MAC == o.MAC
 }
 
-func (b Auto) wiredAs() string { return "(order " + strings.Join(b.order(), ", ") + ")" }
+func (b Auto) wiredAs() string {
+	return fmt.Sprintf("(order %s, mac %s)", strings.Join(b.order(), ", "), given(!b.MAC.IsZero(), b.MAC))
+}

@@ -34,6 +34,8 @@ type Binding interface {
 	sameGuest(other Binding) bool
 	// wiredAs tells what sameGuest compares, besides the kind; empty: nothing.
 	wiredAs() string
+	// makesMAC says whether the guest's MAC is computed from Spec.Guest.
+	makesMAC() bool
 }
 
 // Visitor has a method for each binding. A program that treats the bindings differently implements it, and

@@ -2,18 +2,23 @@ package infra
 
 import "github.com/guestwire/guestwire/cache"
 
-// Bridge makes the guest the station that the NIC was: the guest has the NIC's MAC, addresses and routes.
-// The namespace keeps the NIC's name and addresses on a link that is down.
+// Bridge makes the guest the station that the NIC was: the guest has the NIC's addresses and routes, and the NIC's MAC
+// unless it gets another one. The namespace keeps the NIC's name, MAC and addresses on a link that is down.
 //
 // It needs nf_tables, and a NIC that can be a bridge's port with another MAC: an ipvlan, a macvtap and a
 // macvlan that is not in mode passthru are refused with a [*RefusedError].
-type Bridge struct{}
+type Bridge struct {
+	// MAC is the guest's; zero: the NIC's. The record warns where the network seems to know the NIC's MAC, as such networks
+	// drop the frames of another one.
+	MAC cache.MAC `json:"mac,omitzero"`
+}
 
 // Kind is cache.BindingBridge.
 func (Bridge) Kind() string { return cache.BindingBridge }
 
 func (b Bridge) visit(v Visitor)              { v.Bridge(b) }
-func (Bridge) validate() error                { return nil }
+func (b Bridge) validate() error              { return checkStation("binding.bridge.mac", b.MAC) }
 func (Bridge) validateGuard(g Guard) error    { return g.opensNothing() }
 func (b Bridge) sameGuest(other Binding) bool { return b == other }
-func (Bridge) wiredAs() string                { return "" }
+func (b Bridge) wiredAs() string              { return wiredWith(b.MAC) }
+func (Bridge) makesMAC() bool                 { return false }

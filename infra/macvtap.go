@@ -19,3 +19,4 @@ func (Macvtap) validate() error                { return nil }
 func (b Macvtap) validateGuard(g Guard) error  { return g.loosensNothing(b) }
 func (b Macvtap) sameGuest(other Binding) bool { return b == other }
 func (Macvtap) wiredAs() string                { return "" }
+func (Macvtap) makesMAC() bool                 { return false }

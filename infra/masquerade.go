@@ -15,8 +15,13 @@ type Masquerade struct {
 	// that the namespace can reach already is ErrCollision.
 	IPv4 netip.Prefix `json:"ipv4,omitzero"`
 	IPv6 netip.Prefix `json:"ipv6,omitzero"`
-	// MAC is the guest's; zero: one that is computed from the NIC's, and so stays the same.
+	// MAC is the guest's. Zero: one that is computed from Spec.Guest and the NIC's name, so it is the same in each namespace;
+	// without Spec.Guest from the NIC's MAC and name, so it is the same after each Setup of this NIC.
 	MAC cache.MAC `json:"mac,omitzero"`
+	// GatewayMAC is that of the guest's gateway, the bridge. The gateway's link-local address is made of it. Zero:
+	// DefaultGatewayMAC, so a guest that moves to another namespace finds the gateway that its neighbour tables know. A NIC
+	// that was wired by a version of guestwire without this field keeps the MAC of that time until Teardown.
+	GatewayMAC cache.MAC `json:"gatewayMAC,omitzero"`
 	// Ports are what is forwarded to the guest; nil: everything, of every protocol; empty: nothing.
 	Ports []Ports `json:"ports,omitzero"`
 	// Excluded are not forwarded: they stay the namespace's own. Excluded ports may not be in Ports, so
@@ -62,18 +67,24 @@ var (
 	DefaultIPv6 = netip.MustParsePrefix("fd10:0:2::/120")
 )
 
+// DefaultGatewayMAC is the gateway's MAC of a Masquerade without GatewayMAC. Each guest is alone with its gateway, so all
+// gateways can have the same one.
+var DefaultGatewayMAC = cache.MAC{0x02, 0, 0, 0, 0, 0}
+
 // Kind is cache.BindingMasquerade.
 func (Masquerade) Kind() string { return cache.BindingMasquerade }
 
 func (b Masquerade) visit(v Visitor)           { v.Masquerade(b) }
 func (Masquerade) validateGuard(g Guard) error { return g.carriesIP() }
+func (b Masquerade) makesMAC() bool            { return b.MAC.IsZero() }
 
-// sameGuest compares the guest's addresses and MAC, and what translates. What is forwarded can change under a
-// running guest. A MAC that is left to its default is another than the same one written out.
+// sameGuest compares the guest's addresses and MAC, those of the gateway, and what translates. What is forwarded can change
+// under a running guest. A MAC that is left to its default is another than the same one written out: the default depends on
+// the version of guestwire that wired the NIC.
 func (b Masquerade) sameGuest(other Binding) bool {
 	o, ok := other.(Masquerade)
 	return ok && orDefault(b.IPv4, DefaultIPv4) == orDefault(o.IPv4, DefaultIPv4) && orDefault(b.IPv6, DefaultIPv6) == orDefault(o.IPv6, DefaultIPv6) &&
-		b.MAC == o.MAC && b.Firewall == o.Firewall
+		b.MAC == o.MAC && b.GatewayMAC == o.GatewayMAC && b.Firewall == o.Firewall
 }
 
 func orDefault(network, otherwise netip.Prefix) netip.Prefix {
@@ -84,14 +95,16 @@ func orDefault(network, otherwise netip.Prefix) netip.Prefix {
 }
 
 func (b Masquerade) wiredAs() string {
-	given := func(set bool, value fmt.Stringer) string {
-		if !set {
-			return "left out"
-		}
-		return value.String()
+	return fmt.Sprintf("(ipv4 %s, ipv6 %s, mac %s, gatewayMAC %s, firewall %q)",
+		given(b.IPv4.IsValid(), b.IPv4), given(b.IPv6.IsValid(), b.IPv6), given(!b.MAC.IsZero(), b.MAC), given(!b.GatewayMAC.IsZero(), b.GatewayMAC), b.Firewall)
+}
+
+// given is the value in messages about how a NIC is wired.
+func given(set bool, value fmt.Stringer) string {
+	if !set {
+		return "left out"
 	}
-	return fmt.Sprintf("(ipv4 %s, ipv6 %s, mac %s, firewall %q)",
-		given(b.IPv4.IsValid(), b.IPv4), given(b.IPv6.IsValid(), b.IPv6), given(!b.MAC.IsZero(), b.MAC), b.Firewall)
+	return value.String()
 }
 
 const maxConnections = 1 << 20
@@ -129,6 +142,12 @@ func (b Masquerade) validate() error {
 				return &cache.FieldError{Field: fmt.Sprintf("%ssidecar.sources[%d]", field, i), Reason: fmt.Sprintf("%v, want an address of the namespace's loopback such as 127.0.0.6", a)}
 			}
 		}
+	}
+	if err := checkStation(field+"gatewayMAC", b.GatewayMAC); err != nil {
+		return err
+	}
+	if !b.GatewayMAC.IsZero() && b.GatewayMAC == b.MAC {
+		return &cache.FieldError{Field: field + "gatewayMAC", Reason: fmt.Sprintf("%v is the guest's: want another one", b.GatewayMAC)}
 	}
 	return checkStation(field+"mac", b.MAC)
 }

@@ -11,7 +11,8 @@ import (
 // the guest then uses. passt gives the guest the NIC's address and answers its DHCP and router
 // solicitations. It takes a libvirt of version 9.0 or later that was built with passt.
 type Passt struct {
-	// MAC is the guest's, which no other station sees; zero: one that is computed from the NIC's.
+	// MAC is the guest's, which no other station sees. Zero: one that is computed from Spec.Guest and the NIC's name; without
+	// Spec.Guest from the NIC's MAC and name.
 	MAC cache.MAC `json:"mac,omitzero"`
 	// Ports are what passt forwards to the guest, from all addresses of the namespace, the loopback's
 	// too; none: nothing. passt needs a socket for each port, so all ports are more than most limits of
@@ -25,6 +26,7 @@ func (Passt) Kind() string { return cache.BindingPasst }
 func (b Passt) visit(v Visitor)             { v.Passt(b) }
 func (b Passt) validateGuard(g Guard) error { return g.loosensNothing(b) }
 func (b Passt) wiredAs() string             { return fmt.Sprintf("%+v", b) }
+func (b Passt) makesMAC() bool              { return b.MAC.IsZero() }
 
 func (b Passt) sameGuest(other Binding) bool {
 	o, ok := other.(Passt)

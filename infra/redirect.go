@@ -3,18 +3,32 @@ package infra
 import "github.com/guestwire/guestwire/cache"
 
 // Redirect makes the guest the station that the NIC was, as [Bridge] does, and leaves the NIC alone: the NIC
-// keeps its name, kind, MAC and addresses, so that a CNI plugin finds it. All frames that come in at the NIC
-// go to the guest. Redirect works on a macvlan and on an ipvlan too.
+// keeps its name, kind and addresses, and its MAC unless the guest gets another one, so that a CNI plugin finds it. All
+// frames that come in at the NIC go to the guest. Redirect works on a macvlan and on an ipvlan too.
 //
 // It needs nf_tables with fwd. A NIC on which macvlans, ipvlans or VLANs lie is refused with a
 // [*RefusedError].
-type Redirect struct{}
+type Redirect struct {
+	// MAC is the guest's; zero: the NIC's. With another one than the NIC's, the NIC takes the guest's MAC until Teardown. The
+	// record warns where the network seems to know the NIC's MAC. A macvlan, a macvtap and an ipvlan receive for their
+	// own MAC alone: there, another MAC is a [*RefusedError]. CNI's CHECK compares MACs.
+	MAC cache.MAC `json:"mac,omitzero"`
+}
 
 // Kind is cache.BindingRedirect.
 func (Redirect) Kind() string { return cache.BindingRedirect }
 
 func (b Redirect) visit(v Visitor)              { v.Redirect(b) }
-func (Redirect) validate() error                { return nil }
+func (b Redirect) validate() error              { return checkStation("binding.redirect.mac", b.MAC) }
 func (Redirect) validateGuard(g Guard) error    { return g.opensNothing() }
 func (b Redirect) sameGuest(other Binding) bool { return b == other }
-func (Redirect) wiredAs() string                { return "" }
+func (b Redirect) wiredAs() string              { return wiredWith(b.MAC) }
+func (Redirect) makesMAC() bool                 { return false }
+
+// wiredWith is what messages say of a binding whose only field is the guest's MAC.
+func wiredWith(m cache.MAC) string {
+	if m.IsZero() {
+		return ""
+	}
+	return "(mac " + m.String() + ")"
+}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/internal/strictjson"
@@ -20,6 +21,10 @@ type Spec struct {
 	// Binding is how the guest is attached. Macvtap, SRIOV and Passt take no DNS and no Options, as
 	// guestwire's responder does not serve their guests.
 	Binding Binding `json:"binding,omitempty"`
+	// Guest is the guest's identity: any text of 1 to 253 octets of UTF-8 that stays the same for the guest's life, such as a
+	// UUID or "namespace/name". Where Masquerade and Passt make up the guest's MAC, it is computed from Guest, and so is the
+	// same in each namespace to which the guest moves. Empty: that MAC is computed from the NIC's.
+	Guest string `json:"guest,omitempty"`
 	// Owner is the launcher's user, who can open the taps, where there are any. The zero value is root.
 	Owner Owner `json:"owner,omitzero"`
 	// Queues is the number of queue pairs of the tap, at most 256; 0 means 1.
@@ -89,6 +94,17 @@ func (o Owner) text() string {
 	return text
 }
 
+// maxGuest is the length of a DNS name, the longest name of an object in Kubernetes.
+const maxGuest = 253
+
+// checkGuest refuses a text that would not come back from JSON as it was.
+func checkGuest(guest string) error {
+	if len(guest) > maxGuest || !utf8.ValidString(guest) {
+		return &cache.FieldError{Field: "guest", Reason: fmt.Sprintf("%.80q, want at most %d octets of UTF-8, such as a UUID", guest, maxGuest)}
+	}
+	return nil
+}
+
 // fields is Spec without its methods.
 type fields Spec
 
@@ -130,6 +146,9 @@ func (s Spec) Validate() error {
 	if err := checkType(s.Binding); err != nil {
 		return err
 	}
+	if err := checkGuest(s.Guest); err != nil {
+		return err
+	}
 	if err := s.Owner.validate(); err != nil {
 		return err
 	}
@@ -169,8 +188,8 @@ func within(field string, err error) error {
 
 // SameGuest says whether Setup can change a wiring from one Spec to another under a running guest. What
 // Masquerade forwards can change, and so can Guard, DNS, Options and Device. The kind of the binding, Owner,
-// Queues, and a Masquerade's networks, MAC and Firewall cannot. If they differ, the error is ErrWired and
-// tells how the NIC is wired. A missing binding is a *cache.FieldError.
+// Queues, MACs, Guest where a MAC is computed from it, and a Masquerade's networks and Firewall cannot. If they differ, the
+// error is ErrWired and tells how the NIC is wired. A missing binding is a *cache.FieldError.
 func SameGuest(wired, wanted Spec) error {
 	for _, spec := range []Spec{wired, wanted} {
 		if err := checkType(spec.Binding); err != nil {
@@ -178,7 +197,8 @@ func SameGuest(wired, wanted Spec) error {
 		}
 	}
 	sameKind := wired.Binding.Kind() == wanted.Binding.Kind()
-	if sameKind && wired.Binding.sameGuest(wanted.Binding) && wired.Owner == wanted.Owner && max(1, wired.Queues) == max(1, wanted.Queues) {
+	sameIdentity := wired.Guest == wanted.Guest || !wired.Binding.makesMAC() && !wanted.Binding.makesMAC()
+	if sameKind && sameIdentity && wired.Binding.sameGuest(wanted.Binding) && wired.Owner == wanted.Owner && max(1, wired.Queues) == max(1, wanted.Queues) {
 		return nil
 	}
 	var other []string // what is wanted otherwise: a value that was left out is easily overlooked
@@ -187,6 +207,9 @@ func SameGuest(wired, wanted Spec) error {
 		other = append(other, "the "+wanted.Binding.Kind()+" binding")
 	case !wired.Binding.sameGuest(wanted.Binding):
 		other = append(other, "another "+wanted.Binding.Kind()+" binding")
+	}
+	if sameKind && !sameIdentity {
+		other = append(other, fmt.Sprintf("guest %q", wanted.Guest))
 	}
 	if max(1, wired.Queues) != max(1, wanted.Queues) {
 		other = append(other, fmt.Sprintf("queues %d", max(1, wanted.Queues)))
@@ -197,6 +220,9 @@ func SameGuest(wired, wanted Spec) error {
 	how := "the " + wired.Binding.Kind() + " binding"
 	if as := wired.Binding.wiredAs(); as != "" {
 		how += " " + as
+	}
+	if wired.Binding.makesMAC() && wired.Guest != "" {
+		how += fmt.Sprintf(", guest %q", wired.Guest)
 	}
 	return fmt.Errorf("NIC %s: %w with %s, queues %d, for %s: Teardown first, or ask for the same, not for %s",
 		wanted.NIC, ErrWired, how, max(1, wired.Queues), wired.Owner.text(), strings.Join(other, ", "))

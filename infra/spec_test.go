@@ -22,9 +22,14 @@ func TestSpecJSON(t *testing.T) {
 		`{"binding":{"redirect":{}}}`:                                {Binding: infra.Redirect{}},
 		`{"binding":{"auto":{}}}`:                                    {Binding: infra.Auto{}},
 		`{"binding":{"auto":{"order":["masquerade","redirect"]}}}`:   {Binding: infra.Auto{Order: []string{"masquerade", "redirect"}}},
-		`{"binding":{"macvtap":{}}}`:                                 {Binding: infra.Macvtap{}},
-		`{"binding":{"sriov":{}}}`:                                   {Binding: infra.SRIOV{}},
-		`{"binding":{"passt":{}}}`:                                   {Binding: infra.Passt{}},
+		`{"binding":{"auto":{"mac":"02:00:00:00:00:77"}}}`:           {Binding: infra.Auto{MAC: guestMAC}},
+		`{"binding":{"bridge":{"mac":"02:00:00:00:00:77"}}}`:         {Binding: infra.Bridge{MAC: guestMAC}},
+		`{"binding":{"redirect":{"mac":"02:00:00:00:00:77"}}}`:       {Binding: infra.Redirect{MAC: guestMAC}},
+		`{"binding":{"masquerade":{"gatewayMAC":"02:00:00:00:00:77"}},"guest":"default/vm1"}`: {
+			Binding: infra.Masquerade{GatewayMAC: guestMAC}, Guest: "default/vm1"},
+		`{"binding":{"macvtap":{}}}`: {Binding: infra.Macvtap{}},
+		`{"binding":{"sriov":{}}}`:   {Binding: infra.SRIOV{}},
+		`{"binding":{"passt":{}}}`:   {Binding: infra.Passt{}},
 		`{"binding":{"sriov":{"pci":"0000:03:10.1","mac":"02:00:00:00:00:77","vlan":42,"managed":true}}}`: {
 			Binding: infra.SRIOV{PCI: "0000:03:10.1", MAC: guestMAC, VLAN: 42, Managed: true}},
 		`{"binding":{"passt":{"mac":"02:00:00:00:00:77","ports":["80:8080/tcp","53/udp"]}}}`: {
@@ -52,38 +57,40 @@ func TestSpecJSON(t *testing.T) {
 
 func TestSpecJSONRefused(t *testing.T) {
 	for text, word := range map[string]string{
-		`{"nick":"eth0"}`:                              "nick: no such field",
-		`{"":{}}`:                                      "no such field",
-		`{"owner":{"user":1}}`:                         "owner.user: no such field",
-		`{"owner":{"uid":-1}}`:                         "owner.uid: want uint32",
-		`{"options":{"leases":1}}`:                     "options.leases: no such field",
-		`{"options":{"dhcpv4":{"43":"0xzz"}}}`:         `options.dhcpv4.43: "0xzz"`,
-		`{"options":{"dhcpv4":{"43":12}}}`:             "options.dhcpv4.43: want a string, not a number",
-		`{"options":{"dhcpv4":{"300":"x"}}}`:           "options.dhcpv4.300: want a number",
-		`{"device":{"rom":1}}`:                         "device.rom: want string",
-		`{"dns":{"servers":["here"]}}`:                 "dns.servers[0]: ",
-		`{"nic":"eth0","nic":"eth1"}`:                  "given twice",
-		`{"queues":"2"}`:                               "queues",
-		`{"binding":"bridge"}`:                         "binding",
-		`{"binding":{"slirp":{}}}`:                     `"slirp", want "bridge", "redirect"`,
-		`{"binding":{"redirect":{"mac":1}}}`:           "binding.redirect.mac: no such field",
-		`{"binding":{"auto":{"bridge":{}}}}`:           "binding.auto.bridge: no such field",
-		`{"binding":{"bridge":{},"masquerade":{}}}`:    `want an object with one member, such as {"bridge": {}}`,
-		`{"binding":{"bridge":{"ipv4":"10.0.0.0/8"}}}`: "binding.bridge.ipv4: no such field",
-		`{"binding":{"masquerade":{"ipv5":1}}}`:        "binding.masquerade.ipv5: no such field",
-		`{"binding":{"masquerade":{"ipv4":"10/8"}}}`:   "binding.masquerade.ipv4",
-		`{"binding":{"macvtap":{"mode":"vepa"}}}`:      "binding.macvtap.mode: no such field",
-		`{"binding":{"sriov":{"vlan":70000}}}`:         "binding.sriov.vlan: want uint16",
-		`{"binding":{"passt":{"ports":["0"]}}}`:        `binding.passt.ports[0]: ports "0"`,
-		`{"binding":{"masquerade":{"mac":"02:00"}}}`:   "want the form aa:bb:cc:dd:ee:ff",
-		`{"guard":{"etherTypes":["8863"]}}`:            `guard.etherTypes[0]: "8863" is no EtherType`,
-		`{"guard":{"etherTypes":[34915]}}`:             "guard.etherTypes[0]: want a string, not a number",
-		`{"guard":{"vlans":[70000]}}`:                  "guard.vlans[0]: want uint16",
-		`{"state":null}`:                               "state: want a value, not null",
-		`{"state":"a","state":"b"}`:                    "given twice",
-		`{"binding":{"bridge":{},"bridge":{}}}`:        `want an object with one member`,
-		`{"binding":{"passt":{"mac":null}}}`:           "binding.passt.mac: want a value, not null",
-		`[]`:                                           "want an object",
+		`{"nick":"eth0"}`:                                     "nick: no such field",
+		`{"":{}}`:                                             "no such field",
+		`{"owner":{"user":1}}`:                                "owner.user: no such field",
+		`{"owner":{"uid":-1}}`:                                "owner.uid: want uint32",
+		`{"options":{"leases":1}}`:                            "options.leases: no such field",
+		`{"options":{"dhcpv4":{"43":"0xzz"}}}`:                `options.dhcpv4.43: "0xzz"`,
+		`{"options":{"dhcpv4":{"43":12}}}`:                    "options.dhcpv4.43: want a string, not a number",
+		`{"options":{"dhcpv4":{"300":"x"}}}`:                  "options.dhcpv4.300: want a number",
+		`{"device":{"rom":1}}`:                                "device.rom: want string",
+		`{"dns":{"servers":["here"]}}`:                        "dns.servers[0]: ",
+		`{"nic":"eth0","nic":"eth1"}`:                         "given twice",
+		`{"queues":"2"}`:                                      "queues",
+		`{"binding":"bridge"}`:                                "binding",
+		`{"binding":{"slirp":{}}}`:                            `"slirp", want "bridge", "redirect"`,
+		`{"binding":{"redirect":{"mac":1}}}`:                  "binding.redirect.mac: want a string, not a number",
+		`{"binding":{"macvtap":{"mac":"02:00:00:00:00:77"}}}`: "binding.macvtap.mac: no such field",
+		`{"guest":1}`:                                         "guest: want string",
+		`{"binding":{"auto":{"bridge":{}}}}`:                  "binding.auto.bridge: no such field",
+		`{"binding":{"bridge":{},"masquerade":{}}}`:           `want an object with one member, such as {"bridge": {}}`,
+		`{"binding":{"bridge":{"ipv4":"10.0.0.0/8"}}}`:        "binding.bridge.ipv4: no such field",
+		`{"binding":{"masquerade":{"ipv5":1}}}`:               "binding.masquerade.ipv5: no such field",
+		`{"binding":{"masquerade":{"ipv4":"10/8"}}}`:          "binding.masquerade.ipv4",
+		`{"binding":{"macvtap":{"mode":"vepa"}}}`:             "binding.macvtap.mode: no such field",
+		`{"binding":{"sriov":{"vlan":70000}}}`:                "binding.sriov.vlan: want uint16",
+		`{"binding":{"passt":{"ports":["0"]}}}`:               `binding.passt.ports[0]: ports "0"`,
+		`{"binding":{"masquerade":{"mac":"02:00"}}}`:          "want the form aa:bb:cc:dd:ee:ff",
+		`{"guard":{"etherTypes":["8863"]}}`:                   `guard.etherTypes[0]: "8863" is no EtherType`,
+		`{"guard":{"etherTypes":[34915]}}`:                    "guard.etherTypes[0]: want a string, not a number",
+		`{"guard":{"vlans":[70000]}}`:                         "guard.vlans[0]: want uint16",
+		`{"state":null}`:                                      "state: want a value, not null",
+		`{"state":"a","state":"b"}`:                           "given twice",
+		`{"binding":{"bridge":{},"bridge":{}}}`:               `want an object with one member`,
+		`{"binding":{"passt":{"mac":null}}}`:                  "binding.passt.mac: want a value, not null",
+		`[]`:                                                  "want an object",
 	} {
 		spec := infra.Spec{NIC: "untouched"}
 		err := json.Unmarshal([]byte(text), &spec)
@@ -191,6 +198,9 @@ func TestSameGuest(t *testing.T) {
 		return s
 	}
 	bound := func(b infra.Binding) infra.Spec { return mine(func(s *infra.Spec) { s.Binding = b }) }
+	known := func(b infra.Binding, guest string) infra.Spec {
+		return mine(func(s *infra.Spec) { s.Binding, s.Guest = b, guest })
+	}
 	ports := func(first ...uint16) infra.Passt {
 		var p infra.Passt
 		for _, n := range first {
@@ -210,7 +220,26 @@ func TestSameGuest(t *testing.T) {
 		{bound(infra.Auto{}), bound(infra.Auto{}), true},
 		{bound(infra.Auto{}), bound(infra.Auto{Order: []string{"bridge", "redirect", "masquerade"}}), true},
 		{bound(infra.Auto{}), bound(infra.Auto{Order: []string{"redirect"}}), false},
+		{bound(infra.Auto{}), bound(infra.Auto{MAC: guestMAC}), false},
+		{bound(infra.Bridge{}), bound(infra.Bridge{MAC: guestMAC}), false},
+		{bound(infra.Bridge{MAC: guestMAC}), bound(infra.Bridge{MAC: guestMAC}), true},
+		{bound(infra.Redirect{}), bound(infra.Redirect{MAC: guestMAC}), false},
+		{bound(infra.Redirect{MAC: guestMAC}), bound(infra.Redirect{MAC: guestMAC}), true},
+		{bound(infra.Masquerade{}), bound(infra.Masquerade{GatewayMAC: infra.DefaultGatewayMAC}), false},
 		{bound(infra.Macvtap{}), bound(infra.Macvtap{}), true},
+		{known(infra.Masquerade{}, ""), known(infra.Masquerade{}, "vm1"), false},
+		{known(infra.Masquerade{}, "vm2"), known(infra.Masquerade{}, "vm1"), false},
+		{known(infra.Masquerade{}, "vm1"), known(infra.Masquerade{}, "vm1"), true},
+		{known(infra.Masquerade{MAC: guestMAC}, ""), known(infra.Masquerade{MAC: guestMAC}, "vm1"), true},
+		{known(infra.Passt{}, ""), known(infra.Passt{}, "vm1"), false},
+		{known(infra.Passt{MAC: guestMAC}, ""), known(infra.Passt{MAC: guestMAC}, "vm1"), true},
+		{known(infra.Auto{}, ""), known(infra.Auto{}, "vm1"), false},
+		{known(infra.Auto{MAC: guestMAC}, ""), known(infra.Auto{MAC: guestMAC}, "vm1"), true},
+		{known(infra.Auto{Order: []string{"redirect"}}, ""), known(infra.Auto{Order: []string{"redirect"}}, "vm1"), true},
+		{known(infra.Bridge{}, ""), known(infra.Bridge{}, "vm1"), true},
+		{known(infra.Redirect{}, ""), known(infra.Redirect{}, "vm1"), true},
+		{known(infra.Macvtap{}, ""), known(infra.Macvtap{}, "vm1"), true},
+		{known(infra.SRIOV{}, ""), known(infra.SRIOV{}, "vm1"), true},
 		{bound(infra.SRIOV{}), bound(infra.SRIOV{}), true},
 		{bound(infra.SRIOV{}), bound(infra.SRIOV{VLAN: 1}), false},
 		{bound(infra.SRIOV{}), bound(infra.Passt{}), false},
@@ -260,14 +289,20 @@ func TestSameGuestSays(t *testing.T) {
 			t.Errorf("%v does not end with %s", err, want)
 		}
 	}
+	other := infra.SameGuest(infra.Spec{Binding: infra.Passt{}, Guest: "vm1"}, infra.Spec{Binding: infra.Passt{}, Guest: "vm2"})
+	if other == nil || !strings.HasSuffix(other.Error(), `, guest "vm1", queues 1, for user 0, group 0: Teardown first, or ask for the same, not for guest "vm2"`) {
+		t.Errorf("%v does not name the guest that is wired, and the other one", other)
+	}
 	for want, wired := range map[string]infra.Spec{
 		"NIC eth0: already wired with the bridge binding, queues 1, for user 0, group 0:": {Binding: infra.Bridge{}},
 		"NIC eth0: already wired with the bridge binding, queues 4, for user 1, group 2:": {Binding: infra.Bridge{}, Queues: 4, Owner: infra.Owner{UID: 1, GID: 2}},
 		"for user 1, group 2 inside: Teardown first":                                      {Binding: infra.Bridge{}, Owner: infra.Owner{UID: 1, GID: 2, Inside: true}},
 		"for user 1, group 2, context u:r:vmm_t:s0: Teardown first":                       {Binding: infra.Bridge{}, Owner: infra.Owner{UID: 1, GID: 2, SELinux: "u:r:vmm_t:s0"}},
-		`NIC eth0: already wired with the masquerade binding (ipv4 left out, ipv6 fd77::/120, mac 02:00:00:00:00:77, firewall "nftables"), queues 1,`: {
+		`NIC eth0: already wired with the masquerade binding (ipv4 left out, ipv6 fd77::/120, mac 02:00:00:00:00:77, gatewayMAC left out, firewall "nftables"), queues 1,`: {
 			Binding: infra.Masquerade{IPv6: netip.MustParsePrefix("fd77::/120"), MAC: guestMAC, Firewall: cache.FirewallNFTables}},
-		"NIC eth0: already wired with the sriov binding {PCI:0000:03:10.1 ": {Binding: infra.SRIOV{PCI: "0000:03:10.1"}},
+		"NIC eth0: already wired with the bridge binding (mac 02:00:00:00:00:77), queues 1,": {Binding: infra.Bridge{MAC: guestMAC}, Guest: "unused"},
+		`firewall ""), guest "vm1", queues 1, for user 0`:                                    {Binding: infra.Masquerade{}, Guest: "vm1"},
+		"NIC eth0: already wired with the sriov binding {PCI:0000:03:10.1 ":                  {Binding: infra.SRIOV{PCI: "0000:03:10.1"}},
 	} {
 		if err := infra.SameGuest(wired, wanted); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v does not say %s", err, want)

@@ -126,6 +126,16 @@ func TestValidate(t *testing.T) {
 		"sriov with a PCI address in a VLAN that is reserved": {infra.Spec{Binding: infra.SRIOV{PCI: "0000:03:10.1", VLAN: 4095}}, "binding.sriov.vlan"},
 		"sriov in a VLAN that is reserved":                    {infra.Spec{Binding: infra.SRIOV{VLAN: 4095}}, "binding.sriov.vlan"},
 		"sriov without a PCI address":                         {infra.Spec{Binding: infra.SRIOV{PCI: "03:10"}}, "binding.sriov.pci"},
+		"bridge with a group's MAC":                           {infra.Spec{Binding: infra.Bridge{MAC: cache.MAC{1}}}, "binding.bridge.mac"},
+		"redirect with a group's MAC":                         {infra.Spec{Binding: infra.Redirect{MAC: cache.MAC{1}}}, "binding.redirect.mac"},
+		"auto with a group's MAC":                             {infra.Spec{Binding: infra.Auto{MAC: cache.MAC{1}}}, "binding.auto.mac"},
+		"gateway with a group's MAC":                          {infra.Spec{Binding: infra.Masquerade{GatewayMAC: cache.MAC{1}}}, masquerade + "gatewayMAC"},
+		"gateway with the guest's MAC":                        {infra.Spec{Binding: infra.Masquerade{GatewayMAC: guestMAC, MAC: guestMAC}}, masquerade + "gatewayMAC"},
+		"gateway with another MAC":                            {infra.Spec{Binding: infra.Masquerade{GatewayMAC: guestMAC, MAC: cache.MAC{2}}}, ""},
+		"guest of 253 octets":                                 {infra.Spec{Guest: strings.Repeat("g", 253)}, ""},
+		"guest of 254 octets":                                 {infra.Spec{Guest: strings.Repeat("g", 254)}, "guest"},
+		"guest of any text":                                   {infra.Spec{Guest: "default/ vm\u00e4\n"}, ""},
+		"guest that is no UTF-8":                              {infra.Spec{Guest: "vm\xff"}, "guest"},
 		"sriov with a group's MAC":                            {infra.Spec{Binding: infra.SRIOV{MAC: cache.MAC{1}}}, "binding.sriov.mac"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/statefile"
 	"github.com/guestwire/guestwire/internal/wiring"
@@ -85,6 +86,9 @@ func (n node) readJournal(namespace, nic string) (*journal, error) {
 	d.DisallowUnknownFields() // what they say would be lost
 	if err := d.Decode(&j); err != nil {
 		return nil, unusable{fmt.Errorf("journal %s: %w: use the version of guestwire that wrote it", path, err)}
+	}
+	if _, hidden := j.Spec.Binding.(infra.Masquerade); hidden && j.Version < 5 {
+		j.Found.NICMACs = true
 	}
 	return &j, nil
 }

@@ -118,7 +118,7 @@ func (s *session) nextPlan(ctx context.Context, earlier *journal, spec infra.Spe
 	if err := earlier.checkState(spec.State); err != nil {
 		return nil, netstate.Snapshot{}, fmt.Errorf("NIC %s: %w: %w", s.nic, infra.ErrWired, err)
 	}
-	if auto, ok := spec.Binding.(infra.Auto); ok && slices.ContainsFunc(auto.Bindings(), func(b infra.Binding) bool { return b.Kind() == earlier.Spec.Binding.Kind() }) {
+	if auto, ok := spec.Binding.(infra.Auto); ok && canBecome(auto, earlier.Spec.Binding) {
 		spec.Binding = earlier.Spec.Binding
 	}
 	if err := infra.SameGuest(earlier.Spec, spec); err != nil {
@@ -138,6 +138,23 @@ func (s *session) nextPlan(ctx context.Context, earlier *journal, spec infra.Spe
 	}
 	now, err := s.read(plan)
 	return plan, now, err
+}
+
+// canBecome says whether Auto may have become the binding. An Auto without a MAC leaves the MAC to the binding.
+func canBecome(auto infra.Auto, b infra.Binding) bool {
+	if !slices.ContainsFunc(auto.Bindings(), func(o infra.Binding) bool { return o.Kind() == b.Kind() }) {
+		return false
+	}
+	var mac cache.MAC
+	switch b := b.(type) {
+	case infra.Bridge:
+		mac = b.MAC
+	case infra.Redirect:
+		mac = b.MAC
+	case infra.Masquerade:
+		mac = b.MAC
+	}
+	return auto.MAC.IsZero() || auto.MAC == mac
 }
 
 // firstPlan computes the wiring of a NIC that has no journal.

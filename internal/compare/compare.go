@@ -43,7 +43,7 @@ type NIC struct {
 	Index int // as found
 	// Whole: the NIC's addresses, routes and neighbours are the wiring's to add and to remove.
 	Whole bool
-	// Mend: the NIC's addresses and routes that are missing are added, even if the NIC is not Whole.
+	// Mend: the NIC's addresses, routes and permanent neighbours that are missing are added, even if the NIC is not Whole.
 	Mend bool
 	// Leaves: the NIC can go away, because the guest has it.
 	Leaves bool
@@ -122,7 +122,7 @@ func (s *stepper) mayChange(index int) bool {
 	return wanted
 }
 
-// mayAdd says whether the wiring adds addresses and routes that are missing at the link.
+// mayAdd says whether the wiring adds addresses, routes and neighbours that are missing at the link.
 func (s *stepper) mayAdd(index int) bool { return s.mayChange(index) || s.Mend && index == s.Index }
 
 // removeUnwanted removes routes, addresses and neighbours that are not wanted, one by one. Most would vanish
@@ -167,7 +167,7 @@ func (s *stepper) bringUp() {
 	s.addAddresses()
 	s.addRoutes()
 	for _, n := range s.want.Neighbours {
-		if s.mayChange(n.Link) && !slices.Contains(s.now.Neighbours, n) {
+		if s.mayAdd(n.Link) && (!slices.Contains(s.now.Neighbours, n) || s.isForgotten(n)) {
 			s.add(netstate.NeighbourAdd{Link: s.newName(n.Link), Neighbour: n})
 		}
 	}

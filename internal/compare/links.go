@@ -175,7 +175,24 @@ func hopNames(r netstate.Route, name func(index int) string) []string {
 	return names
 }
 
-// changeNIC sets the NIC's name and MAC, for which the NIC has to be down, and its other properties.
+// takesDown says whether changeNIC takes the NIC down: for another name, and for another MAC unless the NIC takes it while it
+// is up.
+func (s *stepper) takesDown(want netstate.Link) bool {
+	now, there := s.now.Link(want.Index)
+	if want.Index != s.Index || !there || !now.Up {
+		return false
+	}
+	return now.Name != want.Name || now.MAC != want.MAC && !netstate.ChangesMACUp(now.Kind)
+}
+
+// isForgotten says whether the kernel forgets the neighbour because the NIC's MAC changes, or the NIC goes down.
+func (s *stepper) isForgotten(n netstate.Neighbour) bool {
+	now, _ := s.now.Link(s.Index)
+	want, _ := s.wantedLink(s.Index)
+	return n.Link == s.Index && n.Address.IsValid() && (now.MAC != want.MAC || s.takesDown(want))
+}
+
+// changeNIC sets the NIC's name and MAC, for which the NIC may have to be down, and its other properties.
 func (s *stepper) changeNIC() {
 	now, _ := s.now.Link(s.Index)
 	want, _ := s.wantedLink(s.Index)
@@ -203,10 +220,8 @@ func (s *stepper) changeNIC() {
 		master.Master = new(int)
 		s.add(master)
 	}
-	if set.Name != "" || !set.MAC.IsZero() {
-		if now.Up {
-			s.add(netstate.LinkSet{Index: s.Index, Link: now.Name, Up: new(bool)})
-		}
+	if s.takesDown(want) {
+		s.add(netstate.LinkSet{Index: s.Index, Link: now.Name, Up: new(bool)})
 	}
 	if !set.Empty() {
 		s.add(set)
@@ -291,6 +306,10 @@ const newTapMTU = 1500
 // setUpOrDown leaves a NIC down that was found down, unless the binding brought it up.
 func (s *stepper) setUpOrDown(want netstate.Link) {
 	if want.Index == s.Index && !s.Whole && !want.Up && !s.Raised {
+		if s.takesDown(want) { // another program has brought it up
+			up := true
+			s.add(netstate.LinkSet{Index: want.Index, Link: want.Name, Up: &up})
+		}
 		return
 	}
 	if s.isUp(want) != want.Up {
@@ -301,8 +320,7 @@ func (s *stepper) setUpOrDown(want netstate.Link) {
 // isUp says whether the link is up before setUpOrDown: changeNIC may have taken the NIC down.
 func (s *stepper) isUp(want netstate.Link) bool {
 	now, there := s.now.Link(want.Index)
-	wasDowned := want.Index == s.Index && there && now.Up && (now.Name != want.Name || now.MAC != want.MAC)
-	return there && now.Up && !wasDowned
+	return there && now.Up && !s.takesDown(want)
 }
 
 func (s *stepper) comesUp(want netstate.Link) bool { return want.Up && !s.isUp(want) }

@@ -56,7 +56,13 @@ func Group(index int) uint32 { return groupBase + uint32(index)&0xffff }
 
 // DeriveMAC returns a locally administered address, the same one for the same NIC and purpose.
 func DeriveMAC(nic Link, purpose string) cache.MAC {
-	sum := sha256.Sum256([]byte(nic.MAC.String() + " " + nic.Name + " " + purpose))
+	return DeriveMACOf(nic.MAC.String(), nic.Name, purpose)
+}
+
+// DeriveMACOf returns a locally administered address, the same one for the same station, NIC's name and purpose. The station
+// is named by its MAC, or by a guest's identity.
+func DeriveMACOf(station, nic, purpose string) cache.MAC {
+	sum := sha256.Sum256([]byte(station + " " + nic + " " + purpose))
 	var m cache.MAC
 	copy(m[:], sum[:])
 	m[0] = m[0]&^1 | 2

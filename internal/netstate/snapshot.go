@@ -49,6 +49,9 @@ type Snapshot struct {
 	// OnNode has the numbers that the Spec's owner has in Phase1's user namespace, if Owner.Inside is set. Only the
 	// Snapshots of a first plan have it.
 	OnNode infra.Owner `json:"onNode,omitzero"`
+	// NICMACs says that the MACs of a masquerade's bridge and responder are computed from the NIC's, as before version 5 of
+	// the journal: a guest may know them. Only the Snapshots of such journals have it.
+	NICMACs bool `json:"nicMACs,omitempty"`
 	// NoNFTables says that the kernel has no nf_tables.
 	NoNFTables bool `json:"noNFTables,omitempty"`
 	// NoLog says that the kernel cannot report dropped packets to an nflog group (nfnetlink_log).
@@ -102,6 +105,10 @@ type Link struct {
 	// 1 none, ...); -1: the link has no IPv6.
 	AddrGen int `json:"addrGen"`
 }
+
+// ChangesMACUp says whether links of the kind take another MAC while they are up (IFF_LIVE_ADDR_CHANGE, or a driver that does
+// not ask for it). Of other kinds, among them network cards, some refuse it with EBUSY.
+func ChangesMACUp(kind string) bool { return kind == "veth" || kind == "dummy" || kind == "vlan" }
 
 // Settings are the settings of a bridge, or of its port, that decide which frames pass. A setting that the
 // kernel does not know is missing.

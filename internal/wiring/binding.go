@@ -54,8 +54,8 @@ type traits struct {
 // selector finds the answers for a binding. A new kind of binding does not compile until it has a method here.
 type selector struct{ found binding }
 
-func (s *selector) Bridge(b infra.Bridge)         { s.found = bridge{} }
-func (s *selector) Redirect(b infra.Redirect)     { s.found = redirect{} }
+func (s *selector) Bridge(b infra.Bridge)         { s.found = bridge{b} }
+func (s *selector) Redirect(b infra.Redirect)     { s.found = redirect{b} }
 func (s *selector) Masquerade(b infra.Masquerade) { s.found = masquerade{b} }
 func (s *selector) Macvtap(b infra.Macvtap)       { s.found = macvtap{} }
 func (s *selector) SRIOV(b infra.SRIOV)           { s.found = sriov{b} }

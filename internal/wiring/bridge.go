@@ -13,7 +13,7 @@ import (
 )
 
 // bridge makes the NIC and the guest's tap ports of a bridge.
-type bridge struct{}
+type bridge struct{ infra.Bridge }
 
 func (bridge) asks(string) Questions {
 	return Questions{Sysctls: append([]string{netstate.NoIPv6}, netstate.BridgeCalls()...), Dummy: true, Gateways: true, Log: true}
@@ -25,7 +25,7 @@ func (bridge) withoutNIC() (string, bool) { return "", false }
 
 // wire gives the NIC's name, addresses and MAC to a link that stays down, the holder. The NIC takes another
 // MAC, as a bridge delivers frames for a port's own MAC to the namespace and not to the guest.
-func (bridge) wire(p *Plan, nic netstate.Link) error {
+func (b bridge) wire(p *Plan, nic netstate.Link) error {
 	if err := p.checkBridge(nic); err != nil {
 		return err
 	}
@@ -44,7 +44,10 @@ func (bridge) wire(p *Plan, nic netstate.Link) error {
 				Reason: fmt.Sprintf("the route to %v %s, and could not be given back", r.Destination, why)}
 		}
 	}
-	p.Record = p.record(nic, nic.MAC)
+	if b.MAC.IsZero() {
+		b.MAC = nic.MAC
+	}
+	p.Record = p.record(nic, b.MAC)
 	for _, path := range netstate.BridgeCalls() {
 		p.wanted.Sysctls[path] = "0" // the kernel has them now, or gets them with the bridge
 	}
@@ -81,7 +84,11 @@ func (bridge) wire(p *Plan, nic netstate.Link) error {
 	}
 	p.addLease(&p.Record, nic)
 	p.Record.Static = p.static(nic, p.Record.MAC)
+	p.warnOtherMAC(nic)
 	p.addTaps(nic)
+	if err := p.checkGuestMAC(); err != nil {
+		return err
+	}
 	g := p.filteredGuest(nic, p.guestAddresses(nic))
 	ofBridge, inet := bridgeTable(p.names, deafTo(p.names.Moved, p.names.Tap)...), p.muteNamespace(p.names.Moved)
 	muteBridge(&ofBridge, &inet, p.names.Bridge, p.names.Moved, p.names.Tap)
@@ -177,14 +184,15 @@ const (
 	kindMacvtap = "macvtap" // is a tap already
 )
 
-// guestAddresses are the NIC's addresses, which become the guest's; none: the guest's addresses are not known.
+// guestAddresses are the NIC's addresses, which become the guest's; none: the guest's addresses are not known. A guest with
+// another MAC than the NIC's makes another link-local address.
 func (p *Plan) guestAddresses(nic netstate.Link) []netip.Prefix {
 	if v4, v6 := addressesOf(p.found, nic); len(v4)+len(v6) == 0 {
 		return nil
 	}
 	var own []netip.Prefix
 	for _, a := range p.found.Addresses {
-		if a.Link == nic.Index {
+		if a.Link == nic.Index && (a.Prefix.Addr() != nic.MAC.LinkLocal() || p.Record.MAC == nic.MAC) {
 			own = append(own, a.Prefix)
 		}
 	}

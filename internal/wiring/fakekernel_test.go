@@ -314,6 +314,9 @@ func (k *fakeKernel) setLink(o netstate.LinkSet) error {
 			return syscall.EEXIST
 		}
 	}
+	if !o.MAC.IsZero() && l.Up && l.Tap == nil && l.Kind != "bridge" && !netstate.ChangesMACUp(l.Kind) {
+		return syscall.EBUSY
+	}
 	if o.AddrGen != nil && (l.AddrGen == netstate.AddrGenNoIPv6 || *o.AddrGen < 0) {
 		return syscall.EAFNOSUPPORT
 	}

@@ -244,6 +244,18 @@ var cases = []testCase{
 	{"bridge-flannel", flannel(), bridge()},
 	{"bridge-without-dummy", flannelWith(func(s *netstate.Snapshot) { s.Dummy = false }), bridge()},
 	{"redirect-flannel", flannel(), redirect()},
+	{"bridge-mac", flannel(), withSpec(bridge(), func(s *infra.Spec) { s.Binding = infra.Bridge{MAC: mac(0x77)} })},
+	{"redirect-mac", flannelWith(func(s *netstate.Snapshot) {
+		s.Neighbours = append(s.Neighbours, permanent("10.244.1.9", mac(9)), permanent("fd00:244:1::9", mac(9)))
+	}), withSpec(redirect(), func(s *infra.Spec) { s.Binding = infra.Redirect{MAC: mac(0x77)} })},
+	{"redirect-mac-without-link-local", lan4With(func(s *netstate.Snapshot) {
+		s.Addresses = s.Addresses[:1]
+		s.Routes = s.Routes[:2]
+	}), withSpec(redirect(), func(s *infra.Spec) { s.Binding = infra.Redirect{MAC: mac(0x77)} })},
+	{"auto-mac", ipvlanWith(func(s *netstate.Snapshot) {}), withSpec(auto(), func(s *infra.Spec) { s.Binding = infra.Auto{MAC: mac(0x77)} })},
+	{"masquerade-guest", flannel(), withSpec(masquerade(), func(s *infra.Spec) { s.Guest = "default/vm1" })},
+	{"masquerade-gateway-mac", flannel(), withSpec(masquerade(), func(s *infra.Spec) { s.Binding = infra.Masquerade{GatewayMAC: mac(0x77)} })},
+	{"masquerade-nic-macs", flannelWith(func(s *netstate.Snapshot) { s.NICMACs = true }), masquerade()},
 	{"redirect-guard-off", flannel(), withSpec(redirect(), func(s *infra.Spec) { s.Guard.Off = true })},
 	{"redirect-blackhole", flannelWith(func(s *netstate.Snapshot) {
 		s.Routes = append(s.Routes, netstate.Route{Table: netstate.TableMain, Type: 6, Destination: pfx("10.244.7.0/24")})

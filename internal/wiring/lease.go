@@ -62,13 +62,13 @@ func (p *Plan) addLeaseBehind(r *cache.Record, nic netstate.Link, v4, v6 []netip
 			routes[i].Gateway = hop
 		}
 		r.IPv4.Routes = installable(own, hop, routes)
-		r.Neighbours = append(r.Neighbours, cache.Neighbour{Address: hop, MAC: p.hopMAC(nic, true)})
+		r.Neighbours = append(r.Neighbours, cache.Neighbour{Address: hop, MAC: p.hopMAC(r, nic, true)})
 	}
 	if len(v6) > 0 {
 		r.Warnings = append(r.Warnings, secondAddresses(v6)...)
 		routes, warnings := guestRoutes(routesOf(p.found, nic, false))
 		r.Warnings = append(r.Warnings, warnings...)
-		router := cache.Router{Address: netstate.DeriveMAC(nic, "router").LinkLocal(), MAC: p.hopMAC(nic, false)}
+		router := cache.Router{Address: netstate.DeriveMACOf(r.MAC.String(), nic.Name, "router").LinkLocal(), MAC: p.hopMAC(r, nic, false)}
 		for _, route := range routes {
 			switch d := route.Destination; {
 			case d.Addr().IsLinkLocalUnicast(), d == single(v6[0].Addr()):
@@ -84,7 +84,7 @@ func (p *Plan) addLeaseBehind(r *cache.Record, nic netstate.Link, v4, v6 []netip
 }
 
 // hopMAC is the MAC to which a NIC without ARP sends packets for its gateway.
-func (p *Plan) hopMAC(nic netstate.Link, v4 bool) cache.MAC {
+func (p *Plan) hopMAC(r *cache.Record, nic netstate.Link, v4 bool) cache.MAC {
 	for _, route := range routesOf(p.found, nic, v4) {
 		for _, n := range p.found.Neighbours {
 			if n.Link == nic.Index && n.Permanent && n.Address == route.Gateway && route.Default() {
@@ -92,7 +92,7 @@ func (p *Plan) hopMAC(nic netstate.Link, v4 bool) cache.MAC {
 			}
 		}
 	}
-	return nic.MAC
+	return r.MAC
 }
 
 // serverFor is withoutGateway, or the next address if withoutGateway is the guest's.

@@ -37,11 +37,11 @@ func (b masquerade) wire(p *Plan, nic netstate.Link) error {
 		return p.refuseMasquerade(nic, "it has no address to hide a guest behind")
 	}
 	if b.MAC.IsZero() {
-		b.MAC = netstate.DeriveMAC(nic, "guest")
+		b.MAC = p.guestMAC(nic)
 	}
 	p.Record = p.record(nic, b.MAC)
 	br := p.newLink(nic, compare.NewBridge, p.names.Bridge, "bridge", min(nic.MTU, cache.MaxMTU))
-	br.MAC = netstate.DeriveMAC(nic, "bridge")
+	br.MAC = p.gatewayMAC(b.Masquerade, nic)
 	p.Record.GatewayMAC = br.MAC
 
 	var ends []end
@@ -91,6 +91,9 @@ func (b masquerade) wire(p *Plan, nic netstate.Link) error {
 		p.addResponder(&p.Record, nic)
 	}
 	p.addTaps(nic)
+	if err := p.checkGuestMAC(); err != nil {
+		return err
+	}
 	for _, path := range netstate.BridgeCalls() {
 		p.wanted.Sysctls[path] = "0" // otherwise iptables would see a packet twice, and translate it twice
 	}

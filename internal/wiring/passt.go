@@ -29,7 +29,7 @@ func (b passt) wire(p *Plan, nic netstate.Link) error {
 		return &infra.RefusedError{NIC: nic.Name, Binding: b.Kind(), Reason: "it has no address that passt could give to the guest", Instead: p.insteadOfDirect(nic)}
 	}
 	if b.MAC.IsZero() {
-		b.MAC = netstate.DeriveMAC(nic, "guest")
+		b.MAC = p.guestMAC(nic)
 	}
 	p.Record = p.record(nic, b.MAC)
 	p.Record.Tap = ""

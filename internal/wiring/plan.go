@@ -268,7 +268,8 @@ func (p *Plan) withoutGone(now netstate.Snapshot, routes []netstate.Route) []net
 func (p *Plan) isAnother(l netstate.Link) bool {
 	nic := p.nic()
 	named := l.Name == nic.Name || l.Name == p.names.Moved
-	return l.Index == nic.Index && !named && l.MAC != nic.MAC && l.MAC != netstate.DeriveMAC(nic, "moved")
+	ours := slices.ContainsFunc(p.wanted.Links, func(w netstate.Link) bool { return w.Index == nic.Index && w.MAC == l.MAC })
+	return l.Index == nic.Index && !named && !ours && l.MAC != nic.MAC && l.MAC != netstate.DeriveMAC(nic, "moved")
 }
 
 // nic is the NIC as it was found.

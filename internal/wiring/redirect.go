@@ -11,8 +11,8 @@ import (
 )
 
 // redirect forwards what comes in at the NIC to the guest's tap, and the other way round, before the
-// namespace's own stack sees it. The NIC keeps all that it has.
-type redirect struct{}
+// namespace's own stack sees it. The NIC keeps all that it has, except its MAC if the guest has another one.
+type redirect struct{ infra.Redirect }
 
 func (redirect) asks(string) Questions {
 	return Questions{Sysctls: append([]string{netstate.NoIPv6}, netstate.BridgeCalls()...), Gateways: true, Log: true}
@@ -22,18 +22,32 @@ func (redirect) traits() traits { return traits{mends: true} }
 
 func (redirect) withoutNIC() (string, bool) { return "", false }
 
-func (redirect) wire(p *Plan, nic netstate.Link) error {
+func (b redirect) wire(p *Plan, nic netstate.Link) error {
+	if b.MAC.IsZero() {
+		b.MAC = nic.MAC
+	}
 	if err := p.checkRedirect(nic); err != nil {
 		return err
 	}
-	p.Record = p.record(nic, nic.MAC)
-	nic.AllMulticast = nic.AllMulticast || nic.Kind != "veth" // a veth filters no multicast
+	if err := p.checkOtherMAC(nic, b.MAC); err != nil {
+		return err
+	}
+	p.Record = p.record(nic, b.MAC)
+	wired := nic
+	wired.AllMulticast = nic.AllMulticast || nic.Kind != "veth" // a veth filters no multicast
+	if b.MAC != nic.MAC {
+		p.takeMAC(&wired, b.MAC)
+	}
 	p.keepNIC(nic)
-	p.wanted.Links = append(p.wanted.Links, nic)
+	p.wanted.Links = append(p.wanted.Links, wired)
 	p.addLease(&p.Record, nic)
 	p.Record.Static = p.static(nic, p.Record.MAC)
 	p.warnDown(nic)
+	p.warnOtherMAC(nic)
 	p.addTaps(nic)
+	if err := p.checkGuestMAC(); err != nil {
+		return err
+	}
 	g := p.filteredGuest(nic, p.guestAddresses(nic))
 	g.pass, g.longest, g.local.hears = firewall.Fwd{Device: nic.Name}, nic.MTU, g.local.learns
 	if err := p.addFilter(g); err != nil {
@@ -62,6 +76,42 @@ func (p *Plan) checkRedirect(nic netstate.Link) error {
 		return nil
 	}
 	return &infra.RefusedError{NIC: nic.Name, Binding: cache.BindingRedirect, Reason: reason, Instead: cache.BindingMasquerade}
+}
+
+// checkOtherMAC refuses a guest's MAC that is not the NIC's where the NIC cannot take it.
+func (p *Plan) checkOtherMAC(nic netstate.Link, mac cache.MAC) error {
+	if mac == nic.MAC {
+		return nil
+	}
+	reason := ""
+	switch nic.Kind {
+	case kindMacvlan, kindMacvtap:
+		reason = "the link below it passes frames by the MAC that the " + nic.Kind + " was made with"
+	case kindIPVLAN:
+		reason = "it shares the MAC of the link below it"
+	default:
+		return nil
+	}
+	instead := cache.BindingMasquerade
+	if p.checkBridge(nic) == nil {
+		instead = cache.BindingBridge
+	}
+	return &infra.RefusedError{NIC: nic.Name, Binding: cache.BindingRedirect, Instead: instead,
+		Reason: fmt.Sprintf("it is a %s with the MAC %v, and the guest is to have %v: %s", nic.Kind, nic.MAC, mac, reason)}
+}
+
+// takeMAC gives the NIC the guest's MAC. The kernel shall make no link-local address of it, which is the guest's. The NIC
+// keeps its permanent neighbours, which the kernel forgets when the MAC changes.
+func (p *Plan) takeMAC(nic *netstate.Link, mac cache.MAC) {
+	nic.MAC = mac
+	if nic.AddrGen != netstate.AddrGenNoIPv6 {
+		nic.AddrGen = netstate.AddrGenNone
+	}
+	for _, n := range p.found.Neighbours {
+		if n.Link == nic.Index && n.Permanent {
+			p.wanted.Neighbours = append(p.wanted.Neighbours, n)
+		}
+	}
 }
 
 // child is the name of a link of one of the kinds that lies on the NIC; empty: there is none.

@@ -163,12 +163,16 @@ func (s *salvage) bridge() {
 	s.lose("routes and permanent neighbours of %s%s", nic, s.advise(s.routeCommands()))
 }
 
-// redirect has changed nothing of the NIC but all multicast. The namespace could not renew what the NIC had.
+// redirect has changed nothing of the NIC but all multicast, and its MAC if the guest has another one: then the kernel makes
+// no link-local address of it. The namespace could not renew what the NIC had.
 func (s *salvage) redirect() {
 	was, there := s.now.Named(s.names.NIC)
 	if !there {
 		s.gone()
 		return
+	}
+	if was.AddrGen == netstate.AddrGenNone || was.AddrGen == netstate.AddrGenNoIPv6 {
+		s.restoreMAC(&was)
 	}
 	s.keep(was)
 	if was.AllMulticast && was.Kind != "veth" {
@@ -177,6 +181,20 @@ func (s *salvage) redirect() {
 	if missing := append(s.addressCommands(), s.routeCommands()...); len(missing) > 0 || s.record == nil {
 		s.lose("addresses and routes that %s has lost since Setup%s", s.names.NIC, s.advise(missing))
 	}
+}
+
+// restoreMAC takes the MAC that the NIC had before Setup from the link-local address that the kernel made of it.
+func (s *salvage) restoreMAC(nic *netstate.Link) {
+	guests := s.record == nil || s.record.MAC == nic.MAC
+	for _, a := range s.now.Addresses {
+		b := a.Prefix.Addr().As16()
+		before := cache.MAC{b[8] ^ 2, b[9], b[10], b[13], b[14], b[15]}
+		if guests && a.Link == nic.Index && a.Prefix.Addr() == before.LinkLocal() && before.Unicast() {
+			nic.MAC, nic.AddrGen = before, 0
+			return
+		}
+	}
+	s.lose("whether %s had another MAC and made its IPv6 addresses of it: ip link set %[1]s address MAC addrgenmode eui64", nic.Name)
 }
 
 // masquerade has let the NIC forward. If it did not before Setup, a rule of the masquerade says so.

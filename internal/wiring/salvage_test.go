@@ -48,6 +48,7 @@ var phrases = []struct {
 	{"routes and permanent neighbours of ", []string{"route ", "neighbour "}, true},
 	{"how ", []string{`link eth0`, "address eth0", "route eth0"}, false},
 	{"whether eth0 was down", []string{"link eth0"}, false},
+	{"whether eth0 had another MAC", []string{"link eth0"}, false},
 	{"whether eth0 received all multicast", []string{"link eth0"}, false},
 	{"addresses and routes that eth0 has lost", nil, false},
 	{"sysctls, if ", []string{"sysctl net/bridge/", "sysctl net/ipv6/conf/default/disable_ipv6"}, false},

@@ -1,0 +1,78 @@
+package wiring
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/netstate"
+)
+
+// guestMAC makes up the MAC of a guest that no other station than its gateway sees.
+func (p *Plan) guestMAC(nic netstate.Link) cache.MAC {
+	station := cmp.Or(p.spec.Guest, nic.MAC.String())
+	return netstate.DeriveMACOf(station, nic.Name, "guest")
+}
+
+// gatewayMAC is the MAC of a masquerade's bridge. It does not depend on the NIC: a guest that moves to another namespace
+// keeps what its neighbour tables say, and the gateway's link-local address.
+func (p *Plan) gatewayMAC(b infra.Masquerade, nic netstate.Link) cache.MAC {
+	switch {
+	case !b.GatewayMAC.IsZero():
+		return b.GatewayMAC
+	case p.found.NICMACs:
+		return netstate.DeriveMAC(nic, "bridge")
+	}
+	return infra.DefaultGatewayMAC
+}
+
+// responderMAC is computed from the MAC that a guest keeps when it moves: its gateway's behind a masquerade, else its own.
+func (p *Plan) responderMAC(r cache.Record, nic netstate.Link) cache.MAC {
+	station := nic
+	switch {
+	case r.Binding != cache.BindingMasquerade:
+		station.MAC = r.MAC
+	case !p.found.NICMACs:
+		station.MAC = r.GatewayMAC
+	}
+	return netstate.DeriveMAC(station, "responder")
+}
+
+// checkGuestMAC refuses a MAC for the guest that another link of the wiring has. The kernel would keep the guest's frames.
+func (p *Plan) checkGuestMAC() error {
+	field := "binding." + p.spec.Binding.Kind() + ".mac"
+	if p.Record.MAC == p.Record.GatewayMAC {
+		return &cache.FieldError{Field: field, Reason: fmt.Sprintf("%v is the gateway's: want another one here or in gatewayMAC", p.Record.MAC)}
+	}
+	for _, l := range p.wanted.Links {
+		if l.Up && l.Index != p.nic().Index && l.MAC == p.Record.MAC || l.Name == p.names.Moved && l.MAC == p.Record.MAC {
+			return &cache.FieldError{Field: field, Reason: fmt.Sprintf("%v is that of %s, a link of the wiring: want another one", p.Record.MAC, l.Name)}
+		}
+	}
+	return nil
+}
+
+// warnOtherMAC warns of networks that seem to know the NIC's MAC, and drop the frames of a guest with another one.
+func (p *Plan) warnOtherMAC(nic netstate.Link) {
+	if p.Record.MAC == nic.MAC {
+		return
+	}
+	v4, _ := addressesOf(p.found, nic)
+	switch {
+	case slices.ContainsFunc(v4, func(a netip.Prefix) bool { return ofAddress(nic.MAC, a.Addr()) }):
+		p.warn("%s's MAC, %v, is made of its address, as OVN-Kubernetes and OpenShift make it: if that network checks MACs (port security), it drops what the guest sends with %v", nic.Name, nic.MAC, p.Record.MAC)
+	case p.routedByEBPF(nic, v4):
+		p.warn("%s looks like a NIC of Cilium, which knows the MAC %v: nothing reaches a guest with %v", nic.Name, nic.MAC, p.Record.MAC)
+	case nic.Kind == "":
+		p.warn("%s is no virtual link: a cloud, or a switch with port security, may know the MAC %v alone, and drop what the guest sends with %v", nic.Name, nic.MAC, p.Record.MAC)
+	}
+}
+
+// ofAddress says whether the MAC is 0a:58 and the address, as the CNI plugins of OVN-Kubernetes and OpenShift SDN make it.
+func ofAddress(m cache.MAC, a netip.Addr) bool {
+	v4 := a.As4()
+	return m == cache.MAC{0x0a, 0x58, v4[0], v4[1], v4[2], v4[3]}
+}
