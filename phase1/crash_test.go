@@ -212,6 +212,8 @@ type bed struct {
 	// gone are the agent's flags that select what Forget removes; files are of a namespace that is gone.
 	gone  []string
 	files map[string]string
+	// more are further flags of a verb.
+	more map[string][]string
 	// judgeTrial is outcome, or that of another kind of trial.
 	judgeTrial func(trial) (met bool, err error)
 }
@@ -260,7 +262,7 @@ func (b *bed) run(a attempt) result {
 	default:
 		args = append(append(args, a.verb), of...)
 	}
-	out, err := exec.Command("strace", args...).CombinedOutput()
+	out, err := exec.Command("strace", append(args, b.more[a.verb]...)...).CombinedOutput()
 	trace, readErr := os.ReadFile(log)
 	if readErr != nil {
 		b.Fatalf("%v\n%s", readErr, out)
@@ -626,6 +628,9 @@ var phases = []struct {
 	{"undo", undoTrials},
 	{"two crashes", doubleTrials},
 	{"forced Teardown", forcedTrials},
+	{"Setup on standby", func(b *bed) { moveTrials(b, "setup") }},
+	{"Deactivate", func(b *bed) { moveTrials(b, "deactivate") }},
+	{"Activate", func(b *bed) { moveTrials(b, "activate") }},
 }
 
 func (b *bed) onceTrials(verb string, wired bool, someKills, someFailures int) {
