@@ -34,6 +34,7 @@ func Example() {
 		answer, err := pod.World.Ask(t.Context(), netip.AddrPortFrom(pod.IPv4, guestwiretest.Port))
 		t.Logf("%s, %v", answer, err) // guest sees 10.244.1.1:36918, <nil>
 
+		guest.Close() // Teardown refuses while the tap is open
 		if err := phase1.Teardown(t.Context(), config); err != nil {
 			t.Fatal(err)
 		}

@@ -97,6 +97,10 @@ func TestShapes(t *testing.T) {
 						t.Errorf("%s does not send back: %v", who, err)
 					}
 				}
+				if err := phase1.Teardown(t.Context(), c); !errors.Is(err, phase1.ErrInUse) {
+					t.Errorf("Teardown under the guest: %v, want ErrInUse", err)
+				}
+				guest.Close()
 				if err := phase1.Teardown(t.Context(), c); err != nil {
 					t.Fatal(err)
 				}

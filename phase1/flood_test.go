@@ -60,6 +60,7 @@ func TestHostileFramesWhileWiring(t *testing.T) {
 					t.Errorf("round %d: the namespace has %q:\n%s", round, bad, all)
 				}
 			}
+			c.CutOff = true // the flood has the tap open
 			if err := phase1.Teardown(t.Context(), c); err != nil {
 				t.Error(err)
 			}

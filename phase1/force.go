@@ -21,7 +21,7 @@ import (
 // State says where the record is. If State is empty, and the journal does not tell either, the record stays. A record
 // that can be read adds to lost what it says of addresses and routes.
 //
-// The errors are those of Teardown. It is ErrNotWired, and nothing has changed, if the NIC has no journal, no record,
+// The errors are those of Teardown, ErrInUse too. It is ErrNotWired, and nothing has changed, if the NIC has no journal, no record,
 // and nothing in the namespace that bears the mark. After an error or a kill, ForceTeardown or Teardown finishes the
 // work; ForceTeardown tells again what is lost.
 func ForceTeardown(ctx context.Context, c Config) (lost []string, err error) {
@@ -40,10 +40,10 @@ func ForceTeardown(ctx context.Context, c Config) (lost []string, err error) {
 			}
 			if _, err = s.replan(j); err == nil {
 				lost = j.Lost
-				return s.takeDown(ctx, j)
+				return s.takeDown(ctx, j, c.CutOff)
 			}
 		}
-		lost, err = s.takeDownForced(ctx, c.State, err)
+		lost, err = s.takeDownForced(ctx, c, err)
 		return err
 	})
 	return lost, err
@@ -51,9 +51,9 @@ func ForceTeardown(ctx context.Context, c Config) (lost []string, err error) {
 
 // takeDownForced writes a journal of what the namespace shows, so that a call that is killed can be repeated, and
 // undoes what that journal says. Unreadable is why the journal that is there cannot be used; nil: there is none.
-func (s *session) takeDownForced(ctx context.Context, state string, unreadable error) ([]string, error) {
+func (s *session) takeDownForced(ctx context.Context, c Config, unreadable error) ([]string, error) {
 	said, _ := s.node.describe(s.identity.Name(), s.nic)
-	state, err := said.lostState(state)
+	state, err := said.lostState(c.State)
 	if err != nil {
 		return nil, err
 	}
@@ -81,14 +81,17 @@ func (s *session) takeDownForced(ctx context.Context, state string, unreadable e
 	made := wiring.Salvage(now, s.nic, kind, record)
 	made.Spec.State = state
 	made.Lost = append(made.Lost, lost...)
-	if err := s.writeJournal(made, nil); err != nil {
-		return nil, err
-	}
 	plan, err := made.Plan()
 	if err != nil {
 		return nil, err
 	}
-	return made.Lost, s.undo(plan)
+	if _, _, err := s.wayBack(plan, c.CutOff); err != nil {
+		return nil, err
+	}
+	if err := s.writeJournal(made, nil); err != nil {
+		return nil, err
+	}
+	return made.Lost, s.undo(plan, true)
 }
 
 // forgetUnmarked removes record and journal where nothing in the namespace shows a wiring.

@@ -87,6 +87,7 @@ func TestGateway(t *testing.T) {
 					t.Errorf("the guest still has the route %v", route)
 				}
 			}
+			end(t, g)
 			teardown(t, n, c, before)
 		})
 	}

@@ -245,9 +245,11 @@ func TestInsideOwn(t *testing.T) {
 		t.Errorf("%+v, %v; want OnNode %+v", report, err, nstest.Owner())
 	}
 	n.Serve(t, nstest.LauncherUID)
-	if _, err := boot(t, n, record(t, n)).Configure(t.Context(), guest.Families{IPv4: true}); err != nil {
+	g := boot(t, n, record(t, n))
+	if _, err := g.Configure(t.Context(), guest.Families{IPv4: true}); err != nil {
 		t.Error(err)
 	}
+	end(t, g)
 	teardown(t, n, c, before)
 }
 

@@ -223,6 +223,7 @@ func TestReadOnlySysctls(t *testing.T) {
 			}
 		}
 		launcher.Stop(t)
+		end(t, g)
 	}
 	t.Run("auto", func(t *testing.T) {
 		n := nstest.NewNetwork(t)

@@ -33,6 +33,9 @@ type Config struct {
 	// Standby, for a first Setup, keeps the guest's tap down until [Activate]: nothing passes between the guest and the
 	// network, and Setup sends nothing. A later Setup keeps what Activate and [Deactivate] have left, whatever is here.
 	Standby bool
+	// CutOff says that Teardown and ForceTeardown delete the guest's tap also if a process has it open. The guest's
+	// network ends then, and the VMM keeps a dead device. Other calls ignore CutOff.
+	CutOff bool
 	// Progress is told in words what a call waits for, once it takes longer than a second, and what Teardown
 	// found not to be there. It may be called on another goroutine. Nil is allowed.
 	Progress func(text string)
@@ -48,6 +51,8 @@ var (
 	ErrNotWired error = notWired{}
 	// ErrNotQuiet: the guest may be active in another namespace, and would be there twice.
 	ErrNotQuiet = errors.New("the guest may be active in another namespace")
+	// ErrInUse: a process has the guest's tap open, as a VMM does as long as the VM has the NIC. Nothing has changed.
+	ErrInUse = errors.New("in use")
 )
 
 type notWired struct{}

@@ -31,6 +31,7 @@ var selection = nstest.Selection{
 		{Test: "TestHostileFrames/IPv4_and_IPv6", Why: "the guest filter as that kernel evaluates it"},
 		{Test: "TestGuardWire/(bridge|redirect),_served", Why: "VLAN tags as that kernel's rules read them"},
 		{Test: "TestNamespaceIsMute/bridge,_guard.off_false", Why: "which sockets need no capability"},
+		{Test: "TestInUse/(one_queue,_down_and_no_carrier|two_queues,_both_switched_off,_no_carrier|three_queues)", Why: "that kernel says whether a process has a tap open"},
 		{Test: "TestMachinesNamespace", Why: "the first namespace has no inode number of its own before Linux 6.18"},
 		{Test: "TestReadOnlySysctls/masquerade", Why: "IPv6 forwarding is one switch before Linux 6.17, and br_netfilter is a module"},
 		{Test: "TestOuterServers/redirect,_served", Why: "the same toward the guest, where fragments hide headers"},

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
@@ -19,6 +20,11 @@ import (
 // *cache.FieldError. It is no error if the NIC is not wired; Progress is told so. The error is infra.ErrNoNIC if
 // the NIC has gone; then everything else is removed. It is infra.ErrWired if the NIC is wired and Dir has no
 // journal of it: see [ForceTeardown].
+//
+// The error is ErrInUse, and nothing has changed, if a process has the guest's tap open: end the VM, or detach the NIC
+// from the VM first (package domain/qemu: Unplug; libvirt: detach-device). With CutOff Teardown deletes the tap nevertheless.
+// A macvtap, a virtual function and passt's socket are not the wiring's, and the kernel does not tell who has them open:
+// of these the caller has to know.
 //
 // A namespace that is gone has nothing to give back; [Forget] removes what is left of its wirings.
 func Teardown(ctx context.Context, c Config) error {
@@ -36,12 +42,12 @@ func Teardown(ctx context.Context, c Config) error {
 		for _, what := range j.Lost { // by a ForceTeardown that was interrupted
 			s.tell.say("not known: %s", what)
 		}
-		return s.takeDown(ctx, j)
+		return s.takeDown(ctx, j, c.CutOff)
 	})
 }
 
 // takeDown undoes what the journal says, and removes record and journal.
-func (s *session) takeDown(ctx context.Context, j *journal) error {
+func (s *session) takeDown(ctx context.Context, j *journal, cutOff bool) error {
 	plan, err := s.replan(j)
 	if err != nil {
 		return err
@@ -49,7 +55,7 @@ func (s *session) takeDown(ctx context.Context, j *journal) error {
 	if err := s.findState(ctx, j.Spec.State); err != nil {
 		return err
 	}
-	return s.undo(plan)
+	return s.undo(plan, cutOff)
 }
 
 // nothingWired is the Teardown of a NIC without a journal. A wiring whose journal is not here is an error.
@@ -92,13 +98,21 @@ func (s *session) undoFailed(plan *wiring.Plan) error {
 	defer ns.Close()
 	fresh := *s
 	fresh.ns = ns
-	return fresh.undo(plan)
+	return fresh.undo(plan, true)
 }
 
-// undo gives the namespace back. The journal is removed last: without it, the rest could not be found.
-func (s *session) undo(plan *wiring.Plan) error {
+// undo gives the namespace back. The journal is removed last: without it, the rest could not be found. Unless cutOff is
+// set, undo refuses before the first change if a process has a tap open that undo would delete.
+func (s *session) undo(plan *wiring.Plan, cutOff bool) error {
+	ops, gone, err := s.wayBack(plan, cutOff)
+	if errors.Is(err, ErrInUse) {
+		return err
+	}
+	if err != nil {
+		return fmt.Errorf("give the namespace back: %w", err)
+	}
 	record := s.removeRecord()
-	err := s.giveBack(plan)
+	err = s.giveBack(plan, ops, gone)
 	if record == nil && (err == nil || errors.Is(err, infra.ErrNoNIC)) {
 		err = errors.Join(err, s.removeJournal())
 	}
@@ -125,27 +139,59 @@ func (s *session) removeRecord() error {
 
 // giveBack does not end with the caller's context: half a way back is worse than a late one. If
 // the NIC has gone, giveBack says so when everything else is done.
-func (s *session) giveBack(plan *wiring.Plan) error {
-	for range tries {
-		now, err := s.read(plan)
-		if err != nil {
-			return err
-		}
-		if now.Needed, err = s.neededSysctls(now); err != nil {
-			return err
-		}
-		ops, gone := plan.Undo(now)
-		if gone != nil && !errors.Is(gone, infra.ErrNoNIC) {
-			return gone
-		}
-		if len(ops) == 0 {
-			return gone
+func (s *session) giveBack(plan *wiring.Plan, ops []netstate.Op, gone error) (err error) {
+	for tried := 0; len(ops) > 0; tried++ {
+		if tried == tries {
+			return fmt.Errorf("NIC %s keeps changing", s.nic)
 		}
 		if err := s.apply(context.Background(), ops); err != nil {
 			return err
 		}
+		if ops, gone, err = s.wayBack(plan, true); err != nil {
+			return err
+		}
 	}
-	return fmt.Errorf("NIC %s keeps changing", s.nic)
+	return gone
+}
+
+// wayBack reads the namespace and returns what is left to undo. Gone is infra.ErrNoNIC if the NIC has gone. Unless cutOff
+// is set, the error is ErrInUse if a process has a tap open that the operations delete.
+func (s *session) wayBack(plan *wiring.Plan, cutOff bool) (ops []netstate.Op, gone, err error) {
+	now, err := s.read(plan)
+	if err != nil {
+		return nil, nil, err
+	}
+	if now.Needed, err = s.neededSysctls(now); err != nil {
+		return nil, nil, err
+	}
+	ops, gone = plan.Undo(now)
+	if gone != nil && !errors.Is(gone, infra.ErrNoNIC) {
+		return nil, nil, gone
+	}
+	if !cutOff {
+		err = s.checkUnused(now, ops)
+	}
+	return ops, gone, err
+}
+
+// checkUnused refuses operations that delete a tap which a process has open. Of the wiring's two taps, Phase2 has the
+// responder's open, and notices its end.
+func (s *session) checkUnused(now netstate.Snapshot, ops []netstate.Op) error {
+	responder := netstate.NamesFor(s.nic).Responder
+	for _, l := range now.Links {
+		if l.Tap == nil || l.Name == responder || !slices.ContainsFunc(ops, func(o netstate.Op) bool { return netstate.Deletes(o, l) }) {
+			continue
+		}
+		used, err := s.ns.InUse(l)
+		if err != nil {
+			return err
+		}
+		if used {
+			return fmt.Errorf("NIC %s: %w: a process has tap %s open: detach the NIC from the VM or end the VM first, or cut the guest off (Config.CutOff, agent teardown -cut-off)",
+				s.nic, ErrInUse, l.Name)
+		}
+	}
+	return nil
 }
 
 // neededSysctls are the shared sysctls that other NICs of the namespace need. All of them are needed if a

@@ -30,6 +30,7 @@ const (
 	exitDrift    // kernel or record are not as recorded
 	exitRefused  // the binding cannot work on this NIC
 	exitNotQuiet // the guest may be active in another namespace
+	exitInUse    // a process has the guest's tap open
 )
 
 func main() {
@@ -71,6 +72,8 @@ func exitCode(err error) int {
 		return exitDrift
 	case errors.As(err, &refused):
 		return exitRefused
+	case errors.Is(err, phase1.ErrInUse):
+		return exitInUse
 	case errors.As(err, &usage), errors.As(err, &field):
 		return exitUsage
 	}
@@ -181,6 +184,8 @@ func (o *options) flagSet(v verb) *flag.FlagSet {
 			set.BoolVar(&o.gone, name, false, "the guest is active in no other namespace, and will not be")
 		case "force":
 			set.BoolVar(&o.force, name, false, "without the journal: by what the namespace still shows")
+		case "cut-off":
+			set.BoolVar(&o.CutOff, name, false, "delete the guest's tap also if a process has it open")
 		case "prometheus":
 			set.BoolVar(&o.prometheus, name, false, "print metrics in Prometheus' text format, of all NICs of the node if none is named")
 		}

@@ -72,10 +72,11 @@ func runWired(ctx context.Context, o *options) (err error) {
 	return runCommand(cmd, o, signals)
 }
 
-// named is the configuration that names the NIC and no more, so that Teardown finds the wiring of another State, too.
+// named is the configuration that names the NIC and no more, so that Teardown finds the wiring of another State, too. It cuts
+// the guest off: when the command has ended, a VMM that the command has started may still be ending.
 func (o *options) named() phase1.Config {
 	c := o.Config
-	c.Spec = infra.Spec{NIC: o.NIC}
+	c.Spec, c.CutOff = infra.Spec{NIC: o.NIC}, true
 	return c
 }
 

@@ -148,9 +148,10 @@ The exit code is the command's, and 128 and the signal's number if a signal ende
 	},
 	{
 		name: "teardown", short: "give the namespace back as setup found it",
-		flags: "netns own nic state config force dir", do: teardown,
-		long: `teardown gives the namespace back as setup found it, and removes the record. Stop the VM first: teardown deletes the
-VM's tap, and the tap of a later setup is another one. A NIC that is not wired is no error.
+		flags: "netns own nic state config force cut-off dir", do: teardown,
+		long: `teardown gives the namespace back as setup found it, and removes the record. Stop the VM first, or detach the NIC from
+the VM: teardown deletes the VM's tap, and the tap of a later setup is another one. As long as a process has the tap open,
+teardown changes nothing and exits with 7; -cut-off deletes the tap nevertheless. A NIC that is not wired is no error.
 -state is not needed; one that is named has to be the one of setup.
 
 -force does without the journal: it removes what bears guestwire's mark, gives the NIC its name, MAC and addresses
@@ -240,8 +241,9 @@ For example, with a pod's namespace in /run/netns/pod:
   agent teardown -netns /run/netns/pod -nic eth0
 
 The exit code is 0: done, 1: failed, 2: a flag or a field of the configuration is wrong, 3: the NIC is not wired,
-4: the kernel is not as recorded, 5: the binding cannot work on the NIC, 6: the guest may be active elsewhere.
-That of exec and run is their command's. What takes longer than a second is told on standard error.
+4: the kernel is not as recorded, 5: the binding cannot work on the NIC, 6: the guest may be active elsewhere,
+7: a process has the guest's tap open. That of exec and run is their command's. What takes longer than a second is told
+on standard error.
 `)
 	return nil
 }

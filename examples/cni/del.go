@@ -109,7 +109,7 @@ func (s sandboxCalls) forget(ctx context.Context, nic string, ended bool) error 
 
 // teardown takes a NIC down in the namespace that is open.
 func (s sandboxCalls) teardown(ctx context.Context, nic string) error {
-	err := phase1.Teardown(ctx, phase1.Config{NetNS: s.ns, Dir: s.Dir, Progress: progress, Spec: infra.Spec{NIC: nic, State: s.dir}})
+	err := phase1.Teardown(ctx, phase1.Config{NetNS: s.ns, Dir: s.Dir, Progress: progress, CutOff: true, Spec: infra.Spec{NIC: nic, State: s.dir}})
 	if err != nil && !errors.Is(err, infra.ErrNoNIC) || s.hasRecord(nic) {
 		return err
 	}

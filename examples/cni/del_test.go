@@ -43,6 +43,14 @@ func TestDelete(t *testing.T) {
 			rt.NetNS = "" // as containerd calls it for the second time
 			s.del(list, rt)
 		},
+		"under a VMM that has not ended": func(t *testing.T, n *node) {
+			s, list, rt := wiredPod(n, "u1", "redirect")
+			s.boot("eth0")
+			s.del(list, rt)
+			if links := s.ns.IP("-br link"); strings.Contains(links, "eth0-tap") {
+				t.Errorf("the tap is left:\n%s", links)
+			}
+		},
 		"of a namespace whose path is gone": func(t *testing.T, n *node) {
 			s, list, rt := wiredPod(n, "u1", "bridge")
 			s.ns.End()

@@ -52,6 +52,7 @@ func launch(ctx context.Context, netns string, vmm []string) (err error) {
 	c := phase1.Config{NetNS: ns, Spec: infra.Spec{
 		NIC: "eth0", Binding: infra.Auto{}, Owner: infra.Owner{UID: 107, GID: 107}, State: "/run/guestwire/vm1",
 	}}
+	c.CutOff = true // QEMU may still be ending at Teardown
 	if _, err := phase1.Setup(ctx, c); err != nil {
 		return err // the namespace is as it was found
 	}

@@ -1,8 +1,11 @@
 package kernel
 
 import (
+	"errors"
+	"fmt"
 	"unsafe"
 
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/internal/netstate"
@@ -46,6 +49,8 @@ const (
 	tunGroup      = 2
 	tunType       = 3
 	tunMultiQueue = 7
+	tunQueues     = 8 // IFLA_TUN_NUM_QUEUES, of a multi-queue tap alone
+	tunDisabled   = 9 // IFLA_TUN_NUM_DISABLED_QUEUES: attached, and switched off by TUNSETQUEUE
 )
 
 // parseTap parses the attributes of a link of the kind tun into l. l.Tap stays nil for a tun device that is
@@ -70,4 +75,68 @@ func parseTap(b []byte, l *netstate.Link) error {
 		l.Tap = &t
 	}
 	return err
+}
+
+// InUse says whether a process has the tap open. A link that is gone is not in use.
+//
+// The kernel tells the number of open queues of a multi-queue tap. Other taps have a carrier as long as a process has them
+// open, also if the tap is down; but the process can take the carrier away (TUNSETCARRIER).
+func (n *Namespace) InUse(tap netstate.Link) (bool, error) {
+	var carrier bool
+	var queues uint32
+	r := request(unix.RTM_GETLINK, 0, ifInfo(unix.AF_UNSPEC, tap.Index), attr32(unix.IFLA_EXT_MASK, skipStatistics))
+	err := n.route.dump(r, func() { carrier, queues = false, 0 }, func(m []byte) (err error) {
+		carrier, queues, err = parseUse(m)
+		return err
+	})
+	if errors.Is(err, unix.ENODEV) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("read whether a process has tap %s open: %w", tap.Name, err)
+	}
+	if carrier || queues > 0 || tap.Tap.MultiQueue {
+		return carrier || queues > 0, nil
+	}
+	return n.takesCarrier(tap)
+}
+
+// takesCarrier asks the kernel to give a tap its carrier and to take it away again, in one batch. The kernel refuses that
+// for a tap that no process has open (tun_net_change_carrier).
+func (n *Namespace) takesCarrier(tap netstate.Link) (bool, error) {
+	var batch [][]byte
+	for _, on := range []byte{1, 0} {
+		r := request(unix.RTM_SETLINK, 0, ifInfo(unix.AF_UNSPEC, tap.Index), nl.NewRtAttr(unix.IFLA_CARRIER, []byte{on}))
+		batch = append(batch, r.Serialize())
+	}
+	failures, err := n.route.send(batch, len(batch)-1)
+	if err != nil {
+		return false, fmt.Errorf("ask whether a process has tap %s open: %w", tap.Name, err)
+	}
+	refused := len(failures) > 0 && failures[0].message == 0
+	return !refused, nil
+}
+
+// parseUse returns the carrier of the link that the message describes, and how many queues of a multi-queue tap are open.
+func parseUse(m []byte) (carrier bool, queues uint32, err error) {
+	err = eachAttribute(m, unix.SizeofIfInfomsg, func(kind uint16, v []byte) error {
+		switch kind {
+		case unix.IFLA_CARRIER:
+			carrier = u8(v) != 0
+		case unix.IFLA_LINKINFO:
+			return eachAttribute(v, 0, func(kind uint16, v []byte) error {
+				if kind != nl.IFLA_INFO_DATA {
+					return nil
+				}
+				return eachAttribute(v, 0, func(kind uint16, v []byte) error {
+					if kind == tunQueues || kind == tunDisabled {
+						queues += u32(v)
+					}
+					return nil
+				})
+			})
+		}
+		return nil
+	})
+	return carrier, queues, err
 }

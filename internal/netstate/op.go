@@ -19,6 +19,17 @@ type Op interface {
 	kind() (kind, link string)
 }
 
+// Deletes says whether the operation deletes the link.
+func Deletes(op Op, l Link) bool {
+	switch o := op.(type) {
+	case LinkDel:
+		return o.Index == l.Index
+	case GroupDel:
+		return o.Group == l.Group
+	}
+	return false
+}
+
 // Step returns the operation as a caller of package phase1 sees it.
 func Step(op Op) infra.Step {
 	kind, link := op.kind()

@@ -161,6 +161,7 @@ func (l *Laid) checkOffload(t *testing.T, b infra.Binding, before string) {
 		}
 	}
 	launcher.Stop(t)
+	c.CutOff = true // the guest lasts as long as the test
 	if err := phase1.Teardown(t.Context(), c); err != nil {
 		t.Error(err)
 	}

@@ -117,6 +117,7 @@ func runBinding(ctx context.Context, b infra.Binding, withVM bool) (err error) {
 	wired := true
 	defer func() {
 		if wired { // a step failed
+			c.CutOff = true // the guest may be left
 			err = errors.Join(err, phase1.Teardown(context.WithoutCancel(ctx), c))
 		}
 	}()

@@ -1,0 +1,192 @@
+package phase1_test
+
+import (
+	"errors"
+	"os"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/netns"
+	"github.com/guestwire/guestwire/internal/rig/nstest"
+	"github.com/guestwire/guestwire/internal/tap"
+	"github.com/guestwire/guestwire/phase1"
+)
+
+// openTap opens the queues of the guest's tap as a VMM does. close closes them, also if the test has ended.
+func openTap(t *testing.T, n nstest.Network, name string, queues int) (files []*os.File, close func()) {
+	t.Helper()
+	err := netns.Do(n.Pod.File, func() (err error) {
+		files, err = tap.OpenQueues(name, queues)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	close = func() {
+		for _, f := range files {
+			f.Close()
+		}
+	}
+	t.Cleanup(close)
+	return files, close
+}
+
+func takeCarrier(t *testing.T, f *os.File) {
+	t.Helper()
+	if err := unix.IoctlSetPointerInt(int(f.Fd()), unix.TUNSETCARRIER, 0); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// disable switches a queue off: no frames come to it, and it stays attached.
+func disable(t *testing.T, f *os.File) {
+	t.Helper()
+	const detachQueue = 0x0400 // IFF_DETACH_QUEUE, linux/if_tun.h
+	ifr, err := unix.NewIfreq("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ifr.SetUint16(detachQueue)
+	if err := unix.IoctlIfreq(int(f.Fd()), unix.TUNSETQUEUE, ifr); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestInUse: as long as a process has the guest's tap open, in whatever state the tap is, Teardown and ForceTeardown refuse
+// and change nothing. When the process has closed the tap, both work.
+func TestInUse(t *testing.T) {
+	t.Parallel()
+	down := func(t *testing.T, n nstest.Network, _ []*os.File) { n.Pod.IP("link set eth0-tap down") }
+	for _, c := range []struct {
+		name    string
+		binding infra.Binding
+		queues  int
+		do      func(*testing.T, nstest.Network, []*os.File)
+	}{
+		{"one queue, bridge", infra.Bridge{}, 1, nil},
+		{"one queue, redirect", infra.Redirect{}, 1, nil},
+		{"one queue, masquerade", infra.Masquerade{}, 1, nil},
+		{"three queues", infra.Redirect{}, 3, nil},
+		{"one queue, down", infra.Bridge{}, 1, down},
+		{"three queues, down", infra.Bridge{}, 3, down},
+		{"one queue, no carrier", infra.Redirect{}, 1, func(t *testing.T, _ nstest.Network, f []*os.File) { takeCarrier(t, f[0]) }},
+		{"three queues, no carrier", infra.Redirect{}, 3, func(t *testing.T, _ nstest.Network, f []*os.File) { takeCarrier(t, f[2]) }},
+		{"one queue, down and no carrier", infra.Masquerade{}, 1, func(t *testing.T, n nstest.Network, f []*os.File) {
+			takeCarrier(t, f[0])
+			down(t, n, f)
+		}},
+		{"two queues, both switched off, no carrier", infra.Bridge{}, 2, func(t *testing.T, n nstest.Network, f []*os.File) {
+			takeCarrier(t, f[0])
+			disable(t, f[0])
+			disable(t, f[1])
+		}},
+		{"two queues, one closed", infra.Bridge{}, 2, func(t *testing.T, _ nstest.Network, f []*os.File) { f[0].Close() }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			n := nstest.NewNetwork(t)
+			before := settled(t, n)
+			config := config(n, c.binding)
+			config.Queues = c.queues
+			setup(t, config)
+			files, closeTap := openTap(t, n, "eth0-tap", c.queues)
+			if c.do != nil {
+				c.do(t, n, files)
+			}
+			wired := settled(t, n)
+			_, journalBefore := journal(t, n)
+			for verb, err := range map[string]error{"Teardown": phase1.Teardown(t.Context(), config), "ForceTeardown": second(phase1.ForceTeardown(t.Context(), config))} {
+				if !errors.Is(err, phase1.ErrInUse) || !strings.Contains(err.Error(), "eth0-tap") || !strings.Contains(err.Error(), "-cut-off") {
+					t.Errorf("%s: %v, want ErrInUse that names the tap and the way out", verb, err)
+				}
+			}
+			if err := difference(wired, settled(t, n)); err != nil {
+				t.Error(err)
+			}
+			record(t, n)
+			if _, now := journal(t, n); now != journalBefore {
+				t.Error("the journal has changed")
+			}
+			closeTap()
+			teardown(t, n, config, before)
+		})
+	}
+}
+
+// TestInUseWithoutJournal: ForceTeardown without a journal refuses before it writes one.
+func TestInUseWithoutJournal(t *testing.T) {
+	t.Parallel()
+	eachBinding(t, func(t *testing.T, b infra.Binding) {
+		n := nstest.NewNetwork(t)
+		c := config(n, b)
+		setup(t, c)
+		harmJournal(t, n, "removed")
+		_, closeTap := openTap(t, n, "eth0-tap", 1)
+		wired := settled(t, n)
+		if _, err := phase1.ForceTeardown(t.Context(), c); !errors.Is(err, phase1.ErrInUse) {
+			t.Errorf("%v, want ErrInUse", err)
+		}
+		if err := difference(wired, settled(t, n)); err != nil {
+			t.Error(err)
+		}
+		record(t, n)
+		if left := ofNode(t, n); len(left) > 0 {
+			t.Errorf("the journal directory has %v; want nothing", left)
+		}
+		closeTap()
+		if _, err := phase1.ForceTeardown(t.Context(), c); err != nil {
+			t.Error(err)
+		}
+		if err := nothingOfOurs(n); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestCutOff: with CutOff both calls delete a tap that a process has open.
+func TestCutOff(t *testing.T) {
+	t.Parallel()
+	eachBinding(t, func(t *testing.T, b infra.Binding) {
+		n := nstest.NewNetwork(t)
+		before := settled(t, n)
+		c := config(n, b)
+		c.CutOff = true
+		for _, journalIs := range []string{"there", "removed"} {
+			setup(t, c)
+			files, _ := openTap(t, n, "eth0-tap", 1)
+			if journalIs == "there" {
+				teardown(t, n, c, before)
+			} else {
+				harmJournal(t, n, journalIs)
+				if _, err := phase1.ForceTeardown(t.Context(), c); err != nil {
+					t.Error(err)
+				}
+				if err := nothingOfOurs(n); err != nil {
+					t.Error(err)
+				}
+			}
+			if _, err := files[0].Write(make([]byte, 70)); !errors.Is(err, unix.EBADFD) {
+				t.Errorf("the VMM's tap: %v, want EBADFD", err)
+			}
+		}
+	})
+}
+
+// TestInUseByOthers: a tap that Teardown does not delete, and the responder's, which Serve has open, are no hindrance.
+func TestInUseByOthers(t *testing.T) {
+	t.Parallel()
+	n := nstest.NewNetwork(t)
+	n.Pod.IP("tuntap add dev vpn0 mode tap vnet_hdr")
+	openTap(t, n, "vpn0", 1)
+	c := config(n, infra.Redirect{})
+	setup(t, c)
+	openTap(t, n, "eth0-dhcp", 1)
+	if err := phase1.Teardown(t.Context(), c); err != nil {
+		t.Error(err)
+	}
+	if links := n.Pod.IP("-br link"); strings.Contains(links, "eth0-") || !strings.Contains(links, "vpn0") {
+		t.Errorf("links are\n%s\nwant vpn0 and nothing of eth0's wiring", links)
+	}
+}
