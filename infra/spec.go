@@ -29,6 +29,12 @@ type Spec struct {
 	Owner Owner `json:"owner,omitzero"`
 	// Queues is the number of queue pairs of the tap, at most 256; 0 means 1.
 	Queues int `json:"queues,omitempty"`
+	// MTU is the guest's, in octets of IP: cache.MinMTU up to the NIC's MTU, and at least 1280 if the guest gets IPv6. 0: the
+	// NIC's. Taps, DHCP, router advertisements and the guest's device get it. Longer packets are dropped in both directions,
+	// or a router in the namespace tells their sender (Masquerade); segments of TCP stay shorter, as the MSS of new
+	// connections is lowered. Longer UDP passes under Redirect, and from a guest that ignores its MTU: no rule tells a long
+	// datagram from a batch of short ones (UDP_SEGMENT). Macvtap, SRIOV and Passt take no MTU.
+	MTU int `json:"mtu,omitempty"`
 	// DNS is the guest's resolver configuration; nil: Phase2 takes it from a resolv.conf.
 	DNS *cache.DNS `json:"dns,omitempty"`
 	// Options is what else the guest is told.
@@ -155,6 +161,9 @@ func (s Spec) Validate() error {
 	if s.Queues < 0 || s.Queues > cache.MaxQueues {
 		return &cache.FieldError{Field: "queues", Reason: fmt.Sprintf("%d, want 1 to %d, or 0 for 1", s.Queues, cache.MaxQueues)}
 	}
+	if err := s.validateMTU(); err != nil {
+		return err
+	}
 	if s.DNS != nil {
 		for i, server := range s.DNS.Servers {
 			if !server.IsValid() {
@@ -177,6 +186,30 @@ func (s Spec) Validate() error {
 	return within("device", s.Device.Validate())
 }
 
+func (s Spec) validateMTU() error {
+	refuse := func(format string, args ...any) error {
+		return &cache.FieldError{Field: "mtu", Reason: fmt.Sprintf(format, args...)}
+	}
+	switch {
+	case s.MTU == 0:
+		return nil
+	case s.MTU < cache.MinMTU || s.MTU > cache.MaxMTU:
+		return refuse("%d, want %d to %d, or 0 for the NIC's", s.MTU, cache.MinMTU, cache.MaxMTU)
+	case direct(s.Binding):
+		return refuse("%d, but the %s binding gives the guest no tap on which Setup could set it: leave this field out", s.MTU, s.Binding.Kind())
+	}
+	return nil
+}
+
+// direct says whether the guest's frames do not pass a tap that Setup makes.
+func direct(b Binding) bool {
+	switch b.(type) {
+	case Macvtap, SRIOV, Passt:
+		return true
+	}
+	return false
+}
+
 // within returns the error with the field's name as it is in the Spec, which has the part as its field.
 func within(field string, err error) error {
 	var part *cache.FieldError
@@ -187,7 +220,7 @@ func within(field string, err error) error {
 }
 
 // SameGuest says whether Setup can change a wiring from one Spec to another under a running guest. What
-// Masquerade forwards can change, and so can Guard, DNS, Options and Device. The kind of the binding, Owner,
+// Masquerade forwards can change, and so can MTU, Guard, DNS, Options and Device. The kind of the binding, Owner,
 // Queues, MACs, Guest where a MAC is computed from it, and a Masquerade's networks and Firewall cannot. If they differ, the
 // error is ErrWired and tells how the NIC is wired. A missing binding is a *cache.FieldError.
 func SameGuest(wired, wanted Spec) error {

@@ -262,7 +262,7 @@ func TestSameGuest(t *testing.T) {
 		{mine(func(*infra.Spec) {}), mine(func(s *infra.Spec) { s.Owner.SELinux = "u:r:vmm_t" }), false},
 		{mine(func(*infra.Spec) {}), mine(func(s *infra.Spec) { s.Owner.Inside = true }), false},
 		{mine(func(*infra.Spec) {}), mine(func(s *infra.Spec) {
-			s.Guard.Off, s.DNS, s.Options.Hostname, s.Device.Model = true, &cache.DNS{}, "vm", "e1000"
+			s.Guard.Off, s.DNS, s.Options.Hostname, s.Device.Model, s.MTU = true, &cache.DNS{}, "vm", "e1000", 1400
 		}), true},
 		{mine(func(*infra.Spec) {}), mine(func(s *infra.Spec) {
 			s.Guard.EtherTypes, s.Guard.VLANs = []infra.EtherType{0x8863}, []uint16{5}

@@ -32,6 +32,16 @@ func TestValidate(t *testing.T) {
 		"257 queues": {infra.Spec{Queues: 257}, "queues"},
 		"-1 queues":  {infra.Spec{Queues: -1}, "queues"},
 
+		"MTU of 68":        {infra.Spec{MTU: 68}, ""},
+		"MTU of 67":        {infra.Spec{MTU: 67}, "mtu"},
+		"MTU of 65521":     {infra.Spec{MTU: 65521}, ""},
+		"MTU of 65522":     {infra.Spec{MTU: 65522}, "mtu"},
+		"MTU of -1":        {infra.Spec{MTU: -1}, "mtu"},
+		"MTU with auto":    {infra.Spec{MTU: 1400, Binding: infra.Auto{}}, ""},
+		"MTU with macvtap": {infra.Spec{MTU: 1400, Binding: infra.Macvtap{}}, "mtu"},
+		"MTU with SR-IOV":  {infra.Spec{MTU: 1400, Binding: infra.SRIOV{}}, "mtu"},
+		"MTU with passt":   {infra.Spec{MTU: 1400, Binding: infra.Passt{}}, "mtu"},
+
 		"context":                     {infra.Spec{Owner: infra.Owner{SELinux: "system_u:system_r:svirt_t:s0-s0:c0.c1023"}}, ""},
 		"context without a range":     {infra.Spec{Owner: infra.Owner{SELinux: "u:r:vmm_t"}}, ""},
 		"type alone":                  {infra.Spec{Owner: infra.Owner{SELinux: "svirt_t"}}, "owner.selinux"},

@@ -41,6 +41,7 @@ func TestFirewallText(t *testing.T) {
 		guard   infra.Guard
 		found   []string // what is changed before
 		options cache.Options
+		mtu     int
 	}{
 		"bridge":                 {binding: infra.Bridge{}},
 		"bridge, loosened":       {binding: infra.Bridge{}, guard: loose},
@@ -57,7 +58,10 @@ func TestFirewallText(t *testing.T) {
 		"masquerade, everything": {binding: everyOption, guard: opened},
 		"masquerade, sidecar": {binding: infra.Masquerade{Sidecar: &infra.Sidecar{
 			Sources: []netip.Addr{netip.MustParseAddr("127.0.0.6"), netip.MustParseAddr("::6")}}}},
-		"masquerade, off": {binding: infra.Masquerade{Ports: []infra.Ports{}}, guard: infra.Guard{Off: true}},
+		"bridge, MTU":        {binding: infra.Bridge{}, mtu: lowered},
+		"redirect, MTU, off": {binding: infra.Redirect{}, mtu: lowered, guard: infra.Guard{Off: true}},
+		"masquerade, MTU":    {binding: infra.Masquerade{}, mtu: lowered},
+		"masquerade, off":    {binding: infra.Masquerade{Ports: []infra.Ports{}}, guard: infra.Guard{Off: true}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := nstest.NewNetwork(t)
@@ -65,7 +69,7 @@ func TestFirewallText(t *testing.T) {
 				n.Pod.IP(change)
 			}
 			config := config(n, c.binding)
-			config.Guard, config.Options = c.guard, c.options
+			config.Guard, config.Options, config.MTU = c.guard, c.options, c.mtu
 			preview, err := phase1.Plan(t.Context(), config)
 			if err != nil {
 				t.Fatal(err)

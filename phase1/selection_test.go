@@ -29,6 +29,8 @@ var selection = nstest.Selection{
 		{Test: "TestShadowedConnection/nftables", Why: "source ports of a masquerade"},
 		{Test: "TestErrorsOfTheGuest/nftables", Why: "directions of ct"},
 		{Test: "TestHostileFrames/IPv4_and_IPv6", Why: "the guest filter as that kernel evaluates it"},
+		{Test: "TestMTU/guard.off_false", Why: "the length of a packet as that kernel's rules read it"},
+		{Test: "TestSegments", Why: "the same of what it cuts late, and of the MSS"},
 		{Test: "TestGuardWire/(bridge|redirect),_served", Why: "VLAN tags as that kernel's rules read them"},
 		{Test: "TestNamespaceIsMute/bridge,_guard.off_false", Why: "which sockets need no capability"},
 		{Test: "TestInUse/(one_queue,_down_and_no_carrier|two_queues,_both_switched_off,_no_carrier|three_queues)", Why: "that kernel says whether a process has a tap open"},

@@ -129,6 +129,7 @@ func ingressTable() firewall.Table {
 		{Name: "neighbours", Rules: rules{
 			rule(drop, carries6, firewall.Protocol{Number: 0}),
 			rule(drop, firewall.Longer{Octets: 1500}),
+			rule(firewall.LowerMSS{To: 1360}, carries6, firewall.Protocol{Number: firewall.ProtocolTCP}, firewall.Opening{}),
 			rule(drop, firewall.AddToSet{Part: firewall.ARPSender, Set: "senders"}),
 			rule(firewall.Continue{}, carries6, udp, firewall.AddToSet{Part: firewall.RawSource6, Set: "known", Renew: true}),
 			rule(drop, carries6, firewall.Fragment{}),

@@ -73,7 +73,7 @@ var Reasons = []Described{
 	{MulticastRouter, "the guest sent IGMP or MLD that only multicast routers send, such as a query"},
 	{ICMPRedirect, "the guest sent an ICMP redirect"},
 	{ICMPType, "the guest sent an ICMP or ICMPv6 message of a type that hosts do not send"},
-	{TooLong, "the guest sent a frame that is longer than the NIC's MTU"},
+	{TooLong, "a frame from the guest or to it that is longer than the NIC's MTU or Spec.MTU"},
 	{LoopbackAddress, "the guest sent to or from a loopback address, or an IPv4-mapped IPv6 address"},
 	{NoIPv6, "the guest sent IPv6 to a masquerade without IPv6"},
 	{NamespaceService, "the guest sent to a service of the namespace that Guard.Open does not open"},

@@ -56,13 +56,14 @@ func samples() []Rule {
 		{Matches: []Match{tcp}, Verdict: Masquerade{First: 1024, Last: 2048}},
 		{Verdict: Fwd{Device: "eth0-tap", Index: 7}},
 		{Matches: []Match{tcp}, Verdict: ClampMSS{}},
+		{Matches: []Match{tcp}, Verdict: LowerMSS{To: 1360}},
 	}
 }
 
 // nftablesOnly holds for a rule that iptables cannot express.
 func nftablesOnly(r Rule) bool {
 	switch r.Verdict.(type) {
-	case Continue, Fwd, CountedDrop, Log:
+	case Continue, Fwd, CountedDrop, Log, LowerMSS:
 		return true
 	}
 	return slices.ContainsFunc(r.Matches, func(m Match) bool {

@@ -51,6 +51,8 @@ type (
 	}
 	// ClampMSS lowers a TCP segment's MSS to the route's MTU, and continues with the next rule.
 	ClampMSS struct{}
+	// LowerMSS lowers a TCP segment's MSS to To octets, if it is higher, and continues with the next rule.
+	LowerMSS struct{ To uint16 }
 )
 
 func (Accept) verdict()      {}
@@ -66,6 +68,7 @@ func (SNAT) verdict()        {}
 func (Masquerade) verdict()  {}
 func (Fwd) verdict()         {}
 func (ClampMSS) verdict()    {}
+func (LowerMSS) verdict()    {}
 
 func (Accept) String() string      { return "accept" }
 func (Drop) String() string        { return "drop" }
@@ -75,6 +78,8 @@ func (v Goto) String() string      { return "goto " + v.Chain }
 func (v Jump) String() string      { return "jump " + v.Chain }
 func (Return) String() string      { return "return" }
 func (ClampMSS) String() string    { return "tcp option maxseg size set rt mtu" }
+
+func (v LowerMSS) String() string { return fmt.Sprintf("tcp option maxseg size set %d", v.To) }
 
 func (v Masquerade) String() string {
 	if v == (Masquerade{}) {

@@ -21,6 +21,7 @@ var testTable = firewall.Table{Family: firewall.Inet, Name: "guestwire-eth0", Se
 		{Matches: []firewall.Match{firewall.InInterface{Name: "eth0", Not: true}, firewall.State{States: firewall.Established}}, Verdict: firewall.Accept{}},
 		{Matches: []firewall.Match{firewall.Fragment{}}, Verdict: firewall.Goto{Chain: "plain"}},
 		{Matches: []firewall.Match{firewall.Opening{}}, Verdict: firewall.ClampMSS{}},
+		{Matches: []firewall.Match{firewall.Opening{}}, Verdict: firewall.LowerMSS{To: 1360}},
 	}},
 	{Name: "plain", Rules: []firewall.Rule{{Matches: []firewall.Match{firewall.Connections{Over: 5}}, Verdict: firewall.Drop{}}}},
 	{Name: "sets", Rules: []firewall.Rule{

@@ -213,15 +213,20 @@ func encodeVerdict(v firewall.Verdict) []expr.Any {
 	case firewall.Fwd:
 		return []expr.Any{load(1, binary.NativeEndian.AppendUint32(nil, uint32(v.Index))), &expr.Dup{RegAddr: 1}}
 	case firewall.ClampMSS:
-		const maxSegmentSize = 2 // TCPOPT_MAXSEG, netinet/tcp.h; the value lies at octet 2 of the option
 		return []expr.Any{
 			&expr.Rt{Register: 1, Key: expr.RtTCPMSS},
 			&expr.Byteorder{SourceRegister: 1, DestRegister: 1, Op: expr.ByteorderHton, Len: 2, Size: 2},
-			&expr.Exthdr{SourceRegister: 1, Type: maxSegmentSize, Offset: 2, Len: 2, Op: expr.ExthdrOpTcpopt},
+			setMSS,
 		}
+	case firewall.LowerMSS:
+		return []expr.Any{load(1, be16(v.To)), setMSS}
 	}
 	panic(fmt.Sprintf("no expression for %T", v)) // a new type of verdict is missing above
 }
+
+// setMSS writes register 1 into the MSS of a TCP segment, unless the MSS there is lower (nft_exthdr_tcp_set_eval in
+// net/netfilter/nft_exthdr.c).
+var setMSS = &expr.Exthdr{SourceRegister: 1, Type: 2 /* TCPOPT_MAXSEG */, Offset: 2, Len: 2, Op: expr.ExthdrOpTcpopt}
 
 // The library cannot encode fwd. dup has the same first attribute with the same number (NFTA_DUP_SREG_ADDR,
 // NFTA_FWD_SREG_DEV, linux/netfilter/nf_tables.h), and no rule of guestwire uses dup. So encodeVerdict makes

@@ -69,7 +69,7 @@ func (b bridge) wire(p *Plan, nic netstate.Link) error {
 	holder.MAC = nic.MAC
 	holder.Up = false
 
-	br := p.newLink(nic, compare.NewBridge, p.names.Bridge, "bridge", min(nic.MTU, cache.MaxMTU))
+	br := p.newLink(nic, compare.NewBridge, p.names.Bridge, "bridge", p.linkMTU(nic))
 	br.MAC = netstate.DeriveMAC(nic, "bridge")
 
 	p.wanted.Links = append(p.wanted.Links, moved, holder, br)

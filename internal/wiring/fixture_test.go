@@ -263,6 +263,11 @@ var cases = []testCase{
 	{"redirect-route-mtu", flannelWith(func(s *netstate.Snapshot) {
 		s.Routes[1].MTU, s.Routes[1].Other = 1400, []netstate.Attribute{{Type: 8, Data: []byte{8, 0, 2, 0, 0x78, 5, 0, 0}}}
 	}), redirect()},
+	{"bridge-mtu-given", flannel(), withSpec(bridge(), func(s *infra.Spec) { s.MTU = 1400 })},
+	{"bridge-mtu-given-guard-off", lan4(), withSpec(bridge(), func(s *infra.Spec) { s.MTU, s.Guard.Off = 1200, true })},
+	{"redirect-mtu-given", flannel(), withSpec(redirect(), func(s *infra.Spec) { s.MTU = 1400 })},
+	{"redirect-mtu-given-guard-off", flannel(), withSpec(redirect(), func(s *infra.Spec) { s.MTU, s.Guard.Off = 1400, true })},
+	{"masquerade-mtu-given", flannel(), withSpec(masquerade(), func(s *infra.Spec) { s.MTU = 1400 })},
 	{"bridge-guard-frames", flannel(), withSpec(bridge(), framesPass)},
 	{"redirect-guard-frames", flannel(), withSpec(redirect(), framesPass)},
 	{"redirect-not-served-guard-frames", flannel(), withSpec(redirect(), func(s *infra.Spec) {

@@ -14,7 +14,7 @@ import (
 // responder also its tap and the filters between the two.
 func (p *Plan) addTaps(nic netstate.Link) {
 	r, owner := p.Record, p.owner()
-	mtu := min(nic.MTU, cache.MaxMTU)
+	mtu := p.linkMTU(nic)
 	tap := p.newLink(nic, compare.NewTap, r.Tap, "tun", mtu)
 	tap.MAC = netstate.DeriveMAC(nic, "tap") // not the guest's: the kernel would keep frames for the tap's own MAC
 	tap.Tap = &netstate.Tap{Owner: infra.Owner{UID: owner.UID, GID: owner.GID}, MultiQueue: r.Queues > 1}

@@ -40,7 +40,7 @@ func (b masquerade) wire(p *Plan, nic netstate.Link) error {
 		b.MAC = p.guestMAC(nic)
 	}
 	p.Record = p.record(nic, b.MAC)
-	br := p.newLink(nic, compare.NewBridge, p.names.Bridge, "bridge", min(nic.MTU, cache.MaxMTU))
+	br := p.newLink(nic, compare.NewBridge, p.names.Bridge, "bridge", p.linkMTU(nic))
 	br.MAC = p.gatewayMAC(b.Masquerade, nic)
 	p.Record.GatewayMAC = br.MAC
 

@@ -83,9 +83,13 @@ func NewPlan(found netstate.Snapshot, spec infra.Spec) (*Plan, error) {
 	if err := checkFree(found, nic, p.names); err != nil {
 		return nil, err
 	}
+	if err := p.checkMTU(nic); err != nil {
+		return nil, err
+	}
 	if err := p.wire(nic); err != nil {
 		return nil, err
 	}
+	p.addBounds(nic)
 	for i, t := range p.wanted.Tables {
 		if t.Family.IPTables() == 0 {
 			p.wanted.Tables[i] = t.Counted(p.names.NIC, !p.found.NoLog)
@@ -149,7 +153,7 @@ func (p *Plan) record(nic netstate.Link, mac cache.MAC) cache.Record {
 // mtu is the guest's. A route's own MTU takes precedence over the link's. The guest has one MTU for all its
 // routes, so it is the smallest.
 func (p *Plan) mtu(nic netstate.Link) int {
-	mtu := min(nic.MTU, cache.MaxMTU)
+	mtu := p.linkMTU(nic)
 	for _, v4 := range []bool{true, false} {
 		for _, route := range routesOf(p.found, nic, v4) {
 			if route.MTU >= cache.MinMTU {

@@ -49,7 +49,10 @@ func (b redirect) wire(p *Plan, nic netstate.Link) error {
 		return err
 	}
 	g := p.filteredGuest(nic, p.guestAddresses(nic))
-	g.pass, g.longest, g.local.hears = firewall.Fwd{Device: nic.Name}, nic.MTU, g.local.learns
+	g.pass, g.local.hears = firewall.Fwd{Device: nic.Name}, g.local.learns
+	if !p.lowersMTU(nic) { // otherwise addBounds has drops frames that are shorter than these
+		g.longest = nic.MTU
+	}
 	if err := p.addFilter(g); err != nil {
 		return err
 	}

@@ -28,10 +28,11 @@ type Defaults struct {
 	//	masquerade.firewall        iptables load kernel modules and take a lock of the node
 	//	masquerade.maxConnections  above that of the list, or infra.DefaultMaxConnections: each connection costs the
 	//	                node memory and time that no limit of the pod counts
+	//	mtu above that of the list
 	//	more than MaxWish bytes    30,000 ports took a core of the node for 40 s, to wire
 	//
 	// except by the word of the binding that the list has, which means the list's own. A pod may say everything else:
-	// the bindings bridge, redirect, masquerade, auto and passt with their ports and networks, queues, dns, options,
+	// the bindings bridge, redirect, masquerade, auto and passt with their ports and networks, queues, mtu, dns, options,
 	// device, and owner.uid, gid and inside. This changes the pod's own namespace, or what its own guest is told. A
 	// path in device.rom is opened by the pod's launcher, with the pod's rights. passt's sysctls are those that
 	// Kubernetes counts as safe.
@@ -141,6 +142,8 @@ func (d Defaults) lay(spec *infra.Spec, w *Wish) error {
 			spec.Owner, err = d.permitOwner(w.spec.Owner, saysInside(w.fields["owner"]))
 		case "queues":
 			spec.Queues = w.spec.Queues
+		case "mtu":
+			spec.MTU, err = d.permitMTU(w.spec.MTU)
 		case "dns":
 			spec.DNS = w.spec.DNS
 		case "options":
@@ -202,6 +205,18 @@ func (d Defaults) permit(b infra.Binding) (infra.Binding, error) {
 		return b, nil
 	}
 	return b, nil
+}
+
+// permitMTU is permit of an MTU. 0 is that of the list.
+func (d Defaults) permitMTU(mtu int) (int, error) {
+	listed := d.Spec.MTU
+	if mtu == 0 {
+		return listed, nil
+	}
+	if listed != 0 && mtu > listed && !d.TrustPods {
+		return 0, &cache.FieldError{Field: "mtu", Reason: fmt.Sprintf("%d, and at most %d are for a pod to say (\"spec\" or \"trustPods\" of the entry guestwire in the node's CNI list)", mtu, listed)}
+	}
+	return mtu, nil
 }
 
 // permitOwner is permit of an owner. Numbers that do not say inside are the pod's own.

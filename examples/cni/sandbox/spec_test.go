@@ -68,6 +68,12 @@ func TestMake(t *testing.T) {
 		"many connections, listed":      {`{"binding": {"masquerade": {"maxConnections": 99999}}}`, `{"binding": {"masquerade": {"maxConnections": 99998}}}`, false, `{"nic":"eth0","binding":{"masquerade":{"maxConnections":99998}},` + owner + `}`},
 		"more than may be":              {"", `{"options": {"hostname": "` + strings.Repeat("a", 4096) + `"}}`, false, "!annotation guestwire/nic.eth0: 4125 bytes, and at most 4096 are for a pod to say"},
 		"more than may be, trusted":     {"", `{"queues": 2` + strings.Repeat(" ", 4096) + `}`, true, `{"nic":"eth0","binding":{"redirect":{}},` + owner + `,"queues":2}`},
+		"an MTU":                        {"", `{"mtu": 1400}`, false, `{"nic":"eth0","binding":{"redirect":{}},` + owner + `,"mtu":1400}`},
+		"a lower MTU than listed":       {`{"mtu": 1400}`, `{"mtu": 1300}`, false, `{"nic":"eth0","binding":{"redirect":{}},` + owner + `,"mtu":1300}`},
+		"a higher MTU than listed":      {`{"mtu": 1400}`, `{"mtu": 1401}`, false, "!annotation guestwire/nic.eth0: mtu: 1401, and at most 1400"},
+		"a higher MTU, trusted":         {`{"mtu": 1400}`, `{"mtu": 1401}`, true, `{"nic":"eth0","binding":{"redirect":{}},` + owner + `,"mtu":1401}`},
+		"the list's MTU":                {`{"mtu": 1400}`, `{"mtu": 0}`, false, `{"nic":"eth0","binding":{"redirect":{}},` + owner + `,"mtu":1400}`},
+		"the list's MTU without a tap":  {`{"mtu": 1400}`, "passt", false, "!annotation guestwire/nic.eth0: mtu: 1400, but the passt binding"},
 		"a mistake of the pod":          {"", `{"queues": 300}`, false, "!annotation guestwire/nic.eth0: queues: 300, want"},
 		"a mistake of the list":         {`{"queues": 300}`, "-", false, "!spec.queues: 300, want"},
 		"a mistake in the list's form":  {`{"queue": 3}`, "-", false, "!spec.queue: no such field"},
@@ -118,7 +124,7 @@ func TestMake(t *testing.T) {
 // TestEachFieldIsDecided: for each field of a Spec it is said what a pod may do with it. A field that is new in infra is
 // refused, and this test fails, until Defaults.TrustPods and Make say it.
 func TestEachFieldIsDecided(t *testing.T) {
-	decided := map[string]string{"nic": "", "state": "", "binding": `{"bridge": {}}`, "owner": `{"uid": 1}`, "queues": "1", "dns": "{}", "options": "{}", "device": "{}", "guard": "{}"}
+	decided := map[string]string{"nic": "", "state": "", "binding": `{"bridge": {}}`, "owner": `{"uid": 1}`, "queues": "1", "dns": "{}", "options": "{}", "device": "{}", "guard": "{}", "mtu": "1400"}
 	fields := reflect.TypeFor[infra.Spec]()
 	for i := range fields.NumField() {
 		name, _, _ := strings.Cut(fields.Field(i).Tag.Get("json"), ",")

@@ -1,0 +1,220 @@
+package phase1_test
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/netns"
+	"github.com/guestwire/guestwire/internal/rig/frames"
+	"github.com/guestwire/guestwire/internal/rig/nstest"
+	"github.com/guestwire/guestwire/phase1"
+)
+
+// lowered is the MTU of the guest; the NIC has 1450.
+const lowered = 1300
+
+// tooLong are the kinds that are longer than the MTU, and nothing else is wrong with them.
+func tooLong(l frames.Link) []frames.Kind {
+	l.MTU = lowered
+	return slices.DeleteFunc(frames.Hostile(l), func(k frames.Kind) bool { return k.Reason != firewall.TooLong })
+}
+
+// TestMTU: what is longer than the guest's MTU does not pass from the guest or to it, and each frame is counted. What is
+// shorter passes. It holds without the guard as well.
+func TestMTU(t *testing.T) {
+	t.Parallel()
+	for _, off := range []bool{false, true} {
+		t.Run(fmt.Sprintf("guard.off %v", off), func(t *testing.T) {
+			eachBinding(t, func(t *testing.T, b infra.Binding) {
+				n := nstest.NewNetwork(t)
+				before := settled(t, n)
+				c := config(n, b)
+				c.MTU, c.Guard.Off = lowered, off
+				setup(t, c)
+				if r := record(t, n); r.MTU != lowered {
+					t.Errorf("the record has the MTU %d, want %d", r.MTU, lowered)
+				}
+				for _, link := range []string{"eth0-tap", "eth0-dhcp"} {
+					if mtu := linkField(t, n, link, "mtu"); mtu != fmt.Sprint(lowered) {
+						t.Errorf("%s has the MTU %s, want %d", link, mtu, lowered)
+					}
+				}
+				w := attach(t, n, true, true)
+				long := tooLong(w.link)
+				if len(long) == 0 {
+					t.Fatal("no frames are longer than the MTU")
+				}
+				for _, name := range w.hostile(long) {
+					t.Errorf("from the guest: %s passes", name)
+				}
+				fits := slices.DeleteFunc(frames.Legitimate(w.link), func(k frames.Kind) bool {
+					return slices.ContainsFunc(k.Frames, func(f []byte) bool { return len(f) > 14+lowered })
+				})
+				w.legitimate(fits)
+				if !w.masquerade {
+					arriving := slices.DeleteFunc(tooLong(w.link.FromGateway()), func(k frames.Kind) bool { return len(k.Frames[0]) > 14+1450 })
+					if len(arriving) == 0 {
+						t.Error("no frames from the network are longer than the MTU")
+					}
+					for i, k := range arriving {
+						had := w.dropped()
+						if _, others := comes(t, w, k.Frames, nil, 1000+i); len(others) > 0 {
+							t.Errorf("to the guest: %s passes", k.Name)
+						}
+						if have, want := more(had, w.dropped()), fmt.Sprintf("%s %d", k.Reason, len(k.Frames)); have != want {
+							t.Errorf("to the guest: %s: dropped %q, want %q", k.Name, have, want)
+						}
+					}
+				}
+				if err := phase1.Check(t.Context(), c); err != nil {
+					t.Error(err)
+				}
+				// Under the running guest the MTU goes up and down.
+				for _, mtu := range []int{0, lowered} {
+					c.MTU = mtu
+					setup(t, c)
+					want := cmp.Or(mtu, 1450)
+					if have := record(t, n).MTU; have != want || linkField(t, n, "eth0-tap", "mtu") != fmt.Sprint(want) {
+						t.Errorf("Setup with the MTU %d: the record has %d, the tap %s", mtu, have, linkField(t, n, "eth0-tap", "mtu"))
+					}
+					if err := phase1.Check(t.Context(), c); err != nil {
+						t.Error(err)
+					}
+				}
+				w.port.Close()
+				teardown(t, n, c, before)
+			})
+		})
+	}
+}
+
+// TestSegments has a guest that ignores the MTU which it was told. TCP in both directions keeps to it nevertheless, with
+// segments that the kernel cuts late (GSO).
+func TestSegments(t *testing.T) {
+	t.Parallel()
+	eachBinding(t, func(t *testing.T, b infra.Binding) {
+		n := nstest.NewNetwork(t)
+		c := config(n, b)
+		if _, ok := b.(infra.Masquerade); ok {
+			c.Binding = infra.Masquerade{Ports: []infra.Ports{{First: 8000}}}
+		}
+		c.MTU = lowered
+		setup(t, c)
+		guest, addresses := kernelGuest(t, n, record(t, n), 1450)
+		for i, beyond := range []netip.Addr{nstest.Beyond4, nstest.Beyond6} {
+			most := lowered - 40 - 20*i
+			outer := []netip.Addr{nstest.Pod4, nstest.Pod6}[i]
+			for _, way := range []struct {
+				name     string
+				from, to *nstest.Namespace
+				listen   netip.Addr
+				dial     netip.Addr
+			}{{"from the guest", guest, n.World, beyond, beyond}, {"to the guest", n.World, guest, addresses[i], outer}} {
+				sizes, err := transfer(way.from, way.to, netip.AddrPortFrom(way.listen, 8000), netip.AddrPortFrom(way.dial, 8000), 1<<20)
+				if err != nil {
+					t.Errorf("IPv%d %s: %v", 4+2*i, way.name, err)
+				}
+				for _, size := range sizes {
+					if size > most {
+						t.Errorf("IPv%d %s: segments of %d octets, want at most %d", 4+2*i, way.name, size, most)
+					}
+				}
+			}
+		}
+	})
+}
+
+// kernelGuest puts a namespace with the record's addresses in the guest's place, with the MTU.
+func kernelGuest(t *testing.T, n nstest.Network, r cache.Record, mtu int) (*nstest.Namespace, [2]netip.Addr) {
+	t.Helper()
+	guest := n.Guest(t, r)
+	guest.IP("link set lo up")
+	guest.IP(fmt.Sprintf("link set eth0 mtu %d up", mtu))
+	guest.IP("addr add " + r.IPv4.Address.String() + " dev eth0")
+	guest.IP(fmt.Sprintf("addr add %v/64 dev eth0 nodad", r.IPv6.Address))
+	guest.IP(fmt.Sprintf("route add default via %v dev eth0 onlink", r.IPv4.Gateway()))
+	guest.IP(fmt.Sprintf("route add default via %v dev eth0 onlink", r.IPv6.Router.Address))
+	n.Serve(t, nstest.LauncherUID)
+	guest.Settle("eth0")
+	return guest, [2]netip.Addr{r.IPv4.Address.Addr(), r.IPv6.Address}
+}
+
+// transfer sends so many octets by a connection and back, and returns the segment sizes of both ends.
+func transfer(from, to *nstest.Namespace, at, dial netip.AddrPort, octets int64) (sizes []int, err error) {
+	var l net.Listener
+	if err := netns.Do(to.File, func() (err error) {
+		l, err = net.Listen("tcp", at.String())
+		return err
+	}); err != nil {
+		return nil, err
+	}
+	defer l.Close()
+	failed := make(chan error, 1)
+	far := make(chan int, 1)
+	go func() {
+		conn, err := l.Accept()
+		if err == nil {
+			defer conn.Close()
+			err = conn.SetDeadline(time.Now().Add(time.Minute))
+		}
+		if err == nil {
+			_, err = io.Copy(conn, io.LimitReader(conn, octets))
+		}
+		size := 0
+		if err == nil {
+			size, err = segment(conn)
+		}
+		far <- size
+		failed <- err
+	}()
+	var conn net.Conn
+	err = netns.Do(from.File, func() (err error) {
+		conn, err = net.DialTimeout("tcp", dial.String(), 20*time.Second)
+		return err
+	})
+	if err != nil {
+		l.Close()
+		return nil, errors.Join(err, <-failed)
+	}
+	defer conn.Close()
+	if err := conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
+		return nil, err
+	}
+	sent := make(chan error, 1)
+	go func() {
+		_, err := io.Copy(conn, io.LimitReader(strings.NewReader(strings.Repeat("guestwire ", int(octets/10)+1)), octets))
+		sent <- err
+	}()
+	back, err := io.Copy(io.Discard, io.LimitReader(conn, octets))
+	near, sizeErr := segment(conn)
+	if back < octets && err == nil {
+		err = fmt.Errorf("%d of %d octets came back", back, octets)
+	}
+	if err != nil {
+		conn.Close()
+	}
+	return []int{near, <-far}, errors.Join(err, sizeErr, <-sent, <-failed)
+}
+
+// segment is the largest segment that the connection sends.
+func segment(c net.Conn) (size int, err error) {
+	raw, err := c.(*net.TCPConn).SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	controlled := raw.Control(func(fd uintptr) { size, err = unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_MAXSEG) })
+	return size, errors.Join(controlled, err)
+}
