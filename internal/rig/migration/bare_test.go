@@ -78,7 +78,7 @@ func moveBare(t testing.TB) measures {
 	g := boot(ctx, t, cfg, record)
 	configure(ctx, t, g)
 	answerBroadcasts(ctx, t, g)
-	traffic := l.traffic(ctx, g, nstest.Pod4)
+	traffic := l.traffic(ctx, g, nstest.Pod6)
 	cfg.NetNS = target.Pod.File
 	to := wait(ctx, t, cfg, record)
 	time.Sleep(200 * time.Millisecond) // the target's tap takes flooded frames
@@ -96,7 +96,13 @@ func moveBare(t testing.TB) measures {
 	if out, err := to.Run(ctx, "hostname"); err != nil || out != "guest1\n" {
 		t.Errorf("the moved guest says %q, %v", out, err)
 	}
-	return traffic.end()
+	measured := traffic.end()
+	for _, g := range []*vm.Guest{g, to} {
+		if err := g.Destroy(); err != nil {
+			t.Error(err)
+		}
+	}
+	return measured
 }
 
 // traffic is a connection into the guest, one out of the guest, and Pings.

@@ -83,6 +83,8 @@ func (l *lan) pod(mac cache.MAC, addresses ...netip.Prefix) *pod {
 		p.Pod.IP("link set eth0 addrgenmode none up")
 		return p
 	}
+	// The kernel reports each group twice, and the second time within this interval.
+	p.Pod.Exec("sysctl", "-qw", "net.ipv6.conf.eth0.mldv2_unsolicited_report_interval=1")
 	p.Pod.IP("link set eth0 up")
 	for _, a := range addresses {
 		if p.Pod.IP(fmt.Sprintf("addr add %v dev eth0 nodad", a)); a.Addr().Is6() {
@@ -97,6 +99,9 @@ func (l *lan) pod(mac cache.MAC, addresses ...netip.Prefix) *pod {
 
 // connect makes the pod's NIC a port of the layer 2. It forwards at once.
 func (p *pod) connect() { p.lan.world.IP("link set " + p.port + " master lan") }
+
+// disconnect takes the pod's NIC from the layer 2, as a network does that has moved the pod's addresses to another node.
+func (p *pod) disconnect() { p.lan.world.IP("link set " + p.port + " nomaster") }
 
 // dial connects to a station from the world.
 func (l *lan) dial(ctx context.Context, to netip.AddrPort) (conn net.Conn, err error) {

@@ -1,0 +1,125 @@
+package migration
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/rig/nstest"
+	"github.com/guestwire/guestwire/internal/rig/vm"
+)
+
+// gapLimit bounds the longest gap in tests that share the machine with others. The measure is BenchmarkMigration.
+const gapLimit = 5 * time.Second
+
+// TestMigration moves a guest, with its addresses and its MAC, to the pod of another node, and back.
+func TestMigration(t *testing.T) {
+	for _, b := range []infra.Binding{infra.Bridge{}, infra.Redirect{}} {
+		t.Run(b.Kind(), func(t *testing.T) {
+			m := moveWired(t, b)
+			if m.pings.Twice > 0 {
+				t.Errorf("%d frames came twice", m.pings.Twice)
+			}
+			if m.gap() > gapLimit {
+				t.Errorf("the longest gap is %v, want at most %v", m.gap(), gapLimit)
+			}
+		})
+	}
+}
+
+// gap is the longest one of the TCP connections.
+func (m measures) gap() time.Duration { return max(m.in.Gap, m.out.Gap) }
+
+// moveWired moves a guest between two wired pods.
+func moveWired(t testing.TB, b infra.Binding) measures {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	l := newLAN(t)
+	from := source(ctx, l.pod(guestMAC, podAddresses...), b)
+	traffic := l.traffic(ctx, from.guest, nstest.Pod6)
+
+	p := l.pod(guestMAC, podAddresses...)
+	watcher := p.watch()
+	before := watcher.settled()
+	to := from.standby(ctx, p)
+	to.await(ctx)
+	move(ctx, t, from, to, func() {
+		if frames := watcher.count()[before:]; len(frames) > 0 {
+			t.Errorf("before the switch the target has sent %d frames: %q", len(frames), frames)
+		}
+	})
+	watcher.end()
+	onePasses(t, "after the move", from, to)
+	checkMoved(ctx, t, to)
+	from.end(ctx)
+	measured := traffic.end()
+	to.end(ctx)
+	return measured
+}
+
+// move moves the guest; atSwitch is called when the source is quiet and the target is not active yet.
+func move(ctx context.Context, t testing.TB, from, to *node, atSwitch func()) {
+	t.Helper()
+	m, err := vm.NewMigration(ctx, from.guest, to.guest, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	if err := m.Begin(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.Await(ctx, vm.StatePreSwitchover); err != nil {
+		t.Fatal(err)
+	}
+	begin := time.Now()
+	from.deactivate(ctx)
+	quiet := time.Since(begin)
+	atSwitch()
+	begin = time.Now()
+	to.activate(ctx, from)
+	active := time.Since(begin)
+	if err := m.Continue(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Finish(ctx); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("Deactivate %v, Activate %v, the rest of the migration %v", quiet, active, time.Since(begin)-active)
+}
+
+// checkMoved checks that the guest runs at the node, and that the responder there renews its lease.
+func checkMoved(ctx context.Context, t testing.TB, n *node) {
+	t.Helper()
+	if out, err := n.guest.Run(ctx, "hostname; rm /run/lease4.eth0; killall -USR1 udhcpc"); err != nil || out != "guest1\n" {
+		t.Fatalf("the moved guest says %q, %v", out, err)
+	}
+	lease, err := n.guest.Lease4(ctx, "eth0")
+	if err != nil {
+		t.Fatalf("%v\n%s", err, n.launcher.Output.String())
+	}
+	if want := n.record.IPv4.Address.Addr().String(); lease["ip"] != want {
+		t.Errorf("the renewed lease is %v, want %s", lease, want)
+	}
+}
+
+// median is the upper one of an even number.
+func median(d []time.Duration) time.Duration { return slices.Sorted(slices.Values(d))[len(d)/2] }
+
+// BenchmarkMigration compares the longest gap of a guest that guestwire wires with that between two bare bridges.
+func BenchmarkMigration(b *testing.B) {
+	for _, binding := range []infra.Binding{infra.Bridge{}, infra.Redirect{}} {
+		b.Run(binding.Kind(), func(b *testing.B) {
+			var wired, bare []time.Duration
+			for b.Loop() {
+				bare = append(bare, moveBare(b).gap())
+				wired = append(wired, moveWired(b, binding).gap())
+			}
+			b.ReportMetric(median(bare).Seconds()*1e3, "bare-ms")
+			b.ReportMetric(median(wired).Seconds()*1e3, "wired-ms")
+			b.ReportMetric(median(wired).Seconds()/median(bare).Seconds(), "ratio")
+		})
+	}
+}

@@ -1,0 +1,247 @@
+package migration
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/rig/nstest"
+	"github.com/guestwire/guestwire/internal/rig/vm"
+	"github.com/guestwire/guestwire/phase1"
+)
+
+// podAddresses are those of the pod, and of a guest that has them from the pod.
+var podAddresses = []netip.Prefix{netip.PrefixFrom(nstest.Pod4, 24), netip.PrefixFrom(nstest.Pod6, 64)}
+
+// node is a pod that is wired for the guest, with the launcher's responder and a QEMU.
+type node struct {
+	*pod
+	t        testing.TB
+	binding  infra.Binding
+	uid, gid int
+	record   cache.Record
+	launcher *nstest.Process
+	guest    *vm.Guest
+}
+
+func (n *node) config() phase1.Config {
+	return phase1.Config{NetNS: n.Pod.File, Spec: infra.Spec{
+		NIC: "eth0", Binding: n.binding, State: n.State, Owner: infra.Owner{UID: uint32(n.uid), GID: uint32(n.gid)},
+	}}
+}
+
+func (n *node) vm() vm.Config {
+	return vm.Config{NetNS: n.Pod.File, UID: n.uid, GID: n.gid, Name: "guest1"}
+}
+
+// source wires a pod, and boots a guest that has its leases.
+func source(ctx context.Context, p *pod, binding infra.Binding) *node {
+	t := p.lan.t
+	t.Helper()
+	uid, gid := needGuest(t)
+	n := &node{pod: p, t: t, binding: binding, uid: uid, gid: gid}
+	p.connect()
+	n.setup(ctx, n.config())
+	n.guest = boot(ctx, t, n.vm(), n.record)
+	for _, lease := range []func(context.Context, string) (map[string]string, error){n.guest.Lease4, n.guest.Lease6} {
+		if _, err := lease(ctx, "eth0"); err != nil {
+			t.Fatalf("%v\n%s", err, n.launcher.Output.String())
+		}
+	}
+	answerBroadcasts(ctx, t, n.guest)
+	return n
+}
+
+// setup wires the pod and starts the responder.
+func (n *node) setup(ctx context.Context, c phase1.Config) {
+	n.t.Helper()
+	var err error
+	if n.record, err = phase1.Setup(ctx, c); err != nil {
+		n.t.Fatal(err)
+	}
+	n.launcher = n.Serve(n.t, n.uid)
+}
+
+// standby wires a pod that waits for the guest of n, and makes it a port of the layer 2, which forwards at once: frames
+// that the pod sends would take the guest's place there, and flooded frames come to the pod.
+func (n *node) standby(ctx context.Context, p *pod) *node {
+	n.t.Helper()
+	to := &node{pod: p, t: n.t, binding: n.binding, uid: n.uid, gid: n.gid}
+	c := to.config()
+	c.Standby = true
+	to.setup(ctx, c)
+	p.connect()
+	return to
+}
+
+// await starts a QEMU that waits for the guest.
+func (n *node) await(ctx context.Context) {
+	n.t.Helper()
+	n.guest = wait(ctx, n.t, n.vm(), n.record)
+}
+
+// deactivate takes the guest's tap down.
+func (n *node) deactivate(ctx context.Context) {
+	n.t.Helper()
+	var err error
+	if n.record, err = phase1.Deactivate(ctx, n.config()); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// activate brings the guest's tap up; the other node is quiet.
+func (n *node) activate(ctx context.Context, other *node) {
+	n.t.Helper()
+	var err error
+	if n.record, err = phase1.Activate(ctx, n.config(), phase1.Other{Quiet: &other.record}); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// passes says whether frames pass the guest's tap.
+func (n *node) passes() bool {
+	n.t.Helper()
+	flags := strings.TrimSpace(n.Pod.Exec("cat", "/sys/class/net/"+n.record.Tap+"/flags"))
+	value, err := strconv.ParseUint(flags, 0, 32)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return value&1 != 0 // IFF_UP
+}
+
+// onePasses fails unless frames pass one of the nodes alone.
+func onePasses(t testing.TB, when string, nodes ...*node) {
+	t.Helper()
+	var passing []string
+	for _, n := range nodes {
+		if n.passes() {
+			passing = append(passing, n.port)
+		}
+	}
+	if len(passing) != 1 {
+		t.Errorf("%s: frames pass %v, want one of the nodes", when, passing)
+	}
+}
+
+// end ends the node's guest and wiring. The NIC gets its addresses back, so the network has to forget the pod before.
+func (n *node) end(ctx context.Context) {
+	n.t.Helper()
+	if err := n.guest.Destroy(); err != nil {
+		n.t.Error(err)
+	}
+	n.launcher.Stop(n.t)
+	n.disconnect()
+	if err := phase1.Teardown(ctx, n.config()); err != nil {
+		n.t.Error(err)
+	}
+}
+
+// watcher counts the frames that come from a port of the world.
+type watcher struct {
+	sniffer *nstest.Sniffer
+	port    int
+	mark    func()
+	seen    chan int // the count, at a mark
+	stop    chan struct{}
+	ended   sync.WaitGroup
+
+	mu     sync.Mutex
+	frames []string
+}
+
+// markType is the EtherType of a frame that says how far the watcher is (IEEE 802, local experiments).
+const markType = 0x88b5
+
+// watch sees the frames that come from the pod from now on.
+func (p *pod) watch() *watcher {
+	l := p.lan
+	l.t.Helper()
+	w := &watcher{sniffer: l.world.Sniff(l.t), port: p.index(), seen: make(chan int, 16), stop: make(chan struct{})}
+	inject := l.world.Injector(l.t, l.index("lan"))
+	frame := make([]byte, 60)
+	copy(frame, []byte{2, 0, 0, 0, 0, 0xee, 2, 0, 0, 0, 0, 0xef})
+	binary.BigEndian.PutUint16(frame[12:], markType)
+	w.mark = func() {
+		if err := inject(frame); err != nil {
+			l.t.Fatal(err)
+		}
+	}
+	lan := l.index("lan")
+	w.ended.Go(func() {
+		for {
+			select {
+			case <-w.stop:
+				return
+			default:
+			}
+			f, ok := w.sniffer.Next()
+			if !ok || len(f.Frame) < 14 {
+				continue
+			}
+			switch {
+			case f.Link == lan && binary.BigEndian.Uint16(f.Frame[12:]) == markType:
+				w.mu.Lock()
+				n := len(w.frames)
+				w.mu.Unlock()
+				w.seen <- n
+			case f.Link == w.port && !f.Outgoing:
+				w.mu.Lock()
+				w.frames = append(w.frames, fmt.Sprintf("%s %x", time.Now().Format("05.000"), f.Frame))
+				w.mu.Unlock()
+			}
+		}
+	})
+	l.t.Cleanup(w.end)
+	return w
+}
+
+func (w *watcher) end() {
+	select {
+	case <-w.stop:
+	default:
+		close(w.stop)
+	}
+	w.ended.Wait()
+}
+
+// count returns the frames that have come so far.
+func (w *watcher) count() []string {
+	w.mark()
+	n := <-w.seen
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.frames[:n:n]
+}
+
+// settled waits until the pod's own kernel has reported its groups, and returns how many frames have come.
+func (w *watcher) settled() int {
+	for n := len(w.count()); ; {
+		time.Sleep(100 * time.Millisecond)
+		now := len(w.count())
+		if now == n {
+			return n
+		}
+		n = now
+	}
+}
+
+// index is the number of a link in the world.
+func (l *lan) index(link string) int {
+	l.t.Helper()
+	n, err := strconv.Atoi(strings.TrimSpace(l.world.Exec("cat", "/sys/class/net/"+link+"/ifindex")))
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return n
+}
+
+// index is the number of the pod's port in the world.
+func (p *pod) index() int { return p.lan.index(p.port) }
