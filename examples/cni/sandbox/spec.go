@@ -25,6 +25,8 @@ type Defaults struct {
 	//	owner.selinux   the context of the taps, which is the node's to give
 	//	macvtap, sriov  bindings without a filter, for NICs that are a part of the node's card: a guest behind a macvtap
 	//	                can send with any MAC, and a sriov record names a PCI address and a VLAN
+	//	mac of bridge, redirect, auto   the guest's on the node's network: another station's, or one that a restricted pod
+	//	                could not give to its NIC
 	//	masquerade.firewall        iptables load kernel modules and take a lock of the node
 	//	masquerade.maxConnections  above that of the list, or infra.DefaultMaxConnections: each connection costs the
 	//	                node memory and time that no limit of the pod counts
@@ -32,8 +34,8 @@ type Defaults struct {
 	//	more than MaxWish bytes    30,000 ports took a core of the node for 40 s, to wire
 	//
 	// except by the word of the binding that the list has, which means the list's own. A pod may say everything else:
-	// the bindings bridge, redirect, masquerade, auto and passt with their ports and networks, queues, mtu, dns, options,
-	// device, and owner.uid, gid and inside. This changes the pod's own namespace, or what its own guest is told. A
+	// the bindings bridge, redirect, masquerade, auto and passt with their ports and networks, the MACs of a masquerade and
+	// of passt, guest, queues, mtu, dns, options, device, and owner.uid, gid and inside. This changes the pod's own namespace, or what its own guest is told. A
 	// path in device.rom is opened by the pod's launcher, with the pod's rights. passt's sysctls are those that
 	// Kubernetes counts as safe.
 	TrustPods bool
@@ -140,6 +142,8 @@ func (d Defaults) lay(spec *infra.Spec, w *Wish) error {
 			spec.Binding, err = d.permit(w.spec.Binding)
 		case "owner":
 			spec.Owner, err = d.permitOwner(w.spec.Owner, saysInside(w.fields["owner"]))
+		case "guest":
+			spec.Guest = w.spec.Guest
 		case "queues":
 			spec.Queues = w.spec.Queues
 		case "mtu":
@@ -180,7 +184,18 @@ func (d Defaults) permit(b infra.Binding) (infra.Binding, error) {
 	switch b := b.(type) {
 	case infra.Macvtap, infra.SRIOV:
 		return nil, onlyTrusted("binding." + b.Kind())
+	case infra.Bridge:
+		if !b.MAC.IsZero() {
+			return nil, onlyTrusted("binding.bridge.mac")
+		}
+	case infra.Redirect:
+		if !b.MAC.IsZero() {
+			return nil, onlyTrusted("binding.redirect.mac")
+		}
 	case infra.Auto: // the masquerade that auto can become has the defaults
+		if !b.MAC.IsZero() {
+			return nil, onlyTrusted("binding.auto.mac")
+		}
 		listed, _ := d.Spec.Binding.(infra.Masquerade)
 		fewer := listed.MaxConnections > 0 && listed.MaxConnections < infra.DefaultMaxConnections
 		if fewer && slices.ContainsFunc(b.Bindings(), func(b infra.Binding) bool { return b.Kind() == cache.BindingMasquerade }) {

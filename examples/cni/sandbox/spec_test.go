@@ -68,6 +68,12 @@ func TestMake(t *testing.T) {
 		"many connections, listed":      {`{"binding": {"masquerade": {"maxConnections": 99999}}}`, `{"binding": {"masquerade": {"maxConnections": 99998}}}`, false, `{"nic":"eth0","binding":{"masquerade":{"maxConnections":99998}},` + owner + `}`},
 		"more than may be":              {"", `{"options": {"hostname": "` + strings.Repeat("a", 4096) + `"}}`, false, "!annotation guestwire/nic.eth0: 4125 bytes, and at most 4096 are for a pod to say"},
 		"more than may be, trusted":     {"", `{"queues": 2` + strings.Repeat(" ", 4096) + `}`, true, `{"nic":"eth0","binding":{"redirect":{}},` + owner + `,"queues":2}`},
+		"an identity":                   {`{"guest": "a"}`, `{"guest": "b"}`, false, `{"nic":"eth0","binding":{"redirect":{}},"guest":"b",` + owner + `}`},
+		"a MAC behind masquerade":       {"", `{"binding": {"masquerade": {"mac": "02:00:00:00:00:07", "gatewayMAC": "02:00:00:00:00:08"}}}`, false, `{"nic":"eth0","binding":{"masquerade":{"mac":"02:00:00:00:00:07","gatewayMAC":"02:00:00:00:00:08"}},` + owner + `}`},
+		"a MAC on the network, bridge":  {"", `{"binding": {"bridge": {"mac": "02:00:00:00:00:07"}}}`, false, "!annotation guestwire/nic.eth0: binding.bridge.mac: not for a pod to say"},
+		"a MAC on the network":          {"", `{"binding": {"redirect": {"mac": "02:00:00:00:00:07"}}}`, false, "!annotation guestwire/nic.eth0: binding.redirect.mac: not for a pod to say"},
+		"a MAC on the network, auto":    {"", `{"binding": {"auto": {"mac": "02:00:00:00:00:07"}}}`, false, "!annotation guestwire/nic.eth0: binding.auto.mac: not for a pod to say"},
+		"a MAC on the network, trusted": {"", `{"binding": {"bridge": {"mac": "02:00:00:00:00:07"}}}`, true, `{"nic":"eth0","binding":{"bridge":{"mac":"02:00:00:00:00:07"}},` + owner + `}`},
 		"an MTU":                        {"", `{"mtu": 1400}`, false, `{"nic":"eth0","binding":{"redirect":{}},` + owner + `,"mtu":1400}`},
 		"a lower MTU than listed":       {`{"mtu": 1400}`, `{"mtu": 1300}`, false, `{"nic":"eth0","binding":{"redirect":{}},` + owner + `,"mtu":1300}`},
 		"a higher MTU than listed":      {`{"mtu": 1400}`, `{"mtu": 1401}`, false, "!annotation guestwire/nic.eth0: mtu: 1401, and at most 1400"},
@@ -124,7 +130,7 @@ func TestMake(t *testing.T) {
 // TestEachFieldIsDecided: for each field of a Spec it is said what a pod may do with it. A field that is new in infra is
 // refused, and this test fails, until Defaults.TrustPods and Make say it.
 func TestEachFieldIsDecided(t *testing.T) {
-	decided := map[string]string{"nic": "", "state": "", "binding": `{"bridge": {}}`, "owner": `{"uid": 1}`, "queues": "1", "dns": "{}", "options": "{}", "device": "{}", "guard": "{}", "mtu": "1400"}
+	decided := map[string]string{"nic": "", "state": "", "binding": `{"bridge": {}}`, "owner": `{"uid": 1}`, "queues": "1", "dns": "{}", "options": "{}", "device": "{}", "guard": "{}", "mtu": "1400", "guest": `"vm1"`}
 	fields := reflect.TypeFor[infra.Spec]()
 	for i := range fields.NumField() {
 		name, _, _ := strings.Cut(fields.Field(i).Tag.Get("json"), ",")
@@ -146,15 +152,15 @@ func TestEachFieldIsDecided(t *testing.T) {
 		}
 	}
 	for binding, decided := range map[infra.Binding][]string{
-		infra.Bridge{}: nil, infra.Redirect{}: nil, infra.Macvtap{}: nil,
+		infra.Bridge{}: {"mac"}, infra.Redirect{}: {"mac"}, infra.Macvtap{}: nil,
 		infra.SRIOV{}: {"pci", "mac", "vlan", "managed"},
 	} {
 		knownFields(t, reflect.TypeOf(binding), decided)
 	}
-	knownFields(t, reflect.TypeFor[infra.Auto](), []string{"order"})
+	knownFields(t, reflect.TypeFor[infra.Auto](), []string{"order", "mac"})
 	knownFields(t, reflect.TypeFor[infra.Passt](), []string{"mac", "ports"})
 	knownFields(t, reflect.TypeFor[infra.Owner](), []string{"uid", "gid", "inside", "selinux"})
-	knownFields(t, reflect.TypeFor[infra.Masquerade](), []string{"ipv4", "ipv6", "mac", "ports", "excluded", "loopback", "sidecar", "maxConnections", "firewall"})
+	knownFields(t, reflect.TypeFor[infra.Masquerade](), []string{"ipv4", "ipv6", "mac", "gatewayMAC", "ports", "excluded", "loopback", "sidecar", "maxConnections", "firewall"})
 }
 
 func knownFields(t *testing.T, of reflect.Type, known []string) {
