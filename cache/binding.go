@@ -58,6 +58,7 @@ func (r *Record) checkAbsent() error {
 		{"options", !reflect.ValueOf(options).IsZero(), direct, unserved},
 		{"tap", r.Tap != "", []string{BindingSRIOV, BindingPasst}, tapless},
 		{"queues", r.Queues > 1, []string{BindingSRIOV, BindingPasst}, tapless},
+		{"limits", r.Limits != Limits{}, direct, "its frames pass no rules of guestwire"},
 		{"standby", r.Standby, direct, "guestwire has no tap that it could take down"},
 		{"device.driver", r.Device.Driver == "vhost", []string{BindingPasst}, tapless},
 		{"device.driver", r.Device.Driver != "", []string{BindingSRIOV}, card},

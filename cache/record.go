@@ -16,7 +16,7 @@ import (
 
 // Version is the version of the schema that this package writes. It reads the versions from OldestVersion on.
 //
-// Version 4 has Record.Static. Version 5 has Record.GatewayMAC.
+// Version 4 has Record.Static. Version 5 has Record.GatewayMAC and Record.Limits.
 const (
 	Version       = 5
 	OldestVersion = 3
@@ -109,6 +109,8 @@ type Record struct {
 	// Turn is higher in each record that phase1.Deactivate writes, in all namespaces through which the guest moves. By it,
 	// phase1.Activate tells the latest record of a quiet guest from an earlier one.
 	Turn uint64 `json:"turn,omitempty"`
+	// Limits bound what passes between the guest and its network.
+	Limits Limits `json:"limits,omitzero"`
 	// Warnings are sentences about what the guest could not be given.
 	Warnings []string `json:"warnings,omitempty"`
 }

@@ -70,6 +70,9 @@ func (r *Record) Validate() error {
 	if r.Version < 5 && r.Turn != 0 {
 		return fieldErrorf("turn", "set, but a record of version %d has no such field", r.Version)
 	}
+	if r.Version < 5 && r.Limits != (Limits{}) {
+		return fieldErrorf("limits", "set, but a record of version %d has none", r.Version)
+	}
 	if err := checkLinkName("name", r.Name); err != nil {
 		return err
 	}
@@ -132,6 +135,9 @@ func (r *Record) Validate() error {
 	}
 	if err := r.Options.Validate(); err != nil {
 		return within("options", err)
+	}
+	if err := r.Limits.Validate(); err != nil {
+		return within("limits", err)
 	}
 	return within("device", r.Device.Validate())
 }

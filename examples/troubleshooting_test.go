@@ -1030,6 +1030,9 @@ func TestTroubleshootingReasons(t *testing.T) {
 		{"namespace-service", "guard.open", `"binding": {"masquerade": {}}`, `"binding": {"masquerade": {}}, "guard": {"open": ["22"]}`, func(l frames.Link) []byte {
 			return l.Ask(unix.IPPROTO_TCP, l.IPv4, l.Gateway4, 22)
 		}},
+		{"rate-limit", "limits", `"binding": {"bridge": {}}, "limits": {"fromGuest": {"packetsPerSecond": 1}}`, `"binding": {"bridge": {}}`, func(l frames.Link) []byte {
+			return l.Ask(unix.IPPROTO_UDP, l.IPv4, l.Far4, 5001)
+		}},
 		{"connection-limit", "maxConnections", `"binding": {"masquerade": {"maxConnections": 1}}`, `"binding": {"masquerade": {"maxConnections": 100}}`, func(l frames.Link) []byte {
 			connections++
 			return l.Ask(unix.IPPROTO_UDP, l.IPv4, l.Far4, 5000+connections)
@@ -1061,6 +1064,9 @@ func TestTroubleshootingReasons(t *testing.T) {
 				t.Error(err)
 			}
 			if out := p.agent(0, "status"); !matches("dropped ... packets: "+c.reason, out) {
+				t.Errorf("status says\n%s", out)
+			}
+			if out := p.agent(0, "status"); c.reason == "rate-limit" && !matches("limit ... from the guest: 1 packets a second", out) {
 				t.Errorf("status says\n%s", out)
 			}
 			i := slices.IndexFunc(rows, func(row map[string]string) bool { return row["reason"] == c.reason })

@@ -35,6 +35,10 @@ type Spec struct {
 	// connections is lowered. Longer UDP passes under Redirect, and from a guest that ignores its MTU: no rule tells a long
 	// datagram from a batch of short ones (UDP_SEGMENT). Macvtap, SRIOV and Passt take no MTU.
 	MTU int `json:"mtu,omitempty"`
+	// Limits bound what passes between the guest and its network, in bits and packets a second. Setup changes them under a
+	// running guest, and its connections go on; each change fills the buckets. They need nf_tables. Macvtap, SRIOV and Passt
+	// take no Limits.
+	Limits cache.Limits `json:"limits,omitzero"`
 	// DNS is the guest's resolver configuration; nil: Phase2 takes it from a resolv.conf.
 	DNS *cache.DNS `json:"dns,omitempty"`
 	// Options is what else the guest is told.
@@ -164,6 +168,12 @@ func (s Spec) Validate() error {
 	if err := s.validateMTU(); err != nil {
 		return err
 	}
+	if err := s.Limits.Validate(); err != nil {
+		return within("limits", err)
+	}
+	if s.Limits != (cache.Limits{}) && direct(s.Binding) {
+		return &cache.FieldError{Field: "limits", Reason: fmt.Sprintf("with the %s binding the guest's frames pass no rules of guestwire: leave this field out", s.Binding.Kind())}
+	}
 	if s.DNS != nil {
 		for i, server := range s.DNS.Servers {
 			if !server.IsValid() {
@@ -220,7 +230,7 @@ func within(field string, err error) error {
 }
 
 // SameGuest says whether Setup can change a wiring from one Spec to another under a running guest. What
-// Masquerade forwards can change, and so can MTU, Guard, DNS, Options and Device. The kind of the binding, Owner,
+// Masquerade forwards can change, and so can MTU, Limits, Guard, DNS, Options and Device. The kind of the binding, Owner,
 // Queues, MACs, Guest where a MAC is computed from it, and a Masquerade's networks and Firewall cannot. If they differ, the
 // error is ErrWired and tells how the NIC is wired. A missing binding is a *cache.FieldError.
 func SameGuest(wired, wanted Spec) error {

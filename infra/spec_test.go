@@ -157,7 +157,7 @@ func filled(t *testing.T, v reflect.Value) {
 		v.SetBool(true)
 	case reflect.Int:
 		v.SetInt(7)
-	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32:
+	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
 		v.SetUint(7)
 	default:
 		t.Fatalf("a field of the type %v: say how it is filled", v.Type())
@@ -263,6 +263,7 @@ func TestSameGuest(t *testing.T) {
 		{mine(func(*infra.Spec) {}), mine(func(s *infra.Spec) { s.Owner.Inside = true }), false},
 		{mine(func(*infra.Spec) {}), mine(func(s *infra.Spec) {
 			s.Guard.Off, s.DNS, s.Options.Hostname, s.Device.Model, s.MTU = true, &cache.DNS{}, "vm", "e1000", 1400
+			s.Limits.FromGuest.BitsPerSecond = 8000
 		}), true},
 		{mine(func(*infra.Spec) {}), mine(func(s *infra.Spec) {
 			s.Guard.EtherTypes, s.Guard.VLANs = []infra.EtherType{0x8863}, []uint16{5}

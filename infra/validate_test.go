@@ -23,6 +23,7 @@ func TestValidate(t *testing.T) {
 		return infra.Masquerade{Sidecar: s}
 	}
 	open := infra.Guard{Open: []infra.Ports{{First: 22}}}
+	slow := cache.Limits{FromGuest: cache.Limit{BitsPerSecond: 8000}}
 	const masquerade = "binding.masquerade."
 	for name, c := range map[string]struct {
 		spec  infra.Spec
@@ -32,15 +33,21 @@ func TestValidate(t *testing.T) {
 		"257 queues": {infra.Spec{Queues: 257}, "queues"},
 		"-1 queues":  {infra.Spec{Queues: -1}, "queues"},
 
-		"MTU of 68":        {infra.Spec{MTU: 68}, ""},
-		"MTU of 67":        {infra.Spec{MTU: 67}, "mtu"},
-		"MTU of 65521":     {infra.Spec{MTU: 65521}, ""},
-		"MTU of 65522":     {infra.Spec{MTU: 65522}, "mtu"},
-		"MTU of -1":        {infra.Spec{MTU: -1}, "mtu"},
-		"MTU with auto":    {infra.Spec{MTU: 1400, Binding: infra.Auto{}}, ""},
-		"MTU with macvtap": {infra.Spec{MTU: 1400, Binding: infra.Macvtap{}}, "mtu"},
-		"MTU with SR-IOV":  {infra.Spec{MTU: 1400, Binding: infra.SRIOV{}}, "mtu"},
-		"MTU with passt":   {infra.Spec{MTU: 1400, Binding: infra.Passt{}}, "mtu"},
+		"limits":              {infra.Spec{Limits: slow}, ""},
+		"limits with auto":    {infra.Spec{Limits: slow, Binding: infra.Auto{}}, ""},
+		"limits with macvtap": {infra.Spec{Limits: slow, Binding: infra.Macvtap{}}, "limits"},
+		"limits with SR-IOV":  {infra.Spec{Limits: slow, Binding: infra.SRIOV{}}, "limits"},
+		"limits with passt":   {infra.Spec{Limits: slow, Binding: infra.Passt{}}, "limits"},
+		"limit of 7999":       {infra.Spec{Limits: cache.Limits{ToGuest: cache.Limit{BitsPerSecond: 7999}}}, "limits.toGuest.bitsPerSecond"},
+		"MTU of 68":           {infra.Spec{MTU: 68}, ""},
+		"MTU of 67":           {infra.Spec{MTU: 67}, "mtu"},
+		"MTU of 65521":        {infra.Spec{MTU: 65521}, ""},
+		"MTU of 65522":        {infra.Spec{MTU: 65522}, "mtu"},
+		"MTU of -1":           {infra.Spec{MTU: -1}, "mtu"},
+		"MTU with auto":       {infra.Spec{MTU: 1400, Binding: infra.Auto{}}, ""},
+		"MTU with macvtap":    {infra.Spec{MTU: 1400, Binding: infra.Macvtap{}}, "mtu"},
+		"MTU with SR-IOV":     {infra.Spec{MTU: 1400, Binding: infra.SRIOV{}}, "mtu"},
+		"MTU with passt":      {infra.Spec{MTU: 1400, Binding: infra.Passt{}}, "mtu"},
 
 		"context":                     {infra.Spec{Owner: infra.Owner{SELinux: "system_u:system_r:svirt_t:s0-s0:c0.c1023"}}, ""},
 		"context without a range":     {infra.Spec{Owner: infra.Owner{SELinux: "u:r:vmm_t"}}, ""},

@@ -117,7 +117,7 @@ func asVersion(r cache.Record, version int) cache.Record {
 		r.Static = nil
 	}
 	if version < 5 {
-		r.GatewayMAC = cache.MAC{}
+		r.GatewayMAC, r.Limits = cache.MAC{}, cache.Limits{}
 	}
 	r.Version = version
 	return r

@@ -26,6 +26,12 @@ var everyOption = infra.Masquerade{
 	MaxConnections: 100,
 }
 
+// everyLimit has limits of all kinds, of which some are at the ends of what is accepted.
+var everyLimit = cache.Limits{
+	FromGuest: cache.Limit{BitsPerSecond: 100_000_000_000, PacketsPerSecond: 10_000_000, BurstBytes: 1<<32 - 1, BurstPackets: 1<<32 - 1},
+	ToGuest:   cache.Limit{BitsPerSecond: 8000, PacketsPerSecond: 1},
+}
+
 // TestFirewallText: what nft makes of the text in the plan is what Setup puts into the kernel.
 func TestFirewallText(t *testing.T) {
 	t.Parallel()
@@ -42,6 +48,7 @@ func TestFirewallText(t *testing.T) {
 		found   []string // what is changed before
 		options cache.Options
 		mtu     int
+		limits  cache.Limits
 	}{
 		"bridge":                 {binding: infra.Bridge{}},
 		"bridge, loosened":       {binding: infra.Bridge{}, guard: loose},
@@ -58,10 +65,15 @@ func TestFirewallText(t *testing.T) {
 		"masquerade, everything": {binding: everyOption, guard: opened},
 		"masquerade, sidecar": {binding: infra.Masquerade{Sidecar: &infra.Sidecar{
 			Sources: []netip.Addr{netip.MustParseAddr("127.0.0.6"), netip.MustParseAddr("::6")}}}},
-		"bridge, MTU":        {binding: infra.Bridge{}, mtu: lowered},
-		"redirect, MTU, off": {binding: infra.Redirect{}, mtu: lowered, guard: infra.Guard{Off: true}},
-		"masquerade, MTU":    {binding: infra.Masquerade{}, mtu: lowered},
-		"masquerade, off":    {binding: infra.Masquerade{Ports: []infra.Ports{}}, guard: infra.Guard{Off: true}},
+		"bridge, limits":                     {binding: infra.Bridge{}, limits: everyLimit},
+		"bridge, limits, off":                {binding: infra.Bridge{}, limits: everyLimit, guard: infra.Guard{Off: true}},
+		"redirect, limits, MTU":              {binding: infra.Redirect{}, limits: everyLimit, mtu: lowered},
+		"masquerade, limits":                 {binding: infra.Masquerade{}, limits: everyLimit},
+		"masquerade, limits by iptables-nft": {binding: infra.Masquerade{Firewall: cache.FirewallIPTablesNFT}, limits: everyLimit},
+		"bridge, MTU":                        {binding: infra.Bridge{}, mtu: lowered},
+		"redirect, MTU, off":                 {binding: infra.Redirect{}, mtu: lowered, guard: infra.Guard{Off: true}},
+		"masquerade, MTU":                    {binding: infra.Masquerade{}, mtu: lowered},
+		"masquerade, off":                    {binding: infra.Masquerade{Ports: []infra.Ports{}}, guard: infra.Guard{Off: true}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := nstest.NewNetwork(t)
@@ -69,7 +81,7 @@ func TestFirewallText(t *testing.T) {
 				n.Pod.IP(change)
 			}
 			config := config(n, c.binding)
-			config.Guard, config.Options, config.MTU = c.guard, c.options, c.mtu
+			config.Guard, config.Options, config.MTU, config.Limits = c.guard, c.options, c.mtu, c.limits
 			preview, err := phase1.Plan(t.Context(), config)
 			if err != nil {
 				t.Fatal(err)

@@ -30,6 +30,7 @@ var selection = nstest.Selection{
 		{Test: "TestErrorsOfTheGuest/nftables", Why: "directions of ct"},
 		{Test: "TestHostileFrames/IPv4_and_IPv6", Why: "the guest filter as that kernel evaluates it"},
 		{Test: "TestMTU/guard.off_false", Why: "the length of a packet as that kernel's rules read it"},
+		{Test: "TestLimits/both,_guard.off_false", Why: "token buckets as that kernel counts them"},
 		{Test: "TestSegments", Why: "the same of what it cuts late, and of the MSS"},
 		{Test: "TestGuardWire/(bridge|redirect),_served", Why: "VLAN tags as that kernel's rules read them"},
 		{Test: "TestNamespaceIsMute/bridge,_guard.off_false", Why: "which sockets need no capability"},

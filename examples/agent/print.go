@@ -10,6 +10,7 @@ import (
 	"time"
 	"unicode"
 
+	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/phase1"
 )
 
@@ -130,6 +131,17 @@ func printReport(w io.Writer, r *phase1.Report, failed error) {
 	}
 	if r.Record.Tap != "" {
 		line("tap", "%s, %d queues", r.Record.Tap, r.Record.Queues)
+	}
+	for _, l := range []struct {
+		way string
+		cache.Limit
+	}{{"from the guest", r.Record.Limits.FromGuest}, {"to the guest", r.Record.Limits.ToGuest}} {
+		if l.BitsPerSecond != 0 {
+			line("limit", "%s: %d bits a second", l.way, l.BitsPerSecond)
+		}
+		if l.PacketsPerSecond != 0 {
+			line("limit", "%s: %d packets a second", l.way, l.PacketsPerSecond)
+		}
 	}
 	for _, warning := range r.Record.Warnings {
 		line("warning", "%s", warning)

@@ -74,7 +74,7 @@ func readConfig(args *skel.CmdArgs) (config, error) {
 }
 
 // misplaced are members of spec that may be sought beside it; dns is one of CNI's own.
-var misplaced = []string{"binding", "owner", "queues", "mtu", "options", "device", "guard", "nic"}
+var misplaced = []string{"binding", "owner", "queues", "mtu", "limits", "options", "device", "guard", "nic"}
 
 // defaults are what the list says for each NIC.
 func (c config) defaults(args *skel.CmdArgs) (sandbox.Defaults, error) {

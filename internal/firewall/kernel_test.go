@@ -129,6 +129,9 @@ func ingressTable() firewall.Table {
 		{Name: "neighbours", Rules: rules{
 			rule(drop, carries6, firewall.Protocol{Number: 0}),
 			rule(drop, firewall.Longer{Octets: 1500}),
+			rule(drop, firewall.Faster{Octets: 12_500_000_000, Burst: 1<<32 - 1}),
+			rule(drop, firewall.Faster{Octets: 1000, Burst: 65536}),
+			rule(drop, firewall.Rate{Packets: 10_000_000, Burst: 10_000_000, Over: true}),
 			rule(firewall.LowerMSS{To: 1360}, carries6, firewall.Protocol{Number: firewall.ProtocolTCP}, firewall.Opening{}),
 			rule(drop, firewall.AddToSet{Part: firewall.ARPSender, Set: "senders"}),
 			rule(firewall.Continue{}, carries6, udp, firewall.AddToSet{Part: firewall.RawSource6, Set: "known", Renew: true}),

@@ -97,6 +97,12 @@ type (
 		Burst     int
 		Over      bool
 	}
+	// Faster holds for packets above so many octets a second, counted as Longer counts them. Burst octets, and those of one
+	// second, may pass at once.
+	Faster struct {
+		Octets uint64
+		Burst  uint32
+	}
 )
 
 // Mask returns the prefix's mask for [Bytes]: nil for a single address, otherwise 4 or 16 octets.
@@ -164,6 +170,7 @@ func (Unconfirmed) match()     {}
 func (Connections) match()     {}
 func (Opening) match()         {}
 func (Rate) match()            {}
+func (Faster) match()          {}
 
 func (m InInterface) String() string  { return "iifname " + notWord(m.Not) + fmt.Sprintf("%q", m.Name) }
 func (m OutInterface) String() string { return "oifname " + notWord(m.Not) + fmt.Sprintf("%q", m.Name) }
@@ -299,6 +306,10 @@ func (m Rate) String() string {
 		unit = "minute"
 	}
 	return fmt.Sprintf("limit rate %s%d/%s burst %d packets", over, m.Packets, unit, m.Burst)
+}
+
+func (m Faster) String() string {
+	return fmt.Sprintf("limit rate over %d bytes/second burst %d bytes", m.Octets, m.Burst)
 }
 
 func (m Origin) String() string {

@@ -41,6 +41,7 @@ const (
 	NoPorts         Reason = "no-ports"
 	ConnectionLimit Reason = "connection-limit"
 	NeighbourLimit  Reason = "neighbour-limit"
+	RateLimit       Reason = "rate-limit"
 	NotForwarded    Reason = "not-forwarded"
 	NamespaceOutput Reason = "namespace-output"
 	NetworkDHCP     Reason = "network-dhcp"
@@ -81,6 +82,7 @@ var Reasons = []Described{
 	{NoPorts, "the guest sent a protocol without ports (a tunnel, for example) to where the answer could be the namespace's"},
 	{ConnectionLimit, "a new connection of the guest or to the guest, above MaxConnections, or more new TCP connections a minute"},
 	{NeighbourLimit, "the guest used too many next hops, or too many sources, in a minute"},
+	{RateLimit, "a packet from the guest or to it, above Spec.Limits"},
 	{NotForwarded, "a packet from the network for a port that is not forwarded to the guest, or for another network behind the NIC"},
 	{NamespaceOutput, "the namespace sent by the NIC or another link of the wiring, which are the guest's, or as a DHCP server to the guest"},
 	{NetworkDHCP, "a DHCP server of the network sent to the guest, whose server is the responder"},

@@ -40,6 +40,7 @@ func samples() []Rule {
 		drop(tcp, Opening{}),
 		drop(Rate{Packets: 20, Burst: 5}),
 		drop(Rate{Packets: 20, PerMinute: true, Burst: 5, Over: true}),
+		drop(Faster{Octets: 12_500_000, Burst: 65536}),
 		drop(Carries{Version: 6}, InSet{Part: SourceAddress6, Set: "local"}),
 		drop(Carries{Version: 6}, AddToSet{Part: SourceAddress6, Set: "local"}),
 		{Verdict: Return{}},
@@ -68,7 +69,7 @@ func nftablesOnly(r Rule) bool {
 	}
 	return slices.ContainsFunc(r.Matches, func(m Match) bool {
 		switch m.(type) {
-		case EtherType, Carries, Bytes, Fragment, Longer, Rate, InSet, AddToSet:
+		case EtherType, Carries, Bytes, Fragment, Longer, Rate, Faster, InSet, AddToSet:
 			return true
 		}
 		return false
@@ -158,6 +159,8 @@ func withOtherFields(t *testing.T, v any) map[string]any {
 			other = uint8(ProtocolUDP)
 		case uint16:
 			other = field + 1
+		case uint64:
+			other = uint64(99)
 		case uint32:
 			other = field + 1
 		case States:

@@ -158,6 +158,8 @@ func encodeMatch(m firewall.Match) []expr.Any {
 			limit.Unit = expr.LimitTimeMinute
 		}
 		return []expr.Any{limit}
+	case firewall.Faster:
+		return []expr.Any{&expr.Limit{Type: expr.LimitTypePktBytes, Rate: m.Octets, Unit: expr.LimitTimeSecond, Burst: m.Burst, Over: true}}
 	case firewall.InSet:
 		return []expr.Any{loadPart(m.Part), &expr.Lookup{SourceRegister: 1, SetName: m.Set, Invert: m.Not}}
 	case firewall.AddToSet:

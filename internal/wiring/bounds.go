@@ -1,6 +1,7 @@
 package wiring
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -40,6 +41,14 @@ func (p *Plan) checkMTU(nic netstate.Link) error {
 	return nil
 }
 
+// checkLimits refuses limits that no rule can keep.
+func (p *Plan) checkLimits() error {
+	if p.found.NoNFTables && p.spec.Limits != (cache.Limits{}) {
+		return &cache.FieldError{Field: "limits", Reason: "this kernel has no nf_tables, which would count: load them (modprobe nf_tables), or leave this field out"}
+	}
+	return nil
+}
+
 // addBounds adds the rules that hold for all frames at the guest's tap, also with Guard.Off. What comes from the guest is
 // bounded at the tap's ingress, before the guest filter. What goes to the guest is bounded where the binding's frames
 // leave for the tap.
@@ -67,6 +76,7 @@ func (p *Plan) addBounds(nic netstate.Link) {
 
 // bounds are the rules of each direction.
 func (p *Plan) bounds(nic netstate.Link) (fromGuest, toGuest []firewall.Rule) {
+	fromGuest, toGuest = limitRules(p.spec.Limits.FromGuest), limitRules(p.spec.Limits.ToGuest)
 	if p.lowersMTU(nic) {
 		longer := []firewall.Rule{
 			rule(firewall.Jump{Chain: "long"}, firewall.Longer{Octets: uint32(p.linkMTU(nic))}),
@@ -78,6 +88,17 @@ func (p *Plan) bounds(nic netstate.Link) (fromGuest, toGuest []firewall.Rule) {
 		}
 	}
 	return fromGuest, toGuest
+}
+
+// limitRules drop what is above the limit. They come first: what another rule drops has cost the node its time, too.
+func limitRules(l cache.Limit) (rules []firewall.Rule) {
+	if l.BitsPerSecond != 0 {
+		rules = append(rules, rule(drop(firewall.RateLimit), firewall.Faster{Octets: l.BitsPerSecond / 8, Burst: uint32(cmp.Or(l.BurstBytes, cache.DefaultBurstBytes))}))
+	}
+	if l.PacketsPerSecond != 0 {
+		rules = append(rules, rule(drop(firewall.RateLimit), firewall.Rate{Packets: int(l.PacketsPerSecond), Burst: int(cmp.Or(l.BurstPackets, l.PacketsPerSecond)), Over: true}))
+	}
+	return rules
 }
 
 // addBoundChains adds the chains to which the bounds jump, unless the table has them.

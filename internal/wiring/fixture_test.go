@@ -15,6 +15,14 @@ const nic = 2
 
 var podMAC = cache.MAC{0x0a, 0x58, 0x0a, 0xf4, 0x01, 0x07}
 
+// limited has limits of all kinds.
+func limited(s *infra.Spec) {
+	s.Limits = cache.Limits{
+		FromGuest: cache.Limit{BitsPerSecond: 100_000_000, PacketsPerSecond: 5000, BurstBytes: 1 << 20, BurstPackets: 100},
+		ToGuest:   cache.Limit{BitsPerSecond: 1_000_000_000, PacketsPerSecond: 20000},
+	}
+}
+
 func ip(s string) netip.Addr    { return netip.MustParseAddr(s) }
 func pfx(s string) netip.Prefix { return netip.MustParsePrefix(s) }
 
@@ -268,6 +276,12 @@ var cases = []testCase{
 	{"redirect-mtu-given", flannel(), withSpec(redirect(), func(s *infra.Spec) { s.MTU = 1400 })},
 	{"redirect-mtu-given-guard-off", flannel(), withSpec(redirect(), func(s *infra.Spec) { s.MTU, s.Guard.Off = 1400, true })},
 	{"masquerade-mtu-given", flannel(), withSpec(masquerade(), func(s *infra.Spec) { s.MTU = 1400 })},
+	{"bridge-limits", flannel(), withSpec(bridge(), limited)},
+	{"bridge-limits-guard-off", flannel(), withSpec(bridge(), func(s *infra.Spec) { limited(s); s.Guard.Off = true })},
+	{"redirect-limits", flannel(), withSpec(redirect(), limited)},
+	{"redirect-limits-mtu-guard-off", flannel(), withSpec(redirect(), func(s *infra.Spec) { limited(s); s.MTU, s.Guard.Off = 1400, true })},
+	{"masquerade-limits", flannel(), withSpec(masquerade(), limited)},
+	{"masquerade-limits-to-guest", flannel(), withSpec(masquerade(), func(s *infra.Spec) { s.Limits.ToGuest.PacketsPerSecond = 5 })},
 	{"bridge-guard-frames", flannel(), withSpec(bridge(), framesPass)},
 	{"redirect-guard-frames", flannel(), withSpec(redirect(), framesPass)},
 	{"redirect-not-served-guard-frames", flannel(), withSpec(redirect(), func(s *infra.Spec) {

@@ -86,6 +86,9 @@ func NewPlan(found netstate.Snapshot, spec infra.Spec) (*Plan, error) {
 	if err := p.checkMTU(nic); err != nil {
 		return nil, err
 	}
+	if err := p.checkLimits(); err != nil {
+		return nil, err
+	}
 	if err := p.wire(nic); err != nil {
 		return nil, err
 	}
@@ -147,6 +150,7 @@ func (p *Plan) record(nic netstate.Link, mac cache.MAC) cache.Record {
 		DNS:     p.spec.DNS,
 		Options: p.spec.Options,
 		Device:  p.spec.Device,
+		Limits:  p.spec.Limits,
 	}
 }
 

@@ -82,6 +82,8 @@ func TestRefused(t *testing.T) {
 		{"MTU too small for IPv6, masquerade", flannel(), withSpec(masquerade(), func(s *infra.Spec) { s.MTU = 1279 }), field("mtu"), "1279|1280"},
 		{"MTU without nf_tables", flannelWith(func(s *netstate.Snapshot) { s.NoNFTables = true }), withSpec(masquerade(), func(s *infra.Spec) { s.MTU, s.Guard.Off = 1400, true }),
 			field("mtu"), "1400|nf_tables|modprobe"},
+		{"limits without nf_tables", flannelWith(func(s *netstate.Snapshot) { s.NoNFTables = true }), withSpec(masquerade(), func(s *infra.Spec) { limited(s); s.Guard.Off = true }),
+			field("limits"), "nf_tables|modprobe"},
 		{"empty resolver", flannel(), withSpec(bridge(), func(s *infra.Spec) { s.DNS = &cache.DNS{Servers: []netip.Addr{ip("10.0.0.1"), {}}} }), field("dns.servers[1]"), "no address"},
 		{"bad option", flannel(), withSpec(bridge(), func(s *infra.Spec) { s.Options.Hostname = "a\nb" }), field("options.hostname"), "control characters"},
 		{"bad device", flannel(), withSpec(bridge(), func(s *infra.Spec) { s.Device.ROM = "somewhere" }), field("device.rom"), `"somewhere"|on, off`},

@@ -22,6 +22,7 @@ type Defaults struct {
 	// TrustPods lets a pod say more than an ordinary restricted pod could do by itself. Without it a pod may not say
 	//
 	//	guard           what keeps the guest from being another station; a restricted pod has no raw sockets
+	//	limits          of the guest's traffic, which are the operator's
 	//	owner.selinux   the context of the taps, which is the node's to give
 	//	macvtap, sriov  bindings without a filter, for NICs that are a part of the node's card: a guest behind a macvtap
 	//	                can send with any MAC, and a sriov record names a PCI address and a VLAN
@@ -157,6 +158,10 @@ func (d Defaults) lay(spec *infra.Spec, w *Wish) error {
 		case "guard":
 			if spec.Guard = w.spec.Guard; !d.TrustPods {
 				err = onlyTrusted("guard")
+			}
+		case "limits":
+			if spec.Limits = w.spec.Limits; !d.TrustPods {
+				err = onlyTrusted("limits")
 			}
 		default: // a field that is new in infra waits here until it is said what a pod may do with it
 			err = onlyTrusted(field)

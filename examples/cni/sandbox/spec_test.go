@@ -80,6 +80,10 @@ func TestMake(t *testing.T) {
 		"a higher MTU, trusted":         {`{"mtu": 1400}`, `{"mtu": 1401}`, true, `{"nic":"eth0","binding":{"redirect":{}},` + owner + `,"mtu":1401}`},
 		"the list's MTU":                {`{"mtu": 1400}`, `{"mtu": 0}`, false, `{"nic":"eth0","binding":{"redirect":{}},` + owner + `,"mtu":1400}`},
 		"the list's MTU without a tap":  {`{"mtu": 1400}`, "passt", false, "!annotation guestwire/nic.eth0: mtu: 1400, but the passt binding"},
+		"limits":                        {"", `{"limits": {}}`, false, "!annotation guestwire/nic.eth0: limits: not for a pod to say"},
+		"limits, trusted":               {"", `{"limits": {"toGuest": {"bitsPerSecond": 8000}}}`, true, `{"nic":"eth0","binding":{"redirect":{}},` + owner + `,"limits":{"toGuest":{"bitsPerSecond":8000}}}`},
+		"the list's limits":             {`{"limits": {"toGuest": {"bitsPerSecond": 8000}}}`, "bridge", false, `{"nic":"eth0","binding":{"bridge":{}},` + owner + `,"limits":{"toGuest":{"bitsPerSecond":8000}}}`},
+		"no way around the limits":      {`{"limits": {"toGuest": {"bitsPerSecond": 8000}}}`, "passt", false, "!annotation guestwire/nic.eth0: limits: with the passt binding"},
 		"a mistake of the pod":          {"", `{"queues": 300}`, false, "!annotation guestwire/nic.eth0: queues: 300, want"},
 		"a mistake of the list":         {`{"queues": 300}`, "-", false, "!spec.queues: 300, want"},
 		"a mistake in the list's form":  {`{"queue": 3}`, "-", false, "!spec.queue: no such field"},
@@ -130,7 +134,7 @@ func TestMake(t *testing.T) {
 // TestEachFieldIsDecided: for each field of a Spec it is said what a pod may do with it. A field that is new in infra is
 // refused, and this test fails, until Defaults.TrustPods and Make say it.
 func TestEachFieldIsDecided(t *testing.T) {
-	decided := map[string]string{"nic": "", "state": "", "binding": `{"bridge": {}}`, "owner": `{"uid": 1}`, "queues": "1", "dns": "{}", "options": "{}", "device": "{}", "guard": "{}", "mtu": "1400", "guest": `"vm1"`}
+	decided := map[string]string{"nic": "", "state": "", "binding": `{"bridge": {}}`, "owner": `{"uid": 1}`, "queues": "1", "dns": "{}", "options": "{}", "device": "{}", "guard": "{}", "mtu": "1400", "guest": `"vm1"`, "limits": "{}"}
 	fields := reflect.TypeFor[infra.Spec]()
 	for i := range fields.NumField() {
 		name, _, _ := strings.Cut(fields.Field(i).Tag.Get("json"), ",")

@@ -1,0 +1,169 @@
+package phase1_test
+
+import (
+	"bufio"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/netns"
+	"github.com/guestwire/guestwire/internal/rig/nstest"
+	"github.com/guestwire/guestwire/phase1"
+)
+
+// TestLimits has guest and network send more at once than the buckets hold. What passes is the bucket and what the time
+// has added, and the rest is counted. It holds without the guard as well.
+func TestLimits(t *testing.T) {
+	t.Parallel()
+	const size, sent = 1000, 120 // octets of an IP packet; packets
+	for name, limit := range map[string]struct {
+		cache.Limit
+		bucket, perSecond int // packets
+	}{
+		"packets": {cache.Limit{PacketsPerSecond: 1, BurstPackets: 30}, 30, 1},
+		"octets":  {cache.Limit{BitsPerSecond: 8000, BurstBytes: 79 * size}, 80, 1},
+		"both":    {cache.Limit{BitsPerSecond: 8_000_000, PacketsPerSecond: 2, BurstPackets: 40}, 40, 2},
+	} {
+		for _, off := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, guard.off %v", name, off), func(t *testing.T) {
+				eachBinding(t, func(t *testing.T, b infra.Binding) {
+					n := nstest.NewNetwork(t)
+					before := settled(t, n)
+					c := config(n, b)
+					c.Guard.Off = off
+					setup(t, c)
+					w := attachDeaf(t, n, true, true)
+					passes := func(way string, took time.Duration, dropped int) {
+						most := limit.bucket + int(took.Seconds()*float64(limit.perSecond)) + 2
+						if passed := sent - dropped; passed < limit.bucket-2 || passed > most {
+							t.Errorf("%s: %d of %d packets passed in %v, want %d to %d", way, passed, sent, took, limit.bucket-2, most)
+						}
+					}
+					for _, d := range []struct {
+						way    string
+						limits cache.Limits
+						send   func() error
+					}{
+						{"from the guest", cache.Limits{FromGuest: limit.Limit}, func() error {
+							frame := w.link.Packet(unix.IPPROTO_UDP, w.link.IPv4, w.link.Far4, datagram(size-20))
+							for range sent {
+								if _, err := w.port.Write(frame); err != nil {
+									return err
+								}
+							}
+							return nil
+						}},
+						{"to the guest", cache.Limits{ToGuest: limit.Limit}, func() error {
+							frame := w.link.FromGateway().Packet(unix.IPPROTO_UDP, nstest.Gateway4, nstest.Pod4, datagram(size-20))
+							if w.masquerade {
+								l := w.link
+								l.MAC, l.Gateway = w.router, w.own[0]
+								frame = l.Packet(unix.IPPROTO_UDP, nstest.Gateway4, nstest.Pod4, datagram(size-20))
+							}
+							return w.inject(slices.Repeat([][]byte{frame}, sent)...)
+						}},
+					} {
+						c.Limits = d.limits
+						setup(t, c)
+						if r := record(t, n); r.Limits != d.limits {
+							t.Errorf("the record has %+v, want %+v", r.Limits, d.limits)
+						}
+						had := w.dropped()["rate-limit"]
+						begin := time.Now()
+						if err := d.send(); err != nil {
+							t.Fatal(err)
+						}
+						took := time.Since(begin)
+						passes(d.way, took, w.dropped()["rate-limit"]-had)
+					}
+					if err := phase1.Check(t.Context(), c); err != nil {
+						t.Errorf("after the buckets have been used: %v", err)
+					}
+					w.port.Close()
+					teardown(t, n, c, before)
+				})
+			})
+		}
+	}
+}
+
+// datagram is a UDP datagram to a closed port, of so many octets with its header. It has no checksum (RFC 768).
+func datagram(octets int) []byte {
+	d := make([]byte, octets)
+	copy(d, []byte{0x4e, 0x20, 0x1f, 0x40, byte(octets >> 8), byte(octets)})
+	return d
+}
+
+// TestLimitsUnderConnections changes the limits while a guest has connections in both directions, which go on.
+func TestLimitsUnderConnections(t *testing.T) {
+	t.Parallel()
+	eachBinding(t, func(t *testing.T, b infra.Binding) {
+		n := nstest.NewNetwork(t)
+		c := config(n, b)
+		setup(t, c)
+		guest, addresses := kernelGuest(t, n, record(t, n), 1450)
+		var conns []net.Conn
+		for i, beyond := range []netip.Addr{nstest.Beyond4, nstest.Beyond6} {
+			outer := []netip.Addr{nstest.Pod4, nstest.Pod6}[i]
+			n.World.Serve("world", "tcp", netip.AddrPortFrom(beyond, 9000))
+			guest.Serve("guest", "tcp", netip.AddrPortFrom(addresses[i], 8000))
+			for _, way := range []struct {
+				from *nstest.Namespace
+				to   netip.AddrPort
+			}{{guest, netip.AddrPortFrom(beyond, 9000)}, {n.World, netip.AddrPortFrom(outer, 8000)}} {
+				err := netns.Do(way.from.File, func() error {
+					conn, err := net.DialTimeout("tcp", way.to.String(), 20*time.Second)
+					if err == nil {
+						t.Cleanup(func() { conn.Close() })
+						conns = append(conns, conn)
+					}
+					return err
+				})
+				if err != nil {
+					t.Fatalf("to %v: %v", way.to, err)
+				}
+			}
+		}
+		for i, conn := range conns { // the server's first line
+			if err := conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := bufio.NewReaderSize(conn, 16).ReadString('\n'); err != nil {
+				t.Fatalf("connection %d: %v", i, err)
+			}
+		}
+		for _, limits := range []cache.Limits{
+			{FromGuest: cache.Limit{BitsPerSecond: 1_000_000}},
+			{FromGuest: cache.Limit{PacketsPerSecond: 1000}, ToGuest: cache.Limit{BitsPerSecond: 80_000_000}},
+			{ToGuest: cache.Limit{BitsPerSecond: 1_000_000, PacketsPerSecond: 500}},
+			{},
+		} {
+			c.Limits = limits
+			setup(t, c)
+			for i, conn := range conns {
+				text := strings.Repeat("x", 1000)
+				if _, err := conn.Write([]byte(text)); err != nil {
+					t.Errorf("%+v: connection %d: %v", limits, i, err)
+				}
+				buffer := make([]byte, len(text))
+				for got := 0; got < len(text); {
+					size, err := conn.Read(buffer[got:])
+					if got += size; err != nil {
+						t.Fatalf("%+v: connection %d: %v", limits, i, err)
+					}
+				}
+			}
+			if err := phase1.Check(t.Context(), c); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
