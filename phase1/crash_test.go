@@ -1,6 +1,7 @@
 package phase1_test
 
 import (
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -254,7 +255,7 @@ func (b *bed) run(a attempt) result {
 	of := []string{"-dir", b.c.Dir, "-netns", b.n.Pod.Path(), "-nic", b.c.NIC, "-state", b.n.State}
 	switch a.verb {
 	case "setup":
-		args = append(append(args, "setup", "-binding", b.c.Binding.Kind(), "-uid", fmt.Sprint(b.c.Owner.UID), "-gid", fmt.Sprint(b.c.Owner.GID)), of...)
+		args = append(append(args, "setup", "-config", b.spec(), "-binding", b.c.Binding.Kind(), "-uid", fmt.Sprint(b.c.Owner.UID), "-gid", fmt.Sprint(b.c.Owner.GID)), of...)
 	case "force":
 		args = append(append(args, "teardown", "-force"), of...)
 	case "forget":
@@ -272,6 +273,17 @@ func (b *bed) run(a attempt) result {
 		r.err = fmt.Errorf("%w: %s", err, out)
 	}
 	return r
+}
+
+// spec is the path of the Spec in JSON, with the binding alone.
+func (b *bed) spec() string {
+	b.Helper()
+	text, err := json.Marshal(infra.Spec{Binding: b.c.Binding})
+	path := filepath.Join(b.TempDir(), "spec.json")
+	if err := errors.Join(err, os.WriteFile(path, text, 0o600)); err != nil {
+		b.Fatal(err)
+	}
+	return path
 }
 
 // looks waits for the namespace to be as in a dump taken before.
@@ -934,6 +946,18 @@ func TestCrash(t *testing.T) {
 					phase.make(newBed(t, agent, binding, r))
 				})
 			}
+		}
+		for _, phase := range phases {
+			name := phase.name + ", redirect with a MAC"
+			if !slices.Contains([]string{"Setup", "Teardown", "forced Teardown"}, phase.name) || *crash == "few" && phase.name != "Teardown" {
+				continue
+			}
+			r := &row{name: name, hits: map[string]bool{}}
+			table = append(table, r)
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				phase.make(newBed(t, agent, infra.Redirect{MAC: movedMAC}, r))
+			})
 		}
 		for _, by := range []string{"namespace", "State"} {
 			r := &row{name: "Forget by " + by, hits: map[string]bool{}}

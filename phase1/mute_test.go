@@ -27,9 +27,12 @@ import (
 // network's neighbour entry of the guest stays. Without the table that drops, each link of the wiring leaks.
 func TestNamespaceIsMute(t *testing.T) {
 	t.Parallel()
-	for _, b := range []infra.Binding{infra.Bridge{}, infra.Redirect{}} {
+	for name, b := range map[string]infra.Binding{
+		"bridge": infra.Bridge{}, "redirect": infra.Redirect{},
+		"bridge with a MAC": infra.Bridge{MAC: movedMAC}, "redirect with a MAC": infra.Redirect{MAC: movedMAC},
+	} {
 		for _, guard := range []infra.Guard{{}, {Off: true}} {
-			t.Run(fmt.Sprintf("%s, guard.off %v", b.Kind(), guard.Off), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%s, guard.off %v", name, guard.Off), func(t *testing.T) {
 				n := nstest.NewNetwork(t)
 				n.Pod.Exec("sysctl", "-qw", "net.ipv4.ping_group_range=0 2147483647") // as container engines set it
 				c := config(n, b)

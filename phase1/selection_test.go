@@ -8,6 +8,8 @@ var selection = nstest.Selection{
 		{Test: "TestWiring", Why: "the holder is a dummy; nft prints the rules as that kernel has them"},
 		{Test: "TestTraffic", Why: "tc, bridge, NAT and the guest filter are that kernel's"},
 		{Test: "TestAgain/(bridge|masquerade)", Why: "what that kernel answers is compared with what it was asked for"},
+		{Test: "TestGuestMAC", Why: "what goes with a MAC that changes, and what the kernel then sends"},
+		{Test: "TestMACOfKinds", Why: "which kinds take a MAC while they are up"},
 		{Test: "TestRestore", Why: "which routes and addresses go with others, and in which order they come back"},
 		{Test: "TestShapes/(IPv6_off_for_new_links|jumbo.*)/bridge", Why: "a dummy's sysctls and MTU"},
 		{Test: "TestTeardownAfterDeletion/bridge", Why: "a chain goes with its link before Linux 6.16"},

@@ -1,0 +1,276 @@
+package phase1_test
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/guest"
+	"github.com/guestwire/guestwire/internal/rig/nstest"
+	"github.com/guestwire/guestwire/phase1"
+)
+
+// movedMAC is that of a guest that had another NIC before.
+var movedMAC = cache.MAC{0x02, 0, 0, 0, 0, 0x70}
+
+// TestGuestMAC gives the guest another MAC than the NIC's. The guest has its network, and every frame that leaves the pod has
+// the guest's MAC: not the NIC's, nor one of the wiring's. The NIC stays up under redirect, permanent neighbours stay, and
+// Teardown gives the MAC back.
+func TestGuestMAC(t *testing.T) {
+	t.Parallel()
+	for _, b := range []infra.Binding{infra.Bridge{MAC: movedMAC}, infra.Redirect{MAC: movedMAC}} {
+		t.Run(b.Kind(), func(t *testing.T) {
+			n := nstest.NewNetwork(t)
+			neighbours := []string{"10.244.1.66", "fd00:244:1::66"}
+			for _, a := range neighbours {
+				n.Pod.IP("neigh add " + a + " lladdr 02:00:00:00:00:66 dev eth0 nud permanent")
+			}
+			before := settled(t, n)
+			own := linkField(t, n, "eth0", "address")
+			carrier := func() string { return n.World.Exec("cat", "/sys/class/net/pod/carrier_changes") }
+			changes := carrier()
+			c := config(n, b)
+			setup(t, c)
+			check(t, c)
+			r := record(t, n)
+			if r.MAC != movedMAC || own == movedMAC.String() {
+				t.Fatalf("the record has %v, and the NIC had %s", r.MAC, own)
+			}
+			if b.Kind() == cache.BindingRedirect {
+				for _, a := range neighbours {
+					if out := n.Pod.IP("neigh show " + a + " dev eth0"); !strings.Contains(out, "02:00:00:00:00:66 PERMANENT") {
+						t.Errorf("the neighbour %s is %q, want it permanent", a, out)
+					}
+				}
+				if now := carrier(); now != changes {
+					t.Errorf("the NIC went down: %s changes of the carrier, and there were %s", now, changes)
+				}
+			}
+			wired := n.Pod.Dump()
+			setup(t, c)
+			if err := difference(stable(wired), stable(n.Pod.Dump())); err != nil {
+				t.Errorf("a second Setup changed something: %v", err)
+			}
+
+			world := n.World.Sniff(t)
+			launcher := n.Serve(t, nstest.LauncherUID)
+			g := boot(t, n, r)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			got, err := g.Configure(ctx, guest.Families{IPv4: true, IPv6: true})
+			if err != nil {
+				t.Fatalf("%v\n%s", err, launcher.Output.String())
+			}
+			if got.IPv4.Address.Addr() != nstest.Pod4 || got.IPv6.Address != nstest.Pod6 {
+				t.Errorf("the guest has %v and %v, want the pod's addresses", got.IPv4.Address, got.IPv6.Address)
+			}
+			if err := g.ListenTCP(8000); err != nil {
+				t.Fatal(err)
+			}
+			n.Pod.Listen("the namespace", ":8000")
+			for _, address := range []netip.Addr{nstest.Pod4, nstest.Pod6} {
+				if answer, err := n.World.Ask(netip.AddrPortFrom(address, 8000).String()); err != nil || !strings.HasPrefix(answer, "guest sees") {
+					t.Errorf("world to %v: %q, %v; want the guest to answer", address, answer, err)
+				}
+				if out := n.World.IP("neigh show " + address.String() + " dev pod"); !strings.Contains(out, movedMAC.String()) {
+					t.Errorf("the world's neighbour entry is %q, want %v", out, movedMAC)
+				}
+			}
+			for _, address := range []netip.Addr{nstest.Gateway4, nstest.Gateway6, nstest.Beyond4, nstest.Beyond6} {
+				if _, err := g.Ping(ctx, address); err != nil {
+					t.Errorf("guest to %v: %v", address, err)
+				}
+			}
+			seen := map[cache.MAC]int{}
+			for {
+				f, ok := world.Next()
+				if !ok {
+					break
+				}
+				if !f.Outgoing {
+					seen[cache.MAC(f.Frame[6:12])]++
+				}
+			}
+			if len(seen) != 1 || seen[movedMAC] == 0 {
+				t.Errorf("frames left the pod with the MACs %v, want %v alone; the NIC had %s", seen, movedMAC, own)
+			}
+			check(t, c)
+			launcher.Stop(t)
+			other := c
+			other.Binding = map[string]infra.Binding{cache.BindingBridge: infra.Bridge{}, cache.BindingRedirect: infra.Redirect{}}[b.Kind()]
+			if err := setupAlone(t.Context(), other); !errors.Is(err, infra.ErrWired) || !strings.Contains(err.Error(), "(mac 02:00:00:00:00:70)") {
+				t.Errorf("another MAC under a running guest: %v, want ErrWired with the MAC", err)
+			}
+			teardown(t, n, c, before)
+			if b.Kind() == cache.BindingRedirect {
+				if now := carrier(); now != changes {
+					t.Errorf("the NIC went down: %s changes of the carrier, and there were %s", now, changes)
+				}
+			}
+		})
+	}
+}
+
+// TestSameRecord sets the same guest up in two pods on networks that look the same. The records are the same, octet by octet,
+// but for the namespace's name: only where the guest has the NIC's MAC they differ.
+func TestSameRecord(t *testing.T) {
+	t.Parallel()
+	type twin struct {
+		n nstest.Network
+		c phase1.Config
+	}
+	var twins [2]twin
+	for i := range twins {
+		n := nstest.NewNetwork(t)
+		n.World.IP("link set pod address 02:00:00:00:00:01") // the gateway
+		n.Pod.IP("neigh flush dev eth0")
+		twins[i] = twin{n, config(n, nil)}
+	}
+	if a, b := linkField(t, twins[0].n, "eth0", "address"), linkField(t, twins[1].n, "eth0", "address"); a == b {
+		t.Fatalf("both NICs have %s", a)
+	}
+	for name, c := range map[string]struct {
+		guest string
+		b     infra.Binding
+		same  bool
+	}{
+		"bridge":                {"vm1", infra.Bridge{}, false},
+		"bridge with a MAC":     {"", infra.Bridge{MAC: movedMAC}, true},
+		"redirect with a MAC":   {"", infra.Redirect{MAC: movedMAC}, true},
+		"masquerade":            {"", infra.Masquerade{}, false},
+		"masquerade of a guest": {"vm1", infra.Masquerade{}, true},
+		"masquerade with a MAC": {"", infra.Masquerade{MAC: movedMAC}, true},
+		"passt of a guest":      {"vm1", infra.Passt{}, true},
+		"auto with a MAC":       {"vm1", infra.Auto{MAC: movedMAC}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var texts [2]string
+			for i, w := range twins {
+				w.c.Guest, w.c.Binding = c.guest, c.b
+				if _, direct := c.b.(infra.Passt); direct {
+					w.c.DNS = nil
+				}
+				setup(t, w.c)
+				setup(t, w.c)
+				text, err := os.ReadFile(filepath.Join(w.n.State, "eth0.json"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				texts[i] = ofNamespace.ReplaceAllString(string(text), "")
+				if texts[i] == string(text) {
+					t.Fatalf("the record names no namespace:\n%s", text)
+				}
+				if err := phase1.Teardown(t.Context(), w.c); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if (texts[0] == texts[1]) != c.same {
+				t.Errorf("the same record: %v, want %v: %v", !c.same, c.same, difference(texts[0], texts[1]))
+			}
+		})
+	}
+}
+
+var ofNamespace = regexp.MustCompile(`(?m)^  "namespace": ".*",\n`)
+
+// TestMACOfKinds gives NICs of several kinds the guest's MAC under redirect, and takes it back. A kind of which it is not known
+// that it takes a MAC while it is up goes down for it, and gets its addresses and routes back.
+func TestMACOfKinds(t *testing.T) {
+	t.Parallel()
+	for kind, live := range map[string]bool{"bridge": false, "vxlan": false, "dummy": true, "vlan": true, "veth": true} {
+		t.Run(kind, func(t *testing.T) {
+			n := nstest.NewNetwork(t)
+			lay := map[string]string{
+				"vlan": "link add link eth0 name net1 type vlan id 5", "veth": "link add net1 type veth peer name far1",
+				"vxlan": "link add net1 type vxlan id 5 remote 10.244.1.1 dstport 4789",
+			}[kind]
+			if lay == "" {
+				lay = "link add net1 type " + kind
+			}
+			if err := try(n.Pod, lay); err != nil {
+				nstest.LeaveOut(t, "this kernel has no "+kind)
+			}
+			n.Pod.IP("addr add 10.250.0.7/24 dev net1")
+			n.Pod.IP("addr add fd00:250::7/64 dev net1 nodad")
+			n.Pod.IP("link set net1 up")
+			if kind == "veth" {
+				n.Pod.IP("link set far1 up")
+			}
+			n.Pod.IP("route add 10.251.0.0/16 via 10.250.0.1 dev net1")
+			n.Pod.IP("route add fd00:251::/64 via fd00:250::1 dev net1")
+			if err := try(n.Pod, "link set net1 address 02:00:00:00:00:71"); live && err != nil {
+				t.Errorf("another MAC while the NIC is up: %v", err)
+			}
+			for _, a := range []string{"10.250.0.66", "fd00:250::66"} {
+				n.Pod.IP("neigh add " + a + " lladdr 02:00:00:00:00:66 dev net1 nud permanent")
+			}
+			before := settled(t, n)
+			c := config(n, infra.Redirect{MAC: movedMAC})
+			c.NIC = "net1"
+			setup(t, c)
+			check(t, c)
+			if out := n.Pod.IP("link show dev net1"); !strings.Contains(out, movedMAC.String()) || !strings.Contains(out, ",UP") {
+				t.Errorf("the NIC is not up with %v: %s", movedMAC, out)
+			}
+			for _, list := range []string{"addr show dev net1", "route show dev net1", "-6 route show dev net1", "neigh show dev net1"} {
+				if out := n.Pod.IP(list); !strings.Contains(out, "10.25") && !strings.Contains(out, "fd00:25") {
+					t.Errorf("ip %s: %q", list, out)
+				}
+			}
+			teardown(t, n, c, before)
+		})
+	}
+}
+
+// try runs ip(8) in the namespace.
+func try(ns *nstest.Namespace, line string) error {
+	return exec.Command("ip", append([]string{"-n", ns.Name}, strings.Fields(line)...)...).Run()
+}
+
+// TestMACLeft takes a wiring down whose journal is damaged: the NIC gets back the MAC of its link-local address.
+func TestMACLeft(t *testing.T) {
+	t.Parallel()
+	n := nstest.NewNetwork(t)
+	before := settled(t, n)
+	c := config(n, infra.Redirect{MAC: movedMAC})
+	setup(t, c)
+	path, _ := journal(t, n)
+	if err := os.WriteFile(path, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := phase1.ForceTeardown(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	asFound(t, n, before)
+}
+
+// TestAutoMAC: what Auto became with a MAC is repaired by the same Auto, and by one without a MAC; one with another MAC is
+// another guest.
+func TestAutoMAC(t *testing.T) {
+	t.Parallel()
+	n := nstest.NewNetwork(t)
+	before := settled(t, n)
+	with := func(m cache.MAC) phase1.Config { return config(n, infra.Auto{MAC: m}) }
+	setup(t, with(movedMAC))
+	if r := record(t, n); r.Binding != cache.BindingBridge || r.MAC != movedMAC {
+		t.Errorf("auto became %s with %v", r.Binding, r.MAC)
+	}
+	setup(t, with(movedMAC))
+	setup(t, with(cache.MAC{}))
+	if r := record(t, n); r.MAC != movedMAC {
+		t.Errorf("the guest's MAC is %v", r.MAC)
+	}
+	if err := setupAlone(t.Context(), with(cache.MAC{2, 0, 0, 0, 0, 0x71})); !errors.Is(err, infra.ErrWired) {
+		t.Errorf("another MAC: %v, want ErrWired", err)
+	}
+	teardown(t, n, with(movedMAC), before)
+}
