@@ -95,6 +95,11 @@ func (m *move) once() (here, there bool, err error) {
 // never active on both sides.
 func (m *move) outcome(c trial) (met bool, err error) {
 	a := c.attempts[0]
+	defer func() {
+		if err != nil { // the next trial begins anew
+			err = errors.Join(err, m.end())
+		}
+	}()
 	if err := m.begin(a.verb); err != nil {
 		return false, fmt.Errorf("before: %w", err)
 	}
