@@ -181,7 +181,7 @@ func (p *Plan) String() string {
 // found, half wired, damaged, or wired; then there are none. The error is infra.ErrNoNIC if the NIC has
 // gone.
 func (p *Plan) Steps(now netstate.Snapshot) ([]netstate.Op, error) {
-	return p.compare(now, p.now(), true)
+	return p.compare(now, p.wantedNow(now), true)
 }
 
 // Undo are the steps back to the namespace as it was found. The error is infra.ErrNoNIC if the NIC has gone;

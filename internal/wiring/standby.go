@@ -21,19 +21,25 @@ func (p *Plan) SetStandby(standby bool, turn uint64) error {
 	return nil
 }
 
-// now is what is wanted at this time: on standby the guest's tap is down.
+// wantedNow is what is wanted of a namespace that is as in the snapshot: on standby the guest's tap is down.
 //
-// IPv6 forwarding of the whole namespace waits for Activate, because with it the kernel joins the group of all routers on
-// the NIC, and reports that to the network. A wiring that was active before keeps it: to leave the group is reported, too.
-func (p *Plan) now() compare.State {
+// The forwarding by the NIC waits for Activate. With IPv6 forwarding of the whole namespace the kernel joins the group of all
+// routers on the NIC, and reports that to the network. When rtnetlink sets IPv4 forwarding of a link, the kernel
+// reports all groups there anew (ipv6_mc_up in addrconf_notify). A wiring that was active before keeps both, as the way back
+// is reported, too.
+func (p *Plan) wantedNow(now netstate.Snapshot) compare.State {
 	if !p.Record.Standby {
 		return p.wanted
 	}
 	want := p.wanted
 	want.Links = slices.Clone(want.Links)
 	for i := range want.Links {
-		if want.Links[i].Index == compare.NewTap {
-			want.Links[i].Up = false
+		switch l := &want.Links[i]; l.Index {
+		case compare.NewTap:
+			l.Up = false
+		case p.nic().Index:
+			nic, _ := now.Link(l.Index)
+			l.Forwarding4 = nic.Forwarding4
 		}
 	}
 	want.Sysctls = maps.Clone(want.Sysctls)

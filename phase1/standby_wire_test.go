@@ -1,0 +1,253 @@
+package phase1_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/netns"
+	"github.com/guestwire/guestwire/internal/rig/nstest"
+	"github.com/guestwire/guestwire/internal/tap"
+	"github.com/guestwire/guestwire/phase1"
+)
+
+// silence is longer than the kernel waits before it reports a multicast group, detects an address, or asks for a router
+// for the first time.
+const silence = 3 * time.Second
+
+// TestStandbyIsSilent captures the wire of a target from before Setup until Activate. A VMM has the tap open and writes frames,
+// the responder serves, the network floods the guest: nothing comes out, and nothing of the flood reaches the guest later.
+func TestStandbyIsSilent(t *testing.T) {
+	t.Parallel()
+	for _, b := range bindings {
+		for _, guard := range []infra.Guard{{}, {Off: true}} {
+			if _, nat := b.(infra.Masquerade); nat && guard.Off {
+				continue // the rest is the same
+			}
+			t.Run(fmt.Sprintf("%s, guard.off %v", b.Kind(), guard.Off), func(t *testing.T) {
+				t.Parallel()
+				newQuietWire(t, b, guard).test()
+			})
+		}
+	}
+}
+
+// quietWire is a pod, and what its network hears.
+type quietWire struct {
+	*testing.T
+	nstest.Network
+	c      phase1.Config
+	world  *nstest.Sniffer
+	link   int // the world's end of the NIC
+	inject func(frames ...[]byte) error
+	r      cache.Record
+	vmm    *os.File
+}
+
+func newQuietWire(t *testing.T, b infra.Binding, guard infra.Guard) *quietWire {
+	t.Helper()
+	n := nstest.NewNetwork(t)
+	n.Pod.Exec("sysctl", "-qw", "net.ipv6.conf.eth0.router_solicitations=0") // the namespace's own
+	settled(t, n)
+	w := &quietWire{T: t, Network: n, c: config(n, b)}
+	w.c.Guard, w.c.Standby = guard, true
+	err := netns.Do(n.World.File, func() error {
+		l, err := net.InterfaceByName("pod")
+		if err == nil {
+			w.link = l.Index
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	mac := linkField(t, n, "eth0", "address")
+	for _, a := range []netip.Addr{nstest.Pod4, nstest.Pod6} { // the network asks for nothing
+		n.World.IP("neigh replace " + a.String() + " lladdr " + mac + " dev pod nud permanent")
+	}
+	w.inject = n.World.Injector(t, w.link)
+	w.world = n.World.Sniff(t)
+	for len(w.hears(silence)) > 0 { // the namespace still reports the groups of its own addresses
+	}
+	return w
+}
+
+// hears returns what the network hears from the pod within the time.
+func (w *quietWire) hears(limit time.Duration) (frames [][]byte) {
+	w.Helper()
+	for end := time.Now().Add(limit); time.Now().Before(end); {
+		if seen, ok := w.world.Next(); ok && seen.Link == w.link && !seen.Outgoing {
+			frames = append(frames, seen.Frame)
+		}
+	}
+	return frames
+}
+
+func (w *quietWire) wantSilence(when string) {
+	w.Helper()
+	for _, f := range w.hears(silence) {
+		w.Errorf("%s the network hears %x", when, f)
+	}
+}
+
+// flood sends to the guest what a network sends, all with the word.
+func (w *quietWire) flood(word string) {
+	w.Helper()
+	err := netns.Do(w.World.File, func() error {
+		for _, a := range []netip.Addr{nstest.Pod4, nstest.Pod6} {
+			conn, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(a, 7777)))
+			if err != nil {
+				return err
+			}
+			for range 50 {
+				if _, err := conn.Write([]byte(word)); err != nil && !errors.Is(err, unix.ECONNREFUSED) {
+					return err
+				}
+			}
+			conn.Close()
+		}
+		return nil
+	})
+	if err != nil {
+		w.Fatal(err)
+	}
+	for range 50 {
+		if err := w.inject(append(arpFrame(cache.MAC{2, 0, 0, 0, 0, 0x99}, netip.MustParseAddr("10.244.1.99"), netip.MustParseAddr("10.244.1.98")), word...)); err != nil {
+			w.Fatal(err)
+		}
+	}
+}
+
+// arpFrame is a broadcast ARP request.
+func arpFrame(mac cache.MAC, source, target netip.Addr) []byte {
+	from, to := source.As4(), target.As4()
+	f := append([]byte{255, 255, 255, 255, 255, 255}, mac[:]...)
+	f = append(f, 8, 6, 0, 1, 8, 0, 6, 4, 0, 1)
+	f = append(append(f, mac[:]...), from[:]...)
+	return append(append(f, make([]byte, 6)...), to[:]...)
+}
+
+// says writes frames as the guest: ARP, which asks for its gateway, and a broadcast packet.
+func (w *quietWire) says() error {
+	own := w.r.IPv4.Address.Addr()
+	packet := make([]byte, 20+8+18)
+	copy(packet, []byte{0x45, 0, 0, byte(len(packet)), 0, 0, 0, 0, 64, unix.IPPROTO_UDP})
+	from := own.As4()
+	copy(packet[12:], from[:])
+	copy(packet[16:], []byte{255, 255, 255, 255})
+	sum := uint32(0)
+	for i := 0; i < 20; i += 2 {
+		sum += uint32(binary.BigEndian.Uint16(packet[i:]))
+	}
+	binary.BigEndian.PutUint16(packet[10:], ^uint16(sum+sum>>16))
+	binary.BigEndian.PutUint16(packet[20:], 7777)
+	binary.BigEndian.PutUint16(packet[22:], 7777)
+	binary.BigEndian.PutUint16(packet[24:], 8+18)
+	broadcast := append(append([]byte{255, 255, 255, 255, 255, 255}, w.r.MAC[:]...), 8, 0)
+	for _, f := range [][]byte{arpFrame(w.r.MAC, own, w.r.IPv4.Gateway()), append(broadcast, packet...)} {
+		if _, err := w.vmm.Write(f); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// guestHears reads what has come to the guest until a frame with the word comes, which again sends once more.
+func (w *quietWire) guestHears(word string, again func()) (frames [][]byte) {
+	w.Helper()
+	buffer := make([]byte, 1<<16)
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); {
+		if err := w.vmm.SetReadDeadline(time.Now().Add(100 * time.Millisecond)); err != nil {
+			w.Fatal(err)
+		}
+		size, err := w.vmm.Read(buffer)
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			again()
+			continue
+		}
+		if err != nil {
+			w.Fatal(err)
+		}
+		if bytes.Contains(buffer[:size], []byte(word)) {
+			return frames
+		}
+		frames = append(frames, bytes.Clone(buffer[:size]))
+	}
+	w.Fatalf("no frame with %q comes to the guest", word)
+	return nil
+}
+
+func (w *quietWire) test() {
+	setup(w.T, w.c)
+	w.r = record(w.T, w.Network)
+	w.wantSilence("at Setup")
+	setup(w.T, w.c)
+	check(w.T, w.c)
+
+	launcher := w.Serve(w.T, nstest.LauncherUID)
+	err := netns.Do(w.Pod.File, func() (err error) {
+		w.vmm, err = tap.Open(w.r.Tap)
+		return err
+	})
+	if err != nil {
+		w.Fatal(err)
+	}
+	defer w.vmm.Close()
+	w.wantEIO()
+	w.flood("the flood")
+	w.wantSilence("with a VMM")
+	w.wantEIO()
+
+	if _, err := phase1.Activate(w.Context(), w.c, phase1.Other{Gone: true}); err != nil {
+		w.Fatal(err)
+	}
+	wantNoFlood := func(when string) {
+		w.Helper()
+		for _, f := range w.guestHears("a new one", func() { w.flood("a new one") }) {
+			if bytes.Contains(f, []byte("the flood")) {
+				w.Errorf("%s the guest hears %x", when, f)
+			}
+		}
+	}
+	wantNoFlood("after Activate")
+	if err := w.says(); err != nil {
+		w.Errorf("the guest that is active: %v", err)
+	}
+	if heard := w.hears(silence); w.r.Binding != cache.BindingMasquerade && len(heard) == 0 {
+		w.Error("the network hears nothing of an active guest, so the test tests nothing")
+	}
+
+	if _, err := phase1.Deactivate(w.Context(), w.c); err != nil {
+		w.Fatal(err)
+	}
+	w.hears(silence) // what was on its way
+	w.wantEIO()
+	w.flood("the flood")
+	w.wantSilence("after Deactivate")
+	if _, err := phase1.Activate(w.Context(), w.c, phase1.Other{Gone: true}); err != nil {
+		w.Fatal(err)
+	}
+	wantNoFlood("after the second Activate")
+	w.vmm.Close()
+	launcher.Stop(w.T)
+}
+
+// wantEIO wants each frame of the guest to be refused.
+func (w *quietWire) wantEIO() {
+	w.Helper()
+	for range 20 {
+		if err := w.says(); !errors.Is(err, unix.EIO) {
+			w.Fatalf("a frame of the guest on standby: %v, want %v", err, unix.EIO)
+		}
+	}
+}
