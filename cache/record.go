@@ -214,6 +214,11 @@ type DNS struct {
 type Options struct {
 	// NoResponder says that guestwire does not answer the guest. The record then has no ResponderTap.
 	NoResponder bool `json:"noResponder,omitempty"`
+	// NoDefaultRoute says that the guest gets no default route by this NIC, in either family, for a second NIC that
+	// shall not take the first one's traffic. Setup leaves the default routes out of the record, and out of Static
+	// those of the table main. The guest still reaches its network and the other routes' destinations; behind a
+	// masquerade, the gateway alone, and what comes in from elsewhere is answered by the guest's other NIC.
+	NoDefaultRoute bool `json:"noDefaultRoute,omitempty"`
 	// Hostname is DHCPv4 option 12.
 	Hostname string `json:"hostname,omitempty"`
 	// LeaseSeconds is the lifetime of a lease; 0: infinite.

@@ -29,6 +29,7 @@ func full() Record {
 		Static:     fullStatic(),
 		DNS:        &DNS{Servers: []netip.Addr{ip("10.96.0.10"), ip("fe80::53%eth0")}, Search: []string{"a.b"}},
 		Options: Options{
+			NoDefaultRoute: true,
 			Hostname: "vm1", LeaseSeconds: 3600, NTP: []netip.Addr{ip("10.96.0.11")}, TFTPServer: "10.96.0.12",
 			BootFile: "pxelinux.0", BootFileURL: "http://boot/ipxe",
 			CaptivePortal: "https://portal/api", IPv6OnlySeconds: 1800,

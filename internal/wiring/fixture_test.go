@@ -309,6 +309,7 @@ var cases = []testCase{
 	}), masquerade()},
 	{"masquerade-dual", flannel(), masquerade()},
 	{"masquerade-4", lan4(), masquerade()},
+	{"masquerade-no-default-route", flannel(), withSpec(masquerade(), noDefaultRoute)},
 	{"masquerade-6", lan6("fe80::1"), masquerade()},
 	{"masquerade-own-networks", flannel(), withSpec(masquerade(), func(s *infra.Spec) {
 		s.Binding = infra.Masquerade{IPv4: pfx("192.168.77.0/30"), IPv6: pfx("fd77::/126"), MAC: mac(0x77)}

@@ -266,3 +266,19 @@ func secondAddresses(addresses []netip.Prefix) []string {
 	}
 	return w
 }
+
+// removeDefaultRoutes removes what would lead the guest's traffic to the world through this NIC. The server and the router
+// stay as they are: the guest asks the one, and prefixes and other routes come from the other.
+func removeDefaultRoutes(r *cache.Record) {
+	if r.IPv4 != nil {
+		r.IPv4.Routes = slices.DeleteFunc(r.IPv4.Routes, cache.Route.Default)
+	}
+	if r.IPv6 != nil && r.IPv6.Router != nil {
+		r.IPv6.Router.Default = false
+	}
+	if r.Static != nil {
+		r.Static.Routes = slices.DeleteFunc(r.Static.Routes, func(s cache.StaticRoute) bool {
+			return s.Destination.Bits() == 0 && s.Table == netstate.TableMain
+		})
+	}
+}

@@ -3,6 +3,8 @@ package wiring_test
 import (
 	"fmt"
 	"net/netip"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -308,5 +310,52 @@ func TestTakenPorts(t *testing.T) {
 		if have := strings.Join(plan.Record.Warnings, "\n"); have != want {
 			t.Errorf("%s: have %q, want %q", c.name, have, want)
 		}
+	}
+}
+
+func noDefaultRoute(s *infra.Spec) { s.Options.NoDefaultRoute = true }
+
+// TestNoDefaultRoute: with the option the record differs by its default routes alone, and still has a router where other
+// routes and prefixes come from.
+func TestNoDefaultRoute(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		found netstate.Snapshot
+		spec  infra.Spec
+	}{
+		{"bridge", flannel(), bridge()},
+		{"redirect", flannel(), redirect()},
+		{"redirect, with source routing", sourceRouted(), redirect()},
+		{"masquerade", flannel(), masquerade()},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			with := newPlan(t, c.found, c.spec).Record
+			without := newPlan(t, c.found, withSpec(c.spec, noDefaultRoute)).Record
+			if !slices.ContainsFunc(with.IPv4.Routes, cache.Route.Default) || !with.IPv6.Router.Default {
+				t.Fatalf("without the option there is no default route either: %+v, %+v", with.IPv4, with.IPv6.Router)
+			}
+			for _, r := range without.IPv4.Routes {
+				if r.Default() {
+					t.Errorf("the guest gets %v", r)
+				}
+			}
+			if without.IPv6.Router == nil || without.IPv6.Router.Default {
+				t.Errorf("the router is %+v", without.IPv6.Router)
+			}
+			if without.Static != nil {
+				for _, r := range without.Static.Routes {
+					if r.Destination.Bits() == 0 && r.Table == netstate.TableMain {
+						t.Errorf("static has %+v", r)
+					}
+				}
+			}
+			with.IPv4.Routes = slices.DeleteFunc(with.IPv4.Routes, cache.Route.Default)
+			with.IPv6.Router.Default = false
+			with.Options.NoDefaultRoute = true
+			with.Static, without.Static = nil, nil
+			if !reflect.DeepEqual(with, without) {
+				t.Errorf("more differs:\n%+v\n%+v", with, without)
+			}
+		})
 	}
 }

@@ -93,6 +93,9 @@ func NewPlan(found netstate.Snapshot, spec infra.Spec) (*Plan, error) {
 		return nil, err
 	}
 	p.addBounds(nic)
+	if p.spec.Options.NoDefaultRoute {
+		removeDefaultRoutes(&p.Record)
+	}
 	for i, t := range p.wanted.Tables {
 		if t.Family.IPTables() == 0 {
 			p.wanted.Tables[i] = t.Counted(p.names.NIC, !p.found.NoLog)
