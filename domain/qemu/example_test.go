@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log"
+	"time"
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/domain/qemu"
@@ -53,4 +54,43 @@ func ExampleNIC_Plug() {
 	// Output:
 	// {"arguments":{"fd":"eth1-0","id":"eth1-netdev","type":"tap"},"execute":"netdev_add"}
 	// {"arguments":{"bus":"rp1","driver":"virtio-net-pci-non-transitional","host_mtu":1450,"id":"eth1","mac":"02:73:53:00:b0:0d","netdev":"eth1-netdev","romfile":""},"execute":"device_add"}
+}
+
+// A launcher unplugs the NIC before Phase1 takes the wiring down. It reads QEMU's events, of which this one has the form
+// {"event": "DEVICE_DELETED", "data": {"device": "eth1", ...}}.
+func ExampleNIC_Unplug() {
+	nic, err := qemu.NewNIC(&cache.Record{
+		Version: cache.Version, Name: "eth1", Binding: cache.BindingBridge, Tap: "eth1-tap", Queues: 1,
+		MAC: cache.MAC{0x02, 0x73, 0x53, 0x00, 0xb0, 0x0d}, MTU: 1450,
+	}, qemu.Options{}) // for Unplug the options need not be those of Plug, but for the ID
+	if err != nil {
+		log.Fatal(err)
+	}
+	events := make(chan string, 1) // the ids of deleted devices, from the loop that reads QMP
+	deleted := func() (bool, error) {
+		for {
+			select {
+			case id := <-events:
+				if id == nic.Device["id"] {
+					return true, nil
+				}
+			case <-time.After(5 * time.Second): // device_del is sent again
+				return false, nil
+			}
+		}
+	}
+	err = nic.Unplug(func(command string, arguments qemu.Object) error {
+		line, err := json.Marshal(map[string]any{"execute": command, "arguments": arguments})
+		fmt.Println(string(line))
+		if command == "device_del" {
+			events <- "eth1" // in the place of QEMU
+		}
+		return err
+	}, deleted)
+	if err != nil {
+		log.Fatal(err)
+	}
+	// Output:
+	// {"arguments":{"id":"eth1"},"execute":"device_del"}
+	// {"arguments":{"id":"eth1-netdev"},"execute":"netdev_del"}
 }

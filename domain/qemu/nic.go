@@ -59,8 +59,7 @@ type NIC struct {
 // A tap needs QEMU 2.9, the default model 4.0, an ACPI index 6.1, passt 7.2. For a virtual function, the function's MAC and
 // its driver, vfio-pci, are the caller's to set.
 //
-// Plug plugs the device into a running machine. To unplug the device, send device_del, await the event DEVICE_DELETED, then send netdev_del: QEMU accepts netdev_del
-// earlier, and leaves the guest a device without a backend. Until netdev_del, QEMU keeps the tap open.
+// Plug plugs the device into a running machine, Unplug unplugs it, and Link takes its link up or down.
 //
 // The error wraps a [*cache.FieldError]: the record is not valid, QEMU cannot have what the record wants, or a field of
 // the options is wrong (options.fds).
@@ -121,7 +120,7 @@ func newNIC(rec *cache.Record, o Options) (*NIC, error) {
 		nic.Device["bootindex"] = int(rec.Device.BootOrder)
 	}
 	if rec.Device.LinkState == "down" {
-		nic.SetLink = Object{"name": id, "up": false}
+		nic.SetLink = nic.Link(false)
 	}
 	return nic, nil
 }
@@ -151,6 +150,51 @@ func (n *NIC) Plug(do func(command string, arguments Object) error) error {
 	}
 	return nil
 }
+
+// Unplug unplugs the device from a running QEMU: by device_del, which asks the guest, and netdev_del when the guest has given
+// the device up. Only then is the tap free: QEMU has it open until netdev_del, and Phase1's Teardown refuses so long.
+//
+// do is that of Plug. deleted waits for QEMU's event DEVICE_DELETED with the device's id ("device" in the event's data), and
+// returns true when the event has come. It returns false after the time that a guest is given to answer, such as 5 s: Unplug
+// then sends device_del again, as a guest that boots ignores the first one. An error of deleted ends Unplug; the guest
+// still has the device then, and Unplug can be called again.
+//
+// QEMU accepts a netdev_del before the event, too, and leaves the guest a device without a backend.
+// https://www.qemu.org/docs/master/interop/qemu-qmp-ref.html (device_del)
+func (n *NIC) Unplug(do func(command string, arguments Object) error, deleted func() (bool, error)) error {
+	id := n.Device["id"]
+	for accepted := false; ; {
+		refused := do("device_del", Object{"id": id})
+		if refused != nil && do("qom-list", Object{"path": fmt.Sprint("/machine/peripheral/", id)}) != nil {
+			break // QEMU has no such device any more
+		}
+		accepted = accepted || refused == nil
+		gone, err := deleted()
+		if gone {
+			break
+		}
+		if refused != nil { // QEMU may still be at an earlier device_del
+			refused = fmt.Errorf("device_del: %w", refused)
+		}
+		if err != nil {
+			return errors.Join(fmt.Errorf("wait for the guest to give device %v up: %w", id, err), refused)
+		}
+		if !accepted {
+			return refused
+		}
+	}
+	if n.Netdev == nil {
+		return nil
+	}
+	if err := do("netdev_del", Object{"id": n.Netdev["id"]}); err != nil {
+		return fmt.Errorf("netdev_del, without which the tap stays open: %w", err)
+	}
+	return nil
+}
+
+// Link returns the arguments of set_link, which takes the link of the device in a running QEMU up or down. The guest sees
+// the carrier change; the host's tap does not show it.
+func (n *NIC) Link(up bool) Object { return Object{"name": n.Device["id"], "up": up} }
 
 // deviceID returns the device's id. The id has to be one by QEMU's id_wellformed.
 func deviceID(rec *cache.Record, o Options) (string, error) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -252,5 +253,66 @@ func TestPlug(t *testing.T) {
 		if got := strings.Join(sent, " "); got != c.sent || (err == nil) != (c.err == "") || err != nil && err.Error() != c.err {
 			t.Errorf("with %q that fail: sent %s, %v, want %s, %q", c.fail, got, err, c.sent, c.err)
 		}
+	}
+}
+
+// TestUnplug: the tap's backend goes after the device, and never before. A device_del that the guest ignores is sent again.
+func TestUnplug(t *testing.T) {
+	tap, err := qemu.NewNIC(record(), qemu.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	function := &qemu.NIC{Device: qemu.Object{"driver": "vfio-pci", "id": "eth0"}}
+	given := errors.New("given up")
+	for _, c := range []struct {
+		name      string
+		nic       *qemu.NIC
+		fail      string // the commands that fail, by their place
+		answers   string // of deleted: yes, no, error
+		sent, err string
+	}{
+		{"at once", tap, "", "yes", "device_del netdev_del", ""},
+		{"a function", function, "", "yes", "device_del", ""},
+		{"ignored twice", tap, "", "no no yes", "device_del device_del device_del netdev_del", ""},
+		{"ignored for ever", tap, "", "no error", "device_del device_del", "wait for the guest to give device eth0 up: given up"},
+		{"QEMU does not take it again", tap, "2 device_del", "no no yes", "device_del device_del qom-list device_del netdev_del", ""},
+		{"QEMU is at an earlier one", tap, "1 device_del", "yes", "device_del qom-list netdev_del", ""},
+		{"no hot plug", tap, "1 device_del", "no", "device_del qom-list", "device_del: no"},
+		{"no hot plug, and no time", tap, "1 device_del", "error", "device_del qom-list", "wait for the guest to give device eth0 up: given up\ndevice_del: no"},
+		{"the device is gone", tap, "1 device_del, 2 qom-list", "", "device_del qom-list netdev_del", ""},
+		{"the event was missed", tap, "2 device_del, 3 qom-list", "no", "device_del device_del qom-list netdev_del", ""},
+		{"the backend stays", tap, "2 netdev_del", "yes", "device_del netdev_del", "netdev_del, without which the tap stays open: no"},
+	} {
+		var sent []string
+		answers := strings.Fields(c.answers)
+		err := c.nic.Unplug(func(command string, arguments qemu.Object) error {
+			sent = append(sent, command)
+			if id := arguments["id"]; command == "device_del" && id != "eth0" || command == "netdev_del" && id != "eth0-netdev" {
+				t.Errorf("%s: %s of %v", c.name, command, arguments)
+			}
+			if slices.Contains(strings.Split(c.fail, ", "), strconv.Itoa(len(sent))+" "+command) {
+				return errors.New("no")
+			}
+			return nil
+		}, func() (bool, error) {
+			if len(answers) == 0 {
+				return false, errors.New("deleted is called too often")
+			}
+			answer := answers[0]
+			answers = answers[1:]
+			if answer == "error" {
+				return false, given
+			}
+			return answer == "yes", nil
+		})
+		if got := strings.Join(sent, " "); got != c.sent || (err == nil) != (c.err == "") || err != nil && err.Error() != c.err || len(answers) > 0 {
+			t.Errorf("%s: sent %s, %v, and %v were not asked for; want %s, %q", c.name, got, err, answers, c.sent, c.err)
+		}
+		if strings.Contains(c.answers, "error") && !errors.Is(err, given) {
+			t.Errorf("%s: %v does not wrap the error of deleted", c.name, err)
+		}
+	}
+	if down, up := tap.Link(false), tap.Link(true); down["name"] != "eth0" || down["up"] != false || up["up"] != true {
+		t.Errorf("set_link %v and %v", down, up)
 	}
 }
