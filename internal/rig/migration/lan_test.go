@@ -58,7 +58,8 @@ type lan struct {
 func newLAN(t testing.TB) *lan {
 	t.Helper()
 	l := &lan{t: t, world: nstest.New(t, "world")}
-	l.world.IP("link add lan type bridge")
+	// A bridge without a MAC of its own has that of a port, and so another one when a port comes or goes.
+	l.world.IP("link add lan address 02:00:00:00:02:01 type bridge")
 	l.world.IP("link set lan mtu 1450 up")
 	l.world.IP(fmt.Sprintf("addr add %v/24 brd + dev lan", nstest.Gateway4))
 	l.world.IP(fmt.Sprintf("addr add %v/64 dev lan nodad", nstest.Gateway6))

@@ -1,6 +1,7 @@
 package migration
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -10,6 +11,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
@@ -51,13 +54,19 @@ func source(ctx context.Context, p *pod, binding infra.Binding) *node {
 	p.connect()
 	n.setup(ctx, n.config())
 	n.guest = boot(ctx, t, n.vm(), n.record)
+	n.leases(ctx)
+	return n
+}
+
+// leases waits until the guest has its leases, and lets the guest answer Pings.
+func (n *node) leases(ctx context.Context) {
+	n.t.Helper()
 	for _, lease := range []func(context.Context, string) (map[string]string, error){n.guest.Lease4, n.guest.Lease6} {
 		if _, err := lease(ctx, "eth0"); err != nil {
-			t.Fatalf("%v\n%s", err, n.launcher.Output.String())
+			n.t.Fatalf("%v\n%s", err, n.launcher.Output.String())
 		}
 	}
-	answerBroadcasts(ctx, t, n.guest)
-	return n
+	answerBroadcasts(ctx, n.t, n.guest)
 }
 
 // setup wires the pod and starts the responder.
@@ -160,8 +169,8 @@ type watcher struct {
 // markType is the EtherType of a frame that says how far the watcher is (IEEE 802, local experiments).
 const markType = 0x88b5
 
-// watch sees the frames that come from the pod from now on.
-func (p *pod) watch() *watcher {
+// watch sees the frames that come from the pod from now on. Each, if there is one, is called with them.
+func (p *pod) watch(each func(frame []byte)) *watcher {
 	l := p.lan
 	l.t.Helper()
 	w := &watcher{sniffer: l.world.Sniff(l.t), port: p.index(), seen: make(chan int, 16), stop: make(chan struct{})}
@@ -196,6 +205,9 @@ func (p *pod) watch() *watcher {
 				w.mu.Lock()
 				w.frames = append(w.frames, fmt.Sprintf("%s %x", time.Now().Format("05.000"), f.Frame))
 				w.mu.Unlock()
+				if each != nil {
+					each(f.Frame)
+				}
 			}
 		}
 	})
@@ -241,6 +253,20 @@ func (l *lan) index(link string) int {
 		l.t.Fatal(err)
 	}
 	return n
+}
+
+// connectAtRARP takes the pod's NIC from the layer 2 until the guest's RARP comes from it, as OVN does for a port with the
+// activation strategy "rarp" (ovn-nb(5)). The watcher's end ends that, too.
+func (p *pod) connectAtRARP() *watcher {
+	p.disconnect()
+	connected := false
+	return p.watch(func(frame []byte) {
+		if connected || binary.BigEndian.Uint16(frame[12:]) != unix.ETH_P_RARP || !bytes.Equal(frame[6:12], guestMAC[:]) {
+			return
+		}
+		connected = true
+		p.connect()
+	})
 }
 
 // index is the number of the pod's port in the world.

@@ -154,3 +154,45 @@ func (g *Guest) definition(cfg Config, interfaces []string) (string, error) {
 	// The elements are inserted as text, so that libvirt checks them and libvirtxml changes nothing.
 	return strings.Replace(text, "</devices>", strings.Join(interfaces, "\n")+"</devices>", 1), nil
 }
+
+// WaitLibvirt starts a libvirtd that waits for a guest of another one (MigrateLibvirt), for a guest of that configuration.
+func WaitLibvirt(ctx context.Context, cfg Config) (*Guest, error) {
+	g, err := newGuest(cfg)
+	if err != nil {
+		return nil, err
+	}
+	if err := g.startLibvirt(ctx, cfg); err != nil {
+		return nil, errors.Join(fmt.Errorf("guest %s: %w", g.name, err), g.Destroy())
+	}
+	return g, nil
+}
+
+// MigrateLibvirt moves the guest of BootLibvirt to the libvirtd of WaitLibvirt, by Unix sockets. The guest is paused there
+// until Resume. If MigrateLibvirt fails, the guest goes on here.
+//
+// https://libvirt.org/migration.html#migration-over-unix-sockets
+func (g *Guest) MigrateLibvirt(ctx context.Context, target *Guest) error {
+	definition, err := g.virsh(ctx, "dumpxml", "--migratable", g.name)
+	if err != nil {
+		return err
+	}
+	file := filepath.Join(target.dir, "domain.xml")
+	if err := os.WriteFile(file, []byte(strings.ReplaceAll(definition, g.dir, target.dir)), 0o644); err != nil {
+		return err
+	}
+	_, err = g.virsh(ctx, "migrate", "--live", "--p2p", "--suspend", "--xml", file, "--domain", g.name,
+		"--desturi", "qemu+unix:///session?socket="+filepath.Join(target.dir, "libvirt", "libvirt-sock"),
+		"--migrateuri", "unix://"+filepath.Join(target.dir, "migration"))
+	if err != nil {
+		return err
+	}
+	g.created, target.created = false, true
+	target.console.commands = g.console.commands
+	return nil
+}
+
+// Resume lets the guest of MigrateLibvirt go on.
+func (g *Guest) Resume(ctx context.Context) error {
+	_, err := g.virsh(ctx, "resume", g.name)
+	return err
+}

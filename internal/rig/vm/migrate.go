@@ -10,7 +10,11 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/domain/qemu"
 )
@@ -49,6 +53,25 @@ func (g *Guest) awaitQMP(ctx context.Context) (*QMP, error) {
 
 // Kill ends the guest's VMM at once, as a crash does. Destroy is still to be called.
 func (g *Guest) Kill() error { return g.vmm.kill() }
+
+// Freeze stops the VMM of BootQEMU or BootIncoming, which then answers nothing until Kill.
+func (g *Guest) Freeze() error {
+	first := g.vmm.cmd.Process.Pid
+	children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", first))
+	if err != nil {
+		return err
+	}
+	for _, child := range strings.Fields(string(children)) {
+		pid, err := strconv.Atoi(child)
+		if err == nil {
+			err = unix.Kill(pid, unix.SIGSTOP)
+		}
+		if err != nil {
+			return fmt.Errorf("VMM of guest %s: %w", g.name, err)
+		}
+	}
+	return nil
+}
 
 // Capabilities of a migration (MigrationCapability of QEMU's QMP reference).
 const (
