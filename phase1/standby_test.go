@@ -14,9 +14,6 @@ import (
 	"github.com/guestwire/guestwire/phase1"
 )
 
-// movedMAC is the guest's on both sides of a move.
-var movedMAC = cache.MAC{2, 0, 0, 0, 0, 0x77}
-
 // side is a pod in which a guest is wired.
 type side struct {
 	nstest.Network
