@@ -110,6 +110,7 @@ func TestGuestMAC(t *testing.T) {
 			if err := setupAlone(t.Context(), other); !errors.Is(err, infra.ErrWired) || !strings.Contains(err.Error(), "(mac 02:00:00:00:00:70)") {
 				t.Errorf("another MAC under a running guest: %v, want ErrWired with the MAC", err)
 			}
+			end(t, g)
 			teardown(t, n, c, before)
 			if b.Kind() == cache.BindingRedirect {
 				if now := carrier(); now != changes {
