@@ -12,7 +12,7 @@ import (
 // first Setup chooses; the record tells what Auto became.
 type Auto struct {
 	// Order are the kinds that are tried, in this order; empty: "bridge", "redirect", "masquerade". A kind that is
-	// left out is never chosen. Without "bridge", CNI's CHECK passes whatever Auto becomes:
+	// left out is never chosen. Without "bridge", and without a MAC, CNI's CHECK passes whatever Auto becomes:
 	//
 	//	{"auto": {"order": ["redirect", "masquerade"]}}
 	Order []string `json:"order,omitempty"`

@@ -188,6 +188,9 @@ const kinds = `KIND is bridge, redirect or masquerade, or auto for the first of 
   redirect    the guest is the pod, and the NIC stays as it is, for CNI's CHECK
   masquerade  the guest is behind the pod, in a network of its own
 
+The configuration (-config) can give the guest another MAC than the pod's, {"bridge": {"mac": "02:00:00:00:00:07"}}, and name the
+guest, {"guest": "default/vm1"}: then masquerade gives it the same MAC in each pod.
+
 With the other kinds libvirt attaches the guest, and guestwire neither serves nor filters it:
 
   macvtap     the NIC is a macvtap; the launcher's user needs its device to read and write (go doc infra.Macvtap)

@@ -64,6 +64,8 @@ func (p *Plan) warnOtherMAC(nic netstate.Link) {
 	switch {
 	case slices.ContainsFunc(v4, func(a netip.Prefix) bool { return ofAddress(nic.MAC, a.Addr()) }):
 		p.warn("%s's MAC, %v, is made of its address, as OVN-Kubernetes and OpenShift make it: if that network checks MACs (port security), it drops what the guest sends with %v", nic.Name, nic.MAC, p.Record.MAC)
+	case nic.MAC[0] == 0 && nic.MAC[1] == 0 && nic.MAC[2] == 0:
+		p.warn("%s's MAC, %v, looks like one of Kube-OVN: if its subnet checks MACs (port security), it drops what the guest sends with %v", nic.Name, nic.MAC, p.Record.MAC)
 	case p.routedByEBPF(nic, v4):
 		p.warn("%s looks like a NIC of Cilium, which knows the MAC %v: nothing reaches a guest with %v", nic.Name, nic.MAC, p.Record.MAC)
 	case nic.Kind == "":

@@ -126,6 +126,8 @@ func TestOtherMACWarnings(t *testing.T) {
 		"OVN-Kubernetes":          {flannel(), mac(7), "port security"},
 		"OVN-Kubernetes, the NIC": {flannel(), podMAC, ""},
 		"OVN-Kubernetes, left":    {flannel(), cache.MAC{}, ""},
+		"Kube-OVN":                {of(flannel(), func(l *netstate.Link) { l.MAC = cache.MAC{0, 0, 0, 0x5b, 0x1f, 0xc4} }), mac(7), "Kube-OVN"},
+		"Kube-OVN, left":          {of(flannel(), func(l *netstate.Link) { l.MAC = cache.MAC{0, 0, 0, 0x5b, 0x1f, 0xc4} }), cache.MAC{}, ""},
 		"Cilium":                  {of(cilium(), func(l *netstate.Link) { l.MAC = quiet }), mac(7), "Cilium"},
 		"Cilium, left":            {of(cilium(), func(l *netstate.Link) { l.MAC = quiet }), cache.MAC{}, ""},
 		"card":                    {of(flannel(), func(l *netstate.Link) { l.MAC, l.Kind = quiet, "" }), mac(7), "no virtual link"},

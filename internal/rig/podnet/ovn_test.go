@@ -80,3 +80,41 @@ func TestWire(t *testing.T) {
 		})
 	}
 }
+
+// TestPortSecurity: OVN drops what a guest with another MAC than the port's sends, and the record has said so.
+func TestPortSecurity(t *testing.T) {
+	for _, n := range []Network{kubeOVN, ovnKubernetes} {
+		t.Run(n.Name, func(t *testing.T) {
+			l := n.Lay(t)
+			state := nstest.Dir(t)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			reaches := func(mac cache.MAC) (r cache.Record, err error) {
+				c := phase1.Config{NetNS: l.Pod.File, Spec: infra.Spec{NIC: l.NIC, Binding: infra.Bridge{MAC: mac}, State: state, Owner: nstest.Owner()}}
+				if r, err = phase1.Setup(ctx, c); err != nil {
+					t.Fatal(err)
+				}
+				launcher := nstest.Network{Pod: l.Pod, State: state}.Serve(t, nstest.LauncherUID)
+				g := startGuest(t, l.Pod, r)
+				if _, err := g.DHCPv4(ctx); err != nil {
+					t.Fatal(err)
+				}
+				launcher.Stop(t)
+				soon, cancel := context.WithTimeout(ctx, 5*time.Second)
+				defer cancel()
+				_, err = g.Ping(soon, r.IPv4.Gateway())
+				if err := errors.Join(g.Close(), phase1.Teardown(ctx, c)); err != nil {
+					t.Error(err)
+				}
+				return r, err
+			}
+			warned := func(r cache.Record) bool { return strings.Contains(strings.Join(r.Warnings, "\n"), "port security") }
+			if r, err := reaches(cache.MAC{}); err != nil || warned(r) {
+				t.Errorf("with the NIC's MAC: %v, warnings %q; want an answer, and no word of port security", err, r.Warnings)
+			}
+			if r, err := reaches(cache.MAC{0x02, 0, 0, 0, 0, 0x70}); err == nil || !warned(r) {
+				t.Errorf("with another MAC: %v, warnings %q; want no answer, and a warning of port security", err, r.Warnings)
+			}
+		})
+	}
+}
