@@ -1,0 +1,85 @@
+package cache
+
+import (
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"strings"
+)
+
+// Change is what a guest notices when one record takes the place of another.
+type Change struct {
+	Field string `json:"field"` // its path in the record's JSON, such as ipv4.address
+	// From and To are the values, as in JSON, a text without quotes; empty: the field is left out.
+	From string `json:"from,omitempty"`
+	To   string `json:"to,omitempty"`
+}
+
+// String is a phrase: "ipv4.address: 10.244.1.7/24 becomes 10.244.2.9/24".
+func (c Change) String() string {
+	value := func(text string) string {
+		if text == "" {
+			return "nothing"
+		}
+		return text
+	}
+	return fmt.Sprintf("%s: %s becomes %s", c.Field, value(c.From), value(c.To))
+}
+
+// Changes returns what a guest that had the record from notices of the record to, in the order of the fields; none: nothing.
+// Left out is what concerns only the namespace and the launcher, such as the names of the taps, Binding and Warnings.
+func Changes(from, to Record) []Change {
+	var list []Change
+	add := func(field string, a, b any) {
+		if a, b := valueText(a), valueText(b); a != b {
+			list = append(list, Change{field, a, b})
+		}
+	}
+	add("mac", from.MAC, to.MAC)
+	add("gatewayMAC", from.GatewayMAC, to.GatewayMAC)
+	add("responderMAC", from.ResponderMAC, to.ResponderMAC)
+	add("queues", from.Queues, to.Queues)
+	add("mtu", from.MTU, to.MTU)
+	eachField("ipv4", from.IPv4, to.IPv4, add)
+	eachField("ipv6", from.IPv6, to.IPv6, add)
+	add("neighbours", from.Neighbours, to.Neighbours)
+	eachField("dns", from.DNS, to.DNS, add)
+	eachField("options", &from.Options, &to.Options, add)
+	eachField("static", from.Static, to.Static, add)
+	eachField("device", &from.Device, &to.Device, add)
+	return list
+}
+
+// eachField compares the fields of two structs. A struct that is nil has none.
+func eachField[T any](name string, from, to *T, add func(field string, from, to any)) {
+	var none T
+	if from == nil {
+		from = &none
+	}
+	if to == nil {
+		to = &none
+	}
+	a, b := reflect.ValueOf(*from), reflect.ValueOf(*to)
+	for i := range a.NumField() {
+		field, _, _ := strings.Cut(a.Type().Field(i).Tag.Get("json"), ",")
+		if field != "warnings" {
+			add(name+"."+field, a.Field(i).Interface(), b.Field(i).Interface())
+		}
+	}
+}
+
+// valueText is a value as in JSON; empty: the zero value.
+func valueText(v any) string {
+	if r := reflect.ValueOf(v); r.IsZero() || r.Kind() == reflect.Slice && r.Len() == 0 || r.Kind() == reflect.Map && r.Len() == 0 {
+		return ""
+	}
+	text, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Sprint(v) // a record has no such value
+	}
+	var plain string
+	if json.Unmarshal(text, &plain) == nil {
+		return plain
+	}
+	return string(text)
+}
