@@ -115,6 +115,18 @@ type Record struct {
 	Warnings []string `json:"warnings,omitempty"`
 }
 
+// Announces says whether a frame that the responder sends with the guest's MAC as its source leaves as if the guest had
+// sent it, so that the responder can announce where the guest is. All other frames of the responder go to the guest.
+//
+// It is false without a responder, and with BindingMasquerade, whose guest is known to no station but the namespace. It
+// is false where the guest has the MAC of its next hop, as behind an ipvlan of mode L3, and with a record of a version
+// before 5: the next Setup writes a new one.
+func (r *Record) Announces() bool {
+	isGuest := func(n Neighbour) bool { return n.MAC == r.MAC }
+	return r.Version >= 5 && r.ResponderTap != "" && (r.Binding == BindingBridge || r.Binding == BindingRedirect) &&
+		!slices.ContainsFunc(r.Neighbours, isGuest) && (r.IPv6 == nil || r.IPv6.Router == nil || r.IPv6.Router.MAC != r.MAC)
+}
+
 // SRIOV is the virtual function of a network card that the guest gets.
 type SRIOV struct {
 	// PCIAddress is the function's address on the host, of the form 0000:03:10.1.

@@ -71,6 +71,7 @@ var damages = []damage{
 	{line: "tc qdisc del dev eth0-tap ingress", says: "ingress qdisc of eth0-tap is gone"},
 	{line: "tc qdisc del dev eth0-dhcp ingress", says: "ingress qdisc of eth0-dhcp is gone"},
 	{line: "tc filter del dev eth0-tap ingress pref 1", says: "filter 1 of eth0-tap is gone"},
+	{line: "tc filter add dev eth0-dhcp ingress pref 77 protocol ip u32 match u32 0 0 action mirred ingress mirror dev eth0-tap", says: "ingress of eth0-dhcp has a filter of another program: u32 that does not redirect"},
 	{line: "tc filter del dev eth0-tap ingress pref 1; tc filter add dev eth0-tap ingress pref 1 protocol ip u32 match u32 0 0 action mirred egress redirect dev eth0-dhcp", says: "filter 1 of eth0-tap is another"},
 	{line: "tc filter add dev eth0-tap ingress pref 77 protocol ip u32 match u32 0 0 action drop", says: "ingress of eth0-tap has a filter of another program: u32 with the action gact", optional: true},
 	{line: `tc filter add dev eth0-tap ingress pref 77 protocol ip bpf da bytecode '1,6 0 0 0,'`, says: "ingress of eth0-tap has a filter of another program: bpf"},
@@ -145,6 +146,12 @@ var damagesOf = map[string][]damage{
 	},
 }
 
+// damagesOfAnnouncing are those of the filter by which the responder sends for the guest.
+var damagesOfAnnouncing = []damage{
+	{line: "tc filter del dev eth0-dhcp ingress pref 1", says: "filter 1 of eth0-dhcp is gone"},
+	{line: "tc filter del dev eth0-dhcp ingress pref 1; tc filter add dev eth0-dhcp ingress pref 1 protocol all u32 match u32 0 0 action mirred ingress redirect dev eth0-tap", says: "filter 1 of eth0-dhcp is another"},
+}
+
 // damagesOfNIC take from the NIC what the namespace itself has there, if the binding leaves it that.
 var damagesOfNIC = []damage{
 	{line: "ip addr del 10.244.1.7/24 dev eth0", says: "address 10.244.1.7/24 of eth0 is gone"},
@@ -170,6 +177,9 @@ func damagesTo(b infra.Binding) []damage {
 		list = slices.DeleteFunc(list, func(d damage) bool { return ofBridge.MatchString(d.line) })
 	}
 	list = append(list, damagesOf[b.Kind()]...)
+	if b.Kind() != "masquerade" {
+		list = append(list, damagesOfAnnouncing...)
+	}
 	if b.Kind() != "bridge" {
 		for _, d := range damagesOfNIC {
 			d.nic = true

@@ -17,14 +17,16 @@ func (p *Plan) addResponder(r *cache.Record, nic netstate.Link) {
 // responderFilters redirect from the guest's tap to the responder's tap what the responder answers, and back
 // everything that the responder sends. A redirected frame goes nowhere else.
 //
+// What the responder sends with the guest's MAC goes to the ingress of the guest's tap, as if the guest had sent it: the
+// guest filter checks the frame, and it leaves by the NIC.
+//
 // Offsets are from the network header, as u32 has them (tc-u32(8)).
 func responderFilters(r cache.Record) []netstate.Filter {
 	var filters []netstate.Filter
-	add := func(from, to int, protocol uint16, keys ...netstate.Key) {
-		filters = append(filters, netstate.Filter{Link: from, Priority: uint16(len(filters) + 1), Protocol: protocol, Keys: keys, Target: to})
-	}
 	fromGuest := func(protocol uint16, keys ...netstate.Key) {
-		add(compare.NewTap, compare.NewResponder, protocol, keys...)
+		filters = append(filters, netstate.Filter{
+			Link: compare.NewTap, Priority: uint16(len(filters) + 1), Protocol: protocol, Keys: keys, Target: compare.NewResponder,
+		})
 	}
 
 	if r.IPv4 != nil {
@@ -51,8 +53,24 @@ func responderFilters(r cache.Record) []netstate.Filter {
 			fromGuest(netstate.EthernetIPv6, keys...)
 		}
 	}
-	add(compare.NewResponder, compare.NewTap, netstate.EthernetAll, key(0, 0, 0))
-	return filters
+	toResponder := len(filters) // at least one, as the guest has an address
+	fromResponder := netstate.Filter{Link: compare.NewResponder, Protocol: netstate.EthernetAll, Target: compare.NewTap}
+	if r.Announces() {
+		asGuest := fromResponder
+		asGuest.Priority, asGuest.Keys, asGuest.Ingress = 1, sourceMAC(r.MAC), true
+		filters = append(filters, asGuest)
+	}
+	// The number is that of wirings without the filter before: so to add that one leaves this one in place.
+	fromResponder.Priority, fromResponder.Keys = uint16(toResponder+1), []netstate.Key{key(0, 0, 0)}
+	return append(filters, fromResponder)
+}
+
+// sourceMAC compares the source of the Ethernet header, whose last octets are before the EtherType.
+func sourceMAC(m cache.MAC) []netstate.Key {
+	return []netstate.Key{
+		key(-8, 0xffffffff, binary.BigEndian.Uint32(m[:4])),
+		key(-4, 0xffff0000, uint32(binary.BigEndian.Uint16(m[4:]))<<16),
+	}
 }
 
 // key compares the 32 bits at an offset from the network header.
