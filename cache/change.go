@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 )
 
@@ -40,14 +41,26 @@ func Changes(from, to Record) []Change {
 	add("responderMAC", from.ResponderMAC, to.ResponderMAC)
 	add("queues", from.Queues, to.Queues)
 	add("mtu", from.MTU, to.MTU)
+	eachField("limits", &from.Limits, &to.Limits, add)
 	eachField("ipv4", from.IPv4, to.IPv4, add)
 	eachField("ipv6", from.IPv6, to.IPv6, add)
+	from.Static, to.Static = withoutOwn(from), withoutOwn(to)
 	add("neighbours", from.Neighbours, to.Neighbours)
 	eachField("dns", from.DNS, to.DNS, add)
 	eachField("options", &from.Options, &to.Options, add)
 	eachField("static", from.Static, to.Static, add)
 	eachField("device", &from.Device, &to.Device, add)
 	return list
+}
+
+// withoutOwn is Static without the link-local address that the guest makes of its MAC by itself.
+func withoutOwn(r Record) *Static {
+	if r.Static == nil {
+		return nil
+	}
+	s := *r.Static
+	s.Addresses = slices.DeleteFunc(slices.Clone(s.Addresses), func(a StaticAddress) bool { return a.Address.Addr() == r.MAC.LinkLocal() })
+	return &s
 }
 
 // eachField compares the fields of two structs. A struct that is nil has none.

@@ -36,6 +36,13 @@ func TestChanges(t *testing.T) {
 			t.Errorf("%s is a change: %v", field, found[field])
 		}
 	}
+	local := all
+	own := *all.Static
+	own.Addresses = append(slices.Clone(own.Addresses), StaticAddress{Address: netip.PrefixFrom(all.MAC.LinkLocal(), 64), Scope: ScopeLink})
+	local.Static = &own
+	if have := Changes(all, local); len(have) > 0 {
+		t.Errorf("the link-local address of the MAC: %v", have)
+	}
 	back := Changes(all, none)
 	for i, c := range Changes(none, all) {
 		if back[i] != (Change{c.Field, c.To, c.From}) {

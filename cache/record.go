@@ -16,7 +16,7 @@ import (
 
 // Version is the version of the schema that this package writes. It reads the versions from OldestVersion on.
 //
-// Version 4 has Record.Static. Version 5 has Record.GatewayMAC and Record.Limits.
+// Version 4 has Record.Static. Version 5 has Record.GatewayMAC, Limits, Standby and Turn.
 const (
 	Version       = 5
 	OldestVersion = 3

@@ -10,7 +10,7 @@ import (
 )
 
 // TakeOver returns the Spec with what it leaves zero as in the record of a guest that moves here: the kind of the binding,
-// also where [Auto] is asked for, the guest's MAC, a Masquerade's networks and GatewayMAC, Queues, MTU, DNS, and each field
+// also where [Auto] is asked for, the guest's MAC, a Masquerade's networks and GatewayMAC, Queues, MTU, Limits, DNS, and each field
 // of Options and Device. Guard, and what a Masquerade forwards, are in no record, so that the Spec has to have them.
 //
 // The error is a *cache.FieldError if the Spec contradicts what a running guest has: another MAC, GatewayMAC or number of
@@ -45,11 +45,14 @@ func TakeOver(spec Spec, from cache.Record) (Spec, error) {
 		}
 	}
 	fill(&spec.Device, from.Device)
-	if !slices.Contains(autoOrder, binding.Kind()) {
+	if direct(binding) {
 		return spec, nil // Validate takes none of the rest
 	}
 	if spec.MTU == 0 {
 		spec.MTU = from.MTU
+	}
+	if spec.Limits == (cache.Limits{}) {
+		spec.Limits = from.Limits
 	}
 	if spec.DNS == nil {
 		spec.DNS = from.DNS

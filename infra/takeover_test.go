@@ -18,6 +18,7 @@ func moving() cache.Record {
 		IPv4: &cache.IPv4{Address: netip.MustParsePrefix("10.9.0.2/24"), Server: netip.MustParseAddr("10.9.0.1")},
 		IPv6: &cache.IPv6{Address: netip.MustParseAddr("fd09::2"), OnLink: []netip.Prefix{netip.MustParsePrefix("fd09::/120")},
 			Router: &cache.Router{Address: gateway.LinkLocal(), MAC: gateway, Default: true}},
+		Limits:  cache.Limits{ToGuest: cache.Limit{BitsPerSecond: 1_000_000_000}},
 		DNS:     &cache.DNS{Search: []string{"a.b"}},
 		Options: cache.Options{Hostname: "vm1", LeaseSeconds: 60},
 		Device:  cache.Device{Model: "virtio", PCIAddress: "0000:01:00.0", ACPIIndex: 7, Alias: "ua-eth0"},
@@ -30,7 +31,7 @@ func TestTakeOver(t *testing.T) {
 	masquerade := Masquerade{IPv4: netip.MustParsePrefix("10.9.0.0/24"), IPv6: netip.MustParsePrefix("fd09::/120"), MAC: moving().MAC, GatewayMAC: moving().GatewayMAC}
 	whole := func(b Binding, edit func(*Spec)) Spec {
 		from := moving()
-		s := Spec{NIC: "net1", Owner: owner, Binding: b, Queues: 4, MTU: 1450, DNS: from.DNS, Options: from.Options, Device: from.Device}
+		s := Spec{NIC: "net1", Owner: owner, Binding: b, Queues: 4, MTU: 1450, Limits: from.Limits, DNS: from.DNS, Options: from.Options, Device: from.Device}
 		if edit != nil {
 			edit(&s)
 		}
@@ -60,13 +61,14 @@ func TestTakeOver(t *testing.T) {
 		"redirect":              {Spec{NIC: "net1", Owner: owner}, of(cache.BindingRedirect), whole(Redirect{MAC: moving().MAC}, nil)},
 		"another kind":          {Spec{NIC: "net1", Owner: owner, Binding: Bridge{}}, nil, whole(Bridge{MAC: moving().MAC}, nil)},
 		"masquerade, of bridge": {Spec{NIC: "net1", Owner: owner, Binding: Masquerade{}}, of(cache.BindingBridge), whole(Masquerade{MAC: moving().MAC}, nil)},
-		"version 4": {Spec{NIC: "net1", Owner: owner}, func(r *cache.Record) { r.Version, r.GatewayMAC = 4, cache.MAC{} },
-			whole(masquerade, nil)},
+		"version 4": {Spec{NIC: "net1", Owner: owner}, func(r *cache.Record) { r.Version, r.GatewayMAC, r.Limits = 4, cache.MAC{}, cache.Limits{} },
+			whole(masquerade, func(s *Spec) { s.Limits = cache.Limits{} })},
 		"some given": {
-			Spec{NIC: "net1", Owner: owner, Binding: Masquerade{Ports: withPorts.Ports, IPv4: withPorts.IPv4}, MTU: 1500, Queues: 4, DNS: &cache.DNS{}, Options: cache.Options{LeaseSeconds: 9}, Device: cache.Device{Driver: "vhost", Model: "virtio"}},
+			Spec{NIC: "net1", Owner: owner, Binding: Masquerade{Ports: withPorts.Ports, IPv4: withPorts.IPv4}, MTU: 1500, Limits: cache.Limits{ToGuest: cache.Limit{PacketsPerSecond: 9}}, Queues: 4, DNS: &cache.DNS{}, Options: cache.Options{LeaseSeconds: 9}, Device: cache.Device{Driver: "vhost", Model: "virtio"}},
 			nil,
 			whole(withPorts, func(s *Spec) {
 				s.MTU, s.DNS, s.Options.LeaseSeconds, s.Device.Driver = 1500, &cache.DNS{}, 9, "vhost"
+				s.Limits = cache.Limits{ToGuest: cache.Limit{PacketsPerSecond: 9}}
 			}),
 		},
 		"macvtap": {Spec{NIC: "net1"}, direct(cache.BindingMacvtap, func(r *cache.Record) { r.Tap = "eth0" }), Spec{NIC: "net1", Binding: Macvtap{}, Queues: 1}},
