@@ -17,12 +17,17 @@ import (
 // The plan is one of a journal: the first Setup asks the kernel. The caller compares the namespace with the plan
 // that askGateway returns, and writes that plan's journal and record.
 func (s *session) askGateway(ctx context.Context, plan *wiring.Plan) (*wiring.Plan, *infra.Difference, error) {
+	return s.askGatewayAs(ctx, plan, false)
+}
+
+// askGatewayAs is askGateway, which asks once only, or again.
+func (s *session) askGatewayAs(ctx context.Context, plan *wiring.Plan, once bool) (*wiring.Plan, *infra.Difference, error) {
 	gateway, needed := plan.Gateway()
 	if !needed || plan.Record.Standby {
 		return plan, nil, nil
 	}
 	mac, answered, err := s.ns.Solicit(ctx, kernel.Solicitation{
-		Link: gateway.Link, MAC: plan.Record.MAC, Source: plan.Record.IPv6.Address, Target: gateway.Address, Known: gateway.MAC,
+		Link: gateway.Link, MAC: plan.Record.MAC, Source: plan.Record.IPv6.Address, Target: gateway.Address, Known: gateway.MAC, Once: once,
 	})
 	if err != nil {
 		return nil, nil, fmt.Errorf("NIC %s: %w", s.nic, err)

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/statefile"
@@ -27,6 +28,8 @@ type journal struct {
 	Program   string         `json:"program"` // the version of guestwire that wrote the journal
 	Since     time.Time      `json:"since"`   // of the first Setup
 	Namespace netns.Identity `json:"namespace"`
+	// From is Config.From.
+	From *cache.Record `json:"from,omitempty"`
 	wiring.Journal
 }
 
@@ -153,8 +156,12 @@ func (s *session) otherJournals() (others []*journal, whole bool, err error) {
 // writeJournal notes the plan. Earlier is the journal so far; nil: there is none.
 func (s *session) writeJournal(plan wiring.Journal, earlier *journal) error {
 	j := journal{Version: journalVersion, Program: program(), Since: time.Now().UTC().Truncate(time.Second), Namespace: s.identity, Journal: plan}
+	j.From = s.from
 	if earlier != nil {
 		j.Since, j.Program = earlier.Since, earlier.Program
+		if j.From == nil {
+			j.From = earlier.From
+		}
 	}
 	text, err := json.Marshal(j)
 	if err != nil {

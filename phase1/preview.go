@@ -15,13 +15,13 @@ import (
 // Setup's errors, except those of making and changing things: Plan does not make State. It waits for the lock
 // until ctx ends.
 func Plan(ctx context.Context, c Config) (*Preview, error) {
-	owner, err := c.check()
+	c, owner, err := c.check()
 	if err != nil {
 		return nil, err
 	}
 	var preview *Preview
 	err = c.do(ctx, func(s *session) error {
-		_, plan, now, err := s.plan(ctx, c, owner)
+		earlier, plan, now, err := s.plan(ctx, c, owner)
 		if err != nil {
 			return err
 		}
@@ -34,6 +34,9 @@ func Plan(ctx context.Context, c Config) (*Preview, error) {
 		}
 		refused := append([]*infra.RefusedError{}, plan.Refused...) // not nil, which would be null in JSON
 		preview = &Preview{Steps: netstate.Steps(ops), Record: plan.Record, Refused: refused}
+		if from := s.movedFrom(earlier); from != nil {
+			preview.Changes = cache.Changes(*from, plan.Record)
+		}
 		if c.Owner.Inside {
 			preview.Owner, preview.OnNode = c.Owner, plan.Journal().Found.OnNode
 		}
@@ -50,13 +53,15 @@ type Preview struct {
 	// Refused are the bindings that infra.Auto tried first, and why they cannot work; none once the NIC
 	// is wired.
 	Refused []*infra.RefusedError `json:"refused"`
+	// Changes are what the guest notices that moves here (Config.From); none for a guest that does not move.
+	Changes []cache.Change `json:"changes,omitempty"`
 	// Owner and OnNode are the owner inside and on the node, if Owner.Inside is set; otherwise both are zero.
 	Owner  infra.Owner `json:"owner,omitzero"`
 	OnNode infra.Owner `json:"onNode,omitzero"`
 }
 
 // String is the commands, a line each. Before them are comments: the binding, why not another one, the
-// record's warnings, the owner if Owner.Inside is set, a line that says so on standby, and one if nothing is left to do.
+// record's warnings, what a guest that moves here notices, the owner if Owner.Inside is set, a line that says so on standby, and one if nothing is left to do.
 func (p *Preview) String() string {
 	var b strings.Builder
 	b.WriteString("# binding: " + p.Record.Binding + "\n")
@@ -65,6 +70,9 @@ func (p *Preview) String() string {
 	}
 	for _, w := range p.Record.Warnings {
 		b.WriteString("# warning: " + w + "\n")
+	}
+	for _, c := range p.Changes {
+		b.WriteString("# the guest notices: " + c.String() + "\n")
 	}
 	if p.Owner.Inside {
 		fmt.Fprintf(&b, "# owner: %v\n", launcher{Owner: p.OnNode, given: p.Owner})

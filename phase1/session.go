@@ -26,6 +26,7 @@ type session struct {
 	ns       *kernel.Namespace
 	state    state // the zero value: not opened
 	tell     progress
+	from     *cache.Record // Config.From
 }
 
 // do checks what all calls need, locks the namespace, and calls f on a thread in it.
@@ -65,7 +66,7 @@ func (c Config) do(ctx context.Context, f func(*session) error) error {
 		if err := identity.AddCookie(); err != nil {
 			return err
 		}
-		s := &session{nic: c.NIC, identity: identity, node: n, ns: ns, tell: c.Progress}
+		s := &session{nic: c.NIC, identity: identity, node: n, ns: ns, tell: c.Progress, from: c.From}
 		defer func() { s.state.close() }()
 		return f(s)
 	})

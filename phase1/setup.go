@@ -32,7 +32,7 @@ import (
 // a State that others than root can write, for an Owner who could not read the record, open /dev/net/tun, or open
 // /dev/vhost-net where Device asks for vhost, and if the SELinux policy keeps Setup from taking on Owner.SELinux.
 func Setup(ctx context.Context, c Config) (cache.Record, error) {
-	owner, err := c.check()
+	c, owner, err := c.check()
 	if err != nil {
 		return cache.Record{}, err
 	}
@@ -51,6 +51,9 @@ func Setup(ctx context.Context, c Config) (cache.Record, error) {
 		}
 		if err := s.takeState(ctx, c.State, owner); err != nil {
 			return err
+		}
+		if earlier == nil {
+			s.tellChanges(plan.Record)
 		}
 		j := plan.Journal()
 		j.Spec.State = s.state.Name() // the real path, whatever the caller wrote
@@ -72,23 +75,29 @@ func Setup(ctx context.Context, c Config) (cache.Record, error) {
 	return record, nil
 }
 
-// check refuses a bad configuration before the namespace is looked at.
-func (c Config) check() (launcher, error) {
+// check refuses a bad configuration before the namespace is looked at. It returns the configuration with what it takes over.
+func (c Config) check() (Config, launcher, error) {
+	if c.From != nil {
+		var err error
+		if c.Spec, err = infra.TakeOver(c.Spec, *c.From); err != nil {
+			return c, launcher{}, err
+		}
+	}
 	if err := c.Spec.Validate(); err != nil {
-		return launcher{}, err
+		return c, launcher{}, err
 	}
 	if err := checkStatePath(c.State); err != nil {
-		return launcher{}, err
+		return c, launcher{}, err
 	}
 	owner, err := c.launcher()
 	if err != nil && c.Owner.Inside {
-		return owner, err // its numbers here are not known
+		return c, owner, err // its numbers here are not known
 	}
 	err = errors.Join(err, checkVhost(owner, c.Device))
 	if wiring.MakesTaps(c.Binding) {
 		err = errors.Join(err, checkTaps(owner))
 	}
-	return owner, err
+	return c, owner, err
 }
 
 // plan computes the wiring, and reads the namespace as it is now. If there is a journal, the plan is made of
@@ -117,6 +126,12 @@ func (s *session) nextPlan(ctx context.Context, earlier *journal, spec infra.Spe
 	}
 	if err := earlier.checkState(spec.State); err != nil {
 		return nil, netstate.Snapshot{}, fmt.Errorf("NIC %s: %w: %w", s.nic, infra.ErrWired, err)
+	}
+	if earlier.From != nil && s.from == nil {
+		var err error
+		if spec, err = infra.TakeOver(spec, *earlier.From); err != nil {
+			return nil, netstate.Snapshot{}, err
+		}
 	}
 	if auto, ok := spec.Binding.(infra.Auto); ok && canBecome(auto, earlier.Spec.Binding) {
 		spec.Binding = earlier.Spec.Binding
@@ -160,13 +175,20 @@ func canBecome(auto infra.Auto, b infra.Binding) bool {
 // firstPlan computes the wiring of a NIC that has no journal.
 func (s *session) firstPlan(ctx context.Context, c Config, owner launcher) (*wiring.Plan, netstate.Snapshot, error) {
 	spec := c.Spec
+	turn, err := c.firstTurn(s.identity.Name())
+	if err != nil {
+		return nil, netstate.Snapshot{}, err
+	}
 	questions := wiring.Ask(spec)
-	questions.Gateways = questions.Gateways && !c.Standby // to ask is to send
 	now, err := s.ns.Snapshot(netstate.NamesFor(spec.NIC), questions.Sysctls, nil)
 	if err != nil {
 		return nil, now, err
 	}
 	found := now
+	if link, ok := found.Named(spec.NIC); ok && c.From != nil && questions.Gateways {
+		wiring.KnownGateway(&found, link, *c.From)
+	}
+	questions.Gateways = questions.Gateways && !c.Standby // to ask is to send
 	if spec.Owner.Inside {
 		found.OnNode = infra.Owner{UID: owner.UID, GID: owner.GID}
 	}
@@ -180,7 +202,7 @@ func (s *session) firstPlan(ctx context.Context, c Config, owner launcher) (*wir
 	if err := s.answer(ctx, &found, spec.NIC, questions); err != nil {
 		return nil, now, err
 	}
-	plan, err := wiring.Journal{Found: found, Spec: spec, Standby: c.Standby}.Plan()
+	plan, err := wiring.Journal{Found: found, Spec: spec, Standby: c.Standby, Turn: turn}.Plan()
 	if errors.Is(err, infra.ErrWired) {
 		return nil, now, s.explainMark(now, spec.State, err)
 	}

@@ -66,7 +66,8 @@ func Deactivate(ctx context.Context, c Config) (cache.Record, error) {
 // returns. The guest has to be quiet everywhere else, as Other proves or vouches for. Activate of a NIC that is active
 // repairs what an interrupted Activate left, and changes nothing if nothing is missing.
 //
-// If the record lacks the MAC of the guest's IPv6 gateway, Activate asks for it at last, and waits up to a second.
+// At last, when the guest is active, Activate asks for the MAC of the guest's IPv6 gateway, if it has a global address: on
+// another node it may be another one. Without an answer Activate waits a third of a second, or a second if the MAC is not known.
 //
 // After an error the guest may be active here: before it becomes active elsewhere, call Deactivate. Activate uses
 // what Check uses, and needs what Check needs. The errors to tell apart: ErrNotQuiet if Other.Quiet is a record of this
@@ -199,15 +200,16 @@ func (s *session) replaceRecord(ctx context.Context, j *journal, r cache.Record)
 	return cache.Write(s.state.Root, r)
 }
 
-// learnGateway asks for the MAC of the guest's IPv6 gateway, if the plan does not know it, and returns the
-// record. J is the journal so far.
+// learnGateway asks for the MAC of the guest's IPv6 gateway, mends the wiring if it is another one than the plan's, and
+// returns the record. J is the journal so far.
 func (s *session) learnGateway(ctx context.Context, j *journal, plan *wiring.Plan) (cache.Record, error) {
-	if gateway, needed := plan.Gateway(); !needed || !gateway.MAC.IsZero() {
+	gateway, needed := plan.Gateway()
+	if !needed {
 		return plan.Record, nil
 	}
-	mended, learned, err := s.askGateway(ctx, plan)
-	if err != nil { // the guest is active without it, as if the gateway did not answer
-		s.tell.say("the MAC of the guest's IPv6 gateway is not known, the next Setup asks for it: %v", err)
+	mended, learned, err := s.askGatewayAs(ctx, plan, !gateway.MAC.IsZero()) // the VMM may wait for Activate
+	if err != nil {                                                          // the guest is active without it, as if the gateway did not answer
+		s.tell.say("the guest's IPv6 gateway could not be asked for its MAC, the next Setup asks: %v", err)
 		return plan.Record, nil
 	}
 	if learned == nil {

@@ -20,6 +20,7 @@ type Solicitation struct {
 	Source netip.Addr
 	Target netip.Addr
 	Known  cache.MAC // that the neighbour has had; zero: none
+	Once   bool      // asks once, and not again: a third of the time
 }
 
 // The question is repeated, as it or its answer can be lost.
@@ -47,7 +48,11 @@ func (n *Namespace) Solicit(ctx context.Context, q Solicitation) (cache.MAC, boo
 	defer unix.Close(fd)
 	frame := make([]byte, 1<<11)
 	var other cache.MAC // than the known one
-	for range solicitations {
+	questions := solicitations
+	if q.Once {
+		questions = 1
+	}
+	for range questions {
 		err := unix.Sendto(fd, encodeSolicitation(q), 0, &unix.SockaddrLinklayer{Ifindex: q.Link})
 		if noLink(err) {
 			return cache.MAC{}, false, nil

@@ -1,0 +1,48 @@
+package phase1
+
+import (
+	"fmt"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/wiring"
+)
+
+// firstTurn is the Turn of a first Setup in the namespace. The error is ErrNotQuiet if the guest that moves here could be
+// active twice.
+func (c Config) firstTurn(namespace string) (uint64, error) {
+	from := c.From
+	switch {
+	case from == nil:
+		return 0, nil
+	case from.Standby && c.Standby:
+		return max(1, from.Turn) - 1, nil // so that From allows Activate
+	case from.Standby || c.Standby || from.Namespace == namespace || !canStandBy(from) && !wiring.MakesTaps(c.Binding):
+		return from.Turn, nil
+	}
+	return 0, fmt.Errorf("NIC %s: %w, as the record from is of an active guest: set Standby, and call Activate once the guest is quiet there; or name the record that Deactivate returns there", c.NIC, ErrNotQuiet)
+}
+
+// canStandBy says whether the record's binding has a tap that Deactivate takes down.
+func canStandBy(r *cache.Record) bool {
+	b, err := infra.NewBinding(r.Binding)
+	return err == nil && wiring.MakesTaps(b)
+}
+
+// movedFrom is the record from which the guest moves here; nil: it does not. Earlier is the journal so far.
+func (s *session) movedFrom(earlier *journal) *cache.Record {
+	if s.from == nil && earlier != nil {
+		return earlier.From
+	}
+	return s.from
+}
+
+// tellChanges tells what the guest that moves here notices of its new record.
+func (s *session) tellChanges(r cache.Record) {
+	if s.from == nil {
+		return
+	}
+	for _, change := range cache.Changes(*s.from, r) {
+		s.tell.say("the guest notices: %v", change)
+	}
+}

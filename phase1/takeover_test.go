@@ -1,0 +1,196 @@
+package phase1_test
+
+import (
+	"errors"
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/rig/nstest"
+	"github.com/guestwire/guestwire/phase1"
+)
+
+// knownGateway is that of the gateway on both sides.
+const knownGateway = "02:00:00:00:00:aa"
+
+// movingGuest wires a guest in a pod, and returns the pod and the record.
+func movingGuest(t *testing.T, b infra.Binding) (side, cache.Record) {
+	t.Helper()
+	n := nstest.NewNetwork(t)
+	n.World.IP("link set pod address " + knownGateway)
+	s := side{n, config(n, b), settled(t, n)}
+	s.c.Options = cache.Options{Hostname: "vm1", LeaseSeconds: 3600}
+	s.c.Device = cache.Device{Model: "virtio", PCIAddress: "0000:01:00.0"}
+	setup(t, s.c)
+	return s, record(t, n)
+}
+
+// target is a pod that knows no more than who owns the guest, and what it is told of the guest.
+func target(t *testing.T, from cache.Record) side {
+	t.Helper()
+	n := nstest.NewNetwork(t)
+	n.World.IP("link set pod address " + knownGateway)
+	s := side{n, phase1.Config{NetNS: n.Pod.File, From: &from, Spec: infra.Spec{NIC: "eth0", State: n.State, Owner: nstest.Owner()}}, settled(t, n)}
+	return s
+}
+
+// TestTakeOver: a target has the record of its source, byte for byte, but for the namespace and standby. A later Setup needs no
+// From.
+func TestTakeOver(t *testing.T) {
+	t.Parallel()
+	eachBinding(t, func(t *testing.T, b infra.Binding) {
+		source, from := movingGuest(t, b)
+		s := target(t, from)
+		_, planned := phase1.Plan(t.Context(), s.c)
+		if _, err := phase1.Setup(t.Context(), s.c); !errors.Is(err, phase1.ErrNotQuiet) || !errors.Is(planned, phase1.ErrNotQuiet) {
+			t.Errorf("Setup: %v, Plan: %v; want ErrNotQuiet", err, planned)
+		}
+		asFound(t, s.Network, s.before)
+		if left := ofNode(t, s.Network); len(left) > 0 {
+			t.Errorf("refused, and yet there is %v", left)
+		}
+
+		s.c.Standby = true
+		s.c.Progress = func(text string) { t.Errorf("Setup tells %s", text) } // no change
+		preview, err := phase1.Plan(t.Context(), s.c)
+		if err != nil || len(preview.Changes) > 0 {
+			t.Errorf("Plan: %v, %v", preview, err)
+		}
+		setup(t, s.c)
+		s.looks(t, true, 0)
+		same := func(r cache.Record) {
+			t.Helper()
+			for _, change := range cache.Changes(from, r) {
+				t.Errorf("the guest notices: %v", change)
+			}
+			want := from
+			want.Namespace, want.Standby, want.Turn, want.Warnings, want.Static = r.Namespace, r.Standby, r.Turn, r.Warnings, r.Static
+			if !reflect.DeepEqual(r, want) {
+				t.Errorf("the target's record is\n%+v, the source's\n%+v", r, want)
+			}
+		}
+		same(record(t, s.Network))
+
+		// The caller that calls Setup once more has the Spec, and no record of the source.
+		later := s.c
+		later.From, later.Standby, later.Binding = nil, false, b
+		setup(t, later)
+		same(record(t, s.Network))
+		s.looks(t, true, 0)
+
+		r := s.activate(t, source.deactivate(t, 1))
+		same(*r)
+		s.serves(t)
+		setup(t, later)
+		same(record(t, s.Network))
+		s.looks(t, false, 1)
+		teardown(t, s.Network, s.c, s.before)
+		teardown(t, source.Network, source.c, source.before)
+	})
+}
+
+// TestTakeOverGateway: on standby the guest's IPv6 router is the one that the guest knows. When the gateway has another MAC on
+// this node, Activate mends that.
+func TestTakeOverGateway(t *testing.T) {
+	t.Parallel()
+	source, from := movingGuest(t, infra.Redirect{})
+	s := target(t, from)
+	const here = "02:00:00:00:00:bb"
+	s.World.IP("link set pod address " + here)
+	s.c.Standby = true
+	setup(t, s.c)
+	s.looks(t, true, 0)
+	if r := record(t, s.Network); r.IPv6.Router == nil || r.IPv6.Router.MAC.String() != knownGateway {
+		t.Errorf("on standby the router is %+v, want %s", r.IPv6.Router, knownGateway)
+	}
+	if r := s.activate(t, source.deactivate(t, 1)); r.IPv6.Router == nil || r.IPv6.Router.MAC.String() != here {
+		t.Errorf("after Activate the router is %+v, want %s", r.IPv6.Router, here)
+	}
+	s.serves(t)
+}
+
+// TestTakeOverQuiet: the record that Deactivate returned lets the target be active at once, or on standby until the same
+// record is shown to Activate.
+func TestTakeOverQuiet(t *testing.T) {
+	t.Parallel()
+	source, _ := movingGuest(t, infra.Masquerade{})
+	first := source.deactivate(t, 1)
+	s := target(t, *first)
+	setup(t, s.c)
+	s.looks(t, false, 1)
+	setup(t, s.c)
+	s.looks(t, false, 1)
+	source.activate(t, s.deactivate(t, 2))
+	teardown(t, s.Network, s.c, s.before)
+
+	quiet := source.deactivate(t, 3)
+	s = target(t, *quiet)
+	s.c.Standby = true
+	setup(t, s.c)
+	s.looks(t, true, 2)
+	s.refuses(t, first, "again")
+	s.activate(t, quiet)
+	source.activate(t, s.deactivate(t, 4))
+
+	// The guest of this very namespace is nobody else's.
+	from := record(t, source.Network)
+	teardown(t, source.Network, source.c, source.before)
+	source.c.From = &from
+	setup(t, source.c)
+	source.looks(t, false, 4)
+}
+
+// TestTakeOverChanges: what the guest will notice is told before anything is changed, by Plan and by Setup.
+func TestTakeOverChanges(t *testing.T) {
+	t.Parallel()
+	source, from := movingGuest(t, infra.Bridge{})
+	source.deactivate(t, 1)
+	s := target(t, from)
+	s.Pod.IP("addr del 10.244.1.7/24 dev eth0")
+	s.Pod.IP("addr add 10.244.1.8/24 dev eth0")
+	s.Pod.IP("route replace default via 10.244.1.1")
+	s.before = settled(t, s.Network)
+	s.c.Standby = true
+	const change = "ipv4.address: 10.244.1.7/24 becomes 10.244.1.8/24"
+	preview, err := phase1.Plan(t.Context(), s.c)
+	if err != nil || len(preview.Changes) == 0 || preview.Changes[0].String() != change || !strings.Contains(preview.String(), "# the guest notices: "+change+"\n") {
+		t.Errorf("Plan: %v\n%v", err, preview)
+	}
+	told := ""
+	s.c.Progress = func(text string) {
+		told += text + "\n"
+		if err := difference(s.before, s.Pod.Dump()); err != nil {
+			t.Errorf("%q is told after a change: %v", text, err)
+		}
+		if _, err := os.Stat(s.State + "/eth0.json"); err == nil {
+			t.Errorf("%q is told when the record is there", text)
+		}
+	}
+	setup(t, s.c)
+	if !strings.Contains(told, "the guest notices: "+change+"\n") {
+		t.Errorf("Setup tells %q", told)
+	}
+	s.c.Progress = nil
+	if preview, err := phase1.Plan(t.Context(), s.c); err != nil || len(preview.Changes) == 0 || len(preview.Steps) > 0 {
+		t.Errorf("Plan afterwards: %v, %v", preview, err)
+	}
+	teardown(t, s.Network, s.c, s.before)
+
+	for field, edit := range map[string]func(c *phase1.Config){
+		"mtu":                func(c *phase1.Config) { c.MTU = 1400 },
+		"queues":             func(c *phase1.Config) { c.Queues = 2 },
+		"binding.bridge.mac": func(c *phase1.Config) { c.Binding = infra.Bridge{MAC: movedMAC} },
+		"from.mac":           func(c *phase1.Config) { other := from; other.MAC = cache.MAC{}; c.From = &other },
+	} {
+		c := s.c
+		edit(&c)
+		var bad *cache.FieldError
+		if _, err := phase1.Setup(t.Context(), c); !errors.As(err, &bad) || bad.Field != field {
+			t.Errorf("%s: %v", field, err)
+		}
+	}
+	asFound(t, s.Network, s.before)
+}
