@@ -137,7 +137,7 @@ type options struct {
 	uid, gid                        uint
 	inside                          bool
 	json, force, prometheus         bool
-	quiet                           string
+	quiet, from                     string
 	gone                            bool
 }
 
@@ -176,6 +176,8 @@ func (o *options) flagSet(v verb) *flag.FlagSet {
 			set.StringVar(&o.namespace, name, "", "the namespace's `NAME`, as agent list -json has it")
 		case "json":
 			set.BoolVar(&o.json, name, false, "print JSON")
+		case "from":
+			set.StringVar(&o.from, name, "", "the guest moves here: its record of the other side, a `FILE`, - for standard input; what the configuration leaves out is taken from it")
 		case "standby":
 			set.BoolVar(&o.Standby, name, false, "at the first setup: the guest's tap stays down until agent activate")
 		case "quiet":
@@ -224,6 +226,13 @@ func (o *options) fill(flags *flag.FlagSet) error {
 			o.Owner.Inside = o.inside
 		}
 	})
+	if o.from != "" && err == nil {
+		from, failed := readRecord(o.from)
+		if failed != nil {
+			return fmt.Errorf("-from %s: %w", o.from, failed)
+		}
+		o.From = &from
+	}
 	o.command = flags.Args()
 	o.Progress = func(text string) { fmt.Fprintln(stderr, "agent:", text) }
 	return err

@@ -30,7 +30,7 @@ type verb struct {
 var verbs = []verb{
 	{
 		name: "setup", short: "wire a NIC to a tap, and write the record for the launcher",
-		flags: "netns own nic binding state uid gid inside standby config json dir", do: setup,
+		flags: "netns own nic binding state uid gid inside from standby config json dir", do: setup,
 		long: `setup wires the NIC, and writes the record into the -state directory. It creates that directory, but not its
 parent (mkdir -p /run/guestwire). Called again, it repairs what is missing. On an error of a first setup the
 namespace is as it was found. -json prints the record.
@@ -40,7 +40,10 @@ namespace is as it was found. -json prints the record.
 In a Kubernetes pod with hostUsers: false, the launcher's user 107 is another one on the node. With -inside, setup finds
 out which, and plan and status show both numbers.
 
-With -standby the guest's tap stays down until agent activate: see agent help activate.
+A guest that moves here from another namespace: -from names its record there, and -standby keeps the guest's tap down until
+agent activate. What the guest will notice is told on standard error.
+
+  agent setup -netns /run/netns/pod -nic eth0 -from source.json -standby -state /run/guestwire/vm1 -uid 107
 
 ` + kinds + `
 FILE.json holds the whole configuration. go doc describes the fields: infra.Spec, infra.Masquerade, infra.SRIOV,
@@ -53,7 +56,7 @@ infra.Passt, infra.Ports, infra.Guard, cache.Options, cache.Device.
 	},
 	{
 		name: "plan", short: "print what setup would do, and change nothing",
-		flags: "netns own nic binding state uid gid inside standby config json dir", do: plan,
+		flags: "netns own nic binding state uid gid inside from standby config json dir", do: plan,
 		long: `plan prints the commands that setup would carry out, after comments that name the binding, why an earlier one
 cannot work, and what the guest does not get. -json prints steps, record and refused bindings.
 
