@@ -164,7 +164,7 @@ func parse(trace string, harms []harm) result {
 		call, args := m[2], m[3]
 		counts[thread+call]++
 		ofProgram := call != "ioctl" && call != "write" || strings.Contains(args, "TUNSET") || strings.Contains(args, "</")
-		if !ofProgram { // a terminal's, a pipe's, the runtime's
+		if !ofProgram || strings.Contains(args, specName) { // a terminal's, a pipe's, the runtime's, the trial's own
 			last[thread] = ""
 			r.stray = r.stray || errno != nil
 			continue
@@ -275,11 +275,13 @@ func (b *bed) run(a attempt) result {
 	return r
 }
 
+const specName = "spec.json"
+
 // spec is the path of the Spec in JSON, with the binding alone.
 func (b *bed) spec() string {
 	b.Helper()
 	text, err := json.Marshal(infra.Spec{Binding: b.c.Binding})
-	path := filepath.Join(b.TempDir(), "spec.json")
+	path := filepath.Join(b.TempDir(), specName)
 	if err := errors.Join(err, os.WriteFile(path, text, 0o600)); err != nil {
 		b.Fatal(err)
 	}
