@@ -78,7 +78,8 @@ type Record struct {
 	// responder sends there goes to the guest. Empty: guestwire has no responder for this guest.
 	ResponderTap string `json:"responderTap,omitempty"`
 	// ResponderMAC is the responder's Ethernet address, from which its link-local address and its
-	// DHCPv6 identifier are made. It is the same after every Setup of the same interface.
+	// DHCPv6 identifier are made. It is the same after every Setup of the same interface, and for a guest that keeps its
+	// MAC, or its gateway's with BindingMasquerade, also in another namespace.
 	ResponderMAC MAC `json:"responderMAC,omitzero"`
 	// MAC is the guest's Ethernet address.
 	MAC MAC `json:"mac"`

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -24,7 +25,7 @@ var movedMAC = cache.MAC{0x02, 0, 0, 0, 0, 0x70}
 
 // TestGuestMAC gives the guest another MAC than the NIC's. The guest has its network, and every frame that leaves the pod has
 // the guest's MAC: not the NIC's, nor one of the wiring's. The NIC stays up under redirect, permanent neighbours stay, and
-// Teardown gives the MAC back.
+// Teardown gives the MAC back. Setup itself says nothing in the guest's name.
 func TestGuestMAC(t *testing.T) {
 	t.Parallel()
 	for _, b := range []infra.Binding{infra.Bridge{MAC: movedMAC}, infra.Redirect{MAC: movedMAC}} {
@@ -39,7 +40,11 @@ func TestGuestMAC(t *testing.T) {
 			carrier := func() string { return n.World.Exec("cat", "/sys/class/net/pod/carrier_changes") }
 			changes := carrier()
 			c := config(n, b)
+			quiet := n.World.Sniff(t)
 			setup(t, c)
+			if seen := sources(quiet); seen[movedMAC] > 0 {
+				t.Errorf("Setup has sent %d frames with the guest's MAC", seen[movedMAC])
+			}
 			check(t, c)
 			r := record(t, n)
 			if r.MAC != movedMAC || own == movedMAC.String() {
@@ -56,6 +61,14 @@ func TestGuestMAC(t *testing.T) {
 				}
 			}
 			wired := n.Pod.Dump()
+			if b.Kind() == cache.BindingRedirect {
+				n.Pod.IP("link set eth0 address " + own)
+				var drift *phase1.DriftError
+				is := func(d infra.Difference) bool { return d.Kind == "mac" && d.Link == "eth0" }
+				if err := phase1.Check(t.Context(), c); !errors.As(err, &drift) || !slices.ContainsFunc(drift.Differs, is) {
+					t.Errorf("Check of a NIC with its own MAC: %v, want a difference of its MAC", err)
+				}
+			}
 			setup(t, c)
 			if err := difference(stable(wired), stable(n.Pod.Dump())); err != nil {
 				t.Errorf("a second Setup changed something: %v", err)
@@ -90,16 +103,7 @@ func TestGuestMAC(t *testing.T) {
 					t.Errorf("guest to %v: %v", address, err)
 				}
 			}
-			seen := map[cache.MAC]int{}
-			for {
-				f, ok := world.Next()
-				if !ok {
-					break
-				}
-				if !f.Outgoing {
-					seen[cache.MAC(f.Frame[6:12])]++
-				}
-			}
+			seen := sources(world)
 			if len(seen) != 1 || seen[movedMAC] == 0 {
 				t.Errorf("frames left the pod with the MACs %v, want %v alone; the NIC had %s", seen, movedMAC, own)
 			}
@@ -118,6 +122,20 @@ func TestGuestMAC(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// sources counts the frames that came in until now, by their MACs.
+func sources(s *nstest.Sniffer) map[cache.MAC]int {
+	seen := map[cache.MAC]int{}
+	for {
+		f, ok := s.Next()
+		if !ok {
+			return seen
+		}
+		if !f.Outgoing {
+			seen[cache.MAC(f.Frame[6:12])]++
+		}
 	}
 }
 
