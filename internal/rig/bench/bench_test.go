@@ -62,6 +62,28 @@ func TestDatapath(t *testing.T) {
 	}
 }
 
+// TestLimits: limits hold back what is above, and let pass about what they say, in each binding and direction. The bounds
+// are wide, as the time is short.
+func TestLimits(t *testing.T) {
+	nstest.Need(t, "ip")
+	nstest.NeedTaps(t)
+	nstest.NeedRoot(t, "the test needs two users")
+	removeWorld(t)
+	list, err := measureLimits(t.Context(), limited{bits: 20_000_000, packets: 2000, warm: 600 * time.Millisecond, counted: 500 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(list) != 3*2*4 {
+		t.Errorf("%d measurements, want 24", len(list))
+	}
+	for _, p := range list {
+		t.Logf("%s: %.2f of the limit", p.name, p.share)
+		if p.share < 1.0/3 || p.share > 3 {
+			t.Errorf("%s: %.2f of the limit passed, want a third to three times", p.name, p.share)
+		}
+	}
+}
+
 // TestResponders: a run fails if a server does not give the guest its addresses.
 func TestResponders(t *testing.T) {
 	nstest.Need(t, "dnsmasq", "nsenter", "setpriv")

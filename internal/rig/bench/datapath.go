@@ -338,27 +338,37 @@ func newBareLane(ctx context.Context, p *pod) (*lane, error) {
 // attach attaches to the tap like QEMU with a guest that supports all offloads.
 func (n *lane) attach() error {
 	n.guest = &client{fd: -1, in: make([]byte, 1<<17)}
-	err := netns.Do(n.pod.file, func() (err error) {
-		if n.guest.fd, err = unix.Open(tap.Device, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0); err != nil {
+	var err error
+	if n.guest.fd, err = openTap(n.pod.file, guestTap); err != nil {
+		return fmt.Errorf("pod %s: %w", n.pod.name, err)
+	}
+	if n.network, err = n.pod.packetSocket(0); err != nil {
+		return errors.Join(err, unix.Close(n.guest.fd))
+	}
+	return nil
+}
+
+// openTap opens a tap of the namespace, with all offloads.
+func openTap(namespace *os.File, name string) (int, error) {
+	fd := -1
+	err := netns.Do(namespace, func() (err error) {
+		if fd, err = unix.Open(tap.Device, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0); err != nil {
 			return err
 		}
-		ifr, err := unix.NewIfreq(guestTap)
+		ifr, err := unix.NewIfreq(name)
 		if err != nil {
 			return err
 		}
 		ifr.SetUint16(unix.IFF_TAP | unix.IFF_NO_PI | unix.IFF_VNET_HDR)
-		if err := unix.IoctlIfreq(n.guest.fd, unix.TUNSETIFF, ifr); err != nil {
+		if err := unix.IoctlIfreq(fd, unix.TUNSETIFF, ifr); err != nil {
 			return err
 		}
-		return unix.IoctlSetInt(n.guest.fd, unix.TUNSETOFFLOAD, unix.TUN_F_CSUM|unix.TUN_F_TSO4|unix.TUN_F_TSO6)
+		return unix.IoctlSetInt(fd, unix.TUNSETOFFLOAD, unix.TUN_F_CSUM|unix.TUN_F_TSO4|unix.TUN_F_TSO6)
 	})
-	if err == nil {
-		n.network, err = n.pod.packetSocket(0)
-	}
 	if err != nil {
-		return errors.Join(fmt.Errorf("attach to %s of %s: %w", guestTap, n.pod.name, err), unix.Close(n.guest.fd))
+		return -1, errors.Join(fmt.Errorf("attach to tap %s: %w", name, err), unix.Close(fd))
 	}
-	return nil
+	return fd, nil
 }
 
 func (n *lane) close() error { return errors.Join(n.guest.close(), unix.Close(n.network)) }

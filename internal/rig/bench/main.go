@@ -1,8 +1,8 @@
-// Command bench has five parts. The first compares Setup and Teardown, for each binding, with a C program that makes only
+// Command bench has six parts. The first compares Setup and Teardown, for each binding, with a C program that makes only
 // the same system calls (floor/floor.c), and with a script of ip(8), tc(8), nft(8) and sysctl(8) for the same network. The
 // second measures what the guest filter costs per frame. The third compares Phase2's responder with dnsmasq: exchanges,
 // latency, CPU time, memory, and wake-ups while idle. The fourth measures what the CNI plugin adds to a pod's start, the fifth
-// the memory of a node with many guests. Compared programs take turns in one run.
+// the memory of a node with many guests, the sixth what passes the limits of a guest. Compared programs take turns in one run.
 //
 // The command needs root, gcc, dnsmasq, the programs of the script, and Debian's containerd as "make install" unpacks it. It works in namespaces and mounts that end with it.
 // The exit status is 0 if all ways had the same result, however fast they were.
@@ -48,12 +48,16 @@ func main() {
 	flag.IntVar(&s.calls, "calls", 30, "rounds of calls of the CNI plugin")
 	flag.IntVar(&s.pods, "pods", 15, "rounds of pods that an engine starts")
 	guests := flag.Int("guests", 50, "guests of a node whose memory is measured")
-	only := flag.String("only", "", "setup, datapath, responder, plugin or node: that part alone")
+	m := limited{warm: 3 * time.Second}
+	flag.Uint64Var(&m.bits, "bits", 100_000_000, "limit of bits a second")
+	flag.Uint64Var(&m.packets, "pps", 5000, "limit of packets a second")
+	flag.DurationVar(&m.counted, "counted", 5*time.Second, "time in which is counted what passes a limit")
+	only := flag.String("only", "", "setup, datapath, responder, plugin, node or limits: that part alone")
 	flag.Parse()
 	err := sandbox.Enter()
 	if err == nil {
 		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-		err = parts(ctx, os.Stdout, *only, *setups, *teardowns, t, l, s, *guests)
+		err = parts(ctx, os.Stdout, *only, *setups, *teardowns, t, l, s, m, *guests)
 		stop()
 	}
 	if err != nil {
@@ -63,7 +67,7 @@ func main() {
 }
 
 // parts runs the part named only, or all parts.
-func parts(ctx context.Context, w io.Writer, only string, setups, teardowns int, t traffic, l load, s starts, guests int) error {
+func parts(ctx context.Context, w io.Writer, only string, setups, teardowns int, t traffic, l load, s starts, m limited, guests int) error {
 	switch only {
 	case "setup":
 		return run(ctx, w, setups, teardowns)
@@ -75,11 +79,13 @@ func parts(ctx context.Context, w io.Writer, only string, setups, teardowns int,
 		return measurePlugin(ctx, w, s)
 	case "node":
 		return measureNode(ctx, w, guests)
+	case "limits":
+		return printLimits(ctx, w, m)
 	case "":
 		return errors.Join(run(ctx, w, setups, teardowns), measureDatapath(ctx, w, t), measureResponders(ctx, w, l),
-			measurePlugin(ctx, w, s), measureNode(ctx, w, guests))
+			measurePlugin(ctx, w, s), measureNode(ctx, w, guests), printLimits(ctx, w, m))
 	}
-	return fmt.Errorf("%q is none of setup, datapath, responder, plugin, node", only)
+	return fmt.Errorf("%q is none of setup, datapath, responder, plugin, node, limits", only)
 }
 
 // run measures Setup and Teardown and prints the tables to w.
