@@ -129,7 +129,7 @@ kubernetes: ## VM pods on a Kubernetes with one node, and write docs/kubernetes.
 	} | bin/testreport || status=1; \
 	exit $$status
 
-bench: ## Setup and Teardown against a C program and scripts, the guest filter's cost, the responder beside dnsmasq, the CNI plugin, a node's memory (root), all other benchmarks
+bench: ## Setup and Teardown against a C program and scripts, the guest filter's cost, the responder beside dnsmasq, the CNI plugin, a node's memory, the limits of a guest (root), all other benchmarks
 	go run ./internal/rig/bench
 	go test -run '^$$' -bench . -benchmem ./...
 

@@ -33,7 +33,8 @@ type Spec struct {
 	// NIC's. Taps, DHCP, router advertisements and the guest's device get it. Longer packets are dropped in both directions,
 	// or a router in the namespace tells their sender (Masquerade); segments of TCP stay shorter, as the MSS of new
 	// connections is lowered. Longer UDP passes under Redirect, and from a guest that ignores its MTU: no rule tells a long
-	// datagram from a batch of short ones (UDP_SEGMENT). Macvtap, SRIOV and Passt take no MTU.
+	// datagram from a batch of short ones (UDP_SEGMENT). A running guest learns a new MTU with the next router advertisement,
+	// or with its next lease. Macvtap, SRIOV and Passt take no MTU.
 	MTU int `json:"mtu,omitempty"`
 	// Limits bound what passes between the guest and its network, in bits and packets a second. Setup changes them under a
 	// running guest, and its connections go on; each change fills the buckets. They need nf_tables. Macvtap, SRIOV and Passt
