@@ -2,6 +2,7 @@ package phase1_test
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"net"
 	"net/netip"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/guest"
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/rig/nstest"
 	"github.com/guestwire/guestwire/phase1"
@@ -162,6 +164,33 @@ func TestLimitsUnderConnections(t *testing.T) {
 				}
 			}
 			if err := phase1.Check(t.Context(), c); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+// TestLimitedLease: a guest whose bucket is empty gets its addresses, as what the responder answers is not counted.
+func TestLimitedLease(t *testing.T) {
+	t.Parallel()
+	eachBinding(t, func(t *testing.T, b infra.Binding) {
+		n := nstest.NewNetwork(t)
+		c := config(n, b)
+		none := cache.Limit{PacketsPerSecond: 1, BurstPackets: 1}
+		c.Limits = cache.Limits{FromGuest: none, ToGuest: none}
+		setup(t, c)
+		n.Serve(t, nstest.LauncherUID)
+		g := boot(t, n, record(t, n))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if _, err := g.Configure(ctx, guest.Families{IPv4: true, IPv6: true}); err != nil {
+			t.Fatal(err)
+		}
+		for range 10 { // a second has one packet
+			if _, err := g.Renew4(ctx); err != nil {
+				t.Error(err)
+			}
+			if _, err := g.Renew6(ctx); err != nil {
 				t.Error(err)
 			}
 		}
