@@ -35,8 +35,9 @@ type Responder struct {
 	counters counters
 
 	mu      sync.Mutex
-	port    Port // the port of a running Serve; nil: there is none
-	updated bool // Update was called, and Serve has not taken its answers yet
+	port    Port         // the port of a running Serve; nil: there is none
+	asked   []chan error // callers of Announce that Serve has not taken yet
+	updated bool         // Update was called, and Serve has not taken its answers yet
 }
 
 // answers are all answers for one record and one DNS configuration. They are computed when they are made and
@@ -48,6 +49,9 @@ type answers struct {
 	v6         *server6 // nil: no DHCPv6 and no advertisements
 	router     *router  // nil exactly if v6 is
 	neighbours map[netip.Addr]neighbour
+	rounds     []round // of an announcement
+	standby    bool
+	earlier    bool // the wiring is of an earlier version, from which no announcement leaves
 	warnings   []string
 }
 
@@ -98,6 +102,8 @@ func newAnswers(rec cache.Record, dns cache.DNS) (*answers, error) {
 	r := &answers{
 		guest:     rec.MAC,
 		frameSize: ethLen + max(rec.MTU, 1500),
+		standby:   rec.Standby,
+		earlier:   rec.Version < 5 && rec.Binding != cache.BindingMasquerade,
 		warnings:  res.warnings,
 	}
 	if rec.IPv4 != nil {
@@ -116,6 +122,9 @@ func newAnswers(rec cache.Record, dns cache.DNS) (*answers, error) {
 	}
 	var err error
 	if r.neighbours, err = newNeighbours(rec); err != nil {
+		return nil, fmt.Errorf("responder for %s: %w", rec.Name, err)
+	}
+	if r.rounds, err = newRounds(rec, r.neighbours); err != nil {
 		return nil, fmt.Errorf("responder for %s: %w", rec.Name, err)
 	}
 	return r, nil

@@ -56,6 +56,8 @@ const (
 	Advertised Kind = "router-advertised" // router advertisement
 	Withdrawn  Kind = "router-withdrawn"  // the last router advertisement, which ends the router's lifetime
 
+	Announced Kind = "announced" // Announce, or the end of a standby: the network was told where the guest is, and the guest where its gateways are
+
 	OtherMACSeen Kind = "other-mac-seen" // a frame whose source is not the MAC of the record; it is ignored
 	ReadFailed   Kind = "read-failed"    // the port cannot be read; Serve tries again
 	WriteFailed  Kind = "write-failed"   // a frame cannot be sent, for example because the tap is down
@@ -85,6 +87,7 @@ var kinds = [...]struct {
 	{Informed6, "DHCPv6 configuration told", slog.LevelInfo, 20},
 	{Advertised, "router advertisement sent", slog.LevelDebug, 20},
 	{Withdrawn, "router advertisement withdrawn", slog.LevelInfo, 20},
+	{Announced, "the guest's place announced", slog.LevelInfo, 20},
 	{OtherMACSeen, "another MAC than the record's speaks on the tap", slog.LevelWarn, 5},
 	{ReadFailed, "read from the port", slog.LevelWarn, 5},
 	{WriteFailed, "write to the port", slog.LevelWarn, 5},

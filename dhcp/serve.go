@@ -57,10 +57,14 @@ func (r *Responder) Serve(ctx context.Context, port Port) error {
 	}
 	r.port, r.updated = port, false
 	r.mu.Unlock()
+	l := loop{r: r, port: port, log: log}
 	defer func() {
 		r.mu.Lock()
 		r.port = nil
+		l.callers, r.asked = append(l.callers, r.asked...), nil
 		r.mu.Unlock()
+		l.announcing = false
+		l.endAnnouncement(errNotServed)
 	}()
 
 	interrupted := make(chan struct{})
@@ -75,7 +79,6 @@ func (r *Responder) Serve(ctx context.Context, port Port) error {
 			<-interrupted
 		}
 	}()
-	l := loop{r: r, port: port, log: log}
 	return l.run(ctx)
 }
 
@@ -92,6 +95,12 @@ type loop struct {
 	last       time.Time // when the last one was sent
 	sent       int       // how many were sent, up to raInitials
 
+	announcing bool
+	rounds     []round      // of the announcement that are left
+	due        time.Time    // when the next one is; zero: never
+	callers    []chan error // of Announce
+	failure    error        // of a write of the announcement
+
 	limits [len(kinds)]limiter
 }
 
@@ -104,13 +113,13 @@ func (l *loop) run(ctx context.Context) error {
 		if len(in) < l.answers.frameSize {
 			in = make([]byte, l.answers.frameSize)
 		}
-		if !l.next.Equal(armed) {
-			if err := l.port.SetReadDeadline(l.next); err != nil {
+		if next := earlier(l.next, l.due); !next.Equal(armed) {
+			if err := l.port.SetReadDeadline(next); err != nil {
 				return fmt.Errorf("set the port's deadline: %w", err)
 			}
-			armed = l.next
+			armed = next
 		}
-		// These checks come after setting the deadline: the end of ctx, or Update, sets a deadline that
+		// These checks come after setting the deadline: the end of ctx, Update or Announce sets a deadline that
 		// has passed, which the call above may have replaced.
 		if ctx.Err() != nil {
 			l.withdrawAtEnd(ctx)
@@ -118,6 +127,11 @@ func (l *loop) run(ctx context.Context) error {
 		}
 		if l.takeUpdate() {
 			l.load()
+			armed = time.Unix(1, 0)
+			continue
+		}
+		if asked := l.takeAsked(); len(asked) > 0 {
+			l.startAnnouncement(asked...)
 			armed = time.Unix(1, 0)
 			continue
 		}
@@ -134,6 +148,9 @@ func (l *loop) run(ctx context.Context) error {
 		case errors.Is(err, os.ErrDeadlineExceeded):
 			if !l.next.IsZero() && !time.Now().Before(l.next) {
 				l.advertise(time.Now())
+			}
+			if !l.due.IsZero() && !time.Now().Before(l.due) {
+				l.announce(time.Now())
 			}
 		case errors.Is(err, os.ErrClosed), errors.Is(err, io.EOF), errors.Is(err, syscall.EBADFD):
 			if ctx.Err() != nil {
@@ -173,7 +190,16 @@ func (l *loop) load() {
 		l.withdraw(before.router)
 		l.advertised = nil
 	}
-	l.next, l.sent = time.Time{}, 0
+	l.next = time.Time{}
+	l.advertiseAnew()
+	if l.announcing || before != nil && before.standby && !l.answers.standby {
+		l.startAnnouncement()
+	}
+}
+
+// advertiseAnew begins with the first advertisements again, if there is a router.
+func (l *loop) advertiseAnew() {
+	l.sent = 0
 	if l.answers.router == nil {
 		return
 	}
@@ -262,14 +288,17 @@ func (l *loop) withdraw(r *router) {
 	}
 }
 
-func (l *loop) write(frame []byte) bool {
+func (l *loop) write(frame []byte) bool { return l.send(frame) == nil }
+
+// send writes a frame, and reports an error as well.
+func (l *loop) send(frame []byte) error {
 	if _, err := l.port.Write(frame); err != nil {
 		l.r.counters.failed.Add(1)
 		l.report(Event{Kind: WriteFailed, Err: err})
-		return false
+		return err
 	}
 	l.r.counters.sent.Add(1)
-	return true
+	return nil
 }
 
 // schedule sets the time of the next multicast advertisement after one at now (RFC 4861 section 6.2.4). The
@@ -283,6 +312,14 @@ func (l *loop) schedule(now time.Time) {
 		wait = raInitial
 	}
 	l.last, l.next = now, now.Add(wait)
+}
+
+// earlier is the earlier time of two, of which the zero one means never.
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
 }
 
 func minTime(a, b time.Time) time.Time {

@@ -7,12 +7,14 @@
 package phase2
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
 	"os"
 	"sync"
+	"syscall"
 
 	"libvirt.org/go/libvirtxml"
 
@@ -106,6 +108,39 @@ func (vm *VM) Interfaces() ([]*libvirtxml.DomainInterface, error) {
 		elements = append(elements, element)
 	}
 	return elements, nil
+}
+
+// Announce tells the network where the guest is, and the guest where its gateways are, as [dhcp.Responder.Announce]
+// does, on each NIC that has a responder, while Serve runs. A VMM calls it after it has started a moved guest. A guest
+// whose record ends its standby while Serve runs is announced by Serve itself.
+//
+// The error joins those of the NICs. It is syscall.ENOTCONN if Serve does not serve the NIC, [dhcp.ErrStandby], and a
+// [*cache.FieldError] if the wiring was made by an earlier version of guestwire. NICs without an error are announced.
+func (vm *VM) Announce(ctx context.Context) error {
+	vm.mu.Lock()
+	var nics []string
+	var responders []*dhcp.Responder
+	for _, r := range vm.records {
+		if r.ResponderTap != "" {
+			nics, responders = append(nics, r.Name), append(responders, vm.responders[r.Name])
+		}
+	}
+	vm.mu.Unlock()
+	errs := make([]error, len(nics))
+	var all sync.WaitGroup
+	for i, nic := range nics {
+		all.Go(func() {
+			err := fmt.Errorf("announce: Serve does not run: %w", syscall.ENOTCONN)
+			if responders[i] != nil {
+				err = responders[i].Announce(ctx)
+			}
+			if err != nil {
+				errs[i] = fmt.Errorf("%s: %w", nic, err)
+			}
+		})
+	}
+	all.Wait()
+	return errors.Join(errs...)
 }
 
 // Counters returns what each responder has counted since Open, by interface name. It may be called

@@ -1,0 +1,276 @@
+package dhcp
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/guestwire/guestwire/cache"
+)
+
+// wordsOf names a frame of an announcement; an advertisement of a router is left out.
+func wordsOf(t *testing.T, f []byte) string {
+	t.Helper()
+	names := map[cache.MAC]string{guestMAC: "guest", gatewayMAC: "gateway", responderMAC: "responder", broadcastMAC: "all", {}: "none"}
+	name := func(b []byte) string {
+		if n, ok := names[cache.MAC(b)]; ok {
+			return n
+		}
+		return cache.MAC(b).String()
+	}
+	from, body := name(f[6:12]), f[ethLen:]
+	switch kind := binary.BigEndian.Uint16(f[12:]); kind {
+	case etherARP, etherRARP:
+		if len(f) != 60 || [6]byte(body) != arpHead || name(f) != "all" || name(body[8:]) != from {
+			t.Errorf("ARP %x", f)
+		}
+		return fmt.Sprintf("%s %#x %d %v > %s %v", from, kind, body[7], netip.AddrFrom4([4]byte(body[14:])), name(body[18:]), netip.AddrFrom4([4]byte(body[24:])))
+	case etherIPv6:
+		p, ok := parseIPv6(body)
+		if !ok || p.hops != 255 || !validChecksum(pseudo6(p.src, p.dst, protoICMPv6, len(p.body)), p.body, 2) || cache.MAC(f) != multicastMAC(p.dst) {
+			t.Errorf("ICMPv6 %x", f)
+		}
+		if p.body[0] == 134 {
+			return ""
+		}
+		return fmt.Sprintf("%s %d %v > %v %v %x %d %s", from, p.body[0], p.src, p.dst, netip.AddrFrom16([16]byte(p.body[8:])), p.body[4], p.body[24], name(p.body[26:32]))
+	}
+	t.Errorf("frame %x", f)
+	return ""
+}
+
+// announced runs Announce under Serve, and returns what is sent and when, and the advertisements among it.
+func announced(t *testing.T, rec cache.Record) (lines []string, advertised int) {
+	t.Helper()
+	r := newResponder(t, rec, resolvConf)
+	events := 0
+	r.Notify = func(e Event) {
+		if e.Kind == Announced {
+			events++
+		}
+	}
+	serve(t, r, func(t *testing.T, p *fakePort) {
+		time.Sleep(time.Minute)
+		before, _ := p.sent()
+		start := time.Now()
+		if err := r.Announce(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(start); took != 2*time.Second {
+			t.Errorf("Announce took %v", took)
+		}
+		frames, times := p.sent()
+		for i, f := range frames[len(before):] {
+			if line := wordsOf(t, f); line == "" {
+				advertised++
+			} else {
+				lines = append(lines, fmt.Sprint(times[len(before)+i].Sub(start).Milliseconds(), " ", line))
+			}
+		}
+		if events != 1 || r.Counters().Events[Announced] != 1 {
+			t.Errorf("%d events %s", events, Announced)
+		}
+	})
+	return lines, advertised
+}
+
+// RFC 5227 section 3, RFC 4861 section 7.2.6, and the RARP requests of QEMU.
+func TestAnnounce(t *testing.T) {
+	rec := newRecord()
+	rec.IPv4.Routes = slices.Insert(rec.IPv4.Routes, 1, cache.Route{Destination: prefix("10.244.1.1/32")}, cache.Route{Destination: prefix("192.0.2.0/24"), Gateway: addr("10.244.1.1")})
+	rec.Static = &cache.Static{
+		Addresses: []cache.StaticAddress{{Address: prefix("10.244.1.7/24")}, {Address: prefix("10.244.1.9/24")}, {Address: prefix("fd00::9/64")}},
+		Routes:    []cache.StaticRoute{{Destination: prefix("fd01::/64"), Gateway: addr("fd00::1"), Table: cache.TableMain}},
+	}
+	lines, advertised := announced(t, rec)
+	arp := []string{
+		"guest 0x806 1 10.244.1.7 > none 10.244.1.7", "guest 0x806 2 10.244.1.7 > guest 10.244.1.7",
+		"guest 0x806 1 10.244.1.9 > none 10.244.1.9", "guest 0x806 2 10.244.1.9 > guest 10.244.1.9",
+		"guest 0x806 1 10.244.1.7 > none 10.244.1.1",
+		"gateway 0x806 1 169.254.1.1 > none 169.254.1.1", "gateway 0x806 2 169.254.1.1 > gateway 169.254.1.1",
+	}
+	nd := []string{
+		"guest 136 fd00:10:244::7 > ff02::1 fd00:10:244::7 20 2 guest", "guest 136 fd00::9 > ff02::1 fd00::9 20 2 guest",
+		"guest 135 fd00:10:244::7 > ff02::1:ff00:1 fd00::1 0 1 guest",
+		"responder 136 fd00::53 > ff02::1 fd00::53 20 2 responder", "gateway 136 fe80::1 > ff02::1 fe80::1 a0 2 gateway",
+	}
+	var want []string
+	for _, r := range []struct {
+		at     int
+		groups [][]string
+	}{
+		{0, [][]string{{rarpLine}, arp, nd}}, {50, [][]string{{rarpLine}}}, {200, [][]string{{rarpLine}}}, {450, [][]string{{rarpLine}}},
+		{800, [][]string{{rarpLine}}}, {1000, [][]string{nd}}, {2000, [][]string{arp, nd}},
+	} {
+		for _, line := range slices.Concat(r.groups...) {
+			want = append(want, fmt.Sprint(r.at, " ", line))
+		}
+	}
+	if !slices.Equal(lines, want) || advertised != 1 {
+		t.Errorf("%d router advertisements, and\n%s\nwant 1, and\n%s", advertised, strings.Join(lines, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+const rarpLine = "guest 0x8035 3 0.0.0.0 > guest 0.0.0.0"
+
+// Only the guest hears of its gateway under masquerade, and where the guest has the MAC of its next hop.
+func TestAnnounceToGuest(t *testing.T) {
+	hidden := newRecord()
+	hidden.Binding, hidden.Neighbours, hidden.GatewayMAC = cache.BindingMasquerade, nil, gatewayMAC
+	shared := newRecord()
+	shared.Binding, shared.Neighbours = cache.BindingRedirect, append(shared.Neighbours, cache.Neighbour{Address: addr("169.254.75.1"), MAC: guestMAC})
+	for name, rec := range map[string]cache.Record{"masquerade": hidden, "shared": shared} {
+		lines, _ := announced(t, rec)
+		told := false
+		for _, line := range lines {
+			_, line, _ = strings.Cut(line, " ")
+			told = told || strings.HasPrefix(line, "gateway 0x806 2 169.254.1.1 ")
+			if strings.HasPrefix(line, "guest 0x806 1 10.") || strings.HasPrefix(line, "guest 0x8035") || strings.HasPrefix(line, "guest 13") {
+				t.Errorf("%s: %s", name, line)
+			}
+		}
+		if !told {
+			t.Errorf("%s: the gateway is not announced: %q", name, lines)
+		}
+	}
+}
+
+func TestAnnounceRefused(t *testing.T) {
+	standby, old := newRecord(), newRecord()
+	standby.Standby, old.Version = true, 4
+	r := newResponder(t, newRecord(), resolvConf)
+	if err := r.Announce(t.Context()); !errors.Is(err, syscall.ENOTCONN) {
+		t.Errorf("without Serve: %v", err)
+	}
+	var field *cache.FieldError
+	for name, c := range map[string]struct {
+		rec cache.Record
+		is  func(error) bool
+	}{
+		"standby":         {standby, func(err error) bool { return errors.Is(err, ErrStandby) }},
+		"earlier version": {old, func(err error) bool { return errors.As(err, &field) && field.Field == "version" }},
+	} {
+		r := newResponder(t, c.rec, resolvConf)
+		serve(t, r, func(t *testing.T, p *fakePort) {
+			before, _ := p.sent()
+			if err := r.Announce(t.Context()); !c.is(err) {
+				t.Errorf("%s: %v", name, err)
+			}
+			synctest.Wait()
+			if now, _ := p.sent(); len(now) != len(before) {
+				t.Errorf("%s: %d frames sent", name, len(now)-len(before))
+			}
+		})
+	}
+}
+
+// Serve announces a guest whose standby ends, and ends an announcement when one begins.
+func TestAnnounceStandby(t *testing.T) {
+	active, standby := newRecord(), newRecord()
+	standby.Standby = true
+	r := newResponder(t, standby, resolvConf)
+	rarps := func(p *fakePort) (n int) {
+		frames, _ := p.sent()
+		for _, f := range frames {
+			if wordsOf(t, f) == rarpLine {
+				n++
+			}
+		}
+		return n
+	}
+	serve(t, r, func(t *testing.T, p *fakePort) {
+		time.Sleep(time.Minute)
+		if n := rarps(p); n > 0 {
+			t.Errorf("%d RARP requests on standby", n)
+		}
+		update := func(rec cache.Record) {
+			if err := r.Update(rec, resolvConf); err != nil {
+				t.Fatal(err)
+			}
+		}
+		update(active)
+		time.Sleep(time.Minute)
+		if n := rarps(p); n != 5 || r.Counters().Events[Announced] != 1 {
+			t.Errorf("%d RARP requests after the standby, events %v", n, r.Counters().Events)
+		}
+		update(active)
+		time.Sleep(time.Minute)
+		if n := rarps(p); n != 5 {
+			t.Errorf("%d RARP requests after the same record came again", n)
+		}
+		done := make(chan error, 1)
+		go func() { done <- r.Announce(t.Context()) }()
+		time.Sleep(100 * time.Millisecond)
+		update(standby)
+		if err := <-done; !errors.Is(err, ErrStandby) {
+			t.Errorf("an announcement that a standby ends: %v", err)
+		}
+		time.Sleep(time.Minute)
+		if n := rarps(p); n != 7 {
+			t.Errorf("%d RARP requests", n)
+		}
+	})
+}
+
+// Several callers get one announcement, from its beginning. One that does not wait gets its context's error.
+func TestAnnounceTogether(t *testing.T) {
+	r := newResponder(t, newRecord(), resolvConf)
+	serve(t, r, func(t *testing.T, p *fakePort) {
+		start := time.Now()
+		done := make(chan error, 1)
+		go func() { done <- r.Announce(t.Context()) }()
+		time.Sleep(time.Second)
+		short, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		if err := r.Announce(short); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("a short context: %v", err)
+		}
+		if err := <-done; err != nil || time.Since(start) != 3*time.Second {
+			t.Errorf("the first caller: %v after %v", err, time.Since(start))
+		}
+		// Requests are answered meanwhile.
+		go func() { done <- r.Announce(t.Context()) }()
+		time.Sleep(time.Millisecond)
+		p.in <- arp(1, guestMAC, addr("10.244.1.7"), addr("169.254.1.1"))
+		synctest.Wait()
+		if frames, _ := p.sent(); cache.MAC(frames[len(frames)-1]) != guestMAC {
+			t.Errorf("no answer during an announcement: %x", frames[len(frames)-1])
+		}
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		p.mu.Lock()
+		p.broken = syscall.EIO
+		p.mu.Unlock()
+		if err := r.Announce(t.Context()); !errors.Is(err, syscall.EIO) {
+			t.Errorf("a tap that is down: %v", err)
+		}
+		p.mu.Lock()
+		p.broken = nil
+		p.mu.Unlock()
+	})
+	synctest.Test(t, func(t *testing.T) {
+		p, ctx, done := newFakePort(), t.Context(), make(chan error, 1)
+		ctx, cancel := context.WithCancel(ctx)
+		served := make(chan error, 1)
+		go func() { served <- r.Serve(ctx, p) }()
+		synctest.Wait()
+		go func() { done <- r.Announce(t.Context()) }()
+		synctest.Wait()
+		cancel()
+		if err := <-done; !errors.Is(err, syscall.ENOTCONN) {
+			t.Errorf("Serve ends under Announce: %v", err)
+		}
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	})
+}
