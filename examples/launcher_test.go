@@ -104,6 +104,30 @@ func TestQEMUArguments(t *testing.T) {
 	}
 }
 
+// TestQEMUStandby: on standby QEMU can only wait for the guest of the other side.
+func TestQEMUStandby(t *testing.T) {
+	n := nstest.NewNetwork(t)
+	c := phase1.Config{NetNS: n.Pod.File, Standby: true, Spec: infra.Spec{NIC: "eth0", Binding: infra.Redirect{}, State: n.State, Owner: nstest.Owner(), DNS: &cache.DNS{}}}
+	if _, err := phase1.Setup(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	start := func(want int, text string, args ...string) {
+		t.Helper()
+		cmd := underLauncher(t, n, append([]string{"sh", "-c", describe, "qemu"}, args...)...)
+		out, err := cmd.CombinedOutput()
+		if cmd.ProcessState == nil || cmd.ProcessState.ExitCode() != want || !strings.Contains(string(out), text) {
+			t.Errorf("%v with %q: %v, want status %d and %q\n%s", cmd.ProcessState, args, err, want, text, out)
+		}
+	}
+	start(1, "NIC eth0 is on standby")
+	start(7, "file /dev/net/tun", "-incoming", "defer")
+	start(7, "file /dev/net/tun", "--incoming", "defer")
+	if _, err := phase1.Activate(t.Context(), c, phase1.Other{Gone: true}); err != nil {
+		t.Fatal(err)
+	}
+	start(7, "file /dev/net/tun")
+}
+
 // TestQEMUErrors: what cannot be started is told, and the guest is not served then.
 func TestQEMUErrors(t *testing.T) {
 	nstest.Need(t)

@@ -34,6 +34,9 @@ func runQEMU(ctx context.Context, vm *phase2.VM, shutdown time.Duration, command
 		if _, err := devices(&r, placeholder(&r)); err != nil {
 			return err
 		}
+		if r.Standby && !slices.Contains(command, "-incoming") && !slices.Contains(command, "--incoming") {
+			return fmt.Errorf("NIC %s is on standby, so its guest may be active in another namespace: to wait for that guest, give QEMU -incoming; to start a guest, end the standby first (agent activate)", r.Name)
+		}
 	}
 	ready := make(chan struct{})
 	notify := vm.Notify
