@@ -22,7 +22,7 @@ type move struct {
 
 // moveTrials do harm to a step of a move: the Setup of a target on standby, Deactivate of the source, Activate of the target.
 func moveTrials(b *bed, verb string) {
-	m := &move{bed: b, fromHere: verb == "deactivate", quiet: filepath.Join(b.TempDir(), "quiet.json")}
+	m := &move{bed: b, fromHere: verb == "deactivate", quiet: filepath.Join(b.TempDir(), quietName)}
 	mac := linkField(b.T, b.n, "eth0", "address")
 	n := nstest.NewNetwork(b.T)
 	n.Pod.IP("link set eth0 address " + strings.Trim(mac, `"`))

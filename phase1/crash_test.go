@@ -164,7 +164,7 @@ func parse(trace string, harms []harm) result {
 		call, args := m[2], m[3]
 		counts[thread+call]++
 		ofProgram := call != "ioctl" && call != "write" || strings.Contains(args, "TUNSET") || strings.Contains(args, "</")
-		if !ofProgram || strings.Contains(args, specName) { // a terminal's, a pipe's, the runtime's, the trial's own
+		if !ofProgram || strings.Contains(args, specName) || strings.Contains(args, quietName) { // a terminal's, a pipe's, the runtime's, the trial's own
 			last[thread] = ""
 			r.stray = r.stray || errno != nil
 			continue
@@ -275,7 +275,10 @@ func (b *bed) run(a attempt) result {
 	return r
 }
 
-const specName = "spec.json"
+const (
+	specName  = "spec.json"
+	quietName = "quiet.json" // of moveTrials
+)
 
 // spec is the path of the Spec in JSON, with the binding alone.
 func (b *bed) spec() string {
