@@ -7,6 +7,9 @@
 // gives the namespace back as Setup found it. List tells all wirings of the node, and Forget removes what is left
 // of those whose namespace is gone. ForceTeardown does without a journal. Drops counts the packets that the NIC's
 // rules drop, and FollowDrops shows them.
+//
+// A guest that moves to another namespace is wired there by a Setup on standby ([Config.From], [Config.Standby]), so that
+// nothing passes. [Deactivate] makes the guest quiet where it comes from, and its record lets [Activate] end the standby.
 package phase1
 
 import (

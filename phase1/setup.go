@@ -24,13 +24,15 @@ import (
 //
 // Setup needs root with CAP_SYS_ADMIN and CAP_NET_ADMIN; with Own, CAP_NET_ADMIN is enough. It waits until ctx ends for other calls on the same
 // namespace, of other processes too. If the guest has an IPv6 gateway with a global address, Setup asks for the
-// gateway's MAC, and waits up to five seconds; a later Setup one second.
+// gateway's MAC, and waits up to five seconds; a later Setup one second. On standby Setup asks for nothing, and sends nothing
+// by the NIC.
 //
 // The errors to tell apart: *cache.FieldError for a bad configuration, *infra.RefusedError if the binding cannot work
 // on the NIC, infra.ErrNoNIC, infra.ErrWired, also if the record in State is that of another namespace,
-// infra.ErrCollision, ErrOwnNamespace, *infra.StepError for an operation that the kernel refused, fs.ErrPermission for
-// a State that others than root can write, for an Owner who could not read the record, open /dev/net/tun, or open
-// /dev/vhost-net where Device asks for vhost, and if the SELinux policy keeps Setup from taking on Owner.SELinux.
+// infra.ErrCollision, ErrOwnNamespace, ErrNotQuiet if From is the record of an active guest, *infra.StepError for an
+// operation that the kernel refused, fs.ErrPermission for a State that others than root can write, for an Owner who could
+// not read the record, open /dev/net/tun, or open /dev/vhost-net where Device asks for vhost, and if the SELinux policy
+// keeps Setup from taking on Owner.SELinux.
 func Setup(ctx context.Context, c Config) (cache.Record, error) {
 	c, owner, err := c.check()
 	if err != nil {
