@@ -158,10 +158,7 @@ func (s *session) writeJournal(plan wiring.Journal, earlier *journal) error {
 	j := journal{Version: journalVersion, Program: program(), Since: time.Now().UTC().Truncate(time.Second), Namespace: s.identity, Journal: plan}
 	j.From = s.from
 	if earlier != nil {
-		j.Since, j.Program = earlier.Since, earlier.Program
-		if j.From == nil {
-			j.From = earlier.From
-		}
+		j.Since, j.Program, j.From = earlier.Since, earlier.Program, earlier.From
 	}
 	text, err := json.Marshal(j)
 	if err != nil {

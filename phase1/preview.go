@@ -15,13 +15,13 @@ import (
 // Setup's errors, except those of making and changing things: Plan does not make State. It waits for the lock
 // until ctx ends.
 func Plan(ctx context.Context, c Config) (*Preview, error) {
-	c, owner, err := c.check()
+	taken, owner, err := c.check()
 	if err != nil {
 		return nil, err
 	}
 	var preview *Preview
 	err = c.do(ctx, func(s *session) error {
-		earlier, plan, now, err := s.plan(ctx, c, owner)
+		earlier, plan, now, err := s.plan(ctx, c, taken, owner)
 		if err != nil {
 			return err
 		}

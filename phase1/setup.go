@@ -34,7 +34,7 @@ import (
 // not read the record, open /dev/net/tun, or open /dev/vhost-net where Device asks for vhost, and if the SELinux policy
 // keeps Setup from taking on Owner.SELinux.
 func Setup(ctx context.Context, c Config) (cache.Record, error) {
-	c, owner, err := c.check()
+	taken, owner, err := c.check()
 	if err != nil {
 		return cache.Record{}, err
 	}
@@ -43,7 +43,7 @@ func Setup(ctx context.Context, c Config) (cache.Record, error) {
 	}
 	var record cache.Record
 	err = c.do(ctx, func(s *session) error {
-		earlier, plan, now, err := s.plan(ctx, c, owner)
+		earlier, plan, now, err := s.plan(ctx, c, taken, owner)
 		if err != nil {
 			return err
 		}
@@ -77,42 +77,46 @@ func Setup(ctx context.Context, c Config) (cache.Record, error) {
 	return record, nil
 }
 
-// check refuses a bad configuration before the namespace is looked at. It returns the configuration with what it takes over.
-func (c Config) check() (Config, launcher, error) {
+// check refuses a bad configuration before the namespace is looked at. It returns the Spec with what From says.
+func (c Config) check() (infra.Spec, launcher, error) {
 	if c.From != nil {
 		var err error
 		if c.Spec, err = infra.TakeOver(c.Spec, *c.From); err != nil {
-			return c, launcher{}, err
+			return c.Spec, launcher{}, err
 		}
 	}
 	if err := c.Spec.Validate(); err != nil {
-		return c, launcher{}, err
+		return c.Spec, launcher{}, err
 	}
 	if err := checkStatePath(c.State); err != nil {
-		return c, launcher{}, err
+		return c.Spec, launcher{}, err
 	}
 	owner, err := c.launcher()
 	if err != nil && c.Owner.Inside {
-		return c, owner, err // its numbers here are not known
+		return c.Spec, owner, err // its numbers here are not known
 	}
 	err = errors.Join(err, checkVhost(owner, c.Device))
 	if wiring.MakesTaps(c.Binding) {
 		err = errors.Join(err, checkTaps(owner))
 	}
-	return c, owner, err
+	return c.Spec, owner, err
 }
 
-// plan computes the wiring, and reads the namespace as it is now. If there is a journal, the plan is made of
+// plan computes the wiring of c, whose Spec with what From says is taken, and reads the namespace as it is now. If there is a journal, the plan is made of
 // the namespace as the first Setup found it.
-func (s *session) plan(ctx context.Context, c Config, owner launcher) (earlier *journal, plan *wiring.Plan, now netstate.Snapshot, err error) {
+func (s *session) plan(ctx context.Context, c Config, taken infra.Spec, owner launcher) (earlier *journal, plan *wiring.Plan, now netstate.Snapshot, err error) {
 	earlier, err = s.readJournal()
 	if err != nil {
 		return nil, nil, now, err
 	}
 	if earlier == nil {
+		c.Spec = taken
 		plan, now, err = s.firstPlan(ctx, c, owner)
 	} else {
-		plan, now, err = s.nextPlan(ctx, earlier, c.Spec)
+		if taken, err = earlier.takeOver(c, taken); err != nil {
+			return nil, nil, now, err
+		}
+		plan, now, err = s.nextPlan(ctx, earlier, taken)
 	}
 	if err != nil {
 		return nil, nil, now, err
@@ -128,12 +132,6 @@ func (s *session) nextPlan(ctx context.Context, earlier *journal, spec infra.Spe
 	}
 	if err := earlier.checkState(spec.State); err != nil {
 		return nil, netstate.Snapshot{}, fmt.Errorf("NIC %s: %w: %w", s.nic, infra.ErrWired, err)
-	}
-	if earlier.From != nil && s.from == nil {
-		var err error
-		if spec, err = infra.TakeOver(spec, *earlier.From); err != nil {
-			return nil, netstate.Snapshot{}, err
-		}
 	}
 	if auto, ok := spec.Binding.(infra.Auto); ok && canBecome(auto, earlier.Spec.Binding) {
 		spec.Binding = earlier.Spec.Binding

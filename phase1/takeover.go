@@ -23,6 +23,24 @@ func (c Config) firstTurn(namespace string) (uint64, error) {
 	return 0, fmt.Errorf("NIC %s: %w, as the record from is of an active guest: set Standby, and call Activate once the guest is quiet there; or name the record that Deactivate returns there", c.NIC, ErrNotQuiet)
 }
 
+// takeOver returns the Spec for a Setup of a NIC that is wired already. The record of the first Setup counts. Where that had
+// none, as a guest comes back to its source, the binding stays as it was given: a MAC that was left out then is left out now.
+func (j *journal) takeOver(c Config, taken infra.Spec) (infra.Spec, error) {
+	switch {
+	case j.From != nil:
+		from := *j.From
+		if c.MTU != 0 {
+			from.MTU = c.MTU // which Setup can change in both directions
+		}
+		return infra.TakeOver(c.Spec, from)
+	case c.From != nil && c.Binding == nil:
+		taken.Binding = j.Spec.Binding
+	case c.From != nil:
+		taken.Binding = c.Binding
+	}
+	return taken, nil
+}
+
 // canStandBy says whether the record's binding has a tap that Deactivate takes down.
 func canStandBy(r *cache.Record) bool {
 	b, err := infra.NewBinding(r.Binding)
@@ -31,7 +49,7 @@ func canStandBy(r *cache.Record) bool {
 
 // movedFrom is the record from which the guest moves here; nil: it does not. Earlier is the journal so far.
 func (s *session) movedFrom(earlier *journal) *cache.Record {
-	if s.from == nil && earlier != nil {
+	if earlier != nil {
 		return earlier.From
 	}
 	return s.from

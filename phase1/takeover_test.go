@@ -87,6 +87,11 @@ func TestTakeOver(t *testing.T) {
 		setup(t, later)
 		same(record(t, s.Network))
 		s.looks(t, false, 1)
+		later.MTU = 1400
+		setup(t, later)
+		if r := record(t, s.Network); r.MTU != 1400 {
+			t.Errorf("a later Setup gives the guest an MTU of %d, want 1400", r.MTU)
+		}
 		teardown(t, s.Network, s.c, s.before)
 		teardown(t, source.Network, source.c, source.before)
 	})
@@ -123,7 +128,15 @@ func TestTakeOverQuiet(t *testing.T) {
 	s.looks(t, false, 1)
 	setup(t, s.c)
 	s.looks(t, false, 1)
-	source.activate(t, s.deactivate(t, 2))
+	// The source is wired already, and is asked to take the guest over, as any target.
+	back := s.deactivate(t, 2)
+	for _, b := range []infra.Binding{nil, infra.Masquerade{}} {
+		c := source.c
+		c.From, c.Standby, c.Binding = back, true, b
+		setup(t, c)
+		source.looks(t, true, 1)
+	}
+	source.activate(t, back)
 	teardown(t, s.Network, s.c, s.before)
 
 	quiet := source.deactivate(t, 3)
