@@ -35,12 +35,7 @@ func Deactivate(ctx context.Context, c Config) (cache.Record, error) {
 		if err != nil {
 			return err
 		}
-		turn := j.Turn + 1
-		if j.Standby {
-			// A target that was never active is one Turn behind a source on standby, to which the guest can now go back.
-			turn++
-		}
-		if err := plan.SetStandby(true, turn); err != nil {
+		if err := plan.SetStandby(true, nextTurn(j.Standby, j.Turn)); err != nil {
 			return err
 		}
 		// The journal comes first: after a kill, Setup takes the tap down. Without the record, no other side is active.
@@ -60,6 +55,15 @@ func Deactivate(ctx context.Context, c Config) (cache.Record, error) {
 		return cache.Record{}, err
 	}
 	return record, nil
+}
+
+// nextTurn is the Turn after a Deactivate. A target that was never active is one Turn behind a source on standby, to which
+// the guest can go back after one Deactivate of the target.
+func nextTurn(standby bool, turn uint64) uint64 {
+	if standby {
+		turn++
+	}
+	return turn + 1
 }
 
 // Activate ends standby: it repairs the wiring as Setup does, brings the guest's tap up, and writes the record, which it

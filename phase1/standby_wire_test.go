@@ -242,6 +242,10 @@ func (w *quietWire) test() {
 	w.wantEIO()
 	w.flood("the flood")
 	w.wantSilence("after Deactivate")
+	if err := phase1.Teardown(w.Context(), w.c); !errors.Is(err, phase1.ErrInUse) {
+		w.Errorf("Teardown on standby, with a VMM: %v, want ErrInUse", err)
+	}
+	check(w.T, w.c)
 	if _, err := phase1.Activate(w.Context(), w.c, phase1.Other{Gone: true}); err != nil {
 		w.Fatal(err)
 	}

@@ -1,0 +1,57 @@
+package phase1
+
+import (
+	"errors"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/guestwire/guestwire/cache"
+)
+
+// TestTurns has two sides call Deactivate and Activate by chance, with any record that either has ever had. They are never
+// both active, and from each state the guest can become active on either side.
+func TestTurns(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 1))
+	for range 2000 {
+		sides := [2]cache.Record{{Namespace: "a"}, {Namespace: "b", Standby: true}}
+		records := sides[:]
+		records = append([]cache.Record{}, records...)
+		deactivate := func(i int) {
+			sides[i].Turn = nextTurn(sides[i].Standby, sides[i].Turn)
+			sides[i].Standby = true
+			records = append(records, sides[i])
+		}
+		activate := func(i int, quiet cache.Record) error {
+			if !sides[i].Standby {
+				return nil
+			}
+			turn, err := Other{Quiet: &quiet}.turn(sides[i])
+			if err == nil {
+				sides[i].Standby, sides[i].Turn = false, turn
+				records = append(records, sides[i])
+			}
+			return err
+		}
+		for range 40 {
+			i := random.IntN(2)
+			if random.IntN(2) == 0 {
+				deactivate(i)
+			} else if err := activate(i, records[random.IntN(len(records))]); err != nil && !errors.Is(err, ErrNotQuiet) {
+				t.Fatal(err)
+			}
+			if !sides[0].Standby && !sides[1].Standby {
+				t.Fatalf("both are active: %+v", records)
+			}
+		}
+		to := random.IntN(2)
+		for calls := 1; sides[to].Standby; calls++ {
+			deactivate(1 - to)
+			if err := activate(to, sides[1-to]); err == nil || calls > 100 {
+				break
+			}
+		}
+		if sides[to].Standby || !sides[1-to].Standby {
+			t.Fatalf("the guest cannot become active: %+v", sides)
+		}
+	}
+}
