@@ -1,0 +1,117 @@
+package phase2_test
+
+import (
+	"context"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/rig/nstest"
+)
+
+// renewing is a guest whose address changes, as that of a guest does that moves under bridge to a pod with another address.
+type renewing struct {
+	run  func(ctx context.Context, command string) (string, error)
+	link func(ctx context.Context, up bool) error // nil: the client takes no notice of the link, and cannot be told to ask
+	// renew makes the client ask again; nil: the client does so by itself when the link comes back.
+	renew func(ctx context.Context) error
+}
+
+// renewalLease is how long the lease before a move is, in seconds. A client asks again after half of that time.
+const renewalLease = 20
+
+// checkRenewal gives the guest another address twice: with a short lease before, and with an infinite one by taking the
+// link down and up.
+func checkRenewal(ctx context.Context, t *testing.T, state string, g renewing) {
+	t.Helper()
+	root, err := os.OpenRoot(state)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	move := func(to string, lease uint32) {
+		t.Helper()
+		r, err := cache.Read(root, "eth0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.IPv4.Address, r.Options.LeaseSeconds = netip.MustParsePrefix(to), lease
+		if err := cache.Write(root, r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	has := func(how, address string) {
+		t.Helper()
+		start := time.Now()
+		var out string
+		for end := start.Add(3 * renewalLease * time.Second); time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
+			if out, err = g.run(ctx, "ip -4 -o addr show dev eth0"); err == nil && strings.Contains(out, "inet "+address) {
+				t.Logf("%s: %v after %.1f s", how, address, time.Since(start).Seconds())
+				if strings.Count(out, "inet ") != 1 {
+					t.Errorf("%s: the guest keeps the earlier address: %s", how, out)
+				}
+				return
+			}
+		}
+		t.Fatalf("%s: the guest has %q, %v; want %s", how, out, err, address)
+	}
+	has("boot", "10.244.1.7/24")
+	move("10.244.1.8/24", 0)
+	has("a short lease", "10.244.1.8/24")
+	if g.link == nil {
+		return
+	}
+	move("10.244.1.9/24", 0)
+	if err := g.link(ctx, false); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(500 * time.Millisecond) // a client that polls the link has to see it down
+	if err := g.link(ctx, true); err != nil {
+		t.Fatal(err)
+	}
+	if g.renew != nil {
+		if err := g.renew(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	has("the link down and up", "10.244.1.9/24")
+}
+
+// TestRenewal: which DHCP clients take another address after a move, and when.
+func TestRenewal(t *testing.T) {
+	nstest.Need(t)
+	nstest.NeedTaps(t)
+	launcher := nstest.Program(t, "examples/launcher")
+	for _, sys := range systems {
+		if sys.name == "udhcpc-debian" {
+			continue // as udhcpc
+		}
+		sys.lease = renewalLease
+		t.Run(sys.name, func(t *testing.T) {
+			t.Parallel()
+			s := newScene(t, sys, networks[0])
+			s.serve(t, launcher)
+			s.boot(t)
+			g := renewing{
+				run: func(context.Context, string) (string, error) { return s.guest.IP("-4 -o addr show dev eth0"), nil },
+				link: func(_ context.Context, up bool) error {
+					s.guest.IP("link set eth0 carrier " + map[bool]string{true: "on", false: "off"}[up])
+					return nil
+				},
+			}
+			switch c := s.clients[0]; sys.name {
+			case "udhcpc":
+				g.renew = func(context.Context) error {
+					_, err := c.machine.Run(c.program.renew)
+					return err
+				}
+			case "dhclient":
+				g.link = nil
+			}
+			checkRenewal(t.Context(), t, s.State, g)
+		})
+	}
+}
