@@ -198,7 +198,7 @@ func TestQEMURecords(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	says(`QEMU has no device for the new record: to plug one, start the launcher again" nic=net1`)
+	says(`QEMU has no device for the new record: to plug one, start the launcher with -plug" nic=net1`)
 	if err := cache.Remove(dir, "eth0"); err != nil {
 		t.Fatal(err)
 	}

@@ -30,6 +30,9 @@ const usage = `launcher describes and serves the interfaces of a virtual machine
   launcher qemu  -state DIR -- qemu-system-x86_64 ARGS...
                                serves the guest and runs QEMU, with -netdev and -device for each interface that has a
                                record at the start. They end together: SIGTERM ends QEMU, and the exit code is QEMU's.
+                               -plug rp1,rp2 names root ports of QEMU's command line (-device pcie-root-port,id=rp1,chassis=1):
+                               there QEMU gets the NICs that are set up while it runs. When a record is removed, the NIC
+                               is unplugged, also one of the start that lies at a root port; then agent teardown succeeds.
                                -shutdown 50s gives the guest that time to shut down first, as by its power button.
                                A script in QEMU's place has to exec QEMU. -events as with serve
   launcher config -state DIR   the network configuration of a guest without DHCP, by -format: cloud-init (network-config
@@ -82,6 +85,7 @@ func run(ctx context.Context, args []string) error {
 	resolvConf := flags.String("resolv-conf", "", "the file with the guest's DNS configuration, if the record has none; changes are followed (default /etc/resolv.conf, if it exists)")
 	events := flags.Bool("events", false, "serve, qemu: print events as lines of JSON")
 	shutdown := flags.Duration("shutdown", 0, "qemu: the time that the guest has to shut down after SIGTERM, before QEMU is ended (default 0: none)")
+	plug := flags.String("plug", "", "qemu: the `BUSES` for NICs that come while QEMU runs, ids with commas between, one for each NIC (default: none)")
 	format := flags.String("format", formats[0], "config: "+strings.Join(formats, ", "))
 	out := flags.String("out", "", "config: the directory to which the files are written (default: standard output)")
 	err := flags.Parse(args)
@@ -130,7 +134,7 @@ func run(ctx context.Context, args []string) error {
 		logCounters(vm)
 		return nil
 	case "qemu":
-		err := runQEMU(ctx, vm, *shutdown, flags.Args())
+		err := runQEMU(ctx, vm, *shutdown, strings.FieldsFunc(*plug, func(c rune) bool { return c == ',' }), flags.Args())
 		logCounters(vm)
 		return err
 	case "config":

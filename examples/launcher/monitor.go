@@ -1,11 +1,14 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"os"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -13,8 +16,14 @@ import (
 
 // monitor is a connection to QEMU's monitor (QMP).
 type monitor struct {
-	conn net.Conn
-	log  *slog.Logger
+	conn  *net.UnixConn
+	log   *slog.Logger
+	ended chan struct{} // closed when the connection has ended
+
+	mu      sync.Mutex
+	last    int                      // the id of the last command that execute has sent
+	waiting map[int]chan error       // for the replies, by the command's id
+	deleted map[string]chan struct{} // closed when QEMU has deleted the device, by the device's id
 }
 
 // newMonitor returns a monitor, and QEMU's end of the connection, which QEMU inherits. No file is needed, so the monitor
@@ -31,7 +40,9 @@ func newMonitor(log *slog.Logger) (*monitor, *os.File, error) {
 		qemu.Close()
 		return nil, nil, err
 	}
-	m := &monitor{conn, log}
+	m := &monitor{
+		conn: conn.(*net.UnixConn), log: log, ended: make(chan struct{}), waiting: map[int]chan error{}, deleted: map[string]chan struct{}{},
+	}
 	go m.read()
 	m.send("qmp_capabilities") // QEMU takes no other command before this one
 	return m, qemu, nil
@@ -44,17 +55,91 @@ func monitorArgs(fd int) []string {
 
 // read reads what QEMU says until the connection ends, as QEMU keeps in memory what is not read.
 func (m *monitor) read() {
+	defer close(m.ended)
 	for lines := json.NewDecoder(m.conn); ; {
-		var line struct {
-			Error *struct{ Desc string }
-		}
+		var line reply
 		if lines.Decode(&line) != nil {
 			return // closed, or QEMU has ended
 		}
-		if line.Error != nil {
-			m.log.Warn("QEMU refuses a command", "error", line.Error.Desc)
-		}
+		m.take(line)
 	}
+}
+
+// reply is what QEMU says: the reply to a command, or an event.
+type reply struct {
+	ID    int
+	Error *struct{ Desc string }
+	Event string
+	Data  json.RawMessage
+}
+
+// take gives a reply, or the event of a deleted device, to the goroutine that waits for it.
+func (m *monitor) take(line reply) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if line.Event != "" {
+		var data struct{ Device string } // empty for a part of a device
+		if line.Event == "DEVICE_DELETED" && json.Unmarshal(line.Data, &data) == nil && m.deleted[data.Device] != nil {
+			close(m.deleted[data.Device])
+			delete(m.deleted, data.Device)
+		}
+		return
+	}
+	var err error
+	if line.Error != nil {
+		err = errors.New(line.Error.Desc)
+	}
+	if answer, ok := m.waiting[line.ID]; ok {
+		answer <- err
+		delete(m.waiting, line.ID)
+	} else if err != nil {
+		m.log.Warn("QEMU refuses a command", "error", err)
+	}
+}
+
+var errQEMUEnded = errors.New("QEMU has ended")
+
+// execute sends a command with its files, and waits for QEMU's reply.
+func (m *monitor) execute(ctx context.Context, command string, arguments any, files ...*os.File) error {
+	answer := make(chan error, 1)
+	m.mu.Lock()
+	m.last++
+	id := m.last
+	m.waiting[id] = answer
+	m.mu.Unlock()
+	line, err := json.Marshal(map[string]any{"execute": command, "arguments": arguments, "id": id})
+	if err != nil {
+		return err
+	}
+	var rights []byte
+	if len(files) > 0 {
+		var fds []int
+		for _, f := range files {
+			fds = append(fds, int(f.Fd()))
+		}
+		rights = unix.UnixRights(fds...)
+	}
+	if _, _, err := m.conn.WriteMsgUnix(append(line, '\n'), rights, nil); err != nil {
+		return err
+	}
+	select {
+	case err := <-answer:
+		return err
+	case <-m.ended:
+		return errQEMUEnded
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// whenDeleted returns a channel that is closed when QEMU deletes the device. Ask for it before device_del.
+func (m *monitor) whenDeleted(id string) <-chan struct{} {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.deleted[id] == nil {
+		m.deleted[id] = make(chan struct{})
+	}
+	return m.deleted[id]
 }
 
 func (m *monitor) send(command string) {

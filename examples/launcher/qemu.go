@@ -23,8 +23,9 @@ const patience = 10 * time.Second
 
 // runQEMU serves the guest, and runs QEMU with the guest's devices as soon as each request of the guest gets an answer.
 // It returns when QEMU has ended and the guest is not served any more. The error is a statusError if QEMU ends with
-// another status than 0. The devices are those of the records at the start: runQEMU plugs and unplugs none, and warns of it.
-func runQEMU(ctx context.Context, vm *phase2.VM, shutdown time.Duration, command []string) error {
+// another status than 0. The devices are those of the records at the start. Of a record that comes or goes later, QEMU's
+// device is plugged and unplugged at the buses; without a bus, runQEMU warns.
+func runQEMU(ctx context.Context, vm *phase2.VM, shutdown time.Duration, buses, command []string) error {
 	if slices.Contains(command, "-daemonize") || slices.Contains(command, "--daemonize") {
 		return usageError{errors.New("-daemonize: leave it out, as QEMU has to stay in the foreground")}
 	}
@@ -38,18 +39,21 @@ func runQEMU(ctx context.Context, vm *phase2.VM, shutdown time.Duration, command
 			return fmt.Errorf("NIC %s is on standby, so its guest may be active in another namespace: to wait for that guest, give QEMU -incoming; to start a guest, end the standby first (agent activate)", r.Name)
 		}
 	}
+	plugger := newPlugger(vm, buses)
 	ready := make(chan struct{})
 	notify := vm.Notify
 	vm.Notify = func(e phase2.Event) {
 		if notify != nil {
 			notify(e)
 		}
-		switch e.Kind {
-		case phase2.Ready:
+		switch {
+		case e.Kind == phase2.Ready:
 			close(ready)
-		case phase2.RecordAdded:
-			vm.Log.Warn("QEMU has no device for the new record: to plug one, start the launcher again", "nic", e.NIC)
-		case phase2.RecordRemoved:
+		case len(buses) > 0:
+			plugger.tell(e)
+		case e.Kind == phase2.RecordAdded:
+			vm.Log.Warn("QEMU has no device for the new record: to plug one, start the launcher with -plug", "nic", e.NIC)
+		case e.Kind == phase2.RecordRemoved:
 			vm.Log.Warn("QEMU keeps the device of the removed record", "nic", e.NIC)
 		}
 	}
@@ -65,14 +69,15 @@ func runQEMU(ctx context.Context, vm *phase2.VM, shutdown time.Duration, command
 	}
 	var err error
 	if ctx.Err() == nil {
-		err = boot(ctx, records, vm.Log, shutdown, command)
+		err = boot(ctx, records, plugger, shutdown, command)
 	}
 	stop()
 	return errors.Join(err, <-served)
 }
 
 // boot runs QEMU and waits for its end. When ctx is done, the guest has the time shutdown before QEMU gets SIGTERM.
-func boot(ctx context.Context, records []cache.Record, log *slog.Logger, shutdown time.Duration, command []string) error {
+func boot(ctx context.Context, records []cache.Record, plugger *plugger, shutdown time.Duration, command []string) error {
+	log := plugger.log
 	var files []*os.File // which QEMU inherits, from descriptor 3 on
 	defer func() { closeAll(files) }()
 	backends := &backends{log: log}
@@ -97,14 +102,19 @@ func boot(ctx context.Context, records []cache.Record, log *slog.Logger, shutdow
 				return err
 			}
 		}
-		more, err := devices(&r, o)
+		nic, err := qemu.NewNIC(&r, o)
 		if err != nil {
 			return err
 		}
+		more, err := arguments(nic)
+		if err != nil {
+			return err
+		}
+		plugger.devices[r.Name] = plugged{nic: nic}
 		args = append(args, more...)
 	}
 	var monitor *monitor
-	if shutdown > 0 {
+	if shutdown > 0 || len(plugger.buses) > 0 {
 		m, end, err := newMonitor(log)
 		if err != nil {
 			return err
@@ -122,10 +132,23 @@ func boot(ctx context.Context, records []cache.Record, log *slog.Logger, shutdow
 	closeAll(files) // QEMU has its own: the taps are free when QEMU ends
 	files = nil
 	log.Info("QEMU runs", "process", cmd.Process.Pid)
+	if len(plugger.buses) > 0 {
+		plugger.monitor, plugger.backends = monitor, backends
+		running, stop := context.WithCancel(context.WithoutCancel(ctx))
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			plugger.run(running)
+		}()
+		defer func() {
+			stop()
+			<-ended
+		}()
+	}
 	select {
 	case <-vmm.ended:
 	case <-ctx.Done():
-		if monitor == nil || !monitor.shutDown(vmm, shutdown) {
+		if shutdown == 0 || !monitor.shutDown(vmm, shutdown) {
 			log.Info("QEMU is told to end")
 			vmm.stop()
 		}
@@ -140,6 +163,10 @@ func devices(r *cache.Record, o qemu.Options) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
+	return arguments(nic)
+}
+
+func arguments(nic *qemu.NIC) ([]string, error) {
 	args, err := nic.Args()
 	if nic.Netdev == nil {
 		args = append(args, "-nic", "none") // without a -netdev, QEMU would add a NIC of its own

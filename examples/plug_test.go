@@ -1,0 +1,105 @@
+package examples_test
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/rig/nstest"
+	"github.com/guestwire/guestwire/internal/rig/vm"
+	"github.com/guestwire/guestwire/phase1"
+)
+
+// TestQEMUPlug: with -plug the launcher plugs the NIC of a new record into the guest, and unplugs the NIC when the record is
+// removed. Until then Teardown refuses.
+func TestQEMUPlug(t *testing.T) {
+	nstest.Need(t)
+	nstest.NeedTaps(t)
+	nstest.NeedRoot(t, "the test needs two users")
+	if err := vm.Missing(); err != nil {
+		nstest.Skip(t, "no guest can be booted: "+err.Error())
+	}
+	uid, gid, err := vm.LibvirtUser()
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := nstest.NewNetwork(t)
+	owner := infra.Owner{UID: uint32(uid), GID: uint32(gid)}
+	wire(t, n, infra.Redirect{}, func(s *infra.Spec) { s.Owner = owner })
+	n.World.IP("link add pod2 type veth peer name net1 netns " + n.Pod.Name)
+	n.World.IP("addr add 10.7.0.1/24 dev pod2")
+	n.World.IP("link set pod2 up")
+	n.Pod.IP("addr add 10.7.0.2/24 dev net1")
+	n.Pod.IP("link set net1 up")
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	temp := nstest.Dir(t)
+	if err := os.Chown(temp, uid, gid); err != nil {
+		t.Fatal(err)
+	}
+	g, err := vm.BootQEMU(ctx, vm.Config{
+		NetNS: n.Pod.File, UID: uid, GID: gid, CPUs: 2,
+		Launcher: []string{
+			"env", "TMPDIR=" + temp, nstest.Program(t, "examples/agent"), "exec", "-uid", strconv.Itoa(uid), "-gid", strconv.Itoa(gid), "--",
+			nstest.Program(t, "examples/launcher"), "qemu", "-state", n.State, "-plug", vm.PlugBus, "--",
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Destroy()
+	if _, err := g.Lease4(ctx, "eth0"); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		binding infra.Binding
+		queues  int
+		address string
+		ping    netip.Addr
+	}{
+		{infra.Redirect{}, 2, "10.7.0.2", netip.MustParseAddr("10.7.0.1")},
+		{infra.Masquerade{}, 1, "10.0.2.2", netip.MustParseAddr("10.0.2.1")},
+	} {
+		config := phase1.Config{NetNS: n.Pod.File, Spec: infra.Spec{
+			NIC: "net1", Binding: c.binding, State: n.State, Queues: c.queues, Owner: owner, Options: cache.Options{NoDefaultRoute: true},
+		}}
+		if _, err := phase1.Setup(ctx, config); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := g.Until(ctx, "test -e /sys/class/net/eth1"); err != nil {
+			t.Fatal(err)
+		}
+		const client = "rm -f /run/lease4.eth1; udhcpc -q -n -i eth1 -s /bin/udhcpc-script -t 20 -T 1 -O staticroutes -O mtu >/run/udhcpc.eth1 2>&1"
+		if _, err := g.Run(ctx, client); err != nil {
+			t.Fatal(err)
+		}
+		if lease, err := g.Lease4(ctx, "eth1"); err != nil || lease["ip"] != c.address {
+			t.Errorf("%s: lease %v, %v; want %s", c.binding.Kind(), lease, err, c.address)
+		}
+		for _, to := range []netip.Addr{c.ping, nstest.Beyond4} {
+			if err := g.Ping(ctx, to); err != nil {
+				t.Errorf("%s: %v", c.binding.Kind(), err)
+			}
+		}
+		if out, err := g.Run(ctx, "ls -d /sys/class/net/eth1/queues/rx-* | wc -l"); err != nil || out != strconv.Itoa(c.queues)+"\n" {
+			t.Errorf("%s: queues %q, %v; want %d", c.binding.Kind(), out, err, c.queues)
+		}
+		if err := phase1.Teardown(ctx, config); !errors.Is(err, phase1.ErrInUse) {
+			t.Errorf("%s: Teardown under the NIC: %v, want ErrInUse", c.binding.Kind(), err)
+		}
+		if err := os.Remove(filepath.Join(n.State, "net1.json")); err != nil {
+			t.Fatal(err)
+		}
+		nstest.Eventually(t, func() error { return phase1.Teardown(ctx, config) })
+		if _, err := g.Until(ctx, "! test -e /sys/class/net/eth1"); err != nil {
+			t.Error(err)
+		}
+	}
+}
