@@ -30,3 +30,20 @@ func TestParseTap(t *testing.T) {
 		t.Errorf("have %+v, a queue of %d, %v; want %+v, 16", l.Tap, l.QueueLength, err, want)
 	}
 }
+
+// TestParseUse: the queues that are switched off count as well.
+func TestParseUse(t *testing.T) {
+	told := tapTold()
+	if carrier, queues, err := parseUse(told); err != nil || carrier || queues != 0 {
+		t.Errorf("nothing said: %t, %d, %v", carrier, queues, err)
+	}
+	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
+	data := info.AddRtAttr(nl.IFLA_INFO_DATA, nil)
+	data.AddRtAttr(tunQueues, nl.Uint32Attr(2))
+	data.AddRtAttr(tunDisabled, nl.Uint32Attr(1))
+	told = append(told, nl.NewRtAttr(unix.IFLA_CARRIER, []byte{1}).Serialize()...)
+	told = append(told, info.Serialize()...)
+	if carrier, queues, err := parseUse(told); err != nil || !carrier || queues != 3 {
+		t.Errorf("a carrier and three queues: %t, %d, %v", carrier, queues, err)
+	}
+}
