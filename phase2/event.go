@@ -37,6 +37,8 @@ const (
 	TapLost      dhcp.Kind = "tap-lost"      // the responder's tap was deleted; Attached follows when the tap is back
 	AttachFailed dhcp.Kind = "attach-failed" // the responder's tap cannot be opened; Serve tries again. Told once for each error
 
+	// A launcher plugs the NIC of a new record into the VM (VM.Records has it), and unplugs the NIC of a removed one: until
+	// the guest's tap is closed, Phase1's Teardown refuses (domain/qemu's Plug and Unplug, package domain for libvirt).
 	RecordAdded   dhcp.Kind = "record-added"   // there is a new record; Attached or NoResponder follows
 	RecordChanged dhcp.Kind = "record-changed" // the new record is used; if its tap is another one, Attached or NoResponder follows
 	RecordRemoved dhcp.Kind = "record-removed" // the record is gone; the guest is not served any more

@@ -14,12 +14,14 @@ import (
 	"path/filepath"
 	"runtime"
 	"strconv"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/dhcp"
+	"github.com/guestwire/guestwire/domain"
 	"github.com/guestwire/guestwire/domain/qemu"
 	"github.com/guestwire/guestwire/phase2"
 )
@@ -224,6 +226,66 @@ func ExampleVM_Serve_notify() {
 	}
 	for nic, c := range vm.Counters() {
 		fmt.Println(nic, c.Received, c.Sent, c.Events[dhcp.Leased4], c.Ignored[dhcp.OtherMAC])
+	}
+}
+
+// A launcher under libvirt attaches the NIC of a new record to the running guest, and detaches the NIC when the record is
+// gone. Notify must not wait for libvirt, so a goroutine does. Phase1's Teardown refuses until the guest's tap is closed.
+func ExampleVM_Serve_plug() {
+	virsh := func(verb, xml string) {
+		cmd := exec.Command("virsh", verb, "vm1", "/dev/stdin", "--live")
+		cmd.Stdin = strings.NewReader(xml)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			log.Printf("%s: %v: %s", verb, err, out)
+		}
+	}
+	vm, err := phase2.Open("/run/guestwire/vm1")
+	if err != nil {
+		return // not set up yet
+	}
+	changed := make(chan struct{}, 1)
+	vm.Notify = func(e phase2.Event) {
+		if e.Kind == phase2.RecordAdded || e.Kind == phase2.RecordRemoved {
+			select {
+			case changed <- struct{}{}:
+			default:
+			}
+		}
+	}
+	elements := func() map[string]string { // by the record's name
+		now := map[string]string{}
+		for _, r := range vm.Records() {
+			element, err := domain.Interface(&r)
+			if err != nil {
+				log.Print(err)
+				continue
+			}
+			if xml, err := element.Marshal(); err == nil {
+				now[r.Name] = xml
+			}
+		}
+		return now
+	}
+	attached := elements() // with which the domain was started
+	go func() {
+		for range changed {
+			now := elements()
+			for nic, xml := range attached {
+				if _, there := now[nic]; !there {
+					virsh("detach-device", xml) // the element that was attached, as the record is gone
+					delete(attached, nic)
+				}
+			}
+			for nic, xml := range now {
+				if _, there := attached[nic]; !there {
+					virsh("attach-device", xml)
+					attached[nic] = xml
+				}
+			}
+		}
+	}()
+	if err := vm.Serve(context.Background()); err != nil {
+		log.Fatal(err)
 	}
 }
 

@@ -2,7 +2,6 @@ package phase2_test
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -246,8 +245,7 @@ func TestPlug(t *testing.T) {
 		for i, f := range files {
 			err = errors.Join(err, q.Execute(ctx, "getfd", map[string]string{"fdname": fmt.Sprintf("eth0-%d", i)}, f), f.Close())
 		}
-		do := func(command string, arguments qemu.Object) error { return q.Execute(ctx, command, arguments) }
-		if err := errors.Join(err, nic.Plug(do)); err != nil {
+		if err := errors.Join(err, nic.Plug(execute(ctx, q))); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := g.Until(ctx, "ip link set eth0 up && test $(cat /sys/class/net/eth0/carrier) = 0"); err != nil {
@@ -256,22 +254,7 @@ func TestPlug(t *testing.T) {
 	}
 	unplug := func() {
 		t.Helper()
-		id := map[string]any{"id": nic.Device["id"]}
-		if err := q.Execute(ctx, "device_del", id); err != nil {
-			t.Fatal(err)
-		}
-		for deleted := ""; deleted != id["id"]; { // QEMU tells of the parts of the device, too
-			data, err := q.Await(ctx, "DEVICE_DELETED")
-			if err != nil {
-				t.Fatal(err)
-			}
-			var event struct{ Device string }
-			if err := json.Unmarshal(data, &event); err != nil {
-				t.Fatal(err)
-			}
-			deleted = event.Device
-		}
-		if err := q.Execute(ctx, "netdev_del", map[string]any{"id": nic.Netdev["id"]}); err != nil {
+		if err := nic.Unplug(execute(ctx, q), deletedIn(ctx, q, nic)); err != nil {
 			t.Fatal(err)
 		}
 		if out, err := g.Run(ctx, "ls /sys/class/net"); err != nil || out != "lo\n" {
@@ -279,7 +262,7 @@ func TestPlug(t *testing.T) {
 		}
 	}
 	plug()
-	if err := q.Execute(ctx, "set_link", qemu.Object{"name": nic.SetLink["name"], "up": true}); err != nil {
+	if err := q.Execute(ctx, "set_link", nic.Link(true)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := g.Run(ctx, "dhclient6 eth0 >/run/dhclient.eth0 2>&1 & udhcpc -q -n -i eth0 -s /bin/udhcpc-script -t 20 -T 1 -O staticroutes -O mtu >/run/udhcpc.eth0 2>&1"); err != nil {

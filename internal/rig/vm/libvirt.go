@@ -56,6 +56,15 @@ func (g *Guest) startUnderLibvirt(ctx context.Context, cfg Config, interfaces []
 	return nil
 }
 
+// Virsh runs a command of virsh(1) in the guest's libvirt, such as attach-device, and returns what it prints. The domain has
+// the guest's name.
+func (g *Guest) Virsh(ctx context.Context, args ...string) (string, error) {
+	if g.virsh == nil {
+		return "", errors.New("the guest is not under libvirt")
+	}
+	return g.virsh(ctx, args...)
+}
+
 // startLibvirt starts a libvirtd without guests, and sets virsh.
 func (g *Guest) startLibvirt(ctx context.Context, cfg Config) error {
 	conf := filepath.Join(g.dir, "libvirt")
@@ -124,6 +133,15 @@ func (g *Guest) definition(cfg Config, interfaces []string) (string, error) {
 			},
 		}},
 		MemBalloon: &libvirtxml.DomainMemBalloon{Model: "none"},
+	}
+	if cfg.PlugPorts > 0 { // libvirt makes no more ports than devices
+		for index := range uint(1 + len(interfaces) + cfg.PlugPorts) {
+			model := "pcie-root-port"
+			if index == 0 {
+				model = "pcie-root"
+			}
+			devices.Controllers = append(devices.Controllers, libvirtxml.DomainController{Type: "pci", Index: &index, Model: model})
+		}
 	}
 	definition := &libvirtxml.Domain{
 		Type:   "qemu",

@@ -72,6 +72,8 @@ type Config struct {
 	Files []*os.File
 	// Launcher is the start of a command line that ends with QEMU's, for BootQEMU: a program that runs QEMU.
 	Launcher []string
+	// PlugPorts is the number of devices that can be attached while the guest of BootLibvirt runs.
+	PlugPorts int
 	// Backport selects the libvirt of Debian's backports, which supports passt. Debian 12's does not.
 	Backport bool
 }
