@@ -20,11 +20,15 @@ func TestMain(m *testing.M) {
 	nstest.Main(m, nstest.Selection{Short: []nstest.Selected{
 		{Test: "TestStream", Why: "boots no guest"},
 		{Test: "TestPings", Why: "boots no guest"},
+		{Test: "TestHandover", Why: "boots no guest"},
 	}})
 }
 
-// guestMAC moves along with the guest.
-var guestMAC = cache.MAC{0x02, 0x73, 0x53, 0x00, 0xb0, 0x0c}
+// guestMAC moves along with the guest. The NIC of another pod has otherMAC.
+var (
+	guestMAC = cache.MAC{0x02, 0x73, 0x53, 0x00, 0xb0, 0x0c}
+	otherMAC = cache.MAC{0x02, 0x73, 0x53, 0x00, 0xb0, 0x0d}
+)
 
 // broadcast4 is that of the pods' network.
 var broadcast4 = net.IPv4(10, 244, 1, 255)
@@ -129,6 +133,12 @@ func (l *lan) in(ctx context.Context, guest netip.Addr) *Stream {
 // out has the guest connect to the world's address, and to echo there.
 func (l *lan) out(ctx context.Context, g *vm.Guest, world netip.Addr) *Stream {
 	l.t.Helper()
+	return l.stream(l.accept(ctx, g, world, "nc %v %d -e cat >/dev/null 2>&1 &"))
+}
+
+// accept takes a connection that the guest opens by a command with the place for the world's address and a port.
+func (l *lan) accept(ctx context.Context, g *vm.Guest, world netip.Addr, command string) net.Conn {
+	l.t.Helper()
 	var listener net.Listener
 	err := netns.Do(l.world.File, func() (err error) {
 		listener, err = net.Listen("tcp", netip.AddrPortFrom(world, outPort).String())
@@ -138,7 +148,7 @@ func (l *lan) out(ctx context.Context, g *vm.Guest, world netip.Addr) *Stream {
 		l.t.Fatal(err)
 	}
 	defer listener.Close()
-	if _, err := g.Run(ctx, fmt.Sprintf("nc %v %d -e cat >/dev/null 2>&1 &", world, outPort)); err != nil {
+	if _, err := g.Run(ctx, fmt.Sprintf(command, world, outPort)); err != nil {
 		l.t.Fatal(err)
 	}
 	deadline, _ := ctx.Deadline()
@@ -149,7 +159,7 @@ func (l *lan) out(ctx context.Context, g *vm.Guest, world netip.Addr) *Stream {
 	if err != nil {
 		l.t.Fatalf("the guest does not connect to %v: %v", world, err)
 	}
-	return l.stream(conn)
+	return conn
 }
 
 // stream waits until octets have come back.

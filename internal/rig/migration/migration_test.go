@@ -15,7 +15,7 @@ import (
 // gapLimit bounds the longest gap in tests that share the machine with others. The measure is BenchmarkMigration.
 const gapLimit = 5 * time.Second
 
-// TestMigration moves a guest, with its addresses and its MAC, to the pod of another node.
+// TestMigration moves a guest, with its addresses and its MAC, to the pod of another node, whose NIC has another MAC.
 func TestMigration(t *testing.T) {
 	for _, b := range []infra.Binding{infra.Bridge{}, infra.Redirect{}} {
 		t.Run(b.Kind(), func(t *testing.T) {
@@ -41,9 +41,10 @@ func moveWired(t testing.TB, b infra.Binding, back bool) measures {
 	defer cancel()
 	l := newLAN(t)
 	from := source(ctx, l.pod(guestMAC, podAddresses...), b)
+	active := from.record
 	traffic := l.traffic(ctx, from.guest, nstest.Pod6)
 
-	p := l.pod(guestMAC, podAddresses...)
+	p := l.pod(otherMAC, podAddresses...)
 	watcher := p.watch(nil)
 	before := watcher.settled()
 	to := from.standby(ctx, p)
@@ -55,6 +56,9 @@ func moveWired(t testing.TB, b infra.Binding, back bool) measures {
 	})
 	watcher.end()
 	onePasses(t, "after the move", from, to)
+	if changes := cache.Changes(active, to.record); len(changes) > 0 {
+		t.Errorf("the guest notices %v", changes)
+	}
 	checkMoved(ctx, t, to)
 	if back {
 		if err := from.guest.Destroy(); err != nil {
