@@ -2,6 +2,8 @@ package migration
 
 import (
 	"context"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -28,6 +30,7 @@ func TestHandover(t *testing.T) {
 			watcher := p.watch(nil)
 			before := watcher.settled()
 			to := from.standby(ctx, p)
+			to.Guest(t, to.record) // opens the tap, as QEMU does
 			onePasses(t, "the target is on standby", from, to)
 			from.deactivate(ctx)
 			if from.passes() || to.passes() {
@@ -36,8 +39,11 @@ func TestHandover(t *testing.T) {
 			if frames := watcher.count()[before:]; len(frames) > 0 {
 				t.Errorf("before the switch the target has sent %d frames: %q", len(frames), frames)
 			}
-			watcher.end()
 			to.activate(ctx, from)
+			if b.Kind() != cache.BindingMasquerade {
+				awaitAnnouncement(t, watcher, before)
+			}
+			watcher.end()
 			onePasses(t, "the target is active", from, to)
 			if changes := cache.Changes(active, to.record); len(changes) > 0 {
 				t.Errorf("the guest notices %v", changes)
@@ -49,8 +55,23 @@ func TestHandover(t *testing.T) {
 				t.Errorf("the guest notices %v", changes)
 			}
 			for _, n := range []*node{from, to} {
+				n.cutOff = true
 				n.end(ctx)
 			}
 		})
 	}
+}
+
+// awaitAnnouncement waits until the launcher has announced the guest to switches and to stations.
+func awaitAnnouncement(t *testing.T, w *watcher, before int) {
+	t.Helper()
+	nstest.Eventually(t, func() error {
+		frames := strings.Join(w.count()[before:], "\n")
+		for name, etherType := range map[string]string{"RARP": "8035", "ARP": "0806"} {
+			if !strings.Contains(frames, fmt.Sprintf(" ffffffffffff%x%s", guestMAC[:], etherType)) {
+				return fmt.Errorf("no %s of the guest among %q", name, frames)
+			}
+		}
+		return nil
+	})
 }

@@ -33,6 +33,7 @@ type node struct {
 	record   cache.Record
 	launcher *nstest.Process
 	guest    *vm.Guest
+	cutOff   bool // the tap may be open when the wiring ends
 }
 
 func (n *node) config() phase1.Config {
@@ -150,7 +151,9 @@ func (n *node) end(ctx context.Context) {
 	}
 	n.launcher.Stop(n.t)
 	n.disconnect()
-	if err := phase1.Teardown(ctx, n.config()); err != nil {
+	c := n.config()
+	c.CutOff = n.cutOff
+	if err := phase1.Teardown(ctx, c); err != nil {
 		n.t.Error(err)
 	}
 }
