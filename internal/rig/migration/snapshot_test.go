@@ -4,6 +4,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -22,12 +23,15 @@ func TestSnapshot(t *testing.T) {
 	l := newLAN(t)
 	n := source(ctx, l.pod(guestMAC, podAddresses...), infra.Redirect{})
 	traffic := l.traffic(ctx, n.guest, nstest.Pod6)
+	dir := nstest.Dir(t)
 	for i := range *snapshots {
+		begin := time.Now()
 		if err := n.guest.Stop(ctx); err != nil {
 			t.Fatal(err)
 		}
 		n.deactivate(ctx)
-		saved, err := n.guest.Save(ctx, filepath.Join(nstest.Dir(t), fmt.Sprint("guest", i)))
+		file := filepath.Join(dir, fmt.Sprint("guest", i))
+		saved, err := n.guest.Save(ctx, file)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -41,6 +45,10 @@ func TestSnapshot(t *testing.T) {
 		next.connect()
 		next.await(ctx)
 		if err := next.guest.Restore(ctx, saved); err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("round %d: the guest stood still for %v", i, time.Since(begin))
+		if err := os.Remove(file); err != nil {
 			t.Fatal(err)
 		}
 		checkMoved(ctx, t, next)
