@@ -504,6 +504,7 @@ func TestManyMasquerades(t *testing.T) {
 			{from: "guest3", to: "guest:8000", want: ""},
 		}
 		s.ask(t, append(slices.Clone(ofOthers), ofSecond...))
+		second.CutOff = true // the guest has the tap open
 		if err := phase1.Teardown(t.Context(), second); err != nil {
 			t.Fatal(err)
 		}

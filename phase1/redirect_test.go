@@ -64,6 +64,7 @@ func TestRedirectShares(t *testing.T) {
 			if err := difference(theirsBefore, theirs()); err != nil {
 				t.Errorf("the other program's qdisc and filters: %v", err)
 			}
+			c.CutOff = true // the guest has the tap open
 			teardown(t, s.Network, c, before)
 		})
 	}
@@ -145,6 +146,7 @@ func TestRulesOfTheNamespace(t *testing.T) {
 				{from: "world", to: "pod:8000", want: "guest:8000 sees gateway"},
 				{from: "guest", to: "gateway:8000", want: "world:8000 sees pod"},
 			})
+			c.CutOff = true // the guest has the tap open
 			teardown(t, s.Network, c, before)
 		})
 	}
@@ -210,6 +212,7 @@ func TestRedirectMutesTheNamespace(t *testing.T) {
 	if got := counted("7777"); got != "0" {
 		t.Errorf("%s packets leave as the guest's that are not", got)
 	}
+	other.CutOff, c.CutOff = true, true // the guests have the taps open
 	if err := phase1.Teardown(t.Context(), other); err != nil {
 		t.Fatal(err)
 	}
