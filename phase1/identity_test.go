@@ -77,7 +77,7 @@ func TestGuestMAC(t *testing.T) {
 			world := n.World.Sniff(t)
 			launcher := n.Serve(t, nstest.LauncherUID)
 			g := boot(t, n, r)
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 			defer cancel()
 			got, err := g.Configure(ctx, guest.Families{IPv4: true, IPv6: true})
 			if err != nil {
