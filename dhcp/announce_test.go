@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"syscall"
@@ -120,6 +121,63 @@ func TestAnnounce(t *testing.T) {
 }
 
 const rarpLine = "guest 0x8035 3 0.0.0.0 > guest 0.0.0.0"
+
+// FuzzAnnounce: of no record comes a frame in another's name, or one that is not well-formed.
+func FuzzAnnounce(f *testing.F) {
+	for _, name := range []string{"bridge", "redirect", "masquerade"} {
+		text, err := os.ReadFile(fmt.Sprintf("../cache/testdata/records/v%d/%s.json", cache.Version, name))
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		rec, err := cache.Decode(text)
+		if err != nil {
+			return
+		}
+		r, err := New(rec, cache.DNS{})
+		if err != nil {
+			return
+		}
+		own := map[netip.Addr]cache.MAC{}
+		if rec.IPv6 != nil && rec.IPv6.Router != nil {
+			own[rec.IPv6.Router.Address] = rec.IPv6.Router.MAC
+		}
+		if a := gateway4(rec); a.IsValid() {
+			own[a] = rec.GatewayMAC
+		}
+		for _, n := range rec.Neighbours {
+			own[n.Address] = n.MAC
+		}
+		if rec.Static != nil {
+			for _, a := range rec.Static.Addresses {
+				own[a.Address.Addr()] = rec.MAC
+			}
+		}
+		if rec.IPv4 != nil {
+			own[rec.IPv4.Address.Addr()] = rec.MAC
+		}
+		if rec.IPv6 != nil {
+			own[rec.IPv6.Address] = rec.MAC
+		}
+		for _, round := range r.answers.Load().rounds {
+			for _, frame := range round.frames {
+				source, from := cache.MAC(frame[6:12]), netip.Addr{}
+				switch binary.BigEndian.Uint16(frame[12:]) {
+				case etherARP:
+					from = netip.AddrFrom4([4]byte(frame[ethLen+14:]))
+				case etherIPv6:
+					from = netip.AddrFrom16([16]byte(frame[ethLen+8:]))
+				}
+				if from.IsValid() && own[from] != source || source == rec.MAC && !rec.Announces() {
+					t.Fatalf("%v of %v in the name of %v: %x", from, own[from], source, frame)
+				}
+				wordsOf(t, frame)
+			}
+		}
+	})
+}
 
 // Only the guest hears of its gateway under masquerade, and where the guest has the MAC of its next hop.
 func TestAnnounceToGuest(t *testing.T) {
