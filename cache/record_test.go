@@ -563,3 +563,30 @@ func dropEmpty(v reflect.Value) {
 		v.SetZero()
 	}
 }
+
+// TestAnnounces: a guest that shares the MAC of its next hop is not announced, as answers in the next hop's name would leave
+// as well.
+func TestAnnounces(t *testing.T) {
+	guest, other := MAC{2, 0, 0, 0, 0, 7}, MAC{2, 0, 0, 0, 0, 1}
+	for name, c := range map[string]struct {
+		change func(*Record)
+		want   bool
+	}{
+		"bridge":                        {func(*Record) {}, true},
+		"redirect":                      {func(r *Record) { r.Binding = BindingRedirect }, true},
+		"masquerade":                    {func(r *Record) { r.Binding = BindingMasquerade }, false},
+		"no responder":                  {func(r *Record) { r.ResponderTap = "" }, false},
+		"an earlier version":            {func(r *Record) { r.Version = 4 }, false},
+		"another neighbour":             {func(r *Record) { r.Neighbours = []Neighbour{{MAC: other}} }, true},
+		"a next hop with its MAC":       {func(r *Record) { r.Neighbours = []Neighbour{{MAC: other}, {MAC: guest}} }, false},
+		"a router":                      {func(r *Record) { r.IPv6 = &IPv6{Router: &Router{MAC: other}} }, true},
+		"a router with its MAC":         {func(r *Record) { r.IPv6 = &IPv6{Router: &Router{MAC: guest}} }, false},
+		"a router whose MAC is unknown": {func(r *Record) { r.IPv6 = &IPv6{Router: &Router{}} }, true},
+	} {
+		r := Record{Version: Version, Binding: BindingBridge, ResponderTap: "eth0-dhcp", MAC: guest}
+		c.change(&r)
+		if have := r.Announces(); have != c.want {
+			t.Errorf("%s: %v", name, have)
+		}
+	}
+}
