@@ -816,6 +816,15 @@ var trials = map[string]func(p *trial){
 		p.agent(0, "list")
 		p.unwired()
 	},
+	"in use: a process has tap eth0-tap open": func(p *trial) {
+		p.setup(0)
+		vmm := p.guestTap()
+		defer vmm.Close()
+		p.says(p.agent(7, "teardown"))
+		p.agent(0, "check")
+		p.agent(0, "teardown", "-cut-off")
+		p.unwired()
+	},
 	"eth0 has gone; everything else is removed": func(p *trial) {
 		p.setup(0)
 		p.ip("link del eth0-nic")
