@@ -15,6 +15,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/netns"
@@ -232,6 +234,10 @@ func (l limited) udp(ctx context.Context, p path, size int, rate uint64) (float6
 	}); err != nil {
 		return 0, err
 	}
+	if err := roomy(far.(*net.UDPConn)); err != nil {
+		far.Close()
+		return 0, err
+	}
 	var conn net.Conn
 	if err := netns.Do(p.from, func() (err error) {
 		conn, err = net.Dial("udp", p.dial.String())
@@ -270,6 +276,17 @@ func (l limited) udp(ctx context.Context, p path, size int, rate uint64) (float6
 		}
 	})
 	return l.rate(ctx, &datagrams)
+}
+
+// roomy gives the socket room for a second of datagrams: what a busy receiver loses would look like the limit's doing.
+func roomy(c *net.UDPConn) error {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return err
+	}
+	const octets = 64 << 20
+	controlled := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, octets) })
+	return errors.Join(controlled, os.NewSyscallError("setsockopt SO_RCVBUFFORCE", err))
 }
 
 // tapGuest is a namespace whose tap is connected to that of a record.
