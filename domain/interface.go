@@ -35,6 +35,11 @@ var (
 // and libvirt sets MAC and VLAN at the card, which takes CAP_NET_ADMIN in the machine's own namespace. For
 // passt, the type is user, and libvirt starts passt as the guest's user.
 //
+// The element serves attach-device and detach-device as well: libvirt finds the attached device by its MAC. So keep the
+// element, or the record, until the NIC is detached, which is before Phase1's Teardown. The live link state is
+// libvirt's to set: domif-setlink, or update-device with the element's Link. A machine of type q35 needs a free
+// pcie-root-port for each NIC that is attached while it runs.
+//
 // On a machine without a PCI bus (s390x), set ROM to nil. A usb-net device needs a port from the caller
 // (Address.USB), as libvirt chooses none.
 //

