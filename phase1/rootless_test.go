@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -21,6 +22,8 @@ func TestRootlessNobody(t *testing.T) {
 	t.Parallel()
 	nstest.Need(t, "unshare", "nsenter")
 	nstest.NeedRoot(t, "the test maps many users")
+	runtime.LockOSThread() // Pdeathsig is sent when the thread ends
+	defer runtime.UnlockOSThread()
 	holder := exec.CommandContext(t.Context(), "unshare", "-Unm", "sh", "-c", "echo ready; read line")
 	holder.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	in, err := holder.StdinPipe()

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -26,6 +27,8 @@ func foreign(t *testing.T) *os.File {
 	if os.Geteuid() != 0 || sandbox.OneUser() {
 		nstest.Skip(t, "only root maps other users")
 	}
+	runtime.LockOSThread() // Pdeathsig is sent when the thread ends
+	defer runtime.UnlockOSThread()
 	cmd := exec.Command("cat")
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: unix.CLONE_NEWUSER | unix.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL,
