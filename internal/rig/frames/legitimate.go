@@ -11,15 +11,20 @@ import (
 func Legitimate(l Link) []Kind {
 	b := newBuilder(l)
 	b.addRARP()
-	if l.IPv4.IsValid() {
+	b.addStation()
+	return b.kinds
+}
+
+// addStation adds what every station may send to another one.
+func (b *builder) addStation() {
+	if b.IPv4.IsValid() {
 		b.addNeighbours4()
 		b.addTraffic4()
 	}
-	if l.IPv6.IsValid() {
+	if b.IPv6.IsValid() {
 		b.addNeighbours6()
 		b.addTraffic6()
 	}
-	return b.kinds
 }
 
 // addRARP adds how a hypervisor announces the guest's MAC after a move (announce_self of QEMU).

@@ -22,7 +22,7 @@ func Outer(l Link) []Kind {
 // OuterLegitimate returns what a gateway or a neighbour may send to a guest with a responder.
 func OuterLegitimate(l Link) []Kind {
 	b := newBuilder(l.FromGateway())
-	b.kinds = Legitimate(b.Link)
+	b.addStation()
 	const members = "to learn who wants a group's datagrams"
 	alert := []byte{0x94, 4, 0, 0}
 	b.add(4, "IGMPv2 query", members, b.v4(ip4{to: netip.MustParseAddr("224.0.0.1"), options: alert, protocol: protoIGMP, body: []byte{0x11, 100, 0, 0, 0, 0, 0, 0}}))
