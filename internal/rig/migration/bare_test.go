@@ -60,8 +60,11 @@ func TestBare(t *testing.T) {
 	}
 }
 
-// measures is what the world has noticed of a move.
-type measures struct{ in, out, pings Measured }
+// measures is what the world has noticed of a guest that has moved.
+type measures struct {
+	in, out, pings Measured
+	gap            time.Duration // the longest one of the TCP connections at the move
+}
 
 // moveBare moves a guest between two bare bridges.
 func moveBare(t testing.TB) measures {
@@ -87,16 +90,19 @@ func moveBare(t testing.TB) measures {
 		t.Fatal(err)
 	}
 	defer m.Close()
-	if err := m.Begin(ctx); err != nil {
-		t.Fatal(err)
-	}
-	if err := m.Finish(ctx); err != nil {
-		t.Fatal(err)
-	}
+	gap := traffic.gap(func() {
+		if err := m.Begin(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if err := m.Finish(ctx); err != nil {
+			t.Fatal(err)
+		}
+	})
 	if out, err := to.Run(ctx, "hostname"); err != nil || out != "guest1\n" {
 		t.Errorf("the moved guest says %q, %v", out, err)
 	}
 	measured := traffic.end()
+	measured.gap = gap
 	for _, g := range []*vm.Guest{g, to} {
 		if err := g.Destroy(); err != nil {
 			t.Error(err)
@@ -120,6 +126,23 @@ func (l *lan) traffic(ctx context.Context, g *vm.Guest, guest netip.Addr) *traff
 		l.t.Fatal(err)
 	}
 	return tr
+}
+
+// gap moves the guest, and returns the longest gap of the TCP connections from the begin until both go on.
+func (tr *traffic) gap(move func()) time.Duration {
+	tr.t.Helper()
+	for _, s := range []*Stream{tr.in, tr.out} {
+		s.Forget()
+	}
+	move()
+	for _, s := range []*Stream{tr.in, tr.out} {
+		if err := s.Progress(); err != nil {
+			tr.t.Fatal(err)
+		}
+	}
+	gap := max(tr.in.Gap(), tr.out.Gap())
+	tr.t.Logf("longest gap of the move: %v", gap)
+	return gap
 }
 
 // end waits until all connections go on, ends them, and returns what they have noticed. Not an octet may be lost.

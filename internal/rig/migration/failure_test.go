@@ -10,8 +10,9 @@ import (
 	"github.com/guestwire/guestwire/internal/rig/vm"
 )
 
-// TestFailedMigration kills the target's QEMU in each state of a migration. The guest goes on at the source, without the
-// loss of an octet, and at no time do frames pass both nodes. At last the source's QEMU is killed: then no QEMU has the
+// TestFailedMigration kills the target's QEMU, and both launchers, in each state of a migration. The guest goes on at the
+// source, without the loss of an octet, and at no time do frames pass both nodes. The launchers that are started anew serve
+// as before. At last the source's QEMU is killed: then no QEMU has the
 // guest, and both sides say so.
 func TestFailedMigration(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
@@ -20,16 +21,17 @@ func TestFailedMigration(t *testing.T) {
 	from := source(ctx, l.pod(guestMAC, podAddresses...), infra.Bridge{})
 	traffic := l.traffic(ctx, from.guest, nstest.Pod6)
 	to := from.standby(ctx, l.pod(guestMAC, podAddresses...))
+	continued := make(chan error, 1)
 	check := func(when string) {
 		t.Helper()
 		onePasses(t, when, from, to)
 	}
 	for _, c := range []struct {
 		state string
-		// until does what a move does until the target's QEMU ends. It returns whether the migration was begun to be
-		// completed.
+		// until does what a move does until the target's QEMU ends.
 		until func(m *vm.Migration)
-		// continued: the source sends the rest of the guest to a target that does not answer.
+		// quiet: the source has been deactivated. continued: the source sends the rest of the guest to a target that does
+		// not answer.
 		quiet, continued bool
 	}{
 		{"active", func(*vm.Migration) {}, false, false},
@@ -51,11 +53,12 @@ func TestFailedMigration(t *testing.T) {
 			if err := to.guest.Freeze(); err != nil { // the target must not be faster than its end
 				t.Fatal(err)
 			}
-			if err := m.Continue(ctx); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := m.Await(ctx, vm.StateDevice); err != nil {
-				t.Fatal(err)
+			// A source whose socket is full answers QMP no more until the target ends.
+			go func() { continued <- m.Continue(ctx) }()
+			select {
+			case err := <-continued:
+				continued <- err
+			case <-time.After(time.Second):
 			}
 		}, true, true},
 	} {
@@ -73,6 +76,9 @@ func TestFailedMigration(t *testing.T) {
 			if err := to.guest.Kill(); err != nil {
 				t.Fatal(err)
 			}
+			for _, n := range []*node{from, to} {
+				n.launcher.Kill(t)
+			}
 			// The way back is the way there: the target is quiet first, and its record is the source's proof.
 			if c.quiet {
 				to.deactivate(ctx)
@@ -80,6 +86,9 @@ func TestFailedMigration(t *testing.T) {
 			}
 			check("on the way back")
 			if c.continued {
+				if err := <-continued; err != nil {
+					t.Error(err)
+				}
 				if _, err := m.Await(ctx, vm.StateFailed); err != nil {
 					t.Fatal(err)
 				}
@@ -90,6 +99,10 @@ func TestFailedMigration(t *testing.T) {
 				t.Errorf("the source's guest is %q, %v, want running", status, err)
 			}
 			check("at the end")
+			for _, n := range []*node{from, to} {
+				n.launcher = n.Serve(n.t, n.uid)
+			}
+			renews(ctx, t, from)
 			for _, s := range []*Stream{traffic.in, traffic.out} {
 				if err := s.Progress(); err != nil {
 					t.Fatal(err)

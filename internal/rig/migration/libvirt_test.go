@@ -53,7 +53,7 @@ func TestMigrationLibvirt(t *testing.T) {
 		t.Fatal(err)
 	}
 	onePasses(t, "after the move", from, to)
-	checkMoved(ctx, t, to)
+	renews(ctx, t, to)
 	from.end(ctx)
 	if m := traffic.end(); m.pings.Twice > 0 {
 		t.Errorf("%d frames came twice", m.pings.Twice)

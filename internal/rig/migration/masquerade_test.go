@@ -71,7 +71,7 @@ func TestMigrationMasquerade(t *testing.T) {
 		}
 	}
 	t.Logf("four new connections within %v of the move", time.Since(begin))
-	checkMoved(ctx, t, to)
+	renews(ctx, t, to)
 	from.end(ctx)
 	from.connect()
 	for name, s := range map[string]*Stream{"into the guest": in, "out of the guest": out} {

@@ -51,7 +51,7 @@ func TestSnapshot(t *testing.T) {
 		if err := os.Remove(file); err != nil {
 			t.Fatal(err)
 		}
-		checkMoved(ctx, t, next)
+		renews(ctx, t, next)
 		for _, s := range []*Stream{traffic.in, traffic.out} {
 			if err := s.Progress(); err != nil {
 				t.Fatal(err)

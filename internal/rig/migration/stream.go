@@ -140,6 +140,20 @@ func (s *Stream) Progress() error {
 	return s.await(s.sent + 2*sendSize)
 }
 
+// Forget forgets the gaps so far.
+func (s *Stream) Forget() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.gap, s.gapBegin = 0, time.Time{}
+}
+
+// Gap is the longest time without an octet since Forget.
+func (s *Stream) Gap() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.gap
+}
+
 // await waits until that many octets have come back. s.mu is held.
 func (s *Stream) await(received int) error {
 	timer := time.AfterFunc(drainTime, func() {

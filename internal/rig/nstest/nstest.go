@@ -266,6 +266,16 @@ func (p *Process) Stop(t testing.TB) {
 	}
 }
 
+// Kill ends the process by SIGKILL, as a crash does.
+func (p *Process) Kill(t testing.TB) {
+	t.Helper()
+	p.stopped = true
+	if err := p.Process.Kill(); err != nil {
+		t.Error(err)
+	}
+	<-p.ended
+}
+
 // Await waits until the process has ended by itself; it has to succeed.
 func (p *Process) Await(t testing.TB) {
 	t.Helper()
