@@ -68,7 +68,8 @@ func launcherLives(t *testing.T, n nstest.Network, vmm, resolvConf string, words
 		t.Error(err)
 	}
 	for line := range strings.Lines(p.Output.String()) {
-		if strings.Contains(line, "-failed") {
+		// The kernel takes a link down before it deletes it: a router advertisement of that moment cannot be written.
+		if strings.Contains(line, "-failed") && !strings.Contains(line, "input/output error") {
 			t.Errorf("the launcher complains: %s", line)
 		}
 	}
