@@ -57,17 +57,19 @@ func (n *Namespace) HasLog() (bool, error) {
 		return false, nil
 	}
 	question := request(logConfig, unix.NLM_F_REQUEST, logMessage{firewall.LogGroup})
+	answer := errors.New("the kernel changed a group that does not exist")
 	failures, err := n.filter.send([][]byte{question.Serialize()}, 0)
 	if err == nil && len(failures) > 0 {
-		err = failures[0].err
+		answer = failures[0].err
 	}
 	switch {
-	case errors.Is(err, unix.ENODEV), errors.Is(err, unix.EPERM):
+	case err != nil: // the question did not get to the kernel, so EINVAL says nothing of groups
+	case errors.Is(answer, unix.ENODEV), errors.Is(answer, unix.EPERM):
 		return true, nil
-	case errors.Is(err, unix.EINVAL):
+	case errors.Is(answer, unix.EINVAL):
 		return false, nil
-	case err == nil:
-		err = errors.New("the kernel changed a group that does not exist")
+	default:
+		err = answer
 	}
 	return false, fmt.Errorf("ask for nflog groups: %w", err)
 }
