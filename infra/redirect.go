@@ -9,9 +9,10 @@ import "github.com/guestwire/guestwire/cache"
 // It needs nf_tables with fwd. A NIC on which macvlans, ipvlans or VLANs lie is refused with a
 // [*RefusedError].
 type Redirect struct {
-	// MAC is the guest's; zero: the NIC's. With another one than the NIC's, the NIC takes the guest's MAC until Teardown. The
-	// record warns where the network seems to know the NIC's MAC. A macvlan, a macvtap and an ipvlan receive for their
-	// own MAC alone: there, another MAC is a [*RefusedError]. CNI's CHECK compares MACs.
+	// MAC is the guest's; zero: the NIC's. With another one than the NIC's, the NIC takes the guest's MAC until Teardown; on
+	// standby, a NIC that takes it while it is up waits for Activate. The record warns where the network seems to know the
+	// NIC's MAC. A macvlan, a macvtap and an ipvlan receive for their own MAC alone: there, another MAC is a
+	// [*RefusedError]. CNI's CHECK compares MACs.
 	MAC cache.MAC `json:"mac,omitzero"`
 }
 

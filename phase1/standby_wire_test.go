@@ -63,6 +63,10 @@ func newQuietWire(t *testing.T, b infra.Binding, guard infra.Guard) *quietWire {
 	t.Helper()
 	n := nstest.NewNetwork(t)
 	n.Pod.Exec("sysctl", "-qw", "net.ipv6.conf.eth0.router_solicitations=0") // the namespace's own
+	// A namespace can have these from its node. The kernel then announces its addresses when a link gets a MAC, or comes up.
+	for _, which := range []string{"all", "default", "eth0"} {
+		n.Pod.Exec("sysctl", "-qw", "net.ipv4.conf."+which+".arp_notify=1", "net.ipv6.conf."+which+".ndisc_notify=1")
+	}
 	settled(t, n)
 	w := &quietWire{T: t, Network: n, c: config(n, b)}
 	w.c.Guard, w.c.Standby = guard, true

@@ -185,7 +185,7 @@ func (s *salvage) redirect() {
 
 // restoreMAC takes the MAC that the NIC had before Setup from the link-local address that the kernel made of it.
 func (s *salvage) restoreMAC(nic *netstate.Link) {
-	guests := s.record == nil || s.record.MAC == nic.MAC
+	guests := s.record == nil || s.record.Standby || s.record.MAC == nic.MAC
 	for _, a := range s.now.Addresses {
 		b := a.Prefix.Addr().As16()
 		before := cache.MAC{b[8] ^ 2, b[9], b[10], b[13], b[14], b[15]}

@@ -195,3 +195,27 @@ func TestSalvageDamaged(t *testing.T) {
 		})
 	}
 }
+
+// TestSalvageStandby: a NIC that would take the guest's MAC at Activate has its own, and makes its link-local address of that
+// again.
+func TestSalvageStandby(t *testing.T) {
+	spec := redirect()
+	spec.Binding = infra.Redirect{MAC: mac(0x77)}
+	plan := newPlan(t, flannel(), spec)
+	setStandby(t, plan, true)
+	for name, record := range map[string]*cache.Record{"without the record": nil, "with the record": &plan.Record} {
+		t.Run(name, func(t *testing.T) {
+			k := wire(t, plan, flannel())
+			j := salvage(t, k, "eth0", record)
+			for _, l := range j.Lost {
+				if strings.Contains(l, "another MAC") {
+					t.Errorf("lost is %s", l)
+				}
+			}
+			was, _ := boot(flannel()).s.Named("eth0")
+			if is, _ := k.s.Named("eth0"); is.MAC != was.MAC || is.AddrGen != was.AddrGen {
+				t.Errorf("eth0 has %v, addrgen %d, and had %v, %d", is.MAC, is.AddrGen, was.MAC, was.AddrGen)
+			}
+		})
+	}
+}

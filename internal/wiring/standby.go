@@ -27,6 +27,10 @@ func (p *Plan) SetStandby(standby bool, turn uint64) error {
 // routers on the NIC, and reports that to the network. When rtnetlink sets IPv4 forwarding of a link, the kernel
 // reports all groups there anew (ipv6_mc_up in addrconf_notify). A wiring that was active before keeps both, as the way back
 // is reported, too.
+//
+// A NIC that is to take the guest's MAC under redirect waits, too: with arp_notify the kernel would announce the NIC's address
+// with the guest's MAC. A NIC that has to go down for that takes the MAC at Setup, as Activate would interrupt the guest for the time
+// that the carrier takes.
 func (p *Plan) wantedNow(now netstate.Snapshot) compare.State {
 	if !p.Record.Standby {
 		return p.wanted
@@ -40,6 +44,9 @@ func (p *Plan) wantedNow(now netstate.Snapshot) compare.State {
 		case p.nic().Index:
 			nic, _ := now.Link(l.Index)
 			l.Forwarding4 = nic.Forwarding4
+			if found := p.nic(); l.MAC == p.Record.MAC && nic.MAC == found.MAC && netstate.ChangesMACUp(nic.Kind) {
+				l.MAC = nic.MAC
+			}
 		}
 	}
 	want.Sysctls = maps.Clone(want.Sysctls)

@@ -26,10 +26,16 @@ func forwards(op netstate.Op) bool {
 	return isSysctl && set.Path == netstate.Forwarding6 || isConf && conf.Link == "eth0" && conf.Name == "forwarding"
 }
 
-// TestStandby: no step of a Setup on standby brings the guest's tap up, nor lets the NIC forward; these are the steps of
-// Activate, the tap's the last. To be on standby again takes one step, and Teardown comes from there as well.
+// announces says whether the kernel can tell the network with the step that the NIC has the guest's MAC (arp_notify).
+func announces(op netstate.Op, plan *wiring.Plan) bool {
+	set, isSet := op.(netstate.LinkSet)
+	return isSet && set.Link == "eth0" && set.MAC == plan.Record.MAC
+}
+
+// TestStandby: no step of a Setup on standby brings the guest's tap up, nor lets the NIC forward or take the guest's MAC, which
+// empties the neighbour table; these are the steps of Activate, the tap's the last. To be on standby again takes one step, and Teardown comes from there as well.
 func TestStandby(t *testing.T) {
-	deferred := 0
+	deferred, taken := 0, 0
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			found := text(t, boot(c.found).s)
@@ -43,7 +49,7 @@ func TestStandby(t *testing.T) {
 				if now, _ := k.s.Named(tap); now.Up {
 					t.Fatalf("%v brings the tap up", op)
 				}
-				if forwards(op) {
+				if forwards(op) || announces(op, plan) {
 					t.Errorf("%v", op)
 				}
 			}
@@ -56,11 +62,15 @@ func TestStandby(t *testing.T) {
 			ops := mustSteps(t, plan, k)
 			for i, op := range ops {
 				up, isLink := op.(netstate.LinkSet)
+				neighbour, isNeighbour := op.(netstate.NeighbourAdd)
 				last := i == len(ops)-1
 				switch {
 				case last && isLink && up.Link == tap && up.Up != nil && *up.Up:
 				case !last && forwards(op):
 					deferred++
+				case !last && announces(op, plan):
+					taken++
+				case !last && taken > 0 && isNeighbour && neighbour.Link == "eth0":
 				default:
 					t.Errorf("step %d of Activate is %v", i+1, op)
 				}
@@ -94,6 +104,9 @@ func TestStandby(t *testing.T) {
 	}
 	if deferred == 0 {
 		t.Error("no case forwards IPv6 in the whole namespace")
+	}
+	if taken == 0 {
+		t.Error("no case takes the guest's MAC")
 	}
 }
 
