@@ -36,7 +36,7 @@ type Config struct {
 	Dir string
 	// From is the record of the guest in the namespace from which the guest moves here; nil: the guest does not move. Setup and
 	// Plan take from it what the Spec leaves zero, also the binding ([infra.TakeOver]). The From of the first Setup counts for
-	// later ones: the journal keeps it. Unless From is on standby, a first Setup needs Standby, or the error is ErrNotQuiet.
+	// later ones: the journal keeps it. Unless From is what Deactivate returned, a first Setup needs Standby, or the error is ErrNotQuiet.
 	// Setup tells Progress what the guest will notice, before anything is changed.
 	From *cache.Record
 	// Standby, for a first Setup, keeps the guest's tap down until [Activate]: nothing passes between the guest and the

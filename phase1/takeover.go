@@ -12,15 +12,18 @@ import (
 // active twice.
 func (c Config) firstTurn(namespace string) (uint64, error) {
 	from := c.From
-	switch {
-	case from == nil:
+	if from == nil {
 		return 0, nil
-	case from.Standby && c.Standby:
-		return max(1, from.Turn) - 1, nil // so that From allows Activate
-	case from.Standby || c.Standby || from.Namespace == namespace || !canStandBy(from) && !wiring.MakesTaps(c.Binding):
+	}
+	// The record of a target that waits for its first Activate is on standby, too, and says nothing of the source.
+	quiet := from.Standby && from.Turn > 0
+	switch {
+	case quiet && c.Standby:
+		return from.Turn - 1, nil // so that From allows Activate
+	case quiet || c.Standby || from.Namespace == namespace && !from.Standby || !canStandBy(from) && !wiring.MakesTaps(c.Binding):
 		return from.Turn, nil
 	}
-	return 0, fmt.Errorf("NIC %s: %w, as the record from is of an active guest: set Standby, and call Activate once the guest is quiet there; or name the record that Deactivate returns there", c.NIC, ErrNotQuiet)
+	return 0, fmt.Errorf("NIC %s: %w, as the record from is of an active guest, or of one that waits for Activate: set Standby, and call Activate once the guest is quiet there; or name the record that Deactivate returns there", c.NIC, ErrNotQuiet)
 }
 
 // takeOver returns the Spec for a Setup of a NIC that is wired already. The record of the first Setup counts. Where that had

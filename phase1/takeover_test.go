@@ -156,6 +156,26 @@ func TestTakeOverQuiet(t *testing.T) {
 	source.looks(t, false, 4)
 }
 
+// TestTakeOverWaiting: the record of a target that waits says nothing of the source, which is active: a second target from
+// that record has to wait, too.
+func TestTakeOverWaiting(t *testing.T) {
+	t.Parallel()
+	source, from := movingGuest(t, infra.Masquerade{})
+	first := target(t, from)
+	first.c.Standby = true
+	setup(t, first.c)
+	second := target(t, record(t, first.Network))
+	if _, err := phase1.Setup(t.Context(), second.c); !errors.Is(err, phase1.ErrNotQuiet) {
+		t.Errorf("Setup from the record of a target that waits: %v, want ErrNotQuiet", err)
+	}
+	asFound(t, second.Network, second.before)
+	second.c.Standby = true
+	setup(t, second.c)
+	waiting := record(t, first.Network)
+	second.refuses(t, &waiting, "again")
+	second.activate(t, source.deactivate(t, 1))
+}
+
 // TestTakeOverChanges: what the guest will notice is told before anything is changed, by Plan and by Setup.
 func TestTakeOverChanges(t *testing.T) {
 	t.Parallel()
