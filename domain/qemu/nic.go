@@ -162,11 +162,12 @@ func (n *NIC) Plug(do func(command string, arguments Object) error) error {
 // QEMU accepts a netdev_del before the event, too, and leaves the guest a device without a backend.
 // https://www.qemu.org/docs/master/interop/qemu-qmp-ref.html (device_del)
 func (n *NIC) Unplug(do func(command string, arguments Object) error, deleted func() (bool, error)) error {
+	const devices = "/machine/peripheral"
 	id := n.Device["id"]
 	for accepted := false; ; {
 		refused := do("device_del", Object{"id": id})
-		if refused != nil && do("qom-list", Object{"path": fmt.Sprint("/machine/peripheral/", id)}) != nil {
-			break // QEMU has no such device any more
+		if refused != nil && do("qom-list", Object{"path": fmt.Sprint(devices, "/", id)}) != nil && do("qom-list", Object{"path": devices}) == nil {
+			break // QEMU answers, and has no such device any more
 		}
 		accepted = accepted || refused == nil
 		gone, err := deleted()

@@ -279,8 +279,9 @@ func TestUnplug(t *testing.T) {
 		{"QEMU is at an earlier one", tap, "1 device_del", "yes", "device_del qom-list netdev_del", ""},
 		{"no hot plug", tap, "1 device_del", "no", "device_del qom-list", "device_del: no"},
 		{"no hot plug, and no time", tap, "1 device_del", "error", "device_del qom-list", "wait for the guest to give device eth0 up: given up\ndevice_del: no"},
-		{"the device is gone", tap, "1 device_del, 2 qom-list", "", "device_del qom-list netdev_del", ""},
-		{"the event was missed", tap, "2 device_del, 3 qom-list", "no", "device_del device_del qom-list netdev_del", ""},
+		{"the device is gone", tap, "1 device_del, 2 qom-list", "", "device_del qom-list qom-list netdev_del", ""},
+		{"the event was missed", tap, "2 device_del, 3 qom-list", "no", "device_del device_del qom-list qom-list netdev_del", ""},
+		{"QEMU does not answer", function, "1 device_del, 2 qom-list, 3 qom-list", "error", "device_del qom-list qom-list", "wait for the guest to give device eth0 up: given up\ndevice_del: no"},
 		{"the backend stays", tap, "2 netdev_del", "yes", "device_del netdev_del", "netdev_del, without which the tap stays open: no"},
 	} {
 		var sent []string
