@@ -65,7 +65,7 @@ func TestMove(t *testing.T) {
 
 	// The target is made of the source's record alone.
 	on := filepath.Join(source.State, "eth0.json")
-	call(target, 6, "set Standby", "setup", "-from", on, "-state", target.State)
+	call(target, 6, "(agent setup -standby)", "setup", "-from", on, "-state", target.State)
 	call(target, 2, "-from", "setup", "-from", filepath.Join(dir, "no-such"), "-state", target.State)
 	call(target, 0, "# standby: ", "plan", "-from", on, "-standby", "-state", target.State)
 	call(target, 0, `"mac": "02:00:00:00:00:07"`, "setup", "-from", on, "-standby", "-state", target.State, "-json")

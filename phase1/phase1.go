@@ -36,11 +36,13 @@ type Config struct {
 	Dir string
 	// From is the record of the guest in the namespace from which the guest moves here; nil: the guest does not move. Setup and
 	// Plan take from it what the Spec leaves zero, also the binding ([infra.TakeOver]). The From of the first Setup counts for
-	// later ones: the journal keeps it. Unless From is what Deactivate returned, a first Setup needs Standby, or the error is ErrNotQuiet.
-	// Setup tells Progress what the guest will notice, before anything is changed.
+	// later ones: the journal keeps it. To a later Setup the record of another guest is infra.ErrWired. Unless From is what
+	// Deactivate returned, a first Setup needs Standby, or the error is ErrNotQuiet. Setup tells Progress what the guest will
+	// notice, before anything is changed.
 	From *cache.Record
 	// Standby, for a first Setup, keeps the guest's tap down until [Activate]: nothing passes between the guest and the
-	// network, and Setup sends nothing. A later Setup keeps what Activate and [Deactivate] have left, whatever is here.
+	// network, and Setup sends nothing. A later Setup keeps what Activate and [Deactivate] have left, whatever is here,
+	// and tells Progress that an active guest is not quiet.
 	Standby bool
 	// CutOff says that Teardown and ForceTeardown delete the guest's tap also if a process has it open. The guest's
 	// network ends then, and the VMM keeps a dead device. Other calls ignore CutOff.

@@ -17,8 +17,8 @@ import (
 // and changes nothing if nothing is. On an error of a first Setup the namespace is as it was found; after an
 // error of a later one the wiring stays, as a guest may be using it.
 //
-// A wired NIC can get another DNS, Options and Device: the record changes, and a running Serve
-// follows it. It can get another Guard, and a masquerade other Ports, Excluded, Loopback, Sidecar and
+// A wired NIC can get another DNS, Options, Device and MTU: the record changes, and a running Serve
+// follows it. It can get another Guard, other Limits, and a masquerade other Ports, Excluded, Loopback, Sidecar and
 // MaxConnections: the rules are replaced at once, and established connections go on. What
 // [infra.SameGuest] refuses is infra.ErrWired.
 //
@@ -54,8 +54,11 @@ func Setup(ctx context.Context, c Config) (cache.Record, error) {
 		if err := s.takeState(ctx, c.State, owner); err != nil {
 			return err
 		}
-		if earlier == nil {
+		switch {
+		case earlier == nil:
 			s.tellChanges(plan.Record)
+		case c.Standby && !plan.Record.Standby:
+			s.tell.say("NIC %s is active, and Setup leaves it so: Deactivate (agent deactivate) makes the guest quiet", s.nic)
 		}
 		j := plan.Journal()
 		j.Spec.State = s.state.Name() // the real path, whatever the caller wrote
@@ -117,6 +120,9 @@ func (s *session) plan(ctx context.Context, c Config, taken infra.Spec, owner la
 			return nil, nil, now, err
 		}
 		plan, now, err = s.nextPlan(ctx, earlier, taken)
+		if err == nil {
+			err = earlier.sameGuest(c.From, plan.Record)
+		}
 	}
 	if err != nil {
 		return nil, nil, now, err

@@ -148,7 +148,7 @@ func (o Other) turn(own cache.Record) (uint64, error) {
 	case o.Gone:
 		return own.Turn, nil
 	case q.MAC != own.MAC:
-		return 0, fmt.Errorf("%w: the record is of the guest %v, and this one is %v: name the record of the other side", ErrNotQuiet, q.MAC, own.MAC)
+		return 0, fmt.Errorf("%w: the record is of the guest %v, and this one is %v: name the record of this guest's other side; for a guest that moves here, Teardown, and Setup with its record as From (agent setup -from)", ErrNotQuiet, q.MAC, own.MAC)
 	case q.Namespace == own.Namespace:
 		return 0, fmt.Errorf("%w: the record is of this namespace, %s: name the record of the other side", ErrNotQuiet, q.Namespace)
 	case q.Namespace == "":

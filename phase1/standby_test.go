@@ -3,6 +3,7 @@ package phase1_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -134,6 +135,7 @@ func TestMove(t *testing.T) {
 		other.MAC[5]++
 		other.Standby, other.Turn = true, 9
 		target.refuses(t, &other, other.MAC.String())
+		target.refuses(t, &other, "agent setup -from")
 		other = active
 		other.Standby, other.Turn, other.Namespace = true, 9, ""
 		target.refuses(t, &other, "no namespace")
@@ -150,8 +152,14 @@ func TestMove(t *testing.T) {
 		source.looks(t, true, 1)
 		target.activate(t, first)
 		target.activate(t, first) // is active already
-		target.c.Standby = true   // as at the first time
+		var told []string
+		target.c.Standby = true // as at the first time
+		target.c.Progress = func(text string) { told = append(told, text) }
 		setup(t, target.c)
+		if !slices.ContainsFunc(told, func(text string) bool { return strings.Contains(text, "agent deactivate") }) {
+			t.Errorf("Setup with Standby of an active NIC tells %q, want what makes the guest quiet", told)
+		}
+		target.c.Progress = nil
 		target.looks(t, false, 1)
 		target.serves(t)
 

@@ -23,7 +23,7 @@ func (c Config) firstTurn(namespace string) (uint64, error) {
 	case quiet || c.Standby || from.Namespace == namespace && !from.Standby || !canStandBy(from) && !wiring.MakesTaps(c.Binding):
 		return from.Turn, nil
 	}
-	return 0, fmt.Errorf("NIC %s: %w, as the record from is of an active guest, or of one that waits for Activate: set Standby, and call Activate once the guest is quiet there; or name the record that Deactivate returns there", c.NIC, ErrNotQuiet)
+	return 0, fmt.Errorf("NIC %s: %w, as From is the record of an active guest, or of one that waits for Activate: set Standby (agent setup -standby), and call Activate once the guest is quiet there; or name the record that Deactivate returns there", c.NIC, ErrNotQuiet)
 }
 
 // takeOver returns the Spec for a Setup of a NIC that is wired already. The record of the first Setup counts. Where that had
@@ -42,6 +42,15 @@ func (j *journal) takeOver(c Config, taken infra.Spec) (infra.Spec, error) {
 		taken.Binding = c.Binding
 	}
 	return taken, nil
+}
+
+// sameGuest refuses the record of another guest than the one that the NIC is wired for: a later Setup cannot give the guest
+// another MAC, and a caller who has forgotten From at the first Setup learns it before Activate refuses.
+func (j *journal) sameGuest(from *cache.Record, wired cache.Record) error {
+	if from == nil || from.MAC == wired.MAC || !wiring.MakesTaps(j.Spec.Binding) {
+		return nil
+	}
+	return fmt.Errorf("NIC %s: %w for the guest %v, and From is the record of the guest %v: Teardown first, or name the record of the same guest", j.Spec.NIC, infra.ErrWired, wired.MAC, from.MAC)
 }
 
 // canStandBy says whether the record's binding has a tap that Deactivate takes down.

@@ -137,6 +137,17 @@ func TestTakeOverQuiet(t *testing.T) {
 		source.looks(t, true, 1)
 	}
 	source.activate(t, back)
+	other := *back
+	other.MAC[5]++
+	for _, side := range []side{source, s} { // without From at the first Setup, and with another one
+		c := side.c
+		c.From, c.Standby, c.Binding = &other, true, infra.Masquerade{}
+		_, planned := phase1.Plan(t.Context(), c)
+		_, err := phase1.Setup(t.Context(), c)
+		if !errors.Is(err, infra.ErrWired) || !errors.Is(planned, infra.ErrWired) || !strings.Contains(err.Error(), other.MAC.String()) {
+			t.Errorf("Setup with the record of another guest: %v, Plan: %v; want ErrWired and its MAC", err, planned)
+		}
+	}
 	teardown(t, s.Network, s.c, s.before)
 
 	quiet := source.deactivate(t, 3)
