@@ -240,7 +240,7 @@ func (p *Plan) addRouter(r *cache.Record, nic netstate.Link, routes []cache.Rout
 		r.Neighbours = append(r.Neighbours, cache.Neighbour{Address: gateway, MAC: router.MAC})
 	case !gateway.IsLinkLocalUnicast():
 		if router.MAC.IsZero() {
-			r.Warnings = append(r.Warnings, fmt.Sprintf("the gateway %v does not answer, so its MAC is not known: the guest gets no IPv6 next hop", gateway))
+			r.Warnings = append(r.Warnings, fmt.Sprintf("the gateway %v does not answer, or was not asked, as on standby, so its MAC is not known: the guest gets no IPv6 next hop", gateway))
 			return
 		}
 		router.Address = router.MAC.LinkLocal()

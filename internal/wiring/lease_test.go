@@ -128,7 +128,7 @@ neighbour fe80::ff:fe00:1 at 02:00:00:00:00:01
 			s.Routes[2] = via("::/0", "2001:db8:1::1")
 		}), `IPv6 2001:db8:1::7
   2001:db8:1::/64
-warning: the gateway 2001:db8:1::1 does not answer, so its MAC is not known: the guest gets no IPv6 next hop
+warning: the gateway 2001:db8:1::1 does not answer, or was not asked, as on standby, so its MAC is not known: the guest gets no IPv6 next hop
 `},
 		{"IPv4 by way of an IPv6 router", lan4With(func(s *netstate.Snapshot) { s.Routes[0].Gateway = ip("fe80::1") }), `IPv4 10.244.1.7/24 from 169.254.75.1
   169.254.75.1/32
