@@ -40,17 +40,21 @@ namespace is as it was found. -json prints the record.
 In a Kubernetes pod with hostUsers: false, the launcher's user 107 is another one on the node. With -inside, setup finds
 out which, and plan and status show both numbers.
 
-A guest that moves here from another namespace: -from names its record there, and -standby keeps the guest's tap down until
-agent activate. What the guest will notice is told on standard error.
+A guest that moves here from another namespace: -from names its record there, a copy of the file NIC.json in that -state
+directory, and -standby keeps the guest's tap down until agent activate. What the configuration leaves out is taken from the
+record, but guard and what a masquerade forwards: these are in no record, so name the source's -config as well. What the guest
+will notice is told on standard error. Both flags count at the first setup; a later one keeps what the first one took over.
 
   agent setup -netns /run/netns/pod -nic eth0 -from source.json -standby -state /run/guestwire/vm1 -uid 107
 
 ` + kinds + `
 FILE.json holds the whole configuration. go doc describes the fields: infra.Spec, infra.Masquerade, infra.SRIOV,
-infra.Passt, infra.Ports, infra.Guard, cache.Options, cache.Device.
+infra.Passt, infra.Ports, infra.Guard, cache.Limit, cache.Options, cache.Device. mtu is for a guest with a smaller MTU than the
+NIC's, and noDefaultRoute of options for a second NIC that shall not take the first one's traffic.
 
   {"nic": "eth0", "binding": {"masquerade": {"ipv4": "10.0.2.0/24", "ports": ["80", "8080-8090/udp"]}},
-   "owner": {"uid": 107}, "queues": 2, "guard": {"open": ["53/udp"]}, "device": {"model": "virtio"},
+   "owner": {"uid": 107}, "queues": 2, "guard": {"open": ["53/udp"]}, "device": {"model": "virtio"}, "mtu": 1400,
+   "limits": {"fromGuest": {"bitsPerSecond": 100000000}, "toGuest": {"packetsPerSecond": 50000}},
    "options": {"hostname": "vm1", "dhcpv4": {"252": "http://wpad/x", "43": "0x0102"}}}
 `,
 	},
@@ -299,7 +303,11 @@ func readRecord(path string) (cache.Record, error) {
 	if err != nil {
 		return cache.Record{}, err
 	}
-	return cache.Decode(text)
+	record, err := cache.Decode(text)
+	if err != nil {
+		err = fmt.Errorf("%w; want a record, as setup, activate and deactivate print with -json", err)
+	}
+	return record, err
 }
 
 // printRecord prints the record as JSON if -json asks for it.
