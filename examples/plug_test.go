@@ -3,10 +3,13 @@ package examples_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -102,4 +105,56 @@ func TestQEMUPlug(t *testing.T) {
 			t.Error(err)
 		}
 	}
+}
+
+// TestQEMUPlugKept: a guest that does not give a device up, as a machine without an operating system, keeps only this device
+// from being unplugged. A NIC that is set up meanwhile is plugged, and the launcher says what it waits for.
+func TestQEMUPlugKept(t *testing.T) {
+	nstest.Need(t)
+	nstest.NeedTaps(t)
+	nstest.NeedRoot(t, "the test needs two users")
+	if err := vm.Missing(); err != nil {
+		nstest.Skip(t, "no QEMU: "+err.Error())
+	}
+	t.Parallel()
+	n := nstest.NewNetwork(t)
+	wire(t, n, infra.Redirect{}, nil)
+	for i := range 2 {
+		nic := fmt.Sprintf("net%d", i+1)
+		n.Pod.IP("link add " + nic + " type veth peer name peer" + nic)
+		n.Pod.IP(fmt.Sprintf("addr add 10.7.%d.2/24 dev %s", i, nic))
+		n.Pod.IP("link set " + nic + " up")
+	}
+	launcher := launcherWith(t, n, []string{"-plug", "rp1,rp2"}, "qemu-system-x86_64", "-M", "q35", "-display", "none", "-nodefaults",
+		"-device", "pcie-root-port,id=rp1,chassis=1", "-device", "pcie-root-port,id=rp2,chassis=2")
+	var log nstest.Output
+	launcher.Stdout, launcher.Stderr = &log, &log
+	launcher.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := launcher.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer launcher.Wait()
+	defer launcher.Process.Signal(syscall.SIGTERM)
+	says := func(text string) {
+		t.Helper()
+		for end := time.Now().Add(time.Minute); !strings.Contains(log.String(), text); time.Sleep(50 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("the launcher does not say %s:\n%s", text, log.String())
+			}
+		}
+	}
+	says("QEMU runs")
+	wireNIC := func(nic string) {
+		t.Helper()
+		wire(t, n, infra.Redirect{}, func(s *infra.Spec) { s.NIC = nic })
+	}
+	wireNIC("net1")
+	says("msg=plugged nic=net1 bus=rp1")
+	if err := os.Remove(filepath.Join(n.State, "net1.json")); err != nil {
+		t.Fatal(err)
+	}
+	says(`event=record-removed nic=net1`)
+	wireNIC("net2")
+	says("msg=plugged nic=net2 bus=rp2")
+	says(`the guest keeps the device of the removed record so far: QEMU asks the guest again" nic=net1`)
 }

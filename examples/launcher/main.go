@@ -30,9 +30,11 @@ const usage = `launcher describes and serves the interfaces of a virtual machine
   launcher qemu  -state DIR -- qemu-system-x86_64 ARGS...
                                serves the guest and runs QEMU, with -netdev and -device for each interface that has a
                                record at the start. They end together: SIGTERM ends QEMU, and the exit code is QEMU's.
+                               On standby QEMU starts only with -incoming, to wait for the guest that moves here.
                                -plug rp1,rp2 names root ports of QEMU's command line (-device pcie-root-port,id=rp1,chassis=1):
-                               there QEMU gets the NICs that are set up while it runs. When a record is removed, the NIC
-                               is unplugged, also one of the start that lies at a root port; then agent teardown succeeds.
+                               there QEMU gets the NICs that are set up while it runs. When a record is removed
+                               (rm DIR/net1.json), the NIC is unplugged, also one of the start that lies at a root port,
+                               as soon as the guest gives the device up; then agent teardown -nic net1 succeeds.
                                -shutdown 50s gives the guest that time to shut down first, as by its power button.
                                A script in QEMU's place has to exec QEMU. -events as with serve
   launcher config -state DIR   the network configuration of a guest without DHCP, by -format: cloud-init (network-config

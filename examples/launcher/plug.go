@@ -35,9 +35,13 @@ type plugger struct {
 
 // plugged is a device that QEMU has.
 type plugged struct {
-	nic *qemu.NIC
-	bus string // of buses; empty: a device of QEMU's command line
+	nic  *qemu.NIC
+	bus  string // of buses; empty: a device of QEMU's command line
+	kept bool   // QEMU was asked to take the device away, and the guest has not given it up so far
 }
+
+// errKept says that the guest has not given a device up in the time that it has.
+var errKept = errors.New("the guest has not answered so far")
 
 func newPlugger(vm *phase2.VM, buses []string) *plugger {
 	return &plugger{
@@ -73,7 +77,8 @@ func (p *plugger) run(ctx context.Context) {
 	}
 }
 
-// apply unplugs first, as a new record may need the bus.
+// apply unplugs first, as a new record may need the bus. A device that its guest keeps does not hold the others up: the
+// next round asks for it again.
 func (p *plugger) apply(ctx context.Context) {
 	p.mu.Lock()
 	removed := p.removed
@@ -85,7 +90,18 @@ func (p *plugger) apply(ctx context.Context) {
 		if there && !removed[name] {
 			continue
 		}
-		if err := p.unplug(ctx, d); err != nil {
+		switch err := p.unplug(ctx, d); {
+		case p.ended(ctx):
+			return
+		case errors.Is(err, errKept):
+			if !d.kept {
+				p.log.Warn("the guest keeps the device of the removed record so far: QEMU asks the guest again", "nic", name)
+			}
+			d.kept = true
+			p.devices[name] = d
+			p.tell(phase2.Event{Kind: phase2.RecordRemoved, NIC: name})
+			continue
+		case err != nil:
 			p.log.Warn("QEMU keeps the device of the removed record", "nic", name, "error", err)
 			continue
 		}
@@ -103,6 +119,18 @@ func (p *plugger) apply(ctx context.Context) {
 		}
 		p.devices[r.Name] = d
 		p.log.Info("plugged", "nic", r.Name, "bus", d.bus)
+	}
+}
+
+// ended says that QEMU has ended, or is about to: there is nothing to plug then.
+func (p *plugger) ended(ctx context.Context) bool {
+	select {
+	case <-p.monitor.ended:
+		return true
+	case <-ctx.Done():
+		return true
+	default:
+		return false
 	}
 }
 
@@ -169,11 +197,16 @@ func (p *plugger) freeBus() (string, error) {
 
 func (p *plugger) unplug(ctx context.Context, d plugged) error {
 	gone := p.monitor.whenDeleted(fmt.Sprint(d.nic.Device["id"]))
+	asked := d.kept
 	return d.nic.Unplug(p.execute(ctx), func() (bool, error) {
 		select {
 		case <-gone:
 			return true, nil
 		case <-time.After(askAgain):
+			if asked {
+				return false, errKept
+			}
+			asked = true
 			return false, nil
 		case <-p.monitor.ended:
 			return false, errQEMUEnded
