@@ -191,8 +191,13 @@ func (s *session) firstPlan(ctx context.Context, c Config, owner launcher) (*wir
 		return nil, now, err
 	}
 	found := now
-	if link, ok := found.Named(spec.NIC); ok && c.From != nil && questions.Gateways {
-		wiring.KnownGateway(&found, link, *c.From)
+	if link, ok := found.Named(spec.NIC); ok && c.From != nil {
+		if err := c.checkMovedMTU(link.MTU); err != nil {
+			return nil, now, err
+		}
+		if questions.Gateways {
+			wiring.KnownGateway(&found, link, *c.From)
+		}
 	}
 	questions.Gateways = questions.Gateways && !c.Standby // to ask is to send
 	if spec.Owner.Inside {

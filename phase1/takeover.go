@@ -53,6 +53,14 @@ func (j *journal) sameGuest(from *cache.Record, wired cache.Record) error {
 	return fmt.Errorf("NIC %s: %w for the guest %v, and From is the record of the guest %v: Teardown first, or name the record of the same guest", j.Spec.NIC, infra.ErrWired, wired.MAC, from.MAC)
 }
 
+// checkMovedMTU refuses a NIC with a smaller MTU than the guest has: the guest keeps its MTU, so the Spec has no way out.
+func (c Config) checkMovedMTU(nic int) error {
+	if c.From.MTU <= nic || c.MTU > c.From.MTU || !wiring.MakesTaps(c.Binding) {
+		return nil
+	}
+	return &cache.FieldError{Field: "mtu", Reason: fmt.Sprintf("the guest that moves here keeps its %d, but %s has %d: give %s at least %d", c.From.MTU, c.NIC, nic, c.NIC, c.From.MTU)}
+}
+
 // canStandBy says whether the record's binding has a tap that Deactivate takes down.
 func canStandBy(r *cache.Record) bool {
 	b, err := infra.NewBinding(r.Binding)

@@ -2,6 +2,7 @@ package phase1_test
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"reflect"
 	"strings"
@@ -115,6 +116,27 @@ func TestTakeOverGateway(t *testing.T) {
 		t.Errorf("after Activate the router is %+v, want %s", r.IPv6.Router, here)
 	}
 	s.serves(t)
+}
+
+// TestTakeOverMTU: a guest keeps its MTU, so a NIC with a smaller one is refused, and the way out is a larger one of the NIC, as the
+// Spec can have neither the smaller one nor none.
+func TestTakeOverMTU(t *testing.T) {
+	t.Parallel()
+	eachBinding(t, func(t *testing.T, b infra.Binding) {
+		_, from := movingGuest(t, b)
+		for _, mtu := range []int{0, from.MTU} {
+			s := target(t, from)
+			s.c.Standby, s.c.MTU = true, mtu
+			s.Pod.IP("link set eth0 mtu 1400")
+			s.before = settled(t, s.Network)
+			var field *cache.FieldError
+			_, err := phase1.Setup(t.Context(), s.c)
+			if !errors.As(err, &field) || field.Field != "mtu" || !strings.Contains(err.Error(), fmt.Sprintf("give eth0 at least %d", from.MTU)) {
+				t.Errorf("MTU %d: Setup on a NIC with less: %v, want what MTU the NIC needs", mtu, err)
+			}
+			asFound(t, s.Network, s.before)
+		}
+	})
 }
 
 // TestTakeOverQuiet: the record that Deactivate returned lets the target be active at once, or on standby until the same
