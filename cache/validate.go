@@ -67,6 +67,12 @@ func (r *Record) Validate() error {
 	if r.Version < 5 && r.Standby {
 		return fieldErrorf("standby", "set, but a record of version %d has no such field", r.Version)
 	}
+	if r.Version < 5 && r.Quiet {
+		return fieldErrorf("quiet", "set, but a record of version %d has no such field", r.Version)
+	}
+	if r.Quiet && !r.Standby {
+		return fieldErrorf("quiet", "set, but standby is not")
+	}
 	if r.Version < 5 && r.Turn != 0 {
 		return fieldErrorf("turn", "set, but a record of version %d has no such field", r.Version)
 	}

@@ -213,7 +213,7 @@ func (s *session) firstPlan(ctx context.Context, c Config, owner launcher) (*wir
 	if err := s.answer(ctx, &found, spec.NIC, questions); err != nil {
 		return nil, now, err
 	}
-	plan, err := wiring.Journal{Found: found, Spec: spec, Standby: c.Standby, Turn: turn}.Plan()
+	plan, err := wiring.Journal{Found: found, Spec: spec, Turn: wiring.Turn{Standby: c.Standby, Turn: turn}}.Plan()
 	if errors.Is(err, infra.ErrWired) {
 		return nil, now, s.explainMark(now, spec.State, err)
 	}

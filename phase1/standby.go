@@ -35,7 +35,7 @@ func Deactivate(ctx context.Context, c Config) (cache.Record, error) {
 		if err != nil {
 			return err
 		}
-		if err := plan.SetStandby(true, nextTurn(j.Standby, j.Turn)); err != nil {
+		if err := plan.SetTurn(nextTurn(j.Turn)); err != nil {
 			return err
 		}
 		// The journal comes first: after a kill, Setup takes the tap down. Without the record, no other side is active.
@@ -59,11 +59,11 @@ func Deactivate(ctx context.Context, c Config) (cache.Record, error) {
 
 // nextTurn is the Turn after a Deactivate. A target that was never active is one Turn behind a source on standby, to which
 // the guest can go back after one Deactivate of the target.
-func nextTurn(standby bool, turn uint64) uint64 {
-	if standby {
-		turn++
+func nextTurn(t wiring.Turn) wiring.Turn {
+	if t.Standby {
+		t.Turn++
 	}
-	return turn + 1
+	return wiring.Turn{Standby: true, Quiet: true, Turn: t.Turn + 1}
 }
 
 // Activate ends standby: it repairs the wiring as Setup does, brings the guest's tap up, and writes the record, which it
@@ -92,7 +92,7 @@ func Activate(ctx context.Context, c Config, other Other) (cache.Record, error) 
 			if err != nil {
 				return fmt.Errorf("NIC %s: %w", s.nic, err)
 			}
-			if err := plan.SetStandby(false, turn); err != nil {
+			if err := plan.SetTurn(wiring.Turn{Turn: turn}); err != nil {
 				return err
 			}
 		}
@@ -153,6 +153,8 @@ func (o Other) turn(own cache.Record) (uint64, error) {
 		return 0, fmt.Errorf("%w: the record is of this namespace, %s: name the record of the other side", ErrNotQuiet, q.Namespace)
 	case q.Namespace == "":
 		return 0, fmt.Errorf("%w: the record names no namespace: name the one that Deactivate returned", ErrNotQuiet)
+	case q.Standby && !q.Quiet:
+		return 0, fmt.Errorf("%w: the record of namespace %s waits for its own Activate, and says nothing of the guest's source: call Deactivate where the guest is, and name the record that it returns", ErrNotQuiet, q.Namespace)
 	case !q.Standby:
 		return 0, fmt.Errorf("%w: the record of namespace %s is of an active guest: call Deactivate there, and name the record that it returns", ErrNotQuiet, q.Namespace)
 	case q.Turn <= own.Turn:

@@ -15,12 +15,10 @@ func (c Config) firstTurn(namespace string) (uint64, error) {
 	if from == nil {
 		return 0, nil
 	}
-	// The record of a target that waits for its first Activate is on standby, too, and says nothing of the source.
-	quiet := from.Standby && from.Turn > 0
 	switch {
-	case quiet && c.Standby:
+	case from.Quiet && c.Standby:
 		return from.Turn - 1, nil // so that From allows Activate
-	case quiet || c.Standby || from.Namespace == namespace && !from.Standby || !canStandBy(from) && !wiring.MakesTaps(c.Binding):
+	case from.Quiet || c.Standby || from.Namespace == namespace && !from.Standby || !canStandBy(from) && !wiring.MakesTaps(c.Binding):
 		return from.Turn, nil
 	}
 	return 0, fmt.Errorf("NIC %s: %w, as From is the record of an active guest, or of one that waits for Activate: set Standby (agent setup -standby), and call Activate once the guest is quiet there; or name the record that Deactivate returns there", c.NIC, ErrNotQuiet)

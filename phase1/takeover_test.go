@@ -205,7 +205,7 @@ func TestTakeOverWaiting(t *testing.T) {
 	second.c.Standby = true
 	setup(t, second.c)
 	waiting := record(t, first.Network)
-	second.refuses(t, &waiting, "again")
+	second.refuses(t, &waiting, "waits for its own Activate")
 	second.activate(t, source.deactivate(t, 1))
 }
 

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/wiring"
 )
 
 // TestTurns has two sides call Deactivate and Activate by chance, with any record that either has ever had. They are never
@@ -17,8 +18,8 @@ func TestTurns(t *testing.T) {
 		records := sides[:]
 		records = append([]cache.Record{}, records...)
 		deactivate := func(i int) {
-			sides[i].Turn = nextTurn(sides[i].Standby, sides[i].Turn)
-			sides[i].Standby = true
+			turn := nextTurn(wiring.Turn{Standby: sides[i].Standby, Quiet: sides[i].Quiet, Turn: sides[i].Turn})
+			sides[i].Standby, sides[i].Quiet, sides[i].Turn = turn.Standby, turn.Quiet, turn.Turn
 			records = append(records, sides[i])
 		}
 		activate := func(i int, quiet cache.Record) error {
@@ -27,7 +28,7 @@ func TestTurns(t *testing.T) {
 			}
 			turn, err := Other{Quiet: &quiet}.turn(sides[i])
 			if err == nil {
-				sides[i].Standby, sides[i].Turn = false, turn
+				sides[i].Standby, sides[i].Quiet, sides[i].Turn = false, false, turn
 				records = append(records, sides[i])
 			}
 			return err
@@ -53,5 +54,20 @@ func TestTurns(t *testing.T) {
 		if sides[to].Standby || !sides[1-to].Standby {
 			t.Fatalf("the guest cannot become active: %+v", sides)
 		}
+	}
+}
+
+// TestWaiting: a guest that has moved before has records with a Turn. That of a namespace which waits for its first Activate
+// is no proof that the guest is quiet, neither for Activate nor for a Setup that is active at once.
+func TestWaiting(t *testing.T) {
+	waiting := cache.Record{Namespace: "waiting", Binding: cache.BindingRedirect, Tap: "eth0-tap", Standby: true, Turn: 4}
+	if turn, err := (Other{Quiet: &waiting}).turn(cache.Record{Namespace: "other", Standby: true}); !errors.Is(err, ErrNotQuiet) {
+		t.Errorf("Activate: turn %d, %v, want ErrNotQuiet", turn, err)
+	}
+	if turn, err := (Config{From: &waiting}).firstTurn("other"); !errors.Is(err, ErrNotQuiet) {
+		t.Errorf("Setup: turn %d, %v, want ErrNotQuiet", turn, err)
+	}
+	if turn, err := (Config{From: &waiting, Standby: true}).firstTurn("other"); err != nil || turn != 4 {
+		t.Errorf("Setup on standby: turn %d, %v, want 4", turn, err)
 	}
 }

@@ -67,5 +67,5 @@ func (p *Plan) WithGateway(g Gateway) (*Plan, error) {
 	} else {
 		found.Neighbours = append(found.Neighbours, n)
 	}
-	return Journal{Found: found, Spec: p.spec, Standby: p.Record.Standby, Turn: p.Record.Turn}.Plan()
+	return Journal{Found: found, Spec: p.spec, Turn: turnOf(p.Record)}.Plan()
 }

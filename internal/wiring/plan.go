@@ -38,14 +38,12 @@ type Journal struct {
 	Salvaged bool `json:"salvaged,omitempty"`
 	// Lost says what Salvage could not find out, a phrase each.
 	Lost []string `json:"lost,omitempty"`
-	// Standby and Turn are the record's.
-	Standby bool   `json:"standby,omitempty"`
-	Turn    uint64 `json:"turn,omitempty"`
+	Turn
 }
 
 // Journal returns what is to be kept while the plan is in force.
 func (p *Plan) Journal() Journal {
-	return Journal{Found: p.found, Spec: p.spec, Standby: p.Record.Standby, Turn: p.Record.Turn}
+	return Journal{Found: p.found, Spec: p.spec, Turn: turnOf(p.Record)}
 }
 
 // Binding is the Spec's binding, or what infra.Auto has become.

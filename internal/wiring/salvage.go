@@ -411,7 +411,7 @@ func (j Journal) Plan() (*Plan, error) {
 	if !j.Salvaged {
 		p, err := NewPlan(j.Found, j.Spec)
 		if err == nil {
-			err = p.SetStandby(j.Standby, j.Turn)
+			err = p.SetTurn(j.Turn)
 		}
 		return p, err
 	}

@@ -10,16 +10,25 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// SetStandby says whether the guest's tap is to be down, and gives the record its Turn. The error is an
-// *infra.RefusedError if the binding has no tap that Setup makes.
-func (p *Plan) SetStandby(standby bool, turn uint64) error {
-	if standby && p.binding.traits().direct {
+// SetTurn says by the record's Standby whether the guest's tap is to be down, and gives the plan's record the values of the
+// other one. The error is an *infra.RefusedError if the binding has no tap that Setup makes.
+func (p *Plan) SetTurn(t Turn) error {
+	if t.Standby && p.binding.traits().direct {
 		return &infra.RefusedError{NIC: p.names.NIC, Binding: p.spec.Binding.Kind(), Instead: p.insteadOfDirect(p.nic()),
 			Reason: "guestwire makes no tap for the guest, so it cannot keep the guest on standby"}
 	}
-	p.Record.Standby, p.Record.Turn = standby, turn
+	p.Record.Standby, p.Record.Quiet, p.Record.Turn = t.Standby, t.Quiet, t.Turn
 	return nil
 }
+
+// Turn has the values of the record that say where a guest that moves is active.
+type Turn struct {
+	Standby bool   `json:"standby,omitempty"`
+	Quiet   bool   `json:"quiet,omitempty"`
+	Turn    uint64 `json:"turn,omitempty"`
+}
+
+func turnOf(r cache.Record) Turn { return Turn{r.Standby, r.Quiet, r.Turn} }
 
 // wantedNow is what is wanted of a namespace that is as in the snapshot: on standby the guest's tap is down.
 //

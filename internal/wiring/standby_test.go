@@ -11,10 +11,10 @@ import (
 	"github.com/guestwire/guestwire/internal/wiring"
 )
 
-// setStandby is SetStandby of a binding with a tap.
+// setStandby is SetTurn of a binding with a tap.
 func setStandby(t *testing.T, plan *wiring.Plan, standby bool) {
 	t.Helper()
-	if err := plan.SetStandby(standby, plan.Record.Turn+1); err != nil {
+	if err := plan.SetTurn(wiring.Turn{Standby: standby, Turn: plan.Record.Turn + 1}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -115,7 +115,7 @@ func TestStandbyRefused(t *testing.T) {
 	for _, c := range directCases {
 		plan := newPlan(t, c.found, c.spec)
 		var refused *infra.RefusedError
-		if err := plan.SetStandby(true, 1); !errors.As(err, &refused) || refused.Binding != c.spec.Binding.Kind() || !strings.Contains(refused.Reason, "no tap") {
+		if err := plan.SetTurn(wiring.Turn{Standby: true}); !errors.As(err, &refused) || refused.Binding != c.spec.Binding.Kind() || !strings.Contains(refused.Reason, "no tap") {
 			t.Errorf("%s: %v, want a *infra.RefusedError", c.name, err)
 		} else if refused.Instead != "" && !slices.Contains([]string{"bridge", "redirect", "masquerade"}, refused.Instead) {
 			t.Errorf("%s: instead %s", c.name, refused.Instead)
