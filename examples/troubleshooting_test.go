@@ -120,6 +120,19 @@ func (p *trial) setup(want int, more ...string) string {
 	return p.agent(want, append(args, "-uid", strconv.Itoa(nstest.LauncherUID))...)
 }
 
+// moving wires a guest in another pod, from which it is to move to the trial's. It returns the agent of that pod, and the
+// file with the record there.
+func (p *trial) moving() (source func(want int, args ...string) string, record string) {
+	p.t.Helper()
+	n := nstest.NewNetwork(p.t)
+	source = func(want int, args ...string) string {
+		p.t.Helper()
+		return p.agent(want, append(args, "-netns", n.Pod.Path())...)
+	}
+	source(0, "setup", "-binding", "bridge", "-state", n.State, "-uid", strconv.Itoa(nstest.LauncherUID))
+	return source, filepath.Join(n.State, "eth0.json")
+}
+
 // config calls setup with a configuration.
 func (p *trial) config(want int, text string) string {
 	p.t.Helper()
@@ -706,6 +719,70 @@ var trials = map[string]func(p *trial){
 		p.setup(0, "-dir", other)
 		p.agent(0, "check", "-dir", other)
 		p.healed = true
+	},
+	"as From is the record of an active guest": func(p *trial) {
+		source, record := p.moving()
+		p.says(p.setup(6, "-from", record))
+		p.setup(0, "-standby", "-from", record)
+		source(0, "deactivate")
+		p.agent(0, "activate", "-quiet", record)
+		p.whole()
+	},
+	"is of an active guest: call Deactivate there": func(p *trial) {
+		source, record := p.moving()
+		p.setup(0, "-standby", "-from", record)
+		p.says(p.agent(6, "activate", "-quiet", record))
+		source(0, "deactivate")
+		p.agent(0, "activate", "-quiet", record)
+		p.whole()
+	},
+	"has the turn ..., and this namespace knows the turn ...": func(p *trial) {
+		source, record := p.moving()
+		p.setup(0, "-standby", "-from", record)
+		source(0, "deactivate")
+		for range 3 {
+			p.agent(0, "deactivate")
+		}
+		p.says(p.agent(6, "activate", "-quiet", record))
+		for range 3 {
+			source(0, "deactivate")
+		}
+		p.agent(0, "activate", "-quiet", record)
+		p.whole()
+	},
+	"the record is of this namespace": func(p *trial) {
+		source, record := p.moving()
+		p.setup(0, "-standby", "-from", record)
+		source(0, "deactivate")
+		p.says(p.agent(6, "activate", "-quiet", filepath.Join(p.n.State, "eth0.json")))
+		p.agent(0, "activate", "-quiet", record)
+		p.whole()
+	},
+	"the record is of the guest ..., and this one is ...": func(p *trial) {
+		source, record := p.moving()
+		p.setup(0, "-standby")
+		source(0, "deactivate")
+		p.says(p.agent(6, "activate", "-quiet", record))
+		p.agent(0, "teardown")
+		p.setup(0, "-standby", "-from", record)
+		p.agent(0, "activate", "-quiet", record)
+		p.whole()
+	},
+	"and From is the record of the guest ...: Teardown first": func(p *trial) {
+		_, record := p.moving()
+		p.setup(0, "-standby")
+		p.says(p.setup(1, "-standby", "-from", record))
+		p.agent(0, "teardown")
+		p.setup(0, "-standby", "-from", record)
+		p.whole()
+	},
+	"the guest that moves here keeps its ..., but eth0 has ...": func(p *trial) {
+		_, record := p.moving()
+		p.ip("link set eth0 mtu 1400")
+		p.says(p.setup(2, "-standby", "-from", record))
+		p.ip("link set eth0 mtu 1450")
+		p.setup(0, "-standby", "-from", record)
+		p.whole()
 	},
 	"already wired with the ... binding": func(p *trial) {
 		p.setup(0, "-binding", "redirect")
