@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/internal/wiring"
@@ -75,8 +76,8 @@ func nextTurn(t wiring.Turn) wiring.Turn {
 //
 // After an error the guest may be active here: before it becomes active elsewhere, call Deactivate. Activate uses
 // what Check uses, and needs what Check needs. The errors to tell apart: ErrNotQuiet if Other.Quiet is a record of this
-// namespace, of an active guest or of another one, or one that is not later than what this namespace knows: then call
-// Deactivate on the other side (again). *cache.FieldError for an Other without a field, and those of Setup.
+// namespace, of an active guest or of another one, one that is not later than what this namespace knows, or one of another
+// namespace than the first Setup's From: then call Deactivate on the other side (again). *cache.FieldError for an Other without a field, and those of Setup.
 func Activate(ctx context.Context, c Config, other Other) (cache.Record, error) {
 	if err := other.check(); err != nil {
 		return cache.Record{}, err
@@ -89,6 +90,9 @@ func Activate(ctx context.Context, c Config, other Other) (cache.Record, error) 
 		}
 		if j.Standby {
 			turn, err := other.turn(plan.Record)
+			if err == nil {
+				err = j.checkSource(plan.Record, other.Quiet)
+			}
 			if err != nil {
 				return fmt.Errorf("NIC %s: %w", s.nic, err)
 			}
@@ -162,6 +166,21 @@ func (o Other) turn(own cache.Record) (uint64, error) {
 	default:
 		return q.Turn, nil
 	}
+}
+
+// checkSource refuses the record of another namespace than that from which the guest comes here for the first time: there
+// the guest may have been earlier, and be quiet, and be active elsewhere. Where the guest has been here, it can come back from
+// anywhere. A record From that was written for a target that waits does not name the source.
+func (j *journal) checkSource(own cache.Record, quiet *cache.Record) error {
+	from := j.From
+	if from == nil || quiet == nil || own.Turn > from.Turn || from.Standby && from.Turn == 0 {
+		return nil
+	}
+	if slices.Contains([]string{"", own.Namespace, quiet.Namespace}, from.Namespace) {
+		return nil
+	}
+	return fmt.Errorf("%w: the record is of namespace %s, and the guest comes from namespace %s (Config.From): call Deactivate there, and name the record that it returns",
+		ErrNotQuiet, quiet.Namespace, from.Namespace)
 }
 
 // planOf returns the journal and its plan, for a binding with a tap that can be down.

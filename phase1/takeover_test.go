@@ -209,6 +209,24 @@ func TestTakeOverWaiting(t *testing.T) {
 	second.activate(t, source.deactivate(t, 1))
 }
 
+// TestTakeOverOtherSource: a guest has moved from a first pod to a second one, and is to move to a third. That the first one
+// is quiet proves nothing: the second one is active.
+func TestTakeOverOtherSource(t *testing.T) {
+	t.Parallel()
+	first, _ := movingGuest(t, infra.Masquerade{})
+	second := target(t, *first.deactivate(t, 1))
+	setup(t, second.c)
+	third := target(t, record(t, second.Network))
+	third.c.Standby = true
+	setup(t, third.c)
+	third.refuses(t, first.deactivate(t, 3), "comes from")
+	third.activate(t, second.deactivate(t, 2))
+	// Later the guest may come from anywhere.
+	quiet := third.deactivate(t, 3)
+	second.activate(t, quiet)
+	second.deactivate(t, 4)
+}
+
 // TestTakeOverChanges: what the guest will notice is told before anything is changed, by Plan and by Setup.
 func TestTakeOverChanges(t *testing.T) {
 	t.Parallel()
