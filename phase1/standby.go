@@ -77,7 +77,8 @@ func nextTurn(t wiring.Turn) wiring.Turn {
 // After an error the guest may be active here: before it becomes active elsewhere, call Deactivate. Activate uses
 // what Check uses, and needs what Check needs. The errors to tell apart: ErrNotQuiet if Other.Quiet is a record of this
 // namespace, of an active guest or of another one, one that is not later than what this namespace knows, or one of another
-// namespace than the first Setup's From: then call Deactivate on the other side (again). *cache.FieldError for an Other without a field, and those of Setup.
+// namespace than the first Setup's From: then call Deactivate on the other side (again). *cache.FieldError for an Other
+// without a field, and those of Setup.
 func Activate(ctx context.Context, c Config, other Other) (cache.Record, error) {
 	if err := other.check(); err != nil {
 		return cache.Record{}, err
@@ -173,7 +174,7 @@ func (o Other) turn(own cache.Record) (uint64, error) {
 // anywhere. A record From that was written for a target that waits does not name the source.
 func (j *journal) checkSource(own cache.Record, quiet *cache.Record) error {
 	from := j.From
-	if from == nil || quiet == nil || own.Turn > from.Turn || from.Standby && from.Turn == 0 {
+	if from == nil || quiet == nil || own.Turn > from.Turn || from.Standby && !from.Quiet {
 		return nil
 	}
 	if slices.Contains([]string{"", own.Namespace, quiet.Namespace}, from.Namespace) {
