@@ -39,6 +39,9 @@ type Config struct {
 	// later ones: the journal keeps it. To a later Setup the record of another guest is infra.ErrWired. Unless From is what
 	// Deactivate returned, a first Setup needs Standby, or the error is ErrNotQuiet. Setup tells Progress what the guest will
 	// notice, before anything is changed.
+	//
+	// What From has set (MTU, Limits, DNS, Options) stays until Teardown: a later Setup can change it, and not set it back to
+	// zero. A record that Deactivate returned is for one namespace: from it Setup makes the guest active in each.
 	From *cache.Record
 	// Standby, for a first Setup, keeps the guest's tap down until [Activate]: nothing passes between the guest and the
 	// network, and Setup sends nothing. A later Setup keeps what Activate and [Deactivate] have left, whatever is here,
