@@ -1,6 +1,7 @@
 package nstest
 
 import (
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -140,5 +141,18 @@ var programs struct {
 // namespace.
 func (n Network) Serve(t testing.TB, uid int) *Process {
 	t.Helper()
-	return n.Pod.Start(uid, Program(t, "examples/launcher"), "serve", "-state", n.State)
+	p := n.Pod.Start(uid, Program(t, "examples/launcher"), "serve", "-state", n.State)
+	// A launcher that is stopped before it listens for signals ends by the signal, which Stop takes for a failure.
+	Eventually(t, func() error {
+		select {
+		case <-p.ended:
+			return nil
+		default:
+		}
+		if !strings.Contains(p.Output.String(), "event=ready") {
+			return fmt.Errorf("the launcher is not ready: %s", p.Output.String())
+		}
+		return nil
+	})
+	return p
 }
