@@ -431,9 +431,9 @@ func TestQEMUShutdown(t *testing.T) {
 	}
 }
 
-// TestQEMU boots Linux under the launcher, and the launcher under the agent: several queues by descriptors, a macvtap by
-// its device, and passt, which the launcher starts. The guest's end is the launcher's.
-func TestQEMU(t *testing.T) {
+// needGuest skips a test where no guest can be booted, and returns the user of a launcher with QEMU.
+func needGuest(t *testing.T) (uid, gid int) {
+	t.Helper()
 	nstest.Need(t)
 	nstest.NeedTaps(t)
 	nstest.NeedRoot(t, "the test needs two users")
@@ -444,6 +444,13 @@ func TestQEMU(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return uid, gid
+}
+
+// TestQEMU boots Linux under the launcher, and the launcher under the agent: several queues by descriptors, a macvtap by
+// its device, and passt, which the launcher starts. The guest's end is the launcher's.
+func TestQEMU(t *testing.T) {
+	uid, gid := needGuest(t)
 	for _, test := range []struct {
 		binding infra.Binding
 		lay     func(testing.TB) nstest.Network

@@ -23,16 +23,7 @@ import (
 // TestQEMUPlug: with -plug the launcher plugs the NIC of a new record into the guest, and unplugs the NIC when the record is
 // removed. Until then Teardown refuses.
 func TestQEMUPlug(t *testing.T) {
-	nstest.Need(t)
-	nstest.NeedTaps(t)
-	nstest.NeedRoot(t, "the test needs two users")
-	if err := vm.Missing(); err != nil {
-		nstest.Skip(t, "no guest can be booted: "+err.Error())
-	}
-	uid, gid, err := vm.LibvirtUser()
-	if err != nil {
-		t.Fatal(err)
-	}
+	uid, gid := needGuest(t)
 	n := nstest.NewNetwork(t)
 	owner := infra.Owner{UID: uint32(uid), GID: uint32(gid)}
 	wire(t, n, infra.Redirect{}, func(s *infra.Spec) { s.Owner = owner })
