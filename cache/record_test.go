@@ -219,7 +219,7 @@ func TestValidate(t *testing.T) {
 		{"quiet", func(r *Record) { r.Version, r.GatewayMAC, r.Standby = 4, MAC{}, false }},
 		{"quiet", func(r *Record) { r.Standby = false }},
 		{"turn", func(r *Record) { r.Version, r.GatewayMAC, r.Standby, r.Quiet = 4, MAC{}, false, false }},
-		{"limits", func(r *Record) { r.Version, r.GatewayMAC, r.Standby, r.Turn = 4, MAC{}, false, 0 }},
+		{"limits", func(r *Record) { r.Version, r.GatewayMAC, r.Standby, r.Quiet, r.Turn = 4, MAC{}, false, false, 0 }},
 		{"limits.fromGuest.bitsPerSecond", func(r *Record) { r.Limits.FromGuest.BitsPerSecond = 7999 }},
 		{"limits.toGuest.bitsPerSecond", func(r *Record) { r.Limits.ToGuest.BitsPerSecond = 100_000_000_001 }},
 		{"limits.fromGuest.packetsPerSecond", func(r *Record) { r.Limits.FromGuest.PacketsPerSecond = 10_000_001 }},
