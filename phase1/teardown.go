@@ -12,6 +12,7 @@ import (
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/kernel"
 	"github.com/guestwire/guestwire/internal/netstate"
+	"github.com/guestwire/guestwire/internal/tap"
 	"github.com/guestwire/guestwire/internal/wiring"
 )
 
@@ -147,6 +148,8 @@ func (s *session) giveBack(plan *wiring.Plan, ops []netstate.Op, gone error) (er
 		if err := s.apply(context.Background(), ops); err != nil {
 			return err
 		}
+		// A NIC that came up gets its link-local address when the kernel notices the carrier, which can be later than this look.
+		tap.NoticeCarrier(s.nic)
 		if ops, gone, err = s.wayBack(plan, true); err != nil {
 			return err
 		}

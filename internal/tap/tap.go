@@ -144,6 +144,10 @@ func hasReader(name string) bool {
 	return ethtool(name, unsafe.Pointer(&value)) == nil && value.data != 0
 }
 
+// NoticeCarrier has the kernel do now what it does up to a second after a link's carrier changed: only then a link that came up
+// makes its IPv6 link-local address. The link, of any kind, is one of the calling thread's namespace.
+func NoticeCarrier(link string) { hasReader(link) }
+
 // ethtool asks the kernel about a link. The value begins with the command, and has the answer afterwards.
 func ethtool(name string, value unsafe.Pointer) error {
 	s, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
