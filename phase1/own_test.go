@@ -204,12 +204,13 @@ func TestOwnAgain(t *testing.T) {
 // TestReadOnlySysctls: in a container, whose sysctls are read-only, auto becomes redirect, and a binding that needs a
 // sysctl is refused before the first change, with the flags of the engine's command line. With these flags it works.
 func TestReadOnlySysctls(t *testing.T) {
-	t.Parallel()
 	nstest.NeedRoot(t, "it has no capabilities to choose from")
-	// Without br_netfilter, which is a module of some kernels, a bridge needs no sysctl.
+	// Without br_netfilter, which is a module of some kernels, a bridge needs no sysctl. No other test runs before Parallel:
+	// a namespace that was wired without the module would differ from its plan.
 	if _, err := os.Stat("/proc/sys/net/bridge"); err != nil {
 		nstest.Run(t, "modprobe", "br_netfilter")
 	}
+	t.Parallel()
 	serve := func(t *testing.T, n nstest.Network) {
 		t.Helper()
 		launcher := n.Serve(t, nstest.LauncherUID)
