@@ -3,7 +3,7 @@ package cache
 import "math"
 
 // Limits bound what passes between the guest and its network. The zero value bounds nothing. The responder's frames
-// (DHCP, router advertisements and what asks for them) are not counted.
+// (DHCP, router advertisements and what asks for them) are not counted, but for announcements in the guest's name.
 type Limits struct {
 	FromGuest Limit `json:"fromGuest,omitzero"`
 	ToGuest   Limit `json:"toGuest,omitzero"`
