@@ -8,7 +8,7 @@ MAKEFLAGS += --no-print-directory
 # What the tests call, as Debian packages; gcc for the race detector; dnsmasq-base is the program
 # without a service. What a virtual machine, the stock kernel and the DHCP clients take besides is in
 # the install.sh.
-DEBIAN := nftables iptables iproute2 iputils-ping ethtool tcpdump strace procps util-linux containernetworking-plugins gcc libc6-dev git dnsmasq-base
+DEBIAN := nftables iptables iproute2 iputils-ping ethtool tcpdump strace procps util-linux containernetworking-plugins gcc libc6-dev git dnsmasq-base wireguard-tools
 
 # Whose tests run under Debian's kernel as well, which has dummy and others that not every kernel has.
 STOCK := phase1 internal/rig/podnet internal/tap
@@ -57,18 +57,20 @@ test networks: export GUESTWIRE_SELECT = kernels
 test-all: export TIMEOUT = 4h
 
 test: ## all tests here, and under the stock kernel those in which the kernel has a say (root, Debian)
-test-all: ## all tests here and under the stock kernel, and the whole crash harness: hours (root, Debian)
+test-all: ## all tests here and under the stock kernel, and the whole crash harness, all clients: hours (root, Debian)
 test test-all:
 	@resolv=$$(cat /etc/resolv.conf); \
 	{ \
 		echo "# run: this kernel ($$(uname -r)), -race"; \
-		GUESTWIRE_SELECT= go test -json -race -count=1 -p 3 -timeout 30m $(LONG) ./... || echo '# broken: go test'; \
+		GUESTWIRE_SELECT= go test -json -race -count=1 -p 3 -timeout 45m $(LONG) ./... || echo '# broken: go test'; \
 		for m in $(NESTED); do \
 			GUESTWIRE_SELECT= go test -C "$$m" -json -race -count=1 -timeout 10m ./... || echo "# broken: go test in $$m"; \
 		done; \
 		if [ $@ = test-all ]; then \
-			echo '# run: this kernel, all of the crash harness'; \
+			echo '# run: this kernel, all of the crash harness, all clients'; \
 			go test -json -count=1 -timeout 2h -run '$(CRASH)' ./phase1 -crash all || echo '# broken: crash harness'; \
+			go test -json -count=1 -timeout 30m -run '^Test(Clients|Managers|UEFI)$$' ./phase2 -clients all || echo '# broken: all of the clients'; \
+			go test -json -count=1 -timeout 30m -run '^TestLeaseClients$$' ./internal/rig/podnet -leases || echo '# broken: all owners of leases'; \
 			go test -json -count=1 -timeout 30m -run '^TestCrash$$' ./examples/cni -crash all || echo '# broken: crash harness of the CNI plugin'; \
 		fi; \
 		echo '# run: stock kernel'; \
@@ -129,8 +131,9 @@ kubernetes: ## VM pods on a Kubernetes with one node, and write docs/kubernetes.
 	} | bin/testreport || status=1; \
 	exit $$status
 
-bench: ## Setup and Teardown against a C program and scripts, the guest filter's cost, the responder beside dnsmasq, the CNI plugin, a node's memory, the limits of a guest (root), all other benchmarks
-	go run ./internal/rig/bench
+bench: bin/bench bin/stockkernel ## what docs/performance.md tells, here and in part under the stock kernel (root, Debian), all other benchmarks
+	bin/bench
+	bin/stockkernel -- $(CURDIR)/bin/bench -only datapath -sets 4 -turns 6 -datagrams 6 -segments 2
 	go test -run '^$$' -bench . -benchmem ./...
 
 fuzz: ## each fuzz target for FUZZTIME
@@ -166,7 +169,7 @@ $(STATICCHECK):
 	mv bin/staticcheck $@
 
 # Linked statically: it is the stock kernel's process 1 too.
-bin/stockkernel bin/testreport bin/quickstart: FORCE
+bin/stockkernel bin/testreport bin/quickstart bin/bench: FORCE
 	CGO_ENABLED=0 go build -o $@ ./internal/rig/$(@F)
 bin/agent bin/launcher: FORCE
 	CGO_ENABLED=0 go build -o $@ ./examples/$(@F)

@@ -7,7 +7,7 @@ import (
 )
 
 // bindings are all that a record can name.
-var bindings = []string{BindingBridge, BindingRedirect, BindingMasquerade, BindingMacvtap, BindingSRIOV, BindingPasst}
+var bindings = []string{BindingBridge, BindingRedirect, BindingMasquerade, BindingRouted, BindingMacvtap, BindingSRIOV, BindingPasst}
 
 // firewalls are all that a record can name.
 var firewalls = []string{FirewallNFTables, FirewallIPTablesNFT, FirewallIPTablesLegacy}

@@ -55,7 +55,7 @@ func TestChangeText(t *testing.T) {
 	ip, pfx := netip.MustParseAddr, netip.MustParsePrefix
 	from, to := full(), full()
 	to.MTU = 1400
-	to.IPv4 = &IPv4{Address: pfx("10.244.2.9/24"), Server: from.IPv4.Server, Routes: from.IPv4.Routes}
+	to.IPv4 = &IPv4{Address: pfx("10.244.2.9/24"), Server: from.IPv4.Server, Routes: from.IPv4.Routes, StandIn: from.IPv4.StandIn}
 	to.IPv6 = nil
 	to.DNS = &DNS{Servers: []netip.Addr{ip("10.96.0.11")}, Search: []string{}}
 	to.Options.Hostname = ""
@@ -69,6 +69,7 @@ func TestChangeText(t *testing.T) {
 		"mtu: 1450 becomes 1400",
 		"ipv4.address: 10.244.1.7/24 becomes 10.244.2.9/24",
 		"ipv6.address: fd00::7 becomes nothing",
+		`ipv6.others: ["fd00::17","fd02::7"] becomes nothing`,
 		`ipv6.onLink: ["fd00::/64"] becomes nothing`,
 		`ipv6.router: {"address":"fe80::1","mac":"02:00:00:00:00:01","default":true,"routes":["fd01::/48"]} becomes nothing`,
 		`dns.servers: ["10.96.0.10","fe80::53%eth0"] becomes ["10.96.0.11"]`,

@@ -59,6 +59,9 @@ func TestRecords(t *testing.T) {
 	}
 	for _, version := range read {
 		for _, binding := range bindings {
+			if binding == BindingRouted && version < "v5" {
+				continue // the binding is younger
+			}
 			if !slices.Contains(seen[version], binding) {
 				t.Errorf("%s/%s has no record of %s: see the README there", dir, version, binding)
 			}

@@ -12,11 +12,12 @@ package cache
 import (
 	"net/netip"
 	"slices"
+	"strings"
 )
 
 // Version is the version of the schema that this package writes. It reads the versions from OldestVersion on.
 //
-// Version 4 has Record.Static. Version 5 has Record.GatewayMAC, Limits, Standby and Turn.
+// Version 4 has Record.Static. Version 5 has Record.GatewayMAC, Limits, Standby, Turn and IPv6.Others.
 const (
 	Version       = 5
 	OldestVersion = 3
@@ -27,6 +28,7 @@ const (
 	BindingBridge     = "bridge"
 	BindingRedirect   = "redirect"
 	BindingMasquerade = "masquerade"
+	BindingRouted     = "routed"
 	BindingMacvtap    = "macvtap"
 	BindingSRIOV      = "sriov"
 	BindingPasst      = "passt"
@@ -79,11 +81,11 @@ type Record struct {
 	ResponderTap string `json:"responderTap,omitempty"`
 	// ResponderMAC is the responder's Ethernet address, from which its link-local address and its
 	// DHCPv6 identifier are made. It is the same after every Setup of the same interface, and for a guest that keeps its
-	// MAC, or its gateway's with BindingMasquerade, also in another namespace.
+	// MAC, or its gateway's with BindingMasquerade and BindingRouted, also in another namespace.
 	ResponderMAC MAC `json:"responderMAC,omitzero"`
 	// MAC is the guest's Ethernet address.
 	MAC MAC `json:"mac"`
-	// GatewayMAC is the Ethernet address of the guest's gateway, IPv4 and IPv6, with BindingMasquerade. Zero: the gateway is
+	// GatewayMAC is the Ethernet address of the guest's gateway, IPv4 and IPv6, with BindingMasquerade and BindingRouted. Zero: the gateway is
 	// a station of the network, or the record is of an earlier version than 5.
 	GatewayMAC MAC `json:"gatewayMAC,omitzero"`
 	// MTU is the guest's, in octets of IP, MinMTU to MaxMTU; 0, with BindingSRIOV only: not known.
@@ -100,7 +102,7 @@ type Record struct {
 	// Options are further options for the guest.
 	Options Options `json:"options,omitzero"`
 	// Static is what the namespace had on the NIC, for a guest that is configured without DHCP. It is nil with
-	// BindingMasquerade and BindingPasst, for a NIC without addresses or without ARP, and in a record of version 3.
+	// BindingMasquerade, BindingRouted and BindingPasst, for a NIC without addresses or without ARP, and in a record of version 3.
 	// IPv4 and IPv6, where they are set, then are all that such a guest can be given.
 	Static *Static `json:"static,omitempty"`
 	// Device is how the guest sees its network device.
@@ -123,8 +125,8 @@ type Record struct {
 // Announces says whether a frame that the responder sends with the guest's MAC as its source leaves as if the guest had
 // sent it, so that the responder can announce where the guest is. All other frames of the responder go to the guest.
 //
-// It is false without a responder, and with BindingMasquerade, whose guest is known to no station but the namespace. It
-// is false where the guest has the MAC of its next hop, as behind an ipvlan of mode L3, and with a record of a version
+// It is false without a responder, and with BindingMasquerade, whose guest is known to no station but the namespace, and
+// with BindingRouted, whose namespace answers for the guest. It is false where the guest has the MAC of its next hop, as behind an ipvlan of mode L3, and with a record of a version
 // before 5: the next Setup writes a new one.
 func (r *Record) Announces() bool {
 	isGuest := func(n Neighbour) bool { return n.MAC == r.MAC }
@@ -170,6 +172,10 @@ type IPv4 struct {
 	// network of Address or in the destination of a route on the link. The route that Address
 	// implies is not among them.
 	Routes []Route `json:"routes,omitempty"`
+	// StandIn is the router of a guest that asks for no classless routes (RFC 3442): such a guest cannot use a gateway
+	// outside of its network. It is the other address of the /31 of Address, and the responder tells that /31. It is the
+	// gateway itself, or Neighbours lists it with the gateway's MAC. Zero: all guests get Address and the gateway.
+	StandIn netip.Addr `json:"standIn,omitzero"`
 }
 
 // Gateway returns the next hop of the default route; zero: there is none.
@@ -194,12 +200,18 @@ func (r Route) Default() bool { return r.Destination.IsValid() && r.Destination.
 type IPv6 struct {
 	// Address is the address that DHCPv6 leases, without a prefix length.
 	Address netip.Addr `json:"address"`
+	// Others are the NIC's further addresses, which DHCPv6 leases together with Address. Empty in a record of an earlier
+	// version than 5.
+	Others []netip.Addr `json:"others,omitempty"`
 	// OnLink are the prefixes that are on the guest's link.
 	OnLink []netip.Prefix `json:"onLink,omitempty"`
 	// Router is nil if the guest has no next hop. The responder advertises then as well, with a router
 	// lifetime of zero, because advertisements start DHCPv6 in the guest.
 	Router *Router `json:"router,omitempty"`
 }
+
+// Addresses returns Address and Others.
+func (v *IPv6) Addresses() []netip.Addr { return append([]netip.Addr{v.Address}, v.Others...) }
 
 // Router is the guest's IPv6 next hop. The responder sends router advertisements in its name.
 type Router struct {
@@ -238,6 +250,11 @@ type Options struct {
 	NoDefaultRoute bool `json:"noDefaultRoute,omitempty"`
 	// Hostname is DHCPv4 option 12.
 	Hostname string `json:"hostname,omitempty"`
+	// Subdomain, of one label or several, makes the guest's own domain: the Subdomain before the first search domain, of DNS
+	// or of the resolv.conf that Phase2 follows. Beside a pod's resolv.conf, the subdomain of the pod makes
+	// SUBDOMAIN.NAMESPACE.svc.cluster.local, where Kubernetes has the name of a host with that subdomain. The guest's
+	// domain is DHCPv4 option 15 and the first search domain. Without a search domain there is none.
+	Subdomain string `json:"subdomain,omitempty"`
 	// LeaseSeconds is the lifetime of a lease; 0: infinite.
 	LeaseSeconds uint32 `json:"leaseSeconds,omitempty"`
 	// NTP are time servers: DHCPv4 option 42, DHCPv6 options 31 and 56.
@@ -261,6 +278,16 @@ type Options struct {
 	// DHCPv6 are further options of DHCPv6, such as 17 (vendor), 32, 82 and 83 (timers). Validate refuses
 	// the same ones as for DHCPv4.
 	DHCPv6 map[uint16]Data `json:"dhcpv6,omitempty"`
+}
+
+// Search returns the guest's search list beside a resolver configuration with these search domains: the domain that
+// Subdomain makes, if there is one, and the domains as they are.
+func (o *Options) Search(domains []string) []string {
+	at := slices.IndexFunc(domains, func(d string) bool { return strings.Trim(d, " .") != "" }) // the root is no search domain
+	if o.Subdomain == "" || at < 0 || strings.HasPrefix(strings.ToLower(domains[at]), strings.ToLower(o.Subdomain)+".") {
+		return domains
+	}
+	return append([]string{o.Subdomain + "." + domains[at]}, domains...)
 }
 
 // Device is how the guest sees its network device, in libvirt's terms

@@ -19,10 +19,11 @@ func full() Record {
 		ResponderTap: "eth0-dhcp", ResponderMAC: MAC{2, 0, 0, 0, 0, 9}, MAC: MAC{2, 0, 0, 0, 0, 7}, GatewayMAC: MAC{2, 0, 0, 0, 0, 1}, MTU: 1450,
 		IPv4: &IPv4{
 			Address: pfx("10.244.1.7/24"), Server: ip("10.244.1.1"),
-			Routes: []Route{{Destination: pfx("10.9.9.9/32")}, {Destination: pfx("0.0.0.0/0"), Gateway: ip("10.244.1.1")}},
+			Routes:  []Route{{Destination: pfx("10.9.9.9/32")}, {Destination: pfx("0.0.0.0/0"), Gateway: ip("10.244.1.1")}},
+			StandIn: ip("10.244.1.6"),
 		},
 		IPv6: &IPv6{
-			Address: ip("fd00::7"), OnLink: []netip.Prefix{pfx("fd00::/64")},
+			Address: ip("fd00::7"), Others: []netip.Addr{ip("fd00::17"), ip("fd02::7")}, OnLink: []netip.Prefix{pfx("fd00::/64")},
 			Router: &Router{Address: ip("fe80::1"), MAC: MAC{2, 0, 0, 0, 0, 1}, Default: true, Routes: []netip.Prefix{pfx("fd01::/48")}},
 		},
 		Neighbours: []Neighbour{{Address: ip("fe80::1"), MAC: MAC{2, 0, 0, 0, 0, 1}}},
@@ -30,7 +31,7 @@ func full() Record {
 		DNS:        &DNS{Servers: []netip.Addr{ip("10.96.0.10"), ip("fe80::53%eth0")}, Search: []string{"a.b"}},
 		Options: Options{
 			NoDefaultRoute: true,
-			Hostname:       "vm1", LeaseSeconds: 3600, NTP: []netip.Addr{ip("10.96.0.11")}, TFTPServer: "10.96.0.12",
+			Hostname:       "vm1", Subdomain: "vms", LeaseSeconds: 3600, NTP: []netip.Addr{ip("10.96.0.11")}, TFTPServer: "10.96.0.12",
 			BootFile: "pxelinux.0", BootFileURL: "http://boot/ipxe",
 			CaptivePortal: "https://portal/api", IPv6OnlySeconds: 1800,
 			DHCPv4: map[uint8]Data{224: "a", 254: "b", 43: "\x01\x02\xff", 250: "0x"}, DHCPv6: map[uint16]Data{17: "\x00\x01", 32: "\x00\x00\x0e\x10"},
@@ -186,6 +187,9 @@ func TestValidate(t *testing.T) {
 		{"ipv4.server", func(r *Record) { r.IPv4.Server = netip.Addr{} }},
 		{"ipv4.server", func(r *Record) { r.IPv4.Server = ip("::1") }},
 		{"ipv4.server", func(r *Record) { r.IPv4.Server = ip("169.254.75.1") }},
+		{"ipv4.standIn", func(r *Record) { r.IPv4.StandIn = ip("10.244.1.8") }},
+		{"ipv4.standIn", func(r *Record) { r.IPv4.StandIn = ip("fd00::6") }},
+		{"ipv4.standIn", func(r *Record) { r.IPv4.Routes = r.IPv4.Routes[:1] }},
 		{"ipv4.routes[1].destination", func(r *Record) { r.IPv4.Routes[1].Destination = netip.Prefix{} }},
 		{"ipv4.routes[1].destination", func(r *Record) { r.IPv4.Routes[1].Destination = pfx("10.0.0.1/8") }},
 		{"ipv4.routes[0].destination", func(r *Record) { r.IPv4.Routes[0].Destination = pfx("::/0") }},
@@ -203,6 +207,14 @@ func TestValidate(t *testing.T) {
 		{"ipv6.address", func(r *Record) { r.IPv6.Address = ip("::ffff:10.0.0.1") }},
 		{"ipv6.address", func(r *Record) { r.IPv6.Address = ip("fe80::1%eth0") }},
 		{"ipv6.address", func(r *Record) { r.IPv6.Address = ip("ff02::1") }},
+		{"ipv6.others", func(r *Record) {
+			r.Version, r.GatewayMAC, r.Standby, r.Quiet, r.Turn, r.Limits = 4, MAC{}, false, false, 0, Limits{}
+		}},
+		{"ipv6.others[0]", func(r *Record) { r.IPv6.Others[0] = netip.Addr{} }},
+		{"ipv6.others[1]", func(r *Record) { r.IPv6.Others[1] = ip("10.0.0.1") }},
+		{"ipv6.others[1]", func(r *Record) { r.IPv6.Others[1] = ip("fe80::1%eth0") }},
+		{"ipv6.others[0]", func(r *Record) { r.IPv6.Others[0] = r.IPv6.Address }},
+		{"ipv6.others[1]", func(r *Record) { r.IPv6.Others[1] = r.IPv6.Others[0] }},
 		{"ipv6.onLink[0]", func(r *Record) { r.IPv6.OnLink[0] = pfx("fd00::1/64") }},
 		{"ipv6.onLink[0]", func(r *Record) { r.IPv6.OnLink[0] = pfx("10.0.0.0/8") }},
 		{"ipv6.router.address", func(r *Record) { r.IPv6.Router.Address = ip("fd00::1") }},
@@ -272,6 +284,11 @@ func TestValidate(t *testing.T) {
 		{"options.ntp[0]", func(r *Record) { r.Options.NTP[0] = ip("0.0.0.0") }},
 		{"options.hostname", func(r *Record) { r.Options.Hostname = "my vm" }},
 		{"options.hostname", func(r *Record) { r.Options.Hostname = "-vm" }},
+		{"options.subdomain", func(r *Record) { r.Options.Subdomain = "my vms" }},
+		{"options.subdomain", func(r *Record) { r.Options.Subdomain = "vms." }},
+		{"options.subdomain", func(r *Record) { r.Options.Subdomain = "a..b" }},
+		{"options.subdomain", func(r *Record) { r.Options.Subdomain = strings.Repeat("x", 64) }},
+		{"options.subdomain", func(r *Record) { r.Options.Subdomain = "a\nb" }},
 		{"options.captivePortal", func(r *Record) { r.Options.CaptivePortal = "\n" }},
 		{"options.dhcpv4.53", func(r *Record) { r.Options.DHCPv4 = map[uint8]Data{53: "a"} }},
 		{"options.dhcpv4.121", func(r *Record) { r.Options.DHCPv4 = map[uint8]Data{121: "a"} }},
@@ -577,6 +594,7 @@ func TestAnnounces(t *testing.T) {
 		"bridge":                        {func(*Record) {}, true},
 		"redirect":                      {func(r *Record) { r.Binding = BindingRedirect }, true},
 		"masquerade":                    {func(r *Record) { r.Binding = BindingMasquerade }, false},
+		"routed":                        {func(r *Record) { r.Binding = BindingRouted }, false},
 		"no responder":                  {func(r *Record) { r.ResponderTap = "" }, false},
 		"an earlier version":            {func(r *Record) { r.Version = 4 }, false},
 		"another neighbour":             {func(r *Record) { r.Neighbours = []Neighbour{{MAC: other}} }, true},
@@ -589,6 +607,30 @@ func TestAnnounces(t *testing.T) {
 		c.change(&r)
 		if have := r.Announces(); have != c.want {
 			t.Errorf("%s: %v", name, have)
+		}
+	}
+}
+
+// TestSearch: the guest's own domain is made of the first search domain, and comes first.
+func TestSearch(t *testing.T) {
+	for _, c := range []struct {
+		subdomain string
+		domains   []string
+		want      []string
+	}{
+		{"", []string{"ns.svc.cluster.local", "svc.cluster.local"}, []string{"ns.svc.cluster.local", "svc.cluster.local"}},
+		{"vms", []string{"ns.svc.cluster.local", "svc.cluster.local"}, []string{"vms.ns.svc.cluster.local", "ns.svc.cluster.local", "svc.cluster.local"}},
+		{"a.b", []string{"example."}, []string{"a.b.example.", "example."}},
+		{"vms", nil, nil},
+		{"vms", []string{".", ""}, []string{".", ""}},
+		{"vms", []string{".", "example"}, []string{"vms.example", ".", "example"}},
+		{"vms", []string{"VMs.ns.svc", "ns.svc"}, []string{"VMs.ns.svc", "ns.svc"}}, // the network's owner has put it there
+		{"vms", []string{"vmsx.example"}, []string{"vms.vmsx.example", "vmsx.example"}},
+	} {
+		o := Options{Subdomain: c.subdomain}
+		before := slices.Clone(c.domains)
+		if have := o.Search(c.domains); !slices.Equal(have, c.want) || !slices.Equal(c.domains, before) {
+			t.Errorf("%q and %q: %q, want %q", c.subdomain, before, have, c.want)
 		}
 	}
 }

@@ -79,6 +79,9 @@ func (r *Record) Validate() error {
 	if r.Version < 5 && r.Limits != (Limits{}) {
 		return fieldErrorf("limits", "set, but a record of version %d has none", r.Version)
 	}
+	if r.Version < 5 && r.IPv6 != nil && len(r.IPv6.Others) > 0 {
+		return fieldErrorf("ipv6.others", "set, but a record of version %d has none", r.Version)
+	}
 	if err := checkLinkName("name", r.Name); err != nil {
 		return err
 	}
@@ -97,7 +100,7 @@ func (r *Record) Validate() error {
 	if !r.MAC.Unicast() {
 		return fieldErrorf("mac", "%v, want a unicast address", r.MAC)
 	}
-	if !r.GatewayMAC.IsZero() && r.Binding != BindingMasquerade {
+	if !r.GatewayMAC.IsZero() && r.Binding != BindingMasquerade && r.Binding != BindingRouted {
 		return fieldErrorf("gatewayMAC", "%v, but with the %s binding the gateway is a station of the network: leave this field out", r.GatewayMAC, r.Binding)
 	}
 	if !r.GatewayMAC.IsZero() && (!r.GatewayMAC.Unicast() || r.GatewayMAC == r.MAC) {
@@ -173,7 +176,18 @@ func (v *IPv4) validate() error {
 			return fieldErrorf(field+".gateway", "%v, want a unicast IPv4 address", route.Gateway)
 		}
 	}
-	return v.checkOrder()
+	if err := v.checkOrder(); err != nil || !v.StandIn.IsValid() {
+		return err
+	}
+	other := v.Address.Addr().As4()
+	other[3] ^= 1
+	if v.StandIn != netip.AddrFrom4(other) || !isUnicast(v.StandIn) {
+		return fieldErrorf("ipv4.standIn", "%v, want the other address of the /31 of %v", v.StandIn, v.Address.Addr())
+	}
+	if !v.Gateway().IsValid() {
+		return fieldErrorf("ipv4.standIn", "%v, but there is no gateway: leave this field out", v.StandIn)
+	}
+	return nil
 }
 
 // checkOrder checks that a guest can install the routes in their order.
@@ -209,6 +223,15 @@ func (v *IPv6) validate() error {
 	if !v.Address.Is6() || !isUnicast(v.Address) {
 		return fieldErrorf("ipv6.address", "%v, want a unicast IPv6 address", v.Address)
 	}
+	for i, a := range v.Others {
+		field := fmt.Sprintf("ipv6.others[%d]", i)
+		if !a.Is6() || !isUnicast(a) {
+			return fieldErrorf(field, "%v, want a unicast IPv6 address", a)
+		}
+		if a == v.Address || slices.Contains(v.Others[:i], a) {
+			return fieldErrorf(field, "%v is listed before", a)
+		}
+	}
 	network6 := func(field string, p netip.Prefix) error {
 		if !p.IsValid() || !p.Addr().Is6() || p != p.Masked() {
 			return fieldErrorf(field, "%v, want an IPv6 network without host bits", p)
@@ -241,7 +264,7 @@ func (v *IPv6) validate() error {
 // ntp[0].
 func (o *Options) Validate() error {
 	for _, f := range []struct{ name, text string }{
-		{"hostname", o.Hostname}, {"tftpServer", o.TFTPServer}, {"bootFile", o.BootFile}, {"bootFileURL", o.BootFileURL}, {"captivePortal", o.CaptivePortal},
+		{"hostname", o.Hostname}, {"subdomain", o.Subdomain}, {"tftpServer", o.TFTPServer}, {"bootFile", o.BootFile}, {"bootFileURL", o.BootFileURL}, {"captivePortal", o.CaptivePortal},
 	} {
 		if err := checkText(f.name, f.text); err != nil {
 			return err
@@ -249,6 +272,14 @@ func (o *Options) Validate() error {
 	}
 	if err := checkHostname("hostname", o.Hostname); err != nil {
 		return err
+	}
+	if err := checkHostname("subdomain", o.Subdomain); err != nil {
+		return err
+	}
+	for label := range strings.SplitSeq(o.Subdomain, ".") {
+		if o.Subdomain != "" && (label == "" || len(label) > maxLabel) {
+			return fieldErrorf("subdomain", "%q, want labels of 1 to %d octets with a dot between two of them", o.Subdomain, maxLabel)
+		}
 	}
 	for i, a := range o.NTP {
 		if !isUnicast(a) {
@@ -277,6 +308,9 @@ var (
 	own6 = []uint16{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 14, 18, 19, 20, 23, 24, 25, 26, 31, 56, 59, 103}
 )
 
+// maxLabel is the length of a label (RFC 1035 section 2.3.4).
+const maxLabel = 63
+
 // maxData is the largest value of an option. The options of a message with the usual MTU have less room.
 const maxData = 1400
 
@@ -297,7 +331,7 @@ func checkHostname(field, name string) error {
 		return (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && !strings.ContainsRune("-._", c)
 	}
 	if strings.ContainsFunc(name, bad) || strings.HasPrefix(name, ".") || strings.HasPrefix(name, "-") {
-		return fieldErrorf(field, "%q is no host's name: want letters, digits, -, _ and dots", name)
+		return fieldErrorf(field, "%q is no host's name: want letters, digits, -, _ and dots, and neither - nor a dot first", name)
 	}
 	return nil
 }

@@ -177,7 +177,9 @@ func addressesOf(rec cache.Record, neighbours map[netip.Addr]neighbour, is4 bool
 		}
 	}
 	if rec.IPv6 != nil {
-		note(&own, rec.IPv6.Address)
+		for _, a := range rec.IPv6.Addresses() {
+			note(&own, a)
+		}
 		if rec.IPv6.Router != nil {
 			note(&gateways, rec.IPv6.Router.Address)
 		}

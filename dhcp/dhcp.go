@@ -2,8 +2,8 @@
 //
 // A [Responder] answers DHCPv4, DHCPv6, router solicitations, ARP and neighbour solicitations. It reads and
 // writes Ethernet frames, so it needs no capability, no address and no socket. It answers frames from the
-// guest's Ethernet address only, each with one frame at most. The guest gets the one address of the record,
-// whatever client identifier, DUID or IAID it sends.
+// guest's Ethernet address only, each with one frame at most. The guest gets the record's one IPv4 address and all
+// of its IPv6 addresses, whatever client identifier, DUID or IAID it sends.
 //
 // [Responder.Reply] computes the answer to a frame and does nothing else. [Responder.Serve] reads and writes
 // a port. It also sends the router advertisements that the guest did not ask for, and limits the rates of

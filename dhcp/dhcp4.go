@@ -1,11 +1,13 @@
 package dhcp
 
 import (
+	"bytes"
 	"encoding/binary"
 	"maps"
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
 
@@ -42,13 +44,20 @@ type server4 struct {
 	address, server netip.Addr
 	siaddr          [4]byte
 	sname, file     string
-	mask            []byte // option 1
 	identifier      []byte // option 54
 	lease           []byte // options 51, 58, 59
-	options         []option4
-	unasked         int        // options[:unasked] are sent without being asked for
-	at              [256]uint8 // at[code]-1 is the option's index in options; 0: there is none
+	exact           configuration4
+	standIn         *configuration4 // nil: every guest is told exact
+	bootsByHTTP     bool            // the boot file is a URL, and no option 60 is configured
 	mtu             int
+}
+
+// configuration4 is what the guest is told of its network.
+type configuration4 struct {
+	mask    []byte // option 1
+	options []option4
+	unasked int        // options[:unasked] are sent without being asked for
+	at      [256]uint8 // at[code]-1 is the option's index in options; 0: there is none
 }
 
 // option4 is one option as it is sent: in several parts if the value has more than 255 octets (RFC 3396).
@@ -72,21 +81,43 @@ func newServer4(rec cache.Record, res resolver) *server4 {
 	v4 := rec.IPv4
 	s := &server4{guest: rec.MAC, self: rec.ResponderMAC, address: v4.Address.Addr(), server: v4.Server, mtu: rec.MTU}
 	s.identifier = appendOption4(nil, uint8(dhcpv4.OptionServerIdentifier), s.server.AsSlice())
-	s.mask = appendOption4(nil, uint8(dhcpv4.OptionSubnetMask), net.CIDRMask(v4.Address.Bits(), 32))
 	s.lease = leaseOptions4(leaseSeconds(rec.Options))
+	s.exact = newConfiguration4(rec, res, v4.Address, v4.Gateway(), routes4(v4))
+	if v4.StandIn.IsValid() {
+		c := newConfiguration4(rec, res, netip.PrefixFrom(v4.Address.Addr(), 31), v4.StandIn, nil)
+		s.standIn = &c
+	}
 
+	// QEMU's iPXE boots by these fields of the header, not by options 66 and 67. Both texts end with a zero.
+	o := rec.Options
+	if a, err := netip.ParseAddr(o.TFTPServer); err == nil && a.Is4() {
+		s.siaddr = a.As4()
+	} else if len(o.TFTPServer) < offFile-offSname {
+		s.sname = o.TFTPServer
+	}
+	if len(o.BootFile) < offCookie-offFile {
+		s.file = o.BootFile
+	}
+	_, configured := o.DHCPv4[uint8(dhcpv4.OptionClassIdentifier)]
+	s.bootsByHTTP = !configured && isHTTP(o.BootFile)
+	return s
+}
+
+// newConfiguration4 returns what a guest is told that has the address, the gateway, if there is one, and the content of
+// option 121.
+func newConfiguration4(rec cache.Record, res resolver, address netip.Prefix, gateway netip.Addr, routes []byte) configuration4 {
+	c := configuration4{mask: appendOption4(nil, uint8(dhcpv4.OptionSubnetMask), net.CIDRMask(address.Bits(), 32))}
 	// In the order of importance: appendOptions leaves out the last ones if a message is too small.
 	add := func(code uint8, value []byte) {
 		if len(value) == 0 {
 			return
 		}
-		s.options = append(s.options, option4{code, appendOption4(nil, code, value)})
-		s.at[code] = uint8(len(s.options))
+		c.options = append(c.options, option4{code, appendOption4(nil, code, value)})
+		c.at[code] = uint8(len(c.options))
 	}
-	if gateway := v4.Gateway(); gateway.IsValid() {
+	if gateway.IsValid() {
 		add(uint8(dhcpv4.OptionRouter), gateway.AsSlice())
 	}
-	routes := routes4(v4)
 	add(uint8(dhcpv4.OptionClasslessStaticRoute), routes)
 	add(optionMicrosoftRoutes, routes)
 	add(uint8(dhcpv4.OptionDomainNameServer), addresses(res.servers4))
@@ -106,28 +137,28 @@ func newServer4(rec cache.Record, res resolver) *server4 {
 		}
 	}
 	add(uint8(dhcpv4.OptionNTPServers), addresses(ntp))
-	if bits := v4.Address.Bits(); bits < 31 {
-		add(uint8(dhcpv4.OptionBroadcastAddress), broadcast(v4.Address))
+	if address.Bits() < 31 {
+		add(uint8(dhcpv4.OptionBroadcastAddress), broadcast(address))
 	}
 	for _, code := range slices.Sorted(maps.Keys(o.DHCPv4)) {
 		add(code, []byte(o.DHCPv4[code]))
 	}
-	s.unasked = len(s.options)
+	c.unasked = len(c.options)
 	add(optionCaptivePortal, []byte(o.CaptivePortal))
 	if o.IPv6OnlySeconds > 0 {
 		add(uint8(dhcpv4.OptionIPv6OnlyPreferred), binary.BigEndian.AppendUint32(nil, o.IPv6OnlySeconds))
 	}
+	return c
+}
 
-	// QEMU's iPXE boots by these fields of the header, not by options 66 and 67. Both texts end with a zero.
-	if a, err := netip.ParseAddr(o.TFTPServer); err == nil && a.Is4() {
-		s.siaddr = a.As4()
-	} else if len(o.TFTPServer) < offFile-offSname {
-		s.sname = o.TFTPServer
+// configurationFor returns what the guest is told with a lease. A guest that asks for no classless routes cannot use a
+// gateway outside of its network: it gets the stand-in as its router, and the network of both.
+func (s *server4) configurationFor(q request4) *configuration4 {
+	asked, _ := q.options.get(uint8(dhcpv4.OptionParameterRequestList))
+	if s.standIn == nil || bytes.IndexByte(asked, uint8(dhcpv4.OptionClasslessStaticRoute)) >= 0 || bytes.IndexByte(asked, optionMicrosoftRoutes) >= 0 {
+		return &s.exact
 	}
-	if len(o.BootFile) < offCookie-offFile {
-		s.file = o.BootFile
-	}
-	return s
+	return s.standIn
 }
 
 func leaseOptions4(seconds uint32) []byte {
@@ -382,7 +413,7 @@ func (s *server4) appendLease(dst []byte, q request4, kind dhcpv4.MessageType, r
 		to, mac = broadcastIP, broadcastMAC
 	}
 	b = append(b, s.lease...)
-	b = s.appendOptions(b, len(dst), q, rapid)
+	b = s.appendOptions(b, len(dst), q, s.configurationFor(q), rapid)
 	return s.finish(b, len(dst), mac, to)
 }
 
@@ -391,7 +422,7 @@ func (s *server4) appendLease(dst []byte, q request4, kind dhcpv4.MessageType, r
 func (s *server4) appendInform(dst []byte, q request4) []byte {
 	b, fixed := s.appendHead(dst, q, dhcpv4.MessageTypeAck)
 	copy(fixed[offCiaddr:], q.msg[offCiaddr:offYiaddr])
-	b = s.appendOptions(b, len(dst), q, false)
+	b = s.appendOptions(b, len(dst), q, &s.exact, false) // the guest has its address and its router
 	return s.finish(b, len(dst), s.guest, q.ciaddr)
 }
 
@@ -414,16 +445,35 @@ func appendClientIdentifier(b []byte, q request4) []byte {
 	return appendOption4(b, uint8(dhcpv4.OptionClientIdentifier), id)
 }
 
+// httpClient is the vendor class of UEFI's HTTP boot. Such a client takes only offers with this class (UEFI specification
+// 2.10 section 24.7.3.2.2).
+const httpClient = "HTTPClient"
+
+// isHTTP says whether the boot file is one of HTTP boot.
+func isHTTP(file string) bool {
+	return strings.HasPrefix(file, "http://") || strings.HasPrefix(file, "https://")
+}
+
+// appendClass appends the vendor class to the answer for a client of UEFI's HTTP boot, if there is something to boot.
+func (s *server4) appendClass(b []byte, q request4) []byte {
+	class, _ := q.options.get(uint8(dhcpv4.OptionClassIdentifier))
+	if !s.bootsByHTTP || !bytes.HasPrefix(class, []byte(httpClient)) {
+		return b
+	}
+	return appendOption4(b, uint8(dhcpv4.OptionClassIdentifier), []byte(httpClient))
+}
+
 // appendOptions appends the mask, the options that the guest asks for, in the guest's order, and the other
 // options, to the frame at b[start:]. If not all of them fit, those that the guest did not ask for are left
 // out first, and then those of less importance. The fields sname and file are for network boot and never hold
 // options.
-func (s *server4) appendOptions(b []byte, start int, q request4, rapid bool) []byte {
-	b = append(b, s.mask...) // before the router: RFC 2132 section 3.3
+func (s *server4) appendOptions(b []byte, start int, q request4, c *configuration4, rapid bool) []byte {
+	b = append(b, c.mask...) // before the router: RFC 2132 section 3.3
 	if rapid {
 		b = append(b, byte(dhcpv4.OptionRapidCommit), 0)
 	}
 	b = appendClientIdentifier(b, q)
+	b = s.appendClass(b, q)
 
 	asked, _ := q.options.get(uint8(dhcpv4.OptionParameterRequestList))
 	var wanted, chosen [256]bool
@@ -432,8 +482,8 @@ func (s *server4) appendOptions(b []byte, start int, q request4, rapid bool) []b
 	}
 	room := s.limit(q) - (len(b) - start - ethLen) - 1
 	for _, first := range [...]bool{true, false} {
-		for i, o := range s.options {
-			if wanted[o.code] == first && (first || i < s.unasked) && len(o.wire) <= room {
+		for i, o := range c.options {
+			if wanted[o.code] == first && (first || i < c.unasked) && len(o.wire) <= room {
 				chosen[o.code] = true
 				room -= len(o.wire)
 			}
@@ -441,11 +491,11 @@ func (s *server4) appendOptions(b []byte, start int, q request4, rapid bool) []b
 	}
 	for _, code := range asked {
 		if chosen[code] {
-			b = append(b, s.options[s.at[code]-1].wire...)
+			b = append(b, c.options[c.at[code]-1].wire...)
 			chosen[code] = false
 		}
 	}
-	for _, o := range s.options {
+	for _, o := range c.options {
 		if chosen[o.code] {
 			b = append(b, o.wire...)
 		}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -486,6 +487,121 @@ func TestDHCPv4Routes(t *testing.T) {
 				t.Errorf("option 3 %v, want %v", m.Router(), want)
 			}
 		})
+	}
+}
+
+// withStandIn is newRecord's, whose guest gets another router if it asks for no classless routes.
+func withStandIn() cache.Record {
+	rec := newRecord()
+	rec.IPv4.StandIn = addr("10.244.1.6")
+	rec.Neighbours = append(rec.Neighbours, cache.Neighbour{Address: rec.IPv4.StandIn, MAC: gatewayMAC})
+	return rec
+}
+
+// The guest's parameter list says which router and which network it is told. Each list but the first two is that of a real client.
+func TestDHCPv4StandIn(t *testing.T) {
+	const mask, router, routes = 1, 3, 121
+	for _, c := range []struct {
+		name  string
+		list  []byte // option 55
+		exact bool
+	}{
+		{"no list", nil, false},
+		{"both forms of classless routes", []byte{1, 3, 121, 249}, true},
+		{"Windows", []byte{1, 3, 6, 15, 31, 33, 43, 44, 46, 47, 119, 121, 249, 252}, true},
+		{"Windows XP, 249 alone", []byte{1, 15, 3, 6, 44, 46, 47, 31, 33, 249, 43}, true},
+		{"ISC dhclient, Debian's", []byte{1, 28, 2, 3, 15, 6, 119, 12, 44, 47, 26, 121, 42}, true},
+		{"dhcpcd", []byte{1, 121, 3, 6, 12, 15, 26, 28, 33, 51, 54, 58, 59, 119}, true},
+		{"udhcpc with -O staticroutes", []byte{1, 3, 6, 12, 15, 26, 28, 42, 119, 121}, true},
+		{"systemd-networkd", []byte{1, 3, 6, 12, 15, 26, 33, 42, 119, 120, 121}, true},
+		{"udhcpc", []byte{1, 3, 6, 12, 15, 26, 28, 42}, false},
+		{"connman", []byte{1, 3, 26, 252, 42, 15, 6, 12}, false},
+		{"Linux ip=dhcp", []byte{1, 3, 6, 12, 15, 17, 26, 40, 42}, false},
+		{"iPXE", []byte{1, 3, 6, 7, 12, 15, 17, 26, 43, 60, 66, 67, 119, 128, 129, 130, 131, 132, 133, 134, 135, 175, 203}, false},
+		{"OVMF, PXE", []byte{1, 2, 3, 4, 5, 6, 12, 13, 15, 17, 18, 22, 23, 28, 40, 41, 42, 43, 50, 51, 54, 58, 59, 60, 66, 67, 97, 128, 129, 130, 131, 132, 133, 134, 135}, false},
+		{"OVMF, HTTP", []byte{1, 2, 3, 4, 5, 6, 12, 13, 15, 17, 18, 22, 23, 28, 40, 41, 42, 43, 50, 51, 54, 58, 59, 60, 235, 67, 97}, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			options := map[uint8][]byte{}
+			if c.list != nil {
+				options[55] = c.list
+			}
+			ask := func(rec cache.Record, q client4) (reply, *dhcpv4.DHCPv4) {
+				t.Helper()
+				r, silent := ask(t, newResponder(t, rec, resolvConf), q.frame())
+				if silent {
+					t.Fatal("no answer")
+				}
+				return r, read4(t, r)
+			}
+			renew := map[uint8][]byte{54: addr("169.254.1.1").AsSlice(), 50: addr("10.244.1.7").AsSlice()}
+			maps.Copy(renew, options)
+			for _, q := range []client4{
+				{kind: discover, options: options},
+				{kind: request, options: renew},
+				{kind: request, ciaddr: "10.244.1.7", options: options},
+			} {
+				got, m := ask(withStandIn(), q)
+				if c.exact {
+					if without, _ := ask(newRecord(), q); !bytes.Equal(got.payload, without.payload) {
+						t.Errorf("%v: the answer differs from that of a record without a stand-in:\n%x\n%x", q.kind, got.payload, without.payload)
+					}
+					continue
+				}
+				if !bytes.Equal(m.Options[mask], []byte{255, 255, 255, 254}) || !bytes.Equal(m.Options[router], []byte{10, 244, 1, 6}) {
+					t.Errorf("%v: mask %v, router %v; want 255.255.255.254 and 10.244.1.6", q.kind, m.SubnetMask(), m.Router())
+				}
+				if m.Options[routes] != nil || m.Options[249] != nil || m.Options[28] != nil {
+					t.Errorf("%v: classless routes or a broadcast address: %v", q.kind, m)
+				}
+				if !m.YourIPAddr.Equal(net.IP{10, 244, 1, 7}) || !m.ServerIdentifier().Equal(net.IP{169, 254, 1, 1}) {
+					t.Errorf("%v: address %v of server %v", q.kind, m.YourIPAddr, m.ServerIdentifier())
+				}
+			}
+			// A guest that asks for configuration alone has a router already.
+			inform := client4{kind: dhcpv4.MessageTypeInform, ciaddr: "10.244.1.7", options: options}
+			got, _ := ask(withStandIn(), inform)
+			if without, _ := ask(newRecord(), inform); !bytes.Equal(got.payload, without.payload) {
+				t.Errorf("INFORM:\n%x, want\n%x", got.payload, without.payload)
+			}
+		})
+	}
+}
+
+// UEFI's HTTP boot takes only an offer with its own vendor class, and no other client gets one unasked.
+func TestDHCPv4HTTPBoot(t *testing.T) {
+	const uefi = "HTTPClient:Arch:00016:UNDI:003000"
+	for _, c := range []struct{ class, file, configured, want string }{
+		{uefi, "http://192.0.2.1/boot.efi", "", "HTTPClient"},
+		{uefi, "https://boot.example/boot.efi", "", "HTTPClient"},
+		{uefi, "boot.efi", "", ""},
+		{uefi, "", "", ""},
+		{uefi, "http://192.0.2.1/boot.efi", "mine", "mine"},
+		{"PXEClient:Arch:00007:UNDI:003000", "http://192.0.2.1/boot.efi", "", ""},
+		{"", "http://192.0.2.1/boot.efi", "", ""},
+	} {
+		rec := withStandIn()
+		rec.Options.BootFile = c.file
+		if c.configured != "" {
+			rec.Options.DHCPv4 = map[uint8]cache.Data{60: cache.Data(c.configured)}
+		}
+		options := map[uint8][]byte{55: {1, 3, 60, 67}}
+		if c.class != "" {
+			options[60] = []byte(c.class)
+		}
+		for _, kind := range []dhcpv4.MessageType{discover, request} {
+			q := client4{kind: kind, options: maps.Clone(options)}
+			if kind == request {
+				q.options[50] = addr("10.244.1.7").AsSlice()
+			}
+			r, silent := ask(t, newResponder(t, rec, resolvConf), q.frame())
+			if silent {
+				t.Fatal("no answer")
+			}
+			if m := read4(t, r); string(m.Options[60]) != c.want || string(m.Options[67]) != c.file {
+				t.Errorf("%+v: %v has class %q and file %q", c, kind, m.Options[60], m.Options[67])
+			}
+		}
 	}
 }
 

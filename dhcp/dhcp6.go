@@ -29,16 +29,17 @@ const (
 	preferenceMax = 255 // RFC 9915 section 21.8: the guest does not wait for other servers
 )
 
-// server6 answers DHCPv6 for one address.
+// server6 answers DHCPv6 for the guest's addresses.
 type server6 struct {
 	guest, self cache.MAC
 	source      netip.Addr
-	address     netip.Addr
-	duid        []byte // of this server
-	times       []byte // T1 and T2 of an IA_NA
-	iaAddress   []byte // the IA Address option: the address and its lifetimes
+	addresses   []netip.Addr // one at least
+	duid        []byte       // of this server
+	times       []byte       // T1 and T2 of an IA_NA
+	iaAddresses []byte       // the IA Address options: each address and its lifetimes
 	options     []option6
-	limit       int // length of the largest message
+	limit       int  // length of the largest message
+	bootsByHTTP bool // the boot file is a URL of HTTP boot, and no option 16 is configured
 }
 
 type option6 struct {
@@ -54,26 +55,35 @@ func appendOption6(b []byte, code dhcpv6.OptionCode, value []byte) []byte {
 
 func newServer6(rec cache.Record, res resolver) (*server6, []string) {
 	s := &server6{
-		guest:   rec.MAC,
-		self:    rec.ResponderMAC,
-		source:  rec.ResponderMAC.LinkLocal(),
-		address: rec.IPv6.Address,
+		guest:  rec.MAC,
+		self:   rec.ResponderMAC,
+		source: rec.ResponderMAC.LinkLocal(),
 		// RFC 9915 section 11.4: a DUID without a time in it is the same after a restart.
 		duid:  (&dhcpv6.DUIDLL{HWType: iana.HWTypeEthernet, LinkLayerAddr: rec.ResponderMAC[:]}).ToBytes(),
 		limit: max(rec.MTU, minMTU6) - ip6Len - udpLen,
 	}
+	_, configured := rec.Options.DHCPv6[uint16(dhcpv6.OptionVendorClass)]
+	s.bootsByHTTP = !configured && isHTTP(rec.Options.BootFileURL)
 	seconds := leaseSeconds(rec.Options)
 	t1, t2 := uint32(infinite), uint32(infinite)
 	if seconds != infinite { // RFC 9915 section 21.4: 0.5 and 0.8 of the preferred lifetime
 		t1, t2 = seconds/2, uint32(uint64(seconds)*4/5)
 	}
 	s.times = binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(nil, t1), t2)
-	s.iaAddress = appendAddress6(nil, s.address, seconds)
 
 	var warnings []string
+	// The addresses fill half of a message at most. The other half is for identifiers, DNS and the other options.
+	s.addresses = rec.IPv6.Addresses()
+	if most := s.limit / 2 / (4 + iaAddrLen); len(s.addresses) > most {
+		warnings = append(warnings, fmt.Sprintf("DHCPv6 leases %d of the %d addresses: more do not fit into a message", most, len(s.addresses)))
+		s.addresses = s.addresses[:most]
+	}
+	for _, a := range s.addresses {
+		s.iaAddresses = appendAddress6(s.iaAddresses, a, seconds)
+	}
 	// The room beside the longest client identifier and one IA_NA. A guest that asks for several
 	// associations has less room: those come first.
-	room := s.limit - headLen6 - (4 + maxDUID) - (4 + len(s.duid)) - 5 - 4 - (4 + iaHeadLen + 4 + iaAddrLen)
+	room := s.limit - headLen6 - (4 + maxDUID) - (4 + len(s.duid)) - 5 - 4 - (4 + iaHeadLen + len(s.iaAddresses))
 	add := func(code dhcpv6.OptionCode, value []byte) {
 		if len(value) == 0 {
 			return
@@ -242,11 +252,11 @@ func (s *server6) answer(dst []byte, p packet6, msg []byte) ([]byte, result) {
 		if q.rapid {
 			w.appendHead(dhcpv6.MessageTypeReply, msg)
 			w.appendOption(dhcpv6.OptionRapidCommit, nil)
-			e = result{kind: Leased6, address: s.address}
+			e = result{kind: Leased6, address: s.addresses[0]}
 		} else {
 			w.appendHead(dhcpv6.MessageTypeAdvertise, msg)
 			w.appendOption(dhcpv6.OptionPreference, []byte{preferenceMax})
-			e = result{kind: Offered6, address: s.address}
+			e = result{kind: Offered6, address: s.addresses[0]}
 		}
 		if !w.appendAssociations() {
 			e = result{kind: Informed6}
@@ -254,7 +264,7 @@ func (s *server6) answer(dst []byte, p packet6, msg []byte) ([]byte, result) {
 		w.appendConfiguration()
 	case dhcpv6.MessageTypeRequest, dhcpv6.MessageTypeRenew, dhcpv6.MessageTypeRebind:
 		w.appendHead(dhcpv6.MessageTypeReply, msg)
-		if e = (result{kind: Renewed6, address: s.address}); q.kind == dhcpv6.MessageTypeRequest {
+		if e = (result{kind: Renewed6, address: s.addresses[0]}); q.kind == dhcpv6.MessageTypeRequest {
 			e.kind = Leased6
 		}
 		if !w.appendAssociations() {
@@ -272,15 +282,16 @@ func (s *server6) answer(dst []byte, p packet6, msg []byte) ([]byte, result) {
 			e = result{kind: Refused6, address: foreign}
 		} else {
 			w.appendStatus(iana.StatusSuccess)
-			e = result{kind: Confirmed6, address: s.address}
+			e = result{kind: Confirmed6, address: s.addresses[0]}
 		}
 	case dhcpv6.MessageTypeDecline, dhcpv6.MessageTypeRelease:
 		w.appendHead(dhcpv6.MessageTypeReply, msg)
 		w.appendStatus(iana.StatusSuccess)
-		if !s.isNamed(q.options) {
+		named, ok := s.namedAddress(q.options)
+		if !ok {
 			break
 		}
-		if e = (result{kind: Released6, address: s.address}); q.kind == dhcpv6.MessageTypeDecline {
+		if e = (result{kind: Released6, address: named}); q.kind == dhcpv6.MessageTypeDecline {
 			e.kind = Declined6
 		}
 	case dhcpv6.MessageTypeInformationRequest:
@@ -343,14 +354,14 @@ func address6(code dhcpv6.OptionCode, value []byte) (a netip.Addr, ok bool) {
 	return netip.AddrFrom16([16]byte(value)), true
 }
 
-// foreignAddress returns the first address in the associations that is not the guest's. Found says whether
+// foreignAddress returns the first address in the associations that is none of the guest's. Found says whether
 // the associations have an address at all.
 func (s *server6) foreignAddress(options options6) (foreign netip.Addr, found bool) {
 	for code, ia := range options.all() {
 		for code, value := range inside(code, ia).all() {
 			if a, ok := address6(code, value); ok {
 				found = true
-				if a != s.address {
+				if !slices.Contains(s.addresses, a) {
 					return a, true
 				}
 			}
@@ -359,16 +370,16 @@ func (s *server6) foreignAddress(options options6) (foreign netip.Addr, found bo
 	return netip.Addr{}, found
 }
 
-// isNamed says whether the guest's address is in one of the associations.
-func (s *server6) isNamed(options options6) bool {
+// namedAddress returns the first of the guest's addresses in the associations.
+func (s *server6) namedAddress(options options6) (named netip.Addr, ok bool) {
 	for code, ia := range options.all() {
 		for code, value := range inside(code, ia).all() {
-			if a, ok := address6(code, value); ok && a == s.address {
-				return true
+			if a, ok := address6(code, value); ok && slices.Contains(s.addresses, a) {
+				return a, true
 			}
 		}
 	}
-	return false
+	return netip.Addr{}, false
 }
 
 // writer6 writes one message at b[start:], which is never longer than the server's limit.
@@ -405,8 +416,8 @@ func (w *writer6) appendStatus(code iana.StatusCode) {
 	w.appendOption(dhcpv6.OptionStatusCode, []byte{byte(code >> 8), byte(code)})
 }
 
-// appendAssociations answers each identity association, in the guest's order: the first IA_NA gets the
-// address, the others a status that says that there is none. Given says whether the address was given.
+// appendAssociations answers each identity association, in the guest's order: the first IA_NA gets all
+// addresses, the others a status that says that there is none. Given says whether the addresses were given.
 func (w *writer6) appendAssociations() (given bool) {
 	for code, ia := range w.q.options.all() {
 		switch code {
@@ -428,20 +439,20 @@ func (w *writer6) appendAssociations() (given bool) {
 	return given
 }
 
-// appendLease appends an IA_NA with the address, if there is room, and says whether there was. Other addresses
+// appendLease appends an IA_NA with the guest's addresses, if there is room, and says whether there was. Other addresses
 // that the guest wants to renew get lifetimes of zero, which end them (RFC 9915 section 18.3.4).
 func (w *writer6) appendLease(ia []byte) bool {
 	start := len(w.b)
-	if 4+iaHeadLen+len(w.server.iaAddress) > w.room() {
+	if 4+iaHeadLen+len(w.server.iaAddresses) > w.room() {
 		return false
 	}
 	w.b = appendOption6(w.b, dhcpv6.OptionIANA, nil) // its length follows
 	w.b = append(w.b, ia[:iaidLen]...)
 	w.b = append(w.b, w.server.times...)
-	w.b = append(w.b, w.server.iaAddress...)
+	w.b = append(w.b, w.server.iaAddresses...)
 	if w.q.kind == dhcpv6.MessageTypeRenew || w.q.kind == dhcpv6.MessageTypeRebind {
 		for code, value := range options6(ia[iaHeadLen:]).all() {
-			if a, ok := address6(code, value); ok && a != w.server.address && 4+iaAddrLen <= w.room() {
+			if a, ok := address6(code, value); ok && !slices.Contains(w.server.addresses, a) && 4+iaAddrLen <= w.room() {
 				w.b = appendAddress6(w.b, a, 0)
 			}
 		}
@@ -461,8 +472,26 @@ func (w *writer6) appendRefusal(code dhcpv6.OptionCode, ia []byte, head int, sta
 	w.appendOption(code, appendOption6(value, dhcpv6.OptionStatusCode, []byte{byte(status >> 8), byte(status)}))
 }
 
+// appendClass appends the vendor class to the answer for a client of UEFI's HTTP boot, if there is something to boot. The
+// enterprise number is the client's.
+func (w *writer6) appendClass() {
+	if !w.server.bootsByHTTP {
+		return
+	}
+	for code, class := range w.q.options.all() {
+		if code == dhcpv6.OptionVendorClass && len(class) > 6 && bytes.HasPrefix(class[6:], []byte(httpClient)) {
+			at := len(w.b) + 4
+			if w.appendOption(code, class[:6+len(httpClient)]) {
+				binary.BigEndian.PutUint16(w.b[at+4:], uint16(len(httpClient)))
+			}
+			return
+		}
+	}
+}
+
 // appendConfiguration appends the options that the guest asks for, as far as there is room.
 func (w *writer6) appendConfiguration() {
+	w.appendClass()
 	for _, o := range w.server.options {
 		// RFC 9915 section 21.23: only the reply to an INFORMATION-REQUEST has this option.
 		if o.code == dhcpv6.OptionInformationRefreshTime && w.q.kind != dhcpv6.MessageTypeInformationRequest {

@@ -182,11 +182,58 @@ func situations6() []situation6 {
 	}
 }
 
+// situationsSeveral6 are the rows for a guest with three addresses, fd00:10:244::7, fd00:10:244::17 and 2001:db8:1::7.
+func situationsSeveral6() []situation6 {
+	const first, second, third, wrong = "fd00:10:244::7", "fd00:10:244::17", "2001:db8:1::7", "fd00:10:244::8"
+	const all = first + "/inf " + second + "/inf " + third + "/inf"
+	cid, sid := tlv(1, clientDUID), tlv(2, serverDUID)
+	return []situation6{
+		{"18.3.1: SOLICIT", msg6(1, cid, iaNA(5)), "ADVERTISE, preference 255, NA 5 " + all, Offered6, ""},
+		{"18.3.1: SOLICIT, one address wished for", msg6(1, cid, iaNA(5, iaAddr(second))), "ADVERTISE, preference 255, NA 5 " + all, Offered6, ""},
+		{"18.3.1: SOLICIT, rapid commit", msg6(1, cid, tlv(14), iaNA(5)), "REPLY, rapid, NA 5 " + all, Leased6, ""},
+		{"18.3.9: SOLICIT, as many IA_NA", msg6(1, cid, iaNA(1), iaNA(2), iaNA(3)), "ADVERTISE, preference 255, NA 1 " + all + ", NA 2 status 2, NA 3 status 2", Offered6, ""},
+		{"18.3.2: REQUEST", msg6(3, cid, sid, iaNA(5, iaAddr(first), iaAddr(second), iaAddr(third))), "REPLY, NA 5 " + all, Leased6, ""},
+		{"18.3.2: REQUEST of one", msg6(3, cid, sid, iaNA(5, iaAddr(third))), "REPLY, NA 5 " + all, Leased6, ""},
+		{"18.3.4: RENEW", msg6(5, cid, sid, iaNA(5, iaAddr(third), iaAddr(first), iaAddr(second))), "REPLY, NA 5 " + all, Renewed6, ""},
+		{"18.3.4: RENEW of one: the others are added", msg6(5, cid, sid, iaNA(5, iaAddr(first))), "REPLY, NA 5 " + all, Renewed6, ""},
+		{"18.3.4: RENEW, one address is gone", msg6(5, cid, sid, iaNA(5, iaAddr(first), iaAddr(wrong), iaAddr(third))), "REPLY, NA 5 " + all + " " + wrong + "/0", Renewed6, ""},
+		{"18.3.5: REBIND", msg6(6, cid, iaNA(5, iaAddr(first), iaAddr(second), iaAddr(third))), "REPLY, NA 5 " + all, Renewed6, ""},
+		{"18.3.5: REBIND, one address is gone", msg6(6, cid, iaNA(5, iaAddr(wrong), iaAddr(second))), "REPLY, NA 5 " + all + " " + wrong + "/0", Renewed6, ""},
+		{"18.3.3: CONFIRM", msg6(4, cid, iaNA(5, iaAddr(first), iaAddr(second), iaAddr(third))), "REPLY, status 0", Confirmed6, ""},
+		{"18.3.3: CONFIRM of one", msg6(4, cid, iaNA(5, iaAddr(third))), "REPLY, status 0", Confirmed6, ""},
+		{"18.3.3: CONFIRM, one of three wrong", msg6(4, cid, iaNA(5, iaAddr(first), iaAddr(third), iaAddr(wrong))), "REPLY, status 4", Refused6, ""},
+		{"18.3.7: RELEASE of one", msg6(8, cid, sid, iaNA(5, iaAddr(third))), "REPLY, status 0", Released6, ""},
+		{"18.3.8: DECLINE of one", msg6(9, cid, sid, iaNA(5, iaAddr(wrong), iaAddr(second))), "REPLY, status 0", Declined6, ""},
+		{"18.3.8: DECLINE, another address", msg6(9, cid, sid, iaNA(5, iaAddr(wrong))), "REPLY, status 0", "", ""},
+	}
+}
+
+// severalRecord is newRecord with three IPv6 addresses.
+func severalRecord() cache.Record {
+	rec := newRecord()
+	rec.IPv6.Others = []netip.Addr{addr("fd00:10:244::17"), addr("2001:db8:1::7")}
+	return rec
+}
+
 // The rows of the DHCPv6 table.
-func TestDHCPv6Messages(t *testing.T) {
-	for _, c := range situations6() {
+func TestDHCPv6Messages(t *testing.T) { testMessages6(t, newRecord(), situations6()) }
+
+// The rows of the DHCPv6 table of a guest with several addresses.
+func TestDHCPv6SeveralAddresses(t *testing.T) {
+	testMessages6(t, severalRecord(), situationsSeveral6())
+
+	// The event names the address that the guest named.
+	r := newResponder(t, severalRecord(), resolvConf)
+	decline := msg6(9, tlv(1, clientDUID), tlv(2, serverDUID), iaNA(5, iaAddr("2001:db8:1::7")))
+	if e := resultOf(r, from6(guestLL, servers6, decline)); e.address != addr("2001:db8:1::7") {
+		t.Errorf("DECLINE of 2001:db8:1::7: an event of %v", e.address)
+	}
+}
+
+func testMessages6(t *testing.T, rec cache.Record, rows []situation6) {
+	for _, c := range rows {
 		t.Run(c.name, func(t *testing.T) {
-			r := newResponder(t, newRecord(), resolvConf)
+			r := newResponder(t, rec, resolvConf)
 			frame := from6(guestLL, servers6, c.in)
 			if e := resultOf(r, frame); e.kind != c.ev || e.ignored != c.why {
 				t.Errorf("event %q, ignored %q; want %q, %q", e.kind, e.ignored, c.ev, c.why)
@@ -331,6 +378,39 @@ func TestDHCPv6Bounds(t *testing.T) {
 	}
 }
 
+// A guest with more addresses than fit into half of a message gets the first ones, and the DNS servers.
+func TestDHCPv6ManyAddresses(t *testing.T) {
+	for _, c := range []struct{ mtu, addresses, leased int }{
+		{1280, 22, 22}, {1280, 23, 22}, {1450, 200, 25}, {9000, 25, 25}, {576, 30, 22},
+	} {
+		rec := newRecord()
+		rec.MTU = c.mtu
+		for i := range c.addresses - 1 {
+			rec.IPv6.Others = append(rec.IPv6.Others, addr(fmt.Sprintf("fd00:10:244::1:%x", i)))
+		}
+		r := newResponder(t, rec, resolvConf)
+		want := []string{fmt.Sprintf("DHCPv6 leases %d of the %d addresses: more do not fit into a message", c.leased, c.addresses)}
+		if c.leased == c.addresses {
+			want = nil
+		}
+		if !slices.Equal(r.Warnings(), want) {
+			t.Errorf("%+v: warnings %q, want %q", c, r.Warnings(), want)
+		}
+		in := msg6(5, tlv(1, make([]byte, 130)), tlv(2, serverDUID), iaNA(1))
+		got, silent := ask(t, r, from6(guestLL, servers6, in))
+		if silent {
+			t.Fatalf("%+v: no reply", c)
+		}
+		m := read6(t, got)
+		if n := len(m.Options.OneIANA().Options.Addresses()); n != c.leased || len(got.frame)-14 > max(c.mtu, 1280) {
+			t.Errorf("%+v: %d addresses in a packet of %d octets", c, n, len(got.frame)-14)
+		}
+		if fmt.Sprint(m.Options.DNS()) != "[fd00:10:96::a]" || m.Options.DomainSearchList() == nil {
+			t.Errorf("%+v: DNS %v, search list %v", c, m.Options.DNS(), m.Options.DomainSearchList())
+		}
+	}
+}
+
 // Without room for an association the guest gets no address, and no event says that it has one.
 func TestDHCPv6WithoutRoom(t *testing.T) {
 	in := msg6(3, tlv(1, clientDUID), tlv(2, serverDUID))
@@ -396,4 +476,48 @@ func change(frame []byte, at int, to byte) []byte {
 	frame = slices.Clone(frame)
 	frame[at] = to
 	return frame
+}
+
+// UEFI's HTTP boot takes only an advertisement with its own vendor class.
+func TestDHCPv6HTTPBoot(t *testing.T) {
+	class := func(text string) []byte { return append([]byte{0, 0, 1, 0x57, 0, byte(len(text))}, text...) }
+	uefi := class("HTTPClient:Arch:00016:UNDI:003000")
+	for _, c := range []struct {
+		name       string
+		class      []byte
+		file       string
+		configured string
+		want       []byte
+	}{
+		{"UEFI", uefi, "http://[fd00::1]/boot.efi", "", class("HTTPClient")},
+		{"nothing to boot", uefi, "", "", nil},
+		{"TFTP", uefi, "tftp://[fd00::1]/boot.efi", "", nil},
+		{"another class", class("PXEClient:Arch:00007"), "http://[fd00::1]/boot.efi", "", nil},
+		{"no class", nil, "http://[fd00::1]/boot.efi", "", nil},
+		{"a class cut short", []byte{0, 0, 1, 0x57, 0}, "http://[fd00::1]/boot.efi", "", nil},
+		{"configured", uefi, "http://[fd00::1]/boot.efi", "mine", []byte("mine")},
+	} {
+		rec := newRecord()
+		rec.Options.BootFileURL = c.file
+		if c.configured != "" {
+			rec.Options.DHCPv6 = map[uint16]cache.Data{16: cache.Data(c.configured)}
+		}
+		parts := [][]byte{tlv(1, clientDUID), tlv(6, []byte{0, 16, 0, 59}), iaNA(1)}
+		if c.class != nil {
+			parts = append(parts, tlv(16, c.class))
+		}
+		got, silent := ask(t, newResponder(t, rec, resolvConf), from6(guestLL, servers6, msg6(1, parts...)))
+		if silent {
+			t.Fatal("no answer")
+		}
+		var have []byte
+		for code, value := range options6(got.payload[4:]).all() {
+			if code == 16 {
+				have = value
+			}
+		}
+		if !bytes.Equal(have, c.want) {
+			t.Errorf("%s: option 16 %q, want %q", c.name, have, c.want)
+		}
+	}
 }

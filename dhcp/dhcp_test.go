@@ -70,7 +70,7 @@ func TestUDPChecksumZero(t *testing.T) {
 // A reply allocates nothing, and Serve allocates nothing for an event that is held back. So a guest's flood of messages
 // makes no garbage.
 func TestAllocations(t *testing.T) {
-	r := newResponder(t, newRecord(), resolvConf)
+	r := newResponder(t, withStandIn(), resolvConf)
 	r.Log, r.Notify = slog.New(slog.DiscardHandler), func(Event) {}
 	buf := make([]byte, 0, 2048)
 	l := loop{r: r, port: discardPort{}, log: r.Log, answers: r.answers.Load(), out: buf}

@@ -33,7 +33,7 @@ func newResolver(dns cache.DNS, rec *cache.Record) resolver {
 			res.servers6 = append(res.servers6, s)
 		}
 	}
-	for _, given := range dns.Search {
+	for _, given := range rec.Options.Search(dns.Search) {
 		name := strings.TrimRight(strings.TrimSpace(given), ".")
 		if name == "" { // the root domain, which means that there is no search list
 			continue

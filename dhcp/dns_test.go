@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/insomniacslk/dhcp/rfc1035label"
+	"github.com/mdlayher/ndp"
 
 	"github.com/guestwire/guestwire/cache"
 )
@@ -144,4 +145,60 @@ func expand(t *testing.T, b []byte) []string {
 		at = end
 	}
 	return names
+}
+
+// TestSubdomain: the guest's own domain follows the search list of a resolv.conf, in each of the protocols.
+func TestSubdomain(t *testing.T) {
+	rec := newRecord()
+	rec.Options.Hostname, rec.Options.Subdomain = "vm1", "vms"
+	r := newResponder(t, rec, resolvConf)
+	check := func(domain string, want ...string) {
+		t.Helper()
+		got, _ := ask(t, r, client4{kind: discover}.frame())
+		m := read4(t, got)
+		if host, d := string(m.Options[12]), string(m.Options[15]); host != "vm1" || d != domain {
+			t.Errorf("host name %q, domain %q, want vm1 and %q", host, d, domain)
+		}
+		var search []string
+		if list := m.DomainSearch(); list != nil {
+			search = list.Labels
+		}
+		if !slices.Equal(search, want) {
+			t.Errorf("DHCPv4 search list %q, want %q", search, want)
+		}
+		got, _ = ask(t, r, from6(guestLL, servers6, msg6(11)))
+		search = nil
+		if list := read6(t, got).Options.DomainSearchList(); list != nil {
+			search = list.Labels
+		}
+		if !slices.Equal(search, want) {
+			t.Errorf("DHCPv6 search list %q, want %q", search, want)
+		}
+		_, ra := advertisement(t, r)
+		search = nil
+		for _, o := range ra.Options {
+			if list, ok := o.(*ndp.DNSSearchList); ok {
+				search = append(search, list.DomainNames...)
+			}
+		}
+		if !slices.Equal(search, want) {
+			t.Errorf("search list of the advertisement %q, want %q", search, want)
+		}
+	}
+	check("vms.default.svc.cluster.local", "vms.default.svc.cluster.local", "default.svc.cluster.local", "svc.cluster.local", "cluster.local")
+	for _, c := range []struct {
+		search []string
+		domain string
+		want   []string
+	}{
+		{[]string{"other.example"}, "vms.other.example", []string{"vms.other.example", "other.example"}},
+		{[]string{"vms.other.example", "other.example"}, "vms.other.example", []string{"vms.other.example", "other.example"}},
+		{[]string{"other.example", "vms.other.example"}, "vms.other.example", []string{"vms.other.example", "other.example"}},
+		{nil, "", nil},
+	} {
+		if err := r.Update(rec, cache.DNS{Servers: resolvConf.Servers, Search: c.search}); err != nil {
+			t.Fatal(err)
+		}
+		check(c.domain, c.want...)
+	}
 }

@@ -20,8 +20,8 @@ type Event struct {
 	Kind Kind
 	// Text is a sentence for people. It can change in a later version.
 	Text string
-	// Address is the guest's address, or the one that the guest was refused or has declined. It is
-	// valid with the kinds of DHCPv4 and DHCPv6, except Informed6.
+	// Address is the guest's address, of several the first, or the one that the guest was refused, has declined or
+	// released. It is valid with the kinds of DHCPv4 and DHCPv6, except Informed6.
 	Address netip.Addr
 	// MAC is the source of the frame with OtherMACSeen, and zero with other kinds.
 	MAC cache.MAC

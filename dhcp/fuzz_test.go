@@ -66,6 +66,7 @@ func FuzzReply(f *testing.F) {
 	for i := range 20 {
 		dns.Search = append(dns.Search, fmt.Sprintf("%d.%s.example", i, strings.Repeat("d", i)))
 	}
+	full.IPv6.Others = severalRecord().IPv6.Others
 	responders := []*Responder{newResponder(f, newRecord(), resolvConf), newResponder(f, full, dns)}
 	f.Fuzz(func(t *testing.T, frame []byte) {
 		for _, r := range responders {
@@ -174,7 +175,8 @@ func FuzzDHCPv6(f *testing.F) {
 			f.Add(s[62:])
 		}
 	}
-	r := newResponder(f, newRecord(), resolvConf)
+	rec := severalRecord()
+	r := newResponder(f, rec, resolvConf)
 	f.Fuzz(func(t *testing.T, msg []byte) {
 		if len(msg) > 1450-48 || len(msg) < 4 {
 			return
@@ -184,10 +186,18 @@ func FuzzDHCPv6(f *testing.F) {
 			return
 		}
 		for _, ia := range read6(t, got).Options.IANA() {
+			leased := 0
 			for _, a := range ia.Options.Addresses() {
-				if (a.ValidLifetime != 0) != (a.IPv6Addr.String() == "fd00:10:244::7") {
+				own, _ := netip.AddrFromSlice(a.IPv6Addr)
+				if (a.ValidLifetime != 0) != slices.Contains(rec.IPv6.Addresses(), own) {
 					t.Fatalf("the address %v for %v", a.IPv6Addr, a.ValidLifetime)
 				}
+				if a.ValidLifetime != 0 {
+					leased++
+				}
+			}
+			if leased != 0 && leased != len(rec.IPv6.Addresses()) {
+				t.Fatalf("%d addresses in %v", leased, ia)
 			}
 		}
 	})

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 
 	"github.com/mdlayher/ndp"
 
@@ -38,7 +39,7 @@ func newNeighbours(rec cache.Record) (map[netip.Addr]neighbour, error) {
 	for _, n := range rec.Neighbours {
 		// An answer for the guest's own address would tell the guest that another station has the
 		// address (RFC 5227, RFC 4862 section 5.4).
-		if rec.IPv4 != nil && n.Address == rec.IPv4.Address.Addr() || rec.IPv6 != nil && n.Address == rec.IPv6.Address ||
+		if rec.IPv4 != nil && n.Address == rec.IPv4.Address.Addr() || rec.IPv6 != nil && slices.Contains(rec.IPv6.Addresses(), n.Address) ||
 			n.Address == rec.MAC.LinkLocal() {
 			continue
 		}

@@ -20,7 +20,7 @@ func TestProtocols(t *testing.T) {
 	}
 	want := string(have)
 	for name, rows := range map[string]string{
-		"DHCPv4": table4(), "DHCPv6": table6(), "ARP": tableARP(),
+		"DHCPv4": table4(), "DHCPv6": table6(situations6()), "DHCPv6 of several addresses": table6(situationsSeveral6()), "ARP": tableARP(),
 		"neighbour solicitations": tableNS(), "router solicitations": tableRS(),
 		"reasons": tableReasons(t), "events": tableEvents(t),
 	} {
@@ -74,10 +74,10 @@ func table4() string {
 	return b.String()
 }
 
-func table6() string {
+func table6(rows []situation6) string {
 	var b strings.Builder
 	b.WriteString("| section | the guest sends | answer | event |\n| --- | --- | --- | --- |\n")
-	for _, c := range situations6() {
+	for _, c := range rows {
 		section, situation, ok := strings.Cut(c.name, ": ")
 		if !ok || strings.Contains(section, " ") {
 			section, situation = "", c.name

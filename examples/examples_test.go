@@ -70,7 +70,7 @@ func TestAgent(t *testing.T) {
 		{with("teardown"), 0, "nothing is taken down"},
 		{with("teardown", "-force"), 3, "not wired"},
 		{with("plan", "-binding", "bridge", "-config", file), 0, "ip link set eth0 name eth0-nic"},
-		{with("plan", "-binding", "router"), 2, `"router", want "bridge", "redirect", "masquerade", "macvtap", "sriov", "passt" or "auto"`},
+		{with("plan", "-binding", "router"), 2, `"router", want "bridge", "redirect", "masquerade", "routed", "macvtap", "sriov", "passt" or "auto"`},
 		{with("plan", "-binding", "passt"), 0, `sysctl -w net/ipv4/ping_group_range="0 2147483647"`},
 		{with("plan", "-binding", "macvtap"), 5, "bridge would work"},
 		{with("plan", "-binding", "sriov"), 5, "binding.sriov.pci can name one"},

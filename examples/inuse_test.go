@@ -35,7 +35,26 @@ func TestTeardownInUse(t *testing.T) {
 			t.Errorf("teardown %v: status %d, %s; want 7 and the way out", flags, status, out)
 		}
 	}
-	nstest.Run(t, agent, append([]string{"teardown", "-cut-off"}, named...)...)
+	if out, status := run(t, agent, append([]string{"teardown", "-discard", "-force"}, named...)...); status != 2 || !strings.Contains(out, "exclude each other") {
+		t.Errorf("teardown -discard -force: status %d, %s; want 2", status, out)
+	}
+	if out, status := run(t, agent, append([]string{"teardown", "-discard"}, named...)...); status != 7 {
+		t.Errorf("teardown -discard: status %d, %s; want 7", status, out)
+	}
+	nstest.Run(t, agent, append([]string{"teardown", "-discard", "-cut-off"}, named...)...)
+	if err := nstest.Difference(before, n.Pod.Settled()); err != nil {
+		t.Errorf("teardown -discard -cut-off of a tap in use: %v", err)
+	}
+	nstest.Run(t, agent, append([]string{"setup", "-binding", "redirect", "-state", n.State}, named...)...)
+	wired := n.Pod.Settled()
+	nstest.Run(t, agent, append([]string{"teardown", "-discard", "-cut-off"}, named...)...)
+	if err := nstest.Difference(wired, n.Pod.Settled()); err != nil {
+		t.Errorf("teardown -discard has changed the namespace: %v", err)
+	}
+	if left, err := os.ReadDir(n.State); err != nil || len(left) > 0 {
+		t.Errorf("the state directory has %v, %v; want nothing", left, err)
+	}
+	nstest.Run(t, agent, append([]string{"teardown", "-force"}, named...)...)
 	if err := nstest.Difference(before, n.Pod.Settled()); err != nil {
 		t.Error(err)
 	}

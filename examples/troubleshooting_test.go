@@ -530,6 +530,30 @@ var trials = map[string]func(p *trial){
 		p.setup(0)
 		p.whole()
 	},
+	"the IPv4 gateway ... has the MAC ..., the record's stand-in is of ...": func(p *trial) {
+		p.n.World.IP("addr add 169.254.1.1/32 dev pod")
+		p.ip("-4 addr flush dev eth0")
+		p.ip("addr add 10.244.1.7/32 dev eth0")
+		p.ip("route add 169.254.1.1 dev eth0 scope link")
+		p.ip("route add default via 169.254.1.1")
+		p.n.World.IP("route replace 10.244.1.7 dev pod")
+		p.setup(0)
+		p.n.World.IP("link set pod address 02:00:00:00:6a:02")
+		p.says(p.agent(4, "check"))
+		p.setup(0)
+		p.whole()
+	},
+	"veth1 has [...] of eth0 too": func(p *trial) {
+		p.ip("link add veth1 type veth peer name veth1peer")
+		p.ip("addr add 10.244.1.7/32 dev veth1")
+		p.ip("link set veth1 up")
+		p.says(p.setup(0))
+		p.says(p.agent(0, "status"))
+		p.agent(0, "teardown")
+		p.ip("link del veth1")
+		p.setup(0)
+		p.whole()
+	},
 	"eth0-tap is down": func(p *trial) {
 		p.setup(0)
 		p.ip("link set eth0-tap down")
@@ -571,6 +595,38 @@ var trials = map[string]func(p *trial){
 		if routes := fmt.Sprint(p.record().IPv4.Routes); !strings.Contains(routes, "10.244.1.99") || strings.Contains(routes, "10.244.1.1}") {
 			p.t.Errorf("the record has the routes %s", routes)
 		}
+	},
+	"hook forward priority filter; policy drop": func(p *trial) {
+		p.setup(0, "-binding", "routed")
+		nft := func(args ...string) string {
+			return p.command(0, "ip", append([]string{"netns", "exec", p.n.Pod.Name, "nft"}, args...)...)
+		}
+		nft("add table ip other")
+		nft("add chain ip other forward { type filter hook forward priority filter; policy drop; }")
+		p.serve()
+		g, err := guest.Start(guest.Config{Port: p.guestTap(), MAC: p.record().MAC})
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		defer g.Close()
+		if _, err := g.DHCPv4(p.t.Context()); err != nil {
+			p.t.Fatal(err)
+		}
+		short, cancel := context.WithTimeout(p.t.Context(), time.Second)
+		defer cancel()
+		if _, err := g.Ping(short, nstest.Gateway4); err == nil {
+			p.t.Error("the guest reaches its gateway past the other program's rules")
+		}
+		if out := p.agent(0, "status"); !strings.Contains(out, "dropped    nothing") {
+			p.t.Errorf("want nothing dropped, in\n%s", out)
+		}
+		p.says(nft("list", "chains"))
+		nft("add rule ip other forward iifname eth0-tap accept")
+		nft("add rule ip other forward oifname eth0-tap accept")
+		if _, err := g.Ping(p.t.Context(), nstest.Gateway4); err != nil {
+			p.t.Error(err)
+		}
+		p.whole()
 	},
 	"dropped ... packets: ...": func(p *trial) {
 		p.setup(0)
@@ -635,9 +691,24 @@ var trials = map[string]func(p *trial){
 		p.setup(0, "-binding", "auto")
 		p.whole()
 	},
+	"no such field in this version": func(p *trial) {
+		p.says(p.config(2, `{"routed": {}}`))
+		p.command(0, nstest.Program(p.t, "examples/agent"), "help", "setup")
+		p.config(0, `{"binding": {"routed": {}}}`)
+		p.whole()
+	},
 	"network in use": func(p *trial) {
 		p.says(p.config(1, `{"binding": {"masquerade": {"ipv4": "10.244.0.0/16"}}}`))
 		p.config(0, `{"binding": {"masquerade": {"ipv4": "10.99.0.0/24"}}}`)
+		p.whole()
+	},
+	"which the routed binding gives to the namespace, is an address of": func(p *trial) {
+		p.ip("addr add 169.254.75.1/32 dev lo")
+		p.says(p.setup(5, "-binding", "routed"))
+		p.setup(0, "-binding", "masquerade")
+		p.agent(0, "teardown")
+		p.ip("addr del 169.254.75.1/32 dev lo")
+		p.setup(0, "-binding", "routed")
 		p.whole()
 	},
 	"cannot open /dev/net/tun (...), so the launcher could not use a tap": func(p *trial) {
@@ -734,6 +805,24 @@ var trials = map[string]func(p *trial){
 		p.says(p.agent(6, "activate", "-quiet", record))
 		source(0, "deactivate")
 		p.agent(0, "activate", "-quiet", record)
+		p.whole()
+	},
+	"a guest of the routed binding cannot move": func(p *trial) {
+		source, record := p.moving()
+		p.says(p.setup(2, "-binding", "routed", "-standby", "-from", record))
+		p.setup(0, "-standby", "-from", record)
+		source(0, "deactivate")
+		p.agent(0, "activate", "-quiet", record)
+		p.whole()
+	},
+	"under the routed binding the namespace answers for the guest's addresses all the time": func(p *trial) {
+		p.says(p.setup(2, "-binding", "routed", "-standby"))
+		p.setup(0, "-binding", "routed")
+		p.says(p.agent(2, "deactivate"))
+		p.agent(0, "teardown")
+		p.setup(0)
+		p.agent(0, "deactivate")
+		p.agent(0, "activate", "-gone")
 		p.whole()
 	},
 	"has the turn ..., and this namespace knows the turn ...": func(p *trial) {
@@ -857,6 +946,11 @@ var trials = map[string]func(p *trial){
 		p.setup(0)
 		p.whole()
 	},
+	"already wired, it is the wired NIC ... under another name": func(p *trial) {
+		p.setup(0)
+		p.says(p.agent(1, "setup", "-binding", "bridge", "-state", p.n.State+"-2", "-nic", "eth0-nic"))
+		p.whole()
+	},
 	"already wired, a link called ... is there": func(p *trial) {
 		p.n.Pod.IP("link add eth0-br type bridge")
 		p.says(p.setup(1))
@@ -881,6 +975,12 @@ var trials = map[string]func(p *trial){
 			p.t.Errorf("list says\n%s", out)
 		}
 		p.forget()
+	},
+	"network namespace: open ...: no such file or directory (want a path: -netns ...)": func(p *trial) {
+		p.setup(0)
+		p.says(p.agent(2, "teardown", "-netns", filepath.Base(p.n.Pod.Path())))
+		p.agent(0, "teardown", "-netns", p.n.Pod.Path())
+		p.unwired()
 	},
 	"the namespace is not gone: ... is at ...; Teardown takes it down": func(p *trial) {
 		p.setup(0)
@@ -914,7 +1014,7 @@ var trials = map[string]func(p *trial){
 		p.agent(0, "teardown")
 		p.unwired()
 	},
-	"has no journal of it: use the version of guestwire that wired it, name the directory that Setup used (agent -dir), or take the NIC down by force": func(p *trial) {
+	"has no journal of it: name the directory that Setup used (agent -dir), or use the version of guestwire that wired it; if the journal is lost, or was discarded (agent teardown -discard), take the NIC down by force": func(p *trial) {
 		p.setup(0)
 		if err := os.Remove(p.journal()); err != nil {
 			p.t.Fatal(err)

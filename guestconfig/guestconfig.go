@@ -155,18 +155,22 @@ func ofLease(r cache.Record) cache.Static {
 		}
 	}
 	if v := r.IPv6; v != nil {
-		own := netip.PrefixFrom(v.Address, 128)
-		for _, p := range v.OnLink {
-			if p.Contains(v.Address) {
-				own = netip.PrefixFrom(v.Address, min(own.Bits(), p.Bits()))
+		var implied []netip.Prefix
+		for _, a := range v.Addresses() {
+			own := netip.PrefixFrom(a, 128)
+			for _, p := range v.OnLink {
+				if p.Contains(a) {
+					own = netip.PrefixFrom(a, min(own.Bits(), p.Bits()))
+				}
 			}
+			s.Addresses = append(s.Addresses, cache.StaticAddress{Address: own})
+			implied = append(implied, own.Masked())
 		}
-		s.Addresses = append(s.Addresses, cache.StaticAddress{Address: own})
 		add := func(to netip.Prefix, gateway netip.Addr) {
 			s.Routes = append(s.Routes, cache.StaticRoute{Destination: to, Gateway: gateway, Table: cache.TableMain, Metric: metric6})
 		}
 		for _, p := range v.OnLink {
-			if p != own.Masked() {
+			if !slices.Contains(implied, p) {
 				add(p, netip.Addr{})
 			}
 		}
@@ -241,7 +245,7 @@ func (n *nic) servers() []netip.Addr {
 // search are the search domains. A name with other characters could become another setting in the guest.
 func (n *nic) search() []string {
 	var search []string
-	for _, domain := range n.dns.Search {
+	for _, domain := range n.Options.Search(n.dns.Search) {
 		bad := func(c rune) bool {
 			return (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && !strings.ContainsRune("-._", c)
 		}

@@ -112,6 +112,17 @@ var guests = map[string][]cache.Record{
 	"terway":     {terway()},
 	"everything": {everything()},
 	"lease":      {leased()},
+	"subdomain": {func() cache.Record {
+		r := leased()
+		r.Options.Hostname, r.Options.Subdomain = "vm1", "vms"
+		return r
+	}()},
+	"lease-several": {func() cache.Record { // of a NIC without ARP
+		r := leased()
+		r.Binding = cache.BindingRedirect
+		r.IPv6.Others = []netip.Addr{ip("fd10:0:2::3"), ip("2001:db8:1::7")}
+		return r
+	}()},
 	"ipv4-alone": {func() cache.Record {
 		r := plain()
 		r.Static.Addresses = r.Static.Addresses[:1]

@@ -156,6 +156,25 @@ func TestGone(t *testing.T) {
 	}
 }
 
+// TestFirst: programs that start together on a machine where none has run before all get their sandbox.
+func TestFirst(t *testing.T) {
+	guestwiretest.NewPod(t, guestwiretest.Veth) // or the test is skipped
+	if sandbox.OneUser() {
+		t.Skip("an ordinary user's sandbox has a /run of its own")
+	}
+	const together = `mount -t tmpfs none /run; mount -t tmpfs none /dev/net
+		for round in $(seq 8); do
+			rm -rf /run/guestwire.lock
+			for p in $(seq 4); do "$0" "$@" >/dev/null 2>/run/$p || cat /run/$p & done
+			wait
+		done`
+	cmd := exec.Command("unshare", "-m", "/bin/sh", "-c", together, copyTests(t), "-test.run=^$")
+	cmd.Env = outside()
+	if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
 // TestSkips: a machine that cannot run the tests is told so; with GUESTWIRE_REQUIRE that is a failure.
 func TestSkips(t *testing.T) {
 	guestwiretest.NewPod(t, guestwiretest.Veth) // or the test is skipped

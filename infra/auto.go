@@ -8,13 +8,13 @@ import (
 	"github.com/guestwire/guestwire/cache"
 )
 
-// Auto is the first of [Bridge], [Redirect] and [Masquerade] that can work on the NIC, each with its defaults. The
+// Auto is the first of [Bridge], [Redirect], [Routed] and [Masquerade] that can work on the NIC, each with its defaults. The
 // first Setup chooses; the record tells what Auto became.
 type Auto struct {
-	// Order are the kinds that are tried, in this order; empty: "bridge", "redirect", "masquerade". A kind that is
+	// Order are the kinds that are tried, in this order; empty: "bridge", "redirect", "routed", "masquerade". A kind that is
 	// left out is never chosen. Without "bridge", and without a MAC, CNI's CHECK passes whatever Auto becomes:
 	//
-	//	{"auto": {"order": ["redirect", "masquerade"]}}
+	//	{"auto": {"order": ["redirect", "routed", "masquerade"]}}
 	Order []string `json:"order,omitempty"`
 	// MAC is the guest's, whatever Auto becomes; zero: the NIC's, or with Masquerade the one that Masquerade makes up. A kind
 	// that cannot give the guest this MAC is not chosen.
@@ -22,7 +22,7 @@ type Auto struct {
 }
 
 // autoOrder are the kinds that Auto can become, in the order in which Auto tries them without Order.
-var autoOrder = []string{cache.BindingBridge, cache.BindingRedirect, cache.BindingMasquerade}
+var autoOrder = []string{cache.BindingBridge, cache.BindingRedirect, cache.BindingRouted, cache.BindingMasquerade}
 
 // Kind is "auto".
 func (Auto) Kind() string { return "auto" }
@@ -40,13 +40,16 @@ func (b Auto) validate() error {
 		reason := ""
 		switch {
 		case !slices.Contains(autoOrder, kind):
-			reason = fmt.Sprintf("%q, want \"bridge\", \"redirect\" or \"masquerade\"", kind)
+			reason = fmt.Sprintf("%q, want \"bridge\", \"redirect\", \"routed\" or \"masquerade\"", kind)
 		case slices.Contains(b.Order[:i], kind):
 			reason = fmt.Sprintf("%q is in the list already", kind)
 		}
 		if reason != "" {
 			return &cache.FieldError{Field: fmt.Sprintf("binding.auto.order[%d]", i), Reason: reason}
 		}
+	}
+	if !b.MAC.IsZero() && len(b.Bindings()) == 0 {
+		return &cache.FieldError{Field: "binding.auto.mac", Reason: fmt.Sprintf("%v, but routed gives the guest the NIC's: leave it out, or name another kind in order", b.MAC)}
 	}
 	return checkStation("binding.auto.mac", b.MAC)
 }
@@ -61,6 +64,10 @@ func (b Auto) Bindings() []Binding {
 			list = append(list, Bridge{MAC: b.MAC})
 		case cache.BindingRedirect:
 			list = append(list, Redirect{MAC: b.MAC})
+		case cache.BindingRouted:
+			if b.MAC.IsZero() { // otherwise the guest's MAC is the NIC's
+				list = append(list, Routed{})
+			}
 		case cache.BindingMasquerade:
 			list = append(list, Masquerade{MAC: b.MAC})
 		}

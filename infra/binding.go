@@ -17,7 +17,7 @@ import (
 	"github.com/guestwire/guestwire/internal/strictjson"
 )
 
-// Binding is how the guest is attached to the NIC: one of [Bridge], [Redirect], [Masquerade], [Macvtap],
+// Binding is how the guest is attached to the NIC: one of [Bridge], [Redirect], [Masquerade], [Routed], [Macvtap],
 // [SRIOV] and [Passt], or [Auto], each by value. No other package can add one.
 type Binding interface {
 	// Kind is the binding's name in a Spec's JSON and in a record, such as "bridge".
@@ -45,6 +45,7 @@ type Visitor interface {
 	Bridge(Bridge)
 	Redirect(Redirect)
 	Masquerade(Masquerade)
+	Routed(Routed)
 	Macvtap(Macvtap)
 	SRIOV(SRIOV)
 	Passt(Passt)
@@ -55,7 +56,7 @@ type Visitor interface {
 func Visit(b Binding, v Visitor) { b.visit(v) }
 
 // bindings are all of them, with their defaults, in the order in which messages list them.
-var bindings = []Binding{Bridge{}, Redirect{}, Masquerade{}, Macvtap{}, SRIOV{}, Passt{}, Auto{}}
+var bindings = []Binding{Bridge{}, Redirect{}, Masquerade{}, Routed{}, Macvtap{}, SRIOV{}, Passt{}, Auto{}}
 
 // NewBinding returns the binding of the kind with its defaults. The error is a *cache.FieldError.
 func NewBinding(kind string) (Binding, error) {

@@ -82,6 +82,7 @@ type title string
 func (t *title) Bridge(infra.Bridge)         { *t = "the pod" }
 func (t *title) Redirect(infra.Redirect)     { *t = "the pod" }
 func (t *title) Masquerade(infra.Masquerade) { *t = "behind the pod" }
+func (t *title) Routed(infra.Routed)         { *t = "behind the pod, with its addresses" }
 func (t *title) Macvtap(infra.Macvtap)       { *t = "on the node's network" }
 func (t *title) SRIOV(infra.SRIOV)           { *t = "on the card" }
 func (t *title) Passt(infra.Passt)           { *t = "behind the pod's sockets" }

@@ -18,7 +18,7 @@ type Guard struct {
 	MACs []cache.MAC `json:"macs,omitempty"`
 	// Prefixes are sources besides the guest's addresses, such as those of containers in the guest. The filter learns
 	// four link-local addresses that the guest makes up (RFC 7217); fe80::/64 is for a guest with more. Behind a
-	// masquerade Setup adds a route to each prefix by way of the guest; ErrCollision if the prefix overlaps a
+	// masquerade, and under Routed, Setup adds a route to each prefix by way of the guest; ErrCollision if the prefix overlaps a
 	// network that the namespace can reach already. The record warns of a prefix without a route.
 	Prefixes []netip.Prefix `json:"prefixes,omitempty"`
 	// EtherTypes are those of frames that pass besides IPv4, IPv6 and ARP, from the guest and to it, such as
@@ -26,12 +26,13 @@ type Guard struct {
 	// addresses that bridges do not forward (01:80:c2:00:xx:xx) do not pass. Only Bridge, Redirect and Auto take
 	// EtherTypes and VLANs.
 	EtherTypes []EtherType `json:"etherTypes,omitempty"`
-	// VLANs are those whose tags (802.1Q) may pass, 1 to 4094. The filter checks the guest's MAC in such a frame,
+	// VLANs are those whose tags (802.1Q) may pass from the guest and to it, 1 to 4094. Where VLANs is empty, a guest without
+	// a responder of guestwire hears the network's frames with any tag, and answers none. The filter checks the guest's MAC in such a frame,
 	// and that no second tag follows; addresses, DHCP and routers of another VLAN are not the filter's. 0 is for
 	// priority tags, whose frames have to pass the filter as those without a tag have.
 	VLANs []uint16 `json:"vlans,omitempty"`
-	// Open are the ports of the namespace itself that a guest behind a masquerade reaches, at all
-	// addresses but the loopback's, unless they are forwarded back to the guest. Only Masquerade takes
+	// Open are the ports of the namespace itself that a guest of Masquerade or Routed reaches, at all
+	// addresses but the loopback's, unless they are forwarded back to the guest. Only these two take
 	// them, and not Auto.
 	Open []Ports `json:"open,omitempty"`
 }
@@ -70,19 +71,19 @@ func (g Guard) validate() error {
 // opensNothing is validateGuard of a binding that closes no ports of the namespace.
 func (g Guard) opensNothing() error {
 	if len(g.Open) > 0 {
-		return &cache.FieldError{Field: "guard.open", Reason: "only masquerade closes the namespace's ports to the guest, so only it can open some: leave it out, or want the binding masquerade"}
+		return &cache.FieldError{Field: "guard.open", Reason: "only masquerade and routed close the namespace's ports to the guest, so only they can open some: leave it out, or want the binding masquerade or routed"}
 	}
 	return nil
 }
 
-// carriesIP is validateGuard of a binding that translates, and so carries IPv4 and IPv6 alone.
-func (g Guard) carriesIP() error {
+// carriesIP is validateGuard of a binding of this kind that carries IPv4 and IPv6 alone.
+func (g Guard) carriesIP(kind string) error {
 	for _, f := range []struct {
 		name  string
 		given int
 	}{{"guard.etherTypes", len(g.EtherTypes)}, {"guard.vlans", len(g.VLANs)}} {
 		if f.given > 0 {
-			return &cache.FieldError{Field: f.name, Reason: "masquerade translates IPv4 and IPv6, and no other frame leaves: leave it out, or want the binding bridge or redirect"}
+			return &cache.FieldError{Field: f.name, Reason: kind + " carries IPv4 and IPv6, and no other frame leaves: leave it out, or want the binding bridge or redirect"}
 		}
 	}
 	return nil

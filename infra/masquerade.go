@@ -46,14 +46,27 @@ type Masquerade struct {
 }
 
 // Sidecar leaves what comes from the network to proxies in the namespace, whose own rules catch it. The
-// proxies reach the guest at the NIC's addresses. The ports that the proxies listen at belong into
+// proxies reach the guest at the NIC's addresses. Under [Masquerade] the ports that the proxies listen at belong into
 // Masquerade.Excluded.
 type Sidecar struct {
 	// Sources are the loopback addresses from which the proxies connect to the guest, such as Istio's
 	// 127.0.0.6 and ::6. The guest cannot answer to a loopback address and sees the gateway instead. None:
-	// the proxies connect from the NIC's addresses, or Masquerade.Loopback is set, which covers
+	// the proxies connect from other addresses, or Masquerade.Loopback is set, which covers
 	// 127.0.0.0/8 and ::1.
 	Sources []netip.Addr `json:"sources,omitempty"`
+}
+
+// validate checks the sources; nil is valid. Field begins the name of the binding's fields.
+func (s *Sidecar) validate(field string) error {
+	if s == nil {
+		return nil
+	}
+	for i, a := range s.Sources {
+		if !a.IsValid() || a.Is4() && !a.IsLoopback() || a.Is6() && (a.Is4In6() || a.Zone() != "") {
+			return &cache.FieldError{Field: fmt.Sprintf("%ssidecar.sources[%d]", field, i), Reason: fmt.Sprintf("%v, want an address of the namespace's loopback such as 127.0.0.6", a)}
+		}
+	}
+	return nil
 }
 
 // DefaultMaxConnections is the limit of a Masquerade without MaxConnections. With it, a guest and its peers have at most
@@ -75,7 +88,7 @@ var DefaultGatewayMAC = cache.MAC{0x02, 0, 0, 0, 0, 0}
 func (Masquerade) Kind() string { return cache.BindingMasquerade }
 
 func (b Masquerade) visit(v Visitor)           { v.Masquerade(b) }
-func (Masquerade) validateGuard(g Guard) error { return g.carriesIP() }
+func (Masquerade) validateGuard(g Guard) error { return g.carriesIP(cache.BindingMasquerade) }
 func (b Masquerade) makesMAC() bool            { return b.MAC.IsZero() }
 
 // sameGuest compares the guest's addresses and MAC, those of the gateway, and what translates. What is forwarded can change
@@ -120,28 +133,21 @@ func (b Masquerade) validate() error {
 	if err := checkPorts(field+"ports", b.Ports); err != nil {
 		return err
 	}
-	if err := checkPorts(field+"excluded", b.Excluded); err != nil {
+	if err := checkExcluded(field, b.Excluded); err != nil {
 		return err
 	}
 	for i, p := range b.Excluded {
-		if p.Guest != 0 {
-			return &cache.FieldError{Field: fmt.Sprintf("%sexcluded[%d]", field, i), Reason: fmt.Sprintf("%v: what stays the namespace's becomes no other port", p)}
-		}
 		for j, o := range b.Ports {
 			if p.Overlaps(o) {
 				return &cache.FieldError{Field: fmt.Sprintf("%sexcluded[%d]", field, i), Reason: fmt.Sprintf("%v is to be forwarded as well, by ports[%d], %v", p, j, o)}
 			}
 		}
 	}
-	if b.MaxConnections < 0 || b.MaxConnections > maxConnections {
-		return &cache.FieldError{Field: field + "maxConnections", Reason: fmt.Sprintf("%d, want 0 to %d", b.MaxConnections, maxConnections)}
+	if err := checkMaxConnections(field, b.MaxConnections); err != nil {
+		return err
 	}
-	if b.Sidecar != nil {
-		for i, a := range b.Sidecar.Sources {
-			if !a.IsValid() || a.Is4() && !a.IsLoopback() || a.Is6() && (a.Is4In6() || a.Zone() != "") {
-				return &cache.FieldError{Field: fmt.Sprintf("%ssidecar.sources[%d]", field, i), Reason: fmt.Sprintf("%v, want an address of the namespace's loopback such as 127.0.0.6", a)}
-			}
-		}
+	if err := b.Sidecar.validate(field); err != nil {
+		return err
 	}
 	if err := checkStation(field+"gatewayMAC", b.GatewayMAC); err != nil {
 		return err
@@ -150,4 +156,17 @@ func (b Masquerade) validate() error {
 		return &cache.FieldError{Field: field + "gatewayMAC", Reason: fmt.Sprintf("%v is the guest's: want another one", b.GatewayMAC)}
 	}
 	return checkStation(field+"mac", b.MAC)
+}
+
+// checkExcluded checks ports that stay the namespace's.
+func checkExcluded(field string, list []Ports) error {
+	if err := checkPorts(field+"excluded", list); err != nil {
+		return err
+	}
+	for i, p := range list {
+		if p.Guest != 0 {
+			return &cache.FieldError{Field: fmt.Sprintf("%sexcluded[%d]", field, i), Reason: fmt.Sprintf("%v: what stays the namespace's becomes no other port", p)}
+		}
+	}
+	return nil
 }

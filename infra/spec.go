@@ -31,7 +31,7 @@ type Spec struct {
 	Queues int `json:"queues,omitempty"`
 	// MTU is the guest's, in octets of IP: cache.MinMTU up to the NIC's MTU, and at least 1280 if the guest gets IPv6. 0: the
 	// NIC's. Taps, DHCP, router advertisements and the guest's device get it. Longer packets are dropped in both directions,
-	// or a router in the namespace tells their sender (Masquerade); segments of TCP stay shorter, as the MSS of new
+	// or a router in the namespace tells their sender (Masquerade, Routed); segments of TCP stay shorter, as the MSS of new
 	// connections is lowered. Longer UDP passes under Redirect, and from a guest that ignores its MTU: no rule tells a long
 	// datagram from a batch of short ones (UDP_SEGMENT). A running guest learns a new MTU with the next router advertisement,
 	// or with its next lease. Macvtap, SRIOV and Passt take no MTU.
@@ -40,7 +40,8 @@ type Spec struct {
 	// running guest, and its connections go on; each change fills the buckets. They need nf_tables. Macvtap, SRIOV and Passt
 	// take no Limits.
 	Limits cache.Limits `json:"limits,omitzero"`
-	// DNS is the guest's resolver configuration; nil: Phase2 takes it from a resolv.conf.
+	// DNS is the guest's resolver configuration from this NIC; nil: Phase2 takes it from a resolv.conf, which each NIC of the
+	// guest then tells. With an empty DNS, as for a second NIC that does not lead to the DNS servers, this NIC tells none.
 	DNS *cache.DNS `json:"dns,omitempty"`
 	// Options is what else the guest is told.
 	Options cache.Options `json:"options,omitzero"`

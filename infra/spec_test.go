@@ -19,6 +19,7 @@ func TestSpecJSON(t *testing.T) {
 		`{}`: {},
 		`{"nic":"eth0","binding":{"bridge":{}},"owner":{"uid":107}}`: {NIC: "eth0", Binding: infra.Bridge{}, Owner: infra.Owner{UID: 107}},
 		`{"binding":{"masquerade":{}}}`:                              {Binding: infra.Masquerade{}},
+		`{"binding":{"routed":{}}}`:                                  {Binding: infra.Routed{}},
 		`{"binding":{"redirect":{}}}`:                                {Binding: infra.Redirect{}},
 		`{"binding":{"auto":{}}}`:                                    {Binding: infra.Auto{}},
 		`{"binding":{"auto":{"order":["masquerade","redirect"]}}}`:   {Binding: infra.Auto{Order: []string{"masquerade", "redirect"}}},
@@ -167,7 +168,7 @@ func filled(t *testing.T, v reflect.Value) {
 // TestSpecJSONKeepsEachField: no field of a Spec, of a binding, or of what they hold is lost in JSON. A
 // field that is new is tested without a word here.
 func TestSpecJSONKeepsEachField(t *testing.T) {
-	for _, kind := range []string{"bridge", "redirect", "masquerade", "macvtap", "sriov", "passt", "auto"} {
+	for _, kind := range []string{"bridge", "redirect", "masquerade", "routed", "macvtap", "sriov", "passt", "auto"} {
 		var want infra.Spec
 		filled(t, reflect.ValueOf(&want).Elem())
 		b, err := infra.NewBinding(kind)
@@ -218,7 +219,7 @@ func TestSameGuest(t *testing.T) {
 		{bound(infra.Bridge{}), bound(infra.Macvtap{}), false},
 		{bound(infra.Redirect{}), bound(infra.Redirect{}), true},
 		{bound(infra.Auto{}), bound(infra.Auto{}), true},
-		{bound(infra.Auto{}), bound(infra.Auto{Order: []string{"bridge", "redirect", "masquerade"}}), true},
+		{bound(infra.Auto{}), bound(infra.Auto{Order: []string{"bridge", "redirect", "routed", "masquerade"}}), true},
 		{bound(infra.Auto{}), bound(infra.Auto{Order: []string{"redirect"}}), false},
 		{bound(infra.Auto{}), bound(infra.Auto{MAC: guestMAC}), false},
 		{bound(infra.Bridge{}), bound(infra.Bridge{MAC: guestMAC}), false},

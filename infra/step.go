@@ -47,7 +47,7 @@ type Difference struct {
 	//	qdisc-missing, filter-missing, filter-other, filter-foreign (tc; foreign: of another program)
 	//	table-missing, table-extra, table-other (nftables, or the wiring's chains in iptables)
 	//	sysctl
-	//	gateway (the IPv6 gateway has another MAC than the record's router)
+	//	gateway (the IPv6 gateway has another MAC than the record's router, or the IPv4 gateway than the record's stand-in)
 	//	record (the file for Phase2)
 	//	step (an operation that this list has no kind for)
 	Kind string `json:"kind"`

@@ -172,6 +172,10 @@ func networkOf(v6 *cache.IPv6) netip.Prefix {
 	return netip.Prefix{}
 }
 
+func (t *taker) Routed(b Routed) {
+	t.err = &cache.FieldError{Field: "binding", Reason: "a guest of the routed binding cannot move: want another binding, or a guest without From"}
+}
+
 // Macvtap has the NIC's MAC.
 func (t *taker) Macvtap(b Macvtap) { t.taken = b }
 

@@ -34,7 +34,7 @@ func Check(ctx context.Context, c Config) error {
 
 // check looks at kernel, gateway and record. One *DriftError says what differs of all.
 func (s *session) check(ctx context.Context, j *journal, plan *wiring.Plan) error {
-	mended, gateway, err := s.askGateway(ctx, plan)
+	mended, gateways, err := s.askGateways(ctx, plan)
 	if err != nil {
 		return err
 	}
@@ -42,18 +42,15 @@ func (s *session) check(ctx context.Context, j *journal, plan *wiring.Plan) erro
 	if err != nil {
 		return err
 	}
-	differs, _, err := plan.Differences(now)
-	if err != nil {
-		return err
+	differs, steps, err := plan.Differences(now)
+	if err == nil && mended != plan {
+		steps, err = mended.Steps(now)
 	}
-	steps, err := mended.Steps(now)
 	if err != nil {
 		return err
 	}
 	drift := DriftError{NIC: s.nic, Missing: netstate.Steps(steps)}
-	if gateway != nil {
-		drift.Differs = append(drift.Differs, *gateway)
-	}
+	drift.Differs = append(drift.Differs, gateways...)
 	drift.Differs = append(drift.Differs, differs...)
 	record := s.compareRecord(j, plan)
 	if record != nil {
@@ -62,7 +59,7 @@ func (s *session) check(ctx context.Context, j *journal, plan *wiring.Plan) erro
 	if len(drift.Differs) == 0 {
 		return nil
 	}
-	if gateway != nil || record != nil {
+	if len(gateways) > 0 || record != nil {
 		drift.Missing = append(drift.Missing, infra.Step{Kind: "record-write", Command: "write the record " + s.nic + ".json anew"})
 	}
 	return &drift
@@ -118,6 +115,11 @@ func asVersion(r cache.Record, version int) cache.Record {
 	}
 	if version < 5 {
 		r.GatewayMAC, r.Limits = cache.MAC{}, cache.Limits{}
+		if r.IPv6 != nil {
+			v6 := *r.IPv6
+			v6.Others = nil
+			r.IPv6 = &v6
+		}
 	}
 	r.Version = version
 	return r

@@ -941,7 +941,15 @@ func TestCrash(t *testing.T) {
 		for i, binding := range bindings {
 			for j, phase := range phases {
 				name := phase.name + ", " + binding.Kind()
-				if *crash == "few" && i != j%len(bindings) { // each kind with one binding
+				routed := binding.Kind() == "routed"
+				if routed && slices.Contains([]string{"Setup on standby", "Deactivate", "Activate"}, phase.name) {
+					continue // its guest cannot move
+				}
+				few := i == j%(len(bindings)-1) // each kind with one binding, and two with routed, the last one
+				if routed {
+					few = phase.name == "Setup" || phase.name == "Teardown"
+				}
+				if *crash == "few" && !few {
 					continue
 				}
 				r := &row{name: name, hits: map[string]bool{}}

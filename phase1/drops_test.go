@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"maps"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -26,18 +27,19 @@ import (
 func dropped(t *testing.T, ns *nstest.Namespace) map[string]int {
 	t.Helper()
 	counts := map[string]int{}
-	reason, drops := "", false
+	reason := regexp.MustCompile(`^(drop|up)-(.*)`)
+	var of []string
 	for line := range strings.Lines(ns.Exec("nft", "list", "ruleset")) {
 		words := strings.Fields(line)
 		switch {
 		case len(words) > 1 && words[0] == "chain":
-			reason, drops = strings.CutPrefix(words[1], "drop-")
-		case drops && len(words) > 5 && words[0] == "counter" && words[5] == "drop":
-			n, err := strconv.Atoi(words[2])
+			of = reason.FindStringSubmatch(words[1])
+		case of != nil && slices.Contains(words, "counter"):
+			n, err := strconv.Atoi(words[slices.Index(words, "counter")+2])
 			if err != nil {
 				t.Fatalf("nft: %q", line)
 			}
-			counts[reason] += n
+			counts[of[2]] += n
 		}
 	}
 	return counts

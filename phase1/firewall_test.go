@@ -55,6 +55,7 @@ func TestFirewallText(t *testing.T) {
 		"bridge, off":            {binding: infra.Bridge{}, guard: infra.Guard{Off: true}},
 		"bridge, not served":     {binding: infra.Bridge{}, options: cache.Options{NoResponder: true}},
 		"redirect":               {binding: infra.Redirect{}},
+		"redirect, leased":       {binding: infra.Redirect{}, found: []string{"addr add fd00:244:1::77/128 dev eth0 valid_lft 9000 preferred_lft 9000"}},
 		"redirect, off":          {binding: infra.Redirect{}, guard: infra.Guard{Off: true}},
 		"redirect, not served":   {binding: infra.Redirect{}, options: cache.Options{NoResponder: true}},
 		"a wire":                 {binding: infra.Bridge{}, found: []string{"addr flush dev eth0", "-6 route flush dev eth0"}},
@@ -97,7 +98,8 @@ func TestFirewallText(t *testing.T) {
 			slices.Sort(tables) // by family
 			other := nstest.New(t, "text")
 			other.IP("tuntap add eth0-tap mode tap")
-			other.IP("link add eth0 type bridge") // whatever it is
+			other.IP("link add eth0 type bridge")     // whatever it is
+			other.IP("link add eth0-nic type bridge") // before Linux 6.16 a chain needs its link
 			for _, table := range tables {
 				path := filepath.Join(t.TempDir(), "table")
 				if err := os.WriteFile(path, []byte(table), 0o600); err != nil {

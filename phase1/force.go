@@ -73,7 +73,7 @@ func (s *session) takeDownForced(ctx context.Context, c Config, unreadable error
 		return nil, err
 	}
 	if state == "" {
-		lost = append(lost, "which directory has the record "+s.nic+".json; name it to another call, and the record is removed")
+		lost = append(lost, "whether a directory still has the record "+s.nic+".json: if one has, call ForceTeardown again with it (State, agent -state), and the record is removed")
 	}
 	if b, err := infra.NewBinding(kind); !now.Bears(s.nic) && (err != nil || wiring.MakesTaps(b)) {
 		return s.forgetUnmarked(lost, record, unreadable)

@@ -113,11 +113,13 @@ func TestForceTeardown(t *testing.T) {
 						words = []string{"routes and permanent neighbours of eth0; by the record: ip route add 0.0.0.0/0 via 10.244.1.1 dev eth0, ip route add ::/0 via fe80:"}
 					case b == infra.Bridge{}:
 						words = []string{"routes and permanent neighbours of eth0"}
+					case b.Kind() == cache.BindingRouted:
+						words = []string{"the preferred source (src) of routes of eth0, if they had one"}
 					case b == infra.Redirect{} && !known:
 						words = []string{"addresses and routes that eth0 has lost since Setup"}
 					}
 					if !known {
-						words = append(words, "which directory has the record eth0.json")
+						words = append(words, "whether a directory still has the record eth0.json")
 					}
 					lostAre(t, lost, words...)
 					if left := ofNode(t, n); len(left) > 0 {
@@ -242,7 +244,7 @@ func TestForceTeardownDamaged(t *testing.T) {
 		gone    bool
 	}{
 		"holder": {infra.Bridge{}, func(n nstest.Network) { n.Pod.IP("link del eth0") }, false,
-			[]string{"MAC and addresses of eth0", "how eth0 made its IPv6 addresses", "whether eth0 was down", "routes and permanent neighbours of eth0", "which directory"}, false},
+			[]string{"MAC and addresses of eth0", "how eth0 made its IPv6 addresses", "whether eth0 was down", "routes and permanent neighbours of eth0", "whether a directory"}, false},
 		"holder, with the record": {infra.Bridge{}, func(n nstest.Network) { n.Pod.IP("link del eth0") }, true,
 			[]string{"addresses of eth0, as another program has deleted the link that kept them; by the record: ip addr add 10.244.1.7/24 dev eth0, ip addr add fd00:244:1::7/64 dev eth0",
 				"how eth0 made its IPv6 addresses", "whether eth0 was down", "routes and permanent neighbours of eth0; by the record: ip route add 0.0.0.0/0"}, false},
@@ -354,7 +356,7 @@ func TestForceTeardownIPTables(t *testing.T) {
 				t.Fatal(err)
 			}
 			if state == "" {
-				lostAre(t, lost, "which directory has the record")
+				lostAre(t, lost, "whether a directory still has the record")
 			} else {
 				lostAre(t, lost)
 			}
@@ -396,7 +398,7 @@ func TestForceTeardownDirect(t *testing.T) {
 					known := named || how != "cut in half" && how != "empty"
 					switch {
 					case !known:
-						lostAre(t, lost, "which directory", "what Setup changed in the namespace, where nothing bears guestwire's mark")
+						lostAre(t, lost, "whether a directory", "what Setup changed in the namespace, where nothing bears guestwire's mark")
 						if err := os.Remove(filepath.Join(n.State, "eth0.json")); err != nil {
 							t.Error(err)
 						}

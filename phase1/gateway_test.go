@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -85,6 +86,64 @@ func TestGateway(t *testing.T) {
 			for _, route := range g.Routes() {
 				if route.Gateway == gatewayMAC.LinkLocal() {
 					t.Errorf("the guest still has the route %v", route)
+				}
+			}
+			end(t, g)
+			teardown(t, n, c, before)
+		})
+	}
+}
+
+// TestGateway4: the IPv4 gateway outside of the guest's network gets another MAC. Check says so, and Setup mends the record
+// and the filters. The guest's own ARP requests for the gateway reach the gateway.
+func TestGateway4(t *testing.T) {
+	t.Parallel()
+	gateway, standIn := netip.MustParseAddr("169.254.1.1"), netip.MustParseAddr("10.244.1.6")
+	for _, b := range []infra.Binding{infra.Bridge{}, infra.Redirect{}} {
+		t.Run(b.Kind(), func(t *testing.T) {
+			t.Parallel()
+			n := nstest.NewWorld(t)
+			n.NeedTaps()
+			n.World.IP("link add pod address " + gatewayMAC.String() + " type veth peer name eth0 netns " + n.Pod.Name)
+			n.World.IP("link set pod up")
+			n.World.IP(fmt.Sprintf("addr add %v/32 dev pod", gateway))
+			n.World.IP("route add 10.244.1.7/32 dev pod")
+			n.Pod.IP("link set eth0 up")
+			n.Pod.IP("addr add 10.244.1.7/32 dev eth0")
+			n.Pod.IP(fmt.Sprintf("route add %v dev eth0 scope link", gateway))
+			n.Pod.IP(fmt.Sprintf("route add default via %v", gateway))
+			before := settled(t, n)
+			c := config(n, b)
+			setup(t, c)
+			check(t, c)
+			want := func(mac cache.MAC) {
+				t.Helper()
+				r := record(t, n)
+				if r.IPv4.StandIn != standIn || !slices.Contains(r.Neighbours, cache.Neighbour{Address: standIn, MAC: mac}) {
+					t.Errorf("stand-in %v, neighbours %v; want %v at %v", r.IPv4.StandIn, r.Neighbours, standIn, mac)
+				}
+			}
+			want(gatewayMAC)
+			n.World.IP("link set pod address " + newGatewayMAC.String())
+			var drift *phase1.DriftError
+			if err := phase1.Check(t.Context(), c); !errors.As(err, &drift) {
+				t.Fatal(err)
+			}
+			text := fmt.Sprintf("the IPv4 gateway %v has the MAC %v, the record's stand-in is of %v", gateway, newGatewayMAC, gatewayMAC)
+			if len(drift.Differs) != 1 || drift.Differs[0] != (infra.Difference{Kind: "gateway", Text: text}) {
+				t.Errorf("differs %q, want %q", drift.Differs, text)
+			}
+			setup(t, c)
+			check(t, c)
+			want(newGatewayMAC)
+			n.Serve(t, nstest.LauncherUID)
+			g := boot(t, n, record(t, n))
+			if _, err := g.Configure(t.Context(), guest.Families{IPv4: true}); err != nil {
+				t.Fatal(err)
+			}
+			for _, to := range []netip.Addr{gateway, nstest.Beyond4} {
+				if _, err := g.Ping(t.Context(), to); err != nil {
+					t.Errorf("%v: %v", to, err)
 				}
 			}
 			end(t, g)

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -398,6 +399,8 @@ func TestLaunchErrors(t *testing.T) {
 // TestLaunchKeepsAttributes: other attributes are the caller's.
 func TestLaunchKeepsAttributes(t *testing.T) {
 	nstest.Need(t)
+	runtime.LockOSThread() // Pdeathsig is sent when the thread ends
+	defer runtime.UnlockOSThread()
 	cmd := exec.Command("sh", "-c", "cut -d' ' -f5 /proc/$$/stat")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	var out bytes.Buffer

@@ -144,7 +144,11 @@ func kernelGuest(t *testing.T, n nstest.Network, r cache.Record, mtu int) (*nste
 	guest.IP("link set lo up")
 	guest.IP(fmt.Sprintf("link set eth0 mtu %d up", mtu))
 	guest.IP("addr add " + r.IPv4.Address.String() + " dev eth0")
-	guest.IP(fmt.Sprintf("addr add %v/64 dev eth0 nodad", r.IPv6.Address))
+	bits := 64
+	if r.Binding == cache.BindingRouted {
+		bits = 128 // the namespace is the next hop to all others
+	}
+	guest.IP(fmt.Sprintf("addr add %v/%d dev eth0 nodad", r.IPv6.Address, bits))
 	guest.IP(fmt.Sprintf("route add default via %v dev eth0 onlink", r.IPv4.Gateway()))
 	guest.IP(fmt.Sprintf("route add default via %v dev eth0 onlink", r.IPv6.Router.Address))
 	n.Serve(t, nstest.LauncherUID)

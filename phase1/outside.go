@@ -55,13 +55,9 @@ func mayBeOutside(uid uint32) bool {
 
 // checkTrusted refuses a file that is neither root's nor, where no one else could have put it, of an owner from outside,
 // or that has one of the bits in its mode.
-func checkTrusted(path string, bits fs.FileMode) error {
-	info, err := os.Lstat(path)
-	if err != nil {
-		return err
-	}
+func checkTrusted(path string, info fs.FileInfo, bits fs.FileMode) error {
 	if !isOutside(info) || info.Mode().Perm()&bits != 0 {
-		return checkRootOnly(path, bits)
+		return checkRootOnly(path, info, bits)
 	}
 	if path == "/" {
 		return nil

@@ -50,6 +50,13 @@ type Config struct {
 	// CutOff says that Teardown and ForceTeardown delete the guest's tap also if a process has it open. The guest's
 	// network ends then, and the VMM keeps a dead device. Other calls ignore CutOff.
 	CutOff bool
+	// Discard says that the namespace is about to be deleted, so that nothing in it has to be given back: Teardown removes
+	// record and journal alone, and takes no time in the kernel. A NIC without a link kind of rtnetlink (a PCI device) outlives
+	// the namespace, and would go back to the machine as the wiring left it: then Teardown does its whole work, as without
+	// Discard, and so with CutOff if a process has the guest's tap open, which would keep the namespace. If the namespace stays
+	// nevertheless, so does the wiring, without a journal: Setup refuses it with infra.ErrWired, and ForceTeardown is the way
+	// back, as far as the kernel still knows it. Other calls ignore Discard.
+	Discard bool
 	// Progress is told in words what a call waits for, once it takes longer than a second, and what Teardown
 	// found not to be there. It may be called on another goroutine. Nil is allowed.
 	Progress func(text string)

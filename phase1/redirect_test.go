@@ -81,8 +81,8 @@ func TestAuto(t *testing.T) {
 		{"veth", "", "bridge", []string{"# binding: bridge\n"}},
 		{"macvlan", "link add link up0 name eth0 type macvlan mode bridge", "redirect",
 			[]string{"# binding: redirect\n", "# not bridge: a macvlan in mode bridge receives only for its own MAC\n"}},
-		{"tun", "tuntap add eth0 mode tun", "masquerade",
-			[]string{"# binding: masquerade\n", "# not bridge: it carries no Ethernet with ARP\n", "# not redirect: it carries no Ethernet\n"}},
+		{"tun", "tuntap add eth0 mode tun", "routed",
+			[]string{"# binding: routed\n", "# not bridge: it carries no Ethernet with ARP\n", "# not redirect: it carries no Ethernet\n"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			n := nstest.NewNetwork(t)
@@ -116,7 +116,7 @@ func TestAuto(t *testing.T) {
 			if err := difference(stable(wired), stable(n.Pod.Dump())); err != nil {
 				t.Errorf("a second Setup changed something: %v", err)
 			}
-			without := config(n, infra.Auto{Order: slices.DeleteFunc([]string{"bridge", "redirect", "masquerade"}, func(kind string) bool { return kind == test.want })})
+			without := config(n, infra.Auto{Order: slices.DeleteFunc([]string{"bridge", "redirect", "routed", "masquerade"}, func(kind string) bool { return kind == test.want })})
 			if _, err := phase1.Setup(t.Context(), without); !errors.Is(err, infra.ErrWired) {
 				t.Errorf("auto without %s: %v, want ErrWired", test.want, err)
 			}
@@ -219,17 +219,18 @@ func TestRedirectMutesTheNamespace(t *testing.T) {
 	teardown(t, s.Network, c, before)
 }
 
-// TestRedirectOfWhatExpires: wired by redirect, the namespace does not hear the server that would renew its address. Teardown
-// gives the address back.
+// TestRedirectOfWhatExpires: no client renews the NIC's address while it is wired by redirect. Teardown gives the address
+// back.
 func TestRedirectOfWhatExpires(t *testing.T) {
 	t.Parallel()
 	n := nstest.NewNetwork(t)
 	n.Pod.IP("addr del 10.244.1.7/24 dev eth0")
-	n.Pod.IP("addr add 10.244.1.7/24 broadcast 10.244.1.255 dev eth0 valid_lft 5 preferred_lft 5")
+	n.Pod.IP("addr add 10.244.1.7/24 broadcast 10.244.1.255 dev eth0 valid_lft 600 preferred_lft 600")
 	n.Pod.IP("route add default via 10.244.1.1")
 	before := settled(t, n)
 	c := config(n, infra.Redirect{})
 	setup(t, c)
+	n.Pod.IP("addr change 10.244.1.7/24 broadcast 10.244.1.255 dev eth0 valid_lft 1 preferred_lft 1")
 	nstest.Eventually(t, func() error {
 		if out := n.Pod.IP("-4 addr show dev eth0"); out != "" {
 			return errors.New(out)
@@ -254,7 +255,7 @@ func TestChildren(t *testing.T) {
 	}
 	c := config(n, infra.Auto{})
 	setup(t, c)
-	if got := record(t, n).Binding; got != "masquerade" {
+	if got := record(t, n).Binding; got != "routed" {
 		t.Errorf("auto is %s", got)
 	}
 	teardown(t, n, c, before)

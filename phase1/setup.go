@@ -18,13 +18,13 @@ import (
 // error of a later one the wiring stays, as a guest may be using it.
 //
 // A wired NIC can get another DNS, Options, Device and MTU: the record changes, and a running Serve
-// follows it. It can get another Guard, other Limits, and a masquerade other Ports, Excluded, Loopback, Sidecar and
-// MaxConnections: the rules are replaced at once, and established connections go on. What
+// follows it. It can get another Guard, other Limits, a masquerade other Ports, Excluded, Loopback, Sidecar and
+// MaxConnections, and a routed NIC other Excluded, Sidecar and MaxConnections: the rules are replaced at once, and established connections go on. What
 // [infra.SameGuest] refuses is infra.ErrWired.
 //
 // Setup needs root with CAP_SYS_ADMIN and CAP_NET_ADMIN; with Own, CAP_NET_ADMIN is enough. It waits until ctx ends for other calls on the same
-// namespace, of other processes too. If the guest has an IPv6 gateway with a global address, Setup asks for the
-// gateway's MAC, and waits up to five seconds; a later Setup one second. On standby Setup asks for nothing, and sends nothing
+// namespace, of other processes too. If the guest has an IPv6 gateway with a global address, or an IPv4 gateway outside of
+// its network, Setup asks for the gateway's MAC, and waits up to five seconds for each; a later Setup one second. On standby Setup asks for nothing, and sends nothing
 // by the NIC.
 //
 // The errors to tell apart: *cache.FieldError for a bad configuration, *infra.RefusedError if the binding cannot work
@@ -147,12 +147,19 @@ func (s *session) nextPlan(ctx context.Context, earlier *journal, spec infra.Spe
 	}
 	again := earlier.Journal
 	again.Spec = spec
+	if again.Found.FlowTables {
+		watched, err := s.ns.Watched()
+		if err != nil {
+			return nil, netstate.Snapshot{}, err
+		}
+		again.Found.FlowTables = !watched
+	}
 	plan, err := again.Plan()
 	if err != nil {
 		return nil, netstate.Snapshot{}, err
 	}
-	end := s.tell.during("asks for the MAC of the guest's IPv6 gateway")
-	plan, _, err = s.askGateway(ctx, plan)
+	end := s.tell.during("asks for the MACs of the guest's gateways")
+	plan, _, err = s.askGateways(ctx, plan)
 	end()
 	if err != nil {
 		return nil, netstate.Snapshot{}, err
@@ -196,7 +203,7 @@ func (s *session) firstPlan(ctx context.Context, c Config, owner launcher) (*wir
 			return nil, now, err
 		}
 		if questions.Gateways {
-			wiring.KnownGateway(&found, link, *c.From)
+			wiring.KnownGateways(&found, link, *c.From)
 		}
 	}
 	questions.Gateways = questions.Gateways && !c.Standby // to ask is to send
@@ -253,12 +260,17 @@ func (s *session) answer(ctx context.Context, found *netstate.Snapshot, nic stri
 		}
 		found.NoLog = !has
 	}
+	if questions.FlowTables && !found.NoNFTables {
+		if found.FlowTables, err = s.ns.CanOffload(); err != nil {
+			return err
+		}
+	}
 	link, ok := found.Named(nic)
 	if !ok || !questions.Gateways {
 		return nil // without the NIC, NewPlan says so
 	}
-	for _, gateway := range wiring.Gateways6(*found, link) {
-		end := s.tell.during("asks for the MAC of the IPv6 gateway %v, for up to five seconds", gateway)
+	for _, gateway := range wiring.Gateways(*found, link) {
+		end := s.tell.during("asks for the MAC of the gateway %v, for up to five seconds", gateway)
 		neighbour, ok, err := s.ns.Resolve(ctx, link.Index, gateway)
 		end()
 		if err != nil {

@@ -71,8 +71,9 @@ func nextTurn(t wiring.Turn) wiring.Turn {
 // returns. The guest has to be quiet everywhere else, as Other proves or vouches for. Activate of a NIC that is active
 // repairs what an interrupted Activate left, and changes nothing if nothing is missing.
 //
-// At last, when the guest is active, Activate asks for the MAC of the guest's IPv6 gateway, if it has a global address: on
-// another node it may be another one. Without an answer Activate waits a third of a second, or a second if the MAC is not known.
+// At last, when the guest is active, Activate asks for the MACs of an IPv6 gateway with a global address and of an IPv4 gateway
+// outside of the guest's network: on another node they may be others. Without an answer Activate waits a third of a second for
+// each, or a second if the MAC is not known.
 //
 // After an error the guest may be active here: before it becomes active elsewhere, call Deactivate. Activate uses
 // what Check uses, and needs what Check needs. The errors to tell apart: ErrNotQuiet if Other.Quiet is a record of this
@@ -119,7 +120,7 @@ func Activate(ctx context.Context, c Config, other Other) (cache.Record, error) 
 		if err := s.replaceRecord(ctx, j, plan.Record); err != nil {
 			return err
 		}
-		record, err = s.learnGateway(ctx, j, plan)
+		record, err = s.learnGateways(ctx, j, plan)
 		return err
 	})
 	if err != nil {
@@ -226,16 +227,12 @@ func (s *session) replaceRecord(ctx context.Context, j *journal, r cache.Record)
 	return cache.Write(s.state.Root, r)
 }
 
-// learnGateway asks for the MAC of the guest's IPv6 gateway, mends the wiring if it is another one than the plan's, and
+// learnGateways asks for the MACs of the guest's gateways, mends the wiring if one is another than the plan's, and
 // returns the record. J is the journal so far.
-func (s *session) learnGateway(ctx context.Context, j *journal, plan *wiring.Plan) (cache.Record, error) {
-	gateway, needed := plan.Gateway()
-	if !needed {
-		return plan.Record, nil
-	}
-	mended, learned, err := s.askGatewayAs(ctx, plan, !gateway.MAC.IsZero()) // the VMM may wait for Activate
-	if err != nil {                                                          // the guest is active without it, as if the gateway did not answer
-		s.tell.say("the guest's IPv6 gateway could not be asked for its MAC, the next Setup asks: %v", err)
+func (s *session) learnGateways(ctx context.Context, j *journal, plan *wiring.Plan) (cache.Record, error) {
+	mended, learned, err := s.askGatewaysAs(ctx, plan, true) // the VMM may wait for Activate
+	if err != nil {                                          // the guest is active without it, as if the gateway did not answer
+		s.tell.say("the guest's gateways could not be asked for their MACs, the next Setup asks: %v", err)
 		return plan.Record, nil
 	}
 	if learned == nil {

@@ -113,7 +113,7 @@ func (s side) serves(t *testing.T) {
 // only the latest record of a side allows the other one to be.
 func TestMove(t *testing.T) {
 	t.Parallel()
-	eachBinding(t, func(t *testing.T, b infra.Binding) {
+	eachMovable(t, func(t *testing.T, b infra.Binding) {
 		t.Parallel()
 		source, target := newSide(t, b), newSide(t, b)
 		setup(t, source.c)
@@ -201,7 +201,7 @@ func TestMove(t *testing.T) {
 // When active again, it is the other way round.
 func TestStandbyRepair(t *testing.T) {
 	t.Parallel()
-	eachBinding(t, func(t *testing.T, b infra.Binding) {
+	eachMovable(t, func(t *testing.T, b infra.Binding) {
 		s := newSide(t, b)
 		s.c.Standby = true
 		setup(t, s.c)

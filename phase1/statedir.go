@@ -291,17 +291,21 @@ func (j *journal) checkState(path string) error {
 // directory, other users may write to a sticky directory such as /tmp, where they cannot move root's files. What belongs to
 // a user from outside of a user namespace: see outsideUID. The directory itself must have none of the bits in its mode.
 func rootPath(path string, bits fs.FileMode) (string, error) {
-	real, err := safePath(path)
+	real, info, err := safePath(path)
 	if err != nil {
 		return "", err
 	}
-	return real, checkRootOnly(real, bits)
+	return real, checkRootOnly(real, info, bits)
 }
 
-// safePath is rootPath without a look at the directory itself.
-func safePath(path string) (string, error) {
+// safePath is rootPath without a check of the directory itself, of which it returns what Lstat says. It looks at each
+// directory once, after those above it were checked: then no user but root can put another one in its place.
+func safePath(path string) (real string, info fs.FileInfo, err error) {
 	const linksMax = 40 // as the kernel has it (MAXSYMLINKS of linux/namei.h)
 	real, links := "/", 0
+	if info, err = os.Lstat(real); err != nil {
+		return "", nil, err
+	}
 	rest := strings.Split(path, "/")
 	for len(rest) > 0 {
 		name := rest[0]
@@ -309,55 +313,54 @@ func safePath(path string) (string, error) {
 		if name == "" {
 			continue
 		}
-		if err := checkRootAbove(real); err != nil {
-			return "", err
+		if err := checkRootAbove(real, info); err != nil {
+			return "", nil, err
 		}
 		next := filepath.Join(real, name)
-		info, err := os.Lstat(next)
+		at, err := os.Lstat(next)
 		if err != nil {
-			return "", err
+			return "", nil, err
 		}
-		if info.Mode()&fs.ModeSymlink == 0 {
-			real = next
+		if at.Mode()&fs.ModeSymlink == 0 {
+			real, info = next, at
 			continue
 		}
-		if err := checkTrusted(next, 0); err != nil {
-			return "", err
+		if err := checkTrusted(next, at, 0); err != nil {
+			return "", nil, err
 		}
 		if links++; links > linksMax {
-			return "", &fs.PathError{Op: "open", Path: path, Err: unix.ELOOP}
+			return "", nil, &fs.PathError{Op: "open", Path: path, Err: unix.ELOOP}
 		}
 		target, err := os.Readlink(next)
 		if err != nil {
-			return "", err
+			return "", nil, err
 		}
 		if filepath.IsAbs(target) {
 			real = "/"
+			if info, err = os.Lstat(real); err != nil {
+				return "", nil, err
+			}
 		}
 		rest = append(strings.Split(target, "/"), rest...)
 	}
-	return real, nil
+	return real, info, nil
 }
 
 // checkRootAbove refuses a directory in which another user could move root's files.
-func checkRootAbove(path string) error {
-	info, err := os.Lstat(path)
-	if err != nil {
-		return err
-	}
+func checkRootAbove(path string, info fs.FileInfo) error {
 	if info.Mode()&fs.ModeSticky != 0 {
-		return checkTrusted(path, 0)
+		return checkTrusted(path, info, 0)
 	}
-	return checkTrusted(path, 0o022)
+	return checkTrusted(path, info, 0o022)
 }
 
 // checkRootParent refuses a path below a directory in which another user could put another file in its place.
 func checkRootParent(path string) error {
-	above, err := safePath(filepath.Dir(path))
+	above, info, err := safePath(filepath.Dir(path))
 	if err != nil {
 		return err
 	}
-	return checkRootAbove(above)
+	return checkRootAbove(above, info)
 }
 
 // makeState makes the directory, where no other user can put another one in its place. Made is false if the
@@ -382,11 +385,7 @@ func makeState(path string) (made bool, err error) {
 }
 
 // checkRootOnly refuses a file that is not root's, or that has one of the bits in its mode.
-func checkRootOnly(path string, bits fs.FileMode) error {
-	info, err := os.Lstat(path)
-	if err != nil {
-		return err
-	}
+func checkRootOnly(path string, info fs.FileInfo, bits fs.FileMode) error {
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	if !ok || stat.Uid != 0 || info.Mode().Perm()&bits != 0 {
 		perm := info.Mode().Perm()

@@ -42,7 +42,7 @@ func target(t *testing.T, from cache.Record) side {
 // From.
 func TestTakeOver(t *testing.T) {
 	t.Parallel()
-	eachBinding(t, func(t *testing.T, b infra.Binding) {
+	eachMovable(t, func(t *testing.T, b infra.Binding) {
 		source, from := movingGuest(t, b)
 		s := target(t, from)
 		_, planned := phase1.Plan(t.Context(), s.c)
@@ -122,7 +122,7 @@ func TestTakeOverGateway(t *testing.T) {
 // Spec can have neither the smaller one nor none.
 func TestTakeOverMTU(t *testing.T) {
 	t.Parallel()
-	eachBinding(t, func(t *testing.T, b infra.Binding) {
+	eachMovable(t, func(t *testing.T, b infra.Binding) {
 		_, from := movingGuest(t, b)
 		for _, mtu := range []int{0, from.MTU} {
 			s := target(t, from)

@@ -27,6 +27,9 @@ import (
 // A macvtap, a virtual function and passt's socket are not the wiring's, and the kernel does not tell who has them open:
 // of these the caller has to know.
 //
+// With Config.Discard, for a namespace that is about to be deleted, Teardown removes record and journal alone. ErrInUse
+// holds there as well; with CutOff, Teardown does its whole work if a process has the tap open.
+//
 // A namespace that is gone has nothing to give back; [Forget] removes what is left of its wirings.
 func Teardown(ctx context.Context, c Config) error {
 	return c.do(ctx, func(s *session) error {
@@ -43,8 +46,48 @@ func Teardown(ctx context.Context, c Config) error {
 		for _, what := range j.Lost { // by a ForceTeardown that was interrupted
 			s.tell.say("not known: %s", what)
 		}
+		if c.Discard {
+			if done, err := s.discard(ctx, j, c.CutOff); done || err != nil {
+				return err
+			}
+		}
 		return s.takeDown(ctx, j, c.CutOff)
 	})
+}
+
+// discard removes record and journal, and leaves the wiring to end with its namespace. It does nothing, and returns
+// false, if the NIC outlives the namespace: the kernel deletes links that have a kind of rtnetlink, and moves others to the
+// machine's namespace, with the name and MAC that they have (default_device_exit_net). With cutOff it also returns false if a
+// process has the guest's tap open: the tap, and with it the namespace, would last as long as the process.
+func (s *session) discard(ctx context.Context, j *journal, cutOff bool) (bool, error) {
+	links, err := s.ns.Links()
+	if err != nil {
+		return false, err
+	}
+	found, known := j.Found.Named(s.nic)
+	if !known {
+		return false, nil
+	}
+	if found.Kind == "" && slices.ContainsFunc(links, func(l netstate.Link) bool { return l.Index == found.Index }) {
+		return false, nil
+	}
+	plan, err := s.replan(j)
+	if err != nil {
+		return false, err
+	}
+	if _, _, err := s.wayBack(plan, false); err != nil { // what Teardown would refuse
+		if cutOff && errors.Is(err, ErrInUse) {
+			return false, nil
+		}
+		return false, err
+	}
+	if err := s.findState(ctx, j.Spec.State); err != nil {
+		return false, err
+	}
+	if err := s.removeRecord(); err != nil {
+		return true, err
+	}
+	return true, s.removeJournal()
 }
 
 // takeDown undoes what the journal says, and removes record and journal.
@@ -85,7 +128,7 @@ func (s *session) explainMark(now netstate.Snapshot, state string, err error) er
 	if !now.Bears(s.nic) {
 		return err
 	}
-	return fmt.Errorf("NIC %s: %w, as links and tables of it say, but %s has no journal of it: use the version of guestwire that wired it, name the directory that Setup used (agent -dir), or take the NIC down by force (ForceTeardown, agent teardown -force)",
+	return fmt.Errorf("NIC %s: %w, as links and tables of it say, but %s has no journal of it: name the directory that Setup used (agent -dir), or use the version of guestwire that wired it; if the journal is lost, or was discarded (agent teardown -discard), take the NIC down by force (ForceTeardown, agent teardown -force)",
 		s.nic, infra.ErrWired, s.node.Name())
 }
 
@@ -160,7 +203,7 @@ func (s *session) giveBack(plan *wiring.Plan, ops []netstate.Op, gone error) (er
 // wayBack reads the namespace and returns what is left to undo. Gone is infra.ErrNoNIC if the NIC has gone. Unless cutOff
 // is set, the error is ErrInUse if a process has a tap open that the operations delete.
 func (s *session) wayBack(plan *wiring.Plan, cutOff bool) (ops []netstate.Op, gone, err error) {
-	now, err := s.read(plan)
+	now, err := s.ns.SnapshotForUndo(netstate.NamesFor(s.nic), plan.SysctlPaths(), plan.Tables())
 	if err != nil {
 		return nil, nil, err
 	}
@@ -172,16 +215,16 @@ func (s *session) wayBack(plan *wiring.Plan, cutOff bool) (ops []netstate.Op, go
 		return nil, nil, gone
 	}
 	if !cutOff {
-		err = s.checkUnused(now, ops)
+		err = s.checkUnused(now.Links, ops)
 	}
 	return ops, gone, err
 }
 
 // checkUnused refuses operations that delete a tap which a process has open. Of the wiring's two taps, Phase2 has the
 // responder's open, and notices its end.
-func (s *session) checkUnused(now netstate.Snapshot, ops []netstate.Op) error {
+func (s *session) checkUnused(links []netstate.Link, ops []netstate.Op) error {
 	responder := netstate.NamesFor(s.nic).Responder
-	for _, l := range now.Links {
+	for _, l := range links {
 		if l.Tap == nil || l.Name == responder || !slices.ContainsFunc(ops, func(o netstate.Op) bool { return netstate.Deletes(o, l) }) {
 			continue
 		}

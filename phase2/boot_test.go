@@ -3,14 +3,15 @@ package phase2_test
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
 	"reflect"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -63,32 +64,69 @@ func stopLauncher(t *testing.T, launcher *nstest.Process, leased ...netip.Addr) 
 	}
 }
 
-func newBinding(t *testing.T, kind string) infra.Binding {
-	t.Helper()
-	b, err := infra.NewBinding(kind)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
+// bootNetwork is a network of a boot client, and what such a client is told there.
+type bootNetwork struct {
+	name    string
+	binding infra.Binding
+	lay     func(t *testing.T) nstest.Network
+	// Address and router of IPv4.
+	address4 netip.Prefix
+	router4  netip.Addr
+	// Stations that answer a ping.
+	stations []netip.Addr
+	// Whom the guest sees when the world connects.
+	peer4, peer6 netip.Addr
+}
+
+// besideGuest is the stand-in of a guest with the address nstest.Pod4 and a gateway outside of its network. The gateway
+// forwards to the station that has this address.
+var besideGuest = netip.MustParseAddr("10.244.1.6")
+
+var bootNetworks = []bootNetwork{
+	{
+		name: "bridge", binding: infra.Bridge{}, lay: func(t *testing.T) nstest.Network { return nstest.NewNetwork(t) },
+		address4: netip.PrefixFrom(nstest.Pod4, 24), router4: nstest.Gateway4,
+		stations: []netip.Addr{nstest.Gateway4, nstest.Gateway6, nstest.Beyond4, nstest.Beyond6},
+		peer4:    nstest.Gateway4, peer6: nstest.Gateway6,
+	},
+	{
+		name: "bridge-on-link", binding: infra.Bridge{}, lay: func(t *testing.T) nstest.Network {
+			n := layOnLink(t)
+			n.World.IP(fmt.Sprintf("addr add %v/32 dev lo", besideGuest))
+			return n
+		},
+		address4: netip.PrefixFrom(nstest.Pod4, 31), router4: besideGuest,
+		stations: []netip.Addr{netip.MustParseAddr("169.254.1.1"), besideGuest, nstest.Beyond4, nstest.Beyond6},
+		peer4:    netip.MustParseAddr("169.254.1.1"), peer6: nstest.Beyond6,
+	},
+	{
+		name: "masquerade", binding: infra.Masquerade{}, lay: func(t *testing.T) nstest.Network { return nstest.NewNetwork(t) },
+		address4: netip.MustParsePrefix("10.0.2.2/24"), router4: netip.MustParseAddr("10.0.2.1"),
+		stations: []netip.Addr{nstest.Gateway4, nstest.Gateway6, nstest.Beyond4, nstest.Beyond6},
+		peer4:    nstest.Gateway4, peer6: nstest.Gateway6,
+	},
 }
 
 // TestAutoconf tests the client in the Linux kernel: DHCPv4 by ip=dhcp on the command line, and router
 // advertisements. The kernel does not renew a lease, so a second boot tests a second launcher. It does not
 // speak DHCPv6, so the test adds the IPv6 address.
 //
-// The kernel's client does not work with a /32 mask. It takes 255.255.255.255 for no mask and guesses one
-// from the address's class; it ignores classless routes; and it refuses a gateway outside the network.
+// The kernel's client cannot use a /32 mask. It takes 255.255.255.255 for no mask and guesses one from the
+// address's class; it ignores classless routes; and it refuses a gateway outside the network.
 func TestAutoconf(t *testing.T) {
 	uid, gid := needGuest(t)
-	for kind, boots := range map[string]int{cache.BindingBridge: 2, cache.BindingMasquerade: 1} {
-		t.Run(kind, func(t *testing.T) {
-			b := newBinding(t, kind)
+	for _, network := range bootNetworks {
+		t.Run(network.name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 			defer cancel()
-			n := nstest.NewNetwork(t)
-			_, r := setupAndOpen(ctx, t, bootConfig(n, b, uid, gid))
+			n := network.lay(t)
+			_, r := setupAndOpen(ctx, t, bootConfig(n, network.binding, uid, gid))
 			nic := newNIC(t, r, qemu.Options{})
 			delete(nic.Device, "host_mtu") // so that the guest's MTU is the lease's
+			boots := 1
+			if network.name == "bridge" {
+				boots = 2
+			}
 			for range boots {
 				launcher := n.Serve(t, uid)
 				g, err := vm.BootQEMU(ctx, vm.Config{NetNS: n.Pod.File, UID: uid, GID: gid, Boot: vm.BootAutoconf}, nic)
@@ -96,7 +134,7 @@ func TestAutoconf(t *testing.T) {
 					launcher.Stop(t)
 					t.Fatalf("%v\n%s", err, launcher.Output.String())
 				}
-				checkAutoconf(ctx, t, g, n, r)
+				checkAutoconf(ctx, t, g, n, r, network)
 				if err := g.Destroy(); err != nil {
 					t.Error(err)
 				}
@@ -107,34 +145,38 @@ func TestAutoconf(t *testing.T) {
 }
 
 // checkAutoconf checks addresses, routes, DNS and connections of a guest that vm.BootAutoconf has booted.
-func checkAutoconf(ctx context.Context, t *testing.T, g *vm.Guest, n nstest.Network, r cache.Record) {
+func checkAutoconf(ctx context.Context, t *testing.T, g *vm.Guest, n nstest.Network, r cache.Record, network bootNetwork) {
 	t.Helper()
 	// The advertisement may come later than the boot. All that it says is in force at once.
 	if out, err := g.Until(ctx, "ip -6 route | grep ^default"); err != nil || !strings.Contains(out, fmt.Sprintf("via %v dev eth0 proto ra ", r.IPv6.Router.Address)) {
 		t.Errorf("IPv6 default route %q, %v; want one via %v", out, err, r.IPv6.Router.Address)
 	}
+	onLink := ""
+	if len(r.IPv6.OnLink) > 0 {
+		onLink = fmt.Sprintf("%v dev eth0 ", r.IPv6.OnLink[0])
+	}
 	for command, want := range map[string]string{
-		"ip -4 addr show dev eth0":           fmt.Sprintf("inet %v ", r.IPv4.Address),
-		"ip -4 route":                        fmt.Sprintf("default via %v dev eth0", r.IPv4.Gateway()),
+		"ip -4 addr show dev eth0":           fmt.Sprintf("inet %v ", network.address4),
+		"ip -4 route":                        fmt.Sprintf("default via %v dev eth0", network.router4),
 		"ip link show dev eth0":              " mtu 1450 ",
 		"cat /proc/net/pnp":                  "\ndomain example.org\nnameserver 198.51.100.9\nbootserver 198.51.100.9\n",
 		"cat /proc/net/ipconfig/ntp_servers": "198.51.100.9\n",
-		"ip -6 route show proto kernel":      fmt.Sprintf("%v dev eth0 ", r.IPv6.OnLink[0]),
+		"ip -6 route show proto kernel":      onLink,
 		fmt.Sprintf("ip -6 addr add %v/128 dev eth0 nodad", r.IPv6.Address): "",
 	} {
 		if out, err := g.Run(ctx, command); err != nil || !strings.Contains(out, want) {
 			t.Errorf("%s: %q, %v; want %q", command, out, err, want)
 		}
 	}
-	for _, to := range []netip.Addr{nstest.Gateway4, nstest.Gateway6, nstest.Beyond4, nstest.Beyond6} {
+	for _, to := range network.stations {
 		if err := g.Ping(ctx, to); err != nil {
 			t.Errorf("guest to %v: %v", to, err)
 		}
 	}
-	for _, to := range []netip.Addr{nstest.Pod4, nstest.Pod6} {
+	for to, peer := range map[netip.Addr]netip.Addr{nstest.Pod4: network.peer4, nstest.Pod6: network.peer6} {
 		answer, err := ask(n.World, netip.AddrPortFrom(to, vm.AnswerPort))
-		if err != nil || answer.Guest != "guest1" || answer.Peer.Addr() != nstest.Gateway(to) {
-			t.Errorf("world to %v: %+v, %v; want guest1 to answer and to see %v", to, answer, err, nstest.Gateway(to))
+		if err != nil || answer.Guest != "guest1" || answer.Peer.Addr() != peer {
+			t.Errorf("world to %v: %+v, %v; want guest1 to answer and to see %v", to, answer, err, peer)
 		}
 	}
 }
@@ -143,24 +185,29 @@ func checkAutoconf(ctx context.Context, t *testing.T, g *vm.Guest, n nstest.Netw
 // DHCPv6 and router solicitations, fetches its boot file by TFTP or HTTP, and reports what it has learned.
 // iPXE never renews a lease, so a second boot tests a second launcher.
 //
-// iPXE does not work with a /32 mask either: it then sends all frames to the Ethernet broadcast address,
-// and no host answers TCP that arrives there.
+// iPXE cannot use a /32 mask either: it then sends all frames to the Ethernet broadcast address, and no host
+// answers TCP that arrives there.
 func TestIPXE(t *testing.T) {
 	uid, gid := needGuest(t)
-	for kind, bootFile := range map[string]string{
-		cache.BindingBridge:     "boot.ipxe",
-		cache.BindingMasquerade: "http://" + nstest.Beyond4.String() + "/boot.ipxe",
-	} {
-		t.Run(kind, func(t *testing.T) {
-			b := newBinding(t, kind)
+	for _, network := range bootNetworks {
+		t.Run(network.name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 			defer cancel()
-			n := nstest.NewNetwork(t)
-			server := newBootServer(t, n.World)
-			c := bootConfig(n, b, uid, gid)
+			n := network.lay(t)
+			script := bootScript + bootReport6 + bootReport4
+			if network.name == "bridge-on-link" {
+				// This iPXE learns an IPv6 router only together with a prefix on the link.
+				script = bootScript + bootReport4
+			}
+			server := newBootServer(t, n.World, map[string][]byte{"/boot.ipxe": []byte(script)})
+			c := bootConfig(n, network.binding, uid, gid)
+			bootFile := "http://" + nstest.Beyond4.String() + "/boot.ipxe"
+			if network.name == "bridge" {
+				bootFile = "boot.ipxe" // by TFTP
+			}
 			c.Options.BootFile = bootFile
-			network, r := setupAndOpen(ctx, t, c)
-			elements, err := network.Interfaces()
+			opened, r := setupAndOpen(ctx, t, c)
+			elements, err := opened.Interfaces()
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -186,13 +233,16 @@ func TestIPXE(t *testing.T) {
 			want := map[string]visit{
 				"/boot.ipxe": {"/boot.ipxe", nstest.Pod4, url.Values{}},
 				"/ipv4": {"/ipv4", nstest.Pod4, url.Values{
-					"ip": {r.IPv4.Address.Addr().String()}, "netmask": {"255.255.255.0"}, "gateway": {r.IPv4.Gateway().String()},
+					"ip": {network.address4.Addr().String()}, "netmask": {netmask(network.address4).String()}, "gateway": {network.router4.String()},
 					"dns": {nstest.Beyond4.String()}, "domain": {"example.org"}, "hostname": {"guest1"}, "mtu": {"1450"},
 					"server": {nstest.Beyond4.String()}, "file": {bootFile},
 				}},
 				"/ipv6": {"/ipv6", nstest.Pod6, url.Values{
 					"ip": {r.IPv6.Address.String()}, "gateway": {r.IPv6.Router.Address.String()}, "dns": {nstest.Beyond6.String()},
 				}},
+			}
+			if network.name == "bridge-on-link" {
+				delete(want, "/ipv6")
 			}
 			boots := func() {
 				t.Helper()
@@ -217,16 +267,19 @@ func TestIPXE(t *testing.T) {
 // cannot reach a global address from a unique local one.
 var learned6 = netip.MustParseAddr("fd00:9::9")
 
-// bootScript is what iPXE boots. Its last request asks the server for the next command.
-var bootScript = fmt.Sprintf(`#!ipxe
-imgfetch http://[%v]/ipv6?ip=${net0/ip6}&gateway=${net0/gateway6}&dns=${net0/dns6}
-chain http://%v/ipv4?ip=${net0/ip}&netmask=${net0/netmask}&gateway=${net0/gateway}&dns=${net0/dns}&domain=${net0/domain}&hostname=${hostname}&mtu=${net0/mtu}&server=${next-server}&file=${filename}
-`, learned6, nstest.Beyond4)
+// The lines of what iPXE boots. The last one asks the server for the next command.
+var (
+	bootScript  = "#!ipxe\n"
+	bootReport6 = fmt.Sprintf("imgfetch http://[%v]/ipv6?ip=${net0/ip6}&gateway=${net0/gateway6}&dns=${net0/dns6}\n", learned6)
+	bootReport4 = fmt.Sprintf("chain http://%v/ipv4?ip=${net0/ip}&netmask=${net0/netmask}&gateway=${net0/gateway}&dns=${net0/dns}"+
+		"&domain=${net0/domain}&hostname=${hostname}&mtu=${net0/mtu}&server=${next-server}&file=${filename}\n", nstest.Beyond4)
+)
 
-// bootServer serves bootScript by TFTP and HTTP, and receives what iPXE has learned.
+// bootServer serves files by TFTP and HTTP, and receives what iPXE has learned.
 type bootServer struct {
 	ctx    context.Context // of the test
 	world  *nstest.Namespace
+	files  map[string][]byte // by path, with a slash first
 	visits chan visit
 	next   chan string // commands for iPXE
 }
@@ -238,11 +291,11 @@ type visit struct {
 	Learned url.Values
 }
 
-// newBootServer starts a server that runs in the namespace until the test ends.
-func newBootServer(t *testing.T, world *nstest.Namespace) *bootServer {
+// newBootServer starts a server of the files that runs in the namespace until the test ends.
+func newBootServer(t *testing.T, world *nstest.Namespace, files map[string][]byte) *bootServer {
 	t.Helper()
 	world.IP("addr add " + learned6.String() + "/128 dev lo nodad")
-	s := &bootServer{ctx: t.Context(), world: world, visits: make(chan visit), next: make(chan string)}
+	s := &bootServer{ctx: t.Context(), world: world, files: files, visits: make(chan visit), next: make(chan string)}
 	var tftp *net.UDPConn
 	var web [2]net.Listener
 	err := netns.Do(world.File, func() error {
@@ -282,23 +335,28 @@ func (s *bootServer) report(v visit) {
 	}
 }
 
-// ServeHTTP answers the requests of bootScript.
+// ServeHTTP answers the requests for files, and those of bootScript.
 func (s *bootServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.report(visit{r.URL.Path, netip.MustParseAddrPort(r.RemoteAddr).Addr(), r.URL.Query()})
+	if file, ok := s.files[r.URL.Path]; ok {
+		http.ServeContent(w, r, r.URL.Path, time.Time{}, bytes.NewReader(file))
+		return
+	}
 	switch r.URL.Path {
-	case "/boot.ipxe":
-		io.WriteString(w, bootScript)
 	case "/ipv4":
 		select {
 		case command := <-s.next:
 			fmt.Fprintf(w, "#!ipxe\n%s\n", command)
 		case <-s.ctx.Done():
 		}
+	case "/ipv6":
+	default:
+		http.NotFound(w, r)
 	}
 }
 
-// serveTFTP answers each read request with bootScript in one block, from a port of its own (RFC 1350). The
-// server does not retransmit: the client repeats its request.
+// serveTFTP answers each read request from a port of its own (RFC 1350). It knows the options blksize (RFC 2348) and tsize
+// (RFC 2349).
 func (s *bootServer) serveTFTP(l *net.UDPConn) error {
 	for {
 		request := make([]byte, 512)
@@ -306,33 +364,97 @@ func (s *bootServer) serveTFTP(l *net.UDPConn) error {
 		if err != nil {
 			return err
 		}
-		file, isRead := bytes.CutPrefix(request[:n], []byte{0, 1})
+		words, isRead := bytes.CutPrefix(request[:n], []byte{0, 1})
 		if !isRead {
-			return fmt.Errorf("request %q, want a read request", request[:n])
+			continue // an error that ends an earlier transfer
 		}
-		file, _, _ = bytes.Cut(file, []byte{0})
-		s.report(visit{"/" + string(file), from.Addr(), url.Values{}})
+		// The name, the mode, and pairs of options.
+		fields := strings.Split(string(words), "\x00")
+		path := "/" + strings.TrimPrefix(fields[0], "/")
+		s.report(visit{path, from.Addr(), url.Values{}})
 		err = netns.Do(s.world.File, func() error {
 			c, err := net.DialUDP("udp4", &net.UDPAddr{IP: nstest.Beyond4.AsSlice()}, net.UDPAddrFromAddrPort(from))
 			if err != nil {
 				return err
 			}
 			defer c.Close()
-			_, err = c.Write(append([]byte{0, 3, 0, 1}, bootScript...))
-			if err != nil {
+			file, ok := s.files[path]
+			if !ok {
+				_, err := c.Write([]byte("\x00\x05\x00\x01no such file\x00"))
 				return err
 			}
-			if err := c.SetReadDeadline(time.Now().Add(time.Second)); err != nil {
-				return err
-			}
-			_, _ = c.Read(request) // the acknowledgement
-			return nil
+			return sendTFTP(c, file, fields[2:])
 		})
 		if err != nil {
 			return err
 		}
 	}
 }
+
+// sendTFTP sends the file until the client stops to acknowledge.
+func sendTFTP(c *net.UDPConn, file []byte, options []string) error {
+	size := 512
+	var accepted []byte
+	for i := 0; i+1 < len(options); i += 2 {
+		switch name := strings.ToLower(options[i]); name {
+		case "blksize":
+			if n, err := strconv.Atoi(options[i+1]); err == nil {
+				size = min(n, 1400)
+				accepted = fmt.Appendf(accepted, "%s\x00%d\x00", name, size)
+			}
+		case "tsize":
+			accepted = fmt.Appendf(accepted, "%s\x00%d\x00", name, len(file))
+		}
+	}
+	number := uint16(1)
+	packet := append([]byte{0, 3, 0, 1}, file[:min(size, len(file))]...)
+	if accepted != nil {
+		number, packet = 0, append([]byte{0, 6}, accepted...)
+	}
+	answer := make([]byte, 512)
+	for tries := 0; tries < 5; {
+		if _, err := c.Write(packet); err != nil {
+			return nil // the client has closed its port
+		}
+		if err := c.SetReadDeadline(time.Now().Add(time.Second)); err != nil {
+			return err
+		}
+		n, err := c.Read(answer)
+		switch {
+		case err != nil:
+			tries++
+			continue
+		case n < 4 || answer[1] == 5:
+			return nil
+		case answer[1] != 4 || binary.BigEndian.Uint16(answer[2:]) != number:
+			continue
+		}
+		if packet[1] == 3 {
+			sent := len(packet) - 4
+			file = file[sent:]
+			if sent < size {
+				return nil
+			}
+		}
+		tries = 0
+		number++
+		packet = append(binary.BigEndian.AppendUint16([]byte{0, 3}, number), file[:min(size, len(file))]...)
+	}
+	return nil
+}
+
+// visit returns the next visit.
+func (s *bootServer) visit(ctx context.Context) (visit, error) {
+	select {
+	case v := <-s.visits:
+		return v, nil
+	case <-ctx.Done():
+		return visit{}, fmt.Errorf("wait for a visit: %w", ctx.Err())
+	}
+}
+
+// netmask returns the mask of the prefix.
+func netmask(p netip.Prefix) net.IP { return net.IP(net.CIDRMask(p.Bits(), 32)) }
 
 // boot waits until iPXE asks for the next command, and returns the last visit of each path.
 func (s *bootServer) boot(ctx context.Context) (map[string]visit, error) {

@@ -2,6 +2,7 @@ package phase2_test
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"net/netip"
 	"os"
@@ -16,6 +17,9 @@ import (
 	"github.com/guestwire/guestwire/phase2"
 )
 
+// clients says how many of the clients that take long run: networkd, connman, ifupdown, cloud-init and firmware.
+var clients = flag.String("clients", "few", "run the slow clients on a few of the networks, or all")
+
 // program is one DHCP client, started as its users start it, but in the foreground.
 type program struct {
 	packages []string // Debian packages of the machine
@@ -23,6 +27,8 @@ type program struct {
 	bound    []string // texts that the program prints each time it has got or renewed its leases
 	renew    string   // command; empty: the program renews by itself, after half of the lease
 	dump     string   // command that prints what DHCPv4 alone has told; empty: see /etc/resolv.conf
+	resolv   string   // command that prints the DNS configuration in the form of resolv.conf; empty: the file has it
+	log      string   // command that prints the program's output; empty: the file that start's output is written to
 
 	ipv4, ipv6 bool // what the program asks for
 
@@ -41,7 +47,17 @@ type system struct {
 	programs []program
 	// kernel: the kernel handles router advertisements. Otherwise a program does.
 	kernel bool
-	lease  uint32 // seconds; 0: infinite
+	// advertised: a program that handles router advertisements knows their routes (RFC 4191).
+	advertised bool
+	// hosts: the programs add routes to the gateway and to the DNS server.
+	hosts bool
+	// single: the programs take one IPv6 address alone, and give it the length of the prefix on the link.
+	single bool
+	// anySource: of several IPv6 addresses, the guest sends from another one than the first.
+	anySource bool
+	// slow: the system runs only in the network whose gateway is outside of the guest's, unless all clients are wanted.
+	slow  bool
+	lease uint32 // seconds; 0: infinite
 }
 
 var systems = []system{
@@ -111,6 +127,75 @@ var systems = []system{
 	},
 }
 
+const (
+	// startNetworkd starts it as in a container: where /sys is read-only, it does without udev.
+	startNetworkd = "mkdir -p /run/systemd; mount -o remount,bind,ro /sys; SYSTEMD_LOG_LEVEL=debug SYSTEMD_LOG_TARGET=console /lib/systemd/systemd-networkd"
+	// networkdResolv prints what networkd tells systemd-resolved, as it writes no resolv.conf. Servers and domains come by
+	// DHCPv4, DHCPv6 and advertisements.
+	networkdResolv = "cd /run/systemd/netif/links; sed -n 's/^DNS=//p' * | tr ' ' '\\n' | awk '!seen[$0]++' | sed 's/^/nameserver /'; " +
+		"echo search $(sed -n 's/^DOMAINS=//p' * | tr ' ' '\\n' | awk '!seen[$0]++')"
+	// startBus starts a D-Bus without rules.
+	startBus = "mkdir -p /run/dbus; printf '<busconfig><type>system</type><listen>unix:path=/run/dbus/system_bus_socket</listen><policy context=\"default\">" +
+		"<allow send_destination=\"*\"/><allow receive_sender=\"*\"/><allow own=\"*\"/><allow user=\"*\"/></policy></busconfig>' >/run/dbus.conf; " +
+		"dbus-daemon --config-file=/run/dbus.conf --fork; "
+	// longer makes dhclient renew soon, but not lose the lease on a busy machine.
+	longer = "echo 'supersede dhcp-lease-time 3600; supersede dhcp-rebinding-time 3000; initial-interval 1; backoff-cutoff 2;' >>/etc/dhcp/dhclient.conf; "
+)
+
+// startCloudInit runs cloud-init, which writes the configuration for the renderer.
+func startCloudInit(renderer, protocols string) string {
+	return "mkdir -p /var/lib/cloud/seed/nocloud /run/network; cd /var/lib/cloud/seed/nocloud; echo 'instance-id: guest1' >meta-data; echo '#cloud-config' >user-data; " +
+		"printf 'version: 2\\nethernets: {eth0: {" + protocols + "}}\\n' >network-config; " +
+		"printf 'datasource_list: [NoCloud]\\nsystem_info: {distro: debian, network: {renderers: [" + renderer + "]}}\\n' >/etc/cloud/cloud.cfg.d/99-test.cfg; " +
+		"PYTHONHOME=/usr /usr/bin/python3.11 -m cloudinit.cmd.main init --local; cat /etc/network/interfaces.d/* /etc/systemd/network/*; "
+}
+
+func init() {
+	networkd := program{
+		packages: []string{"managers"},
+		start: "mkdir -p /run/systemd/network; printf '[Match]\\nName=eth0\\n[Network]\\nDHCP=yes\\n[DHCPv4]\\nUseDomains=yes\\nUseMTU=yes\\n[DHCPv6]\\nUseDomains=yes\\n' " +
+			">/run/systemd/network/10-eth0.network; " + startNetworkd,
+		bound:  []string{"DHCPv4 client: ACK", "DHCPv6 client: State changed: "},
+		resolv: networkdResolv,
+		ipv4:   true,
+		ipv6:   true,
+	}
+	byCloudInit := networkd
+	byCloudInit.packages = []string{"managers", "cloudinit"}
+	byCloudInit.start = startCloudInit("networkd", "dhcp4: true, dhcp6: true, dhcp4-overrides: {use-domains: true, use-mtu: true}, dhcp6-overrides: {use-domains: true}") + startNetworkd
+	ifupdown := func(family string) program {
+		p := program{packages: []string{"dhclient", "ifupdown"}, log: "cat /var/lib/dhcp/*.leases"}
+		if family == "inet" {
+			p.bound, p.ipv4, p.setsHostname, p.short = []string{"lease {"}, true, true, true
+		} else {
+			p.bound, p.ipv6 = []string{"lease6 {"}, true
+		}
+		p.start = longer + "mkdir -p /run/network; echo 'iface eth0 " + family + " dhcp' >/etc/network/interfaces; ifup -v eth0"
+		return p
+	}
+	eni := func(family, protocol string) program {
+		p := ifupdown(family)
+		p.packages = append(p.packages, "cloudinit")
+		p.start = longer + "mkdir -p /etc/network; echo 'source /etc/network/interfaces.d/*' >/etc/network/interfaces; " +
+			startCloudInit("eni", protocol+": true") + "ifup -v eth0"
+		return p
+	}
+	systems = append(systems,
+		system{name: "networkd", slow: true, advertised: true, hosts: true, anySource: true, lease: 12, programs: []program{networkd}},
+		system{name: "cloud-init-networkd", slow: true, advertised: true, hosts: true, anySource: true, lease: 12, programs: []program{byCloudInit}},
+		system{name: "ifupdown", slow: true, kernel: true, lease: 8, programs: []program{ifupdown("inet"), ifupdown("inet6")}},
+		system{name: "cloud-init-ifupdown", slow: true, kernel: true, lease: 8, programs: []program{eni("inet", "dhcp4"), eni("inet6", "dhcp6")}},
+		system{name: "connman", slow: true, hosts: true, single: true, lease: 12, programs: []program{{
+			packages: []string{"connman"},
+			start:    "mount -o remount,bind,ro /sys; " + startBus + "connmand --nodaemon --nodnsproxy --device=eth0 -d",
+			bound:    []string{"Lease available", "dad_reply() DAD succeed"},
+			ipv4:     true,
+			ipv6:     true,
+			simple:   true,
+		}}},
+	)
+}
+
 // udhcpc sends its first requests fast, and does not give up.
 const udhcpc = "udhcpc -f -i eth0 -p /run/udhcpc.pid -t 20 -T 1 -A 1 -O mtu"
 
@@ -121,9 +206,14 @@ type network struct {
 	lay     func(t *testing.T) nstest.Network
 
 	address4, address6 string
+	others6            []string // further addresses of the NIC, which the guest gets as well
 	// Lines of ip route, without links, protocols and metrics.
 	routes4, routes6 []string
-	search           []string
+	// What a program gets instead that does not know option 121; empty: the same without further routes.
+	simple4       string
+	simpleRoutes4 []string
+	search        []string
+	subdomain     string // makes a further search domain, which comes first
 	// Further hosts that must answer, besides nstest's Beyond4 and Beyond6.
 	beyond []string
 }
@@ -133,7 +223,7 @@ const router = "ROUTER" // stands in routes6 for the link-local address of the g
 var networks = []network{
 	{
 		name: "bridge", binding: infra.Bridge{}, lay: layWithRoutes,
-		address4: "10.244.1.7/24", address6: "fd00:244:1::7/128",
+		address4: "10.244.1.7/24", address6: "fd00:244:1::7/128", others6: []string{"fd00:244:1::17", "fd00:244:1::27"},
 		routes4: []string{"10.244.1.0/24", "203.0.113.0/24 via 10.244.1.254", "default via 10.244.1.1"},
 		routes6: []string{"fd00:244:1::/64", "2001:db8:7::/64 via " + router, "default via " + router},
 		search:  longSearch,
@@ -143,6 +233,7 @@ var networks = []network{
 		name: "bridge-on-link", binding: infra.Bridge{}, lay: layOnLink,
 		address4: "10.244.1.7/32", address6: "fd00:244:1::7/128",
 		routes4: []string{"169.254.1.1", "default via 169.254.1.1"},
+		simple4: "10.244.1.7/31", simpleRoutes4: []string{"10.244.1.6/31", "default via 10.244.1.6"},
 		routes6: []string{"default via " + router},
 		search:  []string{"ns.svc.cluster.example", "svc.cluster.example", "cluster.example"},
 	},
@@ -151,7 +242,7 @@ var networks = []network{
 		address4: "10.0.2.2/24", address6: "fd10:0:2::2/128",
 		routes4: []string{"10.0.2.0/24", "default via 10.0.2.1"},
 		routes6: []string{"fd10:0:2::/120", "default via " + router},
-		search:  []string{"pod.example"},
+		search:  []string{"pod.example"}, subdomain: "vms",
 	},
 }
 
@@ -161,8 +252,8 @@ var longSearch = []string{
 	strings.Repeat("d", 60) + ".example", "pod.example",
 }
 
-// layWithRoutes returns a network with an IPv4 route through a second gateway, and an IPv6 route besides the
-// default route.
+// layWithRoutes returns a network with an IPv4 route through a second gateway, an IPv6 route besides the
+// default route, and three IPv6 addresses.
 func layWithRoutes(t *testing.T) nstest.Network {
 	n := nstest.NewNetwork(t)
 	n.World.IP("addr add 203.0.113.9/32 dev lo")
@@ -170,6 +261,8 @@ func layWithRoutes(t *testing.T) nstest.Network {
 	n.World.IP("addr add 10.244.1.254/24 dev pod")
 	n.Pod.IP("route add 203.0.113.0/24 via 10.244.1.254")
 	n.Pod.IP("route add 2001:db8:7::/64 via fd00:244:1::1")
+	n.Pod.IP("addr add fd00:244:1::17/64 dev eth0 nodad")
+	n.Pod.IP("addr add fd00:244:1::27/64 dev eth0 nodad")
 	return n
 }
 
@@ -209,6 +302,9 @@ func TestClients(t *testing.T) {
 		t.Run(sys.name, func(t *testing.T) {
 			t.Parallel()
 			for _, n := range networks {
+				if sys.slow && n.name != "bridge-on-link" && *clients != "all" {
+					continue
+				}
 				t.Run(n.name, func(t *testing.T) {
 					t.Parallel()
 					s := newScene(t, sys, n)
@@ -256,7 +352,7 @@ func newScene(t *testing.T, sys system, n network) *scene {
 		NIC: "eth0", Binding: n.binding, State: s.State,
 		Owner:   nstest.Owner(),
 		DNS:     &cache.DNS{Servers: []netip.Addr{netip.MustParseAddr(dns4), netip.MustParseAddr(dns6)}, Search: n.search},
-		Options: cache.Options{Hostname: "alice", LeaseSeconds: sys.lease},
+		Options: cache.Options{Hostname: "alice", Subdomain: n.subdomain, LeaseSeconds: sys.lease},
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -332,7 +428,11 @@ func (s *scene) start(t *testing.T, p program) {
 
 // leases counts, for each text of bound, how often the program has printed it.
 func (c client) leases() ([]int, error) {
-	log, err := c.machine.Run("cat /run/log")
+	command := c.log
+	if command == "" {
+		command = "cat /run/log"
+	}
+	log, err := c.machine.Run(command)
 	var counts []int
 	for _, text := range c.bound {
 		counts = append(counts, strings.Count(log, text))
@@ -393,6 +493,9 @@ func (s *scene) check(t *testing.T) {
 		if c.ipv6 {
 			nstest.Eventually(t, s.has6)
 			s.traffic(t, nstest.Pod6)
+			for _, a := range s.others6() {
+				checkAnswer(t, s.World, netip.MustParseAddr(a), "guest sees ")
+			}
 		}
 	}
 }
@@ -405,8 +508,8 @@ func (s *scene) hasRouter() error {
 	}
 	out := s.guest.IP("-6 route show dev eth0")
 	for _, want := range s.network.routes6 {
-		if !s.system.kernel && strings.HasPrefix(want, "2001:db8:7::") {
-			continue // dhcpcd knows no routes of advertisements (RFC 4191)
+		if !s.system.kernel && !s.system.advertised && strings.HasPrefix(want, "2001:db8:7::") {
+			continue
 		}
 		if want = strings.ReplaceAll(want, router, address); !slices.Contains(routes(out), want) {
 			return fmt.Errorf("no route %q:\n%s", want, out)
@@ -428,15 +531,22 @@ func (s *scene) hasNoRouter() error {
 }
 
 func (s *scene) has4(c client) error {
-	want := s.network.routes4
-	if c.simple {
-		want = slices.DeleteFunc(slices.Clone(want), func(r string) bool { return r == "169.254.1.1" || strings.HasPrefix(r, "203.") })
+	address, want := s.network.address4, s.network.routes4
+	switch {
+	case c.simple && s.network.simple4 != "":
+		address, want = s.network.simple4, s.network.simpleRoutes4
+	case c.simple:
+		want = slices.DeleteFunc(slices.Clone(want), func(r string) bool { return strings.HasPrefix(r, "203.") })
 	}
-	if got := routes(s.guest.IP("-4 route show dev eth0")); !slices.Equal(got, want) {
+	got := routes(s.guest.IP("-4 route show dev eth0"))
+	if s.system.hosts {
+		got = slices.DeleteFunc(got, func(r string) bool { return strings.HasPrefix(r, dns4) || isHost(r) && !slices.Contains(want, r) })
+	}
+	if !slices.Equal(got, want) {
 		return fmt.Errorf("routes %q, want %q", got, want)
 	}
-	if out := s.guest.IP("-4 addr show dev eth0"); !strings.Contains(out, " "+s.network.address4+" ") {
-		return fmt.Errorf("not the address %s:\n%s", s.network.address4, out)
+	if out := s.guest.IP("-4 addr show dev eth0"); !strings.Contains(out, " "+address+" ") {
+		return fmt.Errorf("not the address %s:\n%s", address, out)
 	}
 	// dhcpcd sets the MTU of the routes, not that of the link.
 	if out := s.guest.IP("link show dev eth0") + s.guest.IP("route show default"); !strings.Contains(out, " mtu 1450 ") {
@@ -445,9 +555,29 @@ func (s *scene) has4(c client) error {
 	return nil
 }
 
+// others6 are the further IPv6 addresses that the guest takes.
+func (s *scene) others6() []string {
+	if s.system.single {
+		return nil
+	}
+	return s.network.others6
+}
+
 func (s *scene) has6() error {
-	if out := s.guest.IP("-6 addr show dev eth0"); !strings.Contains(out, " "+s.network.address6+" ") {
-		return fmt.Errorf("not the address %s:\n%s", s.network.address6, out)
+	want := netip.MustParsePrefix(s.network.address6)
+	for _, route := range s.network.routes6 {
+		if p, err := netip.ParsePrefix(route); err == nil && s.system.single && p.Contains(want.Addr()) {
+			want = netip.PrefixFrom(want.Addr(), p.Bits())
+		}
+	}
+	out := s.guest.IP("-6 addr show dev eth0")
+	if !strings.Contains(out, fmt.Sprintf(" %v ", want)) {
+		return fmt.Errorf("not the address %v:\n%s", want, out)
+	}
+	for _, a := range s.others6() {
+		if !strings.Contains(out, " "+a+"/128 ") {
+			return fmt.Errorf("not the address %s:\n%s", a, out)
+		}
 	}
 	return nil
 }
@@ -467,6 +597,12 @@ func routes(text string) []string {
 	return list
 }
 
+// isHost says whether the line of routes is that of one host on the link.
+func isHost(route string) bool {
+	_, err := netip.ParseAddr(route)
+	return err == nil
+}
+
 // hasName checks the machine's host name. dhcpcd appends the domain.
 func (s *scene) hasName(c client) error {
 	if out, err := c.machine.Run("hostname"); c.setsHostname && (err != nil || !strings.HasPrefix(out, "alice")) {
@@ -476,7 +612,11 @@ func (s *scene) hasName(c client) error {
 }
 
 func (s *scene) hasDNS(c client) error {
-	out, err := c.machine.Run("cat /etc/resolv.conf")
+	command := c.resolv
+	if command == "" {
+		command = "cat /etc/resolv.conf"
+	}
+	out, err := c.machine.Run(command)
 	if err != nil {
 		return err
 	}
@@ -507,6 +647,9 @@ func (s *scene) hasDNS(c client) error {
 		return fmt.Errorf("DNS servers %v, want %v:\n%s", servers, want, out)
 	}
 	want = s.network.search
+	if s.network.subdomain != "" {
+		want = append([]string{s.network.subdomain + "." + want[0]}, want...)
+	}
 	if c.simple || c.short && len(strings.Join(want, " ")) > 255 {
 		want = want[:1]
 	}
@@ -532,7 +675,11 @@ func (s *scene) traffic(t *testing.T, pod netip.Addr) {
 	}
 	for _, to := range hosts {
 		if to.Is4() == pod.Is4() {
-			checkAnswer(t, s.guest, to, "world sees "+strings.TrimSuffix(netip.AddrPortFrom(pod, 0).String(), "0"))
+			sees := "world sees " + strings.TrimSuffix(netip.AddrPortFrom(pod, 0).String(), "0")
+			if s.system.anySource && to.Is6() && len(s.network.others6) > 0 {
+				sees = "world sees [" + strings.TrimSuffix(pod.String(), "7") // the others end with 17 and 27
+			}
+			checkAnswer(t, s.guest, to, sees)
 		}
 	}
 	checkAnswer(t, s.World, pod, "guest sees ")

@@ -12,6 +12,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/domain/qemu"
+	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/rig/nstest"
 	"github.com/guestwire/guestwire/internal/rig/vm"
@@ -24,41 +25,71 @@ import (
 func TestManagers(t *testing.T) {
 	uid, gid := needGuest(t)
 	for name, boot := range map[string]vm.Boot{"systemd-networkd": vm.BootNetworkd, "NetworkManager": vm.BootNetworkManager} {
-		for _, kind := range []string{cache.BindingBridge, cache.BindingRedirect, cache.BindingMasquerade} {
-			t.Run(name+"/"+kind, func(t *testing.T) {
-				ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
-				defer cancel()
-				n := nstest.NewNetwork(t)
-				c := bootConfig(n, newBinding(t, kind), uid, gid)
-				_, r := setupAndOpen(ctx, t, c)
-				station := otherEnd(t, n, kind)
-				launcher := n.Serve(t, uid)
-				g, err := vm.BootQEMU(ctx, vm.Config{NetNS: n.Pod.File, UID: uid, GID: gid, Name: "guest1", Boot: boot}, newNIC(t, r, qemu.Options{}))
-				if err != nil {
-					t.Fatalf("%v\n%s", err, launcher.Output.String())
-				}
-				defer func() {
-					if t.Failed() {
-						out, err := g.Run(ctx, "cat /run/manager; ip addr; ip -6 route; cat /proc/net/igmp6")
-						t.Logf("guest: %s, %v\nlauncher: %s", out, err, launcher.Output.String())
-					}
-					if err := g.Destroy(); err != nil {
-						t.Error(err)
-					}
-				}()
-				checkManaged(ctx, t, g, n, r, station)
-				drops, err := phase1.Drops(ctx, c)
-				if err != nil {
-					t.Fatal(err)
-				}
-				for _, d := range drops {
-					if d.Packets > 0 && d.Reason != "namespace-output" { // not the guest's
-						t.Errorf("%d packets were dropped: %s", d.Packets, d.Reason)
+		redirected := bootNetworks[0]
+		redirected.name, redirected.binding = "redirect", infra.Redirect{}
+		for _, network := range append(slices.Clone(bootNetworks), redirected) {
+			if network.name == "bridge" && *clients != "all" {
+				continue
+			}
+			t.Run(name+"/"+network.name, func(t *testing.T) {
+				for try := 1; !manages(t, network, boot, uid, gid) && !t.Failed(); try++ {
+					if try == 3 {
+						t.Fatal("the filter has dropped what the guest sent, three times")
 					}
 				}
 			})
 		}
 	}
+}
+
+// manages boots a guest and checks it. The result is false if the filter has dropped what the guest sent from its link-local
+// address. The filter holds a new one back for 0.9 s, and the guest waits for 1 s: on a busy machine, the question can be on its
+// way to the filter for the difference.
+func manages(t *testing.T, network bootNetwork, boot vm.Boot, uid, gid int) bool {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	n := network.lay(t)
+	if network.name == "bridge" || network.name == "redirect" {
+		n.Pod.IP("addr add fd00:244:1::17/64 dev eth0 nodad")
+	}
+	c := bootConfig(n, network.binding, uid, gid)
+	_, r := setupAndOpen(ctx, t, c)
+	station := otherEnd(t, n, network.binding.Kind())
+	launcher := n.Serve(t, uid)
+	g, err := vm.BootQEMU(ctx, vm.Config{NetNS: n.Pod.File, UID: uid, GID: gid, Name: "guest1", Boot: boot}, newNIC(t, r, qemu.Options{}))
+	if err != nil {
+		t.Fatalf("%v\n%s", err, launcher.Output.String())
+	}
+	defer func() {
+		if t.Failed() {
+			out, err := g.Run(ctx, "cat /run/manager; ip addr; ip -6 route; cat /proc/net/igmp6")
+			t.Logf("guest: %s, %v\nlauncher: %s", out, err, launcher.Output.String())
+		}
+		if err := g.Destroy(); err != nil {
+			t.Error(err)
+		}
+	}()
+	heard := checkManaged(ctx, t, g, n, r, network, station)
+	drops, err := phase1.Drops(ctx, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	late := false
+	for _, d := range drops {
+		switch {
+		case d.Packets == 0, d.Reason == "namespace-output": // not the guest's
+		case d.Reason == "ip-spoof":
+			t.Logf("%d packets were dropped: %s", d.Packets, d.Reason)
+			late = true
+		default:
+			t.Errorf("%d packets were dropped: %s", d.Packets, d.Reason)
+		}
+	}
+	if !heard && !late {
+		t.Error("the neighbour heard no report of the guest's groups")
+	}
+	return !late
 }
 
 // neighbour is the station at the other end of the guest's link.
@@ -89,8 +120,8 @@ func otherEnd(t *testing.T, n nstest.Network, kind string) neighbour {
 	return station
 }
 
-// checkManaged checks addresses and connections of the guest, and that its neighbours hear it.
-func checkManaged(ctx context.Context, t *testing.T, g *vm.Guest, n nstest.Network, r cache.Record, station neighbour) {
+// checkManaged checks addresses and connections of the guest, and says whether its neighbours hear a report of its groups.
+func checkManaged(ctx context.Context, t *testing.T, g *vm.Guest, n nstest.Network, r cache.Record, network bootNetwork, station neighbour) bool {
 	t.Helper()
 	wait := func(command string) string {
 		t.Helper()
@@ -107,13 +138,15 @@ func checkManaged(ctx context.Context, t *testing.T, g *vm.Guest, n nstest.Netwo
 		t.Errorf("the guest's link-local address is %v, made of its MAC; want another one", local)
 	}
 	t.Logf("link-local address %v", local)
-	wait(fmt.Sprintf("ip -4 -o addr show dev eth0 | grep 'inet %v/'", r.IPv4.Address.Addr()))
-	wait(fmt.Sprintf("ip -6 -o addr show dev eth0 scope global -tentative | grep 'inet6 %v/'", r.IPv6.Address))
+	wait(fmt.Sprintf("ip -4 -o addr show dev eth0 | grep 'inet %v '", r.IPv4.Address))
+	for _, a := range r.IPv6.Addresses() {
+		wait(fmt.Sprintf("ip -6 -o addr show dev eth0 scope global -tentative | grep 'inet6 %v/'", a))
+	}
 	wait("ip -6 route | grep ^default")
 
 	gateway := firstAddress(t, station.IP("-6 -o addr show dev "+station.link+" scope link"))
 	wait(fmt.Sprintf("ping6 -c 1 -W 1 -I eth0 %v", gateway))
-	for _, to := range []netip.Addr{nstest.Gateway4, nstest.Gateway6, nstest.Beyond4, nstest.Beyond6} {
+	for _, to := range network.stations {
 		program := "ping"
 		if to.Is6() {
 			program = "ping6"
@@ -125,14 +158,18 @@ func checkManaged(ctx context.Context, t *testing.T, g *vm.Guest, n nstest.Netwo
 	if answer, err := ask(station.Namespace, netip.AddrPortFrom(local.WithZone(station.link), vm.AnswerPort)); err != nil || answer.Guest != "guest1" {
 		t.Errorf("the neighbour to %v: %+v, %v; want guest1 to answer", local, answer, err)
 	}
-	for _, to := range []netip.Addr{nstest.Pod4, nstest.Pod6} {
+	asked := []netip.Addr{nstest.Pod4, nstest.Pod6}
+	for _, a := range r.IPv6.Addresses() {
+		if r.Binding != cache.BindingMasquerade && a != nstest.Pod6 {
+			asked = append(asked, a)
+		}
+	}
+	for _, to := range asked {
 		if answer, err := ask(n.World, netip.AddrPortFrom(to, vm.AnswerPort)); err != nil || answer.Guest != "guest1" {
 			t.Errorf("world to %v: %+v, %v; want guest1 to answer", to, answer, err)
 		}
 	}
-	if !station.hearsReport(local) {
-		t.Errorf("the neighbour heard no report of the guest's groups from %v", local)
-	}
+	return station.hearsReport(local)
 }
 
 // hearsReport says whether an MLDv2 report from the address has come, or comes.

@@ -156,7 +156,7 @@ func (s *server) addService(r cache.Record) error {
 // (TUNSETTXFILTER). The tap of a VMM that runs is left alone.
 func (s *server) clearTap(r cache.Record) {
 	switch r.Binding {
-	case cache.BindingBridge, cache.BindingRedirect, cache.BindingMasquerade:
+	case cache.BindingBridge, cache.BindingRedirect, cache.BindingMasquerade, cache.BindingRouted:
 	default:
 		return // the tap is not guestwire's
 	}

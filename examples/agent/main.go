@@ -8,6 +8,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/signal"
 	"runtime/debug"
@@ -34,6 +35,10 @@ const (
 )
 
 func main() {
+	// A verb lives some milliseconds and allocates a few MiB. At 4 MiB, Go's first collection would come in the middle of it.
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(400)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	err := run(ctx, os.Args[1:])
@@ -161,7 +166,7 @@ func (o *options) flagSet(v verb) *flag.FlagSet {
 		case "dir":
 			set.StringVar(&o.Dir, name, phase1.DefaultDir, "the node's `DIR` for journals and locks, the same for all calls")
 		case "binding":
-			set.StringVar(&o.binding, name, "", "the `KIND` of the binding: bridge, redirect, masquerade, auto, macvtap, sriov, passt")
+			set.StringVar(&o.binding, name, "", "the `KIND` of the binding: bridge, redirect, routed, masquerade, auto, macvtap, sriov, passt")
 		case "uid":
 			set.UintVar(&o.uid, name, 0, "the launcher's user, a `NUMBER`; without it root")
 		case "gid":
@@ -188,6 +193,8 @@ func (o *options) flagSet(v verb) *flag.FlagSet {
 			set.BoolVar(&o.force, name, false, "without the journal: by what the namespace still shows")
 		case "cut-off":
 			set.BoolVar(&o.CutOff, name, false, "delete the guest's tap also if a process has it open")
+		case "discard":
+			set.BoolVar(&o.Discard, name, false, "the namespace is about to be deleted: remove record and journal alone")
 		case "prometheus":
 			set.BoolVar(&o.prometheus, name, false, "print metrics in Prometheus' text format, of all NICs of the node if none is named")
 		}
@@ -269,10 +276,19 @@ func (o *options) openNetNS() error {
 		return errors.New("-netns is missing: name the network namespace, such as /run/netns/pod, or -own for the agent's own")
 	}
 	var err error
-	if o.NetNS, err = os.Open(o.netns); err != nil {
+	o.NetNS, err = os.Open(o.netns)
+	if named := "/run/netns/" + o.netns; errors.Is(err, fs.ErrNotExist) && !strings.Contains(o.netns, "/") && exists(named) {
+		return fmt.Errorf("network namespace: %w (want a path: -netns %s)", err, named)
+	}
+	if err != nil {
 		return fmt.Errorf("network namespace: %w (agent list shows where the wired ones are; agent forget removes what is left of one that is gone)", err)
 	}
 	return nil
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
 }
 
 // version is the program's version and revision, as the go command noted them: "v0.1.0, revision 1f3a...".

@@ -123,7 +123,9 @@ func printReport(w io.Writer, r *phase1.Report, failed error) {
 		guest = append(guest, v4.Address.String())
 	}
 	if v6 := r.Record.IPv6; v6 != nil {
-		guest = append(guest, v6.Address.String())
+		for _, a := range v6.Addresses() {
+			guest = append(guest, a.String())
+		}
 	}
 	line("guest", "%s", strings.Join(append(guest, fmt.Sprintf("MTU %d", r.Record.MTU)), ", "))
 	if r.Standby {

@@ -44,18 +44,21 @@ A guest that moves here from another namespace: -from names its record there, a 
 directory, and -standby keeps the guest's tap down until agent activate. What the configuration leaves out is taken from the
 record, but guard and what a masquerade forwards: these are in no record, so name the source's -config as well. What the guest
 will notice is told on standard error. Both flags count at the first setup; a later one keeps what the first one took over.
+Under routed, macvtap, sriov and passt a guest cannot move.
 
   agent setup -netns /run/netns/pod -nic eth0 -from source.json -standby -state /run/guestwire/vm1 -uid 107
 
 ` + kinds + `
-FILE.json holds the whole configuration. go doc describes the fields: infra.Spec, infra.Masquerade, infra.SRIOV,
-infra.Passt, infra.Ports, infra.Guard, cache.Limit, cache.Options, cache.Device. mtu is for a guest with a smaller MTU than the
+FILE.json holds the whole configuration. go doc describes the fields: infra.Spec, infra.Bridge, infra.Redirect,
+infra.Routed, infra.Masquerade, infra.Sidecar, infra.Auto, infra.SRIOV, infra.Passt, infra.Ports, infra.Guard, cache.Limit,
+cache.Options, cache.Device. guard.vlans lets VLAN tags pass, under bridge and redirect. subdomain of options and the first
+search domain make the guest's own domain. mtu is for a guest with a smaller MTU than the
 NIC's, and noDefaultRoute of options for a second NIC that shall not take the first one's traffic.
 
   {"nic": "eth0", "binding": {"masquerade": {"ipv4": "10.0.2.0/24", "ports": ["80", "8080-8090/udp"]}},
    "owner": {"uid": 107}, "queues": 2, "guard": {"open": ["53/udp"]}, "device": {"model": "virtio"}, "mtu": 1400,
    "limits": {"fromGuest": {"bitsPerSecond": 100000000}, "toGuest": {"packetsPerSecond": 50000}},
-   "options": {"hostname": "vm1", "dhcpv4": {"252": "http://wpad/x", "43": "0x0102"}}}
+   "options": {"hostname": "vm1", "subdomain": "vms", "dhcpv4": {"252": "http://wpad/x", "43": "0x0102"}}}
 `,
 	},
 	{
@@ -155,7 +158,7 @@ The exit code is the command's, and 128 and the signal's number if a signal ende
 	},
 	{
 		name: "teardown", short: "give the namespace back as setup found it",
-		flags: "netns own nic state config force cut-off dir", do: teardown,
+		flags: "netns own nic state config force cut-off discard dir", do: teardown,
 		long: `teardown gives the namespace back as setup found it, and removes the record. Stop the VM first, or detach the NIC from
 the VM: teardown deletes the VM's tap, and the tap of a later setup is another one. As long as a process has the tap open,
 teardown changes nothing and exits with 7; -cut-off deletes the tap nevertheless. A NIC that is not wired is no error.
@@ -164,6 +167,11 @@ teardown changes nothing and exits with 7; -cut-off deletes the tap nevertheless
 -force does without the journal: it removes what bears guestwire's mark, gives the NIC its name, MAC and addresses
 back as far as the kernel still knows them, and prints what it could not know. It exits with 3 if the NIC is not
 wired. -state lets it remove the record, too, if the journal does not tell where the record is.
+
+-discard is for a namespace that is deleted right after: it removes record and journal alone, and leaves the wiring to end
+with the namespace. If the NIC outlives the namespace, as a PCI device does, the whole teardown is done, and so with
+-cut-off if a process has the tap open. If the namespace stays nevertheless, teardown -force gives it back as far as the
+kernel still knows it: under bridge without the NIC's routes. -discard and -force exclude each other.
 `,
 	},
 	{
@@ -189,21 +197,23 @@ func init() {
 	})
 }
 
-const kinds = `KIND is bridge, redirect or masquerade, or auto for the first of these three that can work:
+const kinds = `KIND is bridge, redirect, routed or masquerade, or auto for the first of these four that can work:
 
   bridge      the guest is the pod: NIC and tap are ports of a bridge
   redirect    the guest is the pod, and the NIC stays as it is, for CNI's CHECK
+  routed      the guest has the pod's addresses, and the namespace routes: for service meshes, and NICs without Ethernet
   masquerade  the guest is behind the pod, in a network of its own
 
-The configuration (-config) can give the guest another MAC than the pod's, {"bridge": {"mac": "02:00:00:00:00:07"}}, and name the
-guest, {"guest": "default/vm1"}: then masquerade gives it the same MAC in each pod.
+The configuration (-config) can give the guest another MAC than the pod's under bridge and redirect,
+{"binding": {"bridge": {"mac": "02:00:00:00:00:07"}}}, and name the guest, {"guest": "default/vm1"}: then masquerade gives it the same MAC in each pod.
+Under routed all ports of the pod's addresses are the guest's but those of {"binding": {"routed": {"excluded": ["15008"]}}}.
 
 With the other kinds libvirt attaches the guest, and guestwire neither serves nor filters it:
 
   macvtap     the NIC is a macvtap; the launcher's user needs its device to read and write (go doc infra.Macvtap)
-  sriov       the NIC is a virtual function, or was: {"sriov": {"pci": "0000:03:10.1", "mac": "02:00:00:00:00:07", "vlan": 42}}
-  passt       the guest uses the namespace's sockets: {"passt": {"ports": ["80:8080", "53/udp"]}}; without ports nothing
-              reaches the guest
+  sriov       the NIC is a virtual function, or was: {"binding": {"sriov": {"pci": "0000:03:10.1", "vlan": 42}}}
+  passt       the guest uses the namespace's sockets: {"binding": {"passt": {"ports": ["80:8080", "53/udp"]}}}; without
+              ports nothing reaches the guest
 `
 
 func verbNames() string {
@@ -403,6 +413,9 @@ func drops(ctx context.Context, o *options) error {
 }
 
 func teardown(ctx context.Context, o *options) error {
+	if o.force && o.Discard {
+		return usageError{errors.New("-discard and -force exclude each other: -discard needs the journal, -force does without")}
+	}
 	var err error
 	if o.force {
 		var lost []string

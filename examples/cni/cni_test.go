@@ -24,7 +24,7 @@ import (
 // link. After DEL neither an address, a record, a journal nor a link is left.
 func TestBindings(t *testing.T) {
 	t.Parallel()
-	for _, binding := range []string{"bridge", "redirect", "masquerade", "auto", `{"binding": {"masquerade": {"ports": ["8000"]}}}`} {
+	for _, binding := range []string{"bridge", "redirect", "masquerade", "routed", "auto", `{"binding": {"masquerade": {"ports": ["8000"]}}}`} {
 		t.Run(binding, func(t *testing.T) {
 			n := newNode(t)
 			s := n.sandbox("7d5a0001")

@@ -39,9 +39,9 @@ func (s *stepper) addAddresses() {
 		if a.Prefix.Addr().Is6() && link.Up && a.Flags&netstate.AddrNoDAD == 0 {
 			quick := a
 			quick.Flags |= netstate.AddrNoDAD
-			s.add(netstate.AddressAdd{Link: name, Address: quick})
+			s.add(netstate.AddressAdd{Link: name, Address: quick, Settle: s.settles(a)})
 		}
-		s.add(netstate.AddressAdd{Link: name, Address: a})
+		s.add(netstate.AddressAdd{Link: name, Address: a, Settle: s.settles(a)})
 		for _, r := range netstate.Connected(a, link, s.want.Addresses[:i]) {
 			if !s.wantsRoute(r) {
 				s.add(netstate.RouteDel{Link: name, Route: r, Hops: nil})
@@ -56,7 +56,9 @@ func (s *stepper) isMissing(a netstate.Address) bool {
 	if s.mayChange(a.Link) {
 		return !s.staysAsItIs(a)
 	}
-	return s.mayAdd(a.Link) && !slices.ContainsFunc(s.now.Addresses, func(o netstate.Address) bool { return o.Link == a.Link && o.Prefix.Addr() == a.Prefix.Addr() })
+	return s.mayAdd(a.Link) && !slices.ContainsFunc(s.now.Addresses, func(o netstate.Address) bool {
+		return o.Link == a.Link && o.Prefix.Addr() == a.Prefix.Addr() && !s.isReplaced(o)
+	})
 }
 
 // addingOrder is the order in which the addresses have to be added so that the kernel lists them in the order

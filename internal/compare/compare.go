@@ -6,6 +6,7 @@ package compare
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/firewall"
@@ -23,10 +24,20 @@ type State struct {
 	Neighbours []netstate.Neighbour
 	Filters    []netstate.Filter
 	Tables     []firewall.Table
-	Sysctls    map[string]string
+	// OffStack are addresses of the NIC that the namespace shall not take as its own.
+	OffStack []netstate.OffStack
+	// Not are addresses and routes of the NIC that shall not be there, though the NIC is not Whole.
+	Not     Gone
+	Sysctls map[string]string
 	// TapContext is the SELinux context of taps that are to be created. The kernel does not tell the context of a tap
 	// that is there.
 	TapContext string
+}
+
+// Gone are addresses and routes that a wiring replaces, or has put there.
+type Gone struct {
+	Addresses []netstate.Address
+	Routes    []netstate.Route
 }
 
 // Indices of links that are to be created.
@@ -49,6 +60,8 @@ type NIC struct {
 	Leaves bool
 	// Direct: the wiring creates no link and no table.
 	Direct bool
+	// OffStack: the wiring takes the NIC's addresses off the namespace's stack.
+	OffStack bool
 	// AllMulticast: the wiring made the NIC receive all multicast groups. Raised: the wiring brought it up.
 	AllMulticast, Raised bool
 }
@@ -89,7 +102,7 @@ func (s *stepper) steps() ([]netstate.Op, error) {
 		s.changeNIC()
 		s.addLinks()
 		s.bringUp()
-		s.setSysctls(netstate.OfBridge(s.Names.Bridge), true) // the bridge has to exist
+		s.setSysctls(netstate.OfRouter(s.Names), true) // the link has to exist
 	} else if !there && !s.Leaves {
 		err = fmt.Errorf("NIC %s: %w any more in this namespace", s.Names.NIC, infra.ErrNoNIC)
 	}
@@ -101,14 +114,27 @@ func (s *stepper) steps() ([]netstate.Op, error) {
 	return s.ops, err
 }
 
-// setSysctls sets the sysctls that the kernel has. Coming says that the kernel is about to have them.
+// setSysctls sets the sysctls that the kernel has. Coming says that the kernel is about to have them, of links that may be made
+// anew.
 func (s *stepper) setSysctls(paths []string, coming bool) {
 	for _, path := range paths {
 		value, wanted := s.want.Sysctls[path]
-		if have, there := s.now.Sysctls[path]; wanted && (there || coming) && have != value {
+		have, there := s.now.Sysctls[path]
+		if coming && s.isNew(strings.Split(path, "/")[3]) {
+			have = ""
+		}
+		if wanted && (there || coming) && have != value {
 			s.add(netstate.SysctlSet{Path: path, Value: value})
 		}
 	}
+}
+
+// isNew says whether a link with the name is created.
+func (s *stepper) isNew(name string) bool {
+	return slices.ContainsFunc(s.want.Links, func(l netstate.Link) bool {
+		_, there := s.now.Link(l.Index)
+		return l.Name == name && !there
+	})
 }
 
 func (s *stepper) add(op netstate.Op) { s.ops = append(s.ops, op) }
@@ -136,7 +162,8 @@ func (s *stepper) removeUnwanted() {
 	}
 	for _, r := range s.now.Routes {
 		// The kernel removes its own routes with their addresses, but not while the address stays.
-		if (r.Protocol != netstate.ProtocolKernel || s.kernelImplies(r)) && (s.mayChangeRoute(r) || Sourced(r, s.Index, leaving)) && !s.wantsRoute(r) {
+		own := (r.Protocol != netstate.ProtocolKernel || s.kernelImplies(r)) && (s.mayChangeRoute(r) || Sourced(r, s.Index, leaving))
+		if (own || s.isGone(r) && !s.losesSource(r)) && !s.wantsRoute(r) {
 			s.add(netstate.RouteDel{Link: s.linkName(r.Link), Route: r, Hops: hopNames(r, s.linkName)})
 		}
 	}
@@ -147,7 +174,7 @@ func (s *stepper) removeUnwanted() {
 	}
 	// The last address first: with an IPv4 address the kernel removes the later ones of the same network.
 	for _, a := range slices.Backward(s.now.Addresses) {
-		if s.mayChange(a.Link) && !s.staysAsItIs(a) {
+		if s.mayChange(a.Link) && !s.staysAsItIs(a) || s.isReplaced(a) {
 			s.add(netstate.AddressDel{Link: s.linkName(a.Link), Address: a})
 		}
 	}
@@ -157,14 +184,15 @@ func (s *stepper) removeUnwanted() {
 // up. The guest's tap, the last of the links, comes up when everything else is there.
 func (s *stepper) bringUp() {
 	last := len(s.want.Links) - 1
-	if s.want.Links[last].Name != s.Names.Tap {
-		last++
+	if tap := s.want.Links[last]; tap.Name != s.Names.Tap || slices.ContainsFunc(s.want.Routes, func(r netstate.Route) bool { return r.Link == tap.Index }) {
+		last++ // a route needs a link that is up
 	}
 	s.setFilters()
 	for _, want := range s.want.Links[:last] {
 		s.setUpOrDown(want)
 	}
 	s.addAddresses()
+	s.setOffStack()
 	s.addRoutes()
 	for _, n := range s.want.Neighbours {
 		if s.mayAdd(n.Link) && (!slices.Contains(s.now.Neighbours, n) || s.isForgotten(n)) {

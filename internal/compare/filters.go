@@ -1,7 +1,6 @@
 package compare
 
 import (
-	"reflect"
 	"slices"
 
 	"github.com/guestwire/guestwire/internal/firewall"
@@ -12,7 +11,7 @@ import (
 func (s *stepper) setTables() {
 	for _, t := range s.want.Tables {
 		at := slices.IndexFunc(s.now.Tables, func(i firewall.Image) bool { return i.Family == t.Family && i.Name == t.Name })
-		if at >= 0 && reflect.DeepEqual(s.now.Tables[at], t.Image()) && !s.losesChain(t) {
+		if at >= 0 && s.now.Tables[at].Is(t) && !s.losesChain(t) {
 			continue
 		}
 		// A table that exists is replaced in one transaction. A table that does not exist is not deleted
@@ -34,16 +33,18 @@ func (s *stepper) indexOf(name string) int {
 	return 0
 }
 
-// losesChain says whether a chain of the table is bound to a link that is about to be created again. Before
+// losesChain says whether a chain or a flow table of the table is bound to a link that is about to be created again. Before
 // Linux 6.16 the kernel deletes such a chain with the old link, and the new link would be up without the
 // chain until the namespace is compared again.
 func (s *stepper) losesChain(t firewall.Table) bool {
-	return slices.ContainsFunc(t.Chains, func(c firewall.Chain) bool {
+	created := func(device string) bool {
 		return slices.ContainsFunc(s.want.Links, func(l netstate.Link) bool {
 			_, there := s.now.Link(l.Index)
-			return l.Name == c.Device && !there
+			return l.Name == device && !there
 		})
-	})
+	}
+	return slices.ContainsFunc(t.Chains, func(c firewall.Chain) bool { return created(c.Device) }) ||
+		slices.ContainsFunc(t.Flows, func(f firewall.FlowTable) bool { return slices.ContainsFunc(f.Devices, created) })
 }
 
 // setFilters adds the filters that are missing at the ingress of each link. A filter that is not wanted is

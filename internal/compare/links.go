@@ -1,6 +1,7 @@
 package compare
 
 import (
+	"cmp"
 	"reflect"
 	"slices"
 
@@ -143,13 +144,15 @@ func (s *stepper) isRemoved(index int) bool {
 	return !wanted && slices.ContainsFunc(s.ownLinks(), func(l netstate.Link) bool { return l.Index == index })
 }
 
-// allowIPv6 enables IPv6 at existing links that are to get an IPv6 address.
+// allowIPv6 enables IPv6 at existing links that are to get an IPv6 address. A new tap exists by then, and was made before the
+// sysctl for new links is written.
 func (s *stepper) allowIPv6() {
 	for _, want := range s.want.Links {
 		now, there := s.now.Link(want.Index)
 		wanted := func(a netstate.Address) bool { return a.Link == want.Index && a.Prefix.Addr().Is6() }
-		if there && now.NoIPv6 && s.mayAdd(want.Index) && slices.ContainsFunc(s.want.Addresses, wanted) {
-			s.add(netstate.SysctlSet{Path: netstate.DisableIPv6(now.Name), Value: "0"})
+		newTap := !there && want.Tap != nil && s.now.Sysctls[netstate.NoIPv6] == "1"
+		if (there && now.NoIPv6 && s.mayAdd(want.Index) || newTap) && slices.ContainsFunc(s.want.Addresses, wanted) {
+			s.add(netstate.SysctlSet{Path: netstate.DisableIPv6(cmp.Or(now.Name, want.Name)), Value: "0"})
 		}
 	}
 }
@@ -185,11 +188,11 @@ func (s *stepper) takesDown(want netstate.Link) bool {
 	return now.Name != want.Name || now.MAC != want.MAC && !netstate.ChangesMACUp(now.Kind)
 }
 
-// isForgotten says whether the kernel forgets the neighbour because the NIC's MAC changes, or the NIC goes down.
+// isForgotten says whether the kernel forgets the neighbour because the link's MAC changes, or the NIC goes down.
 func (s *stepper) isForgotten(n netstate.Neighbour) bool {
-	now, _ := s.now.Link(s.Index)
-	want, _ := s.wantedLink(s.Index)
-	return n.Link == s.Index && n.Address.IsValid() && (now.MAC != want.MAC || s.takesDown(want))
+	now, there := s.now.Link(n.Link)
+	want, _ := s.wantedLink(n.Link)
+	return there && n.Address.IsValid() && (n.Link == s.Index || s.OffStack) && (!want.MAC.IsZero() && now.MAC != want.MAC || s.takesDown(want))
 }
 
 // changeNIC sets the NIC's name and MAC, for which the NIC may have to be down, and its other properties.
@@ -293,6 +296,9 @@ func (s *stepper) addLinks() {
 		// A new link has the namespace's default of forwarding, which may be on: that does no harm.
 		if want.Forwarding4 && !now.Forwarding4 || want.Index == s.Index && now.Forwarding4 != want.Forwarding4 {
 			s.add(netstate.ConfSet{Index: want.Index, Link: want.Name, Name: "forwarding", On: want.Forwarding4})
+		}
+		if want.Index != s.Index && want.AcceptLocal != now.AcceptLocal {
+			s.add(netstate.ConfSet{Index: want.Index, Link: want.Name, Name: "accept_local", On: want.AcceptLocal})
 		}
 		if want.Index != s.Index && want.RouteLocalnet != now.RouteLocalnet {
 			s.add(netstate.ConfSet{Index: want.Index, Link: want.Name, Name: "route_localnet", On: want.RouteLocalnet})

@@ -83,7 +83,7 @@ func (s *stepper) reaches(h netstate.Hop) bool {
 		return true
 	}
 	return slices.ContainsFunc(s.want.Routes, func(r netstate.Route) bool {
-		return r.Link == h.Link && r.Table == netstate.TableMain && r.Type == netstate.RouteUnicast &&
+		return r.Link == h.Link && (r.Table == netstate.TableMain || r.Table == netstate.TableLocal) && r.Type == netstate.RouteUnicast &&
 			!r.Gateway.IsValid() && len(r.Hops) == 0 && r.Destination.Contains(h.Gateway)
 	})
 }

@@ -248,7 +248,12 @@ func (w *words) describeNetwork(op netstate.Op) {
 			w.add("route-missing", o.Link, "route %s is gone", netstate.RouteText(o.Route, o.Link, o.Hops))
 		}
 	case netstate.RouteDel:
-		if slices.ContainsFunc(w.now.Routes, o.Route.Same) {
+		ofAddress := o.Route.Table == netstate.TableLocal && o.Route.Type == netstate.RouteLocal && o.Route.Protocol == netstate.ProtocolKernel // a Snapshot does not hold it
+		added := w.anyOp(func(op netstate.Op) bool {
+			a, is := op.(netstate.AddressAdd)
+			return is && a.Address.Link == o.Route.Link && a.Address.Prefix.Addr() == o.Route.Destination.Addr()
+		})
+		if slices.ContainsFunc(w.now.Routes, o.Route.Same) || ofAddress && !added {
 			w.add("route-extra", o.Link, "route %s is not of the wiring", netstate.RouteText(o.Route, o.Link, o.Hops))
 		}
 	case netstate.NeighbourAdd:

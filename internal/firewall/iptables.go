@@ -77,6 +77,8 @@ func shortName(chain string) string {
 		return "input"
 	case "to-guest-4", "to-guest-6": // an IP version has only one of them
 		return "guest"
+	case "loopback-4", "loopback-6":
+		return "local"
 	}
 	return chain
 }

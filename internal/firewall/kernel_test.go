@@ -82,6 +82,12 @@ func inetTable() firewall.Table {
 			rule(firewall.Masquerade{First: 61000, Last: 65535}, from, notTo, sctp),
 			rule(firewall.Masquerade{}, from, notTo),
 		}},
+		{Name: "rewritten", Rules: rules{
+			rule(firewall.SetSource{Address: address("10.244.1.7")}, to, ip4, firewall.Source{Prefix: prefix("169.254.75.1/32")}),
+			rule(firewall.SetDestination{Address: address("10.244.1.8")}, ip4),
+			rule(firewall.SetSource{Address: address("fd00::7")}, to, ip6, firewall.Source{Prefix: prefix("fd00::1/128")}),
+			rule(firewall.SetDestination{Address: address("fe80::7")}, from, ip6, firewall.Protocol{Number: firewall.ProtocolICMPv6}, firewall.ICMP{Version: 6, Type: 135}),
+		}},
 		{Name: "to-guest-4", Rules: rules{
 			rule(firewall.DNAT{Address: address("10.0.2.2"), Port: 8080}, tcp, port(firewall.ProtocolTCP, 80, 80, false)),
 			rule(firewall.DNAT{Address: address("10.0.2.2")}),
@@ -97,6 +103,8 @@ func inetTable() firewall.Table {
 		}},
 		{Name: "end", Rules: rules{rule(accept, to), rule(drop)}},
 		{Name: "hops", Rules: rules{
+			rule(accept, firewall.SocketUser{UID: 107}),
+			rule(drop, firewall.SocketUser{UID: 0, Not: true}),
 			rule(accept, ip4, firewall.AddToSet{Part: firewall.NextHop4, Set: "next-hops-4", Renew: true}),
 			rule(accept, ip6, firewall.AddToSet{Part: firewall.NextHop6, Set: "next-hops-6", Renew: true}),
 			rule(accept, ip4, firewall.AddToSet{Part: firewall.SourceAddress4, Set: "next-hops-4"}),
@@ -120,11 +128,19 @@ func ingressTable() firewall.Table {
 			rule(drop, firewall.Bytes{Header: firewall.Ethernet, Offset: 6, Value: []byte{2, 0, 0, 0, 0, 9}, Not: true}),
 			rule(drop, firewall.Bytes{Header: firewall.Network, Offset: 14, Value: []byte{10, 9, 0, 0}, Mask: []byte{255, 255, 240, 0}}),
 			rule(drop, firewall.Bytes{Header: firewall.Network, Offset: 14, Value: []byte{10, 9, 0, 0}, Mask: []byte{255, 255, 240, 0}, Not: true}),
+			rule(drop, firewall.Bytes{Header: firewall.Network, Offset: 4, Value: []byte{0, 0}, Last: []byte{0, 23}}),
+			rule(drop, firewall.Bytes{Header: firewall.Transport, Value: []byte{11}, Last: []byte{14}, Not: true}),
 			rule(accept, carries4, udp, firewall.SourcePort{Protocol: firewall.ProtocolUDP, First: 68, Last: 68}),
 			rule(drop, carries4, udp, firewall.SourcePort{Protocol: firewall.ProtocolUDP, First: 68, Last: 70, Not: true}),
+			rule(drop, firewall.Multicast{}),
+			rule(firewall.Fwd{Device: "eth1"}, firewall.Multicast{Not: true}),
 			rule(firewall.Fwd{Device: "eth1"}),
 			rule(firewall.Drop{Reason: firewall.MACSpoof}),
 			rule(firewall.Drop{Reason: firewall.IPSpoof}, udp),
+			rule(firewall.Up{}, carries4, udp),
+			rule(firewall.CountedUp{}, carries6, udp),
+			rule(firewall.Up{Port: true}, carries4, udp),
+			rule(firewall.CountedUp{Port: true}, carries6, udp),
 		}},
 		{Name: "neighbours", Rules: rules{
 			rule(drop, carries6, firewall.Protocol{Number: 0}),
@@ -155,6 +171,17 @@ func bridgeTable() firewall.Table {
 			rule(firewall.Drop{Reason: firewall.NoIPv6}),
 		}},
 	}}
+}
+
+// flowTable has what an inet table has where the kernel has flow tables.
+func flowTable() firewall.Table {
+	tcp, add := firewall.Protocol{Number: firewall.ProtocolTCP}, firewall.Offload{Table: "established"}
+	return firewall.Table{Family: firewall.Inet, Name: tableName,
+		Flows: []firewall.FlowTable{{Name: "established", Devices: []string{"eth1", "eth0"}, Priority: firewall.Last}},
+		Chains: []firewall.Chain{{Name: "through", Type: "filter", Hook: firewall.Forward, Priority: firewall.Filter, Rules: rules{
+			rule(add, tcp, firewall.Assured{}, firewall.Lasting{Seconds: 120}),
+			rule(add, firewall.Assured{}),
+		}}}}
 }
 
 // withLinks returns a namespace with the links that the tables name.
@@ -192,7 +219,9 @@ func apply(t *testing.T, ns *nstest.Namespace, table firewall.Table) (images []f
 			return err
 		}
 		now, err = k.Snapshot(names, nil, []firewall.Table{table})
-		images = now.Tables
+		for _, i := range now.Tables {
+			images = append(images, i.Whole())
+		}
 		return err
 	})
 	if err != nil {
@@ -205,8 +234,11 @@ func apply(t *testing.T, ns *nstest.Namespace, table firewall.Table) (images []f
 // makes the same rules of the table's text.
 func TestNFTables(t *testing.T) {
 	nstest.Need(t, "nft")
-	for _, table := range []firewall.Table{inetTable(), ingressTable(), bridgeTable()} {
+	for _, table := range []firewall.Table{inetTable(), flowTable(), ingressTable(), bridgeTable()} {
 		t.Run(string(table.Family), func(t *testing.T) {
+			if len(table.Flows) > 0 && !nstest.HasFlowTables() {
+				nstest.LeaveOut(t, "this kernel has no flow tables")
+			}
 			applied := withLinks(t, "applied")
 			if have, want := apply(t, applied, table), []firewall.Image{table.Image()}; !reflect.DeepEqual(have, want) {
 				t.Errorf("read back\n%+v\nwant\n%+v", have, want)

@@ -26,6 +26,8 @@ type (
 	// EtherType is the type field of the Ethernet header; 0x8100 if the frame has a VLAN tag. It is for the
 	// family bridge; a netdev table compares Bytes.
 	EtherType struct{ Number uint16 }
+	// Multicast is a frame whose destination is a group, but not broadcast.
+	Multicast struct{ Not bool }
 	// IP is the packet's IP version, 4 or 6, in the family inet.
 	IP struct{ Version int }
 	// Carries is the packet's IP version, 4 or 6, in the families netdev and bridge.
@@ -59,13 +61,20 @@ type (
 		Type    uint8
 		Code    uint8
 	}
-	// Bytes are octets of a header from Offset on. Mask, if not nil, has the length of Value.
+	// Bytes are octets of a header from Offset on. Mask and Last, if not nil, have the length of Value. With Last, the
+	// octets are a number from Value to Last.
 	Bytes struct {
 		Header Header
 		Offset int
 		Value  []byte
 		Mask   []byte
+		Last   []byte
 		Not    bool
+	}
+	// SocketUser is the user of the socket from which the packet comes. It never matches a packet without a socket.
+	SocketUser struct {
+		UID uint32
+		Not bool
 	}
 	// Fragment is an IPv6 fragment that is not the first.
 	Fragment struct{}
@@ -152,6 +161,7 @@ const (
 func (InInterface) match()     {}
 func (OutInterface) match()    {}
 func (EtherType) match()       {}
+func (Multicast) match()       {}
 func (IP) match()              {}
 func (Carries) match()         {}
 func (Protocol) match()        {}
@@ -161,6 +171,7 @@ func (SourcePort) match()      {}
 func (DestinationPort) match() {}
 func (ICMP) match()            {}
 func (Bytes) match()           {}
+func (SocketUser) match()      {}
 func (Fragment) match()        {}
 func (Longer) match()          {}
 func (State) match()           {}
@@ -188,6 +199,8 @@ func (m EtherType) String() string {
 	}
 	return fmt.Sprintf("ether type %#04x", m.Number)
 }
+
+func (m Multicast) String() string { return "meta pkttype " + notWord(m.Not) + "multicast" }
 
 func (m IP) String() string { return fmt.Sprintf("meta nfproto ipv%d", m.Version) }
 
@@ -277,8 +290,14 @@ func (m Bytes) String() string {
 			text += "== "
 		}
 	}
-	return text + notWord(m.Not) + fmt.Sprintf("%#x", m.Value)
+	text += notWord(m.Not) + fmt.Sprintf("%#x", m.Value)
+	if m.Last != nil {
+		text += fmt.Sprintf("-%#x", m.Last)
+	}
+	return text
 }
+
+func (m SocketUser) String() string { return fmt.Sprintf("meta skuid %s%d", notWord(m.Not), m.UID) }
 
 func (Fragment) String() string { return "frag frag-off != 0" }
 

@@ -76,9 +76,9 @@ var Reasons = []Described{
 	{ICMPType, "the guest sent an ICMP or ICMPv6 message of a type that hosts do not send"},
 	{TooLong, "a frame from the guest or to it that is longer than the NIC's MTU or Spec.MTU"},
 	{LoopbackAddress, "the guest sent to or from a loopback address, or an IPv4-mapped IPv6 address"},
-	{NoIPv6, "the guest sent IPv6 to a masquerade without IPv6"},
+	{NoIPv6, "the guest of masquerade or routed sent IPv6, and the pod has no IPv6 address"},
 	{NamespaceService, "the guest sent to a service of the namespace that Guard.Open does not open"},
-	{NoConnection, "a packet behind the masquerade that belongs to no connection, or an error of the guest about a connection of the namespace"},
+	{NoConnection, "a packet of masquerade or routed that belongs to no connection, or an error of the guest about a connection of the namespace"},
 	{NoPorts, "the guest sent a protocol without ports (a tunnel, for example) to where the answer could be the namespace's"},
 	{ConnectionLimit, "a new connection of the guest or to the guest, above MaxConnections, or more new TCP connections a minute"},
 	{NeighbourLimit, "the guest used too many next hops, or too many sources, in a minute"},
@@ -87,7 +87,7 @@ var Reasons = []Described{
 	{NamespaceOutput, "the namespace sent by the NIC or another link of the wiring, which are the guest's, or as a DHCP server to the guest"},
 	{NetworkDHCP, "a DHCP server of the network sent to the guest, whose server is the responder"},
 	{NetworkRouter, "a router of the network sent a router advertisement or a redirect to the guest, whose router the responder announces"},
-	{NetworkFrame, "the network sent the guest a frame that is neither IPv4, IPv6 nor ARP, nor of Guard.EtherTypes and Guard.VLANs, or IP with headers that cannot be read"},
+	{NetworkFrame, "the network sent the guest a frame that is neither IPv4, IPv6 nor ARP, nor of Guard.EtherTypes and Guard.VLANs, IP with headers that cannot be read, or ARP that says the guest's own MAC and address"},
 }
 
 // LogGroup is the nflog group to which the tables report packets that they drop ("gw").
@@ -99,8 +99,9 @@ const (
 	logBurst     = 20
 )
 
-// dropChain begins the name of a chain that drops for a reason.
-const dropChain = "drop-"
+// dropChain begins the name of a chain that drops for a reason, upChain that of a chain that leaves packets to the
+// namespace.
+const dropChain, upChain = "drop-", "up-"
 
 // LogPrefix returns the text that the report of a packet has: it names the NIC and the reason.
 func LogPrefix(nic string, r Reason) string { return "guestwire " + nic + " " + string(r) }
@@ -114,9 +115,13 @@ func ParseLogPrefix(prefix string) (nic string, r Reason, ok bool) {
 	return words[1], Reason(words[2]), true
 }
 
-// ReasonOf returns the reason for which the chain drops; ok is false for a chain that drops for no reason.
+// ReasonOf returns the reason for which the chain keeps packets from the guest, or the guest's packets from the network;
+// ok is false for other chains.
 func ReasonOf(chain string) (r Reason, ok bool) {
 	name, ok := strings.CutPrefix(chain, dropChain)
+	if !ok {
+		name, ok = strings.CutPrefix(chain, upChain)
+	}
 	return Reason(name), ok && isReason(name)
 }
 
@@ -124,38 +129,53 @@ func ReasonOf(chain string) (r Reason, ok bool) {
 // change the namespace's nftables can use any octets in names.
 func isReason(name string) bool { return syntax.IsWord(name, "-", 32) }
 
-// Counted returns a copy of the table in which each [Drop] with a Reason is a [Goto] to a chain of that reason.
-// That chain counts the packet and drops it. If logs, it also reports some packets of the NIC to the nflog group
+// Counted returns a copy of the table in which each [Drop] and [Up] with a Reason is a [Goto] to a chain of that reason.
+// That chain counts the packet, and drops it or leaves it to the namespace. If logs, it also reports some packets of the NIC to the nflog group
 // [LogGroup]: without a listener, the kernel forgets the report.
 //
 // The counter is at the end of the way of a dropped packet, so a packet that passes pays nothing. Two rules are
 // needed, as a rule ends where a limit is exceeded.
 func (t Table) Counted(nic string, logs bool) Table {
-	used := map[Reason]bool{}
+	ends := map[string]Verdict{} // by chain
 	chains := slices.Clone(t.Chains)
 	for i, c := range chains {
 		rules := slices.Clone(c.Rules)
 		for j, r := range rules {
-			if drop, ok := r.Verdict.(Drop); ok && drop.Reason != "" {
-				used[drop.Reason] = true
-				rules[j].Verdict = Goto{Chain: dropChain + string(drop.Reason)}
+			chain := ""
+			switch v := r.Verdict.(type) {
+			case Drop:
+				if v.Reason != "" {
+					chain = dropChain + string(v.Reason)
+					ends[chain] = CountedDrop{}
+				}
+			case Up:
+				if v.Reason != "" {
+					chain = upChain + string(v.Reason)
+					ends[chain] = CountedUp{Port: v.Port}
+				}
+			}
+			if chain != "" {
+				rules[j].Verdict = Goto{Chain: chain}
 			}
 		}
 		chains[i].Rules = rules
 	}
 	for _, r := range Reasons {
-		if !used[r.Reason] {
-			continue
-		}
-		rules := []Rule{{Verdict: CountedDrop{}}}
-		if logs {
-			report := Rule{
-				Matches: []Match{Rate{Packets: logPerSecond, Burst: logBurst}},
-				Verdict: Log{Prefix: LogPrefix(nic, r.Reason), Group: LogGroup},
+		for _, chain := range []string{dropChain + string(r.Reason), upChain + string(r.Reason)} {
+			end, used := ends[chain]
+			if !used {
+				continue
 			}
-			rules = append([]Rule{report}, rules...)
+			rules := []Rule{{Verdict: end}}
+			if logs {
+				report := Rule{
+					Matches: []Match{Rate{Packets: logPerSecond, Burst: logBurst}},
+					Verdict: Log{Prefix: LogPrefix(nic, r.Reason), Group: LogGroup},
+				}
+				rules = append([]Rule{report}, rules...)
+			}
+			chains = append(chains, Chain{Name: chain, Rules: rules})
 		}
-		chains = append(chains, Chain{Name: dropChain + string(r.Reason), Rules: rules})
 	}
 	t.Chains = chains
 	return t

@@ -30,14 +30,16 @@ func TestReasons(t *testing.T) {
 	}
 }
 
-// TestCounted: a drop for a reason becomes a chain that counts, once a reason, in the order of Reasons. The table
-// itself, and a drop without a reason, stay.
+// TestCounted: a drop for a reason, and what goes up for one, becomes a chain that counts, once a reason, in the order of
+// Reasons. The table itself, and verdicts without a reason, stay.
 func TestCounted(t *testing.T) {
 	table := Table{Family: NetDev, Name: "guestwire-eth0", Chains: []Chain{
 		{Name: "guest", Rules: []Rule{
 			{Matches: []Match{Carries{4}}, Verdict: Drop{Reason: IPSpoof}},
 			{Matches: []Match{Carries{6}}, Verdict: Drop{Reason: IPSpoof}},
 			{Matches: []Match{IP{4}}, Verdict: Drop{}},
+			{Matches: []Match{Carries{4}}, Verdict: Up{Reason: NetworkDHCP}},
+			{Matches: []Match{Carries{6}}, Verdict: Up{}},
 			{Verdict: Drop{Reason: MACSpoof}},
 		}},
 	}}
@@ -47,6 +49,8 @@ func TestCounted(t *testing.T) {
 		meta protocol ip goto drop-ip-spoof
 		meta protocol ip6 goto drop-ip-spoof
 		meta nfproto ipv4 drop
+		meta protocol ip goto up-network-dhcp
+		meta protocol ip6 accept
 		goto drop-mac-spoof
 	}
 	chain drop-mac-spoof {
@@ -55,26 +59,24 @@ func TestCounted(t *testing.T) {
 	chain drop-ip-spoof {
 		counter drop
 	}
+	chain up-network-dhcp {
+		counter accept
+	}
 }
 `
 	const report = `		limit rate 20/second burst 20 packets log prefix "guestwire eth0 REASON" group 26487
-		counter drop`
+`
 	logs := plain
-	for _, r := range []string{"mac-spoof", "ip-spoof"} {
-		head := "chain drop-" + r + " {\n"
-		logs = strings.Replace(logs, head+"\t\tcounter drop", head+strings.Replace(report, "REASON", r, 1), 1)
+	for _, chain := range []string{"drop-mac-spoof", "drop-ip-spoof", "up-network-dhcp"} {
+		head, reason := "chain "+chain+" {\n", chain[strings.Index(chain, "-")+1:]
+		logs = strings.Replace(logs, head, head+strings.Replace(report, "REASON", reason, 1), 1)
 	}
 	for _, c := range []struct {
 		logs bool
 		want string
 	}{{false, plain}, {true, logs}} {
-		var have strings.Builder
-		for line := range strings.Lines(table.Counted("eth0", c.logs).String()) {
-			line, _, _ = strings.Cut(strings.TrimSuffix(line, "\n"), " comment ")
-			have.WriteString(line + "\n")
-		}
-		if have.String() != c.want {
-			t.Errorf("logs %t: have\n%s\nwant\n%s", c.logs, have.String(), c.want)
+		if have := table.Counted("eth0", c.logs).String(); have != c.want {
+			t.Errorf("logs %t: have\n%s\nwant\n%s", c.logs, have, c.want)
 		}
 	}
 	if table.String() != before {
@@ -82,6 +84,9 @@ func TestCounted(t *testing.T) {
 	}
 	if r, ok := ReasonOf("drop-mac-spoof"); !ok || r != MACSpoof {
 		t.Errorf("drop-mac-spoof is for %q, %t", r, ok)
+	}
+	if r, ok := ReasonOf("up-network-dhcp"); !ok || r != NetworkDHCP {
+		t.Errorf("up-network-dhcp is for %q, %t", r, ok)
 	}
 	if r, ok := ReasonOf("from-arp"); ok {
 		t.Errorf("from-arp is for %q", r)

@@ -5,9 +5,8 @@
 package firewall
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 )
@@ -18,6 +17,7 @@ type Table struct {
 	Family Family
 	Name   string
 	Sets   []Set
+	Flows  []FlowTable
 	Chains []Chain
 }
 
@@ -37,6 +37,7 @@ type Chain struct {
 	Type     string // "filter" or "nat"; in iptables: the table
 	Hook     Hook   // empty: no base chain
 	Device   string // the link of an Ingress hook
+	Link     int    // the link's index, if it may get the name Device after the chain is made; 0: it has the name
 	Priority int
 	Drops    bool // policy drop; otherwise accept
 	Rules    []Rule
@@ -63,6 +64,8 @@ const (
 	// AfterFilter is for chains that only see what iptables has let pass.
 	AfterFilter = 10
 	SrcNAT      = 100
+	// Last is behind the chains of all programs that keep to these names.
+	Last = 1000
 )
 
 // Rule applies Verdict to the packets for which all Matches hold.
@@ -72,19 +75,12 @@ type Rule struct {
 }
 
 func (r Rule) String() string {
-	var words []string
+	var room [8]string // few rules have more words, and each rule is written several times in a Setup
+	words := room[:0]
 	for _, m := range r.Matches {
 		words = append(words, m.String())
 	}
 	return strings.Join(append(words, r.Verdict.String()), " ")
-}
-
-// Comment returns the rule's comment in the kernel, for a person who lists the rules: the project's name and
-// a digest of the rule's text. It does not identify the rule: another program can replace the rule and keep
-// the comment.
-func (r Rule) Comment() string {
-	sum := sha256.Sum256([]byte(r.String()))
-	return "guestwire " + hex.EncodeToString(sum[:6])
 }
 
 // Head returns the declaration of a base chain in nft's words, without the rules.
@@ -109,13 +105,16 @@ func (t Table) String() string {
 	for _, s := range t.Sets {
 		fmt.Fprintf(&b, "\t%s\n", s)
 	}
+	for _, f := range t.Flows {
+		fmt.Fprintf(&b, "\t%s\n", f)
+	}
 	for _, c := range t.Chains {
 		fmt.Fprintf(&b, "\tchain %s {\n", c.Name)
 		if c.Hook != "" {
 			fmt.Fprintf(&b, "\t\t%s\n", c.Head())
 		}
 		for _, r := range c.Rules {
-			fmt.Fprintf(&b, "\t\t%s comment %q\n", r, r.Comment())
+			fmt.Fprintf(&b, "\t\t%s\n", r)
 		}
 		b.WriteString("\t}\n")
 	}
@@ -123,20 +122,25 @@ func (t Table) String() string {
 	return b.String()
 }
 
-// Resolve returns a copy of the table in which each [Fwd] has the index of its link. The receiver is unchanged.
+// Resolve returns a copy of the table in which each [Fwd] has the index of its link. The receiver is unchanged. Chains
+// without a Fwd are the receiver's.
 func (t Table) Resolve(index func(link string) int) Table {
-	chains := slices.Clone(t.Chains)
-	for i, c := range chains {
-		rules := slices.Clone(c.Rules)
-		for j, r := range rules {
-			if to, ok := r.Verdict.(Fwd); ok {
-				to.Index = index(to.Device)
-				rules[j].Verdict = to
+	t.Chains = slices.Clone(t.Chains)
+	for i, c := range t.Chains {
+		cloned := false
+		for j, r := range c.Rules {
+			to, ok := r.Verdict.(Fwd)
+			if !ok {
+				continue
 			}
+			if !cloned {
+				c.Rules, cloned = slices.Clone(c.Rules), true
+			}
+			to.Index = index(to.Device)
+			c.Rules[j].Verdict = to
 		}
-		chains[i].Rules = rules
+		t.Chains[i].Rules = c.Rules
 	}
-	t.Chains = chains
 	return t
 }
 
@@ -147,11 +151,14 @@ type Image struct {
 	Name   string `json:"name"`
 	// Flags are the NFT_TABLE_F_ flags; a guestwire table has none.
 	Flags uint32 `json:"flags,omitempty"`
-	// Sets and Chains are sorted by name.
-	Sets   []SetImage   `json:"sets,omitempty"`
-	Chains []ChainImage `json:"chains,omitempty"`
-	// Others is the number of maps, objects and flowtables; a guestwire table has none.
+	// Sets, Flows and Chains are sorted by name.
+	Sets   []SetImage       `json:"sets,omitempty"`
+	Flows  []FlowTableImage `json:"flows,omitempty"`
+	Chains []ChainImage     `json:"chains,omitempty"`
+	// Others is the number of maps and objects; a guestwire table has none.
 	Others int `json:"others,omitempty"`
+
+	held *Table // not nil: the image is that of this table, and Sets, Flows and Chains are not written
 }
 
 // ChainImage is a chain of an [Image].
@@ -167,10 +174,18 @@ type ChainImage struct {
 const Unknown = "not a rule of guestwire"
 
 // Image returns what the kernel holds after the table is applied.
-func (t Table) Image() Image {
+func (t Table) Image() Image { return t.image(true) }
+
+// Outline returns the image without the rules.
+func (t Table) Outline() Image { return t.image(false) }
+
+func (t Table) image(rules bool) Image {
 	image := Image{Family: t.Family, Name: t.Name}
 	for _, s := range t.Sets {
 		image.Sets = append(image.Sets, SetImage{Name: s.Name, Head: s.Head()})
+	}
+	for _, f := range t.Flows {
+		image.Flows = append(image.Flows, FlowTableImage{Name: f.Name, Head: f.Head()})
 	}
 	for _, c := range t.Chains {
 		chain := ChainImage{Name: c.Name}
@@ -184,17 +199,62 @@ func (t Table) Image() Image {
 			chain.Head = c.Head()
 		}
 		for _, r := range c.Rules {
-			if iptables {
+			switch {
+			case !rules:
+			case iptables:
 				chain.Rules = append(chain.Rules, r.IPTables())
-			} else {
+			default:
 				chain.Rules = append(chain.Rules, r.String())
 			}
 		}
 		image.Chains = append(image.Chains, chain)
 	}
 	slices.SortFunc(image.Sets, func(a, b SetImage) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(image.Flows, func(a, b FlowTableImage) int { return strings.Compare(a.Name, b.Name) })
 	slices.SortFunc(image.Chains, func(a, b ChainImage) int { return strings.Compare(a.Name, b.Name) })
 	return image
+}
+
+// Held returns the image of the table without its texts, which only people and other tables need: [Image.Whole] writes them.
+func (t Table) Held() Image { return Image{Family: t.Family, Name: t.Name, held: &t} }
+
+// Whole returns the image with all texts.
+func (i Image) Whole() Image {
+	if i.held != nil {
+		return i.held.Image()
+	}
+	return i
+}
+
+// Is says whether the image is that of the table.
+func (i Image) Is(t Table) bool {
+	return i.held != nil && i.held.same(t) || reflect.DeepEqual(i.Whole(), t.Image())
+}
+
+// same says that two tables have the same image, of which one is a copy of the other. It may be false of other tables with
+// the same image: rules are not compared by their texts.
+func (t Table) same(o Table) bool {
+	return t.Family == o.Family && t.Name == o.Name &&
+		slices.EqualFunc(t.Sets, o.Sets, func(a, b Set) bool {
+			return a.Name == b.Name && a.Of == b.Of && a.Size == b.Size && a.Milliseconds == b.Milliseconds
+		}) &&
+		slices.EqualFunc(t.Flows, o.Flows, func(a, b FlowTable) bool { return a.Name == b.Name && a.Head() == b.Head() }) &&
+		slices.EqualFunc(t.Chains, o.Chains, func(a, b Chain) bool {
+			return a.Name == b.Name && a.Type == b.Type && a.Hook == b.Hook && a.Device == b.Device && a.Priority == b.Priority && a.Drops == b.Drops &&
+				slices.EqualFunc(a.Rules, b.Rules, Rule.same)
+		})
+}
+
+// same says that two rules have one text, as their matches are those of one rule in memory.
+func (r Rule) same(o Rule) bool {
+	if len(r.Matches) != len(o.Matches) || len(r.Matches) > 0 && &r.Matches[0] != &o.Matches[0] {
+		return false
+	}
+	a, isFwd := r.Verdict.(Fwd)
+	if b, is := o.Verdict.(Fwd); is && isFwd {
+		return a.Device == b.Device // the text has no index
+	}
+	return r.Verdict == o.Verdict
 }
 
 // dormant is NFT_TABLE_F_DORMANT (linux/netfilter/nf_tables.h): the table's chains are not in force.
@@ -202,6 +262,7 @@ const dormant = 1
 
 // Differences describes how the image differs from the wanted one, a sentence each; none if they are equal.
 func (i Image) Differences(want Image) []string {
+	i = i.Whole()
 	var d []string
 	if i.Flags&dormant != 0 {
 		d = append(d, "the table is dormant")
@@ -223,6 +284,19 @@ func (i Image) Differences(want Image) []string {
 	for _, s := range i.Sets {
 		if !slices.ContainsFunc(want.Sets, func(w SetImage) bool { return w.Name == s.Name }) {
 			d = append(d, "set "+s.Name+" belongs to another program")
+		}
+	}
+	for _, w := range want.Flows {
+		at := slices.IndexFunc(i.Flows, func(f FlowTableImage) bool { return f.Name == w.Name })
+		if at < 0 {
+			d = append(d, "flow table "+w.Name+" is gone")
+		} else if i.Flows[at].Head != w.Head {
+			d = append(d, fmt.Sprintf("flow table %s is %q, not %q", w.Name, i.Flows[at].Head, w.Head))
+		}
+	}
+	for _, f := range i.Flows {
+		if !slices.ContainsFunc(want.Flows, func(w FlowTableImage) bool { return w.Name == f.Name }) {
+			d = append(d, "flow table "+f.Name+" belongs to another program")
 		}
 	}
 	for _, w := range want.Chains {

@@ -1,9 +1,9 @@
 package firewall
 
 import (
-	"fmt"
 	"net/netip"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -28,17 +28,17 @@ func sampleTable() Table {
 const sampleText = `table inet guestwire-eth0 {
 	chain in {
 		type nat hook prerouting priority -100; policy accept;
-		iifname "eth0" ip daddr 10.244.1.7 dnat ip to 10.0.2.2 comment "guestwire 0a5caf865f22"
-		iifname "eth0" ip6 daddr fd00::7 dnat ip6 to [fd10:0:2::2]:80 comment "guestwire f2a149322714"
+		iifname "eth0" ip daddr 10.244.1.7 dnat ip to 10.0.2.2
+		iifname "eth0" ip6 daddr fd00::7 dnat ip6 to [fd10:0:2::2]:80
 	}
 	chain input {
 		type filter hook input priority 0; policy accept;
-		drop comment "guestwire d90ee9ccf6be"
+		drop
 	}
 	chain out {
 		type nat hook postrouting priority 100; policy accept;
-		iifname "eth0-br" oifname != "eth0-br" masquerade comment "guestwire 7c2a4eeb29e8"
-		oifname "eth0" masquerade comment "guestwire bea7e5133ed6"
+		iifname "eth0-br" oifname != "eth0-br" masquerade
+		oifname "eth0" masquerade
 	}
 	chain void {
 		type filter hook input priority 0; policy accept;
@@ -58,12 +58,13 @@ func TestImage(t *testing.T) {
 	for line := range strings.Lines(sampleText) {
 		words := strings.Fields(line)
 		last := len(want.Chains) - 1
-		switch rule, _, ok := strings.Cut(strings.TrimSpace(line), " comment "); {
-		case words[0] == "chain":
+		switch rule := strings.TrimSpace(line); words[0] {
+		case "table", "}":
+		case "chain":
 			want.Chains = append(want.Chains, ChainImage{Name: words[1]})
-		case words[0] == "type":
-			want.Chains[last].Head = strings.TrimSpace(line)
-		case ok:
+		case "type":
+			want.Chains[last].Head = rule
+		default:
 			want.Chains[last].Rules = append(want.Chains[last].Rules, rule)
 		}
 	}
@@ -72,31 +73,63 @@ func TestImage(t *testing.T) {
 	}
 }
 
-// TestComment: a change of any part of a rule changes its comment.
-func TestComment(t *testing.T) {
-	a, b := netip.MustParsePrefix("10.0.0.1/32"), netip.MustParsePrefix("10.0.0.2/32")
-	seen := map[string]string{}
-	for _, r := range []Rule{
-		{Verdict: Drop{}},
-		{Verdict: Masquerade{}},
-		{Verdict: DNAT{Address: a.Addr()}},
-		{Verdict: DNAT{Address: b.Addr()}},
-		{Matches: []Match{Destination{a}}, Verdict: Drop{}},
-		{Matches: []Match{Destination{b}}, Verdict: Drop{}},
-		{Matches: []Match{InInterface{Name: "eth0"}}, Verdict: Drop{}},
-		{Matches: []Match{InInterface{Name: "eth1"}}, Verdict: Drop{}},
-		{Matches: []Match{OutInterface{Name: "eth0"}}, Verdict: Drop{}},
-		{Matches: []Match{OutInterface{Name: "eth0", Not: true}}, Verdict: Drop{}},
-		{Matches: []Match{InInterface{Name: "eth0"}, Destination{a}}, Verdict: Drop{}},
-		{Matches: []Match{Destination{a}, InInterface{Name: "eth0"}}, Verdict: Drop{}},
-	} {
-		comment := r.Comment()
-		if other, taken := seen[comment]; taken {
-			t.Errorf("%q and %q both have the comment %q", other, r, comment)
+// TestIs: an image without texts is that of its table, of a copy, and of a table with the same texts. It is not that of a
+// table that differs in anything of which an image tells.
+func TestIs(t *testing.T) {
+	table := Table{Family: Inet, Name: "guestwire-eth0", Sets: []Set{{Name: "known", Of: SourceAddress4, Size: 2}}, Flows: []FlowTable{{Name: "flows", Devices: []string{"eth0"}}}, Chains: []Chain{
+		{Name: "forward", Type: "filter", Hook: Forward, Rules: samples()}, {Name: "other"},
+	}}
+	again := Table{Family: Inet, Name: "guestwire-eth0", Sets: []Set{{Name: "known", Of: SourceAddress4, Size: 2}}, Flows: []FlowTable{{Name: "flows", Devices: []string{"eth0"}}}, Chains: []Chain{
+		{Name: "forward", Type: "filter", Hook: Forward, Rules: samples()}, {Name: "other"},
+	}}
+	resolved := table.Resolve(func(string) int { return 9 })
+	for _, held := range []Image{table.Held(), resolved.Held(), table.Image()} {
+		for _, same := range []Table{table, resolved, again} {
+			if !held.Is(same) {
+				t.Errorf("%+v is not that of the table", held)
+			}
 		}
-		seen[comment] = fmt.Sprint(r)
-		if len(comment) > 100 || !strings.HasPrefix(comment, "guestwire ") {
-			t.Errorf("comment %q: want at most 100 octets with our name", comment)
+		if !reflect.DeepEqual(held.Whole(), table.Image()) {
+			t.Errorf("the whole image is %+v", held.Whole())
+		}
+	}
+	for what, change := range map[string]func(*Table){
+		"family":          func(t *Table) { t.Family = Bridge },
+		"name":            func(t *Table) { t.Name = "guestwire-eth1" },
+		"size of a set":   func(t *Table) { t.Sets[0].Size = 3 },
+		"set":             func(t *Table) { t.Sets = nil },
+		"flow table":      func(t *Table) { t.Flows = nil },
+		"links of a flow": func(t *Table) { t.Flows = []FlowTable{{Name: "flows", Devices: []string{"eth1"}}} },
+		"chain":           func(t *Table) { t.Chains = t.Chains[:1] },
+		"name of a chain": func(t *Table) { t.Chains[1].Name = "another" },
+		"policy":          func(t *Table) { t.Chains[0].Drops = true },
+		"priority":        func(t *Table) { t.Chains[0].Priority = 1 },
+		"device":          func(t *Table) { t.Chains[0].Device = "eth0" },
+		"hook":            func(t *Table) { t.Chains[0].Hook = Input },
+		"type":            func(t *Table) { t.Chains[0].Type = "nat" },
+		"rule less":       func(t *Table) { t.Chains[0].Rules = t.Chains[0].Rules[1:] },
+		"match":           func(t *Table) { t.Chains[0].Rules[0].Matches = []Match{InInterface{Name: "eth1"}} },
+		"verdict":         func(t *Table) { t.Chains[0].Rules[0].Verdict = Accept{} },
+		"order":           func(t *Table) { slices.Reverse(t.Chains[0].Rules) },
+	} {
+		other := table
+		other.Sets, other.Chains = slices.Clone(table.Sets), slices.Clone(table.Chains)
+		other.Chains[0].Rules = slices.Clone(table.Chains[0].Rules)
+		change(&other)
+		if table.Held().Is(other) || other.Held().Is(table) {
+			t.Errorf("another %s makes no difference", what)
+		}
+	}
+	for i, r := range table.Chains[0].Rules {
+		if to, is := r.Verdict.(Fwd); is {
+			to.Device = "eth9"
+			other := resolved
+			other.Chains = slices.Clone(resolved.Chains)
+			other.Chains[0].Rules = slices.Clone(resolved.Chains[0].Rules)
+			other.Chains[0].Rules[i].Verdict = to
+			if table.Held().Is(other) {
+				t.Error("another device of fwd makes no difference")
+			}
 		}
 	}
 }

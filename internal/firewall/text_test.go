@@ -20,6 +20,7 @@ func samples() []Rule {
 		drop(InInterface{Name: "eth0"}),
 		drop(OutInterface{Name: "eth0"}),
 		drop(EtherType{Number: 0x0806}),
+		drop(Multicast{}),
 		drop(IP{Version: 4}),
 		drop(Carries{Version: 4}),
 		drop(tcp),
@@ -29,6 +30,8 @@ func samples() []Rule {
 		drop(tcp, DestinationPort{Protocol: ProtocolTCP, First: 80, Last: 90}),
 		drop(Protocol{Number: ProtocolICMP}, ICMP{Version: 4, Type: 3, Code: 4}),
 		drop(Bytes{Header: Network, Offset: 8, Value: []byte{10, 0}, Mask: []byte{0xff, 0xf0}}),
+		drop(Bytes{Header: Network, Value: []byte{11}, Last: []byte{14}}),
+		drop(SocketUser{UID: 107}),
 		drop(Fragment{}),
 		drop(Longer{Octets: 1500}),
 		drop(State{Established | Related}),
@@ -36,6 +39,8 @@ func samples() []Rule {
 		drop(IP{Version: 4}, Origin{Prefix: netip.MustParsePrefix("10.0.2.2/32")}),
 		drop(IP{Version: 6}, Origin{Prefix: netip.MustParsePrefix("fd00::/20"), Reply: true}),
 		drop(Unconfirmed{}),
+		drop(Assured{}),
+		drop(Lasting{Seconds: 120}),
 		drop(Connections{Over: 5}),
 		drop(tcp, Opening{}),
 		drop(Rate{Packets: 20, Burst: 5}),
@@ -47,8 +52,11 @@ func samples() []Rule {
 		{Verdict: Accept{}},
 		{Verdict: Drop{}},
 		{Verdict: CountedDrop{}},
+		{Verdict: Up{Reason: NetworkDHCP}},
+		{Verdict: CountedUp{Port: true}},
 		{Verdict: Log{Prefix: "guestwire eth0 mac-spoof", Group: 7}},
 		{Verdict: Continue{}},
+		{Verdict: Offload{Table: "flows"}},
 		{Verdict: Goto{Chain: "other"}},
 		{Verdict: Jump{Chain: "other"}},
 		{Verdict: DNAT{Address: netip.MustParseAddr("10.0.2.2"), Port: 80}},
@@ -58,18 +66,20 @@ func samples() []Rule {
 		{Verdict: Fwd{Device: "eth0-tap", Index: 7}},
 		{Matches: []Match{tcp}, Verdict: ClampMSS{}},
 		{Matches: []Match{tcp}, Verdict: LowerMSS{To: 1360}},
+		{Matches: []Match{IP{Version: 4}}, Verdict: SetSource{Address: netip.MustParseAddr("10.0.2.1")}},
+		{Verdict: SetDestination{Address: netip.MustParseAddr("fd00::1")}},
 	}
 }
 
 // nftablesOnly holds for a rule that iptables cannot express.
 func nftablesOnly(r Rule) bool {
 	switch r.Verdict.(type) {
-	case Continue, Fwd, CountedDrop, Log, LowerMSS:
+	case Continue, Offload, Fwd, Up, CountedUp, CountedDrop, Log, LowerMSS, SetSource, SetDestination:
 		return true
 	}
 	return slices.ContainsFunc(r.Matches, func(m Match) bool {
 		switch m.(type) {
-		case EtherType, Carries, Bytes, Fragment, Longer, Rate, Faster, InSet, AddToSet:
+		case EtherType, Multicast, Carries, Bytes, SocketUser, Fragment, Longer, Assured, Lasting, Rate, Faster, InSet, AddToSet:
 			return true
 		}
 		return false
@@ -85,7 +95,7 @@ func TestSamples(t *testing.T) {
 			have[reflect.TypeOf(m).Name()] = true
 		}
 	}
-	for _, file := range []string{"match.go", "set.go", "verdict.go"} {
+	for _, file := range []string{"match.go", "set.go", "flow.go", "verdict.go"} {
 		f, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
 		if err != nil {
 			t.Fatal(err)
@@ -128,7 +138,7 @@ func TestEveryFieldInText(t *testing.T) {
 			}
 		}
 		for name, v := range withOtherFields(t, r.Verdict) {
-			if name != "Fwd.Index" && name != "Drop.Reason" { // resolved when the table is applied, and by Counted
+			if name != "Fwd.Index" && name != "Drop.Reason" && name != "Up.Reason" { // resolved when the table is applied, and by Counted
 				changed(name, Rule{Matches: r.Matches, Verdict: v.(Verdict)})
 			}
 		}

@@ -17,6 +17,15 @@ type (
 	// Drop discards the packet. A Reason tells people why, and has an effect only in [Table.Counted]. Without a
 	// Reason nothing is lost: the packet is a copy.
 	Drop struct{ Reason Reason }
+	// Up is for a netdev table: it keeps a frame from the guest and leaves it to the namespace's own stack. Port says that
+	// the frame comes in by a bridge's port: the frame gets the destination of LLDP, which a bridge takes from no port
+	// (br_handle_frame in net/bridge/br_input.c). A Reason is that of [Drop].
+	Up struct {
+		Port   bool
+		Reason Reason
+	}
+	// CountedUp counts the packet, and is an Up. The count is no part of a rule's text.
+	CountedUp struct{ Port bool }
 	// CountedDrop counts the packet and discards it. The count is no part of a rule's text.
 	CountedDrop struct{}
 	// Log reports the packet to the listener of an nflog group, and continues with the next rule.
@@ -53,31 +62,59 @@ type (
 	ClampMSS struct{}
 	// LowerMSS lowers a TCP segment's MSS to To octets, if it is higher, and continues with the next rule.
 	LowerMSS struct{ To uint16 }
+	// SetSource and SetDestination write an address into one packet, with its checksums, and continue with the next rule.
+	// Connection tracking does not learn of that. The rule has to match the IP version.
+	SetSource      struct{ Address netip.Addr }
+	SetDestination struct{ Address netip.Addr }
 )
 
-func (Accept) verdict()      {}
-func (Drop) verdict()        {}
-func (CountedDrop) verdict() {}
-func (Log) verdict()         {}
-func (Continue) verdict()    {}
-func (Goto) verdict()        {}
-func (Jump) verdict()        {}
-func (Return) verdict()      {}
-func (DNAT) verdict()        {}
-func (SNAT) verdict()        {}
-func (Masquerade) verdict()  {}
-func (Fwd) verdict()         {}
-func (ClampMSS) verdict()    {}
-func (LowerMSS) verdict()    {}
+func (Accept) verdict()         {}
+func (Drop) verdict()           {}
+func (CountedDrop) verdict()    {}
+func (Log) verdict()            {}
+func (Up) verdict()             {}
+func (CountedUp) verdict()      {}
+func (Continue) verdict()       {}
+func (Goto) verdict()           {}
+func (Jump) verdict()           {}
+func (Return) verdict()         {}
+func (DNAT) verdict()           {}
+func (SNAT) verdict()           {}
+func (Masquerade) verdict()     {}
+func (Fwd) verdict()            {}
+func (ClampMSS) verdict()       {}
+func (LowerMSS) verdict()       {}
+func (SetSource) verdict()      {}
+func (SetDestination) verdict() {}
 
 func (Accept) String() string      { return "accept" }
 func (Drop) String() string        { return "drop" }
+func (v Up) String() string        { return pastBridge(v.Port) + "accept" }
+func (v CountedUp) String() string { return pastBridge(v.Port) + "counter accept" }
 func (CountedDrop) String() string { return "counter drop" }
 func (Continue) String() string    { return "continue" }
 func (v Goto) String() string      { return "goto " + v.Chain }
 func (v Jump) String() string      { return "jump " + v.Chain }
 func (Return) String() string      { return "return" }
 func (ClampMSS) String() string    { return "tcp option maxseg size set rt mtu" }
+
+// NearestBridge is the destination of LLDP frames (IEEE 802.1AB).
+var NearestBridge = []byte{0x01, 0x80, 0xc2, 0x00, 0x00, 0x0e}
+
+func pastBridge(port bool) string {
+	if port {
+		return fmt.Sprintf("@ll,0,48 set %#x ", NearestBridge)
+	}
+	return ""
+}
+
+func (v SetSource) String() string {
+	return ipWord(v.Address.Is4()) + " saddr set " + v.Address.String()
+}
+
+func (v SetDestination) String() string {
+	return ipWord(v.Address.Is4()) + " daddr set " + v.Address.String()
+}
 
 func (v LowerMSS) String() string { return fmt.Sprintf("tcp option maxseg size set %d", v.To) }
 

@@ -69,6 +69,7 @@ type Guest struct {
 	log    *slog.Logger
 	stack  *stack.Stack
 	link   *link
+	sctp   *handshake
 
 	ctx    context.Context // done when the guest ends; the cause is the reason
 	cancel context.CancelCauseFunc
@@ -131,7 +132,7 @@ func Start(c Config) (*Guest, error) {
 		HandleLocal: true,
 		NetworkProtocols: []stack.NetworkProtocolFactory{
 			arp.NewProtocolWithOptions(arp.Options{DADConfigs: probe}),
-			ipv4.NewProtocol,
+			ipv4.NewProtocolWithOptions(ipv4.Options{IGMP: ipv4.IGMPOptions{Enabled: true}}),
 			ipv6.NewProtocolWithOptions(ipv6.Options{
 				NDPConfigs: ipv6.NDPConfigurations{
 					// The method RouterSolicitation sends the solicitations.
@@ -149,6 +150,10 @@ func Start(c Config) (*Guest, error) {
 		},
 		TransportProtocols: []stack.TransportProtocolFactory{
 			icmp.NewProtocol4, icmp.NewProtocol6, tcp.NewProtocol, udp.NewProtocol,
+			func(s *stack.Stack) stack.TransportProtocol {
+				g.sctp = &handshake{guest: g, stack: s, asked: map[uint32]chan string{}}
+				return g.sctp
+			},
 		},
 	})
 	g.ctx, g.cancel = context.WithCancelCause(context.Background())

@@ -15,14 +15,30 @@ const (
 	addrProto         = 11 // IFA_PROTO
 )
 
-// readAddresses reads all addresses of the namespace.
+// readAddresses reads all addresses of the namespace. Each is in OffStack too, until readRoutes finds its route.
 func (n *Namespace) readAddresses(s *netstate.Snapshot) error {
 	r := request(unix.RTM_GETADDR, unix.NLM_F_DUMP, nl.NewIfAddrmsg(unix.AF_UNSPEC))
-	return n.route.dump(r, func() { s.Addresses = nil }, func(m []byte) error {
+	return n.route.dump(r, func() { s.Addresses, s.OffStack = nil, nil }, func(m []byte) error {
 		a, err := parseAddress(m)
+		if err != nil {
+			return err
+		}
 		s.Addresses = append(s.Addresses, a)
+		tentative, err := parseTentative(m)
+		s.OffStack = append(s.OffStack, netstate.OffStack{Link: a.Link, Address: a.Prefix.Addr(), Tentative: tentative})
 		return err
 	})
+}
+
+// parseTentative says whether duplicate address detection is under way.
+func parseTentative(m []byte) (tentative bool, err error) {
+	err = eachAttribute(m, unix.SizeofIfAddrmsg, func(kind uint16, v []byte) error {
+		if kind == unix.IFA_FLAGS {
+			tentative = u32(v)&unix.IFA_F_TENTATIVE != 0
+		}
+		return nil
+	})
+	return tentative, err
 }
 
 // encodeAddressAdd adds an address. An IPv6 address that exists gets the flags and lifetimes of the

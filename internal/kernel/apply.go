@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/firewall"
@@ -12,7 +14,7 @@ import (
 )
 
 // Apply carries out the operations in order. Neighbouring nftables operations are one transaction, and
-// neighbouring rtnetlink operations are one batch. Apply checks ctx between batches.
+// neighbouring rtnetlink operations are one batch, but the deletion of a group (see deleteGroup). Apply checks ctx between batches.
 //
 // A failed operation is a *infra.StepError; several are joined. rtnetlink does not stop at a failure: the
 // operations behind it in the same batch have been tried. An nftables transaction that failed changed
@@ -34,7 +36,7 @@ func (n *Namespace) Apply(ctx context.Context, ops []netstate.Op) error {
 			return fmt.Errorf("before step %d of %d: %w", done+1, len(ops), context.Cause(ctx))
 		}
 		end := done + 1
-		for end < len(ops) && carriers[end] == carriers[done] && carriers[done] != ofItsOwn {
+		for end < len(ops) && carriers[end] == carriers[done] && carriers[done] != ofItsOwn && carriers[done] != deletion && (settles(ops[end]) || !settles(ops[end-1])) {
 			end++
 		}
 		failures, err := n.applyBatch(carriers[done], ops[done:end])
@@ -48,7 +50,48 @@ func (n *Namespace) Apply(ctx context.Context, ops []netstate.Op) error {
 		if err := errors.Join(errs...); err != nil {
 			return err
 		}
+		if err := n.settle(ctx, ops[done:end]); err != nil {
+			return fmt.Errorf("before step %d of %d: %w", end+1, len(ops), err)
+		}
 		done = end
+	}
+	return nil
+}
+
+func settles(op netstate.Op) bool {
+	add, is := op.(netstate.AddressAdd)
+	return is && add.Settle
+}
+
+// settle waits for the local routes of addresses that the operations have added: the kernel makes those of IPv6 addresses in
+// a work queue (addrconf_dad_start). After two seconds it leaves the rest to the next comparison.
+func (n *Namespace) settle(ctx context.Context, ops []netstate.Op) error {
+	pending := func() (bool, error) {
+		var s netstate.Snapshot
+		for _, read := range []func(*netstate.Snapshot) error{n.readLinks, n.readAddresses, n.readRoutes} {
+			if err := read(&s); err != nil {
+				return false, err
+			}
+		}
+		return slices.ContainsFunc(s.OffStack, func(o netstate.OffStack) bool {
+			return slices.ContainsFunc(ops, func(op netstate.Op) bool {
+				add, _ := op.(netstate.AddressAdd)
+				return add.Settle && add.Address.Link == o.Link && add.Address.Prefix.Addr() == o.Address
+			})
+		}), nil
+	}
+	if !slices.ContainsFunc(ops, settles) {
+		return nil
+	}
+	for end := time.Now().Add(2 * time.Second); time.Now().Before(end); {
+		if waiting, err := pending(); err != nil || !waiting {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(time.Millisecond):
+		}
 	}
 	return nil
 }
@@ -67,6 +110,7 @@ const (
 	ofItsOwn  carrier = "a call of its own" // ioctls, a write to a file, or processes of iptables
 	nfnetlink carrier = "nfnetlink"
 	rtnetlink carrier = "rtnetlink"
+	deletion  carrier = "rtnetlink, on a socket of its own"
 )
 
 // carrierOf names every operation, as a new one must not be taken for one of rtnetlink.
@@ -78,7 +122,9 @@ func carrierOf(op netstate.Op) (carrier, error) {
 		return tableCarrier(op.Table.Family)
 	case netstate.TableDel:
 		return tableCarrier(op.Family)
-	case netstate.LinkAdd, netstate.LinkSet, netstate.LinkDel, netstate.GroupDel, netstate.BridgeSet, netstate.BridgePortSet, netstate.ConfSet,
+	case netstate.GroupDel:
+		return deletion, nil
+	case netstate.LinkAdd, netstate.LinkSet, netstate.LinkDel, netstate.BridgeSet, netstate.BridgePortSet, netstate.ConfSet,
 		netstate.AddressAdd, netstate.AddressDel, netstate.RouteAdd, netstate.RouteDel, netstate.NeighbourAdd, netstate.NeighbourDel,
 		netstate.IngressAdd, netstate.IngressDel, netstate.FilterAdd, netstate.FilterDel:
 		return rtnetlink, nil
@@ -101,28 +147,20 @@ func (n *Namespace) applyBatch(c carrier, ops []netstate.Op) ([]failure, error) 
 		return nil, applyOne(ops[0])
 	}
 	if c == nfnetlink {
-		var err error
-		if ops, err = n.keepElements(ops); err != nil {
-			return nil, err
-		}
+		return n.sendTables(ops)
+	}
+	if c == deletion {
+		return nil, n.deleteGroup(ops[0].(netstate.GroupDel))
 	}
 	messages, acknowledge, err := Encode(ops)
 	if err != nil {
 		return nil, err
 	}
-	if c == rtnetlink {
-		failures, err := n.route.send(messages, acknowledge)
-		if err != nil {
-			return failures, err
-		}
-		return n.withoutOvertaken(ops, failures)
+	failures, err := n.sendRoute(messages, acknowledge)
+	if err != nil {
+		return failures, err
 	}
-	failures, err := n.filter.send(messages, acknowledge)
-	for i := range failures {
-		// One table is many messages, so the number of the message is not the number of the operation.
-		failures[i].message = 0
-	}
-	return failures, err
+	return n.withoutOvertaken(ops, failures)
 }
 
 // applyOne carries out an operation that does not go by netlink.

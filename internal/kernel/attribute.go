@@ -25,16 +25,38 @@ func eachAttribute(message []byte, n int, f func(kind uint16, value []byte) erro
 		return errCutShort
 	}
 	for b := message[n:]; len(b) >= unix.SizeofRtAttr; {
-		size := int(u16(b))
-		if size < unix.SizeofRtAttr || size > len(b) {
-			return errors.New("netlink: an attribute was cut short")
-		}
-		if err := f(u16(b[2:])&typeMask, b[unix.SizeofRtAttr:size]); err != nil {
+		kind, value, rest, err := cutAttribute(b)
+		if err != nil {
 			return err
 		}
-		b = b[min(len(b), (size+unix.RTA_ALIGNTO-1)&^(unix.RTA_ALIGNTO-1)):]
+		if err := f(kind, value); err != nil {
+			return err
+		}
+		b = rest
 	}
 	return nil
+}
+
+var errAttributeCutShort = errors.New("netlink: an attribute was cut short")
+
+// cutAttribute returns the type and the value of the first attribute in b, which has a whole header, and what follows.
+func cutAttribute(b []byte) (kind uint16, value, rest []byte, err error) {
+	size := int(u16(b))
+	if size < unix.SizeofRtAttr || size > len(b) {
+		return 0, nil, nil, errAttributeCutShort
+	}
+	return u16(b[2:]) & typeMask, b[unix.SizeofRtAttr:size], b[min(len(b), (size+unix.RTA_ALIGNTO-1)&^(unix.RTA_ALIGNTO-1)):], nil
+}
+
+// appendAttribute appends an attribute and its padding.
+func appendAttribute(b []byte, kind uint16, value []byte) []byte {
+	b = binary.NativeEndian.AppendUint16(b, uint16(unix.SizeofRtAttr+len(value)))
+	b = binary.NativeEndian.AppendUint16(b, kind)
+	b = append(b, value...)
+	for range -len(value) & (unix.RTA_ALIGNTO - 1) {
+		b = append(b, 0)
+	}
+	return b
 }
 
 // u32 is a number of 4 octets in the order of the machine; 0 if the value is shorter.
@@ -85,3 +107,6 @@ func be32(b []byte) uint32 {
 	}
 	return binary.BigEndian.Uint32(b)
 }
+
+// be16 is a number in network order.
+func be16(n uint16) []byte { return binary.BigEndian.AppendUint16(nil, n) }

@@ -3,10 +3,8 @@ package kernel
 import (
 	"cmp"
 	"encoding/binary"
-	"errors"
 	"slices"
 
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/internal/firewall"
@@ -27,14 +25,12 @@ func (n *Namespace) Drops(table string) ([]DropCount, error) {
 		return nil, nil
 	}
 	var counts []DropCount
-	for _, family := range families { // a dump of all families ends with the first table of the name
+	for family := range families { // a dump of all families ends with the first table of the name
 		earlier := slices.Clone(counts)
-		list := request(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP,
-			nfgenmsg{uint8(family)}, nl.NewRtAttr(unix.NFTA_RULE_TABLE, nl.ZeroTerminated(table)))
-		err := n.filter.dump(list, func() { counts = slices.Clone(earlier) }, func(m []byte) error {
+		err := n.filter.dump(listRules(family, table), func() { counts = slices.Clone(earlier) }, func(m []byte) error {
 			rule, err := parseChainRule(m)
-			reason, ok := firewall.ReasonOf(rule.chain)
-			if err != nil || rule.table != table || !ok {
+			reason, ok := firewall.ReasonOf(string(rule.chain))
+			if err != nil || string(rule.table) != table || !ok {
 				return err
 			}
 			at := slices.IndexFunc(counts, func(c DropCount) bool { return c.Reason == reason })
@@ -44,7 +40,7 @@ func (n *Namespace) Drops(table string) ([]DropCount, error) {
 			}
 			return counts[at].add(rule.expressions)
 		})
-		if errors.Is(err, unix.EINVAL) { // nfnetlink without nf_tables
+		if answers(err, unix.EINVAL) { // nfnetlink without nf_tables
 			return nil, nil
 		}
 		if err != nil {

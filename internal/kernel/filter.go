@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -34,33 +35,46 @@ const (
 	sizeofMirred  = 28
 )
 
-// readFilters reads the ingress qdisc of a link and the classifiers in the qdisc.
-func (n *Namespace) readFilters(s *netstate.Snapshot, link int) error {
+// readFilters reads the ingress qdiscs of links and the classifiers in them. The kernel lists the qdiscs of all links
+// whatever link the question names, so one question serves. A link without an ingress qdisc has no classifiers.
+func (n *Namespace) readFilters(s *netstate.Snapshot, links []int) error {
+	if len(links) == 0 {
+		return nil
+	}
 	ingress, filters := s.Ingress, s.Filters
-	r := request(unix.RTM_GETQDISC, unix.NLM_F_DUMP, &nl.TcMsg{Family: unix.AF_UNSPEC, Ifindex: int32(link)})
-	err := n.route.dump(r, func() { s.Ingress, s.Filters = ingress, filters }, func(m []byte) error {
+	var some []int
+	r := request(unix.RTM_GETQDISC, unix.NLM_F_DUMP, &nl.TcMsg{Family: unix.AF_UNSPEC})
+	err := n.route.dump(r, func() { s.Ingress, s.Filters, some = ingress, filters, nil }, func(m []byte) error {
 		q, err := parseQdisc(m)
-		switch {
-		case err != nil || q.parent != ingressParent || q.link != link:
-		case q.foreign != "":
-			s.Filters = append(s.Filters, netstate.Filter{Link: link, Foreign: q.foreign})
-		default:
-			s.Ingress = append(s.Ingress, link)
+		if err != nil || q.parent != ingressParent || !slices.Contains(links, q.link) {
+			return err
 		}
-		return err
+		some = append(some, q.link)
+		if q.foreign != "" {
+			s.Filters = append(s.Filters, netstate.Filter{Link: q.link, Foreign: q.foreign})
+		} else {
+			s.Ingress = append(s.Ingress, q.link)
+		}
+		return nil
 	})
 	if err != nil {
 		return err
 	}
-	filters = s.Filters
-	r = request(unix.RTM_GETTFILTER, unix.NLM_F_DUMP, &nl.TcMsg{Family: unix.AF_UNSPEC, Ifindex: int32(link), Parent: ingressHandle})
-	return n.route.dump(r, func() { s.Filters = filters }, func(m []byte) error {
-		f, whole, err := parseFilter(m)
-		if whole {
-			s.Filters = append(s.Filters, f)
+	for _, link := range some {
+		filters := s.Filters
+		r := request(unix.RTM_GETTFILTER, unix.NLM_F_DUMP, &nl.TcMsg{Family: unix.AF_UNSPEC, Ifindex: int32(link), Parent: ingressHandle})
+		err := n.route.dump(r, func() { s.Filters = filters }, func(m []byte) error {
+			f, whole, err := parseFilter(m)
+			if whole {
+				s.Filters = append(s.Filters, f)
+			}
+			return err
+		})
+		if err != nil {
+			return err
 		}
-		return err
-	})
+	}
+	return nil
 }
 
 // encodeIngressAdd adds an ingress qdisc (tc qdisc add ... ingress).

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/nftables"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
@@ -40,9 +41,9 @@ func parsers(t testing.TB) []parser {
 	port := inside(t, body(t, netstate.BridgePortSet{Settings: netstate.Settings{"learning": 0, netstate.StateSetting: 3}}), unix.SizeofIfInfomsg, unix.IFLA_PROTINFO)
 	filter := body(t, netstate.FilterAdd{Filter: testFilter})
 	options := inside(t, filter, nl.SizeofTcMsg, nl.TCA_OPTIONS)
-	table, deviceTable := tableTold(t, testTable), tableTold(t, testDeviceTable)
+	table, flowTable, deviceTable := tableTold(t, testTable), tableTold(t, testFlowTable), tableTold(t, testDeviceTable)
 	var expressions [][]byte
-	for _, m := range slices.Concat(table[unix.NFT_MSG_NEWRULE], deviceTable[unix.NFT_MSG_NEWRULE]) {
+	for _, m := range slices.Concat(table[unix.NFT_MSG_NEWRULE], flowTable[unix.NFT_MSG_NEWRULE], deviceTable[unix.NFT_MSG_NEWRULE]) {
 		expressions = append(expressions, inside(t, m, sizeofNfgenmsg, unix.NFTA_RULE_EXPRESSIONS))
 	}
 	chains := slices.Concat(table[unix.NFT_MSG_NEWCHAIN], deviceTable[unix.NFT_MSG_NEWCHAIN])
@@ -90,6 +91,10 @@ func parsers(t testing.TB) []parser {
 			func(b []byte) error { _, err := parseTable(b); return err }},
 		{"parseSet", slices.Concat(table[unix.NFT_MSG_NEWSET], deviceTable[unix.NFT_MSG_NEWSET]),
 			func(b []byte) error { _, _, err := parseSet(b); return err }},
+		{"parseFlowTable", flowTable[nftables.NFT_MSG_NEWFLOWTABLE],
+			func(b []byte) error { _, _, err := parseFlowTable(b); return err }},
+		{"watches", chains,
+			func(b []byte) error { _, err := watches(b); return err }},
 		{"parseElements", table[unix.NFT_MSG_NEWSETELEM],
 			func(b []byte) error { _, err := parseElements(b); return err }},
 		{"parseChain", chains,
@@ -183,6 +188,11 @@ func FuzzRoundTrip(f *testing.F) {
 		if filter, whole, err := parseFilter(b); err == nil && whole && filter.Foreign == "" {
 			again, _, err := parseFilter(body(t, netstate.FilterAdd{Filter: filter}))
 			check(filter, again, err)
+		}
+		for _, other := range [][]byte{b, b[:len(b)/2], b[len(b)/2:]} {
+			if same, equal, err := compareLists(b, other); err == nil && same && !equal {
+				t.Errorf("rules with other texts are the same: %x, %x", b, other)
+			}
 		}
 		if d, err := parseDrop(b); err == nil && canBeReported(d) {
 			again, err := parseDrop(dropTold(d))

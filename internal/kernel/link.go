@@ -26,6 +26,7 @@ const (
 	addrGenMode          = 8  // IFLA_INET6_ADDR_GEN_MODE
 	devconfNoIPv6        = 26 // DEVCONF_DISABLE_IPV6, linux/ipv6.h
 	devconfForwarding    = 1  // IPV4_DEVCONF_FORWARDING, linux/ip.h
+	devconfAcceptLocal   = 23 // IPV4_DEVCONF_ACCEPT_LOCAL
 	devconfRouteLocalnet = 26 // IPV4_DEVCONF_ROUTE_LOCALNET
 )
 
@@ -44,6 +45,15 @@ func (n *Namespace) readLinks(s *netstate.Snapshot) error {
 		s.Links = append(s.Links, l)
 		return err
 	})
+}
+
+// Links returns all links of the namespace.
+func (n *Namespace) Links() ([]netstate.Link, error) {
+	var s netstate.Snapshot
+	if err := n.readLinks(&s); err != nil {
+		return nil, fmt.Errorf("read the namespace's links: %w", err)
+	}
+	return s.Links, nil
 }
 
 // encodeLinkAdd asks for a link with a certain index, so that later operations of the same batch can
@@ -124,7 +134,7 @@ func encodeGroupDel(o netstate.GroupDel) *nl.NetlinkRequest {
 // encodeConfSet encodes an IPv4 setting of a link. By rtnetlink the setting is part of the batch; a write below
 // /proc/sys would be a call of its own.
 func encodeConfSet(o netstate.ConfSet) (*nl.NetlinkRequest, error) {
-	number, ok := map[string]int{"forwarding": devconfForwarding, "route_localnet": devconfRouteLocalnet}[o.Name]
+	number, ok := map[string]int{"forwarding": devconfForwarding, "route_localnet": devconfRouteLocalnet, "accept_local": devconfAcceptLocal}[o.Name]
 	if !ok {
 		return nil, fmt.Errorf("no netlink attribute for %s", o.Name)
 	}
@@ -259,6 +269,7 @@ func parseFamilies(b []byte, l *netstate.Link) error {
 			return eachAttribute(spec, 0, func(kind uint16, v []byte) error {
 				if kind == inetConf {
 					l.Forwarding4 = u32(v[min(len(v), 4*(devconfForwarding-1)):]) != 0
+					l.AcceptLocal = u32(v[min(len(v), 4*(devconfAcceptLocal-1)):]) != 0
 					l.RouteLocalnet = u32(v[min(len(v), 4*(devconfRouteLocalnet-1)):]) != 0
 				}
 				return nil

@@ -15,6 +15,7 @@ package kernel
 import (
 	"errors"
 	"fmt"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -26,6 +27,9 @@ import (
 type Namespace struct {
 	route  *socket
 	filter *socket // nil: the kernel has no nfnetlink
+	own    ownTables
+	// deletions are those of groups that the kernel has not ended yet.
+	deletions sync.WaitGroup
 }
 
 // Open returns the namespace of the calling thread. The caller needs CAP_NET_ADMIN in the namespace, and
@@ -43,12 +47,13 @@ func Open() (*Namespace, error) {
 	return &Namespace{route: route, filter: filter}, nil
 }
 
-// Close closes the sockets.
+// Close closes the sockets, and waits for deletions.
 func (n *Namespace) Close() {
 	n.route.close()
 	if n.filter != nil {
 		n.filter.close()
 	}
+	n.deletions.Wait()
 }
 
 // Snapshot reads the state of the namespace that concerns the wiring of one NIC.
@@ -56,10 +61,23 @@ func (n *Namespace) Close() {
 // names are the names of the NIC's wiring. sysctls are the paths to read, below /proc/sys, with slashes;
 // the Snapshot leaves out a path that the kernel does not have.
 //
-// wanted are the firewall tables of the plan. A rule in the kernel gets the text of the wanted rule with
-// the same expressions; every other rule gets a text that begins with firewall.Unknown. iptables are read
-// only if wanted has a table of iptables.
+// wanted are the firewall tables of the plan. The image of a table that is in the kernel as it is wanted is without texts
+// (firewall.Table.Held). In other tables a rule gets the text of the wanted rule with the same expressions; every other rule
+// gets a text that begins with firewall.Unknown. iptables are read only if wanted has a table of iptables.
+//
+// If an earlier Snapshot of n found no table with the wiring's name, and then one transaction of [Namespace.Apply] made
+// some, the first Snapshot behind it takes these for what the kernel has, unless anything else has changed the
+// nftables of the namespace since. A later Snapshot, and every Snapshot of another n, reads them.
 func (n *Namespace) Snapshot(names netstate.Names, sysctls []string, wanted []firewall.Table) (netstate.Snapshot, error) {
+	return n.snapshot(names, sysctls, wanted, true)
+}
+
+// SnapshotForUndo is Snapshot without what the nftables tables hold, as they are deleted in whole.
+func (n *Namespace) SnapshotForUndo(names netstate.Names, sysctls []string, wanted []firewall.Table) (netstate.Snapshot, error) {
+	return n.snapshot(names, sysctls, wanted, false)
+}
+
+func (n *Namespace) snapshot(names netstate.Names, sysctls []string, wanted []firewall.Table, whole bool) (netstate.Snapshot, error) {
 	var s netstate.Snapshot
 	for _, step := range []struct {
 		what string
@@ -71,15 +89,16 @@ func (n *Namespace) Snapshot(names netstate.Names, sysctls []string, wanted []fi
 			return netstate.Snapshot{}, fmt.Errorf("read the namespace's %s: %w", step.what, err)
 		}
 	}
+	var taps []int
 	for _, l := range s.Links {
-		if l.Tap == nil || !(l.Name == names.Tap || l.Name == names.Responder) {
-			continue
-		}
-		if err := n.readFilters(&s, l.Index); err != nil {
-			return netstate.Snapshot{}, fmt.Errorf("read the filters of %s: %w", l.Name, err)
+		if l.Tap != nil && (l.Name == names.Tap || l.Name == names.Responder) {
+			taps = append(taps, l.Index)
 		}
 	}
-	if err := n.readTables(&s, names.Table, wanted); err != nil {
+	if err := n.readFilters(&s, taps); err != nil {
+		return netstate.Snapshot{}, fmt.Errorf("read the filters of %s: %w", names.Tap, err)
+	}
+	if err := n.readTables(&s, names.Table, wanted, whole); err != nil {
 		return netstate.Snapshot{}, fmt.Errorf("read the namespace's nftables: %w", err)
 	}
 	if err := readIPTables(&s, wanted); err != nil {

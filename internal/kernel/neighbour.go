@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/vishvananda/netlink/nl"
@@ -42,9 +43,13 @@ func parseNdMsg(m []byte) (ndMsg, error) {
 }
 
 // readNeighbours reads the ARP and NDP entries that have a MAC, and the static entries of bridges' forwarding
-// databases.
+// databases, if s has a bridge.
 func (n *Namespace) readNeighbours(s *netstate.Snapshot) error {
-	for _, family := range []uint8{unix.AF_UNSPEC, unix.AF_BRIDGE} {
+	families := []uint8{unix.AF_UNSPEC}
+	if slices.ContainsFunc(s.Links, func(l netstate.Link) bool { return l.Kind == "bridge" }) {
+		families = append(families, unix.AF_BRIDGE)
+	}
+	for _, family := range families {
 		have := s.Neighbours
 		r := request(unix.RTM_GETNEIGH, unix.NLM_F_DUMP, ndMsg{family: family})
 		err := n.route.dump(r, func() { s.Neighbours = have }, func(m []byte) error {

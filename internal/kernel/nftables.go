@@ -1,13 +1,12 @@
 package kernel
 
 import (
-	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 
 	"github.com/google/nftables"
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/internal/firewall"
@@ -15,81 +14,89 @@ import (
 )
 
 // families are the nftables families in use, as numbers (NFPROTO_*, linux/netfilter.h).
-var families = map[firewall.Family]nftables.TableFamily{
-	firewall.Inet:   nftables.TableFamilyINet,
-	firewall.Bridge: nftables.TableFamilyBridge,
-	firewall.NetDev: nftables.TableFamilyNetdev,
+var families = map[firewall.Family]uint8{
+	firewall.Inet:   unix.NFPROTO_INET,
+	firewall.Bridge: unix.NFPROTO_BRIDGE,
+	firewall.NetDev: unix.NFPROTO_NETDEV,
 }
-
-// errEncoded ends Flush of the library once the messages are encoded.
-var errEncoded = errors.New("encoded")
 
 // encodeTables returns the messages of one transaction, with the messages that begin and end it
 // (NFNL_MSG_BATCH_BEGIN, NFNL_MSG_BATCH_END).
-//
-// The library only encodes here: Flush hands the messages to a function that keeps them. Sent by the
-// library, each message would ask for an acknowledgement of its own, which takes ten times as long as the
-// commit.
 func encodeTables(ops []netstate.Op) ([][]byte, error) {
-	var encoded []netlink.Message
-	c, err := nftables.New(nftables.WithTestDial(func(messages []netlink.Message) ([]netlink.Message, error) {
-		encoded = append(encoded, messages...)
-		return nil, errEncoded
-	}))
-	if err != nil {
+	var w nftWriter
+	if err := w.writeTransaction(ops); err != nil {
 		return nil, err
 	}
+	return w.messages(), nil
+}
+
+// writeTransaction writes the messages of encodeTables.
+func (w *nftWriter) writeTransaction(ops []netstate.Op) error {
+	w.octets, w.starts = slices.Grow(w.octets[:0], sizeOf(ops)), w.starts[:0]
+	w.begin(unix.NFNL_MSG_BATCH_BEGIN, 0, unix.NFPROTO_UNSPEC, unix.NFNL_SUBSYS_NFTABLES)
 	for _, op := range ops {
 		switch o := op.(type) {
 		case netstate.TableSet:
-			if err := encodeTable(c, o.Table); err != nil {
-				return nil, fmt.Errorf("encode nftables sets: %w", err)
-			}
+			w.writeTable(o.Table)
 		case netstate.TableDel:
-			c.DelTable(&nftables.Table{Family: families[o.Family], Name: o.Name})
+			w.beginTables(unix.NFT_MSG_DELTABLE, 0, o.Family)
+			w.text(unix.NFTA_TABLE_NAME, o.Name)
+			w.number32(unix.NFTA_TABLE_FLAGS, 0)
 		default:
-			return nil, fmt.Errorf("no nftables message for %T", op)
+			return fmt.Errorf("no nftables message for %T", op)
 		}
 	}
-	if err := c.Flush(); !errors.Is(err, errEncoded) && len(encoded) == 0 {
-		return nil, fmt.Errorf("encode nftables rules: %w", err)
-	}
-	var messages [][]byte
-	for _, m := range encoded {
-		m.Data = mend(m.Data)
-		m.Header.Flags &^= netlink.Acknowledge | netlink.Echo
-		m.Header.Length = uint32(unix.NLMSG_HDRLEN + len(m.Data))
-		raw, err := m.MarshalBinary()
-		if err != nil {
-			return nil, fmt.Errorf("encode nftables rules: %w", err)
-		}
-		messages = append(messages, raw)
-	}
-	return messages, nil
+	w.begin(unix.NFNL_MSG_BATCH_END, 0, unix.NFPROTO_UNSPEC, unix.NFNL_SUBSYS_NFTABLES)
+	return nil
 }
 
-// encodeTable adds a table to the transaction: all sets and chains before all rules, as a rule can name each of them.
-func encodeTable(c *nftables.Conn, table firewall.Table) error {
-	t := c.AddTable(&nftables.Table{Family: families[table.Family], Name: table.Name})
-	for i, s := range table.Sets {
-		var elements []nftables.SetElement
-		for _, e := range s.Elements {
-			elements = append(elements, nftables.SetElement{Key: e})
-		}
-		if err := c.AddSet(encodeSet(t, s, uint32(i+1)), elements); err != nil {
-			return err
-		}
-	}
-	chains := make([]*nftables.Chain, len(table.Chains))
-	for i, chain := range table.Chains {
-		chains[i] = c.AddChain(encodeChain(t, chain))
-	}
-	for i, chain := range table.Chains {
-		for _, rule := range chain.Rules {
-			c.AddRule(encodeRule(chains[i], rule))
+// sizeOf is about the length of the messages of the operations, in octets.
+func sizeOf(ops []netstate.Op) int {
+	const table, chain, rule = 256, 128, 320
+	size := 0
+	for _, op := range ops {
+		size += table
+		if set, is := op.(netstate.TableSet); is {
+			for _, c := range set.Table.Chains {
+				size += chain + rule*len(c.Rules)
+			}
 		}
 	}
-	return nil
+	return size
+}
+
+// beginTables begins a message of nftables (NFT_MSG_*).
+func (w *nftWriter) beginTables(kind, flags uint16, family firewall.Family) {
+	w.begin(unix.NFNL_SUBSYS_NFTABLES<<8|kind, flags, families[family], 0)
+}
+
+// writeTable writes the messages of a table: all sets, flow tables and chains before all rules, as a rule can name each of them.
+func (w *nftWriter) writeTable(t firewall.Table) {
+	w.beginTables(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, t.Family)
+	w.text(unix.NFTA_TABLE_NAME, t.Name)
+	w.number32(unix.NFTA_TABLE_FLAGS, 0)
+	for i, s := range t.Sets {
+		w.beginTables(unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE, t.Family)
+		w.writeSet(t.Name, s, uint32(i+1))
+		if len(s.Elements) > 0 {
+			w.beginTables(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, t.Family)
+			w.writeElements(t.Name, s, uint32(i+1))
+		}
+	}
+	for _, f := range t.Flows {
+		w.beginTables(nftables.NFT_MSG_NEWFLOWTABLE, unix.NLM_F_CREATE, t.Family)
+		w.writeFlowTable(t.Name, f)
+	}
+	for _, c := range t.Chains {
+		w.beginTables(unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE, t.Family)
+		w.writeChain(t.Name, c)
+	}
+	for _, c := range t.Chains {
+		for _, r := range c.Rules {
+			w.beginTables(unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, t.Family)
+			w.writeRule(t.Name, c.Name, r)
+		}
+	}
 }
 
 // nfgenmsg is struct nfgenmsg (linux/netfilter/nfnetlink.h), the header of all messages of nftables.
@@ -102,29 +109,46 @@ func (m nfgenmsg) Len() int { return sizeofNfgenmsg }
 func (m nfgenmsg) Serialize() []byte { return []byte{m.family, unix.NFNETLINK_V0, 0, 0} }
 
 // readTables reads the nftables tables with the name, of all families in use. Rules that equal a rule of the
-// wanted tables get that rule's text.
-func (n *Namespace) readTables(s *netstate.Snapshot, name string, wanted []firewall.Table) error {
+// wanted tables get that rule's text. Unless whole is set, readTables reads no more than the tables' families.
+func (n *Namespace) readTables(s *netstate.Snapshot, name string, wanted []firewall.Table, whole bool) error {
 	if n.filter == nil {
 		s.NoNFTables = true
 		return nil
 	}
-	found := map[firewall.Family]firewall.Image{}
-	list := request(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETTABLE, unix.NLM_F_DUMP, nfgenmsg{unix.NFPROTO_UNSPEC})
-	err := n.filter.dump(list, func() { clear(found) }, func(m []byte) error {
-		image, err := parseTable(m)
-		if image.Name == name && image.Family != "" {
-			found[image.Family] = image
+	if n.own.made {
+		known, err := n.knowTables(s, name)
+		if known || err != nil {
+			return err
 		}
-		return err
-	})
-	if errors.Is(err, unix.EINVAL) { // nfnetlink without nf_tables (nfnetlink_rcv_msg in the kernel)
+	}
+	generation, err := n.generation()
+	if answers(err, unix.EINVAL) { // nfnetlink without nf_tables (nfnetlink_rcv_msg in the kernel)
 		s.NoNFTables = true
 		return nil
 	}
 	if err != nil {
 		return err
 	}
+	found := map[firewall.Family]firewall.Image{}
+	list := request(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETTABLE, unix.NLM_F_DUMP, nfgenmsg{unix.NFPROTO_UNSPEC})
+	err = n.filter.dump(list, func() { clear(found) }, func(m []byte) error {
+		image, err := parseTable(m)
+		if image.Name == name && image.Family != "" {
+			found[image.Family] = image
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
 	if len(found) == 0 {
+		n.own = ownTables{none: true, name: name, generation: generation}
+		return nil
+	}
+	if !whole {
+		for _, family := range slices.Sorted(maps.Keys(found)) {
+			s.Tables = append(s.Tables, firewall.Image{Family: family, Name: name})
+		}
 		return nil
 	}
 	var resolved []firewall.Table
@@ -134,10 +158,6 @@ func (n *Namespace) readTables(s *netstate.Snapshot, name string, wanted []firew
 			return l.Index
 		}))
 	}
-	rules, err := knowRules(resolved)
-	if err != nil {
-		return err
-	}
 	for _, family := range slices.Sorted(maps.Keys(found)) {
 		image := found[family]
 		if err := n.readChains(&image); err != nil {
@@ -146,12 +166,31 @@ func (n *Namespace) readTables(s *netstate.Snapshot, name string, wanted []firew
 		if err := n.readSets(&image); err != nil {
 			return err
 		}
-		if err := n.readChainRules(&image, rules); err != nil {
+		if err := n.readFlowTables(&image); err != nil {
+			return err
+		}
+		if image, err = n.readRulesOf(image, resolved); err != nil {
 			return err
 		}
 		s.Tables = append(s.Tables, image)
 	}
 	return nil
+}
+
+// readRulesOf returns the image of a table with its rules. Most often the table is as wanted; then no rule needs a text.
+func (n *Namespace) readRulesOf(image firewall.Image, wanted []firewall.Table) (firewall.Image, error) {
+	at := slices.IndexFunc(wanted, func(t firewall.Table) bool { return t.Family == image.Family })
+	if at >= 0 && reflect.DeepEqual(image, wanted[at].Outline()) {
+		holds, err := n.holdsRules(wanted[at])
+		if err != nil || holds {
+			return wanted[at].Held(), err
+		}
+	}
+	rules, err := knowRules(wanted)
+	if err != nil {
+		return image, err
+	}
+	return image, n.readChainRules(&image, rules)
 }
 
 // parseTable parses struct nfgenmsg and the attributes of a table (linux/netfilter/nf_tables.h,
@@ -170,7 +209,7 @@ func parseTable(m []byte) (image firewall.Image, err error) {
 		return nil
 	})
 	for family, number := range families {
-		if err == nil && m[0] == byte(number) {
+		if err == nil && m[0] == number {
 			image.Family = family
 		}
 	}

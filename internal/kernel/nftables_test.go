@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/google/nftables"
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/internal/firewall"
@@ -35,6 +36,12 @@ var testTable = firewall.Table{Family: firewall.Inet, Name: "guestwire-eth0", Se
 	}},
 }}
 
+// testFlowTable has what not every kernel has.
+var testFlowTable = firewall.Table{Family: firewall.Inet, Name: "guestwire-eth0",
+	Flows: []firewall.FlowTable{{Name: "flows", Devices: []string{"eth0-tap", "eth0"}, Priority: firewall.Last}}, Chains: []firewall.Chain{
+		{Name: "plain", Rules: []firewall.Rule{{Matches: []firewall.Match{firewall.Assured{}, firewall.Lasting{Seconds: 120}}, Verdict: firewall.Offload{Table: "flows"}}}},
+	}}
+
 var testDeviceTable = firewall.Table{Family: firewall.NetDev, Name: "guestwire-eth0", Chains: []firewall.Chain{
 	{Name: "guest", Type: "filter", Hook: firewall.Ingress, Device: "eth0-tap", Priority: firewall.Filter, Rules: []firewall.Rule{
 		{Matches: []firewall.Match{firewall.EtherType{Number: netstate.EthernetARP}}, Verdict: firewall.Fwd{Device: "eth0", Index: 7}},
@@ -57,7 +64,7 @@ func tableTold(t testing.TB, table firewall.Table) map[byte][][]byte {
 
 // TestTableRoundTrip: the messages of a table are parsed to the table's image.
 func TestTableRoundTrip(t *testing.T) {
-	for _, table := range []firewall.Table{testTable, testDeviceTable} {
+	for _, table := range []firewall.Table{testTable, testFlowTable, testDeviceTable} {
 		rules, err := knowRules([]firewall.Table{table})
 		if err != nil {
 			t.Fatal(err)
@@ -74,6 +81,13 @@ func TestTableRoundTrip(t *testing.T) {
 			}
 			image.Sets = append(image.Sets, set)
 		}
+		for _, m := range told[nftables.NFT_MSG_NEWFLOWTABLE] {
+			flows, of, err := parseFlowTable(m)
+			if err != nil || of != table.Name {
+				t.Fatalf("a flow table of %q: %v", of, err)
+			}
+			image.Flows = append(image.Flows, flows)
+		}
 		for _, m := range told[unix.NFT_MSG_NEWCHAIN] {
 			chain, of, err := parseChain(m)
 			if err != nil || of != table.Name {
@@ -83,10 +97,10 @@ func TestTableRoundTrip(t *testing.T) {
 		}
 		for _, m := range told[unix.NFT_MSG_NEWRULE] {
 			rule, err := parseChainRule(m)
-			if err != nil || rule.table != table.Name {
+			if err != nil || string(rule.table) != table.Name {
 				t.Fatalf("a rule of %q: %v", rule.table, err)
 			}
-			at := slices.IndexFunc(image.Chains, func(c firewall.ChainImage) bool { return c.Name == rule.chain })
+			at := slices.IndexFunc(image.Chains, func(c firewall.ChainImage) bool { return c.Name == string(rule.chain) })
 			text, err := rules.text(rule.expressions)
 			if err != nil {
 				t.Fatal(err)

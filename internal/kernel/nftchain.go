@@ -1,24 +1,26 @@
 package kernel
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 
-	"github.com/google/nftables"
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/netstate"
 )
 
 // hooks are the hooks of base chains, as numbers.
-var hooks = map[firewall.Hook]*nftables.ChainHook{
-	firewall.Ingress:     nftables.ChainHookIngress,
-	firewall.Input:       nftables.ChainHookInput,
-	firewall.Forward:     nftables.ChainHookForward,
-	firewall.Output:      nftables.ChainHookOutput,
-	firewall.Prerouting:  nftables.ChainHookPrerouting,
-	firewall.Postrouting: nftables.ChainHookPostrouting,
+var hooks = map[firewall.Hook]uint32{
+	firewall.Ingress:     unix.NF_NETDEV_INGRESS,
+	firewall.Input:       unix.NF_INET_LOCAL_IN,
+	firewall.Forward:     unix.NF_INET_FORWARD,
+	firewall.Output:      unix.NF_INET_LOCAL_OUT,
+	firewall.Prerouting:  unix.NF_INET_PRE_ROUTING,
+	firewall.Postrouting: unix.NF_INET_POST_ROUTING,
 }
 
 // hookNames are the hooks by number (enum nf_inet_hooks in linux/netfilter.h; the numbers of bridges in
@@ -34,7 +36,7 @@ const (
 // readChains reads the chains of a table into the image, without their rules. What is left of Others are
 // sets, maps, objects and flowtables.
 func (n *Namespace) readChains(image *firewall.Image) error {
-	list := request(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP, nfgenmsg{uint8(families[image.Family])})
+	list := request(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP, nfgenmsg{families[image.Family]})
 	err := n.filter.dump(list, func() { image.Chains = nil }, func(m []byte) error {
 		chain, table, err := parseChain(m)
 		if table == image.Name {
@@ -47,19 +49,120 @@ func (n *Namespace) readChains(image *firewall.Image) error {
 	return err
 }
 
-// encodeChain returns a chain for the library, without its rules.
-func encodeChain(t *nftables.Table, chain firewall.Chain) *nftables.Chain {
-	c := &nftables.Chain{Table: t, Name: chain.Name}
+// presentNames returns the operations with the present names of chains' links that have not got their later names yet.
+// renamed says whether there is such a chain. taken says that another link has one of the later names.
+//
+// Before Linux 6.16 the kernel binds a chain to a link, and refuses a name that no link has (ENOENT). The chain then goes
+// with the link, whatever the link's name becomes. Since Linux 6.16 the kernel binds a chain to a name, also to one that no
+// link has.
+func (n *Namespace) presentNames(ops []netstate.Op) (present []netstate.Op, renamed, taken bool, err error) {
+	present = ops
+	for i, op := range ops {
+		set, is := op.(netstate.TableSet)
+		if !is {
+			continue
+		}
+		for j, c := range set.Table.Chains {
+			if c.Link == 0 {
+				continue
+			}
+			name, err := n.route.linkName(c.Link)
+			if err != nil {
+				return nil, false, false, fmt.Errorf("chain %s: link %d: %w", c.Name, c.Link, err)
+			}
+			if name == c.Device {
+				continue
+			}
+			if !renamed {
+				present, renamed = slices.Clone(ops), true
+			}
+			taken = taken || n.route.hasLink(c.Device)
+			set.Table.Chains = slices.Clone(set.Table.Chains)
+			set.Table.Chains[j].Device = name
+			present[i] = set
+		}
+	}
+	return present, renamed, taken, nil
+}
+
+// sendTables carries the operations out in one transaction. Chains of links that are yet to be renamed are sent with the
+// later names, if kernels of this release bind names. If the kernel refuses one of these chains, it binds chains to links,
+// and gets the present names. A question to the kernel beforehand would cost as much as the transaction, and so does a
+// refusal. A kernel that binds names in spite of an older release gets the chain with the present name, and loses it when
+// the link is renamed: the next comparison mends that.
+func (n *Namespace) sendTables(ops []netstate.Op) ([]failure, error) {
+	ops, err := n.keepElements(ops)
+	if err != nil {
+		return nil, err
+	}
+	present, renamed, taken, err := n.presentNames(ops)
+	if err != nil {
+		return nil, err
+	}
+	if taken || !bindsNames() { // taken: the kernel would bind the chain to the other link
+		failures, _, err := n.transact(present)
+		n.own.commit(present, err == nil && len(failures) == 0 && !renamed)
+		return failures, err
+	}
+	failures, refused, err := n.transact(ops)
+	if err == nil && renamed && refused {
+		failures, _, err = n.transact(present)
+		n.own = ownTables{}
+	}
+	n.own.commit(ops, err == nil && len(failures) == 0)
+	return failures, err
+}
+
+// bindsNames says whether kernels of this release bind a chain to the name of a link.
+var bindsNames = sync.OnceValue(func() bool {
+	var name unix.Utsname
+	var major, minor int
+	if unix.Uname(&name) != nil {
+		return true
+	}
+	_, err := fmt.Sscanf(unix.ByteSliceToString(name.Release[:]), "%d.%d", &major, &minor)
+	return err != nil || major > 6 || major == 6 && minor >= 16
+})
+
+// transact sends one transaction. noLink says that the kernel refused a chain because a name in it is unknown.
+func (n *Namespace) transact(ops []netstate.Op) (failures []failure, noLink bool, err error) {
+	w := nftWriters.Get().(*nftWriter)
+	defer nftWriters.Put(w)
+	if err := w.writeTransaction(ops); err != nil {
+		return nil, false, err
+	}
+	messages := w.messages()
+	first := n.filter.number(messages, len(messages)-2) // the last message ends the transaction
+	failures, err = n.filter.sendBatch(w.octets, first, len(messages))
+	for i, f := range failures {
+		kind := u16(messages[f.message][4:])
+		noLink = noLink || kind == unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_NEWCHAIN && errors.Is(f.err, unix.ENOENT)
+		// One table is many messages, so the number of the message is not the number of the operation.
+		failures[i].message = 0
+	}
+	return failures, noLink, err
+}
+
+// writeChain writes the attributes of a chain (NFTA_CHAIN_*), without its rules.
+func (w *nftWriter) writeChain(table string, chain firewall.Chain) {
+	w.text(unix.NFTA_CHAIN_TABLE, table)
+	w.text(unix.NFTA_CHAIN_NAME, chain.Name)
 	if chain.Hook == "" {
-		return c
+		return
 	}
-	priority, policy := nftables.ChainPriority(int32(chain.Priority)), nftables.ChainPolicyAccept
+	hook := w.open(unix.NFTA_CHAIN_HOOK)
+	w.number32(unix.NFTA_HOOK_HOOKNUM, hooks[chain.Hook])
+	w.number32(unix.NFTA_HOOK_PRIORITY, uint32(int32(chain.Priority)))
+	if chain.Device != "" {
+		w.text(unix.NFTA_HOOK_DEV, chain.Device)
+	}
+	w.close(hook)
+	policy := uint32(accept)
 	if chain.Drops {
-		policy = nftables.ChainPolicyDrop
+		policy = drop
 	}
-	c.Type, c.Hooknum, c.Device = nftables.ChainType(chain.Type), hooks[chain.Hook], chain.Device
-	c.Priority, c.Policy = &priority, &policy
-	return c
+	w.number32(unix.NFTA_CHAIN_POLICY, policy)
+	w.text(unix.NFTA_CHAIN_TYPE, chain.Type)
 }
 
 // parseChain parses struct nfgenmsg and the attributes of a chain (NFTA_CHAIN_*), and returns also the
@@ -79,7 +182,7 @@ func parseChain(m []byte) (chain firewall.ChainImage, table string, err error) {
 		case unix.NFTA_CHAIN_HOOK:
 			hook = v
 		case unix.NFTA_CHAIN_POLICY:
-			base.Drops = be32(v) == uint32(nftables.ChainPolicyDrop)
+			base.Drops = be32(v) == drop
 		case chainFlags:
 			flags = be32(v)
 		}

@@ -1,17 +1,19 @@
 package kernel
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/hex"
 	"slices"
 	"strconv"
+	"sync"
 
 	"golang.org/x/sys/unix"
 )
 
 // expression is an expression of an nftables rule, with its attributes in the order of their numbers.
 type expression struct {
-	name       string
+	name       []byte
 	attributes []attribute
 }
 
@@ -35,62 +37,133 @@ var newest = map[string]uint16{
 // nested says whether an attribute of the expression holds attributes. Such are the value that cmp compares
 // with and the value that immediate loads (NFTA_DATA_*), and the verdict in the latter (NFTA_VERDICT_*).
 func (e expression) nested(number uint32) bool {
-	return e.name == "cmp" && number == unix.NFTA_CMP_DATA ||
-		e.name == "immediate" && (number == unix.NFTA_IMMEDIATE_DATA || number == unix.NFTA_IMMEDIATE_DATA<<8|unix.NFTA_DATA_VERDICT)
+	return string(e.name) == "cmp" && number == unix.NFTA_CMP_DATA ||
+		string(e.name) == "immediate" && (number == unix.NFTA_IMMEDIATE_DATA || number == unix.NFTA_IMMEDIATE_DATA<<8|unix.NFTA_DATA_VERDICT)
 }
 
-// parseExpressions parses a list of expressions (NFTA_RULE_EXPRESSIONS) and normalises them: a rule that was
-// sent, and the same rule read back, have equal expressions.
-func parseExpressions(b []byte) (list []expression, err error) {
-	err = eachAttribute(b, 0, func(_ uint16, element []byte) error {
-		var e expression
-		var data []byte
-		err := eachAttribute(element, 0, func(kind uint16, v []byte) error {
-			switch kind {
-			case unix.NFTA_EXPR_NAME:
-				e.name = unix.ByteSliceToString(v)
-			case unix.NFTA_EXPR_DATA:
-				data = v
-			}
-			return nil
-		})
+// appendExpressions appends the text of a list of expressions (NFTA_RULE_EXPRESSIONS), by which rules are compared, such
+// as "[meta 1=00000001 2=00000006][cmp 1=00000001 2=00000000 301=6c6f]". A rule that was sent, and the same rule read
+// back, have equal texts.
+//
+// The list is walked without functions for the attributes: all rules pass here, of each Setup and Check, and the
+// functions, the expressions and their names would be most of what a Check allocates.
+func appendExpressions(text, list []byte) ([]byte, error) {
+	e := scratch.Get().(*expression)
+	defer e.release()
+	for len(list) >= unix.SizeofRtAttr {
+		_, element, rest, err := cutAttribute(list)
 		if err == nil {
-			err = e.parse(0, data)
+			err = e.read(element)
 		}
-		slices.SortFunc(e.attributes, func(a, b attribute) int { return cmp.Compare(a.number, b.number) })
-		e.normalise()
-		list = append(list, e)
+		if err != nil {
+			return text, err
+		}
+		list = rest
+		text = e.appendText(text)
+	}
+	return text, nil
+}
+
+// sameExpressions says whether two lists of expressions have the same text, without writing it.
+func sameExpressions(a, b []byte) (bool, error) {
+	first, second := scratch.Get().(*expression), scratch.Get().(*expression)
+	defer first.release()
+	defer second.release()
+	for len(a) >= unix.SizeofRtAttr && len(b) >= unix.SizeofRtAttr {
+		for _, side := range []struct {
+			list *[]byte
+			e    *expression
+		}{{&a, first}, {&b, second}} {
+			_, element, rest, err := cutAttribute(*side.list)
+			if err == nil {
+				err = side.e.read(element)
+			}
+			if err != nil {
+				return false, err
+			}
+			*side.list = rest
+		}
+		same := slices.EqualFunc(first.attributes, second.attributes, func(a, b attribute) bool {
+			return a.number == b.number && bytes.Equal(a.value, b.value)
+		})
+		if !same || !bytes.Equal(first.name, second.name) {
+			return false, nil
+		}
+	}
+	return len(a) < unix.SizeofRtAttr && len(b) < unix.SizeofRtAttr, nil
+}
+
+// read parses an element of a list of expressions, without what the kernel adds.
+func (e *expression) read(element []byte) error {
+	e.name, e.attributes = nil, e.attributes[:0]
+	var data []byte
+	for len(element) >= unix.SizeofRtAttr {
+		kind, v, rest, err := cutAttribute(element)
+		if err != nil {
+			return err
+		}
+		element = rest
+		switch kind {
+		case unix.NFTA_EXPR_NAME:
+			e.name, _, _ = bytes.Cut(v, []byte{0})
+		case unix.NFTA_EXPR_DATA:
+			data = v
+		}
+	}
+	if err := e.parse(0, data); err != nil {
 		return err
-	})
-	return list, err
+	}
+	slices.SortFunc(e.attributes, func(a, b attribute) int { return cmp.Compare(a.number, b.number) })
+	e.normalise()
+	return nil
+}
+
+// scratch are expressions whose room for attributes is used again.
+var scratch = sync.Pool{New: func() any { return &expression{attributes: make([]attribute, 0, 16)} }}
+
+// release gives the expression to the next caller, without the message in which its values lie.
+func (e *expression) release() {
+	e.name, e.attributes = nil, e.attributes[:cap(e.attributes)]
+	clear(e.attributes)
+	scratch.Put(e)
 }
 
 // parse adds the attributes in b to the expression. around is the number of the attribute that holds b.
 func (e *expression) parse(around uint32, b []byte) error {
-	return eachAttribute(b, 0, func(kind uint16, v []byte) error {
-		if last, ok := newest[e.name]; ok && around == 0 && kind > last {
-			return nil
+	last := uint16(typeMask)
+	if newest, ok := newest[string(e.name)]; ok && around == 0 {
+		last = newest
+	}
+	for len(b) >= unix.SizeofRtAttr {
+		kind, v, rest, err := cutAttribute(b)
+		if err != nil {
+			return err
+		}
+		b = rest
+		if kind > last {
+			continue
 		}
 		number := around<<8 | uint32(kind)
-		if e.nested(number) {
-			return e.parse(number, v)
+		if !e.nested(number) {
+			e.attributes = append(e.attributes, attribute{number, v})
+		} else if err := e.parse(number, v); err != nil {
+			return err
 		}
-		e.attributes = append(e.attributes, attribute{number, v})
-		return nil
-	})
+	}
+	return nil
 }
 
 // normalise removes what the kernel adds to an expression. A nat with one address and one port gets the same
-// registers as ends of ranges, and flags that say so. An exthdr, a lookup and a dynset get flags that are 0, a dynset a
+// registers as ends of ranges, and flags that say so. A payload that is written gets a checksum of none. An exthdr, a lookup and a dynset get flags that are 0, a dynset a
 // timeout of 0: the set's. The number of a set counts only in the transaction that makes the set.
 func (e *expression) normalise() {
-	switch e.name {
+	switch string(e.name) {
 	case "nat":
 		const ranges = 1 | 2 // NF_NAT_RANGE_MAP_IPS, NF_NAT_RANGE_PROTO_SPECIFIED, linux/netfilter/nf_nat.h
-		address, port := string(e.value(unix.NFTA_NAT_REG_ADDR_MIN)), string(e.value(unix.NFTA_NAT_REG_PROTO_MIN))
+		address, port := e.value(unix.NFTA_NAT_REG_ADDR_MIN), e.value(unix.NFTA_NAT_REG_PROTO_MIN)
 		e.without(func(a attribute) bool {
-			return a.number == unix.NFTA_NAT_REG_ADDR_MAX && string(a.value) == address ||
-				a.number == unix.NFTA_NAT_REG_PROTO_MAX && string(a.value) == port ||
+			return a.number == unix.NFTA_NAT_REG_ADDR_MAX && bytes.Equal(a.value, address) ||
+				a.number == unix.NFTA_NAT_REG_PROTO_MAX && bytes.Equal(a.value, port) ||
 				a.number == unix.NFTA_NAT_FLAGS && be32(a.value)&^ranges == 0
 		})
 	case "lookup":
@@ -102,6 +175,8 @@ func (e *expression) normalise() {
 			return a.number == unix.NFTA_DYNSET_SET_ID || a.number == unix.NFTA_DYNSET_FLAGS && be32(a.value) == 0 ||
 				a.number == unix.NFTA_DYNSET_TIMEOUT && be64(a.value) == 0
 		})
+	case "payload": // a write gets a checksum of type 0: none
+		e.without(func(a attribute) bool { return a.number >= unix.NFTA_PAYLOAD_CSUM_TYPE && be32(a.value) == 0 })
 	case "exthdr":
 		e.without(func(a attribute) bool { return a.number == unix.NFTA_EXTHDR_FLAGS && be32(a.value) == 0 })
 	}
@@ -122,17 +197,12 @@ func (e *expression) value(number uint32) []byte {
 	return nil
 }
 
-// expressionsText is a list of expressions as text, by which rules are compared, such as
-// "[meta 1=00000001 2=00000006][cmp 1=00000001 2=00000000 301=6c6f]".
-func expressionsText(list []expression) string {
-	var b []byte
-	for _, e := range list {
-		b = append(append(b, '['), e.name...)
-		for _, a := range e.attributes {
-			b = append(strconv.AppendUint(append(b, ' '), uint64(a.number), 16), '=')
-			b = hex.AppendEncode(b, a.value)
-		}
-		b = append(b, ']')
+// appendText appends the expression as text.
+func (e *expression) appendText(text []byte) []byte {
+	text = append(append(text, '['), e.name...)
+	for _, a := range e.attributes {
+		text = append(strconv.AppendUint(append(text, ' '), uint64(a.number), 16), '=')
+		text = hex.AppendEncode(text, a.value)
 	}
-	return string(b)
+	return append(text, ']')
 }

@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/vishvananda/netlink/nl"
@@ -23,11 +24,11 @@ func ruleText(t *testing.T, name string, list ...attr) string {
 	element := nl.NewRtAttr(unix.NLA_F_NESTED|unix.NFTA_LIST_ELEM, nil)
 	element.AddRtAttr(unix.NFTA_EXPR_NAME, nl.ZeroTerminated(name))
 	element.AddChild(data)
-	expressions, err := parseExpressions(element.Serialize())
+	text, err := appendExpressions(nil, element.Serialize())
 	if err != nil {
 		t.Fatal(err)
 	}
-	return expressionsText(expressions)
+	return string(text)
 }
 
 // TestRuleText: a rule is told apart from ours by the name, the number and the value of each attribute. Only what the
@@ -89,4 +90,30 @@ func TestRuleText(t *testing.T) {
 			t.Errorf("%s: %s and %s are the same: %t, want %t", c.what, ours, theirs, ours == theirs, c.same)
 		}
 	}
+}
+
+// TestSameExpressions: two rules of guestwire are the same if their texts are.
+func TestSameExpressions(t *testing.T) {
+	var lists [][]byte
+	for _, r := range everyRule() {
+		var w nftWriter
+		w.writeExpressions(r)
+		lists = append(lists, w.octets)
+	}
+	for _, a := range lists {
+		for _, b := range lists {
+			same, equal, err := compareLists(a, b)
+			if err != nil || same != equal {
+				t.Errorf("%x\n%x\nare the same: %v, by their texts: %v; %v", a, b, same, equal, err)
+			}
+		}
+	}
+}
+
+// compareLists compares two lists of expressions by sameExpressions and by their texts.
+func compareLists(a, b []byte) (same, equal bool, err error) {
+	first, err1 := appendExpressions(nil, a)
+	second, err2 := appendExpressions(nil, b)
+	same, err = sameExpressions(a, b)
+	return same, string(first) == string(second), errors.Join(err1, err2, err)
 }

@@ -7,9 +7,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
-	"github.com/google/nftables/userdata"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
@@ -18,17 +16,15 @@ import (
 
 // readChainRules reads the rules of a table into the chains of the image.
 func (n *Namespace) readChainRules(image *firewall.Image, rules known) error {
-	list := request(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP,
-		nfgenmsg{uint8(families[image.Family])}, nl.NewRtAttr(unix.NFTA_RULE_TABLE, nl.ZeroTerminated(image.Name)))
 	none := func() {
 		for i := range image.Chains {
 			image.Chains[i].Rules = nil
 		}
 	}
-	return n.filter.dump(list, none, func(m []byte) error {
+	return n.filter.dump(listRules(image.Family, image.Name), none, func(m []byte) error {
 		rule, err := parseChainRule(m)
-		at := slices.IndexFunc(image.Chains, func(c firewall.ChainImage) bool { return c.Name == rule.chain })
-		if err != nil || rule.table != image.Name || at < 0 {
+		at := slices.IndexFunc(image.Chains, func(c firewall.ChainImage) bool { return c.Name == string(rule.chain) })
+		if err != nil || string(rule.table) != image.Name || at < 0 {
 			return err
 		}
 		text, err := rules.text(rule.expressions)
@@ -37,327 +33,570 @@ func (n *Namespace) readChainRules(image *firewall.Image, rules known) error {
 	})
 }
 
-// chainRule is a rule in the kernel: the names of its table and chain, and its encoded expressions.
-type chainRule struct {
-	table, chain string
-	expressions  []byte
+// listRules is the question for the rules of a table.
+func listRules(family firewall.Family, table string) *nl.NetlinkRequest {
+	return request(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP,
+		nfgenmsg{families[family]}, nl.NewRtAttr(unix.NFTA_RULE_TABLE, nl.ZeroTerminated(table)))
 }
+
+// holdsRules says whether the chains of the table in the kernel have the rules that are wanted, in their order. The kernel
+// has the chains.
+func (n *Namespace) holdsRules(t firewall.Table) (bool, error) {
+	w := nftWriters.Get().(*nftWriter)
+	defer nftWriters.Put(w)
+	passed := make([]int, len(t.Chains)) // so many rules of each chain
+	differs, at := false, 0
+	err := n.filter.dump(listRules(t.Family, t.Name), func() { clear(passed); differs = false }, func(m []byte) error {
+		rule, err := parseChainRule(m)
+		if err != nil || differs || string(rule.table) != t.Name {
+			return err
+		}
+		if len(t.Chains) == 0 { // another program has added one
+			differs = true
+			return nil
+		}
+		if t.Chains[at].Name != string(rule.chain) { // the kernel tells the rules chain by chain
+			at = max(0, slices.IndexFunc(t.Chains, func(c firewall.Chain) bool { return c.Name == string(rule.chain) }))
+		}
+		chain := t.Chains[at]
+		if chain.Name != string(rule.chain) || passed[at] == len(chain.Rules) {
+			differs = true
+			return nil
+		}
+		w.octets = w.octets[:0]
+		w.writeExpressions(chain.Rules[passed[at]])
+		passed[at]++
+		same, err := sameExpressions(rule.expressions, w.octets)
+		differs = !same
+		return err
+	})
+	for i, c := range t.Chains {
+		differs = differs || passed[i] != len(c.Rules)
+	}
+	return !differs, err
+}
+
+// chainRule is a rule in the kernel: the names of its table and chain, and its encoded expressions. All share memory with
+// the message.
+type chainRule struct{ table, chain, expressions []byte }
 
 // parseChainRule parses struct nfgenmsg and the attributes of a rule (NFTA_RULE_*).
 func parseChainRule(m []byte) (r chainRule, err error) {
-	err = eachAttribute(m, sizeofNfgenmsg, func(kind uint16, v []byte) error {
+	if len(m) < sizeofNfgenmsg {
+		return r, errCutShort
+	}
+	for m = m[sizeofNfgenmsg:]; len(m) >= unix.SizeofRtAttr; {
+		kind, v, rest, err := cutAttribute(m)
+		if err != nil {
+			return r, err
+		}
+		m = rest
 		switch kind {
 		case unix.NFTA_RULE_TABLE:
-			r.table = unix.ByteSliceToString(v)
+			r.table, _, _ = bytes.Cut(v, []byte{0})
 		case unix.NFTA_RULE_CHAIN:
-			r.chain = unix.ByteSliceToString(v)
+			r.chain, _, _ = bytes.Cut(v, []byte{0})
 		case unix.NFTA_RULE_EXPRESSIONS:
 			r.expressions = v
 		}
-		return nil
-	})
-	return r, err
-}
-
-// encodeRule returns a rule for the library, with its comment.
-func encodeRule(c *nftables.Chain, r firewall.Rule) *nftables.Rule {
-	return &nftables.Rule{
-		Table: c.Table, Chain: c, Exprs: encodeExpressions(r),
-		UserData: userdata.AppendString(nil, userdata.TypeComment, r.Comment()),
 	}
+	return r, nil
 }
 
-// encodeExpressions returns the expressions of a rule: those of all matches, and then those of the verdict.
-func encodeExpressions(r firewall.Rule) []expr.Any {
-	var e []expr.Any
+// writeRule writes the attributes of a rule (NFTA_RULE_*). It has no comment: no program reads one.
+func (w *nftWriter) writeRule(table, chain string, r firewall.Rule) {
+	w.text(unix.NFTA_RULE_TABLE, table)
+	w.text(unix.NFTA_RULE_CHAIN, chain)
+	list := w.open(unix.NFTA_RULE_EXPRESSIONS)
+	w.writeExpressions(r)
+	w.close(list)
+}
+
+// writeExpressions writes the expressions of a rule: those of all matches, and then those of the verdict.
+func (w *nftWriter) writeExpressions(r firewall.Rule) {
 	for _, m := range r.Matches {
-		e = append(e, encodeMatch(m)...)
+		w.writeMatch(m)
 	}
-	return append(e, encodeVerdict(r.Verdict)...)
+	w.writeVerdict(r.Verdict)
 }
 
-// encodeMatch returns expressions that load a part of the packet into register 1 and compare the register.
-func encodeMatch(m firewall.Match) []expr.Any {
-	meta := func(key expr.MetaKey, not bool, value []byte) []expr.Any {
-		return []expr.Any{&expr.Meta{Key: key, Register: 1}, compare(not, value)}
-	}
-	payload := func(base expr.PayloadBase, offset int, mask []byte, not bool, value []byte) []expr.Any {
-		e := []expr.Any{&expr.Payload{DestRegister: 1, Base: base, Offset: uint32(offset), Len: uint32(len(value))}}
-		if mask != nil {
-			e = append(e, masked(mask))
-		}
-		return append(e, compare(not, value))
-	}
-	const ether, network, transport = expr.PayloadBaseLLHeader, expr.PayloadBaseNetworkHeader, expr.PayloadBaseTransportHeader
-	switch m := m.(type) {
-	case firewall.InInterface:
-		return meta(expr.MetaKeyIIFNAME, m.Not, linkName(m.Name))
-	case firewall.OutInterface:
-		return meta(expr.MetaKeyOIFNAME, m.Not, linkName(m.Name))
-	case firewall.EtherType:
-		return payload(ether, 12, nil, false, be16(m.Number))
-	case firewall.IP:
-		return meta(expr.MetaKeyNFPROTO, false, []byte{map[int]byte{4: unix.NFPROTO_IPV4, 6: unix.NFPROTO_IPV6}[m.Version]})
-	case firewall.Carries:
-		return meta(expr.MetaKeyPROTOCOL, false, be16(map[int]uint16{4: unix.ETH_P_IP, 6: unix.ETH_P_IPV6}[m.Version]))
-	case firewall.Protocol:
-		return meta(expr.MetaKeyL4PROTO, m.Not, []byte{m.Number})
-	case firewall.Source:
-		return payload(network, addressOffset(m.Prefix, 12, 8), firewall.Mask(m.Prefix), false, m.Prefix.Masked().Addr().AsSlice())
-	case firewall.Destination:
-		return payload(network, addressOffset(m.Prefix, 16, 24), firewall.Mask(m.Prefix), false, m.Prefix.Masked().Addr().AsSlice())
-	case firewall.SourcePort:
-		return encodePort(0, m.First, m.Last, m.Not)
-	case firewall.DestinationPort:
-		return encodePort(2, m.First, m.Last, m.Not)
-	case firewall.ICMP:
-		if m.Code != 0 {
-			return payload(transport, 0, nil, false, []byte{m.Type, m.Code})
-		}
-		return payload(transport, 0, nil, false, []byte{m.Type})
-	case firewall.Bytes:
-		base := map[firewall.Header]expr.PayloadBase{firewall.Ethernet: ether, firewall.Network: network, firewall.Transport: transport}[m.Header]
-		return payload(base, m.Offset, m.Mask, m.Not, m.Value)
-	case firewall.Fragment:
-		return []expr.Any{
-			&expr.Exthdr{DestRegister: 1, Type: unix.IPPROTO_FRAGMENT, Offset: 2, Len: 2, Op: expr.ExthdrOpIpv6},
-			masked([]byte{0xff, 0xf8}), compare(true, []byte{0, 0}),
-		}
-	case firewall.Longer:
-		return []expr.Any{
-			&expr.Meta{Key: expr.MetaKeyLEN, Register: 1},
-			&expr.Byteorder{SourceRegister: 1, DestRegister: 1, Op: expr.ByteorderHton, Len: 4, Size: 4},
-			&expr.Cmp{Op: expr.CmpOpGt, Register: 1, Data: binary.BigEndian.AppendUint32(nil, m.Octets)},
-		}
-	case firewall.State:
-		return bits(expr.CtKeySTATE, uint32(m.States))
-	case firewall.Translated:
-		const dstNAT = 1 << 5 // IPS_DST_NAT, linux/netfilter/nf_conntrack_common.h
-		return bits(expr.CtKeySTATUS, dstNAT)
-	case firewall.Unconfirmed:
-		const confirmed = 1 << 3 // IPS_CONFIRMED, linux/netfilter/nf_conntrack_common.h
-		return []expr.Any{
-			&expr.Ct{Key: expr.CtKeySTATUS, Register: 1},
-			masked(binary.NativeEndian.AppendUint32(nil, confirmed)), compare(false, make([]byte, 4)),
-		}
-	case firewall.Origin:
-		load := &expr.Ct{Key: expr.CtKeySRC, Register: 1}
-		if m.Reply {
-			load.Direction = 1 // IP_CT_DIR_REPLY, linux/netfilter/nf_conntrack_tuple_common.h
-		}
-		address := m.Prefix.Masked().Addr().AsSlice()
-		if bits := m.Prefix.Bits(); bits%8 == 0 && bits > 0 {
-			return []expr.Any{load, compare(false, address[:bits/8])}
-		}
-		return []expr.Any{load, masked(firewall.Mask(m.Prefix)), compare(false, address)}
-	case firewall.Connections:
-		return []expr.Any{&expr.Connlimit{Count: m.Over, Flags: 1}} // NFT_CONNLIMIT_F_INV: over
-	case firewall.Rate:
-		limit := &expr.Limit{Type: expr.LimitTypePkts, Rate: uint64(m.Packets), Unit: expr.LimitTimeSecond, Burst: uint32(m.Burst), Over: m.Over}
-		if m.PerMinute {
-			limit.Unit = expr.LimitTimeMinute
-		}
-		return []expr.Any{limit}
-	case firewall.Faster:
-		return []expr.Any{&expr.Limit{Type: expr.LimitTypePktBytes, Rate: m.Octets, Unit: expr.LimitTimeSecond, Burst: m.Burst, Over: true}}
-	case firewall.InSet:
-		return []expr.Any{loadPart(m.Part), &expr.Lookup{SourceRegister: 1, SetName: m.Set, Invert: m.Not}}
-	case firewall.AddToSet:
-		add := &expr.Dynset{SrcRegKey: 1, SetName: m.Set, Operation: unix.NFT_DYNSET_OP_ADD}
-		if m.Renew {
-			add.Operation = unix.NFT_DYNSET_OP_UPDATE
-		}
-		return []expr.Any{loadPart(m.Part), add}
-	case firewall.Opening:
-		return payload(transport, 13, []byte{0x06}, m.Not, []byte{0x02})
-	}
-	panic(fmt.Sprintf("no expression for %T", m)) // a new type of match is missing above
-}
-
-// encodeVerdict returns the expressions of a verdict. Those with arguments load them into registers 1 and 2.
-func encodeVerdict(v firewall.Verdict) []expr.Any {
-	load := func(register uint32, value []byte) expr.Any { return &expr.Immediate{Register: register, Data: value} }
-	switch v := v.(type) {
-	case firewall.Accept:
-		return []expr.Any{&expr.Verdict{Kind: expr.VerdictAccept}}
-	case firewall.Drop:
-		return []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}}
-	case firewall.CountedDrop:
-		return []expr.Any{&expr.Counter{}, &expr.Verdict{Kind: expr.VerdictDrop}}
-	case firewall.Log:
-		return []expr.Any{&expr.Log{Key: 1<<unix.NFTA_LOG_GROUP | 1<<unix.NFTA_LOG_PREFIX, Group: v.Group, Data: []byte(v.Prefix)}}
-	case firewall.Continue:
-		return []expr.Any{&expr.Verdict{Kind: expr.VerdictContinue}}
-	case firewall.Goto:
-		return []expr.Any{&expr.Verdict{Kind: expr.VerdictGoto, Chain: v.Chain}}
-	case firewall.Jump:
-		return []expr.Any{&expr.Verdict{Kind: expr.VerdictJump, Chain: v.Chain}}
-	case firewall.DNAT:
-		nat := &expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(addressFamily(v.Address)), RegAddrMin: 1}
-		e := []expr.Any{load(1, v.Address.AsSlice())}
-		if v.Port != 0 {
-			nat.RegProtoMin, nat.Specified = 2, true
-			e = append(e, load(2, be16(v.Port)))
-		}
-		return append(e, nat)
-	case firewall.SNAT:
-		return []expr.Any{load(1, v.Address.AsSlice()), &expr.NAT{Type: expr.NATTypeSourceNAT, Family: uint32(addressFamily(v.Address)), RegAddrMin: 1}}
-	case firewall.Return:
-		return []expr.Any{&expr.Verdict{Kind: expr.VerdictReturn}}
-	case firewall.Masquerade:
-		switch {
-		case v == (firewall.Masquerade{}):
-			return []expr.Any{&expr.Masq{}}
-		case v.First == v.Last:
-			return []expr.Any{load(1, be16(v.First)), &expr.Redir{RegisterProtoMin: 1, RegisterProtoMax: 1, Flags: specifiedPorts}}
-		}
-		return []expr.Any{load(1, be16(v.First)), load(2, be16(v.Last)), &expr.Redir{RegisterProtoMin: 1, RegisterProtoMax: 2, Flags: specifiedPorts}}
-	case firewall.Fwd:
-		return []expr.Any{load(1, binary.NativeEndian.AppendUint32(nil, uint32(v.Index))), &expr.Dup{RegAddr: 1}}
-	case firewall.ClampMSS:
-		return []expr.Any{
-			&expr.Rt{Register: 1, Key: expr.RtTCPMSS},
-			&expr.Byteorder{SourceRegister: 1, DestRegister: 1, Op: expr.ByteorderHton, Len: 2, Size: 2},
-			setMSS,
-		}
-	case firewall.LowerMSS:
-		return []expr.Any{load(1, be16(v.To)), setMSS}
-	}
-	panic(fmt.Sprintf("no expression for %T", v)) // a new type of verdict is missing above
-}
-
-// setMSS writes register 1 into the MSS of a TCP segment, unless the MSS there is lower (nft_exthdr_tcp_set_eval in
-// net/netfilter/nft_exthdr.c).
-var setMSS = &expr.Exthdr{SourceRegister: 1, Type: 2 /* TCPOPT_MAXSEG */, Offset: 2, Len: 2, Op: expr.ExthdrOpTcpopt}
-
-// The library cannot encode fwd. dup has the same first attribute with the same number (NFTA_DUP_SREG_ADDR,
-// NFTA_FWD_SREG_DEV, linux/netfilter/nf_tables.h), and no rule of guestwire uses dup. So encodeVerdict makes
-// a dup, and mend renames it to fwd. The names have the same length.
-var (
-	dupName = nl.NewRtAttr(unix.NFTA_EXPR_NAME, nl.ZeroTerminated("dup")).Serialize()
-	fwdName = nl.NewRtAttr(unix.NFTA_EXPR_NAME, nl.ZeroTerminated("fwd")).Serialize()
+// Headers in which a payload is counted.
+const (
+	ether     = unix.NFT_PAYLOAD_LL_HEADER
+	network   = unix.NFT_PAYLOAD_NETWORK_HEADER
+	transport = unix.NFT_PAYLOAD_TRANSPORT_HEADER
 )
 
-// The library writes the direction of a ct expression with four octets, of which the kernel reads the first
-// (nft_ct_policy in net/netfilter/nft_ct.c), and complains of the others in its log. The key before the direction
-// keeps other attributes apart.
-var wideReply, narrowReply = directionOf([]byte{0, 0, 0, 1}), directionOf([]byte{1})
-var wideOriginal, narrowOriginal = directionOf([]byte{0, 0, 0, 0}), directionOf([]byte{0})
-
-func directionOf(direction []byte) []byte {
-	key := nl.NewRtAttr(unix.NFTA_CT_KEY, binary.BigEndian.AppendUint32(nil, unix.NFT_CT_SRC)).Serialize()
-	register := nl.NewRtAttr(unix.NFTA_CT_DREG, binary.BigEndian.AppendUint32(nil, 1)).Serialize()
-	return slices.Concat(key, register, nl.NewRtAttr(unix.NFTA_CT_DIRECTION, direction).Serialize())
+// writeMatch writes expressions that load a part of the packet into register 1 and compare the register.
+func (w *nftWriter) writeMatch(m firewall.Match) {
+	var room [4]byte
+	switch m := m.(type) {
+	case firewall.InInterface:
+		w.meta(unix.NFT_META_IIFNAME)
+		w.compareName(m.Not, m.Name)
+	case firewall.OutInterface:
+		w.meta(unix.NFT_META_OIFNAME)
+		w.compareName(m.Not, m.Name)
+	case firewall.EtherType:
+		w.payload(ether, 12, 2)
+		w.compare(false, binary.BigEndian.AppendUint16(room[:0], m.Number))
+	case firewall.Multicast:
+		w.meta(unix.NFT_META_PKTTYPE)
+		w.compare(m.Not, append(room[:0], unix.PACKET_MULTICAST))
+	case firewall.IP:
+		w.meta(unix.NFT_META_NFPROTO)
+		w.compare(false, append(room[:0], ofVersion[uint8](m.Version, unix.NFPROTO_IPV4, unix.NFPROTO_IPV6)))
+	case firewall.Carries:
+		w.meta(unix.NFT_META_PROTOCOL)
+		w.compare(false, binary.BigEndian.AppendUint16(room[:0], ofVersion[uint16](m.Version, unix.ETH_P_IP, unix.ETH_P_IPV6)))
+	case firewall.Protocol:
+		w.meta(unix.NFT_META_L4PROTO)
+		w.compare(m.Not, append(room[:0], m.Number))
+	case firewall.Source:
+		w.address(m.Prefix, 12, 8)
+	case firewall.Destination:
+		w.address(m.Prefix, 16, 24)
+	case firewall.SourcePort:
+		w.port(0, m.First, m.Last, m.Not)
+	case firewall.DestinationPort:
+		w.port(2, m.First, m.Last, m.Not)
+	case firewall.ICMP:
+		value := append(room[:0], m.Type)
+		if m.Code != 0 {
+			value = append(value, m.Code)
+		}
+		w.payload(transport, 0, len(value))
+		w.compare(false, value)
+	case firewall.Bytes:
+		w.payload(headers[m.Header], m.Offset, len(m.Value))
+		if m.Mask != nil {
+			w.mask(m.Mask)
+		}
+		if m.Last != nil {
+			w.between(m.Not, m.Value, m.Last)
+		} else {
+			w.compare(m.Not, m.Value)
+		}
+	case firewall.SocketUser:
+		w.meta(unix.NFT_META_SKUID)
+		w.compare(m.Not, binary.NativeEndian.AppendUint32(room[:0], m.UID))
+	case firewall.Fragment:
+		element, data := w.openExpression("exthdr", field{unix.NFTA_EXTHDR_DREG, 1})
+		w.writeHeaderPart(unix.IPPROTO_FRAGMENT, 2, 2, unix.NFT_EXTHDR_OP_IPV6)
+		w.number32(unix.NFTA_EXTHDR_FLAGS, 0)
+		w.closeExpression(element, data)
+		w.mask([]byte{0xff, 0xf8})
+		w.compare(true, []byte{0, 0})
+	case firewall.Longer:
+		w.meta(unix.NFT_META_LEN)
+		w.swap(4)
+		w.compareAs(unix.NFT_CMP_GT, binary.BigEndian.AppendUint32(room[:0], m.Octets))
+	case firewall.State:
+		w.connection(unix.NFT_CT_STATE)
+		w.bits(uint32(m.States), true)
+	case firewall.Translated:
+		const dstNAT = 1 << 5 // IPS_DST_NAT, linux/netfilter/nf_conntrack_common.h
+		w.connection(unix.NFT_CT_STATUS)
+		w.bits(dstNAT, true)
+	case firewall.Unconfirmed:
+		const confirmed = 1 << 3 // IPS_CONFIRMED, linux/netfilter/nf_conntrack_common.h
+		w.connection(unix.NFT_CT_STATUS)
+		w.bits(confirmed, false)
+	case firewall.Assured:
+		const assured = 1 << 2 // IPS_ASSURED, linux/netfilter/nf_conntrack_common.h
+		w.connection(unix.NFT_CT_STATUS)
+		w.bits(assured, true)
+	case firewall.Lasting:
+		w.connection(unix.NFT_CT_EXPIRATION) // milliseconds
+		w.swap(4)
+		w.compareAs(unix.NFT_CMP_GT, binary.BigEndian.AppendUint32(room[:0], 1000*m.Seconds))
+	case firewall.Origin:
+		w.origin(m)
+	case firewall.Connections:
+		const count, flags, over = 1, 2, 1 // NFTA_CONNLIMIT_COUNT, NFTA_CONNLIMIT_FLAGS, NFT_CONNLIMIT_F_INV
+		w.expression("connlimit", field{count, m.Over}, field{flags, over})
+	case firewall.Rate:
+		seconds := uint64(1)
+		if m.PerMinute {
+			seconds = 60
+		}
+		w.limit(unix.NFT_LIMIT_PKTS, uint64(m.Packets), seconds, uint32(m.Burst), m.Over)
+	case firewall.Faster:
+		w.limit(unix.NFT_LIMIT_PKT_BYTES, m.Octets, 1, m.Burst, true)
+	case firewall.InSet:
+		w.loadPart(m.Part)
+		element, data := w.openExpression("lookup", field{unix.NFTA_LOOKUP_SREG, 1})
+		if m.Not {
+			w.number32(unix.NFTA_LOOKUP_FLAGS, unix.NFT_LOOKUP_F_INV)
+		}
+		w.text(unix.NFTA_LOOKUP_SET, m.Set)
+		w.number32(unix.NFTA_LOOKUP_SET_ID, 0)
+		w.closeExpression(element, data)
+	case firewall.AddToSet:
+		w.loadPart(m.Part)
+		operation := uint32(unix.NFT_DYNSET_OP_ADD)
+		if m.Renew {
+			operation = unix.NFT_DYNSET_OP_UPDATE
+		}
+		element, data := w.openExpression("dynset", field{unix.NFTA_DYNSET_SREG_KEY, 1}, field{unix.NFTA_DYNSET_OP, operation})
+		w.text(unix.NFTA_DYNSET_SET_NAME, m.Set)
+		w.number32(unix.NFTA_DYNSET_SET_ID, 0)
+		w.number32(unix.NFTA_DYNSET_FLAGS, 0)
+		w.closeExpression(element, data)
+	case firewall.Opening:
+		w.payload(transport, 13, 1)
+		w.mask([]byte{0x06})
+		w.compare(m.Not, []byte{0x02})
+	default:
+		panic(fmt.Sprintf("no expression for %T", m)) // a new type of match is missing above
+	}
 }
 
-// The library writes a masq with ports without its flags, and the kernel then ignores the ports. redir has the same
-// attributes under other numbers, and no rule of guestwire uses redir. So encodeVerdict makes a redir, and mend makes a
-// masq of it. With padding, the names have the same length.
-var (
-	redirName = paddedName("redir")
-	masqName  = paddedName("masq")
+// writeVerdict writes the expressions of a verdict. Those with arguments load them into registers 1 and 2.
+func (w *nftWriter) writeVerdict(v firewall.Verdict) {
+	var room [4]byte
+	switch v := v.(type) {
+	case firewall.Accept:
+		w.verdict(accept, "")
+	case firewall.Drop:
+		w.verdict(drop, "")
+	case firewall.Up:
+		w.up(v.Port, false)
+	case firewall.CountedUp:
+		w.up(v.Port, true)
+	case firewall.CountedDrop:
+		w.counter()
+		w.verdict(drop, "")
+	case firewall.Log:
+		element, data := w.openExpression("log")
+		w.number16(unix.NFTA_LOG_GROUP, v.Group)
+		w.text(unix.NFTA_LOG_PREFIX, v.Prefix)
+		w.closeExpression(element, data)
+	case firewall.Continue:
+		w.verdict(unix.NFT_CONTINUE, "")
+	case firewall.Offload:
+		const name = expr.NFTNL_EXPR_FLOW_TABLE_NAME
+		element, data := w.openExpression("flow_offload")
+		w.text(name, v.Table)
+		w.closeExpression(element, data)
+	case firewall.Goto:
+		w.verdict(unix.NFT_GOTO, v.Chain)
+	case firewall.Jump:
+		w.verdict(unix.NFT_JUMP, v.Chain)
+	case firewall.Return:
+		w.verdict(unix.NFT_RETURN, "")
+	case firewall.DNAT:
+		w.loadAddress(v.Address)
+		to := []field{{unix.NFTA_NAT_TYPE, unix.NFT_NAT_DNAT}, {unix.NFTA_NAT_FAMILY, uint32(addressFamily(v.Address))}, {unix.NFTA_NAT_REG_ADDR_MIN, 1}}
+		if v.Port != 0 {
+			w.loadPort(2, v.Port)
+			to = append(to, field{unix.NFTA_NAT_REG_PROTO_MIN, 2}, field{unix.NFTA_NAT_FLAGS, specifiedPorts})
+		}
+		w.expression("nat", to...)
+	case firewall.SNAT:
+		w.loadAddress(v.Address)
+		w.expression("nat", field{unix.NFTA_NAT_TYPE, unix.NFT_NAT_SNAT}, field{unix.NFTA_NAT_FAMILY, uint32(addressFamily(v.Address))}, field{unix.NFTA_NAT_REG_ADDR_MIN, 1})
+	case firewall.Masquerade:
+		if v == (firewall.Masquerade{}) {
+			w.expression("masq")
+			return
+		}
+		w.loadPort(1, v.First)
+		last := uint32(1) // the register
+		if v.First != v.Last {
+			last = 2
+			w.loadPort(last, v.Last)
+		}
+		// Without the flags, the kernel ignores the ports.
+		w.expression("masq", field{unix.NFTA_MASQ_REG_PROTO_MIN, 1}, field{unix.NFTA_MASQ_REG_PROTO_MAX, last}, field{unix.NFTA_MASQ_FLAGS, specifiedPorts})
+	case firewall.Fwd:
+		w.load(1, binary.NativeEndian.AppendUint32(room[:0], uint32(v.Index)))
+		w.expression("fwd", field{unix.NFTA_FWD_SREG_DEV, 1})
+	case firewall.ClampMSS:
+		w.expression("rt", field{unix.NFTA_RT_KEY, unix.NFT_RT_TCPMSS}, field{unix.NFTA_RT_DREG, 1})
+		w.swap(2)
+		w.setMSS()
+	case firewall.SetSource:
+		w.setAddress(v.Address, 12, 8)
+	case firewall.SetDestination:
+		w.setAddress(v.Address, 16, 24)
+	case firewall.LowerMSS:
+		w.loadPort(1, v.To)
+		w.setMSS()
+	default:
+		panic(fmt.Sprintf("no expression for %T", v)) // a new type of verdict is missing above
+	}
+}
+
+// headers are the headers in which firewall.Bytes are counted.
+var headers = map[firewall.Header]uint32{firewall.Ethernet: ether, firewall.Network: network, firewall.Transport: transport}
+
+// Verdicts that unix does not name (NF_DROP, NF_ACCEPT, linux/netfilter.h).
+const (
+	drop   = 0
+	accept = 1
 )
 
 // specifiedPorts is NF_NAT_RANGE_PROTO_SPECIFIED (linux/netfilter/nf_nat.h).
 const specifiedPorts = 2
 
-func paddedName(name string) []byte {
-	b := nl.NewRtAttr(unix.NFTA_EXPR_NAME, nl.ZeroTerminated(name)).Serialize()
-	return append(b, make([]byte, 12-len(b))...)
-}
-
-// mendRedir makes a masq of each redir in a message, whose attributes are the first and the last port's register, and
-// the flags.
-func mendRedir(message []byte) []byte {
-	const data, size = 4, 8 // a header, an attribute of 32 bits
-	for at := bytes.Index(message, redirName); at >= 0; at = bytes.Index(message, redirName) {
-		copy(message[at:], masqName)
-		attributes := message[at+len(masqName)+data:]
-		for i, number := range []uint16{unix.NFTA_MASQ_REG_PROTO_MIN, unix.NFTA_MASQ_REG_PROTO_MAX, unix.NFTA_MASQ_FLAGS} {
-			binary.NativeEndian.PutUint16(attributes[i*size+2:], number)
-		}
+// ofVersion is the number for an IP version.
+func ofVersion[N uint8 | uint16](version int, v4, v6 N) N {
+	switch version {
+	case 4:
+		return v4
+	case 6:
+		return v6
 	}
-	return message
+	panic(fmt.Sprintf("no IP version %d", version))
 }
 
-// mend puts into a message what the library cannot encode: fwd, the direction of ct, ports of masq. No length changes.
-func mend(message []byte) []byte {
-	message = bytes.ReplaceAll(message, dupName, fwdName)
-	message = bytes.ReplaceAll(message, wideOriginal, narrowOriginal)
-	message = bytes.ReplaceAll(message, wideReply, narrowReply)
-	return mendRedir(message)
+// meta loads a property of the packet into register 1.
+func (w *nftWriter) meta(key uint32) {
+	w.expression("meta", field{unix.NFTA_META_KEY, key}, field{unix.NFTA_META_DREG, 1})
+}
+
+// payload loads octets of a header into register 1.
+func (w *nftWriter) payload(header uint32, offset, size int) {
+	w.expression("payload", field{unix.NFTA_PAYLOAD_DREG, 1}, field{unix.NFTA_PAYLOAD_BASE, header}, field{unix.NFTA_PAYLOAD_OFFSET, uint32(offset)}, field{unix.NFTA_PAYLOAD_LEN, uint32(size)})
+}
+
+// connection loads a property of the packet's connection into register 1.
+func (w *nftWriter) connection(key uint32) {
+	w.expression("ct", field{unix.NFTA_CT_KEY, key}, field{unix.NFTA_CT_DREG, 1})
+}
+
+// load loads a value into a register.
+func (w *nftWriter) load(register uint32, value []byte) {
+	element, data := w.openExpression("immediate", field{unix.NFTA_IMMEDIATE_DREG, register})
+	w.data(unix.NFTA_IMMEDIATE_DATA, value)
+	w.closeExpression(element, data)
+}
+
+func (w *nftWriter) loadAddress(a netip.Addr) {
+	var room [16]byte
+	w.load(1, appendAddress(room[:0], a))
+}
+
+// loadPort loads a number of 2 octets.
+func (w *nftWriter) loadPort(register uint32, port uint16) {
+	var room [2]byte
+	w.load(register, binary.BigEndian.AppendUint16(room[:0], port))
 }
 
 // loadPart loads an address of the packet into register 1.
-func loadPart(p firewall.Part) expr.Any {
+func (w *nftWriter) loadPart(p firewall.Part) {
 	switch p {
 	case firewall.SourceAddress4:
-		return &expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: 12, Len: 4}
+		w.payload(network, 12, 4)
 	case firewall.ARPSender:
-		return &expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: 14, Len: 4}
+		w.payload(network, 14, 4)
 	case firewall.SourceAddress6, firewall.RawSource6:
-		return &expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: 8, Len: 16}
+		w.payload(network, 8, 16)
 	case firewall.DiscoveryTarget:
-		return &expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 8, Len: 16}
+		w.payload(transport, 8, 16)
 	case firewall.NextHop4:
-		return &expr.Rt{Register: 1, Key: expr.RtNexthop4}
+		w.expression("rt", field{unix.NFTA_RT_KEY, unix.NFT_RT_NEXTHOP4}, field{unix.NFTA_RT_DREG, 1})
 	case firewall.NextHop6:
-		return &expr.Rt{Register: 1, Key: expr.RtNexthop6}
+		w.expression("rt", field{unix.NFTA_RT_KEY, unix.NFT_RT_NEXTHOP6}, field{unix.NFTA_RT_DREG, 1})
+	default:
+		panic("no expression for the part " + string(p)) // a new part is missing above
 	}
-	panic("no expression for the part " + string(p)) // a new part is missing above
+}
+
+// compareAs compares register 1 with a value by an operation (NFT_CMP_*).
+func (w *nftWriter) compareAs(operation uint32, value []byte) {
+	element, data := w.openExpression("cmp", field{unix.NFTA_CMP_SREG, 1}, field{unix.NFTA_CMP_OP, operation})
+	w.data(unix.NFTA_CMP_DATA, value)
+	w.closeExpression(element, data)
 }
 
 // compare compares register 1 with a value.
-func compare(not bool, value []byte) *expr.Cmp {
+func (w *nftWriter) compare(not bool, value []byte) {
+	operation := uint32(unix.NFT_CMP_EQ)
 	if not {
-		return &expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: value}
+		operation = unix.NFT_CMP_NEQ
 	}
-	return &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: value}
+	w.compareAs(operation, value)
 }
 
-// masked masks register 1.
-func masked(mask []byte) *expr.Bitwise {
-	return &expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: uint32(len(mask)), Mask: mask, Xor: make([]byte, len(mask))}
+// compareName compares register 1 with a link's name, with zeros up to IFNAMSIZ: the kernel compares all octets.
+func (w *nftWriter) compareName(not bool, name string) {
+	var padded [unix.IFNAMSIZ]byte
+	copy(padded[:], name)
+	w.compare(not, padded[:])
 }
 
-// bits matches a connection of which at least one of the bits is set.
-func bits(key expr.CtKey, set uint32) []expr.Any {
-	return []expr.Any{
-		&expr.Ct{Key: key, Register: 1},
-		masked(binary.NativeEndian.AppendUint32(nil, set)), compare(true, make([]byte, 4)),
+// mask masks register 1.
+func (w *nftWriter) mask(mask []byte) {
+	var none [16]byte
+	element, data := w.openExpression("bitwise", field{unix.NFTA_BITWISE_SREG, 1}, field{unix.NFTA_BITWISE_DREG, 1}, field{unix.NFTA_BITWISE_LEN, uint32(len(mask))})
+	w.data(unix.NFTA_BITWISE_MASK, mask)
+	w.data(unix.NFTA_BITWISE_XOR, none[:len(mask)])
+	w.closeExpression(element, data)
+}
+
+// bits asks whether register 1 has at least one of the bits set, or none.
+func (w *nftWriter) bits(set uint32, some bool) {
+	var room [4]byte
+	w.mask(binary.NativeEndian.AppendUint32(room[:0], set))
+	w.compare(some, []byte{0, 0, 0, 0})
+}
+
+// swap puts the number in register 1, of 2 or 4 octets, into network order.
+func (w *nftWriter) swap(size uint32) {
+	w.expression("byteorder", field{unix.NFTA_BYTEORDER_SREG, 1}, field{unix.NFTA_BYTEORDER_DREG, 1},
+		field{unix.NFTA_BYTEORDER_OP, unix.NFT_BYTEORDER_HTON}, field{unix.NFTA_BYTEORDER_LEN, size}, field{unix.NFTA_BYTEORDER_SIZE, size})
+}
+
+// address matches an address in the IP header, at the offset of the IP version.
+func (w *nftWriter) address(p netip.Prefix, v4, v6 int) {
+	offset, size := v4, 4
+	if p.Addr().Is6() {
+		offset, size = v6, 16
 	}
+	w.payload(network, offset, size)
+	w.prefix(p)
 }
 
-// encodePort matches a port, or a range of ports, at an offset in the transport header.
-func encodePort(offset uint32, first, last uint16, not bool) []expr.Any {
-	load := &expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: offset, Len: 2}
+// prefix asks whether the address in register 1 is of the prefix.
+func (w *nftWriter) prefix(p netip.Prefix) {
+	if mask := firewall.Mask(p); mask != nil {
+		w.mask(mask)
+	}
+	var room [16]byte
+	w.compare(false, appendAddress(room[:0], p.Masked().Addr()))
+}
+
+// port matches a port, or a range of ports, at an offset in the transport header.
+func (w *nftWriter) port(offset int, first, last uint16, not bool) {
+	var low, high [2]byte
+	binary.BigEndian.PutUint16(low[:], first)
+	binary.BigEndian.PutUint16(high[:], last)
+	w.payload(transport, offset, 2)
 	if first == last {
-		return []expr.Any{load, compare(not, be16(first))}
+		w.compare(not, low[:])
+		return
 	}
-	op := expr.CmpOpEq
+	w.between(not, low[:], high[:])
+}
+
+// between compares register 1 with the values from first to last.
+func (w *nftWriter) between(not bool, first, last []byte) {
+	operation := uint32(unix.NFT_RANGE_EQ)
 	if not {
-		op = expr.CmpOpNeq
+		operation = unix.NFT_RANGE_NEQ
 	}
-	return []expr.Any{load, &expr.Range{Op: op, Register: 1, FromData: be16(first), ToData: be16(last)}}
+	element, data := w.openExpression("range", field{unix.NFTA_RANGE_SREG, 1}, field{unix.NFTA_RANGE_OP, operation})
+	w.data(unix.NFTA_RANGE_FROM_DATA, first)
+	w.data(unix.NFTA_RANGE_TO_DATA, last)
+	w.closeExpression(element, data)
 }
 
-// addressOffset is the offset of an address in the IPv4 or in the IPv6 header.
-func addressOffset(p netip.Prefix, v4, v6 int) int {
-	if p.Addr().Is4() {
-		return v4
+// origin matches the source address of a direction of the connection. A prefix of whole octets is compared without a mask.
+func (w *nftWriter) origin(m firewall.Origin) {
+	element, data := w.openExpression("ct", field{unix.NFTA_CT_KEY, unix.NFT_CT_SRC}, field{unix.NFTA_CT_DREG, 1})
+	direction := []byte{0} // IP_CT_DIR_ORIGINAL, linux/netfilter/nf_conntrack_tuple_common.h
+	if m.Reply {
+		direction[0] = 1 // IP_CT_DIR_REPLY
 	}
-	return v6
+	w.bytes(unix.NFTA_CT_DIRECTION, direction)
+	w.closeExpression(element, data)
+	if bits := m.Prefix.Bits(); bits%8 == 0 && bits > 0 {
+		var room [16]byte
+		w.compare(false, appendAddress(room[:0], m.Prefix.Masked().Addr())[:bits/8])
+		return
+	}
+	w.prefix(m.Prefix)
 }
 
-// linkName is a link's name with zeros up to IFNAMSIZ: the kernel compares all octets.
-func linkName(name string) []byte {
-	padded := make([]byte, unix.IFNAMSIZ)
-	copy(padded, name)
-	return padded
+// limit matches up to so many packets or octets in so many seconds, or with over those above it.
+func (w *nftWriter) limit(kind uint32, rate, seconds uint64, burst uint32, over bool) {
+	flags := uint32(0)
+	if over {
+		flags = unix.NFT_LIMIT_F_INV
+	}
+	element, data := w.openExpression("limit")
+	w.number64(unix.NFTA_LIMIT_RATE, rate)
+	w.number64(unix.NFTA_LIMIT_UNIT, seconds)
+	w.number32(unix.NFTA_LIMIT_BURST, burst)
+	w.number32(unix.NFTA_LIMIT_TYPE, kind)
+	w.number32(unix.NFTA_LIMIT_FLAGS, flags)
+	w.closeExpression(element, data)
 }
 
-// be16 is a number in network order.
-func be16(n uint16) []byte { return binary.BigEndian.AppendUint16(nil, n) }
+// writeHeaderPart writes which part of an extension header or a TCP option an exthdr loads or sets.
+func (w *nftWriter) writeHeaderPart(header byte, offset, size, operation uint32) {
+	w.bytes(unix.NFTA_EXTHDR_TYPE, []byte{header})
+	w.number32(unix.NFTA_EXTHDR_OFFSET, offset)
+	w.number32(unix.NFTA_EXTHDR_LEN, size)
+	w.number32(unix.NFTA_EXTHDR_OP, operation)
+}
+
+// setMSS writes register 1 into the MSS of a TCP segment, unless the MSS there is lower (nft_exthdr_tcp_set_eval in
+// net/netfilter/nft_exthdr.c).
+func (w *nftWriter) setMSS() {
+	const maxSegment = 2 // TCPOPT_MAXSEG, net/tcp.h
+	element, data := w.openExpression("exthdr", field{unix.NFTA_EXTHDR_SREG, 1})
+	w.writeHeaderPart(maxSegment, 2, 2, unix.NFT_EXTHDR_OP_TCPOPT)
+	w.closeExpression(element, data)
+}
+
+// setAddress writes an address into the IP header, at the offset of the IP version, and corrects the checksum of the IPv4
+// header and that of the transport header, which covers the addresses.
+func (w *nftWriter) setAddress(a netip.Addr, v4, v6 uint32) {
+	offset, size, checksum, at := v4, uint32(4), uint32(unix.NFT_PAYLOAD_CSUM_INET), uint32(10)
+	if a.Is6() { // whose header has no checksum
+		offset, size, checksum, at = v6, 16, unix.NFT_PAYLOAD_CSUM_NONE, 0
+	}
+	w.loadAddress(a)
+	w.expression("payload", field{unix.NFTA_PAYLOAD_SREG, 1}, field{unix.NFTA_PAYLOAD_BASE, network}, field{unix.NFTA_PAYLOAD_OFFSET, offset},
+		field{unix.NFTA_PAYLOAD_LEN, size}, field{unix.NFTA_PAYLOAD_CSUM_TYPE, checksum}, field{unix.NFTA_PAYLOAD_CSUM_OFFSET, at},
+		field{unix.NFTA_PAYLOAD_CSUM_FLAGS, unix.NFT_PAYLOAD_L4CSUM_PSEUDOHDR})
+}
+
+// up writes the expressions of firewall.Up, or with count those of firewall.CountedUp.
+func (w *nftWriter) up(port, count bool) {
+	if port {
+		w.load(1, firewall.NearestBridge)
+		w.expression("payload", field{unix.NFTA_PAYLOAD_SREG, 1}, field{unix.NFTA_PAYLOAD_BASE, ether}, field{unix.NFTA_PAYLOAD_OFFSET, 0}, field{unix.NFTA_PAYLOAD_LEN, uint32(len(firewall.NearestBridge))})
+	}
+	if count {
+		w.counter()
+	}
+	w.verdict(accept, "")
+}
+
+func (w *nftWriter) counter() {
+	element, data := w.openExpression("counter")
+	w.number64(unix.NFTA_COUNTER_BYTES, 0)
+	w.number64(unix.NFTA_COUNTER_PACKETS, 0)
+	w.closeExpression(element, data)
+}
+
+// verdict writes a verdict (NF_*, NFT_*), with the chain that it names.
+func (w *nftWriter) verdict(code int32, chain string) {
+	element, data := w.openExpression("immediate", field{unix.NFTA_IMMEDIATE_DREG, unix.NFT_REG_VERDICT})
+	value := w.open(unix.NFTA_IMMEDIATE_DATA)
+	verdict := w.open(unix.NFTA_DATA_VERDICT)
+	w.number32(unix.NFTA_VERDICT_CODE, uint32(code))
+	if chain != "" {
+		w.text(unix.NFTA_VERDICT_CHAIN, chain)
+	}
+	w.close(verdict)
+	w.close(value)
+	w.closeExpression(element, data)
+}
+
+// appendAddress appends the 4 or 16 octets of an address.
+func appendAddress(b []byte, a netip.Addr) []byte {
+	if a.Is4() {
+		octets := a.As4()
+		return append(b, octets[:]...)
+	}
+	octets := a.As16()
+	return append(b, octets[:]...)
+}
 
 // known are the texts of rules, by the text of their expressions.
 type known map[string]string
@@ -366,25 +605,21 @@ type known map[string]string
 // encoding the wanted rules: decoding would need to understand every expression that a kernel has.
 func knowRules(tables []firewall.Table) (known, error) {
 	k := known{}
+	var own nftWriter // used again for each rule
+	var text []byte
 	for _, t := range tables {
 		if t.Family.IPTables() != 0 {
 			continue
 		}
 		for _, c := range t.Chains {
 			for _, r := range c.Rules {
-				var own []byte
-				for _, e := range encodeExpressions(r) {
-					b, err := expr.Marshal(byte(families[t.Family]), e)
-					if err != nil {
-						return nil, fmt.Errorf("encode the rule %v: %w", r, err)
-					}
-					own = append(own, nl.NewRtAttr(unix.NFTA_LIST_ELEM, mend(b)).Serialize()...)
-				}
-				list, err := parseExpressions(own)
-				if err != nil {
+				own.octets = own.octets[:0]
+				own.writeExpressions(r)
+				var err error
+				if text, err = appendExpressions(text[:0], own.octets); err != nil {
 					return nil, fmt.Errorf("encode the rule %v: %w", r, err)
 				}
-				k[expressionsText(list)] = r.String()
+				k[string(text)] = r.String()
 			}
 		}
 	}
@@ -394,10 +629,10 @@ func knowRules(tables []firewall.Table) (known, error) {
 // text is the text of the known rule with these expressions; for other rules it is firewall.Unknown and the
 // expressions.
 func (k known) text(expressions []byte) (string, error) {
-	list, err := parseExpressions(expressions)
-	have := expressionsText(list)
-	if text, ok := k[have]; ok {
+	var buffer [2048]byte // a longer rule takes one from the heap
+	have, err := appendExpressions(buffer[:0], expressions)
+	if text, ok := k[string(have)]; ok {
 		return text, err
 	}
-	return firewall.Unknown + ": " + have, err
+	return firewall.Unknown + ": " + string(have), err
 }

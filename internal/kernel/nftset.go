@@ -1,13 +1,10 @@
 package kernel
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
-	"github.com/google/nftables"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
@@ -21,23 +18,52 @@ const (
 	typeIPv6Address = 8
 )
 
-// encodeSet returns a set for the library, without elements. Number is the set's in the transaction: the library counts
-// the sets without a number in a variable that all goroutines share.
-func encodeSet(t *nftables.Table, s firewall.Set, number uint32) *nftables.Set {
-	key := nftables.TypeIP6Addr
-	if s.Of.Version() == 4 {
-		key = nftables.TypeIPAddr
+// writeSet writes the attributes of a set (NFTA_SET_*), without its elements. Number is the set's in the transaction.
+func (w *nftWriter) writeSet(table string, s firewall.Set, number uint32) {
+	flags, key := uint32(unix.NFT_SET_EVAL), uint32(typeIPv6Address)
+	if s.Milliseconds != 0 {
+		flags |= unix.NFT_SET_TIMEOUT
 	}
-	return &nftables.Set{Table: t, ID: number, Name: s.Name, KeyType: key, Dynamic: true, Size: uint32(s.Size), HasTimeout: s.Milliseconds != 0, Timeout: time.Duration(s.Milliseconds) * time.Millisecond}
+	if s.Of.Version() == 4 {
+		key = typeIPv4Address
+	}
+	w.text(unix.NFTA_SET_TABLE, table)
+	w.text(unix.NFTA_SET_NAME, s.Name)
+	w.number32(unix.NFTA_SET_FLAGS, flags)
+	w.number32(unix.NFTA_SET_KEY_TYPE, key)
+	w.number32(unix.NFTA_SET_KEY_LEN, uint32(keyLength(s)))
+	w.number32(unix.NFTA_SET_ID, number)
+	if s.Milliseconds != 0 {
+		w.number64(unix.NFTA_SET_TIMEOUT, s.Milliseconds)
+	}
+	if s.Size > 0 {
+		description := w.open(unix.NFTA_SET_DESC)
+		w.number32(unix.NFTA_SET_DESC_SIZE, uint32(s.Size))
+		w.close(description)
+	}
+}
+
+// writeElements writes the attributes of a list of all the set's elements (NFTA_SET_ELEM_LIST_*).
+func (w *nftWriter) writeElements(table string, s firewall.Set, number uint32) {
+	w.text(unix.NFTA_SET_ELEM_LIST_SET, s.Name)
+	w.number32(unix.NFTA_SET_ELEM_LIST_SET_ID, number)
+	w.text(unix.NFTA_SET_ELEM_LIST_TABLE, table)
+	list := w.open(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
+	for i, key := range s.Elements {
+		element := w.open(uint16(i + 1))
+		w.data(unix.NFTA_SET_ELEM_KEY, key)
+		w.close(element)
+	}
+	w.close(list)
 }
 
 // readSets reads the sets of a table into the image, without their elements. What is left of Others are maps, objects
-// and flowtables.
+// and flow tables.
 func (n *Namespace) readSets(image *firewall.Image) error {
 	if image.Others == 0 {
 		return nil
 	}
-	list := request(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETSET, unix.NLM_F_DUMP, nfgenmsg{uint8(families[image.Family])})
+	list := request(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETSET, unix.NLM_F_DUMP, nfgenmsg{families[image.Family]})
 	err := n.filter.dump(list, func() { image.Sets = nil }, func(m []byte) error {
 		set, table, err := parseSet(m)
 		if table == image.Name {
@@ -129,7 +155,7 @@ func (n *Namespace) keepElements(ops []netstate.Op) ([]netstate.Op, error) {
 // readElements reads the elements of the set in the kernel, as many as the set may have. A set that the kernel does not
 // have has none.
 func (n *Namespace) readElements(t firewall.Table, s *firewall.Set) error {
-	list := request(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETSETELEM, unix.NLM_F_DUMP, nfgenmsg{uint8(families[t.Family])},
+	list := request(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETSETELEM, unix.NLM_F_DUMP, nfgenmsg{families[t.Family]},
 		nl.NewRtAttr(unix.NFTA_SET_ELEM_LIST_TABLE, nl.ZeroTerminated(t.Name)), nl.NewRtAttr(unix.NFTA_SET_ELEM_LIST_SET, nl.ZeroTerminated(s.Name)))
 	err := n.filter.dump(list, func() { s.Elements = nil }, func(m []byte) error {
 		elements, err := parseElements(m)
@@ -140,7 +166,7 @@ func (n *Namespace) readElements(t firewall.Table, s *firewall.Set) error {
 		}
 		return err
 	})
-	if errors.Is(err, unix.ENOENT) {
+	if answers(err, unix.ENOENT) {
 		return nil
 	}
 	return err

@@ -3,6 +3,7 @@ package kernel
 import (
 	"errors"
 	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -13,18 +14,28 @@ import (
 const userHZ = 100 // USER_HZ: ticks of rta_cacheinfo in a second
 
 // readRoutes reads all routes, without cached routes and without the local routes that the kernel makes of
-// addresses.
+// addresses. It leaves the addresses in OffStack that have no such local route.
 func (n *Namespace) readRoutes(s *netstate.Snapshot) error {
 	r := request(unix.RTM_GETROUTE, unix.NLM_F_DUMP, &nl.RtMsg{})
-	return n.route.dump(r, func() { s.Routes = nil }, func(m []byte) error {
+	onStack := map[netstate.OffStack]bool{}
+	err := n.route.dump(r, func() { s.Routes = nil; clear(onStack) }, func(m []byte) error {
 		route, err := parseRoute(m)
 		ofAddress := route.Table == netstate.TableLocal && route.Protocol == netstate.ProtocolKernel
+		if ofAddress && route.Type == netstate.RouteLocal {
+			onStack[netstate.OffStack{Link: route.Link, Address: route.Destination.Addr()}] = true
+		}
 		if err != nil || ofAddress || !route.Destination.IsValid() {
 			return err
 		}
 		s.Routes = append(s.Routes, route)
 		return nil
 	})
+	// A link that is down has no such IPv6 routes.
+	s.OffStack = slices.DeleteFunc(s.OffStack, func(o netstate.OffStack) bool {
+		l, _ := s.Link(o.Link)
+		return o.Address.Is6() && !l.Up || onStack[netstate.OffStack{Link: o.Link, Address: o.Address}]
+	})
+	return err
 }
 
 func encodeRouteAdd(o netstate.RouteAdd) *nl.NetlinkRequest {

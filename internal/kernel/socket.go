@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"sync"
 	"syscall"
 
 	"github.com/vishvananda/netlink/nl"
@@ -15,15 +16,20 @@ import (
 type socket struct {
 	fd     int
 	seq    uint32
-	buffer []byte
+	buffer *[bufferSize]byte // for answers
 }
+
+const bufferSize = 64 << 10
+
+// buffers are those of closed sockets. They are larger than all else that a Setup allocates.
+var buffers = sync.Pool{New: func() any { return new([bufferSize]byte) }}
 
 func openSocket(protocol int) (*socket, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, protocol)
 	if err != nil {
 		return nil, fmt.Errorf("netlink socket: %w", err)
 	}
-	s := &socket{fd: fd, buffer: make([]byte, 1<<16)}
+	s := &socket{fd: fd, buffer: buffers.Get().(*[bufferSize]byte)}
 	for _, option := range []int{unix.NETLINK_EXT_ACK, unix.NETLINK_CAP_ACK} {
 		if err := unix.SetsockoptInt(fd, unix.SOL_NETLINK, option, 1); err != nil {
 			s.close()
@@ -37,7 +43,45 @@ func openSocket(protocol int) (*socket, error) {
 	return s, nil
 }
 
-func (s *socket) close() { unix.Close(s.fd) }
+// linkName returns the present name of the link with the index (netdevice(7), SIOCGIFNAME).
+func (s *socket) linkName(index int) (string, error) {
+	request, err := unix.NewIfreq("any") // the kernel replaces the name
+	if err != nil {
+		return "", err
+	}
+	request.SetUint32(uint32(index))
+	if err := unix.IoctlIfreq(s.fd, unix.SIOCGIFNAME, request); err != nil {
+		return "", err
+	}
+	return request.Name(), nil
+}
+
+// hasLink says whether a link has the name (netdevice(7), SIOCGIFINDEX).
+func (s *socket) hasLink(name string) bool {
+	request, err := unix.NewIfreq(name)
+	return err == nil && unix.IoctlIfreq(s.fd, unix.SIOCGIFINDEX, request) == nil
+}
+
+func (s *socket) close() {
+	unix.Close(s.fd)
+	buffers.Put(s.buffer)
+	s.buffer = nil
+}
+
+// callError is the error of a system call on a socket. The kernel has not answered, so the errno says nothing of what was asked.
+type callError struct {
+	call string
+	err  error
+}
+
+func (e *callError) Error() string { return e.call + ": " + e.err.Error() }
+func (e *callError) Unwrap() error { return e.err }
+
+// answers says whether err is the kernel's answer with the errno.
+func answers(err error, code unix.Errno) bool {
+	var call *callError
+	return errors.Is(err, code) && !errors.As(err, &call)
+}
 
 // defaultBatch is the size of the batches that fit a socket's default buffer, in octets.
 const defaultBatch = 64 << 10
@@ -54,8 +98,20 @@ type failure struct {
 // noticed. If one message fails, rtnetlink carries out the others, and nftables carries out none. send
 // sets the sequence numbers in messages.
 func (s *socket) send(messages [][]byte, acknowledge int) ([]failure, error) {
-	first := s.seq + 1
-	var batch []byte
+	first := s.number(messages, acknowledge)
+	batch := s.buffer[:0] // the answers come when all is sent; a larger batch takes a buffer from the heap
+	for _, m := range messages {
+		batch = append(batch, m...)
+		for len(batch)%unix.NLMSG_ALIGNTO != 0 {
+			batch = append(batch, 0)
+		}
+	}
+	return s.sendBatch(batch, first, len(messages))
+}
+
+// number sets the sequence numbers of messages, and asks for the acknowledgement. It returns the first number.
+func (s *socket) number(messages [][]byte, acknowledge int) (first uint32) {
+	first = s.seq + 1
 	for i, m := range messages {
 		s.seq++
 		binary.NativeEndian.PutUint32(m[8:], s.seq)
@@ -63,11 +119,12 @@ func (s *socket) send(messages [][]byte, acknowledge int) ([]failure, error) {
 			flags := binary.NativeEndian.Uint16(m[6:])
 			binary.NativeEndian.PutUint16(m[6:], flags|unix.NLM_F_ACK)
 		}
-		batch = append(batch, m...)
-		for len(batch)%unix.NLMSG_ALIGNTO != 0 {
-			batch = append(batch, 0)
-		}
 	}
+	return first
+}
+
+// sendBatch is send for messages that lie one behind the other in batch, with sequence numbers from the first one on.
+func (s *socket) sendBatch(batch []byte, first uint32, messages int) ([]failure, error) {
 	// The default buffer takes some thousand routes. The kernel counts each octet twice.
 	if len(batch) > defaultBatch {
 		if err := s.enlarge(2 * len(batch)); err != nil {
@@ -76,10 +133,10 @@ func (s *socket) send(messages [][]byte, acknowledge int) ([]failure, error) {
 	}
 	err := unix.Sendto(s.fd, batch, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
 	if err == unix.EMSGSIZE {
-		return nil, fmt.Errorf("netlink send: %d octets: %w (in a user namespace, net.core.wmem_max of the machine is the limit)", len(batch), err)
+		return nil, &callError{"netlink send", fmt.Errorf("%d octets: %w (in a user namespace, net.core.wmem_max of the machine is the limit)", len(batch), err)}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("netlink send: %w", err)
+		return nil, &callError{"netlink send", err}
 	}
 	var failures []failure
 	acknowledged := false
@@ -91,9 +148,13 @@ func (s *socket) send(messages [][]byte, acknowledge int) ([]failure, error) {
 		if err != nil {
 			return nil, err
 		}
-		for _, a := range answers {
+		for len(answers) > 0 {
+			var a syscall.NetlinkMessage
+			if a, answers, err = nextMessage(answers); err != nil {
+				return nil, err
+			}
 			i := int(a.Header.Seq - first)
-			if a.Header.Type != unix.NLMSG_ERROR || i < 0 || i >= len(messages) {
+			if a.Header.Type != unix.NLMSG_ERROR || i < 0 || i >= messages {
 				continue
 			}
 			if err := answerError(a); err != nil {
@@ -151,7 +212,7 @@ func (s *socket) dumpOnce(r *nl.NetlinkRequest, f func([]byte) error) (whole boo
 	s.seq++
 	r.Seq = s.seq
 	if err := unix.Sendto(s.fd, r.Serialize(), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
-		return false, fmt.Errorf("netlink send: %w", err)
+		return false, &callError{"netlink send", err}
 	}
 	whole = true
 	for {
@@ -159,7 +220,11 @@ func (s *socket) dumpOnce(r *nl.NetlinkRequest, f func([]byte) error) (whole boo
 		if err != nil {
 			return false, err
 		}
-		for _, a := range answers {
+		for len(answers) > 0 {
+			var a syscall.NetlinkMessage
+			if a, answers, err = nextMessage(answers); err != nil {
+				return false, err
+			}
 			if a.Header.Seq != s.seq {
 				continue
 			}
@@ -172,10 +237,7 @@ func (s *socket) dumpOnce(r *nl.NetlinkRequest, f func([]byte) error) (whole boo
 			case a.Header.Type == unix.NLMSG_ERROR:
 				return whole, answerError(a)
 			}
-			if err == nil {
-				err = f(a.Data)
-			}
-			if err != nil {
+			if err := f(a.Data); err != nil {
 				return false, err
 			}
 			if a.Header.Flags&unix.NLM_F_MULTI == 0 {
@@ -185,21 +247,32 @@ func (s *socket) dumpOnce(r *nl.NetlinkRequest, f func([]byte) error) (whole boo
 	}
 }
 
-func (s *socket) receive(flags int) ([]syscall.NetlinkMessage, error) {
+// receive returns the messages of one datagram, until the next call.
+func (s *socket) receive(flags int) ([]byte, error) {
 	for {
-		n, _, err := unix.Recvfrom(s.fd, s.buffer, flags)
+		n, _, err := unix.Recvfrom(s.fd, s.buffer[:], flags)
 		if err == unix.EINTR {
 			continue
 		}
 		if err != nil {
-			return nil, fmt.Errorf("netlink receive: %w", err)
+			return nil, &callError{"netlink receive", err}
 		}
-		messages, err := syscall.ParseNetlinkMessage(s.buffer[:n])
-		if err != nil {
-			return nil, fmt.Errorf("netlink answer: %w", err)
-		}
-		return messages, nil
+		return s.buffer[:n], nil
 	}
+}
+
+// nextMessage returns the first message of a datagram and what is behind it. The message shares memory with the datagram.
+func nextMessage(b []byte) (m syscall.NetlinkMessage, rest []byte, err error) {
+	if len(b) < unix.SizeofNlMsghdr {
+		return m, nil, errCutShort
+	}
+	m.Header = syscall.NlMsghdr{Len: u32(b), Type: u16(b[4:]), Flags: u16(b[6:]), Seq: u32(b[8:]), Pid: u32(b[12:])}
+	size := int(m.Header.Len)
+	if size < unix.SizeofNlMsghdr || size > len(b) {
+		return m, nil, errCutShort
+	}
+	m.Data = b[unix.SizeofNlMsghdr:size]
+	return m, b[min(len(b), (size+unix.NLMSG_ALIGNTO-1)&^(unix.NLMSG_ALIGNTO-1)):], nil
 }
 
 // doneError is the error at the end of a dump, or nil (NLMSG_DONE: an errno, then attributes).

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"reflect"
 	"slices"
 	"syscall"
 	"testing"
@@ -77,6 +78,29 @@ func TestBatchInUserNamespace(t *testing.T) {
 		failures, err := s.send(messages, len(messages)-1)
 		if !errors.Is(err, want) || len(failures) > 0 {
 			t.Errorf("%d octets: %v, %v; want %v", size, failures, err, want)
+		}
+	}
+}
+
+// TestNextMessage: a datagram is parsed message by message; what is cut short is an error.
+func TestNextMessage(t *testing.T) {
+	message := func(size uint32, body ...byte) []byte {
+		b := make([]byte, unix.SizeofNlMsghdr)
+		b[0], b[4] = byte(size), 7
+		return append(b, body...)
+	}
+	b := append(message(17, 1, 0, 0, 0), message(18, 2, 3)...)
+	first, rest, err := nextMessage(b)
+	if err != nil || first.Header.Type != 7 || !reflect.DeepEqual(first.Data, []byte{1}) {
+		t.Errorf("the first: %+v, %v", first, err)
+	}
+	second, rest, err := nextMessage(rest)
+	if err != nil || !reflect.DeepEqual(second.Data, []byte{2, 3}) || len(rest) != 0 {
+		t.Errorf("the second: %+v, %v; left %x", second, err, rest)
+	}
+	for _, bad := range [][]byte{message(15), message(17), message(16)[:15]} {
+		if _, _, err := nextMessage(bad); err == nil {
+			t.Errorf("%x is no error", bad)
 		}
 	}
 }

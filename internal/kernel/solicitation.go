@@ -13,14 +13,14 @@ import (
 	"github.com/guestwire/guestwire/cache"
 )
 
-// Solicitation is a question for the MAC of an IPv6 neighbour, in the name of a guest.
+// Solicitation is a question for the MAC of a neighbour, in the name of a guest.
 type Solicitation struct {
 	Link   int       // the Ethernet link to ask at
 	MAC    cache.MAC // the guest's
 	Source netip.Addr
-	Target netip.Addr
-	Known  cache.MAC // that the neighbour has had; zero: none
-	Once   bool      // asks once, and not again: a third of the time
+	Target netip.Addr // of the family of Source
+	Known  cache.MAC  // that the neighbour has had; zero: none
+	Once   bool       // asks once, and not again: a third of the time
 }
 
 // The question is repeated, as it or its answer can be lost.
@@ -38,7 +38,7 @@ const (
 // answered first: else each host of the network could take the neighbour's place. A packet socket sees frames before a bridge, tc and nftables do. What the guest itself sends is
 // no answer.
 func (n *Namespace) Solicit(ctx context.Context, q Solicitation) (cache.MAC, bool, error) {
-	fd, err := openForAdvertisements(q.Link)
+	fd, err := openForAdvertisements(q.Link, q.Target.Is4())
 	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EAFNOSUPPORT) || noLink(err) {
 		return cache.MAC{}, false, nil
 	}
@@ -53,7 +53,7 @@ func (n *Namespace) Solicit(ctx context.Context, q Solicitation) (cache.MAC, boo
 		questions = 1
 	}
 	for range questions {
-		err := unix.Sendto(fd, encodeSolicitation(q), 0, &unix.SockaddrLinklayer{Ifindex: q.Link})
+		err := unix.Sendto(fd, q.frame(), 0, &unix.SockaddrLinklayer{Ifindex: q.Link})
 		if noLink(err) {
 			return cache.MAC{}, false, nil
 		}
@@ -81,7 +81,7 @@ func (n *Namespace) Solicit(ctx context.Context, q Solicitation) (cache.MAC, boo
 			if link, ok := from.(*unix.SockaddrLinklayer); !ok || link.Pkttype == unix.PACKET_OUTGOING {
 				continue
 			}
-			a, err := parseAdvertisement(frame[:size])
+			a, err := parseAnswer(frame[:size])
 			forGuest := a.receiver == q.MAC || !a.receiver.Unicast()
 			if err == nil && forGuest && a.target == q.Target && a.mac != q.MAC && a.sender != q.MAC {
 				if a.mac == q.Known || q.Known.IsZero() {
@@ -104,10 +104,10 @@ func noLink(err error) bool {
 	return errors.Is(err, unix.ENETDOWN) || errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENODEV)
 }
 
-// openForAdvertisements opens a packet socket at a link, which receives neighbour advertisements alone. A socket
+// openForAdvertisements opens a packet socket at a link, which receives neighbour advertisements alone, or ARP replies alone. A socket
 // for one protocol would see frames only after a bridge had taken them, so this one is for all protocols, and
 // filters before it is bound: then no other frame is ever queued.
-func openForAdvertisements(link int) (int, error) {
+func openForAdvertisements(link int, arp bool) (int, error) {
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return -1, fmt.Errorf("packet socket: %w", err)
@@ -124,6 +124,14 @@ func openForAdvertisements(link int) (int, error) {
 		load(unix.BPF_B, ethernetHeader+ipv6Header), drop(neighbourAdvertisement, 1),
 		{Code: unix.BPF_RET | unix.BPF_K, K: 0xffff},
 		{Code: unix.BPF_RET | unix.BPF_K, K: 0},
+	}
+	if arp {
+		filter = []unix.SockFilter{
+			load(unix.BPF_H, 12), drop(unix.ETH_P_ARP, 3),
+			load(unix.BPF_H, ethernetHeader+6), drop(arpReply, 1),
+			{Code: unix.BPF_RET | unix.BPF_K, K: 0xffff},
+			{Code: unix.BPF_RET | unix.BPF_K, K: 0},
+		}
 	}
 	err = unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]})
 	if err != nil {
@@ -155,6 +163,52 @@ const (
 	sourceLinkAddress      = 1
 	targetLinkAddress      = 2
 )
+
+// ARP (RFC 826).
+const (
+	arpLen     = 28
+	arpRequest = 1
+	arpReply   = 2
+)
+
+// arpHead begins each ARP packet for IPv4 on Ethernet.
+var arpHead = [6]byte{0, 1, unix.ETH_P_IP >> 8, unix.ETH_P_IP & 0xff, 6, 4}
+
+func (q Solicitation) frame() []byte {
+	if q.Target.Is4() {
+		return encodeARPRequest(q)
+	}
+	return encodeSolicitation(q)
+}
+
+// encodeARPRequest makes the frame of an ARP request.
+func encodeARPRequest(q Solicitation) []byte {
+	b := []byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
+	b = append(b, q.MAC[:]...)
+	b = binary.BigEndian.AppendUint16(b, unix.ETH_P_ARP)
+	b = append(b, arpHead[:]...)
+	b = append(b, 0, arpRequest)
+	b = append(b, q.MAC[:]...)
+	b = append(b, q.Source.AsSlice()...)
+	b = append(b, make([]byte, 6)...)
+	return append(b, q.Target.AsSlice()...)
+}
+
+// parseAnswer parses the frame of an ARP reply or of a neighbour advertisement.
+func parseAnswer(frame []byte) (advertisement, error) {
+	if len(frame) < ethernetHeader+arpLen || binary.BigEndian.Uint16(frame[12:]) != unix.ETH_P_ARP {
+		return parseAdvertisement(frame)
+	}
+	b := frame[ethernetHeader:]
+	a := advertisement{
+		receiver: cache.MAC(frame[:6]), sender: cache.MAC(frame[6:12]),
+		target: netip.AddrFrom4([4]byte(b[14:18])), mac: cache.MAC(b[8:14]),
+	}
+	if [6]byte(b) != arpHead || binary.BigEndian.Uint16(b[6:]) != arpReply || !a.mac.Unicast() {
+		return advertisement{}, errNoAdvertisement
+	}
+	return a, nil
+}
 
 // encodeSolicitation makes the frame of a neighbour solicitation, which goes to the solicited-node multicast
 // address of the target.
@@ -200,15 +254,15 @@ func checksumICMPv6(ip, icmp []byte) uint16 {
 	return uint16(sum)
 }
 
-// advertisement is what a frame with a neighbour advertisement says.
+// advertisement is what a frame with a neighbour advertisement, or with an ARP reply, says.
 type advertisement struct {
 	receiver, sender cache.MAC // of the frame
 	target           netip.Addr
 	mac              cache.MAC
 }
 
-// errNoAdvertisement is the error of a frame that is no valid neighbour advertisement with a MAC.
-var errNoAdvertisement = errors.New("no neighbour advertisement")
+// errNoAdvertisement is the error of a frame that is no valid neighbour advertisement or ARP reply with a MAC.
+var errNoAdvertisement = errors.New("no neighbour advertisement, and no ARP reply")
 
 // parseAdvertisement parses an Ethernet frame, and checks it as RFC 4861 section 7.1.2 demands.
 func parseAdvertisement(frame []byte) (advertisement, error) {

@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"bytes"
 	"net/netip"
 	"slices"
 	"testing"
@@ -94,5 +95,33 @@ func TestAdvertisement(t *testing.T) {
 		if have, err := parseAdvertisement(frame); err == nil {
 			t.Errorf("%s: %+v", name, have)
 		}
+	}
+}
+
+// TestARPRequest: the frame of a question for an IPv4 neighbour, and the answers to it.
+func TestARPRequest(t *testing.T) {
+	guest, gateway := netip.MustParseAddr("10.244.1.7"), netip.MustParseAddr("169.254.1.1")
+	mac := cache.MAC{2, 0, 0, 0, 0, 9}
+	want := slices.Concat([]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, guestMAC[:], []byte{8, 6, 0, 1, 8, 0, 6, 4, 0, 1},
+		guestMAC[:], guest.AsSlice(), make([]byte, 6), gateway.AsSlice())
+	if have := (Solicitation{MAC: guestMAC, Source: guest, Target: gateway}).frame(); !bytes.Equal(have, want) {
+		t.Errorf("have %x\nwant %x", have, want)
+	}
+	answer := slices.Concat(guestMAC[:], mac[:], []byte{8, 6, 0, 1, 8, 0, 6, 4, 0, 2}, mac[:], gateway.AsSlice(), guestMAC[:], guest.AsSlice())
+	if a, err := parseAnswer(append(answer, make([]byte, 18)...)); err != nil || a != (advertisement{receiver: guestMAC, sender: mac, target: gateway, mac: mac}) {
+		t.Errorf("%+v, %v", a, err)
+	}
+	for name, at := range map[string]int{"a request": 21, "another hardware": 15, "a group's MAC": 22, "another protocol": 16} {
+		bad := bytes.Clone(answer)
+		bad[at] ^= 1
+		if name == "a request" {
+			bad[at] = 1
+		}
+		if a, err := parseAnswer(bad); err == nil {
+			t.Errorf("%s: %+v", name, a)
+		}
+	}
+	if a, err := parseAnswer(answer[:len(answer)-1]); err == nil {
+		t.Errorf("cut short: %+v", a)
 	}
 }

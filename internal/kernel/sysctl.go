@@ -51,6 +51,8 @@ func ReadOnlySysctls(paths []string) ([]string, error) {
 }
 
 func writeSysctl(o netstate.SysctlSet) error {
+	rtnl.Lock()
+	defer rtnl.Unlock()
 	_, err := sysctl(o.Path, unix.O_WRONLY, []byte(o.Value+"\n"), unix.Write) // an empty list needs a line, too
 	return err
 }

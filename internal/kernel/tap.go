@@ -1,7 +1,6 @@
 package kernel
 
 import (
-	"errors"
 	"fmt"
 	"unsafe"
 
@@ -89,7 +88,7 @@ func (n *Namespace) InUse(tap netstate.Link) (bool, error) {
 		carrier, queues, err = parseUse(m)
 		return err
 	})
-	if errors.Is(err, unix.ENODEV) {
+	if answers(err, unix.ENODEV) {
 		return false, nil
 	}
 	if err != nil {
@@ -109,7 +108,7 @@ func (n *Namespace) takesCarrier(tap netstate.Link) (bool, error) {
 		r := request(unix.RTM_SETLINK, 0, ifInfo(unix.AF_UNSPEC, tap.Index), nl.NewRtAttr(unix.IFLA_CARRIER, []byte{on}))
 		batch = append(batch, r.Serialize())
 	}
-	failures, err := n.route.send(batch, len(batch)-1)
+	failures, err := n.sendRoute(batch, len(batch)-1)
 	if err != nil {
 		return false, fmt.Errorf("ask whether a process has tap %s open: %w", tap.Name, err)
 	}

@@ -113,7 +113,7 @@ type (
 		Link     string
 		Settings Settings
 	}
-	// ConfSet switches an IPv4 setting of a link: "forwarding" or "route_localnet".
+	// ConfSet switches an IPv4 setting of a link: "forwarding", "route_localnet" or "accept_local".
 	ConfSet struct {
 		Index int
 		Link  string
@@ -126,6 +126,9 @@ type (
 	AddressAdd struct {
 		Link    string
 		Address Address
+		// Settle: the operations behind it come after the kernel has made the local route of the IPv6 address, for which it
+		// takes its time.
+		Settle bool
 	}
 	// AddressDel removes an address.
 	AddressDel struct {
@@ -393,7 +396,7 @@ func scopeText(scope uint8) string {
 		return "global"
 	case ScopeLink:
 		return "link"
-	case 254:
+	case ScopeHost:
 		return "host"
 	}
 	return fmt.Sprint(scope)

@@ -20,6 +20,9 @@ type Snapshot struct {
 	Links []Link `json:"links"`
 	// Addresses are all addresses of the namespace.
 	Addresses []Address `json:"addresses,omitempty"`
+	// OffStack are the addresses that the namespace does not take as its own, because their route of the table local is
+	// missing. Only the plans of a routed binding keep them.
+	OffStack []OffStack `json:"offStack,omitempty"`
 	// Routes are all routes of the namespace, except cached ones and those that the kernel adds to the
 	// table local for addresses.
 	Routes []Route `json:"routes,omitempty"`
@@ -56,6 +59,9 @@ type Snapshot struct {
 	NoNFTables bool `json:"noNFTables,omitempty"`
 	// NoLog says that the kernel cannot report dropped packets to an nflog group (nfnetlink_log).
 	NoLog bool `json:"noLog,omitempty"`
+	// FlowTables says that the kernel has flow tables, and that no rules of other programs see each packet that the namespace
+	// forwards. Only the Snapshots of a first plan have it.
+	FlowTables bool `json:"flowTables,omitempty"`
 	// Dummy says that the kernel has the link kind dummy.
 	Dummy bool `json:"dummy"`
 	// Needed are the shared sysctls that the wirings of other NICs need. The undoing leaves them alone.
@@ -97,6 +103,8 @@ type Link struct {
 	BridgePort Settings `json:"port,omitempty"`
 	// Forwarding4 is net.ipv4.conf.LINK.forwarding.
 	Forwarding4 bool `json:"forwarding4,omitempty"`
+	// AcceptLocal is net.ipv4.conf.LINK.accept_local: packets may come in from an address of the namespace.
+	AcceptLocal bool `json:"acceptLocal,omitempty"`
 	// NoIPv6 is net.ipv6.conf.LINK.disable_ipv6.
 	NoIPv6 bool `json:"noIPv6,omitempty"`
 	// RouteLocalnet is net.ipv4.conf.LINK.route_localnet.
@@ -198,6 +206,32 @@ const (
 	AddrUserFlags = AddrNoDAD | 0x10 | 0x100 | AddrNoPrefixRoute | 0x400
 )
 
+// OffStack is an address of a link without a route of the table local.
+type OffStack struct {
+	Link    int        `json:"link"` // index
+	Address netip.Addr `json:"address"`
+	// Tentative: the kernel adds the route when duplicate address detection has ended.
+	Tentative bool `json:"tentative,omitempty"`
+}
+
+// LocalRoute is the route of the table local that the kernel makes of an address. Earlier are the addresses before this one:
+// the source of a secondary IPv4 address's route is the primary address.
+func LocalRoute(a Address, earlier []Address) Route {
+	addr := a.Prefix.Addr()
+	r := Route{Link: a.Link, Table: TableLocal, Destination: netip.PrefixFrom(addr, addr.BitLen()), Type: RouteLocal, Protocol: ProtocolKernel}
+	if !addr.Is4() {
+		return r
+	}
+	r.Scope, r.PrefSrc = ScopeHost, addr
+	for _, e := range earlier {
+		if e.Link == a.Link && e.Prefix.Masked() == a.Prefix.Masked() {
+			r.PrefSrc = e.Prefix.Addr()
+			break
+		}
+	}
+	return r
+}
+
 // Route is a route of any table. Attributes without a field of their own are in Other.
 type Route struct {
 	Link        int          `json:"link,omitempty"` // index; 0: none, or several next hops
@@ -244,6 +278,7 @@ const (
 	RouteThrow     = 9 // the lookup goes on with the next table
 	ScopeUniverse  = 0
 	ScopeLink      = 253
+	ScopeHost      = 254
 	ProtocolKernel = 2
 	ProtocolStatic = 4
 	ProtocolRA     = 9

@@ -37,11 +37,19 @@ func AcceptRA(link string) string { return "net/ipv6/conf/" + link + "/accept_ra
 // DisableIPv6 takes IPv6 from one link.
 func DisableIPv6(link string) string { return "net/ipv6/conf/" + link + "/disable_ipv6" }
 
-// OfBridge are the sysctls of a wiring's own bridge, which go away with the bridge. A link that forwards
-// calls itself a router when it answers a neighbour solicitation, and a guest takes no other link for one.
-func OfBridge(bridge string) []string {
-	return []string{ForceForwarding(bridge), "net/ipv6/conf/" + bridge + "/forwarding"}
+// OfRouter are the sysctls of the links of a wiring that are the guest's router, the bridge or the tap. They go away with
+// the link. A link that forwards calls itself a router when it answers a neighbour solicitation, and a guest takes no
+// other link for one.
+func OfRouter(n Names) []string {
+	var paths []string
+	for _, link := range []string{n.Bridge, n.Tap} {
+		paths = append(paths, ForceForwarding(link), Forwards6(link))
+	}
+	return paths
 }
+
+// Forwards6 says that a link is a router's.
+func Forwards6(link string) string { return "net/ipv6/conf/" + link + "/forwarding" }
 
 // Shared are the sysctls that the whole namespace shares, so that the wirings of several NICs meet in them.
 func Shared() []string {

@@ -167,10 +167,10 @@ else
 	mount -t tmpfs -o mode=755 guestwire "$GUESTWIRE_SANDBOX"
 fi
 mkdir -p /run/netns
-[ -d /run/guestwire.lock ] || mkdir -m 700 /run/guestwire.lock # it stays on the machine, where Setup wants it so
+mkdir -p -m 700 /run/guestwire.lock # others may start at this moment; it stays on the machine, where Setup wants it so
 mount -t tmpfs -o mode=755 guestwire /run/netns
 mount -t tmpfs -o mode=700 guestwire /run/guestwire.lock
-if [ -d /dev/net ] || mkdir /dev/net 2>/dev/null; then
+if mkdir -p /dev/net 2>/dev/null; then
 	mount -t tmpfs -o mode=755 guestwire /dev/net
 	mknod -m 666 /dev/net/tun c 10 200 2>/dev/null || umount /dev/net
 fi

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -34,39 +35,120 @@ func (e *Error) Error() string {
 // Field is where the text stands in its document, and begins Error.Field; empty: the text is the document.
 // The error is an *Error, and then v may be filled in part.
 func Unmarshal(field string, text []byte, v any) error {
-	return decode(field, text, reflect.ValueOf(v).Elem())
+	dec := json.NewDecoder(bytes.NewReader(text))
+	if err := decode(field, dec, reflect.ValueOf(v).Elem()); err != nil {
+		return err
+	}
+	if _, err := dec.Token(); err != io.EOF {
+		return &Error{Field: field, Reason: "something follows the object"}
+	}
+	return nil
 }
 
-func decode(path string, raw json.RawMessage, v reflect.Value) error {
-	raw = bytes.Trim(raw, " \t\r\n") // RFC 8259 section 2; bytes.TrimSpace takes more
-	switch {
-	case decodesItself(v):
-		return decodeValue(path, raw, v)
-	case v.Kind() == reflect.Pointer:
-		if string(raw) == "null" {
-			return nil
-		}
-		v.Set(reflect.New(v.Type().Elem()))
-		return decode(path, raw, v.Elem())
-	case v.Kind() == reflect.Struct:
-		return decodeStruct(path, raw, v)
-	case v.Kind() == reflect.Slice:
-		var items []json.RawMessage
-		if err := json.Unmarshal(raw, &items); err != nil || items == nil {
-			return &Error{Field: path, Reason: "want a list"}
-		}
-		v.Set(reflect.MakeSlice(v.Type(), len(items), len(items)))
-		for i, item := range items {
-			if err := decode(fmt.Sprintf("%s[%d]", path, i), item, v.Index(i)); err != nil {
-				return err
-			}
-		}
-		return nil
-	case v.Kind() == reflect.Map:
-		return decodeMap(path, raw, v)
-	default:
-		return decodeValue(path, raw, v)
+// decode reads the next value into v.
+func decode(path string, dec *json.Decoder, v reflect.Value) error {
+	if decodesItself(v) {
+		return decodeValue(path, dec, v)
 	}
+	switch v.Kind() {
+	case reflect.Struct, reflect.Map:
+		return decodeObject(path, dec, v, false)
+	case reflect.Pointer:
+		return decodeObject(path, dec, v, true)
+	case reflect.Slice:
+		return decodeList(path, dec, v)
+	}
+	return decodeValue(path, dec, v)
+}
+
+// decodeObject reads an object into a struct, a map whose keys are numbers, or what a pointer leads to. A pointer may be null.
+func decodeObject(path string, dec *json.Decoder, v reflect.Value, orNull bool) error {
+	open, err := dec.Token()
+	if orNull && err == nil && open == nil {
+		return nil
+	}
+	if err != nil || open != json.Delim('{') {
+		return &Error{Field: path, Reason: "want an object"}
+	}
+	if v.Kind() == reflect.Pointer {
+		v.Set(reflect.New(v.Type().Elem()))
+		v = v.Elem()
+	}
+	member := decodeField
+	if v.Kind() == reflect.Map {
+		v.Set(reflect.MakeMap(v.Type()))
+		member = decodeEntry
+	}
+	var seen []string // at most as many as a struct has fields, as others are refused; a map knows its own
+	for dec.More() {
+		key, err := dec.Token()
+		if err != nil {
+			return &Error{Field: path, Reason: err.Error()}
+		}
+		name := key.(string) // a member's key is a string, or Token has failed
+		if slices.Contains(seen, name) {
+			return givenTwice(path, name)
+		}
+		if v.Kind() == reflect.Struct {
+			seen = append(seen, name)
+		}
+		if err := member(path, name, dec, v); err != nil {
+			return err
+		}
+	}
+	if _, err := dec.Token(); err != nil {
+		return &Error{Field: path, Reason: err.Error()}
+	}
+	return nil
+}
+
+// decodeField reads a member of a struct.
+func decodeField(path, name string, dec *json.Decoder, v reflect.Value) error {
+	field, ok := fieldByTag(v, name)
+	if !ok {
+		return &Error{Field: join(path, name), Reason: "no such field in this version"}
+	}
+	return decode(join(path, name), dec, field)
+}
+
+// decodeEntry reads an entry of a map.
+func decodeEntry(path, name string, dec *json.Decoder, v reflect.Value) error {
+	at := path + "." + name
+	number, err := strconv.ParseUint(name, 10, v.Type().Key().Bits())
+	if err != nil || strconv.FormatUint(number, 10) != name {
+		return &Error{Field: at, Reason: fmt.Sprintf("want a number of at most %d bits for a name", v.Type().Key().Bits())}
+	}
+	key := reflect.ValueOf(number).Convert(v.Type().Key())
+	if v.MapIndex(key).IsValid() {
+		return givenTwice(path, name)
+	}
+	value := reflect.New(v.Type().Elem()).Elem()
+	if err := decode(at, dec, value); err != nil {
+		return err
+	}
+	v.SetMapIndex(key, value)
+	return nil
+}
+
+func givenTwice(path, name string) error {
+	return &Error{Field: path, Reason: fmt.Sprintf("field %q is given twice", name)}
+}
+
+func decodeList(path string, dec *json.Decoder, v reflect.Value) error {
+	if open, err := dec.Token(); err != nil || open != json.Delim('[') {
+		return &Error{Field: path, Reason: "want a list"}
+	}
+	v.Set(reflect.MakeSlice(v.Type(), 0, 1))
+	for i := 0; dec.More(); i++ {
+		v.Set(reflect.Append(v, reflect.Zero(v.Type().Elem())))
+		if err := decode(fmt.Sprintf("%s[%d]", path, i), dec, v.Index(i)); err != nil {
+			return err
+		}
+	}
+	if _, err := dec.Token(); err != nil {
+		return &Error{Field: path, Reason: err.Error()}
+	}
+	return nil
 }
 
 func decodesItself(v reflect.Value) bool {
@@ -77,7 +159,12 @@ func decodesItself(v reflect.Value) bool {
 	return false
 }
 
-func decodeValue(path string, raw json.RawMessage, v reflect.Value) error {
+// decodeValue reads a value that encoding/json decodes.
+func decodeValue(path string, dec *json.Decoder, v reflect.Value) error {
+	var raw json.RawMessage
+	if err := dec.Decode(&raw); err != nil {
+		return &Error{Field: path, Reason: err.Error()}
+	}
 	if string(raw) == "null" {
 		return &Error{Field: path, Reason: "want a value, not null"}
 	}
@@ -105,83 +192,6 @@ func join(path, member string) string {
 		return path + member
 	}
 	return path + "." + member
-}
-
-func decodeStruct(path string, raw json.RawMessage, v reflect.Value) error {
-	members, err := objectMembers(raw)
-	if err != nil {
-		return &Error{Field: path, Reason: err.Error()}
-	}
-	for _, m := range members {
-		at := join(path, m.name)
-		field, ok := fieldByTag(v, m.name)
-		if !ok {
-			return &Error{Field: at, Reason: "no such field in this version"}
-		}
-		if err := decode(at, m.value, field); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// decodeMap fills a map whose keys are numbers.
-func decodeMap(path string, raw json.RawMessage, v reflect.Value) error {
-	members, err := objectMembers(raw)
-	if err != nil {
-		return &Error{Field: path, Reason: err.Error()}
-	}
-	v.Set(reflect.MakeMapWithSize(v.Type(), len(members)))
-	for _, m := range members {
-		at := path + "." + m.name
-		number, err := strconv.ParseUint(m.name, 10, v.Type().Key().Bits())
-		if err != nil || strconv.FormatUint(number, 10) != m.name {
-			return &Error{Field: at, Reason: fmt.Sprintf("want a number of at most %d bits for a name", v.Type().Key().Bits())}
-		}
-		value := reflect.New(v.Type().Elem()).Elem()
-		if err := decode(at, m.value, value); err != nil {
-			return err
-		}
-		v.SetMapIndex(reflect.ValueOf(number).Convert(v.Type().Key()), value)
-	}
-	return nil
-}
-
-type member struct {
-	name  string
-	value json.RawMessage
-}
-
-func objectMembers(raw json.RawMessage) ([]member, error) {
-	dec := json.NewDecoder(bytes.NewReader(raw))
-	if open, err := dec.Token(); err != nil || open != json.Delim('{') {
-		return nil, errors.New("want an object")
-	}
-	var members []member
-	seen := map[string]bool{}
-	for dec.More() {
-		key, err := dec.Token()
-		if err != nil {
-			return nil, err
-		}
-		name := key.(string) // a member's key is a string, or Token has failed
-		if seen[name] {
-			return nil, fmt.Errorf("field %q is given twice", name)
-		}
-		seen[name] = true
-		var value json.RawMessage
-		if err := dec.Decode(&value); err != nil {
-			return nil, err
-		}
-		members = append(members, member{name, value})
-	}
-	if _, err := dec.Token(); err != nil {
-		return nil, err
-	}
-	if _, err := dec.Token(); err != io.EOF {
-		return nil, errors.New("something follows the object")
-	}
-	return members, nil
 }
 
 // fieldByTag returns the field with the JSON name, as encoding/json finds it: one of the struct itself hides

@@ -22,11 +22,21 @@ func (a auto) asks(nic string) Questions {
 		q.Connections = q.Connections || asked.Connections
 		q.Dummy = q.Dummy || asked.Dummy
 		q.Log = q.Log || asked.Log
+		q.FlowTables = q.FlowTables || asked.FlowTables
 		q.Gateways = q.Gateways || asked.Gateways
 	}
 	slices.Sort(q.Sysctls)
 	q.Sysctls = slices.Compact(q.Sysctls)
 	return q
+}
+
+// kindsOf are the kinds that auto tries.
+func kindsOf(a infra.Auto) []string {
+	var kinds []string
+	for _, b := range a.Bindings() {
+		kinds = append(kinds, b.Kind())
+	}
+	return kinds
 }
 
 func (auto) traits() traits { return traits{} }

@@ -28,10 +28,13 @@ type Questions struct {
 	Connections bool
 	// Dummy asks whether the kernel has the link kind dummy.
 	Dummy bool
-	// Gateways asks for the MACs of Gateways6.
+	// Gateways asks for the MACs that the function Gateways names.
 	Gateways bool
 	// Log asks whether the kernel can report dropped packets to an nflog group.
 	Log bool
+	// FlowTables asks whether the kernel has flow tables, and whether rules of other programs see each packet that the
+	// namespace forwards.
+	FlowTables bool
 }
 
 // traits are what the comparison and the undoing have to know of a binding.
@@ -39,7 +42,7 @@ type traits struct {
 	// whole: the NIC is the guest's, so the plan adds and removes the NIC's addresses, routes and neighbours.
 	whole bool
 	// mends: Undo also adds addresses and routes that the NIC lost while it was wired. redirect and macvtap
-	// need that: wired by redirect, the namespace cannot renew what the NIC loses, and a macvtap that Undo
+	// need that: wired by redirect, the namespace hears no router that would renew what the NIC loses, and a macvtap that Undo
 	// takes down loses its addresses. Undo of a bridge adds them as the NIC is whole. Behind masquerade and
 	// passt the NIC works as before, so its addresses and routes are left to the program that manages them.
 	mends bool
@@ -47,6 +50,10 @@ type traits struct {
 	leaves bool
 	// direct: guestwire creates no tap, no filter and no responder.
 	direct bool
+	// routes: the namespace is the guest's next hop.
+	routes bool
+	// offStack: the NIC's addresses are the guest's, and the namespace does not take them as its own.
+	offStack bool
 	// bridged: the wiring has a bridge, with which the sysctls of netstate.BridgeCalls come.
 	bridged bool
 }
@@ -57,6 +64,7 @@ type selector struct{ found binding }
 func (s *selector) Bridge(b infra.Bridge)         { s.found = bridge{b} }
 func (s *selector) Redirect(b infra.Redirect)     { s.found = redirect{b} }
 func (s *selector) Masquerade(b infra.Masquerade) { s.found = masquerade{b} }
+func (s *selector) Routed(b infra.Routed)         { s.found = routed{b} }
 func (s *selector) Macvtap(b infra.Macvtap)       { s.found = macvtap{} }
 func (s *selector) SRIOV(b infra.SRIOV)           { s.found = sriov{b} }
 func (s *selector) Passt(b infra.Passt)           { s.found = passt{b} }

@@ -69,6 +69,12 @@ func (p *Plan) addBounds(nic netstate.Link) {
 		addBoundChains(at, p.linkMTU(nic))
 		return
 	}
+	if p.binding.traits().routes {
+		at := p.table(firewall.Inet)
+		rules := append([]firewall.Rule{rule(firewall.Accept{}, firewall.OutInterface{Name: p.names.Tap, Not: true})}, toGuest...)
+		at.Chains = append(at.Chains, firewall.Chain{Name: "to-tap", Type: "filter", Hook: firewall.Postrouting, Priority: firewall.Filter, Rules: rules})
+		return
+	}
 	at := p.table(firewall.NetDev)
 	prepend(at, firewall.Chain{Name: "to-guest", Type: "filter", Hook: firewall.Ingress, Device: nic.Name, Priority: firewall.Filter}, toGuest)
 	addBoundChains(at, p.linkMTU(nic))
@@ -83,7 +89,7 @@ func (p *Plan) bounds(nic netstate.Link) (fromGuest, toGuest []firewall.Rule) {
 			rule(firewall.Jump{Chain: "opening"}, is(firewall.ProtocolTCP), firewall.Opening{}),
 		}
 		fromGuest = append(fromGuest, longer...)
-		if p.Record.Binding != cache.BindingMasquerade { // there the namespace routes, and tells the sender
+		if !p.binding.traits().routes { // there the namespace tells the sender
 			toGuest = append(toGuest, longer...)
 		}
 	}

@@ -85,6 +85,7 @@ func (b bridge) wire(p *Plan, nic netstate.Link) error {
 	p.addLease(&p.Record, nic)
 	p.Record.Static = p.static(nic, p.Record.MAC)
 	p.warnOtherMAC(nic)
+	p.warnLeased(nic)
 	p.addTaps(nic)
 	if err := p.checkGuestMAC(); err != nil {
 		return err
@@ -93,7 +94,14 @@ func (b bridge) wire(p *Plan, nic netstate.Link) error {
 	ofBridge, inet := bridgeTable(p.names, deafTo(p.names.Moved, p.names.Tap)...), p.muteNamespace(p.names.Moved)
 	muteBridge(&ofBridge, &inet, p.names.Bridge, p.names.Moved, p.names.Tap)
 	p.wanted.Tables = []firewall.Table{g.addBetween(ofBridge, p.names, p.spec.Guard), inet}
-	return p.addFilter(g)
+	if err := p.addFilter(g); err != nil {
+		return err
+	}
+	if g.served {
+		t := p.table(firewall.NetDev)
+		t.Chains = append(t.Chains, p.toLeaseOwner(nic))
+	}
+	return nil
 }
 
 // checkBridge refuses a NIC that cannot be a bridge's port with another MAC.
@@ -127,7 +135,7 @@ func (p *Plan) insteadOfBridge(nic netstate.Link) string {
 	if p.checkRedirect(nic) == nil {
 		return cache.BindingRedirect
 	}
-	return cache.BindingMasquerade
+	return p.insteadOfFrames(nic)
 }
 
 // whyLost says why the kernel would refuse the route through the NIC when Teardown adds it again; empty: the

@@ -42,6 +42,7 @@ func boot(found netstate.Snapshot) *fakeKernel {
 func clone(s netstate.Snapshot) netstate.Snapshot {
 	s.Links = slices.Clone(s.Links)
 	s.Addresses = slices.Clone(s.Addresses)
+	s.OffStack = slices.Clone(s.OffStack)
 	s.Routes = slices.Clone(s.Routes)
 	s.Neighbours = slices.Clone(s.Neighbours)
 	s.Filters = slices.Clone(s.Filters)
@@ -126,9 +127,12 @@ func (k *fakeKernel) apply(op netstate.Op) error {
 		if err != nil {
 			return err
 		}
-		if o.Name == "forwarding" {
+		switch o.Name {
+		case "forwarding":
 			l.Forwarding4 = o.On
-		} else {
+		case "accept_local":
+			l.AcceptLocal = o.On
+		default:
 			l.RouteLocalnet = o.On
 		}
 		return nil
@@ -247,7 +251,7 @@ func (k *fakeKernel) delLink(index int) error {
 		return err
 	}
 	bridge, name := l.Master, l.Name
-	if strings.HasSuffix(name, "-br") { // others share their names with the NIC
+	if strings.HasSuffix(name, "-br") || strings.HasSuffix(name, "-tap") { // others share their names with the NIC
 		maps.DeleteFunc(k.s.Sysctls, func(path, _ string) bool { return strings.HasPrefix(path, "net/ipv6/conf/"+name+"/") })
 	}
 	k.lose4(index, func(netstate.Address) bool { return true })
@@ -412,9 +416,24 @@ func (k *fakeKernel) cameUp(l *netstate.Link) {
 	}
 	for _, a := range k.s.Addresses {
 		if a.Link == l.Index {
+			k.onStack(a)
 			k.connect(a)
 		}
 	}
+}
+
+// onStack makes the local route of an address.
+func (k *fakeKernel) onStack(a netstate.Address) {
+	k.s.OffStack = slices.DeleteFunc(k.s.OffStack, func(o netstate.OffStack) bool { return o.Link == a.Link && o.Address == a.Prefix.Addr() })
+}
+
+// isLocal says whether the route is the local one of an address, which a Snapshot does not hold, and whether it is there.
+func (k *fakeKernel) isLocal(r netstate.Route) (local, there bool) {
+	if r.Table != netstate.TableLocal || r.Type != netstate.RouteLocal || r.Protocol != netstate.ProtocolKernel {
+		return false, false
+	}
+	off := slices.Contains(k.s.OffStack, netstate.OffStack{Link: r.Link, Address: r.Destination.Addr()})
+	return true, k.has(r.Link, r.Destination.Addr()) && !off
 }
 
 func (k *fakeKernel) has(link int, addr netip.Addr) bool {
@@ -439,6 +458,7 @@ func (k *fakeKernel) wentDown(l *netstate.Link) {
 // lose6 takes all IPv6 addresses and routes.
 func (k *fakeKernel) lose6(link int) {
 	k.s.Addresses = slices.DeleteFunc(k.s.Addresses, func(a netstate.Address) bool { return a.Link == link && a.Prefix.Addr().Is6() })
+	k.s.OffStack = slices.DeleteFunc(k.s.OffStack, func(o netstate.OffStack) bool { return o.Link == link && o.Address.Is6() })
 	k.s.Routes = slices.DeleteFunc(k.s.Routes, func(r netstate.Route) bool { return r.Link == link && r.Destination.Addr().Is6() })
 }
 
@@ -451,6 +471,7 @@ func (k *fakeKernel) lose4(link int, match func(netstate.Address) bool) {
 			return false
 		}
 		if match(a) {
+			k.onStack(a) // there is nothing left to tell
 			gone = append(gone, a)
 			return true
 		}
@@ -583,6 +604,7 @@ func (k *fakeKernel) delAddress(a netstate.Address) error {
 		return nil
 	}
 	k.s.Addresses = slices.Delete(k.s.Addresses, at, at+1)
+	k.onStack(a)
 	shared := slices.ContainsFunc(k.s.Addresses, func(o netstate.Address) bool { return o.Link == a.Link && network(o) == network(a) })
 	if !shared && a.ValidSeconds == netstate.Forever && a.Flags&netstate.AddrNoPrefixRoute == 0 {
 		k.s.Routes = slices.DeleteFunc(k.s.Routes, func(r netstate.Route) bool {
@@ -593,6 +615,16 @@ func (k *fakeKernel) delAddress(a netstate.Address) error {
 }
 
 func (k *fakeKernel) addRoute(r netstate.Route) error {
+	if local, there := k.isLocal(r); local {
+		switch {
+		case there:
+			return syscall.EEXIST
+		case r.Destination.Addr().Is6(): // it would get another metric
+			return fmt.Errorf("the local route to %v is no longer the kernel's", r.Destination)
+		}
+		k.onStack(netstate.Address{Link: r.Link, Prefix: r.Destination})
+		return nil
+	}
 	for _, h := range append([]netstate.Hop{{Link: r.Link, Gateway: r.Gateway, OnLink: r.OnLink}}, r.Hops...) {
 		if h.Link == 0 {
 			continue
@@ -612,12 +644,15 @@ func (k *fakeKernel) addRoute(r netstate.Route) error {
 			continue
 		}
 		if !slices.ContainsFunc(k.s.Routes, func(o netstate.Route) bool {
-			return o.Table == netstate.TableMain && o.Link == h.Link && !o.Gateway.IsValid() && len(o.Hops) == 0 && o.Destination.Contains(h.Gateway)
+			return (o.Table == netstate.TableMain || o.Table == netstate.TableLocal) && o.Link == h.Link && !o.Gateway.IsValid() && len(o.Hops) == 0 && o.Destination.Contains(h.Gateway)
 		}) {
 			return syscall.ENETUNREACH
 		}
 	}
-	if r.PrefSrc.IsValid() && !slices.ContainsFunc(k.s.Addresses, func(a netstate.Address) bool { return a.Prefix.Addr() == r.PrefSrc }) {
+	if r.PrefSrc.IsValid() && !slices.ContainsFunc(k.s.Addresses, func(a netstate.Address) bool {
+		off := slices.Contains(k.s.OffStack, netstate.OffStack{Link: a.Link, Address: a.Prefix.Addr()})
+		return a.Prefix.Addr() == r.PrefSrc && (a.Prefix.Addr().Is6() || !off)
+	}) {
 		return syscall.EINVAL
 	}
 	if slices.ContainsFunc(k.s.Routes, func(o netstate.Route) bool { return reflect.DeepEqual(o, r) }) {
@@ -628,6 +663,13 @@ func (k *fakeKernel) addRoute(r netstate.Route) error {
 }
 
 func (k *fakeKernel) delRoute(r netstate.Route) error {
+	if local, there := k.isLocal(r); local {
+		if !there {
+			return syscall.ESRCH
+		}
+		k.s.OffStack = append(k.s.OffStack, netstate.OffStack{Link: r.Link, Address: r.Destination.Addr()})
+		return nil
+	}
 	at := slices.IndexFunc(k.s.Routes, func(o netstate.Route) bool {
 		return o.Table == r.Table && o.Destination == r.Destination && o.Type == r.Type && o.Scope == r.Scope && o.TOS == r.TOS &&
 			(r.Link == 0 || o.Link == r.Link) && (r.Metric == 0 || o.Metric == r.Metric) && (r.Protocol == 0 || o.Protocol == r.Protocol) &&
@@ -703,6 +745,9 @@ func text(t *testing.T, s netstate.Snapshot) string {
 		}
 		a.Link = 0
 		add("address", on, a)
+	}
+	for _, o := range s.OffStack {
+		add("off-stack", name[o.Link], o.Address)
 	}
 	for _, r := range s.Routes {
 		on := name[r.Link]

@@ -20,9 +20,7 @@ const (
 	icmpRedirect      = 5
 	icmpEcho          = 8
 	icmpAdvertisement = 9
-	icmpTimeExceeded  = 11
-	icmpParameter     = 12
-	icmpTimestamp     = 13
+	icmpTimeExceeded  = 11 // and 12, a parameter problem, and 13, a timestamp request
 	icmpTimestampBack = 14
 	icmpExtendedEcho  = 42 // RFC 8335
 	icmpExtendedBack  = 43
@@ -33,7 +31,6 @@ const (
 	igmpReport3 = 0x22
 
 	icmp6Echo                = 128
-	icmp6EchoReply           = 129
 	icmp6Query               = 130
 	icmp6Report              = 131
 	icmp6Done                = 132
@@ -43,8 +40,6 @@ const (
 	icmp6Advertisement       = 136
 	icmp6Redirect            = 137
 	icmp6Report2             = 143
-	icmp6ExtendedEcho        = 160 // RFC 8335
-	icmp6ExtendedBack        = 161
 )
 
 // guest is what the filter knows of the guest.
@@ -60,6 +55,10 @@ type guest struct {
 	noted      bool // by the namespace: who asks for an address gets an entry in the neighbour table
 	etherTypes []infra.EtherType
 	vlans      []uint16
+	// announced are addresses of which the guest tells the NIC's network by ARP, with the verdict toNetwork. Other ARP is for
+	// the namespace.
+	announced []netip.Addr
+	toNetwork firewall.Verdict
 }
 
 // checkMACs refuses a Guard.MACs entry that is the MAC of a link of the wiring, or the guest's own.
@@ -137,16 +136,15 @@ func (g guest) filter(n netstate.Names) firewall.Table {
 	add := func(name string, rules ...firewall.Rule) {
 		t.Chains = append(t.Chains, firewall.Chain{Name: name, Rules: rules})
 	}
+	frames := append(g.frequent(4), g.frequent(6)...)
 	// The destinations that bridges do not forward (802.1D table 7-10) begin so.
-	frames := []firewall.Rule{rule(drop(firewall.BridgeControl), firewall.Bytes{Header: firewall.Ethernet, Value: []byte{0x01, 0x80, 0xc2, 0x00}})}
+	frames = append(frames, rule(drop(firewall.BridgeControl), firewall.Bytes{Header: firewall.Ethernet, Value: []byte{0x01, 0x80, 0xc2, 0x00}}))
 	for _, m := range g.macs {
 		for _, to := range []struct {
 			kind  uint16
 			chain string
 		}{{netstate.EthernetIPv4, "from-ip"}, {netstate.EthernetIPv6, "from-ip6"}, {netstate.EthernetARP, "from-arp"}} {
-			// The source and the EtherType lie side by side. With a VLAN tag the EtherType is the tag's.
-			frames = append(frames, rule(firewall.Goto{Chain: to.chain},
-				firewall.Bytes{Header: firewall.Ethernet, Offset: 6, Value: binary.BigEndian.AppendUint16(m[:], to.kind)}))
+			frames = append(frames, rule(firewall.Goto{Chain: to.chain}, from(m, to.kind)))
 		}
 	}
 	for _, m := range g.macs {
@@ -185,26 +183,22 @@ type chainAdder func(name string, rules ...firewall.Rule)
 
 // filterARP lets ARP pass if the sender's MAC and address are the guest's.
 func (g guest) filterARP(add chainAdder) {
-	operation := func(n byte) firewall.Match {
-		return firewall.Bytes{Header: firewall.Network, Offset: 6, Value: []byte{0, n}}
-	}
 	var senders, addresses []firewall.Rule
 	for _, m := range g.macs {
 		senders = append(senders, rule(firewall.Goto{Chain: "arp-address"}, firewall.Bytes{Header: firewall.Network, Offset: 8, Value: m[:]}))
 	}
-	sender := func(p netip.Prefix) firewall.Match {
-		return firewall.Bytes{Header: firewall.Network, Offset: 14, Value: p.Addr().AsSlice(), Mask: firewall.Mask(p)}
-	}
+	sender := arpSender
 	// A probe (RFC 5227 section 2.1.1) is a request whose sender has no address yet. A station that is about to use
 	// the address in the probe gives it up, so the guest may probe for its own addresses only.
 	probe := func(more ...firewall.Match) firewall.Rule {
-		return rule(g.pass, append([]firewall.Match{operation(1), sender(single(netip.IPv4Unspecified()))}, more...)...)
+		return rule(g.pass, append([]firewall.Match{arpOperation(1), sender(single(netip.IPv4Unspecified()))}, more...)...)
 	}
+	addresses = append(addresses, g.answers()...)
 	for _, p := range g.of(4) {
 		addresses = append(addresses, g.fewAsk(g.pass, p, firewall.ARPSender, sender(p))...)
 	}
 	for _, p := range g.of(4) {
-		addresses = append(addresses, probe(firewall.Bytes{Header: firewall.Network, Offset: 24, Value: p.Addr().AsSlice(), Mask: firewall.Mask(p)}))
+		addresses = append(addresses, probe(arpTarget(p)))
 	}
 	if g.anyAddress {
 		addresses = append(addresses, probe(), rule(drop(firewall.ARPSpoof), sender(loopback4)), rule(g.pass))
@@ -212,15 +206,42 @@ func (g guest) filterARP(add chainAdder) {
 		addresses = append(addresses, rule(drop(firewall.ARPSpoof)))
 	}
 	// Hardware type Ethernet, protocol type IPv4, the lengths of their addresses, request or reply.
-	typed := func(operation byte) firewall.Match {
-		return firewall.Bytes{Header: firewall.Network, Value: []byte{0, 1, 8, 0, 6, 4, 0, operation}}
-	}
 	add("from-arp", append(g.tooLong(),
-		rule(firewall.Goto{Chain: "arp-sender"}, typed(1)),
-		rule(firewall.Goto{Chain: "arp-sender"}, typed(2)),
+		rule(firewall.Goto{Chain: "arp-sender"},
+			firewall.Bytes{Header: firewall.Network, Value: []byte{0, 1, 8, 0, 6, 4, 0, 1}, Last: []byte{0, 1, 8, 0, 6, 4, 0, 2}}),
 		rule(drop(firewall.Malformed)))...)
 	add("arp-sender", append(senders, rule(drop(firewall.ARPSpoof)))...)
 	add("arp-address", addresses...)
+}
+
+// answers sends ARP to the NIC's network in which the guest says that it has an address, or asks whether another station has
+// it: replies, announcements and probes (RFC 5227).
+func (g guest) answers(m ...firewall.Match) []firewall.Rule {
+	var rules []firewall.Rule
+	for _, a := range g.announced {
+		own := single(a)
+		for _, also := range [][]firewall.Match{
+			{arpOperation(2), arpSender(own)},
+			{arpOperation(1), arpSender(own), arpTarget(own)},
+			{arpOperation(1), arpSender(single(netip.IPv4Unspecified())), arpTarget(own)},
+		} {
+			rules = append(rules, rule(g.toNetwork, append(slices.Clone(m), also...)...))
+		}
+	}
+	return rules
+}
+
+// Fields of ARP: the operation, 1 for a request and 2 for a reply, and the IPv4 addresses of sender and target.
+func arpOperation(n byte) firewall.Match {
+	return firewall.Bytes{Header: firewall.Network, Offset: 6, Value: []byte{0, n}}
+}
+
+func arpSender(p netip.Prefix) firewall.Match {
+	return firewall.Bytes{Header: firewall.Network, Offset: 14, Value: p.Addr().AsSlice(), Mask: firewall.Mask(p)}
+}
+
+func arpTarget(p netip.Prefix) firewall.Match {
+	return firewall.Bytes{Header: firewall.Network, Offset: 24, Value: p.Addr().AsSlice(), Mask: firewall.Mask(p)}
 }
 
 // filterRARP lets a RARP request pass in which the guest asks for the address of its own MAC (RFC 903): a hypervisor
@@ -298,25 +319,59 @@ func notNear(offset int, port, mask uint16) firewall.Match {
 		Value: binary.BigEndian.AppendUint16(nil, port&mask), Mask: binary.BigEndian.AppendUint16(nil, mask), Not: true}
 }
 
-// frequent lets pass most TCP and UDP packets, each by one rule: those without extension headers or fragments from the
-// guest's first address of the family, and for UDP from and to ports that are not near DHCP's. The octets of the
-// protocol and the source are at the offsets in the header. To compare these octets is quicker than to ask for the
-// protocol; a port can only be read in a packet whose headers the kernel has found.
-func (g guest) frequent(v, protocol, source int, dhcp, mask uint16) []firewall.Rule {
+// frequent lets pass most TCP and UDP packets of the IP version, each by one rule: unicast without extension headers or
+// fragments from the guest's first MAC and first address, not to an address that the rules behind drop, and for UDP from and
+// to ports that are not near DHCP's. A port can only be read in a packet whose headers the kernel has found.
+//
+// The matches are those that the kernel evaluates without a call of a function, before the others: one, two or four octets of
+// the network or transport header, with a mask of four (nft_do_chain in net/netfilter/nf_tables_core.c).
+func (g guest) frequent(v int) []firewall.Rule {
 	at := slices.IndexFunc(g.primary, func(a netip.Addr) bool { return version(a) == v })
 	if at < 0 {
 		return nil
 	}
-	carries := func(number byte) firewall.Match {
-		return firewall.Bytes{Header: firewall.Network, Offset: protocol, Value: []byte{number}}
+	kind, protocol, source, destination := uint16(netstate.EthernetIPv4), 9, 12, loopback4Octets
+	dhcp, mask := uint16(server4), uint16(nearDHCP4)
+	if v == 6 {
+		kind, protocol, source, destination = netstate.EthernetIPv6, 6, 8, loopback6Octets
+		dhcp, mask = server6, nearDHCP6
+	}
+	destination.Not = true
+	frame := []firewall.Match{
+		firewall.Multicast{Not: true}, // and so no address of bridges
+		from(g.macs[0], kind),
 	}
 	own := firewall.Bytes{Header: firewall.Network, Offset: source, Value: g.primary[at].AsSlice()}
-	port := firewall.Bytes{Header: firewall.Transport, Value: []byte{0, 0}, Not: true}
+	if v == 4 {
+		frame = append([]firewall.Match{own}, frame...)
+	} else {
+		frame = append(frame, own) // longer than four octets
+	}
+	passes := func(number byte, ports ...firewall.Match) firewall.Rule {
+		carries := firewall.Bytes{Header: firewall.Network, Offset: protocol, Value: []byte{number}}
+		return rule(g.pass, slices.Concat([]firewall.Match{carries, destination}, ports, frame)...)
+	}
+	// far matches ports of which one differs from a port of DHCP's in the bits of mask.
+	far := func(shift int) firewall.Match {
+		return firewall.Bytes{Header: firewall.Transport, Not: true,
+			Value: binary.BigEndian.AppendUint32(nil, uint32(dhcp&mask)<<shift), Mask: binary.BigEndian.AppendUint32(nil, uint32(mask)<<shift)}
+	}
 	return []firewall.Rule{
-		rule(g.pass, carries(firewall.ProtocolTCP), port, own),
-		rule(g.pass, carries(firewall.ProtocolUDP), notNear(0, dhcp, mask), notNear(2, dhcp, mask), own),
+		passes(firewall.ProtocolTCP, firewall.Bytes{Header: firewall.Transport, Value: []byte{0, 0}, Not: true}),
+		passes(firewall.ProtocolUDP, far(16), far(0)), // the source port, and the destination port behind it
 	}
 }
+
+// from matches the source MAC of a frame and its EtherType, which lie side by side. With a VLAN tag the EtherType is the tag's.
+func from(m cache.MAC, kind uint16) firewall.Match {
+	return firewall.Bytes{Header: firewall.Ethernet, Offset: 6, Value: binary.BigEndian.AppendUint16(m[:], kind)}
+}
+
+// Destinations in the IP header that the filter drops: 127.0.0.0/8; and ::1, ::ffff:0:0/96 and others that no station has.
+var (
+	loopback4Octets = firewall.Bytes{Header: firewall.Network, Offset: 16, Value: []byte{127}}
+	loopback6Octets = firewall.Bytes{Header: firewall.Network, Offset: 24, Value: make([]byte, 4)}
+)
 
 // udp drops what a DHCP server sends, and with a responder also what is for a server. Behind these rules are the
 // packets whose ports cannot be read, except later fragments.
@@ -336,16 +391,27 @@ func (g guest) udp(server, client uint16, later firewall.Match, next firewall.Go
 // laterFragment4 is an IPv4 fragment that is not the first.
 var laterFragment4 = firewall.Bytes{Header: firewall.Network, Offset: 6, Value: []byte{0, 0}, Mask: []byte{0x1f, 0xff}, Not: true}
 
+// messageType matches the first octet of the transport header, which is the type in ICMP, ICMPv6 and IGMP. It is for chains
+// into which the protocol leads. With last, the type lies in a range.
+func messageType(first byte, last ...byte) firewall.Match {
+	return firewall.Bytes{Header: firewall.Transport, Value: []byte{first}, Last: last}
+}
+
+// messageTypes matches the types that agree with kind in the bits of mask.
+func messageTypes(kind, mask byte) firewall.Match {
+	return firewall.Bytes{Header: firewall.Transport, Value: []byte{kind}, Mask: []byte{mask}}
+}
+
 // typeReadable matches an ICMP, ICMPv6 or IGMP message whose type can be read, except the type 255, which is reserved.
 var typeReadable = firewall.Bytes{Header: firewall.Transport, Value: []byte{255}, Not: true}
 
 func (g guest) filter4(add chainAdder) {
 	next := firewall.Goto{Chain: "ip-source"}
-	rules := []firewall.Rule{rule(drop(firewall.LoopbackAddress), firewall.Bytes{Header: firewall.Network, Offset: 16, Value: []byte{127}})}
-	rules = append(rules, g.frequent(4, 9, 12, server4, nearDHCP4)...)
-	rules = append(rules,
+	rules := []firewall.Rule{
+		rule(drop(firewall.LoopbackAddress), loopback4Octets),
 		rule(next, is(firewall.ProtocolTCP)),
-		rule(firewall.Goto{Chain: "from-udp"}, is(firewall.ProtocolUDP)))
+		rule(firewall.Goto{Chain: "from-udp"}, is(firewall.ProtocolUDP)),
+	}
 	rules = append(rules, g.tooLong()...)
 	add("from-ip", append(rules,
 		rule(firewall.Goto{Chain: "from-icmp"}, is(firewall.ProtocolICMP)),
@@ -353,24 +419,24 @@ func (g guest) filter4(add chainAdder) {
 		rule(next, wellFormed),
 		rule(drop(firewall.Malformed)))...)
 	add("from-udp", append(g.udp(server4, client4, laterFragment4, next), rule(drop(firewall.Malformed)))...)
-	v4 := firewall.Carries{Version: 4}
 	// Other types are obsolete (RFC 6633, RFC 6918), or for routers. An address mask reply, for example, changes the
 	// network of a host that believes it.
-	var messages []firewall.Rule
-	for _, kind := range []byte{icmpEcho, icmpEchoReply, icmpUnreachable, icmpTimeExceeded, icmpParameter, icmpTimestamp, icmpTimestampBack, icmpExtendedEcho, icmpExtendedBack} {
-		messages = append(messages, rule(next, v4, is(firewall.ProtocolICMP), firewall.ICMP{Version: 4, Type: kind}))
-	}
-	add("from-icmp", append(messages,
+	add("from-icmp",
+		rule(next, messageTypes(icmpEchoReply, 0xff^icmpEcho)), // and the request
+		rule(next, messageType(icmpUnreachable)),
+		rule(next, messageType(icmpTimeExceeded, icmpTimestampBack)),
+		rule(next, messageType(icmpExtendedEcho, icmpExtendedBack)),
 		rule(next, laterFragment4),
-		rule(drop(firewall.ICMPRedirect), v4, is(firewall.ProtocolICMP), firewall.ICMP{Version: 4, Type: icmpRedirect}),
-		rule(drop(firewall.RouterAdvertisement), v4, is(firewall.ProtocolICMP), firewall.ICMP{Version: 4, Type: icmpAdvertisement}),
+		rule(drop(firewall.ICMPRedirect), messageType(icmpRedirect)),
+		rule(drop(firewall.RouterAdvertisement), messageType(icmpAdvertisement)),
 		rule(drop(firewall.ICMPType), typeReadable),
-		rule(drop(firewall.Malformed)))...)
-	var member []firewall.Rule
-	for _, kind := range []byte{igmpReport1, igmpReport2, igmpLeave, igmpReport3} {
-		member = append(member, rule(next, firewall.Bytes{Header: firewall.Transport, Value: []byte{kind}}))
-	}
-	add("from-igmp", append(member, rule(drop(firewall.MulticastRouter)))...)
+		rule(drop(firewall.Malformed)))
+	add("from-igmp",
+		rule(next, messageType(igmpReport1)),
+		rule(next, messageType(igmpReport2, igmpLeave)),
+		rule(next, messageType(igmpReport3)),
+		rule(drop(firewall.MulticastRouter)))
+	v4 := firewall.Carries{Version: 4}
 	rules = nil
 	for _, p := range g.of(4) {
 		rules = append(rules, rule(g.pass, firewall.Bytes{Header: firewall.Network, Offset: 12, Value: p.Addr().AsSlice(), Mask: firewall.Mask(p)}))
@@ -401,13 +467,10 @@ var unreadable6 = firewall.Goto{Chain: "unreadable6"}
 func (g guest) filter6(add chainAdder) {
 	next := firewall.Goto{Chain: "ip6-source"}
 	rules := []firewall.Rule{
-		// To ::1, ::ffff:0:0/96 and others that no station has.
-		rule(drop(firewall.LoopbackAddress), firewall.Bytes{Header: firewall.Network, Offset: 24, Value: make([]byte, 4)}),
-	}
-	rules = append(rules, g.frequent(6, 6, 8, server6, nearDHCP6)...)
-	rules = append(rules,
+		rule(drop(firewall.LoopbackAddress), loopback6Octets),
 		rule(next, is(firewall.ProtocolTCP)),
-		rule(firewall.Goto{Chain: "from-udp6"}, is(firewall.ProtocolUDP)))
+		rule(firewall.Goto{Chain: "from-udp6"}, is(firewall.ProtocolUDP)),
+	}
 	rules = append(rules, g.tooLong()...)
 	rules = append(rules, rule(firewall.Goto{Chain: "from-icmp6"}, is(firewall.ProtocolICMPv6)))
 	// The transport header is an extension header: the packet is a fragment whose header chain goes on in the
@@ -439,25 +502,18 @@ func (g guest) filter6(add chainAdder) {
 // headers. A link-layer address in an option is the guest's; a receiver ignores options that it does not know, so the
 // filter does as well.
 func (g guest) filterICMP6(add chainAdder) {
-	v6 := firewall.Carries{Version: 6}
-	kind := func(verdict firewall.Verdict, number uint8, more ...firewall.Match) firewall.Rule {
-		return rule(verdict, append(more, v6, is(firewall.ProtocolICMPv6), firewall.ICMP{Version: 6, Type: number})...)
-	}
-	source := firewall.Goto{Chain: "ip6-source"}
+	source, listener := firewall.Goto{Chain: "ip6-source"}, firewall.Goto{Chain: "listener"}
 	direct := firewall.Bytes{Header: firewall.Network, Offset: 6, Value: []byte{firewall.ProtocolICMPv6}}
-
-	var rules []firewall.Rule
-	for _, n := range []uint8{1, 2, 3, 4, icmp6Echo, icmp6EchoReply, icmp6ExtendedEcho, icmp6ExtendedBack} { // errors, echo
-		rules = append(rules, kind(source, n))
+	rules := []firewall.Rule{
+		rule(source, messageType(1, 4)),             // errors
+		rule(source, messageTypes(icmp6Echo, 0xde)), // also the reply 129, and 160 and 161 of RFC 8335
+		rule(listener, messageType(icmp6Report, icmp6Done)),
+		rule(listener, messageType(icmp6Report2)),
+		rule(firewall.Goto{Chain: "solicitation"}, direct, messageType(icmp6Solicitation)),
+		rule(firewall.Goto{Chain: "advertisement"}, direct, messageType(icmp6Advertisement)),
 	}
-	for _, n := range []uint8{icmp6Report, icmp6Done, icmp6Report2} {
-		rules = append(rules, kind(firewall.Goto{Chain: "listener"}, n))
-	}
-	rules = append(rules,
-		kind(firewall.Goto{Chain: "solicitation"}, icmp6Solicitation, direct),
-		kind(firewall.Goto{Chain: "advertisement"}, icmp6Advertisement, direct))
 	if !g.served {
-		rules = append(rules, kind(firewall.Goto{Chain: "router"}, icmp6RouterSolicitation, direct))
+		rules = append(rules, rule(firewall.Goto{Chain: "router"}, direct, messageType(icmp6RouterSolicitation)))
 	}
 	solicitation := firewall.ExtensionHeader
 	if g.served {
@@ -465,19 +521,19 @@ func (g guest) filterICMP6(add chainAdder) {
 	}
 	add("from-icmp6", append(rules,
 		rule(source, firewall.Fragment{}),
-		kind(drop(firewall.RouterAdvertisement), icmp6RouterAdvertisement),
-		kind(drop(firewall.ICMPRedirect), icmp6Redirect),
-		kind(drop(firewall.MulticastRouter), icmp6Query),
-		kind(drop(solicitation), icmp6RouterSolicitation),
-		kind(drop(firewall.ExtensionHeader), icmp6Solicitation),
-		kind(drop(firewall.ExtensionHeader), icmp6Advertisement),
+		rule(drop(firewall.RouterAdvertisement), messageType(icmp6RouterAdvertisement)),
+		rule(drop(firewall.ICMPRedirect), messageType(icmp6Redirect)),
+		rule(drop(firewall.MulticastRouter), messageType(icmp6Query)),
+		rule(drop(solicitation), messageType(icmp6RouterSolicitation)),
+		rule(drop(firewall.ExtensionHeader), messageType(icmp6Solicitation, icmp6Advertisement)),
 		rule(drop(firewall.ICMPType), typeReadable),
 		rule(unreadable6))...)
-	add("listener", rule(g.pass, v6, fromUnspecified), rule(source))
+	add("listener", rule(g.pass, fromUnspecified), rule(source))
 
 	const options = 24 // where the options of solicitations and advertisements begin
 	checked := firewall.Jump{Chain: "options"}
-	add("options", append(firstOption(options), rule(drop(firewall.NeighbourSpoof), length6(0, 0xfff0, false)), rule(drop(firewall.NeighbourSpoof), length6(16, 0xfff8, false)), // cut in its target
+	add("options", append(firstOption(options),
+		rule(drop(firewall.NeighbourSpoof), length6(0, options-1, false)), // cut in its target
 		rule(firewall.Jump{Chain: "link-layer"}))...)
 	add("link-layer", g.foreignMACs(options)...)
 
@@ -495,11 +551,12 @@ func (g guest) filterICMP6(add chainAdder) {
 	}
 	asks := []firewall.Rule{
 		rule(checked),
-		rule(firewall.Goto{Chain: "detection"}, v6, fromUnspecified),
+		rule(firewall.Goto{Chain: "detection"}, fromUnspecified),
 	}
 	for _, p := range g.of(6) {
 		if g.noted && many(p) {
-			asks = append(asks, g.fewAsk(source, p, firewall.RawSource6, v6, firewall.Source{Prefix: p})...)
+			asks = append(asks, g.fewAsk(source, p, firewall.RawSource6,
+				firewall.Bytes{Header: firewall.Network, Offset: 8, Value: p.Addr().AsSlice(), Mask: firewall.Mask(p)})...)
 		}
 	}
 	add("solicitation", append(asks, rule(source))...)
@@ -514,18 +571,19 @@ func (g guest) filterICMP6(add chainAdder) {
 		router = append(router, g.foreignMAC(16)...)
 		add("router", append(router,
 			rule(firewall.Jump{Chain: "link-layer"}),
-			rule(g.pass, v6, fromUnspecified),
+			rule(g.pass, fromUnspecified),
 			rule(source))...)
 	}
 }
 
-var fromUnspecified = firewall.Source{Prefix: single(netip.IPv6Unspecified())}
+// fromUnspecified matches the source ::, in a packet that is known as IPv6.
+var fromUnspecified = firewall.Bytes{Header: firewall.Network, Offset: 8, Value: make([]byte, 16)}
 
 // longestDiscovery is the IPv6 payload of the longest message of neighbour discovery that passes.
 const longestDiscovery = 127
 
-func optionType(offset int, kind byte) firewall.Match {
-	return firewall.Bytes{Header: firewall.Transport, Offset: offset, Value: []byte{kind}}
+func optionType(offset int, first byte, last ...byte) firewall.Match {
+	return firewall.Bytes{Header: firewall.Transport, Offset: offset, Value: []byte{first}, Last: last}
 }
 
 // firstOption drops a message whose first option has no length, or is a link-layer address of a wrong length.
@@ -535,14 +593,14 @@ func firstOption(offset int) []firewall.Rule {
 	}
 	return []firewall.Rule{
 		rule(drop(firewall.NeighbourSpoof), length(false, 0)),
-		rule(drop(firewall.NeighbourSpoof), optionType(offset, 1), length(true, 1)),
-		rule(drop(firewall.NeighbourSpoof), optionType(offset, 2), length(true, 1)),
+		rule(drop(firewall.NeighbourSpoof), optionType(offset, 1, 2), length(true, 1)),
 	}
 }
 
-// length6 matches the length of what follows the IPv6 header, by the bits in the mask.
-func length6(n, mask uint16, not bool) firewall.Match {
-	return firewall.Bytes{Header: firewall.Network, Offset: 4, Not: not, Value: binary.BigEndian.AppendUint16(nil, n), Mask: binary.BigEndian.AppendUint16(nil, mask)}
+// length6 matches the length of what follows the IPv6 header.
+func length6(first, last uint16, not bool) firewall.Match {
+	return firewall.Bytes{Header: firewall.Network, Offset: 4, Not: not,
+		Value: binary.BigEndian.AppendUint16(nil, first), Last: binary.BigEndian.AppendUint16(nil, last)}
 }
 
 // foreignMACs drops a message of neighbour discovery with a link-layer address that is not the guest's, in any option
@@ -550,7 +608,7 @@ func length6(n, mask uint16, not bool) firewall.Match {
 // such offsets. What lies inside of another option is not told apart: of 32768 values one looks like an address. A
 // message that is too long to be looked at whole is dropped.
 func (g guest) foreignMACs(from int) []firewall.Rule {
-	rules := []firewall.Rule{rule(drop(firewall.NeighbourSpoof), length6(0, 0xffff^longestDiscovery, true))}
+	rules := []firewall.Rule{rule(drop(firewall.NeighbourSpoof), length6(0, longestDiscovery, true))}
 	for offset := from; offset+8 <= longestDiscovery; offset += 8 {
 		rules = append(rules, g.foreignMAC(offset)...)
 	}

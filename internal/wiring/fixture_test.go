@@ -129,6 +129,12 @@ func flannel() netstate.Snapshot {
 	}
 }
 
+// leasedAddresses are those of a DHCP client in the namespace.
+func leasedAddresses(s *netstate.Snapshot) {
+	s.Addresses[0].ValidSeconds, s.Addresses[0].PreferredSeconds = 3600, 3600
+	s.Addresses[1] = withAddress(address("fd00:244:1::7/128"), func(a *netstate.Address) { a.ValidSeconds, a.PreferredSeconds = 3600, 1800 })
+}
+
 func flannelWith(edit func(*netstate.Snapshot)) netstate.Snapshot {
 	s := flannel()
 	edit(&s)
@@ -240,6 +246,10 @@ func withSpec(s infra.Spec, edit func(*infra.Spec)) infra.Spec {
 	return s
 }
 
+func routed() infra.Spec {
+	return infra.Spec{NIC: "eth0", Binding: infra.Routed{}, Owner: launcher}
+}
+
 type testCase struct {
 	name  string
 	found netstate.Snapshot
@@ -251,6 +261,8 @@ type testCase struct {
 var cases = []testCase{
 	{"bridge-flannel", flannel(), bridge()},
 	{"bridge-without-dummy", flannelWith(func(s *netstate.Snapshot) { s.Dummy = false }), bridge()},
+	{"bridge-leased", flannelWith(leasedAddresses), bridge()},
+	{"redirect-leased", flannelWith(leasedAddresses), redirect()},
 	{"redirect-flannel", flannel(), redirect()},
 	{"bridge-mac", flannel(), withSpec(bridge(), func(s *infra.Spec) { s.Binding = infra.Bridge{MAC: mac(0x77)} })},
 	{"redirect-mac", flannelWith(func(s *netstate.Snapshot) {
@@ -309,6 +321,7 @@ var cases = []testCase{
 	}), masquerade()},
 	{"masquerade-dual", flannel(), masquerade()},
 	{"masquerade-4", lan4(), masquerade()},
+	{"masquerade-flow-table", lan4With(func(s *netstate.Snapshot) { s.FlowTables = true }), masquerade()},
 	{"masquerade-no-default-route", flannel(), withSpec(masquerade(), noDefaultRoute)},
 	{"masquerade-6", lan6("fe80::1"), masquerade()},
 	{"masquerade-own-networks", flannel(), withSpec(masquerade(), func(s *infra.Spec) {
@@ -542,6 +555,50 @@ var cases = []testCase{
 			netstate.Route{Link: 3, Table: netstate.TableMain, Destination: pfx("10.70.0.0/24"), PrefSrc: ip("10.50.0.7"), Type: netstate.RouteUnicast, Scope: netstate.ScopeLink, Protocol: 3},
 		)
 	}), bridge()},
+	{"routed-flannel", flannel(), routed()},
+	{"routed-4", lan4(), routed()},
+	{"routed-6", lan6("fe80::1"), routed()},
+	{"routed-sidecar", flannelWith(func(s *netstate.Snapshot) { s.Sysctls["net/ipv6/conf/eth0/force_forwarding"] = "0" }), withSpec(routed(), func(s *infra.Spec) {
+		s.Binding = infra.Routed{Sidecar: &infra.Sidecar{Sources: []netip.Addr{ip("127.0.0.6"), ip("::6")}}, MaxConnections: 100,
+			Excluded: []infra.Ports{{First: 15008}, {First: 15020, Last: 15021}}}
+		s.Guard = infra.Guard{MACs: []cache.MAC{mac(9)}, Prefixes: []netip.Prefix{pfx("10.9.0.0/20"), pfx("fd99::/64")}, Open: []infra.Ports{{Protocol: "udp", First: 53}}}
+	})},
+	{"routed-guard-off", flannel(), withSpec(routed(), func(s *infra.Spec) { s.Guard.Off = true })},
+	{"routed-limits-mtu", flannel(), withSpec(routed(), func(s *infra.Spec) { limited(s); s.MTU = 1400 })},
+	{"routed-several-addresses", netstate.Snapshot{
+		Links: []netstate.Link{lo(), veth()},
+		Addresses: []netstate.Address{
+			address("10.244.1.7/24"), address("10.99.0.7/16"),
+			withAddress(address("10.244.1.8/24"), func(a *netstate.Address) { a.Label = "eth0:1" }),
+			address("2001:db8:1::8/64"), address("2001:db8:1::7/64"), linkLocal(),
+		},
+		Routes: []netstate.Route{
+			via("0.0.0.0/0", "10.244.1.1"), connected("10.244.1.7/24"), connected("10.99.0.7/16"),
+			withRoute(via("10.7.0.0/16", "10.244.1.1"), func(r *netstate.Route) { r.PrefSrc = ip("10.244.1.8") }),
+			connected6("2001:db8:1::/64"), connected6("fe80::/64"),
+		},
+		Sysctls: map[string]string{forwarding6: "0", "net/ipv6/conf/eth0/accept_ra": "1"},
+	}, routed()},
+	{"routed-ra", netstate.Snapshot{
+		Links: []netstate.Link{lo(), veth()},
+		Addresses: []netstate.Address{
+			withAddress(address("2001:db8:5:0:858:aff:fef4:107/64"), func(a *netstate.Address) {
+				a.Flags, a.Protocol, a.ValidSeconds, a.PreferredSeconds = 0x100, 2, 86400, 14400
+			}),
+			linkLocal(),
+		},
+		Routes: []netstate.Route{
+			connected6("2001:db8:5::/64"), connected6("fe80::/64"),
+			withRoute(via("::/0", "fe80::1"), func(r *netstate.Route) { r.Protocol = netstate.ProtocolRA }),
+		},
+		Sysctls: map[string]string{forwarding6: "0", "net/ipv6/conf/eth0/accept_ra": "1"},
+	}, routed()},
+	{"routed-tun", flannelWith(func(s *netstate.Snapshot) {
+		s.Links[1].Kind, s.Links[1].Ethernet, s.Links[1].NoARP, s.Links[1].MAC = "tun", false, true, cache.MAC{}
+		s.Addresses = s.Addresses[:2]
+		s.Routes = []netstate.Route{onLink("0.0.0.0/0"), connected("10.244.1.7/24"), connected6("fd00:244:1::/64"), onLink("::/0")}
+	}), routed()},
+	{"routed-source-routing", sourceRouted(), routed()},
 	{"bridge-long-name", flannelWith(func(s *netstate.Snapshot) {
 		s.Links[1].Name = "enp0s31f6-pods"
 		for i := range s.Addresses {

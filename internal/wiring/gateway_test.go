@@ -30,10 +30,17 @@ func TestGateway(t *testing.T) {
 		{"masquerade", lan6(global, learned(global, mac(9))), masquerade(), wiring.Gateway{}},
 		{"no responder", lan6(global, learned(global, mac(9))), withSpec(bridge(), func(s *infra.Spec) { s.Options.NoResponder = true }), wiring.Gateway{}},
 		{"no IPv6", lan4(), bridge(), wiring.Gateway{}},
+		{"IPv4", calico4("169.254.1.1", learned("169.254.1.1", mac(9))), bridge(), wiring.Gateway{Link: nic, Address: ip("169.254.1.1"), MAC: mac(9)}},
+		{"IPv4, silent", calico4("169.254.1.1"), redirect(), wiring.Gateway{Link: nic, Address: ip("169.254.1.1")}},
+		{"IPv4, permanent", calico4("169.254.1.1", permanent("169.254.1.1", mac(9))), bridge(), wiring.Gateway{}},
+		{"IPv4, no default route", calico4("169.254.1.1"), withSpec(bridge(), func(s *infra.Spec) { s.Options.NoDefaultRoute = true }), wiring.Gateway{}},
 	} {
-		have, ok := newPlan(t, c.found, c.spec).Gateway()
-		if have != c.want || ok != (c.want != wiring.Gateway{}) {
-			t.Errorf("%s: have %+v, %t; want %+v", c.name, have, ok, c.want)
+		var want []wiring.Gateway
+		if c.want != (wiring.Gateway{}) {
+			want = append(want, c.want)
+		}
+		if have := newPlan(t, c.found, c.spec).Gateways(); !reflect.DeepEqual(have, want) {
+			t.Errorf("%s: have %+v; want %+v", c.name, have, want)
 		}
 	}
 }
@@ -47,7 +54,7 @@ func TestWithGateway(t *testing.T) {
 			plan := newPlan(t, found, spec)
 			before := plan.Record
 			k := wire(t, plan, found)
-			gateway, _ := plan.Gateway()
+			gateway := plan.Gateways()[0]
 			gateway.MAC = mac(10)
 			mended, err := plan.WithGateway(gateway)
 			if err != nil {
@@ -74,6 +81,28 @@ func TestWithGateway(t *testing.T) {
 			if netstate.Text(have) != netstate.Text(want) {
 				t.Errorf("%s: Undo is\n%s\nand was\n%s", name, netstate.Text(have), netstate.Text(want))
 			}
+		}
+	}
+}
+
+// TestWithGateway4: with another MAC of the gateway the stand-in has another MAC, too.
+func TestWithGateway4(t *testing.T) {
+	const address = "169.254.1.1"
+	for name, found := range map[string]netstate.Snapshot{"known": calico4(address, learned(address, mac(9))), "silent": calico4(address)} {
+		plan := newPlan(t, found, bridge())
+		k := wire(t, plan, found)
+		gateway := plan.Gateways()[0]
+		gateway.MAC = mac(10)
+		mended, err := plan.WithGateway(gateway)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := cache.Neighbour{Address: ip("10.244.1.6"), MAC: mac(10)}
+		if r := mended.Record; r.IPv4.StandIn != want.Address || !reflect.DeepEqual(r.Neighbours, []cache.Neighbour{want}) {
+			t.Errorf("%s: stand-in %v, neighbours %+v, want %+v", name, r.IPv4.StandIn, r.Neighbours, want)
+		}
+		if steps := mustSteps(t, mended, k); (len(steps) == 0) != (name == "known") {
+			t.Errorf("%s: steps %v", name, steps)
 		}
 	}
 }

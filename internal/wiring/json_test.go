@@ -46,8 +46,9 @@ func TestJournal(t *testing.T) {
 	}
 }
 
-// TestGateways6: only a global next hop of IPv6 whose MAC is not known is to be resolved.
-func TestGateways6(t *testing.T) {
+// TestGateways: only a global next hop of IPv6, and an IPv4 gateway outside of the guest's network, whose MAC is not known
+// is to be resolved.
+func TestGateways(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		found netstate.Snapshot
@@ -57,9 +58,12 @@ func TestGateways6(t *testing.T) {
 		{"global", lan6("2001:db8:1::1"), "2001:db8:1::1"},
 		{"global, known", lan6("2001:db8:1::1", learned("2001:db8:1::1", mac(1))), ""},
 		{"none", lan4(), ""},
+		{"IPv4, outside of the network", calico4("169.254.1.1"), "169.254.1.1"},
+		{"IPv4, known", calico4("169.254.1.1", learned("169.254.1.1", mac(9))), ""},
+		{"IPv4, beside the guest", calico4("10.244.1.6"), ""},
 	} {
 		have := ""
-		for _, g := range wiring.Gateways6(c.found, veth()) {
+		for _, g := range wiring.Gateways(c.found, veth()) {
 			have += g.String()
 		}
 		if have != c.want {

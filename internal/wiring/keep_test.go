@@ -271,6 +271,7 @@ func TestAsk(t *testing.T) {
 	bridged := append(calls, newLinks)
 	forwarding := append(bridged, "net/ipv6/conf/all/forwarding", "net/ipv6/conf/eth0/accept_ra", "net/ipv6/conf/eth0/force_forwarding",
 		"net/ipv6/conf/eth0-br/force_forwarding", "net/ipv6/conf/eth0-br/forwarding",
+		"net/ipv6/conf/eth0-tap/force_forwarding", "net/ipv6/conf/eth0-tap/forwarding",
 		"net/ipv4/ip_local_port_range", "net/ipv4/ip_local_reserved_ports")
 	for _, c := range []struct {
 		binding infra.Binding
@@ -278,9 +279,11 @@ func TestAsk(t *testing.T) {
 	}{
 		{infra.Bridge{}, wiring.Questions{Sysctls: bridged, Dummy: true, Gateways: true, Log: true}},
 		{infra.Redirect{}, wiring.Questions{Sysctls: bridged, Gateways: true, Log: true}},
-		{infra.Masquerade{}, wiring.Questions{Sysctls: forwarding, Listeners: true, Connections: true, Log: true}},
+		{infra.Masquerade{}, wiring.Questions{Sysctls: forwarding, Listeners: true, Connections: true, Log: true, FlowTables: true}},
+		{infra.Routed{}, wiring.Questions{Listeners: true, Log: true, Sysctls: []string{newLinks, "net/ipv6/conf/all/forwarding", "net/ipv6/conf/eth0/accept_ra", "net/ipv6/conf/eth0/force_forwarding",
+			"net/ipv6/conf/eth0-br/force_forwarding", "net/ipv6/conf/eth0-br/forwarding", "net/ipv6/conf/eth0-tap/force_forwarding", "net/ipv6/conf/eth0-tap/forwarding"}}},
 		{infra.Auto{Order: []string{"redirect"}}, wiring.Questions{Sysctls: bridged, Gateways: true, Log: true}},
-		{infra.Auto{}, wiring.Questions{Sysctls: forwarding, Listeners: true, Connections: true, Dummy: true, Gateways: true, Log: true}},
+		{infra.Auto{}, wiring.Questions{Sysctls: forwarding, Listeners: true, Connections: true, Dummy: true, Gateways: true, Log: true, FlowTables: true}},
 		{infra.Macvtap{}, wiring.Questions{}},
 		{infra.SRIOV{}, wiring.Questions{}},
 		{infra.Passt{}, wiring.Questions{Sysctls: []string{portStart, pingGroups}, Listeners: true}},
@@ -288,7 +291,7 @@ func TestAsk(t *testing.T) {
 		have := wiring.Ask(infra.Spec{NIC: "eth0", Binding: c.binding})
 		slices.Sort(have.Sysctls)
 		want := slices.Sorted(slices.Values(c.want.Sysctls))
-		if !slices.Equal(have.Sysctls, want) || have.Listeners != c.want.Listeners || have.Connections != c.want.Connections || have.Dummy != c.want.Dummy || have.Gateways != c.want.Gateways || have.Log != c.want.Log {
+		if !slices.Equal(have.Sysctls, want) || have.Listeners != c.want.Listeners || have.Connections != c.want.Connections || have.Dummy != c.want.Dummy || have.Gateways != c.want.Gateways || have.Log != c.want.Log || have.FlowTables != c.want.FlowTables {
 			t.Errorf("%s: have %+v, want %+v", c.binding.Kind(), have, c.want)
 		}
 		if _, direct := map[string]bool{"macvtap": true, "sriov": true, "passt": true}[c.binding.Kind()]; wiring.MakesTaps(c.binding) == direct {

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
@@ -29,6 +30,7 @@ func (p *Plan) addLease(r *cache.Record, nic netstate.Link) {
 	p.addResponder(r, nic)
 	if nic.NoARP {
 		p.addLeaseBehind(r, nic, v4, v6)
+		p.addStandIn(r, nic)
 		return
 	}
 	for _, n := range p.found.Neighbours {
@@ -42,45 +44,56 @@ func (p *Plan) addLease(r *cache.Record, nic netstate.Link) {
 	if len(v6) > 0 {
 		p.addLease6(r, nic, v6)
 	}
+	p.addStandIn(r, nic)
 }
 
 // noWay are the route types that refuse or drop packets (linux/rtnetlink.h).
 var noWay = map[uint8]string{6: "blackhole", 7: "unreachable", 8: "prohibit"}
 
-// leaseBehind is for a NIC without ARP, such as an ipvlan of mode L3, which sends each packet by its IP address
+// addLeaseBehind is for a NIC without ARP, such as an ipvlan of mode L3, which sends each packet by its IP address
 // alone. The guest does use ARP and neighbour discovery. So it gets one next hop for all destinations, at the
 // gateway's MAC if the gateway is a permanent neighbour, else at the NIC's own MAC, as the kernel sends.
 func (p *Plan) addLeaseBehind(r *cache.Record, nic netstate.Link, v4, v6 []netip.Prefix) {
 	if len(v4) > 0 {
-		r.Warnings = append(r.Warnings, secondAddresses(v4)...)
 		routes, warnings := guestRoutes(routesOf(p.found, nic, true))
-		r.Warnings = append(r.Warnings, warnings...)
-		own, hop := netip.PrefixFrom(v4[0].Addr(), 32), serverFor(v4[0].Addr())
-		routes = slices.DeleteFunc(routes, func(route cache.Route) bool { return route.Destination == own })
-		r.IPv4 = &cache.IPv4{Address: own, Server: hop}
-		for i := range routes {
-			routes[i].Gateway = hop
-		}
-		r.IPv4.Routes = installable(own, hop, routes)
+		r.Warnings = append(append(r.Warnings, secondAddresses(v4)...), warnings...)
+		hop := serverFor(v4[0].Addr())
+		r.IPv4 = leaseBehind4(v4[0].Addr(), hop, routes)
 		r.Neighbours = append(r.Neighbours, cache.Neighbour{Address: hop, MAC: p.hopMAC(r, nic, true)})
 	}
 	if len(v6) > 0 {
-		r.Warnings = append(r.Warnings, secondAddresses(v6)...)
 		routes, warnings := guestRoutes(routesOf(p.found, nic, false))
 		r.Warnings = append(r.Warnings, warnings...)
 		router := cache.Router{Address: netstate.DeriveMACOf(r.MAC.String(), nic.Name, "router").LinkLocal(), MAC: p.hopMAC(r, nic, false)}
-		for _, route := range routes {
-			switch d := route.Destination; {
-			case d.Addr().IsLinkLocalUnicast(), d == single(v6[0].Addr()):
-			case route.Default():
-				router.Default = true
-			default:
-				router.Routes = append(router.Routes, d)
-			}
-		}
-		r.IPv6 = &cache.IPv6{Address: v6[0].Addr(), Router: &router}
+		r.IPv6 = leaseBehind6(v6, router, routes)
 		r.Neighbours = append(r.Neighbours, cache.Neighbour{Address: router.Address, MAC: router.MAC})
 	}
+}
+
+// leaseBehind4 is the configuration of a guest that reaches all destinations of the routes by way of one hop.
+func leaseBehind4(guest, hop netip.Addr, routes []cache.Route) *cache.IPv4 {
+	own := netip.PrefixFrom(guest, 32)
+	routes = slices.DeleteFunc(routes, func(route cache.Route) bool { return route.Destination == own })
+	for i := range routes {
+		routes[i].Gateway = hop
+	}
+	return &cache.IPv4{Address: own, Server: hop, Routes: installable(own, hop, routes)}
+}
+
+// leaseBehind6 is the IPv6 configuration of such a guest.
+func leaseBehind6(own []netip.Prefix, router cache.Router, routes []cache.Route) *cache.IPv6 {
+	for _, route := range routes {
+		switch d := route.Destination; {
+		case d.Addr().IsLinkLocalUnicast(), isOwn(own, d):
+		case route.Default():
+			router.Default = true
+		default:
+			router.Routes = append(router.Routes, d)
+		}
+	}
+	guest := newIPv6(own)
+	guest.Router = &router
+	return guest
 }
 
 // hopMAC is the MAC to which a NIC without ARP sends packets for its gateway.
@@ -95,17 +108,14 @@ func (p *Plan) hopMAC(r *cache.Record, nic netstate.Link, v4 bool) cache.MAC {
 	return r.MAC
 }
 
-// serverFor is withoutGateway, or the next address if withoutGateway is the guest's.
+// serverFor is the DHCP server identifier of a guest without a gateway, and the gateway of a guest behind the namespace: a
+// link-local address for which the responder or the namespace answers ARP.
 func serverFor(guest netip.Addr) netip.Addr {
-	if guest == withoutGateway {
+	if guest == infra.RoutedIPv4 {
 		return guest.Next()
 	}
-	return withoutGateway
+	return infra.RoutedIPv4
 }
-
-// withoutGateway is the DHCP server identifier of a guest without a gateway: a link-local address for which the
-// responder answers ARP.
-var withoutGateway = netip.AddrFrom4([4]byte{169, 254, 75, 1})
 
 // lease4 puts the namespace's IPv4 routes into the record. If the address has no connected route, or the
 // gateway lies outside of it, the guest gets a /32 and each route by itself, on-link routes first: all clients
@@ -114,19 +124,7 @@ func (p *Plan) addLease4(r *cache.Record, nic netstate.Link, addresses []netip.P
 	r.Warnings = append(r.Warnings, secondAddresses(addresses)...)
 	routes, warnings := guestRoutes(routesOf(p.found, nic, true))
 	r.Warnings = append(r.Warnings, warnings...)
-
-	address := addresses[0]
-	network := address.Masked()
-	gateway := netip.Addr{}
-	if i := slices.IndexFunc(routes, cache.Route.Default); i >= 0 {
-		gateway = routes[i].Gateway
-	}
-	isConnected := func(route cache.Route) bool { return route.Destination == network && !route.Gateway.IsValid() }
-	if slices.ContainsFunc(routes, isConnected) && (!gateway.IsValid() || network.Contains(gateway)) {
-		routes = slices.DeleteFunc(routes, isConnected)
-	} else {
-		address = netip.PrefixFrom(address.Addr(), 32)
-	}
+	address, gateway, routes := asTold(addresses[0], routes)
 
 	server := gateway
 	if !server.IsValid() {
@@ -138,6 +136,60 @@ func (p *Plan) addLease4(r *cache.Record, nic netstate.Link, addresses []netip.P
 		Server:  server,
 		Routes:  installable(address.Masked(), server, routes),
 	}
+}
+
+// asTold returns the address with the prefix length that the guest is told, the gateway, zero if there is none, and the
+// routes that the address does not imply.
+func asTold(address netip.Prefix, routes []cache.Route) (netip.Prefix, netip.Addr, []cache.Route) {
+	network := address.Masked()
+	gateway := netip.Addr{}
+	if i := slices.IndexFunc(routes, cache.Route.Default); i >= 0 {
+		gateway = routes[i].Gateway
+	}
+	isConnected := func(route cache.Route) bool { return route.Destination == network && !route.Gateway.IsValid() }
+	if slices.ContainsFunc(routes, isConnected) && (!gateway.IsValid() || network.Contains(gateway)) {
+		return address, gateway, slices.DeleteFunc(routes, isConnected)
+	}
+	return netip.PrefixFrom(address.Addr(), 32), gateway, routes
+}
+
+// addStandIn adds the router for a guest that asks for no classless routes, if the gateway is outside of the guest's
+// network: the address beside the guest's, with the gateway's MAC. What the guest sends to that address itself reaches
+// the gateway, too, which knows the way. There is no stand-in while the gateway's MAC is not known, and none if the
+// address beside the guest's is that of a station on the link.
+func (p *Plan) addStandIn(r *cache.Record, nic netstate.Link) {
+	if r.IPv4 == nil {
+		return
+	}
+	gateway := r.IPv4.Gateway()
+	if !gateway.IsValid() || r.IPv4.Address.Bits() < 32 {
+		return
+	}
+	standIn := beside(r.IPv4.Address.Addr())
+	if standIn == gateway {
+		r.IPv4.StandIn = standIn
+		return
+	}
+	isStation := slices.ContainsFunc(r.IPv4.Routes, func(route cache.Route) bool {
+		return !route.Gateway.IsValid() && route.Destination.Contains(standIn)
+	}) || slices.ContainsFunc(r.Neighbours, func(n cache.Neighbour) bool { return n.Address == standIn })
+	if isStation || standIn.IsUnspecified() {
+		return
+	}
+	mac := r.GatewayMAC
+	for _, n := range r.Neighbours { // those of a NIC without ARP
+		if n.Address == gateway {
+			mac = n.MAC
+		}
+	}
+	if i := neighbourAt(p.found, nic, gateway); i >= 0 {
+		mac = p.found.Neighbours[i].MAC
+	}
+	if mac.IsZero() {
+		return
+	}
+	r.IPv4.StandIn = standIn
+	r.Neighbours = append(r.Neighbours, cache.Neighbour{Address: standIn, MAC: mac})
 }
 
 // guestRoutes are the routes as DHCP can tell them, a destination and one next hop each, and warnings of what is
@@ -194,15 +246,14 @@ func installable(network netip.Prefix, server netip.Addr, routes []cache.Route) 
 // advertisement's source, which has to be link-local. So a gateway with a global address gets the link-local
 // address of its MAC, for which the responder answers.
 func (p *Plan) addLease6(r *cache.Record, nic netstate.Link, addresses []netip.Prefix) {
-	r.Warnings = append(r.Warnings, secondAddresses(addresses)...)
 	routes, warnings := guestRoutes(routesOf(p.found, nic, false))
 	r.Warnings = append(r.Warnings, warnings...)
-	r.IPv6 = &cache.IPv6{Address: addresses[0].Addr()}
+	r.IPv6 = newIPv6(addresses)
 
 	gateway := gateway6(routes)
 	for _, route := range routes {
 		switch d := route.Destination; {
-		case d.Addr().IsLinkLocalUnicast(), d == netip.PrefixFrom(r.IPv6.Address, 128):
+		case d.Addr().IsLinkLocalUnicast(), isOwn(addresses, d):
 		case route.Default() && !route.Gateway.IsValid():
 			r.Warnings = append(r.Warnings, "the IPv6 default route has no next hop: the guest has none")
 		case !route.Gateway.IsValid():
@@ -214,6 +265,20 @@ func (p *Plan) addLease6(r *cache.Record, nic netstate.Link, addresses []netip.P
 	if gateway.IsValid() {
 		p.addRouter(r, nic, routes, gateway)
 	}
+}
+
+// newIPv6 has all of the NIC's addresses, of which there is one at least.
+func newIPv6(addresses []netip.Prefix) *cache.IPv6 {
+	v6 := &cache.IPv6{Address: addresses[0].Addr()}
+	for _, a := range addresses[1:] {
+		v6.Others = append(v6.Others, a.Addr())
+	}
+	return v6
+}
+
+// isOwn says whether the network is one of the addresses alone.
+func isOwn(addresses []netip.Prefix, network netip.Prefix) bool {
+	return slices.ContainsFunc(addresses, func(a netip.Prefix) bool { return network == single(a.Addr()) })
 }
 
 // gateway6 is the next hop of the default route, else of any route; zero: there is none.
@@ -259,10 +324,18 @@ func (p *Plan) addRouter(r *cache.Record, nic netstate.Link, routes []cache.Rout
 	r.IPv6.Router = &router
 }
 
+// beside returns the other address of the /31.
+func beside(a netip.Addr) netip.Addr {
+	b := a.As4()
+	b[3] ^= 1
+	return netip.AddrFrom4(b)
+}
+
+// secondAddresses warns of the IPv4 addresses that DHCP does not tell the guest.
 func secondAddresses(addresses []netip.Prefix) []string {
 	var w []string
-	for _, a := range addresses[1:] {
-		w = append(w, fmt.Sprintf("the address %v is not the guest's: DHCP hands out one of a family, %v", a, addresses[0]))
+	for _, a := range addresses[min(1, len(addresses)):] {
+		w = append(w, fmt.Sprintf("the address %v is not the guest's: DHCPv4 hands out one address, %v", a, addresses[0]))
 	}
 	return w
 }
@@ -272,6 +345,10 @@ func secondAddresses(addresses []netip.Prefix) []string {
 func removeDefaultRoutes(r *cache.Record) {
 	if r.IPv4 != nil {
 		r.IPv4.Routes = slices.DeleteFunc(r.IPv4.Routes, cache.Route.Default)
+		if standIn := r.IPv4.StandIn; standIn.IsValid() {
+			r.IPv4.StandIn = netip.Addr{}
+			r.Neighbours = slices.DeleteFunc(r.Neighbours, func(n cache.Neighbour) bool { return n.Address == standIn })
+		}
 	}
 	if r.IPv6 != nil && r.IPv6.Router != nil {
 		r.IPv6.Router.Default = false

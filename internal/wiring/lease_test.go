@@ -29,9 +29,12 @@ func told(r cache.Record) string {
 		if v4.Gateway().IsValid() {
 			add("  gateway %v", v4.Gateway())
 		}
+		if v4.StandIn.IsValid() {
+			add("  or a /31 and %v", v4.StandIn)
+		}
 	}
 	if v6 := r.IPv6; v6 != nil {
-		add("IPv6 %v", v6.Address)
+		add("IPv6 %v", strings.Trim(fmt.Sprint(v6.Addresses()), "[]"))
 		for _, p := range v6.OnLink {
 			add("  %v", p)
 		}
@@ -51,6 +54,72 @@ func told(r cache.Record) string {
 		add("warning: %s", w)
 	}
 	return strings.Join(lines, "\n") + "\n"
+}
+
+// calico4 is a NIC whose IPv4 gateway is outside of its network.
+func calico4(gateway string, neighbours ...netstate.Neighbour) netstate.Snapshot {
+	return lan4With(func(s *netstate.Snapshot) {
+		s.Addresses[0] = address("10.244.1.7/32")
+		s.Routes = []netstate.Route{via("0.0.0.0/0", gateway), onLink(gateway + "/32"), connected6("fe80::/64")}
+		s.Neighbours = neighbours
+	})
+}
+
+// TestStandIn: a guest that knows no classless routes gets the address beside its own as its router, at the MAC of the
+// gateway, unless the gateway is in the guest's network, the MAC is not known, or another station has the address.
+func TestStandIn(t *testing.T) {
+	const gateway, standIn = "169.254.1.1", "10.244.1.6"
+	known := learned(gateway, mac(9))
+	with := func(edit func(*netstate.Snapshot)) netstate.Snapshot {
+		s := calico4(gateway, known)
+		edit(&s)
+		return s
+	}
+	second := known // of another NIC
+	second.Link = 3
+	for _, c := range []struct {
+		name  string
+		found netstate.Snapshot
+		spec  infra.Spec
+		want  string    // empty: none
+		mac   cache.MAC // zero: not a neighbour of the record's
+	}{
+		{"learned", calico4(gateway, second, known), bridge(), standIn, mac(9)},
+		{"permanent", calico4(gateway, permanent(gateway, mac(9))), redirect(), standIn, mac(9)},
+		{"an odd address beside", with(func(s *netstate.Snapshot) { s.Addresses[0] = address("10.244.1.4/32") }), bridge(), "10.244.1.5", mac(9)},
+		{"not known", calico4(gateway), bridge(), "", cache.MAC{}},
+		{"of another NIC", calico4(gateway, second), bridge(), "", cache.MAC{}},
+		{"in the network", lan4With(func(s *netstate.Snapshot) { s.Neighbours = []netstate.Neighbour{learned("10.244.1.1", mac(9))} }), bridge(), "", cache.MAC{}},
+		{"no gateway", with(func(s *netstate.Snapshot) { s.Routes = s.Routes[1:] }), bridge(), "", cache.MAC{}},
+		{"the gateway is beside", calico4(standIn, learned(standIn, mac(9))), bridge(), standIn, cache.MAC{}},
+		{"a station beside", with(func(s *netstate.Snapshot) { s.Neighbours = append(s.Neighbours, permanent(standIn, mac(8))) }), bridge(), "", cache.MAC{}},
+		{"a network on the link beside", with(func(s *netstate.Snapshot) { s.Routes = append(s.Routes, onLink("10.244.1.0/29")) }), bridge(), "", cache.MAC{}},
+		{"without ARP", with(func(s *netstate.Snapshot) { s.Links[1].NoARP = true }), redirect(), standIn, veth().MAC},
+		{"masquerade", calico4(gateway, known), masquerade(), "", cache.MAC{}},
+		{"no responder", calico4(gateway, known), withSpec(bridge(), func(s *infra.Spec) { s.Options.NoResponder = true }), "", cache.MAC{}},
+		{"no default route", calico4(gateway, known), withSpec(bridge(), func(s *infra.Spec) { s.Options.NoDefaultRoute = true }), "", cache.MAC{}},
+	} {
+		r := newPlan(t, c.found, c.spec).Record
+		if err := r.Validate(); err != nil {
+			t.Errorf("%s: %v", c.name, err)
+		}
+		var have netip.Addr
+		if r.IPv4 != nil {
+			have = r.IPv4.StandIn
+		}
+		if want := c.want; have.IsValid() != (want != "") || have.IsValid() && have != ip(want) {
+			t.Errorf("%s: stand-in %v, want %q", c.name, have, want)
+		}
+		at := cache.MAC{}
+		for _, n := range r.Neighbours {
+			if n.Address == have {
+				at = n.MAC
+			}
+		}
+		if at != c.mac {
+			t.Errorf("%s: the stand-in is at %v, want %v", c.name, at, c.mac)
+		}
+	}
 }
 
 // lan6With is lan6 with other routes and neighbours.
@@ -140,18 +209,18 @@ warning: the route to 0.0.0.0/0 by way of fe80::1 is not the guest's: DHCP canno
 		}), `IPv4 169.254.75.1/16 from 169.254.75.2
 neighbour 169.254.75.2 at f2:4f:b4:8e:e1:b5
 `},
-		{"two addresses of each family", flannelWith(func(s *netstate.Snapshot) {
-			s.Addresses = append(s.Addresses, address("10.244.1.8/24"), address("fd00:244:1::8/64"))
+		{"several addresses of each family", flannelWith(func(s *netstate.Snapshot) {
+			s.Addresses = append(s.Addresses, address("10.244.1.8/24"), address("fd00:244:1::8/64"), address("fd00:244:2::9/128"))
+			s.Routes = append(s.Routes, connected6("fd00:244:2::9/128"))
 		}), `IPv4 10.244.1.7/24 from 10.244.1.1
   10.244.0.0/16 via 10.244.1.1
   0.0.0.0/0 via 10.244.1.1
   gateway 10.244.1.1
-IPv6 fd00:244:1::7
+IPv6 fd00:244:1::7 fd00:244:1::8 fd00:244:2::9
   fd00:244:1::/64
   default via fe80::ff:fe00:1
 neighbour fe80::ff:fe00:1 at 02:00:00:00:00:01
-warning: the address 10.244.1.8/24 is not the guest's: DHCP hands out one of a family, 10.244.1.7/24
-warning: the address fd00:244:1::8/64 is not the guest's: DHCP hands out one of a family, fd00:244:1::7/64
+warning: the address 10.244.1.8/24 is not the guest's: DHCPv4 hands out one address, 10.244.1.7/24
 `},
 		{"next hops that no route reaches", lan4With(func(s *netstate.Snapshot) {
 			s.Routes = append(s.Routes, via("10.96.0.0/12", "192.0.2.1"), via("10.112.0.0/12", "192.0.2.1"), via("10.128.0.0/12", "10.244.1.2"))
@@ -208,7 +277,7 @@ warning: the routes of table 100 through eth0 are not the guest's: no policy rul
 			elsewhere(s, "10.244.1.1", mac(9))
 			s.Addresses = append(s.Addresses, address("10.244.1.8/24"), address("fd00:244:1::8/64"))
 			s.Routes = append(s.Routes, via("10.244.1.7/32", "10.244.1.1"), multipath("10.96.0.0/12", "10.244.1.2", "10.244.1.3"), via("fd01::/48", "fd00:244:1::2"),
-				connected6("fd00:244:1::7/128"), withRoute(multipath("fd02::/48", "fd00:244:1::3"), func(r *netstate.Route) {}))
+				connected6("fd00:244:1::7/128"), connected6("fd00:244:1::8/128"), withRoute(multipath("fd02::/48", "fd00:244:1::3"), func(r *netstate.Route) {}))
 		}), `IPv4 10.244.1.7/32 from 169.254.75.1
   169.254.75.1/32
   10.244.1.0/24 via 169.254.75.1
@@ -216,16 +285,17 @@ warning: the routes of table 100 through eth0 are not the guest's: no policy rul
   10.96.0.0/12 via 169.254.75.1
   0.0.0.0/0 via 169.254.75.1
   gateway 169.254.75.1
-IPv6 fd00:244:1::7
+  or a /31 and 10.244.1.6
+IPv6 fd00:244:1::7 fd00:244:1::8
   fd00:244:1::/64 via fe80::d476:65ff:fe19:84d7
   fd02::/48 via fe80::d476:65ff:fe19:84d7
   fd01::/48 via fe80::d476:65ff:fe19:84d7
   default via fe80::d476:65ff:fe19:84d7
 neighbour 169.254.75.1 at 0a:58:0a:f4:01:07
 neighbour fe80::d476:65ff:fe19:84d7 at 0a:58:0a:f4:01:07
-warning: the address 10.244.1.8/24 is not the guest's: DHCP hands out one of a family, 10.244.1.7/24
+neighbour 10.244.1.6 at 0a:58:0a:f4:01:07
+warning: the address 10.244.1.8/24 is not the guest's: DHCPv4 hands out one address, 10.244.1.7/24
 warning: the route to 10.96.0.0/12 has 2 next hops: the guest gets the first, 10.244.1.2
-warning: the address fd00:244:1::8/64 is not the guest's: DHCP hands out one of a family, fd00:244:1::7/64
 warning: the route to fd02::/48 has 1 next hops: the guest gets the first, fd00:244:1::3
 `},
 		{"no ARP and no IPv6", lan4With(noARP), `IPv4 10.244.1.7/32 from 169.254.75.1
@@ -233,7 +303,9 @@ warning: the route to fd02::/48 has 1 next hops: the guest gets the first, fd00:
   10.244.1.0/24 via 169.254.75.1
   0.0.0.0/0 via 169.254.75.1
   gateway 169.254.75.1
+  or a /31 and 10.244.1.6
 neighbour 169.254.75.1 at 0a:58:0a:f4:01:07
+neighbour 10.244.1.6 at 0a:58:0a:f4:01:07
 `},
 		{"no ARP and no default route", lan4With(func(s *netstate.Snapshot) {
 			noARP(s)
@@ -309,6 +381,37 @@ func TestTakenPorts(t *testing.T) {
 		}
 		if have := strings.Join(plan.Record.Warnings, "\n"); have != want {
 			t.Errorf("%s: have %q, want %q", c.name, have, want)
+		}
+	}
+}
+
+// TestRoutedPorts: under a routed binding all ports but the excluded ones are the guest's, and the record warns of services of
+// the namespace at the others.
+func TestRoutedPorts(t *testing.T) {
+	const serves, list = "the namespace serves tcp port 15008 at %v, which is the guest's now: ", "list 15008/tcp in binding.routed.excluded to keep it"
+	any4, own := netip.IPv4Unspecified(), ip("10.244.1.7")
+	for _, c := range []struct {
+		name   string
+		routed infra.Routed
+		at     netip.Addr
+		want   string
+	}{
+		{"at all addresses", infra.Routed{}, any4, fmt.Sprintf(serves, any4) + list},
+		{"at all addresses, beside a sidecar", infra.Routed{Sidecar: &infra.Sidecar{}}, any4, fmt.Sprintf(serves, any4) + list},
+		{"another port is excluded", infra.Routed{Excluded: []infra.Ports{{First: 15020}}}, any4, fmt.Sprintf(serves, any4) + list},
+		{"excluded", infra.Routed{Excluded: []infra.Ports{{First: 15008}}}, any4, ""},
+		{"at the NIC's address", infra.Routed{}, own, fmt.Sprintf(serves, own) + list + ", and let the service listen at all addresses"},
+		{"at the NIC's address, excluded", infra.Routed{Excluded: []infra.Ports{{First: 15008}}}, own, fmt.Sprintf(serves, own) + list + ", and let the service listen at all addresses"},
+		{"at the loopback", infra.Routed{}, ip("127.0.0.1"), ""},
+		{"at another address", infra.Routed{}, ip("192.0.2.1"), ""},
+	} {
+		found := lan4With(func(s *netstate.Snapshot) {
+			l := netstate.Listener{Protocol: "tcp", Address: c.at, Port: 15008}
+			s.Listeners = []netstate.Listener{l, l}
+		})
+		plan := newPlan(t, found, withSpec(routed(), func(s *infra.Spec) { s.Binding = c.routed }))
+		if have := strings.Join(plan.Record.Warnings, "\n"); have != c.want {
+			t.Errorf("%s: have %q, want %q", c.name, have, c.want)
 		}
 	}
 }

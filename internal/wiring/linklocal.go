@@ -52,8 +52,8 @@ func (p *Plan) linkLocal(nic netstate.Link, g guest) linkLocal {
 			l.static = append(l.static, p)
 		}
 	}
-	if p.Record.Binding == cache.BindingMasquerade {
-		return l // the guest's only neighbour is the bridge, whose address comes from its MAC
+	if p.binding.traits().routes {
+		return l // the guest's only neighbour is the namespace's link, whose address comes from its MAC
 	}
 	for _, r := range routesOf(p.found, nic, false) {
 		if linkLocal64.Contains(r.Gateway) && !slices.Contains(l.routers, r.Gateway) {
@@ -91,46 +91,49 @@ var (
 	localSource = firewall.Bytes{Header: firewall.Network, Offset: 8, Value: linkLocal64.Addr().AsSlice()[:8]}
 )
 
-// detected continues with an address that the guest wants to use and that is not known as the guest's.
+// detected continues with an address that the guest has made up and that is not known as the guest's. It leaves out what
+// belongs to others, or may: addresses that come from a MAC (EUI-64), those that an administrator writes by hand (fe80::1),
+// and those of known stations. It leaves out a message that receivers ignore, or that goes to one station only (RFC 4861
+// section 7.1.1): then an owner's silence says nothing.
 func (l linkLocal) detected() []firewall.Rule {
 	if !l.learns {
 		return nil
 	}
-	return []firewall.Rule{rule(firewall.Goto{Chain: "new-local"}, localTarget)}
-}
-
-// learn takes an address that the guest has made up. It leaves out what belongs to others, or may: addresses that come
-// from a MAC (EUI-64), those that an administrator writes by hand (fe80::1), and those of known stations. It leaves out
-// a message that receivers ignore, or that goes to one station only (RFC 4861 section 7.1.1): then an owner's silence
-// says nothing.
-func (l linkLocal) learn(pass firewall.Verdict) []firewall.Rule {
 	const identifier = 16 // offset of the target's interface identifier
-	network := func(offset int, not bool, value ...byte) firewall.Match {
-		return firewall.Bytes{Header: firewall.Network, Offset: offset, Value: value, Not: not}
+	network := func(offset int, value ...byte) firewall.Match {
+		return firewall.Bytes{Header: firewall.Network, Offset: offset, Value: value}
 	}
 	transport := func(offset int, not bool, value ...byte) firewall.Match {
 		return firewall.Bytes{Header: firewall.Transport, Offset: offset, Value: value, Not: not}
 	}
-	spoof := drop(firewall.NeighbourSpoof)
-	rules := []firewall.Rule{
-		rule(spoof, network(7, true, 255)),                                             // hop limit
-		rule(spoof, transport(1, true, 0)),                                             // code
-		rule(spoof, network(24, true, 0xff, 0x02, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xff)), // to a solicited-node group
-		rule(spoof, firewall.Bytes{Header: firewall.Ethernet, Value: []byte{0x33, 0x33, 0xff}, Not: true}),
-		rule(spoof, transport(identifier, false, 0, 0, 0, 0)),
-		rule(spoof, transport(identifier+3, false, 0xff, 0xfe)),
-	}
-	for _, r := range l.routers {
-		rules = append(rules, rule(spoof, transport(8, false, r.AsSlice()...)))
+	m := []firewall.Match{
+		localTarget,
+		network(7, 255),        // hop limit
+		transport(1, false, 0), // code
+		network(24, 0xff, 0x02, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xff), // to a solicited-node group
+		firewall.Bytes{Header: firewall.Ethernet, Value: []byte{0x33, 0x33, 0xff}},
+		transport(identifier, true, 0, 0, 0, 0),
+		transport(identifier+3, true, 0xff, 0xfe),
 	}
 	if l.hears {
-		rules = append(rules, rule(spoof, firewall.InSet{Part: firewall.DiscoveryTarget, Set: setNeighbours}))
+		m = append(m, firewall.InSet{Part: firewall.DiscoveryTarget, Set: setNeighbours, Not: true})
 	}
+	var rules []firewall.Rule
+	for _, r := range l.routers { // a rule each, as a rule has 128 expressions at most, and neighbours can make more routers
+		rules = append(rules, rule(drop(firewall.NeighbourSpoof), transport(8, false, r.AsSlice()...)))
+	}
+	return append(rules, rule(firewall.Goto{Chain: "new-local"}, m...))
+}
+
+// learn takes an address that detected has let pass.
+func (l linkLocal) learn(pass firewall.Verdict) []firewall.Rule {
 	add := []firewall.Match{firewall.AddToSet{Part: firewall.DiscoveryTarget, Set: setLocal}, firewall.AddToSet{Part: firewall.DiscoveryTarget, Set: setNewLocal}}
-	return append(rules,
+	return []firewall.Rule{
 		rule(pass, firewall.InSet{Part: firewall.DiscoveryTarget, Set: setLocal}),
-		rule(pass, append([]firewall.Match{network(4, false, 0, 24)}, add...)...),
-		rule(pass, append([]firewall.Match{network(4, false, 0, 32), transport(25, false, 1)}, add...)...)) // with one option, such as a nonce
+		rule(pass, append([]firewall.Match{firewall.Bytes{Header: firewall.Network, Offset: 4, Value: []byte{0, 24}}}, add...)...),
+		rule(pass, append([]firewall.Match{firewall.Bytes{Header: firewall.Network, Offset: 4, Value: []byte{0, 32}},
+			firewall.Bytes{Header: firewall.Transport, Offset: 25, Value: []byte{1}}}, add...)...), // with one option, such as a nonce
+	}
 }
 
 // own matches an address that is the guest's.
@@ -172,7 +175,7 @@ func (l linkLocal) advertised(next firewall.Goto) []firewall.Rule {
 // hear notes the addresses of other stations from what they send in ICMPv6: from their sources, and from the addresses
 // that they detect or advertise, in messages that a host accepts (RFC 4861 section 7.1): a router lowers the hop limit,
 // so nothing from beyond counts. It notes no address that the guest uses. A frame with the guest's MAC has come back
-// from the network.
+// from the network. The packets are ICMPv6 in IPv6.
 func (l linkLocal) hear() []firewall.Rule {
 	var rules []firewall.Rule
 	for _, m := range l.macs {
@@ -188,7 +191,6 @@ func (l linkLocal) hear() []firewall.Rule {
 	note := func(part firewall.Part, m ...firewall.Match) {
 		rules = append(rules, rule(firewall.Continue{}, append(m, firewall.AddToSet{Part: part, Set: setNeighbours, Renew: true})...))
 	}
-	v6 := firewall.Carries{Version: 6}
 	valid := []firewall.Match{
 		firewall.Bytes{Header: firewall.Network, Offset: 6, Value: []byte{firewall.ProtocolICMPv6, 255}}, // next header, hop limit
 		localTarget,
@@ -197,10 +199,10 @@ func (l linkLocal) hear() []firewall.Rule {
 		return firewall.Bytes{Header: firewall.Transport, Value: []byte{kind, 0}} // type, code
 	}
 	of(firewall.Network, firewall.RawSource6)
-	note(firewall.RawSource6, v6, localSource)
+	note(firewall.RawSource6, localSource)
 	of(firewall.Transport, firewall.DiscoveryTarget)
-	note(firewall.DiscoveryTarget, append([]firewall.Match{v6, fromUnspecified, message(icmp6Solicitation)}, valid...)...)
-	note(firewall.DiscoveryTarget, append([]firewall.Match{v6, message(icmp6Advertisement)}, valid...)...)
+	note(firewall.DiscoveryTarget, append([]firewall.Match{fromUnspecified, message(icmp6Solicitation)}, valid...)...)
+	note(firewall.DiscoveryTarget, append([]firewall.Match{message(icmp6Advertisement)}, valid...)...)
 	return rules
 }
 
@@ -210,8 +212,8 @@ func (l linkLocal) defend() []firewall.Rule {
 	v6, icmp6 := firewall.Carries{Version: 6}, is(firewall.ProtocolICMPv6)
 	target := firewall.InSet{Part: firewall.DiscoveryTarget, Set: setNeighbours}
 	return []firewall.Rule{
-		rule(drop(firewall.NeighbourSpoof), v6, fromUnspecified, icmp6, firewall.ICMP{Version: 6, Type: icmp6Solicitation}, target),
-		rule(drop(firewall.NeighbourSpoof), v6, icmp6, firewall.ICMP{Version: 6, Type: icmp6Advertisement}, target),
+		rule(drop(firewall.NeighbourSpoof), v6, fromUnspecified, icmp6, messageType(icmp6Solicitation), target),
+		rule(drop(firewall.NeighbourSpoof), v6, icmp6, messageType(icmp6Advertisement), target),
 		rule(drop(firewall.IPSpoof), v6, localSource, firewall.InSet{Part: firewall.RawSource6, Set: setNeighbours}),
 		rule(firewall.Accept{}, v6, localSource, used),
 	}

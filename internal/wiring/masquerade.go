@@ -19,12 +19,12 @@ type masquerade struct{ infra.Masquerade }
 func (masquerade) asks(nic string) Questions {
 	paths := append([]string{netstate.NoIPv6}, netstate.BridgeCalls()...)
 	paths = append(paths, netstate.Forwarding6, netstate.AcceptRA(nic), netstate.ForceForwarding(nic))
-	paths = append(paths, netstate.OfBridge(netstate.NamesFor(nic).Bridge)...)
+	paths = append(paths, netstate.OfRouter(netstate.NamesFor(nic))...)
 	paths = append(paths, netstate.PortRange, netstate.ReservedPorts)
-	return Questions{Sysctls: paths, Listeners: true, Connections: true, Log: true}
+	return Questions{Sysctls: paths, Listeners: true, Connections: true, Log: true, FlowTables: true}
 }
 
-func (masquerade) traits() traits { return traits{bridged: true} }
+func (masquerade) traits() traits { return traits{bridged: true, routes: true} }
 
 func (masquerade) withoutNIC() (string, bool) { return "", false }
 
@@ -97,15 +97,14 @@ func (b masquerade) wire(p *Plan, nic netstate.Link) error {
 	for _, path := range netstate.BridgeCalls() {
 		p.wanted.Sysctls[path] = "0" // otherwise iptables would see a packet twice, and translate it twice
 	}
-	t := translation{names: p.names, unforwarded: p.unforwarded(nic.Index), addresses: slices.Concat(v4, v6), ends: ends, Masquerade: b.Masquerade, guard: p.spec.Guard,
-		mac: b.MAC, ports: choosePorts(b.Masquerade, p.spec.Guard.Open, p.found)}
-	t.noARP = nic.NoARP
+	t := translation{forwarding: p.forwarding(nic, br.Name, ends, b.MaxConnections), Masquerade: b.Masquerade, addresses: slices.Concat(v4, v6),
+		ports: choosePorts(b.Masquerade, p.spec.Guard.Open, p.found)}
 	for _, name := range []string{"tcp", "udp"} {
 		if n := t.ports.others[name].len(); n < enoughPorts {
 			p.warn("%d ports are left for the guest's %s connections: sockets of the namespace have the ports between", n, name)
 		}
 	}
-	if err := t.checkSources(); err != nil {
+	if err := t.checkSources(b.Sidecar, b.Kind()); err != nil {
 		return err
 	}
 	if t.ports.reserve {
@@ -154,7 +153,7 @@ func (b masquerade) wire6(p *Plan, br, nic netstate.Link) (end, error) {
 	p.addAddress(br, netip.PrefixFrom(gateway, network.Bits()), netstate.ScopeUniverse)
 	p.addAddress(br, netip.PrefixFrom(br.MAC.LinkLocal(), 64), netstate.ScopeLink)
 	p.enableIPv6()
-	p.enableForwarding6(nic)
+	p.enableForwarding6(nic, br.Name)
 	return end{guest, gateway}, nil
 }
 
@@ -176,6 +175,12 @@ func (p *Plan) routeGuardPrefixes(br netstate.Link, ends []end) error {
 		r := netstate.Route{
 			Link: br.Index, Table: netstate.TableMain, Destination: prefix, Gateway: ends[at].guest,
 			Type: netstate.RouteUnicast, Protocol: netstate.ProtocolStatic,
+		}
+		if p.binding.traits().offStack {
+			r.PrefSrc = ends[at].gateway // the kernel would choose the guest's address
+			if prefix.Addr().Is6() {
+				r.Gateway = p.Record.MAC.LinkLocal() // an address of the namespace can be no gateway
+			}
 		}
 		if prefix.Addr().Is6() {
 			r.Metric, r.Other = metricPrefix, []netstate.Attribute{{Type: routePreference, Data: []byte{0}}}
@@ -201,8 +206,7 @@ const metricPrefix = 1024
 
 // addGuest makes the guest a permanent neighbour of the bridge, and adds the guest filter.
 func (p *Plan) addGuest(ends []end, br netstate.Link) error {
-	var own []netip.Prefix
-	v6 := false
+	own, v6 := []netip.Prefix(nil), false
 	for _, e := range ends {
 		own = append(own, single(e.guest))
 		v6 = v6 || e.guest.Is6()
@@ -220,13 +224,7 @@ func (p *Plan) addGuest(ends []end, br netstate.Link) error {
 
 // refuseMasquerade is a refusal that names a binding that works, if there is one.
 func (p *Plan) refuseMasquerade(nic netstate.Link, reason string) error {
-	refused := &infra.RefusedError{NIC: nic.Name, Binding: cache.BindingMasquerade, Reason: reason}
-	if p.checkBridge(nic) == nil {
-		refused.Instead = cache.BindingBridge
-	} else if p.checkRedirect(nic) == nil {
-		refused.Instead = cache.BindingRedirect
-	}
-	return refused
+	return &infra.RefusedError{NIC: nic.Name, Binding: cache.BindingMasquerade, Reason: reason, Instead: p.insteadOfRouter(nic)}
 }
 
 // routedByEBPF says whether the NIC looks like one of Cilium's: a single address, a gateway outside of its
@@ -313,10 +311,10 @@ func (p *Plan) unforwarded(nic int) []int {
 	return list
 }
 
-// enableForwarding6 enables IPv6 forwarding for the NIC and the bridge where the kernel can (force_forwarding),
+// enableForwarding6 enables IPv6 forwarding for the NIC and the guest's router, a link of the wiring, where the kernel can (force_forwarding),
 // and else for the whole namespace. Either way the kernel removes the routes that routers have advertised. With
 // forwarding for the whole namespace, a link takes no more advertisements unless its accept_ra is 2.
-func (p *Plan) enableForwarding6(nic netstate.Link) {
+func (p *Plan) enableForwarding6(nic netstate.Link, router string) {
 	learns := slices.ContainsFunc(p.found.Routes, func(r netstate.Route) bool { return r.Uses(nic.Index) && r.Protocol == netstate.ProtocolRA })
 	if learns && p.found.Sysctls[netstate.Forwarding6] == "0" && p.found.Sysctls[netstate.AcceptRA(nic.Name)] == "1" {
 		p.wanted.Sysctls[netstate.AcceptRA(nic.Name)] = "2"
@@ -328,9 +326,15 @@ func (p *Plan) enableForwarding6(nic netstate.Link) {
 		return
 	}
 	p.wanted.Sysctls[force] = "1"
-	for _, path := range netstate.OfBridge(p.names.Bridge) {
-		p.wanted.Sysctls[path] = "1"
-	}
+	p.wanted.Sysctls[netstate.ForceForwarding(router)] = "1"
+	p.wanted.Sysctls[netstate.Forwards6(router)] = "1"
+}
+
+// offloads says whether established connections are to pass by a flow table. Before them no rules pass but those at the
+// ingress of NIC and tap, so limits of what goes to the guest, which are counted at the bridge, need each packet. A link
+// without Ethernet has no room for the header that the flow table writes.
+func (p *Plan) offloads() bool {
+	return p.found.FlowTables && p.nic().Ethernet && p.spec.Limits.ToGuest == (cache.Limit{})
 }
 
 // addTranslation wants the NAT table, in the form of the program that translates, and names the program in the
@@ -346,6 +350,7 @@ func (p *Plan) addTranslation(t translation, by string, v6 bool) error {
 		by, families = legacy, []firewall.Family{firewall.IPTablesLegacy, firewall.IP6TablesLegacy}
 	case by == "" || by == cache.FirewallNFTables:
 		by, families = cache.FirewallNFTables, nil
+		t.flows = p.offloads()
 		p.wanted.Tables = append(p.wanted.Tables, t.table())
 	}
 	p.Record.Firewall = by

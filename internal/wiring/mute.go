@@ -12,15 +12,17 @@ import (
 // name a link, which needs neither an address nor a route for that. Without a packet that leaves there is no ARP and
 // no neighbour solicitation either.
 //
+// Except are rules for what passes.
+//
 // The table is there with Guard.Off as well: the guard is about what the guest sends.
-func (p *Plan) muteNamespace(link string) firewall.Table {
+func (p *Plan) muteNamespace(link string, except ...firewall.Rule) firewall.Table {
 	links := []string{link, p.names.Tap}
 	if p.Record.ResponderTap != "" {
 		links = append(links, p.names.Responder)
 	}
-	return firewall.Table{Family: firewall.Inet, Name: p.names.Table, Chains: []firewall.Chain{
-		mute("from-namespace", firewall.Postrouting, links...),
-	}}
+	c := mute("from-namespace", firewall.Postrouting, links...)
+	c.Rules = append(except, c.Rules...)
+	return firewall.Table{Family: firewall.Inet, Name: p.names.Table, Chains: []firewall.Chain{c}}
 }
 
 // muteBridge adds to the two tables of a bridge what drops packets that the namespace sends by the bridge. They do not

@@ -28,6 +28,8 @@ type Plan struct {
 	names   netstate.Names
 	found   netstate.Snapshot
 	wanted  compare.State
+	// put are addresses and routes that the wiring puts at the NIC, which Undo removes. The other bindings put none there.
+	put compare.Gone
 }
 
 // Journal is what a plan was made of. Its method Plan makes the same plan again.
@@ -90,6 +92,7 @@ func NewPlan(found netstate.Snapshot, spec infra.Spec) (*Plan, error) {
 	if err := p.wire(nic); err != nil {
 		return nil, err
 	}
+	p.keepOffStack(nic)
 	p.addBounds(nic)
 	if p.spec.Options.NoDefaultRoute {
 		removeDefaultRoutes(&p.Record)
@@ -108,12 +111,28 @@ func NewPlan(found netstate.Snapshot, spec infra.Spec) (*Plan, error) {
 	return p, nil
 }
 
+// keepOffStack keeps what the journal needs of OffStack, so that other journals do not depend on the time at which an
+// address was added.
+func (p *Plan) keepOffStack(nic netstate.Link) {
+	var own []netstate.OffStack
+	for _, o := range p.found.OffStack {
+		if p.binding.traits().offStack && o.Link == nic.Index && !o.Tentative {
+			own = append(own, o)
+		}
+	}
+	p.found.OffStack = own
+}
+
 // checkFree refuses a NIC that is wired or a bridge's port already, and a wiring whose names are in use.
 func checkFree(found netstate.Snapshot, nic netstate.Link, names netstate.Names) error {
 	if strings.HasPrefix(nic.Alias, netstate.Mark("")) {
 		return fmt.Errorf("NIC %s: %w, its alias is %q: take it down first (Teardown, ForceTeardown), or name another NIC", nic.Name, infra.ErrWired, nic.Alias)
 	}
-	if master, ok := found.Link(nic.Master); ok && nic.Master != 0 {
+	master, ok := found.Link(nic.Master)
+	if wired, marked := netstate.Marked(master.Alias); ok && nic.Master != 0 && marked {
+		return fmt.Errorf("NIC %s: %w, it is the wired NIC %s under another name: name %[3]s", nic.Name, infra.ErrWired, wired)
+	}
+	if ok && nic.Master != 0 {
 		return fmt.Errorf("NIC %s: %w, it is a port of %s: take it off first (ip link set %s nomaster)", nic.Name, infra.ErrWired, master.Name, nic.Name)
 	}
 	for _, name := range names.Links() {
@@ -193,7 +212,7 @@ func (p *Plan) Undo(now netstate.Snapshot) ([]netstate.Op, error) {
 	if len(p.wanted.Links) > 0 {
 		want.Links = []netstate.Link{nic}
 	}
-	own := netstate.OfBridge(p.names.Bridge)
+	own := netstate.OfRouter(p.names)
 	for path := range p.wanted.Sysctls {
 		if !slices.Contains(own, path) && !slices.Contains(now.Needed, path) {
 			value, known := p.found.Sysctls[path]
@@ -208,6 +227,7 @@ func (p *Plan) Undo(now netstate.Snapshot) ([]netstate.Op, error) {
 			want.Addresses = append(want.Addresses, a)
 		}
 	}
+	want.Not, want.OffStack = p.put, p.found.OffStack
 	for _, r := range p.found.Routes {
 		if r.Uses(nic.Index) || compare.Sourced(r, nic.Index, p.found.Addresses) {
 			want.Routes = append(want.Routes, r)
@@ -237,7 +257,7 @@ func (p *Plan) compare(now netstate.Snapshot, want compare.State, mend bool) ([]
 	found := p.nic()
 	t := p.binding.traits()
 	want.Routes = p.withoutGone(now, want.Routes)
-	nic := compare.NIC{Names: p.names, Index: found.Index, Whole: t.whole, Mend: mend, Leaves: t.leaves, Direct: t.direct}
+	nic := compare.NIC{Names: p.names, Index: found.Index, Whole: t.whole, Mend: mend, Leaves: t.leaves, Direct: t.direct, OffStack: t.offStack}
 	for _, l := range p.wanted.Links {
 		if l.Index == found.Index {
 			nic.AllMulticast = l.AllMulticast && !found.AllMulticast

@@ -39,20 +39,51 @@ func splitPorts(p infra.Ports) []infra.Ports {
 	return list
 }
 
-// takenPorts are warnings: the namespace's services whose connections go to the guest instead.
+// warnTakenPorts warns of the namespace's services whose connections go to the guest instead.
 func warnTakenPorts(b infra.Masquerade, listeners []netstate.Listener, addresses []netip.Prefix) []string {
+	if b.Sidecar != nil {
+		return nil
+	}
 	var warnings []string
 	for _, l := range listeners {
 		forwarded := b.Ports == nil || containsPort(b.Ports, l.Protocol, l.Port)
-		if b.Sidecar != nil || !forwarded || containsPort(b.Excluded, l.Protocol, l.Port) {
+		if !forwarded || containsPort(b.Excluded, l.Protocol, l.Port) || !reached(l, addresses) && !(b.Loopback && l.Address.IsLoopback()) {
 			continue
 		}
-		isOwn := func(p netip.Prefix) bool { return p.Addr() == l.Address }
-		reached := l.Address.IsUnspecified() || slices.ContainsFunc(addresses, isOwn) || b.Loopback && l.Address.IsLoopback()
-		w := fmt.Sprintf("the namespace serves %s port %d at %v, which is forwarded to the guest: exclude %d/%s to keep it", l.Protocol, l.Port, l.Address, l.Port, l.Protocol)
-		if reached && !slices.Contains(warnings, w) {
-			warnings = append(warnings, w)
+		warnings = append(warnings, fmt.Sprintf("the namespace serves %s port %d at %v, which is forwarded to the guest: exclude %d/%s to keep it", l.Protocol, l.Port, l.Address, l.Port, l.Protocol))
+	}
+	return distinct(warnings)
+}
+
+// warnRoutedPorts is warnTakenPorts for a routed binding. What comes to an excluded port gets another destination, so a
+// service that listens at the NIC's address alone does not hear it. A sidecar takes only what its rules redirect.
+func warnRoutedPorts(b infra.Routed, listeners []netstate.Listener, addresses []netip.Prefix) []string {
+	var warnings []string
+	for _, l := range listeners {
+		if containsPort(b.Excluded, l.Protocol, l.Port) && l.Address.IsUnspecified() || !reached(l, addresses) {
+			continue
+		}
+		remedy := fmt.Sprintf("list %d/%s in binding.routed.excluded to keep it", l.Port, l.Protocol)
+		if !l.Address.IsUnspecified() {
+			remedy += ", and let the service listen at all addresses"
+		}
+		warnings = append(warnings, fmt.Sprintf("the namespace serves %s port %d at %v, which is the guest's now: %s", l.Protocol, l.Port, l.Address, remedy))
+	}
+	return distinct(warnings)
+}
+
+// reached says whether the service listens at one of the addresses.
+func reached(l netstate.Listener, addresses []netip.Prefix) bool {
+	return l.Address.IsUnspecified() || slices.ContainsFunc(addresses, func(p netip.Prefix) bool { return p.Addr() == l.Address })
+}
+
+// distinct are the texts without those that were there before.
+func distinct(texts []string) []string {
+	var list []string
+	for _, text := range texts {
+		if !slices.Contains(list, text) {
+			list = append(list, text)
 		}
 	}
-	return warnings
+	return list
 }

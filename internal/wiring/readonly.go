@@ -24,10 +24,10 @@ func (p *Plan) wire(nic netstate.Link) error {
 		return nil
 	}
 	var refused *infra.RefusedError
-	if errors.As(err, &refused) && (refused.Instead == cache.BindingBridge || refused.Instead == cache.BindingMasquerade) {
+	if errors.As(err, &refused) && slices.Contains([]string{cache.BindingBridge, cache.BindingMasquerade, cache.BindingRouted}, refused.Instead) {
 		calls := map[string]string{}
 		for _, path := range netstate.BridgeCalls() {
-			calls[path] = "0" // as both bindings want
+			calls[path] = "0" // as bridge and masquerade want; routed wants others, which are read-only where these are
 		}
 		if len(p.unwritable(calls)) > 0 {
 			refused.Instead = p.withoutSysctls(nic)
@@ -56,7 +56,7 @@ func (p *Plan) unwritable(wanted map[string]string) []string {
 
 // withoutSysctls is the binding that works on the NIC and needs no sysctl; empty: there is none.
 func (p *Plan) withoutSysctls(nic netstate.Link) string {
-	if p.binding.traits().bridged && p.checkRedirect(nic) == nil {
+	if t := p.binding.traits(); (t.bridged || t.routes) && p.checkRedirect(nic) == nil {
 		return cache.BindingRedirect
 	}
 	return ""

@@ -56,7 +56,7 @@ func (b redirect) wire(p *Plan, nic netstate.Link) error {
 	if err := p.addFilter(g); err != nil {
 		return err
 	}
-	p.wanted.Tables = append(g.addForwarding(p.wanted.Tables, p.names, p.spec.Guard), p.muteNamespace(p.names.NIC))
+	p.wanted.Tables = append(g.addForwarding(p.wanted.Tables, p.names, p.spec.Guard), p.muteNamespace(p.names.NIC, p.renewal6(nic)...))
 	if len(p.spec.Guard.MACs) > 0 && nic.Kind != "veth" {
 		p.warn("%s receives for its own MAC alone: from the other MACs of guard.macs the guest can send, and nothing comes back", nic.Name)
 	}
@@ -78,7 +78,16 @@ func (p *Plan) checkRedirect(nic netstate.Link) error {
 	default:
 		return nil
 	}
-	return &infra.RefusedError{NIC: nic.Name, Binding: cache.BindingRedirect, Reason: reason, Instead: cache.BindingMasquerade}
+	return &infra.RefusedError{NIC: nic.Name, Binding: cache.BindingRedirect, Reason: reason, Instead: p.insteadOfFrames(nic)}
+}
+
+// insteadOfFrames is the binding that works where none that passes frames does. A NIC without Ethernet keeps its addresses
+// for the guest only under Routed.
+func (p *Plan) insteadOfFrames(nic netstate.Link) string {
+	if reason, _ := p.notRouted(nic); !nic.Ethernet && reason == "" {
+		return cache.BindingRouted
+	}
+	return cache.BindingMasquerade
 }
 
 // checkOtherMAC refuses a guest's MAC that is not the NIC's where the NIC cannot take it.

@@ -97,6 +97,10 @@ func TestRefused(t *testing.T) {
 			s.Links[1].Master = 7
 			s.Links = append(s.Links, netstate.Link{Index: 7, Name: "br7", Kind: "bridge"})
 		}), bridge(), is(infra.ErrWired), "NIC eth0|br7|ip link set eth0 nomaster"},
+		{"a wired NIC by its new name", flannelWith(func(s *netstate.Snapshot) {
+			s.Links[1].Name, s.Links[1].Master = "eth0-nic", 7
+			s.Links = append(s.Links, netstate.Link{Index: 7, Name: "eth0-br", Kind: "bridge", Alias: netstate.Mark("eth0")})
+		}), withSpec(bridge(), func(s *infra.Spec) { s.NIC = "eth0-nic" }), is(infra.ErrWired), "NIC eth0-nic|wired NIC eth0|name eth0"},
 		{"moved name taken", beside(netstate.Link{Index: 7, Name: "eth0-nic"}), bridge(), is(infra.ErrWired), "NIC eth0|eth0-nic|Teardown|rename"},
 		{"bridge name taken", beside(netstate.Link{Index: 7, Name: "eth0-br"}), masquerade(), is(infra.ErrWired), "NIC eth0|eth0-br|Teardown|rename"},
 		{"tap name taken", beside(netstate.Link{Index: 7, Name: "eth0-tap"}), masquerade(), is(infra.ErrWired), "NIC eth0|eth0-tap|Teardown|rename"},
@@ -107,7 +111,14 @@ func TestRefused(t *testing.T) {
 
 		{"masquerade of what is routed by its source", sourceRouted(), masquerade(), refused("masquerade", "bridge"), "eth0|policy rules|10.244.1.7|bridge would work"},
 		{"bridge on NOARP", nicWith(func(l *netstate.Link) { l.NoARP = true }), bridge(), refused("bridge", "redirect"), "eth0|ARP|redirect would work"},
-		{"bridge on tun", nicWith(func(l *netstate.Link) { l.Kind, l.Ethernet = "tun", false }), bridge(), refused("bridge", "masquerade"), "eth0|Ethernet|masquerade would work"},
+		{"bridge on tun", nicWith(func(l *netstate.Link) { l.Kind, l.Ethernet = "tun", false }), bridge(), refused("bridge", "routed"), "eth0|Ethernet|routed would work"},
+		{"bridge on tun where routed's address is in use", flannelWith(func(s *netstate.Snapshot) {
+			s.Links[1].Kind, s.Links[1].Ethernet = "tun", false
+			s.Addresses = append(s.Addresses, netstate.Address{Link: 1, Prefix: pfx("169.254.75.1/32"), ValidSeconds: netstate.Forever, PreferredSeconds: netstate.Forever})
+		}), bridge(), refused("bridge", "masquerade"), "eth0|Ethernet|masquerade would work"},
+		{"bridge on tun without nf_tables", flannelWith(func(s *netstate.Snapshot) {
+			s.Links[1].Kind, s.Links[1].Ethernet, s.NoNFTables = "tun", false, true
+		}), bridge(), refused("bridge", "masquerade"), "eth0|nf_tables|masquerade would work"},
 		{"bridge on ipvlan", nicWith(func(l *netstate.Link) { l.Kind = "ipvlan" }), bridge(), refused("bridge", "redirect"), "eth0|ipvlan|redirect would work"},
 		{"bridge on macvlan", nicWith(func(l *netstate.Link) { l.Kind, l.Mode = "macvlan", "private" }), bridge(), refused("bridge", "redirect"), "eth0|macvlan|private|redirect would work"},
 		{"bridge on bridge", nicWith(func(l *netstate.Link) { l.Kind = "bridge" }), bridge(), refused("bridge", "redirect"), "eth0|redirect would work"},
@@ -136,7 +147,14 @@ func TestRefused(t *testing.T) {
 			s.Sysctls = map[string]string{netstate.PortStart: "1024", netstate.PingGroups: "1 0"}
 			s.ReadOnly = []string{netstate.PortStart, netstate.PingGroups}
 		}), infra.Spec{NIC: "eth0", Binding: infra.Passt{}}, refused("passt", ""), `eth0|--sysctl "net.ipv4.ping_group_range=0 2147483647"`},
-		{"redirect on tun", nicWith(func(l *netstate.Link) { l.Kind, l.Ethernet = "tun", false }), redirect(), refused("redirect", "masquerade"), "eth0|Ethernet|masquerade would work"},
+		{"redirect on tun", nicWith(func(l *netstate.Link) { l.Kind, l.Ethernet = "tun", false }), redirect(), refused("redirect", "routed"), "eth0|Ethernet|routed would work"},
+		{"redirect on tun where routed's address is in use", flannelWith(func(s *netstate.Snapshot) {
+			s.Links[1].Kind, s.Links[1].Ethernet = "tun", false
+			s.Addresses = append(s.Addresses, netstate.Address{Link: 1, Prefix: pfx("169.254.75.1/32"), ValidSeconds: netstate.Forever, PreferredSeconds: netstate.Forever})
+		}), redirect(), refused("redirect", "masquerade"), "eth0|Ethernet|masquerade would work"},
+		{"redirect on tun without nf_tables", flannelWith(func(s *netstate.Snapshot) {
+			s.Links[1].Kind, s.Links[1].Ethernet, s.NoNFTables = "tun", false, true
+		}), redirect(), refused("redirect", "masquerade"), "eth0|nf_tables|masquerade would work"},
 		{"redirect without MAC", nicWith(func(l *netstate.Link) { l.MAC = cache.MAC{} }), redirect(), refused("redirect", "masquerade"), "eth0|MAC|masquerade would work"},
 		{"redirect without nf_tables", flannelWith(func(s *netstate.Snapshot) { s.NoNFTables = true }), redirect(), refused("redirect", "masquerade"), "eth0|nf_tables|masquerade would work"},
 		{"auto, other frames on a NIC for masquerade alone", nicWith(func(l *netstate.Link) { l.Ethernet = false }), withSpec(auto(), framesPass), refused("masquerade", ""), "eth0|guard.etherTypes"},
@@ -149,6 +167,16 @@ func TestRefused(t *testing.T) {
 		{"bridge below a macvlan", beside(netstate.Link{Index: 7, Name: "child", Kind: "macvlan", Parent: 2}), bridge(), refused("bridge", "masquerade"), "eth0|child|masquerade would work"},
 		{"redirect below a VLAN", beside(netstate.Link{Index: 7, Name: "eth0.5", Kind: "vlan", Parent: 2}), redirect(), refused("redirect", "masquerade"), "eth0|eth0.5|masquerade would work"},
 		{"bridge without MAC", nicWith(func(l *netstate.Link) { l.MAC = cache.MAC{} }), bridge(), refused("bridge", "masquerade"), "eth0|MAC|masquerade would work"},
+		{"routed without address", flannelWith(func(s *netstate.Snapshot) { s.Addresses = s.Addresses[2:] }), routed(), refused("routed", "bridge"), "eth0|no address|bridge would work"},
+		{"routed without nf_tables", flannelWith(func(s *netstate.Snapshot) { s.NoNFTables = true }), routed(), refused("routed", "masquerade"), "eth0|nf_tables|masquerade would work"},
+		{"routed of IPv6 with a small MTU", flannelWith(func(s *netstate.Snapshot) { s.Links[1].MTU = 1200 }), routed(), refused("routed", "bridge"), "eth0|1200|bridge would work"},
+		{"routed where its address is in use", flannelWith(func(s *netstate.Snapshot) {
+			s.Addresses = append(s.Addresses, netstate.Address{Link: 1, Prefix: pfx("169.254.75.1/32"), ValidSeconds: netstate.Forever, PreferredSeconds: netstate.Forever})
+		}), routed(), refused("routed", "masquerade"), "eth0|169.254.75.1|lo|masquerade would work"},
+		{"routed with sysctls read-only", sysctlsReadOnly(nil), routed(), refused("routed", "redirect"), "eth0|net.ipv6.conf.all.forwarding=1|redirect would work"},
+		{"a proxy of a family that is missing", lan4(), withSpec(routed(), func(s *infra.Spec) {
+			s.Binding = infra.Routed{Sidecar: &infra.Sidecar{Sources: []netip.Addr{netip.MustParseAddr("::6")}}}
+		}), field("binding.routed.sidecar.sources[0]"), "::6|eth0"},
 		{"masquerade without address", flannelWith(func(s *netstate.Snapshot) { s.Addresses = s.Addresses[2:] }), masquerade(), refused("masquerade", "bridge"), "eth0|no address|bridge would work"},
 		{"masquerade of IPv6 with a small MTU", flannelWith(func(s *netstate.Snapshot) { s.Links[1].MTU = 1200 }), masquerade(), refused("masquerade", "bridge"), "eth0|1200|bridge would work"},
 		{"bridge without nf_tables", flannelWith(func(s *netstate.Snapshot) { s.NoNFTables = true }), bridge(), refused("bridge", "masquerade"), "eth0|nf_tables|masquerade would work"},
@@ -271,5 +299,23 @@ func TestForwardingRefused(t *testing.T) {
 	var field *cache.FieldError
 	if !errors.As(err, &field) || field.Field != "guard.open" {
 		t.Errorf("have %v, want a FieldError of guard.open", err)
+	}
+}
+
+// TestAutoBehindRouted: where routed's own address is in use, auto goes on to masquerade and says why.
+func TestAutoBehindRouted(t *testing.T) {
+	for _, taken := range []string{"169.254.75.1/32", "fd00:a9fe:4b01::1/128"} {
+		plan := newPlan(t, flannelWith(func(s *netstate.Snapshot) {
+			s.Links[1].Kind, s.Links[1].Ethernet, s.Links[1].NoARP = "tun", false, true
+			s.Addresses = append(s.Addresses, netstate.Address{Link: 1, Prefix: pfx(taken), ValidSeconds: netstate.Forever, PreferredSeconds: netstate.Forever})
+		}), auto())
+		if plan.Record.Binding != cache.BindingMasquerade || len(plan.Refused) != 3 {
+			t.Errorf("%s: binding %s, refused %v", taken, plan.Record.Binding, plan.Refused)
+			continue
+		}
+		address, _, _ := strings.Cut(taken, "/")
+		if last := plan.Refused[2]; last.Binding != cache.BindingRouted || !strings.Contains(last.Reason, address) || !strings.Contains(last.Reason, " lo ") {
+			t.Errorf("%s: the last refusal is %v", taken, last)
+		}
 	}
 }

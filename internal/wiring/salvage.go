@@ -39,7 +39,7 @@ func MayUseIPTables(now netstate.Snapshot, nic, kind string, record *cache.Recor
 
 // unforwardedTable has the rules of a masquerade that say that the NIC did not forward before Setup.
 func unforwardedTable(nic string) firewall.Table {
-	t := translation{names: netstate.NamesFor(nic), unforwarded: []int{4, 6}}
+	t := translation{forwarding: forwarding{names: netstate.NamesFor(nic), unforwarded: []int{4, 6}}}
 	rules := t.through()
 	return firewall.Table{Family: firewall.Inet, Name: t.names.Table, Chains: []firewall.Chain{
 		{Name: "through", Type: "filter", Hook: firewall.Forward, Priority: firewall.Filter, Rules: rules[len(rules)-2:]},
@@ -66,6 +66,8 @@ func Salvage(now netstate.Snapshot, nic, kind string, record *cache.Record) Jour
 		s.redirect()
 	case infra.Masquerade:
 		s.masquerade()
+	case infra.Routed:
+		s.routed()
 	case infra.Macvtap:
 		s.direct("whether %s was up, and received all multicast; both stay as they are", nic)
 	case infra.Passt:
@@ -96,6 +98,8 @@ func (s *salvage) binding(kind string) infra.Binding {
 	switch {
 	case held || isMoved && (!there || bridged && moved.Master == bridge.Index):
 		b = infra.Bridge{}
+	case s.handedOver():
+		b = infra.Routed{}
 	case bridged || translates:
 		b = infra.Masquerade{}
 	default:
@@ -210,6 +214,77 @@ func (s *salvage) masquerade() {
 		s.gone()
 		return
 	}
+	s.forwarding(&was)
+	s.keep(was)
+}
+
+// handedOver says whether the NIC has the namespace's address of a routed binding.
+func (s *salvage) handedOver() bool {
+	nic, there := s.now.Named(s.names.NIC)
+	return there && slices.ContainsFunc(s.now.Addresses, func(a netstate.Address) bool { return a.Link == nic.Index && isHop(a) })
+}
+
+// isHop says whether a routed binding has put the address at the NIC.
+func isHop(a netstate.Address) bool {
+	switch a.Prefix.Addr() {
+	case infra.RoutedIPv4, infra.RoutedIPv4.Next():
+		return a.Scope == netstate.ScopeHost && a.Prefix.IsSingleIP()
+	case infra.RoutedIPv6:
+		return a.Prefix.IsSingleIP() && a.Flags&netstate.AddrNoPrefixRoute != 0
+	}
+	return false
+}
+
+// routed has put an address of each family at the NIC, which is the source of its IPv4 routes. The NIC's own IPv6 addresses
+// are deprecated.
+func (s *salvage) routed() {
+	was, there := s.now.Named(s.names.NIC)
+	s.defaultSysctls()
+	if !there {
+		s.gone()
+		return
+	}
+	s.forwarding(&was)
+	s.keep(was)
+	var hops []netip.Addr
+	found := &s.j.Found
+	found.Addresses = slices.DeleteFunc(found.Addresses, func(a netstate.Address) bool {
+		if isHop(a) {
+			hops = append(hops, a.Prefix.Addr())
+		}
+		return isHop(a)
+	})
+	for i := range found.Addresses {
+		if a := &found.Addresses[i]; a.PreferredSeconds == 0 {
+			a.PreferredSeconds = a.ValidSeconds
+			if a.ValidSeconds != netstate.Forever {
+				s.lose("for how long the address %v of %s is preferred", a.Prefix, was.Name)
+			}
+		}
+	}
+	sourced := false
+	for i := range found.Routes {
+		r := &found.Routes[i]
+		if !slices.Contains(hops, r.PrefSrc) {
+			continue
+		}
+		r.PrefSrc = netip.Addr{}
+		ofKernel := slices.IndexFunc(found.Addresses, func(a netstate.Address) bool {
+			return r.Protocol == netstate.ProtocolKernel && a.Prefix.Addr().Is4() && slices.ContainsFunc(netstate.Connected(a, was, nil), func(c netstate.Route) bool { return c.Destination == r.Destination })
+		})
+		if ofKernel >= 0 {
+			r.PrefSrc = found.Addresses[ofKernel].Prefix.Addr()
+		} else {
+			sourced = true
+		}
+	}
+	if sourced {
+		s.lose("the preferred source (src) of routes of %s, if they had one", was.Name)
+	}
+}
+
+// forwarding restores whether the NIC forwarded, which a rule says.
+func (s *salvage) forwarding(was *netstate.Link) {
 	before, known := s.forwarded()
 	paths := []string{netstate.Forwarding6, netstate.ForceForwarding(s.names.NIC)}
 	on := slices.ContainsFunc(paths, func(path string) bool { return s.now.Sysctls[path] == "1" })
@@ -227,7 +302,6 @@ func (s *salvage) masquerade() {
 	if s.now.Sysctls[netstate.AcceptRA(s.names.NIC)] == "2" {
 		s.lose("net.ipv6.conf.%s.accept_ra, if it was not 2", s.names.NIC)
 	}
-	s.keep(was)
 }
 
 // direct leaves the NIC as it is.
@@ -249,7 +323,7 @@ func (s *salvage) forwarded() (before map[int]bool, known bool) {
 		image := want.Image().Chains
 		rules := image[slices.IndexFunc(image, func(c firewall.ChainImage) bool { return c.Name == through })].Rules
 		for _, t := range s.now.Tables {
-			for _, c := range t.Chains {
+			for _, c := range t.Whole().Chains {
 				if t.Family != want.Family || c.Name != through {
 					continue
 				}
@@ -298,7 +372,7 @@ func (s *salvage) defaultSysctls() {
 	for _, path := range netstate.BridgeCalls() {
 		if s.now.Sysctls[path] == "0" && s.canWrite(path) {
 			s.setSysctl(path, netstate.DefaultBridgeCall)
-			changed = append(changed, strings.ReplaceAll(path, "/", ".")+" (1)")
+			changed = append(changed, strings.ReplaceAll(path, "/", ".")+" = 1")
 		}
 	}
 	own := func(a netstate.Address) bool {
@@ -306,10 +380,10 @@ func (s *salvage) defaultSysctls() {
 		return l.Name == s.names.NIC && a.Prefix.Addr().Is6()
 	}
 	if s.now.Sysctls[netstate.NoIPv6] == "0" && s.canWrite(netstate.NoIPv6) && slices.ContainsFunc(s.now.Addresses, own) {
-		changed = append(changed, strings.ReplaceAll(netstate.NoIPv6, "/", ".")+" (0)")
+		changed = append(changed, strings.ReplaceAll(netstate.NoIPv6, "/", ".")+" = 0")
 	}
 	if len(changed) > 0 {
-		s.lose("sysctls, if they were not the kernel's defaults: %s", strings.Join(changed, ", "))
+		s.lose("sysctls, if they were not the kernel's defaults, which they have now: %s", strings.Join(changed, ", "))
 	}
 }
 
@@ -333,12 +407,13 @@ func (s *salvage) addressCommands() []string {
 		wanted = append(wanted, v4.Address)
 	}
 	if v6 := s.record.IPv6; v6 != nil {
-		at := slices.IndexFunc(v6.OnLink, func(p netip.Prefix) bool { return p.Contains(v6.Address) })
-		bits := 128
-		if at >= 0 {
-			bits = v6.OnLink[at].Bits()
+		for _, a := range v6.Addresses() {
+			bits := 128
+			if at := slices.IndexFunc(v6.OnLink, func(p netip.Prefix) bool { return p.Contains(a) }); at >= 0 {
+				bits = v6.OnLink[at].Bits()
+			}
+			wanted = append(wanted, netip.PrefixFrom(a, bits))
 		}
-		wanted = append(wanted, netip.PrefixFrom(v6.Address, bits))
 	}
 	var commands []string
 	for _, p := range wanted {
@@ -409,6 +484,13 @@ func (s *salvage) advise(commands []string) string {
 // Plan is the plan that the journal was made of. That of a salvaged journal can be undone and nothing else.
 func (j Journal) Plan() (*Plan, error) {
 	if !j.Salvaged {
+		if auto, is := j.Spec.Binding.(infra.Auto); is && j.Standby {
+			left := slices.DeleteFunc(kindsOf(auto), func(kind string) bool { return kind == cache.BindingRouted }) // SetTurn would refuse it
+			if len(left) > 0 {
+				auto.Order = left
+				j.Spec.Binding = auto
+			}
+		}
 		p, err := NewPlan(j.Found, j.Spec)
 		if err == nil {
 			err = p.SetTurn(j.Turn)
@@ -422,6 +504,9 @@ func (j Journal) Plan() (*Plan, error) {
 	}
 	for path := range j.Found.Sysctls {
 		p.wanted.Sysctls[path] = ""
+	}
+	if p.binding.traits().offStack {
+		p.put = putOf(j.Found, p.nic())
 	}
 	return p, nil
 }

@@ -52,6 +52,8 @@ var phrases = []struct {
 	{"whether eth0 received all multicast", []string{"link eth0"}, false},
 	{"addresses and routes that eth0 has lost", nil, false},
 	{"sysctls, if ", []string{"sysctl net/bridge/", "sysctl net/ipv6/conf/default/disable_ipv6"}, false},
+	{"the preferred source (src) of ", []string{"route eth0"}, false},
+	{"for how long the address ", []string{"address eth0 128"}, true},
 	{"net.ipv6.conf.eth0.accept_ra, if ", []string{"sysctl net/ipv6/conf/eth0/accept_ra"}, false},
 }
 
@@ -193,6 +195,25 @@ func TestSalvageDamaged(t *testing.T) {
 				t.Errorf("left are\n%s", text(t, s))
 			}
 		})
+	}
+}
+
+// TestSalvageSeveralAddresses: the commands by the record add all IPv6 addresses that are lost.
+func TestSalvageSeveralAddresses(t *testing.T) {
+	found := flannelWith(func(s *netstate.Snapshot) {
+		at := slices.IndexFunc(s.Addresses, func(a netstate.Address) bool { return a.Prefix.Addr().Is6() && !a.Prefix.Addr().IsLinkLocalUnicast() })
+		s.Addresses = slices.Insert(s.Addresses, at+1, address("fd00:244:1::8/64"), address("fd00:244:2::9/128"))
+	})
+	plan := newPlan(t, found, bridge())
+	k := wire(t, plan, found)
+	holder, _ := k.s.Named("eth0")
+	if err := k.delLink(holder.Index); err != nil {
+		t.Fatal(err)
+	}
+	lost := salvage(t, k, "eth0", &plan.Record).Lost
+	const want = "; by the record: ip addr add 10.244.1.7/24 dev eth0, ip addr add fd00:244:1::7/64 dev eth0, ip addr add fd00:244:1::8/64 dev eth0, ip addr add fd00:244:2::9/128 dev eth0"
+	if !slices.ContainsFunc(lost, func(l string) bool { return strings.HasSuffix(l, want) }) {
+		t.Errorf("lost are %q, want %q", lost, want)
 	}
 }
 

@@ -58,7 +58,7 @@ func TestSourcePorts(t *testing.T) {
 			plan := newPlan(t, found, withSpec(masquerade(), func(s *infra.Spec) { s.Binding, s.Guard.Open = c.binding, c.open }))
 			var kept []string
 			var others []string
-			rule := regexp.MustCompile(`iifname "eth0-br" (oifname "eth0" )?meta l4proto tcp (tcp sport (\S+) )?masquerade to :(\S+) comment`)
+			rule := regexp.MustCompile(`iifname "eth0-br" (oifname "eth0" )?meta l4proto tcp (tcp sport (\S+) )?masquerade to :(\S+)`)
 			for _, m := range rule.FindAllStringSubmatch(plan.String(), -1) {
 				switch {
 				case m[3] == "":
@@ -106,7 +106,7 @@ func TestSourcePorts(t *testing.T) {
 func TestEveryMasqueradeHasPorts(t *testing.T) {
 	for _, by := range []string{"nftables", "iptables-nft"} {
 		plan := newPlan(t, flannel(), withSpec(masquerade(), func(s *infra.Spec) { s.Binding = infra.Masquerade{Firewall: by} }))
-		bare := regexp.MustCompile(`(?im)^.* masquerade( comment .*)?$`).FindAllString(plan.String(), -1)
+		bare := regexp.MustCompile(`(?im)^.* masquerade$`).FindAllString(plan.String(), -1)
 		for _, line := range bare {
 			if strings.Contains(line, "tcp") || strings.Contains(line, "udp") || strings.Contains(line, "sctp") {
 				t.Errorf("%s: %s", by, line)

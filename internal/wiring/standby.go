@@ -2,6 +2,7 @@ package wiring
 
 import (
 	"maps"
+	"net/netip"
 	"slices"
 
 	"github.com/guestwire/guestwire/cache"
@@ -11,11 +12,14 @@ import (
 )
 
 // SetTurn says by the record's Standby whether the guest's tap is to be down, and gives the plan's record the values of the
-// other one. The error is an *infra.RefusedError if the binding has no tap that Setup makes.
+// other one. The error is an *infra.RefusedError if the binding has no tap that Setup makes, and a *cache.FieldError for the routed binding.
 func (p *Plan) SetTurn(t Turn) error {
 	if t.Standby && p.binding.traits().direct {
 		return &infra.RefusedError{NIC: p.names.NIC, Binding: p.spec.Binding.Kind(), Instead: p.insteadOfDirect(p.nic()),
 			Reason: "guestwire makes no tap for the guest, so it cannot keep the guest on standby"}
+	}
+	if t.Standby && p.binding.traits().offStack {
+		return &cache.FieldError{Field: "standby", Reason: "under the routed binding the namespace answers for the guest's addresses all the time: want another binding, such as masquerade, for a guest that moves"}
 	}
 	p.Record.Standby, p.Record.Quiet, p.Record.Turn = t.Standby, t.Quiet, t.Turn
 	return nil
@@ -73,14 +77,30 @@ func (p *Plan) Quiet(now netstate.Snapshot) []netstate.Op {
 	return []netstate.Op{netstate.LinkSet{Index: tap.Index, Link: tap.Name, Up: new(bool)}}
 }
 
-// KnownGateway notes the MAC of the guest's IPv6 gateway as another record of the guest has it, so that the network needs
+// KnownGateways notes the MACs of the guest's gateways as another record of the guest has them, so that the network needs
 // not be asked. A gateway with another address, and one whose MAC the namespace knows, is left as it is.
-func KnownGateway(found *netstate.Snapshot, nic netstate.Link, from cache.Record) {
-	gateway, needed := neededGateway(*found, nic)
-	if !needed || neighbourAt(*found, nic, gateway) >= 0 || from.IPv6 == nil || from.IPv6.Router == nil || from.IPv6.Router.MAC.IsZero() || from.Static == nil {
-		return
+func KnownGateways(found *netstate.Snapshot, nic netstate.Link, from cache.Record) {
+	for _, gateway := range Gateways(*found, nic) {
+		mac := gatewayMAC(from, gateway)
+		isGateway := from.Static != nil && slices.ContainsFunc(from.Static.Routes, func(r cache.StaticRoute) bool { return r.Gateway == gateway })
+		if isGateway && !mac.IsZero() {
+			found.Neighbours = append(slices.Clone(found.Neighbours), netstate.Neighbour{Link: nic.Index, Address: gateway, MAC: mac})
+		}
 	}
-	if slices.ContainsFunc(from.Static.Routes, func(r cache.StaticRoute) bool { return r.Gateway == gateway }) {
-		found.Neighbours = append(slices.Clone(found.Neighbours), netstate.Neighbour{Link: nic.Index, Address: gateway, MAC: from.IPv6.Router.MAC})
+}
+
+// gatewayMAC is the MAC that the record has of the gateway of the family; zero: none.
+func gatewayMAC(r cache.Record, gateway netip.Addr) cache.MAC {
+	if gateway.Is6() {
+		if r.IPv6 == nil || r.IPv6.Router == nil {
+			return cache.MAC{}
+		}
+		return r.IPv6.Router.MAC
 	}
+	for _, n := range r.Neighbours {
+		if r.IPv4 != nil && n.Address == r.IPv4.StandIn {
+			return n.MAC
+		}
+	}
+	return cache.MAC{}
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/wiring"
@@ -40,6 +41,13 @@ func TestStandby(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			found := text(t, boot(c.found).s)
 			plan := newPlan(t, c.found, c.spec)
+			if plan.Record.Binding == cache.BindingRouted {
+				var bad *cache.FieldError
+				if err := plan.SetTurn(wiring.Turn{Standby: true}); !errors.As(err, &bad) || bad.Field != "standby" {
+					t.Errorf("%v, want a FieldError of standby", err)
+				}
+				return
+			}
 			tap := plan.Record.Tap
 			want := text(t, wire(t, plan, c.found).s)
 			setStandby(t, plan, true)
@@ -94,7 +102,7 @@ func TestStandby(t *testing.T) {
 			if err != nil || again.Record.Standby != plan.Record.Standby || again.Record.Turn != plan.Record.Turn {
 				t.Errorf("the journal's plan has standby %v, turn %d, %v", again.Record.Standby, again.Record.Turn, err)
 			}
-			if g, needed := plan.Gateway(); needed {
+			for _, g := range plan.Gateways() {
 				g.MAC[5]++
 				if other, err := plan.WithGateway(g); err != nil || !other.Record.Standby || other.Record.Turn != plan.Record.Turn {
 					t.Errorf("with another gateway the plan has standby %v, turn %d, %v", other.Record.Standby, other.Record.Turn, err)

@@ -17,6 +17,8 @@ const (
 	tagQinQ3  = 0x9300
 )
 
+var tags = []uint16{tag8021Q, tag8021ad, tagQinQ, tagQinQ2, tagQinQ3}
+
 func etherType(kind uint16) firewall.Match {
 	return firewall.Bytes{Header: firewall.Ethernet, Offset: 12, Value: binary.BigEndian.AppendUint16(nil, kind)}
 }
@@ -41,7 +43,7 @@ func (g guest) passVLANs(pass firewall.Verdict, hop firewall.Reason) []firewall.
 		return nil
 	}
 	var rules []firewall.Rule
-	for _, inner := range []uint16{tag8021Q, tag8021ad, tagQinQ, tagQinQ2, tagQinQ3} {
+	for _, inner := range tags {
 		rules = append(rules, rule(drop(hop), vlan(0, 0, inner)))
 	}
 	for _, b := range blocks {
@@ -65,6 +67,19 @@ func (g guest) passPriority(pass firewall.Verdict, of func(kind uint16) []firewa
 	}
 	for _, e := range g.etherTypes {
 		rules = append(rules, rule(pass, vlan(0, maskVLAN, uint16(e))))
+	}
+	return rules
+}
+
+// onlyVLANs are the rules for a guest that hears all frames without a tag: of those with a tag, the guard's alone.
+func (g guest) onlyVLANs(pass firewall.Verdict) []firewall.Rule {
+	if len(g.vlans) == 0 {
+		return nil
+	}
+	any := func(uint16) []firewall.Rule { return []firewall.Rule{rule(pass)} }
+	rules := append(g.passVLANs(pass, firewall.NetworkFrame), g.passPriority(pass, any)...)
+	for _, tag := range tags {
+		rules = append(rules, rule(drop(firewall.NetworkFrame), etherType(tag)))
 	}
 	return rules
 }

@@ -21,7 +21,7 @@ func bridgeTable(n netstate.Names, toNamespace ...firewall.Rule) firewall.Table 
 // another table, which does not see what the network sends. So the link-local addresses of other stations are noted
 // here, and defended.
 func (g guest) addBetween(t firewall.Table, n netstate.Names, guard infra.Guard) firewall.Table {
-	if guard.Off || !g.served && !g.local.learns {
+	if guard.Off || !g.served && !g.local.learns && len(g.vlans) == 0 {
 		return t
 	}
 	toNetwork := []firewall.Match{firewall.OutInterface{Name: n.Tap, Not: true}}
@@ -38,20 +38,34 @@ func (g guest) addBetween(t firewall.Table, n netstate.Names, guard infra.Guard)
 	}
 	t.Chains = append(t.Chains, firewall.Chain{Name: "between", Type: "filter", Hook: firewall.Forward, Priority: firewall.Filter, Rules: between},
 		firewall.Chain{Name: "to-guest"})
-	return g.addToGuest(t, len(t.Chains)-1, firewall.Accept{}, func(kind uint16) firewall.Match { return firewall.EtherType{Number: kind} })
+	return g.addToGuest(t, len(t.Chains)-1, firewall.Accept{}, nil, func(kind uint16) firewall.Match { return firewall.EtherType{Number: kind} })
+}
+
+// toLeaseOwner is the chain that takes DHCP of the network from the bridge and leaves it to the namespace, where a DHCP
+// client may have leased the guest's address before Setup: CNI's dhcp daemon, dhclient, systemd-networkd. Such a client has
+// a packet socket on the NIC, which hears nothing of what a bridge takes from its port.
+func (p *Plan) toLeaseOwner(nic netstate.Link) firewall.Chain {
+	return firewall.Chain{Name: "to-lease-owner", Type: "filter", Hook: firewall.Ingress, Device: p.names.Moved, Link: nic.Index, Priority: firewall.Filter,
+		Rules: append([]firewall.Rule{
+			rule(firewall.Accept{}, firewall.Protocol{Number: firewall.ProtocolUDP, Not: true}), // most packets
+		}, toDHCPClients(firewall.Up{Port: true, Reason: firewall.NetworkDHCP}, untagged)...)}
 }
 
 // addForwarding adds the chain that forwards from the NIC to the tap what may reach the guest. The guest filter
-// forwards the other way; without it, a chain does.
+// forwards the other way; without it, a chain does. What is for DHCP clients goes on to the namespace, see toLeaseOwner:
+// packet sockets see a frame behind the hook ingress.
 func (g guest) addForwarding(tables []firewall.Table, n netstate.Names, guard infra.Guard) []firewall.Table {
 	if len(tables) == 0 {
 		tables = []firewall.Table{{Family: firewall.NetDev, Name: n.Table}}
 	}
 	t := &tables[0]
-	toTap := firewall.Fwd{Device: n.Tap}
+	toTap, toNamespace := firewall.Fwd{Device: n.Tap}, firewall.Up{Reason: firewall.NetworkDHCP}
 	in := firewall.Chain{Name: "to-guest", Type: "filter", Hook: firewall.Ingress, Device: n.NIC, Priority: firewall.Filter}
 	if guard.Off {
 		in.Rules = []firewall.Rule{rule(toTap)}
+		if g.served {
+			in.Rules = append(toDHCPClients(toNamespace, untagged, is(firewall.ProtocolUDP)), in.Rules...)
+		}
 		t.Chains = append(t.Chains, in, firewall.Chain{
 			Name: "from-guest", Type: "filter", Hook: firewall.Ingress, Device: n.Tap, Priority: firewall.Filter,
 			Rules: []firewall.Rule{rule(g.pass)},
@@ -59,26 +73,50 @@ func (g guest) addForwarding(tables []firewall.Table, n netstate.Names, guard in
 		return tables
 	}
 	t.Chains = append(t.Chains, in)
-	*t = g.addToGuest(*t, len(t.Chains)-1, toTap, func(kind uint16) firewall.Match {
+	*t = g.addToGuest(*t, len(t.Chains)-1, toTap, toDHCPClients(toNamespace, untagged), func(kind uint16) firewall.Match {
 		return firewall.Bytes{Header: firewall.Ethernet, Offset: 12, Value: binary.BigEndian.AppendUint16(nil, kind)}
 	})
 	return tables
 }
 
+// toDHCPClients are the rules for what the network sends to DHCP clients, in a chain of UDP. Of is how the rules match an IP
+// version, also are more matches of each.
+func toDHCPClients(v firewall.Verdict, of func(version int) firewall.Match, also ...firewall.Match) []firewall.Rule {
+	var rules []firewall.Rule
+	for _, c := range []struct {
+		version int
+		port    uint16
+	}{{4, client4}, {6, client6}} {
+		rules = append(rules, rule(v, append([]firewall.Match{of(c.version), firewall.DestinationPort{First: c.port, Last: c.port}}, also...)...))
+	}
+	return rules
+}
+
+// carries matches an IP version, also behind a VLAN tag; untagged does not match a frame with a tag.
+func carries(version int) firewall.Match { return firewall.Carries{Version: version} }
+
+func untagged(version int) firewall.Match {
+	if version == 4 {
+		return etherType(netstate.EthernetIPv4)
+	}
+	return etherType(netstate.EthernetIPv6)
+}
+
 // addToGuest fills the chain with the number to: what the network may send to the guest. A guest with a responder does
 // not hear the network's DHCP servers and routers: a message passes only if the octets that tell can be read, or in a
-// fragment behind such a one. Of is how the table's family matches an EtherType.
-func (g guest) addToGuest(t firewall.Table, to int, pass firewall.Verdict, of func(kind uint16) firewall.Match) firewall.Table {
+// fragment behind such a one. DHCP are rules before those that drop DHCP, of is how the table's family matches an
+// EtherType.
+func (g guest) addToGuest(t firewall.Table, to int, pass firewall.Verdict, dhcp []firewall.Rule, of func(kind uint16) firewall.Match) firewall.Table {
 	add := func(name string, rules ...firewall.Rule) {
 		t.Chains = append(t.Chains, firewall.Chain{Name: name, Rules: rules})
 	}
 	var heard []firewall.Rule
 	if g.local.learns {
-		heard = []firewall.Rule{rule(firewall.Jump{Chain: "heard"}, is(firewall.ProtocolICMPv6))}
+		heard = []firewall.Rule{rule(firewall.Jump{Chain: "heard"}, is(firewall.ProtocolICMPv6), carries(6))}
 		add("heard", g.local.hear()...)
 	}
 	if !g.served {
-		t.Chains[to].Rules = append(heard, rule(pass))
+		t.Chains[to].Rules = slices.Concat(heard, g.onlyVLANs(pass), []firewall.Rule{rule(pass)})
 		return t
 	}
 	ip4, ip6 := of(netstate.EthernetIPv4), of(netstate.EthernetIPv6)
@@ -105,26 +143,15 @@ func (g guest) addToGuest(t firewall.Table, to int, pass firewall.Verdict, of fu
 		})
 
 	v4, v6 := firewall.Carries{Version: 4}, firewall.Carries{Version: 6}
-	next, hidden := firewall.Goto{Chain: "to-any"}, rule(drop(firewall.NetworkFrame))
-	later := []firewall.Rule{rule(next, v4, laterFragment4), rule(next, v6, firewall.Fragment{})}
-	client := func(v firewall.Match, port uint16) firewall.Rule {
-		return rule(drop(firewall.NetworkDHCP), v, is(firewall.ProtocolUDP), firewall.DestinationPort{Protocol: firewall.ProtocolUDP, First: port, Last: port})
+	next, later, hidden := firewall.Goto{Chain: "to-any"}, firewall.Goto{Chain: "to-later"}, rule(drop(firewall.NetworkFrame))
+	add("to-udp", slices.Concat(dhcp, toDHCPClients(drop(firewall.NetworkDHCP), carries),
+		[]firewall.Rule{rule(next, firewall.DestinationPort{Not: true}), rule(later)})...)
+	ofRouter := func(v firewall.Match, kind byte) firewall.Rule {
+		return rule(drop(firewall.NetworkRouter), v, messageType(kind))
 	}
-	add("to-udp", append([]firewall.Rule{
-		client(v4, client4),
-		client(v6, client6),
-		rule(next, firewall.DestinationPort{Not: true}),
-	}, append(later, hidden)...)...)
-	var router, router6 []firewall.Rule
-	for _, n := range []uint8{icmpRedirect, icmpAdvertisement} {
-		router = append(router, rule(drop(firewall.NetworkRouter), v4, is(firewall.ProtocolICMP), firewall.ICMP{Version: 4, Type: n}))
-	}
-	for _, n := range []uint8{icmp6RouterAdvertisement, icmp6Redirect} {
-		router6 = append(router6, rule(drop(firewall.NetworkRouter), v6, is(firewall.ProtocolICMPv6), firewall.ICMP{Version: 6, Type: n}))
-	}
-	readable := append([]firewall.Rule{rule(next, typeReadable)}, append(later, hidden)...)
-	add("to-icmp", append(router, readable...)...)
-	add("to-icmp6", append(router6, readable...)...)
+	add("to-icmp", ofRouter(v4, icmpRedirect), ofRouter(v4, icmpAdvertisement), rule(next, typeReadable), rule(later))
+	add("to-icmp6", ofRouter(v6, icmp6RouterAdvertisement), ofRouter(v6, icmp6Redirect), rule(next, typeReadable), rule(later))
+	add("to-later", rule(next, v4, laterFragment4), rule(next, v6, firewall.Fragment{}), hidden)
 	// Frames of other kinds are dropped: the guest could not answer them, but could read an advertisement
 	// in them, behind tags of VLAN 0, in LLC and SNAP (CVE-2021-27853, -27861), in an incomplete first
 	// fragment.
@@ -138,10 +165,27 @@ func (g guest) addToGuest(t firewall.Table, to int, pass firewall.Verdict, of fu
 		[]firewall.Rule{
 			rule(pass, ip4, wellFormed),
 			rule(pass, ip6, wellFormed),
-			rule(pass, of(netstate.EthernetARP)),
 		},
+		g.dropOwnReplies(of(netstate.EthernetARP)),
+		[]firewall.Rule{rule(pass, of(netstate.EthernetARP))},
 		g.passPriority(pass, known),
 		g.passTypes(pass),
 		[]firewall.Rule{hidden})...)
 	return t
+}
+
+// dropOwnReplies drops ARP replies that give the guest's own MAC for its address. A bridge that answers ARP for its ports
+// (ebtables' arpreply on Azure's nodes) answers the guest's own probe so, and guests that look at the address alone take
+// the answer for a duplicate (RFC 5227 section 2.1.1).
+func (g guest) dropOwnReplies(isARP firewall.Match) []firewall.Rule {
+	var rules []firewall.Rule
+	for _, a := range g.of(4) {
+		for _, m := range g.macs {
+			if a.IsSingleIP() {
+				rules = append(rules, rule(drop(firewall.NetworkFrame), isARP,
+					firewall.Bytes{Header: firewall.Network, Offset: 6, Value: slices.Concat([]byte{0, 2}, m[:], a.Addr().AsSlice())}))
+			}
+		}
+	}
+	return rules
 }

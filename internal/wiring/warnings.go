@@ -2,6 +2,7 @@ package wiring
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -39,10 +40,31 @@ func (p *Plan) warnings(nic netstate.Link) []string {
 			}
 		}
 	}
+	for _, other := range p.found.Links {
+		if other.Index == nic.Index || other.Loopback || p.isWired(other) {
+			continue
+		}
+		if both := sharedAddresses(p.found, nic, other); len(both) > 0 {
+			w = append(w, fmt.Sprintf("%s has %v of %s too: packets that arrive at %[1]s reach the namespace and not the guest, until %[1]s is wired too", other.Name, both, nic.Name))
+		}
+	}
 	if nic.MTU > cache.MaxMTU {
 		w = append(w, fmt.Sprintf("the MTU is %d and not %s's %d: a tap has no more", cache.MaxMTU, nic.Name, nic.MTU))
 	}
 	return w
+}
+
+// sharedAddresses returns the addresses that both links have, without link-local IPv6 addresses.
+func sharedAddresses(s netstate.Snapshot, a, b netstate.Link) (both []netip.Addr) {
+	for _, address := range s.Addresses {
+		same := func(other netstate.Address) bool {
+			return other.Link == b.Index && other.Prefix.Addr() == address.Prefix.Addr()
+		}
+		if address.Link == a.Index && !(address.Prefix.Addr().Is6() && address.Prefix.Addr().IsLinkLocalUnicast()) && slices.ContainsFunc(s.Addresses, same) {
+			both = append(both, address.Prefix.Addr())
+		}
+	}
+	return both
 }
 
 // isWired says whether the link is part of another NIC's wiring, or is a wired NIC: a guest has its routes.

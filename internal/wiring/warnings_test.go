@@ -2,6 +2,7 @@ package wiring_test
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/guestwire/guestwire/internal/netstate"
@@ -27,6 +28,39 @@ func TestDefaultRouteElsewhere(t *testing.T) {
 		}
 		if got := slices.Contains(plan.Record.Warnings, warning); got != want {
 			t.Errorf("with a link of alias %q: warnings %q, want this one: %t", alias, plan.Record.Warnings, want)
+		}
+	}
+}
+
+// TestAddressElsewhere: the record warns of another link with the NIC's address, as in a pod of Terway's exclusive ENI:
+// packets that arrive there do not reach the guest.
+func TestAddressElsewhere(t *testing.T) {
+	for _, test := range []struct {
+		name     string
+		address  string // of the other link
+		loopback bool
+		alias    string // of a third link
+		want     string
+	}{
+		{"same IPv4", "10.244.1.7/32", false, "", "net1 has [10.244.1.7] of eth0 too: packets that arrive at net1 reach the namespace and not the guest, until net1 is wired too"},
+		{"another IPv4", "10.244.1.8/32", false, "", ""},
+		{"loopback", "10.244.1.7/32", true, "", ""},
+		{"wired", "10.244.1.7/32", false, netstate.Mark("net1"), ""},
+	} {
+		found := flannelWith(func(s *netstate.Snapshot) {
+			s.Links = append(s.Links,
+				netstate.Link{Index: 3, Name: "net1", Kind: "veth", MAC: mac(3), MTU: 1500, Up: true, Ethernet: true, Loopback: test.loopback},
+				netstate.Link{Index: 4, Name: "net1-tap", Kind: "tun", MAC: mac(4), MTU: 1500, Up: true, Ethernet: true, Alias: test.alias},
+			)
+			s.Addresses = append(s.Addresses, netstate.Address{Link: 3, Prefix: pfx(test.address)})
+		})
+		plan, err := wiring.NewPlan(found, bridge())
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := slices.DeleteFunc(slices.Clone(plan.Record.Warnings), func(w string) bool { return !strings.Contains(w, " has [") })
+		if want := slices.DeleteFunc([]string{test.want}, func(w string) bool { return w == "" }); !slices.Equal(got, want) {
+			t.Errorf("%s: warnings %q, want %q", test.name, got, want)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -29,13 +30,13 @@ type Defaults struct {
 	//	mac of bridge, redirect, auto   the guest's on the node's network: another station's, or one that a restricted pod
 	//	                could not give to its NIC
 	//	masquerade.firewall        iptables load kernel modules and take a lock of the node
-	//	masquerade.maxConnections  above that of the list, or infra.DefaultMaxConnections: each connection costs the
+	//	maxConnections             above that of the list, or infra.DefaultMaxConnections: each connection costs the
 	//	                node memory and time that no limit of the pod counts
 	//	mtu above that of the list
 	//	more than MaxWish bytes    30,000 ports took a core of the node for 40 s, to wire
 	//
 	// except by the word of the binding that the list has, which means the list's own. A pod may say everything else:
-	// the bindings bridge, redirect, masquerade, auto and passt with their ports and networks, the MACs of a masquerade and
+	// the bindings bridge, redirect, masquerade, routed, auto and passt with their ports and networks, the MACs of a masquerade and
 	// of passt, guest, queues, mtu, dns, options, device, and owner.uid, gid and inside. This changes the pod's own namespace, or what its own guest is told. A
 	// path in device.rom is opened by the pod's launcher, with the pod's rights. passt's sysctls are those that
 	// Kubernetes counts as safe.
@@ -47,7 +48,7 @@ type Defaults struct {
 const MaxWish = 4096
 
 // defaultOrder is what auto tries: under bridge CNI's CHECK would fail for ever.
-var defaultOrder = []string{cache.BindingRedirect, cache.BindingMasquerade}
+var defaultOrder = []string{cache.BindingRedirect, cache.BindingRouted, cache.BindingMasquerade}
 
 // ReadDefaults reads the member spec of an entry of a CNI list; nil: nothing is wanted unless a pod says so. The error is a
 // *cache.FieldError.
@@ -197,34 +198,52 @@ func (d Defaults) permit(b infra.Binding) (infra.Binding, error) {
 		if !b.MAC.IsZero() {
 			return nil, onlyTrusted("binding.redirect.mac")
 		}
-	case infra.Auto: // the masquerade that auto can become has the defaults
+	case infra.Auto: // what auto can become has the defaults
 		if !b.MAC.IsZero() {
 			return nil, onlyTrusted("binding.auto.mac")
 		}
-		listed, _ := d.Spec.Binding.(infra.Masquerade)
-		fewer := listed.MaxConnections > 0 && listed.MaxConnections < infra.DefaultMaxConnections
-		if fewer && slices.ContainsFunc(b.Bindings(), func(b infra.Binding) bool { return b.Kind() == cache.BindingMasquerade }) {
-			return nil, &cache.FieldError{Field: "binding.auto", Reason: fmt.Sprintf("with masquerade a guest would have %d connections, and at most %d are for a pod to say: say masquerade, or an order without it", infra.DefaultMaxConnections, listed.MaxConnections)}
+		listed := d.maxConnections()
+		fewer := listed > 0 && listed < infra.DefaultMaxConnections
+		if fewer && slices.ContainsFunc(b.Bindings(), func(b infra.Binding) bool {
+			return b.Kind() == cache.BindingMasquerade || b.Kind() == cache.BindingRouted
+		}) {
+			return nil, &cache.FieldError{Field: "binding.auto", Reason: fmt.Sprintf("with masquerade or routed a guest would have %d connections, and at most %d are for a pod to say: say masquerade or routed, or an order without them", infra.DefaultMaxConnections, listed)}
 		}
 	case infra.Masquerade:
 		listed, _ := d.Spec.Binding.(infra.Masquerade)
-		most := listed.MaxConnections
-		if most == 0 {
-			most = infra.DefaultMaxConnections
-		}
-		switch {
-		case b.Firewall != "" && b.Firewall != listed.Firewall:
+		if b.Firewall != "" && b.Firewall != listed.Firewall {
 			return nil, onlyTrusted("binding.masquerade.firewall")
-		case b.MaxConnections > most:
-			return nil, &cache.FieldError{Field: "binding.masquerade.maxConnections", Reason: fmt.Sprintf("%d, and at most %d are for a pod to say (\"spec\" or \"trustPods\" of the entry guestwire in the node's CNI list)", b.MaxConnections, most)}
 		}
 		b.Firewall = listed.Firewall
-		if b.MaxConnections == 0 {
-			b.MaxConnections = listed.MaxConnections
-		}
-		return b, nil
+		var err error
+		b.MaxConnections, err = d.permitConnections("binding.masquerade.maxConnections", b.MaxConnections)
+		return b, err
+	case infra.Routed:
+		var err error
+		b.MaxConnections, err = d.permitConnections("binding.routed.maxConnections", b.MaxConnections)
+		return b, err
 	}
 	return b, nil
+}
+
+// maxConnections is the limit of the list's binding; 0: it has none.
+func (d Defaults) maxConnections() int {
+	switch listed := d.Spec.Binding.(type) {
+	case infra.Masquerade:
+		return listed.MaxConnections
+	case infra.Routed:
+		return listed.MaxConnections
+	}
+	return 0
+}
+
+// permitConnections is permit of a limit of connections. 0 is that of the list.
+func (d Defaults) permitConnections(field string, wanted int) (int, error) {
+	listed := d.maxConnections()
+	if most := cmp.Or(listed, infra.DefaultMaxConnections); wanted > most {
+		return 0, &cache.FieldError{Field: field, Reason: fmt.Sprintf("%d, and at most %d are for a pod to say (\"spec\" or \"trustPods\" of the entry guestwire in the node's CNI list)", wanted, most)}
+	}
+	return cmp.Or(wanted, listed), nil
 }
 
 // permitMTU is permit of an MTU. 0 is that of the list.

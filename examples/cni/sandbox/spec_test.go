@@ -30,8 +30,12 @@ func TestMake(t *testing.T) {
 		"an object without a binding":   {"", `{"queues": 2}`, false, `{"nic":"eth0","binding":{"redirect":{}},` + owner + `,"queues":2}`},
 		"an empty object":               {`{"binding": {"bridge": {}}}`, `{}`, false, `{"nic":"eth0","binding":{"bridge":{}},` + owner + `}`},
 		"fields over fields":            {`{"queues": 2, "options": {"hostname": "a"}, "device": {"model": "e1000"}}`, `{"queues": 4, "options": {"leaseSeconds": 60}, "dns": {}}`, false, `{"nic":"eth0","binding":{"redirect":{}},` + owner + `,"queues":4,"dns":{},"options":{"leaseSeconds":60},"device":{"model":"e1000"}}`},
-		"auto":                          {"", "auto", false, `{"nic":"eth0","binding":{"auto":{"order":["redirect","masquerade"]}},` + owner + `}`},
-		"auto of the list":              {`{"binding": {"auto": {}}}`, "-", false, `{"nic":"eth0","binding":{"auto":{"order":["redirect","masquerade"]}},` + owner + `}`},
+		"routed":                        {"", "routed", false, `{"nic":"eth0","binding":{"routed":{}},` + owner + `}`},
+		"routed in a mesh":              {"", `{"binding": {"routed": {"excluded": ["15008", "15020-15021", "15090"], "sidecar": {"sources": ["127.0.0.6", "::6"]}}}}`, false, `{"nic":"eth0","binding":{"routed":{"sidecar":{"sources":["127.0.0.6","::6"]},"excluded":["15008/tcp","15020-15021/tcp","15090/tcp"]}},` + owner + `}`},
+		"connections of routed":         {`{"binding": {"masquerade": {"maxConnections": 9}}}`, `{"binding": {"routed": {}}}`, false, `{"nic":"eth0","binding":{"routed":{"maxConnections":9}},` + owner + `}`},
+		"too many of routed":            {`{"binding": {"routed": {"maxConnections": 9}}}`, `{"binding": {"routed": {"maxConnections": 10}}}`, false, "!annotation guestwire/nic.eth0: binding.routed.maxConnections: 10, and at most 9"},
+		"auto":                          {"", "auto", false, `{"nic":"eth0","binding":{"auto":{"order":["redirect","routed","masquerade"]}},` + owner + `}`},
+		"auto of the list":              {`{"binding": {"auto": {}}}`, "-", false, `{"nic":"eth0","binding":{"auto":{"order":["redirect","routed","masquerade"]}},` + owner + `}`},
 		"auto in the list's order":      {`{"binding": {"auto": {"order": ["masquerade"]}}}`, `{"binding": {"auto": {}}}`, false, `{"nic":"eth0","binding":{"auto":{"order":["masquerade"]}},` + owner + `}`},
 		"auto in the pod's order":       {"", `{"binding": {"auto": {"order": ["bridge"]}}}`, false, `{"nic":"eth0","binding":{"auto":{"order":["bridge"]}},` + owner + `}`},
 		"auto of passt":                 {"", `{"binding": {"auto": {"order": ["passt"]}}}`, false, "!annotation guestwire/nic.eth0: binding.auto.order[0]: "},
@@ -164,6 +168,7 @@ func TestEachFieldIsDecided(t *testing.T) {
 	knownFields(t, reflect.TypeFor[infra.Auto](), []string{"order", "mac"})
 	knownFields(t, reflect.TypeFor[infra.Passt](), []string{"mac", "ports"})
 	knownFields(t, reflect.TypeFor[infra.Owner](), []string{"uid", "gid", "inside", "selinux"})
+	knownFields(t, reflect.TypeFor[infra.Routed](), []string{"sidecar", "excluded", "maxConnections"})
 	knownFields(t, reflect.TypeFor[infra.Masquerade](), []string{"ipv4", "ipv6", "mac", "gatewayMAC", "ports", "excluded", "loopback", "sidecar", "maxConnections", "firewall"})
 }
 

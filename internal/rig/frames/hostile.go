@@ -108,6 +108,16 @@ func (b *builder) addLayer2() {
 		add(firewall.BridgeControl, fmt.Sprintf("IPv4 to 01:80:c2:00:00:%02x", last), "a bridge handles it as a control frame (802.1D section 7.12.6, 802.1Q)",
 			withDestination(cache.MAC{1, 0x80, 0xc2, 0, 0, last}, b.v4(ip4{})))
 	}
+	for _, k := range []struct {
+		name  string
+		frame []byte
+	}{
+		{"IPv4 TCP", b.v4(ip4{protocol: protoTCP, body: tcp(5000, 80, syn, b.data(0))})},
+		{"IPv6 TCP", b.v6(ip6{protocol: protoTCP, body: tcp(5000, 80, syn, b.data(0))})},
+		{"IPv6 UDP", b.v6(ip6{})},
+	} {
+		add(firewall.BridgeControl, k.name+" to a bridge", "a bridge handles it as a control frame", withDestination(cache.MAC{1, 0x80, 0xc2, 0, 0, 0x0e}, k.frame))
+	}
 	add(firewall.BridgeControl, "LLDP to a bridge", "the guest is a switch", ethernet(cache.MAC{1, 0x80, 0xc2, 0, 0, 0x0e}, b.MAC, 0x88cc, []byte{2, 7, 4}, b.MAC[:], []byte{4, 2, 7, 'x', 6, 2, 0, 120, 0, 0}))
 	add(firewall.BridgeControl, "LACP to a bridge", "it negotiates a link aggregation", ethernet(cache.MAC{1, 0x80, 0xc2, 0, 0, 2}, b.MAC, 0x8809, []byte{1, 1, 1, 20}, make([]byte, 106)))
 	add(firewall.Malformed, "an Ethernet header alone", "no payload for a filter to read", ethernet(broadcast, b.MAC, typeIPv4))

@@ -15,6 +15,10 @@ func Outer(l Link) []Kind {
 	b := newBuilder(l.FromGateway())
 	b.addOuterDHCP4()
 	b.addOuterRouters4()
+	b.drop(firewall.NetworkFrame, 4, "ARP reply that gives the guest's own MAC for its address", "a guest that probes the address takes it for a duplicate; bridges that answer ARP for their ports send it (ebtables arpreply)",
+		b.arp(func(a *arp) {
+			a.operation, a.sender, a.senderIP, a.target, a.targetIP, a.destination = 2, l.MAC, l.IPv4, l.MAC, unspecified4, l.MAC
+		}))
 	b.addOuter6(l.MAC.LinkLocal())
 	return b.kinds
 }
@@ -44,6 +48,9 @@ func OuterLegitimate(l Link) []Kind {
 	}
 	b.add(6, "neighbour advertisement of a router", "to be found", b.advertisement(b.local6, l.IPv6, b.local6, 0xe0, linkLayer(2, b.MAC)))
 	b.add(4, "ARP request for the guest", find, b.arp(func(a *arp) { a.targetIP = l.IPv4 }))
+	b.add(4, "ARP reply of another station that has the guest's address", "to tell of the duplicate", b.arp(func(a *arp) {
+		a.operation, a.senderIP, a.target, a.targetIP, a.destination = 2, l.IPv4, l.MAC, unspecified4, l.MAC
+	}))
 	b.add(6, "IPv6 UDP behind long destination options", "RFC 8200 allows them", b.v6(ip6{before: []extension{longOptions}}))
 	b.add(6, "IPv6 TCP fragments", "a segment larger than a path's MTU", b.fragments6(ip6{protocol: protoTCP, body: tcp(5002, 80, ack, b.data(2000))}, 1000, 1000)...)
 	b.add(6, "IPv6 UDP fragments, the last one first", "a path changes the order", reversed(b.fragments6(ip6{body: udp(5013, 5001, b.data(3000))}, 1400, 1400))...)

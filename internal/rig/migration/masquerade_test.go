@@ -17,7 +17,7 @@ import (
 
 // atOnce is less than the guest's kernel needs to find out that a neighbour has another MAC (three probes, a second
 // apart, after five seconds of delay), and enough for one lost SYN.
-const atOnce = 4 * time.Second
+const atOnce = 7 * time.Second
 
 // moved4 and moved6 are the addresses of the target's pod.
 var moved4, moved6 = netip.MustParseAddr("10.244.1.8"), netip.MustParseAddr("fd00:244:1::8")

@@ -12,7 +12,7 @@ import (
 func TestMain(m *testing.M) { leak.Main(m) }
 
 // forTests are what the product's tests stand on.
-var forTests = []string{"guestwiretest", "internal/guest", "internal/lab", "internal/sandbox"}
+var forTests = []string{"guestwiretest", "internal/guest", "internal/lab", "internal/sandbox", "internal/sctp"}
 
 // TestEachPackageHasARecipe: make mutate leaves no package of the product out.
 func TestEachPackageHasARecipe(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"strings"
 	"sync"
 	"testing"
@@ -31,6 +32,11 @@ func HasSCTP() bool {
 		unix.Close(fd)
 	}
 	return err == nil
+}
+
+// HasFlowTables says whether the kernel has flow tables of nftables.
+func HasFlowTables() bool {
+	return exec.Command("unshare", "--net", "nft", "add table inet probe; add flowtable inet probe flows { hook ingress priority 0; }").Run() == nil
 }
 
 // open returns a socket for the address's family that does not block.

@@ -28,9 +28,16 @@ var Capture = os.Getenv("GUESTWIRE_CAPTURE")
 func (n Network) Guest(t testing.TB, r cache.Record) *Namespace {
 	t.Helper()
 	guest := New(t, "guest")
-	guest.IP("tuntap add eth0 mode tap vnet_hdr")
-	guest.IP("link set eth0 address " + r.MAC.String())
-	inside, outside := guest.attach(t, "eth0"), n.Pod.attach(t, r.Tap)
+	n.Attach(t, guest, "eth0", r)
+	return guest
+}
+
+// Attach gives a guest that Guest has returned a further link, which is down: the other end of the record's tap.
+func (n Network) Attach(t testing.TB, guest *Namespace, link string, r cache.Record) {
+	t.Helper()
+	guest.IP("tuntap add " + link + " mode tap vnet_hdr")
+	guest.IP("link set " + link + " address " + r.MAC.String())
+	inside, outside := guest.attach(t, link), n.Pod.attach(t, r.Tap)
 	sent := capture(t)
 	var forwarding sync.WaitGroup
 	forwarding.Go(func() { forward(t, outside, inside, sent) })
@@ -43,7 +50,6 @@ func (n Network) Guest(t testing.TB, r cache.Record) *Namespace {
 			sent.Close()
 		}
 	})
-	return guest
 }
 
 // attach opens a tap with vnet_hdr, as QEMU does.

@@ -3,6 +3,8 @@
 #
 #   $GUESTWIRE_CACHE/dhcpcd/usr/sbin/dhcpcd                the cache is /var/cache/guestwire by default
 #   $GUESTWIRE_CACHE/udhcpc/etc/udhcpc/default.script      Debian's script for busybox's client
+#   $GUESTWIRE_CACHE/connman/usr/sbin/connmand
+#   $GUESTWIRE_CACHE/ifupdown/sbin/ifup
 #
 # ISC's client and busybox come by ../vm/install.sh. Needs Debian 12 and root. When all is there it
 # changes nothing and takes no time.
@@ -12,7 +14,10 @@ cache=${GUESTWIRE_CACHE:-/var/cache/guestwire}
 export DEBIAN_FRONTEND=noninteractive
 apt() { apt-get -qq -o DPkg::Lock::Timeout=300 "$@" >&2; }
 
-ready() { [ -x "$cache/dhcpcd/usr/sbin/dhcpcd" ] && [ -x "$cache/udhcpc/etc/udhcpc/default.script" ]; }
+ready() {
+	[ -x "$cache/dhcpcd/usr/sbin/dhcpcd" ] && [ -x "$cache/udhcpc/etc/udhcpc/default.script" ] &&
+		[ -x "$cache/connman/usr/sbin/connmand" ] && [ -x "$cache/ifupdown/sbin/ifup" ]
+}
 
 # A second run waits for the first one.
 mkdir -p "$cache"
@@ -24,8 +29,8 @@ tmp=$(mktemp -d "$cache/clients.XXXXXX")
 trap 'rm -rf "$tmp"' EXIT
 apt update
 # apt's sandbox user has to write to the directory of the download.
-(cd "$tmp" && apt -o APT::Sandbox::User=root download dhcpcd-base udhcpc)
-for package in dhcpcd-base udhcpc; do
+(cd "$tmp" && apt -o APT::Sandbox::User=root download dhcpcd-base udhcpc connman ifupdown)
+for package in dhcpcd-base udhcpc connman ifupdown; do
 	mkdir "$tmp/$package"
 	dpkg -x "$tmp/$package"_*.deb "$tmp/$package"
 	rm -rf "${cache:?}/${package%-base}"

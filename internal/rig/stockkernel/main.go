@@ -89,5 +89,5 @@ func run(ctx context.Context, m machine, args, env []string) (int, error) {
 	if err != nil {
 		return 0, fmt.Errorf("stock kernel (internal/rig/stockkernel/install.sh fetches it): %w", err)
 	}
-	return m.run(ctx, k, task{Args: args, Env: append(env, "GUESTWIRE_CARD="+card), Dir: dir, ModuleDir: k.moduleDir})
+	return m.run(ctx, k, task{Args: args, Env: append(env, "GUESTWIRE_CARD="+card, "GUESTWIRE_CARDS="+wired[0]+" "+wired[1]), Dir: dir, ModuleDir: k.moduleDir})
 }

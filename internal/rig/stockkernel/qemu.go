@@ -27,6 +27,10 @@ type machine struct {
 // from the environment, and may do with the card what it likes.
 const card = "02:63:61:72:64:00"
 
+// wired are the MACs of two further cards, which a hub connects to each other. The command knows them from the
+// environment too.
+var wired = [2]string{"02:77:69:72:65:01", "02:77:69:72:65:02"}
+
 // run boots k, has it do t, and returns the exit status of t's command.
 func (m machine) run(outer context.Context, k kernel, t task) (status int, err error) {
 	began := time.Now()
@@ -69,6 +73,8 @@ func (m machine) run(outer context.Context, k kernel, t task) (status int, err e
 		"-device", "virtio-serial-pci",
 		"-chardev", "file,id=channel,path=/dev/fd/4", "-device", "virtserialport,chardev=channel",
 		"-device", "e1000e,romfile=,mac="+card,
+		"-netdev", "hubport,id=wired0,hubid=0", "-device", "virtio-net-pci,romfile=,netdev=wired0,mac="+wired[0],
+		"-netdev", "hubport,id=wired1,hubid=0", "-device", "virtio-net-pci,romfile=,netdev=wired1,mac="+wired[1],
 		"-virtfs", "local,path=/,mount_tag="+mountTag+",security_model=none,readonly=on,multidevs=remap")
 	qemu.ExtraFiles = []*os.File{initrd, channelEnd}
 	qemu.Stdout, qemu.Stderr = console, console

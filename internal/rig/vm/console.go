@@ -138,6 +138,22 @@ func (c *console) find(ctx context.Context, from int, pattern *regexp.Regexp) (b
 	}
 }
 
+// write sends the text to the guest.
+func (c *console) write(ctx context.Context, text string) error {
+	c.mu.Lock()
+	conn := c.conn
+	c.mu.Unlock()
+	if conn == nil {
+		return errEnded
+	}
+	deadline, _ := ctx.Deadline() // zero: none
+	if err := conn.SetWriteDeadline(deadline); err != nil {
+		return err
+	}
+	_, err := io.WriteString(conn, text)
+	return err
+}
+
 // run runs a line in the guest's shell (guest/init) and returns its output.
 func (c *console) run(ctx context.Context, command string) (string, error) {
 	if strings.ContainsAny(command, "\n\r") {
@@ -146,17 +162,10 @@ func (c *console) run(ctx context.Context, command string) (string, error) {
 	c.running.Lock()
 	defer c.running.Unlock()
 	c.mu.Lock()
-	conn, from := c.conn, len(c.data)
+	from := len(c.data)
 	c.mu.Unlock()
-	if conn == nil {
-		return "", errEnded
-	}
 	c.commands++
-	deadline, _ := ctx.Deadline() // zero: none
-	if err := conn.SetWriteDeadline(deadline); err != nil {
-		return "", err
-	}
-	if _, err := io.WriteString(conn, command+"\n"); err != nil {
+	if err := c.write(ctx, command+"\n"); err != nil {
 		return "", err
 	}
 	out, groups, err := c.find(ctx, from, regexp.MustCompile(fmt.Sprintf(`\nguestwire: exit (\d+) of %d\n`, c.commands)))

@@ -1,13 +1,14 @@
 #!/bin/sh
 # Installs what the guests of package vm need. Debian packages: those of ../stockkernel/install.sh (QEMU, a stock kernel,
 # busybox), libvirt, its schema checker, passt. Only unpacked: ISC's DHCP client; systemd-networkd and NetworkManager, which
-# would configure this machine, as cloud-init with netplan and Python would; genisoimage; a kernel with CONFIG_IP_PNP, which Debian's lacks; and the libvirt of Debian's backports,
+# would configure this machine, as cloud-init with netplan and Python would; genisoimage; OVMF and GRUB's image for the network; a kernel with CONFIG_IP_PNP, which Debian's lacks; and the libvirt of Debian's backports,
 # as Debian 12's was built without passt:
 #
 #   $GUESTWIRE_CACHE/dhclient/sbin/dhclient     the cache is /var/cache/guestwire by default
 #   $GUESTWIRE_CACHE/managers/lib/systemd/systemd-networkd
 #   $GUESTWIRE_CACHE/managers/usr/sbin/NetworkManager
 #   $GUESTWIRE_CACHE/cloudinit/usr/bin/python3.11
+#   $GUESTWIRE_CACHE/firmware/usr/share/OVMF/OVMF_CODE_4M.fd
 #   $GUESTWIRE_CACHE/autoconf/vmlinuz
 #   $GUESTWIRE_CACHE/libvirt/usr/sbin/libvirtd
 #
@@ -41,7 +42,7 @@ flock 9
 unpacked() {
 	test -x "$cache/dhclient/sbin/dhclient" && test -x "$cache/libvirt/usr/sbin/libvirtd" &&
 		test -x "$cache/managers/lib/systemd/systemd-networkd" && test -x "$cache/managers/usr/sbin/NetworkManager" &&
-		test -x "$cache/cloudinit/usr/bin/python3.11"
+		test -x "$cache/cloudinit/usr/bin/python3.11" && test -e "$cache/firmware/usr/share/OVMF/OVMF_CODE_4M.fd"
 }
 
 if installed && unpacked && is_kernel "$cache/autoconf/vmlinuz"; then
@@ -52,7 +53,7 @@ temp=$(mktemp -d)
 policy=/usr/sbin/policy-rc.d
 made_policy=
 clean() {
-	rm -rf "$temp" "$cache/dhclient.new" "$cache/managers.new" "$cache/cloudinit.new" "$cache/autoconf.new" "$cache/libvirt.new"
+	rm -rf "$temp" "$cache/dhclient.new" "$cache/managers.new" "$cache/cloudinit.new" "$cache/firmware.new" "$cache/autoconf.new" "$cache/libvirt.new"
 	if test -n "$made_policy"; then
 		rm -f "$policy"
 	fi
@@ -142,6 +143,18 @@ if ! test -x "$cache/cloudinit/usr/bin/python3.11"; then
 	find python3.11 python3 -name '*.py' -delete
 	chmod 755 "$cache/cloudinit.new"
 	mv "$cache/cloudinit.new" "$cache/cloudinit"
+fi
+
+if ! test -e "$cache/firmware/usr/share/OVMF/OVMF_CODE_4M.fd"; then
+	mkdir "$temp/firmware"
+	cd "$temp/firmware"
+	quiet apt-get -q -o APT::Sandbox::User=root download ovmf grub-efi-amd64-bin
+	rm -rf "$cache/firmware" "$cache/firmware.new"
+	for package in *.deb; do
+		quiet dpkg -x "$package" "$cache/firmware.new"
+	done
+	chmod 755 "$cache/firmware.new"
+	mv "$cache/firmware.new" "$cache/firmware"
 fi
 
 if ! test -x "$cache/libvirt/usr/sbin/libvirtd"; then

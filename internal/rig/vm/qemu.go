@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	"github.com/guestwire/guestwire/domain/qemu"
+	"github.com/guestwire/guestwire/internal/rig/unpacked"
 )
 
 // PlugBus is the id of a bus for a device that is plugged while the guest of BootQEMU runs.
@@ -42,9 +43,13 @@ func launchQEMU(cfg Config, nics []*qemu.NIC, more ...string) (*Guest, error) {
 		"-chardev", "socket,id=console,path=" + filepath.Join(g.dir, "console"), "-serial", "chardev:console",
 		"-qmp", "unix:" + g.qmpSocket() + ",server=on,wait=off", "-device", "pcie-root-port,chassis=1,id=" + PlugBus,
 	}...)
-	if cfg.Boot == BootNetwork {
+	switch cfg.Boot {
+	case BootNetwork:
 		args = append(args, "-machine", "graphics=off") // the firmware prints on the serial line
-	} else {
+	case BootUEFI:
+		args = append(args, "-drive", "if=pflash,format=raw,unit=0,readonly=on,file="+unpacked.Path(uefiCode),
+			"-drive", "if=pflash,format=raw,unit=1,file="+g.uefiVars())
+	default:
 		args = append(args, "-kernel", kernel, "-initrd", g.initramfs(), "-append", commandLine(cfg))
 	}
 	if cfg.Seed != nil {

@@ -49,7 +49,22 @@ const (
 	// BootNetwork boots from the network, by the ROM of the first NIC. The guest is returned as soon as
 	// the VMM runs. Console has the firmware's output; Run does not work.
 	BootNetwork
+	// BootUEFI is BootNetwork by Debian's OVMF, which tries TFTP and HTTP by IPv4 and IPv6. For BootQEMU.
+	BootUEFI
 )
+
+// hasSystem says whether the guest boots a system of this package, not what the network has.
+func (b Boot) hasSystem() bool { return b < BootNetwork }
+
+// Firmware, relative to the cache.
+const (
+	uefiCode  = "firmware/usr/share/OVMF/OVMF_CODE_4M.fd"
+	uefiVars  = "firmware/usr/share/OVMF/OVMF_VARS_4M.fd"
+	grubImage = "firmware/usr/lib/grub/x86_64-efi/monolithic/grubnetx64.efi"
+)
+
+// GRUB returns Debian's GRUB for UEFI's network boot. It fetches grub/grub.cfg from where it comes.
+func GRUB() ([]byte, error) { return os.ReadFile(unpacked.Path(grubImage)) }
 
 // Config configures a guest for BootLibvirt and BootQEMU.
 type Config struct {
@@ -131,7 +146,7 @@ func Missing() error {
 			missing = append(missing, err)
 		}
 	}
-	for _, file := range []string{"kernel/lib/modules", autoconfKernel, "busybox/bin/busybox", "dhclient/sbin/dhclient", "libvirt/usr/sbin/libvirtd", seedMaker} {
+	for _, file := range []string{"kernel/lib/modules", autoconfKernel, "busybox/bin/busybox", "dhclient/sbin/dhclient", "libvirt/usr/sbin/libvirtd", seedMaker, uefiCode, uefiVars, grubImage} {
 		if _, err := os.Stat(unpacked.Path(file)); err != nil {
 			missing = append(missing, err)
 		}
@@ -217,7 +232,12 @@ func (g *Guest) writeFiles(cfg Config) error {
 		return err
 	}
 	var err error
-	if cfg.Boot != BootNetwork {
+	if cfg.Boot == BootUEFI {
+		if err := copyFile(g.uefiVars(), unpacked.Path(uefiVars), cfg.UID, cfg.GID); err != nil {
+			return err
+		}
+	}
+	if cfg.Boot.hasSystem() {
 		if err = writeImage(g.initramfs(), unpacked.Path(), cfg); err != nil {
 			return err
 		}
@@ -233,11 +253,25 @@ func (g *Guest) writeFiles(cfg Config) error {
 
 func (g *Guest) seed() string { return filepath.Join(g.dir, "seed.iso") }
 
+func (g *Guest) uefiVars() string { return filepath.Join(g.dir, "vars.fd") }
+
+// copyFile makes a copy for the user.
+func copyFile(to, from string, uid, gid int) error {
+	data, err := os.ReadFile(from)
+	if err == nil {
+		err = os.WriteFile(to, data, 0o600)
+	}
+	if err != nil {
+		return err
+	}
+	return os.Chown(to, uid, gid)
+}
+
 func (g *Guest) initramfs() string { return filepath.Join(g.dir, "initramfs") }
 
 // waitReady waits until the guest accepts commands. On error it destroys the guest.
 func (g *Guest) waitReady(ctx context.Context, cfg Config) error {
-	if cfg.Boot == BootNetwork {
+	if !cfg.Boot.hasSystem() {
 		return nil
 	}
 	ctx, cancel := context.WithCancelCause(ctx)

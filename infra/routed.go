@@ -1,0 +1,81 @@
+package infra
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/guestwire/guestwire/cache"
+)
+
+// Routed gives the guest the NIC's addresses, and the namespace routes between NIC and guest. So the namespace's own
+// firewall, and the proxies of a service mesh, see each packet of the guest. The guest's packets keep their addresses. The
+// NIC can be one without Ethernet, such as a tun, a WireGuard link or an ipvlan of mode L3.
+//
+// The NIC keeps its name, MAC and addresses, so CNI's CHECK passes. The namespace does not take the addresses as its own
+// while the NIC is wired: they lead to the guest. Its own connections have RoutedIPv4 and RoutedIPv6 as their source,
+// which become on the way out the NIC's address that the kernel would choose for the destination. A hop is counted (TTL, hop
+// limit). Broadcast, multicast and protocols other than IPv4 and IPv6 do not pass.
+//
+// A process of the namespace cannot bind the NIC's IPv4 address any more. One that binds an IPv6 address of the NIC gets no
+// answers: the guest does. An IPv6 address that the network renews, by router advertisements or DHCPv6, is the source of
+// the namespace's own connections again after each renewal, until the next Setup; Check tells. A duplicate of the guest's address on the
+// network stays unknown to the guest, which hears no ARP replies. If the NIC goes down and up, the namespace takes the
+// addresses back, until the next Setup.
+//
+// Routed needs nf_tables. Without these, for a NIC without an address, and where another link has RoutedIPv4 or RoutedIPv6
+// already, the error is a [*RefusedError]. A Spec with Routed takes neither phase1.Config.Standby nor From.
+type Routed struct {
+	// Sidecar is for the proxies of a service mesh that connect to the guest from loopback addresses; nil: there are none.
+	// Proxies that connect from other addresses need nothing here.
+	Sidecar *Sidecar `json:"sidecar,omitempty"`
+	// Excluded are ports of the NIC's addresses that stay the namespace's own, such as those at which the proxies of a
+	// service mesh listen for the network: Istio's 15008, 15020, 15021 and 15090. All others are the guest's: the record
+	// warns of services of the namespace there.
+	Excluded []Ports `json:"excluded,omitempty"`
+	// MaxConnections is as that of [Masquerade].
+	MaxConnections int `json:"maxConnections,omitempty"`
+}
+
+// The namespace's own addresses behind [Routed]. The guest's gateway and its DHCP server have the address RoutedIPv4, or
+// the next one if the guest has RoutedIPv4 itself.
+var (
+	RoutedIPv4 = netip.AddrFrom4([4]byte{169, 254, 75, 1})
+	RoutedIPv6 = netip.MustParseAddr("fd00:a9fe:4b01::1")
+)
+
+// Kind is cache.BindingRouted.
+func (Routed) Kind() string { return cache.BindingRouted }
+
+func (b Routed) visit(v Visitor) { v.Routed(b) }
+
+func (Routed) validateGuard(g Guard) error { return g.carriesIP(cache.BindingRouted) }
+
+// sameGuest: the guest's addresses and MAC come from the NIC, and what the namespace does with packets can change under a
+// running guest.
+func (Routed) sameGuest(other Binding) bool {
+	_, ok := other.(Routed)
+	return ok
+}
+
+func (Routed) wiredAs() string { return "" }
+
+// makesMAC: that of a guest behind a NIC without Ethernet.
+func (Routed) makesMAC() bool { return true }
+
+func (b Routed) validate() error {
+	const field = "binding.routed."
+	if err := checkMaxConnections(field, b.MaxConnections); err != nil {
+		return err
+	}
+	if err := checkExcluded(field, b.Excluded); err != nil {
+		return err
+	}
+	return b.Sidecar.validate(field)
+}
+
+func checkMaxConnections(field string, most int) error {
+	if most < 0 || most > maxConnections {
+		return &cache.FieldError{Field: field + "maxConnections", Reason: fmt.Sprintf("%d, want 0 to %d", most, maxConnections)}
+	}
+	return nil
+}

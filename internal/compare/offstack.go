@@ -1,0 +1,128 @@
+package compare
+
+import (
+	"slices"
+
+	"github.com/guestwire/guestwire/internal/netstate"
+)
+
+// isGone says whether the route is one that shall not be there, or what a kill has left: the kernel's route of an address that
+// was added anew, or a host route that addRoutes adds for the moment.
+func (s *stepper) isGone(r netstate.Route) bool {
+	if !s.OffStack || !r.Uses(s.Index) {
+		return false
+	}
+	if r.Protocol == netstate.ProtocolKernel && r.ExpiresSeconds == 0 && s.kernelImplies(r) {
+		return true
+	}
+	return slices.ContainsFunc(s.want.Not.Routes, r.Same) || slices.ContainsFunc(s.want.Routes, func(w netstate.Route) bool {
+		return w.Gateway.IsValid() && !w.OnLink && w.Link == r.Link && hostRoute(netstate.Hop{Link: w.Link, Gateway: w.Gateway}).Same(r)
+	})
+}
+
+// losesSource says whether the kernel removes the route because its source is an address of links that removeLinks deletes.
+func (s *stepper) losesSource(r netstate.Route) bool {
+	gone := false
+	for _, a := range s.now.Addresses {
+		if a.Prefix.Addr() == r.PrefSrc && a.Prefix.Addr().Is4() {
+			if !s.isRemoved(a.Link) {
+				return false
+			}
+			gone = true
+		}
+	}
+	return gone
+}
+
+// isReplaced says whether the NIC's address is removed, though the NIC is not Whole: it shall not be there, or it has to be
+// added anew. An IPv6 address has to be if it is not in its place in the kernel's list, or if the kernel has to make its local
+// route: one that is added gets another metric.
+func (s *stepper) isReplaced(a netstate.Address) bool {
+	if !s.OffStack || a.Link != s.Index {
+		return false
+	}
+	if slices.ContainsFunc(s.want.Not.Addresses, func(n netstate.Address) bool { return n.Prefix == a.Prefix }) {
+		return true
+	}
+	ofNIC := func(o netstate.Address) bool {
+		return o.Link == s.Index && o.Prefix.Addr().Is6() && o.Scope == netstate.ScopeUniverse
+	}
+	var now, want []netstate.Address
+	for _, w := range s.want.Addresses {
+		if ofNIC(w) {
+			want = append(want, w)
+		}
+	}
+	for _, n := range s.now.Addresses {
+		if ofNIC(n) && slices.ContainsFunc(want, func(w netstate.Address) bool { return w.Prefix == n.Prefix }) {
+			now = append(now, n)
+		}
+	}
+	// The kernel puts a new address before the others, so those at the end can stay.
+	for len(now) > 0 && len(want) > 0 && s.isInPlace(now[len(now)-1], want[len(want)-1]) {
+		now, want = now[:len(now)-1], want[:len(want)-1]
+	}
+	return slices.ContainsFunc(now, func(n netstate.Address) bool { return n.Prefix == a.Prefix })
+}
+
+func (s *stepper) isInPlace(now, want netstate.Address) bool {
+	o, off := s.isOffStack(now)
+	return now.Prefix == want.Prefix && now.Peer == want.Peer && now.Flags == want.Flags && (!off || s.wantsOffStack(o) && !o.Tentative)
+}
+
+// isOffStack says whether the namespace does not take the NIC's address as its own.
+func (s *stepper) isOffStack(a netstate.Address) (o netstate.OffStack, off bool) {
+	i := slices.IndexFunc(s.now.OffStack, func(o netstate.OffStack) bool { return o.Link == a.Link && o.Address == a.Prefix.Addr() })
+	if i < 0 {
+		return netstate.OffStack{Link: a.Link, Address: a.Prefix.Addr()}, false
+	}
+	return s.now.OffStack[i], true
+}
+
+func (s *stepper) wantsOffStack(o netstate.OffStack) bool {
+	return slices.ContainsFunc(s.want.OffStack, func(w netstate.OffStack) bool { return w.Link == o.Link && w.Address == o.Address })
+}
+
+// setOffStack takes the NIC's addresses off the namespace's stack, or puts them back, and lets the namespace's own sockets
+// prefer another IPv6 address.
+func (s *stepper) setOffStack() {
+	nic, _ := s.wantedLink(s.Index)
+	if !s.OffStack {
+		return
+	}
+	for i, a := range s.want.Addresses {
+		if a.Link != s.Index {
+			continue
+		}
+		addr := a.Prefix.Addr()
+		o, off := s.isOffStack(a)
+		added := s.isMissing(a)
+		now, _ := s.now.Link(s.Index)
+		route := netstate.LocalRoute(a, s.want.Addresses[:i])
+		switch wanted := s.wantsOffStack(o); {
+		case addr.Is6() && !now.Up && !s.comesUp(nic): // the kernel adds the route when the NIC comes up
+		case wanted && (!off || added):
+			s.add(netstate.RouteDel{Link: nic.Name, Route: route})
+		case !wanted && off && !added && addr.Is4():
+			s.add(netstate.RouteAdd{Link: nic.Name, Route: route})
+		}
+		if i := slices.IndexFunc(s.now.Addresses, func(n netstate.Address) bool { return n.Link == a.Link && n.Prefix == a.Prefix }); i >= 0 && !added && addr.Is6() {
+			if have := s.now.Addresses[i]; (have.PreferredSeconds == 0) != (a.PreferredSeconds == 0) {
+				have.PreferredSeconds = a.PreferredSeconds
+				s.add(netstate.AddressAdd{Link: nic.Name, Address: have})
+				for _, r := range netstate.Connected(a, nic, nil) { // which the kernel adds if it is not there
+					if !s.wantsRoute(r) && have.ValidSeconds == netstate.Forever {
+						s.add(netstate.RouteDel{Link: nic.Name, Route: r})
+					}
+				}
+			}
+		}
+	}
+}
+
+// settles says whether the local route of an address that is added is needed: to be deleted, or to be there.
+func (s *stepper) settles(a netstate.Address) bool {
+	nic, _ := s.wantedLink(s.Index)
+	o, _ := s.isOffStack(a)
+	return s.OffStack && a.Link == s.Index && a.Prefix.Addr().Is6() && nic.Up && (s.isReplaced(a) || s.wantsOffStack(o))
+}

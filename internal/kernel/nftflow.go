@@ -1,0 +1,196 @@
+package kernel
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/google/nftables"
+	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/netstate"
+)
+
+// writeFlowTable writes the attributes of a flow table (NFTA_FLOWTABLE_*).
+func (w *nftWriter) writeFlowTable(table string, f firewall.FlowTable) {
+	w.bytes(nftables.NFTA_FLOWTABLE_TABLE, []byte(table))
+	w.bytes(nftables.NFTA_FLOWTABLE_NAME, []byte(f.Name))
+	w.number32(nftables.NFTA_FLOWTABLE_FLAGS, 0)
+	hook := w.open(nftables.NFTA_FLOWTABLE_HOOK)
+	w.number32(nftables.NFTA_FLOWTABLE_HOOK_NUM, unix.NF_NETDEV_INGRESS)
+	w.number32(nftables.NFTA_FLOWTABLE_PRIORITY, uint32(int32(f.Priority)))
+	if len(f.Devices) > 0 {
+		devices := w.open(nftables.NFTA_FLOWTABLE_DEVS)
+		for _, d := range f.Devices {
+			w.text(nftables.NFTA_DEVICE_NAME, d) // Linux 6.16 takes a name without a zero for the beginning of names
+		}
+		w.close(devices)
+	}
+	w.close(hook)
+}
+
+// readFlowTables reads the flow tables of a table into the image. What is left of Others are maps and objects.
+func (n *Namespace) readFlowTables(image *firewall.Image) error {
+	if image.Others == 0 {
+		return nil
+	}
+	list := request(unix.NFNL_SUBSYS_NFTABLES<<8|nftables.NFT_MSG_GETFLOWTABLE, unix.NLM_F_DUMP, nfgenmsg{families[image.Family]})
+	err := n.filter.dump(list, func() { image.Flows = nil }, func(m []byte) error {
+		flows, table, err := parseFlowTable(m)
+		if table == image.Name {
+			image.Flows = append(image.Flows, flows)
+		}
+		return err
+	})
+	image.Others -= len(image.Flows)
+	slices.SortFunc(image.Flows, func(a, b firewall.FlowTableImage) int { return strings.Compare(a.Name, b.Name) })
+	return err
+}
+
+// parseFlowTable parses struct nfgenmsg and the attributes of a flow table (NFTA_FLOWTABLE_*), and returns also the name of
+// its table. The head names flags that a flow table of guestwire does not have.
+func parseFlowTable(m []byte) (image firewall.FlowTableImage, table string, err error) {
+	var f firewall.FlowTable
+	var flags, hook uint32
+	err = eachAttribute(m, sizeofNfgenmsg, func(attribute uint16, v []byte) error {
+		switch attribute {
+		case nftables.NFTA_FLOWTABLE_TABLE:
+			table = unix.ByteSliceToString(v)
+		case nftables.NFTA_FLOWTABLE_NAME:
+			image.Name = unix.ByteSliceToString(v)
+		case nftables.NFTA_FLOWTABLE_FLAGS:
+			flags = be32(v)
+		case nftables.NFTA_FLOWTABLE_HOOK:
+			return eachAttribute(v, 0, func(attribute uint16, v []byte) error {
+				switch attribute {
+				case nftables.NFTA_FLOWTABLE_HOOK_NUM:
+					hook = be32(v)
+				case nftables.NFTA_FLOWTABLE_PRIORITY:
+					f.Priority = int(int32(be32(v)))
+				case nftables.NFTA_FLOWTABLE_DEVS:
+					return eachAttribute(v, 0, func(attribute uint16, device []byte) error {
+						name := unix.ByteSliceToString(device)
+						if attribute != nftables.NFTA_DEVICE_NAME {
+							name += "*" // the beginning of names (NFTA_DEVICE_PREFIX, since Linux 6.17)
+						}
+						f.Devices = append(f.Devices, name)
+						return nil
+					})
+				}
+				return nil
+			})
+		}
+		return nil
+	})
+	image.Head = f.Head()
+	if hook != unix.NF_NETDEV_INGRESS {
+		image.Head += fmt.Sprintf(" hook %d;", hook)
+	}
+	if flags != 0 {
+		image.Head += fmt.Sprintf(" flags %#x;", flags)
+	}
+	return image, table, err
+}
+
+// A kernel that tracks connections has trackedCount, and also flowTimeout if it was built with flow tables (since Linux 5.14).
+const (
+	trackedCount = "/proc/sys/net/netfilter/nf_conntrack_count"
+	flowTimeout  = "/proc/sys/net/netfilter/nf_flowtable_tcp_timeout"
+)
+
+// flowProbe is a table with a flow table, without links. No NIC's table can have its name.
+var flowProbe = firewall.Table{Family: firewall.Inet, Name: "guestwire/probe", Flows: []firewall.FlowTable{{Name: "flows"}},
+	Chains: []firewall.Chain{{Name: "established", Rules: []firewall.Rule{{Verdict: firewall.Offload{Table: "flows"}}}}}}
+
+// CanOffload says whether established connections can pass the namespace by a flow table, unseen by its rules: the kernel has
+// flow tables, and no rules of another program than guestwire see each packet that the namespace forwards. The kernel loads
+// the modules of flow tables for the question.
+//
+// A kernel can be built with flow tables and lack the modules. So CanOffload makes a flow table, and deletes it in the same
+// transaction: nobody can see the table, and the namespace's nftables get another generation. A kernel that was built
+// without flow tables is not asked so, as a transaction that the kernel gives up waits 10 ms.
+func (n *Namespace) CanOffload() (bool, error) {
+	if n.filter == nil {
+		return false, nil
+	}
+	tracks, err := exists(trackedCount)
+	if err != nil {
+		return false, fmt.Errorf("ask for flow tables: %w", err)
+	}
+	if built, err := exists(flowTimeout); err != nil {
+		return false, fmt.Errorf("ask for flow tables: %w", err)
+	} else if tracks && !built {
+		return false, nil
+	}
+	if watched, err := n.Watched(); watched || err != nil {
+		return false, err
+	}
+	failures, _, err := n.transact([]netstate.Op{netstate.TableSet{Table: flowProbe}, netstate.TableDel{Family: flowProbe.Family, Name: flowProbe.Name}})
+	switch {
+	case err != nil:
+	case len(failures) == 0:
+		n.own.generation++
+		return true, nil
+	case errors.Is(failures[0].err, unix.ENOENT), errors.Is(failures[0].err, unix.EOPNOTSUPP), errors.Is(failures[0].err, unix.EINVAL):
+		return false, nil // before Linux 5.8 a flow table without links is invalid
+	default:
+		err = failures[0].err
+	}
+	return false, fmt.Errorf("ask for flow tables: %w", err)
+}
+
+func exists(path string) (bool, error) {
+	_, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// Watched says whether rules of another program see the packets of established connections that the namespace forwards:
+// chains of nftables other than those of NAT, which see a connection's first packet, and tables of iptables-legacy, also if the
+// caller may not read which there are.
+func (n *Namespace) Watched() (bool, error) {
+	found := false
+	list := request(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP, nfgenmsg{unix.NFPROTO_UNSPEC})
+	err := n.filter.dump(list, func() { found = false }, func(m []byte) error {
+		sees, err := watches(m)
+		found = found || sees
+		return err
+	})
+	if found || err != nil {
+		return found, err
+	}
+	for _, path := range legacyTables {
+		tables, err := os.ReadFile(path)
+		if errors.Is(err, fs.ErrPermission) {
+			return true, nil
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return false, err
+		}
+		if slices.ContainsFunc(strings.Fields(string(tables)), func(name string) bool { return name != "nat" }) {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// watches says whether a chain (struct nfgenmsg, NFTA_CHAIN_*) is one of those that Watched looks for.
+func watches(m []byte) (bool, error) {
+	chain, table, err := parseChain(m)
+	if err != nil || chain.Head == "" || strings.HasPrefix(table, "guestwire-") || strings.HasPrefix(chain.Head, "type nat ") {
+		return false, err
+	}
+	switch m[0] {
+	case unix.NFPROTO_BRIDGE:
+		return true, nil
+	case unix.NFPROTO_INET, unix.NFPROTO_IPV4, unix.NFPROTO_IPV6:
+		return !strings.Contains(chain.Head, " hook input ") && !strings.Contains(chain.Head, " hook output "), nil
+	}
+	return false, nil
+}

@@ -1,0 +1,63 @@
+package kernel
+
+import (
+	"testing"
+
+	"github.com/guestwire/guestwire/internal/netns"
+	"github.com/guestwire/guestwire/internal/netstate"
+	"github.com/guestwire/guestwire/internal/rig/nstest"
+)
+
+// TestCanOffload: the kernel says whether it has flow tables, and nothing is left of the question. A look behind the tables that
+// are sent then need not read them back.
+func TestCanOffload(t *testing.T) {
+	nstest.Need(t, "nft")
+	pod := nstest.New(t, "pod")
+	want := nstest.HasFlowTables()
+	names := netstate.Names{Table: testTable.Name}
+	err := netns.Do(pod.File, func() error {
+		n, err := Open()
+		if err != nil {
+			return err
+		}
+		defer n.Close()
+		if _, err := n.Snapshot(names, nil, nil); err != nil {
+			return err
+		}
+		if can, err := n.CanOffload(); can != want || err != nil {
+			t.Errorf("flow tables: %t, %v, want %t", can, err, want)
+		}
+		if list := pod.Exec("nft", "list", "ruleset"); list != "" {
+			t.Errorf("the question has left\n%s", list)
+		}
+		if err := n.Apply(t.Context(), []netstate.Op{netstate.TableSet{Table: testTable}}); err != nil {
+			return err
+		}
+		asked := n.filter.seq
+		if _, err := n.Snapshot(names, nil, nil); err != nil {
+			return err
+		}
+		if n.filter.seq-asked > 1 {
+			t.Error("the tables were read back")
+		}
+		// What sees each forwarded packet.
+		for _, c := range []struct {
+			line    string
+			watched bool
+		}{
+			{"add chain inet guestwire-eth1 c { type filter hook forward priority 0; }", false},
+			{"add chain inet other nat { type nat hook postrouting priority 0; }", false},
+			{"add chain inet other in { type filter hook input priority 0; }", false},
+			{"add chain inet other first { type filter hook prerouting priority 0; }", true},
+		} {
+			pod.Exec("nft", "add table inet guestwire-eth1; add table inet other; "+c.line)
+			if watched, err := n.Watched(); watched != c.watched || err != nil {
+				t.Errorf("%s: watched %t, %v", c.line, watched, err)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}

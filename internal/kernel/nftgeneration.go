@@ -1,0 +1,74 @@
+package kernel
+
+import (
+	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/netstate"
+)
+
+// ownTables are the tables that one transaction has made in a namespace that had none with their name. To read them
+// back takes longer than to make them.
+//
+// Each transaction that changes the nftables of a namespace makes the generation one higher (nf_tables_commit,
+// net/netfilter/nf_tables_api.c). If the generation is that of the reading before plus one, no other program has changed the
+// tables meanwhile, and the kernel has what was sent. What the kernel changes by itself leaves the generation: the
+// elements that packets add to sets, which an image does not have, and the end of chains whose link goes away, which
+// the links show. The tables are therefore known once only. A chain that was sent with the present name of a link is read
+// back, as a kernel that binds names loses it when the link is renamed.
+type ownTables struct {
+	none       bool   // the reading found no table with the name
+	name       string // of the tables
+	generation uint32 // before the reading
+	made       bool   // one transaction has made the images
+	images     []firewall.Image
+}
+
+// commit notes a transaction. After a second one, or one that is more than new tables with the name, nothing is known.
+func (o *ownTables) commit(ops []netstate.Op, done bool) {
+	known := *o
+	*o = ownTables{}
+	if !known.none || known.made || !done {
+		return
+	}
+	for _, op := range ops {
+		set, is := op.(netstate.TableSet)
+		if !is || set.Table.Name != known.name {
+			return
+		}
+		known.images = append(known.images, set.Table.Held())
+	}
+	known.made = true
+	*o = known
+}
+
+// knowTables puts the own tables into the snapshot if they are what the kernel has.
+func (n *Namespace) knowTables(s *netstate.Snapshot, name string) (known bool, err error) {
+	own := n.own
+	n.own = ownTables{}
+	if own.name != name {
+		return false, nil
+	}
+	generation, err := n.generation()
+	if err != nil || generation != own.generation+1 {
+		return false, err
+	}
+	s.Tables = own.images
+	return true, nil
+}
+
+// generation is the number of the namespace's nftables generation (NFT_MSG_GETGEN, NFTA_GEN_ID).
+func (n *Namespace) generation() (uint32, error) {
+	const nftaGenID = 1 // linux/netfilter/nf_tables.h
+	var generation uint32
+	question := request(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETGEN, 0, nfgenmsg{unix.NFPROTO_UNSPEC})
+	err := n.filter.dump(question, func() {}, func(m []byte) error {
+		return eachAttribute(m, sizeofNfgenmsg, func(kind uint16, v []byte) error {
+			if kind == nftaGenID {
+				generation = be32(v)
+			}
+			return nil
+		})
+	})
+	return generation, err
+}

@@ -1,0 +1,272 @@
+package kernel
+
+import (
+	"context"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/netns"
+	"github.com/guestwire/guestwire/internal/netstate"
+	"github.com/guestwire/guestwire/internal/rig/nstest"
+)
+
+// TestOwnTables: the look behind a transaction has the tables as the kernel has them, whether they are read back or
+// not, and also what another program changes before or behind the transaction. They are read back if it changes something,
+// and in each later look.
+func TestOwnTables(t *testing.T) {
+	nstest.Need(t)
+	tables := []firewall.Table{testTable, {Family: firewall.NetDev, Name: testTable.Name, Chains: []firewall.Chain{
+		{Name: "guest", Type: "filter", Hook: firewall.Ingress, Device: "eth0", Priority: firewall.Filter, Rules: []firewall.Rule{
+			{Matches: []firewall.Match{firewall.EtherType{Number: netstate.EthernetARP}}, Verdict: firewall.Drop{}},
+		}},
+	}}}
+	names := netstate.Names{Table: testTable.Name}
+	for _, c := range []struct {
+		name           string
+		before, behind string // what another program does
+		read           bool   // the first look behind the transaction reads the tables
+	}{
+		{name: "nobody else"},
+		{name: "a table before", before: "add table inet other", read: true},
+		{name: "a rule", behind: "add rule inet guestwire-eth0 forward accept", read: true},
+		{name: "a flushed chain", behind: "flush chain netdev guestwire-eth0 guest", read: true},
+		{name: "a deleted table", behind: "delete table netdev guestwire-eth0", read: true},
+		{name: "another policy", behind: "add chain inet guestwire-eth0 forward { policy accept; }", read: true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			pod := nstest.New(t, "pod")
+			pod.IP("link add eth0 type veth peer name away")
+			other := func(command string) {
+				if command != "" {
+					pod.Exec("nft", command)
+				}
+			}
+			err := netns.Do(pod.File, func() error {
+				n, err := Open()
+				if err != nil {
+					return err
+				}
+				defer n.Close()
+				fresh, err := Open()
+				if err != nil {
+					return err
+				}
+				defer fresh.Close()
+				if _, err := n.Snapshot(names, nil, nil); err != nil {
+					return err
+				}
+				other(c.before)
+				var ops []netstate.Op
+				for _, table := range tables {
+					ops = append(ops, netstate.TableSet{Table: table})
+				}
+				if err := n.Apply(context.Background(), ops); err != nil {
+					return err
+				}
+				other(c.behind)
+				for look := range 2 {
+					asked := n.filter.seq
+					have, err := n.Snapshot(names, nil, tables)
+					if err != nil {
+						return err
+					}
+					want, err := fresh.Snapshot(names, nil, tables)
+					if err != nil {
+						return err
+					}
+					if !reflect.DeepEqual(whole(have.Tables), whole(want.Tables)) {
+						t.Errorf("look %d:\nhave %+v\nwant %+v", look+1, whole(have.Tables), whole(want.Tables))
+					}
+					if read := n.filter.seq-asked > 1; read != (c.read || look > 0) {
+						t.Errorf("look %d: the tables were read: %v", look+1, read)
+					}
+				}
+				return forUndo(t, fresh, names, tables)
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+// whole returns the images with all texts.
+func whole(images []firewall.Image) (all []firewall.Image) {
+	for _, i := range images {
+		all = append(all, i.Whole())
+	}
+	return all
+}
+
+// TestHolds: a table is read as held only if nft has changed nothing of it. What a counter has counted and what is in a set is no
+// change. What is read as held, and what is read with texts, differ from the wanted table alike.
+func TestHolds(t *testing.T) {
+	nstest.Need(t)
+	names := netstate.Names{Table: testTable.Name}
+	counted := testTable
+	counted.Chains = append(slices.Clone(testTable.Chains), firewall.Chain{Name: "counted", Rules: []firewall.Rule{
+		{Matches: []firewall.Match{firewall.IP{Version: 4}}, Verdict: firewall.CountedDrop{}},
+		{Matches: []firewall.Match{firewall.IP{Version: 6}}, Verdict: firewall.CountedDrop{}},
+	}})
+	for command, holds := range map[string]bool{
+		"list ruleset": true,
+		"add element inet guestwire-eth0 hops { 10.0.0.1 }":                                                            true,
+		"add rule inet guestwire-eth0 plain accept":                                                                    false,
+		"insert rule inet guestwire-eth0 plain accept":                                                                 false,
+		"flush chain inet guestwire-eth0 plain":                                                                        false,
+		"flush chain inet guestwire-eth0 counted; add rule inet guestwire-eth0 counted meta nfproto ipv4 counter drop": false,
+		"flush chain inet guestwire-eth0 counted; add rule inet guestwire-eth0 counted meta nfproto ipv4 counter packets 7 bytes 8 drop; add rule inet guestwire-eth0 counted meta nfproto ipv6 counter drop": true,
+		"flush chain inet guestwire-eth0 counted; add rule inet guestwire-eth0 counted meta nfproto ipv6 counter drop; add rule inet guestwire-eth0 counted meta nfproto ipv4 counter drop":                   false,
+		"add chain inet guestwire-eth0 other":                                            false,
+		"add chain inet guestwire-eth0 other; add rule inet guestwire-eth0 other accept": false,
+		"add set inet guestwire-eth0 other { type ipv4_addr; }":                          false,
+		"add counter inet guestwire-eth0 other":                                          false,
+		"add chain inet guestwire-eth0 forward { policy accept; }":                       false,
+		"add table inet guestwire-eth0 { flags dormant; }":                               false,
+		"delete table inet guestwire-eth0":                                               false,
+	} {
+		t.Run(command, func(t *testing.T) {
+			pod := nstest.New(t, "pod")
+			err := netns.Do(pod.File, func() error {
+				n, err := Open()
+				if err != nil {
+					return err
+				}
+				defer n.Close()
+				if err := n.Apply(context.Background(), []netstate.Op{netstate.TableSet{Table: counted}}); err != nil {
+					return err
+				}
+				pod.Exec("nft", command)
+				now, err := n.Snapshot(names, nil, []firewall.Table{counted})
+				if err != nil {
+					return err
+				}
+				if have := len(now.Tables) == 1 && now.Tables[0].Is(counted); have != holds {
+					t.Errorf("the table is held: %v\n%+v", have, whole(now.Tables))
+				}
+				return nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+// forUndo wants a look for Undo to find the tables that the other look finds, without a question for what they hold.
+func forUndo(t *testing.T, n *Namespace, names netstate.Names, tables []firewall.Table) error {
+	s, err := n.Snapshot(names, nil, tables)
+	if err != nil {
+		return err
+	}
+	var want []firewall.Image
+	for _, i := range s.Tables {
+		want = append(want, firewall.Image{Family: i.Family, Name: i.Name})
+	}
+	asked := n.filter.seq
+	undo, err := n.SnapshotForUndo(names, nil, tables)
+	if asked = n.filter.seq - asked; asked != 2 || !reflect.DeepEqual(undo.Tables, want) { // the generation, and the list
+		t.Errorf("for Undo %d questions find %+v, want %+v", asked, undo.Tables, want)
+	}
+	return err
+}
+
+// TestChainThatGoesWithItsLink: a look that knows the tables shows that a link of theirs has gone, and the next one reads whether
+// the kernel deleted the chain with it.
+func TestChainThatGoesWithItsLink(t *testing.T) {
+	nstest.Need(t)
+	pod := nstest.New(t, "pod")
+	pod.IP("link add eth0 type veth peer name away")
+	names := netstate.Names{Table: testTable.Name}
+	tables := []firewall.Table{{Family: firewall.NetDev, Name: testTable.Name, Chains: []firewall.Chain{
+		{Name: "guest", Type: "filter", Hook: firewall.Ingress, Device: "eth0", Priority: firewall.Filter, Drops: true},
+	}}}
+	err := netns.Do(pod.File, func() error {
+		n, err := Open()
+		if err != nil {
+			return err
+		}
+		defer n.Close()
+		if _, err := n.Snapshot(names, nil, nil); err != nil {
+			return err
+		}
+		if err := n.Apply(context.Background(), []netstate.Op{netstate.TableSet{Table: tables[0]}}); err != nil {
+			return err
+		}
+		pod.IP("link del eth0")
+		first, err := n.Snapshot(names, nil, tables)
+		if err != nil {
+			return err
+		}
+		if _, there := first.Named("eth0"); there {
+			t.Error("the link is there")
+		}
+		second, err := n.Snapshot(names, nil, tables)
+		if err != nil {
+			return err
+		}
+		has := strings.Contains(pod.Exec("nft", "list", "ruleset"), "chain guest")
+		if known := len(second.Tables) == 1 && len(whole(second.Tables)[0].Chains) == 1; known != has {
+			t.Errorf("nft lists the chain: %v; the second look has %+v", has, second.Tables)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestOwnTablesOfRenamedLink: a chain that was sent with the present name of a link is read back, and one that was sent with
+// the later name is as the kernel has it when the link is renamed.
+func TestOwnTablesOfRenamedLink(t *testing.T) {
+	nstest.Need(t)
+	names := netstate.Names{Table: testTable.Name}
+	before := bindsNames
+	t.Cleanup(func() { bindsNames = before })
+	for _, binds := range []bool{before(), false} {
+		bindsNames = func() bool { return binds }
+		pod := nstest.New(t, "pod")
+		pod.IP("link add eth0 type veth peer name away")
+		err := netns.Do(pod.File, func() error {
+			n, err := Open()
+			if err != nil {
+				return err
+			}
+			defer n.Close()
+			first, err := n.Snapshot(names, nil, nil)
+			if err != nil {
+				return err
+			}
+			link, _ := first.Named("eth0")
+			table := firewall.Table{Family: firewall.NetDev, Name: testTable.Name, Chains: []firewall.Chain{
+				{Name: "in", Type: "filter", Hook: firewall.Ingress, Device: "eth0-nic", Link: link.Index, Priority: firewall.Filter},
+			}}
+			if err := n.Apply(context.Background(), []netstate.Op{netstate.TableSet{Table: table}}); err != nil {
+				return err
+			}
+			pod.IP("link set eth0 name eth0-nic")
+			asked := n.filter.seq
+			have, err := n.Snapshot(names, nil, []firewall.Table{table})
+			if err != nil {
+				return err
+			}
+			if read := n.filter.seq-asked > 1; read == binds {
+				t.Errorf("binds names: %v; the tables were read: %v", binds, read)
+			}
+			want, err := n.Snapshot(names, nil, []firewall.Table{table})
+			if err != nil {
+				return err
+			}
+			if !reflect.DeepEqual(whole(have.Tables), whole(want.Tables)) {
+				t.Errorf("binds names: %v\nhave %+v\nwant %+v", binds, whole(have.Tables), whole(want.Tables))
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,135 @@
+package kernel
+
+import (
+	"encoding/binary"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// nftWriter writes messages of nftables one behind the other into one buffer. A slice for each attribute, and for each one
+// around it, took more processor time than the kernel takes to read them.
+//
+// Numbers are in network order (linux/netfilter/nf_tables.h). Each value is padded to 4 octets.
+type nftWriter struct {
+	octets []byte
+	starts []int // of the messages in octets
+	list   [][]byte
+}
+
+// nftWriters are writers whose buffers are used again: the tables of a NIC are some 80 kB.
+var nftWriters = sync.Pool{New: func() any { return new(nftWriter) }}
+
+// begin begins a message: struct nlmsghdr, and struct nfgenmsg with family and resource. What is written next are its
+// attributes.
+func (w *nftWriter) begin(kind, flags uint16, family uint8, resource uint16) {
+	w.starts = append(w.starts, len(w.octets))
+	w.octets = append(w.octets, 0, 0, 0, 0) // the length is known at the end
+	w.octets = binary.NativeEndian.AppendUint16(w.octets, kind)
+	w.octets = binary.NativeEndian.AppendUint16(w.octets, unix.NLM_F_REQUEST|flags)
+	w.octets = append(w.octets, 0, 0, 0, 0, 0, 0, 0, 0) // sequence number, port
+	w.octets = append(w.octets, family, unix.NFNETLINK_V0)
+	w.octets = binary.BigEndian.AppendUint16(w.octets, resource)
+}
+
+// messages returns the messages, which share the buffer, until the next call.
+func (w *nftWriter) messages() [][]byte {
+	w.list = w.list[:0]
+	for i, start := range w.starts {
+		end := len(w.octets)
+		if i+1 < len(w.starts) {
+			end = w.starts[i+1]
+		}
+		binary.NativeEndian.PutUint32(w.octets[start:], uint32(end-start))
+		w.list = append(w.list, w.octets[start:end:end])
+	}
+	return w.list
+}
+
+// bytes writes an attribute with octets.
+func (w *nftWriter) bytes(kind uint16, value []byte) {
+	w.octets = appendAttribute(w.octets, kind, value)
+}
+
+// text writes an attribute with a text that a zero ends.
+func (w *nftWriter) text(kind uint16, value string) {
+	at := len(w.octets)
+	w.octets = append(w.octets, 0, 0, 0, 0)
+	binary.NativeEndian.PutUint16(w.octets[at+2:], kind)
+	w.octets = append(append(w.octets, value...), 0)
+	binary.NativeEndian.PutUint16(w.octets[at:], uint16(len(w.octets)-at))
+	w.pad()
+}
+
+func (w *nftWriter) number16(kind, value uint16) {
+	w.header(kind, 2)
+	w.octets = append(binary.BigEndian.AppendUint16(w.octets, value), 0, 0)
+}
+
+func (w *nftWriter) number32(kind uint16, value uint32) {
+	w.header(kind, 4)
+	w.octets = binary.BigEndian.AppendUint32(w.octets, value)
+}
+
+func (w *nftWriter) number64(kind uint16, value uint64) {
+	w.header(kind, 8)
+	w.octets = binary.BigEndian.AppendUint64(w.octets, value)
+}
+
+// header writes struct nlattr of an attribute whose value has size octets.
+func (w *nftWriter) header(kind uint16, size int) {
+	w.octets = binary.NativeEndian.AppendUint16(w.octets, uint16(unix.SizeofRtAttr+size))
+	w.octets = binary.NativeEndian.AppendUint16(w.octets, kind)
+}
+
+func (w *nftWriter) pad() {
+	for len(w.octets)%unix.RTA_ALIGNTO != 0 {
+		w.octets = append(w.octets, 0)
+	}
+}
+
+// open begins an attribute that holds attributes, and returns what close needs.
+func (w *nftWriter) open(kind uint16) (at int) {
+	at = len(w.octets)
+	w.header(unix.NLA_F_NESTED|kind, 0)
+	return at
+}
+
+// close ends the attribute that open has begun.
+func (w *nftWriter) close(at int) {
+	binary.NativeEndian.PutUint16(w.octets[at:], uint16(len(w.octets)-at))
+}
+
+// data writes an attribute that holds a value for a register (NFTA_DATA_VALUE).
+func (w *nftWriter) data(kind uint16, value []byte) {
+	at := w.open(kind)
+	w.bytes(unix.NFTA_DATA_VALUE, value)
+	w.close(at)
+}
+
+// field is an attribute with a number of 4 octets.
+type field struct {
+	kind  uint16
+	value uint32
+}
+
+// expression writes an expression whose attributes are all such fields.
+func (w *nftWriter) expression(name string, fields ...field) {
+	w.closeExpression(w.openExpression(name, fields...))
+}
+
+// openExpression begins an expression of a rule with its first attributes, and returns what closeExpression needs.
+func (w *nftWriter) openExpression(name string, fields ...field) (element, data int) {
+	element = w.open(unix.NFTA_LIST_ELEM)
+	w.text(unix.NFTA_EXPR_NAME, name)
+	data = w.open(unix.NFTA_EXPR_DATA)
+	for _, f := range fields {
+		w.number32(f.kind, f.value)
+	}
+	return element, data
+}
+
+func (w *nftWriter) closeExpression(element, data int) {
+	w.close(data)
+	w.close(element)
+}

@@ -1,0 +1,132 @@
+package kernel
+
+import (
+	"bytes"
+	"go/ast"
+	goparser "go/parser"
+	"go/token"
+	"net/netip"
+	"path/filepath"
+	"reflect"
+	"testing"
+
+	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/netstate"
+)
+
+// everyMatch has each type of match, with the values on which its expressions depend.
+var everyMatch = []firewall.Match{
+	firewall.InInterface{Name: "eth0"}, firewall.InInterface{Name: "a-name-of-15-oc", Not: true}, firewall.OutInterface{Name: "eth0"}, firewall.OutInterface{Name: "eth0", Not: true},
+	firewall.EtherType{Number: 0x0806}, firewall.Multicast{}, firewall.Multicast{Not: true}, firewall.IP{Version: 4}, firewall.IP{Version: 6}, firewall.Carries{Version: 4}, firewall.Carries{Version: 6},
+	firewall.Protocol{Number: 6}, firewall.Protocol{Number: 0, Not: true},
+	firewall.Source{Prefix: netip.MustParsePrefix("10.1.2.3/8")}, firewall.Source{Prefix: netip.MustParsePrefix("10.1.2.3/32")}, firewall.Source{Prefix: netip.MustParsePrefix("fd00::1/128")},
+	firewall.Destination{Prefix: netip.MustParsePrefix("fe80::1/10")}, firewall.Destination{Prefix: netip.MustParsePrefix("0.0.0.0/0")}, firewall.Destination{Prefix: netip.MustParsePrefix("10.0.0.1/31")},
+	firewall.SourcePort{Protocol: 6, First: 80, Last: 80}, firewall.SourcePort{First: 80, Last: 90, Not: true},
+	firewall.DestinationPort{First: 0, Last: 65535}, firewall.DestinationPort{First: 53, Last: 53, Not: true},
+	firewall.ICMP{Version: 4, Type: 8}, firewall.ICMP{Version: 6, Type: 3, Code: 1},
+	firewall.Bytes{Header: firewall.Ethernet, Offset: 6, Value: []byte{2, 0, 0, 0, 0, 1}, Not: true},
+	firewall.Bytes{Header: firewall.Network, Offset: 9, Value: []byte{1}, Mask: []byte{0x0f}},
+	firewall.Bytes{Header: firewall.Transport, Offset: 2, Value: make([]byte, 16), Mask: bytes.Repeat([]byte{0xf0}, 16), Not: true},
+	firewall.Bytes{Header: firewall.Transport, Value: []byte{128}, Last: []byte{129}}, firewall.Bytes{Header: firewall.Network, Offset: 8, Mask: []byte{0xff, 0x0f}, Value: []byte{1, 2}, Last: []byte{3, 4}, Not: true},
+	firewall.SocketUser{UID: 107}, firewall.SocketUser{UID: 107, Not: true}, firewall.Fragment{}, firewall.Longer{Octets: 1500},
+	firewall.State{States: firewall.Established | firewall.Related}, firewall.Translated{}, firewall.Unconfirmed{}, firewall.Assured{}, firewall.Lasting{Seconds: 120},
+	firewall.Origin{Prefix: netip.MustParsePrefix("10.0.2.2/32")}, firewall.Origin{Prefix: netip.MustParsePrefix("10.0.2.2/24"), Reply: true},
+	firewall.Origin{Prefix: netip.MustParsePrefix("10.0.2.2/31")}, firewall.Origin{Prefix: netip.MustParsePrefix("::/0"), Reply: true}, firewall.Origin{Prefix: netip.MustParsePrefix("fd00::1/64")},
+	firewall.Connections{Over: 4000}, firewall.Opening{}, firewall.Opening{Not: true},
+	firewall.Rate{Packets: 20, Burst: 5}, firewall.Rate{Packets: 20, PerMinute: true, Burst: 5, Over: true}, firewall.Faster{Octets: 1 << 40, Burst: 1 << 20},
+	firewall.InSet{Part: firewall.SourceAddress4, Set: "a"}, firewall.InSet{Part: firewall.SourceAddress6, Set: "abc", Not: true}, firewall.InSet{Part: firewall.NextHop4, Set: "abcd"},
+	firewall.AddToSet{Part: firewall.NextHop6, Set: "a"}, firewall.AddToSet{Part: firewall.ARPSender, Set: "abc", Renew: true},
+	firewall.AddToSet{Part: firewall.RawSource6, Set: "abcd"}, firewall.AddToSet{Part: firewall.DiscoveryTarget, Set: "abcde"},
+}
+
+// everyVerdict has each type of verdict, with the values on which its expressions depend.
+var everyVerdict = []firewall.Verdict{
+	firewall.Accept{}, firewall.Drop{}, firewall.Up{}, firewall.Up{Port: true}, firewall.CountedUp{}, firewall.CountedUp{Port: true}, firewall.CountedDrop{},
+	firewall.Log{Prefix: "guestwire eth0 mac-spoof", Group: firewall.LogGroup}, firewall.Continue{}, firewall.Offload{Table: "flows"}, firewall.Goto{Chain: "abc"}, firewall.Jump{Chain: "abcd"}, firewall.Return{},
+	firewall.DNAT{Address: gateway4}, firewall.DNAT{Address: gateway4, Port: 80}, firewall.DNAT{Address: gateway6, Port: 80}, firewall.SNAT{Address: gateway4}, firewall.SNAT{Address: gateway6},
+	firewall.Masquerade{}, firewall.Masquerade{First: 1024, Last: 2048}, firewall.Masquerade{First: 1024, Last: 1024}, firewall.Fwd{Device: "eth0", Index: 7},
+	firewall.ClampMSS{}, firewall.LowerMSS{To: 1360}, firewall.SetSource{Address: gateway4}, firewall.SetSource{Address: gateway6}, firewall.SetDestination{Address: gateway4}, firewall.SetDestination{Address: gateway6},
+}
+
+// everyRule has a rule with each match, a rule with each verdict, and a rule without a match.
+func everyRule() []firewall.Rule {
+	rules := []firewall.Rule{{Verdict: firewall.Drop{}}, {Matches: everyMatch[:3], Verdict: firewall.Accept{}}}
+	for _, m := range everyMatch {
+		rules = append(rules, firewall.Rule{Matches: []firewall.Match{m}, Verdict: firewall.Drop{}})
+	}
+	for _, v := range everyVerdict {
+		rules = append(rules, firewall.Rule{Matches: []firewall.Match{firewall.IP{Version: 4}}, Verdict: v})
+	}
+	return rules
+}
+
+// TestEveryRule: everyMatch and everyVerdict have each type of package firewall.
+func TestEveryRule(t *testing.T) {
+	have := map[string]bool{}
+	for _, m := range everyMatch {
+		have["match "+reflect.TypeOf(m).Name()] = true
+	}
+	for _, v := range everyVerdict {
+		have["verdict "+reflect.TypeOf(v).Name()] = true
+	}
+	found := map[string]bool{}
+	paths, err := filepath.Glob("../firewall/*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range paths {
+		file, err := goparser.ParseFile(token.NewFileSet(), path, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range file.Decls {
+			method, is := d.(*ast.FuncDecl)
+			if is && method.Recv != nil && (method.Name.Name == "match" || method.Name.Name == "verdict") {
+				found[method.Name.Name+" "+method.Recv.List[0].Type.(*ast.Ident).Name] = true
+			}
+		}
+	}
+	if !reflect.DeepEqual(have, found) {
+		t.Errorf("the lists have %v\nthe package has %v", have, found)
+	}
+}
+
+// compareLibrary compares the messages of a transaction with those that github.com/google/nftables makes of the same operations.
+func compareLibrary(t *testing.T, ops ...netstate.Op) {
+	t.Helper()
+	have, err := encodeTables(ops)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := libraryTables(ops)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(have) != len(want) {
+		t.Fatalf("%d messages, want %d", len(have), len(want))
+	}
+	for i := range want {
+		clear(want[i][8:16]) // sequence number and port, which our socket sets
+		if !bytes.Equal(have[i], want[i]) {
+			t.Errorf("message %d\nhave %x\nwant %x", i, have[i], want[i])
+		}
+	}
+}
+
+// TestRuleMessages: the message of a rule has the octets that the library makes.
+func TestRuleMessages(t *testing.T) {
+	for _, family := range []firewall.Family{firewall.Inet, firewall.NetDev} {
+		for _, r := range everyRule() {
+			t.Run(string(family)+" "+r.String(), func(t *testing.T) {
+				compareLibrary(t, netstate.TableSet{Table: firewall.Table{Family: family, Name: "guestwire-eth0", Chains: []firewall.Chain{{Name: "all", Rules: []firewall.Rule{r}}}}})
+			})
+		}
+	}
+}
+
+// TestTransaction: the messages of a transaction have the octets that the library makes.
+func TestTransaction(t *testing.T) {
+	compareLibrary(t, netstate.TableDel{Family: firewall.Bridge, Name: "guestwire-eth0"})
+	compareLibrary(t, netstate.TableDel{Family: testTable.Family, Name: testTable.Name}, netstate.TableSet{Table: testTable}, netstate.TableSet{Table: testFlowTable},
+		netstate.TableSet{Table: testDeviceTable}, netstate.TableSet{Table: firewall.Table{Family: firewall.Inet, Name: "empty"}})
+}

@@ -1,0 +1,277 @@
+package wiring
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/netstate"
+)
+
+// forwarding is what the namespace forwards from and to a guest that has the namespace as its next hop: the limits of a
+// guest, and what the guest may send to the namespace itself.
+type forwarding struct {
+	names       netstate.Names
+	link        string // by which the guest's packets come in: the bridge or the tap
+	unforwarded []int  // IP versions that the NIC did not forward before: only the guest's packets may pass
+	ends        []end
+	guard       infra.Guard
+	mac         cache.MAC    // the guest's
+	further     []netip.Addr // of the guest, besides ends
+	most        int          // connections; 0: infra.DefaultMaxConnections
+	noARP       bool         // the NIC asks for no neighbours
+	// iptables says that the table becomes chains of iptables.
+	iptables bool
+}
+
+// end is the guest's address and the gateway's, of one family.
+type end struct{ guest, gateway netip.Addr }
+
+// A neighbour table has 1024 entries for all namespaces of the machine. So the guest has at most so many next hops and, if
+// Guard.Prefixes allows more sources on the link than that, so many sources, each for a minute after the last new
+// connection.
+const (
+	mostNextHops = 64
+	mostSources  = 256
+	hopLife      = 60_000 // milliseconds
+)
+
+// has says whether the guest has an address of the version of IP.
+func (t forwarding) has(v int) bool {
+	return slices.ContainsFunc(t.ends, func(e end) bool { return version(e.guest) == v })
+}
+
+func (t forwarding) mostConnections() int {
+	return cmp.Or(t.most, infra.DefaultMaxConnections)
+}
+
+// limit drops a connection's first packet above MaxConnections. The kernel does not count TCP connections that have
+// ended, though they stay in its table for two minutes (net/netfilter/nf_conncount.c). So their rate is limited, too.
+func (t forwarding) limit() []firewall.Rule {
+	count := rule(drop(firewall.ConnectionLimit), firewall.Connections{Over: uint32(t.mostConnections())})
+	if t.iptables {
+		return []firewall.Rule{count}
+	}
+	return []firewall.Rule{t.rate(), count}
+}
+
+func (t forwarding) rate() firewall.Rule {
+	most := t.mostConnections()
+	return rule(drop(firewall.ConnectionLimit), firewall.Protocol{Number: firewall.ProtocolTCP}, firewall.Rate{Packets: most, PerMinute: true, Burst: most, Over: true})
+}
+
+// toNeighbours limits the next hops and sources of what the guest sends through the namespace.
+func (t forwarding) toNeighbours() []firewall.Rule {
+	return append([]firewall.Rule{rule(firewall.Jump{Chain: "next-hop"}, firewall.OutInterface{Name: t.link, Not: true})}, t.fromNeighbours()...)
+}
+
+// fromNeighbours limits the sources for which the namespace has to ask when it answers the guest.
+func (t forwarding) fromNeighbours() []firewall.Rule {
+	var rules []firewall.Rule
+	for _, p := range t.manySources() {
+		rules = append(rules, rule(firewall.Jump{Chain: "from-source"}, firewall.IP{Version: version(p.Addr())}, firewall.Source{Prefix: p}))
+	}
+	return rules
+}
+
+// manySources are prefixes with more than mostSources link-local addresses of the guest. To other addresses the way leads
+// by the guest's own, so the namespace asks for none of them. Without a guard nothing limits the sources.
+func (t forwarding) manySources() []netip.Prefix {
+	var list []netip.Prefix
+	for _, p := range t.guard.Prefixes {
+		if p.Addr().IsLinkLocalUnicast() && t.has(version(p.Addr())) && many(p) {
+			list = append(list, p)
+		}
+	}
+	return list
+}
+
+// limitNeighbours adds the sets and chains of toNeighbours.
+func (t forwarding) limitNeighbours(table *firewall.Table) {
+	limit := func(chain, set string, size int, parts map[int]firewall.Part) {
+		c := firewall.Chain{Name: chain}
+		if t.noARP && chain == "next-hop" {
+			c.Rules = append(c.Rules, rule(firewall.Return{}, firewall.OutInterface{Name: t.names.NIC}))
+		}
+		for _, e := range t.ends {
+			v := version(e.guest)
+			name := fmt.Sprintf("%s-%d", set, v)
+			table.Sets = append(table.Sets, firewall.Set{Name: name, Of: parts[v], Size: size, Milliseconds: hopLife})
+			c.Rules = append(c.Rules, rule(firewall.Return{}, firewall.IP{Version: v}, firewall.AddToSet{Part: parts[v], Set: name, Renew: true}))
+		}
+		c.Rules = append(c.Rules, rule(drop(firewall.NeighbourLimit)))
+		table.Chains = append(table.Chains, c)
+	}
+	limit("next-hop", "next-hops", mostNextHops, map[int]firewall.Part{4: firewall.NextHop4, 6: firewall.NextHop6})
+	if len(t.manySources()) > 0 {
+		limit("from-source", "sources", mostSources, map[int]firewall.Part{4: firewall.SourceAddress4, 6: firewall.SourceAddress6})
+	}
+}
+
+func (t forwarding) fromGuest() firewall.Match { return firewall.InInterface{Name: t.link} }
+
+func (t forwarding) toLink() firewall.Match { return firewall.OutInterface{Name: t.link} }
+
+// accepted is what the guest may send to the namespace.
+func (t forwarding) accepted() []firewall.Rule {
+	var rules []firewall.Rule
+	if !t.iptables {
+		rules = t.fromNeighbours()
+	}
+	return append(rules, rule(firewall.Jump{Chain: "outgoing"}, firewall.Unconfirmed{}), rule(firewall.Accept{}))
+}
+
+// opened is what others send to the guest that belongs to no connection.
+func (t forwarding) opened() []firewall.Rule {
+	return []firewall.Rule{
+		rule(drop(firewall.NoConnection), firewall.State{States: firewall.Invalid | firewall.Untracked}),
+		rule(firewall.Jump{Chain: "incoming"}, firewall.Unconfirmed{}),
+	}
+}
+
+// related passes errors about the guest's connections, and drops those about the namespace's own: the kernel calls an
+// error related by the packet in it, whoever sends it.
+func (t forwarding) related() []firewall.Rule {
+	var rules []firewall.Rule
+	for _, p := range t.own() {
+		for _, reply := range []bool{false, true} {
+			rules = append(rules, rule(firewall.Accept{}, firewall.IP{Version: version(p.Addr())}, firewall.Origin{Prefix: p, Reply: reply}))
+		}
+	}
+	return append(rules, rule(drop(firewall.NoConnection)))
+}
+
+// errors are those of the guest to the namespace. One about a smaller MTU is dropped: between the guest and the namespace
+// no link is smaller, and the kernel would believe the error for the namespace's own addresses, as the packet in the error
+// is translated back.
+func (t forwarding) errors() []firewall.Rule {
+	var rules []firewall.Rule
+	for _, e := range t.ends {
+		tooBig, protocol := firewall.ICMP{Version: 4, Type: icmpUnreachable, Code: icmpTooBig}, uint8(firewall.ProtocolICMP)
+		if e.guest.Is6() {
+			tooBig, protocol = firewall.ICMP{Version: 6, Type: icmp6TooBig}, firewall.ProtocolICMPv6
+		}
+		rules = append(rules, rule(drop(firewall.NoConnection), firewall.IP{Version: tooBig.Version}, firewall.Protocol{Number: protocol}, tooBig))
+	}
+	return append(rules, rule(firewall.Goto{Chain: "related"}))
+}
+
+// own are the addresses that the guest sends from.
+func (t forwarding) own() []netip.Prefix {
+	var list []netip.Prefix
+	for _, e := range t.ends {
+		list = append(list, single(e.guest))
+		if e.guest.Is6() {
+			list = append(list, single(t.mac.LinkLocal()))
+		}
+	}
+	for _, a := range t.further {
+		list = append(list, single(a))
+	}
+	for _, p := range t.guard.Prefixes {
+		if t.has(version(p.Addr())) {
+			list = append(list, p)
+		}
+	}
+	return list
+}
+
+// toNamespace is what the guest may send to the namespace itself: besides the rules of more, what belongs to connections of
+// the namespace, echo requests, neighbour discovery and Guard.Open. MaxConnections counts here too: each identifier of an
+// echo request is a connection.
+func (t forwarding) toNamespace(more ...firewall.Rule) []firewall.Rule {
+	from := t.fromGuest()
+	if t.guard.Off {
+		return []firewall.Rule{rule(firewall.Jump{Chain: "accepted"}, from, firewall.State{States: firewall.New})}
+	}
+	rules := append([]firewall.Rule{
+		rule(firewall.Accept{}, from, firewall.State{States: firewall.Established}),
+		rule(firewall.Goto{Chain: "errors"}, from, firewall.State{States: firewall.Related}),
+	}, more...)
+	for _, e := range t.ends {
+		if e.guest.Is4() {
+			rules = append(rules, rule(firewall.Goto{Chain: "accepted"}, from, firewall.IP{Version: 4},
+				firewall.Protocol{Number: firewall.ProtocolICMP}, firewall.ICMP{Version: 4, Type: icmpEcho}))
+			continue
+		}
+		rules = append(rules, rule(firewall.Goto{Chain: "accepted"}, from, firewall.IP{Version: 6},
+			firewall.Protocol{Number: firewall.ProtocolICMPv6}, firewall.ICMP{Version: 6, Type: icmp6Echo}))
+		for _, kind := range []uint8{icmp6Solicitation, icmp6Advertisement} {
+			rules = append(rules, rule(firewall.Accept{}, from, firewall.IP{Version: 6},
+				firewall.Protocol{Number: firewall.ProtocolICMPv6}, firewall.ICMP{Version: 6, Type: kind}))
+		}
+	}
+	for _, p := range t.guard.Open {
+		rules = append(rules, rule(firewall.Goto{Chain: "accepted"}, append([]firewall.Match{from}, matchPorts(p)...)...))
+	}
+	return append(rules, rule(drop(firewall.NamespaceService), from))
+}
+
+// output drops what processes of the namespace send to the guest, or in the guest's place, by the links of the wiring. A process
+// needs no capability to choose a link (SO_BINDTODEVICE, socket(7)). By one link the namespace speaks to its guest, but not
+// as a DHCP server.
+func (t forwarding) output() []firewall.Rule {
+	no := drop(firewall.NamespaceOutput)
+	udp := firewall.Protocol{Number: firewall.ProtocolUDP}
+	rules := []firewall.Rule{rule(no, firewall.OutInterface{Name: t.names.Responder})}
+	if t.link != t.names.Tap {
+		rules = append([]firewall.Rule{rule(no, firewall.OutInterface{Name: t.names.Tap})}, rules...)
+	}
+	for _, e := range t.ends {
+		client := uint16(client4)
+		if e.guest.Is6() {
+			client = client6
+		}
+		rules = append(rules, rule(no, t.toLink(), firewall.IP{Version: version(e.guest)}, udp, firewall.DestinationPort{Protocol: firewall.ProtocolUDP, First: client, Last: client}))
+	}
+	return rules
+}
+
+// loopback is before connections are tracked. A packet of the guest goes to the chain of its family, so packets to the guest
+// meet one comparison a family.
+func (t forwarding) loopback() []firewall.Rule {
+	var rules []firewall.Rule
+	for _, e := range t.ends {
+		v := version(e.guest)
+		rules = append(rules, rule(firewall.Jump{Chain: loopbackChain(v)}, t.fromGuest(), firewall.IP{Version: v}))
+	}
+	return rules
+}
+
+// loopbacks are the chains that drop the guest's packets to and from the namespace's loopback addresses. The guest's answers
+// of a translated connection pass: here they still have the gateway's address.
+func (t forwarding) loopbacks() []firewall.Chain {
+	var chains []firewall.Chain
+	for _, e := range t.ends {
+		v := version(e.guest)
+		chains = append(chains, firewall.Chain{Name: loopbackChain(v), Rules: []firewall.Rule{
+			rule(drop(firewall.LoopbackAddress), firewall.IP{Version: v}, firewall.Destination{Prefix: loopback(v)}),
+			rule(drop(firewall.LoopbackAddress), firewall.IP{Version: v}, firewall.Source{Prefix: loopback(v)}),
+		}})
+	}
+	return chains
+}
+
+func loopbackChain(version int) string { return fmt.Sprintf("loopback-%d", version) }
+
+// forwarding is that of the guest, whose packets come in by the link. Most is the binding's MaxConnections.
+func (p *Plan) forwarding(nic netstate.Link, link string, ends []end, most int) forwarding {
+	return forwarding{names: p.names, link: link, unforwarded: p.unforwarded(nic.Index), ends: ends, guard: p.spec.Guard, mac: p.Record.MAC, most: most, noARP: nic.NoARP}
+}
+
+// checkSources refuses proxies' sources of a family in which the guest has no address.
+func (t forwarding) checkSources(s *infra.Sidecar, kind string) error {
+	if s == nil {
+		return nil
+	}
+	for i, a := range s.Sources {
+		if v := version(a); !t.has(v) {
+			return &cache.FieldError{Field: fmt.Sprintf("binding.%s.sidecar.sources[%d]", kind, i), Reason: fmt.Sprintf("%v: %s has no IPv%d address to forward", a, t.names.NIC, v)}
+		}
+	}
+	return nil
+}

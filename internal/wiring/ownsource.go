@@ -1,0 +1,104 @@
+package wiring
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/guestwire/guestwire/internal/netstate"
+)
+
+// ownSource is the address that the namespace's own packets to the network get when they leave by the NIC.
+type ownSource struct {
+	to      netip.Prefix // zero: all other destinations of the family
+	address netip.Addr
+}
+
+// uniqueLocal are the unique local addresses (RFC 4193), which have a label of their own in RFC 6724 section 2.1.
+var uniqueLocal = netip.MustParsePrefix("fc00::/7")
+
+// ownSources are the NIC's addresses that the kernel would choose for packets from the hop, an address of the same family, by
+// destination. More specific destinations come first, and the one for all others is last. They are for IPv4: the source of
+// the route (ip-route(8), src), else the address in the gateway's network, else the first. For IPv6 the route's source comes
+// first too, and then the rules 3, 6 and 8 of RFC 6724 section 5.
+func (p *Plan) ownSources(nic netstate.Link, hop netip.Addr) []ownSource {
+	var own []netstate.Address
+	for _, a := range p.found.Addresses {
+		if addr := a.Prefix.Addr(); a.Link == nic.Index && addr.Is4() == hop.Is4() && (addr.Is4() || !addr.IsLinkLocalUnicast()) {
+			own = append(own, a)
+		}
+	}
+	family := netip.PrefixFrom(hop, 0).Masked()
+	var choices []ownSource
+	add := func(to netip.Prefix, address netip.Addr) {
+		if !slices.ContainsFunc(choices, func(c ownSource) bool { return c.to == to }) {
+			choices = append(choices, ownSource{to, address})
+		}
+	}
+	for _, r := range routesOfTables(p.found, nic, hop.Is4(), lookups(p.found, hop)...) {
+		if r.Destination.Addr().IsLinkLocalUnicast() && hop.Is6() {
+			continue // the kernel chooses the NIC's link-local address
+		}
+		address := sourceTo(own, r.Destination, r.Gateway)
+		if slices.ContainsFunc(own, func(a netstate.Address) bool { return a.Prefix.Addr() == r.PrefSrc }) {
+			address = r.PrefSrc
+		}
+		add(r.Destination, address)
+	}
+	if hop.Is6() {
+		for _, a := range own {
+			add(a.Prefix.Masked(), sourceTo(own, a.Prefix.Masked(), netip.Addr{}))
+		}
+		if a := sourceTo(own, uniqueLocal, netip.Addr{}); uniqueLocal.Contains(a) {
+			add(uniqueLocal, a)
+		}
+	}
+	add(family, sourceTo(own, family, netip.Addr{}))
+	slices.SortStableFunc(choices, func(a, b ownSource) int { return b.to.Bits() - a.to.Bits() })
+	last := len(choices) - 1
+	otherwise := choices[last]
+	var needed []ownSource // from the least specific one on
+	for _, c := range slices.Backward(choices[:last]) {
+		wider := otherwise.address
+		for _, n := range needed {
+			if n.to.Overlaps(c.to) {
+				wider = n.address
+			}
+		}
+		if c.address != wider {
+			needed = append(needed, c)
+		}
+	}
+	slices.Reverse(needed)
+	return append(needed, ownSource{address: otherwise.address})
+}
+
+// sourceTo is the one of the addresses that the kernel would choose for the destination, by way of the gateway, if there is
+// one.
+func sourceTo(own []netstate.Address, to netip.Prefix, gateway netip.Addr) netip.Addr {
+	score := func(a netstate.Address) int {
+		n := 0
+		if gateway.IsValid() && a.Prefix.Masked().Contains(gateway) {
+			n++
+		}
+		if to.Addr().Is4() {
+			return n
+		}
+		if a.PreferredSeconds > 0 {
+			n += 8
+		}
+		if uniqueLocal.Contains(a.Prefix.Addr()) == (to.Bits() >= uniqueLocal.Bits() && uniqueLocal.Contains(to.Addr())) {
+			n += 4
+		}
+		if to.Bits() > 0 && a.Prefix.Overlaps(to) {
+			n += 2
+		}
+		return n
+	}
+	best := own[0]
+	for _, a := range own[1:] {
+		if score(a) > score(best) {
+			best = a
+		}
+	}
+	return best.Prefix.Addr()
+}

@@ -1,0 +1,483 @@
+package wiring
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/compare"
+	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/netstate"
+)
+
+// routed makes the namespace the router between the NIC and the guest, which has the NIC's addresses. The NIC keeps them,
+// and everything else but the sources of its routes. The namespace has addresses of its own besides, at the NIC and the tap.
+type routed struct{ infra.Routed }
+
+func (routed) asks(nic string) Questions {
+	paths := []string{netstate.NoIPv6, netstate.Forwarding6, netstate.AcceptRA(nic), netstate.ForceForwarding(nic)}
+	return Questions{Sysctls: append(paths, netstate.OfRouter(netstate.NamesFor(nic))...), Listeners: true, Log: true}
+}
+
+func (routed) traits() traits { return traits{mends: true, routes: true, offStack: true} }
+
+func (routed) withoutNIC() (string, bool) { return "", false }
+
+func (b routed) wire(p *Plan, nic netstate.Link) error {
+	v4, v6 := addressesOf(p.found, nic)
+	if err := p.checkRouted(nic); err != nil {
+		return err
+	}
+	p.Record = p.record(nic, p.routedMAC(nic))
+	p.Record.GatewayMAC = infra.DefaultGatewayMAC
+	if p.Record.MAC == p.Record.GatewayMAC {
+		p.Record.GatewayMAC = netstate.DeriveMAC(nic, "router")
+	}
+	if !p.spec.Options.NoResponder {
+		p.addResponder(&p.Record, nic)
+	}
+	var ends []end
+	r := routing{sources: map[int][]ownSource{}, own4: addressesIn(v4), own6: addressesIn(v6), sidecar: b.Sidecar, excluded: b.Excluded}
+	if len(v4) > 0 {
+		r.hop4 = serverFor(v4[0].Addr())
+		ends = append(ends, end{v4[0].Addr(), r.hop4})
+		p.Record.IPv4 = leaseBehind4(v4[0].Addr(), r.hop4, destinations(routesOf(p.found, nic, true)))
+		if p.Record.ResponderTap != "" {
+			p.addStandIn(&p.Record, nic)
+		}
+	}
+	if len(v6) > 0 {
+		r.hop6 = infra.RoutedIPv6
+		ends = append(ends, end{v6[0].Addr(), r.hop6})
+		router := cache.Router{Address: p.Record.GatewayMAC.LinkLocal(), MAC: p.Record.GatewayMAC}
+		p.Record.IPv6 = leaseBehind6(v6, router, destinations(routesOf(p.found, nic, false)))
+		p.enableIPv6()
+		p.enableForwarding6(nic, p.names.Tap)
+	}
+	nic.Forwarding4 = nic.Forwarding4 || len(v4) > 0
+	p.wanted.Links = append(p.wanted.Links, nic)
+	p.addTaps(nic)
+	tap := &p.wanted.Links[len(p.wanted.Links)-1]
+	tap.MAC, tap.Forwarding4, tap.AcceptLocal = p.Record.GatewayMAC, len(v4) > 0, len(v4) > 0
+	if b.Sidecar != nil {
+		p.answerLoopback(tap, len(v6) > 0)
+	}
+	p.Record.Warnings = append(p.Record.Warnings, secondAddresses(v4)...)
+	p.Record.Warnings = append(p.Record.Warnings, warnRoutedPorts(b.Routed, p.found.Listeners, slices.Concat(v4, v6))...)
+	p.warnDown(nic)
+	p.warnSourceRules(slices.Concat(v4, v6))
+	p.handOver(nic, *tap, r)
+	if len(v6) > 0 {
+		p.wanted.Neighbours = append(p.wanted.Neighbours, netstate.Neighbour{Link: tap.Index, Address: p.Record.MAC.LinkLocal(), MAC: p.Record.MAC, Permanent: true})
+		p.addAddress(*tap, netip.PrefixFrom(tap.MAC.LinkLocal(), 64), netstate.ScopeLink)
+	}
+	if err := p.routeGuardPrefixes(*tap, ends); err != nil {
+		return err
+	}
+	if err := p.checkGuestMAC(); err != nil {
+		return err
+	}
+	r.forwarding = p.forwarding(nic, tap.Name, ends, b.MaxConnections)
+	for _, e := range ends {
+		r.sources[version(e.guest)] = p.ownSources(nic, e.gateway)
+	}
+	for _, a := range append(r.own4, r.own6...) {
+		if !slices.ContainsFunc(ends, func(e end) bool { return e.guest == a }) {
+			r.further = append(r.further, a)
+		}
+	}
+	if err := r.checkSources(b.Sidecar, b.Kind()); err != nil {
+		return err
+	}
+	p.wanted.Tables = append(p.wanted.Tables, r.table())
+	return p.addRoutedFilter(nic, *tap, r)
+}
+
+// checkRouted refuses a NIC whose addresses the namespace cannot route to a guest.
+func (p *Plan) checkRouted(nic netstate.Link) error {
+	reason, instead := p.notRouted(nic)
+	switch {
+	case reason == "":
+		return nil
+	case instead == "":
+		instead = p.insteadOfRouter(nic)
+	}
+	return &infra.RefusedError{NIC: nic.Name, Binding: cache.BindingRouted, Reason: reason, Instead: instead}
+}
+
+// notRouted is why the namespace cannot route the NIC's addresses to a guest, and what works then for sure; both empty: it
+// can.
+func (p *Plan) notRouted(nic netstate.Link) (reason, instead string) {
+	v4, v6 := addressesOf(p.found, nic)
+	switch {
+	case len(p.spec.Guard.EtherTypes)+len(p.spec.Guard.VLANs) > 0: // infra.Auto is another binding, so Validate lets these fields pass
+		return "it carries IPv4 and IPv6, and guard.etherTypes and guard.vlans are for other frames", ""
+	case p.found.NoNFTables:
+		return "this kernel has no nf_tables, which would tell the guest's packets from the namespace's", cache.BindingMasquerade
+	case len(v4)+len(v6) == 0:
+		return "it has no address that the guest could get", ""
+	case len(v6) > 0 && (nic.AddrGen == netstate.AddrGenNoIPv6 || p.linkMTU(nic) < minMTUIPv6):
+		return fmt.Sprintf("it has IPv6 addresses, and with its MTU of %d the guest's link could have none", p.linkMTU(nic)), ""
+	}
+	for _, a := range p.found.Addresses {
+		own := a.Prefix.Addr()
+		if hop4 := len(v4) > 0 && own == serverFor(v4[0].Addr()); hop4 || len(v6) > 0 && own == infra.RoutedIPv6 {
+			if l, _ := p.found.Link(a.Link); !p.isWired(l) {
+				return fmt.Sprintf("%v, which the routed binding gives to the namespace, is an address of %s already", own, l.Name), cache.BindingMasquerade
+			}
+		}
+	}
+	return "", ""
+}
+
+// insteadOfRouter is the binding that works where the namespace cannot be the guest's router; empty: none.
+func (p *Plan) insteadOfRouter(nic netstate.Link) string {
+	switch {
+	case p.checkBridge(nic) == nil:
+		return cache.BindingBridge
+	case p.checkRedirect(nic) == nil:
+		return cache.BindingRedirect
+	}
+	return ""
+}
+
+// routedMAC is the guest's: the NIC's, so that the guest's answers to ARP requests at the NIC name the NIC.
+func (p *Plan) routedMAC(nic netstate.Link) cache.MAC {
+	if nic.Ethernet && !nic.NoARP && nic.MAC.Unicast() {
+		return nic.MAC
+	}
+	return p.guestMAC(nic)
+}
+
+// warnSourceRules warns of policy rules that chose routes by the NIC's addresses, which the namespace's own packets do not
+// have any more when their route is chosen.
+func (p *Plan) warnSourceRules(own []netip.Prefix) {
+	for _, r := range p.found.Rules {
+		if r.Source.IsValid() && r.Source.Bits() > 0 && slices.ContainsFunc(own, func(a netip.Prefix) bool { return r.Source.Contains(a.Addr()) }) {
+			p.warn("a policy rule for packets from %v is in force for the guest's packets, and not for the namespace's own", r.Source)
+		}
+	}
+}
+
+// destinations are the routes without their next hops.
+func destinations(routes []netstate.Route) []cache.Route {
+	var list []cache.Route
+	for _, r := range routes {
+		d := cache.Route{Destination: r.Destination}
+		if !slices.Contains(list, d) {
+			list = append(list, d)
+		}
+	}
+	return list
+}
+
+func addressesIn(prefixes []netip.Prefix) []netip.Addr {
+	var list []netip.Addr
+	for _, p := range prefixes {
+		list = append(list, p.Addr())
+	}
+	return list
+}
+
+// handOver wants the NIC's addresses to lead to the guest, and gives the namespace others.
+//
+// In the table local the routes to the guest take the place of the kernel's: so they come before all policy rules. An IPv4
+// address with the scope host is before others in the kernel's list, and an IPv6 address is if it was added last. So
+// REDIRECT, which takes the first one of the link by which a packet came in, chooses the namespace's address. No ARP request
+// has a sender of the scope host.
+//
+// The namespace's own sockets get their IPv4 source from the routes. An IPv6 address that is deprecated is not chosen if there
+// is another one.
+func (p *Plan) handOver(nic, tap netstate.Link, r routing) {
+	for _, hop := range []netip.Addr{r.hop4, r.hop6} {
+		if !hop.IsValid() {
+			continue
+		}
+		a := netstate.Address{Link: nic.Index, Prefix: single(hop), ValidSeconds: netstate.Forever, PreferredSeconds: netstate.Forever}
+		if hop.Is4() {
+			a.Scope, a.Label = netstate.ScopeHost, nic.Name
+		} else {
+			a.Flags = netstate.AddrNoDAD | netstate.AddrNoPrefixRoute
+		}
+		p.put.Addresses = append(p.put.Addresses, a)
+		at := a
+		at.Link, at.Scope = tap.Index, netstate.ScopeUniverse
+		if hop.Is4() {
+			at.Label = tap.Name
+		}
+		p.wanted.Addresses = append(p.wanted.Addresses, a, at)
+	}
+	for _, a := range p.found.Addresses {
+		if a.Link != nic.Index {
+			continue
+		}
+		addr := a.Prefix.Addr()
+		if addr.Is6() && addr.IsLinkLocalUnicast() {
+			p.wanted.Addresses = append(p.wanted.Addresses, a)
+			continue // the NIC's own, for neighbour discovery
+		}
+		if addr.Is6() {
+			a.PreferredSeconds = 0
+		}
+		p.wanted.Addresses = append(p.wanted.Addresses, a)
+		p.wanted.OffStack = append(p.wanted.OffStack, netstate.OffStack{Link: nic.Index, Address: addr})
+		to := netstate.Route{Link: tap.Index, Table: netstate.TableLocal, Destination: single(addr), PrefSrc: r.hop(addr),
+			Type: netstate.RouteUnicast, Protocol: netstate.ProtocolStatic}
+		if addr.Is4() {
+			to.Scope, to.Metric = netstate.ScopeLink, metricTap
+		} else {
+			to.Metric, to.Other = metricPrefix, []netstate.Attribute{{Type: routePreference, Data: []byte{0}}}
+		}
+		p.wanted.Routes = append(p.wanted.Routes, to)
+		p.wanted.Neighbours = append(p.wanted.Neighbours, netstate.Neighbour{Link: tap.Index, Address: addr, MAC: p.Record.MAC, Permanent: true})
+	}
+	for _, route := range p.found.Routes {
+		if route.Uses(nic.Index) && route.Type == netstate.RouteUnicast {
+			p.resource(nic, route, r)
+		}
+	}
+}
+
+// metricTap is larger than that of the kernel's own route to an IPv4 address, 0. When the kernel adds the address again, it
+// adds its own route, and then others with the address as their source, if its own route is the first.
+const metricTap = 1
+
+// resource wants the route of the NIC with a source that is the namespace's. Routes that change by themselves are left alone.
+func (p *Plan) resource(nic netstate.Link, route netstate.Route, r routing) {
+	v4 := route.Destination.Addr().Is4()
+	fromGuest := slices.Contains(r.own4, route.PrefSrc) || slices.Contains(r.own6, route.PrefSrc)
+	shared := slices.ContainsFunc(route.Hops, func(h netstate.Hop) bool { return h.Link != nic.Index })
+	switch {
+	case nexthopObject(route) || shared:
+		if v4 || fromGuest {
+			p.warn("the route to %v leads through other links too, or uses a nexthop object: the namespace's own packets get the guest's address there, and no answers", route.Destination)
+		}
+	case fromGuest || v4 && !route.PrefSrc.IsValid() && r.hop4.IsValid():
+		p.wanted.Not.Routes = append(p.wanted.Not.Routes, route)
+		route.PrefSrc = r.hop(route.Destination.Addr())
+		p.put.Routes = append(p.put.Routes, route)
+		p.wanted.Routes = append(p.wanted.Routes, route)
+	case route.Protocol != netstate.ProtocolRA && route.ExpiresSeconds == 0:
+		p.wanted.Routes = append(p.wanted.Routes, route)
+	}
+}
+
+// addRoutedFilter adds the guest filter, and the rules by which the guest answers ARP requests at the NIC.
+func (p *Plan) addRoutedFilter(nic, tap netstate.Link, r routing) error {
+	var own []netip.Prefix
+	for _, a := range append(r.own4, r.own6...) {
+		own = append(own, single(a))
+	}
+	g := p.filteredGuest(tap, own)
+	g.noted = true
+	if asked := nic.Ethernet && !nic.NoARP && len(r.own4) > 0; asked {
+		g.announced, g.toNetwork = r.own4, firewall.Fwd{Device: nic.Name}
+	}
+	if err := p.addFilter(g); err != nil {
+		return err
+	}
+	if g.toNetwork == nil {
+		return nil
+	}
+	at := p.table(firewall.NetDev)
+	at.Chains = append(at.Chains, r.asked())
+	if p.spec.Guard.Off {
+		at.Chains = append(at.Chains, firewall.Chain{Name: "from-guest", Type: "filter", Hook: firewall.Ingress, Device: tap.Name, Priority: firewall.Filter, Rules: g.answers(arp)})
+	}
+	return nil
+}
+
+// arp matches a frame of ARP in a netdev table.
+var arp = firewall.Bytes{Header: firewall.Ethernet, Offset: 12, Value: binary.BigEndian.AppendUint16(nil, netstate.EthernetARP)}
+
+// routing are the rules of a routed binding.
+type routing struct {
+	forwarding
+	sidecar    *infra.Sidecar
+	excluded   []infra.Ports
+	own4, own6 []netip.Addr        // the NIC's, which are the guest's
+	hop4, hop6 netip.Addr          // the namespace's; zero: the NIC has no address of the family
+	sources    map[int][]ownSource // by IP version: what hop4 and hop6 become at the NIC
+}
+
+// hop is the namespace's address of the same family.
+func (t routing) hop(a netip.Addr) netip.Addr {
+	if a.Is4() {
+		return t.hop4
+	}
+	return t.hop6
+}
+
+// asked forwards to the guest the ARP requests that ask for the guest. The kernel would answer for the namespace's address,
+// which other namespaces on the link have, too.
+func (t routing) asked() firewall.Chain {
+	c := firewall.Chain{Name: "asked", Type: "filter", Hook: firewall.Ingress, Device: t.names.NIC, Priority: firewall.Filter}
+	c.Rules = append(c.Rules, rule(drop(firewall.NotForwarded), arp, arpOperation(1), arpTarget(single(t.hop4))))
+	for _, a := range t.own4 {
+		c.Rules = append(c.Rules, rule(firewall.Fwd{Device: t.names.Tap}, arp, arpOperation(1), arpTarget(single(a))))
+	}
+	return c
+}
+
+func (t routing) table() firewall.Table {
+	chains := []firewall.Chain{
+		{Name: "first", Type: "filter", Hook: firewall.Prerouting, Priority: firewall.Raw, Rules: t.first()},
+		{Name: "through", Type: "filter", Hook: firewall.Forward, Priority: firewall.Filter, Rules: t.through()},
+		{Name: "output", Type: "filter", Hook: firewall.Output, Priority: firewall.Filter, Rules: t.output()},
+		{Name: "source", Type: "nat", Hook: firewall.Postrouting, Priority: firewall.SrcNAT, Rules: t.source()},
+		{Name: "last", Type: "filter", Hook: firewall.Postrouting, Priority: firewall.SrcNAT + 1, Rules: t.last()},
+		{Name: "to-namespace", Type: "filter", Hook: firewall.Input, Priority: firewall.Filter, Rules: t.toNamespace(
+			rule(firewall.Goto{Chain: "accepted"}, t.fromGuest(), firewall.Translated{}), // a proxy's rule has sent it here
+		)},
+	}
+	if !t.guard.Off {
+		chains = append(chains, firewall.Chain{Name: "errors", Rules: t.errors()})
+	}
+	chains = append(chains,
+		firewall.Chain{Name: "accepted", Rules: t.accepted()},
+		firewall.Chain{Name: "opening", Rules: t.opening()},
+		firewall.Chain{Name: "opened", Rules: []firewall.Rule{rule(firewall.Jump{Chain: "incoming"}, firewall.Unconfirmed{})}},
+		firewall.Chain{Name: "related", Rules: t.related()},
+		firewall.Chain{Name: "outgoing", Rules: t.limit()},
+		firewall.Chain{Name: "incoming", Rules: t.limit()})
+	if len(t.excluded) > 0 {
+		chains = append(chains,
+			firewall.Chain{Name: "excluded", Type: "nat", Hook: firewall.Prerouting, Priority: firewall.DstNAT, Rules: t.ownPorts(firewall.InInterface{Name: t.names.NIC})},
+			firewall.Chain{Name: "own-excluded", Type: "nat", Hook: firewall.Output, Priority: firewall.DstNAT, Rules: t.ownPorts()})
+	}
+	chains = append(chains, t.loopbacks()...)
+	table := firewall.Table{Family: firewall.Inet, Name: t.names.Table, Chains: chains}
+	t.limitNeighbours(&table)
+	return table
+}
+
+// first is before connections are tracked and packets are routed. The NIC's network reaches the namespace at the NIC's
+// addresses alone. Neighbour discovery for the NIC is the namespace's, and would be routed to the guest.
+func (t routing) first() []firewall.Rule {
+	nic := firewall.InInterface{Name: t.names.NIC}
+	rules := t.loopback()
+	if !t.has(6) {
+		rules = append(rules, rule(drop(firewall.NoIPv6), t.fromGuest(), firewall.IP{Version: 6}))
+	}
+	for _, e := range t.ends {
+		rules = append(rules, rule(drop(firewall.NotForwarded), nic, firewall.IP{Version: version(e.guest)}, firewall.Destination{Prefix: single(e.gateway)}))
+	}
+	if t.noARP {
+		return rules
+	}
+	if t.hop6.IsValid() { // as in asked
+		rules = append(rules, rule(drop(firewall.NotForwarded), nic, firewall.IP{Version: 6}, firewall.Protocol{Number: firewall.ProtocolICMPv6},
+			firewall.ICMP{Version: 6, Type: icmp6Solicitation}, firewall.Bytes{Header: firewall.Transport, Offset: 8, Value: t.hop6.AsSlice()}))
+	}
+	for _, a := range t.own6 {
+		for _, kind := range []uint8{icmp6Solicitation, icmp6Advertisement} {
+			rules = append(rules, rule(firewall.SetDestination{Address: t.hop6}, nic, firewall.IP{Version: 6}, firewall.Destination{Prefix: single(a)},
+				firewall.Protocol{Number: firewall.ProtocolICMPv6}, firewall.ICMP{Version: 6, Type: kind}))
+		}
+	}
+	return rules
+}
+
+// through limits the connections of the guest and to the guest. What else comes in by the NIC is dropped, if the NIC did not
+// forward before Setup.
+//
+// A segment that connection tracking does not know may be one of the namespace's own connections: such a segment is not
+// translated back to the namespace's address. The guest would hear it, and its answer would reset the connection. Neither
+// passes.
+func (t routing) through() []firewall.Rule {
+	nic := firewall.InInterface{Name: t.names.NIC}
+	invalid := []firewall.Match{firewall.State{States: firewall.Invalid}, firewall.Protocol{Number: firewall.ProtocolTCP}}
+	rules := []firewall.Rule{
+		rule(drop(firewall.NoConnection), slices.Concat([]firewall.Match{t.toLink(), firewall.InInterface{Name: t.link, Not: true}}, invalid)...),
+		rule(drop(firewall.NoConnection), slices.Concat([]firewall.Match{t.fromGuest()}, invalid, []firewall.Match{reset})...),
+		rule(firewall.Jump{Chain: "opening"}, t.fromGuest(), firewall.State{States: firewall.New | firewall.Related}),
+		rule(firewall.Jump{Chain: "opened"}, t.toLink(), firewall.InInterface{Name: t.link, Not: true}, firewall.State{States: firewall.New}),
+		rule(firewall.ClampMSS{}, t.fromGuest(), firewall.Protocol{Number: firewall.ProtocolTCP}, firewall.Opening{}),
+		rule(firewall.ClampMSS{}, t.toLink(), firewall.Protocol{Number: firewall.ProtocolTCP}, firewall.Opening{}),
+		rule(firewall.Accept{}, t.fromGuest()),
+		rule(firewall.Accept{}, t.toLink()),
+		rule(firewall.Accept{}, nic, firewall.State{States: firewall.Established | firewall.Related}),
+	}
+	for _, v := range t.unforwarded {
+		rules = append(rules, rule(drop(firewall.NotForwarded), nic, firewall.IP{Version: v}))
+	}
+	return rules
+}
+
+// reset matches a TCP segment with RST (RFC 9293 section 3.1), in a rule that matches TCP.
+var reset = firewall.Bytes{Header: firewall.Transport, Offset: 13, Value: []byte{0}, Mask: []byte{4}, Not: true}
+
+// opening is what the guest sends that belongs to no established connection.
+func (t routing) opening() []firewall.Rule {
+	rules := append([]firewall.Rule{rule(firewall.Goto{Chain: "related"}, firewall.State{States: firewall.Related})}, t.toNeighbours()...)
+	return append(rules, rule(firewall.Jump{Chain: "outgoing"}, firewall.Unconfirmed{}))
+}
+
+// source gives the namespace's own connections the NIC's addresses. Connection tracking keeps them apart from the guest's. A
+// proxy's connection from a loopback address gets a source that the guest can answer.
+func (t routing) source() []firewall.Rule {
+	var rules []firewall.Rule
+	for _, e := range t.ends {
+		for _, s := range t.sources[version(e.guest)] {
+			rules = append(rules, rule(firewall.SNAT{Address: s.address}, t.toNIC(e, s)...))
+		}
+		if t.sidecar == nil {
+			continue
+		}
+		for _, a := range t.sidecar.Sources {
+			if version(a) == version(e.guest) {
+				rules = append(rules, rule(firewall.SNAT{Address: e.gateway}, t.toLink(), firewall.IP{Version: version(a)}, firewall.Source{Prefix: single(a)}))
+			}
+		}
+	}
+	return rules
+}
+
+// ownPorts sends what comes to the excluded ports of the NIC's addresses to the namespace's own address.
+func (t routing) ownPorts(where ...firewall.Match) []firewall.Rule {
+	var rules []firewall.Rule
+	for _, a := range slices.Concat(t.own4, t.own6) {
+		to := append(slices.Clone(where), firewall.IP{Version: version(a)}, firewall.Destination{Prefix: single(a)})
+		for _, p := range t.excluded {
+			rules = append(rules, rule(firewall.DNAT{Address: t.hop(a)}, append(slices.Clone(to), matchPorts(p)...)...))
+		}
+	}
+	return rules
+}
+
+// last gives the NIC's addresses to what leaves untranslated, such as the namespace's ICMP errors about packets of the guest.
+func (t routing) last() []firewall.Rule {
+	var rules []firewall.Rule
+	for _, e := range t.ends {
+		for _, s := range t.sources[version(e.guest)] {
+			rules = append(rules, rule(firewall.SetSource{Address: s.address}, t.toNIC(e, s)...))
+		}
+	}
+	return rules
+}
+
+// toNIC matches the namespace's own packets that leave by the NIC and get the source.
+func (t routing) toNIC(e end, s ownSource) []firewall.Match {
+	m := []firewall.Match{firewall.OutInterface{Name: t.names.NIC}, firewall.IP{Version: version(e.guest)}, firewall.Source{Prefix: single(e.gateway)}}
+	if s.to.IsValid() {
+		m = append(m, firewall.Destination{Prefix: s.to})
+	}
+	return m
+}
+
+// putOf is what a routed binding may have put at a NIC whose journal is lost.
+func putOf(found netstate.Snapshot, nic netstate.Link) (put compare.Gone) {
+	for _, hop := range []netip.Addr{infra.RoutedIPv4, infra.RoutedIPv4.Next(), infra.RoutedIPv6} {
+		put.Addresses = append(put.Addresses, netstate.Address{Link: nic.Index, Prefix: single(hop)})
+		for _, r := range found.Routes {
+			if r.Uses(nic.Index) && r.Destination.Addr().Is4() == hop.Is4() {
+				r.PrefSrc = hop
+				put.Routes = append(put.Routes, r)
+			}
+		}
+	}
+	return put
+}

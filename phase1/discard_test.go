@@ -1,0 +1,131 @@
+package phase1_test
+
+import (
+	"errors"
+	"os"
+	"regexp"
+	"testing"
+
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/rig/nstest"
+	"github.com/guestwire/guestwire/phase1"
+)
+
+// TestDiscard: with Discard Teardown removes record and journal, and changes nothing in the namespace. A guest that runs is
+// refused first. If the namespace stays nevertheless, Setup says what is the way back, and that way works.
+func TestDiscard(t *testing.T) {
+	t.Parallel()
+	eachBinding(t, func(t *testing.T, b infra.Binding) {
+		n := nstest.NewNetwork(t)
+		c := config(n, b)
+		setup(t, c)
+		discard := c
+		discard.Discard = true
+		_, closeTap := openTap(t, n, "eth0-tap", 1)
+		wired := settled(t, n)
+		if err := phase1.Teardown(t.Context(), discard); !errors.Is(err, phase1.ErrInUse) {
+			t.Errorf("%v, want ErrInUse", err)
+		}
+		record(t, n)
+		journal(t, n)
+		closeTap()
+		if err := phase1.Teardown(t.Context(), discard); err != nil {
+			t.Error(err)
+		}
+		if err := difference(wired, settled(t, n)); err != nil {
+			t.Errorf("the namespace has changed: %v", err)
+		}
+		filesAreGone(t, n)
+		if _, err := phase1.Setup(t.Context(), c); !errors.Is(err, infra.ErrWired) {
+			t.Errorf("Setup: %v, want ErrWired", err)
+		}
+		if _, err := phase1.ForceTeardown(t.Context(), c); err != nil {
+			t.Error(err)
+		}
+		if err := nothingOfOurs(n); err != nil {
+			t.Error(err)
+		}
+		setup(t, c)
+		_, closeTap = openTap(t, n, "eth0-tap", 1)
+		defer closeTap()
+		cutOff := discard
+		cutOff.CutOff = true
+		if err := phase1.Teardown(t.Context(), cutOff); err != nil {
+			t.Error(err)
+		}
+		if err := nothingOfOurs(n); err != nil {
+			t.Errorf("a tap that a process has open would keep the namespace: %v", err)
+		}
+		filesAreGone(t, n)
+	})
+}
+
+// TestDiscardOfUsedTap: the tap of a running guest is the wiring's whatever its group, and another program's tap is not.
+func TestDiscardOfUsedTap(t *testing.T) {
+	t.Parallel()
+	eachBinding(t, func(t *testing.T, b infra.Binding) {
+		n := nstest.NewNetwork(t)
+		c := config(n, b)
+		setup(t, c)
+		c.Discard = true
+		_, closeTap := openTap(t, n, "eth0-tap", 1)
+		n.Pod.IP("link set eth0-tap group 0")
+		if err := phase1.Teardown(t.Context(), c); !errors.Is(err, phase1.ErrInUse) {
+			t.Errorf("a guest's tap in another group: %v, want ErrInUse", err)
+		}
+		closeTap()
+		n.Pod.IP("tuntap add foreign mode tap")
+		n.Pod.IP("link set foreign group 1735852034 alias foreign")
+		_, closeForeign := openTap(t, n, "foreign", 1)
+		defer closeForeign()
+		if err := phase1.Teardown(t.Context(), c); err != nil {
+			t.Errorf("another program's tap: %v", err)
+		}
+	})
+}
+
+func filesAreGone(t *testing.T, n nstest.Network) {
+	t.Helper()
+	if left, err := os.ReadDir(n.State); err != nil || len(left) > 0 {
+		t.Errorf("state directory has %v, %v; want nothing", left, err)
+	}
+	if left := ofNode(t, n); len(left) > 0 {
+		t.Errorf("the journal directory has %v; want nothing of this namespace", left)
+	}
+}
+
+// TestDiscardDevice: the kernel moves a NIC without a link kind to the machine when the namespace ends. Such a NIC gets its
+// name, MAC and addresses back also with Discard. The journal of this test says that the NIC is one.
+func TestDiscardDevice(t *testing.T) {
+	t.Parallel()
+	eachBinding(t, func(t *testing.T, b infra.Binding) {
+		n := nstest.NewNetwork(t)
+		before := settled(t, n)
+		c := config(n, b)
+		setup(t, c)
+		path, text := journal(t, n)
+		device := regexp.MustCompile(`"Kind":"veth"|"kind":"veth"`).ReplaceAllString(text, `"kind":""`)
+		if device == text {
+			t.Fatalf("the journal names no veth:\n%s", text)
+		}
+		if err := os.WriteFile(path, []byte(device), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		c.Discard = true
+		teardown(t, n, c, before)
+	})
+}
+
+// TestDiscardWithoutNIC: the NIC may have gone before the namespace.
+func TestDiscardWithoutNIC(t *testing.T) {
+	t.Parallel()
+	n := nstest.NewNetwork(t)
+	c := config(n, infra.Redirect{})
+	setup(t, c)
+	n.World.IP("link del pod")
+	c.Discard = true
+	if err := phase1.Teardown(t.Context(), c); err != nil {
+		t.Error(err)
+	}
+	filesAreGone(t, n)
+}

@@ -1,0 +1,68 @@
+package phase2_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/guestwire/guestwire/domain/qemu"
+	"github.com/guestwire/guestwire/internal/rig/nstest"
+	"github.com/guestwire/guestwire/internal/rig/vm"
+)
+
+// eachBoot runs the test for each network, or for the one whose gateway is outside of the guest's network.
+func eachBoot(t *testing.T, name string, test func(t *testing.T, network bootNetwork)) {
+	t.Helper()
+	for _, network := range bootNetworks {
+		if *clients == "all" || network.name == "bridge-on-link" {
+			t.Run(name+network.name, func(t *testing.T) { test(t, network) })
+		}
+	}
+}
+
+// TestUEFI boots from the network by Debian's OVMF: by TFTP, and by HTTP, which OVMF tries after TFTP has failed. What is
+// booted is Debian's GRUB, which has a network stack of its own and fetches its configuration from the same server.
+func TestUEFI(t *testing.T) {
+	uid, gid := needGuest(t)
+	grub, err := vm.GRUB()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, bootFile := range map[string]string{"TFTP": "grub.efi", "HTTP": "http://" + nstest.Beyond4.String() + "/grub.efi"} {
+		if name == "HTTP" && *clients != "all" {
+			continue
+		}
+		eachBoot(t, name+"/", func(t *testing.T, network bootNetwork) {
+			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+			defer cancel()
+			n := network.lay(t)
+			server := newBootServer(t, n.World, map[string][]byte{"/grub.efi": grub})
+			c := bootConfig(n, network.binding, uid, gid)
+			c.Options.BootFile = bootFile
+			_, r := setupAndOpen(ctx, t, c)
+			launcher := n.Serve(t, uid)
+			g := bootQEMU(ctx, t, vm.Config{NetNS: n.Pod.File, UID: uid, GID: gid, Boot: vm.BootUEFI}, newNIC(t, r, qemu.Options{}))
+			defer func() {
+				if t.Failed() {
+					t.Logf("console: %q\n%s", g.Console(), launcher.Output.String())
+				}
+			}()
+			// OVMF loads GRUB, and GRUB looks for its configuration.
+			for loaded := false; ; {
+				v, err := server.visit(ctx)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if v.From != nstest.Pod4 {
+					t.Errorf("%s asked for by %v, want %v", v.Path, v.From, nstest.Pod4)
+				}
+				loaded = loaded || v.Path == "/grub.efi"
+				if loaded && strings.HasPrefix(v.Path, "/grub/") {
+					break
+				}
+			}
+			stopLauncher(t, launcher, r.IPv4.Address.Addr())
+		})
+	}
+}
