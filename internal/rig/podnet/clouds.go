@@ -10,54 +10,9 @@ import (
 )
 
 var clouds = []Network{
-	{Name: "flannel, bridge", Lay: flannel},
-	{Name: "flannel, host-gw", Lay: flannelHostGateway},
-	{Name: "Calico", Lay: calico},
 	{Name: "Terway ENI multi-IP, veth", Lay: func(t testing.TB) *Laid { return eni(t, terwayVeth) }},
 	{Name: "Terway ENI multi-IP, ipvlan", Kind: "ipvlan", Lay: func(t testing.TB) *Laid { return eni(t, terwayIPvlan) }},
 	{Name: "AWS VPC CNI", Lay: func(t testing.TB) *Laid { return eni(t, aws) }},
-}
-
-// flannelChain returns the plugins to which flannel's plugin delegates on a node with these pod networks and
-// VXLAN's MTU.
-func flannelChain(t testing.TB, node *nstest.Namespace, v4, v6 string, mtu int) chain {
-	c := chain{leases: t.TempDir()}
-	first := func(network string) netip.Addr { return netip.MustParsePrefix(network).Addr().Next() }
-	return newChain(t, node, fmt.Sprintf(`"type": "bridge", "bridge": "cni0", "mtu": %d, "hairpinMode": true, "ipMasq": false,
-		"isGateway": true, "isDefaultGateway": true, "ipam": `, mtu)+
-		c.hostLocal(v4, v6, fmt.Sprintf(`{"dst": "10.244.0.0/16", "gw": "%v"}, {"dst": "fd00:244::/32", "gw": "%v"}`, first(v4), first(v6))))
-}
-
-// flannel lays a pod on a node.
-func flannel(t testing.TB) *Laid {
-	node := nstest.New(t, "node")
-	far := addBehindRouter(t, node)
-	c := flannelChain(t, node, "10.244.1.0/24", "fd00:244:0:1::/64", 1450)
-	a := c.add(t, nstest.New(t, "pod"), "eth0")
-	return a.laid(append(far,
-		newStation("gateway", node, "10.244.1.1", "fd00:244:0:1::1"), newStation("node", node, "10.23.0.1", "fd00:23::1"),
-		c.add(t, nstest.New(t, "peer"), "eth0").station("peer"))...)
-}
-
-// flannelHostGateway lays two nodes, each with a route to the other node's pods.
-func flannelHostGateway(t testing.TB) *Laid {
-	node, other := nstest.New(t, "node"), nstest.New(t, "node")
-	far := addBehindRouter(t, node)
-	connectNamespaces(node, "ens3", other, "ens3")
-	addAddresses(node, "ens3", "10.25.0.1/24", "fd00:25::1/64")
-	addAddresses(other, "ens3", "10.25.0.2/24", "fd00:25::2/64")
-	enableForwarding(other)
-	node.IP("route add 10.244.2.0/24 via 10.25.0.2 dev ens3")
-	node.IP("route add fd00:244:0:2::/64 via fd00:25::2 dev ens3")
-	other.IP("route add 10.244.1.0/24 via 10.25.0.1 dev ens3")
-	other.IP("route add fd00:244:0:1::/64 via fd00:25::1 dev ens3")
-	c := flannelChain(t, node, "10.244.1.0/24", "fd00:244:0:1::/64", 1500)
-	a := c.add(t, nstest.New(t, "pod"), "eth0")
-	remote := flannelChain(t, other, "10.244.2.0/24", "fd00:244:0:2::/64", 1500).add(t, nstest.New(t, "remote"), "eth0")
-	return a.laid(append(far,
-		newStation("gateway", node, "10.244.1.1", "fd00:244:0:1::1"), newStation("node", node, "10.25.0.1", "fd00:25::1"),
-		c.add(t, nstest.New(t, "peer"), "eth0").station("peer"),
-		newStation("another node", other, "10.25.0.2", "fd00:25::2"), remote.station("another node's pod"))...)
 }
 
 // routed is a pod with /32 and /128 addresses. host is the name of its veth's end on the node.
@@ -86,25 +41,6 @@ func newRouted(t testing.TB, node *nstest.Namespace, name, v4, v6, mac string, m
 	r.pod.Settle("eth0")
 	node.Settle(r.host)
 	return r
-}
-
-// calico lays a pod as Calico does. All veths on the node have the same MAC; its link-local address is the pods'
-// IPv6 gateway. By proxy_arp the node answers ARP for 169.254.1.1 and all other addresses.
-func calico(t testing.TB) *Laid {
-	node := nstest.New(t, "node")
-	far := addBehindRouter(t, node)
-	lay := func(name, v4, v6 string) routed {
-		r := newRouted(t, node, name, v4, v6, "ee:ee:ee:ee:ee:ee", 1480)
-		node.Exec("sysctl", "-qw", "net.ipv4.conf."+r.host+".proxy_arp=1", "net.ipv4.conf."+r.host+".rp_filter=1",
-			"net.ipv4.neigh."+r.host+".proxy_delay=0", "net.ipv6.conf."+r.host+".proxy_ndp=1")
-		r.pod.IP("route add 169.254.1.1 dev eth0 scope link")
-		r.pod.IP("route add default via 169.254.1.1 dev eth0")
-		r.pod.IP("route add default via fe80::ecee:eeff:feee:eeee dev eth0")
-		r.pod.Exec("sysctl", "-qw", "net.ipv4.ip_forward=0")
-		return r
-	}
-	pod, peer := lay("pod", "10.22.0.10", "fd00:22::10"), lay("peer", "10.22.0.11", "fd00:22::11")
-	return pod.laid(append(far, newStation("node", node, "10.23.0.1", "fd00:23::1"), peer.station("peer"))...)
 }
 
 // eni lays a node with two network interfaces (ENIs) in a VPC. The VPC sends packets for the pods, 10.22.0.0/24

@@ -1,6 +1,7 @@
 package podnet
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/netip"
@@ -14,15 +15,20 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/internal/rig/nstest"
+	"github.com/guestwire/guestwire/internal/rig/unpacked"
 )
 
 // cniDir is Debian's directory of the reference plugins.
 const cniDir = "/usr/lib/cni"
 
+// newerDir is the directory of a bridge plugin with vlanTrunk, which came with version 1.3.
+var newerDir = unpacked.Path("cni")
+
 // chain is a list of CNI plugins on a node, as a container runtime calls them.
 type chain struct {
 	node    *nstest.Namespace
 	leases  string   // directory
+	version string   // of the CNI specification; empty: 1.0.0
 	configs []string // members of an object in JSON, without the braces
 }
 
@@ -136,7 +142,7 @@ func (a *attachment) delete(t testing.TB) {
 // call runs a plugin and ends the test if it fails.
 func (a *attachment) call(t testing.TB, command string, plugin int) string {
 	t.Helper()
-	config := `{"cniVersion": "1.0.0", "name": "podnet", "dataDir": "` + a.leases + `", ` + a.configs[plugin]
+	config := fmt.Sprintf(`{"cniVersion": %q, "name": "podnet", "dataDir": %q, %s`, cmp.Or(a.version, "1.0.0"), a.leases, a.configs[plugin])
 	if a.result != "" {
 		config += `, "prevResult": ` + a.result
 	}
@@ -145,7 +151,14 @@ func (a *attachment) call(t testing.TB, command string, plugin int) string {
 	if err := json.Unmarshal([]byte(config), &head); err != nil {
 		t.Fatalf("CNI configuration %s: %v", config, err)
 	}
-	cmd := exec.Command("ip", "netns", "exec", a.node.Name, filepath.Join(cniDir, head.Type))
+	dir := cniDir
+	switch {
+	case head.Type == "flannel":
+		dir = flannelDir
+	case strings.Contains(config, `"vlanTrunk"`):
+		dir = newerDir
+	}
+	cmd := exec.Command("ip", "netns", "exec", a.node.Name, filepath.Join(dir, head.Type))
 	cmd.Env = append(os.Environ(), "CNI_COMMAND="+command, "CNI_CONTAINERID="+a.pod.Name, "CNI_NETNS="+a.pod.Path(),
 		"CNI_IFNAME="+a.nic, "CNI_PATH="+cniDir)
 	cmd.Stdin = strings.NewReader(config)
@@ -228,17 +241,18 @@ var plugins = []Network{
 
 // onNode lays a pod and a peer on a node, which is their router.
 func onNode(configs ...string) func(t testing.TB) *Laid {
-	return func(t testing.TB) *Laid {
-		node := nstest.New(t, "node")
-		far := addBehindRouter(t, node)
-		c := newChain(t, node, configs...)
-		forPeer := c
-		forPeer.configs = c.configs[:1]
-		// The peer is added first: a bridge may change its MAC with a new port, and the pod's CHECK compares
-		// the bridge's MAC with the result of ADD.
-		peer := forPeer.add(t, nstest.New(t, "peer"), "eth0")
-		return c.add(t, nstest.New(t, "pod"), "eth0").laid(append(nodeStations(node, peer), far...)...)
-	}
+	return func(t testing.TB) *Laid { return layOnNode(t, nstest.New(t, "node"), configs...) }
+}
+
+func layOnNode(t testing.TB, node *nstest.Namespace, configs ...string) *Laid {
+	far := addBehindRouter(t, node)
+	c := newChain(t, node, configs...)
+	forPeer := c
+	forPeer.configs = c.configs[:1]
+	// The peer is added first: a bridge may change its MAC with a new port, and the pod's CHECK compares
+	// the bridge's MAC with the result of ADD.
+	peer := forPeer.add(t, nstest.New(t, "peer"), "eth0")
+	return c.add(t, nstest.New(t, "pod"), "eth0").laid(append(nodeStations(node, peer), far...)...)
 }
 
 // static lays a pod with static addresses, and a peer with leased ones.

@@ -1,14 +1,21 @@
 #!/bin/bash
-# Unpacks Open vSwitch and OVN for tests, whose packages would start services, and installs the
-# libraries that they need:
+# Unpacks Open vSwitch and OVN for tests, whose packages would start services, installs the
+# libraries that they need, and builds CNI plugins that Debian does not have:
 #
 #   $GUESTWIRE_CACHE/openvswitch/usr/{sbin,bin,lib/openvswitch-switch}     the cache is /var/cache/guestwire by default
 #   $GUESTWIRE_CACHE/openvswitch/usr/share/{openvswitch,ovn}/*.ovsschema
+#   $GUESTWIRE_CACHE/flannel/flannel
+#   $GUESTWIRE_CACHE/cni/bridge     CNI's bridge plugin of a version that knows vlanTrunk
 #
-# Needs Debian 12 and root. If everything is installed, the script changes nothing.
+# Needs Debian 12, Go and root. If everything is installed, the script changes nothing.
 set -euo pipefail
 
 cache=${GUESTWIRE_CACHE:-/var/cache/guestwire}
+# The last version of this module that has the plugin; the plugin's later module, github.com/flannel-io/cni-plugin, is
+# not on every mirror.
+flannel=github.com/containernetworking/plugins/plugins/meta/flannel@v0.9.1
+# Debian's is older than vlanTrunk, which came with 1.3.
+bridge=github.com/containernetworking/plugins/plugins/main/bridge@v1.9.1
 export DEBIAN_FRONTEND=noninteractive
 apt() { apt-get -qq -o DPkg::Lock::Timeout=300 "$@" >&2; }
 
@@ -22,6 +29,11 @@ ready() { [ -x "$cache/openvswitch/usr/lib/openvswitch-switch/ovs-vswitchd" ] &&
 mkdir -p "$cache"
 exec 9>"$cache/lock"
 flock 9
+build() { # DIRECTORY MODULE: outside of this module, whose go.sum does not have the plugin
+	(cd / && CGO_ENABLED=0 GOWORK=off GOTOOLCHAIN=local GOFLAGS=-trimpath GOBIN="$cache/$1" go install "$2")
+}
+[ -x "$cache/flannel/flannel" ] || build flannel "$flannel"
+[ -x "$cache/cni/bridge" ] || build cni "$bridge"
 [ ${#libraries[@]} = 0 ] && ready && exit
 
 tmp=$(mktemp -d "$cache/openvswitch.XXXXXX")

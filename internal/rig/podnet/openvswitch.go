@@ -5,7 +5,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -16,8 +15,6 @@ import (
 
 // switches are the networks with an Open vSwitch whose flows an agent on the node writes.
 var switches = []Network{openShiftSDN}
-
-var openShiftSDN = Network{Name: "OpenShift SDN", Lay: laySDN}
 
 // vswitch is an Open vSwitch in a node's namespace. It forwards in user space (datapath_type=netdev), so it needs
 // no kernel module. All its files are in one directory.
@@ -138,10 +135,16 @@ func transaction(commands []string) (args []string) {
 func (v *vswitch) addPort(pod *nstest.Namespace, mtu int, bridge, port, settings string) {
 	v.t.Helper()
 	v.node.IP(fmt.Sprintf("link add %s mtu %d type veth peer name eth0 mtu %d netns %s", port, mtu, mtu, pod.Name))
-	v.node.Exec("nft", "add table netdev ovs; add chain netdev ovs "+port+" { type filter hook ingress device "+port+" priority 0; policy drop; }")
+	v.dropInKernel(port)
 	pod.Exec("ethtool", "-K", "eth0", "tx", "off")
 	v.node.IP("link set " + port + " addrgenmode none up")
 	v.vsctl("add-port "+bridge+" "+port, "set interface "+port+" "+settings)
+}
+
+// dropInKernel keeps frames that a port of the bridge receives from the node's own stack.
+func (v *vswitch) dropInKernel(port string) {
+	v.t.Helper()
+	v.node.Exec("nft", "add table netdev ovs; add chain netdev ovs "+port+" { type filter hook ingress device "+port+" priority 0; policy drop; }")
 }
 
 // removePort does what a CNI DEL does: it removes the port from the bridge, and the veth.
@@ -160,6 +163,8 @@ func newNode(t testing.TB, pods ...string) (node *nstest.Namespace, outside Stat
 	connectNamespaces(node, "uplink", outside.Namespace, "eth0")
 	addAddresses(node, "uplink", "198.51.100.1/24", "2001:db8:9::1/64")
 	addAddresses(outside.Namespace, "eth0", nstest.Beyond4.String()+"/24", nstest.Beyond6.String()+"/64")
+	addNarrow(outside.Namespace)
+	routeNarrow(node, nstest.Beyond4.String(), nstest.Beyond6.String())
 	for _, p := range pods {
 		via := "198.51.100.1"
 		if strings.Contains(p, ":") {
@@ -176,122 +181,8 @@ func addressMAC(address string) string {
 	return fmt.Sprintf("0a:58:%02x:%02x:%02x:%02x", b[0], b[1], b[2], b[3])
 }
 
-// laySDN lays a node of OpenShift SDN with its network policies, and pods. One pod is on another node, whose
-// switch is in the same namespace, connected by a patch port instead of VXLAN. There is no IPv6.
-//
-// github.com/openshift/sdn: pkg/network/node/ovscontroller.go, cmd/sdn-cni-plugin/openshift-sdn_linux.go
-func laySDN(t testing.TB) *Laid {
-	node, outside := newNode(t, "10.128.0.0/14")
-	v := startOVS(t, node, false)
-	for _, n := range []struct{ bridge, subnet, gateway, other, otherSubnet string }{
-		{"br0", "10.128.0.0/23", "10.128.0.1", "br1", "10.130.0.0/23"},
-		{"br1", "10.130.0.0/23", "10.130.0.1", "br0", "10.128.0.0/23"},
-	} {
-		v.vsctl("add-br "+n.bridge, "set bridge "+n.bridge+" datapath_type=netdev fail_mode=secure protocols=OpenFlow13",
-			"add-port "+n.bridge+" to-"+n.other, "set interface to-"+n.other+" type=patch options:peer=to-"+n.bridge+" ofport_request=1")
-		v.addFlows(n.bridge, strings.NewReplacer("SUBNET", n.subnet, "GATEWAY", n.gateway, "REMOTE", n.otherSubnet).Replace(sdnFlows))
-	}
-	v.vsctl("add-port br0 tun0", "set interface tun0 type=internal mtu_request=1450 ofport_request=2")
-	addAddresses(node, "tun0", "10.128.0.1/23")
-	node.IP("link set tun0 up")
-	node.IP("route add 10.128.0.0/14 dev tun0")
-
-	pod := sdnPod(v, "br0", "vethpod", 3, "10.128.0.5", "10.128.0.1")
-	peer := sdnPod(v, "br0", "vethpeer", 4, "10.128.0.6", "10.128.0.1")
-	other := sdnPod(v, "br1", "vethother", 3, "10.130.0.5", "10.130.0.1")
-	return &Laid{
-		Pod: pod, NIC: "eth0", IPv4: addr("10.128.0.5"),
-		Stations: []Station{
-			{Name: "gateway", Namespace: node, IPv4: addr("10.128.0.1")},
-			{Name: "peer", Namespace: peer, IPv4: addr("10.128.0.6")},
-			{Name: "other node's pod", Namespace: other, IPv4: addr("10.130.0.5")},
-			{Name: "outside", Namespace: outside.Namespace, IPv4: outside.IPv4},
-		},
-		Delete: func(t testing.TB) { v.removePort(t, "br0", "vethpod") },
-	}
-}
-
-// sdnPod creates a pod. Its routes have an MTU below the link's, as during a change of the cluster's MTU.
-func sdnPod(v *vswitch, bridge, port string, number int, address, gateway string) *nstest.Namespace {
-	v.t.Helper()
-	pod := nstest.New(v.t, "pod")
-	v.addPort(pod, 1450, bridge, port, fmt.Sprintf("external_ids:sandbox=%s external_ids:ip=%s ofport_request=%d", port, address, number))
-	mac := addressMAC(address)
-	v.addFlows(bridge, strings.NewReplacer("PORT", strconv.Itoa(number), "ADDRESS", address, "MAC", "00:00"+mac[5:]+"/00:00:ff:ff:ff:ff").Replace(sdnPodFlows))
-	pod.IP("link set eth0 address " + mac)
-	pod.IP("addr add " + address + "/23 broadcast + dev eth0")
-	pod.IP("link set eth0 up")
-	pod.IP("route add default via " + gateway + " dev eth0 mtu 1400")
-	pod.IP("route add 10.128.0.0/14 dev eth0 scope global mtu 1400")
-	pod.IP("route add 224.0.0.0/4 dev eth0 scope global")
-	pod.IP("route add 172.30.0.0/16 via " + gateway + " dev eth0 mtu 1400")
-	return pod
-}
-
 // addFlows adds flows to a bridge in one transaction.
 func (v *vswitch) addFlows(bridge, flows string) {
 	v.t.Helper()
 	v.run(flows, "ovs-ofctl", "-O", "OpenFlow13", "--bundle", "add-flows", bridge, "-")
 }
-
-// sdnFlows are the flows of a node, without services, egress policies and multicast.
-const sdnFlows = `
-# Table 0: where from. Port 1 is the other nodes, 2 the node, and all else are pods.
-table=0, priority=1000, ip, ct_state=-trk, actions=ct(table=0)
-table=0, priority=200, in_port=1, arp, nw_src=10.128.0.0/14, nw_dst=SUBNET, actions=move:NXM_NX_TUN_ID[0..31]->NXM_NX_REG0[],goto_table:10
-table=0, priority=200, in_port=1, ip, nw_src=10.128.0.0/14, actions=move:NXM_NX_TUN_ID[0..31]->NXM_NX_REG0[],goto_table:10
-table=0, priority=200, in_port=1, ip, nw_dst=10.128.0.0/14, actions=move:NXM_NX_TUN_ID[0..31]->NXM_NX_REG0[],goto_table:10
-table=0, priority=150, in_port=1, actions=drop
-table=0, priority=400, in_port=2, ip, nw_src=GATEWAY, actions=goto_table:30
-table=0, priority=300, in_port=2, ip, nw_src=SUBNET, nw_dst=10.128.0.0/14, actions=goto_table:25
-table=0, priority=250, in_port=2, ip, nw_dst=224.0.0.0/4, actions=drop
-table=0, priority=200, in_port=2, arp, nw_src=GATEWAY, nw_dst=10.128.0.0/14, actions=goto_table:30
-table=0, priority=200, in_port=2, ip, actions=goto_table:30
-table=0, priority=150, in_port=2, actions=drop
-table=0, priority=100, arp, actions=goto_table:20
-table=0, priority=100, ip, actions=goto_table:20
-table=0, priority=0, actions=drop
-
-# Table 10: from another node, which a patch is not asked for. Table 20: from a pod, which is checked.
-table=10, priority=100, actions=goto_table:30
-table=20, priority=300, udp, udp_dst=4789, actions=drop
-table=20, priority=0, actions=drop
-table=21, priority=200, ip, nw_dst=10.128.0.0/14, ct_state=-rpl, actions=ct(commit,nat(src=0.0.0.0),table=30)
-table=21, priority=0, actions=goto_table:30
-table=25, priority=0, actions=drop
-
-# Table 30: where to.
-table=30, priority=300, arp, nw_dst=GATEWAY, actions=output:2
-table=30, priority=200, arp, nw_dst=SUBNET, actions=goto_table:40
-table=30, priority=100, arp, nw_dst=10.128.0.0/14, actions=goto_table:50
-table=30, priority=300, ip, nw_dst=GATEWAY, actions=output:2
-table=30, priority=250, ip, nw_dst=SUBNET, ct_state=+rpl, actions=ct(nat,table=70)
-table=30, priority=200, ip, nw_dst=SUBNET, actions=goto_table:70
-table=30, priority=100, ip, nw_dst=10.128.0.0/14, actions=goto_table:90
-table=30, priority=0, ip, actions=goto_table:101
-table=30, priority=0, arp, actions=drop
-
-# ARP to a pod of this node, and of another one.
-table=40, priority=0, actions=drop
-table=50, priority=100, arp, nw_dst=REMOTE, actions=move:NXM_NX_REG0[]->NXM_NX_TUN_ID[0..31],output:1
-table=50, priority=0, actions=drop
-
-# IP to a pod of this node, which policies of the network may forbid; of another one; and to outside.
-table=70, priority=0, actions=drop
-table=80, priority=300, ip, nw_src=GATEWAY/32, actions=output:NXM_NX_REG2[]
-table=80, priority=200, ip, ct_state=+rpl, actions=output:NXM_NX_REG2[]
-table=80, priority=50, reg1=0, actions=output:NXM_NX_REG2[]
-table=80, priority=0, actions=drop
-table=90, priority=100, ip, nw_dst=REMOTE, actions=move:NXM_NX_REG0[]->NXM_NX_TUN_ID[0..31],output:1
-table=90, priority=0, actions=drop
-table=101, priority=0, actions=output:2
-`
-
-// sdnPodFlows are the flows of a pod. They check the pod's MAC in ARP only.
-const sdnPodFlows = `
-table=20, priority=100, in_port=PORT, arp, nw_src=ADDRESS, arp_sha=MAC, actions=load:0->NXM_NX_REG0[],goto_table:21
-table=20, priority=100, in_port=PORT, ip, nw_src=ADDRESS, actions=load:0->NXM_NX_REG0[],goto_table:21
-table=25, priority=100, ip, nw_src=ADDRESS, actions=load:0->NXM_NX_REG0[],goto_table:30
-table=40, priority=100, arp, nw_dst=ADDRESS, actions=output:PORT
-table=70, priority=100, ip, nw_dst=ADDRESS, actions=load:0->NXM_NX_REG1[],load:PORT->NXM_NX_REG2[],goto_table:80
-`

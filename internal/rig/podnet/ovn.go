@@ -8,12 +8,9 @@ import (
 )
 
 // ovn are the networks of logical switches and routers.
-var ovn = []Network{kubeOVN, ovnKubernetes, ovnKubernetesVM}
+var ovn = []Network{kubeOVN, kubeOVNUnderlay, ovnKubernetes, ovnKubernetesVM}
 
 var (
-	kubeOVN = Network{Name: "Kube-OVN", Lay: func(t testing.TB) *Laid { return layKubeOVN(t, true) }}
-	// A pod and a logical port without addresses.
-	kubeOVNWire   = Network{Name: "Kube-OVN, MAC only", Lay: func(t testing.TB) *Laid { return layKubeOVN(t, false) }}
 	ovnKubernetes = Network{Name: "OVN-Kubernetes", Lay: func(t testing.TB) *Laid { return layOVNKubernetes(t, true) }}
 	// A pod of a VM with live migration: the namespace has no address, and OVN answers the guest's DHCP.
 	ovnKubernetesVM = Network{Name: "OVN-Kubernetes, for a VM", Lay: func(t testing.TB) *Laid { return layOVNKubernetes(t, false) }}
@@ -50,71 +47,6 @@ func (v *vswitch) nodePort(link, port, mac string, mtu int, addresses ...string)
 	v.node.IP("link set " + link + " address " + mac)
 	v.node.IP("link set " + link + " up")
 	addAddresses(v.node, link, addresses...)
-}
-
-// layKubeOVN lays Kube-OVN's default VPC: the router ovn-cluster with the subnet ovn-default, the node's subnet join
-// and one further subnet. Unless addressed, neither the pod's namespace nor its logical port has an address.
-//
-// github.com/kubeovn/kube-ovn: pkg/controller/init.go, pkg/daemon/ovs_linux.go
-func layKubeOVN(t testing.TB, addressed bool) *Laid {
-	node, outside := newNode(t, "10.16.0.0/16", "fd00:10:16::/112")
-	v := startOVS(t, node, true)
-	v.nbctl("lr-add ovn-cluster")
-	v.logicalSwitch("ovn-default", "ovn-cluster", "00:00:00:1c:6d:92", "10.16.0.1/16 fd00:10:16::1/112")
-	v.logicalSwitch("join", "ovn-cluster", "00:00:00:7e:3f:10", "100.64.0.1/16 fd00:100:64::1/112")
-	v.logicalSwitch("blue", "ovn-cluster", "00:00:00:55:02:b4", "10.17.0.1/16 fd00:10:17::1/112")
-	// Packets to addresses outside all subnets go to the node.
-	v.nbctl(
-		"lr-route-add ovn-cluster 0.0.0.0/0 100.64.0.1", "lr-route-add ovn-cluster ::/0 fd00:100:64::1",
-		"lr-policy-add ovn-cluster 31000 'ip4.dst == {10.16.0.0/16, 10.17.0.0/16, 100.64.0.0/16}' allow",
-		"lr-policy-add ovn-cluster 31000 'ip6.dst == {fd00:10:16::/112, fd00:10:17::/112, fd00:100:64::/112}' allow",
-		"lr-policy-add ovn-cluster 29000 'ip4.src == 10.16.0.0/16' reroute 100.64.0.2",
-		"lr-policy-add ovn-cluster 29000 'ip6.src == fd00:10:16::/112' reroute fd00:100:64::2",
-	)
-	v.logicalPort("node-node", "join", "00:00:00:a2:40:0e 100.64.0.2 fd00:100:64::2", false)
-	v.nodePort("ovn0", "node-node", "00:00:00:a2:40:0e", 1400, "100.64.0.2/16", "fd00:100:64::2/112")
-	for _, subnet := range []string{"10.16.0.0/16 via 100.64.0.1", "10.17.0.0/16 via 100.64.0.1", "fd00:10:16::/112 via fd00:100:64::1", "fd00:10:17::/112 via fd00:100:64::1"} {
-		node.IP("route add " + subnet + " dev ovn0")
-	}
-
-	l := &Laid{Pod: v.kubeOVNPod("pod", "ovn-default", "00:00:00:5b:1f:c4", "10.16", "fd00:10:16", 7, addressed), NIC: "eth0"}
-	if addressed {
-		l.IPv4, l.IPv6 = addr("10.16.0.7"), addr("fd00:10:16::7")
-	}
-	l.Stations = []Station{
-		newStation("node", node, "100.64.0.2", "fd00:100:64::2"),
-		newStation("peer", v.kubeOVNPod("peer", "ovn-default", "00:00:00:e0:0b:37", "10.16", "fd00:10:16", 8, true), "10.16.0.8", "fd00:10:16::8"),
-		newStation("other subnet", v.kubeOVNPod("other", "blue", "00:00:00:91:c2:5a", "10.17", "fd00:10:17", 7, true), "10.17.0.7", "fd00:10:17::7"),
-		outside,
-	}
-	l.Delete = func(t testing.TB) {
-		v.removePort(t, "br-int", "pod_h")
-		v.nbctl("lsp-del pod.default")
-	}
-	v.nbctl("--wait=hv sync") // wait until the switch has the flows
-	return l
-}
-
-// kubeOVNPod creates the pod with this number in a subnet, whose first address is the gateway's.
-func (v *vswitch) kubeOVNPod(name, subnet, mac, net4, net6 string, number int, addressed bool) *nstest.Namespace {
-	v.t.Helper()
-	port, pod := name+".default", nstest.New(v.t, name)
-	addresses := mac
-	if addressed {
-		addresses += fmt.Sprintf(" %s.0.%d %s::%d", net4, number, net6, number)
-	}
-	v.logicalPort(port, subnet, addresses, true)
-	v.addPort(pod, 1400, "br-int", name+"_h", "external_ids:iface-id="+port)
-	pod.IP("link set eth0 alias " + name + "_c")
-	pod.IP("link set eth0 address " + mac)
-	pod.IP("link set eth0 up")
-	if !addressed {
-		return pod
-	}
-	addAddresses(pod, "eth0", fmt.Sprintf("%s.0.%d/16", net4, number), fmt.Sprintf("%s::%d/112", net6, number))
-	pod.IP("route add default via " + net4 + ".0.1 dev eth0")
-	pod.IP("route add default via " + net6 + "::1 dev eth0")
-	return pod
 }
 
 // layOVNKubernetes lays a node of OVN-Kubernetes in local gateway mode, where the node routes packets that leave

@@ -15,7 +15,7 @@ import (
 type Network struct {
 	// Name is the name in docs/networks.md.
 	Name string
-	// Kind is the link kind that the kernel must have, by its name in ip(8); empty: none.
+	// Kind is the link kind that the kernel must have, by its name in ip(8), or kindCards; empty: none.
 	Kind string
 	// Lay creates the namespaces and the network. They last as long as the test.
 	Lay func(t testing.TB) *Laid
@@ -28,15 +28,21 @@ type Laid struct {
 	// IPv4 and IPv6 are the pod's addresses; zero: none.
 	IPv4, IPv6 netip.Addr
 	// Wire: the namespace does not have these addresses. A station on the network gives them to the guest.
-	Wire     bool
+	Wire bool
+	// Leased: a DHCP client of the node has leased IPv4, and goes on renewing the lease.
+	Leased bool
+	// Unrouted: the station outside is the pod's gateway itself, so no router lies before Narrow4 and Narrow6.
+	Unrouted bool
 	Stations []Station
 	// Mapped are addresses and ports that a station forwards to the pod's Port.
 	Mapped []netip.AddrPort
+	// Services are addresses and ports by which the pod reaches a station's port, with the station's name.
+	Services map[netip.AddrPort]string
 	// Check and Delete run CNI's CHECK and DEL, and fail the test if these fail; nil: not a CNI network.
 	Check, Delete func(t testing.TB)
 }
 
-// Port is the TCP port at which the pod answers.
+// Port is the port of TCP, UDP and SCTP at which the pod answers.
 const Port = 8000
 
 // Station is a host on the network: gateway, node, peer, a host of another subnet, or outside.
@@ -48,7 +54,19 @@ type Station struct {
 }
 
 // Networks are all networks, in the order of docs/networks.md.
-var Networks = slices.Concat(plugins, clouds, containers, switches, ovn)
+var Networks = slices.Concat(
+	plugins,
+	leased,
+	bridges,
+	flannel,
+	calico,
+	clouds,
+	exclusive,
+	containers,
+	tunnels,
+	switches,
+	ovn,
+)
 
 var addr = netip.MustParseAddr
 
@@ -86,6 +104,24 @@ func addAddresses(n *nstest.Namespace, link string, addresses ...string) {
 	}
 }
 
+// Narrow4 and Narrow6 are further addresses of the host that has nstest.Beyond4 and nstest.Beyond6. The router before
+// this host sends packets of at most NarrowMTU octets to them. To larger ones that it may not fragment it answers by ICMP.
+var Narrow4, Narrow6 = addr("198.18.5.9"), addr("2001:db8:5::9")
+
+// NarrowMTU is IPv6's smallest MTU.
+const NarrowMTU = 1280
+
+// addNarrow gives the host its further addresses.
+func addNarrow(host *nstest.Namespace) {
+	addAddresses(host, "lo", Narrow4.String()+"/32", Narrow6.String()+"/128")
+}
+
+// routeNarrow gives the router the routes to the further addresses, by the host's other ones.
+func routeNarrow(router *nstest.Namespace, via4, via6 string) {
+	router.IP(fmt.Sprintf("route add %v via %s mtu %d", Narrow4, via4, NarrowMTU))
+	router.IP(fmt.Sprintf("route add %v via %s mtu %d", Narrow6, via6, NarrowMTU))
+}
+
 // addBehindRouter creates another subnet behind a router, with a host that also has an Internet address. The
 // router has an address in the subnet, and forwards.
 func addBehindRouter(t testing.TB, router *nstest.Namespace) []Station {
@@ -98,6 +134,8 @@ func addBehindRouter(t testing.TB, router *nstest.Namespace) []Station {
 	far.IP("route add default via fd00:23::1")
 	router.IP("route add default via 10.23.0.9")
 	router.IP("route add default via fd00:23::9")
+	addNarrow(far)
+	routeNarrow(router, "10.23.0.9", "fd00:23::9")
 	enableForwarding(router)
 	return []Station{
 		newStation("other subnet", far, "10.23.0.9", "fd00:23::9"),

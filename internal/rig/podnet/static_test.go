@@ -76,7 +76,7 @@ func TestStatic(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			l := test.lay(t)
-			known := l.askProcess(t).answeredBy("guest1")
+			known := l.ready(t).askProcess(t, tcp).answeredBy("guest1")
 			if l.NIC == "eth0" { // a process that binds no address
 				for q := range known {
 					if q.from == pod {
@@ -152,9 +152,9 @@ func TestStatic(t *testing.T) {
 			}
 			if l.NIC == "eth0" && l.IPv4.String() == "10.22.0.7" {
 				for _, a := range furtherAddresses[:1] {
-					known[question{from: "peer", to: pod, at: netip.AddrPortFrom(netip.MustParsePrefix(a).Addr(), vm.AnswerPort)}] = "guest1 sees " + l.Stations[2].IPv4.String()
+					known[question{protocol: tcp, from: "peer", to: pod, at: netip.AddrPortFrom(netip.MustParsePrefix(a).Addr(), vm.AnswerPort)}] = "guest1 sees " + l.Stations[2].IPv4.String()
 				}
-				known[question{from: "peer", to: pod, at: netip.AddrPortFrom(netip.MustParsePrefix(furtherAddresses[2]).Addr(), vm.AnswerPort)}] = "guest1 sees " + l.Stations[2].IPv6.String()
+				known[question{protocol: tcp, from: "peer", to: pod, at: netip.AddrPortFrom(netip.MustParsePrefix(furtherAddresses[2]).Addr(), vm.AnswerPort)}] = "guest1 sees " + l.Stations[2].IPv6.String()
 			}
 			for q, want := range known {
 				got, err := l.askStatic(ctx, g, q, want)

@@ -33,13 +33,13 @@ func TestLinux(t *testing.T) {
 		binding infra.Binding
 	}{
 		{"bridge", infra.Redirect{}},
-		{"Calico", infra.Bridge{}},
+		{"Calico, VXLAN", infra.Bridge{}},
 		{"Terway ENI multi-IP, veth", infra.Redirect{}},
 		{"Podman's bridge", infra.Masquerade{}},
 	} {
 		t.Run(test.network+", "+test.binding.Kind(), func(t *testing.T) {
 			l := Networks[slices.IndexFunc(Networks, func(n Network) bool { return n.Name == test.network })].Lay(t)
-			known := l.askProcess(t).answeredBy("guest1")
+			known := l.ready(t).askProcess(t, tcp).answeredBy("guest1")
 			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 			defer cancel()
 			n := nstest.Network{Pod: l.Pod, State: nstest.Dir(t)}

@@ -1,0 +1,593 @@
+package podnet
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/internal/guest"
+	"github.com/guestwire/guestwire/internal/netns"
+	"github.com/guestwire/guestwire/internal/rig/nstest"
+	"github.com/guestwire/guestwire/internal/sctp"
+)
+
+// protocol is what a question is asked with.
+type protocol string
+
+const (
+	tcp         protocol = "TCP"             // a connection, and 20000 octets back and forth
+	udp         protocol = "UDP"             // a short datagram
+	full        protocol = "full packets"    // a datagram of the pod's MTU
+	fragments   protocol = "fragments"       // a datagram of the size fragmented
+	sctpInit    protocol = "SCTP"            // INIT and INIT ACK
+	unreachable protocol = "ICMP errors"     // a datagram to a closed port
+	pathMTU     protocol = "path MTU"        // TCP and UDP through a router with a smaller MTU behind it
+	multicast   protocol = "multicast"       // a datagram to a group that the other host has joined, on the link
+	standing    protocol = "older exchanges" // UDP from a socket that has asked the process before Setup
+)
+
+// protocols are all, in the order of docs/networks.md.
+var protocols = []protocol{tcp, udp, full, standing, sctpInit, fragments, pathMTU, unreachable, multicast}
+
+// groups are the multicast groups, and groupPort their port.
+var groups = []netip.Addr{addr("239.22.0.1"), addr("ff15::2201")}
+
+const groupPort = 7000
+
+// host asks questions: a station, a process in the pod, or a guest.
+type host interface {
+	dialTCP(ctx context.Context, to netip.AddrPort) (net.Conn, error)
+	// dialUDP returns a connected socket.
+	dialUDP(to netip.AddrPort) (net.Conn, error)
+	// openUDP returns a socket from which a datagram to the group leaves by the link to the other host.
+	openUDP(group netip.Addr) (net.PacketConn, error)
+	askSCTP(ctx context.Context, to netip.AddrPort) (string, error)
+	// askUnfragmented sends a datagram of the MTU of the host's own link, and then of the MTU that a router reports. It
+	// returns the answer, and the size of the packet that was answered.
+	askUnfragmented(ctx context.Context, to netip.AddrPort) (mtu int, answer string, err error)
+}
+
+// guestHost is a guest as a host.
+type guestHost struct{ *guest.Guest }
+
+func (g guestHost) dialTCP(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
+	return g.DialTCP(ctx, to)
+}
+func (g guestHost) dialUDP(to netip.AddrPort) (net.Conn, error)      { return g.DialUDP(to) }
+func (g guestHost) openUDP(group netip.Addr) (net.PacketConn, error) { return g.OpenUDP(group) }
+func (g guestHost) askSCTP(ctx context.Context, to netip.AddrPort) (string, error) {
+	return g.AskSCTP(ctx, to)
+}
+func (g guestHost) askUnfragmented(ctx context.Context, to netip.AddrPort) (int, string, error) {
+	return g.AskUnfragmented(ctx, to)
+}
+
+// listenGuest has the guest answer all protocols.
+func listenGuest(t *testing.T, g *guest.Guest) {
+	t.Helper()
+	err := errors.Join(g.ListenTCP(Port), g.ListenUDP(Port))
+	for _, group := range groups {
+		err = errors.Join(err, g.ListenGroup(netip.AddrPortFrom(group, groupPort)))
+	}
+	g.ListenSCTP(Port)
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// kernelHost is a station, or a process in the pod.
+type kernelHost struct {
+	Station
+	link4, link6 string // between it and the pod; empty: a gateway is between
+}
+
+// link returns the link of the family of like.
+func (s kernelHost) link(like netip.Addr) string {
+	if like.Is4() {
+		return s.link4
+	}
+	return s.link6
+}
+
+func (s kernelHost) dialTCP(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
+	return s.dial(ctx, to)
+}
+
+// dialer opens a TCP connection.
+type dialer func(ctx context.Context, to netip.AddrPort) (net.Conn, error)
+
+// dial opens a TCP connection from the station's address.
+func (s Station) dial(ctx context.Context, to netip.AddrPort) (c net.Conn, err error) {
+	d := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(s.address(to.Addr()), 0))}
+	err = netns.Do(s.Namespace.File, func() (err error) {
+		c, err = d.DialContext(ctx, "tcp", to.String())
+		return err
+	})
+	return c, err
+}
+
+func (s kernelHost) dialUDP(to netip.AddrPort) (c net.Conn, err error) {
+	err = netns.Do(s.Namespace.File, func() (err error) {
+		from := net.UDPAddrFromAddrPort(netip.AddrPortFrom(s.address(to.Addr()), 0))
+		c, err = net.DialUDP("udp", from, net.UDPAddrFromAddrPort(to))
+		return err
+	})
+	return c, err
+}
+
+func (s kernelHost) openUDP(group netip.Addr) (net.PacketConn, error) {
+	var link *net.Interface
+	var c *net.UDPConn
+	err := netns.Do(s.Namespace.File, func() (err error) {
+		if link, err = net.InterfaceByName(s.link(group)); err != nil {
+			return err
+		}
+		c, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(s.address(group), 0)))
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	raw, err := c.SyscallConn()
+	if err == nil {
+		var set error
+		err = raw.Control(func(fd uintptr) {
+			if group.Is4() {
+				set = unix.SetsockoptIPMreqn(int(fd), unix.IPPROTO_IP, unix.IP_MULTICAST_IF, &unix.IPMreqn{Ifindex: int32(link.Index)})
+			} else {
+				set = unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_IF, link.Index)
+			}
+		})
+		err = errors.Join(err, set)
+	}
+	if err != nil {
+		c.Close()
+		return nil, err
+	}
+	return c, nil
+}
+
+// openSCTP returns a raw socket at the station's address, so the kernel needs no SCTP.
+func (s kernelHost) openSCTP(like netip.Addr) (c net.PacketConn, err error) {
+	network := "ip6:132"
+	if like.Is4() {
+		network = "ip4:132"
+	}
+	err = netns.Do(s.Namespace.File, func() (err error) {
+		c, err = net.ListenPacket(network, s.address(like).String())
+		return err
+	})
+	return c, err
+}
+
+func (s kernelHost) askSCTP(ctx context.Context, to netip.AddrPort) (string, error) {
+	c, err := s.openSCTP(to.Addr())
+	if err != nil {
+		return "", err
+	}
+	defer c.Close()
+	init := sctp.Packet{Source: uint16(32768 + rand.IntN(28000)), Destination: to.Port(), Initiate: rand.Uint32() | 1}
+	b := make([]byte, 1<<16)
+	for err := error(nil); ; {
+		if ctx.Err() != nil {
+			return "", errors.Join(context.Cause(ctx), err)
+		}
+		if _, err = c.WriteTo(init.Marshal(), &net.IPAddr{IP: to.Addr().AsSlice()}); err == nil {
+			err = c.SetReadDeadline(time.Now().Add(time.Second))
+		}
+		for err == nil {
+			var n int
+			if n, _, err = c.ReadFrom(b); err == nil {
+				if p, err := sctp.Parse(b[:n]); err == nil && p.Tag == init.Initiate && p.Cookie != nil {
+					return string(p.Cookie), nil
+				}
+			}
+		}
+	}
+}
+
+func (s kernelHost) askUnfragmented(ctx context.Context, to netip.AddrPort) (int, string, error) {
+	conn, err := s.dialUDP(to)
+	if err != nil {
+		return 0, "", err
+	}
+	defer conn.Close()
+	raw, err := conn.(*net.UDPConn).SyscallConn()
+	if err != nil {
+		return 0, "", err
+	}
+	// The kernel's notion of the path's MTU.
+	known := func() (mtu int, err error) {
+		level, discover, option := unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_MTU
+		if to.Addr().Is4() {
+			level, discover, option = unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_MTU
+		}
+		failed := raw.Control(func(fd uintptr) {
+			if err = unix.SetsockoptInt(int(fd), level, discover, unix.IP_PMTUDISC_DO); err == nil {
+				mtu, err = unix.GetsockoptInt(int(fd), level, option)
+			}
+		})
+		return mtu, errors.Join(err, failed)
+	}
+	headers := 28
+	if to.Addr().Is6() {
+		headers = 48
+	}
+	for {
+		mtu, err := known()
+		if err != nil {
+			return 0, "", err
+		}
+		answer, err := exchange(ctx, conn, mtu-headers, 300*time.Millisecond)
+		if err == nil {
+			return mtu, answer, nil
+		}
+		if ctx.Err() != nil {
+			return 0, "", errors.Join(context.Cause(ctx), err)
+		}
+	}
+}
+
+// portUnreachable is the answer of a closed port.
+const portUnreachable = "the port is unreachable"
+
+// fragmented is the size of a datagram in fragments, in octets.
+const fragmented = 4000
+
+// minDatagram is the size of a datagram that has room for each answer.
+const minDatagram = 128
+
+// exchange sends a datagram of the size and waits for its answer, the same one with a line over its first octets. It
+// returns the line.
+func exchange(ctx context.Context, c net.Conn, size int, patience time.Duration) (string, error) {
+	sent := datagram(size)
+	end := time.Now().Add(patience)
+	if limit, ok := ctx.Deadline(); ok && limit.Before(end) {
+		end = limit
+	}
+	if err := c.SetDeadline(end); err != nil {
+		return "", err
+	}
+	if _, err := c.Write(sent); err != nil {
+		return "", err
+	}
+	b := make([]byte, 1<<16)
+	for {
+		n, err := c.Read(b)
+		if err != nil {
+			return "", err
+		}
+		if line, ok := answerTo(sent, b[:n]); ok {
+			return line, nil
+		}
+	}
+}
+
+// datagram returns a datagram of the size that differs from each other one.
+func datagram(size int) []byte {
+	b := fmt.Appendf(make([]byte, 0, size), "%016x ", rand.Uint64())
+	for len(b) < size {
+		b = append(b, b[:min(len(b), size-len(b))]...)
+	}
+	return b[:size]
+}
+
+// answerTo returns the line of the answer to a datagram; not ok: it is another datagram's.
+func answerTo(sent, answer []byte) (string, bool) {
+	line, rest, ok := bytes.Cut(answer, []byte("\n"))
+	return string(line), ok && len(answer) == len(sent) && bytes.Equal(rest, sent[len(line)+1:])
+}
+
+// listen has the station answer TCP, UDP and SCTP at a port of its addresses until the test ends, and join the groups.
+func (s kernelHost) listen(t testing.TB, name string, port uint16) {
+	t.Helper()
+	for _, a := range []netip.Addr{s.IPv4, s.IPv6} {
+		if !a.IsValid() {
+			continue
+		}
+		at := netip.AddrPortFrom(a, port)
+		s.Namespace.Listen(name, at.String())
+		var own *net.UDPConn
+		err := netns.Do(s.Namespace.File, func() (err error) {
+			own, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(at))
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		raw, err := s.openSCTP(a)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answerEach(t, own, func(b []byte, from net.Addr) {
+			copy(b, fmt.Sprintf("%s sees %v\n", name, from))
+			own.WriteTo(b, from)
+		})
+		answerEach(t, raw, func(b []byte, from net.Addr) {
+			p, err := sctp.Parse(b)
+			if err == nil && p.Cookie == nil && p.Destination == port {
+				raw.WriteTo(p.Answer(fmt.Appendf(nil, "%s sees %v", name, net.JoinHostPort(from.String(), fmt.Sprint(p.Source)))).Marshal(), from)
+			}
+		})
+		for _, group := range groups {
+			if group.Is4() == a.Is4() && s.link(a) != "" {
+				s.join(t, name, group, own)
+			}
+		}
+	}
+}
+
+// join joins a group on the host's link, and answers from a socket with the host's own address. A link without multicast,
+// such as a tunnel, is left out.
+func (s kernelHost) join(t testing.TB, name string, group netip.Addr, own *net.UDPConn) {
+	t.Helper()
+	var c *net.UDPConn
+	err := netns.Do(s.Namespace.File, func() error {
+		link, err := net.InterfaceByName(s.link(group))
+		if err == nil && link.Flags&net.FlagMulticast != 0 {
+			c, err = net.ListenMulticastUDP("udp", link, net.UDPAddrFromAddrPort(netip.AddrPortFrom(group, groupPort)))
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c == nil {
+		return
+	}
+	answerEach(t, c, func(b []byte, from net.Addr) {
+		copy(b, fmt.Sprintf("%s sees %v\n", name, from))
+		own.WriteTo(b, from)
+	})
+}
+
+// answerEach calls f for each packet that a socket receives, until the test ends.
+func answerEach(t testing.TB, c net.PacketConn, f func(b []byte, from net.Addr)) {
+	ended := make(chan struct{})
+	t.Cleanup(func() {
+		c.Close()
+		<-ended
+	})
+	go func() {
+		defer close(ended)
+		b := make([]byte, 1<<16)
+		for {
+			n, from, err := c.ReadFrom(b)
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			if err == nil { // otherwise an ICMP error about an earlier answer
+				f(b[:n], from)
+			}
+		}
+	}()
+}
+
+// converse asks a question once. The error says which part failed.
+func (l *network) converse(ctx context.Context, from host, q question) (string, error) {
+	attempt := time.Second
+	if nstest.Emulated {
+		attempt = 4 * time.Second
+	}
+	switch q.protocol {
+	case tcp:
+		return converseTCP(ctx, from.dialTCP, q.at, 20000)
+	case udp, full, fragments:
+		size := map[protocol]int{udp: minDatagram, full: l.datagramSize(q.at.Addr()), fragments: fragmented}[q.protocol]
+		c, err := from.dialUDP(q.at)
+		if err != nil {
+			return "", err
+		}
+		defer c.Close()
+		answer, err := exchangeUDP(ctx, c, attempt, size)
+		if conn, ok := c.(*net.UDPConn); ok && err == nil && q.protocol == full {
+			err = l.learn(q.at.Addr(), conn)
+		}
+		return answer, err
+	case standing:
+		c, err := l.keptSocket(from, q)
+		if err != nil {
+			return "", err
+		}
+		return exchangeUDP(ctx, c, attempt, minDatagram)
+	case sctpInit:
+		once, cancel := context.WithTimeout(ctx, 3*attempt)
+		defer cancel()
+		answer, err := from.askSCTP(once, q.at)
+		if err != nil {
+			return "", err
+		}
+		return withoutPort(answer)
+	case unreachable:
+		c, err := from.dialUDP(q.at)
+		if err != nil {
+			return "", err
+		}
+		defer c.Close()
+		// The embedded guest's sockets report the error when they send again.
+		for end := time.Now().Add(attempt); ; {
+			answer, err := exchange(ctx, c, minDatagram, attempt/10)
+			switch {
+			case err == nil:
+				return "", fmt.Errorf("%q answers at a closed port", answer)
+			case strings.Contains(err.Error(), "refused"):
+				return portUnreachable, nil
+			case time.Now().After(end) || ctx.Err() != nil:
+				return "", err
+			}
+		}
+	case pathMTU:
+		return l.conversePathMTU(ctx, from, q, 2*attempt)
+	case multicast:
+		return l.converseMulticast(ctx, from, q, attempt)
+	}
+	panic(q.protocol)
+}
+
+// exchangeUDP is exchange with an answer in the form of answers.
+func exchangeUDP(ctx context.Context, c net.Conn, patience time.Duration, size int) (string, error) {
+	line, err := exchange(ctx, c, size, patience)
+	if err == nil {
+		line, err = withoutPort(line)
+	}
+	if err != nil {
+		return "", fmt.Errorf("datagram of %d octets: %w", size, err)
+	}
+	return line, nil
+}
+
+// datagramSize returns the size of the data in a packet that passes between the pod and another host: of the pod's MTU, or
+// of Ethernet's, or, over IPv6, of the path's as far as a kernel has learnt it. The embedded guest does not learn it by UDP.
+func (l *network) datagramSize(like netip.Addr) int {
+	mtu := min(l.mtu, 1500)
+	if like.Is4() {
+		return mtu - 28
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.learnt != 0 {
+		mtu = min(mtu, l.learnt)
+	}
+	return mtu - 48
+}
+
+// learn notes the smallest MTU of an IPv6 path that the kernel has found by a socket.
+func (l *network) learn(to netip.Addr, c *net.UDPConn) error {
+	if to.Is4() {
+		return nil
+	}
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var failed error
+	err = raw.Control(func(fd uintptr) {
+		mtu, err := unix.GetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_MTU)
+		if failed = err; err != nil {
+			return
+		}
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if l.learnt == 0 || mtu < l.learnt {
+			l.learnt = mtu
+		}
+	})
+	return errors.Join(err, failed)
+}
+
+// keptSocket returns the socket of a question that stays open from the first time on.
+func (l *network) keptSocket(from host, q question) (net.Conn, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if c := l.kept[q]; c != nil {
+		return c, nil
+	}
+	c, err := from.dialUDP(q.at)
+	if err == nil {
+		l.kept[q] = c
+	}
+	return c, err
+}
+
+// conversePathMTU opens a connection and sends a datagram that no router may fragment. The answer is that of both. If
+// a short datagram is answered, and none of this kind, no router reports its MTU.
+func (l *network) conversePathMTU(ctx context.Context, from host, q question, patience time.Duration) (string, error) {
+	once, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	mtu, line, err := from.askUnfragmented(once, q.at)
+	if err != nil && ctx.Err() == nil {
+		if c, dialing := from.dialUDP(q.at); dialing == nil {
+			defer c.Close()
+			if _, short := exchange(ctx, c, minDatagram, patience); short == nil {
+				return "", errNotAnswered
+			}
+		}
+	}
+	if err != nil {
+		return "", fmt.Errorf("UDP: %w", err)
+	}
+	line, err = withoutPort(line)
+	if err != nil {
+		return "", fmt.Errorf("UDP: %w", err)
+	}
+	answer, err := converseTCP(ctx, from.dialTCP, q.at, 2000)
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("TCP: %w", err)
+	case answer != line:
+		return "", fmt.Errorf("by TCP %q and by UDP %q", answer, line)
+	case q.from == pod && mtu != NarrowMTU:
+		return "", fmt.Errorf("packets of %d octets pass, want %d", mtu, NarrowMTU)
+	}
+	return answer, nil
+}
+
+// converseMulticast sends to a group until the wanted host answers from its own address. Each time a datagram to that
+// address follows. If three of these are answered, and none to the group, the group does not reach the host.
+func (l *network) converseMulticast(ctx context.Context, from host, q question, attempt time.Duration) (string, error) {
+	c, err := from.openUDP(q.at.Addr())
+	if err != nil {
+		return "", err
+	}
+	defer c.Close()
+	host, port := l.IPv6, uint16(Port)
+	if q.at.Addr().Is4() {
+		host = l.IPv4
+	}
+	for _, s := range l.Stations {
+		if s.Name == q.to {
+			host, port = s.address(q.at.Addr()), stationPort
+		}
+	}
+	direct := net.UDPAddrFromAddrPort(netip.AddrPortFrom(host, port))
+	b := make([]byte, 1<<16)
+	for answered := 0; answered < 3; {
+		if ctx.Err() != nil {
+			return "", context.Cause(ctx)
+		}
+		toGroup, toHost := datagram(minDatagram), datagram(minDatagram)
+		_, err := c.WriteTo(toGroup, net.UDPAddrFromAddrPort(q.at))
+		if err == nil {
+			_, err = c.WriteTo(toHost, direct)
+		}
+		if err != nil {
+			return "", err
+		}
+		for end := time.Now().Add(attempt); ; {
+			if err := c.SetReadDeadline(end); err != nil {
+				return "", err
+			}
+			n, from, err := c.ReadFrom(b)
+			if errors.Is(err, os.ErrDeadlineExceeded) || err != nil && strings.Contains(err.Error(), "timeout") {
+				break
+			}
+			if err != nil {
+				return "", err
+			}
+			if a, err := netip.ParseAddrPort(from.String()); err != nil || a.Addr().Unmap() != host {
+				continue // another member of the group
+			}
+			if line, ok := answerTo(toGroup, b[:n]); ok {
+				return withoutPort(line)
+			}
+			if _, ok := answerTo(toHost, b[:n]); ok {
+				answered++
+				end = time.Now().Add(attempt / 10) // the answers may come in another order
+			}
+		}
+	}
+	return "", errNotAnswered
+}
+
+// errNotAnswered means that a host answers other questions meanwhile, so that to wait longer makes no sense.
+var errNotAnswered = errors.New("not answered, and another question is")

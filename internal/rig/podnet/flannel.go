@@ -1,0 +1,141 @@
+package podnet
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/guestwire/guestwire/internal/rig/nstest"
+	"github.com/guestwire/guestwire/internal/rig/unpacked"
+)
+
+// flannel are the networks of flannel's own CNI plugin, with the links, routes and rules that flanneld makes on the
+// nodes.
+var flannel = []Network{
+	{Name: "flannel, VXLAN", Lay: func(t testing.TB) *Laid { return layFlannel(t, 1450, bothWays(addVXLAN)) }},
+	{Name: "flannel, host-gw", Lay: func(t testing.TB) *Laid { return layFlannel(t, 1500, bothWays(addHostGateway)) }},
+	{Name: "flannel, WireGuard", Kind: "wireguard", Lay: func(t testing.TB) *Laid { return layFlannel(t, 1420, joinFlannel) }},
+}
+
+// flannelDir is where install.sh puts flannel's plugin.
+var flannelDir = unpacked.Path("flannel")
+
+// Networks of all pods of flannel's cluster.
+const flannel4, flannel6 = "10.244.0.0/16", "fd00:244::/32"
+
+// flannelNode is a node of flannel's cluster with its underlay addresses, and the networks of its pods.
+type flannelNode struct {
+	*nstest.Namespace
+	public4, public6 string
+	subnet4, subnet6 netip.Prefix
+}
+
+// bothWays connects two nodes by what leads from one to the other.
+func bothWays(connect func(from, to flannelNode)) func(testing.TB, flannelNode, flannelNode) {
+	return func(_ testing.TB, a, b flannelNode) {
+		connect(a, b)
+		connect(b, a)
+	}
+}
+
+// layFlannel lays two nodes with pods. connect makes the ways between the nodes' pods.
+func layFlannel(t testing.TB, mtu int, connect func(t testing.TB, a, b flannelNode)) *Laid {
+	node, other := nstest.New(t, "node"), nstest.New(t, "node")
+	far := addBehindRouter(t, node)
+	a := flannelNode{node, "10.25.0.1", "fd00:25::1", netip.MustParsePrefix("10.244.1.0/24"), netip.MustParsePrefix("fd00:244:0:1::/64")}
+	b := flannelNode{other, "10.25.0.2", "fd00:25::2", netip.MustParsePrefix("10.244.2.0/24"), netip.MustParsePrefix("fd00:244:0:2::/64")}
+	connectNamespaces(node, "ens3", other, "ens3")
+	for _, n := range []flannelNode{a, b} {
+		addAddresses(n.Namespace, "ens3", n.public4+"/24", n.public6+"/64")
+		enableForwarding(n.Namespace)
+		n.addRules()
+	}
+	connect(t, a, b)
+	c := a.chain(t, mtu)
+	peer := c.add(t, nstest.New(t, "peer"), "eth0")
+	remote := b.chain(t, mtu).add(t, nstest.New(t, "remote"), "eth0")
+	c.configs = append(c.configs, `"type": "portmap", "snat": true,
+		"runtimeConfig": {"portMappings": [{"hostPort": 8080, "containerPort": 8000, "protocol": "tcp"}]}`)
+	l := c.add(t, nstest.New(t, "pod"), "eth0").laid(append(far,
+		newStation("gateway", node, "10.244.1.1", "fd00:244:0:1::1"), newStation("node", node, a.public4, a.public6),
+		peer.station("peer"), newStation("another node", other, b.public4, b.public6), remote.station("another node's pod"))...)
+	l.Mapped = []netip.AddrPort{netip.MustParseAddrPort("10.25.0.1:8080"), netip.MustParseAddrPort("[fd00:25::1]:8080")}
+	return l
+}
+
+// chain returns the plugins of flannel's manifest for Kubernetes, with the file that flanneld writes.
+func (n flannelNode) chain(t testing.TB, mtu int) chain {
+	t.Helper()
+	if _, err := os.Stat(filepath.Join(flannelDir, "flannel")); err != nil {
+		nstest.Skip(t, "no flannel in "+flannelDir+": make install")
+	}
+	leases, file := t.TempDir(), filepath.Join(t.TempDir(), "subnet.env")
+	env := fmt.Sprintf("FLANNEL_NETWORK=%s\nFLANNEL_SUBNET=%v/24\nFLANNEL_IPV6_NETWORK=%s\nFLANNEL_IPV6_SUBNET=%v/64\nFLANNEL_MTU=%d\nFLANNEL_IPMASQ=true\n",
+		flannel4, n.subnet4.Addr().Next(), flannel6, n.subnet6.Addr().Next(), mtu)
+	if err := os.WriteFile(file, []byte(env), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := newChain(t, n.Namespace, fmt.Sprintf(`"type": "flannel", "subnetFile": %q, "ipam": {"dataDir": %q}, "delegate": {"bridge": "cni0", "hairpinMode": true, "isDefaultGateway": true}`, file, leases))
+	c.leases, c.version = leases, "0.4.0" // the plugin's library knows no later one
+	return c
+}
+
+// addRules adds the rules of flanneld -ip-masq (pkg/trafficmngr/iptables): a packet to outside gets the node's address.
+func (n flannelNode) addRules() {
+	for program, network := range map[string]struct{ all, subnet, multicast string }{
+		"iptables":  {flannel4, n.subnet4.String(), "224.0.0.0/4"},
+		"ip6tables": {flannel6, n.subnet6.String(), "ff00::/8"},
+	} {
+		iptables(n.Namespace, program,
+			"-t nat -N FLANNEL-POSTRTG",
+			"-t nat -A POSTROUTING -j FLANNEL-POSTRTG",
+			"-t nat -A FLANNEL-POSTRTG -s "+network.subnet+" -d "+network.all+" -j RETURN",
+			"-t nat -A FLANNEL-POSTRTG -s "+network.all+" -d "+network.subnet+" -j RETURN",
+			"-t nat -A FLANNEL-POSTRTG ! -s "+network.all+" -d "+network.subnet+" -j RETURN",
+			"-t nat -A FLANNEL-POSTRTG -s "+network.all+" ! -d "+network.multicast+" -j MASQUERADE --random-fully",
+			"-t nat -A FLANNEL-POSTRTG ! -s "+network.all+" -d "+network.all+" -j MASQUERADE --random-fully",
+			"-N FLANNEL-FWD",
+			"-A FORWARD -j FLANNEL-FWD",
+			"-A FLANNEL-FWD -s "+network.all+" -j ACCEPT",
+			"-A FLANNEL-FWD -d "+network.all+" -j ACCEPT")
+	}
+}
+
+// addHostGateway adds routes to the other node's pods by the other node.
+func addHostGateway(from, to flannelNode) {
+	from.IP(fmt.Sprintf("route add %v via %s dev ens3", to.subnet4, to.public4))
+	from.IP(fmt.Sprintf("route add %v via %s dev ens3", to.subnet6, to.public6))
+}
+
+// addVXLAN adds a VXLAN link for each version of IP. The link learns nothing: neighbours, the forwarding table and the
+// routes, whose gateways are the other node's VXLAN addresses, are permanent.
+//
+// The pods' MTU of 1450 leaves 50 octets for VXLAN over IPv4. Over IPv6 VXLAN takes 70, so the nodes' link has 1520: with
+// 1500 each sender of IPv6 has to learn the path's MTU, and long datagrams of the embedded guest did not arrive.
+//
+// github.com/flannel-io/flannel: pkg/backend/vxlan
+func addVXLAN(from, to flannelNode) {
+	from.IP("link set ens3 mtu 1520")
+	for _, v := range []struct {
+		link, own, peer string
+		subnet, remote  netip.Prefix
+	}{
+		{"flannel.1", from.public4, to.public4, from.subnet4, to.subnet4},
+		{"flannel-v6.1", from.public6, to.public6, from.subnet6, to.subnet6},
+	} {
+		from.IP(fmt.Sprintf("link add %s address %s mtu 1450 type vxlan id 1 local %s dev ens3 dstport 8472 nolearning", v.link, vtepMAC(v.own), v.own))
+		addAddresses(from.Namespace, v.link, netip.PrefixFrom(v.subnet.Addr(), v.subnet.Addr().BitLen()).String())
+		from.IP("link set " + v.link + " up")
+		from.IP(fmt.Sprintf("neigh add %v lladdr %s dev %s nud permanent", v.remote.Addr(), vtepMAC(v.peer), v.link))
+		from.Exec("bridge", "fdb", "add", vtepMAC(v.peer), "dev", v.link, "dst", v.peer, "self", "permanent")
+		from.IP(fmt.Sprintf("route add %v via %v dev %s onlink", v.remote, v.remote.Addr(), v.link))
+	}
+}
+
+// vtepMAC returns the MAC of a node's VXLAN link.
+func vtepMAC(public string) string {
+	b := addr(public).As16()
+	return fmt.Sprintf("0e:00:00:%02x:%02x:%02x", b[3], b[12], b[15])
+}

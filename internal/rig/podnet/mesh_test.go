@@ -1,0 +1,261 @@
+package podnet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/guest"
+	"github.com/guestwire/guestwire/internal/netns"
+	"github.com/guestwire/guestwire/internal/rig/nstest"
+	"github.com/guestwire/guestwire/phase1"
+)
+
+// meshBinding is a binding with what a user of a service mesh sets, and the link from which the guest's packets come.
+type meshBinding struct {
+	name    string
+	binding infra.Binding
+	guard   infra.Guard
+	link    string
+}
+
+var meshBindings = []meshBinding{
+	{name: cache.BindingBridge, binding: infra.Bridge{}, link: "eth0-tap"},
+	{name: cache.BindingRedirect, binding: infra.Redirect{}, link: "eth0-tap"},
+	{name: cache.BindingRouted, binding: infra.Routed{
+		Excluded: []infra.Ports{{First: meshTunnel}, {First: 15020, Last: meshHealth}, {First: 15090}},
+		Sidecar:  &infra.Sidecar{Sources: []netip.Addr{addr("127.0.0.6"), addr("::6")}},
+	}, link: "eth0-tap"},
+	{name: cache.BindingMasquerade, binding: infra.Masquerade{
+		Excluded: []infra.Ports{{First: 15000, Last: 15090}},
+		Sidecar:  &infra.Sidecar{Sources: []netip.Addr{addr("127.0.0.6"), addr("::6")}},
+	}, guard: infra.Guard{Open: []infra.Ports{{Protocol: "tcp", First: meshOut}}}, link: "eth0-br"},
+}
+
+// TestMesh lays each mesh's rules and its proxy in the namespace of a pod, and measures which TCP connections the
+// proxy gets: those of a process, and those of a guest under each binding. The result must be the mesh's row in
+// docs/networks.md.
+func TestMesh(t *testing.T) {
+	nstest.Need(t, "iptables-restore", "ip6tables-restore")
+	nstest.NeedTaps(t)
+	nstest.NeedRoot(t, "the proxy is another user's")
+	heading := "| mesh | a process |"
+	for _, b := range meshBindings {
+		heading += " " + b.name + " |"
+	}
+	documented, err := os.ReadFile(table)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(documented), "\n"+heading+"\n") {
+		t.Errorf("%s lacks the heading\n%s", table, heading)
+	}
+	for _, m := range meshes {
+		t.Run(m.name, func(t *testing.T) {
+			t.Parallel()
+			l := onNode(bridgePlugin)(t)
+			if m.lay != nil {
+				m.lay(l.Pod)
+			}
+			m.proxy.start(t, l.Pod)
+			l.Pod.Listen(processName, fmt.Sprintf(":%d", Port))
+			for _, s := range l.Stations {
+				for _, a := range []netip.Addr{s.IPv4, s.IPv6} {
+					s.Namespace.Listen(s.Name, netip.AddrPortFrom(a, stationPort).String())
+				}
+			}
+			m.install(t, l.Pod, "eth0-tap")
+			row := []string{m.name, l.measureMesh(t, m, dialFrom(l.Pod, l.IPv4, l.IPv6), processName)}
+			for _, b := range meshBindings {
+				cell := ""
+				t.Run(b.name, func(t *testing.T) { cell = l.checkMesh(t, m, b) })
+				row = append(row, cell)
+			}
+			if line := "| " + strings.Join(row, " | ") + " |"; !strings.Contains(string(documented), "\n"+line+"\n") {
+				t.Errorf("%s lacks the row\n%s", table, line)
+			}
+		})
+	}
+}
+
+// checkMesh gives the pod's network to a guest, measures, and runs Teardown. The mesh's rules are laid before Setup.
+// They are laid again while the guest runs, which must change nothing.
+func (l *Laid) checkMesh(t *testing.T, m mesh, b meshBinding) string {
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	m.install(t, l.Pod, b.link)
+	before := l.Pod.Settled()
+	n := nstest.Network{Pod: l.Pod, State: nstest.Dir(t)}
+	c := phase1.Config{NetNS: l.Pod.File, Spec: infra.Spec{
+		NIC: l.NIC, Binding: b.binding, State: n.State, Guard: b.guard, Owner: nstest.Owner(),
+	}}
+	if _, err := phase1.Setup(ctx, c); err != nil {
+		var refused *infra.RefusedError
+		if errors.As(err, &refused) {
+			return "refused: " + refused.Reason
+		}
+		t.Fatal(err)
+	}
+	record := readRecord(t, n.State, l.NIC)
+	launcher := n.Serve(t, nstest.LauncherUID)
+	g := startGuest(t, l.Pod, record)
+	if _, err := g.Configure(ctx, guest.Families{IPv4: true, IPv6: true}); err != nil {
+		t.Fatalf("the guest is not configured: %v\n%s", err, launcher.Output.String())
+	}
+	if err := g.ListenTCP(Port); err != nil {
+		t.Fatal(err)
+	}
+	cell := l.measureMesh(t, m, g.DialTCP, "guest")
+	m.install(t, l.Pod, b.link)
+	if again := l.measureMesh(t, m, g.DialTCP, "guest"); again != cell {
+		t.Errorf("with rules that are laid after Setup: %q; with rules that are laid before: %q", again, cell)
+	}
+	if err := g.Close(); err != nil {
+		t.Error(err)
+	}
+	launcher.Stop(t)
+	if err := phase1.Teardown(ctx, c); err != nil {
+		t.Error(err)
+	}
+	l.checkRestored(t, n.State, before)
+	return cell
+}
+
+// measureMesh connects between the pod and all stations in both directions, and to the proxy's own ports. It returns
+// a cell of the table.
+func (l *Laid) measureMesh(t *testing.T, m mesh, fromPod meshDialer, who string) string {
+	t.Helper()
+	type ask struct {
+		dial meshDialer
+		to   netip.AddrPort
+		say  string // first line; empty: none
+		want string // how the answer begins: "gateway sees 10.22.0.10"
+	}
+	var questions [4][]ask // by kind
+	const out, in, tunnel, health = 0, 1, 2, 3
+	names := [...]string{"out", "in", "in by HBONE", "health"}
+	for _, s := range l.Stations {
+		dial := dialFrom(s.Namespace, s.IPv4, s.IPv6)
+		for _, pair := range [][2]netip.Addr{{s.IPv4, l.IPv4}, {s.IPv6, l.IPv6}} {
+			station, own := pair[0], pair[1]
+			questions[out] = append(questions[out], ask{fromPod, netip.AddrPortFrom(station, stationPort), "", strings.TrimSuffix(fmt.Sprintf("%s sees %v", s.Name, netip.AddrPortFrom(own, 0)), "0")})
+			at := netip.AddrPortFrom(own, Port)
+			questions[in] = append(questions[in], ask{dial, at, "", who + " sees "})
+			if m.proxy.mark == 0 {
+				questions[health] = append(questions[health], ask{dial, netip.AddrPortFrom(own, meshHealth), "", "the proxy sees "})
+			} else {
+				questions[tunnel] = append(questions[tunnel], ask{dial, netip.AddrPortFrom(own, meshTunnel), at.String(), who + " sees "})
+			}
+		}
+	}
+	var mu sync.Mutex
+	got := map[string]map[string]bool{} // what became of the questions, by kind
+	var asking sync.WaitGroup
+	for kind := range questions {
+		got[names[kind]] = map[string]bool{}
+	}
+	for kind, list := range questions {
+		for _, q := range list {
+			asking.Go(func() {
+				result, detail := "fails", ""
+				for range 2 { // a first packet may wait for ARP longer than a busy machine's patience
+					line, err := meshConverse(t.Context(), q.dial, q.to, q.say)
+					if err != nil {
+						detail = err.Error()
+						continue
+					}
+					detail = line
+					switch line, through := strings.CutSuffix(line, byProxy); {
+					case !strings.HasPrefix(line, q.want):
+						result = "with another address"
+					case kind == health || through:
+						result = "works"
+					default:
+						result = "past the proxy"
+					}
+					break
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				got[names[kind]][result] = true
+				t.Logf("%s %v: %s (%s)", names[kind], q.to, result, detail)
+			})
+		}
+	}
+	asking.Wait()
+	var cell []string
+	for kind, list := range questions {
+		var results []string
+		for result := range got[names[kind]] {
+			results = append(results, result)
+		}
+		slices.Sort(results)
+		if text := strings.Join(results, " or "); len(list) > 0 && text != "works" {
+			cell = append(cell, names[kind]+" "+text)
+		}
+	}
+	if len(cell) == 0 {
+		return "works"
+	}
+	return strings.Join(cell, ", ")
+}
+
+// meshDialer opens a TCP connection.
+type meshDialer func(ctx context.Context, to netip.AddrPort) (net.Conn, error)
+
+// dialFrom returns a dialer in the namespace, from the address of the destination's family.
+func dialFrom(n *nstest.Namespace, v4, v6 netip.Addr) meshDialer {
+	return func(ctx context.Context, to netip.AddrPort) (c net.Conn, err error) {
+		from := v6
+		if to.Addr().Is4() {
+			from = v4
+		}
+		d := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0))}
+		err = netns.Do(n.File, func() (err error) {
+			c, err = d.DialContext(ctx, "tcp", to.String())
+			return err
+		})
+		return c, err
+	}
+}
+
+// meshConverse connects, says a line, reads a line, and checks that the other side sends back what it gets.
+func meshConverse(ctx context.Context, dial meshDialer, to netip.AddrPort, say string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	c, err := dial(ctx, to)
+	if err != nil {
+		return "", err
+	}
+	defer c.Close()
+	defer context.AfterFunc(ctx, func() { c.Close() })()
+	if say != "" {
+		if _, err := fmt.Fprintln(c, say); err != nil {
+			return "", err
+		}
+	}
+	line, err := readLine(c)
+	if err != nil {
+		return "", err
+	}
+	const text = "guestwire"
+	if _, err := io.WriteString(c, text); err != nil {
+		return "", err
+	}
+	back := make([]byte, len(text))
+	if _, err := io.ReadFull(c, back); err != nil || string(back) != text {
+		return "", fmt.Errorf("%s, and sends back %q, %w", line, back, err)
+	}
+	return strings.TrimSpace(line), nil
+}
