@@ -17,6 +17,13 @@ func TestMain(m *testing.M) {
 	nstest.Main(m, nstest.Selection{Short: []nstest.Selected{
 		{Test: "TestRatioIsTheMedianOfTheRounds", Why: "no namespace"},
 		{Test: "TestStampMendsTheChecksum", Why: "no namespace"},
+		{Test: "TestSpread", Why: "no namespace"},
+		{Test: "TestDocument", Why: "no namespace"},
+		{Test: "TestOptions", Why: "no namespace"},
+		{Test: "TestHelp", Why: "no namespace"},
+		{Test: "TestParseTrace", Why: "no namespace"},
+		{Test: "TestDrawing", Why: "no namespace"},
+		{Test: "TestUnpack", Why: "no namespace"},
 	}})
 }
 
@@ -35,10 +42,10 @@ func TestRun(t *testing.T) {
 	nstest.NeedRoot(t, "the test needs two users")
 	removeWorld(t)
 	var out bytes.Buffer
-	if err := run(t.Context(), &out, 1, 1); err != nil {
+	if err := run(t.Context(), &out, 1, 1, ""); err != nil {
 		t.Fatalf("%v\n%s", err, out.String())
 	}
-	for _, want := range []string{"bridge: Setup", "bridge: Teardown", "masquerade: Setup", "masquerade: Teardown", "Setup / floor", "script / Setup"} {
+	for _, want := range []string{"bridge: Setup", "bridge: Teardown", "masquerade: Setup", "masquerade: Teardown", "Setup / floor", "script / Setup", "floor / floor of 1123c4b", "virt-handler / Setup", "tc-redirect-tap / Setup", "Check / dump", "Setup / floor, CPU time", "the first write to a page"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("no %q in\n%s", want, out.String())
 		}
@@ -47,7 +54,7 @@ func TestRun(t *testing.T) {
 
 // TestDatapath: a run fails if a frame is lost.
 func TestDatapath(t *testing.T) {
-	nstest.Need(t, "ip")
+	nstest.Need(t, "ip", "nft", "nsenter")
 	nstest.NeedTaps(t)
 	nstest.NeedRoot(t, "the test needs two users")
 	removeWorld(t)
@@ -55,7 +62,7 @@ func TestDatapath(t *testing.T) {
 	if err := measureDatapath(t.Context(), &out, traffic{sets: 1, rounds: 1, packets: 2, segments: 2}); err != nil {
 		t.Fatalf("%v\n%s", err, out.String())
 	}
-	for _, want := range []string{"bridge: the guest filter", "masquerade: the guest filter", "packets, IPv6, from the guest", "TCP, IPv4, to the guest", "bare"} {
+	for _, want := range []string{"bridge: the guest filter", "masquerade: the guest filter", "routed: the guest filter", "packets, IPv6, from the guest", "TCP, IPv4, to the guest", "bare"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("no %q in\n%s", want, out.String())
 		}
@@ -97,6 +104,30 @@ func TestResponders(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out.String())
 	}
 	for _, want := range []string{"DHCPv4 ", "DHCPv6 ", "exchanges/s", "REPLY after", "embedded guest", "after 2000 packets: VmRSS", "wake-ups"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %q in\n%s", want, out.String())
+		}
+	}
+}
+
+// TestRespondersOfTwoCommits: the other server can be a launcher.
+func TestRespondersOfTwoCommits(t *testing.T) {
+	nstest.Need(t, "dnsmasq", "nsenter", "setpriv")
+	nstest.NeedTaps(t)
+	nstest.NeedRoot(t, "the test needs two users")
+	dir := t.TempDir()
+	base, err := build(t.Context(), dir, "launcher", "examples/launcher")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	removeWorld(t)
+	l := load{rounds: 1, closed: 20, paced: 10 * time.Millisecond, leases: 1, packets: 2000,
+		idle: 10 * time.Millisecond, unplugged: 50 * time.Millisecond, progress: io.Discard, base: base}
+	if err := measureResponders(t.Context(), &out, l); err != nil {
+		t.Fatalf("%v\n%s", err, out.String())
+	}
+	for _, want := range []string{" base ", "target <= 1.05", "target >= 0.95"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("no %q in\n%s", want, out.String())
 		}

@@ -185,9 +185,10 @@ func (c *client) drain() error {
 	}
 }
 
-// flood sends count of the frames in turn. It waits for the server after each burst, so that no queue is ever full.
+// flood sends count of the frames in turn. It waits for the server after each burst, so that no queue is ever full: the
+// responder's holds 16 frames (wiring's responderQueue).
 func (c *client) flood(ctx context.Context, frames [][]byte, p *protocol, count int) error {
-	const burst = 64
+	const burst = 12
 	for sent := 0; sent < count && ctx.Err() == nil; {
 		for range burst {
 			if err := c.send(frames[sent%len(frames)]); err != nil {

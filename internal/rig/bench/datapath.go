@@ -38,11 +38,14 @@ type traffic struct {
 	packets, segments int // bursts in a turn
 }
 
-// Limits of the guest filter's cost, and of what the reasons of its drops add for a frame that passes.
+// Limits of the guest filter's cost, of what the reasons of its drops add for a frame that passes, and of a router's cost for
+// TCP without the filter, with and without flow tables in the kernel.
 const (
-	packetLimit = 1.10
-	tcpLimit    = 1.03
-	reasonLimit = 1.01
+	packetLimit  = 1.08
+	tcpLimit     = 1.03
+	reasonLimit  = 1.01
+	routerLimit  = 1.35
+	offloadLimit = 1.15
 )
 
 // measureDatapath prints what the guest filter costs per frame. A write to the tap, or to the other end of the pod's NIC,
@@ -52,8 +55,10 @@ func measureDatapath(ctx context.Context, w io.Writer, l traffic) (err error) {
 	if l.sets < 1 || l.rounds < 1 || l.packets < 1 || l.segments < 1 {
 		return errors.New("the traffic: want 1 or more of everything")
 	}
-	if _, err := exec.LookPath("ip"); err != nil {
-		return errors.New("ip is missing: make install, or install it")
+	for _, program := range []string{"ip", "nft", "nsenter"} {
+		if _, err := exec.LookPath(program); err != nil {
+			return fmt.Errorf("%s is missing: make install, or install it", program)
+		}
 	}
 	dir, err := os.MkdirTemp("", "guestwire-bench-")
 	if err != nil {
@@ -64,10 +69,11 @@ func measureDatapath(ctx context.Context, w io.Writer, l traffic) (err error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 
-	fmt.Fprintf(w, "Frames of connections that are known, in microseconds each; TCP in segments of 64 KiB, as with offloads.\n"+
-		"Linux %s, %d CPUs, %s; %d sets of fresh namespaces, %d rounds in each: medians, and the median ratio.\n\n",
+	fmt.Fprintf(w, "Frames of connections that are known, in microseconds each; TCP in segments of 64 KiB, as with offloads, or short: in the\n"+
+		"shortest frames.\n"+
+		"Linux %s, %d CPUs, %s; %d sets of fresh namespaces, %d rounds in each: medians, and the rounds' ratios: median and quartiles.\n\n",
 		release(), runtime.NumCPU(), runtime.Version(), l.sets, l.rounds)
-	for _, binding := range []infra.Binding{infra.Bridge{}, infra.Redirect{}, infra.Masquerade{}} {
+	for _, binding := range []infra.Binding{infra.Bridge{}, infra.Redirect{}, infra.Masquerade{}, infra.Routed{}} {
 		if err := l.compare(ctx, w, dir, binding); err != nil {
 			return fmt.Errorf("%s: %w", binding.Kind(), err)
 		}
@@ -77,19 +83,28 @@ func measureDatapath(ctx context.Context, w io.Writer, l traffic) (err error) {
 
 // compare measures a binding and prints its tables.
 func (l traffic) compare(ctx context.Context, w io.Writer, dir string, binding infra.Binding) error {
+	routes, offloads := false, false // the namespace is the guest's router, and with a flow table
 	ways := []func(context.Context, *pod) (*lane, error){
 		func(ctx context.Context, p *pod) (*lane, error) {
 			return newLoadedLane(ctx, p, binding, func(t firewall.Table) firewall.Table { return t })
 		},
 		func(ctx context.Context, p *pod) (*lane, error) {
-			return newWiredLane(ctx, p, binding, infra.Guard{Off: true})
+			n, err := newWiredLane(ctx, p, binding, infra.Guard{Off: true})
+			if err == nil {
+				routes = n.next != nextHop
+				offloads, err = p.hasFlowTable(ctx)
+			}
+			return n, err
 		},
 		newBareLane,
 		func(ctx context.Context, p *pod) (*lane, error) {
 			return newLoadedLane(ctx, p, binding, withoutReasons)
 		},
 	}
-	flows := []flow{{"packets, IPv4", false, false}, {"packets, IPv6", true, false}, {"TCP, IPv4", false, true}, {"TCP, IPv6", true, true}}
+	flows := []flow{
+		{name: "packets, IPv4"}, {name: "packets, IPv6", v6: true}, {name: "short TCP, IPv4", tcp: true, short: true},
+		{name: "TCP, IPv4", tcp: true}, {name: "TCP, IPv6", v6: true, tcp: true},
+	}
 	took := make([][2][]float64, 2*len(flows)*len(ways)) // samples by flow, direction and way
 	for set := range l.sets {
 		if err := l.measureSet(ctx, dir, set, ways, flows, took); err != nil {
@@ -97,24 +112,32 @@ func (l traffic) compare(ctx context.Context, w io.Writer, dir string, binding i
 		}
 	}
 	table := func(title string, a, b int, names [2]string, packets, tcp float64) {
-		var rows []row
+		var rows []comparison
 		for i, f := range flows {
 			for direction, from := range []string{"from", "to"} {
-				r := row{name: f.name + ", " + from + " the guest", format: "%.3f"}
-				for side, way := range []int{a, b} {
-					r.values[side] = took[i*len(ways)+way][direction]
+				r := comparison{name: f.name + ", " + from + " the guest", format: "%.3f", atMost: packets}
+				for _, way := range []int{a, b} {
+					r.values = append(r.values, took[i*len(ways)+way][direction])
 				}
-				if r.ratioAtMost = packets; f.tcp {
-					r.ratioAtMost = tcp
+				if f.tcp && !f.short {
+					r.atMost = tcp
 				}
 				rows = append(rows, r)
 			}
 		}
-		reportRows(w, title, names, rows)
+		printComparisons(w, binding.Kind()+": "+title, names[:], rows)
 	}
-	table(binding.Kind()+": the guest filter", 0, 1, [2]string{"on", "off"}, packetLimit, tcpLimit)
-	table(binding.Kind()+": the reasons of drops, with counters and logs", 0, 3, [2]string{"with", "without"}, reasonLimit, reasonLimit)
-	table(binding.Kind()+": without it, to a tap and a bridge alone", 1, 2, [2]string{"off", "bare"}, 0, 0)
+	table("the guest filter", 0, 1, [2]string{"on", "off"}, packetLimit, tcpLimit)
+	table("reasons of drops", 0, 3, [2]string{"with", "without"}, reasonLimit, reasonLimit)
+	table("with it, to a tap and a bridge", 0, 2, [2]string{"on", "bare"}, 0, 0)
+	title, tcp := "without it, to a tap and a bridge", 0.0
+	switch {
+	case offloads:
+		title, tcp = "flow table, to a tap and a bridge", offloadLimit
+	case routes:
+		tcp = routerLimit
+	}
+	table(title, 1, 2, [2]string{"off", "bare"}, 0, tcp)
 	return nil
 }
 
@@ -154,7 +177,7 @@ func (l traffic) measureSet(ctx context.Context, dir string, set int, ways []fun
 			}
 		}
 		count := l.packets
-		if f.tcp {
+		if f.tcp && !f.short {
 			count = l.segments
 		}
 		for round := -1; round < l.rounds; round++ {
@@ -199,7 +222,17 @@ var (
 
 // newWiredLane wires a pod by phase1's Setup.
 func newWiredLane(ctx context.Context, p *pod, binding infra.Binding, guard infra.Guard) (*lane, error) {
-	if _, err := phase1.Setup(ctx, phase1.Config{NetNS: p.file, Dir: p.node(), Spec: infra.Spec{NIC: nic, Binding: binding, State: p.state, Guard: guard}}); err != nil {
+	n, err := wireLane(ctx, p, infra.Spec{Binding: binding, Guard: guard})
+	if err != nil {
+		return nil, err
+	}
+	return n, n.attach()
+}
+
+// wireLane is newWiredLane for a spec without its NIC and state directory, and leaves the tap to the caller.
+func wireLane(ctx context.Context, p *pod, spec infra.Spec) (*lane, error) {
+	spec.NIC, spec.State = nic, p.state
+	if _, err := phase1.Setup(ctx, phase1.Config{NetNS: p.file, Dir: p.node(), Spec: spec}); err != nil {
 		return nil, err
 	}
 	root, err := os.OpenRoot(p.state)
@@ -212,27 +245,21 @@ func newWiredLane(ctx context.Context, p *pod, binding infra.Binding, guard infr
 		return nil, err
 	}
 	n := &lane{pod: p, mac: record.MAC, next: nextHop, source: [2]netip.Addr{record.IPv4.Address.Addr(), record.IPv6.Address}}
-	if binding.Kind() == (infra.Masquerade{}).Kind() {
-		// No station answers ARP or NS for the next hop, so the entries are static.
+	if !record.GatewayMAC.IsZero() { // the namespace routes
+		n.next = record.GatewayMAC
+		// No station answers ARP or NS for the next hop, and no guest, so the entries are static.
 		var known strings.Builder
-		for _, a := range destination {
+		for i, a := range destination {
 			fmt.Fprintf(&known, "neigh replace %v lladdr %v nud permanent dev %s\n", a, nextHop, nic)
+			if spec.Binding.Kind() == (infra.Routed{}).Kind() {
+				fmt.Fprintf(&known, "neigh replace %v lladdr %v nud permanent dev %s\n", n.source[i], n.mac, guestTap)
+			}
 		}
 		if err := ip(ctx, known.String(), "-n", p.name); err != nil {
 			return nil, err
 		}
-		err := netns.Do(p.file, func() error {
-			link, err := net.InterfaceByName(nic + "-br")
-			if err == nil {
-				n.next = cache.MAC(link.HardwareAddr)
-			}
-			return err
-		})
-		if err != nil {
-			return nil, err
-		}
 	}
-	return n, n.attach()
+	return n, nil
 }
 
 // newLoadedLane wires a pod by phase1's Setup, and loads the nftables once more, as change returns them. Ways whose rules
@@ -280,6 +307,15 @@ func newLoadedLane(ctx context.Context, p *pod, binding infra.Binding, change fu
 	})
 }
 
+// hasFlowTable reports whether established connections pass the pod by a flow table of nftables.
+func (p *pod) hasFlowTable(ctx context.Context) (bool, error) {
+	out, err := exec.CommandContext(ctx, "nsenter", "--net="+p.path(), "nft", "list", "flowtables").CombinedOutput()
+	if err != nil {
+		return false, fmt.Errorf("flow tables of %s: %w: %s", p.name, err, out)
+	}
+	return strings.Contains(string(out), "flowtable"), nil
+}
+
 // withoutReasons returns a copy of the table that drops at once, without a counter and a log, where the table goes to
 // the chain of a reason.
 func withoutReasons(t firewall.Table) firewall.Table {
@@ -316,8 +352,17 @@ link set ` + guestTap + ` up
 `
 
 func newBareLane(ctx context.Context, p *pod) (*lane, error) {
+	n, err := bareLane(ctx, p, bareNetwork)
+	if err != nil {
+		return nil, err
+	}
+	return n, n.attach()
+}
+
+// bareLane is newBareLane for another batch of ip(8), and leaves the tap to the caller.
+func bareLane(ctx context.Context, p *pod, network string) (*lane, error) {
 	n := &lane{pod: p, mac: guestMAC, next: nextHop, source: [2]netip.Addr{guestIPv4, guestIPv6}}
-	if err := ip(ctx, bareNetwork, "-n", p.name); err != nil {
+	if err := ip(ctx, network, "-n", p.name); err != nil {
 		return nil, err
 	}
 	err := netns.Do(p.file, func() error { // as Setup does
@@ -332,7 +377,7 @@ func newBareLane(ctx context.Context, p *pod) (*lane, error) {
 	if err != nil {
 		return nil, err
 	}
-	return n, n.attach()
+	return n, nil
 }
 
 // attach attaches to the tap like QEMU with a guest that supports all offloads.
@@ -350,25 +395,47 @@ func (n *lane) attach() error {
 
 // openTap opens a tap of the namespace, with all offloads.
 func openTap(namespace *os.File, name string) (int, error) {
-	fd := -1
-	err := netns.Do(namespace, func() (err error) {
-		if fd, err = unix.Open(tap.Device, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0); err != nil {
-			return err
+	fds, err := openQueues(namespace, name, 1)
+	if err != nil {
+		return -1, err
+	}
+	return fds[0], nil
+}
+
+// openQueues opens the queues of a tap of the namespace, with all offloads.
+func openQueues(namespace *os.File, name string, queues int) (fds []int, err error) {
+	flags := uint16(unix.IFF_TAP | unix.IFF_NO_PI | unix.IFF_VNET_HDR)
+	if queues > 1 {
+		flags |= unix.IFF_MULTI_QUEUE
+	}
+	err = netns.Do(namespace, func() error {
+		for range queues {
+			fd, err := unix.Open(tap.Device, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+			if err != nil {
+				return err
+			}
+			fds = append(fds, fd)
+			ifr, err := unix.NewIfreq(name)
+			if err != nil {
+				return err
+			}
+			ifr.SetUint16(flags)
+			if err := unix.IoctlIfreq(fd, unix.TUNSETIFF, ifr); err != nil {
+				return err
+			}
+			if err := unix.IoctlSetInt(fd, unix.TUNSETOFFLOAD, unix.TUN_F_CSUM|unix.TUN_F_TSO4|unix.TUN_F_TSO6); err != nil {
+				return err
+			}
 		}
-		ifr, err := unix.NewIfreq(name)
-		if err != nil {
-			return err
-		}
-		ifr.SetUint16(unix.IFF_TAP | unix.IFF_NO_PI | unix.IFF_VNET_HDR)
-		if err := unix.IoctlIfreq(fd, unix.TUNSETIFF, ifr); err != nil {
-			return err
-		}
-		return unix.IoctlSetInt(fd, unix.TUNSETOFFLOAD, unix.TUN_F_CSUM|unix.TUN_F_TSO4|unix.TUN_F_TSO6)
+		return nil
 	})
 	if err != nil {
-		return -1, errors.Join(fmt.Errorf("attach to tap %s: %w", name, err), unix.Close(fd))
+		for _, fd := range fds {
+			err = errors.Join(err, unix.Close(fd))
+		}
+		return nil, fmt.Errorf("attach to tap %s: %w", name, err)
 	}
-	return fd, nil
+	return fds, nil
 }
 
 func (n *lane) close() error { return errors.Join(n.guest.close(), unix.Close(n.network)) }
@@ -437,7 +504,7 @@ func (n *lane) openConnection(ctx context.Context, f flow) error {
 		if err := n.guest.send(n.out); err != nil && !errors.Is(err, unix.EIO) { // the link is not up yet
 			return err
 		}
-		frame, err := network.receiveFlow(f, serverPort, clientPort)
+		frame, err := network.receiveFlow(f, serverPort, f.client())
 		if err != nil {
 			return err
 		}
@@ -448,7 +515,7 @@ func (n *lane) openConnection(ctx context.Context, f flow) error {
 		if _, err := unix.Write(n.network, n.in); err != nil {
 			return fmt.Errorf("send to %s: %w", n.pod.peer, err)
 		}
-		if frame, err = n.guest.receiveFlow(f, clientPort, serverPort); err != nil {
+		if frame, err = n.guest.receiveFlow(f, f.client(), serverPort); err != nil {
 			return err
 		}
 		if frame != nil {
@@ -482,38 +549,43 @@ func (n *lane) turn(ctx context.Context, count int) (out, in float64, err error)
 	if err := n.guest.drain(); err != nil {
 		return 0, 0, err
 	}
-	out, err = bursts(count, func() error {
-		for range burst {
-			if _, err := unix.Write(n.guest.fd, n.out); err != nil {
-				return fmt.Errorf("write to %s of %s: %w", guestTap, n.pod.name, err)
-			}
-		}
-		return nil
-	})
+	out, err = bursts(count, n.sendBurst)
 	if err != nil {
 		return 0, 0, err
 	}
-	in, err = bursts(count, func() error {
-		for range burst {
-			if _, err := unix.Write(n.network, n.in); err != nil {
-				return fmt.Errorf("send to %s: %w", n.pod.peer, err)
-			}
-		}
-		for got := 0; got < burst; {
-			frame, err := n.guest.receive(answerTimeout)
-			if err != nil {
-				return err
-			}
-			if frame == nil {
-				return fmt.Errorf("of %d frames for the guest of %s, %d came", burst, n.pod.name, got)
-			}
-			if len(frame) == len(n.in) {
-				got++
-			}
-		}
-		return nil
-	})
+	in, err = bursts(count, n.receiveBurst)
 	return out, in, errors.Join(err, context.Cause(ctx))
+}
+
+func (n *lane) sendBurst() error {
+	for range burst {
+		if _, err := unix.Write(n.guest.fd, n.out); err != nil {
+			return fmt.Errorf("write to %s of %s: %w", guestTap, n.pod.name, err)
+		}
+	}
+	return nil
+}
+
+// receiveBurst sends a burst to the guest, and waits for it there.
+func (n *lane) receiveBurst() error {
+	for range burst {
+		if _, err := unix.Write(n.network, n.in); err != nil {
+			return fmt.Errorf("send to %s: %w", n.pod.peer, err)
+		}
+	}
+	for got := 0; got < burst; {
+		frame, err := n.guest.receive(answerTimeout)
+		if err != nil {
+			return err
+		}
+		if frame == nil {
+			return fmt.Errorf("of %d frames for a queue of the guest of %s, %d came", burst, n.pod.name, got)
+		}
+		if len(frame) == len(n.in) {
+			got++
+		}
+	}
+	return nil
 }
 
 // bursts sends count bursts by calls of one, and returns the median of the microseconds per frame.
@@ -540,9 +612,11 @@ func (n *lane) checkArrived(count int) error {
 
 // flow is a connection of the guest.
 type flow struct {
-	name string
-	v6   bool
-	tcp  bool
+	name  string
+	v6    bool
+	tcp   bool
+	short bool   // TCP without offloads, in the shortest frames
+	port  uint16 // of the guest, after clientPort
 }
 
 const (
@@ -551,6 +625,8 @@ const (
 	clientPort = 20000 // a masquerade keeps it: a port above could be one of a client in the namespace
 	serverPort = 5201
 )
+
+func (f flow) client() uint16 { return clientPort + f.port }
 
 // ports returns the offset of the ports in a frame.
 func (f flow) ports() int {
@@ -569,11 +645,14 @@ func (f flow) frame(n *lane) []byte {
 		transport, protocol, checksumAt = header.TCPMinimumSize, header.TCPProtocolNumber, 16
 	}
 	segment := mtu - (f.ports() - ipAt) - transport
-	if f.tcp {
+	switch {
+	case f.short:
+		payload = 6
+	case f.tcp:
 		payload = 44 * segment // whole segments, below 64 KiB
 	}
 	frame := make([]byte, f.ports()+transport+payload)
-	if f.tcp {
+	if f.tcp && !f.short {
 		frame[1] = unix.VIRTIO_NET_HDR_GSO_TCPV4
 		if f.v6 {
 			frame[1] = unix.VIRTIO_NET_HDR_GSO_TCPV6
@@ -604,11 +683,11 @@ func (f flow) frame(n *lane) []byte {
 	if f.tcp {
 		// Question and answer have the same sequence numbers, so answer only exchanges the addresses and ports.
 		header.TCP(frame[f.ports():]).Encode(&header.TCPFields{
-			SrcPort: clientPort, DstPort: serverPort, SeqNum: 1 << 20, AckNum: 1 << 20,
+			SrcPort: f.client(), DstPort: serverPort, SeqNum: 1 << 20, AckNum: 1 << 20,
 			DataOffset: header.TCPMinimumSize, Flags: header.TCPFlagAck, WindowSize: 65535, Checksum: sum,
 		})
 	} else {
-		header.UDP(frame[f.ports():]).Encode(&header.UDPFields{SrcPort: clientPort, DstPort: serverPort, Length: uint16(transport + payload), Checksum: sum})
+		header.UDP(frame[f.ports():]).Encode(&header.UDPFields{SrcPort: f.client(), DstPort: serverPort, Length: uint16(transport + payload), Checksum: sum})
 	}
 	return frame
 }

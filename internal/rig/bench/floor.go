@@ -38,18 +38,20 @@ type floor struct {
 	in     io.WriteCloser
 	out    *bufio.Reader
 	stderr bytes.Buffer
+	used   time.Duration // the CPU time of the last run
 }
 
-func startFloor(ctx context.Context, dir string) (*floor, error) {
+// startFloor compiles the source in the directory, and starts the program there.
+func startFloor(ctx context.Context, dir string, code []byte) (*floor, error) {
 	source, program := filepath.Join(dir, "floor.c"), filepath.Join(dir, "floor")
-	if err := os.WriteFile(source, floorSource, 0o600); err != nil {
+	if err := os.WriteFile(source, code, 0o600); err != nil {
 		return nil, err
 	}
 	if out, err := exec.CommandContext(ctx, "gcc", "-O2", "-Wall", "-Wextra", "-o", program, source).CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("gcc: %w: %s", err, out)
 	}
 	f := &floor{cmd: exec.CommandContext(ctx, program)}
-	f.cmd.Stderr = &f.stderr
+	f.cmd.Dir, f.cmd.Stderr = dir, &f.stderr
 	var err error
 	if f.in, err = f.cmd.StdinPipe(); err != nil {
 		return nil, err
@@ -68,17 +70,21 @@ func (f *floor) stop() {
 	_ = f.cmd.Wait() // run has returned its errors
 }
 
-// run carries out the list in the pod, and returns the time that the C program measured.
+// run carries out the list in the pod, and returns the time that the C program measured. The CPU time is in used then.
 func (f *floor) run(list string, p *pod) (time.Duration, error) {
 	if _, err := fmt.Fprintln(f.in, list, p.path(), p.state); err != nil {
 		return 0, fmt.Errorf("floor: %w", err)
 	}
-	var ns int64
-	if _, err := fmt.Fscanln(f.out, &ns); err != nil {
+	line, err := f.out.ReadString('\n')
+	if err != nil {
 		f.in.Close()
 		return 0, fmt.Errorf("floor: %w: %s", errors.Join(err, f.cmd.Wait()), f.stderr.String())
 	}
-	return time.Duration(ns), nil
+	var took time.Duration
+	if _, err := fmt.Sscan(line, &took, &f.used); err != nil {
+		return 0, fmt.Errorf("floor: %w", err)
+	}
+	return took, nil
 }
 
 // list is a list of steps for the floor, one per line, with the netlink messages in files beside it.
@@ -194,11 +200,15 @@ func (b *bench) learnSetup(ops []netstate.Op, journal wiring.Journal, files map[
 	if err := l.apply(ops); err != nil {
 		return err
 	}
-	b.addSnapshot(l, ops)
+	b.addSnapshot(l, slices.DeleteFunc(slices.Clone(ops), func(op netstate.Op) bool {
+		_, table := op.(netstate.TableSet)
+		return table // Setup does not read back what it has just sent
+	}))
 	if err := write(recordFile, "644"); err != nil {
 		return err
 	}
 	b.setupList, b.sends = l.path, describeSends(ops)
+	b.dummy, b.log = journal.Found.Dummy, !journal.Found.NoLog
 	if err := l.write(); err != nil {
 		return err
 	}
@@ -280,8 +290,8 @@ func deleteSingly(ops []netstate.Op, now netstate.Snapshot) []netstate.Op {
 func (b *bench) addSnapshot(l *list, after []netstate.Op) {
 	l.add("look")
 	for _, op := range after {
-		if tap, ok := op.(netstate.TapAdd); ok {
-			l.add("filters", tap.Index)
+		if qdisc, ok := op.(netstate.IngressAdd); ok {
+			l.add("filters", qdisc.Index)
 		}
 	}
 	l.add("tables")

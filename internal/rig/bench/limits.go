@@ -328,6 +328,7 @@ func newTapGuest(ctx context.Context, p *pod, r cache.Record) (g *tapGuest, err 
 
 // copyFrames copies frames with their headers until a tap is closed. A frame for a link that is down is lost, as on a wire.
 func copyFrames(to, from *os.File) error {
+	alone()
 	frame := make([]byte, 1<<17)
 	for {
 		size, err := from.Read(frame)

@@ -153,7 +153,7 @@ func measureCalls(ctx context.Context, w io.Writer, dir, plugin string, rounds i
 		return err
 	}
 	add := func(name, wish string, wired bool) way {
-		return way{name, func(ctx context.Context, p *pod) (time.Duration, error) {
+		return way{name: name, run: func(ctx context.Context, p *pod) (time.Duration, error) {
 			took, err := c.call(ctx, c.plugin, "ADD", wish, p)
 			if err == nil {
 				err = c.check(p, wired)
@@ -162,14 +162,14 @@ func measureCalls(ctx context.Context, w io.Writer, dir, plugin string, rounds i
 		}}
 	}
 	ways := []way{
-		{"a Go program that does nothing", func(ctx context.Context, p *pod) (time.Duration, error) {
+		{name: "a Go program that does nothing", run: func(ctx context.Context, p *pod) (time.Duration, error) {
 			return c.call(ctx, nothing, "ADD", "none", p)
 		}},
 		add("ADD, not wanted", "none", false),
 		add("ADD, redirect", "redirect", true),
 		add("ADD, masquerade", "masquerade", true),
 		add("ADD, bridge", "bridge", true),
-		{"Setup alone, redirect, within this process", func(ctx context.Context, p *pod) (time.Duration, error) {
+		{name: "Setup alone, redirect, within this process", run: func(ctx context.Context, p *pod) (time.Duration, error) {
 			spec := infra.Spec{NIC: nic, Binding: infra.Redirect{}, State: p.state, Owner: infra.Owner{UID: launcherUID, GID: launcherUID}}
 			begin := time.Now()
 			_, err := phase1.Setup(ctx, phase1.Config{NetNS: p.file, Dir: filepath.Join(dir, "node"), Spec: spec})
@@ -177,7 +177,7 @@ func measureCalls(ctx context.Context, w io.Writer, dir, plugin string, rounds i
 		}},
 	}
 	const del = 2 // the pod whose DEL is measured
-	deletions := []way{{"DEL, redirect", nil}}
+	deletions := []way{{name: "DEL, redirect"}}
 	samples, deleted := make([][]time.Duration, len(ways)), make([][]time.Duration, 1)
 	var all []*pod
 	defer func() { err = errors.Join(err, closePods(all)) }()

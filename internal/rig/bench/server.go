@@ -123,7 +123,8 @@ func (s *server) learn(ctx context.Context) error {
 // servers are the two compared servers, each with a client attached.
 type servers [2]*server
 
-func startServers(ctx context.Context, dir string) (both servers, stop func() error, err error) {
+// startServers starts the launcher, and dnsmasq or, if base is not empty, the launcher at that path.
+func startServers(ctx context.Context, dir, base string) (both servers, stop func() error, err error) {
 	program, err := build(ctx, dir, "launcher", "examples/launcher")
 	if err != nil {
 		return both, nil, err
@@ -144,7 +145,7 @@ func startServers(ctx context.Context, dir string) (both servers, stop func() er
 				errs = append(errs, s.detach(), s.stop())
 			}
 		}
-		if both[1] != nil {
+		if both[1] != nil && base == "" {
 			errs = append(errs, both[1].namespace.Close(), ip(context.Background(), "netns del "+dnsmasqNamespace+"\n"))
 		}
 		return errors.Join(append(errs, closePods(pods), unix.Unmount(state, unix.MNT_DETACH))...)
@@ -154,18 +155,28 @@ func startServers(ctx context.Context, dir string) (both servers, stop func() er
 			err = errors.Join(err, stop())
 		}
 	}()
-	p, err := newPod(ctx, state)
+	launch := func(program string) (*server, error) {
+		p, err := newPod(ctx, state)
+		if err != nil {
+			return nil, err
+		}
+		pods = append(pods, p)
+		if err := p.waitSettled(ctx); err != nil {
+			return nil, err
+		}
+		return startGuestwire(ctx, program, p)
+	}
+	if both[0], err = launch(program); err != nil {
+		return both, nil, err
+	}
+	if base == "" {
+		both[1], err = startDnsmasq(ctx, state)
+	} else if base, err = copyProgram(base, filepath.Join(dir, "base")); err == nil {
+		if both[1], err = launch(base); err == nil {
+			both[1].name = "base"
+		}
+	}
 	if err != nil {
-		return both, nil, err
-	}
-	pods = append(pods, p)
-	if err := p.waitSettled(ctx); err != nil {
-		return both, nil, err
-	}
-	if both[0], err = startGuestwire(ctx, program, p); err != nil {
-		return both, nil, err
-	}
-	if both[1], err = startDnsmasq(ctx, state); err != nil {
 		return both, nil, err
 	}
 	for _, s := range both {
@@ -174,6 +185,15 @@ func startServers(ctx context.Context, dir string) (both servers, stop func() er
 		}
 	}
 	return both, stop, nil
+}
+
+// copyProgram copies a program to a path where the launcher's user can execute it.
+func copyProgram(from, to string) (string, error) {
+	text, err := os.ReadFile(from)
+	if err != nil {
+		return "", err
+	}
+	return to, os.WriteFile(to, text, 0o755)
 }
 
 func (both servers) names() [2]string { return [2]string{both[0].name, both[1].name} }

@@ -8,19 +8,21 @@ import (
 	"time"
 )
 
-// target is the wanted ratio of two ways, which are given by their indices.
+// target is the ratio of two ways, which are given by their indices.
 type target struct {
 	name         string
 	a, b         int
-	limit        float64
+	limit        float64 // 0: the ratio is told, and no goal
 	atLeastLimit bool
 }
 
-// report prints the times of all ways, their ratios to the way base, and the targets.
+// report prints the times of all ways, their ratios to the way base, which the headline calls by its name, and the targets. If the CPU
+// times of both ways of a target are known, it prints their ratio too, with its quartiles.
 //
 // A ratio is the median of the rounds' ratios, as both ways of a round run within milliseconds of each other.
-func report(out io.Writer, ways []way, samples [][]time.Duration, base int, targets []target) {
-	fmt.Fprintf(out, "  %-42s %8s %8s %8s   %s\n", "", "median", "least", "most", "to the floor")
+func report(out io.Writer, ways []way, m measured, base int, baseName string, targets []target) {
+	samples := m.times
+	fmt.Fprintf(out, "  %-42s %8s %8s %8s   %s\n", "", "median", "least", "most", "to the "+baseName)
 	for i, w := range ways {
 		fmt.Fprintf(out, "  %-42s %8.3f %8.3f %8.3f   %.2f (of medians %.2f)\n", w.name,
 			ms(median(samples[i])), ms(slices.Min(samples[i])), ms(slices.Max(samples[i])),
@@ -28,9 +30,26 @@ func report(out io.Writer, ways []way, samples [][]time.Duration, base int, targ
 	}
 	for _, t := range targets {
 		ratio := pairs(samples[t.a], samples[t.b])
-		fmt.Fprintf(out, "  %-42s %8.2f   %s\n", t.name, ratio, verdict("%.2f", ratio, t.limit, t.atLeastLimit))
+		line := fmt.Sprintf("  %-42s %8.2f", t.name, ratio)
+		if t.limit > 0 {
+			line += "   " + verdict("%.2f", ratio, t.limit, t.atLeastLimit)
+		}
+		fmt.Fprintln(out, line)
+		if len(m.used[t.a]) > 0 && len(m.used[t.b]) > 0 {
+			used := spreadOf(ratios(milliseconds(m.used[t.a]), milliseconds(m.used[t.b])))
+			fmt.Fprintf(out, "  %-42s %8.2f   (%.2f to %.2f): %.3f and %.3f\n", t.name+", CPU time", used.mid, used.low, used.high,
+				ms(median(m.used[t.a])), ms(median(m.used[t.b])))
+		}
 	}
 	fmt.Fprintln(out)
+}
+
+func milliseconds(times []time.Duration) []float64 {
+	var list []float64
+	for _, t := range times {
+		list = append(list, ms(t))
+	}
+	return list
 }
 
 // verdict returns a text with the limit, and whether the value meets it.
@@ -103,10 +122,10 @@ func (r *row) ratio() (float64, bool) {
 
 func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// median returns the median, of an even number the lower one.
+// median returns the median, of an even number the mean of the two in the middle.
 func median[T int64 | float64 | time.Duration](values []T) T {
 	sorted := slices.Sorted(slices.Values(values))
-	return sorted[(len(sorted)-1)/2]
+	return (sorted[(len(sorted)-1)/2] + sorted[len(sorted)/2]) / 2
 }
 
 func pairs(a, b []time.Duration) float64 {

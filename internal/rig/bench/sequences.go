@@ -1,0 +1,276 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/netns"
+)
+
+// The sequences of other programs that wire a NIC to a guest's tap: the same calls of the same library, and the same processes,
+// in the same order. What the programs do besides is left out: their start, their looks for what is there already, their own
+// files. So a sequence is the least that its program takes.
+
+// peer is the sequence that makes what comes next to the binding; false: there is none.
+func (b *bench) peer() (way, bool) {
+	var name string
+	var sequence func(ctx context.Context) error
+	switch b.binding.(type) {
+	case infra.Bridge:
+		name, sequence = "the sequence of KubeVirt's virt-handler", b.kubevirtBridge
+	case infra.Masquerade:
+		name, sequence = "the sequence of KubeVirt's virt-handler", kubevirtMasquerade
+	case infra.Redirect:
+		name, sequence = "the sequence of tc-redirect-tap", redirectTap
+	default:
+		return way{}, false
+	}
+	return way{name: name, apart: true, run: func(ctx context.Context, p *pod) (time.Duration, error) {
+		begin := time.Now()
+		err := netns.Do(p.file, func() error { return sequence(ctx) })
+		return time.Since(begin), err
+	}}, true
+}
+
+// inOrder calls each step, until one fails.
+func inOrder(steps ...func() error) error {
+	for i, step := range steps {
+		if err := step(); err != nil {
+			return fmt.Errorf("step %d: %w", i+1, err)
+		}
+	}
+	return nil
+}
+
+// The names and numbers of KubeVirt.
+const (
+	kubevirtBridgeName = "k6t-eth0"
+	kubevirtTap        = "tap0"
+	kubevirtUser       = 107
+)
+
+// kubevirtBridge gives the NIC another name, its name and addresses to a dummy, and a bridge to NIC and tap. Where the kernel has
+// no dummy, a bridge without ports stands for it.
+func (b *bench) kubevirtBridge(context.Context) error {
+	link, addresses, err := lookAtNIC()
+	if err != nil {
+		return err
+	}
+	named := netlink.NewLinkAttrs()
+	named.Name, named.MTU, named.HardwareAddr = nic, link.Attrs().MTU, link.Attrs().HardwareAddr
+	var dummy netlink.Link = &netlink.Bridge{LinkAttrs: named}
+	if b.dummy {
+		dummy = &netlink.Dummy{LinkAttrs: named}
+	}
+	bridge := newBridge(nil, 0)
+	random := net.HardwareAddr{2, 0, 0, 0, 0, 0}
+	rand.Read(random[1:])
+	return inOrder(
+		func() error { return netlink.LinkSetDown(link) },
+		func() error {
+			return eachAddress(addresses, func(a *netlink.Addr) error {
+				if a.IP.To4() == nil {
+					return nil // the kernel has removed those of IPv6 with the state up
+				}
+				return netlink.AddrDel(link, a)
+			})
+		},
+		func() error { return netlink.LinkSetName(link, nic+"-nic") },
+		func() error { return netlink.LinkAdd(dummy) },
+		func() error {
+			return eachAddress(addresses, func(a *netlink.Addr) error { return netlink.AddrAdd(dummy, a) })
+		},
+		func() error { return setSysctl("ipv4/conf/all/arp_ignore") },
+		func() error { return netlink.LinkSetHardwareAddr(link, random) },
+		func() error { return netlink.LinkAdd(bridge) },
+		func() error { return netlink.LinkSetMaster(link, bridge) },
+		func() error { return netlink.LinkSetUp(bridge) },
+		func() error { return addAddress(bridge, "169.254.75.10/32") }, // for its DHCP server
+		func() error { return addTap(bridge, link.Attrs().MTU) },
+		func() error { return netlink.LinkSetUp(link) },
+		func() error { return netlink.LinkSetLearning(link, false) },
+	)
+}
+
+// kubevirtMasquerade makes a bridge with the gateway's addresses, and the NAT by one process of nft(8) for each object.
+func kubevirtMasquerade(ctx context.Context) error {
+	link, _, err := lookAtNIC()
+	if err != nil {
+		return err
+	}
+	bridge := newBridge(net.HardwareAddr{2, 0, 0, 0, 0, 0}, link.Attrs().MTU)
+	return inOrder(
+		func() error { return netlink.LinkAdd(bridge) },
+		func() error { return netlink.LinkSetUp(bridge) },
+		func() error { return addAddress(bridge, "10.0.2.1/24") },
+		func() error { return addAddress(bridge, "fd10:0:2::1/120") },
+		func() error { return addTap(bridge, link.Attrs().MTU) },
+		func() error { return setSysctl("ipv4/ip_forward") },
+		func() error { return setSysctl("ipv4/conf/" + kubevirtBridgeName + "/route_localnet") },
+		func() error { return setSysctl("ipv6/conf/all/forwarding") },
+		func() error { return addNAT(ctx, "ip", "127.0.0.1", "10.0.2.2", "10.0.2.1") },
+		func() error { return addNAT(ctx, "ip6", "::1", "fd10:0:2::2", "fd10:0:2::1") },
+	)
+}
+
+// addNAT makes the rules for a guest all of whose ports are open, but those of a live migration: 15 processes.
+func addNAT(ctx context.Context, family, loopback, guest, gateway string) error {
+	const migration = "{ 49152, 49153 }"
+	for _, words := range [][]string{
+		{"add", "table", family, "nat"},
+		{"add", "chain", family, "nat", "prerouting { type nat hook prerouting priority -100; }"},
+		{"add", "chain", family, "nat", "input { type nat hook input priority 100; }"},
+		{"add", "chain", family, "nat", "output { type nat hook output priority -100; }"},
+		{"add", "chain", family, "nat", "postrouting { type nat hook postrouting priority 100; }"},
+		{"add", "chain", family, "nat", "PREINBOUND"},
+		{"add", "chain", family, "nat", "POSTINBOUND"},
+		{"add", "rule", family, "nat", "postrouting", family, "saddr", guest, "counter", "masquerade"},
+		{"add", "rule", family, "nat", "prerouting", "iifname", nic, "counter", "jump", "PREINBOUND"},
+		{"add", "rule", family, "nat", "postrouting", "oifname", kubevirtBridgeName, "counter", "jump", "POSTINBOUND"},
+		{"add", "rule", family, "nat", "output", "tcp", "dport", migration, family, "saddr", loopback, "counter", "return"},
+		{"add", "rule", family, "nat", "POSTINBOUND", "tcp", "dport", migration, family, "saddr", loopback, "counter", "return"},
+		{"add", "rule", family, "nat", "POSTINBOUND", family, "saddr", loopback, "counter", "snat", "to", gateway},
+		{"add", "rule", family, "nat", "PREINBOUND", "counter", "dnat", "to", guest},
+		{"add", "rule", family, "nat", "output", family, "daddr", loopback, "counter", "dnat", "to", guest},
+	} {
+		if out, err := exec.CommandContext(ctx, "nft", words...).CombinedOutput(); err != nil {
+			return fmt.Errorf("nft %q: %w: %s", words, err, out)
+		}
+	}
+	return nil
+}
+
+// redirectTap makes a tap, and sends what comes in on it out on the NIC, and the other way round.
+func redirectTap(context.Context) error {
+	link, err := netlink.LinkByName(nic)
+	if err != nil {
+		return err
+	}
+	attributes := netlink.NewLinkAttrs()
+	attributes.Name = kubevirtTap
+	tap := &netlink.Tuntap{LinkAttrs: attributes, Mode: netlink.TUNTAP_MODE_TAP, Queues: 1,
+		Flags: netlink.TUNTAP_ONE_QUEUE | netlink.TUNTAP_VNET_HDR, Owner: kubevirtUser, Group: kubevirtUser}
+	return inOrder(
+		func() error { return addIngress(link) },
+		func() error { return netlink.LinkAdd(tap) },
+		func() error { return closeAll(tap.Fds) },
+		func() error { return netlink.LinkSetMTU(tap, link.Attrs().MTU) },
+		func() error { return netlink.LinkSetUp(tap) },
+		func() error { return addIngress(tap) },
+		func() error { return addRedirect(tap, link) },
+		func() error { return addRedirect(link, tap) },
+	)
+}
+
+func closeAll(files []*os.File) error {
+	for _, f := range files {
+		if err := f.Close(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func addIngress(link netlink.Link) error {
+	return netlink.QdiscAdd(&netlink.Ingress{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: link.Attrs().Index, Parent: netlink.HANDLE_INGRESS}})
+}
+
+func addRedirect(from, to netlink.Link) error {
+	return netlink.FilterAdd(&netlink.U32{
+		FilterAttrs: netlink.FilterAttrs{LinkIndex: from.Attrs().Index, Parent: netlink.MakeHandle(0xffff, 0), Protocol: unix.ETH_P_ALL},
+		Actions:     []netlink.Action{netlink.NewMirredAction(to.Attrs().Index)},
+	})
+}
+
+// lookAtNIC reads the NIC, its addresses and its routes. It returns the addresses that were configured.
+func lookAtNIC() (link netlink.Link, addresses []netlink.Addr, err error) {
+	if link, err = netlink.LinkByName(nic); err != nil {
+		return nil, nil, err
+	}
+	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+		list, err := netlink.AddrList(link, family)
+		if err != nil {
+			return nil, nil, err
+		}
+		for _, a := range list {
+			if a.Scope != unix.RT_SCOPE_LINK {
+				addresses = append(addresses, a)
+			}
+		}
+		if _, err := netlink.RouteList(link, family); err != nil {
+			return nil, nil, err
+		}
+	}
+	return link, addresses, nil
+}
+
+func eachAddress(addresses []netlink.Addr, f func(*netlink.Addr) error) error {
+	for _, a := range addresses {
+		a.Label, a.Flags = "", a.Flags&^unix.IFA_F_PERMANENT
+		if err := f(&a); err != nil {
+			return fmt.Errorf("%v: %w", a, err)
+		}
+	}
+	return nil
+}
+
+func newBridge(mac net.HardwareAddr, mtu int) *netlink.Bridge {
+	attributes := netlink.NewLinkAttrs()
+	attributes.Name, attributes.MTU, attributes.HardwareAddr = kubevirtBridgeName, mtu, mac
+	return &netlink.Bridge{LinkAttrs: attributes}
+}
+
+func addAddress(link netlink.Link, text string) error {
+	address, err := netlink.ParseAddr(text)
+	if err != nil {
+		return err
+	}
+	return netlink.AddrAdd(link, address)
+}
+
+// setSysctl writes 1 to a file below /proc/sys/net.
+func setSysctl(path string) error { return os.WriteFile("/proc/sys/net/"+path, []byte("1"), 0) }
+
+// addTap makes a persistent tap of the launcher's user, with the pod's MTU, as a port of the bridge.
+func addTap(bridge netlink.Link, mtu int) error {
+	if err := makeTap(); err != nil {
+		return err
+	}
+	tap, err := netlink.LinkByName(kubevirtTap)
+	if err != nil {
+		return err
+	}
+	return inOrder(
+		func() error { return netlink.LinkSetMTU(tap, mtu) },
+		func() error { return netlink.LinkSetMaster(tap, bridge) },
+		func() error { return netlink.LinkSetUp(tap) },
+	)
+}
+
+func makeTap() error {
+	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	request, err := unix.NewIfreq(kubevirtTap)
+	if err != nil {
+		return err
+	}
+	request.SetUint16(unix.IFF_TAP | unix.IFF_NO_PI | unix.IFF_VNET_HDR)
+	return inOrder(
+		func() error { return unix.IoctlIfreq(fd, unix.TUNSETIFF, request) },
+		func() error { return unix.IoctlSetInt(fd, unix.TUNSETOWNER, kubevirtUser) },
+		func() error { return unix.IoctlSetInt(fd, unix.TUNSETGROUP, kubevirtUser) },
+		func() error { return unix.IoctlSetInt(fd, unix.TUNSETPERSIST, 1) },
+	)
+}
