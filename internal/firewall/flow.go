@@ -50,9 +50,3 @@ func (f FlowTable) Head() string {
 	}
 	return head
 }
-
-// FlowTableImage is a flow table of an [Image].
-type FlowTableImage struct {
-	Name string `json:"name"`
-	Head string `json:"head"` // [FlowTable.Head], and what a flow table of guestwire does not have
-}

@@ -11,7 +11,7 @@ import (
 // seen is a hole in the guest's filter that Check does not report and Setup does not mend.
 func TestDifferences(t *testing.T) {
 	wanted := func() Image {
-		return Image{Family: Inet, Name: "guestwire-eth0", Sets: []SetImage{{Name: "hops", Head: "ipv4_addr; size 2;"}}, Flows: []FlowTableImage{{Name: "flows", Head: "hook ingress priority 1;"}}, Chains: []ChainImage{
+		return Image{Family: Inet, Name: "guestwire-eth0", Sets: []Declaration{{Name: "hops", Head: "ipv4_addr; size 2;"}}, Flows: []Declaration{{Name: "flows", Head: "hook ingress priority 1;"}}, Chains: []ChainImage{
 			{Name: "in", Head: "type filter hook input priority 0; policy drop;", Rules: []string{"a accept", "b accept", "drop"}},
 			{Name: "out", Rules: []string{"drop"}},
 		}}
@@ -26,10 +26,10 @@ func TestDifferences(t *testing.T) {
 		"dormant, and another": {func(i *Image) { i.Flags = 3 }, []string{"the table is dormant", "the table has the flags 0x2"}},
 		"a map":                {func(i *Image) { i.Others = 1 }, []string{"the table has 1 maps or objects of another program"}},
 		"a set less":           {func(i *Image) { i.Sets = nil }, []string{"set hops is gone"}},
-		"a set more":           {func(i *Image) { i.Sets = append(i.Sets, SetImage{Name: "theirs"}) }, []string{"set theirs belongs to another program"}},
+		"a set more":           {func(i *Image) { i.Sets = append(i.Sets, Declaration{Name: "theirs"}) }, []string{"set theirs belongs to another program"}},
 		"another size":         {func(i *Image) { i.Sets[0].Head = "ipv4_addr; size 3;" }, []string{`set hops is "ipv4_addr; size 3;", not "ipv4_addr; size 2;"`}},
 		"a flow table less":    {func(i *Image) { i.Flows = nil }, []string{"flow table flows is gone"}},
-		"a flow table more":    {func(i *Image) { i.Flows = append(i.Flows, FlowTableImage{Name: "theirs"}) }, []string{"flow table theirs belongs to another program"}},
+		"a flow table more":    {func(i *Image) { i.Flows = append(i.Flows, Declaration{Name: "theirs"}) }, []string{"flow table theirs belongs to another program"}},
 		"another priority":     {func(i *Image) { i.Flows[0].Head = "hook ingress priority 2;" }, []string{`flow table flows is "hook ingress priority 2;", not "hook ingress priority 1;"`}},
 		"a chain less":         {func(i *Image) { i.Chains = i.Chains[:1] }, []string{"chain out is gone"}},
 		"no chain":             {func(i *Image) { i.Chains = nil }, []string{"chain in is gone", "chain out is gone"}},

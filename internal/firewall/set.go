@@ -93,8 +93,8 @@ func (s Set) Head() string {
 	return fmt.Sprintf("ipv%d_addr; %s;", s.Of.Version(), strings.Join(s.properties(), "; "))
 }
 
-// SetImage is a set of an [Image], without its elements.
-type SetImage struct {
+// Declaration is a set of an [Image], without its elements, or a flow table.
+type Declaration struct {
 	Name string `json:"name"`
-	Head string `json:"head"` // [Set.Head]
+	Head string `json:"head"` // [Set.Head] or [FlowTable.Head], and what guestwire does not declare
 }

@@ -152,9 +152,9 @@ type Image struct {
 	// Flags are the NFT_TABLE_F_ flags; a guestwire table has none.
 	Flags uint32 `json:"flags,omitempty"`
 	// Sets, Flows and Chains are sorted by name.
-	Sets   []SetImage       `json:"sets,omitempty"`
-	Flows  []FlowTableImage `json:"flows,omitempty"`
-	Chains []ChainImage     `json:"chains,omitempty"`
+	Sets   []Declaration `json:"sets,omitempty"`
+	Flows  []Declaration `json:"flows,omitempty"`
+	Chains []ChainImage  `json:"chains,omitempty"`
 	// Others is the number of maps and objects; a guestwire table has none.
 	Others int `json:"others,omitempty"`
 
@@ -182,10 +182,10 @@ func (t Table) Outline() Image { return t.image(false) }
 func (t Table) image(rules bool) Image {
 	image := Image{Family: t.Family, Name: t.Name}
 	for _, s := range t.Sets {
-		image.Sets = append(image.Sets, SetImage{Name: s.Name, Head: s.Head()})
+		image.Sets = append(image.Sets, Declaration{Name: s.Name, Head: s.Head()})
 	}
 	for _, f := range t.Flows {
-		image.Flows = append(image.Flows, FlowTableImage{Name: f.Name, Head: f.Head()})
+		image.Flows = append(image.Flows, Declaration{Name: f.Name, Head: f.Head()})
 	}
 	for _, c := range t.Chains {
 		chain := ChainImage{Name: c.Name}
@@ -209,8 +209,8 @@ func (t Table) image(rules bool) Image {
 		}
 		image.Chains = append(image.Chains, chain)
 	}
-	slices.SortFunc(image.Sets, func(a, b SetImage) int { return strings.Compare(a.Name, b.Name) })
-	slices.SortFunc(image.Flows, func(a, b FlowTableImage) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(image.Sets, func(a, b Declaration) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(image.Flows, func(a, b Declaration) int { return strings.Compare(a.Name, b.Name) })
 	slices.SortFunc(image.Chains, func(a, b ChainImage) int { return strings.Compare(a.Name, b.Name) })
 	return image
 }
@@ -273,32 +273,8 @@ func (i Image) Differences(want Image) []string {
 	if i.Others != want.Others {
 		d = append(d, fmt.Sprintf("the table has %d maps or objects of another program", i.Others))
 	}
-	for _, w := range want.Sets {
-		at := slices.IndexFunc(i.Sets, func(s SetImage) bool { return s.Name == w.Name })
-		if at < 0 {
-			d = append(d, "set "+w.Name+" is gone")
-		} else if i.Sets[at].Head != w.Head {
-			d = append(d, fmt.Sprintf("set %s is %q, not %q", w.Name, i.Sets[at].Head, w.Head))
-		}
-	}
-	for _, s := range i.Sets {
-		if !slices.ContainsFunc(want.Sets, func(w SetImage) bool { return w.Name == s.Name }) {
-			d = append(d, "set "+s.Name+" belongs to another program")
-		}
-	}
-	for _, w := range want.Flows {
-		at := slices.IndexFunc(i.Flows, func(f FlowTableImage) bool { return f.Name == w.Name })
-		if at < 0 {
-			d = append(d, "flow table "+w.Name+" is gone")
-		} else if i.Flows[at].Head != w.Head {
-			d = append(d, fmt.Sprintf("flow table %s is %q, not %q", w.Name, i.Flows[at].Head, w.Head))
-		}
-	}
-	for _, f := range i.Flows {
-		if !slices.ContainsFunc(want.Flows, func(w FlowTableImage) bool { return w.Name == f.Name }) {
-			d = append(d, "flow table "+f.Name+" belongs to another program")
-		}
-	}
+	d = append(d, differences("set", i.Sets, want.Sets)...)
+	d = append(d, differences("flow table", i.Flows, want.Flows)...)
 	for _, w := range want.Chains {
 		at := slices.IndexFunc(i.Chains, func(c ChainImage) bool { return c.Name == w.Name })
 		if at < 0 {
@@ -310,6 +286,25 @@ func (i Image) Differences(want Image) []string {
 	for _, c := range i.Chains {
 		if !slices.ContainsFunc(want.Chains, func(w ChainImage) bool { return w.Name == c.Name }) {
 			d = append(d, "chain "+c.Name+" belongs to another program")
+		}
+	}
+	return d
+}
+
+// differences describes how the declarations of a kind differ.
+func differences(kind string, have, want []Declaration) []string {
+	var d []string
+	for _, w := range want {
+		at := slices.IndexFunc(have, func(h Declaration) bool { return h.Name == w.Name })
+		if at < 0 {
+			d = append(d, kind+" "+w.Name+" is gone")
+		} else if have[at].Head != w.Head {
+			d = append(d, fmt.Sprintf("%s %s is %q, not %q", kind, w.Name, have[at].Head, w.Head))
+		}
+	}
+	for _, h := range have {
+		if !slices.ContainsFunc(want, func(w Declaration) bool { return w.Name == h.Name }) {
+			d = append(d, kind+" "+h.Name+" belongs to another program")
 		}
 	}
 	return d

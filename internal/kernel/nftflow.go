@@ -47,13 +47,13 @@ func (n *Namespace) readFlowTables(image *firewall.Image) error {
 		return err
 	})
 	image.Others -= len(image.Flows)
-	slices.SortFunc(image.Flows, func(a, b firewall.FlowTableImage) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(image.Flows, func(a, b firewall.Declaration) int { return strings.Compare(a.Name, b.Name) })
 	return err
 }
 
 // parseFlowTable parses struct nfgenmsg and the attributes of a flow table (NFTA_FLOWTABLE_*), and returns also the name of
 // its table. The head names flags that a flow table of guestwire does not have.
-func parseFlowTable(m []byte) (image firewall.FlowTableImage, table string, err error) {
+func parseFlowTable(m []byte) (image firewall.Declaration, table string, err error) {
 	var f firewall.FlowTable
 	var flags, hook uint32
 	err = eachAttribute(m, sizeofNfgenmsg, func(attribute uint16, v []byte) error {

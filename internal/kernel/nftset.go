@@ -72,13 +72,13 @@ func (n *Namespace) readSets(image *firewall.Image) error {
 		return err
 	})
 	image.Others -= len(image.Sets)
-	slices.SortFunc(image.Sets, func(a, b firewall.SetImage) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(image.Sets, func(a, b firewall.Declaration) int { return strings.Compare(a.Name, b.Name) })
 	return err
 }
 
 // parseSet parses struct nfgenmsg and the attributes of a set (NFTA_SET_*), and returns also the name of the set's table.
 // The head names what a set of guestwire does not have.
-func parseSet(m []byte) (image firewall.SetImage, table string, err error) {
+func parseSet(m []byte) (image firewall.Declaration, table string, err error) {
 	var s firewall.Set
 	var key, length, flags uint32
 	var others []string
