@@ -100,6 +100,7 @@ func TestAgent(t *testing.T) {
 		{[]string{"exec", "sh", "-c", "kill -KILL $$"}, 128 + 9, ""},
 		{[]string{"exec", "no-such"}, 1, "agent: start no-such as user 0: "},
 		{[]string{"exec", "-uid", "107"}, 2, "the command is missing"},
+		{[]string{"exec", "-uid", "qemu", "--", "true"}, 2, "such as id -u USER prints"},
 		{[]string{"exec", "-groups", "kvm", "--", "id"}, 2, "no group's number"},
 		{[]string{"exec", "-netns", n.Pod.Path() + "-typo", "--", "true"}, 2, "no such file"},
 		{[]string{"help", "start"}, 2, "none of setup"},

@@ -139,7 +139,7 @@ type options struct {
 	netns, binding, file, namespace string
 	groups                          []uint32
 	command                         []string
-	uid, gid                        uint
+	uid, gid                        uint32
 	inside                          bool
 	json, force, prometheus         bool
 	quiet, from                     string
@@ -168,9 +168,9 @@ func (o *options) flagSet(v verb) *flag.FlagSet {
 		case "binding":
 			set.StringVar(&o.binding, name, "", "the `KIND` of the binding: bridge, redirect, routed, masquerade, auto, macvtap, sriov, passt")
 		case "uid":
-			set.UintVar(&o.uid, name, 0, "the launcher's user, a `NUMBER`; without it root")
+			set.Func(name, "the launcher's user, a `NUMBER`; without it root", parseNumber(&o.uid, "id -u USER"))
 		case "gid":
-			set.UintVar(&o.gid, name, 0, "the launcher's group, a `NUMBER`; without it any group may use the tap, and exec and run take the user's own")
+			set.Func(name, "the launcher's group, a `NUMBER`; without it any group may use the tap, and exec and run take the user's own", parseNumber(&o.gid, "getent group GROUP"))
 		case "inside":
 			set.BoolVar(&o.inside, name, false, "the launcher's user and group are numbers inside of the user namespace that owns the network namespace, as in a pod with hostUsers: false")
 		case "groups":
@@ -226,9 +226,9 @@ func (o *options) fill(flags *flag.FlagSet) error {
 		case "state":
 			o.State = state
 		case "uid":
-			o.Owner.UID, err = number(f.Name, o.uid, err)
+			o.Owner.UID = o.uid
 		case "gid":
-			o.Owner.GID, err = number(f.Name, o.gid, err)
+			o.Owner.GID = o.gid
 		case "inside":
 			o.Owner.Inside = o.inside
 		}
@@ -256,12 +256,16 @@ func (o *options) parseGroups(text string) error {
 	return nil
 }
 
-// number is a user's or a group's; an earlier error stays.
-func number(name string, value uint, err error) (uint32, error) {
-	if err == nil && uint64(value) >= 1<<32-1 {
-		err = fmt.Errorf("-%s %d: want less than %d", name, value, uint32(1<<32-1))
+// parseNumber parses the number of a user or a group. The command prints it.
+func parseNumber(to *uint32, command string) func(text string) error {
+	return func(text string) error {
+		number, err := strconv.ParseUint(text, 10, 32)
+		if err != nil || number == 1<<32-1 { // which chown(2) takes for no change
+			return fmt.Errorf("want a number less than %d, such as %s prints", uint32(1<<32-1), command)
+		}
+		*to = uint32(number)
+		return nil
 	}
-	return uint32(value), err
 }
 
 // openNetNS opens the namespace that is named; -own needs none.
