@@ -101,7 +101,8 @@ func TestAgent(t *testing.T) {
 		{[]string{"exec", "no-such"}, 1, "agent: start no-such as user 0: "},
 		{[]string{"exec", "-uid", "107"}, 2, "the command is missing"},
 		{[]string{"exec", "-uid", "qemu", "--", "true"}, 2, "such as id -u USER prints"},
-		{[]string{"exec", "-groups", "kvm", "--", "id"}, 2, "no group's number"},
+		{[]string{"exec", "-groups", "kvm", "--", "id"}, 2, "cut -d: -f3 prints"},
+		{[]string{"exec", "-gid", "kvm", "--", "true"}, 2, "cut -d: -f3 prints"},
 		{[]string{"exec", "-netns", n.Pod.Path() + "-typo", "--", "true"}, 2, "no such file"},
 		{[]string{"help", "start"}, 2, "none of setup"},
 	} {

@@ -425,9 +425,11 @@ func TestQEMUShutdown(t *testing.T) {
 			}
 		})
 	}
-	out, status := run(t, nstest.Program(t, "examples/launcher"), "qemu", "-state", "/", "-shutdown", "-1s", "--", "true")
-	if status != 2 || !strings.Contains(out, "-shutdown -1s is negative") {
-		t.Errorf("status %d, %q; want 2 and that the time is negative", status, out)
+	for given, want := range map[string]string{"-1s": "-shutdown -1s is negative", "50": "want a time with its unit, such as 50s"} {
+		out, status := run(t, nstest.Program(t, "examples/launcher"), "qemu", "-state", "/", "-shutdown", given, "--", "true")
+		if status != 2 || !strings.Contains(out, want) {
+			t.Errorf("-shutdown %s: status %d, %q; want 2 and %q", given, status, out, want)
+		}
 	}
 }
 

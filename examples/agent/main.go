@@ -170,7 +170,7 @@ func (o *options) flagSet(v verb) *flag.FlagSet {
 		case "uid":
 			set.Func(name, "the launcher's user, a `NUMBER`; without it root", parseNumber(&o.uid, "id -u USER"))
 		case "gid":
-			set.Func(name, "the launcher's group, a `NUMBER`; without it any group may use the tap, and exec and run take the user's own", parseNumber(&o.gid, "getent group GROUP"))
+			set.Func(name, "the launcher's group, a `NUMBER`; without it any group may use the tap, and exec and run take the user's own", parseNumber(&o.gid, "getent group GROUP | cut -d: -f3"))
 		case "inside":
 			set.BoolVar(&o.inside, name, false, "the launcher's user and group are numbers inside of the user namespace that owns the network namespace, as in a pod with hostUsers: false")
 		case "groups":
@@ -248,15 +248,15 @@ func (o *options) fill(flags *flag.FlagSet) error {
 func (o *options) parseGroups(text string) error {
 	for word := range strings.SplitSeq(text, ",") {
 		number, err := strconv.ParseUint(word, 10, 32)
-		if err != nil {
-			return fmt.Errorf("%q is no group's number", word)
+		if err != nil || number == 1<<32-1 {
+			return fmt.Errorf("%q is no group's number, such as getent group GROUP | cut -d: -f3 prints", word)
 		}
 		o.groups = append(o.groups, uint32(number))
 	}
 	return nil
 }
 
-// parseNumber parses the number of a user or a group. The command prints it.
+// parseNumber parses the number of a user or a group, which the shell command prints.
 func parseNumber(to *uint32, command string) func(text string) error {
 	return func(text string) error {
 		number, err := strconv.ParseUint(text, 10, 32)

@@ -17,6 +17,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/guestwire/guestwire/phase2"
 )
@@ -86,7 +87,13 @@ func run(ctx context.Context, args []string) error {
 	state := flags.String("state", "", "the agent's state directory")
 	resolvConf := flags.String("resolv-conf", "", "the file with the guest's DNS configuration, if the record has none; changes are followed (default /etc/resolv.conf, if it exists)")
 	events := flags.Bool("events", false, "serve, qemu: print events as lines of JSON")
-	shutdown := flags.Duration("shutdown", 0, "qemu: the time that the guest has to shut down after SIGTERM, before QEMU is ended (default 0: none)")
+	shutdown := new(time.Duration)
+	flags.Func("shutdown", "qemu: the `TIME` that the guest has to shut down after SIGTERM, before QEMU is ended, such as 50s (default 0: none)", func(text string) (err error) {
+		if *shutdown, err = time.ParseDuration(text); err != nil {
+			return errors.New("want a time with its unit, such as 50s")
+		}
+		return nil
+	})
 	plug := flags.String("plug", "", "qemu: the `BUSES` for NICs that come while QEMU runs, ids with commas between, one for each NIC (default: none)")
 	format := flags.String("format", formats[0], "config: "+strings.Join(formats, ", "))
 	out := flags.String("out", "", "config: the directory to which the files are written (default: standard output)")

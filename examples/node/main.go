@@ -152,7 +152,13 @@ func (o *options) flagSet(v verb) *flag.FlagSet {
 		case "metrics":
 			set.StringVar(&o.metrics, name, "", "the `ADDRESS` at which the metrics of agent status -prometheus are served as /metrics, such as 127.0.0.1:9476; empty: none. It needs the node's PID namespace and CAP_SYS_ADMIN, CAP_NET_ADMIN, CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH")
 		case "sweep":
-			set.DurationVar(&o.sweep, name, 0, "how often what is left of namespaces that are gone is removed, as agent forget does, such as 1h; 0: never. It needs the node's PID namespace and CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH")
+			usage := "the `TIME` between two sweeps, which remove what is left of namespaces that are gone, as agent forget does, such as 1h; 0: never. It needs the node's PID namespace and CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH"
+			set.Func(name, usage, func(text string) (err error) {
+				if o.sweep, err = time.ParseDuration(text); err != nil {
+					return errors.New("want a time with its unit, such as 1h")
+				}
+				return nil
+			})
 		case "ready":
 			usage := "the `FILE` that is there while all is done, for a readiness probe; empty: none"
 			set.StringVar(&o.ready, name, "", usage)

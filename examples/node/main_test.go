@@ -102,6 +102,7 @@ func TestUsage(t *testing.T) {
 		{[]string{"run", "-force"}, "flag provided but not defined: -force"},
 		{[]string{"run", "-state", "run"}, "-state run: want an absolute path"},
 		{[]string{"run", "-devices", "kvm,fuse"}, "-devices fuse: no such device, want kvm, vhost-net"},
+		{[]string{"run", "-sweep", "3600"}, "want a time with its unit, such as 1h"},
 		{[]string{"run", "-sweep", "1s"}, "-sweep 1s: want 1m or more, or 0 for never"},
 		{[]string{"install", "-list-name", "00-guestwire.conf"}, "want a file name that ends with .conflist"},
 		{[]string{"install", "-list-name", "../00-guestwire.conflist"}, "want a file name"},

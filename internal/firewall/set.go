@@ -96,5 +96,5 @@ func (s Set) Head() string {
 // Declaration is a set of an [Image], without its elements, or a flow table.
 type Declaration struct {
 	Name string `json:"name"`
-	Head string `json:"head"` // [Set.Head] or [FlowTable.Head], and what guestwire does not declare
+	Head string `json:"head"` // [Set.Head] or [FlowTable.Head], then the properties that no set or flow table of guestwire has
 }
