@@ -56,12 +56,14 @@ test test-all crash networks kubernetes: install $(PROGRAMS)
 test networks: export GUESTWIRE_SELECT = kernels
 test-all: export TIMEOUT = 4h
 
+# "# again" tells testreport how a failed test is repeated alone.
 test: ## all tests here, and under the stock kernel those in which the kernel has a say (root, Debian)
 test-all: ## all tests here and under the stock kernel, and the whole crash harness, all clients: hours (root, Debian)
 test test-all:
 	@resolv=$$(cat /etc/resolv.conf); \
 	{ \
 		echo "# run: this kernel ($$(uname -r)), -race"; \
+		echo '# again: GUESTWIRE_SELECT= go test -json -race -count=1 -timeout 45m -run "$$TEST" "$$PACKAGE"'; \
 		GUESTWIRE_SELECT= go test -json -race -count=1 -p 3 -timeout 45m $(LONG) ./... || echo '# broken: go test'; \
 		for m in $(NESTED); do \
 			GUESTWIRE_SELECT= go test -C "$$m" -json -race -count=1 -timeout 10m ./... || echo "# broken: go test in $$m"; \
@@ -74,6 +76,7 @@ test test-all:
 			go test -json -count=1 -timeout 30m -run '^TestCrash$$' ./examples/cni -crash all || echo '# broken: crash harness of the CNI plugin'; \
 		fi; \
 		echo '# run: stock kernel'; \
+		echo '# again: p=$${PACKAGE#$(MODULE)/}; $(STOCK_TEST) "$$p" $$([ "$$p" != phase1 ] || echo -crash few) -test.v=test2json -test.run "$$TEST" | go tool test2json -t -p "$$PACKAGE"'; \
 		for p in $(STOCK); do \
 			$(STOCK_TEST) "$$p" $$([ "$$p" != phase1 ] || echo -crash few) -test.v=test2json | \
 				go tool test2json -t -p "$(MODULE)/$$p" || echo "# broken: $$p"; \

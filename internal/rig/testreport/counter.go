@@ -30,10 +30,17 @@ type run struct {
 	name      string
 	open      map[string]*pkg
 	passed    int
-	failures  []string
-	explained int // that many failures were there at the last "# broken"
+	failures  []failure
+	again     string    // the command that repeats a test; empty: none
+	repeated  []failure // which passed when they were repeated
+	explained int       // that many failures were there at the last "# broken"
 	skipped   int
 	skips     map[string][]string // the reason, and who gave it
+}
+
+type failure struct {
+	text          string
+	pkg, topLevel string // of a test that can be repeated
 }
 
 type pkg struct {
@@ -61,10 +68,14 @@ func (c *counter) line(line string) {
 		c.line("# run: tests")
 	}
 	r := c.runs[len(c.runs)-1]
+	if command, ok := strings.CutPrefix(text, "# again: "); ok {
+		r.again = command
+		return
+	}
 	if what, ok := strings.CutPrefix(text, "# broken: "); ok {
 		c.endPackages(r)
 		if len(r.failures) == r.explained {
-			r.failures = append(r.failures, what)
+			r.failures = append(r.failures, failure{text: what})
 		}
 		r.explained = len(r.failures)
 		fmt.Fprintf(c.w, "  broken: %s\n", what)
@@ -123,7 +134,8 @@ func (c *counter) testEvent(r *run, p *pkg, e event) {
 		fmt.Fprint(c.w, t.output.String())
 		if !t.childFailed {
 			p.failed++
-			r.failures = append(r.failures, e.Package+"."+e.Test)
+			topLevel, _, _ := strings.Cut(e.Test, "/")
+			r.failures = append(r.failures, failure{text: e.Package + "." + e.Test, pkg: e.Package, topLevel: topLevel})
 		}
 	}
 }
@@ -149,13 +161,13 @@ func (c *counter) packageFailed(r *run, p *pkg, name, why string) {
 	for _, t := range slices.Sorted(maps.Keys(p.tests)) {
 		if !p.tests[t].done {
 			p.failed++
-			r.failures = append(r.failures, name+"."+t+" (did not end)")
+			r.failures = append(r.failures, failure{text: name + "." + t + " (did not end)"})
 			fmt.Fprint(c.w, p.tests[t].output.String())
 		}
 	}
 	if p.failed == 0 {
 		p.failed++
-		r.failures = append(r.failures, name+why)
+		r.failures = append(r.failures, failure{text: name + why})
 	}
 	fmt.Fprint(c.w, p.output.String())
 	fmt.Fprintf(c.w, "  FAIL  %s%s: %d passed, %d failed, %d skipped\n", name, why, p.passed, p.failed, p.skipped)
@@ -170,7 +182,7 @@ func (c *counter) endRun() {
 	r := c.runs[len(c.runs)-1]
 	c.endPackages(r)
 	if r.passed+r.skipped+len(r.failures) == 0 {
-		r.failures = append(r.failures, "no test ran")
+		r.failures = append(r.failures, failure{text: "no test ran"})
 	}
 }
 
@@ -196,8 +208,14 @@ func (c *counter) summary() (ok bool) {
 	for _, r := range c.runs {
 		if len(r.failures) > 0 {
 			fmt.Fprintf(c.w, "\nfailed, %s:\n", r.name)
-			for _, name := range r.failures {
-				fmt.Fprintf(c.w, "  %s\n", name)
+			for _, f := range r.failures {
+				fmt.Fprintf(c.w, "  %s\n", f.text)
+			}
+		}
+		if len(r.repeated) > 0 {
+			fmt.Fprintf(c.w, "\nfailed beside others and passed alone, %s:\n", r.name)
+			for _, f := range r.repeated {
+				fmt.Fprintf(c.w, "  %s\n", f.text)
 			}
 		}
 		if len(r.skips) > 0 {

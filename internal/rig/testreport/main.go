@@ -7,6 +7,10 @@
 // "# run: NAME" begins a run, and "# broken: WHAT" says that the command before it ended badly,
 // which counts as a failure if none has been seen since the last such line. All others are passed on.
 //
+// A third line, "# again: COMMAND", says how to repeat a failed test of the run, which bash finds as $PACKAGE and, as a
+// regular expression, $TEST. At the end, when nothing else runs, up to three failed tests are repeated, once each. A
+// test that passes then counts as passed, and is named with what it printed: its cause is still to be found.
+//
 // A test with subtests is counted through them. A run without tests is a failure, as is a package
 // without a result. The last line is "N passed, N failed, N skipped"; the exit status is 1 if
 // anything failed.
@@ -33,24 +37,34 @@ func main() {
 func report(r io.Reader, w io.Writer) (ok bool, err error) {
 	out := bufio.NewWriter(w)
 	c := counter{w: out}
+	if err := c.read(r, out.Flush); err != nil {
+		return false, err
+	}
+	if err := c.repeat(out.Flush); err != nil {
+		return false, err
+	}
+	ok = c.summary()
+	return ok, out.Flush()
+}
+
+// read takes all lines in, and calls flush after each: progress is to be seen when it is made.
+func (c *counter) read(r io.Reader, flush func() error) error {
 	in := bufio.NewReader(r)
 	for {
 		line, err := in.ReadString('\n')
 		if line != "" {
 			c.line(line)
-			// Progress is to be seen when it is made.
-			if err := out.Flush(); err != nil {
-				return false, err
+			if err := flush(); err != nil {
+				return err
 			}
 		}
 		if err == io.EOF {
 			break
 		}
 		if err != nil {
-			return false, err
+			return err
 		}
 	}
 	c.endRun()
-	ok = c.summary()
-	return ok, out.Flush()
+	return nil
 }
