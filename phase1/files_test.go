@@ -182,7 +182,8 @@ func TestFullDisk(t *testing.T) {
 					t.Fatal(err)
 				}
 				t.Cleanup(func() {
-					if err := unix.Unmount(dir, 0); err != nil {
+					// A process that another test has forked holds our open files until it executes its program.
+					if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
 						t.Error(err)
 					}
 				})

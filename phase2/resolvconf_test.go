@@ -260,7 +260,7 @@ func TestFollowBindMount(t *testing.T) {
 		}
 	}
 	t.Cleanup(func() {
-		if err := unix.Unmount(path, 0); err != nil {
+		if err := unix.Unmount(path, unix.MNT_DETACH); err != nil { // a process that another test has forked may hold our files
 			t.Error(err)
 		}
 	})
