@@ -159,14 +159,13 @@ func TestSee(t *testing.T) {
 	if out := call(0, "status"); !regexp.MustCompile(`dropped +1 packets: mac-spoof`).MatchString(out) {
 		t.Errorf("status:\n%s", out)
 	}
-	for _, which := range [][]string{nil, nic[:4]} {
-		out, status := stdout(t, agent, append([]string{"status", "-prometheus", "-dir", dir}, which...)...)
-		parser := expfmt.NewTextParser(model.UTF8Validation)
-		families, err := parser.TextToMetricFamilies(strings.NewReader(out))
-		sample := fmt.Sprintf(`guestwire_dropped_packets_total{netns="%s",nic="eth0",reason="mac-spoof",state="%s"} 1`, w.Namespace, n.State)
-		if err != nil || status != 0 || !strings.Contains(out, sample) || families["guestwire_differences"] == nil || families["guestwire_wired_info"] == nil {
-			t.Errorf("status -prometheus: status %d, %v, want %s in\n%s", status, err, sample, out)
-		}
+	exporter := nstest.Program(t, "examples/exporter")
+	out, status := stdout(t, exporter, "-dir", dir)
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(strings.NewReader(out))
+	sample := fmt.Sprintf(`guestwire_dropped_packets_total{netns="%s",nic="eth0",reason="mac-spoof",state="%s"} 1`, w.Namespace, n.State)
+	if err != nil || status != 0 || !strings.Contains(out, sample) || families["guestwire_differences"] == nil || families["guestwire_wired_info"] == nil {
+		t.Errorf("exporter: status %d, %v, want %s in\n%s", status, err, sample, out)
 	}
 
 	call(2, "check", "-state", n.State+"-typo")
@@ -174,10 +173,10 @@ func TestSee(t *testing.T) {
 	if w := list(); w.FoundAt == nil || len(w.FoundAt) > 0 {
 		t.Errorf("list of a namespace that is gone: %+v", w)
 	}
-	if out, status := stdout(t, agent, "status", "-prometheus", "-dir", dir); status != 0 || !strings.Contains(out, "guestwire_namespace_found{netns=\""+w.Namespace+"\",nic=\"eth0\",state=\""+n.State+"\"} 0") {
-		t.Errorf("status -prometheus of a namespace that is gone: status %d\n%s", status, out)
+	if out, status := stdout(t, exporter, "-dir", dir); status != 0 || !strings.Contains(out, "guestwire_namespace_found{netns=\""+w.Namespace+"\",nic=\"eth0\",state=\""+n.State+"\"} 0") {
+		t.Errorf("exporter, of a namespace that is gone: status %d\n%s", status, out)
 	}
-	out, status := run(t, agent, "forget", "-dir", dir)
+	out, status = run(t, agent, "forget", "-dir", dir)
 	if status != 0 || !strings.Contains(out, n.State+"/eth0.json") || !strings.Contains(out, "eth0.journal") {
 		t.Errorf("forget: status %d, %s", status, out)
 	}

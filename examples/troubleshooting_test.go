@@ -574,8 +574,8 @@ var trials = map[string]func(p *trial){
 		p.says(p.agent(1, "check"))
 		p.says(p.agent(1, "status"))
 		metric := fmt.Sprintf(`guestwire_differences{netns="%s",nic="eth0",state="%s"} 1`, p.record().Namespace, p.n.State)
-		if out := p.agent(0, "status", "-prometheus"); !strings.Contains(out, metric) {
-			p.t.Errorf("no %s in\n%s", metric, out)
+		if out, status := stdout(p.t, nstest.Program(p.t, "examples/exporter")); status != 0 || !strings.Contains(out, metric) {
+			p.t.Errorf("status %d, no %s in\n%s", status, metric, out)
 		}
 		p.agent(0, "teardown")
 		p.ip("link add eth0 type veth peer name eth0peer")
@@ -1293,7 +1293,7 @@ func TestTroubleshootingTables(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, nstest.Program(t, "examples/agent"), "status", "-prometheus").Output()
+	out, err := exec.CommandContext(ctx, nstest.Program(t, "examples/exporter")).Output()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -1305,6 +1305,6 @@ func TestTroubleshootingTables(t *testing.T) {
 		}
 	}
 	if !maps.Equal(have, metrics) {
-		t.Errorf("the document has\n%v\nand the agent\n%v", metrics, have)
+		t.Errorf("the document has\n%v\nand the exporter\n%v", metrics, have)
 	}
 }

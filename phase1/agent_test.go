@@ -2,7 +2,9 @@ package phase1_test
 
 import (
 	"os/exec"
+	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -19,13 +21,14 @@ func TestStatusWithoutNIC(t *testing.T) {
 	agent := nstest.Program(t, "examples/agent")
 	n := nstest.NewNetwork(t)
 	c := config(n, infra.Redirect{})
+	c.Dir = filepath.Join(nstest.Dir(t), "node")
 	setup(t, c)
 	n.World.IP("link del pod")
-	out, err := exec.Command(agent, "status", "-netns", n.Pod.Path(), "-nic", "eth0").CombinedOutput()
+	out, err := exec.Command(agent, "status", "-netns", n.Pod.Path(), "-nic", "eth0", "-dir", c.Dir).CombinedOutput()
 	if err == nil || strings.Contains(string(out), "as recorded") || !strings.Contains(string(out), "any more in this namespace") {
 		t.Errorf("%v, %s; want an error, and that the NIC has gone", err, out)
 	}
-	out, err = exec.Command(agent, "status", "-netns", n.Pod.Path(), "-nic", "eth0", "-prometheus").Output()
+	out, err = exec.Command(nstest.Program(t, "examples/exporter"), "-dir", c.Dir).Output()
 	if differences := regexp.MustCompile(`(?m)^guestwire_differences.* 1$`); err != nil || !differences.Match(out) {
 		t.Errorf("%v, %s; want a difference", err, out)
 	}
@@ -38,6 +41,7 @@ func TestForeignChain(t *testing.T) {
 	agent := nstest.Program(t, "examples/agent")
 	n := nstest.NewNetwork(t)
 	c := config(n, infra.Redirect{})
+	c.Dir = filepath.Join(nstest.Dir(t), "node")
 	setup(t, c)
 	nft, err := nftables.New(nftables.WithNetNSFd(int(n.Pod.File.Fd())))
 	if err != nil {
@@ -54,8 +58,9 @@ func TestForeignChain(t *testing.T) {
 	if err := nft.Flush(); err != nil {
 		t.Fatal(err)
 	}
-	for _, args := range [][]string{nil, {"-json"}, {"-prometheus"}} {
-		out, err := exec.Command(agent, append([]string{"status", "-netns", n.Pod.Path(), "-nic", "eth0"}, args...)...).CombinedOutput()
+	status := []string{agent, "status", "-netns", n.Pod.Path(), "-nic", "eth0", "-dir", c.Dir}
+	for _, args := range [][]string{status, append(slices.Clip(status), "-json"), {nstest.Program(t, "examples/exporter"), "-dir", c.Dir}} {
+		out, err := exec.Command(args[0], args[1:]...).CombinedOutput()
 		if err != nil && err.Error() != "exit status 4" || strings.Contains(string(out), "\x1b") || !utf8.Valid(out) {
 			t.Errorf("%v: %v, %q", args, err, out)
 		}

@@ -42,6 +42,9 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	err := run(ctx, os.Args[1:])
+	if stdout.failed != nil && (err == nil || errors.Is(err, errSaid)) {
+		err = stdout.failed
+	}
 	if err != nil && !errors.Is(err, errSaid) {
 		fmt.Fprintln(stderr, "agent:", err)
 	}
@@ -141,7 +144,7 @@ type options struct {
 	command                         []string
 	uid, gid                        uint32
 	inside                          bool
-	json, force, prometheus         bool
+	json, force                     bool
 	quiet, from                     string
 	gone                            bool
 }
@@ -195,8 +198,6 @@ func (o *options) flagSet(v verb) *flag.FlagSet {
 			set.BoolVar(&o.CutOff, name, false, "delete the guest's tap also if a process has it open")
 		case "discard":
 			set.BoolVar(&o.Discard, name, false, "the namespace is about to be deleted: remove record and journal alone")
-		case "prometheus":
-			set.BoolVar(&o.prometheus, name, false, "print metrics in Prometheus' text format, of all NICs of the node if none is named")
 		}
 	}
 	return set

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"os"
@@ -16,19 +17,23 @@ import (
 
 // Output for people. Names of links, chains and mounts are those that a program in the namespace has chosen, so they
 // could hold control characters of a terminal.
-var stdout, stderr = plain{os.Stdout}, plain{os.Stderr}
+var stdout, stderr = &plain{to: os.Stdout}, &plain{to: os.Stderr}
 
-// plain writes text without control characters but the end of a line and the tabulator.
-type plain struct{ io.Writer }
+// plain writes text without control characters but the end of a line and the tabulator. failed is the first error of a write.
+type plain struct {
+	to     io.Writer
+	failed error
+}
 
-func (p plain) Write(b []byte) (int, error) {
+func (p *plain) Write(b []byte) (int, error) {
 	text := strings.Map(func(c rune) rune {
 		if c == '\n' || c == '\t' || unicode.IsPrint(c) {
 			return c
 		}
 		return unicode.ReplacementChar
 	}, string(b))
-	if _, err := io.WriteString(p.Writer, text); err != nil {
+	if _, err := io.WriteString(p.to, text); err != nil {
+		p.failed = cmp.Or(p.failed, err)
 		return 0, err
 	}
 	return len(b), nil

@@ -107,13 +107,11 @@ would repair them. -state is not needed; one that is named has to be the one of 
 	},
 	{
 		name: "status", short: "tell who wired a NIC, whether the wiring is whole, and what was dropped",
-		flags: "netns own nic state config json prometheus dir", do: status, optional: true,
+		flags: "netns own nic state config json dir", do: status, optional: true,
 		long: `status prints what the journal and the kernel know of one NIC. The exit code is that of check. -state is not needed;
-one that is named has to be the one of setup. -prometheus reports all NICs of the node, if none is named, and exits
-with 0 also if kernel and record differ.
+one that is named has to be the one of setup. The program exporter prints the same of all NICs as metrics.
 
   agent status -netns /run/netns/pod -nic eth0
-  agent status -prometheus >/var/lib/node_exporter/guestwire.prom
 `,
 	},
 	{
@@ -364,12 +362,6 @@ func said(err error) error {
 }
 
 func status(ctx context.Context, o *options) error {
-	if o.prometheus && o.json {
-		return usageError{errors.New("-json and -prometheus: name one of them")}
-	}
-	if o.prometheus {
-		return printMetrics(ctx, o)
-	}
 	if o.NetNS == nil && !o.Own {
 		return usageError{errors.New("-netns is missing: name the network namespace, or -own for the agent's own; agent list shows all wired NICs")}
 	}
@@ -440,7 +432,7 @@ func forget(ctx context.Context, o *options) error {
 func printJSON(v any) error {
 	text, err := json.MarshalIndent(v, "", "  ")
 	if err == nil {
-		_, err = fmt.Printf("%s\n", text)
+		_, err = fmt.Fprintf(stdout, "%s\n", text)
 	}
 	return err
 }

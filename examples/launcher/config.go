@@ -49,9 +49,9 @@ func printConfig(vm *phase2.VM, format, state, out string) error {
 	}
 	for _, name := range slices.Sorted(maps.Keys(files.Contents)) {
 		if len(files.Contents) > 1 {
-			fmt.Println("# " + name)
+			fmt.Fprintln(stdout, "# "+name)
 		}
-		fmt.Print(files.Contents[name])
+		fmt.Fprint(stdout, files.Contents[name])
 	}
 	return nil
 }

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -60,6 +61,9 @@ func main() {
 	context.AfterFunc(ctx, stop) // a second signal ends the process even if its standard output blocks
 	err := run(ctx, os.Args[1:])
 	if err == nil {
+		err = stdout.failed
+	}
+	if err == nil {
 		return
 	}
 	var status statusError
@@ -72,6 +76,17 @@ func main() {
 		os.Exit(2)
 	}
 	os.Exit(1)
+}
+
+// stdout is standard output; failed is the first error of a write.
+var stdout = &output{}
+
+type output struct{ failed error }
+
+func (o *output) Write(b []byte) (int, error) {
+	n, err := os.Stdout.Write(b)
+	o.failed = cmp.Or(o.failed, err)
+	return n, err
 }
 
 // usageError is a mistake in the command line.
@@ -100,8 +115,8 @@ func run(ctx context.Context, args []string) error {
 	err := flags.Parse(args)
 	switch {
 	case errors.Is(err, flag.ErrHelp), verb == "help":
-		fmt.Print(usage)
-		flags.SetOutput(os.Stdout)
+		fmt.Fprint(stdout, usage)
+		flags.SetOutput(stdout)
 		flags.PrintDefaults()
 		return nil
 	case err != nil:
@@ -117,7 +132,7 @@ func run(ctx context.Context, args []string) error {
 	case verb != "qemu" && flags.NArg() > 0:
 		return usageError{fmt.Errorf("%q is no flag; launcher -help tells more", flags.Arg(0))}
 	case verb == "version":
-		fmt.Println("launcher", version())
+		fmt.Fprintln(stdout, "launcher", version())
 		return nil
 	case *shutdown < 0:
 		return usageError{fmt.Errorf("-shutdown %v is negative: name the time that the guest has to shut down, such as 50s", *shutdown)}
@@ -158,7 +173,7 @@ func run(ctx context.Context, args []string) error {
 		if err != nil {
 			return err
 		}
-		fmt.Println(xml)
+		fmt.Fprintln(stdout, xml)
 	}
 	return nil
 }

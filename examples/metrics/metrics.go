@@ -1,9 +1,10 @@
-// Package metrics tells Prometheus of the wired NICs of a node: for examples/agent, which prints, and examples/node, which serves.
+// Package metrics tells Prometheus of the wired NICs of a node: for examples/exporter, which prints, and examples/node, which serves.
 package metrics
 
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"sync"
 	"syscall"
@@ -17,6 +18,7 @@ import (
 var (
 	ofNIC = []string{"nic", "netns", "state"}
 
+	wiredNICs = prometheus.NewDesc("guestwire_wired_nics", "How many NICs of the node are wired.", nil, nil)
 	wiredInfo = prometheus.NewDesc("guestwire_wired_info", "A wired NIC of the node; the value is 1.",
 		append(ofNIC, "binding", "version"), nil)
 	namespaceFound = prometheus.NewDesc("guestwire_namespace_found", "Whether the namespace of the wired NIC is there (1) or gone (0).", ofNIC, nil)
@@ -39,13 +41,14 @@ type NICs struct {
 
 // Describe implements prometheus.Collector.
 func (c NICs) Describe(descs chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{wiredInfo, namespaceFound, differences, droppedPackets, droppedBytes} {
+	for _, d := range []*prometheus.Desc{wiredNICs, wiredInfo, namespaceFound, differences, droppedPackets, droppedBytes} {
 		descs <- d
 	}
 }
 
 // Collect implements prometheus.Collector.
 func (c NICs) Collect(metrics chan<- prometheus.Metric) {
+	metrics <- prometheus.MustNewConstMetric(wiredNICs, prometheus.GaugeValue, float64(len(c.Wirings)))
 	// A Check waits a second for a gateway that does not answer.
 	var working sync.WaitGroup
 	free := make(chan struct{}, 64)
@@ -90,7 +93,7 @@ func (c NICs) look(w phase1.Wiring) (found int, drops []phase1.DropCount, ok boo
 		nic.NIC, nic.State = w.NIC, w.State
 		found, drops, err := c.compare(nic)
 		if err != nil {
-			c.say(err.Error())
+			c.say(w, err)
 		}
 		return found, drops, err == nil
 	}
@@ -98,6 +101,7 @@ func (c NICs) look(w phase1.Wiring) (found int, drops []phase1.DropCount, ok boo
 		// A path of another mount namespace may lead to a FIFO here, which would wait.
 		ns, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 		if err != nil {
+			c.say(w, err)
 			continue
 		}
 		// By the State, Check refuses another namespace, which the path may lead to by now.
@@ -107,7 +111,7 @@ func (c NICs) look(w phase1.Wiring) (found int, drops []phase1.DropCount, ok boo
 		if err == nil {
 			return found, drops, true
 		}
-		c.say(err.Error())
+		c.say(w, err)
 	}
 	return 0, nil, false
 }
@@ -128,8 +132,9 @@ func (c NICs) compare(nic phase1.Config) (found int, drops []phase1.DropCount, e
 	return found, drops, err
 }
 
-func (c NICs) say(text string) {
+// say tells why there are no more metrics of a NIC.
+func (c NICs) say(w phase1.Wiring, err error) {
 	if c.Config.Progress != nil {
-		c.Config.Progress(text)
+		c.Config.Progress(fmt.Sprintf("%s in namespace %s: %v", w.NIC, w.Namespace, err))
 	}
 }

@@ -55,7 +55,7 @@ var privileged = map[string]string{
 	"github.com/google/nftables":    "Phase2 has no capability that nftables needs",
 	"github.com/coreos/go-iptables": "it starts processes",
 	"github.com/mdlayher/netlink":   "Phase2 has no capability that netlink needs",
-	"github.com/prometheus":         "metrics are the agent's",
+	"github.com/prometheus":         "metrics are the exporter's",
 	"os/exec":                       "Phase2 starts no process",
 	module + "/infra":               "the phases meet in the record alone",
 	module + "/phase1":              "the phases meet in the record alone",
@@ -95,9 +95,9 @@ func withoutExec(fence map[string]string) map[string]string {
 	return fence
 }
 
-// small is what the CNI plugin does not link: an engine starts it three times for each pod.
+// small is what the agent and the CNI plugin do not link: an engine starts them several times for each pod.
 var small = map[string]string{
-	"github.com/prometheus":                         "metrics are the agent's",
+	"github.com/prometheus":                         "metrics are the exporter's",
 	"github.com/containernetworking/cni/libcni":     "engines run lists, a plugin does not",
 	"github.com/containernetworking/cni/pkg/invoke": "engines run plugins, this plugin runs none",
 	"go.opentelemetry.io":                           "engines trace",
@@ -127,9 +127,10 @@ func TestLinks(t *testing.T) {
 		"/domain/passt":           withoutLibvirt,
 		"/cache":                  privileged,
 		"/examples/launcher":      withoutExec(privileged),
+		"/examples/agent":         small,
 		"/examples/cni":           small,
 		"/examples/cni/sandbox":   withoutPhase1,
-		"/phase1":                 {"github.com/prometheus": "metrics are the agent's, and importers do not pay for them"},
+		"/phase1":                 {"github.com/prometheus": "metrics are the exporter's, and importers do not pay for them"},
 		"/infra":                  pure,
 		"/internal/netstate":      pure,
 		"/internal/compare":       pure,

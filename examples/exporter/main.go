@@ -1,0 +1,129 @@
+// Exporter prints the metrics of a node's wired NICs, for the textfile collector of Prometheus' node_exporter.
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/common/expfmt"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/examples/metrics"
+	"github.com/guestwire/guestwire/phase1"
+)
+
+const usage = `exporter prints the metrics of all wired NICs of the node in Prometheus' text format, such as for the textfile collector of
+node_exporter:
+
+  exporter >/var/lib/node_exporter/guestwire.prom.new &&
+      mv /var/lib/node_exporter/guestwire.prom.new /var/lib/node_exporter/guestwire.prom
+
+It compares each NIC as agent check does, and exits with 0 also if kernel and record differ. A NIC that cannot be looked at has
+no guestwire_differences, and standard error says why. On Kubernetes' nodes guestwire-node serves the same metrics.
+
+It needs the node's PID namespace and CAP_SYS_ADMIN, CAP_NET_ADMIN, CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH: without the last two, or
+in a container, a namespace may seem gone that is there. With -own, CAP_NET_ADMIN is enough.
+
+The exit code is 0: done, 1: failed, 2: a flag is wrong.
+
+Flags:
+`
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	flags := flag.NewFlagSet("exporter", flag.ContinueOnError)
+	flags.SetOutput(io.Discard) // the error is printed once, here
+	dir := flags.String("dir", phase1.DefaultDir, "the node's `DIR` for journals and locks, that of agent setup")
+	own := flags.Bool("own", false, "the NICs are in the network namespace in which the exporter runs, as in a container whose network is the guest's")
+	err := flags.Parse(os.Args[1:])
+	if err == nil && flags.NArg() > 0 {
+		err = fmt.Errorf("%q is no flag", flags.Arg(0))
+	}
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		var help bytes.Buffer
+		help.WriteString(usage)
+		flags.SetOutput(&help)
+		flags.PrintDefaults()
+		if _, err := help.WriteTo(os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, "exporter:", err)
+			os.Exit(1)
+		}
+		return
+	case err != nil:
+		fmt.Fprintf(os.Stderr, "exporter: %v; exporter -help tells more\n", err)
+		os.Exit(2)
+	}
+	config := phase1.Config{Dir: *dir, Own: *own, Progress: func(text string) { fmt.Fprintf(os.Stderr, "exporter: %q\n", text) }}
+	if err := printMetrics(ctx, os.Stdout, config); err != nil {
+		fmt.Fprintln(os.Stderr, "exporter:", err)
+		var field *cache.FieldError
+		if errors.As(err, &field) {
+			os.Exit(2)
+		}
+		os.Exit(1)
+	}
+}
+
+// ofOwn returns the wirings of the exporter's own namespace: containers may share a directory.
+func ofOwn(ctx context.Context, wirings []phase1.Wiring, config phase1.Config) (own []phase1.Wiring, err error) {
+	namespaces := map[string]string{} // by NIC
+	for _, w := range wirings {
+		if _, known := namespaces[w.NIC]; !known {
+			config.NIC = w.NIC
+			report, err := phase1.Status(ctx, config)
+			if report == nil && !errors.Is(err, phase1.ErrNotWired) {
+				return nil, err
+			}
+			namespaces[w.NIC] = ""
+			if report != nil { // Check says the error again
+				namespaces[w.NIC] = report.Namespace
+			}
+		}
+		if w.Namespace == namespaces[w.NIC] {
+			own = append(own, w)
+		}
+	}
+	return own, nil
+}
+
+// printMetrics writes all samples at once: what reads a part of them would take the rest for gone.
+func printMetrics(ctx context.Context, w io.Writer, config phase1.Config) error {
+	wirings, err := phase1.List(ctx, config.Dir)
+	if err != nil {
+		return err
+	}
+	if config.Own {
+		if wirings, err = ofOwn(ctx, wirings, config); err != nil {
+			return err
+		}
+	}
+	registry := prometheus.NewRegistry()
+	if err := registry.Register(metrics.NICs{Context: ctx, Wirings: wirings, Config: config}); err != nil {
+		return err
+	}
+	families, err := registry.Gather()
+	if err != nil {
+		return err
+	}
+	if ctx.Err() != nil {
+		return fmt.Errorf("no metrics: %w", context.Cause(ctx))
+	}
+	var text bytes.Buffer
+	for _, f := range families {
+		if _, err := expfmt.MetricFamilyToText(&text, f); err != nil {
+			return err
+		}
+	}
+	_, err = w.Write(text.Bytes())
+	return err
+}

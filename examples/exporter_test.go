@@ -1,0 +1,99 @@
+package examples_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/guestwire/guestwire/internal/rig/nstest"
+)
+
+// TestExporter: metrics are printed whole or not at all, and what could not be looked at is told.
+func TestExporter(t *testing.T) {
+	nstest.Need(t)
+	n := nstest.NewNetwork(t)
+	agent, exporter := nstest.Program(t, "examples/agent"), nstest.Program(t, "examples/exporter")
+	dir := filepath.Join(nstest.Dir(t), "node")
+	if out, status := run(t, exporter, "-dir", dir); status != 0 || !strings.Contains(out, "guestwire_wired_nics 0\n") {
+		t.Errorf("nothing is wired: status %d\n%s", status, out)
+	}
+	if out, status := run(t, agent, "setup", "-netns", n.Pod.Path(), "-nic", "eth0", "-binding", "redirect", "-state", n.State, "-dir", dir); status != 0 {
+		t.Fatal(out)
+	}
+	for _, c := range []struct {
+		args   []string
+		status int
+		text   string
+	}{
+		{[]string{"-dir", dir}, 0, "guestwire_wired_nics 1\n"},
+		{[]string{"-dir", dir, "all"}, 2, `exporter: "all" is no flag`},
+		{[]string{"-directory", dir}, 2, "exporter -help tells more"},
+		{[]string{"-dir", "node"}, 2, "want an absolute path"},
+		{[]string{"-dir", dir, "-own"}, 1, "exporter: "}, // the machine's own namespace, which no one wires
+		{[]string{"-help"}, 0, "textfile collector"},
+	} {
+		if out, status := run(t, exporter, c.args...); status != c.status || !strings.Contains(out, c.text) {
+			t.Errorf("exporter %v: status %d, want %d and %q:\n%s", c.args, status, c.status, c.text, out)
+		}
+	}
+
+	// While another call works on the namespace, a signal ends the wait.
+	info, err := os.Stat(n.Pod.Path())
+	if err != nil {
+		t.Fatal(err)
+	}
+	lock, err := os.OpenFile(filepath.Join(dir, strconv.FormatUint(info.Sys().(*syscall.Stat_t).Ino, 10)), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	var out, said strings.Builder
+	cmd := exec.Command(exporter, "-dir", dir)
+	cmd.Stdout, cmd.Stderr = &out, &said
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	time.AfterFunc(2*time.Second, func() { _ = cmd.Process.Signal(syscall.SIGTERM) })
+	if err := cmd.Wait(); cmd.ProcessState.ExitCode() != 1 || out.Len() > 0 || !strings.Contains(said.String(), "exporter: no metrics: ") {
+		t.Errorf("interrupted: %v, %q, %s", err, out.String(), said.String())
+	}
+}
+
+// TestLostOutput: what cannot be written is an error.
+func TestLostOutput(t *testing.T) {
+	nstest.Need(t)
+	n := nstest.NewNetwork(t)
+	agent, launcher, exporter := nstest.Program(t, "examples/agent"), nstest.Program(t, "examples/launcher"), nstest.Program(t, "examples/exporter")
+	dir := filepath.Join(nstest.Dir(t), "node")
+	nic := []string{"-netns", n.Pod.Path(), "-nic", "eth0", "-dir", dir}
+	if out, status := run(t, agent, append([]string{"setup", "-binding", "redirect", "-state", n.State}, nic...)...); status != 0 {
+		t.Fatal(out)
+	}
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer full.Close()
+	for _, line := range [][]string{
+		{agent, "help"}, {agent, "help", "setup"}, {agent, "version"}, {agent, "list", "-dir", dir}, {agent, "list", "-json", "-dir", dir},
+		append([]string{agent, "status"}, nic...), append([]string{agent, "status", "-json"}, nic...), append([]string{agent, "check", "-json"}, nic...),
+		append([]string{agent, "plan", "-binding", "redirect", "-state", n.State}, nic...),
+		{launcher, "help"}, {launcher, "version"}, {launcher, "xml", "-state", n.State}, {launcher, "config", "-state", n.State},
+		{exporter, "-dir", dir}, {exporter, "-help"},
+	} {
+		var said strings.Builder
+		cmd := exec.Command(line[0], line[1:]...)
+		cmd.Stdout, cmd.Stderr = full, &said
+		if err := cmd.Run(); cmd.ProcessState.ExitCode() != 1 || !strings.Contains(said.String(), "no space left on device") {
+			t.Errorf("%s %s: %v, %s", filepath.Base(line[0]), strings.Join(line[1:], " "), err, said.String())
+		}
+	}
+}
