@@ -138,9 +138,9 @@ func ingressTable() firewall.Table {
 			rule(firewall.Drop{Reason: firewall.MACSpoof}),
 			rule(firewall.Drop{Reason: firewall.IPSpoof}, udp),
 			rule(firewall.Up{}, carries4, udp),
-			rule(firewall.CountedUp{}, carries6, udp),
+			rule(firewall.Up{}, carries6, udp, firewall.Count{}),
 			rule(firewall.Up{Port: true}, carries4, udp),
-			rule(firewall.CountedUp{Port: true}, carries6, udp),
+			rule(firewall.Up{Port: true}, carries6, udp, firewall.Count{}),
 		}},
 		{Name: "neighbours", Rules: rules{
 			rule(drop, carries6, firewall.Protocol{Number: 0}),

@@ -98,6 +98,8 @@ type (
 	Connections struct{ Over uint32 }
 	// Opening is a TCP segment with SYN and without RST.
 	Opening struct{ Not bool }
+	// Count holds for all packets, and counts those that the matches before it let through. The count is no part of a rule's text.
+	Count struct{}
 	// Rate holds for so many Packets a second, or with PerMinute a minute, and for Burst packets at once; with Over,
 	// for the packets above that.
 	Rate struct {
@@ -158,6 +160,9 @@ const (
 	ProtocolSCTP   = 132
 )
 
+// Transports are the protocols with ports, by the names that infra.Ports has.
+var Transports = map[string]uint8{"tcp": ProtocolTCP, "udp": ProtocolUDP, "sctp": ProtocolSCTP}
+
 func (InInterface) match()     {}
 func (OutInterface) match()    {}
 func (EtherType) match()       {}
@@ -180,6 +185,7 @@ func (Origin) match()          {}
 func (Unconfirmed) match()     {}
 func (Connections) match()     {}
 func (Opening) match()         {}
+func (Count) match()           {}
 func (Rate) match()            {}
 func (Faster) match()          {}
 
@@ -315,6 +321,8 @@ func (m State) String() string {
 	}
 	return "ct state " + strings.Join(words, ",")
 }
+
+func (Count) String() string { return "counter" }
 
 func (m Rate) String() string {
 	over, unit := "", "second"

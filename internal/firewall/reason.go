@@ -1,6 +1,7 @@
 package firewall
 
 import (
+	"maps"
 	"slices"
 	"strings"
 
@@ -60,7 +61,7 @@ var Reasons = []Described{
 	{MACSpoof, "the guest sent with a source MAC that is not the guest's"},
 	{ARPSpoof, "the guest sent ARP or RARP in which the sender's MAC or address is not the guest's, or is missing"},
 	{IPSpoof, "the guest sent IPv4 or IPv6 with a source address that is not the guest's"},
-	{NeighbourSpoof, "the guest sent a neighbour or router solicitation, or a neighbour advertisement, for an address or with an option that is not the guest's"},
+	{NeighbourSpoof, "the guest sent a neighbour or router solicitation, or a neighbour advertisement, for an address or with an option that is not the guest's, or with more options than the filter looks through"},
 	{VLANTag, "the guest sent with a VLAN tag (802.1Q, 802.1ad) that Guard.VLANs does not allow, or with two"},
 	{EtherTypeOther, "the guest sent a frame that is neither IPv4, IPv6, ARP nor RARP, nor of Guard.EtherTypes"},
 	{BridgeControl, "the guest sent to an address of bridges (01:80:c2:00:xx:xx: spanning tree, LLDP, LACP)"},
@@ -130,13 +131,15 @@ func ReasonOf(chain string) (r Reason, ok bool) {
 func isReason(name string) bool { return syntax.IsWord(name, "-", 32) }
 
 // Counted returns a copy of the table in which each [Drop] and [Up] with a Reason is a [Goto] to a chain of that reason.
-// That chain counts the packet, and drops it or leaves it to the namespace. If logs, it also reports some packets of the NIC to the nflog group
+// That chain counts the packet, and drops it, by a rule or by its end, or leaves it to the namespace. If logs, it also reports some packets of the NIC to the nflog group
 // [LogGroup]: without a listener, the kernel forgets the report.
 //
-// The counter is at the end of the way of a dropped packet, so a packet that passes pays nothing. Two rules are
-// needed, as a rule ends where a limit is exceeded.
+// The counter is at the end of the way of a dropped packet, so a packet that passes pays nothing. A rule ends where a limit
+// is exceeded, so the report and the drop are two rules. Where the end of the chain drops as well, one rule counts and reports.
 func (t Table) Counted(nic string, logs bool) Table {
 	ends := map[string]Verdict{} // by chain
+	dropsBehind := t.endingInDrop()
+	falls := map[string]bool{} // chains of a reason at whose end a packet would pass
 	chains := slices.Clone(t.Chains)
 	for i, c := range chains {
 		rules := slices.Clone(c.Rules)
@@ -146,16 +149,18 @@ func (t Table) Counted(nic string, logs bool) Table {
 			case Drop:
 				if v.Reason != "" {
 					chain = dropChain + string(v.Reason)
-					ends[chain] = CountedDrop{}
+					ends[chain] = Drop{}
 				}
 			case Up:
 				if v.Reason != "" {
 					chain = upChain + string(v.Reason)
-					ends[chain] = CountedUp{Port: v.Port}
+					ends[chain] = Up{Port: v.Port}
+					falls[chain] = true
 				}
 			}
 			if chain != "" {
 				rules[j].Verdict = Goto{Chain: chain}
+				falls[chain] = falls[chain] || !dropsBehind[c.Name]
 			}
 		}
 		chains[i].Rules = rules
@@ -166,17 +171,53 @@ func (t Table) Counted(nic string, logs bool) Table {
 			if !used {
 				continue
 			}
-			rules := []Rule{{Verdict: end}}
-			if logs {
-				report := Rule{
-					Matches: []Match{Rate{Packets: logPerSecond, Burst: logBurst}},
-					Verdict: Log{Prefix: LogPrefix(nic, r.Reason), Group: LogGroup},
-				}
-				rules = append([]Rule{report}, rules...)
+			rate, log := Rate{Packets: logPerSecond, Burst: logBurst}, Log{Prefix: LogPrefix(nic, r.Reason), Group: LogGroup}
+			rules := []Rule{{Matches: []Match{Count{}}, Verdict: end}}
+			switch {
+			case logs && falls[chain]:
+				rules = append([]Rule{{Matches: []Match{rate}, Verdict: log}}, rules...)
+			case logs:
+				rules = []Rule{{Matches: []Match{Count{}, rate}, Verdict: log}}
 			}
 			chains = append(chains, Chain{Name: chain, Rules: rules})
 		}
 	}
 	t.Chains = chains
 	return t
+}
+
+// endingInDrop are the chains at whose end a packet is dropped: base chains with that policy, and chains that are entered by [Goto]
+// from such chains alone.
+func (t Table) endingInDrop() map[string]bool {
+	drops, passes := map[string]bool{}, map[string]bool{}
+	var follow func(chain string, by map[string]bool)
+	follow = func(chain string, by map[string]bool) {
+		if by[chain] {
+			return
+		}
+		by[chain] = true
+		i := slices.IndexFunc(t.Chains, func(c Chain) bool { return c.Name == chain })
+		if i < 0 { // a chain of a reason, which Counted adds
+			return
+		}
+		for _, r := range t.Chains[i].Rules {
+			if v, is := r.Verdict.(Goto); is {
+				follow(v.Chain, by)
+			}
+		}
+	}
+	for _, c := range t.Chains {
+		if c.Hook != "" && c.Drops {
+			follow(c.Name, drops)
+		} else if c.Hook != "" {
+			follow(c.Name, passes)
+		}
+		for _, r := range c.Rules {
+			if v, is := r.Verdict.(Jump); is {
+				follow(v.Chain, passes)
+			}
+		}
+	}
+	maps.DeleteFunc(drops, func(chain string, _ bool) bool { return passes[chain] })
+	return drops
 }

@@ -1,6 +1,7 @@
 package firewall
 
 import (
+	"slices"
 	"strings"
 	"testing"
 )
@@ -79,6 +80,30 @@ func TestCounted(t *testing.T) {
 			t.Errorf("logs %t: have\n%s\nwant\n%s", c.logs, have, c.want)
 		}
 	}
+	// Behind the end of such a chain the base chain drops, unless a jump leads there, or a base chain that accepts.
+	table.Chains[0].Hook, table.Chains[0].Drops = Ingress, true
+	merged := strings.NewReplacer(
+		strings.Replace(report, "REASON", "mac-spoof", 1)+"\t\tcounter drop\n", "\t\tcounter "+strings.TrimSpace(strings.Replace(report, "REASON", "mac-spoof", 1))+"\n",
+		strings.Replace(report, "REASON", "ip-spoof", 1)+"\t\tcounter drop\n", "\t\tcounter "+strings.TrimSpace(strings.Replace(report, "REASON", "ip-spoof", 1))+"\n",
+	).Replace(logs)
+	for what, c := range map[string]struct {
+		more []Chain
+		want string
+	}{
+		"goto":             {nil, merged},
+		"a jump":           {[]Chain{{Name: "later", Rules: []Rule{{Verdict: Jump{Chain: "also"}}}}, {Name: "also", Rules: []Rule{{Verdict: Drop{Reason: MACSpoof}}, {Verdict: Drop{Reason: IPSpoof}}}}}, logs},
+		"behind a jump":    {[]Chain{{Name: "later", Rules: []Rule{{Verdict: Jump{Chain: "also"}}}}, {Name: "also", Rules: []Rule{{Verdict: Goto{Chain: "last"}}}}, {Name: "last", Rules: []Rule{{Verdict: Drop{Reason: MACSpoof}}, {Verdict: Drop{Reason: IPSpoof}}}}}, logs},
+		"an accepting one": {[]Chain{{Name: "other", Hook: Ingress, Rules: []Rule{{Verdict: Drop{Reason: MACSpoof}}, {Verdict: Drop{Reason: IPSpoof}}}}}, logs},
+		"an unknown one":   {[]Chain{{Name: "other", Rules: []Rule{{Verdict: Drop{Reason: MACSpoof}}, {Verdict: Drop{Reason: IPSpoof}}}}}, logs},
+	} {
+		also := table
+		also.Chains = append(slices.Clone(table.Chains), c.more...)
+		ends := func(text string) string { return text[strings.Index(text, "\tchain drop-mac-spoof {"):] }
+		if have := ends(also.Counted("eth0", true).String()); have != ends(c.want) {
+			t.Errorf("%s: have\n%s\nwant\n%s", what, have, ends(c.want))
+		}
+	}
+	table.Chains[0].Hook, table.Chains[0].Drops = "", false
 	if table.String() != before {
 		t.Errorf("the table has changed:\n%s", table)
 	}

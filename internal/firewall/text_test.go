@@ -51,9 +51,10 @@ func samples() []Rule {
 		{Verdict: Return{}},
 		{Verdict: Accept{}},
 		{Verdict: Drop{}},
-		{Verdict: CountedDrop{}},
+		drop(Count{}),
+		drop(Count{}, Rate{Packets: 20, Burst: 5}),
 		{Verdict: Up{Reason: NetworkDHCP}},
-		{Verdict: CountedUp{Port: true}},
+		{Matches: []Match{Count{}}, Verdict: Up{Port: true}},
 		{Verdict: Log{Prefix: "guestwire eth0 mac-spoof", Group: 7}},
 		{Verdict: Continue{}},
 		{Verdict: Offload{Table: "flows"}},
@@ -74,12 +75,12 @@ func samples() []Rule {
 // nftablesOnly holds for a rule that iptables cannot express.
 func nftablesOnly(r Rule) bool {
 	switch r.Verdict.(type) {
-	case Continue, Offload, Fwd, Up, CountedUp, CountedDrop, Log, LowerMSS, SetSource, SetDestination:
+	case Continue, Offload, Fwd, Up, Log, LowerMSS, SetSource, SetDestination:
 		return true
 	}
 	return slices.ContainsFunc(r.Matches, func(m Match) bool {
 		switch m.(type) {
-		case EtherType, Multicast, Carries, Bytes, SocketUser, Fragment, Longer, Assured, Lasting, Rate, Faster, InSet, AddToSet:
+		case EtherType, Multicast, Carries, Bytes, SocketUser, Fragment, Longer, Assured, Lasting, Count, Rate, Faster, InSet, AddToSet:
 			return true
 		}
 		return false

@@ -24,10 +24,6 @@ type (
 		Port   bool
 		Reason Reason
 	}
-	// CountedUp counts the packet, and is an Up. The count is no part of a rule's text.
-	CountedUp struct{ Port bool }
-	// CountedDrop counts the packet and discards it. The count is no part of a rule's text.
-	CountedDrop struct{}
 	// Log reports the packet to the listener of an nflog group, and continues with the next rule.
 	Log struct {
 		Prefix string
@@ -70,10 +66,8 @@ type (
 
 func (Accept) verdict()         {}
 func (Drop) verdict()           {}
-func (CountedDrop) verdict()    {}
 func (Log) verdict()            {}
 func (Up) verdict()             {}
-func (CountedUp) verdict()      {}
 func (Continue) verdict()       {}
 func (Goto) verdict()           {}
 func (Jump) verdict()           {}
@@ -87,16 +81,14 @@ func (LowerMSS) verdict()       {}
 func (SetSource) verdict()      {}
 func (SetDestination) verdict() {}
 
-func (Accept) String() string      { return "accept" }
-func (Drop) String() string        { return "drop" }
-func (v Up) String() string        { return pastBridge(v.Port) + "accept" }
-func (v CountedUp) String() string { return pastBridge(v.Port) + "counter accept" }
-func (CountedDrop) String() string { return "counter drop" }
-func (Continue) String() string    { return "continue" }
-func (v Goto) String() string      { return "goto " + v.Chain }
-func (v Jump) String() string      { return "jump " + v.Chain }
-func (Return) String() string      { return "return" }
-func (ClampMSS) String() string    { return "tcp option maxseg size set rt mtu" }
+func (Accept) String() string   { return "accept" }
+func (Drop) String() string     { return "drop" }
+func (v Up) String() string     { return pastBridge(v.Port) + "accept" }
+func (Continue) String() string { return "continue" }
+func (v Goto) String() string   { return "goto " + v.Chain }
+func (v Jump) String() string   { return "jump " + v.Chain }
+func (Return) String() string   { return "return" }
+func (ClampMSS) String() string { return "tcp option maxseg size set rt mtu" }
 
 // NearestBridge is the destination of LLDP frames (IEEE 802.1AB).
 var NearestBridge = []byte{0x01, 0x80, 0xc2, 0x00, 0x00, 0x0e}

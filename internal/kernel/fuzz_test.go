@@ -111,6 +111,8 @@ func parsers(t testing.TB) []parser {
 			func(b []byte) error { return new(DropCount).add(b) }},
 		{"parseListener", [][]byte{listenerTold(netstate.Listener{Address: gateway4, Port: 53}), listenerTold(netstate.Listener{Address: gateway6, Port: 53})},
 			func(b []byte) error { _, err := parseListener(b); return err }},
+		{"parseConnection", [][]byte{connectionTold(gateway4, gateway4, gateway4), connectionTold(gateway6, gateway6, gateway6)},
+			func(b []byte) error { _, err := parseConnection(b); return err }},
 		{"parseAdvertisement", [][]byte{advertisementTold(neighbour6, mac6Told...)},
 			func(b []byte) error { _, err := parseAdvertisement(b); return err }},
 		{"answerError", [][]byte{make([]byte, unix.SizeofNlMsgerr)},

@@ -76,7 +76,11 @@ func (n *Namespace) presentNames(ops []netstate.Op) (present []netstate.Op, rena
 			if !renamed {
 				present, renamed = slices.Clone(ops), true
 			}
-			taken = taken || n.route.hasLink(c.Device)
+			if !taken {
+				if taken, err = n.route.hasLink(c.Device); err != nil {
+					return nil, false, false, fmt.Errorf("chain %s: link %s: %w", c.Name, c.Device, err)
+				}
+			}
 			set.Table.Chains = slices.Clone(set.Table.Chains)
 			set.Table.Chains[j].Device = name
 			present[i] = set
@@ -99,7 +103,7 @@ func (n *Namespace) sendTables(ops []netstate.Op) ([]failure, error) {
 	if err != nil {
 		return nil, err
 	}
-	if taken || !bindsNames() { // taken: the kernel would bind the chain to the other link
+	if taken || !BindsNames() { // taken: the kernel would bind the chain to the other link
 		failures, _, err := n.transact(present)
 		n.own.commit(present, err == nil && len(failures) == 0 && !renamed)
 		return failures, err
@@ -113,8 +117,8 @@ func (n *Namespace) sendTables(ops []netstate.Op) ([]failure, error) {
 	return failures, err
 }
 
-// bindsNames says whether kernels of this release bind a chain to the name of a link.
-var bindsNames = sync.OnceValue(func() bool {
+// BindsNames says whether kernels of this release, since Linux 6.16, bind a chain to the name of a link, and not to the link.
+var BindsNames = sync.OnceValue(func() bool {
 	var name unix.Utsname
 	var major, minor int
 	if unix.Uname(&name) != nil {

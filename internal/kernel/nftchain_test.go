@@ -55,10 +55,10 @@ func TestRenamedLink(t *testing.T) {
 	}
 	pod.Exec("nft", "flush", "ruleset")
 	pod.IP("link set eth0-nic name away")
-	was := bindsNames
-	defer func() { bindsNames = was }()
+	was := BindsNames
+	defer func() { BindsNames = was }()
 	for guess, guessed := range map[string]func() bool{"by release": was, "names": func() bool { return true }, "links": func() bool { return false }} {
-		bindsNames = guessed
+		BindsNames = guessed
 		if err := apply(firewall.Rule{Verdict: firewall.Accept{}}); err != nil {
 			t.Fatal(err)
 		}

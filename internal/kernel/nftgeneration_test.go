@@ -108,8 +108,8 @@ func TestHolds(t *testing.T) {
 	names := netstate.Names{Table: testTable.Name}
 	counted := testTable
 	counted.Chains = append(slices.Clone(testTable.Chains), firewall.Chain{Name: "counted", Rules: []firewall.Rule{
-		{Matches: []firewall.Match{firewall.IP{Version: 4}}, Verdict: firewall.CountedDrop{}},
-		{Matches: []firewall.Match{firewall.IP{Version: 6}}, Verdict: firewall.CountedDrop{}},
+		{Matches: []firewall.Match{firewall.IP{Version: 4}, firewall.Count{}}, Verdict: firewall.Drop{}},
+		{Matches: []firewall.Match{firewall.IP{Version: 6}, firewall.Count{}}, Verdict: firewall.Drop{}},
 	}})
 	for command, holds := range map[string]bool{
 		"list ruleset": true,
@@ -224,10 +224,10 @@ func TestChainThatGoesWithItsLink(t *testing.T) {
 func TestOwnTablesOfRenamedLink(t *testing.T) {
 	nstest.Need(t)
 	names := netstate.Names{Table: testTable.Name}
-	before := bindsNames
-	t.Cleanup(func() { bindsNames = before })
+	before := BindsNames
+	t.Cleanup(func() { BindsNames = before })
 	for _, binds := range []bool{before(), false} {
-		bindsNames = func() bool { return binds }
+		BindsNames = func() bool { return binds }
 		pod := nstest.New(t, "pod")
 		pod.IP("link add eth0 type veth peer name away")
 		err := netns.Do(pod.File, func() error {

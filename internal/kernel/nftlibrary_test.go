@@ -230,6 +230,8 @@ func encodeMatch(m firewall.Match) []expr.Any {
 		return []expr.Any{load, masked(firewall.Mask(m.Prefix)), compare(false, address)}
 	case firewall.Connections:
 		return []expr.Any{&expr.Connlimit{Count: m.Over, Flags: 1}} // NFT_CONNLIMIT_F_INV: over
+	case firewall.Count:
+		return []expr.Any{&expr.Counter{}}
 	case firewall.Rate:
 		limit := &expr.Limit{Type: expr.LimitTypePkts, Rate: uint64(m.Packets), Unit: expr.LimitTimeSecond, Burst: uint32(m.Burst), Over: m.Over}
 		if m.PerMinute {
@@ -262,10 +264,6 @@ func encodeVerdict(v firewall.Verdict) []expr.Any {
 		return []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}}
 	case firewall.Up:
 		return encodeUp(v.Port)
-	case firewall.CountedUp:
-		return encodeUp(v.Port, &expr.Counter{})
-	case firewall.CountedDrop:
-		return []expr.Any{&expr.Counter{}, &expr.Verdict{Kind: expr.VerdictDrop}}
 	case firewall.Log:
 		return []expr.Any{&expr.Log{Key: 1<<unix.NFTA_LOG_GROUP | 1<<unix.NFTA_LOG_PREFIX, Group: v.Group, Data: []byte(v.Prefix)}}
 	case firewall.Continue:
@@ -314,14 +312,14 @@ func encodeVerdict(v firewall.Verdict) []expr.Any {
 	panic(fmt.Sprintf("no expression for %T", v)) // a new type of verdict is missing above
 }
 
-// encodeUp returns the expressions of firewall.Up, with others before it accepts.
-func encodeUp(port bool, others ...expr.Any) (e []expr.Any) {
+// encodeUp returns the expressions of firewall.Up.
+func encodeUp(port bool) (e []expr.Any) {
 	if port {
 		e = append(e, &expr.Immediate{Register: 1, Data: firewall.NearestBridge}, &expr.Payload{
 			OperationType: expr.PayloadWrite, SourceRegister: 1, Base: expr.PayloadBaseLLHeader, Offset: 0, Len: uint32(len(firewall.NearestBridge)),
 		})
 	}
-	return append(append(e, others...), &expr.Verdict{Kind: expr.VerdictAccept})
+	return append(e, &expr.Verdict{Kind: expr.VerdictAccept})
 }
 
 // setMSS writes register 1 into the MSS of a TCP segment, unless the MSS there is lower (nft_exthdr_tcp_set_eval in

@@ -215,6 +215,8 @@ func (w *nftWriter) writeMatch(m firewall.Match) {
 	case firewall.Connections:
 		const count, flags, over = 1, 2, 1 // NFTA_CONNLIMIT_COUNT, NFTA_CONNLIMIT_FLAGS, NFT_CONNLIMIT_F_INV
 		w.expression("connlimit", field{count, m.Over}, field{flags, over})
+	case firewall.Count:
+		w.counter()
 	case firewall.Rate:
 		seconds := uint64(1)
 		if m.PerMinute {
@@ -261,12 +263,7 @@ func (w *nftWriter) writeVerdict(v firewall.Verdict) {
 	case firewall.Drop:
 		w.verdict(drop, "")
 	case firewall.Up:
-		w.up(v.Port, false)
-	case firewall.CountedUp:
-		w.up(v.Port, true)
-	case firewall.CountedDrop:
-		w.counter()
-		w.verdict(drop, "")
+		w.up(v.Port)
 	case firewall.Log:
 		element, data := w.openExpression("log")
 		w.number16(unix.NFTA_LOG_GROUP, v.Group)
@@ -555,14 +552,11 @@ func (w *nftWriter) setAddress(a netip.Addr, v4, v6 uint32) {
 		field{unix.NFTA_PAYLOAD_CSUM_FLAGS, unix.NFT_PAYLOAD_L4CSUM_PSEUDOHDR})
 }
 
-// up writes the expressions of firewall.Up, or with count those of firewall.CountedUp.
-func (w *nftWriter) up(port, count bool) {
+// up writes the expressions of firewall.Up.
+func (w *nftWriter) up(port bool) {
 	if port {
 		w.load(1, firewall.NearestBridge)
 		w.expression("payload", field{unix.NFTA_PAYLOAD_SREG, 1}, field{unix.NFTA_PAYLOAD_BASE, ether}, field{unix.NFTA_PAYLOAD_OFFSET, 0}, field{unix.NFTA_PAYLOAD_LEN, uint32(len(firewall.NearestBridge))})
-	}
-	if count {
-		w.counter()
 	}
 	w.verdict(accept, "")
 }

@@ -579,8 +579,10 @@ func (g guest) filterICMP6(add chainAdder) {
 // fromUnspecified matches the source ::, in a packet that is known as IPv6.
 var fromUnspecified = firewall.Bytes{Header: firewall.Network, Offset: 8, Value: make([]byte, 16)}
 
-// longestDiscovery is the IPv6 payload of the longest message of neighbour discovery that passes.
-const longestDiscovery = 127
+// longestDiscovery is the IPv6 payload of the longest message of neighbour discovery that passes, in octets: behind the target
+// there are six options of 8 octets at most. A host sends two, its link-layer address and a nonce (RFC 7527). Signatures (RFC 3971)
+// are longer than what rules could look through.
+const longestDiscovery = 79
 
 func optionType(offset int, first byte, last ...byte) firewall.Match {
 	return firewall.Bytes{Header: firewall.Transport, Offset: offset, Value: []byte{first}, Last: last}

@@ -773,11 +773,11 @@ func (b *builder) addDiscoveryOptions6() {
 
 		const far = "another's MAC may stand where the filter does not look"
 		var frames [][]byte
-		for _, units := range []byte{13, 14, 28, 120} {
-			units -= byte(m.fixed/8) - 3 // so many that the payload has 128 octets at least
+		for _, units := range []byte{7, 8, 13, 28, 120} {
+			units -= byte(m.fixed/8) - 3 // so many that the payload has 80 octets at least
 			frames = append(frames, m.frame(unknown(253, units)), m.frame(unknown(253, units-1), lie(m.option)), m.frame(slices.Repeat([][]byte{unknown(254, 1)}, int(units))...))
 		}
-		b.drop(firewall.NeighbourSpoof, 6, m.name+" with 128 octets and more", far, frames...)
+		b.drop(firewall.NeighbourSpoof, 6, m.name+" with 80 octets and more", far, frames...)
 	}
 }
 

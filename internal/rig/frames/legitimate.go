@@ -173,14 +173,14 @@ func (b *builder) addNeighbours6() {
 		if m.bare {
 			b.add(6, m.name+" with an unknown option", skipped, before...)
 			b.add(6, m.name+" with two unknown options", skipped, behind...)
-			b.add(6, m.name+" with many unknown options", skipped, m.frame(slices.Repeat([][]byte{unknown(254, 1)}, 12)...), m.frame(unknown(253, 12)))
+			b.add(6, m.name+" with many unknown options", skipped, m.frame(slices.Repeat([][]byte{unknown(254, 1)}, 6)...), m.frame(unknown(253, 6)))
 			continue
 		}
 		b.add(6, m.name+" with an unknown option before its MAC", skipped, before...)
 		b.add(6, m.name+" with an unknown option behind its MAC", skipped, behind...)
 		b.add(6, m.name+" with unknown options before and behind its MAC", skipped, m.frame(unknown(33, 2), linkLayer(m.option, b.MAC), unknown(253, 3)))
 		b.add(6, m.name+" with an unknown option alone", skipped, m.frame(unknown(253, 2)))
-		units := byte((120 - m.fixed) / 8) // in the longest payload below 128 octets
+		units := byte((72 - m.fixed) / 8) // in the longest payload below 80 octets
 		b.add(6, m.name+" with many unknown options", skipped,
 			m.frame(append(slices.Repeat([][]byte{unknown(254, 1)}, int(units)-1), linkLayer(m.option, b.MAC))...),
 			m.frame(linkLayer(m.option, b.MAC), unknown(253, units-1)), m.frame(unknown(253, units-1), linkLayer(m.option, b.MAC)))
