@@ -22,7 +22,10 @@ type Masquerade struct {
 	// DefaultGatewayMAC, so a guest that moves to another namespace finds the gateway that its neighbour tables know. A NIC
 	// that was wired by a version of guestwire without this field keeps the MAC of that time until Teardown.
 	GatewayMAC cache.MAC `json:"gatewayMAC,omitzero"`
-	// Ports are what is forwarded to the guest; nil: everything, of every protocol; empty: nothing.
+	// Ports are what is forwarded to the guest; nil: everything, of every protocol; empty: nothing. A UDP exchange that the
+	// network has opened before Setup goes on with the guest, unless the process sends first after Setup, and after Teardown with
+	// the process. A TCP connection of before Setup stays the process's. What others have opened to the guest stays the guest's
+	// when a later Setup takes the port away, for as long as it goes on.
 	Ports []Ports `json:"ports,omitzero"`
 	// Excluded are not forwarded: they stay the namespace's own. Excluded ports may not be in Ports, so
 	// Excluded is for Ports that are nil, and for Sidecar: a range with a gap is two ranges.

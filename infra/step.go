@@ -19,6 +19,7 @@ type Step struct {
 	//	qdisc-add, qdisc-del, filter-add, filter-del (tc)
 	//	table-set, table-del (nftables, or the wiring's chains in iptables)
 	//	sysctl-set
+	//	connections-del (connections that the kernel tracks)
 	//	record-write (the file for Phase2; Check has it, and Plan does not)
 	Kind string `json:"kind"`
 	// Link is the link that the operation is on, by the name that it has at that point of the plan. Empty: none,

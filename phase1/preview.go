@@ -11,7 +11,8 @@ import (
 )
 
 // Plan returns what Setup would do, and changes nothing in the namespace or in State. For a wiring
-// that is complete there are no steps. Plan needs what Setup needs, the lock too, and has
+// that is complete there are no steps; Setup has the kernel forget older exchanges with translated ports nevertheless
+// ("connections-del"), if it tracks any. Plan needs what Setup needs, the lock too, and has
 // Setup's errors, except those of making and changing things: Plan does not make State. It waits for the lock
 // until ctx ends.
 func Plan(ctx context.Context, c Config) (*Preview, error) {
@@ -33,6 +34,9 @@ func Plan(ctx context.Context, c Config) (*Preview, error) {
 			return err
 		}
 		refused := append([]*infra.RefusedError{}, plan.Refused...) // not nil, which would be null in JSON
+		if len(ops) > 0 {
+			ops = append(ops, plan.OlderExchanges()...)
+		}
 		preview = &Preview{Steps: netstate.Steps(ops), Record: plan.Record, Refused: refused}
 		if from := s.movedFrom(earlier); from != nil {
 			preview.Changes = cache.Changes(*from, plan.Record)

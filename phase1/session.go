@@ -206,6 +206,14 @@ func (s *session) apply(ctx context.Context, ops []netstate.Op) error {
 	return nil
 }
 
+// forgetConnections carries out operations on tracked connections. A failure is told, and is no error: the wiring is as it shall
+// be without them, and a way back that cannot end would be worse than an exchange that is lost.
+func (s *session) forgetConnections(ops []netstate.Op) {
+	if err := s.ns.Apply(context.Background(), ops); err != nil {
+		s.tell.say("NIC %s: exchanges that the kernel tracks may keep their destination for as long as they go on: %v", s.nic, err)
+	}
+}
+
 // read returns the namespace as it is now, as far as it concerns the plan.
 func (s *session) read(plan *wiring.Plan) (netstate.Snapshot, error) {
 	return s.ns.Snapshot(netstate.NamesFor(s.nic), plan.SysctlPaths(), plan.Tables())

@@ -19,8 +19,9 @@ import (
 //
 // A wired NIC can get another DNS, Options, Device and MTU: the record changes, and a running Serve
 // follows it. It can get another Guard, other Limits, a masquerade other Ports, Excluded, Loopback, Sidecar and
-// MaxConnections, and a routed NIC other Excluded, Sidecar and MaxConnections: the rules are replaced at once, and established connections go on. What
-// [infra.SameGuest] refuses is infra.ErrWired.
+// MaxConnections, and a routed NIC other Excluded, Sidecar and MaxConnections: the rules are replaced at once, and
+// established connections go on; but a UDP exchange with a port that is newly translated goes on where the port leads.
+// What [infra.SameGuest] refuses is infra.ErrWired.
 //
 // Setup needs root with CAP_SYS_ADMIN and CAP_NET_ADMIN; with Own, CAP_NET_ADMIN is enough. It waits until ctx ends for other calls on the same
 // namespace, of other processes too. If the guest has an IPv6 gateway with a global address, or an IPv4 gateway outside of
@@ -66,6 +67,7 @@ func Setup(ctx context.Context, c Config) (cache.Record, error) {
 			return err
 		}
 		if err = s.converge(ctx, plan, ops); err == nil {
+			s.forgetConnections(plan.OlderExchanges())
 			err = cache.Write(s.state.Root, plan.Record)
 		}
 		if err != nil && earlier == nil {

@@ -111,7 +111,7 @@ func (s *session) nothingWired(state string) error {
 	if err := s.explainMark(now, state, nil); err != nil {
 		return err
 	}
-	s.tell.say("NIC %s is not wired in this namespace: nothing is taken down", s.nic)
+	s.tell.say("NIC %s is not wired in this namespace: nothing is taken down%s", s.nic, s.othersWired())
 	return s.removeJournal() // an interrupted Setup may have begun to write one
 }
 
@@ -157,8 +157,11 @@ func (s *session) undo(plan *wiring.Plan, cutOff bool) error {
 	}
 	record := s.removeRecord()
 	err = s.giveBack(plan, ops, gone)
-	if record == nil && (err == nil || errors.Is(err, infra.ErrNoNIC)) {
-		err = errors.Join(err, s.removeJournal())
+	if err == nil || errors.Is(err, infra.ErrNoNIC) {
+		s.forgetConnections(plan.OwnConnections())
+		if record == nil {
+			err = errors.Join(err, s.removeJournal())
+		}
 	}
 	if err = errors.Join(record, err); err != nil {
 		return fmt.Errorf("give the namespace back: %w", err)

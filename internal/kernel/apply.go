@@ -14,7 +14,8 @@ import (
 )
 
 // Apply carries out the operations in order. Neighbouring nftables operations are one transaction, and
-// neighbouring rtnetlink operations are one batch, but the deletion of a group (see deleteGroup). Apply checks ctx between batches.
+// neighbouring rtnetlink operations are one batch, but the deletion of a group (see deleteGroup). Neighbouring deletions of
+// connections share one list of the connections. Apply checks ctx between batches.
 //
 // A failed operation is a *infra.StepError; several are joined. rtnetlink does not stop at a failure: the
 // operations behind it in the same batch have been tried. An nftables transaction that failed changed
@@ -39,7 +40,7 @@ func (n *Namespace) Apply(ctx context.Context, ops []netstate.Op) error {
 		for end < len(ops) && carriers[end] == carriers[done] && carriers[done] != ofItsOwn && carriers[done] != deletion && (settles(ops[end]) || !settles(ops[end-1])) {
 			end++
 		}
-		failures, err := n.applyBatch(carriers[done], ops[done:end])
+		failures, err := n.applyBatch(ctx, carriers[done], ops[done:end])
 		if err != nil {
 			failures = append(failures, failure{0, err})
 		}
@@ -111,6 +112,7 @@ const (
 	nfnetlink carrier = "nfnetlink"
 	rtnetlink carrier = "rtnetlink"
 	deletion  carrier = "rtnetlink, on a socket of its own"
+	conntrack carrier = "nfnetlink, of connection tracking"
 )
 
 // carrierOf names every operation, as a new one must not be taken for one of rtnetlink.
@@ -124,6 +126,8 @@ func carrierOf(op netstate.Op) (carrier, error) {
 		return tableCarrier(op.Family)
 	case netstate.GroupDel:
 		return deletion, nil
+	case netstate.ConnectionsDel:
+		return conntrack, nil
 	case netstate.LinkAdd, netstate.LinkSet, netstate.LinkDel, netstate.BridgeSet, netstate.BridgePortSet, netstate.ConfSet,
 		netstate.AddressAdd, netstate.AddressDel, netstate.RouteAdd, netstate.RouteDel, netstate.NeighbourAdd, netstate.NeighbourDel,
 		netstate.IngressAdd, netstate.IngressDel, netstate.FilterAdd, netstate.FilterDel:
@@ -142,12 +146,15 @@ func tableCarrier(f firewall.Family) (carrier, error) {
 	return nfnetlink, nil
 }
 
-func (n *Namespace) applyBatch(c carrier, ops []netstate.Op) ([]failure, error) {
+func (n *Namespace) applyBatch(ctx context.Context, c carrier, ops []netstate.Op) ([]failure, error) {
 	if c == ofItsOwn {
 		return nil, applyOne(ops[0])
 	}
 	if c == nfnetlink {
 		return n.sendTables(ops)
+	}
+	if c == conntrack {
+		return nil, n.forgetConnections(ctx, ops)
 	}
 	if c == deletion {
 		return nil, n.deleteGroup(ops[0].(netstate.GroupDel))

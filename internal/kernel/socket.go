@@ -56,10 +56,14 @@ func (s *socket) linkName(index int) (string, error) {
 	return request.Name(), nil
 }
 
-// hasLink says whether a link has the name (netdevice(7), SIOCGIFINDEX).
-func (s *socket) hasLink(name string) bool {
-	request, err := unix.NewIfreq(name)
-	return err == nil && unix.IoctlIfreq(s.fd, unix.SIOCGIFINDEX, request) == nil
+// hasLink says whether a link has the name. An ioctl would start modprobe(8) for a name that no link has.
+func (s *socket) hasLink(name string) (bool, error) {
+	r := request(unix.RTM_GETLINK, 0, ifInfo(unix.AF_UNSPEC, 0), attr32(unix.IFLA_EXT_MASK, skipStatistics), nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)))
+	err := s.dump(r, func() {}, func([]byte) error { return nil })
+	if answers(err, unix.ENODEV) {
+		return false, nil
+	}
+	return err == nil, err
 }
 
 func (s *socket) close() {

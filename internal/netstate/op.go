@@ -186,29 +186,36 @@ type (
 		Family firewall.Family
 		Name   string
 	}
+	// ConnectionsDel has the kernel forget connections that it tracks: those for which all holds that is set. The addresses
+	// are those of the first packet and of the answers to it, as conntrack(8) calls them.
+	ConnectionsDel struct {
+		OrigSrc, OrigDst, ReplySrc, ReplyDst netip.Prefix
+		Ports                                []infra.Ports // to which they were opened; none: each port of each protocol
+	}
 )
 
-func (o TapAdd) kind() (kind, link string)        { return "tap-add", o.Link }
-func (o LinkAdd) kind() (kind, link string)       { return "link-add", o.Name }
-func (o BridgeSet) kind() (kind, link string)     { return "bridge-set", o.Link }
-func (o LinkSet) kind() (kind, link string)       { return "link-set", o.Link }
-func (o LinkDel) kind() (kind, link string)       { return "link-del", o.Link }
-func (o GroupDel) kind() (kind, link string)      { return "group-del", "" }
-func (o BridgePortSet) kind() (kind, link string) { return "bridge-port-set", o.Link }
-func (o ConfSet) kind() (kind, link string)       { return "sysctl-set", o.Link }
-func (o SysctlSet) kind() (kind, link string)     { return "sysctl-set", "" }
-func (o AddressAdd) kind() (kind, link string)    { return "address-add", o.Link }
-func (o AddressDel) kind() (kind, link string)    { return "address-del", o.Link }
-func (o RouteAdd) kind() (kind, link string)      { return "route-add", o.Link }
-func (o RouteDel) kind() (kind, link string)      { return "route-del", o.Link }
-func (o NeighbourAdd) kind() (kind, link string)  { return neighbourOrFDB(o.Neighbour) + "-add", o.Link }
-func (o NeighbourDel) kind() (kind, link string)  { return neighbourOrFDB(o.Neighbour) + "-del", o.Link }
-func (o IngressAdd) kind() (kind, link string)    { return "qdisc-add", o.Link }
-func (o IngressDel) kind() (kind, link string)    { return "qdisc-del", o.Link }
-func (o FilterAdd) kind() (kind, link string)     { return "filter-add", o.Link }
-func (o FilterDel) kind() (kind, link string)     { return "filter-del", o.Link }
-func (o TableSet) kind() (kind, link string)      { return "table-set", "" }
-func (o TableDel) kind() (kind, link string)      { return "table-del", "" }
+func (o TapAdd) kind() (kind, link string)         { return "tap-add", o.Link }
+func (o LinkAdd) kind() (kind, link string)        { return "link-add", o.Name }
+func (o BridgeSet) kind() (kind, link string)      { return "bridge-set", o.Link }
+func (o LinkSet) kind() (kind, link string)        { return "link-set", o.Link }
+func (o LinkDel) kind() (kind, link string)        { return "link-del", o.Link }
+func (o GroupDel) kind() (kind, link string)       { return "group-del", "" }
+func (o BridgePortSet) kind() (kind, link string)  { return "bridge-port-set", o.Link }
+func (o ConfSet) kind() (kind, link string)        { return "sysctl-set", o.Link }
+func (o SysctlSet) kind() (kind, link string)      { return "sysctl-set", "" }
+func (o AddressAdd) kind() (kind, link string)     { return "address-add", o.Link }
+func (o AddressDel) kind() (kind, link string)     { return "address-del", o.Link }
+func (o RouteAdd) kind() (kind, link string)       { return "route-add", o.Link }
+func (o RouteDel) kind() (kind, link string)       { return "route-del", o.Link }
+func (o NeighbourAdd) kind() (kind, link string)   { return neighbourOrFDB(o.Neighbour) + "-add", o.Link }
+func (o NeighbourDel) kind() (kind, link string)   { return neighbourOrFDB(o.Neighbour) + "-del", o.Link }
+func (o IngressAdd) kind() (kind, link string)     { return "qdisc-add", o.Link }
+func (o IngressDel) kind() (kind, link string)     { return "qdisc-del", o.Link }
+func (o FilterAdd) kind() (kind, link string)      { return "filter-add", o.Link }
+func (o FilterDel) kind() (kind, link string)      { return "filter-del", o.Link }
+func (o TableSet) kind() (kind, link string)       { return "table-set", "" }
+func (o TableDel) kind() (kind, link string)       { return "table-del", "" }
+func (o ConnectionsDel) kind() (kind, link string) { return "connections-del", "" }
 
 // neighbourOrFDB tells a neighbour from an entry of a bridge's forwarding database, which has no IP address.
 func neighbourOrFDB(n Neighbour) string {
@@ -534,6 +541,34 @@ func (o TableDel) String() string {
 		return fmt.Sprintf("%s-save | grep -vE '%s-[a-z]+( |$)' | %s-restore", o.Family, name, o.Family)
 	}
 	return fmt.Sprintf("nft delete table %s %s", o.Family, o.Name)
+}
+
+// String is the command, or a line for each range of ports. A range is a comment, as conntrack(8) takes one port or all.
+func (o ConnectionsDel) String() string {
+	where := ""
+	for _, a := range []struct {
+		flag   string
+		prefix netip.Prefix
+	}{{"orig-src", o.OrigSrc}, {"orig-dst", o.OrigDst}, {"reply-src", o.ReplySrc}, {"reply-dst", o.ReplyDst}} {
+		if a.prefix.IsValid() {
+			where += fmt.Sprintf(" --%s %s", a.flag, networkText(a.prefix))
+		}
+	}
+	if len(o.Ports) == 0 {
+		return "conntrack -D" + where
+	}
+	var lines []string
+	for _, p := range o.Ports {
+		line := "conntrack -D -p " + p.Transport() + where
+		switch {
+		case p.First == p.End():
+			line += fmt.Sprintf(" --orig-port-dst %d", p.First)
+		case p.First > 1 || p.End() < 65535:
+			line = fmt.Sprintf("# for each PORT from %d to %d: %s --orig-port-dst PORT", p.First, p.End(), line)
+		}
+		lines = append(lines, line)
+	}
+	return strings.Join(lines, "\n")
 }
 
 // networkText is the prefix as ip(8) writes it.

@@ -48,6 +48,12 @@ func TestOpText(t *testing.T) {
 		"ip link set eth0 addrgenmode 4":                                                netstate.LinkSet{Link: "eth0", AddrGen: &four},
 		"ip link set eth0 name a address 02:00:00:00:00:07 mtu 9 group 8 alias \"b c\"": netstate.LinkSet{Link: "eth0", Name: "a", MAC: mac, MTU: 9, Group: 8, Alias: "b c"},
 
+		"conntrack -D --orig-src 10.0.2.0/24":                  netstate.ConnectionsDel{OrigSrc: prefix("10.0.2.0/24")},
+		"conntrack -D --reply-src fd00::2 --reply-dst fd00::1": netstate.ConnectionsDel{ReplySrc: prefix("fd00::2/128"), ReplyDst: prefix("fd00::1/128")},
+		"conntrack -D -p udp --orig-dst fd00::7 --orig-port-dst 53\n# for each PORT from 55 to 65535: conntrack -D -p udp --orig-dst fd00::7 --orig-port-dst PORT": netstate.ConnectionsDel{
+			OrigDst: prefix("fd00::7/128"), Ports: []infra.Ports{{Protocol: "udp", First: 53}, {Protocol: "udp", First: 55, Last: 65535}}},
+		"conntrack -D -p udp --orig-dst 10.0.0.7 --reply-src 10.0.0.7": netstate.ConnectionsDel{OrigDst: prefix("10.0.0.7/32"), ReplySrc: prefix("10.0.0.7/32"), Ports: []infra.Ports{{Protocol: "udp", First: 1, Last: 65535}}},
+
 		"ip link set br0 type bridge group_fwd_mask 8 stp_state 1":           netstate.BridgeSet{Link: "br0", Settings: netstate.Settings{"stp_state": 1, "group_fwd_mask": 8}},
 		"bridge link set dev tap0 isolated on learning off":                  port(netstate.Settings{"learning": 0, "isolated": 1}),
 		"bridge link set dev tap0 group_fwd_mask 0 mcast_router 1 state 0":   port(netstate.Settings{"state": 0, "mcast_router": 1, "group_fwd_mask": 0}),

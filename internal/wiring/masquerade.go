@@ -110,11 +110,31 @@ func (b masquerade) wire(p *Plan, nic netstate.Link) error {
 	if t.ports.reserve {
 		p.wanted.Sysctls[netstate.ReservedPorts] = reserved(p.found.Sysctls[netstate.ReservedPorts])
 	}
+	if b.Sidecar == nil { // whose proxies take what the network sends
+		p.older = untranslated(t.taken(), forwardedUDP(b.Masquerade))
+	}
+	p.own = ofNetworks(p.guestNetworks(br))
 	p.Record.Warnings = append(p.Record.Warnings, warnTakenPorts(b.Masquerade, p.found.Listeners, t.addresses)...)
 	if err := p.addTranslation(t, b.Firewall, len(v6) > 0); err != nil {
 		return err
 	}
 	return p.addGuest(ends, br)
+}
+
+// guestNetworks are those of the guest behind the bridge, and its other addresses to which a route leads.
+func (p *Plan) guestNetworks(br netstate.Link) []netip.Prefix {
+	var networks []netip.Prefix
+	for _, a := range p.wanted.Addresses {
+		if a.Link == br.Index && !a.Prefix.Addr().IsLinkLocalUnicast() {
+			networks = append(networks, a.Prefix.Masked())
+		}
+	}
+	for _, r := range p.wanted.Routes {
+		if r.Link == br.Index && r.Gateway.IsValid() {
+			networks = append(networks, r.Destination)
+		}
+	}
+	return networks
 }
 
 // wire4 gives the guest and the bridge their IPv4 addresses.

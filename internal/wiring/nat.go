@@ -3,6 +3,7 @@ package wiring
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/firewall"
@@ -125,14 +126,19 @@ func (t translation) fromNetwork() []firewall.Rule {
 // Loopback to the loopback addresses.
 func (t translation) fromNamespace() []firewall.Rule {
 	var rules []firewall.Rule
-	for _, a := range t.addresses {
-		rules = append(rules, t.forwarded(a.Addr())...)
-	}
-	if t.Loopback {
-		rules = append(rules, t.forwarded(netip.AddrFrom4([4]byte{127, 0, 0, 1}))...)
-		rules = append(rules, t.forwarded(netip.IPv6Loopback())...)
+	for _, a := range t.taken() {
+		rules = append(rules, t.forwarded(a)...)
 	}
 	return rules
+}
+
+// taken are the addresses whose forwarded ports lead to the guest.
+func (t translation) taken() []netip.Addr {
+	all := addressesIn(t.addresses)
+	if t.Loopback {
+		all = append(all, netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback())
+	}
+	return slices.DeleteFunc(all, func(a netip.Addr) bool { return !t.has(version(a)) })
 }
 
 // forwarded sends packets for an address that meet the conditions to the guest, if the guest has an address of
@@ -249,7 +255,7 @@ func (t translation) source() []firewall.Rule {
 	from, out := t.fromGuest(), firewall.OutInterface{Name: t.names.NIC}
 	var rules []firewall.Rule
 	for _, name := range []string{"tcp", "udp", "sctp"} {
-		number := transports[name]
+		number := firewall.Transports[name]
 		protocol := firewall.Protocol{Number: number}
 		for _, k := range t.ports.kept[name] {
 			rules = append(rules, rule(firewall.Masquerade{First: k.first, Last: k.last}, from, out, protocol,
@@ -302,7 +308,7 @@ func (t translation) toNamespace() []firewall.Rule {
 func (t translation) reserved() []firewall.Rule {
 	var rules []firewall.Rule
 	for _, name := range []string{"tcp", "udp", "sctp"} {
-		number, of := transports[name], t.ports.others[name]
+		number, of := firewall.Transports[name], t.ports.others[name]
 		rules = append(rules, rule(drop(firewall.NotForwarded), firewall.Protocol{Number: number}, firewall.DestinationPort{Protocol: number, First: of.first, Last: of.last}))
 	}
 	return rules

@@ -30,6 +30,8 @@ type Plan struct {
 	wanted  compare.State
 	// put are addresses and routes that the wiring puts at the NIC, which Undo removes. The other bindings put none there.
 	put compare.Gone
+	// older and own are what OlderExchanges and OwnConnections return.
+	older, own []netstate.Op
 }
 
 // Journal is what a plan was made of. Its method Plan makes the same plan again.
@@ -194,7 +196,7 @@ func (p *Plan) String() string {
 	if err != nil {
 		return err.Error() // cannot be: the NIC was found
 	}
-	return netstate.Text(ops)
+	return netstate.Text(append(ops, p.OlderExchanges()...))
 }
 
 // Steps are what is left to do to wire the NIC, in order, given the namespace as it is now: as it was

@@ -10,8 +10,6 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-var transports = map[string]uint8{"tcp": firewall.ProtocolTCP, "udp": firewall.ProtocolUDP, "sctp": firewall.ProtocolSCTP}
-
 // containsPort says whether the port is one of the list.
 func containsPort(list []infra.Ports, protocol string, port uint16) bool {
 	return slices.ContainsFunc(list, infra.Ports{Protocol: protocol, First: port}.Overlaps)
@@ -19,7 +17,7 @@ func containsPort(list []infra.Ports, protocol string, port uint16) bool {
 
 // matchPorts are the conditions of a rule for the ports.
 func matchPorts(p infra.Ports) []firewall.Match {
-	number := transports[p.Transport()]
+	number := firewall.Transports[p.Transport()]
 	return []firewall.Match{
 		firewall.Protocol{Number: number},
 		firewall.DestinationPort{Protocol: number, First: p.First, Last: p.End()},
@@ -50,7 +48,11 @@ func warnTakenPorts(b infra.Masquerade, listeners []netstate.Listener, addresses
 		if !forwarded || containsPort(b.Excluded, l.Protocol, l.Port) || !reached(l, addresses) && !(b.Loopback && l.Address.IsLoopback()) {
 			continue
 		}
-		warnings = append(warnings, fmt.Sprintf("the namespace serves %s port %d at %v, which is forwarded to the guest: exclude %d/%s to keep it", l.Protocol, l.Port, l.Address, l.Port, l.Protocol))
+		remedy := fmt.Sprintf("exclude %d/%s to keep it", l.Port, l.Protocol)
+		if b.Ports != nil { // which none of Excluded may be in
+			remedy = fmt.Sprintf("leave %d/%s out of binding.masquerade.ports to keep it", l.Port, l.Protocol)
+		}
+		warnings = append(warnings, fmt.Sprintf("the namespace serves %s port %d at %v, which is forwarded to the guest: %s", l.Protocol, l.Port, l.Address, remedy))
 	}
 	return distinct(warnings)
 }

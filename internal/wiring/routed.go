@@ -80,6 +80,11 @@ func (b routed) wire(p *Plan, nic netstate.Link) error {
 	if err := p.checkGuestMAC(); err != nil {
 		return err
 	}
+	all := slices.Concat(r.own4, r.own6)
+	p.older = untranslated(all, excludedUDP(b.Routed))
+	for _, a := range all {
+		p.own = append(p.own, ofHop(a, r.hop(a))...)
+	}
 	r.forwarding = p.forwarding(nic, tap.Name, ends, b.MaxConnections)
 	for _, e := range ends {
 		r.sources[version(e.guest)] = p.ownSources(nic, e.gateway)

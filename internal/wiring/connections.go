@@ -1,0 +1,76 @@
+package wiring
+
+import (
+	"net/netip"
+
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/netstate"
+)
+
+// The kernel decides once for a connection whether it is translated. If rules of another program have the namespace track
+// connections, it knows UDP exchanges that are older than the wiring, and exchanges that go on when the wiring has gone. So it
+// has to forget these. TCP connections belong to the sockets that opened them, and stay.
+
+// OlderExchanges are the steps behind Steps: the kernel forgets the UDP exchanges that others have opened to ports that the
+// wiring translates. What these send next is translated.
+func (p *Plan) OlderExchanges() []netstate.Op { return p.older }
+
+// OwnConnections are the steps behind Undo: the kernel forgets the connections that the wiring has translated, and those with
+// addresses that only the wiring had.
+func (p *Plan) OwnConnections() []netstate.Op { return p.own }
+
+// untranslated are the UDP exchanges with ports of the addresses.
+func untranslated(addresses []netip.Addr, ports []infra.Ports) (ops []netstate.Op) {
+	for _, a := range addresses {
+		if len(ports) > 0 {
+			ops = append(ops, netstate.ConnectionsDel{OrigDst: single(a), ReplySrc: single(a), Ports: ports})
+		}
+	}
+	return ops
+}
+
+// ofNetworks are the connections of networks that only the wiring has.
+func ofNetworks(networks []netip.Prefix) (ops []netstate.Op) {
+	for _, n := range networks {
+		ops = append(ops, netstate.ConnectionsDel{OrigSrc: n}, netstate.ConnectionsDel{ReplySrc: n})
+	}
+	return ops
+}
+
+// ofHop are the connections that a routed binding has translated between an address of the NIC and the namespace's, and those
+// between the two. Other routed NICs have the same address of the namespace.
+func ofHop(own, hop netip.Addr) []netstate.Op {
+	nic, inside := single(own), single(hop)
+	return []netstate.Op{
+		netstate.ConnectionsDel{OrigSrc: inside, ReplyDst: nic},
+		netstate.ConnectionsDel{OrigDst: nic, ReplySrc: inside},
+		netstate.ConnectionsDel{OrigSrc: inside, OrigDst: nic},
+		netstate.ConnectionsDel{ReplySrc: nic, ReplyDst: inside},
+	}
+}
+
+// forwardedUDP are the UDP ports that a masquerade forwards.
+func forwardedUDP(b infra.Masquerade) []infra.Ports {
+	var forwarded portSet
+	if b.Ports == nil {
+		forwarded.add(span{1, 65535})
+	}
+	forwarded.include(b.Ports, "udp")
+	forwarded.remove(b.Excluded, "udp")
+	return forwarded.udp()
+}
+
+// excludedUDP are the UDP ports that a routed binding leaves to the namespace.
+func excludedUDP(b infra.Routed) []infra.Ports {
+	var excluded portSet
+	excluded.include(b.Excluded, "udp")
+	return excluded.udp()
+}
+
+func (s portSet) udp() []infra.Ports {
+	var list []infra.Ports
+	for _, r := range s {
+		list = append(list, infra.Ports{Protocol: "udp", First: r.first, Last: r.last})
+	}
+	return list
+}

@@ -1,0 +1,86 @@
+package wiring_test
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/netstate"
+	"github.com/guestwire/guestwire/internal/wiring"
+)
+
+// TestConnections: which tracked connections Setup and Teardown have the kernel forget. Where the journal is lost, Teardown has
+// it forget the same, with the record and by what the namespace shows.
+func TestConnections(t *testing.T) {
+	masqueraded := func(m infra.Masquerade) infra.Spec {
+		return withSpec(masquerade(), func(s *infra.Spec) { s.Binding = m })
+	}
+	guests := []string{"--orig-src 10.0.2.0/24", "--reply-src 10.0.2.0/24", "--orig-src fd10:0:2::/120", "--reply-src fd10:0:2::/120"}
+	hops := []string{
+		"--orig-src 169.254.75.1 --reply-dst 10.244.1.7", "--orig-dst 10.244.1.7 --reply-src 169.254.75.1",
+		"--orig-src 169.254.75.1 --orig-dst 10.244.1.7", "--reply-src 10.244.1.7 --reply-dst 169.254.75.1",
+		"--orig-src fd00:a9fe:4b01::1 --reply-dst fd00:244:1::7", "--orig-dst fd00:244:1::7 --reply-src fd00:a9fe:4b01::1",
+		"--orig-src fd00:a9fe:4b01::1 --orig-dst fd00:244:1::7", "--reply-src fd00:244:1::7 --reply-dst fd00:a9fe:4b01::1",
+	}
+	both := []string{"-p udp --orig-dst 10.244.1.7 --reply-src 10.244.1.7", "-p udp --orig-dst fd00:244:1::7 --reply-src fd00:244:1::7"}
+	dns := []infra.Ports{{First: 80}, {Protocol: "udp", First: 53}}
+	withPort := func(lines []string) (list []string) {
+		for _, l := range lines {
+			list = append(list, l+" --orig-port-dst 53")
+		}
+		return list
+	}
+	for _, c := range []struct {
+		name       string
+		spec       infra.Spec
+		older, own []string
+	}{
+		{"masquerade", masquerade(), both, guests},
+		{"other networks", masqueraded(infra.Masquerade{IPv4: pfx("192.168.9.0/30"), IPv6: pfx("fd77::/64")}), both,
+			[]string{"--orig-src 192.168.9.0/30", "--reply-src 192.168.9.0/30", "--orig-src fd77::/64", "--reply-src fd77::/64"}},
+		{"ports", masqueraded(infra.Masquerade{Ports: dns}), withPort(both), guests},
+		{"TCP alone", masqueraded(infra.Masquerade{Ports: dns[:1]}), nil, guests},
+		{"a sidecar", masqueraded(infra.Masquerade{Sidecar: &infra.Sidecar{}}), nil, guests},
+		{"further addresses", withSpec(masquerade(), func(s *infra.Spec) { s.Guard.Prefixes = []netip.Prefix{pfx("10.9.0.0/20"), pfx("fe80::/64")} }), both,
+			append(slices.Clone(guests), "--orig-src 10.9.0.0/20", "--reply-src 10.9.0.0/20")},
+		{"routed", routed(), nil, hops},
+		{"routed, excluded", withSpec(routed(), func(s *infra.Spec) { s.Binding = infra.Routed{Excluded: dns} }), withPort(both), hops},
+		{"redirect", redirect(), nil, nil},
+		{"bridge", bridge(), nil, nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			plan := newPlan(t, flannel(), c.spec)
+			forgets(t, "Setup", plan.OlderExchanges(), c.older, true)
+			forgets(t, "Teardown", plan.OwnConnections(), c.own, true)
+			want := slices.DeleteFunc(slices.Clone(c.own), func(l string) bool { return strings.Contains(l, "10.9.0.0/20") }) // neither tells these
+			for how, record := range map[string]*cache.Record{"by the namespace": nil, "by the record": &plan.Record} {
+				k := wire(t, plan, flannel())
+				again, err := wiring.Salvage(k.snapshot(), "eth0", c.spec.Binding.Kind(), record).Plan()
+				if err != nil {
+					t.Fatal(err)
+				}
+				forgets(t, "ForceTeardown, "+how, again.OwnConnections(), want, false)
+			}
+		})
+	}
+}
+
+// forgets wants the commands of conntrack(8), and if exactly is set no others.
+func forgets(t *testing.T, who string, ops []netstate.Op, want []string, exactly bool) {
+	t.Helper()
+	var have []string
+	for _, o := range ops {
+		have = append(have, strings.TrimPrefix(o.String(), "conntrack -D "))
+	}
+	for _, l := range want {
+		if !slices.Contains(have, l) {
+			t.Errorf("%s does not forget %s", who, l)
+		}
+	}
+	if exactly && len(have) != len(want) || len(want) == 0 && len(have) > 0 {
+		t.Errorf("%s forgets\n%s, want\n%s", who, strings.Join(have, "\n"), strings.Join(want, "\n"))
+	}
+}

@@ -1,0 +1,292 @@
+package phase1_test
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/netns"
+	"github.com/guestwire/guestwire/internal/rig/nstest"
+	"github.com/guestwire/guestwire/phase1"
+)
+
+// track has the namespace track its connections, as Docker's rules for its DNS server do.
+func track(n *nstest.Namespace) {
+	for family, server := range map[string]string{"ip": "127.0.0.11", "ip6": "::1"} {
+		n.Exec("nft", fmt.Sprintf(`table %s docker {
+			chain prerouting { type nat hook prerouting priority -100; }
+			chain output { type nat hook output priority -100; %[1]s daddr %s udp dport 53 dnat to :5353; }
+			chain postrouting { type nat hook postrouting priority 100; }
+		}`, family, server))
+	}
+}
+
+// listTracked lists the connections that the namespace tracks. Not every kernel has /proc/net/nf_conntrack.
+func listTracked(t *testing.T, n *nstest.Namespace) string {
+	t.Helper()
+	var lines []string
+	err := netns.Do(n.File, func() error {
+		for _, family := range []netlink.InetFamily{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+			list, err := netlink.ConntrackTableList(netlink.ConntrackTable, family)
+			if err != nil {
+				return err
+			}
+			for _, c := range list {
+				lines = append(lines, c.String())
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Join(lines, "\n")
+}
+
+// endpoint is a socket that goes on.
+type endpoint struct {
+	name string
+	c    net.Conn
+}
+
+// open opens a UDP socket, or a TCP connection, that lasts as long as the test.
+func open(t *testing.T, n *nstest.Namespace, network string, to netip.AddrPort) endpoint {
+	t.Helper()
+	var c net.Conn
+	nstest.Eventually(t, func() error {
+		return netns.Do(n.File, func() (err error) {
+			c, err = net.DialTimeout(network, to.String(), 3*time.Second)
+			return err
+		})
+	})
+	t.Cleanup(func() { c.Close() })
+	return endpoint{fmt.Sprintf("%s %v to %v", network, c.LocalAddr(), c.RemoteAddr()), c}
+}
+
+// goesOn sends until an answer holds the text.
+func (e endpoint) goesOn(t *testing.T, when, want string) {
+	t.Helper()
+	answer, b := "", make([]byte, 1500)
+	for end := time.Now().Add(patience); !strings.Contains(answer, want); {
+		if time.Now().After(end) {
+			t.Errorf("%s, %s: the last answer is %q, want %s", when, e.name, answer, want)
+			return
+		}
+		if _, err := e.c.Write([]byte(fmt.Sprintf("%-127s\n", want))); err != nil {
+			time.Sleep(10 * time.Millisecond) // the error is an ICMP message about what was sent before
+			continue
+		}
+		e.c.SetReadDeadline(time.Now().Add(300 * time.Millisecond))
+		if n, err := e.c.Read(b); err == nil {
+			answer = string(b[:n])
+		}
+	}
+}
+
+// TestTrackedExchanges: in a namespace that tracks its connections, UDP exchanges of others with a port go on with whoever has
+// the port: the process, the guest from Setup on, and the process after Teardown. Connections of TCP, exchanges of the
+// process itself, and those with an excluded port go on as they are. Teardown leaves no connection with an address of the wiring.
+func TestTrackedExchanges(t *testing.T) {
+	excluded := []infra.Ports{{Protocol: "udp", First: 8001}}
+	for _, b := range []struct {
+		binding infra.Binding
+		own     bool // the process's own sockets go on
+		inner   []string
+		force   bool
+	}{
+		{infra.Masquerade{Excluded: excluded}, true, []string{"10.0.2.", "fd10:0:2::"}, false},
+		{infra.Masquerade{Excluded: excluded}, true, []string{"10.0.2.", "fd10:0:2::"}, true},
+		{infra.Masquerade{Ports: []infra.Ports{{Protocol: "udp", First: 8000}}, Loopback: true, Firewall: "iptables-nft"}, true, []string{"10.0.2.", "fd10:0:2::"}, false},
+		{infra.Routed{Excluded: excluded}, false, []string{infra.RoutedIPv4.String(), infra.RoutedIPv6.String()}, false},
+		{infra.Routed{Excluded: excluded}, false, []string{infra.RoutedIPv4.String(), infra.RoutedIPv6.String()}, true},
+	} {
+		name := b.binding.Kind()
+		if m, is := b.binding.(infra.Masquerade); is && m.Ports != nil {
+			name += ", one port, iptables-nft"
+		}
+		if b.force {
+			name += ", by force"
+		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			nstest.Need(t, "nft")
+			s := newScene(t)
+			track(s.Pod)
+			any4, any6 := netip.IPv4Unspecified(), netip.IPv6Unspecified()
+			var taken, kept, own []endpoint
+			for _, port := range []uint16{8000, 8001} {
+				// At all addresses, where a routed binding gives the process others.
+				s.Pod.Serve("process", "udp", netip.AddrPortFrom(any4, port))
+				s.Pod.Serve("process", "udp", netip.AddrPortFrom(nstest.Pod6, port))
+			}
+			s.Pod.Serve("process", "tcp", netip.AddrPortFrom(any6, 8003))
+			s.World.Serve("world", "udp", netip.AddrPortFrom(nstest.Gateway4, 8002), netip.AddrPortFrom(nstest.Gateway6, 8002))
+			for _, a := range []netip.Addr{nstest.Pod4, nstest.Pod6} {
+				taken = append(taken, open(t, s.World, "udp", netip.AddrPortFrom(a, 8000)))
+				if a.Is4() || b.own { // by a routed binding the service that listens at its own address alone does not hear it
+					kept = append(kept, open(t, s.World, "udp", netip.AddrPortFrom(a, 8001)))
+				}
+				if b.own {
+					tcp := open(t, s.World, "tcp", netip.AddrPortFrom(a, 8003))
+					if _, err := tcp.c.Read(make([]byte, 1500)); err != nil { // who answers; then the connection echoes
+						t.Fatal(err)
+					}
+					own = append(own, tcp)
+				}
+			}
+			for _, a := range []netip.Addr{nstest.Gateway4, nstest.Gateway6} {
+				if b.own {
+					own = append(own, open(t, s.Pod, "udp", netip.AddrPortFrom(a, 8002)))
+				}
+			}
+			all := func(when, takenBy string) {
+				t.Helper()
+				for _, e := range taken {
+					e.goesOn(t, when, takenBy+":8000 sees")
+				}
+				for _, e := range kept {
+					e.goesOn(t, when, "process:8001 sees")
+				}
+				for _, e := range own {
+					want := "echo"
+					if strings.HasPrefix(e.name, "udp") {
+						want = "world:8002 sees"
+					}
+					e.goesOn(t, when, want)
+				}
+			}
+			all("before Setup", "process")
+			if list := listTracked(t, s.Pod); !strings.Contains(list, "dport=8000") {
+				t.Fatalf("the pod does not track the exchanges:\n%s", list)
+			}
+			c := config(s.Network, b.binding)
+			setup(t, c)
+			r := record(t, s.Network)
+			var at []netip.AddrPort
+			if b.own {
+				s.wire(t, "guest", c)
+			} else {
+				s.routedGuest(t, r)
+			}
+			at = append(at, netip.AddrPortFrom(r.IPv4.Address.Addr(), 8000), netip.AddrPortFrom(r.IPv6.Address, 8000))
+			s.who["guest"].Serve("guest", "udp", at...)
+			all("after Setup", "guest")
+			m, translates := b.binding.(infra.Masquerade)
+			if translates && m.Firewall == "" && nstest.HasFlowTables() { // an exchange that has lasted for two seconds passes by one
+				nstest.Eventually(t, func() error {
+					taken[0].goesOn(t, "in the flow table", "guest:8000 sees")
+					if len(connections(s.Pod, "udp", "dport=8000 ", offloaded)) == 0 {
+						return fmt.Errorf("no exchange is in the flow table:\n%s", connections(s.Pod, "udp"))
+					}
+					return nil
+				})
+			}
+
+			c.CutOff = true // the guest has the tap until the test ends
+			if b.force {
+				harmJournal(t, s.Network, "removed")
+				if _, err := phase1.ForceTeardown(t.Context(), c); err != nil {
+					t.Fatal(err)
+				}
+			} else {
+				if err := phase1.Teardown(t.Context(), c); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, inner := range b.inner {
+				if list := listTracked(t, s.Pod); strings.Contains(list, "="+inner) {
+					t.Errorf("connections with %s are left:\n%s", inner, list)
+				}
+			}
+			all("after Teardown", "process")
+		})
+	}
+}
+
+// TestConnectionsOfOtherNICs: Setup and Teardown of a NIC cost another NIC's wiring no connection. Routed NICs have one address of
+// the namespace together.
+func TestConnectionsOfOtherNICs(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		wired [2]infra.Binding // eth0's, net1's
+		from  string           // who has a connection by net1
+	}{
+		{"routed", [2]infra.Binding{infra.Routed{}, infra.Routed{}}, "pod"},
+		{"masquerade", [2]infra.Binding{infra.Masquerade{}, infra.Masquerade{IPv4: netip.MustParsePrefix("10.0.3.0/24"), IPv6: netip.MustParsePrefix("fd10:0:3::/120")}}, "guest"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			s := newScene(t)
+			s.World.IP("link add pod2 type veth peer name net1 netns " + s.Pod.Name)
+			s.World.IP("addr add 10.245.0.1/24 dev pod2")
+			s.World.IP("link set pod2 up")
+			s.Pod.IP("addr add 10.245.0.7/24 dev net1")
+			s.Pod.IP("link set net1 up")
+			s.Pod.Settle("net1")
+			first, second := config(s.Network, c.wired[0]), config(s.Network, c.wired[1])
+			second.NIC = "net1"
+			setup(t, second)
+			world := netip.MustParseAddrPort("10.245.0.1:8002")
+			var server net.Listener
+			err := netns.Do(s.World.File, func() (err error) {
+				server, err = net.Listen("tcp", world.String())
+				return err
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer server.Close()
+			from := s.Pod
+			if c.from == "guest" {
+				dir, err := os.OpenRoot(second.State)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer dir.Close()
+				r, err := cache.Read(dir, "net1")
+				if err != nil {
+					t.Fatal(err)
+				}
+				from = s.Guest(t, r)
+				from.IP("link set eth0 up")
+				from.IP(fmt.Sprintf("addr add %v dev eth0", r.IPv4.Address))
+				from.IP(fmt.Sprintf("route add default via %v", r.IPv4.Gateway()))
+			}
+			client := open(t, from, "tcp", world).c
+			peer, err := server.Accept()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer peer.Close()
+			// The peer sends: what the pod itself sends would be translated anew.
+			hears := func(when string) {
+				t.Helper()
+				sent, heard := []byte(when), make([]byte, len(when))
+				if _, err := peer.Write(sent); err != nil {
+					t.Fatal(err)
+				}
+				client.SetReadDeadline(time.Now().Add(patience))
+				if _, err := io.ReadFull(client, heard); err != nil || !bytes.Equal(sent, heard) {
+					t.Fatalf("%s, the connection by net1: %q, %v", when, heard, err)
+				}
+			}
+			hears("before Setup of eth0")
+			setup(t, first)
+			hears("after Setup of eth0")
+			if err := phase1.Teardown(t.Context(), first); err != nil {
+				t.Fatal(err)
+			}
+			hears("after Teardown of eth0")
+		})
+	}
+}

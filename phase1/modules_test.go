@@ -1,0 +1,82 @@
+package phase1_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/rig/nstest"
+	"github.com/guestwire/guestwire/phase1"
+)
+
+// TestNoModuleByLinkName: the kernel starts modprobe(8) for a program that asks by ioctl for a name that no link has, and
+// takes the name for that of a module (dev_load). No call asks so. The test is not parallel, as the trace is of the whole kernel.
+func TestNoModuleByLinkName(t *testing.T) {
+	nstest.Need(t)
+	nstest.NeedRoot(t, "it traces the kernel")
+	if _, err := os.Stat("/proc/sys/kernel/modprobe"); errors.Is(err, os.ErrNotExist) {
+		nstest.LeaveOut(t, "this kernel loads no modules")
+	}
+	const nic = "mod7" // the programs of other tests ask for eth0-nic
+	requests := traceModules(t)
+	for _, b := range []infra.Binding{infra.Bridge{}, infra.Redirect{}, infra.Routed{}, infra.Masquerade{}} {
+		n := nstest.NewNetwork(t)
+		for _, change := range []string{"eth0 down", "eth0 name " + nic, nic + " up"} {
+			n.Pod.IP("link set " + change)
+		}
+		n.Pod.Settled()
+		c := config(n, b)
+		c.NIC = nic
+		setup(t, c)
+		setup(t, c)
+		if err := phase1.Check(t.Context(), c); err != nil {
+			t.Error(err)
+		}
+		if err := phase1.Teardown(t.Context(), c); err != nil {
+			t.Error(err)
+		}
+	}
+	for line := range strings.Lines(requests()) {
+		if strings.Contains(line, nic) {
+			t.Error(line)
+		}
+	}
+	nstest.Run(t, "sh", "-c", "ip link show "+nic+"-gone 2>/dev/null || true") // which asks so
+	if !strings.Contains(requests(), "netdev-"+nic+"-gone") {
+		t.Error("the trace lacks the request of ip(8), so it shows nothing")
+	}
+}
+
+// traceModules has the kernel trace the names of modules that it is asked for, until the test's end (tracefs, the event
+// module_request). The returned function reads the trace.
+func traceModules(t *testing.T) func() string {
+	t.Helper()
+	tracefs := nstest.Dir(t)
+	if err := unix.Mount("guestwire", tracefs, "tracefs", 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	instance := filepath.Join(tracefs, "instances", "guestwire-"+filepath.Base(filepath.Dir(tracefs)))
+	t.Cleanup(func() {
+		if err := errors.Join(os.Remove(instance), unix.Unmount(tracefs, unix.MNT_DETACH)); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := os.Mkdir(instance, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(instance, "events/module/module_request/enable"), []byte("1"), 0); err != nil {
+		t.Fatal(err)
+	}
+	return func() string {
+		text, err := os.ReadFile(filepath.Join(instance, "trace"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+}
