@@ -151,6 +151,28 @@ func (b *bench) learn(ctx context.Context) (err error) {
 	return netns.Do(p.file, func() error { return b.learnTeardown(ctx, plan, steps) })
 }
 
+// presentNames gives chains of the NIC its present name, which internal/kernel does too where the kernel binds chains to links.
+func presentNames(ops []netstate.Op) []netstate.Op {
+	if kernel.BindsNames() {
+		return ops
+	}
+	ops = slices.Clone(ops)
+	for i, op := range ops {
+		set, is := op.(netstate.TableSet)
+		if !is {
+			continue
+		}
+		set.Table.Chains = slices.Clone(set.Table.Chains)
+		for j, c := range set.Table.Chains {
+			if c.Link != 0 {
+				set.Table.Chains[j].Device = nic
+			}
+		}
+		ops[i] = set
+	}
+	return ops
+}
+
 // journalOf returns the journal's path.
 func journalOf(p *pod) (string, error) {
 	identity, err := netns.Identify(p.file)
@@ -197,7 +219,7 @@ func (b *bench) learnSetup(ops []netstate.Op, journal wiring.Journal, files map[
 	if err := write(journalFile, "600"); err != nil {
 		return err
 	}
-	if err := l.apply(ops); err != nil {
+	if err := l.apply(presentNames(ops)); err != nil {
 		return err
 	}
 	b.addSnapshot(l, slices.DeleteFunc(slices.Clone(ops), func(op netstate.Op) bool {

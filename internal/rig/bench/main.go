@@ -148,7 +148,17 @@ func parseOptions(args []string, out io.Writer) (options, error) {
 	if o.only != "" && !slices.Contains(o.partNames(), o.only) {
 		return o, fmt.Errorf("-only %s: the parts are %s", o.only, strings.Join(o.partNames(), ", "))
 	}
-	return o, nil
+	if o.only == "" {
+		return o, nil
+	}
+	var other error
+	f.Visit(func(set *flag.Flag) {
+		belongs := strings.Contains(set.Usage, o.only+": ") || strings.Contains(set.Usage, o.only+", ")
+		if !belongs && set.Name != "only" && set.Name != "document" {
+			other = fmt.Errorf("-%s: the part %s has no such flag; bench -help tells the part of each", set.Name, o.only)
+		}
+	})
+	return o, other
 }
 
 // picture is the path of the time lines' picture, beside the document; empty: there is no document.

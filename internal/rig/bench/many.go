@@ -39,7 +39,7 @@ const (
 // Setups of eight workers at once.
 func measureMany(ctx context.Context, w io.Writer, l loads) (err error) {
 	if l.starts < 1 || l.namespaces < 10 || l.turns < 1 {
-		return fmt.Errorf("%+v, want 1 or more of each, and 10 namespaces", l)
+		return fmt.Errorf("-setups %d, -guests %d, -teardowns %d: want 1 or more of each", l.starts, l.namespaces/20, l.turns)
 	}
 	dir, err := os.MkdirTemp("", "guestwire-bench-")
 	if err != nil {

@@ -11,13 +11,17 @@ import (
 // TestOptions: a command line with a word that means nothing is refused, and the refusal names the word or what is meant.
 func TestOptions(t *testing.T) {
 	for line, want := range map[string]string{
-		"setup":             `"setup" is no flag`,
-		"-only setup many":  `"many" is no flag`,
-		"-only setups":      "the parts are setup, ",
-		"-setup 3":          "-setup",
-		"-only setup -h":    flag.ErrHelp.Error(),
-		"-setups many":      `"many"`,
-		"-setups=3 -only= ": "",
+		"setup":                    `"setup" is no flag`,
+		"-only setup many":         `"many" is no flag`,
+		"-only setups":             "the parts are setup, ",
+		"-setup 3":                 "-setup",
+		"-only setup -h":           flag.ErrHelp.Error(),
+		"-setups many":             `"many"`,
+		"-setups=3 -only= ":        "",
+		"-only timeline -setups 3": "-setups: the part timeline has no such flag",
+		"-only many -setups 3":     "",
+		"-only many -guests 3":     "",
+		"-only node -guests 3":     "",
 	} {
 		_, err := parseOptions(strings.Fields(line), io.Discard)
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {

@@ -18,7 +18,7 @@ func writeScript(path string, ops []netstate.Op) (string, error) {
 		command, rest, _ := strings.Cut(text, " ")
 		switch o := op.(type) {
 		case netstate.TableSet:
-			if o.Table.Family == firewall.NetDev { // the table's hook needs the tap
+			if o.Table.Family == firewall.NetDev || len(o.Table.Flows) > 0 { // before Linux 6.16 the hook needs the tap
 				late.WriteString(o.Table.String())
 			} else {
 				before.WriteString(o.Table.String())
