@@ -125,7 +125,7 @@ func newNamespace(t testing.TB, ipv4, ipv6 netip.Addr) *Namespace {
 // goroutines that f starts are not.
 func (n *Namespace) Do(f func() error) error { return n.lab.Do(f) }
 
-// Run runs a program in the namespace and returns what it printed. A failure ends the test.
+// Run runs a program in the namespace and returns its standard output. A failure ends the test, and says all that it printed.
 func (n *Namespace) Run(program string, args ...string) string {
 	n.t.Helper()
 	out, err := n.lab.Run(program, args...)

@@ -7,6 +7,8 @@ import (
 	"io/fs"
 	"path/filepath"
 	"reflect"
+	"slices"
+	"strings"
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
@@ -76,12 +78,22 @@ func (s *session) wired(state string) (*journal, error) {
 		if err != nil {
 			return nil, err
 		}
-		return nil, s.explainMark(now, state, fmt.Errorf("NIC %s: %w in this namespace", s.nic, ErrNotWired))
+		return nil, s.explainMark(now, state, fmt.Errorf("NIC %s: %w in this namespace%s", s.nic, ErrNotWired, s.othersWired()))
 	}
 	if j.Salvaged {
 		return nil, fmt.Errorf("NIC %s: %w: its forced Teardown was interrupted: call Teardown", s.nic, ErrNotWired)
 	}
 	return j, j.checkState(state)
+}
+
+// othersWired names the NICs of the namespace that are wired, as whoever calls may have mistyped the NIC; none: empty.
+func (s *session) othersWired() string {
+	nics, err := s.node.nics(s.identity.Name())
+	nics = slices.DeleteFunc(nics, func(nic string) bool { return nic == s.nic })
+	if err != nil || len(nics) == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" (wired here: %s)", strings.Join(nics, ", "))
 }
 
 // compareRecord returns nil if the record is as Setup wrote it.

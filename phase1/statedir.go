@@ -396,7 +396,7 @@ func checkRootOnly(path string, info fs.FileInfo, bits fs.FileMode) error {
 			return fmt.Errorf("%s: owner %d, which is how a user outside of this user namespace is shown as well, mode %04o, want owner 0 and mode %04o or less (name another directory; / itself has to be a directory of the namespace's root, or the namespace without user %[2]d): %[5]w",
 				path, stat.Uid, perm, perm&^bits, fs.ErrPermission)
 		}
-		return fmt.Errorf("%s: owner %d, mode %04o, want owner 0 and mode %04[4]o or less (chown root %[1]s; chmod %04[4]o %[1]s): %[5]w",
+		return fmt.Errorf("%s: owner %d, mode %04o, want owner 0 and mode %04[4]o or less (name another one, or, if it serves nothing else, chown root %[1]s; chmod %04[4]o %[1]s): %[5]w",
 			path, stat.Uid, perm, perm&^bits, fs.ErrPermission)
 	}
 	return nil

@@ -6,6 +6,7 @@ package lab
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -80,19 +81,18 @@ func setSysctl(name, value string) error {
 // Do calls f on a thread in the namespace.
 func (n Namespace) Do(f func() error) error { return netns.Do(n.File, f) }
 
-// Run runs a program in the namespace, with a mount namespace of its own, and returns what the program printed.
+// Run runs a program in the namespace, with a mount namespace of its own, and returns its standard output. ip(8) complains on
+// standard error of namespaces that another program deletes meanwhile. An error holds both.
 func (n Namespace) Run(program string, args ...string) (string, error) {
 	cmd := exec.Command(program, args...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: unix.CLONE_NEWNS}
-	var out []byte
-	err := n.Do(func() (err error) {
-		out, err = cmd.CombinedOutput()
-		return err
-	})
+	var out, complaints bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &complaints
+	err := n.Do(cmd.Run)
 	if err != nil {
-		err = fmt.Errorf("%s: %w\n%s", strings.Join(cmd.Args, " "), err, out)
+		err = fmt.Errorf("%s: %w\n%s%s", strings.Join(cmd.Args, " "), err, &out, &complaints)
 	}
-	return string(out), err
+	return out.String(), err
 }
 
 // PacketSocket returns a socket that sends frames by a link as they are (packet(7)). One that listens also receives the

@@ -24,14 +24,16 @@ import (
 	"github.com/guestwire/guestwire/internal/sandbox"
 )
 
-// Run runs a program and returns what it printed. A failure ends the test.
+// Run runs a program and returns its standard output. A failure ends the test, and says all that the program printed.
 func Run(t testing.TB, program string, args ...string) string {
 	t.Helper()
-	out, err := exec.Command(program, args...).CombinedOutput()
-	if err != nil {
-		t.Fatalf("%s %s: %v\n%s", program, strings.Join(args, " "), err, out)
+	var out, complaints bytes.Buffer
+	cmd := exec.Command(program, args...)
+	cmd.Stdout, cmd.Stderr = &out, &complaints
+	if err := cmd.Run(); err != nil {
+		t.Fatalf("%s %s: %v\n%s%s", program, strings.Join(args, " "), err, &out, &complaints)
 	}
-	return string(out)
+	return out.String()
 }
 
 // Dir is a directory that everybody can enter; t.TempDir makes one for root alone.

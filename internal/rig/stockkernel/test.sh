@@ -14,4 +14,4 @@ binary=$root/bin/${package//\//-}.test
 rm -f "$binary"
 go test -c -o "$binary" "./$package"
 cd "$package"
-exec "$root/bin/stockkernel" -timeout "${TIMEOUT:-30m}" -- "$binary" "$@"
+exec "$root/bin/stockkernel" -timeout "${TIMEOUT:-60m}" -- "$binary" "$@"
