@@ -221,15 +221,15 @@ func (s State) Link(ctx context.Context, uid, id string) error {
 	if err != nil {
 		return err
 	}
-	text := filepath.Join("..", id)
-	if old, err := os.Readlink(path); err == nil && old == text {
-		return nil
-	}
-	unlock, err := s.lock(ctx)
+	unlock, err := s.lock(ctx) // also where the link is right: a Release that began before Begin may be about to remove it
 	if err != nil {
 		return err
 	}
 	defer unlock()
+	text := filepath.Join("..", id)
+	if old, err := os.Readlink(path); err == nil && old == text {
+		return nil
+	}
 	temporary := filepath.Join(filepath.Dir(path), temporaryLink)
 	if err := os.Remove(temporary); err != nil && !errors.Is(err, fs.ErrNotExist) { // of a killed call
 		return err

@@ -190,10 +190,14 @@ func TestAtOnce(t *testing.T) {
 	}
 }
 
-// TestLocked: a call that holds the links does not keep another one for ever.
+// TestLocked: a call waits for another one that holds the links, and not for ever. Link also waits if the link leads to the
+// sandbox: the other call may be a Release that is about to remove it.
 func TestLocked(t *testing.T) {
 	s := newState(t)
 	begin(t, s, "a", "", "eth0")
+	if err := s.Link(t.Context(), "pod2", "a"); err != nil {
+		t.Fatal(err)
+	}
 	pods, err := os.Open(filepath.Join(string(s), "pods"))
 	if err != nil {
 		t.Fatal(err)
@@ -204,7 +208,7 @@ func TestLocked(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
-	for what, err := range map[string]error{"Link": s.Link(ctx, "pod1", "a"), "Release": s.Release(ctx, "a"), "Sweep": s.Sweep(ctx)} {
+	for what, err := range map[string]error{"Link": s.Link(ctx, "pod1", "a"), "Link again": s.Link(ctx, "pod2", "a"), "Release": s.Release(ctx, "a"), "Sweep": s.Sweep(ctx)} {
 		if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "another call works on "+pods.Name()) {
 			t.Errorf("%s: %v", what, err)
 		}
