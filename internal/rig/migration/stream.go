@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"sync"
 	"time"
 )
@@ -124,11 +125,16 @@ func (s *Stream) compare(data []byte) error {
 	return nil
 }
 
+// fail ends sending and receiving. The kernel tells one of the two why a connection has ended, and the other no more than that
+// (EPIPE, or the end of the file), so both errors count.
 func (s *Stream) fail(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.err == nil {
-		s.err = err
+	if s.err == nil || !errors.Is(err, os.ErrDeadlineExceeded) && !errors.Is(err, net.ErrClosed) {
+		s.err = errors.Join(s.err, err)
+	}
+	if failed := s.conn.SetDeadline(time.Unix(1, 0)); failed != nil && !errors.Is(failed, net.ErrClosed) {
+		s.err = errors.Join(s.err, failed)
 	}
 	s.more.Broadcast()
 }
@@ -175,6 +181,10 @@ func (s *Stream) Ended() error {
 	for s.err == nil {
 		s.more.Wait()
 	}
+	s.mu.Unlock()
+	s.sending.Wait()
+	s.receiving.Wait()
+	s.mu.Lock()
 	return s.err
 }
 

@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -75,6 +76,33 @@ func TestStream(t *testing.T) {
 		})
 	}
 }
+
+// TestStreamEnded: the error says how the connection ended, whoever of the sender and the receiver tells first.
+func TestStreamEnded(t *testing.T) {
+	for name, conn := range map[string]endedConn{
+		"the sender first":   {write: syscall.EPIPE, read: syscall.ECONNRESET, readAfter: 50 * time.Millisecond},
+		"the receiver first": {write: syscall.ECONNRESET, read: io.EOF, writeAfter: 50 * time.Millisecond},
+	} {
+		s := NewStream(conn)
+		if err := s.Ended(); !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("%s: %v, want the reset", name, err)
+		}
+	}
+}
+
+// endedConn is a connection that has ended. The kernel tells the reset to whoever asks first, and each of the two calls fail
+// some time later.
+type endedConn struct {
+	net.Conn
+	write, read           error
+	writeAfter, readAfter time.Duration
+}
+
+func (c endedConn) Write([]byte) (int, error) { time.Sleep(c.writeAfter); return 0, c.write }
+
+func (c endedConn) Read([]byte) (int, error) { time.Sleep(c.readAfter); return 0, c.read }
+
+func (c endedConn) SetDeadline(time.Time) error { return nil }
 
 // TestPings has a namespace answer broadcasts. Its own address answers each request once.
 func TestPings(t *testing.T) {
