@@ -54,7 +54,7 @@ test test-all crash networks kubernetes: install $(PROGRAMS)
 
 # Under the stock kernel run the tests in which the kernel has a say; GUESTWIRE_SELECT= means all.
 test networks: export GUESTWIRE_SELECT = kernels
-test-all: export TIMEOUT = 4h
+test-all: export TIMEOUT = 240
 
 # "# again" tells testreport how a failed test is repeated alone.
 test: ## all tests here, and under the stock kernel those in which the kernel has a say (root, Debian)

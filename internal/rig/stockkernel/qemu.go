@@ -100,7 +100,7 @@ func (m machine) run(outer context.Context, k kernel, t task) (status int, err e
 		// QEMU has closed the channel, and with it has ended or is about to.
 		waitErr := qemu.Wait()
 		if cause := context.Cause(outer); cause != nil {
-			return 0, fmt.Errorf("%s: %w", t.Args[0], cause)
+			return 0, fmt.Errorf("%s: %w; the end of the kernel's console:\n%s", t.Args[0], cause, console.tail())
 		}
 		cause := context.Cause(ctx)
 		if cause == nil {
@@ -166,7 +166,7 @@ type console struct {
 	text []byte
 }
 
-const consoleTail = 4096
+const consoleTail = 1 << 14
 
 func (c *console) Write(p []byte) (int, error) {
 	c.mu.Lock()

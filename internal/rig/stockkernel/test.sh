@@ -4,7 +4,8 @@
 #   internal/rig/stockkernel/test.sh phase1 -test.v -test.run TestWiring
 #
 # The flags are those of the test binary (go help testflag). GUESTWIRE_SELECT=kernels leaves the tests in
-# which the kernel has a say. TIMEOUT is as stockkernel takes it. Needs bin/stockkernel ("make bin/stockkernel").
+# which the kernel has a say. After TIMEOUT minutes, 50 if not set, the test binary ends and says what it waited for. If it
+# cannot, the kernel ends ten minutes later. Needs bin/stockkernel ("make bin/stockkernel").
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
 
@@ -14,4 +15,5 @@ binary=$root/bin/${package//\//-}.test
 rm -f "$binary"
 go test -c -o "$binary" "./$package"
 cd "$package"
-exec "$root/bin/stockkernel" -timeout "${TIMEOUT:-60m}" -- "$binary" "$@"
+minutes=${TIMEOUT:-50}
+exec "$root/bin/stockkernel" -timeout "$((minutes + 10))m" -- "$binary" -test.timeout "${minutes}m" "$@"
