@@ -66,7 +66,17 @@ func traceModules(t *testing.T) func() string {
 			t.Error(err)
 		}
 	})
-	if err := os.Mkdir(instance, 0o700); err != nil {
+	// An instance that records the names of tasks would have the kernel patch its scheduler while that runs. QEMU's emulation
+	// may go on with the instruction that stands there meanwhile, and then the machine hangs.
+	recordTasks := filepath.Join(tracefs, "options", "record-cmd")
+	before, err := os.ReadFile(recordTasks)
+	if err == nil {
+		err = os.WriteFile(recordTasks, []byte("0"), 0)
+	}
+	if err == nil {
+		err = errors.Join(os.Mkdir(instance, 0o700), os.WriteFile(recordTasks, before, 0))
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(filepath.Join(instance, "events/module/module_request/enable"), []byte("1"), 0); err != nil {
