@@ -1,6 +1,7 @@
 package examples_test
 
 import (
+	"encoding/json"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -9,6 +10,7 @@ import (
 	"syscall"
 	"testing"
 	"time"
+	"unicode"
 
 	"github.com/guestwire/guestwire/internal/rig/nstest"
 )
@@ -64,6 +66,63 @@ func TestExporter(t *testing.T) {
 	time.AfterFunc(2*time.Second, func() { _ = cmd.Process.Signal(syscall.SIGTERM) })
 	if err := cmd.Wait(); cmd.ProcessState.ExitCode() != 1 || out.Len() > 0 || !strings.Contains(said.String(), "exporter: no metrics: ") {
 		t.Errorf("interrupted: %v, %q, %s", err, out.String(), said.String())
+	}
+}
+
+// TestExporterOwn: in a container, a NIC that cannot be looked at costs no other NIC its metrics.
+func TestExporterOwn(t *testing.T) {
+	nstest.Need(t, "nsenter")
+	n := nstest.NewNetwork(t)
+	n.Pod.IP("link add net1 type veth peer name net1-peer")
+	n.Pod.IP("addr add 10.9.0.2/24 dev net1")
+	n.Pod.IP("link set net1 up")
+	agent, exporter := nstest.Program(t, "examples/agent"), nstest.Program(t, "examples/exporter")
+	dir := filepath.Join(nstest.Dir(t), "node")
+	for _, nic := range []string{"eth0", "net1"} {
+		if out, status := run(t, "nsenter", "--net="+n.Pod.Path(), agent, "setup", "-own", "-nic", nic, "-binding", "redirect", "-state", n.State, "-dir", dir); status != 0 {
+			t.Fatal(out)
+		}
+	}
+	journals, err := filepath.Glob(filepath.Join(dir, "*", "*.journal"))
+	if err != nil || len(journals) != 2 {
+		t.Fatalf("%q, %v", journals, err)
+	}
+	for _, damaged := range journals {
+		text, err := os.ReadFile(damaged)
+		if err == nil {
+			err = os.WriteFile(damaged, []byte("{"), 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		bad := strings.TrimSuffix(filepath.Base(damaged), ".journal")
+		out, status := run(t, "nsenter", "--net="+n.Pod.Path(), exporter, "-own", "-dir", dir)
+		if status != 0 || strings.Count(out, "\nguestwire_differences{") != 1 || strings.Contains(out, `nic="`+bad+`",state="`+n.State+`"} 0`) || !strings.Contains(out, "exporter: \""+bad+" in namespace") {
+			t.Errorf("the journal of %s is damaged: status %d\n%s", bad, status, out)
+		}
+		if err := os.WriteFile(damaged, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestJSONPath: JSON has a path as it is, also one with characters that could move a terminal's cursor, and prints none of them.
+func TestJSONPath(t *testing.T) {
+	nstest.Need(t)
+	n := nstest.NewNetwork(t)
+	agent := nstest.Program(t, "examples/agent")
+	state := filepath.Join(n.State, "vm\u00a01 \u200b \U000e0001 ä")
+	nic := []string{"-netns", n.Pod.Path(), "-nic", "eth0", "-dir", filepath.Join(nstest.Dir(t), "node")}
+	if out, status := run(t, agent, append([]string{"setup", "-binding", "redirect", "-state", state}, nic...)...); status != 0 {
+		t.Fatal(out)
+	}
+	out, status := stdout(t, agent, append([]string{"status", "-json"}, nic...)...)
+	var report struct{ State string }
+	if err := json.Unmarshal([]byte(out), &report); err != nil || status != 0 || report.State != state {
+		t.Errorf("status %d, %v, state %q, want %q", status, err, report.State, state)
+	}
+	if at := strings.IndexFunc(out, func(c rune) bool { return c != '\n' && !unicode.IsPrint(c) }); at >= 0 || !strings.Contains(out, "ä") {
+		t.Errorf("the output has a character that does not print, or none that does: %q", out)
 	}
 }
 

@@ -8,6 +8,8 @@ import (
 	"io"
 	"os"
 	"strings"
+	"unicode"
+	"unicode/utf16"
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
@@ -431,8 +433,21 @@ func forget(ctx context.Context, o *options) error {
 
 func printJSON(v any) error {
 	text, err := json.MarshalIndent(v, "", "  ")
-	if err == nil {
-		_, err = fmt.Fprintf(stdout, "%s\n", text)
+	if err != nil {
+		return err
 	}
+	var escaped strings.Builder // what stdout would replace
+	for _, c := range string(text) {
+		switch {
+		case c == '\n' || unicode.IsPrint(c):
+			escaped.WriteRune(c)
+		case c > 0xffff:
+			high, low := utf16.EncodeRune(c)
+			fmt.Fprintf(&escaped, `\u%04x\u%04x`, high, low)
+		default:
+			fmt.Fprintf(&escaped, `\u%04x`, c)
+		}
+	}
+	_, err = fmt.Fprintln(stdout, escaped.String())
 	return err
 }

@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -75,25 +76,19 @@ func main() {
 }
 
 // ofOwn returns the wirings of the exporter's own namespace: containers may share a directory.
-func ofOwn(ctx context.Context, wirings []phase1.Wiring, config phase1.Config) (own []phase1.Wiring, err error) {
-	namespaces := map[string]string{} // by NIC
+func ofOwn(ctx context.Context, wirings []phase1.Wiring, config phase1.Config) ([]phase1.Wiring, error) {
+	var failed error
 	for _, w := range wirings {
-		if _, known := namespaces[w.NIC]; !known {
-			config.NIC = w.NIC
-			report, err := phase1.Status(ctx, config)
-			if report == nil && !errors.Is(err, phase1.ErrNotWired) {
-				return nil, err
-			}
-			namespaces[w.NIC] = ""
-			if report != nil { // Check says the error again
-				namespaces[w.NIC] = report.Namespace
-			}
+		config.NIC = w.NIC
+		report, err := phase1.Status(ctx, config)
+		if report != nil { // of any NIC: it names the namespace, and Check says the error again
+			return slices.DeleteFunc(wirings, func(w phase1.Wiring) bool { return w.Namespace != report.Namespace }), nil
 		}
-		if w.Namespace == namespaces[w.NIC] {
-			own = append(own, w)
+		if !errors.Is(err, phase1.ErrNotWired) {
+			failed = errors.Join(failed, err)
 		}
 	}
-	return own, nil
+	return nil, failed
 }
 
 // printMetrics writes all samples at once: what reads a part of them would take the rest for gone.
