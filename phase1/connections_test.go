@@ -192,6 +192,11 @@ func TestTrackedExchanges(t *testing.T) {
 				})
 			}
 
+			if !b.own { // the guest asks the namespace
+				for _, a := range []netip.Addr{infra.RoutedIPv4, infra.RoutedIPv6} {
+					s.who["guest"].Exec("ping", "-nc1", "-W10", a.String())
+				}
+			}
 			c.CutOff = true // the guest has the tap until the test ends
 			if b.force {
 				harmJournal(t, s.Network, "removed")
@@ -211,6 +216,54 @@ func TestTrackedExchanges(t *testing.T) {
 			all("after Teardown", "process")
 		})
 	}
+}
+
+// TestTrackedLater: an exchange of others goes on with the guest from the Setup on that forwards its port, also if that is not the
+// first one; and from Activate on, which repairs what was taken away meanwhile.
+func TestTrackedLater(t *testing.T) {
+	t.Parallel()
+	nstest.Need(t, "nft")
+	s := newScene(t)
+	track(s.Pod)
+	exchanges := map[uint16][]endpoint{}
+	for _, port := range []uint16{8000, 8001} {
+		for _, a := range []netip.Addr{nstest.Pod4, nstest.Pod6} {
+			s.Pod.Serve("process", "udp", netip.AddrPortFrom(a, port))
+			exchanges[port] = append(exchanges[port], open(t, s.World, "udp", netip.AddrPortFrom(a, port)))
+		}
+	}
+	goOn := func(when string, port uint16, with string) {
+		t.Helper()
+		for _, e := range exchanges[port] {
+			e.goesOn(t, when, fmt.Sprintf("%s:%d sees", with, port))
+		}
+	}
+	goOn("before Setup", 8000, "process")
+	goOn("before Setup", 8001, "process")
+	ports := []infra.Ports{{Protocol: "udp", First: 8000}, {Protocol: "udp", First: 8001}}
+	c := config(s.Network, infra.Masquerade{Ports: ports[:1]})
+	r := s.wire(t, "guest", c)
+	s.who["guest"].Serve("guest", "udp", netip.AddrPortFrom(r.IPv4.Address.Addr(), 8000), netip.AddrPortFrom(r.IPv6.Address, 8000),
+		netip.AddrPortFrom(r.IPv4.Address.Addr(), 8001), netip.AddrPortFrom(r.IPv6.Address, 8001))
+	goOn("after Setup", 8000, "guest")
+	goOn("after Setup", 8001, "process")
+	c.Binding = infra.Masquerade{Ports: ports}
+	setup(t, c)
+	goOn("after the second Setup", 8000, "guest")
+	goOn("after the second Setup", 8001, "guest")
+
+	if _, err := phase1.Deactivate(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	s.Pod.Exec("nft", "delete", "table", "inet", "guestwire-eth0")
+	if err := netns.Do(s.Pod.File, func() error { return netlink.ConntrackTableFlush(netlink.ConntrackTable) }); err != nil {
+		t.Fatal(err)
+	}
+	goOn("without rules", 8000, "process")
+	if _, err := phase1.Activate(t.Context(), c, phase1.Other{Gone: true}); err != nil {
+		t.Fatal(err)
+	}
+	goOn("after Activate", 8000, "guest")
 }
 
 // TestConnectionsOfOtherNICs: Setup and Teardown of a NIC cost another NIC's wiring no connection. Routed NICs have one address of

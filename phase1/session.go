@@ -208,8 +208,8 @@ func (s *session) apply(ctx context.Context, ops []netstate.Op) error {
 
 // forgetConnections carries out operations on tracked connections. A failure is told, and is no error: the wiring is as it shall
 // be without them, and a way back that cannot end would be worse than an exchange that is lost.
-func (s *session) forgetConnections(ops []netstate.Op) {
-	if err := s.ns.Apply(context.Background(), ops); err != nil {
+func (s *session) forgetConnections(ctx context.Context, ops []netstate.Op) {
+	if err := s.ns.Apply(ctx, ops); err != nil {
 		s.tell.say("NIC %s: exchanges that the kernel tracks may keep their destination for as long as they go on: %v", s.nic, err)
 	}
 }

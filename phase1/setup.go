@@ -67,7 +67,7 @@ func Setup(ctx context.Context, c Config) (cache.Record, error) {
 			return err
 		}
 		if err = s.converge(ctx, plan, ops); err == nil {
-			s.forgetConnections(plan.OlderExchanges())
+			s.forgetConnections(ctx, plan.OlderExchanges())
 			err = cache.Write(s.state.Root, plan.Record)
 		}
 		if err != nil && earlier == nil {

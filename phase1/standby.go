@@ -117,6 +117,7 @@ func Activate(ctx context.Context, c Config, other Other) (cache.Record, error) 
 		if err := s.converge(ctx, plan, ops); err != nil {
 			return err
 		}
+		s.forgetConnections(ctx, plan.OlderExchanges())
 		if err := s.replaceRecord(ctx, j, plan.Record); err != nil {
 			return err
 		}

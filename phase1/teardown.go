@@ -158,7 +158,7 @@ func (s *session) undo(plan *wiring.Plan, cutOff bool) error {
 	record := s.removeRecord()
 	err = s.giveBack(plan, ops, gone)
 	if err == nil || errors.Is(err, infra.ErrNoNIC) {
-		s.forgetConnections(plan.OwnConnections())
+		s.forgetConnections(context.Background(), plan.OwnConnections())
 		if record == nil {
 			err = errors.Join(err, s.removeJournal())
 		}
@@ -195,7 +195,9 @@ func (s *session) giveBack(plan *wiring.Plan, ops []netstate.Op, gone error) (er
 			return err
 		}
 		// A NIC that came up gets its link-local address when the kernel notices the carrier, which can be later than this look.
-		tap.NoticeCarrier(s.nic)
+		if gone == nil { // else the kernel would look for a module of that name
+			tap.NoticeCarrier(s.nic)
+		}
 		if ops, gone, err = s.wayBack(plan, true); err != nil {
 			return err
 		}

@@ -154,7 +154,7 @@ func (n *Namespace) applyBatch(ctx context.Context, c carrier, ops []netstate.Op
 		return n.sendTables(ops)
 	}
 	if c == conntrack {
-		return nil, n.forgetConnections(ctx, ops)
+		return n.forgetConnections(ctx, ops)
 	}
 	if c == deletion {
 		return nil, n.deleteGroup(ops[0].(netstate.GroupDel))

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
 	"os"
 	"slices"
@@ -104,42 +105,66 @@ func encodeConnectionDel(c connection) []byte {
 //
 // Kernels before Linux 6.4 refuse with EBUSY to delete what is in a flow table, and a flow table that is deleted lets go of its
 // connections later. So forgetConnections tries again for some seconds.
-func (n *Namespace) forgetConnections(ctx context.Context, ops []netstate.Op) error {
-	if count, err := os.ReadFile(trackedCount); err == nil && strings.TrimSpace(string(count)) == "0" {
-		return nil // and if the count cannot be read, as in user namespaces of older kernels, the list tells
+func (n *Namespace) forgetConnections(ctx context.Context, ops []netstate.Op) ([]failure, error) {
+	if !tracks() {
+		return nil, nil
 	}
 	if n.filter == nil {
-		return errNoConntrack
+		return nil, errNoConntrack
 	}
 	end := time.Now().Add(busyTime)
 	for {
-		messages, err := n.listConnections(ops)
-		if err == nil {
-			err = n.deleteConnections(messages)
+		found, err := n.listConnections(ops)
+		if err != nil {
+			return nil, err
 		}
-		if !errors.Is(err, unix.EBUSY) || time.Now().After(end) {
-			return err
+		failures, err := n.deleteConnections(found)
+		busy := slices.ContainsFunc(failures, func(f failure) bool { return errors.Is(f.err, unix.EBUSY) })
+		if err != nil || !busy || time.Now().After(end) {
+			return failures, err
 		}
 		select {
 		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-time.After(10 * time.Millisecond):
+			return nil, context.Cause(ctx)
+		case <-time.After(50 * time.Millisecond):
 		}
 	}
+}
+
+// tracks says whether the kernel may track connections of the calling thread's namespace. The count cannot be read in user
+// namespaces of older kernels: there, all that is known is whether the kernel has connection tracking.
+func tracks() bool {
+	if count, err := os.ReadFile(trackedCount); err == nil {
+		return strings.TrimSpace(string(count)) != "0"
+	}
+	if _, err := os.Stat("/sys/module"); err != nil {
+		return true
+	}
+	_, err := os.Stat("/sys/module/nf_conntrack")
+	return !errors.Is(err, fs.ErrNotExist)
 }
 
 // busyTime is how long a connection may stay in a flow table that is deleted.
 const busyTime = 5 * time.Second
 
-// listConnections returns the messages that delete the connections of all operations.
-func (n *Namespace) listConnections(ops []netstate.Op) (messages [][]byte, err error) {
+// forgotten is a connection that an operation names.
+type forgotten struct {
+	message []byte // which deletes it
+	op      int    // the operation's index
+}
+
+// listConnections returns the connections of all operations.
+func (n *Namespace) listConnections(ops []netstate.Op) (found []forgotten, err error) {
 	list := request(unix.NFNL_SUBSYS_CTNETLINK<<8|nl.IPCTNL_MSG_CT_GET, unix.NLM_F_DUMP, nfgenmsg{unix.AF_UNSPEC})
-	err = n.filter.dump(list, func() { messages = nil }, func(m []byte) error {
+	err = n.filter.dump(list, func() { found = nil }, func(m []byte) error {
 		c, err := parseConnection(m)
-		if err == nil && slices.ContainsFunc(ops, func(o netstate.Op) bool { return c.is(o.(netstate.ConnectionsDel)) }) {
-			messages = append(messages, encodeConnectionDel(c))
+		if err != nil {
+			return err
 		}
-		return err
+		if at := slices.IndexFunc(ops, func(o netstate.Op) bool { return c.is(o.(netstate.ConnectionsDel)) }); at >= 0 {
+			found = append(found, forgotten{encodeConnectionDel(c), at})
+		}
+		return nil
 	})
 	if answers(err, unix.EINVAL) {
 		return nil, errNoConntrack
@@ -147,23 +172,29 @@ func (n *Namespace) listConnections(ops []netstate.Op) (messages [][]byte, err e
 	if err != nil {
 		return nil, fmt.Errorf("list tracked connections: %w", err)
 	}
-	return messages, nil
+	return found, nil
 }
 
-// deleteConnections sends all messages, and returns the first failure.
-func (n *Namespace) deleteConnections(messages [][]byte) (failed error) {
-	for batch := range slices.Chunk(messages, connectionsAtOnce) {
-		failures, err := n.filter.send(batch, len(batch)-1)
+// deleteConnections deletes the connections, and returns the first failure of each operation.
+func (n *Namespace) deleteConnections(found []forgotten) (first []failure, err error) {
+	for batch := range slices.Chunk(found, connectionsAtOnce) {
+		var messages [][]byte
+		for _, f := range batch {
+			messages = append(messages, f.message)
+		}
+		failures, err := n.filter.send(messages, len(messages)-1)
 		if err != nil {
-			return err
+			return first, err
 		}
 		for _, f := range failures {
-			if failed == nil && !answers(f.err, unix.ENOENT) { // it has ended by itself
-				failed = f.err
+			op := batch[f.message].op
+			known := slices.ContainsFunc(first, func(other failure) bool { return other.message == op })
+			if !known && !answers(f.err, unix.ENOENT) { // it has ended by itself
+				first = append(first, failure{op, f.err})
 			}
 		}
 	}
-	return failed
+	return first, nil
 }
 
 // connectionsAtOnce is how many deletions, of some 100 octets each, go into a batch. Their answers fit the default buffer.

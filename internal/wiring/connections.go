@@ -42,6 +42,7 @@ func ofNetworks(networks []netip.Prefix) (ops []netstate.Op) {
 func ofHop(own, hop netip.Addr) []netstate.Op {
 	nic, inside := single(own), single(hop)
 	return []netstate.Op{
+		netstate.ConnectionsDel{OrigSrc: nic, ReplySrc: inside},
 		netstate.ConnectionsDel{OrigSrc: inside, ReplyDst: nic},
 		netstate.ConnectionsDel{OrigDst: nic, ReplySrc: inside},
 		netstate.ConnectionsDel{OrigSrc: inside, OrigDst: nic},

@@ -204,7 +204,7 @@ func (s *salvage) restoreMAC(nic *netstate.Link) {
 // masquerade has let the NIC forward. If it did not before Setup, a rule of the masquerade says so.
 func (s *salvage) masquerade() {
 	was, there := s.now.Named(s.names.NIC)
-	s.j.Spec.Binding = s.behind()
+	s.j.Spec.Binding, s.j.Spec.Guard.Prefixes = s.behind(), s.prefixes()
 	for _, t := range s.now.Tables {
 		if t.Family.IPTables() != 0 {
 			s.j.Found.Tables = append(s.j.Found.Tables, firewall.Image{Family: t.Family, Name: t.Name})
@@ -244,6 +244,17 @@ func (s *salvage) behind() (b infra.Masquerade) {
 		s.lose("the guest's networks, as the addresses of %s are gone: connections that the kernel tracks keep the guest's addresses for as long as they go on", s.names.Bridge)
 	}
 	return b
+}
+
+// prefixes are the guest's other addresses, to which routes lead.
+func (s *salvage) prefixes() (list []netip.Prefix) {
+	bridge, bridged := s.marked(s.names.Bridge)
+	for _, r := range s.now.Routes {
+		if bridged && r.Link == bridge.Index && r.Gateway.IsValid() {
+			list = append(list, r.Destination)
+		}
+	}
+	return list
 }
 
 // handedOver says whether the NIC has the namespace's address of a routed binding.
@@ -544,7 +555,7 @@ func (j Journal) Plan() (*Plan, error) {
 		}
 	}
 	if b, is := j.Spec.Binding.(infra.Masquerade); is {
-		networks := slices.DeleteFunc([]netip.Prefix{b.IPv4, b.IPv6}, func(n netip.Prefix) bool { return !n.IsValid() })
+		networks := slices.DeleteFunc(append([]netip.Prefix{b.IPv4, b.IPv6}, j.Spec.Guard.Prefixes...), func(n netip.Prefix) bool { return !n.IsValid() })
 		p.own = ofNetworks(networks)
 	}
 	return p, nil
