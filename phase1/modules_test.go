@@ -40,6 +40,11 @@ func TestNoModuleByLinkName(t *testing.T) {
 		if err := phase1.Teardown(t.Context(), c); err != nil {
 			t.Error(err)
 		}
+		setup(t, c)
+		n.World.IP("link del pod")
+		if err := phase1.Teardown(t.Context(), c); !errors.Is(err, infra.ErrNoNIC) {
+			t.Error(err)
+		}
 	}
 	for line := range strings.Lines(requests()) {
 		if strings.Contains(line, nic) {
