@@ -41,7 +41,7 @@ demo-vm: ## the same with a guest that boots (root, Debian: installs QEMU and li
 install: ## what the tests call (root, Debian)
 	@internal/rig/stockkernel/install.sh $(DEBIAN)
 	@internal/rig/vm/install.sh
-	@internal/rig/nstest/install.sh
+	@internal/test/nstest/install.sh
 	@internal/rig/podnet/install.sh
 	@internal/rig/container/install.sh
 	@internal/rig/confine/install.sh
@@ -164,7 +164,7 @@ lint: $(STATICCHECK) ## gofmt, go vet, staticcheck, bash -n
 	go vet ./...
 	$(STATICCHECK) ./...
 	@for m in $(NESTED); do echo "$$m"; (cd "$$m" && go vet ./... && $(CURDIR)/$(STATICCHECK) ./...); done
-	@for f in .ci/run internal/rig/*/*.sh; do bash -n "$$f"; done
+	@for f in .ci/run internal/rig/*/*.sh internal/test/*/*.sh; do bash -n "$$f"; done
 
 # Without -mod=mod the version would be looked up in this module's go.mod.
 $(STATICCHECK):

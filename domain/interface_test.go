@@ -13,8 +13,8 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/domain"
-	"github.com/guestwire/guestwire/internal/rig/golden"
-	"github.com/guestwire/guestwire/internal/rig/nstest"
+	"github.com/guestwire/guestwire/internal/test/golden"
+	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
 func record() *cache.Record {

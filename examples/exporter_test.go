@@ -12,7 +12,7 @@ import (
 	"time"
 	"unicode"
 
-	"github.com/guestwire/guestwire/internal/rig/nstest"
+	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
 // TestExporter: metrics are printed whole or not at all, and what could not be looked at is told.

@@ -6,8 +6,8 @@ import (
 	"testing"
 
 	"github.com/guestwire/guestwire/internal/netns"
-	"github.com/guestwire/guestwire/internal/rig/nstest"
 	"github.com/guestwire/guestwire/internal/tap"
+	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
 // TestTeardownInUse: agent teardown exits with 7 as long as a VMM has the guest's tap open; -cut-off deletes the tap.

@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/guestwire/guestwire/internal/rig/nstest"
 	"github.com/guestwire/guestwire/internal/rig/vm"
+	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
 // readme returns the README's text.

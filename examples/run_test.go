@@ -13,7 +13,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/guestwire/guestwire/internal/rig/nstest"
+	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
 // container is a process 1 with the rights of a container's: NET_ADMIN and what engines give besides, sysctls that are

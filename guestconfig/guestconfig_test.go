@@ -11,7 +11,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/guestconfig"
-	"github.com/guestwire/guestwire/internal/rig/golden"
+	"github.com/guestwire/guestwire/internal/test/golden"
 )
 
 func ip(s string) netip.Addr    { return netip.MustParseAddr(s) }

@@ -16,7 +16,7 @@ import (
 	"github.com/guestwire/guestwire/guestwiretest"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/netns"
-	"github.com/guestwire/guestwire/internal/sandbox"
+	"github.com/guestwire/guestwire/internal/test/sandbox"
 )
 
 // victim is set for a test process that ends badly: to how.

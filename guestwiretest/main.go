@@ -19,7 +19,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/guestwire/guestwire/internal/sandbox"
+	"github.com/guestwire/guestwire/internal/test/sandbox"
 )
 
 // Main runs the tests in a process with mounts of its own: /run/netns, phase1.DefaultDir, /etc/resolv.conf, and a

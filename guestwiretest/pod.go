@@ -10,9 +10,9 @@ import (
 	"testing"
 
 	"github.com/guestwire/guestwire/infra"
-	"github.com/guestwire/guestwire/internal/lab"
-	"github.com/guestwire/guestwire/internal/sandbox"
 	"github.com/guestwire/guestwire/internal/tap"
+	"github.com/guestwire/guestwire/internal/test/lab"
+	"github.com/guestwire/guestwire/internal/test/sandbox"
 	"github.com/guestwire/guestwire/phase2"
 )
 

@@ -12,7 +12,7 @@ import (
 	"github.com/google/nftables"
 
 	"github.com/guestwire/guestwire/infra"
-	"github.com/guestwire/guestwire/internal/rig/nstest"
+	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
 // TestStatusWithoutNIC: a NIC that has gone is not reported as whole, neither to people nor to Prometheus.

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/guestwire/guestwire/infra"
-	"github.com/guestwire/guestwire/internal/rig/nstest"
+	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
 // TestByHand runs the commands of docs/reliability.md that take a NIC down without guestwire.

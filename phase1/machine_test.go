@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/guestwire/guestwire/internal/rig/nstest"
+	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
 // TestMachinesNamespace: a program with PIDs and a network of its own, as in a container, does not see the machine's process 1,

@@ -13,7 +13,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/guestwire/guestwire/internal/rig/nstest"
+	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
 // TestRootlessNobody: where a user namespace has the user 65534, as one of 65536 users has, the machine's root cannot be told

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/guestwire/guestwire/domain/qemu"
-	"github.com/guestwire/guestwire/internal/rig/nstest"
 	"github.com/guestwire/guestwire/internal/rig/vm"
+	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
 // eachBoot runs the test for each network, or for the one whose gateway is outside of the guest's network.

@@ -1,6 +1,6 @@
 package phase2_test
 
-import "github.com/guestwire/guestwire/internal/rig/nstest"
+import "github.com/guestwire/guestwire/internal/test/nstest"
 
 // selection leaves out what boots guests, and clients of guests.
 var selection = nstest.Selection{

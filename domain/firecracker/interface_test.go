@@ -12,7 +12,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/domain/firecracker"
-	"github.com/guestwire/guestwire/internal/rig/golden"
+	"github.com/guestwire/guestwire/internal/test/golden"
 )
 
 func record() *cache.Record {

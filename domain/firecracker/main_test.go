@@ -3,7 +3,7 @@ package firecracker_test
 import (
 	"testing"
 
-	"github.com/guestwire/guestwire/internal/rig/leak"
+	"github.com/guestwire/guestwire/internal/test/leak"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }

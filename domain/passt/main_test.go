@@ -3,7 +3,7 @@ package passt_test
 import (
 	"testing"
 
-	"github.com/guestwire/guestwire/internal/rig/nstest"
+	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
 func TestMain(m *testing.M) { nstest.Main(m) }

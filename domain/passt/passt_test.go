@@ -8,7 +8,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/domain/passt"
-	"github.com/guestwire/guestwire/internal/rig/golden"
+	"github.com/guestwire/guestwire/internal/test/golden"
 )
 
 func record(forwards ...cache.Forward) *cache.Record {

@@ -11,7 +11,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/domain/qemu"
-	"github.com/guestwire/guestwire/internal/rig/golden"
+	"github.com/guestwire/guestwire/internal/test/golden"
 )
 
 func record() *cache.Record {

@@ -15,8 +15,8 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
-	"github.com/guestwire/guestwire/internal/guest"
-	"github.com/guestwire/guestwire/internal/rig/nstest"
+	"github.com/guestwire/guestwire/internal/test/guest"
+	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
 // TestBindings: a list of a bridge and guestwire, run as an engine runs it. The guest is served by an unprivileged

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/guestwire/guestwire/internal/rig/nstest"
+	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
 // crash is how much of TestCrash runs.

@@ -22,10 +22,10 @@ import (
 	"github.com/containernetworking/cni/pkg/version"
 
 	"github.com/guestwire/guestwire/cache"
-	"github.com/guestwire/guestwire/internal/guest"
 	"github.com/guestwire/guestwire/internal/netns"
-	"github.com/guestwire/guestwire/internal/rig/nstest"
 	"github.com/guestwire/guestwire/internal/tap"
+	"github.com/guestwire/guestwire/internal/test/guest"
+	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
 func TestMain(m *testing.M) { nstest.Main(m) }

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/guestwire/guestwire/internal/rig/leak"
+	"github.com/guestwire/guestwire/internal/test/leak"
 )
 
 func TestMain(m *testing.M) {

@@ -5,7 +5,7 @@ import (
 
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/netstate"
-	"github.com/guestwire/guestwire/internal/rig/nstest"
+	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
 // TestCanOffload: the kernel says whether it has flow tables, and nothing is left of the question. A look behind the tables that

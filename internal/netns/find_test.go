@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/internal/netns"
-	"github.com/guestwire/guestwire/internal/rig/nstest"
-	"github.com/guestwire/guestwire/internal/sandbox"
+	"github.com/guestwire/guestwire/internal/test/nstest"
+	"github.com/guestwire/guestwire/internal/test/sandbox"
 )
 
 // helper is set for a process that a test starts from its own program.

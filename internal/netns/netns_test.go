@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/guestwire/guestwire/internal/netns"
-	"github.com/guestwire/guestwire/internal/rig/nstest"
+	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
 // TestDo enters a namespace more often than there are threads. The process stays in its own namespace.

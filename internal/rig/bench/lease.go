@@ -11,10 +11,10 @@ import (
 	"sync"
 	"time"
 
-	"github.com/guestwire/guestwire/internal/guest"
 	"github.com/guestwire/guestwire/internal/netns"
-	"github.com/guestwire/guestwire/internal/rig/unpacked"
 	"github.com/guestwire/guestwire/internal/tap"
+	"github.com/guestwire/guestwire/internal/test/guest"
+	"github.com/guestwire/guestwire/internal/test/unpacked"
 )
 
 // guestClient is a DHCP client; run uses the port as its NIC and returns the leased address.
@@ -91,7 +91,7 @@ func (s *server) lease(ctx context.Context, c guestClient, unplugged time.Durati
 	return time.Since(begin), err
 }
 
-// embedded returns a client of internal/guest. It probes each address for 0.1 s.
+// embedded returns a client of internal/test/guest. It probes each address for 0.1 s.
 func embedded(lease func(context.Context, *guest.Guest) (fmt.Stringer, error)) func(context.Context, *os.File) (string, error) {
 	return func(ctx context.Context, port *os.File) (string, error) {
 		g, err := guest.Start(guest.Config{Port: port, MAC: guestMAC})

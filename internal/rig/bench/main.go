@@ -32,7 +32,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/infra"
-	"github.com/guestwire/guestwire/internal/sandbox"
+	"github.com/guestwire/guestwire/internal/test/sandbox"
 	"github.com/guestwire/guestwire/phase1"
 )
 

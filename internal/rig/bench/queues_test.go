@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/guestwire/guestwire/internal/rig/nstest"
+	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
 // TestQueues: what belongs to a queue's flows comes at that queue, also through redirect, whose frames the kernel forwards

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/guestwire/guestwire/internal/rig/nstest"
+	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
 // TestParseTrace: each moment between the marks is in a lane, and other goroutines count for nothing.

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/guestwire/guestwire/internal/rig/nstest"
+	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
 // TestSELinux: with Owner.SELinux the launcher's domain opens the taps without a rule for the domain of Setup's caller,

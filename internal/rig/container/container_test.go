@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/guestwire/guestwire/internal/netns"
-	"github.com/guestwire/guestwire/internal/rig/nstest"
+	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
 func TestMain(m *testing.M) { nstest.Main(m) }

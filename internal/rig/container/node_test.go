@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/guestwire/guestwire/internal/rig/node"
-	"github.com/guestwire/guestwire/internal/rig/nstest"
+	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
 // TestNodeImage: podman builds the image of guestwire-node by its Containerfile, and loads the archive of make image.

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/guestwire/guestwire/internal/rig/node"
-	"github.com/guestwire/guestwire/internal/rig/nstest"
+	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
 // restricted are the labels of a namespace in which pods have nothing that Pod Security's strictest level forbids.

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/guestwire/guestwire/internal/rig/node"
-	"github.com/guestwire/guestwire/internal/rig/nstest"
+	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
 const (

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/guestwire/guestwire/internal/rig/node"
-	"github.com/guestwire/guestwire/internal/rig/nstest"
+	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
 func TestMain(m *testing.M) { nstest.Main(m) }

@@ -23,10 +23,10 @@ import (
 	"time"
 
 	"github.com/guestwire/guestwire/cache"
-	"github.com/guestwire/guestwire/internal/guest"
 	"github.com/guestwire/guestwire/internal/netns"
-	"github.com/guestwire/guestwire/internal/rig/nstest"
 	"github.com/guestwire/guestwire/internal/tap"
+	"github.com/guestwire/guestwire/internal/test/guest"
+	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
 // pod is a running pod.

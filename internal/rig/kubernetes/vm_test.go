@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/guestwire/guestwire/internal/rig/container"
-	"github.com/guestwire/guestwire/internal/rig/nstest"
+	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
 // vms is the namespace of the manifests of examples/kubernetes/vm.

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/guestwire/guestwire/cache"
-	"github.com/guestwire/guestwire/internal/rig/nstest"
 	"github.com/guestwire/guestwire/internal/rig/vm"
+	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
 // bare makes a pod without guestwire: a bridge between the NIC and a tap.

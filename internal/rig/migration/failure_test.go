@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/guestwire/guestwire/infra"
-	"github.com/guestwire/guestwire/internal/rig/nstest"
 	"github.com/guestwire/guestwire/internal/rig/vm"
+	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
 // TestFailedMigration kills the target's QEMU, and both launchers, in each state of a migration. The guest goes on at the

@@ -7,8 +7,8 @@ import (
 
 	"github.com/guestwire/guestwire/domain"
 	"github.com/guestwire/guestwire/infra"
-	"github.com/guestwire/guestwire/internal/rig/nstest"
 	"github.com/guestwire/guestwire/internal/rig/vm"
+	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
 // TestMigrationLibvirt moves a guest from one unprivileged libvirtd to another one. libvirt has no place for a call in

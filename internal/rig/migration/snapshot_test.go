@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/guestwire/guestwire/infra"
-	"github.com/guestwire/guestwire/internal/rig/nstest"
+	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
 var snapshots = flag.Int("snapshots", 2, "how often TestSnapshot saves the guest to a file and restores it in a new namespace")

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/guestwire/guestwire/internal/rig/nstest"
+	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
 // TestStream connects a Stream to stations that echo well, that lose an octet, that repeat octets, and that pause.

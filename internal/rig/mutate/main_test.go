@@ -6,13 +6,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/guestwire/guestwire/internal/rig/leak"
+	"github.com/guestwire/guestwire/internal/test/leak"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
 
 // forTests are what the product's tests stand on.
-var forTests = []string{"guestwiretest", "internal/guest", "internal/lab", "internal/sandbox", "internal/sctp"}
+var forTests = []string{"guestwiretest", "internal/test/guest", "internal/test/lab", "internal/test/sandbox", "internal/test/sctp"}
 
 // TestEachPackageHasARecipe: make mutate leaves no package of the product out.
 func TestEachPackageHasARecipe(t *testing.T) {

@@ -21,7 +21,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/guestwire/guestwire/internal/sandbox"
+	"github.com/guestwire/guestwire/internal/test/sandbox"
 )
 
 // Config says what a node is made of.

@@ -10,7 +10,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/guestwire/guestwire/internal/rig/nstest"
+	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
 // TestPods: pods of Debian's containerd with the plugin behind its bridge plugin. Each subtest ends with nothing left.

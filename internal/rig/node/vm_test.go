@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/guestwire/guestwire/internal/rig/container"
-	"github.com/guestwire/guestwire/internal/rig/nstest"
+	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
 // TestVM: the image of examples/kubernetes/vm in a pod with two networks: Linux in QEMU, under the settings of Pod Security

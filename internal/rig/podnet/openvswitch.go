@@ -9,8 +9,8 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/guestwire/guestwire/internal/rig/nstest"
-	"github.com/guestwire/guestwire/internal/rig/unpacked"
+	"github.com/guestwire/guestwire/internal/test/nstest"
+	"github.com/guestwire/guestwire/internal/test/unpacked"
 )
 
 // switches are the networks with an Open vSwitch whose flows an agent on the node writes.

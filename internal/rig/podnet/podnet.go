@@ -8,7 +8,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/guestwire/guestwire/internal/rig/nstest"
+	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
 // Network is one kind of pod network.

@@ -5,8 +5,8 @@ import (
 	"testing"
 
 	"github.com/guestwire/guestwire/cache"
-	"github.com/guestwire/guestwire/internal/rig/frames"
-	"github.com/guestwire/guestwire/internal/rig/nstest"
+	"github.com/guestwire/guestwire/internal/test/frames"
+	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
 // TestSDN: a process reaches all stations of OpenShift SDN also by the services' addresses, and is reached by its own

@@ -1,6 +1,6 @@
 package podnet
 
-import "github.com/guestwire/guestwire/internal/rig/nstest"
+import "github.com/guestwire/guestwire/internal/test/nstest"
 
 // selection: Debian's kernel is a Linux 6.1 with all modules.
 var selection = nstest.Selection{

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/guestwire/guestwire/cache"
-	"github.com/guestwire/guestwire/internal/rig/nstest"
+	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
 // exclusive are Terway's networks in which a pod has an elastic network interface (ENI) for itself.

@@ -17,8 +17,8 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
-	"github.com/guestwire/guestwire/internal/lab"
-	"github.com/guestwire/guestwire/internal/sandbox"
+	"github.com/guestwire/guestwire/internal/test/lab"
+	"github.com/guestwire/guestwire/internal/test/sandbox"
 	"github.com/guestwire/guestwire/phase1"
 	"github.com/guestwire/guestwire/phase2"
 )

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/net/ipv6"
 	"golang.org/x/sys/unix"
 
-	"github.com/guestwire/guestwire/internal/lab"
+	"github.com/guestwire/guestwire/internal/test/lab"
 )
 
 // namespace is a network namespace that ends when its file is closed.

@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/guestwire/guestwire/internal/netns"
-	"github.com/guestwire/guestwire/internal/rig/nstest"
 	"github.com/guestwire/guestwire/internal/tap"
+	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
 // refused says why QEMU cannot have a golden device here, where it cannot: a file or a card is missing. The words show that

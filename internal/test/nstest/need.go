@@ -5,8 +5,8 @@ import (
 	"os/exec"
 	"testing"
 
-	"github.com/guestwire/guestwire/internal/sandbox"
 	"github.com/guestwire/guestwire/internal/tap"
+	"github.com/guestwire/guestwire/internal/test/sandbox"
 )
 
 // Need skips the test if no namespace can be made, or a program is missing.

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/guestwire/guestwire/internal/rig/golden"
+	"github.com/guestwire/guestwire/internal/test/golden"
 )
 
 // failures notes them.

@@ -174,7 +174,7 @@ func TestPure(t *testing.T) {
 // TestKernelAlone: one package speaks netlink, besides programs that lay a namespace to show or to
 // measure something in it.
 func TestKernelAlone(t *testing.T) {
-	may := []string{module + "/internal/kernel", module + "/internal/lab", module + "/internal/rig/quickstart", module + "/internal/rig/bench"}
+	may := []string{module + "/internal/kernel", module + "/internal/test/lab", module + "/internal/rig/quickstart", module + "/internal/rig/bench"}
 	users := 0
 	for _, p := range list(t, module+"/...") {
 		for _, imported := range p.Imports {
@@ -240,42 +240,22 @@ func TestLayers(t *testing.T) {
 	}
 }
 
-// TestProductLinksNoRig: what an importer or an operator gets links nothing of internal/rig.
-func TestProductLinksNoRig(t *testing.T) {
-	rig := module + "/internal/rig"
-	product := 0
-	for _, p := range list(t, module+"/...") {
-		if within(p.ImportPath, rig) {
-			continue
-		}
-		product++
-		for _, dep := range p.Deps {
-			if within(dep, rig) {
-				t.Errorf("%s links %s: internal/rig is for tests and benchmarks", p.ImportPath, dep)
-			}
-		}
-	}
-	if product == 0 {
-		t.Error("go list has seen no package of the product")
-	}
-}
-
-// TestTestsAlone: what is for tests is linked by tests, and by what shows or measures something.
+// TestTestsAlone: what an importer or an operator gets links nothing that is for tests: the laboratory (internal/rig), and
+// internal/test, which guestwiretest alone links.
 func TestTestsAlone(t *testing.T) {
 	linked := 0
 	for _, p := range list(t, module+"/...") {
-		if within(p.ImportPath, module+"/internal/rig") {
+		if within(p.ImportPath, module+"/internal/rig") || within(p.ImportPath, module+"/internal/test") {
 			continue
 		}
 		for _, dep := range p.Deps {
-			for _, tree := range []string{module + "/guestwiretest", module + "/internal/guest", module + "/internal/lab", module + "/internal/sandbox", "gvisor.dev", "testing"} {
+			for _, tree := range []string{module + "/guestwiretest", module + "/internal/test", module + "/internal/rig", "gvisor.dev", "testing"} {
 				if !within(dep, tree) {
 					continue
 				}
-				switch p.ImportPath {
-				case module + "/guestwiretest", module + "/internal/guest", module + "/internal/lab", module + "/internal/sandbox":
+				if p.ImportPath == module+"/guestwiretest" && !within(dep, module+"/internal/rig") {
 					linked++
-				default:
+				} else {
 					t.Errorf("%s links %s: importers pay only for what they import", p.ImportPath, dep)
 				}
 			}

@@ -15,7 +15,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/waiter"
 
-	"github.com/guestwire/guestwire/internal/sctp"
+	"github.com/guestwire/guestwire/internal/test/sctp"
 )
 
 // ListenSCTP answers each INIT to a port of the guest's addresses until the guest is closed. The State Cookie of the

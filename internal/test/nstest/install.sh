@@ -6,7 +6,7 @@
 #   $GUESTWIRE_CACHE/connman/usr/sbin/connmand
 #   $GUESTWIRE_CACHE/ifupdown/sbin/ifup
 #
-# ISC's client and busybox come by ../vm/install.sh. Needs Debian 12 and root. When all is there it
+# ISC's client and busybox come by internal/rig/vm/install.sh. Needs Debian 12 and root. When all is there it
 # changes nothing and takes no time.
 set -euo pipefail
 

@@ -20,8 +20,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/guestwire/guestwire/internal/lab"
-	"github.com/guestwire/guestwire/internal/sandbox"
+	"github.com/guestwire/guestwire/internal/test/lab"
+	"github.com/guestwire/guestwire/internal/test/sandbox"
 )
 
 // Run runs a program and returns its standard output. A failure ends the test, and says all that the program printed.

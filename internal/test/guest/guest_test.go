@@ -21,7 +21,7 @@ import (
 	"github.com/mdlayher/ndp"
 
 	"github.com/guestwire/guestwire/cache"
-	"github.com/guestwire/guestwire/internal/guest"
+	"github.com/guestwire/guestwire/internal/test/guest"
 )
 
 var both = guest.Families{IPv4: true, IPv6: true}

@@ -10,8 +10,8 @@ import (
 	"testing"
 
 	"github.com/guestwire/guestwire/infra"
-	"github.com/guestwire/guestwire/internal/lab"
-	"github.com/guestwire/guestwire/internal/sandbox"
+	"github.com/guestwire/guestwire/internal/test/lab"
+	"github.com/guestwire/guestwire/internal/test/sandbox"
 )
 
 // The addresses of a pod, of its gateway, and of a host beyond that.

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/guestwire/guestwire/internal/rig/unpacked"
+	"github.com/guestwire/guestwire/internal/test/unpacked"
 )
 
 // Machine is a copy of this one on the links of a namespace: what programs write to files, the

@@ -17,8 +17,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/guestwire/guestwire/internal/rig/leak"
-	"github.com/guestwire/guestwire/internal/sandbox"
+	"github.com/guestwire/guestwire/internal/test/leak"
+	"github.com/guestwire/guestwire/internal/test/sandbox"
 )
 
 // Selected is a test that runs where not all tests do.
