@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -14,9 +13,11 @@ import (
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/domain/qemu"
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/rig/vm"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 	"github.com/guestwire/guestwire/phase1"
+	"github.com/guestwire/guestwire/phase2"
 )
 
 func newNIC(t *testing.T, r cache.Record, o qemu.Options) *qemu.NIC {
@@ -26,6 +27,24 @@ func newNIC(t *testing.T, r cache.Record, o qemu.Options) *qemu.NIC {
 		t.Fatal(err)
 	}
 	return nic
+}
+
+// openQueues opens the tap of the record, and closes it with the test.
+func openQueues(t *testing.T, n nstest.Network, r cache.Record) (files []*os.File) {
+	t.Helper()
+	err := netns.Do(n.Pod.File, func() (err error) {
+		files, err = phase2.OpenTap(r)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		for _, f := range files {
+			f.Close()
+		}
+	})
+	return files
 }
 
 // inherited are the descriptors of files in QEMU.
@@ -59,9 +78,6 @@ func checkDevice(ctx context.Context, t *testing.T, g *vm.Guest, n nstest.Networ
 	if out, err := g.Run(ctx, "cd /sys/class/net/eth0; cat address mtu; ls -d queues/rx-* | wc -l"); err != nil || out != want {
 		t.Errorf("MAC, MTU and queues in the guest are %q, %v, want %q", out, err, want)
 	}
-	if r.Binding == cache.BindingMacvtap {
-		return // the kernel does not say how many of its queues are open
-	}
 	if queues := strings.Fields(n.Pod.Exec("sh", "-c", "ls -d /sys/class/net/"+r.Tap+"/queues/rx-*")); len(queues) != r.Queues {
 		t.Errorf("QEMU uses the tap's queues %v, want %d", queues, r.Queues)
 	}
@@ -89,8 +105,8 @@ func checkTraffic(ctx context.Context, t *testing.T, g *vm.Guest, n nstest.Netwo
 	}
 }
 
-// TestQEMU gives a pod's network to a Linux guest under QEMU alone, which has no privileges. Each binding, each number of
-// queues, and each way to the tap is tried once; TestPlug has two queues by getfd.
+// TestQEMU gives a pod's network to a Linux guest under QEMU alone, which has no privileges. Each way to the tap is tried
+// once; TestPlug has two queues by getfd. The launcher's tests boot the same QEMU on a bridge, on a macvtap and with passt.
 func TestQEMU(t *testing.T) {
 	uid, gid := needGuest(t)
 	for _, c := range []struct {
@@ -98,10 +114,8 @@ func TestQEMU(t *testing.T) {
 		queues  int
 		byName  bool
 	}{
-		{infra.Bridge{}, 1, false},
 		{infra.Redirect{}, 2, true},
 		{infra.Masquerade{}, 4, false},
-		{infra.Bridge{}, 4, true},
 	} {
 		t.Run(fmt.Sprintf("%s, queues %d, by name %t", c.binding.Kind(), c.queues, c.byName), func(t *testing.T) {
 			n := nstest.NewNetwork(t)
@@ -117,9 +131,7 @@ func TestQEMU(t *testing.T) {
 			launcher := n.Serve(t, uid)
 			cfg := vm.Config{NetNS: n.Pod.File, UID: uid, GID: gid, Name: "guest1", CPUs: c.queues}
 			if !c.byName {
-				if cfg.Files, err = openTapAs(t, n.Pod, uid, gid, r, nil); err != nil {
-					t.Fatal(err)
-				}
+				cfg.Files = openQueues(t, n, r)
 			}
 			g := bootQEMU(ctx, t, cfg, newNIC(t, r, qemu.Options{FDs: inherited(cfg.Files)}))
 			lease4, err4 := g.Lease4(ctx, "eth0")
@@ -137,78 +149,6 @@ func TestQEMU(t *testing.T) {
 			}
 		})
 	}
-}
-
-// TestQEMUMacvtap gives QEMU the queues of a macvtap. There is no DHCP server.
-func TestQEMUMacvtap(t *testing.T) {
-	uid, gid := needGuest(t)
-	n := nstest.NewMacvtap(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
-	defer cancel()
-	r, err := phase1.Setup(ctx, phase1.Config{NetNS: n.Pod.File, Spec: infra.Spec{
-		NIC: "eth0", Binding: infra.Macvtap{}, State: n.State, Queues: 2, Owner: infra.Owner{UID: uint32(uid), GID: uint32(gid)},
-	}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	number := macvtapNumber(t, n.Pod, "eth0")
-	files, err := openTapAs(t, n.Pod, uid, gid, r, makeNode(macvtapNode(t, n.Pod, "eth0"), number, 0o600, uid))
-	if err != nil {
-		t.Fatal(err)
-	}
-	cfg := vm.Config{NetNS: n.Pod.File, UID: uid, GID: gid, Name: "guest1", CPUs: 2, Files: files}
-	g := bootQEMU(ctx, t, cfg, newNIC(t, r, qemu.Options{FDs: inherited(files)}))
-	// The guest's client, or its script, would remove the addresses again.
-	if _, err := g.Until(ctx, "killall udhcpc"); err != nil {
-		t.Fatal(err)
-	}
-	configure := fmt.Sprintf("while pidof udhcpc udhcpc-script; do sleep 0.1; done; ip addr add %v/24 dev eth0; ip addr add %v/64 dev eth0 nodad", nstest.Pod4, nstest.Pod6)
-	if _, err := g.Run(ctx, configure); err != nil {
-		t.Fatal(err)
-	}
-	checkDevice(ctx, t, g, n, r)
-	checkTraffic(ctx, t, g, n)
-}
-
-// TestQEMUPasst connects QEMU to passt's socket. The guest gets its addresses from passt, and the MTU from the device.
-func TestQEMUPasst(t *testing.T) {
-	uid, gid := needGuest(t)
-	n := nstest.NewNetwork(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
-	defer cancel()
-	r, err := phase1.Setup(ctx, phase1.Config{NetNS: n.Pod.File, Spec: infra.Spec{
-		NIC: "eth0", State: n.State, Owner: infra.Owner{UID: uint32(uid), GID: uint32(gid)},
-		Binding: infra.Passt{Ports: []infra.Ports{{First: vm.AnswerPort}}},
-	}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := nstest.Dir(t)
-	if err := os.Chown(dir, uid, gid); err != nil {
-		t.Fatal(err)
-	}
-	socket := filepath.Join(dir, "a,b")
-	passt := n.Pod.Start(uid, "passt", "--foreground", "--one-off", "--socket", socket, "--interface", "eth0", "--tcp-ports", fmt.Sprint(vm.AnswerPort))
-	nstest.Eventually(t, func() error {
-		if _, err := os.Stat(socket); err != nil {
-			return fmt.Errorf("%w; passt says %q", err, passt.Output.String())
-		}
-		return nil
-	})
-	g := bootQEMU(ctx, t, vm.Config{NetNS: n.Pod.File, UID: uid, GID: gid, Name: "guest1"}, newNIC(t, r, qemu.Options{Socket: socket}))
-	if lease, err := g.Lease4(ctx, "eth0"); err != nil || lease["ip"] != nstest.Pod4.String() {
-		t.Fatalf("lease %v, %v, want %v; passt says %q", lease, err, nstest.Pod4, passt.Output.String())
-	}
-	if out, err := g.Run(ctx, "cat /sys/class/net/eth0/mtu"); err != nil || out != "1450\n" {
-		t.Errorf("the guest's MTU is %q, %v, want 1450", out, err)
-	}
-	nstest.Eventually(t, func() error {
-		answer, err := askFirst(n.World, netip.AddrPortFrom(nstest.Pod4, vm.AnswerPort))
-		if err == nil && answer.Guest != "guest1" {
-			err = fmt.Errorf("%+v", answer)
-		}
-		return err
-	})
 }
 
 // TestPlug plugs a NIC into a running guest by QMP, with descriptors that QEMU gets by getfd, and unplugs it. Afterwards
@@ -238,11 +178,8 @@ func TestPlug(t *testing.T) {
 	nic := newNIC(t, r, qemu.Options{Bus: vm.PlugBus, FDs: []string{"eth0-0", "eth0-1"}})
 	plug := func() {
 		t.Helper()
-		files, err := openTapAs(t, n.Pod, uid, gid, r, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for i, f := range files {
+		var err error
+		for i, f := range openQueues(t, n, r) {
 			err = errors.Join(err, q.Execute(ctx, "getfd", map[string]string{"fdname": fmt.Sprintf("eth0-%d", i)}, f), f.Close())
 		}
 		if err := errors.Join(err, nic.Plug(execute(ctx, q))); err != nil {
