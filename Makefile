@@ -14,7 +14,7 @@ DEBIAN := nftables iptables iproute2 iputils-ping ethtool tcpdump strace procps 
 STOCK := phase1 internal/rig/podnet internal/tap
 
 # The packages whose tests take longest come first, and three run at once: most of a test's time it waits.
-LONG := ./phase1 ./phase2 ./internal/rig/podnet
+LONG := ./phase1 ./internal/rig/guests ./internal/rig/podnet
 
 # What takes dependencies that the library has not is a module of its own, which "go test ./..." leaves out.
 NESTED := examples/node internal/rig/node/cri
@@ -71,7 +71,7 @@ test test-all:
 		if [ $@ = test-all ]; then \
 			echo '# run: this kernel, all of the crash harness, all clients'; \
 			go test -json -count=1 -timeout 2h -run '$(CRASH)' ./phase1 -crash all || echo '# broken: crash harness'; \
-			go test -json -count=1 -timeout 30m -run '^Test(Clients|Managers|UEFI)$$' ./phase2 -clients all || echo '# broken: all of the clients'; \
+			go test -json -count=1 -timeout 30m -run '^Test(Clients|Managers|UEFI)$$' ./internal/rig/guests -clients all || echo '# broken: all of the clients'; \
 			go test -json -count=1 -timeout 30m -run '^TestLeaseClients$$' ./internal/rig/podnet -leases || echo '# broken: all owners of leases'; \
 			go test -json -count=1 -timeout 30m -run '^TestCrash$$' ./examples/cni -crash all || echo '# broken: crash harness of the CNI plugin'; \
 		fi; \

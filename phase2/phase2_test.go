@@ -20,7 +20,7 @@ import (
 	"github.com/guestwire/guestwire/phase2"
 )
 
-func TestMain(m *testing.M) { nstest.Main(m, selection) }
+func TestMain(m *testing.M) { nstest.Main(m) }
 
 func writeRecords(t *testing.T, dir string, records ...cache.Record) {
 	t.Helper()

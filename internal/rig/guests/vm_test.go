@@ -1,4 +1,4 @@
-package phase2_test
+package guests_test
 
 import (
 	"context"

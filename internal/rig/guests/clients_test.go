@@ -1,4 +1,4 @@
-package phase2_test
+package guests_test
 
 import (
 	"errors"
@@ -412,7 +412,7 @@ func (s *scene) start(t *testing.T, p program) {
 		out, err := c.machine.Run("cat /run/log; ip addr; ip route; ip -6 route; cat /etc/resolv.conf")
 		t.Logf("%s: %v\n%s", c.start, err, out)
 	})
-	script, err := os.ReadFile("../internal/rig/vm/guest/udhcpc-script")
+	script, err := os.ReadFile("../vm/guest/udhcpc-script")
 	if err != nil {
 		t.Fatal(err)
 	}
