@@ -28,6 +28,7 @@ import (
 func TestAnnounce(t *testing.T) {
 	for _, b := range []infra.Binding{infra.Bridge{}, infra.Redirect{}, infra.Masquerade{}} {
 		t.Run(b.Kind(), func(t *testing.T) {
+			t.Parallel()
 			s := newAnnounced(t, b, false)
 			s.forget()
 			world := s.n.World.Sniff(t)
@@ -63,6 +64,7 @@ func TestAnnounce(t *testing.T) {
 func TestAnnounceActivate(t *testing.T) {
 	for _, b := range []infra.Binding{infra.Bridge{}, infra.Redirect{}} {
 		t.Run(b.Kind(), func(t *testing.T) {
+			t.Parallel()
 			s := newAnnounced(t, b, true)
 			s.forget()
 			world := s.n.World.Sniff(t)
