@@ -23,7 +23,7 @@ NESTED := examples/node internal/rig/node/cri
 FUZZTIME ?= 20s
 
 # What the tests execute.
-PROGRAMS := bin/testreport bin/stockkernel bin/quickstart bin/agent bin/launcher bin/exporter bin/guestwire bin/guestwire-node bin/cri
+PROGRAMS := bin/testreport bin/stockkernel bin/quickstart bin/agent bin/launcher bin/exporter bin/qemu bin/guestwire bin/guestwire-node bin/cri
 
 MODULE := github.com/guestwire/guestwire
 STATICCHECK := bin/staticcheck-v0.7.0
@@ -174,7 +174,7 @@ $(STATICCHECK):
 # Linked statically: it is the stock kernel's process 1 too.
 bin/stockkernel bin/testreport bin/quickstart bin/bench: FORCE
 	CGO_ENABLED=0 go build -o $@ ./internal/rig/$(@F)
-bin/agent bin/launcher bin/exporter: FORCE
+bin/agent bin/launcher bin/exporter bin/qemu: FORCE
 	CGO_ENABLED=0 go build -o $@ ./examples/$(@F)
 bin/cri: FORCE # a module of its own
 	CGO_ENABLED=0 go build -C internal/rig/node/cri -o $(CURDIR)/$@ .

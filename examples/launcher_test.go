@@ -2,13 +2,10 @@ package examples_test
 
 import (
 	"bufio"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"net"
-	"net/netip"
 	"os"
 	"os/exec"
 	"regexp"
@@ -17,14 +14,12 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/netns"
-	"github.com/guestwire/guestwire/internal/rig/vm"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 	"github.com/guestwire/guestwire/phase1"
 )
@@ -431,126 +426,4 @@ func TestQEMUShutdown(t *testing.T) {
 			t.Errorf("-shutdown %s: status %d, %q; want 2 and %q", given, status, out, want)
 		}
 	}
-}
-
-// needGuest skips a test where no guest can be booted, and returns the user of a launcher with QEMU.
-func needGuest(t *testing.T) (uid, gid int) {
-	t.Helper()
-	nstest.Need(t)
-	nstest.NeedTaps(t)
-	nstest.NeedRoot(t, "the test needs two users")
-	if err := vm.Missing(); err != nil {
-		nstest.Skip(t, "no guest can be booted: "+err.Error())
-	}
-	uid, gid, err := vm.LibvirtUser()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return uid, gid
-}
-
-// TestQEMU boots Linux under the launcher, and the launcher under the agent: several queues by descriptors, a macvtap by
-// its device, and passt, which the launcher starts. The guest's end is the launcher's.
-func TestQEMU(t *testing.T) {
-	uid, gid := needGuest(t)
-	for _, test := range []struct {
-		binding infra.Binding
-		lay     func(testing.TB) nstest.Network
-		queues  int
-	}{
-		{infra.Bridge{}, nstest.NewNetwork, 2},
-		{infra.Passt{Ports: []infra.Ports{{First: 80, Guest: vm.AnswerPort}}}, nstest.NewNetwork, 0},
-		{infra.Macvtap{}, nstest.NewMacvtap, 2},
-	} {
-		t.Run(test.binding.Kind(), func(t *testing.T) {
-			n := test.lay(t)
-			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
-			defer cancel()
-			wire(t, n, test.binding, func(s *infra.Spec) {
-				s.Owner, s.Queues = infra.Owner{UID: uint32(uid), GID: uint32(gid)}, test.queues
-				if _, bridge := test.binding.(infra.Bridge); !bridge {
-					s.DNS = nil
-				}
-			})
-			temp := nstest.Dir(t)
-			if err := os.Chown(temp, uid, gid); err != nil {
-				t.Fatal(err)
-			}
-			g, err := vm.BootQEMU(ctx, vm.Config{
-				NetNS: n.Pod.File, UID: uid, GID: gid, CPUs: max(1, test.queues),
-				Launcher: []string{
-					"env", "TMPDIR=" + temp, nstest.Program(t, "examples/agent"), "exec", "-uid", strconv.Itoa(uid), "-gid", strconv.Itoa(gid), "--",
-					nstest.Program(t, "examples/launcher"), "qemu", "-state", n.State, "--",
-				},
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer g.Destroy()
-			switch test.binding.(type) {
-			case infra.Macvtap: // there is no DHCP server
-				configure := fmt.Sprintf("killall udhcpc; while pidof udhcpc udhcpc-script; do sleep 0.1; done; ip addr add %v/24 dev eth0", nstest.Pod4)
-				if _, err := g.Until(ctx, configure); err != nil {
-					t.Fatal(err)
-				}
-				if err := g.Ping(ctx, nstest.Gateway4); err != nil {
-					t.Error(err)
-				}
-			default:
-				lease, err := g.Lease4(ctx, "eth0")
-				if err != nil || lease["ip"] != nstest.Pod4.String() || lease["mtu"] != "1450" {
-					t.Errorf("lease %v, %v; want %v and MTU 1450", lease, err, nstest.Pod4)
-				}
-				if err := g.Ping(ctx, nstest.Beyond4); err != nil {
-					t.Error(err)
-				}
-				port, line := uint16(vm.AnswerPort), ""
-				if test.binding.Kind() == cache.BindingPasst {
-					port, line = 80, "who is there?\n" // Debian's passt completes no connection to the guest before it
-				}
-				nstest.Eventually(t, func() error {
-					answer, err := ask(n, netip.AddrPortFrom(nstest.Pod4, port), line)
-					if err == nil && answer.Guest != "guest" {
-						err = fmt.Errorf("%+v", answer)
-					}
-					return err
-				})
-			}
-			command := "cat /sys/class/net/eth0/mtu; ls -d /sys/class/net/eth0/queues/rx-* | wc -l"
-			if out, err := g.Run(ctx, command); err != nil || out != fmt.Sprintf("1450\n%d\n", max(1, test.queues)) {
-				t.Errorf("MTU and queues %q, %v", out, err)
-			}
-			// The command's answer may get lost.
-			stop, done := context.WithTimeout(ctx, time.Second)
-			_, _ = g.Run(stop, "echo o >/proc/sysrq-trigger")
-			done()
-			status, log, err := g.Ended(ctx)
-			if err != nil || status != 0 || !strings.Contains(log, `status="exit status 0"`) {
-				t.Errorf("status %d, %v:\n%s", status, err, log)
-			}
-			if left, err := os.ReadDir(temp); err != nil || len(left) > 0 {
-				t.Errorf("left: %v, %v", left, err)
-			}
-		})
-	}
-}
-
-// ask connects from the world, sends a line, and reads the guest's answer.
-func ask(n nstest.Network, to netip.AddrPort, line string) (answer vm.Answer, err error) {
-	var conn net.Conn
-	err = netns.Do(n.World.File, func() (err error) {
-		conn, err = net.DialTimeout("tcp", to.String(), 5*time.Second)
-		return err
-	})
-	if err != nil {
-		return vm.Answer{}, err
-	}
-	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
-		return vm.Answer{}, err
-	}
-	if _, err := conn.Write([]byte(line)); err != nil {
-		return vm.Answer{}, err
-	}
-	return vm.ReadAnswer(conn)
 }

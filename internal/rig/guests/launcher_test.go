@@ -1,0 +1,250 @@
+package guests_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/rig/vm"
+	"github.com/guestwire/guestwire/internal/test/nstest"
+	"github.com/guestwire/guestwire/phase1"
+)
+
+// underLauncher begins a command line with which the launcher runs QEMU, in the pod's namespace and as a user.
+func underLauncher(t *testing.T, uid, gid int, n nstest.Network, flags ...string) []string {
+	t.Helper()
+	line := []string{
+		nstest.Program(t, "examples/agent"), "exec", "-netns", n.Pod.Path(), "-uid", strconv.Itoa(uid), "-gid", strconv.Itoa(gid), "--",
+		nstest.Program(t, "examples/launcher"), "qemu", "-state", n.State,
+	}
+	return append(append(line, flags...), "--")
+}
+
+// wire sets the pod up for the launcher.
+func wire(t *testing.T, n nstest.Network, b infra.Binding, change func(*infra.Spec)) {
+	t.Helper()
+	spec := infra.Spec{NIC: "eth0", Binding: b, State: n.State, Owner: nstest.Owner(), DNS: &cache.DNS{}}
+	if change != nil {
+		change(&spec)
+	}
+	if _, err := phase1.Setup(t.Context(), phase1.Config{NetNS: n.Pod.File, Spec: spec}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestLauncher boots Linux under the launcher, and the launcher under the agent: several queues by descriptors, a macvtap by
+// its device, and passt, which the launcher starts. The guest's end is the launcher's.
+func TestLauncher(t *testing.T) {
+	uid, gid := needGuest(t)
+	for _, test := range []struct {
+		binding infra.Binding
+		lay     func(testing.TB) nstest.Network
+		queues  int
+	}{
+		{infra.Bridge{}, nstest.NewNetwork, 2},
+		{infra.Passt{Ports: []infra.Ports{{First: 80, Guest: vm.AnswerPort}}}, nstest.NewNetwork, 0},
+		{infra.Macvtap{}, nstest.NewMacvtap, 2},
+	} {
+		t.Run(test.binding.Kind(), func(t *testing.T) {
+			n := test.lay(t)
+			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+			defer cancel()
+			wire(t, n, test.binding, func(s *infra.Spec) {
+				s.Owner, s.Queues = infra.Owner{UID: uint32(uid), GID: uint32(gid)}, test.queues
+				if _, bridge := test.binding.(infra.Bridge); !bridge {
+					s.DNS = nil
+				}
+			})
+			temp := nstest.Dir(t)
+			if err := os.Chown(temp, uid, gid); err != nil {
+				t.Fatal(err)
+			}
+			g, err := vm.BootQEMU(ctx, vm.Config{
+				NetNS: n.Pod.File, UID: uid, GID: gid, CPUs: max(1, test.queues),
+				Launcher: append([]string{"env", "TMPDIR=" + temp}, underLauncher(t, uid, gid, n)...),
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer g.Destroy()
+			switch test.binding.(type) {
+			case infra.Macvtap: // there is no DHCP server
+				configure := fmt.Sprintf("killall udhcpc; while pidof udhcpc udhcpc-script; do sleep 0.1; done; ip addr add %v/24 dev eth0", nstest.Pod4)
+				if _, err := g.Until(ctx, configure); err != nil {
+					t.Fatal(err)
+				}
+				if err := g.Ping(ctx, nstest.Gateway4); err != nil {
+					t.Error(err)
+				}
+			default:
+				lease, err := g.Lease4(ctx, "eth0")
+				if err != nil || lease["ip"] != nstest.Pod4.String() || lease["mtu"] != "1450" {
+					t.Errorf("lease %v, %v; want %v and MTU 1450", lease, err, nstest.Pod4)
+				}
+				if err := g.Ping(ctx, nstest.Beyond4); err != nil {
+					t.Error(err)
+				}
+				port, ask := uint16(vm.AnswerPort), ask
+				if test.binding.Kind() == cache.BindingPasst {
+					port, ask = 80, askFirst
+				}
+				nstest.Eventually(t, func() error {
+					answer, err := ask(n.World, netip.AddrPortFrom(nstest.Pod4, port))
+					if err == nil && answer.Guest != "guest" {
+						err = fmt.Errorf("%+v", answer)
+					}
+					return err
+				})
+			}
+			command := "cat /sys/class/net/eth0/mtu; ls -d /sys/class/net/eth0/queues/rx-* | wc -l"
+			if out, err := g.Run(ctx, command); err != nil || out != fmt.Sprintf("1450\n%d\n", max(1, test.queues)) {
+				t.Errorf("MTU and queues %q, %v", out, err)
+			}
+			// The command's answer may get lost.
+			stop, done := context.WithTimeout(ctx, time.Second)
+			_, _ = g.Run(stop, "echo o >/proc/sysrq-trigger")
+			done()
+			status, log, err := g.Ended(ctx)
+			if err != nil || status != 0 || !strings.Contains(log, `status="exit status 0"`) {
+				t.Errorf("status %d, %v:\n%s", status, err, log)
+			}
+			if left, err := os.ReadDir(temp); err != nil || len(left) > 0 {
+				t.Errorf("left: %v, %v", left, err)
+			}
+		})
+	}
+}
+
+// TestLauncherPlug: with -plug the launcher plugs the NIC of a new record into the guest, and unplugs the NIC when the record is
+// removed. Until then Teardown refuses.
+func TestLauncherPlug(t *testing.T) {
+	uid, gid := needGuest(t)
+	n := nstest.NewNetwork(t)
+	owner := infra.Owner{UID: uint32(uid), GID: uint32(gid)}
+	wire(t, n, infra.Redirect{}, func(s *infra.Spec) { s.Owner = owner })
+	n.World.IP("link add pod2 type veth peer name net1 netns " + n.Pod.Name)
+	n.World.IP("addr add 10.7.0.1/24 dev pod2")
+	n.World.IP("link set pod2 up")
+	n.Pod.IP("addr add 10.7.0.2/24 dev net1")
+	n.Pod.IP("link set net1 up")
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	temp := nstest.Dir(t)
+	if err := os.Chown(temp, uid, gid); err != nil {
+		t.Fatal(err)
+	}
+	g, err := vm.BootQEMU(ctx, vm.Config{
+		NetNS: n.Pod.File, UID: uid, GID: gid, CPUs: 2,
+		Launcher: append([]string{"env", "TMPDIR=" + temp}, underLauncher(t, uid, gid, n, "-plug", vm.PlugBus)...),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Destroy()
+	if _, err := g.Lease4(ctx, "eth0"); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		binding infra.Binding
+		queues  int
+		address string
+		ping    netip.Addr
+	}{
+		{infra.Redirect{}, 2, "10.7.0.2", netip.MustParseAddr("10.7.0.1")},
+		{infra.Masquerade{}, 1, "10.0.2.2", netip.MustParseAddr("10.0.2.1")},
+	} {
+		config := phase1.Config{NetNS: n.Pod.File, Spec: infra.Spec{
+			NIC: "net1", Binding: c.binding, State: n.State, Queues: c.queues, Owner: owner, Options: cache.Options{NoDefaultRoute: true},
+		}}
+		if _, err := phase1.Setup(ctx, config); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := g.Until(ctx, "test -e /sys/class/net/eth1"); err != nil {
+			t.Fatal(err)
+		}
+		const client = "rm -f /run/lease4.eth1; udhcpc -q -n -i eth1 -s /bin/udhcpc-script -t 20 -T 1 -O staticroutes -O mtu >/run/udhcpc.eth1 2>&1"
+		if _, err := g.Run(ctx, client); err != nil {
+			t.Fatal(err)
+		}
+		if lease, err := g.Lease4(ctx, "eth1"); err != nil || lease["ip"] != c.address {
+			t.Errorf("%s: lease %v, %v; want %s", c.binding.Kind(), lease, err, c.address)
+		}
+		for _, to := range []netip.Addr{c.ping, nstest.Beyond4} {
+			if err := g.Ping(ctx, to); err != nil {
+				t.Errorf("%s: %v", c.binding.Kind(), err)
+			}
+		}
+		if out, err := g.Run(ctx, "ls -d /sys/class/net/eth1/queues/rx-* | wc -l"); err != nil || out != strconv.Itoa(c.queues)+"\n" {
+			t.Errorf("%s: queues %q, %v; want %d", c.binding.Kind(), out, err, c.queues)
+		}
+		if err := phase1.Teardown(ctx, config); !errors.Is(err, phase1.ErrInUse) {
+			t.Errorf("%s: Teardown under the NIC: %v, want ErrInUse", c.binding.Kind(), err)
+		}
+		if err := os.Remove(filepath.Join(n.State, "net1.json")); err != nil {
+			t.Fatal(err)
+		}
+		nstest.Eventually(t, func() error { return phase1.Teardown(ctx, config) })
+		if _, err := g.Until(ctx, "! test -e /sys/class/net/eth1"); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestLauncherPlugKept: a guest that does not give a device up, as a machine without an operating system, keeps only this device
+// from being unplugged. A NIC that is set up meanwhile is plugged, and the launcher says what it waits for.
+func TestLauncherPlugKept(t *testing.T) {
+	needGuest(t)
+	t.Parallel()
+	n := nstest.NewNetwork(t)
+	wire(t, n, infra.Redirect{}, nil)
+	for i := range 2 {
+		nic := fmt.Sprintf("net%d", i+1)
+		n.Pod.IP("link add " + nic + " type veth peer name peer" + nic)
+		n.Pod.IP(fmt.Sprintf("addr add 10.7.%d.2/24 dev %s", i, nic))
+		n.Pod.IP("link set " + nic + " up")
+	}
+	launch := underLauncher(t, nstest.LauncherUID, nstest.LauncherUID, n, "-events", "-plug", "rp1,rp2")
+	launcher := exec.Command(launch[0], append(launch[1:], "qemu-system-x86_64", "-M", "q35", "-display", "none", "-nodefaults",
+		"-device", "pcie-root-port,id=rp1,chassis=1", "-device", "pcie-root-port,id=rp2,chassis=2")...)
+	var log nstest.Output
+	launcher.Stdout, launcher.Stderr = &log, &log
+	launcher.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := launcher.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer launcher.Wait()
+	defer launcher.Process.Signal(syscall.SIGTERM)
+	says := func(text string) {
+		t.Helper()
+		for end := time.Now().Add(time.Minute); !strings.Contains(log.String(), text); time.Sleep(50 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("the launcher does not say %s:\n%s", text, log.String())
+			}
+		}
+	}
+	says("QEMU runs")
+	wireNIC := func(nic string) {
+		t.Helper()
+		wire(t, n, infra.Redirect{}, func(s *infra.Spec) { s.NIC = nic })
+	}
+	wireNIC("net1")
+	says("msg=plugged nic=net1 bus=rp1")
+	if err := os.Remove(filepath.Join(n.State, "net1.json")); err != nil {
+		t.Fatal(err)
+	}
+	says(`event=record-removed nic=net1`)
+	wireNIC("net2")
+	says("msg=plugged nic=net2 bus=rp2")
+	says(`the guest keeps the device of the removed record so far: QEMU asks the guest again" nic=net1`)
+}
