@@ -41,7 +41,7 @@ demo-vm: ## the same with a guest that boots (root, Debian: installs QEMU and li
 install: ## what the tests call (root, Debian)
 	@internal/rig/stockkernel/install.sh $(DEBIAN)
 	@internal/rig/vm/install.sh
-	@internal/test/nstest/install.sh
+	@internal/rig/guests/install.sh
 	@internal/rig/podnet/install.sh
 	@internal/rig/container/install.sh
 	@internal/rig/confine/install.sh

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/guestwire/guestwire/internal/rig/unpacked"
 	"github.com/guestwire/guestwire/internal/test/nstest"
-	"github.com/guestwire/guestwire/internal/test/unpacked"
 )
 
 func TestMain(m *testing.M) {

@@ -12,9 +12,9 @@ import (
 	"time"
 
 	"github.com/guestwire/guestwire/internal/netns"
+	"github.com/guestwire/guestwire/internal/rig/unpacked"
 	"github.com/guestwire/guestwire/internal/tap"
 	"github.com/guestwire/guestwire/internal/test/guest"
-	"github.com/guestwire/guestwire/internal/test/unpacked"
 )
 
 // guestClient is a DHCP client; run uses the port as its NIC and returns the leased address.

@@ -24,8 +24,8 @@ import (
 
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/netns"
+	"github.com/guestwire/guestwire/internal/rig/unpacked"
 	"github.com/guestwire/guestwire/internal/tap"
-	"github.com/guestwire/guestwire/internal/test/unpacked"
 	"github.com/guestwire/guestwire/phase1"
 )
 

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/guestwire/guestwire/internal/rig/machine"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
@@ -16,7 +17,7 @@ type Engine struct {
 	// Host is the network namespace in which published ports are.
 	Host *nstest.Namespace
 
-	machine  *nstest.Machine
+	machine  *machine.Machine
 	command  string // the command line up to podman's own arguments
 	rootless bool
 	guest    string
@@ -37,7 +38,7 @@ func New(t testing.TB, rootless bool) *Engine {
 func NewIn(t testing.TB, host *nstest.Namespace, rootless bool) *Engine {
 	t.Helper()
 	e := &Engine{Host: host, rootless: rootless}
-	e.machine = e.Host.Machine(t, "podman")
+	e.machine = machine.New(t, e.Host, "podman")
 	if out, err := e.machine.Run(fmt.Sprintf(prepare, user)); err != nil {
 		t.Fatalf("podman's machine: %v\n%s", err, out)
 	}

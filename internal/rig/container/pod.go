@@ -8,9 +8,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/guestwire/guestwire/internal/rig/unpacked"
 	"github.com/guestwire/guestwire/internal/rig/vm"
 	"github.com/guestwire/guestwire/internal/test/nstest"
-	"github.com/guestwire/guestwire/internal/test/unpacked"
 )
 
 // PodImage is the name of the image of examples/kubernetes/vm, as its manifests have it.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/rig/machine"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 	"github.com/guestwire/guestwire/phase1"
 	"github.com/guestwire/guestwire/phase2"
@@ -340,7 +341,7 @@ type scene struct {
 // client is a running program.
 type client struct {
 	program
-	machine *nstest.Machine
+	machine *machine.Machine
 }
 
 const dns4, dns6 = "192.0.2.53", "2001:db8::53"
@@ -404,7 +405,7 @@ func (s *scene) boot(t *testing.T) {
 // start starts a program and waits until it has its leases.
 func (s *scene) start(t *testing.T, p program) {
 	t.Helper()
-	c := client{p, s.guest.Machine(t, p.packages...)}
+	c := client{p, machine.New(t, s.guest, p.packages...)}
 	t.Cleanup(func() {
 		if !t.Failed() {
 			return

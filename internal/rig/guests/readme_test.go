@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/guestwire/guestwire/internal/rig/machine"
 	"github.com/guestwire/guestwire/internal/rig/vm"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
@@ -25,12 +26,12 @@ func TestReadmeLauncher(t *testing.T) {
 	n := nstest.NewNetwork(t)
 	before := n.Pod.Settled()
 	// The program's State lies in /run/guestwire.
-	machine := exec.Command("unshare", "--mount", "sh", "-c", "mount -t tmpfs run /run && mkdir /run/guestwire && echo ready && exec cat")
-	nstest.StartReady(t, "a machine with an empty /run", machine)
+	empty := exec.Command("unshare", "--mount", "sh", "-c", "mount -t tmpfs run /run && mkdir /run/guestwire && echo ready && exec cat")
+	machine.StartReady(t, "a machine with an empty /run", empty)
 	var log nstest.Output
 	launch := func() (launcher *exec.Cmd, ended chan error) {
 		t.Helper()
-		launcher = exec.Command("nsenter", "--mount", "--target", fmt.Sprint(machine.Process.Pid),
+		launcher = exec.Command("nsenter", "--mount", "--target", fmt.Sprint(empty.Process.Pid),
 			program, fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), n.Pod.File.Fd()),
 			"qemu-system-x86_64", "-nodefaults", "-no-user-config", "-display", "none", "-accel", "tcg", "-m", fmt.Sprint(vm.Memory),
 			"-serial", "file:/dev/null", "-kernel", boot.Kernel, "-initrd", boot.Initramfs, "-append", boot.CommandLine)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/rig/machine"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 	"github.com/guestwire/guestwire/phase1"
 	"github.com/guestwire/guestwire/phase2"
@@ -45,7 +46,7 @@ func TestTwoNICs(t *testing.T) {
 			t.Run(dns.name+"/"+client.name, func(t *testing.T) {
 				t.Parallel()
 				g := newTwoNICs(t, launcher, dns.second)
-				m := g.Machine(t, client.pack)
+				m := machine.New(t, g, client.pack)
 				t.Cleanup(func() {
 					if t.Failed() {
 						out, err := m.Run("cat /run/log; ip addr; cat /etc/resolv.conf")

@@ -17,8 +17,8 @@ import (
 	"time"
 
 	"github.com/guestwire/guestwire/internal/rig/node"
+	"github.com/guestwire/guestwire/internal/rig/unpacked"
 	"github.com/guestwire/guestwire/internal/test/nstest"
-	"github.com/guestwire/guestwire/internal/test/unpacked"
 )
 
 // The addresses of the cluster. Pods have those of 10.244.0.0/24, and Services those of 10.96.0.0/16.

@@ -13,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/guestwire/guestwire/internal/test/unpacked"
+	"github.com/guestwire/guestwire/internal/rig/unpacked"
 )
 
 // Paths in the node, where an engine looks by default.

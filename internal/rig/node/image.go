@@ -15,7 +15,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/guestwire/guestwire/internal/test/unpacked"
+	"github.com/guestwire/guestwire/internal/rig/unpacked"
 )
 
 // Image is a container image of files, for want of a registry.

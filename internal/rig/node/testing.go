@@ -9,9 +9,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/guestwire/guestwire/internal/rig/unpacked"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 	"github.com/guestwire/guestwire/internal/test/sandbox"
-	"github.com/guestwire/guestwire/internal/test/unpacked"
 )
 
 // logLines is how much of each log a failed test shows.

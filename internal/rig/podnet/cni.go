@@ -14,8 +14,8 @@ import (
 	"testing"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/rig/unpacked"
 	"github.com/guestwire/guestwire/internal/test/nstest"
-	"github.com/guestwire/guestwire/internal/test/unpacked"
 )
 
 // cniDir is Debian's directory of the reference plugins.

@@ -14,6 +14,7 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv4"
 
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/rig/machine"
 	"github.com/guestwire/guestwire/internal/test/guest"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 	"github.com/guestwire/guestwire/phase1"
@@ -154,16 +155,16 @@ func TestLeaseClients(t *testing.T) {
 			connectNamespaces(pod, "eth0", router, "pod")
 			router.IP("link set pod master lan0")
 			s := serveLeases(t, router, "lan0", client.lease)
-			machine := pod.Machine(t, client.packages...)
-			if _, err := machine.Run("(" + client.start + ") >/run/log 2>&1 </dev/null &"); err != nil {
+			host := machine.New(t, pod, client.packages...)
+			if _, err := host.Run("(" + client.start + ") >/run/log 2>&1 </dev/null &"); err != nil {
 				t.Fatal(err)
 			}
 			defer func() {
 				if t.Failed() {
-					out, _ := machine.Run("cat /run/log")
+					out, _ := host.Run("cat /run/log")
 					t.Logf("the server saw %+v, the client says\n%s\n%s", s.requests(), out, pod.IP("addr"))
 				}
-				machine.Run("kill -9 -1") // it kills its own shell, too
+				host.Run("kill -9 -1") // it kills its own shell, too
 			}()
 			leased := func() error {
 				if out := pod.IP("-4 addr show dev eth0"); !strings.Contains(out, " "+leasedAddress.String()+"/24 ") {

@@ -7,8 +7,8 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/guestwire/guestwire/internal/rig/unpacked"
 	"github.com/guestwire/guestwire/internal/test/nstest"
-	"github.com/guestwire/guestwire/internal/test/unpacked"
 )
 
 // flannel are the networks of flannel's own CNI plugin, with the links, routes and rules that flanneld makes on the

@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/guestwire/guestwire/internal/rig/machine"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
@@ -170,7 +171,7 @@ exec cat`, "ovn-controller", v.programs)
 	cmd.Dir = v.dir
 	cmd.Env = v.environment()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID}
-	nstest.StartReady(v.t, "ovn-controller", cmd)
+	machine.StartReady(v.t, "ovn-controller", cmd)
 }
 
 // layRouter lays the router ovn-cluster with the subnets, and the policies that are the same for all nodes.

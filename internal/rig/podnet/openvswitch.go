@@ -9,8 +9,9 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/guestwire/guestwire/internal/rig/machine"
+	"github.com/guestwire/guestwire/internal/rig/unpacked"
 	"github.com/guestwire/guestwire/internal/test/nstest"
-	"github.com/guestwire/guestwire/internal/test/unpacked"
 )
 
 // switches are the networks with an Open vSwitch whose flows an agent on the node writes.
@@ -49,7 +50,7 @@ func startOVS(t testing.TB, node *nstest.Namespace, ovn bool) *vswitch {
 			t.Logf("Open vSwitch said:\n%s", logs)
 		}
 	})
-	nstest.StartReady(t, "Open vSwitch", cmd)
+	machine.StartReady(t, "Open vSwitch", cmd)
 	return v
 }
 

@@ -11,7 +11,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/guestwire/guestwire/internal/test/unpacked"
+	"github.com/guestwire/guestwire/internal/rig/unpacked"
 )
 
 // bootModules are what it takes to reach this machine's files and to talk to it; the rest is

@@ -3,7 +3,7 @@ package vm
 import (
 	"path/filepath"
 
-	"github.com/guestwire/guestwire/internal/test/unpacked"
+	"github.com/guestwire/guestwire/internal/rig/unpacked"
 )
 
 // DirectBoot is what a guest of BootClients boots, for a VMM that another program starts.

@@ -15,7 +15,7 @@ import (
 
 	"libvirt.org/go/libvirtxml"
 
-	"github.com/guestwire/guestwire/internal/test/unpacked"
+	"github.com/guestwire/guestwire/internal/rig/unpacked"
 )
 
 // BootLibvirt boots a guest under its own libvirtd, which runs as the user of cfg without capabilities

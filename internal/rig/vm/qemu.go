@@ -8,7 +8,7 @@ import (
 	"strconv"
 
 	"github.com/guestwire/guestwire/domain/qemu"
-	"github.com/guestwire/guestwire/internal/test/unpacked"
+	"github.com/guestwire/guestwire/internal/rig/unpacked"
 )
 
 // PlugBus is the id of a bus for a device that is plugged while the guest of BootQEMU runs.

@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/guestwire/guestwire/internal/test/unpacked"
+	"github.com/guestwire/guestwire/internal/rig/unpacked"
 )
 
 // seedMaker makes an ISO 9660 image, relative to the cache.

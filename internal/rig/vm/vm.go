@@ -16,7 +16,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/guestwire/guestwire/internal/test/unpacked"
+	"github.com/guestwire/guestwire/internal/rig/unpacked"
 )
 
 // TCP ports that the guest serves, by IPv4 and IPv6.

@@ -26,8 +26,8 @@ import (
 	"github.com/guestwire/guestwire/domain"
 	"github.com/guestwire/guestwire/domain/qemu"
 	"github.com/guestwire/guestwire/internal/netns"
+	"github.com/guestwire/guestwire/internal/rig/unpacked"
 	"github.com/guestwire/guestwire/internal/test/nstest"
-	"github.com/guestwire/guestwire/internal/test/unpacked"
 )
 
 var (

@@ -24,10 +24,3 @@ func Adopt(t testing.TB, name, path string) *Namespace {
 	t.Cleanup(n.End)
 	return n
 }
-
-// Adopt returns the network namespace of a process of the machine, for as long as the test. The number is the process's
-// in the machine.
-func (m *Machine) Adopt(t testing.TB, name string, pid int) *Namespace {
-	t.Helper()
-	return Adopt(t, name, fmt.Sprintf("/proc/%d/root/proc/%d/ns/net", m.pid, pid))
-}

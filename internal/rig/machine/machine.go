@@ -1,4 +1,5 @@
-package nstest
+// Package machine copies this machine for a test: its files, with Debian packages besides, and processes of its own.
+package machine
 
 import (
 	"bufio"
@@ -14,7 +15,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/guestwire/guestwire/internal/test/unpacked"
+	"github.com/guestwire/guestwire/internal/rig/unpacked"
+	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
 // Machine is a copy of this one on the links of a namespace: what programs write to files, the
@@ -23,21 +25,21 @@ type Machine struct {
 	pid int // of its first process
 }
 
-// Machine makes one in which Debian packages are unpacked besides: directories of the cache that the
+// New makes one in which Debian packages are unpacked besides: directories of the cache that the
 // install.sh fill. The test is skipped if one is missing, or if the kernel has no overlay.
-func (n *Namespace) Machine(t testing.TB, packages ...string) *Machine {
+func New(t testing.TB, n *nstest.Namespace, packages ...string) *Machine {
 	t.Helper()
-	NeedRoot(t, "a copy of the machine has files of several users")
+	nstest.NeedRoot(t, "a copy of the machine has files of several users")
 	// It is a module in some kernels.
 	_ = exec.Command("modprobe", "-q", "overlay").Run()
 	if filesystems, err := os.ReadFile("/proc/filesystems"); err != nil || !strings.Contains(string(filesystems), "\toverlay\n") {
-		Skip(t, "no overlay in this kernel")
+		nstest.Skip(t, "no overlay in this kernel")
 	}
 	args := []string{"--net=" + n.Path(), "/bin/sh", "-c", layMachine, "machine"}
 	for _, p := range packages {
 		dir := unpacked.Path(p)
 		if _, err := os.Stat(dir); err != nil {
-			Skip(t, "no "+dir+": make install")
+			nstest.Skip(t, "no "+dir+": make install")
 		}
 		args = append(args, dir)
 	}
@@ -52,7 +54,7 @@ func (n *Namespace) Machine(t testing.TB, packages ...string) *Machine {
 // errors.
 func StartReady(t testing.TB, what string, cmd *exec.Cmd) {
 	t.Helper()
-	var complaints Output
+	var complaints nstest.Output
 	cmd.Stderr = &complaints
 	life, err := cmd.StdinPipe()
 	if err != nil {
@@ -110,6 +112,13 @@ func (m *Machine) Write(path string, content []byte) error {
 // Open opens a file of the machine.
 func (m *Machine) Open(path string) (*os.File, error) {
 	return os.Open(fmt.Sprintf("/proc/%d/root%s", m.pid, path))
+}
+
+// Adopt returns the network namespace of a process of the machine, for as long as the test. The number is the process's
+// in the machine.
+func (m *Machine) Adopt(t testing.TB, name string, pid int) *nstest.Namespace {
+	t.Helper()
+	return nstest.Adopt(t, name, fmt.Sprintf("/proc/%d/root/proc/%d/ns/net", m.pid, pid))
 }
 
 func (m *Machine) run(in io.Reader, command string) (string, error) {
