@@ -16,8 +16,8 @@ STOCK := phase1 internal/rig/podnet internal/tap
 # The packages whose tests take longest come first, and three run at once: most of a test's time it waits.
 LONG := ./phase1 ./internal/rig/guests ./internal/rig/podnet
 
-# What takes dependencies that the library has not is a module of its own, which "go test ./..." leaves out.
-NESTED := examples/node internal/rig/node/cri
+# The modules of go.work beside the library's, which "go test ./..." leaves out.
+NESTED := examples internal/rig
 
 # Each fuzz target's time, as -fuzztime takes it.
 FUZZTIME ?= 20s
@@ -64,10 +64,7 @@ test test-all:
 	{ \
 		echo "# run: this kernel ($$(uname -r)), -race"; \
 		echo '# again: GUESTWIRE_SELECT= go test -json -race -count=1 -timeout 45m -run "$$TEST" "$$PACKAGE"'; \
-		GUESTWIRE_SELECT= go test -json -race -count=1 -p 3 -timeout 45m $(LONG) ./... || echo '# broken: go test'; \
-		for m in $(NESTED); do \
-			GUESTWIRE_SELECT= go test -C "$$m" -json -race -count=1 -timeout 10m ./... || echo "# broken: go test in $$m"; \
-		done; \
+		GUESTWIRE_SELECT= go test -json -race -count=1 -p 3 -timeout 45m $(LONG) ./... $(NESTED:%=./%/...) || echo '# broken: go test'; \
 		if [ $@ = test-all ]; then \
 			echo '# run: this kernel, all of the crash harness, all clients'; \
 			go test -json -count=1 -timeout 2h -run '$(CRASH)' ./phase1 -crash all || echo '# broken: crash harness'; \
@@ -168,7 +165,7 @@ lint: $(STATICCHECK) ## gofmt, go vet, staticcheck, bash -n
 
 # Without -mod=mod the version would be looked up in this module's go.mod.
 $(STATICCHECK):
-	GOBIN=$(CURDIR)/bin GOFLAGS=-mod=mod go install honnef.co/go/tools/cmd/staticcheck@v0.7.0
+	GOBIN=$(CURDIR)/bin GOFLAGS=-mod=mod GOWORK=off go install honnef.co/go/tools/cmd/staticcheck@v0.7.0
 	mv bin/staticcheck $@
 
 # Linked statically: it is the stock kernel's process 1 too.
@@ -176,10 +173,10 @@ bin/stockkernel bin/testreport bin/quickstart bin/bench: FORCE
 	CGO_ENABLED=0 go build -o $@ ./internal/rig/$(@F)
 bin/agent bin/launcher bin/exporter bin/qemu: FORCE
 	CGO_ENABLED=0 go build -o $@ ./examples/$(@F)
-bin/cri: FORCE # a module of its own
-	CGO_ENABLED=0 go build -C internal/rig/node/cri -o $(CURDIR)/$@ .
+bin/cri: FORCE
+	CGO_ENABLED=0 go build -o $@ ./internal/rig/node/cri
 bin/guestwire: FORCE
 	CGO_ENABLED=0 go build -o $@ ./examples/cni
 bin/guestwire-node: FORCE
-	CGO_ENABLED=0 go build -C examples/node -o $(CURDIR)/$@ .
+	CGO_ENABLED=0 go build -o $@ ./examples/node
 FORCE:

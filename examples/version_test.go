@@ -17,7 +17,6 @@ func TestVersion(t *testing.T) {
 	if _, err := exec.LookPath("git"); err != nil {
 		nstest.Skip(t, "no git on this machine")
 	}
-	const module = "github.com/guestwire/guestwire"
 	root, err := filepath.Abs("..")
 	if err != nil {
 		t.Fatal(err)
@@ -56,9 +55,9 @@ func TestVersion(t *testing.T) {
 				write(filepath.Base(path), read(path))
 			}
 			source := read(filepath.Join(program, "main.go"))
-			write("go.mod", strings.Replace(read("../go.mod"), "module "+module, "module example.com/"+program, 1)+
-				"\nrequire "+module+" v0.0.0\nreplace "+module+" => "+root+"\n")
-			write("go.sum", read("../go.sum"))
+			mod := strings.Replace(read("go.mod"), "module github.com/guestwire/guestwire/examples", "module example.com/"+program, 1)
+			write("go.mod", strings.Replace(mod, "=> ..", "=> "+root, 1))
+			write("go.sum", read("go.sum"))
 			write(".gitignore", "/"+program+"\n")
 			call("git", "init", "-q")
 			call("git", "add", ".")

@@ -66,14 +66,13 @@ func measurePlugin(ctx context.Context, w io.Writer, s starts) (err error) {
 	return nil
 }
 
-// build builds the program of a folder of the repository, which may be a module of its own.
+// build builds the program of a folder of the repository, in the module of the folder.
 func build(ctx context.Context, dir, name, folder string) (string, error) {
-	module, err := exec.CommandContext(ctx, "go", "env", "GOMOD").Output()
+	root, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "github.com/guestwire/guestwire").Output()
 	if err != nil {
-		return "", fmt.Errorf("go env GOMOD: %w", err)
+		return "", fmt.Errorf("go list -m: %w", err)
 	}
-	root := filepath.Dir(strings.TrimSpace(string(module)))
-	return buildIn(ctx, filepath.Join(root, folder), filepath.Join(dir, name))
+	return buildIn(ctx, filepath.Join(strings.TrimSpace(string(root)), folder), filepath.Join(dir, name))
 }
 
 func buildIn(ctx context.Context, folder, path string) (string, error) {

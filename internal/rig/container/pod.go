@@ -57,8 +57,7 @@ func (e *Engine) buildPod(t testing.TB) {
 	e.write(t, "/tmp/guest.tar", guest)
 	e.MustPodman(t, "import --quiet /tmp/guest.tar localhost/guest")
 
-	module := filepath.Dir(strings.TrimSpace(nstest.Run(t, "go", "env", "GOMOD")))
-	context := filepath.Join(module, "examples/kubernetes/vm")
+	context := filepath.Join(nstest.Root(t), "examples/kubernetes/vm")
 	err := filepath.WalkDir(context, func(path string, d os.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err

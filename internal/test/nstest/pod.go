@@ -94,8 +94,14 @@ func Gateway(a netip.Addr) netip.Addr {
 	return Gateway6
 }
 
+// Root returns the repository's directory, which is that of the library's module.
+func Root(t testing.TB) string {
+	t.Helper()
+	return strings.TrimSpace(Run(t, "go", "list", "-m", "-f", "{{.Dir}}", "github.com/guestwire/guestwire"))
+}
+
 // Program returns the path of a program that every user can run. The program comes from GUESTWIRE_BIN
-// if that is set, else it is built once from its folder in the module, such as "examples/agent".
+// if that is set, else it is built once from its folder in the repository, such as "examples/agent".
 func Program(t testing.TB, folder string) string {
 	t.Helper()
 	programs.Lock()
@@ -124,9 +130,8 @@ func Program(t testing.TB, folder string) string {
 	if dir := os.Getenv("GUESTWIRE_BIN"); dir != "" {
 		Run(t, "cp", filepath.Join(dir, name), path)
 	} else {
-		// A folder of its own module is built there. An image without a C library runs what is linked statically.
-		root := filepath.Dir(strings.TrimSpace(Run(t, "go", "env", "GOMOD")))
-		Run(t, "env", "CGO_ENABLED=0", "go", "build", "-C", filepath.Join(root, folder), "-o", path, ".")
+		// A folder is built in its module. An image without a C library runs what is linked statically.
+		Run(t, "env", "CGO_ENABLED=0", "go", "build", "-C", filepath.Join(Root(t), folder), "-o", path, ".")
 	}
 	return path
 }
