@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-vm test test-all crash networks kubernetes bench image lint fuzz mutate install FORCE
+.PHONY: help demo demo-vm test test-all crash networks kubernetes bench image lint fuzz install FORCE
 
 # What the tests call, as Debian packages; gcc for the race detector; dnsmasq-base is the program
 # without a service. What a virtual machine, the stock kernel and the DHCP clients take besides is in
@@ -143,12 +143,6 @@ fuzz: ## each fuzz target for FUZZTIME
 			go test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) "$$p"; \
 		done; \
 	done
-
-# Without PACKAGES all that have a recipe, which takes hours; EVERY=10 tries one mutation in ten.
-EVERY ?= 1
-
-mutate: ## break each line of PACKAGES, or one place in EVERY, and list what no test notices (root)
-	go run ./internal/rig/mutate -every $(EVERY) $(PACKAGES)
 
 # The reference under which engines import the image of guestwire-node; the manifests of examples/kubernetes name this one.
 IMAGE ?= localhost/guestwire-node:dev
