@@ -47,7 +47,7 @@ func Encode(r Record) ([]byte, error) {
 // value of the wrong type are errors. The error is a [*FieldError], but for a text that is no JSON object.
 func Decode(text []byte) (Record, error) {
 	var r Record
-	// The version is checked first: a newer record may have fields that this version does not know.
+	// The version is checked first: a record of another version may have fields that are unknown here.
 	var head struct {
 		Version *int `json:"version"`
 	}
@@ -61,7 +61,7 @@ func Decode(text []byte) (Record, error) {
 	if head.Version == nil {
 		return Record{}, &FieldError{Field: "version", Reason: "missing: this is no record"}
 	}
-	if *head.Version < OldestVersion || *head.Version > Version {
+	if *head.Version != Version {
 		r.Version = *head.Version
 		return Record{}, r.Validate()
 	}

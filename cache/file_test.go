@@ -82,7 +82,7 @@ func TestFileError(t *testing.T) {
 	}
 	for _, c := range []struct{ file, text, field, words string }{
 		{"eth0.json", strings.Replace(string(text), `"mtu": 1450`, `"mtu": 10`, 1), "mtu", "mtu: 10, want 68 to 65521"},
-		{"eth0.json", strings.Replace(string(text), `"version": 5`, `"version": 9`, 1), "version", "version: 9, and this program reads 3"},
+		{"eth0.json", strings.Replace(string(text), `"version": 1`, `"version": 9`, 1), "version", "version: 9, and this program reads 1"},
 		{"eth7.json", string(text), "name", `"eth0", but the file is that of "eth7"`},
 		{"eth0.json", string(text[:100]), "", "not a whole JSON object"},
 		{"eth0.json", "", "", "not a whole JSON object"},

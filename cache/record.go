@@ -15,13 +15,8 @@ import (
 	"strings"
 )
 
-// Version is the version of the schema that this package writes. It reads the versions from OldestVersion on.
-//
-// Version 4 has Record.Static. Version 5 has Record.GatewayMAC, Limits, Standby, Turn and IPv6.Others.
-const (
-	Version       = 5
-	OldestVersion = 3
-)
+// Version is the version of the schema that this package writes and reads. It changes with the fields, not with each release.
+const Version = 1
 
 // The bindings that [Record.Binding] can name.
 const (
@@ -51,7 +46,7 @@ const (
 
 // Record is one interface of the guest.
 type Record struct {
-	// Version is the version of the schema: [Version] in a new record. One that was read can have an earlier one.
+	// Version is the version of the schema: [Version].
 	Version int `json:"version"`
 	// Name is the interface's name in the namespace, such as eth0. The file of the record has this name.
 	Name string `json:"name"`
@@ -85,8 +80,8 @@ type Record struct {
 	ResponderMAC MAC `json:"responderMAC,omitzero"`
 	// MAC is the guest's Ethernet address.
 	MAC MAC `json:"mac"`
-	// GatewayMAC is the Ethernet address of the guest's gateway, IPv4 and IPv6, with BindingMasquerade and BindingRouted. Zero: the gateway is
-	// a station of the network, or the record is of an earlier version than 5.
+	// GatewayMAC is the Ethernet address of the guest's gateway, IPv4 and IPv6, with BindingMasquerade and BindingRouted.
+	// Zero: the gateway is a station of the network.
 	GatewayMAC MAC `json:"gatewayMAC,omitzero"`
 	// MTU is the guest's, in octets of IP, MinMTU to MaxMTU; 0, with BindingSRIOV only: not known.
 	MTU int `json:"mtu"`
@@ -102,7 +97,7 @@ type Record struct {
 	// Options are further options for the guest.
 	Options Options `json:"options,omitzero"`
 	// Static is what the namespace had on the NIC, for a guest that is configured without DHCP. It is nil with
-	// BindingMasquerade, BindingRouted and BindingPasst, for a NIC without addresses or without ARP, and in a record of version 3.
+	// BindingMasquerade, BindingRouted and BindingPasst, and for a NIC without addresses or without ARP.
 	// IPv4 and IPv6, where they are set, then are all that such a guest can be given.
 	Static *Static `json:"static,omitempty"`
 	// Device is how the guest sees its network device.
@@ -126,11 +121,11 @@ type Record struct {
 // sent it, so that the responder can announce where the guest is. All other frames of the responder go to the guest.
 //
 // It is false without a responder, and with BindingMasquerade, whose guest is known to no station but the namespace, and
-// with BindingRouted, whose namespace answers for the guest. It is false where the guest has the MAC of its next hop, as behind an ipvlan of mode L3, and with a record of a version
-// before 5: the next Setup writes a new one.
+// with BindingRouted, whose namespace answers for the guest. It is false where the guest has the MAC of its next hop, as
+// behind an ipvlan of mode L3.
 func (r *Record) Announces() bool {
 	isGuest := func(n Neighbour) bool { return n.MAC == r.MAC }
-	return r.Version >= 5 && r.ResponderTap != "" && (r.Binding == BindingBridge || r.Binding == BindingRedirect) &&
+	return r.ResponderTap != "" && (r.Binding == BindingBridge || r.Binding == BindingRedirect) &&
 		!slices.ContainsFunc(r.Neighbours, isGuest) && (r.IPv6 == nil || r.IPv6.Router == nil || r.IPv6.Router.MAC != r.MAC)
 }
 
@@ -200,8 +195,7 @@ func (r Route) Default() bool { return r.Destination.IsValid() && r.Destination.
 type IPv6 struct {
 	// Address is the address that DHCPv6 leases, without a prefix length.
 	Address netip.Addr `json:"address"`
-	// Others are the NIC's further addresses, which DHCPv6 leases together with Address. Empty in a record of an earlier
-	// version than 5.
+	// Others are the NIC's further addresses, which DHCPv6 leases together with Address.
 	Others []netip.Addr `json:"others,omitempty"`
 	// OnLink are the prefixes that are on the guest's link.
 	OnLink []netip.Prefix `json:"onLink,omitempty"`

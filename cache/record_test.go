@@ -207,9 +207,6 @@ func TestValidate(t *testing.T) {
 		{"ipv6.address", func(r *Record) { r.IPv6.Address = ip("::ffff:10.0.0.1") }},
 		{"ipv6.address", func(r *Record) { r.IPv6.Address = ip("fe80::1%eth0") }},
 		{"ipv6.address", func(r *Record) { r.IPv6.Address = ip("ff02::1") }},
-		{"ipv6.others", func(r *Record) {
-			r.Version, r.GatewayMAC, r.Standby, r.Quiet, r.Turn, r.Limits = 4, MAC{}, false, false, 0, Limits{}
-		}},
 		{"ipv6.others[0]", func(r *Record) { r.IPv6.Others[0] = netip.Addr{} }},
 		{"ipv6.others[1]", func(r *Record) { r.IPv6.Others[1] = ip("10.0.0.1") }},
 		{"ipv6.others[1]", func(r *Record) { r.IPv6.Others[1] = ip("fe80::1%eth0") }},
@@ -225,13 +222,7 @@ func TestValidate(t *testing.T) {
 		{"neighbours[0].address", func(r *Record) { r.Neighbours[0].Address = netip.Addr{} }},
 		{"neighbours[0].address", func(r *Record) { r.Neighbours[0].Address = ip("ff02::1") }},
 		{"neighbours[0].mac", func(r *Record) { r.Neighbours[0].MAC = MAC{} }},
-		{"static", func(r *Record) { r.Version, r.GatewayMAC = 3, MAC{} }},
-		{"gatewayMAC", func(r *Record) { r.Version = 4 }},
-		{"standby", func(r *Record) { r.Version, r.GatewayMAC = 4, MAC{} }},
-		{"quiet", func(r *Record) { r.Version, r.GatewayMAC, r.Standby = 4, MAC{}, false }},
 		{"quiet", func(r *Record) { r.Standby = false }},
-		{"turn", func(r *Record) { r.Version, r.GatewayMAC, r.Standby, r.Quiet = 4, MAC{}, false, false }},
-		{"limits", func(r *Record) { r.Version, r.GatewayMAC, r.Standby, r.Quiet, r.Turn = 4, MAC{}, false, false, 0 }},
 		{"limits.fromGuest.bitsPerSecond", func(r *Record) { r.Limits.FromGuest.BitsPerSecond = 7999 }},
 		{"limits.toGuest.bitsPerSecond", func(r *Record) { r.Limits.ToGuest.BitsPerSecond = 100_000_000_001 }},
 		{"limits.fromGuest.packetsPerSecond", func(r *Record) { r.Limits.FromGuest.PacketsPerSecond = 10_000_001 }},
@@ -415,16 +406,14 @@ func TestEdited(t *testing.T) {
 		from, to string
 		words    string // separated by |
 	}{
-		{`"version": 5`, `"version": 6`, "version: 6, and this program reads 3 to 5: use the version of guestwire that wrote it"},
-		{`"version": 5`, `"version": 1`, "version: 1, and this program reads 3 to 5: use the version of guestwire that wrote it"},
-		{`"version": 5`, `"version": 2`, "version: 2, and this program reads 3 to 5: use the version of guestwire that wrote it"},
-		{`"version": 5`, `"version": 3`, "static: set, but a record of version 3 has none"},
-		{`"version": 5`, `"version": -1`, "version: -1, and this program reads 3"},
+		{`"version": 1`, `"version": 2`, "version: 2, and this program reads 1: use the version of guestwire that wrote it"},
+		{`"version": 1`, `"version": 0`, "version: 0, and this program reads 1: use the version of guestwire that wrote it"},
+		{`"version": 1`, `"version": -1`, "version: -1, and this program reads 1"},
 		{`"weight": 256`, `"weight": 256, "via": 1`, "static.routes[3].hops[1].via: no such field"},
-		{`"version": 5`, `"version": "1"`, "version: want a number"},
-		{`"version": 5`, `"version": null`, "version"},
-		{`"version": 5,`, ``, "version: missing"},
-		{`"version": 5,`, `"version": 5, "version": 5,`, `"version" is given twice`},
+		{`"version": 1`, `"version": "1"`, "version: want a number"},
+		{`"version": 1`, `"version": null`, "version"},
+		{`"version": 1,`, ``, "version: missing"},
+		{`"version": 1,`, `"version": 1, "version": 1,`, `"version" is given twice`},
 		{`"mtu": 1450`, `"mtu": 1450, "mtu": 1500`, `"mtu" is given twice`},
 		{`"default": true`, `"default": true, "default": false`, `ipv6.router: field "default" is given twice`},
 		{`"mtu": 1450`, `"mtv": 1450`, "mtv: no such field"},
@@ -481,12 +470,12 @@ func TestForeign(t *testing.T) {
 		`[]`:                                     "not a whole JSON object",
 		`"eth0"`:                                 "not a whole JSON object",
 		`{}`:                                     "version: missing",
-		`{"version":3}`:                          "name: ",
+		`{"version":1}`:                          "name: ",
 		`{"cniVersion":"1.0.0","interfaces":[]}`: "version: missing",
-		`{"version":3} {}`:                       "not a whole JSON object",
+		`{"version":1} {}`:                       "not a whole JSON object",
 		"\xef\xbb\xbf{}":                         "not a whole JSON object",
 		"nonsense":                               "not a whole JSON object",
-		`{"version":6,"interfaces":[{"new":true}]}`: "version: 6, and this program reads 3 to 5",
+		`{"version":6,"interfaces":[{"new":true}]}`: "version: 6, and this program reads 1",
 	} {
 		if r, err := Decode([]byte(text)); err == nil || !strings.Contains(err.Error(), word) {
 			t.Errorf("%q: %+v, %v, want an error with %q", text, r, err, word)
@@ -548,7 +537,7 @@ func FuzzDecode(f *testing.F) {
 		}
 		f.Add(text)
 	}
-	f.Add([]byte(`{"version":4,"name":"e","binding":"bridge","tap":"t","queues":1,"mac":"02:00:00:00:00:07","mtu":68,` +
+	f.Add([]byte(`{"version":1,"name":"e","binding":"bridge","tap":"t","queues":1,"mac":"02:00:00:00:00:07","mtu":68,` +
 		`"ipv4":null,"dns":{"servers":["::ffff:1.2.3.4%a"]},"neighbours":[],"options":{"dhcpv4":{},"dhcpv6":{"65535":"0x"}},"warnings":["\ud800\u2028<"]}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		r, err := Decode(text)
@@ -596,7 +585,6 @@ func TestAnnounces(t *testing.T) {
 		"masquerade":                    {func(r *Record) { r.Binding = BindingMasquerade }, false},
 		"routed":                        {func(r *Record) { r.Binding = BindingRouted }, false},
 		"no responder":                  {func(r *Record) { r.ResponderTap = "" }, false},
-		"an earlier version":            {func(r *Record) { r.Version = 4 }, false},
 		"another neighbour":             {func(r *Record) { r.Neighbours = []Neighbour{{MAC: other}} }, true},
 		"a next hop with its MAC":       {func(r *Record) { r.Neighbours = []Neighbour{{MAC: other}, {MAC: guest}} }, false},
 		"a router":                      {func(r *Record) { r.IPv6 = &IPv6{Router: &Router{MAC: other}} }, true},

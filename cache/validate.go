@@ -55,32 +55,11 @@ func checkPCIAddress(field, text string) error {
 
 // Validate checks every field on which Phase2 relies. The error is a [*FieldError].
 func (r *Record) Validate() error {
-	if r.Version < OldestVersion || r.Version > Version {
-		return fieldErrorf("version", "%d, and this program reads %d to %d: use the version of guestwire that wrote it", r.Version, OldestVersion, Version)
-	}
-	if r.Version < 4 && r.Static != nil {
-		return fieldErrorf("static", "set, but a record of version %d has none", r.Version)
-	}
-	if r.Version < 5 && !r.GatewayMAC.IsZero() {
-		return fieldErrorf("gatewayMAC", "set, but a record of version %d has none", r.Version)
-	}
-	if r.Version < 5 && r.Standby {
-		return fieldErrorf("standby", "set, but a record of version %d has no such field", r.Version)
-	}
-	if r.Version < 5 && r.Quiet {
-		return fieldErrorf("quiet", "set, but a record of version %d has no such field", r.Version)
+	if r.Version != Version {
+		return fieldErrorf("version", "%d, and this program reads %d: use the version of guestwire that wrote it", r.Version, Version)
 	}
 	if r.Quiet && !r.Standby {
 		return fieldErrorf("quiet", "set, but standby is not")
-	}
-	if r.Version < 5 && r.Turn != 0 {
-		return fieldErrorf("turn", "set, but a record of version %d has no such field", r.Version)
-	}
-	if r.Version < 5 && r.Limits != (Limits{}) {
-		return fieldErrorf("limits", "set, but a record of version %d has none", r.Version)
-	}
-	if r.Version < 5 && r.IPv6 != nil && len(r.IPv6.Others) > 0 {
-		return fieldErrorf("ipv6.others", "set, but a record of version %d has none", r.Version)
 	}
 	if err := checkLinkName("name", r.Name); err != nil {
 		return err

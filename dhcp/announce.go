@@ -43,8 +43,7 @@ var ErrStandby = errors.New("the guest is on standby")
 // guest's tap open. Under masquerade nothing goes to the network. To the guest goes the same for each neighbour for which
 // the responder answers, and for the gateway of a masquerade, and a router advertisement.
 //
-// The error is syscall.ENOTCONN if Serve does not run, ErrStandby, a [*cache.FieldError] if the wiring was made by an
-// earlier version of guestwire, from which no announcement leaves, or that of a write that failed.
+// The error is syscall.ENOTCONN if Serve does not run, ErrStandby, or that of a write that failed.
 func (r *Responder) Announce(ctx context.Context) error {
 	if err := r.answers.Load().mayAnnounce(); err != nil {
 		return fmt.Errorf("announce: %w", err)
@@ -75,11 +74,8 @@ func (r *Responder) Announce(ctx context.Context) error {
 var errNotServed = fmt.Errorf("the guest is not served: %w", syscall.ENOTCONN)
 
 func (r *answers) mayAnnounce() error {
-	switch {
-	case r.standby:
+	if r.standby {
 		return ErrStandby
-	case r.earlier:
-		return &cache.FieldError{Field: "version", Reason: "the wiring was made by an earlier version of guestwire, which lets no announcement leave: run Setup again"}
 	}
 	return nil
 }

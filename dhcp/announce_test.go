@@ -202,32 +202,23 @@ func TestAnnounceToGuest(t *testing.T) {
 }
 
 func TestAnnounceRefused(t *testing.T) {
-	standby, old := newRecord(), newRecord()
-	standby.Standby, old.Version = true, 4
+	standby := newRecord()
+	standby.Standby = true
 	r := newResponder(t, newRecord(), resolvConf)
 	if err := r.Announce(t.Context()); !errors.Is(err, syscall.ENOTCONN) {
 		t.Errorf("without Serve: %v", err)
 	}
-	var field *cache.FieldError
-	for name, c := range map[string]struct {
-		rec cache.Record
-		is  func(error) bool
-	}{
-		"standby":         {standby, func(err error) bool { return errors.Is(err, ErrStandby) }},
-		"earlier version": {old, func(err error) bool { return errors.As(err, &field) && field.Field == "version" }},
-	} {
-		r := newResponder(t, c.rec, resolvConf)
-		serve(t, r, func(t *testing.T, p *fakePort) {
-			before, _ := p.sent()
-			if err := r.Announce(t.Context()); !c.is(err) {
-				t.Errorf("%s: %v", name, err)
-			}
-			synctest.Wait()
-			if now, _ := p.sent(); len(now) != len(before) {
-				t.Errorf("%s: %d frames sent", name, len(now)-len(before))
-			}
-		})
-	}
+	r = newResponder(t, standby, resolvConf)
+	serve(t, r, func(t *testing.T, p *fakePort) {
+		before, _ := p.sent()
+		if err := r.Announce(t.Context()); !errors.Is(err, ErrStandby) {
+			t.Errorf("on standby: %v", err)
+		}
+		synctest.Wait()
+		if now, _ := p.sent(); len(now) != len(before) {
+			t.Errorf("on standby: %d frames sent", len(now)-len(before))
+		}
+	})
 }
 
 // Serve announces a guest whose standby ends, and ends an announcement when one begins.

@@ -51,7 +51,6 @@ type answers struct {
 	neighbours map[netip.Addr]neighbour
 	rounds     []round // of an announcement
 	standby    bool
-	earlier    bool // the wiring is of an earlier version, from which no announcement leaves
 	warnings   []string
 }
 
@@ -103,7 +102,6 @@ func newAnswers(rec cache.Record, dns cache.DNS) (*answers, error) {
 		guest:     rec.MAC,
 		frameSize: ethLen + max(rec.MTU, 1500),
 		standby:   rec.Standby,
-		earlier:   rec.Version < 5 && rec.Binding != cache.BindingMasquerade,
 		warnings:  res.warnings,
 	}
 	if rec.IPv4 != nil {

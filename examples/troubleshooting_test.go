@@ -1014,7 +1014,7 @@ var trials = map[string]func(p *trial){
 		p.agent(0, "teardown")
 		p.unwired()
 	},
-	"has no journal of it: name the directory that Setup used (agent -dir), or use the version of guestwire that wired it; if the journal is lost, or was discarded (agent teardown -discard), take the NIC down by force": func(p *trial) {
+	"has no journal of it: name the directory that Setup used (agent -dir); if the journal is lost, or was discarded (agent teardown -discard), take the NIC down by force": func(p *trial) {
 		p.setup(0)
 		if err := os.Remove(p.journal()); err != nil {
 			p.t.Fatal(err)

@@ -148,18 +148,13 @@ func (t *taker) gateway(b *Masquerade) error {
 	if v4 := t.from.IPv4; v4 != nil && !b.IPv4.IsValid() {
 		b.IPv4 = v4.Address.Masked()
 	}
-	v6 := t.from.IPv6
-	if v6 != nil && !b.IPv6.IsValid() {
+	if v6 := t.from.IPv6; v6 != nil && !b.IPv6.IsValid() {
 		b.IPv6 = networkOf(v6)
 	}
-	mac := t.from.GatewayMAC
-	if mac.IsZero() && v6 != nil && v6.Router != nil {
-		mac = v6.Router.MAC // a record of version 4
-	}
-	if mac.IsZero() {
+	if t.from.GatewayMAC.IsZero() {
 		return nil
 	}
-	return takeMAC(t.field+"gatewayMAC", &b.GatewayMAC, mac)
+	return takeMAC(t.field+"gatewayMAC", &b.GatewayMAC, t.from.GatewayMAC)
 }
 
 // networkOf is the network of a guest behind a Masquerade; zero: the record does not tell.

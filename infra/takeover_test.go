@@ -61,8 +61,6 @@ func TestTakeOver(t *testing.T) {
 		"redirect":              {Spec{NIC: "net1", Owner: owner}, of(cache.BindingRedirect), whole(Redirect{MAC: moving().MAC}, nil)},
 		"another kind":          {Spec{NIC: "net1", Owner: owner, Binding: Bridge{}}, nil, whole(Bridge{MAC: moving().MAC}, nil)},
 		"masquerade, of bridge": {Spec{NIC: "net1", Owner: owner, Binding: Masquerade{}}, of(cache.BindingBridge), whole(Masquerade{MAC: moving().MAC}, nil)},
-		"version 4": {Spec{NIC: "net1", Owner: owner}, func(r *cache.Record) { r.Version, r.GatewayMAC, r.Limits = 4, cache.MAC{}, cache.Limits{} },
-			whole(masquerade, func(s *Spec) { s.Limits = cache.Limits{} })},
 		"some given": {
 			Spec{NIC: "net1", Owner: owner, Binding: Masquerade{Ports: withPorts.Ports, IPv4: withPorts.IPv4}, MTU: 1500, Limits: cache.Limits{ToGuest: cache.Limit{PacketsPerSecond: 9}}, Queues: 4, DNS: &cache.DNS{}, Options: cache.Options{LeaseSeconds: 9}, Device: cache.Device{Driver: "vhost", Model: "virtio"}},
 			nil,

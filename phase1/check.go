@@ -78,7 +78,7 @@ func (s *session) wired(state string) (*journal, error) {
 		if err != nil {
 			return nil, err
 		}
-		return nil, s.explainMark(now, state, fmt.Errorf("NIC %s: %w in this namespace%s", s.nic, ErrNotWired, s.othersWired()))
+		return nil, s.explainMark(now, fmt.Errorf("NIC %s: %w in this namespace%s", s.nic, ErrNotWired, s.othersWired()))
 	}
 	if j.Salvaged {
 		return nil, fmt.Errorf("NIC %s: %w: its forced Teardown was interrupted: call Teardown", s.nic, ErrNotWired)
@@ -102,7 +102,7 @@ func (s *session) compareRecord(j *journal, plan *wiring.Plan) *infra.Difference
 	if err == nil {
 		var record cache.Record
 		record, err = cache.Read(s.state.Root, s.nic)
-		if err == nil && reflect.DeepEqual(record, asVersion(plan.Record, record.Version)) {
+		if err == nil && reflect.DeepEqual(record, plan.Record) {
 			info, err := s.state.Root.Lstat(s.nic + ".json")
 			if err == nil && info.Mode().Perm()&0o444 == 0o444 {
 				return nil
@@ -117,24 +117,6 @@ func (s *session) compareRecord(j *journal, plan *wiring.Plan) *infra.Difference
 		return &infra.Difference{Kind: "record", Text: err.Error()}
 	}
 	return &infra.Difference{Kind: "record", Text: fmt.Sprintf("record %s.json is not as it was written", s.nic)}
-}
-
-// asVersion is the record as an earlier version of guestwire wrote it, from the version that cache reads. A guest may
-// be running with that record, so it is no drift; the next Setup writes it anew.
-func asVersion(r cache.Record, version int) cache.Record {
-	if version < 4 {
-		r.Static = nil
-	}
-	if version < 5 {
-		r.GatewayMAC, r.Limits = cache.MAC{}, cache.Limits{}
-		if r.IPv6 != nil {
-			v6 := *r.IPv6
-			v6.Others = nil
-			r.IPv6 = &v6
-		}
-	}
-	r.Version = version
-	return r
 }
 
 // verify looks at the kernel: a plan is carried out when nothing is left to do.

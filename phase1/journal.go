@@ -14,7 +14,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/cache"
-	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/statefile"
 	"github.com/guestwire/guestwire/internal/wiring"
@@ -33,14 +32,9 @@ type journal struct {
 	wiring.Journal
 }
 
-// journalVersion is 5 since the Spec can say whose the MACs are that guestwire makes up. Version 4 came with an owner's
-// SELinux context, and an owner inside of another user namespace, whose numbers on the node are in Found. Version 3 came
-// when the journal began to say who wired the NIC. A journal of an earlier version lacks these fields and is read for good;
-// the next Setup writes it as version 5.
-const journalVersion = 5
-
-// oldestJournalVersion is the first version that this program reads.
-const oldestJournalVersion = 3
+// journalVersion is the version of a journal that this program writes and reads. It changes with the fields, not with each
+// release.
+const journalVersion = 1
 
 const journalSuffix = ".journal"
 
@@ -81,17 +75,14 @@ func (n node) readJournal(namespace, nic string) (*journal, error) {
 	if err != nil {
 		return nil, unusable{fmt.Errorf("journal %s: %w: the file is damaged, and how the namespace was before Setup is not known; Teardown by force does without it", path, err)}
 	}
-	if head.Version < oldestJournalVersion || head.Version > journalVersion {
-		return nil, unusable{fmt.Errorf("journal %s: version %d, and this program reads %d to %d: use the version of guestwire that wrote it", path, head.Version, oldestJournalVersion, journalVersion)}
+	if head.Version != journalVersion {
+		return nil, unusable{fmt.Errorf("journal %s: version %d, and this program reads %d: use the version of guestwire that wrote it", path, head.Version, journalVersion)}
 	}
 	var j journal
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields() // what they say would be lost
 	if err := d.Decode(&j); err != nil {
 		return nil, unusable{fmt.Errorf("journal %s: %w: use the version of guestwire that wrote it", path, err)}
-	}
-	if _, hidden := j.Spec.Binding.(infra.Masquerade); hidden && j.Version < 5 {
-		j.Found.NICMACs = true
 	}
 	return &j, nil
 }

@@ -224,7 +224,7 @@ func (s *session) firstPlan(ctx context.Context, c Config, owner launcher) (*wir
 	}
 	plan, err := wiring.Journal{Found: found, Spec: spec, Turn: wiring.Turn{Standby: c.Standby, Turn: turn}}.Plan()
 	if errors.Is(err, infra.ErrWired) {
-		return nil, now, s.explainMark(now, spec.State, err)
+		return nil, now, s.explainMark(now, err)
 	}
 	if err != nil {
 		return nil, now, err

@@ -149,13 +149,13 @@ func (s *session) checkRecord() error {
 	if err != nil {
 		return err
 	}
-	if r.Version != 0 && (r.Version < cache.OldestVersion || r.Version > cache.Version) {
+	if r.Version != 0 && r.Version != cache.Version {
 		way := "use the version of guestwire that wrote it"
 		if r.Namespace != "" {
 			way += ", or call Forget if the namespace " + r.Namespace + " is gone"
 		}
-		return fmt.Errorf("NIC %s: %w by another version of guestwire, which wrote %s (version %d, and this program reads %d to %d): %s",
-			s.nic, infra.ErrWired, path, r.Version, cache.OldestVersion, cache.Version, way)
+		return fmt.Errorf("NIC %s: %w by another version of guestwire, which wrote %s (version %d, and this program reads %d): %s",
+			s.nic, infra.ErrWired, path, r.Version, cache.Version, way)
 	}
 	if r.Namespace == "" || r.Namespace == s.identity.Name() {
 		return nil

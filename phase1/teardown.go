@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 
 	"github.com/guestwire/guestwire/cache"
@@ -38,7 +36,7 @@ func Teardown(ctx context.Context, c Config) error {
 			return err
 		}
 		if j == nil {
-			return s.nothingWired(c.State)
+			return s.nothingWired()
 		}
 		if err := j.checkState(c.State); err != nil {
 			return err
@@ -103,32 +101,25 @@ func (s *session) takeDown(ctx context.Context, j *journal, cutOff bool) error {
 }
 
 // nothingWired is the Teardown of a NIC without a journal. A wiring whose journal is not here is an error.
-func (s *session) nothingWired(state string) error {
+func (s *session) nothingWired() error {
 	now, err := s.ns.Snapshot(netstate.NamesFor(s.nic), nil, nil)
 	if err != nil {
 		return err
 	}
-	if err := s.explainMark(now, state, nil); err != nil {
+	if err := s.explainMark(now, nil); err != nil {
 		return err
 	}
 	s.tell.say("NIC %s is not wired in this namespace: nothing is taken down%s", s.nic, s.othersWired())
 	return s.removeJournal() // an interrupted Setup may have begun to write one
 }
 
-// explainMark returns err if nothing says that the NIC is wired: neither a link or table with the mark of its wiring,
-// nor a journal of version 2 in the State. If one does, the journal is missing here: the error is infra.ErrWired, and
-// says what to do.
-func (s *session) explainMark(now netstate.Snapshot, state string, err error) error {
-	if state != "" {
-		old := filepath.Join(state, s.nic+"@"+s.identity.Name()+journalSuffix)
-		if _, gone := os.Lstat(old); gone == nil {
-			return fmt.Errorf("NIC %s: %w by another version of guestwire, which wrote %s: use the version of guestwire that wrote it", s.nic, infra.ErrWired, old)
-		}
-	}
+// explainMark returns err if no link or table has the mark of the NIC's wiring. If one has it, the journal is missing
+// here: the error is infra.ErrWired, and says what to do.
+func (s *session) explainMark(now netstate.Snapshot, err error) error {
 	if !now.Bears(s.nic) {
 		return err
 	}
-	return fmt.Errorf("NIC %s: %w, as links and tables of it say, but %s has no journal of it: name the directory that Setup used (agent -dir), or use the version of guestwire that wired it; if the journal is lost, or was discarded (agent teardown -discard), take the NIC down by force (ForceTeardown, agent teardown -force)",
+	return fmt.Errorf("NIC %s: %w, as links and tables of it say, but %s has no journal of it: name the directory that Setup used (agent -dir); if the journal is lost, or was discarded (agent teardown -discard), take the NIC down by force (ForceTeardown, agent teardown -force)",
 		s.nic, infra.ErrWired, s.node.Name())
 }
 

@@ -114,8 +114,8 @@ func (vm *VM) Interfaces() ([]*libvirtxml.DomainInterface, error) {
 // does, on each NIC that has a responder, while Serve runs. A VMM calls it after it has started a moved guest. A guest
 // whose record ends its standby while Serve runs is announced by Serve itself.
 //
-// The error joins those of the NICs. It is syscall.ENOTCONN if Serve does not serve the NIC, [dhcp.ErrStandby], and a
-// [*cache.FieldError] if the wiring was made by an earlier version of guestwire. NICs without an error are announced.
+// The error joins those of the NICs. It is syscall.ENOTCONN if Serve does not serve the NIC, and [dhcp.ErrStandby]. NICs
+// without an error are announced.
 func (vm *VM) Announce(ctx context.Context) error {
 	vm.mu.Lock()
 	var nics []string

@@ -60,7 +60,7 @@ func TestOpen(t *testing.T) {
 	if err != nil || len(elements) != 2 || elements[0].Target.Dev != "eth0-tap" || elements[1].Target.Dev != "net1-tap" {
 		t.Errorf("elements %v, %v; want those of eth0 and net1", elements, err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "net1.json"), []byte(`{"version": 5, "name": "net1", "queues": "many"}`), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "net1.json"), []byte(`{"version": 1, "name": "net1", "queues": "many"}`), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	_, err = phase2.Open(dir)

@@ -52,9 +52,6 @@ type Snapshot struct {
 	// OnNode has the numbers that the Spec's owner has in Phase1's user namespace, if Owner.Inside is set. Only the
 	// Snapshots of a first plan have it.
 	OnNode infra.Owner `json:"onNode,omitzero"`
-	// NICMACs says that the MACs of a masquerade's bridge and responder are computed from the NIC's, as before version 5 of
-	// the journal: a guest may know them. Only the Snapshots of such journals have it.
-	NICMACs bool `json:"nicMACs,omitempty"`
 	// NoNFTables says that the kernel has no nf_tables.
 	NoNFTables bool `json:"noNFTables,omitempty"`
 	// NoLog says that the kernel cannot report dropped packets to an nflog group (nfnetlink_log).

@@ -275,7 +275,6 @@ var cases = []testCase{
 	{"auto-mac", ipvlanWith(func(s *netstate.Snapshot) {}), withSpec(auto(), func(s *infra.Spec) { s.Binding = infra.Auto{MAC: mac(0x77)} })},
 	{"masquerade-guest", flannel(), withSpec(masquerade(), func(s *infra.Spec) { s.Guest = "default/vm1" })},
 	{"masquerade-gateway-mac", flannel(), withSpec(masquerade(), func(s *infra.Spec) { s.Binding = infra.Masquerade{GatewayMAC: mac(0x77)} })},
-	{"masquerade-nic-macs", flannelWith(func(s *netstate.Snapshot) { s.NICMACs = true }), masquerade()},
 	{"redirect-guard-off", flannel(), withSpec(redirect(), func(s *infra.Spec) { s.Guard.Off = true })},
 	{"redirect-blackhole", flannelWith(func(s *netstate.Snapshot) {
 		s.Routes = append(s.Routes, netstate.Route{Table: netstate.TableMain, Type: 6, Destination: pfx("10.244.7.0/24")})

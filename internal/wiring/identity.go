@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	"github.com/guestwire/guestwire/cache"
-	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
@@ -17,28 +16,13 @@ func (p *Plan) guestMAC(nic netstate.Link) cache.MAC {
 	return netstate.DeriveMACOf(station, nic.Name, "guest")
 }
 
-// gatewayMAC is the MAC of a masquerade's bridge. It does not depend on the NIC: a guest that moves to another namespace
-// keeps what its neighbour tables say, and the gateway's link-local address.
-func (p *Plan) gatewayMAC(b infra.Masquerade, nic netstate.Link) cache.MAC {
-	switch {
-	case !b.GatewayMAC.IsZero():
-		return b.GatewayMAC
-	case p.found.NICMACs:
-		return netstate.DeriveMAC(nic, "bridge")
-	}
-	return infra.DefaultGatewayMAC
-}
-
 // responderMAC is computed from the MAC that a guest keeps when it moves: its gateway's behind a masquerade, else its own.
-func (p *Plan) responderMAC(r cache.Record, nic netstate.Link) cache.MAC {
-	station := nic
-	switch {
-	case r.Binding != cache.BindingMasquerade:
-		station.MAC = r.MAC
-	case !p.found.NICMACs:
-		station.MAC = r.GatewayMAC
+func responderMAC(r cache.Record, nic netstate.Link) cache.MAC {
+	nic.MAC = r.MAC
+	if r.Binding == cache.BindingMasquerade {
+		nic.MAC = r.GatewayMAC
 	}
-	return netstate.DeriveMAC(station, "responder")
+	return netstate.DeriveMAC(nic, "responder")
 }
 
 // checkGuestMAC refuses a MAC for the guest that another link of the wiring has. The kernel would keep the guest's frames.

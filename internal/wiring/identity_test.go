@@ -95,21 +95,6 @@ func TestMadeUpMACs(t *testing.T) {
 	}
 }
 
-// TestEarlierMACs: the plan of an earlier journal keeps the MACs that the guest knows.
-func TestEarlierMACs(t *testing.T) {
-	found := flannelWith(func(s *netstate.Snapshot) { s.NICMACs = true })
-	r := newPlan(t, found, masquerade()).Record
-	nic := found.Links[1]
-	if r.GatewayMAC != netstate.DeriveMAC(nic, "bridge") || r.ResponderMAC != netstate.DeriveMAC(nic, "responder") || r.MAC != netstate.DeriveMAC(nic, "guest") || r.IPv6.Router.Address != r.GatewayMAC.LinkLocal() {
-		t.Errorf("%+v has other MACs than those that were computed from the NIC's", r)
-	}
-	// The MAC that was a guest's then is not taken for the gateway's now.
-	own := withSpec(masquerade(), func(s *infra.Spec) { s.Binding = infra.Masquerade{MAC: infra.DefaultGatewayMAC} })
-	if r := newPlan(t, found, own).Record; r.MAC != infra.DefaultGatewayMAC {
-		t.Errorf("the guest has %v", r.MAC)
-	}
-}
-
 // TestOtherMACWarnings: the record warns where the network seems to know the NIC's MAC, and the guest has another one.
 func TestOtherMACWarnings(t *testing.T) {
 	quiet := mac(5) // made of nothing

@@ -1,6 +1,7 @@
 package wiring
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -41,7 +42,9 @@ func (b masquerade) wire(p *Plan, nic netstate.Link) error {
 	}
 	p.Record = p.record(nic, b.MAC)
 	br := p.newLink(nic, compare.NewBridge, p.names.Bridge, "bridge", p.linkMTU(nic))
-	br.MAC = p.gatewayMAC(b.Masquerade, nic)
+	// The MAC does not depend on the NIC: a guest that moves to another namespace keeps what its neighbour tables say, and
+	// the gateway's link-local address.
+	br.MAC = cmp.Or(b.GatewayMAC, infra.DefaultGatewayMAC)
 	p.Record.GatewayMAC = br.MAC
 
 	var ends []end

@@ -11,7 +11,7 @@ import (
 // addResponder puts the responder's tap into the record.
 func (p *Plan) addResponder(r *cache.Record, nic netstate.Link) {
 	r.ResponderTap = p.names.Responder
-	r.ResponderMAC = p.responderMAC(*r, nic)
+	r.ResponderMAC = responderMAC(*r, nic)
 }
 
 // responderFilters redirect from the guest's tap to the responder's tap what the responder answers, and back

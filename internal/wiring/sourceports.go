@@ -120,7 +120,7 @@ func clientPorts(found netstate.Snapshot) span {
 	if n, err := fmt.Sscan(found.Sysctls[netstate.PortRange], &first, &last); n == 2 && err == nil && first <= last {
 		return span{first, last}
 	}
-	return clients // a journal of an earlier version does not tell
+	return clients // the kernel does not show its range here
 }
 
 // choosePorts chooses the source ports. Ports of services and of older connections of the namespace are left out, as

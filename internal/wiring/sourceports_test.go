@@ -29,7 +29,7 @@ func TestSourcePorts(t *testing.T) {
 		reserves string
 	}{
 		{name: "everything", ports: "32768 60999", want: "keeps 1-32767 61000-65535, else 1024-32767, else 61000-65535"},
-		{name: "a journal of an earlier version", want: "keeps 1-32767 61000-65535, else 1024-32767, else 61000-65535"},
+		{name: "a range that is not known", want: "keeps 1-32767 61000-65535, else 1024-32767, else 61000-65535"},
 		{name: "some ports", ports: "32768 60999", binding: infra.Masquerade{Ports: []infra.Ports{{First: 80}, {First: 8080, Last: 8081, Guest: 90}, {First: 32000, Last: 33000}, {Protocol: "udp", First: 53}}},
 			want: "keeps 80 8080-8081 32000-32767, else 61000-65535"},
 		{name: "no ports", ports: "32768 60999", binding: infra.Masquerade{Ports: []infra.Ports{}}, want: "keeps, else 61000-65535"},
