@@ -15,7 +15,7 @@ import (
 // maxSize is more than the record or the journal of a namespace with 100,000 routes needs.
 const maxSize = 1 << 26
 
-// Read returns the contents of a regular file in dir, at most 32 MiB. Any other kind of file is an error.
+// Read returns the contents of a regular file in dir, at most 64 MiB. Any other kind of file is an error.
 func Read(dir *os.Root, name string) ([]byte, error) {
 	info, err := dir.Lstat(name)
 	if err != nil {

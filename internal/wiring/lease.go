@@ -10,7 +10,7 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// lease puts what the NIC has into the record: addresses, routes, permanent neighbours. A NIC without addresses
+// addLease puts what the NIC has into the record: addresses, routes, permanent neighbours. A NIC without addresses
 // gives the guest a connection without a responder.
 func (p *Plan) addLease(r *cache.Record, nic netstate.Link) {
 	v4, v6 := addressesOf(p.found, nic)

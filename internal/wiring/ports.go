@@ -24,7 +24,7 @@ func matchPorts(p infra.Ports) []firewall.Match {
 	}
 }
 
-// ruleByRule splits ports that become other ports into one entry a port, as each takes a rule of its own.
+// splitPorts splits ports that become other ports into one entry a port, as each takes a rule of its own.
 // Ports that stay the same take one rule together.
 func splitPorts(p infra.Ports) []infra.Ports {
 	if p.Guest == 0 || p.Guest == p.First {

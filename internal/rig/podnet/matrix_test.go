@@ -199,7 +199,7 @@ type network struct {
 	learnt int                   // the smallest MTU of an IPv6 path between the pod and a station; 0: not known
 }
 
-// outside is the station that Narrow4 and Narrow6 belong to.
+// isOutside reports whether it is the station that Narrow4 and Narrow6 belong to.
 func isOutside(s Station) bool { return s.IPv4 == nstest.Beyond4 || s.IPv6 == nstest.Beyond6 }
 
 // questions returns the questions of the protocols between the pod and the stations.
