@@ -18,61 +18,61 @@ import (
 	"github.com/guestwire/guestwire/internal/tap"
 )
 
-// launcher is the owner of a configuration.
-type launcher struct {
+// resolvedOwner is the owner of a configuration.
+type resolvedOwner struct {
 	infra.Owner             // with the numbers of this user namespace
 	given       infra.Owner // as the configuration has it
 }
 
 // String says both, if they can differ.
-func (l launcher) String() string {
-	if !l.given.Inside {
-		return fmt.Sprintf("user %d, group %d", l.UID, l.GID)
+func (o resolvedOwner) String() string {
+	if !o.given.Inside {
+		return fmt.Sprintf("user %d, group %d", o.UID, o.GID)
 	}
-	text := fmt.Sprintf("user %d inside, %d on the node", l.given.UID, l.UID)
-	if l.GID != 0 {
-		text += fmt.Sprintf("; group %d inside, %d on the node", l.given.GID, l.GID)
+	text := fmt.Sprintf("user %d inside, %d on the node", o.given.UID, o.UID)
+	if o.GID != 0 {
+		text += fmt.Sprintf("; group %d inside, %d on the node", o.given.GID, o.GID)
 	}
 	return text
 }
 
-// launcher returns the configuration's owner with the numbers of this user namespace.
-func (c Config) launcher() (launcher, error) {
-	l := launcher{Owner: c.Owner, given: c.Owner}
-	l.Inside = false
+// resolveOwner returns the configuration's owner with the numbers of this user namespace.
+func (c Config) resolveOwner() (resolvedOwner, error) {
+	o := resolvedOwner{Owner: c.Owner, given: c.Owner}
+	o.Inside = false
 	if !c.Owner.Inside {
-		return l, checkIDs(l.Owner)
+		return o, checkIDs(o.Owner)
 	}
 	c, release, err := c.openOwn()
 	if err != nil {
-		return l, err
+		return o, err
 	}
 	defer release()
 	if _, err := c.identify(); err != nil {
-		return l, err
+		return o, err
 	}
 	if err := checkRoot(); err != nil {
-		return l, fmt.Errorf("namespace %s: %w", c.NetNS.Name(), err)
+		return o, fmt.Errorf("namespace %s: %w", c.NetNS.Name(), err)
 	}
 	_, err = kernel.InUserNamespace(c.NetNS, func(pid int) error {
-		uid, errUID := onNode("owner.uid", fmt.Sprintf("/proc/%d/uid_map", pid), l.UID)
-		gid, errGID := onNode("owner.gid", fmt.Sprintf("/proc/%d/gid_map", pid), l.GID)
-		if l.UID = uid; l.GID != 0 {
-			l.GID = gid
+		uid, errUID := onNode("owner.uid", fmt.Sprintf("/proc/%d/uid_map", pid), o.UID)
+		gid, errGID := onNode("owner.gid", fmt.Sprintf("/proc/%d/gid_map", pid), o.GID)
+		if o.UID = uid; o.GID != 0 {
+			o.GID = gid
 			errUID = errors.Join(errUID, errGID)
 		}
 		return errUID
 	})
 	if errors.Is(err, kernel.ErrNoUserNamespace) {
-		return l, fmt.Errorf("owner.inside: namespace %s: %w: call Setup in a user namespace around it", c.NetNS.Name(), err)
+		return o, fmt.Errorf("owner.inside: namespace %s: %w: call Setup in a user namespace around it", c.NetNS.Name(), err)
 	}
 	if errors.Is(err, unix.EPERM) {
-		return l, fmt.Errorf("owner.inside: namespace %s: %w: it needs CAP_SYS_ADMIN", c.NetNS.Name(), err)
+		return o, fmt.Errorf("owner.inside: namespace %s: %w: it needs CAP_SYS_ADMIN", c.NetNS.Name(), err)
 	}
 	if err != nil {
-		return l, err
+		return o, err
 	}
-	return l, checkIDs(l.Owner)
+	return o, checkIDs(o.Owner)
 }
 
 // onNode is the number that a user or group of another user namespace has in this one. The file is the uid_map or gid_map of
@@ -99,17 +99,17 @@ func checkIDs(o infra.Owner) error {
 }
 
 // checkTaps refuses an owner who could not open the devices of a tap, and a context in which no tap can be made.
-func checkTaps(l launcher) error {
-	err := checkDevice(l, tap.Device, "taps", "the device that creates taps", "tun", "use a tap")
-	return errors.Join(err, checkContext(l.SELinux))
+func checkTaps(o resolvedOwner) error {
+	err := checkDevice(o, tap.Device, "taps", "the device that creates taps", "tun", "use a tap")
+	return errors.Join(err, checkContext(o.SELinux))
 }
 
 // checkVhost refuses an owner who could not open the device of vhost, if the guest's network device is to use it.
-func checkVhost(l launcher, device cache.Device) error {
+func checkVhost(o resolvedOwner, device cache.Device) error {
 	if device.Driver != "vhost" {
 		return nil
 	}
-	err := checkDevice(l, "/dev/vhost-net", "device.driver vhost", "the device of vhost", "vhost_net", "start the VM with vhost")
+	err := checkDevice(o, "/dev/vhost-net", "device.driver vhost", "the device of vhost", "vhost_net", "start the VM with vhost")
 	if err != nil {
 		err = fmt.Errorf("%w; or device.driver qemu", err)
 	}
@@ -118,16 +118,16 @@ func checkVhost(l launcher, device cache.Device) error {
 
 // checkDevice refuses an owner who cannot open the device. The other arguments are for the message: the part of the
 // configuration that needs the device, what the device is, its kernel module, and what the launcher could not do.
-func checkDevice(l launcher, device, part, what, module, purpose string) error {
+func checkDevice(o resolvedOwner, device, part, what, module, purpose string) error {
 	info, err := os.Stat(device)
 	if err != nil {
 		return fmt.Errorf("%s: %w: want %s (modprobe %s; in a container, --device %s)", part, err, what, module, device)
 	}
-	if may(l.Owner, info, 6) {
+	if may(o.Owner, info, 6) {
 		return nil
 	}
 	return fmt.Errorf("owner: %v cannot open %s (%s), so the launcher could not %s: chmod 0666 %[2]s, or name a group that may: %[5]w",
-		l, device, modeOf(info), purpose, fs.ErrPermission)
+		o, device, modeOf(info), purpose, fs.ErrPermission)
 }
 
 // checkContext refuses a context that this kernel does not know, and one that the policy does not let Setup take on.
@@ -146,15 +146,15 @@ func checkContext(context string) error {
 }
 
 // checkReadable refuses a State in which the launcher could not read the record.
-func checkReadable(l launcher, state string) error {
+func checkReadable(o resolvedOwner, state string) error {
 	for path, bits := state, fs.FileMode(5); ; path, bits = filepath.Dir(path), 1 {
 		info, err := os.Stat(path)
 		if err != nil {
 			return fmt.Errorf("state directory: %w", err)
 		}
-		if !may(l.Owner, info, bits) {
+		if !may(o.Owner, info, bits) {
 			return fmt.Errorf("state directory %s: %v cannot enter %s (%s), so the launcher could not read the record: chmod o+rx %[3]s, or name a directory elsewhere: %[5]w",
-				state, l, path, modeOf(info), fs.ErrPermission)
+				state, o, path, modeOf(info), fs.ErrPermission)
 		}
 		if path == "/" {
 			return nil

@@ -79,7 +79,7 @@ func (p *Preview) String() string {
 		b.WriteString("# the guest notices: " + c.String() + "\n")
 	}
 	if p.Owner.Inside {
-		fmt.Fprintf(&b, "# owner: %v\n", launcher{Owner: p.OnNode, given: p.Owner})
+		fmt.Fprintf(&b, "# owner: %v\n", resolvedOwner{Owner: p.OnNode, given: p.Owner})
 	}
 	if p.Record.Standby {
 		b.WriteString("# standby: the guest's tap stays down until Activate\n")

@@ -83,20 +83,20 @@ func Setup(ctx context.Context, c Config) (cache.Record, error) {
 }
 
 // check refuses a bad configuration before the namespace is looked at. It returns the Spec with what From says.
-func (c Config) check() (infra.Spec, launcher, error) {
+func (c Config) check() (infra.Spec, resolvedOwner, error) {
 	if c.From != nil {
 		var err error
 		if c.Spec, err = infra.TakeOver(c.Spec, *c.From); err != nil {
-			return c.Spec, launcher{}, err
+			return c.Spec, resolvedOwner{}, err
 		}
 	}
 	if err := c.Spec.Validate(); err != nil {
-		return c.Spec, launcher{}, err
+		return c.Spec, resolvedOwner{}, err
 	}
 	if err := checkStatePath(c.State); err != nil {
-		return c.Spec, launcher{}, err
+		return c.Spec, resolvedOwner{}, err
 	}
-	owner, err := c.launcher()
+	owner, err := c.resolveOwner()
 	if err != nil && c.Owner.Inside {
 		return c.Spec, owner, err // its numbers here are not known
 	}
@@ -109,7 +109,7 @@ func (c Config) check() (infra.Spec, launcher, error) {
 
 // plan computes the wiring of c, whose Spec with what From says is taken, and reads the namespace as it is now. If there is a
 // journal, the plan is made of the namespace as the first Setup found it.
-func (s *session) plan(ctx context.Context, c Config, taken infra.Spec, owner launcher) (earlier *journal, plan *wiring.Plan, now netstate.Snapshot, err error) {
+func (s *session) plan(ctx context.Context, c Config, taken infra.Spec, owner resolvedOwner) (earlier *journal, plan *wiring.Plan, now netstate.Snapshot, err error) {
 	earlier, err = s.readJournal()
 	if err != nil {
 		return nil, nil, now, err
@@ -188,7 +188,7 @@ func canBecome(auto infra.Auto, b infra.Binding) bool {
 }
 
 // firstPlan computes the wiring of a NIC that has no journal.
-func (s *session) firstPlan(ctx context.Context, c Config, owner launcher) (*wiring.Plan, netstate.Snapshot, error) {
+func (s *session) firstPlan(ctx context.Context, c Config, owner resolvedOwner) (*wiring.Plan, netstate.Snapshot, error) {
 	spec := c.Spec
 	turn, err := c.firstTurn(s.identity.Name())
 	if err != nil {

@@ -72,7 +72,7 @@ func (s *session) lockState(ctx context.Context) error {
 
 // takeState makes the directory if it is not there, opens and locks it, and refuses it if the record there is
 // another namespace's, or if the owner could not read the record.
-func (s *session) takeState(ctx context.Context, path string, l launcher) (err error) {
+func (s *session) takeState(ctx context.Context, path string, o resolvedOwner) (err error) {
 	real, err := realState(path)
 	if err == nil {
 		err = s.node.checkOutside(real)
@@ -97,7 +97,7 @@ func (s *session) takeState(ctx context.Context, path string, l launcher) (err e
 	if err := s.lockState(ctx); err != nil {
 		return err
 	}
-	return s.checkState(l)
+	return s.checkState(o)
 }
 
 // checkOutside refuses a State that is the journal directory or lies in it, where the launcher cannot read.
@@ -113,15 +113,15 @@ func (n node) checkOutside(real string) error {
 }
 
 // checkState refuses the open directory if takeState would.
-func (s *session) checkState(l launcher) error {
+func (s *session) checkState(o resolvedOwner) error {
 	if err := s.checkRecord(); err != nil {
 		return err
 	}
-	return checkReadable(l, s.state.Name())
+	return checkReadable(o, s.state.Name())
 }
 
 // lookAtState is takeState for a Plan, which makes nothing. A directory that is not there or not named is no error.
-func (s *session) lookAtState(path string, l launcher) error {
+func (s *session) lookAtState(path string, o resolvedOwner) error {
 	if path == "" {
 		return nil
 	}
@@ -137,7 +137,7 @@ func (s *session) lookAtState(path string, l launcher) error {
 	} else if err != nil {
 		return err
 	}
-	return s.checkState(l)
+	return s.checkState(o)
 }
 
 // checkRecord refuses a State whose record of a NIC with this name belongs to another namespace that lives, as a
