@@ -22,11 +22,7 @@ import (
 // what Setup needs.
 func Check(ctx context.Context, c Config) error {
 	return c.do(ctx, func(s *session) error {
-		j, err := s.wired(c.State)
-		if err != nil {
-			return err
-		}
-		plan, err := s.replan(j)
+		j, plan, err := s.planOf(c.State)
 		if err != nil {
 			return err
 		}

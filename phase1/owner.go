@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/user"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"syscall"
 
@@ -189,15 +190,7 @@ func inGroup(o infra.Owner, gid uint32) bool {
 		return false
 	}
 	groups, err := u.GroupIds()
-	if err != nil {
-		return false
-	}
-	for _, g := range groups {
-		if g == strconv.FormatUint(uint64(gid), 10) {
-			return true
-		}
-	}
-	return false
+	return err == nil && slices.Contains(groups, strconv.FormatUint(uint64(gid), 10))
 }
 
 func modeOf(info fs.FileInfo) string {

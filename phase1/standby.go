@@ -186,7 +186,7 @@ func (j *journal) checkSource(own cache.Record, quiet *cache.Record) error {
 		ErrNotQuiet, quiet.Namespace, from.Namespace)
 }
 
-// planOf returns the journal and its plan, for a binding with a tap that can be down.
+// planOf returns the journal and its plan.
 func (s *session) planOf(state string) (*journal, *wiring.Plan, error) {
 	j, err := s.wired(state)
 	if err != nil {

@@ -26,11 +26,7 @@ type Report struct {
 func Status(ctx context.Context, c Config) (*Report, error) {
 	var report *Report
 	err := c.do(ctx, func(s *session) error {
-		j, err := s.wired(c.State)
-		if err != nil {
-			return err
-		}
-		plan, err := s.replan(j)
+		j, plan, err := s.planOf(c.State)
 		if err != nil {
 			return err
 		}
