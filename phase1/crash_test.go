@@ -207,6 +207,7 @@ type bed struct {
 	n             nstest.Network
 	c             phase1.Config
 	before, wired string
+	were          map[string]string // sysctls
 	row           *row
 	// forced is how the namespace looks after an undisturbed forced Teardown.
 	forced string
@@ -237,7 +238,7 @@ func (b *bed) lay(binding infra.Binding) {
 	b.c.Dir = filepath.Join(nstest.Dir(b.T), "node") // and this one
 	b.c.DNS = nil                                    // as the agent's flags say
 	settled(b.T, b.n)
-	b.before = b.dump()
+	b.before, b.were = b.dump(), sysctls(b.n)
 	setup(b.T, b.c)
 	settled(b.T, b.n)
 	b.wired = b.dump()
@@ -742,8 +743,13 @@ func (b *bed) damageJournal() {
 	}
 }
 
-// layAgain adds what a forced Teardown of a bridge does not know.
+// layAgain adds what a forced Teardown does not know.
 func (b *bed) layAgain() error {
+	for name, value := range sysctls(b.n) {
+		if were := b.were[name]; value != were {
+			setSysctl(b.n, name, were)
+		}
+	}
 	if b.c.Binding != (infra.Bridge{}) {
 		return b.isFound()
 	}

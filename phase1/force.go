@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
@@ -14,12 +15,12 @@ import (
 )
 
 // ForceTeardown is Teardown for a NIC whose journal is lost, damaged or of another version. It removes what bears
-// guestwire's mark for the NIC, and gives the NIC its name, MAC and addresses back as far as the kernel still knows
-// them. Lost says what could not be known, a phrase each, such as "routes and permanent neighbours of eth0". With a
-// journal that can be read, ForceTeardown is Teardown, and nothing is lost.
+// guestwire's mark for the NIC, and gives the NIC its name, MAC and addresses back as far as the kernel still shows
+// them. Lost names what is not known and stays as it is, a phrase each, such as the sysctls that Setup may have changed.
+// With a journal that can be read, ForceTeardown is Teardown, and nothing is lost.
 //
-// State says where the record is. If State is empty, and the journal does not tell either, the record stays. A record
-// that can be read adds to lost what it says of addresses and routes.
+// State says where the record is. If State is empty, and the journal does not tell either, the record stays. Of a
+// record that can be read, lost has the commands that add its addresses and routes.
 //
 // The errors are those of Teardown, ErrInUse too. It is ErrNotWired, and nothing has changed, if the NIC has no journal, no record,
 // and nothing in the namespace that bears the mark. After an error or a kill, ForceTeardown or Teardown finishes the
@@ -68,7 +69,7 @@ func (s *session) takeDownForced(ctx context.Context, c Config, unreadable error
 	if record != nil {
 		kind = record.Binding
 	}
-	now, lost, err := s.readForced(kind, record)
+	now, lost, err := s.readForced(record)
 	if err != nil {
 		return nil, err
 	}
@@ -121,32 +122,28 @@ func (s *session) ownRecord() (*cache.Record, error) {
 	return &r, nil
 }
 
-// readForced reads the namespace, with the rules of iptables if Setup may have used it. Lost says what could not be
-// read.
-func (s *session) readForced(kind string, record *cache.Record) (now netstate.Snapshot, lost []string, err error) {
+// readForced reads the namespace, with the rules of iptables unless the record has another firewall. Lost names the rules that
+// could not be read.
+func (s *session) readForced(record *cache.Record) (now netstate.Snapshot, lost []string, err error) {
 	names := netstate.NamesFor(s.nic)
 	sysctls, tables := wiring.AskSalvage(s.nic)
-	now, err = s.ns.Snapshot(names, sysctls, tables)
+	now, err = s.ns.SnapshotForUndo(names, sysctls, nil)
 	if err == nil {
 		now.ReadOnly, err = kernel.ReadOnlySysctls(sysctls)
 	}
-	if err != nil || !wiring.MayUseIPTables(now, s.nic, kind, record) {
+	if err != nil || record != nil && (record.Firewall == "" || record.Firewall == cache.FirewallNFTables) {
 		return now, nil, err
 	}
-	for _, t := range wiring.IPTablesOf(s.nic) {
+	for _, t := range tables {
 		if kernel.HavePrograms([]firewall.Table{t}) != nil {
 			continue
 		}
-		images, err := s.ns.Snapshot(names, nil, []firewall.Table{t})
+		with, err := s.ns.SnapshotForUndo(names, nil, []firewall.Table{t})
 		if err != nil {
 			lost = append(lost, fmt.Sprintf("rules of %s that begin with %s: %v", t.Family, names.Chains(), err))
 			continue
 		}
-		for _, i := range images.Tables {
-			if i.Family == t.Family {
-				now.Tables = append(now.Tables, i)
-			}
-		}
+		now.Tables = append(now.Tables, slices.DeleteFunc(with.Tables, func(i firewall.Image) bool { return i.Family != t.Family })...)
 	}
 	return now, lost, nil
 }

@@ -1,6 +1,7 @@
 package phase1_test
 
 import (
+	"cmp"
 	"errors"
 	"io/fs"
 	"net/netip"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 	"github.com/guestwire/guestwire/phase1"
 )
@@ -44,15 +46,22 @@ func harmJournal(t *testing.T, n nstest.Network, how string) {
 	}
 }
 
-// lostAre wants phrases that begin with the words, in that order, and no others. The phrase of the sysctls is left
-// out: which ones there are is the kernel's choice.
+// lostAre wants phrases that begin with the words, in that order, and no others, but for sysctls: which ones there are is the
+// kernel's choice.
 func lostAre(t *testing.T, lost []string, words ...string) {
 	t.Helper()
-	lost = slices.DeleteFunc(slices.Clone(lost), func(l string) bool { return strings.HasPrefix(l, "sysctls, if they were not ") })
+	lost = slices.DeleteFunc(slices.Clone(lost), func(l string) bool { return strings.HasPrefix(l, sysctlsStay) })
 	if !slices.EqualFunc(lost, words, strings.HasPrefix) {
 		t.Errorf("lost are\n%s\nwant\n%s", strings.Join(lost, "\n"), strings.Join(words, "\n"))
 	}
 }
+
+const (
+	sysctlsStay = "sysctls that Setup may have changed, and that stay as they are: "
+	ofBridge    = "routes, permanent neighbours and the state, up or down, of eth0"
+	ofRecord    = "what the record has of eth0: "
+	ofDirectory = "whether a directory still has the record eth0.json"
+)
 
 // wiredNothing wants ErrNotWired, and nothing to be changed.
 func wiredNothing(t *testing.T, n nstest.Network, c phase1.Config) {
@@ -67,19 +76,41 @@ func wiredNothing(t *testing.T, n nstest.Network, c phase1.Config) {
 	}
 }
 
-// addAgain runs the commands that a phrase has by the record, and adds what the record does not have.
-func addAgain(n nstest.Network, lost []string) {
+// sysctls are the values of those that a wiring of eth0 or net1 may change.
+func sysctls(n nstest.Network) map[string]string {
+	values := map[string]string{}
+	for _, nic := range []string{"eth0", "net1"} {
+		for _, path := range append(netstate.SysctlOrder(nic), "net/ipv4/conf/"+nic+"/forwarding") {
+			values[strings.ReplaceAll(path, "/", ".")] = strings.TrimSpace(n.Pod.Exec("sh", "-c", "cat /proc/sys/"+path+" 2>/dev/null || true"))
+		}
+	}
+	return values
+}
+
+// setSysctl sets a sysctl to its value before Setup. Those of br_netfilter came with a bridge.
+func setSysctl(n nstest.Network, name, were string) {
+	n.Pod.Exec("sysctl", "-qw", name+"="+cmp.Or(were, "1"))
+}
+
+// giveLost does by hand what the phrases name: it sets sysctls to what they were, and runs the record's commands.
+func giveLost(n nstest.Network, lost []string, were map[string]string) {
 	for _, l := range lost {
-		_, commands, _ := strings.Cut(l, "; by the record: ")
-		for command := range strings.SplitSeq(commands, ", ") {
-			if line, is := strings.CutPrefix(command, "ip "); is && !strings.Contains(line, "(or another address") {
-				n.Pod.IP(line)
+		if list, is := strings.CutPrefix(l, sysctlsStay); is {
+			for sysctl := range strings.SplitSeq(list, ", ") {
+				name, _, _ := strings.Cut(sysctl, " = ")
+				setSysctl(n, name, were[name])
+			}
+		}
+		if list, is := strings.CutPrefix(l, ofRecord); is {
+			for command := range strings.SplitSeq(list, "; ") {
+				n.Pod.IP(strings.TrimPrefix(command, "ip "))
 			}
 		}
 	}
 }
 
-// TestForceTeardown takes a NIC down whose journal cannot be used.
+// TestForceTeardown takes a NIC down whose journal cannot be used, with and without the record. What it names as lost is all
+// that differs afterwards. With a journal that can be used, nothing is lost.
 func TestForceTeardown(t *testing.T) {
 	t.Parallel()
 	eachBinding(t, func(t *testing.T, b infra.Binding) {
@@ -87,82 +118,75 @@ func TestForceTeardown(t *testing.T) {
 		n := nstest.NewNetwork(t)
 		n.Pod.IP("neigh add 10.244.1.66 lladdr 02:00:00:00:00:66 dev eth0 nud permanent")
 		n.Pod.IP("route add 10.99.0.0/16 via 10.244.1.1 table 1000")
-		before := settled(t, n)
-		for how := range journalHarms {
-			for _, named := range []bool{true, false} {
-				t.Run(how, func(t *testing.T) {
-					c := config(n, b)
-					setup(t, c)
-					harmJournal(t, n, how)
-					for verb, err := range map[string]error{"Setup": setupAlone(t.Context(), c), "Teardown": phase1.Teardown(t.Context(), c)} {
+		before, were := settled(t, n), sysctls(n)
+		for _, c := range []struct {
+			how          string
+			named, known bool // State by the call; the record by the call or the journal
+		}{
+			{"", true, true}, {"removed", true, true}, {"removed", false, false}, {"cut in half", false, false}, {"of another version", false, true},
+		} {
+			t.Run(c.how, func(t *testing.T) {
+				cf := config(n, b)
+				setup(t, cf)
+				if c.how != "" {
+					harmJournal(t, n, c.how)
+					for verb, err := range map[string]error{"Setup": setupAlone(t.Context(), cf), "Teardown": phase1.Teardown(t.Context(), cf)} {
 						if err == nil {
 							t.Errorf("%s does without the journal", verb)
 						}
 					}
-					if !named {
-						c.State = ""
+				}
+				if !c.named {
+					cf.State = ""
+				}
+				lost, err := phase1.ForceTeardown(t.Context(), cf)
+				if err != nil {
+					t.Fatal(err)
+				}
+				var words []string
+				switch {
+				case c.how == "":
+				case b == infra.Bridge{} && c.known:
+					words = []string{ofBridge, ofRecord + "ip route add 10.99.0.0/16 via 10.244.1.1 dev eth0 table 1000; ip route add default via 10.244.1.1 dev eth0; ip route add "}
+				case b == infra.Bridge{}:
+					words = []string{ofBridge}
+				case b.Kind() == cache.BindingRouted:
+					words = []string{"the preferred source (src) of routes, and the preferred lifetime of IPv6 addresses of eth0"}
+				case b == infra.Redirect{} && !c.named && !c.known:
+					words = []string{"whether eth0 was wired by redirect or masquerade", "addresses and routes that eth0 has lost since Setup"}
+				}
+				if b.Kind() == cache.BindingRouted && !c.known {
+					words = append(words, "addresses and routes that eth0 has lost since Setup")
+				}
+				if !c.known {
+					words = append(words, ofDirectory)
+				}
+				lostAre(t, lost, words...)
+				if left := ofNode(t, n); len(left) > 0 {
+					t.Errorf("the journal directory has %v", left)
+				}
+				if !c.known {
+					cf.State = n.State
+					if err := second(phase1.ForceTeardown(t.Context(), cf)); err != nil {
+						t.Errorf("of the record: %v", err)
 					}
-					lost, err := phase1.ForceTeardown(t.Context(), c)
-					if err != nil {
-						t.Fatal(err)
-					}
-					var words []string
-					known := named || how == "of another version" || how == "of no plan"
-					switch {
-					case b == infra.Bridge{} && known:
-						words = []string{"routes and permanent neighbours of eth0; by the record: ip route add 0.0.0.0/0 via 10.244.1.1 dev eth0, ip route add ::/0 via fe80:"}
-					case b == infra.Bridge{}:
-						words = []string{"routes and permanent neighbours of eth0"}
-					case b.Kind() == cache.BindingRouted:
-						words = []string{"the preferred source (src) of routes of eth0, if they had one"}
-					case b == infra.Redirect{} && !known:
-						words = []string{"addresses and routes that eth0 has lost since Setup"}
-					}
-					if !known {
-						words = append(words, "whether a directory still has the record eth0.json")
-					}
-					lostAre(t, lost, words...)
-					if left := ofNode(t, n); len(left) > 0 {
-						t.Errorf("the journal directory has %v", left)
-					}
-					if !known {
-						c.State = n.State
-						if err := second(phase1.ForceTeardown(t.Context(), c)); err != nil {
-							t.Errorf("of the record: %v", err)
-						}
-					}
-					if err := nothingOfOurs(n); err != nil {
-						t.Error(err)
-					}
-					wiredNothing(t, n, c)
-					if (b == infra.Bridge{}) {
-						addAgain(n, lost)
-						if !known {
-							n.Pod.IP("route add default via 10.244.1.1")
-						}
+				}
+				if err := nothingOfOurs(n); err != nil {
+					t.Error(err)
+				}
+				wiredNothing(t, n, cf)
+				giveLost(n, lost, were)
+				if (b == infra.Bridge{} && c.how != "") {
+					if !c.known {
+						n.Pod.IP("route add default via 10.244.1.1")
 						n.Pod.IP("route add default via fd00:244:1::1")
-						n.Pod.IP("neigh add 10.244.1.66 lladdr 02:00:00:00:00:66 dev eth0 nud permanent")
 						n.Pod.IP("route add 10.99.0.0/16 via 10.244.1.1 table 1000")
 					}
-					asFound(t, n, before)
-				})
-			}
+					n.Pod.IP("neigh add 10.244.1.66 lladdr 02:00:00:00:00:66 dev eth0 nud permanent")
+				}
+				asFound(t, n, before)
+			})
 		}
-	})
-}
-
-// TestForceTeardownOfWiring: with a journal that can be read, it is Teardown.
-func TestForceTeardownOfWiring(t *testing.T) {
-	t.Parallel()
-	eachBinding(t, func(t *testing.T, b infra.Binding) {
-		n := nstest.NewNetwork(t)
-		before := settled(t, n)
-		c := config(n, b)
-		setup(t, c)
-		if lost, err := phase1.ForceTeardown(t.Context(), c); err != nil || len(lost) > 0 {
-			t.Errorf("%q, %v, want nothing", lost, err)
-		}
-		teardown(t, n, c, before)
 	})
 }
 
@@ -189,22 +213,25 @@ func TestForceTeardownOfNothing(t *testing.T) {
 	check(t, second)
 }
 
-// TestForceTeardownBesides leaves another wired NIC of the namespace, which then takes its own sysctls back.
+// TestForceTeardownBesides leaves another wired NIC of the namespace as it is.
 func TestForceTeardownBesides(t *testing.T) {
 	t.Parallel()
-	eachBinding(t, func(t *testing.T, b infra.Binding) {
-		for _, other := range bindings {
+	for _, c := range []struct{ first, second infra.Binding }{
+		{infra.Bridge{}, infra.Routed{}},
+		{infra.Redirect{}, infra.Bridge{}},
+		{infra.Masquerade{}, infra.Masquerade{IPv4: netip.MustParsePrefix("10.0.3.0/24"), IPv6: netip.MustParsePrefix("fd10:0:3::/120")}},
+		{infra.Routed{}, infra.Redirect{}},
+	} {
+		t.Run(c.first.Kind()+" beside "+c.second.Kind(), func(t *testing.T) {
+			t.Parallel()
 			n := nstest.NewNetwork(t)
 			n.World.IP("link add pod2 type veth peer name net1 netns " + n.Pod.Name)
 			n.World.IP("link set pod2 up")
 			n.Pod.IP("link set net1 up")
 			n.Pod.IP("addr add 10.245.0.7/24 dev net1")
 			n.Pod.IP("addr add fd00:245::7/64 dev net1 nodad")
-			before := settled(t, n)
-			first, second := config(n, b), config(n, other)
-			if other.Kind() == "masquerade" {
-				second.Binding = infra.Masquerade{IPv4: netip.MustParsePrefix("10.0.3.0/24"), IPv6: netip.MustParsePrefix("fd10:0:3::/120")}
-			}
+			before, were := settled(t, n), sysctls(n)
+			first, second := config(n, c.first), config(n, c.second)
 			second.NIC = "net1"
 			setup(t, first)
 			path, _ := journal(t, n)
@@ -220,47 +247,43 @@ func TestForceTeardownBesides(t *testing.T) {
 			if err := phase1.Teardown(t.Context(), second); err != nil {
 				t.Error(err)
 			}
-			if (b == infra.Bridge{}) {
-				addAgain(n, lost)
-				n.Pod.IP("route add default via fd00:244:1::1")
-			}
+			giveLost(n, lost, were)
 			// Routes that differ in the link alone are in the order of their addition.
 			nstest.Eventually(t, func() error { return difference(equalsSorted(before), equalsSorted(n.Pod.Dump())) })
 			if err := nothingOfOurs(n); err != nil {
 				t.Error(err)
 			}
-		}
-	})
+		})
+	}
 }
 
 // TestForceTeardownDamaged: other programs have deleted a part of the wiring as well.
 func TestForceTeardownDamaged(t *testing.T) {
 	t.Parallel()
+	const mac = "whether eth0 made IPv6 addresses of its MAC"
+	flush := func(n nstest.Network) { n.Pod.Exec("nft", "flush", "ruleset") }
+	deleted := func(link string) func(nstest.Network) { return func(n nstest.Network) { n.Pod.IP("link del " + link) } }
+	noNIC := func(n nstest.Network) { n.World.IP("link del pod") }
 	for name, c := range map[string]struct {
 		binding infra.Binding
 		damage  func(n nstest.Network)
 		named   bool
 		lost    []string
-		gone    bool
 	}{
-		"holder": {infra.Bridge{}, func(n nstest.Network) { n.Pod.IP("link del eth0") }, false,
-			[]string{"MAC and addresses of eth0", "how eth0 made its IPv6 addresses", "whether eth0 was down", "routes and permanent neighbours of eth0", "whether a directory"}, false},
-		"holder, with the record": {infra.Bridge{}, func(n nstest.Network) { n.Pod.IP("link del eth0") }, true,
-			[]string{"addresses of eth0, as another program has deleted the link that kept them; by the record: ip addr add 10.244.1.7/24 dev eth0, ip addr add fd00:244:1::7/64 dev eth0",
-				"how eth0 made its IPv6 addresses", "whether eth0 was down", "routes and permanent neighbours of eth0; by the record: ip route add 0.0.0.0/0"}, false},
-		"bridge":                  {infra.Bridge{}, func(n nstest.Network) { n.Pod.IP("link del eth0-br") }, true, []string{"routes and permanent neighbours of eth0"}, false},
-		"NIC":                     {infra.Bridge{}, func(n nstest.Network) { n.World.IP("link del pod") }, true, nil, true},
-		"NIC behind a redirect":   {infra.Redirect{}, func(n nstest.Network) { n.World.IP("link del pod") }, true, nil, true},
-		"NIC behind a masquerade": {infra.Masquerade{}, func(n nstest.Network) { n.World.IP("link del pod") }, true, nil, true},
-		"rules": {infra.Masquerade{}, func(n nstest.Network) { n.Pod.Exec("nft", "flush", "ruleset") }, true,
-			[]string{"whether eth0 forwarded before Setup"}, false},
+		"holder":                  {infra.Bridge{}, deleted("eth0"), false, []string{"the MAC of eth0: ip link set", mac, ofBridge, ofDirectory}},
+		"holder, with the record": {infra.Bridge{}, deleted("eth0"), true, []string{mac, ofBridge, ofRecord + "ip addr add 10.244.1.7/24 broadcast 10.244.1.255 dev eth0; ip addr replace fd00:244:1::7/64 dev eth0; ip route add"}},
+		"bridge":                  {infra.Bridge{}, deleted("eth0-br"), true, []string{ofBridge, ofRecord + "ip route add"}},
+		"NIC":                     {infra.Bridge{}, noNIC, true, nil},
+		"NIC behind a masquerade": {infra.Masquerade{}, noNIC, true, nil},
+		"rules":                   {infra.Masquerade{}, flush, true, nil},
+		"bridge of a masquerade":  {infra.Masquerade{}, deleted("eth0-br"), true, []string{"the guest's address, as another program has deleted eth0-br"}},
 		"an address": {infra.Redirect{}, func(n nstest.Network) { n.Pod.IP("addr del 10.244.1.7/24 dev eth0") }, true,
-			[]string{"addresses and routes that eth0 has lost since Setup; by the record: ip addr add 10.244.1.7/24 dev eth0, ip route add 0.0.0.0/0 via 10.244.1.1 dev eth0"}, false},
+			[]string{"addresses and routes that eth0 has lost since Setup", ofRecord + "ip addr add 10.244.1.7/24 broadcast 10.244.1.255 dev eth0; ip route add default via 10.244.1.1 dev eth0"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			n := nstest.NewNetwork(t)
-			before, mac := settled(t, n), linkField(t, n, "eth0", "address")
+			before, were := settled(t, n), sysctls(n)
 			cf := config(n, c.binding)
 			setup(t, cf)
 			harmJournal(t, n, "removed")
@@ -269,7 +292,7 @@ func TestForceTeardownDamaged(t *testing.T) {
 				cf.State = ""
 			}
 			lost, err := phase1.ForceTeardown(t.Context(), cf)
-			if err != nil && !(c.gone && errors.Is(err, infra.ErrNoNIC)) {
+			if gone := strings.HasPrefix(name, "NIC"); gone != errors.Is(err, infra.ErrNoNIC) || !gone && err != nil {
 				t.Fatal(err)
 			}
 			lostAre(t, lost, c.lost...)
@@ -281,17 +304,14 @@ func TestForceTeardownDamaged(t *testing.T) {
 			if err := nothingOfOurs(n); err != nil {
 				t.Error(err)
 			}
-			if c.gone {
-				return
-			}
-			if back := linkField(t, n, "eth0", "address") == mac; back != (name != "holder") {
-				t.Errorf("eth0 has its MAC: %v", back)
-			}
-			if name == "an address" { // whose broadcast address the record does not have
-				addAgain(n, lost)
-				nstest.Eventually(t, func() error {
-					return difference(before, strings.Replace(n.Pod.Dump(), "10.244.1.7/24 scope", "10.244.1.7/24 brd 10.244.1.255 scope", 1))
-				})
+			if c.named && err == nil {
+				if slices.Contains(c.lost, mac) {
+					n.Pod.IP("link set eth0 down")
+					n.Pod.IP("link set eth0 addrgenmode eui64")
+					n.Pod.IP("link set eth0 up")
+				}
+				giveLost(n, lost, were)
+				asFound(t, n, before)
 			}
 		})
 	}
@@ -345,82 +365,67 @@ func TestForceTeardownIPTables(t *testing.T) {
 	eachIPTables(t, func(t *testing.T, v4, v6 string) {
 		n := nstest.NewNetwork(t)
 		others(n.Pod, v4, v6)
-		found, before := saved(n.Pod, v4, v6), settled(t, n)
-		for _, state := range []string{n.State, ""} {
-			c := config(n, infra.Masquerade{Firewall: v4})
-			setup(t, c)
-			harmJournal(t, n, "removed")
-			c.State = state
-			lost, err := phase1.ForceTeardown(t.Context(), c)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if state == "" {
-				lostAre(t, lost, "whether a directory still has the record")
-			} else {
-				lostAre(t, lost)
-			}
-			if err := difference(found, saved(n.Pod, v4, v6)); err != nil {
-				t.Errorf("iptables: %v", err)
-			}
-			asFound(t, n, before)
+		found, before, were := saved(n.Pod, v4, v6), settled(t, n), sysctls(n)
+		c := config(n, infra.Masquerade{Firewall: v4})
+		setup(t, c)
+		harmJournal(t, n, "removed")
+		c.State = ""
+		lost, err := phase1.ForceTeardown(t.Context(), c)
+		if err != nil {
+			t.Fatal(err)
 		}
+		lostAre(t, lost, ofDirectory)
+		if err := difference(found, saved(n.Pod, v4, v6)); err != nil {
+			t.Errorf("iptables: %v", err)
+		}
+		giveLost(n, lost, were)
+		asFound(t, n, before)
 	})
 }
 
-// TestForceTeardownDirect: these bindings leave no trace in the namespace. Journal and record are removed.
+// TestForceTeardownDirect: these bindings leave no trace in the namespace. Journal and record are removed, if the call or the
+// journal says where the record is.
 func TestForceTeardownDirect(t *testing.T) {
 	t.Parallel()
 	for _, b := range []infra.Binding{infra.Macvtap{}, infra.Passt{}, infra.SRIOV{PCI: "0000:03:10.1"}} {
-		for how := range journalHarms {
+		for how, named := range map[string]bool{"removed": true, "of no plan": false, "cut in half": false} {
 			t.Run(b.Kind()+" "+how, func(t *testing.T) {
+				t.Parallel()
 				n := nstest.NewMacvtap(t)
 				n.Pod.IP("addr add 10.68.0.17/24 dev eth0")
-				for _, named := range []bool{true, false} {
-					c := direct(n, b)
-					setup(t, c)
-					harmJournal(t, n, how)
-					wired := settled(t, n)
-					if !named {
-						c.State = ""
-					}
-					lost, err := phase1.ForceTeardown(t.Context(), c)
-					if !named && how == "removed" {
-						if !errors.Is(err, phase1.ErrNotWired) {
-							t.Errorf("%v, want ErrNotWired, as nothing tells of the wiring", err)
-						}
-						c.State = n.State
-						lost, err = phase1.ForceTeardown(t.Context(), c)
-					}
-					if err != nil {
-						t.Fatal(err)
-					}
-					known := named || how != "cut in half" && how != "empty"
-					switch {
-					case !known:
-						lostAre(t, lost, "whether a directory", "what Setup changed in the namespace, where nothing bears guestwire's mark")
-						if err := os.Remove(filepath.Join(n.State, "eth0.json")); err != nil {
-							t.Error(err)
-						}
-					case b.Kind() == "macvtap":
-						lostAre(t, lost, "whether eth0 was up")
-					case b.Kind() == "passt":
-						lostAre(t, lost, "net.ipv4.ip_unprivileged_port_start")
-					default:
-						lostAre(t, lost)
-					}
-					if err := difference(wired, n.Pod.Dump()); err != nil {
-						t.Errorf("the namespace has changed: %v", err)
-					}
-					if err := nothingOfOurs(n); err != nil {
+				c := direct(n, b)
+				setup(t, c)
+				harmJournal(t, n, how)
+				wired := settled(t, n)
+				if !named {
+					c.State = ""
+				}
+				lost, err := phase1.ForceTeardown(t.Context(), c)
+				if err != nil {
+					t.Fatal(err)
+				}
+				switch {
+				case how == "cut in half":
+					lostAre(t, lost, ofDirectory, "what Setup changed in the namespace, where nothing bears guestwire's mark")
+					if err := os.Remove(filepath.Join(n.State, "eth0.json")); err != nil {
 						t.Error(err)
 					}
-					if left := ofNode(t, n); len(left) > 0 {
-						t.Errorf("the journal directory has %v", left)
-					}
-					c.State = n.State
-					wiredNothing(t, n, c)
+				case b.Kind() == "macvtap":
+					lostAre(t, lost, "the state, up or down, of eth0", "whether eth0 received all multicast")
+				default:
+					lostAre(t, lost)
 				}
+				if says := slices.ContainsFunc(lost, func(l string) bool { return strings.HasPrefix(l, sysctlsStay+"net.ipv4.ip_unprivileged_port_start = ") }); says != (b.Kind() == cache.BindingPasst && how != "cut in half") {
+					t.Errorf("lost are %q", lost)
+				}
+				if err := difference(wired, n.Pod.Dump()); err != nil {
+					t.Errorf("the namespace has changed: %v", err)
+				}
+				if err := nothingOfOurs(n); err != nil {
+					t.Error(err)
+				}
+				c.State = n.State
+				wiredNothing(t, n, c)
 			})
 		}
 	}

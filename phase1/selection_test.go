@@ -15,7 +15,7 @@ var selection = nstest.Selection{
 		{Test: "TestNoModuleByLinkName", Why: "a kernel with modules"},
 		{Test: "TestTeardownAfterDeletion/bridge", Why: "a chain goes with its link before Linux 6.16"},
 		{Test: "TestTeardownWithoutNIC", Why: "the same of the NIC"},
-		{Test: "TestForceTeardown/(bridge|masquerade)/(removed|of_another_version)", Why: "a dummy has what the NIC had; the rules of a masquerade say what forwarded"},
+		{Test: "TestForceTeardown/(bridge|masquerade)/(removed|of_another_version)", Why: "a dummy has what the NIC had; sysctls of forwarding"},
 		{Test: "TestByHand", Why: "the same by the commands of the documentation"},
 		{Test: "TestRepair/bridge/(ip_link_del_eth0-br|.*vlan_filtering.*|.*action_drop)", Why: "a dummy without its bridge; VLAN filtering and gact, which not every kernel has"},
 		{Test: "TestRepair/redirect/(nft_flush_ruleset|.*clsact)", Why: "chains at the ingress of a link"},

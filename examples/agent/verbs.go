@@ -165,8 +165,9 @@ teardown changes nothing and exits with 7; -cut-off deletes the tap nevertheless
 -state is not needed; one that is named has to be the one of setup.
 
 -force does without the journal: it removes what bears guestwire's mark, gives the NIC its name, MAC and addresses
-back as far as the kernel still knows them, and prints what it could not know. It exits with 3 if the NIC is not
-wired. -state lets it remove the record, too, if the journal does not tell where the record is.
+back as far as the kernel still shows them, and prints what is not known and stays as it is, such as sysctls of
+forwarding. It exits with 3 if the NIC is not wired. -state lets it remove the record, too, if the journal does not tell
+where the record is.
 
 -discard is for a namespace that is deleted right after: it removes record and journal alone, and leaves the wiring to end
 with the namespace. If the NIC outlives the namespace, as a PCI device does, the whole teardown is done, and so with

@@ -434,7 +434,7 @@ func RouteText(r Route, link string, hops []string) string {
 	if r.Scope != ScopeUniverse {
 		text += " scope " + scopeText(r.Scope)
 	}
-	if r.Protocol != 3 { // RTPROT_BOOT, the default of ip(8)
+	if r.Protocol != ProtocolBoot {
 		text += fmt.Sprintf(" proto %d", r.Protocol)
 	}
 	if r.PrefSrc.IsValid() {

@@ -277,6 +277,7 @@ const (
 	ScopeLink      = 253
 	ScopeHost      = 254
 	ProtocolKernel = 2
+	ProtocolBoot   = 3 // the default of ip(8)
 	ProtocolStatic = 4
 	ProtocolRA     = 9
 )

@@ -56,6 +56,8 @@ type traits struct {
 	offStack bool
 	// bridged: the wiring has a bridge, with which the sysctls of netstate.BridgeCalls come.
 	bridged bool
+	// unseen names what Setup changes at the NIC and no one can see afterwards.
+	unseen string
 }
 
 // selector finds the answers for a binding. A new kind of binding does not compile until it has a method here.

@@ -19,7 +19,9 @@ func (bridge) asks(string) Questions {
 	return Questions{Sysctls: append([]string{netstate.NoIPv6}, netstate.BridgeCalls()...), Dummy: true, Gateways: true, Log: true}
 }
 
-func (bridge) traits() traits { return traits{whole: true, bridged: true} }
+func (bridge) traits() traits {
+	return traits{whole: true, bridged: true, unseen: "routes, permanent neighbours and the state, up or down,"}
+}
 
 func (bridge) withoutNIC() (string, bool) { return "", false }
 

@@ -14,7 +14,9 @@ type macvtap struct{}
 
 func (macvtap) asks(string) Questions { return Questions{} }
 
-func (macvtap) traits() traits { return traits{mends: true, direct: true} }
+func (macvtap) traits() traits {
+	return traits{mends: true, direct: true, unseen: "the state, up or down,"}
+}
 
 func (macvtap) withoutNIC() (string, bool) { return "", false }
 

@@ -116,7 +116,7 @@ func (b masquerade) wire(p *Plan, nic netstate.Link) error {
 	if b.Sidecar == nil { // whose proxies take what the network sends
 		p.older = untranslated(t.taken(), forwardedUDP(b.Masquerade))
 	}
-	p.own = ofNetworks(p.guestNetworks(br))
+	p.own = ofNetworks(guestNetworks(br, p.wanted.Addresses, p.wanted.Routes))
 	p.Record.Warnings = append(p.Record.Warnings, warnTakenPorts(b.Masquerade, p.found.Listeners, t.addresses)...)
 	if err := p.addTranslation(t, b.Firewall, len(v6) > 0); err != nil {
 		return err
@@ -125,14 +125,14 @@ func (b masquerade) wire(p *Plan, nic netstate.Link) error {
 }
 
 // guestNetworks are those of the guest behind the bridge, and its other addresses to which a route leads.
-func (p *Plan) guestNetworks(br netstate.Link) []netip.Prefix {
+func guestNetworks(br netstate.Link, addresses []netstate.Address, routes []netstate.Route) []netip.Prefix {
 	var networks []netip.Prefix
-	for _, a := range p.wanted.Addresses {
+	for _, a := range addresses {
 		if a.Link == br.Index && !a.Prefix.Addr().IsLinkLocalUnicast() {
 			networks = append(networks, a.Prefix.Masked())
 		}
 	}
-	for _, r := range p.wanted.Routes {
+	for _, r := range routes {
 		if r.Link == br.Index && r.Gateway.IsValid() {
 			networks = append(networks, r.Destination)
 		}

@@ -34,7 +34,7 @@ type Plan struct {
 	older, own []netstate.Op
 }
 
-// Journal is what a plan was made of. Its method Plan makes the same plan again.
+// Journal is what a plan was made of.
 type Journal struct {
 	Found netstate.Snapshot `json:"found"`
 	Spec  infra.Spec        `json:"spec"`
@@ -48,6 +48,25 @@ type Journal struct {
 // Journal returns what is to be kept while the plan is in force.
 func (p *Plan) Journal() Journal {
 	return Journal{Found: p.found, Spec: p.spec, Turn: turnOf(p.Record)}
+}
+
+// Plan is the plan that the journal was made of. That of a salvaged journal can be undone and nothing else.
+func (j Journal) Plan() (*Plan, error) {
+	if j.Salvaged {
+		return j.salvagedPlan(), nil
+	}
+	if auto, is := j.Spec.Binding.(infra.Auto); is && j.Standby {
+		left := slices.DeleteFunc(kindsOf(auto), func(kind string) bool { return kind == cache.BindingRouted }) // SetTurn would refuse it
+		if len(left) > 0 {
+			auto.Order = left
+			j.Spec.Binding = auto
+		}
+	}
+	p, err := NewPlan(j.Found, j.Spec)
+	if err == nil {
+		err = p.SetTurn(j.Turn)
+	}
+	return p, err
 }
 
 // Binding is the Spec's binding, or what infra.Auto has become.

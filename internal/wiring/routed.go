@@ -22,7 +22,12 @@ func (routed) asks(nic string) Questions {
 	return Questions{Sysctls: append(paths, netstate.OfRouter(netstate.NamesFor(nic))...), Listeners: true, Log: true}
 }
 
-func (routed) traits() traits { return traits{mends: true, routes: true, offStack: true} }
+func (routed) traits() traits {
+	return traits{
+		mends: true, routes: true, offStack: true,
+		unseen: "the preferred source (src) of routes, and the preferred lifetime of IPv6 addresses",
+	}
+}
 
 func (routed) withoutNIC() (string, bool) { return "", false }
 
@@ -473,6 +478,48 @@ func (t routing) toNIC(e end, s ownSource) []firewall.Match {
 	return m
 }
 
+// isHop reports whether a routed binding has put the address at the NIC.
+func isHop(a netstate.Address) bool {
+	switch a.Prefix.Addr() {
+	case infra.RoutedIPv4, infra.RoutedIPv4.Next():
+		return a.Scope == netstate.ScopeHost && a.Prefix.IsSingleIP()
+	case infra.RoutedIPv6:
+		return a.Prefix.IsSingleIP() && a.Flags&netstate.AddrNoPrefixRoute != 0
+	}
+	return false
+}
+
+// takeBack removes from what was found at a NIC, whose journal is lost, what a routed binding has put there.
+func takeBack(found *netstate.Snapshot, nic netstate.Link) {
+	var hops []netip.Addr
+	var addresses []netstate.Address
+	sources := map[netip.Prefix]netip.Addr{} // of the kernel's own routes
+	for _, a := range found.Addresses {
+		if a.Link == nic.Index && isHop(a) {
+			hops = append(hops, a.Prefix.Addr())
+			continue
+		}
+		if a.Link == nic.Index {
+			if a.PreferredSeconds == 0 {
+				a.PreferredSeconds = a.ValidSeconds
+			}
+			for _, r := range netstate.Connected(a, nic, addresses) {
+				sources[r.Destination] = r.PrefSrc
+			}
+		}
+		addresses = append(addresses, a)
+	}
+	found.Addresses, found.Routes = addresses, slices.Clone(found.Routes)
+	for i := range found.Routes {
+		if r := &found.Routes[i]; r.Uses(nic.Index) && slices.Contains(hops, r.PrefSrc) {
+			r.PrefSrc = netip.Addr{}
+			if r.Protocol == netstate.ProtocolKernel {
+				r.PrefSrc = sources[r.Destination]
+			}
+		}
+	}
+}
+
 // putOf is what a routed binding may have put at a NIC whose journal is lost.
 func putOf(found netstate.Snapshot, nic netstate.Link) (put compare.Gone) {
 	for _, hop := range []netip.Addr{infra.RoutedIPv4, infra.RoutedIPv4.Next(), infra.RoutedIPv6} {
@@ -485,4 +532,16 @@ func putOf(found netstate.Snapshot, nic netstate.Link) (put compare.Gone) {
 		}
 	}
 	return put
+}
+
+// ofPut are the connections between the NIC's addresses and those that the plan has put there.
+func (p *Plan) ofPut() (ops []netstate.Op) {
+	for _, a := range p.found.Addresses {
+		for _, put := range p.put.Addresses {
+			if own, hop := a.Prefix.Addr(), put.Prefix.Addr(); a.Link == p.nic().Index && own.Is4() == hop.Is4() {
+				ops = append(ops, ofHop(own, hop)...)
+			}
+		}
+	}
+	return ops
 }
