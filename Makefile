@@ -131,10 +131,10 @@ kubernetes: ## VM pods on a Kubernetes with one node, and write docs/kubernetes.
 	} | bin/testreport || status=1; \
 	exit $$status
 
-bench: bin/bench bin/stockkernel ## what docs/performance.md tells, here and in part under the stock kernel (root, Debian), all other benchmarks
-	bin/bench
-	bin/stockkernel -- $(CURDIR)/bin/bench -only datapath -sets 4 -turns 6 -datagrams 6 -segments 2
-	go test -run '^$$' -bench . -benchmem ./...
+# ONLY is one part of docs/performance.md, RUNS the number of rounds.
+bench: bin/bench bin/stockkernel ## what docs/performance.md shows, and the datapath with flow tables (root, Debian)
+	bin/bench $(addprefix -only ,$(ONLY)) $(addprefix -runs ,$(RUNS))
+	[ -n "$(ONLY)" ] || bin/stockkernel -- $(CURDIR)/bin/bench -only datapath -runs 1
 
 fuzz: ## each fuzz target for FUZZTIME
 	@go list ./... | while read -r p; do \

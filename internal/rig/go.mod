@@ -9,7 +9,7 @@ require (
 	github.com/mdlayher/ndp v1.1.0
 	github.com/mdlayher/netlink v1.7.3-0.20250113171957-fbb4dce95f42 // indirect
 	github.com/vishvananda/netlink v1.3.1
-	github.com/vishvananda/netns v0.0.5
+	github.com/vishvananda/netns v0.0.5 // indirect
 	golang.org/x/net v0.55.0
 	golang.org/x/sys v0.45.0
 	gvisor.dev/gvisor v0.0.0-20250503011706-39ed1f5ac29c

@@ -2,218 +2,186 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"time"
 
-	"github.com/guestwire/guestwire/internal/netns"
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/test/lab"
+	"github.com/guestwire/guestwire/internal/test/sandbox"
+	"github.com/guestwire/guestwire/phase1"
 )
 
-// nic is the name of every pod's NIC. Its index is 2.
-const nic = "eth0"
+// The pod's NIC, whose index is 2, and the guest's tap.
+const (
+	nic      = lab.NIC
+	guestTap = nic + "-tap"
+)
 
-// pod is a namespace as a network plugin leaves it. All pods are alike, also in the NIC's MAC and index.
+// The addresses of every pod and its gateways. All pods are alike, so that the floor's messages fit each of them.
+var (
+	podMAC, gatewayMAC = cache.MAC{2, 0, 0, 0, 0, 7}, cache.MAC{2, 0, 0, 0, 0, 1}
+	pods               = [2]netip.Addr{lab.Pod4, lab.Pod6}
+	gateways           = [2]netip.Addr{lab.Gateway4, lab.Gateway6}
+)
+
+var bindings = []infra.Binding{infra.Bridge{}, infra.Redirect{}, infra.Routed{}, infra.Masquerade{}}
+
+// world is the namespace at the other end of its pods' NICs. Its directory is on a tmpfs, like /run.
+type world struct {
+	lab.Namespace
+	dir  string
+	pods []*pod
+}
+
+// pod is a namespace as a network plugin leaves it.
 type pod struct {
-	name  string
-	peer  string // name of the other end of its NIC
-	file  *os.File
-	state string
+	lab.Namespace
+	world      *world
+	peer       string // name of the other end of its NIC
+	state, dir string // for phase1
 }
 
-// node is the directory for journals of all pods. It is beside the state directories, so that a journal can be linked
-// into them.
-func (p *pod) node() string { return filepath.Join(filepath.Dir(p.state), "node") }
+// newWorld creates a world with pods.
+func (s *scope) newWorld(count int) (w *world, pods []*pod, err error) {
+	w = &world{}
+	if w.Namespace, err = lab.New(); err != nil {
+		return nil, nil, err
+	}
+	s.atEnd(w.close)
+	if w.dir, err = os.MkdirTemp(sandbox.Dir(), "world-"); err != nil {
+		return nil, nil, err
+	}
+	if err := os.Chmod(w.dir, 0o711); err != nil { // the launcher's user enters it
+		return nil, nil, err
+	}
+	pods, err = w.newPods(count)
+	return w, pods, err
+}
 
-// podNIC is the batch of ip(8) that configures a pod. The gateways have static neighbour entries: otherwise Setup would ask
-// for the IPv6 gateway's MAC and wait for the answer.
-const podNIC = `link set lo up
-link add name ` + nic + ` address 02:00:00:00:00:07 type veth peer name %s netns %d
-link set ` + nic + ` up
-addr add 10.244.1.7/24 brd + dev ` + nic + `
-addr add fd00:10:244:1::7/64 dev ` + nic + `
-route add default via 10.244.1.1
-route add ::/0 via fd00:10:244:1::1 dev ` + nic + `
-neigh add 10.244.1.1 lladdr 02:00:00:00:00:01 nud reachable dev ` + nic + `
-neigh add fd00:10:244:1::1 lladdr 02:00:00:00:00:01 nud reachable dev ` + nic + `
-`
-
-// answerAsGateway lets the other end of the NIC answer for the pod's gateways, with the MAC of podNIC. Check asks for it, and would
+// podNIC configures a pod. The gateways have neighbour entries: otherwise Setup would ask for the IPv6 gateway's MAC and
 // wait for the answer.
-func (p *pod) answerAsGateway(ctx context.Context) error {
-	return ip(ctx, strings.ReplaceAll(`link set %s address 02:00:00:00:00:01
-addr add 10.244.1.1/32 dev %s
-addr add fd00:10:244:1::1/128 dev %s nodad
-`, "%s", p.peer), "-n", "world")
-}
+const podNIC = `link add name eth0 address %[1]v type veth peer name %[2]s netns %[3]s
+link set eth0 up
+addr add %[4]v/24 brd + dev eth0
+addr add %[5]v/64 dev eth0
+route add default via %[6]v
+route add ::/0 via %[7]v dev eth0
+neigh add %[6]v lladdr %[8]v nud reachable dev eth0
+neigh add %[7]v lladdr %[8]v nud reachable dev eth0`
 
-var pods int
-
-// newPod creates a pod. The other ends of all NICs are in the namespace "world".
-func newPod(ctx context.Context, dir string) (*pod, error) {
-	if pods == 0 {
-		if err := ip(ctx, "netns add world\n"); err != nil {
+// newPods creates pods, and waits until the kernel has done its part.
+func (w *world) newPods(count int) ([]*pod, error) {
+	first := len(w.pods)
+	for range count {
+		namespace, err := lab.New()
+		if err != nil {
+			return nil, err
+		}
+		name := fmt.Sprintf("pod%d", len(w.pods)+1)
+		p := &pod{Namespace: namespace, world: w, peer: name, state: filepath.Join(w.dir, name), dir: filepath.Join(w.dir, name+"-journal")}
+		w.pods = append(w.pods, p)
+		err = ip(namespace, podNIC, podMAC, p.peer, path(w.Namespace), pods[0], pods[1], gateways[0], gateways[1], gatewayMAC)
+		if err == nil {
+			err = ip(w.Namespace, "link set %s up", p.peer)
+		}
+		if err != nil {
 			return nil, err
 		}
 	}
-	pods++
-	p := &pod{name: fmt.Sprintf("pod%d", pods), peer: fmt.Sprintf("veth%d", pods)}
-	p.state = filepath.Join(dir, p.name)
-	var err error
-	if p.file, err = newNamespace(ctx, p.name); err != nil {
-		return nil, err
+	for _, p := range w.pods[first:] {
+		if err := p.Settle(nic); err != nil {
+			return nil, err
+		}
 	}
-	batch := strings.NewReplacer("%s", p.peer, "%d", "world").Replace(podNIC)
-	if err := ip(ctx, batch, "-n", p.name); err != nil {
-		return nil, err
-	}
-	return p, ip(ctx, "link set "+p.peer+" up\n", "-n", "world")
+	time.Sleep(50 * time.Millisecond) // the kernel's work on new links is done then
+	return w.pods[first:], nil
 }
 
-// newNamespace creates an empty namespace. Its sysctls are such that addresses and links are ready without a wait.
-func newNamespace(ctx context.Context, name string) (*os.File, error) {
-	if err := ip(ctx, "netns add "+name+"\n"); err != nil {
-		return nil, err
+// close deletes the pods and waits until the kernel has cleaned them up, which would disturb what is measured next.
+func (w *world) close() error {
+	for _, p := range w.pods {
+		p.File.Close()
 	}
-	file, err := os.Open(namespacePath(name))
-	if err != nil {
-		return nil, err
-	}
-	return file, netns.Do(file, func() error {
-		for _, setting := range []string{"accept_dad", "router_solicitations"} {
-			if err := os.WriteFile("/proc/sys/net/ipv6/conf/default/"+setting, []byte("0"), 0); err != nil {
+	err := w.Do(func() error {
+		for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
+			links, err := os.ReadFile("/proc/thread-self/net/dev")
+			left := strings.Count(string(links), ":") - 1 // the loopback stays
+			if err != nil || left == 0 {
 				return err
 			}
-		}
-		return nil
-	})
-}
-
-func namespacePath(name string) string { return "/run/netns/" + name }
-
-// waitSettled waits until the NIC has its link-local address, which the kernel adds last.
-func (p *pod) waitSettled(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	for {
-		var text []byte
-		err := netns.Do(p.file, func() (err error) {
-			text, err = os.ReadFile("/proc/thread-self/net/if_inet6")
-			return err
-		})
-		if err != nil {
-			return err
-		}
-		for line := range strings.Lines(string(text)) {
-			if strings.HasPrefix(line, "fe80") && strings.HasSuffix(line, " "+nic+"\n") {
-				return nil
+			if time.Now().After(end) {
+				return fmt.Errorf("%d links stay in the world a minute after their pods", left)
 			}
 		}
-		if err := sleep(ctx, settleTime); err != nil {
-			return fmt.Errorf("wait for the link-local address of %s: %w", nic, err)
-		}
-	}
+	})
+	return errors.Join(err, w.File.Close(), os.RemoveAll(w.dir))
 }
 
-func (p *pod) path() string { return namespacePath(p.name) }
-
-// closePods deletes pods and waits until the kernel has cleaned them up, when the other ends of their NICs vanish.
-func closePods(all []*pod) error {
-	var names strings.Builder
-	for _, p := range all {
-		p.file.Close()
-		fmt.Fprintln(&names, "netns del", p.name)
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	if err := ip(ctx, names.String()); err != nil {
-		return err
-	}
-	for {
-		out, err := exec.CommandContext(ctx, "ip", "-n", "world", "link", "show", "type", "veth").CombinedOutput()
-		if err != nil {
-			return fmt.Errorf("wait for namespaces to end: %w: %s", err, out)
-		}
-		if len(out) == 0 {
-			return nil
-		}
-		if err := sleep(ctx, settleTime); err != nil {
-			return fmt.Errorf("wait for namespaces to end: %w", err)
-		}
-	}
+// gateway lets the other end of the NIC be the pod's gateways.
+func (p *pod) gateway() error {
+	return ip(p.world.Namespace, "link set %[1]s address %[2]v\naddr add %[3]v/24 dev %[1]s\naddr add %[4]v/64 dev %[1]s nodad",
+		p.peer, gatewayMAC, gateways[0], gateways[1])
 }
+
+func (p *pod) config(spec infra.Spec) phase1.Config {
+	spec.NIC, spec.State = nic, p.state
+	return phase1.Config{NetNS: p.File, Dir: p.dir, Spec: spec}
+}
+
+func (p *pod) setup(ctx context.Context, spec infra.Spec) (cache.Record, error) {
+	return phase1.Setup(ctx, p.config(spec))
+}
+
+// journal is the path of what Setup wrote about the pod.
+func (p *pod) journal() (string, error) {
+	paths, err := filepath.Glob(filepath.Join(p.dir, "*", journalFile))
+	if err == nil && len(paths) != 1 {
+		err = fmt.Errorf("%d journals below %s", len(paths), p.dir)
+	}
+	if err != nil {
+		return "", err
+	}
+	return paths[0], nil
+}
+
+// path is one by which other programs open a namespace.
+func path(n lab.Namespace) string { return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), n.File.Fd()) }
 
 // ip runs ip(8) on a batch.
-func ip(ctx context.Context, batch string, flags ...string) error {
-	cmd := exec.CommandContext(ctx, "ip", append(flags, "-batch", "-")...)
-	cmd.Stdin = strings.NewReader(batch)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("ip -batch: %w: %s", err, out)
-	}
-	return nil
+func ip(n lab.Namespace, batch string, args ...any) error {
+	_, err := n.Run("sh", "-c", "exec ip -batch - <<.\n"+fmt.Sprintf(batch, args...)+"\n.\n")
+	return err
 }
 
-// describeScript prints all that can differ between two wirings. It also shows which links do not exist.
-const describeScript = `for l in lo eth0 eth0-nic eth0-br eth0-dhcp eth0-tap; do
-	echo "# $l"
-	{ ip -d addr show dev $l && bridge -d link show dev $l && tc qdisc show dev $l && tc filter show dev $l ingress; } 2>&1 || :
-done
-ip -br link | wc -l
-ip route; ip -6 route; ip neigh show nud permanent | sort; nft list tables | sort | while read -r table; do nft -s -t list $table; done | sed -E 's/(typeof|type ipv).*/type/' # nft names the type of its own sets in other words
-sysctl net.ipv4.ip_forward net.ipv6.conf.all.forwarding net.ipv6.conf.eth0.accept_ra
-sysctl -a -r 'net\.ipv[46]\.conf\..*\.forwarding'`
-
-// volatile matches what differs between equal wirings: timers, carrier, the state of duplicate address detection, a tap's
-// MAC, the numbers of links and ports, and tc's two names of the ingress qdisc.
-var volatile = regexp.MustCompile(`(?m)^[0-9]+: | tentative|_timer +[0-9.]+|parent ffff: |state [A-Z]+|(,NO-CARRIER|NO-CARRIER,|,LOWER_UP|,M-DOWN)|linkdown|@if[0-9]+|link-netns \w+|` +
-	`^ +link/ether \S+ brd \S+ (link-netns \w+ )?promiscuity \d+ .*\n +tun type tap|port_(id|no) \S+|designated_\w+ \S+`)
-
-func (p *pod) describe(ctx context.Context) (string, error) {
-	out, err := exec.CommandContext(ctx, "nsenter", "--net="+p.path(), "sh", "-ec", describeScript).CombinedOutput()
+// build builds programs of folders of the repository, and returns their directory. It is not on a tmpfs, whose pages would
+// count as a process's own memory.
+func (s *scope) build(folders ...string) (dir string, err error) {
+	// The folders may be of other modules than this program.
+	root, err := exec.CommandContext(s.ctx, "go", "list", "-m", "-f", "{{.Dir}}", "github.com/guestwire/guestwire").Output()
 	if err != nil {
-		return "", fmt.Errorf("look at namespace %s: %w: %s", p.name, err, out)
+		return "", fmt.Errorf("go list -m: %w", err)
 	}
-	return volatile.ReplaceAllString(string(out), ""), nil
-}
-
-// checkSame returns an error unless all ways, but those apart, have left the same in their pods. The pods are sorted by way;
-// each is the number per way.
-func checkSame(ctx context.Context, ways []way, pods []*pod, each int) error {
-	first, err := pods[0].describe(ctx)
-	if err != nil {
-		return err
+	if dir, err = os.MkdirTemp("", "guestwire-bench-"); err != nil {
+		return "", err
 	}
-	for i, p := range pods {
-		if ways[i/each].apart {
-			continue
-		}
-		text, err := p.describe(ctx)
-		if err != nil {
-			return err
-		}
-		if text != first {
-			return fmt.Errorf("%q and %q did not do the same:\n%s", ways[0].name, ways[i/each].name, difference(first, text))
+	s.atEnd(func() error { return os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o711); err != nil {
+		return "", err
+	}
+	for _, folder := range folders {
+		source := filepath.Join(strings.TrimSpace(string(root)), folder)
+		cmd := exec.CommandContext(s.ctx, "go", "build", "-C", source, "-o", filepath.Join(dir, filepath.Base(folder)), ".")
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return "", fmt.Errorf("go build %s: %w: %s", folder, err, out)
 		}
 	}
-	return nil
-}
-
-// difference returns the lines that only one of the texts has.
-func difference(a, b string) string {
-	var out strings.Builder
-	for _, side := range []struct{ mark, text, other string }{{"- ", a, b}, {"+ ", b, a}} {
-		there := map[string]bool{}
-		for line := range strings.Lines(side.other) {
-			there[line] = true
-		}
-		for line := range strings.Lines(side.text) {
-			if !there[line] {
-				out.WriteString(side.mark + line)
-			}
-		}
-	}
-	return out.String()
+	return dir, nil
 }

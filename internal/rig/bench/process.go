@@ -2,17 +2,19 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/internal/test/lab"
 )
 
 // process is a running server.
@@ -23,10 +25,14 @@ type process struct {
 	err    error // valid when the process has ended
 }
 
-// startProcess runs a program in a namespace by setpriv(1), with further flags of setpriv in privileges. The program ends
-// with this process at the latest.
-func startProcess(namespace string, privileges []string, program ...string) (*process, error) {
-	words := append([]string{"--net=" + namespacePath(namespace), "setpriv", "--pdeathsig", "KILL"}, privileges...)
+// startProcess runs a program in a namespace as root, or as a user without capabilities. The program ends with this process
+// at the latest.
+func (s *scope) startProcess(n lab.Namespace, user int, program ...string) (*process, error) {
+	words := []string{"--net=" + path(n), "setpriv", "--pdeathsig", "KILL"}
+	if user != 0 {
+		id := strconv.Itoa(user)
+		words = append(words, "--reuid", id, "--regid", id, "--clear-groups", "--inh-caps", "-all", "--no-new-privs")
+	}
 	p := &process{cmd: exec.Command("nsenter", append(append(words, "--"), program...)...), ended: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = &p.output, &p.output
 	started := make(chan error)
@@ -44,6 +50,7 @@ func startProcess(namespace string, privileges []string, program ...string) (*pr
 	if err := <-started; err != nil {
 		return nil, fmt.Errorf("start %s: %w", program[0], err)
 	}
+	s.atEnd(p.stop)
 	return p, nil
 }
 
@@ -52,119 +59,44 @@ func (p *process) stop() error {
 	if err := p.checkAlive(); err != nil {
 		return err
 	}
-	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		return err
-	}
+	err := p.cmd.Process.Signal(syscall.SIGTERM)
 	select {
 	case <-p.ended:
-		return nil
 	case <-time.After(5 * time.Second):
+		err = errors.Join(err, p.cmd.Process.Kill())
+		<-p.ended
 	}
-	if err := p.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		return err
-	}
-	<-p.ended
-	return nil
+	return err
 }
 
 // checkAlive returns an error if the process has ended by itself.
 func (p *process) checkAlive() error {
 	select {
 	case <-p.ended:
-		return fmt.Errorf("%s has ended: %w: %s", p.cmd.Args[len(p.cmd.Args)-1], errors.Join(p.err, errors.New("early")), p.output.String())
+		return fmt.Errorf("%v has ended: %w: %s", p.cmd.Args, errors.Join(p.err, errors.New("early")), p.output.String())
 	default:
 		return nil
 	}
 }
 
-func (p *process) pid() int { return p.cmd.Process.Pid }
-
-// cpu returns the CPU time of all threads, by schedstat. /proc/PID/stat counts ticks, which are much longer than a server's
-// turns.
+// cpu returns the CPU time of all threads.
 func (p *process) cpu() (time.Duration, error) {
-	sum := 0
-	err := p.forEachThread("schedstat", func(text string) error {
-		used, _, _ := strings.Cut(text, " ")
-		n, err := strconv.Atoi(used)
-		sum += n
-		return err
-	})
-	return time.Duration(sum), err
+	const scheduled = 2 // CPUCLOCK_SCHED, clock_getcpuclockid(3)
+	var used unix.Timespec
+	err := unix.ClockGettime(int32(^p.cmd.Process.Pid<<3|scheduled), &used)
+	return time.Duration(used.Nano()), err
 }
 
-// switches returns the number of context switches of all threads, voluntary or not.
-func (p *process) switches() (int, error) {
-	sum := 0
-	err := p.forEachThread("status", func(text string) error {
-		for line := range strings.Lines(text) {
-			name, value, _ := strings.Cut(line, ":")
-			if !strings.HasSuffix(name, "voluntary_ctxt_switches") {
-				continue
-			}
-			n, err := strconv.Atoi(strings.TrimSpace(value))
-			if err != nil {
-				return err
-			}
-			sum += n
-		}
-		return nil
-	})
-	return sum, err
-}
-
-func (p *process) forEachThread(file string, f func(text string) error) error {
-	if err := p.checkAlive(); err != nil {
-		return err
-	}
-	paths, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/%s", p.pid(), file))
-	if err != nil {
-		return err
-	}
-	for _, path := range paths {
-		text, err := os.ReadFile(path)
-		if err == nil {
-			err = f(string(text))
-		}
-		if err != nil && !errors.Is(err, syscall.ESRCH) && !errors.Is(err, os.ErrNotExist) { // the thread has ended
-			return fmt.Errorf("%s: %w", path, err)
-		}
-	}
-	return nil
-}
-
-// status reads a value of /proc/PID/status, such as VmRSS in KiB.
-func (p *process) status(field string) (float64, error) {
-	if err := p.checkAlive(); err != nil {
-		return 0, err
-	}
-	path := fmt.Sprintf("/proc/%d/status", p.pid())
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return 0, err
-	}
+// memory returns the numbers of /proc/PID/smaps_rollup in KiB (proc(5)). In Pss a page that n processes share counts as 1/n.
+func (p *process) memory() (map[string]float64, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", p.cmd.Process.Pid))
+	numbers := map[string]float64{}
 	for line := range strings.Lines(string(text)) {
-		if rest, ok := strings.CutPrefix(line, field+":"); ok {
-			return strconv.ParseFloat(strings.Fields(rest)[0], 64)
+		var number float64
+		name, value, _ := strings.Cut(line, ":")
+		if _, err := fmt.Sscan(value, &number); err == nil {
+			numbers[name] = number
 		}
 	}
-	return 0, fmt.Errorf("%s has no %s", path, field)
-}
-
-// waitQuiet waits until no thread has run for a while.
-func (p *process) waitQuiet(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
-	defer cancel()
-	for last := -1; ; {
-		now, err := p.switches()
-		if err != nil {
-			return err
-		}
-		if now == last {
-			return nil
-		}
-		last = now
-		if err := sleep(ctx, 500*time.Millisecond); err != nil {
-			return fmt.Errorf("wait for process %d to have nothing to do: %w", p.pid(), err)
-		}
-	}
+	return numbers, err
 }

@@ -6,175 +6,168 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"runtime"
-	"slices"
-	"strings"
 	"time"
+
+	"github.com/insomniacslk/dhcp/dhcpv4"
+
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/test/lab"
 )
 
-// load is the amount of work for the responders.
-type load struct {
-	rounds   int           // rounds; both servers have a turn in each
-	closed   int           // exchanges of a turn without a pace
-	paced    time.Duration // duration of a turn at a pace
-	leases   int           // leases of each client
-	packets  int           // packets of the flood
-	idle     time.Duration // duration of the idle measurement
-	progress io.Writer
+// exchanges is the number in a turn.
+var exchanges = 3000
 
-	base      string        // a launcher to compare with instead of dnsmasq; empty: none
-	unplugged time.Duration // time without a guest before the next one attaches
+// server is one of the compared servers, in a namespace of its own.
+type server struct {
+	*process
+	client    *port
+	questions [2]*template
 }
 
-// measureResponders compares Phase2's responder with dnsmasq, and prints the tables.
-func measureResponders(ctx context.Context, w io.Writer, l load) (err error) {
-	for _, program := range []string{"go", "ip", "nsenter", "setpriv", "dnsmasq"} {
-		if _, err := exec.LookPath(program); err != nil {
-			return fmt.Errorf("%s is missing: make install, or install it", program)
-		}
-	}
-	if l.rounds < 1 || l.closed < 1 || l.paced <= 0 || l.leases < 1 || l.packets < 1 || l.idle <= 0 {
-		return errors.New("the responders' load: want 1 or more of everything")
-	}
-	dir, err := os.MkdirTemp("", "guestwire-bench-")
+// measureResponders compares Phase2's responder with dnsmasq. Both serve the same DHCPv4 client on a tap.
+func measureResponders(s *scope, w io.Writer, rounds int) error {
+	programs, err := s.build("examples/launcher")
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	if err := os.Chmod(dir, 0o711); err != nil { // the launcher's user must enter it
-		return err
-	}
-	both, stop, err := startServers(ctx, dir, l.base)
+	_, all, err := s.newWorld(2)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, stop()) }()
-
-	fmt.Fprintf(w, "The responder beside "+both[1].name+", each in a namespace of its own, for the same client on a tap.\n"+
-		"Linux %s, %d CPUs, %s; %d rounds, in each of which both have a turn: medians, and the median ratio.\n"+
-		"A load of %s before; one of more than the CPUs shows in the slowest answers and in losses.\n\n",
-		release(), runtime.NumCPU(), runtime.Version(), l.rounds, loadAverage())
-	memory := newMemory(both)
-	if err := memory.measure(ctx, "idle"); err != nil {
-		return err
-	}
-	for _, s := range both {
-		if err := s.learn(ctx); err != nil {
-			return err
-		}
-	}
-	for _, of := range []func(*server) *protocol{(*server).protocol4, (*server).protocol6} {
-		if err := measureExchanges(ctx, w, l, both, of); err != nil {
-			return err
-		}
-	}
-	if err := measureLeases(ctx, w, l, both, filepath.Join(dir, "udhcpc-script")); err != nil {
-		return err
-	}
-	return memory.run(ctx, w, l)
-}
-
-// loadAverage returns the machine's load average of the last minute.
-func loadAverage() string {
-	text, err := os.ReadFile("/proc/loadavg")
+	guestwire, err := s.startLauncher(all[0], filepath.Join(programs, "launcher"), infra.Bridge{})
 	if err != nil {
-		return err.Error()
+		return err
 	}
-	load, _, _ := strings.Cut(string(text), " ")
-	return load
-}
-
-func (s *server) protocol4() *protocol { return s.v4 }
-func (s *server) protocol6() *protocol { return s.v6 }
-
-// worst is the limit of the responder's ratio to the other server: against itself of another commit with room for noise.
-func (l load) worst() float64 {
-	if l.base != "" {
-		return 1.05
+	dnsmasq, err := s.startDnsmasq(all[1])
+	if err != nil {
+		return err
 	}
-	return 1
-}
-
-// paces are the rates, in exchanges per second.
-var paces = []int{2000, 8000}
-
-// measureExchanges measures one protocol and prints its table.
-func measureExchanges(ctx context.Context, w io.Writer, l load, both servers, of func(*server) *protocol) error {
-	p := of(both[0])
-	zero := 0.0
-	rate := row{name: "one after the other, exchanges/s", format: "%.0f", ratioAtLeast: 1 / l.worst()}
-	cpu := row{name: "  server's CPU, us an exchange", format: "%.1f"}
-	for round := range l.rounds {
-		err := both.inTurn(round, func(i int, s *server) error {
-			t, used, err := s.turn(ctx, of(s), l.closed, 0)
-			if err != nil {
-				return err
-			}
-			rate.values[i] = append(rate.values[i], float64(t.completed())/t.took.Seconds())
-			cpu.values[i] = append(cpu.values[i], used)
-			return nil
-		})
+	servers := []*server{{process: guestwire}, {process: dnsmasq}}
+	for i, server := range servers {
+		if server.client, err = s.openTap(all[i].Namespace, guestTap, !offloads); err == nil {
+			err = server.learn(s.ctx)
+		}
+		if err != nil {
+			return fmt.Errorf("%w: %s", err, server.output.String())
+		}
+	}
+	memory := newRow("resident memory, KiB", 2)
+	rate, cpu := newRow("exchanges/s, one after the other", 2), newRow("us of CPU an exchange", 2)
+	err = s.inTurns(rounds, len(servers), func(round, i int) error {
+		before, err := servers[i].cpu()
 		if err != nil {
 			return err
 		}
-	}
-	rows := []row{rate, cpu}
-	for _, pace := range paces {
-		name := func(text string) string { return fmt.Sprintf("at %d/s: %s", pace, text) }
-		lost := row{name: name("lost, of all rounds"), format: "%.0f", atMost: &zero, values: [2][]float64{{0}, {0}}}
-		latency := []row{
-			{name: name(p.legs[0] + " after, ms, half"), format: "%.3f", ratioAtMost: l.worst()},
-			{name: name(p.legs[0] + " after, ms, 99 of 100"), format: "%.3f", ratioAtMost: l.worst()},
-			{name: name(p.legs[1] + " after, ms, half"), format: "%.3f", ratioAtMost: l.worst()},
-			{name: name(p.legs[1] + " after, ms, 99 of 100"), format: "%.3f", ratioAtMost: l.worst()},
-		}
-		cpu := row{name: name("server's CPU, us an exchange"), format: "%.1f", ratioAtMost: l.worst()}
-		for round := range l.rounds {
-			err := both.inTurn(round, func(i int, s *server) error {
-				count := max(1, int(l.paced.Seconds()*float64(pace)))
-				t, used, err := s.turn(ctx, of(s), count, time.Second/time.Duration(pace))
-				if err != nil {
-					return err
-				}
-				lost.values[i][0] += float64(count - t.completed())
-				cpu.values[i] = append(cpu.values[i], used)
-				for leg, all := range t.legs {
-					slices.Sort(all)
-					for j, percent := range []int{50, 99} {
-						r := &latency[2*leg+j]
-						r.values[i] = append(r.values[i], ms(all[(len(all)-1)*percent/100]))
-					}
-				}
-				return nil
-			})
-			if err != nil {
-				return err
+		begin := time.Now()
+		for n := range exchanges {
+			if err := servers[i].exchange(uint32(round*exchanges + n)); err != nil {
+				return fmt.Errorf("%w: %s", err, servers[i].output.String())
 			}
 		}
-		rows = append(rows, lost)
-		rows = append(rows, latency...)
-		rows = append(rows, cpu)
+		took := time.Since(begin)
+		after, err1 := servers[i].cpu()
+		m, err2 := servers[i].memory()
+		rate.add(i, float64(exchanges)/took.Seconds())
+		cpu.add(i, us(after-before)/float64(exchanges))
+		memory.add(i, m["Rss"])
+		return errors.Join(err1, err2)
+	})
+	printTable(w, "DHCPv4", []string{"guestwire", "dnsmasq"}, []row{rate, cpu, memory})
+	return err
+}
+
+// startLauncher wires a pod, and starts the launcher there as an unprivileged user.
+func (s *scope) startLauncher(p *pod, program string, binding infra.Binding) (*process, error) {
+	owner := infra.Owner{UID: lab.User, GID: lab.User}
+	if _, err := p.setup(s.ctx, infra.Spec{Binding: binding, Owner: owner}); err != nil {
+		return nil, err
 	}
-	reportRows(w, p.name, both.names(), rows)
+	return s.startProcess(p.Namespace, lab.User, program, "serve", "-state", p.state)
+}
+
+// dnsmasqNetwork is a bridge like guestwire's, without a NIC.
+const dnsmasqNetwork = `addr flush dev eth0
+link add eth0-br type bridge forward_delay 0 mcast_snooping 0
+tuntap add %[1]s mode tap
+link set %[1]s master eth0-br
+link set eth0-br up
+link set %[1]s up
+addr add %[2]v/24 brd + dev eth0-br`
+
+// startDnsmasq starts dnsmasq in a pod. What makes it slow is switched off: DNS, the ping before an offer, the log of each
+// message. Leases are infinite and always the same, so it does not rewrite its lease file.
+func (s *scope) startDnsmasq(p *pod) (*process, error) {
+	if err := ip(p.Namespace, dnsmasqNetwork, guestTap, gateways[0]); err != nil {
+		return nil, err
+	}
+	return s.startProcess(p.Namespace, 0, "dnsmasq", "--conf-file=/dev/null", "--keep-in-foreground", "--user=root",
+		"--log-facility=-", "--pid-file="+p.state+".pid", "--dhcp-leasefile="+p.state+".leases",
+		"--port=0", "--interface=eth0-br", "--except-interface=lo", "--bind-interfaces",
+		"--quiet-dhcp", "--no-ping", "--dhcp-authoritative", "--dhcp-rapid-commit",
+		fmt.Sprintf("--dhcp-range=%v,static,255.255.255.0,infinite", pods[0]), fmt.Sprintf("--dhcp-host=%v,%v,infinite", podMAC, pods[0]))
+}
+
+// learn makes an exchange of whole messages, checks the answers, and keeps the questions.
+func (s *server) learn(ctx context.Context) error {
+	offer, err := s.ask(ctx, 0, dhcpv4.MessageTypeDiscover)
+	if err != nil {
+		return err
+	}
+	ack, err := s.ask(ctx, 1, dhcpv4.MessageTypeRequest, dhcpv4.WithOption(dhcpv4.OptRequestedIPAddress(offer.YourIPAddr)),
+		dhcpv4.WithOption(dhcpv4.OptServerIdentifier(offer.ServerIdentifier())))
+	if err != nil {
+		return err
+	}
+	if ones, _ := ack.SubnetMask().Size(); ones != 24 || len(ack.Router()) != 1 || !ack.ServerIdentifier().Equal(offer.ServerIdentifier()) {
+		return fmt.Errorf("the lease is not as configured: %s", ack.Summary())
+	}
 	return nil
 }
 
-// turn runs exchanges with the server, and also returns the server's CPU time in microseconds per exchange. The kernel's work
-// within a sender's system call counts for the sender.
-func (s *server) turn(ctx context.Context, p *protocol, count int, pace time.Duration) (*turn, float64, error) {
-	before, err := s.cpu()
+// ask repeats a question until the server answers.
+func (s *server) ask(ctx context.Context, leg int, kind dhcpv4.MessageType, more ...dhcpv4.Modifier) (*dhcpv4.DHCPv4, error) {
+	const first = 0xffffff // the transaction
+	question, err := newTemplate(kind, more...)
 	if err != nil {
-		return nil, 0, err
+		return nil, err
 	}
-	t, err := s.client.runExchanges(ctx, p, count, pace)
-	if err != nil {
-		return nil, 0, err
+	s.questions[leg] = question
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end) && ctx.Err() == nil; {
+		if err := errors.Join(s.checkAlive(), s.client.send(question.stamp(first))); err != nil {
+			return nil, err
+		}
+		for again := time.Now().Add(200 * time.Millisecond); time.Now().Before(again); {
+			frame, err := s.client.receive(time.Until(again))
+			if err != nil {
+				return nil, err
+			}
+			if isAnswer(frame, answers[leg], first) {
+				return dhcpv4.FromBytes(frame[payloadAt:])
+			}
+		}
 	}
-	if t.completed() == 0 {
-		return nil, 0, fmt.Errorf("%s: not one of %d exchanges came to its end", p.name, count)
+	return nil, fmt.Errorf("no %v: %w", answers[leg], errors.Join(context.Cause(ctx), os.ErrDeadlineExceeded))
+}
+
+// exchange gets the guest's lease once more.
+func (s *server) exchange(id uint32) error {
+	for leg, question := range s.questions {
+		if err := s.client.send(question.stamp(id)); err != nil {
+			return err
+		}
+		for {
+			frame, err := s.client.receive(time.Second)
+			if err != nil {
+				return err
+			}
+			if frame == nil {
+				return fmt.Errorf("no %v: %w", answers[leg], os.ErrDeadlineExceeded)
+			}
+			if isAnswer(frame, answers[leg], id) {
+				break
+			}
+		}
 	}
-	after, err := s.cpu()
-	return t, float64(after-before) / float64(time.Microsecond) / float64(t.completed()), err
+	return nil
 }

@@ -1,93 +1,79 @@
 package main
 
 import (
-	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"net"
 	"os"
 	"os/exec"
-	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
-
-	"github.com/guestwire/guestwire/infra"
-	"github.com/guestwire/guestwire/internal/netns"
 )
 
-// The sequences of other programs that wire a NIC to a guest's tap: the same calls of the same library, and the same processes,
-// in the same order. What the programs do besides is left out: their start, their looks for what is there already, their own
-// files. So a sequence is the least that its program takes.
-
-// peer is the sequence that makes what comes next to the binding; false: there is none.
-func (b *bench) peer() (way, bool) {
-	var name string
-	var sequence func(ctx context.Context) error
-	switch b.binding.(type) {
-	case infra.Bridge:
-		name, sequence = "the sequence of KubeVirt's virt-handler", b.kubevirtBridge
-	case infra.Masquerade:
-		name, sequence = "the sequence of KubeVirt's virt-handler", kubevirtMasquerade
-	case infra.Redirect:
-		name, sequence = "the sequence of tc-redirect-tap", redirectTap
-	default:
-		return way{}, false
-	}
-	return way{name: name, apart: true, run: func(ctx context.Context, p *pod) (time.Duration, error) {
-		begin := time.Now()
-		err := netns.Do(p.file, func() error { return sequence(ctx) })
-		return time.Since(begin), err
-	}}, true
+// others are the calls of other programs that wire a NIC to a guest's tap, by the binding whose network is most like theirs:
+// KubeVirt's virt-handler and tc-redirect-tap. They are the same calls of the same library, and the same processes, in the
+// same order. What the programs do besides is left out: their start, their looks for what is there already, their own files.
+var others = map[string]func() error{
+	"bridge":     kubevirtBridge,
+	"masquerade": kubevirtMasquerade,
+	"redirect":   redirectTap,
 }
 
 // inOrder calls each step, until one fails.
 func inOrder(steps ...func() error) error {
-	for i, step := range steps {
+	for _, step := range steps {
 		if err := step(); err != nil {
-			return fmt.Errorf("step %d: %w", i+1, err)
+			return err
 		}
 	}
 	return nil
 }
 
-// The names and numbers of KubeVirt.
 const (
 	kubevirtBridgeName = "k6t-eth0"
-	kubevirtTap        = "tap0"
-	kubevirtUser       = 107
+	otherTap           = "tap0"
+	otherUser          = 107
 )
 
 // kubevirtBridge gives the NIC another name, its name and addresses to a dummy, and a bridge to NIC and tap. Where the kernel has
 // no dummy, a bridge without ports stands for it.
-func (b *bench) kubevirtBridge(context.Context) error {
+func kubevirtBridge() error {
 	link, addresses, err := lookAtNIC()
 	if err != nil {
 		return err
 	}
 	named := netlink.NewLinkAttrs()
 	named.Name, named.MTU, named.HardwareAddr = nic, link.Attrs().MTU, link.Attrs().HardwareAddr
-	var dummy netlink.Link = &netlink.Bridge{LinkAttrs: named}
-	if b.dummy {
-		dummy = &netlink.Dummy{LinkAttrs: named}
-	}
+	var dummy netlink.Link = &netlink.Dummy{LinkAttrs: named}
 	bridge := newBridge(nil, 0)
 	random := net.HardwareAddr{2, 0, 0, 0, 0, 0}
 	rand.Read(random[1:])
 	return inOrder(
 		func() error { return netlink.LinkSetDown(link) },
-		func() error {
-			return eachAddress(addresses, func(a *netlink.Addr) error {
-				if a.IP.To4() == nil {
-					return nil // the kernel has removed those of IPv6 with the state up
+		func() (err error) {
+			for _, a := range addresses {
+				if a.IP.To4() != nil { // the kernel has removed those of IPv6 with the state up
+					err = errors.Join(err, netlink.AddrDel(link, &a))
 				}
-				return netlink.AddrDel(link, a)
-			})
+			}
+			return err
 		},
 		func() error { return netlink.LinkSetName(link, nic+"-nic") },
-		func() error { return netlink.LinkAdd(dummy) },
 		func() error {
-			return eachAddress(addresses, func(a *netlink.Addr) error { return netlink.AddrAdd(dummy, a) })
+			err := netlink.LinkAdd(dummy)
+			if errors.Is(err, unix.EOPNOTSUPP) {
+				dummy = &netlink.Bridge{LinkAttrs: named}
+				err = netlink.LinkAdd(dummy)
+			}
+			return err
+		},
+		func() (err error) {
+			for _, a := range addresses {
+				err = errors.Join(err, netlink.AddrAdd(dummy, &a))
+			}
+			return err
 		},
 		func() error { return setSysctl("ipv4/conf/all/arp_ignore") },
 		func() error { return netlink.LinkSetHardwareAddr(link, random) },
@@ -102,7 +88,7 @@ func (b *bench) kubevirtBridge(context.Context) error {
 }
 
 // kubevirtMasquerade makes a bridge with the gateway's addresses, and the NAT by one process of nft(8) for each object.
-func kubevirtMasquerade(ctx context.Context) error {
+func kubevirtMasquerade() error {
 	link, _, err := lookAtNIC()
 	if err != nil {
 		return err
@@ -117,13 +103,13 @@ func kubevirtMasquerade(ctx context.Context) error {
 		func() error { return setSysctl("ipv4/ip_forward") },
 		func() error { return setSysctl("ipv4/conf/" + kubevirtBridgeName + "/route_localnet") },
 		func() error { return setSysctl("ipv6/conf/all/forwarding") },
-		func() error { return addNAT(ctx, "ip", "127.0.0.1", "10.0.2.2", "10.0.2.1") },
-		func() error { return addNAT(ctx, "ip6", "::1", "fd10:0:2::2", "fd10:0:2::1") },
+		func() error { return addNAT("ip", "127.0.0.1", "10.0.2.2", "10.0.2.1") },
+		func() error { return addNAT("ip6", "::1", "fd10:0:2::2", "fd10:0:2::1") },
 	)
 }
 
 // addNAT makes the rules for a guest all of whose ports are open, but those of a live migration: 15 processes.
-func addNAT(ctx context.Context, family, loopback, guest, gateway string) error {
+func addNAT(family, loopback, guest, gateway string) error {
 	const migration = "{ 49152, 49153 }"
 	for _, words := range [][]string{
 		{"add", "table", family, "nat"},
@@ -142,7 +128,7 @@ func addNAT(ctx context.Context, family, loopback, guest, gateway string) error 
 		{"add", "rule", family, "nat", "PREINBOUND", "counter", "dnat", "to", guest},
 		{"add", "rule", family, "nat", "output", family, "daddr", loopback, "counter", "dnat", "to", guest},
 	} {
-		if out, err := exec.CommandContext(ctx, "nft", words...).CombinedOutput(); err != nil {
+		if out, err := exec.Command("nft", words...).CombinedOutput(); err != nil {
 			return fmt.Errorf("nft %q: %w: %s", words, err, out)
 		}
 	}
@@ -150,15 +136,12 @@ func addNAT(ctx context.Context, family, loopback, guest, gateway string) error 
 }
 
 // redirectTap makes a tap, and sends what comes in on it out on the NIC, and the other way round.
-func redirectTap(context.Context) error {
+func redirectTap() error {
 	link, err := netlink.LinkByName(nic)
 	if err != nil {
 		return err
 	}
-	attributes := netlink.NewLinkAttrs()
-	attributes.Name = kubevirtTap
-	tap := &netlink.Tuntap{LinkAttrs: attributes, Mode: netlink.TUNTAP_MODE_TAP, Queues: 1,
-		Flags: netlink.TUNTAP_ONE_QUEUE | netlink.TUNTAP_VNET_HDR, Owner: kubevirtUser, Group: kubevirtUser}
+	tap := newTap()
 	return inOrder(
 		func() error { return addIngress(link) },
 		func() error { return netlink.LinkAdd(tap) },
@@ -171,13 +154,20 @@ func redirectTap(context.Context) error {
 	)
 }
 
+// newTap is the tap of a launcher's user.
+func newTap() *netlink.Tuntap {
+	attributes := netlink.NewLinkAttrs()
+	attributes.Name = otherTap
+	return &netlink.Tuntap{LinkAttrs: attributes, Mode: netlink.TUNTAP_MODE_TAP, Queues: 1,
+		Flags: netlink.TUNTAP_ONE_QUEUE | netlink.TUNTAP_VNET_HDR, Owner: otherUser, Group: otherUser}
+}
+
 func closeAll(files []*os.File) error {
+	var errs []error
 	for _, f := range files {
-		if err := f.Close(); err != nil {
-			return err
-		}
+		errs = append(errs, f.Close())
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 func addIngress(link netlink.Link) error {
@@ -203,6 +193,7 @@ func lookAtNIC() (link netlink.Link, addresses []netlink.Addr, err error) {
 		}
 		for _, a := range list {
 			if a.Scope != unix.RT_SCOPE_LINK {
+				a.Label, a.Flags = "", a.Flags&^unix.IFA_F_PERMANENT
 				addresses = append(addresses, a)
 			}
 		}
@@ -211,16 +202,6 @@ func lookAtNIC() (link netlink.Link, addresses []netlink.Addr, err error) {
 		}
 	}
 	return link, addresses, nil
-}
-
-func eachAddress(addresses []netlink.Addr, f func(*netlink.Addr) error) error {
-	for _, a := range addresses {
-		a.Label, a.Flags = "", a.Flags&^unix.IFA_F_PERMANENT
-		if err := f(&a); err != nil {
-			return fmt.Errorf("%v: %w", a, err)
-		}
-	}
-	return nil
 }
 
 func newBridge(mac net.HardwareAddr, mtu int) *netlink.Bridge {
@@ -240,37 +221,14 @@ func addAddress(link netlink.Link, text string) error {
 // setSysctl writes 1 to a file below /proc/sys/net.
 func setSysctl(path string) error { return os.WriteFile("/proc/sys/net/"+path, []byte("1"), 0) }
 
-// addTap makes a persistent tap of the launcher's user, with the pod's MTU, as a port of the bridge.
+// addTap makes a tap with the pod's MTU a port of the bridge.
 func addTap(bridge netlink.Link, mtu int) error {
-	if err := makeTap(); err != nil {
-		return err
-	}
-	tap, err := netlink.LinkByName(kubevirtTap)
-	if err != nil {
-		return err
-	}
+	tap := newTap()
 	return inOrder(
+		func() error { return netlink.LinkAdd(tap) },
+		func() error { return closeAll(tap.Fds) },
 		func() error { return netlink.LinkSetMTU(tap, mtu) },
 		func() error { return netlink.LinkSetMaster(tap, bridge) },
 		func() error { return netlink.LinkSetUp(tap) },
-	)
-}
-
-func makeTap() error {
-	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(fd)
-	request, err := unix.NewIfreq(kubevirtTap)
-	if err != nil {
-		return err
-	}
-	request.SetUint16(unix.IFF_TAP | unix.IFF_NO_PI | unix.IFF_VNET_HDR)
-	return inOrder(
-		func() error { return unix.IoctlIfreq(fd, unix.TUNSETIFF, request) },
-		func() error { return unix.IoctlSetInt(fd, unix.TUNSETOWNER, kubevirtUser) },
-		func() error { return unix.IoctlSetInt(fd, unix.TUNSETGROUP, kubevirtUser) },
-		func() error { return unix.IoctlSetInt(fd, unix.TUNSETPERSIST, 1) },
 	)
 }

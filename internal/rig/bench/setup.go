@@ -1,0 +1,152 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/test/lab"
+	"github.com/guestwire/guestwire/phase1"
+)
+
+// way is one of the compared implementations.
+type way func(p *pod) (cost, error)
+
+// measureSetup compares Setup, Check and Teardown of each binding with the same system calls in C, and Setup with the calls
+// of other programs for a similar network.
+func measureSetup(s *scope, w io.Writer, rounds int) error {
+	dir, err := os.MkdirTemp("", "guestwire-bench-")
+	if err != nil {
+		return err
+	}
+	s.atEnd(func() error { return os.RemoveAll(dir) })
+	floor, err := s.startFloor(dir)
+	if err != nil {
+		return err
+	}
+	var rows []row
+	for _, binding := range bindings {
+		lists, err := newLists(s.ctx, filepath.Join(dir, binding.Kind()), binding)
+		if err != nil {
+			return fmt.Errorf("%s: %w", binding.Kind(), err)
+		}
+		spec := infra.Spec{Binding: binding}
+		setup := func(p *pod) error { _, err := p.setup(s.ctx, spec); return err }
+		wired := func(p *pod) error {
+			if err := errors.Join(p.gateway(), setup(p)); err != nil {
+				return err
+			}
+			journal, err := p.journal()
+			if err != nil {
+				return err
+			}
+			return os.Link(journal, filepath.Join(p.state, journalFile)) // where the floor's list has it
+		}
+		for _, call := range []struct {
+			name    string
+			prepare func(*pod) error
+			run     func(*pod) error
+			list    string
+		}{
+			{"Setup", func(*pod) error { return nil }, setup, lists.setup},
+			{"Check", wired, func(p *pod) error { return phase1.Check(s.ctx, p.config(spec)) }, lists.check},
+			{"Teardown", wired, func(p *pod) error { return phase1.Teardown(s.ctx, p.config(spec)) }, lists.teardown},
+		} {
+			ways := []way{
+				func(p *pod) (cost, error) { return timed(func() error { return call.run(p) }) },
+				func(p *pod) (cost, error) { return floor.run(call.list, p) },
+			}
+			if calls := others[binding.Kind()]; calls != nil && call.name == "Setup" {
+				ways = append(ways, func(p *pod) (cost, error) { return timed(func() error { return p.Do(calls) }) })
+			}
+			name := binding.Kind() + ", " + call.name
+			wall, cpu := newRow(name+", ms", 3), newRow(name+", ms of CPU", 3)
+			err := inScope(s.ctx, func(s *scope) error { return s.compareInPods(rounds, call.prepare, ways, wall, cpu) })
+			if err != nil {
+				return fmt.Errorf("%s: %w", name, err)
+			}
+			rows = append(rows, wall, cpu)
+		}
+	}
+	printTable(w, "A NIC with IPv4 and IPv6", []string{"guestwire", "C floor", "other"}, rows)
+	return nil
+}
+
+// compareInPods runs all ways in each round, in fresh pods. A turn is two calls, of which the second one counts: the first
+// one fills the CPU's caches. Two rounds more come first and do not count. The first two ways must leave the same.
+func (s *scope) compareInPods(rounds int, prepare func(*pod) error, ways []way, wall, cpu row) error {
+	const warmUp, calls = 2, 2
+	world, _, err := s.newWorld(0)
+	if err != nil {
+		return err
+	}
+	for round := range rounds + warmUp {
+		fresh, err := world.newPods(len(ways) * calls)
+		if err != nil {
+			return err
+		}
+		for _, p := range fresh {
+			err = errors.Join(err, prepare(p))
+		}
+		if err != nil {
+			return err
+		}
+		err = s.inTurns(1, len(ways), func(_, i int) error {
+			var took cost
+			for _, p := range fresh[i*calls : (i+1)*calls] {
+				var err error
+				if took, err = ways[i](p); err != nil {
+					return fmt.Errorf("way %d: %w", i+1, err)
+				}
+			}
+			if round >= warmUp {
+				wall.add(i, ms(took.wall))
+				cpu.add(i, ms(took.cpu))
+			}
+			return nil
+		})
+		if err == nil && round == 0 {
+			err = checkSame(fresh[0], fresh[calls]) // the first way's, and the floor's
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// volatile matches what differs between equal namespaces: the other ends of veths, and what duplicate address detection and
+// neighbours have come to.
+var (
+	volatile = regexp.MustCompile(`@if\d+|link-netnsid \d+| tentative`)
+	tapMAC   = regexp.MustCompile(`link/ether (\S+) .*\n +tun type tap`)
+)
+
+// describe is the lab's dump of a pod, without what differs between equal ones. Its lines are sorted, as random MACs have an
+// order too.
+func describe(p *pod) (string, error) {
+	dump, err := p.Dump()
+	for _, m := range tapMAC.FindAllStringSubmatch(dump, -1) {
+		dump = strings.ReplaceAll(dump, m[1], "MAC")
+	}
+	lines := strings.SplitAfter(volatile.ReplaceAllString(lab.Stable(dump), ""), "\n")
+	return strings.Join(slices.Sorted(slices.Values(lines)), ""), err
+}
+
+func checkSame(a, b *pod) error {
+	first, err1 := describe(a)
+	second, err2 := describe(b)
+	if err := errors.Join(err1, err2); err != nil {
+		return err
+	}
+	if diff := lab.Diff(first, second); diff != "" {
+		return fmt.Errorf("the ways leave different namespaces:\n%s", diff)
+	}
+	return nil
+}
