@@ -174,8 +174,18 @@ func TestRecordOfAnotherVersion(t *testing.T) {
 	if err := setupAlone(t.Context(), c); !errors.Is(err, infra.ErrWired) || !strings.Contains(err.Error(), says) {
 		t.Errorf("Setup: %v, want ErrWired, and %q", err, says)
 	}
+	if _, err := phase1.Deactivate(t.Context(), c); !errors.Is(err, infra.ErrWired) || !strings.Contains(err.Error(), "Setup or Deactivate writes it as soon as it can") || !strings.Contains(err.Error(), says) {
+		t.Errorf("Deactivate: %v, want ErrWired, what writes the record then, and %q", err, says)
+	}
 	if now, err := os.ReadFile(path); err != nil || string(now) != other {
 		t.Errorf("the record became %s, %v", now, err)
+	}
+	if err := os.WriteFile(path, text, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	setup(t, c)
+	if r := record(t, n); !r.Quiet {
+		t.Errorf("Setup after Deactivate wrote %+v, want a quiet record", r)
 	}
 	teardown(t, n, c, before)
 }

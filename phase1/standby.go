@@ -48,7 +48,7 @@ func Deactivate(ctx context.Context, c Config) (cache.Record, error) {
 		}
 		record = plan.Record
 		if err := s.replaceRecord(ctx, j, record); err != nil {
-			return fmt.Errorf("NIC %s is quiet, and its record is not written, which Setup mends: %w", s.nic, err)
+			return fmt.Errorf("NIC %s is quiet, and its record is not written: Setup or Deactivate writes it as soon as it can: %w", s.nic, err)
 		}
 		return nil
 	})
