@@ -19,26 +19,14 @@ const (
 func (n *Namespace) readAddresses(s *netstate.Snapshot) error {
 	r := request(unix.RTM_GETADDR, unix.NLM_F_DUMP, nl.NewIfAddrmsg(unix.AF_UNSPEC))
 	return n.route.dump(r, func() { s.Addresses, s.OffStack = nil, nil }, func(m []byte) error {
-		a, err := parseAddress(m)
+		a, tentative, err := parseAddress(m)
 		if err != nil {
 			return err
 		}
 		s.Addresses = append(s.Addresses, a)
-		tentative, err := parseTentative(m)
 		s.OffStack = append(s.OffStack, netstate.OffStack{Link: a.Link, Address: a.Prefix.Addr(), Tentative: tentative})
-		return err
-	})
-}
-
-// parseTentative says whether duplicate address detection is under way.
-func parseTentative(m []byte) (tentative bool, err error) {
-	err = eachAttribute(m, unix.SizeofIfAddrmsg, func(kind uint16, v []byte) error {
-		if kind == unix.IFA_FLAGS {
-			tentative = u32(v)&unix.IFA_F_TENTATIVE != 0
-		}
 		return nil
 	})
-	return tentative, err
 }
 
 // encodeAddressAdd adds an address. An IPv6 address that exists gets the flags and lifetimes of the
@@ -94,18 +82,18 @@ func addressParts(a netstate.Address) []nl.NetlinkRequestData {
 }
 
 // parseAddress parses struct ifaddrmsg and its attributes. IPv6 has IFA_LOCAL only if the address
-// has a peer; IPv4 always has IFA_LOCAL.
-func parseAddress(m []byte) (netstate.Address, error) {
+// has a peer; IPv4 always has IFA_LOCAL. tentative reports whether duplicate address detection is under way.
+func parseAddress(m []byte) (a netstate.Address, tentative bool, err error) {
 	if len(m) < unix.SizeofIfAddrmsg {
-		return netstate.Address{}, errCutShort
+		return a, false, errCutShort
 	}
 	head := nl.DeserializeIfAddrmsg(m)
-	a := netstate.Address{
+	a = netstate.Address{
 		Link: int(head.Index), Scope: head.Scope, Flags: uint32(head.IfAddrmsg.Flags),
 		ValidSeconds: netstate.Forever, PreferredSeconds: netstate.Forever,
 	}
 	var local, other netip.Addr
-	err := eachAttribute(m, unix.SizeofIfAddrmsg, func(kind uint16, v []byte) error {
+	err = eachAttribute(m, unix.SizeofIfAddrmsg, func(kind uint16, v []byte) error {
 		switch kind {
 		case unix.IFA_LOCAL:
 			local = addr(v)
@@ -126,6 +114,7 @@ func parseAddress(m []byte) (netstate.Address, error) {
 		}
 		return nil
 	})
+	tentative = a.Flags&unix.IFA_F_TENTATIVE != 0
 	a.Flags &= netstate.AddrUserFlags
 	if !local.IsValid() {
 		local = other
@@ -135,5 +124,5 @@ func parseAddress(m []byte) (netstate.Address, error) {
 		a.Prefix = netip.PrefixFrom(local, local.BitLen())
 		a.Peer = netip.PrefixFrom(other, int(head.Prefixlen))
 	}
-	return a, err
+	return a, tentative, err
 }

@@ -26,7 +26,7 @@ var testAddresses = []netstate.Address{
 func TestAddressRoundTrip(t *testing.T) {
 	for _, want := range testAddresses {
 		for _, op := range []netstate.Op{netstate.AddressAdd{Address: want}, netstate.AddressDel{Address: want}} {
-			if have, err := parseAddress(body(t, op)); err != nil || have != want {
+			if have, _, err := parseAddress(body(t, op)); err != nil || have != want {
 				t.Errorf("%v:\nhave %+v, %v\nwant %+v", op, have, err, want)
 			}
 		}

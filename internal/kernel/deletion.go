@@ -30,10 +30,7 @@ func (n *Namespace) deleteGroup(op netstate.GroupDel) error {
 	answer := make(chan error, 1)
 	n.deletions.Go(func() {
 		defer s.close()
-		failures, err := s.send([][]byte{encodeGroupDel(op).Serialize()}, 0)
-		if err == nil && len(failures) > 0 {
-			err = failures[0].err
-		}
+		err := s.ask(encodeGroupDel(op))
 		if answers(err, unix.ENODEV) {
 			err = nil
 		}

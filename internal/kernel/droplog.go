@@ -56,20 +56,14 @@ func (n *Namespace) HasLog() (bool, error) {
 	if n.filter == nil {
 		return false, nil
 	}
-	question := request(logConfig, unix.NLM_F_REQUEST, logMessage{firewall.LogGroup})
-	answer := errors.New("the kernel changed a group that does not exist")
-	failures, err := n.filter.send([][]byte{question.Serialize()}, 0)
-	if err == nil && len(failures) > 0 {
-		answer = failures[0].err
-	}
+	err := n.filter.ask(request(logConfig, unix.NLM_F_REQUEST, logMessage{firewall.LogGroup}))
 	switch {
-	case err != nil: // the question did not get to the kernel, so EINVAL says nothing of groups
-	case errors.Is(answer, unix.ENODEV), errors.Is(answer, unix.EPERM):
+	case answers(err, unix.ENODEV), answers(err, unix.EPERM):
 		return true, nil
-	case errors.Is(answer, unix.EINVAL):
+	case answers(err, unix.EINVAL):
 		return false, nil
-	default:
-		err = answer
+	case err == nil:
+		err = errors.New("the kernel changed a group that does not exist")
 	}
 	return false, fmt.Errorf("ask for nflog groups: %w", err)
 }
@@ -92,10 +86,7 @@ func OpenDropLog(nic string) (*DropLog, error) {
 	if err != nil {
 		return nil, err
 	}
-	failures, err := s.send([][]byte{encodeLogBind().Serialize()}, 0)
-	if err == nil && len(failures) > 0 {
-		err = failures[0].err
-	}
+	err = s.ask(encodeLogBind())
 	if errors.Is(err, unix.EBUSY) || errors.Is(err, unix.EPERM) {
 		err = ErrListened
 	}

@@ -66,7 +66,7 @@ func parsers(t testing.TB) []parser {
 		{"parseSettings of a port", [][]byte{port},
 			func(b []byte) error { _, err := parseSettings(b, portSettings); return err }},
 		{"parseAddress", addresses,
-			func(b []byte) error { _, err := parseAddress(b); return err }},
+			func(b []byte) error { _, _, err := parseAddress(b); return err }},
 		{"parseRoute", routes,
 			func(b []byte) error { _, err := parseRoute(b); return err }},
 		{"parseHops", [][]byte{inside(t, routes[2], unix.SizeofRtMsg, unix.RTA_MULTIPATH)},
@@ -175,8 +175,8 @@ func FuzzRoundTrip(f *testing.F) {
 				t.Errorf("first %+v\nagain %+v, %v", first, again, err)
 			}
 		}
-		if a, err := parseAddress(b); err == nil && a.Prefix.IsValid() && a.Peer.IsValid() == (a.Peer != netip.Prefix{}) {
-			again, err := parseAddress(body(t, netstate.AddressAdd{Address: a}))
+		if a, _, err := parseAddress(b); err == nil && a.Prefix.IsValid() && a.Peer.IsValid() == (a.Peer != netip.Prefix{}) {
+			again, _, err := parseAddress(body(t, netstate.AddressAdd{Address: a}))
 			check(a, again, err)
 		}
 		if r, err := parseRoute(b); err == nil && canBeMade(r) {

@@ -299,19 +299,14 @@ func (n *Namespace) HasDummy() (bool, error) {
 	probe := request(unix.RTM_NEWLINK, create, ifInfo(unix.AF_UNSPEC, 0),
 		nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated("guestwire-probe")),
 		attr32(unix.IFLA_NUM_TX_QUEUES, 1<<16), info)
-	failures, err := n.route.send([][]byte{probe.Serialize()}, 0)
-	if err != nil {
-		return false, fmt.Errorf("ask for the link kind dummy: %w", err)
-	}
-	if len(failures) == 0 {
-		return false, errors.New("ask for the link kind dummy: the kernel made an impossible link")
-	}
-	switch err := failures[0].err; {
-	case errors.Is(err, unix.EINVAL):
+	err := n.route.ask(probe)
+	switch {
+	case answers(err, unix.EINVAL):
 		return true, nil
-	case errors.Is(err, unix.EOPNOTSUPP):
+	case answers(err, unix.EOPNOTSUPP):
 		return false, nil
-	default:
-		return false, fmt.Errorf("ask for the link kind dummy: %w", err)
+	case err == nil:
+		err = errors.New("the kernel made an impossible link")
 	}
+	return false, fmt.Errorf("ask for the link kind dummy: %w", err)
 }

@@ -181,10 +181,5 @@ func (n *Namespace) Resolve(ctx context.Context, link int, address netip.Addr) (
 // probeNeighbour makes the kernel ask for a MAC, unless it knows the MAC (NTF_USE).
 func (n *Namespace) probeNeighbour(link int, address netip.Addr) error {
 	head := ndMsg{family: addressFamily(address), index: uint32(link), flags: unix.NTF_USE}
-	question := request(unix.RTM_NEWNEIGH, put, head, nl.NewRtAttr(unix.NDA_DST, address.AsSlice()))
-	failures, err := n.route.send([][]byte{question.Serialize()}, 0)
-	if err == nil && len(failures) > 0 {
-		err = failures[0].err
-	}
-	return err
+	return n.route.ask(request(unix.RTM_NEWNEIGH, put, head, nl.NewRtAttr(unix.NDA_DST, address.AsSlice())))
 }

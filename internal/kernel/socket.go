@@ -113,6 +113,15 @@ func (s *socket) send(messages [][]byte, acknowledge int) ([]failure, error) {
 	return s.sendBatch(batch, first, len(messages))
 }
 
+// ask sends one message and returns the kernel's answer to it; nil is an acknowledgement. See answers.
+func (s *socket) ask(r *nl.NetlinkRequest) error {
+	failures, err := s.send([][]byte{r.Serialize()}, 0)
+	if err == nil && len(failures) > 0 {
+		err = failures[0].err
+	}
+	return err
+}
+
 // number sets the sequence numbers of messages, and asks for the acknowledgement. It returns the first number.
 func (s *socket) number(messages [][]byte, acknowledge int) (first uint32) {
 	first = s.seq + 1

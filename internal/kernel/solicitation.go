@@ -136,7 +136,7 @@ func openForAdvertisements(link int, arp bool) (int, error) {
 	err = unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]})
 	if err != nil {
 		err = fmt.Errorf("filter of a packet socket: %w", err)
-	} else if err = unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: networkOrder(unix.ETH_P_ALL), Ifindex: link}); err != nil {
+	} else if err = unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: networkOrder16(unix.ETH_P_ALL), Ifindex: link}); err != nil {
 		err = fmt.Errorf("bind a packet socket: %w", err)
 	}
 	if err != nil {
@@ -144,11 +144,6 @@ func openForAdvertisements(link int, arp bool) (int, error) {
 		return -1, err
 	}
 	return fd, nil
-}
-
-// networkOrder returns the number whose octets in memory are in network order.
-func networkOrder(v uint16) uint16 {
-	return binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, v))
 }
 
 // Sizes of headers, and numbers of ICMPv6 (RFC 4861 sections 4.3, 4.4 and 4.6.1).
