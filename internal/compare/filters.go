@@ -37,14 +37,8 @@ func (s *stepper) indexOf(name string) int {
 // Linux 6.16 the kernel deletes such a chain with the old link, and the new link would be up without the
 // chain until the namespace is compared again.
 func (s *stepper) losesChain(t firewall.Table) bool {
-	created := func(device string) bool {
-		return slices.ContainsFunc(s.want.Links, func(l netstate.Link) bool {
-			_, there := s.now.Link(l.Index)
-			return l.Name == device && !there
-		})
-	}
-	return slices.ContainsFunc(t.Chains, func(c firewall.Chain) bool { return created(c.Device) }) ||
-		slices.ContainsFunc(t.Flows, func(f firewall.FlowTable) bool { return slices.ContainsFunc(f.Devices, created) })
+	return slices.ContainsFunc(t.Chains, func(c firewall.Chain) bool { return s.isNew(c.Device) }) ||
+		slices.ContainsFunc(t.Flows, func(f firewall.FlowTable) bool { return slices.ContainsFunc(f.Devices, s.isNew) })
 }
 
 // setFilters adds the filters that are missing at the ingress of each link. A filter that is not wanted is

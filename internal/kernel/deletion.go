@@ -56,12 +56,10 @@ func (n *Namespace) deleteGroup(op netstate.GroupDel) error {
 func (n *Namespace) haveGone(links []netstate.Link) (bool, error) {
 	for _, l := range links {
 		r := request(unix.RTM_GETLINK, 0, ifInfo(unix.AF_UNSPEC, l.Index), attr32(unix.IFLA_EXT_MASK, skipStatistics))
-		err := n.route.dump(r, func() {}, func([]byte) error { return nil })
-		if err == nil {
-			return false, nil
-		}
-		if !answers(err, unix.ENODEV) {
+		if there, err := n.route.finds(r); err != nil {
 			return false, fmt.Errorf("read whether link %s has gone: %w", l.Name, err)
+		} else if there {
+			return false, nil
 		}
 	}
 	return len(links) > 0, nil

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strings"
 
 	"github.com/google/nftables"
 	"golang.org/x/sys/unix"
@@ -163,10 +164,10 @@ func (n *Namespace) readTables(s *netstate.Snapshot, name string, wanted []firew
 		if err := n.readChains(&image); err != nil {
 			return err
 		}
-		if err := n.readSets(&image); err != nil {
+		if image.Sets, err = n.readDeclarations(&image, unix.NFT_MSG_GETSET, parseSet); err != nil {
 			return err
 		}
-		if err := n.readFlowTables(&image); err != nil {
+		if image.Flows, err = n.readDeclarations(&image, nftables.NFT_MSG_GETFLOWTABLE, parseFlowTable); err != nil {
 			return err
 		}
 		if image, err = n.readRulesOf(image, resolved); err != nil {
@@ -175,6 +176,25 @@ func (n *Namespace) readTables(s *netstate.Snapshot, name string, wanted []firew
 		s.Tables = append(s.Tables, image)
 	}
 	return nil
+}
+
+// readDeclarations reads the sets of a table, or its flow tables, without their elements. The question is a number of
+// nftables (NFT_MSG_*). What is left of Others are the objects for which nothing asks, such as maps.
+func (n *Namespace) readDeclarations(image *firewall.Image, question uint16, parse func([]byte) (firewall.Declaration, string, error)) (list []firewall.Declaration, err error) {
+	if image.Others == 0 {
+		return nil, nil
+	}
+	r := request(unix.NFNL_SUBSYS_NFTABLES<<8|question, unix.NLM_F_DUMP, nfgenmsg{families[image.Family]})
+	err = n.filter.dump(r, func() { list = nil }, func(m []byte) error {
+		declaration, table, err := parse(m)
+		if table == image.Name {
+			list = append(list, declaration)
+		}
+		return err
+	})
+	image.Others -= len(list)
+	slices.SortFunc(list, func(a, b firewall.Declaration) int { return strings.Compare(a.Name, b.Name) })
+	return list, err
 }
 
 // readRulesOf returns the image of a table with its rules. Most often the table is as wanted; then no rule needs a text.

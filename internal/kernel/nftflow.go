@@ -33,24 +33,6 @@ func (w *nftWriter) writeFlowTable(table string, f firewall.FlowTable) {
 	w.close(hook)
 }
 
-// readFlowTables reads the flow tables of a table into the image. What is left of Others are maps and objects.
-func (n *Namespace) readFlowTables(image *firewall.Image) error {
-	if image.Others == 0 {
-		return nil
-	}
-	list := request(unix.NFNL_SUBSYS_NFTABLES<<8|nftables.NFT_MSG_GETFLOWTABLE, unix.NLM_F_DUMP, nfgenmsg{families[image.Family]})
-	err := n.filter.dump(list, func() { image.Flows = nil }, func(m []byte) error {
-		flows, table, err := parseFlowTable(m)
-		if table == image.Name {
-			image.Flows = append(image.Flows, flows)
-		}
-		return err
-	})
-	image.Others -= len(image.Flows)
-	slices.SortFunc(image.Flows, func(a, b firewall.Declaration) int { return strings.Compare(a.Name, b.Name) })
-	return err
-}
-
 // parseFlowTable parses struct nfgenmsg and the attributes of a flow table (NFTA_FLOWTABLE_*), and returns also the name of
 // its table. The head names flags that a flow table of guestwire does not have.
 func parseFlowTable(m []byte) (image firewall.Declaration, table string, err error) {

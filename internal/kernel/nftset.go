@@ -57,25 +57,6 @@ func (w *nftWriter) writeElements(table string, s firewall.Set, number uint32) {
 	w.close(list)
 }
 
-// readSets reads the sets of a table into the image, without their elements. What is left of Others are maps, objects
-// and flow tables.
-func (n *Namespace) readSets(image *firewall.Image) error {
-	if image.Others == 0 {
-		return nil
-	}
-	list := request(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETSET, unix.NLM_F_DUMP, nfgenmsg{families[image.Family]})
-	err := n.filter.dump(list, func() { image.Sets = nil }, func(m []byte) error {
-		set, table, err := parseSet(m)
-		if table == image.Name {
-			image.Sets = append(image.Sets, set)
-		}
-		return err
-	})
-	image.Others -= len(image.Sets)
-	slices.SortFunc(image.Sets, func(a, b firewall.Declaration) int { return strings.Compare(a.Name, b.Name) })
-	return err
-}
-
 // parseSet parses struct nfgenmsg and the attributes of a set (NFTA_SET_*), and returns also the name of the set's table.
 // The head names what a set of guestwire does not have.
 func parseSet(m []byte) (image firewall.Declaration, table string, err error) {
