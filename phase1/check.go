@@ -32,7 +32,7 @@ func Check(ctx context.Context, c Config) error {
 
 // check looks at kernel, gateway and record. One *DriftError says what differs of all.
 func (s *session) check(ctx context.Context, j *journal, plan *wiring.Plan) error {
-	mended, gateways, err := s.askGateways(ctx, plan)
+	mended, gateways, err := s.askGateways(ctx, plan, false)
 	if err != nil {
 		return err
 	}

@@ -47,16 +47,8 @@ func Drops(ctx context.Context, c Config) ([]DropCount, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, context.Cause(ctx)
 	}
-	c, release, err := c.openOwn()
-	if err != nil {
-		return nil, err
-	}
-	defer release()
-	if _, err := c.identify(); err != nil {
-		return nil, err
-	}
 	var list []DropCount
-	err = c.inNamespace(func(ns *kernel.Namespace) (err error) {
+	err := c.look(func(ns *kernel.Namespace) (err error) {
 		list, err = dropCounts(ns, c.NIC)
 		return err
 	})
@@ -97,16 +89,8 @@ type Drop struct {
 // The error is ErrNotWired if the NIC has no nftables of guestwire: there was no Setup, or the binding or
 // Guard.Off leaves nothing to drop.
 func FollowDrops(ctx context.Context, c Config, f func(Drop)) error {
-	c, release, err := c.openOwn()
-	if err != nil {
-		return err
-	}
-	defer release()
-	if _, err := c.identify(); err != nil {
-		return err
-	}
 	var log *kernel.DropLog
-	err = c.inNamespace(func(ns *kernel.Namespace) error {
+	err := c.look(func(ns *kernel.Namespace) error {
 		counts, err := ns.Drops(netstate.NamesFor(c.NIC).Table)
 		switch {
 		case err != nil:

@@ -12,16 +12,12 @@ import (
 // askGateways asks the NIC's network for the MACs of the guest's gateways, from which the record's IPv6 router and IPv4
 // stand-in are made. If a gateway has another MAC than in the plan, the result is the plan with that MAC, and the
 // differences; else it is the plan itself, and nil. A gateway that does not answer within a second keeps its MAC,
-// as it may be down for a moment. On standby nothing is asked, as to ask is to send.
+// as it may be down for a moment. With once, a gateway whose MAC is known is asked once only, and not again. On standby
+// nothing is asked, as to ask is to send.
 //
 // The plan is one of a journal: the first Setup asks the kernel. The caller compares the namespace with the plan
 // that askGateways returns, and writes that plan's journal and record.
-func (s *session) askGateways(ctx context.Context, plan *wiring.Plan) (*wiring.Plan, []infra.Difference, error) {
-	return s.askGatewaysAs(ctx, plan, false)
-}
-
-// askGatewaysAs is askGateways, which asks once only for a gateway whose MAC is known, or again.
-func (s *session) askGatewaysAs(ctx context.Context, plan *wiring.Plan, once bool) (*wiring.Plan, []infra.Difference, error) {
+func (s *session) askGateways(ctx context.Context, plan *wiring.Plan, once bool) (*wiring.Plan, []infra.Difference, error) {
 	if plan.Record.Standby {
 		return plan, nil, nil
 	}

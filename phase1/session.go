@@ -111,6 +111,19 @@ func (c Config) identify() (netns.Identity, error) {
 	return netns.Identify(c.NetNS)
 }
 
+// look calls f on a thread in the namespace, for a question that needs no lock and no state.
+func (c Config) look(f func(*kernel.Namespace) error) error {
+	c, release, err := c.openOwn()
+	if err != nil {
+		return err
+	}
+	defer release()
+	if _, err := c.identify(); err != nil {
+		return err
+	}
+	return c.inNamespace(f)
+}
+
 // inNamespace calls f on a thread in the namespace.
 func (c Config) inNamespace(f func(*kernel.Namespace) error) error {
 	open := func() error {

@@ -73,13 +73,12 @@ func Setup(ctx context.Context, c Config) (cache.Record, error) {
 		if err != nil && earlier == nil {
 			err = errors.Join(err, s.undoFailed(plan))
 		}
-		record = plan.Record
+		if err == nil {
+			record = plan.Record
+		}
 		return err
 	})
-	if err != nil {
-		return cache.Record{}, err
-	}
-	return record, nil
+	return record, err
 }
 
 // check refuses a bad configuration before the namespace is looked at. It returns the Spec with what From says.
@@ -161,7 +160,7 @@ func (s *session) nextPlan(ctx context.Context, earlier *journal, spec infra.Spe
 		return nil, netstate.Snapshot{}, err
 	}
 	end := s.tell.during("asks for the MACs of the guest's gateways")
-	plan, _, err = s.askGateways(ctx, plan)
+	plan, _, err = s.askGateways(ctx, plan, false)
 	end()
 	if err != nil {
 		return nil, netstate.Snapshot{}, err

@@ -46,16 +46,13 @@ func Deactivate(ctx context.Context, c Config) (cache.Record, error) {
 		if err := s.quiet(plan); err != nil {
 			return fmt.Errorf("NIC %s: the guest may be active still: %w", s.nic, err)
 		}
-		record = plan.Record
-		if err := s.replaceRecord(ctx, j, record); err != nil {
+		if err := s.replaceRecord(ctx, j, plan.Record); err != nil {
 			return fmt.Errorf("NIC %s is quiet, and its record is not written: Setup or Deactivate writes it as soon as it can: %w", s.nic, err)
 		}
+		record = plan.Record
 		return nil
 	})
-	if err != nil {
-		return cache.Record{}, err
-	}
-	return record, nil
+	return record, err
 }
 
 // nextTurn is the Turn after a Deactivate. A target that was never active is one Turn behind a source on standby, to which
@@ -231,8 +228,8 @@ func (s *session) replaceRecord(ctx context.Context, j *journal, r cache.Record)
 // learnGateways asks for the MACs of the guest's gateways, mends the wiring if one is another than the plan's, and
 // returns the record. J is the journal so far.
 func (s *session) learnGateways(ctx context.Context, j *journal, plan *wiring.Plan) (cache.Record, error) {
-	mended, learned, err := s.askGatewaysAs(ctx, plan, true) // the VMM may wait for Activate
-	if err != nil {                                          // the guest is active without it, as if the gateway did not answer
+	mended, learned, err := s.askGateways(ctx, plan, true) // the VMM may wait for Activate
+	if err != nil {                                        // the guest is active without it, as if the gateway did not answer
 		s.tell.say("the guest's gateways could not be asked for their MACs, the next Setup asks: %v", err)
 		return plan.Record, nil
 	}
