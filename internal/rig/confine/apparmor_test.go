@@ -52,7 +52,10 @@ func TestAppArmor(t *testing.T) {
 	if err := os.MkdirAll("/run/guestwire", 0o755); err != nil {
 		t.Fatal(err)
 	}
-	launcherLives(t, n, self, "/etc/resolv.conf", unprivileged(n, "true", program))
+	launcherLives(t, n, self, "/etc/resolv.conf", func(args string) launched {
+		p := start(t, append(unprivileged(n, "true", program), strings.Fields(args)...))
+		return launched{p.Output.String, func() { p.stop(t) }}
+	})
 	for line := range strings.Lines(nstest.Run(t, "dmesg")) {
 		if strings.Contains(line, `apparmor="DENIED"`) {
 			t.Errorf("the launcher needs more: %s", line)

@@ -12,9 +12,15 @@ import (
 	"github.com/guestwire/guestwire/phase1"
 )
 
-// launcherLives runs launcher serve, by words to which its verb and its flags are added, and has it do what it does in its
-// life: serve the guest of the VMM, a copy of this program, follow a record, a resolv.conf and a tap that was made anew, and end.
-func launcherLives(t *testing.T, n nstest.Network, vmm, resolvConf string, words []string) {
+// launched is a launcher that runs.
+type launched struct {
+	output func() string
+	stop   func() // it has to succeed
+}
+
+// launcherLives runs the launcher with the verb serve and its flags, and has it do what it does in its life: serve the guest
+// of the VMM, a copy of this program, follow a record, a resolv.conf and a tap that was made anew, and end.
+func launcherLives(t *testing.T, n nstest.Network, vmm, resolvConf string, launch func(args string) launched) {
 	t.Helper()
 	config := phase1.Config{NetNS: n.Pod.File, Spec: infra.Spec{NIC: "eth0", Binding: infra.Redirect{}, Owner: nstest.Owner(), State: n.State}}
 	setup := func() cache.Record {
@@ -33,12 +39,12 @@ func launcherLives(t *testing.T, n nstest.Network, vmm, resolvConf string, words
 		}
 	}
 	resolver("192.0.2.1")
-	p := start(t, append(words, "serve", "-state", n.State, "-resolv-conf", resolvConf, "-events"))
+	p := launch("serve -state " + n.State + " -resolv-conf " + resolvConf + " -events")
 	says := func(text string, times int) {
 		t.Helper()
 		nstest.Eventually(t, func() error {
-			if strings.Count(p.Output.String(), text) < times {
-				return errors.New("the launcher does not say " + text + ":\n" + p.Output.String())
+			if strings.Count(p.output(), text) < times {
+				return errors.New("the launcher does not say " + text + ":\n" + p.output())
 			}
 			return nil
 		})
@@ -47,7 +53,7 @@ func launcherLives(t *testing.T, n nstest.Network, vmm, resolvConf string, words
 		t.Helper()
 		out, err := startGuest(n, "true", vmm, r)
 		if err != nil || !strings.Contains(out, "guest has 10.244.1.7/24 and fd00:244:1::7") {
-			t.Errorf("VMM: %v, %s\nlauncher: %s", err, out, p.Output.String())
+			t.Errorf("VMM: %v, %s\nlauncher: %s", err, out, p.output())
 		}
 	}
 	says(`"event":"ready"`, 1)
@@ -63,11 +69,11 @@ func launcherLives(t *testing.T, n nstest.Network, vmm, resolvConf string, words
 	setup()
 	says(`"event":"attached"`, 2)
 	lease()
-	p.stop(t)
+	p.stop()
 	if err := phase1.Teardown(t.Context(), config); err != nil {
 		t.Error(err)
 	}
-	for line := range strings.Lines(p.Output.String()) {
+	for line := range strings.Lines(p.output()) {
 		// The kernel takes a link down before it deletes it: a router advertisement of that moment cannot be written.
 		if strings.Contains(line, "-failed") && !strings.Contains(line, "input/output error") {
 			t.Errorf("the launcher complains: %s", line)

@@ -79,7 +79,8 @@ func StartReady(t testing.TB, what string, cmd *exec.Cmd) {
 }
 
 // layMachine makes a root of its own, with the packages of the arguments. It is called localhost, as
-// clients leave another name alone, and has no DNS.
+// clients leave another name alone, and has no DNS. Its /host is the directory for the
+// temporary files of this one.
 const layMachine = `set -e
 mount --make-rprivate /
 mount -t tmpfs -o mode=755 machine /mnt
@@ -93,6 +94,8 @@ mount --rbind /dev dev
 mount -t proc machine proc
 mount -t sysfs machine sys
 mount -t tmpfs -o mode=755 machine run
+mkdir host
+mount --bind "${TMPDIR:-/tmp}" host
 : >etc/resolv.conf
 hostname localhost
 pivot_root . mnt
