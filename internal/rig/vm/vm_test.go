@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log"
-	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -16,16 +14,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/insomniacslk/dhcp/dhcpv6"
-	"github.com/insomniacslk/dhcp/dhcpv6/server6"
-	"github.com/mdlayher/ndp"
 	"golang.org/x/sys/unix"
 	"libvirt.org/go/libvirtxml"
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/domain"
 	"github.com/guestwire/guestwire/domain/qemu"
-	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/rig/unpacked"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
@@ -134,87 +128,6 @@ opt lease 600
 	})
 }
 
-// serve6 runs a DHCPv6 server and sends router advertisements, both by third-party libraries.
-func serve6(t *testing.T, namespace *os.File) {
-	t.Helper()
-	var server *server6.Server
-	var router *ndp.Conn
-	id := &dhcpv6.DUIDLL{HWType: 1, LinkLayerAddr: net.HardwareAddr{2, 0, 0, 0, 0, 1}}
-	err := netns.Do(namespace, func() error {
-		lan, err := net.InterfaceByName("lan")
-		if err != nil {
-			return err
-		}
-		server, err = server6.NewServer("lan", nil, func(conn net.PacketConn, peer net.Addr, m dhcpv6.DHCPv6) {
-			if reply, err := answer6(m, id); err != nil {
-				log.Printf("DHCPv6: %v: %v", m, err)
-			} else if _, err := conn.WriteTo(reply.ToBytes(), peer); err != nil {
-				log.Printf("DHCPv6: %v", err)
-			}
-		})
-		if err != nil {
-			return err
-		}
-		router, _, err = ndp.Listen(lan, ndp.LinkLocal)
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	stop, done := make(chan struct{}), make(chan struct{}, 2)
-	go func() {
-		defer func() { done <- struct{}{} }()
-		_ = server.Serve() // closed, so always an error
-	}()
-	go func() {
-		defer func() { done <- struct{}{} }()
-		ra := &ndp.RouterAdvertisement{
-			ManagedConfiguration: true,
-			RouterLifetime:       time.Hour,
-			Options:              []ndp.Option{ndp.NewMTU(testMTU)},
-		}
-		for {
-			if err := router.WriteTo(ra, nil, netip.IPv6LinkLocalAllNodes()); err != nil {
-				t.Logf("router advertisement: %v", err)
-			}
-			select {
-			case <-stop:
-				return
-			case <-time.After(time.Second):
-			}
-		}
-	}()
-	t.Cleanup(func() {
-		close(stop)
-		if err := errors.Join(server.Close(), router.Close()); err != nil {
-			t.Error(err)
-		}
-		<-done
-		<-done
-	})
-}
-
-func answer6(m dhcpv6.DHCPv6, id dhcpv6.DUID) (dhcpv6.DHCPv6, error) {
-	request, err := m.GetInnerMessage()
-	if err != nil {
-		return nil, err
-	}
-	iana := request.Options.OneIANA()
-	if iana == nil {
-		return nil, errors.New("no address asked for")
-	}
-	options := []dhcpv6.Modifier{
-		dhcpv6.WithServerID(id),
-		dhcpv6.WithIAID(iana.IaId),
-		dhcpv6.WithIANA(dhcpv6.OptIAAddress{IPv6Addr: guest6.AsSlice(), PreferredLifetime: time.Hour, ValidLifetime: time.Hour}),
-		dhcpv6.WithDNS(host6.AsSlice()),
-	}
-	if request.MessageType == dhcpv6.MessageTypeSolicit {
-		return dhcpv6.NewAdvertiseFromSolicit(request, options...)
-	}
-	return dhcpv6.NewReplyFromMessage(request, options...)
-}
-
 func newRecord(tap string, mac cache.MAC, queues int, device cache.Device) *cache.Record {
 	return &cache.Record{
 		Version: cache.Version, Name: "eth0", Binding: cache.BindingBridge, Tap: tap, Queues: queues, MAC: mac, MTU: testMTU,
@@ -244,14 +157,6 @@ func newElement(t *testing.T, tap string, mac cache.MAC, queues int, device cach
 		t.Fatal(err)
 	}
 	return xml
-}
-
-func TestLibvirt(t *testing.T) {
-	needGuest(t)
-	cfg := newNetwork(t)
-	checkGuest(t, cfg, 1, func(ctx context.Context) (*Guest, error) {
-		return BootLibvirt(ctx, cfg, newElement(t, "tap0", guestMAC, 1, cache.Device{}))
-	})
 }
 
 // TestDevices boots one guest with several devices. Each device gets its driver, its queues and a lease.
@@ -405,41 +310,6 @@ func compareElement(t *testing.T, file, element, definition string) {
 	}
 }
 
-func TestQEMU(t *testing.T) {
-	needGuest(t)
-	cfg := newNetwork(t)
-	checkGuest(t, cfg, 0, func(ctx context.Context) (*Guest, error) {
-		return BootQEMU(ctx, cfg, newNIC(t, "tap0"))
-	})
-}
-
-// TestDuplicate: the guest's client declines an address that another station has.
-func TestDuplicate(t *testing.T) {
-	needGuest(t)
-	cfg := newNetwork(t)
-	serve6(t, cfg.NetNS)
-	if out, err := commandIn(cfg.NetNS, "ip", "addr", "add", guest6.String(), "dev", "lan", "nodad").CombinedOutput(); err != nil {
-		t.Fatalf("address: %v: %s", err, out)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
-	defer cancel()
-	g, err := BootQEMU(ctx, cfg, newNIC(t, "tap0"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := g.Destroy(); err != nil {
-			t.Error(err)
-		}
-	})
-	if out, err := g.Until(ctx, "grep Decline /run/dhclient.eth0"); err != nil {
-		t.Errorf("%q, %v", out, err)
-	}
-	if out, err := g.Run(ctx, "cat /run/lease6.eth0"); err == nil {
-		t.Errorf("a lease all the same: %s", out)
-	}
-}
-
 // TestBootErrors: a boot that cannot succeed fails at once, with the reason, and leaves nothing behind.
 func TestBootErrors(t *testing.T) {
 	needGuest(t)
@@ -527,174 +397,4 @@ func TestReadAnswer(t *testing.T) {
 			t.Errorf("%q: %+v, want an error", line, got)
 		}
 	}
-}
-
-// checkGuest boots a guest and checks it from inside and from outside. daemons is the expected number of libvirtd
-// processes.
-func checkGuest(t *testing.T, cfg Config, daemons int, boot func(context.Context) (*Guest, error)) {
-	t.Helper()
-	serve4(t, cfg.NetNS)
-	serve6(t, cfg.NetNS)
-	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
-	defer cancel()
-	begin := time.Now()
-	g, err := boot(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir, first := g.dir, g.vmm.cmd.Process.Pid
-	if programs := checkUnprivileged(t, cfg, first); programs["qemu-system-x86"] != 1 || programs["libvirtd"] != daemons {
-		t.Errorf("the guest's processes are %v, want one qemu-system-x86 and %d libvirtd", programs, daemons)
-	}
-	t.Cleanup(func() {
-		if err := g.Destroy(); err != nil {
-			t.Error(err)
-		}
-	})
-	t.Logf("%v to the first command", time.Since(begin))
-	lease4, err := g.Lease4(ctx, "eth0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Logf("%v to the DHCPv4 lease", time.Since(begin))
-	lease6, err := g.Lease6(ctx, "eth0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Logf("%v to the DHCPv6 lease", time.Since(begin))
-	for _, want := range []struct {
-		lease      map[string]string
-		key, value string
-	}{
-		{lease4, "ip", guest4.String()},
-		{lease4, "mask", "24"},
-		{lease4, "dns", "10.0.0.53"},
-		{lease4, "search", "example.org"},
-		{lease4, "mtu", fmt.Sprint(testMTU)},
-		{lease4, "lease", "600"},
-		{lease6, "ip6_address", guest6.String()},
-		{lease6, "dhcp6_name_servers", host6.String()},
-	} {
-		if want.lease[want.key] != want.value {
-			t.Errorf("%s is %q, want %q, in %v", want.key, want.lease[want.key], want.value, want.lease)
-		}
-	}
-	for _, c := range []struct{ command, want string }{
-		{"ip -6 route show default", "default via fe80::1 dev eth0 proto ra"},
-		{"ip -4 route", "192.168.7.0/24 via 10.0.0.9 dev eth0"},
-		{"ip -4 route", "default via 10.0.0.1 dev eth0"},
-		{"ip link show eth0", guestMAC.String()},
-		{"ip link show eth0", "mtu 1400"},
-		{"cat /etc/resolv.conf", "nameserver 10.0.0.53\nnameserver fd00:5::1"},
-		{"hostname", "alice\n"},
-	} {
-		if out, err := g.Run(ctx, c.command); err != nil || !strings.Contains(out, c.want) {
-			t.Errorf("%s: %q, %v, want %q", c.command, out, err, c.want)
-		}
-	}
-	var failed *ExitError
-	if out, err := g.Run(ctx, "echo out; exit 3"); !errors.As(err, &failed) || failed.Code != 3 || out != "out\n" {
-		t.Errorf("a failing command: %q, %v", out, err)
-	}
-	// No advertisement has fd00:5::/64 as an on-link prefix, so the guest reaches host6 by the router.
-	for _, to := range []netip.Addr{host4, host6} {
-		if err := g.Ping(ctx, to); err != nil {
-			t.Error(err)
-		}
-	}
-	for _, c := range []struct{ guest, host netip.Addr }{{guest4, host4}, {guest6, host6}} {
-		answer, err := ask(ctx, cfg.NetNS, netip.AddrPortFrom(c.guest, AnswerPort))
-		if err != nil {
-			t.Error(err)
-		} else if answer.Guest != "alice" || answer.Peer.Addr() != c.host {
-			t.Errorf("%v answers %+v", c.guest, answer)
-		}
-	}
-	report, err := g.Report(ctx)
-	if err != nil {
-		t.Error(err)
-	}
-	t.Logf("report:\n%s", report)
-	begin = time.Now()
-	if err := g.Destroy(); err != nil {
-		t.Error(err)
-	}
-	t.Logf("%v to destroy", time.Since(begin))
-	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("%s is left", dir)
-	}
-	if err := unix.Kill(first, 0); err != unix.ESRCH {
-		t.Errorf("process %d is left: %v", first, err)
-	}
-	if _, err := g.Run(context.Background(), "true"); err == nil {
-		t.Error("a destroyed guest obeys")
-	}
-}
-
-// checkUnprivileged checks that the processes in first's PID namespace, except first, have no privileges, and counts
-// them by name.
-func checkUnprivileged(t *testing.T, cfg Config, first int) map[string]int {
-	t.Helper()
-	space, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", first))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var netns, stat unix.Stat_t
-	if err := unix.Fstat(int(cfg.NetNS.Fd()), &netns); err != nil {
-		t.Fatal(err)
-	}
-	dirs, err := filepath.Glob("/proc/[0-9]*")
-	if err != nil {
-		t.Fatal(err)
-	}
-	programs := map[string]int{}
-	for _, dir := range dirs {
-		// A process that ends meanwhile belongs to another test.
-		if s, err := os.Readlink(dir + "/ns/pid"); err != nil || s != space || dir == fmt.Sprintf("/proc/%d", first) {
-			continue
-		}
-		text, err := os.ReadFile(dir + "/status")
-		if err != nil {
-			t.Fatal(err)
-		}
-		status := map[string]string{}
-		for line := range strings.Lines(string(text)) {
-			key, value, _ := strings.Cut(line, ":")
-			status[key] = strings.Join(strings.Fields(value), " ")
-		}
-		programs[status["Name"]]++
-		const none = "0000000000000000"
-		for key, want := range map[string]string{
-			"Uid":    fmt.Sprintf("%[1]d %[1]d %[1]d %[1]d", cfg.UID),
-			"Gid":    fmt.Sprintf("%[1]d %[1]d %[1]d %[1]d", cfg.GID),
-			"Groups": "", "NoNewPrivs": "1", "CapInh": none, "CapPrm": none, "CapEff": none, "CapBnd": none, "CapAmb": none,
-		} {
-			if status[key] != want {
-				t.Errorf("%s: %s is %q, want %q", status["Name"], key, status[key], want)
-			}
-		}
-		if err := unix.Stat(dir+"/ns/net", &stat); err != nil || stat.Ino != netns.Ino {
-			t.Errorf("%s: network namespace %d, %v, want %d", status["Name"], stat.Ino, err, netns.Ino)
-		}
-	}
-	return programs
-}
-
-func ask(ctx context.Context, namespace *os.File, to netip.AddrPort) (Answer, error) {
-	var conn net.Conn
-	err := netns.Do(namespace, func() error {
-		var err error
-		conn, err = (&net.Dialer{}).DialContext(ctx, "tcp", to.String())
-		return err
-	})
-	if err != nil {
-		return Answer{}, err
-	}
-	defer conn.Close()
-	if deadline, ok := ctx.Deadline(); ok {
-		if err := conn.SetDeadline(deadline); err != nil {
-			return Answer{}, err
-		}
-	}
-	return ReadAnswer(conn)
 }
