@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"net/url"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -107,6 +108,25 @@ var bootNetworks = []bootNetwork{
 	},
 }
 
+// eachBoot runs the test in the networks of these names, or in all of bootNetworks with -clients all, side by side.
+func eachBoot(t *testing.T, name string, few []string, test func(t *testing.T, network bootNetwork)) {
+	t.Helper()
+	eachOf(t, bootNetworks, name, few, test)
+}
+
+// eachOf is eachBoot with other networks.
+func eachOf(t *testing.T, networks []bootNetwork, name string, few []string, test func(t *testing.T, network bootNetwork)) {
+	t.Helper()
+	for _, network := range networks {
+		if *clients == "all" || slices.Contains(few, network.name) {
+			t.Run(name+network.name, func(t *testing.T) {
+				t.Parallel()
+				test(t, network)
+			})
+		}
+	}
+}
+
 // TestAutoconf tests the client in the Linux kernel: DHCPv4 by ip=dhcp on the command line, and router
 // advertisements. The kernel does not renew a lease, so a second boot tests a second launcher. It does not
 // speak DHCPv6, so the test adds the IPv6 address.
@@ -114,34 +134,32 @@ var bootNetworks = []bootNetwork{
 // The kernel's client cannot use a /32 mask. It takes 255.255.255.255 for no mask and guesses one from the
 // address's class; it ignores classless routes; and it refuses a gateway outside the network.
 func TestAutoconf(t *testing.T) {
-	uid, gid := needGuest(t)
-	for _, network := range bootNetworks {
-		t.Run(network.name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
-			defer cancel()
-			n := network.lay(t)
-			_, r := setupAndOpen(ctx, t, bootConfig(n, network.binding, uid, gid))
-			nic := newNIC(t, r, qemu.Options{})
-			delete(nic.Device, "host_mtu") // so that the guest's MTU is the lease's
-			boots := 1
-			if network.name == "bridge" {
-				boots = 2
+	t.Parallel()
+	uid, gid := vm.NeedGuest(t)
+	eachBoot(t, "", []string{"bridge-on-link"}, func(t *testing.T, network bootNetwork) {
+		ctx := bootTime(t)
+		n := network.lay(t)
+		_, r := setupAndOpen(ctx, t, bootConfig(n, network.binding, uid, gid))
+		nic := newNIC(t, r, qemu.Options{})
+		delete(nic.Device, "host_mtu") // so that the guest's MTU is the lease's
+		boots := 1
+		if network.name == "bridge" {
+			boots = 2
+		}
+		for range boots {
+			launcher := n.Serve(t, uid)
+			g, err := vm.BootQEMU(ctx, vm.Config{NetNS: n.Pod.File, UID: uid, GID: gid, Boot: vm.BootAutoconf}, nic)
+			if err != nil {
+				launcher.Stop(t)
+				t.Fatalf("%v\n%s", err, launcher.Output.String())
 			}
-			for range boots {
-				launcher := n.Serve(t, uid)
-				g, err := vm.BootQEMU(ctx, vm.Config{NetNS: n.Pod.File, UID: uid, GID: gid, Boot: vm.BootAutoconf}, nic)
-				if err != nil {
-					launcher.Stop(t)
-					t.Fatalf("%v\n%s", err, launcher.Output.String())
-				}
-				checkAutoconf(ctx, t, g, n, r, network)
-				if err := g.Destroy(); err != nil {
-					t.Error(err)
-				}
-				stopLauncher(t, launcher, r.IPv4.Address.Addr())
+			checkAutoconf(ctx, t, g, n, r, network)
+			if err := g.Destroy(); err != nil {
+				t.Error(err)
 			}
-		})
-	}
+			stopLauncher(t, launcher, r.IPv4.Address.Addr())
+		}
+	})
 }
 
 // checkAutoconf checks addresses, routes, DNS and connections of a guest that vm.BootAutoconf has booted.
@@ -188,79 +206,77 @@ func checkAutoconf(ctx context.Context, t *testing.T, g *vm.Guest, n nstest.Netw
 // iPXE cannot use a /32 mask either: it then sends all frames to the Ethernet broadcast address, and no host
 // answers TCP that arrives there.
 func TestIPXE(t *testing.T) {
-	uid, gid := needGuest(t)
-	for _, network := range bootNetworks {
-		t.Run(network.name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
-			defer cancel()
-			n := network.lay(t)
-			script := bootScript + bootReport6 + bootReport4
-			if network.name == "bridge-on-link" {
-				// This iPXE learns an IPv6 router only together with a prefix on the link.
-				script = bootScript + bootReport4
+	t.Parallel()
+	uid, gid := vm.NeedGuest(t)
+	eachBoot(t, "", []string{"bridge", "bridge-on-link"}, func(t *testing.T, network bootNetwork) {
+		ctx := bootTime(t)
+		n := network.lay(t)
+		script := bootScript + bootReport6 + bootReport4
+		if network.name == "bridge-on-link" {
+			// This iPXE learns an IPv6 router only together with a prefix on the link.
+			script = bootScript + bootReport4
+		}
+		server := newBootServer(t, n.World, map[string][]byte{"/boot.ipxe": []byte(script)})
+		c := bootConfig(n, network.binding, uid, gid)
+		bootFile := "http://" + nstest.Beyond4.String() + "/boot.ipxe"
+		if network.name == "bridge" {
+			bootFile = "boot.ipxe" // by TFTP
+		}
+		c.Options.BootFile = bootFile
+		opened, r := setupAndOpen(ctx, t, c)
+		elements, err := opened.Interfaces()
+		if err != nil {
+			t.Fatal(err)
+		}
+		xml, err := elements[0].Marshal()
+		if err != nil {
+			t.Fatal(err)
+		}
+		launcher := n.Serve(t, uid)
+		g, err := vm.BootLibvirt(ctx, vm.Config{NetNS: n.Pod.File, UID: uid, GID: gid, Boot: vm.BootNetwork}, xml)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() {
+			if t.Failed() {
+				launcher.Stop(t)
+				t.Logf("console: %q\n%s", g.Console(), launcher.Output.String())
 			}
-			server := newBootServer(t, n.World, map[string][]byte{"/boot.ipxe": []byte(script)})
-			c := bootConfig(n, network.binding, uid, gid)
-			bootFile := "http://" + nstest.Beyond4.String() + "/boot.ipxe"
-			if network.name == "bridge" {
-				bootFile = "boot.ipxe" // by TFTP
+			if err := g.Destroy(); err != nil {
+				t.Error(err)
 			}
-			c.Options.BootFile = bootFile
-			opened, r := setupAndOpen(ctx, t, c)
-			elements, err := opened.Interfaces()
-			if err != nil {
-				t.Fatal(err)
-			}
-			xml, err := elements[0].Marshal()
-			if err != nil {
-				t.Fatal(err)
-			}
-			launcher := n.Serve(t, uid)
-			g, err := vm.BootLibvirt(ctx, vm.Config{NetNS: n.Pod.File, UID: uid, GID: gid, Boot: vm.BootNetwork}, xml)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer func() {
-				if t.Failed() {
-					launcher.Stop(t)
-					t.Logf("console: %q\n%s", g.Console(), launcher.Output.String())
-				}
-				if err := g.Destroy(); err != nil {
-					t.Error(err)
-				}
-			}()
+		}()
 
-			want := map[string]visit{
-				"/boot.ipxe": {"/boot.ipxe", nstest.Pod4, url.Values{}},
-				"/ipv4": {"/ipv4", nstest.Pod4, url.Values{
-					"ip": {network.address4.Addr().String()}, "netmask": {netmask(network.address4).String()}, "gateway": {network.router4.String()},
-					"dns": {nstest.Beyond4.String()}, "domain": {"example.org"}, "hostname": {"guest1"}, "mtu": {"1450"},
-					"server": {nstest.Beyond4.String()}, "file": {bootFile},
-				}},
-				"/ipv6": {"/ipv6", nstest.Pod6, url.Values{
-					"ip": {r.IPv6.Address.String()}, "gateway": {r.IPv6.Router.Address.String()}, "dns": {nstest.Beyond6.String()},
-				}},
+		want := map[string]visit{
+			"/boot.ipxe": {"/boot.ipxe", nstest.Pod4, url.Values{}},
+			"/ipv4": {"/ipv4", nstest.Pod4, url.Values{
+				"ip": {network.address4.Addr().String()}, "netmask": {netmask(network.address4).String()}, "gateway": {network.router4.String()},
+				"dns": {nstest.Beyond4.String()}, "domain": {"example.org"}, "hostname": {"guest1"}, "mtu": {"1450"},
+				"server": {nstest.Beyond4.String()}, "file": {bootFile},
+			}},
+			"/ipv6": {"/ipv6", nstest.Pod6, url.Values{
+				"ip": {r.IPv6.Address.String()}, "gateway": {r.IPv6.Router.Address.String()}, "dns": {nstest.Beyond6.String()},
+			}},
+		}
+		if network.name == "bridge-on-link" {
+			delete(want, "/ipv6")
+		}
+		boots := func() {
+			t.Helper()
+			visits, err := server.boot(ctx)
+			if err != nil {
+				t.Fatal(err)
 			}
-			if network.name == "bridge-on-link" {
-				delete(want, "/ipv6")
+			if !reflect.DeepEqual(visits, want) {
+				t.Errorf("iPXE's visits:\n%v, want\n%v", visits, want)
 			}
-			boots := func() {
-				t.Helper()
-				visits, err := server.boot(ctx)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if !reflect.DeepEqual(visits, want) {
-					t.Errorf("iPXE's visits:\n%v, want\n%v", visits, want)
-				}
-				stopLauncher(t, launcher, r.IPv4.Address.Addr(), r.IPv6.Address)
-			}
-			boots()
-			launcher = n.Serve(t, uid)
-			server.next <- "autoboot net0"
-			boots()
-		})
-	}
+			stopLauncher(t, launcher, r.IPv4.Address.Addr(), r.IPv6.Address)
+		}
+		boots()
+		launcher = n.Serve(t, uid)
+		server.next <- "autoboot net0"
+		boots()
+	})
 }
 
 // learned6 is where iPXE reports what it has learned, by IPv6. It is a unique local address: this iPXE

@@ -58,11 +58,11 @@ func bootDirect(ctx context.Context, t *testing.T, n nstest.Network, c phase1.Co
 // TestPasst boots a guest behind passt, which an unprivileged libvirt starts. It tests passt's DHCP,
 // connections out, a port below 1024 (which needs the first sysctl) and pings (which need the second).
 func TestPasst(t *testing.T) {
-	uid, gid := needGuest(t)
+	t.Parallel()
+	uid, gid := vm.NeedGuest(t)
 	n := nstest.NewNetwork(t)
 	before := n.Pod.Dump()
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
-	defer cancel()
+	ctx := bootTime(t)
 	c := phase1.Config{NetNS: n.Pod.File, Spec: infra.Spec{
 		NIC: "eth0", State: n.State, Owner: infra.Owner{UID: uint32(uid), GID: uint32(gid)},
 		Binding: infra.Passt{Ports: []infra.Ports{{First: 80, Guest: vm.AnswerPort}}},
@@ -156,10 +156,10 @@ func askFirst(from *nstest.Namespace, to netip.AddrPort) (answer vm.Answer, err 
 // TestMacvtap boots a guest on a macvtap whose character device belongs to the libvirt user. The guest is
 // on the network of the macvtap's parent link, with addresses that it configures itself.
 func TestMacvtap(t *testing.T) {
-	uid, gid := needGuest(t)
+	t.Parallel()
+	uid, gid := vm.NeedGuest(t)
 	n := nstest.NewMacvtap(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
-	defer cancel()
+	ctx := bootTime(t)
 	c := phase1.Config{NetNS: n.Pod.File, Spec: infra.Spec{
 		NIC: "eth0", State: n.State, Owner: infra.Owner{UID: uint32(uid), GID: uint32(gid)},
 		Binding: infra.Macvtap{}, Queues: 2,

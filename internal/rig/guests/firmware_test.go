@@ -1,30 +1,19 @@
 package guests_test
 
 import (
-	"context"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/guestwire/guestwire/domain/qemu"
 	"github.com/guestwire/guestwire/internal/rig/vm"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
-// eachBoot runs the test for each network, or for the one whose gateway is outside of the guest's network.
-func eachBoot(t *testing.T, name string, test func(t *testing.T, network bootNetwork)) {
-	t.Helper()
-	for _, network := range bootNetworks {
-		if *clients == "all" || network.name == "bridge-on-link" {
-			t.Run(name+network.name, func(t *testing.T) { test(t, network) })
-		}
-	}
-}
-
 // TestUEFI boots from the network by Debian's OVMF: by TFTP, and by HTTP, which OVMF tries after TFTP has failed. What is
 // booted is Debian's GRUB, which has a network stack of its own and fetches its configuration from the same server.
 func TestUEFI(t *testing.T) {
-	uid, gid := needGuest(t)
+	t.Parallel()
+	uid, gid := vm.NeedGuest(t)
 	grub, err := vm.GRUB()
 	if err != nil {
 		t.Fatal(err)
@@ -33,9 +22,8 @@ func TestUEFI(t *testing.T) {
 		if name == "HTTP" && *clients != "all" {
 			continue
 		}
-		eachBoot(t, name+"/", func(t *testing.T, network bootNetwork) {
-			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
-			defer cancel()
+		eachBoot(t, name+"/", []string{"bridge-on-link"}, func(t *testing.T, network bootNetwork) {
+			ctx := bootTime(t)
 			n := network.lay(t)
 			server := newBootServer(t, n.World, map[string][]byte{"/grub.efi": grub})
 			c := bootConfig(n, network.binding, uid, gid)

@@ -46,7 +46,8 @@ func wire(t *testing.T, n nstest.Network, b infra.Binding, change func(*infra.Sp
 // TestLauncher boots Linux under the launcher, and the launcher under the agent: several queues by descriptors, a macvtap by
 // its device, and passt, which the launcher starts. The guest's end is the launcher's.
 func TestLauncher(t *testing.T) {
-	uid, gid := needGuest(t)
+	t.Parallel()
+	uid, gid := vm.NeedGuest(t)
 	for _, test := range []struct {
 		binding infra.Binding
 		lay     func(testing.TB) nstest.Network
@@ -57,9 +58,9 @@ func TestLauncher(t *testing.T) {
 		{infra.Macvtap{}, nstest.NewMacvtap, 2},
 	} {
 		t.Run(test.binding.Kind(), func(t *testing.T) {
+			t.Parallel()
 			n := test.lay(t)
-			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
-			defer cancel()
+			ctx := bootTime(t)
 			wire(t, n, test.binding, func(s *infra.Spec) {
 				s.Owner, s.Queues = infra.Owner{UID: uint32(uid), GID: uint32(gid)}, test.queues
 				if _, bridge := test.binding.(infra.Bridge); !bridge {
@@ -129,7 +130,8 @@ func TestLauncher(t *testing.T) {
 // TestLauncherPlug: with -plug the launcher plugs the NIC of a new record into the guest, and unplugs the NIC when the record is
 // removed. Until then Teardown refuses.
 func TestLauncherPlug(t *testing.T) {
-	uid, gid := needGuest(t)
+	t.Parallel()
+	uid, gid := vm.NeedGuest(t)
 	n := nstest.NewNetwork(t)
 	owner := infra.Owner{UID: uint32(uid), GID: uint32(gid)}
 	wire(t, n, infra.Redirect{}, func(s *infra.Spec) { s.Owner = owner })
@@ -138,8 +140,7 @@ func TestLauncherPlug(t *testing.T) {
 	n.World.IP("link set pod2 up")
 	n.Pod.IP("addr add 10.7.0.2/24 dev net1")
 	n.Pod.IP("link set net1 up")
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
-	defer cancel()
+	ctx := bootTime(t)
 	temp := nstest.Dir(t)
 	if err := os.Chown(temp, uid, gid); err != nil {
 		t.Fatal(err)
@@ -204,8 +205,8 @@ func TestLauncherPlug(t *testing.T) {
 // TestLauncherPlugKept: a guest that does not give a device up, as a machine without an operating system, keeps only this device
 // from being unplugged. A NIC that is set up meanwhile is plugged, and the launcher says what it waits for.
 func TestLauncherPlugKept(t *testing.T) {
-	needGuest(t)
 	t.Parallel()
+	vm.NeedGuest(t)
 	n := nstest.NewNetwork(t)
 	wire(t, n, infra.Redirect{}, nil)
 	for i := range 2 {

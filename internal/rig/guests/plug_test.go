@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/domain"
@@ -114,13 +113,14 @@ func inUse(ctx context.Context, t *testing.T, c phase1.Config) {
 }
 
 // TestPlugSecond plugs a second NIC into a guest that runs, beside its first. The second NIC does not take the first one's
-// traffic. The network of the second NIC is swapped: the guest sees the same device, with the same MAC, on another network.
+// traffic. The network of the second NIC is swapped: the guest sees the same device, with the same MAC, on another network. The
+// NIC is plugged with its link down.
 func TestPlugSecond(t *testing.T) {
-	uid, gid := needGuest(t)
+	t.Parallel()
+	uid, gid := vm.NeedGuest(t)
 	n := nstest.NewNetwork(t)
 	secondNIC(n)
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
-	defer cancel()
+	ctx := bootTime(t)
 	config := func(nic string, b infra.Binding) phase1.Config {
 		return phase1.Config{NetNS: n.Pod.File, Spec: infra.Spec{
 			NIC: nic, Binding: b, State: n.State, Owner: infra.Owner{UID: uint32(uid), GID: uint32(gid)},
@@ -165,12 +165,16 @@ func TestPlugSecond(t *testing.T) {
 		if mac = r.MAC; mac.IsZero() {
 			t.Fatal("the record has no MAC")
 		}
+		r.Device.LinkState = "down"
 		nic := newNIC(t, r, qemu.Options{Bus: vm.PlugBus})
 		for range network.times {
 			if err := nic.Plug(execute(ctx, q)); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := g.Until(ctx, "test -e /sys/class/net/eth1"); err != nil {
+			if _, err := g.Until(ctx, "ip link set eth1 up && test $(cat /sys/class/net/eth1/carrier) = 0"); err != nil {
+				t.Fatalf("a NIC whose link is down: %v", err)
+			}
+			if err := q.Execute(ctx, "set_link", nic.Link(true)); err != nil {
 				t.Fatal(err)
 			}
 			mustLease(ctx, t, g, r, routes)
@@ -210,11 +214,11 @@ func TestPlugSecond(t *testing.T) {
 // TestLibvirtPlug attaches a second NIC to a libvirt guest that runs, by the element that package domain makes of the record;
 // takes its link down and up; and detaches it by the same element, which frees the tap.
 func TestLibvirtPlug(t *testing.T) {
-	uid, gid := needGuest(t)
+	t.Parallel()
+	uid, gid := vm.NeedGuest(t)
 	n := nstest.NewNetwork(t)
 	secondNIC(n)
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
-	defer cancel()
+	ctx := bootTime(t)
 	config := func(nic string, b infra.Binding) phase1.Config {
 		return phase1.Config{NetNS: n.Pod.File, Spec: infra.Spec{
 			NIC: nic, Binding: b, State: n.State, Owner: infra.Owner{UID: uint32(uid), GID: uint32(gid)},

@@ -17,7 +17,8 @@ import (
 // TestReadmeLauncher: the README's launcher boots Linux, which is the pod on the network; and the pod gets its network
 // back, however the launcher ends.
 func TestReadmeLauncher(t *testing.T) {
-	needGuest(t)
+	t.Parallel()
+	vm.NeedGuest(t)
 	program := nstest.Program(t, "examples/qemu")
 	boot, err := vm.NewDirectBoot(nstest.Dir(t), "readme")
 	if err != nil {

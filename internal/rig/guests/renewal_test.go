@@ -120,36 +120,32 @@ func TestRenewal(t *testing.T) {
 	}
 }
 
-// TestRenewalManagers is TestRenewal with a guest in QEMU. NetworkManager is left out: after the refusal of its earlier
+// TestRenewalManagers is TestRenewal with systemd-networkd in a guest in QEMU. NetworkManager is left out: after the refusal of its earlier
 // address it asks for that address again, with pauses that grow, and has not taken the other one within a minute.
 func TestRenewalManagers(t *testing.T) {
-	uid, gid := needGuest(t)
-	for name, boot := range map[string]vm.Boot{"systemd-networkd": vm.BootNetworkd} {
-		t.Run(name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
-			defer cancel()
-			n := networks[0].lay(t)
-			c := bootConfig(n, infra.Bridge{}, uid, gid)
-			c.Options.LeaseSeconds = renewalLease
-			_, r := setupAndOpen(ctx, t, c)
-			launcher := n.Serve(t, uid)
-			nic := newNIC(t, r, qemu.Options{})
-			guest := bootQEMU(ctx, t, vm.Config{NetNS: n.Pod.File, UID: uid, GID: gid, Name: "guest1", Boot: boot}, nic)
-			defer func() {
-				if t.Failed() {
-					out, err := guest.Run(ctx, "cat /run/manager; ip addr")
-					t.Logf("guest: %s, %v\nlauncher: %s", out, err, launcher.Output.String())
-				}
-			}()
-			q, err := guest.QMP(ctx)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer q.Close()
-			checkRenewal(ctx, t, n.State, renewing{
-				run:  guest.Run,
-				link: func(ctx context.Context, up bool) error { return q.Execute(ctx, "set_link", nic.Link(up)) },
-			})
-		})
+	t.Parallel()
+	uid, gid := vm.NeedGuest(t)
+	ctx := bootTime(t)
+	n := networks[0].lay(t)
+	c := bootConfig(n, infra.Bridge{}, uid, gid)
+	c.Options.LeaseSeconds = renewalLease
+	_, r := setupAndOpen(ctx, t, c)
+	launcher := n.Serve(t, uid)
+	nic := newNIC(t, r, qemu.Options{})
+	guest := bootQEMU(ctx, t, vm.Config{NetNS: n.Pod.File, UID: uid, GID: gid, Name: "guest1", Boot: vm.BootNetworkd}, nic)
+	defer func() {
+		if t.Failed() {
+			out, err := guest.Run(ctx, "cat /run/manager; ip addr")
+			t.Logf("guest: %s, %v\nlauncher: %s", out, err, launcher.Output.String())
+		}
+	}()
+	q, err := guest.QMP(ctx)
+	if err != nil {
+		t.Fatal(err)
 	}
+	defer q.Close()
+	checkRenewal(ctx, t, n.State, renewing{
+		run:  guest.Run,
+		link: func(ctx context.Context, up bool) error { return q.Execute(ctx, "set_link", nic.Link(up)) },
+	})
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/rig/vm"
@@ -18,31 +19,26 @@ import (
 	"github.com/guestwire/guestwire/phase2"
 )
 
-// needGuest skips the test if this machine cannot boot a guest, and returns the user who runs libvirt.
-func needGuest(t *testing.T) (uid, gid int) {
-	t.Helper()
-	nstest.Need(t)
-	nstest.NeedTaps(t)
-	nstest.NeedRoot(t, "the test needs two users")
-	if err := vm.Missing(); err != nil {
-		nstest.Skip(t, "no guest can be booted: "+err.Error())
-	}
-	uid, gid, err := vm.LibvirtUser()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return uid, gid
+// bootTime is the context of a test that boots guests, which are emulated beside others.
+func bootTime(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Minute)
+	t.Cleanup(cancel)
+	return ctx
 }
 
 // TestLibvirt gives a pod's network to a Linux guest under an unprivileged libvirt. The launcher serves the
 // guest. The test checks who answers whom.
 func TestLibvirt(t *testing.T) {
-	uid, gid := needGuest(t)
+	t.Parallel()
+	uid, gid := vm.NeedGuest(t)
 	for _, b := range []infra.Binding{infra.Bridge{}, infra.Redirect{}, infra.Masquerade{}} {
+		if b.Kind() != cache.BindingBridge && *clients != "all" {
+			continue // TestLibvirtPlug has these
+		}
 		t.Run(b.Kind(), func(t *testing.T) {
+			t.Parallel()
 			n := nstest.NewNetwork(t)
-			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
-			defer cancel()
+			ctx := bootTime(t)
 			c := phase1.Config{NetNS: n.Pod.File, Spec: infra.Spec{
 				NIC: "eth0", Binding: b, State: n.State,
 				Owner: infra.Owner{UID: uint32(uid), GID: uint32(gid)},

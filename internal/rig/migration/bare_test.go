@@ -69,7 +69,7 @@ type measures struct {
 // moveBare moves a guest between two bare bridges.
 func moveBare(t testing.TB) measures {
 	t.Helper()
-	uid, gid := needGuest(t)
+	uid, gid := vm.NeedGuest(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	l := newLAN(t)

@@ -36,22 +36,6 @@ var broadcast4 = net.IPv4(10, 244, 1, 255)
 // outPort is where the world listens for the guest's connections.
 const outPort = 4711
 
-// needGuest skips the test if this machine cannot boot a guest. The user owns the taps.
-func needGuest(t testing.TB) (uid, gid int) {
-	t.Helper()
-	nstest.Need(t)
-	nstest.NeedTaps(t)
-	nstest.NeedRoot(t, "the test needs two users")
-	if err := vm.Missing(); err != nil {
-		nstest.Skip(t, err.Error())
-	}
-	uid, gid, err := vm.LibvirtUser()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return uid, gid
-}
-
 // lan is a layer 2 with the gateway: a bridge in the world, whose ports are pods of several nodes.
 type lan struct {
 	t     testing.TB

@@ -16,7 +16,7 @@ import (
 func TestMigrationLibvirt(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
-	uid, gid := needGuest(t)
+	uid, gid := vm.NeedGuest(t)
 	l := newLAN(t)
 	from := &node{pod: l.pod(guestMAC, podAddresses...), t: t, binding: infra.Bridge{}, uid: uid, gid: gid}
 	from.connect()

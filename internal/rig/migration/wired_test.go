@@ -50,7 +50,7 @@ func (n *node) vm() vm.Config {
 func source(ctx context.Context, p *pod, binding infra.Binding) *node {
 	t := p.lan.t
 	t.Helper()
-	uid, gid := needGuest(t)
+	uid, gid := vm.NeedGuest(t)
 	n := &node{pod: p, t: t, binding: binding, uid: uid, gid: gid}
 	p.connect()
 	n.setup(ctx, n.config())

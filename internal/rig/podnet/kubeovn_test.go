@@ -14,6 +14,7 @@ import (
 // and packets between the nodes' pods pass the tunnel. Otherwise the row of Kube-OVN would prove no more than a
 // network of one node.
 func TestVPC(t *testing.T) {
+	t.Parallel()
 	l, v := layKubeOVN(t, true)
 	station := func(name string) Station {
 		for _, s := range l.Stations {

@@ -17,6 +17,7 @@ import (
 
 // TestWire: in a namespace without addresses, the guest gets its configuration from OVN.
 func TestWire(t *testing.T) {
+	t.Parallel()
 	l := ovnKubernetesVM.Lay(t)
 	for _, s := range l.Stations {
 		s.Namespace.Listen(s.Name, ":9000")
@@ -24,7 +25,7 @@ func TestWire(t *testing.T) {
 	before := l.Pod.Settled()
 	for _, b := range []infra.Binding{infra.Bridge{}, infra.Redirect{}, infra.Masquerade{}} {
 		t.Run(b.Kind(), func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			n := nstest.Network{Pod: l.Pod, State: nstest.Dir(t)}
 			c := phase1.Config{NetNS: l.Pod.File, Spec: infra.Spec{
@@ -85,6 +86,7 @@ func TestWire(t *testing.T) {
 func TestPortSecurity(t *testing.T) {
 	for _, n := range []Network{kubeOVN, ovnKubernetes} {
 		t.Run(n.Name, func(t *testing.T) {
+			t.Parallel()
 			l := n.Lay(t)
 			state := nstest.Dir(t)
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

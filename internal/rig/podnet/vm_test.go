@@ -18,29 +18,20 @@ import (
 // TestLinux gives some of the networks to a Linux guest. The guest must reach the same stations, and be reached by
 // the same stations, as a process in the namespace.
 func TestLinux(t *testing.T) {
-	nstest.Need(t)
-	nstest.NeedTaps(t)
-	nstest.NeedRoot(t, "the test needs two users")
-	if err := vm.Missing(); err != nil {
-		nstest.Skip(t, "no guest can be booted: "+err.Error())
-	}
-	uid, gid, err := vm.LibvirtUser()
-	if err != nil {
-		t.Fatal(err)
-	}
+	uid, gid := vm.NeedGuest(t)
 	for _, test := range []struct {
 		network string
 		binding infra.Binding
 	}{
-		{"bridge", infra.Redirect{}},
 		{"Calico, VXLAN", infra.Bridge{}},
 		{"Terway ENI multi-IP, veth", infra.Redirect{}},
 		{"Podman's bridge", infra.Masquerade{}},
 	} {
 		t.Run(test.network+", "+test.binding.Kind(), func(t *testing.T) {
+			t.Parallel()
 			l := Networks[slices.IndexFunc(Networks, func(n Network) bool { return n.Name == test.network })].Lay(t)
 			known := l.ready(t).askProcess(t, tcp).answeredBy("guest1")
-			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+			ctx, cancel := context.WithTimeout(t.Context(), 6*time.Minute)
 			defer cancel()
 			n := nstest.Network{Pod: l.Pod, State: nstest.Dir(t)}
 			if _, err := phase1.Setup(ctx, phase1.Config{NetNS: l.Pod.File, Spec: infra.Spec{

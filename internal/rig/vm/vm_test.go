@@ -34,24 +34,10 @@ var (
 
 const testMTU = 1400
 
-// needGuest skips the test if this machine cannot boot a guest.
-func needGuest(t *testing.T) {
-	t.Helper()
-	nstest.Need(t)
-	nstest.NeedTaps(t)
-	nstest.NeedRoot(t, "the test needs two users")
-	if err := Missing(); err != nil {
-		nstest.Skip(t, err.Error())
-	}
-}
-
 // newNetwork creates a namespace with a bridge, on it the user's taps tap0, tap1 and tap2, and multi0 with two queues.
 func newNetwork(t *testing.T) Config {
 	t.Helper()
-	uid, gid, err := LibvirtUser()
-	if err != nil {
-		t.Fatal(err)
-	}
+	uid, gid := NeedGuest(t)
 	namespace := nstest.New(t, "lan").File
 	script := fmt.Sprintf(`set -e
 ip link set lo up
@@ -161,7 +147,6 @@ func newElement(t *testing.T, tap string, mac cache.MAC, queues int, device cach
 
 // TestDevices boots one guest with several devices. Each device gets its driver, its queues and a lease.
 func TestDevices(t *testing.T) {
-	needGuest(t)
 	cfg := newNetwork(t)
 	cfg.CPUs = 2
 	serve4(t, cfg.NetNS)
@@ -213,7 +198,7 @@ func TestDevices(t *testing.T) {
 // TestGolden: libvirt accepts the golden elements of package domain and keeps all of their content. The test runs with
 // Debian 12's libvirt and a newer one. The older one must reject passt.
 func TestGolden(t *testing.T) {
-	needGuest(t)
+	NeedGuest(t)
 	files, err := filepath.Glob("../../../domain/testdata/*.xml")
 	if err != nil || len(files) == 0 {
 		t.Fatalf("golden elements: %v, %v", files, err)
@@ -312,7 +297,6 @@ func compareElement(t *testing.T, file, element, definition string) {
 
 // TestBootErrors: a boot that cannot succeed fails at once, with the reason, and leaves nothing behind.
 func TestBootErrors(t *testing.T) {
-	needGuest(t)
 	cfg := newNetwork(t)
 	root := cfg
 	root.UID = 0
@@ -360,7 +344,7 @@ func TestBootErrors(t *testing.T) {
 
 // TestOrphans: the guest reads each line of the console in whole, also while programs end whose parents have ended.
 func TestOrphans(t *testing.T) {
-	needGuest(t)
+	NeedGuest(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	g, err := BootQEMU(ctx, newNetwork(t))
