@@ -20,6 +20,7 @@ const (
 // TestAppArmor: the launcher lives under the profile of the documentation, and what no launcher needs is denied, even to
 // root.
 func TestAppArmor(t *testing.T) {
+	t.Parallel()
 	parser := tool(t, "sbin/apparmor_parser", "--base", unpacked.Path("confine/etc/apparmor.d"), "--replace", "--skip-cache", "--config-file", os.DevNull, appArmorProfile)
 	if !inStockKernel(t, "security=apparmor") {
 		return

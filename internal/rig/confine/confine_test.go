@@ -63,9 +63,9 @@ func beVMM(name, mac string) error {
 	return errors.Join(err, g.Close())
 }
 
-// inStockKernel runs the test that calls it under Debian's kernel with the arguments, as this package's test binary,
-// and returns true there. In this process it returns false, after that run.
-func inStockKernel(t *testing.T, arguments string) bool {
+// inStockKernel runs the test that calls it under Debian's kernel with the arguments, as this package's test binary with
+// further variables, and returns true there. In this process it returns false, after that run.
+func inStockKernel(t *testing.T, arguments string, variables ...string) bool {
 	t.Helper()
 	if nstest.Emulated {
 		return true
@@ -87,9 +87,11 @@ func inStockKernel(t *testing.T, arguments string) bool {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("go test -c: %v\n%s", err, out)
 	}
-	cmd := exec.Command(stockkernel, "-timeout", "3m", "-append", arguments, "-env", "GUESTWIRE_BIN="+programs, "-env", "GUESTWIRE_SANDBOX=",
-		"--", binary, "-test.v", "-test.run", "^"+t.Name()+"$")
-	out, err := cmd.CombinedOutput()
+	args := []string{"-timeout", "6m", "-append", arguments}
+	for _, v := range append(variables, "GUESTWIRE_BIN="+programs, "GUESTWIRE_SANDBOX=") {
+		args = append(args, "-env", v)
+	}
+	out, err := exec.Command(stockkernel, append(args, "--", binary, "-test.v", "-test.run", "^"+t.Name()+"$")...).CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "--- PASS: "+t.Name()) {
 		t.Errorf("under the stock kernel: %v\n%s", err, out)
 	} else if testing.Verbose() {

@@ -16,16 +16,17 @@ import (
 // another domain does not, and the caller checks, repairs and tears down. Without it the launcher's domain is denied. A
 // context that does not exist, or that the policy forbids, is refused before a change.
 func TestSELinux(t *testing.T) {
+	t.Parallel()
 	const compiled = "GUESTWIRE_CONFINE_POLICY"
+	var policy string
 	if !nstest.Emulated {
-		policy := filepath.Join(nstest.Dir(t), "policy")
+		policy = filepath.Join(nstest.Dir(t), "policy")
 		out, err := tool(t, "usr/bin/secilc", "-c", "33", "-o", policy, "-f", os.DevNull, "testdata/policy.cil").CombinedOutput()
 		if err != nil {
 			t.Fatalf("secilc: %v\n%s", err, out)
 		}
-		t.Setenv(compiled, policy)
 	}
-	if !inStockKernel(t, "security=selinux selinux=1 enforcing=1") {
+	if !inStockKernel(t, "security=selinux selinux=1 enforcing=1", compiled+"="+policy) {
 		return
 	}
 	loadPolicy(t, os.Getenv(compiled))
