@@ -30,15 +30,11 @@ import (
 
 // bootConfig is the Setup configuration for both boot clients.
 func bootConfig(n nstest.Network, b infra.Binding, uid, gid int) phase1.Config {
-	return phase1.Config{NetNS: n.Pod.File, Spec: infra.Spec{
-		NIC: "eth0", Binding: b, State: n.State,
-		Owner: infra.Owner{UID: uint32(uid), GID: uint32(gid)},
-		DNS:   &cache.DNS{Servers: []netip.Addr{nstest.Beyond4, nstest.Beyond6}, Search: []string{"example.org", "example.net"}},
-		Options: cache.Options{
-			Hostname: "guest1", NTP: []netip.Addr{nstest.Beyond4}, TFTPServer: nstest.Beyond4.String(), BootFile: "boot.ipxe",
-		},
-		Device: cache.Device{BootOrder: 1},
-	}}
+	c := configOf(n, "eth0", b, uid, gid)
+	c.DNS = &cache.DNS{Servers: []netip.Addr{nstest.Beyond4, nstest.Beyond6}, Search: []string{"example.org", "example.net"}}
+	c.Options = cache.Options{Hostname: "guest1", NTP: []netip.Addr{nstest.Beyond4}, TFTPServer: nstest.Beyond4.String(), BootFile: "boot.ipxe"}
+	c.Device.BootOrder = 1
+	return c
 }
 
 // setupAndOpen wires the pod and returns its VM and the only record.
@@ -224,26 +220,12 @@ func TestIPXE(t *testing.T) {
 		}
 		c.Options.BootFile = bootFile
 		opened, r := setupAndOpen(ctx, t, c)
-		elements, err := opened.Interfaces()
-		if err != nil {
-			t.Fatal(err)
-		}
-		xml, err := elements[0].Marshal()
-		if err != nil {
-			t.Fatal(err)
-		}
 		launcher := n.Serve(t, uid)
-		g, err := vm.BootLibvirt(ctx, vm.Config{NetNS: n.Pod.File, UID: uid, GID: gid, Boot: vm.BootNetwork}, xml)
-		if err != nil {
-			t.Fatal(err)
-		}
+		g := bootLibvirt(ctx, t, vm.Config{NetNS: n.Pod.File, UID: uid, GID: gid, Boot: vm.BootNetwork}, opened)
 		defer func() {
 			if t.Failed() {
 				launcher.Stop(t)
 				t.Logf("console: %q\n%s", g.Console(), launcher.Output.String())
-			}
-			if err := g.Destroy(); err != nil {
-				t.Error(err)
 			}
 		}()
 

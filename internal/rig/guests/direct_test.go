@@ -14,38 +14,15 @@ import (
 	"github.com/guestwire/guestwire/internal/rig/vm"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 	"github.com/guestwire/guestwire/phase1"
-	"github.com/guestwire/guestwire/phase2"
 )
 
 // bootDirect wires the NIC and boots a guest with the record's libvirt element. It waits until the launcher
 // logs that the record has no responder.
 func bootDirect(ctx context.Context, t *testing.T, n nstest.Network, c phase1.Config, cfg vm.Config) *vm.Guest {
 	t.Helper()
-	if _, err := phase1.Setup(ctx, c); err != nil {
-		t.Fatal(err)
-	}
+	network, _ := setupAndOpen(ctx, t, c)
 	launcher := n.Serve(t, cfg.UID)
-	network, err := phase2.Open(n.State)
-	if err != nil {
-		t.Fatal(err)
-	}
-	elements, err := network.Interfaces()
-	if err != nil {
-		t.Fatal(err)
-	}
-	xml, err := elements[0].Marshal()
-	if err != nil {
-		t.Fatal(err)
-	}
-	g, err := vm.BootLibvirt(ctx, cfg, xml)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := g.Destroy(); err != nil {
-			t.Error(err)
-		}
-	})
+	g := bootLibvirt(ctx, t, cfg, network)
 	nstest.Eventually(t, func() error {
 		if !strings.Contains(launcher.Output.String(), "no responder") {
 			return fmt.Errorf("the launcher says %q", launcher.Output.String())
@@ -63,10 +40,7 @@ func TestPasst(t *testing.T) {
 	n := nstest.NewNetwork(t)
 	before := n.Pod.Dump()
 	ctx := bootTime(t)
-	c := phase1.Config{NetNS: n.Pod.File, Spec: infra.Spec{
-		NIC: "eth0", State: n.State, Owner: infra.Owner{UID: uint32(uid), GID: uint32(gid)},
-		Binding: infra.Passt{Ports: []infra.Ports{{First: 80, Guest: vm.AnswerPort}}},
-	}}
+	c := configOf(n, "eth0", infra.Passt{Ports: []infra.Ports{{First: 80, Guest: vm.AnswerPort}}}, uid, gid)
 	g := bootDirect(ctx, t, n, c, vm.Config{NetNS: n.Pod.File, UID: uid, GID: gid, Name: "guest1", Backport: true})
 	lease4, err := g.Lease4(ctx, "eth0")
 	if err != nil || lease4["ip"] != nstest.Pod4.String() || lease4["router"] != nstest.Gateway4.String() {
@@ -160,10 +134,8 @@ func TestMacvtap(t *testing.T) {
 	uid, gid := vm.NeedGuest(t)
 	n := nstest.NewMacvtap(t)
 	ctx := bootTime(t)
-	c := phase1.Config{NetNS: n.Pod.File, Spec: infra.Spec{
-		NIC: "eth0", State: n.State, Owner: infra.Owner{UID: uint32(uid), GID: uint32(gid)},
-		Binding: infra.Macvtap{}, Queues: 2,
-	}}
+	c := configOf(n, "eth0", infra.Macvtap{}, uid, gid)
+	c.Queues = 2
 	g := bootDirect(ctx, t, n, c, vm.Config{NetNS: n.Pod.File, UID: uid, GID: gid, Name: "guest1", CPUs: 2})
 	// There is no DHCP server. The guest's client, or its script, would remove the addresses again. Until the script is
 	// executed, its process has the client's name.

@@ -165,9 +165,8 @@ func TestLauncherPlug(t *testing.T) {
 		{infra.Redirect{}, 2, "10.7.0.2", netip.MustParseAddr("10.7.0.1")},
 		{infra.Masquerade{}, 1, "10.0.2.2", netip.MustParseAddr("10.0.2.1")},
 	} {
-		config := phase1.Config{NetNS: n.Pod.File, Spec: infra.Spec{
-			NIC: "net1", Binding: c.binding, State: n.State, Queues: c.queues, Owner: owner, Options: cache.Options{NoDefaultRoute: true},
-		}}
+		config := configOf(n, "net1", c.binding, uid, gid)
+		config.Queues, config.Options.NoDefaultRoute = c.queues, true
 		if _, err := phase1.Setup(ctx, config); err != nil {
 			t.Fatal(err)
 		}

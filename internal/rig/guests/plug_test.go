@@ -121,12 +121,7 @@ func TestPlugSecond(t *testing.T) {
 	n := nstest.NewNetwork(t)
 	secondNIC(n)
 	ctx := bootTime(t)
-	config := func(nic string, b infra.Binding) phase1.Config {
-		return phase1.Config{NetNS: n.Pod.File, Spec: infra.Spec{
-			NIC: nic, Binding: b, State: n.State, Owner: infra.Owner{UID: uint32(uid), GID: uint32(gid)},
-		}}
-	}
-	first := config("eth0", infra.Bridge{})
+	first := configOf(n, "eth0", infra.Bridge{}, uid, gid)
 	r0, err := phase1.Setup(ctx, first)
 	if err != nil {
 		t.Fatal(err)
@@ -156,7 +151,7 @@ func TestPlugSecond(t *testing.T) {
 		{func() infra.Binding { return infra.Bridge{MAC: mac} }, 1},
 		{func() infra.Binding { return infra.Masquerade{MAC: mac} }, 1},
 	} {
-		c := config("net1", network.binding())
+		c := configOf(n, "net1", network.binding(), uid, gid)
 		c.Options.NoDefaultRoute = true
 		r, err := phase1.Setup(ctx, c)
 		if err != nil {
@@ -219,11 +214,6 @@ func TestLibvirtPlug(t *testing.T) {
 	n := nstest.NewNetwork(t)
 	secondNIC(n)
 	ctx := bootTime(t)
-	config := func(nic string, b infra.Binding) phase1.Config {
-		return phase1.Config{NetNS: n.Pod.File, Spec: infra.Spec{
-			NIC: nic, Binding: b, State: n.State, Owner: infra.Owner{UID: uint32(uid), GID: uint32(gid)},
-		}}
-	}
 	element := func(c phase1.Config) (cache.Record, string) {
 		t.Helper()
 		r, err := phase1.Setup(ctx, c)
@@ -240,7 +230,7 @@ func TestLibvirtPlug(t *testing.T) {
 		}
 		return r, xml
 	}
-	_, xml := element(config("eth0", infra.Redirect{}))
+	_, xml := element(configOf(n, "eth0", infra.Redirect{}, uid, gid))
 	n.Serve(t, uid)
 	g, err := vm.BootLibvirt(ctx, vm.Config{NetNS: n.Pod.File, UID: uid, GID: gid, Name: "guest1", PlugPorts: 1}, xml)
 	if err != nil {
@@ -265,7 +255,7 @@ func TestLibvirtPlug(t *testing.T) {
 		}
 	}
 	for _, b := range []infra.Binding{infra.Masquerade{}, infra.Bridge{}} {
-		c := config("net1", b)
+		c := configOf(n, "net1", b, uid, gid)
 		c.Queues, c.Options.NoDefaultRoute = 2, true
 		r, xml := element(c)
 		file := filepath.Join(nstest.Dir(t), "net1.xml")

@@ -81,9 +81,8 @@ func TestQEMU(t *testing.T) {
 	uid, gid := vm.NeedGuest(t)
 	n := nstest.NewNetwork(t)
 	ctx := bootTime(t)
-	config := phase1.Config{NetNS: n.Pod.File, Spec: infra.Spec{
-		NIC: "eth0", Binding: infra.Redirect{}, State: n.State, Queues: 2, Owner: infra.Owner{UID: uint32(uid), GID: uint32(gid)},
-	}}
+	config := configOf(n, "eth0", infra.Redirect{}, uid, gid)
+	config.Queues = 2
 	r, err := phase1.Setup(ctx, config)
 	if err != nil {
 		t.Fatal(err)

@@ -26,6 +26,36 @@ func bootTime(t *testing.T) context.Context {
 	return ctx
 }
 
+// configOf is the configuration of a NIC for a guest whose VMM runs as the user.
+func configOf(n nstest.Network, nic string, b infra.Binding, uid, gid int) phase1.Config {
+	return phase1.Config{NetNS: n.Pod.File, Spec: infra.Spec{
+		NIC: nic, Binding: b, State: n.State, Owner: infra.Owner{UID: uint32(uid), GID: uint32(gid)},
+	}}
+}
+
+// bootLibvirt boots a guest under libvirt by the element of the only record, and ends it with the test.
+func bootLibvirt(ctx context.Context, t *testing.T, cfg vm.Config, network *phase2.VM) *vm.Guest {
+	t.Helper()
+	elements, err := network.Interfaces()
+	if err != nil {
+		t.Fatal(err)
+	}
+	xml, err := elements[0].Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, err := vm.BootLibvirt(ctx, cfg, xml)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := g.Destroy(); err != nil {
+			t.Error(err)
+		}
+	})
+	return g
+}
+
 // TestLibvirt gives a pod's network to a Linux guest under an unprivileged libvirt. The launcher serves the
 // guest. The test checks who answers whom.
 func TestLibvirt(t *testing.T) {
@@ -39,37 +69,10 @@ func TestLibvirt(t *testing.T) {
 			t.Parallel()
 			n := nstest.NewNetwork(t)
 			ctx := bootTime(t)
-			c := phase1.Config{NetNS: n.Pod.File, Spec: infra.Spec{
-				NIC: "eth0", Binding: b, State: n.State,
-				Owner: infra.Owner{UID: uint32(uid), GID: uint32(gid)},
-			}}
-			if _, err := phase1.Setup(ctx, c); err != nil {
-				t.Fatal(err)
-			}
+			c := configOf(n, "eth0", b, uid, gid)
+			network, r := setupAndOpen(ctx, t, c)
 			launcher := n.Serve(t, uid)
-			network, err := phase2.Open(n.State)
-			if err != nil {
-				t.Fatal(err)
-			}
-			elements, err := network.Interfaces()
-			if err != nil {
-				t.Fatal(err)
-			}
-			xml, err := elements[0].Marshal()
-			if err != nil {
-				t.Fatal(err)
-			}
-			g, err := vm.BootLibvirt(ctx, vm.Config{NetNS: n.Pod.File, UID: uid, GID: gid, Name: "guest1"}, xml)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer func() {
-				if err := g.Destroy(); err != nil {
-					t.Error(err)
-				}
-			}()
-
-			r := network.Records()[0]
+			g := bootLibvirt(ctx, t, vm.Config{NetNS: n.Pod.File, UID: uid, GID: gid, Name: "guest1"}, network)
 			lease4, err := g.Lease4(ctx, "eth0")
 			if err != nil {
 				t.Fatalf("%v\n%s", err, launcher.Output.String())
