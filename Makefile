@@ -68,8 +68,8 @@ test test-all:
 		if [ $@ = test-all ]; then \
 			echo '# run: this kernel, all of the crash harness, all clients'; \
 			go test -json -count=1 -timeout 2h -run '$(CRASH)' ./phase1 -crash all || echo '# broken: crash harness'; \
-			go test -json -count=1 -timeout 30m -run '^Test(Clients|Managers|UEFI)$$' ./internal/rig/guests -clients all || echo '# broken: all of the clients'; \
-			go test -json -count=1 -timeout 30m -run '^TestLeaseClients$$' ./internal/rig/podnet -leases || echo '# broken: all owners of leases'; \
+			go test -json -count=1 -timeout 60m ./internal/rig/guests -clients all || echo '# broken: all of the clients'; \
+			go test -json -count=1 -timeout 60m ./internal/rig/podnet -networks all -leases || echo '# broken: all networks'; \
 			go test -json -count=1 -timeout 30m -run '^TestCrash$$' ./examples/cni -crash all || echo '# broken: crash harness of the CNI plugin'; \
 		fi; \
 		echo '# run: stock kernel'; \
