@@ -27,7 +27,6 @@ import (
 var (
 	guestMAC = cache.MAC{0x02, 0x73, 0x53, 0x00, 0xb0, 0x0c}
 	guest4   = netip.MustParseAddr("10.0.0.5")
-	guest6   = netip.MustParseAddr("fd00:5::5")
 	host4    = netip.MustParseAddr("10.0.0.1")
 	host6    = netip.MustParseAddr("fd00:5::1")
 )
