@@ -74,21 +74,22 @@ func checkTraffic(ctx context.Context, t *testing.T, g *vm.Guest, n nstest.Netwo
 	}
 }
 
-// TestQEMU gives a pod's network to a Linux guest under QEMU alone, which has no privileges and opens the queues of the tap by
-// its name. The launcher's tests boot the same QEMU on a bridge, on a macvtap and with passt, and pass it descriptors.
+// TestQEMU gives a pod's network to a Linux guest under QEMU alone, which has no privileges and opens four queues of the
+// tap by its name. The launcher's tests boot the same QEMU on a bridge, on a macvtap and with passt, and pass it descriptors of
+// two queues.
 func TestQEMU(t *testing.T) {
 	t.Parallel()
 	uid, gid := vm.NeedGuest(t)
 	n := nstest.NewNetwork(t)
 	ctx := bootTime(t)
 	config := configOf(n, "eth0", infra.Redirect{}, uid, gid)
-	config.Queues = 2
+	config.Queues = 4
 	r, err := phase1.Setup(ctx, config)
 	if err != nil {
 		t.Fatal(err)
 	}
 	launcher := n.Serve(t, uid)
-	g := bootQEMU(ctx, t, vm.Config{NetNS: n.Pod.File, UID: uid, GID: gid, Name: "guest1", CPUs: 2}, newNIC(t, r, qemu.Options{}))
+	g := bootQEMU(ctx, t, vm.Config{NetNS: n.Pod.File, UID: uid, GID: gid, Name: "guest1", CPUs: 4}, newNIC(t, r, qemu.Options{}))
 	lease4, err4 := g.Lease4(ctx, "eth0")
 	lease6, err6 := g.Lease6(ctx, "eth0")
 	if err := errors.Join(err4, err6); err != nil {

@@ -722,7 +722,7 @@ func measure(t *testing.T, n Network) row {
 			switch err := refused[b.Kind()]; {
 			case !f.address.IsValid():
 				cell = "no " + f.name
-			case err != nil && (works[err.Instead] || err.Instead == cache.BindingMacvtap): // package phase2 tests that one with guests
+			case err != nil && (works[err.Instead] || err.Instead == cache.BindingMacvtap): // rig/guests has that one
 				cell = fmt.Sprintf("refused: %s (%s works)", err.Reason, err.Instead)
 			case err != nil:
 				t.Errorf("%v; %q does not work", err, err.Instead)
