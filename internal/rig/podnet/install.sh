@@ -1,6 +1,6 @@
 #!/bin/bash
 # Unpacks Open vSwitch and OVN for tests, whose packages would start services, installs the
-# libraries that they need, and builds CNI plugins that Debian does not have:
+# libraries that they need, dnsmasq without its service and wg(8), and builds CNI plugins that Debian does not have:
 #
 #   $GUESTWIRE_CACHE/openvswitch/usr/{sbin,bin,lib/openvswitch-switch}     the cache is /var/cache/guestwire by default
 #   $GUESTWIRE_CACHE/openvswitch/usr/share/{openvswitch,ovn}/*.ovsschema
@@ -19,9 +19,9 @@ bridge=github.com/containernetworking/plugins/plugins/main/bridge@v1.9.1
 export DEBIAN_FRONTEND=noninteractive
 apt() { apt-get -qq -o DPkg::Lock::Timeout=300 "$@" >&2; }
 
-libraries=()
-for p in libbpf1 libcap-ng0 libnuma1 libssl3 libunbound8 libxdp1; do
-	[ "$(dpkg-query -W -f '${db:Status-Status}' "$p" 2>/dev/null)" = installed ] || libraries+=("$p")
+packages=()
+for p in dnsmasq-base wireguard-tools libbpf1 libcap-ng0 libnuma1 libssl3 libunbound8 libxdp1; do
+	[ "$(dpkg-query -W -f '${db:Status-Status}' "$p" 2>/dev/null)" = installed ] || packages+=("$p")
 done
 ready() { [ -x "$cache/openvswitch/usr/lib/openvswitch-switch/ovs-vswitchd" ] && [ -x "$cache/openvswitch/usr/bin/ovn-controller" ]; }
 
@@ -34,16 +34,15 @@ build() { # DIRECTORY MODULE: outside of this module, whose go.sum does not have
 }
 [ -x "$cache/flannel/flannel" ] || build flannel "$flannel"
 [ -x "$cache/cni/bridge" ] || build cni "$bridge"
-[ ${#libraries[@]} = 0 ] && ready && exit
+[ ${#packages[@]} = 0 ] && ready && exit
 
 tmp=$(mktemp -d "$cache/openvswitch.XXXXXX")
 trap 'rm -rf "$tmp"' EXIT
 chmod 755 "$tmp"
 apt update
-[ ${#libraries[@]} = 0 ] || apt install --no-install-recommends "${libraries[@]}"
-packages=(openvswitch-switch openvswitch-common ovn-central ovn-host ovn-common)
+[ ${#packages[@]} = 0 ] || apt install --no-install-recommends "${packages[@]}"
 # apt's sandbox user has to write to the directory of the download.
-(cd "$tmp" && apt -o APT::Sandbox::User=root download "${packages[@]}")
+(cd "$tmp" && apt -o APT::Sandbox::User=root download openvswitch-switch openvswitch-common ovn-central ovn-host ovn-common)
 mkdir "$tmp/root"
 for deb in "$tmp"/*.deb; do
 	dpkg -x "$deb" "$tmp/root"

@@ -1,7 +1,6 @@
 #!/bin/bash
-# install.sh [PACKAGE]... installs the Debian packages named, and those that the stock kernel runs
-# on: QEMU and kmod. Beside them it unpacks, and does not install, Debian's kernel and the static
-# busybox (which would replace an installed one):
+# Installs the Debian packages that the stock kernel runs on: QEMU and kmod. Beside them it unpacks,
+# and does not install, Debian's kernel and the static busybox (which would replace an installed one):
 #
 #   $GUESTWIRE_CACHE/kernel/boot/vmlinuz-*     as it is packaged
 #   $GUESTWIRE_CACHE/kernel/boot/vmlinux-*     the same unpacked, for a boot 3 s shorter under emulation
@@ -44,7 +43,7 @@ unpack() {
 }
 
 packages=()
-for p in qemu-system-x86 kmod xz-utils "$@"; do
+for p in qemu-system-x86 kmod xz-utils; do
 	[ "$(dpkg-query -W -f '${db:Status-Status}' "$p" 2>/dev/null)" = installed ] || packages+=("$p")
 done
 ready() {

@@ -1,0 +1,57 @@
+#!/bin/bash
+# report.sh NAME reads commands, one a line, and runs each, whatever became of the others. They print what "go test -json"
+# prints. The script shows how each package ended, what failed, the ten slowest tests, the time, and why tests were skipped.
+# The last line is "N passed, N failed, N skipped". A test with subtests is counted through them. The script fails if a command
+# or a test does, or if the run has changed /etc/resolv.conf. bin/NAME.json has all that the commands printed.
+set -uo pipefail
+cd "$(dirname "$0")/../.." || exit
+
+name=$1
+commands=$(cat)
+resolv=$(cat /etc/resolv.conf)
+status=0
+bin/gotestsum-v1.13.0 --raw-command --format pkgname-and-test-fails --hide-summary skipped --jsonfile "bin/$name.json" -- \
+	bash -c 'status=0; while read -r line; do bash -o pipefail -c "$line" </dev/null || status=1; done <<<"$1"; exit $status' \
+	commands "$commands" || status=1
+if [ "$resolv" != "$(cat /etc/resolv.conf)" ]; then
+	echo "FAIL: /etc/resolv.conf is not what it was"
+	status=1
+fi
+
+echo
+echo "The slowest tests:"
+bin/gotestsum-v1.13.0 tool slowest --num 10 --jsonfile "bin/$name.json"
+echo
+echo "make $name took $((SECONDS / 60)) min $((SECONDS % 60)) s"
+
+# A reason is the last line that the test printed with a file and a line number. A test's parents end after it. What is left to
+# one kernel (nstest.KernelDecides) counts as nothing under the others.
+awk -v status=$status '
+	function field(key) {
+		if (!match($0, "\"" key "\":\"([^\"\\\\]|\\\\.)*\"")) return ""
+		return substr($0, RSTART + length(key) + 4, RLENGTH - length(key) - 5)
+	}
+	{ action = field("Action"); package = field("Package") " "; test = package field("Test") }
+	action == "output" && match($0, "\"Output\":\" *[a-z0-9_]+\\.go:[0-9]+: ") {
+		reason[test] = substr($0, RSTART + RLENGTH)
+		sub(/\\n"}$/, "", reason[test])
+	}
+	action != "pass" && action != "fail" && action != "skip" { next }
+	action == "fail" && !failing[test] { failed++ }
+	test != package && !parent[test] {
+		if (action == "pass") passed++
+		if (action == "skip" && reason[test] != "no kernel decides it") { skipped++; reasons[reason[test]]++ }
+	}
+	test != package {
+		for (above = test; sub(/\/[^\/]*$/, "", above) && length(above) > length(package); ) {
+			parent[above] = 1
+			if (action == "fail") failing[above] = 1
+		}
+		if (action == "fail") failing[package] = 1
+	}
+	END {
+		for (text in reasons) print "skipped " reasons[text] ": " text
+		if (status && !failed) failed = 1
+		print passed + 0 " passed, " failed + 0 " failed, " skipped + 0 " skipped"
+	}' "bin/$name.json"
+exit $status
