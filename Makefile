@@ -82,6 +82,7 @@ $(GO_TEST) ./internal/rig/node
 endef
 
 export TEST LAB ALL KUBERNETES
+export STARTED := $(shell date +%s)
 
 test: ## the library and the examples on this machine's kernel (root, Debian)
 	@internal/test/report.sh $@ <<<"$$TEST"

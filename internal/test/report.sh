@@ -1,6 +1,6 @@
 #!/bin/bash
 # report.sh NAME reads commands, one a line, and runs each, whatever became of the others. They print what "go test -json"
-# prints. The script shows how each package ended, what failed, the ten slowest tests, the time, and why tests were skipped.
+# prints. The script shows how each package ended, what failed, the ten slowest tests, the time since STARTED, and why tests were skipped.
 # The last line is "N passed, N failed, N skipped". A test with subtests is counted through them. The script fails if a command
 # or a test does, or if the run has changed /etc/resolv.conf. bin/NAME.json has all that the commands printed.
 set -uo pipefail
@@ -22,7 +22,8 @@ echo
 echo "The slowest tests:"
 bin/gotestsum-v1.13.0 tool slowest --num 10 --jsonfile "bin/$name.json"
 echo
-echo "make $name took $((SECONDS / 60)) min $((SECONDS % 60)) s"
+seconds=$(($(date +%s) - STARTED))
+echo "make $name took $((seconds / 60)) min $((seconds % 60)) s"
 
 # A reason is the last line that the test printed with a file and a line number. A test's parents end after it. What is left to
 # one kernel (nstest.KernelDecides) counts as nothing under the others.
