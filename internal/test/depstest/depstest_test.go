@@ -16,15 +16,17 @@ import (
 const module = "github.com/guestwire/guestwire"
 
 type goPackage struct {
-	ImportPath string
-	Imports    []string
-	Deps       []string // of all imports, tests aside
+	ImportPath   string
+	Imports      []string
+	TestImports  []string // of tests in the package
+	XTestImports []string // of tests beside the package
+	Deps         []string // of all imports, tests aside
 }
 
 // list asks the go command.
 func list(t *testing.T, patterns ...string) []goPackage {
 	t.Helper()
-	fields := "ImportPath,Imports,Deps"
+	fields := "ImportPath,Imports,TestImports,XTestImports,Deps"
 	out, err := exec.Command("go", append([]string{"list", "-json=" + fields}, patterns...)...).Output()
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
@@ -171,12 +173,14 @@ func TestPure(t *testing.T) {
 	}
 }
 
-// TestKernelAlone: one package speaks netlink, besides programs that lay a namespace to show or to
-// measure something in it.
+// TestKernelAlone: one package speaks netlink, and one that creates the namespaces of tests.
 func TestKernelAlone(t *testing.T) {
-	may := []string{module + "/internal/kernel", module + "/internal/test/lab", module + "/internal/rig/quickstart", module + "/internal/rig/bench"}
+	may := []string{module + "/internal/kernel", module + "/internal/test/lab"}
 	users := 0
 	for _, p := range list(t, module+"/...") {
+		if within(p.ImportPath, laboratory) {
+			continue
+		}
 		for _, imported := range p.Imports {
 			for _, tree := range []string{"github.com/vishvananda/netlink", "github.com/google/nftables", "github.com/mdlayher/netlink", "github.com/coreos/go-iptables"} {
 				if !within(imported, tree) {
@@ -237,47 +241,5 @@ func TestLayers(t *testing.T) {
 				}
 			}
 		}
-	}
-}
-
-// TestTestsAlone: what an importer or an operator gets links nothing that is for tests: the laboratory (internal/rig), and
-// internal/test, which guestwiretest alone links.
-func TestTestsAlone(t *testing.T) {
-	linked := 0
-	for _, p := range list(t, module+"/...") {
-		if within(p.ImportPath, module+"/internal/rig") || within(p.ImportPath, module+"/internal/test") {
-			continue
-		}
-		for _, dep := range p.Deps {
-			for _, tree := range []string{module + "/guestwiretest", module + "/internal/test", module + "/internal/rig", "gvisor.dev", "testing"} {
-				if !within(dep, tree) {
-					continue
-				}
-				if p.ImportPath == module+"/guestwiretest" && !within(dep, module+"/internal/rig") {
-					linked++
-				} else {
-					t.Errorf("%s links %s: importers pay only for what they import", p.ImportPath, dep)
-				}
-			}
-		}
-	}
-	if linked == 0 {
-		t.Error("guestwiretest links no guest: has go list seen it?")
-	}
-}
-
-// TestExamplesArePublic: a program of examples imports public packages only, so that everybody can copy it.
-func TestExamplesArePublic(t *testing.T) {
-	programs := 0
-	for _, p := range list(t, module+"/examples/...") {
-		programs++
-		for _, imported := range p.Imports {
-			if within(imported, module+"/internal") {
-				t.Errorf("%s imports %s, which its reader cannot", p.ImportPath, imported)
-			}
-		}
-	}
-	if programs == 0 {
-		t.Error("go list has seen no example")
 	}
 }
