@@ -1,8 +1,9 @@
 #!/bin/bash
 # report.sh NAME reads commands, one a line, and runs each, whatever became of the others. They print what "go test -json"
-# prints. The script shows how each package ended, what failed, the ten slowest tests, the time since STARTED, and why tests were skipped.
-# The last line is "N passed, N failed, N skipped". A test with subtests is counted through them. The script fails if a command
-# or a test does, or if the run has changed /etc/resolv.conf. bin/NAME.json has all that the commands printed.
+# prints. The script shows how each package ended, what failed, the ten slowest tests, the time since STARTED, which make
+# sets, and why tests were skipped. The last line is "N passed, N failed, N skipped". A test with subtests is counted through
+# them. The script fails if a command or a test does, or if the run has changed /etc/resolv.conf. bin/NAME.json has all that
+# the commands printed.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit
 
@@ -10,9 +11,10 @@ name=$1
 commands=$(cat)
 resolv=$(cat /etc/resolv.conf)
 status=0
+# gotestsum takes what a command prints to stderr for errors, and counts them: it goes to 3.
 bin/gotestsum-v1.13.0 --raw-command --format pkgname-and-test-fails --hide-summary skipped --jsonfile "bin/$name.json" -- \
-	bash -c 'status=0; while read -r line; do bash -o pipefail -c "$line" </dev/null || status=1; done <<<"$1"; exit $status' \
-	commands "$commands" || status=1
+	bash -c 'exec 2>&3; status=0; while read -r line; do bash -o pipefail -c "$line" </dev/null || status=1; done <<<"$1"; exit $status' \
+	commands "$commands" 3>&2 || status=1
 if [ "$resolv" != "$(cat /etc/resolv.conf)" ]; then
 	echo "FAIL: /etc/resolv.conf is not what it was"
 	status=1
