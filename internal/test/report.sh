@@ -12,7 +12,7 @@ commands=$(cat)
 resolv=$(cat /etc/resolv.conf)
 status=0
 # gotestsum takes what a command prints to stderr for errors, and counts them: it goes to 3.
-bin/gotestsum-v1.13.0 --raw-command --format pkgname-and-test-fails --hide-summary skipped --jsonfile "bin/$name.json" -- \
+bin/gotestsum-v1.13.0 --raw-command --format pkgname-and-test-fails --format-hide-empty-pkg --hide-summary skipped --jsonfile "bin/$name.json" -- \
 	bash -c 'exec 2>&3; status=0; while read -r line; do bash -o pipefail -c "$line" </dev/null || status=1; done <<<"$1"; exit $status' \
 	commands "$commands" 3>&2 || status=1
 if [ "$resolv" != "$(cat /etc/resolv.conf)" ]; then
