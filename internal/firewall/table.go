@@ -231,8 +231,7 @@ func (i Image) Is(t Table) bool {
 	return i.held != nil && i.held.same(t) || reflect.DeepEqual(i.Whole(), t.Image())
 }
 
-// same says that two tables have the same image, of which one is a copy of the other. It may be false of other tables with
-// the same image: rules are not compared by their texts.
+// same reports whether two tables have equal sets, flow tables, chains and rules, and so the same image.
 func (t Table) same(o Table) bool {
 	return t.Family == o.Family && t.Name == o.Name &&
 		slices.EqualFunc(t.Sets, o.Sets, func(a, b Set) bool {
@@ -245,9 +244,9 @@ func (t Table) same(o Table) bool {
 		})
 }
 
-// same says that two rules have one text, as their matches are those of one rule in memory.
+// same reports whether two rules have equal matches and verdicts, and so one text.
 func (r Rule) same(o Rule) bool {
-	if len(r.Matches) != len(o.Matches) || len(r.Matches) > 0 && &r.Matches[0] != &o.Matches[0] {
+	if !slices.EqualFunc(r.Matches, o.Matches, func(a, b Match) bool { return reflect.DeepEqual(a, b) }) {
 		return false
 	}
 	a, isFwd := r.Verdict.(Fwd)
