@@ -9,6 +9,15 @@ import (
 // bindings are all that a record can name.
 var bindings = []string{BindingBridge, BindingRedirect, BindingMasquerade, BindingRouted, BindingMacvtap, BindingSRIOV, BindingPasst}
 
+// Bindings whose guest is not at a tap that Setup makes, and those without a tap.
+var (
+	attachedDirectly = []string{BindingMacvtap, BindingSRIOV, BindingPasst}
+	withoutTap       = []string{BindingSRIOV, BindingPasst}
+)
+
+// MakesTap reports whether Setup makes the guest's tap.
+func (r *Record) MakesTap() bool { return !slices.Contains(attachedDirectly, r.Binding) }
+
 // firewalls are all that a record can name.
 var firewalls = []string{FirewallNFTables, FirewallIPTablesNFT, FirewallIPTablesLegacy}
 
@@ -38,10 +47,9 @@ func (r *Record) checkBinding() error {
 func (r *Record) checkAbsent() error {
 	const (
 		unserved = "guestwire's responder does not serve the guest"
-		tapless  = "there is no tap"
+		noTap    = "there is no tap"
 		card     = "the device is a function of the network card"
 	)
-	direct := []string{BindingMacvtap, BindingSRIOV, BindingPasst}
 	options := r.Options
 	options.NoResponder = false
 	for _, f := range []struct {
@@ -50,17 +58,17 @@ func (r *Record) checkAbsent() error {
 		bindings []string // that cannot have it
 		why      string
 	}{
-		{"responderTap", r.ResponderTap != "", direct, unserved},
-		{"ipv4", r.IPv4 != nil, direct, unserved},
-		{"ipv6", r.IPv6 != nil, direct, unserved},
-		{"neighbours", len(r.Neighbours) > 0, direct, unserved},
-		{"dns", r.DNS != nil, direct, unserved},
-		{"options", !reflect.ValueOf(options).IsZero(), direct, unserved},
-		{"tap", r.Tap != "", []string{BindingSRIOV, BindingPasst}, tapless},
-		{"queues", r.Queues > 1, []string{BindingSRIOV, BindingPasst}, tapless},
-		{"limits", r.Limits != Limits{}, direct, "its frames pass no rules of guestwire"},
-		{"standby", r.Standby, direct, "guestwire has no tap that it could take down"},
-		{"device.driver", r.Device.Driver == "vhost", []string{BindingPasst}, tapless},
+		{"responderTap", r.ResponderTap != "", attachedDirectly, unserved},
+		{"ipv4", r.IPv4 != nil, attachedDirectly, unserved},
+		{"ipv6", r.IPv6 != nil, attachedDirectly, unserved},
+		{"neighbours", len(r.Neighbours) > 0, attachedDirectly, unserved},
+		{"dns", r.DNS != nil, attachedDirectly, unserved},
+		{"options", !reflect.ValueOf(options).IsZero(), attachedDirectly, unserved},
+		{"tap", r.Tap != "", withoutTap, noTap},
+		{"queues", r.Queues > 1, withoutTap, noTap},
+		{"limits", r.Limits != Limits{}, attachedDirectly, "its frames pass no rules of guestwire"},
+		{"standby", r.Standby, attachedDirectly, "guestwire has no tap that it could take down"},
+		{"device.driver", r.Device.Driver == "vhost", []string{BindingPasst}, noTap},
 		{"device.driver", r.Device.Driver != "", []string{BindingSRIOV}, card},
 		{"device.model", r.Device.Model != "", []string{BindingSRIOV}, card},
 		{"device.linkState", r.Device.LinkState != "", []string{BindingSRIOV}, card},

@@ -29,6 +29,7 @@ func (Auto) Kind() string { return "auto" }
 
 func (b Auto) visit(v Visitor)           { v.Auto(b) }
 func (Auto) validateGuard(g Guard) error { return g.opensNothing() }
+func (b Auto) givenMAC() cache.MAC       { return b.MAC }
 
 // makesMAC: Auto can become a Masquerade.
 func (b Auto) makesMAC() bool {
@@ -73,6 +74,12 @@ func (b Auto) Bindings() []Binding {
 		}
 	}
 	return list
+}
+
+// CanBecome reports whether Auto may have become the binding. An Auto without a MAC leaves the MAC to the binding.
+func (b Auto) CanBecome(o Binding) bool {
+	tried := slices.ContainsFunc(b.Bindings(), func(t Binding) bool { return t.Kind() == o.Kind() })
+	return tried && (b.MAC.IsZero() || b.MAC == o.givenMAC())
 }
 
 func (b Auto) order() []string {

@@ -36,6 +36,8 @@ type Binding interface {
 	wiredAs() string
 	// makesMAC says whether the guest's MAC is computed from Spec.Guest.
 	makesMAC() bool
+	// givenMAC is the guest's MAC that the binding names; zero: none.
+	givenMAC() cache.MAC
 }
 
 // Visitor has a method for each binding. A program that treats the bindings differently implements it, and

@@ -22,3 +22,4 @@ func (Bridge) validateGuard(g Guard) error    { return g.opensNothing() }
 func (b Bridge) sameGuest(other Binding) bool { return b == other }
 func (b Bridge) wiredAs() string              { return wiredWith(b.MAC) }
 func (Bridge) makesMAC() bool                 { return false }
+func (b Bridge) givenMAC() cache.MAC          { return b.MAC }

@@ -20,3 +20,4 @@ func (b Macvtap) validateGuard(g Guard) error  { return g.loosensNothing(b) }
 func (b Macvtap) sameGuest(other Binding) bool { return b == other }
 func (Macvtap) wiredAs() string                { return "" }
 func (Macvtap) makesMAC() bool                 { return false }
+func (Macvtap) givenMAC() cache.MAC            { return cache.MAC{} }

@@ -93,6 +93,7 @@ func (Masquerade) Kind() string { return cache.BindingMasquerade }
 func (b Masquerade) visit(v Visitor)           { v.Masquerade(b) }
 func (Masquerade) validateGuard(g Guard) error { return g.carriesIP(cache.BindingMasquerade) }
 func (b Masquerade) makesMAC() bool            { return b.MAC.IsZero() }
+func (b Masquerade) givenMAC() cache.MAC       { return b.MAC }
 
 // sameGuest compares the guest's addresses and MAC, those of the gateway, and what translates. What is forwarded can change
 // under a running guest. A MAC that is left to its default is another than the same one written out: the default depends on

@@ -27,6 +27,7 @@ func (b Passt) visit(v Visitor)             { v.Passt(b) }
 func (b Passt) validateGuard(g Guard) error { return g.loosensNothing(b) }
 func (b Passt) wiredAs() string             { return fmt.Sprintf("%+v", b) }
 func (b Passt) makesMAC() bool              { return b.MAC.IsZero() }
+func (b Passt) givenMAC() cache.MAC         { return b.MAC }
 
 func (b Passt) sameGuest(other Binding) bool {
 	o, ok := other.(Passt)

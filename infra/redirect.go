@@ -25,6 +25,7 @@ func (Redirect) validateGuard(g Guard) error    { return g.opensNothing() }
 func (b Redirect) sameGuest(other Binding) bool { return b == other }
 func (b Redirect) wiredAs() string              { return wiredWith(b.MAC) }
 func (Redirect) makesMAC() bool                 { return false }
+func (b Redirect) givenMAC() cache.MAC          { return b.MAC }
 
 // wiredWith is what messages say of a binding whose only field is the guest's MAC.
 func wiredWith(m cache.MAC) string {

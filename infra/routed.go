@@ -60,7 +60,8 @@ func (Routed) sameGuest(other Binding) bool {
 func (Routed) wiredAs() string { return "" }
 
 // makesMAC: that of a guest behind a NIC without Ethernet.
-func (Routed) makesMAC() bool { return true }
+func (Routed) makesMAC() bool      { return true }
+func (Routed) givenMAC() cache.MAC { return cache.MAC{} }
 
 func (b Routed) validate() error {
 	const field = "binding.routed."

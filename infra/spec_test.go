@@ -311,3 +311,28 @@ func TestSameGuestSays(t *testing.T) {
 		}
 	}
 }
+
+// TestCanBecome: which binding an Auto may have become, so that a later Setup with Auto keeps it.
+func TestCanBecome(t *testing.T) {
+	other := cache.MAC{2, 0, 0, 0, 0, 0x78}
+	for _, c := range []struct {
+		auto infra.Auto
+		b    infra.Binding
+		can  bool
+	}{
+		{infra.Auto{}, infra.Bridge{}, true},
+		{infra.Auto{}, infra.Bridge{MAC: guestMAC}, true},
+		{infra.Auto{}, infra.Routed{}, true},
+		{infra.Auto{}, infra.Passt{}, false},
+		{infra.Auto{}, infra.Auto{}, false},
+		{infra.Auto{Order: []string{"redirect"}}, infra.Bridge{}, false},
+		{infra.Auto{MAC: guestMAC}, infra.Redirect{MAC: guestMAC}, true},
+		{infra.Auto{MAC: guestMAC}, infra.Masquerade{MAC: other}, false},
+		{infra.Auto{MAC: guestMAC}, infra.Bridge{}, false},
+		{infra.Auto{MAC: guestMAC}, infra.Routed{}, false},
+	} {
+		if have := c.auto.CanBecome(c.b); have != c.can {
+			t.Errorf("%+v, %T%+[2]v: %v, want %v", c.auto, c.b, have, c.can)
+		}
+	}
+}

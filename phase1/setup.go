@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
@@ -140,7 +139,7 @@ func (s *session) nextPlan(ctx context.Context, earlier *journal, spec infra.Spe
 	if err := earlier.checkState(spec.State); err != nil {
 		return nil, netstate.Snapshot{}, fmt.Errorf("NIC %s: %w: %w", s.nic, infra.ErrWired, err)
 	}
-	if auto, ok := spec.Binding.(infra.Auto); ok && canBecome(auto, earlier.Spec.Binding) {
+	if auto, ok := spec.Binding.(infra.Auto); ok && auto.CanBecome(earlier.Spec.Binding) {
 		spec.Binding = earlier.Spec.Binding
 	}
 	if err := infra.SameGuest(earlier.Spec, spec); err != nil {
@@ -167,23 +166,6 @@ func (s *session) nextPlan(ctx context.Context, earlier *journal, spec infra.Spe
 	}
 	now, err := s.read(plan)
 	return plan, now, err
-}
-
-// canBecome says whether Auto may have become the binding. An Auto without a MAC leaves the MAC to the binding.
-func canBecome(auto infra.Auto, b infra.Binding) bool {
-	if !slices.ContainsFunc(auto.Bindings(), func(o infra.Binding) bool { return o.Kind() == b.Kind() }) {
-		return false
-	}
-	var mac cache.MAC
-	switch b := b.(type) {
-	case infra.Bridge:
-		mac = b.MAC
-	case infra.Redirect:
-		mac = b.MAC
-	case infra.Masquerade:
-		mac = b.MAC
-	}
-	return auto.MAC.IsZero() || auto.MAC == mac
 }
 
 // firstPlan computes the wiring of a NIC that has no journal.

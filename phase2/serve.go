@@ -155,10 +155,8 @@ func (s *server) addService(r cache.Record) error {
 // clearTap removes what an earlier VMM may have left at the guest's tap: an address filter with the MACs of its guest
 // (TUNSETTXFILTER). The tap of a VMM that runs is left alone.
 func (s *server) clearTap(r cache.Record) {
-	switch r.Binding {
-	case cache.BindingBridge, cache.BindingRedirect, cache.BindingMasquerade, cache.BindingRouted:
-	default:
-		return // the tap is not guestwire's
+	if !r.MakesTap() {
+		return
 	}
 	// attach tells of a tap that is not there.
 	if err := tap.Clear(r.Tap, r.Queues > 1); err != nil && !errors.Is(err, fs.ErrNotExist) {
