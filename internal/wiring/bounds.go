@@ -27,7 +27,7 @@ func (p *Plan) checkMTU(nic netstate.Link) error {
 	refuse := func(format string, args ...any) error {
 		return &cache.FieldError{Field: "mtu", Reason: fmt.Sprintf("%d, ", p.spec.MTU) + fmt.Sprintf(format, args...)}
 	}
-	_, v6 := addressesOf(p.found, nic)
+	_, v6 := Of(p.found, nic).Addresses()
 	switch {
 	case p.spec.MTU == 0:
 		return nil

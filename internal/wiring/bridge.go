@@ -84,8 +84,7 @@ func (b bridge) wire(p *Plan, nic netstate.Link) error {
 			}
 		}
 	}
-	p.addLease(&p.Record, nic)
-	p.Record.Static = p.static(nic, p.Record.MAC)
+	p.addLease(nic)
 	p.warnOtherMAC(nic)
 	p.warnLeased(nic)
 	p.addTaps(nic)
@@ -197,7 +196,7 @@ const (
 // guestAddresses are the NIC's addresses, which become the guest's; none: the guest's addresses are not known. A guest with
 // another MAC than the NIC's makes another link-local address.
 func (p *Plan) guestAddresses(nic netstate.Link) []netip.Prefix {
-	if v4, v6 := addressesOf(p.found, nic); len(v4)+len(v6) == 0 {
+	if v4, v6 := Of(p.found, nic).Addresses(); len(v4)+len(v6) == 0 {
 		return nil
 	}
 	var own []netip.Prefix

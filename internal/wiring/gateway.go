@@ -10,32 +10,40 @@ import (
 
 // Gateways are the next hops of the NIC's routes whose MACs NewPlan needs and the snapshot does not have.
 func Gateways(s netstate.Snapshot, nic netstate.Link) []netip.Addr {
-	return slices.DeleteFunc(neededGateways(s, nic), func(a netip.Addr) bool { return neighbourAt(s, nic, a) >= 0 })
+	n := Of(s, nic)
+	return slices.DeleteFunc(n.Gateways(), func(a netip.Addr) bool {
+		_, known := n.Neighbour(a)
+		return known
+	})
 }
 
-// neededGateways are the next hops whose MACs the record holds: of IPv4 as addStandIn, of IPv6 as addRouter needs it.
-func neededGateways(s netstate.Snapshot, nic netstate.Link) []netip.Addr {
+// Gateways are the next hops whose MACs the record holds: of IPv4 as addStandIn, of IPv6 as addRouter needs it.
+func (n NIC) Gateways() []netip.Addr {
 	var needed []netip.Addr
-	if nic.NoARP {
+	if n.NoARP {
 		return nil
 	}
-	if v4, _ := addressesOf(s, nic); len(v4) > 0 {
-		routes, _ := guestRoutes(routesOf(s, nic, true))
+	if v4, _ := n.Addresses(); len(v4) > 0 {
+		routes, _ := guestRoutes(n.Routes(true))
 		address, gateway, _ := asTold(v4[0], routes)
 		if gateway.IsValid() && address.Bits() == 32 && gateway != beside(address.Addr()) {
 			needed = append(needed, gateway)
 		}
 	}
-	routes, _ := guestRoutes(routesOf(s, nic, false))
-	if gateway := gateway6(routes); gateway.IsValid() && (!gateway.IsLinkLocalUnicast() || nic.Kind == kindIPVLAN) {
+	routes, _ := guestRoutes(n.Routes(false))
+	if gateway := gateway6(routes); gateway.IsValid() && (!gateway.IsLinkLocalUnicast() || n.Kind == kindIPVLAN) {
 		needed = append(needed, gateway)
 	}
 	return needed
 }
 
-// neighbourAt is the index of the NIC's neighbour with the address; -1: there is none.
-func neighbourAt(s netstate.Snapshot, nic netstate.Link, a netip.Addr) int {
-	return slices.IndexFunc(s.Neighbours, func(n netstate.Neighbour) bool { return n.Link == nic.Index && n.Address == a })
+// Neighbour returns the NIC's neighbour with the address.
+func (n NIC) Neighbour(a netip.Addr) (netstate.Neighbour, bool) {
+	i := slices.IndexFunc(n.found.Neighbours, func(o netstate.Neighbour) bool { return o.Link == n.Index && o.Address == a })
+	if i < 0 {
+		return netstate.Neighbour{}, false
+	}
+	return n.found.Neighbours[i], true
 }
 
 // Gateway is a gateway and its MAC, from which a part of the record is made: of IPv6 the router, of IPv4 the stand-in.
@@ -49,21 +57,21 @@ type Gateway struct {
 // gets another MAC. There is none if the guest's router is another one, such as the bridge of a masquerade, or if
 // an administrator has set the MAC (a permanent neighbour).
 func (p *Plan) Gateways() []Gateway {
-	nic := p.nic()
+	nic := Of(p.found, p.nic())
 	if !p.binding.asks(p.names.NIC).Gateways {
 		return nil
 	}
 	var list []Gateway
-	for _, address := range neededGateways(p.found, nic) {
+	for _, address := range nic.Gateways() {
 		if address.Is4() && (p.Record.IPv4 == nil || !p.Record.IPv4.Gateway().IsValid()) || address.Is6() && p.Record.IPv6 == nil {
 			continue
 		}
 		g := Gateway{Link: nic.Index, Address: address}
-		if i := neighbourAt(p.found, nic, address); i >= 0 {
-			if p.found.Neighbours[i].Permanent {
+		if known, ok := nic.Neighbour(address); ok {
+			if known.Permanent {
 				continue
 			}
-			g.MAC = p.found.Neighbours[i].MAC
+			g.MAC = known.MAC
 		}
 		list = append(list, g)
 	}
@@ -75,11 +83,7 @@ func (p *Plan) Gateways() []Gateway {
 func (p *Plan) WithGateway(g Gateway) (*Plan, error) {
 	found := p.found
 	found.Neighbours = slices.Clone(found.Neighbours)
-	n := netstate.Neighbour{Link: g.Link, Address: g.Address, MAC: g.MAC}
-	if i := neighbourAt(found, p.nic(), g.Address); i >= 0 {
-		found.Neighbours[i] = n
-	} else {
-		found.Neighbours = append(found.Neighbours, n)
-	}
+	isGateway := func(n netstate.Neighbour) bool { return n.Link == g.Link && n.Address == g.Address }
+	found.Neighbours = append(slices.DeleteFunc(found.Neighbours, isGateway), netstate.Neighbour{Link: g.Link, Address: g.Address, MAC: g.MAC})
 	return Journal{Found: found, Spec: p.spec, Turn: turnOf(p.Record)}.Plan()
 }

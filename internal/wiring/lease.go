@@ -10,41 +10,32 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// addLease puts what the NIC has into the record: addresses, routes, permanent neighbours. A NIC without addresses
-// gives the guest a connection without a responder.
-func (p *Plan) addLease(r *cache.Record, nic netstate.Link) {
-	v4, v6 := addressesOf(p.found, nic)
-	if len(v4)+len(v6) == 0 {
-		r.Warnings = append(r.Warnings, fmt.Sprintf("%s has no address: the guest gets a connection without a responder of guestwire", nic.Name))
-		return
-	}
-	if r.Options.NoResponder {
-		return
-	}
-	learned := p.learnedTables(nic)
-	for _, route := range p.found.Routes {
+// Tell puts what the NIC has into the record of a guest with a responder: addresses, routes, permanent neighbours.
+func (n NIC) Tell(r *cache.Record) {
+	v4, v6 := n.Addresses()
+	learned := n.Tables()
+	for _, route := range n.found.Routes {
 		if kind, ok := noWay[route.Type]; ok && learned[route.Table] {
 			r.Warnings = append(r.Warnings, fmt.Sprintf("the %s route to %v is not the guest's: DHCP cannot say it", kind, route.Destination))
 		}
 	}
-	p.addResponder(r, nic)
-	if nic.NoARP {
-		p.addLeaseBehind(r, nic, v4, v6)
-		p.addStandIn(r, nic)
+	if n.NoARP {
+		n.addLeaseBehind(r, v4, v6)
+		n.addStandIn(r)
 		return
 	}
-	for _, n := range p.found.Neighbours {
-		if n.Link == nic.Index && n.Permanent {
-			r.Neighbours = append(r.Neighbours, cache.Neighbour{Address: n.Address, MAC: n.MAC})
+	for _, o := range n.found.Neighbours {
+		if o.Link == n.Index && o.Permanent {
+			r.Neighbours = append(r.Neighbours, cache.Neighbour{Address: o.Address, MAC: o.MAC})
 		}
 	}
 	if len(v4) > 0 {
-		p.addLease4(r, nic, v4)
+		n.addLease4(r, v4)
 	}
 	if len(v6) > 0 {
-		p.addLease6(r, nic, v6)
+		n.addLease6(r, v6)
 	}
-	p.addStandIn(r, nic)
+	n.addStandIn(r)
 }
 
 // noWay are the route types that refuse or drop packets (linux/rtnetlink.h).
@@ -53,21 +44,50 @@ var noWay = map[uint8]string{6: "blackhole", 7: "unreachable", 8: "prohibit"}
 // addLeaseBehind is for a NIC without ARP, such as an ipvlan of mode L3, which sends each packet by its IP address
 // alone. The guest does use ARP and neighbour discovery. So it gets one next hop for all destinations, at the
 // gateway's MAC if the gateway is a permanent neighbour, else at the NIC's own MAC, as the kernel sends.
-func (p *Plan) addLeaseBehind(r *cache.Record, nic netstate.Link, v4, v6 []netip.Prefix) {
+func (n NIC) addLeaseBehind(r *cache.Record, v4, v6 []netip.Prefix) {
 	if len(v4) > 0 {
-		routes, warnings := guestRoutes(routesOf(p.found, nic, true))
+		routes, warnings := guestRoutes(n.Routes(true))
 		r.Warnings = append(append(r.Warnings, secondAddresses(v4)...), warnings...)
-		hop := serverFor(v4[0].Addr())
+		hop := Hop(v4[0].Addr())
 		r.IPv4 = leaseBehind4(v4[0].Addr(), hop, routes)
-		r.Neighbours = append(r.Neighbours, cache.Neighbour{Address: hop, MAC: p.hopMAC(r, nic, true)})
+		r.Neighbours = append(r.Neighbours, cache.Neighbour{Address: hop, MAC: n.hopMAC(r, true)})
 	}
 	if len(v6) > 0 {
-		routes, warnings := guestRoutes(routesOf(p.found, nic, false))
+		routes, warnings := guestRoutes(n.Routes(false))
 		r.Warnings = append(r.Warnings, warnings...)
-		router := cache.Router{Address: netstate.DeriveMACOf(r.MAC.String(), nic.Name, "router").LinkLocal(), MAC: p.hopMAC(r, nic, false)}
+		router := cache.Router{Address: netstate.DeriveMACOf(r.MAC.String(), n.Name, "router").LinkLocal(), MAC: n.hopMAC(r, false)}
 		r.IPv6 = leaseBehind6(v6, router, routes)
 		r.Neighbours = append(r.Neighbours, cache.Neighbour{Address: router.Address, MAC: router.MAC})
 	}
+}
+
+// TellRouted is Tell for a guest whose next hop for all destinations is the namespace, with the record's GatewayMAC. The
+// guest has the NIC's addresses.
+func (n NIC) TellRouted(r *cache.Record) {
+	v4, v6 := n.Addresses()
+	if len(v4) > 0 {
+		r.IPv4 = leaseBehind4(v4[0].Addr(), Hop(v4[0].Addr()), destinations(n.Routes(true)))
+		if r.ResponderTap != "" {
+			n.addStandIn(r)
+		}
+	}
+	if len(v6) > 0 {
+		router := cache.Router{Address: r.GatewayMAC.LinkLocal(), MAC: r.GatewayMAC}
+		r.IPv6 = leaseBehind6(v6, router, destinations(n.Routes(false)))
+	}
+	r.Warnings = append(r.Warnings, secondAddresses(v4)...)
+}
+
+// destinations are the routes without their next hops.
+func destinations(routes []netstate.Route) []cache.Route {
+	var list []cache.Route
+	for _, r := range routes {
+		d := cache.Route{Destination: r.Destination}
+		if !slices.Contains(list, d) {
+			list = append(list, d)
+		}
+	}
+	return list
 }
 
 // leaseBehind4 is the configuration of a guest that reaches all destinations of the routes by way of one hop.
@@ -97,20 +117,20 @@ func leaseBehind6(own []netip.Prefix, router cache.Router, routes []cache.Route)
 }
 
 // hopMAC is the MAC to which a NIC without ARP sends packets for its gateway.
-func (p *Plan) hopMAC(r *cache.Record, nic netstate.Link, v4 bool) cache.MAC {
-	for _, route := range routesOf(p.found, nic, v4) {
-		for _, n := range p.found.Neighbours {
-			if n.Link == nic.Index && n.Permanent && n.Address == route.Gateway && route.Default() {
-				return n.MAC
+func (n NIC) hopMAC(r *cache.Record, v4 bool) cache.MAC {
+	for _, route := range n.Routes(v4) {
+		for _, o := range n.found.Neighbours {
+			if o.Link == n.Index && o.Permanent && o.Address == route.Gateway && route.Default() {
+				return o.MAC
 			}
 		}
 	}
 	return r.MAC
 }
 
-// serverFor is the DHCP server identifier of a guest without a gateway, and the gateway of a guest behind the namespace: a
+// Hop is the DHCP server identifier of a guest without a gateway, and the gateway of a guest behind the namespace: a
 // link-local address for which the responder or the namespace answers ARP.
-func serverFor(guest netip.Addr) netip.Addr {
+func Hop(guest netip.Addr) netip.Addr {
 	if guest == infra.RoutedIPv4 {
 		return guest.Next()
 	}
@@ -120,15 +140,15 @@ func serverFor(guest netip.Addr) netip.Addr {
 // lease4 puts the namespace's IPv4 routes into the record. If the address has no connected route, or the
 // gateway lies outside of it, the guest gets a /32 and each route by itself, on-link routes first: all clients
 // can install them in that order.
-func (p *Plan) addLease4(r *cache.Record, nic netstate.Link, addresses []netip.Prefix) {
+func (n NIC) addLease4(r *cache.Record, addresses []netip.Prefix) {
 	r.Warnings = append(r.Warnings, secondAddresses(addresses)...)
-	routes, warnings := guestRoutes(routesOf(p.found, nic, true))
+	routes, warnings := guestRoutes(n.Routes(true))
 	r.Warnings = append(r.Warnings, warnings...)
 	address, gateway, routes := asTold(addresses[0], routes)
 
 	server := gateway
 	if !server.IsValid() {
-		server = serverFor(address.Addr())
+		server = Hop(address.Addr())
 		r.Neighbours = append(r.Neighbours, cache.Neighbour{Address: server, MAC: r.ResponderMAC})
 	}
 	r.IPv4 = &cache.IPv4{
@@ -157,7 +177,7 @@ func asTold(address netip.Prefix, routes []cache.Route) (netip.Prefix, netip.Add
 // network: the address beside the guest's, with the gateway's MAC. What the guest sends to that address itself reaches
 // the gateway, too, which knows the way. There is no stand-in while the gateway's MAC is not known, and none if the
 // address beside the guest's is that of a station on the link.
-func (p *Plan) addStandIn(r *cache.Record, nic netstate.Link) {
+func (n NIC) addStandIn(r *cache.Record) {
 	if r.IPv4 == nil {
 		return
 	}
@@ -172,18 +192,18 @@ func (p *Plan) addStandIn(r *cache.Record, nic netstate.Link) {
 	}
 	isStation := slices.ContainsFunc(r.IPv4.Routes, func(route cache.Route) bool {
 		return !route.Gateway.IsValid() && route.Destination.Contains(standIn)
-	}) || slices.ContainsFunc(r.Neighbours, func(n cache.Neighbour) bool { return n.Address == standIn })
+	}) || slices.ContainsFunc(r.Neighbours, func(o cache.Neighbour) bool { return o.Address == standIn })
 	if isStation || standIn.IsUnspecified() {
 		return
 	}
 	mac := r.GatewayMAC
-	for _, n := range r.Neighbours { // those of a NIC without ARP
-		if n.Address == gateway {
-			mac = n.MAC
+	for _, o := range r.Neighbours { // those of a NIC without ARP
+		if o.Address == gateway {
+			mac = o.MAC
 		}
 	}
-	if i := neighbourAt(p.found, nic, gateway); i >= 0 {
-		mac = p.found.Neighbours[i].MAC
+	if known, ok := n.Neighbour(gateway); ok {
+		mac = known.MAC
 	}
 	if mac.IsZero() {
 		return
@@ -245,8 +265,8 @@ func installable(network netip.Prefix, server netip.Addr, routes []cache.Route) 
 // lease6 puts the namespace's IPv6 routes into the record. The next hop of an advertised route is the
 // advertisement's source, which has to be link-local. So a gateway with a global address gets the link-local
 // address of its MAC, for which the responder answers.
-func (p *Plan) addLease6(r *cache.Record, nic netstate.Link, addresses []netip.Prefix) {
-	routes, warnings := guestRoutes(routesOf(p.found, nic, false))
+func (n NIC) addLease6(r *cache.Record, addresses []netip.Prefix) {
+	routes, warnings := guestRoutes(n.Routes(false))
 	r.Warnings = append(r.Warnings, warnings...)
 	r.IPv6 = newIPv6(addresses)
 
@@ -263,7 +283,7 @@ func (p *Plan) addLease6(r *cache.Record, nic netstate.Link, addresses []netip.P
 		}
 	}
 	if gateway.IsValid() {
-		p.addRouter(r, nic, routes, gateway)
+		n.addRouter(r, routes, gateway)
 	}
 }
 
@@ -278,7 +298,7 @@ func newIPv6(addresses []netip.Prefix) *cache.IPv6 {
 
 // isOwn says whether the network is one of the addresses alone.
 func isOwn(addresses []netip.Prefix, network netip.Prefix) bool {
-	return slices.ContainsFunc(addresses, func(a netip.Prefix) bool { return network == single(a.Addr()) })
+	return slices.ContainsFunc(addresses, func(a netip.Prefix) bool { return network.IsSingleIP() && network.Addr() == a.Addr() })
 }
 
 // gateway6 is the next hop of the default route, else of any route; zero: there is none.
@@ -292,15 +312,13 @@ func gateway6(routes []cache.Route) netip.Addr {
 	return gateway
 }
 
-func (p *Plan) addRouter(r *cache.Record, nic netstate.Link, routes []cache.Route, gateway netip.Addr) {
+func (n NIC) addRouter(r *cache.Record, routes []cache.Route, gateway netip.Addr) {
 	router := cache.Router{Address: gateway}
-	for _, n := range p.found.Neighbours {
-		if n.Link == nic.Index && n.Address == gateway {
-			router.MAC = n.MAC
-		}
+	if known, ok := n.Neighbour(gateway); ok {
+		router.MAC = known.MAC
 	}
 	switch {
-	case gateway.IsLinkLocalUnicast() && nic.Kind == kindIPVLAN && !router.MAC.IsZero():
+	case gateway.IsLinkLocalUnicast() && n.Kind == kindIPVLAN && !router.MAC.IsZero():
 		// An ipvlan shares its parent's MAC, so answers to the guest's link-local address reach the parent.
 		r.Neighbours = append(r.Neighbours, cache.Neighbour{Address: gateway, MAC: router.MAC})
 	case !gateway.IsLinkLocalUnicast():
@@ -340,9 +358,9 @@ func secondAddresses(addresses []netip.Prefix) []string {
 	return w
 }
 
-// removeDefaultRoutes removes what would lead the guest's traffic to the world through this NIC. The server and the router
+// RemoveDefaultRoutes removes what would lead the guest's traffic to the world through this NIC. The server and the router
 // stay as they are: the guest asks the one, and prefixes and other routes come from the other.
-func removeDefaultRoutes(r *cache.Record) {
+func RemoveDefaultRoutes(r *cache.Record) {
 	if r.IPv4 != nil {
 		r.IPv4.Routes = slices.DeleteFunc(r.IPv4.Routes, cache.Route.Default)
 		if standIn := r.IPv4.StandIn; standIn.IsValid() {

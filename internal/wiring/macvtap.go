@@ -30,7 +30,7 @@ func (macvtap) wire(p *Plan, nic netstate.Link) error {
 	p.Record.Tap = nic.Name
 	p.warnUnfiltered("the guest can send with every MAC and address")
 	p.warnUntold(nic)
-	p.Record.Static = p.static(nic, p.Record.MAC)
+	p.Record.Static = Of(p.found, nic).Static(p.Record.MAC)
 	nic.Up = true
 	nic.AllMulticast = true // otherwise it receives the groups of the namespace's addresses, and not the guest's
 	p.wanted.Links = []netstate.Link{nic}

@@ -33,7 +33,8 @@ func (b masquerade) wire(p *Plan, nic netstate.Link) error {
 	if len(p.spec.Guard.EtherTypes)+len(p.spec.Guard.VLANs) > 0 { // infra.Auto is another binding, so Validate lets these fields pass
 		return p.refuseMasquerade(nic, "it translates IPv4 and IPv6, and guard.etherTypes and guard.vlans are for other frames")
 	}
-	v4, v6 := addressesOf(p.found, nic)
+	on := Of(p.found, nic)
+	v4, v6 := on.Addresses()
 	if len(v4)+len(v6) == 0 {
 		return p.refuseMasquerade(nic, "it has no address to hide a guest behind")
 	}
@@ -68,7 +69,7 @@ func (b masquerade) wire(p *Plan, nic netstate.Link) error {
 		if e.guest.Is6() {
 			own = v6
 		}
-		if hidden := own[0].Addr(); !slices.Equal(p.nextHops(nic, hidden), p.nextHops(nic, e.guest)) {
+		if hidden := own[0].Addr(); !slices.Equal(on.NextHops(hidden), on.NextHops(e.guest)) {
 			return p.refuseMasquerade(nic, fmt.Sprintf("policy rules give other routes to what comes from %v than to what comes from a guest behind it", hidden))
 		}
 	}
@@ -256,7 +257,7 @@ func (p *Plan) routedByEBPF(nic netstate.Link, v4 []netip.Prefix) bool {
 	if len(v4) != 1 || !v4[0].IsSingleIP() {
 		return false
 	}
-	routes := routesOf(p.found, nic, true)
+	routes := Of(p.found, nic).Routes(true)
 	onLink := func(a netip.Addr) bool {
 		return slices.ContainsFunc(routes, func(r netstate.Route) bool { return r.Destination == single(a) && !r.Gateway.IsValid() })
 	}

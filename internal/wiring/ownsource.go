@@ -7,34 +7,34 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// ownSource is the address that the namespace's own packets to the network get when they leave by the NIC.
-type ownSource struct {
-	to      netip.Prefix // zero: all other destinations of the family
-	address netip.Addr
+// Source is the address that the namespace's own packets to the network get when they leave by the NIC.
+type Source struct {
+	To      netip.Prefix // zero: all other destinations of the family
+	Address netip.Addr
 }
 
 // uniqueLocal are the unique local addresses (RFC 4193), which have a label of their own in RFC 6724 section 2.1.
 var uniqueLocal = netip.MustParsePrefix("fc00::/7")
 
-// ownSources are the NIC's addresses that the kernel would choose for packets from the hop, an address of the same family, by
+// Sources are the NIC's addresses that the kernel would choose for packets from the hop, an address of the same family, by
 // destination. More specific destinations come first, and the one for all others is last. They are for IPv4: the source of
 // the route (ip-route(8), src), else the address in the gateway's network, else the first. For IPv6 the route's source comes
 // first too, and then the rules 3, 6 and 8 of RFC 6724 section 5.
-func (p *Plan) ownSources(nic netstate.Link, hop netip.Addr) []ownSource {
+func (n NIC) Sources(hop netip.Addr) []Source {
 	var own []netstate.Address
-	for _, a := range p.found.Addresses {
-		if addr := a.Prefix.Addr(); a.Link == nic.Index && addr.Is4() == hop.Is4() && (addr.Is4() || !addr.IsLinkLocalUnicast()) {
+	for _, a := range n.found.Addresses {
+		if addr := a.Prefix.Addr(); a.Link == n.Index && addr.Is4() == hop.Is4() && (addr.Is4() || !addr.IsLinkLocalUnicast()) {
 			own = append(own, a)
 		}
 	}
 	family := netip.PrefixFrom(hop, 0).Masked()
-	var choices []ownSource
+	var choices []Source
 	add := func(to netip.Prefix, address netip.Addr) {
-		if !slices.ContainsFunc(choices, func(c ownSource) bool { return c.to == to }) {
-			choices = append(choices, ownSource{to, address})
+		if !slices.ContainsFunc(choices, func(c Source) bool { return c.To == to }) {
+			choices = append(choices, Source{to, address})
 		}
 	}
-	for _, r := range routesOfTables(p.found, nic, hop.Is4(), lookups(p.found, hop)...) {
+	for _, r := range n.routesIn(hop.Is4(), n.lookups(hop)...) {
 		if r.Destination.Addr().IsLinkLocalUnicast() && hop.Is6() {
 			continue // the kernel chooses the NIC's link-local address
 		}
@@ -53,23 +53,23 @@ func (p *Plan) ownSources(nic netstate.Link, hop netip.Addr) []ownSource {
 		}
 	}
 	add(family, sourceTo(own, family, netip.Addr{}))
-	slices.SortStableFunc(choices, func(a, b ownSource) int { return b.to.Bits() - a.to.Bits() })
+	slices.SortStableFunc(choices, func(a, b Source) int { return b.To.Bits() - a.To.Bits() })
 	last := len(choices) - 1
 	otherwise := choices[last]
-	var needed []ownSource // from the least specific one on
+	var needed []Source // from the least specific one on
 	for _, c := range slices.Backward(choices[:last]) {
-		wider := otherwise.address
-		for _, n := range needed {
-			if n.to.Overlaps(c.to) {
-				wider = n.address
+		wider := otherwise.Address
+		for _, o := range needed {
+			if o.To.Overlaps(c.To) {
+				wider = o.Address
 			}
 		}
-		if c.address != wider {
+		if c.Address != wider {
 			needed = append(needed, c)
 		}
 	}
 	slices.Reverse(needed)
-	return append(needed, ownSource{address: otherwise.address})
+	return append(needed, Source{Address: otherwise.Address})
 }
 
 // sourceTo is the one of the addresses that the kernel would choose for the destination, by way of the gateway, if there is

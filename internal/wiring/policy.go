@@ -9,11 +9,20 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// addressesOf returns the NIC's addresses, without IPv6 link-local ones.
-func addressesOf(s netstate.Snapshot, nic netstate.Link) (v4, v6 []netip.Prefix) {
-	for _, a := range s.Addresses {
+// NIC is a NIC of a namespace as it was found.
+type NIC struct {
+	netstate.Link
+	found netstate.Snapshot
+}
+
+// Of returns the NIC, which need not be in the namespace.
+func Of(found netstate.Snapshot, nic netstate.Link) NIC { return NIC{nic, found} }
+
+// Addresses returns the NIC's addresses, without IPv6 link-local ones.
+func (n NIC) Addresses() (v4, v6 []netip.Prefix) {
+	for _, a := range n.found.Addresses {
 		switch addr := a.Prefix.Addr(); {
-		case a.Link != nic.Index:
+		case a.Link != n.Index:
 		case addr.Is4():
 			v4 = append(v4, a.Prefix)
 		case !addr.IsLinkLocalUnicast():
@@ -23,23 +32,23 @@ func addressesOf(s netstate.Snapshot, nic netstate.Link) (v4, v6 []netip.Prefix)
 	return v4, v6
 }
 
-// routesOf are the routes through the NIC for packets from the NIC's first address, which becomes the guest's.
+// Routes are the routes through the NIC for packets from the NIC's first address, which becomes the guest's.
 // They come from the tables that the policy rules name; more specific routes come first.
-func routesOf(s netstate.Snapshot, nic netstate.Link, v4 bool) []netstate.Route {
-	from, v6 := addressesOf(s, nic)
+func (n NIC) Routes(v4 bool) []netstate.Route {
+	from, v6 := n.Addresses()
 	if !v4 {
 		from = v6
 	}
 	if len(from) == 0 {
-		return routesOfTables(s, nic, v4, netstate.TableMain)
+		return n.routesIn(v4, netstate.TableMain)
 	}
-	return routesOfTables(s, nic, v4, lookups(s, from[0].Addr())...)
+	return n.routesIn(v4, n.lookups(from[0].Addr())...)
 }
 
 // lookups are the tables in which the namespace looks up a route for packets from the address, in order.
-func lookups(s netstate.Snapshot, from netip.Addr) []uint32 {
-	rules := slices.Clone(s.Rules)
-	if !slices.Contains(s.NoMain, version(from)) {
+func (n NIC) lookups(from netip.Addr) []uint32 {
+	rules := slices.Clone(n.found.Rules)
+	if !slices.Contains(n.found.NoMain, version(from)) {
 		rules = append([]netstate.Rule{{Priority: netstate.PriorityMain, Table: netstate.TableMain, IPv6: from.Is6()}}, rules...)
 	}
 	slices.SortStableFunc(rules, func(a, b netstate.Rule) int { return cmp.Compare(a.Priority, b.Priority) })
@@ -59,10 +68,10 @@ func isAbout(r netstate.Rule, from netip.Addr) bool {
 
 // isDecided says whether one of the tables has a route for the whole destination. The most specific route of a
 // table counts. A throw route sends the lookup to the next table.
-func isDecided(s netstate.Snapshot, destination netip.Prefix, tables []uint32) bool {
+func (n NIC) isDecided(destination netip.Prefix, tables []uint32) bool {
 	return slices.ContainsFunc(tables, func(table uint32) bool {
 		best := netstate.Route{Type: netstate.RouteThrow, Destination: netip.PrefixFrom(destination.Addr(), 0)}
-		for _, r := range s.Routes {
+		for _, r := range n.found.Routes {
 			covers := r.Destination.Addr().Is4() == destination.Addr().Is4() && r.Destination.Bits() <= destination.Bits() && r.Destination.Contains(destination.Addr())
 			if r.Table == table && covers && r.Destination.Bits() >= best.Destination.Bits() {
 				best = r
@@ -72,13 +81,13 @@ func isDecided(s netstate.Snapshot, destination netip.Prefix, tables []uint32) b
 	})
 }
 
-// routesOfTables are the tables' unicast routes through the NIC, without those whose whole destination an
+// routesIn are the tables' unicast routes through the NIC, without those whose whole destination an
 // earlier table decides.
-func routesOfTables(s netstate.Snapshot, nic netstate.Link, v4 bool, tables ...uint32) []netstate.Route {
+func (n NIC) routesIn(v4 bool, tables ...uint32) []netstate.Route {
 	var routes []netstate.Route
 	for i, table := range tables {
-		for _, r := range s.Routes {
-			if r.Table == table && r.Destination.Addr().Is4() == v4 && r.Uses(nic.Index) && r.Type == netstate.RouteUnicast && !isDecided(s, r.Destination, tables[:i]) {
+		for _, r := range n.found.Routes {
+			if r.Table == table && r.Destination.Addr().Is4() == v4 && r.Uses(n.Index) && r.Type == netstate.RouteUnicast && !n.isDecided(r.Destination, tables[:i]) {
 				routes = append(routes, r)
 			}
 		}
@@ -92,19 +101,19 @@ func routesOfTables(s netstate.Snapshot, nic netstate.Link, v4 bool, tables ...u
 	return routes
 }
 
-// nextHops are the routes through the NIC for packets from the address, as a guest would get them.
-func (p *Plan) nextHops(nic netstate.Link, from netip.Addr) []cache.Route {
-	routes, _ := guestRoutes(routesOfTables(p.found, nic, from.Is4(), lookups(p.found, from)...))
+// NextHops are the routes through the NIC for packets from the address, as a guest would get them.
+func (n NIC) NextHops(from netip.Addr) []cache.Route {
+	routes, _ := guestRoutes(n.routesIn(from.Is4(), n.lookups(from)...))
 	return routes
 }
 
-// learnedTables are the tables whose routes the guest gets: the main table, and those that the policy rules name
+// Tables are the tables whose routes the guest gets: the main table, and those that the policy rules name
 // for the NIC's addresses, which become the guest's.
-func (p *Plan) learnedTables(nic netstate.Link) map[uint32]bool {
+func (n NIC) Tables() map[uint32]bool {
 	learned := map[uint32]bool{netstate.TableMain: true}
-	v4, v6 := addressesOf(p.found, nic)
+	v4, v6 := n.Addresses()
 	for _, a := range slices.Concat(v4[:min(1, len(v4))], v6[:min(1, len(v6))]) {
-		for _, table := range lookups(p.found, a.Addr()) {
+		for _, table := range n.lookups(a.Addr()) {
 			learned[table] = true
 		}
 	}

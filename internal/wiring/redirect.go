@@ -40,8 +40,7 @@ func (b redirect) wire(p *Plan, nic netstate.Link) error {
 	}
 	p.keepNIC(nic)
 	p.wanted.Links = append(p.wanted.Links, wired)
-	p.addLease(&p.Record, nic)
-	p.Record.Static = p.static(nic, p.Record.MAC)
+	p.addLease(nic)
 	p.warnDown(nic)
 	p.warnOtherMAC(nic)
 	p.addTaps(nic)

@@ -14,6 +14,19 @@ func (p *Plan) addResponder(r *cache.Record, nic netstate.Link) {
 	r.ResponderMAC = responderMAC(*r, nic)
 }
 
+// addLease has a responder tell the guest what the NIC has. A NIC without addresses gives the guest a connection without a
+// responder.
+func (p *Plan) addLease(nic netstate.Link) {
+	on := Of(p.found, nic)
+	if v4, v6 := on.Addresses(); len(v4)+len(v6) == 0 {
+		p.warn("%s has no address: the guest gets a connection without a responder of guestwire", nic.Name)
+	} else if !p.spec.Options.NoResponder {
+		p.addResponder(&p.Record, nic)
+		on.Tell(&p.Record)
+	}
+	p.Record.Static = on.Static(p.Record.MAC)
+}
+
 // responderFilters redirect from the guest's tap to the responder's tap what the responder answers, and back
 // everything that the responder sends. A redirected frame goes nowhere else.
 //

@@ -32,7 +32,8 @@ func (routed) traits() traits {
 func (routed) withoutNIC() (string, bool) { return "", false }
 
 func (b routed) wire(p *Plan, nic netstate.Link) error {
-	v4, v6 := addressesOf(p.found, nic)
+	on := Of(p.found, nic)
+	v4, v6 := on.Addresses()
 	if err := p.checkRouted(nic); err != nil {
 		return err
 	}
@@ -44,21 +45,16 @@ func (b routed) wire(p *Plan, nic netstate.Link) error {
 	if !p.spec.Options.NoResponder {
 		p.addResponder(&p.Record, nic)
 	}
+	on.TellRouted(&p.Record)
 	var ends []end
-	r := routing{sources: map[int][]ownSource{}, own4: addressesIn(v4), own6: addressesIn(v6), sidecar: b.Sidecar, excluded: b.Excluded}
+	r := routing{sources: map[int][]Source{}, own4: addressesIn(v4), own6: addressesIn(v6), sidecar: b.Sidecar, excluded: b.Excluded}
 	if len(v4) > 0 {
-		r.hop4 = serverFor(v4[0].Addr())
+		r.hop4 = p.Record.IPv4.Server
 		ends = append(ends, end{v4[0].Addr(), r.hop4})
-		p.Record.IPv4 = leaseBehind4(v4[0].Addr(), r.hop4, destinations(routesOf(p.found, nic, true)))
-		if p.Record.ResponderTap != "" {
-			p.addStandIn(&p.Record, nic)
-		}
 	}
 	if len(v6) > 0 {
 		r.hop6 = infra.RoutedIPv6
 		ends = append(ends, end{v6[0].Addr(), r.hop6})
-		router := cache.Router{Address: p.Record.GatewayMAC.LinkLocal(), MAC: p.Record.GatewayMAC}
-		p.Record.IPv6 = leaseBehind6(v6, router, destinations(routesOf(p.found, nic, false)))
 		p.enableIPv6()
 		p.enableForwarding6(nic, p.names.Tap)
 	}
@@ -70,7 +66,6 @@ func (b routed) wire(p *Plan, nic netstate.Link) error {
 	if b.Sidecar != nil {
 		p.answerLoopback(tap, len(v6) > 0)
 	}
-	p.Record.Warnings = append(p.Record.Warnings, secondAddresses(v4)...)
 	p.Record.Warnings = append(p.Record.Warnings, warnRoutedPorts(b.Routed, p.found.Listeners, slices.Concat(v4, v6))...)
 	p.warnDown(nic)
 	p.warnSourceRules(slices.Concat(v4, v6))
@@ -92,7 +87,7 @@ func (b routed) wire(p *Plan, nic netstate.Link) error {
 	}
 	r.forwarding = p.forwarding(nic, tap.Name, ends, b.MaxConnections)
 	for _, e := range ends {
-		r.sources[version(e.guest)] = p.ownSources(nic, e.gateway)
+		r.sources[version(e.guest)] = on.Sources(e.gateway)
 	}
 	for _, a := range append(r.own4, r.own6...) {
 		if !slices.ContainsFunc(ends, func(e end) bool { return e.guest == a }) {
@@ -121,7 +116,7 @@ func (p *Plan) checkRouted(nic netstate.Link) error {
 // notRouted is why the namespace cannot route the NIC's addresses to a guest, and what works then for sure; both empty: it
 // can.
 func (p *Plan) notRouted(nic netstate.Link) (reason, instead string) {
-	v4, v6 := addressesOf(p.found, nic)
+	v4, v6 := Of(p.found, nic).Addresses()
 	switch {
 	case len(p.spec.Guard.EtherTypes)+len(p.spec.Guard.VLANs) > 0: // infra.Auto is another binding, so Validate lets these fields pass
 		return "it carries IPv4 and IPv6, and guard.etherTypes and guard.vlans are for other frames", ""
@@ -134,7 +129,7 @@ func (p *Plan) notRouted(nic netstate.Link) (reason, instead string) {
 	}
 	for _, a := range p.found.Addresses {
 		own := a.Prefix.Addr()
-		if hop4 := len(v4) > 0 && own == serverFor(v4[0].Addr()); hop4 || len(v6) > 0 && own == infra.RoutedIPv6 {
+		if hop4 := len(v4) > 0 && own == Hop(v4[0].Addr()); hop4 || len(v6) > 0 && own == infra.RoutedIPv6 {
 			if l, _ := p.found.Link(a.Link); !p.isWired(l) {
 				return fmt.Sprintf("%v, which the routed binding gives to the namespace, is an address of %s already", own, l.Name), cache.BindingMasquerade
 			}
@@ -170,18 +165,6 @@ func (p *Plan) warnSourceRules(own []netip.Prefix) {
 			p.warn("a policy rule for packets from %v is in force for the guest's packets, and not for the namespace's own", r.Source)
 		}
 	}
-}
-
-// destinations are the routes without their next hops.
-func destinations(routes []netstate.Route) []cache.Route {
-	var list []cache.Route
-	for _, r := range routes {
-		d := cache.Route{Destination: r.Destination}
-		if !slices.Contains(list, d) {
-			list = append(list, d)
-		}
-	}
-	return list
 }
 
 func addressesIn(prefixes []netip.Prefix) []netip.Addr {
@@ -308,9 +291,9 @@ type routing struct {
 	forwarding
 	sidecar    *infra.Sidecar
 	excluded   []infra.Ports
-	own4, own6 []netip.Addr        // the NIC's, which are the guest's
-	hop4, hop6 netip.Addr          // the namespace's; zero: the NIC has no address of the family
-	sources    map[int][]ownSource // by IP version: what hop4 and hop6 become at the NIC
+	own4, own6 []netip.Addr     // the NIC's, which are the guest's
+	hop4, hop6 netip.Addr       // the namespace's; zero: the NIC has no address of the family
+	sources    map[int][]Source // by IP version: what hop4 and hop6 become at the NIC
 }
 
 // hop is the namespace's address of the same family.
@@ -432,7 +415,7 @@ func (t routing) source() []firewall.Rule {
 	var rules []firewall.Rule
 	for _, e := range t.ends {
 		for _, s := range t.sources[version(e.guest)] {
-			rules = append(rules, rule(firewall.SNAT{Address: s.address}, t.toNIC(e, s)...))
+			rules = append(rules, rule(firewall.SNAT{Address: s.Address}, t.toNIC(e, s)...))
 		}
 		if t.sidecar == nil {
 			continue
@@ -463,17 +446,17 @@ func (t routing) last() []firewall.Rule {
 	var rules []firewall.Rule
 	for _, e := range t.ends {
 		for _, s := range t.sources[version(e.guest)] {
-			rules = append(rules, rule(firewall.SetSource{Address: s.address}, t.toNIC(e, s)...))
+			rules = append(rules, rule(firewall.SetSource{Address: s.Address}, t.toNIC(e, s)...))
 		}
 	}
 	return rules
 }
 
 // toNIC matches the namespace's own packets that leave by the NIC and get the source.
-func (t routing) toNIC(e end, s ownSource) []firewall.Match {
+func (t routing) toNIC(e end, s Source) []firewall.Match {
 	m := []firewall.Match{firewall.OutInterface{Name: t.names.NIC}, firewall.IP{Version: version(e.guest)}, firewall.Source{Prefix: single(e.gateway)}}
-	if s.to.IsValid() {
-		m = append(m, firewall.Destination{Prefix: s.to})
+	if s.To.IsValid() {
+		m = append(m, firewall.Destination{Prefix: s.To})
 	}
 	return m
 }

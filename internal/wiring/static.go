@@ -9,51 +9,51 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// static is what the namespace had on the NIC, for a guest with this MAC that is configured without DHCP; nil: the
+// Static is what the namespace had on the NIC, for a guest with this MAC that is configured without DHCP; nil: the
 // NIC has no address, or no ARP, so that the guest cannot be configured as the NIC is.
-func (p *Plan) static(nic netstate.Link, guest cache.MAC) *cache.Static {
-	if nic.NoARP {
+func (n NIC) Static(guest cache.MAC) *cache.Static {
+	if n.NoARP {
 		return nil
 	}
 	s := &cache.Static{}
 	var own []netstate.Address
-	for _, a := range p.found.Addresses {
-		if a.Link != nic.Index || nic.Index == 0 {
+	for _, a := range n.found.Addresses {
+		if a.Link != n.Index || n.Index == 0 {
 			continue
 		}
 		own = append(own, a)
-		if a.Prefix.Addr() == nic.MAC.LinkLocal() && nic.MAC != guest {
+		if a.Prefix.Addr() == n.MAC.LinkLocal() && n.MAC != guest {
 			continue // the guest has one of its own MAC
 		}
 		s.Addresses = append(s.Addresses, cache.StaticAddress{
 			Address: a.Prefix, Peer: a.Peer, Broadcast: a.Broadcast, Scope: a.Scope, Deprecated: a.PreferredSeconds == 0,
-			NoPrefixRoute: !p.hasConnected(nic, own),
+			NoPrefixRoute: !n.hasConnected(own),
 		})
 	}
 	if len(s.Addresses) == 0 {
 		return nil
 	}
-	p.addStaticRoutes(s, nic, own)
-	p.addStaticRules(s)
-	for _, n := range p.found.Neighbours {
-		if n.Link == nic.Index && n.Permanent && n.Address.IsValid() {
-			s.Neighbours = append(s.Neighbours, cache.Neighbour{Address: n.Address, MAC: n.MAC})
+	n.addStaticRoutes(s, own)
+	n.addStaticRules(s)
+	for _, o := range n.found.Neighbours {
+		if o.Link == n.Index && o.Permanent && o.Address.IsValid() {
+			s.Neighbours = append(s.Neighbours, cache.Neighbour{Address: o.Address, MAC: o.MAC})
 		}
 	}
 	return s
 }
 
 // hasConnected says whether the namespace has the routes that the kernel made of the last address.
-func (p *Plan) hasConnected(nic netstate.Link, own []netstate.Address) bool {
+func (n NIC) hasConnected(own []netstate.Address) bool {
 	last := len(own) - 1
-	if own[last].Prefix.Addr() == nic.MAC.LinkLocal() {
+	if own[last].Prefix.Addr() == n.MAC.LinkLocal() {
 		return true // the guest makes this address, and the route, by itself
 	}
 	if own[last].Flags&netstate.AddrNoPrefixRoute != 0 || own[last].Metric != 0 {
 		return false // the guest gets the route by itself, with its metric
 	}
-	for _, c := range netstate.Connected(own[last], nic, own[:last]) {
-		if c.Table == netstate.TableMain && !slices.ContainsFunc(p.found.Routes, c.Same) {
+	for _, c := range netstate.Connected(own[last], n.Link, own[:last]) {
+		if c.Table == netstate.TableMain && !slices.ContainsFunc(n.found.Routes, c.Same) {
 			return false
 		}
 	}
@@ -67,18 +67,18 @@ var routeTypes = map[uint8]string{
 
 // addStaticRoutes adds the routes through the NIC that no address implies, and those that refuse packets: routes on
 // the link first, so that a guest can install them in their order.
-func (p *Plan) addStaticRoutes(s *cache.Static, nic netstate.Link, own []netstate.Address) {
+func (n NIC) addStaticRoutes(s *cache.Static, own []netstate.Address) {
 	var onLink, behind []cache.StaticRoute
-	for _, r := range p.found.Routes {
+	for _, r := range n.found.Routes {
 		kind, known := routeTypes[r.Type]
 		switch {
-		case r.Table == netstate.TableLocal || p.isConnected(r, nic, own):
+		case r.Table == netstate.TableLocal || n.isConnected(r, own):
 			continue
 		case known && kind != "":
 			if r.Protocol == netstate.ProtocolKernel {
 				continue // of the loopback
 			}
-		case !r.Uses(nic.Index):
+		case !r.Uses(n.Index):
 			continue
 		case !known:
 			s.Warnings = append(s.Warnings, fmt.Sprintf("the route to %v of table %d is left out: it is of type %d, and not unicast", r.Destination, r.Table, r.Type))
@@ -98,7 +98,7 @@ func (p *Plan) addStaticRoutes(s *cache.Static, nic netstate.Link, own []netstat
 			to.Scope = r.Scope
 		}
 		for _, h := range r.Hops {
-			if h.Link != nic.Index {
+			if h.Link != n.Index {
 				s.Warnings = append(s.Warnings, fmt.Sprintf("the route to %v of table %d has a next hop through another link: the guest gets it without that one", r.Destination, r.Table))
 				continue
 			}
@@ -114,12 +114,12 @@ func (p *Plan) addStaticRoutes(s *cache.Static, nic netstate.Link, own []netstat
 }
 
 // isConnected says whether one of the addresses implies the route.
-func (p *Plan) isConnected(r netstate.Route, nic netstate.Link, own []netstate.Address) bool {
+func (n NIC) isConnected(r netstate.Route, own []netstate.Address) bool {
 	if r.Protocol != netstate.ProtocolKernel || r.Table != netstate.TableMain {
 		return false
 	}
 	for i := range own {
-		if p.hasConnected(nic, own[:i+1]) && slices.ContainsFunc(netstate.Connected(own[i], nic, own[:i]), r.Same) {
+		if n.hasConnected(own[:i+1]) && slices.ContainsFunc(netstate.Connected(own[i], n.Link, own[:i]), r.Same) {
 			return true
 		}
 	}
@@ -148,7 +148,7 @@ func unknownAttributes(r netstate.Route) bool {
 }
 
 // addStaticRules adds the rules that concern the addresses, or lead to the tables of the routes.
-func (p *Plan) addStaticRules(s *cache.Static) {
+func (n NIC) addStaticRules(s *cache.Static) {
 	about := func(r netstate.Rule) bool {
 		ofAddress := func(a cache.StaticAddress) bool { return r.Source.IsValid() && r.Source.Contains(a.Address.Addr()) }
 		ofTable := func(t cache.StaticRoute) bool {
@@ -157,7 +157,7 @@ func (p *Plan) addStaticRules(s *cache.Static) {
 		return slices.ContainsFunc(s.Addresses, ofAddress) || slices.ContainsFunc(s.Routes, ofTable)
 	}
 	others := 0
-	for _, r := range p.found.Rules {
+	for _, r := range n.found.Rules {
 		switch {
 		case r.Other:
 			others++
@@ -168,7 +168,7 @@ func (p *Plan) addStaticRules(s *cache.Static) {
 	if others > 0 {
 		s.Warnings = append(s.Warnings, fmt.Sprintf("%d policy rules of the namespace are left out: they match more than the source, or do not look up a table", others))
 	}
-	for _, version := range p.found.NoMain {
+	for _, version := range n.found.NoMain {
 		s.Warnings = append(s.Warnings, fmt.Sprintf("the namespace has no IPv%d rule for the table main, and the guest has one", version))
 	}
 }
