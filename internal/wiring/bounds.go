@@ -7,6 +7,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/lease"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
@@ -27,7 +28,7 @@ func (p *Plan) checkMTU(nic netstate.Link) error {
 	refuse := func(format string, args ...any) error {
 		return &cache.FieldError{Field: "mtu", Reason: fmt.Sprintf("%d, ", p.spec.MTU) + fmt.Sprintf(format, args...)}
 	}
-	_, v6 := Of(p.found, nic).Addresses()
+	_, v6 := lease.Of(p.found, nic).Addresses()
 	switch {
 	case p.spec.MTU == 0:
 		return nil

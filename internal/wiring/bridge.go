@@ -9,6 +9,7 @@ import (
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/compare"
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/lease"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
@@ -196,7 +197,7 @@ const (
 // guestAddresses are the NIC's addresses, which become the guest's; none: the guest's addresses are not known. A guest with
 // another MAC than the NIC's makes another link-local address.
 func (p *Plan) guestAddresses(nic netstate.Link) []netip.Prefix {
-	if v4, v6 := Of(p.found, nic).Addresses(); len(v4)+len(v6) == 0 {
+	if v4, v6 := lease.Of(p.found, nic).Addresses(); len(v4)+len(v6) == 0 {
 		return nil
 	}
 	var own []netip.Prefix

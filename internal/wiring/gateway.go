@@ -5,45 +5,17 @@ import (
 	"slices"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/lease"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
 // Gateways are the next hops of the NIC's routes whose MACs NewPlan needs and the snapshot does not have.
 func Gateways(s netstate.Snapshot, nic netstate.Link) []netip.Addr {
-	n := Of(s, nic)
+	n := lease.Of(s, nic)
 	return slices.DeleteFunc(n.Gateways(), func(a netip.Addr) bool {
 		_, known := n.Neighbour(a)
 		return known
 	})
-}
-
-// Gateways are the next hops whose MACs the record holds: of IPv4 as addStandIn, of IPv6 as addRouter needs it.
-func (n NIC) Gateways() []netip.Addr {
-	var needed []netip.Addr
-	if n.NoARP {
-		return nil
-	}
-	if v4, _ := n.Addresses(); len(v4) > 0 {
-		routes, _ := guestRoutes(n.Routes(true))
-		address, gateway, _ := asTold(v4[0], routes)
-		if gateway.IsValid() && address.Bits() == 32 && gateway != beside(address.Addr()) {
-			needed = append(needed, gateway)
-		}
-	}
-	routes, _ := guestRoutes(n.Routes(false))
-	if gateway := gateway6(routes); gateway.IsValid() && (!gateway.IsLinkLocalUnicast() || n.Kind == kindIPVLAN) {
-		needed = append(needed, gateway)
-	}
-	return needed
-}
-
-// Neighbour returns the NIC's neighbour with the address.
-func (n NIC) Neighbour(a netip.Addr) (netstate.Neighbour, bool) {
-	i := slices.IndexFunc(n.found.Neighbours, func(o netstate.Neighbour) bool { return o.Link == n.Index && o.Address == a })
-	if i < 0 {
-		return netstate.Neighbour{}, false
-	}
-	return n.found.Neighbours[i], true
 }
 
 // Gateway is a gateway and its MAC, from which a part of the record is made: of IPv6 the router, of IPv4 the stand-in.
@@ -57,7 +29,7 @@ type Gateway struct {
 // gets another MAC. There is none if the guest's router is another one, such as the bridge of a masquerade, or if
 // an administrator has set the MAC (a permanent neighbour).
 func (p *Plan) Gateways() []Gateway {
-	nic := Of(p.found, p.nic())
+	nic := lease.Of(p.found, p.nic())
 	if !p.binding.asks(p.names.NIC).Gateways {
 		return nil
 	}

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/lease"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
@@ -44,7 +45,7 @@ func (p *Plan) warnOtherMAC(nic netstate.Link) {
 	if p.Record.MAC == nic.MAC {
 		return
 	}
-	v4, _ := Of(p.found, nic).Addresses()
+	v4, _ := lease.Of(p.found, nic).Addresses()
 	switch {
 	case slices.ContainsFunc(v4, func(a netip.Prefix) bool { return ofAddress(nic.MAC, a.Addr()) }):
 		p.warn("%s's MAC, %v, is made of its address, as OVN-Kubernetes and OpenShift make it: if that network checks MACs (port security), it drops what the guest sends with %v", nic.Name, nic.MAC, p.Record.MAC)

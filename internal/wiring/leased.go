@@ -4,28 +4,15 @@ import (
 	"net/netip"
 
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/lease"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
-
-// Leased are the NIC's addresses of the IP version that a DHCP client in the namespace has leased: they have a lifetime, and
-// do not come from a router advertisement. What CNI's dhcp plugin leases has no lifetime in the kernel.
-func (n NIC) Leased(version int) []netip.Prefix {
-	const advertised, manageTemporary = 2, 0x100 // IFAPROT_KERNEL_RA, and IFA_F_MANAGETEMPADDR (linux/if_addr.h) before Linux 5.18
-	var list []netip.Prefix
-	for _, a := range n.found.Addresses {
-		is := a.Prefix.Addr().Is4() == (version == 4) && !a.Prefix.Addr().IsLinkLocalUnicast()
-		if a.Link == n.Index && is && a.ValidSeconds != netstate.Forever && a.Protocol != advertised && a.Flags&manageTemporary == 0 {
-			list = append(list, a.Prefix)
-		}
-	}
-	return list
-}
 
 // warnLeased warns of a DHCP client in the namespace, which under bridge takes the holder for the NIC. A client outside,
 // such as CNI's dhcp daemon, keeps the NIC by its number.
 func (p *Plan) warnLeased(nic netstate.Link) {
 	for _, version := range []int{4, 6} {
-		for _, a := range Of(p.found, nic).Leased(version) {
+		for _, a := range lease.Of(p.found, nic).Leased(version) {
 			p.warn("the address %v of %s has a lifetime, and a DHCP client in the namespace cannot renew it under bridge, where another link has the name %[2]s: choose redirect", a, nic.Name)
 		}
 	}
@@ -34,7 +21,7 @@ func (p *Plan) warnLeased(nic netstate.Link) {
 // renewal6 are the rules by which a DHCPv6 client in the namespace can ask for more time for the NIC's address. Such a
 // client has no packet socket. The launcher, which a guest may have taken over, cannot use them.
 func (p *Plan) renewal6(nic netstate.Link) []firewall.Rule {
-	if len(Of(p.found, nic).Leased(6)) == 0 {
+	if len(lease.Of(p.found, nic).Leased(6)) == 0 {
 		return nil
 	}
 	all := netip.MustParseAddr("ff02::1:2") // All_DHCP_Relay_Agents_and_Servers, RFC 8415 section 7.1

@@ -6,6 +6,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/lease"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
@@ -55,7 +56,7 @@ func (p *Plan) linkLocal(nic netstate.Link, g guest) linkLocal {
 	if p.binding.traits().routes {
 		return l // the guest's only neighbour is the namespace's link, whose address comes from its MAC
 	}
-	for _, r := range Of(p.found, nic).Routes(false) {
+	for _, r := range lease.Of(p.found, nic).Routes(false) {
 		if linkLocal64.Contains(r.Gateway) && !slices.Contains(l.routers, r.Gateway) {
 			l.routers = append(l.routers, r.Gateway)
 		}

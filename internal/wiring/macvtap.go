@@ -6,6 +6,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/lease"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
@@ -30,7 +31,7 @@ func (macvtap) wire(p *Plan, nic netstate.Link) error {
 	p.Record.Tap = nic.Name
 	p.warnUnfiltered("the guest can send with every MAC and address")
 	p.warnUntold(nic)
-	p.Record.Static = Of(p.found, nic).Static(p.Record.MAC)
+	p.Record.Static = lease.Of(p.found, nic).Static(p.Record.MAC)
 	nic.Up = true
 	nic.AllMulticast = true // otherwise it receives the groups of the namespace's addresses, and not the guest's
 	p.wanted.Links = []netstate.Link{nic}

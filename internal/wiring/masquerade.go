@@ -10,6 +10,7 @@ import (
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/compare"
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/lease"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
@@ -33,7 +34,7 @@ func (b masquerade) wire(p *Plan, nic netstate.Link) error {
 	if len(p.spec.Guard.EtherTypes)+len(p.spec.Guard.VLANs) > 0 { // infra.Auto is another binding, so Validate lets these fields pass
 		return p.refuseMasquerade(nic, "it translates IPv4 and IPv6, and guard.etherTypes and guard.vlans are for other frames")
 	}
-	on := Of(p.found, nic)
+	on := lease.Of(p.found, nic)
 	v4, v6 := on.Addresses()
 	if len(v4)+len(v6) == 0 {
 		return p.refuseMasquerade(nic, "it has no address to hide a guest behind")
@@ -257,7 +258,7 @@ func (p *Plan) routedByEBPF(nic netstate.Link, v4 []netip.Prefix) bool {
 	if len(v4) != 1 || !v4[0].IsSingleIP() {
 		return false
 	}
-	routes := Of(p.found, nic).Routes(true)
+	routes := lease.Of(p.found, nic).Routes(true)
 	onLink := func(a netip.Addr) bool {
 		return slices.ContainsFunc(routes, func(r netstate.Route) bool { return r.Destination == single(a) && !r.Gateway.IsValid() })
 	}

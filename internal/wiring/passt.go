@@ -8,6 +8,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/lease"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
@@ -24,7 +25,7 @@ func (passt) traits() traits { return traits{direct: true} }
 func (passt) withoutNIC() (string, bool) { return "", false }
 
 func (b passt) wire(p *Plan, nic netstate.Link) error {
-	v4, v6 := Of(p.found, nic).Addresses()
+	v4, v6 := lease.Of(p.found, nic).Addresses()
 	if len(v4)+len(v6) == 0 {
 		return &infra.RefusedError{NIC: nic.Name, Binding: b.Kind(), Reason: "it has no address that passt could give to the guest", Instead: p.insteadOfDirect(nic)}
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/compare"
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/lease"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
@@ -116,7 +117,7 @@ func NewPlan(found netstate.Snapshot, spec infra.Spec) (*Plan, error) {
 	p.keepOffStack(nic)
 	p.addBounds(nic)
 	if p.spec.Options.NoDefaultRoute {
-		RemoveDefaultRoutes(&p.Record)
+		lease.RemoveDefaultRoutes(&p.Record)
 	}
 	for i, t := range p.wanted.Tables {
 		if t.Family.IPTables() == 0 {
@@ -200,7 +201,7 @@ func (p *Plan) record(nic netstate.Link, mac cache.MAC) cache.Record {
 func (p *Plan) mtu(nic netstate.Link) int {
 	mtu := p.linkMTU(nic)
 	for _, v4 := range []bool{true, false} {
-		for _, route := range Of(p.found, nic).Routes(v4) {
+		for _, route := range lease.Of(p.found, nic).Routes(v4) {
 			if route.MTU >= cache.MinMTU {
 				mtu = min(mtu, route.MTU)
 			}

@@ -5,6 +5,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/internal/compare"
+	"github.com/guestwire/guestwire/internal/lease"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
@@ -17,7 +18,7 @@ func (p *Plan) addResponder(r *cache.Record, nic netstate.Link) {
 // addLease has a responder tell the guest what the NIC has. A NIC without addresses gives the guest a connection without a
 // responder.
 func (p *Plan) addLease(nic netstate.Link) {
-	on := Of(p.found, nic)
+	on := lease.Of(p.found, nic)
 	if v4, v6 := on.Addresses(); len(v4)+len(v6) == 0 {
 		p.warn("%s has no address: the guest gets a connection without a responder of guestwire", nic.Name)
 	} else if !p.spec.Options.NoResponder {

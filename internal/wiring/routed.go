@@ -10,6 +10,7 @@ import (
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/compare"
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/lease"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
@@ -32,7 +33,7 @@ func (routed) traits() traits {
 func (routed) withoutNIC() (string, bool) { return "", false }
 
 func (b routed) wire(p *Plan, nic netstate.Link) error {
-	on := Of(p.found, nic)
+	on := lease.Of(p.found, nic)
 	v4, v6 := on.Addresses()
 	if err := p.checkRouted(nic); err != nil {
 		return err
@@ -47,7 +48,7 @@ func (b routed) wire(p *Plan, nic netstate.Link) error {
 	}
 	on.TellRouted(&p.Record)
 	var ends []end
-	r := routing{sources: map[int][]Source{}, own4: addressesIn(v4), own6: addressesIn(v6), sidecar: b.Sidecar, excluded: b.Excluded}
+	r := routing{sources: map[int][]lease.Source{}, own4: addressesIn(v4), own6: addressesIn(v6), sidecar: b.Sidecar, excluded: b.Excluded}
 	if len(v4) > 0 {
 		r.hop4 = p.Record.IPv4.Server
 		ends = append(ends, end{v4[0].Addr(), r.hop4})
@@ -116,7 +117,7 @@ func (p *Plan) checkRouted(nic netstate.Link) error {
 // notRouted is why the namespace cannot route the NIC's addresses to a guest, and what works then for sure; both empty: it
 // can.
 func (p *Plan) notRouted(nic netstate.Link) (reason, instead string) {
-	v4, v6 := Of(p.found, nic).Addresses()
+	v4, v6 := lease.Of(p.found, nic).Addresses()
 	switch {
 	case len(p.spec.Guard.EtherTypes)+len(p.spec.Guard.VLANs) > 0: // infra.Auto is another binding, so Validate lets these fields pass
 		return "it carries IPv4 and IPv6, and guard.etherTypes and guard.vlans are for other frames", ""
@@ -129,7 +130,7 @@ func (p *Plan) notRouted(nic netstate.Link) (reason, instead string) {
 	}
 	for _, a := range p.found.Addresses {
 		own := a.Prefix.Addr()
-		if hop4 := len(v4) > 0 && own == Hop(v4[0].Addr()); hop4 || len(v6) > 0 && own == infra.RoutedIPv6 {
+		if hop4 := len(v4) > 0 && own == lease.Hop(v4[0].Addr()); hop4 || len(v6) > 0 && own == infra.RoutedIPv6 {
 			if l, _ := p.found.Link(a.Link); !p.isWired(l) {
 				return fmt.Sprintf("%v, which the routed binding gives to the namespace, is an address of %s already", own, l.Name), cache.BindingMasquerade
 			}
@@ -291,9 +292,9 @@ type routing struct {
 	forwarding
 	sidecar    *infra.Sidecar
 	excluded   []infra.Ports
-	own4, own6 []netip.Addr     // the NIC's, which are the guest's
-	hop4, hop6 netip.Addr       // the namespace's; zero: the NIC has no address of the family
-	sources    map[int][]Source // by IP version: what hop4 and hop6 become at the NIC
+	own4, own6 []netip.Addr           // the NIC's, which are the guest's
+	hop4, hop6 netip.Addr             // the namespace's; zero: the NIC has no address of the family
+	sources    map[int][]lease.Source // by IP version: what hop4 and hop6 become at the NIC
 }
 
 // hop is the namespace's address of the same family.
@@ -453,7 +454,7 @@ func (t routing) last() []firewall.Rule {
 }
 
 // toNIC matches the namespace's own packets that leave by the NIC and get the source.
-func (t routing) toNIC(e end, s Source) []firewall.Match {
+func (t routing) toNIC(e end, s lease.Source) []firewall.Match {
 	m := []firewall.Match{firewall.OutInterface{Name: t.names.NIC}, firewall.IP{Version: version(e.guest)}, firewall.Source{Prefix: single(e.gateway)}}
 	if s.To.IsValid() {
 		m = append(m, firewall.Destination{Prefix: s.To})

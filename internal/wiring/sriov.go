@@ -6,6 +6,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/lease"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
@@ -45,7 +46,7 @@ func (b sriov) wire(p *Plan, nic netstate.Link) error {
 	p.Record.SRIOV = &cache.SRIOV{PCIAddress: b.PCI, VLAN: b.VLAN, Managed: b.Managed}
 	p.warnUnfiltered("the guest can send with every address, and with every MAC that the card lets pass")
 	p.warnUntold(nic)
-	p.Record.Static = Of(p.found, nic).Static(p.Record.MAC)
+	p.Record.Static = lease.Of(p.found, nic).Static(p.Record.MAC)
 	if nic.Kind != "" {
 		p.warn("%s is a %s and no network card's: the guest gets %s with its MAC and MTU", nic.Name, nic.Kind, b.PCI)
 	}

@@ -7,13 +7,14 @@ import (
 	"strings"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/lease"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
 // warnings tell what of the namespace the guest does not get.
 func (p *Plan) warnings(nic netstate.Link) []string {
 	var w []string
-	learned := Of(p.found, nic).Tables()
+	learned := lease.Of(p.found, nic).Tables()
 	rules := 0
 	for _, r := range p.found.Rules {
 		if r.Other || !learned[r.Table] {
@@ -96,7 +97,7 @@ func (p *Plan) warnDown(nic netstate.Link) {
 
 // warnUntold warns of addresses that no responder of guestwire tells the guest.
 func (p *Plan) warnUntold(nic netstate.Link) {
-	if v4, v6 := Of(p.found, nic).Addresses(); len(v4)+len(v6) > 0 {
+	if v4, v6 := lease.Of(p.found, nic).Addresses(); len(v4)+len(v6) > 0 {
 		p.warn("guestwire does not tell the guest the addresses %[2]v of %[1]s: the guest gets them from that network, or is configured with them", nic.Name, slices.Concat(v4, v6))
 	}
 }

@@ -64,6 +64,7 @@ var privileged = map[string]string{
 	module + "/internal/kernel":     "only Phase1 changes a kernel",
 	module + "/internal/firewall":   "only Phase1 makes rules",
 	module + "/internal/netstate":   "only Phase1 plans",
+	module + "/internal/lease":      "only Phase1 plans",
 	module + "/internal/wiring":     "only Phase1 plans",
 	module + "/internal/netns":      "Phase2 works in the namespace it was started in",
 }
@@ -136,6 +137,7 @@ func TestLinks(t *testing.T) {
 		"/infra":                  pure,
 		"/internal/netstate":      pure,
 		"/internal/compare":       pure,
+		"/internal/lease":         pure,
 		"/internal/wiring":        pure,
 		"/guestconfig":            pure,
 	} {
@@ -159,7 +161,7 @@ func TestLinks(t *testing.T) {
 // TestPure: what a plan is computed with imports nothing by which a kernel, a file or a clock can be reached.
 // What the packages link besides comes by way of cache, which reads and writes records, and of fmt.
 func TestPure(t *testing.T) {
-	for _, p := range list(t, module+"/guestconfig", module+"/infra", module+"/domain/qemu", module+"/domain/cloudhypervisor", module+"/domain/firecracker", module+"/domain/passt", module+"/internal/strictjson", module+"/internal/syntax", module+"/internal/firewall", module+"/internal/netstate", module+"/internal/compare", module+"/internal/wiring") {
+	for _, p := range list(t, module+"/guestconfig", module+"/infra", module+"/domain/qemu", module+"/domain/cloudhypervisor", module+"/domain/firecracker", module+"/domain/passt", module+"/internal/strictjson", module+"/internal/syntax", module+"/internal/firewall", module+"/internal/netstate", module+"/internal/compare", module+"/internal/lease", module+"/internal/wiring") {
 		for _, imported := range p.Imports {
 			for _, tree := range []string{"os", "io/ioutil", "time", "syscall", "unsafe", "log", "runtime", "math/rand", "crypto/rand", "golang.org/x"} {
 				if within(imported, tree) {
@@ -214,6 +216,7 @@ func TestLayers(t *testing.T) {
 		"/internal/firewall":      {"/cache", "/infra", "/phase1", "/phase2", "/dhcp", "/domain"},
 		"/internal/netstate":      {"/internal/compare", "/internal/wiring", "/internal/kernel", "/phase1", "/phase2", "/dhcp", "/domain"},
 		"/internal/compare":       {"/internal/wiring", "/internal/kernel", "/phase1", "/phase2", "/dhcp", "/domain"},
+		"/internal/lease":         {"/internal/compare", "/internal/wiring", "/internal/kernel", "/phase1", "/phase2", "/dhcp", "/domain"},
 		"/internal/wiring":        {"/internal/kernel", "/phase1", "/phase2", "/dhcp", "/domain"},
 		"/internal/kernel":        {"/internal/compare", "/internal/wiring", "/phase1", "/phase2", "/dhcp", "/domain"},
 		"/dhcp":                   {"/phase2", "/domain"},

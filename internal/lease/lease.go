@@ -1,4 +1,6 @@
-package wiring
+// Package lease says what a guest learns of a NIC: by DHCP, by router advertisements, or from files. It reads the namespace
+// as it was found. It is pure.
+package lease
 
 import (
 	"fmt"
@@ -212,6 +214,35 @@ func (n NIC) addStandIn(r *cache.Record) {
 	r.Neighbours = append(r.Neighbours, cache.Neighbour{Address: standIn, MAC: mac})
 }
 
+// Gateways are the next hops whose MACs the record holds: of IPv4 as addStandIn, of IPv6 as addRouter needs it.
+func (n NIC) Gateways() []netip.Addr {
+	var needed []netip.Addr
+	if n.NoARP {
+		return nil
+	}
+	if v4, _ := n.Addresses(); len(v4) > 0 {
+		routes, _ := guestRoutes(n.Routes(true))
+		address, gateway, _ := asTold(v4[0], routes)
+		if gateway.IsValid() && address.Bits() == 32 && gateway != beside(address.Addr()) {
+			needed = append(needed, gateway)
+		}
+	}
+	routes, _ := guestRoutes(n.Routes(false))
+	if gateway := gateway6(routes); gateway.IsValid() && (!gateway.IsLinkLocalUnicast() || n.Kind == "ipvlan") {
+		needed = append(needed, gateway)
+	}
+	return needed
+}
+
+// Neighbour returns the NIC's neighbour with the address.
+func (n NIC) Neighbour(a netip.Addr) (netstate.Neighbour, bool) {
+	i := slices.IndexFunc(n.found.Neighbours, func(o netstate.Neighbour) bool { return o.Link == n.Index && o.Address == a })
+	if i < 0 {
+		return netstate.Neighbour{}, false
+	}
+	return n.found.Neighbours[i], true
+}
+
 // guestRoutes are the routes as DHCP can tell them, a destination and one next hop each, and warnings of what is
 // lost.
 func guestRoutes(routes []netstate.Route) ([]cache.Route, []string) {
@@ -318,7 +349,7 @@ func (n NIC) addRouter(r *cache.Record, routes []cache.Route, gateway netip.Addr
 		router.MAC = known.MAC
 	}
 	switch {
-	case gateway.IsLinkLocalUnicast() && n.Kind == kindIPVLAN && !router.MAC.IsZero():
+	case gateway.IsLinkLocalUnicast() && n.Kind == "ipvlan" && !router.MAC.IsZero():
 		// An ipvlan shares its parent's MAC, so answers to the guest's link-local address reach the parent.
 		r.Neighbours = append(r.Neighbours, cache.Neighbour{Address: gateway, MAC: router.MAC})
 	case !gateway.IsLinkLocalUnicast():

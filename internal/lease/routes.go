@@ -1,4 +1,4 @@
-package wiring
+package lease
 
 import (
 	"cmp"
@@ -32,6 +32,20 @@ func (n NIC) Addresses() (v4, v6 []netip.Prefix) {
 	return v4, v6
 }
 
+// Leased are the NIC's addresses of the IP version that a DHCP client in the namespace has leased: they have a lifetime, and
+// do not come from a router advertisement. What CNI's dhcp plugin leases has no lifetime in the kernel.
+func (n NIC) Leased(version int) []netip.Prefix {
+	const advertised, manageTemporary = 2, 0x100 // IFAPROT_KERNEL_RA, and IFA_F_MANAGETEMPADDR (linux/if_addr.h) before Linux 5.18
+	var list []netip.Prefix
+	for _, a := range n.found.Addresses {
+		is := a.Prefix.Addr().Is4() == (version == 4) && !a.Prefix.Addr().IsLinkLocalUnicast()
+		if a.Link == n.Index && is && a.ValidSeconds != netstate.Forever && a.Protocol != advertised && a.Flags&manageTemporary == 0 {
+			list = append(list, a.Prefix)
+		}
+	}
+	return list
+}
+
 // Routes are the routes through the NIC for packets from the NIC's first address, which becomes the guest's.
 // They come from the tables that the policy rules name; more specific routes come first.
 func (n NIC) Routes(v4 bool) []netstate.Route {
@@ -47,8 +61,12 @@ func (n NIC) Routes(v4 bool) []netstate.Route {
 
 // lookups are the tables in which the namespace looks up a route for packets from the address, in order.
 func (n NIC) lookups(from netip.Addr) []uint32 {
+	version := 4
+	if from.Is6() {
+		version = 6
+	}
 	rules := slices.Clone(n.found.Rules)
-	if !slices.Contains(n.found.NoMain, version(from)) {
+	if !slices.Contains(n.found.NoMain, version) {
 		rules = append([]netstate.Rule{{Priority: netstate.PriorityMain, Table: netstate.TableMain, IPv6: from.Is6()}}, rules...)
 	}
 	slices.SortStableFunc(rules, func(a, b netstate.Rule) int { return cmp.Compare(a.Priority, b.Priority) })
