@@ -2,95 +2,53 @@ package wiring
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/internal/firewall"
-	"github.com/guestwire/guestwire/internal/lease"
-	"github.com/guestwire/guestwire/internal/netstate"
 )
-
-// linkMTU is the MTU of the guest's link.
-func (p *Plan) linkMTU(nic netstate.Link) int {
-	mtu := min(nic.MTU, cache.MaxMTU)
-	if p.spec.MTU != 0 {
-		mtu = min(mtu, p.spec.MTU)
-	}
-	return mtu
-}
-
-// lowersMTU says whether the guest's link has a smaller MTU than the NIC because the Spec says so.
-func (p *Plan) lowersMTU(nic netstate.Link) bool { return p.spec.MTU != 0 && p.spec.MTU < nic.MTU }
-
-// checkMTU refuses an MTU that the guest's link cannot have.
-func (p *Plan) checkMTU(nic netstate.Link) error {
-	refuse := func(format string, args ...any) error {
-		return &cache.FieldError{Field: "mtu", Reason: fmt.Sprintf("%d, ", p.spec.MTU) + fmt.Sprintf(format, args...)}
-	}
-	_, v6 := lease.Of(p.found, nic).Addresses()
-	switch {
-	case p.spec.MTU == 0:
-		return nil
-	case p.spec.MTU > nic.MTU:
-		return refuse("but %s has %d: want at most that, or 0 for the same", nic.Name, nic.MTU)
-	case p.spec.MTU < minMTUIPv6 && len(v6) > 0:
-		return refuse("but the guest gets IPv6 (%v), which needs %d: want at least that", v6[0], minMTUIPv6)
-	case p.lowersMTU(nic) && p.found.NoNFTables:
-		return refuse("but this kernel has no nf_tables, without which longer packets of the guest pass: load them (modprobe nf_tables), or leave this field out")
-	}
-	return nil
-}
-
-// checkLimits refuses limits that no rule can keep.
-func (p *Plan) checkLimits() error {
-	if p.found.NoNFTables && p.spec.Limits != (cache.Limits{}) {
-		return &cache.FieldError{Field: "limits", Reason: "this kernel has no nf_tables, which would count: load them (modprobe nf_tables), or leave this field out"}
-	}
-	return nil
-}
 
 // addBounds adds the rules that hold for all frames at the guest's tap, also with Guard.Off. What comes from the guest is
 // bounded at the tap's ingress, before the guest filter. What goes to the guest is bounded where the binding's frames
 // leave for the tap.
-func (p *Plan) addBounds(nic netstate.Link) {
-	fromGuest, toGuest := p.bounds(nic)
+func (g guest) addBounds(t *tables) {
+	fromGuest, toGuest := g.bounds()
 	if len(fromGuest) > 0 {
-		at := p.table(firewall.NetDev)
-		prepend(at, firewall.Chain{Name: "from-guest", Type: "filter", Hook: firewall.Ingress, Device: p.names.Tap, Priority: firewall.Filter}, fromGuest)
-		addBoundChains(at, p.linkMTU(nic))
+		at := t.of(firewall.NetDev)
+		prepend(at, firewall.Chain{Name: "from-guest", Type: "filter", Hook: firewall.Ingress, Device: g.Names.Tap, Priority: firewall.Filter}, fromGuest)
+		addBoundChains(at, g.MTU)
 	}
 	if len(toGuest) == 0 {
 		return
 	}
-	if p.binding.traits().bridged {
-		at := p.table(firewall.Bridge)
-		toGuest = append([]firewall.Rule{rule(firewall.Accept{}, firewall.OutInterface{Name: p.names.Tap, Not: true})}, toGuest...)
+	if g.Bridged {
+		at := t.of(firewall.Bridge)
+		toGuest = append([]firewall.Rule{rule(firewall.Accept{}, firewall.OutInterface{Name: g.Names.Tap, Not: true})}, toGuest...)
 		prepend(at, firewall.Chain{Name: "to-tap", Type: "filter", Hook: firewall.Postrouting, Priority: firewall.Filter}, toGuest)
-		addBoundChains(at, p.linkMTU(nic))
+		addBoundChains(at, g.MTU)
 		return
 	}
-	if p.binding.traits().routes {
-		at := p.table(firewall.Inet)
-		rules := append([]firewall.Rule{rule(firewall.Accept{}, firewall.OutInterface{Name: p.names.Tap, Not: true})}, toGuest...)
+	if g.Routed {
+		at := t.of(firewall.Inet)
+		rules := append([]firewall.Rule{rule(firewall.Accept{}, firewall.OutInterface{Name: g.Names.Tap, Not: true})}, toGuest...)
 		at.Chains = append(at.Chains, firewall.Chain{Name: "to-tap", Type: "filter", Hook: firewall.Postrouting, Priority: firewall.Filter, Rules: rules})
 		return
 	}
-	at := p.table(firewall.NetDev)
-	prepend(at, firewall.Chain{Name: "to-guest", Type: "filter", Hook: firewall.Ingress, Device: nic.Name, Priority: firewall.Filter}, toGuest)
-	addBoundChains(at, p.linkMTU(nic))
+	at := t.of(firewall.NetDev)
+	prepend(at, firewall.Chain{Name: "to-guest", Type: "filter", Hook: firewall.Ingress, Device: g.Names.NIC, Priority: firewall.Filter}, toGuest)
+	addBoundChains(at, g.MTU)
 }
 
 // bounds are the rules of each direction.
-func (p *Plan) bounds(nic netstate.Link) (fromGuest, toGuest []firewall.Rule) {
-	fromGuest, toGuest = limitRules(p.spec.Limits.FromGuest), limitRules(p.spec.Limits.ToGuest)
-	if p.lowersMTU(nic) {
+func (g guest) bounds() (fromGuest, toGuest []firewall.Rule) {
+	fromGuest, toGuest = limitRules(g.Limits.FromGuest), limitRules(g.Limits.ToGuest)
+	if g.MTU != 0 {
 		longer := []firewall.Rule{
-			rule(firewall.Jump{Chain: "long"}, firewall.Longer{Octets: uint32(p.linkMTU(nic))}),
+			rule(firewall.Jump{Chain: "long"}, firewall.Longer{Octets: uint32(g.MTU)}),
 			rule(firewall.Jump{Chain: "opening"}, is(firewall.ProtocolTCP), firewall.Opening{}),
 		}
 		fromGuest = append(fromGuest, longer...)
-		if !p.binding.traits().routes { // there the namespace tells the sender
+		if !g.Routed { // there the namespace tells the sender
 			toGuest = append(toGuest, longer...)
 		}
 	}
@@ -155,16 +113,6 @@ func openingRules(mtu int) []firewall.Rule {
 
 // Octets of an IP header without options and a TCP header without options.
 const headers4, headers6 = 20 + 20, 40 + 20
-
-// table is the wanted nftables table of the family, which is added if it is not there.
-func (p *Plan) table(family firewall.Family) *firewall.Table {
-	at := slices.IndexFunc(p.wanted.Tables, func(t firewall.Table) bool { return t.Family == family })
-	if at < 0 {
-		at = len(p.wanted.Tables)
-		p.wanted.Tables = append(p.wanted.Tables, firewall.Table{Family: family, Name: p.names.Table})
-	}
-	return &p.wanted.Tables[at]
-}
 
 // prepend puts the rules before those of the base chain at the same place, or adds the chain.
 func prepend(t *firewall.Table, base firewall.Chain, rules []firewall.Rule) {

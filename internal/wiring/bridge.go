@@ -8,7 +8,6 @@ import (
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/compare"
-	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/lease"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
@@ -92,18 +91,17 @@ func (b bridge) wire(p *Plan, nic netstate.Link) error {
 	if err := p.checkGuestMAC(); err != nil {
 		return err
 	}
-	g := p.filteredGuest(nic, p.guestAddresses(nic))
-	ofBridge, inet := bridgeTable(p.names, deafTo(p.names.Moved, p.names.Tap)...), p.muteNamespace(p.names.Moved)
-	muteBridge(&ofBridge, &inet, p.names.Bridge, p.names.Moved, p.names.Tap)
-	p.wanted.Tables = []firewall.Table{g.addBetween(ofBridge, p.names, p.spec.Guard), inet}
-	if err := p.addFilter(g); err != nil {
-		return err
+	return p.addFilter(nic, Guest{Addresses: p.guestAddresses(nic)})
+}
+
+// warnLeased warns of a DHCP client in the namespace, which under bridge takes the holder for the NIC. A client outside,
+// such as CNI's dhcp daemon, keeps the NIC by its number.
+func (p *Plan) warnLeased(nic netstate.Link) {
+	for _, version := range []int{4, 6} {
+		for _, a := range lease.Of(p.found, nic).Leased(version) {
+			p.warn("the address %v of %s has a lifetime, and a DHCP client in the namespace cannot renew it under bridge, where another link has the name %[2]s: choose redirect", a, nic.Name)
+		}
 	}
-	if g.served {
-		t := p.table(firewall.NetDev)
-		t.Chains = append(t.Chains, p.toLeaseOwner(nic))
-	}
-	return nil
 }
 
 // checkBridge refuses a NIC that cannot be a bridge's port with another MAC.

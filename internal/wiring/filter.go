@@ -42,78 +42,140 @@ const (
 	icmp6Report2             = 143
 )
 
-// guest is what the filter knows of the guest.
+// Guest is what the rules around a guest depend on.
+//
+// With Bridged the guest's tap is a port of a bridge, and with Routed the namespace is the guest's next hop. If only Bridged is
+// set, the NIC is a port of the same bridge. If neither is set, rules forward each frame from the NIC to the tap, and back.
+type Guest struct {
+	Names   netstate.Names
+	NIC     int // the NIC's index
+	Bridged bool
+	Routed  bool
+
+	MAC       cache.MAC
+	Addresses []netip.Prefix // the guest's; none: they are not known
+	Served    bool           // by guestwire's responder, so the guest asks no other server
+	Guard     infra.Guard
+	Limits    cache.Limits
+	// MTU is that of the guest's link, to which longer packets are not sent; 0: the NIC's.
+	MTU int
+	// Longest is the number of octets after the Ethernet header that a frame of the guest may have; 0: the next link checks.
+	Longest int
+
+	// Gateways are the next hops of the NIC's IPv6 routes.
+	Gateways []netip.Addr
+	// Announced are addresses for which the guest answers ARP at the NIC, and Hop is the namespace's own address there. Other
+	// ARP is for the namespace.
+	Announced []netip.Addr
+	Hop       netip.Addr
+	// Renewed: a DHCPv6 client of the namespace renews the NIC's address. Launcher is the user that must not.
+	Renewed  bool
+	Launcher uint32
+}
+
+// Tables returns the tables around the guest: the guest filter, unless the guard is off; what forwards frames, and keeps the
+// namespace's own packets from the NIC; the guest's limits. At most one table a family.
+func Tables(described Guest) []firewall.Table {
+	g := newGuest(described)
+	t := &tables{name: g.Names.Table}
+	switch {
+	case g.Bridged && g.Routed:
+		if !slices.ContainsFunc(g.Addresses, func(a netip.Prefix) bool { return a.Addr().Is6() }) {
+			t.add(bridgeTable(g.Names, deafToIPv6(g.Names.Tap)))
+		}
+		g.addFilter(t)
+	case g.Routed:
+		g.addFilter(t)
+		g.addAnnounced(t)
+	case g.Bridged:
+		g.addBridged(t)
+		g.addFilter(t)
+		if g.Served {
+			at := t.of(firewall.NetDev)
+			at.Chains = append(at.Chains, g.toLeaseOwner())
+		}
+	default:
+		g.addFilter(t)
+		g.addForwarding(t)
+		t.add(g.muteNamespace(g.Names.NIC, g.renewal6()...))
+	}
+	g.addBounds(t)
+	return t.list
+}
+
+// tables are the tables of a guest.
+type tables struct {
+	name string
+	list []firewall.Table
+}
+
+func (t *tables) add(table firewall.Table) { t.list = append(t.list, table) }
+
+// of returns the table of the family, which is added if it is not there.
+func (t *tables) of(family firewall.Family) *firewall.Table {
+	at := slices.IndexFunc(t.list, func(o firewall.Table) bool { return o.Family == family })
+	if at < 0 {
+		at = len(t.list)
+		t.add(firewall.Table{Family: family, Name: t.name})
+	}
+	return &t.list[at]
+}
+
+// guest is a Guest, and what follows from it.
 type guest struct {
+	Guest
 	macs       []cache.MAC
 	prefixes   []netip.Prefix
 	primary    []netip.Addr     // the first address of each family, which most packets have as their source
 	anyAddress bool             // the guest's addresses are not known
-	served     bool             // by guestwire's responder, so the guest asks no other server
 	pass       firewall.Verdict // of a frame that the filter lets pass
-	longest    int              // a frame that passes has at most so many octets behind the Ethernet header; 0: the next link checks
 	local      linkLocal
-	noted      bool // by the namespace: who asks for an address gets an entry in the neighbour table
-	etherTypes []infra.EtherType
-	vlans      []uint16
-	// announced are addresses of which the guest tells the NIC's network by ARP, with the verdict toNetwork. Other ARP is for
-	// the namespace.
-	announced []netip.Addr
-	toNetwork firewall.Verdict
 }
 
-// checkMACs refuses a Guard.MACs entry that is the MAC of a link of the wiring, or the guest's own.
-func (p *Plan) checkMACs() error {
-	for i, m := range p.spec.Guard.MACs {
-		at := slices.IndexFunc(p.wanted.Links, func(l netstate.Link) bool { return l.MAC == m })
-		if at >= 0 || m == p.Record.MAC || m == p.Record.ResponderMAC {
-			return &cache.FieldError{Field: fmt.Sprintf("guard.macs[%d]", i), Reason: fmt.Sprintf("%v is another link's of the wiring, or the guest's own already", m)}
-		}
-	}
-	return nil
-}
-
-func (p *Plan) filteredGuest(nic netstate.Link, addresses []netip.Prefix) guest {
-	g := guest{
-		macs:       append([]cache.MAC{p.Record.MAC}, p.spec.Guard.MACs...),
-		anyAddress: len(addresses) == 0,
-		served:     p.Record.ResponderTap != "",
-		pass:       firewall.Accept{},
-		etherTypes: p.spec.Guard.EtherTypes,
-		vlans:      p.spec.Guard.VLANs,
+func newGuest(d Guest) guest {
+	g := guest{Guest: d, macs: append([]cache.MAC{d.MAC}, d.Guard.MACs...), anyAddress: len(d.Addresses) == 0, pass: firewall.Accept{}}
+	forwards := !d.Bridged && !d.Routed
+	if forwards {
+		g.pass = firewall.Fwd{Device: d.Names.NIC}
 	}
 	for _, v := range []int{4, 6} {
-		at := slices.IndexFunc(addresses, func(a netip.Prefix) bool { return version(a.Addr()) == v && !a.Addr().IsLinkLocalUnicast() })
+		at := slices.IndexFunc(d.Addresses, func(a netip.Prefix) bool { return version(a.Addr()) == v && !a.Addr().IsLinkLocalUnicast() })
 		if at >= 0 {
-			g.primary = append(g.primary, addresses[at].Addr())
+			g.primary = append(g.primary, d.Addresses[at].Addr())
 		}
 	}
-	for _, a := range addresses {
+	for _, a := range d.Addresses {
 		g.prefixes = append(g.prefixes, single(a.Addr()))
 	}
-	g.prefixes = append(g.prefixes, single(p.Record.MAC.LinkLocal()))
-	g.prefixes = append(g.prefixes, p.spec.Guard.Prefixes...)
+	g.prefixes = append(g.prefixes, single(d.MAC.LinkLocal()))
+	g.prefixes = append(g.prefixes, d.Guard.Prefixes...)
 	slices.SortFunc(g.prefixes, func(a, b netip.Prefix) int {
 		return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
 	})
 	g.prefixes = slices.Compact(g.prefixes)
-	g.local = p.linkLocal(nic, g)
+	g.local = g.linkLocal()
+	g.local.hears = forwards && g.local.learns
 	return g
 }
 
 // addFilter adds the guest filter, unless the guard is off.
-func (p *Plan) addFilter(g guest) error {
-	if p.spec.Guard.Off {
-		return nil
+func (g guest) addFilter(t *tables) {
+	if !g.Guard.Off {
+		t.add(g.filter(g.Names))
 	}
-	if p.found.NoNFTables {
-		return &cache.FieldError{Field: "guard", Reason: "this kernel has no nf_tables, without which no filter keeps the guest from sending with other addresses: " +
-			"load them (modprobe nf_tables), or set guard.off if the guest may do that"}
+}
+
+// addAnnounced adds what the guest sends and receives of the NIC's ARP.
+func (g guest) addAnnounced(t *tables) {
+	if len(g.Announced) == 0 {
+		return
 	}
-	if err := p.checkMACs(); err != nil {
-		return err
+	at := t.of(firewall.NetDev)
+	at.Chains = append(at.Chains, g.asked())
+	if g.Guard.Off {
+		at.Chains = append(at.Chains, firewall.Chain{Name: "from-guest", Type: "filter", Hook: firewall.Ingress, Device: g.Names.Tap, Priority: firewall.Filter,
+			Rules: g.answers(etherType(netstate.EthernetARP))})
 	}
-	p.wanted.Tables = append(p.wanted.Tables, g.filter(p.names))
-	return nil
 }
 
 func (g guest) of(v int) []netip.Prefix {
@@ -218,17 +280,29 @@ func (g guest) filterARP(add chainAdder) {
 // it: replies, announcements and probes (RFC 5227).
 func (g guest) answers(m ...firewall.Match) []firewall.Rule {
 	var rules []firewall.Rule
-	for _, a := range g.announced {
+	for _, a := range g.Announced {
 		own := single(a)
 		for _, also := range [][]firewall.Match{
 			{arpOperation(2), arpSender(own)},
 			{arpOperation(1), arpSender(own), arpTarget(own)},
 			{arpOperation(1), arpSender(single(netip.IPv4Unspecified())), arpTarget(own)},
 		} {
-			rules = append(rules, rule(g.toNetwork, append(slices.Clone(m), also...)...))
+			rules = append(rules, rule(firewall.Fwd{Device: g.Names.NIC}, append(slices.Clone(m), also...)...))
 		}
 	}
 	return rules
+}
+
+// asked forwards to the guest the ARP requests that ask for the guest. The kernel would answer for the namespace's address,
+// which other namespaces on the link have, too.
+func (g guest) asked() firewall.Chain {
+	c := firewall.Chain{Name: "asked", Type: "filter", Hook: firewall.Ingress, Device: g.Names.NIC, Priority: firewall.Filter}
+	arp := etherType(netstate.EthernetARP)
+	c.Rules = append(c.Rules, rule(drop(firewall.NotForwarded), arp, arpOperation(1), arpTarget(single(g.Hop))))
+	for _, a := range g.Announced {
+		c.Rules = append(c.Rules, rule(firewall.Fwd{Device: g.Names.Tap}, arp, arpOperation(1), arpTarget(single(a))))
+	}
+	return c
 }
 
 // Fields of ARP: the operation, 1 for a request and 2 for a reply, and the IPv4 addresses of sender and target.
@@ -265,7 +339,7 @@ func many(p netip.Prefix) bool { return 1<<min(16, p.Addr().BitLen()-p.Bits()) >
 
 // fewAsk passes a question of a sender in the prefix, the part of the packet, if the namespace does not note too many.
 func (g guest) fewAsk(pass firewall.Verdict, p netip.Prefix, part firewall.Part, sender ...firewall.Match) []firewall.Rule {
-	if !g.noted || !many(p) {
+	if !g.Routed || !many(p) {
 		return []firewall.Rule{rule(pass, sender...)}
 	}
 	note := firewall.AddToSet{Part: part, Set: setOfAskers(version(p.Addr())), Renew: true}
@@ -281,7 +355,7 @@ func setOfAskers(v int) string { return fmt.Sprintf("askers-%d", v) }
 func (g guest) askers() []firewall.Set {
 	var sets []firewall.Set
 	for _, part := range []firewall.Part{firewall.ARPSender, firewall.RawSource6} {
-		if v := part.Version(); g.noted && slices.ContainsFunc(g.of(v), many) {
+		if v := part.Version(); g.Routed && slices.ContainsFunc(g.of(v), many) {
 			sets = append(sets, firewall.Set{Name: setOfAskers(v), Of: part, Size: mostSources, Milliseconds: hopLife})
 		}
 	}
@@ -296,10 +370,10 @@ func is(protocol uint8) firewall.Match { return firewall.Protocol{Number: protoc
 // tooLong drops a frame that is longer than the NIC's MTU. TCP and UDP do not come here: they can be longer until the
 // kernel cuts them (GSO), and no match tells such a frame from one that the kernel does not cut.
 func (g guest) tooLong() []firewall.Rule {
-	if g.longest == 0 {
+	if g.Longest == 0 {
 		return nil
 	}
-	return []firewall.Rule{rule(drop(firewall.TooLong), firewall.Longer{Octets: uint32(g.longest)})}
+	return []firewall.Rule{rule(drop(firewall.TooLong), firewall.Longer{Octets: uint32(g.Longest)})}
 }
 
 // DHCP's ports.
@@ -380,7 +454,7 @@ func (g guest) udp(server, client uint16, later firewall.Match, next firewall.Go
 		rule(drop(firewall.DHCPServer), firewall.SourcePort{First: server, Last: server}),
 		rule(drop(firewall.DHCPServer), firewall.DestinationPort{First: client, Last: client}),
 	}
-	if g.served {
+	if g.Served {
 		rules = append(rules, rule(drop(firewall.DHCPRequest), firewall.DestinationPort{First: server, Last: server}))
 	}
 	return append(rules,
@@ -441,7 +515,7 @@ func (g guest) filter4(add chainAdder) {
 	for _, p := range g.of(4) {
 		rules = append(rules, rule(g.pass, firewall.Bytes{Header: firewall.Network, Offset: 12, Value: p.Addr().AsSlice(), Mask: firewall.Mask(p)}))
 	}
-	if !g.served { // a DHCP client without a lease
+	if !g.Served { // a DHCP client without a lease
 		rules = append(rules, rule(g.pass, v4, firewall.Source{Prefix: single(netip.IPv4Unspecified())}, is(firewall.ProtocolUDP),
 			firewall.SourcePort{Protocol: firewall.ProtocolUDP, First: client4, Last: client4},
 			firewall.DestinationPort{Protocol: firewall.ProtocolUDP, First: server4, Last: server4}))
@@ -512,11 +586,11 @@ func (g guest) filterICMP6(add chainAdder) {
 		rule(firewall.Goto{Chain: "solicitation"}, direct, messageType(icmp6Solicitation)),
 		rule(firewall.Goto{Chain: "advertisement"}, direct, messageType(icmp6Advertisement)),
 	}
-	if !g.served {
+	if !g.Served {
 		rules = append(rules, rule(firewall.Goto{Chain: "router"}, direct, messageType(icmp6RouterSolicitation)))
 	}
 	solicitation := firewall.ExtensionHeader
-	if g.served {
+	if g.Served {
 		solicitation = firewall.RouterSolicitation
 	}
 	add("from-icmp6", append(rules,
@@ -554,7 +628,7 @@ func (g guest) filterICMP6(add chainAdder) {
 		rule(firewall.Goto{Chain: "detection"}, fromUnspecified),
 	}
 	for _, p := range g.of(6) {
-		if g.noted && many(p) {
+		if g.Routed && many(p) {
 			asks = append(asks, g.fewAsk(source, p, firewall.RawSource6,
 				firewall.Bytes{Header: firewall.Network, Offset: 8, Value: p.Addr().AsSlice(), Mask: firewall.Mask(p)})...)
 		}
@@ -566,7 +640,7 @@ func (g guest) filterICMP6(add chainAdder) {
 		add("new-local", append(g.local.learn(g.pass), spoof)...)
 	}
 	add("advertisement", append([]firewall.Rule{rule(checked)}, about(source, g.local.advertised(source))...)...)
-	if !g.served {
+	if !g.Served {
 		router := append(firstOption(8), g.foreignMAC(8)...)
 		router = append(router, g.foreignMAC(16)...)
 		add("router", append(router,
@@ -643,11 +717,4 @@ func deafTo(links ...string) []firewall.Rule {
 // give the namespace a default route through the guest. (With IPv6 forwarding on, a link takes no routes.)
 func deafToIPv6(tap string) firewall.Rule {
 	return rule(drop(firewall.NoIPv6), firewall.InInterface{Name: tap}, firewall.EtherType{Number: netstate.EthernetIPv6})
-}
-
-// deafToIPv6Legacy is deafToIPv6 for a kernel without nf_tables.
-func deafToIPv6Legacy(n netstate.Names) firewall.Table {
-	return firewall.Table{Family: firewall.Inet, Chains: []firewall.Chain{
-		{Name: "to-namespace", Type: "filter", Hook: firewall.Input, Rules: []firewall.Rule{rule(firewall.Drop{}, firewall.InInterface{Name: n.Bridge})}},
-	}}.IPTables(firewall.IP6TablesLegacy, n.Chains())
 }

@@ -6,8 +6,6 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/internal/firewall"
-	"github.com/guestwire/guestwire/internal/lease"
-	"github.com/guestwire/guestwire/internal/netstate"
 )
 
 // linkLocal is how the filter learns the link-local addresses that the guest makes up (RFC 7217, RFC 8981), besides the
@@ -43,7 +41,7 @@ const (
 
 var linkLocal64 = netip.MustParsePrefix("fe80::/64")
 
-func (p *Plan) linkLocal(nic netstate.Link, g guest) linkLocal {
+func (g guest) linkLocal() linkLocal {
 	l := linkLocal{macs: g.macs}
 	l.learns = !g.anyAddress && !slices.ContainsFunc(g.prefixes, func(p netip.Prefix) bool {
 		return p.Bits() <= linkLocal64.Bits() && p.Overlaps(linkLocal64)
@@ -53,12 +51,12 @@ func (p *Plan) linkLocal(nic netstate.Link, g guest) linkLocal {
 			l.static = append(l.static, p)
 		}
 	}
-	if p.binding.traits().routes {
+	if g.Routed {
 		return l // the guest's only neighbour is the namespace's link, whose address comes from its MAC
 	}
-	for _, r := range lease.Of(p.found, nic).Routes(false) {
-		if linkLocal64.Contains(r.Gateway) && !slices.Contains(l.routers, r.Gateway) {
-			l.routers = append(l.routers, r.Gateway)
+	for _, r := range g.Gateways {
+		if linkLocal64.Contains(r) && !slices.Contains(l.routers, r) {
+			l.routers = append(l.routers, r)
 		}
 	}
 	slices.SortFunc(l.routers, netip.Addr.Compare)

@@ -123,7 +123,7 @@ func (b masquerade) wire(p *Plan, nic netstate.Link) error {
 	if err := p.addTranslation(t, b.Firewall, len(v6) > 0); err != nil {
 		return err
 	}
-	return p.addGuest(ends, br)
+	return p.addGuest(ends, br, nic)
 }
 
 // guestNetworks are those of the guest behind the bridge, and its other addresses to which a route leads.
@@ -230,21 +230,25 @@ func (p *Plan) routeGuardPrefixes(br netstate.Link, ends []end) error {
 const metricPrefix = 1024
 
 // addGuest makes the guest a permanent neighbour of the bridge, and adds the guest filter.
-func (p *Plan) addGuest(ends []end, br netstate.Link) error {
-	own, v6 := []netip.Prefix(nil), false
+func (p *Plan) addGuest(ends []end, br, nic netstate.Link) error {
+	var own []netip.Prefix
+	v6 := false
 	for _, e := range ends {
 		own = append(own, single(e.guest))
 		v6 = v6 || e.guest.Is6()
 		p.wanted.Neighbours = append(p.wanted.Neighbours, netstate.Neighbour{Link: compare.NewBridge, Address: e.guest, MAC: p.Record.MAC, Permanent: true})
 	}
-	g := p.filteredGuest(br, own)
-	g.noted = true
 	if !v6 && p.found.NoNFTables && br.AddrGen != netstate.AddrGenNoIPv6 {
 		p.wanted.Tables = append(p.wanted.Tables, deafToIPv6Legacy(p.names))
-	} else if !v6 && !p.found.NoNFTables {
-		p.wanted.Tables = append(p.wanted.Tables, bridgeTable(p.names, deafToIPv6(p.names.Tap)))
 	}
-	return p.addFilter(g)
+	return p.addFilter(nic, Guest{Addresses: own})
+}
+
+// deafToIPv6Legacy keeps the guest's IPv6 from a namespace that has none for the guest, on a kernel without nf_tables.
+func deafToIPv6Legacy(n netstate.Names) firewall.Table {
+	return firewall.Table{Family: firewall.Inet, Chains: []firewall.Chain{
+		{Name: "to-namespace", Type: "filter", Hook: firewall.Input, Rules: []firewall.Rule{rule(firewall.Drop{}, firewall.InInterface{Name: n.Bridge})}},
+	}}.IPTables(firewall.IP6TablesLegacy, n.Chains())
 }
 
 // refuseMasquerade is a refusal that names a binding that works, if there is one.

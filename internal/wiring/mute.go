@@ -1,6 +1,8 @@
 package wiring
 
 import (
+	"net/netip"
+
 	"github.com/guestwire/guestwire/internal/firewall"
 )
 
@@ -15,14 +17,14 @@ import (
 // Except are rules for what passes.
 //
 // The table is there with Guard.Off as well: the guard is about what the guest sends.
-func (p *Plan) muteNamespace(link string, except ...firewall.Rule) firewall.Table {
-	links := []string{link, p.names.Tap}
-	if p.Record.ResponderTap != "" {
-		links = append(links, p.names.Responder)
+func (g guest) muteNamespace(link string, except ...firewall.Rule) firewall.Table {
+	links := []string{link, g.Names.Tap}
+	if g.Served {
+		links = append(links, g.Names.Responder)
 	}
 	c := mute("from-namespace", firewall.Postrouting, links...)
 	c.Rules = append(except, c.Rules...)
-	return firewall.Table{Family: firewall.Inet, Name: p.names.Table, Chains: []firewall.Chain{c}}
+	return firewall.Table{Family: firewall.Inet, Name: g.Names.Table, Chains: []firewall.Chain{c}}
 }
 
 // muteBridge adds to the two tables of a bridge what drops packets that the namespace sends by the bridge. They do not
@@ -40,4 +42,17 @@ func mute(chain string, hook firewall.Hook, links ...string) firewall.Chain {
 		c.Rules = append(c.Rules, rule(drop(firewall.NamespaceOutput), firewall.OutInterface{Name: l}))
 	}
 	return c
+}
+
+// renewal6 are the rules by which a DHCPv6 client in the namespace can ask for more time for the NIC's address. Such a
+// client has no packet socket. The launcher, which a guest may have taken over, cannot use them.
+func (g guest) renewal6() []firewall.Rule {
+	if !g.Renewed {
+		return nil
+	}
+	all := netip.MustParseAddr("ff02::1:2") // All_DHCP_Relay_Agents_and_Servers, RFC 8415 section 7.1
+	return []firewall.Rule{rule(firewall.Accept{}, firewall.OutInterface{Name: g.Names.NIC}, firewall.IP{Version: 6}, firewall.Destination{Prefix: single(all)}, is(firewall.ProtocolUDP),
+		firewall.SourcePort{Protocol: firewall.ProtocolUDP, First: client6, Last: client6},
+		firewall.DestinationPort{Protocol: firewall.ProtocolUDP, First: server6, Last: server6},
+		firewall.SocketUser{UID: g.Launcher, Not: true})}
 }

@@ -115,7 +115,6 @@ func NewPlan(found netstate.Snapshot, spec infra.Spec) (*Plan, error) {
 		return nil, err
 	}
 	p.keepOffStack(nic)
-	p.addBounds(nic)
 	if p.spec.Options.NoDefaultRoute {
 		lease.RemoveDefaultRoutes(&p.Record)
 	}

@@ -6,7 +6,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
-	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/lease"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
@@ -47,15 +47,13 @@ func (b redirect) wire(p *Plan, nic netstate.Link) error {
 	if err := p.checkGuestMAC(); err != nil {
 		return err
 	}
-	g := p.filteredGuest(nic, p.guestAddresses(nic))
-	g.pass, g.local.hears = firewall.Fwd{Device: nic.Name}, g.local.learns
-	if !p.lowersMTU(nic) { // otherwise addBounds has drops frames that are shorter than these
-		g.longest = nic.MTU
+	g := Guest{Addresses: p.guestAddresses(nic), Renewed: len(lease.Of(p.found, nic).Leased(6)) > 0, Launcher: p.owner().UID}
+	if !p.lowersMTU(nic) { // otherwise the rules for MTU drop shorter frames
+		g.Longest = nic.MTU
 	}
-	if err := p.addFilter(g); err != nil {
+	if err := p.addFilter(nic, g); err != nil {
 		return err
 	}
-	p.wanted.Tables = append(g.addForwarding(p.wanted.Tables, p.names, p.spec.Guard), p.muteNamespace(p.names.NIC, p.renewal6(nic)...))
 	if len(p.spec.Guard.MACs) > 0 && nic.Kind != "veth" {
 		p.warn("%s receives for its own MAC alone: from the other MACs of guard.macs the guest can send, and nothing comes back", nic.Name)
 	}

@@ -1,7 +1,6 @@
 package wiring
 
 import (
-	"encoding/binary"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -90,7 +89,7 @@ func (b routed) wire(p *Plan, nic netstate.Link) error {
 	for _, e := range ends {
 		r.sources[version(e.guest)] = on.Sources(e.gateway)
 	}
-	for _, a := range append(r.own4, r.own6...) {
+	for _, a := range all {
 		if !slices.ContainsFunc(ends, func(e end) bool { return e.guest == a }) {
 			r.further = append(r.further, a)
 		}
@@ -99,7 +98,11 @@ func (b routed) wire(p *Plan, nic netstate.Link) error {
 		return err
 	}
 	p.wanted.Tables = append(p.wanted.Tables, r.table())
-	return p.addRoutedFilter(nic, *tap, r)
+	g := Guest{Addresses: prefixesOf(all), Hop: r.hop4}
+	if nic.Ethernet && !nic.NoARP {
+		g.Announced = r.own4
+	}
+	return p.addFilter(nic, g)
 }
 
 // checkRouted refuses a NIC whose addresses the namespace cannot route to a guest.
@@ -172,6 +175,14 @@ func addressesIn(prefixes []netip.Prefix) []netip.Addr {
 	var list []netip.Addr
 	for _, p := range prefixes {
 		list = append(list, p.Addr())
+	}
+	return list
+}
+
+func prefixesOf(addresses []netip.Addr) []netip.Prefix {
+	var list []netip.Prefix
+	for _, a := range addresses {
+		list = append(list, single(a))
 	}
 	return list
 }
@@ -259,34 +270,6 @@ func (p *Plan) resource(nic netstate.Link, route netstate.Route, r routing) {
 	}
 }
 
-// addRoutedFilter adds the guest filter, and the rules by which the guest answers ARP requests at the NIC.
-func (p *Plan) addRoutedFilter(nic, tap netstate.Link, r routing) error {
-	var own []netip.Prefix
-	for _, a := range append(r.own4, r.own6...) {
-		own = append(own, single(a))
-	}
-	g := p.filteredGuest(tap, own)
-	g.noted = true
-	if asked := nic.Ethernet && !nic.NoARP && len(r.own4) > 0; asked {
-		g.announced, g.toNetwork = r.own4, firewall.Fwd{Device: nic.Name}
-	}
-	if err := p.addFilter(g); err != nil {
-		return err
-	}
-	if g.toNetwork == nil {
-		return nil
-	}
-	at := p.table(firewall.NetDev)
-	at.Chains = append(at.Chains, r.asked())
-	if p.spec.Guard.Off {
-		at.Chains = append(at.Chains, firewall.Chain{Name: "from-guest", Type: "filter", Hook: firewall.Ingress, Device: tap.Name, Priority: firewall.Filter, Rules: g.answers(arp)})
-	}
-	return nil
-}
-
-// arp matches a frame of ARP in a netdev table.
-var arp = firewall.Bytes{Header: firewall.Ethernet, Offset: 12, Value: binary.BigEndian.AppendUint16(nil, netstate.EthernetARP)}
-
 // routing are the rules of a routed binding.
 type routing struct {
 	forwarding
@@ -303,17 +286,6 @@ func (t routing) hop(a netip.Addr) netip.Addr {
 		return t.hop4
 	}
 	return t.hop6
-}
-
-// asked forwards to the guest the ARP requests that ask for the guest. The kernel would answer for the namespace's address,
-// which other namespaces on the link have, too.
-func (t routing) asked() firewall.Chain {
-	c := firewall.Chain{Name: "asked", Type: "filter", Hook: firewall.Ingress, Device: t.names.NIC, Priority: firewall.Filter}
-	c.Rules = append(c.Rules, rule(drop(firewall.NotForwarded), arp, arpOperation(1), arpTarget(single(t.hop4))))
-	for _, a := range t.own4 {
-		c.Rules = append(c.Rules, rule(firewall.Fwd{Device: t.names.Tap}, arp, arpOperation(1), arpTarget(single(a))))
-	}
-	return c
 }
 
 func (t routing) table() firewall.Table {

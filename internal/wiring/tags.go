@@ -38,7 +38,7 @@ func vlan(id, mask uint16, kind ...uint16) firewall.Match {
 // passVLANs lets the frames of the guard's VLANs pass, except for frames with a second tag, for whose drop hop is the
 // reason: the first switch could remove the outer tag, and the inner one names any VLAN.
 func (g guest) passVLANs(pass firewall.Verdict, hop firewall.Reason) []firewall.Rule {
-	blocks := vlanBlocks(g.vlans)
+	blocks := vlanBlocks(g.Guard.VLANs)
 	if len(blocks) == 0 {
 		return nil
 	}
@@ -55,7 +55,7 @@ func (g guest) passVLANs(pass firewall.Verdict, hop firewall.Reason) []firewall.
 // passPriority sends the frames with a priority tag, which is a tag of VLAN 0, the way of the frames without a tag: hosts
 // ignore such a tag. Of are the rules for one of the EtherTypes that the filter knows, behind the match of the tag.
 func (g guest) passPriority(pass firewall.Verdict, of func(kind uint16) []firewall.Rule) []firewall.Rule {
-	if !slices.Contains(g.vlans, 0) {
+	if !slices.Contains(g.Guard.VLANs, 0) {
 		return nil
 	}
 	var rules []firewall.Rule
@@ -65,7 +65,7 @@ func (g guest) passPriority(pass firewall.Verdict, of func(kind uint16) []firewa
 			rules = append(rules, r)
 		}
 	}
-	for _, e := range g.etherTypes {
+	for _, e := range g.Guard.EtherTypes {
 		rules = append(rules, rule(pass, vlan(0, maskVLAN, uint16(e))))
 	}
 	return rules
@@ -73,7 +73,7 @@ func (g guest) passPriority(pass firewall.Verdict, of func(kind uint16) []firewa
 
 // onlyVLANs are the rules for a guest that hears all frames without a tag: of those with a tag, the guard's alone.
 func (g guest) onlyVLANs(pass firewall.Verdict) []firewall.Rule {
-	if len(g.vlans) == 0 {
+	if len(g.Guard.VLANs) == 0 {
 		return nil
 	}
 	any := func(uint16) []firewall.Rule { return []firewall.Rule{rule(pass)} }
@@ -87,7 +87,7 @@ func (g guest) onlyVLANs(pass firewall.Verdict) []firewall.Rule {
 // passTypes lets the frames of the guard's EtherTypes pass.
 func (g guest) passTypes(pass firewall.Verdict) []firewall.Rule {
 	var rules []firewall.Rule
-	for _, e := range g.etherTypes {
+	for _, e := range g.Guard.EtherTypes {
 		rules = append(rules, rule(pass, etherType(uint16(e))))
 	}
 	return rules

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"slices"
 
-	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
@@ -17,11 +16,21 @@ func bridgeTable(n netstate.Names, toNamespace ...firewall.Rule) firewall.Table 
 	}}
 }
 
+// addBridged adds the tables of a bridge between NIC and tap: the namespace neither hears nor sends there.
+func (g guest) addBridged(t *tables) {
+	n := g.Names
+	ofBridge, inet := bridgeTable(n, deafTo(n.Moved, n.Tap)...), g.muteNamespace(n.Moved)
+	muteBridge(&ofBridge, &inet, n.Bridge, n.Moved, n.Tap)
+	t.add(g.addBetween(ofBridge))
+	t.add(inet)
+}
+
 // addBetween adds the chains for what passes from one port of the bridge to the other. The guest filter lies in
 // another table, which does not see what the network sends. So the link-local addresses of other stations are noted
 // here, and defended.
-func (g guest) addBetween(t firewall.Table, n netstate.Names, guard infra.Guard) firewall.Table {
-	if guard.Off || !g.served && !g.local.learns && len(g.vlans) == 0 {
+func (g guest) addBetween(t firewall.Table) firewall.Table {
+	n := g.Names
+	if g.Guard.Off || !g.Served && !g.local.learns && len(g.Guard.VLANs) == 0 {
 		return t
 	}
 	toNetwork := []firewall.Match{firewall.OutInterface{Name: n.Tap, Not: true}}
@@ -44,8 +53,8 @@ func (g guest) addBetween(t firewall.Table, n netstate.Names, guard infra.Guard)
 // toLeaseOwner is the chain that takes DHCP of the network from the bridge and leaves it to the namespace, where a DHCP
 // client may have leased the guest's address before Setup: CNI's dhcp daemon, dhclient, systemd-networkd. Such a client has
 // a packet socket on the NIC, which hears nothing of what a bridge takes from its port.
-func (p *Plan) toLeaseOwner(nic netstate.Link) firewall.Chain {
-	return firewall.Chain{Name: "to-lease-owner", Type: "filter", Hook: firewall.Ingress, Device: p.names.Moved, Link: nic.Index, Priority: firewall.Filter,
+func (g guest) toLeaseOwner() firewall.Chain {
+	return firewall.Chain{Name: "to-lease-owner", Type: "filter", Hook: firewall.Ingress, Device: g.Names.Moved, Link: g.NIC, Priority: firewall.Filter,
 		Rules: append([]firewall.Rule{
 			rule(firewall.Accept{}, firewall.Protocol{Number: firewall.ProtocolUDP, Not: true}), // most packets
 		}, toDHCPClients(firewall.Up{Port: true, Reason: firewall.NetworkDHCP}, untagged)...)}
@@ -54,29 +63,25 @@ func (p *Plan) toLeaseOwner(nic netstate.Link) firewall.Chain {
 // addForwarding adds the chain that forwards from the NIC to the tap what may reach the guest. The guest filter
 // forwards the other way; without it, a chain does. What is for DHCP clients goes on to the namespace, see toLeaseOwner:
 // packet sockets see a frame behind the hook ingress.
-func (g guest) addForwarding(tables []firewall.Table, n netstate.Names, guard infra.Guard) []firewall.Table {
-	if len(tables) == 0 {
-		tables = []firewall.Table{{Family: firewall.NetDev, Name: n.Table}}
-	}
-	t := &tables[0]
+func (g guest) addForwarding(to *tables) {
+	n, t := g.Names, to.of(firewall.NetDev)
 	toTap, toNamespace := firewall.Fwd{Device: n.Tap}, firewall.Up{Reason: firewall.NetworkDHCP}
 	in := firewall.Chain{Name: "to-guest", Type: "filter", Hook: firewall.Ingress, Device: n.NIC, Priority: firewall.Filter}
-	if guard.Off {
+	if g.Guard.Off {
 		in.Rules = []firewall.Rule{rule(toTap)}
-		if g.served {
+		if g.Served {
 			in.Rules = append(toDHCPClients(toNamespace, untagged, is(firewall.ProtocolUDP)), in.Rules...)
 		}
 		t.Chains = append(t.Chains, in, firewall.Chain{
 			Name: "from-guest", Type: "filter", Hook: firewall.Ingress, Device: n.Tap, Priority: firewall.Filter,
 			Rules: []firewall.Rule{rule(g.pass)},
 		})
-		return tables
+		return
 	}
 	t.Chains = append(t.Chains, in)
 	*t = g.addToGuest(*t, len(t.Chains)-1, toTap, toDHCPClients(toNamespace, untagged), func(kind uint16) firewall.Match {
 		return firewall.Bytes{Header: firewall.Ethernet, Offset: 12, Value: binary.BigEndian.AppendUint16(nil, kind)}
 	})
-	return tables
 }
 
 // toDHCPClients are the rules for what the network sends to DHCP clients, in a chain of UDP. Of is how the rules match an IP
@@ -115,7 +120,7 @@ func (g guest) addToGuest(t firewall.Table, to int, pass firewall.Verdict, dhcp 
 		heard = []firewall.Rule{rule(firewall.Jump{Chain: "heard"}, is(firewall.ProtocolICMPv6), carries(6))}
 		add("heard", g.local.hear()...)
 	}
-	if !g.served {
+	if !g.Served {
 		t.Chains[to].Rules = slices.Concat(heard, g.onlyVLANs(pass), []firewall.Rule{rule(pass)})
 		return t
 	}

@@ -1,0 +1,95 @@
+package wiring
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/lease"
+	"github.com/guestwire/guestwire/internal/netstate"
+)
+
+// linkMTU is the MTU of the guest's link.
+func (p *Plan) linkMTU(nic netstate.Link) int {
+	mtu := min(nic.MTU, cache.MaxMTU)
+	if p.spec.MTU != 0 {
+		mtu = min(mtu, p.spec.MTU)
+	}
+	return mtu
+}
+
+// lowersMTU says whether the guest's link has a smaller MTU than the NIC because the Spec says so.
+func (p *Plan) lowersMTU(nic netstate.Link) bool { return p.spec.MTU != 0 && p.spec.MTU < nic.MTU }
+
+// checkMTU refuses an MTU that the guest's link cannot have.
+func (p *Plan) checkMTU(nic netstate.Link) error {
+	refuse := func(format string, args ...any) error {
+		return &cache.FieldError{Field: "mtu", Reason: fmt.Sprintf("%d, ", p.spec.MTU) + fmt.Sprintf(format, args...)}
+	}
+	_, v6 := lease.Of(p.found, nic).Addresses()
+	switch {
+	case p.spec.MTU == 0:
+		return nil
+	case p.spec.MTU > nic.MTU:
+		return refuse("but %s has %d: want at most that, or 0 for the same", nic.Name, nic.MTU)
+	case p.spec.MTU < minMTUIPv6 && len(v6) > 0:
+		return refuse("but the guest gets IPv6 (%v), which needs %d: want at least that", v6[0], minMTUIPv6)
+	case p.lowersMTU(nic) && p.found.NoNFTables:
+		return refuse("but this kernel has no nf_tables, without which longer packets of the guest pass: load them (modprobe nf_tables), or leave this field out")
+	}
+	return nil
+}
+
+// checkLimits refuses limits that no rule can keep.
+func (p *Plan) checkLimits() error {
+	if p.found.NoNFTables && p.spec.Limits != (cache.Limits{}) {
+		return &cache.FieldError{Field: "limits", Reason: "this kernel has no nf_tables, which would count: load them (modprobe nf_tables), or leave this field out"}
+	}
+	return nil
+}
+
+// checkMACs refuses a Guard.MACs entry that is the MAC of a link of the wiring, or the guest's own.
+func (p *Plan) checkMACs() error {
+	for i, m := range p.spec.Guard.MACs {
+		at := slices.IndexFunc(p.wanted.Links, func(l netstate.Link) bool { return l.MAC == m })
+		if at >= 0 || m == p.Record.MAC || m == p.Record.ResponderMAC {
+			return &cache.FieldError{Field: fmt.Sprintf("guard.macs[%d]", i), Reason: fmt.Sprintf("%v is another link's of the wiring, or the guest's own already", m)}
+		}
+	}
+	return nil
+}
+
+// addFilter adds the tables around the guest. The binding has set what only it knows of the guest.
+func (p *Plan) addFilter(nic netstate.Link, g Guest) error {
+	guard := p.spec.Guard
+	switch {
+	case p.found.NoNFTables && guard.Off:
+		return nil
+	case p.found.NoNFTables:
+		return &cache.FieldError{Field: "guard", Reason: "this kernel has no nf_tables, without which no filter keeps the guest from sending with other addresses: " +
+			"load them (modprobe nf_tables), or set guard.off if the guest may do that"}
+	case !guard.Off:
+		if err := p.checkMACs(); err != nil {
+			return err
+		}
+	}
+	t := p.binding.traits()
+	g.Names, g.NIC, g.Bridged, g.Routed = p.names, nic.Index, t.bridged, t.routes
+	g.MAC, g.Served, g.Guard, g.Limits = p.Record.MAC, p.Record.ResponderTap != "", guard, p.spec.Limits
+	if p.lowersMTU(nic) {
+		g.MTU = p.linkMTU(nic)
+	}
+	for _, r := range lease.Of(p.found, nic).Routes(false) {
+		g.Gateways = append(g.Gateways, r.Gateway)
+	}
+	for _, table := range Tables(g) {
+		at := slices.IndexFunc(p.wanted.Tables, func(w firewall.Table) bool { return w.Family == table.Family })
+		if at < 0 {
+			p.wanted.Tables = append(p.wanted.Tables, table)
+		} else {
+			p.wanted.Tables[at].Chains = append(p.wanted.Tables[at].Chains, table.Chains...)
+		}
+	}
+	return nil
+}
