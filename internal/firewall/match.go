@@ -160,6 +160,18 @@ const (
 	ProtocolSCTP   = 132
 )
 
+// Message types of ICMP and ICMPv6, and the ports of DHCP clients.
+const (
+	ICMPUnreachable    = 3
+	ICMPEcho           = 8
+	ICMP6Echo          = 128
+	ICMP6Solicitation  = 135
+	ICMP6Advertisement = 136
+
+	DHCPClient4 = 68
+	DHCPClient6 = 546
+)
+
 // Transports are the protocols with ports, by the names that infra.Ports has.
 var Transports = map[string]uint8{"tcp": ProtocolTCP, "udp": ProtocolUDP, "sctp": ProtocolSCTP}
 

@@ -8,6 +8,7 @@ import (
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/compare"
+	"github.com/guestwire/guestwire/internal/guestfilter"
 	"github.com/guestwire/guestwire/internal/lease"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
@@ -91,7 +92,7 @@ func (b bridge) wire(p *Plan, nic netstate.Link) error {
 	if err := p.checkGuestMAC(); err != nil {
 		return err
 	}
-	return p.addFilter(nic, Guest{Addresses: p.guestAddresses(nic)})
+	return p.addFilter(nic, guestfilter.Guest{Addresses: p.guestAddresses(nic)})
 }
 
 // warnLeased warns of a DHCP client in the namespace, which under bridge takes the holder for the NIC. A client outside,

@@ -9,6 +9,7 @@ import (
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/guestfilter"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
@@ -31,14 +32,8 @@ type forwarding struct {
 // end is the guest's address and the gateway's, of one family.
 type end struct{ guest, gateway netip.Addr }
 
-// A neighbour table has 1024 entries for all namespaces of the machine. So the guest has at most so many next hops and, if
-// Guard.Prefixes allows more sources on the link than that, so many sources, each for a minute after the last new
-// connection.
-const (
-	mostNextHops = 64
-	mostSources  = 256
-	hopLife      = 60_000 // milliseconds
-)
+// mostNextHops is the number of next hops that a guest may use, for the reason of guestfilter.MostSources.
+const mostNextHops = 64
 
 // has says whether the guest has an address of the version of IP.
 func (t forwarding) has(v int) bool {
@@ -78,12 +73,12 @@ func (t forwarding) fromNeighbours() []firewall.Rule {
 	return rules
 }
 
-// manySources are prefixes with more than mostSources link-local addresses of the guest. To other addresses the way leads
+// manySources are prefixes with more than guestfilter.MostSources link-local addresses of the guest. To other addresses the way leads
 // by the guest's own, so the namespace asks for none of them. Without a guard nothing limits the sources.
 func (t forwarding) manySources() []netip.Prefix {
 	var list []netip.Prefix
 	for _, p := range t.guard.Prefixes {
-		if p.Addr().IsLinkLocalUnicast() && t.has(version(p.Addr())) && many(p) {
+		if p.Addr().IsLinkLocalUnicast() && t.has(version(p.Addr())) && guestfilter.HasMany(p) {
 			list = append(list, p)
 		}
 	}
@@ -100,7 +95,7 @@ func (t forwarding) limitNeighbours(table *firewall.Table) {
 		for _, e := range t.ends {
 			v := version(e.guest)
 			name := fmt.Sprintf("%s-%d", set, v)
-			table.Sets = append(table.Sets, firewall.Set{Name: name, Of: parts[v], Size: size, Milliseconds: hopLife})
+			table.Sets = append(table.Sets, firewall.Set{Name: name, Of: parts[v], Size: size, Milliseconds: guestfilter.NeighbourLife})
 			c.Rules = append(c.Rules, rule(firewall.Return{}, firewall.IP{Version: v}, firewall.AddToSet{Part: parts[v], Set: name, Renew: true}))
 		}
 		c.Rules = append(c.Rules, rule(drop(firewall.NeighbourLimit)))
@@ -108,7 +103,7 @@ func (t forwarding) limitNeighbours(table *firewall.Table) {
 	}
 	limit("next-hop", "next-hops", mostNextHops, map[int]firewall.Part{4: firewall.NextHop4, 6: firewall.NextHop6})
 	if len(t.manySources()) > 0 {
-		limit("from-source", "sources", mostSources, map[int]firewall.Part{4: firewall.SourceAddress4, 6: firewall.SourceAddress6})
+		limit("from-source", "sources", guestfilter.MostSources, map[int]firewall.Part{4: firewall.SourceAddress4, 6: firewall.SourceAddress6})
 	}
 }
 
@@ -151,7 +146,7 @@ func (t forwarding) related() []firewall.Rule {
 func (t forwarding) errors() []firewall.Rule {
 	var rules []firewall.Rule
 	for _, e := range t.ends {
-		tooBig, protocol := firewall.ICMP{Version: 4, Type: icmpUnreachable, Code: icmpTooBig}, uint8(firewall.ProtocolICMP)
+		tooBig, protocol := firewall.ICMP{Version: 4, Type: firewall.ICMPUnreachable, Code: icmpTooBig}, uint8(firewall.ProtocolICMP)
 		if e.guest.Is6() {
 			tooBig, protocol = firewall.ICMP{Version: 6, Type: icmp6TooBig}, firewall.ProtocolICMPv6
 		}
@@ -195,12 +190,12 @@ func (t forwarding) toNamespace(more ...firewall.Rule) []firewall.Rule {
 	for _, e := range t.ends {
 		if e.guest.Is4() {
 			rules = append(rules, rule(firewall.Goto{Chain: "accepted"}, from, firewall.IP{Version: 4},
-				firewall.Protocol{Number: firewall.ProtocolICMP}, firewall.ICMP{Version: 4, Type: icmpEcho}))
+				firewall.Protocol{Number: firewall.ProtocolICMP}, firewall.ICMP{Version: 4, Type: firewall.ICMPEcho}))
 			continue
 		}
 		rules = append(rules, rule(firewall.Goto{Chain: "accepted"}, from, firewall.IP{Version: 6},
-			firewall.Protocol{Number: firewall.ProtocolICMPv6}, firewall.ICMP{Version: 6, Type: icmp6Echo}))
-		for _, kind := range []uint8{icmp6Solicitation, icmp6Advertisement} {
+			firewall.Protocol{Number: firewall.ProtocolICMPv6}, firewall.ICMP{Version: 6, Type: firewall.ICMP6Echo}))
+		for _, kind := range []uint8{firewall.ICMP6Solicitation, firewall.ICMP6Advertisement} {
 			rules = append(rules, rule(firewall.Accept{}, from, firewall.IP{Version: 6},
 				firewall.Protocol{Number: firewall.ProtocolICMPv6}, firewall.ICMP{Version: 6, Type: kind}))
 		}
@@ -222,9 +217,9 @@ func (t forwarding) output() []firewall.Rule {
 		rules = append([]firewall.Rule{rule(no, firewall.OutInterface{Name: t.names.Tap})}, rules...)
 	}
 	for _, e := range t.ends {
-		client := uint16(client4)
+		client := uint16(firewall.DHCPClient4)
 		if e.guest.Is6() {
-			client = client6
+			client = firewall.DHCPClient6
 		}
 		rules = append(rules, rule(no, t.toLink(), firewall.IP{Version: version(e.guest)}, udp, firewall.DestinationPort{Protocol: firewall.ProtocolUDP, First: client, Last: client}))
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/guestfilter"
 	"github.com/guestwire/guestwire/internal/lease"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
@@ -61,7 +62,7 @@ func (p *Plan) checkMACs() error {
 }
 
 // addFilter adds the tables around the guest. The binding has set what only it knows of the guest.
-func (p *Plan) addFilter(nic netstate.Link, g Guest) error {
+func (p *Plan) addFilter(nic netstate.Link, g guestfilter.Guest) error {
 	guard := p.spec.Guard
 	switch {
 	case p.found.NoNFTables && guard.Off:
@@ -83,7 +84,7 @@ func (p *Plan) addFilter(nic netstate.Link, g Guest) error {
 	for _, r := range lease.Of(p.found, nic).Routes(false) {
 		g.Gateways = append(g.Gateways, r.Gateway)
 	}
-	for _, table := range Tables(g) {
+	for _, table := range guestfilter.Tables(g) {
 		at := slices.IndexFunc(p.wanted.Tables, func(w firewall.Table) bool { return w.Family == table.Family })
 		if at < 0 {
 			p.wanted.Tables = append(p.wanted.Tables, table)

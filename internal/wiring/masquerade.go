@@ -10,6 +10,7 @@ import (
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/compare"
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/guestfilter"
 	"github.com/guestwire/guestwire/internal/lease"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
@@ -241,7 +242,7 @@ func (p *Plan) addGuest(ends []end, br, nic netstate.Link) error {
 	if !v6 && p.found.NoNFTables && br.AddrGen != netstate.AddrGenNoIPv6 {
 		p.wanted.Tables = append(p.wanted.Tables, deafToIPv6Legacy(p.names))
 	}
-	return p.addFilter(nic, Guest{Addresses: own})
+	return p.addFilter(nic, guestfilter.Guest{Addresses: own})
 }
 
 // deafToIPv6Legacy keeps the guest's IPv6 from a namespace that has none for the guest, on a kernel without nf_tables.

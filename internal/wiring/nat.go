@@ -48,6 +48,8 @@ func rule(v firewall.Verdict, m ...firewall.Match) firewall.Rule {
 	return firewall.Rule{Matches: m, Verdict: v}
 }
 
+func drop(why firewall.Reason) firewall.Drop { return firewall.Drop{Reason: why} }
+
 func (t translation) table() firewall.Table {
 	chains := []firewall.Chain{
 		{Name: "loopback", Type: "filter", Hook: firewall.Prerouting, Priority: firewall.Raw, Rules: t.loopback()},

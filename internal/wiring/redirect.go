@@ -6,6 +6,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/guestfilter"
 	"github.com/guestwire/guestwire/internal/lease"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
@@ -47,7 +48,7 @@ func (b redirect) wire(p *Plan, nic netstate.Link) error {
 	if err := p.checkGuestMAC(); err != nil {
 		return err
 	}
-	g := Guest{Addresses: p.guestAddresses(nic), Renewed: len(lease.Of(p.found, nic).Leased(6)) > 0, Launcher: p.owner().UID}
+	g := guestfilter.Guest{Addresses: p.guestAddresses(nic), Renewed: len(lease.Of(p.found, nic).Leased(6)) > 0, Launcher: p.owner().UID}
 	if !p.lowersMTU(nic) { // otherwise the rules for MTU drop shorter frames
 		g.Longest = nic.MTU
 	}

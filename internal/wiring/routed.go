@@ -9,6 +9,7 @@ import (
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/compare"
 	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/guestfilter"
 	"github.com/guestwire/guestwire/internal/lease"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
@@ -98,7 +99,7 @@ func (b routed) wire(p *Plan, nic netstate.Link) error {
 		return err
 	}
 	p.wanted.Tables = append(p.wanted.Tables, r.table())
-	g := Guest{Addresses: prefixesOf(all), Hop: r.hop4}
+	g := guestfilter.Guest{Addresses: prefixesOf(all), Hop: r.hop4}
 	if nic.Ethernet && !nic.NoARP {
 		g.Announced = r.own4
 	}
@@ -336,10 +337,10 @@ func (t routing) first() []firewall.Rule {
 	}
 	if t.hop6.IsValid() { // as in asked
 		rules = append(rules, rule(drop(firewall.NotForwarded), nic, firewall.IP{Version: 6}, firewall.Protocol{Number: firewall.ProtocolICMPv6},
-			firewall.ICMP{Version: 6, Type: icmp6Solicitation}, firewall.Bytes{Header: firewall.Transport, Offset: 8, Value: t.hop6.AsSlice()}))
+			firewall.ICMP{Version: 6, Type: firewall.ICMP6Solicitation}, firewall.Bytes{Header: firewall.Transport, Offset: 8, Value: t.hop6.AsSlice()}))
 	}
 	for _, a := range t.own6 {
-		for _, kind := range []uint8{icmp6Solicitation, icmp6Advertisement} {
+		for _, kind := range []uint8{firewall.ICMP6Solicitation, firewall.ICMP6Advertisement} {
 			rules = append(rules, rule(firewall.SetDestination{Address: t.hop6}, nic, firewall.IP{Version: 6}, firewall.Destination{Prefix: single(a)},
 				firewall.Protocol{Number: firewall.ProtocolICMPv6}, firewall.ICMP{Version: 6, Type: kind}))
 		}

@@ -53,20 +53,21 @@ func within(pkg, tree string) bool { return pkg == tree || strings.HasPrefix(pkg
 // privileged is what only Phase1 needs. A guest may take over the process of Phase2: then it
 // can call what that process links, and nothing else.
 var privileged = map[string]string{
-	"github.com/vishvananda":        "Phase2 has no capability that netlink needs",
-	"github.com/google/nftables":    "Phase2 has no capability that nftables needs",
-	"github.com/coreos/go-iptables": "it starts processes",
-	"github.com/mdlayher/netlink":   "Phase2 has no capability that netlink needs",
-	"github.com/prometheus":         "metrics are the exporter's",
-	"os/exec":                       "Phase2 starts no process",
-	module + "/infra":               "the phases meet in the record alone",
-	module + "/phase1":              "the phases meet in the record alone",
-	module + "/internal/kernel":     "only Phase1 changes a kernel",
-	module + "/internal/firewall":   "only Phase1 makes rules",
-	module + "/internal/netstate":   "only Phase1 plans",
-	module + "/internal/lease":      "only Phase1 plans",
-	module + "/internal/wiring":     "only Phase1 plans",
-	module + "/internal/netns":      "Phase2 works in the namespace it was started in",
+	"github.com/vishvananda":         "Phase2 has no capability that netlink needs",
+	"github.com/google/nftables":     "Phase2 has no capability that nftables needs",
+	"github.com/coreos/go-iptables":  "it starts processes",
+	"github.com/mdlayher/netlink":    "Phase2 has no capability that netlink needs",
+	"github.com/prometheus":          "metrics are the exporter's",
+	"os/exec":                        "Phase2 starts no process",
+	module + "/infra":                "the phases meet in the record alone",
+	module + "/phase1":               "the phases meet in the record alone",
+	module + "/internal/kernel":      "only Phase1 changes a kernel",
+	module + "/internal/firewall":    "only Phase1 makes rules",
+	module + "/internal/netstate":    "only Phase1 plans",
+	module + "/internal/guestfilter": "only Phase1 makes rules",
+	module + "/internal/lease":       "only Phase1 plans",
+	module + "/internal/wiring":      "only Phase1 plans",
+	module + "/internal/netns":       "Phase2 works in the namespace it was started in",
 }
 
 // pure is what a package must not link that computes and does nothing else.
@@ -138,6 +139,7 @@ func TestLinks(t *testing.T) {
 		"/internal/netstate":      pure,
 		"/internal/compare":       pure,
 		"/internal/lease":         pure,
+		"/internal/guestfilter":   pure,
 		"/internal/wiring":        pure,
 		"/guestconfig":            pure,
 	} {
@@ -161,7 +163,7 @@ func TestLinks(t *testing.T) {
 // TestPure: what a plan is computed with imports nothing by which a kernel, a file or a clock can be reached.
 // What the packages link besides comes by way of cache, which reads and writes records, and of fmt.
 func TestPure(t *testing.T) {
-	for _, p := range list(t, module+"/guestconfig", module+"/infra", module+"/domain/qemu", module+"/domain/cloudhypervisor", module+"/domain/firecracker", module+"/domain/passt", module+"/internal/strictjson", module+"/internal/syntax", module+"/internal/firewall", module+"/internal/netstate", module+"/internal/compare", module+"/internal/lease", module+"/internal/wiring") {
+	for _, p := range list(t, module+"/guestconfig", module+"/infra", module+"/domain/qemu", module+"/domain/cloudhypervisor", module+"/domain/firecracker", module+"/domain/passt", module+"/internal/strictjson", module+"/internal/syntax", module+"/internal/firewall", module+"/internal/netstate", module+"/internal/compare", module+"/internal/lease", module+"/internal/guestfilter", module+"/internal/wiring") {
 		for _, imported := range p.Imports {
 			for _, tree := range []string{"os", "io/ioutil", "time", "syscall", "unsafe", "log", "runtime", "math/rand", "crypto/rand", "golang.org/x"} {
 				if within(imported, tree) {
@@ -216,7 +218,8 @@ func TestLayers(t *testing.T) {
 		"/internal/firewall":      {"/cache", "/infra", "/phase1", "/phase2", "/dhcp", "/domain"},
 		"/internal/netstate":      {"/internal/compare", "/internal/wiring", "/internal/kernel", "/phase1", "/phase2", "/dhcp", "/domain"},
 		"/internal/compare":       {"/internal/wiring", "/internal/kernel", "/phase1", "/phase2", "/dhcp", "/domain"},
-		"/internal/lease":         {"/internal/compare", "/internal/wiring", "/internal/kernel", "/phase1", "/phase2", "/dhcp", "/domain"},
+		"/internal/guestfilter":   {"/internal/lease", "/internal/compare", "/internal/wiring", "/internal/kernel", "/phase1", "/phase2", "/dhcp", "/domain"},
+		"/internal/lease":         {"/internal/guestfilter", "/internal/compare", "/internal/wiring", "/internal/kernel", "/phase1", "/phase2", "/dhcp", "/domain"},
 		"/internal/wiring":        {"/internal/kernel", "/phase1", "/phase2", "/dhcp", "/domain"},
 		"/internal/kernel":        {"/internal/compare", "/internal/wiring", "/phase1", "/phase2", "/dhcp", "/domain"},
 		"/dhcp":                   {"/phase2", "/domain"},

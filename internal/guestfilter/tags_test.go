@@ -1,4 +1,4 @@
-package wiring
+package guestfilter
 
 import (
 	"math/rand/v2"

@@ -1,4 +1,6 @@
-package wiring
+// Package guestfilter makes the tables around a guest from a description of it: what the guest may send, what may reach the
+// guest, and what the namespace itself may not send in the guest's place. It is pure.
+package guestfilter
 
 import (
 	"cmp"
@@ -16,9 +18,7 @@ import (
 // Types of ICMP and IGMP (www.iana.org/assignments/icmp-parameters, igmp-type-numbers, icmpv6-parameters).
 const (
 	icmpEchoReply     = 0
-	icmpUnreachable   = 3
 	icmpRedirect      = 5
-	icmpEcho          = 8
 	icmpAdvertisement = 9
 	icmpTimeExceeded  = 11 // and 12, a parameter problem, and 13, a timestamp request
 	icmpTimestampBack = 14
@@ -30,14 +30,11 @@ const (
 	igmpLeave   = 0x17
 	igmpReport3 = 0x22
 
-	icmp6Echo                = 128
 	icmp6Query               = 130
 	icmp6Report              = 131
 	icmp6Done                = 132
 	icmp6RouterSolicitation  = 133
 	icmp6RouterAdvertisement = 134
-	icmp6Solicitation        = 135
-	icmp6Advertisement       = 136
 	icmp6Redirect            = 137
 	icmp6Report2             = 143
 )
@@ -241,6 +238,19 @@ func (g guest) filter(n netstate.Names) firewall.Table {
 // drop is a drop for a reason.
 func drop(why firewall.Reason) firewall.Drop { return firewall.Drop{Reason: why} }
 
+func rule(v firewall.Verdict, m ...firewall.Match) firewall.Rule {
+	return firewall.Rule{Matches: m, Verdict: v}
+}
+
+func version(a netip.Addr) int {
+	if a.Is4() {
+		return 4
+	}
+	return 6
+}
+
+func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
+
 type chainAdder func(name string, rules ...firewall.Rule)
 
 // filterARP lets ARP pass if the sender's MAC and address are the guest's.
@@ -263,7 +273,7 @@ func (g guest) filterARP(add chainAdder) {
 		addresses = append(addresses, probe(arpTarget(p)))
 	}
 	if g.anyAddress {
-		addresses = append(addresses, probe(), rule(drop(firewall.ARPSpoof), sender(loopback4)), rule(g.pass))
+		addresses = append(addresses, probe(), rule(drop(firewall.ARPSpoof), sender(netip.MustParsePrefix("127.0.0.0/8"))), rule(g.pass))
 	} else {
 		addresses = append(addresses, rule(drop(firewall.ARPSpoof)))
 	}
@@ -334,12 +344,19 @@ func (g guest) filterRARP(add chainAdder) {
 		rule(drop(firewall.Malformed)))...)
 }
 
-// many says whether the prefix has more addresses than the namespace may note neighbours for.
-func many(p netip.Prefix) bool { return 1<<min(16, p.Addr().BitLen()-p.Bits()) > mostSources }
+// A neighbour table has 1024 entries for all namespaces of the machine. If Guard.Prefixes allows more source addresses on the
+// link than MostSources, the guest may use MostSources of them, each for NeighbourLife after its last new connection.
+const (
+	MostSources   = 256
+	NeighbourLife = 60_000 // milliseconds
+)
+
+// HasMany reports whether the prefix has more than MostSources addresses.
+func HasMany(p netip.Prefix) bool { return 1<<min(16, p.Addr().BitLen()-p.Bits()) > MostSources }
 
 // fewAsk passes a question of a sender in the prefix, the part of the packet, if the namespace does not note too many.
 func (g guest) fewAsk(pass firewall.Verdict, p netip.Prefix, part firewall.Part, sender ...firewall.Match) []firewall.Rule {
-	if !g.Routed || !many(p) {
+	if !g.Routed || !HasMany(p) {
 		return []firewall.Rule{rule(pass, sender...)}
 	}
 	note := firewall.AddToSet{Part: part, Set: setOfAskers(version(p.Addr())), Renew: true}
@@ -355,8 +372,8 @@ func setOfAskers(v int) string { return fmt.Sprintf("askers-%d", v) }
 func (g guest) askers() []firewall.Set {
 	var sets []firewall.Set
 	for _, part := range []firewall.Part{firewall.ARPSender, firewall.RawSource6} {
-		if v := part.Version(); g.Routed && slices.ContainsFunc(g.of(v), many) {
-			sets = append(sets, firewall.Set{Name: setOfAskers(v), Of: part, Size: mostSources, Milliseconds: hopLife})
+		if v := part.Version(); g.Routed && slices.ContainsFunc(g.of(v), HasMany) {
+			sets = append(sets, firewall.Set{Name: setOfAskers(v), Of: part, Size: MostSources, Milliseconds: NeighbourLife})
 		}
 	}
 	return sets
@@ -376,10 +393,10 @@ func (g guest) tooLong() []firewall.Rule {
 	return []firewall.Rule{rule(drop(firewall.TooLong), firewall.Longer{Octets: uint32(g.Longest)})}
 }
 
-// DHCP's ports.
+// Ports of DHCP servers.
 const (
-	server4, client4 = 67, 68
-	server6, client6 = 547, 546
+	server4 = 67
+	server6 = 547
 
 	// Ports near one of DHCP's have the same bits in the mask.
 	nearDHCP4 = 0xfff8
@@ -492,12 +509,12 @@ func (g guest) filter4(add chainAdder) {
 		rule(firewall.Goto{Chain: "from-igmp"}, is(firewall.ProtocolIGMP)),
 		rule(next, wellFormed),
 		rule(drop(firewall.Malformed)))...)
-	add("from-udp", append(g.udp(server4, client4, laterFragment4, next), rule(drop(firewall.Malformed)))...)
+	add("from-udp", append(g.udp(server4, firewall.DHCPClient4, laterFragment4, next), rule(drop(firewall.Malformed)))...)
 	// Other types are obsolete (RFC 6633, RFC 6918), or for routers. An address mask reply, for example, changes the
 	// network of a host that believes it.
 	add("from-icmp",
-		rule(next, messageTypes(icmpEchoReply, 0xff^icmpEcho)), // and the request
-		rule(next, messageType(icmpUnreachable)),
+		rule(next, messageTypes(icmpEchoReply, 0xff^firewall.ICMPEcho)), // and the request
+		rule(next, messageType(firewall.ICMPUnreachable)),
 		rule(next, messageType(icmpTimeExceeded, icmpTimestampBack)),
 		rule(next, messageType(icmpExtendedEcho, icmpExtendedBack)),
 		rule(next, laterFragment4),
@@ -517,7 +534,7 @@ func (g guest) filter4(add chainAdder) {
 	}
 	if !g.Served { // a DHCP client without a lease
 		rules = append(rules, rule(g.pass, v4, firewall.Source{Prefix: single(netip.IPv4Unspecified())}, is(firewall.ProtocolUDP),
-			firewall.SourcePort{Protocol: firewall.ProtocolUDP, First: client4, Last: client4},
+			firewall.SourcePort{Protocol: firewall.ProtocolUDP, First: firewall.DHCPClient4, Last: firewall.DHCPClient4},
 			firewall.DestinationPort{Protocol: firewall.ProtocolUDP, First: server4, Last: server4}))
 	}
 	if g.anyAddress {
@@ -555,7 +572,7 @@ func (g guest) filter6(add chainAdder) {
 	add("from-ip6", append(rules,
 		rule(next, wellFormed),
 		rule(unreadable6))...)
-	add("from-udp6", append(g.udp(server6, client6, firewall.Fragment{}, next), rule(unreadable6))...)
+	add("from-udp6", append(g.udp(server6, firewall.DHCPClient6, firewall.Fragment{}, next), rule(unreadable6))...)
 	add("unreadable6",
 		rule(drop(firewall.HiddenFragment), firewall.Bytes{Header: firewall.Network, Offset: 6, Value: []byte{44}}),
 		rule(drop(firewall.Malformed)))
@@ -579,12 +596,12 @@ func (g guest) filterICMP6(add chainAdder) {
 	source, listener := firewall.Goto{Chain: "ip6-source"}, firewall.Goto{Chain: "listener"}
 	direct := firewall.Bytes{Header: firewall.Network, Offset: 6, Value: []byte{firewall.ProtocolICMPv6}}
 	rules := []firewall.Rule{
-		rule(source, messageType(1, 4)),             // errors
-		rule(source, messageTypes(icmp6Echo, 0xde)), // also the reply 129, and 160 and 161 of RFC 8335
+		rule(source, messageType(1, 4)),                      // errors
+		rule(source, messageTypes(firewall.ICMP6Echo, 0xde)), // also the reply 129, and 160 and 161 of RFC 8335
 		rule(listener, messageType(icmp6Report, icmp6Done)),
 		rule(listener, messageType(icmp6Report2)),
-		rule(firewall.Goto{Chain: "solicitation"}, direct, messageType(icmp6Solicitation)),
-		rule(firewall.Goto{Chain: "advertisement"}, direct, messageType(icmp6Advertisement)),
+		rule(firewall.Goto{Chain: "solicitation"}, direct, messageType(firewall.ICMP6Solicitation)),
+		rule(firewall.Goto{Chain: "advertisement"}, direct, messageType(firewall.ICMP6Advertisement)),
 	}
 	if !g.Served {
 		rules = append(rules, rule(firewall.Goto{Chain: "router"}, direct, messageType(icmp6RouterSolicitation)))
@@ -599,7 +616,7 @@ func (g guest) filterICMP6(add chainAdder) {
 		rule(drop(firewall.ICMPRedirect), messageType(icmp6Redirect)),
 		rule(drop(firewall.MulticastRouter), messageType(icmp6Query)),
 		rule(drop(solicitation), messageType(icmp6RouterSolicitation)),
-		rule(drop(firewall.ExtensionHeader), messageType(icmp6Solicitation, icmp6Advertisement)),
+		rule(drop(firewall.ExtensionHeader), messageType(firewall.ICMP6Solicitation, firewall.ICMP6Advertisement)),
 		rule(drop(firewall.ICMPType), typeReadable),
 		rule(unreadable6))...)
 	add("listener", rule(g.pass, fromUnspecified), rule(source))
@@ -628,7 +645,7 @@ func (g guest) filterICMP6(add chainAdder) {
 		rule(firewall.Goto{Chain: "detection"}, fromUnspecified),
 	}
 	for _, p := range g.of(6) {
-		if g.Routed && many(p) {
+		if g.Routed && HasMany(p) {
 			asks = append(asks, g.fewAsk(source, p, firewall.RawSource6,
 				firewall.Bytes{Header: firewall.Network, Offset: 8, Value: p.Addr().AsSlice(), Mask: firewall.Mask(p)})...)
 		}

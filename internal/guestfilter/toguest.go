@@ -1,4 +1,4 @@
-package wiring
+package guestfilter
 
 import (
 	"encoding/binary"
@@ -91,7 +91,7 @@ func toDHCPClients(v firewall.Verdict, of func(version int) firewall.Match, also
 	for _, c := range []struct {
 		version int
 		port    uint16
-	}{{4, client4}, {6, client6}} {
+	}{{4, firewall.DHCPClient4}, {6, firewall.DHCPClient6}} {
 		rules = append(rules, rule(v, append([]firewall.Match{of(c.version), firewall.DestinationPort{First: c.port, Last: c.port}}, also...)...))
 	}
 	return rules
@@ -133,8 +133,8 @@ func (g guest) addToGuest(t firewall.Table, to int, pass firewall.Verdict, dhcp 
 		[]firewall.Rule{
 			rule(pass, is(firewall.ProtocolTCP), ip4),
 			rule(pass, is(firewall.ProtocolTCP), ip6),
-			frequent(ip4, client4, nearDHCP4),
-			frequent(ip6, client6, nearDHCP6),
+			frequent(ip4, firewall.DHCPClient4, nearDHCP4),
+			frequent(ip6, firewall.DHCPClient6, nearDHCP6),
 		},
 		g.passVLANs(pass, firewall.NetworkFrame),
 		[]firewall.Rule{

@@ -1,4 +1,4 @@
-package wiring
+package guestfilter
 
 import (
 	"encoding/binary"

@@ -1,4 +1,4 @@
-package wiring
+package guestfilter
 
 import (
 	"net/netip"
@@ -200,8 +200,8 @@ func (l linkLocal) hear() []firewall.Rule {
 	of(firewall.Network, firewall.RawSource6)
 	note(firewall.RawSource6, localSource)
 	of(firewall.Transport, firewall.DiscoveryTarget)
-	note(firewall.DiscoveryTarget, append([]firewall.Match{fromUnspecified, message(icmp6Solicitation)}, valid...)...)
-	note(firewall.DiscoveryTarget, append([]firewall.Match{message(icmp6Advertisement)}, valid...)...)
+	note(firewall.DiscoveryTarget, append([]firewall.Match{fromUnspecified, message(firewall.ICMP6Solicitation)}, valid...)...)
+	note(firewall.DiscoveryTarget, append([]firewall.Match{message(firewall.ICMP6Advertisement)}, valid...)...)
 	return rules
 }
 
@@ -211,8 +211,8 @@ func (l linkLocal) defend() []firewall.Rule {
 	v6, icmp6 := firewall.Carries{Version: 6}, is(firewall.ProtocolICMPv6)
 	target := firewall.InSet{Part: firewall.DiscoveryTarget, Set: setNeighbours}
 	return []firewall.Rule{
-		rule(drop(firewall.NeighbourSpoof), v6, fromUnspecified, icmp6, messageType(icmp6Solicitation), target),
-		rule(drop(firewall.NeighbourSpoof), v6, icmp6, messageType(icmp6Advertisement), target),
+		rule(drop(firewall.NeighbourSpoof), v6, fromUnspecified, icmp6, messageType(firewall.ICMP6Solicitation), target),
+		rule(drop(firewall.NeighbourSpoof), v6, icmp6, messageType(firewall.ICMP6Advertisement), target),
 		rule(drop(firewall.IPSpoof), v6, localSource, firewall.InSet{Part: firewall.RawSource6, Set: setNeighbours}),
 		rule(firewall.Accept{}, v6, localSource, used),
 	}
