@@ -1,6 +1,8 @@
 package wiring
 
 import (
+	"slices"
+
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
@@ -13,9 +15,6 @@ type binding interface {
 	// *infra.RefusedError if the binding cannot work on the NIC.
 	wire(p *Plan, nic netstate.Link) error
 	traits() traits
-	// withoutNIC says whether a first plan can do without the NIC in the namespace. If it cannot, the hint
-	// ends the error.
-	withoutNIC() (hint string, can bool)
 }
 
 // Questions are what a first plan has to know of a namespace, besides what a Snapshot always holds.
@@ -60,8 +59,12 @@ type traits struct {
 	unseen string
 }
 
-// selector finds the answers for a binding. A new kind of binding does not compile until it has a method here.
-type selector struct{ found binding }
+// selector finds the answers for a binding, or the bindings that Auto tries. A new kind of binding does not compile until it
+// has a method here.
+type selector struct {
+	found binding
+	tries []infra.Binding
+}
 
 func (s *selector) Bridge(b infra.Bridge)         { s.found = bridge{b} }
 func (s *selector) Redirect(b infra.Redirect)     { s.found = redirect{b} }
@@ -70,16 +73,53 @@ func (s *selector) Routed(b infra.Routed)         { s.found = routed{b} }
 func (s *selector) Macvtap(b infra.Macvtap)       { s.found = macvtap{} }
 func (s *selector) SRIOV(b infra.SRIOV)           { s.found = sriov{b} }
 func (s *selector) Passt(b infra.Passt)           { s.found = passt{b} }
-func (s *selector) Auto(b infra.Auto)             { s.found = auto{b} }
+func (s *selector) Auto(b infra.Auto)             { s.tries = b.Bindings() }
 
+// bindingOf returns the answers for a binding that is not Auto.
 func bindingOf(b infra.Binding) binding {
 	var s selector
 	infra.Visit(b, &s)
 	return s.found
 }
 
-// Ask returns the questions for the first plan of a Spec.
-func Ask(spec infra.Spec) Questions { return bindingOf(spec.Binding).asks(spec.NIC) }
+// triesOf are the bindings that a first plan tries: those of Auto, or the binding itself.
+func triesOf(b infra.Binding) []infra.Binding {
+	var s selector
+	infra.Visit(b, &s)
+	if s.found != nil {
+		return []infra.Binding{b}
+	}
+	return s.tries
+}
 
-// MakesTaps says whether the binding creates taps, for which the launcher's user needs /dev/net/tun.
-func MakesTaps(b infra.Binding) bool { return !bindingOf(b).traits().direct }
+// kindsOf are the kinds that auto tries.
+func kindsOf(a infra.Auto) []string {
+	var kinds []string
+	for _, b := range a.Bindings() {
+		kinds = append(kinds, b.Kind())
+	}
+	return kinds
+}
+
+// Ask returns the questions for the first plan of a Spec.
+func Ask(spec infra.Spec) Questions {
+	var q Questions
+	for _, b := range triesOf(spec.Binding) {
+		asked := bindingOf(b).asks(spec.NIC)
+		q.Sysctls = append(q.Sysctls, asked.Sysctls...)
+		q.Listeners = q.Listeners || asked.Listeners
+		q.Connections = q.Connections || asked.Connections
+		q.Dummy = q.Dummy || asked.Dummy
+		q.Log = q.Log || asked.Log
+		q.FlowTables = q.FlowTables || asked.FlowTables
+		q.Gateways = q.Gateways || asked.Gateways
+	}
+	slices.Sort(q.Sysctls)
+	q.Sysctls = slices.Compact(q.Sysctls)
+	return q
+}
+
+// MakesTaps reports whether the binding creates taps, for which the launcher's user needs /dev/net/tun.
+func MakesTaps(b infra.Binding) bool {
+	return slices.ContainsFunc(triesOf(b), func(t infra.Binding) bool { return !bindingOf(t).traits().direct })
+}

@@ -24,8 +24,6 @@ func (bridge) traits() traits {
 	return traits{whole: true, bridged: true, unseen: "routes, permanent neighbours and the state, up or down,"}
 }
 
-func (bridge) withoutNIC() (string, bool) { return "", false }
-
 // wire gives the NIC's name, addresses and MAC to a link that stays down, the holder. The NIC takes another
 // MAC, as a bridge delivers frames for a port's own MAC to the namespace and not to the guest.
 func (b bridge) wire(p *Plan, nic netstate.Link) error {
@@ -89,9 +87,6 @@ func (b bridge) wire(p *Plan, nic netstate.Link) error {
 	p.warnOtherMAC(nic)
 	p.warnLeased(nic)
 	p.addTaps(nic)
-	if err := p.checkGuestMAC(); err != nil {
-		return err
-	}
 	return p.addFilter(nic, guestfilter.Guest{Addresses: p.guestAddresses(nic)})
 }
 

@@ -63,6 +63,9 @@ func (p *Plan) checkMACs() error {
 
 // addFilter adds the tables around the guest. The binding has set what only it knows of the guest.
 func (p *Plan) addFilter(nic netstate.Link, g guestfilter.Guest) error {
+	if err := p.checkGuestMAC(); err != nil {
+		return err
+	}
 	guard := p.spec.Guard
 	switch {
 	case p.found.NoNFTables && guard.Off:

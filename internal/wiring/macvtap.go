@@ -19,8 +19,6 @@ func (macvtap) traits() traits {
 	return traits{mends: true, direct: true, unseen: "the state, up or down,"}
 }
 
-func (macvtap) withoutNIC() (string, bool) { return "", false }
-
 func (macvtap) wire(p *Plan, nic netstate.Link) error {
 	if nic.Kind != kindMacvtap {
 		kind := cmp.Or(nic.Kind, "card of the machine")

@@ -29,8 +29,6 @@ func (masquerade) asks(nic string) Questions {
 
 func (masquerade) traits() traits { return traits{bridged: true, routes: true} }
 
-func (masquerade) withoutNIC() (string, bool) { return "", false }
-
 func (b masquerade) wire(p *Plan, nic netstate.Link) error {
 	if len(p.spec.Guard.EtherTypes)+len(p.spec.Guard.VLANs) > 0 { // infra.Auto is another binding, so Validate lets these fields pass
 		return p.refuseMasquerade(nic, "it translates IPv4 and IPv6, and guard.etherTypes and guard.vlans are for other frames")
@@ -97,9 +95,6 @@ func (b masquerade) wire(p *Plan, nic netstate.Link) error {
 		p.addResponder(&p.Record, nic)
 	}
 	p.addTaps(nic)
-	if err := p.checkGuestMAC(); err != nil {
-		return err
-	}
 	for _, path := range netstate.BridgeCalls() {
 		p.wanted.Sysctls[path] = "0" // otherwise iptables would see a packet twice, and translate it twice
 	}

@@ -22,8 +22,6 @@ func (passt) asks(string) Questions {
 
 func (passt) traits() traits { return traits{direct: true} }
 
-func (passt) withoutNIC() (string, bool) { return "", false }
-
 func (b passt) wire(p *Plan, nic netstate.Link) error {
 	v4, v6 := lease.Of(p.found, nic).Addresses()
 	if len(v4)+len(v6) == 0 {

@@ -4,6 +4,7 @@
 package wiring
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -83,7 +84,8 @@ func emptyPlan(found netstate.Snapshot, spec infra.Spec) *Plan {
 	}
 }
 
-// NewPlan computes the wiring of the NIC in the namespace that was found.
+// NewPlan computes the wiring of the NIC in the namespace that was found. For Auto it is the first plan that is not refused.
+// Nothing else decides, so that the plans' refusals are the whole reason.
 //
 // The errors: *cache.FieldError for a bad Spec, infra.ErrNoNIC, infra.ErrWired, infra.ErrCollision,
 // *infra.RefusedError.
@@ -91,13 +93,41 @@ func NewPlan(found netstate.Snapshot, spec infra.Spec) (*Plan, error) {
 	if err := spec.Validate(); err != nil {
 		return nil, err
 	}
+	asked := spec.Binding.Kind()
+	var refused []*infra.RefusedError
+	for _, b := range triesOf(spec.Binding) {
+		spec.Binding = b
+		p, err := newPlan(found, spec)
+		var refusal *infra.RefusedError
+		if errors.As(err, &refusal) {
+			refused = append(refused, refusal)
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		p.Refused = refused
+		return p, nil
+	}
+	last := *refused[len(refused)-1]
+	if last.Binding != asked { // Auto's Order has the kinds that may work
+		last.Instead = ""
+	}
+	for _, r := range refused[:len(refused)-1] {
+		last.Reason += fmt.Sprintf("; %s: %s", r.Binding, r.Reason)
+	}
+	return nil, &last
+}
+
+// newPlan is NewPlan for a valid Spec with another binding than Auto.
+func newPlan(found netstate.Snapshot, spec infra.Spec) (*Plan, error) {
 	p := emptyPlan(found, spec)
 	nic, ok := found.Named(spec.NIC)
+	if !ok && !p.binding.traits().leaves {
+		return nil, p.noNIC("")
+	}
 	if !ok {
-		if hint, can := p.binding.withoutNIC(); !can {
-			return nil, fmt.Errorf("NIC %s: %w; the namespace has %s%s", spec.NIC, infra.ErrNoNIC, linkNames(found), hint)
-		}
-		nic = netstate.Link{Name: spec.NIC} // the guest may have it already
+		nic.Name = spec.NIC // the guest may have it already
 	}
 	if nic.Loopback {
 		return nil, &cache.FieldError{Field: "nic", Reason: fmt.Sprintf("%s is the loopback: name the link that leads out of the namespace, of %s", nic.Name, linkNames(found))}
@@ -165,6 +195,11 @@ func checkFree(found netstate.Snapshot, nic netstate.Link, names netstate.Names)
 		return fmt.Errorf("NIC %s: %w, there is an nftables table %s %s: take its NIC down first (Teardown, ForceTeardown), or delete it", nic.Name, infra.ErrWired, found.Tables[0].Family, found.Tables[0].Name)
 	}
 	return nil
+}
+
+// noNIC is the error for a NIC that is not in the namespace.
+func (p *Plan) noNIC(hint string) error {
+	return fmt.Errorf("NIC %s: %w; the namespace has %s%s", p.names.NIC, infra.ErrNoNIC, linkNames(p.found), hint)
 }
 
 func linkNames(s netstate.Snapshot) string {

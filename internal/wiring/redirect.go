@@ -21,8 +21,6 @@ func (redirect) asks(string) Questions {
 
 func (redirect) traits() traits { return traits{mends: true} }
 
-func (redirect) withoutNIC() (string, bool) { return "", false }
-
 func (b redirect) wire(p *Plan, nic netstate.Link) error {
 	if b.MAC.IsZero() {
 		b.MAC = nic.MAC
@@ -45,9 +43,6 @@ func (b redirect) wire(p *Plan, nic netstate.Link) error {
 	p.warnDown(nic)
 	p.warnOtherMAC(nic)
 	p.addTaps(nic)
-	if err := p.checkGuestMAC(); err != nil {
-		return err
-	}
 	g := guestfilter.Guest{Addresses: p.guestAddresses(nic), Renewed: len(lease.Of(p.found, nic).Leased(6)) > 0, Launcher: p.owner().UID}
 	if !p.lowersMTU(nic) { // otherwise the rules for MTU drop shorter frames
 		g.Longest = nic.MTU

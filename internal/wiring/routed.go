@@ -30,8 +30,6 @@ func (routed) traits() traits {
 	}
 }
 
-func (routed) withoutNIC() (string, bool) { return "", false }
-
 func (b routed) wire(p *Plan, nic netstate.Link) error {
 	on := lease.Of(p.found, nic)
 	v4, v6 := on.Addresses()
@@ -76,9 +74,6 @@ func (b routed) wire(p *Plan, nic netstate.Link) error {
 		p.addAddress(*tap, netip.PrefixFrom(tap.MAC.LinkLocal(), 64), netstate.ScopeLink)
 	}
 	if err := p.routeGuardPrefixes(*tap, ends); err != nil {
-		return err
-	}
-	if err := p.checkGuestMAC(); err != nil {
 		return err
 	}
 	all := slices.Concat(r.own4, r.own6)

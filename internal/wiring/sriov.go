@@ -10,21 +10,19 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// sriov changes nothing: libvirt does at the card what there is to do. The NIC can be absent.
+// sriov changes nothing: libvirt does at the card what there is to do. The NIC goes away when the function is bound to
+// vfio-pci.
 type sriov struct{ infra.SRIOV }
 
 func (sriov) asks(string) Questions { return Questions{} }
 
 func (sriov) traits() traits { return traits{leaves: true, direct: true} }
 
-// withoutNIC: the NIC goes away when the function is bound to vfio-pci.
-func (b sriov) withoutNIC() (string, bool) {
-	return ": name one of them, or in binding.sriov the function's pci and mac", b.PCI != ""
-}
-
 func (b sriov) wire(p *Plan, nic netstate.Link) error {
 	const field = "binding.sriov."
 	switch {
+	case b.PCI == "" && nic.Index == 0:
+		return p.noNIC(": name one of them, or in binding.sriov the function's pci and mac")
 	case b.PCI == "" && nic.PCI == "":
 		return &infra.RefusedError{NIC: nic.Name, Binding: b.Kind(), Reason: "it is no PCI device, or the kernel is older than 5.14 and does not tell: " + field + "pci can name one"}
 	case b.PCI == "":
