@@ -183,7 +183,7 @@ func TestDifferences(t *testing.T) {
 		{"rule gone", redirected, func(s *netstate.Snapshot) {
 			for i := range s.Tables {
 				if s.Tables[i].Family == firewall.Inet {
-					s.Tables[i].Chains = slices.Clone(s.Tables[i].Chains)
+					s.Tables[i] = s.Tables[i].Whole()
 					at := slices.IndexFunc(s.Tables[i].Chains, func(c firewall.ChainImage) bool { return c.Name == "from-namespace" })
 					s.Tables[i].Chains[at].Rules = s.Tables[i].Chains[at].Rules[1:]
 				}
@@ -191,6 +191,7 @@ func TestDifferences(t *testing.T) {
 		}, `nftables table inet guestwire-eth0: chain from-namespace lacks the rule: oifname "eth0" goto drop-namespace-output`},
 		{"dormant", hidden, func(s *netstate.Snapshot) {
 			for i := range s.Tables {
+				s.Tables[i] = s.Tables[i].Whole()
 				s.Tables[i].Flags = 1
 			}
 		}, "nftables table inet guestwire-eth0: the table is dormant\nnftables table netdev guestwire-eth0: the table is dormant"},
@@ -251,6 +252,7 @@ func TestTableReplaced(t *testing.T) {
 	for _, gone := range []bool{false, true} {
 		k := wire(t, plan, flannel())
 		for i := range k.s.Tables {
+			k.s.Tables[i] = k.s.Tables[i].Whole()
 			k.s.Tables[i].Flags = 1
 		}
 		if gone {

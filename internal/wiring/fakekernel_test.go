@@ -38,6 +38,12 @@ func boot(found netstate.Snapshot) *fakeKernel {
 	return k
 }
 
+func (k *fakeKernel) copy() *fakeKernel {
+	c := *k
+	c.s, c.mtuChosen = clone(k.s), maps.Clone(k.mtuChosen)
+	return &c
+}
+
 // clone copies what the fake changes in place.
 func clone(s netstate.Snapshot) netstate.Snapshot {
 	s.Links = slices.Clone(s.Links)
@@ -189,7 +195,7 @@ func (k *fakeKernel) apply(op netstate.Op) error {
 			return f.Link == o.Filter.Link && f.Priority == o.Filter.Priority && f.Protocol == o.Filter.Protocol
 		})
 	case netstate.TableSet:
-		image := o.Table.Image()
+		image := o.Table.Held() // whose rules text does not show: whoever compares asks for the steps that are left, too
 		k.s.Tables = slices.DeleteFunc(k.s.Tables, func(i firewall.Image) bool { return i.Family == image.Family && i.Name == image.Name })
 		k.s.Tables = append(k.s.Tables, image)
 		return nil
