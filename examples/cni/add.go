@@ -10,7 +10,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/guestwire/guestwire/cache"
-	"github.com/guestwire/guestwire/examples/cni/sandbox"
+	"github.com/guestwire/guestwire/examples/cni/podsandbox"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/phase1"
 )
@@ -47,7 +47,7 @@ func (c config) wire(ctx context.Context, args *skel.CmdArgs, specs []infra.Spec
 	}
 	uid := podUID(args)
 	if uid != "" {
-		if err := sandbox.CheckID(uid); err != nil {
+		if err := podsandbox.CheckID(uid); err != nil {
 			return fmt.Errorf("K8S_POD_UID of CNI_ARGS: %w", err)
 		}
 	}
@@ -65,7 +65,7 @@ func (c config) wire(ctx context.Context, args *skel.CmdArgs, specs []infra.Spec
 	err = func() error {
 		for _, spec := range specs {
 			begun = append(begun, spec.NIC)
-			if err := c.State.Begin(args.ContainerID, spec.NIC, sandbox.Attachment{Network: c.Name, IfName: args.IfName}); err != nil {
+			if err := c.State.Begin(args.ContainerID, spec.NIC, podsandbox.Attachment{Network: c.Name, IfName: args.IfName}); err != nil {
 				return err
 			}
 			spec.State = dir
@@ -107,7 +107,7 @@ func (c config) wire(ctx context.Context, args *skel.CmdArgs, specs []infra.Spec
 	return err
 }
 
-func wasWired(before []sandbox.NIC, nic string) bool {
+func wasWired(before []podsandbox.NIC, nic string) bool {
 	for _, n := range before {
 		if n.Name == nic {
 			return n.Record
@@ -119,11 +119,11 @@ func wasWired(before []sandbox.NIC, nic string) bool {
 // setupError adds what a pod's author can do about an error of Setup.
 func setupError(nic, ifName string, err error) error {
 	if errors.Is(err, infra.ErrNoNIC) && nic != ifName {
-		return &sandbox.WishError{Where: "annotation " + sandbox.NICPrefix + nic, Err: fmt.Errorf("%w: the pod's networks make no such NIC", err)}
+		return &podsandbox.WishError{Where: "annotation " + podsandbox.NICPrefix + nic, Err: fmt.Errorf("%w: the pod's networks make no such NIC", err)}
 	}
 	var refused *infra.RefusedError
 	if errors.As(err, &refused) && refused.Instead != "" {
-		return fmt.Errorf("%w: annotate the pod with %s%s=%s", err, sandbox.NICPrefix, nic, refused.Instead)
+		return fmt.Errorf("%w: annotate the pod with %s%s=%s", err, podsandbox.NICPrefix, nic, refused.Instead)
 	}
 	return err
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	"golang.org/x/sys/unix"
 
-	"github.com/guestwire/guestwire/examples/cni/sandbox"
+	"github.com/guestwire/guestwire/examples/cni/podsandbox"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/phase1"
 )
@@ -38,8 +38,8 @@ func check(ctx context.Context, args *skel.CmdArgs) error {
 	defer ns.Close()
 	var errs []error
 	for _, nic := range nics {
-		of := sandbox.Attachment{Network: p.Name, IfName: args.IfName}
-		if nic.Of != of && (nic.Of != sandbox.Attachment{} || nic.Name != args.IfName) {
+		of := podsandbox.Attachment{Network: p.Name, IfName: args.IfName}
+		if nic.Of != of && (nic.Of != podsandbox.Attachment{} || nic.Name != args.IfName) {
 			continue
 		}
 		errs = append(errs, phase1.Check(ctx, phase1.Config{NetNS: ns, Dir: p.Dir, Progress: progress, Spec: infra.Spec{NIC: nic.Name, State: dir}}))

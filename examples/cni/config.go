@@ -14,7 +14,7 @@ import (
 	"github.com/containernetworking/cni/pkg/version"
 
 	"github.com/guestwire/guestwire/cache"
-	"github.com/guestwire/guestwire/examples/cni/sandbox"
+	"github.com/guestwire/guestwire/examples/cni/podsandbox"
 	"github.com/guestwire/guestwire/infra"
 )
 
@@ -38,9 +38,9 @@ type config struct {
 
 // paths are what a call has to know that takes down.
 type paths struct {
-	Name  string        `json:"name"`
-	State sandbox.State `json:"state"`
-	Dir   string        `json:"dir"`
+	Name  string           `json:"name"`
+	State podsandbox.State `json:"state"`
+	Dir   string           `json:"dir"`
 }
 
 // readPaths reads the paths alone, so that a mistake elsewhere, which an operator may make while pods run, keeps no pod
@@ -56,10 +56,10 @@ func readPaths(args *skel.CmdArgs) (paths, error) {
 // complete sets the defaults.
 func (p *paths) complete() error {
 	if p.State == "" {
-		p.State = sandbox.DefaultState
+		p.State = podsandbox.DefaultState
 	}
 	if !filepath.IsAbs(string(p.State)) {
-		return &cache.FieldError{Field: "state", Reason: fmt.Sprintf("%q in the CNI list, want an absolute path, such as %s", p.State, sandbox.DefaultState)}
+		return &cache.FieldError{Field: "state", Reason: fmt.Sprintf("%q in the CNI list, want an absolute path, such as %s", p.State, podsandbox.DefaultState)}
 	}
 	return nil
 }
@@ -77,17 +77,17 @@ func readConfig(args *skel.CmdArgs) (config, error) {
 var misplaced = []string{"binding", "owner", "queues", "mtu", "limits", "options", "device", "guard", "nic"}
 
 // defaults are what the list says for each NIC.
-func (c config) defaults(args *skel.CmdArgs) (sandbox.Defaults, error) {
+func (c config) defaults(args *skel.CmdArgs) (podsandbox.Defaults, error) {
 	var members map[string]json.RawMessage
 	if err := json.Unmarshal(args.StdinData, &members); err != nil {
-		return sandbox.Defaults{}, err
+		return podsandbox.Defaults{}, err
 	}
 	for _, name := range misplaced {
 		if _, ok := members[name]; ok {
-			return sandbox.Defaults{}, &cache.FieldError{Field: name, Reason: `is a member of "spec" in the CNI list's entry, and not one beside it`}
+			return podsandbox.Defaults{}, &cache.FieldError{Field: name, Reason: `is a member of "spec" in the CNI list's entry, and not one beside it`}
 		}
 	}
-	return sandbox.ReadDefaults(c.Spec, c.TrustPods)
+	return podsandbox.ReadDefaults(c.Spec, c.TrustPods)
 }
 
 // wanted returns the wanted NICs of an ADD, without State: the one that the engine names comes first, if it is among them.
@@ -96,15 +96,15 @@ func (c config) wanted(args *skel.CmdArgs) ([]infra.Spec, error) {
 	if err != nil {
 		return nil, err
 	}
-	annotated, err := sandbox.Read(c.RuntimeConfig.Annotations)
+	annotated, err := podsandbox.Read(c.RuntimeConfig.Annotations)
 	if err != nil {
 		return nil, err
 	}
-	wishes := map[string]*sandbox.Wish{args.IfName: nil}
+	wishes := map[string]*podsandbox.Wish{args.IfName: nil}
 	if wish, ok := annotated.NICs[args.IfName]; ok {
 		wishes[args.IfName] = &wish
 	} else if c.Args.CNI.Guestwire != nil {
-		wish, err := sandbox.ReadArg(c.Args.CNI.Guestwire)
+		wish, err := podsandbox.ReadArg(c.Args.CNI.Guestwire)
 		if err != nil {
 			return nil, err
 		}

@@ -12,7 +12,7 @@ import (
 	"github.com/containernetworking/cni/pkg/skel"
 
 	"github.com/guestwire/guestwire/cache"
-	"github.com/guestwire/guestwire/examples/cni/sandbox"
+	"github.com/guestwire/guestwire/examples/cni/podsandbox"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/phase1"
 )
@@ -52,8 +52,8 @@ func (p paths) end(ctx context.Context, args *skel.CmdArgs) error {
 	calls := sandboxCalls{p, args.ContainerID, dir, ns}
 	var errs []error
 	for _, nic := range nics {
-		of := sandbox.Attachment{Network: p.Name, IfName: args.IfName}
-		if ns == nil || nic.Of == of || nic.Of == (sandbox.Attachment{}) && nic.Name == args.IfName {
+		of := podsandbox.Attachment{Network: p.Name, IfName: args.IfName}
+		if ns == nil || nic.Of == of || nic.Of == (podsandbox.Attachment{}) && nic.Name == args.IfName {
 			errs = append(errs, calls.end(ctx, nic.Name))
 		}
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 
-	"github.com/guestwire/guestwire/examples/cni/sandbox"
+	"github.com/guestwire/guestwire/examples/cni/podsandbox"
 	"github.com/guestwire/guestwire/phase1"
 )
 
@@ -56,9 +56,9 @@ func gc(ctx context.Context, args *skel.CmdArgs) error {
 				continue
 			}
 			lives[w.NIC] = len(w.FoundAt) > 0
-			i := slices.IndexFunc(nics, func(n sandbox.NIC) bool { return n.Name == w.NIC })
+			i := slices.IndexFunc(nics, func(n podsandbox.NIC) bool { return n.Name == w.NIC })
 			if i < 0 {
-				i, nics = len(nics), append(nics, sandbox.NIC{Name: w.NIC})
+				i, nics = len(nics), append(nics, podsandbox.NIC{Name: w.NIC})
 			}
 			nics[i].Record = true
 		}
@@ -86,7 +86,7 @@ func (p paths) sweepLocks(ctx context.Context) error {
 }
 
 // staleOf returns the function that says whether a NIC belongs to an attachment of the network that is not valid any more.
-func staleOf(args *skel.CmdArgs, network string) (func(id string, nic sandbox.NIC) bool, error) {
+func staleOf(args *skel.CmdArgs, network string) (func(id string, nic podsandbox.NIC) bool, error) {
 	var said struct {
 		Valid json.RawMessage `json:"cni.dev/valid-attachments"` // nil: the engine says nothing; null: none is valid
 	}
@@ -98,7 +98,7 @@ func staleOf(args *skel.CmdArgs, network string) (func(id string, nic sandbox.NI
 	if err != nil {
 		return nil, types.NewError(types.ErrInvalidNetworkConfig, "guestwire: cni.dev/valid-attachments: "+err.Error(), "")
 	}
-	return func(id string, nic sandbox.NIC) bool {
+	return func(id string, nic podsandbox.NIC) bool {
 		return said.Valid != nil && nic.Of.Network == network &&
 			!slices.Contains(valid, types.GCAttachment{ContainerID: id, IfName: nic.Of.IfName})
 	}, nil

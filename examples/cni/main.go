@@ -28,7 +28,7 @@ import (
 	"github.com/containernetworking/cni/pkg/version"
 
 	"github.com/guestwire/guestwire/cache"
-	"github.com/guestwire/guestwire/examples/cni/sandbox"
+	"github.com/guestwire/guestwire/examples/cni/podsandbox"
 	"github.com/guestwire/guestwire/infra"
 )
 
@@ -77,7 +77,7 @@ func within(limit time.Duration, f func(context.Context, *skel.CmdArgs) error) f
 func coded(err error) error {
 	var (
 		done    *types.Error
-		wish    *sandbox.WishError
+		wish    *podsandbox.WishError
 		field   *cache.FieldError
 		refused *infra.RefusedError
 	)

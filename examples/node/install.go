@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/guestwire/guestwire/examples/cni/sandbox"
+	"github.com/guestwire/guestwire/examples/cni/podsandbox"
 )
 
 // binaries are the files of -from, and their names on the node. agent is too common a name there.
@@ -129,13 +129,13 @@ func (o *options) needed() (string, error) {
 
 // wired returns the sandboxes that have a NIC with a record, or one that an ADD may be working on.
 func (o *options) wired() ([]string, error) {
-	state := sandbox.State(o.state)
+	state := podsandbox.State(o.state)
 	ids, err := state.IDs()
 	var wired []string
 	for _, id := range ids {
 		nics, nicsErr := state.NICs(id)
 		err = errors.Join(err, nicsErr)
-		if slices.ContainsFunc(nics, func(n sandbox.NIC) bool { return n.Record || !o.isLeft(id, n) }) {
+		if slices.ContainsFunc(nics, func(n podsandbox.NIC) bool { return n.Record || !o.isLeft(id, n) }) {
 			wired = append(wired, id)
 		}
 	}
@@ -143,7 +143,7 @@ func (o *options) wired() ([]string, error) {
 }
 
 // isLeft says whether all that is there of the NIC is a note, older than any ADD.
-func (o *options) isLeft(id string, nic sandbox.NIC) bool {
+func (o *options) isLeft(id string, nic podsandbox.NIC) bool {
 	info, err := os.Lstat(filepath.Join(o.state, id, "."+nic.Name))
 	return !nic.Record && err == nil && time.Since(info.ModTime()) > adding
 }

@@ -19,7 +19,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/guestwire/guestwire/examples/cni/sandbox"
+	"github.com/guestwire/guestwire/examples/cni/podsandbox"
 	"github.com/guestwire/guestwire/phase1"
 )
 
@@ -131,7 +131,7 @@ func (o *options) flagSet(v verb) *flag.FlagSet {
 		case "list-name":
 			set.StringVar(&o.listName, name, "00-guestwire.conflist", "the `FILE` name of the derived list: an engine takes the first of the directory")
 		case "state":
-			set.StringVar(&o.state, name, string(sandbox.DefaultState), "the `DIR` of the sandboxes' records, on the node and here")
+			set.StringVar(&o.state, name, string(podsandbox.DefaultState), "the `DIR` of the sandboxes' records, on the node and here")
 		case "dir":
 			set.StringVar(&o.dir, name, phase1.DefaultDir, "the node's `DIR` for journals and locks, the same for all of guestwire's programs")
 		case "spec":
@@ -213,7 +213,7 @@ func listEntry(o *options) (json.RawMessage, error) {
 		EveryNIC     bool            `json:"everyNIC,omitempty"`
 	}{"guestwire", map[string]bool{"io.kubernetes.cri.pod-annotations": true}, o.state, o.dir, nil, o.trustPods, o.everyNIC}
 	if o.spec != "" {
-		if _, err := sandbox.ReadDefaults(json.RawMessage(o.spec), o.trustPods); err != nil {
+		if _, err := podsandbox.ReadDefaults(json.RawMessage(o.spec), o.trustPods); err != nil {
 			return nil, fmt.Errorf("-%w", err) // its field is below spec
 		}
 		entry.Spec = json.RawMessage(o.spec)

@@ -17,7 +17,7 @@ import (
 	"github.com/containerd/nri/pkg/net/multiplex"
 	"github.com/containerd/ttrpc"
 
-	"github.com/guestwire/guestwire/examples/cni/sandbox"
+	"github.com/guestwire/guestwire/examples/cni/podsandbox"
 )
 
 // recordsAt is where a launcher's container sees the records of its pod.
@@ -33,7 +33,7 @@ const (
 // github.com/containerd/nri waits for ever if the engine ends between registration and configuration.
 type nriPlugin struct {
 	socket string
-	state  sandbox.State // the same path on the node
+	state  podsandbox.State // the same path on the node
 	// devices are those of the node that a pod may ask for.
 	devices devices
 	log     *slog.Logger
@@ -212,7 +212,7 @@ func (c *nriConnection) ValidateContainerAdjustment(context.Context, *api.Valida
 // adjust returns what the container gets besides what its pod says, nil for a container that is none of guestwire's. A mount
 // that the container has at /run/guestwire already, from a hostPath, stays.
 func (p *nriPlugin) adjust(pod *api.PodSandbox, container *api.Container) (*api.ContainerAdjustment, error) {
-	wants, err := sandbox.Read(pod.GetAnnotations())
+	wants, err := podsandbox.Read(pod.GetAnnotations())
 	if err != nil {
 		return nil, err
 	}
@@ -224,7 +224,7 @@ func (p *nriPlugin) adjust(pod *api.PodSandbox, container *api.Container) (*api.
 	if err != nil {
 		return nil, err
 	}
-	records = slices.DeleteFunc(records, func(n sandbox.NIC) bool { return !n.Record })
+	records = slices.DeleteFunc(records, func(n podsandbox.NIC) bool { return !n.Record })
 	if len(records) == 0 && len(wants.Named()) == 0 && len(wants.Devices) == 0 {
 		return nil, nil
 	}
@@ -232,8 +232,8 @@ func (p *nriPlugin) adjust(pod *api.PodSandbox, container *api.Container) (*api.
 		return nil, nil
 	}
 	for _, nic := range wants.Named() {
-		if !slices.ContainsFunc(records, func(r sandbox.NIC) bool { return r.Name == nic }) {
-			return nil, fmt.Errorf("annotation %s%s: NIC %[2]s is not wired: is guestwire in the node's CNI list (guestwire-node on this node), has the pod a NIC of this name and a network of its own (hostNetwork: false), and the runtimeClassName, if guestwire was installed for one? A pod that was started before guestwire came has to be created again", sandbox.NICPrefix, nic)
+		if !slices.ContainsFunc(records, func(r podsandbox.NIC) bool { return r.Name == nic }) {
+			return nil, fmt.Errorf("annotation %s%s: NIC %[2]s is not wired: is guestwire in the node's CNI list (guestwire-node on this node), has the pod a NIC of this name and a network of its own (hostNetwork: false), and the runtimeClassName, if guestwire was installed for one? A pod that was started before guestwire came has to be created again", podsandbox.NICPrefix, nic)
 		}
 	}
 	a := &api.ContainerAdjustment{}

@@ -18,7 +18,7 @@ import (
 	"github.com/containerd/nri/pkg/api"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/guestwire/guestwire/examples/cni/sandbox"
+	"github.com/guestwire/guestwire/examples/cni/podsandbox"
 )
 
 // testDevices is a /dev with tun and kvm, which are /dev/null by other names; vhost-net is missing.
@@ -98,7 +98,7 @@ func TestNRI(t *testing.T) {
 	defer a.Stop()
 	state := t.TempDir()
 	connected := make(chan bool, 10)
-	p := &nriPlugin{socket: socket, state: sandbox.State(state), devices: testDevices(t, "kvm,vhost-net"), log: quiet(), ready: func(ok bool) { connected <- ok }, retry: time.Millisecond}
+	p := &nriPlugin{socket: socket, state: podsandbox.State(state), devices: testDevices(t, "kvm,vhost-net"), log: quiet(), ready: func(ok bool) { connected <- ok }, retry: time.Millisecond}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	go func() {
@@ -187,7 +187,7 @@ func TestDevicesRefused(t *testing.T) {
 	state := t.TempDir()
 	write(t, filepath.Join(state, "sandbox1", "eth0.json"), "{}")
 	kvm := map[string]string{"guestwire/nic.eth0": "redirect", "guestwire/devices": "kvm"}
-	p := &nriPlugin{state: sandbox.State(state), devices: testDevices(t, ""), log: quiet()}
+	p := &nriPlugin{state: podsandbox.State(state), devices: testDevices(t, ""), log: quiet()}
 	r := request(kvm, &api.Container{})
 	if have := adjustment(p.adjust(r.Pod, r.Container)); !strings.Contains(have, "device kvm: not allowed on this node (-devices of guestwire-node has tun)") {
 		t.Error(have)
@@ -215,7 +215,7 @@ func TestReconnect(t *testing.T) {
 	socket := filepath.Join(shortDir(t), "nri", "nri.sock")
 	connected := make(chan bool, 1000)
 	var said strings.Builder
-	p := &nriPlugin{socket: socket, state: sandbox.State(t.TempDir()), devices: testDevices(t, ""), log: slog.New(slog.NewTextHandler(&said, nil)), ready: func(ok bool) { connected <- ok }, retry: 10 * time.Millisecond}
+	p := &nriPlugin{socket: socket, state: podsandbox.State(t.TempDir()), devices: testDevices(t, ""), log: slog.New(slog.NewTextHandler(&said, nil)), ready: func(ok bool) { connected <- ok }, retry: 10 * time.Millisecond}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	go func() {

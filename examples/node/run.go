@@ -19,7 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"golang.org/x/net/netutil"
 
-	"github.com/guestwire/guestwire/examples/cni/sandbox"
+	"github.com/guestwire/guestwire/examples/cni/podsandbox"
 	"github.com/guestwire/guestwire/examples/metrics"
 	"github.com/guestwire/guestwire/phase1"
 )
@@ -47,7 +47,7 @@ func runNode(ctx context.Context, o *options) error {
 	listed := r.part()
 	if o.nri != "" {
 		// A pod that starts before the engine has the plugin fails once.
-		p := &nriPlugin{socket: o.nri, state: sandbox.State(o.state), devices: o.devices, log: o.log, ready: r.part(), retry: retry / 4}
+		p := &nriPlugin{socket: o.nri, state: podsandbox.State(o.state), devices: o.devices, log: o.log, ready: r.part(), retry: retry / 4}
 		working.Go(func() { p.run(ctx) })
 	}
 	if o.devicePlugins != "" {
@@ -217,14 +217,14 @@ func (o *options) metricsHandler() http.Handler {
 		}
 		registry := prometheus.NewRegistry()
 		config := phase1.Config{Dir: o.dir, Progress: func(text string) { o.log.Info("metrics", "progress", text) }}
-		registry.MustRegister(metrics.NICs{Context: r.Context(), Wirings: wirings, Config: config}, podInfo(sandbox.State(o.state)))
+		registry.MustRegister(metrics.NICs{Context: r.Context(), Wirings: wirings, Config: config}, podInfo(podsandbox.State(o.state)))
 		promhttp.HandlerFor(registry, promhttp.HandlerOpts{}).ServeHTTP(w, r)
 	}))
 }
 
 // podInfo tells which pod a state directory belongs to. Its label uid is that of kube_pod_info (kube-state-metrics), so a query can
 // join both.
-func podInfo(state sandbox.State) prometheus.Collector {
+func podInfo(state podsandbox.State) prometheus.Collector {
 	info := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "guestwire_pod_info",
 		Help: "The newest sandbox of a pod with a wired NIC, by the pod's UID; the value is 1."}, []string{"state", "uid"})
 	links, _ := os.ReadDir(state.Links()) // without it nothing was ever wired
@@ -256,7 +256,7 @@ const adding = 10 * time.Minute
 // sweepOnce removes what is left of namespaces that are gone: journals, records, and the directories of their sandboxes.
 func (o *options) sweepOnce(ctx context.Context) error {
 	errs := []error{phase1.Forget(ctx, phase1.Gone{Dir: o.dir, Progress: func(text string) { o.log.Info("sweep", "progress", text) }})}
-	state := sandbox.State(o.state)
+	state := podsandbox.State(o.state)
 	ids, err := state.IDs()
 	errs = append(errs, err)
 	for _, id := range ids {

@@ -18,7 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/guestwire/guestwire/examples/cni/sandbox"
+	"github.com/guestwire/guestwire/examples/cni/podsandbox"
 )
 
 // testNode has the directories of a node, and the flags that name them.
@@ -485,9 +485,9 @@ func TestCrowd(t *testing.T) {
 // that lead nowhere. It leaves what has a record, and what an ADD may be working on.
 func TestSweep(t *testing.T) {
 	n := newNode(t)
-	state := sandbox.State(n.state)
+	state := podsandbox.State(n.state)
 	for _, id := range []string{"wired", "begun", "old", "empty"} {
-		if err := state.Begin(id, "eth0", sandbox.Attachment{Network: "net", IfName: "eth0"}); err != nil {
+		if err := state.Begin(id, "eth0", podsandbox.Attachment{Network: "net", IfName: "eth0"}); err != nil {
 			t.Fatal(err)
 		}
 		if err := state.Link(t.Context(), "pod-"+id, id); err != nil {
@@ -520,7 +520,7 @@ func TestSweep(t *testing.T) {
 	}
 
 	// uninstall waits for what the sweep leaves, and not for what it would remove.
-	if err := state.Begin("old", "eth0", sandbox.Attachment{Network: "net", IfName: "eth0"}); err != nil {
+	if err := state.Begin("old", "eth0", podsandbox.Attachment{Network: "net", IfName: "eth0"}); err != nil {
 		t.Fatal(err)
 	}
 	if err := unix.Lutimes(filepath.Join(n.state, "old/.eth0"), []unix.Timeval{long, long}); err != nil {

@@ -1,4 +1,4 @@
-package sandbox_test
+package podsandbox_test
 
 import (
 	"encoding/json"
@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/guestwire/guestwire/examples/cni/sandbox"
+	"github.com/guestwire/guestwire/examples/cni/podsandbox"
 	"github.com/guestwire/guestwire/infra"
 )
 
@@ -46,9 +46,9 @@ func TestRead(t *testing.T) {
 		"a path for device": {annotations: map[string]string{"guestwire/devices": "../sda"}, says: "want kvm"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w, err := sandbox.Read(c.annotations)
+			w, err := podsandbox.Read(c.annotations)
 			if c.says != "" {
-				var wish *sandbox.WishError
+				var wish *podsandbox.WishError
 				if !errors.As(err, &wish) || !strings.Contains(err.Error(), c.says) {
 					t.Errorf("%v, want a WishError with %q", err, c.says)
 				}
@@ -77,7 +77,7 @@ func TestReadArg(t *testing.T) {
 		`"router"`:                `args.cni.guestwire: binding: "router", want`,
 		`{"guard": {"of": true}}`: "args.cni.guestwire: guard.of: no such field",
 	} {
-		_, err := sandbox.ReadArg(json.RawMessage(text))
+		_, err := podsandbox.ReadArg(json.RawMessage(text))
 		if (err == nil) != (says == "") || err != nil && !strings.HasPrefix(err.Error(), says) {
 			t.Errorf("%s: %v, want %q", text, err, says)
 		}
@@ -92,12 +92,12 @@ func FuzzRead(f *testing.F) {
 	f.Add("net1", `{"guard": {"off": true}}`, "")
 	f.Add("../x", `{"owner": {"selinux": "a:b:c", "inside": false}, "device": {"rom": "/etc/shadow"}}`, "")
 	f.Fuzz(func(t *testing.T, nic, value, devices string) {
-		w, err := sandbox.Read(map[string]string{"guestwire/nic." + nic: value, "guestwire/devices": devices})
+		w, err := podsandbox.Read(map[string]string{"guestwire/nic." + nic: value, "guestwire/devices": devices})
 		if err != nil {
 			return
 		}
 		wish := w.NICs[nic]
-		spec, wanted, err := sandbox.Defaults{}.Make(nic, &wish)
+		spec, wanted, err := podsandbox.Defaults{}.Make(nic, &wish)
 		if err != nil || !wanted {
 			return
 		}

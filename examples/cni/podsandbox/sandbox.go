@@ -1,9 +1,9 @@
-// Package sandbox is what guestwire's programs on a Kubernetes node agree on: what a pod's annotations say, and where
+// Package podsandbox is what guestwire's programs on a Kubernetes node agree on: what a pod's annotations say, and where
 // the CNI plugin leaves the records of a pod's sandbox.
 //
 // [Read] reads the annotations, [Defaults.Make] makes the configuration of a NIC of them, and [State] has the
 // directories. Annotations come from the author of a pod, who is not trusted: see [Defaults.TrustPods].
-package sandbox
+package podsandbox
 
 import (
 	"context"

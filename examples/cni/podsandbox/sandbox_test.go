@@ -1,4 +1,4 @@
-package sandbox_test
+package podsandbox_test
 
 import (
 	"context"
@@ -16,16 +16,16 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/guestwire/guestwire/examples/cni/sandbox"
+	"github.com/guestwire/guestwire/examples/cni/podsandbox"
 )
 
-var eth0 = sandbox.Attachment{Network: "podnet", IfName: "eth0"}
+var eth0 = podsandbox.Attachment{Network: "podnet", IfName: "eth0"}
 
-func newState(t *testing.T) sandbox.State {
-	return sandbox.State(filepath.Join(t.TempDir(), "run", "guestwire"))
+func newState(t *testing.T) podsandbox.State {
+	return podsandbox.State(filepath.Join(t.TempDir(), "run", "guestwire"))
 }
 
-func begin(t *testing.T, s sandbox.State, id, uid string, nics ...string) {
+func begin(t *testing.T, s podsandbox.State, id, uid string, nics ...string) {
 	t.Helper()
 	for _, nic := range nics {
 		if err := s.Begin(id, nic, eth0); err != nil {
@@ -40,7 +40,7 @@ func begin(t *testing.T, s sandbox.State, id, uid string, nics ...string) {
 }
 
 // leads returns where the pod's link leads to.
-func leads(t *testing.T, s sandbox.State, uid string) string {
+func leads(t *testing.T, s podsandbox.State, uid string) string {
 	t.Helper()
 	path, err := s.PodDir(uid)
 	if err != nil {
@@ -82,11 +82,11 @@ func TestSandbox(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, ".net1.json.new"), nil, 0o644); err != nil { // of a call that is at work
 		t.Fatal(err)
 	}
-	want := []sandbox.NIC{{Name: "eth0", Record: true, Of: eth0}, {Name: "net1", Of: eth0}}
+	want := []podsandbox.NIC{{Name: "eth0", Record: true, Of: eth0}, {Name: "net1", Of: eth0}}
 	if nics, err := s.NICs("a"); err != nil || !reflect.DeepEqual(nics, want) {
 		t.Errorf("%v, %v, want %v", nics, err, want)
 	}
-	if err := s.Begin("a", "eth0", sandbox.Attachment{Network: "other", IfName: "eth0"}); !errors.Is(err, fs.ErrExist) {
+	if err := s.Begin("a", "eth0", podsandbox.Attachment{Network: "other", IfName: "eth0"}); !errors.Is(err, fs.ErrExist) {
 		t.Errorf("another attachment's NIC: %v", err)
 	}
 	begin(t, s, "b", "pod1", "eth0") // the pod's next sandbox
@@ -101,7 +101,7 @@ func TestSandbox(t *testing.T) {
 	if err := s.Release(t.Context(), "a"); err != nil {
 		t.Error(err)
 	}
-	if nics, err := s.NICs("a"); err != nil || len(nics) != 1 || nics[0].Of != (sandbox.Attachment{}) { // the record is still there
+	if nics, err := s.NICs("a"); err != nil || len(nics) != 1 || nics[0].Of != (podsandbox.Attachment{}) { // the record is still there
 		t.Errorf("%v, %v", nics, err)
 	}
 	if err := errors.Join(os.Remove(filepath.Join(dir, "eth0.json")), os.Remove(filepath.Join(dir, ".net1.json.new")), s.Release(t.Context(), "a"), s.Release(t.Context(), "a")); err != nil {
@@ -142,7 +142,7 @@ func TestSweep(t *testing.T) {
 
 // TestNames: no name leads out of the State.
 func TestNames(t *testing.T) {
-	s := sandbox.DefaultState
+	s := podsandbox.DefaultState
 	for name, ok := range map[string]bool{
 		"a": true, "7d5a-11": true, "0123456789abcdef": true, "a.b_c": true, strings.Repeat("a", 255): true,
 		"": false, ".": false, "..": false, "../a": false, "a/b": false, ".a": false, "-a": false, "a b": false, "ä": false, "a\x00": false, strings.Repeat("a", 256): false,
@@ -167,7 +167,7 @@ func TestAtOnce(t *testing.T) {
 	var working sync.WaitGroup
 	for i := range 8 {
 		working.Go(func() {
-			nic, of := fmt.Sprintf("net%d", i), sandbox.Attachment{Network: fmt.Sprint(i), IfName: "x"}
+			nic, of := fmt.Sprintf("net%d", i), podsandbox.Attachment{Network: fmt.Sprint(i), IfName: "x"}
 			for range 200 {
 				err := s.Begin("a", nic, of)
 				if err == nil {

@@ -1,4 +1,4 @@
-package sandbox_test
+package podsandbox_test
 
 import (
 	"encoding/json"
@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/guestwire/guestwire/examples/cni/sandbox"
+	"github.com/guestwire/guestwire/examples/cni/podsandbox"
 	"github.com/guestwire/guestwire/infra"
 )
 
@@ -102,13 +102,13 @@ func TestMake(t *testing.T) {
 				if c.list != "" {
 					list = json.RawMessage(c.list)
 				}
-				d, err := sandbox.ReadDefaults(list, c.trust)
+				d, err := podsandbox.ReadDefaults(list, c.trust)
 				if err != nil {
 					return "!" + err.Error()
 				}
-				var wish *sandbox.Wish
+				var wish *podsandbox.Wish
 				if c.wish != "-" {
-					w, err := sandbox.Read(map[string]string{"guestwire/nic.eth0": c.wish})
+					w, err := podsandbox.Read(map[string]string{"guestwire/nic.eth0": c.wish})
 					if err != nil {
 						return "!" + err.Error()
 					}
@@ -150,12 +150,12 @@ func TestEachFieldIsDecided(t *testing.T) {
 		if value == "" {
 			continue
 		}
-		w, err := sandbox.Read(map[string]string{"guestwire/nic.eth0": `{"` + name + `": ` + value + `}`})
+		w, err := podsandbox.Read(map[string]string{"guestwire/nic.eth0": `{"` + name + `": ` + value + `}`})
 		if err != nil {
 			t.Fatal(err)
 		}
 		wish := w.NICs["eth0"]
-		if _, _, err := (sandbox.Defaults{TrustPods: true}).Make("eth0", &wish); err != nil {
+		if _, _, err := (podsandbox.Defaults{TrustPods: true}).Make("eth0", &wish); err != nil {
 			t.Error(err)
 		}
 	}

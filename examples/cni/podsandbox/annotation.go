@@ -1,4 +1,4 @@
-package sandbox
+package podsandbox
 
 import (
 	"bytes"

@@ -1,4 +1,4 @@
-package sandbox_test
+package podsandbox_test
 
 import (
 	"testing"
