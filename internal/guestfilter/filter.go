@@ -50,8 +50,8 @@ type Guest struct {
 	Routed  bool
 
 	MAC       cache.MAC
-	Addresses []netip.Prefix // the guest's; none: they are not known
-	Served    bool           // by guestwire's responder, so the guest asks no other server
+	Addresses []netip.Addr // the guest's; none: they are not known
+	Served    bool         // by guestwire's responder, so the guest asks no other server
 	Guard     infra.Guard
 	Limits    cache.Limits
 	// MTU is that of the guest's link, to which longer packets are not sent; 0: the NIC's.
@@ -77,13 +77,15 @@ func Tables(described Guest) []firewall.Table {
 	t := &tables{name: g.Names.Table}
 	switch {
 	case g.Bridged && g.Routed:
-		if !slices.ContainsFunc(g.Addresses, func(a netip.Prefix) bool { return a.Addr().Is6() }) {
+		if !slices.ContainsFunc(g.Addresses, netip.Addr.Is6) {
 			t.add(bridgeTable(g.Names, deafToIPv6(g.Names.Tap)))
 		}
 		g.addFilter(t)
 	case g.Routed:
 		g.addFilter(t)
-		g.addAnnounced(t)
+		if len(g.Announced) > 0 {
+			g.addAnnounced(t.of(firewall.NetDev))
+		}
 	case g.Bridged:
 		g.addBridged(t)
 		g.addFilter(t)
@@ -136,13 +138,13 @@ func newGuest(d Guest) guest {
 		g.pass = firewall.Fwd{Device: d.Names.NIC}
 	}
 	for _, v := range []int{4, 6} {
-		at := slices.IndexFunc(d.Addresses, func(a netip.Prefix) bool { return version(a.Addr()) == v && !a.Addr().IsLinkLocalUnicast() })
+		at := slices.IndexFunc(d.Addresses, func(a netip.Addr) bool { return version(a) == v && !a.IsLinkLocalUnicast() })
 		if at >= 0 {
-			g.primary = append(g.primary, d.Addresses[at].Addr())
+			g.primary = append(g.primary, d.Addresses[at])
 		}
 	}
 	for _, a := range d.Addresses {
-		g.prefixes = append(g.prefixes, single(a.Addr()))
+		g.prefixes = append(g.prefixes, single(a))
 	}
 	g.prefixes = append(g.prefixes, single(d.MAC.LinkLocal()))
 	g.prefixes = append(g.prefixes, d.Guard.Prefixes...)
@@ -158,16 +160,12 @@ func newGuest(d Guest) guest {
 // addFilter adds the guest filter, unless the guard is off.
 func (g guest) addFilter(t *tables) {
 	if !g.Guard.Off {
-		t.add(g.filter(g.Names))
+		t.add(g.filter())
 	}
 }
 
 // addAnnounced adds what the guest sends and receives of the NIC's ARP.
-func (g guest) addAnnounced(t *tables) {
-	if len(g.Announced) == 0 {
-		return
-	}
-	at := t.of(firewall.NetDev)
+func (g guest) addAnnounced(at *firewall.Table) {
 	at.Chains = append(at.Chains, g.asked())
 	if g.Guard.Off {
 		at.Chains = append(at.Chains, firewall.Chain{Name: "from-guest", Type: "filter", Hook: firewall.Ingress, Device: g.Names.Tap, Priority: firewall.Filter,
@@ -190,8 +188,8 @@ func (g guest) of(v int) []netip.Prefix {
 // once more. Chains are entered by goto, and each ends with a rule that lets all packets pass, or a drop with a
 // reason; only the chains options and link-layer are entered by jump, and return. Rules that only choose the reason are at the
 // end, where no packet comes that passes. Packets for the responder do not get here, as tc takes them before.
-func (g guest) filter(n netstate.Names) firewall.Table {
-	t := firewall.Table{Family: firewall.NetDev, Name: n.Table, Sets: append(g.local.sets(), g.askers()...)}
+func (g guest) filter() firewall.Table {
+	t := firewall.Table{Family: firewall.NetDev, Name: g.Names.Table, Sets: append(g.local.sets(), g.askers()...)}
 	add := func(name string, rules ...firewall.Rule) {
 		t.Chains = append(t.Chains, firewall.Chain{Name: name, Rules: rules})
 	}
@@ -211,7 +209,7 @@ func (g guest) filter(n netstate.Names) firewall.Table {
 	}
 	frames = append(frames, rule(drop(firewall.MACSpoof)))
 	t.Chains = append(t.Chains, firewall.Chain{
-		Name: "guest", Type: "filter", Hook: firewall.Ingress, Device: n.Tap, Priority: firewall.Filter, Drops: true, Rules: frames,
+		Name: "guest", Type: "filter", Hook: firewall.Ingress, Device: g.Names.Tap, Priority: firewall.Filter, Drops: true, Rules: frames,
 	})
 	untagged := map[uint16]firewall.Verdict{
 		netstate.EthernetIPv4: firewall.Goto{Chain: "from-ip"},

@@ -27,15 +27,6 @@ func (g guest) muteNamespace(link string, except ...firewall.Rule) firewall.Tabl
 	return firewall.Table{Family: firewall.Inet, Name: g.Names.Table, Chains: []firewall.Chain{c}}
 }
 
-// muteBridge adds to the two tables of a bridge what drops packets that the namespace sends by the bridge. They do not
-// end at postrouting: where another program lets frames of bridges pass iptables (bridge-nf-call-iptables), the guest's
-// frames come there, too. A rule at output leaves no neighbour entries. The rules of the family bridge are for all else:
-// forwarded packets, and other protocols than IP.
-func muteBridge(ofBridge, inet *firewall.Table, bridge string, ports ...string) {
-	inet.Chains = append(inet.Chains, mute("to-bridge", firewall.Output, bridge))
-	ofBridge.Chains = append(ofBridge.Chains, mute("from-namespace", firewall.Output, ports...))
-}
-
 func mute(chain string, hook firewall.Hook, links ...string) firewall.Chain {
 	c := firewall.Chain{Name: chain, Type: "filter", Hook: hook, Priority: firewall.Filter}
 	for _, l := range links {

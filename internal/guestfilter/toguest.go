@@ -17,10 +17,15 @@ func bridgeTable(n netstate.Names, toNamespace ...firewall.Rule) firewall.Table 
 }
 
 // addBridged adds the tables of a bridge between NIC and tap: the namespace neither hears nor sends there.
+//
+// What drops packets that the namespace sends by the bridge does not end at postrouting: where another program lets frames of
+// bridges pass iptables (bridge-nf-call-iptables), the guest's frames come there, too. A rule at output leaves no neighbour
+// entries. The rules of the family bridge are for all else: forwarded packets, and other protocols than IP.
 func (g guest) addBridged(t *tables) {
 	n := g.Names
 	ofBridge, inet := bridgeTable(n, deafTo(n.Moved, n.Tap)...), g.muteNamespace(n.Moved)
-	muteBridge(&ofBridge, &inet, n.Bridge, n.Moved, n.Tap)
+	ofBridge.Chains = append(ofBridge.Chains, mute("from-namespace", firewall.Output, n.Moved, n.Tap))
+	inet.Chains = append(inet.Chains, mute("to-bridge", firewall.Output, n.Bridge))
 	t.add(g.addBetween(ofBridge))
 	t.add(inet)
 }

@@ -75,10 +75,10 @@ func (s *selector) SRIOV(b infra.SRIOV)           { s.found = sriov{b} }
 func (s *selector) Passt(b infra.Passt)           { s.found = passt{b} }
 func (s *selector) Auto(b infra.Auto)             { s.tries = b.Bindings() }
 
-// bindingOf returns the answers for a binding that is not Auto.
+// bindingOf returns the binding's answers, and for Auto those of the first binding that it tries.
 func bindingOf(b infra.Binding) binding {
 	var s selector
-	infra.Visit(b, &s)
+	infra.Visit(triesOf(b)[0], &s)
 	return s.found
 }
 

@@ -190,14 +190,14 @@ const (
 
 // guestAddresses are the NIC's addresses, which become the guest's; none: the guest's addresses are not known. A guest with
 // another MAC than the NIC's makes another link-local address.
-func (p *Plan) guestAddresses(nic netstate.Link) []netip.Prefix {
+func (p *Plan) guestAddresses(nic netstate.Link) []netip.Addr {
 	if v4, v6 := lease.Of(p.found, nic).Addresses(); len(v4)+len(v6) == 0 {
 		return nil
 	}
-	var own []netip.Prefix
+	var own []netip.Addr
 	for _, a := range p.found.Addresses {
 		if a.Link == nic.Index && (a.Prefix.Addr() != nic.MAC.LinkLocal() || p.Record.MAC == nic.MAC) {
-			own = append(own, a.Prefix)
+			own = append(own, a.Prefix.Addr())
 		}
 	}
 	return own

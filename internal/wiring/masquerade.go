@@ -227,10 +227,10 @@ const metricPrefix = 1024
 
 // addGuest makes the guest a permanent neighbour of the bridge, and adds the guest filter.
 func (p *Plan) addGuest(ends []end, br, nic netstate.Link) error {
-	var own []netip.Prefix
+	var own []netip.Addr
 	v6 := false
 	for _, e := range ends {
-		own = append(own, single(e.guest))
+		own = append(own, e.guest)
 		v6 = v6 || e.guest.Is6()
 		p.wanted.Neighbours = append(p.wanted.Neighbours, netstate.Neighbour{Link: compare.NewBridge, Address: e.guest, MAC: p.Record.MAC, Permanent: true})
 	}

@@ -94,7 +94,7 @@ func (b routed) wire(p *Plan, nic netstate.Link) error {
 		return err
 	}
 	p.wanted.Tables = append(p.wanted.Tables, r.table())
-	g := guestfilter.Guest{Addresses: prefixesOf(all), Hop: r.hop4}
+	g := guestfilter.Guest{Addresses: all, Hop: r.hop4}
 	if nic.Ethernet && !nic.NoARP {
 		g.Announced = r.own4
 	}
@@ -171,14 +171,6 @@ func addressesIn(prefixes []netip.Prefix) []netip.Addr {
 	var list []netip.Addr
 	for _, p := range prefixes {
 		list = append(list, p.Addr())
-	}
-	return list
-}
-
-func prefixesOf(addresses []netip.Addr) []netip.Prefix {
-	var list []netip.Prefix
-	for _, a := range addresses {
-		list = append(list, single(a))
 	}
 	return list
 }
