@@ -220,7 +220,7 @@ func TestDiff(t *testing.T) {
 	before := pod.Dump()
 	pod.Run("ip", "route", "add", "192.0.2.0/24", "via", "10.244.1.1")
 	pod.Run("ip", "neigh", "add", "10.244.1.9", "lladdr", "02:00:00:00:00:01", "dev", "eth0", "nud", "permanent")
-	want := "# ip -d route show table all\n+unicast 192.0.2.0/24 via 10.244.1.1 dev eth0 table main proto boot scope global \n" +
+	want := "# ip -d -batch -: link, addr, route show table all, rule\n+unicast 192.0.2.0/24 via 10.244.1.1 dev eth0 table main proto boot scope global \n" +
 		"# ip neigh show nud permanent\n+10.244.1.9 dev eth0 lladdr 02:00:00:00:00:01 PERMANENT \n"
 	if diff := guestwiretest.Diff(before, pod.Dump()); diff != want {
 		t.Errorf("%q, want %q", diff, want)

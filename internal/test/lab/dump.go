@@ -1,12 +1,18 @@
 package lab
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // ErrNoProgram means that a program is not installed.
@@ -29,78 +35,184 @@ func Need(programs ...string) error {
 // Dump is what an administrator sees of the namespace: everything that a wiring could change. It leaves out what the
 // kernel changes by itself: timers, numbers of tc's actions, carriers, which the kernel notices late.
 //
-// Dump runs ip(8), bridge(8), tc(8) and nft(8). The error is ErrNoProgram if one is missing.
+// Dump runs ip(8), bridge(8), tc(8) and nft(8), and reads sysctls. The error is ErrNoProgram if a program is missing.
 func (n Namespace) Dump() (string, error) {
 	if err := Need("ip", "bridge", "tc", "nft"); err != nil {
 		return "", fmt.Errorf("a dump is made by ip, bridge and tc (Debian's package iproute2) and nft (nftables): %w", err)
 	}
-	text, err := n.Run("/bin/sh", "-c", dump)
+	var text string
+	err := n.Do(func() (err error) {
+		text, err = dump()
+		return err
+	})
 	if err != nil {
 		return "", fmt.Errorf("dump of the namespace: %w", err)
 	}
 	return carriers.ReplaceAllString(timers.ReplaceAllString(text, ""), ""), nil
 }
 
-// Settled is the dump once it does not change by itself any more, for a minute at most.
-func (n Namespace) Settled() (string, error) {
-	dump, err := n.Dump()
-	for end := time.Now().Add(time.Minute); err == nil; {
-		last := dump
-		time.Sleep(100 * time.Millisecond)
-		var links string
-		if links, err = n.Run("ip", "-br", "link"); err != nil {
-			break
-		}
-		if dump, err = n.Dump(); err != nil {
-			break
-		}
-		if !unnoticed.MatchString(links) && Stable(last) == Stable(dump) {
-			return dump, nil
-		}
-		if time.Now().After(end) {
-			return "", fmt.Errorf("the namespace changes by itself: %s\n%s", Diff(Stable(last), Stable(dump)), links)
-		}
+// dump returns the dump of the calling thread's namespace, and gives the thread mounts of its own.
+func dump() (string, error) {
+	if err := hideNames(); err != nil {
+		return "", err
 	}
-	return "", err
+	qdiscs, err := start("", "tc", "qdisc").output()
+	if err != nil {
+		return "", err
+	}
+	shown := []*command{
+		start("link\naddr\nroute show table all\nrule\n", "ip", "-d", "-batch", "-"),
+		start("", "ip", "-6", "rule"),
+		start("", "bridge", "-d", "link"),
+		start("", "nft", "-s", "-t", "list", "ruleset"),
+		start("", "ip", "neigh", "show", "nud", "permanent"),
+		start("", "bridge", "fdb", "show"),
+	}
+	for _, m := range ingress.FindAllStringSubmatch(qdiscs, -1) {
+		shown = append(shown, start("", "tc", "filter", "show", "dev", m[1], "ingress"))
+	}
+	text := "# tc qdisc\n" + qdiscs
+	var errs []error
+	for _, c := range shown { // after an error too, so that none is left
+		out, err := c.output()
+		errs = append(errs, err)
+		if slices.Contains(c.Args, "neigh") || slices.Contains(c.Args, "fdb") { // in the order of a table of hashes
+			lines := slices.Sorted(strings.Lines(out))
+			out = strings.Join(lines, "")
+		}
+		text += c.title + "\n" + out
+	}
+	settings, err := sysctls()
+	return text + settings, errors.Join(append(errs, err)...)
 }
 
-// dump prints everything that a wiring could change. Peers' namespaces are printed by number, or
-// ip(8) would look for their names among those that others make and delete meanwhile.
-const dump = `set -e
-[ ! -d /run/netns ] || mount -t tmpfs none /run/netns
-for command in "ip -d link" "ip -d addr" "ip -d route show table all" "ip -6 -d route show table all" \
-	"ip rule" "ip -6 rule" "bridge -d link" "tc qdisc" "nft -s -t list ruleset"; do
-	echo "# $command"
-	$command
-done
-for command in "ip neigh show nud permanent" "bridge fdb show"; do # in the order of a table of hashes
-	echo "# $command"
-	$command | sort
-done
-for link in $(ls /proc/sys/net/ipv4/conf); do
-	case $link in all|default) continue ;; esac
-	echo "# tc filter show dev $link ingress"
-	tc filter show dev "$link" ingress
-done
-cd /proc/sys/net
-for key in ipv4/ip_forward ipv6/conf/all/forwarding ipv6/conf/default/disable_ipv6 \
-	ipv4/ip_unprivileged_port_start ipv4/ping_group_range; do
-	[ ! -e "$key" ] || grep "" /dev/null "$key"
-done
-for key in ipv4/forwarding ipv4/arp_ignore ipv4/rp_filter ipv4/route_localnet \
-	ipv6/forwarding ipv6/accept_ra ipv6/addr_gen_mode ipv6/disable_ipv6; do
-	grep "" "${key%%/*}"/conf/*/"${key#*/}" || [ "${key%%/*}" = ipv6 ]
-done`
+// ingress are the links with filters for what they receive.
+var ingress = regexp.MustCompile(`(?m)^qdisc (?:ingress|clsact) \S+ dev (\S+) `)
+
+// hideNames has the programs of the calling thread print peers' namespaces by number: ip(8) would look for their names
+// among those that others make and delete meanwhile.
+func hideNames() error {
+	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+		return os.NewSyscallError("unshare", err)
+	}
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return os.NewSyscallError("mount", err)
+	}
+	err := unix.Mount("none", "/run/netns", "tmpfs", 0, "")
+	if err == unix.ENOENT {
+		return nil
+	}
+	return os.NewSyscallError("mount", err)
+}
+
+// command is a program that runs.
+type command struct {
+	*exec.Cmd
+	title           string
+	out, complaints bytes.Buffer
+	err             error
+}
+
+func start(input, program string, args ...string) *command {
+	c := &command{Cmd: exec.Command(program, args...)}
+	c.title = "# " + strings.Join(c.Args, " ")
+	if input != "" {
+		c.title += ": " + strings.ReplaceAll(strings.TrimSpace(input), "\n", ", ")
+		c.Stdin = strings.NewReader(input)
+	}
+	c.Stdout, c.Stderr = &c.out, &c.complaints
+	c.err = c.Start()
+	return c
+}
+
+// output waits for the end of the program.
+func (c *command) output() (string, error) {
+	if c.err == nil {
+		c.err = c.Wait()
+	}
+	if c.err != nil {
+		c.err = fmt.Errorf("%s: %w\n%s%s", strings.Join(c.Args, " "), c.err, &c.out, &c.complaints)
+	}
+	return c.out.String(), c.err
+}
+
+// sysctls prints the settings of the calling thread's namespace that a wiring could change. A kernel may lack IPv6.
+func sysctls() (string, error) {
+	text := "# sysctl\n"
+	for _, pattern := range []string{
+		"ipv4/ip_forward", "ipv6/conf/all/forwarding", "ipv6/conf/default/disable_ipv6",
+		"ipv4/ip_unprivileged_port_start", "ipv4/ping_group_range",
+		"ipv4/conf/*/forwarding", "ipv4/conf/*/arp_ignore", "ipv4/conf/*/rp_filter", "ipv4/conf/*/route_localnet",
+		"ipv6/conf/*/forwarding", "ipv6/conf/*/accept_ra", "ipv6/conf/*/addr_gen_mode", "ipv6/conf/*/disable_ipv6",
+	} {
+		paths, err := filepath.Glob("/proc/sys/net/" + pattern)
+		if err != nil {
+			return "", err
+		}
+		for _, path := range paths {
+			value, err := os.ReadFile(path)
+			if err != nil {
+				return "", err
+			}
+			text += strings.TrimPrefix(path, "/proc/sys/net/") + ":" + string(value)
+		}
+	}
+	return text, nil
+}
+
+// Settled is the dump of a namespace that does not change by itself any more: the kernel has acted upon all carriers,
+// uses all addresses, and announces no change while the dump is made. Settled waits for a minute at most.
+func (n Namespace) Settled() (string, error) {
+	var unsettled error
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		var text string
+		changed, err := n.changed(func() (err error) {
+			unsettled = n.inHandle((*handle).allSettled)
+			if unsettled == nil {
+				text, err = n.Dump()
+			}
+			return err
+		})
+		switch {
+		case changed:
+			unsettled = errors.Join(errors.New("the kernel announces changes of links, addresses, routes or rules"), err)
+		case err != nil:
+			return "", err
+		case unsettled == nil:
+			return text, nil
+		}
+	}
+	return "", fmt.Errorf("the namespace changes by itself: %w", unsettled)
+}
+
+// changed calls f, and reports whether links, addresses, routes or rules of the namespace changed meanwhile
+// (rtnetlink(7)). The error is that of f.
+func (n Namespace) changed(f func() error) (bool, error) {
+	const groups = unix.RTMGRP_LINK | unix.RTMGRP_IPV4_IFADDR | unix.RTMGRP_IPV4_ROUTE | unix.RTMGRP_IPV4_RULE |
+		unix.RTMGRP_IPV6_IFADDR | unix.RTMGRP_IPV6_ROUTE | 1<<(unix.RTNLGRP_IPV6_RULE-1)
+	fd := -1
+	err := n.Do(func() (err error) {
+		if fd, err = unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE); err != nil {
+			return os.NewSyscallError("socket", err)
+		}
+		return os.NewSyscallError("bind", unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: groups}))
+	})
+	if fd >= 0 {
+		defer unix.Close(fd)
+	}
+	if err != nil {
+		return false, err
+	}
+	err = f()
+	_, _, none := unix.Recvfrom(fd, make([]byte, 1), unix.MSG_DONTWAIT)
+	return none != unix.EAGAIN, err
+}
 
 // timers of bridges run all the time, and actions of tc have numbers that the kernel counts.
 var timers = regexp.MustCompile(`_timer +[0-9.]+|index [0-9]+ ref [0-9]+ bind [0-9]+`)
 
 // carriers are noticed up to a second late, and so is what follows from them.
 var carriers = regexp.MustCompile(`NO-CARRIER,|,LOWER_UP| state [A-Z]+| state (disabled|forwarding|learning|listening)| linkdown`)
-
-// unnoticed are carriers that the kernel is to act upon, up to a second after they came: then come
-// link-local addresses and routes.
-var unnoticed = regexp.MustCompile(`(?m)^\S+ +(DOWN|LOWERLAYERDOWN) .*\bLOWER_UP\b`)
 
 // Stable takes out what time changes: the seconds that are left of a lifetime.
 func Stable(dump string) string {

@@ -289,14 +289,39 @@ func (h *handle) neighbour(name string, a netip.Addr, mac string) error {
 // its addresses. The kernel takes up to a second.
 func (n Namespace) Settle(name string) error {
 	var last error
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
-		err := n.Do(func() error { return withHandle(func(h *handle) error { return h.settled(name) }) })
-		if err == nil {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
+		if last = n.inHandle(func(h *handle) error { return h.settled(name) }); last == nil {
 			return nil
 		}
-		last = err
 	}
 	return last
+}
+
+// inHandle calls f with a handle for the namespace.
+func (n Namespace) inHandle(f func(*handle) error) error {
+	return n.Do(func() error { return withHandle(f) })
+}
+
+// allSettled returns an error for a link whose carrier the kernel is to act upon, up to a second after it came (then come
+// link-local addresses and routes), and for an address that is checked for duplicates.
+func (h *handle) allSettled() error {
+	links, err := h.LinkList()
+	if err != nil {
+		return err
+	}
+	for _, link := range links {
+		a := link.Attrs()
+		if a.RawFlags&unix.IFF_LOWER_UP == 0 {
+			continue
+		}
+		if a.OperState == netlink.OperDown || a.OperState == netlink.OperLowerLayerDown {
+			return fmt.Errorf("link %s: state %v with a carrier", a.Name, a.OperState)
+		}
+		if _, err := h.checkAddresses(link); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (h *handle) settled(name string) error {
@@ -309,19 +334,22 @@ func (h *handle) settled(name string) error {
 	if state != netlink.OperUp && (state != netlink.OperUnknown || link.Type() == "veth") {
 		return fmt.Errorf("link %s: state %v", name, state)
 	}
-	list, err := h.AddrList(link, netlink.FAMILY_V6)
-	if err != nil {
-		return err
+	local, err := h.checkAddresses(link)
+	if err == nil && !local {
+		err = fmt.Errorf("link %s: no link-local address", name)
 	}
-	local := false
+	return err
+}
+
+// checkAddresses returns an error for an address that the kernel still checks for duplicates, and whether there is a
+// link-local one.
+func (h *handle) checkAddresses(link netlink.Link) (local bool, err error) {
+	list, err := h.AddrList(link, netlink.FAMILY_V6)
 	for _, a := range list {
-		if a.Flags&unix.IFA_F_TENTATIVE != 0 {
-			return fmt.Errorf("link %s: address %v is tentative", name, a.IP)
+		if a.Flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) == unix.IFA_F_TENTATIVE {
+			return false, fmt.Errorf("link %s: address %v is tentative", link.Attrs().Name, a.IP)
 		}
 		local = local || a.IP.IsLinkLocalUnicast()
 	}
-	if !local {
-		return fmt.Errorf("link %s: no link-local address", name)
-	}
-	return nil
+	return local, err
 }
