@@ -10,7 +10,11 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+
+	"github.com/guestwire/guestwire/internal/test/leak"
 )
+
+func TestMain(m *testing.M) { leak.Main(m) }
 
 func openDir(t *testing.T) (*os.Root, string) {
 	t.Helper()

@@ -23,7 +23,10 @@ import (
 	"github.com/mdlayher/ndp"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/test/leak"
 )
+
+func TestMain(m *testing.M) { leak.Main(m) }
 
 // fakePort is a port with deadlines by the clock of a synctest bubble.
 type fakePort struct {

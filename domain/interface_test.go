@@ -17,6 +17,8 @@ import (
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
+func TestMain(m *testing.M) { nstest.Main(m) }
+
 func record() *cache.Record {
 	return &cache.Record{
 		Version: cache.Version,

@@ -21,6 +21,8 @@ import (
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
+func TestMain(m *testing.M) { nstest.Main(m) }
+
 // TestPasst starts passt with the arguments, as an ordinary user in the pod's namespace, and is its VMM: passt accepts the
 // connection, listens on the ports, gives the guest the NIC's address and the record's MTU, and ends with the connection.
 func TestPasst(t *testing.T) {

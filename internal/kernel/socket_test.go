@@ -13,8 +13,11 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
+	"github.com/guestwire/guestwire/internal/test/leak"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
+
+func TestMain(m *testing.M) { leak.Main(m) }
 
 // answer is the kernel's answer to a request, with attributes.
 func answer(data []byte) syscall.NetlinkMessage {

@@ -8,7 +8,11 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/guestwire/guestwire/internal/test/leak"
 )
+
+func TestMain(m *testing.M) { leak.Main(m) }
 
 func openDir(t *testing.T) (*os.Root, string) {
 	t.Helper()

@@ -17,7 +17,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/examples/cni/podsandbox"
+	"github.com/guestwire/guestwire/internal/test/leak"
 )
+
+func TestMain(m *testing.M) { leak.Main(m) }
 
 var eth0 = podsandbox.Attachment{Network: "podnet", IfName: "eth0"}
 

@@ -1,9 +1,0 @@
-package passt_test
-
-import (
-	"testing"
-
-	"github.com/guestwire/guestwire/internal/test/nstest"
-)
-
-func TestMain(m *testing.M) { nstest.Main(m) }
