@@ -1,10 +1,14 @@
 package depstest
 
 import (
-	"go/ast"
-	"go/parser"
+	"go/importer"
 	"go/token"
+	"go/types"
+	"io"
+	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -12,59 +16,75 @@ import (
 // TestOperationsAreKnown: compare, which says in words what an operation mends, and kernel, which carries it out,
 // have a case for each operation. Their default cases only keep an unknown one from being lost.
 func TestOperationsAreKnown(t *testing.T) {
-	var operations []string
-	for _, file := range parseFiles(t, "../../../internal/netstate") {
-		for _, decl := range file.Decls {
-			if f, ok := decl.(*ast.FuncDecl); ok && f.Recv != nil && f.Name.Name == "kind" {
-				operations = append(operations, f.Recv.List[0].Type.(*ast.Ident).Name)
+	operations := implementations(t, "/internal/netstate", "Op")
+	for _, pkg := range []string{"internal/compare", "internal/kernel"} {
+		paths, err := filepath.Glob("../../../" + pkg + "/*.go")
+		if err != nil {
+			t.Fatal(err)
+		}
+		cases := ""
+		for _, path := range paths {
+			text, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !strings.HasSuffix(path, "_test.go") {
+				cases += strings.Join(caseOf.FindAllString(string(text), -1), "")
 			}
 		}
-	}
-	if len(operations) == 0 {
-		t.Fatal("netstate has no operations: is the method kind called otherwise now?")
-	}
-	for _, pkg := range []string{"internal/compare", "internal/kernel"} {
-		cases := map[string]bool{}
-		for _, file := range parseFiles(t, "../../../"+pkg) {
-			ast.Inspect(file, func(n ast.Node) bool {
-				clause, ok := n.(*ast.CaseClause)
-				if !ok {
-					return true
-				}
-				for _, e := range clause.List {
-					if sel, ok := e.(*ast.SelectorExpr); ok {
-						cases[sel.Sel.Name] = true
-					}
-				}
-				return true
-			})
-		}
 		for _, name := range operations {
-			behind := pkg == "internal/compare" && name == "ConnectionsDel" // it comes behind the operations of a comparison
-			if !cases[name] && !behind {
+			behind := pkg == "internal/compare" && name == "ConnectionsDel" // it comes after the operations of a comparison
+			if !behind && !regexp.MustCompile(`netstate\.`+name+`\b`).MatchString(cases) {
 				t.Errorf("%s has no case for netstate.%s", pkg, name)
 			}
 		}
 	}
 }
 
-// parseFiles parses the files of a package, without its tests.
-func parseFiles(t *testing.T, dir string) []*ast.File {
+var caseOf = regexp.MustCompile(`case (netstate\.\w+[,\s]*)+:`)
+
+// implementations are the types of a package that implement an interface of the package.
+func implementations(t *testing.T, pkg, name string) []string {
 	t.Helper()
-	paths, err := filepath.Glob(dir + "/*.go")
-	if err != nil || len(paths) == 0 {
-		t.Fatalf("%s: %d files, %v", dir, len(paths), err)
-	}
-	var files []*ast.File
-	for _, path := range paths {
-		if strings.HasSuffix(path, "_test.go") {
-			continue
+	scope := typesOf(t, pkg)[0].Scope()
+	of := scope.Lookup(name).Type().Underlying().(*types.Interface)
+	var found []string
+	for _, other := range scope.Names() {
+		o, ok := scope.Lookup(other).(*types.TypeName)
+		if ok && !types.IsInterface(o.Type()) && types.Implements(o.Type(), of) {
+			found = append(found, other)
 		}
-		file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
+	}
+	if len(found) == 0 {
+		t.Fatalf("%s has no %s", pkg, name)
+	}
+	return found
+}
+
+// typesOf returns packages of the module as the compiler knows them.
+func typesOf(t *testing.T, pkgs ...string) []*types.Package {
+	t.Helper()
+	args := []string{"list", "-export", "-deps", "-f", "{{.ImportPath}} {{.Export}}"}
+	for _, pkg := range pkgs {
+		args = append(args, module+pkg)
+	}
+	out, err := exec.Command("go", args...).Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	files := map[string]string{}
+	for line := range strings.Lines(string(out)) {
+		path, file, _ := strings.Cut(strings.TrimSpace(line), " ")
+		files[path] = file
+	}
+	imports := importer.ForCompiler(token.NewFileSet(), "gc", func(path string) (io.ReadCloser, error) { return os.Open(files[path]) })
+	var packages []*types.Package
+	for _, pkg := range pkgs {
+		p, err := imports.Import(module + pkg)
 		if err != nil {
 			t.Fatal(err)
 		}
-		files = append(files, file)
+		packages = append(packages, p)
 	}
-	return files
+	return packages
 }

@@ -1,165 +1,117 @@
 package depstest
 
 import (
-	"go/ast"
-	"go/parser"
 	"go/token"
-	"path/filepath"
-	"slices"
-	"strconv"
+	"go/types"
 	"strings"
 	"testing"
 )
 
-// TestPublicTypes: what a public package exports names no type of an internal package, which an importer
-// could not write.
+// TestPublicTypes: what a public package exports names no type of an internal package, which an importer could not write.
 func TestPublicTypes(t *testing.T) {
-	for _, pkg := range []string{"phase1", "phase2", "infra", "dhcp", "cache", "guestconfig", "domain", "domain/qemu", "domain/cloudhypervisor", "domain/firecracker", "domain/passt", "guestwiretest"} {
-		files, err := filepath.Glob("../../../" + pkg + "/*.go")
-		if err != nil || len(files) == 0 {
-			t.Fatalf("package %s: %d files, %v", pkg, len(files), err)
-		}
-		fset := token.NewFileSet()
-		for _, path := range files {
-			if strings.HasSuffix(path, "_test.go") {
-				continue
-			}
-			file, err := parser.ParseFile(fset, path, nil, 0)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, at := range internalTypes(file) {
-				t.Errorf("%v: an exported declaration names a type of an internal package", fset.Position(at))
+	for _, p := range typesOf(t, "/phase1", "/phase2", "/infra", "/dhcp", "/cache", "/guestconfig", "/domain", "/domain/qemu", "/domain/cloudhypervisor", "/domain/firecracker", "/domain/passt", "/guestwiretest") {
+		for _, name := range p.Scope().Names() {
+			if o := p.Scope().Lookup(name); o.Exported() {
+				for _, internal := range internalTypes(o) {
+					t.Errorf("%s.%s names %s, a type of an internal package", p.Path(), name, internal)
+				}
 			}
 		}
 	}
 }
 
-// internalTypes are the places where an exported declaration of the file names a type of an internal package,
-// itself or by an unexported type of the file.
-func internalTypes(file *ast.File) []token.Pos {
-	internal := map[string]bool{}
-	for _, spec := range file.Imports {
-		path, err := strconv.Unquote(spec.Path.Value)
-		if err != nil || !strings.Contains(path, "/internal/") {
-			continue
+// internalTypes are the types of internal packages that users of an exported object meet: in its type, in exported fields
+// and methods, and through unexported types of its package.
+func internalTypes(o types.Object) (found []string) {
+	seen := map[types.Type]bool{}
+	var look func(types.Type)
+	look = func(u types.Type) {
+		if u == nil || seen[u] {
+			return
 		}
-		if spec.Name != nil {
-			internal[spec.Name.Name] = true
-		} else {
-			internal[filepath.Base(path)] = true
-		}
-	}
-	unexported := map[string]ast.Expr{}
-	for _, decl := range file.Decls {
-		if d, ok := decl.(*ast.GenDecl); ok {
-			for _, spec := range d.Specs {
-				if s, ok := spec.(*ast.TypeSpec); ok && !s.Name.IsExported() {
-					unexported[s.Name.Name] = s.Type
+		seen[u] = true
+		switch u := u.(type) {
+		case *types.Named:
+			of := u.Obj().Pkg()
+			if of != nil && strings.Contains(of.Path(), "/internal/") {
+				found = append(found, u.String())
+				return
+			}
+			for arg := range u.TypeArgs().Types() {
+				look(arg)
+			}
+			// Exported types have a turn of their own.
+			if of != o.Pkg() || u.Obj().Exported() && u != o.Type() {
+				return
+			}
+			for m := range u.Methods() {
+				if m.Exported() {
+					look(m.Type())
 				}
 			}
+			look(u.Underlying())
+		case *types.Struct:
+			for f := range u.Fields() {
+				if f.Exported() || f.Embedded() {
+					look(f.Type())
+				}
+			}
+		case *types.Interface:
+			for m := range u.Methods() {
+				if m.Exported() {
+					look(m.Type())
+				}
+			}
+		case *types.Signature:
+			look(u.Params())
+			look(u.Results())
+		case *types.Tuple:
+			for v := range u.Variables() {
+				look(v.Type())
+			}
+		case *types.Map:
+			look(u.Key())
+			look(u.Elem())
+		case *types.Alias:
+			look(types.Unalias(u))
+		case interface{ Elem() types.Type }: // pointers, slices, arrays, channels
+			look(u.Elem())
 		}
 	}
-	var found []token.Pos
-	var look func(n ast.Node)
-	look = func(n ast.Node) {
-		ast.Inspect(n, func(n ast.Node) bool {
-			switch e := n.(type) {
-			case *ast.SelectorExpr:
-				if x, ok := e.X.(*ast.Ident); ok && internal[x.Name] {
-					found = append(found, e.Pos())
-				}
-			case *ast.Ident:
-				if t, ok := unexported[e.Name]; ok {
-					delete(unexported, e.Name) // once, also if the type names itself
-					look(exportedPart(t))
-				}
-			}
-			return true
-		})
-	}
-	for _, decl := range file.Decls {
-		switch d := decl.(type) {
-		case *ast.FuncDecl:
-			if d.Name.IsExported() && (d.Recv == nil || exportedReceiver(d.Recv)) {
-				look(d.Type)
-			}
-		case *ast.GenDecl:
-			for _, spec := range d.Specs {
-				switch s := spec.(type) {
-				case *ast.TypeSpec:
-					if s.Name.IsExported() {
-						look(exportedPart(s.Type))
-					}
-				case *ast.ValueSpec:
-					if !slices.ContainsFunc(s.Names, (*ast.Ident).IsExported) {
-						continue
-					}
-					if s.Type != nil {
-						look(s.Type)
-					}
-					for _, v := range s.Values {
-						if lit, ok := v.(*ast.CompositeLit); ok && s.Type == nil {
-							look(lit.Type)
-						}
-					}
-				}
-			}
-		}
-	}
+	look(o.Type())
 	return found
-}
-
-func exportedReceiver(recv *ast.FieldList) bool {
-	t := recv.List[0].Type
-	if star, ok := t.(*ast.StarExpr); ok {
-		t = star.X
-	}
-	name, ok := t.(*ast.Ident)
-	return ok && name.IsExported()
-}
-
-// exportedPart is a type without the unexported fields of a struct. An embedded type counts, as its fields do.
-func exportedPart(t ast.Expr) ast.Expr {
-	s, ok := t.(*ast.StructType)
-	if !ok {
-		return t
-	}
-	part := &ast.StructType{Fields: &ast.FieldList{}}
-	for _, f := range s.Fields.List {
-		if len(f.Names) == 0 || slices.ContainsFunc(f.Names, (*ast.Ident).IsExported) {
-			part.Fields.List = append(part.Fields.List, f)
-		}
-	}
-	return part
 }
 
 // TestInternalTypes: the search finds what it is for.
 func TestInternalTypes(t *testing.T) {
-	for text, want := range map[string]int{
-		"type hidden struct{ A x.T }":                             0,
-		"type Shown struct{ A x.T; b x.T }":                       1,
-		"type Shown struct{ b, C x.T }":                           1,
-		"func F(x.T) {}":                                          1,
-		"func f(x.T) {}":                                          0,
-		"type Shown int; func (Shown) M() x.T { return x.T{} }":   1,
-		"type hidden int; func (hidden) M() x.T { return x.T{} }": 0,
-		"var V x.T":                            1,
-		"var V = x.T{}":                        1,
-		"var a, V x.T":                         1,
-		"var a x.T":                            0,
-		"func F(ns.T) {}":                      1,
-		"type hidden = x.T; func F(hidden) {}": 1,
-		"type hidden struct{ A x.T }; type Shown struct{ hidden }":  1,
-		"type hidden struct{ a x.T; B *hidden }; func F(hidden) {}": 0,
+	outer, inner := types.NewPackage("example.com/p", "p"), types.NewPackage("example.com/internal/x", "x")
+	hidden := types.NewNamed(types.NewTypeName(token.NoPos, inner, "T", nil), types.Typ[types.Int], nil)
+	field := func(name string, embedded bool, of types.Type) *types.Var {
+		return types.NewField(token.NoPos, outer, name, of, embedded)
+	}
+	structure := func(fields ...*types.Var) types.Type { return types.NewStruct(fields, nil) }
+	function := func(in types.Type) types.Type {
+		return types.NewSignatureType(nil, nil, nil, types.NewTuple(types.NewVar(token.NoPos, outer, "", in)), nil, false)
+	}
+	own := func(of types.Type) types.Type {
+		return types.NewNamed(types.NewTypeName(token.NoPos, outer, "own", nil), of, nil)
+	}
+	withMethod := types.NewNamed(types.NewTypeName(token.NoPos, outer, "own", nil), types.Typ[types.Int], nil)
+	withMethod.AddMethod(types.NewFunc(token.NoPos, outer, "M", function(hidden).(*types.Signature)))
+	for name, c := range map[string]struct {
+		of   types.Type
+		want int
+	}{
+		"exported field":               {structure(field("A", false, hidden)), 1},
+		"unexported field":             {structure(field("a", false, hidden)), 0},
+		"unexported struct, embedded":  {structure(field("own", true, own(structure(field("A", false, hidden))))), 1},
+		"parameter":                    {function(types.NewPointer(types.NewSlice(hidden))), 1},
+		"method of an unexported type": {function(withMethod), 1},
+		"map":                          {types.NewMap(types.Typ[types.Int], hidden), 1},
+		"unexported type":              {function(own(structure(field("a", false, hidden)))), 0},
 	} {
-		source := "package p; import (\"example.com/internal/x\"; ns \"example.com/internal/y\"); " + text
-		file, err := parser.ParseFile(token.NewFileSet(), "p.go", source, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if found := internalTypes(file); len(found) != want {
-			t.Errorf("%s: %d places, want %d", text, len(found), want)
+		if found := internalTypes(types.NewVar(token.NoPos, outer, "V", c.of)); len(found) != c.want {
+			t.Errorf("%s: %q, want %d", name, found, c.want)
 		}
 	}
 }
