@@ -1,7 +1,6 @@
 package guest_test
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -9,7 +8,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -118,125 +116,6 @@ func TestGuestIsWhatItWasTold(t *testing.T) {
 	if want := []string{"REQUEST 10.9.0.50:68", "REQUEST 10.9.0.50:68", "RENEW " + ll}; !slices.Equal(seen[len(seen)-3:], want) {
 		t.Errorf("last messages %q, want %q", seen[len(seen)-3:], want)
 	}
-}
-
-func TestTCPBothWays(t *testing.T) {
-	k := newKernel(t)
-	k.serve(&fakeServer{ra: defaultRA()})
-	g := k.start()
-	ctx := timeLimit(t, 20*time.Second)
-	if _, err := g.Configure(ctx, both); err != nil {
-		t.Fatal(err)
-	}
-	if err := g.ListenTCP(7); err != nil {
-		t.Fatal(err)
-	}
-	for _, to := range []string{"10.9.0.50:7", "[fd09::50]:7"} {
-		k.inNamespace(func() error { // the namespace's kernel connects to the guest
-			c, err := (&net.Dialer{}).DialContext(ctx, "tcp", to)
-			if err != nil {
-				return err
-			}
-			defer c.Close()
-			deadline, _ := ctx.Deadline()
-			c.SetDeadline(deadline)
-			line, err := echo(c, "hello\n")
-			want := fmt.Sprintf("alice sees %v at %s\nhello\n", c.LocalAddr(), to)
-			if err == nil && line != want {
-				err = fmt.Errorf("guest said %q, want %q", line, want)
-			}
-			return err
-		})
-	}
-	for _, at := range []string{"10.9.0.1:9", "[fd09::1]:9"} {
-		var l net.Listener
-		k.inNamespace(func() (err error) {
-			l, err = net.Listen("tcp", at)
-			return err
-		})
-		accepted := make(chan error, 1)
-		go func() {
-			c, err := l.Accept()
-			if err == nil {
-				_, err = fmt.Fprintf(c, "%v\n", c.RemoteAddr())
-				io.Copy(c, c)
-				c.Close()
-			}
-			accepted <- err
-		}()
-		c, err := g.DialTCP(ctx, netip.MustParseAddrPort(at))
-		if err == nil {
-			deadline, _ := ctx.Deadline()
-			c.SetDeadline(deadline)
-			var got string
-			if got, err = echo(c, "ho\n"); err == nil && got != c.LocalAddr().String()+"\nho\n" {
-				t.Errorf("kernel said %q to %v", got, c.LocalAddr())
-			}
-			c.Close()
-		}
-		if err != nil {
-			t.Error(err)
-		}
-		l.Close() // before waiting: without a connection Accept would wait for ever
-		if err := <-accepted; err != nil {
-			t.Error(err)
-		}
-	}
-}
-
-func TestUDP(t *testing.T) {
-	k := newKernel(t)
-	k.serve(&fakeServer{ra: defaultRA()})
-	g := k.start()
-	ctx := timeLimit(t, 20*time.Second)
-	if _, err := g.Configure(ctx, both); err != nil {
-		t.Fatal(err)
-	}
-	for _, at := range []string{"10.9.0.1:9", "[fd09::1]:9"} {
-		var peer net.PacketConn
-		k.inNamespace(func() (err error) {
-			peer, err = net.ListenPacket("udp", at)
-			return err
-		})
-		defer peer.Close()
-		c, err := g.DialUDP(netip.MustParseAddrPort(at))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
-		deadline, _ := ctx.Deadline()
-		if err := errors.Join(peer.SetDeadline(deadline), c.SetDeadline(deadline)); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := io.WriteString(c, "ho"); err != nil {
-			t.Fatal(err)
-		}
-		b := make([]byte, 100)
-		n, from, err := peer.ReadFrom(b)
-		if err != nil || string(b[:n]) != "ho" || from.String() != c.LocalAddr().String() {
-			t.Fatalf("kernel got %q from %v: %v", b[:n], from, err)
-		}
-		if _, err := peer.WriteTo([]byte("hello"), from); err != nil {
-			t.Fatal(err)
-		}
-		if n, err := c.Read(b); err != nil || string(b[:n]) != "hello" {
-			t.Errorf("guest got %q: %v", b[:n], err)
-		}
-	}
-}
-
-// echo returns the first line that the other side sends, and its answer to text.
-func echo(c io.ReadWriter, text string) (string, error) {
-	if _, err := io.WriteString(c, text); err != nil {
-		return "", err
-	}
-	r := bufio.NewReader(c)
-	first, err := r.ReadString('\n')
-	if err != nil {
-		return "", err
-	}
-	second, err := r.ReadString('\n')
-	return first + second, err
 }
 
 func TestRouterOption(t *testing.T) {
@@ -536,32 +415,6 @@ func TestPortThatGoes(t *testing.T) {
 	if err == nil || errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "port") {
 		t.Errorf("lease from a tap that was deleted: %v", err)
 	}
-}
-
-// TestWriteFrame: the kernel learns a neighbour from an ARP request that the guest sends as a frame.
-func TestWriteFrame(t *testing.T) {
-	k := newKernel(t)
-	g := k.start()
-	mac := guestMAC[:]
-	frame := slices.Concat(
-		[]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, mac, []byte{0x08, 0x06},
-		[]byte{0, 1, 8, 0, 6, 4, 0, 1}, mac, []byte{10, 9, 0, 66}, make([]byte, 6), []byte{10, 9, 0, 1},
-	)
-	if err := g.WriteFrame(frame); err != nil {
-		t.Fatal(err)
-	}
-	var neighbours []byte
-	for range 50 {
-		k.inNamespace(func() (err error) {
-			neighbours, err = exec.Command("ip", "neigh", "show", "10.9.0.66", "dev", "tap0").Output()
-			return err
-		})
-		if strings.Contains(string(neighbours), guestMAC.String()) {
-			return
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
-	t.Errorf("the kernel's neighbours: %q, want one with %v", neighbours, guestMAC)
 }
 
 func TestDHCPv6AgainAfterCancel(t *testing.T) {
