@@ -272,7 +272,7 @@ func (l *laidTrunk) startGuest(ctx context.Context, t *testing.T, n nstest.Netwo
 	if err != nil {
 		t.Fatal(err)
 	}
-	card := guest.NewVLANs(port)
+	card := newVLANs(port)
 	t.Cleanup(func() { card.Close() })
 	g := trunkGuest{dial: map[uint16]dialer{}}
 	var guests []*guest.Guest

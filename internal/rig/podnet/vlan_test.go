@@ -1,4 +1,4 @@
-package guest
+package podnet
 
 import (
 	"encoding/binary"
@@ -10,8 +10,8 @@ import (
 	"sync"
 )
 
-// VLANs is a guest's device with VLAN links (802.1Q), as a guest's system has them on one network card.
-type VLANs struct {
+// vlans is a guest's device with VLAN links (802.1Q), as a guest's system has them on one network card.
+type vlans struct {
 	device io.ReadWriteCloser
 	writes sync.Mutex
 	done   chan struct{} // closed when the device has ended
@@ -28,15 +28,15 @@ const (
 	maskVLAN   = 0x0fff
 )
 
-// NewVLANs reads the device until Close.
-func NewVLANs(device io.ReadWriteCloser) *VLANs {
-	v := &VLANs{device: device, done: make(chan struct{}), links: map[uint16]*vlanLink{}}
+// newVLANs reads the device until Close.
+func newVLANs(device io.ReadWriteCloser) *vlans {
+	v := &vlans{device: device, done: make(chan struct{}), links: map[uint16]*vlanLink{}}
 	go v.receive()
 	return v
 }
 
 // Close closes the device, and with it all links.
-func (v *VLANs) Close() error {
+func (v *vlans) Close() error {
 	err := v.device.Close()
 	<-v.done
 	return err
@@ -44,7 +44,7 @@ func (v *VLANs) Close() error {
 
 // Link returns the link of a VLAN, which sends with the VLAN's tag and receives what has the tag; 0: the frames without a
 // tag. Each link can be a guest's Port. A link that is asked for again replaces the one before.
-func (v *VLANs) Link(id uint16) io.ReadWriteCloser {
+func (v *vlans) Link(id uint16) io.ReadWriteCloser {
 	l := &vlanLink{of: v, id: id, frames: make(chan []byte, 256), closed: make(chan struct{})}
 	v.mu.Lock()
 	v.links[id] = l
@@ -52,7 +52,7 @@ func (v *VLANs) Link(id uint16) io.ReadWriteCloser {
 	return l
 }
 
-func (v *VLANs) receive() {
+func (v *vlans) receive() {
 	defer close(v.done)
 	buffer := make([]byte, 1<<16)
 	for {
@@ -79,7 +79,7 @@ func (v *VLANs) receive() {
 }
 
 type vlanLink struct {
-	of     *VLANs
+	of     *vlans
 	id     uint16
 	frames chan []byte
 	close  sync.Once
