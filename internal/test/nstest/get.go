@@ -7,20 +7,14 @@ import (
 	"net"
 	"net/http"
 	"time"
-
-	"github.com/guestwire/guestwire/internal/netns"
 )
 
 // Get asks a web server from the namespace, and returns the page.
 func (n *Namespace) Get(url string) (page string, err error) {
 	client := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
 		DisableKeepAlives: true,
-		DialContext: func(ctx context.Context, network, address string) (conn net.Conn, err error) {
-			err = netns.Do(n.File, func() (err error) {
-				conn, err = (&net.Dialer{}).DialContext(ctx, network, address)
-				return err
-			})
-			return conn, err
+		DialContext: func(ctx context.Context, _, address string) (net.Conn, error) {
+			return n.lab().DialTCP(ctx, address)
 		},
 	}}
 	answer, err := client.Get(url)

@@ -16,9 +16,12 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/internal/test/lab"
 	"github.com/guestwire/guestwire/internal/test/sandbox"
@@ -62,28 +65,40 @@ type Namespace struct {
 	gone bool
 }
 
-var (
-	count   int
-	counter sync.Mutex
-)
+// count gives each name a number of its own.
+var count atomic.Int64
 
 // New makes an empty namespace with its loopback up, and without delays by duplicate address
 // detection.
 func New(t testing.TB, name string) *Namespace {
 	t.Helper()
-	counter.Lock()
-	count++
-	name = fmt.Sprintf("%s%d", name, count)
-	counter.Unlock()
-	Run(t, "ip", "netns", "add", name)
-	n := &Namespace{Name: name, t: t}
-	var err error
-	n.File, err = os.Open(n.Path())
+	made, err := lab.New()
 	if err != nil {
 		t.Fatal(err)
 	}
+	return mount(t, name, made.File)
+}
+
+// Adopt returns a network namespace that exists already, such as /proc/self/ns/net, for as long as the test.
+func Adopt(t testing.TB, name, path string) *Namespace {
+	t.Helper()
+	file, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return mount(t, name, file)
+}
+
+// mount gives a namespace a name, as ip-netns(8) does.
+func mount(t testing.TB, name string, file *os.File) *Namespace {
+	t.Helper()
+	n := &Namespace{Name: fmt.Sprintf("%s%d", name, count.Add(1)), File: file, t: t}
 	t.Cleanup(n.End)
-	if err := n.lab().Prepare(); err != nil {
+	err := os.WriteFile(n.Path(), nil, 0o444)
+	if err == nil {
+		err = unix.Mount(fmt.Sprintf("/proc/self/fd/%d", file.Fd()), n.Path(), "", unix.MS_BIND, "")
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
 	return n
@@ -98,7 +113,9 @@ func (n *Namespace) End() {
 	}
 	n.gone = true
 	n.File.Close()
-	Run(n.t, "ip", "netns", "del", n.Name)
+	if err := errors.Join(unix.Unmount(n.Path(), unix.MNT_DETACH), os.Remove(n.Path())); err != nil {
+		n.t.Error(err)
+	}
 }
 
 // Path is where the namespace is mounted.
