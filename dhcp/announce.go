@@ -95,7 +95,7 @@ func newRounds(rec cache.Record, neighbours map[netip.Addr]neighbour) ([]round, 
 			return nil, err
 		}
 		arp = announcements4(rec, neighbours)
-		rarp = [][]byte{appendARP(nil, etherRARP, rarpRequest, rec.MAC, netip.IPv4Unspecified(), rec.MAC, netip.IPv4Unspecified())}
+		rarp = [][]byte{arpFrame(etherRARP, rarpRequest, rec.MAC, netip.IPv4Unspecified(), rec.MAC, netip.IPv4Unspecified())}
 	}
 	for _, a := range slices.SortedFunc(maps.Keys(neighbours), netip.Addr.Compare) {
 		n := neighbours[a]
@@ -202,7 +202,7 @@ func announcements4(rec cache.Record, neighbours map[netip.Addr]neighbour) (fram
 	}
 	for _, g := range gateways {
 		if len(own) > 0 {
-			frames = append(frames, appendARP(nil, etherARP, arpRequest, rec.MAC, own[0], cache.MAC{}, g))
+			frames = append(frames, arpFrame(etherARP, arpRequest, rec.MAC, own[0], cache.MAC{}, g))
 		}
 	}
 	return frames
@@ -211,8 +211,8 @@ func announcements4(rec cache.Record, neighbours map[netip.Addr]neighbour) (fram
 // announcement4 is an announcement as a request and as a reply: some stations learn from only one of them.
 func announcement4(mac cache.MAC, a netip.Addr) [][]byte {
 	return [][]byte{
-		appendARP(nil, etherARP, arpRequest, mac, a, cache.MAC{}, a),
-		appendARP(nil, etherARP, arpReply, mac, a, mac, a),
+		arpFrame(etherARP, arpRequest, mac, a, cache.MAC{}, a),
+		arpFrame(etherARP, arpReply, mac, a, mac, a),
 	}
 }
 
@@ -255,14 +255,13 @@ func announcement6(mac cache.MAC, a netip.Addr, router bool) ([]byte, error) {
 	return appendICMPv6(nil, multicastMAC(allNodes), mac, allNodes, a, msg), nil
 }
 
-// appendARP appends a broadcast frame with an ARP or RARP packet (RFC 826, RFC 903), with padding.
-func appendARP(b []byte, etherType uint16, operation byte, sender cache.MAC, senderIP netip.Addr, target cache.MAC, targetIP netip.Addr) []byte {
+// arpFrame returns a broadcast frame with an ARP or RARP packet (RFC 826, RFC 903), with padding.
+func arpFrame(etherType uint16, operation byte, sender cache.MAC, senderIP netip.Addr, target cache.MAC, targetIP netip.Addr) []byte {
 	from, to := senderIP.As4(), targetIP.As4()
-	start := len(b)
-	b = appendEthernet(b, broadcastMAC, sender, etherType)
+	b := appendEthernet(nil, broadcastMAC, sender, etherType)
 	b = append(append(b, arpHead[:]...), 0, operation)
 	b = append(append(append(append(b, sender[:]...), from[:]...), target[:]...), to[:]...)
-	return append(b, make([]byte, minFrame-(len(b)-start))...)
+	return append(b, make([]byte, minFrame-len(b))...)
 }
 
 // startAnnouncement begins an announcement, anew if one is under way, for a caller of Announce or for none.

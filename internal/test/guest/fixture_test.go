@@ -9,7 +9,6 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
-	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -42,17 +41,14 @@ func TestMain(m *testing.M) { nstest.Main(m) }
 
 var guestMAC = cache.MAC{0x02, 0x67, 0x75, 0x65, 0x73, 0x74}
 
-// newKernel creates the namespace. At the end of the test it is removed, and no goroutine may be left.
+// newKernel creates the namespace. It ends with the test.
 func newKernel(t *testing.T) *kernel {
 	t.Helper()
 	nstest.Need(t)
 	nstest.NeedTaps(t)
-	before := runtime.NumGoroutine()
-	t.Cleanup(func() { waitForGoroutines(t, before) })
 	k := &kernel{t: t, ns: nstest.New(t, "kernel").File}
 	k.run("ip tuntap add tap0 mode tap")
 	k.run("ip link set tap0 addrgenmode none")
-	k.run("ip link set lo up")
 	k.run("ip link set tap0 up")
 	k.run("ip addr add 10.9.0.1/24 dev tap0")
 	k.run("ip addr add fd09::1/64 dev tap0 nodad")
@@ -64,19 +60,6 @@ func newKernel(t *testing.T) *kernel {
 		return err
 	})
 	return k
-}
-
-// waitForGoroutines waits until there are no more goroutines than before.
-func waitForGoroutines(t *testing.T, before int) {
-	var n int
-	for range 100 {
-		if n = runtime.NumGoroutine(); n <= before {
-			return
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
-	stacks := make([]byte, 1<<20)
-	t.Errorf("%d goroutines, %d before:\n%s", n, before, stacks[:runtime.Stack(stacks, true)])
 }
 
 // inNamespace runs f in the namespace.
