@@ -39,6 +39,7 @@ func flowTables(n nstest.Network) string {
 // TestFlowTable: where the kernel has flow tables, the guest's TCP passes by one once it is open, in both directions and
 // families, and leaves it when it ends. UDP passes by it if it goes on. A table that is made anew costs no connection.
 func TestFlowTable(t *testing.T) {
+	nstest.KernelDecides(t, "flow tables")
 	if !nstest.HasFlowTables() {
 		nstest.LeaveOut(t, "this kernel has no flow tables")
 	}
@@ -141,6 +142,7 @@ func TestFlowTable(t *testing.T) {
 // TestNoFlowTable: rules of other programs that see each forwarded packet see each, limits count each, and iptables has no
 // flow tables.
 func TestNoFlowTable(t *testing.T) {
+	nstest.KernelDecides(t, "flow tables")
 	if !nstest.HasFlowTables() {
 		nstest.LeaveOut(t, "this kernel has no flow tables")
 	}

@@ -23,6 +23,7 @@ var seed = flag.Uint64("seed", 0, "generated namespaces: only the one of this se
 // TestGenerated lays namespaces by chance: Setup and Teardown leave them as they were, down to the
 // last byte of what ip, bridge, tc, nft and sysctl print.
 func TestGenerated(t *testing.T) {
+	nstest.KernelDecides(t, "what Teardown gives back, by chance")
 	t.Parallel()
 	nstest.Need(t)
 	nstest.NeedTaps(t)

@@ -143,6 +143,9 @@ func TestIPTables(t *testing.T) {
 func TestIPTablesLeft(t *testing.T) {
 	t.Parallel()
 	eachIPTables(t, func(t *testing.T, v4, v6 string) {
+		if v4 == cache.FirewallIPTablesLegacy {
+			nstest.KernelDecides(t, "the tables are modules")
+		}
 		n := nstest.NewNetwork(t)
 		c := config(n, infra.Masquerade{Firewall: v4})
 		setup(t, c)
@@ -282,6 +285,7 @@ func TestIPTablesInterrupted(t *testing.T) {
 // TestWithoutNFTables takes netfilter's sockets from Setup, as a kernel without nf_tables does: it goes on
 // by iptables-legacy, if nothing is wanted that only nf_tables can do.
 func TestWithoutNFTables(t *testing.T) {
+	nstest.KernelDecides(t, "to ask for nf_tables loads it")
 	t.Parallel()
 	nstest.Need(t, "strace", "iptables-legacy", "ip6tables-legacy")
 	agent := nstest.Program(t, "examples/agent")

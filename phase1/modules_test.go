@@ -17,6 +17,7 @@ import (
 // TestNoModuleByLinkName: the kernel starts modprobe(8) for a program that asks by ioctl for a name that no link has, and
 // takes the name for that of a module (dev_load). No call asks so. The test is not parallel, as the trace is of the whole kernel.
 func TestNoModuleByLinkName(t *testing.T) {
+	nstest.KernelDecides(t, "a kernel with modules")
 	nstest.Need(t)
 	nstest.NeedRoot(t, "it traces the kernel")
 	if _, err := os.Stat("/proc/sys/kernel/modprobe"); errors.Is(err, os.ErrNotExist) {

@@ -25,7 +25,7 @@ import (
 	"github.com/guestwire/guestwire/phase1"
 )
 
-func TestMain(m *testing.M) { nstest.Main(m, selection) }
+func TestMain(m *testing.M) { nstest.Main(m) }
 
 func config(n nstest.Network, b infra.Binding) phase1.Config {
 	return phase1.Config{NetNS: n.Pod.File, Spec: infra.Spec{
@@ -195,6 +195,7 @@ func eachMovable(t *testing.T, f func(t *testing.T, b infra.Binding)) {
 
 // TestWiring looks at the wiring with ip, bridge, tc and nft.
 func TestWiring(t *testing.T) {
+	nstest.KernelDecides(t, "the holder is a dummy, and nft prints the rules as that kernel has them")
 	t.Parallel()
 	t.Run("bridge", func(t *testing.T) {
 		n := nstest.NewNetwork(t)
@@ -284,7 +285,7 @@ func filters(t *testing.T, n nstest.Network, want int) {
 
 func owner(t *testing.T, n nstest.Network) {
 	t.Helper()
-	out := n.Pod.IP("tuntap list")
+	out := n.Pod.ExecWithSys("ip", "tuntap", "list")
 	group := fmt.Sprintf(" group %d", nstest.LauncherUID)
 	if nstest.LauncherUID == 0 { // which ip(8) does not print
 		group = ""
@@ -320,6 +321,9 @@ func linkField(t *testing.T, n nstest.Network, link, field string) string {
 func TestTraffic(t *testing.T) {
 	t.Parallel()
 	eachBinding(t, func(t *testing.T, b infra.Binding) {
+		if b.Kind() == "bridge" || b.Kind() == "masquerade" {
+			nstest.KernelDecides(t, "a dummy, and IPv6 forwarding")
+		}
 		n := nstest.NewNetwork(t)
 		before := settled(t, n)
 		c := config(n, b)
@@ -464,6 +468,9 @@ func TestNoLeak(t *testing.T) {
 func TestAgain(t *testing.T) {
 	t.Parallel()
 	eachBinding(t, func(t *testing.T, b infra.Binding) {
+		if b.Kind() == "bridge" {
+			nstest.KernelDecides(t, "what that kernel answers is compared with what it was asked for")
+		}
 		n := nstest.NewNetwork(t)
 		before := settled(t, n)
 		c := config(n, b)
@@ -493,6 +500,9 @@ func TestAgain(t *testing.T) {
 func TestRestore(t *testing.T) {
 	t.Parallel()
 	eachBinding(t, func(t *testing.T, b infra.Binding) {
+		if b.Kind() == "bridge" {
+			nstest.KernelDecides(t, "a dummy has what the NIC had")
+		}
 		n := nstest.NewNetwork(t)
 		for _, line := range []string{
 			"link set eth0 alias the-pods-nic",
@@ -577,6 +587,9 @@ func TestShapes(t *testing.T) {
 	}
 	t.Run("jumbo, queues, long name", func(t *testing.T) {
 		eachBinding(t, func(t *testing.T, b infra.Binding) {
+			if b.Kind() == "bridge" {
+				nstest.KernelDecides(t, "a dummy's sysctls and MTU")
+			}
 			n := nstest.NewNetwork(t)
 			n.World.IP("link set pod mtu 65535")
 			n.Pod.IP("link set eth0 down")
@@ -590,7 +603,7 @@ func TestShapes(t *testing.T) {
 			if got := linkField(t, n, names.Tap, "mtu"); got != "65521" {
 				t.Errorf("the tap's MTU is %s, want 65521", got)
 			}
-			if out := n.Pod.IP("tuntap list"); !strings.Contains(out, names.Tap+": tap multi_queue vnet_hdr persist") {
+			if out := n.Pod.ExecWithSys("ip", "tuntap", "list"); !strings.Contains(out, names.Tap+": tap multi_queue vnet_hdr persist") {
 				t.Errorf("taps:\n%s", out)
 			}
 			teardown(t, n, c, before)
@@ -610,6 +623,9 @@ func TestShapes(t *testing.T) {
 	})
 	t.Run("IPv6 off for new links", func(t *testing.T) {
 		eachBinding(t, func(t *testing.T, b infra.Binding) {
+			if b.Kind() == "bridge" {
+				nstest.KernelDecides(t, "a dummy's sysctls and MTU")
+			}
 			n := nstest.NewNetwork(t)
 			n.Pod.Exec("sysctl", "-qw", "net.ipv6.conf.default.disable_ipv6=1")
 			before := settled(t, n)

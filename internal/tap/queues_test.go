@@ -13,14 +13,10 @@ import (
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
-// selection: Debian's kernel is a Linux 6.1, which does not tell the queues of a tap.
-var selection = nstest.Selection{Kernels: []nstest.Selected{
-	{Test: "TestQueues", Why: "the errors are the same where the kernel does not tell a tap's queues"},
-}}
-
 // TestQueues: a tap is opened once and with its own kind of queues, also where the kernel does not tell how many queues
 // there are, and how many of them are open.
 func TestQueues(t *testing.T) {
+	nstest.KernelDecides(t, "the errors are the same where the kernel does not tell a tap's queues")
 	nstest.Need(t)
 	nstest.NeedTaps(t)
 	ns := nstest.New(t, "tap")

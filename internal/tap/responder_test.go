@@ -15,7 +15,7 @@ import (
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
-func TestMain(m *testing.M) { nstest.Main(m, selection) }
+func TestMain(m *testing.M) { nstest.Main(m) }
 
 // TestPort: a Port reads and writes frames without allocation, and its errors are those of os.File.
 func TestPort(t *testing.T) {

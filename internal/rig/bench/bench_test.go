@@ -16,12 +16,7 @@ import (
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
-func TestMain(m *testing.M) {
-	nstest.Main(m, nstest.Selection{Short: []nstest.Selected{
-		{Test: "TestTable", Why: "no namespace"},
-		{Test: "TestDocument", Why: "no namespace"},
-	}})
-}
+func TestMain(m *testing.M) { nstest.Main(m) }
 
 // TestParts: each part runs, and fails if the ways differ in what they leave, a frame is lost, or a guest gets no lease.
 func TestParts(t *testing.T) {

@@ -16,13 +16,7 @@ import (
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
-func TestMain(m *testing.M) {
-	nstest.Main(m, nstest.Selection{Short: []nstest.Selected{
-		{Test: "TestStream", Why: "boots no guest"},
-		{Test: "TestPings", Why: "boots no guest"},
-		{Test: "TestHandover", Why: "boots no guest"},
-	}})
-}
+func TestMain(m *testing.M) { nstest.Main(m) }
 
 // guestMAC moves along with the guest. The NIC of another pod has otherMAC.
 var (

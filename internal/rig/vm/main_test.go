@@ -6,8 +6,4 @@ import (
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
-func TestMain(m *testing.M) {
-	nstest.Main(m, nstest.Selection{Short: []nstest.Selected{
-		{Test: "TestReadAnswer", Why: "boots no guest"},
-	}})
-}
+func TestMain(m *testing.M) { nstest.Main(m) }

@@ -7,7 +7,6 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"regexp"
 	"runtime"
 	"slices"
 	"strconv"
@@ -21,27 +20,11 @@ import (
 	"github.com/guestwire/guestwire/internal/test/sandbox"
 )
 
-// Selected is a test that runs where not all tests do.
-type Selected struct {
-	// Test is what -run takes, where each part matches whole names: "TestRepair/bridge".
-	Test string
-	Why  string
-}
-
-// Selection names the tests of a package for the runs that are not of all tests.
-type Selection struct {
-	// Kernels are the tests in which the kernel has a say. GUESTWIRE_SELECT=kernels runs them alone:
-	// "make test" does so under Debian's kernel. A package without any has no such run.
-	Kernels []Selected
-	// Short are the tests of "go test -short". None: all.
-	Short []Selected
-}
-
 // Main is a TestMain. The tests run in a sandbox if there can be one. The run fails if they leave
 // something behind: see package leak; and namespaces, or links of guestwire in the process's own.
 //
 // Main prints one line if tests were left out, with their count and the reasons.
-func Main(m *testing.M, selection ...Selection) {
+func Main(m *testing.M) {
 	if os.Getenv(report) == "" {
 		openReport()
 	}
@@ -62,11 +45,9 @@ func Main(m *testing.M, selection ...Selection) {
 		w = os.NewFile(uintptr(fd), "go test")
 	}
 	os.Unsetenv(report)
-	for _, s := range selection {
-		if err := s.apply(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
+	if kind := os.Getenv("GUESTWIRE_SELECT"); kind != "" && !Kernels {
+		fmt.Fprintf(os.Stderr, "GUESTWIRE_SELECT=%s: kernels is what there is\n", kind)
+		os.Exit(1)
 	}
 	status := leak.Run(m, namespacesLeft, func() []string { return linksLeft("/sys/class/net") })
 	if err := os.RemoveAll(programs.dir); err != nil {
@@ -76,55 +57,33 @@ func Main(m *testing.M, selection ...Selection) {
 	os.Exit(status)
 }
 
-// apply sets -run, if it is not set already.
-func (s Selection) apply() error {
-	var chosen []Selected
-	switch kind := os.Getenv("GUESTWIRE_SELECT"); {
-	case kind == "kernels":
-		chosen = s.Kernels
-	case kind != "":
-		return fmt.Errorf("GUESTWIRE_SELECT=%s: kernels is what there is", kind)
-	case testing.Short():
-		chosen = s.Short
-	}
-	run := flag.Lookup("test.run")
-	if len(chosen) == 0 || run.Value.String() != "" {
-		return nil
-	}
-	pattern, err := pattern(chosen)
-	if err != nil {
-		return err
-	}
-	return run.Value.Set(pattern)
+// Kernels is set where only tests run that have called KernelDecides.
+var Kernels = os.Getenv("GUESTWIRE_SELECT") == "kernels"
+
+// decided are the names of tests that have called KernelDecides.
+var decided sync.Map
+
+// KernelDecides notes why a test has to run under each kernel. Where GUESTWIRE_SELECT is kernels, only such tests run, and their
+// subtests: "make test" does so under Debian's kernel. All others are skipped where they make their first namespace, so a
+// test calls KernelDecides before that.
+func KernelDecides(t testing.TB, why string) {
+	t.Helper()
+	t.Log("the kernel decides: " + why)
+	decided.Store(t.Name(), nil)
 }
 
-// pattern is what -run takes for all of the tests. Each has to be in the package, whose directory is the
-// current one.
-func pattern(chosen []Selected) (string, error) {
-	files, err := filepath.Glob("*_test.go")
-	if err != nil {
-		return "", err
+// skipUndecided skips the test if only those in which the kernel decides run, and this is none of them.
+func skipUndecided(t testing.TB) {
+	t.Helper()
+	if !Kernels {
+		return
 	}
-	var source strings.Builder
-	for _, name := range files {
-		text, err := os.ReadFile(name)
-		if err != nil {
-			return "", err
+	for name := t.Name(); name != ""; name = name[:max(0, strings.LastIndexByte(name, '/'))] {
+		if _, ok := decided.Load(name); ok {
+			return
 		}
-		source.Write(text)
 	}
-	var patterns []string
-	for _, c := range chosen {
-		parts := strings.Split(c.Test, "/")
-		if !regexp.MustCompile(`(?m)^func ` + parts[0] + `\(`).MatchString(source.String()) {
-			return "", fmt.Errorf("a selection names %s, which is no test of this package", parts[0])
-		}
-		for i := range parts {
-			parts[i] = "^(" + parts[i] + ")$"
-		}
-		patterns = append(patterns, strings.Join(parts, "/"))
-	}
-	return strings.Join(patterns, "|"), nil
+	t.Skip("no kernel decides it")
 }
 
 // Emulated is set under the stock kernel, which is some ten times slower than this machine.

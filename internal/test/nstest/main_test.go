@@ -11,15 +11,29 @@ import (
 
 func TestMain(m *testing.M) { Main(m) }
 
-// TestPattern: a selection matches whole names, and names only tests that are there.
-func TestPattern(t *testing.T) {
-	got, err := pattern([]Selected{{Test: "TestPattern"}, {Test: "Test(Left|Links)/a|b"}})
-	if err == nil {
-		t.Errorf("%q; want an error for a test that is not there", got)
+// TestKernelDecides: under another kernel tests in which it decides run, with their subtests, and no others.
+func TestKernelDecides(t *testing.T) {
+	before := Kernels
+	defer func() { Kernels = before }()
+	Kernels = true
+	var ran []string
+	inside := func(t *testing.T) {
+		New(t, "kernel")
+		ran = append(ran, t.Name())
 	}
-	got, err = pattern([]Selected{{Test: "TestPattern"}, {Test: "TestLinksLeft/a|b"}})
-	if want := "^(TestPattern)$|^(TestLinksLeft)$/^(a|b)$"; err != nil || got != want {
-		t.Errorf("%q, %v; want %q", got, err, want)
+	t.Run("all", func(t *testing.T) {
+		KernelDecides(t, "the moon is full")
+		t.Run("sub", inside)
+	})
+	t.Run("part", func(t *testing.T) {
+		t.Run("one", func(t *testing.T) {
+			KernelDecides(t, "it rains")
+			inside(t)
+		})
+		t.Run("other", inside)
+	})
+	if want := []string{"TestKernelDecides/all/sub", "TestKernelDecides/part/one"}; !slices.Equal(ran, want) {
+		t.Errorf("%q ran, want %q", ran, want)
 	}
 }
 
