@@ -38,7 +38,7 @@ func moveTrials(b *bed, verb string) {
 	if err := errors.Join(r.err, m.end()); err != nil {
 		b.Fatal(err)
 	}
-	b.harmAll(verb, verb != "setup", r.points, 6, 4)
+	b.harmAll(verb, verb != "setup", r.points, 2, 2)
 }
 
 // sides are the source and the target.

@@ -568,7 +568,7 @@ func (b *bed) stride(n int) int {
 	case *crash == "all":
 		return 1
 	case *crash == "few":
-		return 4 * n
+		return 2 * n
 	}
 	return n
 }
@@ -576,7 +576,7 @@ func (b *bed) stride(n int) int {
 // tryAll makes the trials.
 func (b *bed) tryAll(trials []trial, n int) {
 	if *crash == "few" {
-		n = (n + 7) / 8
+		n = (n + 3) / 4
 	}
 	chosen := b.part(trials, n)
 	if len(chosen) == 0 {
@@ -642,10 +642,10 @@ var phases = []struct {
 	make func(b *bed)
 }{
 	{"Setup", func(b *bed) {
-		b.onceTrials("setup", false, 10, 12)
+		b.onceTrials("setup", false, 4, 4)
 	}},
 	{"Teardown", func(b *bed) {
-		b.onceTrials("teardown", true, 8, 8)
+		b.onceTrials("teardown", true, 3, 3)
 	}},
 	{"undo", undoTrials},
 	{"two crashes", doubleTrials},
@@ -702,10 +702,10 @@ func undoTrials(b *bed) {
 				second.errno = errnos[(i+j)/2%len(errnos)]
 			}
 			trials = append(trials, trial{false, []attempt{{"setup", []harm{first, second}}}, (i+j)%4 < 2})
-			next = i + b.stride(5)
+			next = i + b.stride(15)
 		}
 	}
-	b.tryAll(trials, 10)
+	b.tryAll(trials, 4)
 }
 
 // doubleTrials kill Setup, and then the next Setup, or Teardown.
@@ -724,11 +724,11 @@ func doubleTrials(b *bed) {
 					continue
 				}
 				trials = append(trials, trial{false, []attempt{first, {verb, []harm{{point: q}}}}, (i+j)%2 == 0})
-				next = i + b.stride(7)
+				next = i + b.stride(21)
 			}
 		}
 	}
-	b.tryAll(trials, 8)
+	b.tryAll(trials, 3)
 }
 
 // damageJournal writes a journal that cannot be used, beside a wiring.
@@ -784,7 +784,7 @@ func forcedTrials(b *bed) {
 	if err := errors.Join(r.err, b.isForced(), b.layAgain()); err != nil {
 		b.Fatal(err)
 	}
-	b.harmAll("force", true, r.points, 10, 10)
+	b.harmAll("force", true, r.points, 4, 4)
 }
 
 // forcedOutcome harms a forced Teardown. Setup does nothing before it is finished, by Teardown or by force.
@@ -933,7 +933,7 @@ func (b *bed) forgetTrials() {
 	if err := errors.Join(r.err, b.isForgotten(false)); err != nil {
 		b.Fatal(err)
 	}
-	b.harmAll("forget", false, r.points, 10, 10)
+	b.harmAll("forget", false, r.points, 4, 4)
 	if err := phase1.Check(b.Context(), b.c); err != nil {
 		b.Error(err)
 	}

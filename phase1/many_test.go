@@ -15,12 +15,12 @@ import (
 	"github.com/guestwire/guestwire/phase1"
 )
 
-// TestManyNamespaces wires 300 namespaces, of which every third one ends without Teardown: List and Status know each of
+// TestManyNamespaces wires 60 namespaces, of which every third one ends without Teardown: List and Status know each of
 // them, Forget removes what is left of those that are gone, and after Teardown of the others no file is left.
 func TestManyNamespaces(t *testing.T) {
 	nstest.Need(t)
 	nstest.NeedTaps(t)
-	const many = 300
+	const many = 60
 	node, states := filepath.Join(nstest.Dir(t), "node"), nstest.Dir(t)
 	configs := make([]phase1.Config, many)
 	pods := make([]*nstest.Namespace, many)

@@ -235,7 +235,18 @@ func Diff(before, after string) string {
 		return ""
 	}
 	b, a := strings.Split(before, "\n"), strings.Split(after, "\n")
-	// common[i][j] is how many lines b[i:] and a[j:] have in common, in order.
+	var text strings.Builder
+	command, said := "", ""
+	for len(b) > 0 && len(a) > 0 && b[0] == a[0] {
+		if strings.HasPrefix(b[0], "# ") {
+			command = b[0]
+		}
+		b, a = b[1:], a[1:]
+	}
+	for len(b) > 0 && len(a) > 0 && b[len(b)-1] == a[len(a)-1] {
+		b, a = b[:len(b)-1], a[:len(a)-1]
+	}
+	// common[i][j] is how many lines b[i:] and a[j:] have in common, in order. A dump can have 10,000 lines, so these are few.
 	common := make([][]int, len(b)+1)
 	for i := range common {
 		common[i] = make([]int, len(a)+1)
@@ -249,8 +260,6 @@ func Diff(before, after string) string {
 			}
 		}
 	}
-	var text strings.Builder
-	command, said := "", ""
 	say := func(sign, line string) {
 		if command != said {
 			fmt.Fprintln(&text, command)
