@@ -46,54 +46,40 @@ func TestLinkLocal(t *testing.T) {
 				if c.options.NoResponder && b.Kind() != "bridge" {
 					return // the sets and rules are the same as of a guest that is served
 				}
-				wiring := func(t *testing.T) (*wire, phase1.Config) {
-					n := nstest.NewNetwork(t)
-					config := config(n, b)
-					config.Options = c.options
-					setup(t, config)
-					return attach(t, n, true, true), config
+				for _, way := range linkLocalWays {
+					alone := b.Kind() == cache.BindingMasquerade || b.Kind() == cache.BindingRouted
+					if way.ofNeighbours && alone {
+						continue // no other station is on the guest's link
+					}
+					t.Run(way.name, func(t *testing.T) {
+						t.Parallel()
+						n := nstest.NewNetwork(t)
+						config := config(n, b)
+						config.Options = c.options
+						setup(t, config)
+						way.judge(t, attach(t, n, true, true), config)
+					})
 				}
-				t.Run("four learned", func(t *testing.T) {
-					t.Parallel()
-					w, config := wiring(t)
-					learnsFour(t, w, config)
-				})
-				t.Run("forged", func(t *testing.T) {
-					t.Parallel()
-					w, _ := wiring(t)
-					learnsNoForged(t, w)
-				})
-				t.Run("unheard", func(t *testing.T) {
-					t.Parallel()
-					w, _ := wiring(t)
-					learnsNoUnheard(t, w)
-				})
-				if b.Kind() == cache.BindingMasquerade || b.Kind() == cache.BindingRouted { // no other station is on the guest's link
-					return
-				}
-				t.Run("seen in the network", func(t *testing.T) {
-					t.Parallel()
-					w, _ := wiring(t)
-					learnsNoNeighbours(t, w)
-				})
-				t.Run("defended", func(t *testing.T) {
-					t.Parallel()
-					w, _ := wiring(t)
-					learnsNoDefended(t, w, func(n frames.Link, a netip.Addr) []byte { return n.FromLinkLocal(a)[3].Frames[0] })
-				})
-				t.Run("in use", func(t *testing.T) {
-					t.Parallel()
-					w, _ := wiring(t)
-					keepsWhatItUses(t, w)
-				})
-				t.Run("detected by another", func(t *testing.T) {
-					t.Parallel()
-					w, _ := wiring(t)
-					learnsNoDefended(t, w, func(n frames.Link, a netip.Addr) []byte { return n.Detection(a) })
-				})
 			})
 		})
 	}
+}
+
+// linkLocalWays are what guest and neighbours do.
+var linkLocalWays = []struct {
+	name         string
+	ofNeighbours bool
+	judge        func(*testing.T, *wire, phase1.Config)
+}{
+	{"four learned", false, learnsFour},
+	{"forged", false, learnsNoForged},
+	{"unheard", false, learnsNoUnheard},
+	{"seen in the network", true, learnsNoNeighbours},
+	{"in use", true, keepsWhatItUses},
+	{"defended", true, func(t *testing.T, w *wire, _ phase1.Config) {
+		learnsNoDefended(t, w, func(n frames.Link, a netip.Addr) []byte { return n.FromLinkLocal(a)[3].Frames[0] })
+	}},
+	{"detected by another", true, func(t *testing.T, w *wire, _ phase1.Config) { learnsNoDefended(t, w, frames.Link.Detection) }},
 }
 
 // learnsFour announces addresses one after another.
@@ -135,7 +121,7 @@ func learnsFour(t *testing.T, w *wire, c phase1.Config) {
 }
 
 // learnsNoForged announces addresses that no stable-privacy generator makes: such are others'.
-func learnsNoForged(t *testing.T, w *wire) {
+func learnsNoForged(t *testing.T, w *wire, _ phase1.Config) {
 	kinds := w.link.FromLinkLocal(w.link.Gateway.LinkLocal()) // where the responder answers for it, it takes the detection
 	for _, a := range []netip.Addr{
 		cache.MAC{0x02, 0x00, 0x5e, 0x00, 0x53, 0x66}.LinkLocal(),
@@ -160,7 +146,7 @@ func learnsNoForged(t *testing.T, w *wire) {
 }
 
 // learnsNoUnheard announces addresses so that their owners could not object.
-func learnsNoUnheard(t *testing.T, w *wire) {
+func learnsNoUnheard(t *testing.T, w *wire, _ phase1.Config) {
 	all := stablePrivacy(30)
 	forms := len(w.link.Unheard(all[0]))
 	for i := range forms {
@@ -177,7 +163,7 @@ func learnsNoUnheard(t *testing.T, w *wire) {
 }
 
 // learnsNoNeighbours announces addresses of which the network had shown that they are others'.
-func learnsNoNeighbours(t *testing.T, w *wire) {
+func learnsNoNeighbours(t *testing.T, w *wire, _ phase1.Config) {
 	neighbour := w.link.FromGateway()
 	neighbour.MAC = cache.MAC{0x02, 0x00, 0x5e, 0x00, 0x53, 0x66}
 	var kinds []frames.Kind
@@ -219,7 +205,7 @@ func learnsNoDefended(t *testing.T, w *wire, objects func(neighbour frames.Link,
 // keepsWhatItUses has the network claim the addresses from which the guest sends, in each way: the one of its MAC, and one
 // that was learned. Otherwise one frame of a neighbour, or of a host beyond the router, would silence the guest, and a
 // guest could not defend its address against another one's detection.
-func keepsWhatItUses(t *testing.T, w *wire) {
+func keepsWhatItUses(t *testing.T, w *wire, _ phase1.Config) {
 	neighbour := w.link.FromGateway()
 	neighbour.MAC = cache.MAC{0x02, 0x00, 0x5e, 0x00, 0x53, 0x66}
 	all := stablePrivacy(3)
