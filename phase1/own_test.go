@@ -206,6 +206,7 @@ func TestOwnAgain(t *testing.T) {
 // TestReadOnlySysctls: in a container, whose sysctls are read-only, auto becomes redirect, and a binding that needs a
 // sysctl is refused before the first change, with the flags of the engine's command line. With these flags it works.
 func TestReadOnlySysctls(t *testing.T) {
+	nstest.KernelDecides(t, "IPv6 forwarding is one switch before Linux 6.17, and br_netfilter is a module")
 	nstest.NeedRoot(t, "it has no capabilities to choose from")
 	// Without br_netfilter, which is a module of some kernels, a bridge needs no sysctl. No other test runs before Parallel:
 	// a namespace that was wired without the module would differ from its plan.

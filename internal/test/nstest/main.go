@@ -64,7 +64,7 @@ var Kernels = os.Getenv("GUESTWIRE_SELECT") == "kernels"
 var decided sync.Map
 
 // KernelDecides notes why a test has to run under each kernel. Where GUESTWIRE_SELECT is kernels, only such tests run, and their
-// subtests: "make test" does so under Debian's kernel. All others are skipped where they make their first namespace, so a
+// subtests: "make lab" does so under Debian's kernel. All others are skipped where they make their first namespace, so a
 // test calls KernelDecides before that.
 func KernelDecides(t testing.TB, why string) {
 	t.Helper()
@@ -72,8 +72,9 @@ func KernelDecides(t testing.TB, why string) {
 	decided.Store(t.Name(), nil)
 }
 
-// skipUndecided skips the test if only those in which the kernel decides run, and this is none of them.
-func skipUndecided(t testing.TB) {
+// SkipUndecided skips the test if only those in which the kernel decides run, and this is none of them. New and Adopt call it;
+// a test that makes namespaces by itself calls it first.
+func SkipUndecided(t testing.TB) {
 	t.Helper()
 	if !Kernels {
 		return

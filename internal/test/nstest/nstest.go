@@ -78,7 +78,7 @@ var count atomic.Int64
 // detection.
 func New(t testing.TB, name string) *Namespace {
 	t.Helper()
-	skipUndecided(t)
+	SkipUndecided(t)
 	made, err := lab.New()
 	if err != nil {
 		t.Fatal(err)
@@ -89,7 +89,7 @@ func New(t testing.TB, name string) *Namespace {
 // Adopt returns a network namespace that exists already, such as /proc/self/ns/net, for as long as the test.
 func Adopt(t testing.TB, name, path string) *Namespace {
 	t.Helper()
-	skipUndecided(t)
+	SkipUndecided(t)
 	file, err := os.Open(path)
 	if err != nil {
 		t.Fatal(err)
