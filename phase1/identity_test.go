@@ -36,7 +36,7 @@ func TestGuestMAC(t *testing.T) {
 			}
 			before := settled(t, n)
 			own := linkField(t, n, "eth0", "address")
-			carrier := func() string { return n.World.ExecWithSys("cat", "/sys/class/net/pod/carrier_changes") }
+			carrier := func() string { return n.World.Exec("cat", "/sys/class/net/pod/carrier_changes") }
 			changes := carrier()
 			c := config(n, b)
 			quiet := n.World.Sniff(t)

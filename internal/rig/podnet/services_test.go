@@ -37,6 +37,7 @@ func TestSocketServices(t *testing.T) {
 	nstest.Need(t, "iptables")
 	nstest.NeedTaps(t)
 	nstest.NeedRoot(t, "bpf(2) needs capabilities of the machine's root")
+	nstest.SkipUndecided(t)
 	if os.Getenv(inCgroup) == "" {
 		runInCgroup(t)
 		return

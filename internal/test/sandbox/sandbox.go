@@ -169,6 +169,7 @@ fi
 mkdir -p /run/netns
 mkdir -p -m 700 /run/guestwire.lock # others may start at this moment; it stays on the machine, where Setup wants it so
 mount -t tmpfs -o mode=755 guestwire /run/netns
+mount --make-shared /run/netns # as ip-netns(8) does: programs in a mount namespace of their own see the names that come later
 mount -t tmpfs -o mode=700 guestwire /run/guestwire.lock
 if mkdir -p /dev/net 2>/dev/null; then
 	mount -t tmpfs -o mode=755 guestwire /dev/net
