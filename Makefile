@@ -10,7 +10,8 @@ MODULES := . examples internal/rig
 STATICCHECK := bin/staticcheck-v0.7.0
 GOTESTSUM := bin/gotestsum-v1.13.0
 
-# The packages with goroutines of their own: the race detector watches their tests.
+# The packages with goroutines of their own: the race detector watches their tests. Of phase1 it watches those with processes,
+# with calls at once and with logs; test-all has it watch all.
 RACE := ^$(MODULE)/(phase2|dhcp|guestwiretest|internal/kernel|internal/netns|internal/tap|internal/test|examples)(/|$$$$)
 
 # What the tests execute.
@@ -55,6 +56,7 @@ GO_TEST := go test -json -count=1 -p 3 -timeout 45m
 define TEST
 $(GO_TEST) -race $$(go list ./... ./examples/... | grep -E '$(RACE)')
 $(GO_TEST) ./phase1 $$(go list ./... | grep -vE '$(RACE)')
+$(GO_TEST) -race -run 'Launch|Once|FollowDrops|Progress' ./phase1
 endef
 
 define LAB
@@ -69,6 +71,7 @@ CRASH := ^(TestCrash|TestGenerated)$$
 define ALL
 $(TEST)
 $(LAB)
+$(GO_TEST) -race -timeout 2h ./phase1 -crash few
 $(GO_TEST) -timeout 2h -run '$(CRASH)' ./phase1 -crash all
 $(GO_TEST) -run '^TestCrash$$' ./examples/cni -crash all
 $(GO_TEST) ./internal/rig/guests -clients all
