@@ -4,7 +4,9 @@ import (
 	"errors"
 	"os"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -191,5 +193,35 @@ func TestInUseByOthers(t *testing.T) {
 	}
 	if links := n.Pod.IP("-br link"); strings.Contains(links, "eth0-") || !strings.Contains(links, "vpn0") {
 		t.Errorf("links are\n%s\nwant vpn0 and nothing of eth0's wiring", links)
+	}
+}
+
+// TestInUseByFork: a program that this process is starting has a copy of the tap's descriptor until it is executed. Teardown
+// waits for that. The test holds the lock that a fork holds, and such a copy.
+func TestInUseByFork(t *testing.T) {
+	t.Parallel()
+	n := nstest.NewNetwork(t)
+	before := settled(t, n)
+	c := config(n, infra.Redirect{})
+	setup(t, c)
+	files, closeTap := openTap(t, n, "eth0-tap", 1)
+	syscall.ForkLock.Lock()
+	copied, err := unix.FcntlInt(files[0].Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	closeTap()
+	done := make(chan error, 1)
+	go func() { done <- phase1.Teardown(t.Context(), c) }()
+	select {
+	case err := <-done:
+		t.Errorf("Teardown while a program is being started: %v; want it to wait", err)
+		done <- nil
+	case <-time.After(200 * time.Millisecond): // without the wait Teardown takes some milliseconds
+	}
+	unix.Close(copied)
+	syscall.ForkLock.Unlock()
+	if err := errors.Join(err, <-done); err != nil {
+		t.Fatal(err)
+	}
+	if err := difference(before, settled(t, n)); err != nil {
+		t.Error(err)
 	}
 }

@@ -13,7 +13,6 @@ import (
 	"log/slog"
 	"net/netip"
 	"sync"
-	"syscall"
 	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
@@ -177,11 +176,6 @@ func (g *Guest) Close() error {
 		e.Abort() // while the reset can still be sent
 	}
 	err := g.config.Port.Close()
-	// A process that another goroutine starts has a copy of the tap's descriptor until it executes its program, and a Teardown
-	// in that moment would find the tap in use.
-	syscall.ForkLock.RLock()
-	//lint:ignore SA2001 to wait is all that is wanted
-	syscall.ForkLock.RUnlock()
 	g.tasks.Wait()
 	g.stack.Destroy()
 	if err != nil {
