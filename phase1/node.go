@@ -221,11 +221,20 @@ func (p progress) say(format string, args ...any) {
 	}
 }
 
-// during says the text if what begins now has not ended, by a call of the returned function, before it is slow.
+// during says the text if what begins now has not ended, by a call of the returned function, before it is slow. The returned
+// function is called once; when it returns, the text is not being said any more.
 func (p progress) during(format string, args ...any) (end func()) {
 	if p == nil {
 		return func() {}
 	}
-	t := time.AfterFunc(slow, func() { p.say(format, args...) })
-	return func() { t.Stop() }
+	said := make(chan struct{})
+	t := time.AfterFunc(slow, func() {
+		defer close(said)
+		p.say(format, args...)
+	})
+	return func() {
+		if !t.Stop() {
+			<-said
+		}
+	}
 }
