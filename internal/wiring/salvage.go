@@ -99,7 +99,9 @@ func (s *salvage) shownNIC() (was netstate.Link, there bool) {
 	if s.traits.offStack {
 		takeBack(&s.j.Found, was)
 	}
-	if was.AddrGen == netstate.AddrGenNone && !s.traits.routes && !s.traits.direct && !s.takeMAC(&was) {
+	// A NIC without IPv6 that the guest's MAC was given to looks the same.
+	silent := was.AddrGen == netstate.AddrGenNone || was.AddrGen == netstate.AddrGenNoIPv6 && !s.traits.whole
+	if silent && !s.traits.routes && !s.traits.direct && !s.takeMAC(&was) {
 		s.lose("whether %s made IPv6 addresses of its MAC, or of another one: ip link set %[1]s down; ip link set %[1]s address MAC addrgenmode eui64; ip link set %[1]s up", was.Name)
 	}
 	return was, true

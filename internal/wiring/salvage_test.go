@@ -133,3 +133,18 @@ func TestSalvageStandby(t *testing.T) {
 		})
 	}
 }
+
+// TestSalvageMACWithoutIPv6: no address says which MAC a NIC without IPv6 had before it got the guest's, so it is lost in words.
+func TestSalvageMACWithoutIPv6(t *testing.T) {
+	found := flannelWith(func(s *netstate.Snapshot) {
+		s.Links[1].MTU, s.Links[1].AddrGen = 1200, netstate.AddrGenNoIPv6
+		s.Addresses = slices.DeleteFunc(s.Addresses, func(a netstate.Address) bool { return a.Prefix.Addr().Is6() })
+		s.Routes = slices.DeleteFunc(s.Routes, func(r netstate.Route) bool { return r.Destination.Addr().Is6() })
+	})
+	spec := redirect()
+	spec.Binding = infra.Redirect{MAC: mac(0x77)}
+	j := salvage(t, wire(t, newPlan(t, found, spec), found), "eth0", nil)
+	if !slices.ContainsFunc(j.Lost, func(l string) bool { return strings.Contains(l, "address MAC") }) {
+		t.Errorf("the guest's MAC stays, and lost is %q", j.Lost)
+	}
+}
