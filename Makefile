@@ -54,8 +54,8 @@ STOCK_TEST = GUESTWIRE_SELECT=$(SELECT) internal/rig/stockkernel/test.sh
 GO_TEST := go test -json -count=1 -p 3 -timeout 45m
 
 define TEST
-$(GO_TEST) -race $$(go list ./... ./examples/... | grep -E '$(RACE)')
-$(GO_TEST) ./phase1 $$(go list ./... | grep -vE '$(RACE)')
+packages=$$(go list ./... ./examples/... | grep -E '$(RACE)') && $(GO_TEST) -race $$packages
+packages=$$(go list ./... | grep -vE '$(RACE)') && $(GO_TEST) ./phase1 $$packages
 $(GO_TEST) -race -run 'Launch|Once|FollowDrops|Progress' ./phase1
 endef
 

@@ -2,7 +2,7 @@
 # report.sh NAME reads commands, one a line, and runs each, whatever became of the others. They print what "go test -json"
 # prints. The script shows how each package ended, what failed, the ten slowest tests, the time since STARTED, which make
 # sets, and why tests were skipped. The last line is "N passed, N failed, N skipped". A test with subtests is counted through
-# them. The script fails if a command or a test does, or if the run has changed /etc/resolv.conf. bin/NAME.json has all that
+# them. The script fails if a command or a test does, if no test passed, or if the run has changed /etc/resolv.conf. bin/NAME.json has all that
 # the commands printed.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit
@@ -54,7 +54,8 @@ awk -v status=$status '
 	}
 	END {
 		for (text in reasons) print "skipped " reasons[text] ": " text
-		if (status && !failed) failed = 1
+		if ((status || !passed) && !failed) failed = 1
 		print passed + 0 " passed, " failed + 0 " failed, " skipped + 0 " skipped"
-	}' "bin/$name.json"
+		exit failed > 0
+	}' "bin/$name.json" || status=1
 exit $status
