@@ -606,6 +606,9 @@ func TestEcho(t *testing.T) {
 func TestMaxConnections(t *testing.T) {
 	t.Parallel()
 	eachFirewall(t, func(t *testing.T, firewall string) {
+		if firewall == cache.FirewallNFTables {
+			nstest.KernelDecides(t, "how it counts connections")
+		}
 		s := newScene(t)
 		const most = 12
 		s.wire(t, "guest", config(s.Network, infra.Masquerade{MaxConnections: most, Firewall: firewall}))

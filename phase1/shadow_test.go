@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/test/frames"
@@ -86,6 +87,9 @@ func in(t *testing.T, n *nstest.Namespace, f func() error) {
 // it.
 func TestShadowedConnection(t *testing.T) {
 	eachFirewall(t, func(t *testing.T, firewall string) {
+		if firewall == cache.FirewallNFTables {
+			nstest.KernelDecides(t, "source ports of a masquerade")
+		}
 		n := nstest.NewNetwork(t)
 		type standing struct {
 			name         string
