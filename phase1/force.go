@@ -36,6 +36,11 @@ func ForceTeardown(ctx context.Context, c Config) (lost []string, err error) {
 			return err
 		}
 		if j != nil {
+			if j.Salvaged && j.Spec.State == "" && c.State != "" { // the interrupted call knew no record
+				if j.Spec.State, err = realState(c.State); err != nil {
+					return err
+				}
+			}
 			if err := j.checkState(c.State); err != nil {
 				return err
 			}

@@ -362,6 +362,31 @@ func TestForceTeardownInterrupted(t *testing.T) {
 	}
 }
 
+// TestForceTeardownNamesState: a call without State is interrupted. The next one names the State, as the first one advises, and
+// the record is removed.
+func TestForceTeardownNamesState(t *testing.T) {
+	t.Parallel()
+	n := nstest.NewNetwork(t)
+	c := config(n, infra.Bridge{})
+	setup(t, c)
+	harmJournal(t, n, "removed")
+	n.Pod.IP("link del eth0")
+	n.Pod.IP("link add eth0 type bridge")
+	nameless := c
+	nameless.State = ""
+	if lost, err := phase1.ForceTeardown(t.Context(), nameless); err == nil || !slices.ContainsFunc(lost, func(l string) bool { return strings.HasPrefix(l, ofDirectory) }) {
+		t.Fatalf("%q, %v: the name is taken, and the record's place is not known", lost, err)
+	}
+	n.Pod.IP("link del eth0")
+	if _, err := phase1.ForceTeardown(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	if err := nothingOfOurs(n); err != nil {
+		t.Error(err)
+	}
+	filesAreGone(t, n)
+}
+
 // TestForceTeardownIPTables removes the rules of a masquerade by iptables, and leaves those of others.
 func TestForceTeardownIPTables(t *testing.T) {
 	t.Parallel()
