@@ -76,13 +76,13 @@ func (n node) readJournal(namespace, nic string) (*journal, error) {
 		return nil, unusable{fmt.Errorf("journal %s: %w: the file is damaged, and how the namespace was before Setup is not known; Teardown by force does without it", path, err)}
 	}
 	if head.Version != journalVersion {
-		return nil, unusable{fmt.Errorf("journal %s: version %d, and this program reads %d: use the version of guestwire that wrote it", path, head.Version, journalVersion)}
+		return nil, unusable{fmt.Errorf("journal %s: version %d, and this program reads %d: use the version of guestwire that wrote it, or Teardown by force, which does without it", path, head.Version, journalVersion)}
 	}
 	var j journal
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields() // what they say would be lost
 	if err := d.Decode(&j); err != nil {
-		return nil, unusable{fmt.Errorf("journal %s: %w: use the version of guestwire that wrote it", path, err)}
+		return nil, unusable{fmt.Errorf("journal %s: %w: use the version of guestwire that wrote it, or Teardown by force, which does without it", path, err)}
 	}
 	return &j, nil
 }

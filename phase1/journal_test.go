@@ -168,8 +168,8 @@ func TestRecordOfAnotherVersion(t *testing.T) {
 	}
 	const says = "use the version of guestwire that wrote it"
 	var drift *phase1.DriftError
-	if err := phase1.Check(t.Context(), c); !errors.As(err, &drift) || len(drift.Differs) != 1 || drift.Differs[0].Kind != "record" || !strings.Contains(err.Error(), says) {
-		t.Errorf("Check: %v, want drift of the record, and %q", err, says)
+	if err := phase1.Check(t.Context(), c); !errors.As(err, &drift) || len(drift.Differs) != 1 || drift.Differs[0].Kind != "record" || !strings.Contains(err.Error(), says) || len(drift.Missing) > 0 {
+		t.Errorf("Check: %v, want drift of the record, %q, and no repair, as Setup refuses", err, says)
 	}
 	if err := setupAlone(t.Context(), c); !errors.Is(err, infra.ErrWired) || !strings.Contains(err.Error(), says) {
 		t.Errorf("Setup: %v, want ErrWired, and %q", err, says)

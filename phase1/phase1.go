@@ -58,7 +58,7 @@ type Config struct {
 	// back, as far as the kernel still knows it. Other calls ignore Discard.
 	Discard bool
 	// Progress is told in words what a call waits for, once it takes longer than a second, and what Teardown
-	// found not to be there. It may be called on another goroutine. Nil is allowed.
+	// found not to be there. It may be called on another goroutine, and the call waits for it to return. Nil is allowed.
 	Progress func(text string)
 	infra.Spec
 }
@@ -86,7 +86,7 @@ type DriftError struct {
 	NIC string `json:"nic"`
 	// Differs says what is otherwise: "eth0-tap is no port of eth0-br".
 	Differs []infra.Difference `json:"differs"`
-	// Missing are the operations that would repair it; Setup carries them out.
+	// Missing are the operations that would repair it; Setup carries them out. None: Setup refuses, as Differs says.
 	Missing []infra.Step `json:"missing"`
 }
 
@@ -96,7 +96,9 @@ func (e *DriftError) Error() string {
 	for _, d := range e.Differs {
 		b.WriteString("\n  " + d.Text)
 	}
-	b.WriteString("\nSetup would repair it by:")
+	if len(e.Missing) > 0 {
+		b.WriteString("\nSetup would repair it by:")
+	}
 	for _, s := range e.Missing {
 		b.WriteString("\n  " + s.Command)
 	}

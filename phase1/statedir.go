@@ -151,7 +151,11 @@ func (s *session) checkRecord() error {
 	}
 	if r.Version != 0 && r.Version != cache.Version {
 		way := "use the version of guestwire that wrote it"
-		if r.Namespace != "" {
+		switch r.Namespace {
+		case "":
+		case s.identity.Name():
+			way += ", or take the NIC down (Teardown)"
+		default:
 			way += ", or call Forget if the namespace " + r.Namespace + " is gone"
 		}
 		return fmt.Errorf("NIC %s: %w by another version of guestwire, which wrote %s (version %d, and this program reads %d): %s",
