@@ -20,11 +20,22 @@ import (
 // What is there already has to be the same in all properties, so the namespace is read: IPv6 also refuses a route with
 // the destination, metric and next hop of a route that has another MTU.
 func (n *Namespace) withoutOvertaken(ops []netstate.Op, failures []failure) ([]failure, error) {
-	var now netstate.Snapshot
-	if slices.ContainsFunc(failures, func(f failure) bool { return errors.Is(f.err, unix.EEXIST) }) {
-		if err := errors.Join(n.readAddresses(&now), n.readRoutes(&now)); err != nil {
-			return failures, fmt.Errorf("read the namespace after a failure: %w", err)
+	// The answer counts for what is removed, and not the namespace: a route that comes late may be there by now.
+	failures = slices.DeleteFunc(failures, func(f failure) bool {
+		switch ops[f.message].(type) {
+		case netstate.RouteDel:
+			return errors.Is(f.err, unix.ESRCH)
+		case netstate.AddressDel:
+			return errors.Is(f.err, unix.EADDRNOTAVAIL)
 		}
+		return false
+	})
+	if !slices.ContainsFunc(failures, func(f failure) bool { return errors.Is(f.err, unix.EEXIST) }) {
+		return failures, nil
+	}
+	var now netstate.Snapshot
+	if err := errors.Join(n.readAddresses(&now), n.readRoutes(&now)); err != nil {
+		return failures, fmt.Errorf("read the namespace after a failure: %w", err)
 	}
 	return slices.DeleteFunc(failures, func(f failure) bool {
 		switch o := ops[f.message].(type) {
@@ -32,11 +43,6 @@ func (n *Namespace) withoutOvertaken(ops []netstate.Op, failures []failure) ([]f
 			return errors.Is(f.err, unix.EEXIST) && slices.ContainsFunc(now.Routes, o.Route.Same)
 		case netstate.AddressAdd:
 			return errors.Is(f.err, unix.EEXIST) && slices.ContainsFunc(now.Addresses, o.Address.Same)
-		// The answer counts for what is removed, and not the namespace: a route that comes late may be there by now.
-		case netstate.RouteDel:
-			return errors.Is(f.err, unix.ESRCH)
-		case netstate.AddressDel:
-			return errors.Is(f.err, unix.EADDRNOTAVAIL)
 		}
 		return false
 	}), nil
