@@ -64,6 +64,7 @@ $(GO_TEST) ./internal/rig/guests ./internal/rig/podnet ./internal/rig/...
 $(STOCK_TEST) phase1 -crash few -test.v=test2json | go tool test2json -t -p debian/phase1
 $(STOCK_TEST) internal/rig/podnet -test.v=test2json | go tool test2json -t -p debian/podnet
 $(STOCK_TEST) internal/tap -test.v=test2json | go tool test2json -t -p debian/tap
+$(STOCK_TEST) internal/firewall -test.v=test2json | go tool test2json -t -p debian/firewall
 endef
 
 CRASH := ^(TestCrash|TestGenerated)$$
