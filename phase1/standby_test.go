@@ -8,8 +8,12 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/netns"
+	"github.com/guestwire/guestwire/internal/tap"
 	"github.com/guestwire/guestwire/internal/test/guest"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 	"github.com/guestwire/guestwire/phase1"
@@ -266,4 +270,40 @@ func TestStandbyWithoutTap(t *testing.T) {
 	}
 	check(t, c)
 	teardown(t, n, c, before)
+}
+
+// TestStandbyTapType: on standby the tap is down, and its owner changes its type (TUNSETLINK; the kernel refuses it to the port of a bridge).
+// Check says so, and Setup makes the tap again.
+func TestStandbyTapType(t *testing.T) {
+	t.Parallel()
+	s := newSide(t, infra.Redirect{})
+	setup(t, s.c)
+	wired := wiring(settled(t, s.Network))
+	s.deactivate(t, 1)
+	err := netns.Do(s.Pod.File, func() error {
+		f, err := tap.Open("eth0-tap")
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		return unix.IoctlSetInt(int(f.Fd()), unix.TUNSETLINK, unix.ARPHRD_PPP)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if link := s.Pod.IP("-o link show eth0-tap"); !strings.Contains(link, "link/ppp") {
+		t.Fatalf("the tap has its type still: %s", link)
+	}
+	var drift *phase1.DriftError
+	if err := phase1.Check(t.Context(), s.c); !errors.As(err, &drift) || !strings.Contains(err.Error(), "tap eth0-tap is no Ethernet link any more") {
+		t.Errorf("Check says %v, want a DriftError", err)
+	}
+	setup(t, s.c)
+	s.looks(t, true, 1)
+	if _, err := phase1.Activate(t.Context(), s.c, phase1.Other{Gone: true}); err != nil {
+		t.Fatal(err)
+	}
+	nstest.Eventually(t, func() error { return difference(wired, wiring(s.Pod.Dump())) })
+	s.serves(t)
+	teardown(t, s.Network, s.c, s.before)
 }

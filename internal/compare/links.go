@@ -53,7 +53,7 @@ func placeLinks(want State, now netstate.Snapshot, ours []netstate.Link) State {
 			continue
 		}
 		at := slices.IndexFunc(ours, func(o netstate.Link) bool {
-			return o.Name == l.Name && o.Kind == l.Kind && reflect.DeepEqual(o.Tap, l.Tap)
+			return o.Name == l.Name && o.Kind == l.Kind && o.Ethernet && reflect.DeepEqual(o.Tap, l.Tap)
 		})
 		if at >= 0 {
 			index[l.Index] = ours[at].Index
