@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"strings"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -95,17 +94,16 @@ func removeAddressFilter(fd int, name string) error {
 	return nil
 }
 
-// Clear removes the address filter that an earlier process left at a tap which another process is about to open.
-// MultiQueue says that the tap has several queues. A tap that a process has open is left alone, and so is one by which
-// no process has ever sent a frame: to open the tap for a moment could keep the other process from opening it. The
-// errors are those of Open, but for unix.EBUSY.
+// Clear removes the address filter that an earlier process left at a tap which another process is about to open. MultiQueue
+// says that the tap has several queues. A tap that a process has open is left alone. Clear opens the tap for a moment, in which
+// another process cannot open it. The errors are those of Open, but for unix.EBUSY.
 func Clear(name string, multiQueue bool) error {
-	used, err := wasUsed(name)
-	if err != nil {
-		return fmt.Errorf("tap %s: %w", name, err)
+	if err := checkExists(name); err != nil {
+		return err
 	}
-	if !used || hasReader(name) {
-		return nil
+	// Of a tap that is down the kernel does not tell its reader, and lets a second process have queues.
+	if _, attached, err := Queues(name); err != nil || attached > 0 || hasReader(name) {
+		return err
 	}
 	flags := uint16(unix.IFF_TAP | unix.IFF_NO_PI)
 	if multiQueue {
@@ -119,21 +117,6 @@ func Clear(name string, multiQueue bool) error {
 		return err
 	}
 	return errors.Join(removeAddressFilter(fd, name), unix.Close(fd))
-}
-
-// wasUsed says whether a process has sent a frame by the tap: the kernel has received one from the link (proc_net(5)).
-func wasUsed(name string) (bool, error) {
-	links, err := os.ReadFile("/proc/thread-self/net/dev")
-	if err != nil {
-		return false, err
-	}
-	for line := range strings.Lines(string(links)) {
-		link, counters, _ := strings.Cut(line, ":")
-		if field := strings.Fields(counters); strings.TrimSpace(link) == name && len(field) > 1 {
-			return field[1] != "0", nil // octets, frames, ...
-		}
-	}
-	return false, fmt.Errorf("no such link in this network namespace: %w", fs.ErrNotExist)
 }
 
 // hasReader says whether a process has the tap open. ETHTOOL_GLINK makes the kernel look now (linkwatch_sync_dev): before
