@@ -11,7 +11,7 @@ import (
 // NIC goes away when the function is bound to vfio-pci, and the wiring stands without it. libvirt sets MAC
 // and VLAN at the card, which takes CAP_NET_ADMIN in the machine's own namespace.
 type SRIOV struct {
-	// PCI is the function's address, of the form 0000:03:10.1; empty: the NIC's (from Linux 5.14 on).
+	// PCI is the function's address, of the form 0000:03:10.1; empty: the NIC's.
 	PCI string `json:"pci,omitempty"`
 	// MAC is the guest's; zero: the NIC's.
 	MAC cache.MAC `json:"mac,omitzero"`

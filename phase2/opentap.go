@@ -94,7 +94,7 @@ func checkNamespace(name string) error {
 	return nil
 }
 
-// namespaceCookie is that of the calling thread's namespace; 0 before Linux 5.14.
+// namespaceCookie is that of the calling thread's namespace; 0: the kernel does not tell.
 func namespaceCookie() uint64 {
 	s, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

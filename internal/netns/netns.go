@@ -22,7 +22,7 @@ type Identity struct {
 	BootID string `json:"bootID"` // of /proc/sys/kernel/random/boot_id
 	Device uint64 `json:"device"`
 	Inode  uint64 `json:"inode"`
-	// Cookie is unique within a boot, while the kernel reuses inode numbers; 0 before Linux 5.14.
+	// Cookie is unique within a boot, while the kernel reuses inode numbers; 0: not read.
 	Cookie uint64 `json:"cookie,omitempty"`
 }
 
@@ -65,7 +65,8 @@ func bootID() (string, error) {
 }
 
 // AddCookie sets the Cookie to that of the calling thread's namespace (SO_NETNS_COOKIE). Call it in the
-// namespace that the identity belongs to.
+// namespace that the identity belongs to. A kernel before Linux 5.14 has none, and the journal of a namespace that is gone could
+// be taken for that of a new one.
 func (i *Identity) AddCookie() error {
 	s, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -73,7 +74,10 @@ func (i *Identity) AddCookie() error {
 	}
 	defer unix.Close(s)
 	i.Cookie, err = unix.GetsockoptUint64(s, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
-	if err != nil && err != unix.ENOPROTOOPT {
+	if err == unix.ENOPROTOOPT {
+		err = fmt.Errorf("this kernel cannot tell a namespace from an earlier one: guestwire needs Linux 5.14 or a later version: %w", err)
+	}
+	if err != nil {
 		return fmt.Errorf("cookie of the namespace: %w", err)
 	}
 	return nil
@@ -110,12 +114,6 @@ func IsFirst(ns *os.File) (bool, error) {
 		return false, nil
 	}
 	_, err := os.Stat("/proc/sys/net/core/netdev_budget")
-	if errors.Is(err, fs.ErrNotExist) && i.Cookie == 0 {
-		// Every namespace has this one, unless /proc/sys is masked.
-		if _, err := os.Stat("/proc/sys/net/core/somaxconn"); err != nil {
-			return false, fmt.Errorf("whether namespace %s is the machine's own: %w", ns.Name(), err)
-		}
-	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return false, err
 	}

@@ -3,7 +3,12 @@ package netns_test
 import (
 	"errors"
 	"os"
+	"runtime"
+	"strings"
 	"testing"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/test/nstest"
@@ -59,5 +64,35 @@ func TestIdentify(t *testing.T) {
 	defer f.Close()
 	if id, err := netns.Identify(f); err != nil || id.Inode == 0 || len(id.BootID) != 36 {
 		t.Errorf("identity %+v, %v", id, err)
+	}
+}
+
+// TestNoCookie: a kernel without cookies is refused. A filter of this thread's system calls stands in for one.
+func TestNoCookie(t *testing.T) {
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread()             // never unlocked: the thread ends with the goroutine
+		const number, option = 0, 16 + 2*8 // struct seccomp_data of linux/seccomp.h: nr, the third argument's low half
+		filter := []unix.SockFilter{
+			{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: number},
+			{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.SYS_GETSOCKOPT, Jf: 3},
+			{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: option},
+			{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.SO_NETNS_COOKIE, Jf: 1},
+			{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ERRNO | uint32(unix.ENOPROTOOPT)},
+			{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW},
+		}
+		program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
+		err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+		if err == nil {
+			err = unix.Prctl(unix.PR_SET_SECCOMP, unix.SECCOMP_MODE_FILTER, uintptr(unsafe.Pointer(&program)), 0, 0)
+		}
+		if err != nil {
+			t.Error(err)
+		}
+		var id netns.Identity
+		done <- id.AddCookie()
+	}()
+	if err := <-done; !errors.Is(err, unix.ENOPROTOOPT) || !strings.Contains(err.Error(), "Linux 5.14") {
+		t.Errorf("error %v, want ENOPROTOOPT, and the version that is needed", err)
 	}
 }

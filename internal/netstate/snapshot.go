@@ -87,8 +87,7 @@ type Link struct {
 
 	// Mode is the mode of a macvlan or macvtap ("passthru", ...); empty for other kinds.
 	Mode string `json:"mode,omitempty"`
-	// PCI is the PCI address of the link's device, of the form 0000:03:10.1; empty: the link is no PCI device,
-	// or the kernel does not tell (before 5.14).
+	// PCI is the PCI address of the link's device, of the form 0000:03:10.1; empty: the link is no PCI device.
 	PCI string `json:"pci,omitempty"`
 	// Tap is nil for a link that is no tap.
 	Tap *Tap `json:"tap,omitempty"`

@@ -24,7 +24,7 @@ func (b sriov) wire(p *Plan, nic netstate.Link) error {
 	case b.PCI == "" && nic.Index == 0:
 		return p.noNIC(": name one of them, or in binding.sriov the function's pci and mac")
 	case b.PCI == "" && nic.PCI == "":
-		return &infra.RefusedError{NIC: nic.Name, Binding: b.Kind(), Reason: "it is no PCI device, or the kernel is older than 5.14 and does not tell: " + field + "pci can name one"}
+		return &infra.RefusedError{NIC: nic.Name, Binding: b.Kind(), Reason: "it is no PCI device: " + field + "pci can name one"}
 	case b.PCI == "":
 		b.PCI = nic.PCI
 	case nic.PCI != "" && !strings.EqualFold(nic.PCI, b.PCI):
