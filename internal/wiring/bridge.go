@@ -30,12 +30,7 @@ func (b bridge) wire(p *Plan, nic netstate.Link) error {
 	if err := p.checkBridge(nic); err != nil {
 		return err
 	}
-	var special []netstate.Route // few, if any: looked at before all routes are
-	for _, r := range p.found.Routes {
-		if r.Type > netstate.RouteUnicast && r.Type <= netstate.RouteMulticast {
-			special = append(special, r)
-		}
-	}
+	special := p.specialRoutes()
 	for _, r := range p.found.Routes {
 		if !r.Uses(nic.Index) {
 			continue
@@ -134,8 +129,18 @@ func (p *Plan) insteadOfBridge(nic netstate.Link) string {
 	return p.insteadOfFrames(nic)
 }
 
-// whyLost says why the kernel would refuse the route through the NIC when Teardown adds it again; empty: the
-// kernel would not. Special are the routes of type local, broadcast, anycast and multicast.
+// specialRoutes are the routes of type local, broadcast, anycast and multicast: few, if any, and looked at before all routes are.
+func (p *Plan) specialRoutes() (special []netstate.Route) {
+	for _, r := range p.found.Routes {
+		if r.Type > netstate.RouteUnicast && r.Type <= netstate.RouteMulticast {
+			special = append(special, r)
+		}
+	}
+	return special
+}
+
+// whyLost says why the kernel would refuse the route through the NIC when it is added again; empty: the
+// kernel would not.
 func (p *Plan) whyLost(r netstate.Route, nic netstate.Link, special []netstate.Route) string {
 	switch {
 	case nexthopObject(r):

@@ -2,6 +2,7 @@ package wiring_test
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -457,6 +458,12 @@ func TestOwnGateway(t *testing.T) {
 		_, err := wiring.NewPlan(flannelWith(c.edit), bridge())
 		if (err != nil) != c.refused || c.refused && !strings.Contains(err.Error(), "which another route gives to the namespace itself") {
 			t.Errorf("%s: %v, want a refusal %t", c.name, err, c.refused)
+		}
+		plan, err := wiring.NewPlan(flannelWith(c.edit), infra.Spec{NIC: "eth0", Binding: infra.Routed{}, Owner: launcher})
+		if err != nil {
+			t.Errorf("%s: routed: %v", c.name, err)
+		} else if warned := strings.Contains(fmt.Sprint(plan.Record.Warnings), "the namespace itself, and stays as it is"); warned != c.refused {
+			t.Errorf("%s: routed: warnings %q, want one of the route %t", c.name, plan.Record.Warnings, c.refused)
 		}
 	}
 }

@@ -227,9 +227,10 @@ func (p *Plan) handOver(nic, tap netstate.Link, r routing) {
 		p.wanted.Routes = append(p.wanted.Routes, to)
 		p.wanted.Neighbours = append(p.wanted.Neighbours, netstate.Neighbour{Link: tap.Index, Address: addr, MAC: p.Record.MAC, Permanent: true})
 	}
+	special := p.specialRoutes()
 	for _, route := range p.found.Routes {
 		if route.Uses(nic.Index) && route.Type == netstate.RouteUnicast {
-			p.resource(nic, route, r)
+			p.resource(nic, route, r, special)
 		}
 	}
 }
@@ -238,22 +239,24 @@ func (p *Plan) handOver(nic, tap netstate.Link, r routing) {
 // adds its own route, and then others with the address as their source, if its own route is the first.
 const metricTap = 1
 
-// resource wants the route of the NIC with a source that is the namespace's. Routes that change by themselves are left alone.
-func (p *Plan) resource(nic netstate.Link, route netstate.Route, r routing) {
+// resource wants the route of the NIC with a source that is the namespace's. Routes that change by themselves are left alone, and
+// so are those that the kernel would not add again.
+func (p *Plan) resource(nic netstate.Link, route netstate.Route, r routing, special []netstate.Route) {
 	v4 := route.Destination.Addr().Is4()
 	fromGuest := slices.Contains(r.own4, route.PrefSrc) || slices.Contains(r.own6, route.PrefSrc)
-	shared := slices.ContainsFunc(route.Hops, func(h netstate.Hop) bool { return h.Link != nic.Index })
+	lost := p.whyLost(route, nic, special)
+	if slices.ContainsFunc(route.Hops, func(h netstate.Hop) bool { return h.Link != nic.Index }) {
+		lost = "leads through other links too"
+	}
 	switch {
-	case nexthopObject(route) || shared:
-		if v4 || fromGuest {
-			p.warn("the route to %v leads through other links too, or uses a nexthop object: the namespace's own packets get the guest's address there, and no answers", route.Destination)
-		}
+	case lost != "" && (fromGuest || v4):
+		p.warn("the route to %v %s, and stays as it is: the namespace's own packets get the guest's address there, and no answers", route.Destination, lost)
 	case fromGuest || v4 && !route.PrefSrc.IsValid() && r.hop4.IsValid():
 		p.wanted.Not.Routes = append(p.wanted.Not.Routes, route)
 		route.PrefSrc = r.hop(route.Destination.Addr())
 		p.put.Routes = append(p.put.Routes, route)
 		p.wanted.Routes = append(p.wanted.Routes, route)
-	case route.Protocol != netstate.ProtocolRA && route.ExpiresSeconds == 0:
+	case lost == "" && route.Protocol != netstate.ProtocolRA && route.ExpiresSeconds == 0:
 		p.wanted.Routes = append(p.wanted.Routes, route)
 	}
 }
