@@ -50,6 +50,10 @@ func main() {
 		fmt.Fprintf(os.Stderr, "quickstart: %q is no flag; quickstart -help tells more\n", flag.Arg(0))
 		os.Exit(2)
 	}
+	if os.Geteuid() != 0 {
+		fmt.Fprintln(os.Stderr, "quickstart: it makes namespaces and links, and needs root: sudo make demo")
+		os.Exit(1)
+	}
 	if err := sandbox.Enter(); err != nil {
 		fmt.Fprintln(os.Stderr, "quickstart:", err)
 		os.Exit(1)
