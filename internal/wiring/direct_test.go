@@ -4,7 +4,6 @@ import (
 	"errors"
 	"net/netip"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/guestwire/guestwire/cache"
@@ -126,62 +125,6 @@ func TestTwoPassts(t *testing.T) {
 	}
 	mustApply(t, k, mustUndo(t, second, k))
 	same(t, "given back", text(t, boot(found).s), text(t, k.s))
-}
-
-func TestDirectRefused(t *testing.T) {
-	passt := func(ports ...infra.Ports) infra.Spec { return direct(infra.Passt{Ports: ports}) }
-	for _, c := range []struct {
-		name  string
-		found netstate.Snapshot
-		spec  infra.Spec
-		field string // empty: a *infra.RefusedError
-		words string // separated by |, all of which the text has
-	}{
-		{"macvtap on a veth", flannel(), direct(infra.Macvtap{}), "", "macvtap binding on eth0|veth|bridge would work"},
-		{"macvtap on hardware", function(), direct(infra.Macvtap{}), "", "card of the machine|macvtap|bridge would work"},
-		{"macvtap on an ipvlan", flannelWith(func(s *netstate.Snapshot) { s.Links[1].Kind = "ipvlan" }), direct(infra.Macvtap{}), "", "ipvlan|redirect would work"},
-		{"bridge on a macvtap", macvtapWith(unchanged), bridge(), "", "bridge binding on eth0|no bridge's port|macvtap would work"},
-		{"function of a veth", flannel(), direct(infra.SRIOV{}), "", "sriov binding on eth0|no PCI device|binding.sriov.pci"},
-		{"another function", function(), direct(infra.SRIOV{PCI: "0000:03:10.2"}), "binding.sriov.pci", "0000:03:10.2|eth0 is 0000:03:10.1|leave it out"},
-		{"function without form", flannel(), direct(infra.SRIOV{PCI: "3:10.1"}), "binding.sriov.pci", "want the form 0000:03:10.1"},
-		{"function without MAC", flannel(), withSpec(direct(infra.SRIOV{PCI: "0000:03:10.2"}), func(s *infra.Spec) { s.NIC = "net1" }), "binding.sriov.mac", "net1 is not there to take it from"},
-		{"group MAC of a function", function(), direct(infra.SRIOV{MAC: cache.MAC{1}}), "binding.sriov.mac", "01:00:00:00:00:00"},
-		{"VLAN", function(), direct(infra.SRIOV{VLAN: 4095}), "binding.sriov.vlan", "4095|4094"},
-		{"model of a function", function(), withSpec(direct(infra.SRIOV{}), func(s *infra.Spec) { s.Device.Model = "virtio" }), "device.model", "leave it out"},
-		{"queues of a function", function(), withSpec(direct(infra.SRIOV{}), func(s *infra.Spec) { s.Queues = 2 }), "queues", "no tap"},
-		{"passt without an address", passtWith(func(s *netstate.Snapshot) { s.Addresses = nil }), direct(infra.Passt{}), "", "passt binding on eth0|no address|bridge would work"},
-		{"passt and SCTP", passtWith(unchanged), passt(infra.Ports{First: 80}, infra.Ports{First: 80, Protocol: "sctp"}), "binding.passt.ports[1]", "sctp|masquerade"},
-		{"passt and overlapping ports", passtWith(unchanged), passt(infra.Ports{First: 80}, infra.Ports{First: 70, Last: 90}), "binding.passt.ports[1]", "overlaps"},
-		{"passt and no port", passtWith(unchanged), passt(infra.Ports{}), "binding.passt.ports[0]", "port 0"},
-		{"group MAC of passt", passtWith(unchanged), direct(infra.Passt{MAC: cache.MAC{1}}), "binding.passt.mac", "01:00:00:00:00:00"},
-		{"queues of passt", passtWith(unchanged), withSpec(passt(), func(s *infra.Spec) { s.Queues = 2 }), "queues", "no tap"},
-		{"vhost of passt", passtWith(unchanged), withSpec(passt(), func(s *infra.Spec) { s.Device.Driver = "vhost" }), "device.driver", "no tap"},
-		{"DNS of passt", passtWith(unchanged), withSpec(passt(), func(s *infra.Spec) { s.DNS = &cache.DNS{} }), "dns", "does not serve the guest"},
-		{"options of a macvtap", macvtapWith(unchanged), withSpec(direct(infra.Macvtap{}), func(s *infra.Spec) { s.Options.Hostname = "vm1" }), "options", "does not serve the guest"},
-		{"guard of a macvtap", macvtapWith(unchanged), withSpec(direct(infra.Macvtap{}), func(s *infra.Spec) { s.Guard.MACs = []cache.MAC{mac(9)} }), "guard", "macvtap|leave macs"},
-		{"open ports of passt", passtWith(unchanged), withSpec(passt(), func(s *infra.Spec) { s.Guard.Open = []infra.Ports{{First: 53}} }), "guard.open", "masquerade"},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			plan, err := wiring.NewPlan(c.found, c.spec)
-			if err == nil {
-				t.Fatalf("no refusal, but:\n%v", plan)
-			}
-			var field *cache.FieldError
-			var refused *infra.RefusedError
-			if isField := errors.As(err, &field); isField != (c.field != "") || isField && field.Field != c.field || !isField && !errors.As(err, &refused) {
-				t.Errorf("another kind of error: %T: %v", err, err)
-			}
-			for word := range strings.SplitSeq(c.words, "|") {
-				if !strings.Contains(err.Error(), word) {
-					t.Errorf("%q does not say %q", err, word)
-				}
-			}
-		})
-	}
-	missing := withSpec(direct(infra.SRIOV{}), func(s *infra.Spec) { s.NIC = "net1" })
-	if _, err := wiring.NewPlan(flannel(), missing); !errors.Is(err, infra.ErrNoNIC) {
-		t.Errorf("a function without NIC and address: %v, want ErrNoNIC", err)
-	}
 }
 
 // TestNothingOfOurs: such a wiring has no link and no table, so links and tables with its names belong to other

@@ -223,6 +223,26 @@ func TestRefused(t *testing.T) {
 		{"an address's network", lan4With(func(s *netstate.Snapshot) {
 			s.Addresses = append(s.Addresses, address("10.0.2.9/32"))
 		}), masquerade(), is(infra.ErrCollision), in4 + "|10.0.2.0/24|10.0.2.9"},
+
+		{"macvtap on a veth", flannel(), direct(infra.Macvtap{}), refused("macvtap", "bridge"), "macvtap binding on eth0|veth|bridge would work"},
+		{"macvtap on hardware", function(), direct(infra.Macvtap{}), refused("macvtap", "bridge"), "card of the machine|macvtap|bridge would work"},
+		{"macvtap on an ipvlan", flannelWith(func(s *netstate.Snapshot) { s.Links[1].Kind = "ipvlan" }), direct(infra.Macvtap{}), refused("macvtap", "redirect"), "ipvlan|redirect would work"},
+		{"bridge on a macvtap", macvtapWith(unchanged), bridge(), refused("bridge", "macvtap"), "bridge binding on eth0|no bridge's port|macvtap would work"},
+		{"function of a veth", flannel(), direct(infra.SRIOV{}), refused("sriov", ""), "sriov binding on eth0|no PCI device|binding.sriov.pci"},
+		{"another function", function(), direct(infra.SRIOV{PCI: "0000:03:10.2"}), field("binding.sriov.pci"), "0000:03:10.2|eth0 is 0000:03:10.1|leave it out"},
+		{"function without form", flannel(), direct(infra.SRIOV{PCI: "3:10.1"}), field("binding.sriov.pci"), "want the form 0000:03:10.1"},
+		{"function without MAC", flannel(), withSpec(direct(infra.SRIOV{PCI: "0000:03:10.2"}), func(s *infra.Spec) { s.NIC = "net1" }), field("binding.sriov.mac"), "net1 is not there to take it from"},
+		{"model of a function", function(), withSpec(direct(infra.SRIOV{}), func(s *infra.Spec) { s.Device.Model = "virtio" }), field("device.model"), "leave it out"},
+		{"queues of a function", function(), withSpec(direct(infra.SRIOV{}), func(s *infra.Spec) { s.Queues = 2 }), field("queues"), "no tap"},
+		{"passt without an address", passtWith(func(s *netstate.Snapshot) { s.Addresses = nil }), direct(infra.Passt{}), refused("passt", "bridge"), "passt binding on eth0|no address|bridge would work"},
+		{"queues of passt", passtWith(unchanged), withSpec(direct(infra.Passt{}), func(s *infra.Spec) { s.Queues = 2 }), field("queues"), "no tap"},
+		{"vhost of passt", passtWith(unchanged), withSpec(direct(infra.Passt{}), func(s *infra.Spec) { s.Device.Driver = "vhost" }), field("device.driver"), "no tap"},
+		{"DNS of passt", passtWith(unchanged), withSpec(direct(infra.Passt{}), func(s *infra.Spec) { s.DNS = &cache.DNS{} }), field("dns"), "does not serve the guest"},
+		{"options of a macvtap", macvtapWith(unchanged), withSpec(direct(infra.Macvtap{}), func(s *infra.Spec) { s.Options.Hostname = "vm1" }), field("options"), "does not serve the guest"},
+		{"a function without NIC and address", flannel(), withSpec(direct(infra.SRIOV{}), func(s *infra.Spec) { s.NIC = "net1" }), is(infra.ErrNoNIC), "net1"},
+		{"a proxy of a family that masquerade's guest lacks", lan4(), withSpec(masquerade(), func(s *infra.Spec) {
+			s.Binding = infra.Masquerade{Sidecar: &infra.Sidecar{Sources: []netip.Addr{ip("::6")}}}
+		}), field("binding.masquerade.sidecar.sources[0]"), "::6|eth0"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			plan, err := wiring.NewPlan(c.found, c.spec)
@@ -252,53 +272,6 @@ func TestCollisionElsewhere(t *testing.T) {
 		if _, err := wiring.NewPlan(found, masquerade()); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
-	}
-}
-
-// TestForwardingRefused: what cannot be forwarded, or be let through, is refused by its name.
-func TestForwardingRefused(t *testing.T) {
-	port := func(n uint16) infra.Ports { return infra.Ports{First: n} }
-	list := func(p ...infra.Ports) []infra.Ports { return p }
-	const binding = "binding.masquerade."
-	for name, c := range map[string]struct {
-		masquerade infra.Masquerade
-		guard      infra.Guard
-		field      string
-	}{
-		"port 0":              {infra.Masquerade{Ports: list(port(0))}, infra.Guard{}, binding + "ports[0]"},
-		"backwards":           {infra.Masquerade{Ports: list(infra.Ports{First: 9, Last: 8})}, infra.Guard{}, binding + "ports[0]"},
-		"twice":               {infra.Masquerade{Ports: list(port(80), port(81), port(80))}, infra.Guard{}, binding + "ports[2]"},
-		"overlapping":         {infra.Masquerade{Ports: list(infra.Ports{First: 80, Last: 90}, infra.Ports{First: 90, Last: 99})}, infra.Guard{}, binding + "ports[1]"},
-		"unknown protocol":    {infra.Masquerade{Ports: list(infra.Ports{Protocol: "icmp", First: 1})}, infra.Guard{}, binding + "ports[0]"},
-		"beyond the last":     {infra.Masquerade{Ports: list(infra.Ports{First: 1, Last: 9, Guest: 65530})}, infra.Guard{}, binding + "ports[0]"},
-		"too many redirected": {infra.Masquerade{Ports: list(infra.Ports{First: 1, Last: 999, Guest: 2000})}, infra.Guard{}, binding + "ports[0]"},
-		"both":                {infra.Masquerade{Ports: list(port(80)), Excluded: list(infra.Ports{First: 79, Last: 81})}, infra.Guard{}, binding + "excluded[0]"},
-		"excluded, twice":     {infra.Masquerade{Excluded: list(port(80), port(80))}, infra.Guard{}, binding + "excluded[1]"},
-		"excluded elsewhere":  {infra.Masquerade{Excluded: list(infra.Ports{First: 80, Guest: 81})}, infra.Guard{}, binding + "excluded[0]"},
-		"connections":         {infra.Masquerade{MaxConnections: -1}, infra.Guard{}, binding + "maxConnections"},
-		"no loopback address": {infra.Masquerade{Sidecar: &infra.Sidecar{Sources: []netip.Addr{netip.MustParseAddr("10.0.0.1")}}}, infra.Guard{}, binding + "sidecar.sources[0]"},
-		"no address":          {infra.Masquerade{Sidecar: &infra.Sidecar{Sources: []netip.Addr{{}}}}, infra.Guard{}, binding + "sidecar.sources[0]"},
-		"IPv6 without IPv6":   {infra.Masquerade{Sidecar: &infra.Sidecar{Sources: []netip.Addr{netip.MustParseAddr("::6")}}}, infra.Guard{}, binding + "sidecar.sources[0]"},
-		"no station":          {infra.Masquerade{}, infra.Guard{MACs: []cache.MAC{{1}}}, "guard.macs[0]"},
-		"host bits":           {infra.Masquerade{}, infra.Guard{Prefixes: []netip.Prefix{netip.MustParsePrefix("10.0.0.1/24")}}, "guard.prefixes[0]"},
-		"multicast prefix":    {infra.Masquerade{}, infra.Guard{Prefixes: []netip.Prefix{netip.MustParsePrefix("224.0.0.0/4")}}, "guard.prefixes[0]"},
-		"the NIC's MAC":       {infra.Masquerade{}, infra.Guard{MACs: []cache.MAC{podMAC}}, "guard.macs[0]"},
-		"open, redirected":    {infra.Masquerade{}, infra.Guard{Open: list(infra.Ports{First: 1, Guest: 2})}, "guard.open[0]"},
-		"open, port 0":        {infra.Masquerade{}, infra.Guard{Open: list(port(0))}, "guard.open[0]"},
-		"off and loosened":    {infra.Masquerade{}, infra.Guard{Off: true, Open: list(port(1))}, "guard.off"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			_, err := wiring.NewPlan(lan4(), withSpec(masquerade(), func(s *infra.Spec) { s.Binding, s.Guard = c.masquerade, c.guard }))
-			var field *cache.FieldError
-			if !errors.As(err, &field) || field.Field != c.field {
-				t.Errorf("have %v, want a FieldError of %s", err, c.field)
-			}
-		})
-	}
-	_, err := wiring.NewPlan(flannel(), withSpec(bridge(), func(s *infra.Spec) { s.Guard.Open = list(port(1)) }))
-	var field *cache.FieldError
-	if !errors.As(err, &field) || field.Field != "guard.open" {
-		t.Errorf("have %v, want a FieldError of guard.open", err)
 	}
 }
 
