@@ -745,20 +745,13 @@ func TestDHCPv4Frames(t *testing.T) {
 			return f
 		}, ""},
 	} {
-		frame := c.change(slices.Clone(good))
-		if _, silent := ask(t, r, frame); silent != (c.why != "") || resultOf(r, frame).ignored != c.why {
-			t.Errorf("%s: silent %v, ignored %q, want %q", c.name, silent, resultOf(r, frame).ignored, c.why)
-		}
+		judge(t, r, c.name, c.change(slices.Clone(good)), c.why)
 	}
 	for n := range good {
-		if _, silent := ask(t, r, good[:n]); !silent || resultOf(r, good[:n]).ignored != Malformed {
-			t.Errorf("the first %d octets: silent %v, ignored %q", n, silent, resultOf(r, good[:n]).ignored)
-		}
+		judge(t, r, fmt.Sprintf("the first %d octets", n), good[:n], Malformed)
 	}
 	rec := newRecord()
 	rec.IPv4 = nil
 	r = newResponder(t, rec, resolvConf)
-	if _, silent := ask(t, r, good); !silent || resultOf(r, good).ignored != NoIPv4 {
-		t.Errorf("without an IPv4 address: silent %v, ignored %q", silent, resultOf(r, good).ignored)
-	}
+	judge(t, r, "without an IPv4 address", good, NoIPv4)
 }

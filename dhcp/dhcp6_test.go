@@ -454,21 +454,15 @@ func TestDHCPv6Frames(t *testing.T) {
 		{"no UDP checksum", change(change(good, 60, 0), 61, 0), BadChecksum},
 		{"three octets", from6(guestLL, servers6, []byte{1, 0, 0}), Malformed},
 	} {
-		if _, silent := ask(t, r, c.frame); silent != (c.why != "") || resultOf(r, c.frame).ignored != c.why {
-			t.Errorf("%s: silent %v, ignored %q, want %q", c.name, silent, resultOf(r, c.frame).ignored, c.why)
-		}
+		judge(t, r, c.name, c.frame, c.why)
 	}
 	for n := range good {
-		if _, silent := ask(t, r, good[:n]); !silent || resultOf(r, good[:n]).ignored != Malformed {
-			t.Errorf("the first %d octets: silent %v, ignored %q", n, silent, resultOf(r, good[:n]).ignored)
-		}
+		judge(t, r, fmt.Sprintf("the first %d octets", n), good[:n], Malformed)
 	}
 	rec := newRecord()
 	rec.IPv6 = nil
 	r = newResponder(t, rec, resolvConf)
-	if _, silent := ask(t, r, good); !silent || resultOf(r, good).ignored != NoIPv6 {
-		t.Errorf("without an IPv6 address: silent %v, ignored %q", silent, resultOf(r, good).ignored)
-	}
+	judge(t, r, "without an IPv6 address", good, NoIPv6)
 }
 
 // change returns the frame with one octet replaced.

@@ -23,28 +23,29 @@ func arp(op byte, sender cache.MAC, from, target netip.Addr) []byte {
 	return ethernet(broadcastMAC, guestMAC, header.ARPProtocolNumber, b)
 }
 
-// situationARP is a row of the ARP table.
-type situationARP struct {
-	name   string
-	frame  []byte
-	answer bool
-	why    Reason
+// situation is a row of a table: what the guest sends, and the answer in words, or the reason why there is none.
+type situation struct {
+	name  string
+	frame []byte
+	want  string
+	why   Reason
 }
 
-func situationsARP() []situationARP {
+func situationsARP() []situation {
+	const answer = "the gateway's MAC"
 	own, gw := addr("10.244.1.7"), addr("169.254.1.1")
-	return []situationARP{
-		{"request for the gateway", arp(1, guestMAC, own, gw), true, ""},
-		{"probe for the gateway's address", arp(1, guestMAC, anyone, gw), true, ""},
-		{"padding behind", append(arp(1, guestMAC, own, gw), make([]byte, 18)...), true, ""},
-		{"probe for the guest's own address", arp(1, guestMAC, anyone, own), false, OtherTarget},
-		{"announcement of the guest's own address", arp(1, guestMAC, own, own), false, OtherTarget},
-		{"request for another address", arp(1, guestMAC, own, addr("10.244.1.8")), false, OtherTarget},
-		{"a reply", arp(2, guestMAC, own, gw), false, OtherProtocol},
-		{"another sender", arp(1, gatewayMAC, own, gw), false, OtherHardwareAddress},
-		{"another hardware type", change(arp(1, guestMAC, own, gw), 15, 6), false, Malformed},
-		{"another source MAC", change(arp(1, guestMAC, own, gw), 11, 6), false, OtherMAC},
-		{"cut", arp(1, guestMAC, own, gw)[:41], false, Malformed},
+	return []situation{
+		{"request for the gateway", arp(1, guestMAC, own, gw), answer, ""},
+		{"probe for the gateway's address", arp(1, guestMAC, anyone, gw), answer, ""},
+		{"padding behind", append(arp(1, guestMAC, own, gw), make([]byte, 18)...), answer, ""},
+		{"probe for the guest's own address", arp(1, guestMAC, anyone, own), "", OtherTarget},
+		{"announcement of the guest's own address", arp(1, guestMAC, own, own), "", OtherTarget},
+		{"request for another address", arp(1, guestMAC, own, addr("10.244.1.8")), "", OtherTarget},
+		{"a reply", arp(2, guestMAC, own, gw), "", OtherProtocol},
+		{"another sender", arp(1, gatewayMAC, own, gw), "", OtherHardwareAddress},
+		{"another hardware type", change(arp(1, guestMAC, own, gw), 15, 6), "", Malformed},
+		{"another source MAC", change(arp(1, guestMAC, own, gw), 11, 6), "", OtherMAC},
+		{"cut", arp(1, guestMAC, own, gw)[:41], "", Malformed},
 	}
 }
 
@@ -53,14 +54,8 @@ func TestARP(t *testing.T) {
 	r := newResponder(t, newRecord(), resolvConf)
 	own, gw := addr("10.244.1.7"), addr("169.254.1.1")
 	for _, c := range situationsARP() {
-		got, silent := ask(t, r, c.frame)
-		if e := resultOf(r, c.frame); e.ignored != c.why {
-			t.Errorf("%s: ignored %q, want %q", c.name, e.ignored, c.why)
-		}
-		if silent == c.answer {
-			t.Errorf("%s: silent %v, want %v", c.name, silent, !c.answer)
-		}
-		if silent {
+		got, answered := judge(t, r, c.name, c.frame, c.why)
+		if !answered {
 			continue
 		}
 		want := slices.Concat([]byte{0, 1, 8, 0, 6, 4, 0, 2}, gatewayMAC[:], gw.AsSlice(), guestMAC[:], c.frame[28:32])
@@ -87,19 +82,11 @@ func solicitation(src, dst, target netip.Addr, options ...byte) []byte {
 	return icmp(src, dst, 255, append(b, options...))
 }
 
-// situationNS is a row of the table of neighbour solicitations.
-type situationNS struct {
-	name  string
-	frame []byte
-	want  string // empty: silence
-	why   Reason
-}
-
-func situationsNS() []situationNS {
+func situationsNS() []situation {
 	router, other, node := addr("fe80::1"), addr("fd00::53"), addr("ff02::1:ff00:1")
 	slla := append([]byte{1, 1}, guestMAC[:]...)
 	good := solicitation(guestLL, node, router, slla...)
-	return []situationNS{
+	return []situation{
 		{"for the router", good, "RSO fe80::1 to " + guestLL.String(), ""},
 		{"for the router, from a global address", solicitation(addr("fd00:10:244::7"), node, router, slla...), "RSO fe80::1 to fd00:10:244::7", ""},
 		{"unicast, as unreachability detection sends it", solicitation(guestLL, router, router), "RSO fe80::1 to " + guestLL.String(), ""},
@@ -129,14 +116,8 @@ func TestNeighbourSolicitation(t *testing.T) {
 	r := newResponder(t, newRecord(), resolvConf)
 	other := addr("fd00::53")
 	for _, c := range situationsNS() {
-		got, silent := ask(t, r, c.frame)
-		if e := resultOf(r, c.frame); e.ignored != c.why {
-			t.Errorf("%s: ignored %q, want %q", c.name, e.ignored, c.why)
-		}
-		if silent != (c.want == "") {
-			t.Errorf("%s: silent %v, want %q", c.name, silent, c.want)
-		}
-		if silent {
+		got, answered := judge(t, r, c.name, c.frame, c.why)
+		if !answered {
 			continue
 		}
 		m, err := ndp.ParseMessage(got.payload)
@@ -175,21 +156,16 @@ func routerSolicitation(src netip.Addr, options ...byte) []byte {
 	return icmp(src, addr("ff02::2"), 255, append([]byte{133, 0, 0, 0, 0, 0, 0, 0}, options...))
 }
 
-// situationRS is a row of the table of router solicitations.
-type situationRS struct {
-	name  string
-	frame []byte
-	to    string // empty: silence
-	why   Reason
-}
+// advertisementTo begins the answer to a router solicitation, before its destination.
+const advertisementTo = "advertisement to "
 
-func situationsRS() []situationRS {
+func situationsRS() []situation {
 	slla := append([]byte{1, 1}, guestMAC[:]...)
 	good := routerSolicitation(guestLL, slla...)
-	return []situationRS{
-		{"from a link-local address", good, guestLL.String(), ""},
-		{"without options", routerSolicitation(guestLL), guestLL.String(), ""},
-		{"from ::", routerSolicitation(addr("::")), "ff02::1", ""},
+	return []situation{
+		{"from a link-local address", good, advertisementTo + guestLL.String(), ""},
+		{"without options", routerSolicitation(guestLL), advertisementTo + guestLL.String(), ""},
+		{"from ::", routerSolicitation(addr("::")), advertisementTo + "ff02::1", ""},
 		{"from ::, with a link-layer option", routerSolicitation(addr("::"), slla...), "", Malformed},
 		{"from a multicast", routerSolicitation(addr("ff02::1")), "", BadSource},
 		{"an option of length 0", routerSolicitation(guestLL, 1, 0), "", Malformed},
@@ -207,30 +183,22 @@ func TestRouterSolicitation(t *testing.T) {
 	slla := append([]byte{1, 1}, guestMAC[:]...)
 	good := routerSolicitation(guestLL, slla...)
 	for _, c := range situationsRS() {
-		got, silent := ask(t, r, c.frame)
-		if e := resultOf(r, c.frame); e.ignored != c.why {
-			t.Errorf("%s: ignored %q, want %q", c.name, e.ignored, c.why)
-		}
-		if silent != (c.to == "") {
-			t.Errorf("%s: silent %v, want to %q", c.name, silent, c.to)
-		}
-		if silent {
+		got, answered := judge(t, r, c.name, c.frame, c.why)
+		if !answered {
 			continue
 		}
-		mac := guestMAC
-		if c.to == "ff02::1" {
+		mac, to := guestMAC, addr(strings.TrimPrefix(c.want, advertisementTo))
+		if to.IsMulticast() {
 			mac = cache.MAC{0x33, 0x33, 0, 0, 0, 1}
 		}
-		if got.dst != addr(c.to) || got.dstMAC != mac || got.src != addr("fe80::1") || got.srcMAC != gatewayMAC || got.hops != 255 || got.payload[0] != 134 {
+		if got.dst != to || got.dstMAC != mac || got.src != addr("fe80::1") || got.srcMAC != gatewayMAC || got.hops != 255 || got.payload[0] != 134 {
 			t.Errorf("%s: from %v %v to %v %v, hop limit %d, type %d", c.name, got.src, got.srcMAC, got.dst, got.dstMAC, got.hops, got.payload[0])
 		}
 	}
 	rec := newRecord()
 	rec.IPv6 = nil
 	r = newResponder(t, rec, resolvConf)
-	if _, silent := ask(t, r, good); !silent || resultOf(r, good).ignored != NoIPv6 {
-		t.Errorf("without IPv6: silent %v, ignored %q", silent, resultOf(r, good).ignored)
-	}
+	judge(t, r, "without IPv6", good, NoIPv6)
 }
 
 func advertisement(t *testing.T, r *Responder) (reply, *ndp.RouterAdvertisement) {

@@ -20,8 +20,8 @@ func TestProtocols(t *testing.T) {
 	}
 	want := string(have)
 	for name, rows := range map[string]string{
-		"DHCPv4": table4(), "DHCPv6": table6(situations6()), "DHCPv6 of several addresses": table6(situationsSeveral6()), "ARP": tableARP(),
-		"neighbour solicitations": tableNS(), "router solicitations": tableRS(),
+		"DHCPv4": table4(), "DHCPv6": table6(situations6()), "DHCPv6 of several addresses": table6(situationsSeveral6()), "ARP": table(situationsARP()),
+		"neighbour solicitations": table(situationsNS()), "router solicitations": table(situationsRS()),
 		"reasons": tableReasons(t), "events": tableEvents(t),
 	} {
 		begin, end := "<!-- "+name+": go test ./dhcp -update -->\n", "<!-- end -->"
@@ -87,37 +87,11 @@ func table6(rows []situation6) string {
 	return b.String()
 }
 
-func tableARP() string {
+func table(rows []situation) string {
 	var b strings.Builder
 	b.WriteString("| the guest sends | answer |\n| --- | --- |\n")
-	for _, c := range situationsARP() {
-		answer := ""
-		if c.answer {
-			answer = "the gateway's MAC"
-		}
-		fmt.Fprintf(&b, "| %s | %s |\n", c.name, orSilence(answer, c.why))
-	}
-	return b.String()
-}
-
-func tableNS() string {
-	var b strings.Builder
-	b.WriteString("| the guest sends | answer |\n| --- | --- |\n")
-	for _, c := range situationsNS() {
+	for _, c := range rows {
 		fmt.Fprintf(&b, "| %s | %s |\n", c.name, orSilence(c.want, c.why))
-	}
-	return b.String()
-}
-
-func tableRS() string {
-	var b strings.Builder
-	b.WriteString("| the guest sends | answer |\n| --- | --- |\n")
-	for _, c := range situationsRS() {
-		answer := ""
-		if c.to != "" {
-			answer = "advertisement to " + c.to
-		}
-		fmt.Fprintf(&b, "| %s | %s |\n", c.name, orSilence(answer, c.why))
 	}
 	return b.String()
 }

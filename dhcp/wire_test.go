@@ -164,6 +164,16 @@ func ask(t testing.TB, r *Responder, frame []byte) (got reply, silent bool) {
 	return readReply(t, out[len(before):]), false
 }
 
+// judge asks, and wants an answer, or if there is a reason to ignore the frame none and that reason.
+func judge(t testing.TB, r *Responder, name string, frame []byte, why Reason) (got reply, answered bool) {
+	t.Helper()
+	got, silent := ask(t, r, frame)
+	if ignored := resultOf(r, frame).ignored; silent != (why != "") || ignored != why {
+		t.Errorf("%s: silent %v, ignored %q, want %q", name, silent, ignored, why)
+	}
+	return got, !silent
+}
+
 // resultOf returns what the frame causes besides its answer.
 func resultOf(r *Responder, frame []byte) result {
 	_, e := r.answers.Load().answer(nil, frame)
