@@ -115,36 +115,12 @@ func FuzzNames(f *testing.F) {
 
 // expand decodes compressed names.
 func expand(t *testing.T, b []byte) []string {
-	var names []string
-	for at := 0; at < len(b); {
-		var labels []string
-		end := -1
-		for i := at; ; {
-			n := int(b[i])
-			if n&0xc0 == 0xc0 {
-				to := n&0x3f<<8 | int(b[i+1])
-				if to >= i {
-					t.Fatalf("a pointer at %d to %d", i, to)
-				}
-				if end < 0 {
-					end = i + 2
-				}
-				i = to
-				continue
-			}
-			if n == 0 {
-				if end < 0 {
-					end = i + 1
-				}
-				break
-			}
-			labels = append(labels, string(b[i+1:i+1+n]))
-			i += 1 + n
-		}
-		names = append(names, strings.Join(labels, "."))
-		at = end
+	t.Helper()
+	got, err := rfc1035label.FromBytes(b)
+	if err != nil {
+		t.Fatal(err)
 	}
-	return names
+	return got.Labels
 }
 
 // TestSubdomain: the guest's own domain follows the search list of a resolv.conf, in each of the protocols.

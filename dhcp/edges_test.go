@@ -12,21 +12,6 @@ import (
 	"github.com/guestwire/guestwire/cache"
 )
 
-// TestBroadcastFrame: a guest that asks for a broadcast gets one, on both layers. The octets stand here, as the
-// other tests take the addresses from the code.
-func TestBroadcastFrame(t *testing.T) {
-	out := newResponder(t, newRecord(), resolvConf).Reply(nil, client4{kind: discover, flags: 0x8000}.frame())
-	if len(out) < 34 {
-		t.Fatal("no reply")
-	}
-	if want := "\xff\xff\xff\xff\xff\xff"; string(out[:6]) != want {
-		t.Errorf("to the MAC %x, want %x", out[:6], want)
-	}
-	if want := "\xff\xff\xff\xff"; string(out[30:34]) != want {
-		t.Errorf("to the address %x, want %x", out[30:34], want)
-	}
-}
-
 // TestDHCPv4BroadcastAddress: a network of two addresses has none (RFC 3021), nor has a single address.
 func TestDHCPv4BroadcastAddress(t *testing.T) {
 	for address, want := range map[string]net.IP{
@@ -60,18 +45,6 @@ func TestDHCPv4BootHeader(t *testing.T) {
 		_, m := acked(t, rec, resolvConf, nil)
 		if m.ServerIPAddr.String() != c.siaddr || m.ServerHostName != c.sname || m.BootFileName != c.fileOut {
 			t.Errorf("%q, %q: siaddr %v, sname %q, file %q; want %q, %q, %q", c.server, c.file, m.ServerIPAddr, m.ServerHostName, m.BootFileName, c.siaddr, c.sname, c.fileOut)
-		}
-	}
-}
-
-// TestIPv6OnlyIsAsked: a guest is told to do without IPv4 only if the record says for how long (RFC 8925 section 3.3.1).
-func TestIPv6OnlyIsAsked(t *testing.T) {
-	for seconds, want := range map[uint32]string{0: "", 1: "\x00\x00\x00\x01", 1800: "\x00\x00\x07\x08"} {
-		rec := newRecord()
-		rec.Options.IPv6OnlySeconds = seconds
-		_, m := acked(t, rec, resolvConf, map[uint8][]byte{55: {108}})
-		if have := string(m.Options[108]); have != want {
-			t.Errorf("%d seconds: %x, want %x", seconds, have, want)
 		}
 	}
 }

@@ -254,28 +254,3 @@ func FuzzOptions(f *testing.F) {
 		}
 	})
 }
-
-func BenchmarkReply(b *testing.B) {
-	for _, c := range []struct {
-		name  string
-		frame []byte
-	}{
-		{"discover", client4{kind: discover, options: map[uint8][]byte{55: {1, 28, 2, 3, 15, 6, 119, 12, 44, 47, 26, 121, 42}, 61: {1, 2, 3, 4, 5, 6, 7}}}.frame()},
-		{"request", client4{kind: request, options: map[uint8][]byte{54: addr("169.254.1.1").AsSlice(), 50: addr("10.244.1.7").AsSlice()}}.frame()},
-		{"solicit", from6(guestLL, servers6, msg6(1, tlv(1, clientDUID), tlv(6, []byte{0, 23, 0, 24}), tlv(8, []byte{0, 0}), iaNA(1)))},
-		{"renew", from6(guestLL, servers6, msg6(5, tlv(1, clientDUID), tlv(2, serverDUID), iaNA(1, iaAddr("fd00:10:244::7"))))},
-		{"router solicitation", routerSolicitation(guestLL)},
-		{"neighbour solicitation", solicitation(guestLL, addr("ff02::1:ff00:1"), addr("fe80::1"))},
-		{"arp", arp(1, guestMAC, anyone, addr("169.254.1.1"))},
-		{"foreign", change(client4{kind: discover}.frame(), 11, 9)},
-	} {
-		b.Run(c.name, func(b *testing.B) {
-			r := newResponder(b, newRecord(), resolvConf)
-			buf := make([]byte, 0, 2048)
-			b.ReportAllocs()
-			for b.Loop() {
-				buf = r.Reply(buf[:0], c.frame)
-			}
-		})
-	}
-}
