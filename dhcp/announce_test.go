@@ -296,15 +296,11 @@ func TestAnnounceTogether(t *testing.T) {
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
-		p.mu.Lock()
-		p.broken = syscall.EIO
-		p.mu.Unlock()
+		p.breakWrites(syscall.EIO)
 		if err := r.Announce(t.Context()); !errors.Is(err, syscall.EIO) {
 			t.Errorf("a tap that is down: %v", err)
 		}
-		p.mu.Lock()
-		p.broken = nil
-		p.mu.Unlock()
+		p.breakWrites(nil)
 	})
 	synctest.Test(t, func(t *testing.T) {
 		p, ctx, done := newFakePort(), t.Context(), make(chan error, 1)

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"os"
 	"slices"
@@ -105,6 +106,13 @@ func (p *fakePort) SetReadDeadline(t time.Time) error {
 		})
 	}
 	return nil
+}
+
+// breakWrites has each Write fail from now on; nil: none.
+func (p *fakePort) breakWrites(err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.broken = err
 }
 
 func (p *fakePort) readsSoFar() int {
@@ -242,16 +250,12 @@ func TestServePortErrors(t *testing.T) {
 			t.Error("no offer after the port came back")
 		}
 
-		p.mu.Lock()
-		p.broken = syscall.EIO
-		p.mu.Unlock()
+		p.breakWrites(syscall.EIO)
 		for range 1000 {
 			p.in <- client4{kind: discover}.frame()
 		}
 		synctest.Wait()
-		p.mu.Lock()
-		p.broken = nil
-		p.mu.Unlock()
+		p.breakWrites(nil)
 		p.in <- client4{kind: discover}.frame()
 		synctest.Wait()
 		after, _ := p.sent()
@@ -671,52 +675,49 @@ func TestServeTakesBack(t *testing.T) {
 	})
 }
 
-// Each way to ignore a frame has a counter.
+// Each reason to ignore a frame has a counter. The frames are those of the tables, and what the tables have no row for.
 func TestServeIgnored(t *testing.T) {
-	without := func(v4, v6 bool) cache.Record {
-		rec := newRecord()
-		if v4 {
-			rec.IPv4 = nil
-		}
-		if v6 {
-			rec.IPv6 = nil
-		}
-		return rec
-	}
-	discover := client4{kind: discover}
-	solicit := msg6(1, tlv(1, clientDUID), iaNA(1))
-	for reason, frame := range map[Reason][]byte{
-		OtherMAC:             change(discover.frame(), 11, 9),
-		OtherHardwareAddress: arp(1, gatewayMAC, addr("10.244.1.7"), addr("169.254.1.1")),
-		OtherProtocol:        change(discover.frame(), 12, 0x88),
-		OtherMessage:         client4{kind: offer}.frame(),
-		OtherServer:          client4{kind: request, options: map[uint8][]byte{54: {10, 9, 9, 9}}}.frame(),
-		OtherAddress:         client4{kind: dhcpv4.MessageTypeRelease, ciaddr: "10.9.9.9"}.frame(),
-		OtherTarget:          arp(1, guestMAC, addr("10.244.1.7"), addr("10.244.1.8")),
-		NoIPv4:               discover.frame(),
-		NoIPv6:               from6(guestLL, servers6, solicit),
-		BOOTP:                client4{}.frame(),
-		Relayed:              client4{kind: discover.kind, change: func(m []byte) { m[24] = 10 }}.frame(),
-		Unicast:              from6(guestLL, responderMAC.LinkLocal(), solicit),
-		Fragment:             firstFragment(discover.frame()),
-		BadSource:            from6(addr("::"), servers6, solicit),
-		BadChecksum:          change(discover.frame(), 25, 0),
-		BadHopLimit:          icmp(guestLL, addr("ff02::2"), 64, routerSolicitation(guestLL)[54:]),
-		Incomplete:           client4{kind: request}.frame(),
-		Malformed:            {1, 2, 3},
-	} {
-		r := newResponder(t, without(reason == NoIPv4, reason == NoIPv6), resolvConf)
+	seen := map[Reason]bool{}
+	ignored := func(rec cache.Record, rows ...situation) {
+		r := newResponder(t, rec, resolvConf)
+		want := map[Reason]uint64{}
 		serve(t, r, func(t *testing.T, p *fakePort) {
-			before := r.Counters()
-			for range 3 {
-				p.in <- frame
+			before, received := r.Counters(), uint64(0)
+			for _, c := range rows {
+				if c.why != "" {
+					p.in <- c.frame
+					want[c.why]++
+					received++
+					seen[c.why] = true
+				}
 			}
 			synctest.Wait()
 			after := r.Counters()
-			if len(after.Ignored) != 1 || after.Ignored[reason] != 3 || after.Received != before.Received+3 || after.Sent != before.Sent {
-				t.Errorf("%s: counters %+v", reason, after)
+			if !maps.Equal(after.Ignored, want) || after.Received != before.Received+received || after.Sent != before.Sent {
+				t.Errorf("counters %+v, want %v", after, want)
 			}
 		})
+	}
+	discover, solicit := client4{kind: discover}.frame(), msg6(1, tlv(1, clientDUID), iaNA(1))
+	rows := slices.Concat(situationsARP(), situationsNS(), situationsRS(), []situation{
+		{frame: from6(guestLL, responderMAC.LinkLocal(), solicit), why: Unicast},
+		{frame: firstFragment(slices.Clone(discover)), why: Fragment},
+	})
+	for _, c := range situations4() {
+		rows = append(rows, situation{frame: c.in.frame(), why: c.why})
+	}
+	for _, c := range situations6() {
+		rows = append(rows, situation{frame: from6(guestLL, servers6, c.in), why: c.why})
+	}
+	ignored(newRecord(), rows...)
+	without4, without6 := newRecord(), newRecord()
+	without4.IPv4, without6.IPv6 = nil, nil
+	ignored(without4, situation{frame: discover, why: NoIPv4})
+	ignored(without6, situation{frame: from6(guestLL, servers6, solicit), why: NoIPv6})
+	for _, reason := range reasons {
+		if !seen[reason] {
+			t.Errorf("no frame is ignored for %s", reason)
+		}
 	}
 }
 
