@@ -170,6 +170,70 @@ func readOnly(s netstate.Snapshot) netstate.Snapshot {
 	return s
 }
 
+// net1 is a second NIC, and addNet1 adds it with an address and the route that the kernel makes of that.
+func net1() netstate.Link {
+	return netstate.Link{Index: 3, Name: "net1", Kind: "veth", MAC: mac(3), MTU: 1500, Up: true, Ethernet: true}
+}
+
+func addNet1(s *netstate.Snapshot) {
+	a, r := address("10.50.0.7/24"), connected("10.50.0.7/24")
+	a.Link, a.Label, r.Link = 3, "net1", 3
+	s.Links, s.Addresses, s.Routes = append(s.Links, net1()), append(s.Addresses, a), append(s.Routes, r)
+}
+
+// advertised is a NIC whose address and default route come from router advertisements.
+func advertised(edit func(*netstate.Snapshot)) netstate.Snapshot {
+	s := netstate.Snapshot{
+		Links: []netstate.Link{lo(), veth()},
+		Addresses: []netstate.Address{
+			withAddress(address("2001:db8:5:0:858:aff:fef4:107/64"), func(a *netstate.Address) {
+				a.Flags, a.Protocol, a.ValidSeconds, a.PreferredSeconds = 0x100, 2, 86400, 14400
+			}),
+			linkLocal(),
+		},
+		Routes: []netstate.Route{
+			connected6("2001:db8:5::/64"), connected6("fe80::/64"),
+			withRoute(via("::/0", "fe80::1"), func(r *netstate.Route) { r.Protocol = netstate.ProtocolRA }),
+		},
+		Sysctls: map[string]string{forwarding6: "0", "net/ipv6/conf/eth0/accept_ra": "1"},
+	}
+	edit(&s)
+	return s
+}
+
+// several are addresses as the kernel lists them: secondary ones after primary ones, the newest IPv6 one first.
+func several() []netstate.Address {
+	return []netstate.Address{
+		address("10.244.1.7/24"), address("10.99.0.7/16"),
+		withAddress(address("10.244.1.8/24"), func(a *netstate.Address) { a.Label = "eth0:1" }),
+		address("2001:db8:1::8/64"), address("2001:db8:1::7/64"), linkLocal(),
+	}
+}
+
+// served is a namespace that serves ports, whose kernel has the sysctls that not every kernel has.
+func served(s *netstate.Snapshot) {
+	for _, path := range []string{"net/ipv6/conf/eth0/force_forwarding", "net/bridge/bridge-nf-call-iptables"} {
+		s.Sysctls[path] = "0"
+	}
+	s.Listeners = []netstate.Listener{
+		{Protocol: "tcp", Address: netip.IPv4Unspecified(), Port: 80}, {Protocol: "tcp", Address: netip.IPv6Unspecified(), Port: 15001},
+		{Protocol: "udp", Address: netip.MustParseAddr("127.0.0.1"), Port: 5001}, {Protocol: "tcp", Address: netip.MustParseAddr("192.0.2.1"), Port: 80},
+	}
+}
+
+// masqueradeWithAll has all that the binding and the guard can say.
+func masqueradeWithAll(firewall string) infra.Spec {
+	return infra.Spec{
+		NIC: "eth0", Owner: launcher,
+		Binding: infra.Masquerade{
+			Ports:    []infra.Ports{{First: 80}, {Protocol: "udp", First: 5000, Last: 5100}, {First: 8080, Last: 8081, Guest: 9090}, {Protocol: "sctp", First: 7}},
+			Excluded: []infra.Ports{{First: 15000, Last: 15100}},
+			Loopback: true, MaxConnections: 100, Firewall: firewall,
+		},
+		Guard: infra.Guard{MACs: []cache.MAC{mac(9)}, Prefixes: []netip.Prefix{pfx("10.9.0.0/20"), pfx("fe80::/64")}, Open: []infra.Ports{{Protocol: "udp", First: 53}}},
+	}
+}
+
 // lan4 and lan6 are the least of their families; the gateway's address is given.
 func lan4() netstate.Snapshot {
 	return netstate.Snapshot{
@@ -272,7 +336,7 @@ var cases = []testCase{
 		s.Addresses = s.Addresses[:1]
 		s.Routes = s.Routes[:2]
 	}), withSpec(redirect(), func(s *infra.Spec) { s.Binding = infra.Redirect{MAC: mac(0x77)} })},
-	{"auto-mac", ipvlanWith(func(s *netstate.Snapshot) {}), withSpec(auto(), func(s *infra.Spec) { s.Binding = infra.Auto{MAC: mac(0x77)} })},
+	{"auto-mac", ipvlanWith(unchanged), withSpec(auto(), func(s *infra.Spec) { s.Binding = infra.Auto{MAC: mac(0x77)} })},
 	{"masquerade-guest", flannel(), withSpec(masquerade(), func(s *infra.Spec) { s.Guest = "default/vm1" })},
 	{"masquerade-gateway-mac", flannel(), withSpec(masquerade(), func(s *infra.Spec) { s.Binding = infra.Masquerade{GatewayMAC: mac(0x77)} })},
 	{"redirect-guard-off", flannel(), withSpec(redirect(), func(s *infra.Spec) { s.Guard.Off = true })},
@@ -300,7 +364,7 @@ var cases = []testCase{
 		framesPass(s)
 	})},
 	{"redirect-not-served", flannel(), withSpec(redirect(), func(s *infra.Spec) { s.Options.NoResponder = true })},
-	{"redirect-ipvlan", ipvlanWith(func(*netstate.Snapshot) {}), auto()},
+	{"redirect-ipvlan", ipvlanWith(unchanged), auto()},
 	{"redirect-ipvlan-l3", ipvlanWith(func(s *netstate.Snapshot) {
 		s.Links[1].NoARP = true
 		s.Routes = []netstate.Route{onLink("0.0.0.0/0"), via("10.96.0.0/12", "10.244.1.1"), connected("10.244.1.7/24"), connected6("fd00:244:1::/64"), connected6("fe80::/64"),
@@ -326,38 +390,8 @@ var cases = []testCase{
 	{"masquerade-own-networks", flannel(), withSpec(masquerade(), func(s *infra.Spec) {
 		s.Binding = infra.Masquerade{IPv4: pfx("192.168.77.0/30"), IPv6: pfx("fd77::/126"), MAC: mac(0x77)}
 	})},
-	{"masquerade-everything", flannelWith(func(s *netstate.Snapshot) {
-		for _, path := range []string{"net/ipv6/conf/eth0/force_forwarding", "net/bridge/bridge-nf-call-iptables"} {
-			s.Sysctls[path] = "0"
-		}
-		s.Listeners = []netstate.Listener{
-			{Protocol: "tcp", Address: netip.IPv4Unspecified(), Port: 80}, {Protocol: "tcp", Address: netip.IPv6Unspecified(), Port: 15001},
-			{Protocol: "udp", Address: netip.MustParseAddr("127.0.0.1"), Port: 5001}, {Protocol: "tcp", Address: netip.MustParseAddr("192.0.2.1"), Port: 80},
-		}
-	}), withSpec(masquerade(), func(s *infra.Spec) {
-		s.Binding = infra.Masquerade{
-			Ports:    []infra.Ports{{First: 80}, {Protocol: "udp", First: 5000, Last: 5100}, {First: 8080, Last: 8081, Guest: 9090}, {Protocol: "sctp", First: 7}},
-			Excluded: []infra.Ports{{First: 15000, Last: 15100}},
-			Loopback: true, MaxConnections: 100,
-		}
-		s.Guard = infra.Guard{MACs: []cache.MAC{mac(9)}, Prefixes: []netip.Prefix{pfx("10.9.0.0/20"), pfx("fe80::/64")}, Open: []infra.Ports{{Protocol: "udp", First: 53}}}
-	})},
-	{"masquerade-iptables", flannelWith(func(s *netstate.Snapshot) {
-		for _, path := range []string{"net/ipv6/conf/eth0/force_forwarding", "net/bridge/bridge-nf-call-iptables"} {
-			s.Sysctls[path] = "0"
-		}
-		s.Listeners = []netstate.Listener{
-			{Protocol: "tcp", Address: netip.IPv4Unspecified(), Port: 80}, {Protocol: "tcp", Address: netip.IPv6Unspecified(), Port: 15001},
-			{Protocol: "udp", Address: netip.MustParseAddr("127.0.0.1"), Port: 5001}, {Protocol: "tcp", Address: netip.MustParseAddr("192.0.2.1"), Port: 80},
-		}
-	}), withSpec(masquerade(), func(s *infra.Spec) {
-		s.Binding = infra.Masquerade{
-			Ports:    []infra.Ports{{First: 80}, {Protocol: "udp", First: 5000, Last: 5100}, {First: 8080, Last: 8081, Guest: 9090}, {Protocol: "sctp", First: 7}},
-			Excluded: []infra.Ports{{First: 15000, Last: 15100}},
-			Loopback: true, MaxConnections: 100, Firewall: cache.FirewallIPTablesNFT,
-		}
-		s.Guard = infra.Guard{MACs: []cache.MAC{mac(9)}, Prefixes: []netip.Prefix{pfx("10.9.0.0/20"), pfx("fe80::/64")}, Open: []infra.Ports{{Protocol: "udp", First: 53}}}
-	})},
+	{"masquerade-everything", flannelWith(served), masqueradeWithAll("")},
+	{"masquerade-iptables", flannelWith(served), masqueradeWithAll(cache.FirewallIPTablesNFT)},
 	{"masquerade-without-nftables", flannelWith(func(s *netstate.Snapshot) { s.NoNFTables = true }), withSpec(masquerade(), func(s *infra.Spec) { s.Guard.Off = true })},
 	{"masquerade-4-without-nftables", lan4With(func(s *netstate.Snapshot) { s.NoNFTables = true }), withSpec(masquerade(), func(s *infra.Spec) { s.Guard.Off = true })},
 	{"masquerade-sidecar", flannel(), withSpec(masquerade(), func(s *infra.Spec) {
@@ -382,20 +416,7 @@ var cases = []testCase{
 		s.Links[1].Forwarding4 = true
 		s.Sysctls[forwarding6] = "1"
 	}), masquerade()},
-	{"masquerade-ra", netstate.Snapshot{
-		Links: []netstate.Link{lo(), veth()},
-		Addresses: []netstate.Address{
-			withAddress(address("2001:db8:5:0:858:aff:fef4:107/64"), func(a *netstate.Address) {
-				a.Flags, a.Protocol, a.ValidSeconds, a.PreferredSeconds = 0x100, 2, 86400, 14400
-			}),
-			linkLocal(),
-		},
-		Routes: []netstate.Route{
-			connected6("2001:db8:5::/64"), connected6("fe80::/64"),
-			withRoute(via("::/0", "fe80::1"), func(r *netstate.Route) { r.Protocol = netstate.ProtocolRA }),
-		},
-		Sysctls: map[string]string{forwarding6: "0", "net/ipv6/conf/eth0/accept_ra": "1"},
-	}, masquerade()},
+	{"masquerade-ra", advertised(unchanged), masquerade()},
 	{"masquerade-ra-daemon", netstate.Snapshot{ // the kernel does not listen, a program does and adds the route
 		Links:     []netstate.Link{lo(), veth()},
 		Addresses: []netstate.Address{address("2001:db8:5::7/128"), linkLocal()},
@@ -405,21 +426,9 @@ var cases = []testCase{
 		},
 		Sysctls: map[string]string{forwarding6: "0", "net/ipv6/conf/eth0/accept_ra": "0"},
 	}, masquerade()},
-	{"bridge-ra", netstate.Snapshot{
-		Dummy: true,
-		Links: []netstate.Link{lo(), veth()},
-		Addresses: []netstate.Address{
-			withAddress(address("2001:db8:5:0:858:aff:fef4:107/64"), func(a *netstate.Address) {
-				a.Flags, a.Protocol, a.ValidSeconds, a.PreferredSeconds = 0x100, 2, 86400, 14400
-			}),
-			linkLocal(),
-		},
-		Routes: []netstate.Route{
-			connected6("2001:db8:5::/64"), connected6("fe80::/64"),
-			withRoute(via("::/0", "fe80::1"), func(r *netstate.Route) { r.Protocol = netstate.ProtocolRA }),
-		},
-		Neighbours: []netstate.Neighbour{learned("fe80::1", mac(1))},
-	}, bridge()},
+	{"bridge-ra", advertised(func(s *netstate.Snapshot) {
+		s.Dummy, s.Neighbours, s.Sysctls = true, []netstate.Neighbour{learned("fe80::1", mac(1))}, nil
+	}), bridge()},
 	{"bridge-calico", netstate.Snapshot{
 		Dummy:     true,
 		Links:     []netstate.Link{lo(), veth()},
@@ -467,13 +476,9 @@ var cases = []testCase{
 		Routes:    []netstate.Route{connected6("fe80::/64")},
 	}, bridge()},
 	{"bridge-several-addresses", netstate.Snapshot{
-		Dummy: true,
-		Links: []netstate.Link{lo(), veth()},
-		Addresses: []netstate.Address{ // as the kernel lists them: secondary ones after primary ones, the newest IPv6 one first
-			address("10.244.1.7/24"), address("10.99.0.7/16"),
-			withAddress(address("10.244.1.8/24"), func(a *netstate.Address) { a.Label = "eth0:1" }),
-			address("2001:db8:1::8/64"), address("2001:db8:1::7/64"), linkLocal(),
-		},
+		Dummy:     true,
+		Links:     []netstate.Link{lo(), veth()},
+		Addresses: several(),
 		Routes: []netstate.Route{
 			via("0.0.0.0/0", "10.244.1.1"), connected("10.244.1.7/24"), connected("10.99.0.7/16"),
 			connected6("2001:db8:1::/64"), connected6("fe80::/64"),
@@ -537,19 +542,15 @@ var cases = []testCase{
 		s.Guard.MACs = []cache.MAC{mac(9)}
 	})},
 	{"bridge-two-nics", flannelWith(func(s *netstate.Snapshot) {
-		s.Links = append(s.Links, netstate.Link{Index: 3, Name: "net1", Kind: "veth", MAC: mac(3), MTU: 1500, Up: true, Ethernet: true})
-		s.Addresses = append(s.Addresses, netstate.Address{Link: 3, Prefix: pfx("10.50.0.7/24"), Label: "net1", ValidSeconds: netstate.Forever, PreferredSeconds: netstate.Forever})
+		addNet1(s)
 		s.Routes = append(s.Routes,
-			netstate.Route{Link: 3, Table: netstate.TableMain, Destination: pfx("10.50.0.0/24"), PrefSrc: ip("10.50.0.7"), Type: netstate.RouteUnicast, Scope: netstate.ScopeLink, Protocol: netstate.ProtocolKernel},
 			netstate.Route{Link: 3, Table: netstate.TableMain, Destination: pfx("0.0.0.0/0"), Gateway: ip("10.50.0.1"), Type: netstate.RouteUnicast, Protocol: 3, Metric: 100},
 			netstate.Route{Link: 3, Table: netstate.TableMain, Destination: pfx("::/0"), Gateway: ip("fe80::50"), Type: netstate.RouteUnicast, Protocol: 3, Metric: 1024},
 		)
 	}), bridge()},
 	{"bridge-source-elsewhere", flannelWith(func(s *netstate.Snapshot) { // a route of another link goes and comes with eth0's address, which it has as its source
-		s.Links = append(s.Links, netstate.Link{Index: 3, Name: "net1", Kind: "veth", MAC: mac(3), MTU: 1500, Up: true, Ethernet: true})
-		s.Addresses = append(s.Addresses, netstate.Address{Link: 3, Prefix: pfx("10.50.0.7/24"), Label: "net1", ValidSeconds: netstate.Forever, PreferredSeconds: netstate.Forever})
+		addNet1(s)
 		s.Routes = append(s.Routes,
-			netstate.Route{Link: 3, Table: netstate.TableMain, Destination: pfx("10.50.0.0/24"), PrefSrc: ip("10.50.0.7"), Type: netstate.RouteUnicast, Scope: netstate.ScopeLink, Protocol: netstate.ProtocolKernel},
 			netstate.Route{Link: 3, Table: netstate.TableMain, Destination: pfx("10.60.0.0/24"), PrefSrc: ip("10.244.1.7"), Type: netstate.RouteUnicast, Scope: netstate.ScopeLink, Protocol: 3},
 			netstate.Route{Link: 3, Table: netstate.TableMain, Destination: pfx("10.70.0.0/24"), PrefSrc: ip("10.50.0.7"), Type: netstate.RouteUnicast, Scope: netstate.ScopeLink, Protocol: 3},
 		)
@@ -565,12 +566,8 @@ var cases = []testCase{
 	{"routed-guard-off", flannel(), withSpec(routed(), func(s *infra.Spec) { s.Guard.Off = true })},
 	{"routed-limits-mtu", flannel(), withSpec(routed(), func(s *infra.Spec) { limited(s); s.MTU = 1400 })},
 	{"routed-several-addresses", netstate.Snapshot{
-		Links: []netstate.Link{lo(), veth()},
-		Addresses: []netstate.Address{
-			address("10.244.1.7/24"), address("10.99.0.7/16"),
-			withAddress(address("10.244.1.8/24"), func(a *netstate.Address) { a.Label = "eth0:1" }),
-			address("2001:db8:1::8/64"), address("2001:db8:1::7/64"), linkLocal(),
-		},
+		Links:     []netstate.Link{lo(), veth()},
+		Addresses: several(),
 		Routes: []netstate.Route{
 			via("0.0.0.0/0", "10.244.1.1"), connected("10.244.1.7/24"), connected("10.99.0.7/16"),
 			withRoute(via("10.7.0.0/16", "10.244.1.1"), func(r *netstate.Route) { r.PrefSrc = ip("10.244.1.8") }),
@@ -578,20 +575,7 @@ var cases = []testCase{
 		},
 		Sysctls: map[string]string{forwarding6: "0", "net/ipv6/conf/eth0/accept_ra": "1"},
 	}, routed()},
-	{"routed-ra", netstate.Snapshot{
-		Links: []netstate.Link{lo(), veth()},
-		Addresses: []netstate.Address{
-			withAddress(address("2001:db8:5:0:858:aff:fef4:107/64"), func(a *netstate.Address) {
-				a.Flags, a.Protocol, a.ValidSeconds, a.PreferredSeconds = 0x100, 2, 86400, 14400
-			}),
-			linkLocal(),
-		},
-		Routes: []netstate.Route{
-			connected6("2001:db8:5::/64"), connected6("fe80::/64"),
-			withRoute(via("::/0", "fe80::1"), func(r *netstate.Route) { r.Protocol = netstate.ProtocolRA }),
-		},
-		Sysctls: map[string]string{forwarding6: "0", "net/ipv6/conf/eth0/accept_ra": "1"},
-	}, routed()},
+	{"routed-ra", advertised(unchanged), routed()},
 	{"routed-tun", flannelWith(func(s *netstate.Snapshot) {
 		s.Links[1].Kind, s.Links[1].Ethernet, s.Links[1].NoARP, s.Links[1].MAC = "tun", false, true, cache.MAC{}
 		s.Addresses = s.Addresses[:2]

@@ -131,7 +131,7 @@ func lan6With(edit func(*netstate.Snapshot)) netstate.Snapshot {
 
 // elsewhere is a second NIC with a neighbour that has the address of eth0's gateway.
 func elsewhere(s *netstate.Snapshot, gateway string, m cache.MAC) {
-	s.Links = append(s.Links, netstate.Link{Index: 3, Name: "net1", Kind: "veth", MAC: mac(3), MTU: 1500, Up: true, Ethernet: true})
+	s.Links = append(s.Links, net1())
 	n := permanent(gateway, m)
 	n.Link = 3
 	s.Neighbours = append(s.Neighbours, n)

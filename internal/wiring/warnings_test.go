@@ -15,7 +15,7 @@ func TestDefaultRouteElsewhere(t *testing.T) {
 	for alias, want := range map[string]bool{"": true, netstate.Mark("net1"): false, netstate.Mark("net2"): true} {
 		found := flannelWith(func(s *netstate.Snapshot) {
 			s.Links = append(s.Links,
-				netstate.Link{Index: 3, Name: "net1", Kind: "veth", MAC: mac(3), MTU: 1500, Up: true, Ethernet: true},
+				net1(),
 				netstate.Link{Index: 4, Name: "net1-tap", Kind: "tun", MAC: mac(4), MTU: 1500, Up: true, Ethernet: true, Alias: alias},
 			)
 			s.Routes = append(s.Routes,
