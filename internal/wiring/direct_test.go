@@ -10,7 +10,6 @@ import (
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/netstate"
-	"github.com/guestwire/guestwire/internal/wiring"
 )
 
 const (
@@ -88,43 +87,6 @@ func TestDirect(t *testing.T) {
 			same(t, "given back", text(t, found.s), text(t, k.s))
 		})
 	}
-}
-
-// TestFunctionGone: the guest has the function, and the namespace not its NIC.
-func TestFunctionGone(t *testing.T) {
-	for _, c := range directCases {
-		plan := newPlan(t, c.found, c.spec)
-		k := wire(t, plan, c.found)
-		mustApply(t, k, []netstate.Op{netstate.LinkDel{Index: nic}})
-		_, steps := plan.Steps(k.snapshot())
-		_, undo := plan.Undo(k.snapshot())
-		if _, is := c.spec.Binding.(infra.SRIOV); is && (steps != nil || undo != nil) {
-			t.Errorf("%s: %v, %v, want that the NIC is not needed", c.name, steps, undo)
-		} else if !is && (!errors.Is(steps, infra.ErrNoNIC) || !errors.Is(undo, infra.ErrNoNIC)) {
-			t.Errorf("%s: %v, %v, want ErrNoNIC", c.name, steps, undo)
-		}
-	}
-}
-
-// TestTwoPassts: what the whole namespace shares is given back with the last NIC, whichever that is.
-func TestTwoPassts(t *testing.T) {
-	found := passtWith(unchanged)
-	spec := direct(infra.Passt{Ports: []infra.Ports{{First: 80}}})
-	first := newPlan(t, found, spec)
-	k := wire(t, first, found)
-	later := k.snapshot()
-	wiring.Inherit(&later, first.Journal())
-	second := newPlan(t, later, spec)
-	if ops := mustSteps(t, second, k); len(ops) > 0 {
-		t.Errorf("steps for the second NIC:\n%s", netstate.Text(ops))
-	}
-	now := k.snapshot()
-	now.Needed = second.Shared()
-	if ops, err := first.Undo(now); err != nil || len(ops) > 0 {
-		t.Errorf("the first NIC gives back what the second one needs: %v\n%s", err, netstate.Text(ops))
-	}
-	mustApply(t, k, mustUndo(t, second, k))
-	same(t, "given back", text(t, boot(found).s), text(t, k.s))
 }
 
 // TestNothingOfOurs: such a wiring has no link and no table, so links and tables with its names belong to other

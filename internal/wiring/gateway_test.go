@@ -32,6 +32,7 @@ func TestGateway(t *testing.T) {
 		{"no IPv6", lan4(), bridge(), wiring.Gateway{}},
 		{"IPv4", calico4("169.254.1.1", learned("169.254.1.1", mac(9))), bridge(), wiring.Gateway{Link: nic, Address: ip("169.254.1.1"), MAC: mac(9)}},
 		{"IPv4, silent", calico4("169.254.1.1"), redirect(), wiring.Gateway{Link: nic, Address: ip("169.254.1.1")}},
+		{"IPv4, beside the guest", calico4("10.244.1.6"), bridge(), wiring.Gateway{}},
 		{"IPv4, permanent", calico4("169.254.1.1", permanent("169.254.1.1", mac(9))), bridge(), wiring.Gateway{}},
 		{"IPv4, no default route", calico4("169.254.1.1"), withSpec(bridge(), func(s *infra.Spec) { s.Options.NoDefaultRoute = true }), wiring.Gateway{}},
 	} {
@@ -41,6 +42,11 @@ func TestGateway(t *testing.T) {
 		}
 		if have := newPlan(t, c.found, c.spec).Gateways(); !reflect.DeepEqual(have, want) {
 			t.Errorf("%s: have %+v; want %+v", c.name, have, want)
+		}
+		// A first plan asks for those that the snapshot does not have.
+		unknown := c.want.Address.IsValid() && c.want.MAC.IsZero()
+		if have := wiring.Gateways(c.found, c.found.Links[1]); !c.spec.Options.NoDefaultRoute && (len(have) > 0) != unknown {
+			t.Errorf("%s: %v are not known, want one: %t", c.name, have, unknown)
 		}
 	}
 }

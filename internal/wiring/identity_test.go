@@ -1,7 +1,6 @@
 package wiring_test
 
 import (
-	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -9,72 +8,7 @@ import (
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/netstate"
-	"github.com/guestwire/guestwire/internal/wiring"
 )
-
-// flannelElsewhere is flannel in a namespace whose NIC has another MAC.
-func flannelElsewhere() netstate.Snapshot {
-	other := cache.MAC{0xfe, 0x10, 0, 0, 0, 5}
-	return flannelWith(func(s *netstate.Snapshot) {
-		s.Links[1].MAC, s.Links[1].Index = other, 9
-		for i, a := range s.Addresses {
-			s.Addresses[i].Link = 9
-			if a.Prefix.Addr() == podMAC.LinkLocal() {
-				s.Addresses[i].Prefix = pfx(other.LinkLocal().String() + "/64")
-			}
-		}
-		for i := range s.Routes {
-			s.Routes[i].Link = 9
-		}
-		for i := range s.Neighbours {
-			s.Neighbours[i].Link = 9
-		}
-	})
-}
-
-// TestSameRecordElsewhere: the record depends on the configuration, and not on the MAC of the NIC. Without a MAC and an
-// identity, it does.
-func TestSameRecordElsewhere(t *testing.T) {
-	named := func(guest string, b infra.Binding) infra.Spec {
-		return infra.Spec{NIC: "eth0", Binding: b, Guest: guest, Owner: launcher}
-	}
-	for name, c := range map[string]struct {
-		spec infra.Spec
-		same bool
-	}{
-		"bridge":                 {named("", infra.Bridge{}), false},
-		"bridge, guest":          {named("vm1", infra.Bridge{}), false},
-		"bridge, MAC":            {named("", infra.Bridge{MAC: mac(7)}), true},
-		"redirect":               {named("", infra.Redirect{}), false},
-		"redirect, MAC":          {named("", infra.Redirect{MAC: mac(7)}), true},
-		"masquerade":             {named("", infra.Masquerade{}), false},
-		"masquerade, guest":      {named("vm1", infra.Masquerade{}), true},
-		"masquerade, MAC":        {named("", infra.Masquerade{MAC: mac(7)}), true},
-		"masquerade, both MACs":  {named("", infra.Masquerade{MAC: mac(7), GatewayMAC: mac(8)}), true},
-		"passt":                  {named("", infra.Passt{}), false},
-		"passt, guest":           {named("vm1", infra.Passt{}), true},
-		"auto of redirect, MAC":  {named("", infra.Auto{Order: []string{"redirect"}, MAC: mac(7)}), true},
-		"auto as a masquerade":   {named("vm1", infra.Auto{Order: []string{"masquerade"}}), true},
-		"auto, guest, no MAC":    {named("vm1", infra.Auto{}), false},
-		"bridge, no responder":   {withSpec(named("", infra.Bridge{MAC: mac(7)}), func(s *infra.Spec) { s.Options.NoResponder = true }), true},
-		"masquerade, another":    {named("", infra.Masquerade{GatewayMAC: mac(8)}), false},
-		"redirect, IPv6 of MACs": {named("", infra.Redirect{MAC: mac(7)}), true},
-	} {
-		here, there := newPlan(t, flannel(), c.spec).Record, newPlan(t, flannelElsewhere(), c.spec).Record
-		here.Warnings, there.Warnings = nil, nil // flannel's MAC is one of OVN-Kubernetes
-		texts := [2]string{}
-		for i, r := range []cache.Record{here, there} {
-			text, err := cache.Encode(r)
-			if err != nil {
-				t.Fatal(err)
-			}
-			texts[i] = string(text)
-		}
-		if (texts[0] == texts[1]) != c.same {
-			t.Errorf("%s: the same record %v, want %v:\n%s", name, !c.same, c.same, diff(texts[0], texts[1]))
-		}
-	}
-}
 
 // TestMadeUpMACs: a MAC is that of the guest's identity and the NIC's name, and no other guest's or NIC's.
 func TestMadeUpMACs(t *testing.T) {
@@ -127,60 +61,6 @@ func TestOtherMACWarnings(t *testing.T) {
 			if c.words == "" && slices.ContainsFunc(warnings, is) || c.words != "" && !slices.ContainsFunc(warnings, func(w string) bool { return strings.Contains(w, c.words) }) {
 				t.Errorf("%s, %s: warnings %q, want one with %q", name, b.Kind(), warnings, c.words)
 			}
-		}
-	}
-}
-
-// TestMACInUse: the guest's MAC is that of no other link of the wiring.
-func TestMACInUse(t *testing.T) {
-	nic := flannel().Links[1]
-	for name, b := range map[string]infra.Binding{
-		"binding.bridge.mac":     infra.Bridge{MAC: netstate.DeriveMAC(nic, "moved")},
-		"binding.redirect.mac":   infra.Redirect{MAC: netstate.DeriveMAC(nic, "tap")},
-		"binding.masquerade.mac": infra.Masquerade{MAC: infra.DefaultGatewayMAC},
-	} {
-		var bad *cache.FieldError
-		if _, err := wiring.NewPlan(flannel(), infra.Spec{NIC: "eth0", Binding: b}); !errors.As(err, &bad) || bad.Field != name {
-			t.Errorf("%+v: %v, want a *cache.FieldError of %s", b, err, name)
-		}
-	}
-}
-
-// TestBusyNIC: a NIC that takes no MAC while it is up goes down for it, and gets back what it lost. It comes up again, also
-// where another program brought it up.
-func TestBusyNIC(t *testing.T) {
-	for _, up := range []bool{true, false} {
-		found := flannelWith(func(s *netstate.Snapshot) {
-			s.Links[1].Kind, s.Links[1].Up = "", up
-			s.Neighbours = append(s.Neighbours, permanent("10.244.1.9", mac(9)))
-			if !up {
-				s.Routes, s.Addresses = nil, s.Addresses[:1]
-			}
-		})
-		p := newPlan(t, found, withSpec(redirect(), func(s *infra.Spec) { s.Binding = infra.Redirect{MAC: mac(0x77)} }))
-		k := boot(found)
-		before := text(t, k.s)
-		for range undoRounds {
-			mustApply(t, k, mustSteps(t, p, k))
-		}
-		if ops := mustSteps(t, p, k); len(ops) > 0 {
-			t.Fatalf("wired, and yet there is something to do:\n%s", netstate.Text(ops))
-		}
-		nic, _ := k.s.Named("eth0")
-		if nic.MAC != mac(0x77) || nic.Up != up || !slices.Contains(k.s.Neighbours, permanent("10.244.1.9", mac(9))) {
-			t.Errorf("the NIC is %+v, neighbours %v", nic, k.s.Neighbours)
-		}
-		if up {
-			giveBack(t, p, k, before)
-			continue
-		}
-		on := true
-		mustApply(t, k, []netstate.Op{netstate.LinkSet{Index: 2, Link: "eth0", Up: &on}})
-		for range undoRounds {
-			mustApply(t, k, mustUndo(t, p, k))
-		}
-		if nic, _ := k.s.Named("eth0"); nic.MAC != podMAC || !nic.Up {
-			t.Errorf("given back as %+v, want it up, with %v", nic, podMAC)
 		}
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/guestwire/guestwire/infra"
@@ -190,73 +189,6 @@ func TestFailedMessages(t *testing.T) {
 	}
 }
 
-// TestDamage takes one thing after the other away from a wired NIC, or changes it: Steps repairs it.
-func TestDamage(t *testing.T) {
-	for _, c := range shapes(t, cases) {
-		t.Run(c.name, func(t *testing.T) {
-			plan := newPlan(t, c.found, c.spec)
-			wired := wire(t, plan, c.found)
-			want := text(t, wired.s)
-			found := text(t, boot(c.found).s)
-			damaged := 0
-			try := func(name string, op netstate.Op) {
-				damaged++
-				t.Log(name)
-				k := wired.copy()
-				mustApply(t, k, []netstate.Op{op})
-				if text(t, k.s) == want {
-					t.Fatalf("%v changes nothing", op)
-				}
-				finish(t, plan, k.copy(), want)
-				giveBack(t, plan, k, found)
-			}
-			off, zero := new(bool), new(int)
-			for _, l := range wired.s.Links {
-				ours := strings.HasPrefix(l.Alias, netstate.Mark(""))
-				if ours {
-					try("delete-"+l.Name, netstate.LinkDel{Index: l.Index, Link: l.Name})
-					try("mtu-"+l.Name, netstate.LinkSet{Index: l.Index, Link: l.Name, MTU: 1300})
-					if l.Tap == nil {
-						try("mac-"+l.Name, netstate.LinkSet{Index: l.Index, Link: l.Name, MAC: mac(0x99)})
-					}
-					if l.AddrGen != netstate.AddrGenNoIPv6 {
-						try("addrgen-"+l.Name, netstate.LinkSet{Index: l.Index, Link: l.Name, AddrGen: zero})
-					}
-					if l.Up {
-						try("down-"+l.Name, netstate.LinkSet{Index: l.Index, Link: l.Name, Up: off})
-					}
-				}
-				if l.Master != 0 {
-					try("release-"+l.Name, netstate.LinkSet{Index: l.Index, Link: l.Name, Master: zero})
-				}
-			}
-			for _, a := range wired.s.Addresses {
-				l, err := wired.link(a.Link)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if strings.HasPrefix(l.Alias, netstate.Mark("")) {
-					try(fmt.Sprintf("address-%v", a.Prefix.Addr()), netstate.AddressDel{Link: l.Name, Address: a})
-				}
-			}
-			for _, f := range wired.s.Filters {
-				try(fmt.Sprintf("filter-%d-%d", f.Link, f.Priority), netstate.FilterDel{Filter: f})
-			}
-			for _, i := range wired.s.Tables {
-				try("table", netstate.TableDel{Family: i.Family, Name: i.Name})
-			}
-			for path, value := range wired.s.Sysctls {
-				if value != c.found.Sysctls[path] {
-					try("sysctl-"+path, netstate.SysctlSet{Path: path, Value: c.found.Sysctls[path]})
-				}
-			}
-			if damaged < 5 {
-				t.Errorf("only %d damages were tried", damaged)
-			}
-		})
-	}
-}
-
 // TestOtherOwner: a tap that another user may open is not the one that is wanted.
 func TestOtherOwner(t *testing.T) {
 	for _, c := range cases {
@@ -270,28 +202,6 @@ func TestOtherOwner(t *testing.T) {
 			giveBack(t, plan, k, text(t, boot(c.found).s))
 		})
 	}
-}
-
-// TestForeignLinks: a link that another program made in the meantime stays, whatever its name and group
-// are.
-func TestForeignLinks(t *testing.T) {
-	plan := newPlan(t, flannel(), bridge())
-	k := wire(t, plan, flannel())
-	foreign := []netstate.Link{
-		{Index: 90, Name: "other", Kind: "veth", MAC: mac(0x90), MTU: 1500, Ethernet: true, Group: netstate.Group(nic), Alias: "other"},
-		{Index: 91, Name: "eth1-tap", Kind: "tun", MAC: mac(0x91), MTU: 1500, Ethernet: true, Tap: &netstate.Tap{}},
-		{Index: 92, Name: "eth1-br", Kind: "bridge", MAC: mac(0x92), MTU: 1500, Ethernet: true, Group: netstate.Group(93), Alias: netstate.Mark("eth1")},
-	}
-	k.s.Links = append(k.s.Links, foreign...)
-	if ops := mustSteps(t, plan, k); len(ops) > 0 {
-		t.Errorf("steps with foreign links:\n%s", netstate.Text(ops))
-	}
-	for range undoRounds {
-		mustApply(t, k, mustUndo(t, plan, k))
-	}
-	want := flannel()
-	want.Links = append(want.Links, foreign...)
-	same(t, "given back beside foreign links", text(t, want), text(t, k.s))
 }
 
 // TestTakenPort: another program made the ports another bridge's, with learning off as well.
@@ -342,39 +252,6 @@ func TestNICGone(t *testing.T) {
 				t.Errorf("Undo again: %v, %v; want nothing and ErrNoNIC", ops, err)
 			}
 		})
-	}
-}
-
-// TestFakeKernel keeps the fake honest where a plan depends on it.
-func TestFakeKernel(t *testing.T) {
-	k := boot(flannel())
-	off := new(bool)
-	if err := k.apply(netstate.LinkSet{Index: nic, Name: "other"}); !errors.Is(err, syscall.EBUSY) {
-		t.Errorf("rename of a link that is up: %v, want EBUSY", err)
-	}
-	mustApply(t, k, []netstate.Op{netstate.LinkSet{Index: nic, Up: off}})
-	for _, r := range k.s.Routes {
-		t.Errorf("a link that is down kept the route %v", r)
-	}
-	for _, a := range k.s.Addresses {
-		if a.Prefix.Addr().Is6() {
-			t.Errorf("a link that is down kept the address %v", a.Prefix)
-		}
-	}
-	on := true
-	mustApply(t, k, []netstate.Op{netstate.LinkSet{Index: nic, Up: &on}})
-	if have := len(k.s.Routes); have != 2 || !k.has(nic, podMAC.LinkLocal()) {
-		t.Errorf("a link that came up has %d routes, want the connected ones of its IPv4 and link-local addresses", have)
-	}
-	if err := k.apply(netstate.RouteAdd{Route: via("0.0.0.0/0", "10.9.9.9")}); !errors.Is(err, syscall.ENETUNREACH) {
-		t.Errorf("a route by way of nowhere: %v, want ENETUNREACH", err)
-	}
-	if err := k.apply(netstate.AddressDel{Address: address("10.9.9.9/24")}); !errors.Is(err, syscall.EADDRNOTAVAIL) {
-		t.Errorf("an address that is not there: %v, want EADDRNOTAVAIL", err)
-	}
-	mustApply(t, k, []netstate.Op{netstate.AddressAdd{Address: address("10.244.1.8/24")}, netstate.AddressDel{Address: flannel().Addresses[0]}})
-	if have := len(k.s.Addresses); have != 1 {
-		t.Errorf("%d addresses are left, want the link-local one: a primary takes its secondary ones along", have)
 	}
 }
 

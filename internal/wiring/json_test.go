@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/guestwire/guestwire/infra"
-	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/wiring"
 )
 
@@ -43,31 +42,5 @@ func TestJournal(t *testing.T) {
 				t.Errorf("the binding became a %T", again.Binding())
 			}
 		})
-	}
-}
-
-// TestGateways: only a global next hop of IPv6, and an IPv4 gateway outside of the guest's network, whose MAC is not known
-// is to be resolved.
-func TestGateways(t *testing.T) {
-	for _, c := range []struct {
-		name  string
-		found netstate.Snapshot
-		want  string
-	}{
-		{"link-local", lan6("fe80::1"), ""},
-		{"global", lan6("2001:db8:1::1"), "2001:db8:1::1"},
-		{"global, known", lan6("2001:db8:1::1", learned("2001:db8:1::1", mac(1))), ""},
-		{"none", lan4(), ""},
-		{"IPv4, outside of the network", calico4("169.254.1.1"), "169.254.1.1"},
-		{"IPv4, known", calico4("169.254.1.1", learned("169.254.1.1", mac(9))), ""},
-		{"IPv4, beside the guest", calico4("10.244.1.6"), ""},
-	} {
-		have := ""
-		for _, g := range wiring.Gateways(c.found, veth()) {
-			have += g.String()
-		}
-		if have != c.want {
-			t.Errorf("%s: %q, want %q", c.name, have, c.want)
-		}
 	}
 }

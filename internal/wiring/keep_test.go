@@ -37,69 +37,6 @@ func TestGuardMACs(t *testing.T) {
 	}
 }
 
-// TestOneConnection: the smallest limit is a limit, for what passes and for what the guest says to the
-// namespace, with the guard and without.
-func TestOneConnection(t *testing.T) {
-	for _, off := range []bool{false, true} {
-		plan := newPlan(t, flannel(), withSpec(masquerade(), func(s *infra.Spec) {
-			s.Binding, s.Guard.Off = infra.Masquerade{MaxConnections: 1}, off
-		}))
-		for _, rule := range []string{
-			"chain outgoing {\n\t\tmeta l4proto tcp limit rate over 1/minute burst 1 packets goto drop-connection-limit",
-			"chain incoming {\n\t\tmeta l4proto tcp limit rate over 1/minute burst 1 packets goto drop-connection-limit",
-			"ct count over 1 goto drop-connection-limit",
-			"chain opening {\n\t\tct state invalid,untracked goto drop-no-connection",
-			"ct status ! confirmed jump outgoing", "ct status ! confirmed jump incoming",
-			"chain accepted {\n\t\tct status ! confirmed jump outgoing",
-		} {
-			if !strings.Contains(plan.String(), rule) {
-				t.Errorf("guard off %t: no %s in\n%v", off, rule, plan)
-			}
-		}
-	}
-}
-
-// TestOneFamilyForwarded: nothing is translated to a guest's address of a family that it does not have.
-func TestOneFamilyForwarded(t *testing.T) {
-	for found, absent := range map[*netstate.Snapshot]string{
-		ptr(lan4()):          "to-guest-6",
-		ptr(lan6("fe80::1")): "to-guest-4",
-	} {
-		plan := newPlan(t, *found, withSpec(masquerade(), func(s *infra.Spec) { s.Binding = infra.Masquerade{Loopback: true} }))
-		if strings.Contains(plan.String(), absent) {
-			t.Errorf("%s in\n%v", absent, plan)
-		}
-	}
-}
-
-func ptr[T any](v T) *T { return &v }
-
-// TestBridgeCalls: the frames that a bridge of ours forwards do not pass the namespace's iptables as well, and
-// the namespace has its own value back after a Teardown.
-func TestBridgeCalls(t *testing.T) {
-	calls := []string{"net/bridge/bridge-nf-call-iptables", "net/bridge/bridge-nf-call-ip6tables", "net/bridge/bridge-nf-call-arptables"}
-	for _, spec := range []infra.Spec{bridge(), masquerade()} {
-		for _, path := range calls {
-			found := flannelWith(func(s *netstate.Snapshot) { s.Sysctls[path] = "1" })
-			plan := newPlan(t, found, spec)
-			k := wire(t, plan, found)
-			if k.s.Sysctls[path] != "0" {
-				t.Errorf("%s: %s is %q, want 0", spec.Binding.Kind(), path, k.s.Sysctls[path])
-			}
-			giveBack(t, plan, k, text(t, boot(found).s))
-
-			// Where the sysctl comes with the bridge, it has the kernel's default afterwards.
-			plan = newPlan(t, flannel(), spec)
-			k = wire(t, plan, flannel())
-			k.s.Sysctls[path] = "0"
-			undo := netstate.Text(mustUndo(t, plan, k))
-			if !strings.Contains(undo, "sysctl -w "+path+"=1\n") {
-				t.Errorf("%s: %s stays 0:\n%s", spec.Binding.Kind(), path, undo)
-			}
-		}
-	}
-}
-
 // TestInherit: of the sysctls that the namespace shares, a second NIC's journal has the values before the first
 // NIC was wired, and nothing else of the first one's journal.
 func TestInherit(t *testing.T) {
@@ -380,36 +317,6 @@ func TestFenced(t *testing.T) {
 	}
 }
 
-// TestTranslatedBy: exactly one program translates, which the record names: the one that is asked for, or nftables, or
-// where the kernel has none iptables-legacy.
-func TestTranslatedBy(t *testing.T) {
-	const nft, iptablesNFT, legacy = cache.FirewallNFTables, cache.FirewallIPTablesNFT, cache.FirewallIPTablesLegacy
-	for _, c := range []struct {
-		asked            string
-		without          bool // nf_tables
-		found            netstate.Snapshot
-		want             string
-		table, four, six bool
-	}{
-		{"", false, flannel(), nft, true, false, false},
-		{nft, false, flannel(), nft, true, false, false},
-		{iptablesNFT, false, flannel(), iptablesNFT, false, true, true},
-		{iptablesNFT, false, lan4(), iptablesNFT, false, true, false},
-		{legacy, false, flannel(), legacy, false, true, true},
-		{"", true, flannel(), legacy, false, true, true},
-		{legacy, true, flannel(), legacy, false, true, true},
-		{legacy, true, lan6("fe80::1"), legacy, false, true, true}, // its IPv4 chains do no harm
-	} {
-		c.found.NoNFTables = c.without
-		plan := newPlan(t, c.found, withSpec(masquerade(), func(s *infra.Spec) { s.Binding, s.Guard.Off = infra.Masquerade{Firewall: c.asked}, true }))
-		text := plan.String()
-		four, six := c.want+"-restore", strings.Replace(c.want, "iptables", "ip6tables", 1)+"-restore"
-		if plan.Record.Firewall != c.want || strings.Contains(text, "chain from-network") != c.table || strings.Contains(text, "\n"+four) != c.four || strings.Contains(text, "\n"+six) != c.six {
-			t.Errorf("%q, without nf_tables %t: the record names %q, want %q; the plan is\n%s", c.asked, c.without, plan.Record.Firewall, c.want, text)
-		}
-	}
-}
-
 // TestOwnGateway: bridge gives a route back only if the kernel takes its gateway again, which it does not where the most
 // specific route to the gateway says that the address is the namespace's own.
 func TestOwnGateway(t *testing.T) {
@@ -449,7 +356,7 @@ func TestOwnGateway(t *testing.T) {
 			s.Routes = append(s.Routes, multipath("10.7.0.0/16", "10.244.1.1", "10.244.1.2"))
 		}), true},
 		{"of another NIC's route", both(special(2, main, "10.50.0.1/32"), func(s *netstate.Snapshot) {
-			s.Links = append(s.Links, netstate.Link{Index: 3, Name: "net1", Kind: "veth", MAC: mac(3), MTU: 1500, Up: true, Ethernet: true})
+			s.Links = append(s.Links, net1())
 			r := via("10.60.0.0/16", "10.50.0.1")
 			r.Link = 3
 			s.Routes = append(s.Routes, r)

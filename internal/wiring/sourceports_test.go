@@ -100,20 +100,3 @@ func TestSourcePorts(t *testing.T) {
 		})
 	}
 }
-
-// TestEveryMasqueradeHasPorts: the kernel chooses any free port where a rule has no range, also one of the
-// namespace's.
-func TestEveryMasqueradeHasPorts(t *testing.T) {
-	for _, by := range []string{"nftables", "iptables-nft"} {
-		plan := newPlan(t, flannel(), withSpec(masquerade(), func(s *infra.Spec) { s.Binding = infra.Masquerade{Firewall: by} }))
-		bare := regexp.MustCompile(`(?im)^.* masquerade$`).FindAllString(plan.String(), -1)
-		for _, line := range bare {
-			if strings.Contains(line, "tcp") || strings.Contains(line, "udp") || strings.Contains(line, "sctp") {
-				t.Errorf("%s: %s", by, line)
-			}
-		}
-		if len(bare) == 0 {
-			t.Errorf("%s: no rule for protocols without ports", by)
-		}
-	}
-}

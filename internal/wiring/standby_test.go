@@ -2,12 +2,9 @@ package wiring_test
 
 import (
 	"errors"
-	"slices"
-	"strings"
 	"testing"
 
 	"github.com/guestwire/guestwire/cache"
-	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/wiring"
 )
@@ -115,21 +112,5 @@ func TestStandby(t *testing.T) {
 	}
 	if taken == 0 {
 		t.Error("no case takes the guest's MAC")
-	}
-}
-
-// TestStandbyRefused: a binding without a tap of guestwire's says which one has it, and stays active.
-func TestStandbyRefused(t *testing.T) {
-	for _, c := range directCases {
-		plan := newPlan(t, c.found, c.spec)
-		var refused *infra.RefusedError
-		if err := plan.SetTurn(wiring.Turn{Standby: true}); !errors.As(err, &refused) || refused.Binding != c.spec.Binding.Kind() || !strings.Contains(refused.Reason, "no tap") {
-			t.Errorf("%s: %v, want a *infra.RefusedError", c.name, err)
-		} else if refused.Instead != "" && !slices.Contains([]string{"bridge", "redirect", "masquerade"}, refused.Instead) {
-			t.Errorf("%s: instead %s", c.name, refused.Instead)
-		}
-		if plan.Record.Standby || plan.Record.Turn != 0 {
-			t.Errorf("%s: standby %v, turn %d", c.name, plan.Record.Standby, plan.Record.Turn)
-		}
 	}
 }

@@ -129,14 +129,6 @@ func TestNoStatic(t *testing.T) {
 	}
 }
 
-// TestStaticWithoutResponder: a guest that no responder answers needs Static most.
-func TestStaticWithoutResponder(t *testing.T) {
-	spec := withSpec(bridge(), func(s *infra.Spec) { s.Options.NoResponder = true })
-	if r := newPlan(t, flannel(), spec).Record; r.IPv4 != nil || r.Static == nil {
-		t.Errorf("%+v, want Static alone", r)
-	}
-}
-
 // staticText is the configuration line by line. The metric of IPv6 routes is left out where it is the kernel's.
 func staticText(s *cache.Static) string {
 	if s == nil {
