@@ -374,3 +374,16 @@ func TestOwnGateway(t *testing.T) {
 		}
 	}
 }
+
+// TestDefaultBridgeCalls: a sysctl that came with the wiring's bridge, the kernel's first one, has the kernel's default after
+// Teardown.
+func TestDefaultBridgeCalls(t *testing.T) {
+	for _, path := range netstate.BridgeCalls() {
+		plan := newPlan(t, flannel(), bridge())
+		k := wire(t, plan, flannel())
+		k.s.Sysctls[path] = "0"
+		if undo := netstate.Text(mustUndo(t, plan, k)); !strings.Contains(undo, "sysctl -w "+path+"=1\n") {
+			t.Errorf("%s stays 0:\n%s", path, undo)
+		}
+	}
+}
