@@ -3,7 +3,6 @@ package cache
 import (
 	"errors"
 	"net/netip"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -119,52 +118,5 @@ func TestDataText(t *testing.T) {
 		if err := back.UnmarshalText([]byte(want)); err != nil || back != data {
 			t.Errorf("%s is read as %q, %v", want, string(back), err)
 		}
-	}
-}
-
-// TestListOrder: the records come by name, and other files are none.
-func TestListOrder(t *testing.T) {
-	dir, err := os.OpenRoot(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer dir.Close()
-	for _, name := range []string{"b", "a-b", "a"} { // as files: a-b.json, a.json, b.json
-		r := least()
-		r.Name = name
-		if err := Write(dir, r); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for _, other := range []string{".a.json.new", ".hidden.json", "a@1.journal"} {
-		if err := dir.WriteFile(other, []byte("{"), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	records, err := List(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var names []string
-	for _, r := range records {
-		names = append(names, r.Name)
-	}
-	if !slices.Equal(names, []string{"a", "a-b", "b"}) {
-		t.Errorf("have %q", names)
-	}
-}
-
-// TestMACDigits: each of six parts has two digits. One with more would be written behind the address.
-func TestMACDigits(t *testing.T) {
-	for _, text := range []string{
-		"", "02", "02:00:00:00:00", "02:00:00:00:00:07:08", "2:0:0:0:0:7", "0200:0000:0000:0000:0000:0007", "02:00:00:00:00:0007",
-		"02:00:00:00:00:", "02:00:00:00:00:0g", "02-00-00-00-00-07", " 02:00:00:00:00:07",
-	} {
-		if m, err := ParseMAC(text); err == nil {
-			t.Errorf("%q is read as %v", text, m)
-		}
-	}
-	if m, err := ParseMAC("02:aB:cd:EF:00:07"); err != nil || m != (MAC{2, 0xab, 0xcd, 0xef, 0, 7}) {
-		t.Errorf("have %v, %v", m, err)
 	}
 }

@@ -497,7 +497,10 @@ func TestMAC(t *testing.T) {
 	if !m.Unicast() || m.IsZero() || (MAC{}).Unicast() || !(MAC{}).IsZero() || (MAC{1}).Unicast() {
 		t.Error("Unicast or IsZero")
 	}
-	for _, bad := range []string{"", "0a:58:0a:f4:01", "0a:58:0a:f4:01:07:08", "0a-58-0a-f4-01-07", "0a580af40107", "a:58:0a:f4:01:07", "0a:58:0a:f4:01:+7"} {
+	for _, bad := range []string{
+		"", "0a", "0a:58:0a:f4:01", "0a:58:0a:f4:01:07:08", "0a-58-0a-f4-01-07", "0a580af40107", "a:58:0a:f4:01:07", "0a:58:0a:f4:01:+7", "0a:58:0a:f4:01:0g",
+		"0a:58:0a:f4:01:", "0a:58:0a:f4:01:0007", "0a58:0a58:0a58:0a58:0a58:0a58", " 0a:58:0a:f4:01:07",
+	} {
 		if m, err := ParseMAC(bad); err == nil || !strings.Contains(err.Error(), "want the form") || !m.IsZero() {
 			t.Errorf("ParseMAC(%q): %v, %v", bad, m, err)
 		}
