@@ -9,8 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"libvirt.org/go/libvirtxml"
-
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/domain"
 	"github.com/guestwire/guestwire/internal/test/golden"
@@ -44,6 +42,9 @@ var cases = []struct {
 	{"e1000e-qemu", func(r *cache.Record) { r.Device.Model, r.Device.Driver = "e1000e", "qemu" }},
 	{"rtl8139", func(r *cache.Record) { r.Device.Model = "rtl8139" }},
 	{"usb-net", func(r *cache.Record) { r.Device.Model = "usb-net" }},
+	{"spapr-vlan", func(r *cache.Record) { r.Device.Model = "spapr-vlan" }},
+	{"lan9118", func(r *cache.Record) { r.Device.Model = "lan9118" }},
+	{"smc91c111", func(r *cache.Record) { r.Device.Model = "smc91c111" }},
 	{"boot", func(r *cache.Record) { r.Device.BootOrder = 1 }},
 	{"boot-without-rom", func(r *cache.Record) { r.Device.BootOrder, r.Device.ROM = 2, "off" }},
 	{"rom-on", func(r *cache.Record) { r.Device.ROM = "on" }},
@@ -143,32 +144,6 @@ func TestSchema(t *testing.T) {
 	}
 	if out, err := validate(strings.Replace(element(t, cases[0].edit), "managed", "unmanaged", 1)); err == nil {
 		t.Errorf("the schema accepts an attribute that libvirt does not have:\n%s", out)
-	}
-}
-
-// TestDomain: the element is the same in a launcher's <domain>.
-func TestDomain(t *testing.T) {
-	iface, err := domain.Interface(record())
-	if err != nil {
-		t.Fatal(err)
-	}
-	xml, err := (&libvirtxml.Domain{
-		Type:    "qemu",
-		Name:    "a",
-		Devices: &libvirtxml.DomainDeviceList{Interfaces: []libvirtxml.DomainInterface{*iface}},
-	}).Marshal()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var back libvirtxml.Domain
-	if err := back.Unmarshal(xml); err != nil {
-		t.Fatal(err)
-	}
-	if len(back.Devices.Interfaces) != 1 {
-		t.Fatalf("%d interfaces in\n%s", len(back.Devices.Interfaces), xml)
-	}
-	if got := back.Devices.Interfaces[0]; got.Source.Ethernet == nil || got.Target.Dev != "eth0-tap" || got.Target.Managed != "no" {
-		t.Errorf("the interface has changed in\n%s", xml)
 	}
 }
 
