@@ -3,7 +3,6 @@ package netstate_test
 import (
 	"net/netip"
 	"reflect"
-	"slices"
 	"testing"
 
 	"github.com/guestwire/guestwire/internal/netstate"
@@ -156,33 +155,5 @@ func TestSettingsDiffering(t *testing.T) {
 	}
 	if d := have.Differing(have); d != nil {
 		t.Errorf("of the same settings: %v, want nil", d)
-	}
-}
-
-// TestSharedSysctls: what the whole namespace shares is written by a wiring, and left by a Teardown to the
-// wirings of other NICs. The order of writing keeps the routes of router advertisements.
-func TestSharedSysctls(t *testing.T) {
-	order := netstate.SysctlOrder("eth0")
-	for _, path := range []string{
-		"net/ipv6/conf/all/forwarding", "net/ipv6/conf/default/disable_ipv6", "net/ipv4/ip_unprivileged_port_start", "net/ipv4/ping_group_range",
-		"net/bridge/bridge-nf-call-iptables", "net/bridge/bridge-nf-call-ip6tables", "net/bridge/bridge-nf-call-arptables",
-	} {
-		if !slices.Contains(netstate.Shared(), path) {
-			t.Errorf("%s is shared by the namespace", path)
-		}
-		if !slices.Contains(order, path) {
-			t.Errorf("%s is never written", path)
-		}
-	}
-	for _, path := range []string{"net/ipv6/conf/eth0/accept_ra", "net/ipv6/conf/eth0/force_forwarding"} {
-		if slices.Contains(netstate.Shared(), path) {
-			t.Errorf("%s is of one link", path)
-		}
-		if !slices.Contains(order, path) {
-			t.Errorf("%s is never written", path)
-		}
-	}
-	if slices.Index(order, "net/ipv6/conf/eth0/accept_ra") > slices.Index(order, "net/ipv6/conf/all/forwarding") {
-		t.Errorf("forwarding before accept_ra deletes the routes that were advertised: %q", order)
 	}
 }
