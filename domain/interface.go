@@ -4,7 +4,6 @@ package domain
 import (
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
 	"libvirt.org/go/libvirtxml"
@@ -60,22 +59,16 @@ func Interface(rec *cache.Record) (*libvirtxml.DomainInterface, error) {
 	if err := checkModel(rec, model); err != nil {
 		return nil, fmt.Errorf("interface %s: %w", rec.Name, err)
 	}
-	address, err := pciAddress("device.pciAddress", rec.Device.PCIAddress)
-	if err != nil {
-		return nil, fmt.Errorf("interface %s: %w", rec.Name, err)
-	}
 
 	device := rec.Device
 	iface := &libvirtxml.DomainInterface{
 		MAC:     &libvirtxml.DomainInterfaceMAC{Address: rec.MAC.String()},
 		ROM:     optionROM(device, model),
-		Address: address,
+		Address: pciAddress(rec.Device.PCIAddress),
 	}
 	switch {
 	case rec.SRIOV != nil:
-		if err := setFunction(iface, rec.SRIOV); err != nil {
-			return nil, fmt.Errorf("interface %s: %w", rec.Name, err)
-		}
+		setFunction(iface, rec.SRIOV)
 	case rec.Passt != nil:
 		setPasst(iface, rec)
 	default:
@@ -110,22 +103,17 @@ func Interface(rec *cache.Record) (*libvirtxml.DomainInterface, error) {
 }
 
 // setFunction makes the guest's device a virtual function of a network card.
-func setFunction(iface *libvirtxml.DomainInterface, v *cache.SRIOV) error {
-	host, err := pciAddress("sriov.pciAddress", v.PCIAddress)
-	if err != nil {
-		return err
-	}
+func setFunction(iface *libvirtxml.DomainInterface, v *cache.SRIOV) {
 	if v.Managed { // libvirt's default is no
 		iface.Managed = "yes"
 	}
 	iface.Driver = &libvirtxml.DomainInterfaceDriver{Name: "vfio"}
 	iface.Source = &libvirtxml.DomainInterfaceSource{Hostdev: &libvirtxml.DomainInterfaceSourceHostdev{
-		PCI: &libvirtxml.DomainHostdevSubsysPCISource{Address: host.PCI},
+		PCI: &libvirtxml.DomainHostdevSubsysPCISource{Address: pciAddress(v.PCIAddress).PCI},
 	}}
 	if v.VLAN != 0 {
 		iface.VLan = &libvirtxml.DomainInterfaceVLan{Tags: []libvirtxml.DomainInterfaceVLanTag{{ID: uint(v.VLAN)}}}
 	}
-	return nil
 }
 
 // setPasst connects the guest's device to passt(1).
@@ -201,25 +189,13 @@ func optionROM(device cache.Device, model string) *libvirtxml.DomainROM {
 	}
 }
 
-// pciAddress returns the address of the form domain:bus:slot.function, in hexadecimal digits; nil if text is
-// empty.
-func pciAddress(field, text string) (*libvirtxml.DomainAddress, error) {
+// pciAddress returns the address of the form domain:bus:slot.function, in hexadecimal digits, which Validate has checked; nil
+// if text is empty.
+func pciAddress(text string) *libvirtxml.DomainAddress {
 	if text == "" {
-		return nil, nil
+		return nil
 	}
-	parts := strings.FieldsFunc(text, func(r rune) bool { return r == ':' || r == '.' })
-	var numbers [4]uint
-	if len(parts) != len(numbers) {
-		return nil, &cache.FieldError{Field: field, Reason: fmt.Sprintf("%q, want the form 0000:03:10.1", text)}
-	}
-	for i, part := range parts {
-		n, err := strconv.ParseUint(part, 16, 16)
-		if err != nil {
-			return nil, &cache.FieldError{Field: field, Reason: fmt.Sprintf("%q, want the form 0000:03:10.1", text)}
-		}
-		numbers[i] = uint(n)
-	}
-	return &libvirtxml.DomainAddress{PCI: &libvirtxml.DomainAddressPCI{
-		Domain: &numbers[0], Bus: &numbers[1], Slot: &numbers[2], Function: &numbers[3],
-	}}, nil
+	var a [4]uint
+	_, _ = fmt.Sscanf(text, "%x:%x:%x.%x", &a[0], &a[1], &a[2], &a[3])
+	return &libvirtxml.DomainAddress{PCI: &libvirtxml.DomainAddressPCI{Domain: &a[0], Bus: &a[1], Slot: &a[2], Function: &a[3]}}
 }
