@@ -75,7 +75,6 @@ type (
 		MTU   int
 		Group uint32
 	}
-	// BridgeSet changes settings of a bridge.
 	BridgeSet struct {
 		Index    int
 		Link     string
@@ -83,31 +82,27 @@ type (
 	}
 	// LinkSet changes the properties whose fields are not zero.
 	LinkSet struct {
-		Index      int
-		Link       string
-		Name       string
-		MAC        cache.MAC
-		MTU        int
-		Group      uint32
-		Alias      string
-		AddrGen    *int
-		Master     *int // 0: none
-		MasterName string
-		NoARP      *bool
-		// Queue is Link.QueueLength.
+		Index       int
+		Link        string
+		Name        string
+		MAC         cache.MAC
+		MTU         int
+		Group       uint32
+		Alias       string
+		AddrGen     *int
+		Master      *int // 0: none
+		MasterName  string
+		NoARP       *bool
 		QueueLength int
 		// AllMulticast lets the link receive all multicast frames.
 		AllMulticast *bool
 		Up           *bool
 	}
-	// LinkDel deletes a link.
 	LinkDel struct {
 		Index int
 		Link  string
 	}
-	// GroupDel deletes all links of a group.
-	GroupDel struct{ Group uint32 }
-	// BridgePortSet changes settings of a bridge's port.
+	GroupDel      struct{ Group uint32 }
 	BridgePortSet struct {
 		Index    int
 		Link     string
@@ -120,7 +115,6 @@ type (
 		Name  string
 		On    bool
 	}
-	// SysctlSet writes below /proc/sys.
 	SysctlSet struct{ Path, Value string }
 	// AddressAdd adds an address to a link, or changes the flags and lifetimes of an IPv6 address.
 	AddressAdd struct {
@@ -130,18 +124,15 @@ type (
 		// takes its time.
 		Settle bool
 	}
-	// AddressDel removes an address.
 	AddressDel struct {
 		Link    string
 		Address Address
 	}
-	// RouteAdd adds a route.
 	RouteAdd struct {
 		Link  string
 		Route Route
 		Hops  []string // the links of Route.Hops
 	}
-	// RouteDel deletes a route.
 	RouteDel struct {
 		Link  string
 		Route Route
@@ -173,7 +164,6 @@ type (
 		Filter Filter
 		Target string
 	}
-	// FilterDel deletes a filter.
 	FilterDel struct {
 		Link   string
 		Filter Filter
@@ -281,20 +271,17 @@ func (o LinkSet) String() string {
 	} else if o.Master != nil {
 		words = append(words, "master", o.MasterName)
 	}
-	if o.NoARP != nil && *o.NoARP {
-		words = append(words, "arp off")
-	} else if o.NoARP != nil {
-		words = append(words, "arp on")
-	}
-	if o.AllMulticast != nil && *o.AllMulticast {
-		words = append(words, "allmulticast on")
-	} else if o.AllMulticast != nil {
-		words = append(words, "allmulticast off")
-	}
-	if o.Up != nil && *o.Up {
-		words = append(words, "up")
-	} else if o.Up != nil {
-		words = append(words, "down")
+	for _, f := range []struct {
+		set     *bool
+		on, off string
+	}{{o.NoARP, "arp off", "arp on"}, {o.AllMulticast, "allmulticast on", "allmulticast off"}, {o.Up, "up", "down"}} {
+		switch {
+		case f.set == nil:
+		case *f.set:
+			words = append(words, f.on)
+		default:
+			words = append(words, f.off)
+		}
 	}
 	return strings.Join(words, " ")
 }
@@ -455,11 +442,7 @@ func RouteText(r Route, link string, hops []string) string {
 	return text
 }
 
-func hopText(gateway interface {
-	IsValid() bool
-	Is6() bool
-	String() string
-}, link string, onLink bool) string {
+func hopText(gateway netip.Addr, link string, onLink bool) string {
 	text := ""
 	if gateway.IsValid() {
 		text = " via " + gateway.String()
