@@ -64,3 +64,21 @@ func TestOtherMACWarnings(t *testing.T) {
 		}
 	}
 }
+
+// TestBusyNIC: a NIC that takes no MAC while it is up goes down for Teardown, and comes up again if another program brought
+// it up. TestMACOfKinds of phase1 has a NIC that is up before Setup.
+func TestBusyNIC(t *testing.T) {
+	found := flannelWith(func(s *netstate.Snapshot) {
+		s.Links[1].Kind, s.Links[1].Up, s.Routes, s.Addresses = "", false, nil, s.Addresses[:1]
+	})
+	p := newPlan(t, found, withSpec(redirect(), func(s *infra.Spec) { s.Binding = infra.Redirect{MAC: mac(0x77)} }))
+	k := wire(t, p, found)
+	up := true
+	mustApply(t, k, []netstate.Op{netstate.LinkSet{Index: nic, Link: "eth0", Up: &up}})
+	for range undoRounds {
+		mustApply(t, k, mustUndo(t, p, k))
+	}
+	if l, _ := k.s.Named("eth0"); l.MAC != podMAC || !l.Up {
+		t.Errorf("given back as %+v, want it up, with %v", l, podMAC)
+	}
+}
