@@ -29,11 +29,19 @@ import (
 //   - has five empty capability sets, also as user 0, and cannot get a capability or another user by a program's file
 //     (no_new_privs);
 //   - does not have the caller's session keyring (session-keyring(7)), but a new one;
+//   - has a session of its own without a terminal (setsid(2)), so it cannot push input into the caller's terminal. The
+//     terminal's signals, such as that of Ctrl-C, reach the caller alone: pass them on;
+//   - has the files that cmd names, and no others, also none that the caller's process got without close-on-exec;
 //   - gets SIGKILL when the caller's process ends, in whatever way. The kernel forgets that signal if the program is under
 //     an AppArmor profile or in an SELinux domain of its own, which it enters by exec: then stop the command yourself.
+//     A hostile command can refuse that signal (prctl(2)), and its child processes do not get it: where these must end too,
+//     run the caller in a container or a service, whose end ends all its processes.
 //
-// Everything else is as cmd says. The environment is not changed, so HOME may be that of root. As with cmd.Start, the
-// command inherits the files that the caller's process got without close-on-exec, and the terminal.
+// Everything else is as cmd says. The environment is not changed, so HOME may be that of root.
+//
+// A terminal among the files that cmd names stays readable and writable for the command, and for the child processes that
+// outlive it: they can read what is typed there, whoever is in the foreground. A command that is not trusted with that gets
+// pipes, or a new pseudoterminal (pty(7)), which SysProcAttr.Setctty makes the terminal of the command's session.
 //
 // In a user namespace that denies setgroups(2), as an ordinary user's does, the command keeps the caller's supplementary
 // groups.
@@ -42,9 +50,9 @@ import (
 // CAP_SYS_ADMIN to enter ns. If one is missing, the error is fs.ErrPermission, and nothing was started: with a bounding
 // set, a program of the command's could still gain capabilities. A [*cache.FieldError] tells of a user or group that this
 // user namespace does not have, and of owner.Inside: Launch does not enter a user namespace. Fields of cmd.SysProcAttr that contradict the above are an error: Credential,
-// AmbientCaps, Pdeathsig, Ptrace, a new user or network namespace. Other errors are those of cmd.Start.
+// AmbientCaps, Foreground, Pgid, Pdeathsig, Ptrace, a new user or network namespace. Other errors are those of cmd.Start.
 //
-// Source: capabilities(7), prctl(2), keyctl(2).
+// Source: capabilities(7), prctl(2), keyctl(2), ioctl_tty(2).
 func Launch(cmd *exec.Cmd, ns *os.File, owner infra.Owner, groups ...uint32) error {
 	if err := launch(cmd, ns, owner, groups); err != nil {
 		return fmt.Errorf("start %s as user %d: %w", cmd.Path, owner.UID, err)
@@ -66,6 +74,9 @@ func launch(cmd *exec.Cmd, ns *os.File, owner infra.Owner, groups []uint32) erro
 		return err
 	}
 	attributes.Credential, attributes.Pdeathsig = credential, syscall.SIGKILL
+	// A process can push input into the terminal of its session (TIOCSTI), as if the caller's user typed it. A new session has
+	// a process group of its own, and no terminal to leave.
+	attributes.Setsid, attributes.Setpgid, attributes.Noctty = true, false, false
 
 	// The command inherits what belongs to the thread that starts it, and is killed when that thread ends. So the thread
 	// is the command's own, and stays as long as the command.
@@ -73,9 +84,7 @@ func launch(cmd *exec.Cmd, ns *os.File, owner infra.Owner, groups []uint32) erro
 	go netns.OnThread(func() error {
 		err := dropPrivileges(ns, credential)
 		if err == nil {
-			cmd.SysProcAttr = attributes
-			err = cmd.Start()
-			cmd.SysProcAttr = given
+			err = start(cmd, attributes)
 			if err != nil && cmd.Dir != "" { // cmd.Start tells of the program then
 				if _, errDir := os.Stat(cmd.Dir); errDir != nil {
 					err = errDir
@@ -93,6 +102,28 @@ func launch(cmd *exec.Cmd, ns *os.File, owner infra.Owner, groups []uint32) erro
 		return nil
 	})
 	return <-started
+}
+
+// start is cmd.Start with the attributes, and without files that cmd does not name.
+func start(cmd *exec.Cmd, attributes *syscall.SysProcAttr) error {
+	entries, err := os.ReadDir("/proc/thread-self/fd")
+	if err != nil {
+		return fmt.Errorf("files that the command would inherit: %w", err)
+	}
+	given, files := cmd.SysProcAttr, cmd.ExtraFiles
+	defer func() { cmd.SysProcAttr, cmd.ExtraFiles = given, files }()
+	cmd.SysProcAttr = attributes
+	for _, entry := range entries {
+		fd, err := strconv.Atoi(entry.Name())
+		if err != nil {
+			return fmt.Errorf("files that the command would inherit: %w", err)
+		}
+		flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
+		if missing := fd - 2 - len(cmd.ExtraFiles); err == nil && flags&unix.FD_CLOEXEC == 0 && missing > 0 {
+			cmd.ExtraFiles = slices.Concat(cmd.ExtraFiles, make([]*os.File, missing)) // nil closes the command's (os.ProcAttr)
+		}
+	}
+	return cmd.Start()
 }
 
 // awaitEnd returns when the child has ended, or was waited for already. The child's status stays for cmd.Wait.
@@ -115,6 +146,8 @@ func checkAttributes(a *syscall.SysProcAttr) error {
 	}{
 		{"Credential", a.Credential != nil, "owner and groups name the user"},
 		{"AmbientCaps", len(a.AmbientCaps) > 0, "the command gets no capability"},
+		{"Foreground", a.Foreground, "the command has a session of its own, and not the caller's terminal"},
+		{"Pgid", a.Pgid != 0, "the command has a session of its own, and no process group of another session"},
 		{"Pdeathsig", a.Pdeathsig != 0 && a.Pdeathsig != syscall.SIGKILL, "the command gets SIGKILL"},
 		{"Ptrace", a.Ptrace, "the tracer would be a thread that the caller does not have"},
 		{"Cloneflags", a.Cloneflags&namespaces != 0, "the command stays in the user namespace, and in the network namespace that is named"},

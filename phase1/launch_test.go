@@ -1,6 +1,7 @@
 package phase1_test
 
 import (
+	"bufio"
 	"bytes"
 	"errors"
 	"fmt"
@@ -355,6 +356,8 @@ func TestLaunchErrors(t *testing.T) {
 		{"no user's number", nil, nil, infra.Owner{UID: 1<<32 - 1}, nil, "owner: 4294967295 is no user's", nil},
 		{"credential", attributes(syscall.SysProcAttr{Credential: &syscall.Credential{}}), nil, nstest.Owner(), nil, "SysProcAttr.Credential: owner and groups name the user", nil},
 		{"ambient", attributes(syscall.SysProcAttr{AmbientCaps: []uintptr{unix.CAP_NET_ADMIN}}), nil, nstest.Owner(), nil, "AmbientCaps", nil},
+		{"the foreground", attributes(syscall.SysProcAttr{Foreground: true}), nil, nstest.Owner(), nil, "Foreground", nil},
+		{"another process group", attributes(syscall.SysProcAttr{Setpgid: true, Pgid: os.Getpid()}), nil, nstest.Owner(), nil, "Pgid", nil},
 		{"another signal", attributes(syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}), nil, nstest.Owner(), nil, "Pdeathsig", nil},
 		{"tracer", attributes(syscall.SysProcAttr{Ptrace: true}), nil, nstest.Owner(), nil, "Ptrace", nil},
 		{"new user namespace", attributes(syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWUSER}), nil, nstest.Owner(), nil, "Cloneflags", nil},
@@ -396,13 +399,57 @@ func TestLaunchErrors(t *testing.T) {
 	})
 }
 
-// TestLaunchKeepsAttributes: other attributes are the caller's.
+// TestLaunchKeepsAttributes: other attributes are the caller's, also a terminal for the command's own session.
 func TestLaunchKeepsAttributes(t *testing.T) {
 	nstest.Need(t)
 	runtime.LockOSThread() // Pdeathsig is sent when the thread ends
 	defer runtime.UnlockOSThread()
-	cmd := exec.Command("sh", "-c", "cut -d' ' -f5 /proc/$$/stat")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	_, terminal := nstest.Terminal(t)
+	for _, test := range []struct {
+		attributes syscall.SysProcAttr
+		terminal   string
+	}{
+		{syscall.SysProcAttr{Setsid: true, Setpgid: true, Noctty: true, Pdeathsig: syscall.SIGKILL}, "no terminal"},
+		{syscall.SysProcAttr{Setctty: true}, "terminal"},
+	} {
+		cmd := exec.Command("sh", "-c", "cut -d' ' -f5,6 /proc/$$/stat; if (: </dev/tty) 2>&-; then echo terminal; else echo no terminal; fi")
+		cmd.Stdin = terminal
+		cmd.SysProcAttr = &test.attributes
+		var out bytes.Buffer
+		cmd.Stdout = &out
+		if err := phase1.Launch(cmd, nil, nstest.Owner()); err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Wait(); err != nil {
+			t.Fatal(err)
+		}
+		want := fmt.Sprintf("%d %[1]d\n%s\n", cmd.Process.Pid, test.terminal)
+		if out.String() != want {
+			t.Errorf("process group, session and terminal are %q, want %q", out.String(), want)
+		}
+	}
+}
+
+// TestLaunchFiles: the command does not get the files that the caller's process has without close-on-exec.
+func TestLaunchFiles(t *testing.T) {
+	nstest.Need(t)
+	script := "echo extra >&3"
+	for range 3 {
+		fd, err := unix.Open(os.DevNull, unix.O_RDONLY, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer unix.Close(fd)
+		script += fmt.Sprintf("; [ ! -e /proc/$$/fd/%d ] || readlink /proc/$$/fd/%[1]d", max(fd, 4)) // 3 is the extra one
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	defer w.Close()
+	cmd := exec.Command("sh", "-c", script)
+	cmd.ExtraFiles = []*os.File{w}
 	var out bytes.Buffer
 	cmd.Stdout = &out
 	if err := phase1.Launch(cmd, nil, nstest.Owner()); err != nil {
@@ -411,8 +458,11 @@ func TestLaunchKeepsAttributes(t *testing.T) {
 	if err := cmd.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	if got := strings.TrimSpace(out.String()); got != strconv.Itoa(cmd.Process.Pid) {
-		t.Errorf("process group %s, want %d", got, cmd.Process.Pid)
+	if out.String() != "" || len(cmd.ExtraFiles) != 1 {
+		t.Errorf("the command has files of the caller: %q; cmd.ExtraFiles are %v", out.String(), cmd.ExtraFiles)
+	}
+	if line, err := bufio.NewReader(r).ReadString('\n'); line != "extra\n" {
+		t.Errorf("%q, %v", line, err)
 	}
 }
 
