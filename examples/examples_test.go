@@ -18,6 +18,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
@@ -163,6 +165,50 @@ func TestExecSignals(t *testing.T) {
 		if cmd.Wait(); ready != "ready\n" || string(rest) != "bye\n" || cmd.ProcessState.ExitCode() != 7 {
 			t.Errorf("%s: %q, %q, %v", name, ready, rest, cmd.ProcessState)
 		}
+	}
+}
+
+// TestExecTerminal: at a terminal, the agent passes on what the terminal sends to its processes, to all of the command's. Ctrl-Z
+// does not stop the agent, so that the shell and the command do not read the terminal at the same time.
+func TestExecTerminal(t *testing.T) {
+	nstest.Need(t)
+	const command = `trap 'echo first: INT' INT
+sh -c 'trap "echo second: WINCH" WINCH; trap "echo second: INT; exit" INT; echo ready; while :; do sleep 0.05; done'
+exit 7`
+	master, terminal := nstest.Terminal(t)
+	shell := exec.Command("sh", "-c", `set -m; "$@"; echo status $?`, "sh", nstest.Program(t, "examples/agent"), "exec", "--", "sh", "-c", command)
+	shell.Stdin, shell.Stdout, shell.Stderr = terminal, terminal, terminal
+	shell.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	if err := shell.Start(); err != nil {
+		t.Fatal(err)
+	}
+	terminal.Close()
+	defer time.AfterFunc(3*time.Minute, func() { shell.Process.Kill() }).Stop() // then the terminal is at its end
+	screen := bufio.NewReader(master)
+	await := func(want string) {
+		t.Helper()
+		for {
+			line, err := screen.ReadString('\n')
+			if strings.HasSuffix(line, want+"\r\n") { // ^C is echoed before it
+				return
+			}
+			if err != nil || strings.Contains(line, "status") {
+				t.Fatalf("the terminal shows %q, %v; want %q", line, err, want)
+			}
+		}
+	}
+	await("ready")
+	if err := unix.IoctlSetWinsize(int(master.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 50, Col: 100}); err != nil {
+		t.Fatal(err)
+	}
+	await("second: WINCH")
+	fmt.Fprint(master, "\x1a") // Ctrl-Z
+	fmt.Fprint(master, "\x03") // Ctrl-C
+	await("second: INT")
+	await("first: INT")
+	await("status 7")
+	if err := shell.Wait(); err != nil {
+		t.Error(err)
 	}
 }
 

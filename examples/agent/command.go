@@ -24,12 +24,14 @@ func execute(_ context.Context, o *options) error {
 	return runCommand(cmd, o, signals)
 }
 
-// passedOn are the signals that the command gets.
+// passedOn are the signals that the command gets, and SIGTSTP.
 func passedOn() (signals <-chan os.Signal, stop func()) {
-	c := make(chan os.Signal, 1)
-	signal.Notify(c, syscall.SIGTERM, syscall.SIGINT)
-	if !signal.Ignored(syscall.SIGHUP) { // as by nohup(1)
-		signal.Notify(c, syscall.SIGHUP)
+	c := make(chan os.Signal, 8)
+	signal.Notify(c, syscall.SIGTERM, syscall.SIGINT, syscall.SIGWINCH, syscall.SIGTSTP)
+	for _, s := range []os.Signal{syscall.SIGHUP, syscall.SIGQUIT} {
+		if !signal.Ignored(s) { // as by nohup(1)
+			signal.Notify(c, s)
+		}
 	}
 	return c, func() { signal.Stop(c) }
 }
@@ -43,18 +45,20 @@ func runCommand(cmd *exec.Cmd, o *options, signals <-chan os.Signal) error {
 	if os.Getpid() == 1 {
 		defer reapOrphans(cmd.Process.Pid)()
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for unix.Waitid(unix.P_PID, cmd.Process.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil) == unix.EINTR {
+		}
+	}()
 	for {
 		select {
 		case s := <-signals:
-			if s == syscall.SIGINT && inForeground() {
-				continue // the terminal tells the whole process group
+			if err := passOn(s, cmd.Process.Pid); err != nil {
+				return errors.Join(err, cmd.Process.Kill(), cmd.Wait())
 			}
-			if err := cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
-				return errors.Join(err, cmd.Process.Kill(), <-ended)
-			}
-		case err := <-ended:
+		case <-ended:
+			err := cmd.Wait()
 			var exit *exec.ExitError
 			if errors.As(err, &exit) {
 				return said(commandError{statusOf(exit.ProcessState)})
@@ -62,6 +66,21 @@ func runCommand(cmd *exec.Cmd, o *options, signals <-chan os.Signal) error {
 			return err
 		}
 	}
+}
+
+// passOn sends the command the signal. The command has a session of its own, so a terminal's signal reaches its processes
+// by the agent alone. The number is the command's as long as no one has waited for it.
+func passOn(s os.Signal, pid int) error {
+	switch {
+	case s == syscall.SIGTSTP:
+		return nil // the shell and the command would read the terminal at the same time
+	case s != syscall.SIGTERM && s != syscall.SIGHUP && inForeground():
+		pid = -pid // the process group, as the terminal does
+	}
+	if err := unix.Kill(pid, s.(syscall.Signal)); err != nil && err != unix.ESRCH { // a group may be empty
+		return fmt.Errorf("pass %v on to the command: %w", s, err)
+	}
+	return nil
 }
 
 // reapOrphans waits for the processes that a container's process 1 inherits from those that end, until stop is called. The

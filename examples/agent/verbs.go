@@ -134,9 +134,9 @@ The kernel reports 20 packets a second of each reason; agent status has the coun
 		name: "run", short: "wire a NIC for as long as a command runs, as the entry point of a VM's container",
 		flags: "netns own nic binding state uid gid groups config dir", command: true, do: runWired,
 		long: `run is setup, exec and teardown. It wires the NIC, runs the command without capabilities as the -uid, in the same
-namespace, and gives the namespace back when the command has ended. SIGTERM, SIGINT and SIGHUP are passed on to the command. As
-process 1 of a container it waits for orphans, too. The exit code is the command's, and 128 and the signal's number if a
-signal ended the command; without a command's end, it is that of setup.
+namespace, and gives the namespace back when the command has ended. Signals are passed on as by exec. As process 1 of a
+container it waits for orphans, too. The exit code is the command's, and 128 and the signal's number if a signal ended the
+command; without a command's end, it is that of setup.
 
 If run was killed, the next run finds the wiring and uses it; one of another configuration is taken down first. A
 wiring that agent setup has made is refused. With -own it also removes the record and the journal of an earlier
@@ -150,8 +150,13 @@ container's network from -state and -dir, which therefore have to be the contain
 		name: "exec", short: "run a command in a namespace, as a user without privileges",
 		flags: "netns uid gid groups", command: true, optional: true, do: execute,
 		long: `exec runs a command without capabilities, in the namespace and as the user that are named. Without -netns the command
-stays in the agent's own. SIGTERM, SIGINT and SIGHUP are passed on to the command. If the agent is killed, the command is, too.
-The exit code is the command's, and 128 and the signal's number if a signal ended the command.
+stays in the agent's own. SIGTERM, SIGINT, SIGQUIT, SIGHUP and SIGWINCH are passed on to the command; Ctrl-Z does nothing. If
+the agent is killed, the command is, too. The exit code is the command's, and 128 and the signal's number if a signal ended
+the command.
+
+The command has a session of its own, so it cannot push input into the agent's terminal. But it can read what is typed at a
+terminal that it gets as standard input, output or error. Its child processes can, too, when it has ended: let a command that
+is not trusted with that have pipes or files.
 
   agent exec -netns /run/netns/pod -uid 107 -- launcher serve -state /run/guestwire/vm1
 `,
