@@ -1,6 +1,7 @@
 package phase1
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -38,7 +39,7 @@ func (o resolvedOwner) String() string {
 }
 
 // resolveOwner returns the configuration's owner with the numbers of this user namespace.
-func (c Config) resolveOwner() (resolvedOwner, error) {
+func (c Config) resolveOwner(ctx context.Context) (resolvedOwner, error) {
 	o := resolvedOwner{Owner: c.Owner, given: c.Owner}
 	o.Inside = false
 	if !c.Owner.Inside {
@@ -55,7 +56,7 @@ func (c Config) resolveOwner() (resolvedOwner, error) {
 	if err := checkRoot(); err != nil {
 		return o, fmt.Errorf("namespace %s: %w", c.NetNS.Name(), err)
 	}
-	_, err = kernel.InUserNamespace(c.NetNS, func(pid int) error {
+	_, err = kernel.InUserNamespace(ctx, c.NetNS, func(pid int) error {
 		uid, errUID := onNode("owner.uid", fmt.Sprintf("/proc/%d/uid_map", pid), o.UID)
 		gid, errGID := onNode("owner.gid", fmt.Sprintf("/proc/%d/gid_map", pid), o.GID)
 		if o.UID = uid; o.GID != 0 {

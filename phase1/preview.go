@@ -16,7 +16,7 @@ import (
 // Setup's errors, except those of making and changing things: Plan does not make State. It waits for the lock
 // until ctx ends.
 func Plan(ctx context.Context, c Config) (*Preview, error) {
-	taken, owner, err := c.check()
+	taken, owner, err := c.check(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -34,7 +34,7 @@ import (
 // not read the record, open /dev/net/tun, or open /dev/vhost-net where Device asks for vhost, and if the SELinux policy
 // keeps Setup from taking on Owner.SELinux.
 func Setup(ctx context.Context, c Config) (cache.Record, error) {
-	taken, owner, err := c.check()
+	taken, owner, err := c.check(ctx)
 	if err != nil {
 		return cache.Record{}, err
 	}
@@ -81,7 +81,7 @@ func Setup(ctx context.Context, c Config) (cache.Record, error) {
 }
 
 // check refuses a bad configuration before the namespace is looked at. It returns the Spec with what From says.
-func (c Config) check() (infra.Spec, resolvedOwner, error) {
+func (c Config) check(ctx context.Context) (infra.Spec, resolvedOwner, error) {
 	if c.From != nil {
 		var err error
 		if c.Spec, err = infra.TakeOver(c.Spec, *c.From); err != nil {
@@ -94,7 +94,7 @@ func (c Config) check() (infra.Spec, resolvedOwner, error) {
 	if err := checkStatePath(c.State); err != nil {
 		return c.Spec, resolvedOwner{}, err
 	}
-	owner, err := c.resolveOwner()
+	owner, err := c.resolveOwner(ctx)
 	if err != nil && c.Owner.Inside {
 		return c.Spec, owner, err // its numbers here are not known
 	}

@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"fmt"
+	"os"
 	"runtime"
 	"syscall"
 	"unsafe"
@@ -77,7 +78,7 @@ func (c *systemCalls) here() error {
 }
 
 // forked makes the calls in a child process, and returns when the child has ended. Meanwhile, if it is not nil, is called
-// with the child's number while the child runs.
+// with the child's number while the child runs; then the child is killed, as others may have stopped it.
 //
 // Some calls are for a process with one thread alone, and a Go program always has several: SELinux lets such a process
 // change its context (setcon(3)), and the kernel lets it enter a user namespace (setns(2)). The child has one thread. It
@@ -109,8 +110,12 @@ func forked(calls []systemCall, meanwhile func(pid int)) (progress, error) {
 	if errno != 0 {
 		return progress{}, fmt.Errorf("child process: %w", errno)
 	}
+	killed := false
 	if meanwhile != nil {
+		child, _ := os.FindProcess(pid) // holds a pidfd, as another waiter may take the child's status; there is no error on Linux
 		meanwhile(pid)
+		killed = child.Kill() == nil
+		child.Release()
 	}
 	var status unix.WaitStatus
 	for {
@@ -119,7 +124,7 @@ func forked(calls []systemCall, meanwhile func(pid int)) (progress, error) {
 			break
 		}
 	}
-	if err == nil && status.Signaled() {
+	if err == nil && status.Signaled() && !killed {
 		err = fmt.Errorf("ended by %v", status.Signal())
 	}
 	if err != nil && err != unix.ECHILD { // that is another waiter's success

@@ -2,11 +2,13 @@ package kernel
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"sync"
@@ -69,7 +71,7 @@ func TestInUserNamespace(t *testing.T) {
 	for range 20 {
 		calls.Go(func() {
 			child := 0
-			own, err := InUserNamespace(ns, func(pid int) error {
+			own, err := InUserNamespace(t.Context(), ns, func(pid int) error {
 				child = pid
 				if have, err := mapOf(pid); err != nil || have != "0 100000 65536 0 200000 1000" {
 					return fmt.Errorf("maps %q, %v", have, err)
@@ -87,7 +89,7 @@ func TestInUserNamespace(t *testing.T) {
 	calls.Wait()
 
 	failed := errors.New("failed")
-	if _, err := InUserNamespace(ns, func(int) error { return failed }); err != failed {
+	if _, err := InUserNamespace(t.Context(), ns, func(int) error { return failed }); err != failed {
 		t.Errorf("%v, want the error of f", err)
 	}
 	own, err := os.Open("/proc/self/ns/net")
@@ -95,7 +97,7 @@ func TestInUserNamespace(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer own.Close()
-	if own, err := InUserNamespace(own, func(int) error { return failed }); !own || err != nil {
+	if own, err := InUserNamespace(t.Context(), own, func(int) error { return failed }); !own || err != nil {
 		t.Errorf("the own namespace: %t, %v", own, err)
 	}
 	null, err := os.Open("/dev/null")
@@ -103,7 +105,7 @@ func TestInUserNamespace(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer null.Close()
-	if _, err := InUserNamespace(null, func(int) error { return failed }); !errors.Is(err, unix.ENOTTY) {
+	if _, err := InUserNamespace(t.Context(), null, func(int) error { return failed }); !errors.Is(err, unix.ENOTTY) {
 		t.Errorf("a file that is no namespace: %v", err)
 	}
 }
@@ -146,7 +148,7 @@ func TestInUserNamespaceUntraced(t *testing.T) {
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0); err != nil { // which to start a process with other users may have taken away
 		t.Fatal(err)
 	}
-	_, err = InUserNamespace(ns, func(pid int) error {
+	_, err = InUserNamespace(t.Context(), ns, func(pid int) error {
 		fmt.Fprintln(in, pid)
 		return cmd.Wait()
 	})
@@ -155,11 +157,73 @@ func TestInUserNamespaceUntraced(t *testing.T) {
 	}
 }
 
+// TestInUserNamespaceStopped: who stops the child, as root of the user namespace can, does not hold the caller, neither before
+// the child has answered, once ctx is done, nor after that.
+func TestInUserNamespaceStopped(t *testing.T) {
+	const helper = "GUESTWIRE_TEST_STOPPED"
+	if os.Getenv(helper) != "" { // traced: its child is stopped when it has entered
+		ctx, cancel := context.WithCancelCause(t.Context())
+		stopped := errors.New("stopped")
+		go func() {
+			nstest.Eventually(t, func() error { return isStopped(childOf(os.Getpid())) })
+			cancel(stopped)
+		}()
+		if _, err := InUserNamespace(ctx, os.NewFile(3, "ns"), func(int) error { return nil }); !errors.Is(err, stopped) {
+			t.Errorf("%v, want the cause of ctx", err)
+		}
+		return
+	}
+	ns := foreign(t)
+	nstest.Need(t, "strace")
+	var child int
+	_, err := InUserNamespace(t.Context(), ns, func(pid int) error {
+		child = pid
+		if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
+			return err
+		}
+		nstest.Eventually(t, func() error { return isStopped(pid) })
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	if err := unix.Kill(child, 0); err != unix.ESRCH {
+		t.Errorf("the child is there: %v", err)
+	}
+	cmd := exec.CommandContext(t.Context(), "strace", "-f", "-o", "/dev/null", "-e", "trace=setns", "-e", "inject=setns:signal=SIGSTOP",
+		os.Args[0], "-test.run", "^TestInUserNamespaceStopped$")
+	cmd.Env = append(os.Environ(), helper+"=1")
+	cmd.ExtraFiles = []*os.File{ns}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%v, %s", err, out)
+	}
+}
+
+// childOf is the number of the process's child, 0 without one.
+func childOf(pid int) (child int) {
+	lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	for _, list := range lists {
+		if text, err := os.ReadFile(list); err == nil && len(text) > 0 {
+			fmt.Sscan(string(text), &child)
+		}
+	}
+	return child
+}
+
+// isStopped returns an error if the process is not stopped.
+func isStopped(pid int) error {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if text := string(status); err == nil && !strings.Contains(text, "(stopped)") && !strings.Contains(text, "(tracing stop)") {
+		err = fmt.Errorf("process %d is not stopped:\n%s", pid, status)
+	}
+	return err
+}
+
 // TestInUserNamespaceKilled: the child ends with this process.
 func TestInUserNamespaceKilled(t *testing.T) {
 	const helper = "GUESTWIRE_TEST_INSIDE"
 	if os.Getenv(helper) != "" {
-		_, err := InUserNamespace(os.NewFile(3, "ns"), func(pid int) error {
+		_, err := InUserNamespace(t.Context(), os.NewFile(3, "ns"), func(pid int) error {
 			fmt.Printf("child %d\n", pid)
 			_, err := io.Copy(io.Discard, os.Stdin)
 			return err
