@@ -188,23 +188,56 @@ for try in $(seq 500); do ps -e -o stat= -o comm= | grep -q '^Z' || break; sleep
 	c.asFound(t, before)
 }
 
-// TestRunBesideSetup: run leaves a wiring alone that another call has made, and that a VM may be using.
+// TestRunBesideSetup: run leaves a wiring alone that another call has made or taken over, and that a VM may be using, also where
+// a run was killed before.
 func TestRunBesideSetup(t *testing.T) {
 	t.Parallel()
 	c, before := newContainer(t)
 	agent := nstest.Program(t, "examples/agent")
-	nstest.Run(t, agent, "setup", "-netns", c.Pod.Path(), "-nic", "eth0", "-binding", "redirect", "-state", c.State, "-dir", c.dir,
-		"-uid", strconv.Itoa(nstest.LauncherUID))
-	wired := c.Pod.Dump()
-	for _, binding := range []string{"redirect", "masquerade"} {
-		if out, err := c.run(t, binding, "true").CombinedOutput(); err == nil || !strings.Contains(string(out), "already wired, and not by agent run") {
-			t.Errorf("%s: %v, %s; want a refusal", binding, err, out)
+	setup := func() {
+		t.Helper()
+		nstest.Run(t, agent, "setup", "-netns", c.Pod.Path(), "-nic", "eth0", "-binding", "redirect", "-state", c.State, "-dir", c.dir,
+			"-uid", strconv.Itoa(nstest.LauncherUID))
+	}
+	teardown := func() {
+		t.Helper()
+		nstest.Run(t, agent, "teardown", "-netns", c.Pod.Path(), "-nic", "eth0", "-dir", c.dir)
+	}
+	kill := func() {
+		t.Helper()
+		p := c.start(t, "redirect", "echo ready; read line", "ready")
+		if err := syscall.Kill(p.one(t), syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		p.Wait()
+	}
+	refused := func() {
+		t.Helper()
+		wired := c.Pod.Dump()
+		for _, binding := range []string{"redirect", "masquerade"} {
+			if out, err := c.run(t, binding, "true").CombinedOutput(); err == nil || !strings.Contains(string(out), "already wired, and not by agent run") {
+				t.Errorf("%s: %v, %s; want a refusal", binding, err, out)
+			}
+		}
+		if err := nstest.Difference(wired, c.Pod.Dump()); err != nil {
+			t.Errorf("the wiring has changed: %v", err)
 		}
 	}
-	if err := nstest.Difference(wired, c.Pod.Dump()); err != nil {
-		t.Errorf("the wiring has changed: %v", err)
-	}
-	nstest.Run(t, agent, "teardown", "-netns", c.Pod.Path(), "-nic", "eth0", "-dir", c.dir)
+	setup()
+	refused()
+	teardown()
+	kill()
+	teardown()
+	setup()
+	refused() // the killed run's wiring was another one
+	teardown()
+	kill()
+	setup()
+	refused() // setup has taken it over
+	teardown()
+	kill()
+	teardown()
+	nstest.Run(t, agent, "forget", "-own", "-dir", c.dir) // the killed run's lock
 	c.asFound(t, before)
 }
 

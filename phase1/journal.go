@@ -29,6 +29,8 @@ type journal struct {
 	Namespace netns.Identity `json:"namespace"`
 	// From is Config.From.
 	From *cache.Record `json:"from,omitempty"`
+	// ManagedBy is Config.ManagedBy of the last Setup.
+	ManagedBy string `json:"managedBy,omitempty"`
 	wiring.Journal
 }
 
@@ -147,9 +149,9 @@ func (s *session) otherJournals() (others []*journal, whole bool, err error) {
 // writeJournal notes the plan. Earlier is the journal so far; nil: there is none.
 func (s *session) writeJournal(plan wiring.Journal, earlier *journal) error {
 	j := journal{Version: journalVersion, Program: program(), Since: time.Now().UTC().Truncate(time.Second), Namespace: s.identity, Journal: plan}
-	j.From = s.from
+	j.From, j.ManagedBy = s.from, s.managedBy
 	if earlier != nil {
-		j.Since, j.Program, j.From = earlier.Since, earlier.Program, earlier.From
+		j.Since, j.Program, j.From, j.ManagedBy = earlier.Since, earlier.Program, earlier.From, earlier.ManagedBy
 	}
 	text, err := json.Marshal(j)
 	if err != nil {

@@ -31,6 +31,8 @@ type Wiring struct {
 	// Standby says that the guest's tap is down until Activate; Turn is the record's.
 	Standby bool   `json:"standby,omitempty"`
 	Turn    uint64 `json:"turn,omitempty"`
+	// ManagedBy is Config.ManagedBy of the last Setup.
+	ManagedBy string `json:"managedBy,omitempty"`
 	// Since is the time of the first Setup.
 	Since time.Time `json:"since,omitzero"`
 	// Version is the version of guestwire that wrote the journal.
@@ -112,12 +114,13 @@ func (n node) describe(namespace, nic string) (Wiring, bool) {
 		return w, false
 	}
 	var part struct {
-		Program string
-		Since   time.Time
-		Found   struct{ OnNode infra.Owner }
-		Standby bool
-		Turn    uint64
-		Spec    struct {
+		Program   string
+		Since     time.Time
+		ManagedBy string
+		Found     struct{ OnNode infra.Owner }
+		Standby   bool
+		Turn      uint64
+		Spec      struct {
 			State   string
 			Binding map[string]json.RawMessage
 			Owner   infra.Owner
@@ -130,7 +133,7 @@ func (n node) describe(namespace, nic string) (Wiring, bool) {
 	}
 	w.State, w.Owner, w.OnNode = part.Spec.State, part.Spec.Owner, part.Found.OnNode
 	w.Standby, w.Turn = part.Standby, part.Turn
-	w.Since, w.Version = part.Since, part.Program
+	w.Since, w.Version, w.ManagedBy = part.Since, part.Program, part.ManagedBy
 	for kind := range part.Spec.Binding {
 		w.Binding = kind
 	}

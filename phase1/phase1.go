@@ -57,6 +57,9 @@ type Config struct {
 	// nevertheless, so does the wiring, without a journal: Setup refuses it with infra.ErrWired, and ForceTeardown is the way
 	// back, as far as the kernel still knows it. Other calls ignore Discard.
 	Discard bool
+	// ManagedBy names who has the NIC wired, such as a program whose end ends the wiring; it may be empty. The journal keeps that
+	// of the last Setup, and Status and List report it. Other calls ignore ManagedBy.
+	ManagedBy string
 	// Progress is told in words what a call waits for, once it takes longer than a second, and what Teardown
 	// found not to be there. It may be called on another goroutine, and the call waits for it to return. Nil is allowed.
 	Progress func(text string)

@@ -27,6 +27,8 @@ type session struct {
 	state    state // the zero value: not opened
 	tell     progress
 	from     *cache.Record // Config.From
+
+	managedBy string // Config.ManagedBy
 }
 
 // do checks what all calls need, locks the namespace, and calls f on a thread in it.
@@ -66,7 +68,7 @@ func (c Config) do(ctx context.Context, f func(*session) error) error {
 		if err := identity.AddCookie(); err != nil {
 			return err
 		}
-		s := &session{nic: c.NIC, identity: identity, node: n, ns: ns, tell: c.Progress, from: c.From}
+		s := &session{nic: c.NIC, identity: identity, node: n, ns: ns, tell: c.Progress, from: c.From, managedBy: c.ManagedBy}
 		defer func() { s.state.close() }()
 		return f(s)
 	})

@@ -62,6 +62,9 @@ func Setup(ctx context.Context, c Config) (cache.Record, error) {
 		}
 		j := plan.Journal()
 		j.Spec.State = s.state.Name() // the real path, whatever the caller wrote
+		if earlier != nil {
+			earlier.ManagedBy = c.ManagedBy
+		}
 		if err := s.writeJournal(j, earlier); err != nil {
 			return err
 		}

@@ -120,6 +120,9 @@ func printReport(w io.Writer, r *phase1.Report, failed error) {
 		line("context", "%s", r.Owner.SELinux)
 	}
 	line("since", "%s, by guestwire %s", since(r.Wiring), r.Version)
+	if r.ManagedBy != "" {
+		line("managed by", "%s", r.ManagedBy)
+	}
 	guest := []string{}
 	if !r.Record.MAC.IsZero() {
 		guest = append(guest, r.Record.MAC.String())

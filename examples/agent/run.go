@@ -16,6 +16,8 @@ import (
 	"github.com/guestwire/guestwire/phase1"
 )
 
+const managedByRun = "agent run"
+
 // runWired wires the NIC for as long as the command runs.
 func runWired(ctx context.Context, o *options) (err error) {
 	if o.Owner.Inside {
@@ -25,26 +27,25 @@ func runWired(ctx context.Context, o *options) (err error) {
 	defer stop()
 	// Status makes the directory in which the lock lies.
 	_, unknown := phase1.Status(ctx, o.named())
-	lock, err := lockRun(o)
+	unlock, err := lockRun(o)
 	if unknown != nil && errors.Is(err, fs.ErrNotExist) {
 		return unknown // why there is no directory: a capability, the machine's own namespace
 	}
 	if err != nil {
 		return err
 	}
-	defer lock.unlock()
-	earlier, _ := phase1.Status(ctx, o.named()) // an error is that nothing is wired, or what setup says again
-	if earlier != nil && !lock.killed {
+	defer unlock()
+	// An error is that nothing is wired, or what setup says again. The wiring of a run that was killed bears run's name.
+	earlier, _ := phase1.Status(ctx, o.named())
+	if earlier != nil && earlier.ManagedBy != managedByRun {
 		return fmt.Errorf("NIC %s: %w, and not by agent run: a VM may be using it; agent exec runs a command beside that wiring, agent teardown takes it down", o.NIC, infra.ErrWired)
-	}
-	if err := lock.mark(); err != nil {
-		return err
 	}
 	if o.Own && o.State != "" { // not before the lock: what another run uses is not left over
 		if err := forgetEarlier(ctx, o); err != nil {
 			return err
 		}
 	}
+	o.ManagedBy = managedByRun
 	err = setup(ctx, o)
 	if earlier != nil && errors.Is(err, infra.ErrWired) {
 		o.Progress("an earlier run was killed and had another configuration: its wiring is taken down first")
@@ -90,26 +91,12 @@ func forgetEarlier(ctx context.Context, o *options) error {
 	return err
 }
 
-// runLock is a file that says who wires the NIC: a run that lives holds its lock, a run that was killed leaves it with a mark.
-type runLock struct {
-	*os.File
-	killed bool // the file had a mark
-}
-
-// mark says that this run wires the NIC.
-func (l *runLock) mark() error {
-	_, err := l.WriteAt([]byte("agent run\n"), 0)
-	return err
-}
-
-func (l *runLock) unlock() {
-	os.Remove(l.Name())
-	l.Close()
-}
+// runLocks begin the names of the files that lockRun locks. A run that was killed leaves its file, which says nothing.
+const runLocks = "run-"
 
 // lockRun keeps another run of the same NIC away, which would take the wiring down under the first one's command.
-func lockRun(o *options) (*runLock, error) {
-	name := "run-" + o.NIC // with -own the directory is the container's
+func lockRun(o *options) (unlock func(), err error) {
+	name := runLocks + o.NIC // with -own the directory is the container's
 	if o.NetNS != nil {
 		var ns unix.Stat_t
 		if err := unix.Fstat(int(o.NetNS.Fd()), &ns); err != nil {
@@ -118,25 +105,52 @@ func lockRun(o *options) (*runLock, error) {
 		name += fmt.Sprintf("-%d", ns.Ino)
 	}
 	path := filepath.Join(o.Dir, name)
+	unlock, err = lockFile(path, os.O_CREATE)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return nil, fmt.Errorf("NIC %s: another agent run has it (fuser %s): end that one first", o.NIC, path)
+	}
+	return unlock, err
+}
+
+// lockFile returns unix.EWOULDBLOCK if another process has the lock. Unlock removes the file.
+func lockFile(path string, flag int) (unlock func(), err error) {
 	for {
-		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
+		f, err := os.OpenFile(path, os.O_RDWR|syscall.O_NOFOLLOW|flag, 0o600)
 		if err != nil {
 			return nil, fmt.Errorf("lock: %w", err)
 		}
-		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if err == unix.EWOULDBLOCK {
+		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 			f.Close()
-			return nil, fmt.Errorf("NIC %s: another agent run has it (fuser %s): end that one first", o.NIC, path)
-		}
-		if err != nil {
-			f.Close()
-			return nil, fmt.Errorf("lock %s: %w", path, err)
+			return nil, &fs.PathError{Op: "lock", Path: path, Err: err}
 		}
 		mine, err := f.Stat()
 		named, gone := os.Lstat(path)
 		if err == nil && gone == nil && os.SameFile(mine, named) {
-			return &runLock{f, mine.Size() > 0}, nil
+			return func() {
+				os.Remove(path)
+				f.Close()
+			}, nil
 		}
 		f.Close() // its holder has removed it meanwhile
 	}
+}
+
+// sweepRuns removes the locks of runs that were killed.
+func sweepRuns(o *options) error {
+	paths, err := filepath.Glob(filepath.Join(o.Dir, runLocks+"*"))
+	if err != nil {
+		return fmt.Errorf("-dir %s: %w", o.Dir, err)
+	}
+	for _, path := range paths {
+		unlock, err := lockFile(path, 0)
+		if errors.Is(err, unix.EWOULDBLOCK) || errors.Is(err, fs.ErrNotExist) {
+			continue // a run that lives, or has just ended
+		}
+		if err != nil {
+			return err
+		}
+		o.Progress("removes the lock " + path + " of a run that was killed")
+		unlock()
+	}
+	return nil
 }

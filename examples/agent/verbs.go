@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"strings"
 	"unicode"
@@ -139,7 +140,7 @@ container it waits for orphans, too. The exit code is the command's, and 128 and
 command; without a command's end, it is that of setup.
 
 If run was killed, the next run finds the wiring and uses it; one of another configuration is taken down first. A
-wiring that agent setup has made is refused. With -own it also removes the record and the journal of an earlier
+wiring is refused if agent setup was the last to make or repair it. With -own it also removes the record and the journal of an earlier
 container's network from -state and -dir, which therefore have to be the container's own.
 
   agent run -own -nic eth0 -binding redirect -state /run/vm1 -uid 107 -- launcher serve -state /run/vm1
@@ -434,7 +435,11 @@ func teardown(ctx context.Context, o *options) error {
 }
 
 func forget(ctx context.Context, o *options) error {
-	return phase1.Forget(ctx, phase1.Gone{Namespace: o.namespace, NIC: o.NIC, State: o.State, Own: o.Own, Dir: o.Dir, Progress: o.Progress})
+	err := phase1.Forget(ctx, phase1.Gone{Namespace: o.namespace, NIC: o.NIC, State: o.State, Own: o.Own, Dir: o.Dir, Progress: o.Progress})
+	if errors.Is(err, fs.ErrPermission) {
+		return err // the directory may be another user's
+	}
+	return errors.Join(err, sweepRuns(o))
 }
 
 func printJSON(v any) error {
