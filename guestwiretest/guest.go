@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"sync"
 	"testing"
 	"time"
@@ -15,8 +16,9 @@ import (
 	"github.com/guestwire/guestwire/phase2"
 )
 
-// Guest is a TCP/IP stack in the test process, on the guest's tap. It has a link-local address, and what DHCP and router
-// advertisements tell it, right or wrong. It answers pings, and at [Port]. Its methods may be called from any goroutine.
+// Guest is a network namespace in the place of a VM: the frames of its network card are those of the guest's tap. It has a
+// link-local address, and what DHCP and router advertisements tell it, right or wrong. It answers pings, and at [Port]. Its
+// methods may be called from any goroutine.
 type Guest struct {
 	stack    *guest.Guest
 	families guest.Families
@@ -28,9 +30,12 @@ type Guest struct {
 
 // NewGuest attaches a guest to the tap of a record of the pod, as a VMM does: by phase2.OpenTap, with the record's MAC.
 // The guest ends with the test. A tap is opened by one process: a launcher that opens it for its VMM leaves none for the
-// guest, so such a test starts the part of the launcher that serves.
+// guest, so such a test starts the part of the launcher that serves. Without ip(8) the test is skipped.
 func NewGuest(t testing.TB, pod *Pod, record cache.Record) *Guest {
 	t.Helper()
+	if _, err := exec.LookPath("ip"); err != nil {
+		skip(t, "guest: "+err.Error())
+	}
 	var files []*os.File
 	err := pod.Do(func() (err error) {
 		files, err = phase2.OpenTap(record)

@@ -22,13 +22,13 @@ import (
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
-// vmm makes this program a VMM: it opens the tap with this name, whose guest has the MAC behind the name, configures the
-// guest, and ends.
+// vmm makes this program a VMM: it opens the tap with this name, and is the tap of a guest at its standard input, until that
+// ends. Each packet of that socket is a frame.
 const vmm = "GUESTWIRE_CONFINE_VMM"
 
 func TestMain(m *testing.M) {
-	if name, mac, ok := strings.Cut(os.Getenv(vmm), " "); ok {
-		if err := beVMM(name, mac); err != nil {
+	if name := os.Getenv(vmm); name != "" {
+		if err := beVMM(name); err != nil {
 			fmt.Println(err)
 			os.Exit(1)
 		}
@@ -41,26 +41,29 @@ func TestMain(m *testing.M) {
 	nstest.Main(m)
 }
 
-func beVMM(name, mac string) error {
+func beVMM(name string) error {
 	port, err := tap.Open(name)
 	if err != nil {
 		return err
 	}
-	config := guest.Config{Port: port}
-	if err := config.MAC.UnmarshalText([]byte(mac)); err != nil {
-		return err
+	defer port.Close()
+	go copyFrames(os.Stdin, port)
+	copyFrames(port, os.Stdin)
+	return nil
+}
+
+// copyFrames passes frames on until one of the files ends.
+func copyFrames(to, from *os.File) {
+	frame := make([]byte, 1<<16)
+	for {
+		n, err := from.Read(frame)
+		if err == nil {
+			_, err = to.Write(frame[:n])
+		}
+		if err != nil && !errors.Is(err, unix.EIO) { // a link that is down
+			return
+		}
 	}
-	g, err := guest.Start(config)
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	c, err := g.Configure(ctx, guest.Families{IPv4: true, IPv6: true})
-	if err == nil {
-		fmt.Printf("guest has %v and %v\n", c.IPv4.Address, c.IPv6.Address)
-	}
-	return errors.Join(err, g.Close())
 }
 
 // inStockKernel runs the test that calls it under Debian's kernel with the arguments, as this package's test binary with
@@ -138,13 +141,43 @@ func copyOfSelf(t *testing.T) string {
 	return path
 }
 
-// startGuest runs a copy of this program as a VMM, as the words of unprivileged have it.
+// startGuest runs a copy of this program as a VMM, as the words of unprivileged have it, configures a guest at its tap, and
+// returns what the VMM says, and which addresses the guest has.
 func startGuest(n nstest.Network, first, self string, r cache.Record) (string, error) {
+	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err == nil {
+		err = unix.SetNonblock(ends[0], true)
+	}
+	if err != nil {
+		return "", err
+	}
+	port, stdin := os.NewFile(uintptr(ends[0]), "guest"), os.NewFile(uintptr(ends[1]), "VMM")
 	words := unprivileged(n, first, self)
 	cmd := exec.Command(words[0], words[1:]...)
-	cmd.Env = append(os.Environ(), vmm+"="+r.Tap+" "+r.MAC.String())
-	out, err := cmd.CombinedOutput()
-	return string(out), err
+	cmd.Env = append(os.Environ(), vmm+"="+r.Tap)
+	var out nstest.Output
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, &out, &out
+	runtime.LockOSThread() // for setpriv's --pdeathsig: see start
+	defer runtime.UnlockOSThread()
+	err = cmd.Start()
+	stdin.Close()
+	if err != nil {
+		port.Close()
+		return "", err
+	}
+	g, err := guest.Start(guest.Config{Port: port, MAC: r.MAC})
+	if err != nil {
+		port.Close()
+		return "", errors.Join(err, cmd.Wait())
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	c, err := g.Configure(ctx, guest.Families{IPv4: true, IPv6: true})
+	if err == nil {
+		fmt.Fprintf(&out, "guest has %v and %v\n", c.IPv4.Address, c.IPv6.Address)
+	}
+	err = errors.Join(err, g.Close(), cmd.Wait())
+	return out.String(), err
 }
 
 // readRecord is the pod's record.

@@ -84,7 +84,7 @@ func keepsLease(t *testing.T, config string, binding infra.Binding) (unanswered 
 	wired := time.Now()
 	said := len(s.client.String())
 	for renewals := 0; renewals < 2 || time.Since(wired) < leaseTime*5/4; {
-		w.ask(t, guestHost{g}, asked, known)
+		w.ask(t, hostOf(t, g), asked, known)
 		now := s.client.String()[said:]
 		if renewals = strings.Count(now, "lease renewed"); ctx.Err() != nil {
 			t.Fatalf("%d renewals; the daemon says\n%s", renewals, now)
@@ -195,7 +195,7 @@ func TestLeaseClients(t *testing.T) {
 			}
 			wired := time.Now()
 			for renewals := 0; renewals < 1 || time.Since(wired) < client.lease*5/4; {
-				w.ask(t, guestHost{g}, asked, known)
+				w.ask(t, hostOf(t, g), asked, known)
 				renewals = 0
 				last := wired
 				for _, r := range s.requests() {

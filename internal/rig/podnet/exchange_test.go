@@ -27,7 +27,7 @@ type protocol string
 const (
 	tcp         protocol = "TCP"             // a connection, and 20000 octets back and forth
 	udp         protocol = "UDP"             // a short datagram
-	full        protocol = "full packets"    // a datagram of the pod's MTU
+	full        protocol = "full packets"    // a datagram of the pod's MTU, which IPv6 fragments once it knows a smaller one of the path
 	fragments   protocol = "fragments"       // a datagram of the size fragmented
 	sctpInit    protocol = "SCTP"            // INIT and INIT ACK
 	unreachable protocol = "ICMP errors"     // a datagram to a closed port
@@ -44,63 +44,33 @@ var groups = []netip.Addr{addr("239.22.0.1"), addr("ff15::2201")}
 
 const groupPort = 7000
 
-// host asks questions: a station, a process in the pod, or a guest.
-type host interface {
-	dialTCP(ctx context.Context, to netip.AddrPort) (net.Conn, error)
-	// dialUDP returns a connected socket.
-	dialUDP(to netip.AddrPort) (net.Conn, error)
-	// openUDP returns a socket from which a datagram to the group leaves by the link to the other host.
-	openUDP(group netip.Addr) (net.PacketConn, error)
-	askSCTP(ctx context.Context, to netip.AddrPort) (string, error)
-	// askUnfragmented sends a datagram of the MTU of the host's own link, and then of the MTU that a router reports. It
-	// returns the answer, and the size of the packet that was answered.
-	askUnfragmented(ctx context.Context, to netip.AddrPort) (mtu int, answer string, err error)
-}
-
-// guestHost is a guest as a host.
-type guestHost struct{ *guest.Guest }
-
-func (g guestHost) dialTCP(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
-	return g.DialTCP(ctx, to)
-}
-func (g guestHost) dialUDP(to netip.AddrPort) (net.Conn, error)      { return g.DialUDP(to) }
-func (g guestHost) openUDP(group netip.Addr) (net.PacketConn, error) { return g.OpenUDP(group) }
-func (g guestHost) askSCTP(ctx context.Context, to netip.AddrPort) (string, error) {
-	return g.AskSCTP(ctx, to)
-}
-func (g guestHost) askUnfragmented(ctx context.Context, to netip.AddrPort) (int, string, error) {
-	return g.AskUnfragmented(ctx, to)
-}
-
-// listenGuest has the guest answer all protocols.
-func listenGuest(t *testing.T, g *guest.Guest) {
-	t.Helper()
-	err := errors.Join(g.ListenTCP(Port), g.ListenUDP(Port))
-	for _, group := range groups {
-		err = errors.Join(err, g.ListenGroup(netip.AddrPortFrom(group, groupPort)))
-	}
-	g.ListenSCTP(Port)
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-// kernelHost is a station, or a process in the pod.
-type kernelHost struct {
+// host asks and answers questions: a station, a process in the pod, or a guest.
+type host struct {
 	Station
 	link4, link6 string // between it and the pod; empty: a gateway is between
 }
 
+// hostOf returns a guest with its addresses as a host, for as long as the test.
+func hostOf(t testing.TB, g *guest.Guest) host {
+	t.Helper()
+	h := host{Station{Name: "guest", Namespace: nstest.Adopt(t, "guest", fmt.Sprintf("/proc/self/fd/%d", g.File.Fd()))}, guest.NIC, guest.NIC}
+	for _, p := range g.Addresses() {
+		switch a := p.Addr(); {
+		case a.Is4():
+			h.IPv4 = a
+		case !a.IsLinkLocalUnicast():
+			h.IPv6 = a
+		}
+	}
+	return h
+}
+
 // link returns the link of the family of like.
-func (s kernelHost) link(like netip.Addr) string {
+func (s host) link(like netip.Addr) string {
 	if like.Is4() {
 		return s.link4
 	}
 	return s.link6
-}
-
-func (s kernelHost) dialTCP(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
-	return s.dial(ctx, to)
 }
 
 // dialer opens a TCP connection.
@@ -116,7 +86,7 @@ func (s Station) dial(ctx context.Context, to netip.AddrPort) (c net.Conn, err e
 	return c, err
 }
 
-func (s kernelHost) dialUDP(to netip.AddrPort) (c net.Conn, err error) {
+func (s host) dialUDP(to netip.AddrPort) (c net.Conn, err error) {
 	err = netns.Do(s.Namespace.File, func() (err error) {
 		from := net.UDPAddrFromAddrPort(netip.AddrPortFrom(s.address(to.Addr()), 0))
 		c, err = net.DialUDP("udp", from, net.UDPAddrFromAddrPort(to))
@@ -125,7 +95,7 @@ func (s kernelHost) dialUDP(to netip.AddrPort) (c net.Conn, err error) {
 	return c, err
 }
 
-func (s kernelHost) openUDP(group netip.Addr) (net.PacketConn, error) {
+func (s host) openUDP(group netip.Addr) (net.PacketConn, error) {
 	var link *net.Interface
 	var c *net.UDPConn
 	err := netns.Do(s.Namespace.File, func() (err error) {
@@ -158,7 +128,7 @@ func (s kernelHost) openUDP(group netip.Addr) (net.PacketConn, error) {
 }
 
 // openSCTP returns a raw socket at the station's address, so the kernel needs no SCTP.
-func (s kernelHost) openSCTP(like netip.Addr) (c net.PacketConn, err error) {
+func (s host) openSCTP(like netip.Addr) (c net.PacketConn, err error) {
 	network := "ip6:132"
 	if like.Is4() {
 		network = "ip4:132"
@@ -170,7 +140,7 @@ func (s kernelHost) openSCTP(like netip.Addr) (c net.PacketConn, err error) {
 	return c, err
 }
 
-func (s kernelHost) askSCTP(ctx context.Context, to netip.AddrPort) (string, error) {
+func (s host) askSCTP(ctx context.Context, to netip.AddrPort) (string, error) {
 	c, err := s.openSCTP(to.Addr())
 	if err != nil {
 		return "", err
@@ -196,7 +166,7 @@ func (s kernelHost) askSCTP(ctx context.Context, to netip.AddrPort) (string, err
 	}
 }
 
-func (s kernelHost) askUnfragmented(ctx context.Context, to netip.AddrPort) (int, string, error) {
+func (s host) askUnfragmented(ctx context.Context, to netip.AddrPort) (int, string, error) {
 	conn, err := s.dialUDP(to)
 	if err != nil {
 		return 0, "", err
@@ -289,7 +259,7 @@ func answerTo(sent, answer []byte) (string, bool) {
 }
 
 // listen has the station answer TCP, UDP and SCTP at a port of its addresses until the test ends, and join the groups.
-func (s kernelHost) listen(t testing.TB, name string, port uint16) {
+func (s host) listen(t testing.TB, name string, port uint16) {
 	t.Helper()
 	for _, a := range []netip.Addr{s.IPv4, s.IPv6} {
 		if !a.IsValid() {
@@ -329,7 +299,7 @@ func (s kernelHost) listen(t testing.TB, name string, port uint16) {
 
 // join joins a group on the host's link, and answers from a socket with the host's own address. A link without multicast,
 // such as a tunnel, is left out.
-func (s kernelHost) join(t testing.TB, name string, group netip.Addr, own *net.UDPConn) {
+func (s host) join(t testing.TB, name string, group netip.Addr, own *net.UDPConn) {
 	t.Helper()
 	var c *net.UDPConn
 	err := netns.Do(s.Namespace.File, func() error {
@@ -381,7 +351,7 @@ func (l *network) converse(ctx context.Context, from host, q question) (string, 
 	}
 	switch q.protocol {
 	case tcp:
-		return converseTCP(ctx, from.dialTCP, q.at, 20000)
+		return converseTCP(ctx, from.dial, q.at, 20000)
 	case udp, full, fragments:
 		size := map[protocol]int{udp: minDatagram, full: l.datagramSize(q.at.Addr()), fragments: fragmented}[q.protocol]
 		c, err := from.dialUDP(q.at)
@@ -389,11 +359,7 @@ func (l *network) converse(ctx context.Context, from host, q question) (string, 
 			return "", err
 		}
 		defer c.Close()
-		answer, err := exchangeUDP(ctx, c, attempt, size)
-		if conn, ok := c.(*net.UDPConn); ok && err == nil && q.protocol == full {
-			err = l.learn(q.at.Addr(), conn)
-		}
-		return answer, err
+		return exchangeUDP(ctx, c, attempt, size)
 	case standing:
 		c, err := l.keptSocket(from, q)
 		if err != nil {
@@ -414,7 +380,7 @@ func (l *network) converse(ctx context.Context, from host, q question) (string, 
 			return "", err
 		}
 		defer c.Close()
-		// The embedded guest's sockets report the error when they send again.
+		// A socket reports the error when it sends again, or waits.
 		for end := time.Now().Add(attempt); ; {
 			answer, err := exchange(ctx, c, minDatagram, attempt/10)
 			switch {
@@ -446,43 +412,13 @@ func exchangeUDP(ctx context.Context, c net.Conn, patience time.Duration, size i
 	return line, nil
 }
 
-// datagramSize returns the size of the data in a packet that passes between the pod and another host: of the pod's MTU, or
-// of Ethernet's, or, over IPv6, of the path's as far as a kernel has learnt it. The embedded guest does not learn it by UDP.
+// datagramSize returns the size of the data in a packet of the pod's MTU, or of Ethernet's.
 func (l *network) datagramSize(like netip.Addr) int {
 	mtu := min(l.mtu, 1500)
 	if like.Is4() {
 		return mtu - 28
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.learnt != 0 {
-		mtu = min(mtu, l.learnt)
-	}
 	return mtu - 48
-}
-
-// learn notes the smallest MTU of an IPv6 path that the kernel has found by a socket.
-func (l *network) learn(to netip.Addr, c *net.UDPConn) error {
-	if to.Is4() {
-		return nil
-	}
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var failed error
-	err = raw.Control(func(fd uintptr) {
-		mtu, err := unix.GetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_MTU)
-		if failed = err; err != nil {
-			return
-		}
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		if l.learnt == 0 || mtu < l.learnt {
-			l.learnt = mtu
-		}
-	})
-	return errors.Join(err, failed)
 }
 
 // keptSocket returns the socket of a question that stays open from the first time on.
@@ -520,7 +456,7 @@ func (l *network) conversePathMTU(ctx context.Context, from host, q question, pa
 	if err != nil {
 		return "", fmt.Errorf("UDP: %w", err)
 	}
-	answer, err := converseTCP(ctx, from.dialTCP, q.at, 2000)
+	answer, err := converseTCP(ctx, from.dial, q.at, 2000)
 	switch {
 	case err != nil:
 		return "", fmt.Errorf("TCP: %w", err)

@@ -217,12 +217,11 @@ const stationPort = 9000
 // network is a laid network with what the test knows of it.
 type network struct {
 	*Laid
-	mtu   int                   // of the NIC
-	hosts map[string]kernelHost // the stations, and the process in the pod, by name
+	mtu   int             // of the NIC
+	hosts map[string]host // the stations, and the process in the pod, by name
 
-	mu     sync.Mutex            // guards the rest
-	kept   map[question]net.Conn // the sockets of questions by standing
-	learnt int                   // the smallest MTU of an IPv6 path between the pod and a station; 0: not known
+	mu   sync.Mutex            // guards the rest
+	kept map[question]net.Conn // the sockets of questions by standing
 }
 
 // isOutside reports whether it is the station that Narrow4 and Narrow6 belong to.
@@ -248,9 +247,6 @@ func (l *network) questions(protocols ...protocol) []question {
 				continue
 			}
 			for _, p := range []protocol{tcp, udp, full, fragments, sctpInit, standing} {
-				if p == fragments && l.mtu > fragmented && own.Is6() {
-					continue // nothing to fragment before the path's MTU is known, which the embedded guest's UDP does not learn
-				}
 				add(p, pod, s.Name, station, stationPort)
 				add(p, s.Name, pod, own, Port)
 			}
@@ -578,23 +574,23 @@ func (l *network) summary(a answers) string {
 // ready returns the network with its stations and a process in the pod, which listen until the test ends.
 func (l *Laid) ready(t *testing.T) *network {
 	t.Helper()
-	n := &network{Laid: l, hosts: map[string]kernelHost{}, kept: map[question]net.Conn{}}
+	n := &network{Laid: l, hosts: map[string]host{}, kept: map[question]net.Conn{}}
 	t.Cleanup(func() {
 		n.closeKept()
 	})
 	if _, err := fmt.Sscan(l.Pod.Exec("cat", "/sys/class/net/"+l.NIC+"/mtu"), &n.mtu); err != nil {
 		t.Fatal(err)
 	}
-	own := kernelHost{Station{pod, l.Pod, l.IPv4, l.IPv6}, l.NIC, l.NIC}
+	own := host{Station{pod, l.Pod, l.IPv4, l.IPv6}, l.NIC, l.NIC}
 	n.hosts[pod] = own
 	answerErrorsAtOnce(l.Pod)
 	for _, s := range l.Stations {
-		h := kernelHost{s, l.linkTo(s, s.IPv4), l.linkTo(s, s.IPv6)}
+		h := host{s, l.linkTo(s, s.IPv4), l.linkTo(s, s.IPv6)}
 		n.hosts[s.Name] = h
 		answerErrorsAtOnce(s.Namespace)
 		h.listen(t, s.Name, stationPort)
 		if isOutside(s) {
-			further := kernelHost{Station: s}
+			further := host{Station: s}
 			if s.IPv4.IsValid() {
 				further.IPv4 = Narrow4
 			}
@@ -777,10 +773,11 @@ func (l *network) checkBinding(t *testing.T, b infra.Binding, baseline answers, 
 	if g.MTU() != record.MTU && l.IPv4.IsValid() {
 		t.Errorf("the guest's MTU is %d, want %d", g.MTU(), record.MTU)
 	}
-	listenGuest(t, g)
+	h := hostOf(t, g)
+	h.listen(t, h.Name, Port)
 	l.forget()
 	expected := baseline.ofGuest(b.Kind())
-	l.ask(t, guestHost{g}, slices.Collect(maps.Keys(expected)), expected)
+	l.ask(t, h, slices.Collect(maps.Keys(expected)), expected)
 	for _, s := range outside {
 		if !l.Wire { // a station answers the guest's DHCP there
 			s.checkQuiet(t, record.MAC)
@@ -801,7 +798,7 @@ func (l *network) checkBinding(t *testing.T, b infra.Binding, baseline answers, 
 		l.Check(t)
 	}
 	// The sockets of before Setup are answered by the process again.
-	l.ask(t, nil, slices.Collect(maps.Keys(older)), older)
+	l.ask(t, host{}, slices.Collect(maps.Keys(older)), older)
 	return specialNotes(record), nil
 }
 

@@ -292,7 +292,7 @@ func (l *laidTrunk) startGuest(ctx context.Context, t *testing.T, n nstest.Netwo
 			}
 		} else {
 			for _, a := range vlanAddresses(id, trunkGuestHost) {
-				if err := one.AddAddress(ctx, a); err != nil {
+				if err := one.AddAddress(a); err != nil {
 					t.Fatal(err)
 				}
 			}

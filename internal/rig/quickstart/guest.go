@@ -18,7 +18,7 @@ const guestName = "guest1"
 
 type bootFunc func(ctx context.Context, pod namespace, r cache.Record, owner infra.Owner, xml string) (machine, error)
 
-// embedded is the embedded guest: a TCP/IP stack in this process, on the tap.
+// embedded is the embedded guest: a namespace that has the tap's frames.
 type embedded struct{ *guest.Guest }
 
 func bootEmbedded(_ context.Context, pod namespace, r cache.Record, _ infra.Owner, _ string) (machine, error) {

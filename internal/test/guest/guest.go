@@ -1,8 +1,10 @@
-// Package guest is a guest without a VM: a TCP/IP stack in user space on the guest's tap. DHCPv4, DHCPv6 and
-// router advertisements configure the guest as they configure a VM's. It then sends and answers traffic.
+// Package guest is a guest without a VM: a network namespace with a network card, whose frames are those of the guest's
+// tap. DHCPv4, DHCPv6 and router advertisements configure the guest as they configure a VM's. It then sends and answers
+// traffic by its kernel.
 //
-// The guest installs exactly what it is told, so an error in a lease breaks its traffic, as in a real guest.
-// Leases are renewed on request only, and an address stays after its lease has ended.
+// The guest uses exactly what it is told, so an error in a lease breaks its traffic, as in a real guest.
+// Leases are renewed on request only, and an address stays after its lease has ended. The guest does not look for
+// duplicates of its addresses: package lab's namespaces have that off.
 package guest
 
 import (
@@ -10,39 +12,25 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
+	"net"
 	"net/netip"
+	"os"
+	"strconv"
+	"strings"
 	"sync"
-	"time"
 
-	"gvisor.dev/gvisor/pkg/tcpip"
-	"gvisor.dev/gvisor/pkg/tcpip/header"
-	"gvisor.dev/gvisor/pkg/tcpip/network/arp"
-	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
-	"gvisor.dev/gvisor/pkg/tcpip/network/ipv6"
-	"gvisor.dev/gvisor/pkg/tcpip/stack"
-	"gvisor.dev/gvisor/pkg/tcpip/transport/icmp"
-	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
-	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
+	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/tap"
+	"github.com/guestwire/guestwire/internal/test/lab"
 )
 
 // ErrClosed is the error of an operation that ended because the guest was closed.
 var ErrClosed = errors.New("guest closed")
 
-// ErrRefused means that the server refused a lease, by DHCPNAK or by a DHCPv6 status other than success.
-var ErrRefused = errors.New("lease refused")
-
-// ErrDuplicate means that another station has the address.
-var ErrDuplicate = errors.New("address in use by another station")
-
-// nicID is the stack's only interface.
-const nicID tcpip.NICID = 1
-
-// probeWait is how long an address stays tentative. RFC 4862 section 5.1 and RFC 5227 section 1.1 wait a second
-// or more, for links that are slower than a tap.
-const probeWait = 100 * time.Millisecond
+// NIC is the guest's network card.
+const NIC = "eth0"
 
 // Config is the guest's hardware and name.
 type Config struct {
@@ -51,133 +39,123 @@ type Config struct {
 	Port io.ReadWriteCloser
 	// MAC is the guest's Ethernet address.
 	MAC cache.MAC
-	// MTU is the MTU at the start, in octets of IP; 0: 1500. DHCPv4 can replace it, a router advertisement
-	// can lower it.
-	MTU int
 	// Name is the guest's name in its answers on TCP ports; empty: guest.
 	Name string
 	// Received is called with each frame that the port has received, before the guest looks at it; nil: not called.
 	// The frame is valid during the call.
 	Received func(frame []byte)
-	// Log receives problems of background goroutines; nil discards them.
-	Log *slog.Logger
 }
 
-// Guest is a running guest. Its methods may be called from any goroutine, in any namespace.
+// Guest is a running guest, whose namespace it is. Its methods may be called from any goroutine, in any namespace.
 type Guest struct {
+	lab.Namespace
 	config Config
-	log    *slog.Logger
-	stack  *stack.Stack
-	link   *link
-	sctp   *handshake
+	card   *os.File // the outer end of the NIC
+	// zone is the NIC's number. A name would be another link's: package net notes the numbers of names without their
+	// namespace.
+	zone string
 
 	ctx    context.Context // done when the guest ends; the cause is the reason
 	cancel context.CancelCauseFunc
 	tasks  sync.WaitGroup
 
-	dhcp4      sync.Mutex // one DHCPv4 exchange at a time
-	dhcp6      sync.Mutex // one DHCPv6 exchange at a time
-	installing sync.Mutex
-
-	mu sync.Mutex
-	state
+	mu         sync.Mutex // guards the rest
+	answers    []*lab.Answers
+	lease4     *Lease4
+	lease6     *Lease6
+	advertised chan *Advertisement // of the RouterSolicitation that waits
 }
 
-// state is the guest's configuration. Guest.mu guards it.
-type state struct {
-	changed    chan struct{} // closed and replaced at every change
-	generation int           // counts the changes
-	bootReply  chan []byte   // of the open broadcast wire
-
-	lease4   *Lease4
-	lease6   *Lease6
-	probed   map[netip.Addr]error // results of finished duplicate address detections
-	offLink  []offLinkRoute
-	onLink   []netip.Prefix
-	ra       *Advertisement
-	raNumber int
-	raMTU    int // 0: none
-}
-
-// Start attaches a guest to a port. The guest configures its IPv6 link-local address and nothing else.
+// Start attaches a guest to a port. The guest has its IPv6 link-local address then, and nothing else. Start needs ip(8), and
+// CAP_NET_ADMIN.
 //
 // The caller must call Close. After an error the caller closes the port.
 func Start(c Config) (*Guest, error) {
-	if c.Port == nil {
-		return nil, errors.New("guest: no port")
-	}
 	if !c.MAC.Unicast() {
 		return nil, fmt.Errorf("guest: MAC %v is no station's address", c.MAC)
-	}
-	if c.MTU == 0 {
-		c.MTU = 1500
-	}
-	if c.MTU < cache.MinMTU || c.MTU > cache.MaxMTU {
-		return nil, fmt.Errorf("guest: MTU %d, want %d to %d", c.MTU, cache.MinMTU, cache.MaxMTU)
 	}
 	if c.Name == "" {
 		c.Name = "guest"
 	}
-	if c.Log == nil {
-		c.Log = slog.New(slog.DiscardHandler)
+	namespace, err := lab.New()
+	if err != nil {
+		return nil, fmt.Errorf("guest: %w", err)
 	}
-	g := &Guest{
-		config: c,
-		log:    c.Log,
-		link:   &link{port: c.Port, mac: c.MAC, mtu: uint32(c.MTU), log: c.Log},
-		state:  state{changed: make(chan struct{}), probed: map[netip.Addr]error{}},
+	g := &Guest{Namespace: namespace, config: c}
+	if err := g.plug(); err != nil {
+		if g.card != nil {
+			g.card.Close()
+		}
+		g.File.Close()
+		return nil, fmt.Errorf("guest: network card: %w", err)
 	}
-	probe := stack.DADConfigurations{DupAddrDetectTransmits: 1, RetransmitTimer: probeWait}
-	g.stack = stack.New(stack.Options{
-		HandleLocal: true,
-		NetworkProtocols: []stack.NetworkProtocolFactory{
-			arp.NewProtocolWithOptions(arp.Options{DADConfigs: probe}),
-			ipv4.NewProtocolWithOptions(ipv4.Options{IGMP: ipv4.IGMPOptions{Enabled: true}}),
-			ipv6.NewProtocolWithOptions(ipv6.Options{
-				NDPConfigs: ipv6.NDPConfigurations{
-					// The method RouterSolicitation sends the solicitations.
-					HandleRAs:                  ipv6.HandlingRAsAlwaysEnabled,
-					DiscoverDefaultRouters:     true,
-					DiscoverMoreSpecificRoutes: true,
-					DiscoverOnLinkPrefixes:     true,
-					AutoGenGlobalAddresses:     true,
-				},
-				AutoGenLinkLocal: true,
-				NDPDisp:          (*discovery)(g),
-				MLD:              ipv6.MLDOptions{Enabled: true},
-				DADConfigs:       probe,
-			}),
-		},
-		TransportProtocols: []stack.TransportProtocolFactory{
-			icmp.NewProtocol4, icmp.NewProtocol6, tcp.NewProtocol, udp.NewProtocol,
-			func(s *stack.Stack) stack.TransportProtocol {
-				g.sctp = &handshake{guest: g, stack: s, asked: map[uint32]chan string{}}
-				return g.sctp
-			},
-		},
-	})
 	g.ctx, g.cancel = context.WithCancelCause(context.Background())
-	if err := g.stack.CreateNIC(nicID, g.link); err != nil {
-		g.cancel(nil)
-		g.stack.Destroy()
-		return nil, fmt.Errorf("guest: network interface: %s", err)
-	}
-	g.installRoutes()
+	g.tasks.Go(g.send)
 	g.tasks.Go(g.receive)
-	g.tasks.Go(g.followRoutes)
 	return g, nil
 }
 
-// Close ends all operations, resets the connections, closes the port and waits for all goroutines. A second
-// Close returns the error of closing the port again.
+// sysctls are those of a guest that solicits routers by RouterSolicitation alone, uses the routes that they advertise
+// (RFC 4191), and answers with each ICMP error.
+var sysctls = map[string]string{
+	"ipv6/conf/" + NIC + "/router_solicitations":       "0",
+	"ipv6/conf/" + NIC + "/accept_ra_rt_info_max_plen": "128",
+	"ipv4/icmp_ratelimit":                              "0",
+	"ipv6/icmp/ratelimit":                              "0",
+}
+
+// plug makes the network card, and waits for its link-local address.
+func (g *Guest) plug() error {
+	if err := g.ip("tuntap add " + NIC + " mode tap"); err != nil {
+		return err
+	}
+	if err := g.ip("link set " + NIC + " address " + g.config.MAC.String()); err != nil {
+		return err
+	}
+	err := g.Do(func() (err error) {
+		for name, value := range sysctls {
+			err = errors.Join(err, os.WriteFile("/proc/sys/net/"+name, []byte(value), 0))
+		}
+		if err != nil {
+			return err
+		}
+		link, err := net.InterfaceByName(NIC)
+		if err != nil {
+			return err
+		}
+		g.zone = strconv.Itoa(link.Index)
+		g.card, err = tap.Open(NIC)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if err := g.ip("link set " + NIC + " up"); err != nil {
+		return err
+	}
+	return g.Settle(NIC)
+}
+
+// ip runs ip(8) in the guest, with a line of words.
+func (g *Guest) ip(line string) error {
+	_, err := g.Run("ip", strings.Fields(line)...)
+	return err
+}
+
+// Close ends all operations, closes the port and waits for all goroutines. Nothing tells the guest's peers, as if its
+// machine had lost its power. A second Close returns the error of closing the port again.
 func (g *Guest) Close() error {
 	g.cancel(ErrClosed)
-	for _, e := range g.stack.RegisteredEndpoints() {
-		e.Abort() // while the reset can still be sent
-	}
 	err := g.config.Port.Close()
+	g.card.Close()
 	g.tasks.Wait()
-	g.stack.Destroy()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, a := range g.answers {
+		a.Close()
+	}
+	g.answers = nil
+	g.File.Close()
 	if err != nil {
 		return fmt.Errorf("guest: close port: %w", err)
 	}
@@ -186,7 +164,70 @@ func (g *Guest) Close() error {
 
 // WriteFrame sends one Ethernet frame unchanged.
 func (g *Guest) WriteFrame(frame []byte) error {
-	return g.link.write(frame)
+	_, err := g.config.Port.Write(frame)
+	return err
+}
+
+// send passes the guest's frames to the port, until one of both is closed.
+func (g *Guest) send() {
+	buffer := make([]byte, maxFrame)
+	for {
+		n, err := g.card.Read(buffer)
+		if err != nil {
+			return
+		}
+		// A frame for a link that is down is lost.
+		if err := g.WriteFrame(buffer[:n]); err != nil && !errors.Is(err, unix.EIO) {
+			g.fail(err)
+			return
+		}
+	}
+}
+
+// receive passes the port's frames to the guest, until one of both is closed. The kernel has dealt with a frame when Write
+// returns, so an advertisement is in use when it is reported.
+func (g *Guest) receive() {
+	buffer := make([]byte, maxFrame)
+	for {
+		n, err := g.config.Port.Read(buffer)
+		if err != nil {
+			g.fail(err)
+			return
+		}
+		frame := buffer[:n]
+		if g.config.Received != nil {
+			g.config.Received(frame)
+		}
+		if _, err := g.card.Write(frame); err != nil {
+			g.fail(err)
+			return
+		}
+		if ra := parseAdvertisement(frame); ra != nil {
+			g.report(ra)
+		}
+	}
+}
+
+// fail ends the operations of a guest whose port has ended.
+func (g *Guest) fail(err error) { g.cancel(fmt.Errorf("guest: port: %w", err)) }
+
+// withGuestContext returns a context that ends with the guest or with ctx, with the same cause. Call the
+// function to release the context.
+func (g *Guest) withGuestContext(ctx context.Context) (context.Context, func()) {
+	child, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(g.ctx, func() { cancel(context.Cause(g.ctx)) })
+	return child, func() {
+		stop()
+		cancel(nil)
+	}
+}
+
+// because returns the cause of the context's end, if it has ended, instead of what an operation made of it.
+func because(ctx context.Context, err error) error {
+	if err != nil && ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return err
 }
 
 // Families are the IP versions that Configure configures.
@@ -224,69 +265,7 @@ func (g *Guest) Configure(ctx context.Context, families Families) (Configuration
 	return c, errors.Join(err4, err6)
 }
 
-// receive reads frames and passes each to the DHCPv4 wire or to the stack, until the port fails or is closed.
-func (g *Guest) receive() {
-	buffer := make([]byte, 1<<16) // a tap's frame is at most 65535 octets
-	for {
-		n, err := g.config.Port.Read(buffer)
-		if err != nil {
-			if g.ctx.Err() == nil {
-				g.log.Error("guest's port ended", "err", err)
-				g.cancel(fmt.Errorf("guest: port: %w", err))
-			}
-			return
-		}
-		frame := buffer[:n]
-		if g.config.Received != nil {
-			g.config.Received(frame)
-		}
-		if n < header.EthernetMinimumSize || !g.link.accepts(frame) || g.deliverBootReply(frame) {
-			continue
-		}
-		g.link.deliver(frame)
-		if ra := parseAdvertisement(frame); ra != nil {
-			g.applyAdvertisement(ra)
-		}
-	}
-}
-
-// withGuestContext returns a context that ends with the guest or with ctx, with the same cause. Call the
-// function to release the context.
-func (g *Guest) withGuestContext(ctx context.Context) (context.Context, func()) {
-	// The context is a child of the guest's context, so it is done before Close aborts connections. The
-	// operation then returns the cause, not the stack's error.
-	child, cancel := context.WithCancelCause(g.ctx)
-	stop := context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
-	return child, func() {
-		stop()
-		cancel(nil)
-	}
-}
-
-// changeState calls f with the lock held, and wakes all waitUntil.
-func (g *Guest) changeState(f func()) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	f()
-	g.generation++
-	close(g.changed)
-	g.changed = make(chan struct{})
-}
-
-// waitUntil returns nil when ready returns true, or the cause when ctx is done. ready reads the state; the lock
-// is held.
-func (g *Guest) waitUntil(ctx context.Context, ready func() bool) error {
-	for {
-		g.mu.Lock()
-		ok, changed := ready(), g.changed
-		g.mu.Unlock()
-		if ok {
-			return nil
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
+// AddAddress gives the guest an address and the route to its network, as an administrator does.
+func (g *Guest) AddAddress(p netip.Prefix) error {
+	return g.ip("addr replace " + p.String() + " dev " + NIC + " nodad")
 }

@@ -1,0 +1,339 @@
+package guest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/insomniacslk/dhcp/dhcpv4"
+	"github.com/insomniacslk/dhcp/dhcpv4/nclient4"
+	"github.com/insomniacslk/dhcp/dhcpv6"
+	"github.com/insomniacslk/dhcp/dhcpv6/nclient6"
+	"github.com/insomniacslk/dhcp/iana"
+	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/cache"
+)
+
+// firstWait is the time after which a client sends a message again, if there is no answer; the time doubles.
+const firstWait = time.Second
+
+// Lease4 is a DHCPv4 lease.
+type Lease4 struct {
+	// Address is the guest's address, with the prefix length of the subnet mask.
+	Address netip.Prefix
+	// Server is the server identifier; renewals are sent to it.
+	Server netip.Addr
+	// Routes are the routes of the classless static route option in the option's order; without the
+	// option, a default route through the first router. The route to Address's prefix is not listed.
+	Routes []Route
+	// DNS are the resolvers. Search are the domains of option 119, or else that of option 15.
+	DNS    []netip.Addr
+	Search []string
+	// MTU is option 26; 0: no option. A value below 68 is not used (RFC 2132 section 5.1).
+	MTU int
+	// Duration is the lease time; 4294967295 s is infinite.
+	Duration time.Duration
+	// Message is the whole acknowledgement.
+	Message *dhcpv4.DHCPv4
+
+	offer *dhcpv4.DHCPv4
+}
+
+// requested is the parameter request list.
+var requested = dhcpv4.WithRequestedOptions(
+	dhcpv4.OptionSubnetMask,
+	dhcpv4.OptionRouter,
+	dhcpv4.OptionDomainNameServer,
+	dhcpv4.OptionDomainName,
+	dhcpv4.OptionInterfaceMTU,
+	dhcpv4.OptionIPAddressLeaseTime,
+	dhcpv4.OptionRenewTimeValue,
+	dhcpv4.OptionRebindingTimeValue,
+	dhcpv4.OptionDNSDomainSearchList,
+	dhcpv4.OptionClasslessStaticRoute,
+)
+
+// DHCPv4 gets a lease and uses its address, routes and MTU. If the kernel refuses a route, both the lease and an error are
+// returned, and the rest of the lease is in use.
+//
+// RFC 2131 section 4.4.1, RFC 3442.
+func (g *Guest) DHCPv4(ctx context.Context) (*Lease4, error) {
+	return g.lease4By(ctx, func() (conn net.PacketConn, err error) {
+		return nclient4.NewRawUDPConn(NIC, nclient4.ClientPort)
+	}, nil, func(ctx context.Context, c *nclient4.Client) (*nclient4.Lease, error) {
+		return c.Request(ctx, requested)
+	})
+}
+
+// Renew4 extends the lease with a unicast message to its server.
+//
+// RFC 2131 section 4.4.5, state RENEWING.
+func (g *Guest) Renew4(ctx context.Context) (*Lease4, error) {
+	return g.extend4(ctx, func(l *Lease4) netip.Addr { return l.Server })
+}
+
+// Rebind4 extends the lease with a broadcast to any server.
+//
+// RFC 2131 section 4.4.5, state REBINDING.
+func (g *Guest) Rebind4(ctx context.Context) (*Lease4, error) {
+	return g.extend4(ctx, func(*Lease4) netip.Addr { return netip.AddrFrom4([4]byte{255, 255, 255, 255}) })
+}
+
+func (g *Guest) extend4(ctx context.Context, server func(*Lease4) netip.Addr) (*Lease4, error) {
+	g.mu.Lock()
+	l := g.lease4
+	g.mu.Unlock()
+	if l == nil {
+		return nil, errors.New("DHCPv4: no lease to extend")
+	}
+	at := netip.AddrPortFrom(l.Address.Addr(), nclient4.ClientPort)
+	to := netip.AddrPortFrom(server(l), nclient4.ServerPort)
+	return g.lease4By(ctx, func() (net.PacketConn, error) {
+		config := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) (err error) {
+			return errors.Join(c.Control(func(fd uintptr) { err = unix.BindToDevice(int(fd), NIC) }), err)
+		}}
+		return config.ListenPacket(ctx, "udp4", at.String())
+	}, net.UDPAddrFromAddrPort(to), func(ctx context.Context, c *nclient4.Client) (*nclient4.Lease, error) {
+		return c.Renew(ctx, &nclient4.Lease{Offer: l.offer, ACK: l.Message}, requested)
+	})
+}
+
+// lease4By gets a lease by a socket that listen opens in the guest, and uses it. A nil server is all.
+func (g *Guest) lease4By(ctx context.Context, listen func() (net.PacketConn, error), server *net.UDPAddr,
+	ask func(context.Context, *nclient4.Client) (*nclient4.Lease, error)) (*Lease4, error) {
+	ctx, free := g.withGuestContext(ctx)
+	defer free()
+	var conn net.PacketConn
+	err := g.Do(func() (err error) {
+		conn, err = listen()
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("DHCPv4: socket: %w", err)
+	}
+	options := []nclient4.ClientOpt{nclient4.WithTimeout(firstWait), nclient4.WithRetry(-1)}
+	if server != nil {
+		options = append(options, nclient4.WithServerAddr(server))
+	}
+	mac := g.config.MAC
+	client, err := nclient4.NewWithConn(conn, mac[:], options...)
+	if err != nil {
+		conn.Close()
+		return nil, fmt.Errorf("DHCPv4: %w", err)
+	}
+	defer client.Close()
+	got, err := ask(ctx, client)
+	if err = because(ctx, err); err != nil {
+		return nil, fmt.Errorf("DHCPv4: no lease: %w", err)
+	}
+	l, err := parseLease4(got.ACK)
+	if err != nil {
+		return nil, fmt.Errorf("DHCPv4: %w", err)
+	}
+	l.offer = got.Offer
+	if err := g.use4(l); err != nil {
+		return l, fmt.Errorf("DHCPv4: lease of %v: %w", l.Address, err)
+	}
+	return l, nil
+}
+
+func parseLease4(ack *dhcpv4.DHCPv4) (*Lease4, error) {
+	ones, bits := ack.SubnetMask().Size()
+	if bits != 32 {
+		return nil, errors.New("acknowledgement without a subnet mask")
+	}
+	l := &Lease4{
+		Address:  netip.PrefixFrom(fromIP(ack.YourIPAddr), ones),
+		Server:   fromIP(ack.ServerIdentifier()),
+		DNS:      fromIPs(ack.DNS()),
+		Duration: ack.IPAddressLeaseTime(0),
+		Message:  ack,
+	}
+	if l.Duration == 0 {
+		return nil, errors.New("acknowledgement without a lease time")
+	}
+	switch {
+	case ack.Options.Has(dhcpv4.OptionClasslessStaticRoute):
+		for _, r := range ack.ClasslessStaticRoute() {
+			ones, _ := r.Dest.Mask.Size()
+			told := Route{Destination: netip.PrefixFrom(fromIP(r.Dest.IP), ones).Masked()}
+			if via := fromIP(r.Router); !via.IsUnspecified() {
+				told.Gateway = via
+			}
+			l.Routes = append(l.Routes, told)
+		}
+		if l.Routes == nil {
+			return nil, errors.New("acknowledgement with a malformed classless static route option")
+		}
+	case len(ack.Router()) > 0:
+		l.Routes = []Route{{Destination: netip.PrefixFrom(netip.IPv4Unspecified(), 0), Gateway: fromIP(ack.Router()[0])}}
+	}
+	if search := ack.DomainSearch(); search != nil {
+		l.Search = search.Labels
+	} else if domain := ack.DomainName(); domain != "" {
+		l.Search = []string{domain}
+	}
+	if ack.Options.Has(dhcpv4.OptionInterfaceMTU) {
+		mtu, err := dhcpv4.GetUint16(dhcpv4.OptionInterfaceMTU, ack.Options)
+		if err != nil {
+			return nil, fmt.Errorf("acknowledgement with a malformed MTU option: %w", err)
+		}
+		l.MTU = int(mtu)
+	}
+	return l, nil
+}
+
+// use4 gives the guest the lease's address, routes and MTU, in the place of an earlier lease's.
+func (g *Guest) use4(l *Lease4) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	old := g.lease4
+	g.lease4 = l
+	var lines []string
+	if old != nil && old.Address != l.Address {
+		lines = append(lines, "addr del "+old.Address.String()+" dev "+NIC)
+	}
+	if l.MTU >= cache.MinMTU {
+		lines = append(lines, fmt.Sprintf("link set %s mtu %d", NIC, l.MTU))
+	}
+	lines = append(lines, "addr replace "+l.Address.String()+" dev "+NIC)
+	if old != nil && !slices.Equal(old.Routes, l.Routes) {
+		lines = append(lines, "-4 route flush dev "+NIC+" proto dhcp")
+	}
+	for _, r := range l.Routes {
+		lines = append(lines, "route replace "+r.String()+" dev "+NIC+" proto dhcp")
+	}
+	var errs []error
+	for _, line := range lines {
+		errs = append(errs, g.ip(line))
+	}
+	return errors.Join(errs...)
+}
+
+// Lease6 is a DHCPv6 lease.
+type Lease6 struct {
+	// Address is the guest's address, used as a /128. DHCPv6 has no prefix length: on-link prefixes
+	// and routers come from router advertisements.
+	Address netip.Addr
+	// DNS are the resolvers. Search are the search domains.
+	DNS    []netip.Addr
+	Search []string
+	// Preferred and Valid are the address's lifetimes; 4294967295 s is infinite.
+	Preferred, Valid time.Duration
+	// Message is the whole reply.
+	Message *dhcpv6.Message
+}
+
+// DHCPv6 gets a lease with messages from the link-local address, and uses it. With rapid the guest asks
+// for rapid commit (two messages), and also accepts an exchange of four.
+//
+// RFC 8415 sections 18.2.1 and 18.2.2.
+func (g *Guest) DHCPv6(ctx context.Context, rapid bool) (*Lease6, error) {
+	return g.lease6By(ctx, func(ctx context.Context, c *nclient6.Client) (*dhcpv6.Message, error) {
+		if rapid {
+			return c.RapidSolicit(ctx, g.identify)
+		}
+		advertise, err := c.Solicit(ctx, g.identify)
+		if err != nil {
+			return nil, err
+		}
+		return c.Request(ctx, advertise)
+	})
+}
+
+// Renew6 extends the lease with a message to its server.
+//
+// RFC 8415 section 18.2.4.
+func (g *Guest) Renew6(ctx context.Context) (*Lease6, error) {
+	g.mu.Lock()
+	l := g.lease6
+	g.mu.Unlock()
+	if l == nil {
+		return nil, errors.New("DHCPv6: no lease to extend")
+	}
+	return g.lease6By(ctx, func(ctx context.Context, c *nclient6.Client) (*dhcpv6.Message, error) {
+		m, err := dhcpv6.NewMessage(g.identify, dhcpv6.WithServerID(l.Message.Options.ServerID()), dhcpv6.WithOption(l.Message.Options.OneIANA()))
+		if err != nil {
+			return nil, err
+		}
+		m.MessageType = dhcpv6.MessageTypeRenew
+		return c.SendAndRead(ctx, c.RemoteAddr(), m, nclient6.IsMessageType(dhcpv6.MessageTypeReply))
+	})
+}
+
+// identify gives a message a DUID-LL, the same after every start (RFC 8415 section 11.4), and the options that the guest
+// wants.
+func (g *Guest) identify(d dhcpv6.DHCPv6) {
+	mac := g.config.MAC
+	dhcpv6.WithClientID(&dhcpv6.DUIDLL{HWType: iana.HWTypeEthernet, LinkLayerAddr: mac[:]})(d)
+	dhcpv6.WithRequestedOptions(dhcpv6.OptionDNSRecursiveNameServer, dhcpv6.OptionDomainSearchList)(d)
+}
+
+// lease6By gets a lease, and uses its address.
+func (g *Guest) lease6By(ctx context.Context, ask func(context.Context, *nclient6.Client) (*dhcpv6.Message, error)) (*Lease6, error) {
+	ctx, free := g.withGuestContext(ctx)
+	defer free()
+	var conn net.PacketConn
+	err := g.Do(func() (err error) {
+		local := g.config.MAC.LinkLocal().WithZone(g.zone)
+		conn, err = net.ListenUDP("udp6", net.UDPAddrFromAddrPort(netip.AddrPortFrom(local, dhcpv6.DefaultClientPort)))
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("DHCPv6: socket: %w", err)
+	}
+	mac := g.config.MAC
+	client, err := nclient6.NewWithConn(conn, mac[:], nclient6.WithTimeout(firstWait), nclient6.WithRetry(-1))
+	if err != nil {
+		conn.Close()
+		return nil, fmt.Errorf("DHCPv6: %w", err)
+	}
+	defer client.Close()
+	m, err := ask(ctx, client)
+	if err = because(ctx, err); err != nil {
+		return nil, fmt.Errorf("DHCPv6: no lease: %w", err)
+	}
+	l, err := parseLease6(m)
+	if err == nil {
+		err = g.AddAddress(netip.PrefixFrom(l.Address, 128))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("DHCPv6: %w", err)
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.lease6 = l
+	return l, nil
+}
+
+func parseLease6(m *dhcpv6.Message) (*Lease6, error) {
+	association := m.Options.OneIANA()
+	if association == nil || association.Options.OneAddress() == nil {
+		return nil, fmt.Errorf("no address in %v", m)
+	}
+	a := association.Options.OneAddress()
+	l := &Lease6{Address: fromIP(a.IPv6Addr), DNS: fromIPs(m.Options.DNS()), Preferred: a.PreferredLifetime, Valid: a.ValidLifetime, Message: m}
+	if search := m.Options.DomainSearchList(); search != nil {
+		l.Search = search.Labels
+	}
+	return l, nil
+}
+
+func fromIP(ip net.IP) netip.Addr {
+	a, _ := netip.AddrFromSlice(ip) // zero if there is none
+	return a.Unmap()
+}
+
+func fromIPs(ips []net.IP) []netip.Addr {
+	var addresses []netip.Addr
+	for _, ip := range ips {
+		addresses = append(addresses, fromIP(ip))
+	}
+	return addresses
+}
