@@ -4,13 +4,9 @@ import (
 	"errors"
 	"io"
 	"net"
-	"os"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
-
-	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
 // TestStream connects a Stream to stations that echo well, that lose an octet, that repeat octets, and that pause.
@@ -74,62 +70,5 @@ func TestStream(t *testing.T) {
 			}
 			<-done
 		})
-	}
-}
-
-// TestStreamEnded: the error says how the connection ended, whoever of the sender and the receiver tells first.
-func TestStreamEnded(t *testing.T) {
-	for name, conn := range map[string]endedConn{
-		"the sender first":   {write: syscall.EPIPE, read: syscall.ECONNRESET, readAfter: 50 * time.Millisecond},
-		"the receiver first": {write: syscall.ECONNRESET, read: io.EOF, writeAfter: 50 * time.Millisecond},
-	} {
-		s := NewStream(conn)
-		if err := s.Ended(); !errors.Is(err, syscall.ECONNRESET) {
-			t.Errorf("%s: %v, want the reset", name, err)
-		}
-	}
-}
-
-// endedConn is a connection that has ended. The kernel tells the reset to whoever asks first, and each of the two calls fail
-// some time later.
-type endedConn struct {
-	net.Conn
-	write, read           error
-	writeAfter, readAfter time.Duration
-}
-
-func (c endedConn) Write([]byte) (int, error) { time.Sleep(c.writeAfter); return 0, c.write }
-
-func (c endedConn) Read([]byte) (int, error) { time.Sleep(c.readAfter); return 0, c.read }
-
-func (c endedConn) SetDeadline(time.Time) error { return nil }
-
-// TestPings has a namespace answer broadcasts. Its own address answers each request once.
-func TestPings(t *testing.T) {
-	nstest.Need(t)
-	l := newLAN(t)
-	p := l.pod(guestMAC)
-	p.Pod.IP("addr add 10.244.1.7/24 brd + dev eth0")
-	p.Pod.Exec("sysctl", "-qw", "net.ipv4.icmp_echo_ignore_broadcasts=0")
-	p.connect()
-	for _, want := range []int{1, 2} { // stations
-		if want == 2 {
-			twin := l.pod(guestMAC)
-			twin.Pod.IP("addr add 10.244.1.7/24 brd + dev eth0")
-			twin.Pod.Exec("sysctl", "-qw", "net.ipv4.icmp_echo_ignore_broadcasts=0")
-			twin.connect()
-		}
-		pings, err := NewPings(l.world.File, broadcast4)
-		if err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(20 * pingInterval)
-		m, err := pings.End()
-		if err != nil && !errors.Is(err, os.ErrClosed) {
-			t.Error(err)
-		}
-		if m.Sent == 0 || m.Lost > m.Sent/2 || (m.Twice > 0) != (want == 2) {
-			t.Errorf("with %d stations: %v", want, m)
-		}
 	}
 }
