@@ -2,7 +2,6 @@ package podnet
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"maps"
@@ -15,7 +14,6 @@ import (
 
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/rig/machine"
-	"github.com/guestwire/guestwire/internal/test/guest"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 	"github.com/guestwire/guestwire/phase1"
 )
@@ -63,28 +61,16 @@ func keepsLease(t *testing.T, config string, binding infra.Binding) (unanswered 
 	asked := slices.Collect(maps.Keys(known))
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
-	n := nstest.Network{Pod: l.Pod, State: nstest.Dir(t)}
-	c := phase1.Config{NetNS: l.Pod.File, Spec: infra.Spec{NIC: l.NIC, Binding: binding, State: n.State, Owner: nstest.Owner()}}
-	if _, err := phase1.Setup(ctx, c); err != nil {
-		t.Fatal(err)
+	wired := l.mustSetup(ctx, t, binding)
+	for _, warning := range wired.record.Warnings {
+		t.Logf("warning: %s", warning)
 	}
-	record := readRecord(t, n.State, l.NIC)
-	for _, w := range record.Warnings {
-		t.Logf("warning: %s", w)
-	}
-	launcher := n.Serve(t, nstest.LauncherUID)
 	outside := l.sniff(t)
-	g := startGuest(t, l.Pod, record)
-	if _, err := g.Configure(ctx, guest.Families{IPv4: true}); err != nil {
-		t.Fatal(err)
-	}
-	if err := g.ListenTCP(Port); err != nil {
-		t.Fatal(err)
-	}
-	wired := time.Now()
+	from := hostOf(t, wired.bootAnswering(ctx, t))
+	begin := time.Now()
 	said := len(s.client.String())
-	for renewals := 0; renewals < 2 || time.Since(wired) < leaseTime*5/4; {
-		w.ask(t, hostOf(t, g), asked, known)
+	for renewals := 0; renewals < 2 || time.Since(begin) < leaseTime*5/4; {
+		w.ask(t, from, asked, known)
 		now := s.client.String()[said:]
 		if renewals = strings.Count(now, "lease renewed"); ctx.Err() != nil {
 			t.Fatalf("%d renewals; the daemon says\n%s", renewals, now)
@@ -96,26 +82,20 @@ func keepsLease(t *testing.T, config string, binding infra.Binding) (unanswered 
 		time.Sleep(time.Second) // the pace of the questions
 	}
 	for _, r := range s.requests() {
-		if unanswered == "" && r.at.After(wired) && (r.kind != dhcpv4.MessageTypeRequest || !r.renews) {
-			t.Errorf("%v after Setup the daemon sent a %v: it has begun anew", r.at.Sub(wired), r.kind)
+		if unanswered == "" && r.at.After(begin) && (r.kind != dhcpv4.MessageTypeRequest || !r.renews) {
+			t.Errorf("%v after Setup the daemon sent a %v: it has begun anew", r.at.Sub(begin), r.kind)
 		}
 	}
 	for _, o := range outside {
-		o.checkQuiet(t, record.MAC)
+		o.checkQuiet(t, wired.record.MAC)
 	}
-	if err := phase1.Check(ctx, c); err != nil && unanswered == "" { // a lease that ends takes the address away
+	if err := phase1.Check(ctx, wired.config); err != nil && unanswered == "" { // a lease that ends takes the address away
 		t.Error(err)
 	}
 	if state := l.Pod.IP("-br link show"); strings.Contains(state, "DOWN") && binding.Kind() != "bridge" {
 		t.Errorf("a link is down:\n%s", state)
 	}
-	if err := g.Close(); err != nil {
-		t.Error(err)
-	}
-	launcher.Stop(t)
-	if err := phase1.Teardown(ctx, c); err != nil {
-		t.Error(err)
-	}
+	wired.end(ctx, t)
 	if unanswered == "" {
 		l.Check(t)
 	}
@@ -179,23 +159,11 @@ func TestLeaseClients(t *testing.T) {
 			asked := slices.Collect(maps.Keys(known))
 			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 			defer cancel()
-			n := nstest.Network{Pod: l.Pod, State: nstest.Dir(t)}
-			c := phase1.Config{NetNS: l.Pod.File, Spec: infra.Spec{NIC: l.NIC, Binding: infra.Redirect{}, State: n.State, Owner: nstest.Owner()}}
-			if _, err := phase1.Setup(ctx, c); err != nil {
-				t.Fatal(err)
-			}
-			record := readRecord(t, n.State, l.NIC)
-			launcher := n.Serve(t, nstest.LauncherUID)
-			g := startGuest(t, l.Pod, record)
-			if _, err := g.Configure(ctx, guest.Families{IPv4: true}); err != nil {
-				t.Fatal(err)
-			}
-			if err := g.ListenTCP(Port); err != nil {
-				t.Fatal(err)
-			}
+			wiring := l.mustSetup(ctx, t, infra.Redirect{})
+			from := hostOf(t, wiring.bootAnswering(ctx, t))
 			wired := time.Now()
 			for renewals := 0; renewals < 1 || time.Since(wired) < client.lease*5/4; {
-				w.ask(t, hostOf(t, g), asked, known)
+				w.ask(t, from, asked, known)
 				renewals = 0
 				last := wired
 				for _, r := range s.requests() {
@@ -215,14 +183,11 @@ func TestLeaseClients(t *testing.T) {
 				}
 				time.Sleep(time.Second) // the pace of the questions
 			}
-			if err := phase1.Check(ctx, c); err != nil {
+			if err := phase1.Check(ctx, wiring.config); err != nil {
 				t.Error(err)
 			}
-			if err := g.Close(); err != nil {
-				t.Error(err)
-			}
-			launcher.Stop(t)
-			if err := errors.Join(phase1.Teardown(ctx, c), leased()); err != nil {
+			wiring.end(ctx, t)
+			if err := leased(); err != nil {
 				t.Error(err)
 			}
 		})

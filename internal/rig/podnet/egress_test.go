@@ -10,9 +10,7 @@ import (
 	"time"
 
 	"github.com/guestwire/guestwire/infra"
-	"github.com/guestwire/guestwire/internal/test/guest"
 	"github.com/guestwire/guestwire/internal/test/nstest"
-	"github.com/guestwire/guestwire/phase1"
 )
 
 // guardedPort is the port of OpenShift's machine config server, to which no pod may connect.
@@ -58,7 +56,7 @@ func TestEgressRules(t *testing.T) {
 			for _, program := range []string{"iptables-restore", "ip6tables-restore"} {
 				restoreRules(t, l.Pod, program, text+"COMMIT\n")
 			}
-			row := []string{rules.name, egress(t, s, dialFrom(l.Pod, l.IPv4, l.IPv6))}
+			row := []string{rules.name, egress(t, s, Station{Namespace: l.Pod, IPv4: l.IPv4, IPv6: l.IPv6}.dial)}
 			for _, b := range meshBindings {
 				cell := ""
 				t.Run(b.name, func(t *testing.T) { cell = l.checkEgress(t, b.binding, s) })
@@ -76,31 +74,15 @@ func (l *Laid) checkEgress(t *testing.T, b infra.Binding, s Station) string {
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	before := l.Pod.Settled()
-	n := nstest.Network{Pod: l.Pod, State: nstest.Dir(t)}
-	c := phase1.Config{NetNS: l.Pod.File, Spec: infra.Spec{NIC: l.NIC, Binding: b, State: n.State, Owner: nstest.Owner()}}
-	if _, err := phase1.Setup(ctx, c); err != nil {
-		t.Fatal(err)
-	}
-	record := readRecord(t, n.State, l.NIC)
-	launcher := n.Serve(t, nstest.LauncherUID)
-	g := startGuest(t, l.Pod, record)
-	if _, err := g.Configure(ctx, guest.Families{IPv4: true, IPv6: true}); err != nil {
-		t.Fatalf("the guest is not configured: %v\n%s", err, launcher.Output.String())
-	}
-	cell := egress(t, s, g.DialTCP)
-	if err := g.Close(); err != nil {
-		t.Error(err)
-	}
-	launcher.Stop(t)
-	if err := phase1.Teardown(ctx, c); err != nil {
-		t.Error(err)
-	}
-	l.checkRestored(t, n.State, before)
+	w := l.mustSetup(ctx, t, b)
+	cell := egress(t, s, w.boot(ctx, t).DialTCP)
+	w.end(ctx, t)
+	l.checkRestored(t, w.config.State, before)
 	return cell
 }
 
 // egress returns the cell for what becomes of connections to the guarded port. A connection to another port has to work.
-func egress(t *testing.T, s Station, dial meshDialer) string {
+func egress(t *testing.T, s Station, dial dialer) string {
 	t.Helper()
 	cells := map[string]bool{}
 	for _, a := range []netip.Addr{s.IPv4, s.IPv6} {

@@ -24,7 +24,6 @@ import (
 	"github.com/guestwire/guestwire/internal/tap"
 	"github.com/guestwire/guestwire/internal/test/guest"
 	"github.com/guestwire/guestwire/internal/test/nstest"
-	"github.com/guestwire/guestwire/phase1"
 )
 
 var (
@@ -742,34 +741,22 @@ func measure(t *testing.T, n Network) row {
 func (l *network) checkBinding(t *testing.T, b infra.Binding, baseline answers, before string) (told string, refused *infra.RefusedError) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
-	n := nstest.Network{Pod: l.Pod, State: nstest.Dir(t)}
-	c := phase1.Config{NetNS: l.Pod.File, Spec: infra.Spec{
-		NIC: l.NIC, Binding: b, State: n.State,
-		Owner: nstest.Owner(),
-	}}
 	older := baseline.over(standing)
 	maps.DeleteFunc(older, func(_ question, answer string) bool { return answer == "" })
 	l.ask(t, l.hosts[pod], slices.Collect(maps.Keys(older)), older)
-	_, err := phase1.Setup(ctx, c)
-	if errors.As(err, &refused) {
-		l.checkRestored(t, n.State, before)
+	w, refused := l.setup(ctx, t, b, infra.Guard{})
+	if refused != nil {
+		l.checkRestored(t, w.config.State, before)
 		return "", refused
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	record := readRecord(t, n.State, l.NIC)
-	launcher := n.Serve(t, nstest.LauncherUID)
+	record := w.record
 	defer func() {
 		if t.Failed() {
-			t.Logf("record %+v\n%s", record, launcher.Output.String())
+			t.Logf("record %+v\n%s", record, w.launcher.Output.String())
 		}
 	}()
 	outside := l.sniff(t)
-	g := startGuest(t, l.Pod, record)
-	if _, err := g.Configure(ctx, guest.Families{IPv4: l.IPv4.IsValid(), IPv6: l.IPv6.IsValid()}); err != nil {
-		t.Errorf("the guest is not configured: %v", err)
-	}
+	g := w.boot(ctx, t)
 	if g.MTU() != record.MTU && l.IPv4.IsValid() {
 		t.Errorf("the guest's MTU is %d, want %d", g.MTU(), record.MTU)
 	}
@@ -786,14 +773,8 @@ func (l *network) checkBinding(t *testing.T, b infra.Binding, baseline answers, 
 	if l.Check != nil && keepsNIC(b) {
 		l.Check(t)
 	}
-	if err := g.Close(); err != nil {
-		t.Error(err)
-	}
-	launcher.Stop(t)
-	if err := phase1.Teardown(ctx, c); err != nil {
-		t.Error(err)
-	}
-	l.checkRestored(t, n.State, before)
+	w.end(ctx, t)
+	l.checkRestored(t, w.config.State, before)
 	if l.Check != nil {
 		l.Check(t)
 	}

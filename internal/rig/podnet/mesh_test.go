@@ -2,10 +2,8 @@ package podnet
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/netip"
 	"os"
 	"slices"
@@ -16,10 +14,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
-	"github.com/guestwire/guestwire/internal/netns"
-	"github.com/guestwire/guestwire/internal/test/guest"
 	"github.com/guestwire/guestwire/internal/test/nstest"
-	"github.com/guestwire/guestwire/phase1"
 )
 
 // meshBinding is a binding with what a user of a service mesh sets, and the link from which the guest's packets come.
@@ -76,7 +71,7 @@ func TestMesh(t *testing.T) {
 				}
 			}
 			m.install(t, l.Pod, "eth0-tap")
-			row := []string{m.name, l.measureMesh(t, m, dialFrom(l.Pod, l.IPv4, l.IPv6), processName)}
+			row := []string{m.name, l.measureMesh(t, m, Station{Namespace: l.Pod, IPv4: l.IPv4, IPv6: l.IPv6}.dial, processName)}
 			for _, b := range meshBindings {
 				cell := ""
 				t.Run(b.name, func(t *testing.T) { cell = l.checkMesh(t, m, b) })
@@ -96,48 +91,27 @@ func (l *Laid) checkMesh(t *testing.T, m mesh, b meshBinding) string {
 	defer cancel()
 	m.install(t, l.Pod, b.link)
 	before := l.Pod.Settled()
-	n := nstest.Network{Pod: l.Pod, State: nstest.Dir(t)}
-	c := phase1.Config{NetNS: l.Pod.File, Spec: infra.Spec{
-		NIC: l.NIC, Binding: b.binding, State: n.State, Guard: b.guard, Owner: nstest.Owner(),
-	}}
-	if _, err := phase1.Setup(ctx, c); err != nil {
-		var refused *infra.RefusedError
-		if errors.As(err, &refused) {
-			return "refused: " + refused.Reason
-		}
-		t.Fatal(err)
+	w, refused := l.setup(ctx, t, b.binding, b.guard)
+	if refused != nil {
+		return "refused: " + refused.Reason
 	}
-	record := readRecord(t, n.State, l.NIC)
-	launcher := n.Serve(t, nstest.LauncherUID)
-	g := startGuest(t, l.Pod, record)
-	if _, err := g.Configure(ctx, guest.Families{IPv4: true, IPv6: true}); err != nil {
-		t.Fatalf("the guest is not configured: %v\n%s", err, launcher.Output.String())
-	}
-	if err := g.ListenTCP(Port); err != nil {
-		t.Fatal(err)
-	}
+	g := w.bootAnswering(ctx, t)
 	cell := l.measureMesh(t, m, g.DialTCP, "guest")
 	m.install(t, l.Pod, b.link)
 	if again := l.measureMesh(t, m, g.DialTCP, "guest"); again != cell {
 		t.Errorf("with rules that are laid after Setup: %q; with rules that are laid before: %q", again, cell)
 	}
-	if err := g.Close(); err != nil {
-		t.Error(err)
-	}
-	launcher.Stop(t)
-	if err := phase1.Teardown(ctx, c); err != nil {
-		t.Error(err)
-	}
-	l.checkRestored(t, n.State, before)
+	w.end(ctx, t)
+	l.checkRestored(t, w.config.State, before)
 	return cell
 }
 
 // measureMesh connects between the pod and all stations in both directions, and to the proxy's own ports. It returns
 // a cell of the table.
-func (l *Laid) measureMesh(t *testing.T, m mesh, fromPod meshDialer, who string) string {
+func (l *Laid) measureMesh(t *testing.T, m mesh, fromPod dialer, who string) string {
 	t.Helper()
 	type ask struct {
-		dial meshDialer
+		dial dialer
 		to   netip.AddrPort
 		say  string // first line; empty: none
 		want string // how the answer begins: "gateway sees 10.22.0.10"
@@ -146,7 +120,7 @@ func (l *Laid) measureMesh(t *testing.T, m mesh, fromPod meshDialer, who string)
 	const out, in, tunnel, health = 0, 1, 2, 3
 	names := [...]string{"out", "in", "in by HBONE", "health"}
 	for _, s := range l.Stations {
-		dial := dialFrom(s.Namespace, s.IPv4, s.IPv6)
+		dial := s.dial
 		for _, pair := range [][2]netip.Addr{{s.IPv4, l.IPv4}, {s.IPv6, l.IPv6}} {
 			station, own := pair[0], pair[1]
 			questions[out] = append(questions[out], ask{fromPod, netip.AddrPortFrom(station, stationPort), "", strings.TrimSuffix(fmt.Sprintf("%s sees %v", s.Name, netip.AddrPortFrom(own, 0)), "0")})
@@ -211,27 +185,8 @@ func (l *Laid) measureMesh(t *testing.T, m mesh, fromPod meshDialer, who string)
 	return strings.Join(cell, ", ")
 }
 
-// meshDialer opens a TCP connection.
-type meshDialer func(ctx context.Context, to netip.AddrPort) (net.Conn, error)
-
-// dialFrom returns a dialer in the namespace, from the address of the destination's family.
-func dialFrom(n *nstest.Namespace, v4, v6 netip.Addr) meshDialer {
-	return func(ctx context.Context, to netip.AddrPort) (c net.Conn, err error) {
-		from := v6
-		if to.Addr().Is4() {
-			from = v4
-		}
-		d := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0))}
-		err = netns.Do(n.File, func() (err error) {
-			c, err = d.DialContext(ctx, "tcp", to.String())
-			return err
-		})
-		return c, err
-	}
-}
-
 // meshConverse connects, says a line, reads a line, and checks that the other side sends back what it gets.
-func meshConverse(ctx context.Context, dial meshDialer, to netip.AddrPort, say string) (string, error) {
+func meshConverse(ctx context.Context, dial dialer, to netip.AddrPort, say string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	c, err := dial(ctx, to)

@@ -15,10 +15,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/test/guest"
 	"github.com/guestwire/guestwire/internal/test/nstest"
-	"github.com/guestwire/guestwire/phase1"
 )
 
 // service is a cluster's service, whose backend is the peer of Terway's row.
@@ -124,25 +122,9 @@ func TestServices(t *testing.T) {
 func (l *Laid) underEachBinding(t *testing.T, ask func(t *testing.T, g *guest.Guest)) {
 	for _, b := range bindings {
 		t.Run(b.Kind(), func(t *testing.T) {
-			n := nstest.Network{Pod: l.Pod, State: nstest.Dir(t)}
-			c := phase1.Config{NetNS: l.Pod.File, Spec: infra.Spec{NIC: l.NIC, Binding: b, State: n.State, Owner: nstest.Owner()}}
-			r, err := phase1.Setup(t.Context(), c)
-			if err != nil {
-				t.Fatal(err)
-			}
-			launcher := n.Serve(t, nstest.LauncherUID)
-			g := startGuest(t, l.Pod, r)
-			if _, err := g.Configure(t.Context(), guest.Families{IPv4: true}); err != nil {
-				t.Fatal(err)
-			}
-			ask(t, g)
-			if err := g.Close(); err != nil {
-				t.Error(err)
-			}
-			launcher.Stop(t)
-			if err := phase1.Teardown(t.Context(), c); err != nil {
-				t.Error(err)
-			}
+			w := l.mustSetup(t.Context(), t, b)
+			ask(t, w.boot(t.Context(), t))
+			w.end(t.Context(), t)
 		})
 	}
 }

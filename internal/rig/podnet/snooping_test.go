@@ -9,9 +9,7 @@ import (
 	"time"
 
 	"github.com/guestwire/guestwire/infra"
-	"github.com/guestwire/guestwire/internal/test/guest"
 	"github.com/guestwire/guestwire/internal/test/nstest"
-	"github.com/guestwire/guestwire/phase1"
 )
 
 // TestSnooping: a bridge of the network that snoops learns from the guest's IGMP and MLD that the guest has joined a group.
@@ -40,16 +38,7 @@ func TestSnooping(t *testing.T) {
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
-			n := nstest.Network{Pod: l.Pod, State: nstest.Dir(t)}
-			c := phase1.Config{NetNS: l.Pod.File, Spec: infra.Spec{NIC: l.NIC, Binding: b, State: n.State, Owner: nstest.Owner()}}
-			if _, err := phase1.Setup(ctx, c); err != nil {
-				t.Fatal(err)
-			}
-			n.Serve(t, nstest.LauncherUID)
-			g := startGuest(t, l.Pod, readRecord(t, n.State, l.NIC))
-			if _, err := g.Configure(ctx, guest.Families{IPv4: true, IPv6: true}); err != nil {
-				t.Fatal(err)
-			}
+			g := l.mustSetup(ctx, t, b).boot(ctx, t)
 			if learnt(groups[0]) || learnt(groups[1]) {
 				t.Fatalf("the bridge has %v at the pod's port before the guest joins", groups)
 			}
