@@ -205,39 +205,25 @@ func (p *trial) unwired() {
 
 func (p *trial) record() cache.Record {
 	p.t.Helper()
-	dir, err := os.OpenRoot(p.n.State)
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	defer dir.Close()
-	r, err := cache.Read(dir, "eth0")
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	return r
+	return nstest.Record(p.t, p.n.State, "eth0")
 }
 
 // guestTap attaches to the guest's tap.
 func (p *trial) guestTap() *os.File {
 	p.t.Helper()
-	var port *os.File
-	err := netns.Do(p.n.Pod.File, func() (err error) {
-		port, err = tap.Open("eth0-tap")
-		return err
-	})
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	return port
+	return nstest.OpenTap(p.t, p.n.Pod.File, "eth0-tap")
+}
+
+// boot starts the guest of the record.
+func (p *trial) boot() *guest.Guest {
+	p.t.Helper()
+	return nstest.Boot(p.t, p.n.Pod.File, p.record(), "guest")
 }
 
 // leases wants the guest of the record to get an address.
 func (p *trial) leases() {
 	p.t.Helper()
-	g, err := guest.Start(guest.Config{Port: p.guestTap(), MAC: p.record().MAC})
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	g := p.boot()
 	defer g.Close()
 	if _, err := g.DHCPv4(p.t.Context()); err != nil {
 		p.t.Error(err)
@@ -604,10 +590,7 @@ var trials = map[string]func(p *trial){
 		nft("add table ip other")
 		nft("add chain ip other forward { type filter hook forward priority filter; policy drop; }")
 		p.serve()
-		g, err := guest.Start(guest.Config{Port: p.guestTap(), MAC: p.record().MAC})
-		if err != nil {
-			p.t.Fatal(err)
-		}
+		g := p.boot()
 		defer g.Close()
 		if _, err := g.DHCPv4(p.t.Context()); err != nil {
 			p.t.Fatal(err)

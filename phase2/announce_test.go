@@ -17,7 +17,6 @@ import (
 	"github.com/guestwire/guestwire/dhcp"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/netns"
-	"github.com/guestwire/guestwire/internal/tap"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 	"github.com/guestwire/guestwire/phase1"
 	"github.com/guestwire/guestwire/phase2"
@@ -88,13 +87,7 @@ func TestAnnounceActivate(t *testing.T) {
 // TestAnnounceUnserved: without a Serve there is nothing that could announce.
 func TestAnnounceUnserved(t *testing.T) {
 	n := nstest.NewNetwork(t)
-	if _, err := phase1.Setup(t.Context(), phase1.Config{NetNS: n.Pod.File, Spec: infra.Spec{NIC: "eth0", Binding: infra.Bridge{}, State: n.State}}); err != nil {
-		t.Fatal(err)
-	}
-	vm, err := phase2.Open(n.State)
-	if err != nil {
-		t.Fatal(err)
-	}
+	vm := wire(t, n)
 	if err := vm.Announce(t.Context()); !errors.Is(err, syscall.ENOTCONN) {
 		t.Errorf("without Serve: %v", err)
 	}
@@ -126,14 +119,7 @@ func newAnnounced(t *testing.T, b infra.Binding, standby bool) *announcedGuest {
 	if s.vm, err = phase2.Open(n.State); err != nil {
 		t.Fatal(err)
 	}
-	err = netns.Do(n.Pod.File, func() (err error) {
-		s.tap, err = tap.Open(s.r.Tap)
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { s.tap.Close() })
+	s.tap = openTap(t, n, s.r.Tap)
 	err = netns.Do(n.World.File, func() error {
 		link, err := net.InterfaceByName("pod")
 		if err == nil {

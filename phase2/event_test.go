@@ -7,9 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"go/ast"
-	"go/parser"
-	"go/token"
 	"io/fs"
 	"net/netip"
 	"os"
@@ -27,7 +24,6 @@ import (
 	"github.com/guestwire/guestwire/dhcp"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/netns"
-	"github.com/guestwire/guestwire/internal/tap"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 	"github.com/guestwire/guestwire/phase1"
 	"github.com/guestwire/guestwire/phase2"
@@ -54,14 +50,7 @@ func newDiscover(t *testing.T, mac cache.MAC) []byte {
 
 func openTap(t *testing.T, n nstest.Network, name string) *os.File {
 	t.Helper()
-	var f *os.File
-	err := netns.Do(n.Pod.File, func() (err error) {
-		f, err = tap.Open(name)
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := nstest.OpenTap(t, n.Pod.File, name)
 	t.Cleanup(func() { f.Close() })
 	return f
 }
@@ -130,13 +119,7 @@ func TestServeAttached(t *testing.T) {
 func TestServeOtherMAC(t *testing.T) {
 	n := nstest.NewNetwork(t)
 	n.Pod.IP("route del default via 10.244.1.1") // without a gateway, the responder answers ARP for its own address
-	if _, err := phase1.Setup(t.Context(), phase1.Config{NetNS: n.Pod.File, Spec: infra.Spec{NIC: "eth0", Binding: infra.Bridge{}, State: n.State}}); err != nil {
-		t.Fatal(err)
-	}
-	vm, err := phase2.Open(n.State)
-	if err != nil {
-		t.Fatal(err)
-	}
+	vm := wire(t, n)
 	r := vm.Records()[0]
 	var events eventLog
 	vm.Notify = events.add
@@ -264,24 +247,21 @@ func TestEventNames(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	file, err := parser.ParseFile(token.NewFileSet(), "event.go", nil, 0)
+	source, err := os.ReadFile("event.go")
 	if err != nil {
 		t.Fatal(err)
 	}
 	names := map[string]bool{}
-	ast.Inspect(file, func(n ast.Node) bool {
-		if spec, ok := n.(*ast.ValueSpec); ok && len(spec.Values) == 1 {
-			name := strings.Trim(spec.Values[0].(*ast.BasicLit).Value, `"`)
-			if names[name] || !regexp.MustCompile(`^[a-z]+(-[a-z]+)*$`).MatchString(name) {
-				t.Errorf("%q is there twice, or is not in kebab-case", name)
-			}
-			names[name] = true
-			if !strings.Contains(string(doc), "| `"+name+"` |") {
-				t.Errorf("docs/protocols.md lacks %s", name)
-			}
+	for _, kind := range regexp.MustCompile(`(?m)^\t[A-Z]\w+ +dhcp\.Kind = "([^"]*)"`).FindAllStringSubmatch(string(source), -1) {
+		name := kind[1]
+		if names[name] || !regexp.MustCompile(`^[a-z]+(-[a-z]+)*$`).MatchString(name) {
+			t.Errorf("%q is there twice, or is not in kebab-case", name)
 		}
-		return true
-	})
+		names[name] = true
+		if !strings.Contains(string(doc), "| `"+name+"` |") {
+			t.Errorf("docs/protocols.md lacks %s", name)
+		}
+	}
 	if len(names) != 12 {
 		t.Errorf("%d names: %v", len(names), names)
 	}

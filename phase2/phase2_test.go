@@ -10,13 +10,11 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/test/nstest"
-	"github.com/guestwire/guestwire/phase1"
 	"github.com/guestwire/guestwire/phase2"
 )
 
@@ -41,6 +39,17 @@ func newRecord(name string) cache.Record {
 		Version: cache.Version, Name: name, Binding: cache.BindingBridge, Tap: name + "-tap", Queues: 1,
 		MAC: cache.MAC{2, 0, 0, 0, 0, 1}, MTU: 1500,
 	}
+}
+
+// wire wires a pod's NIC, and opens its record.
+func wire(t *testing.T, n nstest.Network) *phase2.VM {
+	t.Helper()
+	setupQueues(t, n, infra.Bridge{}, 1)
+	vm, err := phase2.Open(n.State)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return vm
 }
 
 func TestOpen(t *testing.T) {
@@ -70,37 +79,9 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-func TestServeWithoutResponder(t *testing.T) {
-	dir := t.TempDir()
-	writeRecords(t, dir, newRecord("eth0"))
-	vm, err := phase2.Open(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	served := make(chan error)
-	go func() { served <- vm.Serve(ctx) }()
-	select {
-	case err := <-served:
-		t.Fatalf("Serve ended by itself: %v", err)
-	case <-time.After(20 * time.Millisecond):
-	}
-	cancel()
-	if err := <-served; err != nil {
-		t.Errorf("Serve: %v", err)
-	}
-}
-
 func TestServeErrors(t *testing.T) {
 	n := nstest.NewNetwork(t)
-	c := phase1.Config{NetNS: n.Pod.File, Spec: infra.Spec{NIC: "eth0", Binding: infra.Bridge{}, State: n.State}}
-	if _, err := phase1.Setup(t.Context(), c); err != nil {
-		t.Fatal(err)
-	}
-	vm, err := phase2.Open(n.State)
-	if err != nil {
-		t.Fatal(err)
-	}
+	vm := wire(t, n)
 	if err := vm.Serve(t.Context()); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("in another namespace: %v, want fs.ErrNotExist", err)
 	}

@@ -20,12 +20,9 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/dhcp"
-	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/netns"
-	"github.com/guestwire/guestwire/internal/tap"
 	"github.com/guestwire/guestwire/internal/test/guest"
 	"github.com/guestwire/guestwire/internal/test/nstest"
-	"github.com/guestwire/guestwire/phase1"
 	"github.com/guestwire/guestwire/phase2"
 )
 
@@ -101,6 +98,43 @@ func FuzzResolvConf(f *testing.F) {
 	})
 }
 
+// follower is a FollowResolvConf that runs until the test ends.
+type follower struct {
+	t        *testing.T
+	changes  chan cache.DNS
+	watching chan struct{} // closed when changes are noticed
+}
+
+func follow(t *testing.T, path string, dns cache.DNS) *follower {
+	t.Helper()
+	f := &follower{t, make(chan cache.DNS, 10), make(chan struct{})}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		done <- phase2.FollowResolvConf(ctx, path, dns, func(dns cache.DNS) { f.changes <- dns }, func() { close(f.watching) })
+	}()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return f
+}
+
+// expect waits for a change to one server.
+func (f *follower) expect(what, server string) {
+	f.t.Helper()
+	select {
+	case got := <-f.changes:
+		if fmt.Sprint(got.Servers) != "["+server+"]" {
+			f.t.Errorf("%s: %v, want %s", what, got, server)
+		}
+	case <-time.After(20 * time.Second):
+		f.t.Fatalf("%s: nothing is told, want %s", what, server)
+	}
+}
+
 // TestFollowResolvConf changes the file in each way that programs do.
 func TestFollowResolvConf(t *testing.T) {
 	dir := nstest.Dir(t)
@@ -120,54 +154,31 @@ func TestFollowResolvConf(t *testing.T) {
 	path := filepath.Join(dir, "resolv.conf")
 	write("resolv.conf", "192.0.2.1")
 
-	changes := make(chan cache.DNS, 10)
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error)
-	go func() {
-		done <- phase2.FollowResolvConf(ctx, path, cache.DNS{Servers: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}, func(dns cache.DNS) { changes <- dns }, func() {})
-	}()
-	defer func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	}()
-	expect := func(what, server string) {
-		t.Helper()
-		select {
-		case got := <-changes:
-			if len(got.Servers) != 1 || got.Servers[0].String() != server {
-				t.Errorf("%s: %v, want %s", what, got, server)
-			}
-		case <-time.After(20 * time.Second):
-			t.Fatalf("%s: nothing is told, want %s", what, server)
-		}
-	}
-
+	f := follow(t, path, cache.DNS{Servers: []netip.Addr{netip.MustParseAddr("192.0.2.1")}})
 	write("resolv.conf", "192.0.2.2")
-	expect("written in place", "192.0.2.2")
+	f.expect("written in place", "192.0.2.2")
 	write("new", "192.0.2.3")
 	must(os.Rename(filepath.Join(dir, "new"), path))
-	expect("replaced", "192.0.2.3")
+	f.expect("replaced", "192.0.2.3")
 	write("resolv.conf", "192.0.2.4")
-	expect("written in place after that", "192.0.2.4")
+	f.expect("written in place after that", "192.0.2.4")
 	must(os.Remove(path))
 	write("resolv.conf", "192.0.2.5")
-	expect("removed and made again", "192.0.2.5")
+	f.expect("removed and made again", "192.0.2.5")
 	write("run/target", "192.0.2.6")
 	must(os.Symlink("run/target", filepath.Join(dir, "link")))
 	must(os.Rename(filepath.Join(dir, "link"), path))
-	expect("replaced by a link", "192.0.2.6")
+	f.expect("replaced by a link", "192.0.2.6")
 	write("run/target", "192.0.2.7")
-	expect("the link's target written", "192.0.2.7")
+	f.expect("the link's target written", "192.0.2.7")
 	write("run/new", "192.0.2.8")
 	must(os.Rename(filepath.Join(dir, "run/new"), filepath.Join(dir, "run/target")))
-	expect("the link's target replaced", "192.0.2.8")
+	f.expect("the link's target replaced", "192.0.2.8")
 
 	write("run/target", "192.0.2.8")
 	write("unrelated", "192.0.2.99")
 	select {
-	case got := <-changes:
+	case got := <-f.changes:
 		t.Errorf("the same configuration again is told as a change: %v", got)
 	case <-time.After(300 * time.Millisecond):
 	}
@@ -211,13 +222,8 @@ func TestFollowLinks(t *testing.T) {
 				}
 			}
 			link(c.from)
-			changes := make(chan cache.DNS, 10)
-			ctx, cancel := context.WithCancel(t.Context())
-			done, watching := make(chan error, 1), make(chan struct{})
-			go func() {
-				done <- phase2.FollowResolvConf(ctx, c.path, cache.DNS{}, func(dns cache.DNS) { changes <- dns }, func() { close(watching) })
-			}()
-			<-watching
+			f := follow(t, c.path, cache.DNS{})
+			<-f.watching
 			if c.made != "" {
 				if err := os.Mkdir(c.made, 0o755); err != nil {
 					t.Fatal(err)
@@ -229,18 +235,7 @@ func TestFollowLinks(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			select {
-			case got := <-changes:
-				if fmt.Sprint(got.Servers) != "[192.0.2.2]" {
-					t.Errorf("%v, want 192.0.2.2", got)
-				}
-			case <-time.After(20 * time.Second):
-				t.Error("nothing is told")
-			}
-			cancel()
-			if err := <-done; err != nil {
-				t.Error(err)
-			}
+			f.expect(c.name, "192.0.2.2")
 		})
 	}
 }
@@ -264,28 +259,12 @@ func TestFollowBindMount(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	changes := make(chan cache.DNS, 10)
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error)
-	go func() {
-		done <- phase2.FollowResolvConf(ctx, path, cache.DNS{}, func(dns cache.DNS) { changes <- dns }, func() {})
-	}()
+	f := follow(t, path, cache.DNS{})
 	for _, want := range []string{"192.0.2.1", "192.0.2.2", "192.0.2.3"} {
 		if err := os.WriteFile(source, []byte("nameserver "+want+"\n"), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		select {
-		case got := <-changes:
-			if fmt.Sprint(got.Servers) != "["+want+"]" {
-				t.Errorf("%v, want %s", got, want)
-			}
-		case <-time.After(20 * time.Second):
-			t.Fatalf("nothing is told of %s", want)
-		}
-	}
-	cancel()
-	if err := <-done; err != nil {
-		t.Error(err)
+		f.expect("the source", want)
 	}
 }
 
@@ -293,13 +272,7 @@ func TestFollowBindMount(t *testing.T) {
 // next renewal, and Notify is called with the guest's events.
 func TestServeFollows(t *testing.T) {
 	n := nstest.NewNetwork(t)
-	if _, err := phase1.Setup(t.Context(), phase1.Config{NetNS: n.Pod.File, Spec: infra.Spec{NIC: "eth0", Binding: infra.Bridge{}, State: n.State}}); err != nil {
-		t.Fatal(err)
-	}
-	vm, err := phase2.Open(n.State)
-	if err != nil {
-		t.Fatal(err)
-	}
+	vm := wire(t, n)
 	vm.ResolvConf = filepath.Join(n.State, "resolv.conf.test")
 	if err := netns.Do(n.Pod.File, func() error { return vm.Serve(t.Context()) }); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), vm.ResolvConf) {
 		t.Errorf("without the file: %v, want fs.ErrNotExist and the path", err)
@@ -334,18 +307,7 @@ func TestServeFollows(t *testing.T) {
 		}
 	}()
 
-	r := vm.Records()[0]
-	var port *os.File
-	if err := netns.Do(n.Pod.File, func() (err error) {
-		port, err = tap.Open(r.Tap)
-		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
-	g, err := guest.Start(guest.Config{Port: port, MAC: r.MAC, Name: "guest"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	g := nstest.Boot(t, n.Pod.File, vm.Records()[0], "guest")
 	defer g.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()

@@ -19,7 +19,6 @@ import (
 	"github.com/guestwire/guestwire/dhcp"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/netns"
-	"github.com/guestwire/guestwire/internal/tap"
 	"github.com/guestwire/guestwire/internal/test/guest"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 	"github.com/guestwire/guestwire/phase1"
@@ -79,28 +78,10 @@ func (l *eventLog) wait(t *testing.T, want ...string) (last phase2.Event) {
 	return last
 }
 
-// startGuest starts a guest on the tap of the record.
-func startGuest(t *testing.T, n nstest.Network, r cache.Record) *guest.Guest {
-	t.Helper()
-	var port *os.File
-	err := netns.Do(n.Pod.File, func() (err error) {
-		port, err = tap.Open(r.Tap)
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	g, err := guest.Start(guest.Config{Port: port, MAC: r.MAC, Name: "guest"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return g
-}
-
 // requestLease starts a guest and returns its DHCPv4 lease.
 func requestLease(t *testing.T, n nstest.Network, r cache.Record) *guest.Lease4 {
 	t.Helper()
-	g := startGuest(t, n, r)
+	g := nstest.Boot(t, n.Pod.File, r, "guest")
 	defer g.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
@@ -150,16 +131,7 @@ func TestServeRecords(t *testing.T) {
 	events.wait(t, "eth0 attached", " ready")
 	record := func(nic string) cache.Record {
 		t.Helper()
-		root, err := os.OpenRoot(n.State)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer root.Close()
-		r, err := cache.Read(root, nic)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return r
+		return nstest.Record(t, n.State, nic)
 	}
 	if got := requestLease(t, n, record("eth0")); got.Address.Addr() != nstest.Pod4 {
 		t.Errorf("lease %v", got.Address)

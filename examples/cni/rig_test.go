@@ -22,8 +22,6 @@ import (
 	"github.com/containernetworking/cni/pkg/version"
 
 	"github.com/guestwire/guestwire/cache"
-	"github.com/guestwire/guestwire/internal/netns"
-	"github.com/guestwire/guestwire/internal/tap"
 	"github.com/guestwire/guestwire/internal/test/guest"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
@@ -236,41 +234,12 @@ func (n *node) clean() {
 func (s *sandboxOf) dirOf() string { return filepath.Join(s.state, s.id) }
 
 // record is that of a NIC.
-func (s *sandboxOf) record(nic string) cache.Record {
-	s.Helper()
-	dir, err := os.OpenRoot(s.dirOf())
-	if err != nil {
-		s.Fatal(err)
-	}
-	defer dir.Close()
-	r, err := cache.Read(dir, nic)
-	if err != nil {
-		s.Fatal(err)
-	}
-	return r
-}
+func (s *sandboxOf) record(nic string) cache.Record { return nstest.Record(s, s.dirOf(), nic) }
 
 // boot starts a guest at the NIC's tap.
 func (s *sandboxOf) boot(nic string) *guest.Guest {
 	s.Helper()
-	r := s.record(nic)
-	var port *os.File
-	err := netns.Do(s.ns.File, func() (err error) {
-		port, err = tap.Open(r.Tap)
-		return err
-	})
-	if err != nil {
-		s.Fatal(err)
-	}
-	g, err := guest.Start(guest.Config{Port: port, MAC: r.MAC, Name: "guest"})
-	if err != nil {
-		s.Fatal(err)
-	}
-	s.Cleanup(func() {
-		if err := g.Close(); err != nil {
-			s.Error(err)
-		}
-	})
+	g := nstest.Boot(s, s.ns.File, s.record(nic), "guest")
 	if err := g.ListenTCP(8000); err != nil {
 		s.Fatal(err)
 	}

@@ -180,21 +180,6 @@ func startGuest(n nstest.Network, first, self string, r cache.Record) (string, e
 	return out.String(), err
 }
 
-// readRecord is the pod's record.
-func readRecord(t *testing.T, n nstest.Network) cache.Record {
-	t.Helper()
-	dir, err := os.OpenRoot(n.State)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer dir.Close()
-	r, err := cache.Read(dir, "eth0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return r
-}
-
 // process is a program that runs until stop, or until the test ends.
 type process struct {
 	*exec.Cmd

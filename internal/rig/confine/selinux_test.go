@@ -69,7 +69,7 @@ func TestSELinux(t *testing.T) {
 	succeeds("agent_t", "setup", "-config", configuration(""))
 	out, err := output(serve("vmm_t")...)
 	denied("launcher", "vmm_t", out, err)
-	out, err = startGuest(n, enter("vmm_t"), self, readRecord(t, n))
+	out, err = startGuest(n, enter("vmm_t"), self, nstest.Record(t, n.State, "eth0"))
 	denied("VMM", "vmm_t", out, err)
 	succeeds("agent_t", "teardown")
 
@@ -96,7 +96,7 @@ func TestSELinux(t *testing.T) {
 	if out := succeeds("agent_t", "plan", "-config", file); !strings.Contains(out, "nothing is left to do") {
 		t.Errorf("a second setup would do:\n%s", out)
 	}
-	r := readRecord(t, n)
+	r := nstest.Record(t, n.State, "eth0")
 	out, err = output(serve("other_t")...)
 	denied("launcher", "other_t", out, err)
 	out, err = startGuest(n, enter("other_t"), self, r)

@@ -11,7 +11,6 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -24,7 +23,6 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/internal/netns"
-	"github.com/guestwire/guestwire/internal/tap"
 	"github.com/guestwire/guestwire/internal/test/guest"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
@@ -120,16 +118,7 @@ func (c *Cluster) event(t testing.TB, namespace, pod string, words ...string) st
 // record reads the record of a pod's NIC.
 func (c *Cluster) record(t testing.TB, p *pod, nic string) cache.Record {
 	t.Helper()
-	root, err := os.OpenRoot(c.Path("/run/guestwire/" + p.sandbox))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer root.Close()
-	r, err := cache.Read(root, nic)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return r
+	return nstest.Record(t, c.Path("/run/guestwire/"+p.sandbox), nic)
 }
 
 // echoPort is the TCP port at which guests answer.
@@ -141,25 +130,7 @@ const leaseTime = time.Minute
 // boot starts a guest of this process on the tap of a pod's NIC, with an address from the pod's launcher.
 func (c *Cluster) boot(t testing.TB, p *pod, nic string) *guest.Guest {
 	t.Helper()
-	r := c.record(t, p, nic)
-	var port *os.File
-	err := netns.Do(p.File, func() (err error) {
-		port, err = tap.Open(r.Tap)
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	g, err := guest.Start(guest.Config{Port: port, MAC: r.MAC})
-	if err != nil {
-		port.Close()
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := g.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	g := nstest.Boot(t, p.File, c.record(t, p, nic), "guest")
 	ctx, cancel := context.WithTimeout(t.Context(), leaseTime)
 	defer cancel()
 	lease, err := g.DHCPv4(ctx)

@@ -130,12 +130,7 @@ func (x *engine) launcher(p *Pod, attempt uint32) *Container {
 // record reads a record through the pod's name in the plugin's directory.
 func (x *engine) record(p *Pod, nic string) cache.Record {
 	x.t.Helper()
-	dir, err := os.OpenRoot(x.Node.Path(filepath.Join(x.state, "pods", p.UID)))
-	x.must(err)
-	defer dir.Close()
-	r, err := cache.Read(dir, nic)
-	x.must(err)
-	return r
+	return nstest.Record(x.t, x.Node.Path(filepath.Join(x.state, "pods", p.UID)), nic)
 }
 
 // guest attaches a guest to the tap of a NIC, has it ask for its address, and answer at port. The guest is called as the

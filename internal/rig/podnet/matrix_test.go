@@ -20,9 +20,6 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
-	"github.com/guestwire/guestwire/internal/netns"
-	"github.com/guestwire/guestwire/internal/tap"
-	"github.com/guestwire/guestwire/internal/test/guest"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
@@ -831,37 +828,4 @@ func specialNotes(r cache.Record) string {
 		}
 	}
 	return strings.Join(parts, ", ")
-}
-
-// startGuest attaches the embedded guest to the tap.
-func startGuest(t *testing.T, pod *nstest.Namespace, r cache.Record) *guest.Guest {
-	t.Helper()
-	var port *os.File
-	err := netns.Do(pod.File, func() (err error) {
-		port, err = tap.Open(r.Tap)
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	g, err := guest.Start(guest.Config{Port: port, MAC: r.MAC, Name: "guest"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { g.Close() })
-	return g
-}
-
-func readRecord(t *testing.T, state, nic string) cache.Record {
-	t.Helper()
-	dir, err := os.OpenRoot(state)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer dir.Close()
-	r, err := cache.Read(dir, nic)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return r
 }

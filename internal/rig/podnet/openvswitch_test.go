@@ -139,7 +139,7 @@ func (l *Laid) checkOffload(t *testing.T, b infra.Binding, before string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := readRecord(t, n.State, l.NIC)
+	r := nstest.Record(t, n.State, l.NIC)
 	launcher := n.Serve(t, nstest.LauncherUID)
 	g := n.Guest(t, r)
 	g.IP(fmt.Sprintf("link set eth0 mtu %d up", r.MTU))

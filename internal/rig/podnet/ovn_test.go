@@ -46,7 +46,7 @@ func TestWire(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			g := startGuest(t, l.Pod, readRecord(t, n.State, l.NIC))
+			g := nstest.Boot(t, l.Pod.File, nstest.Record(t, n.State, l.NIC), "guest")
 			if _, err := g.Configure(ctx, guest.Families{IPv4: true, IPv6: true}); err != nil {
 				t.Fatal(err)
 			}
@@ -97,7 +97,7 @@ func TestPortSecurity(t *testing.T) {
 					t.Fatal(err)
 				}
 				launcher := nstest.Network{Pod: l.Pod, State: state}.Serve(t, nstest.LauncherUID)
-				g := startGuest(t, l.Pod, r)
+				g := nstest.Boot(t, l.Pod.File, r, "guest")
 				if _, err := g.DHCPv4(ctx); err != nil {
 					t.Fatal(err)
 				}

@@ -17,8 +17,6 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
-	"github.com/guestwire/guestwire/internal/netns"
-	"github.com/guestwire/guestwire/internal/tap"
 	"github.com/guestwire/guestwire/internal/test/guest"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 	"github.com/guestwire/guestwire/phase1"
@@ -92,21 +90,6 @@ var trunks = []trunk{
 		l.addPod("eth0")
 		return l
 	}},
-	{name: "bridge with VLAN filtering", kind: "vlan", lay: func(t *testing.T) *laidTrunk {
-		nstest.Need(t)
-		node := nstest.New(t, "node")
-		node.IP("link add br0 type bridge vlan_filtering 1")
-		node.IP("link set br0 up")
-		l := &laidTrunk{pod: nstest.New(t, "pod")}
-		connectNamespaces(l.pod, "eth0", node, "vethpod")
-		node.IP("link set vethpod master br0")
-		for _, id := range []uint16{vlanOfBoth, vlanOfNet} {
-			node.Exec("bridge", "vlan", "add", "dev", "vethpod", "vid", fmt.Sprint(id))
-		}
-		l.addAccessPorts(t, node, "br0")
-		l.addPod("eth0")
-		return l
-	}},
 	{name: "CNI bridge with vlanTrunk", kind: "vlan", lay: func(t *testing.T) *laidTrunk {
 		nstest.Need(t)
 		node := nstest.New(t, "node")
@@ -118,20 +101,6 @@ var trunks = []trunk{
 			"ipam": {"type": "static", "addresses": [{"address": "10.22.0.7/24"}, {"address": "fd00:22:0::7/64"}]}`)
 		c.add(t, l.pod, "eth0")
 		l.addAccessPorts(t, node, "br0")
-		return l
-	}},
-	{name: "veth", kind: "vlan", lay: func(t *testing.T) *laidTrunk {
-		nstest.Need(t)
-		far := nstest.New(t, "far")
-		l := &laidTrunk{pod: nstest.New(t, "pod")}
-		connectNamespaces(l.pod, "eth0", far, "trunk")
-		for _, id := range []uint16{vlanOfBoth, vlanOfNet} {
-			n := nstest.New(t, "station")
-			far.IP(fmt.Sprintf("link add link trunk name eth0 netns %s type vlan id %d", n.Name, id))
-			l.addStation(id, n, "eth0")
-		}
-		l.addStation(untagged, far, "trunk")
-		l.addPod("eth0")
 		return l
 	}},
 }
@@ -263,19 +232,11 @@ func (l *laidTrunk) check(t *testing.T, b infra.Binding) {
 // startGuest starts a guest of Linux with VLAN links, or the embedded one where the kernel has no such links.
 func (l *laidTrunk) startGuest(ctx context.Context, t *testing.T, n nstest.Network) trunkGuest {
 	t.Helper()
-	r := readRecord(t, n.State, "eth0")
+	r := nstest.Record(t, n.State, "eth0")
 	if hasKind(t, "vlan") {
 		return newLinuxTrunk(t, n, r)
 	}
-	var port *os.File
-	err := netns.Do(l.pod.File, func() (err error) {
-		port, err = tap.Open(r.Tap)
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	card := newVLANs(port)
+	card := newVLANs(nstest.OpenTap(t, l.pod.File, r.Tap))
 	t.Cleanup(func() { card.Close() })
 	g := trunkGuest{dial: map[uint16]dialer{}}
 	var guests []*guest.Guest

@@ -41,7 +41,7 @@ func TestLinux(t *testing.T) {
 				t.Fatal(err)
 			}
 			launcher := n.Serve(t, uid)
-			r := readRecord(t, n.State, l.NIC)
+			r := nstest.Record(t, n.State, l.NIC)
 			nic, err := qemu.NewNIC(&r, qemu.Options{})
 			if err != nil {
 				t.Fatal(err)

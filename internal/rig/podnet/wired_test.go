@@ -54,7 +54,7 @@ func (l *Laid) mustSetup(ctx context.Context, t *testing.T, b infra.Binding) *wi
 // boot boots a guest that gets its addresses.
 func (w *wiring) boot(ctx context.Context, t *testing.T) *guest.Guest {
 	t.Helper()
-	w.guest = startGuest(t, w.pod.Pod, w.record)
+	w.guest = nstest.Boot(t, w.pod.Pod.File, w.record, "guest")
 	if _, err := w.guest.Configure(ctx, guest.Families{IPv4: w.pod.IPv4.IsValid(), IPv6: w.pod.IPv6.IsValid()}); err != nil {
 		t.Fatalf("the guest is not configured: %v\nrecord %+v\n%s", err, w.record, w.launcher.Output.String())
 	}
