@@ -27,7 +27,7 @@ const inCgroup = "GUESTWIRE_TEST_CGROUP"
 
 // TestSocketServices: services that a BPF program translates in connect(2), as Cilium and Terway do (kube-proxy
 // replacement, socket-level load balancing), are for processes alone. A guest's connections make no system call in
-// the pod, though the guest runs in the pod's cgroup. Rules on the node serve the guest as well.
+// the pod, though its VMM, which is this test, runs in the pod's cgroup. Rules on the node serve the guest as well.
 //
 // The test runs again in a cgroup of its own, to which the program is attached.
 func TestSocketServices(t *testing.T) {
@@ -49,15 +49,16 @@ func TestSocketServices(t *testing.T) {
 		t.Fatalf("a process asks the service: %q, %v; want %q", got, err, want)
 	}
 	node := l.Stations[slices.IndexFunc(l.Stations, func(s Station) bool { return s.Name == "node" })].Namespace
+	root := cgroups(t)
 	l.underEachBinding(t, func(t *testing.T, g *guest.Guest) {
-		if got, err := answerAt(t, g.DialTCP, backend, patience); got != want {
+		if got, err := askOutside(t, root, g, backend, patience); got != want {
 			t.Errorf("the guest asks the backend: %q, %v; want %q", got, err, want)
 		}
-		if got, err := answerAt(t, g.DialTCP, service, impatience); err == nil {
+		if got, err := askOutside(t, root, g, service, impatience); err == nil {
 			t.Errorf("the guest asks the service: %q; want no answer, as the program does not see the guest's connection", got)
 		}
 		remove := addServiceRule(node)
-		if got, err := answerAt(t, g.DialTCP, service, patience); got != want {
+		if got, err := askOutside(t, root, g, service, patience); got != want {
 			t.Errorf("the guest asks the service, with a rule on the node: %q, %v; want %q", got, err, want)
 		}
 		remove()
@@ -146,17 +147,51 @@ func answerAt(t *testing.T, dial dialer, to netip.AddrPort, limit time.Duration)
 	}
 }
 
+// askOutside is answerAt for a guest's process, which is in the machine's cgroup: a VM's kernel is no part of the pod's.
+func askOutside(t *testing.T, root *os.File, g *guest.Guest, to netip.AddrPort, limit time.Duration) (answer string, err error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	for {
+		cmd := exec.CommandContext(ctx, "bash", "-c", fmt.Sprintf("exec 3<>/dev/tcp/%v/%d && head -n1 <&3", to.Addr(), to.Port()))
+		cmd.SysProcAttr = &unix.SysProcAttr{UseCgroupFD: true, CgroupFD: int(root.Fd())}
+		var line []byte
+		err = g.Do(func() (err error) {
+			line, err = cmd.Output()
+			return err
+		})
+		if err == nil {
+			return withoutPort(string(line))
+		}
+		if ctx.Err() != nil {
+			return "", err
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// cgroups mounts the machine's cgroups for the test, and returns the directory.
+func cgroups(t *testing.T) *os.File {
+	t.Helper()
+	root := t.TempDir()
+	if err := unix.Mount("none", root, "cgroup2", 0, ""); err != nil {
+		nstest.LeaveOut(t, "no cgroups of version 2 on this machine: "+err.Error())
+	}
+	t.Cleanup(func() { unix.Unmount(root, unix.MNT_DETACH) })
+	f, err := os.Open(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	return f
+}
+
 // runInCgroup runs the calling test in a process of its own, in a new cgroup with the program.
 func runInCgroup(t *testing.T) {
 	t.Helper()
 	program := loadProgram(t, bpfCgroupSockAddr, bpfInet4Connect, connect4(service, backend))
 	defer unix.Close(program)
-	root := t.TempDir()
-	if err := unix.Mount("none", root, "cgroup2", 0, ""); err != nil {
-		nstest.LeaveOut(t, "no cgroups of version 2 on this machine: "+err.Error())
-	}
-	defer unix.Unmount(root, unix.MNT_DETACH)
-	dir := filepath.Join(root, fmt.Sprintf("guestwire-test-%d", os.Getpid()))
+	dir := filepath.Join(cgroups(t).Name(), fmt.Sprintf("guestwire-test-%d", os.Getpid()))
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
