@@ -4,17 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
-	"net/netip"
-	"os"
 	"strings"
 	"time"
-
-	"github.com/vishvananda/netlink"
-	"golang.org/x/net/icmp"
-	"golang.org/x/net/ipv4"
-	"golang.org/x/net/ipv6"
-	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/internal/test/lab"
 )
@@ -42,67 +33,17 @@ func layNetwork() (pod, world namespace, err error) {
 	return pod, world, err
 }
 
-// describe returns the links, addresses and routes, like a short ip(8).
+// describe returns the links, addresses and routes, as ip(8) shows them.
 func (n namespace) describe() (string, error) {
 	var b strings.Builder
-	err := n.Do(func() error {
-		h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	for _, line := range []string{"-br link", "-br addr", "-4 route", "-6 route"} {
+		out, err := n.Run("ip", strings.Fields(line)...)
 		if err != nil {
-			return err
+			return "", err
 		}
-		defer h.Close()
-		links, err := h.LinkList()
-		if err != nil {
-			return err
-		}
-		names := map[int]string{}
-		for _, l := range links {
-			names[l.Attrs().Index] = l.Attrs().Name
-		}
-		for _, l := range links {
-			a := l.Attrs()
-			if a.Name == "lo" {
-				continue
-			}
-			state := "down"
-			if a.Flags&net.FlagUp != 0 {
-				state = "up"
-			}
-			fmt.Fprintf(&b, "%-10s %-4s %s mtu %d %s", a.Name, state, a.HardwareAddr, a.MTU, l.Type())
-			if master, ok := names[a.MasterIndex]; ok {
-				b.WriteString(" master " + master)
-			}
-			b.WriteByte('\n')
-			list, err := h.AddrList(l, netlink.FAMILY_ALL)
-			if err != nil {
-				return err
-			}
-			for _, address := range list {
-				if !address.IP.IsLinkLocalUnicast() {
-					fmt.Fprintf(&b, "           %s\n", address.IPNet)
-				}
-			}
-		}
-		routes, err := h.RouteList(nil, netlink.FAMILY_ALL)
-		if err != nil {
-			return err
-		}
-		for _, r := range routes {
-			if r.Dst != nil && r.Dst.IP.IsLinkLocalUnicast() {
-				continue
-			}
-			text := "default"
-			if ones, _ := r.Dst.Mask.Size(); ones > 0 {
-				text = r.Dst.String()
-			}
-			if r.Gw != nil {
-				text += " via " + r.Gw.String()
-			}
-			fmt.Fprintf(&b, "%s dev %s\n", text, names[r.LinkIndex])
-		}
-		return nil
-	})
-	return b.String(), err
+		b.WriteString(out)
+	}
+	return b.String(), nil
 }
 
 // waitRestored waits until the namespace is as before, and prints it.
@@ -125,43 +66,4 @@ func (n namespace) waitRestored(ctx context.Context, want string) error {
 	}
 	now, err := n.describe()
 	return errors.Join(fmt.Errorf("the namespace is not as it was, but:\n%s", now), err)
-}
-
-// ping sends an echo request and waits for the answer.
-func (n namespace) ping(to netip.Addr) error {
-	network, any, protocol := "ip4:icmp", "0.0.0.0", 1
-	var request, reply icmp.Type = ipv4.ICMPTypeEcho, ipv4.ICMPTypeEchoReply
-	if to.Is6() {
-		network, any, protocol = "ip6:ipv6-icmp", "::", 58
-		request, reply = ipv6.ICMPTypeEchoRequest, ipv6.ICMPTypeEchoReply
-	}
-	return n.Do(func() error {
-		conn, err := icmp.ListenPacket(network, any)
-		if err != nil {
-			return err
-		}
-		defer conn.Close()
-		echo := icmp.Message{Type: request, Body: &icmp.Echo{ID: os.Getpid() & 0xffff, Seq: 1, Data: []byte("guestwire")}}
-		packet, err := echo.Marshal(nil)
-		if err != nil {
-			return err
-		}
-		if _, err := conn.WriteTo(packet, &net.IPAddr{IP: to.AsSlice()}); err != nil {
-			return err
-		}
-		if err := conn.SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
-			return err
-		}
-		buffer := make([]byte, 1500)
-		for {
-			size, from, err := conn.ReadFrom(buffer)
-			if err != nil {
-				return err
-			}
-			m, err := icmp.ParseMessage(protocol, buffer[:size])
-			if err == nil && m.Type == reply && from.String() == to.String() {
-				return nil
-			}
-		}
-	})
 }

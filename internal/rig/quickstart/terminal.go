@@ -2,43 +2,19 @@ package main
 
 import (
 	"fmt"
-	"os"
 	"strings"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/infra"
 )
 
-// coloured is true if standard output is a terminal and NO_COLOR is not set (https://no-color.org).
-var coloured = func() bool {
-	if os.Getenv("NO_COLOR") != "" {
-		return false
-	}
-	_, err := unix.IoctlGetTermios(int(os.Stdout.Fd()), unix.TCGETS)
-	return err == nil
-}()
-
-func paint(code, text string) string {
-	if !coloured {
-		return text
-	}
-	return "\x1b[" + code + "m" + text + "\x1b[0m"
-}
-
-func green(text string) string { return paint("32;1", text) }
-func red(text string) string   { return paint("31;1", text) }
-func bold(text string) string  { return paint("1", text) }
-func dim(text string) string   { return paint("2", text) }
-
 func title(b infra.Binding) {
 	what := map[string]string{"bridge": "the guest is the pod", "redirect": "the guest is the pod, and the NIC stays as it is", "masquerade": "the guest is behind the pod"}[b.Kind()]
-	fmt.Printf("\n%s\n", bold(fmt.Sprintf("== %s binding: %s ==", b.Kind(), what)))
+	fmt.Printf("\n== %s binding: %s ==\n", b.Kind(), what)
 }
 
 // step prints a step that has succeeded.
 func step(format string, args ...any) {
-	fmt.Println(green("✓"), fmt.Sprintf(format, args...))
+	fmt.Println("✓", fmt.Sprintf(format, args...))
 }
 
 // withoutRules is a plan that counts the lines of each nftables transaction, which would be most of the output.
@@ -67,6 +43,6 @@ func withoutRules(plan string) string {
 // quote prints text indented, like a program's output.
 func quote(text string) {
 	for line := range strings.Lines(text) {
-		fmt.Println("    " + dim(strings.ReplaceAll(strings.TrimRight(line, "\n"), "\t", "  ")))
+		fmt.Println("    " + strings.ReplaceAll(strings.TrimRight(line, "\n"), "\t", "  "))
 	}
 }

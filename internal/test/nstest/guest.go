@@ -1,15 +1,11 @@
 package nstest
 
 import (
-	"encoding/binary"
 	"errors"
 	"os"
-	"path/filepath"
-	"strings"
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -18,9 +14,6 @@ import (
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/tap"
 )
-
-// Capture names a directory: what guests ask is written there, a pcap file a subtest.
-var Capture = os.Getenv("GUESTWIRE_CAPTURE")
 
 // Guest is a namespace in the guest's place: its eth0, which is down, is the other end of the
 // record's tap. For programs there that is what a virtio device of QEMU is: the kernel leaves
@@ -38,17 +31,13 @@ func (n Network) Attach(t testing.TB, guest *Namespace, link string, r cache.Rec
 	guest.IP("tuntap add " + link + " mode tap vnet_hdr")
 	guest.IP("link set " + link + " address " + r.MAC.String())
 	inside, outside := guest.attach(t, link), n.Pod.attach(t, r.Tap)
-	sent := capture(t)
 	var forwarding sync.WaitGroup
-	forwarding.Go(func() { forward(t, outside, inside, sent) })
-	forwarding.Go(func() { forward(t, inside, outside, nil) })
+	forwarding.Go(func() { forward(t, outside, inside) })
+	forwarding.Go(func() { forward(t, inside, outside) })
 	t.Cleanup(func() {
 		inside.Close()
 		outside.Close()
 		forwarding.Wait()
-		if sent != nil {
-			sent.Close()
-		}
 	})
 }
 
@@ -68,8 +57,7 @@ func (n *Namespace) attach(t testing.TB, name string) *os.File {
 		ifr.SetUint16(unix.IFF_TAP | unix.IFF_NO_PI | unix.IFF_VNET_HDR)
 		return unix.IoctlIfreq(fd, unix.TUNSETIFF, ifr)
 	})
-	// Without offloads the kernel completes the checksums, as a capture should have them.
-	if err == nil && Capture == "" {
+	if err == nil {
 		err = unix.IoctlSetInt(fd, unix.TUNSETOFFLOAD, unix.TUN_F_CSUM|unix.TUN_F_TSO4|unix.TUN_F_TSO6)
 	}
 	if err != nil {
@@ -79,21 +67,16 @@ func (n *Namespace) attach(t testing.TB, name string) *os.File {
 	return os.NewFile(uintptr(fd), name)
 }
 
-const (
-	vnetHeader = 10      // struct virtio_net_hdr, linux/virtio_net.h
-	maxFrame   = 1 << 17 // with segments that are still to be cut
-)
+// maxFrame is the size of a frame with its header, and with segments that are still to be cut.
+const maxFrame = 1 << 17
 
 // forward copies frames with their headers until one of the taps is closed or gone. A frame for a link
 // that is down is lost, as on a wire.
-func forward(t testing.TB, to, from, sent *os.File) {
+func forward(t testing.TB, to, from *os.File) {
 	frame := make([]byte, maxFrame)
 	for {
 		size, err := from.Read(frame)
 		if err == nil {
-			if sent != nil {
-				save(t, sent, frame[vnetHeader:size])
-			}
 			_, err = to.Write(frame[:size])
 		}
 		if errors.Is(err, os.ErrClosed) || errors.Is(err, syscall.EBADFD) {
@@ -122,57 +105,6 @@ func deleted(tap *os.File) bool {
 	gone := true
 	_ = raw.Control(func(fd uintptr) { gone = unix.IoctlIfreq(int(fd), unix.TUNGETIFF, ifr) != nil }) // not called for a closed file
 	return gone
-}
-
-// capture creates the test's file in Capture, with the head of one of Ethernet frames
-// (pcap-savefile(5)). Nil: nothing is captured.
-func capture(t testing.TB) *os.File {
-	t.Helper()
-	if Capture == "" {
-		return nil
-	}
-	_, name, _ := strings.Cut(t.Name(), "/")
-	f, err := os.Create(filepath.Join(Capture, strings.ReplaceAll(name, "/", "-")+".pcap"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var head []byte
-	for _, field := range []uint32{0xa1b2c3d4, 4<<16 | 2, 0, 0, maxFrame, 1} {
-		head = binary.LittleEndian.AppendUint32(head, field)
-	}
-	if _, err := f.Write(head); err != nil {
-		t.Errorf("capture: %v", err)
-	}
-	return f
-}
-
-// save appends a frame to a capture, if it is ARP, UDP or ICMPv6.
-func save(t testing.TB, f *os.File, frame []byte) {
-	const protocol4, protocol6 = 14 + 9, 14 + 6 // offsets
-	if len(frame) <= protocol4 {
-		return
-	}
-	switch binary.BigEndian.Uint16(frame[12:]) {
-	case unix.ETH_P_ARP:
-	case unix.ETH_P_IP:
-		if frame[protocol4] != unix.IPPROTO_UDP {
-			return
-		}
-	case unix.ETH_P_IPV6:
-		if frame[protocol6] != unix.IPPROTO_UDP && frame[protocol6] != unix.IPPROTO_ICMPV6 {
-			return
-		}
-	default:
-		return
-	}
-	now := time.Now()
-	var b []byte
-	for _, field := range []int{int(now.Unix()), now.Nanosecond() / 1000, len(frame), len(frame)} {
-		b = binary.LittleEndian.AppendUint32(b, uint32(field))
-	}
-	if _, err := f.Write(append(b, frame...)); err != nil {
-		t.Errorf("capture: %v", err)
-	}
 }
 
 // FilterTap sets an address filter at a tap, as a VMM may: only frames to 02:00:00:00:00:01 pass (TUNSETTXFILTER).
