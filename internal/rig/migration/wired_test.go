@@ -33,7 +33,6 @@ type node struct {
 	record   cache.Record
 	launcher *nstest.Process
 	guest    *vm.Guest
-	cutOff   bool // the tap may be open when the wiring ends
 }
 
 func (n *node) config() phase1.Config {
@@ -151,9 +150,7 @@ func (n *node) end(ctx context.Context) {
 	}
 	n.launcher.Stop(n.t)
 	n.disconnect()
-	c := n.config()
-	c.CutOff = n.cutOff
-	if err := phase1.Teardown(ctx, c); err != nil {
+	if err := phase1.Teardown(ctx, n.config()); err != nil {
 		n.t.Error(err)
 	}
 }

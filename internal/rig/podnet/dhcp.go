@@ -59,7 +59,6 @@ func withServer(t testing.TB, config string) (*Laid, *server) {
 	pod := nstest.New(t, "pod")
 	disableSolicitations(pod) // under the routed binding the namespace has the guest's MAC
 	l := newChain(t, node, config).add(t, pod, "eth0").laid(stations...)
-	l.Leased = true
 	return l, s
 }
 

@@ -29,8 +29,6 @@ type Laid struct {
 	IPv4, IPv6 netip.Addr
 	// Wire: the namespace does not have these addresses. A station on the network gives them to the guest.
 	Wire bool
-	// Leased: a DHCP client of the node has leased IPv4, and goes on renewing the lease.
-	Leased bool
 	// Unrouted: the station outside is the pod's gateway itself, so no router lies before Narrow4 and Narrow6.
 	Unrouted bool
 	Stations []Station

@@ -2,7 +2,6 @@ package vm
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -19,16 +18,14 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/domain"
-	"github.com/guestwire/guestwire/domain/qemu"
 	"github.com/guestwire/guestwire/internal/rig/unpacked"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
 var (
-	guestMAC = cache.MAC{0x02, 0x73, 0x53, 0x00, 0xb0, 0x0c}
-	guest4   = netip.MustParseAddr("10.0.0.5")
-	host4    = netip.MustParseAddr("10.0.0.1")
-	host6    = netip.MustParseAddr("fd00:5::1")
+	guest4 = netip.MustParseAddr("10.0.0.5")
+	host4  = netip.MustParseAddr("10.0.0.1")
+	host6  = netip.MustParseAddr("fd00:5::1")
 )
 
 const testMTU = 1400
@@ -118,16 +115,6 @@ func newRecord(tap string, mac cache.MAC, queues int, device cache.Device) *cach
 		Version: cache.Version, Name: "eth0", Binding: cache.BindingBridge, Tap: tap, Queues: queues, MAC: mac, MTU: testMTU,
 		Device: device,
 	}
-}
-
-// newNIC returns package qemu's device for a tap.
-func newNIC(t *testing.T, tap string) *qemu.NIC {
-	t.Helper()
-	nic, err := qemu.NewNIC(newRecord(tap, guestMAC, 1, cache.Device{}), qemu.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return nic
 }
 
 // newElement returns package domain's element for a tap.
@@ -291,52 +278,5 @@ func compareElement(t *testing.T, file, element, definition string) {
 	}
 	if text != element {
 		t.Errorf("%s: libvirt has\n%s\nwant\n%s", file, text, element)
-	}
-}
-
-// TestBootErrors: a boot that cannot succeed fails at once, with the reason, and leaves nothing behind.
-func TestBootErrors(t *testing.T) {
-	cfg := newNetwork(t)
-	root := cfg
-	root.UID = 0
-	for _, c := range []struct {
-		name  string
-		boot  func(context.Context) (*Guest, error)
-		words string
-	}{
-		{"QEMU without the tap", func(ctx context.Context) (*Guest, error) {
-			return BootQEMU(ctx, cfg, newNIC(t, "absent"))
-		}, "could not configure /dev/net/tun (absent): Operation not permitted"},
-		{"libvirt without the tap", func(ctx context.Context) (*Guest, error) {
-			return BootLibvirt(ctx, cfg, newElement(t, "absent", guestMAC, 1, cache.Device{}))
-		}, "specified dev doesn't exist"},
-		{"no element", func(ctx context.Context) (*Guest, error) { return BootLibvirt(ctx, cfg, "<interface type='odd'/>") }, "virsh create"},
-		{"root", func(ctx context.Context) (*Guest, error) { return BootQEMU(ctx, root) }, "set UID"},
-		{"no namespace", func(ctx context.Context) (*Guest, error) { return BootQEMU(ctx, Config{UID: 1, GID: 1}) }, "set NetNS"},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			// t.TempDir's path is too long for a Unix socket.
-			temp, err := os.MkdirTemp("", "guestwire-")
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer os.RemoveAll(temp)
-			if err := os.Chmod(temp, 0o755); err != nil {
-				t.Fatal(err)
-			}
-			t.Setenv("TMPDIR", temp)
-			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-			defer cancel()
-			g, err := c.boot(ctx)
-			if err == nil {
-				t.Fatal("a guest has booted", g.Destroy())
-			}
-			if !strings.Contains(err.Error(), c.words) || errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("got %q, want %q", err, c.words)
-			}
-			if left, err := filepath.Glob(temp + "/*"); err != nil || len(left) != 0 {
-				t.Errorf("%v are left, %v", left, err)
-			}
-		})
 	}
 }
