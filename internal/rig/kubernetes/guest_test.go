@@ -106,8 +106,7 @@ const replicas = 20
 
 // testScale scales a Deployment of VM pods up and down.
 func (c *Cluster) testScale(t *testing.T) {
-	before := c.left(t)
-	t.Run("pods", func(t *testing.T) {
+	c.leavesNothing(t, func(t *testing.T) {
 		c.namespace(t, "scale", restricted)
 		c.apply(t, "scale", launcher{name: "vm"}.deployment(0))
 		began := time.Now()
@@ -128,13 +127,11 @@ func (c *Cluster) testScale(t *testing.T) {
 		c.wait(t, "scale", "delete", "pod", "--selector=app=vm")
 		c.took(fmt.Sprintf("the Deployment is scaled from %d to 0, until the last pod is gone", replicas), began)
 	})
-	c.gone(t, before)
 }
 
 // testErrors is what the author of a pod sees of mistakes.
 func (c *Cluster) testErrors(t *testing.T) {
-	before := c.left(t)
-	t.Run("pods", func(t *testing.T) {
+	c.leavesNothing(t, func(t *testing.T) {
 		c.namespace(t, "mistakes", restricted)
 		for _, mistake := range []struct {
 			launcher
@@ -151,13 +148,11 @@ func (c *Cluster) testErrors(t *testing.T) {
 			t.Logf("%s: %s", mistake.name, c.event(t, "mistakes", mistake.name, mistake.words...))
 		}
 	})
-	c.gone(t, before)
 }
 
 // testRestarts restarts what a running guest does not need: kubelet, engine and DaemonSet.
 func (c *Cluster) testRestarts(t *testing.T) {
-	before := c.left(t)
-	t.Run("pods", func(t *testing.T) {
+	c.leavesNothing(t, func(t *testing.T) {
 		c.namespace(t, "restarts", restricted)
 		c.apply(t, "restarts", idle("client"), launcher{name: "vm"}.pod(), service("vm"))
 		p, s := c.guestRuns(t, "restarts", "vm")
@@ -205,7 +200,6 @@ func (c *Cluster) testRestarts(t *testing.T) {
 			t.Errorf("the launcher was restarted %s times", count)
 		}
 	})
-	c.gone(t, before)
 }
 
 // pluginSocket is the device plugin's, which the kubelet removes when it starts.
@@ -223,8 +217,7 @@ func (c *Cluster) inode(t testing.TB, path string) string {
 
 // testReboot kills the whole node and starts it again, with all of its files but those of /run.
 func (c *Cluster) testReboot(t *testing.T) {
-	before := c.left(t)
-	t.Run("pods", func(t *testing.T) {
+	c.leavesNothing(t, func(t *testing.T) {
 		c.namespace(t, "reboot", restricted)
 		c.apply(t, "reboot", launcher{name: "vm"}.deployment(2))
 		c.wait(t, "reboot", "jsonpath={.status.readyReplicas}=2", "deployment/vm")
@@ -242,5 +235,4 @@ func (c *Cluster) testReboot(t *testing.T) {
 			}
 		})
 	})
-	c.gone(t, before)
 }

@@ -46,6 +46,13 @@ func TestKubernetes(t *testing.T) {
 	}
 }
 
+// leavesNothing runs a part of a scenario, after which nothing of its pods is left.
+func (c *Cluster) leavesNothing(t *testing.T, pods func(t *testing.T)) {
+	before := c.left(t)
+	t.Run("pods", pods)
+	c.gone(t, before)
+}
+
 // took writes a row of measured times.
 func (c *Cluster) took(what string, since time.Time) {
 	fmt.Printf("doc: | %s | %.1f s |\n", what, time.Since(since).Seconds())
@@ -53,8 +60,7 @@ func (c *Cluster) took(what string, since time.Time) {
 
 // testServices is about the cluster itself: a pod reaches another one at its Service's address.
 func (c *Cluster) testServices(t *testing.T) {
-	before := c.left(t)
-	t.Run("pods", func(t *testing.T) {
+	c.leavesNothing(t, func(t *testing.T) {
 		c.namespace(t, "services")
 		c.apply(t, "services", idle("server"), idle("client"), service("server"))
 		server, client := c.pod(t, "services", "server"), c.pod(t, "services", "client")
@@ -64,7 +70,6 @@ func (c *Cluster) testServices(t *testing.T) {
 		s.goesOn(t)
 		p.end(t)
 	})
-	c.gone(t, before)
 }
 
 // idle is a pod that does nothing.

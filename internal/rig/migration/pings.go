@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/net/icmp"
+	"golang.org/x/net/ipv4"
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/internal/netns"
@@ -50,12 +52,6 @@ func NewPings(namespace *os.File, broadcast net.IP) (*Pings, error) {
 	return p, nil
 }
 
-// Types of ICMP (RFC 792).
-const (
-	echoReply   = 0
-	echoRequest = 8
-)
-
 const pingID = 0x6777 // of all requests
 
 func (p *Pings) send(to net.Addr) error {
@@ -67,10 +63,10 @@ func (p *Pings) send(to net.Addr) error {
 			return nil
 		case <-ticker.C:
 		}
-		request := []byte{echoRequest, 0, 0, 0}
-		request = binary.BigEndian.AppendUint16(request, pingID)
-		request = binary.BigEndian.AppendUint16(request, sequence)
-		binary.BigEndian.PutUint16(request[2:], checksum(request))
+		request, err := (&icmp.Message{Type: ipv4.ICMPTypeEcho, Body: &icmp.Echo{ID: pingID, Seq: int(sequence)}}).Marshal(nil)
+		if err != nil {
+			return err
+		}
 		p.mu.Lock()
 		p.sent++
 		p.mu.Unlock()
@@ -78,18 +74,6 @@ func (p *Pings) send(to net.Addr) error {
 			return err
 		}
 	}
-}
-
-// checksum is that of RFC 1071, for an even number of octets.
-func checksum(b []byte) uint16 {
-	var sum uint32
-	for i := 0; i < len(b); i += 2 {
-		sum += uint32(binary.BigEndian.Uint16(b[i:]))
-	}
-	for sum > 0xffff {
-		sum = sum>>16 + sum&0xffff
-	}
-	return ^uint16(sum)
 }
 
 func (p *Pings) receive() error {
@@ -102,7 +86,7 @@ func (p *Pings) receive() error {
 			}
 			return err
 		}
-		if n < 8 || b[0] != echoReply || binary.BigEndian.Uint16(b[4:]) != pingID {
+		if n < 8 || b[0] != byte(ipv4.ICMPTypeEchoReply) || binary.BigEndian.Uint16(b[4:]) != pingID {
 			continue
 		}
 		p.mu.Lock()

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
@@ -168,8 +167,8 @@ func (l *Laid) checkOffload(t *testing.T, b infra.Binding, before string) {
 			if !to.IsValid() || !own[i].IsValid() {
 				continue
 			}
-			checkTalk(t, Station{Namespace: g}, netip.AddrPortFrom(to, stationPort), s.Name+" sees "+own[i].String())
-			checkTalk(t, s, netip.AddrPortFrom(own[i], Port), "guest sees "+to.String())
+			checkTalk(t, Station{Namespace: g}.dial, netip.AddrPortFrom(to, stationPort), s.Name+" sees "+own[i].String())
+			checkTalk(t, s.dial, netip.AddrPortFrom(own[i], Port), "guest sees "+to.String())
 		}
 	}
 	launcher.Stop(t)
@@ -180,29 +179,14 @@ func (l *Laid) checkOffload(t *testing.T, b infra.Binding, before string) {
 	nstest.Eventually(t, func() error { return nstest.Difference(before, l.Pod.Dump()) })
 }
 
-// checkTalk connects from the station's address until the wanted answer comes, and checks that some segments are
-// echoed.
-func checkTalk(t *testing.T, from Station, to netip.AddrPort, want string) {
+// checkTalk connects until the wanted answer comes, and checks that some segments are echoed.
+func checkTalk(t *testing.T, dial dialer, to netip.AddrPort, want string) {
 	t.Helper()
-	var answer string
-	var err error
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); {
-		if answer, err = talk(from, to); err == nil && strings.HasPrefix(strings.NewReplacer("[", "", "]", "").Replace(answer), want) {
-			return
+	nstest.Eventually(t, func() error {
+		answer, err := converseTCP(t.Context(), dial, to, 100_000)
+		if err != nil || answer != want {
+			return fmt.Errorf("to %v: %q, %v; want %q", to, answer, err, want)
 		}
-	}
-	t.Fatalf("%s to %v: %q, %v; want %s", from.Namespace.Name, to, answer, err, want)
-}
-
-func talk(from Station, to netip.AddrPort) (string, error) {
-	q, err := from.Namespace.Question("tcp", from.address(to.Addr()), to, 0)
-	if err != nil {
-		return "", err
-	}
-	defer q.Close()
-	answer, err := q.Answer(3 * time.Second)
-	if err != nil {
-		return "", err
-	}
-	return answer, q.Echo(100_000, 5*time.Second)
+		return nil
+	})
 }

@@ -7,14 +7,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/test/guest"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
@@ -22,43 +21,33 @@ import (
 // service is a cluster's service, whose backend is the peer of Terway's row.
 var service, backend = netip.MustParseAddrPort("172.21.0.10:80"), netip.AddrPortFrom(addr("10.22.0.21"), stationPort)
 
-// inCgroup is set in the process that runs in the cgroup with the program.
-const inCgroup = "GUESTWIRE_TEST_CGROUP"
-
 // TestSocketServices: services that a BPF program translates in connect(2), as Cilium and Terway do (kube-proxy
 // replacement, socket-level load balancing), are for processes alone. A guest's connections make no system call in
-// the pod, though its VMM, which is this test, runs in the pod's cgroup. Rules on the node serve the guest as well.
-//
-// The test runs again in a cgroup of its own, to which the program is attached.
+// the pod. Rules on the node serve the guest as well.
 func TestSocketServices(t *testing.T) {
 	t.Parallel()
 	nstest.Need(t, "iptables")
 	nstest.NeedTaps(t)
 	nstest.NeedRoot(t, "bpf(2) needs capabilities of the machine's root")
 	nstest.SkipUndecided(t)
-	if os.Getenv(inCgroup) == "" {
-		runInCgroup(t)
-		return
-	}
+	cgroup := translatingCgroup(t)
 	l := eni(t, terwayVeth)
 	l.listen()
 	l.Pod.Listen(processName, fmt.Sprintf(":%d", Port))
 	want := "peer sees " + l.IPv4.String()
-	fromProcess := Station{Namespace: l.Pod, IPv4: l.IPv4, IPv6: l.IPv6}.dial
-	if got, err := answerAt(t, fromProcess, service, patience); got != want {
+	if got, err := askIn(t, cgroup, l.Pod, service); got != want {
 		t.Fatalf("a process asks the service: %q, %v; want %q", got, err, want)
 	}
 	node := l.Stations[slices.IndexFunc(l.Stations, func(s Station) bool { return s.Name == "node" })].Namespace
-	root := cgroups(t)
 	l.underEachBinding(t, func(t *testing.T, g *guest.Guest) {
-		if got, err := askOutside(t, root, g, backend, patience); got != want {
+		if got, err := answerAt(t, g.DialTCP, backend, patience); got != want {
 			t.Errorf("the guest asks the backend: %q, %v; want %q", got, err, want)
 		}
-		if got, err := askOutside(t, root, g, service, impatience); err == nil {
+		if got, err := answerAt(t, g.DialTCP, service, impatience); err == nil {
 			t.Errorf("the guest asks the service: %q; want no answer, as the program does not see the guest's connection", got)
 		}
 		remove := addServiceRule(node)
-		if got, err := askOutside(t, root, g, service, patience); got != want {
+		if got, err := answerAt(t, g.DialTCP, service, patience); got != want {
 			t.Errorf("the guest asks the service, with a rule on the node: %q, %v; want %q", got, err, want)
 		}
 		remove()
@@ -147,78 +136,46 @@ func answerAt(t *testing.T, dial dialer, to netip.AddrPort, limit time.Duration)
 	}
 }
 
-// askOutside is answerAt for a guest's process, which is in the machine's cgroup: a VM's kernel is no part of the pod's.
-func askOutside(t *testing.T, root *os.File, g *guest.Guest, to netip.AddrPort, limit time.Duration) (answer string, err error) {
+// askIn asks by a process in the pod and in a cgroup.
+func askIn(t *testing.T, cgroup *os.File, pod *nstest.Namespace, to netip.AddrPort) (string, error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), limit)
-	defer cancel()
-	for {
-		cmd := exec.CommandContext(ctx, "bash", "-c", fmt.Sprintf("exec 3<>/dev/tcp/%v/%d && head -n1 <&3", to.Addr(), to.Port()))
-		cmd.SysProcAttr = &unix.SysProcAttr{UseCgroupFD: true, CgroupFD: int(root.Fd())}
-		var line []byte
-		err = g.Do(func() (err error) {
-			line, err = cmd.Output()
-			return err
-		})
-		if err == nil {
-			return withoutPort(string(line))
-		}
-		if ctx.Err() != nil {
-			return "", err
-		}
-		time.Sleep(20 * time.Millisecond)
+	ask := fmt.Sprintf("exec 3<>/dev/tcp/%v/%d && head -n1 <&3", to.Addr(), to.Port())
+	cmd := exec.Command("timeout", fmt.Sprint(patience.Seconds()), "bash", "-c", ask)
+	cmd.SysProcAttr = &unix.SysProcAttr{UseCgroupFD: true, CgroupFD: int(cgroup.Fd())}
+	var line []byte
+	err := netns.Do(pod.File, func() (err error) {
+		line, err = cmd.Output()
+		return err
+	})
+	if err != nil {
+		return "", err
 	}
+	return withoutPort(string(line))
 }
 
-// cgroups mounts the machine's cgroups for the test, and returns the directory.
-func cgroups(t *testing.T) *os.File {
+// translatingCgroup makes a cgroup with a program that translates the service, for as long as the test.
+func translatingCgroup(t *testing.T) *os.File {
 	t.Helper()
+	program := loadProgram(t, bpfCgroupSockAddr, bpfInet4Connect, connect4(service, backend))
+	defer unix.Close(program)
 	root := t.TempDir()
 	if err := unix.Mount("none", root, "cgroup2", 0, ""); err != nil {
 		nstest.LeaveOut(t, "no cgroups of version 2 on this machine: "+err.Error())
 	}
 	t.Cleanup(func() { unix.Unmount(root, unix.MNT_DETACH) })
-	f, err := os.Open(root)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { f.Close() })
-	return f
-}
-
-// runInCgroup runs the calling test in a process of its own, in a new cgroup with the program.
-func runInCgroup(t *testing.T) {
-	t.Helper()
-	program := loadProgram(t, bpfCgroupSockAddr, bpfInet4Connect, connect4(service, backend))
-	defer unix.Close(program)
-	dir := filepath.Join(cgroups(t).Name(), fmt.Sprintf("guestwire-test-%d", os.Getpid()))
+	dir := filepath.Join(root, fmt.Sprintf("guestwire-test-%d", os.Getpid()))
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	defer func() {
-		// The kernel may still be taking the last process out of the cgroup.
-		nstest.Eventually(t, func() error { return os.Remove(dir) })
-	}()
+	// The kernel may still be taking the last process out of the cgroup.
+	t.Cleanup(func() { nstest.Eventually(t, func() error { return os.Remove(dir) }) })
 	cgroup, err := os.Open(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer cgroup.Close()
+	t.Cleanup(func() { cgroup.Close() })
 	if err := attachConnect4(cgroup, program); err != nil {
 		t.Fatal(err)
 	}
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.CommandContext(t.Context(), self, "-test.run=^TestSocketServices$", "-test.v", "-test.timeout=5m")
-	// It makes a sandbox of its own.
-	cmd.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "GUESTWIRE_SANDBOX=") }), inCgroup+"=1")
-	runtime.LockOSThread() // Pdeathsig is sent when the thread ends
-	defer runtime.UnlockOSThread()
-	cmd.SysProcAttr = &unix.SysProcAttr{UseCgroupFD: true, CgroupFD: int(cgroup.Fd()), Pdeathsig: unix.SIGTERM}
-	out, err := cmd.CombinedOutput()
-	if err != nil || !strings.Contains(string(out), "\n--- PASS: TestSocketServices") {
-		t.Errorf("in the cgroup: %v\n%s", err, out)
-	}
+	return cgroup
 }

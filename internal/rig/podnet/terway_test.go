@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
@@ -62,8 +61,8 @@ func TestVeth1(t *testing.T) {
 				g := n.Guest(t, r)
 				configureStatic(g, "eth0", r)
 				g.Listen("guest", fmt.Sprintf(":%d", Port))
-				checkTalk(t, Station{Namespace: g}, netip.AddrPortFrom(peer.IPv4, stationPort), "peer sees "+l.IPv4.String())
-				if answer, err := talkOnce(g, netip.AddrPortFrom(node.IPv4, stationPort)); err == nil {
+				checkTalk(t, Station{Namespace: g}.dial, netip.AddrPortFrom(peer.IPv4, stationPort), "peer sees "+l.IPv4.String())
+				if answer, err := answerAt(t, Station{Namespace: g}.dial, netip.AddrPortFrom(node.IPv4, stationPort), impatience); err == nil {
 					t.Errorf("the guest with the ENI alone asks the node: %q; want no answer", answer)
 				}
 
@@ -73,12 +72,12 @@ func TestVeth1(t *testing.T) {
 				configureStatic(g, "eth1", r)
 				for _, s := range l.Stations {
 					for to, own := range map[netip.Addr]netip.Addr{s.IPv4: l.IPv4, s.IPv6: l.IPv6} {
-						checkTalk(t, Station{Namespace: g}, netip.AddrPortFrom(to, stationPort), s.Name+" sees "+own.String())
-						checkTalk(t, s, netip.AddrPortFrom(own, Port), "guest sees "+to.String())
+						checkTalk(t, Station{Namespace: g}.dial, netip.AddrPortFrom(to, stationPort), s.Name+" sees "+own.String())
+						checkTalk(t, s.dial, netip.AddrPortFrom(own, Port), "guest sees "+to.String())
 					}
 				}
-				checkTalk(t, Station{Namespace: g}, service, "peer sees "+node.IPv4.String())
-				checkTalk(t, Station{Namespace: g}, service6, "peer sees "+node.IPv6.String())
+				checkTalk(t, Station{Namespace: g}.dial, service, "peer sees "+node.IPv4.String())
+				checkTalk(t, Station{Namespace: g}.dial, service6, "peer sees "+node.IPv6.String())
 			}
 			var errs []error
 			for _, c := range configs {
@@ -95,16 +94,6 @@ func TestVeth1(t *testing.T) {
 }
 
 var service6 = netip.MustParseAddrPort("[fd00:172:21::10]:80")
-
-// talkOnce asks once, for a second.
-func talkOnce(from *nstest.Namespace, to netip.AddrPort) (string, error) {
-	q, err := from.Question("tcp", netip.Addr{}, to, 0)
-	if err != nil {
-		return "", err
-	}
-	defer q.Close()
-	return q.Answer(time.Second)
-}
 
 // configureStatic gives a guest's link the record's static configuration, without the addresses that the link makes
 // itself.

@@ -300,21 +300,10 @@ func (l *laidTrunk) checkTalks(t *testing.T, g trunkGuest, id uint16) {
 	t.Helper()
 	own, far := vlanAddresses(id, trunkGuestHost), vlanAddresses(id, trunkStation)
 	for i := range own {
-		l.until(t, g.dial[id], netip.AddrPortFrom(far[i].Addr(), stationPort), fmt.Sprintf("%s sees %v", stationName(id), own[i].Addr()))
+		checkTalk(t, g.dial[id], netip.AddrPortFrom(far[i].Addr(), stationPort), fmt.Sprintf("%s sees %v", stationName(id), own[i].Addr()))
 		station := Station{Namespace: l.stations[id], IPv4: far[0].Addr(), IPv6: far[1].Addr()}
-		l.until(t, station.dial, netip.AddrPortFrom(own[i].Addr(), Port), fmt.Sprintf("guest sees %v", far[i].Addr()))
+		checkTalk(t, station.dial, netip.AddrPortFrom(own[i].Addr(), Port), fmt.Sprintf("guest sees %v", far[i].Addr()))
 	}
-}
-
-func (l *laidTrunk) until(t *testing.T, dial dialer, to netip.AddrPort, want string) {
-	t.Helper()
-	nstest.Eventually(t, func() error {
-		have, err := converseTCP(t.Context(), dial, to, 20_000)
-		if err != nil || have != want {
-			return fmt.Errorf("to %v: %q, %v; want %q", to, have, err, want)
-		}
-		return nil
-	})
 }
 
 // checkSilent: guest and station of the VLAN do not hear each other.

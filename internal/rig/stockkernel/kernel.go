@@ -1,16 +1,14 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
-	"strings"
 
+	"github.com/guestwire/guestwire/internal/rig/initramfs"
 	"github.com/guestwire/guestwire/internal/rig/unpacked"
 )
 
@@ -42,43 +40,8 @@ func findKernel() (kernel, error) {
 	return kernel{image: image, moduleDir: dir}, nil
 }
 
-// modules returns the files of the named modules and of all that they depend on, in the order in
-// which they can be loaded, relative to the module directory.
-//
-// A line of modules.dep(5) is "FILE: DEPENDENCY...", all dependencies, the innermost last.
-func (k kernel) modules(names []string) ([]string, error) {
-	f, err := os.Open(filepath.Join(k.moduleDir, "modules.dep"))
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	chain := make(map[string][]string)
-	s := bufio.NewScanner(f)
-	for s.Scan() {
-		file, deps, _ := strings.Cut(s.Text(), ":")
-		files := append([]string{file}, strings.Fields(deps)...)
-		slices.Reverse(files)
-		chain[strings.TrimSuffix(filepath.Base(file), ".ko")] = files
-	}
-	if err := s.Err(); err != nil {
-		return nil, fmt.Errorf("%s: %w", f.Name(), err)
-	}
-	var order []string
-	for _, name := range names {
-		if chain[name] == nil {
-			return nil, fmt.Errorf("%s: no module %s", f.Name(), name)
-		}
-		for _, file := range chain[name] {
-			if !slices.Contains(order, file) {
-				order = append(order, file)
-			}
-		}
-	}
-	return order, nil
-}
-
-// initramfs packs this program as /init, the boot modules and the task.
-func (k kernel) initramfs(t task) ([]byte, error) {
+// archive packs this program as /init, the boot modules and the task.
+func (k kernel) archive(t task) ([]byte, error) {
 	self, err := os.ReadFile("/proc/self/exe")
 	if err != nil {
 		return nil, err
@@ -87,51 +50,27 @@ func (k kernel) initramfs(t task) ([]byte, error) {
 	if bytes.Contains(self[:min(len(self), 4096)], []byte("/ld-linux")) {
 		return nil, errors.New("stockkernel is linked dynamically: build it with CGO_ENABLED=0 and without -race")
 	}
-	files, err := k.modules(bootModules)
+	files, err := initramfs.Modules(k.moduleDir, bootModules...)
 	if err != nil {
 		return nil, err
 	}
-	a := archive{}
-	a.add("init", 0o100755, self)
-	a.add("dev", 0o040755, nil)
+	a := initramfs.Archive{}
+	a.File("init", 0o755, self)
+	a.Dir("dev")
 	for _, name := range files {
 		b, err := os.ReadFile(filepath.Join(k.moduleDir, name))
 		if err != nil {
 			return nil, err
 		}
 		name = filepath.Base(name)
-		a.add(name, 0o100644, b)
+		a.File(name, 0o644, b)
 		t.Modules = append(t.Modules, "/"+name)
 	}
 	b, err := json.Marshal(t)
 	if err != nil {
 		return nil, fmt.Errorf("task: %w", err)
 	}
-	a.add(taskFile[1:], 0o100600, b)
-	a.add("TRAILER!!!", 0, nil)
+	a.File(taskFile[1:], 0o600, b)
+	a.Close()
 	return a.Bytes(), nil
-}
-
-// archive is a cpio archive in the new ASCII format
-// (Documentation/driver-api/early-userspace/buffer-format.rst).
-type archive struct {
-	bytes.Buffer
-	inode int
-}
-
-func (a *archive) add(name string, mode uint32, content []byte) {
-	a.inode++
-	// magic, ino, mode, uid, gid, nlink, mtime, filesize, devmajor, devminor, rdevmajor,
-	// rdevminor, namesize, check
-	fmt.Fprintf(a, "070701%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%s\x00",
-		a.inode, mode, 0, 0, 1, 0, len(content), 0, 0, 0, 0, len(name)+1, 0, name)
-	a.pad()
-	a.Write(content)
-	a.pad()
-}
-
-func (a *archive) pad() {
-	for a.Len()%4 != 0 {
-		a.WriteByte(0)
-	}
 }

@@ -34,7 +34,7 @@ var wired = [2]string{"02:77:69:72:65:01", "02:77:69:72:65:02"}
 // run boots k, has it do t, and returns the exit status of t's command.
 func (m machine) run(outer context.Context, k kernel, t task) (status int, err error) {
 	began := time.Now()
-	initramfs, err := k.initramfs(t)
+	initramfs, err := k.archive(t)
 	if err != nil {
 		return 0, fmt.Errorf("initramfs: %w", err)
 	}

@@ -1,14 +1,15 @@
 package vm
 
 import (
-	"bytes"
-	"debug/elf"
 	"embed"
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
+
+	"github.com/guestwire/guestwire/internal/rig/initramfs"
 )
 
 // scripts run in the guest.
@@ -25,20 +26,19 @@ var (
 // writeImage writes the guest's initramfs, about 16 MiB: busybox, ISC's dhclient for DHCPv6 (Debian's busybox has no
 // DHCPv6 client), iproute2, the network drivers and the scripts of this package, and what the boot needs besides.
 func writeImage(file, cache string, cfg Config) error {
-	var image bytes.Buffer
-	a := &archive{w: &image}
+	a := &initramfs.Archive{}
 	for _, dir := range []string{"bin", "dev", "etc", "lib", "lib64", "modules", "proc", "run", "sbin", "sys", "tmp", "var", "var/lib", "var/lib/dhcp", "var/log"} {
-		a.dir(dir)
+		a.Dir(dir)
 	}
-	a.device("dev/console", 5, 1)
+	a.Device("dev/console", 5, 1)
 
 	busybox, err := os.ReadFile(filepath.Join(cache, "busybox/bin/busybox"))
 	if err != nil {
 		return fmt.Errorf("guest's busybox: %w", err)
 	}
-	a.file("bin/busybox", 0o755, busybox)
+	a.File("bin/busybox", 0o755, busybox)
 	for _, applet := range []string{"sh", "cat", "hostname", "mount", "umount"} {
-		a.symlink("bin/"+applet, "busybox")
+		a.Symlink("bin/"+applet, "busybox")
 	}
 	programs := []program{
 		{filepath.Join(cache, "dhclient/sbin/dhclient"), "sbin/dhclient"},
@@ -60,7 +60,7 @@ func writeImage(file, cache string, cfg Config) error {
 		if err != nil {
 			return fmt.Errorf("guest's %s: %w", p.to, err)
 		}
-		a.file(p.to, 0o755, data)
+		a.File(p.to, 0o755, data)
 		if err := addLibraries(a, libraries, p.from, m.libraries(cache)); err != nil {
 			return fmt.Errorf("guest's %s: %w", p.to, err)
 		}
@@ -77,16 +77,14 @@ func writeImage(file, cache string, cfg Config) error {
 	if err := addScripts(a); err != nil {
 		return err
 	}
-	if err := a.close(); err != nil {
-		return fmt.Errorf("guest's initramfs: %w", err)
-	}
-	return os.WriteFile(file, image.Bytes(), 0o644)
+	a.Close()
+	return os.WriteFile(file, a.Bytes(), 0o644)
 }
 
 // program is a file of this machine, and where it is in the guest.
 type program struct{ from, to string }
 
-func addScripts(a *archive) error {
+func addScripts(a *initramfs.Archive) error {
 	entries, err := fs.ReadDir(scripts, "guest")
 	if err != nil {
 		return err
@@ -100,14 +98,14 @@ func addScripts(a *archive) error {
 		if e.Name() == "init" {
 			name = "init"
 		}
-		a.file(name, 0o755, data)
+		a.File(name, 0o755, data)
 	}
 	return nil
 }
 
 // addTree adds the files below the tree, which is a path below the cache, without its first part in the guest:
 // cloudinit/usr/lib/python3 becomes usr/lib/python3. It adds the libraries of modules of Python.
-func addTree(a *archive, done map[string]bool, cache, tree string, more []string) error {
+func addTree(a *initramfs.Archive, done map[string]bool, cache, tree string, more []string) error {
 	return filepath.WalkDir(filepath.Join(cache, tree), func(path string, e fs.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -119,18 +117,18 @@ func addTree(a *archive, done map[string]bool, cache, tree string, more []string
 		_, name, _ := strings.Cut(relative, "/")
 		switch {
 		case e.IsDir():
-			a.dir(name)
+			a.Dir(name)
 			return nil
 		case e.Type() == fs.ModeSymlink:
 			target, err := os.Readlink(path)
-			a.symlink(name, target)
+			a.Symlink(name, target)
 			return err
 		}
 		data, err := os.ReadFile(path)
 		if err != nil {
 			return err
 		}
-		a.file(name, 0o755, data)
+		a.File(name, 0o755, data)
 		if filepath.Ext(path) == ".so" {
 			return addLibraries(a, done, path, more)
 		}
@@ -138,145 +136,69 @@ func addTree(a *archive, done map[string]bool, cache, tree string, more []string
 	})
 }
 
-// libraryDirs are the directories that Debian's dynamic linker searches (ld.so(8)).
-var libraryDirs = []string{"/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu"}
-
-// addLibraries adds the dynamic linker and the shared libraries that file needs, directly or indirectly. It searches the
-// directories more first.
-func addLibraries(a *archive, done map[string]bool, file string, more []string) error {
-	object, err := elf.Open(file)
-	if err != nil {
-		return err
+// addLibraries adds the dynamic linker and the shared libraries that ldd(1) finds for the file. It searches the directories
+// more first.
+func addLibraries(a *initramfs.Archive, done map[string]bool, file string, more []string) error {
+	ldd := exec.Command("ldd", file)
+	ldd.Env = append(os.Environ(), "LC_ALL=C", "LD_LIBRARY_PATH="+strings.Join(more, ":"))
+	out, err := ldd.CombinedOutput()
+	if err != nil && !strings.Contains(string(out), "not a dynamic executable") {
+		return fmt.Errorf("%v: %w: %s", ldd.Args, err, out)
 	}
-	defer object.Close()
-	if s := object.Section(".interp"); s != nil {
-		raw, err := s.Data()
-		if err != nil {
-			return err
+	for line := range strings.Lines(string(out)) {
+		// "libc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x...)", or "/lib64/ld-linux-x86-64.so.2 (0x...)"
+		words := strings.Fields(line)
+		name, path := words[0], words[0]
+		if len(words) > 2 && words[1] == "=>" {
+			name, path = "lib/"+words[0], words[2]
 		}
-		if linker := string(bytes.TrimRight(raw, "\x00")); !done[linker] {
-			done[linker] = true
-			data, err := os.ReadFile(linker)
-			if err != nil {
-				return err
-			}
-			a.file(strings.TrimPrefix(linker, "/"), 0o755, data)
+		if path == "not" {
+			return fmt.Errorf("%v: %s", ldd.Args, line)
 		}
-	}
-	needed, err := object.ImportedLibraries()
-	if err != nil {
-		return err
-	}
-	for _, name := range needed {
-		if done[name] || strings.HasPrefix(name, "ld-linux") {
+		if done[name] || !filepath.IsAbs(path) {
 			continue
 		}
 		done[name] = true
-		library, err := findLibrary(name, more)
+		data, err := os.ReadFile(path)
 		if err != nil {
 			return err
 		}
-		data, err := os.ReadFile(library)
-		if err != nil {
-			return err
-		}
-		a.file("lib/"+name, 0o755, data)
-		if err := addLibraries(a, done, library, more); err != nil {
-			return err
-		}
+		a.File(strings.TrimPrefix(name, "/"), 0o755, data)
 	}
 	return nil
 }
 
-func findLibrary(name string, more []string) (string, error) {
-	for _, dir := range append(more, libraryDirs...) {
-		file := filepath.Join(dir, name)
-		if _, err := os.Stat(file); err == nil {
-			return file, nil
-		}
-	}
-	return "", fmt.Errorf("shared library %s in %s: %w", name, strings.Join(libraryDirs, " and "), fs.ErrNotExist)
-}
-
 // addModules adds the drivers and the modules they depend on, and files that list them in loading order.
-func addModules(a *archive, root string, more []string) error {
-	files := map[string]string{} // by module
-	err := filepath.WalkDir(root, func(file string, e fs.DirEntry, err error) error {
-		if err == nil && filepath.Ext(file) == ".ko" {
-			files[moduleName(file)] = file
-		}
-		return err
-	})
-	if err != nil {
-		return fmt.Errorf("guest's kernel modules: %w", err)
+func addModules(a *initramfs.Archive, root string, more []string) error {
+	found, err := filepath.Glob(filepath.Join(root, "*", "modules.dep"))
+	if err != nil || len(found) == 0 {
+		return fmt.Errorf("guest's kernel modules: no modules.dep in %s", root)
 	}
+	dir := filepath.Dir(found[len(found)-1])
 	done := map[string]bool{}
 	for _, list := range []struct {
 		name    string
 		drivers []string
 	}{{"virtio", virtioDrivers}, {"others", otherDrivers}, {"more", more}} {
-		var order []string
-		for _, driver := range list.drivers {
-			if err := addModule(a, files, done, &order, moduleName(driver)); err != nil {
-				return err
-			}
+		files, err := initramfs.Modules(dir, list.drivers...)
+		if err != nil {
+			return fmt.Errorf("guest's kernel modules: %w", err)
 		}
 		var lines string
-		for _, module := range order {
-			lines += module + "\n"
+		for _, file := range files {
+			name := initramfs.ModuleName(file)
+			if done[name] {
+				continue
+			}
+			done[name] = true
+			data, err := os.ReadFile(filepath.Join(dir, file))
+			if err != nil {
+				return fmt.Errorf("guest's kernel module %s: %w", name, err)
+			}
+			a.File("modules/"+name+".ko", 0o644, data)
+			lines += name + "\n"
 		}
-		a.file("modules/"+list.name, 0o644, []byte(lines))
+		a.File("modules/"+list.name, 0o644, []byte(lines))
 	}
 	return nil
-}
-
-// moduleName returns the kernel's name of a module's file, which has underscores instead of hyphens.
-func moduleName(file string) string {
-	return strings.ReplaceAll(strings.TrimSuffix(filepath.Base(file), ".ko"), "-", "_")
-}
-
-func addModule(a *archive, files map[string]string, done map[string]bool, order *[]string, name string) error {
-	if done[name] {
-		return nil
-	}
-	done[name] = true
-	depends, err := moduleDepends(files[name])
-	if err != nil {
-		return fmt.Errorf("guest's kernel module %s: %w", name, err)
-	}
-	for _, d := range depends {
-		if err := addModule(a, files, done, order, moduleName(d)); err != nil {
-			return err
-		}
-	}
-	data, err := os.ReadFile(files[name])
-	if err != nil {
-		return fmt.Errorf("guest's kernel module %s: %w", name, err)
-	}
-	a.file("modules/"+name+".ko", 0o644, data)
-	*order = append(*order, name)
-	return nil
-}
-
-// moduleDepends returns the module's "depends", as modinfo(8) prints it.
-func moduleDepends(file string) ([]string, error) {
-	object, err := elf.Open(file)
-	if err != nil {
-		return nil, err
-	}
-	defer object.Close()
-	section := object.Section(".modinfo")
-	if section == nil {
-		return nil, fmt.Errorf("%s: no section .modinfo", file)
-	}
-	data, err := section.Data()
-	if err != nil {
-		return nil, err
-	}
-	for _, item := range strings.Split(string(data), "\x00") {
-		if list, ok := strings.CutPrefix(item, "depends="); ok && list != "" {
-			return strings.Split(list, ","), nil
-		}
-	}
-	return nil, nil
 }

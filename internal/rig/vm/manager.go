@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/guestwire/guestwire/internal/rig/initramfs"
 )
 
 // manager is a daemon that configures the network in a guest, instead of DHCP clients.
@@ -109,7 +111,7 @@ func (m manager) libraries(cache string) []string {
 	}
 }
 
-func (m manager) addFiles(a *archive) {
+func (m manager) addFiles(a *initramfs.Archive) {
 	done := map[string]bool{"etc": true, "var/lib": true}
 	for _, name := range slices.Sorted(maps.Keys(m.files)) {
 		var missing []string
@@ -117,12 +119,12 @@ func (m manager) addFiles(a *archive) {
 			missing, done[dir] = append(missing, dir), true
 		}
 		for _, dir := range slices.Backward(missing) {
-			a.dir(dir)
+			a.Dir(dir)
 		}
 		perm := uint32(0o644)
 		if strings.HasPrefix(m.files[name], "#!") {
 			perm = 0o755
 		}
-		a.file(name, perm, []byte(m.files[name]))
+		a.File(name, perm, []byte(m.files[name]))
 	}
 }

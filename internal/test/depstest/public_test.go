@@ -1,7 +1,6 @@
 package depstest
 
 import (
-	"go/token"
 	"go/types"
 	"strings"
 	"testing"
@@ -80,38 +79,4 @@ func internalTypes(o types.Object) (found []string) {
 	}
 	look(o.Type())
 	return found
-}
-
-// TestInternalTypes: the search finds what it is for.
-func TestInternalTypes(t *testing.T) {
-	outer, inner := types.NewPackage("example.com/p", "p"), types.NewPackage("example.com/internal/x", "x")
-	hidden := types.NewNamed(types.NewTypeName(token.NoPos, inner, "T", nil), types.Typ[types.Int], nil)
-	field := func(name string, embedded bool, of types.Type) *types.Var {
-		return types.NewField(token.NoPos, outer, name, of, embedded)
-	}
-	structure := func(fields ...*types.Var) types.Type { return types.NewStruct(fields, nil) }
-	function := func(in types.Type) types.Type {
-		return types.NewSignatureType(nil, nil, nil, types.NewTuple(types.NewVar(token.NoPos, outer, "", in)), nil, false)
-	}
-	own := func(of types.Type) types.Type {
-		return types.NewNamed(types.NewTypeName(token.NoPos, outer, "own", nil), of, nil)
-	}
-	withMethod := types.NewNamed(types.NewTypeName(token.NoPos, outer, "own", nil), types.Typ[types.Int], nil)
-	withMethod.AddMethod(types.NewFunc(token.NoPos, outer, "M", function(hidden).(*types.Signature)))
-	for name, c := range map[string]struct {
-		of   types.Type
-		want int
-	}{
-		"exported field":               {structure(field("A", false, hidden)), 1},
-		"unexported field":             {structure(field("a", false, hidden)), 0},
-		"unexported struct, embedded":  {structure(field("own", true, own(structure(field("A", false, hidden))))), 1},
-		"parameter":                    {function(types.NewPointer(types.NewSlice(hidden))), 1},
-		"method of an unexported type": {function(withMethod), 1},
-		"map":                          {types.NewMap(types.Typ[types.Int], hidden), 1},
-		"unexported type":              {function(own(structure(field("a", false, hidden)))), 0},
-	} {
-		if found := internalTypes(types.NewVar(token.NoPos, outer, "V", c.of)); len(found) != c.want {
-			t.Errorf("%s: %q, want %d", name, found, c.want)
-		}
-	}
 }

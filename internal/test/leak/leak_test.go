@@ -4,14 +4,12 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
-	"runtime/debug"
 	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/guestwire/guestwire/internal/test/lab"
 	"github.com/guestwire/guestwire/internal/test/leak"
 )
 
@@ -105,32 +103,5 @@ func TestRunFails(t *testing.T) {
 	out, err := cmd.CombinedOutput()
 	if err == nil || !strings.Contains(string(out), "open file: /dev/null") {
 		t.Errorf("%v, want a run that fails and names the file:\n%s", err, out)
-	}
-}
-
-// TestSplice: io.Copy from a TCP connection to another one goes through a pipe, which package net keeps for the next time.
-func TestSplice(t *testing.T) {
-	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // a collection closes the pipe
-	before, err := leak.Take()
-	if err != nil {
-		t.Fatal(err)
-	}
-	ns, err := lab.New()
-	if err != nil {
-		t.Skipf("no namespace can be made: %v", err)
-	}
-	defer ns.File.Close()
-	service, err := ns.Answer("service", "127.0.0.1:8000")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = ns.Ask(t.Context(), "127.0.0.1:8000")
-	service.Close()
-	ns.File.Close()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if lines, err := before.Left(100 * time.Millisecond); err != nil || len(lines) > 0 {
-		t.Errorf("left are %q, %v; want nothing", lines, err)
 	}
 }

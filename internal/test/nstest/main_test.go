@@ -84,20 +84,3 @@ func TestLeftOut(t *testing.T) {
 		t.Errorf("%v, %s; want the line %s", err, out, want)
 	}
 }
-
-// TestRunOutput: what a program prints on standard error is not taken for its output.
-func TestRunOutput(t *testing.T) {
-	pod := New(t, "pod")
-	const both = "echo output; echo complaint >&2"
-	for _, have := range []string{Run(t, "sh", "-c", both), pod.Exec("sh", "-c", both), pod.IP("-br link show lo")} {
-		if strings.Contains(have, "complaint") || strings.Count(have, "\n") != 1 {
-			t.Errorf("the output is %q", have)
-		}
-	}
-	if have, err := pod.lab().Run("sh", "-c", both); err != nil || have != "output\n" {
-		t.Errorf("the output in a namespace is %q, %v", have, err)
-	}
-	if _, err := pod.lab().Run("sh", "-c", both+"; false"); err == nil || !strings.Contains(err.Error(), "output\ncomplaint") {
-		t.Errorf("the error is %v, want all that was printed", err)
-	}
-}
