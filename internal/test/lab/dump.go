@@ -161,13 +161,18 @@ func sysctls() (string, error) {
 }
 
 // Settled is the dump of a namespace that does not change by itself any more: the kernel has acted upon all carriers,
-// uses all addresses, and announces no change while the dump is made. Settled waits for a minute at most.
+// uses all addresses, and announces no change while the dump is made. Settled waits for a minute at most, and five seconds
+// for a local route, which a program may have removed.
 func (n Namespace) Settled() (string, error) {
 	var unsettled error
+	begin := time.Now()
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		var text string
 		changed, err := n.changed(func() (err error) {
 			unsettled = n.inHandle((*handle).allSettled)
+			if errors.Is(unsettled, errNoLocalRoute) && time.Since(begin) > 5*time.Second {
+				unsettled = nil
+			}
 			if unsettled == nil {
 				text, err = n.Dump()
 			}

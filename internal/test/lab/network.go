@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -319,6 +320,32 @@ func (h *handle) allSettled() error {
 		}
 		if _, err := h.checkAddresses(link); err != nil {
 			return err
+		}
+		if err := h.checkLocal(link); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// errNoLocalRoute means that the kernel has not begun to receive for an address.
+var errNoLocalRoute = errors.New("has no local route yet")
+
+// checkLocal returns errNoLocalRoute for an IPv6 address of the link that is in use and has no route in the table local. The
+// kernel adds that route later than the address: on a machine where other namespaces end, by a second and more.
+func (h *handle) checkLocal(link netlink.Link) error {
+	addresses, err := h.AddrList(link, netlink.FAMILY_V6)
+	if err != nil {
+		return err
+	}
+	routes, err := h.RouteListFiltered(netlink.FAMILY_V6, &netlink.Route{Table: unix.RT_TABLE_LOCAL}, netlink.RT_FILTER_TABLE)
+	if err != nil {
+		return err
+	}
+	for _, a := range addresses {
+		local := func(r netlink.Route) bool { return r.Dst != nil && r.Dst.IP.Equal(a.IP) && r.Type == unix.RTN_LOCAL }
+		if a.Flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DEPRECATED) == 0 && !slices.ContainsFunc(routes, local) {
+			return fmt.Errorf("link %s: address %v %w", link.Attrs().Name, a.IP, errNoLocalRoute)
 		}
 	}
 	return nil
