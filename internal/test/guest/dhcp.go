@@ -59,6 +59,15 @@ var requested = dhcpv4.WithRequestedOptions(
 	dhcpv4.OptionClasslessStaticRoute,
 )
 
+// onNIC opens sockets that belong to the NIC. A socket of an earlier exchange may be open still: a process that another test
+// starts has it until the program runs.
+var onNIC = net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) (err error) {
+	failed := c.Control(func(fd uintptr) {
+		err = errors.Join(unix.BindToDevice(int(fd), NIC), unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1))
+	})
+	return errors.Join(failed, err)
+}}
+
 // DHCPv4 gets a lease and uses its address, routes and MTU. If the kernel refuses a route, both the lease and an error are
 // returned, and the rest of the lease is in use.
 //
@@ -95,10 +104,7 @@ func (g *Guest) extend4(ctx context.Context, server func(*Lease4) netip.Addr) (*
 	at := netip.AddrPortFrom(l.Address.Addr(), nclient4.ClientPort)
 	to := netip.AddrPortFrom(server(l), nclient4.ServerPort)
 	return g.lease4By(ctx, func() (net.PacketConn, error) {
-		config := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) (err error) {
-			return errors.Join(c.Control(func(fd uintptr) { err = unix.BindToDevice(int(fd), NIC) }), err)
-		}}
-		return config.ListenPacket(ctx, "udp4", at.String())
+		return onNIC.ListenPacket(ctx, "udp4", at.String())
 	}, net.UDPAddrFromAddrPort(to), func(ctx context.Context, c *nclient4.Client) (*nclient4.Lease, error) {
 		return c.Renew(ctx, &nclient4.Lease{Offer: l.offer, ACK: l.Message}, requested)
 	})
@@ -282,7 +288,7 @@ func (g *Guest) lease6By(ctx context.Context, ask func(context.Context, *nclient
 	var conn net.PacketConn
 	err := g.Do(func() (err error) {
 		local := g.config.MAC.LinkLocal().WithZone(g.zone)
-		conn, err = net.ListenUDP("udp6", net.UDPAddrFromAddrPort(netip.AddrPortFrom(local, dhcpv6.DefaultClientPort)))
+		conn, err = onNIC.ListenPacket(ctx, "udp6", netip.AddrPortFrom(local, dhcpv6.DefaultClientPort).String())
 		return err
 	})
 	if err != nil {
