@@ -3,7 +3,6 @@ package phase1_test
 import (
 	"bytes"
 	"fmt"
-	"os"
 	"slices"
 	"testing"
 	"time"
@@ -11,11 +10,8 @@ import (
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/firewall"
-	"github.com/guestwire/guestwire/internal/netns"
-	"github.com/guestwire/guestwire/internal/tap"
 	"github.com/guestwire/guestwire/internal/test/frames"
 	"github.com/guestwire/guestwire/internal/test/nstest"
-	"github.com/guestwire/guestwire/phase1"
 )
 
 // TestResponderAsGuest sends from the responder's tap everything that a guest could send from its own. A launcher that a
@@ -28,7 +24,7 @@ func TestResponderAsGuest(t *testing.T) {
 		c := config(n, b)
 		setup(t, c)
 		w := attach(t, n, true, true)
-		responder := responderPort(t, n)
+		responder := openPort(t, n, "eth0-dhcp")
 		hostile, legitimate := frames.Hostile(w.link), frames.Legitimate(w.link)
 		before := w.settledState()
 		foreign := func(k frames.Kind) bool {
@@ -79,9 +75,7 @@ func TestResponderAsGuest(t *testing.T) {
 			t.Errorf("the namespace's state: %v", err)
 		}
 		guestIsItself(t, w)
-		if err := phase1.Check(t.Context(), c); err != nil {
-			t.Error(err)
-		}
+		check(t, c)
 	})
 }
 
@@ -97,7 +91,7 @@ func TestResponderAsGuestOff(t *testing.T) {
 			setup(t, c)
 			w := attach(t, n, true, true)
 			guest := w.port // the guest's tap has a carrier as long as it is open
-			w.unguarded, w.port = true, responderPort(t, n)
+			w.unguarded, w.port = true, openPort(t, n, "eth0-dhcp")
 			defer func() { w.port = guest }()
 			w.send()
 			spoofed := slices.DeleteFunc(frames.Hostile(w.link), func(k frames.Kind) bool { return k.Reason != firewall.ARPSpoof })
@@ -116,7 +110,7 @@ func TestResponderAsksForGuest(t *testing.T) {
 			n := nstest.NewNetwork(t)
 			setup(t, config(n, b))
 			w := attach(t, n, true, true)
-			responder := responderPort(t, n)
+			responder := openPort(t, n, "eth0-dhcp")
 			for _, name := range []string{"ARP request", "neighbour solicitation from its address"} {
 				ask := kind(frames.Legitimate(w.link), name)[0]
 				nstest.Eventually(t, func() error {
@@ -138,19 +132,4 @@ func TestResponderAsksForGuest(t *testing.T) {
 			}
 		})
 	}
-}
-
-// responderPort opens the responder's tap.
-func responderPort(t *testing.T, n nstest.Network) *os.File {
-	t.Helper()
-	var port *os.File
-	err := netns.Do(n.Pod.File, func() (err error) {
-		port, err = tap.Open("eth0-dhcp")
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { port.Close() })
-	return port
 }

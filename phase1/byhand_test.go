@@ -1,7 +1,6 @@
 package phase1_test
 
 import (
-	"os"
 	"os/exec"
 	"strings"
 	"testing"
@@ -14,10 +13,7 @@ import (
 func TestByHand(t *testing.T) {
 	nstest.KernelDecides(t, "the commands of docs/reliability.md have to fit a dummy")
 	t.Parallel()
-	text, err := os.ReadFile("../docs/reliability.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := readFile(t, "../docs/reliability.md")
 	_, section, _ := strings.Cut(string(text), "\n## By hand\n")
 	section, _, _ = strings.Cut(section, "\n## ")
 	var blocks []string

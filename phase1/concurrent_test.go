@@ -122,9 +122,7 @@ func TestAtOnce(t *testing.T) {
 				}
 			}
 			setup(t, c)
-			if err := phase1.Check(t.Context(), c); err != nil {
-				t.Error(err)
-			}
+			check(t, c)
 			teardown(t, n, c, before)
 		})
 	})

@@ -6,14 +6,12 @@ import (
 	"io"
 	"net"
 	"net/netip"
-	"os"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/vishvananda/netlink"
 
-	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/test/nstest"
@@ -207,9 +205,7 @@ func TestTrackedExchanges(t *testing.T) {
 					t.Fatal(err)
 				}
 			} else {
-				if err := phase1.Teardown(t.Context(), c); err != nil {
-					t.Fatal(err)
-				}
+				unwire(t, c)
 			}
 			for _, inner := range b.inner {
 				if list := listTracked(t, s.Pod); strings.Contains(list, "="+inner) {
@@ -283,36 +279,16 @@ func TestConnectionsOfOtherNICs(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			s := newScene(t)
-			s.World.IP("link add pod2 type veth peer name net1 netns " + s.Pod.Name)
+			secondNIC(s.Network, "10.245.0.7/24")
 			s.World.IP("addr add 10.245.0.1/24 dev pod2")
-			s.World.IP("link set pod2 up")
-			s.Pod.IP("addr add 10.245.0.7/24 dev net1")
-			s.Pod.IP("link set net1 up")
 			s.Pod.Settle("net1")
-			first, second := config(s.Network, c.wired[0]), config(s.Network, c.wired[1])
-			second.NIC = "net1"
+			first, second := config(s.Network, c.wired[0]), ofSecondNIC(s.Network, c.wired[1])
 			setup(t, second)
 			world := netip.MustParseAddrPort("10.245.0.1:8002")
-			var server net.Listener
-			err := netns.Do(s.World.File, func() (err error) {
-				server, err = net.Listen("tcp", world.String())
-				return err
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer server.Close()
+			server := listen(t, s.World, world)
 			from := s.Pod
 			if c.from == "guest" {
-				dir, err := os.OpenRoot(second.State)
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer dir.Close()
-				r, err := cache.Read(dir, "net1")
-				if err != nil {
-					t.Fatal(err)
-				}
+				r := recordOf(t, second.State, "net1")
 				from = s.Guest(t, r)
 				from.IP("link set eth0 up")
 				from.IP(fmt.Sprintf("addr add %v dev eth0", r.IPv4.Address))
@@ -339,9 +315,7 @@ func TestConnectionsOfOtherNICs(t *testing.T) {
 			hears("before Setup of eth0")
 			setup(t, first)
 			hears("after Setup of eth0")
-			if err := phase1.Teardown(t.Context(), first); err != nil {
-				t.Fatal(err)
-			}
+			unwire(t, first)
 			hears("after Teardown of eth0")
 		})
 	}

@@ -861,10 +861,7 @@ func newGoneBed(t *testing.T, agent string, r *row, byName bool) *bed {
 		filepath.Join(b.c.Dir, "00000000-4026531999-5", ".eth0.journal.7"): "",
 	}
 	for _, path := range []string{filepath.Join(b.c.Dir, name, "eth0.journal"), filepath.Join(old.State, "eth0.json")} {
-		text, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := readFile(t, path)
 		b.files[path] = string(text)
 	}
 	setup(t, b.c)

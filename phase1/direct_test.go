@@ -26,13 +26,6 @@ func sysctl(n nstest.Network, name string) string {
 	return strings.Join(strings.Fields(n.Pod.Exec("sysctl", "-n", name)), " ")
 }
 
-func check(t *testing.T, c phase1.Config) {
-	t.Helper()
-	if err := phase1.Check(t.Context(), c); err != nil {
-		t.Error(err)
-	}
-}
-
 // drifted wants Check to say the words, and Setup to mend it.
 func drifted(t *testing.T, c phase1.Config, words string) {
 	t.Helper()
@@ -91,9 +84,7 @@ func TestMacvtapRefused(t *testing.T) {
 	}
 	n.Pod.IP("link del net1")
 	asFound(t, n, before)
-	if left, err := os.ReadDir(n.State); err != nil || len(left) > 0 {
-		t.Errorf("state directory has %v, %v; want nothing", left, err)
-	}
+	empty(t, n.State)
 }
 
 // TestPasst opens what passt needs, for two NICs, and closes it with the last one.
@@ -129,9 +120,7 @@ func TestPasst(t *testing.T) {
 	if _, err := phase1.Setup(t.Context(), other); !errors.Is(err, infra.ErrWired) || !strings.Contains(err.Error(), "80:8000/tcp") {
 		t.Errorf("other ports: %v, want ErrWired and those that there are", err)
 	}
-	if err := phase1.Teardown(t.Context(), first); err != nil {
-		t.Error(err)
-	}
+	unwire(t, first)
 	check(t, second)
 	teardown(t, n, second, before)
 }
@@ -195,14 +184,9 @@ func TestCard(t *testing.T) {
 	c := direct(n, infra.SRIOV{})
 	c.NIC = "net1"
 	setup(t, c)
-	dir, err := os.OpenRoot(n.State)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer dir.Close()
-	r, err := cache.Read(dir, "net1")
-	if err != nil || r.SRIOV == nil || r.SRIOV.PCIAddress != filepath.Base(device) || r.MAC.String() != mac {
-		t.Errorf("record %+v, %v, want %s", r, err, filepath.Base(device))
+	r := recordOf(t, n.State, "net1")
+	if r.SRIOV == nil || r.SRIOV.PCIAddress != filepath.Base(device) || r.MAC.String() != mac {
+		t.Errorf("record %+v, want %s", r, filepath.Base(device))
 	}
 	if len(r.Warnings) != 2 || !strings.Contains(r.Warnings[1], "vfio-pci") {
 		t.Errorf("warnings %q, want one of the driver", r.Warnings)

@@ -2,7 +2,6 @@ package phase1_test
 
 import (
 	"errors"
-	"os"
 	"regexp"
 	"testing"
 
@@ -29,9 +28,7 @@ func TestDiscard(t *testing.T) {
 		record(t, n)
 		journal(t, n)
 		closeTap()
-		if err := phase1.Teardown(t.Context(), discard); err != nil {
-			t.Error(err)
-		}
+		unwire(t, discard)
 		if err := difference(wired, settled(t, n)); err != nil {
 			t.Errorf("the namespace has changed: %v", err)
 		}
@@ -50,9 +47,7 @@ func TestDiscard(t *testing.T) {
 		defer closeTap()
 		cutOff := discard
 		cutOff.CutOff = true
-		if err := phase1.Teardown(t.Context(), cutOff); err != nil {
-			t.Error(err)
-		}
+		unwire(t, cutOff)
 		if err := nothingOfOurs(n); err != nil {
 			t.Errorf("a tap that a process has open would keep the namespace: %v", err)
 		}
@@ -78,20 +73,8 @@ func TestDiscardOfUsedTap(t *testing.T) {
 		n.Pod.IP("link set foreign group 1735852034 alias foreign")
 		_, closeForeign := openTap(t, n, "foreign", 1)
 		defer closeForeign()
-		if err := phase1.Teardown(t.Context(), c); err != nil {
-			t.Errorf("another program's tap: %v", err)
-		}
+		unwire(t, c) // another program's tap
 	})
-}
-
-func filesAreGone(t *testing.T, n nstest.Network) {
-	t.Helper()
-	if left, err := os.ReadDir(n.State); err != nil || len(left) > 0 {
-		t.Errorf("state directory has %v, %v; want nothing", left, err)
-	}
-	if left := ofNode(t, n); len(left) > 0 {
-		t.Errorf("the journal directory has %v; want nothing of this namespace", left)
-	}
 }
 
 // TestDiscardDevice: the kernel moves a NIC without a link kind to the machine when the namespace ends. Such a NIC gets its
@@ -108,9 +91,7 @@ func TestDiscardDevice(t *testing.T) {
 		if device == text {
 			t.Fatalf("the journal names no veth:\n%s", text)
 		}
-		if err := os.WriteFile(path, []byte(device), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		writeFile(t, path, device)
 		c.Discard = true
 		teardown(t, n, c, before)
 	})
@@ -124,8 +105,6 @@ func TestDiscardWithoutNIC(t *testing.T) {
 	setup(t, c)
 	n.World.IP("link del pod")
 	c.Discard = true
-	if err := phase1.Teardown(t.Context(), c); err != nil {
-		t.Error(err)
-	}
+	unwire(t, c)
 	filesAreGone(t, n)
 }

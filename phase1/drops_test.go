@@ -290,9 +290,7 @@ func TestFollowDrops(t *testing.T) {
 		for f.next().Reason != "ethertype" {
 		}
 		setup(t, c)
-		if err := phase1.Check(t.Context(), c); err != nil {
-			t.Error(err)
-		}
+		check(t, c)
 		if err := phase1.FollowDrops(t.Context(), c, nil); err == nil || !strings.Contains(err.Error(), "another process follows") {
 			t.Errorf("a second one: %v", err)
 		}

@@ -3,7 +3,6 @@ package phase1_test
 import (
 	"errors"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -103,9 +102,7 @@ func TestFirewallText(t *testing.T) {
 			other.IP("link add eth0-nic type bridge") // before Linux 6.16 a chain needs its link
 			for _, table := range tables {
 				path := filepath.Join(t.TempDir(), "table")
-				if err := os.WriteFile(path, []byte(table), 0o600); err != nil {
-					t.Fatal(err)
-				}
+				writeFile(t, path, table)
 				other.Exec("nft", "-f", path)
 				words := strings.Fields(table) // table FAMILY NAME {
 				list := []string{"nft", "-s", "-t", "list", "table", words[1], words[2]}
@@ -113,9 +110,7 @@ func TestFirewallText(t *testing.T) {
 					t.Errorf("%s: %v", words[1], err)
 				}
 			}
-			if err := phase1.Check(t.Context(), config); err != nil {
-				t.Error(err)
-			}
+			check(t, config)
 		})
 	}
 }
@@ -130,9 +125,7 @@ func TestForwardOtherPorts(t *testing.T) {
 	c.Binding = infra.Masquerade{Ports: []infra.Ports{{First: 81}}, Loopback: true}
 	c.Guard.Open = []infra.Ports{{First: 53}}
 	setup(t, c)
-	if err := phase1.Check(t.Context(), c); err != nil {
-		t.Error(err)
-	}
+	check(t, c)
 	rules := n.Pod.Exec("nft", "list", "ruleset")
 	if strings.Contains(rules, "dport 80 ") || !strings.Contains(rules, "tcp dport 81 dnat") || !strings.Contains(rules, "dport 53 goto accepted") {
 		t.Errorf("rules:\n%s", rules)
@@ -142,9 +135,7 @@ func TestForwardOtherPorts(t *testing.T) {
 	}
 	c.Binding = infra.Masquerade{}
 	setup(t, c)
-	if err := phase1.Check(t.Context(), c); err != nil {
-		t.Error(err)
-	}
+	check(t, c)
 	c.Binding = infra.Masquerade{IPv4: netip.MustParsePrefix("10.7.0.0/24")}
 	if _, err := phase1.Setup(t.Context(), c); !errors.Is(err, infra.ErrWired) {
 		t.Errorf("another network: %v, want ErrWired", err)

@@ -20,7 +20,6 @@ import (
 	"github.com/guestwire/guestwire/internal/tap"
 	"github.com/guestwire/guestwire/internal/test/frames"
 	"github.com/guestwire/guestwire/internal/test/nstest"
-	"github.com/guestwire/guestwire/phase1"
 )
 
 // TestHostileFramesWhileWiring sends everything hostile from the first moment in which the tap can be opened
@@ -61,9 +60,7 @@ func TestHostileFramesWhileWiring(t *testing.T) {
 				}
 			}
 			c.CutOff = true // the flood has the tap open
-			if err := phase1.Teardown(t.Context(), c); err != nil {
-				t.Error(err)
-			}
+			unwire(t, c)
 		}
 		flood.end()
 		leaks.end()

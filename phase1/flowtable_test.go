@@ -133,9 +133,7 @@ func TestFlowTable(t *testing.T) {
 			ask()
 		})
 	}
-	if err := phase1.Check(t.Context(), c); err != nil {
-		t.Error(err)
-	}
+	check(t, c)
 	teardown(t, s.Network, c, before)
 }
 
@@ -177,9 +175,7 @@ func TestNoFlowTable(t *testing.T) {
 			if list := flowTables(n); strings.Contains(list, "established") != c.want {
 				t.Errorf("the flow tables, want one: %t\n%s", c.want, list)
 			}
-			if err := phase1.Check(t.Context(), config); err != nil {
-				t.Error(err)
-			}
+			check(t, config)
 			if !c.want {
 				return
 			}
@@ -189,9 +185,7 @@ func TestNoFlowTable(t *testing.T) {
 			if list := flowTables(n); strings.Contains(list, "established") {
 				t.Errorf("the flow table is still there:\n%s", list)
 			}
-			if err := phase1.Check(t.Context(), config); err != nil {
-				t.Error(err)
-			}
+			check(t, config)
 		})
 	}
 }

@@ -205,11 +205,8 @@ func TestForceTeardownOfNothing(t *testing.T) {
 		wiredNothing(t, n, c)
 	}
 	untouched(t, config(other, nil), path, text)
-	n.World.IP("link add pod2 type veth peer name net1 netns " + n.Pod.Name)
-	n.Pod.IP("link set net1 up")
-	n.World.IP("link set pod2 up")
-	second := config(n, infra.Redirect{})
-	second.NIC = "net1"
+	secondNIC(n)
+	second := ofSecondNIC(n, infra.Redirect{})
 	setup(t, second)
 	c.State = n.State
 	wiredNothing(t, n, c)
@@ -228,14 +225,9 @@ func TestForceTeardownBesides(t *testing.T) {
 		t.Run(c.first.Kind()+" beside "+c.second.Kind(), func(t *testing.T) {
 			t.Parallel()
 			n := nstest.NewNetwork(t)
-			n.World.IP("link add pod2 type veth peer name net1 netns " + n.Pod.Name)
-			n.World.IP("link set pod2 up")
-			n.Pod.IP("link set net1 up")
-			n.Pod.IP("addr add 10.245.0.7/24 dev net1")
-			n.Pod.IP("addr add fd00:245::7/64 dev net1 nodad")
+			secondNIC(n, "10.245.0.7/24", "fd00:245::7/64")
 			before, were := settled(t, n), sysctls(n)
-			first, second := config(n, c.first), config(n, c.second)
-			second.NIC = "net1"
+			first, second := config(n, c.first), ofSecondNIC(n, c.second)
 			setup(t, first)
 			path, _ := journal(t, n)
 			setup(t, second)
@@ -247,9 +239,7 @@ func TestForceTeardownBesides(t *testing.T) {
 				t.Fatal(err)
 			}
 			check(t, second)
-			if err := phase1.Teardown(t.Context(), second); err != nil {
-				t.Error(err)
-			}
+			unwire(t, second)
 			giveLost(n, lost, were)
 			// Routes that differ in the link alone are in the order of their addition.
 			nstest.Eventually(t, func() error { return difference(equalsSorted(before), equalsSorted(n.Pod.Dump())) })

@@ -86,9 +86,7 @@ func TestForgetWithoutDirectory(t *testing.T) {
 	if err := phase1.Forget(t.Context(), g); err != nil {
 		t.Error(err)
 	}
-	if left, err := os.ReadDir(n.State); err != nil || len(left) > 0 {
-		t.Errorf("the state directory has %v, %v; want nothing", left, err)
-	}
+	empty(t, n.State)
 }
 
 // TestForgetThroughLink: a State that was removed with its parent is the same State by another path.
@@ -128,13 +126,9 @@ func TestStateOfOctets(t *testing.T) {
 	var bad *cache.FieldError
 	if err := setupAlone(t.Context(), c); !errors.As(err, &bad) || bad.Field != "state" {
 		t.Errorf("%v, want a FieldError for state", err)
-		if err := phase1.Teardown(t.Context(), c); err != nil {
-			t.Error(err)
-		}
+		unwire(t, c)
 		c.State = ""
-		if err := phase1.Teardown(t.Context(), c); err != nil {
-			t.Error(err)
-		}
+		unwire(t, c)
 	}
 	left, err := filepath.Glob(filepath.Join(dir, "*"))
 	if err != nil || len(left) > 0 {
@@ -153,20 +147,12 @@ func TestTeardownLeavesForeignRecord(t *testing.T) {
 		"another version": func(text string) string { return strings.Replace(text, recordVersion, `"version": 999, "more": 1`, 1) },
 	} {
 		setup(t, c)
-		b, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		foreign := change(strings.Replace(string(b), namespaceName(t, n), "00000000-4026531999-5", 1))
-		if err := os.WriteFile(path, []byte(foreign), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		foreign := change(strings.Replace(readFile(t, path), namespaceName(t, n), "00000000-4026531999-5", 1))
+		writeFile(t, path, foreign)
 		if err := phase1.Teardown(t.Context(), c); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
-		if now, err := os.ReadFile(path); err != nil || string(now) != foreign {
-			t.Errorf("%s: the record became %q, %v", name, now, err)
-		}
+		sameFile(t, path, foreign)
 		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 			t.Fatal(err)
 		}
@@ -179,13 +165,7 @@ func TestForgetRecordOfAnotherVersion(t *testing.T) {
 	old, next := nstest.NewNetwork(t), nstest.NewNetwork(t)
 	setup(t, config(old, infra.Redirect{}))
 	path := filepath.Join(old.State, "eth0.json")
-	text, err := os.ReadFile(path)
-	if err == nil {
-		err = os.WriteFile(path, []byte(strings.Replace(string(text), recordVersion, `"version": 999, "more": 1`, 1)), 0o644)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	writeFile(t, path, strings.Replace(readFile(t, path), recordVersion, `"version": 999, "more": 1`, 1))
 	c := config(next, infra.Redirect{})
 	c.State = old.State
 	g := phase1.Gone{State: old.State, NIC: "eth0"}
@@ -197,7 +177,5 @@ func TestForgetRecordOfAnotherVersion(t *testing.T) {
 		t.Error(err)
 	}
 	setup(t, c)
-	if err := phase1.Teardown(t.Context(), c); err != nil {
-		t.Error(err)
-	}
+	unwire(t, c)
 }

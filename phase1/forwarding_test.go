@@ -508,14 +508,10 @@ func TestManyMasquerades(t *testing.T) {
 		}
 		s.ask(t, append(slices.Clone(ofOthers), ofSecond...))
 		second.CutOff = true // the guest has the tap open
-		if err := phase1.Teardown(t.Context(), second); err != nil {
-			t.Fatal(err)
-		}
+		unwire(t, second)
 		s.ask(t, append(slices.Clone(ofOthers), exchange{from: "world", to: "pod2:8000", want: "pod:8000 sees gateway2"}))
 		for _, c := range []phase1.Config{first, third} {
-			if err := phase1.Check(t.Context(), c); err != nil {
-				t.Error(err)
-			}
+			check(t, c)
 		}
 	})
 }
@@ -888,12 +884,8 @@ func TestLearnedRoute(t *testing.T) {
 	}
 	s.Pod.IP("-6 route del default")
 	nstest.Eventually(t, learned)
-	if err := phase1.Check(t.Context(), c); err != nil {
-		t.Error(err)
-	}
-	if err := phase1.Teardown(t.Context(), c); err != nil {
-		t.Error(err)
-	}
+	check(t, c)
+	unwire(t, c)
 	s.Pod.IP("-6 route del default")
 	nstest.Eventually(t, learned)
 }

@@ -22,7 +22,6 @@ import (
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/netstate"
-	"github.com/guestwire/guestwire/internal/tap"
 	"github.com/guestwire/guestwire/internal/test/frames"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 	"github.com/guestwire/guestwire/phase1"
@@ -117,14 +116,7 @@ func attachDeaf(t *testing.T, n nstest.Network, v4, v6 bool) *wire {
 	if !v6 {
 		w.link.IPv6 = netip.Addr{}
 	}
-	err := netns.Do(n.Pod.File, func() (err error) {
-		w.port, err = tap.Open(r.Tap)
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { w.port.Close() })
+	w.port = openPort(t, n, r.Tap)
 	w.inject = n.World.Injector(t, w.gateway)
 	world := hear(t, n)
 	oneProcessor(t)
@@ -421,9 +413,7 @@ func TestHostileFrames(t *testing.T) {
 				config.Options = c.options
 				setup(t, config)
 				guestIsItself(t, attach(t, n, c.v4, c.v6))
-				if err := phase1.Check(t.Context(), config); err != nil {
-					t.Errorf("after counters have counted: %v", err)
-				}
+				check(t, config) // after counters have counted
 			})
 		})
 	}
@@ -466,9 +456,7 @@ func TestGuardLoosened(t *testing.T) {
 			n.Pod.IP("neigh del " + second.IPv4.String() + " dev " + router)
 			n.Pod.IP("neigh del " + second.IPv6.String() + " dev " + router)
 		}
-		if err := phase1.Check(t.Context(), c); err != nil {
-			t.Error(err)
-		}
+		check(t, c)
 		if w.masquerade { // a second Setup keeps the routes to the prefixes
 			n.Pod.IP("route flush proto static dev " + router)
 			setup(t, c)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -15,7 +14,6 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
-	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/test/guest"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 	"github.com/guestwire/guestwire/phase1"
@@ -223,15 +221,7 @@ func TestGatewayOfNeighbour(t *testing.T) {
 	}
 	ofNeighbour, ofGateway := answer(neighbour), answer(was.MAC)
 	n.World.IP("link set pod arp off") // the answers are those of the test
-	var index int
-	if err := netns.Do(n.World.File, func() error {
-		link, err := net.InterfaceByName("pod")
-		index = link.Index
-		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
-	inject, end, ended := n.World.Injector(t, index), make(chan struct{}), make(chan error, 1)
+	inject, end, ended := n.World.Injector(t, linkIndex(t, n.World, "pod")), make(chan struct{}), make(chan error, 1)
 	go func() {
 		for {
 			select {

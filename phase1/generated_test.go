@@ -5,7 +5,6 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -193,9 +192,7 @@ func generated(t *testing.T, seed uint64) (nstest.Network, string, string) {
 		d.add("link set %s down", d.nic)
 	}
 	file := filepath.Join(t.TempDir(), "lines")
-	if err := os.WriteFile(file, []byte(strings.Join(d.lines, "\n")+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	writeFile(t, file, strings.Join(d.lines, "\n")+"\n")
 	n.Pod.Exec("sh", "-c", "ip -force -batch "+file+" 2>&1 || true")
 	for _, line := range d.sysctls() {
 		n.Pod.Exec("sysctl", "-qw", line)

@@ -5,7 +5,6 @@ import (
 
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/test/nstest"
-	"github.com/guestwire/guestwire/phase1"
 )
 
 // TestAnotherLinkGone: routes led through the NIC and another link, which goes while the NIC is wired, as the NIC of a second
@@ -21,11 +20,7 @@ func TestAnotherLinkGone(t *testing.T) {
 	eachBinding(t, func(t *testing.T, b infra.Binding) {
 		lay := func() nstest.Network {
 			n := nstest.NewNetwork(t)
-			n.World.IP("link add pod3 type veth peer name net1 netns " + n.Pod.Name)
-			n.World.IP("link set pod3 up")
-			n.Pod.IP("addr add 10.250.0.7/24 dev net1")
-			n.Pod.IP("addr add fd00:250::7/64 dev net1 nodad")
-			n.Pod.IP("link set net1 up")
+			secondNIC(n, "10.250.0.7/24", "fd00:250::7/64")
 			n.Pod.IP("-6 route del default")
 			for _, r := range routes {
 				n.Pod.IP(r)
@@ -41,12 +36,8 @@ func TestAnotherLinkGone(t *testing.T) {
 		c := config(n, b)
 		setup(t, c)
 		n.Pod.IP("link del net1")
-		if err := phase1.Check(t.Context(), c); err != nil {
-			t.Error(err)
-		}
-		if err := phase1.Teardown(t.Context(), c); err != nil {
-			t.Fatal(err)
-		}
+		check(t, c)
+		unwire(t, c)
 		settled(t, n)
 		if have := n.Pod.IP("route show") + n.Pod.IP("-6 route show"); have != want {
 			t.Errorf("the routes are\n%s\nwant\n%s", have, want)

@@ -12,7 +12,6 @@ import (
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/test/frames"
 	"github.com/guestwire/guestwire/internal/test/nstest"
-	"github.com/guestwire/guestwire/phase1"
 )
 
 // TestGuardWire: the EtherTypes and VLANs of the guard pass unchanged in both directions, and no others. Frames with a
@@ -68,9 +67,7 @@ func TestGuardWire(t *testing.T) {
 						t.Errorf("to the guest: %s: came %v, dropped %q; want %v, %q", k.Name, came, have, wanted, want)
 					}
 				}
-				if err := phase1.Check(t.Context(), config); err != nil {
-					t.Error(err)
-				}
+				check(t, config)
 
 				config.Guard.EtherTypes, config.Guard.VLANs = nil, nil
 				setup(t, config)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -180,17 +179,12 @@ func TestSameRecord(t *testing.T) {
 				}
 				setup(t, w.c)
 				setup(t, w.c)
-				text, err := os.ReadFile(filepath.Join(w.n.State, "eth0.json"))
-				if err != nil {
-					t.Fatal(err)
-				}
+				text := readFile(t, filepath.Join(w.n.State, "eth0.json"))
 				texts[i] = ofNamespace.ReplaceAllString(string(text), "")
 				if texts[i] == string(text) {
 					t.Fatalf("the record names no namespace:\n%s", text)
 				}
-				if err := phase1.Teardown(t.Context(), w.c); err != nil {
-					t.Fatal(err)
-				}
+				unwire(t, w.c)
 			}
 			if (texts[0] == texts[1]) != c.same {
 				t.Errorf("the same record: %v, want %v: %v", !c.same, c.same, difference(texts[0], texts[1]))
@@ -268,9 +262,7 @@ func TestMACLeft(t *testing.T) {
 	c := config(n, infra.Redirect{MAC: movedMAC})
 	setup(t, c)
 	path, _ := journal(t, n)
-	if err := os.WriteFile(path, []byte("{"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	writeFile(t, path, "{")
 	if _, err := phase1.ForceTeardown(t.Context(), c); err != nil {
 		t.Fatal(err)
 	}

@@ -272,9 +272,7 @@ func TestInsideAgent(t *testing.T) {
 	teardown(t, n.Network, config(n.Network, nil), before)
 	configuration := filepath.Join(nstest.Dir(t), "vm1.json")
 	text := `{"binding": {"redirect": {}}, "owner": {"uid": 107, "inside": true}}`
-	if err := os.WriteFile(configuration, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	writeFile(t, configuration, text)
 	if out, want := agent("plan", "-config", configuration), "# owner: user 107 inside, 100107 on the node\n"; !strings.Contains(out, want) {
 		t.Errorf("plan says\n%s\nwant %s", out, want)
 	}

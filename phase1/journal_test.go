@@ -36,10 +36,7 @@ func journalIn(t *testing.T, dir string, n nstest.Network) (path, text string) {
 	if err != nil || len(paths) != 1 {
 		t.Fatalf("journals: %v, %v", paths, err)
 	}
-	b, err := os.ReadFile(paths[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := readFile(t, paths[0])
 	return paths[0], string(b)
 }
 
@@ -53,10 +50,7 @@ func TestJournalOfAnotherVersion(t *testing.T) {
 	path, text := journal(t, n)
 	wired := n.Pod.Settled()
 	recordPath := filepath.Join(n.State, "eth0.json")
-	written, err := os.ReadFile(recordPath)
-	if err != nil {
-		t.Fatal(err)
-	}
+	written := readFile(t, recordPath)
 	verbs := map[string]func() error{
 		"Setup":      func() error { return setupAlone(t.Context(), c) },
 		"Plan":       func() error { _, err := phase1.Plan(t.Context(), c); return err },
@@ -74,29 +68,20 @@ func TestJournalOfAnotherVersion(t *testing.T) {
 		if other == text {
 			t.Fatalf("%s: the journal has no %s", name, c2.from)
 		}
-		if err := os.WriteFile(path, []byte(other), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		writeFile(t, path, other)
 		for verb, call := range verbs {
 			if err := call(); err == nil || !strings.Contains(err.Error(), c2.says) || strings.Contains(err.Error(), "remove") {
 				t.Errorf("%s, %s: %v, want %q", name, verb, err, c2.says)
 			}
 		}
-		for path, want := range map[string]string{path: other, recordPath: string(written)} {
-			if have, err := os.ReadFile(path); err != nil || string(have) != want {
-				t.Errorf("%s: %s became %s, %v", name, path, have, err)
-			}
-		}
+		sameFile(t, path, other)
+		sameFile(t, recordPath, written)
 	}
 	if err := difference(wired, n.Pod.Settled()); err != nil {
 		t.Errorf("the namespace has changed: %v", err)
 	}
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := phase1.Teardown(t.Context(), c); err != nil {
-		t.Error(err)
-	}
+	writeFile(t, path, text)
+	unwire(t, c)
 }
 
 // TestJournalDamaged: a file that no version wrote is called damaged, and the error has the way out.
@@ -107,19 +92,13 @@ func TestJournalDamaged(t *testing.T) {
 	setup(t, c)
 	path, text := journal(t, n)
 	for _, other := range []string{"", "{}", "null", "[]", `{"version":"3"}`, text[:len(text)/2]} {
-		if err := os.WriteFile(path, []byte(other), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		writeFile(t, path, other)
 		if err := phase1.Teardown(t.Context(), c); err == nil || !strings.Contains(err.Error(), "damaged") || !strings.Contains(err.Error(), "force") {
 			t.Errorf("%q: %v, want that the file is damaged, and Teardown by force", other, err)
 		}
 	}
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := phase1.Teardown(t.Context(), c); err != nil {
-		t.Error(err)
-	}
+	writeFile(t, path, text)
+	unwire(t, c)
 }
 
 // TestJournalOfState: the journal names the state directory by its real path, so a Setup that has nothing to do
@@ -140,12 +119,8 @@ func TestJournalOfState(t *testing.T) {
 	for _, state := range []string{filepath.Dir(n.State) + "/./" + filepath.Base(n.State), link} {
 		c.State = state
 		setup(t, c)
-		if after, err := os.ReadFile(path); err != nil || string(after) != before {
-			t.Errorf("%s, another path to the same directory, changes the journal: %v\n%s\n%s", state, err, before, after)
-		}
-		if err := phase1.Check(t.Context(), c); err != nil {
-			t.Errorf("%s: %v", state, err)
-		}
+		sameFile(t, path, before)
+		check(t, c)
 	}
 }
 
@@ -158,14 +133,9 @@ func TestRecordOfAnotherVersion(t *testing.T) {
 	before := settled(t, n)
 	setup(t, c)
 	path := filepath.Join(n.State, "eth0.json")
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	other := strings.Replace(string(text), recordVersion, `"version": 999`, 1)
-	if err := os.WriteFile(path, []byte(other), 0o644); err != nil || other == string(text) {
-		t.Fatal(err)
-	}
+	text := readFile(t, path)
+	other := strings.Replace(text, recordVersion, `"version": 999`, 1)
+	writeFile(t, path, other)
 	const says = "use the version of guestwire that wrote it"
 	var drift *phase1.DriftError
 	if err := phase1.Check(t.Context(), c); !errors.As(err, &drift) || len(drift.Differs) != 1 || drift.Differs[0].Kind != "record" || !strings.Contains(err.Error(), says) || len(drift.Missing) > 0 {
@@ -177,12 +147,8 @@ func TestRecordOfAnotherVersion(t *testing.T) {
 	if _, err := phase1.Deactivate(t.Context(), c); !errors.Is(err, infra.ErrWired) || !strings.Contains(err.Error(), "Setup or Deactivate writes it as soon as it can") || !strings.Contains(err.Error(), says) {
 		t.Errorf("Deactivate: %v, want ErrWired, what writes the record then, and %q", err, says)
 	}
-	if now, err := os.ReadFile(path); err != nil || string(now) != other {
-		t.Errorf("the record became %s, %v", now, err)
-	}
-	if err := os.WriteFile(path, text, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	sameFile(t, path, other)
+	writeFile(t, path, text)
 	setup(t, c)
 	if r := record(t, n); !r.Quiet {
 		t.Errorf("Setup after Deactivate wrote %+v, want a quiet record", r)

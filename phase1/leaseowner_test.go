@@ -17,7 +17,6 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/test/frames"
 	"github.com/guestwire/guestwire/internal/test/nstest"
-	"github.com/guestwire/guestwire/phase1"
 )
 
 // TestLeaseOwner: a DHCP client that leased the NIC's address before Setup, by packet sockets as such clients have them,
@@ -99,9 +98,7 @@ func TestLeaseOwner(t *testing.T) {
 						t.Errorf("the owner's DHCPv%d request did not leave", version)
 					}
 				}
-				if err := phase1.Check(t.Context(), c); err != nil {
-					t.Error(err)
-				}
+				check(t, c)
 			})
 		}
 	}
@@ -275,9 +272,7 @@ func TestDHCPv6Owner(t *testing.T) {
 				}
 				return err
 			})
-			if err := phase1.Check(t.Context(), c); err != nil {
-				t.Error(err)
-			}
+			check(t, c)
 		})
 	}
 }

@@ -19,7 +19,6 @@ import (
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/test/frames"
 	"github.com/guestwire/guestwire/internal/test/nstest"
-	"github.com/guestwire/guestwire/phase1"
 )
 
 // tracked is how many connections the namespace's table has.
@@ -208,9 +207,7 @@ func TestNextHops(t *testing.T) {
 		c := config(n, infra.Masquerade{Firewall: firewall})
 		c.Guard.Prefixes = []netip.Prefix{netip.MustParsePrefix("10.9.0.0/20"), netip.MustParsePrefix("fd00:9::/64"), netip.MustParsePrefix("fe80::/64")}
 		setup(t, c)
-		if err := phase1.Check(t.Context(), c); err != nil {
-			t.Error(err)
-		}
+		check(t, c)
 		w := attachDeaf(t, n, true, true)
 		neighbours := func(family, link string) int { return strings.Count(n.Pod.IP(family+" neigh show dev "+link), "\n") }
 		for _, version := range []struct {
@@ -325,9 +322,7 @@ func TestReservedPorts(t *testing.T) {
 				t.Errorf("%q is reserved, want %q", have, want)
 			}
 		}
-		if err := phase1.Check(t.Context(), c); err != nil {
-			t.Error(err)
-		}
+		check(t, c)
 		teardown(t, n, c, before)
 		if have := reserved(); have != found {
 			t.Errorf("after Teardown %q is reserved, want %q", have, found)

@@ -97,9 +97,7 @@ func learnsFour(t *testing.T, w *wire, c phase1.Config) {
 		}
 	}
 	w.noneLeaks(append(w.link.FromLinkLocal(all[4]), w.detection(all[4])))
-	if err := phase1.Check(t.Context(), c); err != nil {
-		t.Errorf("after addresses were learned: %v", err)
-	}
+	check(t, c) // after addresses were learned
 	setup(t, c)
 	for _, a := range all[:4] {
 		if lost := w.legitimate(w.link.FromLinkLocal(a)); len(lost) > 0 {

@@ -20,12 +20,8 @@ import (
 // untouched says whether the NIC is wired as Setup left it, with its record and its journal.
 func untouched(t *testing.T, c phase1.Config, journalPath, journalText string) {
 	t.Helper()
-	if err := phase1.Check(t.Context(), c); err != nil {
-		t.Error(err)
-	}
-	if now, err := os.ReadFile(journalPath); err != nil || string(now) != journalText {
-		t.Errorf("the journal became %q, %v", now, err)
-	}
+	check(t, c)
+	sameFile(t, journalPath, journalText)
 }
 
 // TestTypedNamespace: a path that does not open is no proof that a namespace is gone.
@@ -90,9 +86,7 @@ func TestTypedState(t *testing.T) {
 			untouched(t, c, path, text)
 		}
 		c.State = ""
-		if err := phase1.Check(t.Context(), c); err != nil {
-			t.Error(err)
-		}
+		check(t, c)
 		teardown(t, n, c, before)
 	})
 }
@@ -135,13 +129,9 @@ func TestLostState(t *testing.T) {
 		}
 		if again {
 			setup(t, c)
-			if err := phase1.Check(t.Context(), c); err != nil {
-				t.Error(err)
-			}
+			check(t, c)
 		}
-		if err := phase1.Teardown(t.Context(), c); err != nil {
-			t.Error(err)
-		}
+		unwire(t, c)
 		asFound(t, n, before)
 		if err := os.MkdirAll(n.State, 0o755); err != nil {
 			t.Fatal(err)
@@ -200,14 +190,10 @@ func TestForget(t *testing.T) {
 	c.Dir = dir
 	setup(t, c)
 	for _, name := range []string{"net1.json", "eth0-old.json", "notes"} {
-		if err := os.WriteFile(filepath.Join(n.State, name), []byte("{}"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		writeFile(t, filepath.Join(n.State, name), "{}")
 	}
 	for _, name := range []string{"4026531999", "state-0011223344556677", "notes"} {
-		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		writeFile(t, filepath.Join(dir, name), "")
 	}
 	journals, _ := filepath.Glob(filepath.Join(dir, "*", "eth0.journal"))
 	killed := filepath.Join(filepath.Dir(filepath.Dir(journals[0])), "00000000-4026531999-5")
@@ -260,9 +246,7 @@ func TestForgetWithoutJournal(t *testing.T) {
 	if err := phase1.Forget(t.Context(), g); err != nil {
 		t.Error(err)
 	}
-	if left, err := os.ReadDir(n.State); err != nil || len(left) > 0 {
-		t.Errorf("the state directory has %v, %v; want nothing", left, err)
-	}
+	empty(t, n.State)
 }
 
 // TestForgetRefuses a selection by which nothing can be found, and one that depends on the working directory.
@@ -279,19 +263,13 @@ func TestForgetRefuses(t *testing.T) {
 func TestUnreadableNeighbour(t *testing.T) {
 	t.Parallel()
 	n := nstest.NewNetwork(t)
-	n.World.IP("link add pod2 type veth peer name net1 netns " + n.Pod.Name)
-	n.World.IP("link set pod2 up")
-	n.Pod.IP("link set net1 up")
-	n.Pod.IP("addr add 10.245.0.7/24 dev net1")
+	secondNIC(n, "10.245.0.7/24")
 	before := settled(t, n)
-	first, second := config(n, infra.Redirect{}), config(n, infra.Bridge{})
-	second.NIC = "net1"
+	first, second := config(n, infra.Redirect{}), ofSecondNIC(n, infra.Bridge{})
 	setup(t, first)
 	path, text := journal(t, n)
 	for name, other := range map[string]string{"of another version": regexp.MustCompile(`"version":\d+`).ReplaceAllString(text, `"version":99`), "damaged": text[:len(text)/2]} {
-		if err := os.WriteFile(path, []byte(other), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		writeFile(t, path, other)
 		setup(t, second)
 		if err := phase1.Check(t.Context(), second); err != nil {
 			t.Errorf("%s: %v", name, err)
@@ -303,9 +281,7 @@ func TestUnreadableNeighbour(t *testing.T) {
 			t.Errorf("%s: Teardown of the NIC whose journal it is succeeds", name)
 		}
 	}
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	writeFile(t, path, text)
 	teardown(t, n, first, before)
 }
 
@@ -332,17 +308,13 @@ func TestUnreachableRecord(t *testing.T) {
 			if out, err := cat.CombinedOutput(); err != nil {
 				t.Errorf("mode %v: the owner cannot read the record: %v %s", mode, err, out)
 			}
-			if err := phase1.Teardown(t.Context(), c); err != nil {
-				t.Error(err)
-			}
+			unwire(t, c)
 			continue
 		}
 		if !errors.Is(err, os.ErrPermission) || !strings.Contains(err.Error(), above) {
 			t.Errorf("below a directory of mode %v: %v, want fs.ErrPermission and %s", mode, err, above)
 		}
 		asFound(t, n, before)
-		if left, err := os.ReadDir(above); err != nil || len(left) > 0 {
-			t.Errorf("%s has %v, %v; want nothing", above, left, err)
-		}
+		empty(t, above)
 	}
 }

@@ -82,9 +82,7 @@ func TestManyNamespaces(t *testing.T) {
 		if gone(i) {
 			continue
 		}
-		if err := phase1.Teardown(t.Context(), configs[i]); err != nil {
-			t.Error(err)
-		}
+		unwire(t, configs[i])
 	}
 	for _, dir := range []string{node, states} {
 		err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
@@ -119,9 +117,7 @@ func TestUmask(t *testing.T) {
 				t.Errorf("umask %s: %s has the mode %v, %v; want %v", umask, path, info.Mode(), err, want)
 			}
 		}
-		if err := phase1.Teardown(t.Context(), c); err != nil {
-			t.Error(err)
-		}
+		unwire(t, c)
 		asFound(t, n, before)
 	}
 }

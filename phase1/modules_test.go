@@ -35,12 +35,8 @@ func TestNoModuleByLinkName(t *testing.T) {
 		c.NIC = nic
 		setup(t, c)
 		setup(t, c)
-		if err := phase1.Check(t.Context(), c); err != nil {
-			t.Error(err)
-		}
-		if err := phase1.Teardown(t.Context(), c); err != nil {
-			t.Error(err)
-		}
+		check(t, c)
+		unwire(t, c)
 		setup(t, c)
 		n.World.IP("link del pod")
 		if err := phase1.Teardown(t.Context(), c); !errors.Is(err, infra.ErrNoNIC) {
@@ -89,10 +85,7 @@ func traceModules(t *testing.T) func() string {
 		t.Fatal(err)
 	}
 	return func() string {
-		text, err := os.ReadFile(filepath.Join(instance, "trace"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := readFile(t, filepath.Join(instance, "trace"))
 		return string(text)
 	}
 }

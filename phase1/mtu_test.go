@@ -20,7 +20,6 @@ import (
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/test/frames"
 	"github.com/guestwire/guestwire/internal/test/nstest"
-	"github.com/guestwire/guestwire/phase1"
 )
 
 // lowered is the MTU of the guest; the NIC has 1450.
@@ -79,9 +78,7 @@ func TestMTU(t *testing.T) {
 						}
 					}
 				}
-				if err := phase1.Check(t.Context(), c); err != nil {
-					t.Error(err)
-				}
+				check(t, c)
 				// Under the running guest the MTU goes up and down.
 				for _, mtu := range []int{0, lowered} {
 					c.MTU = mtu
@@ -90,9 +87,7 @@ func TestMTU(t *testing.T) {
 					if have := record(t, n).MTU; have != want || linkField(t, n, "eth0-tap", "mtu") != fmt.Sprint(want) {
 						t.Errorf("Setup with the MTU %d: the record has %d, the tap %s", mtu, have, linkField(t, n, "eth0-tap", "mtu"))
 					}
-					if err := phase1.Check(t.Context(), c); err != nil {
-						t.Error(err)
-					}
+					check(t, c)
 				}
 				w.port.Close()
 				teardown(t, n, c, before)

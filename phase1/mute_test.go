@@ -17,9 +17,7 @@ import (
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/netns"
-	"github.com/guestwire/guestwire/internal/tap"
 	"github.com/guestwire/guestwire/internal/test/nstest"
-	"github.com/guestwire/guestwire/phase1"
 )
 
 // TestNamespaceIsMute has a process without capabilities send by each link of the wiring, with each kind of
@@ -39,15 +37,7 @@ func TestNamespaceIsMute(t *testing.T) {
 				c.Guard = guard
 				setup(t, c)
 				w := attach(t, n, true, true)
-				var responder *os.File
-				err := netns.Do(n.Pod.File, func() (err error) {
-					responder, err = tap.Open("eth0-dhcp")
-					return err
-				})
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer responder.Close()
+				responder := openPort(t, n, "eth0-dhcp")
 				links := []string{"eth0", "eth0-tap", "eth0-dhcp"}
 				if b.Kind() == cache.BindingBridge {
 					links = []string{"eth0-br", "eth0-nic", "eth0-tap", "eth0-dhcp"}
@@ -71,9 +61,7 @@ func TestNamespaceIsMute(t *testing.T) {
 				if counted := w.dropped()[namespaceOutput]; counted == 0 {
 					t.Errorf("no drop is counted for %s", namespaceOutput)
 				}
-				if err := phase1.Check(t.Context(), c); err != nil {
-					t.Error(err)
-				}
+				check(t, c)
 
 				w.send() // Check has asked for the gateway's MAC
 				if b.Kind() == cache.BindingBridge {

@@ -10,7 +10,6 @@ import (
 
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/test/nstest"
-	"github.com/guestwire/guestwire/phase1"
 )
 
 // TestOvertaken: while Setup waits for its State directory, its plan is made and nothing is carried out. What the kernel or
@@ -75,9 +74,7 @@ func TestOvertaken(t *testing.T) {
 			if c.repair {
 				before = found
 			}
-			if err := phase1.Teardown(t.Context(), config); err != nil {
-				t.Error(err)
-			}
+			unwire(t, config)
 			asFound(t, n, before)
 		})
 	}
@@ -101,9 +98,7 @@ func TestLateRoute(t *testing.T) {
 				before := settled(t, n)
 				c := config(n, infra.Bridge{})
 				setup(t, c)
-				if err := phase1.Teardown(t.Context(), c); err != nil {
-					t.Error(err)
-				}
+				unwire(t, c)
 				nstest.Eventually(t, func() error {
 					dump := n.Pod.Dump()
 					if difference(found, dump) == nil {

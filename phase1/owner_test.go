@@ -1,7 +1,6 @@
 package phase1_test
 
 import (
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -21,9 +20,7 @@ func TestVhost(t *testing.T) {
 	before := settled(t, n)
 	configuration := filepath.Join(nstest.Dir(t), "vm1.json")
 	text := `{"nic": "eth0", "binding": {"redirect": {}}, "owner": {"uid": 107, "gid": 36}, "device": {"driver": "vhost"}, "state": "` + n.State + `"}`
-	if err := os.WriteFile(configuration, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	writeFile(t, configuration, text)
 	// run has the agent plan or set up where the shell commands have made a /dev/vhost-net.
 	run := func(verb, device string) (string, error) {
 		const laid = `set -e

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -35,6 +36,126 @@ func config(n nstest.Network, b infra.Binding) phase1.Config {
 	}}
 }
 
+// check wants Check to find no difference.
+func check(t *testing.T, c phase1.Config) {
+	t.Helper()
+	if err := phase1.Check(t.Context(), c); err != nil {
+		t.Error(err)
+	}
+}
+
+// unwire wants Teardown to succeed; teardown looks at what is left, too.
+func unwire(t *testing.T, c phase1.Config) {
+	t.Helper()
+	if err := phase1.Teardown(t.Context(), c); err != nil {
+		t.Error(err)
+	}
+}
+
+// secondNIC gives the pod a NIC net1 with these addresses. The network's end is called pod2.
+func secondNIC(n nstest.Network, addresses ...string) {
+	n.World.IP("link add pod2 type veth peer name net1 netns " + n.Pod.Name)
+	n.World.IP("link set pod2 up")
+	for _, a := range addresses {
+		n.Pod.IP("addr add " + a + " dev net1")
+	}
+	n.Pod.IP("link set net1 up")
+}
+
+// ofSecondNIC is config for that NIC.
+func ofSecondNIC(n nstest.Network, b infra.Binding) phase1.Config {
+	c := config(n, b)
+	c.NIC = "net1"
+	return c
+}
+
+func readFile(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+func writeFile(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// sameFile wants the file to have the text.
+func sameFile(t *testing.T, path, want string) {
+	t.Helper()
+	if have, err := os.ReadFile(path); err != nil || string(have) != want {
+		t.Errorf("%s became %q, %v; want %q", path, have, err, want)
+	}
+}
+
+// empty wants nothing in the directory.
+func empty(t *testing.T, dir string) {
+	t.Helper()
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("%s has %v, %v; want nothing", dir, left, err)
+	}
+}
+
+// filesAreGone wants no file of the namespace in the state directory and in the node's.
+func filesAreGone(t *testing.T, n nstest.Network) {
+	t.Helper()
+	empty(t, n.State)
+	if left := ofNode(t, n); len(left) > 0 {
+		t.Errorf("the journal directory has %v; want nothing of this namespace", left)
+	}
+}
+
+// openPort opens a tap of the pod, until the test ends.
+func openPort(t *testing.T, n nstest.Network, name string) (port *os.File) {
+	t.Helper()
+	in(t, n.Pod, func() (err error) {
+		port, err = tap.Open(name)
+		return err
+	})
+	t.Cleanup(func() { port.Close() })
+	return port
+}
+
+// linkIndex is the index of a link in the namespace.
+func linkIndex(t *testing.T, ns *nstest.Namespace, name string) (index int) {
+	t.Helper()
+	in(t, ns, func() error {
+		link, err := net.InterfaceByName(name)
+		if err == nil {
+			index = link.Index
+		}
+		return err
+	})
+	return index
+}
+
+// listen accepts TCP in the namespace, until the test ends.
+func listen(t *testing.T, ns *nstest.Namespace, at netip.AddrPort) (l net.Listener) {
+	t.Helper()
+	in(t, ns, func() (err error) {
+		l, err = net.Listen("tcp", at.String())
+		return err
+	})
+	t.Cleanup(func() { l.Close() })
+	return l
+}
+
+// dial connects from the namespace, until the test ends.
+func dial(t *testing.T, ns *nstest.Namespace, network string, to netip.AddrPort) (c net.Conn) {
+	t.Helper()
+	in(t, ns, func() (err error) {
+		c, err = net.DialTimeout(network, to.String(), patience)
+		return err
+	})
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
 // setupAlone is phase1.Setup without the record.
 func setupAlone(ctx context.Context, c phase1.Config) error {
 	_, err := phase1.Setup(ctx, c)
@@ -61,13 +182,7 @@ func teardown(t *testing.T, n nstest.Network, c phase1.Config, before string) {
 		t.Error(err)
 	}
 	asFound(t, n, before)
-	left, err := os.ReadDir(n.State)
-	if err != nil || len(left) > 0 {
-		t.Errorf("state directory has %v, %v; want nothing", left, err)
-	}
-	if left := ofNode(t, n); len(left) > 0 {
-		t.Errorf("the journal directory has %v; want nothing of this namespace", left)
-	}
+	filesAreGone(t, n)
 }
 
 // ofNode are the namespace's journals, and what else is in their directory.
@@ -139,15 +254,7 @@ func boot(t *testing.T, n nstest.Network, r cache.Record) *guest.Guest {
 // plugIn is boot of a guest that the caller closes.
 func plugIn(t *testing.T, n nstest.Network, r cache.Record) *guest.Guest {
 	t.Helper()
-	var port *os.File
-	err := netns.Do(n.Pod.File, func() (err error) {
-		port, err = tap.Open(r.Tap)
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	g, err := guest.Start(guest.Config{Port: port, MAC: r.MAC, Name: "guest"})
+	g, err := guest.Start(guest.Config{Port: openPort(t, n, r.Tap), MAC: r.MAC, Name: "guest"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -164,12 +271,18 @@ func end(t *testing.T, g *guest.Guest) {
 
 func record(t *testing.T, n nstest.Network) cache.Record {
 	t.Helper()
-	dir, err := os.OpenRoot(n.State)
+	return recordOf(t, n.State, "eth0")
+}
+
+// recordOf is the record of any NIC.
+func recordOf(t *testing.T, state, nic string) cache.Record {
+	t.Helper()
+	dir, err := os.OpenRoot(state)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer dir.Close()
-	r, err := cache.Read(dir, "eth0")
+	r, err := cache.Read(dir, nic)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -402,18 +515,13 @@ func TestTraffic(t *testing.T) {
 			t.Errorf("DHCPv6 rapid commit: %v", err)
 		}
 
-		status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", launcher.Process.Pid))
-		if err != nil {
-			t.Fatal(err)
-		}
+		status := readFile(t, fmt.Sprintf("/proc/%d/status", launcher.Process.Pid))
 		for _, want := range []string{"CapEff:\t0000000000000000", "CapBnd:\t0000000000000000", "NoNewPrivs:\t1", fmt.Sprintf("Uid:\t%d", nstest.LauncherUID)} {
-			if !strings.Contains(string(status), want) {
+			if !strings.Contains(status, want) {
 				t.Errorf("the launcher has not %q:\n%s", want, status)
 			}
 		}
-		if err := phase1.Check(t.Context(), c); err != nil {
-			t.Error(err)
-		}
+		check(t, c)
 		launcher.Stop(t)
 		end(t, g)
 		teardown(t, n, c, before)
@@ -495,6 +603,11 @@ func TestAgain(t *testing.T) {
 		if err := phase1.Check(t.Context(), c); !errors.Is(err, phase1.ErrNotWired) {
 			t.Errorf("check after teardown: %v, want ErrNotWired", err)
 		}
+		c.State = filepath.Join(n.State, "never-made")
+		unwire(t, c)
+		c.NIC = "eth9" // which is not there
+		unwire(t, c)
+		asFound(t, n, before)
 	})
 }
 
@@ -530,9 +643,7 @@ func TestRestore(t *testing.T) {
 		before := stable(settled(t, n))
 		c := config(n, b)
 		setup(t, c)
-		if err := phase1.Teardown(t.Context(), c); err != nil {
-			t.Fatal(err)
-		}
+		unwire(t, c)
 		nstest.Eventually(t, func() error { return difference(before, stable(n.Pod.Dump())) })
 	})
 }
@@ -618,9 +729,7 @@ func TestShapes(t *testing.T) {
 		before := settled(t, n)
 		c := config(n, infra.Bridge{})
 		setup(t, c)
-		if err := phase1.Check(t.Context(), c); err != nil {
-			t.Error(err)
-		}
+		check(t, c)
 		teardown(t, n, c, before)
 	})
 	t.Run("IPv6 off for new links", func(t *testing.T) {
@@ -633,38 +742,24 @@ func TestShapes(t *testing.T) {
 			before := settled(t, n)
 			c := config(n, b)
 			setup(t, c)
-			if err := phase1.Check(t.Context(), c); err != nil {
-				t.Error(err)
-			}
+			check(t, c)
 			teardown(t, n, c, before)
 		})
 	})
 	t.Run("several NICs", func(t *testing.T) {
 		n := nstest.NewNetwork(t)
-		n.World.IP("link add pod2 type veth peer name net1 netns " + n.Pod.Name)
-		n.Pod.IP("addr add 10.245.0.7/24 dev net1")
-		n.Pod.IP("link set net1 up")
-		n.World.IP("link set pod2 up")
+		secondNIC(n, "10.245.0.7/24")
 		n.Pod.Settle("net1")
 		before := settled(t, n)
-		first, second := config(n, infra.Bridge{}), config(n, infra.Masquerade{})
-		second.NIC = "net1"
+		first, second := config(n, infra.Bridge{}), ofSecondNIC(n, infra.Masquerade{})
 		setup(t, first)
 		setup(t, second)
 		for _, c := range []phase1.Config{first, second} {
-			if err := phase1.Check(t.Context(), c); err != nil {
-				t.Error(err)
-			}
+			check(t, c)
 		}
-		if err := phase1.Teardown(t.Context(), first); err != nil {
-			t.Error(err)
-		}
-		if err := phase1.Check(t.Context(), second); err != nil {
-			t.Errorf("the second NIC after the first was given back: %v", err)
-		}
-		if err := phase1.Teardown(t.Context(), second); err != nil {
-			t.Error(err)
-		}
+		unwire(t, first)
+		check(t, second) // the second NIC after the first was given back
+		unwire(t, second)
 		// The two routes to fe80::/64, a link each, have changed places: equal but for the order.
 		nstest.Eventually(t, func() error { return difference(sorted(before), sorted(n.Pod.Dump())) })
 	})

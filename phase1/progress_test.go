@@ -9,8 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/test/nstest"
@@ -82,19 +80,13 @@ func TestLockIsTaken(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer lock.Close()
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
-		t.Fatal(err)
-	}
+	flock(t, lock)
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
 	setup(t, c)
-	if err := os.WriteFile(path, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := phase1.Check(t.Context(), c); err != nil {
-		t.Error(err)
-	}
+	writeFile(t, path, "")
+	check(t, c)
 	if _, err := os.Stat(path); !os.IsNotExist(err) {
 		t.Errorf("the lock's file is left: %v", err)
 	}

@@ -18,7 +18,6 @@ import (
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/test/guest"
 	"github.com/guestwire/guestwire/internal/test/nstest"
-	"github.com/guestwire/guestwire/phase1"
 )
 
 // TestLimits has guest and network send more at once than the buckets hold. What passes is the bucket and what the time
@@ -102,9 +101,7 @@ func TestLimits(t *testing.T) {
 						}
 						passes(d.way, begin, had)
 					}
-					if err := phase1.Check(t.Context(), c); err != nil {
-						t.Errorf("after the buckets have been used: %v", err)
-					}
+					check(t, c) // after the buckets have been used
 					w.port.Close()
 					teardown(t, n, c, before)
 				})
@@ -179,9 +176,7 @@ func TestLimitsUnderConnections(t *testing.T) {
 					}
 				}
 			}
-			if err := phase1.Check(t.Context(), c); err != nil {
-				t.Error(err)
-			}
+			check(t, c)
 		}
 	})
 }

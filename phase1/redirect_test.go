@@ -4,12 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 	"github.com/guestwire/guestwire/phase1"
@@ -123,9 +121,7 @@ func TestAuto(t *testing.T) {
 			if _, err := phase1.Setup(t.Context(), without); !errors.Is(err, infra.ErrWired) {
 				t.Errorf("auto without %s: %v, want ErrWired", test.want, err)
 			}
-			if err := phase1.Check(t.Context(), c); err != nil {
-				t.Error(err)
-			}
+			check(t, c)
 			teardown(t, n, c, before)
 		})
 	}
@@ -162,27 +158,15 @@ func TestRedirectMutesTheNamespace(t *testing.T) {
 	s := newScene(t)
 	router := strings.Fields(s.World.IP("-br link show dev pod"))[2]
 	s.Pod.IP("neigh replace 10.244.1.1 lladdr " + router + " dev eth0 nud permanent") // so no neighbour solicitation is sent
-	s.World.IP("link add pod3 type veth peer name net1 netns " + s.Pod.Name)
-	s.World.IP("addr add 10.250.0.1/24 dev pod3")
-	s.World.IP("link set pod3 up")
-	s.Pod.IP("addr add 10.250.0.7/24 dev net1")
-	s.Pod.IP("link set net1 up")
+	secondNIC(s.Network, "10.250.0.7/24")
+	s.World.IP("addr add 10.250.0.1/24 dev pod2")
 	before := settled(t, s.Network)
 	c := config(s.Network, infra.Redirect{})
 	s.wireBare(t, c)
 	s.who["guest"].IP("neigh replace 10.244.1.1 lladdr " + router + " dev eth0") // which the responder would say
-	other := config(s.Network, infra.Masquerade{})
-	other.NIC = "net1"
+	other := ofSecondNIC(s.Network, infra.Masquerade{})
 	setup(t, other)
-	dir, err := os.OpenRoot(s.State)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer dir.Close()
-	r, err := cache.Read(dir, "net1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := recordOf(t, s.State, "net1")
 	second := s.Guest(t, r)
 	second.IP(fmt.Sprintf("addr add %v dev eth0", r.IPv4.Address))
 	second.IP("link set eth0 up")
@@ -216,9 +200,7 @@ func TestRedirectMutesTheNamespace(t *testing.T) {
 		t.Errorf("%s packets leave as the guest's that are not", got)
 	}
 	other.CutOff, c.CutOff = true, true // the guests have the taps open
-	if err := phase1.Teardown(t.Context(), other); err != nil {
-		t.Fatal(err)
-	}
+	unwire(t, other)
 	teardown(t, s.Network, c, before)
 }
 
@@ -284,15 +266,11 @@ func TestSharedSysctls(t *testing.T) {
 			}
 			for _, value := range []string{"0", "1"} {
 				n := nstest.NewNetwork(t)
-				n.World.IP("link add pod3 type veth peer name net1 netns " + n.Pod.Name)
-				n.World.IP("link set pod3 up")
-				n.Pod.IP("addr add 10.250.0.7/24 dev net1")
-				n.Pod.IP("link set net1 up")
+				secondNIC(n, "10.250.0.7/24")
 				n.Pod.Exec("sh", "-c", "sysctl -qw "+test.sysctl+"="+value+" || true") // a kernel may not have it yet
 				read := func() string { return n.Pod.Exec("sh", "-c", "sysctl -n "+test.sysctl+" 2>/dev/null || true") }
 				was := read()
-				first, second := config(n, test.first), config(n, test.second)
-				second.NIC = "net1"
+				first, second := config(n, test.first), ofSecondNIC(n, test.second)
 				for _, c := range []*phase1.Config{&first, &second} {
 					switch c.Binding.(type) {
 					case infra.Macvtap, infra.SRIOV, infra.Passt:
@@ -303,9 +281,7 @@ func TestSharedSysctls(t *testing.T) {
 					setup(t, order[0])
 					setup(t, order[1])
 					for _, c := range order {
-						if err := phase1.Teardown(t.Context(), c); err != nil {
-							t.Fatal(err)
-						}
+						unwire(t, c)
 					}
 					if now := read(); was != "" && now != was {
 						t.Errorf("%s is %q, and was %q", test.sysctl, now, was)

@@ -83,11 +83,8 @@ func TestScan(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			n := nstest.NewNetwork(t)
-			n.World.IP("link add pod2 type veth peer name net1 netns " + n.Pod.Name)
-			n.World.IP("link set pod2 up")
-			n.Pod.IP("link set net1 up")
-			n.Pod.IP("addr add 10.245.0.7/24 dev net1")
-			n.Pod.IP("addr add fd00:245::7/64 dev net1 nodad")
+			secondNIC(n, "10.245.0.7/24", "fd00:245::7/64")
+			n.Pod.Settle("net1")
 			sockets := serve(t, n)
 			config := config(n, c.binding)
 			config.Guard.Open = c.open

@@ -15,8 +15,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/infra"
-	"github.com/guestwire/guestwire/internal/netns"
-	"github.com/guestwire/guestwire/internal/tap"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 	"github.com/guestwire/guestwire/phase1"
 )
@@ -36,9 +34,7 @@ func TestOneStateForTwo(t *testing.T) {
 			t.Errorf("Setup of the second: %v, want ErrWired with %s and %s", err, first.Pod.Path(), first.State)
 		}
 		asFound(t, second, beforeSecond)
-		if err := phase1.Teardown(t.Context(), config(second, infra.Bridge{})); err != nil {
-			t.Errorf("Teardown of the second, which is not wired: %v", err)
-		}
+		unwire(t, config(second, infra.Bridge{})) // Teardown of the second, which is not wired
 		if now := record(t, first); !reflect.DeepEqual(now, written) {
 			t.Errorf("the record became %+v", now)
 		}
@@ -46,9 +42,7 @@ func TestOneStateForTwo(t *testing.T) {
 	if left := ofNode(t, second); len(left) > 0 {
 		t.Errorf("the journal directory has %v of the second", left)
 	}
-	if err := phase1.Check(t.Context(), config(first, infra.Bridge{})); err != nil {
-		t.Errorf("the first, after Setup and Teardown of the second: %v", err)
-	}
+	check(t, config(first, infra.Bridge{})) // the first, after Setup and Teardown of the second
 	teardown(t, first, config(first, infra.Bridge{}), beforeFirst)
 	setup(t, config(second, infra.Masquerade{}))
 	teardown(t, second, config(second, infra.Masquerade{}), beforeSecond)
@@ -79,9 +73,7 @@ func TestOneStateAtOnce(t *testing.T) {
 			continue
 		}
 		winners++
-		if err := phase1.Check(t.Context(), config(n, nil)); err != nil {
-			t.Error(err)
-		}
+		check(t, config(n, nil))
 	}
 	if winners != 1 {
 		t.Errorf("%d namespaces have the state directory, want one", winners)
@@ -107,9 +99,7 @@ func TestStandingWiring(t *testing.T) {
 				t.Errorf("%s: %v, want ErrWired", name, err)
 			}
 		}
-		if err := phase1.Check(t.Context(), c); err != nil {
-			t.Error(err)
-		}
+		check(t, c)
 		// Another link takes the name of the responder's tap, so Setup cannot repair the wiring.
 		n.Pod.IP("link del eth0-dhcp")
 		n.Pod.IP("link add eth0-dhcp type bridge")
@@ -132,11 +122,7 @@ func TestTwoMasquerades(t *testing.T) {
 	nstest.KernelDecides(t, "IPv6 forwards in the whole namespace before Linux 6.17")
 	t.Parallel()
 	n := nstest.NewNetwork(t)
-	n.World.IP("link add pod2 type veth peer name net1 netns " + n.Pod.Name)
-	n.World.IP("link set pod2 up")
-	n.Pod.IP("link set net1 up")
-	n.Pod.IP("addr add 10.245.0.7/24 dev net1")
-	n.Pod.IP("addr add fd00:245::7/64 dev net1")
+	secondNIC(n, "10.245.0.7/24", "fd00:245::7/64")
 	n.Pod.Exec("sysctl", "-qw", "net.ipv6.conf.default.disable_ipv6=1")
 	shared := func() string { // those of bridges are there from the first one on
 		return n.Pod.Exec("sh", "-c", "sysctl net.ipv6.conf.default.disable_ipv6 net.ipv6.conf.all.forwarding; sysctl -a 2>/dev/null | grep bridge-nf-call || true")
@@ -144,19 +130,12 @@ func TestTwoMasquerades(t *testing.T) {
 	n.Pod.IP("link add br0 type bridge")
 	n.Pod.IP("link del br0")
 	before := shared()
-	first, second := config(n, infra.Masquerade{}), config(n, infra.Masquerade{IPv4: netip.MustParsePrefix("10.0.3.0/24"), IPv6: netip.MustParsePrefix("fd10:0:3::/120")})
-	second.NIC = "net1"
+	first, second := config(n, infra.Masquerade{}), ofSecondNIC(n, infra.Masquerade{IPv4: netip.MustParsePrefix("10.0.3.0/24"), IPv6: netip.MustParsePrefix("fd10:0:3::/120")})
 	setup(t, first)
 	setup(t, second)
-	if err := phase1.Teardown(t.Context(), first); err != nil {
-		t.Error(err)
-	}
-	if err := phase1.Check(t.Context(), second); err != nil {
-		t.Errorf("the second, after Teardown of the first: %v", err)
-	}
-	if err := phase1.Teardown(t.Context(), second); err != nil {
-		t.Error(err)
-	}
+	unwire(t, first)
+	check(t, second) // the second, after Teardown of the first
+	unwire(t, second)
 	if err := difference(before, shared()); err != nil {
 		t.Errorf("what the namespace shares, after Teardown of both: %v", err)
 	}
@@ -176,15 +155,7 @@ func TestGuestsAdvertisement(t *testing.T) {
 				setup(t, config(n, b))
 				r := record(t, n)
 				before := n.Pod.IP("-6 route show table all")
-				var port *os.File
-				err := netns.Do(n.Pod.File, func() (err error) {
-					port, err = tap.Open(r.Tap)
-					return err
-				})
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer port.Close()
+				port := openPort(t, n, r.Tap)
 				nstest.Eventually(t, func() error {
 					_, err := port.Write(advertisement(r.MAC[:]))
 					return err
@@ -256,9 +227,7 @@ func TestLargeTable(t *testing.T) {
 		lines.WriteString("route add 11." + strconv.Itoa(i/256) + "." + strconv.Itoa(i%256) + ".0/24 via 10.244.1.1\n")
 	}
 	file := filepath.Join(t.TempDir(), "routes")
-	if err := os.WriteFile(file, []byte(lines.String()), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	writeFile(t, file, lines.String())
 	n.Pod.IP("-batch " + file)
 	before := settled(t, n)
 	c := config(n, infra.Bridge{}) // which takes all routes to the holder, and back
@@ -300,9 +269,7 @@ func TestStatePath(t *testing.T) {
 			t.Errorf("%s by a link of another user's: %v, want fs.ErrPermission", verb, err)
 		}
 	}
-	if left, err := os.ReadDir(ours); err != nil || len(left) > 0 {
-		t.Errorf("%s has %v, %v; want nothing", ours, left, err)
-	}
+	empty(t, ours)
 }
 
 // TestLockIsOurs lets the launcher's user hold whatever it can open.
@@ -314,9 +281,7 @@ func TestLockIsOurs(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
-		t.Fatal(err)
-	}
+	flock(t, f)
 	setup(t, config(n, infra.Bridge{}))
 	info, err := os.Stat("/run/guestwire.lock")
 	if err != nil || info.Mode().Perm() != 0o700 {

@@ -9,8 +9,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/infra"
-	"github.com/guestwire/guestwire/internal/netns"
-	"github.com/guestwire/guestwire/internal/tap"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
@@ -22,15 +20,7 @@ func TestStoppedResponder(t *testing.T) {
 		n := nstest.NewNetwork(t)
 		setup(t, config(n, b))
 		w := attachDeaf(t, n, true, true)
-		var responder *os.File
-		err := netns.Do(n.Pod.File, func() (err error) {
-			responder, err = tap.Open("eth0-dhcp")
-			return err
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer responder.Close()
+		responder := openPort(t, n, "eth0-dhcp")
 		ask := func(times, size int) (kept, octets int) {
 			t.Helper()
 			request := append(w.link.Ask(unix.IPPROTO_UDP, w.link.IPv4, w.link.Far4, 67), make([]byte, size)...) // as for a DHCP server
