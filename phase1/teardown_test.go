@@ -3,7 +3,6 @@ package phase1_test
 import (
 	"errors"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -24,56 +23,6 @@ func nothingOfOurs(n nstest.Network) error {
 	return err
 }
 
-// TestTeardownOfNothing takes down what was never set up.
-func TestTeardownOfNothing(t *testing.T) {
-	t.Parallel()
-	eachBinding(t, func(t *testing.T, b infra.Binding) {
-		n := nstest.NewNetwork(t)
-		before := settled(t, n)
-		c := config(n, b)
-		teardown(t, n, c, before)
-		c.State = filepath.Join(n.State, "never-made")
-		if err := phase1.Teardown(t.Context(), c); err != nil {
-			t.Error(err)
-		}
-		c.NIC = "eth9"
-		if err := phase1.Teardown(t.Context(), c); err != nil {
-			t.Errorf("of a NIC that is not there: %v", err)
-		}
-		asFound(t, n, before)
-	})
-}
-
-// TestTeardownAfterDeletion wants everything back after another program has deleted what Setup made.
-func TestTeardownAfterDeletion(t *testing.T) {
-	t.Parallel()
-	deletions := map[string][]string{
-		"bridge":     {"eth0", "eth0-br", "eth0-tap", "eth0-dhcp", "eth0 eth0-br eth0-tap eth0-dhcp"},
-		"masquerade": {"eth0-br", "eth0-tap", "eth0-dhcp", "eth0-br eth0-tap eth0-dhcp"},
-	}
-	eachBinding(t, func(t *testing.T, b infra.Binding) {
-		if b.Kind() == "bridge" {
-			nstest.KernelDecides(t, "a chain goes with its link before Linux 6.16")
-		}
-		n := nstest.NewNetwork(t)
-		before := settled(t, n)
-		c := config(n, b)
-		for _, links := range deletions[b.Kind()] {
-			setup(t, c)
-			for _, link := range strings.Fields(links) {
-				n.Pod.IP("link del " + link)
-			}
-			teardown(t, n, c, before)
-			if t.Failed() {
-				t.Fatalf("after the deletion of %s", links)
-			}
-		}
-		setup(t, c)
-		n.Pod.Exec("nft", "flush", "ruleset")
-		teardown(t, n, c, before)
-	})
-}
-
 // TestTeardownWithoutNIC deletes the NIC under the wiring: all else goes, and the error says so.
 func TestTeardownWithoutNIC(t *testing.T) {
 	t.Parallel()
@@ -91,9 +40,7 @@ func TestTeardownWithoutNIC(t *testing.T) {
 		if err := nothingOfOurs(n); err != nil {
 			t.Error(err)
 		}
-		if err := phase1.Teardown(t.Context(), c); err != nil {
-			t.Errorf("the second time: %v", err)
-		}
+		unwire(t, c) // the second time
 	})
 }
 
@@ -126,9 +73,7 @@ func TestTeardownLeavesOthers(t *testing.T) {
 			return out[strings.Index(out, "table inet theirs"):]
 		}
 		before := theirs()
-		if err := phase1.Teardown(t.Context(), c); err != nil {
-			t.Error(err)
-		}
+		unwire(t, c)
 		if err := difference(before, theirs()); err != nil {
 			t.Errorf("what is theirs: %v", err)
 		}
