@@ -1,0 +1,420 @@
+package phase1_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/test/nstest"
+	"github.com/guestwire/guestwire/phase1"
+)
+
+// bed is a namespace in which trials are made, one after the other.
+type bed struct {
+	*testing.T
+	n             nstest.Network
+	c             phase1.Config
+	before, wired string
+	were          map[string]string // sysctls
+}
+
+const (
+	specName  = "spec.json"
+	quietName = "quiet.json" // of a move
+)
+
+// newBed makes the namespace, and learns how it looks before and after an undisturbed Setup.
+func newBed(t *testing.T, binding infra.Binding) *bed {
+	t.Helper()
+	b := &bed{T: t, n: nstest.NewNetwork(t)}
+	b.n.Pod.IP("neigh add 10.244.1.66 lladdr 02:00:00:00:00:66 dev eth0 nud permanent")
+	b.n.Pod.IP("route add 10.99.0.0/16 via 10.244.1.1 table 1000")
+	b.n.State = filepath.Join(b.n.State, "vm") // Setup makes it
+	b.c = config(b.n, binding)
+	b.c.Dir = filepath.Join(nstest.Dir(b.T), "node") // and this one
+	b.c.DNS = nil                                    // as the agent's flags say
+	settled(b.T, b.n)
+	b.before, b.were = b.dump(), sysctls(b.n)
+	setup(b.T, b.c)
+	settled(b.T, b.n)
+	b.wired = b.dump()
+	if err := b.finish(false); err != nil {
+		b.Fatal(err)
+	}
+	return b
+}
+
+// args are those of a verb.
+func (b *bed) args(verb string, more ...string) []string {
+	return append([]string{verb, "-dir", b.c.Dir, "-netns", b.n.Pod.Path(), "-nic", b.c.NIC, "-state", b.n.State}, more...)
+}
+
+// setupArgs are those of setup. The Spec in JSON has the binding alone.
+func (b *bed) setupArgs(more ...string) []string {
+	b.Helper()
+	text, err := json.Marshal(infra.Spec{Binding: b.c.Binding})
+	if err != nil {
+		b.Fatal(err)
+	}
+	path := filepath.Join(b.TempDir(), specName)
+	writeFile(b.T, path, string(text))
+	args := b.args("setup", "-config", path, "-binding", b.c.Binding.Kind(), "-uid", fmt.Sprint(b.c.Owner.UID), "-gid", fmt.Sprint(b.c.Owner.GID))
+	return append(args, more...)
+}
+
+func (b *bed) setup() *operation {
+	found := func(file bool) error {
+		if file {
+			return b.looks(b.before)
+		}
+		return b.isFound()
+	}
+	return &operation{args: b.setupArgs(), found: found, prepare: b.removeState, done: b.isWired, finish: b.finish}
+}
+
+func (b *bed) teardown() *operation {
+	return &operation{args: b.args("teardown"), prepare: b.wire, done: b.isFound, finish: b.finish}
+}
+
+// wire prepares a Teardown.
+func (b *bed) wire() error { return errors.Join(b.removeState(), setupAlone(b.Context(), b.c)) }
+
+func (b *bed) finish(again bool) error {
+	if again {
+		if err := errors.Join(setupAlone(b.Context(), b.c), b.isWired()); err != nil {
+			return fmt.Errorf("setup again: %w", err)
+		}
+	}
+	return errors.Join(phase1.Teardown(b.Context(), b.c), b.isFound())
+}
+
+// looks waits for the namespace to be as in a dump taken before.
+func (b *bed) looks(want string) error {
+	for end := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		err := difference(want, b.dump())
+		if err == nil || time.Now().After(end) {
+			return err
+		}
+	}
+}
+
+// dump leaves out what the kernel makes up for our links: the MACs of taps, and the multicast routes,
+// which come late, with a carrier. A repair makes one table of nftables after another, so they are sorted.
+func (b *bed) dump() string {
+	dump := equalsSorted(ofLinks.ReplaceAllString(b.n.Pod.Dump(), "$1"))
+	tables := ofTables.FindAllString(dump, -1)
+	slices.Sort(tables)
+	return ofTables.ReplaceAllStringFunc(dump, func(string) string {
+		next := tables[0]
+		tables = tables[1:]
+		return next
+	})
+}
+
+var ofTables = regexp.MustCompile(`(?m)^table \w+ guestwire-\S+ \{\n(?:\s.*\n|\n)*\}\n`)
+
+var ofLinks = regexp.MustCompile(`(eth0-(?:tap|dhcp): [^\n]*\n *link/ether) [0-9a-f:]{17}|multicast ff00::/8 dev eth0-[^\n]*\n`)
+
+// nothingLeft says whether the state directory is empty, or was never made, and the node's directory has no more than
+// the locks of killed calls, which Forget removes.
+func (b *bed) nothingLeft() error {
+	left, err := os.ReadDir(b.n.State)
+	if len(left) > 0 {
+		return fmt.Errorf("the state directory has %v", left)
+	}
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	for range 2 {
+		left, err = os.ReadDir(b.c.Dir)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+		for _, e := range left {
+			if !aLock.MatchString(e.Name()) || !e.Type().IsRegular() {
+				return fmt.Errorf("the journal directory has %v", left)
+			}
+		}
+		if len(left) == 0 {
+			return nil
+		}
+		if err := phase1.Forget(b.Context(), phase1.Gone{Dir: b.c.Dir}); err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("Forget leaves the locks %v", left)
+}
+
+var aLock = regexp.MustCompile(`^(\d+|state-[0-9a-f]{16})$`)
+
+// removeState lets Setup make both directories; a state directory in which something lies stays.
+func (b *bed) removeState() error {
+	for _, dir := range []string{b.n.State, b.c.Dir} {
+		if err := os.Remove(dir); err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ENOTEMPTY) {
+			return err
+		}
+	}
+	return nil
+}
+
+// isFound reports whether the namespace is as it was found, and the directory without a trace.
+func (b *bed) isFound() error { return errors.Join(b.looks(b.before), b.nothingLeft()) }
+
+// isWired reports whether all is as after an undisturbed Setup.
+func (b *bed) isWired() error {
+	return errors.Join(b.looks(b.wired), phase1.Check(b.Context(), b.c))
+}
+
+// force takes down a wiring whose journal is damaged. Setup does nothing before the work is finished, by Teardown or by force.
+func (b *bed) force() *operation {
+	forced := ""
+	op := &operation{args: b.args("teardown", "-force")}
+	op.prepare = func() error {
+		if err := b.wire(); err != nil {
+			return err
+		}
+		path, _ := journalIn(b.T, b.c.Dir, b.n)
+		return os.WriteFile(path, []byte("{"), 0o600)
+	}
+	op.done = func() error { return errors.Join(b.looks(forced), b.nothingLeft()) }
+	op.finish = func(again bool) error {
+		if left, _ := filepath.Glob(filepath.Join(b.c.Dir, "*", "*.journal")); again && len(left) > 0 {
+			before := b.n.Pod.Dump()
+			if err := setupAlone(b.Context(), b.c); err == nil || !regexp.MustCompile("damaged|interrupted").MatchString(err.Error()) {
+				return fmt.Errorf("setup before the end says %v", err)
+			}
+			if err := difference(before, b.n.Pod.Dump()); err != nil {
+				return fmt.Errorf("setup before the end: %w", err)
+			}
+		}
+		err := phase1.Teardown(b.Context(), b.c)
+		if !again || err != nil && strings.Contains(err.Error(), "Teardown by force") {
+			if err = second(phase1.ForceTeardown(b.Context(), b.c)); errors.Is(err, phase1.ErrNotWired) { // all was done
+				err = nil
+			}
+		}
+		return errors.Join(err, op.done(), b.layAgain())
+	}
+	// How the namespace looks after an undisturbed one.
+	if err := errors.Join(op.prepare(), second(phase1.ForceTeardown(b.Context(), b.c))); err != nil {
+		b.Fatal(err)
+	}
+	b.n.Pod.Settled()
+	forced = b.dump()
+	if err := errors.Join(b.nothingLeft(), b.layAgain()); err != nil {
+		b.Fatal(err)
+	}
+	return op
+}
+
+// layAgain adds what a forced Teardown does not know.
+func (b *bed) layAgain() error {
+	for name, value := range sysctls(b.n) {
+		if were := b.were[name]; value != were {
+			setSysctl(b.n, name, were)
+		}
+	}
+	if b.c.Binding == (infra.Bridge{}) {
+		b.n.Pod.IP("route add default via 10.244.1.1")
+		b.n.Pod.IP("route add default via fd00:244:1::1")
+		b.n.Pod.IP("neigh add 10.244.1.66 lladdr 02:00:00:00:00:66 dev eth0 nud permanent")
+		b.n.Pod.IP("route add 10.99.0.0/16 via 10.244.1.1 table 1000")
+	}
+	return b.isFound()
+}
+
+// forget removes what is left of a namespace that is gone, beside another wiring.
+func forget(t *testing.T, byName bool) *operation {
+	old, alive := nstest.NewNetwork(t), nstest.NewNetwork(t)
+	c := config(alive, infra.Redirect{})
+	c.Dir = filepath.Join(nstest.Dir(t), "node")
+	gone := config(old, infra.Bridge{})
+	gone.Dir = c.Dir
+	setup(t, gone)
+	name := namespaceName(t, old)
+	old.Pod.End()
+	files := map[string]string{
+		filepath.Join(c.Dir, "4026531999"):                               "",
+		filepath.Join(c.Dir, "state-0011223344556677"):                   "",
+		filepath.Join(c.Dir, "00000000-4026531999-5", ".eth0.journal.7"): "",
+	}
+	for _, path := range []string{filepath.Join(c.Dir, name, "eth0.journal"), filepath.Join(old.State, "eth0.json")} {
+		files[path] = readFile(t, path)
+	}
+	setup(t, c)
+	living := func() string { // the files of the wiring whose namespace lives
+		_, text := journalIn(t, c.Dir, alive)
+		return text + readFile(t, filepath.Join(alive.State, "eth0.json"))
+	}
+	before := living()
+	isForgotten := func(locks bool) error { // locks may be left
+		for path := range files {
+			if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) && !(locks && aLock.MatchString(filepath.Base(path))) {
+				return fmt.Errorf("%s is left (%v)", path, err)
+			}
+		}
+		if left, err := os.ReadDir(c.Dir); err != nil || len(left) != 1 && !locks {
+			return fmt.Errorf("the journal directory has %v, %v", left, err)
+		}
+		return nil
+	}
+	args := []string{"forget", "-dir", c.Dir, "-state", old.State, "-nic", "eth0"}
+	if byName {
+		args = []string{"forget", "-dir", c.Dir, "-namespace", name}
+	}
+	return &operation{
+		args: args,
+		prepare: func() (err error) { // puts the files where they were
+			for path, text := range files {
+				err = errors.Join(err, os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(text), 0o644))
+			}
+			return err
+		},
+		done: func() error { return isForgotten(true) },
+		always: func() error {
+			if living() != before {
+				return errors.New("journal or record of the living namespace have changed")
+			}
+			return phase1.Check(t.Context(), c)
+		},
+		finish: func(bool) error {
+			return errors.Join(phase1.Forget(t.Context(), phase1.Gone{Dir: c.Dir}), isForgotten(false))
+		},
+	}
+}
+
+// move are two sides of a guest, on nodes of their own. The bed's own side is harmed; the guest is active on the source at first.
+type move struct {
+	*bed
+	verb  string // setup of the target on standby, deactivate of the source, or activate of the target
+	other side
+	quiet string // the file with the source's record
+}
+
+func newMove(b *bed, verb string) *move {
+	n := nstest.NewNetwork(b.T)
+	n.Pod.IP("link set eth0 address " + linkField(b.T, b.n, "eth0", "address"))
+	m := &move{b, verb, side{n, config(n, b.c.Binding), settled(b.T, n)}, filepath.Join(b.TempDir(), quietName)}
+	m.other.c.Dir = filepath.Join(nstest.Dir(b.T), "other-node")
+	m.other.c.DNS = nil
+	return m
+}
+
+func (m *move) operation() *operation {
+	args := m.args(m.verb)
+	switch m.verb {
+	case "setup":
+		args = m.setupArgs("-standby")
+	case "activate":
+		args = append(args, "-quiet", m.quiet)
+	}
+	return &operation{
+		args: args, prepare: m.begin, finish: m.goOn,
+		done: func() error {
+			if here := active(m.n); here != (m.verb == "activate") {
+				return fmt.Errorf("the guest is active: %v", here)
+			}
+			return nil
+		},
+		always: m.once,
+	}
+}
+
+// sides are the source and the target.
+func (m *move) sides() (source, target phase1.Config) {
+	if m.verb == "deactivate" {
+		return m.c, m.other.c
+	}
+	return m.other.c, m.c
+}
+
+// begin goes as far as to the step that is harmed.
+func (m *move) begin() error {
+	source, target := m.sides()
+	if err := errors.Join(m.removeState(), setupAlone(m.Context(), source)); m.verb == "setup" || err != nil {
+		return err
+	}
+	target.Standby = true
+	if err := setupAlone(m.Context(), target); m.verb == "deactivate" || err != nil {
+		return err
+	}
+	quiet, err := phase1.Deactivate(m.Context(), source)
+	if err != nil {
+		return err
+	}
+	text, err := cache.Encode(quiet)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(m.quiet, text, 0o600)
+}
+
+// active reports whether the guest's tap is up.
+func active(n nstest.Network) bool {
+	return strings.Contains(n.Pod.IP("-o link show"), " eth0-tap: <") && strings.Contains(n.Pod.IP("-o link show eth0-tap"), ",UP")
+}
+
+// once wants the guest to be active on one side at most.
+func (m *move) once() error {
+	if active(m.n) && active(m.other.Network) {
+		return errors.New("the guest is active on both sides")
+	}
+	return nil
+}
+
+// goOn finishes the move, or gives it up, as a caller who has lost the step's answer: then the guest is active on the source.
+// In the end both namespaces are given back.
+func (m *move) goOn(forward bool) error {
+	source, target := m.sides()
+	if m.verb == "setup" {
+		target.Standby = true
+		if err := setupAlone(m.Context(), target); err != nil {
+			return fmt.Errorf("setup again: %w", err)
+		}
+	}
+	if m.verb == "deactivate" {
+		// What lies on the source's disk allows the target to be active only if the source is quiet.
+		r := recordOf(m.T, source.State, source.NIC)
+		_, err := phase1.Activate(m.Context(), target, phase1.Other{Quiet: &r})
+		if both := m.once(); both != nil {
+			return fmt.Errorf("by the record on disk (%v): %w", err, both)
+		}
+	}
+	from, to, there := target, source, source
+	if forward {
+		from, to, there = source, target, target
+	}
+	var err error
+	for range 3 { // the record may not be the latest at once
+		var quiet cache.Record
+		if quiet, err = phase1.Deactivate(m.Context(), from); err != nil {
+			return fmt.Errorf("deactivate afterwards: %w", err)
+		}
+		if err := m.once(); err != nil {
+			return err
+		}
+		if _, err = phase1.Activate(m.Context(), to, phase1.Other{Quiet: &quiet}); !errors.Is(err, phase1.ErrNotQuiet) {
+			break
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("activate afterwards: %w", err)
+	}
+	if here := there.State == m.c.State; active(m.n) != here || active(m.other.Network) == here {
+		return fmt.Errorf("afterwards the guest is active on the harmed side: %v, on the other one: %v", active(m.n), active(m.other.Network))
+	}
+	err = errors.Join(phase1.Check(m.Context(), source), phase1.Check(m.Context(), target))
+	err = errors.Join(err, phase1.Teardown(m.Context(), m.c), phase1.Teardown(m.Context(), m.other.c))
+	return errors.Join(err, m.isFound(), difference(m.other.before, m.other.Pod.Settled()))
+}
