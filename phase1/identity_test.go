@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/netip"
-	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -138,63 +136,6 @@ func sources(s *nstest.Sniffer) map[cache.MAC]int {
 	}
 }
 
-// TestSameRecord sets the same guest up in two pods on networks that look the same. The records are the same, octet by octet,
-// but for the namespace's name: only where the guest has the NIC's MAC they differ.
-func TestSameRecord(t *testing.T) {
-	t.Parallel()
-	type twin struct {
-		n nstest.Network
-		c phase1.Config
-	}
-	var twins [2]twin
-	for i := range twins {
-		n := nstest.NewNetwork(t)
-		n.World.IP("link set pod address 02:00:00:00:00:01") // the gateway
-		n.Pod.IP("neigh flush dev eth0")
-		twins[i] = twin{n, config(n, nil)}
-	}
-	if a, b := linkField(t, twins[0].n, "eth0", "address"), linkField(t, twins[1].n, "eth0", "address"); a == b {
-		t.Fatalf("both NICs have %s", a)
-	}
-	for name, c := range map[string]struct {
-		guest string
-		b     infra.Binding
-		same  bool
-	}{
-		"bridge":                {"vm1", infra.Bridge{}, false},
-		"bridge with a MAC":     {"", infra.Bridge{MAC: movedMAC}, true},
-		"redirect with a MAC":   {"", infra.Redirect{MAC: movedMAC}, true},
-		"masquerade":            {"", infra.Masquerade{}, false},
-		"masquerade of a guest": {"vm1", infra.Masquerade{}, true},
-		"masquerade with a MAC": {"", infra.Masquerade{MAC: movedMAC}, true},
-		"passt of a guest":      {"vm1", infra.Passt{}, true},
-		"auto with a MAC":       {"vm1", infra.Auto{MAC: movedMAC}, true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			var texts [2]string
-			for i, w := range twins {
-				w.c.Guest, w.c.Binding = c.guest, c.b
-				if _, direct := c.b.(infra.Passt); direct {
-					w.c.DNS = nil
-				}
-				setup(t, w.c)
-				setup(t, w.c)
-				text := readFile(t, filepath.Join(w.n.State, "eth0.json"))
-				texts[i] = ofNamespace.ReplaceAllString(string(text), "")
-				if texts[i] == string(text) {
-					t.Fatalf("the record names no namespace:\n%s", text)
-				}
-				unwire(t, w.c)
-			}
-			if (texts[0] == texts[1]) != c.same {
-				t.Errorf("the same record: %v, want %v: %v", !c.same, c.same, difference(texts[0], texts[1]))
-			}
-		})
-	}
-}
-
-var ofNamespace = regexp.MustCompile(`(?m)^  "namespace": ".*",\n`)
-
 // TestMACOfKinds gives NICs of several kinds the guest's MAC under redirect, and takes it back. A kind of which it is not known
 // that it takes a MAC while it is up goes down for it, and gets its addresses and routes back.
 func TestMACOfKinds(t *testing.T) {
@@ -252,21 +193,6 @@ func TestMACOfKinds(t *testing.T) {
 // try runs ip(8) in the namespace.
 func try(ns *nstest.Namespace, line string) error {
 	return run("ip", append([]string{"-n", ns.Name}, strings.Fields(line)...)...)
-}
-
-// TestMACLeft takes a wiring down whose journal is damaged: the NIC gets back the MAC of its link-local address.
-func TestMACLeft(t *testing.T) {
-	t.Parallel()
-	n := nstest.NewNetwork(t)
-	before := settled(t, n)
-	c := config(n, infra.Redirect{MAC: movedMAC})
-	setup(t, c)
-	path, _ := journal(t, n)
-	writeFile(t, path, "{")
-	if _, err := phase1.ForceTeardown(t.Context(), c); err != nil {
-		t.Fatal(err)
-	}
-	asFound(t, n, before)
 }
 
 // TestAutoMAC: what Auto became with a MAC is repaired by the same Auto, and by one without a MAC; one with another MAC is
