@@ -67,26 +67,6 @@ func TestMacvtap(t *testing.T) {
 	teardown(t, n, c, before)
 }
 
-// TestMacvtapRefused leaves a NIC of another kind, and the state directory, as they were.
-func TestMacvtapRefused(t *testing.T) {
-	t.Parallel()
-	n := nstest.NewVeth(t)
-	before := settled(t, n)
-	var refused *infra.RefusedError
-	if _, err := phase1.Setup(t.Context(), direct(n, infra.Macvtap{})); !errors.As(err, &refused) || refused.Instead != "bridge" {
-		t.Errorf("%v, want that bridge would work", err)
-	}
-	n.Pod.IP("link add link eth0 name net1 type macvtap")
-	c := direct(n, infra.Bridge{})
-	c.NIC = "net1"
-	if _, err := phase1.Setup(t.Context(), c); !errors.As(err, &refused) || refused.Instead != "macvtap" {
-		t.Errorf("%v, want that macvtap would work", err)
-	}
-	n.Pod.IP("link del net1")
-	asFound(t, n, before)
-	empty(t, n.State)
-}
-
 // TestPasst opens what passt needs, for two NICs, and closes it with the last one.
 func TestPasst(t *testing.T) {
 	t.Parallel()
