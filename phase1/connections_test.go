@@ -274,7 +274,7 @@ func TestConnectionsOfOtherNICs(t *testing.T) {
 		from  string           // who has a connection by net1
 	}{
 		{"routed", [2]infra.Binding{infra.Routed{}, infra.Routed{}}, "pod"},
-		{"masquerade", [2]infra.Binding{infra.Masquerade{}, infra.Masquerade{IPv4: netip.MustParsePrefix("10.0.3.0/24"), IPv6: netip.MustParsePrefix("fd10:0:3::/120")}}, "guest"},
+		{"masquerade", [2]infra.Binding{infra.Masquerade{}, otherMasquerade}, "guest"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"io/fs"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -219,7 +218,7 @@ func TestForceTeardownBesides(t *testing.T) {
 	for _, c := range []struct{ first, second infra.Binding }{
 		{infra.Bridge{}, infra.Routed{}},
 		{infra.Redirect{}, infra.Bridge{}},
-		{infra.Masquerade{}, infra.Masquerade{IPv4: netip.MustParsePrefix("10.0.3.0/24"), IPv6: netip.MustParsePrefix("fd10:0:3::/120")}},
+		{infra.Masquerade{}, otherMasquerade},
 		{infra.Routed{}, infra.Redirect{}},
 	} {
 		t.Run(c.first.Kind()+" beside "+c.second.Kind(), func(t *testing.T) {

@@ -246,8 +246,11 @@ func TestChildren(t *testing.T) {
 	teardown(t, n, c, before)
 }
 
-// TestSharedSysctls: a sysctl that the whole namespace shares gets its old value back when no wiring needs
-// it any more, in whichever order the NICs are torn down.
+// otherMasquerade is one beside the default one.
+var otherMasquerade = infra.Masquerade{IPv4: netip.MustParsePrefix("10.0.3.0/24"), IPv6: netip.MustParsePrefix("fd10:0:3::/120")}
+
+// TestSharedSysctls: one NIC is given back while the other one is wired, and then the other one. A sysctl that the whole namespace shares gets its old value back when no wiring
+// needs it any more, in whichever order the NICs are torn down.
 func TestSharedSysctls(t *testing.T) {
 	t.Parallel()
 	const calls = "net.bridge.bridge-nf-call-iptables"
@@ -256,20 +259,23 @@ func TestSharedSysctls(t *testing.T) {
 		sysctl        string
 	}{
 		"masquerade, then redirect":  {infra.Masquerade{}, infra.Redirect{}, "net.ipv6.conf.default.disable_ipv6"},
+		"two masquerades":            {infra.Masquerade{}, otherMasquerade, "net.ipv6.conf.all.forwarding"},
+		"two masquerades, new links": {infra.Masquerade{}, otherMasquerade, "net.ipv6.conf.default.disable_ipv6"},
+		"bridge, then masquerade":    {infra.Bridge{}, infra.Masquerade{}, calls},
 		"bridge, then redirect":      {infra.Bridge{}, infra.Redirect{}, calls},
 		"bridge, then a function":    {infra.Bridge{}, infra.SRIOV{PCI: "0000:03:10.1"}, calls},
 		"passt with ports, then not": {infra.Passt{Ports: []infra.Ports{{First: 80}}}, infra.Passt{}, "net.ipv4.ip_unprivileged_port_start"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if name == "masquerade, then redirect" {
+			if name == "masquerade, then redirect" || name == "two masquerades" {
 				nstest.KernelDecides(t, "forwarding is shared by the NICs")
 			}
 			for _, value := range []string{"0", "1"} {
 				n := nstest.NewNetwork(t)
-				secondNIC(n, "10.250.0.7/24")
+				secondNIC(n, "10.250.0.7/24", "fd00:250::7/64")
 				n.Pod.Exec("sh", "-c", "sysctl -qw "+test.sysctl+"="+value+" || true") // a kernel may not have it yet
 				read := func() string { return n.Pod.Exec("sh", "-c", "sysctl -n "+test.sysctl+" 2>/dev/null || true") }
-				was := read()
+				was, before := read(), sorted(settled(t, n))
 				first, second := config(n, test.first), ofSecondNIC(n, test.second)
 				for _, c := range []*phase1.Config{&first, &second} {
 					switch c.Binding.(type) {
@@ -280,9 +286,11 @@ func TestSharedSysctls(t *testing.T) {
 				for _, order := range [][2]phase1.Config{{first, second}, {second, first}} {
 					setup(t, order[0])
 					setup(t, order[1])
-					for _, c := range order {
-						unwire(t, c)
-					}
+					unwire(t, order[0])
+					check(t, order[1])
+					unwire(t, order[1])
+					// Routes of two links that are equal but for the link have changed places.
+					nstest.Eventually(t, func() error { return difference(before, sorted(n.Pod.Dump())) })
 					if now := read(); was != "" && now != was {
 						t.Errorf("%s is %q, and was %q", test.sysctl, now, was)
 					}

@@ -3,14 +3,12 @@ package phase1_test
 import (
 	"errors"
 	"io/fs"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"reflect"
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -115,63 +113,6 @@ func TestStandingWiring(t *testing.T) {
 		n.Pod.IP("link del eth0-dhcp")
 		teardown(t, n, c, before)
 	})
-}
-
-// TestTwoMasquerades gives one NIC back while another still forwards.
-func TestTwoMasquerades(t *testing.T) {
-	nstest.KernelDecides(t, "IPv6 forwards in the whole namespace before Linux 6.17")
-	t.Parallel()
-	n := nstest.NewNetwork(t)
-	secondNIC(n, "10.245.0.7/24", "fd00:245::7/64")
-	n.Pod.Exec("sysctl", "-qw", "net.ipv6.conf.default.disable_ipv6=1")
-	shared := func() string { // those of bridges are there from the first one on
-		return n.Pod.Exec("sh", "-c", "sysctl net.ipv6.conf.default.disable_ipv6 net.ipv6.conf.all.forwarding; sysctl -a 2>/dev/null | grep bridge-nf-call || true")
-	}
-	n.Pod.IP("link add br0 type bridge")
-	n.Pod.IP("link del br0")
-	before := shared()
-	first, second := config(n, infra.Masquerade{}), ofSecondNIC(n, infra.Masquerade{IPv4: netip.MustParsePrefix("10.0.3.0/24"), IPv6: netip.MustParsePrefix("fd10:0:3::/120")})
-	setup(t, first)
-	setup(t, second)
-	unwire(t, first)
-	check(t, second) // the second, after Teardown of the first
-	unwire(t, second)
-	if err := difference(before, shared()); err != nil {
-		t.Errorf("what the namespace shares, after Teardown of both: %v", err)
-	}
-}
-
-// TestGuestsAdvertisement sends a router advertisement from the guest: the namespace must not take a
-// route through its guest.
-func TestGuestsAdvertisement(t *testing.T) {
-	t.Parallel()
-	for _, family := range []string{"dual stack", "only IPv4"} {
-		t.Run(family, func(t *testing.T) {
-			eachBinding(t, func(t *testing.T, b infra.Binding) {
-				n := nstest.NewNetwork(t)
-				if family == "only IPv4" {
-					n.Pod.IP("-6 addr flush dev eth0")
-				}
-				setup(t, config(n, b))
-				r := record(t, n)
-				before := n.Pod.IP("-6 route show table all")
-				port := openPort(t, n, r.Tap)
-				nstest.Eventually(t, func() error {
-					_, err := port.Write(advertisement(r.MAC[:]))
-					return err
-				})
-				time.Sleep(200 * time.Millisecond)
-				if _, err := port.Write(advertisement(r.MAC[:])); err != nil {
-					t.Fatal(err)
-				}
-				time.Sleep(200 * time.Millisecond)
-				after := n.Pod.IP("-6 route show table all")
-				if strings.Contains(after, "proto ra") || strings.Contains(n.Pod.IP("-6 addr"), "2001:db8:bad") {
-					t.Errorf("the namespace has\n%s\nand had\n%s", after, before)
-				}
-			})
-		})
-	}
 }
 
 // advertisement is one of a router at fe80::bad, with a prefix.
