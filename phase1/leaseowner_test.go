@@ -161,7 +161,7 @@ func (c *leaseClient) send(t *testing.T, packet []byte) {
 	}
 }
 
-// frames returns what has come to the guest, without sentinels of the gateway.
+// frames returns what has come to the guest.
 func (w *wire) frames() (list [][]byte) {
 	w.t.Helper()
 	w.sentinels++

@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -117,8 +116,10 @@ func (w *wire) speak(link string, responder *os.File) (leaked []string) {
 	for _, s := range world {
 		leaked = append(leaked, fmt.Sprintf("to the network: %x", s.Frame))
 	}
-	for _, f := range w.heard() {
-		leaked = append(leaked, fmt.Sprintf("to the guest: %x", f))
+	for _, f := range w.frames() {
+		if !bytes.Equal(f[6:12], w.router[:]) { // the gateway may speak
+			leaked = append(leaked, fmt.Sprintf("to the guest: %x", f))
+		}
 	}
 	buffer := make([]byte, 1<<16)
 	for {
@@ -133,37 +134,6 @@ func (w *wire) speak(link string, responder *os.File) (leaked []string) {
 			w.t.Fatal(err)
 		}
 		leaked = append(leaked, fmt.Sprintf("to the responder: %x", buffer[:size]))
-	}
-}
-
-// heard returns the frames that have come to the guest, without those of the gateway.
-func (w *wire) heard() (list [][]byte) {
-	w.t.Helper()
-	w.sentinels++
-	sentinel := w.link.FromGateway().Sentinel(w.link.Gateway4, w.sentinels)
-	buffer := make([]byte, 1<<16)
-	for end := time.Now().Add(time.Minute); ; {
-		if err := w.inject(sentinel); err != nil {
-			w.t.Fatal(err)
-		}
-		for {
-			if err := w.port.SetReadDeadline(time.Now().Add(100 * time.Millisecond)); err != nil {
-				w.t.Fatal(err)
-			}
-			size, err := w.port.Read(buffer)
-			if errors.Is(err, os.ErrDeadlineExceeded) && time.Now().Before(end) {
-				break
-			}
-			if err != nil {
-				w.t.Fatal(err)
-			}
-			if bytes.Equal(buffer[:size], sentinel) {
-				return list
-			}
-			if !bytes.Equal(buffer[6:12], w.router[:]) {
-				list = append(list, slices.Clone(buffer[:size]))
-			}
-		}
 	}
 }
 
@@ -204,88 +174,84 @@ func speakBy(name string) error {
 		return fd, err == nil
 	}
 	const udpLite = 136
-	echo := []byte{8, 0, 0, 0, 0, 1, 0, 1}
-	echo6 := append([]byte{128}, echo[1:]...)
-	for _, how := range []struct {
-		kind, protocol4, protocol6 int
+	const freebind6 = 78 // IPV6_FREEBIND, linux/in6.h
+	echo4, echo6 := []byte{8, 0, 0, 0, 0, 1, 0, 1}, []byte{128, 0, 0, 0, 0, 1, 0, 1}
+	addresses := func(texts ...string) (list []netip.Addr) {
+		for _, text := range texts {
+			list = append(list, netip.MustParseAddr(text))
+		}
+		return list
+	}
+	for _, f := range []struct {
+		family, level, freebind, hops, multicast, icmp int
+		echo                                           []byte
+		from, to                                       []netip.Addr
 	}{
-		{unix.SOCK_DGRAM, unix.IPPROTO_UDP, unix.IPPROTO_UDP},
-		{unix.SOCK_DGRAM, udpLite, udpLite},
-		{unix.SOCK_DGRAM, unix.IPPROTO_ICMP, unix.IPPROTO_ICMPV6},
-		{unix.SOCK_STREAM, unix.IPPROTO_TCP, unix.IPPROTO_TCP},
+		{unix.AF_INET, unix.SOL_IP, unix.IP_FREEBIND, unix.IP_MULTICAST_TTL, unix.IP_MULTICAST_IF, unix.IPPROTO_ICMP, echo4,
+			[]netip.Addr{nstest.Pod4, nstest.Gateway4, {}}, append(addresses("10.244.1.9", "255.255.255.255", "224.0.0.251"), nstest.Gateway4, nstest.Beyond4)},
+		{unix.AF_INET6, unix.SOL_IPV6, freebind6, unix.IPV6_MULTICAST_HOPS, unix.IPV6_MULTICAST_IF, unix.IPPROTO_ICMPV6, echo6,
+			[]netip.Addr{nstest.Pod6, nstest.Gateway6, {}}, append(addresses("fe80::9", "ff02::1", "ff0e::9"), nstest.Gateway6, nstest.Beyond6)},
 	} {
-		for _, from := range []netip.Addr{nstest.Pod4, nstest.Gateway4, {}} {
-			for _, to := range []netip.Addr{nstest.Gateway4, nstest.Beyond4, netip.MustParseAddr("10.244.1.9"), netip.MustParseAddr("255.255.255.255"), netip.MustParseAddr("224.0.0.251")} {
-				for _, choose := range []string{"device", "packet information", "multicast interface"} {
-					fd, opened := open(unix.AF_INET, how.kind, how.protocol4)
-					if !opened {
-						continue
-					}
-					unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_BROADCAST, 1)
-					unix.SetsockoptInt(fd, unix.SOL_IP, unix.IP_FREEBIND, 1)
-					unix.SetsockoptInt(fd, unix.SOL_IP, unix.IP_MULTICAST_TTL, 9)
-					var control []byte
-					switch choose {
-					case "device":
-						if err := unix.SetsockoptString(fd, unix.SOL_SOCKET, unix.SO_BINDTODEVICE, name); err != nil {
-							return os.NewSyscallError("SO_BINDTODEVICE", err)
-						}
-					case "packet information":
-						info := unix.Inet4Pktinfo{Ifindex: int32(link.Index)}
-						if from.IsValid() {
-							info.Spec_dst = from.As4()
-						}
-						control = unix.PktInfo4(&info)
-					case "multicast interface":
-						unix.SetsockoptIPMreqn(fd, unix.SOL_IP, unix.IP_MULTICAST_IF, &unix.IPMreqn{Ifindex: int32(link.Index)})
-					}
+		// by opens a socket whose packets go by the link, and sends.
+		by := func(kind, protocol int, from, to netip.Addr, choose string) error {
+			fd, opened := open(f.family, kind, protocol)
+			if !opened {
+				return nil
+			}
+			unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_BROADCAST, 1)
+			unix.SetsockoptInt(fd, f.level, f.freebind, 1)
+			unix.SetsockoptInt(fd, f.level, f.hops, 255)
+			address := udpAddress(netip.AddrPortFrom(to, 7))
+			var control []byte
+			switch choose {
+			case "device":
+				if err := unix.SetsockoptString(fd, unix.SOL_SOCKET, unix.SO_BINDTODEVICE, name); err != nil {
+					return os.NewSyscallError("SO_BINDTODEVICE", err)
+				}
+			case "packet information":
+				if to.Is6() {
+					info := unix.Inet6Pktinfo{Ifindex: uint32(link.Index)}
 					if from.IsValid() {
-						unix.Bind(fd, &unix.SockaddrInet4{Addr: from.As4()})
+						info.Addr = from.As16()
 					}
-					address := &unix.SockaddrInet4{Addr: to.As4(), Port: 7}
-					if how.kind == unix.SOCK_STREAM {
-						unix.Connect(fd, address)
-					} else {
-						unix.Sendmsg(fd, echo, control, address, 0)
-					}
+					control = unix.PktInfo6(&info)
+					break
+				}
+				info := unix.Inet4Pktinfo{Ifindex: int32(link.Index)}
+				if from.IsValid() {
+					info.Spec_dst = from.As4()
+				}
+				control = unix.PktInfo4(&info)
+			case "scope":
+				if to, is := address.(*unix.SockaddrInet6); is {
+					to.ZoneId = uint32(link.Index)
+				}
+			case "multicast interface":
+				if to.Is6() {
+					unix.SetsockoptInt(fd, f.level, f.multicast, link.Index)
+				} else {
+					unix.SetsockoptIPMreqn(fd, f.level, f.multicast, &unix.IPMreqn{Ifindex: int32(link.Index)})
 				}
 			}
+			if from.IsValid() {
+				unix.Bind(fd, udpAddress(netip.AddrPortFrom(from, 0)))
+			}
+			if kind == unix.SOCK_STREAM {
+				unix.Connect(fd, address)
+			} else {
+				unix.Sendmsg(fd, f.echo, control, address, 0)
+			}
+			return nil
 		}
-		for _, from := range []netip.Addr{nstest.Pod6, nstest.Gateway6, {}} {
-			for _, to := range []netip.Addr{nstest.Gateway6, nstest.Beyond6, netip.MustParseAddr("fe80::9"), netip.MustParseAddr("ff02::1"), netip.MustParseAddr("ff0e::9")} {
-				for _, choose := range []string{"device", "packet information", "scope", "multicast interface"} {
-					fd, opened := open(unix.AF_INET6, how.kind, how.protocol6)
-					if !opened {
-						continue
-					}
-					const freebind = 78 // IPV6_FREEBIND, linux/in6.h
-					unix.SetsockoptInt(fd, unix.SOL_IPV6, freebind, 1)
-					unix.SetsockoptInt(fd, unix.SOL_IPV6, unix.IPV6_MULTICAST_HOPS, 255)
-					address := &unix.SockaddrInet6{Addr: to.As16(), Port: 7}
-					var control []byte
-					switch choose {
-					case "device":
-						if err := unix.SetsockoptString(fd, unix.SOL_SOCKET, unix.SO_BINDTODEVICE, name); err != nil {
-							return os.NewSyscallError("SO_BINDTODEVICE", err)
+		for _, how := range []struct{ kind, protocol int }{
+			{unix.SOCK_DGRAM, unix.IPPROTO_UDP}, {unix.SOCK_DGRAM, udpLite}, {unix.SOCK_DGRAM, f.icmp}, {unix.SOCK_STREAM, unix.IPPROTO_TCP},
+		} {
+			for _, from := range f.from {
+				for _, to := range f.to {
+					for _, choose := range []string{"device", "packet information", "scope", "multicast interface"} {
+						if err := by(how.kind, how.protocol, from, to, choose); err != nil {
+							return err
 						}
-					case "packet information":
-						info := unix.Inet6Pktinfo{Ifindex: uint32(link.Index)}
-						if from.IsValid() {
-							info.Addr = from.As16()
-						}
-						control = unix.PktInfo6(&info)
-					case "scope":
-						address.ZoneId = uint32(link.Index)
-					case "multicast interface":
-						unix.SetsockoptInt(fd, unix.SOL_IPV6, unix.IPV6_MULTICAST_IF, link.Index)
-					}
-					if from.IsValid() {
-						unix.Bind(fd, &unix.SockaddrInet6{Addr: from.As16()})
-					}
-					if how.kind == unix.SOCK_STREAM {
-						unix.Connect(fd, address)
-					} else {
-						unix.Sendmsg(fd, echo6, control, address, 0)
 					}
 				}
 			}
