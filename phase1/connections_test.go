@@ -289,10 +289,7 @@ func TestConnectionsOfOtherNICs(t *testing.T) {
 			from := s.Pod
 			if c.from == "guest" {
 				r := recordOf(t, second.State, "net1")
-				from = s.Guest(t, r)
-				from.IP("link set eth0 up")
-				from.IP(fmt.Sprintf("addr add %v dev eth0", r.IPv4.Address))
-				from.IP(fmt.Sprintf("route add default via %v", r.IPv4.Gateway()))
+				from = recordsGuest(t, s.Network, r, r.MTU)
 			}
 			client := open(t, from, "tcp", world).c
 			peer, err := server.Accept()

@@ -2,7 +2,6 @@ package phase1_test
 
 import (
 	"fmt"
-	"net"
 	"net/netip"
 	"strings"
 	"testing"
@@ -10,7 +9,6 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
-	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 	"github.com/guestwire/guestwire/phase1"
 )
@@ -100,15 +98,7 @@ func TestFlowTable(t *testing.T) {
 		}
 		t.Run(words+", UDP", func(t *testing.T) {
 			to := netip.AddrPortFrom(s.addresses["beyond"][family], 9000)
-			var conn net.Conn
-			err := netns.Do(s.who["guest"].File, func() (err error) {
-				conn, err = net.Dial("udp", to.String())
-				return err
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer conn.Close()
+			conn := dial(t, s.who["guest"], "udp", to)
 			ask := func() {
 				t.Helper()
 				conn.SetDeadline(time.Now().Add(patience))

@@ -15,7 +15,6 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
-	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 	"github.com/guestwire/guestwire/phase1"
 )
@@ -66,22 +65,9 @@ func (s *scene) name(who, name string, v4, v6 netip.Addr) {
 func (s *scene) wire(t *testing.T, who string, c phase1.Config) cache.Record {
 	t.Helper()
 	setup(t, c)
-	dir, err := os.OpenRoot(c.State)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer dir.Close()
-	r, err := cache.Read(dir, c.NIC)
-	if err != nil {
-		t.Fatal(err)
-	}
-	g := s.Guest(t, r)
-	g.IP(fmt.Sprintf("link set eth0 mtu %d up", r.MTU))
-	g.IP(fmt.Sprintf("addr add %v dev eth0", r.IPv4.Address))
-	g.IP(fmt.Sprintf("route add default via %v", r.IPv4.Gateway()))
-	g.IP(fmt.Sprintf("addr add %v/128 dev eth0 nodad", r.IPv6.Address))
+	r := recordOf(t, c.State, c.NIC)
+	g := recordsGuest(t, s.Network, r, r.MTU)
 	g.IP(fmt.Sprintf("route add %v dev eth0", r.IPv6.OnLink[0]))
-	g.IP(fmt.Sprintf("route add default via %v dev eth0", r.IPv6.Router.Address))
 	s.who[who] = g
 	s.name(who, who, r.IPv4.Address.Addr(), r.IPv6.Address)
 	gateway6 := r.IPv6.OnLink[0].Addr().Next()
@@ -683,29 +669,13 @@ func TestStandingConnection(t *testing.T) {
 	s := newScene(t)
 	var servers, clients []net.Conn
 	for _, at := range []netip.Addr{nstest.Gateway4, nstest.Gateway6} {
-		var l net.Listener
-		err := netns.Do(s.World.File, func() (err error) {
-			l, err = net.Listen("tcp", netip.AddrPortFrom(at, 4000).String())
-			return err
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer l.Close()
-		err = netns.Do(s.Pod.File, func() error {
-			c, err := net.Dial("tcp", l.Addr().String())
-			clients = append(clients, c)
-			return err
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := listen(t, s.World, netip.AddrPortFrom(at, 4000))
+		clients = append(clients, dial(t, s.Pod, "tcp", netip.AddrPortFrom(at, 4000)))
 		c, err := l.Accept()
 		if err != nil {
 			t.Fatal(err)
 		}
 		servers = append(servers, c)
-		defer clients[len(clients)-1].Close()
 		defer c.Close()
 	}
 	s.wire(t, "guest", config(s.Network, infra.Masquerade{}))

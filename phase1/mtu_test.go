@@ -17,7 +17,6 @@ import (
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/firewall"
-	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/test/frames"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
@@ -118,7 +117,7 @@ func TestSegments(t *testing.T) {
 				listen   netip.Addr
 				dial     netip.Addr
 			}{{"from the guest", guest, n.World, beyond, beyond}, {"to the guest", n.World, guest, addresses[i], outer}} {
-				sizes, err := transfer(way.from, way.to, netip.AddrPortFrom(way.listen, 8000), netip.AddrPortFrom(way.dial, 8000), 1<<20)
+				sizes, err := transfer(t, way.from, way.to, netip.AddrPortFrom(way.listen, 8000), netip.AddrPortFrom(way.dial, 8000), 1<<20)
 				if err != nil {
 					t.Errorf("IPv%d %s: %v", 4+2*i, way.name, err)
 				}
@@ -132,35 +131,34 @@ func TestSegments(t *testing.T) {
 	})
 }
 
-// kernelGuest puts a namespace with the record's addresses in the guest's place, with the MTU.
-func kernelGuest(t *testing.T, n nstest.Network, r cache.Record, mtu int) (*nstest.Namespace, [2]netip.Addr) {
+// recordsGuest puts a namespace with the record's addresses in the guest's place, with the MTU.
+func recordsGuest(t *testing.T, n nstest.Network, r cache.Record, mtu int) *nstest.Namespace {
 	t.Helper()
 	guest := n.Guest(t, r)
-	guest.IP("link set lo up")
 	guest.IP(fmt.Sprintf("link set eth0 mtu %d up", mtu))
-	guest.IP("addr add " + r.IPv4.Address.String() + " dev eth0")
-	bits := 64
-	if r.Binding == cache.BindingRouted {
-		bits = 128 // the namespace is the next hop to all others
+	if r.IPv4 != nil {
+		guest.IP(fmt.Sprintf("addr add %v dev eth0", r.IPv4.Address))
+		guest.IP(fmt.Sprintf("route add default via %v dev eth0 onlink", r.IPv4.Gateway()))
 	}
-	guest.IP(fmt.Sprintf("addr add %v/%d dev eth0 nodad", r.IPv6.Address, bits))
-	guest.IP(fmt.Sprintf("route add default via %v dev eth0 onlink", r.IPv4.Gateway()))
-	guest.IP(fmt.Sprintf("route add default via %v dev eth0 onlink", r.IPv6.Router.Address))
+	if r.IPv6 != nil { // the router is the next hop to all others
+		guest.IP(fmt.Sprintf("addr add %v/128 dev eth0 nodad", r.IPv6.Address))
+		guest.IP(fmt.Sprintf("route add default via %v dev eth0 onlink", r.IPv6.Router.Address))
+	}
+	return guest
+}
+
+// kernelGuest is recordsGuest beside a responder, and the guest's addresses.
+func kernelGuest(t *testing.T, n nstest.Network, r cache.Record, mtu int) (*nstest.Namespace, [2]netip.Addr) {
+	t.Helper()
+	guest := recordsGuest(t, n, r, mtu)
 	n.Serve(t, nstest.LauncherUID)
 	guest.Settle("eth0")
 	return guest, [2]netip.Addr{r.IPv4.Address.Addr(), r.IPv6.Address}
 }
 
 // transfer sends so many octets by a connection and back, and returns the segment sizes of both ends.
-func transfer(from, to *nstest.Namespace, at, dial netip.AddrPort, octets int64) (sizes []int, err error) {
-	var l net.Listener
-	if err := netns.Do(to.File, func() (err error) {
-		l, err = net.Listen("tcp", at.String())
-		return err
-	}); err != nil {
-		return nil, err
-	}
-	defer l.Close()
+func transfer(t *testing.T, from, to *nstest.Namespace, at, way netip.AddrPort, octets int64) (sizes []int, err error) {
+	l := listen(t, to, at)
 	failed := make(chan error, 1)
 	far := make(chan int, 1)
 	go func() {
@@ -179,16 +177,7 @@ func transfer(from, to *nstest.Namespace, at, dial netip.AddrPort, octets int64)
 		far <- size
 		failed <- err
 	}()
-	var conn net.Conn
-	err = netns.Do(from.File, func() (err error) {
-		conn, err = net.DialTimeout("tcp", dial.String(), 20*time.Second)
-		return err
-	})
-	if err != nil {
-		l.Close()
-		return nil, errors.Join(err, <-failed)
-	}
-	defer conn.Close()
+	conn := dial(t, from, "tcp", way)
 	if err := conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
 		return nil, err
 	}

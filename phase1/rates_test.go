@@ -15,7 +15,6 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
-	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/test/guest"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
@@ -134,17 +133,7 @@ func TestLimitsUnderConnections(t *testing.T) {
 				from *nstest.Namespace
 				to   netip.AddrPort
 			}{{guest, netip.AddrPortFrom(beyond, 9000)}, {n.World, netip.AddrPortFrom(outer, 8000)}} {
-				err := netns.Do(way.from.File, func() error {
-					conn, err := net.DialTimeout("tcp", way.to.String(), 20*time.Second)
-					if err == nil {
-						t.Cleanup(func() { conn.Close() })
-						conns = append(conns, conn)
-					}
-					return err
-				})
-				if err != nil {
-					t.Fatalf("to %v: %v", way.to, err)
-				}
+				conns = append(conns, dial(t, way.from, "tcp", way.to))
 			}
 		}
 		for i, conn := range conns { // the server's first line

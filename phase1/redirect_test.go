@@ -2,7 +2,6 @@ package phase1_test
 
 import (
 	"errors"
-	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -167,10 +166,7 @@ func TestRedirectMutesTheNamespace(t *testing.T) {
 	other := ofSecondNIC(s.Network, infra.Masquerade{})
 	setup(t, other)
 	r := recordOf(t, s.State, "net1")
-	second := s.Guest(t, r)
-	second.IP(fmt.Sprintf("addr add %v dev eth0", r.IPv4.Address))
-	second.IP("link set eth0 up")
-	second.IP(fmt.Sprintf("route add default via %v", r.IPv4.Gateway()))
+	second := recordsGuest(t, s.Network, r, r.MTU)
 	s.World.Exec("nft", "add table ip counted; add chain ip counted input { type filter hook prerouting priority 0; }; "+
 		"add rule ip counted input udp dport 7777 counter; add rule ip counted input udp dport 7778 counter")
 	counted := func(port string) string {

@@ -63,13 +63,7 @@ func TestErrorsOfTheGuest(t *testing.T) {
 			gateway := []netip.Addr{w.link.Gateway4, w.link.Gateway6}[i]
 			world := beyond[i]
 			w.get([]byte("nothing"), world.Addr())
-			var own *net.UDPConn
-			in(t, n.Pod, func() error {
-				c, err := net.Dial("udp", world.String())
-				own = c.(*net.UDPConn)
-				return err
-			})
-			defer own.Close()
+			own := dial(t, n.Pod, "udp", world).(*net.UDPConn)
 			here := own.LocalAddr().(*net.UDPAddr).AddrPort()
 			said := func() error {
 				if err := own.SetDeadline(time.Now().Add(patience)); err != nil {
@@ -103,13 +97,7 @@ func TestErrorsOfTheGuest(t *testing.T) {
 
 			// The namespace asks the guest, by the NIC's address and by the loopback's, and hears that the port is closed.
 			for _, to := range []netip.Addr{pod, map[bool]netip.Addr{true: netip.MustParseAddr("127.0.0.1"), false: netip.IPv6Loopback()}[pod.Is4()]} {
-				var asked *net.UDPConn
-				in(t, n.Pod, func() error {
-					c, err := net.Dial("udp", netip.AddrPortFrom(to, 9).String())
-					asked = c.(*net.UDPConn)
-					return err
-				})
-				defer asked.Close()
+				asked := dial(t, n.Pod, "udp", netip.AddrPortFrom(to, 9))
 				from := asked.LocalAddr().(*net.UDPAddr).AddrPort()
 				if to.IsLoopback() {
 					from = netip.AddrPortFrom(gateway, from.Port())
@@ -135,12 +123,7 @@ func TestErrorsOfTheGuest(t *testing.T) {
 
 			// The world asks the guest, and hears it as well.
 			nstest.Eventually(t, func() error {
-				var asked net.Conn
-				in(t, n.World, func() (err error) {
-					asked, err = net.Dial("udp", netip.AddrPortFrom(pod, 9).String())
-					return err
-				})
-				defer asked.Close()
+				asked := dial(t, n.World, "udp", netip.AddrPortFrom(pod, 9))
 				from := asked.LocalAddr().(*net.UDPAddr).AddrPort()
 				if _, err := asked.Write([]byte("is that the guest?")); err != nil {
 					return err

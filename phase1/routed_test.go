@@ -33,22 +33,7 @@ func newRouted(t *testing.T, c func(s *scene) phase1.Config) (*scene, phase1.Con
 // routedGuest puts a guest with the record's addresses behind the NIC.
 func (s *scene) routedGuest(t *testing.T, r cache.Record) {
 	t.Helper()
-	g := s.Guest(t, r)
-	g.IP(fmt.Sprintf("link set eth0 mtu %d up", r.MTU))
-	if r.IPv4 != nil {
-		g.IP(fmt.Sprintf("addr add %v dev eth0", r.IPv4.Address))
-		for _, route := range r.IPv4.Routes {
-			if route.Gateway.IsValid() {
-				g.IP(fmt.Sprintf("route add %v via %v dev eth0", route.Destination, route.Gateway))
-			} else {
-				g.IP(fmt.Sprintf("route add %v dev eth0", route.Destination))
-			}
-		}
-	}
-	if r.IPv6 != nil {
-		g.IP(fmt.Sprintf("addr add %v/128 dev eth0 nodad", r.IPv6.Address))
-		g.IP(fmt.Sprintf("route add default via %v dev eth0", r.IPv6.Router.Address))
-	}
+	g := recordsGuest(t, s.Network, r, r.MTU)
 	s.who["guest"] = g
 	s.at["pod"] = "guest"
 	if r.IPv4 != nil && r.IPv6 != nil { // everybody serves at all of their addresses
@@ -284,18 +269,7 @@ func TestRoutedInvalid(t *testing.T) {
 	s.World.Exec("nft", "add chain inet change out { type filter hook output priority 0; }")
 	for _, a := range []netip.Addr{nstest.Gateway4, nstest.Gateway6} {
 		server := netip.AddrPortFrom(a, 9100)
-		var own, far net.Conn
-		var l net.Listener
-		in(t, s.World, func() (err error) {
-			l, err = net.Listen("tcp", server.String())
-			return err
-		})
-		defer l.Close()
-		in(t, s.Pod, func() (err error) {
-			own, err = net.Dial("tcp", server.String())
-			return err
-		})
-		defer own.Close()
+		l, own := listen(t, s.World, server), dial(t, s.Pod, "tcp", server)
 		far, err := l.Accept()
 		if err != nil {
 			t.Fatal(err)
