@@ -288,43 +288,97 @@ func TestTeardownWithStateReplaced(t *testing.T) {
 	}
 }
 
-// TestDirBelowUser: a directory for journals below another user's is refused before anything is made there: that user
-// could put a link in its place, and Setup would change the mode of the link's target.
-func TestDirBelowUser(t *testing.T) {
+// TestStatePath: a directory in whose place another user could put one is refused before anything is made there, and so is a
+// path that cannot be written into a journal, or leads among the journals. What root alone can change, and what is sticky, such
+// as /tmp, is accepted.
+func TestStatePath(t *testing.T) {
 	t.Parallel()
 	nstest.NeedRoot(t, "the test needs two users")
 	n := nstest.NewNetwork(t)
+	before := settled(t, n)
+	theirs := func(path string) error { return os.Lchown(path, nstest.LauncherUID, nstest.LauncherUID) }
+	dir := func(mode fs.FileMode) func(above, ours string) error {
+		return func(above, _ string) error { return os.Chmod(above, mode) }
+	}
+	ofTheirs := func(above, _ string) error { return theirs(above) }
+	link := func(above, ours string) error {
+		return errors.Join(os.Symlink(ours, filepath.Join(above, "vm")), theirs(filepath.Join(above, "vm")), theirs(above))
+	}
+	var field *cache.FieldError
+	isField := func(err error) bool { return errors.As(err, &field) && field.Field == "state" }
+	isPermission := func(err error) bool { return errors.Is(err, fs.ErrPermission) }
+	for _, c := range []struct {
+		name  string
+		lay   func(above, ours string) error
+		state string // absolute, or below the directory above
+		is    func(error) bool
+	}{
+		{"mode 0755", dir(0o755), "new", nil},
+		{"mode 0755, there", dir(0o755), "there", nil},
+		{"sticky", dir(0o777 | fs.ModeSticky), "new", nil},
+		{"sticky, there", dir(0o777 | fs.ModeSticky), "there", nil},
+		{"mode 0777", dir(0o777), "new", isPermission},
+		{"mode 0777, there", dir(0o777), "there", isPermission},
+		{"mode 0775", dir(0o775), "new", isPermission},
+		{"mode 0757", dir(0o757), "there", isPermission},
+		{"another user's", ofTheirs, "there", isPermission},
+		{"a link of another user's", link, "vm", isPermission},
+		{"below a link of another user's", link, "vm/deeper", isPermission},
+		{"a link of another user's in a sticky directory", func(above, ours string) error {
+			return errors.Join(os.Chmod(above, 0o777|fs.ModeSticky), os.Symlink(ours, filepath.Join(above, "vm")), theirs(filepath.Join(above, "vm")))
+		}, "vm", isPermission},
+		{"root's link to a link of another user's", func(above, ours string) error {
+			user := filepath.Join(above, "there")
+			return errors.Join(os.Symlink(ours, filepath.Join(user, "link")), theirs(filepath.Join(user, "link")), theirs(user),
+				os.Symlink(filepath.Join(user, "link"), filepath.Join(above, "first")))
+		}, "first/vm", isPermission},
+		{"octets that JSON cannot hold", dir(0o755), "vm\xff", isField},
+		{"the directory for journals", dir(0o755), phase1.DefaultDir, isField},
+		{"in it", dir(0o755), filepath.Join(phase1.DefaultDir, "vm1"), isField},
+		{"in it, by a detour", dir(0o755), "/run/../run/guestwire.lock/vm1", isField},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			above, ours := filepath.Join(nstest.Dir(t), "above"), nstest.Dir(t)
+			if err := errors.Join(os.MkdirAll(filepath.Join(above, "there"), 0o755), c.lay(above, ours)); err != nil {
+				t.Fatal(err)
+			}
+			config := config(n, infra.Bridge{})
+			config.State = c.state
+			if !filepath.IsAbs(c.state) {
+				config.State = filepath.Join(above, c.state)
+			}
+			if c.is == nil {
+				setup(t, config)
+				teardown(t, n, config, before)
+				return
+			}
+			_, planned := phase1.Plan(t.Context(), config)
+			if err := setupAlone(t.Context(), config); !c.is(err) || !c.is(planned) {
+				t.Errorf("Setup: %v, Plan: %v; want a refusal", err, planned)
+			}
+			asFound(t, n, before)
+			empty(t, ours)
+			for _, made := range []string{"new", "vm\xff", "there/eth0.json"} {
+				if _, err := os.Lstat(filepath.Join(above, made)); err == nil {
+					t.Errorf("%s is made", made)
+				}
+			}
+			if strings.HasPrefix(c.name, "a link of another user's") {
+				if err := phase1.Forget(t.Context(), phase1.Gone{State: config.State, NIC: "eth0"}); !isPermission(err) {
+					t.Errorf("Forget: %v, want fs.ErrPermission", err)
+				}
+			}
+		})
+	}
+	// A link in the place of the directory for journals could have another mode changed.
 	above := nstest.Dir(t)
-	if err := os.Chown(above, nstest.LauncherUID, nstest.LauncherUID); err != nil {
+	if err := theirs(above); err != nil {
 		t.Fatal(err)
 	}
 	c := config(n, infra.Redirect{})
 	c.Dir = filepath.Join(above, "node")
 	if err := setupAlone(t.Context(), c); !errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), above) {
-		t.Errorf("%v, want fs.ErrPermission for %s", err, above)
+		t.Errorf("journals below another user's directory: %v, want fs.ErrPermission for %s", err, above)
 	}
 	empty(t, above)
-}
-
-// TestStateThroughLinks: a link of root's that leads to another user's link is refused: that user could lead it elsewhere.
-func TestStateThroughLinks(t *testing.T) {
-	t.Parallel()
-	nstest.NeedRoot(t, "the test needs two users")
-	n := nstest.NewNetwork(t)
-	dir := nstest.Dir(t)
-	user, link := filepath.Join(dir, "user"), filepath.Join(dir, "user", "link")
-	err := errors.Join(os.Mkdir(filepath.Join(dir, "real"), 0o755), os.Mkdir(user, 0o755), os.Symlink(filepath.Join(dir, "real"), link),
-		os.Symlink(link, filepath.Join(dir, "first")), os.Lchown(link, nstest.LauncherUID, nstest.LauncherUID), os.Chown(user, nstest.LauncherUID, nstest.LauncherUID))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, state := range []string{"first", "first/vm"} {
-		c := config(n, infra.Redirect{})
-		c.State = filepath.Join(dir, state)
-		if err := setupAlone(t.Context(), c); !errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), user) {
-			t.Errorf("%s: %v, want fs.ErrPermission for %s", state, err, user)
-			unwire(t, c)
-		}
-	}
-	empty(t, filepath.Join(dir, "real"))
 }

@@ -313,16 +313,23 @@ func TestForceTeardownDamaged(t *testing.T) {
 // ForceTeardown finishes the work, and the latter tells again what is lost.
 func TestForceTeardownInterrupted(t *testing.T) {
 	t.Parallel()
-	for _, again := range []bool{true, false} {
+	for _, end := range []string{"force", "Teardown", "force, with the State"} {
 		n := nstest.NewNetwork(t)
 		c := config(n, infra.Bridge{})
 		setup(t, c)
 		harmJournal(t, n, "cut in half")
 		n.Pod.IP("link del eth0")
 		n.Pod.IP("link add eth0 type bridge")
-		first, err := phase1.ForceTeardown(t.Context(), c)
+		interrupted := c
+		if end == "force, with the State" { // as the first call advises, which does not know the record's place
+			interrupted.State = ""
+		}
+		first, err := phase1.ForceTeardown(t.Context(), interrupted)
 		if err == nil || len(first) == 0 {
 			t.Fatalf("%q, %v: the name is taken, and something is lost", first, err)
+		}
+		if says := slices.ContainsFunc(first, func(l string) bool { return strings.HasPrefix(l, ofDirectory) }); says != (interrupted.State == "") {
+			t.Errorf("lost are %q", first)
 		}
 		if err := setupAlone(t.Context(), c); !errors.Is(err, infra.ErrWired) || !strings.Contains(err.Error(), "forced Teardown was interrupted") {
 			t.Errorf("Setup: %v", err)
@@ -333,12 +340,12 @@ func TestForceTeardownInterrupted(t *testing.T) {
 		n.Pod.IP("link del eth0")
 		var said []string
 		c.Progress = func(text string) { said = append(said, strings.TrimPrefix(text, "not known: ")) }
-		if again {
+		if end != "Teardown" {
 			said, err = phase1.ForceTeardown(t.Context(), c)
 		} else {
 			err = phase1.Teardown(t.Context(), c)
 		}
-		if err != nil || !slices.Equal(first, said) {
+		if err != nil || interrupted.State != "" && !slices.Equal(first, said) {
 			t.Errorf("%v, and lost are %q, want %q", err, said, first)
 		}
 		if err := nothingOfOurs(n); err != nil {
@@ -347,33 +354,9 @@ func TestForceTeardownInterrupted(t *testing.T) {
 		if out := n.Pod.IP("-d link show dev eth0"); !strings.Contains(out, "veth") {
 			t.Errorf("eth0 is not the NIC:\n%s", out)
 		}
+		filesAreGone(t, n)
 		wiredNothing(t, n, c)
 	}
-}
-
-// TestForceTeardownNamesState: a call without State is interrupted. The next one names the State, as the first one advises, and
-// the record is removed.
-func TestForceTeardownNamesState(t *testing.T) {
-	t.Parallel()
-	n := nstest.NewNetwork(t)
-	c := config(n, infra.Bridge{})
-	setup(t, c)
-	harmJournal(t, n, "removed")
-	n.Pod.IP("link del eth0")
-	n.Pod.IP("link add eth0 type bridge")
-	nameless := c
-	nameless.State = ""
-	if lost, err := phase1.ForceTeardown(t.Context(), nameless); err == nil || !slices.ContainsFunc(lost, func(l string) bool { return strings.HasPrefix(l, ofDirectory) }) {
-		t.Fatalf("%q, %v: the name is taken, and the record's place is not known", lost, err)
-	}
-	n.Pod.IP("link del eth0")
-	if _, err := phase1.ForceTeardown(t.Context(), c); err != nil {
-		t.Fatal(err)
-	}
-	if err := nothingOfOurs(n); err != nil {
-		t.Error(err)
-	}
-	filesAreGone(t, n)
 }
 
 // TestForceTeardownIPTables removes the rules of a masquerade by iptables, and leaves those of others.

@@ -68,25 +68,32 @@ func TestForgetSaysNothingFound(t *testing.T) {
 	}
 }
 
-// TestForgetWithoutDirectory: after a boot the node's directory is gone, and a State on disk still has the record.
-func TestForgetWithoutDirectory(t *testing.T) {
+// TestForgetWithoutJournal: a record whose journal is lost says of which namespace it is; so it does after a boot, when the node's
+// directory is gone, and a State on disk still has the record.
+func TestForgetWithoutJournal(t *testing.T) {
 	t.Parallel()
-	n := nstest.NewNetwork(t)
-	c := config(n, infra.Redirect{})
-	c.Dir = filepath.Join(nstest.Dir(t), "node")
-	setup(t, c)
-	if err := os.RemoveAll(c.Dir); err != nil {
-		t.Fatal(err)
+	for _, lost := range []string{"*", "."} {
+		n := nstest.NewNetwork(t)
+		c := config(n, infra.Redirect{})
+		c.Dir = filepath.Join(nstest.Dir(t), "node")
+		setup(t, c)
+		paths, err := filepath.Glob(filepath.Join(c.Dir, lost))
+		if err != nil || len(paths) != 1 {
+			t.Fatalf("%v, %v", paths, err)
+		}
+		if err := os.RemoveAll(filepath.Clean(paths[0])); err != nil {
+			t.Fatal(err)
+		}
+		g := phase1.Gone{State: n.State, NIC: "eth0", Dir: c.Dir}
+		if err := phase1.Forget(t.Context(), g); !errors.Is(err, phase1.ErrAlive) {
+			t.Errorf("of a namespace that lives: %v, want ErrAlive", err)
+		}
+		n.Pod.End()
+		if err := phase1.Forget(t.Context(), g); err != nil {
+			t.Error(err)
+		}
+		empty(t, n.State)
 	}
-	g := phase1.Gone{State: n.State, NIC: "eth0", Dir: c.Dir}
-	if err := phase1.Forget(t.Context(), g); !errors.Is(err, phase1.ErrAlive) {
-		t.Errorf("of a namespace that lives: %v, want ErrAlive", err)
-	}
-	n.Pod.End()
-	if err := phase1.Forget(t.Context(), g); err != nil {
-		t.Error(err)
-	}
-	empty(t, n.State)
 }
 
 // TestForgetThroughLink: a State that was removed with its parent is the same State by another path.
@@ -113,26 +120,6 @@ func TestForgetThroughLink(t *testing.T) {
 	}
 	if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the journal: %v, want none", err)
-	}
-}
-
-// TestStateOfOctets: a State whose path JSON cannot hold is refused, as Teardown could not find the record again.
-func TestStateOfOctets(t *testing.T) {
-	t.Parallel()
-	n := nstest.NewNetwork(t)
-	c := config(n, infra.Redirect{})
-	dir := nstest.Dir(t)
-	c.State = filepath.Join(dir, "vm\xff")
-	var bad *cache.FieldError
-	if err := setupAlone(t.Context(), c); !errors.As(err, &bad) || bad.Field != "state" {
-		t.Errorf("%v, want a FieldError for state", err)
-		unwire(t, c)
-		c.State = ""
-		unwire(t, c)
-	}
-	left, err := filepath.Glob(filepath.Join(dir, "*"))
-	if err != nil || len(left) > 0 {
-		t.Errorf("%v are left, %v", left, err)
 	}
 }
 

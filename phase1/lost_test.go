@@ -91,24 +91,6 @@ func TestTypedState(t *testing.T) {
 	})
 }
 
-// TestStateInDir refuses a State in the directory for journals.
-func TestStateInDir(t *testing.T) {
-	t.Parallel()
-	n := nstest.NewNetwork(t)
-	before := settled(t, n)
-	for _, state := range []string{phase1.DefaultDir, filepath.Join(phase1.DefaultDir, "vm1"), "/run/../run/guestwire.lock/vm1"} {
-		c := config(n, infra.Redirect{})
-		c.State = state
-		for verb, err := range map[string]error{"Setup": setupAlone(t.Context(), c), "Plan": second(phase1.Plan(t.Context(), c))} {
-			var bad *cache.FieldError
-			if !errors.As(err, &bad) || bad.Field != "state" {
-				t.Errorf("%s with the State %s: %v, want a FieldError", verb, state, err)
-			}
-		}
-	}
-	asFound(t, n, before)
-}
-
 // second is the error of a call that returns something besides.
 func second[T any](_ T, err error) error { return err }
 
@@ -227,26 +209,6 @@ func TestForget(t *testing.T) {
 			t.Errorf("%s has %v, want %s", path, left, want)
 		}
 	}
-}
-
-// TestForgetWithoutJournal: a record whose journal is lost says of which namespace it is.
-func TestForgetWithoutJournal(t *testing.T) {
-	t.Parallel()
-	n := nstest.NewNetwork(t)
-	setup(t, config(n, infra.Bridge{}))
-	path, _ := journal(t, n)
-	if err := os.RemoveAll(filepath.Dir(path)); err != nil {
-		t.Fatal(err)
-	}
-	g := phase1.Gone{State: n.State, NIC: "eth0"}
-	if err := phase1.Forget(t.Context(), g); !errors.Is(err, phase1.ErrAlive) {
-		t.Errorf("of a namespace that lives: %v, want ErrAlive", err)
-	}
-	n.Pod.End()
-	if err := phase1.Forget(t.Context(), g); err != nil {
-		t.Error(err)
-	}
-	empty(t, n.State)
 }
 
 // TestForgetRefuses a selection by which nothing can be found, and one that depends on the working directory.

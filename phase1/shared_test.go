@@ -2,7 +2,6 @@ package phase1_test
 
 import (
 	"errors"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -176,43 +175,6 @@ func TestLargeTable(t *testing.T) {
 	teardown(t, n, c, before)
 }
 
-// TestStatePath refuses paths that another user could lead elsewhere.
-func TestStatePath(t *testing.T) {
-	t.Parallel()
-	nstest.NeedRoot(t, "the test needs two users")
-	n := nstest.NewNetwork(t)
-	theirs, ours := filepath.Join(nstest.Dir(t), "theirs"), nstest.Dir(t)
-	err := errors.Join(os.Mkdir(theirs, 0o755), os.Symlink(ours, filepath.Join(theirs, "vm")), os.Mkdir(filepath.Join(theirs, "dir"), 0o755),
-		os.Chown(theirs, nstest.LauncherUID, 0), os.Lchown(filepath.Join(theirs, "vm"), nstest.LauncherUID, 0))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, state := range []string{filepath.Join(theirs, "vm"), filepath.Join(theirs, "dir"), filepath.Join(theirs, "vm", "deeper")} {
-		c := config(n, infra.Bridge{})
-		c.State = state
-		if _, err := phase1.Setup(t.Context(), c); !errors.Is(err, fs.ErrPermission) {
-			t.Errorf("%s: %v, want fs.ErrPermission", state, err)
-		}
-	}
-	// Below a sticky directory, such as /tmp, a link of another user's leads into a directory of root's.
-	sticky := filepath.Join(nstest.Dir(t), "sticky")
-	link := filepath.Join(sticky, "vm")
-	if err := errors.Join(os.Mkdir(sticky, 0o755), os.Chmod(sticky, 0o777|fs.ModeSticky), os.Symlink(ours, link), os.Lchown(link, nstest.LauncherUID, 0)); err != nil {
-		t.Fatal(err)
-	}
-	c := config(n, infra.Bridge{})
-	c.State = link
-	for verb, err := range map[string]error{
-		"Setup": setupAlone(t.Context(), c), "Plan": second(phase1.Plan(t.Context(), c)),
-		"Forget": phase1.Forget(t.Context(), phase1.Gone{State: link, NIC: "eth0"}),
-	} {
-		if !errors.Is(err, fs.ErrPermission) {
-			t.Errorf("%s by a link of another user's: %v, want fs.ErrPermission", verb, err)
-		}
-	}
-	empty(t, ours)
-}
-
 // TestLockIsOurs lets the launcher's user hold whatever it can open.
 func TestLockIsOurs(t *testing.T) {
 	t.Parallel()
@@ -234,37 +196,5 @@ func flock(t *testing.T, f *os.File) {
 	t.Helper()
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
 		t.Fatal(err)
-	}
-}
-
-// TestStateBelowShared: where other users may write to a directory above the state directory, they can put another one
-// in its place, unless the directory is sticky, such as /tmp.
-func TestStateBelowShared(t *testing.T) {
-	n := nstest.NewNetwork(t)
-	before := settled(t, n)
-	for _, c := range []struct {
-		mode    fs.FileMode
-		refused bool
-	}{
-		{0o755, false}, {0o777, true}, {0o775, true}, {0o757, true}, {0o777 | fs.ModeSticky, false},
-	} {
-		above := filepath.Join(nstest.Dir(t), "above")
-		if err := errors.Join(os.Mkdir(above, 0o755), os.Chmod(above, c.mode), os.Mkdir(filepath.Join(above, "there"), 0o755)); err != nil {
-			t.Fatal(err)
-		}
-		for _, name := range []string{"new", "there"} {
-			config := config(n, infra.Bridge{})
-			config.State = filepath.Join(above, name)
-			_, err := phase1.Setup(t.Context(), config)
-			if c.refused != errors.Is(err, fs.ErrPermission) || !c.refused && err != nil {
-				t.Errorf("%s below a directory of mode %v: %v, want it refused: %t", name, c.mode, err, c.refused)
-			}
-			if left, err := os.ReadDir(config.State); c.refused && (err == nil && len(left) > 0 || name == "new" && err == nil) {
-				t.Errorf("%s below a directory of mode %v was made or written to: %v", name, c.mode, left)
-			}
-			if !c.refused {
-				teardown(t, n, config, before)
-			}
-		}
 	}
 }
