@@ -2,17 +2,12 @@ package phase1_test
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
-	"io"
-	"net"
 	"net/netip"
 	"slices"
 	"strings"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
@@ -112,23 +107,41 @@ func TestSegments(t *testing.T) {
 			most := lowered - 40 - 20*i
 			outer := []netip.Addr{nstest.Pod4, nstest.Pod6}[i]
 			for _, way := range []struct {
-				name     string
-				from, to *nstest.Namespace
-				listen   netip.Addr
-				dial     netip.Addr
-			}{{"from the guest", guest, n.World, beyond, beyond}, {"to the guest", n.World, guest, addresses[i], outer}} {
-				sizes, err := transfer(t, way.from, way.to, netip.AddrPortFrom(way.listen, 8000), netip.AddrPortFrom(way.dial, 8000), 1<<20)
+				from, to     *nstest.Namespace
+				listen, dial netip.AddrPort
+			}{
+				{guest, n.World, netip.AddrPortFrom(beyond, 9000), netip.AddrPortFrom(beyond, 9000)},
+				{n.World, guest, netip.AddrPortFrom(addresses[i], 8000), netip.AddrPortFrom(outer, 8000)},
+			} {
+				way.to.Serve("far", "tcp", way.listen)
+				q, err := way.from.Question("tcp", netip.Addr{}, way.dial, 0)
 				if err != nil {
-					t.Errorf("IPv%d %s: %v", 4+2*i, way.name, err)
+					t.Fatal(err)
 				}
-				for _, size := range sizes {
-					if size > most {
-						t.Errorf("IPv%d %s: segments of %d octets, want at most %d", 4+2*i, way.name, size, most)
+				if _, err := q.Answer(patience); err != nil {
+					t.Fatalf("to %v: %v", way.dial, err)
+				}
+				if err := q.Echo(1<<20, time.Minute); err != nil {
+					t.Errorf("to %v: %v", way.dial, err)
+				}
+				for _, end := range []*nstest.Namespace{way.from, way.to} {
+					if size, out := segmentSize(end, way.dial); size == 0 || size > most {
+						t.Errorf("to %v: segments of %d octets, want at most %d:\n%s", way.dial, size, most, out)
 					}
 				}
+				q.Close()
 			}
 		}
 	})
+}
+
+// segmentSize is how large a segment is that the namespace sends by its connection with the family and port of an address.
+func segmentSize(n *nstest.Namespace, to netip.AddrPort) (size int, out string) {
+	family := map[bool]string{true: "-4", false: "-6"}[to.Addr().Is4()]
+	out = n.Exec("ss", family, "-Htin", "state", "established", fmt.Sprintf("( sport = :%d or dport = :%[1]d )", to.Port()))
+	_, after, _ := strings.Cut(out, " mss:")
+	fmt.Sscan(after, &size)
+	return size, out
 }
 
 // recordsGuest puts a namespace with the record's addresses in the guest's place, with the MTU.
@@ -154,55 +167,4 @@ func kernelGuest(t *testing.T, n nstest.Network, r cache.Record, mtu int) (*nste
 	n.Serve(t, nstest.LauncherUID)
 	guest.Settle("eth0")
 	return guest, [2]netip.Addr{r.IPv4.Address.Addr(), r.IPv6.Address}
-}
-
-// transfer sends so many octets by a connection and back, and returns the segment sizes of both ends.
-func transfer(t *testing.T, from, to *nstest.Namespace, at, way netip.AddrPort, octets int64) (sizes []int, err error) {
-	l := listen(t, to, at)
-	failed := make(chan error, 1)
-	far := make(chan int, 1)
-	go func() {
-		conn, err := l.Accept()
-		if err == nil {
-			defer conn.Close()
-			err = conn.SetDeadline(time.Now().Add(time.Minute))
-		}
-		if err == nil {
-			_, err = io.Copy(conn, io.LimitReader(conn, octets))
-		}
-		size := 0
-		if err == nil {
-			size, err = segment(conn)
-		}
-		far <- size
-		failed <- err
-	}()
-	conn := dial(t, from, "tcp", way)
-	if err := conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
-		return nil, err
-	}
-	sent := make(chan error, 1)
-	go func() {
-		_, err := io.Copy(conn, io.LimitReader(strings.NewReader(strings.Repeat("guestwire ", int(octets/10)+1)), octets))
-		sent <- err
-	}()
-	back, err := io.Copy(io.Discard, io.LimitReader(conn, octets))
-	near, sizeErr := segment(conn)
-	if back < octets && err == nil {
-		err = fmt.Errorf("%d of %d octets came back", back, octets)
-	}
-	if err != nil {
-		conn.Close()
-	}
-	return []int{near, <-far}, errors.Join(err, sizeErr, <-sent, <-failed)
-}
-
-// segment is the largest segment that the connection sends.
-func segment(c net.Conn) (size int, err error) {
-	raw, err := c.(*net.TCPConn).SyscallConn()
-	if err != nil {
-		return 0, err
-	}
-	controlled := raw.Control(func(fd uintptr) { size, err = unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_MAXSEG) })
-	return size, errors.Join(controlled, err)
 }
