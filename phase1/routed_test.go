@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -15,7 +14,6 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
-	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 	"github.com/guestwire/guestwire/phase1"
 )
@@ -184,80 +182,6 @@ func TestRoutedFamilies(t *testing.T) {
 			teardown(t, s.Network, c, before)
 		})
 	}
-}
-
-// TestRoutedTun has a NIC without Ethernet, whose other side is this process.
-func TestRoutedTun(t *testing.T) {
-	t.Parallel()
-	s := newScene(t)
-	s.Pod.IP("link del eth0")
-	s.Pod.IP("tuntap add eth0 mode tun")
-	s.World.IP("tuntap add pod mode tun")
-	open := func(ns *nstest.Namespace, name string) *os.File {
-		var f *os.File
-		err := netns.Do(ns.File, func() error {
-			fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
-			if err != nil {
-				return err
-			}
-			ifr, err := unix.NewIfreq(name)
-			if err != nil {
-				return err
-			}
-			ifr.SetUint16(unix.IFF_TUN | unix.IFF_NO_PI)
-			if err := unix.IoctlIfreq(fd, unix.TUNSETIFF, ifr); err != nil {
-				return err
-			}
-			f = os.NewFile(uintptr(fd), name)
-			return nil
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return f
-	}
-	near, far := open(s.Pod, "eth0"), open(s.World, "pod")
-	done := make(chan struct{}, 2)
-	forward := func(from, to *os.File) {
-		buffer := make([]byte, 1<<16)
-		for {
-			n, err := from.Read(buffer)
-			if err != nil {
-				break
-			}
-			if _, err := to.Write(buffer[:n]); err != nil && !errors.Is(err, unix.EIO) {
-				break
-			}
-		}
-		done <- struct{}{}
-	}
-	go forward(near, far)
-	go forward(far, near)
-	t.Cleanup(func() {
-		near.Close()
-		far.Close()
-		<-done
-		<-done
-	})
-	for _, line := range []string{
-		"link set eth0 mtu 1420 up", "addr add 10.244.1.7/24 dev eth0", "addr add fd00:244:1::7/64 dev eth0 nodad", "route add default dev eth0", "-6 route add default dev eth0",
-	} {
-		s.Pod.IP(line)
-	}
-	for _, line := range []string{"link set pod mtu 1420 up", "addr add 10.244.1.1/24 dev pod", "addr add fd00:244:1::1/64 dev pod nodad"} {
-		s.World.IP(line)
-	}
-	before := settled(t, s.Network)
-	c := config(s.Network, infra.Routed{})
-	setup(t, c)
-	s.routedGuest(t, record(t, s.Network))
-	s.ask(t, []exchange{
-		{from: "world", to: "pod:8000", want: "guest:8000 sees gateway"},
-		{from: "guest", to: "beyond:8001", want: "world:8001 sees pod"},
-		{from: "pod", to: "gateway:8002", want: "world:8002 sees pod"},
-	})
-	c.CutOff = true
-	teardown(t, s.Network, c, before)
 }
 
 // TestRoutedInvalid: connection tracking does not know a segment of the namespace's own connection. The guest does not hear
