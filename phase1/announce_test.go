@@ -9,7 +9,6 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
-	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/test/frames"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
@@ -77,29 +76,6 @@ func TestResponderAsGuest(t *testing.T) {
 		guestIsItself(t, w)
 		check(t, c)
 	})
-}
-
-// TestResponderAsGuestOff: without the guest filter what is hostile leaves by the responder's tap, too, so
-// TestResponderAsGuest would see it.
-func TestResponderAsGuestOff(t *testing.T) {
-	t.Parallel()
-	for _, b := range []infra.Binding{infra.Bridge{}, infra.Redirect{}} {
-		t.Run(b.Kind(), func(t *testing.T) {
-			n := nstest.NewNetwork(t)
-			c := config(n, b)
-			c.Guard.Off = true
-			setup(t, c)
-			w := attach(t, n, true, true)
-			guest := w.port // the guest's tap has a carrier as long as it is open
-			w.unguarded, w.port = true, openPort(t, n, "eth0-dhcp")
-			defer func() { w.port = guest }()
-			w.send()
-			spoofed := slices.DeleteFunc(frames.Hostile(w.link), func(k frames.Kind) bool { return k.Reason != firewall.ARPSpoof })
-			if leaked := w.hostile(spoofed); len(leaked) == 0 || len(leaked) < len(spoofed)*9/10 {
-				t.Errorf("%d of %d kinds left: %q", len(leaked), len(spoofed), leaked)
-			}
-		})
-	}
 }
 
 // TestResponderAsksForGuest: the guest hears the answer to what the responder asks in the guest's name.

@@ -20,6 +20,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/test/frames"
@@ -496,7 +497,8 @@ func (w *wire) settledState() string {
 }
 
 // TestGuardOff: without the filter what is hostile comes out, and the other tests would see it. The kernel's
-// bridge keeps some of it (frames of no station, to bridges, larger than the MTU), and the responder.
+// bridge keeps some of it (frames of no station, to bridges, larger than the MTU), and the responder. What a guest that is the pod
+// cannot send leaves by the responder's tap as well, so TestResponderAsGuest would see it.
 func TestGuardOff(t *testing.T) {
 	t.Parallel()
 	eachBinding(t, func(t *testing.T, b infra.Binding) {
@@ -515,6 +517,17 @@ func TestGuardOff(t *testing.T) {
 		}
 		if len(leaked) < least {
 			t.Errorf("%d of %d hostile kinds leak, want %d", len(leaked), len(all), least)
+		}
+		if w.masquerade {
+			return
+		}
+		guest := w.port // the guest's tap has a carrier as long as it is open
+		w.port = openPort(t, n, "eth0-dhcp")
+		defer func() { w.port = guest }()
+		w.send()
+		spoofed := slices.DeleteFunc(all, func(k frames.Kind) bool { return k.Reason != firewall.ARPSpoof })
+		if leaked := w.hostile(spoofed); len(leaked) == 0 || len(leaked) < len(spoofed)*9/10 {
+			t.Errorf("by the responder's tap %d of %d kinds left: %q", len(leaked), len(spoofed), leaked)
 		}
 	})
 }
