@@ -1,7 +1,6 @@
 package phase1_test
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -13,8 +12,11 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/test/frames"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 	"github.com/guestwire/guestwire/phase1"
 )
@@ -705,34 +707,15 @@ func TestMaxConnectionsToNamespace(t *testing.T) {
 			setup(t, c)
 			w := attach(t, n, true, true)
 			for id := range uint16(300) {
-				ip := []byte{0x45, 0, 0, 28, 0, 0, 0, 0, 64, 1, 0, 0, 10, 0, 2, 2, 10, 0, 2, 1}
-				binary.BigEndian.PutUint16(ip[10:], checksum(ip))
 				echo := []byte{8, 0, 0, 0, byte(id >> 8), byte(id), 0, 0}
-				binary.BigEndian.PutUint16(echo[2:], checksum(echo))
-				if _, err := w.port.Write(slices.Concat(w.link.Gateway[:], w.link.MAC[:], []byte{8, 0}, ip, echo)); err != nil {
-					t.Fatal(err)
-				}
+				w.write(w.link.Packet(unix.IPPROTO_ICMP, w.link.IPv4, w.link.Gateway4, echo))
 			}
 			// The kernel has dealt with a frame when the write returns.
-			var count int
-			fmt.Sscan(n.Pod.Exec("cat", "/proc/sys/net/netfilter/nf_conntrack_count"), &count)
-			if count < most || count > 2*most {
+			if count := tracked(t, n.Pod); count < most || count > 2*most {
 				t.Errorf("there are %d connections, want the guest's %d and hardly any else", count, most)
 			}
 		})
 	}
-}
-
-// checksum is RFC 1071's.
-func checksum(b []byte) uint16 {
-	var sum uint32
-	for i := 0; i+1 < len(b); i += 2 {
-		sum += uint32(binary.BigEndian.Uint16(b[i:]))
-	}
-	for sum > 0xffff {
-		sum = sum>>16 + sum&0xffff
-	}
-	return ^uint16(sum)
 }
 
 // far adds a host behind the world, on a link that takes less than the pod's.
@@ -830,9 +813,11 @@ func TestLearnedRoute(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	s.Pod.IP("-6 route del default")
+	router := frames.Link{MAC: gatewayMAC, Gateway: newGatewayMAC, IPv6: nstest.Pod6, IPv4: nstest.Pod4, Gateway4: nstest.Gateway4, Gateway6: nstest.Gateway6, Far4: nstest.Beyond4, Far6: nstest.Beyond6}
+	advertisement, route := kind(frames.Outer(router), "router advertisement")[0], "via "+newGatewayMAC.LinkLocal().String()+" dev eth0 proto ra"
 	learned := func() error {
-		s.World.Send(t, "pod", advertisement([]byte{2, 0, 0, 0, 0x0b, 0xad}))
-		if out := s.Pod.IP("-6 route show default"); !strings.Contains(out, "via fe80::bad dev eth0 proto ra") {
+		s.World.Send(t, "pod", advertisement)
+		if out := s.Pod.IP("-6 route show default"); !strings.Contains(out, route) {
 			return errors.New("the namespace has not learned the route: " + out)
 		}
 		return nil
@@ -840,7 +825,7 @@ func TestLearnedRoute(t *testing.T) {
 	nstest.Eventually(t, learned)
 	c := config(s.Network, infra.Masquerade{})
 	setup(t, c)
-	if out := s.Pod.IP("-6 route show default"); !strings.Contains(out, "via fe80::bad dev eth0 proto ra") {
+	if out := s.Pod.IP("-6 route show default"); !strings.Contains(out, route) {
 		t.Errorf("Setup lost the default route:\n%s", out)
 	}
 	s.Pod.IP("-6 route del default")

@@ -114,32 +114,6 @@ func TestStandingWiring(t *testing.T) {
 	})
 }
 
-// advertisement is one of a router at fe80::bad, with a prefix.
-func advertisement(mac []byte) []byte {
-	message := []byte{
-		134, 0, 0, 0, 64, 0, 0x07, 0x08, 0, 0, 0, 0, 0, 0, 0, 0,
-		3, 4, 64, 0xc0, 0, 0, 0x0e, 0x10, 0, 0, 0x0e, 0x10, 0, 0, 0, 0,
-		0x20, 0x01, 0x0d, 0xb8, 0x0b, 0xad, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
-	}
-	source := []byte{0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x0b, 0xad}
-	all := []byte{0xff, 0x02, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1}
-	var sum uint32
-	for _, part := range [][]byte{source, all, {0, 0, 0, byte(len(message)), 0, 0, 0, 58}, message} {
-		for i := 0; i < len(part); i += 2 {
-			sum += uint32(part[i])<<8 | uint32(part[i+1])
-		}
-	}
-	for sum > 0xffff {
-		sum = sum>>16 + sum&0xffff
-	}
-	message[2], message[3] = byte(^sum>>8), byte(^sum)
-
-	frame := append([]byte{0x33, 0x33, 0, 0, 0, 1}, mac...)
-	frame = append(frame, 0x86, 0xdd, 0x60, 0, 0, 0, 0, byte(len(message)), 58, 255)
-	frame = append(append(frame, source...), all...)
-	return append(frame, message...)
-}
-
 // TestRefused are routes that the bridge binding could not give back.
 func TestRefused(t *testing.T) {
 	t.Parallel()
