@@ -14,7 +14,6 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
-	"github.com/guestwire/guestwire/internal/test/guest"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 	"github.com/guestwire/guestwire/phase1"
 )
@@ -35,14 +34,7 @@ func TestGateway(t *testing.T) {
 			c := config(n, b)
 			setup(t, c)
 			check(t, c)
-			n.Serve(t, nstest.LauncherUID)
-			g := boot(t, n, record(t, n))
-			if _, err := g.Configure(t.Context(), guest.Families{IPv6: true}); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := g.Ping(t.Context(), nstest.Beyond6); err != nil {
-				t.Fatal(err)
-			}
+			g, _ := online(t, n, nstest.Beyond6)
 
 			n.World.IP("link set pod address " + newGatewayMAC.String())
 			short, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
@@ -134,16 +126,7 @@ func TestGateway4(t *testing.T) {
 			setup(t, c)
 			check(t, c)
 			want(newGatewayMAC)
-			n.Serve(t, nstest.LauncherUID)
-			g := boot(t, n, record(t, n))
-			if _, err := g.Configure(t.Context(), guest.Families{IPv4: true}); err != nil {
-				t.Fatal(err)
-			}
-			for _, to := range []netip.Addr{gateway, nstest.Beyond4} {
-				if _, err := g.Ping(t.Context(), to); err != nil {
-					t.Errorf("%v: %v", to, err)
-				}
-			}
+			g, _ := online(t, n, gateway, nstest.Beyond4)
 			end(t, g)
 			teardown(t, n, c, before)
 		})

@@ -3,7 +3,6 @@ package phase1_test
 import (
 	"errors"
 	"fmt"
-	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,7 +16,6 @@ import (
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/netns"
-	"github.com/guestwire/guestwire/internal/test/guest"
 	"github.com/guestwire/guestwire/internal/test/lab"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 	"github.com/guestwire/guestwire/phase1"
@@ -153,14 +151,7 @@ func TestInside(t *testing.T) {
 				}
 				launcher := n.Pod.StartCommand(n.launcher(t, 107, "serve", "-state", n.State))
 				g := boot(t, n.Network, record(t, n.Network))
-				if _, err := g.Configure(t.Context(), guest.Families{IPv4: true, IPv6: true}); err != nil {
-					t.Fatalf("%v\n%s", err, launcher.Output.String())
-				}
-				for _, beyond := range []netip.Addr{nstest.Beyond4, nstest.Beyond6} {
-					if _, err := g.Ping(t.Context(), beyond); err != nil {
-						t.Errorf("guest to %v: %v", beyond, err)
-					}
-				}
+				reaches(t, g, launcher, nstest.Beyond4, nstest.Beyond6)
 				launcher.Stop(t)
 
 				n.end()
@@ -244,11 +235,7 @@ func TestInsideOwn(t *testing.T) {
 	if err != nil || report.OnNode != nstest.Owner() {
 		t.Errorf("%+v, %v; want OnNode %+v", report, err, nstest.Owner())
 	}
-	n.Serve(t, nstest.LauncherUID)
-	g := boot(t, n, record(t, n))
-	if _, err := g.Configure(t.Context(), guest.Families{IPv4: true}); err != nil {
-		t.Error(err)
-	}
+	g, _ := online(t, n, nstest.Beyond4)
 	end(t, g)
 	teardown(t, n, c, before)
 }

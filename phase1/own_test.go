@@ -3,7 +3,6 @@ package phase1_test
 import (
 	"errors"
 	"fmt"
-	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,7 +14,6 @@ import (
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/netns"
-	"github.com/guestwire/guestwire/internal/test/guest"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 	"github.com/guestwire/guestwire/phase1"
 )
@@ -116,16 +114,7 @@ func TestOwnNamespace(t *testing.T) {
 		if err != nil || strings.Count(string(metrics), "\nguestwire_differences{") != 1 {
 			t.Errorf("%v, the metrics are %s", err, metrics)
 		}
-		launcher := n.Serve(t, nstest.LauncherUID)
-		g := boot(t, n, record(t, n))
-		if _, err := g.Configure(t.Context(), guest.Families{IPv4: true, IPv6: true}); err != nil {
-			t.Fatalf("%v\n%s", err, launcher.Output.String())
-		}
-		for _, gateway := range []netip.Addr{nstest.Gateway4, nstest.Gateway6} {
-			if _, err := g.Ping(t.Context(), gateway); err != nil {
-				t.Errorf("guest to %v: %v", gateway, err)
-			}
-		}
+		online(t, n, nstest.Gateway4, nstest.Gateway6)
 		n.Pod.IP("link del eth0-tap")
 		if out, err := c.agent(t, "check", "-own"); err == nil || !strings.Contains(out, "eth0-tap") {
 			t.Errorf("without its tap: %v, %s", err, out)
@@ -216,16 +205,7 @@ func TestReadOnlySysctls(t *testing.T) {
 	t.Parallel()
 	serve := func(t *testing.T, n nstest.Network) {
 		t.Helper()
-		launcher := n.Serve(t, nstest.LauncherUID)
-		g := boot(t, n, record(t, n))
-		if _, err := g.Configure(t.Context(), guest.Families{IPv4: true, IPv6: true}); err != nil {
-			t.Fatalf("%v\n%s", err, launcher.Output.String())
-		}
-		for _, beyond := range []netip.Addr{nstest.Beyond4, nstest.Beyond6} {
-			if _, err := g.Ping(t.Context(), beyond); err != nil {
-				t.Errorf("guest to %v: %v", beyond, err)
-			}
-		}
+		g, launcher := online(t, n, nstest.Beyond4, nstest.Beyond6)
 		launcher.Stop(t)
 		end(t, g)
 	}

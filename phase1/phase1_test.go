@@ -276,6 +276,34 @@ func record(t *testing.T, n nstest.Network) cache.Record {
 	return recordOf(t, n.State, "eth0")
 }
 
+// online boots a guest beside a launcher, and wants it to reach the addresses.
+func online(t *testing.T, n nstest.Network, addresses ...netip.Addr) (*guest.Guest, *nstest.Process) {
+	t.Helper()
+	launcher := n.Serve(t, nstest.LauncherUID)
+	g := boot(t, n, record(t, n))
+	reaches(t, g, launcher, addresses...)
+	return g, launcher
+}
+
+// reaches wants the guest to get addresses of the families, and to reach the addresses.
+func reaches(t *testing.T, g *guest.Guest, launcher *nstest.Process, addresses ...netip.Addr) {
+	t.Helper()
+	var f guest.Families
+	for _, a := range addresses {
+		f.IPv4, f.IPv6 = f.IPv4 || a.Is4(), f.IPv6 || a.Is6()
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if _, err := g.Configure(ctx, f); err != nil {
+		t.Fatalf("%v\n%s", err, launcher.Output.String())
+	}
+	for _, a := range addresses {
+		if _, err := g.Ping(ctx, a); err != nil {
+			t.Errorf("guest to %v: %v", a, err)
+		}
+	}
+}
+
 // recordOf is the record of any NIC.
 func recordOf(t *testing.T, state, nic string) cache.Record {
 	t.Helper()
@@ -665,17 +693,7 @@ func TestShapes(t *testing.T) {
 				if (r.IPv4 != nil) != (family == "-4") || (r.IPv6 != nil) != (family == "-6") {
 					t.Errorf("record has IPv4 %v and IPv6 %v", r.IPv4, r.IPv6)
 				}
-				launcher := n.Serve(t, nstest.LauncherUID)
-				g := boot(t, n, r)
-				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-				defer cancel()
-				if _, err := g.Configure(ctx, guest.Families{IPv4: family == "-4", IPv6: family == "-6"}); err != nil {
-					t.Fatal(err)
-				}
-				beyond := map[string]netip.Addr{"-4": nstest.Beyond4, "-6": nstest.Beyond6}[family]
-				if _, err := g.Ping(ctx, beyond); err != nil {
-					t.Errorf("guest to %v: %v", beyond, err)
-				}
+				g, launcher := online(t, n, map[string]netip.Addr{"-4": nstest.Beyond4, "-6": nstest.Beyond6}[family])
 				launcher.Stop(t)
 				end(t, g)
 				teardown(t, n, c, before)
