@@ -96,15 +96,3 @@ func TestDiscardDevice(t *testing.T) {
 		teardown(t, n, c, before)
 	})
 }
-
-// TestDiscardWithoutNIC: the NIC may have gone before the namespace.
-func TestDiscardWithoutNIC(t *testing.T) {
-	t.Parallel()
-	n := nstest.NewNetwork(t)
-	c := config(n, infra.Redirect{})
-	setup(t, c)
-	n.World.IP("link del pod")
-	c.Discard = true
-	unwire(t, c)
-	filesAreGone(t, n)
-}

@@ -187,25 +187,3 @@ func TestMACOfKinds(t *testing.T) {
 func try(ns *nstest.Namespace, line string) error {
 	return run("ip", append([]string{"-n", ns.Name}, strings.Fields(line)...)...)
 }
-
-// TestAutoMAC: what Auto became with a MAC is repaired by the same Auto, and by one without a MAC; one with another MAC is
-// another guest.
-func TestAutoMAC(t *testing.T) {
-	t.Parallel()
-	n := nstest.NewNetwork(t)
-	before := settled(t, n)
-	with := func(m cache.MAC) phase1.Config { return config(n, infra.Auto{MAC: m}) }
-	setup(t, with(movedMAC))
-	if r := record(t, n); r.Binding != cache.BindingBridge || r.MAC != movedMAC {
-		t.Errorf("auto became %s with %v", r.Binding, r.MAC)
-	}
-	setup(t, with(movedMAC))
-	setup(t, with(cache.MAC{}))
-	if r := record(t, n); r.MAC != movedMAC {
-		t.Errorf("the guest's MAC is %v", r.MAC)
-	}
-	if err := setupAlone(t.Context(), with(cache.MAC{2, 0, 0, 0, 0, 0x71})); !errors.Is(err, infra.ErrWired) {
-		t.Errorf("another MAC: %v, want ErrWired", err)
-	}
-	teardown(t, n, with(movedMAC), before)
-}

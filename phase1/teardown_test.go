@@ -41,6 +41,14 @@ func TestTeardownWithoutNIC(t *testing.T) {
 			t.Error(err)
 		}
 		unwire(t, c) // the second time
+
+		n = nstest.NewNetwork(t) // where the namespace goes as well, that is no error
+		c = config(n, b)
+		setup(t, c)
+		n.World.IP("link del pod")
+		c.Discard = true
+		unwire(t, c)
+		filesAreGone(t, n)
 	})
 }
 
