@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -288,8 +289,8 @@ func TestTeardownWithStateReplaced(t *testing.T) {
 	}
 }
 
-// TestStatePath: a directory in whose place another user could put one is refused before anything is made there, and so is a
-// path that cannot be written into a journal, or leads among the journals. What root alone can change, and what is sticky, such
+// TestStatePath: a directory in whose place another user could put one is refused before anything is made there, and so is one
+// that the owner cannot reach, and a path that cannot be written into a journal, or leads among the journals. What root alone can change, and what is sticky, such
 // as /tmp, is accepted.
 func TestStatePath(t *testing.T) {
 	t.Parallel()
@@ -314,6 +315,9 @@ func TestStatePath(t *testing.T) {
 		is    func(error) bool
 	}{
 		{"mode 0755", dir(0o755), "new", nil},
+		{"mode 0711", dir(0o711), "new", nil},
+		{"the owner cannot enter", dir(0o700), "new", isPermission},
+		{"the owner's group cannot enter", dir(0o750), "there", isPermission},
 		{"mode 0755, there", dir(0o755), "there", nil},
 		{"sticky", dir(0o777 | fs.ModeSticky), "new", nil},
 		{"sticky, there", dir(0o777 | fs.ModeSticky), "there", nil},
@@ -349,12 +353,20 @@ func TestStatePath(t *testing.T) {
 			}
 			if c.is == nil {
 				setup(t, config)
+				cat := exec.Command("cat", filepath.Join(config.State, "eth0.json"))
+				cat.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: config.Owner.UID, Gid: config.Owner.GID}}
+				if out, err := cat.CombinedOutput(); err != nil {
+					t.Errorf("the owner cannot read the record: %v %s", err, out)
+				}
 				teardown(t, n, config, before)
 				return
 			}
 			_, planned := phase1.Plan(t.Context(), config)
-			if err := setupAlone(t.Context(), config); !c.is(err) || !c.is(planned) {
+			asksOwner := strings.HasPrefix(c.name, "the owner") // which Plan does not, if the directory is to be made
+			if err := setupAlone(t.Context(), config); !c.is(err) || !asksOwner && !c.is(planned) {
 				t.Errorf("Setup: %v, Plan: %v; want a refusal", err, planned)
+			} else if isPermission(err) && !strings.Contains(err.Error(), above) {
+				t.Errorf("%v does not name %s", err, above)
 			}
 			asFound(t, n, before)
 			empty(t, ours)

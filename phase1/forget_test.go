@@ -43,13 +43,21 @@ func TestForgetInOtherPIDNamespace(t *testing.T) {
 	untouched(t, c, path, text)
 }
 
-// TestForgetSaysNothingFound: a typed name is an error, and a selection that fits no wiring is told.
+// TestForgetSaysNothingFound: a typed name is an error, as is a selection by which nothing can be found, or one that depends on
+// the working directory. A selection that fits no wiring is told.
 func TestForgetSaysNothingFound(t *testing.T) {
 	dir := filepath.Join(nstest.Dir(t), "node")
-	for _, name := range []string{"/run/netns/pod", "pod", "4026532281"} {
+	for _, c := range []struct {
+		field string
+		gone  phase1.Gone
+	}{
+		{"namespace", phase1.Gone{Namespace: "/run/netns/pod", Dir: dir}}, {"namespace", phase1.Gone{Namespace: "pod", Dir: dir}},
+		{"namespace", phase1.Gone{Namespace: "4026532281", Dir: dir}},
+		{"nic", phase1.Gone{NIC: "eth0"}}, {"state", phase1.Gone{State: "vm1", NIC: "eth0"}}, {"dir", phase1.Gone{Dir: "journals"}},
+	} {
 		var bad *cache.FieldError
-		if err := phase1.Forget(t.Context(), phase1.Gone{Namespace: name, Dir: dir}); !errors.As(err, &bad) || bad.Field != "namespace" {
-			t.Errorf("%s: %v, want a FieldError for namespace", name, err)
+		if err := phase1.Forget(t.Context(), c.gone); !errors.As(err, &bad) || bad.Field != c.field {
+			t.Errorf("%+v: %v, want a FieldError for %s", c.gone, err, c.field)
 		}
 	}
 	for _, there := range []bool{false, true} {

@@ -1,14 +1,12 @@
 package phase1_test
 
 import (
-	"context"
 	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/guestwire/guestwire/cache"
@@ -211,16 +209,6 @@ func TestForget(t *testing.T) {
 	}
 }
 
-// TestForgetRefuses a selection by which nothing can be found, and one that depends on the working directory.
-func TestForgetRefuses(t *testing.T) {
-	for field, g := range map[string]phase1.Gone{"nic": {NIC: "eth0"}, "state": {State: "vm1", NIC: "eth0"}, "dir": {Dir: "journals"}} {
-		var bad *cache.FieldError
-		if err := phase1.Forget(context.Background(), g); !errors.As(err, &bad) || bad.Field != field {
-			t.Errorf("%+v: %v, want a FieldError for %s", g, err, field)
-		}
-	}
-}
-
 // TestUnreadableNeighbour: a journal that cannot be read stops no other NIC of the namespace.
 func TestUnreadableNeighbour(t *testing.T) {
 	t.Parallel()
@@ -245,38 +233,4 @@ func TestUnreadableNeighbour(t *testing.T) {
 	}
 	writeFile(t, path, text)
 	teardown(t, n, first, before)
-}
-
-// TestUnreachableRecord: an owner who could not read the record is refused before anything has changed.
-func TestUnreachableRecord(t *testing.T) {
-	t.Parallel()
-	nstest.NeedRoot(t, "the test needs two users")
-	n := nstest.NewNetwork(t)
-	before := settled(t, n)
-	for mode, fine := range map[os.FileMode]bool{0o700: false, 0o750: false, 0o711: true, 0o755: true} {
-		above := filepath.Join(nstest.Dir(t), "above")
-		if err := errors.Join(os.Mkdir(above, 0o755), os.Chmod(above, mode)); err != nil {
-			t.Fatal(err)
-		}
-		c := config(n, infra.Bridge{})
-		c.State = filepath.Join(above, "vm")
-		err := setupAlone(t.Context(), c)
-		if fine {
-			if err != nil {
-				t.Errorf("below a directory of mode %v: %v", mode, err)
-			}
-			cat := exec.Command("cat", filepath.Join(c.State, "eth0.json"))
-			cat.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: c.Owner.UID, Gid: c.Owner.GID}}
-			if out, err := cat.CombinedOutput(); err != nil {
-				t.Errorf("mode %v: the owner cannot read the record: %v %s", mode, err, out)
-			}
-			unwire(t, c)
-			continue
-		}
-		if !errors.Is(err, os.ErrPermission) || !strings.Contains(err.Error(), above) {
-			t.Errorf("below a directory of mode %v: %v, want fs.ErrPermission and %s", mode, err, above)
-		}
-		asFound(t, n, before)
-		empty(t, above)
-	}
 }
