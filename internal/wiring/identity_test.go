@@ -82,3 +82,67 @@ func TestBusyNIC(t *testing.T) {
 		t.Errorf("given back as %+v, want it up, with %v", l, podMAC)
 	}
 }
+
+// TestSameRecordElsewhere: the record depends on the configuration, and not on the MAC of the NIC. Without a MAC and an
+// identity, it does.
+func TestSameRecordElsewhere(t *testing.T) {
+	named := func(guest string, b infra.Binding) infra.Spec {
+		return infra.Spec{NIC: "eth0", Binding: b, Guest: guest, Owner: launcher}
+	}
+	for name, c := range map[string]struct {
+		spec infra.Spec
+		same bool
+	}{
+		"bridge":                 {named("", infra.Bridge{}), false},
+		"bridge, guest":          {named("vm1", infra.Bridge{}), false},
+		"bridge, MAC":            {named("", infra.Bridge{MAC: mac(7)}), true},
+		"redirect":               {named("", infra.Redirect{}), false},
+		"redirect, MAC":          {named("", infra.Redirect{MAC: mac(7)}), true},
+		"masquerade":             {named("", infra.Masquerade{}), false},
+		"masquerade, guest":      {named("vm1", infra.Masquerade{}), true},
+		"masquerade, MAC":        {named("", infra.Masquerade{MAC: mac(7)}), true},
+		"masquerade, both MACs":  {named("", infra.Masquerade{MAC: mac(7), GatewayMAC: mac(8)}), true},
+		"passt":                  {named("", infra.Passt{}), false},
+		"passt, guest":           {named("vm1", infra.Passt{}), true},
+		"auto of redirect, MAC":  {named("", infra.Auto{Order: []string{"redirect"}, MAC: mac(7)}), true},
+		"auto as a masquerade":   {named("vm1", infra.Auto{Order: []string{"masquerade"}}), true},
+		"auto, guest, no MAC":    {named("vm1", infra.Auto{}), false},
+		"bridge, no responder":   {withSpec(named("", infra.Bridge{MAC: mac(7)}), func(s *infra.Spec) { s.Options.NoResponder = true }), true},
+		"masquerade, another":    {named("", infra.Masquerade{GatewayMAC: mac(8)}), false},
+		"redirect, IPv6 of MACs": {named("", infra.Redirect{MAC: mac(7)}), true},
+	} {
+		here, there := newPlan(t, flannel(), c.spec).Record, newPlan(t, flannelElsewhere(), c.spec).Record
+		here.Warnings, there.Warnings = nil, nil // flannel's MAC is one of OVN-Kubernetes
+		texts := [2]string{}
+		for i, r := range []cache.Record{here, there} {
+			text, err := cache.Encode(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			texts[i] = string(text)
+		}
+		if (texts[0] == texts[1]) != c.same {
+			t.Errorf("%s: the same record %v, want %v:\n%s", name, !c.same, c.same, diff(texts[0], texts[1]))
+		}
+	}
+}
+
+// flannelElsewhere is flannel in a namespace whose NIC has another MAC.
+func flannelElsewhere() netstate.Snapshot {
+	other := cache.MAC{0xfe, 0x10, 0, 0, 0, 5}
+	return flannelWith(func(s *netstate.Snapshot) {
+		s.Links[1].MAC, s.Links[1].Index = other, 9
+		for i, a := range s.Addresses {
+			s.Addresses[i].Link = 9
+			if a.Prefix.Addr() == podMAC.LinkLocal() {
+				s.Addresses[i].Prefix = pfx(other.LinkLocal().String() + "/64")
+			}
+		}
+		for i := range s.Routes {
+			s.Routes[i].Link = 9
+		}
+		for i := range s.Neighbours {
+			s.Neighbours[i].Link = 9
+		}
+	})
+}
