@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"sync"
 	"syscall"
 
@@ -92,8 +93,12 @@ func answers(err error, code unix.Errno) bool {
 	return errors.Is(err, code) && !errors.As(err, &call)
 }
 
-// defaultBatch is the size of the batches that fit a socket's default buffer, in octets.
-const defaultBatch = 64 << 10
+// The sizes of buffers in octets.
+const (
+	defaultBatch   = 64 << 10         // of the batches that fit a socket's default buffer
+	defaultAnswers = 2 * defaultBatch // less than what fits a socket's default buffer
+	answerSize     = 2 << 10          // more than the kernel counts for one answer
+)
 
 // failure is the kernel's error for one message of a batch. message is the index in the batch.
 type failure struct {
@@ -143,9 +148,9 @@ func (s *socket) number(messages [][]byte, acknowledge int) (first uint32) {
 
 // sendBatch is send for messages that lie one behind the other in batch, with sequence numbers from the first one on.
 func (s *socket) sendBatch(batch []byte, first uint32, messages int) ([]failure, error) {
-	// The default buffer takes some thousand routes. The kernel counts each octet twice.
-	if len(batch) > defaultBatch {
-		if err := s.enlarge(2 * len(batch)); err != nil {
+	// The kernel counts each octet that is sent twice. Each message can fail, and then is answered.
+	if size := min(max(2*len(batch), messages*answerSize), math.MaxInt32/2); size > defaultAnswers {
+		if err := s.enlarge(size); err != nil {
 			return nil, err
 		}
 	}
@@ -157,11 +162,15 @@ func (s *socket) sendBatch(batch []byte, first uint32, messages int) ([]failure,
 		return nil, &callError{"netlink send", err}
 	}
 	var failures []failure
-	acknowledged := false
+	acknowledged, overflowed := false, false
 	for {
 		answers, err := s.receive(unix.MSG_DONTWAIT)
 		if errors.Is(err, unix.EAGAIN) {
 			break
+		}
+		if errors.Is(err, unix.ENOBUFS) && !overflowed {
+			overflowed = true // the first answers are there, and the last ones are lost
+			continue
 		}
 		if err != nil {
 			return nil, err

@@ -3,6 +3,7 @@ package kernel
 import (
 	"encoding/binary"
 	"errors"
+	"net/netip"
 	"os"
 	"os/exec"
 	"reflect"
@@ -13,6 +14,8 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
+	"github.com/guestwire/guestwire/internal/netns"
+	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/test/leak"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
@@ -105,5 +108,56 @@ func TestNextMessage(t *testing.T) {
 		if _, _, err := nextMessage(bad); err == nil {
 			t.Errorf("%x is no error", bad)
 		}
+	}
+}
+
+// TestManyFailures: each message of a batch can fail, and the answers to all of them fit. Where they do not, the first ones
+// count.
+func TestManyFailures(t *testing.T) {
+	nstest.Need(t)
+	pod := nstest.New(t, "pod")
+	var ops []netstate.Op
+	for i := range 5000 {
+		ops = append(ops, netstate.RouteDel{Link: "lo", Route: netstate.Route{
+			Link: 1, Table: netstate.TableMain, Type: netstate.RouteUnicast, Protocol: netstate.ProtocolStatic,
+			Destination: netip.PrefixFrom(netip.AddrFrom4([4]byte{100, 64, byte(i >> 8), byte(i)}), 32),
+		}})
+	}
+	err := netns.Do(pod.File, func() error {
+		n, err := Open()
+		if err != nil {
+			return err
+		}
+		defer n.Close()
+		messages, last, err := Encode(ops)
+		if err != nil {
+			return err
+		}
+		failures, err := n.route.send(messages, last)
+		if err != nil || len(failures) != len(ops) {
+			t.Errorf("%d failures of %d, %v", len(failures), len(ops), err)
+		}
+		small, err := openSocket(unix.NETLINK_ROUTE)
+		if err != nil {
+			return err
+		}
+		defer small.close()
+		if err := unix.SetsockoptInt(small.fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 1); err != nil { // the least that the kernel gives
+			return err
+		}
+		messages = messages[:defaultAnswers/answerSize]
+		failures, err = small.send(messages, len(messages)-1)
+		if err != nil || len(failures) == 0 || len(failures) == len(messages) {
+			t.Errorf("%d failures of %d by a small buffer, %v", len(failures), len(messages), err)
+		}
+		for i, f := range failures {
+			if f.message != i || !errors.Is(f.err, unix.ESRCH) {
+				t.Errorf("failure %d is of message %d: %v", i, f.message, f.err)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 }
