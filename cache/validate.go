@@ -171,9 +171,14 @@ func (v *IPv4) validate() error {
 
 // checkOrder checks that a guest can install the routes in their order.
 func (v *IPv4) checkOrder() error {
-	onLink := []netip.Prefix{v.Address.Masked()}
+	onLink := map[netip.Prefix]bool{v.Address.Masked(): true}
 	reachable := func(a netip.Addr) bool {
-		return slices.ContainsFunc(onLink, func(p netip.Prefix) bool { return p.Contains(a) })
+		for bits := range a.BitLen() + 1 {
+			if network, err := a.Prefix(bits); err == nil && onLink[network] {
+				return true
+			}
+		}
+		return false
 	}
 	for i, route := range v.Routes {
 		field := fmt.Sprintf("ipv4.routes[%d]", i)
@@ -186,7 +191,7 @@ func (v *IPv4) checkOrder() error {
 			if i > 0 && v.Routes[i-1].Gateway.IsValid() {
 				return fieldErrorf(field, "the route to %v is on the link, want it before routes with a gateway", route.Destination)
 			}
-			onLink = append(onLink, route.Destination)
+			onLink[route.Destination] = true
 		}
 	}
 	if !reachable(v.Server) {

@@ -83,10 +83,11 @@ func (n NIC) TellRouted(r *cache.Record) {
 // destinations are the routes without their next hops.
 func destinations(routes []netstate.Route) []cache.Route {
 	var list []cache.Route
+	listed := map[netip.Prefix]bool{}
 	for _, r := range routes {
-		d := cache.Route{Destination: r.Destination}
-		if !slices.Contains(list, d) {
-			list = append(list, d)
+		if !listed[r.Destination] {
+			list = append(list, cache.Route{Destination: r.Destination})
+			listed[r.Destination] = true
 		}
 	}
 	return list
@@ -248,6 +249,7 @@ func (n NIC) Neighbour(a netip.Addr) (netstate.Neighbour, bool) {
 func guestRoutes(routes []netstate.Route) ([]cache.Route, []string) {
 	var guest []cache.Route
 	var warnings []string
+	known := map[netip.Prefix]bool{}
 	for _, route := range routes {
 		g := cache.Route{Destination: route.Destination, Gateway: route.Gateway}
 		if len(route.Hops) > 0 {
@@ -258,10 +260,11 @@ func guestRoutes(routes []netstate.Route) ([]cache.Route, []string) {
 			warnings = append(warnings, fmt.Sprintf("the route to %v by way of %v is not the guest's: DHCP cannot say it", route.Destination, g.Gateway))
 			continue
 		}
-		if slices.ContainsFunc(guest, func(o cache.Route) bool { return o.Destination == g.Destination }) {
+		if known[g.Destination] {
 			continue // the route has a higher metric
 		}
 		guest = append(guest, g)
+		known[g.Destination] = true
 	}
 	return guest, warnings
 }
@@ -271,12 +274,12 @@ func guestRoutes(routes []netstate.Route) ([]cache.Route, []string) {
 // the default route last.
 func installable(network netip.Prefix, server netip.Addr, routes []cache.Route) []cache.Route {
 	var onLink, behind []cache.Route
-	reachable := func(a netip.Addr) bool {
-		return network.Contains(a) || slices.ContainsFunc(onLink, func(r cache.Route) bool { return r.Destination.Contains(a) })
-	}
+	reached := networks{}
+	reached.add(network)
 	for _, r := range routes {
 		if !r.Gateway.IsValid() && !r.Default() {
 			onLink = append(onLink, r)
+			reached.add(r.Destination)
 		} else {
 			behind = append(behind, r)
 		}
@@ -286,8 +289,10 @@ func installable(network netip.Prefix, server netip.Addr, routes []cache.Route) 
 		hops = append(hops, r.Gateway)
 	}
 	for _, hop := range hops {
-		if hop.IsValid() && !reachable(hop) {
-			onLink = append(onLink, cache.Route{Destination: netip.PrefixFrom(hop, hop.BitLen())})
+		if hop.IsValid() && !reached.contain(hop) {
+			host := netip.PrefixFrom(hop, hop.BitLen())
+			onLink = append(onLink, cache.Route{Destination: host})
+			reached.add(host)
 		}
 	}
 	return append(onLink, behind...)

@@ -86,26 +86,64 @@ func isAbout(r netstate.Rule, from netip.Addr) bool {
 
 // isDecided says whether one of the tables has a route for the whole destination. The most specific route of a
 // table counts. A throw route sends the lookup to the next table.
-func (n NIC) isDecided(destination netip.Prefix, tables []uint32) bool {
+func (d decisions) isDecided(destination netip.Prefix, tables []uint32) bool {
 	return slices.ContainsFunc(tables, func(table uint32) bool {
-		best := netstate.Route{Type: netstate.RouteThrow, Destination: netip.PrefixFrom(destination.Addr(), 0)}
-		for _, r := range n.found.Routes {
-			covers := r.Destination.Addr().Is4() == destination.Addr().Is4() && r.Destination.Bits() <= destination.Bits() && r.Destination.Contains(destination.Addr())
-			if r.Table == table && covers && r.Destination.Bits() >= best.Destination.Bits() {
-				best = r
+		for bits := destination.Bits(); bits >= 0; bits-- {
+			network := netip.PrefixFrom(destination.Addr(), bits).Masked()
+			if kind, is := d[decision{table, network}]; is {
+				return kind != netstate.RouteThrow
 			}
 		}
-		return best.Type != netstate.RouteThrow
+		return false
 	})
+}
+
+// decisions are the types of routes, by what the kernel looks them up by.
+type decisions map[decision]uint8
+
+type decision struct {
+	table       uint32
+	destination netip.Prefix
+}
+
+func (n NIC) decisions() decisions {
+	d := make(decisions, len(n.found.Routes))
+	for _, r := range n.found.Routes {
+		d[decision{r.Table, r.Destination.Masked()}] = r.Type
+	}
+	return d
+}
+
+// networks are prefixes among which to look for an address.
+type networks map[int]map[netip.Prefix]bool // by their length
+
+func (n networks) add(p netip.Prefix) {
+	if n[p.Bits()] == nil {
+		n[p.Bits()] = map[netip.Prefix]bool{}
+	}
+	n[p.Bits()][p.Masked()] = true
+}
+
+func (n networks) contain(a netip.Addr) bool {
+	for bits, of := range n {
+		if p, err := a.Prefix(bits); err == nil && of[p] {
+			return true
+		}
+	}
+	return false
 }
 
 // routesIn are the tables' unicast routes through the NIC, without those whose whole destination an
 // earlier table decides.
 func (n NIC) routesIn(v4 bool, tables ...uint32) []netstate.Route {
 	var routes []netstate.Route
+	var d decisions
 	for i, table := range tables {
+		if i == 1 {
+			d = n.decisions()
+		}
 		for _, r := range n.found.Routes {
-			if r.Table == table && r.Destination.Addr().Is4() == v4 && r.Uses(n.Index) && r.Type == netstate.RouteUnicast && !n.isDecided(r.Destination, tables[:i]) {
+			if r.Table == table && r.Destination.Addr().Is4() == v4 && r.Uses(n.Index) && r.Type == netstate.RouteUnicast && !d.isDecided(r.Destination, tables[:i]) {
 				routes = append(routes, r)
 			}
 		}

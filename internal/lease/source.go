@@ -29,9 +29,11 @@ func (n NIC) Sources(hop netip.Addr) []Source {
 	}
 	family := netip.PrefixFrom(hop, 0).Masked()
 	var choices []Source
+	chosen := map[netip.Prefix]bool{}
 	add := func(to netip.Prefix, address netip.Addr) {
-		if !slices.ContainsFunc(choices, func(c Source) bool { return c.To == to }) {
+		if !chosen[to] {
 			choices = append(choices, Source{to, address})
+			chosen[to] = true
 		}
 	}
 	for _, r := range n.routesIn(hop.Is4(), n.lookups(hop)...) {
