@@ -143,6 +143,7 @@ func isRefusal(err error) bool {
 // dice chooses what a namespace has.
 type dice struct {
 	*rand.Rand
+	seed  uint64
 	nic   string
 	mtu   string
 	lines []string
@@ -167,7 +168,7 @@ func (d *dice) add(format string, args ...any) {
 func generated(t *testing.T, seed uint64) (nstest.Network, string, string) {
 	t.Helper()
 	n := nstest.NewWorld(t)
-	d := &dice{Rand: rand.New(rand.NewPCG(seed, 0))}
+	d := &dice{Rand: rand.New(rand.NewPCG(seed, 0)), seed: seed}
 	d.nic = d.one("eth0", "net1", "pod16477688c0e1", "a.b-c_d", "ens1f0np0")
 	d.mtu = d.one("1280", "1400", "1450", "1500", "9000", "65535", "1000")
 	n.World.IP(fmt.Sprintf("link add pod mtu %s type veth peer name %s netns %s", d.mtu, d.nic, n.Pod.Name))
@@ -197,6 +198,7 @@ func generated(t *testing.T, seed uint64) (nstest.Network, string, string) {
 	for _, line := range d.sysctls() {
 		n.Pod.Exec("sysctl", "-qw", line)
 	}
+	d.advertise(t, n)
 	return n, d.nic, strings.Join(d.lines, "\n")
 }
 

@@ -21,7 +21,7 @@ func TestAnotherLinkJoins(t *testing.T) {
 			n.World.IP("link set pod3 up")
 			n.Pod.IP("addr add fd00:250::7/64 dev net1 nodad")
 			n.Pod.IP("link set net1 up")
-			n.Pod.IP("-6 route append default via fd00:250::1 dev net1 metric 1024")
+			n.Pod.IP("-6 route append default via fd00:250::1 dev net1 metric 1024 proto 250")
 			n.Pod.IP("-6 route append fd00:7::/64 metric 1024 nexthop via fd00:250::1 dev net1 weight 3")
 			settled(t, n)
 		}
@@ -31,8 +31,8 @@ func TestAnotherLinkJoins(t *testing.T) {
 			settled(t, n)
 			return n
 		}
-		routes := func(n nstest.Network) string { // the order of next hops is that of their coming
-			lines := strings.Split(n.Pod.IP("-6 route show"), "\n")
+		routes := func(n nstest.Network) string { // the order of next hops is that of their coming, and the protocol that of the first one
+			lines := strings.Split(strings.ReplaceAll(n.Pod.IP("-6 route show"), "default proto 250 ", "default "), "\n")
 			slices.Sort(lines)
 			return strings.Join(lines, "\n")
 		}

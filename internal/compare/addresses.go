@@ -9,21 +9,49 @@ import (
 // staysAsItIs says whether an existing address is as wanted. Where an address is missing, all addresses of the
 // link and family are added again with it, as the kernel lists them in the order of their addition.
 func (s *stepper) staysAsItIs(a netstate.Address) bool {
-	var now, want []netstate.Address
-	like := func(b netstate.Address) bool {
-		return b.Link == a.Link && b.Prefix.Addr().Is4() == a.Prefix.Addr().Is4()
-	}
-	for _, b := range s.want.Addresses {
-		if like(b) {
-			want = append(want, b)
+	key := familyOf(a)
+	f, known := s.families[key]
+	if !known {
+		wanted := map[netstate.Address]bool{}
+		for _, b := range s.want.Addresses {
+			if familyOf(b) == key {
+				f.want = append(f.want, b)
+				wanted[b.Kind()] = true
+			}
 		}
-	}
-	for _, b := range s.now.Addresses {
-		if like(b) && slices.ContainsFunc(want, b.Same) {
-			now = append(now, b)
+		f.there = map[netstate.Address]bool{}
+		for _, b := range s.now.Addresses {
+			if familyOf(b) == key && wanted[b.Kind()] {
+				f.now = append(f.now, b)
+				f.there[b.Kind()] = true
+			}
 		}
+		f.stay = slices.EqualFunc(f.now, f.want, netstate.Address.Same)
+		s.families[key] = f
 	}
-	return slices.ContainsFunc(now, a.Same) && slices.EqualFunc(now, want, netstate.Address.Same)
+	return f.stay && f.there[a.Kind()]
+}
+
+// familyKey is what the addresses have in common whose order counts.
+type familyKey struct {
+	link int
+	v4   bool
+}
+
+func familyOf(a netstate.Address) familyKey { return familyKey{a.Link, a.Prefix.Addr().Is4()} }
+
+// family are the addresses of a link and IP version.
+type family struct {
+	want, now []netstate.Address // now has those that are wanted
+	there     map[netstate.Address]bool
+	stay      bool // they are as wanted, in their order
+}
+
+// isLearnedAddress reports whether the NIC's address, which is not wanted, comes and goes with router advertisements: see
+// isLearned.
+func (s *stepper) isLearnedAddress(a netstate.Address) bool {
+	nic, _ := s.wantedLink(s.Index)
+	return a.Link == s.Index && nic.Master == 0 && a.Prefix.Addr().Is6() && a.ValidSeconds != netstate.Forever && !s.wantedAddresses[linkPrefix{a.Link, a.Prefix}]
 }
 
 // addAddresses adds IPv6 addresses without duplicate address detection: the namespace had them a moment ago,
@@ -55,6 +83,9 @@ func (s *stepper) addAddresses() {
 func (s *stepper) isMissing(a netstate.Address) bool {
 	if s.mayChange(a.Link) {
 		return !s.staysAsItIs(a)
+	}
+	if a.Temporary {
+		return false // the kernel makes them, and one that is added is another
 	}
 	return s.mayAdd(a.Link) && !slices.ContainsFunc(s.now.Addresses, func(o netstate.Address) bool {
 		return o.Link == a.Link && o.Prefix.Addr() == a.Prefix.Addr() && !s.isReplaced(o)

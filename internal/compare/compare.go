@@ -24,6 +24,8 @@ type State struct {
 	Neighbours []netstate.Neighbour
 	Filters    []netstate.Filter
 	Tables     []firewall.Table
+	// UptimeMS is the Snapshot.UptimeMS at which the lifetimes of Addresses and Routes were left.
+	UptimeMS int64
 	// OffStack are addresses of the NIC that the namespace shall not take as its own.
 	OffStack []netstate.OffStack
 	// Not are addresses and routes of the NIC that shall not be there, though the NIC is not Whole.
@@ -70,9 +72,14 @@ type NIC struct {
 // none if nothing differs. The error is infra.ErrNoNIC if the NIC has gone; then the operations are those
 // that do not need the NIC.
 func Steps(now netstate.Snapshot, want State, nic NIC) ([]netstate.Op, error) {
-	now.Routes, want.Routes = apart(now.Routes), apart(want.Routes)
 	s := &stepper{now: now, NIC: nic}
-	s.want = placeLinks(want, now, s.ownLinks())
+	want = placeLinks(want, now, s.ownLinks())
+	s.joined = joinedIn(now.Routes)
+	s.single = singleIn(want.Routes)
+	s.now.Routes, want.Routes = apart(now.Routes), apart(want.Routes)
+	s.have = netstate.IndexRoutes(s.now.Routes)
+	s.want = s.remaining(want)
+	s.index()
 	return s.steps()
 }
 
@@ -82,8 +89,7 @@ type stepper struct {
 	now  netstate.Snapshot
 	want State
 	ops  []netstate.Op
-	// known are the routes of now by what Route.Same compares first; made when they are needed.
-	known map[routeKey][]netstate.Route
+	indexes
 }
 
 // steps compares the namespace as it is with the state that is wanted. One order serves wiring and undoing:
@@ -163,18 +169,21 @@ func (s *stepper) removeUnwanted() {
 	for _, r := range s.now.Routes {
 		// The kernel removes its own routes with their addresses, but not while the address stays.
 		own := (r.Protocol != netstate.ProtocolKernel || s.kernelImplies(r)) && (s.mayChangeRoute(r) || Sourced(r, s.Index, leaving))
-		if (own || s.isGone(r) && !s.losesSource(r)) && !s.wantsRoute(r) {
+		if (own && !s.isLearned(r) || s.isGone(r) && !s.losesSource(r)) && !s.wantsRoute(r) {
+			if s.joined[partOf(r)] {
+				r.Protocol = 0 // any: the kernel shows that of another part
+			}
 			s.add(netstate.RouteDel{Link: s.linkName(r.Link), Route: r, Hops: hopNames(r, s.linkName)})
 		}
 	}
 	for _, n := range s.now.Neighbours {
-		if n.Permanent && s.mayChange(n.Link) && !slices.Contains(s.want.Neighbours, n) {
+		if n.Permanent && s.mayChange(n.Link) && !s.wantedNeighbours[n] {
 			s.add(netstate.NeighbourDel{Link: s.linkName(n.Link), Neighbour: n})
 		}
 	}
 	// The last address first: with an IPv4 address the kernel removes the later ones of the same network.
 	for _, a := range slices.Backward(s.now.Addresses) {
-		if s.mayChange(a.Link) && !s.staysAsItIs(a) || s.isReplaced(a) {
+		if s.mayChange(a.Link) && !s.staysAsItIs(a) && !s.isLearnedAddress(a) || s.isReplaced(a) {
 			s.add(netstate.AddressDel{Link: s.linkName(a.Link), Address: a})
 		}
 	}
@@ -195,7 +204,7 @@ func (s *stepper) bringUp() {
 	s.setOffStack()
 	s.addRoutes()
 	for _, n := range s.want.Neighbours {
-		if s.mayAdd(n.Link) && (!slices.Contains(s.now.Neighbours, n) || s.isForgotten(n)) {
+		if s.mayAdd(n.Link) && (!s.neighbours[n] || s.isForgotten(n)) {
 			s.add(netstate.NeighbourAdd{Link: s.newName(n.Link), Neighbour: n})
 		}
 	}

@@ -1,6 +1,7 @@
 package compare
 
 import (
+	"net/netip"
 	"slices"
 
 	"github.com/guestwire/guestwire/internal/netstate"
@@ -15,21 +16,17 @@ func (s *stepper) isGone(r netstate.Route) bool {
 	if r.Protocol == netstate.ProtocolKernel && r.ExpiresSeconds == 0 && s.kernelImplies(r) {
 		return true
 	}
-	return slices.ContainsFunc(s.want.Not.Routes, r.Same) || slices.ContainsFunc(s.want.Routes, func(w netstate.Route) bool {
-		return w.Gateway.IsValid() && !w.OnLink && w.Link == r.Link && hostRoute(netstate.Hop{Link: w.Link, Gateway: w.Gateway}).Same(r)
-	})
+	return s.not.Has(r) || s.scaffold.Has(r)
 }
 
 // losesSource says whether the kernel removes the route because its source is an address of links that removeLinks deletes.
 func (s *stepper) losesSource(r netstate.Route) bool {
 	gone := false
-	for _, a := range s.now.Addresses {
-		if a.Prefix.Addr() == r.PrefSrc && a.Prefix.Addr().Is4() {
-			if !s.isRemoved(a.Link) {
-				return false
-			}
-			gone = true
+	for _, link := range s.linksWith[r.PrefSrc] {
+		if !r.PrefSrc.Is4() || !s.isRemoved(link) {
+			return false
 		}
+		gone = true
 	}
 	return gone
 }
@@ -41,8 +38,16 @@ func (s *stepper) isReplaced(a netstate.Address) bool {
 	if !s.OffStack || a.Link != s.Index {
 		return false
 	}
-	if slices.ContainsFunc(s.want.Not.Addresses, func(n netstate.Address) bool { return n.Prefix == a.Prefix }) {
-		return true
+	if s.replaced == nil {
+		s.replaced = s.findReplaced()
+	}
+	return s.replaced[a.Prefix]
+}
+
+func (s *stepper) findReplaced() map[netip.Prefix]bool {
+	found := map[netip.Prefix]bool{}
+	for _, n := range s.want.Not.Addresses {
+		found[n.Prefix] = true
 	}
 	ofNIC := func(o netstate.Address) bool {
 		return o.Link == s.Index && o.Prefix.Addr().Is6() && o.Scope == netstate.ScopeUniverse
@@ -54,7 +59,7 @@ func (s *stepper) isReplaced(a netstate.Address) bool {
 		}
 	}
 	for _, n := range s.now.Addresses {
-		if ofNIC(n) && slices.ContainsFunc(want, func(w netstate.Address) bool { return w.Prefix == n.Prefix }) {
+		if ofNIC(n) && s.wantedAddresses[linkPrefix{n.Link, n.Prefix}] {
 			now = append(now, n)
 		}
 	}
@@ -62,7 +67,10 @@ func (s *stepper) isReplaced(a netstate.Address) bool {
 	for len(now) > 0 && len(want) > 0 && s.isInPlace(now[len(now)-1], want[len(want)-1]) {
 		now, want = now[:len(now)-1], want[:len(want)-1]
 	}
-	return slices.ContainsFunc(now, func(n netstate.Address) bool { return n.Prefix == a.Prefix })
+	for _, n := range now {
+		found[n.Prefix] = true
+	}
+	return found
 }
 
 func (s *stepper) isInPlace(now, want netstate.Address) bool {

@@ -38,8 +38,9 @@ func apart(routes []netstate.Route) []netstate.Route {
 	return list
 }
 
+// wantsRoute reports whether the route of the namespace is wanted.
 func (s *stepper) wantsRoute(r netstate.Route) bool {
-	return slices.ContainsFunc(s.want.Routes, r.Same)
+	return s.wanted.Has(r) || s.joined[partOf(r)] && s.wantedParts[partOf(r)]
 }
 
 // addRoutes adds the missing routes, except those that the kernel adds with an address. The kernel refuses a
@@ -48,7 +49,7 @@ func (s *stepper) addRoutes() {
 	var own, onLink, behind []netstate.Route
 	for _, r := range s.want.Routes {
 		switch {
-		case !s.mayAddRoute(r) && !(s.Whole && Sourced(r, s.Index, s.want.Addresses)) || s.hasRoute(r) || s.kernelWillAdd(r):
+		case !s.mayAddRoute(r) && !(s.Whole && Sourced(r, s.Index, s.want.Addresses)) || s.hasRoute(r) || s.coming.Has(r) || s.wouldJoin(r):
 		case r.Type == netstate.RouteLocal && !r.PrefSrc.IsValid():
 			own = append(own, r) // other routes may have a source in it
 		case !r.Gateway.IsValid() && len(r.Hops) == 0:
@@ -82,10 +83,12 @@ func (s *stepper) reaches(h netstate.Hop) bool {
 	if h.Gateway.IsLinkLocalUnicast() && h.Gateway.Is6() {
 		return true
 	}
-	return slices.ContainsFunc(s.want.Routes, func(r netstate.Route) bool {
-		return r.Link == h.Link && (r.Table == netstate.TableMain || r.Table == netstate.TableLocal) && r.Type == netstate.RouteUnicast &&
-			!r.Gateway.IsValid() && len(r.Hops) == 0 && r.Destination.Contains(h.Gateway)
-	})
+	for bits, is := range s.onLinkBits[h.Gateway.Is6()] {
+		if network, err := h.Gateway.Prefix(bits); is && err == nil && s.onLink[linkPrefix{h.Link, network}] {
+			return true
+		}
+	}
+	return false
 }
 
 func hostRoute(h netstate.Hop) netstate.Route {
@@ -103,49 +106,27 @@ func (s *stepper) mayAddRoute(r netstate.Route) bool {
 	return s.mayAdd(r.Link) || slices.ContainsFunc(r.Hops, func(h netstate.Hop) bool { return s.mayAdd(h.Link) })
 }
 
-// routeKey is what most routes differ in, for hasRoute.
-type routeKey struct {
-	destination netip.Prefix
-	table       uint32
+// hasRoute reports whether the namespace has the route. Of a route that was joined with others the kernel shows only where it
+// leads: protocol, lifetime and metrics are those of the first one.
+func (s *stepper) hasRoute(r netstate.Route) bool { return s.have.Has(r) || s.joined[partOf(r)] }
+
+// wouldJoin reports whether the kernel, if the route were added, would join it with a route that it keeps apart now. So it is
+// with routes of router advertisements: an added route is none, whatever its protocol. The next advertisement brings it.
+func (s *stepper) wouldJoin(r netstate.Route) bool {
+	if r.Protocol != netstate.ProtocolRA || !s.single[partOf(r)] {
+		return false
+	}
+	beside := s.beside[groupOf(r)]
+	return len(beside) > 1 || len(beside) == 1 && !beside[partOf(r)]
 }
 
-// hasRoute says whether the namespace has the route. There can be many routes, so they are indexed.
-func (s *stepper) hasRoute(r netstate.Route) bool {
-	if s.known == nil {
-		s.known = map[routeKey][]netstate.Route{}
-		for _, o := range s.now.Routes {
-			key := routeKey{o.Destination, o.Table}
-			s.known[key] = append(s.known[key], o)
-		}
-	}
-	return slices.ContainsFunc(s.known[routeKey{r.Destination, r.Table}], r.Same)
-}
-
-// kernelWillAdd says whether the kernel adds the route when its address is added, or when the link comes up.
-func (s *stepper) kernelWillAdd(r netstate.Route) bool {
-	for i, a := range s.want.Addresses {
-		l, _ := s.wantedLink(a.Link)
-		if slices.ContainsFunc(netstate.Connected(a, l, s.want.Addresses[:i]), r.Same) && (s.isMissing(a) || s.comesUp(l)) {
-			return true
-		}
-	}
-	return false
+// isLearned reports whether the NIC's route comes and goes with router advertisements. Where the NIC is the namespace's, those
+// that have come since are left to the kernel, and a router that never stops to advertise keeps no call from its end.
+func (s *stepper) isLearned(r netstate.Route) bool {
+	nic, _ := s.wantedLink(s.Index)
+	return r.Destination.Addr().Is6() && r.Uses(s.Index) && nic.Master == 0 && (r.Protocol == netstate.ProtocolRA || r.ExpiresSeconds != 0)
 }
 
 // kernelImplies says whether the kernel may have added the route for a wanted address: with the address, or, to the network
 // of an IPv6 peer, when addAddresses gave the address its flags.
-func (s *stepper) kernelImplies(r netstate.Route) bool {
-	for i, a := range s.want.Addresses {
-		l, _ := s.wantedLink(a.Link)
-		connected := netstate.Connected(a, l, s.want.Addresses[:i])
-		if len(connected) > 0 && a.Peer.Addr().Is6() {
-			network := connected[0]
-			network.Destination = a.Peer.Masked()
-			connected = append(connected, network)
-		}
-		if slices.ContainsFunc(connected, r.Same) {
-			return true
-		}
-	}
-	return false
-}
+func (s *stepper) kernelImplies(r netstate.Route) bool { return s.implied.Has(r) }

@@ -2,6 +2,7 @@ package compare
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -12,7 +13,16 @@ import (
 
 // Differences says what the operations of Steps are for, such as "eth0-tap is no port of eth0-br".
 func Differences(now netstate.Snapshot, ops []netstate.Op) []infra.Difference {
-	w := words{now: now, ops: ops}
+	w := words{now: now, ops: ops, isSaid: map[infra.Difference]bool{}, routes: netstate.IndexRoutes(apart(now.Routes)),
+		deleted: map[linkPrefix]bool{}, added: map[linkPrefix]bool{}}
+	for _, op := range ops {
+		switch o := op.(type) {
+		case netstate.RouteDel:
+			w.deleted[linkPrefix{o.Route.Link, o.Route.Destination}] = true
+		case netstate.AddressAdd:
+			w.added[linkPrefix{o.Address.Link, netip.PrefixFrom(o.Address.Prefix.Addr(), o.Address.Prefix.Addr().BitLen())}] = true
+		}
+	}
 	for _, op := range ops {
 		w.describe(op)
 	}
@@ -24,13 +34,19 @@ type words struct {
 	now  netstate.Snapshot
 	ops  []netstate.Op
 	said []infra.Difference
+	// isSaid has what said has, and routes the routes of now.
+	isSaid map[infra.Difference]bool
+	routes netstate.RouteIndex
+	// deleted and added are the links, with the destinations of routes that are deleted, and with the addresses that are added.
+	deleted, added map[linkPrefix]bool
 }
 
 // add adds a difference once, as several operations can mend one. Its kind is one of those that
 // infra.Difference lists.
 func (w *words) add(kind, link, format string, args ...any) {
-	if d := (infra.Difference{Kind: kind, Link: link, Text: fmt.Sprintf(format, args...)}); !slices.Contains(w.said, d) {
+	if d := (infra.Difference{Kind: kind, Link: link, Text: fmt.Sprintf(format, args...)}); !w.isSaid[d] {
 		w.said = append(w.said, d)
+		w.isSaid[d] = true
 	}
 }
 
@@ -242,20 +258,14 @@ func (w *words) describeNetwork(op netstate.Op) {
 			w.add("address-extra", o.Link, "address %v of %s is not of the wiring", o.Address.Prefix, o.Link)
 		}
 	case netstate.RouteAdd:
-		scaffold := w.anyOp(func(op netstate.Op) bool {
-			d, is := op.(netstate.RouteDel)
-			return is && d.Route.Destination == o.Route.Destination && d.Route.Link == o.Route.Link
-		})
+		scaffold := w.deleted[linkPrefix{o.Route.Link, o.Route.Destination}]
 		if (o.Route.Link == 0 || w.hasLink(o.Route.Link)) && !scaffold {
 			w.add("route-missing", o.Link, "route %s is gone", netstate.RouteText(o.Route, o.Link, o.Hops))
 		}
 	case netstate.RouteDel:
 		ofAddress := o.Route.Table == netstate.TableLocal && o.Route.Type == netstate.RouteLocal && o.Route.Protocol == netstate.ProtocolKernel // a Snapshot does not hold it
-		added := w.anyOp(func(op netstate.Op) bool {
-			a, is := op.(netstate.AddressAdd)
-			return is && a.Address.Link == o.Route.Link && a.Address.Prefix.Addr() == o.Route.Destination.Addr()
-		})
-		if slices.ContainsFunc(w.now.Routes, o.Route.Same) || ofAddress && !added {
+		added := w.added[linkPrefix{o.Route.Link, netip.PrefixFrom(o.Route.Destination.Addr(), o.Route.Destination.Addr().BitLen())}]
+		if w.routes.Has(o.Route) || o.Route.Protocol == 0 || ofAddress && !added {
 			w.add("route-extra", o.Link, "route %s is not of the wiring", netstate.RouteText(o.Route, o.Link, o.Hops))
 		}
 	case netstate.NeighbourAdd:

@@ -115,6 +115,7 @@ func parseAddress(m []byte) (a netstate.Address, tentative bool, err error) {
 		return nil
 	})
 	tentative = a.Flags&unix.IFA_F_TENTATIVE != 0
+	a.Temporary = a.Flags&unix.IFA_F_TEMPORARY != 0 && head.Family == unix.AF_INET6 // of IPv4, the bit is IFA_F_SECONDARY
 	a.Flags &= netstate.AddrUserFlags
 	if !local.IsValid() {
 		local = other

@@ -24,6 +24,7 @@ const (
 	inetConf             = 1  // IFLA_INET_CONF
 	inet6Conf            = 2  // IFLA_INET6_CONF
 	addrGenMode          = 8  // IFLA_INET6_ADDR_GEN_MODE
+	devconfMTU6          = 2  // DEVCONF_MTU6, linux/ipv6.h
 	devconfNoIPv6        = 26 // DEVCONF_DISABLE_IPV6, linux/ipv6.h
 	devconfForwarding    = 1  // IPV4_DEVCONF_FORWARDING, linux/ip.h
 	devconfAcceptLocal   = 23 // IPV4_DEVCONF_ACCEPT_LOCAL
@@ -281,6 +282,7 @@ func parseFamilies(b []byte, l *netstate.Link) error {
 					l.AddrGen = int(u8(v))
 				case inet6Conf:
 					l.NoIPv6 = u32(v[min(len(v), 4*devconfNoIPv6):]) != 0
+					l.MTU6 = int(u32(v[min(len(v), 4*devconfMTU6):]))
 				}
 				return nil
 			})

@@ -79,6 +79,11 @@ func (n *Namespace) SnapshotForUndo(names netstate.Names, sysctls []string, want
 
 func (n *Namespace) snapshot(names netstate.Names, sysctls []string, wanted []firewall.Table, whole bool) (netstate.Snapshot, error) {
 	var s netstate.Snapshot
+	var clock unix.Timespec // before the lifetimes are read, so that nothing is thought to live longer than it does
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &clock); err != nil {
+		return s, fmt.Errorf("clock_gettime: %w", err)
+	}
+	s.UptimeMS = clock.Nano() / 1e6
 	for _, step := range []struct {
 		what string
 		read func(*netstate.Snapshot) error

@@ -37,10 +37,11 @@ func (n *Namespace) withoutOvertaken(ops []netstate.Op, failures []failure) ([]f
 	if err := errors.Join(n.readAddresses(&now), n.readRoutes(&now)); err != nil {
 		return failures, fmt.Errorf("read the namespace after a failure: %w", err)
 	}
+	routes := netstate.IndexRoutes(now.Routes)
 	return slices.DeleteFunc(failures, func(f failure) bool {
 		switch o := ops[f.message].(type) {
 		case netstate.RouteAdd:
-			return errors.Is(f.err, unix.EEXIST) && slices.ContainsFunc(now.Routes, o.Route.Same)
+			return errors.Is(f.err, unix.EEXIST) && routes.Has(o.Route)
 		case netstate.AddressAdd:
 			return errors.Is(f.err, unix.EEXIST) && slices.ContainsFunc(now.Addresses, o.Address.Same)
 		}

@@ -421,7 +421,7 @@ func RouteText(r Route, link string, hops []string) string {
 	if r.Scope != ScopeUniverse {
 		text += " scope " + scopeText(r.Scope)
 	}
-	if r.Protocol != ProtocolBoot {
+	if r.Protocol != ProtocolBoot && r.Protocol != 0 {
 		text += fmt.Sprintf(" proto %d", r.Protocol)
 	}
 	if r.PrefSrc.IsValid() {

@@ -26,14 +26,17 @@ func (f Filter) Beside(o Filter) bool {
 }
 
 // Same says whether the addresses are the same. Of lifetimes only the end counts: there is one, or none.
-func (a Address) Same(b Address) bool {
-	if (a.ValidSeconds == Forever) == (b.ValidSeconds == Forever) {
-		b.ValidSeconds = a.ValidSeconds
+func (a Address) Same(b Address) bool { return a.Kind() == b.Kind() }
+
+// Kind is the address with 0 for each lifetime that ends: addresses that are the same have it in common.
+func (a Address) Kind() Address {
+	if a.ValidSeconds != Forever {
+		a.ValidSeconds = 0
 	}
-	if (a.PreferredSeconds == Forever) == (b.PreferredSeconds == Forever) {
-		b.PreferredSeconds = a.PreferredSeconds
+	if a.PreferredSeconds != Forever {
+		a.PreferredSeconds = 0
 	}
-	return a == b
+	return a
 }
 
 // Same says whether the routes are the same. Of routes that the kernel added with an address only the properties

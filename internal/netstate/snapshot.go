@@ -16,6 +16,9 @@ import (
 // Snapshot is what a namespace holds, as far as the wiring of one NIC needs it. A journal keeps it on disk
 // until Teardown.
 type Snapshot struct {
+	// UptimeMS is when the snapshot was taken, in milliseconds of the clock that the kernel counts lifetimes by
+	// (CLOCK_MONOTONIC); 0: not known.
+	UptimeMS int64 `json:"uptimeMS,omitempty"`
 	// Links are all links of the namespace.
 	Links []Link `json:"links"`
 	// Addresses are all addresses of the namespace.
@@ -72,6 +75,7 @@ type Link struct {
 	Kind   string    `json:"kind,omitempty"` // rtnetlink's: veth, bridge, dummy, tun, macvlan, ...; empty: hardware
 	MAC    cache.MAC `json:"mac,omitzero"`
 	MTU    int       `json:"mtu"`
+	MTU6   int       `json:"mtu6,omitempty"` // net.ipv6.conf.LINK.mtu, which a router can lower; 0: as MTU, or no IPv6
 	Up     bool      `json:"up,omitempty"`
 	Master int       `json:"master,omitempty"` // index; 0: none
 	Parent int       `json:"parent,omitempty"` // index of the link of this namespace that it lies on; 0: none
@@ -185,6 +189,8 @@ type Address struct {
 	Flags     uint32       `json:"flags,omitempty"`    // IFA_F_*, only those that a user can set
 	Metric    uint32       `json:"metric,omitempty"`   // of the connected route; 0: the kernel's default
 	Protocol  uint8        `json:"protocol,omitempty"` // IFAPROT_*
+	// Temporary: the kernel has made the address at random and replaces it, which only the kernel can (RFC 8981).
+	Temporary bool `json:"temporary,omitempty"`
 	// ValidSeconds and PreferredSeconds are the lifetimes left when the snapshot was taken;
 	// Forever: no end.
 	ValidSeconds     uint32 `json:"validSeconds"`

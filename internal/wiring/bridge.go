@@ -30,6 +30,9 @@ func (b bridge) wire(p *Plan, nic netstate.Link) error {
 	if err := p.checkBridge(nic); err != nil {
 		return err
 	}
+	if why := p.whyNotReturned(nic); why != "" {
+		return &infra.RefusedError{NIC: nic.Name, Binding: cache.BindingBridge, Reason: why + ", and could not be given back", Instead: p.insteadOfBridge(nic)}
+	}
 	special := p.specialRoutes()
 	for _, r := range p.found.Routes {
 		if !r.Uses(nic.Index) {
@@ -129,19 +132,32 @@ func (p *Plan) insteadOfBridge(nic netstate.Link) string {
 	return p.insteadOfFrames(nic)
 }
 
-// specialRoutes are the routes of type local, broadcast, anycast and multicast: few, if any, and looked at before all routes are.
-func (p *Plan) specialRoutes() (special []netstate.Route) {
+// special are the routes of type local, broadcast, anycast and multicast.
+type special struct {
+	routes []netstate.Route
+	known  map[lookup]bool // answers of isOwnAddress
+}
+
+// lookup is the question which route of a table leads to a gateway.
+type lookup struct {
+	gateway netip.Addr
+	table   uint32
+}
+
+// specialRoutes are few, if any, and looked at before all routes are.
+func (p *Plan) specialRoutes() special {
+	found := special{known: map[lookup]bool{}}
 	for _, r := range p.found.Routes {
 		if r.Type > netstate.RouteUnicast && r.Type <= netstate.RouteMulticast {
-			special = append(special, r)
+			found.routes = append(found.routes, r)
 		}
 	}
-	return special
+	return found
 }
 
 // whyLost says why the kernel would refuse the route through the NIC when it is added again; empty: the
 // kernel would not.
-func (p *Plan) whyLost(r netstate.Route, nic netstate.Link, special []netstate.Route) string {
+func (p *Plan) whyLost(r netstate.Route, nic netstate.Link, special special) string {
 	switch {
 	case nexthopObject(r):
 		return "uses a nexthop object"
@@ -149,8 +165,45 @@ func (p *Plan) whyLost(r netstate.Route, nic netstate.Link, special []netstate.R
 		return "leads through " + nic.Name + ", which is down, and through another link"
 	}
 	for _, h := range append([]netstate.Hop{{Gateway: r.Gateway, OnLink: r.OnLink}}, r.Hops...) {
-		if h.Gateway.IsValid() && !h.OnLink && p.isOwnAddress(h.Gateway, r.Table, special) {
+		if !h.Gateway.IsValid() || h.OnLink {
+			continue
+		}
+		at := lookup{h.Gateway, r.Table}
+		own, known := special.known[at]
+		if !known {
+			own = p.isOwnAddress(h.Gateway, r.Table, special.routes)
+			special.known[at] = own
+		}
+		if own {
 			return fmt.Sprintf("has the gateway %v, which another route gives to the namespace itself", h.Gateway)
+		}
+	}
+	return ""
+}
+
+// whyNotReturned says what of the NIC's IPv6 the kernel alone can make, by router advertisements; empty: nothing.
+func (p *Plan) whyNotReturned(nic netstate.Link) string {
+	if nic.MTU6 != 0 && nic.MTU6 != nic.MTU {
+		return fmt.Sprintf("its MTU of IPv6 is %d (net.ipv6.conf.%s.mtu), as a router advertises it,", nic.MTU6, nic.Name)
+	}
+	for _, a := range p.found.Addresses {
+		if a.Link == nic.Index && a.Temporary {
+			return fmt.Sprintf("the temporary address %v is made by the kernel", a.Prefix)
+		}
+	}
+	type group struct {
+		destination, source netip.Prefix
+		table, metric       uint32
+	}
+	apart, ofNIC := map[group]int{}, map[group]bool{}
+	for _, r := range p.found.Routes {
+		if r.Destination.Addr().Is6() && (r.Gateway.IsValid() || len(r.Hops) > 0) && !nexthopObject(r) {
+			g := group{r.Destination, r.Source, r.Table, r.Metric}
+			apart[g]++
+			ofNIC[g] = ofNIC[g] || r.Uses(nic.Index)
+			if apart[g] > 1 && ofNIC[g] {
+				return fmt.Sprintf("the kernel keeps routes to %v of the metric %d apart, as one is of a router advertisement", r.Destination, r.Metric)
+			}
 		}
 	}
 	return ""

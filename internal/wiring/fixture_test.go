@@ -545,7 +545,7 @@ var cases = []testCase{
 		addNet1(s)
 		s.Routes = append(s.Routes,
 			netstate.Route{Link: 3, Table: netstate.TableMain, Destination: pfx("0.0.0.0/0"), Gateway: ip("10.50.0.1"), Type: netstate.RouteUnicast, Protocol: 3, Metric: 100},
-			netstate.Route{Link: 3, Table: netstate.TableMain, Destination: pfx("::/0"), Gateway: ip("fe80::50"), Type: netstate.RouteUnicast, Protocol: 3, Metric: 1024},
+			netstate.Route{Link: 3, Table: netstate.TableMain, Destination: pfx("::/0"), Gateway: ip("fe80::50"), Type: netstate.RouteUnicast, Protocol: 3, Metric: 2048},
 		)
 	}), bridge()},
 	{"bridge-source-elsewhere", flannelWith(func(s *netstate.Snapshot) { // a route of another link goes and comes with eth0's address, which it has as its source

@@ -312,7 +312,7 @@ func (p *Plan) compare(now netstate.Snapshot, want compare.State, mend bool) ([]
 	now.Links = slices.DeleteFunc(slices.Clone(now.Links), p.isAnother)
 	found := p.nic()
 	t := p.binding.traits()
-	want.Routes = p.withoutGone(now, want.Routes)
+	want.Routes, want.UptimeMS = p.withoutGone(now, want.Routes), p.found.UptimeMS
 	nic := compare.NIC{Names: p.names, Index: found.Index, Whole: t.whole, Mend: mend, Leaves: t.leaves, Direct: t.direct, OffStack: t.offStack}
 	for _, l := range p.wanted.Links {
 		if l.Index == found.Index {
@@ -326,11 +326,12 @@ func (p *Plan) compare(now netstate.Snapshot, want compare.State, mend bool) ([]
 // withoutGone takes out of the routes what led through another link that has gone since the namespace was found. As the
 // kernel does, it takes an IPv4 route with several next hops out as a whole, and of an IPv6 route the next hop.
 func (p *Plan) withoutGone(now netstate.Snapshot, routes []netstate.Route) []netstate.Route {
-	gone := func(index int) bool {
-		_, found := p.found.Link(index)
-		_, there := now.Link(index)
-		return index != p.nic().Index && found && !there
+	missing := map[int]bool{}
+	for _, l := range p.found.Links {
+		_, there := now.Link(l.Index)
+		missing[l.Index] = !there && l.Index != p.nic().Index
 	}
+	gone := func(index int) bool { return missing[index] }
 	var left []netstate.Route
 	for _, r := range routes {
 		if slices.ContainsFunc(r.Hops, func(h netstate.Hop) bool { return gone(h.Link) }) {

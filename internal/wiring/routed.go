@@ -241,7 +241,7 @@ const metricTap = 1
 
 // resource wants the route of the NIC with a source that is the namespace's. Routes that change by themselves are left alone, and
 // so are those that the kernel would not add again.
-func (p *Plan) resource(nic netstate.Link, route netstate.Route, r routing, special []netstate.Route) {
+func (p *Plan) resource(nic netstate.Link, route netstate.Route, r routing, special special) {
 	v4 := route.Destination.Addr().Is4()
 	fromGuest := slices.Contains(r.own4, route.PrefSrc) || slices.Contains(r.own6, route.PrefSrc)
 	lost := p.whyLost(route, nic, special)

@@ -1,0 +1,81 @@
+package compare
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/guestwire/guestwire/internal/netstate"
+)
+
+// remaining returns the state with the lifetimes that addresses and routes have left now. What is there lives for as long as
+// the kernel says. Of what is not there, what has ended since it was read is not wanted any more: the kernel has removed it, or
+// would have.
+func (s *stepper) remaining(want State) State {
+	passed := uint32(0)
+	if want.UptimeMS != 0 && s.now.UptimeMS > want.UptimeMS {
+		// Rounded up, so that nothing lives longer than it would have.
+		passed = uint32(min((s.now.UptimeMS-want.UptimeMS+999)/1000, netstate.Forever-1))
+	}
+	there := map[linkPrefix]netstate.Address{}
+	for _, a := range s.now.Addresses {
+		there[linkPrefix{a.Link, a.Prefix}] = a
+	}
+	ended := map[netip.Addr]bool{}
+	var addresses []netstate.Address
+	for _, a := range want.Addresses {
+		now, is := there[linkPrefix{a.Link, a.Prefix}]
+		if left, alive := withLifetimes(a, now, is, passed); alive {
+			addresses = append(addresses, left)
+		} else {
+			ended[a.Prefix.Addr()] = true
+		}
+	}
+	for _, a := range slices.Concat(addresses, s.now.Addresses) { // an address can be at two links
+		delete(ended, a.Prefix.Addr())
+	}
+	var routes []netstate.Route
+	for _, r := range want.Routes {
+		if now, is := s.have.Find(r); r.ExpiresSeconds != 0 && is {
+			r.ExpiresSeconds = now.ExpiresSeconds
+		} else if r.ExpiresSeconds != 0 && !is {
+			if r.ExpiresSeconds <= passed {
+				continue
+			}
+			r.ExpiresSeconds -= passed
+		}
+		if ended[r.PrefSrc] { // the kernel removes an IPv4 route with its source, and the source of an IPv6 route
+			if r.PrefSrc.Is4() {
+				continue
+			}
+			r.PrefSrc = netip.Addr{}
+		}
+		routes = append(routes, r)
+	}
+	want.Addresses, want.Routes = addresses, routes
+	return want
+}
+
+// withLifetimes returns the wanted address with the lifetimes that it has left, and whether it is alive. Now is the address as
+// it is there, if it is; passed is the time since the wanted one was read.
+func withLifetimes(a, now netstate.Address, there bool, passed uint32) (left netstate.Address, alive bool) {
+	ends := a.ValidSeconds != netstate.Forever
+	if ends && there && now.ValidSeconds != netstate.Forever {
+		if a.PreferredSeconds != 0 && a.PreferredSeconds != netstate.Forever {
+			a.PreferredSeconds = less(now.ValidSeconds, less(a.ValidSeconds, a.PreferredSeconds))
+		}
+		a.ValidSeconds = now.ValidSeconds
+		return a, true
+	}
+	if ends && !there && a.ValidSeconds <= passed {
+		return a, false
+	}
+	if a.PreferredSeconds != netstate.Forever {
+		a.PreferredSeconds = less(a.PreferredSeconds, passed)
+	}
+	if ends && !there {
+		a.ValidSeconds -= passed
+	}
+	return a, true
+}
+
+func less(a, b uint32) uint32 { return a - min(a, b) }
