@@ -134,37 +134,48 @@ func TestGateway4(t *testing.T) {
 }
 
 // TestGatewaySilent: a gateway that does not answer keeps its MAC in the record. One that did not answer the
-// first Setup gets into the record when it does.
+// first Setup gets into the record when it does. A neighbour entry with a MAC that no station can have, which any station of
+// the link can make by its answer, counts as no answer.
 func TestGatewaySilent(t *testing.T) {
 	t.Parallel()
-	n := nstest.NewNetwork(t)
-	c := config(n, infra.Redirect{})
-	n.World.IP("link set pod arp off")
-	n.Pod.IP("neigh flush dev eth0")
-	before := settled(t, n)
-	setup(t, c)
-	if r := record(t, n); r.IPv6.Router != nil {
-		t.Fatalf("router %+v of a gateway that does not answer", r.IPv6.Router)
+	for name, neighbour := range map[string]string{
+		"none":      "neigh flush dev eth0",
+		"group":     fmt.Sprintf("neigh replace %v lladdr 33:33:00:00:00:01 dev eth0 nud stale", nstest.Gateway6),
+		"broadcast": fmt.Sprintf("neigh replace %v lladdr ff:ff:ff:ff:ff:ff dev eth0 nud reachable", nstest.Gateway6),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := nstest.NewNetwork(t)
+			c := config(n, infra.Redirect{})
+			n.World.IP("link set pod arp off")
+			n.Pod.IP("neigh flush dev eth0")
+			n.Pod.IP(neighbour)
+			before := settled(t, n)
+			setup(t, c)
+			if r := record(t, n); r.IPv6.Router != nil {
+				t.Fatalf("router %+v of a gateway that does not answer", r.IPv6.Router)
+			}
+			check(t, c)
+			n.World.IP("link set pod arp on")
+			drifted(t, c, "the IPv6 gateway fd00:244:1::1 has the MAC "+linkMAC(n.World, "pod")+", the record has no router")
+			found := record(t, n)
+			if found.IPv6.Router == nil {
+				t.Fatal("no router")
+			}
+			n.World.IP("link set pod arp off")
+			setup(t, c)
+			check(t, c)
+			if r := record(t, n).IPv6.Router; r == nil || r.MAC != found.IPv6.Router.MAC {
+				t.Errorf("router %+v, want %+v", r, found.IPv6.Router)
+			}
+			n.Pod.IP("link set eth0 down")
+			if err := phase1.Check(t.Context(), c); err == nil || !strings.Contains(err.Error(), "eth0 is down") {
+				t.Errorf("%v, want that eth0 is down", err)
+			}
+			setup(t, c)
+			teardown(t, n, c, before)
+		})
 	}
-	check(t, c)
-	n.World.IP("link set pod arp on")
-	drifted(t, c, "the IPv6 gateway fd00:244:1::1 has the MAC "+linkMAC(n.World, "pod")+", the record has no router")
-	found := record(t, n)
-	if found.IPv6.Router == nil {
-		t.Fatal("no router")
-	}
-	n.World.IP("link set pod arp off")
-	setup(t, c)
-	check(t, c)
-	if r := record(t, n).IPv6.Router; r == nil || r.MAC != found.IPv6.Router.MAC {
-		t.Errorf("router %+v, want %+v", r, found.IPv6.Router)
-	}
-	n.Pod.IP("link set eth0 down")
-	if err := phase1.Check(t.Context(), c); err == nil || !strings.Contains(err.Error(), "eth0 is down") {
-		t.Errorf("%v, want that eth0 is down", err)
-	}
-	setup(t, c)
-	teardown(t, n, c, before)
 }
 
 // TestGatewayCancelled: the end of the context ends the wait for the gateway.

@@ -145,7 +145,7 @@ func parseForwarding(m []byte) (netstate.Neighbour, error) {
 }
 
 // Resolve returns the neighbour with an address on a link, with its MAC. The second result is false if
-// there is no answer within five seconds.
+// there is no answer within five seconds. An answer with the MAC of a group is none.
 //
 // The kernel asks as it would for a packet to the address (ip neigh add ... use). Resolve repeats the
 // question each second, as the first can be lost: the namespace's own IPv6 address may still be tentative,
@@ -165,7 +165,7 @@ func (n *Namespace) Resolve(ctx context.Context, link int, address netip.Addr) (
 			return netstate.Neighbour{}, false, fmt.Errorf("look for neighbour %v: %w", address, err)
 		}
 		for _, e := range s.Neighbours {
-			if e.Link == link && e.Address == address {
+			if e.Link == link && e.Address == address && e.MAC.Unicast() {
 				return e, true, nil
 			}
 		}

@@ -4,6 +4,7 @@ package lease
 
 import (
 	"fmt"
+	"iter"
 	"net/netip"
 	"slices"
 
@@ -26,8 +27,8 @@ func (n NIC) Tell(r *cache.Record) {
 		n.addStandIn(r)
 		return
 	}
-	for _, o := range n.found.Neighbours {
-		if o.Link == n.Index && o.Permanent {
+	for o := range n.neighbours() {
+		if o.Permanent {
 			r.Neighbours = append(r.Neighbours, cache.Neighbour{Address: o.Address, MAC: o.MAC})
 		}
 	}
@@ -122,8 +123,8 @@ func leaseBehind6(own []netip.Prefix, router cache.Router, routes []cache.Route)
 // hopMAC is the MAC to which a NIC without ARP sends packets for its gateway.
 func (n NIC) hopMAC(r *cache.Record, v4 bool) cache.MAC {
 	for _, route := range n.Routes(v4) {
-		for _, o := range n.found.Neighbours {
-			if o.Link == n.Index && o.Permanent && o.Address == route.Gateway && route.Default() {
+		for o := range n.neighbours() {
+			if o.Permanent && o.Address == route.Gateway && route.Default() {
 				return o.MAC
 			}
 		}
@@ -237,11 +238,24 @@ func (n NIC) Gateways() []netip.Addr {
 
 // Neighbour returns the NIC's neighbour with the address.
 func (n NIC) Neighbour(a netip.Addr) (netstate.Neighbour, bool) {
-	i := slices.IndexFunc(n.found.Neighbours, func(o netstate.Neighbour) bool { return o.Link == n.Index && o.Address == a })
-	if i < 0 {
-		return netstate.Neighbour{}, false
+	for o := range n.neighbours() {
+		if o.Address == a {
+			return o, true
+		}
 	}
-	return n.found.Neighbours[i], true
+	return netstate.Neighbour{}, false
+}
+
+// neighbours are the NIC's neighbours whose MACs are those of stations. The kernel accepts each MAC, also from an answer of
+// the network, but a guest cannot have a group as its router.
+func (n NIC) neighbours() iter.Seq[netstate.Neighbour] {
+	return func(yield func(netstate.Neighbour) bool) {
+		for _, o := range n.found.Neighbours {
+			if o.Link == n.Index && o.MAC.Unicast() && !yield(o) {
+				return
+			}
+		}
+	}
 }
 
 // guestRoutes are the routes as DHCP can tell them, a destination and one next hop each, and warnings of what is

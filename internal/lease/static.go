@@ -35,8 +35,8 @@ func (n NIC) Static(guest cache.MAC) *cache.Static {
 	}
 	n.addStaticRoutes(s, own)
 	n.addStaticRules(s)
-	for _, o := range n.found.Neighbours {
-		if o.Link == n.Index && o.Permanent && o.Address.IsValid() {
+	for o := range n.neighbours() {
+		if o.Permanent && o.Address.IsValid() {
 			s.Neighbours = append(s.Neighbours, cache.Neighbour{Address: o.Address, MAC: o.MAC})
 		}
 	}

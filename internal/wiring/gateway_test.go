@@ -23,14 +23,20 @@ func TestGateway(t *testing.T) {
 	}{
 		{"known", lan6(global, second, learned(global, mac(9))), bridge(), wiring.Gateway{Link: nic, Address: ip(global), MAC: mac(9)}},
 		{"redirect", lan6(global, learned(global, mac(9))), redirect(), wiring.Gateway{Link: nic, Address: ip(global), MAC: mac(9)}},
+		{"group", lan6(global, learned(global, cache.MAC{0x33, 0x33, 0, 0, 0, 1})), bridge(), wiring.Gateway{Link: nic, Address: ip(global)}},
+		{"permanent group", lan6(global, permanent(global, cache.MAC{1, 0, 0x5e, 0, 0, 1})), bridge(), wiring.Gateway{Link: nic, Address: ip(global)}},
 		{"silent", lan6(global), bridge(), wiring.Gateway{Link: nic, Address: ip(global)}},
 		{"ipvlan", ipvlanWith(func(*netstate.Snapshot) {}), redirect(), wiring.Gateway{Link: nic, Address: ip("fe80::1"), MAC: mac(1)}},
 		{"link-local", lan6("fe80::1", learned("fe80::1", mac(9))), bridge(), wiring.Gateway{}},
 		{"permanent", lan6(global, permanent(global, mac(9))), bridge(), wiring.Gateway{}},
 		{"masquerade", lan6(global, learned(global, mac(9))), masquerade(), wiring.Gateway{}},
 		{"no responder", lan6(global, learned(global, mac(9))), withSpec(bridge(), func(s *infra.Spec) { s.Options.NoResponder = true }), wiring.Gateway{}},
+		{"group, no responder", lan4With(func(s *netstate.Snapshot) {
+			s.Neighbours = append(s.Neighbours, permanent("10.244.1.9", cache.MAC{1, 0, 0x5e, 0, 0, 1}))
+		}), withSpec(bridge(), func(s *infra.Spec) { s.Options.NoResponder = true }), wiring.Gateway{}},
 		{"no IPv6", lan4(), bridge(), wiring.Gateway{}},
 		{"IPv4", calico4("169.254.1.1", learned("169.254.1.1", mac(9))), bridge(), wiring.Gateway{Link: nic, Address: ip("169.254.1.1"), MAC: mac(9)}},
+		{"IPv4, broadcast", calico4("169.254.1.1", permanent("169.254.1.1", cache.MAC{255, 255, 255, 255, 255, 255})), bridge(), wiring.Gateway{Link: nic, Address: ip("169.254.1.1")}},
 		{"IPv4, silent", calico4("169.254.1.1"), redirect(), wiring.Gateway{Link: nic, Address: ip("169.254.1.1")}},
 		{"IPv4, beside the guest", calico4("10.244.1.6"), bridge(), wiring.Gateway{}},
 		{"IPv4, permanent", calico4("169.254.1.1", permanent("169.254.1.1", mac(9))), bridge(), wiring.Gateway{}},
