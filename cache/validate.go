@@ -53,6 +53,10 @@ func checkPCIAddress(field, text string) error {
 	return nil
 }
 
+// maxTurn is more than all moves of a guest, and the largest number that each reader of JSON can tell from the next one
+// (RFC 8259 section 6).
+const maxTurn = 1 << 53
+
 // Validate checks every field on which Phase2 relies. The error is a [*FieldError].
 func (r *Record) Validate() error {
 	if r.Version != Version {
@@ -60,6 +64,12 @@ func (r *Record) Validate() error {
 	}
 	if r.Quiet && !r.Standby {
 		return fieldErrorf("quiet", "set, but standby is not")
+	}
+	if r.Quiet && r.Turn == 0 {
+		return fieldErrorf("turn", "0, but each Deactivate, which alone sets quiet, raises it: use the record that Deactivate returned")
+	}
+	if r.Turn > maxTurn {
+		return fieldErrorf("turn", "%d, want at most %d: Teardown the guest's NICs in all namespaces, and Setup anew without From", r.Turn, uint64(maxTurn))
 	}
 	if err := checkLinkName("name", r.Name); err != nil {
 		return err

@@ -28,7 +28,8 @@ type Other struct {
 //
 // Deactivate does not mend what else is missing. After an error the guest may be active or quiet: the next Deactivate
 // says which. Deactivate uses what Check uses, and needs what Check needs. The errors to tell apart are those of Check
-// but a *DriftError, and *infra.RefusedError for a binding without a tap of guestwire's.
+// but a *DriftError, *infra.RefusedError for a binding without a tap of guestwire's, and *cache.FieldError for a Turn
+// that can go no higher; after these two nothing is changed.
 func Deactivate(ctx context.Context, c Config) (cache.Record, error) {
 	var record cache.Record
 	err := c.do(ctx, func(s *session) error {
@@ -38,6 +39,9 @@ func Deactivate(ctx context.Context, c Config) (cache.Record, error) {
 		}
 		if err := plan.SetTurn(nextTurn(j.Turn)); err != nil {
 			return err
+		}
+		if err := plan.Record.Validate(); err != nil { // its Turn may be too high
+			return fmt.Errorf("NIC %s: %w", s.nic, err)
 		}
 		// The journal comes first: after a kill, Setup takes the tap down. Without the record, no other side is active.
 		if err := s.writeJournal(plan.Journal(), j); err != nil {

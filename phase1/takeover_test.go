@@ -189,6 +189,47 @@ func TestTakeOverQuiet(t *testing.T) {
 	source.looks(t, false, 4)
 }
 
+// TestTurnBounds: the turn of another node's record does not wrap, neither at once nor by the next Deactivate, which changes
+// nothing where the turn would be too high.
+func TestTurnBounds(t *testing.T) {
+	t.Parallel()
+	const last = 1 << 53
+	source, _ := movingGuest(t, infra.Masquerade{})
+	quiet := source.deactivate(t, 1)
+	s := target(t, *quiet)
+	s.c.Standby = true
+	for _, turn := range []uint64{0, last + 1, 1<<64 - 1} {
+		bad := *quiet
+		bad.Turn = turn
+		c, field := s.c, (*cache.FieldError)(nil)
+		c.From = &bad
+		if _, err := phase1.Setup(t.Context(), c); !errors.As(err, &field) || field.Field != "from.turn" {
+			t.Errorf("Setup from turn %d: %v", turn, err)
+		}
+	}
+	asFound(t, s.Network, s.before)
+	quiet.Turn, s.c.From = last, quiet
+	setup(t, s.c)
+	s.looks(t, true, last-1)
+	for range 2 {
+		var field *cache.FieldError
+		if r, err := phase1.Deactivate(t.Context(), s.c); !errors.As(err, &field) || field.Field != "turn" {
+			t.Errorf("Deactivate: turn %d, %v", r.Turn, err)
+		}
+		s.looks(t, true, last-1)
+	}
+	for _, turn := range []uint64{0, 1<<64 - 1} {
+		bad := *quiet
+		bad.Turn = turn
+		var field *cache.FieldError
+		if _, err := phase1.Activate(t.Context(), s.c, phase1.Other{Quiet: &bad}); !errors.As(err, &field) || field.Field != "other.quiet.turn" {
+			t.Errorf("Activate by turn %d: %v", turn, err)
+		}
+	}
+	s.activate(t, quiet)
+	teardown(t, s.Network, s.c, s.before)
+}
+
 // TestTakeOverWaiting: the record of a target that waits says nothing of the source, which is active: a second target from
 // that record has to wait, too.
 func TestTakeOverWaiting(t *testing.T) {
