@@ -24,7 +24,7 @@ func TestDifferences(t *testing.T) {
 		"dormant":              {func(i *Image) { i.Flags = 1 }, []string{"the table is dormant"}},
 		"another flag":         {func(i *Image) { i.Flags = 2 }, []string{"the table has the flags 0x2"}},
 		"dormant, and another": {func(i *Image) { i.Flags = 3 }, []string{"the table is dormant", "the table has the flags 0x2"}},
-		"a map":                {func(i *Image) { i.Others = 1 }, []string{"the table has 1 maps or objects of another program"}},
+		"an object":            {func(i *Image) { i.Others = 1 }, []string{"the table has 1 objects of another program"}},
 		"a set less":           {func(i *Image) { i.Sets = nil }, []string{"set hops is gone"}},
 		"a set more":           {func(i *Image) { i.Sets = append(i.Sets, Declaration{Name: "theirs"}) }, []string{"set theirs belongs to another program"}},
 		"another size":         {func(i *Image) { i.Sets[0].Head = "ipv4_addr; size 3;" }, []string{`set hops is "ipv4_addr; size 3;", not "ipv4_addr; size 2;"`}},

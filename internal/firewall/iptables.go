@@ -58,7 +58,7 @@ func (t Table) IPTables(program Family, name string) Table {
 				types[v.Chain] = chain.Type
 				r.Verdict = Goto{Chain: name + "-" + shortName(v.Chain)}
 			}
-			chain.Rules = append(chain.Rules, r)
+			chain.Rules = append(chain.Rules, t.forIPTables(r)...)
 		}
 		out.Chains = append(out.Chains, chain)
 	}
@@ -99,6 +99,10 @@ func (r Rule) ipVersion() int {
 	}
 	switch v := r.Verdict.(type) {
 	case DNAT:
+		return is4(v.Address.Is4())
+	case DNATMap:
+		return is4(v.Address.Is4())
+	case DNATRange:
 		return is4(v.Address.Is4())
 	case SNAT:
 		return is4(v.Address.Is4())
@@ -212,6 +216,8 @@ func iptablesTarget(v Verdict) string {
 	case DNAT:
 		_, to, _ := strings.Cut(v.String(), " to ")
 		return "DNAT --to-destination " + to
+	case DNATRange:
+		return v.iptables()
 	case SNAT:
 		return "SNAT --to-source " + v.Address.String()
 	}

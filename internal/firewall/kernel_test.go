@@ -40,6 +40,9 @@ func inetTable() firewall.Table {
 	return firewall.Table{Family: firewall.Inet, Name: tableName, Sets: []firewall.Set{
 		{Name: "next-hops-4", Of: firewall.NextHop4, Size: 64, Milliseconds: 60000},
 		{Name: "next-hops-6", Of: firewall.NextHop6, Size: 64, Milliseconds: 60000},
+	}, Maps: []firewall.PortMap{
+		{Name: "tcp-ports", Ranges: []firewall.PortRange{{First: 8000, Last: 8002, To: 9000}, {First: 80, Last: 80, To: 8080}}},
+		{Name: "sctp-ports", Ranges: []firewall.PortRange{{First: 80, Last: 80, To: 8080}}},
 	}, Chains: []firewall.Chain{
 		{Name: "loopback", Type: "filter", Hook: firewall.Prerouting, Priority: firewall.Raw, Rules: rules{
 			rule(drop, from, ip4, firewall.Destination{Prefix: prefix("127.0.0.0/8")}),
@@ -90,10 +93,13 @@ func inetTable() firewall.Table {
 		}},
 		{Name: "to-guest-4", Rules: rules{
 			rule(firewall.DNAT{Address: address("10.0.2.2"), Port: 8080}, tcp, port(firewall.ProtocolTCP, 80, 80, false)),
+			rule(firewall.DNATMap{Address: address("10.0.2.2"), Protocol: firewall.ProtocolTCP, Map: "tcp-ports"}, tcp),
 			rule(firewall.DNAT{Address: address("10.0.2.2")}),
 		}},
 		{Name: "to-guest-6", Rules: rules{
 			rule(firewall.DNAT{Address: address("fd10:0:2::2"), Port: 8080}, sctp, port(firewall.ProtocolSCTP, 80, 80, false)),
+			rule(firewall.DNATMap{Address: address("fd10:0:2::2"), Protocol: firewall.ProtocolTCP, Map: "tcp-ports"}, tcp),
+			rule(firewall.DNATMap{Address: address("fd10:0:2::2"), Protocol: firewall.ProtocolSCTP, Map: "sctp-ports"}, sctp),
 			rule(firewall.DNAT{Address: address("fd10:0:2::2")}),
 		}},
 		{Name: "cap", Rules: rules{

@@ -17,6 +17,7 @@ type Table struct {
 	Family Family
 	Name   string
 	Sets   []Set
+	Maps   []PortMap
 	Flows  []FlowTable
 	Chains []Chain
 }
@@ -105,6 +106,9 @@ func (t Table) String() string {
 	for _, s := range t.Sets {
 		fmt.Fprintf(&b, "\t%s\n", s)
 	}
+	for _, m := range t.Maps {
+		fmt.Fprintf(&b, "\t%s\n", m)
+	}
 	for _, f := range t.Flows {
 		fmt.Fprintf(&b, "\t%s\n", f)
 	}
@@ -151,11 +155,11 @@ type Image struct {
 	Name   string `json:"name"`
 	// Flags are the NFT_TABLE_F_ flags; a guestwire table has none.
 	Flags uint32 `json:"flags,omitempty"`
-	// Sets, Flows and Chains are sorted by name.
+	// Sets, Flows and Chains are sorted by name. Sets has the maps of ports as well.
 	Sets   []Declaration `json:"sets,omitempty"`
 	Flows  []Declaration `json:"flows,omitempty"`
 	Chains []ChainImage  `json:"chains,omitempty"`
-	// Others is the number of maps and objects; a guestwire table has none.
+	// Others is the number of objects of other kinds; a guestwire table has none.
 	Others int `json:"others,omitempty"`
 
 	held *Table // not nil: the image is that of this table, and Sets, Flows and Chains are not written
@@ -183,6 +187,9 @@ func (t Table) image(rules bool) Image {
 	image := Image{Family: t.Family, Name: t.Name}
 	for _, s := range t.Sets {
 		image.Sets = append(image.Sets, Declaration{Name: s.Name, Head: s.Head()})
+	}
+	for _, m := range t.Maps {
+		image.Sets = append(image.Sets, Declaration{Name: m.Name, Head: m.Head()})
 	}
 	for _, f := range t.Flows {
 		image.Flows = append(image.Flows, Declaration{Name: f.Name, Head: f.Head()})
@@ -231,12 +238,13 @@ func (i Image) Is(t Table) bool {
 	return i.held != nil && i.held.same(t) || reflect.DeepEqual(i.Whole(), t.Image())
 }
 
-// same reports whether two tables have equal sets, flow tables, chains and rules, and so the same image.
+// same reports whether two tables have equal sets, maps, flow tables, chains and rules, and so the same image.
 func (t Table) same(o Table) bool {
 	return t.Family == o.Family && t.Name == o.Name &&
 		slices.EqualFunc(t.Sets, o.Sets, func(a, b Set) bool {
 			return a.Name == b.Name && a.Of == b.Of && a.Size == b.Size && a.Milliseconds == b.Milliseconds
 		}) &&
+		slices.EqualFunc(t.Maps, o.Maps, func(a, b PortMap) bool { return a.Name == b.Name && slices.Equal(a.Ranges, b.Ranges) }) &&
 		slices.EqualFunc(t.Flows, o.Flows, func(a, b FlowTable) bool { return a.Name == b.Name && a.Head() == b.Head() }) &&
 		slices.EqualFunc(t.Chains, o.Chains, func(a, b Chain) bool {
 			return a.Name == b.Name && a.Type == b.Type && a.Hook == b.Hook && a.Device == b.Device && a.Priority == b.Priority && a.Drops == b.Drops &&
@@ -270,7 +278,7 @@ func (i Image) Differences(want Image) []string {
 		d = append(d, fmt.Sprintf("the table has the flags %#x", f))
 	}
 	if i.Others != want.Others {
-		d = append(d, fmt.Sprintf("the table has %d maps or objects of another program", i.Others))
+		d = append(d, fmt.Sprintf("the table has %d objects of another program", i.Others))
 	}
 	d = append(d, differences("set", i.Sets, want.Sets)...)
 	d = append(d, differences("flow table", i.Flows, want.Flows)...)

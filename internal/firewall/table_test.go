@@ -76,10 +76,10 @@ func TestImage(t *testing.T) {
 // TestIs: an image without texts is that of its table, of a copy, and of a table with the same texts. It is not that of a
 // table that differs in anything of which an image tells.
 func TestIs(t *testing.T) {
-	table := Table{Family: Inet, Name: "guestwire-eth0", Sets: []Set{{Name: "known", Of: SourceAddress4, Size: 2}}, Flows: []FlowTable{{Name: "flows", Devices: []string{"eth0"}}}, Chains: []Chain{
+	table := Table{Family: Inet, Name: "guestwire-eth0", Sets: []Set{{Name: "known", Of: SourceAddress4, Size: 2}}, Maps: []PortMap{{Name: "ports", Ranges: []PortRange{{80, 89, 8080}}}}, Flows: []FlowTable{{Name: "flows", Devices: []string{"eth0"}}}, Chains: []Chain{
 		{Name: "forward", Type: "filter", Hook: Forward, Rules: samples()}, {Name: "other"},
 	}}
-	again := Table{Family: Inet, Name: "guestwire-eth0", Sets: []Set{{Name: "known", Of: SourceAddress4, Size: 2}}, Flows: []FlowTable{{Name: "flows", Devices: []string{"eth0"}}}, Chains: []Chain{
+	again := Table{Family: Inet, Name: "guestwire-eth0", Sets: []Set{{Name: "known", Of: SourceAddress4, Size: 2}}, Maps: []PortMap{{Name: "ports", Ranges: []PortRange{{80, 89, 8080}}}}, Flows: []FlowTable{{Name: "flows", Devices: []string{"eth0"}}}, Chains: []Chain{
 		{Name: "forward", Type: "filter", Hook: Forward, Rules: samples()}, {Name: "other"},
 	}}
 	resolved := table.Resolve(func(string) int { return 9 })
@@ -101,6 +101,8 @@ func TestIs(t *testing.T) {
 		"name":            func(t *Table) { t.Name = "guestwire-eth1" },
 		"size of a set":   func(t *Table) { t.Sets[0].Size = 3 },
 		"set":             func(t *Table) { t.Sets = nil },
+		"port of a map":   func(t *Table) { t.Maps = []PortMap{{Name: "ports", Ranges: []PortRange{{80, 89, 8081}}}} },
+		"map":             func(t *Table) { t.Maps = nil },
 		"flow table":      func(t *Table) { t.Flows = nil },
 		"links of a flow": func(t *Table) { t.Flows = []FlowTable{{Name: "flows", Devices: []string{"eth1"}}} },
 		"chain":           func(t *Table) { t.Chains = t.Chains[:1] },

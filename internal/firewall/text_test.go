@@ -61,6 +61,8 @@ func samples() []Rule {
 		{Verdict: Goto{Chain: "other"}},
 		{Verdict: Jump{Chain: "other"}},
 		{Verdict: DNAT{Address: netip.MustParseAddr("10.0.2.2"), Port: 80}},
+		{Matches: []Match{tcp}, Verdict: DNATMap{Address: netip.MustParseAddr("10.0.2.2"), Protocol: ProtocolTCP, Map: "ports"}},
+		{Matches: []Match{tcp}, Verdict: DNATRange{Address: netip.MustParseAddr("10.0.2.2"), First: 9000, Last: 9009, Base: 8000}},
 		{Verdict: SNAT{Address: netip.MustParseAddr("10.0.2.1")}},
 		{Verdict: Masquerade{}},
 		{Matches: []Match{tcp}, Verdict: Masquerade{First: 1024, Last: 2048}},
@@ -75,7 +77,7 @@ func samples() []Rule {
 // nftablesOnly holds for a rule that iptables cannot express.
 func nftablesOnly(r Rule) bool {
 	switch r.Verdict.(type) {
-	case Continue, Offload, Fwd, Up, Log, LowerMSS, SetSource, SetDestination:
+	case Continue, DNATMap, Offload, Fwd, Up, Log, LowerMSS, SetSource, SetDestination:
 		return true
 	}
 	return slices.ContainsFunc(r.Matches, func(m Match) bool {
@@ -96,7 +98,7 @@ func TestSamples(t *testing.T) {
 			have[reflect.TypeOf(m).Name()] = true
 		}
 	}
-	for _, file := range []string{"match.go", "set.go", "flow.go", "verdict.go"} {
+	for _, file := range []string{"match.go", "set.go", "flow.go", "portmap.go", "verdict.go"} {
 		f, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
 		if err != nil {
 			t.Fatal(err)

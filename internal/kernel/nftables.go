@@ -61,6 +61,9 @@ func sizeOf(ops []netstate.Op) int {
 			for _, c := range set.Table.Chains {
 				size += chain + rule*len(c.Rules)
 			}
+			for _, m := range set.Table.Maps {
+				size += table + sizeofPortElement*m.Size()
+			}
 		}
 	}
 	return size
@@ -71,7 +74,7 @@ func (w *nftWriter) beginTables(kind, flags uint16, family firewall.Family) {
 	w.begin(unix.NFNL_SUBSYS_NFTABLES<<8|kind, flags, families[family], 0)
 }
 
-// writeTable writes the messages of a table: all sets, flow tables and chains before all rules, as a rule can name each of them.
+// writeTable writes the messages of a table: all sets, maps, flow tables and chains before all rules, as a rule can name each of them.
 func (w *nftWriter) writeTable(t firewall.Table) {
 	w.beginTables(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, t.Family)
 	w.text(unix.NFTA_TABLE_NAME, t.Name)
@@ -83,6 +86,9 @@ func (w *nftWriter) writeTable(t firewall.Table) {
 			w.beginTables(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, t.Family)
 			w.writeElements(t.Name, s, uint32(i+1))
 		}
+	}
+	for i, m := range t.Maps {
+		w.writePortMap(t.Family, t.Name, m, uint32(len(t.Sets)+i+1))
 	}
 	for _, f := range t.Flows {
 		w.beginTables(nftables.NFT_MSG_NEWFLOWTABLE, unix.NLM_F_CREATE, t.Family)
@@ -167,6 +173,9 @@ func (n *Namespace) readTables(s *netstate.Snapshot, name string, wanted []firew
 		if image.Sets, err = n.readDeclarations(&image, unix.NFT_MSG_GETSET, parseSet); err != nil {
 			return err
 		}
+		if err := n.readPortMaps(&image, wanted); err != nil {
+			return err
+		}
 		if image.Flows, err = n.readDeclarations(&image, nftables.NFT_MSG_GETFLOWTABLE, parseFlowTable); err != nil {
 			return err
 		}
@@ -178,8 +187,8 @@ func (n *Namespace) readTables(s *netstate.Snapshot, name string, wanted []firew
 	return nil
 }
 
-// readDeclarations reads the sets of a table, or its flow tables, without their elements. The question is a number of
-// nftables (NFT_MSG_*). What is left of Others are the objects for which nothing asks, such as maps.
+// readDeclarations reads the sets and maps of a table, or its flow tables, without their elements. The question is a number of
+// nftables (NFT_MSG_*). What is left of Others are the objects for which nothing asks, such as counters.
 func (n *Namespace) readDeclarations(image *firewall.Image, question uint16, parse func([]byte) (firewall.Declaration, string, error)) (list []firewall.Declaration, err error) {
 	if image.Others == 0 {
 		return nil, nil

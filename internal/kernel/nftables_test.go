@@ -17,6 +17,8 @@ import (
 var testTable = firewall.Table{Family: firewall.Inet, Name: "guestwire-eth0", Sets: []firewall.Set{
 	{Name: "hops", Of: firewall.NextHop4, Size: 64, Milliseconds: 60000},
 	{Name: "known", Of: firewall.DiscoveryTarget, Size: 2, Elements: [][]byte{make([]byte, 16), slices.Repeat([]byte{7}, 16)}},
+}, Maps: []firewall.PortMap{
+	{Name: "ports", Ranges: []firewall.PortRange{{First: 8000, Last: 12999, To: 9000}, {First: 80, Last: 81, To: 9090}, {First: 65535, Last: 65535, To: 1}}},
 }, Chains: []firewall.Chain{
 	{Name: "forward", Type: "filter", Hook: firewall.Forward, Priority: firewall.Filter, Drops: true, Rules: []firewall.Rule{
 		{Matches: []firewall.Match{firewall.InInterface{Name: "eth0", Not: true}, firewall.State{States: firewall.Established}}, Verdict: firewall.Accept{}},
@@ -33,6 +35,7 @@ var testTable = firewall.Table{Family: firewall.Inet, Name: "guestwire-eth0", Se
 			Matches: []firewall.Match{firewall.Destination{Prefix: netip.MustParsePrefix("10.0.0.0/24")}, firewall.DestinationPort{Protocol: 6, First: 80, Last: 81}},
 			Verdict: firewall.DNAT{Address: gateway4, Port: 8080},
 		},
+		{Matches: []firewall.Match{firewall.Protocol{Number: 6}}, Verdict: firewall.DNATMap{Address: gateway4, Protocol: 6, Map: "ports"}},
 	}},
 }}
 
@@ -106,6 +109,18 @@ func TestTableRoundTrip(t *testing.T) {
 				t.Fatal(err)
 			}
 			image.Chains[at].Rules = append(image.Chains[at].Rules, text)
+		}
+		for i, set := range image.Sets {
+			if isMap := slices.ContainsFunc(table.Maps, func(m firewall.PortMap) bool { return m.Name == set.Name }); !isMap {
+				continue
+			}
+			var ranges []firewall.PortRange
+			for _, m := range told[unix.NFT_MSG_NEWSETELEM] {
+				if err := appendPorts(&ranges, m); err != nil {
+					t.Fatal(err)
+				}
+			}
+			image.Sets[i].Head += firewall.PortMap{Ranges: ranges}.Held()
 		}
 		var kept [][]byte
 		for _, m := range told[unix.NFT_MSG_NEWSETELEM] {

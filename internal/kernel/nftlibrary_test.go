@@ -81,6 +81,24 @@ func libraryTable(c *nftables.Conn, table firewall.Table) error {
 			return err
 		}
 	}
+	for i, m := range table.Maps {
+		var elements []nftables.SetElement
+		for _, r := range m.Ranges {
+			for i := range r.Last - r.First + 1 {
+				elements = append(elements, nftables.SetElement{Key: be16(r.First + i), Val: be16(r.To + i)})
+			}
+		}
+		set := &nftables.Set{Table: t, ID: uint32(len(table.Sets) + i + 1), Name: m.Name, IsMap: true, KeyType: nftables.TypeInetService, DataType: nftables.TypeInetService, Size: uint32(m.Size())}
+		first := elements[:min(len(elements), mostPortElements)]
+		if err := c.AddSet(set, first); err != nil {
+			return err
+		}
+		for more := range slices.Chunk(elements[len(first):], mostPortElements) {
+			if err := c.SetAddElements(set, more); err != nil {
+				return err
+			}
+		}
+	}
 	for _, f := range table.Flows {
 		c.AddFlowtable(&nftables.Flowtable{Table: t, Name: f.Name, Devices: zeroEnded(f.Devices), Priority: nftables.FlowtablePriorityRef(nftables.FlowtablePriority(f.Priority))})
 	}
@@ -282,6 +300,10 @@ func encodeVerdict(v firewall.Verdict) []expr.Any {
 			e = append(e, load(2, be16(v.Port)))
 		}
 		return append(e, nat)
+	case firewall.DNATMap:
+		return []expr.Any{load(1, v.Address.AsSlice()), &expr.Payload{DestRegister: 2, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
+			&expr.Lookup{SourceRegister: 2, DestRegister: 2, IsDestRegSet: true, SetName: v.Map},
+			&expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(addressFamily(v.Address)), RegAddrMin: 1, RegProtoMin: 2, Specified: true}}
 	case firewall.SNAT:
 		return []expr.Any{load(1, v.Address.AsSlice()), &expr.NAT{Type: expr.NATTypeSourceNAT, Family: uint32(addressFamily(v.Address)), RegAddrMin: 1}}
 	case firewall.Return:

@@ -290,6 +290,15 @@ func (w *nftWriter) writeVerdict(v firewall.Verdict) {
 			to = append(to, field{unix.NFTA_NAT_REG_PROTO_MIN, 2}, field{unix.NFTA_NAT_FLAGS, specifiedPorts})
 		}
 		w.expression("nat", to...)
+	case firewall.DNATMap:
+		w.loadAddress(v.Address)
+		w.payloadInto(2, transport, 2, 2) // the destination port
+		element, data := w.openExpression("lookup", field{unix.NFTA_LOOKUP_SREG, 2}, field{unix.NFTA_LOOKUP_DREG, 2})
+		w.text(unix.NFTA_LOOKUP_SET, v.Map)
+		w.number32(unix.NFTA_LOOKUP_SET_ID, 0)
+		w.closeExpression(element, data)
+		w.expression("nat", field{unix.NFTA_NAT_TYPE, unix.NFT_NAT_DNAT}, field{unix.NFTA_NAT_FAMILY, uint32(addressFamily(v.Address))},
+			field{unix.NFTA_NAT_REG_ADDR_MIN, 1}, field{unix.NFTA_NAT_REG_PROTO_MIN, 2}, field{unix.NFTA_NAT_FLAGS, specifiedPorts})
 	case firewall.SNAT:
 		w.loadAddress(v.Address)
 		w.expression("nat", field{unix.NFTA_NAT_TYPE, unix.NFT_NAT_SNAT}, field{unix.NFTA_NAT_FAMILY, uint32(addressFamily(v.Address))}, field{unix.NFTA_NAT_REG_ADDR_MIN, 1})
@@ -354,8 +363,11 @@ func (w *nftWriter) meta(key uint32) {
 }
 
 // payload loads octets of a header into register 1.
-func (w *nftWriter) payload(header uint32, offset, size int) {
-	w.expression("payload", field{unix.NFTA_PAYLOAD_DREG, 1}, field{unix.NFTA_PAYLOAD_BASE, header}, field{unix.NFTA_PAYLOAD_OFFSET, uint32(offset)}, field{unix.NFTA_PAYLOAD_LEN, uint32(size)})
+func (w *nftWriter) payload(header uint32, offset, size int) { w.payloadInto(1, header, offset, size) }
+
+// payloadInto loads octets of a header into a register.
+func (w *nftWriter) payloadInto(register, header uint32, offset, size int) {
+	w.expression("payload", field{unix.NFTA_PAYLOAD_DREG, register}, field{unix.NFTA_PAYLOAD_BASE, header}, field{unix.NFTA_PAYLOAD_OFFSET, uint32(offset)}, field{unix.NFTA_PAYLOAD_LEN, uint32(size)})
 }
 
 // connection loads a property of the packet's connection into register 1.

@@ -16,6 +16,7 @@ import (
 const (
 	typeIPv4Address = 7
 	typeIPv6Address = 8
+	typePort        = 13
 )
 
 // writeSet writes the attributes of a set (NFTA_SET_*), without its elements. Number is the set's in the transaction.
@@ -57,11 +58,11 @@ func (w *nftWriter) writeElements(table string, s firewall.Set, number uint32) {
 	w.close(list)
 }
 
-// parseSet parses struct nfgenmsg and the attributes of a set (NFTA_SET_*), and returns also the name of the set's table.
+// parseSet parses struct nfgenmsg and the attributes of a set or a map (NFTA_SET_*), and returns also the name of the set's table.
 // The head names what a set of guestwire does not have.
 func parseSet(m []byte) (image firewall.Declaration, table string, err error) {
 	var s firewall.Set
-	var key, length, flags uint32
+	var key, length, flags, data, dataLength uint32
 	var others []string
 	err = eachAttribute(m, sizeofNfgenmsg, func(attribute uint16, v []byte) error {
 		switch attribute {
@@ -75,6 +76,10 @@ func parseSet(m []byte) (image firewall.Declaration, table string, err error) {
 			key = be32(v)
 		case unix.NFTA_SET_KEY_LEN:
 			length = be32(v)
+		case unix.NFTA_SET_DATA_TYPE:
+			data = be32(v)
+		case unix.NFTA_SET_DATA_LEN:
+			dataLength = be32(v)
 		case unix.NFTA_SET_TIMEOUT:
 			s.Milliseconds = be64(v)
 		case unix.NFTA_SET_DESC:
@@ -86,11 +91,18 @@ func parseSet(m []byte) (image firewall.Declaration, table string, err error) {
 				}
 				return nil
 			})
-		case unix.NFTA_SET_DATA_TYPE, unix.NFTA_SET_POLICY, unix.NFTA_SET_GC_INTERVAL, unix.NFTA_SET_OBJ_TYPE, setExpression, setExpressions:
+		case unix.NFTA_SET_POLICY, unix.NFTA_SET_GC_INTERVAL, unix.NFTA_SET_OBJ_TYPE, setExpression, setExpressions:
 			others = append(others, fmt.Sprintf("attribute %d = %x", attribute, v))
 		}
 		return nil
 	})
+	if flags == unix.NFT_SET_MAP && s.Milliseconds == 0 && key == typePort && length == 2 && data == typePort && dataLength == 2 {
+		image.Head = strings.Join(append([]string{firewall.PortMapHead(s.Size)}, others...), " ")
+		return image, table, err
+	}
+	if data != 0 || dataLength != 0 {
+		others = append(others, fmt.Sprintf("data of type %d, %d octets", data, dataLength))
+	}
 	wanted := uint32(unix.NFT_SET_EVAL)
 	if s.Milliseconds != 0 {
 		wanted |= unix.NFT_SET_TIMEOUT
@@ -160,25 +172,40 @@ func keyLength(s firewall.Set) int {
 	return 16
 }
 
-// parseElements parses struct nfgenmsg and a list of elements (NFTA_SET_ELEM_LIST_ELEMENTS), and returns their keys.
+// parseElements returns the keys of a list of elements.
 func parseElements(m []byte) (keys [][]byte, err error) {
-	err = eachAttribute(m, sizeofNfgenmsg, func(attribute uint16, v []byte) error {
+	err = eachElement(m, func(key, _ []byte) {
+		if key != nil {
+			keys = append(keys, slices.Clone(key))
+		}
+	})
+	return keys, err
+}
+
+// eachElement parses struct nfgenmsg and a list of elements (NFTA_SET_ELEM_LIST_ELEMENTS), and calls f with the key and the
+// data of each; nil: the element has none.
+func eachElement(m []byte, f func(key, data []byte)) error {
+	return eachAttribute(m, sizeofNfgenmsg, func(attribute uint16, v []byte) error {
 		if attribute != unix.NFTA_SET_ELEM_LIST_ELEMENTS {
 			return nil
 		}
 		return eachAttribute(v, 0, func(_ uint16, element []byte) error {
-			return eachAttribute(element, 0, func(attribute uint16, v []byte) error {
-				if attribute != unix.NFTA_SET_ELEM_KEY {
+			var parts [unix.NFTA_SET_ELEM_DATA + 1][]byte
+			err := eachAttribute(element, 0, func(attribute uint16, v []byte) error {
+				if attribute != unix.NFTA_SET_ELEM_KEY && attribute != unix.NFTA_SET_ELEM_DATA {
 					return nil
 				}
-				return eachAttribute(v, 0, func(_ uint16, key []byte) error {
-					keys = append(keys, slices.Clone(key))
+				return eachAttribute(v, 0, func(_ uint16, value []byte) error {
+					parts[attribute] = value
 					return nil
 				})
 			})
+			if err == nil {
+				f(parts[unix.NFTA_SET_ELEM_KEY], parts[unix.NFTA_SET_ELEM_DATA])
+			}
+			return err
 		})
 	})
-	return keys, err
 }
 
 // Attributes of a set that unix does not name (linux/netfilter/nf_tables.h).

@@ -1,0 +1,123 @@
+package firewall
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// PortMap is a map of a table, by which [DNATMap] translates ports. A lookup costs the same for one port and for
+// thousands. The ports are part of the table, unlike the elements of a [Set].
+type PortMap struct {
+	Name string
+	// Ranges do not overlap.
+	Ranges []PortRange
+}
+
+// PortRange are the ports from First to Last, and the ports that they become: To and those after it.
+type PortRange struct{ First, Last, To uint16 }
+
+type (
+	// DNATMap translates a connection's destination address, and its port by the PortMap Map. A port that is not in the map
+	// goes on with the next rule. The rule has to match the protocol, TCP, UDP or SCTP.
+	DNATMap struct {
+		Address  netip.Addr
+		Protocol uint8
+		Map      string
+	}
+	// DNATRange is DNATMap for iptables: the port Base becomes First, and the ports after Base those up to Last.
+	DNATRange struct {
+		Address           netip.Addr
+		First, Last, Base uint16
+	}
+)
+
+func (DNATMap) verdict()   {}
+func (DNATRange) verdict() {}
+
+func (v DNATMap) String() string {
+	return fmt.Sprintf("dnat %s to %s : %s dport map @%s", ipWord(v.Address.Is4()), v.Address, protocol(v.Protocol), v.Map)
+}
+
+// String returns the words of iptables: nft(8) has none.
+func (v DNATRange) String() string { return v.iptables() }
+
+func (v DNATRange) iptables() string {
+	first := netip.AddrPortFrom(v.Address, v.First)
+	return fmt.Sprintf("DNAT --to-destination %s-%d/%d", first, v.Last, v.Base)
+}
+
+// Size returns the number of ports.
+func (m PortMap) Size() int {
+	n := 0
+	for _, r := range m.Ranges {
+		n += int(r.Last-r.First) + 1
+	}
+	return n
+}
+
+// String returns the map as nft -f reads it.
+func (m PortMap) String() string {
+	var elements []string
+	for _, r := range m.Ranges {
+		for i := range int(r.Last-r.First) + 1 {
+			elements = append(elements, fmt.Sprintf("%d : %d", int(r.First)+i, int(r.To)+i))
+		}
+	}
+	return fmt.Sprintf("map %s { type inet_service : inet_service; size %d; elements = { %s }; }", m.Name, m.Size(), strings.Join(elements, ", "))
+}
+
+// Head returns the map as an [Image] has it: the declaration, and what Held returns.
+func (m PortMap) Head() string { return PortMapHead(m.Size()) + m.Held() }
+
+// PortMapHead returns the declaration of a map for so many ports, without the ports.
+func PortMapHead(size int) string { return fmt.Sprintf("inet_service : inet_service; size %d;", size) }
+
+// Held returns the ports, as few ranges.
+func (m PortMap) Held() string {
+	var text strings.Builder
+	for _, r := range m.merged() {
+		fmt.Fprintf(&text, " %s : %s;", ports(r.First, r.Last), ports(r.To, r.To+(r.Last-r.First)))
+	}
+	return text.String()
+}
+
+// merged are the ranges in order, as few as possible.
+func (m PortMap) merged() []PortRange {
+	sorted := slices.SortedFunc(slices.Values(m.Ranges), func(a, b PortRange) int { return int(a.First) - int(b.First) })
+	var list []PortRange
+	for _, r := range sorted {
+		if n := len(list); n > 0 && list[n-1].Last+1 == r.First && r.To-r.First == list[n-1].To-list[n-1].First {
+			list[n-1].Last = r.Last
+		} else {
+			list = append(list, r)
+		}
+	}
+	return list
+}
+
+// forIPTables returns the rules of iptables for a rule with a DNATMap, one for each range, and each other rule as it is.
+func (t Table) forIPTables(r Rule) []Rule {
+	v, is := r.Verdict.(DNATMap)
+	if !is {
+		return []Rule{r}
+	}
+	var rules []Rule
+	for _, m := range t.Maps {
+		if m.Name != v.Map {
+			continue
+		}
+		for _, p := range m.merged() {
+			one := Rule{
+				Matches: append(slices.Clone(r.Matches), DestinationPort{Protocol: v.Protocol, First: p.First, Last: p.Last}),
+				Verdict: DNATRange{Address: v.Address, First: p.To, Last: p.To + (p.Last - p.First), Base: p.First},
+			}
+			if p.First == p.Last {
+				one.Verdict = DNAT{Address: v.Address, Port: p.To}
+			}
+			rules = append(rules, one)
+		}
+	}
+	return rules
+}

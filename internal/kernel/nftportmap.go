@@ -1,0 +1,95 @@
+package kernel
+
+import (
+	"encoding/binary"
+	"slices"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/internal/firewall"
+)
+
+const (
+	// sizeofPortElement is the length of an element: three attributes that hold attributes, and two ports, padded.
+	sizeofPortElement = 28
+	// mostPortElements are the elements of one message: an attribute holds up to 65535 octets.
+	mostPortElements = 2048
+)
+
+// writePortMap writes the messages of a map and of its elements. Number is the map's in the transaction.
+func (w *nftWriter) writePortMap(family firewall.Family, table string, m firewall.PortMap, number uint32) {
+	w.beginTables(unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE, family)
+	w.text(unix.NFTA_SET_TABLE, table)
+	w.text(unix.NFTA_SET_NAME, m.Name)
+	w.number32(unix.NFTA_SET_FLAGS, unix.NFT_SET_MAP)
+	w.number32(unix.NFTA_SET_KEY_TYPE, typePort)
+	w.number32(unix.NFTA_SET_KEY_LEN, 2)
+	w.number32(unix.NFTA_SET_ID, number)
+	w.number32(unix.NFTA_SET_DATA_TYPE, typePort)
+	w.number32(unix.NFTA_SET_DATA_LEN, 2)
+	description := w.open(unix.NFTA_SET_DESC)
+	w.number32(unix.NFTA_SET_DESC_SIZE, uint32(m.Size()))
+	w.close(description)
+
+	list, written := 0, 0
+	for _, r := range m.Ranges {
+		for i := range int(r.Last-r.First) + 1 {
+			if written%mostPortElements == 0 {
+				if written > 0 {
+					w.close(list)
+				}
+				w.beginTables(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, family)
+				w.text(unix.NFTA_SET_ELEM_LIST_SET, m.Name)
+				w.number32(unix.NFTA_SET_ELEM_LIST_SET_ID, number)
+				w.text(unix.NFTA_SET_ELEM_LIST_TABLE, table)
+				list = w.open(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
+			}
+			element := w.open(uint16(written%mostPortElements + 1))
+			var port [2]byte
+			binary.BigEndian.PutUint16(port[:], r.First+uint16(i))
+			w.data(unix.NFTA_SET_ELEM_KEY, port[:])
+			binary.BigEndian.PutUint16(port[:], r.To+uint16(i))
+			w.data(unix.NFTA_SET_ELEM_DATA, port[:])
+			w.close(element)
+			written++
+		}
+	}
+	if written > 0 {
+		w.close(list)
+	}
+}
+
+// readPortMaps completes the heads of the maps that the wanted tables name by what the maps in the kernel hold.
+func (n *Namespace) readPortMaps(image *firewall.Image, wanted []firewall.Table) error {
+	for _, t := range wanted {
+		if t.Family != image.Family || t.Name != image.Name {
+			continue
+		}
+		for _, m := range t.Maps {
+			at := slices.IndexFunc(image.Sets, func(d firewall.Declaration) bool { return d.Name == m.Name })
+			if at < 0 {
+				continue
+			}
+			have := firewall.PortMap{Name: m.Name}
+			list := request(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETSETELEM, unix.NLM_F_DUMP, nfgenmsg{families[t.Family]},
+				nl.NewRtAttr(unix.NFTA_SET_ELEM_LIST_TABLE, nl.ZeroTerminated(t.Name)), nl.NewRtAttr(unix.NFTA_SET_ELEM_LIST_SET, nl.ZeroTerminated(m.Name)))
+			err := n.filter.dump(list, func() { have.Ranges = nil }, func(message []byte) error { return appendPorts(&have.Ranges, message) })
+			if err != nil && !answers(err, unix.ENOENT) {
+				return err
+			}
+			image.Sets[at].Head += have.Held()
+		}
+	}
+	return nil
+}
+
+// appendPorts parses struct nfgenmsg and a list of elements, and appends the ports and what they become.
+func appendPorts(ranges *[]firewall.PortRange, message []byte) error {
+	return eachElement(message, func(key, data []byte) {
+		if len(key) == 2 && len(data) == 2 {
+			from := binary.BigEndian.Uint16(key)
+			*ranges = append(*ranges, firewall.PortRange{First: from, Last: from, To: binary.BigEndian.Uint16(data)})
+		}
+	})
+}
