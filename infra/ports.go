@@ -14,8 +14,9 @@ import (
 type Ports struct {
 	Protocol    string // "tcp", "udp" or "sctp"; "": "tcp"
 	First, Last uint16 // 1 to 65535; a Last of 0 is First
-	// Guest is the port of the guest that First becomes; those after it follow, at most 256 in all
-	// and up to 65535. 0: the same. Only Masquerade.Ports and Passt.Ports may have one.
+	// Guest is the port of the guest that First becomes; those after it follow, up to 65535. 0: the same. At most 4096 ports
+	// of a list can become other ones. Only Masquerade.Ports and Passt.Ports may have a Guest. By iptables, a range that becomes
+	// another one needs iptables 1.8 and Linux 4.18.
 	Guest uint16
 }
 
@@ -38,11 +39,14 @@ func (p Ports) String() string {
 	if p.Last > p.First {
 		text += fmt.Sprintf("-%d", p.Last)
 	}
-	if p.Guest != 0 && p.Guest != p.First {
+	if p.Redirected() {
 		text += fmt.Sprintf(":%d", p.Guest)
 	}
 	return text + "/" + p.Transport()
 }
+
+// Redirected reports whether the ports become other ports of the guest.
+func (p Ports) Redirected() bool { return p.Guest != 0 && p.Guest != p.First }
 
 // MarshalText is String.
 func (p Ports) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
@@ -72,8 +76,10 @@ func (p *Ports) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// checkPorts refuses a list with a port that does not exist, an unknown protocol, or a port twice.
+// checkPorts refuses a list with a port that does not exist, an unknown protocol, a port twice, or too many that become
+// others.
 func checkPorts(field string, list []Ports) error {
+	redirected := 0
 	for i, p := range list {
 		field := fmt.Sprintf("%s[%d]", field, i)
 		if !slices.Contains(transports, p.Transport()) {
@@ -85,8 +91,13 @@ func checkPorts(field string, list []Ports) error {
 		if p.Last != 0 && p.Last < p.First {
 			return &cache.FieldError{Field: field, Reason: fmt.Sprintf("%d-%d ends before it begins", p.First, p.Last)}
 		}
-		if n := p.End() - p.First; p.Guest != 0 && p.Guest != p.First && (n >= maxRedirected || int(p.Guest)+int(n) > 65535) {
-			return &cache.FieldError{Field: field, Reason: fmt.Sprintf("%v: at most %d ports at once can become other ones, up to 65535", p, maxRedirected)}
+		if p.Redirected() {
+			if last := int(p.Guest) + int(p.End()-p.First); last > 65535 {
+				return &cache.FieldError{Field: field, Reason: fmt.Sprintf("%v: the last port would become %d, want at most 65535", p, last)}
+			}
+			if redirected += int(p.End()-p.First) + 1; redirected > maxRedirected {
+				return &cache.FieldError{Field: field, Reason: fmt.Sprintf("%v: with this entry %d ports become other ones, want at most %d in the list: let ports stay the same, of which there can be any number", p, redirected, maxRedirected)}
+			}
 		}
 		for j, o := range list[:i] {
 			if p.Overlaps(o) {
@@ -97,8 +108,8 @@ func checkPorts(field string, list []Ports) error {
 	return nil
 }
 
-// maxRedirected limits the ports of a range that become others, as each takes a rule of its own.
-const maxRedirected = 256
+// maxRedirected limits the ports of a list that become others, as each takes memory of the kernel, about 100 octets.
+const maxRedirected = 4096
 
 // Overlaps says whether a port of one is also a port of the other, of the same protocol.
 func (p Ports) Overlaps(o Ports) bool {

@@ -78,6 +78,9 @@ func (t translation) table() firewall.Table {
 		firewall.Chain{Name: "outgoing", Rules: t.limit()},
 		firewall.Chain{Name: "incoming", Rules: t.limit()})
 	table := firewall.Table{Family: firewall.Inet, Name: t.names.Table, Chains: chains}
+	for _, m := range portMaps(t.Ports) {
+		table.Maps = append(table.Maps, m.PortMap)
+	}
 	if !t.iptables {
 		t.limitNeighbours(&table)
 	}
@@ -170,9 +173,13 @@ func (t translation) toGuest(guest netip.Addr) []firewall.Rule {
 		return append(rules, rule(firewall.DNAT{Address: guest}))
 	}
 	for _, p := range t.Ports {
-		for _, one := range splitPorts(p) {
-			rules = append(rules, rule(firewall.DNAT{Address: guest, Port: one.Guest}, matchPorts(one)...))
+		if !p.Redirected() {
+			rules = append(rules, rule(firewall.DNAT{Address: guest}, matchPorts(p)...))
 		}
+	}
+	for _, m := range portMaps(t.Ports) {
+		number := firewall.Transports[m.protocol]
+		rules = append(rules, rule(firewall.DNATMap{Address: guest, Protocol: number, Map: m.Name}, firewall.Protocol{Number: number}))
 	}
 	return rules
 }

@@ -24,17 +24,28 @@ func matchPorts(p infra.Ports) []firewall.Match {
 	}
 }
 
-// splitPorts splits ports that become other ports into one entry a port, as each takes a rule of its own.
-// Ports that stay the same take one rule together.
-func splitPorts(p infra.Ports) []infra.Ports {
-	if p.Guest == 0 || p.Guest == p.First {
-		return []infra.Ports{{Protocol: p.Protocol, First: p.First, Last: p.Last}}
+// portMap is the map of the ports of a protocol that become other ports.
+type portMap struct {
+	protocol string
+	firewall.PortMap
+}
+
+// portMaps are the maps of the protocols that need one. A map costs each packet one look, where a rule for each port would
+// cost as many.
+func portMaps(list []infra.Ports) []portMap {
+	var maps []portMap
+	for _, protocol := range []string{"tcp", "udp", "sctp"} {
+		m := portMap{protocol, firewall.PortMap{Name: protocol + "-ports"}}
+		for _, p := range list {
+			if p.Redirected() && p.Transport() == protocol {
+				m.Ranges = append(m.Ranges, firewall.PortRange{First: p.First, Last: p.End(), To: p.Guest})
+			}
+		}
+		if len(m.Ranges) > 0 {
+			maps = append(maps, m)
+		}
 	}
-	var list []infra.Ports
-	for i := uint16(0); i <= p.End()-p.First; i++ {
-		list = append(list, infra.Ports{Protocol: p.Protocol, First: p.First + i, Guest: p.Guest + i})
-	}
-	return list
+	return maps
 }
 
 // warnTakenPorts warns of the namespace's services whose connections go to the guest instead.
