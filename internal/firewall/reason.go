@@ -117,13 +117,14 @@ func ParseLogPrefix(prefix string) (nic string, r Reason, ok bool) {
 }
 
 // ReasonOf returns the reason for which the chain keeps packets from the guest, or the guest's packets from the network;
-// ok is false for other chains.
+// ok is false for other chains, also for those whose names have a word that is none of Reasons: a program with the right to
+// change the namespace's nftables can add any number of such chains.
 func ReasonOf(chain string) (r Reason, ok bool) {
 	name, ok := strings.CutPrefix(chain, dropChain)
 	if !ok {
 		name, ok = strings.CutPrefix(chain, upChain)
 	}
-	return Reason(name), ok && isReason(name)
+	return Reason(name), ok && slices.ContainsFunc(Reasons, func(d Described) bool { return d.Reason == Reason(name) })
 }
 
 // isReason says whether the name can be a reason, also one of another version of guestwire. A program with the right to

@@ -113,7 +113,9 @@ func TestCounted(t *testing.T) {
 	if r, ok := ReasonOf("up-network-dhcp"); !ok || r != NetworkDHCP {
 		t.Errorf("up-network-dhcp is for %q, %t", r, ok)
 	}
-	if r, ok := ReasonOf("from-arp"); ok {
-		t.Errorf("from-arp is for %q", r)
+	for _, chain := range []string{"from-arp", "drop-", "drop-r1", "drop-mac-spoof-1", "up-any-word"} {
+		if r, ok := ReasonOf(chain); ok {
+			t.Errorf("%s is for %q", chain, r)
+		}
 	}
 }

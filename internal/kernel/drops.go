@@ -19,7 +19,8 @@ type DropCount struct {
 }
 
 // Drops reads the counters of the nftables tables with the name, of all families, in the order of
-// firewall.Reasons. A reason for which the tables drop nothing is left out, so without a table there are none.
+// firewall.Reasons. A reason for which the tables drop nothing is left out, so without a table there are none. A word that is
+// none of these reasons is left out, too.
 func (n *Namespace) Drops(table string) ([]DropCount, error) {
 	if n.filter == nil {
 		return nil, nil
@@ -48,15 +49,9 @@ func (n *Namespace) Drops(table string) ([]DropCount, error) {
 		}
 	}
 	order := func(c DropCount) int {
-		at := slices.IndexFunc(firewall.Reasons, func(r firewall.Described) bool { return r.Reason == c.Reason })
-		if at < 0 { // a reason of another version of guestwire
-			return len(firewall.Reasons)
-		}
-		return at
+		return slices.IndexFunc(firewall.Reasons, func(r firewall.Described) bool { return r.Reason == c.Reason })
 	}
-	slices.SortFunc(counts, func(a, b DropCount) int {
-		return cmp.Or(cmp.Compare(order(a), order(b)), cmp.Compare(a.Reason, b.Reason))
-	})
+	slices.SortFunc(counts, func(a, b DropCount) int { return cmp.Compare(order(a), order(b)) })
 	return counts, nil
 }
 

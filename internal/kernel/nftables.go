@@ -215,11 +215,7 @@ func (n *Namespace) readRulesOf(image firewall.Image, wanted []firewall.Table) (
 			return wanted[at].Held(), err
 		}
 	}
-	rules, err := knowRules(wanted)
-	if err != nil {
-		return image, err
-	}
-	return image, n.readChainRules(&image, rules)
+	return image, n.readChainRules(&image, wanted)
 }
 
 // parseTable parses struct nfgenmsg and the attributes of a table (linux/netfilter/nf_tables.h,

@@ -2,6 +2,9 @@ package kernel
 
 import (
 	"context"
+	"fmt"
+	"os"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -159,6 +162,63 @@ func TestHolds(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestForeignChains: what another program adds to a table makes the table differ, and neither a reason of Drops nor more memory
+// than a bound.
+func TestForeignChains(t *testing.T) {
+	nstest.Need(t, "nft")
+	table := testTable.Counted("eth0", false)
+	table.Chains = append(slices.Clone(table.Chains), firewall.Chain{Name: "drop-mac-spoof", Rules: []firewall.Rule{{Matches: []firewall.Match{firewall.Count{}}, Verdict: firewall.Drop{}}}})
+	var more strings.Builder
+	for i := range 3000 {
+		fmt.Fprintf(&more, "add chain inet guestwire-eth0 drop-r%d\nadd rule inet guestwire-eth0 drop-r%[1]d counter drop\nadd rule inet guestwire-eth0 plain tcp dport %[1]d counter drop\n", i)
+	}
+	path := filepath.Join(t.TempDir(), "more")
+	if err := os.WriteFile(path, []byte(more.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	pod := nstest.New(t, "pod")
+	look := func(f func(n *Namespace) error) {
+		t.Helper()
+		err := netns.Do(pod.File, func() error {
+			n, err := Open()
+			if err != nil {
+				return err
+			}
+			defer n.Close()
+			return f(n)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	look(func(n *Namespace) error {
+		return n.Apply(context.Background(), []netstate.Op{netstate.TableSet{Table: table}})
+	})
+	pod.Exec("nft", "-f", path)
+	look(func(n *Namespace) error {
+		counts, err := n.Drops(table.Name)
+		if err != nil || len(counts) != 1 || counts[0].Reason != firewall.MACSpoof {
+			t.Errorf("%d reasons, %v", len(counts), err)
+		}
+		now, err := n.Snapshot(netstate.Names{Table: table.Name}, nil, []firewall.Table{table})
+		if err != nil {
+			return err
+		}
+		if len(now.Tables) != 1 || now.Tables[0].Is(table) {
+			t.Errorf("%d tables, or the first is as wanted", len(now.Tables))
+			return nil
+		}
+		rules := 0
+		for _, c := range now.Tables[0].Chains {
+			rules += len(c.Rules)
+		}
+		if chains := len(now.Tables[0].Chains); chains > mostChains || rules > mostForeign+100 {
+			t.Errorf("the image has %d chains and %d rules", chains, rules)
+		}
+		return nil
+	})
 }
 
 // forUndo wants a look for Undo to find the tables that the other look finds, without a question for what they hold.

@@ -14,18 +14,39 @@ import (
 	"github.com/guestwire/guestwire/internal/firewall"
 )
 
+// mostForeign is how many rules are read into an image besides as many as the wanted tables have, to name them. One is enough
+// to differ.
+const mostForeign = 256
+
 // readChainRules reads the rules of a table into the chains of the image.
-func (n *Namespace) readChainRules(image *firewall.Image, rules known) error {
+func (n *Namespace) readChainRules(image *firewall.Image, wanted []firewall.Table) error {
+	rules, err := knowRules(wanted)
+	if err != nil {
+		return err
+	}
+	index, most, read := map[string]int{}, mostForeign, 0
+	for i, c := range image.Chains {
+		index[c.Name] = i
+	}
+	for _, t := range wanted {
+		for _, c := range t.Chains {
+			most += len(c.Rules)
+		}
+	}
 	none := func() {
+		read = 0
 		for i := range image.Chains {
 			image.Chains[i].Rules = nil
 		}
 	}
 	return n.filter.dump(listRules(image.Family, image.Name), none, func(m []byte) error {
 		rule, err := parseChainRule(m)
-		at := slices.IndexFunc(image.Chains, func(c firewall.ChainImage) bool { return c.Name == string(rule.chain) })
-		if err != nil || string(rule.table) != image.Name || at < 0 {
+		at, there := index[string(rule.chain)]
+		if err != nil || string(rule.table) != image.Name || !there {
 			return err
+		}
+		if read++; read > most {
+			return nil
 		}
 		text, err := rules.text(rule.expressions)
 		image.Chains[at].Rules = append(image.Chains[at].Rules, text)
