@@ -1,6 +1,7 @@
 package examples_test
 
 import (
+	"context"
 	"encoding/json"
 	"os"
 	"os/exec"
@@ -44,7 +45,7 @@ func TestExporter(t *testing.T) {
 		}
 	}
 
-	// While another call works on the namespace, a signal ends the wait.
+	// While another call works on the namespace, the other metrics are printed in time, and a signal ends the wait.
 	info, err := os.Stat(n.Pod.Path())
 	if err != nil {
 		t.Fatal(err)
@@ -56,6 +57,12 @@ func TestExporter(t *testing.T) {
 	defer lock.Close()
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
 		t.Fatal(err)
+	}
+	late, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	text, err := exec.CommandContext(late, exporter, "-dir", dir).CombinedOutput()
+	if err != nil || !strings.Contains(string(text), "\nguestwire_wired_info{") || strings.Contains(string(text), "\nguestwire_differences{") || !strings.Contains(string(text), "no metrics after 3s") {
+		t.Errorf("a namespace that cannot be looked at: %v\n%s", err, text)
 	}
 	var out, said strings.Builder
 	cmd := exec.Command(exporter, "-dir", dir)

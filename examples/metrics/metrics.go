@@ -8,6 +8,7 @@ import (
 	"os"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -29,7 +30,8 @@ var (
 
 // NICs is a prometheus.Collector of wired NICs, with the labels nic, netns (the name of its network
 // namespace, as Prometheus gives each sample a label namespace of its own) and state. Each Collect looks at the kernel:
-// it needs what phase1.Check needs.
+// it needs what phase1.Check needs. A NIC that takes longer than three seconds has no guestwire_differences and no
+// guestwire_dropped_, and Config.Progress says so.
 type NICs struct {
 	// Context ends the looking.
 	Context context.Context
@@ -46,12 +48,18 @@ func (c NICs) Describe(descs chan<- *prometheus.Desc) {
 	}
 }
 
+const (
+	// atOnce NICs are looked at: a Check waits a second for a gateway that does not answer, and keeps what it reads in memory.
+	atOnce = 16
+	// patience is the time for one NIC. A pod can make the look at its own namespace long.
+	patience = 3 * time.Second
+)
+
 // Collect implements prometheus.Collector.
 func (c NICs) Collect(metrics chan<- prometheus.Metric) {
 	metrics <- prometheus.MustNewConstMetric(wiredNICs, prometheus.GaugeValue, float64(len(c.Wirings)))
-	// A Check waits a second for a gateway that does not answer.
 	var working sync.WaitGroup
-	free := make(chan struct{}, 64)
+	free := make(chan struct{}, atOnce)
 	for _, w := range c.Wirings {
 		free <- struct{}{}
 		working.Go(func() {
@@ -118,7 +126,9 @@ func (c NICs) look(w phase1.Wiring) (found int, drops []phase1.DropCount, ok boo
 
 // compare returns in how many things the NIC differs, and what its rules have dropped.
 func (c NICs) compare(nic phase1.Config) (found int, drops []phase1.DropCount, err error) {
-	err = phase1.Check(c.Context, nic)
+	ctx, cancel := context.WithTimeoutCause(c.Context, patience, fmt.Errorf("no metrics after %v, see agent check: %w", patience, context.DeadlineExceeded))
+	defer cancel()
+	err = phase1.Check(ctx, nic)
 	var drift *phase1.DriftError
 	switch {
 	case errors.As(err, &drift):
@@ -127,7 +137,7 @@ func (c NICs) compare(nic phase1.Config) (found int, drops []phase1.DropCount, e
 		found, err = 1, nil
 	}
 	if err == nil {
-		drops, err = phase1.Drops(c.Context, nic)
+		drops, err = phase1.Drops(ctx, nic)
 	}
 	return found, drops, err
 }
