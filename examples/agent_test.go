@@ -156,7 +156,7 @@ func TestSee(t *testing.T) {
 	if got := spoofed(); got != 1 || report.NIC != "eth0" || len(report.Drift) > 0 {
 		t.Errorf("status -json: %d packets of mac-spoof, want 1: %+v", got, report)
 	}
-	if out := call(0, "status"); !regexp.MustCompile(`dropped +1 packets: mac-spoof`).MatchString(out) {
+	if out := call(0, "status"); !regexp.MustCompile(`dropped +1 packets: mac-spoof, .*start the VM with the record's MAC`).MatchString(out) {
 		t.Errorf("status:\n%s", out)
 	}
 	exporter := nstest.Program(t, "examples/exporter")

@@ -12,7 +12,9 @@ import (
 // network's DHCP servers and routers from a guest that guestwire's responder serves. Macvtap, SRIOV and
 // Passt have no filter: their records warn of that, unless Off is set.
 type Guard struct {
-	// Off lets everything pass; then the other fields have to be empty.
+	// Off lets everything pass; then the other fields have to be empty. The guest still needs the record's MAC: behind
+	// Masquerade and Routed the namespace sends to that MAC alone, and the responder answers no other one. Serve reports
+	// the other MAC as dhcp.OtherMACSeen.
 	Off bool `json:"off,omitempty"`
 	// MACs are the guest's besides the one in the record. Each of them may use each of the addresses.
 	MACs []cache.MAC `json:"macs,omitempty"`

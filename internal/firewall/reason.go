@@ -58,7 +58,7 @@ type Described struct {
 
 // Reasons are all reasons.
 var Reasons = []Described{
-	{MACSpoof, "the guest sent with a source MAC that is not the guest's"},
+	{MACSpoof, "the guest sent with a source MAC that is not the record's: start the VM with the record's MAC (QEMU: mac=), or allow the other MAC by Guard.MACs"},
 	{ARPSpoof, "the guest sent ARP or RARP in which the sender's MAC or address is not the guest's, or is missing"},
 	{IPSpoof, "the guest sent IPv4 or IPv6 with a source address that is not the guest's"},
 	{NeighbourSpoof, "the guest sent a neighbour or router solicitation, or a neighbour advertisement, for an address or with an option that is not the guest's, or with more options than the filter looks through"},
