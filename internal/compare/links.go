@@ -192,7 +192,7 @@ func (s *stepper) takesDown(want netstate.Link) bool {
 func (s *stepper) isForgotten(n netstate.Neighbour) bool {
 	now, there := s.now.Link(n.Link)
 	want, _ := s.wantedLink(n.Link)
-	return there && n.Address.IsValid() && (n.Link == s.Index || s.OffStack) && (!want.MAC.IsZero() && now.MAC != want.MAC || s.takesDown(want))
+	return there && n.Address.IsValid() && (!want.MAC.IsZero() && now.MAC != want.MAC || s.takesDown(want))
 }
 
 // changeNIC sets the NIC's name and MAC, for which the NIC may have to be down, and its other properties.
