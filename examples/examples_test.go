@@ -59,7 +59,7 @@ func TestAgent(t *testing.T) {
 	}{
 		{with("check"), 3, "not wired"},
 		{with("status"), 3, "not wired"},
-		{with("plan", "-config", file), 0, "ip addr add 10.99.0.1/24 dev eth0-br"},
+		{with("plan", "-config", file), 0, "ip addr add 10.99.0.1/24 dev eth0-tap"},
 		{with("check"), 3, "not wired"},
 		{with("setup", "-config", file), 0, ""},
 		{with("setup", "-config", file), 0, ""},

@@ -1068,7 +1068,7 @@ func (p *trial) link() frames.Link {
 		Far4: nstest.Beyond4, Far6: nstest.Beyond6, Served: true, Gateway: cache.MAC{2, 0, 0, 0, 0, 1}}
 	if r.Binding == cache.BindingMasquerade {
 		l.IPv4, l.Gateway4 = netip.MustParseAddr("10.0.2.2"), netip.MustParseAddr("10.0.2.1")
-		fmt.Sscanf(p.n.Pod.Exec("cat", "/sys/class/net/eth0-br/address"), "%02x:%02x:%02x:%02x:%02x:%02x",
+		fmt.Sscanf(p.n.Pod.Exec("cat", "/sys/class/net/eth0-tap/address"), "%02x:%02x:%02x:%02x:%02x:%02x",
 			&l.Gateway[0], &l.Gateway[1], &l.Gateway[2], &l.Gateway[3], &l.Gateway[4], &l.Gateway[5])
 	}
 	return l

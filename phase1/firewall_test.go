@@ -130,7 +130,7 @@ func TestForwardOtherPorts(t *testing.T) {
 	if strings.Contains(rules, "dport 80 ") || !strings.Contains(rules, "tcp dport 81 dnat") || !strings.Contains(rules, "dport 53 goto accepted") {
 		t.Errorf("rules:\n%s", rules)
 	}
-	if out := n.Pod.Exec("sysctl", "-n", "net.ipv4.conf.eth0-br.route_localnet"); strings.TrimSpace(out) != "1" {
+	if out := n.Pod.Exec("sysctl", "-n", "net.ipv4.conf.eth0-tap.route_localnet"); strings.TrimSpace(out) != "1" {
 		t.Errorf("route_localnet is %s", out)
 	}
 	c.Binding = infra.Masquerade{}

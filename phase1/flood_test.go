@@ -206,7 +206,7 @@ func TestTables(t *testing.T) {
 					text := n.Pod.Exec("bridge", "fdb")
 					if !off { // without the guard the guest can have any source
 						for line := range strings.Lines(n.Pod.IP("neigh")) {
-							if strings.Contains(line, "eth0-br") {
+							if strings.Contains(line, "eth0-tap") {
 								text += line
 							}
 						}

@@ -268,7 +268,7 @@ func TestForceTeardownDamaged(t *testing.T) {
 		"NIC":                     {infra.Bridge{}, noNIC, true, nil},
 		"NIC behind a masquerade": {infra.Masquerade{}, noNIC, true, nil},
 		"rules":                   {infra.Masquerade{}, flush, true, nil},
-		"bridge of a masquerade":  {infra.Masquerade{}, deleted("eth0-br"), true, []string{"the guest's address, as another program has deleted eth0-br"}},
+		"tap of a masquerade":     {infra.Masquerade{}, deleted("eth0-tap"), true, []string{"the guest's address, as another program has deleted eth0-tap"}},
 		"an address": {infra.Redirect{}, func(n nstest.Network) { n.Pod.IP("addr del 10.244.1.7/24 dev eth0") }, true,
 			[]string{"addresses and routes that eth0 has lost since Setup", ofRecord + "ip addr add 10.244.1.7/24 broadcast 10.244.1.255 dev eth0; ip route add default via 10.244.1.1 dev eth0"}},
 	} {

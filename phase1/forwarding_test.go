@@ -379,7 +379,7 @@ var forwardings = []struct {
 			s.name("pod", "proxy", netip.MustParseAddr("127.0.0.6"), netip.MustParseAddr("::6"))
 			// What the proxies' own rules do, in few words.
 			s.Pod.Exec("nft", "add table inet mesh; add chain inet mesh proxies { type nat hook prerouting priority -110; "+
-				"iifname eth0 tcp dport 8000-8099 redirect to :15006; iifname eth0-br tcp dport 9900 redirect to :15001; }")
+				"iifname eth0 tcp dport 8000-8099 redirect to :15006; iifname eth0-tap tcp dport 9900 redirect to :15001; }")
 		},
 		want: []exchange{
 			{from: "world", to: "pod:8000", protocol: "tcp", want: "pod:15006 sees gateway"},
@@ -836,7 +836,8 @@ func TestLearnedRoute(t *testing.T) {
 	nstest.Eventually(t, learned)
 }
 
-// TestOthersRules: what we let pass is still for the rules of others to drop.
+// TestOthersRules: what we let pass is still for the rules of others to drop. A launcher knows the guest by its tap, and its rules
+// see the guest's packets there.
 func TestOthersRules(t *testing.T) {
 	t.Parallel()
 	eachFirewall(t, func(t *testing.T, firewall string) {
@@ -851,12 +852,16 @@ func TestOthersRules(t *testing.T) {
 			}
 			s.Pod.Exec(program, "-A", "FORWARD", "-p", "tcp", "--dport", "8666", "-j", "DROP")
 		}
+		s.Pod.Exec("nft", `add table inet launcher; add chain inet launcher guard { type filter hook forward priority filter; };
+			add rule inet launcher guard iifname "eth0-tap" tcp dport 8777 counter drop`)
 		s.ask(t, []exchange{
 			{from: "world", to: "pod:8000", want: "guest:8000 sees gateway"},
 			{from: "world", to: "pod:8666", protocol: "tcp", want: ""},
 			{from: "world", to: "pod:8666", protocol: "udp", want: "guest:8666 sees gateway"},
 			{from: "guest", to: "beyond:8000", want: "world:8000 sees pod"},
 			{from: "guest", to: "beyond:8666", protocol: "tcp", want: ""},
+			{from: "guest", to: "beyond:8777", protocol: "tcp", want: ""},
+			{from: "guest", to: "beyond:8777", protocol: "udp", want: "world:8777 sees pod"},
 		})
 	})
 }

@@ -231,8 +231,8 @@ func TestNextHops(t *testing.T) {
 				w.write(w.link.Packet(unix.IPPROTO_TCP, from, version.far, frames.Segment(5000, 7, 2, nil)))
 				from = from.Next()
 			}
-			if have := neighbours(version.family, "eth0-br"); have > 5 { // the guest is the next hop to its prefixes
-				t.Errorf("IPv%s: the namespace asks for %d neighbours at the bridge", version.family[1:], have)
+			if have := neighbours(version.family, "eth0-tap"); have > 5 { // the guest is the next hop to its prefixes
+				t.Errorf("IPv%s: the namespace asks for %d neighbours at the tap", version.family[1:], have)
 			}
 			w.get([]byte("nothing"), version.far)
 			if version.family == "-6" {
@@ -241,16 +241,16 @@ func TestNextHops(t *testing.T) {
 					w.write(w.link.Ping(local, w.link.Gateway.LinkLocal(), i))
 					local = local.Next()
 				}
-				if have := neighbours(version.family, "eth0-br"); have > mostSources+5 || have < mostSources/2 {
+				if have := neighbours(version.family, "eth0-tap"); have > mostSources+5 || have < mostSources/2 {
 					t.Errorf("the namespace asks for %d link-local neighbours, want about %d", have, mostSources)
 				}
 			}
-			n.Pod.IP(version.family + " neigh flush dev eth0-br nud all")
+			n.Pod.IP(version.family + " neigh flush dev eth0-tap nud all")
 			for range tries { // who asks for the gateway is noted as well
 				w.write(w.link.AskAs(from))
 				from = from.Next()
 			}
-			if have := neighbours(version.family, "eth0-br"); have > mostSources+5 || have < mostSources/2 {
+			if have := neighbours(version.family, "eth0-tap"); have > mostSources+5 || have < mostSources/2 {
 				t.Errorf("IPv%s: the namespace notes %d neighbours that ask, want about %d", version.family[1:], have, mostSources)
 			}
 		}

@@ -259,7 +259,7 @@ func (w *wire) held(a netip.Addr) {
 			w.t.Errorf("%v after the detection of %v: came out: %x", took, a, s.Frame)
 		}
 	}
-	if !came && !w.routed { // where it ends at the tap, and learned shows that it has passed
+	if !came && !w.masquerade { // where it ends at the tap, and learned shows that it has passed
 		w.t.Errorf("the detection of %v did not come out", a)
 	}
 }

@@ -393,18 +393,18 @@ func TestWiring(t *testing.T) {
 		if now := n.Pod.IP("addr show dev eth0"); now != eth0 {
 			t.Errorf("eth0 is\n%s\nand was\n%s", now, eth0)
 		}
-		out := n.Pod.IP("addr show dev eth0-br")
+		out := n.Pod.IP("addr show dev eth0-tap")
 		for _, address := range []string{"10.0.2.1/24", "fd10:0:2::1/120"} {
 			if !strings.Contains(out, address) {
-				t.Errorf("eth0-br has not %s:\n%s", address, out)
+				t.Errorf("eth0-tap has not %s:\n%s", address, out)
 			}
 		}
 		rules := n.Pod.Exec("nft", "list", "ruleset")
 		for _, want := range []string{
 			`iifname "eth0" ip daddr 10.244.1.7 jump to-guest-4`,
 			`iifname "eth0" ip6 daddr fd00:244:1::7 jump to-guest-6`,
-			`iifname "eth0-br" oifname "eth0" tcp sport 1-32767 masquerade to :1-32767`,
-			`iifname "eth0-br" meta l4proto udp masquerade to :61000-65535`,
+			`iifname "eth0-tap" oifname "eth0" tcp sport 1-32767 masquerade to :1-32767`,
+			`iifname "eth0-tap" meta l4proto udp masquerade to :61000-65535`,
 		} {
 			if !strings.Contains(rules, want) {
 				t.Errorf("nftables has not %s:\n%s", want, rules)

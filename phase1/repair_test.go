@@ -135,17 +135,23 @@ var damagesOf = map[string][]damage{
 		{line: "ip link set eth0-br down; ip link set eth0-br name other", says: "bridge eth0-br is gone", kernel: true},
 	},
 	"masquerade": {
-		{line: "ip addr del 10.0.2.1/24 dev eth0-br", says: "address 10.0.2.1/24 of eth0-br is gone"},
-		{line: "ip addr add 10.0.2.9/24 dev eth0-br", says: "address 10.0.2.9/24 of eth0-br is not of the wiring"},
-		{line: "ip addr flush dev eth0-br", says: "address fd10:0:2::1/120 of eth0-br is gone"},
-		{line: "ip route del 10.0.2.0/24 dev eth0-br", says: "route 10.0.2.0/24 dev eth0-br"},
-		{line: "ip -6 route del fd10:0:2::/120 dev eth0-br", says: "route fd10:0:2::/120 dev eth0-br"},
-		{line: "sysctl -qw net.ipv6.conf.eth0-br.disable_ipv6=1", says: "sysctl net/ipv6/conf/eth0-br/disable_ipv6 is not 0"},
+		{line: "ip addr del 10.0.2.1/24 dev eth0-tap", says: "address 10.0.2.1/24 of eth0-tap is gone"},
+		{line: "ip addr add 10.0.2.9/24 dev eth0-tap", says: "address 10.0.2.9/24 of eth0-tap is not of the wiring"},
+		{line: "ip addr flush dev eth0-tap", says: "address fd10:0:2::1/120 of eth0-tap is gone"},
+		{line: "ip route del 10.0.2.0/24 dev eth0-tap", says: "route 10.0.2.0/24 dev eth0-tap"},
+		{line: "ip -6 route del fd10:0:2::/120 dev eth0-tap", says: "route fd10:0:2::/120 dev eth0-tap"},
+		{line: "sysctl -qw net.ipv6.conf.eth0-tap.disable_ipv6=1", says: "sysctl net/ipv6/conf/eth0-tap/disable_ipv6 is not 0"},
 		{line: "sysctl -qw net.ipv6.conf.all.forwarding=1; sysctl -qw net.ipv6.conf.all.forwarding=0", says: "forwarding is 0, not 1"},
-		{line: "sysctl -qw net.ipv4.conf.eth0-br.route_localnet=1", says: "IPv4 route_localnet of eth0-br is on, not off"},
-		{line: "ip neigh del 10.0.2.2 dev eth0-br", says: "neighbour 10.0.2.2 of eth0-br is gone"},
+		{line: "sysctl -qw net.ipv4.conf.eth0-tap.route_localnet=1", says: "IPv4 route_localnet of eth0-tap is on, not off"},
+		{line: "ip link del eth0-tap", says: "tap eth0-tap is gone"},
+		{line: "ip link set eth0-tap down", says: "eth0-tap is down"},
+		{line: "ip link set eth0-tap mtu 1200", says: "MTU of eth0-tap is 1200, not 1450"},
+		{line: "ip link set eth0-tap address 02:00:00:00:00:01", says: "MAC of eth0-tap is 02:00:00:00:00:01"},
+		{line: "ip link set eth0-tap arp off", says: "ARP of eth0-tap is off, not on"},
+		{line: "ip link set eth0-tap addrgenmode eui64", says: "addrgenmode of eth0-tap is eui64, not none"},
+		{line: "ip neigh del 10.0.2.2 dev eth0-tap", says: "neighbour 10.0.2.2 of eth0-tap is gone"},
 		{line: "sysctl -qw net.ipv4.conf.eth0.forwarding=0", says: "IPv4 forwarding of eth0 is off, not on"},
-		{line: "sysctl -qw net.ipv4.conf.eth0-br.forwarding=0", says: "IPv4 forwarding of eth0-br is off, not on"},
+		{line: "sysctl -qw net.ipv4.conf.eth0-tap.forwarding=0", says: "IPv4 forwarding of eth0-tap is off, not on"},
 	},
 	"routed": {
 		{line: "ip route add local 10.244.1.7 dev eth0 table local proto kernel scope host src 10.244.1.7", says: "10.244.1.7"},
@@ -193,7 +199,7 @@ var damagesOfNIC = []damage{
 // damagesTo are those of a binding's wiring.
 func damagesTo(b infra.Binding) []damage {
 	list := slices.Clone(damages)
-	if b.Kind() == "redirect" || b.Kind() == "routed" {
+	if b.Kind() != "bridge" {
 		ofBridge := regexp.MustCompile(`eth0-br|bridge|master|hook output`)
 		list = slices.DeleteFunc(list, func(d damage) bool { return ofBridge.MatchString(d.line) })
 	}

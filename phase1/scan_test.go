@@ -93,7 +93,7 @@ func TestScan(t *testing.T) {
 			// The guest here answers no neighbour solicitation.
 			n.World.IP("neigh replace " + s.link.IPv4.String() + " lladdr " + s.link.MAC.String() + " dev pod")
 			if s.bridge != 0 {
-				n.Pod.IP("neigh replace " + s.link.MAC.LinkLocal().String() + " lladdr " + s.link.MAC.String() + " dev eth0-br")
+				n.Pod.IP("neigh replace " + s.link.MAC.LinkLocal().String() + " lladdr " + s.link.MAC.String() + " dev eth0-tap")
 			}
 			near := []netip.Addr{nstest.Pod4, nstest.Pod6}
 			if s.masquerade {

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -89,6 +90,9 @@ func newQuietWire(t *testing.T, b infra.Binding, guard infra.Guard) *quietWire {
 	}
 	for _, a := range []netip.Addr{nstest.Pod4, nstest.Pod6} { // the network asks for nothing
 		n.World.IP("neigh replace " + a.String() + " lladdr " + mac + " dev pod nud permanent")
+	}
+	if b.Kind() == cache.BindingMasquerade { // Linux 6.1 asks for the namespace's gateway when it looks up a route (rt6_probe)
+		n.Pod.IP("neigh replace " + nstest.Gateway6.String() + " lladdr " + strings.Fields(n.World.IP("-br link show dev pod"))[2] + " dev eth0 nud permanent")
 	}
 	w.inject = n.World.Injector(t, w.link)
 	w.world = n.World.Sniff(t)

@@ -41,8 +41,8 @@ const (
 
 // Guest is what the rules around a guest depend on.
 //
-// With Bridged the guest's tap is a port of a bridge, and with Routed the namespace is the guest's next hop. If only Bridged is
-// set, the NIC is a port of the same bridge. If neither is set, rules forward each frame from the NIC to the tap, and back.
+// With Bridged the guest's tap and the NIC are ports of a bridge, and with Routed the namespace is the guest's next hop. If neither
+// is set, rules forward each frame from the NIC to the tap, and back.
 type Guest struct {
 	Names   netstate.Names
 	NIC     int // the NIC's index
@@ -76,11 +76,6 @@ func Tables(described Guest) []firewall.Table {
 	g := newGuest(described)
 	t := &tables{name: g.Names.Table}
 	switch {
-	case g.Bridged && g.Routed:
-		if !slices.ContainsFunc(g.Addresses, netip.Addr.Is6) {
-			t.add(bridgeTable(g.Names, deafToIPv6(g.Names.Tap)))
-		}
-		g.addFilter(t)
 	case g.Routed:
 		g.addFilter(t)
 		if len(g.Announced) > 0 {
@@ -726,10 +721,4 @@ func deafTo(links ...string) []firewall.Rule {
 		rules = append(rules, rule(firewall.Drop{}, firewall.InInterface{Name: l}))
 	}
 	return rules
-}
-
-// deafToIPv6 drops the guest's IPv6 to a namespace that has none for the guest: one router advertisement would
-// give the namespace a default route through the guest. (With IPv6 forwarding on, a link takes no routes.)
-func deafToIPv6(tap string) firewall.Rule {
-	return rule(drop(firewall.NoIPv6), firewall.InInterface{Name: tap}, firewall.EtherType{Number: netstate.EthernetIPv6})
 }

@@ -8,14 +8,6 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// bridgeTable is the table of the family bridge. By the rules in toNamespace the namespace does not hear the
-// frames of the bridge.
-func bridgeTable(n netstate.Names, toNamespace ...firewall.Rule) firewall.Table {
-	return firewall.Table{Family: firewall.Bridge, Name: n.Table, Chains: []firewall.Chain{
-		{Name: "input", Type: "filter", Hook: firewall.Input, Priority: firewall.Filter, Rules: toNamespace},
-	}}
-}
-
 // addBridged adds the tables of a bridge between NIC and tap: the namespace neither hears nor sends there.
 //
 // What drops packets that the namespace sends by the bridge does not end at postrouting: where another program lets frames of
@@ -23,8 +15,9 @@ func bridgeTable(n netstate.Names, toNamespace ...firewall.Rule) firewall.Table 
 // entries. The rules of the family bridge are for all else: forwarded packets, and other protocols than IP.
 func (g guest) addBridged(t *tables) {
 	n := g.Names
-	ofBridge, inet := bridgeTable(n, deafTo(n.Moved, n.Tap)...), g.muteNamespace(n.Moved)
-	ofBridge.Chains = append(ofBridge.Chains, mute("from-namespace", firewall.Output, n.Moved, n.Tap))
+	ofBridge, inet := firewall.Table{Family: firewall.Bridge, Name: n.Table}, g.muteNamespace(n.Moved)
+	ofBridge.Chains = append(ofBridge.Chains, firewall.Chain{Name: "input", Type: "filter", Hook: firewall.Input, Priority: firewall.Filter, Rules: deafTo(n.Moved, n.Tap)},
+		mute("from-namespace", firewall.Output, n.Moved, n.Tap))
 	inet.Chains = append(inet.Chains, mute("to-bridge", firewall.Output, n.Bridge))
 	t.add(g.addBetween(ofBridge))
 	t.add(inet)

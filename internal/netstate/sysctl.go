@@ -37,16 +37,9 @@ func AcceptRA(link string) string { return "net/ipv6/conf/" + link + "/accept_ra
 // DisableIPv6 takes IPv6 from one link.
 func DisableIPv6(link string) string { return "net/ipv6/conf/" + link + "/disable_ipv6" }
 
-// OfRouter are the sysctls of the links of a wiring that are the guest's router, the bridge or the tap. They go away with
-// the link. A link that forwards calls itself a router when it answers a neighbour solicitation, and a guest takes no
-// other link for one.
-func OfRouter(n Names) []string {
-	var paths []string
-	for _, link := range []string{n.Bridge, n.Tap} {
-		paths = append(paths, ForceForwarding(link), Forwards6(link))
-	}
-	return paths
-}
+// OfRouter are the sysctls of the guest's tap where it is the guest's router. They go away with the link. A link that forwards
+// calls itself a router when it answers a neighbour solicitation, and a guest takes no other link for one.
+func OfRouter(n Names) []string { return []string{ForceForwarding(n.Tap), Forwards6(n.Tap)} }
 
 // Forwards6 says that a link is a router's.
 func Forwards6(link string) string { return "net/ipv6/conf/" + link + "/forwarding" }

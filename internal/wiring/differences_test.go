@@ -59,64 +59,64 @@ func TestDifferences(t *testing.T) {
 	}{
 		{"nothing", bridged, func(*netstate.Snapshot) {}, ""},
 		{"tap gone", bridged, lost("eth0-tap"), "tap eth0-tap is gone"},
-		{"bridge gone", hidden, lost("eth0-br"), "bridge eth0-br is gone\neth0-tap is no port of eth0-br"},
+		{"bridge gone", bridged, lost("eth0-br"), "bridge eth0-br is gone\neth0-nic is no port of eth0-br\neth0-tap is no port of eth0-br"},
 		{"holder gone", bridged, lost("eth0"), "dummy eth0 is gone"},
 		{"no tap", bridged, link("eth0-tap", func(l *netstate.Link) { l.Tap, l.Kind = nil, "veth" }), "eth0-tap is not the tap of the wiring\nfilter 1 of eth0-dhcp is another\nfilter 5 of eth0-dhcp is another"},
 		{"another owner", bridged, link("eth0-tap", func(l *netstate.Link) { l.Tap = &netstate.Tap{Owner: infra.Owner{UID: 5, GID: 6}} }), "tap eth0-tap is of user 5, group 6, not of 107, 0\nfilter 1 of eth0-dhcp is another\nfilter 5 of eth0-dhcp is another"},
 		{"more queues", bridged, link("eth0-tap", func(l *netstate.Link) { l.Tap = &netstate.Tap{Owner: launcher, MultiQueue: true} }), "multi_queue of tap eth0-tap is on, not off\nfilter 1 of eth0-dhcp is another\nfilter 5 of eth0-dhcp is another"},
 		{"MTU", bridged, link("eth0-tap", func(l *netstate.Link) { l.MTU = 1300 }), "MTU of eth0-tap is 1300, not 1450"},
-		{"MAC", hidden, link("eth0-br", func(l *netstate.Link) { l.MAC = mac(9) }), "MAC of eth0-br is 02:00:00:00:00:09, not 02:00:00:00:00:00"},
+		{"MAC", bridged, link("eth0-br", func(l *netstate.Link) { l.MAC = mac(9) }), "MAC of eth0-br is 02:00:00:00:00:09, not 56:2e:d0:09:a5:0a"},
 		{"queue", hidden, link("eth0-dhcp", func(l *netstate.Link) { l.QueueLength = 1000 }), "txqueuelen of eth0-dhcp is 1000, not 16"},
-		{"group", hidden, link("eth0-br", func(l *netstate.Link) { l.Group = 7 }), "group of eth0-br is 7, not 1735852034"},
+		{"group", hidden, link("eth0-tap", func(l *netstate.Link) { l.Group = 7 }), "group of eth0-tap is 7, not 1735852034"},
 		{"alias", bridged, link("eth0-tap", func(l *netstate.Link) { l.Alias = "other" }), `alias of eth0-tap is "other", not "guestwire eth0"`},
-		{"ARP", hidden, link("eth0-br", func(l *netstate.Link) { l.NoARP = true }), "ARP of eth0-br is off, not on"},
+		{"ARP", hidden, link("eth0-tap", func(l *netstate.Link) { l.NoARP = true }), "ARP of eth0-tap is off, not on"},
 		{"holder's ARP", bridged, link("eth0", func(l *netstate.Link) { l.NoARP = false }), "ARP of eth0 is on, not off"},
-		{"addrgenmode", hidden, link("eth0-br", func(l *netstate.Link) { l.AddrGen = 0 }), "addrgenmode of eth0-br is eui64, not none"},
+		{"addrgenmode", hidden, link("eth0-tap", func(l *netstate.Link) { l.AddrGen = 0 }), "addrgenmode of eth0-tap is eui64, not none"},
 		{"tap down", bridged, link("eth0-tap", func(l *netstate.Link) { l.Up = false }), "eth0-tap is down"},
 		{"holder up", bridged, link("eth0", func(l *netstate.Link) { l.Up = true }), "eth0 is up"},
 		{"NIC renamed while it is up", redirected, link("eth0", func(l *netstate.Link) { l.Name = "other" }), "eth0 is called other"},
 		{"holder of another kind", bridged, link("eth0", func(l *netstate.Link) { l.Kind = "bridge" }), "eth0 is not the dummy of the wiring"},
-		{"bridge's setting", hidden, link("eth0-br", func(l *netstate.Link) { l.Bridge = l.Bridge.With(netstate.Settings{"stp_state": 1}) }), "bridge eth0-br: stp_state is 1, not 0"},
-		{"port's settings", hidden, link("eth0-tap", func(l *netstate.Link) {
+		{"bridge's setting", bridged, link("eth0-br", func(l *netstate.Link) { l.Bridge = l.Bridge.With(netstate.Settings{"stp_state": 1}) }), "bridge eth0-br: stp_state is 1, not 0"},
+		{"port's settings", bridged, link("eth0-tap", func(l *netstate.Link) {
 			l.BridgePort = l.BridgePort.With(netstate.Settings{"isolated": 1, "flood": 0})
 		}), "port eth0-tap: flood is 0, not 1\nport eth0-tap: isolated is 1, not 0"},
 		{"IPv6 forwarding", hidden, func(s *netstate.Snapshot) { s.Sysctls[forwarding6] = "0" }, "sysctl net/ipv6/conf/all/forwarding is 0, not 1"},
-		{"tap without IPv6", hidden, link("eth0-tap", func(l *netstate.Link) { l.NoIPv6 = true }), ""}, // which needs none
+		{"tap without IPv6", redirected, link("eth0-tap", func(l *netstate.Link) { l.NoIPv6 = true }), ""}, // which needs none
 		{"NIC without IPv6, of which the guest has none", redirected, func(s *netstate.Snapshot) { link("lo", func(l *netstate.Link) { l.NoIPv6 = true })(s) }, ""},
 		{"gateway's address gone", hidden, func(s *netstate.Snapshot) {
 			s.Addresses = slices.DeleteFunc(s.Addresses, func(a netstate.Address) bool { return a.Prefix.Addr() == ip("10.0.2.1") })
-		}, "address 10.0.2.1/24 of eth0-br is gone"},
-		{"address of others at the bridge", hidden, func(s *netstate.Snapshot) {
+		}, "address 10.0.2.1/24 of eth0-tap is gone"},
+		{"address of others at the tap", hidden, func(s *netstate.Snapshot) {
 			a := address("10.0.2.9/24")
-			a.Link, a.Label = index(s, "eth0-br"), "eth0-br"
+			a.Link, a.Label = index(s, "eth0-tap"), "eth0-tap"
 			s.Addresses = append(s.Addresses, a)
-		}, "address 10.0.2.9/24 of eth0-br is not of the wiring"},
+		}, "address 10.0.2.9/24 of eth0-tap is not of the wiring"},
 		{"address with another flag", hidden, func(s *netstate.Snapshot) {
 			for i := range s.Addresses {
 				if s.Addresses[i].Prefix.Addr() == ip("10.0.2.1") {
 					s.Addresses[i].Scope = netstate.ScopeLink
 				}
 			}
-		}, "address 10.0.2.1/24 of eth0-br is not in its place, or another"},
+		}, "address 10.0.2.1/24 of eth0-tap is not in its place, or another"},
 		{"gateway's route gone", hidden, func(s *netstate.Snapshot) {
 			s.Routes = slices.DeleteFunc(s.Routes, func(r netstate.Route) bool { return r.Destination == pfx("10.0.2.0/24") })
-		}, "route 10.0.2.0/24 dev eth0-br scope link proto 2 src 10.0.2.1 is gone"},
+		}, "route 10.0.2.0/24 dev eth0-tap scope link proto 2 src 10.0.2.1 is gone"},
 		{"route of others", hidden, func(s *netstate.Snapshot) {
 			r := onLink("192.0.2.0/24")
-			r.Link = index(s, "eth0-br")
+			r.Link = index(s, "eth0-tap")
 			s.Routes = append(s.Routes, r)
-		}, "route 192.0.2.0/24 dev eth0-br scope link is not of the wiring"},
+		}, "route 192.0.2.0/24 dev eth0-tap scope link is not of the wiring"},
 		{"guest unknown", hidden, func(s *netstate.Snapshot) {
 			s.Neighbours = slices.DeleteFunc(s.Neighbours, func(n netstate.Neighbour) bool { return n.Address == ip("10.0.2.2") })
-		}, "neighbour 10.0.2.2 of eth0-br is gone"},
+		}, "neighbour 10.0.2.2 of eth0-tap is gone"},
 		{"neighbour of others", hidden, func(s *netstate.Snapshot) {
 			n := permanent("10.0.2.9", mac(9))
-			n.Link = index(s, "eth0-br")
+			n.Link = index(s, "eth0-tap")
 			s.Neighbours = append(s.Neighbours, n)
-		}, "neighbour 10.0.2.9 of eth0-br is not of the wiring"},
+		}, "neighbour 10.0.2.9 of eth0-tap is not of the wiring"},
 		{"neighbour that was learned", hidden, func(s *netstate.Snapshot) {
 			n := learned("10.0.2.9", mac(9))
-			n.Link = index(s, "eth0-br")
+			n.Link = index(s, "eth0-tap")
 			s.Neighbours = append(s.Neighbours, n)
 		}, ""},
 		{"forwarding entry gone", bridged, func(s *netstate.Snapshot) {

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
-	"slices"
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
@@ -17,8 +16,7 @@ import (
 // guest, and what the guest may send to the namespace itself.
 type forwarding struct {
 	names       netstate.Names
-	link        string // by which the guest's packets come in: the bridge or the tap
-	unforwarded []int  // IP versions that the NIC did not forward before: only the guest's packets may pass
+	unforwarded []int // IP versions that the NIC did not forward before: only the guest's packets may pass
 	ends        []end
 	guard       infra.Guard
 	mac         cache.MAC    // the guest's
@@ -37,7 +35,7 @@ const mostNextHops = 64
 
 // has says whether the guest has an address of the version of IP.
 func (t forwarding) has(v int) bool {
-	return slices.ContainsFunc(t.ends, func(e end) bool { return version(e.guest) == v })
+	return hasEnd(t.ends, v)
 }
 
 func (t forwarding) mostConnections() int {
@@ -61,7 +59,7 @@ func (t forwarding) rate() firewall.Rule {
 
 // toNeighbours limits the next hops and sources of what the guest sends through the namespace.
 func (t forwarding) toNeighbours() []firewall.Rule {
-	return append([]firewall.Rule{rule(firewall.Jump{Chain: "next-hop"}, firewall.OutInterface{Name: t.link, Not: true})}, t.fromNeighbours()...)
+	return append([]firewall.Rule{rule(firewall.Jump{Chain: "next-hop"}, firewall.OutInterface{Name: t.names.Tap, Not: true})}, t.fromNeighbours()...)
 }
 
 // fromNeighbours limits the sources for which the namespace has to ask when it answers the guest.
@@ -107,9 +105,9 @@ func (t forwarding) limitNeighbours(table *firewall.Table) {
 	}
 }
 
-func (t forwarding) fromGuest() firewall.Match { return firewall.InInterface{Name: t.link} }
+func (t forwarding) fromGuest() firewall.Match { return firewall.InInterface{Name: t.names.Tap} }
 
-func (t forwarding) toLink() firewall.Match { return firewall.OutInterface{Name: t.link} }
+func (t forwarding) toTap() firewall.Match { return firewall.OutInterface{Name: t.names.Tap} }
 
 // accepted is what the guest may send to the namespace.
 func (t forwarding) accepted() []firewall.Rule {
@@ -207,34 +205,39 @@ func (t forwarding) toNamespace(more ...firewall.Rule) []firewall.Rule {
 }
 
 // output drops what processes of the namespace send to the guest, or in the guest's place, by the links of the wiring. A process
-// needs no capability to choose a link (SO_BINDTODEVICE, socket(7)). By one link the namespace speaks to its guest, but not
+// needs no capability to choose a link (SO_BINDTODEVICE, socket(7)). By the tap the namespace speaks to its guest, but not
 // as a DHCP server.
 func (t forwarding) output() []firewall.Rule {
 	no := drop(firewall.NamespaceOutput)
 	udp := firewall.Protocol{Number: firewall.ProtocolUDP}
 	rules := []firewall.Rule{rule(no, firewall.OutInterface{Name: t.names.Responder})}
-	if t.link != t.names.Tap {
-		rules = append([]firewall.Rule{rule(no, firewall.OutInterface{Name: t.names.Tap})}, rules...)
-	}
 	for _, e := range t.ends {
 		client := uint16(firewall.DHCPClient4)
 		if e.guest.Is6() {
 			client = firewall.DHCPClient6
 		}
-		rules = append(rules, rule(no, t.toLink(), firewall.IP{Version: version(e.guest)}, udp, firewall.DestinationPort{Protocol: firewall.ProtocolUDP, First: client, Last: client}))
+		rules = append(rules, rule(no, t.toTap(), firewall.IP{Version: version(e.guest)}, udp, firewall.DestinationPort{Protocol: firewall.ProtocolUDP, First: client, Last: client}))
 	}
 	return rules
 }
 
 // loopback is before connections are tracked. A packet of the guest goes to the chain of its family, so packets to the guest
-// meet one comparison a family.
+// meet one comparison a family. Without IPv6 for the guest, one router advertisement would give the namespace a default route through
+// the guest. (With IPv6 forwarding on, a link takes no routes.)
 func (t forwarding) loopback() []firewall.Rule {
 	var rules []firewall.Rule
 	for _, e := range t.ends {
 		v := version(e.guest)
 		rules = append(rules, rule(firewall.Jump{Chain: loopbackChain(v)}, t.fromGuest(), firewall.IP{Version: v}))
 	}
-	return rules
+	return append(rules, t.noIPv6()...)
+}
+
+func (t forwarding) noIPv6() []firewall.Rule {
+	if t.has(6) {
+		return nil
+	}
+	return []firewall.Rule{rule(drop(firewall.NoIPv6), t.fromGuest(), firewall.IP{Version: 6})}
 }
 
 // loopbacks are the chains that drop the guest's packets to and from the namespace's loopback addresses. The guest's answers
@@ -253,9 +256,9 @@ func (t forwarding) loopbacks() []firewall.Chain {
 
 func loopbackChain(version int) string { return fmt.Sprintf("loopback-%d", version) }
 
-// forwarding is that of the guest, whose packets come in by the link. Most is the binding's MaxConnections.
-func (p *Plan) forwarding(nic netstate.Link, link string, ends []end, most int) forwarding {
-	return forwarding{names: p.names, link: link, unforwarded: p.unforwarded(nic.Index), ends: ends, guard: p.spec.Guard, mac: p.Record.MAC, most: most, noARP: nic.NoARP}
+// forwarding is that of the guest. Most is the binding's MaxConnections.
+func (p *Plan) forwarding(nic netstate.Link, ends []end, most int) forwarding {
+	return forwarding{names: p.names, unforwarded: p.unforwarded(nic.Index), ends: ends, guard: p.spec.Guard, mac: p.Record.MAC, most: most, noARP: nic.NoARP}
 }
 
 // checkSources refuses proxies' sources of a family in which the guest has no address.

@@ -26,17 +26,13 @@ func (p *Plan) addTaps(nic netstate.Link) {
 		p.wanted.Links = append(p.wanted.Links, port)
 		p.wanted.Filters = responderFilters(r)
 	}
-	bridged := p.binding.traits().bridged
-	if bridged {
+	if p.binding.traits().bridged {
 		tap.Master, tap.BridgePort = compare.NewBridge, portSettings
+		for _, mac := range append([]cache.MAC{r.MAC}, p.spec.Guard.MACs...) {
+			p.wanted.Neighbours = append(p.wanted.Neighbours, netstate.Neighbour{Link: compare.NewTap, MAC: mac, Permanent: true})
+		}
 	}
 	p.wanted.Links = append(p.wanted.Links, tap) // last: it comes up when everything else is there
-	if !bridged {
-		return
-	}
-	for _, mac := range append([]cache.MAC{r.MAC}, p.spec.Guard.MACs...) {
-		p.wanted.Neighbours = append(p.wanted.Neighbours, netstate.Neighbour{Link: compare.NewTap, MAC: mac, Permanent: true})
-	}
 }
 
 // owner has the numbers by which a tap is given to the Spec's owner.

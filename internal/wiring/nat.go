@@ -59,6 +59,9 @@ func (t translation) table() firewall.Table {
 		{Name: "output", Type: "filter", Hook: firewall.Output, Priority: firewall.Filter, Rules: t.output()},
 		{Name: "source", Type: "nat", Hook: firewall.Postrouting, Priority: firewall.SrcNAT, Rules: t.source()},
 	}
+	if !t.iptables {
+		chains = append(chains, t.last())
+	}
 	chains = append(chains, t.loopbacks()...)
 	for _, e := range t.ends {
 		chains = append(chains, firewall.Chain{Name: toGuest(version(e.guest)), Rules: t.toGuest(e.guest)})
@@ -93,7 +96,7 @@ func (t translation) table() firewall.Table {
 // beside is the table of nftables beside the chains of iptables, for what these cannot express.
 func (t translation) beside() firewall.Table {
 	isNew := firewall.State{States: firewall.New}
-	toGuest := []firewall.Match{t.toLink(), firewall.InInterface{Name: t.link, Not: true}, isNew, firewall.Unconfirmed{}}
+	toGuest := []firewall.Match{t.toTap(), firewall.InInterface{Name: t.names.Tap, Not: true}, isNew, firewall.Unconfirmed{}}
 	table := firewall.Table{Family: firewall.Inet, Name: t.names.Table, Chains: []firewall.Chain{
 		{Name: "beside-forward", Type: "filter", Hook: firewall.Forward, Priority: firewall.AfterFilter, Rules: []firewall.Rule{
 			rule(firewall.Jump{Chain: "opening"}, t.fromGuest(), isNew),
@@ -106,7 +109,11 @@ func (t translation) beside() firewall.Table {
 		{Name: "accepted", Rules: append(t.fromNeighbours(), rule(firewall.Jump{Chain: "outgoing"}, firewall.Unconfirmed{}))},
 		{Name: "outgoing", Rules: []firewall.Rule{t.rate()}},
 		{Name: "incoming", Rules: []firewall.Rule{t.rate()}},
+		t.last(),
 	}}
+	if rules := t.noIPv6(); len(rules) > 0 {
+		table.Chains = append(table.Chains, firewall.Chain{Name: "beside-first", Type: "filter", Hook: firewall.Prerouting, Priority: firewall.Raw, Rules: rules})
+	}
 	t.limitNeighbours(&table)
 	return table
 }
@@ -197,13 +204,13 @@ func (t translation) through() []firewall.Rule {
 		rule(firewall.Accept{}, firewall.Protocol{Number: firewall.ProtocolTCP}, firewall.Opening{Not: true}, answered),
 		rule(firewall.Accept{}, firewall.Protocol{Number: firewall.ProtocolUDP}, answered),
 		rule(firewall.Jump{Chain: "opening"}, t.fromGuest(), firewall.State{States: firewall.Invalid | firewall.Untracked | firewall.New | firewall.Related}),
-		rule(firewall.Jump{Chain: "opened"}, t.toLink(), firewall.InInterface{Name: t.link, Not: true}, firewall.State{States: firewall.Invalid | firewall.Untracked | firewall.New}),
+		rule(firewall.Jump{Chain: "opened"}, t.toTap(), firewall.InInterface{Name: t.names.Tap, Not: true}, firewall.State{States: firewall.Invalid | firewall.Untracked | firewall.New}),
 		rule(firewall.ClampMSS{}, t.fromGuest(), firewall.Protocol{Number: firewall.ProtocolTCP}, firewall.Opening{}),
-		rule(firewall.ClampMSS{}, t.toLink(), firewall.Protocol{Number: firewall.ProtocolTCP}, firewall.Opening{}),
-		rule(firewall.Accept{}, t.fromGuest(), firewall.OutInterface{Name: t.link, Not: true}),
-		rule(firewall.Accept{}, t.toLink(), known),
-		rule(firewall.Accept{}, t.toLink(), firewall.Translated{}),
-		rule(drop(firewall.NotForwarded), t.toLink()),
+		rule(firewall.ClampMSS{}, t.toTap(), firewall.Protocol{Number: firewall.ProtocolTCP}, firewall.Opening{}),
+		rule(firewall.Accept{}, t.fromGuest(), firewall.OutInterface{Name: t.names.Tap, Not: true}),
+		rule(firewall.Accept{}, t.toTap(), known),
+		rule(firewall.Accept{}, t.toTap(), firewall.Translated{}),
+		rule(drop(firewall.NotForwarded), t.toTap()),
 		rule(firewall.Accept{}, nic, known),
 	)
 	for _, v := range t.unforwarded {
@@ -279,10 +286,21 @@ func (t translation) source() []firewall.Rule {
 	rules = append(rules, rule(firewall.Masquerade{}, from))
 	for _, e := range t.ends {
 		for _, from := range t.rewritten(version(e.guest)) {
-			rules = append(rules, rule(firewall.SNAT{Address: e.gateway}, t.toLink(), firewall.IP{Version: version(e.guest)}, firewall.Source{Prefix: from}))
+			rules = append(rules, rule(firewall.SNAT{Address: e.gateway}, t.toTap(), firewall.IP{Version: version(e.guest)}, firewall.Source{Prefix: from}))
 		}
 	}
 	return rules
+}
+
+// last drops what is for the guest's address and leaves by another link, as a default route would have it while the tap is down on
+// standby, or gone: the launcher can delete its tap.
+func (t translation) last() firewall.Chain {
+	c := firewall.Chain{Name: "last", Type: "filter", Hook: firewall.Postrouting, Priority: firewall.SrcNAT + 1}
+	for _, e := range t.ends {
+		c.Rules = append(c.Rules, rule(drop(firewall.NotForwarded), firewall.IP{Version: version(e.guest)}, firewall.Destination{Prefix: single(e.guest)},
+			firewall.OutInterface{Name: t.names.Tap, Not: true}))
+	}
+	return c
 }
 
 // rewritten are the sources that get the gateway's address.

@@ -27,9 +27,9 @@ func (p *Plan) wire(nic netstate.Link) error {
 	if errors.As(err, &refused) && slices.Contains([]string{cache.BindingBridge, cache.BindingMasquerade, cache.BindingRouted}, refused.Instead) {
 		calls := map[string]string{}
 		for _, path := range netstate.BridgeCalls() {
-			calls[path] = "0" // as bridge and masquerade want; routed wants others, which are read-only where these are
+			calls[path] = "0" // as bridge wants; masquerade and routed want others, which are read-only where these are
 		}
-		if len(p.unwritable(calls)) > 0 {
+		if len(p.unwritable(calls)) > 0 || p.binding.traits().routes && len(p.found.ReadOnly) > 0 {
 			refused.Instead = p.withoutSysctls(nic)
 		}
 	}

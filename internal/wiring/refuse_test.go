@@ -134,7 +134,7 @@ func TestRefused(t *testing.T) {
 			s.Routes = append(s.Routes, netstate.Route{Link: 2, Table: netstate.TableMain, Type: 2, Scope: 254, Destination: pfx("10.244.1.0/25")})
 		}), bridge(), refused("bridge", "redirect"), "eth0|10.244.1.1|itself|redirect would work"},
 		{"bridge with sysctls read-only", sysctlsReadOnly(nil), bridge(), refused("bridge", "redirect"), "eth0|--sysctl net.bridge.bridge-nf-call-arptables=0 --sysctl net.bridge.bridge-nf-call-ip6tables=0 --sysctl net.bridge.bridge-nf-call-iptables=0;|redirect would work"},
-		{"masquerade with sysctls read-only", sysctlsReadOnly(nil), masquerade(), refused("masquerade", "redirect"), "eth0|--sysctl net.bridge.bridge-nf-call-iptables=0 --sysctl net.ipv6.conf.all.forwarding=1;|redirect would work"},
+		{"masquerade with sysctls read-only", sysctlsReadOnly(nil), masquerade(), refused("masquerade", "redirect"), "start the container with --sysctl net.ipv6.conf.all.forwarding=1;|redirect would work"},
 		{"masquerade of what is routed by its source, sysctls read-only", readOnly(sourceRouted()), masquerade(), refused("masquerade", "redirect"), "eth0|policy rules|redirect would work"},
 		{"bridge with sysctls read-only, where redirect cannot either", sysctlsReadOnly(func(s *netstate.Snapshot) {
 			s.Links = append(s.Links, netstate.Link{Index: 7, Name: "eth0.5", Kind: "vlan", Parent: 2})

@@ -19,8 +19,7 @@ import (
 type routed struct{ infra.Routed }
 
 func (routed) asks(nic string) Questions {
-	paths := []string{netstate.NoIPv6, netstate.Forwarding6, netstate.AcceptRA(nic), netstate.ForceForwarding(nic)}
-	return Questions{Sysctls: append(paths, netstate.OfRouter(netstate.NamesFor(nic))...), Listeners: true, Log: true}
+	return Questions{Sysctls: sysctlsOfRouter(nic), Listeners: true, Log: true}
 }
 
 func (routed) traits() traits {
@@ -36,59 +35,40 @@ func (b routed) wire(p *Plan, nic netstate.Link) error {
 	if err := p.checkRouted(nic); err != nil {
 		return err
 	}
-	p.Record = p.record(nic, p.routedMAC(nic))
-	p.Record.GatewayMAC = infra.DefaultGatewayMAC
-	if p.Record.MAC == p.Record.GatewayMAC {
-		p.Record.GatewayMAC = netstate.DeriveMAC(nic, "router")
+	guest, gateway := p.routedMAC(nic), infra.DefaultGatewayMAC
+	if guest == gateway {
+		gateway = netstate.DeriveMAC(nic, "router")
 	}
-	if !p.spec.Options.NoResponder {
-		p.addResponder(&p.Record, nic)
-	}
+	p.newRouterRecord(nic, guest, gateway)
 	on.TellRouted(&p.Record)
-	var ends []end
-	r := routing{sources: map[int][]lease.Source{}, own4: addressesIn(v4), own6: addressesIn(v6), sidecar: b.Sidecar, excluded: b.Excluded}
+	r := routing{own4: addressesIn(v4), own6: addressesIn(v6), sidecar: b.Sidecar, excluded: b.Excluded}
 	if len(v4) > 0 {
 		r.hop4 = p.Record.IPv4.Server
-		ends = append(ends, end{v4[0].Addr(), r.hop4})
+		r.ends = append(r.ends, end{v4[0].Addr(), r.hop4})
 	}
 	if len(v6) > 0 {
 		r.hop6 = infra.RoutedIPv6
-		ends = append(ends, end{v6[0].Addr(), r.hop6})
-		p.enableIPv6()
-		p.enableForwarding6(nic, p.names.Tap)
-	}
-	nic.Forwarding4 = nic.Forwarding4 || len(v4) > 0
-	p.wanted.Links = append(p.wanted.Links, nic)
-	p.addTaps(nic)
-	tap := &p.wanted.Links[len(p.wanted.Links)-1]
-	tap.MAC, tap.Forwarding4, tap.AcceptLocal = p.Record.GatewayMAC, len(v4) > 0, len(v4) > 0
-	if b.Sidecar != nil {
-		p.answerLoopback(tap, len(v6) > 0)
-	}
-	p.Record.Warnings = append(p.Record.Warnings, warnRoutedPorts(b.Routed, p.found.Listeners, slices.Concat(v4, v6))...)
-	p.warnDown(nic)
-	p.warnSourceRules(slices.Concat(v4, v6))
-	p.handOver(nic, *tap, r)
-	if len(v6) > 0 {
-		p.wanted.Neighbours = append(p.wanted.Neighbours, netstate.Neighbour{Link: tap.Index, Address: p.Record.MAC.LinkLocal(), MAC: p.Record.MAC, Permanent: true})
-		p.addAddress(*tap, netip.PrefixFrom(tap.MAC.LinkLocal(), 64), netstate.ScopeLink)
-	}
-	if err := p.routeGuardPrefixes(*tap, ends); err != nil {
-		return err
+		r.ends = append(r.ends, end{v6[0].Addr(), r.hop6})
 	}
 	all := slices.Concat(r.own4, r.own6)
+	p.Record.Warnings = append(p.Record.Warnings, warnRoutedPorts(b.Routed, p.found.Listeners, slices.Concat(v4, v6))...)
+	p.warnSourceRules(slices.Concat(v4, v6))
+
+	tap := p.addRouter(nic, r.ends, b.Sidecar != nil)
+	p.handOver(nic, tap, r)
+	if err := p.addRoutesToGuest(tap, r.ends); err != nil {
+		return err
+	}
 	p.older = untranslated(all, excludedUDP(b.Routed))
 	for _, a := range all {
 		p.own = append(p.own, ofHop(a, r.hop(a))...)
 	}
-	r.forwarding = p.forwarding(nic, tap.Name, ends, b.MaxConnections)
-	for _, e := range ends {
+
+	r.forwarding = p.forwarding(nic, r.ends, b.MaxConnections)
+	r.further = slices.DeleteFunc(slices.Clone(all), func(a netip.Addr) bool { return slices.Contains(guestsOf(r.ends), a) })
+	r.sources = map[int][]lease.Source{}
+	for _, e := range r.ends {
 		r.sources[version(e.guest)] = on.Sources(e.gateway)
-	}
-	for _, a := range all {
-		if !slices.ContainsFunc(ends, func(e end) bool { return e.guest == a }) {
-			r.further = append(r.further, a)
-		}
 	}
 	if err := r.checkSources(b.Sidecar, b.Kind()); err != nil {
 		return err
@@ -124,8 +104,8 @@ func (p *Plan) notRouted(nic netstate.Link) (reason, instead string) {
 		return "this kernel has no nf_tables, which would tell the guest's packets from the namespace's", cache.BindingMasquerade
 	case len(v4)+len(v6) == 0:
 		return "it has no address that the guest could get", ""
-	case len(v6) > 0 && (nic.AddrGen == netstate.AddrGenNoIPv6 || p.linkMTU(nic) < minMTUIPv6):
-		return fmt.Sprintf("it has IPv6 addresses, and with its MTU of %d the guest's link could have none", p.linkMTU(nic)), ""
+	case len(v6) > 0 && p.lacksIPv6(nic):
+		return p.reasonLacksIPv6(nic), ""
 	}
 	for _, a := range p.found.Addresses {
 		own := a.Prefix.Addr()
@@ -316,9 +296,6 @@ func (t routing) table() firewall.Table {
 func (t routing) first() []firewall.Rule {
 	nic := firewall.InInterface{Name: t.names.NIC}
 	rules := t.loopback()
-	if !t.has(6) {
-		rules = append(rules, rule(drop(firewall.NoIPv6), t.fromGuest(), firewall.IP{Version: 6}))
-	}
 	for _, e := range t.ends {
 		rules = append(rules, rule(drop(firewall.NotForwarded), nic, firewall.IP{Version: version(e.guest)}, firewall.Destination{Prefix: single(e.gateway)}))
 	}
@@ -348,14 +325,14 @@ func (t routing) through() []firewall.Rule {
 	nic := firewall.InInterface{Name: t.names.NIC}
 	invalid := []firewall.Match{firewall.State{States: firewall.Invalid}, firewall.Protocol{Number: firewall.ProtocolTCP}}
 	rules := []firewall.Rule{
-		rule(drop(firewall.NoConnection), slices.Concat([]firewall.Match{t.toLink(), firewall.InInterface{Name: t.link, Not: true}}, invalid)...),
+		rule(drop(firewall.NoConnection), slices.Concat([]firewall.Match{t.toTap(), firewall.InInterface{Name: t.names.Tap, Not: true}}, invalid)...),
 		rule(drop(firewall.NoConnection), slices.Concat([]firewall.Match{t.fromGuest()}, invalid, []firewall.Match{reset})...),
 		rule(firewall.Jump{Chain: "opening"}, t.fromGuest(), firewall.State{States: firewall.New | firewall.Related}),
-		rule(firewall.Jump{Chain: "opened"}, t.toLink(), firewall.InInterface{Name: t.link, Not: true}, firewall.State{States: firewall.New}),
+		rule(firewall.Jump{Chain: "opened"}, t.toTap(), firewall.InInterface{Name: t.names.Tap, Not: true}, firewall.State{States: firewall.New}),
 		rule(firewall.ClampMSS{}, t.fromGuest(), firewall.Protocol{Number: firewall.ProtocolTCP}, firewall.Opening{}),
-		rule(firewall.ClampMSS{}, t.toLink(), firewall.Protocol{Number: firewall.ProtocolTCP}, firewall.Opening{}),
+		rule(firewall.ClampMSS{}, t.toTap(), firewall.Protocol{Number: firewall.ProtocolTCP}, firewall.Opening{}),
 		rule(firewall.Accept{}, t.fromGuest()),
-		rule(firewall.Accept{}, t.toLink()),
+		rule(firewall.Accept{}, t.toTap()),
 		rule(firewall.Accept{}, nic, firewall.State{States: firewall.Established | firewall.Related}),
 	}
 	for _, v := range t.unforwarded {
@@ -386,7 +363,7 @@ func (t routing) source() []firewall.Rule {
 		}
 		for _, a := range t.sidecar.Sources {
 			if version(a) == version(e.guest) {
-				rules = append(rules, rule(firewall.SNAT{Address: e.gateway}, t.toLink(), firewall.IP{Version: version(a)}, firewall.Source{Prefix: single(a)}))
+				rules = append(rules, rule(firewall.SNAT{Address: e.gateway}, t.toTap(), firewall.IP{Version: version(a)}, firewall.Source{Prefix: single(a)}))
 			}
 		}
 	}

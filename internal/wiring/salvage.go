@@ -72,12 +72,13 @@ func (s *salvage) shownBinding(kind string) infra.Binding {
 	nic, there := s.now.Named(s.names.NIC)
 	moved, isMoved := s.now.Named(s.names.Moved)
 	bridge, bridged := s.marked(s.names.Bridge)
+	tap, tapped := s.marked(s.names.Tap)
 	switch {
 	case held || isMoved && (!there || bridged && moved.Master == bridge.Index):
 		return infra.Bridge{}
 	case slices.ContainsFunc(s.now.Addresses, func(a netstate.Address) bool { return a.Link == nic.Index && isHop(a) }):
 		return infra.Routed{}
-	case bridged || slices.ContainsFunc(s.now.Tables, func(t firewall.Image) bool { return t.Family.IPTables() != 0 }):
+	case slices.ContainsFunc(s.now.Tables, translates), slices.ContainsFunc(s.now.Addresses, func(a netstate.Address) bool { return tapped && a.Link == tap.Index }):
 		return infra.Masquerade{}
 	}
 	if said, err := infra.NewBinding(kind); err == nil && MakesTaps(said) == s.now.Bears(s.names.NIC) {
@@ -85,6 +86,11 @@ func (s *salvage) shownBinding(kind string) infra.Binding {
 	}
 	s.lose("whether %s was wired by redirect or masquerade; a masquerade's sysctls stay as they are (net.ipv4.conf.%[1]s.forwarding)", s.names.NIC)
 	return infra.Redirect{}
+}
+
+// translates reports whether the table is a masquerade's.
+func translates(t firewall.Image) bool {
+	return t.Family.IPTables() != 0 || slices.ContainsFunc(t.Chains, func(c firewall.ChainImage) bool { return c.Name == "from-network" })
 }
 
 // shownNIC is the NIC as it was before Setup. If it has gone, only links and tables are left.
@@ -187,8 +193,8 @@ func (s *salvage) loseOfNIC(was netstate.Link) {
 	if len(missing) > 0 {
 		s.lose("what the record has of %s: %s", was.Name, strings.Join(missing, "; "))
 	}
-	if _, bridged := s.marked(s.names.Bridge); s.traits.bridged && s.traits.routes && !bridged {
-		s.lose("the guest's address, as another program has deleted %s; if the namespace tracks connections: conntrack -D --orig-src ADDRESS, conntrack -D --reply-src ADDRESS", s.names.Bridge)
+	if _, tapped := s.marked(s.names.Tap); s.traits.routes && !s.traits.offStack && !tapped {
+		s.lose("the guest's address, as another program has deleted %s; if the namespace tracks connections: conntrack -D --orig-src ADDRESS, conntrack -D --reply-src ADDRESS", s.names.Tap)
 	}
 }
 
@@ -226,10 +232,11 @@ func (j Journal) salvagedPlan() *Plan {
 	for _, t := range j.Found.Tables {
 		p.wanted.Tables = append(p.wanted.Tables, firewall.Table{Family: t.Family, Name: t.Name})
 	}
-	if br, bridged := p.found.Named(p.names.Bridge); bridged {
-		p.own = ofNetworks(guestNetworks(br, j.Found.Addresses, j.Found.Routes))
+	t := p.binding.traits()
+	if tap, tapped := p.found.Named(p.names.Tap); tapped && t.routes {
+		p.own = ofNetworks(guestNetworks(tap, j.Found.Addresses, j.Found.Routes))
 	}
-	if p.binding.traits().offStack {
+	if t.offStack {
 		p.put = putOf(j.Found, p.nic())
 		p.own = p.ofPut()
 	}

@@ -4,7 +4,6 @@ import (
 	"reflect"
 	"testing"
 
-	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
@@ -20,35 +19,33 @@ func TestBridgeSettings(t *testing.T) {
 		"mcast_router": 1, "mcast_flood": 1, "mcast_to_unicast": 0, "vlan_tunnel": 0, "bcast_flood": 1, "group_fwd_mask": 0,
 		"neigh_suppress": 0, "isolated": 0, "locked": 0, "mab": 0,
 	}
-	for _, spec := range []infra.Spec{bridge(), masquerade()} {
-		plan := newPlan(t, flannel(), spec)
-		check := func(link, name string, value uint32, op func(index int, settings netstate.Settings) netstate.Op) {
-			k := wire(t, plan, flannel())
-			index := 0
-			for i, l := range k.s.Links {
-				if l.Name == link {
-					index = l.Index
-					settings := &k.s.Links[i].BridgePort
-					if l.Kind == "bridge" {
-						settings = &k.s.Links[i].Bridge
-					}
-					*settings = settings.With(netstate.Settings{name: value + 1})
+	plan := newPlan(t, flannel(), bridge())
+	check := func(link, name string, value uint32, op func(index int, settings netstate.Settings) netstate.Op) {
+		k := wire(t, plan, flannel())
+		index := 0
+		for i, l := range k.s.Links {
+			if l.Name == link {
+				index = l.Index
+				settings := &k.s.Links[i].BridgePort
+				if l.Kind == "bridge" {
+					settings = &k.s.Links[i].Bridge
 				}
-			}
-			want := []netstate.Op{op(index, netstate.Settings{name: value})}
-			if ops := mustSteps(t, plan, k); !reflect.DeepEqual(ops, want) {
-				t.Errorf("%s, %s of %s is %d: have\n%swant\n%s", spec.Binding.Kind(), name, link, value+1, netstate.Text(ops), netstate.Text(want))
+				*settings = settings.With(netstate.Settings{name: value + 1})
 			}
 		}
-		for name, value := range ofBridge {
-			check("eth0-br", name, value, func(index int, s netstate.Settings) netstate.Op {
-				return netstate.BridgeSet{Index: index, Link: "eth0-br", Settings: s}
-			})
+		want := []netstate.Op{op(index, netstate.Settings{name: value})}
+		if ops := mustSteps(t, plan, k); !reflect.DeepEqual(ops, want) {
+			t.Errorf("%s of %s is %d: have\n%swant\n%s", name, link, value+1, netstate.Text(ops), netstate.Text(want))
 		}
-		for name, value := range ofPort {
-			check("eth0-tap", name, value, func(index int, s netstate.Settings) netstate.Op {
-				return netstate.BridgePortSet{Index: index, Link: "eth0-tap", Settings: s}
-			})
-		}
+	}
+	for name, value := range ofBridge {
+		check("eth0-br", name, value, func(index int, s netstate.Settings) netstate.Op {
+			return netstate.BridgeSet{Index: index, Link: "eth0-br", Settings: s}
+		})
+	}
+	for name, value := range ofPort {
+		check("eth0-tap", name, value, func(index int, s netstate.Settings) netstate.Op {
+			return netstate.BridgePortSet{Index: index, Link: "eth0-tap", Settings: s}
+		})
 	}
 }

@@ -58,7 +58,7 @@ func TestSourcePorts(t *testing.T) {
 			plan := newPlan(t, found, withSpec(masquerade(), func(s *infra.Spec) { s.Binding, s.Guard.Open = c.binding, c.open }))
 			var kept []string
 			var others []string
-			rule := regexp.MustCompile(`iifname "eth0-br" (oifname "eth0" )?meta l4proto tcp (tcp sport (\S+) )?masquerade to :(\S+)`)
+			rule := regexp.MustCompile(`iifname "eth0-tap" (oifname "eth0" )?meta l4proto tcp (tcp sport (\S+) )?masquerade to :(\S+)`)
 			for _, m := range rule.FindAllStringSubmatch(plan.String(), -1) {
 				switch {
 				case m[3] == "":

@@ -41,6 +41,8 @@ func turnOf(r cache.Record) Turn { return Turn{r.Standby, r.Quiet, r.Turn} }
 // reports all groups there anew (ipv6_mc_up in addrconf_notify). A wiring that was active before keeps both, as the way back
 // is reported, too.
 //
+// Addresses, routes and neighbours at the tap wait, too: a link that is down has no routes, and loses its IPv6 addresses.
+//
 // A NIC that is to take the guest's MAC under redirect waits, too: with arp_notify the kernel would announce the NIC's address
 // with the guest's MAC. A NIC that has to go down for that takes the MAC at Setup, as Activate would interrupt the guest for the time
 // that the carrier takes.
@@ -62,6 +64,20 @@ func (p *Plan) wantedNow(now netstate.Snapshot) compare.State {
 			}
 		}
 	}
+	tap, _ := now.Named(p.Record.Tap)
+	want.Addresses = slices.DeleteFunc(slices.Clone(want.Addresses), func(a netstate.Address) bool {
+		return a.Link == compare.NewTap && !slices.ContainsFunc(now.Addresses, func(n netstate.Address) bool { return n.Link == tap.Index && n.Prefix == a.Prefix })
+	})
+	want.Routes = slices.DeleteFunc(slices.Clone(want.Routes), func(r netstate.Route) bool {
+		at := r
+		at.Link = tap.Index
+		return r.Link == compare.NewTap && !slices.ContainsFunc(now.Routes, at.Same)
+	})
+	want.Neighbours = slices.DeleteFunc(slices.Clone(want.Neighbours), func(n netstate.Neighbour) bool {
+		at := n
+		at.Link = tap.Index
+		return n.Link == compare.NewTap && n.Address.IsValid() && !slices.Contains(now.Neighbours, at)
+	})
 	want.Sysctls = maps.Clone(want.Sysctls)
 	delete(want.Sysctls, netstate.Forwarding6)
 	return want

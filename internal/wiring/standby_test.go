@@ -31,7 +31,7 @@ func announces(op netstate.Op, plan *wiring.Plan) bool {
 }
 
 // TestStandby: no step of a Setup on standby brings the guest's tap up, nor lets the NIC forward or take the guest's MAC, which
-// empties the neighbour table; these are the steps of Activate, the tap's the last. To be on standby again takes one step, and Teardown comes from there as well.
+// empties the neighbour table; these are the steps of Activate, the tap's the last, or before what lies at the tap. To be on standby again takes one step, and Teardown comes from there as well.
 func TestStandby(t *testing.T) {
 	deferred, taken := 0, 0
 	for _, c := range cases {
@@ -69,8 +69,10 @@ func TestStandby(t *testing.T) {
 				up, isLink := op.(netstate.LinkSet)
 				neighbour, isNeighbour := op.(netstate.NeighbourAdd)
 				last := i == len(ops)-1
+				routes := plan.Record.Binding == cache.BindingMasquerade // which need the tap up
 				switch {
-				case last && isLink && up.Link == tap && up.Up != nil && *up.Up:
+				case (last || routes) && isLink && up.Link == tap && up.Up != nil && *up.Up:
+				case routes && netstate.Step(op).Link == tap && !isLink:
 				case !last && forwards(op):
 					deferred++
 				case !last && announces(op, plan):

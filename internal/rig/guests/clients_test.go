@@ -505,7 +505,7 @@ func (s *scene) check(t *testing.T) {
 func (s *scene) hasRouter() error {
 	address := linkLocal(s.World, "pod")
 	if s.network.binding.Kind() == cache.BindingMasquerade {
-		address = linkLocal(s.Pod, "eth0-br")
+		address = linkLocal(s.Pod, "eth0-tap")
 	}
 	out := s.guest.IP("-6 route show dev eth0")
 	for _, want := range s.network.routes6 {

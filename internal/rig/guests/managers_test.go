@@ -102,7 +102,7 @@ func otherEnd(t *testing.T, n nstest.Network, kind string) neighbour {
 	t.Helper()
 	station := neighbour{Namespace: n.World, link: "pod"}
 	if kind == cache.BindingMasquerade {
-		station = neighbour{Namespace: n.Pod, link: "eth0-br"}
+		station = neighbour{Namespace: n.Pod, link: "eth0-tap"}
 	}
 	err := netns.Do(station.File, func() error {
 		link, err := net.InterfaceByName(station.link)

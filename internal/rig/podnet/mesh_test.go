@@ -35,7 +35,7 @@ var meshBindings = []meshBinding{
 	{name: cache.BindingMasquerade, binding: infra.Masquerade{
 		Excluded: []infra.Ports{{First: 15000, Last: 15090}},
 		Sidecar:  &infra.Sidecar{Sources: []netip.Addr{addr("127.0.0.6"), addr("::6")}},
-	}, guard: infra.Guard{Open: []infra.Ports{{Protocol: "tcp", First: meshOut}}}, link: "eth0-br"},
+	}, guard: infra.Guard{Open: []infra.Ports{{Protocol: "tcp", First: meshOut}}}, link: "eth0-tap"},
 }
 
 // TestMesh lays each mesh's rules and its proxy in the namespace of a pod, and measures which TCP connections the

@@ -1,0 +1,177 @@
+package wiring
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/netstate"
+)
+
+// Under masquerade and routed the namespace is the guest's next hop. The guest's tap is the gateway: it has the gateway's MAC and
+// addresses, and rules of any program see the guest's packets come in by it.
+
+// sysctlsOfRouter are the sysctls that make the namespace a router.
+func sysctlsOfRouter(nic string) []string {
+	return append([]string{netstate.NoIPv6, netstate.Forwarding6, netstate.AcceptRA(nic), netstate.ForceForwarding(nic)}, netstate.OfRouter(netstate.NamesFor(nic))...)
+}
+
+// lacksIPv6 reports whether the guest's link could have no IPv6.
+func (p *Plan) lacksIPv6(nic netstate.Link) bool {
+	return nic.AddrGen == netstate.AddrGenNoIPv6 || p.linkMTU(nic) < minMTUIPv6
+}
+
+func (p *Plan) reasonLacksIPv6(nic netstate.Link) string {
+	return fmt.Sprintf("it has IPv6 addresses, and with its MTU of %d the guest's link could have none", p.linkMTU(nic))
+}
+
+// newRouterRecord begins the record with the MACs of the guest, of its gateway and of the responder.
+func (p *Plan) newRouterRecord(nic netstate.Link, guest, gateway cache.MAC) {
+	p.Record = p.record(nic, guest)
+	p.Record.GatewayMAC = gateway
+	if !p.spec.Options.NoResponder {
+		p.addResponder(&p.Record, nic)
+	}
+}
+
+// addRouter wants the NIC and the taps, and makes both ways forward. With loopback, the guest answers loopback addresses of the
+// namespace. It returns the guest's tap.
+func (p *Plan) addRouter(nic netstate.Link, ends []end, loopback bool) netstate.Link {
+	v4, v6 := hasEnd(ends, 4), hasEnd(ends, 6)
+	if v6 {
+		p.enableIPv6()
+		p.enableForwarding6(nic)
+	}
+	p.warnDown(nic)
+	nic.Forwarding4 = nic.Forwarding4 || v4
+	p.wanted.Links = append(p.wanted.Links, nic)
+	p.addTaps(nic)
+	tap := &p.wanted.Links[len(p.wanted.Links)-1]
+	tap.MAC, tap.Forwarding4, tap.AcceptLocal = p.Record.GatewayMAC, v4, v4 && p.binding.traits().offStack
+	if loopback {
+		p.answerLoopback(tap, v6)
+	}
+	return *tap
+}
+
+func hasEnd(ends []end, v int) bool {
+	return slices.ContainsFunc(ends, func(e end) bool { return version(e.guest) == v })
+}
+
+func guestsOf(ends []end) []netip.Addr {
+	var list []netip.Addr
+	for _, e := range ends {
+		list = append(list, e.guest)
+	}
+	return list
+}
+
+// addRoutesToGuest gives the tap its link-local address, behind its other addresses, and leads the guest's other addresses to the
+// guest.
+func (p *Plan) addRoutesToGuest(tap netstate.Link, ends []end) error {
+	if hasEnd(ends, 6) {
+		p.wanted.Neighbours = append(p.wanted.Neighbours, netstate.Neighbour{Link: tap.Index, Address: p.Record.MAC.LinkLocal(), MAC: p.Record.MAC, Permanent: true})
+		p.addAddress(tap, netip.PrefixFrom(tap.MAC.LinkLocal(), 64), netstate.ScopeLink)
+	}
+	return p.routeGuardPrefixes(tap, ends)
+}
+
+// routeGuardPrefixes leads to the guest's other addresses by way of the guest, which then needs to answer for none of
+// them. Where the namespace has a route of its own, the answers to these addresses would not come to the guest.
+func (p *Plan) routeGuardPrefixes(tap netstate.Link, ends []end) error {
+	for i, prefix := range p.spec.Guard.Prefixes {
+		at := slices.IndexFunc(ends, func(e end) bool { return version(e.guest) == version(prefix.Addr()) })
+		switch {
+		case prefix.Addr().IsLinkLocalUnicast():
+			continue // on the link
+		case at < 0:
+			p.warn("no route leads to guard.prefixes[%d], %v: the guest has no IPv%d address", i, prefix, version(prefix.Addr()))
+			continue
+		case prefix.Bits() < minNetwork:
+			p.warn("no route leads to guard.prefixes[%d], %v: it is part of a default route, so only what the guest opens is answered", i, prefix)
+			continue
+		}
+		r := netstate.Route{
+			Link: tap.Index, Table: netstate.TableMain, Destination: prefix, Gateway: ends[at].guest,
+			Type: netstate.RouteUnicast, Protocol: netstate.ProtocolStatic,
+		}
+		if p.binding.traits().offStack {
+			r.PrefSrc = ends[at].gateway // the kernel would choose the guest's address
+			if prefix.Addr().Is6() {
+				r.Gateway = p.Record.MAC.LinkLocal() // an address of the namespace can be no gateway
+			}
+		}
+		if prefix.Addr().Is6() {
+			r.Metric, r.Other = metricPrefix, []netstate.Attribute{{Type: routePreference, Data: []byte{0}}}
+		}
+		for _, f := range p.found.Routes {
+			if f.Destination.Bits() >= minNetwork && f.Destination.Overlaps(prefix) {
+				return fmt.Errorf("guard.prefixes[%d]: %v overlaps the route to %v of the namespace: %w, leave the prefix out", i, prefix, f.Destination, infra.ErrCollision)
+			}
+		}
+		onLink := slices.ContainsFunc(p.wanted.Addresses, func(a netstate.Address) bool {
+			return a.Link == tap.Index && a.Prefix.Bits() <= prefix.Bits() && a.Prefix.Contains(prefix.Addr())
+		})
+		known := slices.ContainsFunc(p.wanted.Routes, func(o netstate.Route) bool { return o.Table == r.Table && o.Destination == r.Destination })
+		if !onLink && !known {
+			p.wanted.Routes = append(p.wanted.Routes, r)
+		}
+	}
+	return nil
+}
+
+// metricPrefix is the metric that the kernel gives to an IPv6 route without one.
+const metricPrefix = 1024
+
+// answerLoopback lets the guest's answers to a loopback address into the namespace. They arrive for the
+// gateway, and are translated back to the loopback address. For ::1 the kernel needs a route through the
+// tap itself (ip6_route_input looks the route up by the incoming link).
+func (p *Plan) answerLoopback(tap *netstate.Link, v6 bool) {
+	tap.RouteLocalnet = true
+	if v6 {
+		p.wanted.Routes = append(p.wanted.Routes, netstate.Route{
+			Link: tap.Index, Table: netstate.TableLocal, Destination: loopback6,
+			Type: netstate.RouteLocal, Protocol: netstate.ProtocolStatic, Metric: metricLocal,
+			Other: []netstate.Attribute{{Type: routePreference, Data: []byte{0}}}, // medium, as the kernel reports it
+		})
+	}
+}
+
+// routePreference is RTA_PREF (linux/rtnetlink.h).
+const routePreference = 20
+
+// metricLocal is larger than the metric of the kernel's own route to ::1, 0.
+const metricLocal = 1024
+
+// unforwarded are the IP versions that the NIC did not forward before Setup.
+func (p *Plan) unforwarded(nic int) []int {
+	var list []int
+	if l, _ := p.found.Link(nic); !l.Forwarding4 {
+		list = append(list, 4)
+	}
+	if p.found.Sysctls[netstate.Forwarding6] != "1" && p.found.Sysctls[netstate.ForceForwarding(p.names.NIC)] != "1" {
+		list = append(list, 6)
+	}
+	return list
+}
+
+// enableForwarding6 enables IPv6 forwarding for the NIC and the guest's tap where the kernel can (force_forwarding), and else for
+// the whole namespace. Either way the kernel removes the routes that routers have advertised. With
+// forwarding for the whole namespace, a link takes no more advertisements unless its accept_ra is 2.
+func (p *Plan) enableForwarding6(nic netstate.Link) {
+	learns := slices.ContainsFunc(p.found.Routes, func(r netstate.Route) bool { return r.Uses(nic.Index) && r.Protocol == netstate.ProtocolRA })
+	if learns && p.found.Sysctls[netstate.Forwarding6] == "0" && p.found.Sysctls[netstate.AcceptRA(nic.Name)] == "1" {
+		p.wanted.Sysctls[netstate.AcceptRA(nic.Name)] = "2"
+	}
+	// Where sysctls cannot be written, those of the tap that is to come cannot either.
+	force := netstate.ForceForwarding(nic.Name)
+	if _, can := p.found.Sysctls[force]; !can || slices.Contains(p.found.ReadOnly, force) {
+		p.wanted.Sysctls[netstate.Forwarding6] = "1"
+		return
+	}
+	p.wanted.Sysctls[force] = "1"
+	p.wanted.Sysctls[netstate.ForceForwarding(p.names.Tap)] = "1"
+	p.wanted.Sysctls[netstate.Forwards6(p.names.Tap)] = "1"
+}
