@@ -1,6 +1,7 @@
 package phase1_test
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -17,6 +18,7 @@ import (
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/test/frames"
 	"github.com/guestwire/guestwire/internal/test/nstest"
+	"github.com/guestwire/guestwire/phase1"
 )
 
 // An ICMP or ICMPv6 error.
@@ -186,7 +188,40 @@ func TestNamespaceOutput(t *testing.T) {
 	})
 }
 
-// sendBy sends a datagram by a link, as a user without capabilities. It is for a thread that ends then.
+// TestNothingPastTheTap takes the guest's tap away: Deactivate takes it down, and a launcher can delete its own. What processes of the
+// namespace send to forwarded ports then leaves by no default route.
+func TestNothingPastTheTap(t *testing.T) {
+	t.Parallel()
+	eachFirewall(t, func(t *testing.T, firewall string) {
+		n := nstest.NewNetwork(t)
+		c := config(n, infra.Masquerade{Firewall: firewall})
+		setup(t, c)
+		for name, away := range map[string]func() error{
+			"standby": func() error { _, err := phase1.Deactivate(t.Context(), c); return err },
+			"deleted": func() error { n.Pod.IP("link del eth0-tap"); return nil },
+		} {
+			if err := away(); err != nil {
+				t.Fatal(err)
+			}
+			world := n.World.Sniff(t)
+			send := func(to netip.Addr, port uint16) {
+				in(t, n.Pod, func() error { return sendBy("", 5000, netip.AddrPortFrom(to, port)) })
+			}
+			send(nstest.Pod4, 5001)
+			send(nstest.Pod6, 5001)
+			end := func() { send(nstest.Gateway4, 5002) }
+			end()
+			for _, s := range world.Until(func(s nstest.Sniffed) bool { return bytes.Contains(s.Frame, frames.Datagram(5000, 5002, nil)[:4]) }, end) {
+				if bytes.Contains(s.Frame, frames.Datagram(5000, 5001, nil)[:4]) {
+					t.Errorf("%s: the network gets\n%x", name, s.Frame)
+				}
+			}
+			setup(t, c)
+		}
+	})
+}
+
+// sendBy sends a datagram by a link, or by what the routes say if it is empty, as a user without capabilities. It is for a thread that ends then.
 func sendBy(link string, from uint16, to netip.AddrPort) error {
 	if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, 65534, 65534, 65534); errno != 0 {
 		return errno
