@@ -61,7 +61,8 @@ type Record struct {
 	Firewall string `json:"firewall,omitempty"`
 	// Tap is the guest's tap: persistent, owned by the launcher's user, with vnet_hdr and
 	// without packet information. With BindingMacvtap it is the NIC itself, which is opened as
-	// /dev/tapINDEX. Empty with BindingSRIOV and BindingPasst: there is no tap.
+	// /dev/tapINDEX. Empty with BindingSRIOV and BindingPasst: there is no tap. With BindingMasquerade and BindingRouted rules
+	// of the namespace see the guest's packets come in by it.
 	Tap string `json:"tap,omitempty"`
 	// SRIOV is the guest's virtual function with BindingSRIOV; nil with another binding.
 	SRIOV *SRIOV `json:"sriov,omitempty"`

@@ -18,7 +18,7 @@ type Masquerade struct {
 	// MAC is the guest's. Zero: one that is computed from Spec.Guest and the NIC's name, so it is the same in each namespace;
 	// without Spec.Guest from the NIC's MAC and name, so it is the same after each Setup of this NIC.
 	MAC cache.MAC `json:"mac,omitzero"`
-	// GatewayMAC is that of the guest's gateway, the bridge. The gateway's link-local address is made of it. Zero:
+	// GatewayMAC is that of the guest's gateway, the namespace's end of the tap. The gateway's link-local address is made of it. Zero:
 	// DefaultGatewayMAC, so a guest that moves to another namespace finds the gateway that its neighbour tables know. A NIC
 	// that was wired by a version of guestwire without this field keeps the MAC of that time until Teardown.
 	GatewayMAC cache.MAC `json:"gatewayMAC,omitzero"`
