@@ -32,9 +32,13 @@ func (b masquerade) wire(p *Plan, nic netstate.Link) error {
 	// The gateway's MAC does not depend on the NIC: a guest that moves to another namespace keeps what its neighbour tables say,
 	// and the gateway's link-local address.
 	p.newRouterRecord(nic, cmp.Or(b.MAC, p.guestMAC(nic)), cmp.Or(b.GatewayMAC, infra.DefaultGatewayMAC))
-	gateways, ends, err := b.lease(p, len(v4) > 0, len(v6) > 0)
+	gateways, err := b.lease(p, len(v4) > 0, len(v6) > 0)
 	if err != nil {
 		return err
+	}
+	var ends []end
+	for _, g := range gateways {
+		ends = append(ends, end{g.Addr().Next(), g.Addr()})
 	}
 	if err := p.checkNextHops(nic, ends); err != nil {
 		return err
@@ -75,8 +79,8 @@ func (p *Plan) checkMasquerade(nic netstate.Link) error {
 		return p.refuseMasquerade(nic, "it translates IPv4 and IPv6, and guard.etherTypes and guard.vlans are for other frames")
 	case len(v4)+len(v6) == 0:
 		return p.refuseMasquerade(nic, "it has no address to hide a guest behind")
-	case len(v6) > 0 && p.lacksIPv6(nic):
-		return p.refuseMasquerade(nic, p.reasonLacksIPv6(nic))
+	case len(v6) > 0 && p.lacksIPv6(nic) != "":
+		return p.refuseMasquerade(nic, p.lacksIPv6(nic))
 	}
 	return nil
 }
@@ -140,36 +144,34 @@ func guestNetworks(tap netstate.Link, addresses []netstate.Address, routes []net
 	return networks
 }
 
-// lease puts the guest's addresses into the record. It returns the gateway's address of each family, with its network, and the
-// guest's beside it.
-func (b masquerade) lease(p *Plan, v4, v6 bool) (gateways []netip.Prefix, ends []end, err error) {
+// lease puts the guest's addresses into the record. It returns the gateway's address of each family, with its network; the guest's is
+// the next one.
+func (b masquerade) lease(p *Plan, v4, v6 bool) (gateways []netip.Prefix, err error) {
 	if v4 {
-		network, err := p.checkNetwork("binding.masquerade.ipv4", b.IPv4, infra.DefaultIPv4, 30)
+		gateway, err := p.gatewayIn("binding.masquerade.ipv4", b.IPv4, infra.DefaultIPv4, 30)
 		if err != nil {
-			return nil, nil, err
+			return nil, err
 		}
-		gateway := network.Addr().Next()
-		gateways, ends = append(gateways, netip.PrefixFrom(gateway, network.Bits())), append(ends, end{gateway.Next(), gateway})
+		gateways = append(gateways, gateway)
 		p.Record.IPv4 = &cache.IPv4{
-			Address: netip.PrefixFrom(gateway.Next(), network.Bits()),
-			Server:  gateway,
-			Routes:  []cache.Route{{Destination: netip.PrefixFrom(netip.IPv4Unspecified(), 0), Gateway: gateway}},
+			Address: netip.PrefixFrom(gateway.Addr().Next(), gateway.Bits()),
+			Server:  gateway.Addr(),
+			Routes:  []cache.Route{{Destination: netip.PrefixFrom(netip.IPv4Unspecified(), 0), Gateway: gateway.Addr()}},
 		}
 	}
 	if v6 {
-		network, err := p.checkNetwork("binding.masquerade.ipv6", b.IPv6, infra.DefaultIPv6, 126)
+		gateway, err := p.gatewayIn("binding.masquerade.ipv6", b.IPv6, infra.DefaultIPv6, 126)
 		if err != nil {
-			return nil, nil, err
+			return nil, err
 		}
-		gateway := network.Addr().Next()
-		gateways, ends = append(gateways, netip.PrefixFrom(gateway, network.Bits())), append(ends, end{gateway.Next(), gateway})
+		gateways = append(gateways, gateway)
 		p.Record.IPv6 = &cache.IPv6{
-			Address: gateway.Next(),
-			OnLink:  []netip.Prefix{network},
+			Address: gateway.Addr().Next(),
+			OnLink:  []netip.Prefix{gateway.Masked()},
 			Router:  &cache.Router{Address: p.Record.GatewayMAC.LinkLocal(), MAC: p.Record.GatewayMAC, Default: true},
 		}
 	}
-	return gateways, ends, nil
+	return gateways, nil
 }
 
 // refuseMasquerade is a refusal that names a binding that works, if there is one.
@@ -195,9 +197,8 @@ func (p *Plan) routedByEBPF(nic netstate.Link, v4 []netip.Prefix) bool {
 // minNetwork is the shortest prefix of a network. A route with a shorter prefix is part of a default route.
 const minNetwork = 8
 
-// checkNetwork returns the guest's network, whose first address is the gateway's. A zero network becomes the
-// default one.
-func (p *Plan) checkNetwork(field string, n, otherwise netip.Prefix, maxBits int) (netip.Prefix, error) {
+// gatewayIn returns the gateway's address in the guest's network, the first one. A zero network becomes the default one.
+func (p *Plan) gatewayIn(field string, n, otherwise netip.Prefix, maxBits int) (netip.Prefix, error) {
 	if !n.IsValid() {
 		n = otherwise
 	}
@@ -226,7 +227,7 @@ func (p *Plan) checkNetwork(field string, n, otherwise netip.Prefix, maxBits int
 			return netip.Prefix{}, fmt.Errorf("%s: %v contains the namespace's address %v: %w, choose another network", field, n, a.Prefix.Addr(), infra.ErrCollision)
 		}
 	}
-	return n, nil
+	return netip.PrefixFrom(n.Addr().Next(), n.Bits()), nil
 }
 
 // offloads says whether established connections are to pass by a flow table. Before them no rules pass but those at the
@@ -259,7 +260,7 @@ func (p *Plan) addTranslation(t translation, by string) error {
 	for _, f := range families {
 		table := t.table()
 		if f.IPTables() == 6 && !t.has(6) {
-			if !p.found.NoNFTables || p.lacksIPv6(p.nic()) {
+			if !p.found.NoNFTables || p.lacksIPv6(p.nic()) != "" {
 				continue // beside, or there is no IPv6 at the tap
 			}
 			table.Chains = []firewall.Chain{{Name: "loopback", Type: "filter", Hook: firewall.Prerouting, Priority: firewall.Raw, Rules: t.noIPv6()}}

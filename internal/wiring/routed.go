@@ -104,8 +104,8 @@ func (p *Plan) notRouted(nic netstate.Link) (reason, instead string) {
 		return "this kernel has no nf_tables, which would tell the guest's packets from the namespace's", cache.BindingMasquerade
 	case len(v4)+len(v6) == 0:
 		return "it has no address that the guest could get", ""
-	case len(v6) > 0 && p.lacksIPv6(nic):
-		return p.reasonLacksIPv6(nic), ""
+	case len(v6) > 0 && p.lacksIPv6(nic) != "":
+		return p.lacksIPv6(nic), ""
 	}
 	for _, a := range p.found.Addresses {
 		own := a.Prefix.Addr()

@@ -18,13 +18,12 @@ func sysctlsOfRouter(nic string) []string {
 	return append([]string{netstate.NoIPv6, netstate.Forwarding6, netstate.AcceptRA(nic), netstate.ForceForwarding(nic)}, netstate.OfRouter(netstate.NamesFor(nic))...)
 }
 
-// lacksIPv6 reports whether the guest's link could have no IPv6.
-func (p *Plan) lacksIPv6(nic netstate.Link) bool {
-	return nic.AddrGen == netstate.AddrGenNoIPv6 || p.linkMTU(nic) < minMTUIPv6
-}
-
-func (p *Plan) reasonLacksIPv6(nic netstate.Link) string {
-	return fmt.Sprintf("it has IPv6 addresses, and with its MTU of %d the guest's link could have none", p.linkMTU(nic))
+// lacksIPv6 returns why the guest's link could have no IPv6; empty: it has.
+func (p *Plan) lacksIPv6(nic netstate.Link) string {
+	if nic.AddrGen == netstate.AddrGenNoIPv6 || p.linkMTU(nic) < minMTUIPv6 {
+		return fmt.Sprintf("it has IPv6 addresses, and with its MTU of %d the guest's link could have none", p.linkMTU(nic))
+	}
+	return ""
 }
 
 // newRouterRecord begins the record with the MACs of the guest, of its gateway and of the responder.
