@@ -128,17 +128,17 @@ func TestGone(t *testing.T) {
 			if err := cmd.Wait(); err == nil || len(namespaces) != 2 {
 				t.Fatalf("the process has ended with %v, and said:\n%s", err, strings.Join(said, "\n"))
 			}
-			var places map[netns.Identity][]string
+			var found map[netns.Identity]*netns.Found
 			for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
-				if places, _, err = netns.Find(namespaces); err != nil {
+				if found, _, err = netns.Find(t.Context(), namespaces); err != nil {
 					t.Fatal(err)
 				}
-				if len(places) == 0 {
+				if len(found) == 0 {
 					break
 				}
 			}
-			if len(places) > 0 {
-				t.Errorf("namespaces are left: %v", places)
+			for _, namespace := range found {
+				t.Errorf("a namespace is left: %v", namespace.Places())
 			}
 			for _, dir := range []string{temporary, "/run/netns", "/run/guestwire.lock"} {
 				left, err := filepath.Glob(dir + "/*")

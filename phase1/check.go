@@ -57,7 +57,7 @@ func (s *session) check(ctx context.Context, j *journal, plan *wiring.Plan) erro
 	if len(drift.Differs) == 0 {
 		return nil
 	}
-	if record != nil && s.state.Root != nil && errors.Is(s.checkRecord(), infra.ErrWired) {
+	if record != nil && s.state.Root != nil && errors.Is(s.checkRecord(ctx), infra.ErrWired) {
 		drift.Missing = nil // the record says why Setup refuses
 	} else if len(gateways) > 0 || record != nil {
 		drift.Missing = append(drift.Missing, infra.Step{Kind: "record-write", Command: "write the record " + s.nic + ".json anew"})

@@ -70,7 +70,7 @@ func Forget(ctx context.Context, g Gone) error {
 	n, err := findNode(g.Dir)
 	if errors.Is(err, fs.ErrNotExist) { // a State on disk outlasts the boot that the journals were of
 		var ok bool
-		if _, ok, err = g.orphan(nil); err != nil {
+		if _, ok, err = g.orphan(ctx, nil); err != nil {
 			return err
 		}
 		if !ok {
@@ -83,11 +83,11 @@ func Forget(ctx context.Context, g Gone) error {
 		return err
 	}
 	defer n.Close()
-	list, unseen, err := n.list(ctx)
+	list, look, err := n.list(ctx)
 	if err != nil {
 		return err
 	}
-	w, ok, err := g.orphan(list)
+	w, ok, err := g.orphan(ctx, list)
 	if err != nil {
 		return err
 	}
@@ -104,16 +104,16 @@ func Forget(ctx context.Context, g Gone) error {
 			errs = append(errs, w.unread)
 		case !g.selects(w):
 		case len(w.FoundAt) == 0:
-			for _, what := range unseen {
+			for _, what := range look.unseen {
 				progress(g.Progress).say("could not look at %s", what)
 			}
-			unseen = nil
+			look.unseen = nil
 			errs = append(errs, n.forget(ctx, w, g))
 		case g.Namespace != "" || g.State != "":
 			errs = append(errs, fmt.Errorf("NIC %s: %w: %s is at %s; Teardown takes it down", w.NIC, ErrAlive, w.Namespace, strings.Join(w.FoundAt, ", ")))
 		}
 	}
-	return errors.Join(append(errs, n.sweep(g))...)
+	return errors.Join(append(errs, n.sweep(g, look))...)
 }
 
 const nothingForgotten = "nothing is left to forget: no wiring of the node is selected"
@@ -145,8 +145,8 @@ func (g Gone) maySelect(w Wiring) bool {
 	return g.selects(w)
 }
 
-// orphan is the wiring whose record Gone names and whose journal is lost; false: there is none. FoundAt is set.
-func (g Gone) orphan(list []Wiring) (w Wiring, ok bool, err error) {
+// orphan is the wiring whose record Gone names and whose journal is lost; false: there is none. It was looked for.
+func (g Gone) orphan(ctx context.Context, list []Wiring) (w Wiring, ok bool, err error) {
 	if g.State == "" || g.NIC == "" || slices.ContainsFunc(list, g.selects) {
 		return Wiring{}, false, nil
 	}
@@ -162,8 +162,10 @@ func (g Gone) orphan(list []Wiring) (w Wiring, ok bool, err error) {
 	if err != nil || r.Namespace == "" {
 		return Wiring{}, false, err
 	}
-	places, err := find(r.Namespace)
-	return Wiring{NIC: g.NIC, Namespace: r.Namespace, State: g.State, FoundAt: places}, err == nil, err
+	w = Wiring{NIC: g.NIC, Namespace: r.Namespace, State: g.State}
+	found, err := find(ctx, r.Namespace)
+	w.setFound(found)
+	return w, err == nil, err
 }
 
 // checkGone returns an error if the namespace, which was not found, may be alive nevertheless.
@@ -220,7 +222,7 @@ func (n node) forgetRecord(ctx context.Context, w Wiring, tell progress) error {
 }
 
 // sweep removes the locks and the unfinished journals that killed calls have left.
-func (n node) sweep(g Gone) error {
+func (n node) sweep(g Gone, look lookup) error {
 	tell := progress(g.Progress)
 	entries, err := fs.ReadDir(n.FS(), ".")
 	if err != nil {
@@ -229,7 +231,7 @@ func (n node) sweep(g Gone) error {
 	for _, entry := range entries {
 		name := entry.Name()
 		if entry.IsDir() {
-			if err := n.sweepNamespace(name, g); err != nil {
+			if err := n.sweepNamespace(name, g, look); err != nil {
 				return err
 			}
 			continue
@@ -251,18 +253,15 @@ func (n node) sweep(g Gone) error {
 }
 
 // sweepNamespace removes the directory in which a call was killed before it had written a journal, if the namespace
-// is gone.
-func (n node) sweepNamespace(name string, g Gone) error {
+// is gone. In one that was alive, or had no directory yet, a call may be working.
+func (n node) sweepNamespace(name string, g Gone, look lookup) error {
 	nics, err := n.nics(name)
 	if err != nil || len(nics) > 0 {
 		return err
 	}
-	places, err := find(name)
-	if errors.Is(err, netns.ErrNoName) {
-		return nil // another program's directory
-	}
-	if err != nil || len(places) > 0 {
-		return err // if the namespace is there, a call may be working
+	id, looked := look.identities[name]
+	if !looked || look.found[id] != nil {
+		return nil
 	}
 	if err := g.checkGone(name); errors.Is(err, netns.ErrNotSeen) {
 		return nil // and if it may be there

@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"time"
 
+	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/netns"
 )
@@ -18,8 +20,9 @@ type Wiring struct {
 	// Namespace names the namespace of the NIC: its boot, inode number and cookie. No other namespace has ever
 	// the same name.
 	Namespace string `json:"namespace"`
-	// FoundAt is where the namespace is found, such as /run/netns/pod or /proc/1234/ns/net. Files that the caller has
-	// open on the namespace are among them. It has no entry if the namespace is gone: then Forget removes what is left.
+	// FoundAt is where the namespace is found, such as /run/netns/pod or /proc/1234/ns/net, for people: a program opens
+	// the namespace by Open, as another user can put another file there at any time. Files that the caller has open on
+	// the namespace keep it. FoundAt has no entry if the namespace is gone: then Forget removes what is left.
 	FoundAt []string `json:"foundAt"`
 	// State is the directory with the record.
 	State string `json:"state,omitempty"`
@@ -42,6 +45,30 @@ type Wiring struct {
 	Unreadable string `json:"unreadable,omitempty"`
 	// unread is the error by which the journal could not be read at all; nil: it has the fields above, or is damaged.
 	unread error
+	found  *netns.Found // nil: the namespace is gone, or it was not looked for
+}
+
+// Open opens the namespace of the NIC, for Config.NetNS. What Open returns is the namespace that has this name, whatever
+// another user has put at the places of FoundAt: before anything is opened for good, it is known to be a network namespace
+// with the device, inode number and cookie. The caller closes it. Of a wiring that List did not return, Open looks for the
+// namespace anew, as List does. The error is fs.ErrNotExist if the namespace is gone, or has left the places where it was
+// found. Open needs what List needs.
+func (w Wiring) Open(ctx context.Context) (*os.File, error) {
+	found := w.found
+	if found == nil {
+		id, err := netns.Named(w.Namespace)
+		if err != nil {
+			return nil, &cache.FieldError{Field: "namespace", Reason: err.Error()}
+		}
+		all, _, err := netns.Find(ctx, []netns.Identity{id})
+		if err != nil {
+			return nil, err
+		}
+		if found = all[id]; found == nil {
+			return nil, fmt.Errorf("network namespace %s, which is gone: %w", w.Namespace, fs.ErrNotExist)
+		}
+	}
+	return found.Open()
 }
 
 // List returns the wired NICs of the node, sorted by namespace and NIC; none if dir is not there. Dir is
@@ -63,31 +90,38 @@ func List(ctx context.Context, dir string) ([]Wiring, error) {
 	return list, err
 }
 
-// list returns also what netns.Find could not look at.
-func (n node) list(ctx context.Context) (list []Wiring, unseen []string, err error) {
+// lookup is what netns.Find says of the namespaces that have a directory.
+type lookup struct {
+	identities map[string]netns.Identity // by their names: all that were looked for
+	found      map[netns.Identity]*netns.Found
+	unseen     []string // what could not be looked at
+}
+
+// list returns also the lookup.
+func (n node) list(ctx context.Context) (list []Wiring, look lookup, err error) {
 	names, err := n.namespaces()
 	if err != nil {
-		return nil, nil, err
+		return nil, look, err
 	}
 	list = []Wiring{}
-	identities := map[string]netns.Identity{}
+	look.identities = map[string]netns.Identity{}
 	var wanted []netns.Identity
 	for _, name := range names {
 		if err := ctx.Err(); err != nil {
-			return nil, nil, context.Cause(ctx)
+			return nil, look, context.Cause(ctx)
 		}
 		id, err := netns.Named(name)
 		if errors.Is(err, netns.ErrNoName) {
 			continue // a directory of another program
 		}
 		if err != nil {
-			return nil, nil, err
+			return nil, look, err
 		}
-		identities[name] = id
+		look.identities[name] = id
 		wanted = append(wanted, id)
 		nics, err := n.nics(name)
 		if err != nil {
-			return nil, nil, err
+			return nil, look, err
 		}
 		for _, nic := range nics {
 			if w, ok := n.describe(name, nic); ok {
@@ -95,14 +129,21 @@ func (n node) list(ctx context.Context) (list []Wiring, unseen []string, err err
 			}
 		}
 	}
-	places, unseen, err := netns.Find(wanted)
+	look.found, look.unseen, err = netns.Find(ctx, wanted)
 	if err != nil {
-		return nil, nil, err
+		return nil, look, err
 	}
 	for i, w := range list {
-		list[i].FoundAt = append([]string{}, places[identities[w.Namespace]]...)
+		list[i].setFound(look.found[look.identities[w.Namespace]])
 	}
-	return list, unseen, nil
+	return list, look, nil
+}
+
+func (w *Wiring) setFound(found *netns.Found) {
+	w.FoundAt = []string{}
+	if w.found = found; found != nil {
+		w.FoundAt = found.Places()
+	}
 }
 
 // describe returns what the journal tells, also of one of another version. It returns false if the journal has gone

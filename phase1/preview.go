@@ -30,7 +30,7 @@ func Plan(ctx context.Context, c Config) (*Preview, error) {
 		if err != nil {
 			return err
 		}
-		if err := s.lookAtState(c.State, owner); err != nil {
+		if err := s.lookAtState(ctx, c.State, owner); err != nil {
 			return err
 		}
 		refused := append([]*infra.RefusedError{}, plan.Refused...) // not nil, which would be null in JSON

@@ -223,7 +223,7 @@ func (s *session) replaceRecord(ctx context.Context, j *journal, r cache.Record)
 	if err := s.lockState(ctx); err != nil {
 		return err
 	}
-	if err := s.checkRecord(); err != nil {
+	if err := s.checkRecord(ctx); err != nil {
 		return err
 	}
 	return cache.Write(s.state.Root, r)

@@ -97,7 +97,7 @@ func (s *session) takeState(ctx context.Context, path string, o resolvedOwner) (
 	if err := s.lockState(ctx); err != nil {
 		return err
 	}
-	return s.checkState(o)
+	return s.checkState(ctx, o)
 }
 
 // checkOutside refuses a State that is the journal directory or lies in it, where the launcher cannot read.
@@ -113,15 +113,15 @@ func (n node) checkOutside(real string) error {
 }
 
 // checkState refuses the open directory if takeState would.
-func (s *session) checkState(o resolvedOwner) error {
-	if err := s.checkRecord(); err != nil {
+func (s *session) checkState(ctx context.Context, o resolvedOwner) error {
+	if err := s.checkRecord(ctx); err != nil {
 		return err
 	}
 	return checkReadable(o, s.state.Name())
 }
 
 // lookAtState is takeState for a Plan, which makes nothing. A directory that is not there or not named is no error.
-func (s *session) lookAtState(path string, o resolvedOwner) error {
+func (s *session) lookAtState(ctx context.Context, path string, o resolvedOwner) error {
 	if path == "" {
 		return nil
 	}
@@ -137,13 +137,13 @@ func (s *session) lookAtState(path string, o resolvedOwner) error {
 	} else if err != nil {
 		return err
 	}
-	return s.checkState(o)
+	return s.checkState(ctx, o)
 }
 
 // checkRecord refuses a State whose record of a NIC with this name belongs to another namespace that lives, as a
 // guest may be using it, or to another version of guestwire. A record that cannot be read for other reasons is
 // written anew.
-func (s *session) checkRecord() error {
+func (s *session) checkRecord(ctx context.Context) error {
 	path := filepath.Join(s.state.Name(), s.nic+".json")
 	r, err := recordHead(s.state.Root, s.nic)
 	if err != nil {
@@ -164,16 +164,16 @@ func (s *session) checkRecord() error {
 	if r.Namespace == "" || r.Namespace == s.identity.Name() {
 		return nil
 	}
-	places, err := find(r.Namespace)
+	found, err := find(ctx, r.Namespace)
 	if errors.Is(err, netns.ErrNoName) {
 		return nil // the record is damaged
 	}
 	if err != nil {
 		return fmt.Errorf("record %s: %w", path, err)
 	}
-	if len(places) > 0 {
+	if found != nil {
 		return fmt.Errorf("NIC %s: %w in another namespace (%s), which has the record %s: name another state directory, or take that NIC down first",
-			s.nic, infra.ErrWired, places[0], path)
+			s.nic, infra.ErrWired, found.Places()[0], path)
 	}
 	if err := checkGone(r.Namespace); err != nil {
 		return fmt.Errorf("NIC %s: %w in another namespace (%s), which has the record %s and is not found, but %w: name another state directory, or call Setup in the node's PID namespace; in a container that has its journals and State for itself, Forget with Own removes the record",
@@ -208,14 +208,14 @@ func notRead(err error) bool {
 	return errors.As(err, &errno) && errno != syscall.ENOENT
 }
 
-// find returns where the namespace with this name is found; nothing: it is gone.
-func find(namespace string) ([]string, error) {
+// find looks for the namespace with this name; nil: it is gone.
+func find(ctx context.Context, namespace string) (*netns.Found, error) {
 	identity, err := netns.Named(namespace)
 	if err != nil {
 		return nil, err
 	}
-	places, _, err := netns.Find([]netns.Identity{identity})
-	return places[identity], err
+	found, _, err := netns.Find(ctx, []netns.Identity{identity})
+	return found[identity], err
 }
 
 // findState opens and locks the directory, unless it was removed or replaced by something else, or is not known: then

@@ -31,11 +31,11 @@ func Status(ctx context.Context, c Config) (*Report, error) {
 			return err
 		}
 		w, _ := s.node.describe(s.identity.Name(), s.nic)
-		places, _, err := netns.Find([]netns.Identity{s.identity})
+		found, _, err := netns.Find(ctx, []netns.Identity{s.identity})
 		if err != nil {
 			return err
 		}
-		w.FoundAt = append([]string{}, places[s.identity]...)
+		w.setFound(found[s.identity])
 		report = &Report{Wiring: w, Record: plan.Record}
 		if report.Drops, err = dropCounts(s.ns, s.nic); err != nil {
 			return err

@@ -1,9 +1,14 @@
 package netns
 
 import (
+	"bufio"
+	"context"
 	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -11,56 +16,144 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Find returns the places at which wanted network namespaces are found alive: "/run/netns/pod",
-// "/proc/1234/ns/net", "/proc/1234/fd/7", "/run/netns/pod in the mount namespace of process 1234". Each
-// namespace has at most one place of each kind, in this order: mounts of the caller's mount namespace, processes
-// and threads, open files, mounts of other mount namespaces. A namespace that is not in the map was not found.
-// A namespace of another boot is never found.
+// Found is a network namespace that is alive.
+type Found struct {
+	id     Identity
+	handle bool // it opens by its handle
+	places []place
+}
+
+// place is where a namespace was found. The text is for people: by the time that it is read, the path may lead to
+// another file, which another user has put there.
+type place struct {
+	text string
+	open func() (int, error) // as a reference (O_PATH)
+}
+
+// Find returns those of the wanted network namespaces that are alive. A namespace of another boot is never alive.
 //
-// The inode number leads to a place, and the cookie proves it, as the kernel uses inode numbers again. If none of the
-// places can be opened, or one of the cookies is not known, the inode number decides: then a namespace that is gone may
-// be found, but a living one is not missed.
+// Since Linux 6.18 the kernel opens a namespace by its number, so Find knows at once, also of a namespace that a socket
+// alone keeps. That needs CAP_SYS_ADMIN in the machine's user namespace and PID namespace. For one that is at no place, Find
+// waits up to a second, in all, whether it is just ending.
 //
-// Unseen says what Find could not look at: "open files of processes: 3, such as process 1234: permission denied".
+// Elsewhere Find walks through /proc, whose size is any user's choice: it returns the cause of ctx soon after ctx ends. It
+// looks first at the namespaces of processes and threads and at the mounts of the caller's mount namespace, and, if one of
+// the wanted namespaces is at none of these, at open files and at the mounts of other mount namespaces. The inode number
+// leads to a place, and the cookie proves it, as the kernel uses inode numbers again. If none of the places can be opened,
+// or one of the cookies is not known, the inode number decides: then a namespace that is gone may be found, but a living
+// one is not missed. The walk does not see a namespace that is kept by a socket alone, by a file on its way through a
+// socket, or by a mount namespace without a process.
+//
+// Unseen names what the walk could not look at: "open files of processes: 3, such as process 1234: permission denied".
 // The error means that nothing could be looked at.
 //
 // The caller's open files count like those of other processes, because each of them keeps the namespace alive.
-// The caller's threads do not count, except the main one: a thread that Do has started ends with its call. Find
-// does not see a namespace that is kept by a socket alone, by a file on its way through a socket, or by a mount
-// namespace without a process.
+// The caller's threads do not count, except the main one: a thread that Do has started ends with its call.
 //
 // Find needs root to look at all processes. It reads nothing but /proc, and never waits for the file system of
 // a container.
-func Find(wanted []Identity) (places map[Identity][]string, unseen []string, err error) {
+func Find(ctx context.Context, wanted []Identity) (found map[Identity]*Found, unseen []string, err error) {
+	found, unseen, err = find(ctx, wanted)
+	if err != nil {
+		return nil, nil, fmt.Errorf("look for network namespaces: %w", err)
+	}
+	return found, unseen, nil
+}
+
+func find(ctx context.Context, wanted []Identity) (found map[Identity]*Found, unseen []string, err error) {
 	boot, err := bootID()
 	if err != nil {
 		return nil, nil, err
 	}
 	self, err := os.Readlink("/proc/self")
 	if err != nil {
-		return nil, nil, fmt.Errorf("look for network namespaces: %w", err)
+		return nil, nil, err
 	}
-	f := finder{self: self, wanted: map[file]*living{}, mounts: map[mounts]bool{}}
+	h := openHandles()
+	defer h.close()
+	f := finder{ctx: ctx, self: self, wanted: map[file]*living{}, mounts: map[mounts]bool{}}
+	found = map[Identity]*Found{}
+	gone := map[Identity]bool{}
 	for _, id := range wanted {
-		if id.BootID == boot {
-			f.wanted[file{id.Device, id.Inode}] = &living{}
+		alive, known := h.lives(id)
+		gone[id] = id.BootID != boot || known && !alive
+		if gone[id] {
+			continue
+		}
+		if alive {
+			found[id] = &Found{id: id, handle: true}
+		}
+		if l := f.wanted[file{id.Device, id.Inode}]; l == nil {
+			f.wanted[file{id.Device, id.Inode}] = &living{known: alive}
 		}
 	}
 	if len(f.wanted) > 0 {
 		if err := f.scan(); err != nil {
-			return nil, nil, fmt.Errorf("look for network namespaces: %w", err)
+			return nil, nil, err
 		}
 	}
-	places = map[Identity][]string{}
+	f.await(h, found)
 	for _, id := range wanted {
-		if l := f.wanted[file{id.Device, id.Inode}]; id.BootID == boot && l.is(id) && places[id] == nil {
-			places[id] = l.list()
+		if l := f.wanted[file{id.Device, id.Inode}]; !gone[id] && l.is(id) {
+			if found[id] == nil {
+				found[id] = &Found{id: id}
+			}
+			found[id].places = l.list()
 		}
 	}
 	for _, m := range f.missed {
 		unseen = append(unseen, m.String())
 	}
-	return places, unseen, nil
+	return found, unseen, nil
+}
+
+// Places returns where the namespace was found, for people: "/run/netns/pod", "/proc/1234/ns/net", "/proc/1234/fd/7",
+// "/run/netns/pod in the mount namespace of process 1234". It has at least one place, and at most one of each kind, in this
+// order: mounts of the caller's mount namespace, processes and threads, open files, mounts of other mount namespaces. Open
+// files of other processes and other mount namespaces are there only if Find had to look at them.
+func (f *Found) Places() []string {
+	var texts []string
+	for _, p := range f.places {
+		texts = append(texts, p.text)
+	}
+	if len(texts) == 0 {
+		texts = append(texts, "a place that is not seen here (an open file, another mount namespace or a socket keeps it)")
+	}
+	return texts
+}
+
+// Open opens the namespace. What it returns is that namespace, whatever another user has put at its places meanwhile; and
+// nothing but a network namespace is ever opened. The error is fs.ErrNotExist if the namespace is gone, or has left the
+// places where Find has found it.
+func (f *Found) Open() (*os.File, error) {
+	if f.handle {
+		h := openHandles()
+		defer h.close()
+		ns, err := h.open(f.id)
+		if err == unix.ESTALE || err == errMoved {
+			err = fs.ErrNotExist
+		}
+		if err != nil {
+			return nil, fmt.Errorf("network namespace %s: %w", f.id.Name(), err)
+		}
+		return ns, nil
+	}
+	var errs []error
+	for _, p := range f.places {
+		ns, cookie, err := openPlace(file{f.id.Device, f.id.Inode}, p.open)
+		if err == nil && (f.id.Cookie == 0 || cookie == f.id.Cookie) {
+			return ns, nil
+		}
+		if err == nil {
+			ns.Close()
+			err = errMoved
+		}
+		if ended(err) {
+			err = fs.ErrNotExist
+		}
+		errs = append(errs, fmt.Errorf("%s: %w", p.text, err))
+	}
+	return nil, fmt.Errorf("network namespace %s: %w", f.id.Name(), errors.Join(errs...))
 }
 
 // ErrNotSeen means that a namespace which Find has not found may be alive nevertheless.
@@ -82,9 +175,9 @@ func CheckGone(id Identity) error {
 // seesNode says whether /proc shows the processes of the node's PID namespace, which is the first one.
 func seesNode() bool {
 	const first = 0xEFFFFFFC // PROC_PID_INIT_INO (linux/proc_ns.h)
-	pids, err := identify("/proc/1/ns/pid")
+	pids, err := identify(unix.AT_FDCWD, "/proc/1/ns/pid")
 	if err != nil { // process 1 may have more rights than the caller
-		pids, err = identify("/proc/self/ns/pid")
+		pids, err = identify(unix.AT_FDCWD, "/proc/self/ns/pid")
 	}
 	return err == nil && pids.inode == first
 }
@@ -106,119 +199,227 @@ type file struct{ device, inode uint64 }
 
 // living is the namespace that has an inode number now. One cookie that is read is the cookie of all places.
 type living struct {
-	places [kinds]string
+	places [kinds]*place
 	cookie uint64 // 0: not read
 	closed bool   // a place could not be opened
+	known  bool   // to be alive, so that it needs no place
 }
 
 // is says whether the namespace was found, and is the wanted one.
 func (l *living) is(wanted Identity) bool {
-	return l.places != [kinds]string{} && (l.cookie == 0 || wanted.Cookie == 0 || wanted.Cookie == l.cookie)
+	return l.places != [kinds]*place{} && (l.cookie == 0 || wanted.Cookie == 0 || wanted.Cookie == l.cookie)
 }
 
-func (l *living) list() []string {
-	var list []string
-	for _, place := range l.places {
-		if place != "" && l.closed && l.cookie == 0 {
-			place += " (by its inode number)"
+func (l *living) list() []place {
+	var list []place
+	for _, p := range l.places {
+		if p == nil {
+			continue
 		}
-		if place != "" {
-			list = append(list, place)
+		at := *p
+		if l.closed && l.cookie == 0 {
+			at.text += " (by its inode number)"
 		}
+		list = append(list, at)
 	}
 	return list
 }
 
 // finder is one run of Find.
 type finder struct {
+	ctx    context.Context
 	self   string // the caller's number in /proc
 	wanted map[file]*living
 	mounts map[mounts]bool // that were read already
+	tables tables          // of open files, that were read already
 	missed []miss
 }
 
-// scan looks at the mounts last: a program that makes a namespace mounts it and then lets its thread end.
+// scan looks at open files and at other mount namespaces only for a namespace that has no other place, as any user can make
+// very many of them.
 func (f *finder) scan() error {
-	processes, err := names("/proc")
-	if err != nil {
+	if err := f.walk(false); err != nil {
 		return err
 	}
-	if !seesNode() {
-		f.missed = append(f.missed, miss{what: "processes outside of this PID namespace"})
-	}
-	var tasks []string // by their directories
-	for _, pid := range processes {
-		if _, err := strconv.Atoi(pid); err == nil {
-			tasks = append(tasks, f.process(pid)...)
+	for _, l := range f.wanted {
+		if !l.known && l.places == [kinds]*place{} {
+			f.mounts, f.tables, f.missed = map[mounts]bool{}, nil, nil
+			return f.walk(true)
 		}
-	}
-	f.readMounts("/proc/" + f.self)
-	for _, task := range tasks {
-		f.readMounts(task)
 	}
 	return nil
 }
 
-// process looks at a process's threads and open files, and returns the directories of the threads.
-func (f *finder) process(pid string) []string {
-	directory := "/proc/" + pid
-	threads, err := names(directory + "/task")
-	if f.miss("processes", directory, err) {
-		return nil
+// await removes from found what ends within a second: a socket that is closed already keeps its namespace for a moment, until
+// the kernel has freed it, and nothing else does. It waits only for namespaces without a place.
+func (f *finder) await(h handles, found map[Identity]*Found) {
+	const moment = time.Second
+	for end := time.Now().Add(moment); f.ctx.Err() == nil; time.Sleep(time.Millisecond) {
+		waits := false
+		for id := range found {
+			if l := f.wanted[file{id.Device, id.Inode}]; l.places != [kinds]*place{} {
+				continue
+			}
+			if alive, known := h.lives(id); known && !alive {
+				delete(found, id)
+			} else {
+				waits = true
+			}
+		}
+		if !waits || time.Now().After(end) {
+			return
+		}
 	}
+}
+
+// walk looks at the mounts last: a program that makes a namespace mounts it and then lets its thread end.
+func (f *finder) walk(all bool) error {
+	if !seesNode() {
+		f.missed = append(f.missed, miss{what: "processes outside of this PID namespace"})
+	}
+	var tasks []string // by their directories
+	err := f.each("/proc", func(_ int, pid string) {
+		if _, err := strconv.Atoi(pid); err == nil {
+			tasks = append(tasks, f.process(pid, all)...)
+		}
+	})
+	if err != nil {
+		return err
+	}
+	f.readMounts("/proc/" + f.self)
+	for _, task := range tasks {
+		if all && f.ctx.Err() == nil {
+			f.readMounts(task)
+		}
+	}
+	if f.ctx.Err() != nil {
+		return context.Cause(f.ctx)
+	}
+	return nil
+}
+
+// each calls visit with the name of each entry of a directory, which is open as at. The names are read in parts. It returns
+// early if ctx ends.
+func (f *finder) each(directory string, visit func(at int, name string)) error {
+	const part = 512
+	d, err := os.Open(directory)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	at := int(d.Fd())
+	for f.ctx.Err() == nil {
+		names, err := d.Readdirnames(part)
+		for _, name := range names {
+			visit(at, name)
+		}
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// process looks at a process's threads and, if files is set, or it is the caller, at its open files. It returns the directories of the threads.
+func (f *finder) process(pid string, files bool) []string {
+	directory := "/proc/" + pid
 	var tasks []string
-	filesRead := false
-	for _, tid := range threads {
+	err := f.each(directory+"/task", func(_ int, tid string) {
 		task := directory
 		if tid != pid {
 			task += "/task/" + tid
 		}
 		tasks = append(tasks, task)
 		if pid != f.self || tid == pid {
-			f.at(inProcess, "network namespaces of processes", task+"/ns/net")
+			f.at(inProcess, "network namespaces of processes", unix.AT_FDCWD, task+"/ns/net", task+"/ns/net")
 		}
-		// The threads of a process share its open files. A main thread that has ended has none.
-		if !filesRead {
-			files, err := names(task + "/fd")
-			f.miss("open files of processes", directory, err)
-			for _, fd := range files {
-				f.at(openFile, "open files of processes", task+"/fd/"+fd)
-			}
-			filesRead = len(files) > 0
+		// The threads of a process share its open files, unless one has unshared them. A main thread that has ended has none.
+		if !files && pid != f.self || f.tables.has(tid) {
+			return
 		}
-	}
+		fds := task + "/fd"
+		err := f.each(fds, func(at int, fd string) {
+			f.at(openFile, "open files of processes", at, fd, fds+"/"+fd)
+		})
+		f.miss("open files of processes", directory, err)
+	})
+	f.miss("processes", directory, err)
 	return tasks
 }
 
-// at looks at a link of /proc that leads to a file without a path.
-func (f *finder) at(kind int, what, link string) {
-	id, err := identify(link)
-	if f.miss(what, link, err) {
+// tables are tables of open files, by a task that has each of them, in the kernel's order (kcmp(2)).
+type tables []int
+
+// has reports whether the task's table is among the tables, and adds it. It is false where the kernel cannot compare.
+func (t *tables) has(task string) bool {
+	tid, err := strconv.Atoi(task)
+	if err != nil {
+		return false
+	}
+	i, found := slices.BinarySearchFunc(*t, tid, func(have, want int) int {
+		const files = 2 // KCMP_FILES (linux/kcmp.h)
+		order, _, errno := unix.Syscall6(unix.SYS_KCMP, uintptr(have), uintptr(want), files, 0, 0, 0)
+		switch {
+		case errno != 0:
+			err = errno
+			return 1
+		case order == 0:
+			return 0
+		case order == 1: // less
+			return -1
+		}
+		return 1
+	})
+	if err != nil {
+		return false
+	}
+	if !found {
+		*t = slices.Insert(*t, i, tid)
+	}
+	return found
+}
+
+// at looks at a link of /proc that leads to a file without a path. Name is the link's below a directory that is open.
+func (f *finder) at(kind int, what string, directory int, name, path string) {
+	id, err := identify(directory, name)
+	if f.miss(what, path, err) {
 		return
 	}
-	f.place(kind, id, link, func() (int, error) { return unix.Open(link, unix.O_PATH|unix.O_CLOEXEC, 0) })
+	f.place(kind, id, path, func() (int, error) { return unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0) })
 }
 
 // readMounts looks at the mounts that a task sees, if no other task has shown them.
 func (f *finder) readMounts(task string) {
-	namespace, err := identify(task + "/ns/mnt")
+	namespace, err := identify(unix.AT_FDCWD, task+"/ns/mnt")
 	if f.miss("mounts of processes", task, err) {
 		return
 	}
-	root, err := identify(task + "/root")
+	root, err := identify(unix.AT_FDCWD, task+"/root")
 	if f.miss("mounts of processes", task, err) || f.mounts[mounts{namespace, root}] {
 		return
 	}
-	text, err := os.ReadFile(task + "/mountinfo")
+	info, err := os.Open(task + "/mountinfo")
 	if errors.Is(err, unix.EINVAL) || f.miss("mounts of processes", task, err) { // EINVAL: it has ended
 		return
 	}
-	f.mounts[mounts{namespace, root}] = true
+	defer info.Close()
 	kind, of := otherMount, " in the mount namespace of process "+strings.Split(task, "/")[2]
 	if task == "/proc/"+f.self {
 		kind, of = ownMount, ""
 	}
-	for line := range strings.Lines(string(text)) {
+	lines := bufio.NewReader(info)
+	for f.ctx.Err() == nil {
+		line, err := lines.ReadString('\n')
+		if err == io.EOF {
+			f.mounts[mounts{namespace, root}] = true
+			return
+		}
+		if errors.Is(err, unix.EINVAL) || f.miss("mounts of processes", task, err) {
+			return
+		}
 		if id, path, ok := parseMount(line); ok {
 			f.place(kind, id, printable(path)+of, func() (int, error) { return openBelow(task+"/root", path, kind == otherMount) })
 		}
@@ -228,6 +429,9 @@ func (f *finder) readMounts(task string) {
 // parseMount returns the namespace that a line of mountinfo shows, if it is a network namespace, and the path
 // where it is mounted (proc_pid_mountinfo(5)).
 func parseMount(line string) (id file, path string, ok bool) {
+	if !strings.Contains(line, " net:[") {
+		return file{}, "", false
+	}
 	fields := strings.Fields(line)
 	if len(fields) < 10 {
 		return file{}, "", false
@@ -285,54 +489,69 @@ func openBelow(root, path string, container bool) (int, error) {
 const disturbed = 20
 
 // place notes a place of a wanted inode number. Open opens the place as a reference (O_PATH).
-func (f *finder) place(kind int, id file, place string, open func() (int, error)) {
+func (f *finder) place(kind int, id file, text string, open func() (int, error)) {
 	l := f.wanted[id]
-	if l == nil || l.places[kind] != "" && l.cookie != 0 {
+	if l == nil || l.places[kind] != nil && l.cookie != 0 {
 		return
 	}
 	if l.cookie == 0 {
-		cookie, err := cookieOf(id, open)
+		ns, cookie, err := openPlace(id, open)
+		if err == nil {
+			ns.Close()
+		}
 		if err != nil && kind != ownMount && kind != otherMount && ended(err) {
 			return
 		}
 		l.cookie, l.closed = cookie, l.closed || err != nil
 	}
-	if l.places[kind] == "" {
-		l.places[kind] = place
+	if l.places[kind] == nil {
+		l.places[kind] = &place{text, open}
 	}
 }
 
 // errMoved means that a place has another file by now.
 var errMoved = errors.New("another file")
 
-// cookieOf returns the cookie of the namespace that open opens.
-func cookieOf(want file, open func() (int, error)) (uint64, error) {
+// openPlace opens the namespace with the inode number at a place, and returns its cookie; 0: this kernel has none. Only a
+// namespace is opened for good: to open a FIFO would wait, and to open a device can do anything.
+func openPlace(want file, open func() (int, error)) (ns *os.File, cookie uint64, err error) {
 	fd, err := open()
 	if err != nil {
-		return 0, err
+		return nil, 0, err
 	}
 	defer unix.Close(fd)
-	// Only a namespace is opened for good: to open a FIFO would wait, and to open a device can do anything.
-	var fs unix.Statfs_t
-	if err := unix.Fstatfs(fd, &fs); err != nil {
-		return 0, err
+	var of unix.Statfs_t
+	if err := unix.Fstatfs(fd, &of); err != nil {
+		return nil, 0, err
 	}
-	if fs.Type != unix.NSFS_MAGIC {
+	if of.Type != unix.NSFS_MAGIC {
+		return nil, 0, errMoved
+	}
+	ns, err = os.Open(fmt.Sprintf("/proc/self/fd/%d", fd))
+	if err != nil {
+		return nil, 0, err
+	}
+	cookie, err = checkCookie(ns, want)
+	if err != nil {
+		ns.Close()
+		return nil, 0, err
+	}
+	return ns, cookie, nil
+}
+
+// checkCookie returns the namespace's cookie. The error is errMoved if it is another namespace than the wanted one.
+func checkCookie(ns *os.File, want file) (uint64, error) {
+	id, err := Identify(ns)
+	if errors.Is(err, ErrNotNetNS) {
 		return 0, errMoved
 	}
-	ns, err := os.Open(fmt.Sprintf("/proc/self/fd/%d", fd))
-	if err != nil {
-		return 0, err
-	}
-	defer ns.Close()
-	id, err := Identify(ns)
 	if err != nil {
 		return 0, err
 	}
 	if id.Device != want.device || id.Inode != want.inode {
 		return 0, errMoved
 	}
-	if own, err := identify("/proc/thread-self/ns/net"); err == nil && own == want {
+	if own, err := identify(unix.AT_FDCWD, "/proc/thread-self/ns/net"); err == nil && own == want {
 		err := id.AddCookie() // a caller without CAP_SYS_ADMIN is in this namespace already
 		return id.Cookie, err
 	}
@@ -342,27 +561,15 @@ func cookieOf(want file, open func() (int, error)) (uint64, error) {
 			return cookie, nil
 		}
 	}
-	if err != nil {
-		return 0, err
-	}
-	return id.Cookie, nil
+	return id.Cookie, err
 }
 
-// identify follows a link of /proc. It does not ask the file system behind the link, which may be a remote one.
-func identify(link string) (file, error) {
+// identify follows a link of /proc below a directory that is open. It does not ask the file system to which the link leads,
+// which may be a remote one.
+func identify(directory int, link string) (file, error) {
 	var s unix.Statx_t
-	err := unix.Statx(unix.AT_FDCWD, link, unix.AT_NO_AUTOMOUNT|unix.AT_STATX_DONT_SYNC, unix.STATX_INO, &s)
+	err := unix.Statx(directory, link, unix.AT_NO_AUTOMOUNT|unix.AT_STATX_DONT_SYNC, unix.STATX_INO, &s)
 	return file{unix.Mkdev(s.Dev_major, s.Dev_minor), s.Ino}, err
-}
-
-// names are those of a directory's entries.
-func names(directory string) ([]string, error) {
-	d, err := os.Open(directory)
-	if err != nil {
-		return nil, err
-	}
-	defer d.Close()
-	return d.Readdirnames(-1)
 }
 
 // ended says whether the error means that the process has ended, or has closed or left what was looked at.

@@ -2,6 +2,7 @@ package netns_test
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -68,12 +69,12 @@ func holdByThread() {
 func findForParent() {
 	var id netns.Identity
 	err := json.NewDecoder(os.Stdin).Decode(&id)
-	var places map[netns.Identity][]string
+	var found map[netns.Identity]*netns.Found
 	var unseen []string
 	if err == nil {
-		places, unseen, err = netns.Find([]netns.Identity{id})
+		found, unseen, err = netns.Find(context.Background(), []netns.Identity{id})
 	}
-	fmt.Printf("places: %q\nunseen: %s\nerror: %v\n", places[id], strings.Join(unseen, "; "), err)
+	fmt.Printf("places: %q\nunseen: %s\nerror: %v\n", placesOf(found[id]), strings.Join(unseen, "; "), err)
 	os.Exit(0)
 }
 
@@ -100,15 +101,49 @@ func mustIdentify(t *testing.T, path string) netns.Identity {
 	return id
 }
 
-// checkPlaces checks where a namespace is found. Places that begin with "..." are compared by their ends.
+func placesOf(found *netns.Found) []string {
+	if found == nil {
+		return nil
+	}
+	return found.Places()
+}
+
+// checkPlaces checks where a namespace is found by a walk, and that it opens there; nothing is wanted of one that is gone.
 func checkPlaces(t *testing.T, id netns.Identity, want ...string) {
 	t.Helper()
-	places, _, err := netns.Find([]netns.Identity{id})
+	defer netns.WithoutHandles()()
+	found := find(t, id)
+	if !slices.Equal(placesOf(found[id]), want) {
+		t.Errorf("%+v: found at %q, want %q", id, placesOf(found[id]), want)
+	}
+	if len(want) > 0 && !strings.HasSuffix(want[0], "(by its inode number)") {
+		checkOpens(t, found[id], id)
+	}
+}
+
+func find(t *testing.T, wanted ...netns.Identity) map[netns.Identity]*netns.Found {
+	t.Helper()
+	found, _, err := netns.Find(t.Context(), wanted)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !slices.Equal(places[id], want) {
-		t.Errorf("%+v: found at %q, want %q", id, places[id], want)
+	return found
+}
+
+func checkOpens(t *testing.T, found *netns.Found, want netns.Identity) {
+	t.Helper()
+	if found == nil {
+		t.Errorf("%+v is not found", want)
+		return
+	}
+	ns, err := found.Open()
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	defer ns.Close()
+	if id := mustIdentify(t, fmt.Sprintf("/proc/self/fd/%d", ns.Fd())); id != want {
+		t.Errorf("opened %+v, want %+v", id, want)
 	}
 }
 
@@ -274,11 +309,10 @@ func TestFindAnother(t *testing.T) {
 	older.Cookie = 0
 	otherBoot.BootID = "00000000-0000-0000-0000-000000000000"
 	otherDevice.Device++
-	places, _, err := netns.Find([]netns.Identity{reused, older, otherBoot, otherDevice, id, id})
-	if err != nil {
-		t.Fatal(err)
-	}
-	own := fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), n.File.Fd())
+	walk := netns.WithoutHandles()
+	byWalk := find(t, reused, older, otherBoot, otherDevice, id, id)
+	walk()
+	found := find(t, reused, older, otherBoot, otherDevice, id, id)
 	for _, c := range []struct {
 		what string
 		id   netns.Identity
@@ -287,11 +321,14 @@ func TestFindAnother(t *testing.T) {
 		{"of another cookie", reused, nil},
 		{"of another boot", otherBoot, nil},
 		{"of another device", otherDevice, nil},
-		{"of no cookie", older, []string{n.Path(), own}},
-		{"itself", id, []string{n.Path(), own}},
+		{"of no cookie", older, []string{n.Path()}},
+		{"itself", id, []string{n.Path()}},
 	} {
-		if !slices.Equal(places[c.id], c.want) {
-			t.Errorf("the namespace %s is found at %q, want %q", c.what, places[c.id], c.want)
+		for _, have := range []map[netns.Identity]*netns.Found{byWalk, found} {
+			// A walk for the namespace that is not found lists open files of the others as well.
+			if places := placesOf(have[c.id]); !slices.Equal(places[:min(1, len(places))], c.want) {
+				t.Errorf("the namespace %s is found at %q, want %q first", c.what, places, c.want)
+			}
 		}
 	}
 }
@@ -301,15 +338,18 @@ func TestFindWhileProcessesEnd(t *testing.T) {
 	nstest.Need(t)
 	n := nstest.New(t, "busy")
 	id := mustIdentify(t, n.Path())
-	_, before, err := netns.Find([]netns.Identity{id})
+	defer netns.WithoutHandles()()
+	gone := id
+	gone.Inode, gone.Cookie = 1, 1 // so that open files are looked at
+	_, before, err := netns.Find(t.Context(), []netns.Identity{id, gone})
 	if err != nil {
 		t.Fatal(err)
 	}
 	stop := start(t, exec.Command("sh", "-c", "while :; do /bin/true & /bin/true & wait; done"))
-	for range 50 {
-		places, unseen, err := netns.Find([]netns.Identity{id})
-		if err != nil || len(places[id]) == 0 || !slices.Equal(unseen, before) {
-			t.Fatalf("found at %q, unseen %q, %v; unseen before %q", places[id], unseen, err, before)
+	for range 20 {
+		found, unseen, err := netns.Find(t.Context(), []netns.Identity{id, gone})
+		if err != nil || found[id] == nil || !slices.Equal(unseen, before) {
+			t.Fatalf("found at %q, unseen %q, %v; unseen before %q", placesOf(found[id]), unseen, err, before)
 		}
 	}
 	stop()
@@ -388,9 +428,9 @@ func BenchmarkFind(b *testing.B) {
 		wanted = append(wanted, id)
 	}
 	for b.Loop() {
-		places, _, err := netns.Find(wanted)
-		if err != nil || len(places) != len(wanted) {
-			b.Fatalf("%d found, %v", len(places), err)
+		found, _, err := netns.Find(b.Context(), wanted)
+		if err != nil || len(found) != len(wanted) {
+			b.Fatalf("%d found, %v", len(found), err)
 		}
 	}
 }

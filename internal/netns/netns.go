@@ -152,15 +152,22 @@ var idIsCookie = sync.OnceValue(func() bool {
 	return errno == 0 && i.AddCookie() == nil && i.Cookie == id
 })
 
-// Do calls f on a new thread in the namespace ns, and returns the error of f. The thread ends with the call.
+// Do calls f on a new thread in the namespace ns, and returns the error of f. The thread leaves the namespace, and ends with the
+// call.
 // Goroutines that f starts run outside of the namespace.
 //
 // Do needs CAP_SYS_ADMIN (setns(2)).
 func Do(ns *os.File, f func() error) error {
 	return OnThread(func() error {
+		own, err := os.Open("/proc/thread-self/ns/net")
+		if err != nil {
+			return err
+		}
+		defer own.Close()
 		if err := Enter(ns); err != nil {
 			return err
 		}
+		defer Enter(own) // the thread is still there for a moment after Do returns, and would keep the namespace
 		return f()
 	})
 }
