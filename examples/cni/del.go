@@ -127,20 +127,19 @@ func (s sandboxCalls) teardownFound(ctx context.Context, nic string) error {
 			continue
 		}
 		err = fmt.Errorf("NIC %s: %w: it is at %s", nic, phase1.ErrAlive, strings.Join(w.FoundAt, ", "))
-		for _, path := range w.FoundAt {
-			ns, openErr := os.Open(path)
-			if openErr != nil {
-				continue // of another mount namespace, or gone meanwhile
-			}
-			s.ns = ns
-			tried := s.teardown(ctx, nic)
-			ns.Close()
-			if tried == nil && !s.hasRecord(nic) {
-				return nil
-			}
-			err = errors.Join(err, tried)
+		ns, openErr := w.Open(ctx)
+		if errors.Is(openErr, fs.ErrNotExist) { // gone meanwhile
+			return s.forget(ctx, nic, true)
 		}
-		return err
+		if openErr != nil {
+			return errors.Join(err, openErr)
+		}
+		defer ns.Close()
+		s.ns = ns
+		if tried := s.teardown(ctx, nic); tried != nil || s.hasRecord(nic) {
+			return errors.Join(err, tried)
+		}
+		return nil
 	}
 	if !s.hasRecord(nic) { // another call has taken it down meanwhile
 		return s.ended(nic)

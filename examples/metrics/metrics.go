@@ -5,9 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -96,38 +94,32 @@ func (c NICs) collect(w phase1.Wiring, metrics chan<- prometheus.Metric) {
 // be opened here, or the NIC is not wired any more. It does without Status, which looks for the namespace again, in all
 // processes.
 func (c NICs) look(w phase1.Wiring) (found int, drops []phase1.DropCount, ok bool) {
+	ctx, cancel := context.WithTimeoutCause(c.Context, patience, fmt.Errorf("no metrics after %v, see agent check: %w", patience, context.DeadlineExceeded))
+	defer cancel()
 	if c.Config.Own {
 		nic := c.Config
 		nic.NIC, nic.State = w.NIC, w.State
-		found, drops, err := c.compare(nic)
+		found, drops, err := c.compare(ctx, nic)
 		if err != nil {
 			c.say(w, err)
 		}
 		return found, drops, err == nil
 	}
-	for _, path := range w.FoundAt {
-		// A path of another mount namespace may lead to a FIFO here, which would wait.
-		ns, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
-		if err != nil {
-			c.say(w, err)
-			continue
-		}
-		// By the State, Check refuses another namespace, which the path may lead to by now.
-		nic := phase1.Config{NetNS: ns, Dir: c.Config.Dir, Progress: c.Config.Progress, Spec: infra.Spec{NIC: w.NIC, State: w.State}}
-		found, drops, err = c.compare(nic)
-		ns.Close()
-		if err == nil {
-			return found, drops, true
-		}
+	ns, err := w.Open(ctx)
+	if err != nil {
+		c.say(w, err)
+		return 0, nil, false
+	}
+	defer ns.Close()
+	nic := phase1.Config{NetNS: ns, Dir: c.Config.Dir, Progress: c.Config.Progress, Spec: infra.Spec{NIC: w.NIC, State: w.State}}
+	if found, drops, err = c.compare(ctx, nic); err != nil {
 		c.say(w, err)
 	}
-	return 0, nil, false
+	return found, drops, err == nil
 }
 
 // compare returns in how many things the NIC differs, and what its rules have dropped.
-func (c NICs) compare(nic phase1.Config) (found int, drops []phase1.DropCount, err error) {
-	ctx, cancel := context.WithTimeoutCause(c.Context, patience, fmt.Errorf("no metrics after %v, see agent check: %w", patience, context.DeadlineExceeded))
-	defer cancel()
+func (c NICs) compare(ctx context.Context, nic phase1.Config) (found int, drops []phase1.DropCount, err error) {
 	err = phase1.Check(ctx, nic)
 	var drift *phase1.DriftError
 	switch {
