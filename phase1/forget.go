@@ -236,7 +236,7 @@ func (n node) sweep(g Gone, look lookup) error {
 			}
 			continue
 		}
-		if _, err := strconv.ParseUint(name, 10, 64); err != nil && !strings.HasPrefix(name, stateLock) {
+		if _, err := strconv.ParseUint(name, 10, 64); err != nil && !strings.HasPrefix(name, stateLock) && !strings.HasPrefix(name, nameLock) {
 			continue // a file of another program
 		}
 		unlock, err := n.tryLock(name)

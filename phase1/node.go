@@ -29,6 +29,7 @@ const DefaultDir = "/run/guestwire.lock"
 //
 //	4026532281              the lock of the namespace with this inode number, while a call works on it
 //	state-1f0c2a...         the lock of a State directory, while a call writes or removes a record there
+//	name-8d3b01...          the lock of a name of Lock's caller
 //	9c1e22f0-4026532281-17  a directory for each namespace (netns.Identity.Name), with eth0.journal
 //
 // A killed call leaves its lock, which is free for the next call.
@@ -91,11 +92,46 @@ func (n node) lockNamespace(ctx context.Context, identity netns.Identity, tell p
 
 // lockState holds the State directory. A call takes it after the namespace's lock, and no call takes two.
 func (n node) lockState(ctx context.Context, path string, tell progress) (unlock func(), err error) {
-	sum := sha256.Sum256([]byte(path))
-	return n.lock(ctx, stateLock+hex.EncodeToString(sum[:8]), tell)
+	return n.lock(ctx, stateLock+digest(path), tell)
 }
 
-const stateLock = "state-"
+// The beginnings of the names of locks that are not a namespace's.
+const (
+	stateLock = "state-"
+	nameLock  = "name-"
+)
+
+// Lock holds a name of the caller's choice on the node, such as the path of a State directory, until unlock is called or the
+// process ends. It waits for another caller with the same name until ctx ends; the error then names the process that holds
+// it. Dir and progress are those of Config.
+//
+// No other user can open what Lock locks. A lock on a file that others can open, such as a directory, a program or a network
+// namespace, would let each of them stop the caller, as flock(2) asks for no permission to write.
+//
+// Lock needs root. The error is fs.ErrPermission without, or the cause of ctx.
+func Lock(ctx context.Context, dir, name string, progress func(text string)) (unlock func(), err error) {
+	if err := checkRoot(); err != nil {
+		return nil, fmt.Errorf("lock of %s: %w", name, err)
+	}
+	n, err := openNode(dir)
+	if err != nil {
+		return nil, err
+	}
+	release, err := n.lock(ctx, nameLock+digest(name), progress)
+	if err != nil {
+		n.Close()
+		return nil, fmt.Errorf("lock of %s: %w", name, err)
+	}
+	return func() {
+		release()
+		n.Close()
+	}, nil
+}
+
+func digest(name string) string {
+	sum := sha256.Sum256([]byte(name))
+	return hex.EncodeToString(sum[:8])
+}
 
 // lock waits until ctx ends.
 func (n node) lock(ctx context.Context, name string, tell progress) (unlock func(), err error) {
