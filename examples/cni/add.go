@@ -80,7 +80,7 @@ func (c config) wire(ctx context.Context, args *skel.CmdArgs, specs []infra.Spec
 		if uid == "" {
 			return nil
 		}
-		return c.State.Link(ctx, uid, args.ContainerID)
+		return c.State.Link(ctx, c.lock, uid, args.ContainerID)
 	}()
 	if err == nil {
 		return nil
@@ -101,7 +101,7 @@ func (c config) wire(ctx context.Context, args *skel.CmdArgs, specs []infra.Spec
 			err = errors.Join(err, undo)
 		}
 	}
-	if undo := c.State.Release(ctx, args.ContainerID); undo != nil {
+	if undo := c.State.Release(ctx, c.lock, args.ContainerID); undo != nil {
 		err = errors.Join(err, undo)
 	}
 	return err

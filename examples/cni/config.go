@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -16,6 +17,7 @@ import (
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/examples/cni/podsandbox"
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/phase1"
 )
 
 // config is what the engine gives to the plugin: the list's entry, with what the engine adds to it.
@@ -51,6 +53,11 @@ func readPaths(args *skel.CmdArgs) (paths, error) {
 		return p, types.NewError(types.ErrInvalidNetworkConfig, "guestwire: entry of the CNI list: "+err.Error(), "")
 	}
 	return p, p.complete()
+}
+
+// lock holds a name on the node.
+func (p paths) lock(ctx context.Context, name string) (unlock func(), err error) {
+	return phase1.Lock(ctx, p.Dir, name, progress)
 }
 
 // complete sets the defaults.

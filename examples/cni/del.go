@@ -57,7 +57,7 @@ func (p paths) end(ctx context.Context, args *skel.CmdArgs) error {
 			errs = append(errs, calls.end(ctx, nic.Name))
 		}
 	}
-	return errors.Join(append(errs, p.State.Release(ctx, args.ContainerID))...)
+	return errors.Join(append(errs, p.State.Release(ctx, p.lock, args.ContainerID))...)
 }
 
 // leadsTo says whether the pod's newest sandbox is the one with the name.

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -368,6 +369,25 @@ func TestDeleteLocked(t *testing.T) {
 	lock.Close()
 	s.wired("eth0")
 	s.del(list, rt)
+	n.clean()
+}
+
+// TestLockIsOurs: an ordinary user holds a lock on whatever it can open of the State, and pods come and go.
+func TestLockIsOurs(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	s, list, rt := wiredPod(n, "u1", "redirect")
+	pods := filepath.Join(n.state, "pods")
+	if held := nstest.HoldLocks(t, n.state, n.dir, s.ns.Path()); !slices.Contains(held, pods) || slices.ContainsFunc(held, func(path string) bool { return strings.HasPrefix(path, n.dir) }) {
+		t.Errorf("the other user holds %q, want also %s, and nothing of %s", held, pods, n.dir)
+	}
+	next, _, nextRT := wiredPod(n, "u2", "redirect")
+	s.del(list, rt)
+	if err := n.cni.GCNetworkList(t.Context(), list, &libcni.GCArgs{}); err != nil {
+		t.Errorf("GC: %v", err)
+	}
+	next.wired()
+	next.del(list, nextRT)
 	n.clean()
 }
 

@@ -73,9 +73,9 @@ func gc(ctx context.Context, args *skel.CmdArgs) error {
 				}
 			}
 		}
-		errs = append(errs, p.State.Release(ctx, id))
+		errs = append(errs, p.State.Release(ctx, p.lock, id))
 	}
-	errs = append(errs, p.State.Sweep(ctx), p.sweepLocks(ctx))
+	errs = append(errs, p.State.Sweep(ctx, p.lock), p.sweepLocks(ctx))
 	return errors.Join(errs...)
 }
 

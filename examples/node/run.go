@@ -84,13 +84,13 @@ func (o *options) keepInstalled(ctx context.Context, ready func(bool)) {
 		}
 		var err error
 		if !installed || !o.hasBinaries() {
-			err = o.installBinaries()
+			err = o.installBinaries(ctx)
 			installed = err == nil
 		}
 		events, wait, text := watch.Events, recheck, ""
 		if err == nil {
 			var changed bool
-			if changed, err = o.updateList(); d.lasts(changed) {
+			if changed, err = o.updateList(ctx); d.lasts(changed) {
 				events = nil
 				err = errors.Join(err, errDispute)
 			}
@@ -268,9 +268,14 @@ func (o *options) sweepOnce(ctx context.Context) error {
 				errs = append(errs, state.End(id, nic.Name))
 			}
 		}
-		errs = append(errs, state.Release(ctx, id)) // if no NIC is left
+		errs = append(errs, state.Release(ctx, o.lock, id)) // if no NIC is left
 	}
-	return errors.Join(append(errs, state.Sweep(ctx))...)
+	return errors.Join(append(errs, state.Sweep(ctx, o.lock))...)
+}
+
+// lock holds a name on the node.
+func (o *options) lock(ctx context.Context, name string) (unlock func(), err error) {
+	return phase1.Lock(ctx, o.dir, name, nil)
 }
 
 // readiness makes a file while all parts are ready.

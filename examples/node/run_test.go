@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/examples/cni/podsandbox"
+	"github.com/guestwire/guestwire/phase1"
 )
 
 // testNode has the directories of a node, and the flags that name them.
@@ -490,7 +491,7 @@ func TestSweep(t *testing.T) {
 		if err := state.Begin(id, "eth0", podsandbox.Attachment{Network: "net", IfName: "eth0"}); err != nil {
 			t.Fatal(err)
 		}
-		if err := state.Link(t.Context(), "pod-"+id, id); err != nil {
+		if err := state.Link(t.Context(), func(ctx context.Context, name string) (func(), error) { return phase1.Lock(ctx, n.dir, name, nil) }, "pod-"+id, id); err != nil {
 			t.Fatal(err)
 		}
 	}

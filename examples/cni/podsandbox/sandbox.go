@@ -15,7 +15,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -216,12 +215,12 @@ func (s State) End(id, nic string) error {
 }
 
 // Link makes the sandbox the newest one of the pod. It waits for other calls until ctx ends.
-func (s State) Link(ctx context.Context, uid, id string) error {
+func (s State) Link(ctx context.Context, lock Lock, uid, id string) error {
 	path, err := s.PodDir(uid)
 	if err != nil {
 		return err
 	}
-	unlock, err := s.lock(ctx) // also where the link is right: a Release that began before Begin may be about to remove it
+	unlock, err := s.hold(ctx, lock) // also where the link is right: a Release that began before Begin may be about to remove it
 	if err != nil {
 		return err
 	}
@@ -246,12 +245,12 @@ const temporaryLink = ".new"
 // Release removes the directory of a sandbox that has no NIC any more, and the pods' links to it. If the sandbox has a NIC,
 // or if a file of another program is in the directory, Release leaves the directory. It waits for other calls until ctx
 // ends.
-func (s State) Release(ctx context.Context, id string) error {
-	dir, err := s.Dir(id)
+func (s State) Release(ctx context.Context, lock Lock, id string) error {
+	records, err := s.Dir(id)
 	if err != nil {
 		return err
 	}
-	unlock, err := s.lock(ctx)
+	unlock, err := s.hold(ctx, lock)
 	if errors.Is(err, fs.ErrNotExist) { // Begin makes pods first
 		return nil
 	}
@@ -265,16 +264,17 @@ func (s State) Release(ctx context.Context, id string) error {
 	if err := s.unlink(func(target string) bool { return target == id }); err != nil {
 		return err
 	}
-	err = os.Remove(dir)
+	err = os.Remove(records)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTEMPTY) {
 		return nil
 	}
 	return err
 }
 
-// Sweep removes the links of pods whose sandbox has no directory any more. It waits for other calls until ctx ends.
-func (s State) Sweep(ctx context.Context) error {
-	unlock, err := s.lock(ctx)
+// Sweep removes the links of pods whose sandbox has no directory any more. It waits for other calls until ctx
+// ends.
+func (s State) Sweep(ctx context.Context, lock Lock) error {
+	unlock, err := s.hold(ctx, lock)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -320,26 +320,14 @@ func (s State) unlink(selected func(id string) bool) error {
 	return nil
 }
 
-// lock keeps other calls from changing the pods' links. The error is fs.ErrNotExist if the State has no pods.
-func (s State) lock(ctx context.Context) (unlock func(), err error) {
-	pods, err := os.Open(s.Links())
-	if err != nil {
+// Lock holds a name on the node until unlock is called. It waits for other holders until ctx ends. It is phase1.Lock, as other
+// users can open all directories of the State, and could hold a lock there.
+type Lock func(ctx context.Context, name string) (unlock func(), err error)
+
+// hold keeps other calls from changing the pods' links. The error is fs.ErrNotExist if the State has no pods.
+func (s State) hold(ctx context.Context, lock Lock) (unlock func(), err error) {
+	if _, err := os.Lstat(s.Links()); err != nil {
 		return nil, err
 	}
-	for {
-		err := unix.Flock(int(pods.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil {
-			return func() { pods.Close() }, nil
-		}
-		if err != unix.EWOULDBLOCK && err != unix.EINTR {
-			pods.Close()
-			return nil, &fs.PathError{Op: "lock", Path: pods.Name(), Err: err}
-		}
-		select {
-		case <-ctx.Done():
-			pods.Close()
-			return nil, fmt.Errorf("another call works on %s: %w", pods.Name(), context.Cause(ctx))
-		case <-time.After(time.Millisecond):
-		}
-	}
+	return lock(ctx, s.Links())
 }

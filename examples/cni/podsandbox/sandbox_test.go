@@ -14,13 +14,16 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/guestwire/guestwire/examples/cni/podsandbox"
-	"github.com/guestwire/guestwire/internal/test/leak"
+	"github.com/guestwire/guestwire/internal/test/nstest"
+	"github.com/guestwire/guestwire/phase1"
 )
 
-func TestMain(m *testing.M) { leak.Main(m) }
+func TestMain(m *testing.M) { nstest.Main(m) } // the sandbox's root can lock
+
+func lock(ctx context.Context, name string) (unlock func(), err error) {
+	return phase1.Lock(ctx, phase1.DefaultDir, name, nil)
+}
 
 var eth0 = podsandbox.Attachment{Network: "podnet", IfName: "eth0"}
 
@@ -36,7 +39,7 @@ func begin(t *testing.T, s podsandbox.State, id, uid string, nics ...string) {
 		}
 	}
 	if uid != "" {
-		if err := s.Link(t.Context(), uid, id); err != nil {
+		if err := s.Link(t.Context(), lock, uid, id); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -65,7 +68,7 @@ func TestSandbox(t *testing.T) {
 	if nics, err := s.NICs("a"); err != nil || nics != nil {
 		t.Errorf("at first: %v, %v", nics, err)
 	}
-	if err := errors.Join(s.Release(t.Context(), "a"), s.Sweep(t.Context()), s.End("a", "eth0")); err != nil {
+	if err := errors.Join(s.Release(t.Context(), lock, "a"), s.Sweep(t.Context(), lock), s.End("a", "eth0")); err != nil {
 		t.Errorf("without a State: %v", err)
 	}
 	begin(t, s, "a", "pod1", "eth0", "net1")
@@ -97,17 +100,17 @@ func TestSandbox(t *testing.T) {
 		t.Errorf("%q, %v", ids, err)
 	}
 	for _, nic := range []string{"eth0", "net1", "net1"} {
-		if err := errors.Join(s.Release(t.Context(), "a"), s.End("a", nic)); err != nil {
+		if err := errors.Join(s.Release(t.Context(), lock, "a"), s.End("a", nic)); err != nil {
 			t.Error(err)
 		}
 	}
-	if err := s.Release(t.Context(), "a"); err != nil {
+	if err := s.Release(t.Context(), lock, "a"); err != nil {
 		t.Error(err)
 	}
 	if nics, err := s.NICs("a"); err != nil || len(nics) != 1 || nics[0].Of != (podsandbox.Attachment{}) { // the record is still there
 		t.Errorf("%v, %v", nics, err)
 	}
-	if err := errors.Join(os.Remove(filepath.Join(dir, "eth0.json")), os.Remove(filepath.Join(dir, ".net1.json.new")), s.Release(t.Context(), "a"), s.Release(t.Context(), "a")); err != nil {
+	if err := errors.Join(os.Remove(filepath.Join(dir, "eth0.json")), os.Remove(filepath.Join(dir, ".net1.json.new")), s.Release(t.Context(), lock, "a"), s.Release(t.Context(), lock, "a")); err != nil {
 		t.Error(err)
 	}
 	if _, err := os.Lstat(dir); !errors.Is(err, fs.ErrNotExist) {
@@ -116,7 +119,7 @@ func TestSandbox(t *testing.T) {
 	if to := leads(t, s, "pod1"); to != "../b" {
 		t.Errorf("the pod's link leads to %q", to)
 	}
-	if err := errors.Join(s.End("b", "eth0"), s.Release(t.Context(), "b")); err != nil {
+	if err := errors.Join(s.End("b", "eth0"), s.Release(t.Context(), lock, "b")); err != nil {
 		t.Error(err)
 	}
 	if to := leads(t, s, "pod1"); to != "" {
@@ -134,7 +137,7 @@ func TestSweep(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := s.Sweep(t.Context()); err != nil {
+	if err := s.Sweep(t.Context(), lock); err != nil {
 		t.Error(err)
 	}
 	entries, err := os.ReadDir(pods)
@@ -174,12 +177,12 @@ func TestAtOnce(t *testing.T) {
 			for range 200 {
 				err := s.Begin("a", nic, of)
 				if err == nil {
-					err = s.Link(t.Context(), "pod1", "a")
+					err = s.Link(t.Context(), lock, "pod1", "a")
 				}
 				if text := leads(t, s, "pod1"); text != "../a" {
 					t.Errorf("the link leads to %q", text)
 				}
-				if err := errors.Join(err, s.End("a", nic), s.Release(t.Context(), "a")); err != nil {
+				if err := errors.Join(err, s.End("a", nic), s.Release(t.Context(), lock, "a")); err != nil {
 					t.Error(err)
 					return
 				}
@@ -198,21 +201,19 @@ func TestAtOnce(t *testing.T) {
 func TestLocked(t *testing.T) {
 	s := newState(t)
 	begin(t, s, "a", "", "eth0")
-	if err := s.Link(t.Context(), "pod2", "a"); err != nil {
+	if err := s.Link(t.Context(), lock, "pod2", "a"); err != nil {
 		t.Fatal(err)
 	}
-	pods, err := os.Open(filepath.Join(string(s), "pods"))
+	links := filepath.Join(string(s), "pods")
+	unlock, err := lock(t.Context(), links)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer pods.Close()
-	if err := unix.Flock(int(pods.Fd()), unix.LOCK_EX); err != nil {
-		t.Fatal(err)
-	}
+	defer unlock()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
-	for what, err := range map[string]error{"Link": s.Link(ctx, "pod1", "a"), "Link again": s.Link(ctx, "pod2", "a"), "Release": s.Release(ctx, "a"), "Sweep": s.Sweep(ctx)} {
-		if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "another call works on "+pods.Name()) {
+	for what, err := range map[string]error{"Link": s.Link(ctx, lock, "pod1", "a"), "Link again": s.Link(ctx, lock, "pod2", "a"), "Release": s.Release(ctx, lock, "a"), "Sweep": s.Sweep(ctx, lock)} {
+		if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), links) || !strings.Contains(err.Error(), fmt.Sprintf("process %d", os.Getpid())) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
