@@ -2,24 +2,26 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"syscall"
+	"time"
 )
 
 // replaceFile gives the file the text and the mode in one step: a reader sees the old file or the new one, also after a kill.
-// It returns whether anything had to be changed. The directory is locked meanwhile, so two processes can call it at once. The
-// temporary file of a killed call is removed by the next one.
-func replaceFile(path string, text []byte, mode fs.FileMode) (changed bool, err error) {
-	dir, err := lockDir(filepath.Dir(path))
+// It returns whether anything had to be changed. Two processes can call it at once: one waits for the other until ctx ends. The
+// files that a killed call has left are removed by the next one.
+func replaceFile(ctx context.Context, path string, text []byte, mode fs.FileMode) (changed bool, err error) {
+	unlock, err := lockFile(ctx, path)
 	if err != nil {
 		return false, err
 	}
-	defer dir.Close()
-	temporary := temporaryName(path)
+	defer unlock()
+	temporary := beside(path, ".new")
 	if err := os.Remove(temporary); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return false, err
 	}
@@ -36,52 +38,97 @@ func replaceFile(path string, text []byte, mode fs.FileMode) (changed bool, err 
 		}
 		return false, err
 	}
-	return true, dir.Sync()
+	return true, syncDir(path)
 }
 
-// removeFile removes the file, and the temporary file of a killed replaceFile. It is no error if there is neither, or no
-// directory.
-func removeFile(path string) (removed bool, err error) {
-	dir, err := lockDir(filepath.Dir(path))
+// removeFile removes the file, and what a killed replaceFile has left. It is no error if there is neither, or no directory.
+func removeFile(ctx context.Context, path string) (removed bool, err error) {
+	unlock, err := lockFile(ctx, path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
 	if err != nil {
 		return false, err
 	}
-	defer dir.Close()
-	for _, name := range []string{temporaryName(path), path} {
+	defer unlock()
+	for _, name := range []string{beside(path, ".new"), path} {
 		err := os.Remove(name)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return false, err
 		}
 		removed = err == nil
 	}
-	return removed, dir.Sync()
+	return removed, syncDir(path)
 }
 
-// temporaryName has no ending that a container engine reads.
-func temporaryName(path string) string {
-	return filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".new")
+// beside is the name of a file that a call needs for a moment. It has no ending that a container engine reads.
+func beside(path, ending string) string {
+	return filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+ending)
 }
 
-// lockDir opens the directory and waits for its lock, which Close gives back.
-func lockDir(path string) (*os.File, error) {
-	dir, err := os.Open(path)
+// lockFile keeps other calls from the file until unlock is called, or the process ends. Other users can open the directory, and
+// a lock on it would be theirs to hold; nobody else can open the file that is locked. It is beside, and not in the directory of
+// phase1.Lock, which the DaemonSet's container does not have. The holder removes it.
+func lockFile(ctx context.Context, path string) (unlock func(), err error) {
+	name := beside(path, ".lock")
+	for {
+		unlock, err := tryLock(name)
+		if err != syscall.EWOULDBLOCK {
+			return unlock, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("another process works on %s (fuser %s): %w", path, name, context.Cause(ctx))
+		case <-time.After(time.Millisecond):
+		}
+	}
+}
+
+// tryLock returns syscall.EWOULDBLOCK if another call has the lock, or has removed the file meanwhile.
+func tryLock(name string) (unlock func(), err error) {
+	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	for {
-		err = syscall.Flock(int(dir.Fd()), syscall.LOCK_EX)
-		if err != syscall.EINTR {
-			break
+	defer func() {
+		if err != nil {
+			f.Close()
 		}
+	}()
+	mine, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if stat, ok := mine.Sys().(*syscall.Stat_t); mine.Mode()&^0o600 != 0 || !ok || int(stat.Uid) != os.Geteuid() {
+		return nil, fmt.Errorf("lock %s: mode %v of another program's file, which other users may hold: remove it", name, mine.Mode())
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		if err == syscall.EINTR {
+			err = syscall.EWOULDBLOCK
+		}
+		return nil, err
+	}
+	named, err := os.Lstat(name)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && !os.SameFile(named, mine) {
+		return nil, syscall.EWOULDBLOCK
 	}
 	if err != nil {
-		dir.Close()
-		return nil, fmt.Errorf("lock of %s: %w", path, err)
+		return nil, err
 	}
-	return dir, nil
+	return func() {
+		_ = os.Remove(name) // a file that stays is free for the next call
+		f.Close()
+	}, nil
+}
+
+// syncDir makes the name of a file last, or its removal.
+func syncDir(path string) error {
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	return dir.Sync()
 }
 
 func isSame(path string, text []byte, mode fs.FileMode) bool {

@@ -1,12 +1,15 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -26,9 +29,9 @@ func TestReplaceFile(t *testing.T) {
 		{"one", 0o644, true},
 		{"two", 0o755, true},
 	} {
-		write(t, temporaryName(path), "half")
+		write(t, beside(path, ".new"), "half")
 		before, _ := os.Lstat(path)
-		changed, err := replaceFile(path, []byte(c.text), c.mode)
+		changed, err := replaceFile(t.Context(), path, []byte(c.text), c.mode)
 		if err != nil || changed != c.changed {
 			t.Errorf("%d: changed %v, %v", i, changed, err)
 		}
@@ -52,19 +55,19 @@ func TestReplaceFile(t *testing.T) {
 	if err := os.Symlink(target, path); err != nil {
 		t.Fatal(err)
 	}
-	if changed, err := replaceFile(path, []byte("mine"), 0o644); err != nil || !changed || read(t, target) != "mine" {
+	if changed, err := replaceFile(t.Context(), path, []byte("mine"), 0o644); err != nil || !changed || read(t, target) != "mine" {
 		t.Errorf("link: changed %v, %v", changed, err)
 	}
-	write(t, temporaryName(path), "half")
+	write(t, beside(path, ".new"), "half")
 	for _, want := range []bool{true, false} {
-		if removed, err := removeFile(path); err != nil || removed != want {
+		if removed, err := removeFile(t.Context(), path); err != nil || removed != want {
 			t.Errorf("removed %v, %v", removed, err)
 		}
 	}
 	if have := names(t, dir); len(have) > 0 {
 		t.Errorf("%q is left", have)
 	}
-	if removed, err := removeFile(filepath.Join(dir, "none", "list")); err != nil || removed {
+	if removed, err := removeFile(t.Context(), filepath.Join(dir, "none", "list")); err != nil || removed {
 		t.Errorf("without the directory: removed %v, %v", removed, err)
 	}
 }
@@ -77,7 +80,7 @@ func large(letter string) []byte { return []byte(strings.Repeat(letter, 1<<20)) 
 func replaceUntilKilled(path string) {
 	for {
 		for _, letter := range []string{"a", "b"} {
-			if _, err := replaceFile(path, large(letter), 0o644); err != nil {
+			if _, err := replaceFile(context.Background(), path, large(letter), 0o644); err != nil {
 				fmt.Fprintln(os.Stderr, err)
 				os.Exit(1)
 			}
@@ -90,7 +93,7 @@ func replaceUntilKilled(path string) {
 func TestKilled(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "list")
-	if _, err := replaceFile(path, large("a"), 0o644); err != nil {
+	if _, err := replaceFile(t.Context(), path, large("a"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	halves := 0
@@ -112,7 +115,7 @@ func TestKilled(t *testing.T) {
 			return nil
 		})
 		for range 3 {
-			if _, err := replaceFile(path, large("c"), 0o644); err != nil {
+			if _, err := replaceFile(t.Context(), path, large("c"), 0o644); err != nil {
 				t.Error(err)
 			}
 		}
@@ -127,10 +130,10 @@ func TestKilled(t *testing.T) {
 		if len(text) != 1<<20 || strings.Trim(text, text[:1]) != "" {
 			t.Fatalf("kill %d: half a file of %d octets", i, len(text))
 		}
-		if _, err := os.Lstat(temporaryName(path)); err == nil {
+		if _, err := os.Lstat(beside(path, ".new")); err == nil {
 			halves++
 		}
-		if _, err := replaceFile(path, large("d"), 0o644); err != nil {
+		if _, err := replaceFile(t.Context(), path, large("d"), 0o644); err != nil {
 			t.Error(err)
 		}
 		if have := names(t, dir); !slices.Equal(have, []string{"list"}) {
@@ -138,4 +141,52 @@ func TestKilled(t *testing.T) {
 		}
 	}
 	t.Logf("%d of 30 kills left a temporary file, which the next call has removed", halves)
+}
+
+// TestLockIsOurs: nobody can open what replaceFile and removeFile lock but the user whose file it is. The file that they lock goes
+// with the call, and a call that has to wait ends with its context.
+func TestLockIsOurs(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "list")
+	write(t, path, "one")
+	for _, name := range []string{dir, path} { // what others can open, they can lock
+		f, err := os.Open(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if changed, err := replaceFile(ctx, path, []byte("two"), 0o644); err != nil || !changed {
+		t.Errorf("while another user holds the directory: changed %v, %v", changed, err)
+	}
+	unlock, err := lockFile(ctx, path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Lstat(beside(path, ".lock")); err != nil || info.Mode() != 0o600 {
+		t.Errorf("the lock: %v, %v; want mode 0600", info, err)
+	}
+	cause := errors.New("enough")
+	ended, end := context.WithCancelCause(t.Context())
+	end(cause)
+	_, err = replaceFile(ended, path, []byte("three"), 0o644)
+	_, removeErr := removeFile(ended, path)
+	if !errors.Is(err, cause) || !errors.Is(removeErr, cause) {
+		t.Errorf("while another call works: %v, %v; want %v", err, removeErr, cause)
+	}
+	unlock()
+	if err := os.WriteFile(beside(path, ".lock"), nil, 0o600); err != nil { // of a killed call
+		t.Fatal(err)
+	}
+	if removed, err := removeFile(ctx, path); err != nil || !removed {
+		t.Errorf("removed %v, %v", removed, err)
+	}
+	if have := names(t, dir); len(have) > 0 {
+		t.Errorf("%q is left", have)
+	}
 }

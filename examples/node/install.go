@@ -28,7 +28,7 @@ func (o *options) lists() cniLists {
 }
 
 // installBinaries copies what is missing or another build.
-func (o *options) installBinaries() error {
+func (o *options) installBinaries(ctx context.Context) error {
 	if o.cniBin == "" {
 		return nil
 	}
@@ -49,7 +49,7 @@ func (o *options) installBinaries() error {
 		if err != nil {
 			return fmt.Errorf("binary %s: %w", b.file, err)
 		}
-		changed, err := replaceFile(path, text, 0o755)
+		changed, err := replaceFile(ctx, path, text, 0o755)
 		if err != nil {
 			return fmt.Errorf("binary %s: %w", b.file, err)
 		}
@@ -67,7 +67,7 @@ func (o *options) hasBinaries() bool {
 }
 
 // updateList brings the derived list up to date, and returns whether it had to be changed.
-func (o *options) updateList() (changed bool, err error) {
+func (o *options) updateList(ctx context.Context) (changed bool, err error) {
 	if o.cniConf == "" {
 		return false, nil
 	}
@@ -79,7 +79,7 @@ func (o *options) updateList() (changed bool, err error) {
 	if len(wired) > 0 {
 		l.former = o.drainEntry
 	}
-	did, err := l.update()
+	did, err := l.update(ctx)
 	if did != "" {
 		o.log.Info("CNI list", "did", did)
 	}
@@ -87,20 +87,20 @@ func (o *options) updateList() (changed bool, err error) {
 }
 
 // install installs once. The binaries come first, as a list that names a missing one breaks every pod.
-func install(_ context.Context, o *options) error {
-	if err := o.installBinaries(); err != nil {
+func install(ctx context.Context, o *options) error {
+	if err := o.installBinaries(ctx); err != nil {
 		return err
 	}
-	_, err := o.updateList()
+	_, err := o.updateList(ctx)
 	return err
 }
 
 // drainList makes the derived lists wire no more pods: without annotations and a spec, ADD has nothing to do.
-func (o *options) drainList() error {
+func (o *options) drainList(ctx context.Context) error {
 	if o.cniConf == "" {
 		return nil
 	}
-	did, err := o.lists().drain(o.drainEntry)
+	did, err := o.lists().drain(ctx, o.drainEntry)
 	if did != "" {
 		o.log.Info("CNI list", "did", did+", for DEL alone")
 	}
@@ -109,7 +109,7 @@ func (o *options) drainList() error {
 
 // needed says what keeps the plugin on the node, and what to do; empty: nothing. It removes the derived lists when no pod is
 // wired any more, as an engine calls DEL by the list that it finds then, and the binaries cannot go before all lists.
-func (o *options) needed() (string, error) {
+func (o *options) needed(ctx context.Context) (string, error) {
 	wired, err := o.wired()
 	if err != nil {
 		return "", err
@@ -117,7 +117,7 @@ func (o *options) needed() (string, error) {
 	if len(wired) > 0 {
 		return fmt.Sprintf("%d sandboxes are wired (%s/%s ...): no new ones will be, and list and binaries stay for their DEL: call uninstall again after the last one, or with -wait; -force removes them now", len(wired), o.state, wired[0]), nil
 	}
-	if err := o.removeLists(); err != nil || o.cniConf == "" || o.keepPlugin {
+	if err := o.removeLists(ctx); err != nil || o.cniConf == "" || o.keepPlugin {
 		return "", err
 	}
 	named, err := o.lists().named()
@@ -149,11 +149,11 @@ func (o *options) isLeft(id string, nic podsandbox.NIC) bool {
 }
 
 // removeLists removes all derived lists.
-func (o *options) removeLists() error {
+func (o *options) removeLists(ctx context.Context) error {
 	if o.cniConf == "" {
 		return nil
 	}
-	did, err := o.lists().remove()
+	did, err := o.lists().remove(ctx)
 	if did != "" {
 		o.log.Info("CNI list", "did", did)
 	}
@@ -164,8 +164,8 @@ func (o *options) removeLists() error {
 func uninstall(ctx context.Context, o *options) error {
 	said := ""
 	for !o.force {
-		drained := o.drainList() // first, so that no ADD comes between the look and the removal
-		what, err := o.needed()
+		drained := o.drainList(ctx) // first, so that no ADD comes between the look and the removal
+		what, err := o.needed(ctx)
 		if err != nil {
 			return err
 		}
@@ -186,7 +186,7 @@ func uninstall(ctx context.Context, o *options) error {
 		case <-time.After(time.Second):
 		}
 	}
-	if err := o.removeLists(); err != nil {
+	if err := o.removeLists(ctx); err != nil {
 		return err
 	}
 	// An empty -list-to stays: containerd ends when a directory of CNI lists is removed.
@@ -196,7 +196,7 @@ func uninstall(ctx context.Context, o *options) error {
 			if o.keepPlugin && !b.optional {
 				continue
 			}
-			removed, err := removeFile(path)
+			removed, err := removeFile(ctx, path)
 			if err != nil {
 				return err
 			}

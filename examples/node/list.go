@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -43,8 +44,8 @@ func (l cniLists) own() string { return filepath.Join(l.to, l.name) }
 
 // update writes the derived list, or removes it if the source is gone or names guestwire itself. It removes derived lists
 // with other names, or drains one of another directory while pods are wired. It returns what it did, in words, or "" if nothing had to be done. After an error the list is as it was.
-func (l cniLists) update() (did string, err error) {
-	if did, err = l.write(); err != nil {
+func (l cniLists) update(ctx context.Context) (did string, err error) {
+	if did, err = l.write(ctx); err != nil {
 		return did, err
 	}
 	others, err := l.derived()
@@ -56,7 +57,7 @@ func (l cniLists) update() (did string, err error) {
 		if path == l.own() { // the others would be chained twice, or taken in its place
 			continue
 		}
-		did, err := l.replaced(path)
+		did, err := l.replaced(ctx, path)
 		if err != nil {
 			return "", err
 		}
@@ -66,35 +67,35 @@ func (l cniLists) update() (did string, err error) {
 }
 
 // replaced removes a derived list that is not the one of now, or drains it.
-func (l cniLists) replaced(path string) (did string, err error) {
+func (l cniLists) replaced(ctx context.Context, path string) (did string, err error) {
 	if l.former == nil || filepath.Dir(path) == l.to {
-		return l.removeOwn(path, "the list is "+l.own()+" now")
+		return l.removeOwn(ctx, path, "the list is "+l.own()+" now")
 	}
 	l.to, l.name, l.entry = filepath.Dir(path), filepath.Base(path), l.former
-	return l.write()
+	return l.write(ctx)
 }
 
 // write is update of the one list.
-func (l cniLists) write() (did string, err error) {
+func (l cniLists) write(ctx context.Context) (did string, err error) {
 	if err := l.checkOwn(l.own()); err != nil {
 		return "", err
 	}
 	source, err := l.source()
 	switch {
 	case errors.Is(err, errNoSource):
-		did, remove := l.removeOwn(l.own(), "the list that it was derived from is gone")
+		did, remove := l.removeOwn(ctx, l.own(), "the list that it was derived from is gone")
 		return did, errors.Join(err, remove)
 	case err != nil:
 		return "", err
 	}
 	text, err := derive(source.name, source.text, l.entry)
 	if errors.Is(err, errNamed) {
-		return l.removeOwn(l.own(), source.path+" names guestwire itself")
+		return l.removeOwn(ctx, l.own(), source.path+" names guestwire itself")
 	}
 	if err != nil {
 		return "", fmt.Errorf("%s: %w", source.path, err)
 	}
-	changed, err := replaceFile(l.own(), text, source.mode)
+	changed, err := replaceFile(ctx, l.own(), text, source.mode)
 	if err != nil || !changed {
 		return "", err
 	}
@@ -102,7 +103,7 @@ func (l cniLists) write() (did string, err error) {
 }
 
 // drain gives all derived lists another entry, where they are.
-func (l cniLists) drain(entry json.RawMessage) (did string, err error) {
+func (l cniLists) drain(ctx context.Context, entry json.RawMessage) (did string, err error) {
 	paths, err := l.derived()
 	if err != nil {
 		return "", err
@@ -112,7 +113,7 @@ func (l cniLists) drain(entry json.RawMessage) (did string, err error) {
 	for _, path := range paths {
 		l.to, l.name = filepath.Split(path)
 		l.to = filepath.Clean(l.to)
-		did, err := l.write()
+		did, err := l.write(ctx)
 		if err != nil {
 			return joined(all), err
 		}
@@ -122,7 +123,7 @@ func (l cniLists) drain(entry json.RawMessage) (did string, err error) {
 }
 
 // remove removes all derived lists.
-func (l cniLists) remove() (did string, err error) {
+func (l cniLists) remove(ctx context.Context) (did string, err error) {
 	if err := l.checkOwn(l.own()); err != nil {
 		return "", err
 	}
@@ -132,7 +133,7 @@ func (l cniLists) remove() (did string, err error) {
 	}
 	var all []string
 	for _, path := range append(paths, l.own()) { // of own a temporary file may be left
-		did, err := l.removeOwn(path, "uninstall")
+		did, err := l.removeOwn(ctx, path, "uninstall")
 		if err != nil {
 			return "", err
 		}
@@ -193,11 +194,11 @@ func isDerived(text []byte) bool {
 	return json.Unmarshal(text, &list) == nil && list[derivedFrom] != nil
 }
 
-func (l cniLists) removeOwn(path, why string) (did string, err error) {
+func (l cniLists) removeOwn(ctx context.Context, path, why string) (did string, err error) {
 	if err := l.checkOwn(path); err != nil {
 		return "", err
 	}
-	removed, err := removeFile(path)
+	removed, err := removeFile(ctx, path)
 	if err != nil || !removed {
 		return "", err
 	}

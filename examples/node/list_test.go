@@ -61,7 +61,7 @@ func TestDerive(t *testing.T) {
 				t.Fatal(err)
 			}
 			for i := range 2 {
-				did, err := l.update()
+				did, err := l.update(t.Context())
 				if err != nil || (did != "") != (i == 0) {
 					t.Fatalf("update %d: %q, %v", i, did, err)
 				}
@@ -111,7 +111,7 @@ func TestDerive(t *testing.T) {
 			if got := compact(t, last.Bytes); got != entry {
 				t.Errorf("guestwire's entry is\n%s\nwant\n%s", got, entry)
 			}
-			if did, err := l.remove(); err != nil || !strings.Contains(did, l.own()) {
+			if did, err := l.remove(t.Context()); err != nil || !strings.Contains(did, l.own()) {
 				t.Errorf("remove: %q, %v", did, err)
 			}
 			if have := names(t, l.conf); len(have) != len(c.files) || read(t, source) != c.files[c.source] {
@@ -157,7 +157,7 @@ func TestListRefused(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := testLists(t, map[string]string{"10-net.conflist": flannel})
-			if _, err := l.update(); err != nil {
+			if _, err := l.update(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			want := read(t, l.own())
@@ -170,7 +170,7 @@ func TestListRefused(t *testing.T) {
 					want = text
 				}
 			}
-			did, err := l.update()
+			did, err := l.update(t.Context())
 			if err == nil || did != "" || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%q, %v, want %q", did, err, c.want)
 			}
@@ -186,7 +186,7 @@ func TestListChanges(t *testing.T) {
 	l := testLists(t, nil)
 	step := func(want string, files ...string) {
 		t.Helper()
-		did, err := l.update()
+		did, err := l.update(t.Context())
 		text := fmt.Sprint(did, err)
 		if !strings.Contains(text, want) {
 			t.Errorf("%q, want %q", text, want)
@@ -231,7 +231,7 @@ func TestListChanges(t *testing.T) {
 	if have := names(t, l.to); !slices.Equal(have, []string{"00-guestwire.conflist"}) {
 		t.Errorf("%q", have)
 	}
-	if _, err := l.remove(); err != nil {
+	if _, err := l.remove(t.Context()); err != nil {
 		t.Error(err)
 	}
 	if have := names(t, l.to); len(have) > 0 {
@@ -252,7 +252,7 @@ func TestMultus(t *testing.T) {
 		{[]string{"-list-to", t.TempDir()}, "cbr0", "10-net.conflist"},
 	} {
 		l := testLists(t, files, c.args...)
-		if _, err := l.update(); err != nil {
+		if _, err := l.update(t.Context()); err != nil {
 			t.Errorf("%q: %v", c.args, err)
 			continue
 		}
@@ -268,7 +268,7 @@ func TestListRenamed(t *testing.T) {
 	l := testLists(t, map[string]string{"10-bridge.conf": bridge})
 	for _, name := range []string{"03-guestwire.conflist", "00-guestwire.conflist", "05-guestwire.conflist"} {
 		l.name = name
-		if _, err := l.update(); err != nil {
+		if _, err := l.update(t.Context()); err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
 		if have := names(t, l.conf); !slices.Equal(have, []string{name, "10-bridge.conf"}) {
