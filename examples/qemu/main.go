@@ -46,13 +46,16 @@ func launch(ctx context.Context, netns string, vmm []string) (err error) {
 		return err
 	}
 	defer ns.Close()
-	if err := syscall.Flock(int(ns.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		return fmt.Errorf("%s: another launcher has it: %w", netns, err) // whose Teardown is its own
-	}
 	c := phase1.Config{NetNS: ns, Spec: infra.Spec{
 		NIC: "eth0", Binding: infra.Auto{}, Owner: infra.Owner{UID: 107, GID: 107}, State: "/run/guestwire/vm1",
 	}}
 	c.CutOff = true // QEMU may still be ending at Teardown
+	c.Progress = func(text string) { fmt.Fprintln(os.Stderr, "qemu:", text) }
+	unlock, err := phase1.Lock(ctx, c.Dir, c.State, c.Progress) // waits for another launcher, whose Teardown is its own
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	if _, err := phase1.Setup(ctx, c); err != nil {
 		return err // the namespace is as it was found
 	}
