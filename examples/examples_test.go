@@ -87,7 +87,7 @@ func TestAgent(t *testing.T) {
 		{[]string{"status", "-nic", "eth0"}, 2, "-netns is missing"},
 		{[]string{"check", "-netns", n.Pod.Path()}, 2, "-nic is missing"},
 		{[]string{"-nic", "eth0", "status"}, 2, "the verb comes first"},
-		{[]string{"setup", "-netns", "/dev/null", "-nic", "eth0", "-binding", "bridge", "-state", n.State}, 1, "not a network namespace"},
+		{[]string{"setup", "-netns", "/dev/null", "-nic", "eth0", "-binding", "bridge", "-state", n.State}, 2, "not a network namespace"},
 		{nil, 2, "a verb is missing"},
 		{[]string{"-help"}, 0, "agent teardown"},
 		{[]string{"--help"}, 0, "agent teardown"},

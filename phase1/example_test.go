@@ -15,7 +15,7 @@ import (
 
 // The privileged side before the machine starts. A Setup that was interrupted is called again.
 func ExampleSetup() {
-	ns, err := os.Open("/run/netns/pod")
+	ns, err := phase1.OpenNetNS("/run/netns/pod")
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -46,7 +46,7 @@ func ExampleSetup() {
 
 // Plan shows what Setup would do, for an operator to read before it is done.
 func ExamplePlan() {
-	ns, err := os.Open("/run/netns/pod")
+	ns, err := phase1.OpenNetNS("/run/netns/pod")
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -70,7 +70,7 @@ func ExamplePlan() {
 
 // What Check finds, Setup mends, with the configuration of before.
 func ExampleCheck() {
-	ns, err := os.Open("/run/netns/pod")
+	ns, err := phase1.OpenNetNS("/run/netns/pod")
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -91,7 +91,7 @@ func ExampleCheck() {
 // that does not open.
 func ExampleTeardown() {
 	ctx := context.Background()
-	ns, err := os.Open("/run/netns/pod")
+	ns, err := phase1.OpenNetNS("/run/netns/pod")
 	if errors.Is(err, os.ErrNotExist) {
 		err = phase1.Forget(ctx, phase1.Gone{State: "/run/guestwire/vm1", NIC: "eth0"})
 		if errors.Is(err, phase1.ErrAlive) {
@@ -123,7 +123,7 @@ func ExampleList() {
 
 // FollowDrops says live why a guest's packets do not pass.
 func ExampleFollowDrops() {
-	ns, err := os.Open("/run/netns/pod")
+	ns, err := phase1.OpenNetNS("/run/netns/pod")
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -21,11 +21,12 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/netns"
 )
 
 // Config is one NIC in a namespace, and what is wanted of it. In JSON it is the Spec.
 type Config struct {
-	// NetNS is the namespace, open: /proc/PID/ns/net, /run/netns/NAME. The caller closes it. Nil with Own.
+	// NetNS is the namespace, open: see OpenNetNS and Wiring.Open. The caller closes it. Nil with Own.
 	NetNS *os.File
 	// Own says that the namespace is the one of the calling thread: that of the process, unless the caller has moved
 	// the thread. It is for a VM in a container whose network is the guest's. No namespace is entered, so
@@ -78,6 +79,11 @@ var (
 	// ErrInUse: a process has the guest's tap open, as a VMM does as long as the VM has the NIC. Nothing has changed.
 	ErrInUse = errors.New("in use")
 )
+
+// OpenNetNS opens the network namespace at a path, for Config.NetNS: /run/netns/NAME, /proc/PID/ns/net, /proc/PID/fd/N. Another
+// kind of file is an error and is not opened, so a path that another user can lead elsewhere makes the caller neither wait nor
+// touch a device. The caller closes what OpenNetNS returns. An fs.PathError says that the path cannot be opened.
+func OpenNetNS(path string) (*os.File, error) { return netns.Open(path) }
 
 type notWired struct{}
 

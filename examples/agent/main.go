@@ -281,7 +281,7 @@ func (o *options) openNetNS() error {
 		return errors.New("-netns is missing: name the network namespace, such as /run/netns/pod, or -own for the agent's own")
 	}
 	var err error
-	o.NetNS, err = os.Open(o.netns)
+	o.NetNS, err = phase1.OpenNetNS(o.netns)
 	if named := "/run/netns/" + o.netns; errors.Is(err, fs.ErrNotExist) && !strings.Contains(o.netns, "/") && exists(named) {
 		return fmt.Errorf("network namespace: %w (want a path: -netns %s)", err, named)
 	}

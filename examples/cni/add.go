@@ -51,7 +51,7 @@ func (c config) wire(ctx context.Context, args *skel.CmdArgs, specs []infra.Spec
 			return fmt.Errorf("K8S_POD_UID of CNI_ARGS: %w", err)
 		}
 	}
-	ns, err := os.Open(args.Netns)
+	ns, err := phase1.OpenNetNS(args.Netns)
 	if err != nil {
 		return types.NewError(types.ErrInvalidNetNS, "guestwire: CNI_NETNS: "+err.Error(), "")
 	}

@@ -31,7 +31,7 @@ func check(ctx context.Context, args *skel.CmdArgs) error {
 	if err != nil || len(nics) == 0 {
 		return err
 	}
-	ns, err := os.Open(args.Netns)
+	ns, err := phase1.OpenNetNS(args.Netns)
 	if err != nil {
 		return types.NewError(types.ErrInvalidNetNS, "guestwire: CNI_NETNS: "+err.Error(), "")
 	}

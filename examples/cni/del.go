@@ -45,15 +45,17 @@ func (p paths) end(ctx context.Context, args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	ns, err := os.Open(args.Netns)
+	ns, err := phase1.OpenNetNS(args.Netns)
 	if err == nil {
 		defer ns.Close()
 	}
+	var noPath *fs.PathError
+	whole := errors.As(err, &noPath)
 	calls := sandboxCalls{p, args.ContainerID, dir, ns}
 	var errs []error
 	for _, nic := range nics {
 		of := podsandbox.Attachment{Network: p.Name, IfName: args.IfName}
-		if ns == nil || nic.Of == of || nic.Of == (podsandbox.Attachment{}) && nic.Name == args.IfName {
+		if whole || nic.Of == of || nic.Of == (podsandbox.Attachment{}) && nic.Name == args.IfName {
 			errs = append(errs, calls.end(ctx, nic.Name))
 		}
 	}

@@ -41,7 +41,7 @@ func main() {
 
 // launch is the privileged side: it wires the NIC, and starts this program again without privileges.
 func launch(ctx context.Context, netns string, vmm []string) (err error) {
-	ns, err := os.Open(netns)
+	ns, err := phase1.OpenNetNS(netns)
 	if err != nil {
 		return err
 	}

@@ -140,7 +140,7 @@ func (f *Found) Open() (*os.File, error) {
 	}
 	var errs []error
 	for _, p := range f.places {
-		ns, cookie, err := openPlace(file{f.id.Device, f.id.Inode}, p.open)
+		ns, cookie, err := openPlace(file{f.id.Device, f.id.Inode}, p.text, p.open)
 		if err == nil && (f.id.Cookie == 0 || cookie == f.id.Cookie) {
 			return ns, nil
 		}
@@ -495,7 +495,7 @@ func (f *finder) place(kind int, id file, text string, open func() (int, error))
 		return
 	}
 	if l.cookie == 0 {
-		ns, cookie, err := openPlace(id, open)
+		ns, cookie, err := openPlace(id, text, open)
 		if err == nil {
 			ns.Close()
 		}
@@ -512,22 +512,17 @@ func (f *finder) place(kind int, id file, text string, open func() (int, error))
 // errMoved means that a place has another file by now.
 var errMoved = errors.New("another file")
 
-// openPlace opens the namespace with the inode number at a place, and returns its cookie; 0: this kernel has none. Only a
-// namespace is opened for good: to open a FIFO would wait, and to open a device can do anything.
-func openPlace(want file, open func() (int, error)) (ns *os.File, cookie uint64, err error) {
+// openPlace opens the namespace with the inode number at a place, and returns its cookie; 0: this kernel has none.
+func openPlace(want file, text string, open func() (int, error)) (ns *os.File, cookie uint64, err error) {
 	fd, err := open()
 	if err != nil {
 		return nil, 0, err
 	}
 	defer unix.Close(fd)
-	var of unix.Statfs_t
-	if err := unix.Fstatfs(fd, &of); err != nil {
-		return nil, 0, err
+	ns, err = openReference(fd, text)
+	if errors.Is(err, ErrNotNetNS) {
+		err = errMoved
 	}
-	if of.Type != unix.NSFS_MAGIC {
-		return nil, 0, errMoved
-	}
-	ns, err = os.Open(fmt.Sprintf("/proc/self/fd/%d", fd))
 	if err != nil {
 		return nil, 0, err
 	}
@@ -542,9 +537,6 @@ func openPlace(want file, open func() (int, error)) (ns *os.File, cookie uint64,
 // checkCookie returns the namespace's cookie. The error is errMoved if it is another namespace than the wanted one.
 func checkCookie(ns *os.File, want file) (uint64, error) {
 	id, err := Identify(ns)
-	if errors.Is(err, ErrNotNetNS) {
-		return 0, errMoved
-	}
 	if err != nil {
 		return 0, err
 	}

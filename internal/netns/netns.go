@@ -43,7 +43,7 @@ func Identify(f *os.File) (Identity, error) {
 		return Identity{}, fmt.Errorf("kind of the namespace %s: %w", f.Name(), err)
 	}
 	if of.Type != unix.NSFS_MAGIC || err != nil || kind != unix.CLONE_NEWNET {
-		return Identity{}, fmt.Errorf("%s: %w: open /proc/PID/ns/net or /run/netns/NAME", f.Name(), ErrNotNetNS)
+		return Identity{}, notNetNS(f.Name())
 	}
 	var stat unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &stat); err != nil {
@@ -54,6 +54,42 @@ func Identify(f *os.File) (Identity, error) {
 		return Identity{}, err
 	}
 	return Identity{BootID: boot, Device: stat.Dev, Inode: stat.Ino}, nil
+}
+
+// Open opens the network namespace at a path. The error is ErrNotNetNS if another kind of file is there, which is not opened.
+func Open(path string) (*os.File, error) {
+	fd, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	defer unix.Close(fd)
+	return openReference(fd, path)
+}
+
+// openReference opens what fd refers to (O_PATH), if it is a network namespace. Another file is not opened: to open a FIFO
+// would wait, and to open a device can do anything.
+func openReference(fd int, name string) (*os.File, error) {
+	var of unix.Statfs_t
+	if err := unix.Fstatfs(fd, &of); err != nil {
+		return nil, fmt.Errorf("namespace %s: %w", name, err)
+	}
+	if of.Type != unix.NSFS_MAGIC {
+		return nil, notNetNS(name)
+	}
+	opened, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", fd), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: name, Err: err}
+	}
+	ns := os.NewFile(uintptr(opened), name)
+	if _, err := Identify(ns); err != nil {
+		ns.Close()
+		return nil, err
+	}
+	return ns, nil
+}
+
+func notNetNS(name string) error {
+	return fmt.Errorf("%s: %w: open /proc/PID/ns/net or /run/netns/NAME", name, ErrNotNetNS)
 }
 
 func bootID() (string, error) {

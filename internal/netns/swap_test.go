@@ -73,6 +73,11 @@ func TestOpenSwapped(t *testing.T) {
 		"a FIFO": fifo, "a file of root's": secret, "a terminal": fmt.Sprintf("/dev/pts/%d", number),
 		"another namespace": fmt.Sprintf("/proc/self/fd/%d", another.Fd()), "a namespace of another kind": "/proc/self/ns/uts",
 	} {
+		if what != "another namespace" {
+			if _, err := netns.Open(path); !errors.Is(err, netns.ErrNotNetNS) {
+				t.Errorf("%s: %v, want ErrNotNetNS", what, err)
+			}
+		}
 		for _, handles := range []bool{false, true} {
 			ns, id := heldByFile(t)
 			end := func() {}
