@@ -15,8 +15,8 @@ GOTESTSUM := bin/gotestsum-v1.13.0
 RACE := ^$(MODULE)/(phase2|dhcp|guestwiretest|internal/kernel|internal/netns|internal/tap|internal/test|examples)(/|$$$$)
 
 # What the tests execute.
-PROGRAMS := bin/agent bin/launcher bin/exporter bin/guestwire
-LAB_PROGRAMS := $(PROGRAMS) bin/qemu bin/guestwire-node bin/cri bin/quickstart bin/stockkernel
+PROGRAMS := bin/agent bin/launcher bin/exporter bin/guestwire bin/guestwire-node
+LAB_PROGRAMS := $(PROGRAMS) bin/qemu bin/cri bin/quickstart bin/stockkernel
 
 # Each fuzz target's time, as -fuzztime takes it.
 FUZZTIME ?= 20s

@@ -169,6 +169,7 @@ func TestSee(t *testing.T) {
 	}
 
 	call(2, "check", "-state", n.State+"-typo")
+	guest.Close() // its socket would keep the namespace
 	n.Pod.End()
 	if w := list(); w.FoundAt == nil || len(w.FoundAt) > 0 {
 		t.Errorf("list of a namespace that is gone: %+v", w)

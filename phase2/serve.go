@@ -158,8 +158,8 @@ func (s *server) clearTap(r cache.Record) {
 	if !r.MakesTap() {
 		return
 	}
-	// attach tells of a tap that is not there.
-	if err := tap.Clear(r.Tap, r.Queues > 1); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	// attach, or the VMM, tells of a tap that is not there, or is another user's.
+	if err := tap.Clear(r.Tap, r.Queues > 1); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrPermission) {
 		s.log.Warn("an address filter may be left at the guest's tap", "nic", r.Name, "error", err)
 	}
 }

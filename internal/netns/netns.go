@@ -189,15 +189,14 @@ var idIsCookie = sync.OnceValue(func() bool {
 })
 
 // Do calls f on a new thread in the namespace ns, and returns the error of f. The thread leaves the namespace, and ends with the
-// call.
-// Goroutines that f starts run outside of the namespace.
+// call. Goroutines that f starts run outside of the namespace.
 //
 // Do needs CAP_SYS_ADMIN (setns(2)).
 func Do(ns *os.File, f func() error) error {
 	return OnThread(func() error {
 		own, err := os.Open("/proc/thread-self/ns/net")
 		if err != nil {
-			return err
+			return fmt.Errorf("the caller's own namespace: %w", err)
 		}
 		defer own.Close()
 		if err := Enter(ns); err != nil {
