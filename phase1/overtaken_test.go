@@ -3,6 +3,7 @@ package phase1_test
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -93,6 +94,12 @@ func TestLateRoute(t *testing.T) {
 				n.Pod.IP("addr add fd77::7 peer fd78::1/64 dev eth0 " + flag)
 				found := settled(t, n)
 				if deleted {
+					nstest.Eventually(t, func() error { // the kernel adds it in its own time
+						if n.Pod.IP("-6 route show fd78::1 dev eth0") == "" {
+							return errors.New("no route to the peer")
+						}
+						return nil
+					})
 					n.Pod.IP("route del fd78::1 dev eth0")
 				}
 				before := settled(t, n)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -44,7 +45,9 @@ func TestOwnTables(t *testing.T) {
 			pod.IP("link add eth0 type veth peer name away")
 			other := func(command string) {
 				if command != "" {
-					pod.Exec("nft", command)
+					if out, err := exec.Command("ip", "netns", "exec", pod.Name, "nft", command).CombinedOutput(); err != nil {
+						t.Errorf("nft %s: %v: %s", command, err, out) // t.Fatal is for the test's own goroutine
+					}
 				}
 			}
 			err := netns.Do(pod.File, func() error {
@@ -147,7 +150,9 @@ func TestHolds(t *testing.T) {
 				if err := n.Apply(context.Background(), []netstate.Op{netstate.TableSet{Table: counted}}); err != nil {
 					return err
 				}
-				pod.Exec("nft", command)
+				if out, err := exec.Command("ip", "netns", "exec", pod.Name, "nft", command).CombinedOutput(); err != nil {
+					return fmt.Errorf("nft %s: %w: %s", command, err, out) // t.Fatal is for the test's own goroutine
+				}
 				now, err := n.Snapshot(names, nil, []firewall.Table{counted})
 				if err != nil {
 					return err
