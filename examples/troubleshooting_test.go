@@ -440,7 +440,7 @@ var trials = map[string]func(p *trial){
 		p.serve()
 		p.leases()
 	},
-	"tap eth0-dhcp: no such link in this network namespace": func(p *trial) {
+	"the calling thread is in the network namespace ..., and the tap is in ...: enter the namespace of the record first": func(p *trial) {
 		p.setup(0)
 		p.agent(0, "list")
 		p.says(p.cannotServe(p.n.World.Path(), nstest.LauncherUID, p.n.State))

@@ -85,6 +85,11 @@ func TestServeErrors(t *testing.T) {
 	if err := vm.Serve(t.Context()); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("in another namespace: %v, want fs.ErrNotExist", err)
 	}
+	other := nstest.NewNetwork(t)
+	wire(t, other) // a tap of the same name, of the same owner
+	if err := netns.Do(other.Pod.File, func() error { return vm.Serve(t.Context()) }); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "enter the namespace of the record first") {
+		t.Errorf("in the namespace of another guest: %v, want fs.ErrNotExist", err)
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	first, log := make(chan error, 1), make(lineWriter, 8)
 	vm.Log = slog.New(slog.NewTextHandler(log, nil))

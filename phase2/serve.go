@@ -51,8 +51,8 @@ const (
 // guest's tap has no filter of an earlier VMM any more. A launcher that plugs a NIC waits for the event [Attached]
 // or [NoResponder] of the NIC.
 //
-// Errors, all from the start: fs.ErrNotExist if a tap is not in this namespace or ResolvConf names a missing
-// file; fs.ErrPermission if a tap belongs to another user; syscall.EBUSY if another process serves the tap.
+// Errors, all from the start: fs.ErrNotExist if the thread is in another namespace than a record's, if a tap is missing, or if
+// ResolvConf names a missing file; fs.ErrPermission if a tap belongs to another user; syscall.EBUSY if another process serves the tap.
 func (vm *VM) Serve(ctx context.Context) error {
 	conf, err := newResolvConf(vm.ResolvConf)
 	if err != nil {
@@ -155,7 +155,7 @@ func (s *server) addService(r cache.Record) error {
 // clearTap removes what an earlier VMM may have left at the guest's tap: an address filter with the MACs of its guest
 // (TUNSETTXFILTER). The tap of a VMM that runs is left alone.
 func (s *server) clearTap(r cache.Record) {
-	if !r.MakesTap() {
+	if !r.MakesTap() || checkNamespace(r.Namespace) != nil {
 		return
 	}
 	// attach, or the VMM, tells of a tap that is not there, or is another user's.
@@ -182,6 +182,9 @@ func (s *server) dnsOf(r cache.Record) cache.DNS {
 // attach opens the responder's tap and starts the responder's loop. It tells Attached between the two: then the events of
 // the loop come later, and the frames that arrive meanwhile wait in the tap.
 func (s *server) attach(ctx context.Context, v *service) error {
+	if err := checkNamespace(v.record.Namespace); err != nil {
+		return err
+	}
 	opened, err := tap.OpenResponder(v.record.ResponderTap)
 	if err != nil {
 		return err

@@ -27,7 +27,7 @@ func main() {
 		fmt.Fprintln(os.Stderr, "usage: qemu NETNS QEMU ARGUMENTS...")
 		os.Exit(2)
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	side := launch
 	if os.Args[1] == "serve" {

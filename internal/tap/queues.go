@@ -66,6 +66,8 @@ func driver(name string) (string, error) {
 // The errors are those of [Open]; unix.EBUSY also if another process attaches to a multi-queue tap at the same time, where
 // the kernel tells (see [Queues]); unix.EINVAL if the tap is multi-queue and one queue is asked for, or the other way round.
 func OpenQueues(name string, queues int) (files []*os.File, err error) {
+	clearing.Lock()
+	defer clearing.Unlock()
 	defer func() {
 		if err != nil {
 			closeAll(files)

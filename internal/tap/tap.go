@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"sync"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -94,10 +95,15 @@ func removeAddressFilter(fd int, name string) error {
 	return nil
 }
 
+// clearing is held while Clear has a tap open: OpenQueues of this process waits.
+var clearing sync.Mutex
+
 // Clear removes the address filter that an earlier process left at a tap which another process is about to open. MultiQueue
 // says that the tap has several queues. A tap that a process has open is left alone. Clear opens the tap for a moment, in which
 // another process cannot open it. The errors are those of Open, but for unix.EBUSY.
 func Clear(name string, multiQueue bool) error {
+	clearing.Lock()
+	defer clearing.Unlock()
 	if err := checkExists(name); err != nil {
 		return err
 	}

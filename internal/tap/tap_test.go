@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"os"
+	"sync"
 	"testing"
 	"time"
 
@@ -197,5 +198,31 @@ func TestOpenHearsAtOnce(t *testing.T) {
 	}
 	if lost > 0 {
 		t.Errorf("%d of %d first frames are lost", lost, times)
+	}
+}
+
+// TestClearAtOnce: who opens the tap while Clear has it open gets it afterwards.
+func TestClearAtOnce(t *testing.T) {
+	l := newLink(t)
+	l.ns.IP("link del tap0")
+	l.ns.IP("tuntap add tap0 mode tap vnet_hdr")
+	for range 200 {
+		var cleared sync.WaitGroup
+		cleared.Go(func() {
+			if err := netns.Do(l.ns.File, func() error { return tap.Clear("tap0", false) }); err != nil {
+				t.Error(err)
+			}
+		})
+		err := netns.Do(l.ns.File, func() error {
+			files, err := tap.OpenQueues("tap0", 1)
+			for _, f := range files {
+				f.Close()
+			}
+			return err
+		})
+		cleared.Wait()
+		if err != nil {
+			t.Fatal(err)
+		}
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"os"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/tap"
@@ -30,9 +32,16 @@ func Record(t testing.TB, state, nic string) cache.Record {
 func OpenTap(t testing.TB, pod *os.File, name string) *os.File {
 	t.Helper()
 	var port *os.File
-	err := netns.Do(pod, func() (err error) {
-		port, err = tap.Open(name)
-		return err
+	var err error
+	Eventually(t, func() error {
+		err = netns.Do(pod, func() (err error) {
+			port, err = tap.Open(name)
+			return err
+		})
+		if errors.Is(err, unix.EBUSY) { // between fork and exec a child of another test has a copy of a file that is closed
+			return err
+		}
+		return nil
 	})
 	if err != nil {
 		t.Fatal(err)
