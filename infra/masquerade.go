@@ -134,6 +134,12 @@ func (b Masquerade) validate() error {
 		return &cache.FieldError{Field: field + "firewall", Reason: fmt.Sprintf("%q, want %q, %q or %q",
 			b.Firewall, cache.FirewallNFTables, cache.FirewallIPTablesNFT, cache.FirewallIPTablesLegacy)}
 	}
+	if err := checkNetwork(field+"ipv4", b.IPv4, DefaultIPv4, 30, "network, gateway, guest and broadcast"); err != nil {
+		return err
+	}
+	if err := checkNetwork(field+"ipv6", b.IPv6, DefaultIPv6, 126, "the routers' anycast address, gateway and guest"); err != nil {
+		return err
+	}
 	if err := checkPorts(field+"ports", b.Ports); err != nil {
 		return err
 	}
@@ -160,6 +166,34 @@ func (b Masquerade) validate() error {
 		return &cache.FieldError{Field: field + "gatewayMAC", Reason: fmt.Sprintf("%v is the guest's: want another one", b.GatewayMAC)}
 	}
 	return checkStation(field+"mac", b.MAC)
+}
+
+// minNetwork is the shortest prefix of a guest's network. A shorter one is part of a default route.
+const minNetwork = 8
+
+// checkNetwork checks the guest's network of one family, that of the example; zero is valid. Addresses name those that a
+// network of maxBits has room for. The anycast address of IPv6 is the first one: RFC 4291 section 2.6.1.
+func checkNetwork(field string, n, example netip.Prefix, maxBits int, addresses string) error {
+	if n == (netip.Prefix{}) {
+		return nil
+	}
+	refuse := func(format string, args ...any) error {
+		return &cache.FieldError{Field: field, Reason: fmt.Sprintf(format, args...)}
+	}
+	a := n.Addr()
+	switch {
+	case a.Is4() != example.Addr().Is4() || a.Is4In6() || a.Zone() != "":
+		return refuse("%v is of another family, want one like %v", n, example)
+	case !n.IsValid():
+		return refuse("%v is no network, want one like %v", n, example)
+	case n.Bits() > maxBits:
+		return refuse("%v is too small: %s need at least a /%d", n, addresses, maxBits)
+	case n != n.Masked():
+		return refuse("%v has host bits, want %v", n, n.Masked())
+	case n.Bits() < minNetwork || a.IsMulticast() || a.IsLoopback() || a.IsUnspecified() || a.IsLinkLocalUnicast():
+		return refuse("%v is no network for hosts, want one like %v", n, example)
+	}
+	return nil
 }
 
 // checkExcluded checks ports that stay the namespace's.

@@ -22,6 +22,9 @@ func TestValidate(t *testing.T) {
 		}
 		return infra.Masquerade{Sidecar: s}
 	}
+	networks := func(v4, v6 string) infra.Spec {
+		return infra.Spec{Binding: infra.Masquerade{IPv4: netip.MustParsePrefix(v4), IPv6: netip.MustParsePrefix(v6)}}
+	}
 	open := infra.Guard{Open: []infra.Ports{{First: 22}}}
 	slow := cache.Limits{FromGuest: cache.Limit{BitsPerSecond: 8000}}
 	const masquerade = "binding.masquerade."
@@ -76,6 +79,15 @@ func TestValidate(t *testing.T) {
 		"macvtap opens":                 {infra.Spec{Binding: infra.Macvtap{}, Guard: open}, "guard.open"},
 		"sriov opens":                   {infra.Spec{Binding: infra.SRIOV{}, Guard: open}, "guard.open"},
 		"passt opens":                   {infra.Spec{Binding: infra.Passt{}, Guard: open}, "guard.open"},
+		"smallest networks":             {networks("10.9.0.4/30", "fd10:0:2::/126"), ""},
+		"largest networks":              {networks("10.0.0.0/8", "fd00::/8"), ""},
+		"IPv4 network of two addresses": {networks("10.9.0.4/31", "fd10:0:2::/126"), masquerade + "ipv4"},
+		"IPv6 network of two addresses": {networks("10.9.0.4/30", "fd10:0:2::/127"), masquerade + "ipv6"},
+		"IPv4 network too large":        {networks("10.0.0.0/7", "fd00::/8"), masquerade + "ipv4"},
+		"IPv6 network too large":        {networks("10.0.0.0/8", "fc00::/7"), masquerade + "ipv6"},
+		"IPv4 network of 33 bits":       {infra.Spec{Binding: infra.Masquerade{IPv4: netip.PrefixFrom(netip.MustParseAddr("10.9.0.0"), 33)}}, masquerade + "ipv4"},
+		"IPv4 network for IPv6":         {networks("10.9.0.4/30", "10.9.0.0/24"), masquerade + "ipv6"},
+		"IPv6 network for IPv4":         {networks("fd10:0:2::/126", "fd10:0:2::/126"), masquerade + "ipv4"},
 		"masquerade opens":              {infra.Spec{Binding: infra.Masquerade{}, Guard: open}, ""},
 		"macvtap with another MAC":      {infra.Spec{Binding: infra.Macvtap{}, Guard: infra.Guard{MACs: []cache.MAC{guestMAC}}}, "guard"},
 		"sriov with a prefix":           {infra.Spec{Binding: infra.SRIOV{}, Guard: prefixes(infra.DefaultIPv4)}, "guard"},

@@ -148,7 +148,7 @@ func guestNetworks(tap netstate.Link, addresses []netstate.Address, routes []net
 // the next one.
 func (b masquerade) lease(p *Plan, v4, v6 bool) (gateways []netip.Prefix, err error) {
 	if v4 {
-		gateway, err := p.gatewayIn("binding.masquerade.ipv4", b.IPv4, infra.DefaultIPv4, 30)
+		gateway, err := p.gatewayIn("binding.masquerade.ipv4", b.IPv4, infra.DefaultIPv4)
 		if err != nil {
 			return nil, err
 		}
@@ -160,7 +160,7 @@ func (b masquerade) lease(p *Plan, v4, v6 bool) (gateways []netip.Prefix, err er
 		}
 	}
 	if v6 {
-		gateway, err := p.gatewayIn("binding.masquerade.ipv6", b.IPv6, infra.DefaultIPv6, 126)
+		gateway, err := p.gatewayIn("binding.masquerade.ipv6", b.IPv6, infra.DefaultIPv6)
 		if err != nil {
 			return nil, err
 		}
@@ -194,28 +194,13 @@ func (p *Plan) routedByEBPF(nic netstate.Link, v4 []netip.Prefix) bool {
 	})
 }
 
-// minNetwork is the shortest prefix of a network. A route with a shorter prefix is part of a default route.
+// minNetwork is the shortest prefix of a network, as infra has it. A route with a shorter prefix is part of a default route.
 const minNetwork = 8
 
 // gatewayIn returns the gateway's address in the guest's network, the first one. A zero network becomes the default one.
-func (p *Plan) gatewayIn(field string, n, otherwise netip.Prefix, maxBits int) (netip.Prefix, error) {
+func (p *Plan) gatewayIn(field string, n, otherwise netip.Prefix) (netip.Prefix, error) {
 	if !n.IsValid() {
 		n = otherwise
-	}
-	refuse := func(format string, args ...any) (netip.Prefix, error) {
-		return netip.Prefix{}, &cache.FieldError{Field: field, Reason: fmt.Sprintf(format, args...)}
-	}
-	if n.Addr().Is4() != otherwise.Addr().Is4() || n.Addr().Is4In6() || n.Addr().Zone() != "" {
-		return refuse("%v is of another family, want one like %v", n, otherwise)
-	}
-	if n != n.Masked() {
-		return refuse("%v has host bits, want %v", n, n.Masked())
-	}
-	if n.Bits() > maxBits {
-		return refuse("%v is too small: network, gateway, guest and broadcast need at least a /%d", n, maxBits)
-	}
-	if a := n.Addr(); n.Bits() < minNetwork || a.IsMulticast() || a.IsLoopback() || a.IsUnspecified() || a.IsLinkLocalUnicast() {
-		return refuse("%v is no network for hosts, want one like %v", n, otherwise)
 	}
 	for _, r := range p.found.Routes {
 		if r.Destination.Bits() >= minNetwork && r.Destination.Overlaps(n) {
