@@ -367,6 +367,8 @@ func TestStatePath(t *testing.T) {
 				t.Errorf("Setup: %v, Plan: %v; want a refusal", err, planned)
 			} else if isPermission(err) && !strings.Contains(err.Error(), above) {
 				t.Errorf("%v does not name %s", err, above)
+			} else if strings.HasSuffix(c.name, "in a sticky directory") && !strings.Contains(err.Error(), ", chown -h root "+above) {
+				t.Errorf("%v does not say how the link becomes root's", err)
 			}
 			asFound(t, n, before)
 			empty(t, ours)

@@ -763,6 +763,10 @@ func TestBadInput(t *testing.T) {
 	if err := errors.Join(os.Mkdir(shared, 0o755), os.Chmod(shared, 0o777)); err != nil {
 		t.Fatal(err)
 	}
+	file := filepath.Join(t.TempDir(), "file")
+	if err := errors.Join(os.WriteFile(file, nil, 0o600), os.Chmod(file, 0o666)); err != nil {
+		t.Fatal(err)
+	}
 	before := settled(t, n)
 	field := func(name string) func(error) bool {
 		return func(err error) bool {
@@ -789,8 +793,11 @@ func TestBadInput(t *testing.T) {
 		{"own namespace", func(c *phase1.Config) { c.NetNS = own }, is(phase1.ErrOwnNamespace), "name the pod's"},
 		{"no state", func(c *phase1.Config) { c.State = "" }, field("state"), "name a directory"},
 		{"state in nothing", func(c *phase1.Config) { c.State = "/nonexistent/a/b" }, is(fs.ErrNotExist), "mkdir -p /nonexistent/a"},
-		{"state of another", func(c *phase1.Config) { c.State = foreign }, is(fs.ErrPermission), "chown root"},
-		{"state of all", func(c *phase1.Config) { c.State = shared }, is(fs.ErrPermission), "chmod 0755"},
+		{"state of another", func(c *phase1.Config) { c.State = foreign }, is(fs.ErrPermission), "serves nothing else, chown root " + foreign + ")"},
+		{"state of all", func(c *phase1.Config) { c.State = shared }, is(fs.ErrPermission), "serves nothing else, chmod 0755 " + shared + ")"},
+		{"state in a file's place", func(c *phase1.Config) { c.State = file }, is(unix.ENOTDIR), "state directory: " + file + ": not a directory: name another one"},
+		{"journals in a file's place", func(c *phase1.Config) { c.Dir = file }, is(unix.ENOTDIR), "journal directory: " + file + ": not a directory: name another one"},
+		{"journals below a file", func(c *phase1.Config) { c.Dir = file + "/node" }, is(unix.ENOTDIR), file + ": not a directory: name another one"},
 		{"too many queues", func(c *phase1.Config) { c.Queues = 257 }, field("queues"), "1 to 256"},
 		{"collision", func(c *phase1.Config) { c.Binding = infra.Masquerade{} }, is(infra.ErrCollision), "choose another network"},
 		{"small", func(c *phase1.Config) {

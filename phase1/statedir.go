@@ -299,6 +299,9 @@ func rootPath(path string, bits fs.FileMode) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	if err := checkDirectory(real, info); err != nil {
+		return "", err
+	}
 	return real, checkRootOnly(real, info, bits)
 }
 
@@ -350,8 +353,19 @@ func safePath(path string) (real string, info fs.FileInfo, err error) {
 	return real, info, nil
 }
 
+// checkDirectory refuses a file in a directory's place, whose owner and mode matter to no one.
+func checkDirectory(path string, info fs.FileInfo) error {
+	if !info.IsDir() {
+		return fmt.Errorf("%s: %w: name another one", path, unix.ENOTDIR)
+	}
+	return nil
+}
+
 // checkRootAbove refuses a directory in which another user could move root's files.
 func checkRootAbove(path string, info fs.FileInfo) error {
+	if err := checkDirectory(path, info); err != nil {
+		return err
+	}
 	if info.Mode()&fs.ModeSticky != 0 {
 		return checkTrusted(path, info, 0)
 	}
@@ -400,8 +414,19 @@ func checkRootOnly(path string, info fs.FileInfo, bits fs.FileMode) error {
 			return fmt.Errorf("%s: owner %d, which is how a user outside of this user namespace is shown as well, mode %04o, want owner 0 and mode %04o or less (name another directory; / itself has to be a directory of the namespace's root, or the namespace without user %[2]d): %[5]w",
 				path, stat.Uid, perm, perm&^bits, fs.ErrPermission)
 		}
-		return fmt.Errorf("%s: owner %d, mode %04o, want owner 0 and mode %04[4]o or less (name another one, or, if it serves nothing else, chown root %[1]s; chmod %04[4]o %[1]s): %[5]w",
-			path, stat.Uid, perm, perm&^bits, fs.ErrPermission)
+		var commands []string
+		if !ok || stat.Uid != 0 {
+			chown := "chown root "
+			if info.Mode()&fs.ModeSymlink != 0 {
+				chown = "chown -h root " // the link, not its target
+			}
+			commands = append(commands, chown+path)
+		}
+		if perm&bits != 0 {
+			commands = append(commands, fmt.Sprintf("chmod %04o %s", perm&^bits, path))
+		}
+		return fmt.Errorf("%s: owner %d, mode %04o, want owner 0 and mode %04o or less (name another one, or, if it serves nothing else, %s): %w",
+			path, stat.Uid, perm, perm&^bits, strings.Join(commands, "; "), fs.ErrPermission)
 	}
 	return nil
 }
