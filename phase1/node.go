@@ -42,10 +42,10 @@ func openNode(path string) (node, error) {
 		return node{}, err
 	}
 	path = filepath.Clean(path)
-	err = checkRootParent(path)
-	if err == nil {
-		err = os.Mkdir(path, 0o700)
+	if err := checkRootParent(path); err != nil {
+		return node{}, fmt.Errorf("journal directory: %w", err)
 	}
+	err = os.Mkdir(path, 0o700)
 	if err == nil {
 		err = os.Chmod(path, 0o700) // whatever the umask says
 	}

@@ -797,6 +797,7 @@ func TestBadInput(t *testing.T) {
 		{"state of all", func(c *phase1.Config) { c.State = shared }, is(fs.ErrPermission), "serves nothing else, chmod 0755 " + shared + ")"},
 		{"state in a file's place", func(c *phase1.Config) { c.State = file }, is(unix.ENOTDIR), "state directory: " + file + ": not a directory: name another one"},
 		{"journals in a file's place", func(c *phase1.Config) { c.Dir = file }, is(unix.ENOTDIR), "journal directory: " + file + ": not a directory: name another one"},
+		{"journals in nothing", func(c *phase1.Config) { c.Dir = "/nonexistent/a/b" }, is(fs.ErrNotExist), "journal directory: /nonexistent/a is not there: make it first (mkdir -p /nonexistent/a)"},
 		{"journals below a file", func(c *phase1.Config) { c.Dir = file + "/node" }, is(unix.ENOTDIR), file + ": not a directory: name another one"},
 		{"too many queues", func(c *phase1.Config) { c.Queues = 257 }, field("queues"), "1 to 256"},
 		{"collision", func(c *phase1.Config) { c.Binding = infra.Masquerade{} }, is(infra.ErrCollision), "choose another network"},

@@ -375,6 +375,9 @@ func checkRootAbove(path string, info fs.FileInfo) error {
 // checkRootParent refuses a path below a directory in which another user could put another file in its place.
 func checkRootParent(path string) error {
 	above, info, err := safePath(filepath.Dir(path))
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%s is not there: make it first (mkdir -p %[1]s): %w", filepath.Dir(path), fs.ErrNotExist)
+	}
 	if err != nil {
 		return err
 	}
@@ -385,11 +388,7 @@ func checkRootParent(path string) error {
 // directory was there.
 func makeState(path string) (made bool, err error) {
 	path = filepath.Clean(path)
-	err = checkRootParent(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, fmt.Errorf("%s is not there: make it first (mkdir -p %[1]s): %w", filepath.Dir(path), fs.ErrNotExist)
-	}
-	if err != nil {
+	if err := checkRootParent(path); err != nil {
 		return false, err
 	}
 	err = os.Mkdir(path, 0o755)
