@@ -96,7 +96,10 @@ func (o Owner) validate() error {
 
 // text is the owner in messages.
 func (o Owner) text() string {
-	text := fmt.Sprintf("user %d, group %d", o.UID, o.GID)
+	text := fmt.Sprintf("user %d (no group named)", o.UID)
+	if o.GID != 0 {
+		text = fmt.Sprintf("user %d, group %d", o.UID, o.GID)
+	}
 	if o.Inside {
 		text += " inside"
 	}

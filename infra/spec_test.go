@@ -284,7 +284,7 @@ func TestSameGuestSays(t *testing.T) {
 	wanted := infra.Spec{NIC: "eth0", Binding: infra.Auto{}}
 	for want, wired := range map[string]infra.Spec{
 		"not for queues 2":                     {Binding: infra.Bridge{}, Owner: infra.Owner{UID: 1}},
-		"not for user 1, group 0":              {Binding: infra.Bridge{}, Queues: 2},
+		"not for user 1 (no group named)":      {Binding: infra.Bridge{}, Queues: 2},
 		"not for the bridge binding, queues 2": {Binding: infra.Redirect{}, Owner: infra.Owner{UID: 1}},
 	} {
 		if err := infra.SameGuest(wired, infra.Spec{NIC: "eth0", Binding: infra.Bridge{}, Queues: 2, Owner: infra.Owner{UID: 1}}); err == nil || !strings.HasSuffix(err.Error(), want) {
@@ -292,14 +292,14 @@ func TestSameGuestSays(t *testing.T) {
 		}
 	}
 	other := infra.SameGuest(infra.Spec{Binding: infra.Passt{}, Guest: "vm1"}, infra.Spec{Binding: infra.Passt{}, Guest: "vm2"})
-	if other == nil || !strings.HasSuffix(other.Error(), `, guest "vm1", queues 1, for user 0, group 0: Teardown first, or ask for the same, not for guest "vm2"`) {
+	if other == nil || !strings.HasSuffix(other.Error(), `, guest "vm1", queues 1, for user 0 (no group named): Teardown first, or ask for the same, not for guest "vm2"`) {
 		t.Errorf("%v does not name the guest that is wired, and the other one", other)
 	}
 	for want, wired := range map[string]infra.Spec{
-		"NIC eth0: already wired with the bridge binding, queues 1, for user 0, group 0:": {Binding: infra.Bridge{}},
-		"NIC eth0: already wired with the bridge binding, queues 4, for user 1, group 2:": {Binding: infra.Bridge{}, Queues: 4, Owner: infra.Owner{UID: 1, GID: 2}},
-		"for user 1, group 2 inside: Teardown first":                                      {Binding: infra.Bridge{}, Owner: infra.Owner{UID: 1, GID: 2, Inside: true}},
-		"for user 1, group 2, context u:r:vmm_t:s0: Teardown first":                       {Binding: infra.Bridge{}, Owner: infra.Owner{UID: 1, GID: 2, SELinux: "u:r:vmm_t:s0"}},
+		"NIC eth0: already wired with the bridge binding, queues 1, for user 0 (no group named):": {Binding: infra.Bridge{}},
+		"NIC eth0: already wired with the bridge binding, queues 4, for user 1, group 2:":         {Binding: infra.Bridge{}, Queues: 4, Owner: infra.Owner{UID: 1, GID: 2}},
+		"for user 1, group 2 inside: Teardown first":                                              {Binding: infra.Bridge{}, Owner: infra.Owner{UID: 1, GID: 2, Inside: true}},
+		"for user 1, group 2, context u:r:vmm_t:s0: Teardown first":                               {Binding: infra.Bridge{}, Owner: infra.Owner{UID: 1, GID: 2, SELinux: "u:r:vmm_t:s0"}},
 		`NIC eth0: already wired with the masquerade binding (ipv4 left out, ipv6 fd77::/120, mac 02:00:00:00:00:77, gatewayMAC left out, firewall "nftables"), queues 1,`: {
 			Binding: infra.Masquerade{IPv6: netip.MustParsePrefix("fd77::/120"), MAC: guestMAC, Firewall: cache.FirewallNFTables}},
 		"NIC eth0: already wired with the bridge binding (mac 02:00:00:00:00:77), queues 1,": {Binding: infra.Bridge{MAC: guestMAC}, Guest: "unused"},

@@ -28,6 +28,9 @@ type resolvedOwner struct {
 
 // String says both, if they can differ.
 func (o resolvedOwner) String() string {
+	if !o.given.Inside && o.GID == 0 {
+		return fmt.Sprintf("user %d (no group named)", o.UID)
+	}
 	if !o.given.Inside {
 		return fmt.Sprintf("user %d, group %d", o.UID, o.GID)
 	}
@@ -128,7 +131,7 @@ func checkDevice(o resolvedOwner, device, part, what, module, purpose string) er
 	if may(o.Owner, info, 6) {
 		return nil
 	}
-	return fmt.Errorf("owner: %v cannot open %s (%s), so the launcher could not %s: chmod 0666 %[2]s, or name a group that may: %[5]w",
+	return fmt.Errorf("owner: %v cannot open %s (%s), so the launcher could not %s: chmod 0666 %[2]s, or name a group above 0 that may (owner.gid, agent -gid): %[5]w",
 		o, device, modeOf(info), purpose, fs.ErrPermission)
 }
 

@@ -19,8 +19,9 @@ func TestVhost(t *testing.T) {
 	n.NeedTaps()
 	before := settled(t, n)
 	configuration := filepath.Join(nstest.Dir(t), "vm1.json")
-	text := `{"nic": "eth0", "binding": {"redirect": {}}, "owner": {"uid": 107, "gid": 36}, "device": {"driver": "vhost"}, "state": "` + n.State + `"}`
-	writeFile(t, configuration, text)
+	ownedBy := func(owner string) {
+		writeFile(t, configuration, `{"nic": "eth0", "binding": {"redirect": {}}, "owner": `+owner+`, "device": {"driver": "vhost"}, "state": "`+n.State+`"}`)
+	}
 	// run has the agent plan or set up where the shell commands have made a /dev/vhost-net.
 	run := func(verb, device string) (string, error) {
 		const laid = `set -e
@@ -36,16 +37,21 @@ func TestVhost(t *testing.T) {
 			nstest.Program(t, "examples/agent"), verb, "-netns", n.Pod.Path(), "-config", configuration).CombinedOutput()
 		return string(out), err
 	}
-	for device, want := range map[string]string{
-		"": "device.driver vhost: stat /dev/vhost-net: no such file or directory: want the device of vhost (modprobe vhost_net; in a container, --device /dev/vhost-net); or device.driver qemu",
-		">/dev/vhost-net; chmod 600 /dev/vhost-net": "owner: user 107, group 36 cannot open /dev/vhost-net (mode 0600, owner 0:0), so the launcher could not start the VM with vhost: chmod 0666 /dev/vhost-net, or name a group that may: permission denied; or device.driver qemu",
+	const inGroup = `{"uid": 107, "gid": 36}`
+	for _, c := range []struct{ owner, device, want string }{
+		{inGroup, "", "device.driver vhost: stat /dev/vhost-net: no such file or directory: want the device of vhost (modprobe vhost_net; in a container, --device /dev/vhost-net); or device.driver qemu"},
+		{inGroup, ">/dev/vhost-net; chmod 600 /dev/vhost-net",
+			"owner: user 107, group 36 cannot open /dev/vhost-net (mode 0600, owner 0:0), so the launcher could not start the VM with vhost: chmod 0666 /dev/vhost-net, or name a group above 0 that may (owner.gid, agent -gid): permission denied; or device.driver qemu"},
+		{`{"uid": 107}`, ">/dev/vhost-net; chmod 660 /dev/vhost-net", "owner: user 107 (no group named) cannot open /dev/vhost-net (mode 0660, owner 0:0)"},
 	} {
+		ownedBy(c.owner)
 		for _, verb := range []string{"plan", "setup"} {
-			if out, err := run(verb, device); err == nil || !strings.Contains(out, want) {
-				t.Errorf("%s with %q: %v, %s; want %s", verb, device, err, out, want)
+			if out, err := run(verb, c.device); err == nil || !strings.Contains(out, c.want) {
+				t.Errorf("%s for %s with %q: %v, %s; want %s", verb, c.owner, c.device, err, out, c.want)
 			}
 		}
 	}
+	ownedBy(inGroup)
 	asFound(t, n, before)
 	if left := ofNode(t, n); len(left) > 0 {
 		t.Errorf("the refused setups leave %v", left)
