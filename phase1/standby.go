@@ -79,8 +79,8 @@ func nextTurn(t wiring.Turn) wiring.Turn {
 // After an error the guest may be active here: before it becomes active elsewhere, call Deactivate. Activate uses
 // what Check uses, and needs what Check needs. The errors to tell apart: ErrNotQuiet if Other.Quiet is a record of this
 // namespace, of an active guest or of another one, one that is not later than what this namespace knows, or one of another
-// namespace than the first Setup's From: then call Deactivate on the other side (again). *cache.FieldError for an Other
-// without a field, and those of Setup.
+// namespace than the first Setup's From: then call Deactivate on the other side, until its Turn is higher than that of this
+// side's record. *cache.FieldError for an Other without a field, and those of Setup.
 func Activate(ctx context.Context, c Config, other Other) (cache.Record, error) {
 	if err := other.check(); err != nil {
 		return cache.Record{}, err
@@ -166,7 +166,7 @@ func (o Other) turn(own cache.Record) (uint64, error) {
 	case !q.Standby:
 		return 0, fmt.Errorf("%w: the record of namespace %s is of an active guest: call Deactivate there, and name the record that it returns", ErrNotQuiet, q.Namespace)
 	case q.Turn <= own.Turn:
-		return 0, fmt.Errorf("%w: the record of namespace %s has the turn %d, and this namespace knows the turn %d: call Deactivate there again, and name the record that it returns", ErrNotQuiet, q.Namespace, q.Turn, own.Turn)
+		return 0, fmt.Errorf("%w: the record of namespace %s has the turn %d, and this namespace knows the turn %d: call Deactivate there until its turn is higher than %[4]d, and name the record that it returns", ErrNotQuiet, q.Namespace, q.Turn, own.Turn)
 	default:
 		return q.Turn, nil
 	}

@@ -3,6 +3,7 @@ package phase1
 import (
 	"errors"
 	"math/rand/v2"
+	"strings"
 	"testing"
 
 	"github.com/guestwire/guestwire/cache"
@@ -58,11 +59,17 @@ func TestTurns(t *testing.T) {
 }
 
 // TestWaiting: a guest that has moved before has records with a Turn. That of a namespace which waits for its first Activate
-// is no proof that the guest is quiet, neither for Activate nor for a Setup that is active at once.
+// is no proof that the guest is quiet, neither for Activate nor for a Setup that is active at once. Nor is that of an earlier
+// turn: one more Deactivate may not be enough, so the error names the turn.
 func TestWaiting(t *testing.T) {
 	waiting := cache.Record{Namespace: "waiting", Binding: cache.BindingRedirect, Tap: "eth0-tap", Standby: true, Turn: 4}
 	if turn, err := (Other{Quiet: &waiting}).turn(cache.Record{Namespace: "other", Standby: true}); !errors.Is(err, ErrNotQuiet) {
 		t.Errorf("Activate: turn %d, %v, want ErrNotQuiet", turn, err)
+	}
+	behind := cache.Record{Namespace: "behind", Binding: cache.BindingRedirect, Tap: "eth0-tap", Standby: true, Quiet: true, Turn: 4}
+	_, err := (Other{Quiet: &behind}).turn(cache.Record{Namespace: "other", Standby: true, Turn: 7})
+	if want := "call Deactivate there until its turn is higher than 7"; !errors.Is(err, ErrNotQuiet) || !strings.Contains(err.Error(), want) {
+		t.Errorf("Activate with a turn of before: %v, want ErrNotQuiet and %q", err, want)
 	}
 	if turn, err := (Config{From: &waiting}).firstTurn("other"); !errors.Is(err, ErrNotQuiet) {
 		t.Errorf("Setup: turn %d, %v, want ErrNotQuiet", turn, err)
