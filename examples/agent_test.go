@@ -2,7 +2,9 @@ package examples_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -56,6 +58,24 @@ func TestSee(t *testing.T) {
 			t.Errorf("agent %s %s: status %d, want %d:\n%s", verb, strings.Join(more, " "), status, want, out)
 		}
 		return out
+	}
+	// A mistyped directory is no empty node, and no call but setup makes it.
+	for _, verb := range []string{"list", "forget"} {
+		if out, status := run(t, agent, verb, "-dir", dir); status != 1 || !strings.Contains(out, dir) || !strings.Contains(out, "agent -dir") {
+			t.Errorf("%s without the directory: status %d, %q", verb, status, out)
+		}
+	}
+	for _, verb := range []string{"check", "status", "deactivate", "activate -gone"} {
+		args := append(strings.Fields(verb), nic...)
+		if out, status := run(t, agent, args...); status != 3 || !strings.Contains(out, "NIC eth0: not wired") || !strings.Contains(out, dir) {
+			t.Errorf("%s without the directory: status %d, %q", verb, status, out)
+		}
+	}
+	if _, err := os.Lstat(dir); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the directory: %v, want none", err)
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
 	}
 	if out, status := stdout(t, agent, "list", "-json", "-dir", dir); status != 0 || out != "[]\n" {
 		t.Errorf("list of nothing: status %d, %q", status, out)

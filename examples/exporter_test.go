@@ -22,8 +22,8 @@ func TestExporter(t *testing.T) {
 	n := nstest.NewNetwork(t)
 	agent, exporter := nstest.Program(t, "examples/agent"), nstest.Program(t, "examples/exporter")
 	dir := filepath.Join(nstest.Dir(t), "node")
-	if out, status := run(t, exporter, "-dir", dir); status != 0 || !strings.Contains(out, "guestwire_wired_nics 0\n") {
-		t.Errorf("nothing is wired: status %d\n%s", status, out)
+	if out, status := run(t, exporter, "-dir", dir); status != 1 || !strings.Contains(out, dir) || strings.Contains(out, "guestwire_wired_nics") {
+		t.Errorf("the directory is not there: status %d\n%s", status, out)
 	}
 	if out, status := run(t, agent, "setup", "-netns", n.Pod.Path(), "-nic", "eth0", "-binding", "redirect", "-state", n.State, "-dir", dir); status != 0 {
 		t.Fatal(out)

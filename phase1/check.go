@@ -21,7 +21,7 @@ import (
 // is given that is not the one of Setup. Check uses NetNS, NIC, State and Dir of the configuration only, and needs
 // what Setup needs.
 func Check(ctx context.Context, c Config) error {
-	return c.do(ctx, func(s *session) error {
+	return c.doWired(ctx, func(s *session) error {
 		j, plan, err := s.planOf(c.State)
 		if err != nil {
 			return err

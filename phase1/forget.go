@@ -42,7 +42,8 @@ type Gone struct {
 
 // Forget removes what is left of the wirings whose namespace is gone: journals, records, and the locks of killed
 // calls. It is no error if there is nothing to remove, of which Progress is told, so an engine can call Forget for a
-// second or late DEL.
+// second or late DEL. A Dir other than DefaultDir that is not there may be mistyped: the error is fs.ErrNotExist, unless the
+// record that State and NIC name is there.
 //
 // Forget looks for the namespace first: in the mounts of every mount namespace that has a process, and in the
 // namespaces and open files of all processes. The caller's own count as well, so close Config.NetNS first. Forget
@@ -69,11 +70,13 @@ func Forget(ctx context.Context, g Gone) error {
 	}
 	n, err := findNode(g.Dir)
 	if errors.Is(err, fs.ErrNotExist) { // a State on disk outlasts the boot that the journals were of
-		var ok bool
-		if _, ok, err = g.orphan(ctx, nil); err != nil {
+		_, ok, failed := g.orphan(ctx, nil)
+		switch {
+		case failed != nil:
+			return failed
+		case !ok && !mayLack(g.Dir):
 			return err
-		}
-		if !ok {
+		case !ok:
 			progress(g.Progress).say("%s", nothingForgotten)
 			return nil
 		}

@@ -2,6 +2,7 @@ package phase1_test
 
 import (
 	"errors"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -49,7 +50,7 @@ func TestForgetInOtherPIDNamespace(t *testing.T) {
 }
 
 // TestForgetSaysNothingFound: a typed name is an error, as is a selection by which nothing can be found, or one that depends on
-// the working directory. A selection that fits no wiring is told.
+// the working directory, and a directory that is not there. A selection that fits no wiring is told.
 func TestForgetSaysNothingFound(t *testing.T) {
 	dir := filepath.Join(nstest.Dir(t), "node")
 	for _, c := range []struct {
@@ -71,11 +72,19 @@ func TestForgetSaysNothingFound(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+		list, err := phase1.List(t.Context(), dir)
+		if len(list) > 0 || there && err != nil || !there && (!errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), dir)) {
+			t.Errorf("List, with the directory %v: %v, %v", there, list, err)
+		}
 		for _, g := range []phase1.Gone{{Namespace: "00000000-4026531999-5"}, {State: "/run/guestwire/typo"}, {State: "/run/guestwire/typo", NIC: "eth0"}} {
 			said := ""
 			g.Dir, g.Progress = dir, func(text string) { said += text }
-			if err := phase1.Forget(t.Context(), g); err != nil || !strings.Contains(said, "nothing is left to forget") {
+			err := phase1.Forget(t.Context(), g)
+			if there && (err != nil || !strings.Contains(said, "nothing is left to forget")) {
 				t.Errorf("%+v: %v, and Forget said %q", g, err, said)
+			}
+			if !there && (!errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), dir) || said != "") {
+				t.Errorf("%+v: %v, and Forget said %q; want an error that names the directory", g, err, said)
 			}
 		}
 	}

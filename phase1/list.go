@@ -71,15 +71,17 @@ func (w Wiring) Open(ctx context.Context) (*os.File, error) {
 	return found.Open()
 }
 
-// List returns the wired NICs of the node, sorted by namespace and NIC; none if dir is not there. Dir is
-// Config.Dir. List looks for the namespaces as [Forget] does. It takes no lock, so a NIC whose Setup has not ended
-// is listed, too. List needs root.
+// List returns the wired NICs of the node, sorted by namespace and NIC. Dir is Config.Dir. List looks for the
+// namespaces as [Forget] does. It takes no lock, so a NIC whose Setup has not ended is listed, too. List needs root.
+//
+// Without DefaultDir nothing was ever wired on the node. Another dir that is not there may be mistyped: the error is
+// fs.ErrNotExist.
 func List(ctx context.Context, dir string) ([]Wiring, error) {
 	if err := checkRoot(); err != nil {
 		return nil, fmt.Errorf("list: %w", err)
 	}
 	n, err := findNode(dir)
-	if errors.Is(err, fs.ErrNotExist) {
+	if errors.Is(err, fs.ErrNotExist) && mayLack(dir) {
 		return []Wiring{}, nil
 	}
 	if err != nil {

@@ -55,14 +55,31 @@ func openNode(path string) (node, error) {
 	return openNodeAt(path)
 }
 
-// findNode is openNode, but fs.ErrNotExist if the directory is not there.
+// findNode is openNode, but an absentError if the directory is not there.
 func findNode(path string) (node, error) {
 	path, err := nodePath(path)
 	if err != nil {
 		return node{}, err
 	}
-	return openNodeAt(path)
+	n, err := openNodeAt(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = absentError{path}
+	}
+	return n, err
 }
+
+// absentError says that the directory is not there.
+type absentError struct{ path string }
+
+func (e absentError) Error() string {
+	return fmt.Sprintf("journal directory %s is not there: name the one that Setup used (Config.Dir, agent -dir)", e.path)
+}
+
+func (absentError) Is(target error) bool { return target == fs.ErrNotExist }
+
+// mayLack reports whether the directory may be absent, as nothing was ever wired on the node. Any other directory was named, and
+// may be mistyped.
+func mayLack(path string) bool { return path == "" || filepath.Clean(path) == DefaultDir }
 
 func nodePath(path string) (string, error) {
 	if path == "" {

@@ -32,8 +32,8 @@ type Config struct {
 	// the thread. It is for a VM in a container whose network is the guest's. No namespace is entered, so
 	// CAP_NET_ADMIN is enough. The machine's own namespace is refused nevertheless.
 	Own bool
-	// Dir is the node's directory for locks and journals, an absolute path; empty: [DefaultDir]. The first call
-	// makes it, mode 0700; its parent has to be there. All calls on a node have to name the same one.
+	// Dir is the node's directory for locks and journals, an absolute path; empty: [DefaultDir]. Setup, Plan,
+	// Teardown, ForceTeardown and Lock make one that is not there, mode 0700; its parent has to be there. All calls on a node have to name the same one.
 	Dir string
 	// From is the record of the guest in the namespace from which the guest moves here; nil: the guest does not move. Setup and
 	// Plan take from it what the Spec leaves zero, also the binding ([infra.TakeOver]). The From of the first Setup counts for

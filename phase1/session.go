@@ -33,6 +33,16 @@ type session struct {
 
 // do checks what all calls need, locks the namespace, and calls f on a thread in it.
 func (c Config) do(ctx context.Context, f func(*session) error) error {
+	return c.open(ctx, openNode, f)
+}
+
+// doWired is do for a call that needs an earlier Setup. It does not make the node's directory: without it the error is that of
+// wired without a journal.
+func (c Config) doWired(ctx context.Context, f func(*session) error) error {
+	return c.open(ctx, findNode, f)
+}
+
+func (c Config) open(ctx context.Context, nodeAt func(path string) (node, error), f func(*session) error) error {
 	c, release, err := c.openOwn()
 	if err != nil {
 		return err
@@ -51,7 +61,11 @@ func (c Config) do(ctx context.Context, f func(*session) error) error {
 	if err := c.checkNetAdmin(); err != nil {
 		return err
 	}
-	n, err := openNode(c.Dir)
+	n, err := nodeAt(c.Dir)
+	var absent absentError
+	if errors.As(err, &absent) {
+		return c.notWired(absent)
+	}
 	if err != nil {
 		return err
 	}
@@ -71,6 +85,20 @@ func (c Config) do(ctx context.Context, f func(*session) error) error {
 		s := &session{nic: c.NIC, identity: identity, node: n, ns: ns, tell: c.Progress, from: c.From, managedBy: c.ManagedBy}
 		defer func() { s.state.close() }()
 		return f(s)
+	})
+}
+
+// notWired returns the error of a call that needs an earlier Setup, on a node without the directory.
+func (c Config) notWired(absent absentError) error {
+	return c.inNamespace(func(ns *kernel.Namespace) error {
+		if err := c.checkNotFirst(); err != nil {
+			return err
+		}
+		now, err := ns.Snapshot(netstate.NamesFor(c.NIC), nil, nil)
+		if err != nil {
+			return err
+		}
+		return explainMark(now, c.NIC, absent.path, fmt.Errorf("NIC %s: %w in this namespace: %v", c.NIC, ErrNotWired, absent))
 	})
 }
 

@@ -32,7 +32,7 @@ type Other struct {
 // that can go no higher; after these two nothing is changed.
 func Deactivate(ctx context.Context, c Config) (cache.Record, error) {
 	var record cache.Record
-	err := c.do(ctx, func(s *session) error {
+	err := c.doWired(ctx, func(s *session) error {
 		j, plan, err := s.planOf(c.State)
 		if err != nil {
 			return err
@@ -86,7 +86,7 @@ func Activate(ctx context.Context, c Config, other Other) (cache.Record, error) 
 		return cache.Record{}, err
 	}
 	var record cache.Record
-	err := c.do(ctx, func(s *session) error {
+	err := c.doWired(ctx, func(s *session) error {
 		j, plan, err := s.planOf(c.State)
 		if err != nil {
 			return err

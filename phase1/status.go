@@ -25,7 +25,7 @@ type Report struct {
 // error is infra.ErrNoNIC if the NIC has gone; then the report is there, too.
 func Status(ctx context.Context, c Config) (*Report, error) {
 	var report *Report
-	err := c.do(ctx, func(s *session) error {
+	err := c.doWired(ctx, func(s *session) error {
 		j, plan, err := s.planOf(c.State)
 		if err != nil {
 			return err

@@ -116,11 +116,15 @@ func (s *session) nothingWired() error {
 // explainMark returns err if no link or table has the mark of the NIC's wiring. If one has it, the journal is missing
 // here: the error is infra.ErrWired, and says what to do.
 func (s *session) explainMark(now netstate.Snapshot, err error) error {
-	if !now.Bears(s.nic) {
+	return explainMark(now, s.nic, s.node.Name(), err)
+}
+
+func explainMark(now netstate.Snapshot, nic, dir string, err error) error {
+	if !now.Bears(nic) {
 		return err
 	}
 	return fmt.Errorf("NIC %s: %w, as links and tables of it say, but %s has no journal of it: name the directory that Setup used (agent -dir); if the journal is lost, or was discarded (agent teardown -discard), take the NIC down by force (ForceTeardown, agent teardown -force)",
-		s.nic, infra.ErrWired, s.node.Name())
+		nic, infra.ErrWired, dir)
 }
 
 // undoFailed is undo with new sockets. The old ones may still get an answer that could not be read, and

@@ -25,8 +25,14 @@ func runWired(ctx context.Context, o *options) (err error) {
 	}
 	signals, stop := passedOn() // one that comes between setup and the command is not lost
 	defer stop()
-	// Status makes the directory in which the lock lies.
 	_, unknown := phase1.Status(ctx, o.named())
+	if errors.Is(unknown, phase1.ErrNotWired) {
+		made, err := phase1.Lock(ctx, o.Dir, managedByRun, o.Progress) // it makes the directory of the run's lock
+		if err != nil {
+			return err
+		}
+		made()
+	}
 	unlock, err := lockRun(o)
 	if unknown != nil && errors.Is(err, fs.ErrNotExist) {
 		return unknown // why there is no directory: a capability, the machine's own namespace

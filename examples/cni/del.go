@@ -103,7 +103,7 @@ func (s sandboxCalls) end(ctx context.Context, nic string) error {
 // Ended says that the engine has ended the sandbox. Then a namespace that is not found is gone also where the plugin does not
 // see all processes of the machine: on a node that is itself a container, such as those of kind.
 func (s sandboxCalls) forget(ctx context.Context, nic string, ended bool) error {
-	if err := phase1.Forget(ctx, phase1.Gone{NIC: nic, State: s.dir, Dir: s.Dir, Own: ended, Progress: progress}); err != nil {
+	if err := phase1.Forget(ctx, phase1.Gone{NIC: nic, State: s.dir, Dir: s.Dir, Own: ended, Progress: progress}); err != nil && !errors.Is(err, fs.ErrNotExist) { // after a boot the directory is gone
 		return err
 	}
 	return s.ended(nic)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io/fs"
 	"path/filepath"
 	"slices"
 
@@ -30,7 +31,7 @@ func gc(ctx context.Context, args *skel.CmdArgs) error {
 		return err
 	}
 	wirings, err := phase1.List(ctx, p.Dir)
-	if err != nil {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // without the directory nothing is wired
 		return err
 	}
 	for _, w := range wirings {
@@ -82,7 +83,11 @@ func gc(ctx context.Context, args *skel.CmdArgs) error {
 // sweepLocks removes the locks of killed calls. Forget does so whatever it is to forget: here nothing, as the directory of
 // the links is no sandbox.
 func (p paths) sweepLocks(ctx context.Context) error {
-	return phase1.Forget(ctx, phase1.Gone{State: p.State.Links(), Dir: p.Dir})
+	err := phase1.Forget(ctx, phase1.Gone{State: p.State.Links(), Dir: p.Dir})
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // no directory has no locks
+	}
+	return err
 }
 
 // staleOf returns the function that says whether a NIC belongs to an attachment of the network that is not valid any more.

@@ -255,7 +255,11 @@ const adding = 10 * time.Minute
 
 // sweepOnce removes what is left of namespaces that are gone: journals, records, and the directories of their sandboxes.
 func (o *options) sweepOnce(ctx context.Context) error {
-	errs := []error{phase1.Forget(ctx, phase1.Gone{Dir: o.dir, Progress: func(text string) { o.log.Info("sweep", "progress", text) }})}
+	err := phase1.Forget(ctx, phase1.Gone{Dir: o.dir, Progress: func(text string) { o.log.Info("sweep", "progress", text) }})
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil // without the directory nothing was ever wired
+	}
+	errs := []error{err}
 	state := podsandbox.State(o.state)
 	ids, err := state.IDs()
 	errs = append(errs, err)
