@@ -189,7 +189,7 @@ for try in $(seq 500); do ps -e -o stat= -o comm= | grep -q '^Z' || break; sleep
 }
 
 // TestRunBesideSetup: run leaves a wiring alone that another call has made or taken over, and that a VM may be using, also where
-// a run was killed before.
+// a run was killed before. The wiring of a run that lives stays run's beside a setup.
 func TestRunBesideSetup(t *testing.T) {
 	t.Parallel()
 	c, before := newContainer(t)
@@ -237,6 +237,24 @@ func TestRunBesideSetup(t *testing.T) {
 	teardown()
 	kill()
 	teardown()
+	// Of a run that lives, setup repairs the wiring, and says whose it is.
+	p := c.start(t, "redirect", "echo ready; read line", "ready")
+	c.Pod.IP("link set eth0-tap down")
+	out, status := run(t, agent, "setup", "-netns", c.Pod.Path(), "-nic", "eth0", "-binding", "redirect", "-state", c.State, "-dir", c.dir,
+		"-uid", strconv.Itoa(nstest.LauncherUID))
+	if status != 0 || !strings.Contains(out, "agent run manages the NIC") {
+		t.Errorf("beside a run that lives: status %d, %s", status, out)
+	}
+	if out, status := run(t, agent, "status", "-netns", c.Pod.Path(), "-nic", "eth0", "-dir", c.dir); status != 0 || !matches("managed by  agent run", out) {
+		t.Errorf("after setup beside a run that lives: status %d\n%s", status, out)
+	}
+	if err := syscall.Kill(p.one(t), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	p.Wait()
+	if out, err := c.run(t, "redirect", "true").CombinedOutput(); err != nil {
+		t.Errorf("the run after: %v, %s; want it to use what the killed run had", err, out)
+	}
 	nstest.Run(t, agent, "forget", "-own", "-dir", c.dir) // the killed run's lock
 	c.asFound(t, before)
 }

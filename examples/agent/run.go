@@ -52,11 +52,11 @@ func runWired(ctx context.Context, o *options) (err error) {
 		}
 	}
 	o.ManagedBy = managedByRun
-	err = setup(ctx, o)
+	err = wire(ctx, o)
 	if earlier != nil && errors.Is(err, infra.ErrWired) {
 		o.Progress("an earlier run was killed and had another configuration: its wiring is taken down first")
 		if err = phase1.Teardown(ctx, o.named()); err == nil {
-			err = setup(ctx, o)
+			err = wire(ctx, o)
 		}
 	}
 	if err != nil {
@@ -102,20 +102,56 @@ const runLocks = "run-"
 
 // lockRun keeps another run of the same NIC away, which would take the wiring down under the first one's command.
 func lockRun(o *options) (unlock func(), err error) {
-	name := runLocks + o.NIC // with -own the directory is the container's
+	path := o.ownRunLock()
 	if o.NetNS != nil {
-		var ns unix.Stat_t
-		if err := unix.Fstat(int(o.NetNS.Fd()), &ns); err != nil {
-			return nil, fmt.Errorf("network namespace %s: %w", o.netns, err)
+		if path, err = o.runLock(); err != nil {
+			return nil, err
 		}
-		name += fmt.Sprintf("-%d", ns.Ino)
 	}
-	path := filepath.Join(o.Dir, name)
 	unlock, err = lockFile(path, os.O_CREATE)
 	if errors.Is(err, unix.EWOULDBLOCK) {
 		return nil, fmt.Errorf("NIC %s: another agent run has it (fuser %s): end that one first", o.NIC, path)
 	}
 	return unlock, err
+}
+
+// ownRunLock is the lock of a run with -own, whose directory is the container's.
+func (o *options) ownRunLock() string { return filepath.Join(o.Dir, runLocks+o.NIC) }
+
+// runLock is the lock of a run with -netns.
+func (o *options) runLock() (string, error) {
+	var ns unix.Stat_t
+	var err error
+	if o.NetNS != nil {
+		err = unix.Fstat(int(o.NetNS.Fd()), &ns)
+	} else {
+		err = unix.Stat("/proc/self/ns/net", &ns)
+	}
+	if err != nil {
+		return "", fmt.Errorf("network namespace %s: %w", o.netns, err)
+	}
+	return fmt.Sprintf("%s-%d", o.ownRunLock(), ns.Ino), nil
+}
+
+// managedByLiving reports whether a run that lives has the NIC wired. A run that was killed holds no lock.
+func managedByLiving(ctx context.Context, o *options) (bool, error) {
+	elsewhere, err := o.runLock()
+	if err != nil {
+		return false, err
+	}
+	for _, path := range []string{o.ownRunLock(), elsewhere} {
+		unlock, err := lockFile(path, 0)
+		if err == nil {
+			unlock()
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			continue // what keeps this call from a lock, Setup says
+		}
+		// The lock can be that of a run which begins, or of another container with a directory in common.
+		report, _ := phase1.Status(ctx, o.named())
+		return report != nil && report.ManagedBy == managedByRun, nil
+	}
+	return false, nil
 }
 
 // lockFile returns unix.EWOULDBLOCK if another process has the lock. Unlock removes the file.

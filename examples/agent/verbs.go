@@ -140,7 +140,8 @@ container it waits for orphans, too. The exit code is the command's, and 128 and
 command; without a command's end, it is that of setup.
 
 If run was killed, the next run finds the wiring and uses it; one of another configuration is taken down first. A
-wiring is refused if agent setup was the last to make or repair it. With -own it also removes the record and the journal of an earlier
+wiring is refused if agent setup was the last to make or repair it: a setup beside a run that lives leaves the wiring
+run's, a setup after a killed run takes it over. With -own it also removes the record and the journal of an earlier
 container's network from -state and -dir, which therefore have to be the container's own.
 
   agent run -own -nic eth0 -binding redirect -state /run/vm1 -uid 107 -- launcher serve -state /run/vm1
@@ -276,6 +277,28 @@ on standard error.
 }
 
 func setup(ctx context.Context, o *options) error {
+	kept, err := managedByLiving(ctx, o)
+	if err != nil {
+		return err
+	}
+	if !kept {
+		return wire(ctx, o)
+	}
+	fmt.Fprintln(stderr, "agent: agent run manages the NIC: setup repairs the wiring, and the end of run's command takes it down")
+	o.ManagedBy = managedByRun
+	if err := wire(ctx, o); err != nil {
+		return err
+	}
+	if kept, err = managedByLiving(ctx, o); kept || err != nil {
+		return err
+	}
+	fmt.Fprintln(stderr, "agent: agent run has ended meanwhile: the wiring stays until agent teardown")
+	o.ManagedBy = ""
+	return wire(ctx, o)
+}
+
+// wire is Setup, for setup and for run.
+func wire(ctx context.Context, o *options) error {
 	_, auto := o.Binding.(infra.Auto)
 	record, err := phase1.Setup(ctx, o.Config)
 	if err != nil {
