@@ -71,6 +71,9 @@ func TestSee(t *testing.T) {
 			t.Errorf("%s without the directory: status %d, %q", verb, status, out)
 		}
 	}
+	if out, status := run(t, agent, append([]string{"drops", "-state", n.State}, nic...)...); status != 3 || strings.Contains(out, "follows what is dropped") {
+		t.Errorf("drops of a NIC that is not wired: status %d, %q", status, out)
+	}
 	if _, err := os.Lstat(dir); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the directory: %v, want none", err)
 	}
@@ -176,7 +179,7 @@ func TestSee(t *testing.T) {
 	if got := spoofed(); got != 1 || report.NIC != "eth0" || len(report.Drift) > 0 {
 		t.Errorf("status -json: %d packets of mac-spoof, want 1: %+v", got, report)
 	}
-	if out := call(0, "status"); !regexp.MustCompile(`dropped +1 packets: mac-spoof, .*start the VM with the record's MAC`).MatchString(out) {
+	if out := call(0, "status"); !regexp.MustCompile(`(?s)tap +eth0-tap, 1 queue\n.*dropped +1 packet: mac-spoof, .*start the VM with the record's MAC`).MatchString(out) {
 		t.Errorf("status:\n%s", out)
 	}
 	exporter := nstest.Program(t, "examples/exporter")

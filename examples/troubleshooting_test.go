@@ -611,7 +611,7 @@ var trials = map[string]func(p *trial){
 		}
 		p.whole()
 	},
-	"dropped ... packets: ...": func(p *trial) {
+	"dropped ... packet...: ...": func(p *trial) {
 		p.setup(0)
 		port := p.guestTap()
 		defer port.Close()
@@ -1213,8 +1213,8 @@ func TestTroubleshootingReasons(t *testing.T) {
 			port := p.guestTap()
 			defer port.Close()
 			follow := exec.CommandContext(t.Context(), nstest.Program(t, "examples/agent"), "drops", "-netns", p.n.Pod.Path(), "-nic", "eth0")
-			var followed nstest.Output
-			follow.Stdout = &followed
+			var followed, said nstest.Output
+			follow.Stdout, follow.Stderr = &followed, &said
 			follow.Cancel = func() error { return follow.Process.Signal(unix.SIGTERM) }
 			if err := follow.Start(); err != nil {
 				t.Fatal(err)
@@ -1229,13 +1229,13 @@ func TestTroubleshootingReasons(t *testing.T) {
 			if err := follow.Process.Signal(unix.SIGTERM); err != nil {
 				t.Error(err)
 			}
-			if err := follow.Wait(); err != nil {
-				t.Error(err)
+			if err := follow.Wait(); err != nil || !strings.Contains(said.String(), "follows what is dropped") {
+				t.Errorf("agent drops: %v, %s", err, said.String())
 			}
-			if out := p.agent(0, "status"); !matches("dropped ... packets: "+c.reason, out) {
+			if out := p.agent(0, "status"); !matches("dropped ... packet...: "+c.reason, out) {
 				t.Errorf("status says\n%s", out)
 			}
-			if out := p.agent(0, "status"); c.reason == "rate-limit" && !strings.Contains(out, "from the guest: 1 packets a second") {
+			if out := p.agent(0, "status"); c.reason == "rate-limit" && !strings.Contains(out, "from the guest: 1 packet a second") {
 				t.Errorf("status says\n%s", out)
 			}
 			i := slices.IndexFunc(rows, func(row map[string]string) bool { return row["reason"] == c.reason })
@@ -1246,7 +1246,7 @@ func TestTroubleshootingReasons(t *testing.T) {
 			for range 3 {
 				p.sends(port, c.frame(p.link()))
 			}
-			if out := p.agent(0, "status"); matches("packets: "+c.reason, out) {
+			if out := p.agent(0, "status"); matches("packet...: "+c.reason, out) {
 				t.Errorf("with %s, status says\n%s", c.field, out)
 			}
 		})

@@ -84,7 +84,8 @@ type Drop struct {
 //
 // The kernel reports at most 20 packets a second of each reason; the counters count all. One call at a time can
 // follow a namespace: a second one is an error. FollowDrops holds no lock, so Setup and Teardown can go on
-// meanwhile, but the namespace does not end before FollowDrops does. After Teardown no packet is reported.
+// meanwhile, but the namespace does not end before FollowDrops does. After Teardown no packet is reported. Progress is told
+// when the following begins.
 //
 // The error is ErrNotWired if the NIC has no nftables of guestwire: there was no Setup, or the binding or
 // Guard.Off leaves nothing to drop.
@@ -107,6 +108,7 @@ func FollowDrops(ctx context.Context, c Config, f func(Drop)) error {
 		return fmt.Errorf("NIC %s: %w", c.NIC, err)
 	}
 	defer log.Close()
+	progress(c.Progress).say("NIC %s: follows what is dropped", c.NIC)
 	return log.Follow(ctx, func(d kernel.Drop) {
 		f(Drop{
 			Time: d.Time, Reason: string(d.Reason), Lost: int(d.Lost),

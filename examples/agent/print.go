@@ -140,17 +140,17 @@ func printReport(w io.Writer, r *phase1.Report, failed error) {
 		line("standby", "since turn %d: the guest's tap is down until agent activate", r.Turn)
 	}
 	if r.Record.Tap != "" {
-		line("tap", "%s, %d queues", r.Record.Tap, r.Record.Queues)
+		line("tap", "%s, %s", r.Record.Tap, count(r.Record.Queues, "queue"))
 	}
 	for _, l := range []struct {
 		way string
 		cache.Limit
 	}{{"from the guest", r.Record.Limits.FromGuest}, {"to the guest", r.Record.Limits.ToGuest}} {
 		if l.BitsPerSecond != 0 {
-			line("limit", "%s: %d bits a second", l.way, l.BitsPerSecond)
+			line("limit", "%s: %s a second", l.way, count(l.BitsPerSecond, "bit"))
 		}
 		if l.PacketsPerSecond != 0 {
-			line("limit", "%s: %d packets a second", l.way, l.PacketsPerSecond)
+			line("limit", "%s: %s a second", l.way, count(l.PacketsPerSecond, "packet"))
 		}
 	}
 	for _, warning := range r.Record.Warnings {
@@ -169,7 +169,7 @@ func printReport(w io.Writer, r *phase1.Report, failed error) {
 	dropped := false
 	for _, d := range r.Drops {
 		if d.Packets > 0 {
-			line("dropped", "%d packets: %s, %s", d.Packets, d.Reason, meaning(d.Reason))
+			line("dropped", "%s: %s, %s", count(d.Packets, "packet"), d.Reason, meaning(d.Reason))
 			dropped = true
 		}
 	}
@@ -177,6 +177,14 @@ func printReport(w io.Writer, r *phase1.Report, failed error) {
 		line("dropped", "nothing")
 	}
 	table.Flush()
+}
+
+// count is a number of things: 1 packet, 2 packets.
+func count[N int | uint64](n N, noun string) string {
+	if n != 1 {
+		noun += "s"
+	}
+	return fmt.Sprintf("%d %s", n, noun)
 }
 
 func meaning(reason string) string {

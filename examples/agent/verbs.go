@@ -124,9 +124,10 @@ one that is named has to be the one of setup. The program exporter prints the sa
 	},
 	{
 		name: "drops", short: "follow the packets that a NIC's rules drop, with the reason",
-		flags: "netns own nic config", do: drops,
+		flags: "netns own nic state config dir", do: drops,
 		long: `drops prints a line for each packet that is dropped, until it is interrupted: time, reason, and who sent what.
-The kernel reports 20 packets a second of each reason; agent status has the counters, which count all.
+The kernel reports 20 packets a second of each reason; agent status has the counters, which count all. -state and -dir are
+not needed.
 
   agent drops -netns /run/netns/pod -nic eth0
 `,
@@ -427,10 +428,9 @@ func list(ctx context.Context, o *options) error {
 }
 
 func drops(ctx context.Context, o *options) error {
-	fmt.Fprintln(stderr, "agent: follows what is dropped; interrupt to end")
 	return phase1.FollowDrops(ctx, o.Config, func(d phase1.Drop) {
 		if d.Lost > 0 {
-			fmt.Fprintf(stderr, "agent: %d packets were not reported\n", d.Lost)
+			fmt.Fprintf(stderr, "agent: not reported: %s\n", count(d.Lost, "packet"))
 		}
 		fmt.Fprintf(stdout, "%s  %-20s  %s\n", d.Time.Format("15:04:05.000"), d.Reason, d.Text)
 	})
