@@ -7,7 +7,7 @@
 //
 // A fixture that cannot be made fails the test. What a guest or a namespace does returns an error, as a test may expect
 // one, and ends after a minute at the latest. A test that the machine cannot run is skipped, with the reason; if the
-// environment has GUESTWIRE_REQUIRE=1, it fails.
+// environment has GUESTWIRE_REQUIRE=1, or any other value that is not empty, it fails.
 package guestwiretest
 
 import (
