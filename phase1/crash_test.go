@@ -265,7 +265,7 @@ func (b *trials) points(attempts ...attempt) []point {
 
 // tries is how often "make crash" makes a trial until its harm meets the calls that it is meant for:
 // strace counts calls by thread, and which thread makes a call is chance.
-const tries = 5
+const tries = 20
 
 // try makes a trial, and counts what came of it.
 func (b *trials) try(c trial) {
