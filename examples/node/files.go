@@ -16,12 +16,15 @@ import (
 // It returns whether anything had to be changed. Two processes can call it at once: one waits for the other until ctx ends. The
 // files that a killed call has left are removed by the next one.
 func replaceFile(ctx context.Context, path string, text []byte, mode fs.FileMode) (changed bool, err error) {
+	temporary := beside(path, ".new")
+	if isSame(path, text, mode) && isGone(temporary) { // without a lock file, whose coming and going an engine would notice
+		return false, nil
+	}
 	unlock, err := lockFile(ctx, path)
 	if err != nil {
 		return false, err
 	}
 	defer unlock()
-	temporary := beside(path, ".new")
 	if err := os.Remove(temporary); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return false, err
 	}
@@ -43,6 +46,9 @@ func replaceFile(ctx context.Context, path string, text []byte, mode fs.FileMode
 
 // removeFile removes the file, and what a killed replaceFile has left. It is no error if there is neither, or no directory.
 func removeFile(ctx context.Context, path string) (removed bool, err error) {
+	if isGone(path) && isGone(beside(path, ".new")) {
+		return false, nil
+	}
 	unlock, err := lockFile(ctx, path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
@@ -129,6 +135,11 @@ func syncDir(path string) error {
 	}
 	defer dir.Close()
 	return dir.Sync()
+}
+
+func isGone(path string) bool {
+	_, err := os.Lstat(path)
+	return errors.Is(err, fs.ErrNotExist)
 }
 
 func isSame(path string, text []byte, mode fs.FileMode) bool {

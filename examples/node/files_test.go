@@ -14,6 +14,15 @@ import (
 	"time"
 )
 
+func modified(t *testing.T, path string) time.Time {
+	t.Helper()
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return info.ModTime()
+}
+
 // TestReplaceFile: a file comes with its mode, is left alone if it is the same, and is replaced together with what a killed
 // call has left.
 func TestReplaceFile(t *testing.T) {
@@ -45,6 +54,17 @@ func TestReplaceFile(t *testing.T) {
 		if have := names(t, dir); !slices.Equal(have, []string{"list"}) {
 			t.Errorf("%d: %q is left", i, have)
 		}
+	}
+	// What has nothing to do leaves the directory alone: an engine that watches it would load all lists anew.
+	quiet := modified(t, dir)
+	if changed, err := replaceFile(t.Context(), path, []byte("two"), 0o755); err != nil || changed {
+		t.Errorf("the same again: changed %v, %v", changed, err)
+	}
+	if removed, err := removeFile(t.Context(), filepath.Join(dir, "none")); err != nil || removed {
+		t.Errorf("a file that is not there: removed %v, %v", removed, err)
+	}
+	if now := modified(t, dir); now != quiet {
+		t.Errorf("the directory has changed at %v", now)
 	}
 	// A link is replaced, and what it leads to stays.
 	target := filepath.Join(t.TempDir(), "target")

@@ -35,7 +35,7 @@ func (s *stepper) remaining(want State) State {
 	}
 	var routes []netstate.Route
 	for _, r := range want.Routes {
-		if now, is := s.have.Find(r); r.ExpiresSeconds != 0 && is {
+		if now, is := s.have.Find(r); is {
 			r.ExpiresSeconds = now.ExpiresSeconds
 		} else if r.ExpiresSeconds != 0 && !is {
 			if r.ExpiresSeconds <= passed {

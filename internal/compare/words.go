@@ -75,7 +75,9 @@ func (w *words) describe(op netstate.Op) {
 		}
 	case netstate.SysctlSet:
 		if have, ok := w.now.Sysctls[o.Path]; ok {
-			w.add("sysctl", "", "sysctl %s is %s, not %s", o.Path, have, o.Value)
+			if have != o.Value { // the same: of a link that is made again
+				w.add("sysctl", "", "sysctl %s is %s, not %s", o.Path, have, o.Value)
+			}
 		} else if !w.anyOp(func(op netstate.Op) bool {
 			name := createdName(op)
 			return name != "" && strings.Contains(o.Path, "/conf/"+name+"/")

@@ -556,11 +556,11 @@ func checkCookie(ns *os.File, want file) (uint64, error) {
 	return id.Cookie, err
 }
 
-// identify follows a link of /proc below a directory that is open. It does not ask the file system to which the link leads,
-// which may be a remote one.
+// identify follows a link of /proc below a directory that is open; with an empty link the file is the open one. It does not ask
+// the file system to which the link leads, which may be a remote one.
 func identify(directory int, link string) (file, error) {
 	var s unix.Statx_t
-	err := unix.Statx(directory, link, unix.AT_NO_AUTOMOUNT|unix.AT_STATX_DONT_SYNC, unix.STATX_INO, &s)
+	err := unix.Statx(directory, link, unix.AT_EMPTY_PATH|unix.AT_NO_AUTOMOUNT|unix.AT_STATX_DONT_SYNC, unix.STATX_INO, &s)
 	return file{unix.Mkdev(s.Dev_major, s.Dev_minor), s.Ino}, err
 }
 

@@ -69,11 +69,16 @@ func Open(path string) (*os.File, error) {
 // openReference opens what fd refers to (O_PATH), if it is a network namespace. Another file is not opened: to open a FIFO
 // would wait, and to open a device can do anything.
 func openReference(fd int, name string) (*os.File, error) {
-	var of unix.Statfs_t
-	if err := unix.Fstatfs(fd, &of); err != nil {
+	own, err := identify(unix.AT_FDCWD, "/proc/thread-self/ns/net")
+	if err != nil {
+		return nil, fmt.Errorf("the caller's own namespace: %w", err)
+	}
+	// fstatfs(2) would ask the file's file system, which may be a process that does not answer.
+	other, err := identify(fd, "")
+	if err != nil {
 		return nil, fmt.Errorf("namespace %s: %w", name, err)
 	}
-	if of.Type != unix.NSFS_MAGIC {
+	if other.device != own.device {
 		return nil, notNetNS(name)
 	}
 	opened, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", fd), unix.O_RDONLY|unix.O_CLOEXEC, 0)

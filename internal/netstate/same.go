@@ -48,7 +48,8 @@ func (r Route) Same(o Route) bool {
 	if r.Protocol == ProtocolKernel && o.Protocol == ProtocolKernel {
 		return r.Metric == o.Metric && r.PrefSrc == o.PrefSrc
 	}
-	if (r.ExpiresSeconds == 0) == (o.ExpiresSeconds == 0) {
+	// A router can give its routes an end, or take it, at any time: the kernel has one such route.
+	if r.Protocol == ProtocolRA || (r.ExpiresSeconds == 0) == (o.ExpiresSeconds == 0) {
 		o.ExpiresSeconds = r.ExpiresSeconds
 	}
 	return reflect.DeepEqual(r, o)

@@ -71,11 +71,13 @@ func TestRouteSame(t *testing.T) {
 			}
 		}
 	}
-	for left, same := range map[uint32]bool{1: true, 1799: true, 0: false} {
-		other := added
-		other.ExpiresSeconds = left
-		if added.Same(other) != same || other.Same(added) != same {
-			t.Errorf("%d seconds left of %d: want the same %t", left, added.ExpiresSeconds, same)
+	for protocol, endless := range map[uint8]bool{netstate.ProtocolStatic: false, netstate.ProtocolRA: true} {
+		for left, same := range map[uint32]bool{1: true, 1799: true, 0: endless} {
+			one, other := added, added
+			one.Protocol, other.Protocol, other.ExpiresSeconds = protocol, protocol, left
+			if one.Same(other) != same || other.Same(one) != same {
+				t.Errorf("protocol %d, %d seconds left of %d: want the same %t", protocol, left, one.ExpiresSeconds, same)
+			}
 		}
 	}
 }

@@ -184,7 +184,7 @@ func (p *Plan) whyLost(r netstate.Route, nic netstate.Link, special special) str
 // whyNotReturned says what of the NIC's IPv6 the kernel alone can make, by router advertisements; empty: nothing.
 func (p *Plan) whyNotReturned(nic netstate.Link) string {
 	if nic.MTU6 != 0 && nic.MTU6 != nic.MTU {
-		return fmt.Sprintf("its MTU of IPv6 is %d (net.ipv6.conf.%s.mtu), as a router advertises it,", nic.MTU6, nic.Name)
+		return fmt.Sprintf("its MTU of IPv6 is %d (net.ipv6.conf.%s.mtu), as a router advertises it", nic.MTU6, nic.Name)
 	}
 	for _, a := range p.found.Addresses {
 		if a.Link == nic.Index && a.Temporary {

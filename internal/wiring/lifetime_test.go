@@ -114,6 +114,25 @@ func TestLifetimes(t *testing.T) {
 	})
 }
 
+// TestRouterChangesEnd: a router gives a route an end that it had not, or takes it, while the NIC is wired. Undo leaves the route.
+func TestRouterChangesEnd(t *testing.T) {
+	for _, ends := range [][2]uint32{{600, 0}, {0, 600}} {
+		with := func(seconds uint32) netstate.Snapshot {
+			return flannelWith(func(s *netstate.Snapshot) {
+				s.Routes = append(s.Routes, withRoute(via("fd99:77::/48", "fe80::77"), func(r *netstate.Route) { r.Protocol, r.ExpiresSeconds = netstate.ProtocolRA, seconds }))
+			})
+		}
+		p, err := wiring.NewPlan(with(ends[0]), redirect())
+		if err != nil {
+			t.Fatal(err)
+		}
+		ops, err := p.Undo(with(ends[1]))
+		if err != nil || len(ops) > 0 {
+			t.Errorf("%d, then %d seconds: Undo does %v, %v", ends[0], ends[1], ops, err)
+		}
+	}
+}
+
 // TestLearnedSince: what router advertisements have brought to the NIC since it is the namespace's again is the kernel's, so that
 // a router that never stops keeps no Teardown from its end.
 func TestLearnedSince(t *testing.T) {
