@@ -173,14 +173,14 @@ func TestMove(t *testing.T) {
 		source.refuses(t, &now, "active")
 		back := target.deactivate(t, 2)
 		source.activate(t, back)
-		target.refuses(t, first, "again")
+		target.refuses(t, first, "call Deactivate there until")
 		source.serves(t)
 
 		// A move that is given up.
 		second := source.deactivate(t, 3)
 		up := target.deactivate(t, 4)
 		source.activate(t, up)
-		target.refuses(t, second, "again")
+		target.refuses(t, second, "call Deactivate there until")
 
 		// And one by a caller who has lost what Deactivate answered.
 		source.deactivate(t, 5)

@@ -177,7 +177,7 @@ func TestTakeOverQuiet(t *testing.T) {
 	s.c.Standby = true
 	setup(t, s.c)
 	s.looks(t, true, 2)
-	s.refuses(t, first, "again")
+	s.refuses(t, first, "call Deactivate there until")
 	s.activate(t, quiet)
 	source.activate(t, s.deactivate(t, 4))
 
