@@ -110,7 +110,7 @@ type Record struct {
 	// Activate, and says nothing of the others.
 	Quiet bool `json:"quiet,omitempty"`
 	// Turn is higher in each record that phase1.Deactivate writes, in all namespaces through which the guest moves. By it,
-	// phase1.Activate tells the latest record of a quiet guest from an earlier one. At most 2^53; with Quiet at least 1.
+	// phase1.Activate tells the latest record of a quiet guest from an earlier one. Below 2^53; with Quiet at least 1.
 	Turn uint64 `json:"turn,omitempty"`
 	// Limits bound what passes between the guest and its network.
 	Limits Limits `json:"limits,omitzero"`

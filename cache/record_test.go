@@ -40,7 +40,7 @@ func full() Record {
 			Model: "virtio", Driver: "qemu", BootOrder: 1, ROM: "/usr/share/rom.bin", PCIAddress: "0000:01:00.0",
 			ACPIIndex: 7, Alias: "ua-eth0", LinkState: "down",
 		},
-		Standby: true, Quiet: true, Turn: 1 << 53,
+		Standby: true, Quiet: true, Turn: 1<<53 - 1,
 		Limits: Limits{
 			FromGuest: Limit{BitsPerSecond: 100_000_000_000, PacketsPerSecond: 10_000_000, BurstBytes: 1<<32 - 1, BurstPackets: 1<<32 - 1},
 			ToGuest:   Limit{BitsPerSecond: 8000, PacketsPerSecond: 1, BurstBytes: 64536, BurstPackets: 1},
@@ -224,7 +224,7 @@ func TestValidate(t *testing.T) {
 		{"neighbours[0].mac", func(r *Record) { r.Neighbours[0].MAC = MAC{} }},
 		{"quiet", func(r *Record) { r.Standby = false }},
 		{"turn", func(r *Record) { r.Turn = 0 }},
-		{"turn", func(r *Record) { r.Turn = 1<<53 + 1 }},
+		{"turn", func(r *Record) { r.Turn = 1 << 53 }},
 		{"turn", func(r *Record) { r.Standby, r.Quiet, r.Turn = false, false, 1<<64-1 }},
 		{"limits.fromGuest.bitsPerSecond", func(r *Record) { r.Limits.FromGuest.BitsPerSecond = 7999 }},
 		{"limits.toGuest.bitsPerSecond", func(r *Record) { r.Limits.ToGuest.BitsPerSecond = 100_000_000_001 }},

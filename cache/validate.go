@@ -55,7 +55,7 @@ func checkPCIAddress(field, text string) error {
 
 // maxTurn is more than all moves of a guest, and the largest number that each reader of JSON can tell from the next one
 // (RFC 8259 section 6).
-const maxTurn = 1 << 53
+const maxTurn = 1<<53 - 1
 
 // Validate checks every field on which Phase2 relies. The error is a [*FieldError].
 func (r *Record) Validate() error {

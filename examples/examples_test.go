@@ -168,6 +168,24 @@ func TestExecSignals(t *testing.T) {
 	}
 }
 
+// TestExecFileLimit: the command gets no file that the caller left open, and Launch says which one it cannot close.
+func TestExecFileLimit(t *testing.T) {
+	nstest.Need(t)
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	for open, status := range map[int]int{150: 0, 999: 1} {
+		cmd := exec.Command("prlimit", "--nofile=1000", nstest.Program(t, "examples/agent"), "exec", "--", "sh", "-c", fmt.Sprintf("[ ! -e /proc/self/fd/%d ]", open))
+		cmd.ExtraFiles = append(make([]*os.File, open-3), null)
+		out, err := cmd.CombinedOutput()
+		if got := cmd.ProcessState.ExitCode(); got != status || status == 1 && !strings.Contains(string(out), "file 999 is open without close-on-exec, at the limit of open files") {
+			t.Errorf("file %d: %v, want status %d:\n%s", open, err, status, out)
+		}
+	}
+}
+
 // TestExecTerminal: at a terminal, the agent passes on what the terminal sends to its processes, to all of the command's. Ctrl-Z
 // does not stop the agent, so that the shell and the command do not read the terminal at the same time.
 func TestExecTerminal(t *testing.T) {

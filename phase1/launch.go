@@ -123,7 +123,11 @@ func start(cmd *exec.Cmd, attributes *syscall.SysProcAttr) error {
 			cmd.ExtraFiles = slices.Concat(cmd.ExtraFiles, make([]*os.File, missing)) // nil closes the command's (os.ProcAttr)
 		}
 	}
-	return cmd.Start()
+	err = cmd.Start()
+	if inherited := 2 + len(cmd.ExtraFiles); errors.Is(err, unix.EBADF) && len(cmd.ExtraFiles) > len(files) {
+		err = fmt.Errorf("%w: file %d is open without close-on-exec, at the limit of open files: close it, or raise RLIMIT_NOFILE", err, inherited)
+	}
+	return err
 }
 
 // awaitEnd returns when the child has ended, or was waited for already. The child's status stays for cmd.Wait.

@@ -193,7 +193,7 @@ func TestTakeOverQuiet(t *testing.T) {
 // nothing where the turn would be too high.
 func TestTurnBounds(t *testing.T) {
 	t.Parallel()
-	const last = 1 << 53
+	const last = 1<<53 - 1
 	source, _ := movingGuest(t, infra.Masquerade{})
 	quiet := source.deactivate(t, 1)
 	s := target(t, *quiet)

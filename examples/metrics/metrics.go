@@ -28,8 +28,8 @@ var (
 
 // NICs is a prometheus.Collector of wired NICs, with the labels nic, netns (the name of its network
 // namespace, as Prometheus gives each sample a label namespace of its own) and state. Each Collect looks at the kernel:
-// it needs what phase1.Check needs. A NIC that takes longer than three seconds has no guestwire_differences and no
-// guestwire_dropped_, and Config.Progress says so.
+// it needs what phase1.Check needs. A NIC that takes longer than three seconds, or is not
+// looked at within eight, has no guestwire_differences and no guestwire_dropped_, and Config.Progress says so.
 type NICs struct {
 	// Context ends the looking.
 	Context context.Context
@@ -51,11 +51,16 @@ const (
 	atOnce = 16
 	// patience is the time for one NIC. A pod can make the look at its own namespace long.
 	patience = 3 * time.Second
+	// inAll is the time for all NICs: Prometheus waits ten seconds, unless told otherwise.
+	inAll = 8 * time.Second
 )
 
 // Collect implements prometheus.Collector.
 func (c NICs) Collect(metrics chan<- prometheus.Metric) {
 	metrics <- prometheus.MustNewConstMetric(wiredNICs, prometheus.GaugeValue, float64(len(c.Wirings)))
+	var cancel context.CancelFunc
+	c.Context, cancel = context.WithTimeoutCause(c.Context, inAll, fmt.Errorf("no metrics after %v: other NICs take too long: %w", inAll, context.DeadlineExceeded))
+	defer cancel()
 	var working sync.WaitGroup
 	free := make(chan struct{}, atOnce)
 	for _, w := range c.Wirings {
