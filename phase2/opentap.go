@@ -87,14 +87,18 @@ func checkNamespace(name string) error {
 	if err := unix.Stat("/proc/thread-self/ns/net", &stat); err != nil {
 		return nil // without /proc there is nothing to compare
 	}
-	here := parts[0] + "-" + strconv.FormatUint(stat.Ino, 10) + "-" + strconv.FormatUint(namespaceCookie(), 10)
+	inode, cookie := strconv.FormatUint(stat.Ino, 10), parts[2]
+	if c := namespaceCookie(); c != 0 {
+		cookie = strconv.FormatUint(c, 10)
+	}
+	here := parts[0] + "-" + inode + "-" + cookie
 	if name != here {
 		return fmt.Errorf("the calling thread is in the network namespace %s, and the tap is in %s: enter the namespace of the record first: %w", here, name, fs.ErrNotExist)
 	}
 	return nil
 }
 
-// namespaceCookie is that of the calling thread's namespace; 0: the kernel does not tell.
+// namespaceCookie is that of the calling thread's namespace; 0: a filter of system calls forbids the question.
 func namespaceCookie() uint64 {
 	s, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
