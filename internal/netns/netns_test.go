@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"unsafe"
@@ -67,20 +68,45 @@ func TestIdentify(t *testing.T) {
 	}
 }
 
-// TestNoCookie: a kernel without cookies is refused. A filter of this thread's system calls stands in for one.
+// TestNoCookie: a kernel without cookies is refused. A filter of system calls stands in for one.
 func TestNoCookie(t *testing.T) {
+	const option = 16 + 2*8 // struct seccomp_data of linux/seccomp.h: the third argument's low half
+	err := without(t, []unix.SockFilter{
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.SYS_GETSOCKOPT, Jf: 3},
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: option},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.SO_NETNS_COOKIE, Jf: 1},
+		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ERRNO | uint32(unix.ENOPROTOOPT)},
+	}, func() error {
+		var id netns.Identity
+		return id.AddCookie()
+	})
+	if !errors.Is(err, unix.ENOPROTOOPT) || !strings.Contains(err.Error(), "Linux 5.14") {
+		t.Errorf("error %v, want ENOPROTOOPT, and the version that is needed", err)
+	}
+}
+
+// TestOpenAsksNoFileSystem: a file system in user space need not answer statfs(2). It is not asked what the file is.
+func TestOpenAsksNoFileSystem(t *testing.T) {
+	err := without(t, []unix.SockFilter{
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.SYS_FSTATFS, Jf: 1},
+		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ERRNO | uint32(unix.EIO)},
+	}, func() error {
+		_, err := netns.Open(os.DevNull)
+		return err
+	})
+	if !errors.Is(err, netns.ErrNotNetNS) {
+		t.Errorf("error %v, want ErrNotNetNS", err)
+	}
+}
+
+// without calls f on a thread whose system calls pass the filter, which begins with the call's number (seccomp(2)).
+func without(t *testing.T, filter []unix.SockFilter, f func() error) error {
+	t.Helper()
 	done := make(chan error)
 	go func() {
-		runtime.LockOSThread()             // never unlocked: the thread ends with the goroutine
-		const number, option = 0, 16 + 2*8 // struct seccomp_data of linux/seccomp.h: nr, the third argument's low half
-		filter := []unix.SockFilter{
-			{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: number},
-			{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.SYS_GETSOCKOPT, Jf: 3},
-			{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: option},
-			{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.SO_NETNS_COOKIE, Jf: 1},
-			{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ERRNO | uint32(unix.ENOPROTOOPT)},
-			{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW},
-		}
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		filter := slices.Concat([]unix.SockFilter{{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS}}, filter,
+			[]unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW}})
 		program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
 		err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 		if err == nil {
@@ -89,10 +115,7 @@ func TestNoCookie(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-		var id netns.Identity
-		done <- id.AddCookie()
+		done <- f()
 	}()
-	if err := <-done; !errors.Is(err, unix.ENOPROTOOPT) || !strings.Contains(err.Error(), "Linux 5.14") {
-		t.Errorf("error %v, want ENOPROTOOPT, and the version that is needed", err)
-	}
+	return <-done
 }
