@@ -4,13 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"syscall"
-
-	"golang.org/x/sys/unix"
+	"time"
 
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/phase1"
@@ -25,24 +22,25 @@ func runWired(ctx context.Context, o *options) (err error) {
 	}
 	signals, stop := passedOn() // one that comes between setup and the command is not lost
 	defer stop()
-	_, unknown := phase1.Status(ctx, o.named())
-	if errors.Is(unknown, phase1.ErrNotWired) {
-		made, err := phase1.Lock(ctx, o.Dir, managedByRun, o.Progress) // it makes the directory of the run's lock
-		if err != nil {
-			return err
-		}
-		made()
+	if _, err := o.managed(ctx); err != nil { // before the lock makes the directory
+		return err
 	}
-	unlock, err := lockRun(o)
-	if unknown != nil && errors.Is(err, fs.ErrNotExist) {
-		return unknown // why there is no directory: a capability, the machine's own namespace
+	name, err := o.runLock()
+	if err != nil {
+		return err
+	}
+	unlock, err := o.lockRun(ctx, name)
+	if errors.Is(err, errRuns) {
+		return fmt.Errorf("NIC %s: another agent run has it: end that one first: %w", o.NIC, err)
 	}
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	// An error is that nothing is wired, or what setup says again. The wiring of a run that was killed bears run's name.
-	earlier, _ := phase1.Status(ctx, o.named())
+	earlier, err := o.managed(ctx) // the wiring of a run that was killed bears run's name
+	if err != nil {
+		return err
+	}
 	if earlier != nil && earlier.ManagedBy != managedByRun {
 		return fmt.Errorf("NIC %s: %w, and not by agent run: a VM may be using it; agent exec runs a command beside that wiring, agent teardown takes it down", o.NIC, infra.ErrWired)
 	}
@@ -97,102 +95,72 @@ func forgetEarlier(ctx context.Context, o *options) error {
 	return err
 }
 
-// runLocks begin the names of the files that lockRun locks. A run that was killed leaves its file, which says nothing.
-const runLocks = "run-"
-
-// lockRun keeps another run of the same NIC away, which would take the wiring down under the first one's command.
-func lockRun(o *options) (unlock func(), err error) {
-	path := o.ownRunLock()
-	if o.NetNS != nil {
-		if path, err = o.runLock(); err != nil {
-			return nil, err
-		}
+// managed returns the report of the NIC's wiring; nil: it is not wired.
+func (o *options) managed(ctx context.Context) (*phase1.Report, error) {
+	report, err := phase1.Status(ctx, o.named())
+	if report != nil || errors.Is(err, phase1.ErrNotWired) {
+		return report, nil
 	}
-	unlock, err = lockFile(path, os.O_CREATE)
-	if errors.Is(err, unix.EWOULDBLOCK) {
-		return nil, fmt.Errorf("NIC %s: another agent run has it (fuser %s): end that one first", o.NIC, path)
-	}
-	return unlock, err
+	return nil, err
 }
 
 // ownRunLock is the lock of a run with -own, whose directory is the container's.
-func (o *options) ownRunLock() string { return filepath.Join(o.Dir, runLocks+o.NIC) }
+func (o *options) ownRunLock() string { return managedByRun + " " + o.NIC }
 
-// runLock is the lock of a run with -netns.
+// runLock is the lock of this call.
 func (o *options) runLock() (string, error) {
-	var ns unix.Stat_t
-	var err error
-	if o.NetNS != nil {
-		err = unix.Fstat(int(o.NetNS.Fd()), &ns)
-	} else {
-		err = unix.Stat("/proc/self/ns/net", &ns)
+	if o.NetNS == nil {
+		return o.ownRunLock(), nil
 	}
+	return o.runLockIn(o.NetNS)
+}
+
+// runLockIn is the lock of a run with -netns.
+func (o *options) runLockIn(ns *os.File) (string, error) {
+	info, err := ns.Stat()
 	if err != nil {
-		return "", fmt.Errorf("network namespace %s: %w", o.netns, err)
+		return "", fmt.Errorf("network namespace %s: %w", ns.Name(), err)
 	}
-	return fmt.Sprintf("%s-%d", o.ownRunLock(), ns.Ino), nil
+	return fmt.Sprintf("%s %d", o.ownRunLock(), info.Sys().(*syscall.Stat_t).Ino), nil
+}
+
+// errRuns says that a run that lives holds the lock.
+var errRuns = errors.New("it runs")
+
+// lockRun keeps another run of the same NIC away, which would take the wiring down under the first one's command. It gives a run
+// that is ending a moment.
+func (o *options) lockRun(ctx context.Context, name string) (unlock func(), err error) {
+	moment, cancel := context.WithTimeoutCause(ctx, 100*time.Millisecond, errRuns)
+	defer cancel()
+	return phase1.Lock(moment, o.Dir, name, nil)
 }
 
 // managedByLiving reports whether a run that lives has the NIC wired. A run that was killed holds no lock.
 func managedByLiving(ctx context.Context, o *options) (bool, error) {
-	elsewhere, err := o.runLock()
+	report, err := o.managed(ctx)
+	if err != nil || report == nil || report.ManagedBy != managedByRun {
+		return false, nil // what Status cannot say, Setup says
+	}
+	ns := o.NetNS
+	if ns == nil {
+		if ns, err = os.Open("/proc/self/ns/net"); err != nil {
+			return false, err
+		}
+		defer ns.Close()
+	}
+	elsewhere, err := o.runLockIn(ns)
 	if err != nil {
 		return false, err
 	}
-	for _, path := range []string{o.ownRunLock(), elsewhere} {
-		unlock, err := lockFile(path, 0)
-		if err == nil {
-			unlock()
-		}
-		if !errors.Is(err, unix.EWOULDBLOCK) {
-			continue // what keeps this call from a lock, Setup says
-		}
-		// The lock can be that of a run which begins, or of another container with a directory in common.
-		report, _ := phase1.Status(ctx, o.named())
-		return report != nil && report.ManagedBy == managedByRun, nil
-	}
-	return false, nil
-}
-
-// lockFile returns unix.EWOULDBLOCK if another process has the lock. Unlock removes the file.
-func lockFile(path string, flag int) (unlock func(), err error) {
-	for {
-		f, err := os.OpenFile(path, os.O_RDWR|syscall.O_NOFOLLOW|flag, 0o600)
-		if err != nil {
-			return nil, fmt.Errorf("lock: %w", err)
-		}
-		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-			f.Close()
-			return nil, &fs.PathError{Op: "lock", Path: path, Err: err}
-		}
-		mine, err := f.Stat()
-		named, gone := os.Lstat(path)
-		if err == nil && gone == nil && os.SameFile(mine, named) {
-			return func() {
-				os.Remove(path)
-				f.Close()
-			}, nil
-		}
-		f.Close() // its holder has removed it meanwhile
-	}
-}
-
-// sweepRuns removes the locks of runs that were killed.
-func sweepRuns(o *options) error {
-	paths, err := filepath.Glob(filepath.Join(o.Dir, runLocks+"*"))
-	if err != nil {
-		return fmt.Errorf("-dir %s: %w", o.Dir, err)
-	}
-	for _, path := range paths {
-		unlock, err := lockFile(path, 0)
-		if errors.Is(err, unix.EWOULDBLOCK) || errors.Is(err, fs.ErrNotExist) {
-			continue // a run that lives, or has just ended
+	for _, name := range []string{o.ownRunLock(), elsewhere} {
+		unlock, err := o.lockRun(ctx, name)
+		if errors.Is(err, errRuns) {
+			return true, nil
 		}
 		if err != nil {
-			return err
+			return false, err
 		}
-		o.Progress("removes the lock " + path + " of a run that was killed")
 		unlock()
 	}
-	return nil
+	return false, nil
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"strings"
 	"unicode"
@@ -458,11 +457,7 @@ func teardown(ctx context.Context, o *options) error {
 }
 
 func forget(ctx context.Context, o *options) error {
-	err := phase1.Forget(ctx, phase1.Gone{Namespace: o.namespace, NIC: o.NIC, State: o.State, Own: o.Own, Dir: o.Dir, Progress: o.Progress})
-	if errors.Is(err, fs.ErrPermission) {
-		return err // the directory may be another user's
-	}
-	return errors.Join(err, sweepRuns(o))
+	return phase1.Forget(ctx, phase1.Gone{Namespace: o.namespace, NIC: o.NIC, State: o.State, Own: o.Own, Dir: o.Dir, Progress: o.Progress})
 }
 
 func printJSON(v any) error {
