@@ -288,7 +288,7 @@ func TestConnectionsOfOtherNICs(t *testing.T) {
 			server := listen(t, s.World, world)
 			from := s.Pod
 			if c.from == "guest" {
-				r := recordOf(t, second.State, "net1")
+				r := nstest.Record(t, second.State, "net1")
 				from = recordsGuest(t, s.Network, r, r.MTU)
 			}
 			client := open(t, from, "tcp", world).c

@@ -390,7 +390,7 @@ func (m *move) goOn(forward bool) error {
 	}
 	if m.verb == "deactivate" {
 		// What lies on the source's disk allows the target to be active only if the source is quiet.
-		r := recordOf(m.T, source.State, source.NIC)
+		r := nstest.Record(m.T, source.State, source.NIC)
 		_, err := phase1.Activate(m.Context(), target, phase1.Other{Quiet: &r})
 		if both := m.once(); both != nil {
 			return fmt.Errorf("by the record on disk (%v): %w", err, both)

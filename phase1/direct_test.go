@@ -164,7 +164,7 @@ func TestCard(t *testing.T) {
 	c := direct(n, infra.SRIOV{})
 	c.NIC = "net1"
 	setup(t, c)
-	r := recordOf(t, n.State, "net1")
+	r := nstest.Record(t, n.State, "net1")
 	if r.SRIOV == nil || r.SRIOV.PCIAddress != filepath.Base(device) || r.MAC.String() != mac {
 		t.Errorf("record %+v, want %s", r, filepath.Base(device))
 	}

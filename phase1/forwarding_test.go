@@ -67,7 +67,7 @@ func (s *scene) name(who, name string, v4, v6 netip.Addr) {
 func (s *scene) wire(t *testing.T, who string, c phase1.Config) cache.Record {
 	t.Helper()
 	setup(t, c)
-	r := recordOf(t, c.State, c.NIC)
+	r := nstest.Record(t, c.State, c.NIC)
 	g := recordsGuest(t, s.Network, r, r.MTU)
 	g.IP(fmt.Sprintf("route add %v dev eth0", r.IPv6.OnLink[0]))
 	s.who[who] = g

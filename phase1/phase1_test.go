@@ -22,7 +22,6 @@ import (
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/netstate"
-	"github.com/guestwire/guestwire/internal/tap"
 	"github.com/guestwire/guestwire/internal/test/guest"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 	"github.com/guestwire/guestwire/phase1"
@@ -115,10 +114,7 @@ func filesAreGone(t *testing.T, n nstest.Network) {
 // openPort opens a tap of the pod, until the test ends.
 func openPort(t *testing.T, n nstest.Network, name string) (port *os.File) {
 	t.Helper()
-	in(t, n.Pod, func() (err error) {
-		port, err = tap.Open(name)
-		return err
-	})
+	port = nstest.OpenTap(t, n.Pod.File, name)
 	t.Cleanup(func() { port.Close() })
 	return port
 }
@@ -273,7 +269,7 @@ func end(t *testing.T, g *guest.Guest) {
 
 func record(t *testing.T, n nstest.Network) cache.Record {
 	t.Helper()
-	return recordOf(t, n.State, "eth0")
+	return nstest.Record(t, n.State, "eth0")
 }
 
 // online boots a guest beside a launcher, and wants it to reach the addresses.
@@ -302,21 +298,6 @@ func reaches(t *testing.T, g *guest.Guest, launcher *nstest.Process, addresses .
 			t.Errorf("guest to %v: %v", a, err)
 		}
 	}
-}
-
-// recordOf is the record of any NIC.
-func recordOf(t *testing.T, state, nic string) cache.Record {
-	t.Helper()
-	dir, err := os.OpenRoot(state)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer dir.Close()
-	r, err := cache.Read(dir, nic)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return r
 }
 
 var bindings = []infra.Binding{infra.Bridge{}, infra.Redirect{}, infra.Masquerade{}, infra.Routed{}}

@@ -165,7 +165,7 @@ func TestRedirectMutesTheNamespace(t *testing.T) {
 	s.who["guest"].IP("neigh replace 10.244.1.1 lladdr " + router + " dev eth0") // which the responder would say
 	other := ofSecondNIC(s.Network, infra.Masquerade{})
 	setup(t, other)
-	r := recordOf(t, s.State, "net1")
+	r := nstest.Record(t, s.State, "net1")
 	second := recordsGuest(t, s.Network, r, r.MTU)
 	s.World.Exec("nft", "add table ip counted; add chain ip counted input { type filter hook prerouting priority 0; }; "+
 		"add rule ip counted input udp dport 7777 counter; add rule ip counted input udp dport 7778 counter")
