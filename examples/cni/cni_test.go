@@ -339,6 +339,7 @@ func TestResult(t *testing.T) {
 		"null":              {"null", "prevResult is missing"},
 		"a list":            {"[]", "prevResult is missing"},
 		"of no version":     {`{"cniVersion": "7"}`, "prevResult of version 7"},
+		"of a number":       {`{"cniVersion": 7}`, "prevResult.cniVersion is no version"},
 	} {
 		config := fmt.Sprintf(`{"cniVersion": "1.0.0", "name": "podnet", "type": "guestwire", "state": %q, "dir": %q`, n.state, n.dir)
 		if c.prev != "" {

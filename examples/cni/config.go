@@ -164,7 +164,9 @@ func (c config) result() ([]byte, error) {
 	}
 	var written string
 	if text, ok := members["cniVersion"]; ok {
-		_ = json.Unmarshal(text, &written)
+		if err := json.Unmarshal(text, &written); err != nil {
+			return nil, types.NewError(types.ErrInvalidNetworkConfig, "guestwire: prevResult.cniVersion is no version: "+err.Error(), "")
+		}
 	}
 	if written != "" && written != c.CNIVersion {
 		return c.convert(written)
