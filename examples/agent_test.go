@@ -71,7 +71,7 @@ func TestSee(t *testing.T) {
 			t.Errorf("%s without the directory: status %d, %q", verb, status, out)
 		}
 	}
-	if out, status := run(t, agent, append([]string{"drops", "-state", n.State}, nic...)...); status != 3 || strings.Contains(out, "follows what is dropped") {
+	if out, status := run(t, agent, append([]string{"drops"}, nic[:4]...)...); status != 3 || strings.Contains(out, "follows what is dropped") {
 		t.Errorf("drops of a NIC that is not wired: status %d, %q", status, out)
 	}
 	if _, err := os.Lstat(dir); !errors.Is(err, fs.ErrNotExist) {
@@ -191,7 +191,7 @@ func TestSee(t *testing.T) {
 		t.Errorf("exporter: status %d, %v, want %s in\n%s", status, err, sample, out)
 	}
 
-	call(2, "check", "-state", n.State+"-typo")
+	call(2, "teardown", "-state", n.State+"-typo")
 	guest.Close() // its socket would keep the namespace
 	n.Pod.End()
 	if w := list(); w.FoundAt == nil || len(w.FoundAt) > 0 {

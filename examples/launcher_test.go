@@ -21,6 +21,7 @@ import (
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/test/nstest"
+	"github.com/guestwire/guestwire/internal/test/wired"
 	"github.com/guestwire/guestwire/phase1"
 )
 
@@ -41,11 +42,11 @@ func launcherWith(t *testing.T, n nstest.Network, flags []string, command ...str
 // wire sets the pod up for the launcher.
 func wire(t *testing.T, n nstest.Network, b infra.Binding, change func(*infra.Spec)) {
 	t.Helper()
-	spec := infra.Spec{NIC: "eth0", Binding: b, State: n.State, Owner: nstest.Owner(), DNS: &cache.DNS{}}
+	spec := infra.Spec{Binding: b, State: n.State, Owner: nstest.Owner(), DNS: &cache.DNS{}}
 	if change != nil {
 		change(&spec)
 	}
-	if _, err := phase1.Setup(t.Context(), phase1.Config{NetNS: n.Pod.File, Spec: spec}); err != nil {
+	if _, err := (phase1.NIC{NetNS: n.Pod.File, Name: "eth0"}).Setup(t.Context(), spec); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -102,8 +103,8 @@ func TestQEMUArguments(t *testing.T) {
 // TestQEMUStandby: on standby QEMU can only wait for the guest of the other side.
 func TestQEMUStandby(t *testing.T) {
 	n := nstest.NewNetwork(t)
-	c := phase1.Config{NetNS: n.Pod.File, Standby: true, Spec: infra.Spec{NIC: "eth0", Binding: infra.Redirect{}, State: n.State, Owner: nstest.Owner(), DNS: &cache.DNS{}}}
-	if _, err := phase1.Setup(t.Context(), c); err != nil {
+	c := wired.NIC{NIC: phase1.NIC{NetNS: n.Pod.File, Name: "eth0"}, Moving: phase1.Moving{Standby: true}, Spec: infra.Spec{Binding: infra.Redirect{}, State: n.State, Owner: nstest.Owner(), DNS: &cache.DNS{}}}
+	if _, err := c.Setup(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	start := func(want int, text string, args ...string) {
@@ -117,7 +118,7 @@ func TestQEMUStandby(t *testing.T) {
 	start(1, "NIC eth0 is on standby")
 	start(7, "file /dev/net/tun", "-incoming", "defer")
 	start(7, "file /dev/net/tun", "--incoming", "defer")
-	if _, err := phase1.Activate(t.Context(), c, phase1.Other{Gone: true}); err != nil {
+	if _, err := c.Activate(t.Context(), phase1.Other{Gone: true}); err != nil {
 		t.Fatal(err)
 	}
 	start(7, "file /dev/net/tun")

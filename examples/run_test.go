@@ -215,7 +215,7 @@ func TestRunBesideSetup(t *testing.T) {
 		t.Helper()
 		wired := c.Pod.Dump()
 		for _, binding := range []string{"redirect", "masquerade"} {
-			if out, err := c.run(t, binding, "true").CombinedOutput(); err == nil || !strings.Contains(string(out), "already wired, and not by agent run") {
+			if out, err := c.run(t, binding, "true").CombinedOutput(); err == nil || !strings.Contains(string(out), "already wired, and not by agent") {
 				t.Errorf("%s: %v, %s; want a refusal", binding, err, out)
 			}
 		}
@@ -242,10 +242,10 @@ func TestRunBesideSetup(t *testing.T) {
 	c.Pod.IP("link set eth0-tap down")
 	out, status := run(t, agent, "setup", "-netns", c.Pod.Path(), "-nic", "eth0", "-binding", "redirect", "-state", c.State, "-dir", c.dir,
 		"-uid", strconv.Itoa(nstest.LauncherUID))
-	if status != 0 || !strings.Contains(out, "agent run manages the NIC") {
+	if status != 0 || !strings.Contains(out, "(agent) holds it") {
 		t.Errorf("beside a run that lives: status %d, %s", status, out)
 	}
-	if out, status := run(t, agent, "status", "-netns", c.Pod.Path(), "-nic", "eth0", "-dir", c.dir); status != 0 || !matches("managed by  agent run", out) {
+	if out, status := run(t, agent, "status", "-netns", c.Pod.Path(), "-nic", "eth0", "-dir", c.dir); status != 0 || !matches("held by  agent", out) {
 		t.Errorf("after setup beside a run that lives: status %d\n%s", status, out)
 	}
 	if err := syscall.Kill(p.one(t), syscall.SIGKILL); err != nil {

@@ -15,10 +15,8 @@ func Example() {
 	_ = func(t *testing.T) {
 		pod := guestwiretest.NewPod(t, guestwiretest.Calico)
 		before := pod.Dump()
-		config := phase1.Config{NetNS: pod.NetNS, Spec: infra.Spec{
-			NIC: pod.NIC, Binding: infra.Auto{}, Owner: pod.Owner, State: pod.State,
-		}}
-		record, err := phase1.Setup(t.Context(), config)
+		nic := phase1.NIC{NetNS: pod.NetNS, Name: pod.NIC}
+		record, err := nic.Setup(t.Context(), infra.Spec{Binding: infra.Auto{}, Owner: pod.Owner, State: pod.State})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -35,7 +33,7 @@ func Example() {
 		t.Logf("%s, %v", answer, err) // guest sees 10.244.1.1:36918, <nil>
 
 		guest.Close() // Teardown refuses while the tap is open
-		if err := phase1.Teardown(t.Context(), config); err != nil {
+		if err := nic.Teardown(t.Context(), phase1.TeardownOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		if diff := guestwiretest.Diff(before, pod.Dump()); diff != "" {

@@ -17,6 +17,7 @@ import (
 	"github.com/guestwire/guestwire/guestwiretest"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/test/leak"
+	"github.com/guestwire/guestwire/internal/test/wired"
 	"github.com/guestwire/guestwire/phase1"
 )
 
@@ -28,10 +29,10 @@ func (c checked) Run() int { return leak.Run(c.M) }
 func TestMain(m *testing.M) { guestwiretest.Main(checked{m}) }
 
 // wire sets a binding up, and serves it.
-func wire(t *testing.T, pod *guestwiretest.Pod, b infra.Binding, queues int) (cache.Record, phase1.Config) {
+func wire(t *testing.T, pod *guestwiretest.Pod, b infra.Binding, queues int) (cache.Record, wired.NIC) {
 	t.Helper()
-	c := phase1.Config{NetNS: pod.NetNS, Spec: infra.Spec{NIC: pod.NIC, Binding: b, Owner: pod.Owner, State: pod.State, Queues: queues}}
-	record, err := phase1.Setup(t.Context(), c)
+	c := wired.NIC{NIC: phase1.NIC{NetNS: pod.NetNS, Name: pod.NIC}, Spec: infra.Spec{Binding: b, Owner: pod.Owner, State: pod.State, Queues: queues}}
+	record, err := c.Setup(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,11 +98,11 @@ func TestShapes(t *testing.T) {
 						t.Errorf("%s does not send back: %v", who, err)
 					}
 				}
-				if err := phase1.Teardown(t.Context(), c); !errors.Is(err, phase1.ErrInUse) {
+				if err := c.Teardown(t.Context()); !errors.Is(err, phase1.ErrInUse) {
 					t.Errorf("Teardown under the guest: %v, want ErrInUse", err)
 				}
 				guest.Close()
-				if err := phase1.Teardown(t.Context(), c); err != nil {
+				if err := c.Teardown(t.Context()); err != nil {
 					t.Fatal(err)
 				}
 				if diff := guestwiretest.Diff(before, pod.Dump()); diff != "" {
@@ -180,8 +181,8 @@ func TestFrames(t *testing.T) {
 	for name, guard := range map[string]infra.Guard{"no filter": {Off: true}, "filter": {}} {
 		t.Run(name, func(t *testing.T) {
 			pod := guestwiretest.NewPod(t, guestwiretest.Veth)
-			c := phase1.Config{NetNS: pod.NetNS, Spec: infra.Spec{NIC: pod.NIC, Binding: infra.Redirect{}, Owner: pod.Owner, State: pod.State, Guard: guard}}
-			record, err := phase1.Setup(t.Context(), c)
+			c := wired.NIC{NIC: phase1.NIC{NetNS: pod.NetNS, Name: pod.NIC}, Spec: infra.Spec{Binding: infra.Redirect{}, Owner: pod.Owner, State: pod.State, Guard: guard}}
+			record, err := c.Setup(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}

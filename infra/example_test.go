@@ -13,7 +13,6 @@ import (
 // Two ports are forwarded to the guest, one of them to another port. All other ports stay the namespace's.
 func ExampleMasquerade() {
 	spec := infra.Spec{
-		NIC:     "eth0",
 		Binding: infra.Masquerade{Ports: []infra.Ports{{First: 443}, {First: 8080, Guest: 80}}, MaxConnections: 10000},
 		Owner:   infra.Owner{UID: 107},
 	}
@@ -28,13 +27,12 @@ func ExampleMasquerade() {
 	}
 	fmt.Println(string(text))
 	// Output:
-	// {"nic":"eth0","binding":{"masquerade":{"ports":["443/tcp","8080:80/tcp"],"maxConnections":10000}},"owner":{"uid":107}}
+	// {"binding":{"masquerade":{"ports":["443/tcp","8080:80/tcp"],"maxConnections":10000}},"owner":{"uid":107}}
 }
 
 // The guest runs containers with addresses of their own, behind its MAC.
 func ExampleGuard() {
 	spec := infra.Spec{
-		NIC:     "eth0",
 		Binding: infra.Bridge{},
 		Guard:   infra.Guard{Prefixes: []netip.Prefix{netip.MustParsePrefix("10.88.0.0/16")}},
 	}
@@ -56,7 +54,7 @@ func ExampleGuard() {
 // A Spec comes from a file, and a mistake in it is told by its place.
 func ExampleSpec_UnmarshalJSON() {
 	var spec infra.Spec
-	err := json.Unmarshal([]byte(`{"nic": "eth0", "binding": {"masquerade": {"ports": ["80", "70000"]}}}`), &spec)
+	err := json.Unmarshal([]byte(`{"binding": {"masquerade": {"ports": ["80", "70000"]}}}`), &spec)
 	fmt.Println(err)
 	// Output:
 	// binding.masquerade.ports[1]: ports "70000": "70000" is no port, want 1 to 65535, as in 80, 8000-8100/udp, 8080:80

@@ -12,12 +12,10 @@ import (
 	"github.com/guestwire/guestwire/internal/syntax"
 )
 
-// Spec is what is wanted of one NIC. In JSON the binding is an object with one member, the binding's kind:
+// Spec is what a launcher wants of a NIC. In JSON the binding is an object with one member, the binding's kind:
 //
-//	{"nic": "eth0", "binding": {"masquerade": {"ports": ["80"]}}, "owner": {"uid": 107}}
+//	{"binding": {"masquerade": {"ports": ["80"]}}, "owner": {"uid": 107}}
 type Spec struct {
-	// NIC is the link's name in the namespace, 1 to 15 of A-Z a-z 0-9 _ . - and no dot first.
-	NIC string `json:"nic,omitempty"`
 	// Binding is how the guest is attached. Macvtap, SRIOV and Passt take no DNS and no Options, as
 	// guestwire's responder does not serve their guests.
 	Binding Binding `json:"binding,omitempty"`
@@ -125,14 +123,13 @@ type fields Spec
 
 // document is Spec in JSON: its own fields come first and hide those of fields.
 type document struct {
-	NIC     string        `json:"nic,omitempty"`
 	Binding taggedBinding `json:"binding,omitzero"`
 	*fields
 }
 
 // MarshalJSON writes the binding as an object with one member, such as {"bridge": {}}.
 func (s Spec) MarshalJSON() ([]byte, error) {
-	return json.Marshal(document{s.NIC, taggedBinding{s.Binding}, (*fields)(&s)})
+	return json.Marshal(document{taggedBinding{s.Binding}, (*fields)(&s)})
 }
 
 // UnmarshalJSON is the reverse of MarshalJSON. Unknown and repeated fields are errors. The error is a
@@ -146,7 +143,7 @@ func (s *Spec) UnmarshalJSON(text []byte) error {
 		return err
 	}
 	spec := Spec(*doc.fields)
-	spec.NIC, spec.Binding = doc.NIC, doc.Binding.Binding
+	spec.Binding = doc.Binding.Binding
 	*s = spec
 	return nil
 }
@@ -155,9 +152,6 @@ func (s *Spec) UnmarshalJSON(text []byte) error {
 // open a tap, the networks of a Masquerade, and what the binding's record cannot have. The error is a
 // *cache.FieldError.
 func (s Spec) Validate() error {
-	if err := syntax.CheckLinkName(s.NIC); err != nil {
-		return &cache.FieldError{Field: "nic", Reason: err.Error()}
-	}
 	if err := checkType(s.Binding); err != nil {
 		return err
 	}
@@ -272,6 +266,6 @@ func SameGuest(wired, wanted Spec) error {
 	if wired.Binding.makesMAC() && wired.Guest != "" {
 		how += fmt.Sprintf(", guest %q", wired.Guest)
 	}
-	return fmt.Errorf("NIC %s: %w with %s, queues %d, for %s: Teardown first, or ask for the same, not for %s",
-		wanted.NIC, ErrWired, how, max(1, wired.Queues), wired.Owner.text(), strings.Join(other, ", "))
+	return fmt.Errorf("%w with %s, queues %d, for %s: Teardown first, or ask for the same, not for %s",
+		ErrWired, how, max(1, wired.Queues), wired.Owner.text(), strings.Join(other, ", "))
 }

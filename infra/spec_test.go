@@ -17,15 +17,15 @@ var guestMAC = cache.MAC{0x02, 0, 0, 0, 0, 0x77}
 func TestSpecJSON(t *testing.T) {
 	for text, want := range map[string]infra.Spec{
 		`{}`: {},
-		`{"nic":"eth0","binding":{"bridge":{}},"owner":{"uid":107}}`: {NIC: "eth0", Binding: infra.Bridge{}, Owner: infra.Owner{UID: 107}},
-		`{"binding":{"masquerade":{}}}`:                              {Binding: infra.Masquerade{}},
-		`{"binding":{"routed":{}}}`:                                  {Binding: infra.Routed{}},
-		`{"binding":{"redirect":{}}}`:                                {Binding: infra.Redirect{}},
-		`{"binding":{"auto":{}}}`:                                    {Binding: infra.Auto{}},
-		`{"binding":{"auto":{"order":["masquerade","redirect"]}}}`:   {Binding: infra.Auto{Order: []string{"masquerade", "redirect"}}},
-		`{"binding":{"auto":{"mac":"02:00:00:00:00:77"}}}`:           {Binding: infra.Auto{MAC: guestMAC}},
-		`{"binding":{"bridge":{"mac":"02:00:00:00:00:77"}}}`:         {Binding: infra.Bridge{MAC: guestMAC}},
-		`{"binding":{"redirect":{"mac":"02:00:00:00:00:77"}}}`:       {Binding: infra.Redirect{MAC: guestMAC}},
+		`{"binding":{"bridge":{}},"owner":{"uid":107}}`:            {Binding: infra.Bridge{}, Owner: infra.Owner{UID: 107}},
+		`{"binding":{"masquerade":{}}}`:                            {Binding: infra.Masquerade{}},
+		`{"binding":{"routed":{}}}`:                                {Binding: infra.Routed{}},
+		`{"binding":{"redirect":{}}}`:                              {Binding: infra.Redirect{}},
+		`{"binding":{"auto":{}}}`:                                  {Binding: infra.Auto{}},
+		`{"binding":{"auto":{"order":["masquerade","redirect"]}}}`: {Binding: infra.Auto{Order: []string{"masquerade", "redirect"}}},
+		`{"binding":{"auto":{"mac":"02:00:00:00:00:77"}}}`:         {Binding: infra.Auto{MAC: guestMAC}},
+		`{"binding":{"bridge":{"mac":"02:00:00:00:00:77"}}}`:       {Binding: infra.Bridge{MAC: guestMAC}},
+		`{"binding":{"redirect":{"mac":"02:00:00:00:00:77"}}}`:     {Binding: infra.Redirect{MAC: guestMAC}},
 		`{"binding":{"masquerade":{"gatewayMAC":"02:00:00:00:00:77"}},"guest":"default/vm1"}`: {
 			Binding: infra.Masquerade{GatewayMAC: guestMAC}, Guest: "default/vm1"},
 		`{"binding":{"macvtap":{}}}`: {Binding: infra.Macvtap{}},
@@ -68,7 +68,6 @@ func TestSpecJSONRefused(t *testing.T) {
 		`{"options":{"dhcpv4":{"300":"x"}}}`:                  "options.dhcpv4.300: want a number",
 		`{"device":{"rom":1}}`:                                "device.rom: want string",
 		`{"dns":{"servers":["here"]}}`:                        "dns.servers[0]: ",
-		`{"nic":"eth0","nic":"eth1"}`:                         "given twice",
 		`{"queues":"2"}`:                                      "queues",
 		`{"binding":"bridge"}`:                                "binding",
 		`{"binding":{"slirp":{}}}`:                            `"slirp", want "bridge", "redirect"`,
@@ -93,12 +92,12 @@ func TestSpecJSONRefused(t *testing.T) {
 		`{"binding":{"passt":{"mac":null}}}`:                  "binding.passt.mac: want a value, not null",
 		`[]`:                                                  "want an object",
 	} {
-		spec := infra.Spec{NIC: "untouched"}
+		spec := infra.Spec{State: "untouched"}
 		err := json.Unmarshal([]byte(text), &spec)
 		if err == nil || !strings.Contains(err.Error(), word) {
 			t.Errorf("%s: %v, want an error with %s", text, err, word)
 		}
-		if spec.NIC != "untouched" {
+		if spec.State != "untouched" {
 			t.Errorf("%s: refused, and yet it changed the value", text)
 		}
 	}
@@ -194,7 +193,7 @@ func TestSpecJSONKeepsEachField(t *testing.T) {
 // TestSameGuest: under a running guest that can change which does not change who the guest is.
 func TestSameGuest(t *testing.T) {
 	mine := func(edit func(*infra.Spec)) infra.Spec {
-		s := infra.Spec{NIC: "eth0", Binding: infra.Bridge{}}
+		s := infra.Spec{Binding: infra.Bridge{}}
 		edit(&s)
 		return s
 	}
@@ -281,13 +280,13 @@ func TestSameGuest(t *testing.T) {
 
 // TestSameGuestSays: the error tells how the NIC is wired, so that its reader can ask for the same.
 func TestSameGuestSays(t *testing.T) {
-	wanted := infra.Spec{NIC: "eth0", Binding: infra.Auto{}}
+	wanted := infra.Spec{Binding: infra.Auto{}}
 	for want, wired := range map[string]infra.Spec{
 		"not for queues 2":                     {Binding: infra.Bridge{}, Owner: infra.Owner{UID: 1}},
 		"not for user 1 (no group named)":      {Binding: infra.Bridge{}, Queues: 2},
 		"not for the bridge binding, queues 2": {Binding: infra.Redirect{}, Owner: infra.Owner{UID: 1}},
 	} {
-		if err := infra.SameGuest(wired, infra.Spec{NIC: "eth0", Binding: infra.Bridge{}, Queues: 2, Owner: infra.Owner{UID: 1}}); err == nil || !strings.HasSuffix(err.Error(), want) {
+		if err := infra.SameGuest(wired, infra.Spec{Binding: infra.Bridge{}, Queues: 2, Owner: infra.Owner{UID: 1}}); err == nil || !strings.HasSuffix(err.Error(), want) {
 			t.Errorf("%v does not end with %s", err, want)
 		}
 	}
@@ -296,15 +295,15 @@ func TestSameGuestSays(t *testing.T) {
 		t.Errorf("%v does not name the guest that is wired, and the other one", other)
 	}
 	for want, wired := range map[string]infra.Spec{
-		"NIC eth0: already wired with the bridge binding, queues 1, for user 0 (no group named):": {Binding: infra.Bridge{}},
-		"NIC eth0: already wired with the bridge binding, queues 4, for user 1, group 2:":         {Binding: infra.Bridge{}, Queues: 4, Owner: infra.Owner{UID: 1, GID: 2}},
-		"for user 1, group 2 inside: Teardown first":                                              {Binding: infra.Bridge{}, Owner: infra.Owner{UID: 1, GID: 2, Inside: true}},
-		"for user 1, group 2, context u:r:vmm_t:s0: Teardown first":                               {Binding: infra.Bridge{}, Owner: infra.Owner{UID: 1, GID: 2, SELinux: "u:r:vmm_t:s0"}},
-		`NIC eth0: already wired with the masquerade binding (ipv4 left out, ipv6 fd77::/120, mac 02:00:00:00:00:77, gatewayMAC left out, firewall "nftables"), queues 1,`: {
+		"already wired with the bridge binding, queues 1, for user 0 (no group named):": {Binding: infra.Bridge{}},
+		"already wired with the bridge binding, queues 4, for user 1, group 2:":         {Binding: infra.Bridge{}, Queues: 4, Owner: infra.Owner{UID: 1, GID: 2}},
+		"for user 1, group 2 inside: Teardown first":                                    {Binding: infra.Bridge{}, Owner: infra.Owner{UID: 1, GID: 2, Inside: true}},
+		"for user 1, group 2, context u:r:vmm_t:s0: Teardown first":                     {Binding: infra.Bridge{}, Owner: infra.Owner{UID: 1, GID: 2, SELinux: "u:r:vmm_t:s0"}},
+		`already wired with the masquerade binding (ipv4 left out, ipv6 fd77::/120, mac 02:00:00:00:00:77, gatewayMAC left out, firewall "nftables"), queues 1,`: {
 			Binding: infra.Masquerade{IPv6: netip.MustParsePrefix("fd77::/120"), MAC: guestMAC, Firewall: cache.FirewallNFTables}},
-		"NIC eth0: already wired with the bridge binding (mac 02:00:00:00:00:77), queues 1,": {Binding: infra.Bridge{MAC: guestMAC}, Guest: "unused"},
-		`firewall ""), guest "vm1", queues 1, for user 0`:                                    {Binding: infra.Masquerade{}, Guest: "vm1"},
-		"NIC eth0: already wired with the sriov binding {PCI:0000:03:10.1 ":                  {Binding: infra.SRIOV{PCI: "0000:03:10.1"}},
+		"already wired with the bridge binding (mac 02:00:00:00:00:77), queues 1,": {Binding: infra.Bridge{MAC: guestMAC}, Guest: "unused"},
+		`firewall ""), guest "vm1", queues 1, for user 0`:                          {Binding: infra.Masquerade{}, Guest: "vm1"},
+		"already wired with the sriov binding {PCI:0000:03:10.1 ":                  {Binding: infra.SRIOV{PCI: "0000:03:10.1"}},
 	} {
 		if err := infra.SameGuest(wired, wanted); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v does not say %s", err, want)

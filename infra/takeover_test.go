@@ -31,7 +31,7 @@ func TestTakeOver(t *testing.T) {
 	masquerade := Masquerade{IPv4: netip.MustParsePrefix("10.9.0.0/24"), IPv6: netip.MustParsePrefix("fd09::/120"), MAC: moving().MAC, GatewayMAC: moving().GatewayMAC}
 	whole := func(b Binding, edit func(*Spec)) Spec {
 		from := moving()
-		s := Spec{NIC: "net1", Owner: owner, Binding: b, Queues: 4, MTU: 1450, Limits: from.Limits, DNS: from.DNS, Options: from.Options, Device: from.Device}
+		s := Spec{Owner: owner, Binding: b, Queues: 4, MTU: 1450, Limits: from.Limits, DNS: from.DNS, Options: from.Options, Device: from.Device}
 		if edit != nil {
 			edit(&s)
 		}
@@ -54,25 +54,25 @@ func TestTakeOver(t *testing.T) {
 		from func(*cache.Record)
 		want Spec
 	}{
-		"nothing given": {Spec{NIC: "net1", Owner: owner}, nil, whole(masquerade, nil)},
-		"auto":          {Spec{NIC: "net1", Owner: owner, Binding: Auto{}}, nil, whole(masquerade, nil)},
-		"auto, of a bridge": {Spec{NIC: "net1", Owner: owner, Binding: Auto{MAC: moving().MAC}}, of(cache.BindingBridge),
+		"nothing given": {Spec{Owner: owner}, nil, whole(masquerade, nil)},
+		"auto":          {Spec{Owner: owner, Binding: Auto{}}, nil, whole(masquerade, nil)},
+		"auto, of a bridge": {Spec{Owner: owner, Binding: Auto{MAC: moving().MAC}}, of(cache.BindingBridge),
 			whole(Bridge{MAC: moving().MAC}, nil)},
-		"redirect":              {Spec{NIC: "net1", Owner: owner}, of(cache.BindingRedirect), whole(Redirect{MAC: moving().MAC}, nil)},
-		"another kind":          {Spec{NIC: "net1", Owner: owner, Binding: Bridge{}}, nil, whole(Bridge{MAC: moving().MAC}, nil)},
-		"masquerade, of bridge": {Spec{NIC: "net1", Owner: owner, Binding: Masquerade{}}, of(cache.BindingBridge), whole(Masquerade{MAC: moving().MAC}, nil)},
+		"redirect":              {Spec{Owner: owner}, of(cache.BindingRedirect), whole(Redirect{MAC: moving().MAC}, nil)},
+		"another kind":          {Spec{Owner: owner, Binding: Bridge{}}, nil, whole(Bridge{MAC: moving().MAC}, nil)},
+		"masquerade, of bridge": {Spec{Owner: owner, Binding: Masquerade{}}, of(cache.BindingBridge), whole(Masquerade{MAC: moving().MAC}, nil)},
 		"some given": {
-			Spec{NIC: "net1", Owner: owner, Binding: Masquerade{Ports: withPorts.Ports, IPv4: withPorts.IPv4}, MTU: 1500, Limits: cache.Limits{ToGuest: cache.Limit{PacketsPerSecond: 9}}, Queues: 4, DNS: &cache.DNS{}, Options: cache.Options{LeaseSeconds: 9}, Device: cache.Device{Driver: "vhost", Model: "virtio"}},
+			Spec{Owner: owner, Binding: Masquerade{Ports: withPorts.Ports, IPv4: withPorts.IPv4}, MTU: 1500, Limits: cache.Limits{ToGuest: cache.Limit{PacketsPerSecond: 9}}, Queues: 4, DNS: &cache.DNS{}, Options: cache.Options{LeaseSeconds: 9}, Device: cache.Device{Driver: "vhost", Model: "virtio"}},
 			nil,
 			whole(withPorts, func(s *Spec) {
 				s.MTU, s.DNS, s.Options.LeaseSeconds, s.Device.Driver = 1500, &cache.DNS{}, 9, "vhost"
 				s.Limits = cache.Limits{ToGuest: cache.Limit{PacketsPerSecond: 9}}
 			}),
 		},
-		"macvtap": {Spec{NIC: "net1"}, direct(cache.BindingMacvtap, func(r *cache.Record) { r.Tap = "eth0" }), Spec{NIC: "net1", Binding: Macvtap{}, Queues: 1}},
-		"passt":   {Spec{NIC: "net1"}, direct(cache.BindingPasst, func(r *cache.Record) { r.Passt = &cache.Passt{} }), Spec{NIC: "net1", Binding: Passt{MAC: moving().MAC}, Queues: 1}},
-		"sriov": {Spec{NIC: "net1"}, direct(cache.BindingSRIOV, func(r *cache.Record) { r.SRIOV = &cache.SRIOV{PCIAddress: "0000:03:10.1", VLAN: 42} }),
-			Spec{NIC: "net1", Binding: SRIOV{MAC: moving().MAC, VLAN: 42}, Queues: 1}},
+		"macvtap": {Spec{}, direct(cache.BindingMacvtap, func(r *cache.Record) { r.Tap = "eth0" }), Spec{Binding: Macvtap{}, Queues: 1}},
+		"passt":   {Spec{}, direct(cache.BindingPasst, func(r *cache.Record) { r.Passt = &cache.Passt{} }), Spec{Binding: Passt{MAC: moving().MAC}, Queues: 1}},
+		"sriov": {Spec{}, direct(cache.BindingSRIOV, func(r *cache.Record) { r.SRIOV = &cache.SRIOV{PCIAddress: "0000:03:10.1", VLAN: 42} }),
+			Spec{Binding: SRIOV{MAC: moving().MAC, VLAN: 42}, Queues: 1}},
 	} {
 		from := moving()
 		if c.from != nil {

@@ -186,7 +186,6 @@ func TestValidate(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			spec := c.spec
-			spec.NIC = "eth0"
 			if spec.Binding == nil {
 				spec.Binding = infra.Bridge{}
 			}

@@ -15,7 +15,6 @@ import (
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/test/nstest"
-	"github.com/guestwire/guestwire/phase1"
 )
 
 // advertise sends one advertisement each of the routers fe80::1:0 and following to the pod, again and again until the pod's
@@ -139,7 +138,7 @@ func TestAdvertised(t *testing.T) {
 				return difference(before, stable(n.Pod.Dump()+n.Pod.Exec("sysctl", "net.ipv6.conf.eth0.mtu", "net.ipv6.conf.eth0.hop_limit")))
 			}
 			var refused *infra.RefusedError
-			if _, err := phase1.Setup(t.Context(), config(n, infra.Bridge{})); errors.As(err, &refused) != (c.refused != "") ||
+			if _, err := config(n, infra.Bridge{}).Setup(t.Context()); errors.As(err, &refused) != (c.refused != "") ||
 				refused != nil && (refused.Instead != cache.BindingRedirect || !strings.Contains(err.Error(), c.refused)) {
 				t.Errorf("error %v, want a RefusedError that names redirect and %q", err, c.refused)
 			}
@@ -148,20 +147,20 @@ func TestAdvertised(t *testing.T) {
 					t.Error(err)
 				}
 			}
-			if err := phase1.Teardown(t.Context(), config(n, infra.Bridge{})); err != nil {
+			if err := config(n, infra.Bridge{}).Teardown(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			nstest.Eventually(t, asBefore)
 
 			cfg := config(n, infra.Auto{})
-			record, err := phase1.Setup(t.Context(), cfg)
+			record, err := cfg.Setup(t.Context())
 			if err != nil || (record.Binding == cache.BindingRedirect) != (c.refused != "") {
 				t.Errorf("auto became %s: %v", record.Binding, err)
 			}
-			if err := phase1.Check(t.Context(), cfg); err != nil {
+			if err := cfg.Check(t.Context()); err != nil {
 				t.Error(err)
 			}
-			if err := phase1.Teardown(t.Context(), cfg); err != nil {
+			if err := cfg.Teardown(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			nstest.Eventually(t, asBefore)
@@ -182,7 +181,7 @@ func TestAdvertisedJoins(t *testing.T) {
 	c := config(n, infra.Bridge{})
 	setup(t, c)
 	n.Pod.IP("-6 route add default via fd00:250::1 dev net1 metric 1024")
-	if err := phase1.Teardown(t.Context(), c); err != nil {
+	if err := c.Teardown(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	const other = "default via fd00:250::1 dev net1 metric 1024"
@@ -219,7 +218,7 @@ func TestExpiredMeanwhile(t *testing.T) {
 				}
 				return nil
 			})
-			if err := phase1.Teardown(t.Context(), c); err != nil {
+			if err := c.Teardown(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			have := n.Pod.IP("addr show dev eth0") + n.Pod.IP("route show") + n.Pod.IP("-6 route show")

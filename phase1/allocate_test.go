@@ -6,7 +6,6 @@ import (
 
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/test/nstest"
-	"github.com/guestwire/guestwire/phase1"
 )
 
 // TestAllocations guards what Setup, Check and Teardown allocate, in octets. The bounds are twice what a call takes at most, as
@@ -34,8 +33,8 @@ func TestAllocations(t *testing.T) {
 		}
 		for range 3 {
 			measure("Setup", func() error { return setupAlone(t.Context(), c) })
-			measure("Check", func() error { return phase1.Check(t.Context(), c) })
-			measure("Teardown", func() error { return phase1.Teardown(t.Context(), c) })
+			measure("Check", func() error { return c.Check(t.Context()) })
+			measure("Teardown", func() error { return c.Teardown(t.Context()) })
 		}
 		for what, most := range map[string]uint64{"Setup": 1_100_000, "Check": 800_000, "Teardown": 800_000} {
 			if least[what] > most {

@@ -16,13 +16,11 @@ import (
 	"github.com/guestwire/guestwire/internal/wiring"
 )
 
-// Check compares the kernel with what Setup left. The error is a *DriftError if the kernel or the record
-// differs, ErrNotWired if there was no Setup, infra.ErrNoNIC if the NIC has gone, and a *cache.FieldError if a State
-// is given that is not the one of Setup. Check uses NetNS, NIC, State and Dir of the configuration only, and needs
-// what Setup needs.
-func Check(ctx context.Context, c Config) error {
-	return c.doWired(ctx, func(s *session) error {
-		j, plan, err := s.planOf(c.State)
+// Check compares the kernel and the record with what Setup left. The error is a *DriftError if they differ, ErrNotWired if
+// there was no Setup, and infra.ErrNoNIC if the NIC has gone.
+func (n NIC) Check(ctx context.Context) error {
+	return n.doWired(ctx, func(s *session) error {
+		j, plan, err := s.planOf()
 		if err != nil {
 			return err
 		}
@@ -66,7 +64,7 @@ func (s *session) check(ctx context.Context, j *journal, plan *wiring.Plan) erro
 }
 
 // wired returns the journal. The error is ErrNotWired if there is none.
-func (s *session) wired(state string) (*journal, error) {
+func (s *session) wired() (*journal, error) {
 	j, err := s.readJournal()
 	if err != nil {
 		return nil, err
@@ -81,7 +79,7 @@ func (s *session) wired(state string) (*journal, error) {
 	if j.Salvaged {
 		return nil, fmt.Errorf("NIC %s: %w: its forced Teardown was interrupted: call Teardown", s.nic, ErrNotWired)
 	}
-	return j, j.checkState(state)
+	return j, nil
 }
 
 // othersWired names the NICs of the namespace that are wired, as whoever calls may have mistyped the NIC; none: empty.
@@ -96,6 +94,9 @@ func (s *session) othersWired() string {
 
 // compareRecord returns nil if the record is as Setup wrote it.
 func (s *session) compareRecord(j *journal, plan *wiring.Plan) *infra.Difference {
+	if j.Spec.State == "" {
+		return nil
+	}
 	err := s.openState(j.Spec.State)
 	if err == nil {
 		var record cache.Record

@@ -13,7 +13,6 @@ import (
 
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/test/nstest"
-	"github.com/guestwire/guestwire/phase1"
 )
 
 // cniDir is where Debian puts the reference plugins.
@@ -128,7 +127,7 @@ func TestCNIDelete(t *testing.T) {
 				result = add()
 				setup(t, c)
 				early := del(result)
-				if err := phase1.Teardown(t.Context(), c); err != nil && !errors.Is(err, infra.ErrNoNIC) {
+				if err := c.Teardown(t.Context()); err != nil && !errors.Is(err, infra.ErrNoNIC) {
 					t.Errorf("Teardown after DEL (%v): %v", early, err)
 				}
 				if strings.Contains(n.Pod.IP("-br link"), "eth0") {

@@ -100,18 +100,18 @@ func TestAtOnce(t *testing.T) {
 				err := together(func(caller int) error {
 					switch caller % 6 {
 					case 0:
-						_, err := phase1.Setup(t.Context(), c)
+						_, err := c.Setup(t.Context())
 						return err
 					case 1:
 						return process("setup", owner...)
 					case 2:
-						return phase1.Teardown(t.Context(), c)
+						return c.Teardown(t.Context())
 					case 3:
 						return process("teardown")
 					case 4:
 						return process("check")
 					}
-					err := phase1.Check(t.Context(), c)
+					err := c.Check(t.Context())
 					if errors.Is(err, phase1.ErrNotWired) {
 						return nil
 					}
@@ -142,11 +142,11 @@ func TestManyAtOnce(t *testing.T) {
 		nothingHeld(t, func() {
 			err := together(func(caller int) error {
 				c := config(networks[caller], bindings[caller%len(bindings)])
-				if _, err := phase1.Setup(t.Context(), c); err != nil {
+				if _, err := c.Setup(t.Context()); err != nil {
 					return err
 				}
-				err := phase1.Check(t.Context(), c)
-				return errors.Join(err, phase1.Teardown(t.Context(), c))
+				err := c.Check(t.Context())
+				return errors.Join(err, c.Teardown(t.Context()))
 			})
 			if err != nil {
 				t.Error(err)

@@ -198,10 +198,10 @@ func TestTrackedExchanges(t *testing.T) {
 					s.who["guest"].Exec("ping", "-nc1", "-W10", a.String())
 				}
 			}
-			c.CutOff = true // the guest has the tap until the test ends
+			c.Down.CutOff = true // the guest has the tap until the test ends
 			if b.force {
 				harmJournal(t, s.Network, "removed")
-				if _, err := phase1.ForceTeardown(t.Context(), c); err != nil {
+				if _, err := c.ForceTeardown(t.Context()); err != nil {
 					t.Fatal(err)
 				}
 			} else {
@@ -251,7 +251,7 @@ func TestTrackedLater(t *testing.T) {
 	goOn("after the second Setup", 8000, "guest")
 	goOn("after the second Setup", 8001, "guest")
 
-	if _, err := phase1.Deactivate(t.Context(), c); err != nil {
+	if _, err := c.Deactivate(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	s.Pod.Exec("nft", "delete", "table", "inet", "guestwire-eth0")
@@ -259,7 +259,7 @@ func TestTrackedLater(t *testing.T) {
 		t.Fatal(err)
 	}
 	goOn("without rules", 8000, "process")
-	if _, err := phase1.Activate(t.Context(), c, phase1.Other{Gone: true}); err != nil {
+	if _, err := c.Activate(t.Context(), phase1.Other{Gone: true}); err != nil {
 		t.Fatal(err)
 	}
 	goOn("after Activate", 8000, "guest")

@@ -17,6 +17,7 @@ import (
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/test/nstest"
+	"github.com/guestwire/guestwire/internal/test/wired"
 	"github.com/guestwire/guestwire/phase1"
 )
 
@@ -24,7 +25,7 @@ import (
 type bed struct {
 	*testing.T
 	n             nstest.Network
-	c             phase1.Config
+	c             wired.NIC
 	before, wired string
 	were          map[string]string // sysctls
 }
@@ -57,7 +58,7 @@ func newBed(t *testing.T, binding infra.Binding) *bed {
 
 // args are those of a verb.
 func (b *bed) args(verb string, more ...string) []string {
-	return append([]string{verb, "-dir", b.c.Dir, "-netns", b.n.Pod.Path(), "-nic", b.c.NIC, "-state", b.n.State}, more...)
+	return append([]string{verb, "-dir", b.c.Dir, "-netns", b.n.Pod.Path(), "-nic", b.c.Name, "-state", b.n.State}, more...)
 }
 
 // setupArgs are those of setup. The Spec in JSON has the binding alone.
@@ -96,7 +97,7 @@ func (b *bed) finish(again bool) error {
 			return fmt.Errorf("setup again: %w", err)
 		}
 	}
-	return errors.Join(phase1.Teardown(b.Context(), b.c), b.isFound())
+	return errors.Join(b.c.Teardown(b.Context()), b.isFound())
 }
 
 // looks waits for the namespace to be as in a dump taken before.
@@ -176,9 +177,9 @@ func (b *bed) isFound() error { return errors.Join(b.looks(b.before), b.nothingL
 func (b *bed) isWired() error {
 	const all = "ipv6/conf/all/forwarding:"
 	if strings.Contains(b.wired, all+"0") && strings.Contains(b.n.Pod.Dump(), all+"1") {
-		return phase1.Check(b.Context(), b.c)
+		return b.c.Check(b.Context())
 	}
-	return errors.Join(b.looks(b.wired), phase1.Check(b.Context(), b.c))
+	return errors.Join(b.looks(b.wired), b.c.Check(b.Context()))
 }
 
 // force takes down a wiring whose journal is damaged. Setup does nothing before the work is finished, by Teardown or by force.
@@ -203,16 +204,16 @@ func (b *bed) force() *operation {
 				return fmt.Errorf("setup before the end: %w", err)
 			}
 		}
-		err := phase1.Teardown(b.Context(), b.c)
+		err := b.c.Teardown(b.Context())
 		if !again || err != nil && strings.Contains(err.Error(), "Teardown by force") {
-			if err = second(phase1.ForceTeardown(b.Context(), b.c)); errors.Is(err, phase1.ErrNotWired) { // all was done
+			if err = second(b.c.ForceTeardown(b.Context())); errors.Is(err, phase1.ErrNotWired) { // all was done
 				err = nil
 			}
 		}
 		return errors.Join(err, op.done(), b.layAgain())
 	}
 	// How the namespace looks after an undisturbed one.
-	if err := errors.Join(op.prepare(), second(phase1.ForceTeardown(b.Context(), b.c))); err != nil {
+	if err := errors.Join(op.prepare(), second(b.c.ForceTeardown(b.Context()))); err != nil {
 		b.Fatal(err)
 	}
 	b.n.Pod.Settled()
@@ -291,7 +292,7 @@ func forget(t *testing.T, byName bool) *operation {
 			if living() != before {
 				return errors.New("journal or record of the living namespace have changed")
 			}
-			return phase1.Check(t.Context(), c)
+			return c.Check(t.Context())
 		},
 		finish: func(bool) error {
 			return errors.Join(phase1.Forget(t.Context(), phase1.Gone{Dir: c.Dir}), isForgotten(false))
@@ -337,7 +338,7 @@ func (m *move) operation() *operation {
 }
 
 // sides are the source and the target.
-func (m *move) sides() (source, target phase1.Config) {
+func (m *move) sides() (source, target wired.NIC) {
 	if m.verb == "deactivate" {
 		return m.c, m.other.c
 	}
@@ -354,7 +355,7 @@ func (m *move) begin() error {
 	if err := setupAlone(m.Context(), target); m.verb == "deactivate" || err != nil {
 		return err
 	}
-	quiet, err := phase1.Deactivate(m.Context(), source)
+	quiet, err := source.Deactivate(m.Context())
 	if err != nil {
 		return err
 	}
@@ -390,8 +391,8 @@ func (m *move) goOn(forward bool) error {
 	}
 	if m.verb == "deactivate" {
 		// What lies on the source's disk allows the target to be active only if the source is quiet.
-		r := nstest.Record(m.T, source.State, source.NIC)
-		_, err := phase1.Activate(m.Context(), target, phase1.Other{Quiet: &r})
+		r := nstest.Record(m.T, source.State, source.Name)
+		_, err := target.Activate(m.Context(), phase1.Other{Quiet: &r})
 		if both := m.once(); both != nil {
 			return fmt.Errorf("by the record on disk (%v): %w", err, both)
 		}
@@ -403,13 +404,13 @@ func (m *move) goOn(forward bool) error {
 	var err error
 	for range 3 { // the record may not be the latest at once
 		var quiet cache.Record
-		if quiet, err = phase1.Deactivate(m.Context(), from); err != nil {
+		if quiet, err = from.Deactivate(m.Context()); err != nil {
 			return fmt.Errorf("deactivate afterwards: %w", err)
 		}
 		if err := m.once(); err != nil {
 			return err
 		}
-		if _, err = phase1.Activate(m.Context(), to, phase1.Other{Quiet: &quiet}); !errors.Is(err, phase1.ErrNotQuiet) {
+		if _, err = to.Activate(m.Context(), phase1.Other{Quiet: &quiet}); !errors.Is(err, phase1.ErrNotQuiet) {
 			break
 		}
 	}
@@ -419,7 +420,7 @@ func (m *move) goOn(forward bool) error {
 	if here := there.State == m.c.State; active(m.n) != here || active(m.other.Network) == here {
 		return fmt.Errorf("afterwards the guest is active on the harmed side: %v, on the other one: %v", active(m.n), active(m.other.Network))
 	}
-	err = errors.Join(phase1.Check(m.Context(), source), phase1.Check(m.Context(), target))
-	err = errors.Join(err, phase1.Teardown(m.Context(), m.c), phase1.Teardown(m.Context(), m.other.c))
+	err = errors.Join(source.Check(m.Context()), target.Check(m.Context()))
+	err = errors.Join(err, m.c.Teardown(m.Context()), m.other.c.Teardown(m.Context()))
 	return errors.Join(err, m.isFound(), difference(m.other.before, m.other.Pod.Settled()))
 }

@@ -12,11 +12,12 @@ import (
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/test/nstest"
+	"github.com/guestwire/guestwire/internal/test/wired"
 	"github.com/guestwire/guestwire/phase1"
 )
 
 // direct is config without what these bindings cannot have.
-func direct(n nstest.Network, b infra.Binding) phase1.Config {
+func direct(n nstest.Network, b infra.Binding) wired.NIC {
 	c := config(n, b)
 	c.DNS = nil
 	return c
@@ -27,10 +28,10 @@ func sysctl(n nstest.Network, name string) string {
 }
 
 // drifted wants Check to say the words, and Setup to mend it.
-func drifted(t *testing.T, c phase1.Config, words string) {
+func drifted(t *testing.T, c wired.NIC, words string) {
 	t.Helper()
 	var drift *phase1.DriftError
-	if err := phase1.Check(t.Context(), c); !errors.As(err, &drift) || !strings.Contains(err.Error(), words) {
+	if err := c.Check(t.Context()); !errors.As(err, &drift) || !strings.Contains(err.Error(), words) {
 		t.Errorf("%v, want a DriftError with %q", err, words)
 	}
 	setup(t, c)
@@ -61,7 +62,7 @@ func TestMacvtap(t *testing.T) {
 	drifted(t, c, "eth0 is down")
 	other := c
 	other.Binding = infra.Masquerade{}
-	if _, err := phase1.Setup(t.Context(), other); !errors.Is(err, infra.ErrWired) {
+	if _, err := other.Setup(t.Context()); !errors.Is(err, infra.ErrWired) {
 		t.Errorf("another binding: %v, want ErrWired", err)
 	}
 	teardown(t, n, c, before)
@@ -79,7 +80,7 @@ func TestPasst(t *testing.T) {
 	const portStart, pingGroups = "net.ipv4.ip_unprivileged_port_start", "net.ipv4.ping_group_range"
 	first := direct(n, infra.Passt{Ports: []infra.Ports{{First: 80, Guest: 8000}, {Protocol: "udp", First: 5000, Last: 5010}}})
 	second := direct(n, infra.Passt{Ports: []infra.Ports{{First: 443}}})
-	second.NIC = "net1"
+	second.Name = "net1"
 	first.Owner, second.Owner = infra.Owner{}, infra.Owner{}
 	setup(t, first)
 	setup(t, second)
@@ -97,7 +98,7 @@ func TestPasst(t *testing.T) {
 	check(t, second)
 	other := first
 	other.Binding = infra.Passt{}
-	if _, err := phase1.Setup(t.Context(), other); !errors.Is(err, infra.ErrWired) || !strings.Contains(err.Error(), "80:8000/tcp") {
+	if _, err := other.Setup(t.Context()); !errors.Is(err, infra.ErrWired) || !strings.Contains(err.Error(), "80:8000/tcp") {
 		t.Errorf("other ports: %v, want ErrWired and those that there are", err)
 	}
 	unwire(t, first)
@@ -112,7 +113,7 @@ func TestFunction(t *testing.T) {
 	n := nstest.NewVeth(t)
 	before := settled(t, n)
 	var refused *infra.RefusedError
-	if _, err := phase1.Setup(t.Context(), direct(n, infra.SRIOV{})); !errors.As(err, &refused) || !strings.Contains(err.Error(), "no PCI device") {
+	if _, err := direct(n, infra.SRIOV{}).Setup(t.Context()); !errors.As(err, &refused) || !strings.Contains(err.Error(), "no PCI device") {
 		t.Errorf("%v, want that eth0 is no PCI device", err)
 	}
 	c := direct(n, infra.SRIOV{PCI: "0000:03:10.1", VLAN: 42})
@@ -162,7 +163,7 @@ func TestCard(t *testing.T) {
 	t.Cleanup(func() { n.Pod.IP("link set net1 name " + name + " netns 1") })
 	before := settled(t, n)
 	c := direct(n, infra.SRIOV{})
-	c.NIC = "net1"
+	c.Name = "net1"
 	setup(t, c)
 	r := nstest.Record(t, n.State, "net1")
 	if r.SRIOV == nil || r.SRIOV.PCIAddress != filepath.Base(device) || r.MAC.String() != mac {

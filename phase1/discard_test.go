@@ -19,10 +19,10 @@ func TestDiscard(t *testing.T) {
 		c := config(n, b)
 		setup(t, c)
 		discard := c
-		discard.Discard = true
+		discard.Down.Discard = true
 		_, closeTap := openTap(t, n, "eth0-tap", 1)
 		wired := settled(t, n)
-		if err := phase1.Teardown(t.Context(), discard); !errors.Is(err, phase1.ErrInUse) {
+		if err := discard.Teardown(t.Context()); !errors.Is(err, phase1.ErrInUse) {
 			t.Errorf("%v, want ErrInUse", err)
 		}
 		record(t, n)
@@ -33,10 +33,10 @@ func TestDiscard(t *testing.T) {
 			t.Errorf("the namespace has changed: %v", err)
 		}
 		filesAreGone(t, n)
-		if _, err := phase1.Setup(t.Context(), c); !errors.Is(err, infra.ErrWired) {
+		if _, err := c.Setup(t.Context()); !errors.Is(err, infra.ErrWired) {
 			t.Errorf("Setup: %v, want ErrWired", err)
 		}
-		if _, err := phase1.ForceTeardown(t.Context(), c); err != nil {
+		if _, err := c.ForceTeardown(t.Context()); err != nil {
 			t.Error(err)
 		}
 		if err := nothingOfOurs(n); err != nil {
@@ -46,7 +46,7 @@ func TestDiscard(t *testing.T) {
 		_, closeTap = openTap(t, n, "eth0-tap", 1)
 		defer closeTap()
 		cutOff := discard
-		cutOff.CutOff = true
+		cutOff.Down.CutOff = true
 		unwire(t, cutOff)
 		if err := nothingOfOurs(n); err != nil {
 			t.Errorf("a tap that a process has open would keep the namespace: %v", err)
@@ -62,10 +62,10 @@ func TestDiscardOfUsedTap(t *testing.T) {
 		n := nstest.NewNetwork(t)
 		c := config(n, b)
 		setup(t, c)
-		c.Discard = true
+		c.Down.Discard = true
 		_, closeTap := openTap(t, n, "eth0-tap", 1)
 		n.Pod.IP("link set eth0-tap group 0")
-		if err := phase1.Teardown(t.Context(), c); !errors.Is(err, phase1.ErrInUse) {
+		if err := c.Teardown(t.Context()); !errors.Is(err, phase1.ErrInUse) {
 			t.Errorf("a guest's tap in another group: %v, want ErrInUse", err)
 		}
 		closeTap()
@@ -92,7 +92,7 @@ func TestDiscardDevice(t *testing.T) {
 			t.Fatalf("the journal names no veth:\n%s", text)
 		}
 		writeFile(t, path, device)
-		c.Discard = true
+		c.Down.Discard = true
 		teardown(t, n, c, before)
 	})
 }

@@ -41,15 +41,15 @@ func DropReasons() []DropReason {
 	return list
 }
 
-// Drops reads the counters of a NIC, in the order of DropReasons. A reason for which the NIC's nftables drop nothing
-// is left out, so a NIC without nftables of guestwire has none. Drops needs no lock and no state.
-func Drops(ctx context.Context, c Config) ([]DropCount, error) {
+// Drops reads the NIC's counters, in the order of DropReasons. A reason for which the NIC has no rule is left out, so a NIC
+// without nftables of guestwire has none. Drops takes no lock.
+func (n NIC) Drops(ctx context.Context) ([]DropCount, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, context.Cause(ctx)
 	}
 	var list []DropCount
-	err := c.look(func(ns *kernel.Namespace) (err error) {
-		list, err = dropCounts(ns, c.NIC)
+	err := n.look(func(ns *kernel.Namespace) (err error) {
+		list, err = dropCounts(ns, n.Name)
 		return err
 	})
 	return list, err
@@ -82,17 +82,16 @@ type Drop struct {
 
 // FollowDrops calls f with packets that the NIC's nftables drop, until ctx is done. Then it returns nil.
 //
-// The kernel reports at most 20 packets a second of each reason; the counters count all. One call at a time can
-// follow a namespace: a second one is an error. FollowDrops holds no lock, so Setup and Teardown can go on
-// meanwhile, but the namespace does not end before FollowDrops does. After Teardown no packet is reported. Progress is told
-// when the following begins.
+// The kernel reports at most 20 packets a second of each reason; the counters count all. One call at a time can follow a
+// namespace: a second one is an error. FollowDrops takes no lock, so Setup and Teardown go on meanwhile, but the namespace
+// does not end before FollowDrops does. After Teardown no packet is reported. Progress is called when the following begins.
 //
-// The error is ErrNotWired if the NIC has no nftables of guestwire: there was no Setup, or the binding or
-// Guard.Off leaves nothing to drop.
-func FollowDrops(ctx context.Context, c Config, f func(Drop)) error {
+// The error is ErrNotWired if the NIC has no nftables of guestwire: there was no Setup, or the binding or Guard.Off leaves
+// nothing to drop.
+func (n NIC) FollowDrops(ctx context.Context, f func(Drop)) error {
 	var log *kernel.DropLog
-	err := c.look(func(ns *kernel.Namespace) error {
-		counts, err := ns.Drops(netstate.NamesFor(c.NIC).Table)
+	err := n.look(func(ns *kernel.Namespace) error {
+		counts, err := ns.Drops(netstate.NamesFor(n.Name).Table)
 		switch {
 		case err != nil:
 			return fmt.Errorf("read the counters of nftables: %w", err)
@@ -101,14 +100,14 @@ func FollowDrops(ctx context.Context, c Config, f func(Drop)) error {
 		case !counts[0].Logged:
 			return errors.New("this kernel could not report dropped packets at Setup (nfnetlink_log is missing): only the counters tell of them")
 		}
-		log, err = kernel.OpenDropLog(c.NIC)
+		log, err = kernel.OpenDropLog(n.Name)
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("NIC %s: %w", c.NIC, err)
+		return fmt.Errorf("NIC %s: %w", n.Name, err)
 	}
 	defer log.Close()
-	progress(c.Progress).say("NIC %s: follows what is dropped", c.NIC)
+	progress(n.Progress).say("NIC %s: follows what is dropped", n.Name)
 	return log.Follow(ctx, func(d kernel.Drop) {
 		f(Drop{
 			Time: d.Time, Reason: string(d.Reason), Lost: int(d.Lost),

@@ -20,6 +20,7 @@ import (
 	"github.com/guestwire/guestwire/internal/test/nstest"
 	"github.com/guestwire/guestwire/phase1"
 
+	"github.com/guestwire/guestwire/internal/test/wired"
 	"golang.org/x/sys/unix"
 )
 
@@ -58,9 +59,9 @@ func more(before, now map[string]int) string {
 }
 
 // counted is what Drops says, in the form of dropped.
-func counted(t *testing.T, c phase1.Config) map[string]int {
+func counted(t *testing.T, c wired.NIC) map[string]int {
 	t.Helper()
-	list, err := phase1.Drops(t.Context(), c)
+	list, err := c.Drops(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -193,15 +194,15 @@ func TestDropsOfNothing(t *testing.T) {
 	t.Parallel()
 	n := nstest.NewNetwork(t)
 	c := config(n, infra.Bridge{})
-	if list, err := phase1.Drops(t.Context(), c); err != nil || len(list) != 0 {
+	if list, err := c.Drops(t.Context()); err != nil || len(list) != 0 {
 		t.Errorf("before Setup: %v, %v", list, err)
 	}
-	err := phase1.FollowDrops(t.Context(), c, func(phase1.Drop) {})
+	err := c.FollowDrops(t.Context(), func(phase1.Drop) {})
 	if !errors.Is(err, phase1.ErrNotWired) || !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("before Setup: %v, want ErrNotWired", err)
 	}
 	var field *cache.FieldError
-	if _, err := phase1.Drops(t.Context(), phase1.Config{Spec: c.Spec}); !errors.As(err, &field) || field.Field != "netns" {
+	if _, err := (wired.NIC{NIC: phase1.NIC{Name: c.Name}, Spec: c.Spec}).Drops(t.Context()); !errors.As(err, &field) || field.Field != "netns" {
 		t.Errorf("without a namespace: %v", err)
 	}
 	if len(phase1.DropReasons()) < 20 {
@@ -217,11 +218,11 @@ type following struct {
 	done  chan error
 }
 
-func follow(t *testing.T, c phase1.Config) *following {
+func follow(t *testing.T, c wired.NIC) *following {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	f := &following{t: t, drops: make(chan phase1.Drop, 1<<10), end: cancel, done: make(chan error, 1)}
-	go func() { f.done <- phase1.FollowDrops(ctx, c, func(d phase1.Drop) { f.drops <- d }) }()
+	go func() { f.done <- c.FollowDrops(ctx, func(d phase1.Drop) { f.drops <- d }) }()
 	t.Cleanup(func() { f.stop() })
 	return f
 }
@@ -291,7 +292,7 @@ func TestFollowDrops(t *testing.T) {
 		}
 		setup(t, c)
 		check(t, c)
-		if err := phase1.FollowDrops(t.Context(), c, nil); err == nil || !strings.Contains(err.Error(), "another process follows") {
+		if err := c.FollowDrops(t.Context(), nil); err == nil || !strings.Contains(err.Error(), "another process follows") {
 			t.Errorf("a second one: %v", err)
 		}
 		for _, want := range []struct{ kind, reason, text string }{
@@ -338,7 +339,7 @@ func TestFollowDrops(t *testing.T) {
 		if have, want := more(counts, dropped(t, n.Pod)), fmt.Sprintf("arp-spoof 1, malformed %d", flood); have != want {
 			t.Errorf("dropped %q, want %q", have, want)
 		}
-		list, err := phase1.Drops(t.Context(), c)
+		list, err := c.Drops(t.Context())
 		at := slices.IndexFunc(list, func(d phase1.DropCount) bool { return d.Reason == "malformed" })
 		if want := (phase1.DropCount{Reason: "malformed", Packets: flood, Bytes: 28 * flood}); err != nil || at < 0 || list[at] != want {
 			t.Errorf("Drops: %v, %v; want %v", list, err, want)
@@ -348,7 +349,7 @@ func TestFollowDrops(t *testing.T) {
 		nstest.Eventually(t, func() error {
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 			defer cancel()
-			return phase1.FollowDrops(ctx, c, func(phase1.Drop) {})
+			return c.FollowDrops(ctx, func(phase1.Drop) {})
 		})
 	})
 }

@@ -14,7 +14,7 @@ import (
 )
 
 // The privileged side before the machine starts. A Setup that was interrupted is called again.
-func ExampleSetup() {
+func ExampleNIC_Setup() {
 	ns, err := phase1.OpenNetNS("/run/netns/pod")
 	if err != nil {
 		log.Fatal(err)
@@ -25,8 +25,8 @@ func ExampleSetup() {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	_, err = phase1.Setup(ctx, phase1.Config{NetNS: ns, Spec: infra.Spec{
-		NIC:     "eth0",
+	nic := phase1.NIC{NetNS: ns, Name: "eth0"}
+	_, err = nic.Setup(ctx, infra.Spec{
 		Binding: infra.Bridge{},
 		Owner:   infra.Owner{UID: 107, GID: 107},
 		State:   "/run/guestwire/vm1",
@@ -34,7 +34,7 @@ func ExampleSetup() {
 			Hostname: "vm1",
 			DHCPv4:   map[uint8]cache.Data{43: "\x01\x02", 252: "http://wpad/x"},
 		},
-	}})
+	})
 	var refused *infra.RefusedError
 	if errors.As(err, &refused) && refused.Instead != "" {
 		log.Fatalf("%v: try %s", err, refused.Instead)
@@ -45,17 +45,17 @@ func ExampleSetup() {
 }
 
 // Plan shows what Setup would do, for an operator to read before it is done.
-func ExamplePlan() {
+func ExampleNIC_Plan() {
 	ns, err := phase1.OpenNetNS("/run/netns/pod")
 	if err != nil {
 		log.Fatal(err)
 	}
 	defer ns.Close()
-	preview, err := phase1.Plan(context.Background(), phase1.Config{NetNS: ns, Spec: infra.Spec{
-		NIC:     "eth0",
+	nic := phase1.NIC{NetNS: ns, Name: "eth0"}
+	preview, err := nic.Plan(context.Background(), infra.Spec{
 		Binding: infra.Auto{},
 		State:   "/run/guestwire/vm1",
-	}})
+	})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -68,14 +68,14 @@ func ExamplePlan() {
 	fmt.Println("the guest has the MAC", preview.Record.MAC)
 }
 
-// What Check finds, Setup mends, with the configuration of before.
-func ExampleCheck() {
+// What Check finds, Setup repairs, with the configuration of before.
+func ExampleNIC_Check() {
 	ns, err := phase1.OpenNetNS("/run/netns/pod")
 	if err != nil {
 		log.Fatal(err)
 	}
 	defer ns.Close()
-	err = phase1.Check(context.Background(), phase1.Config{NetNS: ns, Spec: infra.Spec{NIC: "eth0"}})
+	err = phase1.NIC{NetNS: ns, Name: "eth0"}.Check(context.Background())
 	var drift *phase1.DriftError
 	switch {
 	case errors.As(err, &drift):
@@ -89,7 +89,7 @@ func ExampleCheck() {
 
 // After the machine. The namespace may be gone already: that is looked up by Forget, and not concluded from a path
 // that does not open.
-func ExampleTeardown() {
+func ExampleNIC_Teardown() {
 	ctx := context.Background()
 	ns, err := phase1.OpenNetNS("/run/netns/pod")
 	if errors.Is(err, os.ErrNotExist) {
@@ -99,7 +99,7 @@ func ExampleTeardown() {
 		}
 	} else if err == nil {
 		defer ns.Close()
-		err = phase1.Teardown(ctx, phase1.Config{NetNS: ns, Spec: infra.Spec{NIC: "eth0"}})
+		err = phase1.NIC{NetNS: ns, Name: "eth0"}.Teardown(ctx, phase1.TeardownOptions{})
 	}
 	if err != nil && !errors.Is(err, infra.ErrNoNIC) {
 		log.Fatal(err)
@@ -122,7 +122,7 @@ func ExampleList() {
 }
 
 // FollowDrops says live why a guest's packets do not pass.
-func ExampleFollowDrops() {
+func ExampleNIC_FollowDrops() {
 	ns, err := phase1.OpenNetNS("/run/netns/pod")
 	if err != nil {
 		log.Fatal(err)
@@ -130,8 +130,7 @@ func ExampleFollowDrops() {
 	defer ns.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	c := phase1.Config{NetNS: ns, Spec: infra.Spec{NIC: "eth0"}}
-	err = phase1.FollowDrops(ctx, c, func(d phase1.Drop) {
+	err = phase1.NIC{NetNS: ns, Name: "eth0"}.FollowDrops(ctx, func(d phase1.Drop) {
 		fmt.Println(d.Time.Format(time.TimeOnly), d.Reason, d.Text)
 	})
 	if err != nil {

@@ -20,6 +20,7 @@ import (
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/test/nstest"
+	"github.com/guestwire/guestwire/internal/test/wired"
 	"github.com/guestwire/guestwire/phase1"
 )
 
@@ -122,7 +123,7 @@ func TestPlantedFiles(t *testing.T) {
 				}
 				file.sings(t)
 				if err == nil {
-					if err := phase1.Check(ctx, c); err != nil {
+					if err := c.Check(ctx); err != nil {
 						t.Error(err)
 					}
 				} else {
@@ -160,9 +161,9 @@ func TestFullDisk(t *testing.T) {
 		"no file any more": {options: "nr_inodes=1", is: unix.ENOSPC},
 		"read-only":        {options: "size=64k", flags: unix.MS_RDONLY, is: unix.EROFS},
 	} {
-		for which, full := range map[string]func(c *phase1.Config) *string{
-			"records":  func(c *phase1.Config) *string { return &c.State },
-			"journals": func(c *phase1.Config) *string { return &c.Dir },
+		for which, full := range map[string]func(c *wired.NIC) *string{
+			"records":  func(c *wired.NIC) *string { return &c.State },
+			"journals": func(c *wired.NIC) *string { return &c.Dir },
 		} {
 			t.Run(name+" "+which, func(t *testing.T) {
 				n := nstest.NewNetwork(t)
@@ -197,12 +198,12 @@ func TestFullDisk(t *testing.T) {
 				}
 				eachBinding(t, func(t *testing.T, b infra.Binding) {
 					config.Binding = b
-					_, err := phase1.Setup(t.Context(), config)
+					_, err := config.Setup(t.Context())
 					if !errors.Is(err, c.is) || !strings.Contains(err.Error(), dir) {
 						t.Errorf("have %v, want %v and a path in %s", err, c.is, dir)
 					}
 					asFound(t, n, before)
-					if err := phase1.Teardown(t.Context(), config); err != nil && !errors.Is(err, c.is) {
+					if err := config.Teardown(t.Context()); err != nil && !errors.Is(err, c.is) {
 						t.Error(err)
 					}
 				})
@@ -241,8 +242,8 @@ func TestSwappedDirectory(t *testing.T) {
 	c := config(n, infra.Masquerade{})
 	c.State = state
 	for range 20 {
-		for _, call := range []func(context.Context, phase1.Config) error{setupAlone, phase1.Teardown} {
-			err := call(t.Context(), c)
+		for _, call := range []func(context.Context) error{func(ctx context.Context) error { return setupAlone(ctx, c) }, c.Teardown} {
+			err := call(t.Context())
 			// EINVAL says that what was a link when it was looked at is none when it is read.
 			refused := func(target error) bool { return errors.Is(err, target) }
 			// A Setup that looked at the path while it was the link has noted where the link led. The next call
@@ -361,7 +362,7 @@ func TestStatePath(t *testing.T) {
 				teardown(t, n, config, before)
 				return
 			}
-			_, planned := phase1.Plan(t.Context(), config)
+			_, planned := config.Plan(t.Context())
 			asksOwner := strings.HasPrefix(c.name, "the owner") // which Plan does not, if the directory is to be made
 			if err := setupAlone(t.Context(), config); !c.is(err) || !asksOwner && !c.is(planned) {
 				t.Errorf("Setup: %v, Plan: %v; want a refusal", err, planned)

@@ -14,7 +14,6 @@ import (
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/test/nstest"
-	"github.com/guestwire/guestwire/phase1"
 )
 
 // everyOption is a masquerade with all that it has.
@@ -83,7 +82,7 @@ func TestFirewallText(t *testing.T) {
 			}
 			config := config(n, c.binding)
 			config.Guard, config.Options, config.MTU, config.Limits = c.guard, c.options, c.mtu, c.limits
-			preview, err := phase1.Plan(t.Context(), config)
+			preview, err := config.Plan(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -137,7 +136,7 @@ func TestForwardOtherPorts(t *testing.T) {
 	setup(t, c)
 	check(t, c)
 	c.Binding = infra.Masquerade{IPv4: netip.MustParsePrefix("10.7.0.0/24")}
-	if _, err := phase1.Setup(t.Context(), c); !errors.Is(err, infra.ErrWired) {
+	if _, err := c.Setup(t.Context()); !errors.Is(err, infra.ErrWired) {
 		t.Errorf("another network: %v, want ErrWired", err)
 	}
 	teardown(t, n, c, before)
@@ -170,7 +169,7 @@ func TestServedPorts(t *testing.T) {
 	mapped(t, n, 15002)
 	warnings := func(b infra.Masquerade) string {
 		t.Helper()
-		preview, err := phase1.Plan(t.Context(), config(n, b))
+		preview, err := config(n, b).Plan(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -59,7 +59,7 @@ func TestHostileFramesWhileWiring(t *testing.T) {
 					t.Errorf("round %d: the namespace has %q:\n%s", round, bad, all)
 				}
 			}
-			c.CutOff = true // the flood has the tap open
+			c.Down.CutOff = true // the flood has the tap open
 			unwire(t, c)
 		}
 		flood.end()

@@ -10,7 +10,7 @@ import (
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/test/nstest"
-	"github.com/guestwire/guestwire/phase1"
+	"github.com/guestwire/guestwire/internal/test/wired"
 )
 
 const offloaded = "[OFFLOAD]"
@@ -44,7 +44,7 @@ func TestFlowTable(t *testing.T) {
 	s := newScene(t)
 	before := settled(t, s.Network)
 	c := config(s.Network, infra.Masquerade{})
-	c.CutOff = true // the guest has the tap until the test ends
+	c.Down.CutOff = true // the guest has the tap until the test ends
 	s.wire(t, "guest", c)
 	if list := flowTables(s.Network); !strings.Contains(list, "devices = { eth0, eth0-tap }") {
 		t.Fatalf("no flow table:\n%s", list)
@@ -77,7 +77,7 @@ func TestFlowTable(t *testing.T) {
 				// The table is made anew, and the connection goes on, at first by the rules.
 				s.Pod.Exec("nft", "flush", "chain", "inet", "guestwire-eth0", "through")
 				s.Pod.Exec("nft", "delete", "flowtable", "inet", "guestwire-eth0", "established")
-				if err := phase1.Check(t.Context(), c); err == nil || !strings.Contains(err.Error(), "flow table established is gone") {
+				if err := c.Check(t.Context()); err == nil || !strings.Contains(err.Error(), "flow table established is gone") {
 					t.Errorf("Check says %v of a flow table that is gone", err)
 				}
 				setup(t, c)
@@ -137,7 +137,7 @@ func TestNoFlowTable(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		before string // what another program does
-		change func(*phase1.Config)
+		change func(*wired.NIC)
 		want   bool
 	}{
 		{name: "nobody else", want: true},
@@ -148,9 +148,9 @@ func TestNoFlowTable(t *testing.T) {
 		{name: "a bridge", before: "nft add table bridge other; nft add chain bridge other c '{ type filter hook output priority 0; }'"},
 		{name: "iptables-legacy, NAT", before: "iptables-legacy -t nat -A PREROUTING -j ACCEPT", want: true},
 		{name: "iptables-legacy", before: "ip6tables-legacy -A FORWARD -j ACCEPT"},
-		{name: "by iptables", change: func(c *phase1.Config) { c.Binding = infra.Masquerade{Firewall: cache.FirewallIPTablesNFT} }},
-		{name: "a limit to the guest", change: func(c *phase1.Config) { c.Limits.ToGuest.PacketsPerSecond = 1000 }},
-		{name: "a limit of the guest", change: func(c *phase1.Config) { c.Limits.FromGuest.PacketsPerSecond = 1000 }, want: true},
+		{name: "by iptables", change: func(c *wired.NIC) { c.Binding = infra.Masquerade{Firewall: cache.FirewallIPTablesNFT} }},
+		{name: "a limit to the guest", change: func(c *wired.NIC) { c.Limits.ToGuest.PacketsPerSecond = 1000 }},
+		{name: "a limit of the guest", change: func(c *wired.NIC) { c.Limits.FromGuest.PacketsPerSecond = 1000 }, want: true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			n := nstest.NewNetwork(t)

@@ -15,41 +15,40 @@ import (
 )
 
 // ForceTeardown is Teardown for a NIC whose journal is lost, damaged or of another version. It removes what bears
-// guestwire's mark for the NIC, and gives the NIC its name, MAC and addresses back as far as the kernel still shows
-// them. Lost names what is not known and stays as it is, a phrase each, such as the sysctls that Setup may have changed.
-// With a journal that can be read, ForceTeardown is Teardown, and nothing is lost.
+// guestwire's mark for the NIC, and gives the NIC its name, MAC and addresses back as far as the kernel still shows them.
+// Lost names what is not known and stays as it is, a phrase each, such as the sysctls that Setup may have changed, and the
+// commands that add addresses and routes of a record that can be read. With a journal that can be read, nothing is lost.
 //
-// State says where the record is. If State is empty, and the journal does not tell either, the record stays. Of a
-// record that can be read, lost has the commands that add its addresses and routes.
-//
-// The errors are those of Teardown, ErrInUse too. It is ErrNotWired, and nothing has changed, if the NIC has no journal, no record,
-// and nothing in the namespace that bears the mark. After an error or a kill, ForceTeardown or Teardown finishes the
-// work; ForceTeardown tells again what is lost.
-func ForceTeardown(ctx context.Context, c Config) (lost []string, err error) {
-	if err := checkStatePath(c.State); err != nil {
+// The errors are those of Teardown, ErrInUse too. It is ErrNotWired, and nothing has changed, if the NIC has no journal, no
+// record, and nothing that bears the mark. After an error or a kill, ForceTeardown or Teardown finishes the work.
+func (n NIC) ForceTeardown(ctx context.Context, o ForceOptions) (lost []string, err error) {
+	if err := checkStatePath(o.State); err != nil {
 		return nil, err
 	}
-	err = c.do(ctx, func(s *session) error {
+	err = n.do(ctx, func(s *session) error {
 		j, err := s.readJournal()
 		var cannotUse unusable
 		if err != nil && !errors.As(err, &cannotUse) {
 			return err
 		}
+		if err := s.checkHeld(o.CutOff); err != nil {
+			return err
+		}
 		if j != nil {
-			if j.Salvaged && j.Spec.State == "" && c.State != "" { // the interrupted call knew no record
-				if j.Spec.State, err = realState(c.State); err != nil {
+			if j.Salvaged && j.Spec.State == "" && o.State != "" { // the interrupted call knew no record
+				if j.Spec.State, err = realState(o.State); err != nil {
 					return err
 				}
 			}
-			if err := j.checkState(c.State); err != nil {
+			if err := j.checkOptional(o.State); err != nil {
 				return err
 			}
 			if _, err = s.replan(j); err == nil {
 				lost = j.Lost
-				return s.takeDown(ctx, j, c.CutOff)
+				return s.takeDown(ctx, j, o.CutOff)
 			}
 		}
-		lost, err = s.takeDownForced(ctx, c, err)
+		lost, err = s.takeDownForced(ctx, o, err)
 		return err
 	})
 	return lost, err
@@ -57,9 +56,9 @@ func ForceTeardown(ctx context.Context, c Config) (lost []string, err error) {
 
 // takeDownForced writes a journal of what the namespace shows, so that a call that is killed can be repeated, and
 // undoes what that journal says. Unreadable is why the journal that is there cannot be used; nil: there is none.
-func (s *session) takeDownForced(ctx context.Context, c Config, unreadable error) ([]string, error) {
+func (s *session) takeDownForced(ctx context.Context, o ForceOptions, unreadable error) ([]string, error) {
 	said, _ := s.node.describe(s.identity.Name(), s.nic)
-	state, err := said.lostState(c.State)
+	state, err := said.lostState(o.State)
 	if err != nil {
 		return nil, err
 	}
@@ -91,10 +90,10 @@ func (s *session) takeDownForced(ctx context.Context, c Config, unreadable error
 	if err != nil {
 		return nil, err
 	}
-	if _, _, err := s.wayBack(plan, c.CutOff); err != nil {
+	if _, _, err := s.wayBack(plan, o.CutOff); err != nil {
 		return nil, err
 	}
-	if err := s.writeJournal(made, nil); err != nil {
+	if err := s.writeJournal(made, journal{}); err != nil {
 		return nil, err
 	}
 	return made.Lost, s.undo(plan, true)

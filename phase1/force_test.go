@@ -15,6 +15,7 @@ import (
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/test/nstest"
+	"github.com/guestwire/guestwire/internal/test/wired"
 	"github.com/guestwire/guestwire/phase1"
 )
 
@@ -63,10 +64,10 @@ const (
 )
 
 // wiredNothing wants ErrNotWired, and nothing to be changed.
-func wiredNothing(t *testing.T, n nstest.Network, c phase1.Config) {
+func wiredNothing(t *testing.T, n nstest.Network, c wired.NIC) {
 	t.Helper()
 	before := settled(t, n)
-	lost, err := phase1.ForceTeardown(t.Context(), c)
+	lost, err := c.ForceTeardown(t.Context())
 	if !errors.Is(err, phase1.ErrNotWired) || len(lost) > 0 {
 		t.Errorf("%q, %v, want ErrNotWired", lost, err)
 	}
@@ -132,7 +133,7 @@ func TestForceTeardown(t *testing.T) {
 				setup(t, cf)
 				if c.how != "" {
 					harmJournal(t, n, c.how)
-					for verb, err := range map[string]error{"Setup": setupAlone(t.Context(), cf), "Teardown": phase1.Teardown(t.Context(), cf)} {
+					for verb, err := range map[string]error{"Setup": setupAlone(t.Context(), cf), "Teardown": cf.Teardown(t.Context())} {
 						if err == nil {
 							t.Errorf("%s does without the journal", verb)
 						}
@@ -141,7 +142,7 @@ func TestForceTeardown(t *testing.T) {
 				if !c.named {
 					cf.State = ""
 				}
-				lost, err := phase1.ForceTeardown(t.Context(), cf)
+				lost, err := cf.ForceTeardown(t.Context())
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -169,7 +170,7 @@ func TestForceTeardown(t *testing.T) {
 				}
 				if !c.known {
 					cf.State = n.State
-					if err := second(phase1.ForceTeardown(t.Context(), cf)); err != nil {
+					if err := second(cf.ForceTeardown(t.Context())); err != nil {
 						t.Errorf("of the record: %v", err)
 					}
 				}
@@ -233,7 +234,7 @@ func TestForceTeardownBesides(t *testing.T) {
 			if err := os.Remove(path); err != nil {
 				t.Fatal(err)
 			}
-			lost, err := phase1.ForceTeardown(t.Context(), first)
+			lost, err := first.ForceTeardown(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -283,7 +284,7 @@ func TestForceTeardownDamaged(t *testing.T) {
 			if !c.named {
 				cf.State = ""
 			}
-			lost, err := phase1.ForceTeardown(t.Context(), cf)
+			lost, err := cf.ForceTeardown(t.Context())
 			if gone := strings.HasPrefix(name, "NIC"); gone != errors.Is(err, infra.ErrNoNIC) || !gone && err != nil {
 				t.Fatal(err)
 			}
@@ -324,7 +325,7 @@ func TestForceTeardownInterrupted(t *testing.T) {
 		if end == "force, with the State" { // as the first call advises, which does not know the record's place
 			interrupted.State = ""
 		}
-		first, err := phase1.ForceTeardown(t.Context(), interrupted)
+		first, err := interrupted.ForceTeardown(t.Context())
 		if err == nil || len(first) == 0 {
 			t.Fatalf("%q, %v: the name is taken, and something is lost", first, err)
 		}
@@ -334,16 +335,16 @@ func TestForceTeardownInterrupted(t *testing.T) {
 		if err := setupAlone(t.Context(), c); !errors.Is(err, infra.ErrWired) || !strings.Contains(err.Error(), "forced Teardown was interrupted") {
 			t.Errorf("Setup: %v", err)
 		}
-		if err := phase1.Check(t.Context(), c); !errors.Is(err, phase1.ErrNotWired) {
+		if err := c.Check(t.Context()); !errors.Is(err, phase1.ErrNotWired) {
 			t.Errorf("Check: %v, want ErrNotWired", err)
 		}
 		n.Pod.IP("link del eth0")
 		var said []string
 		c.Progress = func(text string) { said = append(said, strings.TrimPrefix(text, "not known: ")) }
 		if end != "Teardown" {
-			said, err = phase1.ForceTeardown(t.Context(), c)
+			said, err = c.ForceTeardown(t.Context())
 		} else {
-			err = phase1.Teardown(t.Context(), c)
+			err = c.Teardown(t.Context())
 		}
 		if err != nil || interrupted.State != "" && !slices.Equal(first, said) {
 			t.Errorf("%v, and lost are %q, want %q", err, said, first)
@@ -370,7 +371,7 @@ func TestForceTeardownIPTables(t *testing.T) {
 		setup(t, c)
 		harmJournal(t, n, "removed")
 		c.State = ""
-		lost, err := phase1.ForceTeardown(t.Context(), c)
+		lost, err := c.ForceTeardown(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -400,7 +401,7 @@ func TestForceTeardownDirect(t *testing.T) {
 				if !named {
 					c.State = ""
 				}
-				lost, err := phase1.ForceTeardown(t.Context(), c)
+				lost, err := c.ForceTeardown(t.Context())
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -442,14 +443,14 @@ func TestForceTeardownState(t *testing.T) {
 	before := settled(t, n)
 	c.State = nstest.Dir(t)
 	var bad *cache.FieldError
-	if err := second(phase1.ForceTeardown(t.Context(), c)); !errors.As(err, &bad) || bad.Field != "state" || !strings.Contains(err.Error(), n.State) {
+	if err := second(c.ForceTeardown(t.Context())); !errors.As(err, &bad) || bad.Field != "state" || !strings.Contains(err.Error(), n.State) {
 		t.Errorf("%v, want a FieldError that names %s", err, n.State)
 	}
 	harmJournal(t, n, "empty")
 	if err := os.Chmod(c.State, 0o777); err != nil {
 		t.Fatal(err)
 	}
-	if err := second(phase1.ForceTeardown(t.Context(), c)); !errors.Is(err, fs.ErrPermission) {
+	if err := second(c.ForceTeardown(t.Context())); !errors.Is(err, fs.ErrPermission) {
 		t.Errorf("%v, want fs.ErrPermission", err)
 	}
 	if err := difference(before, n.Pod.Dump()); err != nil {

@@ -34,9 +34,9 @@ type Gone struct {
 	// to which no process, mount or open file here leads is gone. Without Own, Forget refuses in such a container, as
 	// it does not see the node's other processes.
 	Own bool
-	// Dir is Config.Dir.
+	// Dir is NIC.Dir.
 	Dir string
-	// Progress is told each thing that is removed, and what could not be looked at; see Config.Progress.
+	// Progress is told each thing that is removed, and what could not be looked at; see NIC.Progress.
 	Progress func(text string)
 }
 
@@ -46,7 +46,7 @@ type Gone struct {
 // record that State and NIC name is there.
 //
 // Forget looks for the namespace first: in the mounts of every mount namespace that has a process, and in the
-// namespaces and open files of all processes. The caller's own count as well, so close Config.NetNS first. Forget
+// namespaces and open files of all processes. The caller's own count as well, so close NIC.NetNS first. Forget
 // needs root, and has to see the processes of the node: call it in the node's PID namespace. Elsewhere, without Own,
 // nothing is removed, and the error says so. A wiring that Gone selects by a value, and whose namespace is there, is left alone;
 // the error is ErrAlive then, and says where the namespace is.
@@ -239,7 +239,7 @@ func (n node) sweep(g Gone, look lookup) error {
 			}
 			continue
 		}
-		if _, err := strconv.ParseUint(name, 10, 64); err != nil && !strings.HasPrefix(name, stateLock) && !strings.HasPrefix(name, nameLock) {
+		if _, err := strconv.ParseUint(name, 10, 64); err != nil && !strings.HasPrefix(name, stateLock) && !strings.HasPrefix(name, nameLock) && !strings.HasPrefix(name, holdLock) {
 			continue // a file of another program
 		}
 		unlock, err := n.tryLock(name)

@@ -158,7 +158,7 @@ func TestTeardownLeavesForeignRecord(t *testing.T) {
 		setup(t, c)
 		foreign := change(strings.Replace(readFile(t, path), namespaceName(t, n), "00000000-4026531999-5", 1))
 		writeFile(t, path, foreign)
-		if err := phase1.Teardown(t.Context(), c); err != nil {
+		if err := c.Teardown(t.Context()); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 		sameFile(t, path, foreign)

@@ -18,7 +18,7 @@ import (
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/test/frames"
 	"github.com/guestwire/guestwire/internal/test/nstest"
-	"github.com/guestwire/guestwire/phase1"
+	"github.com/guestwire/guestwire/internal/test/wired"
 )
 
 // exchange is a question and who answers it, by IPv4 and by IPv6.
@@ -64,10 +64,10 @@ func (s *scene) name(who, name string, v4, v6 netip.Addr) {
 }
 
 // wire sets a NIC up and puts a guest behind it, with the addresses called WHO and WHO's gateway.
-func (s *scene) wire(t *testing.T, who string, c phase1.Config) cache.Record {
+func (s *scene) wire(t *testing.T, who string, c wired.NIC) cache.Record {
 	t.Helper()
 	setup(t, c)
-	r := nstest.Record(t, c.State, c.NIC)
+	r := nstest.Record(t, c.State, c.Name)
 	g := recordsGuest(t, s.Network, r, r.MTU)
 	g.IP(fmt.Sprintf("route add %v dev eth0", r.IPv6.OnLink[0]))
 	s.who[who] = g
@@ -91,7 +91,7 @@ func (s *scene) wire(t *testing.T, who string, c phase1.Config) cache.Record {
 }
 
 // wireBare sets the NIC up and puts a guest behind it that is the pod.
-func (s *scene) wireBare(t *testing.T, c phase1.Config) {
+func (s *scene) wireBare(t *testing.T, c wired.NIC) {
 	t.Helper()
 	setup(t, c)
 	g := s.Guest(t, record(t, s.Network))
@@ -462,11 +462,11 @@ func TestManyMasquerades(t *testing.T) {
 		second := config(s.Network, infra.Masquerade{
 			IPv4: netip.MustParsePrefix("10.0.3.0/24"), IPv6: netip.MustParsePrefix("fd10:0:3::/120"), Ports: each("8000", "8100:8000"), Firewall: firewall,
 		})
-		second.NIC = "net2"
+		second.Name = "net2"
 		third := config(s.Network, infra.Masquerade{
 			IPv4: netip.MustParsePrefix("10.0.4.0/24"), IPv6: netip.MustParsePrefix("fd10:0:4::/120"), Excluded: each("8000"), Loopback: true, Firewall: firewall,
 		})
-		third.NIC = "net3"
+		third.Name = "net3"
 		s.wire(t, "guest", first)
 		s.wire(t, "guest2", second)
 		s.wire(t, "guest3", third)
@@ -495,10 +495,10 @@ func TestManyMasquerades(t *testing.T) {
 			{from: "guest3", to: "guest:8000", want: ""},
 		}
 		s.ask(t, append(slices.Clone(ofOthers), ofSecond...))
-		second.CutOff = true // the guest has the tap open
+		second.Down.CutOff = true // the guest has the tap open
 		unwire(t, second)
 		s.ask(t, append(slices.Clone(ofOthers), exchange{from: "world", to: "pod2:8000", want: "pod:8000 sees gateway2"}))
-		for _, c := range []phase1.Config{first, third} {
+		for _, c := range []wired.NIC{first, third} {
 			check(t, c)
 		}
 	})

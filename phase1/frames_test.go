@@ -25,6 +25,7 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/test/frames"
 	"github.com/guestwire/guestwire/internal/test/nstest"
+	"github.com/guestwire/guestwire/internal/test/wired"
 	"github.com/guestwire/guestwire/phase1"
 )
 
@@ -297,7 +298,7 @@ func (w *wire) hostile(kinds []frames.Kind) (leaked []string) {
 // dropped is what Drops says. It is quick, and nft(8) is asked for the sum.
 func (w *wire) dropped() map[string]int {
 	w.t.Helper()
-	return counted(w.t, phase1.Config{NetNS: w.n.Pod.File, Spec: infra.Spec{NIC: "eth0"}})
+	return counted(w.t, wired.NIC{NIC: phase1.NIC{NetNS: w.n.Pod.File, Name: "eth0"}, Spec: infra.Spec{}})
 }
 
 // legitimate sends all kinds, and returns the names of those that did not get to where they go: as they are to the network, or

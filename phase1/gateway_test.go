@@ -42,13 +42,13 @@ func TestGateway(t *testing.T) {
 			if _, err := g.Ping(short, nstest.Beyond6); err == nil {
 				t.Error("the guest's default route works although its next hop is gone: the test shows nothing")
 			}
-			preview, err := phase1.Plan(t.Context(), c)
+			preview, err := c.Plan(t.Context())
 			if err != nil || preview.Record.IPv6.Router.MAC != newGatewayMAC || len(preview.Steps) == 0 {
 				t.Errorf("plan: router %+v, %d steps, %v", preview.Record.IPv6.Router, len(preview.Steps), err)
 			}
 			n.Pod.IP("link set eth0-dhcp down") // Check says that, too
 			var drift *phase1.DriftError
-			if err := phase1.Check(t.Context(), c); !errors.As(err, &drift) {
+			if err := c.Check(t.Context()); !errors.As(err, &drift) {
 				t.Fatal(err)
 			}
 			want := []infra.Difference{
@@ -116,7 +116,7 @@ func TestGateway4(t *testing.T) {
 			want(gatewayMAC)
 			n.World.IP("link set pod address " + newGatewayMAC.String())
 			var drift *phase1.DriftError
-			if err := phase1.Check(t.Context(), c); !errors.As(err, &drift) {
+			if err := c.Check(t.Context()); !errors.As(err, &drift) {
 				t.Fatal(err)
 			}
 			text := fmt.Sprintf("the IPv4 gateway %v has the MAC %v, the record's stand-in is of %v", gateway, newGatewayMAC, gatewayMAC)
@@ -169,7 +169,7 @@ func TestGatewaySilent(t *testing.T) {
 				t.Errorf("router %+v, want %+v", r, found.IPv6.Router)
 			}
 			n.Pod.IP("link set eth0 down")
-			if err := phase1.Check(t.Context(), c); err == nil || !strings.Contains(err.Error(), "eth0 is down") {
+			if err := c.Check(t.Context()); err == nil || !strings.Contains(err.Error(), "eth0 is down") {
 				t.Errorf("%v, want that eth0 is down", err)
 			}
 			setup(t, c)
@@ -187,7 +187,7 @@ func TestGatewayCancelled(t *testing.T) {
 	n.World.IP("link set pod arp off")
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	if err := phase1.Check(ctx, c); !errors.Is(err, context.DeadlineExceeded) {
+	if err := c.Check(ctx); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("%v, want the context's end", err)
 	}
 }

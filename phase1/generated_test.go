@@ -14,7 +14,6 @@ import (
 
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/test/nstest"
-	"github.com/guestwire/guestwire/phase1"
 )
 
 var seed = flag.Uint64("seed", 0, "generated namespaces: only the one of this seed")
@@ -66,8 +65,8 @@ func TestGenerated(t *testing.T) {
 // giveAndTake sets up and takes down. A refusal is to have changed nothing.
 func giveAndTake(t *testing.T, n nstest.Network, nic string, b infra.Binding, before string) error {
 	c := config(n, b)
-	c.NIC = nic
-	_, err := phase1.Setup(t.Context(), c)
+	c.Name = nic
+	_, err := c.Setup(t.Context())
 	if isRefusal(err) {
 		if changed := difference(before, steady(n.Pod.Dump())); changed != nil {
 			return fmt.Errorf("refused (%w), and changed: %v", errors.New(err.Error()), changed)
@@ -77,10 +76,10 @@ func giveAndTake(t *testing.T, n nstest.Network, nic string, b infra.Binding, be
 	if err != nil {
 		return fmt.Errorf("setup: %w", err)
 	}
-	if err := phase1.Check(t.Context(), c); err != nil {
+	if err := c.Check(t.Context()); err != nil {
 		return fmt.Errorf("check: %w", err)
 	}
-	if err := phase1.Teardown(t.Context(), c); err != nil {
+	if err := c.Teardown(t.Context()); err != nil {
 		return fmt.Errorf("teardown: %w", err)
 	}
 	var after string

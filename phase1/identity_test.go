@@ -62,7 +62,7 @@ func TestGuestMAC(t *testing.T) {
 				n.Pod.IP("link set eth0 address " + own)
 				var drift *phase1.DriftError
 				is := func(d infra.Difference) bool { return d.Kind == "mac" && d.Link == "eth0" }
-				if err := phase1.Check(t.Context(), c); !errors.As(err, &drift) || !slices.ContainsFunc(drift.Differs, is) {
+				if err := c.Check(t.Context()); !errors.As(err, &drift) || !slices.ContainsFunc(drift.Differs, is) {
 					t.Errorf("Check of a NIC with its own MAC: %v, want a difference of its MAC", err)
 				}
 			}
@@ -167,7 +167,7 @@ func TestMACOfKinds(t *testing.T) {
 			}
 			before := settled(t, n)
 			c := config(n, infra.Redirect{MAC: movedMAC})
-			c.NIC = "net1"
+			c.Name = "net1"
 			setup(t, c)
 			check(t, c)
 			if out := n.Pod.IP("link show dev net1"); !strings.Contains(out, movedMAC.String()) || !strings.Contains(out, ",UP") {

@@ -18,6 +18,7 @@ import (
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/test/lab"
 	"github.com/guestwire/guestwire/internal/test/nstest"
+	"github.com/guestwire/guestwire/internal/test/wired"
 	"github.com/guestwire/guestwire/phase1"
 )
 
@@ -95,7 +96,7 @@ func output(cmd *exec.Cmd) (string, error) {
 }
 
 // inside is a configuration whose owner is named as inside of the pod.
-func (n hostUsersFalse) inside(b infra.Binding, owner infra.Owner) phase1.Config {
+func (n hostUsersFalse) inside(b infra.Binding, owner infra.Owner) wired.NIC {
 	c := config(n.Network, b)
 	c.Owner = owner
 	c.Owner.Inside = true
@@ -117,7 +118,7 @@ func TestInside(t *testing.T) {
 				before := settled(t, n.Network)
 				c := n.inside(b, infra.Owner{UID: 107, GID: 107})
 				const both = "# owner: user 107 inside, 100107 on the node; group 107 inside, 300107 on the node\n"
-				preview, err := phase1.Plan(t.Context(), c)
+				preview, err := c.Plan(t.Context())
 				if err != nil || !strings.Contains(preview.String(), both) || !strings.Contains(preview.String(), "user 100107 group 300107") {
 					t.Errorf("%v, the plan %v; want %s", err, preview, both)
 				}
@@ -128,10 +129,10 @@ func TestInside(t *testing.T) {
 				}
 				setup(t, c)
 				check(t, c)
-				if preview, err := phase1.Plan(t.Context(), c); err != nil || len(preview.Steps) > 0 || preview.OnNode != (infra.Owner{UID: 100107, GID: 300107}) {
+				if preview, err := c.Plan(t.Context()); err != nil || len(preview.Steps) > 0 || preview.OnNode != (infra.Owner{UID: 100107, GID: 300107}) {
 					t.Errorf("the plan afterwards: %v, %+v", err, preview)
 				}
-				report, err := phase1.Status(t.Context(), c)
+				report, err := c.Status(t.Context())
 				if err != nil || report.Drift != nil || report.Owner != c.Owner || report.OnNode != (infra.Owner{UID: 100107, GID: 300107}) {
 					t.Errorf("the report %+v, %v", report, err)
 				}
@@ -157,12 +158,12 @@ func TestInside(t *testing.T) {
 				n.end()
 				n.Pod.IP("link del eth0-tap")
 				var drift *phase1.DriftError
-				if err := phase1.Check(t.Context(), c); !errors.As(err, &drift) || !strings.Contains(err.Error(), "user 100107 group 300107") {
+				if err := c.Check(t.Context()); !errors.As(err, &drift) || !strings.Contains(err.Error(), "user 100107 group 300107") {
 					t.Errorf("without its tap: %v, want a DriftError with the node's numbers", err)
 				}
 				setup(t, c)
 				check(t, c)
-				teardown(t, n.Network, phase1.Config{NetNS: n.Pod.File, Spec: infra.Spec{NIC: "eth0"}}, before)
+				teardown(t, n.Network, wired.NIC{NIC: phase1.NIC{NetNS: n.Pod.File, Name: "eth0"}, Spec: infra.Spec{}}, before)
 			})
 		}
 	}
@@ -192,7 +193,7 @@ func TestInsideRefused(t *testing.T) {
 	} {
 		config := n.inside(infra.Redirect{}, c.owner)
 		config.State = c.state
-		_, planned := phase1.Plan(t.Context(), config)
+		_, planned := config.Plan(t.Context())
 		for verb, err := range map[string]error{"Plan": planned, "Setup": setupAlone(t.Context(), config)} {
 			var field *cache.FieldError
 			if err == nil || !strings.Contains(err.Error(), c.says) || errors.As(err, &field) != (c.field != "") || field != nil && field.Field != c.field {
@@ -217,7 +218,7 @@ func TestInsideRefused(t *testing.T) {
 	if !errors.As(err, &field) || field.Field != "owner.inside" {
 		t.Errorf("Launch: %v, want a FieldError of owner.inside", err)
 	}
-	if err := setupAlone(t.Context(), phase1.Config{Spec: n.inside(infra.Redirect{}, infra.Owner{}).Spec}); !errors.As(err, &field) || field.Field != "netns" {
+	if err := setupAlone(t.Context(), wired.NIC{NIC: phase1.NIC{Name: n.inside(infra.Redirect{}, infra.Owner{}).Name}, Spec: n.inside(infra.Redirect{}, infra.Owner{}).Spec}); !errors.As(err, &field) || field.Field != "netns" {
 		t.Errorf("without a namespace: %v, want a FieldError of netns", err)
 	}
 }
@@ -231,7 +232,7 @@ func TestInsideOwn(t *testing.T) {
 	c.Owner.Inside = true
 	setup(t, c)
 	check(t, c)
-	report, err := phase1.Status(t.Context(), c)
+	report, err := c.Status(t.Context())
 	if err != nil || report.OnNode != nstest.Owner() {
 		t.Errorf("%+v, %v; want OnNode %+v", report, err, nstest.Owner())
 	}

@@ -102,7 +102,7 @@ func TestInUse(t *testing.T) {
 			}
 			wired := settled(t, n)
 			_, journalBefore := journal(t, n)
-			for verb, err := range map[string]error{"Teardown": phase1.Teardown(t.Context(), config), "ForceTeardown": second(phase1.ForceTeardown(t.Context(), config))} {
+			for verb, err := range map[string]error{"Teardown": config.Teardown(t.Context()), "ForceTeardown": second(config.ForceTeardown(t.Context()))} {
 				if !errors.Is(err, phase1.ErrInUse) || !strings.Contains(err.Error(), "eth0-tap") || !strings.Contains(err.Error(), "-cut-off") {
 					t.Errorf("%s: %v, want ErrInUse that names the tap and the way out", verb, err)
 				}
@@ -130,7 +130,7 @@ func TestInUseWithoutJournal(t *testing.T) {
 		harmJournal(t, n, "removed")
 		_, closeTap := openTap(t, n, "eth0-tap", 1)
 		wired := settled(t, n)
-		if _, err := phase1.ForceTeardown(t.Context(), c); !errors.Is(err, phase1.ErrInUse) {
+		if _, err := c.ForceTeardown(t.Context()); !errors.Is(err, phase1.ErrInUse) {
 			t.Errorf("%v, want ErrInUse", err)
 		}
 		if err := difference(wired, settled(t, n)); err != nil {
@@ -141,7 +141,7 @@ func TestInUseWithoutJournal(t *testing.T) {
 			t.Errorf("the journal directory has %v; want nothing", left)
 		}
 		closeTap()
-		if _, err := phase1.ForceTeardown(t.Context(), c); err != nil {
+		if _, err := c.ForceTeardown(t.Context()); err != nil {
 			t.Error(err)
 		}
 		if err := nothingOfOurs(n); err != nil {
@@ -157,7 +157,7 @@ func TestCutOff(t *testing.T) {
 		n := nstest.NewNetwork(t)
 		before := settled(t, n)
 		c := config(n, b)
-		c.CutOff = true
+		c.Down.CutOff = true
 		for _, journalIs := range []string{"there", "removed"} {
 			setup(t, c)
 			files, _ := openTap(t, n, "eth0-tap", 1)
@@ -165,7 +165,7 @@ func TestCutOff(t *testing.T) {
 				teardown(t, n, c, before)
 			} else {
 				harmJournal(t, n, journalIs)
-				if _, err := phase1.ForceTeardown(t.Context(), c); err != nil {
+				if _, err := c.ForceTeardown(t.Context()); err != nil {
 					t.Error(err)
 				}
 				if err := nothingOfOurs(n); err != nil {
@@ -188,7 +188,7 @@ func TestInUseByOthers(t *testing.T) {
 	c := config(n, infra.Redirect{})
 	setup(t, c)
 	openTap(t, n, "eth0-dhcp", 1)
-	if err := phase1.Teardown(t.Context(), c); err != nil {
+	if err := c.Teardown(t.Context()); err != nil {
 		t.Error(err)
 	}
 	if links := n.Pod.IP("-br link"); strings.Contains(links, "eth0-") || !strings.Contains(links, "vpn0") {
@@ -209,7 +209,7 @@ func TestInUseByFork(t *testing.T) {
 	copied, err := unix.FcntlInt(files[0].Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	closeTap()
 	done := make(chan error, 1)
-	go func() { done <- phase1.Teardown(t.Context(), c) }()
+	go func() { done <- c.Teardown(t.Context()) }()
 	select {
 	case err := <-done:
 		t.Errorf("Teardown while a program is being started: %v; want it to wait", err)

@@ -66,7 +66,7 @@ func TestIPTables(t *testing.T) {
 		b := everyOption
 		b.Firewall = v4
 		c := config(n, b)
-		preview, err := phase1.Plan(t.Context(), c)
+		preview, err := c.Plan(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -104,7 +104,7 @@ func TestIPTables(t *testing.T) {
 			t.Errorf("text and Setup: %v", err)
 		}
 
-		if preview, err := phase1.Plan(t.Context(), c); err != nil || len(preview.Steps) > 0 {
+		if preview, err := c.Plan(t.Context()); err != nil || len(preview.Steps) > 0 {
 			t.Errorf("plan of a complete wiring: %v, %v; want no steps", preview, err)
 		}
 		setup(t, c)
@@ -124,7 +124,7 @@ func TestIPTables(t *testing.T) {
 		} {
 			n.Pod.Exec("sh", "-ec", d.line)
 			var drift *phase1.DriftError
-			if err := phase1.Check(t.Context(), c); !errors.As(err, &drift) || !strings.Contains(fmt.Sprint(drift.Differs), d.says) {
+			if err := c.Check(t.Context()); !errors.As(err, &drift) || !strings.Contains(fmt.Sprint(drift.Differs), d.says) {
 				t.Errorf("%s: Check says %v, want %s", d.line, err, d.says)
 			}
 			setup(t, c)
@@ -149,7 +149,7 @@ func TestIPTablesLeft(t *testing.T) {
 		n := nstest.NewNetwork(t)
 		c := config(n, infra.Masquerade{Firewall: v4})
 		setup(t, c)
-		if err := phase1.Teardown(t.Context(), c); err != nil {
+		if err := c.Teardown(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		for line := range strings.Lines(saved(n.Pod, v4, v6)) {
@@ -168,7 +168,7 @@ func TestIPTablesMissing(t *testing.T) {
 	path := os.Getenv("PATH")
 	t.Setenv("PATH", "/nonexistent")
 	for _, firewall := range []string{cache.FirewallIPTablesNFT, cache.FirewallIPTablesLegacy} {
-		_, err := phase1.Setup(t.Context(), config(n, infra.Masquerade{Firewall: firewall}))
+		_, err := config(n, infra.Masquerade{Firewall: firewall}).Setup(t.Context())
 		if !errors.Is(err, exec.ErrNotFound) || !strings.Contains(err.Error(), "binding.masquerade.firewall") || !strings.Contains(err.Error(), firewall) {
 			t.Errorf("error %v, want one that names %s", err, firewall)
 		}
@@ -176,7 +176,7 @@ func TestIPTablesMissing(t *testing.T) {
 	// Who does not need them starts no process at all.
 	c := config(n, infra.Masquerade{})
 	setup(t, c)
-	if err := phase1.Teardown(t.Context(), c); err != nil {
+	if err := c.Teardown(t.Context()); err != nil {
 		t.Error(err)
 	}
 	t.Setenv("PATH", path)
@@ -219,7 +219,11 @@ func TestIPTablesInterrupted(t *testing.T) {
 			if err := os.RemoveAll(filepath.Join(dir, "count")); err != nil {
 				t.Fatal(err)
 			}
-			cmd := exec.Command(agent, verb, "-netns", n.Pod.Path(), "-config", filepath.Join(dir, "config"))
+			args := []string{verb, "-netns", n.Pod.Path(), "-nic", "eth0"}
+			if verb == "setup" {
+				args = append(args, "-config", filepath.Join(dir, "config"))
+			}
+			cmd := exec.Command(agent, args...)
 			cmd.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"), "HOW="+how, fmt.Sprintf("AT=%d", at))
 			out, err := cmd.CombinedOutput()
 			count, _ := os.ReadFile(filepath.Join(dir, "count"))
@@ -231,7 +235,7 @@ func TestIPTablesInterrupted(t *testing.T) {
 		}
 		back := func(what string) {
 			t.Helper()
-			if err := phase1.Teardown(t.Context(), c); err != nil {
+			if err := c.Teardown(t.Context()); err != nil {
 				t.Fatalf("%s: %v", what, err)
 			}
 			if err := difference(found, saved(n.Pod, v4, v6)); err != nil {
@@ -305,7 +309,7 @@ func TestWithoutNFTables(t *testing.T) {
 		}
 		// The second socket of the thread in the namespace is that of netfilter. Its processes are left alone.
 		out, err := exec.Command("strace", "-f", "-b", "execve", "-o", "/dev/null", "-e", "inject=socket:error=EPROTONOSUPPORT:when=2", "-e", "trace=socket",
-			agent, "setup", "-netns", s.Pod.Path(), "-config", path).CombinedOutput()
+			agent, "setup", "-netns", s.Pod.Path(), "-nic", "eth0", "-config", path).CombinedOutput()
 		return string(out), err
 	}
 	if out, err := run(); err == nil || !strings.Contains(out, "guard: this kernel has no nf_tables") || !strings.Contains(out, "guard.off") {
@@ -329,8 +333,8 @@ func TestWithoutNFTables(t *testing.T) {
 		{from: "world", to: "pod:8001", want: "pod:8001 sees gateway"},
 		{from: "guest", to: "beyond:9000", want: "world:9000 sees pod"},
 	})
-	c.CutOff = true // the guest has the tap open
-	if err := phase1.Teardown(t.Context(), c); err != nil {
+	c.Down.CutOff = true // the guest has the tap open
+	if err := c.Teardown(t.Context()); err != nil {
 		t.Error(err)
 	}
 	asFound(t, s.Network, before)

@@ -7,7 +7,6 @@ import (
 
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/test/nstest"
-	"github.com/guestwire/guestwire/phase1"
 )
 
 // TestAnotherLinkJoins: while the NIC is wired a second network comes, and its default route has the metric of the NIC's own.
@@ -47,10 +46,10 @@ func TestAnotherLinkJoins(t *testing.T) {
 		c := config(n, b)
 		setup(t, c)
 		join(n)
-		if err := phase1.Check(t.Context(), c); err != nil {
+		if err := c.Check(t.Context()); err != nil {
 			t.Error(err)
 		}
-		if err := phase1.Teardown(t.Context(), c); err != nil {
+		if err := c.Teardown(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		settled(t, n)

@@ -27,10 +27,10 @@ type journal struct {
 	Program   string         `json:"program"` // the version of guestwire that wrote the journal
 	Since     time.Time      `json:"since"`   // of the first Setup
 	Namespace netns.Identity `json:"namespace"`
-	// From is Config.From.
+	// From is Moving.From of the first Setup.
 	From *cache.Record `json:"from,omitempty"`
-	// ManagedBy is Config.ManagedBy of the last Setup.
-	ManagedBy string `json:"managedBy,omitempty"`
+	// HeldBy is the program that held the NIC at the last Setup.
+	HeldBy string `json:"heldBy,omitempty"`
 	wiring.Journal
 }
 
@@ -146,13 +146,13 @@ func (s *session) otherJournals() (others []*journal, whole bool, err error) {
 	return others, whole, nil
 }
 
-// writeJournal notes the plan. Earlier is the journal so far; nil: there is none.
-func (s *session) writeJournal(plan wiring.Journal, earlier *journal) error {
-	j := journal{Version: journalVersion, Program: program(), Since: time.Now().UTC().Truncate(time.Second), Namespace: s.identity, Journal: plan}
-	j.From, j.ManagedBy = s.from, s.managedBy
-	if earlier != nil {
-		j.Since, j.Program, j.From, j.ManagedBy = earlier.Since, earlier.Program, earlier.From, earlier.ManagedBy
+// writeJournal notes the plan. J is the journal so far, or a new one with From and HeldBy alone.
+func (s *session) writeJournal(plan wiring.Journal, j journal) error {
+	first := j.Since.IsZero()
+	if first {
+		j.Program, j.Since = program(), time.Now().UTC().Truncate(time.Second)
 	}
+	j.Version, j.Namespace, j.Journal = journalVersion, s.identity, plan
 	text, err := json.Marshal(j)
 	if err != nil {
 		return fmt.Errorf("journal of NIC %s: %w", s.nic, err)
@@ -161,7 +161,7 @@ func (s *session) writeJournal(plan wiring.Journal, earlier *journal) error {
 	if old, err := s.node.readText(namespace, s.nic); err == nil && string(old) == string(text) {
 		return nil
 	}
-	if earlier != nil { // this program writes it from now on
+	if !first { // this program writes it from now on
 		j.Program = program()
 		if text, err = json.Marshal(j); err != nil {
 			return fmt.Errorf("journal of NIC %s: %w", s.nic, err)
@@ -188,7 +188,7 @@ func (s *session) removeJournal() error { return s.node.removeJournal(s.identity
 func (s *session) replan(j *journal) (*wiring.Plan, error) {
 	plan, err := j.Plan()
 	if err != nil {
-		return nil, fmt.Errorf("journal of NIC %s: %v", j.Spec.NIC, err) // no ErrNoNIC: the NIC may be there
+		return nil, fmt.Errorf("journal of NIC %s: %v", j.NIC, err) // no ErrNoNIC: the NIC may be there
 	}
 	plan.Record.Namespace = s.identity.Name()
 	return plan, nil

@@ -53,12 +53,12 @@ func TestJournalOfAnotherVersion(t *testing.T) {
 	written := readFile(t, recordPath)
 	verbs := map[string]func() error{
 		"Setup":      func() error { return setupAlone(t.Context(), c) },
-		"Plan":       func() error { _, err := phase1.Plan(t.Context(), c); return err },
-		"Check":      func() error { return phase1.Check(t.Context(), c) },
-		"Status":     func() error { _, err := phase1.Status(t.Context(), c); return err },
-		"Deactivate": func() error { _, err := phase1.Deactivate(t.Context(), c); return err },
-		"Activate":   func() error { _, err := phase1.Activate(t.Context(), c, phase1.Other{Gone: true}); return err },
-		"Teardown":   func() error { return phase1.Teardown(t.Context(), c) },
+		"Plan":       func() error { _, err := c.Plan(t.Context()); return err },
+		"Check":      func() error { return c.Check(t.Context()) },
+		"Status":     func() error { _, err := c.Status(t.Context()); return err },
+		"Deactivate": func() error { _, err := c.Deactivate(t.Context()); return err },
+		"Activate":   func() error { _, err := c.Activate(t.Context(), phase1.Other{Gone: true}); return err },
+		"Teardown":   func() error { return c.Teardown(t.Context()) },
 	}
 	for name, c2 := range map[string]struct{ from, to, says string }{
 		"another version": {`"version":1`, `"version":2`, "version 2, and this program reads 1: use the version of guestwire that wrote it"},
@@ -93,7 +93,7 @@ func TestJournalDamaged(t *testing.T) {
 	path, text := journal(t, n)
 	for _, other := range []string{"", "{}", "null", "[]", `{"version":"3"}`, text[:len(text)/2]} {
 		writeFile(t, path, other)
-		if err := phase1.Teardown(t.Context(), c); err == nil || !strings.Contains(err.Error(), "damaged") || !strings.Contains(err.Error(), "force") {
+		if err := c.Teardown(t.Context()); err == nil || !strings.Contains(err.Error(), "damaged") || !strings.Contains(err.Error(), "force") {
 			t.Errorf("%q: %v, want that the file is damaged, and Teardown by force", other, err)
 		}
 	}
@@ -138,13 +138,13 @@ func TestRecordOfAnotherVersion(t *testing.T) {
 	writeFile(t, path, other)
 	const says = "use the version of guestwire that wrote it"
 	var drift *phase1.DriftError
-	if err := phase1.Check(t.Context(), c); !errors.As(err, &drift) || len(drift.Differs) != 1 || drift.Differs[0].Kind != "record" || !strings.Contains(err.Error(), says) || len(drift.Missing) > 0 {
+	if err := c.Check(t.Context()); !errors.As(err, &drift) || len(drift.Differs) != 1 || drift.Differs[0].Kind != "record" || !strings.Contains(err.Error(), says) || len(drift.Missing) > 0 {
 		t.Errorf("Check: %v, want drift of the record, %q, and no repair, as Setup refuses", err, says)
 	}
 	if err := setupAlone(t.Context(), c); !errors.Is(err, infra.ErrWired) || !strings.Contains(err.Error(), says) {
 		t.Errorf("Setup: %v, want ErrWired, and %q", err, says)
 	}
-	if _, err := phase1.Deactivate(t.Context(), c); !errors.Is(err, infra.ErrWired) || !strings.Contains(err.Error(), "Setup or Deactivate writes it as soon as it can") || !strings.Contains(err.Error(), says) {
+	if _, err := c.Deactivate(t.Context()); !errors.Is(err, infra.ErrWired) || !strings.Contains(err.Error(), "Setup or Deactivate writes it as soon as it can") || !strings.Contains(err.Error(), says) {
 		t.Errorf("Deactivate: %v, want ErrWired, what writes the record then, and %q", err, says)
 	}
 	sameFile(t, path, other)

@@ -19,6 +19,14 @@ import (
 	"github.com/guestwire/guestwire/internal/netns"
 )
 
+// Run is Launch, and waits for the command's end. It returns the error of Launch or of cmd.Wait.
+func Run(cmd *exec.Cmd, ns *os.File, owner infra.Owner, groups ...uint32) error {
+	if err := Launch(cmd, ns, owner, groups...); err != nil {
+		return err
+	}
+	return cmd.Wait()
+}
+
 // Launch starts a command without privileges, such as the launcher, in a network namespace. It takes the place of
 // cmd.Start: the caller goes on with cmd.Wait or cmd.Process.Signal. The command
 //

@@ -12,7 +12,7 @@ import (
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/test/frames"
 	"github.com/guestwire/guestwire/internal/test/nstest"
-	"github.com/guestwire/guestwire/phase1"
+	"github.com/guestwire/guestwire/internal/test/wired"
 )
 
 // hold is how long the guest filter waits after duplicate address detection of a link-local address. The guest itself
@@ -69,21 +69,21 @@ func TestLinkLocal(t *testing.T) {
 var linkLocalWays = []struct {
 	name         string
 	ofNeighbours bool
-	judge        func(*testing.T, *wire, phase1.Config)
+	judge        func(*testing.T, *wire, wired.NIC)
 }{
 	{"four learned", false, learnsFour},
 	{"forged", false, learnsNoForged},
 	{"unheard", false, learnsNoUnheard},
 	{"seen in the network", true, learnsNoNeighbours},
 	{"in use", true, keepsWhatItUses},
-	{"defended", true, func(t *testing.T, w *wire, _ phase1.Config) {
+	{"defended", true, func(t *testing.T, w *wire, _ wired.NIC) {
 		learnsNoDefended(t, w, func(n frames.Link, a netip.Addr) []byte { return n.FromLinkLocal(a)[3].Frames[0] })
 	}},
-	{"detected by another", true, func(t *testing.T, w *wire, _ phase1.Config) { learnsNoDefended(t, w, frames.Link.Detection) }},
+	{"detected by another", true, func(t *testing.T, w *wire, _ wired.NIC) { learnsNoDefended(t, w, frames.Link.Detection) }},
 }
 
 // learnsFour announces addresses one after another.
-func learnsFour(t *testing.T, w *wire, c phase1.Config) {
+func learnsFour(t *testing.T, w *wire, c wired.NIC) {
 	all := stablePrivacy(5)
 	for _, a := range all {
 		w.noneLeaks(w.link.FromLinkLocal(a)) // not announced yet
@@ -119,7 +119,7 @@ func learnsFour(t *testing.T, w *wire, c phase1.Config) {
 }
 
 // learnsNoForged announces addresses that no stable-privacy generator makes: such are others'.
-func learnsNoForged(t *testing.T, w *wire, _ phase1.Config) {
+func learnsNoForged(t *testing.T, w *wire, _ wired.NIC) {
 	kinds := w.link.FromLinkLocal(w.link.Gateway.LinkLocal()) // where the responder answers for it, it takes the detection
 	for _, a := range []netip.Addr{
 		cache.MAC{0x02, 0x00, 0x5e, 0x00, 0x53, 0x66}.LinkLocal(),
@@ -144,7 +144,7 @@ func learnsNoForged(t *testing.T, w *wire, _ phase1.Config) {
 }
 
 // learnsNoUnheard announces addresses so that their owners could not object.
-func learnsNoUnheard(t *testing.T, w *wire, _ phase1.Config) {
+func learnsNoUnheard(t *testing.T, w *wire, _ wired.NIC) {
 	all := stablePrivacy(30)
 	forms := len(w.link.Unheard(all[0]))
 	for i := range forms {
@@ -161,7 +161,7 @@ func learnsNoUnheard(t *testing.T, w *wire, _ phase1.Config) {
 }
 
 // learnsNoNeighbours announces addresses of which the network had shown that they are others'.
-func learnsNoNeighbours(t *testing.T, w *wire, _ phase1.Config) {
+func learnsNoNeighbours(t *testing.T, w *wire, _ wired.NIC) {
 	neighbour := w.link.FromGateway()
 	neighbour.MAC = cache.MAC{0x02, 0x00, 0x5e, 0x00, 0x53, 0x66}
 	var kinds []frames.Kind
@@ -203,7 +203,7 @@ func learnsNoDefended(t *testing.T, w *wire, objects func(neighbour frames.Link,
 // keepsWhatItUses has the network claim the addresses from which the guest sends, in each way: the one of its MAC, and one
 // that was learned. Otherwise one frame of a neighbour, or of a host beyond the router, would silence the guest, and a
 // guest could not defend its address against another one's detection.
-func keepsWhatItUses(t *testing.T, w *wire, _ phase1.Config) {
+func keepsWhatItUses(t *testing.T, w *wire, _ wired.NIC) {
 	neighbour := w.link.FromGateway()
 	neighbour.MAC = cache.MAC{0x02, 0x00, 0x5e, 0x00, 0x53, 0x66}
 	all := stablePrivacy(3)

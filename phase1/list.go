@@ -34,8 +34,8 @@ type Wiring struct {
 	// Standby says that the guest's tap is down until Activate; Turn is the record's.
 	Standby bool   `json:"standby,omitempty"`
 	Turn    uint64 `json:"turn,omitempty"`
-	// ManagedBy is Config.ManagedBy of the last Setup.
-	ManagedBy string `json:"managedBy,omitempty"`
+	// HeldBy is the program that held the NIC at the last Setup (see NIC.Hold), and may have ended.
+	HeldBy string `json:"heldBy,omitempty"`
 	// Since is the time of the first Setup.
 	Since time.Time `json:"since,omitzero"`
 	// Version is the version of guestwire that wrote the journal.
@@ -48,7 +48,7 @@ type Wiring struct {
 	found  *netns.Found // nil: the namespace is gone, or it was not looked for
 }
 
-// Open opens the namespace of the NIC, for Config.NetNS. What Open returns is the namespace that has this name, whatever
+// Open opens the namespace of the NIC, for NIC.NetNS. What Open returns is the namespace that has this name, whatever
 // another user has put at the places of FoundAt: before anything is opened for good, it is known to be a network namespace
 // with the device, inode number and cookie. The caller closes it. Of a wiring that List did not return, Open looks for the
 // namespace anew, as List does. The error is fs.ErrNotExist if the namespace is gone, or has left the places where it was
@@ -71,7 +71,7 @@ func (w Wiring) Open(ctx context.Context) (*os.File, error) {
 	return found.Open()
 }
 
-// List returns the wired NICs of the node, sorted by namespace and NIC. Dir is Config.Dir. List looks for the
+// List returns the wired NICs of the node, sorted by namespace and NIC. Dir is NIC.Dir. List looks for the
 // namespaces as [Forget] does. It takes no lock, so a NIC whose Setup has not ended is listed, too. List needs root.
 //
 // Without DefaultDir nothing was ever wired on the node. Another dir that is not there may be mistyped: the error is
@@ -159,7 +159,7 @@ func (n node) describe(namespace, nic string) (Wiring, bool) {
 	var part struct {
 		Program   string
 		Since     time.Time
-		ManagedBy string
+		HeldBy string
 		Found     struct{ OnNode infra.Owner }
 		Standby   bool
 		Turn      uint64
@@ -176,7 +176,7 @@ func (n node) describe(namespace, nic string) (Wiring, bool) {
 	}
 	w.State, w.Owner, w.OnNode = part.Spec.State, part.Spec.Owner, part.Found.OnNode
 	w.Standby, w.Turn = part.Standby, part.Turn
-	w.Since, w.Version, w.ManagedBy = part.Since, part.Program, part.ManagedBy
+	w.Since, w.Version, w.HeldBy = part.Since, part.Program, part.HeldBy
 	for kind := range part.Spec.Binding {
 		w.Binding = kind
 	}

@@ -12,11 +12,12 @@ import (
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/test/nstest"
+	"github.com/guestwire/guestwire/internal/test/wired"
 	"github.com/guestwire/guestwire/phase1"
 )
 
 // untouched says whether the NIC is wired as Setup left it, with its record and its journal.
-func untouched(t *testing.T, c phase1.Config, journalPath, journalText string) {
+func untouched(t *testing.T, c wired.NIC, journalPath, journalText string) {
 	t.Helper()
 	check(t, c)
 	sameFile(t, journalPath, journalText)
@@ -53,7 +54,7 @@ func TestTypedNamespace(t *testing.T) {
 	var bad *cache.FieldError
 	forgotten := c
 	forgotten.NetNS = nil
-	if err := phase1.Teardown(t.Context(), forgotten); !errors.As(err, &bad) || bad.Field != "netns" {
+	if err := forgotten.Teardown(t.Context()); !errors.As(err, &bad) || bad.Field != "netns" {
 		t.Errorf("Teardown without a namespace: %v, want a FieldError for netns", err)
 	}
 	untouched(t, c, path, text)
@@ -73,8 +74,8 @@ func TestTypedState(t *testing.T) {
 			typed := c
 			typed.State = state
 			for verb, err := range map[string]error{
-				"Setup": setupAlone(t.Context(), typed), "Check": phase1.Check(t.Context(), typed), "Teardown": phase1.Teardown(t.Context(), typed),
-				"ForceTeardown": second(phase1.ForceTeardown(t.Context(), typed)), "Status": second(phase1.Status(t.Context(), typed)),
+				"Setup": setupAlone(t.Context(), typed), "Check": typed.Check(t.Context()), "Teardown": typed.Teardown(t.Context()),
+				"ForceTeardown": second(typed.ForceTeardown(t.Context())), "Status": second(typed.Status(t.Context())),
 			} {
 				var bad *cache.FieldError
 				if !errors.As(err, &bad) || bad.Field != "state" || filepath.IsAbs(state) && !strings.Contains(err.Error(), n.State) {
@@ -104,7 +105,7 @@ func TestLostState(t *testing.T) {
 			t.Fatal(err)
 		}
 		var drift *phase1.DriftError
-		if err := phase1.Check(t.Context(), c); !errors.As(err, &drift) || len(drift.Differs) != 1 || drift.Differs[0].Kind != "record" {
+		if err := c.Check(t.Context()); !errors.As(err, &drift) || len(drift.Differs) != 1 || drift.Differs[0].Kind != "record" {
 			t.Errorf("Check without the record: %v, want one difference", err)
 		}
 		if again {
@@ -133,7 +134,7 @@ func TestLateDEL(t *testing.T) {
 		if err := phase1.Forget(ctx, g); !errors.Is(err, phase1.ErrAlive) || !strings.Contains(err.Error(), old.Pod.Path()) {
 			t.Errorf("%s, of a namespace that lives: %v, want ErrAlive with %s", name, err, old.Pod.Path())
 		}
-		if err := phase1.Check(ctx, config(old, nil)); err != nil {
+		if err := config(old, nil).Check(ctx); err != nil {
 			t.Error(err)
 		}
 	}
@@ -221,13 +222,13 @@ func TestUnreadableNeighbour(t *testing.T) {
 	for name, other := range map[string]string{"of another version": regexp.MustCompile(`"version":\d+`).ReplaceAllString(text, `"version":99`), "damaged": text[:len(text)/2]} {
 		writeFile(t, path, other)
 		setup(t, second)
-		if err := phase1.Check(t.Context(), second); err != nil {
+		if err := second.Check(t.Context()); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
-		if err := phase1.Teardown(t.Context(), second); err != nil {
+		if err := second.Teardown(t.Context()); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
-		if err := phase1.Teardown(t.Context(), first); err == nil {
+		if err := first.Teardown(t.Context()); err == nil {
 			t.Errorf("%s: Teardown of the NIC whose journal it is succeeds", name)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/test/nstest"
+	"github.com/guestwire/guestwire/internal/test/wired"
 	"github.com/guestwire/guestwire/phase1"
 )
 
@@ -22,15 +23,15 @@ func TestManyNamespaces(t *testing.T) {
 	nstest.NeedTaps(t)
 	const many = 60
 	node, states := filepath.Join(nstest.Dir(t), "node"), nstest.Dir(t)
-	configs := make([]phase1.Config, many)
+	configs := make([]wired.NIC, many)
 	pods := make([]*nstest.Namespace, many)
 	for i := range many {
 		n := nstest.New(t, "many")
 		n.IP("link add eth0 type veth peer name peer0")
 		n.IP("link set eth0 up")
 		pods[i] = n
-		configs[i] = phase1.Config{NetNS: n.File, Dir: node, Spec: infra.Spec{
-			NIC: "eth0", Binding: infra.Redirect{}, State: filepath.Join(states, fmt.Sprint("vm", i)), Owner: nstest.Owner(),
+		configs[i] = wired.NIC{NIC: phase1.NIC{NetNS: n.File, Dir: node, Name: "eth0"}, Spec: infra.Spec{
+			Binding: infra.Redirect{}, State: filepath.Join(states, fmt.Sprint("vm", i)), Owner: nstest.Owner(),
 		}}
 		setup(t, configs[i])
 	}
@@ -61,7 +62,7 @@ func TestManyNamespaces(t *testing.T) {
 			pods[i].End()
 			continue
 		}
-		report, err := phase1.Status(t.Context(), configs[i])
+		report, err := configs[i].Status(t.Context())
 		if err != nil || report.Drift != nil || len(report.FoundAt) == 0 || report.FoundAt[0] != pods[i].Path() || report.State != configs[i].State {
 			t.Errorf("status of %s: %+v, %v", pods[i].Name, report, err)
 		}

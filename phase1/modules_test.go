@@ -11,7 +11,6 @@ import (
 
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/test/nstest"
-	"github.com/guestwire/guestwire/phase1"
 )
 
 // TestNoModuleByLinkName: the kernel starts modprobe(8) for a program that asks by ioctl for a name that no link has, and
@@ -32,14 +31,14 @@ func TestNoModuleByLinkName(t *testing.T) {
 		}
 		n.Pod.Settled()
 		c := config(n, b)
-		c.NIC = nic
+		c.Name = nic
 		setup(t, c)
 		setup(t, c)
 		check(t, c)
 		unwire(t, c)
 		setup(t, c)
 		n.World.IP("link del pod")
-		if err := phase1.Teardown(t.Context(), c); !errors.Is(err, infra.ErrNoNIC) {
+		if err := c.Teardown(t.Context()); !errors.Is(err, infra.ErrNoNIC) {
 			t.Error(err)
 		}
 	}

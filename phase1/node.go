@@ -20,7 +20,7 @@ import (
 	"github.com/guestwire/guestwire/internal/netns"
 )
 
-// DefaultDir is where Phase1 keeps its locks and journals if Config.Dir is empty. All calls on a node have to
+// DefaultDir is where Phase1 keeps its locks and journals if NIC.Dir is empty. All calls on a node have to
 // use one directory, or they do not know of each other.
 const DefaultDir = "/run/guestwire.lock"
 
@@ -30,6 +30,7 @@ const DefaultDir = "/run/guestwire.lock"
 //	4026532281              the lock of the namespace with this inode number, while a call works on it
 //	state-1f0c2a...         the lock of a State directory, while a call writes or removes a record there
 //	name-8d3b01...          the lock of a name of Lock's caller
+//	hold-4026532281-eth0    the lock of a NIC, while a process holds it
 //	9c1e22f0-4026532281-17  a directory for each namespace (netns.Identity.Name), with eth0.journal
 //
 // A killed call leaves its lock, which is free for the next call.
@@ -72,7 +73,7 @@ func findNode(path string) (node, error) {
 type absentError struct{ path string }
 
 func (e absentError) Error() string {
-	return fmt.Sprintf("journal directory %s is not there: name the one that Setup used (Config.Dir, agent -dir)", e.path)
+	return fmt.Sprintf("journal directory %s is not there: name the one that Setup used (NIC.Dir, agent -dir)", e.path)
 }
 
 func (absentError) Is(target error) bool { return target == fs.ErrNotExist }
@@ -116,11 +117,12 @@ func (n node) lockState(ctx context.Context, path string, tell progress) (unlock
 const (
 	stateLock = "state-"
 	nameLock  = "name-"
+	holdLock  = "hold-"
 )
 
 // Lock holds a name of the caller's choice on the node, such as the path of a State directory, until unlock is called or the
 // process ends. It waits for another caller with the same name until ctx ends; the error then names the process that holds
-// it. Dir and progress are those of Config.
+// it. Dir and progress are those of NIC.
 //
 // No other user can open what Lock locks. A lock on a file that others can open, such as a directory, a program or a network
 // namespace, would let each of them stop the caller, as flock(2) asks for no permission to write.
@@ -265,7 +267,7 @@ func (n node) nics(namespace string) ([]string, error) {
 // slow is how long a call waits before it says for what.
 const slow = time.Second
 
-// progress is Config.Progress; nil: no one wants to know.
+// progress is NIC.Progress; nil: no one wants to know.
 type progress func(text string)
 
 func (p progress) say(format string, args ...any) {

@@ -145,16 +145,16 @@ func TestOwnThread(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if _, err := phase1.Setup(t.Context(), c); err != nil {
+		if _, err := c.Setup(t.Context()); err != nil {
 			return err
 		}
-		if _, err := phase1.Drops(t.Context(), c); err != nil {
+		if _, err := c.Drops(t.Context()); err != nil {
 			return err
 		}
 		if now, err := os.Readlink("/proc/thread-self/ns/net"); err != nil || now != here {
 			return fmt.Errorf("the thread is in %s, %v; want %s", now, err, here)
 		}
-		return phase1.Check(t.Context(), c)
+		return c.Check(t.Context())
 	})
 	if err != nil {
 		t.Error(err)
@@ -163,7 +163,7 @@ func TestOwnThread(t *testing.T) {
 
 	var field *cache.FieldError
 	c.NetNS = n.Pod.File
-	if _, err := phase1.Setup(t.Context(), c); !errors.As(err, &field) || field.Field != "netns" {
+	if _, err := c.Setup(t.Context()); !errors.As(err, &field) || field.Field != "netns" {
 		t.Errorf("Own and NetNS: %v, want a FieldError of netns", err)
 	}
 }

@@ -42,24 +42,24 @@ func (o resolvedOwner) String() string {
 }
 
 // resolveOwner returns the configuration's owner with the numbers of this user namespace.
-func (c Config) resolveOwner(ctx context.Context) (resolvedOwner, error) {
+func (c request) resolveOwner(ctx context.Context) (resolvedOwner, error) {
 	o := resolvedOwner{Owner: c.Owner, given: c.Owner}
 	o.Inside = false
 	if !c.Owner.Inside {
 		return o, checkIDs(o.Owner)
 	}
-	c, release, err := c.openOwn()
+	n, release, err := c.openOwn()
 	if err != nil {
 		return o, err
 	}
 	defer release()
-	if _, err := c.identify(); err != nil {
+	if _, err := n.identify(); err != nil {
 		return o, err
 	}
 	if err := checkRoot(); err != nil {
-		return o, fmt.Errorf("namespace %s: %w", c.NetNS.Name(), err)
+		return o, fmt.Errorf("namespace %s: %w", n.NetNS.Name(), err)
 	}
-	_, err = kernel.InUserNamespace(ctx, c.NetNS, func(pid int) error {
+	_, err = kernel.InUserNamespace(ctx, n.NetNS, func(pid int) error {
 		uid, errUID := onNode("owner.uid", fmt.Sprintf("/proc/%d/uid_map", pid), o.UID)
 		gid, errGID := onNode("owner.gid", fmt.Sprintf("/proc/%d/gid_map", pid), o.GID)
 		if o.UID = uid; o.GID != 0 {
@@ -69,10 +69,10 @@ func (c Config) resolveOwner(ctx context.Context) (resolvedOwner, error) {
 		return errUID
 	})
 	if errors.Is(err, kernel.ErrNoUserNamespace) {
-		return o, fmt.Errorf("owner.inside: namespace %s: %w: call Setup in a user namespace around it", c.NetNS.Name(), err)
+		return o, fmt.Errorf("owner.inside: namespace %s: %w: call Setup in a user namespace around it", n.NetNS.Name(), err)
 	}
 	if errors.Is(err, unix.EPERM) {
-		return o, fmt.Errorf("owner.inside: namespace %s: %w: it needs CAP_SYS_ADMIN", c.NetNS.Name(), err)
+		return o, fmt.Errorf("owner.inside: namespace %s: %w: it needs CAP_SYS_ADMIN", n.NetNS.Name(), err)
 	}
 	if err != nil {
 		return o, err

@@ -20,7 +20,7 @@ func TestVhost(t *testing.T) {
 	before := settled(t, n)
 	configuration := filepath.Join(nstest.Dir(t), "vm1.json")
 	ownedBy := func(owner string) {
-		writeFile(t, configuration, `{"nic": "eth0", "binding": {"redirect": {}}, "owner": `+owner+`, "device": {"driver": "vhost"}, "state": "`+n.State+`"}`)
+		writeFile(t, configuration, `{"binding": {"redirect": {}}, "owner": `+owner+`, "device": {"driver": "vhost"}, "state": "`+n.State+`"}`)
 	}
 	// run has the agent plan or set up where the shell commands have made a /dev/vhost-net.
 	run := func(verb, device string) (string, error) {
@@ -34,7 +34,7 @@ func TestVhost(t *testing.T) {
 			shift
 			exec "$@"`
 		out, err := exec.Command("unshare", "-m", "sh", "-c", laid, "sh", device,
-			nstest.Program(t, "examples/agent"), verb, "-netns", n.Pod.Path(), "-config", configuration).CombinedOutput()
+			nstest.Program(t, "examples/agent"), verb, "-netns", n.Pod.Path(), "-nic", "eth0", "-config", configuration).CombinedOutput()
 		return string(out), err
 	}
 	const inGroup = `{"uid": 107, "gid": 36}`

@@ -24,31 +24,32 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/test/guest"
 	"github.com/guestwire/guestwire/internal/test/nstest"
+	"github.com/guestwire/guestwire/internal/test/wired"
 	"github.com/guestwire/guestwire/phase1"
 )
 
 func TestMain(m *testing.M) { nstest.Main(m) }
 
-func config(n nstest.Network, b infra.Binding) phase1.Config {
-	return phase1.Config{NetNS: n.Pod.File, Spec: infra.Spec{
-		NIC: "eth0", Binding: b, State: n.State,
+func config(n nstest.Network, b infra.Binding) wired.NIC {
+	return wired.NIC{NIC: phase1.NIC{NetNS: n.Pod.File, Name: "eth0"}, Spec: infra.Spec{
+		Binding: b, State: n.State,
 		Owner: nstest.Owner(),
 		DNS:   &cache.DNS{Servers: []netip.Addr{netip.MustParseAddr("192.0.2.53"), netip.MustParseAddr("2001:db8::53")}, Search: []string{"pod.example"}},
 	}}
 }
 
 // check wants Check to find no difference.
-func check(t *testing.T, c phase1.Config) {
+func check(t *testing.T, c wired.NIC) {
 	t.Helper()
-	if err := phase1.Check(t.Context(), c); err != nil {
+	if err := c.Check(t.Context()); err != nil {
 		t.Error(err)
 	}
 }
 
 // unwire wants Teardown to succeed; teardown looks at what is left, too.
-func unwire(t *testing.T, c phase1.Config) {
+func unwire(t *testing.T, c wired.NIC) {
 	t.Helper()
-	if err := phase1.Teardown(t.Context(), c); err != nil {
+	if err := c.Teardown(t.Context()); err != nil {
 		t.Error(err)
 	}
 }
@@ -64,9 +65,9 @@ func secondNIC(n nstest.Network, addresses ...string) {
 }
 
 // ofSecondNIC is config for that NIC.
-func ofSecondNIC(n nstest.Network, b infra.Binding) phase1.Config {
+func ofSecondNIC(n nstest.Network, b infra.Binding) wired.NIC {
 	c := config(n, b)
-	c.NIC = "net1"
+	c.Name = "net1"
 	return c
 }
 
@@ -155,26 +156,26 @@ func dial(t *testing.T, ns *nstest.Namespace, network string, to netip.AddrPort)
 }
 
 // setupAlone is phase1.Setup without the record.
-func setupAlone(ctx context.Context, c phase1.Config) error {
-	_, err := phase1.Setup(ctx, c)
+func setupAlone(ctx context.Context, c wired.NIC) error {
+	_, err := c.Setup(ctx)
 	return err
 }
 
-func setup(t *testing.T, c phase1.Config) {
+func setup(t *testing.T, c wired.NIC) {
 	t.Helper()
-	if _, err := phase1.Setup(t.Context(), c); err != nil {
+	if _, err := c.Setup(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 }
 
 // teardown takes the wiring down, and compares with what there was before it.
-func teardown(t *testing.T, n nstest.Network, c phase1.Config, before string) {
+func teardown(t *testing.T, n nstest.Network, c wired.NIC, before string) {
 	t.Helper()
-	err := phase1.Teardown(t.Context(), c)
+	err := c.Teardown(t.Context())
 	// A program that a test beside this one starts has the files of this process until its exec, also a tap that was closed here.
 	for end := time.Now().Add(5 * time.Second); errors.Is(err, phase1.ErrInUse) && time.Now().Before(end); {
 		time.Sleep(time.Millisecond)
-		err = phase1.Teardown(t.Context(), c)
+		err = c.Teardown(t.Context())
 	}
 	if err != nil {
 		t.Error(err)
@@ -574,7 +575,7 @@ func TestAgain(t *testing.T) {
 		n := nstest.NewNetwork(t)
 		before := settled(t, n)
 		c := config(n, b)
-		preview, err := phase1.Plan(t.Context(), c)
+		preview, err := c.Plan(t.Context())
 		if err != nil || len(preview.Steps) == 0 {
 			t.Fatalf("plan %v, %v; want steps", preview, err)
 		}
@@ -585,17 +586,17 @@ func TestAgain(t *testing.T) {
 		wired := settled(t, n)
 		setup(t, c)
 		asFound(t, n, wired)
-		if preview, err := phase1.Plan(t.Context(), c); err != nil || len(preview.Steps) > 0 {
+		if preview, err := c.Plan(t.Context()); err != nil || len(preview.Steps) > 0 {
 			t.Errorf("plan of a complete wiring: %v, %v; want no steps", preview, err)
 		}
 		teardown(t, n, c, before)
 		teardown(t, n, c, before)
-		if err := phase1.Check(t.Context(), c); !errors.Is(err, phase1.ErrNotWired) {
+		if err := c.Check(t.Context()); !errors.Is(err, phase1.ErrNotWired) {
 			t.Errorf("check after teardown: %v, want ErrNotWired", err)
 		}
 		c.State = filepath.Join(n.State, "never-made")
 		unwire(t, c)
-		c.NIC = "eth9" // which is not there
+		c.Name = "eth9" // which is not there
 		unwire(t, c)
 		asFound(t, n, before)
 	})
@@ -657,7 +658,7 @@ func TestShapes(t *testing.T) {
 		}
 		teardown(t, n, c, before)
 		var refused *infra.RefusedError
-		if _, err := phase1.Setup(t.Context(), config(n, infra.Masquerade{})); !errors.As(err, &refused) {
+		if _, err := config(n, infra.Masquerade{}).Setup(t.Context()); !errors.As(err, &refused) {
 			t.Errorf("masquerade: %v, want a RefusedError", err)
 		}
 	})
@@ -693,9 +694,9 @@ func TestShapes(t *testing.T) {
 			n.Pod.IP("link set pod16477688c0e1 up")
 			before := settled(t, n)
 			c := config(n, b)
-			c.NIC, c.Queues = "pod16477688c0e1", 4
+			c.Name, c.Queues = "pod16477688c0e1", 4
 			setup(t, c)
-			names := netstate.NamesFor(c.NIC)
+			names := netstate.NamesFor(c.Name)
 			if got := linkField(t, n, names.Tap, "mtu"); got != "65521" {
 				t.Errorf("the tap's MTU is %s, want 65521", got)
 			}
@@ -758,43 +759,43 @@ func TestBadInput(t *testing.T) {
 	is := func(target error) func(error) bool { return func(err error) bool { return errors.Is(err, target) } }
 	for _, test := range []struct {
 		name   string
-		change func(*phase1.Config)
+		change func(*wired.NIC)
 		want   func(error) bool
 		text   string // part of the error: what to do
 	}{
-		{"no such NIC", func(c *phase1.Config) { c.NIC = "eth7" }, is(fs.ErrNotExist), "the namespace has lo, eth0"},
-		{"no NIC", func(c *phase1.Config) { c.NIC = "" }, field("nic"), "want 1 to 15"},
-		{"long name", func(c *phase1.Config) { c.NIC = "eth0123456789abc" }, field("nic"), "at most 15"},
-		{"path as name", func(c *phase1.Config) { c.NIC = "../x" }, field("nic"), "no network interface's name"},
-		{"loopback", func(c *phase1.Config) { c.NIC = "lo" }, field("nic"), "loopback"},
-		{"a pointer", func(c *phase1.Config) { c.Binding = &infra.Bridge{} }, field("binding"), "by value"},
-		{"no user", func(c *phase1.Config) { c.Owner.UID = 1<<32 - 1 }, field("owner"), "no user's"},
-		{"no binding", func(c *phase1.Config) { c.Binding = nil }, field("binding"), "bridge"},
-		{"no namespace", func(c *phase1.Config) { c.NetNS = nil }, field("netns"), "/run/netns"},
-		{"own namespace", func(c *phase1.Config) { c.NetNS = own }, is(phase1.ErrOwnNamespace), "name the pod's"},
-		{"no state", func(c *phase1.Config) { c.State = "" }, field("state"), "name a directory"},
-		{"state in nothing", func(c *phase1.Config) { c.State = "/nonexistent/a/b" }, is(fs.ErrNotExist), "mkdir -p /nonexistent/a"},
-		{"state of another", func(c *phase1.Config) { c.State = foreign }, is(fs.ErrPermission), "serves nothing else, chown root " + foreign + ")"},
-		{"state of all", func(c *phase1.Config) { c.State = shared }, is(fs.ErrPermission), "serves nothing else, chmod 0755 " + shared + ")"},
-		{"state in a file's place", func(c *phase1.Config) { c.State = file }, is(unix.ENOTDIR), "state directory: " + file + ": not a directory: name another one"},
-		{"journals in a file's place", func(c *phase1.Config) { c.Dir = file }, is(unix.ENOTDIR), "journal directory: " + file + ": not a directory: name another one"},
-		{"journals in nothing", func(c *phase1.Config) { c.Dir = "/nonexistent/a/b" }, is(fs.ErrNotExist), "journal directory: /nonexistent/a is not there: make it first (mkdir -p /nonexistent/a)"},
-		{"journals below a file", func(c *phase1.Config) { c.Dir = file + "/node" }, is(unix.ENOTDIR), file + ": not a directory: name another one"},
-		{"too many queues", func(c *phase1.Config) { c.Queues = 257 }, field("queues"), "1 to 256"},
-		{"collision", func(c *phase1.Config) { c.Binding = infra.Masquerade{} }, is(infra.ErrCollision), "choose another network"},
-		{"small", func(c *phase1.Config) {
+		{"no such NIC", func(c *wired.NIC) { c.Name = "eth7" }, is(fs.ErrNotExist), "the namespace has lo, eth0"},
+		{"no NIC", func(c *wired.NIC) { c.Name = "" }, field("nic"), "want 1 to 15"},
+		{"dots as name", func(c *wired.NIC) { c.Name = ".." }, field("nic"), `".."`},
+		{"long name", func(c *wired.NIC) { c.Name = "eth0123456789abc" }, field("nic"), "at most 15"},
+		{"path as name", func(c *wired.NIC) { c.Name = "../x" }, field("nic"), "no network interface's name"},
+		{"loopback", func(c *wired.NIC) { c.Name = "lo" }, field("nic"), "loopback"},
+		{"a pointer", func(c *wired.NIC) { c.Binding = &infra.Bridge{} }, field("binding"), "by value"},
+		{"no user", func(c *wired.NIC) { c.Owner.UID = 1<<32 - 1 }, field("owner"), "no user's"},
+		{"no binding", func(c *wired.NIC) { c.Binding = nil }, field("binding"), "bridge"},
+		{"no namespace", func(c *wired.NIC) { c.NetNS = nil }, field("netns"), "/run/netns"},
+		{"own namespace", func(c *wired.NIC) { c.NetNS = own }, is(phase1.ErrOwnNamespace), "name the pod's"},
+		{"state in nothing", func(c *wired.NIC) { c.State = "/nonexistent/a/b" }, is(fs.ErrNotExist), "mkdir -p /nonexistent/a"},
+		{"state of another", func(c *wired.NIC) { c.State = foreign }, is(fs.ErrPermission), "serves nothing else, chown root " + foreign + ")"},
+		{"state of all", func(c *wired.NIC) { c.State = shared }, is(fs.ErrPermission), "serves nothing else, chmod 0755 " + shared + ")"},
+		{"state in a file's place", func(c *wired.NIC) { c.State = file }, is(unix.ENOTDIR), "state directory: " + file + ": not a directory: name another one"},
+		{"journals in a file's place", func(c *wired.NIC) { c.Dir = file }, is(unix.ENOTDIR), "journal directory: " + file + ": not a directory: name another one"},
+		{"journals in nothing", func(c *wired.NIC) { c.Dir = "/nonexistent/a/b" }, is(fs.ErrNotExist), "journal directory: /nonexistent/a is not there: make it first (mkdir -p /nonexistent/a)"},
+		{"journals below a file", func(c *wired.NIC) { c.Dir = file + "/node" }, is(unix.ENOTDIR), file + ": not a directory: name another one"},
+		{"too many queues", func(c *wired.NIC) { c.Queues = 257 }, field("queues"), "1 to 256"},
+		{"collision", func(c *wired.NIC) { c.Binding = infra.Masquerade{} }, is(infra.ErrCollision), "choose another network"},
+		{"small", func(c *wired.NIC) {
 			c.Binding = infra.Masquerade{IPv4: netip.MustParsePrefix("10.1.0.0/31")}
 		}, field("binding.masquerade.ipv4"), "at least a /30"},
-		{"small IPv6", func(c *phase1.Config) {
+		{"small IPv6", func(c *wired.NIC) {
 			c.Binding = infra.Masquerade{IPv4: netip.MustParsePrefix("10.1.0.0/24"), IPv6: netip.MustParsePrefix("fd01::/127")}
 		}, field("binding.masquerade.ipv6"), "at least a /126"},
-		{"bad option", func(c *phase1.Config) { c.Options.Hostname = "a\nb" }, field("options.hostname"), "control"},
-		{"bad device", func(c *phase1.Config) { c.Device.PCIAddress = "1:2" }, field("device.pciAddress"), "0000:03:10.1"},
+		{"bad option", func(c *wired.NIC) { c.Options.Hostname = "a\nb" }, field("options.hostname"), "control"},
+		{"bad device", func(c *wired.NIC) { c.Device.PCIAddress = "1:2" }, field("device.pciAddress"), "0000:03:10.1"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			c := config(n, infra.Bridge{})
 			test.change(&c)
-			_, err := phase1.Setup(t.Context(), c)
+			_, err := c.Setup(t.Context())
 			if err == nil || !test.want(err) {
 				t.Fatalf("error %v is of another type", err)
 			}
@@ -815,7 +816,7 @@ func TestBadInput(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer os.Chmod("/dev/net/tun", 0o666)
-		_, err := phase1.Setup(t.Context(), config(n, infra.Bridge{}))
+		_, err := config(n, infra.Bridge{}).Setup(t.Context())
 		if !errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), "/dev/net/tun") {
 			t.Errorf("error %v, want fs.ErrPermission for /dev/net/tun", err)
 		}
@@ -824,19 +825,19 @@ func TestBadInput(t *testing.T) {
 		setup(t, config(n, infra.Bridge{}))
 		c := config(n, infra.Bridge{})
 		c.State = t.TempDir()
-		if _, err := phase1.Setup(t.Context(), c); !errors.Is(err, infra.ErrWired) || !errors.Is(err, fs.ErrExist) {
+		if _, err := c.Setup(t.Context()); !errors.Is(err, infra.ErrWired) || !errors.Is(err, fs.ErrExist) {
 			t.Errorf("error %v, want ErrWired", err)
 		}
 		var bad *cache.FieldError
-		if err := phase1.Teardown(t.Context(), c); !errors.As(err, &bad) || bad.Field != "state" || !strings.Contains(bad.Reason, n.State) {
+		if err := c.Teardown(t.Context()); !errors.As(err, &bad) || bad.Field != "state" || !strings.Contains(bad.Reason, n.State) {
 			t.Errorf("teardown with another state directory: error %v, want a FieldError that names %s", err, n.State)
 		}
 		c = config(n, nil)
-		if _, err := phase1.Setup(t.Context(), c); err == nil || !strings.Contains(err.Error(), "binding: missing") {
+		if _, err := c.Setup(t.Context()); err == nil || !strings.Contains(err.Error(), "binding: missing") {
 			t.Errorf("no binding: error %v", err)
 		}
 		c = config(n, infra.Masquerade{})
-		if _, err := phase1.Setup(t.Context(), c); !errors.Is(err, infra.ErrWired) {
+		if _, err := c.Setup(t.Context()); !errors.Is(err, infra.ErrWired) {
 			t.Errorf("another binding: error %v, want ErrWired", err)
 		}
 		teardown(t, n, config(n, infra.Bridge{}), before)
@@ -845,7 +846,7 @@ func TestBadInput(t *testing.T) {
 		n.Pod.IP("link add eth0-tap type bridge")
 		defer n.Pod.IP("link del eth0-tap")
 		before := settled(t, n)
-		if _, err := phase1.Setup(t.Context(), config(n, infra.Bridge{})); !errors.Is(err, infra.ErrWired) {
+		if _, err := config(n, infra.Bridge{}).Setup(t.Context()); !errors.Is(err, infra.ErrWired) {
 			t.Errorf("error %v, want ErrWired", err)
 		}
 		if err := difference(before, n.Pod.Dump()); err != nil {
@@ -865,8 +866,9 @@ func TestBadInput(t *testing.T) {
 		flock(t, lock)
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer cancel()
-		for verb, call := range map[string]func(context.Context, phase1.Config) error{"setup": setupAlone, "check": phase1.Check, "teardown": phase1.Teardown} {
-			if err := call(ctx, config(n, infra.Bridge{})); !errors.Is(err, context.DeadlineExceeded) {
+		c := config(n, infra.Bridge{})
+		for verb, call := range map[string]func(context.Context) error{"setup": func(ctx context.Context) error { return setupAlone(ctx, c) }, "check": c.Check, "teardown": c.Teardown} {
+			if err := call(ctx); !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("%s: error %v, want the context's", verb, err)
 			}
 		}

@@ -10,12 +10,19 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// Plan returns what Setup would do, and changes nothing in the namespace or in State. For a wiring
-// that is complete there are no steps; Setup has the kernel forget older exchanges with translated ports nevertheless
-// ("connections-del"), if it tracks any. Plan needs what Setup needs, the lock too, and has
-// Setup's errors, except those of making and changing things: Plan does not make State. It waits for the lock
-// until ctx ends.
-func Plan(ctx context.Context, c Config) (*Preview, error) {
+// Plan returns what Setup would do, and changes nothing in the namespace or in State. It has Setup's errors, except those of
+// making and changing things. For a complete wiring there are no steps; Setup still has the kernel forget older exchanges
+// with translated ports ("connections-del"), if it tracks any.
+func (n NIC) Plan(ctx context.Context, spec infra.Spec) (*Preview, error) {
+	return request{NIC: n, Spec: spec}.plan(ctx)
+}
+
+// PlanMoving is Plan for SetupMoving.
+func (n NIC) PlanMoving(ctx context.Context, spec infra.Spec, m Moving) (*Preview, error) {
+	return request{NIC: n, Spec: spec, Moving: m}.plan(ctx)
+}
+
+func (c request) plan(ctx context.Context) (*Preview, error) {
 	taken, owner, err := c.check(ctx)
 	if err != nil {
 		return nil, err
@@ -38,7 +45,11 @@ func Plan(ctx context.Context, c Config) (*Preview, error) {
 			ops = append(ops, plan.OlderExchanges()...)
 		}
 		preview = &Preview{Steps: netstate.Steps(ops), Record: plan.Record, Refused: refused}
-		if from := s.movedFrom(earlier); from != nil {
+		from := c.From
+		if earlier != nil {
+			from = earlier.From
+		}
+		if from != nil {
 			preview.Changes = cache.Changes(*from, plan.Record)
 		}
 		if c.Owner.Inside {
@@ -57,7 +68,7 @@ type Preview struct {
 	// Refused are the bindings that infra.Auto tried first, and why they cannot work; none once the NIC
 	// is wired.
 	Refused []*infra.RefusedError `json:"refused"`
-	// Changes are what the guest notices that moves here (Config.From); none for a guest that does not move.
+	// Changes are what the guest notices that moves here (Moving.From); none for a guest that does not move.
 	Changes []cache.Change `json:"changes,omitempty"`
 	// Owner and OnNode are the owner inside and on the node, if Owner.Inside is set; otherwise both are zero.
 	Owner  infra.Owner `json:"owner,omitzero"`

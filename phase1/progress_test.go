@@ -12,7 +12,6 @@ import (
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/test/nstest"
-	"github.com/guestwire/guestwire/phase1"
 )
 
 // TestProgress: a call that waits for another one says so, and says for which process.
@@ -38,7 +37,7 @@ func TestProgress(t *testing.T) {
 		said = append(said, text)
 		lock.Close()
 	}
-	if err := phase1.Check(ctx, c); err != nil {
+	if err := c.Check(ctx); err != nil {
 		t.Fatal(err)
 	}
 	who := fmt.Sprintf("process %d (", os.Getpid())

@@ -9,7 +9,7 @@ import (
 
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/test/nstest"
-	"github.com/guestwire/guestwire/phase1"
+	"github.com/guestwire/guestwire/internal/test/wired"
 )
 
 // TestRedirectShares has another program's qdisc and filters at the NIC's ingress before Setup. They stay as they
@@ -64,7 +64,7 @@ func TestRedirectShares(t *testing.T) {
 			if err := difference(theirsBefore, theirs()); err != nil {
 				t.Errorf("the other program's qdisc and filters: %v", err)
 			}
-			c.CutOff = true // the guest has the tap open
+			c.Down.CutOff = true // the guest has the tap open
 			teardown(t, s.Network, c, before)
 		})
 	}
@@ -97,7 +97,7 @@ func TestAuto(t *testing.T) {
 			}
 			before := settled(t, n)
 			c := config(n, infra.Auto{})
-			preview, err := phase1.Plan(t.Context(), c)
+			preview, err := c.Plan(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -117,7 +117,7 @@ func TestAuto(t *testing.T) {
 				t.Errorf("a second Setup changed something: %v", err)
 			}
 			without := config(n, infra.Auto{Order: slices.DeleteFunc([]string{"bridge", "redirect", "routed", "masquerade"}, func(kind string) bool { return kind == test.want })})
-			if _, err := phase1.Setup(t.Context(), without); !errors.Is(err, infra.ErrWired) {
+			if _, err := without.Setup(t.Context()); !errors.Is(err, infra.ErrWired) {
 				t.Errorf("auto without %s: %v, want ErrWired", test.want, err)
 			}
 			check(t, c)
@@ -144,7 +144,7 @@ func TestRulesOfTheNamespace(t *testing.T) {
 				{from: "world", to: "pod:8000", want: "guest:8000 sees gateway"},
 				{from: "guest", to: "gateway:8000", want: "world:8000 sees pod"},
 			})
-			c.CutOff = true // the guest has the tap open
+			c.Down.CutOff = true // the guest has the tap open
 			teardown(t, s.Network, c, before)
 		})
 	}
@@ -195,7 +195,7 @@ func TestRedirectMutesTheNamespace(t *testing.T) {
 	if got := counted("7777"); got != "0" {
 		t.Errorf("%s packets leave as the guest's that are not", got)
 	}
-	other.CutOff, c.CutOff = true, true // the guests have the taps open
+	other.Down.CutOff, c.Down.CutOff = true, true // the guests have the taps open
 	unwire(t, other)
 	teardown(t, s.Network, c, before)
 }
@@ -230,7 +230,7 @@ func TestChildren(t *testing.T) {
 	before := settled(t, n)
 	for _, b := range []infra.Binding{infra.Bridge{}, infra.Redirect{}} {
 		var refused *infra.RefusedError
-		if _, err := phase1.Setup(t.Context(), config(n, b)); !errors.As(err, &refused) || refused.Instead != "masquerade" || !strings.Contains(err.Error(), "child") {
+		if _, err := config(n, b).Setup(t.Context()); !errors.As(err, &refused) || refused.Instead != "masquerade" || !strings.Contains(err.Error(), "child") {
 			t.Errorf("%s: %v, want a RefusedError that names the child, and masquerade", b.Kind(), err)
 		}
 		asFound(t, n, before)
@@ -274,13 +274,13 @@ func TestSharedSysctls(t *testing.T) {
 				read := func() string { return n.Pod.Exec("sh", "-c", "sysctl -n "+test.sysctl+" 2>/dev/null || true") }
 				was, before := read(), sorted(settled(t, n))
 				first, second := config(n, test.first), ofSecondNIC(n, test.second)
-				for _, c := range []*phase1.Config{&first, &second} {
+				for _, c := range []*wired.NIC{&first, &second} {
 					switch c.Binding.(type) {
 					case infra.Macvtap, infra.SRIOV, infra.Passt:
 						c.DNS = nil
 					}
 				}
-				for _, order := range [][2]phase1.Config{{first, second}, {second, first}} {
+				for _, order := range [][2]wired.NIC{{first, second}, {second, first}} {
 					setup(t, order[0])
 					setup(t, order[1])
 					unwire(t, order[0])

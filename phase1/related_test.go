@@ -18,7 +18,6 @@ import (
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/test/frames"
 	"github.com/guestwire/guestwire/internal/test/nstest"
-	"github.com/guestwire/guestwire/phase1"
 )
 
 // An ICMP or ICMPv6 error.
@@ -197,7 +196,7 @@ func TestNothingPastTheTap(t *testing.T) {
 		c := config(n, infra.Masquerade{Firewall: firewall})
 		setup(t, c)
 		for name, away := range map[string]func() error{
-			"standby": func() error { _, err := phase1.Deactivate(t.Context(), c); return err },
+			"standby": func() error { _, err := c.Deactivate(t.Context()); return err },
 			"deleted": func() error { n.Pod.IP("link del eth0-tap"); return nil },
 		} {
 			if err := away(); err != nil {

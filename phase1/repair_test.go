@@ -260,7 +260,7 @@ func TestRepair(t *testing.T) {
 				}
 				says := hurt(t, n, d.line, d.says)
 				var drift *phase1.DriftError
-				err := phase1.Check(t.Context(), c)
+				err := c.Check(t.Context())
 				if says == "" && err != nil {
 					t.Errorf("check says %v of what does no harm", err)
 				} else if says != "" && (!errors.As(err, &drift) || !strings.Contains(fmt.Sprint(drift.Differs), says)) {

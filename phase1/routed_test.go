@@ -15,11 +15,11 @@ import (
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/test/nstest"
-	"github.com/guestwire/guestwire/phase1"
+	"github.com/guestwire/guestwire/internal/test/wired"
 )
 
 // newRouted is a scene whose NIC is wired by the binding, with a guest that has the record's addresses.
-func newRouted(t *testing.T, c func(s *scene) phase1.Config) (*scene, phase1.Config) {
+func newRouted(t *testing.T, c func(s *scene) wired.NIC) (*scene, wired.NIC) {
 	t.Helper()
 	s := newScene(t)
 	config := c(s)
@@ -44,7 +44,7 @@ func (s *scene) routedGuest(t *testing.T, r cache.Record) {
 // and CNI's CHECK finds the addresses.
 func TestRouted(t *testing.T) {
 	t.Parallel()
-	s, c := newRouted(t, func(s *scene) phase1.Config { return config(s.Network, infra.Routed{}) })
+	s, c := newRouted(t, func(s *scene) wired.NIC { return config(s.Network, infra.Routed{}) })
 	s.ask(t, []exchange{
 		{from: "world", to: "pod:8000", want: "guest:8000 sees gateway"},
 		{from: "world@beyond", to: "pod:8001", want: "guest:8001 sees beyond"},
@@ -70,7 +70,7 @@ func TestRouted(t *testing.T) {
 	// The kernel forgets routes and IPv6 addresses, and takes the IPv4 address again.
 	s.Pod.IP("link set eth0 down")
 	s.Pod.IP("link set eth0 up")
-	if err := phase1.Check(t.Context(), c); err == nil || !strings.Contains(err.Error(), "10.244.1.7") {
+	if err := c.Check(t.Context()); err == nil || !strings.Contains(err.Error(), "10.244.1.7") {
 		t.Errorf("Check says %v of a NIC that was down", err)
 	}
 	setup(t, c)
@@ -116,7 +116,7 @@ func TestRoutedTwoNetworks(t *testing.T) {
 // of the namespace, which reach the guest from a loopback address.
 func TestRoutedSidecar(t *testing.T) {
 	t.Parallel()
-	s, _ := newRouted(t, func(s *scene) phase1.Config {
+	s, _ := newRouted(t, func(s *scene) wired.NIC {
 		return config(s.Network, infra.Routed{Sidecar: &infra.Sidecar{Sources: []netip.Addr{netip.MustParseAddr("127.0.0.6"), netip.MustParseAddr("::6")}}})
 	})
 	for _, line := range []string{
@@ -178,7 +178,7 @@ func TestRoutedFamilies(t *testing.T) {
 					t.Errorf("to the world: %q, %v, want the world to see %v", answer, err, pod)
 				}
 			}
-			c.CutOff = true
+			c.Down.CutOff = true
 			teardown(t, s.Network, c, before)
 		})
 	}
@@ -188,7 +188,7 @@ func TestRoutedFamilies(t *testing.T) {
 // the segment, and so does not reset the connection.
 func TestRoutedInvalid(t *testing.T) {
 	t.Parallel()
-	s, _ := newRouted(t, func(s *scene) phase1.Config { return config(s.Network, infra.Routed{}) })
+	s, _ := newRouted(t, func(s *scene) wired.NIC { return config(s.Network, infra.Routed{}) })
 	s.World.Exec("nft", "add table inet change")
 	s.World.Exec("nft", "add chain inet change out { type filter hook output priority 0; }")
 	for _, a := range []netip.Addr{nstest.Gateway4, nstest.Gateway6} {
@@ -252,7 +252,7 @@ func sequence(t *testing.T, c *net.TCPConn) uint32 {
 // with the guest's.
 func TestRoutedNeighbours(t *testing.T) {
 	t.Parallel()
-	s, _ := newRouted(t, func(s *scene) phase1.Config { return config(s.Network, infra.Routed{}) })
+	s, _ := newRouted(t, func(s *scene) wired.NIC { return config(s.Network, infra.Routed{}) })
 	for _, hop := range []netip.Addr{infra.RoutedIPv4, infra.RoutedIPv6} {
 		s.World.IP(fmt.Sprintf("route add %v dev %s", hop, "pod"))
 		if answer, err := s.World.Ask(netip.AddrPortFrom(hop, 8200).String()); err == nil {

@@ -26,23 +26,21 @@ type session struct {
 	ns       *kernel.Namespace
 	state    state // the zero value: not opened
 	tell     progress
-	from     *cache.Record // Config.From
-
-	managedBy string // Config.ManagedBy
+	held     bool // by the caller
 }
 
 // do checks what all calls need, locks the namespace, and calls f on a thread in it.
-func (c Config) do(ctx context.Context, f func(*session) error) error {
+func (c NIC) do(ctx context.Context, f func(*session) error) error {
 	return c.open(ctx, openNode, f)
 }
 
 // doWired is do for a call that needs an earlier Setup. It does not make the node's directory: without it the error is that of
 // wired without a journal.
-func (c Config) doWired(ctx context.Context, f func(*session) error) error {
+func (c NIC) doWired(ctx context.Context, f func(*session) error) error {
 	return c.open(ctx, findNode, f)
 }
 
-func (c Config) open(ctx context.Context, nodeAt func(path string) (node, error), f func(*session) error) error {
+func (c NIC) open(ctx context.Context, nodeAt func(path string) (node, error), f func(*session) error) error {
 	c, release, err := c.openOwn()
 	if err != nil {
 		return err
@@ -82,29 +80,29 @@ func (c Config) open(ctx context.Context, nodeAt func(path string) (node, error)
 		if err := identity.AddCookie(); err != nil {
 			return err
 		}
-		s := &session{nic: c.NIC, identity: identity, node: n, ns: ns, tell: c.Progress, from: c.From, managedBy: c.ManagedBy}
+		s := &session{nic: c.Name, identity: identity, node: n, ns: ns, tell: c.Progress, held: c.hold != nil && !c.hold.released}
 		defer func() { s.state.close() }()
 		return f(s)
 	})
 }
 
 // notWired returns the error of a call that needs an earlier Setup, on a node without the directory.
-func (c Config) notWired(absent absentError) error {
+func (c NIC) notWired(absent absentError) error {
 	return c.inNamespace(func(ns *kernel.Namespace) error {
 		if err := c.checkNotFirst(); err != nil {
 			return err
 		}
-		now, err := ns.Snapshot(netstate.NamesFor(c.NIC), nil, nil)
+		now, err := ns.Snapshot(netstate.NamesFor(c.Name), nil, nil)
 		if err != nil {
 			return err
 		}
-		return explainMark(now, c.NIC, absent.path, fmt.Errorf("NIC %s: %w in this namespace: %v", c.NIC, ErrNotWired, absent))
+		return explainMark(now, c.Name, absent.path, fmt.Errorf("NIC %s: %w in this namespace: %v", c.Name, ErrNotWired, absent))
 	})
 }
 
 // openOwn sets NetNS to the calling thread's namespace if Own asks for it. The goroutine stays on the thread, and NetNS
 // open, until release is called.
-func (c Config) openOwn() (opened Config, release func(), err error) {
+func (c NIC) openOwn() (opened NIC, release func(), err error) {
 	if !c.Own {
 		return c, func() {}, nil
 	}
@@ -131,7 +129,7 @@ func (c Config) openOwn() (opened Config, release func(), err error) {
 const ownPath = "/proc/thread-self/ns/net"
 
 // identify checks NIC and NetNS, and returns the namespace's identity without the cookie.
-func (c Config) identify() (netns.Identity, error) {
+func (c NIC) identify() (netns.Identity, error) {
 	if err := c.checkNIC(); err != nil {
 		return netns.Identity{}, err
 	}
@@ -142,7 +140,7 @@ func (c Config) identify() (netns.Identity, error) {
 }
 
 // look calls f on a thread in the namespace, for a question that needs no lock and no state.
-func (c Config) look(f func(*kernel.Namespace) error) error {
+func (c NIC) look(f func(*kernel.Namespace) error) error {
 	c, release, err := c.openOwn()
 	if err != nil {
 		return err
@@ -155,7 +153,7 @@ func (c Config) look(f func(*kernel.Namespace) error) error {
 }
 
 // inNamespace calls f on a thread in the namespace.
-func (c Config) inNamespace(f func(*kernel.Namespace) error) error {
+func (c NIC) inNamespace(f func(*kernel.Namespace) error) error {
 	open := func() error {
 		ns, err := kernel.Open()
 		if err != nil {
@@ -172,7 +170,7 @@ func (c Config) inNamespace(f func(*kernel.Namespace) error) error {
 
 // checkNetAdmin refuses a caller's own namespace if the caller lacks the capability, in the words of container engines. In
 // a namespace that is entered, the process may get the capability by entering, so there the kernel decides.
-func (c Config) checkNetAdmin() error {
+func (c NIC) checkNetAdmin() error {
 	if !c.Own {
 		return nil
 	}
@@ -195,8 +193,8 @@ func checkRoot() error {
 }
 
 // checkNIC checks the NIC's name, of which those of files are made.
-func (c Config) checkNIC() error {
-	if err := syntax.CheckLinkName(c.NIC); err != nil {
+func (c NIC) checkNIC() error {
+	if err := syntax.CheckLinkName(c.Name); err != nil {
 		return &cache.FieldError{Field: "nic", Reason: err.Error()}
 	}
 	return nil
@@ -205,7 +203,7 @@ func (c Config) checkNIC() error {
 // checkForeign refuses the namespaces in which a mistake would cost the machine its network: the caller's own
 // and that of process 1. With Own the caller has said that its namespace is meant, which is that of process 1 in a
 // container.
-func (c Config) checkForeign(identity netns.Identity) error {
+func (c NIC) checkForeign(identity netns.Identity) error {
 	if c.Own {
 		return nil
 	}
@@ -220,7 +218,7 @@ func (c Config) checkForeign(identity netns.Identity) error {
 		}
 		if stat.Dev == identity.Device && stat.Ino == identity.Inode {
 			if path == ownPath && c.checkNotFirst() == nil {
-				return fmt.Errorf("%w (%s): name the pod's, or say that the caller's own is meant, as in a container whose network is the guest's (Config.Own, agent -own)", ErrOwnNamespace, path)
+				return fmt.Errorf("%w (%s): name the pod's, or say that the caller's own is meant, as in a container whose network is the guest's (NIC.Own, agent -own)", ErrOwnNamespace, path)
 			}
 			return fmt.Errorf("%w (%s): name the pod's", ErrOwnNamespace, path)
 		}
@@ -230,7 +228,7 @@ func (c Config) checkForeign(identity netns.Identity) error {
 
 // checkNotFirst refuses the machine's own namespace. In a PID namespace of its own a program does not see the machine's
 // process 1, of which checkForeign asks. Call it in the namespace.
-func (c Config) checkNotFirst() error {
+func (c NIC) checkNotFirst() error {
 	first, err := netns.IsFirst(c.NetNS)
 	if err == nil && first && c.Own {
 		return fmt.Errorf("own: %w (the machine's own) is never wired: name the pod's; a container must not be started with the host's network", ErrOwnNamespace)

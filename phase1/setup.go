@@ -12,34 +12,55 @@ import (
 	"github.com/guestwire/guestwire/internal/wiring"
 )
 
-// Setup wires the NIC, writes the record, and returns it. If the NIC is wired already, Setup repairs what is missing,
-// and changes nothing if nothing is. On an error of a first Setup the namespace is as it was found; after an
-// error of a later one the wiring stays, as a guest may be using it.
+// Setup wires the NIC, writes the record into spec.State, and returns it. If the NIC is wired already, Setup repairs what is
+// missing, and changes nothing if nothing is. On an error of a first Setup the namespace is as it was found; after an error
+// of a later one the wiring stays, as a guest may be using it.
 //
-// A wired NIC can get another DNS, Options, Device and MTU: the record changes, and a running Serve
-// follows it. It can get another Guard, other Limits, a masquerade other Ports, Excluded, Loopback, Sidecar and
-// MaxConnections, and a routed NIC other Excluded, Sidecar and MaxConnections: the rules are replaced at once, and
-// established connections go on; but a UDP exchange with a port that is newly translated goes on where the port leads.
-// What [infra.SameGuest] refuses is infra.ErrWired.
+// A wired NIC can get another DNS, Options, Device and MTU: the record changes, and a running Serve follows it. It can get
+// another Guard and Limits, and a masquerade or routed NIC other Ports, Excluded, Loopback, Sidecar and MaxConnections: the
+// rules change at once, and connections go on; running UDP flows to a port that becomes forwarded switch to the guest. Any
+// other change is infra.ErrWired.
 //
-// Setup needs root with CAP_SYS_ADMIN and CAP_NET_ADMIN; with Own, CAP_NET_ADMIN is enough. It waits until ctx ends for other calls on the same
-// namespace, of other processes too. If the guest has an IPv6 gateway with a global address, or an IPv4 gateway outside of
-// its network, Setup asks for the gateway's MAC, and waits up to five seconds for each; a later Setup one second. On standby Setup asks for nothing, and sends nothing
-// by the NIC.
+// For an IPv6 gateway with a global address, and an IPv4 gateway outside of the guest's network, Setup asks for the MAC,
+// and waits up to five seconds for each; a later Setup one second.
 //
-// The errors to tell apart: *cache.FieldError for a bad configuration, *infra.RefusedError if the binding cannot work
-// on the NIC, infra.ErrNoNIC, infra.ErrWired, also if the record in State is that of another namespace,
-// infra.ErrCollision, ErrOwnNamespace, ErrNotQuiet if From is the record of an active guest, *infra.StepError for an
-// operation that the kernel refused, fs.ErrPermission for a State that others than root can write, for an Owner who could
-// not read the record, open /dev/net/tun, or open /dev/vhost-net where Device asks for vhost, and if the SELinux policy
-// keeps Setup from taking on Owner.SELinux.
-func Setup(ctx context.Context, c Config) (cache.Record, error) {
+//	*cache.FieldError    a field of the Spec or the NIC is wrong
+//	*infra.RefusedError  the binding cannot work on the NIC
+//	infra.ErrNoNIC       the namespace has no such link
+//	infra.ErrWired       wired otherwise, or the record in State is another namespace's
+//	infra.ErrCollision   a masquerade's network is in use
+//	ErrOwnNamespace      the namespace is the caller's, or the machine's
+//	*infra.StepError     the kernel refused an operation
+//	fs.ErrPermission     a capability is missing; others than root can write State; Owner cannot read the record, or
+//	                     open /dev/net/tun or /dev/vhost-net; the SELinux policy keeps Setup from Owner.SELinux
+func (n NIC) Setup(ctx context.Context, spec infra.Spec) (cache.Record, error) {
+	return request{NIC: n, Spec: spec}.setup(ctx)
+}
+
+// SetupMoving is Setup for a guest that comes from another namespace, or that must wait for Activate. What spec leaves zero
+// is taken from Moving.From: the kind of the binding, the guest's MAC and addresses behind a masquerade, Queues, MTU, Limits,
+// DNS, Options and Device. Guard, and what a masquerade forwards, are in no record, so spec must have them. Progress
+// receives what the guest will notice, before anything is changed.
+//
+// The From of the first call counts until Teardown: a later Setup can change what From has set, and not set it back to zero.
+// A record that Deactivate returned is for one namespace: from it SetupMoving makes the guest active in each.
+//
+// The errors are those of Setup; ErrNotQuiet if From is the record of an active guest, and Standby is not set.
+func (n NIC) SetupMoving(ctx context.Context, spec infra.Spec, m Moving) (cache.Record, error) {
+	return request{NIC: n, Spec: spec, Moving: m}.setup(ctx)
+}
+
+// request is what one call of Setup or Plan asks for.
+type request struct {
+	NIC
+	infra.Spec
+	Moving
+}
+
+func (c request) setup(ctx context.Context) (cache.Record, error) {
 	taken, owner, err := c.check(ctx)
 	if err != nil {
 		return cache.Record{}, err
-	}
-	if c.State == "" {
-		return cache.Record{}, &cache.FieldError{Field: "state", Reason: "missing: name a directory for records, such as /run/guestwire/vm1"}
 	}
 	var record cache.Record
 	err = c.do(ctx, func(s *session) error {
@@ -56,21 +77,23 @@ func Setup(ctx context.Context, c Config) (cache.Record, error) {
 		}
 		switch {
 		case earlier == nil:
-			s.tellChanges(plan.Record)
+			s.tellChanges(c.From, plan.Record)
 		case c.Standby && !plan.Record.Standby:
 			s.tell.say("NIC %s is active, and Setup leaves it so: Deactivate (agent deactivate) makes the guest quiet", s.nic)
 		}
-		j := plan.Journal()
-		j.Spec.State = s.state.Name() // the real path, whatever the caller wrote
+		j := journal{From: c.From}
 		if earlier != nil {
-			earlier.ManagedBy = c.ManagedBy
+			j = *earlier
 		}
-		if err := s.writeJournal(j, earlier); err != nil {
+		if j.HeldBy, err = s.heldBy(j); err != nil {
+			return err
+		}
+		if err := s.writeJournal(s.withState(plan.Journal()), j); err != nil {
 			return err
 		}
 		if err = s.converge(ctx, plan, ops); err == nil {
 			s.forgetConnections(ctx, plan.OlderExchanges())
-			err = cache.Write(s.state.Root, plan.Record)
+			err = s.writeRecord(plan.Record)
 		}
 		if err != nil && earlier == nil {
 			err = errors.Join(err, s.undoFailed(plan))
@@ -84,7 +107,7 @@ func Setup(ctx context.Context, c Config) (cache.Record, error) {
 }
 
 // check refuses a bad configuration before the namespace is looked at. It returns the Spec with what From says.
-func (c Config) check(ctx context.Context) (infra.Spec, resolvedOwner, error) {
+func (c request) check(ctx context.Context) (infra.Spec, resolvedOwner, error) {
 	if c.From != nil {
 		var err error
 		if c.Spec, err = infra.TakeOver(c.Spec, *c.From); err != nil {
@@ -110,7 +133,7 @@ func (c Config) check(ctx context.Context) (infra.Spec, resolvedOwner, error) {
 
 // plan computes the wiring of c, whose Spec with what From says is taken, and reads the namespace as it is now. If there is a
 // journal, the plan is made of the namespace as the first Setup found it.
-func (s *session) plan(ctx context.Context, c Config, taken infra.Spec, owner resolvedOwner) (earlier *journal, plan *wiring.Plan, now netstate.Snapshot, err error) {
+func (s *session) plan(ctx context.Context, c request, taken infra.Spec, owner resolvedOwner) (earlier *journal, plan *wiring.Plan, now netstate.Snapshot, err error) {
 	earlier, err = s.readJournal()
 	if err != nil {
 		return nil, nil, now, err
@@ -146,7 +169,7 @@ func (s *session) nextPlan(ctx context.Context, earlier *journal, spec infra.Spe
 		spec.Binding = earlier.Spec.Binding
 	}
 	if err := infra.SameGuest(earlier.Spec, spec); err != nil {
-		return nil, netstate.Snapshot{}, err
+		return nil, netstate.Snapshot{}, fmt.Errorf("NIC %s: %w", s.nic, err)
 	}
 	again := earlier.Journal
 	again.Spec = spec
@@ -172,19 +195,19 @@ func (s *session) nextPlan(ctx context.Context, earlier *journal, spec infra.Spe
 }
 
 // firstPlan computes the wiring of a NIC that has no journal.
-func (s *session) firstPlan(ctx context.Context, c Config, owner resolvedOwner) (*wiring.Plan, netstate.Snapshot, error) {
+func (s *session) firstPlan(ctx context.Context, c request, owner resolvedOwner) (*wiring.Plan, netstate.Snapshot, error) {
 	spec := c.Spec
 	turn, err := c.firstTurn(s.identity.Name())
 	if err != nil {
 		return nil, netstate.Snapshot{}, err
 	}
-	questions := wiring.Ask(spec)
-	now, err := s.ns.Snapshot(netstate.NamesFor(spec.NIC), questions.Sysctls, nil)
+	questions := wiring.Ask(c.Name, spec)
+	now, err := s.ns.Snapshot(netstate.NamesFor(c.Name), questions.Sysctls, nil)
 	if err != nil {
 		return nil, now, err
 	}
 	found := now
-	if link, ok := found.Named(spec.NIC); ok && c.From != nil {
+	if link, ok := found.Named(c.Name); ok && c.From != nil {
 		if err := c.checkMovedMTU(link.MTU); err != nil {
 			return nil, now, err
 		}
@@ -203,10 +226,10 @@ func (s *session) firstPlan(ctx context.Context, c Config, owner resolvedOwner) 
 	for _, other := range others {
 		wiring.Inherit(&found, other.Journal)
 	}
-	if err := s.answer(ctx, &found, spec.NIC, questions); err != nil {
+	if err := s.answer(ctx, &found, c.Name, questions); err != nil {
 		return nil, now, err
 	}
-	plan, err := wiring.Journal{Found: found, Spec: spec, Turn: wiring.Turn{Standby: c.Standby, Turn: turn}}.Plan()
+	plan, err := wiring.Journal{NIC: c.Name, Found: found, Spec: spec, Turn: wiring.Turn{Standby: c.Standby, Turn: turn}}.Plan()
 	if errors.Is(err, infra.ErrWired) {
 		return nil, now, s.explainMark(now, err)
 	}

@@ -13,7 +13,7 @@ import (
 
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/test/nstest"
-	"github.com/guestwire/guestwire/phase1"
+	"github.com/guestwire/guestwire/internal/test/wired"
 )
 
 // TestOneStateForTwo uses one state directory and one NIC's name for two namespaces: the record belongs to the first
@@ -26,7 +26,7 @@ func TestOneStateForTwo(t *testing.T) {
 	setup(t, config(first, infra.Bridge{}))
 	written := record(t, first)
 	for range 2 {
-		_, err := phase1.Setup(t.Context(), config(second, infra.Masquerade{}))
+		_, err := config(second, infra.Masquerade{}).Setup(t.Context())
 		if !errors.Is(err, infra.ErrWired) || !strings.Contains(err.Error(), first.Pod.Path()) || !strings.Contains(err.Error(), first.State) {
 			t.Errorf("Setup of the second: %v, want ErrWired with %s and %s", err, first.Pod.Path(), first.State)
 		}
@@ -54,7 +54,7 @@ func TestOneStateAtOnce(t *testing.T) {
 	}
 	wired := make([]bool, atOnce)
 	err := together(func(caller int) error {
-		_, err := phase1.Setup(t.Context(), config(networks[caller], infra.Redirect{}))
+		_, err := config(networks[caller], infra.Redirect{}).Setup(t.Context())
 		wired[caller] = err == nil
 		if errors.Is(err, infra.ErrWired) {
 			return nil
@@ -86,13 +86,13 @@ func TestStandingWiring(t *testing.T) {
 		c := config(n, b)
 		setup(t, c)
 		index := linkField(t, n, "eth0-tap", "ifindex")
-		for name, change := range map[string]func(*phase1.Config){
-			"another owner": func(c *phase1.Config) { c.Owner.UID = 5 },
-			"more queues":   func(c *phase1.Config) { c.Queues = 4 },
+		for name, change := range map[string]func(*wired.NIC){
+			"another owner": func(c *wired.NIC) { c.Owner.UID = 5 },
+			"more queues":   func(c *wired.NIC) { c.Queues = 4 },
 		} {
 			other := c
 			change(&other)
-			if _, err := phase1.Setup(t.Context(), other); !errors.Is(err, infra.ErrWired) {
+			if _, err := other.Setup(t.Context()); !errors.Is(err, infra.ErrWired) {
 				t.Errorf("%s: %v, want ErrWired", name, err)
 			}
 		}
@@ -100,7 +100,7 @@ func TestStandingWiring(t *testing.T) {
 		// Another link takes the name of the responder's tap, so Setup cannot repair the wiring.
 		n.Pod.IP("link del eth0-dhcp")
 		n.Pod.IP("link add eth0-dhcp type bridge")
-		if _, err := phase1.Setup(t.Context(), c); err == nil {
+		if _, err := c.Setup(t.Context()); err == nil {
 			t.Error("Setup says that it made a tap whose name is in use")
 		}
 		if got := linkField(t, n, "eth0-tap", "master"); b.Kind() == "bridge" && got != "eth0-br" {
@@ -122,7 +122,7 @@ func TestRefused(t *testing.T) {
 	n.Pod.IP("route add 192.0.2.0/24 nhid 7")
 	before := settled(t, n)
 	var refused *infra.RefusedError
-	if _, err := phase1.Setup(t.Context(), config(n, infra.Bridge{})); !errors.As(err, &refused) || !strings.Contains(err.Error(), "192.0.2.0/24") {
+	if _, err := config(n, infra.Bridge{}).Setup(t.Context()); !errors.As(err, &refused) || !strings.Contains(err.Error(), "192.0.2.0/24") {
 		t.Errorf("error %v, want a RefusedError that names the route", err)
 	}
 	if err := difference(before, n.Pod.Dump()); err != nil {

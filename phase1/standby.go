@@ -10,10 +10,10 @@ import (
 	"github.com/guestwire/guestwire/internal/wiring"
 )
 
-// Other is what the caller of [Activate] knows of the other namespaces in which the guest is wired: one of the fields is
+// Other is what the caller of [NIC.Activate] knows of the other namespaces in which the guest is wired: one of the fields is
 // set.
 type Other struct {
-	// Quiet is the record that [Deactivate] returned for the namespace in which the guest was active before. It allows
+	// Quiet is the record that [NIC.Deactivate] returned for the namespace in which the guest was active before. It allows
 	// one Activate, in one namespace: the caller gives it to no other one.
 	Quiet *cache.Record `json:"quiet,omitempty"`
 	// Gone says that the guest is active in no other namespace, and will not be: the other node is fenced, the other
@@ -22,18 +22,17 @@ type Other struct {
 }
 
 // Deactivate takes the guest's tap down, writes the record with Standby and with a higher Turn, and returns the record:
-// nothing passes between the guest and the network any more, and [Activate] in another namespace takes the record for the
+// nothing passes between the guest and the network any more, and [NIC.Activate] in another namespace takes the record for the
 // proof. The wiring and the responder stay, and a VMM can keep the tap open. Deactivate of a NIC on standby raises the Turn
 // as well, so that no earlier record of the guest allows Activate there, and its own record allows Activate elsewhere.
 //
-// Deactivate does not mend what else is missing. After an error the guest may be active or quiet: the next Deactivate
-// says which. Deactivate uses what Check uses, and needs what Check needs. The errors to tell apart are those of Check
-// but a *DriftError, *infra.RefusedError for a binding without a tap of guestwire's, and *cache.FieldError for a Turn
-// that can go no higher; after these two nothing is changed.
-func Deactivate(ctx context.Context, c Config) (cache.Record, error) {
+// Deactivate does not repair what else is missing. After an error the guest may be active or quiet: the next Deactivate says
+// which. The errors are those of Check but a *DriftError, *infra.RefusedError for a binding without a tap of guestwire's, and
+// *cache.FieldError for a Turn that can go no higher; after these two nothing is changed.
+func (n NIC) Deactivate(ctx context.Context) (cache.Record, error) {
 	var record cache.Record
-	err := c.doWired(ctx, func(s *session) error {
-		j, plan, err := s.planOf(c.State)
+	err := n.doWired(ctx, func(s *session) error {
+		j, plan, err := s.planOf()
 		if err != nil {
 			return err
 		}
@@ -44,7 +43,7 @@ func Deactivate(ctx context.Context, c Config) (cache.Record, error) {
 			return fmt.Errorf("NIC %s: %w", s.nic, err)
 		}
 		// The journal comes first: after a kill, Setup takes the tap down. Without the record, no other side is active.
-		if err := s.writeJournal(plan.Journal(), j); err != nil {
+		if err := s.writeJournal(plan.Journal(), *j); err != nil {
 			return err
 		}
 		if err := s.quiet(plan); err != nil {
@@ -76,18 +75,17 @@ func nextTurn(t wiring.Turn) wiring.Turn {
 // outside of the guest's network: on another node they may be others. Without an answer Activate waits a third of a second for
 // each, or a second if the MAC is not known.
 //
-// After an error the guest may be active here: before it becomes active elsewhere, call Deactivate. Activate uses
-// what Check uses, and needs what Check needs. The errors to tell apart: ErrNotQuiet if Other.Quiet is a record of this
-// namespace, of an active guest or of another one, one that is not later than what this namespace knows, or one of another
-// namespace than the first Setup's From: then call Deactivate on the other side, until its Turn is higher than that of this
-// side's record. *cache.FieldError for an Other without a field, and those of Setup.
-func Activate(ctx context.Context, c Config, other Other) (cache.Record, error) {
+// After an error the guest may be active here: before it becomes active elsewhere, call Deactivate. The errors are those of
+// Setup, *cache.FieldError for an Other without a field, and ErrNotQuiet if Other.Quiet is a record of this namespace, of an
+// active guest or of another one, one that is not later than what this namespace knows, or one of another namespace than
+// Moving.From: then call Deactivate on the other side, until its Turn is higher than that of this side's record.
+func (n NIC) Activate(ctx context.Context, other Other) (cache.Record, error) {
 	if err := other.check(); err != nil {
 		return cache.Record{}, err
 	}
 	var record cache.Record
-	err := c.doWired(ctx, func(s *session) error {
-		j, plan, err := s.planOf(c.State)
+	err := n.doWired(ctx, func(s *session) error {
+		j, plan, err := s.planOf()
 		if err != nil {
 			return err
 		}
@@ -112,7 +110,7 @@ func Activate(ctx context.Context, c Config, other Other) (cache.Record, error) 
 			return err
 		}
 		// The journal comes first: after a kill the guest is quiet, and Activate or Setup brings the tap up.
-		if err := s.writeJournal(plan.Journal(), j); err != nil {
+		if err := s.writeJournal(plan.Journal(), *j); err != nil {
 			return err
 		}
 		if err := s.converge(ctx, plan, ops); err != nil {
@@ -183,13 +181,13 @@ func (j *journal) checkSource(own cache.Record, quiet *cache.Record) error {
 	if slices.Contains([]string{"", own.Namespace, quiet.Namespace}, from.Namespace) {
 		return nil
 	}
-	return fmt.Errorf("%w: the record is of namespace %s, and the guest comes from namespace %s (Config.From): call Deactivate there, and name the record that it returns",
+	return fmt.Errorf("%w: the record is of namespace %s, and the guest comes from namespace %s (Moving.From): call Deactivate there, and name the record that it returns",
 		ErrNotQuiet, quiet.Namespace, from.Namespace)
 }
 
 // planOf returns the journal and its plan.
-func (s *session) planOf(state string) (*journal, *wiring.Plan, error) {
-	j, err := s.wired(state)
+func (s *session) planOf() (*journal, *wiring.Plan, error) {
+	j, err := s.wired()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -215,8 +213,11 @@ func (s *session) quiet(plan *wiring.Plan) error {
 	return errors.New("another program keeps the tap up")
 }
 
-// replaceRecord writes the record into the journal's state directory.
+// replaceRecord writes the record into the journal's state directory, if there is one.
 func (s *session) replaceRecord(ctx context.Context, j *journal, r cache.Record) error {
+	if j.Spec.State == "" {
+		return nil
+	}
 	if err := s.openState(j.Spec.State); err != nil {
 		return err
 	}
@@ -247,13 +248,13 @@ func (s *session) learnGateways(ctx context.Context, j *journal, plan *wiring.Pl
 	}
 	ops, err := mended.Steps(now) // the responder answers for the router
 	if err == nil {
-		err = s.writeJournal(mended.Journal(), j)
+		err = s.writeJournal(mended.Journal(), *j)
 	}
 	if err == nil {
 		err = s.converge(ctx, mended, ops)
 	}
 	if err == nil {
-		err = cache.Write(s.state.Root, mended.Record)
+		err = s.writeRecord(mended.Record)
 	}
 	return mended.Record, err
 }

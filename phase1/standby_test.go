@@ -16,13 +16,14 @@ import (
 	"github.com/guestwire/guestwire/internal/tap"
 	"github.com/guestwire/guestwire/internal/test/guest"
 	"github.com/guestwire/guestwire/internal/test/nstest"
+	"github.com/guestwire/guestwire/internal/test/wired"
 	"github.com/guestwire/guestwire/phase1"
 )
 
 // side is a pod in which a guest is wired.
 type side struct {
 	nstest.Network
-	c      phase1.Config
+	c      wired.NIC
 	before string
 }
 
@@ -49,7 +50,7 @@ func (s side) looks(t *testing.T, standby bool, turn uint64) {
 	if flags := s.Pod.IP("-o link show eth0-tap"); strings.Contains(flags, ",UP") == standby {
 		t.Errorf("standby is %v, and the tap is %s", standby, flags)
 	}
-	report, err := phase1.Status(t.Context(), s.c)
+	report, err := s.c.Status(t.Context())
 	if err != nil || report.Standby != standby || report.Turn != turn || report.Record.Standby != standby {
 		t.Errorf("Status tells %+v, %v; want standby %v, turn %d", report, err, standby, turn)
 	}
@@ -57,7 +58,7 @@ func (s side) looks(t *testing.T, standby bool, turn uint64) {
 
 func (s side) deactivate(t *testing.T, turn uint64) *cache.Record {
 	t.Helper()
-	r, err := phase1.Deactivate(t.Context(), s.c)
+	r, err := s.c.Deactivate(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +71,7 @@ func (s side) deactivate(t *testing.T, turn uint64) *cache.Record {
 
 func (s side) activate(t *testing.T, quiet *cache.Record) *cache.Record {
 	t.Helper()
-	r, err := phase1.Activate(t.Context(), s.c, phase1.Other{Quiet: quiet})
+	r, err := s.c.Activate(t.Context(), phase1.Other{Quiet: quiet})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,7 +83,7 @@ func (s side) activate(t *testing.T, quiet *cache.Record) *cache.Record {
 func (s side) refuses(t *testing.T, quiet *cache.Record, words string) {
 	t.Helper()
 	before := record(t, s.Network)
-	_, err := phase1.Activate(t.Context(), s.c, phase1.Other{Quiet: quiet})
+	_, err := s.c.Activate(t.Context(), phase1.Other{Quiet: quiet})
 	if !errors.Is(err, phase1.ErrNotQuiet) || !strings.Contains(err.Error(), words) {
 		t.Errorf("Activate by a record of turn %d: %v; want ErrNotQuiet, %s", quiet.Turn, err, words)
 	}
@@ -122,7 +123,7 @@ func TestMove(t *testing.T) {
 		source, target := newSide(t, b), newSide(t, b)
 		setup(t, source.c)
 		target.c.Standby = true
-		preview, err := phase1.Plan(t.Context(), target.c)
+		preview, err := target.c.Plan(t.Context())
 		if err != nil || !preview.Record.Standby || !strings.Contains(preview.String(), "# standby: ") || strings.Contains(preview.String(), "ip link set eth0-tap up") {
 			t.Errorf("Plan on standby: %v\n%v", err, preview)
 		}
@@ -145,7 +146,7 @@ func TestMove(t *testing.T) {
 		target.refuses(t, &other, "no namespace")
 		for _, o := range []phase1.Other{{}, {Quiet: &active, Gone: true}, {Quiet: &cache.Record{}}} {
 			var field *cache.FieldError
-			if _, err := phase1.Activate(t.Context(), target.c, o); !errors.As(err, &field) || !strings.HasPrefix(field.Field, "other") {
+			if _, err := target.c.Activate(t.Context(), o); !errors.As(err, &field) || !strings.HasPrefix(field.Field, "other") {
 				t.Errorf("Activate by %+v: %v, want a *cache.FieldError", o, err)
 			}
 		}
@@ -190,7 +191,7 @@ func TestMove(t *testing.T) {
 
 		// The source is gone.
 		target.deactivate(t, 8)
-		if _, err := phase1.Activate(t.Context(), target.c, phase1.Other{Gone: true}); err != nil {
+		if _, err := target.c.Activate(t.Context(), phase1.Other{Gone: true}); err != nil {
 			t.Error(err)
 		}
 		target.looks(t, false, 8)
@@ -217,7 +218,7 @@ func TestStandbyRepair(t *testing.T) {
 		// Deactivate needs no more than the tap.
 		s.Pod.IP("link set eth0-tap up")
 		s.Pod.Exec("nft", "flush", "ruleset")
-		r, err := phase1.Deactivate(t.Context(), s.c)
+		r, err := s.c.Deactivate(t.Context())
 		if err != nil || r.Turn != 2 {
 			t.Errorf("Deactivate of a damaged wiring: %+v, %v", r, err)
 		}
@@ -225,16 +226,16 @@ func TestStandbyRepair(t *testing.T) {
 			t.Errorf("Deactivate leaves the tap %s", flags)
 		}
 		s.Pod.IP("link del eth0-tap")
-		if _, err := phase1.Deactivate(t.Context(), s.c); err != nil {
+		if _, err := s.c.Deactivate(t.Context()); err != nil {
 			t.Errorf("Deactivate without a tap: %v", err)
 		}
-		if _, err := phase1.Activate(t.Context(), s.c, phase1.Other{Gone: true}); err != nil {
+		if _, err := s.c.Activate(t.Context(), phase1.Other{Gone: true}); err != nil {
 			t.Fatal(err)
 		}
 		s.looks(t, false, 4)
 		s.Pod.IP("link set eth0-tap down")
 		drifts(t, s.c, "eth0-tap is down")
-		if _, err := phase1.Activate(t.Context(), s.c, phase1.Other{Gone: true}); err != nil {
+		if _, err := s.c.Activate(t.Context(), phase1.Other{Gone: true}); err != nil {
 			t.Fatal(err)
 		}
 		s.looks(t, false, 4)
@@ -243,10 +244,10 @@ func TestStandbyRepair(t *testing.T) {
 }
 
 // drifts wants Check to say the words.
-func drifts(t *testing.T, c phase1.Config, words string) {
+func drifts(t *testing.T, c wired.NIC, words string) {
 	t.Helper()
 	var drift *phase1.DriftError
-	if err := phase1.Check(t.Context(), c); !errors.As(err, &drift) || !strings.Contains(err.Error(), words) {
+	if err := c.Check(t.Context()); !errors.As(err, &drift) || !strings.Contains(err.Error(), words) {
 		t.Errorf("Check: %v, want %s", err, words)
 	}
 }
@@ -259,13 +260,13 @@ func TestStandbyWithoutTap(t *testing.T) {
 	c := config(n, infra.Passt{})
 	c.DNS, c.Standby = nil, true
 	var refused *infra.RefusedError
-	if _, err := phase1.Setup(t.Context(), c); !errors.As(err, &refused) {
+	if _, err := c.Setup(t.Context()); !errors.As(err, &refused) {
 		t.Errorf("Setup on standby with passt: %v, want a *infra.RefusedError", err)
 	}
 	asFound(t, n, before)
 	c.Standby = false
 	setup(t, c)
-	if _, err := phase1.Deactivate(t.Context(), c); !errors.As(err, &refused) {
+	if _, err := c.Deactivate(t.Context()); !errors.As(err, &refused) {
 		t.Errorf("Deactivate with passt: %v, want a *infra.RefusedError", err)
 	}
 	check(t, c)
@@ -295,12 +296,12 @@ func TestStandbyTapType(t *testing.T) {
 		t.Fatalf("the tap has its type still: %s", link)
 	}
 	var drift *phase1.DriftError
-	if err := phase1.Check(t.Context(), s.c); !errors.As(err, &drift) || !strings.Contains(err.Error(), "tap eth0-tap is no Ethernet link any more") {
+	if err := s.c.Check(t.Context()); !errors.As(err, &drift) || !strings.Contains(err.Error(), "tap eth0-tap is no Ethernet link any more") {
 		t.Errorf("Check says %v, want a DriftError", err)
 	}
 	setup(t, s.c)
 	s.looks(t, true, 1)
-	if _, err := phase1.Activate(t.Context(), s.c, phase1.Other{Gone: true}); err != nil {
+	if _, err := s.c.Activate(t.Context(), phase1.Other{Gone: true}); err != nil {
 		t.Fatal(err)
 	}
 	nstest.Eventually(t, func() error { return difference(wired, wiring(s.Pod.Dump())) })

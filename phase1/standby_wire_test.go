@@ -18,6 +18,7 @@ import (
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/tap"
 	"github.com/guestwire/guestwire/internal/test/nstest"
+	"github.com/guestwire/guestwire/internal/test/wired"
 	"github.com/guestwire/guestwire/phase1"
 )
 
@@ -55,7 +56,7 @@ func TestStandbyIsSilent(t *testing.T) {
 type quietWire struct {
 	*testing.T
 	nstest.Network
-	c      phase1.Config
+	c      wired.NIC
 	world  *nstest.Sniffer
 	link   int // the world's end of the NIC
 	inject func(frames ...[]byte) error
@@ -227,7 +228,7 @@ func (w *quietWire) test() {
 	w.wantSilence("with a VMM")
 	w.wantEIO()
 
-	if _, err := phase1.Activate(w.Context(), w.c, phase1.Other{Gone: true}); err != nil {
+	if _, err := w.c.Activate(w.Context(), phase1.Other{Gone: true}); err != nil {
 		w.Fatal(err)
 	}
 	wantNoFlood := func(when string) {
@@ -246,18 +247,18 @@ func (w *quietWire) test() {
 		w.Error("the network hears nothing of an active guest, so the test tests nothing")
 	}
 
-	if _, err := phase1.Deactivate(w.Context(), w.c); err != nil {
+	if _, err := w.c.Deactivate(w.Context()); err != nil {
 		w.Fatal(err)
 	}
 	w.hears(silence) // what was on its way
 	w.wantEIO()
 	w.flood("the flood")
 	w.wantSilence("after Deactivate")
-	if err := phase1.Teardown(w.Context(), w.c); !errors.Is(err, phase1.ErrInUse) {
+	if err := w.c.Teardown(w.Context()); !errors.Is(err, phase1.ErrInUse) {
 		w.Errorf("Teardown on standby, with a VMM: %v, want ErrInUse", err)
 	}
 	check(w.T, w.c)
-	if _, err := phase1.Activate(w.Context(), w.c, phase1.Other{Gone: true}); err != nil {
+	if _, err := w.c.Activate(w.Context(), phase1.Other{Gone: true}); err != nil {
 		w.Fatal(err)
 	}
 	wantNoFlood("after the second Activate")

@@ -18,6 +18,7 @@ import (
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/statefile"
+	"github.com/guestwire/guestwire/internal/wiring"
 )
 
 // state is the caller's directory for records. The zero value is none.
@@ -71,8 +72,11 @@ func (s *session) lockState(ctx context.Context) error {
 }
 
 // takeState makes the directory if it is not there, opens and locks it, and refuses it if the record there is
-// another namespace's, or if the owner could not read the record.
+// another namespace's, or if the owner could not read the record. Without a path there is no record.
 func (s *session) takeState(ctx context.Context, path string, o resolvedOwner) (err error) {
+	if path == "" {
+		return nil
+	}
 	real, err := realState(path)
 	if err == nil {
 		err = s.node.checkOutside(real)
@@ -98,6 +102,22 @@ func (s *session) takeState(ctx context.Context, path string, o resolvedOwner) (
 		return err
 	}
 	return s.checkState(ctx, o)
+}
+
+// withState is the journal with the real path of the State, whatever the caller wrote.
+func (s *session) withState(j wiring.Journal) wiring.Journal {
+	if s.state.Root != nil {
+		j.Spec.State = s.state.Name()
+	}
+	return j
+}
+
+// writeRecord writes the record, if the wiring has a State.
+func (s *session) writeRecord(r cache.Record) error {
+	if s.state.Root == nil {
+		return nil
+	}
+	return cache.Write(s.state.Root, r)
 }
 
 // checkOutside refuses a State that is the journal directory or lies in it, where the launcher cannot read.
@@ -277,17 +297,28 @@ func realAbove(path string) (string, error) {
 
 // checkState refuses a State that is not the one of the wiring.
 func (j *journal) checkState(path string) error {
-	if path == "" || path == j.Spec.State {
+	if path == j.Spec.State {
 		return nil
+	}
+	if path == "" || j.Spec.State == "" {
+		return &cache.FieldError{Field: "state", Reason: fmt.Sprintf("%q, but %s was wired with the state %q: name the same, or call Teardown first", path, j.NIC, j.Spec.State)}
 	}
 	real, err := realState(path)
 	if err != nil {
 		return err
 	}
 	if real != j.Spec.State {
-		return &cache.FieldError{Field: "state", Reason: fmt.Sprintf("%s, but the record of %s is in %s: name that directory; a teardown needs none", path, j.Spec.NIC, j.Spec.State)}
+		return &cache.FieldError{Field: "state", Reason: fmt.Sprintf("%s, but the record of %s is in %s: name that directory; a teardown needs none", path, j.NIC, j.Spec.State)}
 	}
 	return nil
+}
+
+// checkOptional is checkState for a State that may be left out.
+func (j *journal) checkOptional(path string) error {
+	if path == "" {
+		return nil
+	}
+	return j.checkState(path)
 }
 
 // rootPath is the path of a directory without symbolic links. It refuses a path that another user than root can lead

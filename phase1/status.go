@@ -20,13 +20,12 @@ type Report struct {
 	Drops []DropCount `json:"drops"`
 }
 
-// Status tells of a wired NIC who wired it, whether the wiring is whole, and what its rules have dropped. It uses what
-// Check uses, needs what Check needs, and has Check's errors, except that a difference is a part of the report. The
-// error is infra.ErrNoNIC if the NIC has gone; then the report is there, too.
-func Status(ctx context.Context, c Config) (*Report, error) {
+// Status reports who wired the NIC, whether the wiring is whole, and what its rules have dropped. It has Check's errors,
+// except that a difference is a part of the report. With infra.ErrNoNIC, the NIC has gone, the report is there, too.
+func (n NIC) Status(ctx context.Context) (*Report, error) {
 	var report *Report
-	err := c.doWired(ctx, func(s *session) error {
-		j, plan, err := s.planOf(c.State)
+	err := n.doWired(ctx, func(s *session) error {
+		j, plan, err := s.planOf()
 		if err != nil {
 			return err
 		}

@@ -10,7 +10,7 @@ import (
 
 // firstTurn is the Turn of a first Setup in the namespace. The error is ErrNotQuiet if the guest that moves here could be
 // active twice.
-func (c Config) firstTurn(namespace string) (uint64, error) {
+func (c request) firstTurn(namespace string) (uint64, error) {
 	from := c.From
 	if from == nil {
 		return 0, nil
@@ -21,12 +21,12 @@ func (c Config) firstTurn(namespace string) (uint64, error) {
 	case from.Quiet || c.Standby || from.Namespace == namespace && !from.Standby || !canStandBy(from) && !wiring.MakesTaps(c.Binding):
 		return from.Turn, nil
 	}
-	return 0, fmt.Errorf("NIC %s: %w, as From is the record of an active guest, or of one that waits for Activate: set Standby (agent setup -standby), and call Activate once the guest is quiet there; or name the record that Deactivate returns there", c.NIC, ErrNotQuiet)
+	return 0, fmt.Errorf("NIC %s: %w, as From is the record of an active guest, or of one that waits for Activate: set Standby (agent setup -standby), and call Activate once the guest is quiet there; or name the record that Deactivate returns there", c.Name, ErrNotQuiet)
 }
 
 // takeOver returns the Spec for a Setup of a NIC that is wired already. The record of the first Setup counts. Where that had
 // none, as a guest comes back to its source, the binding stays as it was given: a MAC that was left out then is left out now.
-func (j *journal) takeOver(c Config, taken infra.Spec) (infra.Spec, error) {
+func (j *journal) takeOver(c request, taken infra.Spec) (infra.Spec, error) {
 	switch {
 	case j.From != nil:
 		from := *j.From
@@ -48,15 +48,15 @@ func (j *journal) sameGuest(from *cache.Record, wired cache.Record) error {
 	if from == nil || from.MAC == wired.MAC || !wiring.MakesTaps(j.Spec.Binding) {
 		return nil
 	}
-	return fmt.Errorf("NIC %s: %w for the guest %v, and From is the record of the guest %v: Teardown first, or name the record of the same guest", j.Spec.NIC, infra.ErrWired, wired.MAC, from.MAC)
+	return fmt.Errorf("NIC %s: %w for the guest %v, and From is the record of the guest %v: Teardown first, or name the record of the same guest", j.NIC, infra.ErrWired, wired.MAC, from.MAC)
 }
 
 // checkMovedMTU refuses a NIC with a smaller MTU than the guest has: the guest keeps its MTU, so the Spec has no way out.
-func (c Config) checkMovedMTU(nic int) error {
+func (c request) checkMovedMTU(nic int) error {
 	if c.From.MTU <= nic || c.MTU > c.From.MTU || !wiring.MakesTaps(c.Binding) {
 		return nil
 	}
-	return &cache.FieldError{Field: "mtu", Reason: fmt.Sprintf("the guest that moves here keeps its %d, but %s has %d: give %s at least %d", c.From.MTU, c.NIC, nic, c.NIC, c.From.MTU)}
+	return &cache.FieldError{Field: "mtu", Reason: fmt.Sprintf("the guest that moves here keeps its %d, but %s has %d: give %s at least %d", c.From.MTU, c.Name, nic, c.Name, c.From.MTU)}
 }
 
 // canStandBy says whether the record's binding has a tap that Deactivate takes down.
@@ -65,20 +65,12 @@ func canStandBy(r *cache.Record) bool {
 	return err == nil && wiring.MakesTaps(b)
 }
 
-// movedFrom is the record from which the guest moves here; nil: it does not. Earlier is the journal so far.
-func (s *session) movedFrom(earlier *journal) *cache.Record {
-	if earlier != nil {
-		return earlier.From
-	}
-	return s.from
-}
-
-// tellChanges tells what the guest that moves here notices of its new record.
-func (s *session) tellChanges(r cache.Record) {
-	if s.from == nil {
+// tellChanges reports what the guest that moves here notices of its new record. From is nil for a guest that does not move.
+func (s *session) tellChanges(from *cache.Record, r cache.Record) {
+	if from == nil {
 		return
 	}
-	for _, change := range cache.Changes(*s.from, r) {
+	for _, change := range cache.Changes(*from, r) {
 		s.tell.say("the guest notices: %v", change)
 	}
 }

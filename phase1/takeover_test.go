@@ -11,6 +11,7 @@ import (
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/test/nstest"
+	"github.com/guestwire/guestwire/internal/test/wired"
 	"github.com/guestwire/guestwire/phase1"
 )
 
@@ -34,7 +35,7 @@ func target(t *testing.T, from cache.Record) side {
 	t.Helper()
 	n := nstest.NewNetwork(t)
 	n.World.IP("link set pod address " + knownGateway)
-	s := side{n, phase1.Config{NetNS: n.Pod.File, From: &from, Spec: infra.Spec{NIC: "eth0", State: n.State, Owner: nstest.Owner()}}, settled(t, n)}
+	s := side{n, wired.NIC{NIC: phase1.NIC{NetNS: n.Pod.File, Name: "eth0"}, Moving: phase1.Moving{From: &from}, Spec: infra.Spec{State: n.State, Owner: nstest.Owner()}}, settled(t, n)}
 	return s
 }
 
@@ -45,8 +46,8 @@ func TestTakeOver(t *testing.T) {
 	eachMovable(t, func(t *testing.T, b infra.Binding) {
 		source, from := movingGuest(t, b)
 		s := target(t, from)
-		_, planned := phase1.Plan(t.Context(), s.c)
-		if _, err := phase1.Setup(t.Context(), s.c); !errors.Is(err, phase1.ErrNotQuiet) || !errors.Is(planned, phase1.ErrNotQuiet) {
+		_, planned := s.c.Plan(t.Context())
+		if _, err := s.c.Setup(t.Context()); !errors.Is(err, phase1.ErrNotQuiet) || !errors.Is(planned, phase1.ErrNotQuiet) {
 			t.Errorf("Setup: %v, Plan: %v; want ErrNotQuiet", err, planned)
 		}
 		asFound(t, s.Network, s.before)
@@ -56,7 +57,7 @@ func TestTakeOver(t *testing.T) {
 
 		s.c.Standby = true
 		s.c.Progress = func(text string) { t.Errorf("Setup tells %s", text) } // no change
-		preview, err := phase1.Plan(t.Context(), s.c)
+		preview, err := s.c.Plan(t.Context())
 		if err != nil || len(preview.Changes) > 0 {
 			t.Errorf("Plan: %v, %v", preview, err)
 		}
@@ -130,7 +131,7 @@ func TestTakeOverMTU(t *testing.T) {
 			s.Pod.IP("link set eth0 mtu 1400")
 			s.before = settled(t, s.Network)
 			var field *cache.FieldError
-			_, err := phase1.Setup(t.Context(), s.c)
+			_, err := s.c.Setup(t.Context())
 			if !errors.As(err, &field) || field.Field != "mtu" || !strings.Contains(err.Error(), fmt.Sprintf("give eth0 at least %d", from.MTU)) {
 				t.Errorf("MTU %d: Setup on a NIC with less: %v, want what MTU the NIC needs", mtu, err)
 			}
@@ -164,8 +165,8 @@ func TestTakeOverQuiet(t *testing.T) {
 	for _, side := range []side{source, s} { // without From at the first Setup, and with another one
 		c := side.c
 		c.From, c.Standby, c.Binding = &other, true, infra.Masquerade{}
-		_, planned := phase1.Plan(t.Context(), c)
-		_, err := phase1.Setup(t.Context(), c)
+		_, planned := c.Plan(t.Context())
+		_, err := c.Setup(t.Context())
 		if !errors.Is(err, infra.ErrWired) || !errors.Is(planned, infra.ErrWired) || !strings.Contains(err.Error(), other.MAC.String()) {
 			t.Errorf("Setup with the record of another guest: %v, Plan: %v; want ErrWired and its MAC", err, planned)
 		}
@@ -203,7 +204,7 @@ func TestTurnBounds(t *testing.T) {
 		bad.Turn = turn
 		c, field := s.c, (*cache.FieldError)(nil)
 		c.From = &bad
-		if _, err := phase1.Setup(t.Context(), c); !errors.As(err, &field) || field.Field != "from.turn" {
+		if _, err := c.Setup(t.Context()); !errors.As(err, &field) || field.Field != "from.turn" {
 			t.Errorf("Setup from turn %d: %v", turn, err)
 		}
 	}
@@ -213,7 +214,7 @@ func TestTurnBounds(t *testing.T) {
 	s.looks(t, true, last-1)
 	for range 2 {
 		var field *cache.FieldError
-		if r, err := phase1.Deactivate(t.Context(), s.c); !errors.As(err, &field) || field.Field != "turn" {
+		if r, err := s.c.Deactivate(t.Context()); !errors.As(err, &field) || field.Field != "turn" {
 			t.Errorf("Deactivate: turn %d, %v", r.Turn, err)
 		}
 		s.looks(t, true, last-1)
@@ -222,7 +223,7 @@ func TestTurnBounds(t *testing.T) {
 		bad := *quiet
 		bad.Turn = turn
 		var field *cache.FieldError
-		if _, err := phase1.Activate(t.Context(), s.c, phase1.Other{Quiet: &bad}); !errors.As(err, &field) || field.Field != "other.quiet.turn" {
+		if _, err := s.c.Activate(t.Context(), phase1.Other{Quiet: &bad}); !errors.As(err, &field) || field.Field != "other.quiet.turn" {
 			t.Errorf("Activate by turn %d: %v", turn, err)
 		}
 	}
@@ -239,7 +240,7 @@ func TestTakeOverWaiting(t *testing.T) {
 	first.c.Standby = true
 	setup(t, first.c)
 	second := target(t, record(t, first.Network))
-	if _, err := phase1.Setup(t.Context(), second.c); !errors.Is(err, phase1.ErrNotQuiet) {
+	if _, err := second.c.Setup(t.Context()); !errors.Is(err, phase1.ErrNotQuiet) {
 		t.Errorf("Setup from the record of a target that waits: %v, want ErrNotQuiet", err)
 	}
 	asFound(t, second.Network, second.before)
@@ -280,7 +281,7 @@ func TestTakeOverChanges(t *testing.T) {
 	s.before = settled(t, s.Network)
 	s.c.Standby = true
 	const change = "ipv4.address: 10.244.1.7/24 becomes 10.244.1.8/24"
-	preview, err := phase1.Plan(t.Context(), s.c)
+	preview, err := s.c.Plan(t.Context())
 	if err != nil || len(preview.Changes) == 0 || preview.Changes[0].String() != change || !strings.Contains(preview.String(), "# the guest notices: "+change+"\n") {
 		t.Errorf("Plan: %v\n%v", err, preview)
 	}
@@ -299,21 +300,21 @@ func TestTakeOverChanges(t *testing.T) {
 		t.Errorf("Setup tells %q", told)
 	}
 	s.c.Progress = nil
-	if preview, err := phase1.Plan(t.Context(), s.c); err != nil || len(preview.Changes) == 0 || len(preview.Steps) > 0 {
+	if preview, err := s.c.Plan(t.Context()); err != nil || len(preview.Changes) == 0 || len(preview.Steps) > 0 {
 		t.Errorf("Plan afterwards: %v, %v", preview, err)
 	}
 	teardown(t, s.Network, s.c, s.before)
 
-	for field, edit := range map[string]func(c *phase1.Config){
-		"mtu":                func(c *phase1.Config) { c.MTU = 1400 },
-		"queues":             func(c *phase1.Config) { c.Queues = 2 },
-		"binding.bridge.mac": func(c *phase1.Config) { c.Binding = infra.Bridge{MAC: movedMAC} },
-		"from.mac":           func(c *phase1.Config) { other := from; other.MAC = cache.MAC{}; c.From = &other },
+	for field, edit := range map[string]func(c *wired.NIC){
+		"mtu":                func(c *wired.NIC) { c.MTU = 1400 },
+		"queues":             func(c *wired.NIC) { c.Queues = 2 },
+		"binding.bridge.mac": func(c *wired.NIC) { c.Binding = infra.Bridge{MAC: movedMAC} },
+		"from.mac":           func(c *wired.NIC) { other := from; other.MAC = cache.MAC{}; c.From = &other },
 	} {
 		c := s.c
 		edit(&c)
 		var bad *cache.FieldError
-		if _, err := phase1.Setup(t.Context(), c); !errors.As(err, &bad) || bad.Field != field {
+		if _, err := c.Setup(t.Context()); !errors.As(err, &bad) || bad.Field != field {
 			t.Errorf("%s: %v", field, err)
 		}
 	}

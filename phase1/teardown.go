@@ -14,23 +14,19 @@ import (
 	"github.com/guestwire/guestwire/internal/wiring"
 )
 
-// Teardown gives the namespace back as Setup found it, and removes record and journal. It uses NetNS, NIC and
-// Dir of the configuration. A State that is given has to be the one of Setup, or the error is a
-// *cache.FieldError. It is no error if the NIC is not wired; Progress is told so. The error is infra.ErrNoNIC if
-// the NIC has gone; then everything else is removed. It is infra.ErrWired if the NIC is wired and Dir has no
-// journal of it: see [ForceTeardown].
+// Teardown gives the namespace back as Setup found it, and removes record and journal. A NIC that is not wired is no error,
+// and Progress is called with that. A namespace that is gone has nothing to give back; [Forget] removes what is left of it.
 //
-// The error is ErrInUse, and nothing has changed, if a process has the guest's tap open: end the VM, or detach the NIC
-// from the VM first (package domain/qemu: Unplug; libvirt: detach-device). With CutOff Teardown deletes the tap nevertheless.
-// A macvtap, a virtual function and passt's socket are not the wiring's, and the kernel does not tell who has them open:
-// of these the caller has to know.
+//	ErrInUse           a process has the guest's tap open: end the VM, or detach the NIC from the VM first (domain/qemu:
+//	                   Unplug; libvirt: detach-device). Of a macvtap, a virtual function and passt the caller has to know
+//	ErrHeld            another process holds the NIC
+//	*cache.FieldError  the wiring has another State than TeardownOptions
+//	infra.ErrNoNIC     the NIC has gone; everything else is removed
+//	infra.ErrWired     the NIC is wired and Dir has no journal of it: see ForceTeardown
 //
-// With Config.Discard, for a namespace that is about to be deleted, Teardown removes record and journal alone. ErrInUse
-// holds there as well; with CutOff, Teardown does its whole work if a process has the tap open.
-//
-// A namespace that is gone has nothing to give back; [Forget] removes what is left of its wirings.
-func Teardown(ctx context.Context, c Config) error {
-	return c.do(ctx, func(s *session) error {
+// After the first two nothing has changed.
+func (n NIC) Teardown(ctx context.Context, o TeardownOptions) error {
+	return n.do(ctx, func(s *session) error {
 		j, err := s.readJournal()
 		if err != nil {
 			return err
@@ -38,18 +34,21 @@ func Teardown(ctx context.Context, c Config) error {
 		if j == nil {
 			return s.nothingWired()
 		}
-		if err := j.checkState(c.State); err != nil {
+		if err := j.checkOptional(o.State); err != nil {
+			return err
+		}
+		if err := s.checkHeld(o.CutOff); err != nil {
 			return err
 		}
 		for _, what := range j.Lost { // by a ForceTeardown that was interrupted
 			s.tell.say("not known: %s", what)
 		}
-		if c.Discard {
-			if done, err := s.discard(ctx, j, c.CutOff); done || err != nil {
+		if o.Discard {
+			if done, err := s.discard(ctx, j, o.CutOff); done || err != nil {
 				return err
 			}
 		}
-		return s.takeDown(ctx, j, c.CutOff)
+		return s.takeDown(ctx, j, o.CutOff)
 	})
 }
 
@@ -233,7 +232,7 @@ func (s *session) checkUnused(links []netstate.Link, ops []netstate.Op) error {
 			return err
 		}
 		if used {
-			return fmt.Errorf("NIC %s: %w: a process has tap %s open: detach the NIC from the VM or end the VM first, or cut the guest off (Config.CutOff, agent teardown -cut-off)",
+			return fmt.Errorf("NIC %s: %w: a process has tap %s open: detach the NIC from the VM or end the VM first, or cut the guest off (TeardownOptions.CutOff, agent teardown -cut-off)",
 				s.nic, ErrInUse, l.Name)
 		}
 	}
@@ -258,7 +257,7 @@ func (s *session) neededSysctls(now netstate.Snapshot) ([]string, error) {
 			return netstate.Shared(), nil
 		}
 		needed = append(needed, plan.Shared()...)
-		known[journal.Spec.NIC] = true
+		known[journal.NIC] = true
 	}
 	for _, l := range now.Links {
 		if nic, marked := netstate.Marked(l.Alias); marked && !known[nic] {

@@ -8,7 +8,6 @@ import (
 
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/test/nstest"
-	"github.com/guestwire/guestwire/phase1"
 )
 
 // nothingOfOurs says whether no link, no table and no file of a wiring is left.
@@ -34,7 +33,7 @@ func TestTeardownWithoutNIC(t *testing.T) {
 		c := config(n, b)
 		setup(t, c)
 		n.World.IP("link del pod")
-		if err := phase1.Teardown(t.Context(), c); !errors.Is(err, infra.ErrNoNIC) || !strings.Contains(err.Error(), "eth0") {
+		if err := c.Teardown(t.Context()); !errors.Is(err, infra.ErrNoNIC) || !strings.Contains(err.Error(), "eth0") {
 			t.Errorf("%v, want ErrNoNIC that names the NIC", err)
 		}
 		if err := nothingOfOurs(n); err != nil {
@@ -46,7 +45,7 @@ func TestTeardownWithoutNIC(t *testing.T) {
 		c = config(n, b)
 		setup(t, c)
 		n.World.IP("link del pod")
-		c.Discard = true
+		c.Down.Discard = true
 		unwire(t, c)
 		filesAreGone(t, n)
 	})

@@ -71,10 +71,10 @@ func TestWaiting(t *testing.T) {
 	if want := "call Deactivate there until its turn is higher than 7"; !errors.Is(err, ErrNotQuiet) || !strings.Contains(err.Error(), want) {
 		t.Errorf("Activate with a turn of before: %v, want ErrNotQuiet and %q", err, want)
 	}
-	if turn, err := (Config{From: &waiting}).firstTurn("other"); !errors.Is(err, ErrNotQuiet) {
+	if turn, err := (request{Moving: Moving{From: &waiting}}).firstTurn("other"); !errors.Is(err, ErrNotQuiet) {
 		t.Errorf("Setup: turn %d, %v, want ErrNotQuiet", turn, err)
 	}
-	if turn, err := (Config{From: &waiting, Standby: true}).firstTurn("other"); err != nil || turn != 4 {
+	if turn, err := (request{Moving: Moving{From: &waiting, Standby: true}}).firstTurn("other"); err != nil || turn != 4 {
 		t.Errorf("Setup on standby: turn %d, %v, want 4", turn, err)
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/test/nstest"
+	"github.com/guestwire/guestwire/internal/test/wired"
 	"github.com/guestwire/guestwire/phase1"
 	"github.com/guestwire/guestwire/phase2"
 )
@@ -75,7 +76,7 @@ func TestAnnounceActivate(t *testing.T) {
 					t.Errorf("on standby the network heard %x", seen.Frame)
 				}
 			}
-			if _, err := phase1.Activate(t.Context(), s.c, phase1.Other{Gone: true}); err != nil {
+			if _, err := s.c.Activate(t.Context(), phase1.Other{Gone: true}); err != nil {
 				t.Fatal(err)
 			}
 			s.events.wait(t, "eth0 record-changed", "eth0 announced")
@@ -97,7 +98,7 @@ func TestAnnounceUnserved(t *testing.T) {
 type announcedGuest struct {
 	t      *testing.T
 	n      nstest.Network
-	c      phase1.Config
+	c      wired.NIC
 	r      cache.Record
 	vm     *phase2.VM
 	events *eventLog
@@ -108,12 +109,9 @@ type announcedGuest struct {
 func newAnnounced(t *testing.T, b infra.Binding, standby bool) *announcedGuest {
 	t.Helper()
 	n := nstest.NewNetwork(t)
-	s := &announcedGuest{t: t, n: n, events: &eventLog{}, c: phase1.Config{
-		NetNS: n.Pod.File, Standby: standby,
-		Spec: infra.Spec{NIC: "eth0", Binding: b, State: n.State, DNS: &cache.DNS{Servers: []netip.Addr{nstest.Beyond4}}},
-	}}
+	s := &announcedGuest{t: t, n: n, events: &eventLog{}, c: wired.NIC{NIC: phase1.NIC{NetNS: n.Pod.File, Name: "eth0"}, Moving: phase1.Moving{Standby: standby}, Spec: infra.Spec{Binding: b, State: n.State, DNS: &cache.DNS{Servers: []netip.Addr{nstest.Beyond4}}}}}
 	var err error
-	if s.r, err = phase1.Setup(t.Context(), s.c); err != nil {
+	if s.r, err = s.c.Setup(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if s.vm, err = phase2.Open(n.State); err != nil {

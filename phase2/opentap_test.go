@@ -56,9 +56,9 @@ func openTapAs(t *testing.T, ns *nstest.Namespace, uid, gid int, r cache.Record,
 // setupQueues wires a pod's NIC and returns the record.
 func setupQueues(t *testing.T, n nstest.Network, b infra.Binding, queues int) cache.Record {
 	t.Helper()
-	r, err := phase1.Setup(t.Context(), phase1.Config{NetNS: n.Pod.File, Spec: infra.Spec{
-		NIC: "eth0", Binding: b, State: n.State, Owner: nstest.Owner(), Queues: queues,
-	}})
+	r, err := (phase1.NIC{NetNS: n.Pod.File, Name: "eth0"}).Setup(t.Context(), infra.Spec{
+		Binding: b, State: n.State, Owner: nstest.Owner(), Queues: queues,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

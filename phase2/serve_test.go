@@ -21,6 +21,7 @@ import (
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/test/guest"
 	"github.com/guestwire/guestwire/internal/test/nstest"
+	"github.com/guestwire/guestwire/internal/test/wired"
 	"github.com/guestwire/guestwire/phase1"
 	"github.com/guestwire/guestwire/phase2"
 )
@@ -111,12 +112,12 @@ func TestServeRecords(t *testing.T) {
 	n.Pod.IP("link set net1 up")
 	n.Pod.IP("addr add 10.7.0.2/24 dev net1")
 	dns := &cache.DNS{Servers: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}
-	config := func(nic string) phase1.Config {
-		return phase1.Config{NetNS: n.Pod.File, Spec: infra.Spec{NIC: nic, Binding: infra.Bridge{}, State: n.State, DNS: dns}}
+	config := func(nic string) wired.NIC {
+		return wired.NIC{NIC: phase1.NIC{NetNS: n.Pod.File, Name: nic}, Spec: infra.Spec{Binding: infra.Bridge{}, State: n.State, DNS: dns}}
 	}
-	setup := func(c phase1.Config) {
+	setup := func(c wired.NIC) {
 		t.Helper()
-		if _, err := phase1.Setup(t.Context(), c); err != nil {
+		if _, err := c.Setup(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -193,7 +194,7 @@ func TestServeRecords(t *testing.T) {
 	// The NIC is removed.
 	c := config("net1")
 	c.DNS = nil
-	if err := phase1.Teardown(t.Context(), c); err != nil {
+	if err := c.Teardown(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	nstest.Eventually(t, func() error {

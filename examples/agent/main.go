@@ -31,7 +31,7 @@ const (
 	exitDrift    // kernel or record are not as recorded
 	exitRefused  // the binding cannot work on this NIC
 	exitNotQuiet // the guest may be active in another namespace
-	exitInUse    // a process has the guest's tap open
+	exitInUse    // a process has the guest's tap open, or another process holds the NIC
 )
 
 func main() {
@@ -80,7 +80,7 @@ func exitCode(err error) int {
 		return exitDrift
 	case errors.As(err, &refused):
 		return exitRefused
-	case errors.Is(err, phase1.ErrInUse):
+	case errors.Is(err, phase1.ErrInUse), errors.Is(err, phase1.ErrHeld):
 		return exitInUse
 	case errors.As(err, &usage), errors.As(err, &field):
 		return exitUsage
@@ -125,7 +125,7 @@ func run(ctx context.Context, args []string) error {
 	}
 	has := func(name string) bool { return slices.Contains(strings.Fields(v.flags), name) }
 	if named := o.netns != "" || o.Own; has("netns") && (named || !v.optional) {
-		if has("nic") && o.NIC == "" && named {
+		if has("nic") && o.Name == "" && named {
 			return usageError{errors.New("-nic is missing: name the NIC in the namespace, such as eth0")}
 		}
 		if err := o.openNetNS(); err != nil {
@@ -138,7 +138,10 @@ func run(ctx context.Context, args []string) error {
 
 // options are the values of the flags.
 type options struct {
-	phase1.Config
+	phase1.NIC
+	infra.Spec
+	phase1.Moving
+	down                            phase1.TeardownOptions
 	netns, binding, file, namespace string
 	groups                          []uint32
 	command                         []string
@@ -163,7 +166,7 @@ func (o *options) flagSet(v verb) *flag.FlagSet {
 			}
 			set.BoolVar(&o.Own, name, false, usage)
 		case "nic":
-			set.StringVar(&o.NIC, name, "", "the NIC's `NAME` in the namespace")
+			set.StringVar(&o.Name, name, "", "the NIC's `NAME` in the namespace")
 		case "state":
 			set.StringVar(&o.State, name, "", "the `DIR` of the record, an absolute path")
 		case "dir":
@@ -179,7 +182,7 @@ func (o *options) flagSet(v verb) *flag.FlagSet {
 		case "groups":
 			set.Func(name, "the supplementary groups, `NUMBERS` with commas between, such as the one of /dev/kvm; without it none", o.parseGroups)
 		case "config":
-			set.StringVar(&o.file, name, "", "the configuration, a `FILE` with JSON, as of setup; a flag takes precedence over its field")
+			set.StringVar(&o.file, name, "", "the configuration, a `FILE` with JSON (infra.Spec); a flag takes precedence over its field")
 		case "namespace":
 			set.StringVar(&o.namespace, name, "", "the namespace's `NAME`, as agent list -json has it")
 		case "json":
@@ -195,9 +198,9 @@ func (o *options) flagSet(v verb) *flag.FlagSet {
 		case "force":
 			set.BoolVar(&o.force, name, false, "without the journal: by what the namespace still shows")
 		case "cut-off":
-			set.BoolVar(&o.CutOff, name, false, "delete the guest's tap also if a process has it open")
+			set.BoolVar(&o.down.CutOff, name, false, "delete the guest's tap also if a process has it open, or another process holds the NIC")
 		case "discard":
-			set.BoolVar(&o.Discard, name, false, "the namespace is about to be deleted: remove record and journal alone")
+			set.BoolVar(&o.down.Discard, name, false, "the namespace is about to be deleted: remove record and journal alone")
 		}
 	}
 	return set
@@ -205,7 +208,7 @@ func (o *options) flagSet(v verb) *flag.FlagSet {
 
 // fill makes the configuration of the file, if one is named, and the flags that were given.
 func (o *options) fill(flags *flag.FlagSet) error {
-	nic, state := o.NIC, o.State
+	state := o.State
 	if o.file != "" {
 		text, err := os.ReadFile(o.file)
 		if err != nil {
@@ -218,8 +221,6 @@ func (o *options) fill(flags *flag.FlagSet) error {
 	var err error
 	flags.Visit(func(f *flag.Flag) {
 		switch f.Name {
-		case "nic":
-			o.NIC = nic
 		case "binding":
 			if o.Binding == nil || o.Binding.Kind() != o.binding {
 				o.Binding, err = infra.NewBinding(o.binding)

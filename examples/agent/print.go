@@ -120,8 +120,8 @@ func printReport(w io.Writer, r *phase1.Report, failed error) {
 		line("context", "%s", r.Owner.SELinux)
 	}
 	line("since", "%s, by guestwire %s", since(r.Wiring), r.Version)
-	if r.ManagedBy != "" {
-		line("managed by", "%s", r.ManagedBy)
+	if r.HeldBy != "" {
+		line("held by", "%s", r.HeldBy)
 	}
 	guest := []string{}
 	if !r.Record.MAC.IsZero() {

@@ -51,13 +51,13 @@ Under routed, macvtap, sriov and passt a guest cannot move.
   agent setup -netns /run/netns/pod -nic eth0 -from source.json -standby -state /run/guestwire/vm1 -uid 107
 
 ` + kinds + `
-FILE.json holds the whole configuration. go doc describes the fields: infra.Spec, infra.Bridge, infra.Redirect,
+FILE.json holds the configuration. go doc describes the fields: infra.Spec, infra.Bridge, infra.Redirect,
 infra.Routed, infra.Masquerade, infra.Sidecar, infra.Auto, infra.SRIOV, infra.Passt, infra.Ports, infra.Guard, cache.Limit,
 cache.Options, cache.Device. guard.vlans lets VLAN tags pass, under bridge and redirect. subdomain of options and the first
 search domain make the guest's own domain. mtu is for a guest with a smaller MTU than the
 NIC's, and noDefaultRoute of options for a second NIC that shall not take the first one's traffic.
 
-  {"nic": "eth0", "binding": {"masquerade": {"ipv4": "10.0.2.0/24", "ports": ["80", "8080-8090/udp"]}},
+  {"binding": {"masquerade": {"ipv4": "10.0.2.0/24", "ports": ["80", "8080-8090/udp"]}},
    "owner": {"uid": 107}, "queues": 2, "guard": {"open": ["53/udp"]}, "device": {"model": "virtio"}, "mtu": 1400,
    "limits": {"fromGuest": {"bitsPerSecond": 100000000}, "toGuest": {"packetsPerSecond": 50000}},
    "options": {"hostname": "vm1", "subdomain": "vms", "dhcpv4": {"252": "http://wpad/x", "43": "0x0102"}}}
@@ -75,7 +75,7 @@ cannot work, and what the guest does not get. -json prints steps, record and ref
 	},
 	{
 		name: "deactivate", short: "make a guest quiet that is to be active in another namespace",
-		flags: "netns own nic state config json dir", do: deactivate,
+		flags: "netns own nic json dir", do: deactivate,
 		long: `deactivate takes the guest's tap down, so that nothing passes between the guest and the network, and writes the record
 as one of a NIC on standby. The wiring stays, and QEMU can keep the tap open. -json prints the record: it is the proof that
 agent activate asks for on the guest's other side. Each call gives the record a higher turn, and so the records of the guest
@@ -86,7 +86,7 @@ that were made before allow activate here no more.
 	},
 	{
 		name: "activate", short: "end a NIC's standby, once the guest is quiet elsewhere",
-		flags: "netns own nic state config quiet gone json dir", do: activate,
+		flags: "netns own nic quiet gone json dir", do: activate,
 		long: `activate brings the guest's tap up, after it has repaired what of the wiring is missing. The guest must be quiet
 everywhere else: -quiet names the record that agent deactivate -json printed there, or - for standard input. -gone instead
 vouches that the guest is active in no other namespace and will not be: the other node is fenced, the namespace is
@@ -101,17 +101,17 @@ agent activate on the source.
 	},
 	{
 		name: "check", short: "compare the kernel with what setup left",
-		flags: "netns own nic state config json dir", do: check,
+		flags: "netns own nic json dir", do: check,
 		long: `check exits with 0 only if kernel and record still are as setup left them, with 4 if they differ, and with 3 if
 the NIC is not wired. A NIC that is gone is an error (1). -json prints the differences, and the steps by which setup
-would repair them. -state is not needed; one that is named has to be the one of setup.
+would repair them.
 `,
 	},
 	{
 		name: "status", short: "tell who wired a NIC, whether the wiring is whole, and what was dropped",
-		flags: "netns own nic state config json dir", do: status, optional: true,
-		long: `status prints what the journal and the kernel know of one NIC. The exit code is that of check. -state is not needed;
-one that is named has to be the one of setup. The program exporter prints the same of all NICs as metrics.
+		flags: "netns own nic json dir", do: status, optional: true,
+		long: `status prints what the journal and the kernel know of one NIC. The exit code is that of check. The program exporter prints
+the same of all NICs as metrics.
 
   agent status -netns /run/netns/pod -nic eth0
 `,
@@ -123,10 +123,9 @@ one that is named has to be the one of setup. The program exporter prints the sa
 	},
 	{
 		name: "drops", short: "follow the packets that a NIC's rules drop, with the reason",
-		flags: "netns own nic state config dir", do: drops,
+		flags: "netns own nic", do: drops,
 		long: `drops prints a line for each packet that is dropped, until it is interrupted: time, reason, and who sent what.
-The kernel reports 20 packets a second of each reason; agent status has the counters, which count all. -state and -dir are
-not needed.
+The kernel reports 20 packets a second of each reason; agent status has the counters, which count all.
 
   agent drops -netns /run/netns/pod -nic eth0
 `,
@@ -139,9 +138,10 @@ namespace, and gives the namespace back when the command has ended. Signals are 
 container it waits for orphans, too. The exit code is the command's, and 128 and the signal's number if a signal ended the
 command; without a command's end, it is that of setup.
 
-If run was killed, the next run finds the wiring and uses it; one of another configuration is taken down first. A
-wiring is refused if agent setup was the last to make or repair it: a setup beside a run that lives leaves the wiring
-run's, a setup after a killed run takes it over. With -own it also removes the record and the journal of an earlier
+run holds the NIC: as long as it lives, another run is refused, and teardown without -cut-off. If run was killed, the next
+run finds the wiring and uses it; one of another configuration is taken down first. A wiring is refused if agent setup was
+the last to make or repair it: a setup beside a run that lives leaves the wiring run's, a setup after a killed run takes it
+over. With -own it also removes the record and the journal of an earlier
 container's network from -state and -dir, which therefore have to be the container's own.
 
   agent run -own -nic eth0 -binding redirect -state /run/vm1 -uid 107 -- launcher serve -state /run/vm1
@@ -165,10 +165,11 @@ is not trusted with that have pipes or files.
 	},
 	{
 		name: "teardown", short: "give the namespace back as setup found it",
-		flags: "netns own nic state config force cut-off discard dir", do: teardown,
+		flags: "netns own nic state force cut-off discard dir", do: teardown,
 		long: `teardown gives the namespace back as setup found it, and removes the record. Stop the VM first, or detach the NIC from
 the VM: teardown deletes the VM's tap, and the tap of a later setup is another one. As long as a process has the tap open,
-teardown changes nothing and exits with 7; -cut-off deletes the tap nevertheless. A NIC that is not wired is no error.
+teardown changes nothing and exits with 7, and so as long as agent run, or another launcher that holds the NIC, lives;
+-cut-off deletes the tap nevertheless. A NIC that is not wired is no error.
 -state is not needed; one that is named has to be the one of setup.
 
 -force does without the journal: it removes what bears guestwire's mark, gives the NIC its name, MAC and addresses
@@ -277,34 +278,22 @@ on standard error.
 }
 
 func setup(ctx context.Context, o *options) error {
-	kept, err := managedByLiving(ctx, o)
+	call := o.Setup
+	if o.Moving != (phase1.Moving{}) {
+		call = func(ctx context.Context, spec infra.Spec) (cache.Record, error) {
+			return o.SetupMoving(ctx, spec, o.Moving)
+		}
+	}
+	record, err := call(ctx, o.Spec)
 	if err != nil {
 		return err
 	}
-	if !kept {
-		return wire(ctx, o)
-	}
-	fmt.Fprintln(stderr, "agent: agent run manages the NIC: setup repairs the wiring, and the end of run's command takes it down")
-	o.ManagedBy = managedByRun
-	if err := wire(ctx, o); err != nil {
-		return err
-	}
-	if kept, err = managedByLiving(ctx, o); kept || err != nil {
-		return err
-	}
-	fmt.Fprintln(stderr, "agent: agent run has ended meanwhile: the wiring stays until agent teardown")
-	o.ManagedBy = ""
-	return wire(ctx, o)
+	return printWired(o, record)
 }
 
-// wire is Setup, for setup and for run.
-func wire(ctx context.Context, o *options) error {
-	_, auto := o.Binding.(infra.Auto)
-	record, err := phase1.Setup(ctx, o.Config)
-	if err != nil {
-		return err
-	}
-	if auto {
+// printWired prints what Setup returned.
+func printWired(o *options, record cache.Record) error {
+	if _, auto := o.Binding.(infra.Auto); auto {
 		fmt.Fprintln(stderr, "agent: binding:", record.Binding)
 	}
 	for _, w := range record.Warnings {
@@ -314,7 +303,7 @@ func wire(ctx context.Context, o *options) error {
 }
 
 func deactivate(ctx context.Context, o *options) error {
-	record, err := phase1.Deactivate(ctx, o.Config)
+	record, err := o.Deactivate(ctx)
 	return printRecord(o, record, err)
 }
 
@@ -327,7 +316,7 @@ func activate(ctx context.Context, o *options) error {
 		}
 		other.Quiet = &quiet
 	}
-	record, err := phase1.Activate(ctx, o.Config, other)
+	record, err := o.Activate(ctx, other)
 	return printRecord(o, record, err)
 }
 
@@ -359,7 +348,13 @@ func printRecord(o *options, record cache.Record, err error) error {
 }
 
 func plan(ctx context.Context, o *options) error {
-	preview, err := phase1.Plan(ctx, o.Config)
+	call := o.Plan
+	if o.Moving != (phase1.Moving{}) {
+		call = func(ctx context.Context, spec infra.Spec) (*phase1.Preview, error) {
+			return o.PlanMoving(ctx, spec, o.Moving)
+		}
+	}
+	preview, err := call(ctx, o.Spec)
 	if err != nil {
 		return err
 	}
@@ -371,11 +366,11 @@ func plan(ctx context.Context, o *options) error {
 }
 
 func check(ctx context.Context, o *options) error {
-	err := phase1.Check(ctx, o.Config)
+	err := o.Check(ctx)
 	if !o.json {
 		return err
 	}
-	drift := &phase1.DriftError{NIC: o.NIC, Differs: []infra.Difference{}, Missing: []infra.Step{}}
+	drift := &phase1.DriftError{NIC: o.Name, Differs: []infra.Difference{}, Missing: []infra.Step{}}
 	if err != nil && !errors.As(err, &drift) {
 		return err
 	}
@@ -397,7 +392,7 @@ func status(ctx context.Context, o *options) error {
 	if o.NetNS == nil && !o.Own {
 		return usageError{errors.New("-netns is missing: name the network namespace, or -own for the agent's own; agent list shows all wired NICs")}
 	}
-	report, err := phase1.Status(ctx, o.Config)
+	report, err := o.Status(ctx)
 	if report == nil {
 		return err
 	}
@@ -427,7 +422,7 @@ func list(ctx context.Context, o *options) error {
 }
 
 func drops(ctx context.Context, o *options) error {
-	return phase1.FollowDrops(ctx, o.Config, func(d phase1.Drop) {
+	return o.FollowDrops(ctx, func(d phase1.Drop) {
 		if d.Lost > 0 {
 			fmt.Fprintf(stderr, "agent: not reported: %s\n", count(d.Lost, "packet"))
 		}
@@ -436,28 +431,29 @@ func drops(ctx context.Context, o *options) error {
 }
 
 func teardown(ctx context.Context, o *options) error {
-	if o.force && o.Discard {
+	if o.force && o.down.Discard {
 		return usageError{errors.New("-discard and -force exclude each other: -discard needs the journal, -force does without")}
 	}
 	var err error
 	if o.force {
 		var lost []string
-		lost, err = phase1.ForceTeardown(ctx, o.Config)
+		lost, err = o.ForceTeardown(ctx, phase1.ForceOptions{State: o.State, CutOff: o.down.CutOff})
 		for _, what := range lost {
 			fmt.Fprintln(stderr, "agent: not known, so not restored:", what)
 		}
 	} else {
-		err = phase1.Teardown(ctx, o.Config)
+		o.down.State = o.State
+		err = o.Teardown(ctx, o.down)
 	}
 	if errors.Is(err, infra.ErrNoNIC) {
-		fmt.Fprintf(stderr, "agent: %s has gone; everything else is removed\n", o.NIC)
+		fmt.Fprintf(stderr, "agent: %s has gone; everything else is removed\n", o.Name)
 		return nil
 	}
 	return err
 }
 
 func forget(ctx context.Context, o *options) error {
-	return phase1.Forget(ctx, phase1.Gone{Namespace: o.namespace, NIC: o.NIC, State: o.State, Own: o.Own, Dir: o.Dir, Progress: o.Progress})
+	return phase1.Forget(ctx, phase1.Gone{Namespace: o.namespace, NIC: o.Name, State: o.State, Own: o.Own, Dir: o.Dir, Progress: o.Progress})
 }
 
 func printJSON(v any) error {

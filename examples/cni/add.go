@@ -26,12 +26,12 @@ func add(ctx context.Context, args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	specs, err := c.wanted(args)
+	nics, err := c.wanted(args)
 	if err != nil {
 		return err
 	}
-	if len(specs) > 0 {
-		if err := c.wire(ctx, args, specs); err != nil {
+	if len(nics) > 0 {
+		if err := c.wire(ctx, args, nics); err != nil {
 			return err
 		}
 	}
@@ -40,7 +40,7 @@ func add(ctx context.Context, args *skel.CmdArgs) error {
 }
 
 // wire wires the NICs of a sandbox.
-func (c config) wire(ctx context.Context, args *skel.CmdArgs, specs []infra.Spec) error {
+func (c config) wire(ctx context.Context, args *skel.CmdArgs, nics []wantedNIC) error {
 	dir, err := c.State.Dir(args.ContainerID)
 	if err != nil {
 		return fmt.Errorf("CNI_CONTAINERID: %w", err)
@@ -63,18 +63,18 @@ func (c config) wire(ctx context.Context, args *skel.CmdArgs, specs []infra.Spec
 	calls := sandboxCalls{c.paths, args.ContainerID, dir, ns}
 	var begun []string
 	err = func() error {
-		for _, spec := range specs {
-			begun = append(begun, spec.NIC)
-			if err := c.State.Begin(args.ContainerID, spec.NIC, podsandbox.Attachment{Network: c.Name, IfName: args.IfName}); err != nil {
+		for _, nic := range nics {
+			begun = append(begun, nic.name)
+			if err := c.State.Begin(args.ContainerID, nic.name, podsandbox.Attachment{Network: c.Name, IfName: args.IfName}); err != nil {
 				return err
 			}
-			spec.State = dir
-			record, err := phase1.Setup(ctx, phase1.Config{NetNS: ns, Dir: c.Dir, Spec: spec, Progress: progress})
+			nic.spec.State = dir
+			record, err := calls.nic(nic.name).Setup(ctx, nic.spec)
 			if err != nil {
-				return setupError(spec.NIC, args.IfName, err)
+				return setupError(nic.name, args.IfName, err)
 			}
 			for _, warning := range record.Warnings {
-				say("NIC %s: warning: %s", spec.NIC, warning)
+				say("NIC %s: warning: %s", nic.name, warning)
 			}
 		}
 		if uid == "" {

@@ -12,7 +12,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/examples/cni/podsandbox"
-	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/phase1"
 )
 
@@ -36,13 +35,14 @@ func check(ctx context.Context, args *skel.CmdArgs) error {
 		return types.NewError(types.ErrInvalidNetNS, "guestwire: CNI_NETNS: "+err.Error(), "")
 	}
 	defer ns.Close()
+	calls := sandboxCalls{p, args.ContainerID, dir, ns}
 	var errs []error
 	for _, nic := range nics {
 		of := podsandbox.Attachment{Network: p.Name, IfName: args.IfName}
 		if nic.Of != of && (nic.Of != podsandbox.Attachment{} || nic.Name != args.IfName) {
 			continue
 		}
-		errs = append(errs, phase1.Check(ctx, phase1.Config{NetNS: ns, Dir: p.Dir, Progress: progress, Spec: infra.Spec{NIC: nic.Name, State: dir}}))
+		errs = append(errs, calls.nic(nic.Name).Check(ctx))
 	}
 	return p.checkError(errs, args)
 }

@@ -97,8 +97,14 @@ func (c config) defaults(args *skel.CmdArgs) (podsandbox.Defaults, error) {
 	return podsandbox.ReadDefaults(c.Spec, c.TrustPods)
 }
 
-// wanted returns the wanted NICs of an ADD, without State: the one that the engine names comes first, if it is among them.
-func (c config) wanted(args *skel.CmdArgs) ([]infra.Spec, error) {
+// wantedNIC is a NIC that an ADD wires. Its Spec has no State.
+type wantedNIC struct {
+	name string
+	spec infra.Spec
+}
+
+// wanted returns the wanted NICs of an ADD: the one that the engine names comes first, if it is among them.
+func (c config) wanted(args *skel.CmdArgs) ([]wantedNIC, error) {
 	d, err := c.defaults(args)
 	if err != nil {
 		return nil, err
@@ -122,26 +128,26 @@ func (c config) wanted(args *skel.CmdArgs) ([]infra.Spec, error) {
 			wishes[nic] = &wish
 		}
 	}
-	var specs []infra.Spec
+	var nics []wantedNIC
 	for _, nic := range slices.Sorted(maps.Keys(wishes)) {
-		spec, wanted, err := d.Make(nic, wishes[nic])
+		spec, wanted, err := d.Make(wishes[nic])
 		if err != nil {
 			return nil, err
 		}
 		if wanted {
-			specs = append(specs, spec)
+			nics = append(nics, wantedNIC{nic, spec})
 		}
 	}
-	slices.SortStableFunc(specs, func(a, b infra.Spec) int {
-		first := func(s infra.Spec) int {
-			if s.NIC == args.IfName {
+	slices.SortStableFunc(nics, func(a, b wantedNIC) int {
+		first := func(n wantedNIC) int {
+			if n.name == args.IfName {
 				return 0
 			}
 			return 1
 		}
 		return first(a) - first(b)
 	})
-	return specs, nil
+	return nics, nil
 }
 
 // podUID is the pod's metadata.uid, which Kubernetes' engines give; empty: not known.

@@ -80,6 +80,11 @@ type sandboxCalls struct {
 	ns  *os.File // nil: not known
 }
 
+// nic is the NIC in the namespace that is open.
+func (s sandboxCalls) nic(name string) phase1.NIC {
+	return phase1.NIC{NetNS: s.ns, Name: name, Dir: s.Dir, Progress: progress}
+}
+
 // end takes a NIC down if its namespace is there, and forgets it if not.
 func (s sandboxCalls) end(ctx context.Context, nic string) error {
 	var first error
@@ -111,7 +116,7 @@ func (s sandboxCalls) forget(ctx context.Context, nic string, ended bool) error 
 
 // teardown takes a NIC down in the namespace that is open.
 func (s sandboxCalls) teardown(ctx context.Context, nic string) error {
-	err := phase1.Teardown(ctx, phase1.Config{NetNS: s.ns, Dir: s.Dir, Progress: progress, CutOff: true, Spec: infra.Spec{NIC: nic, State: s.dir}})
+	err := s.nic(nic).Teardown(ctx, phase1.TeardownOptions{CutOff: true, State: s.dir})
 	if err != nil && !errors.Is(err, infra.ErrNoNIC) || s.hasRecord(nic) {
 		return err
 	}

@@ -64,8 +64,8 @@ func main() {
 		fmt.Fprintf(os.Stderr, "exporter: %v; exporter -help tells more\n", err)
 		os.Exit(2)
 	}
-	config := phase1.Config{Dir: *dir, Own: *own, Progress: func(text string) { fmt.Fprintf(os.Stderr, "exporter: %q\n", text) }}
-	if err := printMetrics(ctx, os.Stdout, config); err != nil {
+	nic := phase1.NIC{Dir: *dir, Own: *own, Progress: func(text string) { fmt.Fprintf(os.Stderr, "exporter: %q\n", text) }}
+	if err := printMetrics(ctx, os.Stdout, nic); err != nil {
 		fmt.Fprintln(os.Stderr, "exporter:", err)
 		var field *cache.FieldError
 		if errors.As(err, &field) {
@@ -76,11 +76,11 @@ func main() {
 }
 
 // ofOwn returns the wirings of the exporter's own namespace: containers may share a directory.
-func ofOwn(ctx context.Context, wirings []phase1.Wiring, config phase1.Config) ([]phase1.Wiring, error) {
+func ofOwn(ctx context.Context, wirings []phase1.Wiring, nic phase1.NIC) ([]phase1.Wiring, error) {
 	var failed error
 	for _, w := range wirings {
-		config.NIC = w.NIC
-		report, err := phase1.Status(ctx, config)
+		nic.Name = w.NIC
+		report, err := nic.Status(ctx)
 		if report != nil { // of any NIC: it names the namespace, and Check says the error again
 			return slices.DeleteFunc(wirings, func(w phase1.Wiring) bool { return w.Namespace != report.Namespace }), nil
 		}
@@ -92,18 +92,18 @@ func ofOwn(ctx context.Context, wirings []phase1.Wiring, config phase1.Config) (
 }
 
 // printMetrics writes all samples at once: what reads a part of them would take the rest for gone.
-func printMetrics(ctx context.Context, w io.Writer, config phase1.Config) error {
-	wirings, err := phase1.List(ctx, config.Dir)
+func printMetrics(ctx context.Context, w io.Writer, nic phase1.NIC) error {
+	wirings, err := phase1.List(ctx, nic.Dir)
 	if err != nil {
 		return err
 	}
-	if config.Own {
-		if wirings, err = ofOwn(ctx, wirings, config); err != nil {
+	if nic.Own {
+		if wirings, err = ofOwn(ctx, wirings, nic); err != nil {
 			return err
 		}
 	}
 	registry := prometheus.NewRegistry()
-	if err := registry.Register(metrics.NICs{Context: ctx, Wirings: wirings, Config: config}); err != nil {
+	if err := registry.Register(metrics.NICs{Context: ctx, Wirings: wirings, NIC: nic}); err != nil {
 		return err
 	}
 	families, err := registry.Gather()

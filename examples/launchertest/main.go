@@ -16,7 +16,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	if len(os.Args) != 2 {
-		fmt.Fprintln(os.Stderr, "usage: launchertest STATE, the directory of the records (Config.State)")
+		fmt.Fprintln(os.Stderr, "usage: launchertest STATE, the directory of the records (infra.Spec.State)")
 		os.Exit(2)
 	}
 	if err := run(ctx, os.Args[1]); err != nil {

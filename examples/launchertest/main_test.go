@@ -28,10 +28,10 @@ func TestLauncher(t *testing.T) {
 		t.Run(shape.String(), func(t *testing.T) {
 			pod := guestwiretest.NewPod(t, shape)
 			before := pod.Dump()
-			config := phase1.Config{NetNS: pod.NetNS, Spec: infra.Spec{
-				NIC: pod.NIC, Binding: infra.Redirect{}, Owner: pod.Owner, State: pod.State, Queues: 2,
-			}}
-			record, err := phase1.Setup(t.Context(), config)
+			nic := phase1.NIC{NetNS: pod.NetNS, Name: pod.NIC}
+			record, err := nic.Setup(t.Context(), infra.Spec{
+				Binding: infra.Redirect{}, Owner: pod.Owner, State: pod.State, Queues: 2,
+			})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -55,7 +55,7 @@ func TestLauncher(t *testing.T) {
 
 			guest.Close()
 			stop()
-			if err := phase1.Teardown(t.Context(), config); err != nil {
+			if err := nic.Teardown(t.Context(), phase1.TeardownOptions{}); err != nil {
 				t.Fatal(err)
 			}
 			if diff := guestwiretest.Diff(before, pod.Dump()); diff != "" {

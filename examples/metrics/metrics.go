@@ -29,14 +29,14 @@ var (
 // NICs is a prometheus.Collector of wired NICs, with the labels nic, netns (the name of its network
 // namespace, as Prometheus gives each sample a label namespace of its own) and state. Each Collect looks at the kernel:
 // it needs what phase1.Check needs. A NIC that takes longer than three seconds, or is not
-// looked at within eight, has no guestwire_differences and no guestwire_dropped_, and Config.Progress says so.
+// looked at within eight, has no guestwire_differences and no guestwire_dropped_, and NIC.Progress says so.
 type NICs struct {
 	// Context ends the looking.
 	Context context.Context
 	// Wirings are the NICs, as phase1.List returns them.
 	Wirings []phase1.Wiring
-	// Config has the Dir and Progress of all calls. With Own, all Wirings are of the caller's own namespace.
-	Config phase1.Config
+	// NIC has the Dir and Progress of all calls. With Own, all Wirings are of the caller's own namespace.
+	NIC phase1.NIC
 }
 
 // Describe implements prometheus.Collector.
@@ -101,9 +101,9 @@ func (c NICs) collect(w phase1.Wiring, metrics chan<- prometheus.Metric) {
 func (c NICs) look(w phase1.Wiring) (found int, drops []phase1.DropCount, ok bool) {
 	ctx, cancel := context.WithTimeoutCause(c.Context, patience, fmt.Errorf("no metrics after %v, see agent check: %w", patience, context.DeadlineExceeded))
 	defer cancel()
-	if c.Config.Own {
-		nic := c.Config
-		nic.NIC, nic.State = w.NIC, w.State
+	nic := c.NIC
+	nic.Name = w.NIC
+	if nic.Own {
 		found, drops, err := c.compare(ctx, nic)
 		if err != nil {
 			c.say(w, err)
@@ -116,7 +116,7 @@ func (c NICs) look(w phase1.Wiring) (found int, drops []phase1.DropCount, ok boo
 		return 0, nil, false
 	}
 	defer ns.Close()
-	nic := phase1.Config{NetNS: ns, Dir: c.Config.Dir, Progress: c.Config.Progress, Spec: infra.Spec{NIC: w.NIC, State: w.State}}
+	nic.NetNS = ns
 	if found, drops, err = c.compare(ctx, nic); err != nil {
 		c.say(w, err)
 	}
@@ -124,8 +124,8 @@ func (c NICs) look(w phase1.Wiring) (found int, drops []phase1.DropCount, ok boo
 }
 
 // compare returns in how many things the NIC differs, and what its rules have dropped.
-func (c NICs) compare(ctx context.Context, nic phase1.Config) (found int, drops []phase1.DropCount, err error) {
-	err = phase1.Check(ctx, nic)
+func (c NICs) compare(ctx context.Context, nic phase1.NIC) (found int, drops []phase1.DropCount, err error) {
+	err = nic.Check(ctx)
 	var drift *phase1.DriftError
 	switch {
 	case errors.As(err, &drift):
@@ -134,14 +134,14 @@ func (c NICs) compare(ctx context.Context, nic phase1.Config) (found int, drops 
 		found, err = 1, nil
 	}
 	if err == nil {
-		drops, err = phase1.Drops(ctx, nic)
+		drops, err = nic.Drops(ctx)
 	}
 	return found, drops, err
 }
 
 // say tells why there are no more metrics of a NIC.
 func (c NICs) say(w phase1.Wiring, err error) {
-	if c.Config.Progress != nil {
-		c.Config.Progress(fmt.Sprintf("%s in namespace %s: %v", w.NIC, w.Namespace, err))
+	if c.NIC.Progress != nil {
+		c.NIC.Progress(fmt.Sprintf("%s in namespace %s: %v", w.NIC, w.Namespace, err))
 	}
 }

@@ -216,8 +216,8 @@ func (o *options) metricsHandler() http.Handler {
 			return
 		}
 		registry := prometheus.NewRegistry()
-		config := phase1.Config{Dir: o.dir, Progress: func(text string) { o.log.Info("metrics", "progress", text) }}
-		registry.MustRegister(metrics.NICs{Context: r.Context(), Wirings: wirings, Config: config}, podInfo(podsandbox.State(o.state)))
+		all := phase1.NIC{Dir: o.dir, Progress: func(text string) { o.log.Info("metrics", "progress", text) }}
+		registry.MustRegister(metrics.NICs{Context: r.Context(), Wirings: wirings, NIC: all}, podInfo(podsandbox.State(o.state)))
 		promhttp.HandlerFor(registry, promhttp.HandlerOpts{}).ServeHTTP(w, r)
 	}))
 }

@@ -16,6 +16,7 @@ import (
 	"strconv"
 	"syscall"
 
+	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/domain/qemu"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/phase1"
@@ -39,34 +40,19 @@ func main() {
 	}
 }
 
-// launch is the privileged side: it wires the NIC, and starts this program again without privileges.
-func launch(ctx context.Context, netns string, vmm []string) (err error) {
+// launch is the privileged side: it wires the NIC for as long as this program runs again, without privileges.
+func launch(ctx context.Context, netns string, vmm []string) error {
 	ns, err := phase1.OpenNetNS(netns)
 	if err != nil {
 		return err
 	}
 	defer ns.Close()
-	c := phase1.Config{NetNS: ns, Spec: infra.Spec{
-		NIC: "eth0", Binding: infra.Auto{}, Owner: infra.Owner{UID: 107, GID: 107}, State: "/run/guestwire/vm1",
-	}}
-	c.CutOff = true // QEMU may still be ending at Teardown
-	c.Progress = func(text string) { fmt.Fprintln(os.Stderr, "qemu:", text) }
-	unlock, err := phase1.Lock(ctx, c.Dir, c.State, c.Progress) // waits for another launcher, whose Teardown is its own
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	if _, err := phase1.Setup(ctx, c); err != nil {
-		return err // the namespace is as it was found
-	}
-	defer func() { err = errors.Join(err, phase1.Teardown(context.Background(), c)) }()
-	cmd := exec.Command("/proc/self/exe", append([]string{"serve", c.State}, vmm...)...)
+	nic := phase1.NIC{NetNS: ns, Name: "eth0"}
+	spec := infra.Spec{Binding: infra.Auto{}, Owner: infra.Owner{UID: 107, GID: 107}, State: "/run/guestwire/vm1"}
+	cmd := exec.CommandContext(ctx, "/proc/self/exe", append([]string{"serve", spec.State}, vmm...)...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	if err := phase1.Launch(cmd, ns, c.Owner); err != nil {
-		return err
-	}
-	defer context.AfterFunc(ctx, func() { cmd.Process.Signal(syscall.SIGTERM) })()
-	return cmd.Wait()
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	return nic.While(ctx, spec, func(cache.Record) error { return phase1.Run(cmd, ns, spec.Owner) })
 }
 
 // serve is the unprivileged side: it answers the guest, and runs QEMU on the guest's taps.

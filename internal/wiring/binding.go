@@ -101,11 +101,11 @@ func kindsOf(a infra.Auto) []string {
 	return kinds
 }
 
-// Ask returns the questions for the first plan of a Spec.
-func Ask(spec infra.Spec) Questions {
+// Ask returns the questions for the first plan of a NIC.
+func Ask(nic string, spec infra.Spec) Questions {
 	var q Questions
 	for _, b := range triesOf(spec.Binding) {
-		asked := bindingOf(b).asks(spec.NIC)
+		asked := bindingOf(b).asks(nic)
 		q.Sysctls = append(q.Sysctls, asked.Sysctls...)
 		q.Listeners = q.Listeners || asked.Listeners
 		q.Connections = q.Connections || asked.Connections

@@ -15,8 +15,8 @@ import (
 // TestConnections: which tracked connections Setup and Teardown have the kernel forget. Where the journal is lost, Teardown has
 // it forget the same, with the record and by what the namespace shows.
 func TestConnections(t *testing.T) {
-	masqueraded := func(m infra.Masquerade) infra.Spec {
-		return withSpec(masquerade(), func(s *infra.Spec) { s.Binding = m })
+	masqueraded := func(m infra.Masquerade) asked {
+		return withSpec(masquerade(), func(s *asked) { s.Binding = m })
 	}
 	guests := []string{"--orig-src 10.0.2.0/24", "--reply-src 10.0.2.0/24", "--orig-src fd10:0:2::/120", "--reply-src fd10:0:2::/120"}
 	hops := []string{
@@ -36,7 +36,7 @@ func TestConnections(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name       string
-		spec       infra.Spec
+		spec       asked
 		older, own []string
 	}{
 		{"masquerade", masquerade(), both, guests},
@@ -45,10 +45,10 @@ func TestConnections(t *testing.T) {
 		{"ports", masqueraded(infra.Masquerade{Ports: dns}), withPort(both), guests},
 		{"TCP alone", masqueraded(infra.Masquerade{Ports: dns[:1]}), nil, guests},
 		{"a sidecar", masqueraded(infra.Masquerade{Sidecar: &infra.Sidecar{}}), nil, guests},
-		{"further addresses", withSpec(masquerade(), func(s *infra.Spec) { s.Guard.Prefixes = []netip.Prefix{pfx("10.9.0.0/20"), pfx("fe80::/64")} }), both,
+		{"further addresses", withSpec(masquerade(), func(s *asked) { s.Guard.Prefixes = []netip.Prefix{pfx("10.9.0.0/20"), pfx("fe80::/64")} }), both,
 			append(slices.Clone(guests), "--orig-src 10.9.0.0/20", "--reply-src 10.9.0.0/20")},
 		{"routed", routed(), nil, hops},
-		{"routed, excluded", withSpec(routed(), func(s *infra.Spec) { s.Binding = infra.Routed{Excluded: dns} }), withPort(both), hops},
+		{"routed, excluded", withSpec(routed(), func(s *asked) { s.Binding = infra.Routed{Excluded: dns} }), withPort(both), hops},
 		{"redirect", redirect(), nil, nil},
 		{"bridge", bridge(), nil, nil},
 	} {

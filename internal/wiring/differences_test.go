@@ -53,7 +53,7 @@ func TestDifferences(t *testing.T) {
 	bridged, hidden, redirected := bridge(), masquerade(), redirect()
 	for _, c := range []struct {
 		name   string
-		spec   infra.Spec
+		spec   asked
 		damage func(*netstate.Snapshot)
 		want   string // the differences, a line each
 	}{
@@ -242,7 +242,7 @@ func TestTableReplaced(t *testing.T) {
 // TestFoundDown: Setup leaves a NIC down that was down. If another program brings it up, it stays up.
 func TestFoundDown(t *testing.T) {
 	found := flannelWith(func(s *netstate.Snapshot) { s.Links[1].Up = false })
-	for _, spec := range []infra.Spec{redirect(), masquerade()} {
+	for _, spec := range []asked{redirect(), masquerade()} {
 		plan := newPlan(t, found, spec)
 		if !strings.Contains(told(plan.Record), "eth0 is down, and Setup leaves it down") {
 			t.Errorf("%s: no warning", spec.Binding.Kind())
@@ -266,7 +266,7 @@ func TestFoundDown(t *testing.T) {
 
 // TestIPTablesDifferences: chains of iptables are called by the program that shows them.
 func TestIPTablesDifferences(t *testing.T) {
-	spec := withSpec(masquerade(), func(s *infra.Spec) {
+	spec := withSpec(masquerade(), func(s *asked) {
 		s.Binding, s.Guard.Off = infra.Masquerade{Firewall: cache.FirewallIPTablesLegacy}, true
 	})
 	plan := newPlan(t, lan4(), spec)

@@ -18,8 +18,8 @@ const (
 )
 
 // direct wants the binding of flannel's NIC.
-func direct(b infra.Binding) infra.Spec {
-	return infra.Spec{NIC: "eth0", Binding: b, Owner: launcher}
+func direct(b infra.Binding) asked {
+	return eth0(infra.Spec{Binding: b, Owner: launcher})
 }
 
 func macvtapWith(edit func(*netstate.Snapshot)) netstate.Snapshot {
@@ -47,16 +47,15 @@ var directCases = []testCase{
 	{"macvtap", macvtapWith(unchanged), direct(infra.Macvtap{})},
 	{"macvtap-down", macvtapWith(func(s *netstate.Snapshot) {
 		s.Links[1].Up, s.Links[1].MTU, s.Addresses, s.Routes = false, 9000, nil, nil
-	}), infra.Spec{
-		NIC: "eth0", Binding: infra.Macvtap{}, Owner: launcher, Queues: 4, Guard: infra.Guard{Off: true},
+	}), eth0(infra.Spec{Binding: infra.Macvtap{}, Owner: launcher, Queues: 4, Guard: infra.Guard{Off: true},
 		Device: cache.Device{Driver: "vhost", BootOrder: 1},
-	}},
+	})},
 	{"sriov", function(), direct(infra.SRIOV{})},
-	{"sriov-managed", function(), withSpec(direct(infra.SRIOV{PCI: "0000:03:10.1", MAC: mac(7), VLAN: 42, Managed: true}), func(s *infra.Spec) {
+	{"sriov-managed", function(), withSpec(direct(infra.SRIOV{PCI: "0000:03:10.1", MAC: mac(7), VLAN: 42, Managed: true}), func(s *asked) {
 		s.Guard.Off, s.Options.NoResponder = true, true
 		s.Device = cache.Device{BootOrder: 1, PCIAddress: "0000:01:00.0", ACPIIndex: 7, Alias: "ua-eth0"}
 	})},
-	{"sriov-bound", lan4(), withSpec(direct(infra.SRIOV{PCI: "0000:03:10.2", MAC: mac(7)}), func(s *infra.Spec) { s.NIC = "net1" })},
+	{"sriov-bound", lan4(), withSpec(direct(infra.SRIOV{PCI: "0000:03:10.2", MAC: mac(7)}), func(s *asked) { s.NIC = "net1" })},
 	{"passt", passtWith(unchanged), direct(infra.Passt{})},
 	{"passt-ports", passtWith(func(s *netstate.Snapshot) {
 		s.Addresses = append(s.Addresses, address("10.244.1.8/24"))
@@ -64,7 +63,7 @@ var directCases = []testCase{
 			{Protocol: "tcp", Address: netip.IPv4Unspecified(), Port: 8001}, {Protocol: "udp", Address: netip.IPv4Unspecified(), Port: 8001},
 		}
 	}), direct(infra.Passt{MAC: mac(7), Ports: []infra.Ports{{First: 80}, {First: 8000, Last: 8010, Guest: 9000}, {Protocol: "udp", First: 53}}})},
-	{"passt-high-ports", passtWith(unchanged), withSpec(direct(infra.Passt{Ports: []infra.Ports{{First: 1024, Guest: 80}}}), func(s *infra.Spec) { s.Guard.Off = true })},
+	{"passt-high-ports", passtWith(unchanged), withSpec(direct(infra.Passt{Ports: []infra.Ports{{First: 1024, Guest: 80}}}), func(s *asked) { s.Guard.Off = true })},
 	{"passt-allowed", passtWith(func(s *netstate.Snapshot) { s.Sysctls = map[string]string{portStart: "80", pingGroups: "100 200"} }),
 		direct(infra.Passt{Ports: []infra.Ports{{First: 80}}})},
 	{"passt-other-groups", passtWith(func(s *netstate.Snapshot) { s.Sysctls[pingGroups] = "65534 65534" }), direct(infra.Passt{})},

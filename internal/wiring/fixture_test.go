@@ -8,6 +8,7 @@ import (
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/netstate"
+	"github.com/guestwire/guestwire/internal/wiring"
 )
 
 // The NIC of the cases is eth0 with index 2 and this MAC, unless they say otherwise.
@@ -16,7 +17,7 @@ const nic = 2
 var podMAC = cache.MAC{0x0a, 0x58, 0x0a, 0xf4, 0x01, 0x07}
 
 // limited has limits of all kinds.
-func limited(s *infra.Spec) {
+func limited(s *asked) {
 	s.Limits = cache.Limits{
 		FromGuest: cache.Limit{BitsPerSecond: 100_000_000, PacketsPerSecond: 5000, BurstBytes: 1 << 20, BurstPackets: 100},
 		ToGuest:   cache.Limit{BitsPerSecond: 1_000_000_000, PacketsPerSecond: 20000},
@@ -222,16 +223,15 @@ func served(s *netstate.Snapshot) {
 }
 
 // masqueradeWithAll has all that the binding and the guard can say.
-func masqueradeWithAll(firewall string) infra.Spec {
-	return infra.Spec{
-		NIC: "eth0", Owner: launcher,
+func masqueradeWithAll(firewall string) asked {
+	return eth0(infra.Spec{Owner: launcher,
 		Binding: infra.Masquerade{
 			Ports:    []infra.Ports{{First: 80}, {Protocol: "udp", First: 5000, Last: 5100}, {First: 8080, Last: 8081, Guest: 9090}, {Protocol: "sctp", First: 7}},
 			Excluded: []infra.Ports{{First: 15000, Last: 15100}},
 			Loopback: true, MaxConnections: 100, Firewall: firewall,
 		},
 		Guard: infra.Guard{MACs: []cache.MAC{mac(9)}, Prefixes: []netip.Prefix{pfx("10.9.0.0/20"), pfx("fe80::/64")}, Open: []infra.Ports{{Protocol: "udp", First: 53}}},
-	}
+	})
 }
 
 // lan4 and lan6 are the least of their families; the gateway's address is given.
@@ -264,12 +264,24 @@ func lan6(gateway string, neighbours ...netstate.Neighbour) netstate.Snapshot {
 
 var launcher = infra.Owner{UID: 107}
 
-func bridge() infra.Spec {
-	return infra.Spec{NIC: "eth0", Binding: infra.Bridge{}, Owner: launcher}
+// asked is what is wanted of a NIC.
+type asked struct {
+	NIC string
+	infra.Spec
 }
 
-func redirect() infra.Spec {
-	return infra.Spec{NIC: "eth0", Binding: infra.Redirect{}, Owner: launcher}
+func eth0(s infra.Spec) asked { return asked{"eth0", s} }
+
+func tryPlan(found netstate.Snapshot, a asked) (*wiring.Plan, error) {
+	return wiring.NewPlan(found, a.NIC, a.Spec)
+}
+
+func bridge() asked {
+	return eth0(infra.Spec{Binding: infra.Bridge{}, Owner: launcher})
+}
+
+func redirect() asked {
+	return eth0(infra.Spec{Binding: infra.Redirect{}, Owner: launcher})
 }
 
 // cilium is a NIC whose default route has an MTU of its own.
@@ -297,27 +309,27 @@ func ipvlanWith(edit func(*netstate.Snapshot)) netstate.Snapshot {
 	})
 }
 
-func auto() infra.Spec {
-	return infra.Spec{NIC: "eth0", Binding: infra.Auto{}, Owner: launcher}
+func auto() asked {
+	return eth0(infra.Spec{Binding: infra.Auto{}, Owner: launcher})
 }
 
-func masquerade() infra.Spec {
-	return infra.Spec{NIC: "eth0", Binding: infra.Masquerade{}, Owner: launcher}
+func masquerade() asked {
+	return eth0(infra.Spec{Binding: infra.Masquerade{}, Owner: launcher})
 }
 
-func withSpec(s infra.Spec, edit func(*infra.Spec)) infra.Spec {
+func withSpec(s asked, edit func(*asked)) asked {
 	edit(&s)
 	return s
 }
 
-func routed() infra.Spec {
-	return infra.Spec{NIC: "eth0", Binding: infra.Routed{}, Owner: launcher}
+func routed() asked {
+	return eth0(infra.Spec{Binding: infra.Routed{}, Owner: launcher})
 }
 
 type testCase struct {
 	name  string
 	found netstate.Snapshot
-	spec  infra.Spec
+	spec  asked
 }
 
 // cases are namespaces as plugins leave them, and what is wanted of them. Each has a golden plan
@@ -328,42 +340,42 @@ var cases = []testCase{
 	{"bridge-leased", flannelWith(leasedAddresses), bridge()},
 	{"redirect-leased", flannelWith(leasedAddresses), redirect()},
 	{"redirect-flannel", flannel(), redirect()},
-	{"bridge-mac", flannel(), withSpec(bridge(), func(s *infra.Spec) { s.Binding = infra.Bridge{MAC: mac(0x77)} })},
+	{"bridge-mac", flannel(), withSpec(bridge(), func(s *asked) { s.Binding = infra.Bridge{MAC: mac(0x77)} })},
 	{"redirect-mac", flannelWith(func(s *netstate.Snapshot) {
 		s.Neighbours = append(s.Neighbours, permanent("10.244.1.9", mac(9)), permanent("fd00:244:1::9", mac(9)))
-	}), withSpec(redirect(), func(s *infra.Spec) { s.Binding = infra.Redirect{MAC: mac(0x77)} })},
+	}), withSpec(redirect(), func(s *asked) { s.Binding = infra.Redirect{MAC: mac(0x77)} })},
 	{"redirect-mac-without-link-local", lan4With(func(s *netstate.Snapshot) {
 		s.Addresses = s.Addresses[:1]
 		s.Routes = s.Routes[:2]
-	}), withSpec(redirect(), func(s *infra.Spec) { s.Binding = infra.Redirect{MAC: mac(0x77)} })},
-	{"auto-mac", ipvlanWith(unchanged), withSpec(auto(), func(s *infra.Spec) { s.Binding = infra.Auto{MAC: mac(0x77)} })},
-	{"masquerade-guest", flannel(), withSpec(masquerade(), func(s *infra.Spec) { s.Guest = "default/vm1" })},
-	{"masquerade-gateway-mac", flannel(), withSpec(masquerade(), func(s *infra.Spec) { s.Binding = infra.Masquerade{GatewayMAC: mac(0x77)} })},
-	{"redirect-guard-off", flannel(), withSpec(redirect(), func(s *infra.Spec) { s.Guard.Off = true })},
+	}), withSpec(redirect(), func(s *asked) { s.Binding = infra.Redirect{MAC: mac(0x77)} })},
+	{"auto-mac", ipvlanWith(unchanged), withSpec(auto(), func(s *asked) { s.Binding = infra.Auto{MAC: mac(0x77)} })},
+	{"masquerade-guest", flannel(), withSpec(masquerade(), func(s *asked) { s.Guest = "default/vm1" })},
+	{"masquerade-gateway-mac", flannel(), withSpec(masquerade(), func(s *asked) { s.Binding = infra.Masquerade{GatewayMAC: mac(0x77)} })},
+	{"redirect-guard-off", flannel(), withSpec(redirect(), func(s *asked) { s.Guard.Off = true })},
 	{"redirect-blackhole", flannelWith(func(s *netstate.Snapshot) {
 		s.Routes = append(s.Routes, netstate.Route{Table: netstate.TableMain, Type: 6, Destination: pfx("10.244.7.0/24")})
 	}), redirect()},
 	{"redirect-route-mtu", flannelWith(func(s *netstate.Snapshot) {
 		s.Routes[1].MTU, s.Routes[1].Other = 1400, []netstate.Attribute{{Type: 8, Data: []byte{8, 0, 2, 0, 0x78, 5, 0, 0}}}
 	}), redirect()},
-	{"bridge-mtu-given", flannel(), withSpec(bridge(), func(s *infra.Spec) { s.MTU = 1400 })},
-	{"bridge-mtu-given-guard-off", lan4(), withSpec(bridge(), func(s *infra.Spec) { s.MTU, s.Guard.Off = 1200, true })},
-	{"redirect-mtu-given", flannel(), withSpec(redirect(), func(s *infra.Spec) { s.MTU = 1400 })},
-	{"redirect-mtu-given-guard-off", flannel(), withSpec(redirect(), func(s *infra.Spec) { s.MTU, s.Guard.Off = 1400, true })},
-	{"masquerade-mtu-given", flannel(), withSpec(masquerade(), func(s *infra.Spec) { s.MTU = 1400 })},
+	{"bridge-mtu-given", flannel(), withSpec(bridge(), func(s *asked) { s.MTU = 1400 })},
+	{"bridge-mtu-given-guard-off", lan4(), withSpec(bridge(), func(s *asked) { s.MTU, s.Guard.Off = 1200, true })},
+	{"redirect-mtu-given", flannel(), withSpec(redirect(), func(s *asked) { s.MTU = 1400 })},
+	{"redirect-mtu-given-guard-off", flannel(), withSpec(redirect(), func(s *asked) { s.MTU, s.Guard.Off = 1400, true })},
+	{"masquerade-mtu-given", flannel(), withSpec(masquerade(), func(s *asked) { s.MTU = 1400 })},
 	{"bridge-limits", flannel(), withSpec(bridge(), limited)},
-	{"bridge-limits-guard-off", flannel(), withSpec(bridge(), func(s *infra.Spec) { limited(s); s.Guard.Off = true })},
+	{"bridge-limits-guard-off", flannel(), withSpec(bridge(), func(s *asked) { limited(s); s.Guard.Off = true })},
 	{"redirect-limits", flannel(), withSpec(redirect(), limited)},
-	{"redirect-limits-mtu-guard-off", flannel(), withSpec(redirect(), func(s *infra.Spec) { limited(s); s.MTU, s.Guard.Off = 1400, true })},
+	{"redirect-limits-mtu-guard-off", flannel(), withSpec(redirect(), func(s *asked) { limited(s); s.MTU, s.Guard.Off = 1400, true })},
 	{"masquerade-limits", flannel(), withSpec(masquerade(), limited)},
-	{"masquerade-limits-to-guest", flannel(), withSpec(masquerade(), func(s *infra.Spec) { s.Limits.ToGuest.PacketsPerSecond = 5 })},
+	{"masquerade-limits-to-guest", flannel(), withSpec(masquerade(), func(s *asked) { s.Limits.ToGuest.PacketsPerSecond = 5 })},
 	{"bridge-guard-frames", flannel(), withSpec(bridge(), framesPass)},
 	{"redirect-guard-frames", flannel(), withSpec(redirect(), framesPass)},
-	{"redirect-not-served-guard-frames", flannel(), withSpec(redirect(), func(s *infra.Spec) {
+	{"redirect-not-served-guard-frames", flannel(), withSpec(redirect(), func(s *asked) {
 		s.Options.NoResponder = true
 		framesPass(s)
 	})},
-	{"redirect-not-served", flannel(), withSpec(redirect(), func(s *infra.Spec) { s.Options.NoResponder = true })},
+	{"redirect-not-served", flannel(), withSpec(redirect(), func(s *asked) { s.Options.NoResponder = true })},
 	{"redirect-ipvlan", ipvlanWith(unchanged), auto()},
 	{"redirect-ipvlan-l3", ipvlanWith(func(s *netstate.Snapshot) {
 		s.Links[1].NoARP = true
@@ -372,9 +384,9 @@ var cases = []testCase{
 	}), auto()},
 	{"auto-macvlan-without-nftables", flannelWith(func(s *netstate.Snapshot) {
 		s.Links[1].Kind, s.Links[1].Mode, s.NoNFTables = "macvlan", "bridge", true
-	}), withSpec(auto(), func(s *infra.Spec) { s.Guard.Off = true })},
+	}), withSpec(auto(), func(s *asked) { s.Guard.Off = true })},
 	{"auto-flannel", flannel(), auto()},
-	{"auto-order", flannel(), withSpec(auto(), func(s *infra.Spec) { s.Binding = infra.Auto{Order: []string{"redirect", "masquerade"}} })},
+	{"auto-order", flannel(), withSpec(auto(), func(s *asked) { s.Binding = infra.Auto{Order: []string{"redirect", "masquerade"}} })},
 	{"auto-sysctls-read-only", sysctlsReadOnly(nil), auto()},
 	{"masquerade-sysctls-read-only", sysctlsReadOnly(func(s *netstate.Snapshot) { // and set when the container started
 		for _, path := range netstate.BridgeCalls() {
@@ -387,26 +399,26 @@ var cases = []testCase{
 	{"masquerade-flow-table", lan4With(func(s *netstate.Snapshot) { s.FlowTables = true }), masquerade()},
 	{"masquerade-no-default-route", flannel(), withSpec(masquerade(), noDefaultRoute)},
 	{"masquerade-6", lan6("fe80::1"), masquerade()},
-	{"masquerade-own-networks", flannel(), withSpec(masquerade(), func(s *infra.Spec) {
+	{"masquerade-own-networks", flannel(), withSpec(masquerade(), func(s *asked) {
 		s.Binding = infra.Masquerade{IPv4: pfx("192.168.77.0/30"), IPv6: pfx("fd77::/126"), MAC: mac(0x77)}
 	})},
 	{"masquerade-everything", flannelWith(served), masqueradeWithAll("")},
 	{"masquerade-iptables", flannelWith(served), masqueradeWithAll(cache.FirewallIPTablesNFT)},
-	{"masquerade-without-nftables", flannelWith(func(s *netstate.Snapshot) { s.NoNFTables = true }), withSpec(masquerade(), func(s *infra.Spec) { s.Guard.Off = true })},
-	{"masquerade-4-without-nftables", lan4With(func(s *netstate.Snapshot) { s.NoNFTables = true }), withSpec(masquerade(), func(s *infra.Spec) { s.Guard.Off = true })},
-	{"masquerade-sidecar", flannel(), withSpec(masquerade(), func(s *infra.Spec) {
+	{"masquerade-without-nftables", flannelWith(func(s *netstate.Snapshot) { s.NoNFTables = true }), withSpec(masquerade(), func(s *asked) { s.Guard.Off = true })},
+	{"masquerade-4-without-nftables", lan4With(func(s *netstate.Snapshot) { s.NoNFTables = true }), withSpec(masquerade(), func(s *asked) { s.Guard.Off = true })},
+	{"masquerade-sidecar", flannel(), withSpec(masquerade(), func(s *asked) {
 		s.Binding = infra.Masquerade{
 			Excluded: []infra.Ports{{First: 15000, Last: 15001}, {First: 15006}, {First: 15020, Last: 15021}, {First: 15053}, {First: 15090}},
 			Sidecar:  &infra.Sidecar{Sources: []netip.Addr{netip.MustParseAddr("127.0.0.6"), netip.MustParseAddr("::6")}},
 		}
 	})},
-	{"masquerade-sidecar-loopback", flannel(), withSpec(masquerade(), func(s *infra.Spec) {
+	{"masquerade-sidecar-loopback", flannel(), withSpec(masquerade(), func(s *asked) {
 		s.Binding = infra.Masquerade{Loopback: true, Sidecar: &infra.Sidecar{Sources: []netip.Addr{netip.MustParseAddr("127.0.0.6"), netip.MustParseAddr("::6")}}}
 	})},
-	{"masquerade-nothing-forwarded", flannel(), withSpec(masquerade(), func(s *infra.Spec) { s.Binding = infra.Masquerade{Ports: []infra.Ports{}} })},
-	{"masquerade-guard-off", lan4(), withSpec(masquerade(), func(s *infra.Spec) { s.Guard.Off = true })},
-	{"bridge-guard-off", flannel(), withSpec(bridge(), func(s *infra.Spec) { s.Guard.Off = true })},
-	{"masquerade-one-family-missing", lan4(), withSpec(masquerade(), func(s *infra.Spec) {
+	{"masquerade-nothing-forwarded", flannel(), withSpec(masquerade(), func(s *asked) { s.Binding = infra.Masquerade{Ports: []infra.Ports{}} })},
+	{"masquerade-guard-off", lan4(), withSpec(masquerade(), func(s *asked) { s.Guard.Off = true })},
+	{"bridge-guard-off", flannel(), withSpec(bridge(), func(s *asked) { s.Guard.Off = true })},
+	{"masquerade-one-family-missing", lan4(), withSpec(masquerade(), func(s *asked) {
 		s.Binding = infra.Masquerade{IPv6: pfx("fd77::/126")}
 	})},
 	{"masquerade-several-addresses", lan4With(func(s *netstate.Snapshot) {
@@ -538,7 +550,7 @@ var cases = []testCase{
 		s.Links[1].NoARP = true
 		s.Neighbours = append(s.Neighbours, permanent("10.244.1.1", mac(0xee)))
 	}), auto()},
-	{"redirect-guard-macs", flannelWith(func(s *netstate.Snapshot) { s.Links[1].Kind, s.Links[1].Mode = "macvlan", "private" }), withSpec(redirect(), func(s *infra.Spec) {
+	{"redirect-guard-macs", flannelWith(func(s *netstate.Snapshot) { s.Links[1].Kind, s.Links[1].Mode = "macvlan", "private" }), withSpec(redirect(), func(s *asked) {
 		s.Guard.MACs = []cache.MAC{mac(9)}
 	})},
 	{"bridge-two-nics", flannelWith(func(s *netstate.Snapshot) {
@@ -558,13 +570,13 @@ var cases = []testCase{
 	{"routed-flannel", flannel(), routed()},
 	{"routed-4", lan4(), routed()},
 	{"routed-6", lan6("fe80::1"), routed()},
-	{"routed-sidecar", flannelWith(func(s *netstate.Snapshot) { s.Sysctls["net/ipv6/conf/eth0/force_forwarding"] = "0" }), withSpec(routed(), func(s *infra.Spec) {
+	{"routed-sidecar", flannelWith(func(s *netstate.Snapshot) { s.Sysctls["net/ipv6/conf/eth0/force_forwarding"] = "0" }), withSpec(routed(), func(s *asked) {
 		s.Binding = infra.Routed{Sidecar: &infra.Sidecar{Sources: []netip.Addr{ip("127.0.0.6"), ip("::6")}}, MaxConnections: 100,
 			Excluded: []infra.Ports{{First: 15008}, {First: 15020, Last: 15021}}}
 		s.Guard = infra.Guard{MACs: []cache.MAC{mac(9)}, Prefixes: []netip.Prefix{pfx("10.9.0.0/20"), pfx("fd99::/64")}, Open: []infra.Ports{{Protocol: "udp", First: 53}}}
 	})},
-	{"routed-guard-off", flannel(), withSpec(routed(), func(s *infra.Spec) { s.Guard.Off = true })},
-	{"routed-limits-mtu", flannel(), withSpec(routed(), func(s *infra.Spec) { limited(s); s.MTU = 1400 })},
+	{"routed-guard-off", flannel(), withSpec(routed(), func(s *asked) { s.Guard.Off = true })},
+	{"routed-limits-mtu", flannel(), withSpec(routed(), func(s *asked) { limited(s); s.MTU = 1400 })},
 	{"routed-several-addresses", netstate.Snapshot{
 		Links:     []netstate.Link{lo(), veth()},
 		Addresses: several(),
@@ -589,7 +601,7 @@ var cases = []testCase{
 				s.Addresses[i].Label = "enp0s31f6-pods"
 			}
 		}
-	}), withSpec(bridge(), func(s *infra.Spec) { s.NIC = "enp0s31f6-pods" })},
+	}), withSpec(bridge(), func(s *asked) { s.NIC = "enp0s31f6-pods" })},
 	{"bridge-mtu-65535", flannelWith(func(s *netstate.Snapshot) { s.Links[1].MTU = 65535 }), bridge()},
 	{"masquerade-mtu-65535", flannelWith(func(s *netstate.Snapshot) { s.Links[1].MTU = 65535 }), masquerade()},
 	{"bridge-mtu-1200", netstate.Snapshot{ // too small for IPv6
@@ -618,9 +630,8 @@ var cases = []testCase{
 		s.Addresses = s.Addresses[:1]
 		s.Routes = s.Routes[:2]
 	}), bridge()},
-	{"bridge-no-responder", flannel(), withSpec(bridge(), func(s *infra.Spec) { s.Options.NoResponder = true })},
-	{"bridge-everything", flannel(), infra.Spec{
-		NIC: "eth0", Binding: infra.Bridge{}, Owner: infra.Owner{UID: 107, GID: 36, SELinux: "system_u:system_r:svirt_t:s0:c1,c2"}, Queues: 4,
+	{"bridge-no-responder", flannel(), withSpec(bridge(), func(s *asked) { s.Options.NoResponder = true })},
+	{"bridge-everything", flannel(), eth0(infra.Spec{Binding: infra.Bridge{}, Owner: infra.Owner{UID: 107, GID: 36, SELinux: "system_u:system_r:svirt_t:s0:c1,c2"}, Queues: 4,
 		DNS: &cache.DNS{Servers: []netip.Addr{ip("10.96.0.10")}, Search: []string{"default.svc.cluster.local"}},
 		Options: cache.Options{
 			Hostname: "vm1", LeaseSeconds: 3600, NTP: []netip.Addr{ip("10.96.0.11")}, TFTPServer: "10.96.0.12",
@@ -630,8 +641,8 @@ var cases = []testCase{
 			Model: "virtio", Driver: "vhost", BootOrder: 1, ROM: "off", PCIAddress: "0000:01:00.0",
 			ACPIIndex: 7, Alias: "ua-eth0", LinkState: "up",
 		},
-	}},
-	{"masquerade-multi-queue", lan4(), withSpec(masquerade(), func(s *infra.Spec) { s.Queues = 2 })},
+	})},
+	{"masquerade-multi-queue", lan4(), withSpec(masquerade(), func(s *asked) { s.Queues = 2 })},
 	{"bridge-macvlan-passthru", lan4With(func(s *netstate.Snapshot) { s.Links[1].Kind, s.Links[1].Mode = "macvlan", "passthru" }), bridge()},
 	{"masquerade-macvlan", lan4With(func(s *netstate.Snapshot) { s.Links[1].Kind, s.Links[1].Mode = "macvlan", "bridge" }), masquerade()},
 	{"bridge-6-gateway-link-local", lan6("fe80::1"), bridge()},
@@ -656,6 +667,6 @@ func sourceRouted() netstate.Snapshot {
 }
 
 // framesPass lets PPPoE, priority tags and some VLANs pass.
-func framesPass(s *infra.Spec) {
+func framesPass(s *asked) {
 	s.Guard.EtherTypes, s.Guard.VLANs = []infra.EtherType{0x8863, 0x8864}, []uint16{0, 4, 5, 6, 7, 100}
 }

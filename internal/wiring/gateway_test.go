@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"github.com/guestwire/guestwire/cache"
-	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/netstate"
 	"github.com/guestwire/guestwire/internal/wiring"
 )
@@ -18,7 +17,7 @@ func TestGateway(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		found netstate.Snapshot
-		spec  infra.Spec
+		spec  asked
 		want  wiring.Gateway // zero: none
 	}{
 		{"known", lan6(global, second, learned(global, mac(9))), bridge(), wiring.Gateway{Link: nic, Address: ip(global), MAC: mac(9)}},
@@ -30,17 +29,17 @@ func TestGateway(t *testing.T) {
 		{"link-local", lan6("fe80::1", learned("fe80::1", mac(9))), bridge(), wiring.Gateway{}},
 		{"permanent", lan6(global, permanent(global, mac(9))), bridge(), wiring.Gateway{}},
 		{"masquerade", lan6(global, learned(global, mac(9))), masquerade(), wiring.Gateway{}},
-		{"no responder", lan6(global, learned(global, mac(9))), withSpec(bridge(), func(s *infra.Spec) { s.Options.NoResponder = true }), wiring.Gateway{}},
+		{"no responder", lan6(global, learned(global, mac(9))), withSpec(bridge(), func(s *asked) { s.Options.NoResponder = true }), wiring.Gateway{}},
 		{"group, no responder", lan4With(func(s *netstate.Snapshot) {
 			s.Neighbours = append(s.Neighbours, permanent("10.244.1.9", cache.MAC{1, 0, 0x5e, 0, 0, 1}))
-		}), withSpec(bridge(), func(s *infra.Spec) { s.Options.NoResponder = true }), wiring.Gateway{}},
+		}), withSpec(bridge(), func(s *asked) { s.Options.NoResponder = true }), wiring.Gateway{}},
 		{"no IPv6", lan4(), bridge(), wiring.Gateway{}},
 		{"IPv4", calico4("169.254.1.1", learned("169.254.1.1", mac(9))), bridge(), wiring.Gateway{Link: nic, Address: ip("169.254.1.1"), MAC: mac(9)}},
 		{"IPv4, broadcast", calico4("169.254.1.1", permanent("169.254.1.1", cache.MAC{255, 255, 255, 255, 255, 255})), bridge(), wiring.Gateway{Link: nic, Address: ip("169.254.1.1")}},
 		{"IPv4, silent", calico4("169.254.1.1"), redirect(), wiring.Gateway{Link: nic, Address: ip("169.254.1.1")}},
 		{"IPv4, beside the guest", calico4("10.244.1.6"), bridge(), wiring.Gateway{}},
 		{"IPv4, permanent", calico4("169.254.1.1", permanent("169.254.1.1", mac(9))), bridge(), wiring.Gateway{}},
-		{"IPv4, no default route", calico4("169.254.1.1"), withSpec(bridge(), func(s *infra.Spec) { s.Options.NoDefaultRoute = true }), wiring.Gateway{}},
+		{"IPv4, no default route", calico4("169.254.1.1"), withSpec(bridge(), func(s *asked) { s.Options.NoDefaultRoute = true }), wiring.Gateway{}},
 	} {
 		var want []wiring.Gateway
 		if c.want != (wiring.Gateway{}) {
@@ -61,7 +60,7 @@ func TestGateway(t *testing.T) {
 // to the same namespace.
 func TestWithGateway(t *testing.T) {
 	const global = "2001:db8:1::1"
-	for _, spec := range []infra.Spec{bridge(), redirect()} {
+	for _, spec := range []asked{bridge(), redirect()} {
 		for name, found := range map[string]netstate.Snapshot{"known": lan6(global, learned(global, mac(9))), "silent": lan6(global)} {
 			plan := newPlan(t, found, spec)
 			before := plan.Record
@@ -84,7 +83,7 @@ func TestWithGateway(t *testing.T) {
 			if len(mustSteps(t, mended, k)) == 0 {
 				t.Errorf("%s: no steps, although the responder has to answer for another router", name)
 			}
-			again, err := wiring.NewPlan(mended.Journal().Found, mended.Journal().Spec)
+			again, err := mended.Journal().Plan()
 			if err != nil || !reflect.DeepEqual(again.Record, mended.Record) {
 				t.Errorf("%s: the journal makes the record %+v, %v; want %+v", name, again.Record, err, mended.Record)
 			}

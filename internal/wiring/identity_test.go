@@ -13,8 +13,8 @@ import (
 // TestMadeUpMACs: a MAC is that of the guest's identity and the NIC's name, and no other guest's or NIC's.
 func TestMadeUpMACs(t *testing.T) {
 	seen := map[cache.MAC]string{}
-	for name, spec := range map[string]infra.Spec{
-		"no identity": {NIC: "eth0"}, "vm1": {NIC: "eth0", Guest: "vm1"}, "vm2": {NIC: "eth0", Guest: "vm2"}, "vm1 net1": {NIC: "net1", Guest: "vm1"},
+	for name, spec := range map[string]asked{
+		"no identity": eth0(infra.Spec{}), "vm1": eth0(infra.Spec{Guest: "vm1"}), "vm2": eth0(infra.Spec{Guest: "vm2"}), "vm1 net1": {"net1", infra.Spec{Guest: "vm1"}},
 	} {
 		found := flannelWith(func(s *netstate.Snapshot) { s.Links[1].Name = spec.NIC })
 		spec.Binding = infra.Masquerade{}
@@ -54,7 +54,7 @@ func TestOtherMACWarnings(t *testing.T) {
 		"a veth":                  {of(flannel(), func(l *netstate.Link) { l.MAC = quiet }), mac(7), ""},
 	} {
 		for _, b := range []infra.Binding{infra.Bridge{MAC: c.mac}, infra.Redirect{MAC: c.mac}} {
-			warnings := newPlan(t, c.found, infra.Spec{NIC: "eth0", Binding: b}).Record.Warnings
+			warnings := newPlan(t, c.found, eth0(infra.Spec{Binding: b})).Record.Warnings
 			is := func(w string) bool {
 				return strings.Contains(w, "port security") || strings.Contains(w, "Cilium")
 			}
@@ -71,7 +71,7 @@ func TestBusyNIC(t *testing.T) {
 	found := flannelWith(func(s *netstate.Snapshot) {
 		s.Links[1].Kind, s.Links[1].Up, s.Routes, s.Addresses = "", false, nil, s.Addresses[:1]
 	})
-	p := newPlan(t, found, withSpec(redirect(), func(s *infra.Spec) { s.Binding = infra.Redirect{MAC: mac(0x77)} }))
+	p := newPlan(t, found, withSpec(redirect(), func(s *asked) { s.Binding = infra.Redirect{MAC: mac(0x77)} }))
 	k := wire(t, p, found)
 	up := true
 	mustApply(t, k, []netstate.Op{netstate.LinkSet{Index: nic, Link: "eth0", Up: &up}})
@@ -86,11 +86,11 @@ func TestBusyNIC(t *testing.T) {
 // TestSameRecordElsewhere: the record depends on the configuration, and not on the MAC of the NIC. Without a MAC and an
 // identity, it does.
 func TestSameRecordElsewhere(t *testing.T) {
-	named := func(guest string, b infra.Binding) infra.Spec {
-		return infra.Spec{NIC: "eth0", Binding: b, Guest: guest, Owner: launcher}
+	named := func(guest string, b infra.Binding) asked {
+		return eth0(infra.Spec{Binding: b, Guest: guest, Owner: launcher})
 	}
 	for name, c := range map[string]struct {
-		spec infra.Spec
+		spec asked
 		same bool
 	}{
 		"bridge":                 {named("", infra.Bridge{}), false},
@@ -107,7 +107,7 @@ func TestSameRecordElsewhere(t *testing.T) {
 		"auto of redirect, MAC":  {named("", infra.Auto{Order: []string{"redirect"}, MAC: mac(7)}), true},
 		"auto as a masquerade":   {named("vm1", infra.Auto{Order: []string{"masquerade"}}), true},
 		"auto, guest, no MAC":    {named("vm1", infra.Auto{}), false},
-		"bridge, no responder":   {withSpec(named("", infra.Bridge{MAC: mac(7)}), func(s *infra.Spec) { s.Options.NoResponder = true }), true},
+		"bridge, no responder":   {withSpec(named("", infra.Bridge{MAC: mac(7)}), func(s *asked) { s.Options.NoResponder = true }), true},
 		"masquerade, another":    {named("", infra.Masquerade{GatewayMAC: mac(8)}), false},
 		"redirect, IPv6 of MACs": {named("", infra.Redirect{MAC: mac(7)}), true},
 	} {

@@ -18,9 +18,9 @@ import (
 // when a link comes up.
 const undoRounds = 4
 
-func newPlan(t *testing.T, found netstate.Snapshot, spec infra.Spec) *wiring.Plan {
+func newPlan(t *testing.T, found netstate.Snapshot, spec asked) *wiring.Plan {
 	t.Helper()
-	plan, err := wiring.NewPlan(found, spec)
+	plan, err := tryPlan(found, spec)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -258,7 +258,7 @@ func TestNICGone(t *testing.T) {
 // TestTapMadeAnew: a launcher can give its tap to another user, so it is made anew; its filter, which
 // goes with it in older kernels, comes before it is up.
 func TestTapMadeAnew(t *testing.T) {
-	for _, spec := range []infra.Spec{bridge(), masquerade()} {
+	for _, spec := range []asked{bridge(), masquerade()} {
 		plan := newPlan(t, flannel(), spec)
 		k := boot(flannel())
 		mustApply(t, k, mustSteps(t, plan, k))

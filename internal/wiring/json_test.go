@@ -23,7 +23,7 @@ func TestJournal(t *testing.T) {
 			if err := json.Unmarshal(first, &journal); err != nil {
 				t.Fatal(err)
 			}
-			again := newPlan(t, journal.Found, journal.Spec)
+			again := newPlan(t, journal.Found, asked{journal.NIC, journal.Spec})
 			if again.String() != plan.String() {
 				t.Errorf("another plan:\n%s", diff(plan.String(), again.String()))
 			}

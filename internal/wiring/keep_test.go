@@ -15,7 +15,7 @@ import (
 
 // TestGuardMACs: the guest gets no MAC besides its own that the wiring itself answers to.
 func TestGuardMACs(t *testing.T) {
-	for _, spec := range []infra.Spec{bridge(), masquerade()} {
+	for _, spec := range []asked{bridge(), masquerade()} {
 		plan := newPlan(t, flannel(), spec)
 		record := plan.Record
 		taken := map[string]cache.MAC{"the guest": record.MAC, "the responder": record.ResponderMAC}
@@ -25,7 +25,7 @@ func TestGuardMACs(t *testing.T) {
 			}
 		}
 		for whose, m := range taken {
-			_, err := wiring.NewPlan(flannel(), withSpec(spec, func(s *infra.Spec) { s.Guard.MACs = []cache.MAC{mac(9), m} }))
+			_, err := tryPlan(flannel(), withSpec(spec, func(s *asked) { s.Guard.MACs = []cache.MAC{mac(9), m} }))
 			var field *cache.FieldError
 			if !errors.As(err, &field) || field.Field != "guard.macs[1]" {
 				t.Errorf("%s, %v of %s: have %v, want a FieldError of guard.macs[1]", spec.Binding.Kind(), m, whose, err)
@@ -41,8 +41,8 @@ func TestGuardMACs(t *testing.T) {
 // NIC was wired, and nothing else of the first one's journal.
 func TestInherit(t *testing.T) {
 	const call = "net/bridge/bridge-nf-call-iptables"
-	earlier := func(spec infra.Spec, sysctls map[string]string) wiring.Journal {
-		return wiring.Journal{Spec: spec, Found: netstate.Snapshot{Sysctls: sysctls}}
+	earlier := func(spec asked, sysctls map[string]string) wiring.Journal {
+		return wiring.Journal{NIC: spec.NIC, Spec: spec.Spec, Found: netstate.Snapshot{Sysctls: sysctls}}
 	}
 	for _, c := range []struct {
 		name    string
@@ -85,7 +85,7 @@ func TestInherit(t *testing.T) {
 func TestNewLinksGetIPv6(t *testing.T) {
 	const path = "net/ipv6/conf/default/disable_ipv6"
 	for _, c := range []struct {
-		spec  infra.Spec
+		spec  asked
 		found netstate.Snapshot
 		want  bool
 	}{
@@ -115,7 +115,7 @@ func TestMends(t *testing.T) {
 	lease := func(s *netstate.Snapshot) { s.Addresses[0].ValidSeconds = 3600 }
 	for _, c := range []struct {
 		name     string
-		spec     infra.Spec
+		spec     asked
 		found    netstate.Snapshot
 		damage   func(*netstate.Snapshot)
 		setup    string // what Setup does about that
@@ -224,7 +224,7 @@ func TestAsk(t *testing.T) {
 		{infra.SRIOV{}, wiring.Questions{}},
 		{infra.Passt{}, wiring.Questions{Sysctls: []string{portStart, pingGroups}, Listeners: true}},
 	} {
-		have := wiring.Ask(infra.Spec{NIC: "eth0", Binding: c.binding})
+		have := wiring.Ask("eth0", infra.Spec{Binding: c.binding})
 		slices.Sort(have.Sysctls)
 		want := slices.Sorted(slices.Values(c.want.Sysctls))
 		if !slices.Equal(have.Sysctls, want) || have.Listeners != c.want.Listeners || have.Connections != c.want.Connections || have.Dummy != c.want.Dummy || have.Gateways != c.want.Gateways || have.Log != c.want.Log || have.FlowTables != c.want.FlowTables {
@@ -278,11 +278,11 @@ func TestChildren(t *testing.T) {
 	for kind, refusedBy := range map[string][]string{
 		"macvlan": {"bridge", "redirect"}, "macvtap": {"bridge", "redirect"}, "ipvlan": {"bridge", "redirect"}, "vlan": {"redirect"}, "veth": {},
 	} {
-		for _, spec := range []infra.Spec{bridge(), redirect(), masquerade()} {
+		for _, spec := range []asked{bridge(), redirect(), masquerade()} {
 			found := flannelWith(func(s *netstate.Snapshot) {
 				s.Links = append(s.Links, netstate.Link{Index: 7, Name: "child", Kind: kind, Parent: nic})
 			})
-			_, err := wiring.NewPlan(found, spec)
+			_, err := tryPlan(found, spec)
 			want := slices.Contains(refusedBy, spec.Binding.Kind())
 			if (err != nil) != want || want && !strings.Contains(err.Error(), "child lies on it") {
 				t.Errorf("%s below a %s: %v, want a refusal %t", spec.Binding.Kind(), kind, err, want)
@@ -360,11 +360,11 @@ func TestOwnGateway(t *testing.T) {
 			s.Routes = append(s.Routes, r)
 		}), false},
 	} {
-		_, err := wiring.NewPlan(flannelWith(c.edit), bridge())
+		_, err := tryPlan(flannelWith(c.edit), bridge())
 		if (err != nil) != c.refused || c.refused && !strings.Contains(err.Error(), "which another route gives to the namespace itself") {
 			t.Errorf("%s: %v, want a refusal %t", c.name, err, c.refused)
 		}
-		plan, err := wiring.NewPlan(flannelWith(c.edit), infra.Spec{NIC: "eth0", Binding: infra.Routed{}, Owner: launcher})
+		plan, err := tryPlan(flannelWith(c.edit), eth0(infra.Spec{Binding: infra.Routed{}, Owner: launcher}))
 		if err != nil {
 			t.Errorf("%s: routed: %v", c.name, err)
 		} else if warned := strings.Contains(fmt.Sprint(plan.Record.Warnings), "the namespace itself, and stays as it is"); warned != c.refused {

@@ -80,7 +80,7 @@ func TestStandIn(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		found netstate.Snapshot
-		spec  infra.Spec
+		spec  asked
 		want  string    // empty: none
 		mac   cache.MAC // zero: not a neighbour of the record's
 	}{
@@ -96,8 +96,8 @@ func TestStandIn(t *testing.T) {
 		{"a network on the link beside", with(func(s *netstate.Snapshot) { s.Routes = append(s.Routes, onLink("10.244.1.0/29")) }), bridge(), "", cache.MAC{}},
 		{"without ARP", with(func(s *netstate.Snapshot) { s.Links[1].NoARP = true }), redirect(), standIn, veth().MAC},
 		{"masquerade", calico4(gateway, known), masquerade(), "", cache.MAC{}},
-		{"no responder", calico4(gateway, known), withSpec(bridge(), func(s *infra.Spec) { s.Options.NoResponder = true }), "", cache.MAC{}},
-		{"no default route", calico4(gateway, known), withSpec(bridge(), func(s *infra.Spec) { s.Options.NoDefaultRoute = true }), "", cache.MAC{}},
+		{"no responder", calico4(gateway, known), withSpec(bridge(), func(s *asked) { s.Options.NoResponder = true }), "", cache.MAC{}},
+		{"no default route", calico4(gateway, known), withSpec(bridge(), func(s *asked) { s.Options.NoDefaultRoute = true }), "", cache.MAC{}},
 	} {
 		r := newPlan(t, c.found, c.spec).Record
 		if err := r.Validate(); err != nil {
@@ -374,7 +374,7 @@ func TestTakenPorts(t *testing.T) {
 		{"proxies take it", infra.Masquerade{Sidecar: &infra.Sidecar{}}, netstate.Listener{Protocol: "tcp", Address: any4, Port: 22}, false},
 	} {
 		found := lan4With(func(s *netstate.Snapshot) { s.Listeners = []netstate.Listener{c.listener, c.listener} })
-		plan := newPlan(t, found, withSpec(masquerade(), func(s *infra.Spec) { s.Binding = c.masquerade }))
+		plan := newPlan(t, found, withSpec(masquerade(), func(s *asked) { s.Binding = c.masquerade }))
 		want, remedy := "", "exclude 22/%s to keep it"
 		if c.masquerade.Ports != nil { // in which an excluded port may not be
 			remedy = "leave 22/%s out of binding.masquerade.ports to keep it"
@@ -412,14 +412,14 @@ func TestRoutedPorts(t *testing.T) {
 			l := netstate.Listener{Protocol: "tcp", Address: c.at, Port: 15008}
 			s.Listeners = []netstate.Listener{l, l}
 		})
-		plan := newPlan(t, found, withSpec(routed(), func(s *infra.Spec) { s.Binding = c.routed }))
+		plan := newPlan(t, found, withSpec(routed(), func(s *asked) { s.Binding = c.routed }))
 		if have := strings.Join(plan.Record.Warnings, "\n"); have != c.want {
 			t.Errorf("%s: have %q, want %q", c.name, have, c.want)
 		}
 	}
 }
 
-func noDefaultRoute(s *infra.Spec) { s.Options.NoDefaultRoute = true }
+func noDefaultRoute(s *asked) { s.Options.NoDefaultRoute = true }
 
 // TestNoDefaultRoute: with the option the record differs by its default routes alone, and still has a router where other
 // routes and prefixes come from.
@@ -427,7 +427,7 @@ func TestNoDefaultRoute(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		found netstate.Snapshot
-		spec  infra.Spec
+		spec  asked
 	}{
 		{"bridge", flannel(), bridge()},
 		{"redirect", flannel(), redirect()},

@@ -7,9 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/netstate"
-	"github.com/guestwire/guestwire/internal/wiring"
 )
 
 // TestLifetimes: what Undo adds lives for as long as it would have without a wiring, by the time that has passed since the
@@ -28,7 +26,7 @@ func TestLifetimes(t *testing.T) {
 	})
 	for _, b := range []struct {
 		name string
-		spec infra.Spec
+		spec asked
 	}{{"bridge", bridge()}, {"redirect", redirect()}} {
 		for _, c := range []struct {
 			passed    time.Duration
@@ -44,7 +42,7 @@ func TestLifetimes(t *testing.T) {
 			{-time.Second, 60, 30}, // by another clock
 		} {
 			t.Run(fmt.Sprintf("%s after %v", b.name, c.passed), func(t *testing.T) {
-				p, err := wiring.NewPlan(snapshot, b.spec)
+				p, err := tryPlan(snapshot, b.spec)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -89,7 +87,7 @@ func TestLifetimes(t *testing.T) {
 		}
 	}
 	t.Run("renewed", func(t *testing.T) {
-		p, err := wiring.NewPlan(snapshot, redirect())
+		p, err := tryPlan(snapshot, redirect())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -122,7 +120,7 @@ func TestRouterChangesEnd(t *testing.T) {
 				s.Routes = append(s.Routes, withRoute(via("fd99:77::/48", "fe80::77"), func(r *netstate.Route) { r.Protocol, r.ExpiresSeconds = netstate.ProtocolRA, seconds }))
 			})
 		}
-		p, err := wiring.NewPlan(with(ends[0]), redirect())
+		p, err := tryPlan(with(ends[0]), redirect())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -136,7 +134,7 @@ func TestRouterChangesEnd(t *testing.T) {
 // TestLearnedSince: what router advertisements have brought to the NIC since it is the namespace's again is the kernel's, so that
 // a router that never stops keeps no Teardown from its end.
 func TestLearnedSince(t *testing.T) {
-	p, err := wiring.NewPlan(flannelWith(func(*netstate.Snapshot) {}), bridge())
+	p, err := tryPlan(flannelWith(func(*netstate.Snapshot) {}), bridge())
 	if err != nil {
 		t.Fatal(err)
 	}

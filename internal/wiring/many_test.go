@@ -8,9 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/netstate"
-	"github.com/guestwire/guestwire/internal/wiring"
 )
 
 // TestManyRoutes: the work on a namespace grows with its routes, and not with their square. With these routes it takes a second
@@ -24,10 +22,10 @@ func TestManyRoutes(t *testing.T) {
 		}
 		s.Rules = append(s.Rules, netstate.Rule{Priority: 100, Table: 100})
 	})
-	for _, spec := range []infra.Spec{bridge(), redirect(), masquerade(), routed()} {
+	for _, spec := range []asked{bridge(), redirect(), masquerade(), routed()} {
 		t.Run(spec.Binding.Kind(), func(t *testing.T) {
 			before := worked(t)
-			p, err := wiring.NewPlan(snapshot, spec)
+			p, err := tryPlan(snapshot, spec)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -38,6 +38,7 @@ type Plan struct {
 
 // Journal is what a plan was made of.
 type Journal struct {
+	NIC   string            `json:"nic"`
 	Found netstate.Snapshot `json:"found"`
 	Spec  infra.Spec        `json:"spec"`
 	// Salvaged says that Found is what Salvage could find, and not what Setup found.
@@ -49,7 +50,7 @@ type Journal struct {
 
 // Journal returns what is to be kept while the plan is in force.
 func (p *Plan) Journal() Journal {
-	return Journal{Found: p.found, Spec: p.spec, Turn: turnOf(p.Record)}
+	return Journal{NIC: p.names.NIC, Found: p.found, Spec: p.spec, Turn: turnOf(p.Record)}
 }
 
 // Plan is the plan that the journal was made of. That of a salvaged journal can be undone and nothing else.
@@ -64,7 +65,7 @@ func (j Journal) Plan() (*Plan, error) {
 			j.Spec.Binding = auto
 		}
 	}
-	p, err := NewPlan(j.Found, j.Spec)
+	p, err := NewPlan(j.Found, j.NIC, j.Spec)
 	if err == nil {
 		err = p.SetTurn(j.Turn)
 	}
@@ -77,9 +78,9 @@ func (p *Plan) Binding() infra.Binding { return p.spec.Binding }
 // Tables are the wanted tables of nftables, or of iptables.
 func (p *Plan) Tables() []firewall.Table { return p.wanted.Tables }
 
-func emptyPlan(found netstate.Snapshot, spec infra.Spec) *Plan {
+func emptyPlan(found netstate.Snapshot, nic string, spec infra.Spec) *Plan {
 	return &Plan{
-		spec: spec, binding: bindingOf(spec.Binding), names: netstate.NamesFor(spec.NIC), found: found,
+		spec: spec, binding: bindingOf(spec.Binding), names: netstate.NamesFor(nic), found: found,
 		wanted: compare.State{Sysctls: map[string]string{}},
 	}
 }
@@ -89,7 +90,7 @@ func emptyPlan(found netstate.Snapshot, spec infra.Spec) *Plan {
 //
 // The errors: *cache.FieldError for a bad Spec, infra.ErrNoNIC, infra.ErrWired, infra.ErrCollision,
 // *infra.RefusedError.
-func NewPlan(found netstate.Snapshot, spec infra.Spec) (*Plan, error) {
+func NewPlan(found netstate.Snapshot, nic string, spec infra.Spec) (*Plan, error) {
 	if err := spec.Validate(); err != nil {
 		return nil, err
 	}
@@ -97,7 +98,7 @@ func NewPlan(found netstate.Snapshot, spec infra.Spec) (*Plan, error) {
 	var refused []*infra.RefusedError
 	for _, b := range triesOf(spec.Binding) {
 		spec.Binding = b
-		p, err := newPlan(found, spec)
+		p, err := newPlan(found, nic, spec)
 		var refusal *infra.RefusedError
 		if errors.As(err, &refusal) {
 			refused = append(refused, refusal)
@@ -120,14 +121,14 @@ func NewPlan(found netstate.Snapshot, spec infra.Spec) (*Plan, error) {
 }
 
 // newPlan is NewPlan for a valid Spec with another binding than Auto.
-func newPlan(found netstate.Snapshot, spec infra.Spec) (*Plan, error) {
-	p := emptyPlan(found, spec)
-	nic, ok := found.Named(spec.NIC)
+func newPlan(found netstate.Snapshot, name string, spec infra.Spec) (*Plan, error) {
+	p := emptyPlan(found, name, spec)
+	nic, ok := found.Named(name)
 	if !ok && !p.binding.traits().leaves {
 		return nil, p.noNIC("")
 	}
 	if !ok {
-		nic.Name = spec.NIC // the guest may have it already
+		nic.Name = name // the guest may have it already
 	}
 	if nic.Loopback {
 		return nil, &cache.FieldError{Field: "nic", Reason: fmt.Sprintf("%s is the loopback: name the link that leads out of the namespace, of %s", nic.Name, linkNames(found))}

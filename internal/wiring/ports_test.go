@@ -18,7 +18,7 @@ func TestRedirectedPorts(t *testing.T) {
 		others = append(others, p)
 	}
 	rules := func(firewall string, list []infra.Ports) (n int) {
-		plan := newPlan(t, flannel(), withSpec(masquerade(), func(s *infra.Spec) { s.Binding = infra.Masquerade{Ports: list, Firewall: firewall} }))
+		plan := newPlan(t, flannel(), withSpec(masquerade(), func(s *asked) { s.Binding = infra.Masquerade{Ports: list, Firewall: firewall} }))
 		for _, table := range plan.Tables() {
 			for _, c := range table.Chains {
 				n += len(c.Rules)

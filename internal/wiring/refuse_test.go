@@ -11,7 +11,6 @@ import (
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/netstate"
-	"github.com/guestwire/guestwire/internal/wiring"
 )
 
 // TestRefused: every refusal names the object and the way out, and can be told from the others.
@@ -44,8 +43,8 @@ func TestRefused(t *testing.T) {
 	beside := func(l netstate.Link) netstate.Snapshot {
 		return flannelWith(func(s *netstate.Snapshot) { s.Links = append(s.Links, l) })
 	}
-	networks := func(v4, v6 string) infra.Spec {
-		return withSpec(masquerade(), func(s *infra.Spec) {
+	networks := func(v4, v6 string) asked {
+		return withSpec(masquerade(), func(s *asked) {
 			var b infra.Masquerade
 			if v4 != "" {
 				b.IPv4 = pfx(v4)
@@ -56,8 +55,8 @@ func TestRefused(t *testing.T) {
 			s.Binding = b
 		})
 	}
-	translatedBy := func(firewall string) infra.Spec {
-		return withSpec(masquerade(), func(s *infra.Spec) {
+	translatedBy := func(firewall string) asked {
+		return withSpec(masquerade(), func(s *asked) {
 			s.Binding, s.Guard.Off = infra.Masquerade{Firewall: firewall}, true
 		})
 	}
@@ -66,31 +65,27 @@ func TestRefused(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		found netstate.Snapshot
-		spec  infra.Spec
+		spec  asked
 		is    func(error) bool
 		words string // separated by |, all of which the text has
 	}{
-		{"no name", flannel(), withSpec(bridge(), func(s *infra.Spec) { s.NIC = "" }), field("nic"), `""|1 to 15`},
-		{"path for a name", flannel(), withSpec(bridge(), func(s *infra.Spec) { s.NIC = "../eth0" }), field("nic"), `"../eth0"|A-Z a-z 0-9`},
-		{"dots for a name", flannel(), withSpec(bridge(), func(s *infra.Spec) { s.NIC = ".." }), field("nic"), `".."`},
-		{"long name", flannel(), withSpec(bridge(), func(s *infra.Spec) { s.NIC = "sixteencharacter" }), field("nic"), "sixteencharacter|at most 15"},
-		{"no binding", flannel(), withSpec(bridge(), func(s *infra.Spec) { s.Binding = nil }), field("binding"), "bridge|masquerade"},
-		{"queues below", flannel(), withSpec(bridge(), func(s *infra.Spec) { s.Queues = -1 }), field("queues"), "-1|1 to 256"},
-		{"queues above", flannel(), withSpec(bridge(), func(s *infra.Spec) { s.Queues = 257 }), field("queues"), "257|1 to 256"},
-		{"MTU above the NIC's", flannel(), withSpec(redirect(), func(s *infra.Spec) { s.MTU = 1451 }), field("mtu"), "1451|eth0 has 1450|at most"},
-		{"MTU too small for IPv6", flannel(), withSpec(bridge(), func(s *infra.Spec) { s.MTU = 1279 }), field("mtu"), "1279|fd00:244:1::7|1280"},
-		{"MTU too small for IPv6, masquerade", flannel(), withSpec(masquerade(), func(s *infra.Spec) { s.MTU = 1279 }), field("mtu"), "1279|1280"},
-		{"MTU without nf_tables", flannelWith(func(s *netstate.Snapshot) { s.NoNFTables = true }), withSpec(masquerade(), func(s *infra.Spec) { s.MTU, s.Guard.Off = 1400, true }),
+		{"no binding", flannel(), withSpec(bridge(), func(s *asked) { s.Binding = nil }), field("binding"), "bridge|masquerade"},
+		{"queues below", flannel(), withSpec(bridge(), func(s *asked) { s.Queues = -1 }), field("queues"), "-1|1 to 256"},
+		{"queues above", flannel(), withSpec(bridge(), func(s *asked) { s.Queues = 257 }), field("queues"), "257|1 to 256"},
+		{"MTU above the NIC's", flannel(), withSpec(redirect(), func(s *asked) { s.MTU = 1451 }), field("mtu"), "1451|eth0 has 1450|at most"},
+		{"MTU too small for IPv6", flannel(), withSpec(bridge(), func(s *asked) { s.MTU = 1279 }), field("mtu"), "1279|fd00:244:1::7|1280"},
+		{"MTU too small for IPv6, masquerade", flannel(), withSpec(masquerade(), func(s *asked) { s.MTU = 1279 }), field("mtu"), "1279|1280"},
+		{"MTU without nf_tables", flannelWith(func(s *netstate.Snapshot) { s.NoNFTables = true }), withSpec(masquerade(), func(s *asked) { s.MTU, s.Guard.Off = 1400, true }),
 			field("mtu"), "1400|nf_tables|modprobe"},
-		{"limits without nf_tables", flannelWith(func(s *netstate.Snapshot) { s.NoNFTables = true }), withSpec(masquerade(), func(s *infra.Spec) { limited(s); s.Guard.Off = true }),
+		{"limits without nf_tables", flannelWith(func(s *netstate.Snapshot) { s.NoNFTables = true }), withSpec(masquerade(), func(s *asked) { limited(s); s.Guard.Off = true }),
 			field("limits"), "nf_tables|modprobe"},
-		{"empty resolver", flannel(), withSpec(bridge(), func(s *infra.Spec) { s.DNS = &cache.DNS{Servers: []netip.Addr{ip("10.0.0.1"), {}}} }), field("dns.servers[1]"), "no address"},
-		{"bad option", flannel(), withSpec(bridge(), func(s *infra.Spec) { s.Options.Hostname = "a\nb" }), field("options.hostname"), "control characters"},
-		{"bad device", flannel(), withSpec(bridge(), func(s *infra.Spec) { s.Device.ROM = "somewhere" }), field("device.rom"), `"somewhere"|on, off`},
+		{"empty resolver", flannel(), withSpec(bridge(), func(s *asked) { s.DNS = &cache.DNS{Servers: []netip.Addr{ip("10.0.0.1"), {}}} }), field("dns.servers[1]"), "no address"},
+		{"bad option", flannel(), withSpec(bridge(), func(s *asked) { s.Options.Hostname = "a\nb" }), field("options.hostname"), "control characters"},
+		{"bad device", flannel(), withSpec(bridge(), func(s *asked) { s.Device.ROM = "somewhere" }), field("device.rom"), `"somewhere"|on, off`},
 
-		{"no such NIC", flannel(), withSpec(bridge(), func(s *infra.Spec) { s.NIC = "eth9" }), is(infra.ErrNoNIC, fs.ErrNotExist), "eth9|lo, eth0"},
+		{"no such NIC", flannel(), withSpec(bridge(), func(s *asked) { s.NIC = "eth9" }), is(infra.ErrNoNIC, fs.ErrNotExist), "eth9|lo, eth0"},
 		{"empty namespace", netstate.Snapshot{}, bridge(), is(infra.ErrNoNIC), "eth0|no links"},
-		{"loopback", flannel(), withSpec(bridge(), func(s *infra.Spec) { s.NIC = "lo" }), field("nic"), "lo|loopback|eth0"},
+		{"loopback", flannel(), withSpec(bridge(), func(s *asked) { s.NIC = "lo" }), field("nic"), "lo|loopback|eth0"},
 
 		{"wired", nicWith(func(l *netstate.Link) { l.Alias = netstate.Mark("eth0") }), bridge(), is(infra.ErrWired, fs.ErrExist), `NIC eth0|"guestwire eth0"|Teardown`},
 		{"another bridge's port", flannelWith(func(s *netstate.Snapshot) {
@@ -100,7 +95,7 @@ func TestRefused(t *testing.T) {
 		{"a wired NIC by its new name", flannelWith(func(s *netstate.Snapshot) {
 			s.Links[1].Name, s.Links[1].Master = "eth0-nic", 7
 			s.Links = append(s.Links, netstate.Link{Index: 7, Name: "eth0-br", Kind: "bridge", Alias: netstate.Mark("eth0")})
-		}), withSpec(bridge(), func(s *infra.Spec) { s.NIC = "eth0-nic" }), is(infra.ErrWired), "NIC eth0-nic|wired NIC eth0|name eth0"},
+		}), withSpec(bridge(), func(s *asked) { s.NIC = "eth0-nic" }), is(infra.ErrWired), "NIC eth0-nic|wired NIC eth0|name eth0"},
 		{"moved name taken", beside(netstate.Link{Index: 7, Name: "eth0-nic"}), bridge(), is(infra.ErrWired), "NIC eth0|eth0-nic|Teardown|rename"},
 		{"bridge name taken", beside(netstate.Link{Index: 7, Name: "eth0-br"}), masquerade(), is(infra.ErrWired), "NIC eth0|eth0-br|Teardown|rename"},
 		{"tap name taken", beside(netstate.Link{Index: 7, Name: "eth0-tap"}), masquerade(), is(infra.ErrWired), "NIC eth0|eth0-tap|Teardown|rename"},
@@ -146,7 +141,7 @@ func TestRefused(t *testing.T) {
 		{"passt with sysctls read-only", sysctlsReadOnly(func(s *netstate.Snapshot) {
 			s.Sysctls = map[string]string{netstate.PortStart: "1024", netstate.PingGroups: "1 0"}
 			s.ReadOnly = []string{netstate.PortStart, netstate.PingGroups}
-		}), infra.Spec{NIC: "eth0", Binding: infra.Passt{}}, refused("passt", ""), `eth0|--sysctl "net.ipv4.ping_group_range=0 2147483647"`},
+		}), eth0(infra.Spec{Binding: infra.Passt{}}), refused("passt", ""), `eth0|--sysctl "net.ipv4.ping_group_range=0 2147483647"`},
 		{"redirect on tun", nicWith(func(l *netstate.Link) { l.Kind, l.Ethernet = "tun", false }), redirect(), refused("redirect", "routed"), "eth0|Ethernet|routed would work"},
 		{"redirect on tun where routed's address is in use", flannelWith(func(s *netstate.Snapshot) {
 			s.Links[1].Kind, s.Links[1].Ethernet = "tun", false
@@ -160,9 +155,9 @@ func TestRefused(t *testing.T) {
 		{"auto, other frames on a NIC for masquerade alone", nicWith(func(l *netstate.Link) { l.Ethernet = false }), withSpec(auto(), framesPass), refused("masquerade", ""), "eth0|guard.etherTypes"},
 		{"auto, and nothing works", flannelWith(func(s *netstate.Snapshot) {
 			s.Links[1].Kind, s.Links[1].Ethernet, s.Addresses = "tun", false, nil
-		}), withSpec(bridge(), func(s *infra.Spec) { s.Binding = infra.Auto{} }), refused("masquerade", ""), "eth0|no address|bridge: |redirect: "},
+		}), withSpec(bridge(), func(s *asked) { s.Binding = infra.Auto{} }), refused("masquerade", ""), "eth0|no address|bridge: |redirect: "},
 		{"auto of redirect alone, and bridge would work", nicWith(func(l *netstate.Link) { l.Kind, l.Ethernet = "tun", false }),
-			withSpec(auto(), func(s *infra.Spec) { s.Binding = infra.Auto{Order: []string{"redirect"}} }), refused("redirect", ""), "eth0"},
+			withSpec(auto(), func(s *asked) { s.Binding = infra.Auto{Order: []string{"redirect"}} }), refused("redirect", ""), "eth0"},
 		{"masquerade of an ipvlan without address", flannelWith(func(s *netstate.Snapshot) { s.Links[1].Kind, s.Addresses = "ipvlan", nil }), masquerade(), refused("masquerade", "redirect"), "eth0|no address|redirect would work"},
 		{"bridge below a macvlan", beside(netstate.Link{Index: 7, Name: "child", Kind: "macvlan", Parent: 2}), bridge(), refused("bridge", "masquerade"), "eth0|child|masquerade would work"},
 		{"redirect below a VLAN", beside(netstate.Link{Index: 7, Name: "eth0.5", Kind: "vlan", Parent: 2}), redirect(), refused("redirect", "masquerade"), "eth0|eth0.5|masquerade would work"},
@@ -174,7 +169,7 @@ func TestRefused(t *testing.T) {
 			s.Addresses = append(s.Addresses, netstate.Address{Link: 1, Prefix: pfx("169.254.75.1/32"), ValidSeconds: netstate.Forever, PreferredSeconds: netstate.Forever})
 		}), routed(), refused("routed", "masquerade"), "eth0|169.254.75.1|lo|masquerade would work"},
 		{"routed with sysctls read-only", sysctlsReadOnly(nil), routed(), refused("routed", "redirect"), "eth0|net.ipv6.conf.all.forwarding=1|redirect would work"},
-		{"a proxy of a family that is missing", lan4(), withSpec(routed(), func(s *infra.Spec) {
+		{"a proxy of a family that is missing", lan4(), withSpec(routed(), func(s *asked) {
 			s.Binding = infra.Routed{Sidecar: &infra.Sidecar{Sources: []netip.Addr{netip.MustParseAddr("::6")}}}
 		}), field("binding.routed.sidecar.sources[0]"), "::6|eth0"},
 		{"masquerade without address", flannelWith(func(s *netstate.Snapshot) { s.Addresses = s.Addresses[2:] }), masquerade(), refused("masquerade", "bridge"), "eth0|no address|bridge would work"},
@@ -185,21 +180,21 @@ func TestRefused(t *testing.T) {
 		{"iptables-nft without nf_tables", flannelWith(func(s *netstate.Snapshot) { s.NoNFTables = true }), translatedBy("iptables-nft"), field("binding.masquerade.firewall"), "iptables-nft|iptables-legacy"},
 		{"unknown firewall", flannel(), translatedBy("pf"), field("binding.masquerade.firewall"), `"pf"|"nftables"|"iptables-nft"|"iptables-legacy"`},
 
-		{"redirect of an ipvlan with a MAC", nicWith(func(l *netstate.Link) { l.Kind = "ipvlan" }), withSpec(redirect(), func(s *infra.Spec) { s.Binding = infra.Redirect{MAC: mac(7)} }),
+		{"redirect of an ipvlan with a MAC", nicWith(func(l *netstate.Link) { l.Kind = "ipvlan" }), withSpec(redirect(), func(s *asked) { s.Binding = infra.Redirect{MAC: mac(7)} }),
 			refused("redirect", "masquerade"), "eth0|ipvlan|02:00:00:00:00:07|shares the MAC|masquerade would work"},
-		{"redirect of a macvlan with a MAC", nicWith(func(l *netstate.Link) { l.Kind, l.Mode = "macvlan", "bridge" }), withSpec(redirect(), func(s *infra.Spec) { s.Binding = infra.Redirect{MAC: mac(7)} }),
+		{"redirect of a macvlan with a MAC", nicWith(func(l *netstate.Link) { l.Kind, l.Mode = "macvlan", "bridge" }), withSpec(redirect(), func(s *asked) { s.Binding = infra.Redirect{MAC: mac(7)} }),
 			refused("redirect", "masquerade"), "eth0|macvlan|0a:58:0a:f4:01:07|02:00:00:00:00:07|masquerade would work"},
-		{"redirect of a macvlan in mode passthru with a MAC", nicWith(func(l *netstate.Link) { l.Kind, l.Mode = "macvlan", "passthru" }), withSpec(redirect(), func(s *infra.Spec) { s.Binding = infra.Redirect{MAC: mac(7)} }),
+		{"redirect of a macvlan in mode passthru with a MAC", nicWith(func(l *netstate.Link) { l.Kind, l.Mode = "macvlan", "passthru" }), withSpec(redirect(), func(s *asked) { s.Binding = infra.Redirect{MAC: mac(7)} }),
 			refused("redirect", "bridge"), "eth0|macvlan|bridge would work"},
-		{"redirect of a macvtap with a MAC", nicWith(func(l *netstate.Link) { l.Kind, l.Mode = "macvtap", "bridge" }), withSpec(redirect(), func(s *infra.Spec) { s.Binding = infra.Redirect{MAC: mac(7)} }),
+		{"redirect of a macvtap with a MAC", nicWith(func(l *netstate.Link) { l.Kind, l.Mode = "macvtap", "bridge" }), withSpec(redirect(), func(s *asked) { s.Binding = infra.Redirect{MAC: mac(7)} }),
 			refused("redirect", "masquerade"), "eth0|macvtap|02:00:00:00:00:07"},
-		{"auto with a MAC that no kind can give", nicWith(func(l *netstate.Link) { l.Kind = "ipvlan" }), withSpec(auto(), func(s *infra.Spec) { s.Binding = infra.Auto{MAC: mac(7), Order: []string{"bridge", "redirect"}} }),
+		{"auto with a MAC that no kind can give", nicWith(func(l *netstate.Link) { l.Kind = "ipvlan" }), withSpec(auto(), func(s *asked) { s.Binding = infra.Auto{MAC: mac(7), Order: []string{"bridge", "redirect"}} }),
 			refused("redirect", ""), "eth0|shares the MAC|bridge: an ipvlan can be no bridge's port"},
-		{"group MAC under bridge", flannel(), withSpec(bridge(), func(s *infra.Spec) { s.Binding = infra.Bridge{MAC: cache.MAC{1}} }), field("binding.bridge.mac"), "01:00:00:00:00:00"},
-		{"group MAC of the gateway", flannel(), withSpec(masquerade(), func(s *infra.Spec) { s.Binding = infra.Masquerade{GatewayMAC: cache.MAC{1}} }), field("binding.masquerade.gatewayMAC"), "01:00:00:00:00:00"},
-		{"the gateway's MAC for the guest", flannel(), withSpec(masquerade(), func(s *infra.Spec) { s.Binding = infra.Masquerade{MAC: mac(0)} }), field("binding.masquerade.mac"), "02:00:00:00:00:00|gatewayMAC"},
-		{"the gateway's MAC for guard.macs", flannel(), withSpec(masquerade(), func(s *infra.Spec) { s.Guard.MACs = []cache.MAC{mac(0)} }), field("guard.macs[0]"), "02:00:00:00:00:00|another link's"},
-		{"group MAC", flannel(), withSpec(masquerade(), func(s *infra.Spec) { s.Binding = infra.Masquerade{MAC: cache.MAC{1}} }), field("binding.masquerade.mac"), "01:00:00:00:00:00"},
+		{"group MAC under bridge", flannel(), withSpec(bridge(), func(s *asked) { s.Binding = infra.Bridge{MAC: cache.MAC{1}} }), field("binding.bridge.mac"), "01:00:00:00:00:00"},
+		{"group MAC of the gateway", flannel(), withSpec(masquerade(), func(s *asked) { s.Binding = infra.Masquerade{GatewayMAC: cache.MAC{1}} }), field("binding.masquerade.gatewayMAC"), "01:00:00:00:00:00"},
+		{"the gateway's MAC for the guest", flannel(), withSpec(masquerade(), func(s *asked) { s.Binding = infra.Masquerade{MAC: mac(0)} }), field("binding.masquerade.mac"), "02:00:00:00:00:00|gatewayMAC"},
+		{"the gateway's MAC for guard.macs", flannel(), withSpec(masquerade(), func(s *asked) { s.Guard.MACs = []cache.MAC{mac(0)} }), field("guard.macs[0]"), "02:00:00:00:00:00|another link's"},
+		{"group MAC", flannel(), withSpec(masquerade(), func(s *asked) { s.Binding = infra.Masquerade{MAC: cache.MAC{1}} }), field("binding.masquerade.mac"), "01:00:00:00:00:00"},
 		{"IPv6 for IPv4", flannel(), networks("fd77::/64", ""), field(in4), "fd77::/64|another family|10.0.2.0/24"},
 		{"IPv4 for IPv6", lan4(), networks("", "10.1.0.0/16"), field(in6), "10.1.0.0/16|another family|fd10:0:2::/120"},
 		{"mapped IPv4", lan4(), networks("", "::ffff:10.1.0.0/112"), field(in6), "another family"},
@@ -231,21 +226,21 @@ func TestRefused(t *testing.T) {
 		{"function of a veth", flannel(), direct(infra.SRIOV{}), refused("sriov", ""), "sriov binding on eth0|no PCI device|binding.sriov.pci"},
 		{"another function", function(), direct(infra.SRIOV{PCI: "0000:03:10.2"}), field("binding.sriov.pci"), "0000:03:10.2|eth0 is 0000:03:10.1|leave it out"},
 		{"function without form", flannel(), direct(infra.SRIOV{PCI: "3:10.1"}), field("binding.sriov.pci"), "want the form 0000:03:10.1"},
-		{"function without MAC", flannel(), withSpec(direct(infra.SRIOV{PCI: "0000:03:10.2"}), func(s *infra.Spec) { s.NIC = "net1" }), field("binding.sriov.mac"), "net1 is not there to take it from"},
-		{"model of a function", function(), withSpec(direct(infra.SRIOV{}), func(s *infra.Spec) { s.Device.Model = "virtio" }), field("device.model"), "leave it out"},
-		{"queues of a function", function(), withSpec(direct(infra.SRIOV{}), func(s *infra.Spec) { s.Queues = 2 }), field("queues"), "no tap"},
+		{"function without MAC", flannel(), withSpec(direct(infra.SRIOV{PCI: "0000:03:10.2"}), func(s *asked) { s.NIC = "net1" }), field("binding.sriov.mac"), "net1 is not there to take it from"},
+		{"model of a function", function(), withSpec(direct(infra.SRIOV{}), func(s *asked) { s.Device.Model = "virtio" }), field("device.model"), "leave it out"},
+		{"queues of a function", function(), withSpec(direct(infra.SRIOV{}), func(s *asked) { s.Queues = 2 }), field("queues"), "no tap"},
 		{"passt without an address", passtWith(func(s *netstate.Snapshot) { s.Addresses = nil }), direct(infra.Passt{}), refused("passt", "bridge"), "passt binding on eth0|no address|bridge would work"},
-		{"queues of passt", passtWith(unchanged), withSpec(direct(infra.Passt{}), func(s *infra.Spec) { s.Queues = 2 }), field("queues"), "no tap"},
-		{"vhost of passt", passtWith(unchanged), withSpec(direct(infra.Passt{}), func(s *infra.Spec) { s.Device.Driver = "vhost" }), field("device.driver"), "no tap"},
-		{"DNS of passt", passtWith(unchanged), withSpec(direct(infra.Passt{}), func(s *infra.Spec) { s.DNS = &cache.DNS{} }), field("dns"), "does not serve the guest"},
-		{"options of a macvtap", macvtapWith(unchanged), withSpec(direct(infra.Macvtap{}), func(s *infra.Spec) { s.Options.Hostname = "vm1" }), field("options"), "does not serve the guest"},
-		{"a function without NIC and address", flannel(), withSpec(direct(infra.SRIOV{}), func(s *infra.Spec) { s.NIC = "net1" }), is(infra.ErrNoNIC), "net1"},
-		{"a proxy of a family that masquerade's guest lacks", lan4(), withSpec(masquerade(), func(s *infra.Spec) {
+		{"queues of passt", passtWith(unchanged), withSpec(direct(infra.Passt{}), func(s *asked) { s.Queues = 2 }), field("queues"), "no tap"},
+		{"vhost of passt", passtWith(unchanged), withSpec(direct(infra.Passt{}), func(s *asked) { s.Device.Driver = "vhost" }), field("device.driver"), "no tap"},
+		{"DNS of passt", passtWith(unchanged), withSpec(direct(infra.Passt{}), func(s *asked) { s.DNS = &cache.DNS{} }), field("dns"), "does not serve the guest"},
+		{"options of a macvtap", macvtapWith(unchanged), withSpec(direct(infra.Macvtap{}), func(s *asked) { s.Options.Hostname = "vm1" }), field("options"), "does not serve the guest"},
+		{"a function without NIC and address", flannel(), withSpec(direct(infra.SRIOV{}), func(s *asked) { s.NIC = "net1" }), is(infra.ErrNoNIC), "net1"},
+		{"a proxy of a family that masquerade's guest lacks", lan4(), withSpec(masquerade(), func(s *asked) {
 			s.Binding = infra.Masquerade{Sidecar: &infra.Sidecar{Sources: []netip.Addr{ip("::6")}}}
 		}), field("binding.masquerade.sidecar.sources[0]"), "::6|eth0"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			plan, err := wiring.NewPlan(c.found, c.spec)
+			plan, err := tryPlan(c.found, c.spec)
 			if err == nil {
 				t.Fatalf("no refusal, but:\n%v", plan)
 			}
@@ -269,7 +264,7 @@ func TestCollisionElsewhere(t *testing.T) {
 			s.Routes = append(s.Routes, via("10.0.3.0/24", "10.244.1.1"))
 		}),
 	} {
-		if _, err := wiring.NewPlan(found, masquerade()); err != nil {
+		if _, err := tryPlan(found, masquerade()); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

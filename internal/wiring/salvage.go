@@ -24,8 +24,8 @@ func AskSalvage(nic string) (sysctls []string, tables []firewall.Table) {
 // addresses. What is not known stays as it is, and the journal's Lost names it, a phrase each. Kind is the binding's, if record
 // or journal have it; record is the NIC's; nil: it is lost, too.
 func Salvage(now netstate.Snapshot, nic, kind string, record *cache.Record) Journal {
-	s := salvage{names: netstate.NamesFor(nic), now: now, j: Journal{Salvaged: true, Found: now}}
-	s.j.Spec = infra.Spec{NIC: nic, Binding: s.shownBinding(kind)}
+	s := salvage{names: netstate.NamesFor(nic), now: now, j: Journal{NIC: nic, Salvaged: true, Found: now}}
+	s.j.Spec = infra.Spec{Binding: s.shownBinding(kind)}
 	s.traits = bindingOf(s.j.Spec.Binding).traits()
 	if record != nil && record.Binding == s.j.Spec.Binding.Kind() { // else it is an old one
 		s.record = record
@@ -227,7 +227,7 @@ func (s *salvage) missing(was netstate.Link) (commands []string) {
 
 // salvagedPlan can be undone and nothing else.
 func (j Journal) salvagedPlan() *Plan {
-	p := emptyPlan(j.Found, j.Spec)
+	p := emptyPlan(j.Found, j.NIC, j.Spec)
 	p.wanted.Links = []netstate.Link{p.nic()}
 	for _, t := range j.Found.Tables {
 		p.wanted.Tables = append(p.wanted.Tables, firewall.Table{Family: t.Family, Name: t.Name})

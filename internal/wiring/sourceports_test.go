@@ -55,7 +55,7 @@ func TestSourcePorts(t *testing.T) {
 				}
 				s.Connections, s.Listeners = c.older, c.serving
 			})
-			plan := newPlan(t, found, withSpec(masquerade(), func(s *infra.Spec) { s.Binding, s.Guard.Open = c.binding, c.open }))
+			plan := newPlan(t, found, withSpec(masquerade(), func(s *asked) { s.Binding, s.Guard.Open = c.binding, c.open }))
 			var kept []string
 			var others []string
 			rule := regexp.MustCompile(`iifname "eth0-tap" (oifname "eth0" )?meta l4proto tcp (tcp sport (\S+) )?masquerade to :(\S+)`)

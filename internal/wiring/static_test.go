@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/guestwire/guestwire/cache"
-	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
@@ -105,7 +104,7 @@ route 10.0.0.0/16 table 254 via 10.244.1.1
 ! the route to 10.0.0.0/16 of table 254 has attributes other than those of the record: the guest gets it without them`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			for _, spec := range []infra.Spec{bridge(), redirect()} {
+			for _, spec := range []asked{bridge(), redirect()} {
 				plan := newPlan(t, c.found, spec)
 				if have := staticText(plan.Record.Static); have != strings.TrimPrefix(c.want, "\n") {
 					t.Errorf("%s: have\n%s\nwant%s", spec.Binding.Kind(), have, c.want)

@@ -88,7 +88,10 @@ func Read(annotations map[string]string) (Wants, error) {
 
 // checkNIC refuses what is no name of a NIC.
 func checkNIC(nic string) error {
-	return infra.Spec{NIC: nic, Binding: infra.Redirect{}}.Validate()
+	if len(nic) > 15 || CheckID(nic) != nil {
+		return fmt.Errorf("%q is no NIC's name: want 1 to 15 of A-Z a-z 0-9 _ . - and a letter or digit first", nic)
+	}
+	return nil
 }
 
 func readDevices(value string) ([]string, error) {

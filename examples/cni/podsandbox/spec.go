@@ -64,10 +64,8 @@ func ReadDefaults(text json.RawMessage, trustPods bool) (Defaults, error) {
 	if err := json.Unmarshal(text, &fields); err != nil {
 		return d, within(err)
 	}
-	for _, field := range []string{"nic", "state"} {
-		if _, ok := fields[field]; ok {
-			return d, within(&cache.FieldError{Field: field, Reason: "not here: the engine names the NIC, and the entry has state beside spec"})
-		}
+	if _, ok := fields["state"]; ok {
+		return d, within(&cache.FieldError{Field: "state", Reason: "not here: the entry has state beside spec"})
 	}
 	var hasBinding bool
 	_, d.HasOwner = fields["owner"]
@@ -77,7 +75,7 @@ func ReadDefaults(text json.RawMessage, trustPods bool) (Defaults, error) {
 	if !hasBinding {
 		complete.Spec.Binding = infra.Redirect{}
 	}
-	_, _, err := complete.Make("eth0", nil)
+	_, _, err := complete.Make(nil)
 	return d, err
 }
 
@@ -93,9 +91,8 @@ func saysInside(owner json.RawMessage) bool {
 // Make returns what is wanted of a NIC. A nil wish means that the pod says nothing. Wanted is false if the NIC is to stay
 // as it is. State is left to the caller. The error is a *WishError for a pod's mistake, and a *cache.FieldError, below
 // "spec", for one of the list.
-func (d Defaults) Make(nic string, w *Wish) (spec infra.Spec, wanted bool, err error) {
+func (d Defaults) Make(w *Wish) (spec infra.Spec, wanted bool, err error) {
 	spec = d.Spec
-	spec.NIC = nic
 	if !d.HasOwner {
 		spec.Owner = infra.Owner{UID: 107, GID: 107, Inside: true}
 	}

@@ -153,7 +153,7 @@ func (l *lists) learn(ctx context.Context, p *pod) error {
 	if err := json.Unmarshal(text, &journal); err != nil {
 		return err
 	}
-	plan, err := wiring.NewPlan(journal.Found, journal.Spec)
+	plan, err := journal.Plan()
 	if err != nil {
 		return err
 	}
@@ -161,7 +161,7 @@ func (l *lists) learn(ctx context.Context, p *pod) error {
 	if err != nil {
 		return err
 	}
-	l.sysctls = wiring.Ask(journal.Spec).Sysctls
+	l.sysctls = wiring.Ask(journal.NIC, journal.Spec).Sysctls
 
 	setup := &list{path: l.setup}
 	setup.add("absent", journalFile)

@@ -130,13 +130,11 @@ func (p *pod) gateway() error {
 		p.peer, gatewayMAC, gateways[0], gateways[1])
 }
 
-func (p *pod) config(spec infra.Spec) phase1.Config {
-	spec.NIC, spec.State = nic, p.state
-	return phase1.Config{NetNS: p.File, Dir: p.dir, Spec: spec}
-}
+func (p *pod) nic() phase1.NIC { return phase1.NIC{NetNS: p.File, Dir: p.dir, Name: nic} }
 
 func (p *pod) setup(ctx context.Context, spec infra.Spec) (cache.Record, error) {
-	return phase1.Setup(ctx, p.config(spec))
+	spec.State = p.state
+	return p.nic().Setup(ctx, spec)
 }
 
 // journal is the path of what Setup wrote about the pod.

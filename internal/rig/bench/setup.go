@@ -55,8 +55,8 @@ func measureSetup(s *scope, w io.Writer, rounds int) error {
 			list    string
 		}{
 			{"Setup", func(*pod) error { return nil }, setup, lists.setup},
-			{"Check", wired, func(p *pod) error { return phase1.Check(s.ctx, p.config(spec)) }, lists.check},
-			{"Teardown", wired, func(p *pod) error { return phase1.Teardown(s.ctx, p.config(spec)) }, lists.teardown},
+			{"Check", wired, func(p *pod) error { return p.nic().Check(s.ctx) }, lists.check},
+			{"Teardown", wired, func(p *pod) error { return p.nic().Teardown(s.ctx, phase1.TeardownOptions{}) }, lists.teardown},
 		} {
 			ways := []way{
 				func(p *pod) (cost, error) { return timed(func() error { return call.run(p) }) },

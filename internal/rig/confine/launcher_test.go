@@ -9,6 +9,7 @@ import (
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/test/nstest"
+	"github.com/guestwire/guestwire/internal/test/wired"
 	"github.com/guestwire/guestwire/phase1"
 )
 
@@ -22,10 +23,10 @@ type launched struct {
 // of the VMM, a copy of this program, follow a record, a resolv.conf and a tap that was made anew, and end.
 func launcherLives(t *testing.T, n nstest.Network, vmm, resolvConf string, launch func(args string) launched) {
 	t.Helper()
-	config := phase1.Config{NetNS: n.Pod.File, Spec: infra.Spec{NIC: "eth0", Binding: infra.Redirect{}, Owner: nstest.Owner(), State: n.State}}
+	config := wired.NIC{NIC: phase1.NIC{NetNS: n.Pod.File, Name: "eth0"}, Spec: infra.Spec{Binding: infra.Redirect{}, Owner: nstest.Owner(), State: n.State}}
 	setup := func() cache.Record {
 		t.Helper()
-		r, err := phase1.Setup(t.Context(), config)
+		r, err := config.Setup(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -70,7 +71,7 @@ func launcherLives(t *testing.T, n nstest.Network, vmm, resolvConf string, launc
 	says(`"event":"attached"`, 2)
 	lease()
 	p.stop()
-	if err := phase1.Teardown(t.Context(), config); err != nil {
+	if err := config.Teardown(t.Context()); err != nil {
 		t.Error(err)
 	}
 	for line := range strings.Lines(p.output()) {

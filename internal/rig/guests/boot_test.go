@@ -24,12 +24,12 @@ import (
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/rig/vm"
 	"github.com/guestwire/guestwire/internal/test/nstest"
-	"github.com/guestwire/guestwire/phase1"
+	"github.com/guestwire/guestwire/internal/test/wired"
 	"github.com/guestwire/guestwire/phase2"
 )
 
 // bootConfig is the Setup configuration for both boot clients.
-func bootConfig(n nstest.Network, b infra.Binding, uid, gid int) phase1.Config {
+func bootConfig(n nstest.Network, b infra.Binding, uid, gid int) wired.NIC {
 	c := configOf(n, "eth0", b, uid, gid)
 	c.DNS = &cache.DNS{Servers: []netip.Addr{nstest.Beyond4, nstest.Beyond6}, Search: []string{"example.org", "example.net"}}
 	c.Options = cache.Options{Hostname: "guest1", NTP: []netip.Addr{nstest.Beyond4}, TFTPServer: nstest.Beyond4.String(), BootFile: "boot.ipxe"}
@@ -38,9 +38,9 @@ func bootConfig(n nstest.Network, b infra.Binding, uid, gid int) phase1.Config {
 }
 
 // setupAndOpen wires the pod and returns its VM and the only record.
-func setupAndOpen(ctx context.Context, t *testing.T, c phase1.Config) (*phase2.VM, cache.Record) {
+func setupAndOpen(ctx context.Context, t *testing.T, c wired.NIC) (*phase2.VM, cache.Record) {
 	t.Helper()
-	if _, err := phase1.Setup(ctx, c); err != nil {
+	if _, err := c.Setup(ctx); err != nil {
 		t.Fatal(err)
 	}
 	network, err := phase2.Open(c.State)

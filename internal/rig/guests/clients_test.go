@@ -349,12 +349,12 @@ const dns4, dns6 = "192.0.2.53", "2001:db8::53"
 func newScene(t *testing.T, sys system, n network) *scene {
 	t.Helper()
 	s := &scene{Network: n.lay(t), network: n, system: sys}
-	_, err := phase1.Setup(t.Context(), phase1.Config{NetNS: s.Pod.File, Spec: infra.Spec{
-		NIC: "eth0", Binding: n.binding, State: s.State,
+	_, err := (phase1.NIC{NetNS: s.Pod.File, Name: "eth0"}).Setup(t.Context(), infra.Spec{
+		Binding: n.binding, State: s.State,
 		Owner:   nstest.Owner(),
 		DNS:     &cache.DNS{Servers: []netip.Addr{netip.MustParseAddr(dns4), netip.MustParseAddr(dns6)}, Search: n.search},
 		Options: cache.Options{Hostname: "alice", Subdomain: n.subdomain, LeaseSeconds: sys.lease},
-	}})
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,12 +13,12 @@ import (
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/rig/vm"
 	"github.com/guestwire/guestwire/internal/test/nstest"
-	"github.com/guestwire/guestwire/phase1"
+	"github.com/guestwire/guestwire/internal/test/wired"
 )
 
 // bootDirect wires the NIC and boots a guest with the record's libvirt element. It waits until the launcher
 // logs that the record has no responder.
-func bootDirect(ctx context.Context, t *testing.T, n nstest.Network, c phase1.Config, cfg vm.Config) *vm.Guest {
+func bootDirect(ctx context.Context, t *testing.T, n nstest.Network, c wired.NIC, cfg vm.Config) *vm.Guest {
 	t.Helper()
 	network, _ := setupAndOpen(ctx, t, c)
 	launcher := n.Serve(t, cfg.UID)
@@ -91,13 +91,13 @@ func TestPasst(t *testing.T) {
 			return nil
 		})
 	}
-	if err := phase1.Check(ctx, c); err != nil {
+	if err := c.Check(ctx); err != nil {
 		t.Error(err)
 	}
 	if err := g.Destroy(); err != nil {
 		t.Error(err)
 	}
-	if err := phase1.Teardown(ctx, c); err != nil {
+	if err := c.Teardown(ctx); err != nil {
 		t.Error(err)
 	}
 	if after := n.Pod.Dump(); after != before {

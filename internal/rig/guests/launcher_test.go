@@ -34,11 +34,16 @@ func underLauncher(t *testing.T, uid, gid int, n nstest.Network, flags ...string
 // wire sets the pod up for the launcher.
 func wire(t *testing.T, n nstest.Network, b infra.Binding, change func(*infra.Spec)) {
 	t.Helper()
-	spec := infra.Spec{NIC: "eth0", Binding: b, State: n.State, Owner: nstest.Owner(), DNS: &cache.DNS{}}
+	wireNIC(t, n, "eth0", b, change)
+}
+
+func wireNIC(t *testing.T, n nstest.Network, nic string, b infra.Binding, change func(*infra.Spec)) {
+	t.Helper()
+	spec := infra.Spec{Binding: b, State: n.State, Owner: nstest.Owner(), DNS: &cache.DNS{}}
 	if change != nil {
 		change(&spec)
 	}
-	if _, err := phase1.Setup(t.Context(), phase1.Config{NetNS: n.Pod.File, Spec: spec}); err != nil {
+	if _, err := (phase1.NIC{NetNS: n.Pod.File, Name: nic}).Setup(t.Context(), spec); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -167,7 +172,7 @@ func TestLauncherPlug(t *testing.T) {
 	} {
 		config := configOf(n, "net1", c.binding, uid, gid)
 		config.Queues, config.Options.NoDefaultRoute = c.queues, true
-		if _, err := phase1.Setup(ctx, config); err != nil {
+		if _, err := config.Setup(ctx); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := g.Until(ctx, "test -e /sys/class/net/eth1"); err != nil {
@@ -188,13 +193,13 @@ func TestLauncherPlug(t *testing.T) {
 		if out, err := g.Run(ctx, "ls -d /sys/class/net/eth1/queues/rx-* | wc -l"); err != nil || out != strconv.Itoa(c.queues)+"\n" {
 			t.Errorf("%s: queues %q, %v; want %d", c.binding.Kind(), out, err, c.queues)
 		}
-		if err := phase1.Teardown(ctx, config); !errors.Is(err, phase1.ErrInUse) {
+		if err := config.Teardown(ctx); !errors.Is(err, phase1.ErrInUse) {
 			t.Errorf("%s: Teardown under the NIC: %v, want ErrInUse", c.binding.Kind(), err)
 		}
 		if err := os.Remove(filepath.Join(n.State, "net1.json")); err != nil {
 			t.Fatal(err)
 		}
-		nstest.Eventually(t, func() error { return phase1.Teardown(ctx, config) })
+		nstest.Eventually(t, func() error { return config.Teardown(ctx) })
 		if _, err := g.Until(ctx, "! test -e /sys/class/net/eth1"); err != nil {
 			t.Error(err)
 		}
@@ -234,17 +239,13 @@ func TestLauncherPlugKept(t *testing.T) {
 		}
 	}
 	says("QEMU runs")
-	wireNIC := func(nic string) {
-		t.Helper()
-		wire(t, n, infra.Redirect{}, func(s *infra.Spec) { s.NIC = nic })
-	}
-	wireNIC("net1")
+	wireNIC(t, n, "net1", infra.Redirect{}, nil)
 	says("msg=plugged nic=net1 bus=rp1")
 	if err := os.Remove(filepath.Join(n.State, "net1.json")); err != nil {
 		t.Fatal(err)
 	}
 	says(`event=record-removed nic=net1`)
-	wireNIC("net2")
+	wireNIC(t, n, "net2", infra.Redirect{}, nil)
 	says("msg=plugged nic=net2 bus=rp2")
 	says(`the guest keeps the device of the removed record so far: QEMU asks the guest again" nic=net1`)
 }

@@ -16,7 +16,6 @@ import (
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/rig/vm"
 	"github.com/guestwire/guestwire/internal/test/nstest"
-	"github.com/guestwire/guestwire/phase1"
 )
 
 // TestManagers boots guests whose network Debian's systemd-networkd or NetworkManager configures, each with a link-local
@@ -70,7 +69,7 @@ func manages(t *testing.T, network bootNetwork, boot vm.Boot, uid, gid int) {
 		}
 	}()
 	heard := checkManaged(ctx, t, g, n, r, network, station)
-	drops, err := phase1.Drops(ctx, c)
+	drops, err := c.Drops(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}

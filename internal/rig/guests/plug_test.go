@@ -16,6 +16,7 @@ import (
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/rig/vm"
 	"github.com/guestwire/guestwire/internal/test/nstest"
+	"github.com/guestwire/guestwire/internal/test/wired"
 	"github.com/guestwire/guestwire/phase1"
 )
 
@@ -105,9 +106,9 @@ func mustLease(ctx context.Context, t *testing.T, g *vm.Guest, r cache.Record, f
 }
 
 // inUse wants Teardown to refuse, as the VM has the NIC.
-func inUse(ctx context.Context, t *testing.T, c phase1.Config) {
+func inUse(ctx context.Context, t *testing.T, c wired.NIC) {
 	t.Helper()
-	if err := phase1.Teardown(ctx, c); !errors.Is(err, phase1.ErrInUse) {
+	if err := c.Teardown(ctx); !errors.Is(err, phase1.ErrInUse) {
 		t.Errorf("Teardown under a plugged NIC: %v, want ErrInUse", err)
 	}
 }
@@ -122,7 +123,7 @@ func TestPlugSecond(t *testing.T) {
 	secondNIC(n)
 	ctx := bootTime(t)
 	first := configOf(n, "eth0", infra.Bridge{}, uid, gid)
-	r0, err := phase1.Setup(ctx, first)
+	r0, err := first.Setup(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -153,7 +154,7 @@ func TestPlugSecond(t *testing.T) {
 	} {
 		c := configOf(n, "net1", network.binding(), uid, gid)
 		c.Options.NoDefaultRoute = true
-		r, err := phase1.Setup(ctx, c)
+		r, err := c.Setup(ctx)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -191,7 +192,7 @@ func TestPlugSecond(t *testing.T) {
 				t.Errorf("the guest's links are %q, %v", out, err)
 			}
 		}
-		if err := phase1.Teardown(ctx, c); err != nil {
+		if err := c.Teardown(ctx); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -201,7 +202,7 @@ func TestPlugSecond(t *testing.T) {
 	if err := g.Destroy(); err != nil {
 		t.Error(err)
 	}
-	if err := phase1.Teardown(ctx, first); err != nil {
+	if err := first.Teardown(ctx); err != nil {
 		t.Error(err)
 	}
 }
@@ -214,9 +215,9 @@ func TestLibvirtPlug(t *testing.T) {
 	n := nstest.NewNetwork(t)
 	secondNIC(n)
 	ctx := bootTime(t)
-	element := func(c phase1.Config) (cache.Record, string) {
+	element := func(c wired.NIC) (cache.Record, string) {
 		t.Helper()
-		r, err := phase1.Setup(ctx, c)
+		r, err := c.Setup(ctx)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -278,6 +279,6 @@ func TestLibvirtPlug(t *testing.T) {
 		if _, err := g.Until(ctx, "! test -e /sys/class/net/eth1"); err != nil {
 			t.Error(err)
 		}
-		nstest.Eventually(t, func() error { return phase1.Teardown(ctx, c) })
+		nstest.Eventually(t, func() error { return c.Teardown(ctx) })
 	}
 }

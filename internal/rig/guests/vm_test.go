@@ -15,6 +15,7 @@ import (
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/rig/vm"
 	"github.com/guestwire/guestwire/internal/test/nstest"
+	"github.com/guestwire/guestwire/internal/test/wired"
 	"github.com/guestwire/guestwire/phase1"
 	"github.com/guestwire/guestwire/phase2"
 )
@@ -27,9 +28,9 @@ func bootTime(t *testing.T) context.Context {
 }
 
 // configOf is the configuration of a NIC for a guest whose VMM runs as the user.
-func configOf(n nstest.Network, nic string, b infra.Binding, uid, gid int) phase1.Config {
-	return phase1.Config{NetNS: n.Pod.File, Spec: infra.Spec{
-		NIC: nic, Binding: b, State: n.State, Owner: infra.Owner{UID: uint32(uid), GID: uint32(gid)},
+func configOf(n nstest.Network, nic string, b infra.Binding, uid, gid int) wired.NIC {
+	return wired.NIC{NIC: phase1.NIC{NetNS: n.Pod.File, Name: nic}, Spec: infra.Spec{
+		Binding: b, State: n.State, Owner: infra.Owner{UID: uint32(uid), GID: uint32(gid)},
 	}}
 }
 
@@ -106,7 +107,7 @@ func TestLibvirt(t *testing.T) {
 			if err != nil || !strings.Contains(string(status), "CapEff:\t0000000000000000") {
 				t.Errorf("the launcher has capabilities, %v:\n%s", err, status)
 			}
-			if err := phase1.Check(ctx, c); err != nil {
+			if err := c.Check(ctx); err != nil {
 				t.Error(err)
 			}
 		})

@@ -18,6 +18,7 @@ import (
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/rig/vm"
 	"github.com/guestwire/guestwire/internal/test/nstest"
+	"github.com/guestwire/guestwire/internal/test/wired"
 	"github.com/guestwire/guestwire/phase1"
 )
 
@@ -35,9 +36,9 @@ type node struct {
 	guest    *vm.Guest
 }
 
-func (n *node) config() phase1.Config {
-	return phase1.Config{NetNS: n.Pod.File, Spec: infra.Spec{
-		NIC: "eth0", Binding: n.binding, State: n.State, Owner: infra.Owner{UID: uint32(n.uid), GID: uint32(n.gid)},
+func (n *node) config() wired.NIC {
+	return wired.NIC{NIC: phase1.NIC{NetNS: n.Pod.File, Name: "eth0"}, Spec: infra.Spec{
+		Binding: n.binding, State: n.State, Owner: infra.Owner{UID: uint32(n.uid), GID: uint32(n.gid)},
 	}}
 }
 
@@ -70,10 +71,10 @@ func (n *node) leases(ctx context.Context) {
 }
 
 // setup wires the pod and starts the responder.
-func (n *node) setup(ctx context.Context, c phase1.Config) {
+func (n *node) setup(ctx context.Context, c wired.NIC) {
 	n.t.Helper()
 	var err error
-	if n.record, err = phase1.Setup(ctx, c); err != nil {
+	if n.record, err = c.Setup(ctx); err != nil {
 		n.t.Fatal(err)
 	}
 	n.launcher = n.Serve(n.t, n.uid)
@@ -101,7 +102,7 @@ func (n *node) await(ctx context.Context) {
 func (n *node) deactivate(ctx context.Context) {
 	n.t.Helper()
 	var err error
-	if n.record, err = phase1.Deactivate(ctx, n.config()); err != nil {
+	if n.record, err = n.config().Deactivate(ctx); err != nil {
 		n.t.Fatal(err)
 	}
 }
@@ -110,7 +111,7 @@ func (n *node) deactivate(ctx context.Context) {
 func (n *node) activate(ctx context.Context, other *node) {
 	n.t.Helper()
 	var err error
-	if n.record, err = phase1.Activate(ctx, n.config(), phase1.Other{Quiet: &other.record}); err != nil {
+	if n.record, err = n.config().Activate(ctx, phase1.Other{Quiet: &other.record}); err != nil {
 		n.t.Fatal(err)
 	}
 }
@@ -150,7 +151,7 @@ func (n *node) end(ctx context.Context) {
 	}
 	n.launcher.Stop(n.t)
 	n.disconnect()
-	if err := phase1.Teardown(ctx, n.config()); err != nil {
+	if err := n.config().Teardown(ctx); err != nil {
 		n.t.Error(err)
 	}
 }

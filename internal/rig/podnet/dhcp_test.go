@@ -15,7 +15,6 @@ import (
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/rig/machine"
 	"github.com/guestwire/guestwire/internal/test/nstest"
-	"github.com/guestwire/guestwire/phase1"
 )
 
 // TestLease wires a NIC whose address CNI's dhcp plugin has leased, for longer than the lease lasts. The plugin's daemon goes on
@@ -85,7 +84,7 @@ func keepsLease(t *testing.T, config string, binding infra.Binding) (unanswered 
 			t.Errorf("%v after Setup the daemon sent a %v: it has begun anew", r.at.Sub(begin), r.kind)
 		}
 	}
-	if err := phase1.Check(ctx, wired.config); err != nil && unanswered == "" { // a lease that ends takes the address away
+	if err := wired.config.Check(ctx); err != nil && unanswered == "" { // a lease that ends takes the address away
 		t.Error(err)
 	}
 	if state := l.Pod.IP("-br link show"); strings.Contains(state, "DOWN") && binding.Kind() != "bridge" {
@@ -179,7 +178,7 @@ func TestLeaseClients(t *testing.T) {
 				}
 				time.Sleep(time.Second) // the pace of the questions
 			}
-			if err := phase1.Check(ctx, wiring.config); err != nil {
+			if err := wiring.config.Check(ctx); err != nil {
 				t.Error(err)
 			}
 			wiring.end(ctx, t)

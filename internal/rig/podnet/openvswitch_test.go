@@ -14,6 +14,7 @@ import (
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/test/frames"
 	"github.com/guestwire/guestwire/internal/test/nstest"
+	"github.com/guestwire/guestwire/internal/test/wired"
 	"github.com/guestwire/guestwire/phase1"
 )
 
@@ -123,12 +124,12 @@ func (l *Laid) listen() {
 
 func (l *Laid) checkOffload(t *testing.T, b infra.Binding, before string) {
 	n := nstest.Network{Pod: l.Pod, State: nstest.Dir(t)}
-	c := phase1.Config{NetNS: l.Pod.File, Spec: infra.Spec{
-		NIC: l.NIC, Binding: b, State: n.State,
+	c := wired.NIC{NIC: phase1.NIC{NetNS: l.Pod.File, Name: l.NIC}, Spec: infra.Spec{
+		Binding: b, State: n.State,
 		Owner: nstest.Owner(),
 	}}
 	var refused *infra.RefusedError
-	_, err := phase1.Setup(t.Context(), c)
+	_, err := c.Setup(t.Context())
 	if errors.As(err, &refused) && !l.IPv4.IsValid() {
 		if b.Kind() == cache.BindingBridge || refused.Instead != cache.BindingBridge {
 			t.Errorf("%v", err)
@@ -172,8 +173,8 @@ func (l *Laid) checkOffload(t *testing.T, b infra.Binding, before string) {
 		}
 	}
 	launcher.Stop(t)
-	c.CutOff = true // the guest lasts as long as the test
-	if err := phase1.Teardown(t.Context(), c); err != nil {
+	c.Down.CutOff = true // the guest lasts as long as the test
+	if err := c.Teardown(t.Context()); err != nil {
 		t.Error(err)
 	}
 	nstest.Eventually(t, func() error { return nstest.Difference(before, l.Pod.Dump()) })

@@ -12,6 +12,7 @@ import (
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/test/guest"
 	"github.com/guestwire/guestwire/internal/test/nstest"
+	"github.com/guestwire/guestwire/internal/test/wired"
 	"github.com/guestwire/guestwire/phase1"
 )
 
@@ -28,11 +29,11 @@ func TestWire(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			n := nstest.Network{Pod: l.Pod, State: nstest.Dir(t)}
-			c := phase1.Config{NetNS: l.Pod.File, Spec: infra.Spec{
-				NIC: l.NIC, Binding: b, State: n.State,
+			c := wired.NIC{NIC: phase1.NIC{NetNS: l.Pod.File, Name: l.NIC}, Spec: infra.Spec{
+				Binding: b, State: n.State,
 				Owner: nstest.Owner(),
 			}}
-			_, err := phase1.Setup(ctx, c)
+			_, err := c.Setup(ctx)
 			var refused *infra.RefusedError
 			if b.Kind() == cache.BindingMasquerade {
 				if !errors.As(err, &refused) || refused.Instead != cache.BindingBridge {
@@ -74,7 +75,7 @@ func TestWire(t *testing.T) {
 			if err := g.Close(); err != nil {
 				t.Error(err)
 			}
-			if err := phase1.Teardown(ctx, c); err != nil {
+			if err := c.Teardown(ctx); err != nil {
 				t.Error(err)
 			}
 			nstest.Eventually(t, func() error { return nstest.Difference(before, l.Pod.Dump()) })
@@ -92,8 +93,8 @@ func TestPortSecurity(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			reaches := func(mac cache.MAC) (r cache.Record, err error) {
-				c := phase1.Config{NetNS: l.Pod.File, Spec: infra.Spec{NIC: l.NIC, Binding: infra.Bridge{MAC: mac}, State: state, Owner: nstest.Owner()}}
-				if r, err = phase1.Setup(ctx, c); err != nil {
+				c := wired.NIC{NIC: phase1.NIC{NetNS: l.Pod.File, Name: l.NIC}, Spec: infra.Spec{Binding: infra.Bridge{MAC: mac}, State: state, Owner: nstest.Owner()}}
+				if r, err = c.Setup(ctx); err != nil {
 					t.Fatal(err)
 				}
 				launcher := nstest.Network{Pod: l.Pod, State: state}.Serve(t, nstest.LauncherUID)
@@ -105,7 +106,7 @@ func TestPortSecurity(t *testing.T) {
 				soon, cancel := context.WithTimeout(ctx, 5*time.Second)
 				defer cancel()
 				_, err = g.Ping(soon, r.IPv4.Gateway())
-				if err := errors.Join(g.Close(), phase1.Teardown(ctx, c)); err != nil {
+				if err := errors.Join(g.Close(), c.Teardown(ctx)); err != nil {
 					t.Error(err)
 				}
 				return r, err

@@ -85,9 +85,9 @@ func TestStatic(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 6*time.Minute)
 			defer cancel()
 			n := nstest.Network{Pod: l.Pod, State: nstest.Dir(t)}
-			spec := infra.Spec{NIC: l.NIC, Binding: test.binding, State: n.State, Owner: infra.Owner{UID: uint32(uid), GID: uint32(gid)}}
+			spec := infra.Spec{Binding: test.binding, State: n.State, Owner: infra.Owner{UID: uint32(uid), GID: uint32(gid)}}
 			spec.Options.NoResponder = test.boot == vm.BootNetworkd
-			record, err := phase1.Setup(ctx, phase1.Config{NetNS: l.Pod.File, Spec: spec})
+			record, err := phase1.NIC{NetNS: l.Pod.File, Name: l.NIC}.Setup(ctx, spec)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -10,6 +10,7 @@ import (
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/test/nstest"
+	"github.com/guestwire/guestwire/internal/test/wired"
 	"github.com/guestwire/guestwire/phase1"
 )
 
@@ -44,9 +45,9 @@ func TestVeth1(t *testing.T) {
 	}{{infra.Bridge{}, true}, {infra.Redirect{}, true}, {infra.Masquerade{}, false}} {
 		t.Run(test.binding.Kind(), func(t *testing.T) {
 			n := nstest.Network{Pod: l.Pod, State: nstest.Dir(t)}
-			wire := func(nic string) (phase1.Config, cache.Record) {
-				c := phase1.Config{NetNS: l.Pod.File, Spec: infra.Spec{NIC: nic, Binding: test.binding, State: n.State, Owner: nstest.Owner()}}
-				r, err := phase1.Setup(t.Context(), c)
+			wire := func(nic string) (wired.NIC, cache.Record) {
+				c := wired.NIC{NIC: phase1.NIC{NetNS: l.Pod.File, Name: nic}, Spec: infra.Spec{Binding: test.binding, State: n.State, Owner: nstest.Owner()}}
+				r, err := c.Setup(t.Context())
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -56,7 +57,7 @@ func TestVeth1(t *testing.T) {
 			if !strings.Contains(strings.Join(r.Warnings, "\n"), "veth1 has [10.22.0.30 fd00:22::30] of eth0 too") {
 				t.Errorf("warnings %q: want one that names veth1", r.Warnings)
 			}
-			configs := []phase1.Config{first}
+			configs := []wired.NIC{first}
 			if test.both {
 				g := n.Guest(t, r)
 				configureStatic(g, "eth0", r)
@@ -81,8 +82,8 @@ func TestVeth1(t *testing.T) {
 			}
 			var errs []error
 			for _, c := range configs {
-				c.CutOff = true // the guest lasts as long as the test
-				errs = append(errs, phase1.Teardown(t.Context(), c))
+				c.Down.CutOff = true // the guest lasts as long as the test
+				errs = append(errs, c.Teardown(t.Context()))
 			}
 			if err := errors.Join(errs...); err != nil {
 				t.Error(err)

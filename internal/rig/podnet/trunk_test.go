@@ -19,6 +19,7 @@ import (
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/test/guest"
 	"github.com/guestwire/guestwire/internal/test/nstest"
+	"github.com/guestwire/guestwire/internal/test/wired"
 	"github.com/guestwire/guestwire/phase1"
 )
 
@@ -167,14 +168,14 @@ func TestTrunk(t *testing.T) {
 func (l *laidTrunk) check(t *testing.T, b infra.Binding) {
 	ctx := t.Context()
 	net := nstest.Network{Pod: l.pod, State: nstest.Dir(t)}
-	c := phase1.Config{NetNS: l.pod.File, Spec: infra.Spec{
-		NIC: "eth0", Binding: b, State: net.State, Owner: nstest.Owner(), Guard: infra.Guard{VLANs: []uint16{vlanOfBoth, vlanOfGuard}},
+	c := wired.NIC{NIC: phase1.NIC{NetNS: l.pod.File, Name: "eth0"}, Spec: infra.Spec{
+		Binding: b, State: net.State, Owner: nstest.Owner(), Guard: infra.Guard{VLANs: []uint16{vlanOfBoth, vlanOfGuard}},
 	}}
 	l.pod.Exec("sysctl", "-qw", "net.ipv6.conf.eth0.router_solicitations=0")
 	before := l.pod.Settled()
 	setup := func() {
 		t.Helper()
-		if _, err := phase1.Setup(ctx, c); err != nil {
+		if _, err := c.Setup(ctx); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -196,7 +197,7 @@ func (l *laidTrunk) check(t *testing.T, b infra.Binding) {
 	}
 	l.checkDropped(ctx, t, c, "vlan-tag")
 	l.checkDropped(ctx, t, c, "network-frame")
-	if err := phase1.Check(ctx, c); err != nil {
+	if err := c.Check(ctx); err != nil {
 		t.Error(err)
 	}
 
@@ -222,8 +223,8 @@ func (l *laidTrunk) check(t *testing.T, b infra.Binding) {
 
 	g.end()
 	launcher.Stop(t)
-	c.CutOff = true
-	if err := phase1.Teardown(ctx, c); err != nil {
+	c.Down.CutOff = true
+	if err := c.Teardown(ctx); err != nil {
 		t.Error(err)
 	}
 	nstest.Eventually(t, func() error { return nstest.Difference(before, l.pod.Dump()) })
@@ -370,9 +371,9 @@ func (l *laidTrunk) heard() string {
 	return fmt.Sprintf("%s packets; %s", snmp, l.pod.IP("neigh show"))
 }
 
-func (l *laidTrunk) checkDropped(ctx context.Context, t *testing.T, c phase1.Config, reason string) {
+func (l *laidTrunk) checkDropped(ctx context.Context, t *testing.T, c wired.NIC, reason string) {
 	t.Helper()
-	drops, err := phase1.Drops(ctx, c)
+	drops, err := c.Drops(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,13 +9,14 @@ import (
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/test/guest"
 	"github.com/guestwire/guestwire/internal/test/nstest"
+	"github.com/guestwire/guestwire/internal/test/wired"
 	"github.com/guestwire/guestwire/phase1"
 )
 
 // wiring is a pod's network that a guest has, or is about to have.
 type wiring struct {
 	pod      *Laid
-	config   phase1.Config
+	config   wired.NIC
 	record   cache.Record
 	launcher *nstest.Process
 	guest    *guest.Guest // nil: not booted
@@ -25,11 +26,11 @@ type wiring struct {
 func (l *Laid) setup(ctx context.Context, t *testing.T, b infra.Binding, guard infra.Guard) (*wiring, *infra.RefusedError) {
 	t.Helper()
 	n := nstest.Network{Pod: l.Pod, State: nstest.Dir(t)}
-	w := &wiring{pod: l, config: phase1.Config{NetNS: l.Pod.File, Spec: infra.Spec{
-		NIC: l.NIC, Binding: b, State: n.State, Guard: guard, Owner: nstest.Owner(),
+	w := &wiring{pod: l, config: wired.NIC{NIC: phase1.NIC{NetNS: l.Pod.File, Name: l.NIC}, Spec: infra.Spec{
+		Binding: b, State: n.State, Guard: guard, Owner: nstest.Owner(),
 	}}}
 	var err error
-	w.record, err = phase1.Setup(ctx, w.config)
+	w.record, err = w.config.Setup(ctx)
 	var refused *infra.RefusedError
 	if errors.As(err, &refused) {
 		return w, refused
@@ -78,7 +79,7 @@ func (w *wiring) end(ctx context.Context, t *testing.T) {
 		t.Error(err)
 	}
 	w.launcher.Stop(t)
-	if err := phase1.Teardown(ctx, w.config); err != nil {
+	if err := w.config.Teardown(ctx); err != nil {
 		t.Error(err)
 	}
 }

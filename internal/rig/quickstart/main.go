@@ -102,37 +102,37 @@ func runBinding(ctx context.Context, b infra.Binding, withVM bool) (err error) {
 	if err := os.Chmod(dir, 0o755); err != nil { // the launcher reads the record in it
 		return err
 	}
-	c := phase1.Config{NetNS: pod.File, Spec: infra.Spec{
-		NIC: "eth0", Binding: b, Owner: owner, State: filepath.Join(dir, "vm1"),
+	nic := phase1.NIC{NetNS: pod.File, Name: "eth0"}
+	spec := infra.Spec{
+		Binding: b, Owner: owner, State: filepath.Join(dir, "vm1"),
 		DNS: &cache.DNS{Servers: []netip.Addr{lab.Beyond4, lab.Beyond6}, Search: []string{"pod.example"}},
-	}}
+	}
 
-	preview, err := phase1.Plan(ctx, c)
+	preview, err := nic.Plan(ctx, spec)
 	if err != nil {
 		return err
 	}
-	step("phase1.Plan: %d operations, nothing is changed yet", len(preview.Steps))
+	step("Plan: %d operations, nothing is changed yet", len(preview.Steps))
 	quote(withoutRules(preview.String()))
 
 	started := time.Now()
-	if _, err := phase1.Setup(ctx, c); err != nil {
+	if _, err := nic.Setup(ctx, spec); err != nil {
 		return err
 	}
 	wired := true
 	defer func() {
 		if wired { // a step failed
-			c.CutOff = true // the guest may be left
-			err = errors.Join(err, phase1.Teardown(context.WithoutCancel(ctx), c))
+			err = errors.Join(err, nic.Teardown(context.WithoutCancel(ctx), phase1.TeardownOptions{CutOff: true})) // the guest may be left
 		}
 	}()
-	step("phase1.Setup, as root: done in %.1f ms; the pod has", float64(time.Since(started).Microseconds())/1000)
+	step("Setup, as root: done in %.1f ms; the pod has", float64(time.Since(started).Microseconds())/1000)
 	after, err := pod.describe()
 	if err != nil {
 		return err
 	}
 	quote(after)
 
-	launcher, err := startLauncher(pod, c.State, owner)
+	launcher, err := startLauncher(pod, spec.State, owner)
 	if err != nil {
 		return err
 	}
@@ -143,7 +143,7 @@ func runBinding(ctx context.Context, b infra.Binding, withVM bool) (err error) {
 	}
 	step("phase2.Serve, as user %d: %s", owner.UID, capabilities)
 
-	vm, err := phase2.Open(c.State)
+	vm, err := phase2.Open(spec.State)
 	if err != nil {
 		return err
 	}
@@ -161,20 +161,20 @@ func runBinding(ctx context.Context, b infra.Binding, withVM bool) (err error) {
 	if err := checkNetwork(ctx, boot, pod, world, vm.Records()[0], owner, xml); err != nil {
 		return fmt.Errorf("%w\nthe launcher said:\n%s", err, launcher.log.String())
 	}
-	if err := phase1.Check(ctx, c); err != nil {
+	if err := nic.Check(ctx); err != nil {
 		return err
 	}
-	step("phase1.Check: the kernel is as recorded")
+	step("Check: the kernel is as recorded")
 
 	if err := launcher.stop(); err != nil {
 		return err
 	}
 	wired = false
 	started = time.Now()
-	if err := phase1.Teardown(ctx, c); err != nil {
+	if err := nic.Teardown(ctx, phase1.TeardownOptions{}); err != nil {
 		return err
 	}
-	step("phase1.Teardown: done in %.0f ms; the pod has", float64(time.Since(started).Microseconds())/1000)
+	step("Teardown: done in %.0f ms; the pod has", float64(time.Since(started).Microseconds())/1000)
 	return pod.waitRestored(ctx, before)
 }
 

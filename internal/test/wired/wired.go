@@ -1,0 +1,46 @@
+// Package wired has a NIC together with what a test wants of it.
+package wired
+
+import (
+	"context"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/phase1"
+)
+
+// NIC is a NIC, and how it is set up and taken down.
+type NIC struct {
+	phase1.NIC
+	infra.Spec
+	phase1.Moving
+	Down phase1.TeardownOptions
+}
+
+// Setup is that of the NIC, or SetupMoving.
+func (n NIC) Setup(ctx context.Context) (cache.Record, error) {
+	if n.Moving == (phase1.Moving{}) {
+		return n.NIC.Setup(ctx, n.Spec)
+	}
+	return n.NIC.SetupMoving(ctx, n.Spec, n.Moving)
+}
+
+// Plan is that of the NIC, or PlanMoving.
+func (n NIC) Plan(ctx context.Context) (*phase1.Preview, error) {
+	if n.Moving == (phase1.Moving{}) {
+		return n.NIC.Plan(ctx, n.Spec)
+	}
+	return n.NIC.PlanMoving(ctx, n.Spec, n.Moving)
+}
+
+// Teardown is that of the NIC, with the Spec's State.
+func (n NIC) Teardown(ctx context.Context) error {
+	o := n.Down
+	o.State = n.State
+	return n.NIC.Teardown(ctx, o)
+}
+
+// ForceTeardown is that of the NIC, with the Spec's State.
+func (n NIC) ForceTeardown(ctx context.Context) (lost []string, err error) {
+	return n.NIC.ForceTeardown(ctx, phase1.ForceOptions{State: n.State, CutOff: n.Down.CutOff})
+}

@@ -1,0 +1,148 @@
+package phase1
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+)
+
+// hold is a NIC that this process holds.
+type hold struct{ released bool }
+
+// Hold keeps the NIC for this process until release is called or the process ends, in whatever way. As long as it lasts,
+// another Hold of the NIC is refused, and so is each Teardown and ForceTeardown without CutOff, but those of the NIC that
+// Hold returns. The error is ErrHeld then, and names the process. Setup is not refused: it repairs or changes the wiring.
+// List and Status report the program's name (HeldBy).
+//
+// Hold needs what Setup needs, and not that the NIC is there.
+func (n NIC) Hold() (held NIC, release func(), err error) {
+	opened, closeOwn, err := n.openOwn()
+	if err != nil {
+		return n, nil, err
+	}
+	defer closeOwn()
+	identity, err := opened.identify()
+	if err == nil {
+		err = checkRoot()
+	}
+	if err != nil {
+		return n, nil, err
+	}
+	node, err := openNode(n.Dir)
+	if err != nil {
+		return n, nil, err
+	}
+	name := holdName(identity.Inode, n.Name)
+	unlock, err := node.tryLock(name)
+	if err != nil {
+		err = node.explainHeld(n.Name, name, err)
+		node.Close()
+		return n, nil, err
+	}
+	n.hold = &hold{}
+	return n, func() {
+		n.hold.released = true
+		unlock()
+		node.Close()
+	}, nil
+}
+
+// holder is the name of this program, as journals have it.
+func holder() string { return filepath.Base(os.Args[0]) }
+
+func holdName(inode uint64, nic string) string { return fmt.Sprintf("%s%d-%s", holdLock, inode, nic) }
+
+// explainHeld returns the error of tryLock, in words.
+func (n node) explainHeld(nic, name string, err error) error {
+	if err != unix.EWOULDBLOCK {
+		return err
+	}
+	return fmt.Errorf("NIC %s: %w: %s: end it first", nic, ErrHeld, n.holder(name))
+}
+
+// elsewhere returns ErrHeld if another process holds the NIC.
+func (s *session) elsewhere() error {
+	name := holdName(s.identity.Inode, s.nic)
+	if _, err := s.node.Lstat(name); err != nil {
+		return nil
+	}
+	unlock, err := s.node.tryLock(name)
+	if err != nil {
+		return s.node.explainHeld(s.nic, name, err)
+	}
+	unlock() // a process that was killed has left it
+	return nil
+}
+
+// checkHeld refuses to end the wiring of a NIC that another process holds, unless the guest may be cut off.
+func (s *session) checkHeld(cutOff bool) error {
+	if s.held || cutOff {
+		return nil
+	}
+	if err := s.elsewhere(); err != nil {
+		return fmt.Errorf("%w, or cut the guest off (TeardownOptions.CutOff, agent teardown -cut-off)", err)
+	}
+	return nil
+}
+
+// heldBy returns who holds the NIC, for the journal.
+func (s *session) heldBy(j journal) (string, error) {
+	if s.held {
+		return holder(), nil
+	}
+	err := s.elsewhere()
+	if errors.Is(err, ErrHeld) {
+		s.tell.say("NIC %s: %s holds it, and ends the wiring when it ends", s.nic, s.node.holder(holdName(s.identity.Inode, s.nic)))
+		return j.HeldBy, nil
+	}
+	return "", err
+}
+
+// While wires the NIC for as long as f runs: it holds the NIC, calls Setup, f with the record, and Teardown with CutOff, as
+// a VMM may still be ending then. Teardown does not end with ctx. A wiring that an earlier call of this program left, as it
+// was killed, is used, or taken down first if the Spec is another guest's. Any other wiring is infra.ErrWired.
+//
+// The errors are those of Hold and Setup, and those of f and Teardown, joined.
+func (n NIC) While(ctx context.Context, spec infra.Spec, f func(cache.Record) error) (err error) {
+	n, release, err := n.Hold()
+	if err != nil {
+		return err
+	}
+	defer release()
+	var earlier *journal
+	err = n.do(ctx, func(s *session) (err error) {
+		earlier, err = s.readJournal()
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if earlier != nil && earlier.HeldBy != holder() {
+		return fmt.Errorf("NIC %s: %w, and not by %s: a VM may be using it: take that wiring down first (Teardown)", n.Name, infra.ErrWired, holder())
+	}
+	down := TeardownOptions{CutOff: true}
+	record, err := n.Setup(ctx, spec)
+	if earlier != nil && errors.Is(err, infra.ErrWired) {
+		progress(n.Progress).say("NIC %s: an earlier %s was killed and had another configuration: its wiring is taken down first", n.Name, holder())
+		if err = n.Teardown(ctx, down); err == nil {
+			record, err = n.Setup(ctx, spec)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	defer func() {
+		back := n.Teardown(context.WithoutCancel(ctx), down)
+		if !errors.Is(back, infra.ErrNoNIC) { // the namespace's network may have ended before f
+			err = errors.Join(err, back)
+		}
+	}()
+	return f(record)
+}

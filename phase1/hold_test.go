@@ -1,0 +1,150 @@
+package phase1_test
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/test/nstest"
+	"github.com/guestwire/guestwire/phase1"
+)
+
+// TestHold: a NIC that is held can be repaired by others, and not be taken down, until the holder lets it go.
+func TestHold(t *testing.T) {
+	t.Parallel()
+	nstest.Need(t)
+	n := nstest.NewNetwork(t)
+	before := settled(t, n)
+	c := config(n, infra.Redirect{})
+	held, release, err := c.Hold()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := c.Hold(); !errors.Is(err, phase1.ErrHeld) || !strings.Contains(err.Error(), "(phase1.test)") {
+		t.Errorf("a second Hold: %v, want ErrHeld that names the process", err)
+	}
+	if _, err := held.Setup(t.Context(), c.Spec); err != nil {
+		t.Fatal(err)
+	}
+	setup(t, c)
+	heldBy(t, c, "phase1.test")
+	wiredNow := n.Pod.Dump()
+	for name, call := range map[string]func() error{
+		"Teardown":      func() error { return c.Teardown(t.Context()) },
+		"Discard":       func() error { return c.NIC.Teardown(t.Context(), phase1.TeardownOptions{Discard: true}) },
+		"ForceTeardown": func() error { _, err := c.ForceTeardown(t.Context()); return err },
+	} {
+		if err := call(); !errors.Is(err, phase1.ErrHeld) || !strings.Contains(err.Error(), "TeardownOptions.CutOff") {
+			t.Errorf("%s: %v, want ErrHeld with the way out", name, err)
+		}
+	}
+	if err := nstest.Difference(wiredNow, n.Pod.Dump()); err != nil {
+		t.Errorf("what was refused has changed something: %v", err)
+	}
+	if err := held.Teardown(t.Context(), phase1.TeardownOptions{}); err != nil {
+		t.Error(err)
+	}
+	if _, err := held.Setup(t.Context(), c.Spec); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.NIC.Teardown(t.Context(), phase1.TeardownOptions{CutOff: true}); err != nil {
+		t.Errorf("with CutOff: %v", err)
+	}
+	if _, err := held.Setup(t.Context(), c.Spec); err != nil {
+		t.Fatal(err)
+	}
+	release()
+	setup(t, c)
+	heldBy(t, c, "")
+	teardown(t, n, c, before)
+	if err := held.Check(t.Context()); !errors.Is(err, phase1.ErrNotWired) {
+		t.Errorf("a NIC that was let go: %v", err)
+	}
+}
+
+// heldBy compares what Status reports.
+func heldBy(t *testing.T, c interface {
+	Status(context.Context) (*phase1.Report, error)
+}, want string) {
+	t.Helper()
+	if report, err := c.Status(t.Context()); err != nil || report.HeldBy != want {
+		t.Errorf("held by %q, %v; want %q", report.HeldBy, err, want)
+	}
+}
+
+// TestWhile: the wiring is there while the function runs, and gone after it, whatever it returned. TestRun has the wirings
+// that others have left.
+func TestWhile(t *testing.T) {
+	t.Parallel()
+	nstest.Need(t)
+	n := nstest.NewNetwork(t)
+	before := settled(t, n)
+	c := config(n, infra.Redirect{})
+	failed := errors.New("failed")
+	for _, want := range []error{nil, failed} {
+		ctx, cancel := context.WithCancel(t.Context())
+		err := c.While(ctx, c.Spec, func(r cache.Record) error {
+			if err := c.Check(ctx); err != nil || r.Tap != "eth0-tap" {
+				t.Errorf("meanwhile: %v, %+v", err, r)
+			}
+			cancel() // Teardown comes nevertheless
+			return want
+		})
+		if !errors.Is(err, want) {
+			t.Errorf("%v, want %v", err, want)
+		}
+		asFound(t, n, before)
+	}
+	setup(t, c)
+	if err := c.While(t.Context(), c.Spec, nil); !errors.Is(err, infra.ErrWired) {
+		t.Errorf("beside a wiring of Setup: %v, want ErrWired", err)
+	}
+	teardown(t, n, c, before)
+}
+
+// TestNoState: without a State there is no record on disk, and all else is as with one.
+func TestNoState(t *testing.T) {
+	t.Parallel()
+	nstest.Need(t)
+	n := nstest.NewNetwork(t)
+	before := settled(t, n)
+	c := config(n, infra.Bridge{})
+	state := c.State
+	c.State = ""
+	first, err := c.Setup(t.Context())
+	if err != nil || first.Validate() != nil {
+		t.Fatalf("%v, %v", err, first.Validate())
+	}
+	if left, err := os.ReadDir(state); len(left) > 0 || err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("records: %v, %v", left, err)
+	}
+	check(t, c)
+	if plan, err := c.Plan(t.Context()); err != nil || len(plan.Steps) > 0 {
+		t.Errorf("%v, %v", plan, err)
+	}
+	report, err := c.Status(t.Context())
+	if err != nil || report.State != "" || report.Record.MAC != first.MAC || report.Drift != nil {
+		t.Errorf("%+v, %v", report, err)
+	}
+	quiet, err := c.Deactivate(t.Context())
+	if err != nil || !quiet.Quiet {
+		t.Errorf("%+v, %v", quiet, err)
+	}
+	if _, err := c.Activate(t.Context(), phase1.Other{Gone: true}); err != nil {
+		t.Error(err)
+	}
+	check(t, c)
+	withState := c
+	withState.State = filepath.Join(nstest.Dir(t), "vm1")
+	var field *cache.FieldError
+	if _, err := withState.Setup(t.Context()); !errors.Is(err, infra.ErrWired) || !errors.As(err, &field) || field.Field != "state" {
+		t.Errorf("another Setup with a State: %v, want ErrWired and the field", err)
+	}
+	teardown(t, n, c, before)
+}
