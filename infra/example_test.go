@@ -33,6 +33,7 @@ func ExampleMasquerade() {
 // The guest runs containers with addresses of their own, behind its MAC.
 func ExampleGuard() {
 	spec := infra.Spec{
+		Owner:   infra.Owner{UID: 107},
 		Binding: infra.Bridge{},
 		Guard:   infra.Guard{Prefixes: []netip.Prefix{netip.MustParsePrefix("10.88.0.0/16")}},
 	}

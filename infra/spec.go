@@ -23,7 +23,7 @@ type Spec struct {
 	// UUID or "namespace/name". Where Masquerade and Passt make up the guest's MAC, it is computed from Guest, and so is the
 	// same in each namespace to which the guest moves. Empty: that MAC is computed from the NIC's.
 	Guest string `json:"guest,omitempty"`
-	// Owner is the launcher's user, who can open the taps, where there are any. The zero value is root.
+	// Owner is the launcher's user, who can open the taps, where there are any. The zero value is refused.
 	Owner Owner `json:"owner,omitzero"`
 	// Queues is the number of queue pairs of the tap, at most 256; 0 means 1.
 	Queues int `json:"queues,omitempty"`
@@ -53,16 +53,21 @@ type Spec struct {
 	State string `json:"state,omitempty"`
 }
 
-// Owner is the user, and if GID is not 0 also the group, that may attach to a tap without any
-// capability (TUNSETOWNER, TUNSETGROUP).
+// Owner is the launcher's user, and if GID is not 0 also the group, that may attach to a tap without any capability
+// (TUNSETOWNER, TUNSETGROUP).
 type Owner struct {
-	UID uint32 `json:"uid"`
+	UID uint32 `json:"uid,omitempty"`
 	GID uint32 `json:"gid,omitempty"`
+	// Root means that user 0 is meant, and not forgotten.
+	Root bool `json:"root,omitempty"`
 	// Inside says that UID and GID are numbers of the user namespace that owns the network namespace, such as that of a
 	// Kubernetes pod with hostUsers: false. Setup asks the kernel for the numbers of its own user namespace, gives the taps
 	// to these, and checks State and devices with these. A GID of 0 is still any group. If the network namespace is owned
 	// by Setup's own user namespace, Inside changes nothing.
 	Inside bool `json:"inside,omitempty"`
+	// OwnDevices means that the launcher has a /dev/net/tun of its own, and a /dev/vhost-net where Device asks for vhost, as
+	// in a jail: Setup does not ask whether the launcher can open the node's.
+	OwnDevices bool `json:"ownDevices,omitempty"`
 	// SELinux is the launcher's SELinux context, such as system_u:system_r:container_t:s0:c1,c2; the taps get it, and so
 	// the launcher's domain needs no rule for the domain of Setup's caller. Empty: the taps get the caller's own context.
 	// A tap keeps the context in which it was created, until a process in another one opens it.
@@ -76,8 +81,14 @@ type Owner struct {
 // maxContext is longer than any context in use.
 const maxContext = 1024
 
-// validate checks the form of the context, user:role:type or user:role:type:range.
+// validate also checks the form of the context, user:role:type or user:role:type:range.
 func (o Owner) validate() error {
+	if o.UID == 0 && !o.Root {
+		return &cache.FieldError{Field: "owner", Reason: "missing: name the launcher's user (uid), or say that it is root (root)"}
+	}
+	if o.UID != 0 && o.Root {
+		return &cache.FieldError{Field: "owner.root", Reason: fmt.Sprintf("not beside uid %d: leave one of them out", o.UID)}
+	}
 	if o.SELinux == "" {
 		return nil
 	}

@@ -69,10 +69,10 @@ func TestTakeOver(t *testing.T) {
 				s.Limits = cache.Limits{ToGuest: cache.Limit{PacketsPerSecond: 9}}
 			}),
 		},
-		"macvtap": {Spec{}, direct(cache.BindingMacvtap, func(r *cache.Record) { r.Tap = "eth0" }), Spec{Binding: Macvtap{}, Queues: 1}},
-		"passt":   {Spec{}, direct(cache.BindingPasst, func(r *cache.Record) { r.Passt = &cache.Passt{} }), Spec{Binding: Passt{MAC: moving().MAC}, Queues: 1}},
-		"sriov": {Spec{}, direct(cache.BindingSRIOV, func(r *cache.Record) { r.SRIOV = &cache.SRIOV{PCIAddress: "0000:03:10.1", VLAN: 42} }),
-			Spec{Binding: SRIOV{MAC: moving().MAC, VLAN: 42}, Queues: 1}},
+		"macvtap": {Spec{Owner: owner}, direct(cache.BindingMacvtap, func(r *cache.Record) { r.Tap = "eth0" }), Spec{Owner: owner, Binding: Macvtap{}, Queues: 1}},
+		"passt":   {Spec{Owner: owner}, direct(cache.BindingPasst, func(r *cache.Record) { r.Passt = &cache.Passt{} }), Spec{Owner: owner, Binding: Passt{MAC: moving().MAC}, Queues: 1}},
+		"sriov": {Spec{Owner: owner}, direct(cache.BindingSRIOV, func(r *cache.Record) { r.SRIOV = &cache.SRIOV{PCIAddress: "0000:03:10.1", VLAN: 42} }),
+			Spec{Owner: owner, Binding: SRIOV{MAC: moving().MAC, VLAN: 42}, Queues: 1}},
 	} {
 		from := moving()
 		if c.from != nil {

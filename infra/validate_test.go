@@ -54,6 +54,10 @@ func TestValidate(t *testing.T) {
 
 		"context":                     {infra.Spec{Owner: infra.Owner{SELinux: "system_u:system_r:svirt_t:s0-s0:c0.c1023"}}, ""},
 		"context without a range":     {infra.Spec{Owner: infra.Owner{SELinux: "u:r:vmm_t"}}, ""},
+		"no owner":                    {infra.Spec{}, "owner"},
+		"no user, but a group":        {infra.Spec{Owner: infra.Owner{GID: 107}}, "owner"},
+		"root":                        {infra.Spec{Owner: infra.Owner{Root: true}}, ""},
+		"root and another":            {infra.Spec{Owner: infra.Owner{Root: true, UID: 107}}, "owner.root"},
 		"type alone":                  {infra.Spec{Owner: infra.Owner{SELinux: "svirt_t"}}, "owner.selinux"},
 		"context with an empty type":  {infra.Spec{Owner: infra.Owner{SELinux: "u:r::s0"}}, "owner.selinux"},
 		"context with an empty range": {infra.Spec{Owner: infra.Owner{SELinux: "u:r:t:"}}, "owner.selinux"},
@@ -188,6 +192,9 @@ func TestValidate(t *testing.T) {
 			spec := c.spec
 			if spec.Binding == nil {
 				spec.Binding = infra.Bridge{}
+			}
+			if c.field != "owner" && !spec.Owner.Root {
+				spec.Owner.UID = 107
 			}
 			err := spec.Validate()
 			var field *cache.FieldError

@@ -124,6 +124,9 @@ func checkVhost(o resolvedOwner, device cache.Device) error {
 // checkDevice refuses an owner who cannot open the device. The other arguments are for the message: the part of the
 // configuration that needs the device, what the device is, its kernel module, and what the launcher could not do.
 func checkDevice(o resolvedOwner, device, part, what, module, purpose string) error {
+	if o.OwnDevices {
+		return nil
+	}
 	info, err := os.Stat(device)
 	if err != nil {
 		return fmt.Errorf("%s: %w: want %s (modprobe %s; in a container, --device %s)", part, err, what, module, device)

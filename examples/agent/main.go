@@ -174,7 +174,7 @@ func (o *options) flagSet(v verb) *flag.FlagSet {
 		case "binding":
 			set.StringVar(&o.binding, name, "", "the `KIND` of the binding: bridge, redirect, routed, masquerade, auto, macvtap, sriov, passt")
 		case "uid":
-			set.Func(name, "the launcher's user, a `NUMBER`; without it root", parseNumber(&o.uid, "id -u USER"))
+			set.Func(name, "the launcher's user, a `NUMBER`; 0 is root", parseNumber(&o.uid, "id -u USER"))
 		case "gid":
 			set.Func(name, "the launcher's group, a `NUMBER`; without it any group may use the tap, and exec and run take the user's own", parseNumber(&o.gid, "getent group GROUP | cut -d: -f3"))
 		case "inside":
@@ -228,7 +228,7 @@ func (o *options) fill(flags *flag.FlagSet) error {
 		case "state":
 			o.State = state
 		case "uid":
-			o.Owner.UID = o.uid
+			o.Owner.UID, o.Owner.Root = o.uid, o.uid == 0
 		case "gid":
 			o.Owner.GID = o.gid
 		case "inside":

@@ -270,7 +270,10 @@ type asked struct {
 	infra.Spec
 }
 
-func eth0(s infra.Spec) asked { return asked{"eth0", s} }
+func eth0(s infra.Spec) asked {
+	s.Owner.Root = s.Owner.UID == 0
+	return asked{"eth0", s}
+}
 
 func tryPlan(found netstate.Snapshot, a asked) (*wiring.Plan, error) {
 	return wiring.NewPlan(found, a.NIC, a.Spec)

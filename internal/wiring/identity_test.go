@@ -14,7 +14,7 @@ import (
 func TestMadeUpMACs(t *testing.T) {
 	seen := map[cache.MAC]string{}
 	for name, spec := range map[string]asked{
-		"no identity": eth0(infra.Spec{}), "vm1": eth0(infra.Spec{Guest: "vm1"}), "vm2": eth0(infra.Spec{Guest: "vm2"}), "vm1 net1": {"net1", infra.Spec{Guest: "vm1"}},
+		"no identity": eth0(infra.Spec{}), "vm1": eth0(infra.Spec{Guest: "vm1"}), "vm2": eth0(infra.Spec{Guest: "vm2"}), "vm1 net1": {"net1", infra.Spec{Guest: "vm1", Owner: launcher}},
 	} {
 		found := flannelWith(func(s *netstate.Snapshot) { s.Links[1].Name = spec.NIC })
 		spec.Binding = infra.Masquerade{}

@@ -31,7 +31,9 @@ var LauncherUID = func() int {
 }()
 
 // Owner is LauncherUID, and the group of that number.
-func Owner() infra.Owner { return infra.Owner{UID: uint32(LauncherUID), GID: uint32(LauncherUID)} }
+func Owner() infra.Owner {
+	return infra.Owner{UID: uint32(LauncherUID), GID: uint32(LauncherUID), Root: LauncherUID == 0}
+}
 
 // Network is a pod's namespace, the world at the other end of its veth, and a state directory.
 type Network struct {
