@@ -84,7 +84,7 @@ func TestSee(t *testing.T) {
 		t.Errorf("list of nothing: status %d, %q", status, out)
 	}
 	var record struct{ Name, Binding, Namespace string }
-	decode(t, call(0, "setup", "-binding", "redirect", "-state", n.State, "-json"), &record)
+	decode(t, call(0, "setup", "-uid", "0", "-binding", "redirect", "-state", n.State, "-json"), &record)
 	if record.Name != "eth0" || record.Binding != "redirect" || record.Namespace == "" {
 		t.Errorf("setup -json: %+v", record)
 	}
@@ -118,7 +118,7 @@ func TestSee(t *testing.T) {
 		Steps   []struct{ Kind, Link, Command string }
 		Refused []json.RawMessage
 	}
-	decode(t, call(0, "plan", "-binding", "auto", "-json"), &preview)
+	decode(t, call(0, "plan", "-uid", "0", "-binding", "auto", "-json"), &preview)
 	if len(preview.Steps) != 0 || preview.Refused == nil {
 		t.Errorf("plan -json of a whole wiring: %+v", preview)
 	}

@@ -75,23 +75,24 @@ func TestAgent(t *testing.T) {
 		{with("teardown"), 0, ""},
 		{with("teardown"), 0, "nothing is taken down"},
 		{with("teardown", "-force"), 3, "not wired"},
-		{with("plan", "-binding", "bridge", "-config", file), 0, "ip link set eth0 name eth0-nic"},
-		{with("plan", "-binding", "router"), 2, `"router", want "bridge", "redirect", "masquerade", "routed", "macvtap", "sriov", "passt" or "auto"`},
-		{with("plan", "-binding", "passt"), 0, `sysctl -w net/ipv4/ping_group_range="0 2147483647"`},
-		{with("plan", "-binding", "macvtap"), 5, "bridge would work"},
-		{with("plan", "-binding", "sriov"), 5, "binding.sriov.pci can name one"},
+		{with("plan", "-uid", "0", "-binding", "bridge", "-config", file), 0, "ip link set eth0 name eth0-nic"},
+		{with("plan", "-uid", "0", "-binding", "router"), 2, `"router", want "bridge", "redirect", "masquerade", "routed", "macvtap", "sriov", "passt" or "auto"`},
+		{with("plan", "-uid", "0", "-binding", "passt"), 0, `sysctl -w net/ipv4/ping_group_range="0 2147483647"`},
+		{with("plan", "-uid", "0", "-binding", "macvtap"), 5, "bridge would work"},
+		{with("plan", "-uid", "0", "-binding", "sriov"), 5, "binding.sriov.pci can name one"},
 		{with("plan"), 2, "binding: missing"},
+		{with("plan", "-binding", "bridge"), 2, "owner: missing"},
 		{with("start"), 2, "none of setup, plan, deactivate, activate, check, status, list, drops, run, exec, teardown, forget, version, help"},
 		{[]string{"setup"}, 2, "-netns is missing"},
 		{[]string{"setup", "-colour"}, 2, "agent help setup"},
 		{[]string{"setup", "eth0"}, 2, "no flag"},
 		{[]string{"teardown", "-netns", n.Pod.Path() + "-typo", "-nic", "eth0"}, 2, "agent forget"},
-		{with("setup", "-binding", "bridge", "-dir", "journals"), 2, "dir: "},
-		{[]string{"setup", "-netns", n.Pod.Path(), "-nic", "eth0", "-binding", "bridge", "-state", "vm1"}, 2, "absolute path"},
+		{with("setup", "-uid", "0", "-binding", "bridge", "-dir", "journals"), 2, "dir: "},
+		{[]string{"setup", "-netns", n.Pod.Path(), "-nic", "eth0", "-uid", "0", "-binding", "bridge", "-state", "vm1"}, 2, "absolute path"},
 		{[]string{"status", "-nic", "eth0"}, 2, "-netns is missing"},
 		{[]string{"check", "-netns", n.Pod.Path()}, 2, "-nic is missing"},
 		{[]string{"-nic", "eth0", "status"}, 2, "the verb comes first"},
-		{[]string{"setup", "-netns", "/dev/null", "-nic", "eth0", "-binding", "bridge", "-state", n.State}, 2, "not a network namespace"},
+		{[]string{"setup", "-netns", "/dev/null", "-nic", "eth0", "-uid", "0", "-binding", "bridge", "-state", n.State}, 2, "not a network namespace"},
 		{nil, 2, "a verb is missing"},
 		{[]string{"-help"}, 0, "agent teardown"},
 		{[]string{"--help"}, 0, "agent teardown"},
@@ -101,10 +102,11 @@ func TestAgent(t *testing.T) {
 		{[]string{"teardown", "-h"}, 0, "-force"},
 		{[]string{"exec", "-netns", n.Pod.Path(), "-uid", "107", "--", "sh", "-c", "ip -br link; id -u; exit 42"}, 42, "eth0@"},
 		{[]string{"exec", "-netns", n.Pod.Path(), "-uid", "107", "sh", "-c", "id -u"}, 0, "107\n"},
-		{[]string{"exec", "-groups", "36,107", "id", "-G"}, 0, "0 36 107\n"},
-		{[]string{"exec", "sh", "-c", "kill -KILL $$"}, 128 + 9, ""},
-		{[]string{"exec", "no-such"}, 1, "agent: start no-such as user 0: "},
+		{[]string{"exec", "-uid", "0", "-groups", "36,107", "id", "-G"}, 0, "0 36 107\n"},
+		{[]string{"exec", "-uid", "0", "sh", "-c", "kill -KILL $$"}, 128 + 9, ""},
+		{[]string{"exec", "-uid", "0", "no-such"}, 1, "agent: start no-such as user 0: "},
 		{[]string{"exec", "-uid", "107"}, 2, "the command is missing"},
+		{[]string{"exec", "true"}, 2, "owner: missing: name the command's user (Owner.UID, or Owner.Root; agent -uid, where 0 is root)"},
 		{[]string{"exec", "-uid", "qemu", "--", "true"}, 2, "such as id -u USER prints"},
 		{[]string{"exec", "-groups", "kvm", "--", "id"}, 2, "cut -d: -f3 prints"},
 		{[]string{"exec", "-gid", "kvm", "--", "true"}, 2, "cut -d: -f3 prints"},
@@ -140,7 +142,7 @@ func TestExecSignals(t *testing.T) {
 	nstest.Need(t)
 	agent := nstest.Program(t, "examples/agent")
 	for s, name := range map[syscall.Signal]string{syscall.SIGTERM: "TERM", syscall.SIGINT: "INT"} {
-		cmd := exec.Command(agent, "exec", "--", "sh", "-c", "trap 'echo bye; exit 7' "+name+"; echo ready; read line")
+		cmd := exec.Command(agent, "exec", "-uid", "0", "--", "sh", "-c", "trap 'echo bye; exit 7' "+name+"; echo ready; read line")
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // no terminal tells the command
 		in, err := cmd.StdinPipe()
 		if err != nil {
@@ -181,7 +183,7 @@ func TestExecFileLimit(t *testing.T) {
 	}
 	defer null.Close()
 	for open, status := range map[int]int{150: 0, 999: 1} {
-		cmd := exec.Command("prlimit", "--nofile=1000", nstest.Program(t, "examples/agent"), "exec", "--", "sh", "-c", fmt.Sprintf("[ ! -e /proc/self/fd/%d ]", open))
+		cmd := exec.Command("prlimit", "--nofile=1000", nstest.Program(t, "examples/agent"), "exec", "-uid", "0", "--", "sh", "-c", fmt.Sprintf("[ ! -e /proc/self/fd/%d ]", open))
 		cmd.ExtraFiles = append(make([]*os.File, open-3), null)
 		out, err := cmd.CombinedOutput()
 		if got := cmd.ProcessState.ExitCode(); got != status || status == 1 && !strings.Contains(string(out), "file 999 is open without close-on-exec, at the limit of open files") {
@@ -198,7 +200,7 @@ func TestExecTerminal(t *testing.T) {
 sh -c 'trap "echo second: WINCH" WINCH; trap "echo second: INT; exit" INT; echo ready; while :; do sleep 0.05; done'
 exit 7`
 	master, terminal := nstest.Terminal(t)
-	shell := exec.Command("sh", "-c", `set -m; "$@"; echo status $?`, "sh", nstest.Program(t, "examples/agent"), "exec", "--", "sh", "-c", command)
+	shell := exec.Command("sh", "-c", `set -m; "$@"; echo status $?`, "sh", nstest.Program(t, "examples/agent"), "exec", "-uid", "0", "--", "sh", "-c", command)
 	shell.Stdin, shell.Stdout, shell.Stderr = terminal, terminal, terminal
 	shell.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 	if err := shell.Start(); err != nil {
@@ -319,7 +321,7 @@ func TestConfig(t *testing.T) {
 	nstest.Need(t)
 	n, launcher := nstest.NewNetwork(t), nstest.Program(t, "examples/launcher")
 	n.Pod.IP("neigh add 10.244.1.99 lladdr 02:00:00:00:00:99 dev eth0 nud permanent")
-	if out, status := run(t, nstest.Program(t, "examples/agent"), "setup", "-netns", n.Pod.Path(), "-nic", "eth0", "-binding", "redirect", "-state", n.State); status != 0 {
+	if out, status := run(t, nstest.Program(t, "examples/agent"), "setup", "-netns", n.Pod.Path(), "-nic", "eth0", "-uid", "0", "-binding", "redirect", "-state", n.State); status != 0 {
 		t.Fatalf("setup: %s", out)
 	}
 	out := filepath.Join(t.TempDir(), "seed")
@@ -412,7 +414,7 @@ func TestEvents(t *testing.T) {
 // waits for the guest's last event to be written.
 func TestLauncherBlocked(t *testing.T) {
 	n := nstest.NewNetwork(t)
-	setup := []string{"setup", "-netns", n.Pod.Path(), "-nic", "eth0", "-binding", "bridge", "-state", n.State}
+	setup := []string{"setup", "-netns", n.Pod.Path(), "-nic", "eth0", "-uid", "0", "-binding", "bridge", "-state", n.State}
 	if out, status := run(t, nstest.Program(t, "examples/agent"), setup...); status != 0 {
 		t.Fatal(out)
 	}

@@ -25,7 +25,7 @@ func TestExporter(t *testing.T) {
 	if out, status := run(t, exporter, "-dir", dir); status != 1 || !strings.Contains(out, dir) || strings.Contains(out, "guestwire_wired_nics") {
 		t.Errorf("the directory is not there: status %d\n%s", status, out)
 	}
-	if out, status := run(t, agent, "setup", "-netns", n.Pod.Path(), "-nic", "eth0", "-binding", "redirect", "-state", n.State, "-dir", dir); status != 0 {
+	if out, status := run(t, agent, "setup", "-netns", n.Pod.Path(), "-nic", "eth0", "-uid", "0", "-binding", "redirect", "-state", n.State, "-dir", dir); status != 0 {
 		t.Fatal(out)
 	}
 	for _, c := range []struct {
@@ -86,7 +86,7 @@ func TestExporterOwn(t *testing.T) {
 	agent, exporter := nstest.Program(t, "examples/agent"), nstest.Program(t, "examples/exporter")
 	dir := filepath.Join(nstest.Dir(t), "node")
 	for _, nic := range []string{"eth0", "net1"} {
-		if out, status := run(t, "nsenter", "--net="+n.Pod.Path(), agent, "setup", "-own", "-nic", nic, "-binding", "redirect", "-state", n.State, "-dir", dir); status != 0 {
+		if out, status := run(t, "nsenter", "--net="+n.Pod.Path(), agent, "setup", "-own", "-nic", nic, "-uid", "0", "-binding", "redirect", "-state", n.State, "-dir", dir); status != 0 {
 			t.Fatal(out)
 		}
 	}
@@ -120,7 +120,7 @@ func TestJSONPath(t *testing.T) {
 	agent := nstest.Program(t, "examples/agent")
 	state := filepath.Join(n.State, "vm\u00a01 \u200b \U000e0001 ä")
 	nic := []string{"-netns", n.Pod.Path(), "-nic", "eth0", "-dir", filepath.Join(nstest.Dir(t), "node")}
-	if out, status := run(t, agent, append([]string{"setup", "-binding", "redirect", "-state", state}, nic...)...); status != 0 {
+	if out, status := run(t, agent, append([]string{"setup", "-uid", "0", "-binding", "redirect", "-state", state}, nic...)...); status != 0 {
 		t.Fatal(out)
 	}
 	out, status := stdout(t, agent, append([]string{"status", "-json"}, nic...)...)
@@ -140,7 +140,7 @@ func TestLostOutput(t *testing.T) {
 	agent, launcher, exporter := nstest.Program(t, "examples/agent"), nstest.Program(t, "examples/launcher"), nstest.Program(t, "examples/exporter")
 	dir := filepath.Join(nstest.Dir(t), "node")
 	nic := []string{"-netns", n.Pod.Path(), "-nic", "eth0", "-dir", dir}
-	if out, status := run(t, agent, append([]string{"setup", "-binding", "redirect", "-state", n.State}, nic...)...); status != 0 {
+	if out, status := run(t, agent, append([]string{"setup", "-uid", "0", "-binding", "redirect", "-state", n.State}, nic...)...); status != 0 {
 		t.Fatal(out)
 	}
 	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
@@ -151,7 +151,7 @@ func TestLostOutput(t *testing.T) {
 	for _, line := range [][]string{
 		{agent, "help"}, {agent, "help", "setup"}, {agent, "version"}, {agent, "list", "-dir", dir}, {agent, "list", "-json", "-dir", dir},
 		append([]string{agent, "status"}, nic...), append([]string{agent, "status", "-json"}, nic...), append([]string{agent, "check", "-json"}, nic...),
-		append([]string{agent, "plan", "-binding", "redirect", "-state", n.State}, nic...),
+		append([]string{agent, "plan", "-uid", "0", "-binding", "redirect", "-state", n.State}, nic...),
 		{launcher, "help"}, {launcher, "version"}, {launcher, "xml", "-state", n.State}, {launcher, "config", "-state", n.State},
 		{exporter, "-dir", dir}, {exporter, "-help"},
 	} {

@@ -19,7 +19,7 @@ func TestTeardownInUse(t *testing.T) {
 	before := n.Pod.Settled()
 	agent := nstest.Program(t, "examples/agent")
 	named := []string{"-netns", n.Pod.Path(), "-nic", "eth0"}
-	nstest.Run(t, agent, append([]string{"setup", "-binding", "redirect", "-state", n.State}, named...)...)
+	nstest.Run(t, agent, append([]string{"setup", "-uid", "0", "-binding", "redirect", "-state", n.State}, named...)...)
 	var vmm []*os.File
 	err := netns.Do(n.Pod.File, func() (err error) {
 		vmm, err = tap.OpenQueues("eth0-tap", 1)
@@ -45,7 +45,7 @@ func TestTeardownInUse(t *testing.T) {
 	if err := nstest.Difference(before, n.Pod.Settled()); err != nil {
 		t.Errorf("teardown -discard -cut-off of a tap in use: %v", err)
 	}
-	nstest.Run(t, agent, append([]string{"setup", "-binding", "redirect", "-state", n.State}, named...)...)
+	nstest.Run(t, agent, append([]string{"setup", "-uid", "0", "-binding", "redirect", "-state", n.State}, named...)...)
 	wired := n.Pod.Settled()
 	nstest.Run(t, agent, append([]string{"teardown", "-discard", "-cut-off"}, named...)...)
 	if err := nstest.Difference(wired, n.Pod.Settled()); err != nil {

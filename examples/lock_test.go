@@ -38,7 +38,7 @@ func TestLockIsOurs(t *testing.T) {
 		}
 	}
 	wire := []string{"-netns", n.Pod.Path(), "-nic", "eth0", "-dir", journals}
-	setup := append(wire, "-binding", "redirect", "-state", n.State)
+	setup := append(wire, "-uid", "0", "-binding", "redirect", "-state", n.State)
 	if out, status := run(t, agent, append([]string{"setup"}, setup...)...); status != 0 {
 		t.Fatal(out)
 	}

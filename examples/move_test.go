@@ -35,9 +35,9 @@ func TestMove(t *testing.T) {
 		return path
 	}
 	config := write("config.json", guest)
-	active := write("active.json", call(source, 0, `"mac": "02:00:00:00:00:07"`, "setup", "-config", config, "-state", source.State, "-json"))
-	call(target, 0, "# standby: ", "plan", "-config", config, "-state", target.State, "-standby")
-	call(target, 0, `"standby": true`, "setup", "-config", config, "-state", target.State, "-standby", "-json")
+	active := write("active.json", call(source, 0, `"mac": "02:00:00:00:00:07"`, "setup", "-uid", "0", "-config", config, "-state", source.State, "-json"))
+	call(target, 0, "# standby: ", "plan", "-uid", "0", "-config", config, "-state", target.State, "-standby")
+	call(target, 0, `"standby": true`, "setup", "-uid", "0", "-config", config, "-state", target.State, "-standby", "-json")
 	call(target, 0, "standby", "status")
 	if out, status := run(t, agent, "list"); status != 0 || !strings.Contains(out, "masquerade (standby)") {
 		t.Errorf("agent list: status %d, want masquerade (standby):\n%s", status, out)
@@ -49,7 +49,7 @@ func TestMove(t *testing.T) {
 	call(target, 2, "not a whole JSON object", "activate", "-quiet", write("empty.json", ""))
 	report := write("report.json", call(source, 0, "", "status", "-json"))
 	call(target, 2, "want a record, as setup,", "activate", "-quiet", report)
-	call(target, 2, "want a record, as setup,", "setup", "-from", report, "-state", target.State)
+	call(target, 2, "want a record, as setup,", "setup", "-uid", "0", "-from", report, "-state", target.State)
 	call(target, 6, "call Deactivate there", "activate", "-quiet", active)
 	quiet := write("quiet.json", call(source, 0, `"turn": 1`, "deactivate", "-json"))
 	call(target, 0, "", "activate", "-quiet", quiet)
@@ -68,11 +68,11 @@ func TestMove(t *testing.T) {
 
 	// The target is made of the source's record alone.
 	on := filepath.Join(source.State, "eth0.json")
-	call(target, 6, "(agent setup -standby)", "setup", "-from", on, "-state", target.State)
-	call(target, 2, "-from", "setup", "-from", filepath.Join(dir, "no-such"), "-state", target.State)
-	call(target, 0, "# standby: ", "plan", "-from", on, "-standby", "-state", target.State)
-	call(target, 0, `"mac": "02:00:00:00:00:07"`, "setup", "-from", on, "-standby", "-state", target.State, "-json")
-	call(target, 0, "", "setup", "-from", on, "-standby", "-state", target.State)
+	call(target, 6, "(agent setup -standby)", "setup", "-uid", "0", "-from", on, "-state", target.State)
+	call(target, 2, "-from", "setup", "-uid", "0", "-from", filepath.Join(dir, "no-such"), "-state", target.State)
+	call(target, 0, "# standby: ", "plan", "-uid", "0", "-from", on, "-standby", "-state", target.State)
+	call(target, 0, `"mac": "02:00:00:00:00:07"`, "setup", "-uid", "0", "-from", on, "-standby", "-state", target.State, "-json")
+	call(target, 0, "", "setup", "-uid", "0", "-from", on, "-standby", "-state", target.State)
 	call(target, 0, "", "teardown")
 	call(source, 0, "", "teardown")
 }

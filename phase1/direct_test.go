@@ -81,7 +81,7 @@ func TestPasst(t *testing.T) {
 	first := direct(n, infra.Passt{Ports: []infra.Ports{{First: 80, Guest: 8000}, {Protocol: "udp", First: 5000, Last: 5010}}})
 	second := direct(n, infra.Passt{Ports: []infra.Ports{{First: 443}}})
 	second.Name = "net1"
-	first.Owner, second.Owner = infra.Owner{}, infra.Owner{}
+	first.Owner, second.Owner = infra.Owner{Root: true}, infra.Owner{Root: true}
 	setup(t, first)
 	setup(t, second)
 	if start, groups := sysctl(n, portStart), sysctl(n, pingGroups); start != "0" || groups != "0 2147483647" {

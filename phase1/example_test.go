@@ -54,6 +54,7 @@ func ExampleNIC_Plan() {
 	nic := phase1.NIC{NetNS: ns, Name: "eth0"}
 	preview, err := nic.Plan(context.Background(), infra.Spec{
 		Binding: infra.Auto{},
+		Owner:   infra.Owner{UID: 107},
 		State:   "/run/guestwire/vm1",
 	})
 	if err != nil {

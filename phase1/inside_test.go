@@ -189,7 +189,7 @@ func TestInsideRefused(t *testing.T) {
 		"user":  {infra.Owner{UID: 70000}, n.State, "owner.uid", "70000 is not mapped in the user namespace that owns the network namespace, which has 0 to 65535: name one of these, or leave owner.inside out if 70000 is the number on the node"},
 		"group": {infra.Owner{UID: 107, GID: 65536}, n.State, "owner.gid", "65536 is not mapped in the user namespace that owns the network namespace, which has 0 to 65535"},
 		"state": {infra.Owner{UID: 107}, private, "", "user 107 inside, 100107 on the node cannot enter " + private},
-		"root":  {infra.Owner{}, private, "", "user 0 inside, 100000 on the node cannot enter " + private},
+		"root":  {infra.Owner{Root: true}, private, "", "user 0 inside, 100000 on the node cannot enter " + private},
 	} {
 		config := n.inside(infra.Redirect{}, c.owner)
 		config.State = c.state
@@ -203,7 +203,7 @@ func TestInsideRefused(t *testing.T) {
 	}
 	// A root of yet another user namespace cannot see the one that owns the network namespace.
 	outer := exec.Command("nsenter", "--net="+n.Pod.Path(), "unshare", "-Ur", nstest.Program(t, "examples/agent"),
-		"setup", "-own", "-nic", "eth0", "-binding", "redirect", "-state", n.State, "-inside")
+		"setup", "-uid", "0", "-own", "-nic", "eth0", "-binding", "redirect", "-state", n.State, "-inside")
 	const outside = "the user namespace that owns the network namespace is outside of this process's: operation not permitted: call Setup in a user namespace around it"
 	if out, err := outer.CombinedOutput(); err == nil || !strings.Contains(string(out), outside) {
 		t.Errorf("in another user namespace: %v, %s; want %s", err, out, outside)
@@ -218,7 +218,7 @@ func TestInsideRefused(t *testing.T) {
 	if !errors.As(err, &field) || field.Field != "owner.inside" {
 		t.Errorf("Launch: %v, want a FieldError of owner.inside", err)
 	}
-	if err := setupAlone(t.Context(), wired.NIC{NIC: phase1.NIC{Name: n.inside(infra.Redirect{}, infra.Owner{}).Name}, Spec: n.inside(infra.Redirect{}, infra.Owner{}).Spec}); !errors.As(err, &field) || field.Field != "netns" {
+	if err := setupAlone(t.Context(), wired.NIC{NIC: phase1.NIC{Name: n.inside(infra.Redirect{}, infra.Owner{Root: true}).Name}, Spec: n.inside(infra.Redirect{}, infra.Owner{Root: true}).Spec}); !errors.As(err, &field) || field.Field != "netns" {
 		t.Errorf("without a namespace: %v, want a FieldError of netns", err)
 	}
 }

@@ -76,13 +76,13 @@ func TestLaunch(t *testing.T) {
 		uid, gid int
 		has      string
 	}{
-		{"root", pod.File, infra.Owner{}, nil, 0, 0, groups},
+		{"root", pod.File, infra.Owner{Root: true}, nil, 0, 0, groups},
 		{"own namespace", nil, nstest.Owner(), nil, nstest.LauncherUID, nstest.LauncherUID, groups},
 		{"user", pod.File, infra.Owner{UID: 107, GID: 108}, nil, 107, 108, ""},
 		{"any group, known user", pod.File, infra.Owner{UID: 65534}, nil, 65534, 65534, ""}, // nobody's is nogroup
 		{"any group, unknown user", pod.File, infra.Owner{UID: 54321}, nil, 54321, 54321, ""},
 		{"group that was asked for", pod.File, infra.Owner{UID: 107, GID: 108}, []uint32{36, 109}, 107, 108, "36 109"},
-		{"root's group that was asked for", pod.File, infra.Owner{}, []uint32{36}, 0, 0, "36"},
+		{"root's group that was asked for", pod.File, infra.Owner{Root: true}, []uint32{36}, 0, 0, "36"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			if test.owner != nstest.Owner() || len(test.groups) > 0 {
@@ -301,7 +301,7 @@ func TestLaunchKeyring(t *testing.T) {
 			want  string
 		}{
 			{nil, "found: <nil>\n"},
-			{[]string{agent, "exec", "--"}, missing},
+			{[]string{agent, "exec", "-uid", "0", "--"}, missing},
 			{[]string{agent, "exec", "-uid", strconv.Itoa(nstest.LauncherUID), "--"}, missing},
 		} {
 			words := append(test.words, self, "-test.run", "^TestLaunchKeyring$")
@@ -489,16 +489,16 @@ func TestLaunchPrivileges(t *testing.T) {
 		text    string // empty: the command runs
 	}{
 		{"container", []string{"--bounding-set", container}, []string{"-uid", "107"}, ""},
-		{"container, root", []string{"--bounding-set", container}, nil, ""},
+		{"container, root", []string{"--bounding-set", container}, []string{"-uid", "0"}, ""},
 		{"container, own namespace by name", []string{"--bounding-set", container}, []string{"-netns", "/proc/self/ns/net", "-uid", "107"}, ""},
 		{"container, another namespace", []string{"--bounding-set", container}, []string{"-netns", pod.Path(), "-uid", "107"}, "CAP_SYS_ADMIN is missing, which enters another network namespace"},
 		{"no setpcap", []string{"--bounding-set", without("setpcap")}, []string{"-uid", "107"}, "CAP_SETPCAP is missing, which empties the bounding set"},
 		{"no setuid", []string{"--bounding-set", without("setuid")}, []string{"-uid", "107"}, "CAP_SETUID is missing, which changes the user"},
 		{"no setgid", []string{"--bounding-set", without("setgid")}, []string{"-uid", "107"}, "CAP_SETGID is missing, which changes the groups"},
 		{"a group to give up, another named twice", []string{"--groups", "36,42"}, []string{"-uid", "107", "-groups", "36,36"}, ""},
-		{"no setgid, no group to give up", []string{"--bounding-set", without("setgid"), "--clear-groups"}, nil, ""},
+		{"no setgid, no group to give up", []string{"--bounding-set", without("setgid"), "--clear-groups"}, []string{"-uid", "0"}, ""},
 		{"inheritable and ambient", []string{"--inh-caps", "+net_admin,+setuid", "--ambient-caps", "+net_admin,+setuid"}, []string{"-uid", "107"}, ""},
-		{"ambient, root", []string{"--inh-caps", "+net_admin", "--ambient-caps", "+net_admin"}, nil, ""},
+		{"ambient, root", []string{"--inh-caps", "+net_admin", "--ambient-caps", "+net_admin"}, []string{"-uid", "0"}, ""},
 		{"no fixup of capabilities", []string{"--securebits", "+no_setuid_fixup"}, []string{"-uid", "107"}, ""},
 		{"not root", []string{"--reuid", "107", "--regid", "107", "--clear-groups"}, []string{"-uid", "107", "-gid", "107"}, "CAP_SETPCAP is missing"},
 		{"nothing to drop", []string{"--reuid", "107", "--regid", "107", "--clear-groups", "--bounding-set", "-all"}, []string{"-uid", "107", "-gid", "107"}, ""},
@@ -543,7 +543,7 @@ func TestLaunchOneUser(t *testing.T) {
 		out, err := exec.Command("unshare", append([]string{"-Urn", agent, "exec"}, args...)...).CombinedOutput()
 		return string(out), err
 	}
-	out, err := inside("-netns", "/proc/self/ns/net", "--", "cat", "/proc/self/status")
+	out, err := inside("-uid", "0", "-netns", "/proc/self/ns/net", "--", "cat", "/proc/self/status")
 	if err != nil {
 		t.Fatalf("%v, %s", err, out)
 	}
@@ -555,8 +555,8 @@ func TestLaunchOneUser(t *testing.T) {
 	}
 	for args, text := range map[string]string{
 		"-uid 107":           "owner.uid: 107 is not mapped in this user namespace, which has 0 to 0",
-		"-gid 107":           "owner.gid: 107 is not mapped",
-		"-groups 107":        "groups: 107 is not mapped",
+		"-uid 0 -gid 107":    "owner.gid: 107 is not mapped",
+		"-uid 0 -groups 107": "groups: 107 is not mapped",
 		"-uid 1 -groups 0,0": "owner.uid: 1 is not mapped",
 	} {
 		out, err := inside(append(strings.Fields(args), "--", "true")...)

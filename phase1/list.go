@@ -157,13 +157,13 @@ func (n node) describe(namespace, nic string) (Wiring, bool) {
 		return w, false
 	}
 	var part struct {
-		Program   string
-		Since     time.Time
-		HeldBy string
-		Found     struct{ OnNode infra.Owner }
-		Standby   bool
-		Turn      uint64
-		Spec      struct {
+		Program string
+		Since   time.Time
+		HeldBy  string
+		Found   struct{ OnNode infra.Owner }
+		Standby bool
+		Turn    uint64
+		Spec    struct {
 			State   string
 			Binding map[string]json.RawMessage
 			Owner   infra.Owner

@@ -56,6 +56,12 @@ func TestVhost(t *testing.T) {
 	if left := ofNode(t, n); len(left) > 0 {
 		t.Errorf("the refused setups leave %v", left)
 	}
+	ownedBy(`{"uid": 107, "ownDevices": true}`) // its devices are elsewhere
+	if out, err := run("setup", ""); err != nil {
+		t.Errorf("setup for an owner with devices of its own: %v, %s", err, out)
+	}
+	teardown(t, n, config(n, nil), before)
+	ownedBy(inGroup)
 	for _, device := range []string{">/dev/vhost-net; chmod 666 /dev/vhost-net", ">/dev/vhost-net; chmod 660 /dev/vhost-net; chgrp 36 /dev/vhost-net"} {
 		if out, err := run("setup", device); err != nil {
 			t.Errorf("setup with %q: %v, %s", device, err, out)

@@ -109,7 +109,7 @@ type announcedGuest struct {
 func newAnnounced(t *testing.T, b infra.Binding, standby bool) *announcedGuest {
 	t.Helper()
 	n := nstest.NewNetwork(t)
-	s := &announcedGuest{t: t, n: n, events: &eventLog{}, c: wired.NIC{NIC: phase1.NIC{NetNS: n.Pod.File, Name: "eth0"}, Moving: phase1.Moving{Standby: standby}, Spec: infra.Spec{Binding: b, State: n.State, DNS: &cache.DNS{Servers: []netip.Addr{nstest.Beyond4}}}}}
+	s := &announcedGuest{t: t, n: n, events: &eventLog{}, c: wired.NIC{NIC: phase1.NIC{NetNS: n.Pod.File, Name: "eth0"}, Moving: phase1.Moving{Standby: standby}, Spec: infra.Spec{Binding: b, Owner: infra.Owner{Root: true}, State: n.State, DNS: &cache.DNS{Servers: []netip.Addr{nstest.Beyond4}}}}}
 	var err error
 	if s.r, err = s.c.Setup(t.Context()); err != nil {
 		t.Fatal(err)

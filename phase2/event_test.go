@@ -63,7 +63,7 @@ func isOffer(frame []byte) bool {
 // TestServeAttached: the first request after the event gets its answer, each time. No request is repeated.
 func TestServeAttached(t *testing.T) {
 	n := nstest.NewNetwork(t)
-	if _, err := (phase1.NIC{NetNS: n.Pod.File, Name: "eth0"}).Setup(t.Context(), infra.Spec{Binding: infra.Bridge{}, State: n.State}); err != nil {
+	if _, err := (phase1.NIC{NetNS: n.Pod.File, Name: "eth0"}).Setup(t.Context(), infra.Spec{Binding: infra.Bridge{}, Owner: infra.Owner{Root: true}, State: n.State}); err != nil {
 		t.Fatal(err)
 	}
 	for i := range 20 {

@@ -113,7 +113,7 @@ func TestServeRecords(t *testing.T) {
 	n.Pod.IP("addr add 10.7.0.2/24 dev net1")
 	dns := &cache.DNS{Servers: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}
 	config := func(nic string) wired.NIC {
-		return wired.NIC{NIC: phase1.NIC{NetNS: n.Pod.File, Name: nic}, Spec: infra.Spec{Binding: infra.Bridge{}, State: n.State, DNS: dns}}
+		return wired.NIC{NIC: phase1.NIC{NetNS: n.Pod.File, Name: nic}, Spec: infra.Spec{Binding: infra.Bridge{}, Owner: infra.Owner{Root: true}, State: n.State, DNS: dns}}
 	}
 	setup := func(c wired.NIC) {
 		t.Helper()

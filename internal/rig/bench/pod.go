@@ -133,7 +133,7 @@ func (p *pod) gateway() error {
 func (p *pod) nic() phase1.NIC { return phase1.NIC{NetNS: p.File, Dir: p.dir, Name: nic} }
 
 func (p *pod) setup(ctx context.Context, spec infra.Spec) (cache.Record, error) {
-	spec.State = p.state
+	spec.State, spec.Owner.Root = p.state, spec.Owner.UID == 0
 	return p.nic().Setup(ctx, spec)
 }
 
