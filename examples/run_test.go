@@ -158,7 +158,7 @@ func TestRunSignals(t *testing.T) {
 	t.Parallel()
 	c, before := newContainer(t)
 	for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP} {
-		p := c.start(t, "redirect", `trap 'echo bye; exit 7' TERM INT HUP; echo ready; read line`, "ready")
+		p := c.start(t, "redirect", `trap 'echo bye; exit 7' TERM INT HUP; echo ready; while sleep 0.1; do :; done`, "ready")
 		if err := syscall.Kill(p.one(t), s); err != nil {
 			t.Error(err)
 		}

@@ -1,6 +1,7 @@
 package examples_test
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -653,7 +654,7 @@ var trials = map[string]func(p *trial){
 	},
 	"user ... is not root": func(p *trial) {
 		args := []string{"--reuid", "64055", "--clear-groups", nstest.Program(p.t, "examples/agent"), "setup", "-netns", p.n.Pod.Path(), "-nic", "eth0",
-			"-binding", "bridge", "-state", p.n.State}
+			"-uid", "64055", "-binding", "bridge", "-state", p.n.State}
 		p.says(p.command(1, "setpriv", args...))
 		p.setup(0)
 		p.whole()
@@ -702,7 +703,32 @@ var trials = map[string]func(p *trial){
 		p.setup(0)
 		p.whole()
 	},
-	"already wired, and not by agent run": func(p *trial) {
+	"held by another process": func(p *trial) {
+		user := strconv.Itoa(nstest.LauncherUID)
+		held := exec.Command(nstest.Program(p.t, "examples/agent"), "run", "-netns", p.n.Pod.Path(), "-nic", "eth0", "-binding", "bridge", "-state", p.n.State,
+			"-uid", user, "--", "sh", "-c", "echo runs; read line")
+		in, err := held.StdinPipe()
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		out, err := held.StdoutPipe()
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		if err := held.Start(); err != nil {
+			p.t.Fatal(err)
+		}
+		if line, err := bufio.NewReader(out).ReadString('\n'); err != nil {
+			p.t.Fatal(line, err)
+		}
+		p.says(p.agent(7, "teardown"))
+		p.says(p.agent(7, "run", "-netns", p.n.Pod.Path(), "-nic", "eth0", "-binding", "bridge", "-state", p.n.State, "-uid", user, "--", "true"))
+		p.agent(0, "check")
+		in.Close()
+		held.Wait() // the shell's status is that of read
+		p.agent(3, "check")
+	},
+	"already wired, and not by ...": func(p *trial) {
 		p.setup(0)
 		run := func(want int) string {
 			p.t.Helper()
@@ -931,7 +957,7 @@ var trials = map[string]func(p *trial){
 	},
 	"already wired, it is the wired NIC ... under another name": func(p *trial) {
 		p.setup(0)
-		p.says(p.agent(1, "setup", "-binding", "bridge", "-state", p.n.State+"-2", "-nic", "eth0-nic"))
+		p.says(p.agent(1, "setup", "-uid", "0", "-binding", "bridge", "-state", p.n.State+"-2", "-nic", "eth0-nic"))
 		p.whole()
 	},
 	"already wired, a link called ... is there": func(p *trial) {

@@ -95,6 +95,7 @@ func NewPod(t testing.TB, s Shape) *Pod {
 	}
 	world := newNamespace(t, lab.Beyond4, lab.Beyond6)
 	p := &Pod{Namespace: *newNamespace(t, lab.Pod4, lab.Pod6), NIC: lab.NIC, State: filepath.Join(dir, "vm"), World: world}
+	p.Owner = infra.Owner{Root: true}
 	if !sandbox.OneUser() {
 		p.Owner = infra.Owner{UID: lab.User, GID: lab.User}
 	}

@@ -83,7 +83,7 @@ func TestAtOnce(t *testing.T) {
 		c := config(n, b)
 		c.DNS = nil // as the agent's flags say
 		before := settled(t, n)
-		common := []string{"-netns", n.Pod.Path(), "-nic", "eth0", "-state", n.State}
+		common := []string{"-netns", n.Pod.Path(), "-nic", "eth0"}
 		process := func(verb string, more ...string) error {
 			out, err := exec.Command(agent, append(append([]string{verb}, common...), more...)...).CombinedOutput()
 			if err != nil && verb == "check" && strings.Contains(string(out), "not wired") {
@@ -94,7 +94,7 @@ func TestAtOnce(t *testing.T) {
 			}
 			return nil
 		}
-		owner := []string{"-binding", b.Kind(), "-uid", fmt.Sprint(c.Owner.UID), "-gid", fmt.Sprint(c.Owner.GID)}
+		owner := []string{"-state", n.State, "-binding", b.Kind(), "-uid", fmt.Sprint(c.Owner.UID), "-gid", fmt.Sprint(c.Owner.GID)}
 		nothingHeld(t, func() {
 			for range 3 {
 				err := together(func(caller int) error {

@@ -58,7 +58,7 @@ func newBed(t *testing.T, binding infra.Binding) *bed {
 
 // args are those of a verb.
 func (b *bed) args(verb string, more ...string) []string {
-	return append([]string{verb, "-dir", b.c.Dir, "-netns", b.n.Pod.Path(), "-nic", b.c.Name, "-state", b.n.State}, more...)
+	return append([]string{verb, "-dir", b.c.Dir, "-netns", b.n.Pod.Path(), "-nic", b.c.Name}, more...)
 }
 
 // setupArgs are those of setup. The Spec in JSON has the binding alone.
@@ -70,7 +70,7 @@ func (b *bed) setupArgs(more ...string) []string {
 	}
 	path := filepath.Join(b.TempDir(), specName)
 	writeFile(b.T, path, string(text))
-	args := b.args("setup", "-config", path, "-binding", b.c.Binding.Kind(), "-uid", fmt.Sprint(b.c.Owner.UID), "-gid", fmt.Sprint(b.c.Owner.GID))
+	args := b.args("setup", "-state", b.n.State, "-config", path, "-binding", b.c.Binding.Kind(), "-uid", fmt.Sprint(b.c.Owner.UID), "-gid", fmt.Sprint(b.c.Owner.GID))
 	return append(args, more...)
 }
 

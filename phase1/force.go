@@ -40,7 +40,7 @@ func (n NIC) ForceTeardown(ctx context.Context, o ForceOptions) (lost []string, 
 					return err
 				}
 			}
-			if err := j.checkOptional(o.State); err != nil {
+			if err := j.checkState(o.State); err != nil {
 				return err
 			}
 			if _, err = s.replan(j); err == nil {

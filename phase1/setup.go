@@ -72,7 +72,7 @@ func (c request) setup(ctx context.Context) (cache.Record, error) {
 		if err != nil {
 			return err
 		}
-		if err := s.takeState(ctx, c.State, owner); err != nil {
+		if err := s.takeState(ctx, plan.Journal().Spec.State, owner); err != nil {
 			return err
 		}
 		switch {
@@ -171,6 +171,7 @@ func (s *session) nextPlan(ctx context.Context, earlier *journal, spec infra.Spe
 	if err := infra.SameGuest(earlier.Spec, spec); err != nil {
 		return nil, netstate.Snapshot{}, fmt.Errorf("NIC %s: %w", s.nic, err)
 	}
+	spec.State = earlier.Spec.State
 	again := earlier.Journal
 	again.Spec = spec
 	if again.Found.FlowTables {

@@ -295,13 +295,13 @@ func realAbove(path string) (string, error) {
 	return filepath.Join(above, filepath.Base(path)), err
 }
 
-// checkState refuses a State that is not the one of the wiring.
+// checkState refuses a State that is not the one of the wiring. One that is left out is.
 func (j *journal) checkState(path string) error {
-	if path == j.Spec.State {
+	if path == "" || path == j.Spec.State {
 		return nil
 	}
-	if path == "" || j.Spec.State == "" {
-		return &cache.FieldError{Field: "state", Reason: fmt.Sprintf("%q, but %s was wired with the state %q: name the same, or call Teardown first", path, j.NIC, j.Spec.State)}
+	if j.Spec.State == "" {
+		return &cache.FieldError{Field: "state", Reason: fmt.Sprintf("%s, but %s was wired without a state directory: leave it out, or call Teardown first", path, j.NIC)}
 	}
 	real, err := realState(path)
 	if err != nil {
@@ -311,14 +311,6 @@ func (j *journal) checkState(path string) error {
 		return &cache.FieldError{Field: "state", Reason: fmt.Sprintf("%s, but the record of %s is in %s: name that directory; a teardown needs none", path, j.NIC, j.Spec.State)}
 	}
 	return nil
-}
-
-// checkOptional is checkState for a State that may be left out.
-func (j *journal) checkOptional(path string) error {
-	if path == "" {
-		return nil
-	}
-	return j.checkState(path)
 }
 
 // rootPath is the path of a directory without symbolic links. It refuses a path that another user than root can lead

@@ -34,7 +34,7 @@ func (n NIC) Teardown(ctx context.Context, o TeardownOptions) error {
 		if j == nil {
 			return s.nothingWired()
 		}
-		if err := j.checkOptional(o.State); err != nil {
+		if err := j.checkState(o.State); err != nil {
 			return err
 		}
 		if err := s.checkHeld(o.CutOff); err != nil {
