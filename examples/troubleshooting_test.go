@@ -724,9 +724,11 @@ var trials = map[string]func(p *trial){
 		p.says(p.agent(7, "teardown"))
 		p.says(p.agent(7, "run", "-netns", p.n.Pod.Path(), "-nic", "eth0", "-binding", "bridge", "-state", p.n.State, "-uid", user, "--", "true"))
 		p.agent(0, "check")
+		p.agent(0, "teardown", "-cut-off")
 		in.Close()
 		held.Wait() // the shell's status is that of read
-		p.agent(3, "check")
+		p.setup(0)
+		p.whole()
 	},
 	"already wired, and not by ...": func(p *trial) {
 		p.setup(0)
