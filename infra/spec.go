@@ -27,6 +27,9 @@ type Spec struct {
 	Owner Owner `json:"owner,omitzero"`
 	// Queues is the number of queue pairs of the tap, at most 256; 0 means 1.
 	Queues int `json:"queues,omitempty"`
+	// Tap is the name of the guest's tap; empty: the NIC's with -tap, as eth0-tap. A link with this name must not be there.
+	// Macvtap, SRIOV and Passt take no Tap.
+	Tap string `json:"tap,omitempty"`
 	// MTU is the guest's, in octets of IP: cache.MinMTU up to the NIC's MTU, and at least 1280 if the guest gets IPv6. 0: the
 	// NIC's. Taps, DHCP, router advertisements and the guest's device get it. Longer packets are dropped in both directions,
 	// or a router in the namespace tells their sender (Masquerade, Routed); segments of TCP stay shorter, as the MSS of new
@@ -175,6 +178,9 @@ func (s Spec) Validate() error {
 	if s.Queues < 0 || s.Queues > cache.MaxQueues {
 		return &cache.FieldError{Field: "queues", Reason: fmt.Sprintf("%d, want 1 to %d, or 0 for 1", s.Queues, cache.MaxQueues)}
 	}
+	if err := s.validateTap(); err != nil {
+		return err
+	}
 	if err := s.validateMTU(); err != nil {
 		return err
 	}
@@ -204,6 +210,19 @@ func (s Spec) Validate() error {
 		return err
 	}
 	return within("device", s.Device.Validate())
+}
+
+func (s Spec) validateTap() error {
+	if s.Tap == "" {
+		return nil
+	}
+	if direct(s.Binding) {
+		return &cache.FieldError{Field: "tap", Reason: fmt.Sprintf("%q, but the %s binding makes no tap: leave this field out", s.Tap, s.Binding.Kind())}
+	}
+	if err := syntax.CheckLinkName(s.Tap); err != nil {
+		return &cache.FieldError{Field: "tap", Reason: err.Error()}
+	}
+	return nil
 }
 
 func (s Spec) validateMTU() error {
@@ -241,7 +260,7 @@ func within(field string, err error) error {
 
 // SameGuest says whether Setup can change a wiring from one Spec to another under a running guest. What
 // Masquerade forwards can change, and so can MTU, Limits, Guard, DNS, Options and Device. The kind of the binding, Owner,
-// Queues, MACs, Guest where a MAC is computed from it, and a Masquerade's networks and Firewall cannot. If they differ, the
+// Queues, Tap, MACs, Guest where a MAC is computed from it, and a Masquerade's networks and Firewall cannot. If they differ, the
 // error is ErrWired and tells how the NIC is wired. A missing binding is a *cache.FieldError.
 func SameGuest(wired, wanted Spec) error {
 	for _, spec := range []Spec{wired, wanted} {
@@ -251,7 +270,7 @@ func SameGuest(wired, wanted Spec) error {
 	}
 	sameKind := wired.Binding.Kind() == wanted.Binding.Kind()
 	sameIdentity := wired.Guest == wanted.Guest || !wired.Binding.makesMAC() && !wanted.Binding.makesMAC()
-	if sameKind && sameIdentity && wired.Binding.sameGuest(wanted.Binding) && wired.Owner == wanted.Owner && max(1, wired.Queues) == max(1, wanted.Queues) {
+	if sameKind && sameIdentity && wired.Binding.sameGuest(wanted.Binding) && wired.Owner == wanted.Owner && wired.Tap == wanted.Tap && max(1, wired.Queues) == max(1, wanted.Queues) {
 		return nil
 	}
 	var other []string // what is wanted otherwise: a value that was left out is easily overlooked
@@ -267,6 +286,9 @@ func SameGuest(wired, wanted Spec) error {
 	if max(1, wired.Queues) != max(1, wanted.Queues) {
 		other = append(other, fmt.Sprintf("queues %d", max(1, wanted.Queues)))
 	}
+	if wired.Tap != wanted.Tap {
+		other = append(other, fmt.Sprintf("tap %q", wanted.Tap))
+	}
 	if wired.Owner != wanted.Owner {
 		other = append(other, wanted.Owner.text())
 	}
@@ -276,6 +298,9 @@ func SameGuest(wired, wanted Spec) error {
 	}
 	if wired.Binding.makesMAC() && wired.Guest != "" {
 		how += fmt.Sprintf(", guest %q", wired.Guest)
+	}
+	if wired.Tap != "" {
+		how += fmt.Sprintf(", tap %q", wired.Tap)
 	}
 	return fmt.Errorf("%w with %s, queues %d, for %s: Teardown first, or ask for the same, not for %s",
 		ErrWired, how, max(1, wired.Queues), wired.Owner.text(), strings.Join(other, ", "))

@@ -282,6 +282,7 @@ func TestSameGuest(t *testing.T) {
 func TestSameGuestSays(t *testing.T) {
 	wanted := infra.Spec{Binding: infra.Auto{}}
 	for want, wired := range map[string]infra.Spec{
+		`not for tap ""`:                       {Binding: infra.Bridge{}, Tap: "tap0", Queues: 2, Owner: infra.Owner{UID: 1}},
 		"not for queues 2":                     {Binding: infra.Bridge{}, Owner: infra.Owner{UID: 1}},
 		"not for user 1 (no group named)":      {Binding: infra.Bridge{}, Queues: 2},
 		"not for the bridge binding, queues 2": {Binding: infra.Redirect{}, Owner: infra.Owner{UID: 1}},

@@ -54,6 +54,10 @@ func TestValidate(t *testing.T) {
 
 		"context":                     {infra.Spec{Owner: infra.Owner{SELinux: "system_u:system_r:svirt_t:s0-s0:c0.c1023"}}, ""},
 		"context without a range":     {infra.Spec{Owner: infra.Owner{SELinux: "u:r:vmm_t"}}, ""},
+		"tap":                         {infra.Spec{Tap: "tap0"}, ""},
+		"tap of sixteen":              {infra.Spec{Tap: "sixteencharacter"}, "tap"},
+		"tap of a path":               {infra.Spec{Tap: "../x"}, "tap"},
+		"tap of macvtap":              {infra.Spec{Binding: infra.Macvtap{}, Tap: "tap0"}, "tap"},
 		"no owner":                    {infra.Spec{}, "owner"},
 		"no user, but a group":        {infra.Spec{Owner: infra.Owner{GID: 107}}, "owner"},
 		"root":                        {infra.Spec{Owner: infra.Owner{Root: true}}, ""},

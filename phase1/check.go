@@ -70,7 +70,7 @@ func (s *session) wired() (*journal, error) {
 		return nil, err
 	}
 	if j == nil {
-		now, err := s.ns.Snapshot(netstate.NamesFor(s.nic), nil, nil)
+		now, err := s.ns.Snapshot(netstate.NamesFor(s.nic, ""), nil, nil)
 		if err != nil {
 			return nil, err
 		}

@@ -56,7 +56,7 @@ func (n NIC) Drops(ctx context.Context) ([]DropCount, error) {
 }
 
 func dropCounts(ns *kernel.Namespace, nic string) ([]DropCount, error) {
-	counts, err := ns.Drops(netstate.NamesFor(nic).Table)
+	counts, err := ns.Drops(netstate.NamesFor(nic, "").Table)
 	if err != nil {
 		return nil, fmt.Errorf("NIC %s: counters of nftables: %w", nic, err)
 	}
@@ -91,7 +91,7 @@ type Drop struct {
 func (n NIC) FollowDrops(ctx context.Context, f func(Drop)) error {
 	var log *kernel.DropLog
 	err := n.look(func(ns *kernel.Namespace) error {
-		counts, err := ns.Drops(netstate.NamesFor(n.Name).Table)
+		counts, err := ns.Drops(netstate.NamesFor(n.Name, "").Table)
 		switch {
 		case err != nil:
 			return fmt.Errorf("read the counters of nftables: %w", err)

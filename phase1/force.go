@@ -129,7 +129,7 @@ func (s *session) ownRecord() (*cache.Record, error) {
 // readForced reads the namespace, with the rules of iptables unless the record has another firewall. Lost names the rules that
 // could not be read.
 func (s *session) readForced(record *cache.Record) (now netstate.Snapshot, lost []string, err error) {
-	names := netstate.NamesFor(s.nic)
+	names := netstate.NamesFor(s.nic, "")
 	sysctls, tables := wiring.AskSalvage(s.nic)
 	now, err = s.ns.SnapshotForUndo(names, sysctls, nil)
 	if err == nil {

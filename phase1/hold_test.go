@@ -108,6 +108,41 @@ func TestWhile(t *testing.T) {
 	teardown(t, n, c, before)
 }
 
+// TestTapName: the guest's tap has the name that the Spec says, under each binding, and all calls find it.
+func TestTapName(t *testing.T) {
+	t.Parallel()
+	eachBinding(t, func(t *testing.T, b infra.Binding) {
+		n := nstest.NewNetwork(t)
+		before := settled(t, n)
+		c := config(n, b)
+		c.Tap = "tap0"
+		record, err := c.Setup(t.Context())
+		if err != nil || record.Tap != "tap0" {
+			t.Fatalf("%v, tap %s", err, record.Tap)
+		}
+		if out := n.Pod.IP("-d link show tap0"); !strings.Contains(out, "tun type tap") {
+			t.Error(out)
+		}
+		check(t, c)
+		other := c
+		other.Tap = ""
+		if _, err := other.Setup(t.Context()); !errors.Is(err, infra.ErrWired) || !strings.Contains(err.Error(), `tap "tap0"`) {
+			t.Errorf("without the name: %v, want ErrWired that names the tap", err)
+		}
+		teardown(t, n, c, before)
+		setup(t, c)
+		if err := os.RemoveAll(filepath.Join(phase1.DefaultDir, record.Namespace)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.ForceTeardown(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if out := n.Pod.IP("-br link"); strings.Contains(out, "tap0") || strings.Contains(out, "eth0-") {
+			t.Errorf("after ForceTeardown:\n%s", out)
+		}
+	})
+}
+
 // TestNoState: without a State there is no record on disk, and all else is as with one.
 func TestNoState(t *testing.T) {
 	t.Parallel()

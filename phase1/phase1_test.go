@@ -696,7 +696,7 @@ func TestShapes(t *testing.T) {
 			c := config(n, b)
 			c.Name, c.Queues = "pod16477688c0e1", 4
 			setup(t, c)
-			names := netstate.NamesFor(c.Name)
+			names := netstate.NamesFor(c.Name, c.Tap)
 			if got := linkField(t, n, names.Tap, "mtu"); got != "65521" {
 				t.Errorf("the tap's MTU is %s, want 65521", got)
 			}

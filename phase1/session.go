@@ -92,7 +92,7 @@ func (c NIC) notWired(absent absentError) error {
 		if err := c.checkNotFirst(); err != nil {
 			return err
 		}
-		now, err := ns.Snapshot(netstate.NamesFor(c.Name), nil, nil)
+		now, err := ns.Snapshot(netstate.NamesFor(c.Name, ""), nil, nil)
 		if err != nil {
 			return err
 		}
@@ -257,5 +257,5 @@ func (s *session) forgetConnections(ctx context.Context, ops []netstate.Op) {
 
 // read returns the namespace as it is now, as far as it concerns the plan.
 func (s *session) read(plan *wiring.Plan) (netstate.Snapshot, error) {
-	return s.ns.Snapshot(netstate.NamesFor(s.nic), plan.SysctlPaths(), plan.Tables())
+	return s.ns.Snapshot(plan.Names(), plan.SysctlPaths(), plan.Tables())
 }

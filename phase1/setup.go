@@ -203,7 +203,7 @@ func (s *session) firstPlan(ctx context.Context, c request, owner resolvedOwner)
 		return nil, netstate.Snapshot{}, err
 	}
 	questions := wiring.Ask(c.Name, spec)
-	now, err := s.ns.Snapshot(netstate.NamesFor(c.Name), questions.Sysctls, nil)
+	now, err := s.ns.Snapshot(netstate.NamesFor(c.Name, spec.Tap), questions.Sysctls, nil)
 	if err != nil {
 		return nil, now, err
 	}

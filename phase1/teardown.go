@@ -101,7 +101,7 @@ func (s *session) takeDown(ctx context.Context, j *journal, cutOff bool) error {
 
 // nothingWired is the Teardown of a NIC without a journal. A wiring whose journal is not here is an error.
 func (s *session) nothingWired() error {
-	now, err := s.ns.Snapshot(netstate.NamesFor(s.nic), nil, nil)
+	now, err := s.ns.Snapshot(netstate.NamesFor(s.nic, ""), nil, nil)
 	if err != nil {
 		return err
 	}
@@ -202,7 +202,7 @@ func (s *session) giveBack(plan *wiring.Plan, ops []netstate.Op, gone error) (er
 // wayBack reads the namespace and returns what is left to undo. Gone is infra.ErrNoNIC if the NIC has gone. Unless cutOff
 // is set, the error is ErrInUse if a process has a tap open that the operations delete.
 func (s *session) wayBack(plan *wiring.Plan, cutOff bool) (ops []netstate.Op, gone, err error) {
-	now, err := s.ns.SnapshotForUndo(netstate.NamesFor(s.nic), plan.SysctlPaths(), plan.Tables())
+	now, err := s.ns.SnapshotForUndo(plan.Names(), plan.SysctlPaths(), plan.Tables())
 	if err != nil {
 		return nil, nil, err
 	}
@@ -222,7 +222,7 @@ func (s *session) wayBack(plan *wiring.Plan, cutOff bool) (ops []netstate.Op, go
 // checkUnused refuses operations that delete a tap which a process has open. Of the wiring's two taps, Phase2 has the
 // responder's open, and notices its end.
 func (s *session) checkUnused(links []netstate.Link, ops []netstate.Op) error {
-	responder := netstate.NamesFor(s.nic).Responder
+	responder := netstate.NamesFor(s.nic, "").Responder
 	for _, l := range links {
 		if l.Tap == nil || l.Name == responder || !slices.ContainsFunc(ops, func(o netstate.Op) bool { return netstate.Deletes(o, l) }) {
 			continue

@@ -53,7 +53,7 @@ Under routed, macvtap, sriov and passt a guest cannot move.
 ` + kinds + `
 FILE.json holds the configuration. go doc describes the fields: infra.Spec, infra.Bridge, infra.Redirect,
 infra.Routed, infra.Masquerade, infra.Sidecar, infra.Auto, infra.SRIOV, infra.Passt, infra.Ports, infra.Guard, cache.Limit,
-cache.Options, cache.Device. guard.vlans lets VLAN tags pass, under bridge and redirect. subdomain of options and the first
+cache.Options, cache.Device. tap names the guest's tap. guard.vlans lets VLAN tags pass, under bridge and redirect. subdomain of options and the first
 search domain make the guest's own domain. mtu is for a guest with a smaller MTU than the
 NIC's, and noDefaultRoute of options for a second NIC that shall not take the first one's traffic.
 

@@ -96,7 +96,7 @@ func (n *Namespace) snapshot(names netstate.Names, sysctls []string, wanted []fi
 	}
 	var taps []int
 	for _, l := range s.Links {
-		if l.Tap != nil && (l.Name == names.Tap || l.Name == names.Responder) {
+		if l.Tap != nil && (l.Name == names.Tap || l.Name == names.Responder || l.Alias == netstate.Mark(names.NIC)) {
 			taps = append(taps, l.Index)
 		}
 	}

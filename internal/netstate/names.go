@@ -1,6 +1,7 @@
 package netstate
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"strings"
@@ -19,8 +20,9 @@ type Names struct {
 	Table     string // of nftables
 }
 
-// NamesFor returns the names for the wiring of a NIC. All of them are valid, however long the NIC's name is.
-func NamesFor(nic string) Names {
+// NamesFor returns the names for the wiring of a NIC. All of them are valid, however long the NIC's name is. Tap is the
+// guest's tap; empty: a name that is made of the NIC's.
+func NamesFor(nic, tap string) Names {
 	stem := nic
 	if len(stem) > syntax.MaxLinkName-len("-dhcp") {
 		sum := sha256.Sum256([]byte(nic))
@@ -30,7 +32,7 @@ func NamesFor(nic string) Names {
 		NIC:       nic,
 		Moved:     stem + "-nic",
 		Bridge:    stem + "-br",
-		Tap:       stem + "-tap",
+		Tap:       cmp.Or(tap, stem+"-tap"),
 		Responder: stem + "-dhcp",
 		Table:     "guestwire-" + nic,
 	}

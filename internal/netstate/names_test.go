@@ -11,7 +11,7 @@ import (
 func TestNames(t *testing.T) {
 	seen := map[string]string{}
 	for _, nic := range []string{"e", "eth0", "eth1", "tencharact", "elevenchara", "fifteencharacte", "fifteencharactf"} {
-		n := netstate.NamesFor(nic)
+		n := netstate.NamesFor(nic, "")
 		if n.NIC != nic {
 			t.Errorf("NamesFor(%q).NIC is %q", nic, n.NIC)
 		}

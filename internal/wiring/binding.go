@@ -10,7 +10,7 @@ import (
 // binding answers what the plan asks of a kind of binding. Each kind answers in a file of its own.
 type binding interface {
 	// asks are the questions about the namespace that a first plan depends on.
-	asks(nic string) Questions
+	asks(netstate.Names) Questions
 	// wire puts the wanted state of the namespace and the guest's record into the plan. The error is an
 	// *infra.RefusedError if the binding cannot work on the NIC.
 	wire(p *Plan, nic netstate.Link) error
@@ -105,7 +105,7 @@ func kindsOf(a infra.Auto) []string {
 func Ask(nic string, spec infra.Spec) Questions {
 	var q Questions
 	for _, b := range triesOf(spec.Binding) {
-		asked := bindingOf(b).asks(nic)
+		asked := bindingOf(b).asks(netstate.NamesFor(nic, spec.Tap))
 		q.Sysctls = append(q.Sysctls, asked.Sysctls...)
 		q.Listeners = q.Listeners || asked.Listeners
 		q.Connections = q.Connections || asked.Connections

@@ -16,7 +16,7 @@ import (
 // bridge makes the NIC and the guest's tap ports of a bridge.
 type bridge struct{ infra.Bridge }
 
-func (bridge) asks(string) Questions {
+func (bridge) asks(netstate.Names) Questions {
 	return Questions{Sysctls: append([]string{netstate.NoIPv6}, netstate.BridgeCalls()...), Dummy: true, Gateways: true, Log: true}
 }
 

@@ -30,7 +30,7 @@ type Gateway struct {
 // an administrator has set the MAC (a permanent neighbour).
 func (p *Plan) Gateways() []Gateway {
 	nic := lease.Of(p.found, p.nic())
-	if !p.binding.asks(p.names.NIC).Gateways {
+	if !p.binding.asks(p.names).Gateways {
 		return nil
 	}
 	var list []Gateway

@@ -13,7 +13,7 @@ import (
 // macvtap leaves the NIC as it is, but up and receiving all multicast groups.
 type macvtap struct{}
 
-func (macvtap) asks(string) Questions { return Questions{} }
+func (macvtap) asks(netstate.Names) Questions { return Questions{} }
 
 func (macvtap) traits() traits {
 	return traits{mends: true, direct: true, unseen: "the state, up or down,"}

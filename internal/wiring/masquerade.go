@@ -17,8 +17,8 @@ import (
 // masquerade gives the guest a network of its own at the tap, and translates the guest's addresses. The NIC keeps all that it has.
 type masquerade struct{ infra.Masquerade }
 
-func (masquerade) asks(nic string) Questions {
-	return Questions{Sysctls: append(sysctlsOfRouter(nic), netstate.PortRange, netstate.ReservedPorts), Listeners: true, Connections: true, Log: true, FlowTables: true}
+func (masquerade) asks(n netstate.Names) Questions {
+	return Questions{Sysctls: append(sysctlsOfRouter(n), netstate.PortRange, netstate.ReservedPorts), Listeners: true, Connections: true, Log: true, FlowTables: true}
 }
 
 func (masquerade) traits() traits { return traits{routes: true} }

@@ -16,7 +16,7 @@ import (
 // it is.
 type passt struct{ infra.Passt }
 
-func (passt) asks(string) Questions {
+func (passt) asks(netstate.Names) Questions {
 	return Questions{Sysctls: []string{netstate.PortStart, netstate.PingGroups}, Listeners: true}
 }
 

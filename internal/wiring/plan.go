@@ -75,12 +75,15 @@ func (j Journal) Plan() (*Plan, error) {
 // Binding is the Spec's binding, or what infra.Auto has become.
 func (p *Plan) Binding() infra.Binding { return p.spec.Binding }
 
+// Names are those of the wiring.
+func (p *Plan) Names() netstate.Names { return p.names }
+
 // Tables are the wanted tables of nftables, or of iptables.
 func (p *Plan) Tables() []firewall.Table { return p.wanted.Tables }
 
 func emptyPlan(found netstate.Snapshot, nic string, spec infra.Spec) *Plan {
 	return &Plan{
-		spec: spec, binding: bindingOf(spec.Binding), names: netstate.NamesFor(nic), found: found,
+		spec: spec, binding: bindingOf(spec.Binding), names: netstate.NamesFor(nic, spec.Tap), found: found,
 		wanted: compare.State{Sysctls: map[string]string{}},
 	}
 }
@@ -132,6 +135,9 @@ func newPlan(found netstate.Snapshot, name string, spec infra.Spec) (*Plan, erro
 	}
 	if nic.Loopback {
 		return nil, &cache.FieldError{Field: "nic", Reason: fmt.Sprintf("%s is the loopback: name the link that leads out of the namespace, of %s", nic.Name, linkNames(found))}
+	}
+	if n := p.names; spec.Tap != "" && slices.Contains([]string{n.NIC, n.Moved, n.Bridge, n.Responder}, n.Tap) {
+		return nil, &cache.FieldError{Field: "tap", Reason: fmt.Sprintf("%s is the name of another link of the wiring of %s: name another one", n.Tap, n.NIC)}
 	}
 	if err := checkFree(found, nic, p.names); err != nil {
 		return nil, err
@@ -366,7 +372,7 @@ func (p *Plan) nic() netstate.Link {
 }
 
 // SysctlPaths are the sysctls that a Snapshot needs for comparing with the plan.
-func (p *Plan) SysctlPaths() []string { return p.binding.asks(p.names.NIC).Sysctls }
+func (p *Plan) SysctlPaths() []string { return p.binding.asks(p.names).Sysctls }
 
 // Shared are the sysctls of netstate.Shared that the wiring needs.
 func (p *Plan) Shared() []string {

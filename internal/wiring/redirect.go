@@ -15,7 +15,7 @@ import (
 // namespace's own stack sees it. The NIC keeps all that it has, except its MAC if the guest has another one.
 type redirect struct{ infra.Redirect }
 
-func (redirect) asks(string) Questions {
+func (redirect) asks(netstate.Names) Questions {
 	return Questions{Sysctls: append([]string{netstate.NoIPv6}, netstate.BridgeCalls()...), Gateways: true, Log: true}
 }
 

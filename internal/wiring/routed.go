@@ -18,8 +18,8 @@ import (
 // and everything else but the sources of its routes. The namespace has addresses of its own besides, at the NIC and the tap.
 type routed struct{ infra.Routed }
 
-func (routed) asks(nic string) Questions {
-	return Questions{Sysctls: sysctlsOfRouter(nic), Listeners: true, Log: true}
+func (routed) asks(n netstate.Names) Questions {
+	return Questions{Sysctls: sysctlsOfRouter(n), Listeners: true, Log: true}
 }
 
 func (routed) traits() traits {

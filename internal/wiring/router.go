@@ -14,8 +14,8 @@ import (
 // addresses, and rules of any program see the guest's packets come in by it.
 
 // sysctlsOfRouter are the sysctls that make the namespace a router.
-func sysctlsOfRouter(nic string) []string {
-	return append([]string{netstate.NoIPv6, netstate.Forwarding6, netstate.AcceptRA(nic), netstate.ForceForwarding(nic)}, netstate.OfRouter(netstate.NamesFor(nic))...)
+func sysctlsOfRouter(n netstate.Names) []string {
+	return append([]string{netstate.NoIPv6, netstate.Forwarding6, netstate.AcceptRA(n.NIC), netstate.ForceForwarding(n.NIC)}, netstate.OfRouter(n)...)
 }
 
 // lacksIPv6 returns why the guest's link could have no IPv6; empty: it has.

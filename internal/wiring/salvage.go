@@ -15,7 +15,7 @@ import (
 // iptables, a table for each program.
 func AskSalvage(nic string) (sysctls []string, tables []firewall.Table) {
 	for _, f := range []firewall.Family{firewall.IPTablesNFT, firewall.IP6TablesNFT, firewall.IPTablesLegacy, firewall.IP6TablesLegacy} {
-		tables = append(tables, firewall.Table{Family: f, Name: netstate.NamesFor(nic).Chains()})
+		tables = append(tables, firewall.Table{Family: f, Name: netstate.NamesFor(nic, "").Chains()})
 	}
 	return netstate.SysctlOrder(nic), tables
 }
@@ -24,8 +24,9 @@ func AskSalvage(nic string) (sysctls []string, tables []firewall.Table) {
 // addresses. What is not known stays as it is, and the journal's Lost names it, a phrase each. Kind is the binding's, if record
 // or journal have it; record is the NIC's; nil: it is lost, too.
 func Salvage(now netstate.Snapshot, nic, kind string, record *cache.Record) Journal {
-	s := salvage{names: netstate.NamesFor(nic), now: now, j: Journal{NIC: nic, Salvaged: true, Found: now}}
-	s.j.Spec = infra.Spec{Binding: s.shownBinding(kind)}
+	tap := shownTap(now, nic)
+	s := salvage{names: netstate.NamesFor(nic, tap), now: now, j: Journal{NIC: nic, Salvaged: true, Found: now}}
+	s.j.Spec = infra.Spec{Binding: s.shownBinding(kind), Tap: tap}
 	s.traits = bindingOf(s.j.Spec.Binding).traits()
 	if record != nil && record.Binding == s.j.Spec.Binding.Kind() { // else it is an old one
 		s.record = record
@@ -46,6 +47,17 @@ func Salvage(now netstate.Snapshot, nic, kind string, record *cache.Record) Jour
 		s.loseOfNIC(was)
 	}
 	return s.j
+}
+
+// shownTap is the name of the guest's tap, as far as the namespace shows it.
+func shownTap(now netstate.Snapshot, nic string) string {
+	n := netstate.NamesFor(nic, "")
+	for _, l := range now.Links {
+		if l.Tap != nil && l.Alias == netstate.Mark(nic) && l.Name != n.Responder && l.Name != n.Tap {
+			return l.Name
+		}
+	}
+	return ""
 }
 
 type salvage struct {
@@ -162,7 +174,7 @@ func (s *salvage) loseSysctls(was netstate.Link) {
 		written[path] = "0"
 	}
 	var stay []string
-	asked := bindingOf(s.j.Spec.Binding).asks(s.names.NIC).Sysctls
+	asked := bindingOf(s.j.Spec.Binding).asks(s.names).Sysctls
 	for _, path := range netstate.SysctlOrder(s.names.NIC) {
 		value := s.now.Sysctls[path] // none: the kernel does not have it, or it is an empty list
 		if one, is := written[path]; value == "" || is && one != value || !slices.Contains(asked, path) || slices.Contains(s.now.ReadOnly, path) {

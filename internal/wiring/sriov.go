@@ -14,7 +14,7 @@ import (
 // vfio-pci.
 type sriov struct{ infra.SRIOV }
 
-func (sriov) asks(string) Questions { return Questions{} }
+func (sriov) asks(netstate.Names) Questions { return Questions{} }
 
 func (sriov) traits() traits { return traits{leaves: true, direct: true} }
 

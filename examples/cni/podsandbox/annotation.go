@@ -89,7 +89,7 @@ func Read(annotations map[string]string) (Wants, error) {
 // checkNIC refuses what is no name of a NIC.
 func checkNIC(nic string) error {
 	if len(nic) > 15 || CheckID(nic) != nil {
-		return fmt.Errorf("%q is no NIC's name: want 1 to 15 of A-Z a-z 0-9 _ . - and a letter or digit first", nic)
+		return &cache.FieldError{Field: "nic", Reason: fmt.Sprintf("%q is no NIC's name: want 1 to 15 of A-Z a-z 0-9 _ . - and a letter or digit first", nic)}
 	}
 	return nil
 }
@@ -148,10 +148,8 @@ func readObject(text []byte) (Wish, error) {
 	if err := json.Unmarshal(text, &w.fields); err != nil {
 		return Wish{}, err
 	}
-	for _, field := range []string{"nic", "state"} {
-		if _, ok := w.fields[field]; ok {
-			return Wish{}, &cache.FieldError{Field: field, Reason: "not here: the annotation's key names the NIC, and the CNI list the state directory"}
-		}
+	if _, ok := w.fields["state"]; ok {
+		return Wish{}, &cache.FieldError{Field: "state", Reason: "not here: the CNI list names the state directory"}
 	}
 	return w, nil
 }

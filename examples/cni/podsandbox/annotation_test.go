@@ -37,7 +37,7 @@ func TestRead(t *testing.T) {
 		"empty":             {annotations: map[string]string{"guestwire/nic.eth0": ""}, says: `binding: "", want`},
 		"half an object":    {annotations: map[string]string{"guestwire/nic.eth0": `{"queues": 2`}, says: "annotation guestwire/nic.eth0: "},
 		"an unknown field":  {annotations: map[string]string{"guestwire/nic.eth0": `{"bindings": {}}`}, says: "bindings: no such field"},
-		"nic":               {annotations: map[string]string{"guestwire/nic.eth0": `{"nic": "eth0"}`}, says: "nic: not here"},
+		"nic":               {annotations: map[string]string{"guestwire/nic.eth0": `{"nic": "eth0"}`}, says: "nic: no such field"},
 		"state":             {annotations: map[string]string{"guestwire/nic.eth0": `{"state": "/etc"}`}, says: "state: not here"},
 		"no device":         {annotations: map[string]string{"guestwire/devices": "tun"}, says: `annotation guestwire/devices: "tun", want kvm, vhost-net`},
 		"a device twice":    {annotations: map[string]string{"guestwire/devices": "kvm,kvm"}, says: "kvm"},

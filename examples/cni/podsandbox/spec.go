@@ -157,6 +157,10 @@ func (d Defaults) lay(spec *infra.Spec, w *Wish) error {
 			if spec.Guard = w.spec.Guard; !d.TrustPods {
 				err = onlyTrusted("guard")
 			}
+		case "tap": // the pod's other programs may take such a link for their own
+			if spec.Tap = w.spec.Tap; !d.TrustPods {
+				err = onlyTrusted("tap")
+			}
 		case "limits":
 			if spec.Limits = w.spec.Limits; !d.TrustPods {
 				err = onlyTrusted("limits")

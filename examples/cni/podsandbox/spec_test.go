@@ -43,11 +43,13 @@ func TestMake(t *testing.T) {
 		"the list's owner on the node":  {`{"owner": {"uid": 7, "inside": false}}`, "redirect", false, `{"binding":{"redirect":{}},"owner":{"uid":7}}`},
 		"the pod's owner":               {`{"owner": {"uid": 7, "gid": 7, "inside": false}}`, `{"owner": {"uid": 8}}`, false, `{"binding":{"redirect":{}},"owner":{"uid":8,"inside":true}}`},
 		"the pod's owner on the node":   {"", `{"owner": {"uid": 8, "inside": false}}`, false, `{"binding":{"redirect":{}},"owner":{"uid":8}}`},
-		"root":                          {`{"owner": {"uid": 0}}`, "redirect", false, `{"binding":{"redirect":{}},"owner":{"uid":0,"inside":true}}`},
+		"root":                          {`{"owner": {"root": true}}`, "redirect", false, `{"binding":{"redirect":{}},"owner":{"root":true,"inside":true}}`},
 		"a context":                     {"", `{"owner": {"uid": 8, "selinux": "a:b:c"}}`, false, "!annotation guestwire/nic.eth0: owner.selinux: not for a pod to say"},
 		"a context, trusted":            {"", `{"owner": {"uid": 8, "selinux": "a:b:c"}}`, true, `{"binding":{"redirect":{}},"owner":{"uid":8,"inside":true,"selinux":"a:b:c"}}`},
 		"the list's context":            {`{"owner": {"uid": 7, "selinux": "a:b:c"}}`, `{"owner": {"uid": 8}}`, false, `{"binding":{"redirect":{}},"owner":{"uid":8,"inside":true,"selinux":"a:b:c"}}`},
 		"the list's context, said":      {`{"owner": {"uid": 7, "selinux": "a:b:c"}}`, `{"owner": {"uid": 8, "selinux": "a:b:c"}}`, false, `{"binding":{"redirect":{}},"owner":{"uid":8,"inside":true,"selinux":"a:b:c"}}`},
+		"a tap":                         {"", `{"tap": "tap0"}`, false, "!annotation guestwire/nic.eth0: tap: not for a pod to say"},
+		"the list's tap":                {`{"tap": "tap0"}`, "redirect", false, `{"binding":{"redirect":{}},"owner":{"uid":107,"gid":107,"inside":true},"tap":"tap0"}`},
 		"a guard":                       {"", `{"guard": {"off": true}}`, false, "!annotation guestwire/nic.eth0: guard: not for a pod to say"},
 		"an empty guard":                {`{"guard": {"macs": ["02:00:00:00:00:01"]}}`, `{"guard": {}}`, false, "!annotation guestwire/nic.eth0: guard: not for a pod to say"},
 		"a guard, trusted":              {"", `{"guard": {"off": true}}`, true, `{"binding":{"redirect":{}},` + owner + `,"guard":{"off":true}}`},
@@ -138,7 +140,7 @@ func TestMake(t *testing.T) {
 // TestEachFieldIsDecided: for each field of a Spec it is said what a pod may do with it. A field that is new in infra is
 // refused, and this test fails, until Defaults.TrustPods and Make say it.
 func TestEachFieldIsDecided(t *testing.T) {
-	decided := map[string]string{"nic": "", "state": "", "binding": `{"bridge": {}}`, "owner": `{"uid": 1}`, "queues": "1", "dns": "{}", "options": "{}", "device": "{}", "guard": "{}", "mtu": "1400", "guest": `"vm1"`, "limits": "{}"}
+	decided := map[string]string{"state": "", "tap": `"tap0"`, "binding": `{"bridge": {}}`, "owner": `{"uid": 1}`, "queues": "1", "dns": "{}", "options": "{}", "device": "{}", "guard": "{}", "mtu": "1400", "guest": `"vm1"`, "limits": "{}"}
 	fields := reflect.TypeFor[infra.Spec]()
 	for i := range fields.NumField() {
 		name, _, _ := strings.Cut(fields.Field(i).Tag.Get("json"), ",")
@@ -167,7 +169,7 @@ func TestEachFieldIsDecided(t *testing.T) {
 	}
 	knownFields(t, reflect.TypeFor[infra.Auto](), []string{"order", "mac"})
 	knownFields(t, reflect.TypeFor[infra.Passt](), []string{"mac", "ports"})
-	knownFields(t, reflect.TypeFor[infra.Owner](), []string{"uid", "gid", "inside", "selinux"})
+	knownFields(t, reflect.TypeFor[infra.Owner](), []string{"uid", "gid", "root", "inside", "ownDevices", "selinux"})
 	knownFields(t, reflect.TypeFor[infra.Routed](), []string{"sidecar", "excluded", "maxConnections"})
 	knownFields(t, reflect.TypeFor[infra.Masquerade](), []string{"ipv4", "ipv6", "mac", "gatewayMAC", "ports", "excluded", "loopback", "sidecar", "maxConnections", "firewall"})
 }

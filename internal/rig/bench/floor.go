@@ -196,7 +196,7 @@ func (l *lists) writeTeardown(ctx context.Context, plan *wiring.Plan, steps []ne
 	t.add("remove", recordFile)
 	l.addSnapshot(t, steps)
 	for {
-		now, err := ns.Snapshot(netstate.NamesFor(nic), l.sysctls, nil)
+		now, err := ns.Snapshot(netstate.NamesFor(nic, ""), l.sysctls, nil)
 		if err != nil {
 			return err
 		}
