@@ -185,7 +185,7 @@ func (b *bed) isWired() error {
 // force takes down a wiring whose journal is damaged. Setup does nothing before the work is finished, by Teardown or by force.
 func (b *bed) force() *operation {
 	forced := ""
-	op := &operation{args: b.args("teardown", "-force")}
+	op := &operation{args: b.args("teardown", "-force", "-state", b.n.State)}
 	op.prepare = func() error {
 		if err := b.wire(); err != nil {
 			return err

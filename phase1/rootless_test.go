@@ -49,7 +49,7 @@ func TestRootlessNobody(t *testing.T) {
 		}
 	}
 	said, err := exec.CommandContext(t.Context(), "nsenter", "-t", pid, "-U", "-n", "-m", "--setuid", "0", "--setgid", "0",
-		nstest.Program(t, "examples/agent"), "setup", "-own", "-nic", "lo", "-binding", "redirect", "-state", "/mnt/vm", "-dir", "/mnt/journals").CombinedOutput()
+		nstest.Program(t, "examples/agent"), "setup", "-uid", "0", "-own", "-nic", "lo", "-binding", "redirect", "-state", "/mnt/vm", "-dir", "/mnt/journals").CombinedOutput()
 	if text := string(said); err == nil || !strings.Contains(text, "/: owner 65534, which is how a user outside") || strings.Contains(text, "chown") {
 		t.Errorf("%v, %s; want an error that does not name chown", err, text)
 	}
