@@ -169,23 +169,21 @@ func (p *Pod) Serve() {
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	ready, ended := make(chan struct{}), make(chan error, 1)
+	answers := make(chan error, 2) // one when the guest is answered, one at the end
 	vm.Notify = func(e phase2.Event) {
 		if e.Kind == phase2.Ready {
-			close(ready)
+			answers <- nil
 		}
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	go func() { ended <- p.Do(func() error { return vm.Serve(ctx) }) }()
-	select {
-	case err := <-ended:
+	go func() { answers <- p.Do(func() error { return vm.Serve(ctx) }) }() // not Start, as the pod is another namespace
+	if err := <-answers; err != nil {
 		cancel()
 		p.t.Fatalf("phase2.Serve: %v", err)
-	case <-ready:
 	}
 	p.t.Cleanup(func() {
 		cancel()
-		if err := <-ended; err != nil {
+		if err := <-answers; err != nil {
 			p.t.Errorf("phase2.Serve: %v", err)
 		}
 	})

@@ -138,8 +138,8 @@ func ExampleOpenTap() {
 	}
 }
 
-// Serve blocks. A launcher waits until each NIC is served, starts the VM, and ends Serve when the VM has ended.
-func ExampleVM_Serve() {
+// A launcher starts its VM when Start has returned, and ends the service when the VM has ended.
+func ExampleVM_Start() {
 	dir := stateDirectory("") // without a responder's tap, so that the example needs no namespace
 	defer os.RemoveAll(dir)
 
@@ -147,30 +147,18 @@ func ExampleVM_Serve() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	ready := make(chan struct{})
-	vm.Notify = func(e phase2.Event) {
-		fmt.Println(e.NIC, e.Kind)
-		if e.Kind == phase2.Ready {
-			close(ready)
-		}
-	}
-	ctx, stop := context.WithCancel(context.Background())
-	served := make(chan error, 1)
-	go func() { served <- vm.Serve(ctx) }()
-	select {
-	case <-ready:
-	case err := <-served:
+	vm.Notify = func(e phase2.Event) { fmt.Println(e.NIC, e.Kind) }
+	stop, err := vm.Start(context.Background())
+	if err != nil {
 		log.Fatal(err)
 	}
+	defer stop()
 
 	// Start the VM here, and wait until it ends.
 
-	stop()
-	fmt.Println("Serve:", <-served)
 	// Output:
 	// eth0 no-responder
 	//  ready
-	// Serve: <nil>
 }
 
 // One process that serves a pod from outside the pod's namespace. The program needs this as well, or the goroutine may
@@ -289,21 +277,19 @@ func ExampleVM_Serve_plug() {
 	}
 }
 
-// A launcher that is replaced while the guest runs ends Serve with dhcp.ErrHandover. The guest then keeps
-// its IPv6 default route until the next launcher serves it.
-func ExampleVM_Serve_handover() {
-	dir := stateDirectory("")
-	defer os.RemoveAll(dir)
-
-	vm, err := phase2.Open(dir)
+// A launcher that is replaced while the guest runs ends its service with dhcp.ErrHandover. The guest then keeps its IPv6
+// default route until the next launcher serves it.
+func ExampleVM_Start_handover() {
+	vm, err := phase2.Open("/run/guestwire/vm1")
 	if err != nil {
 		log.Fatal(err)
 	}
-	ctx, stop := context.WithCancelCause(context.Background())
-	served := make(chan error, 1)
-	go func() { served <- vm.Serve(ctx) }()
+	ctx, end := context.WithCancelCause(context.Background())
+	stop, err := vm.Start(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
 
-	stop(dhcp.ErrHandover)
-	fmt.Println("Serve:", <-served)
-	// Output: Serve: <nil>
+	end(dhcp.ErrHandover)
+	stop() // returns when the taps are free for the next launcher
 }

@@ -85,6 +85,12 @@ func TestServeErrors(t *testing.T) {
 	if err := vm.Serve(t.Context()); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("in another namespace: %v, want fs.ErrNotExist", err)
 	}
+	if err := netns.Do(n.Pod.File, func() error {
+		_, err := vm.Start(t.Context())
+		return err
+	}); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("Start in another namespace than the process's: %v, want fs.ErrNotExist", err)
+	}
 	other := nstest.NewNetwork(t)
 	wire(t, other) // a tap of the same name, of the same owner
 	if err := netns.Do(other.Pod.File, func() error { return vm.Serve(t.Context()) }); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "enter the namespace of the record first") {

@@ -30,53 +30,89 @@ const (
 	retryMax = 5 * time.Second
 )
 
-// Serve answers the guest on every interface whose record has a ResponderTap. It blocks until ctx is
-// done and then returns nil.
+// Start serves the guest as [VM.Serve] does, in the background, and returns when each NIC is served: the guest's first
+// request gets its answer, and the guest's tap has no filter of an earlier VMM any more. A launcher starts its VM then.
 //
-// Before it returns, Serve withdraws its router advertisements, so that the guest loses its IPv6 default
-// route. If another process takes over, cancel ctx with [dhcp.ErrHandover] as the cause: then nothing is
-// withdrawn.
+// stop ends the service, and returns when it has ended; so a caller whose ctx is done waits by it. It can be called
+// again. What Serve does when ctx is done holds for stop.
 //
-// Serve opens the responders' taps in the network namespace of the calling thread, as the user that owns
-// them. In a process that is in another namespace, start a goroutine for Serve that locks its thread
-// (runtime.LockOSThread), enters the right namespace, and never unlocks the thread: then the thread ends with
-// the goroutine. The process's main thread cannot end, and would keep the namespace alive, so keep the goroutine
-// off it, by an init function that calls runtime.LockOSThread.
+// Start works in the network namespace of the process. In a thread that has entered another one, call Serve.
 //
-// Serve follows the record files. A new record starts a service, a changed record changes the service,
-// a removed record ends it. If a tap is deleted and created again, Serve attaches to the new one. Problems
-// after the start do not end Serve. VM.Notify and VM.Log tell of them.
+// The errors are those of Serve. Then nothing is served.
+func (vm *VM) Start(ctx context.Context) (stop func(), err error) {
+	serving, cancel := context.WithCancelCause(ctx)
+	started, ended := make(chan error), make(chan struct{})
+	go func() {
+		defer close(ended)
+		s, err := vm.start(serving)
+		started <- err
+		if err == nil {
+			s.followChanges(serving)
+		}
+	}()
+	stop = func() {
+		cancel(context.Cause(ctx)) // which may be done, and not have ended serving yet
+		<-ended
+	}
+	if err := <-started; err != nil {
+		stop()
+		return nil, err
+	}
+	return stop, nil
+}
+
+// Serve answers the guest on each NIC whose record has a ResponderTap. It blocks until ctx is done, and then returns nil.
+// A launcher that goes on meanwhile calls [VM.Start].
 //
-// A launcher that starts the VM waits for the event [Ready] first: then each NIC's requests are answered, and the
-// guest's tap has no filter of an earlier VMM any more. A launcher that plugs a NIC waits for the event [Attached]
-// or [NoResponder] of the NIC.
+// At its end Serve withdraws its router advertisements, so the guest loses its IPv6 default route. If another process takes
+// over, cancel ctx with [dhcp.ErrHandover] as the cause: then nothing is withdrawn.
+//
+// Serve follows the record files. A new record starts a service, a changed record changes it, a removed record ends it. If a
+// tap is deleted and created again, Serve attaches to the new one. Problems after the start do not end Serve: Notify and Log
+// report them.
+//
+// Serve opens the responders' taps in the network namespace of the calling thread. To serve another namespace, start a
+// goroutine that locks its thread (runtime.LockOSThread), enters the namespace, calls Serve, and never unlocks the thread:
+// then the thread ends with the goroutine. The process's main thread cannot end, and would keep the namespace alive: an init
+// function that calls runtime.LockOSThread keeps other goroutines off it. Such a caller learns from the event "ready" that
+// each NIC is served.
 //
 // Errors, all from the start: fs.ErrNotExist if the thread is in another namespace than a record's, if a tap is missing, or if
-// ResolvConf names a missing file; fs.ErrPermission if a tap belongs to another user; syscall.EBUSY if another process serves the tap.
+// ResolvConf names a missing file; fs.ErrPermission if a tap belongs to another user; syscall.EBUSY if another process serves
+// the tap.
 func (vm *VM) Serve(ctx context.Context) error {
-	conf, err := newResolvConf(vm.ResolvConf)
+	s, err := vm.start(ctx)
 	if err != nil {
 		return err
 	}
+	s.followChanges(ctx)
+	return nil
+}
+
+// start serves the records that Open read. Any problem is an error, and nothing is served then.
+func (vm *VM) start(ctx context.Context) (*server, error) {
+	conf, err := newResolvConf(vm.ResolvConf)
+	if err != nil {
+		return nil, err
+	}
 	dir, err := filepath.Abs(vm.dir)
 	if err != nil {
-		return fmt.Errorf("records: %w", err)
+		return nil, fmt.Errorf("records: %w", err)
 	}
 	s := &server{vm: vm, log: vm.Log, conf: conf, dir: dir, services: map[string]*service{}, ended: make(chan lost)}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
-	defer s.detachAll(ctx)
-	if err := s.start(ctx); err != nil {
-		return err
+	if err := s.attachAll(ctx); err != nil {
+		s.detachAll(ctx)
+		return nil, err
 	}
 	s.tell(Event{Kind: Ready, Text: "ready"})
-	s.followChanges(ctx)
-	return nil
+	return s, nil
 }
 
-// server is the state of one Serve. Only the calling goroutine uses it, as the taps are in the namespace of
-// that goroutine's thread. Each responder's loop is a goroutine of its own.
+// server is the state of one Serve. One goroutine uses it, as the taps are in the namespace of that goroutine's thread. Each
+// responder's loop is a goroutine of its own.
 type server struct {
 	vm       *VM
 	log      *slog.Logger
@@ -107,8 +143,8 @@ type service struct {
 	lost      bool          // the tap was deleted, so its absence is told already
 }
 
-// start serves the records that Open read. Any problem is an error.
-func (s *server) start(ctx context.Context) error {
+// attachAll creates the services of the records that Open read, and attaches them to their taps.
+func (s *server) attachAll(ctx context.Context) error {
 	if slices.ContainsFunc(s.vm.Records(), needsResolvConf) {
 		if err := s.conf.readFirst(s.log); err != nil {
 			return err
@@ -226,8 +262,9 @@ func (s *server) detachAll(ctx context.Context) {
 	}
 }
 
-// followChanges reacts to changes of records, resolv.conf and taps until ctx is done.
+// followChanges reacts to changes of records, resolv.conf and taps until ctx is done. Then it ends all services.
 func (s *server) followChanges(ctx context.Context) {
+	defer s.detachAll(ctx)
 	var events <-chan fsnotify.Event
 	var errs <-chan error
 	watcher, err := fsnotify.NewWatcher()

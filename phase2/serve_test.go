@@ -8,7 +8,9 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -210,6 +212,62 @@ func TestServeRecords(t *testing.T) {
 	events.wait(t, "eth0 record-removed")
 	if !strings.Contains(log.String(), "router advertisement withdrawn") {
 		t.Errorf("the router is not withdrawn from the guest:\n%s", log)
+	}
+}
+
+// late is a context whose end the contexts derived from it have not noticed yet.
+type late struct{ context.Context }
+
+func (late) Done() <-chan struct{} { return make(chan struct{}) }
+
+// TestStart: the guest is served when Start returns, and not any more when stop returns. A responder that hands over does not
+// withdraw its router.
+func TestStart(t *testing.T) {
+	nstest.SkipUndecided(t)
+	nstest.NeedTaps(t)
+	ip := func(args string) {
+		t.Helper()
+		if out, err := exec.Command("ip", strings.Fields(args)...).CombinedOutput(); err != nil {
+			t.Fatalf("ip %s: %v: %s", args, err, out)
+		}
+	}
+	const tap = "start-dhcp" // in the namespace of this process
+	ip("tuntap add " + tap + " mode tap")
+	defer ip("link del " + tap)
+	ip("link set " + tap + " addrgenmode none up")
+	r := newRecord("start")
+	r.ResponderTap, r.ResponderMAC = tap, cache.MAC{2, 0, 0, 0, 0, 2}
+	r.IPv6 = &cache.IPv6{Address: nstest.Pod6, Router: &cache.Router{Address: netip.MustParseAddr("fe80::1")}}
+	dir := nstest.Dir(t)
+	writeRecords(t, dir, r)
+	for _, handover := range []bool{true, false} {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		var events eventLog
+		start := func() (func(), error) {
+			vm, err := phase2.Open(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			vm.Notify = events.add
+			return vm.Start(late{ctx})
+		}
+		stop, err := start()
+		if err != nil {
+			t.Fatal(err)
+		}
+		events.wait(t, "start attached", " ready")
+		if _, err := start(); !errors.Is(err, syscall.EBUSY) {
+			t.Errorf("a second Start: %v, want EBUSY", err)
+		}
+		if handover {
+			cancel(dhcp.ErrHandover)
+		}
+		stop()
+		stop()
+		if withdrawn := slices.ContainsFunc(events.events, func(e phase2.Event) bool { return e.Kind == dhcp.Withdrawn }); withdrawn == handover {
+			t.Errorf("handover %t, router withdrawn %t: %v", handover, withdrawn, events.events)
+		}
+		cancel(nil)
 	}
 }
 

@@ -40,15 +40,12 @@ func runQEMU(ctx context.Context, vm *phase2.VM, shutdown time.Duration, buses, 
 		}
 	}
 	plugger := newPlugger(vm, buses)
-	ready := make(chan struct{})
 	notify := vm.Notify
 	vm.Notify = func(e phase2.Event) {
 		if notify != nil {
 			notify(e)
 		}
 		switch {
-		case e.Kind == phase2.Ready:
-			close(ready)
 		case len(buses) > 0:
 			plugger.tell(e)
 		case e.Kind == phase2.RecordAdded:
@@ -57,22 +54,15 @@ func runQEMU(ctx context.Context, vm *phase2.VM, shutdown time.Duration, buses, 
 			vm.Log.Warn("QEMU keeps the device of the removed record", "nic", e.NIC)
 		}
 	}
-	// The guest is served until QEMU has ended, also after a signal.
-	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
+	stop, err := vm.Start(context.WithoutCancel(ctx)) // the guest is served until QEMU has ended, also after a signal
+	if err != nil {
+		return notServed(err)
+	}
 	defer stop()
-	served := make(chan error, 1)
-	go func() { served <- vm.Serve(serving) }()
-	select {
-	case err := <-served:
-		return notServed(err) // from the start: no guest was served
-	case <-ready:
+	if ctx.Err() != nil {
+		return nil
 	}
-	var err error
-	if ctx.Err() == nil {
-		err = boot(ctx, records, plugger, shutdown, command)
-	}
-	stop()
-	return errors.Join(err, <-served)
+	return boot(ctx, records, plugger, shutdown, command)
 }
 
 // boot runs QEMU and waits for its end. When ctx is done, the guest has the time shutdown before QEMU gets SIGTERM.

@@ -30,10 +30,12 @@ func run(ctx context.Context, state string) error {
 	if err != nil {
 		return err
 	}
-	vm.Notify = func(e phase2.Event) {
-		if e.Kind == phase2.Ready {
-			fmt.Println("ready") // a launcher starts the VM now
-		}
+	stop, err := vm.Start(ctx)
+	if err != nil {
+		return err
 	}
-	return vm.Serve(ctx)
+	fmt.Println("ready") // a launcher starts the VM now
+	<-ctx.Done()
+	stop()
+	return nil
 }
