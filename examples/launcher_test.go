@@ -210,7 +210,7 @@ func TestQEMUWithoutTap(t *testing.T) {
 		status   int
 		text     string
 	}{
-		{cache.SRIOV{PCIAddress: "0000:03:10.1"}, 7, "argument -device\nargument vfio-pci,id=eth0,host=0000:03:10.1,romfile=\nargument -nic\nargument none\n"},
+		{cache.SRIOV{PCIAddress: "0000:03:10.1"}, 7, "argument -nic\nargument none\nargument -device\nargument vfio-pci,id=eth0,host=0000:03:10.1,romfile=\n"},
 		{cache.SRIOV{PCIAddress: "0000:03:10.1", Managed: true}, 1, "sriov.managed: "},
 	} {
 		dir, err := os.OpenRoot(t.TempDir())

@@ -13,7 +13,6 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
-	"strconv"
 	"strings"
 	"syscall"
 
@@ -105,34 +104,18 @@ func ExampleVM_Interfaces() {
 	// </interface>
 }
 
-// A launcher that runs QEMU without libvirt opens each guest's tap and passes the queues on. QEMU's copies stay open.
+// A launcher that runs QEMU without libvirt has qemu.Args open each guest's tap, and passes the queues on.
 func ExampleOpenTap() {
 	vm, err := phase2.Open("/run/guestwire/vm1")
 	if err != nil {
 		log.Fatal(err)
 	}
-	cmd := exec.Command("qemu-system-x86_64", "-nodefaults", "-machine", "q35", "-m", "512", "disk.img")
-	for _, r := range vm.Records() {
-		queues, err := phase2.OpenTap(r)
-		if err != nil {
-			log.Fatal(err)
-		}
-		var fds []string
-		for _, f := range queues {
-			defer f.Close()
-			fds = append(fds, strconv.Itoa(3+len(cmd.ExtraFiles)))
-			cmd.ExtraFiles = append(cmd.ExtraFiles, f)
-		}
-		nic, err := qemu.NewNIC(&r, qemu.Options{FDs: fds})
-		if err != nil {
-			log.Fatal(err)
-		}
-		args, err := nic.Args()
-		if err != nil {
-			log.Fatal(err)
-		}
-		cmd.Args = append(cmd.Args, args...)
+	args, taps, err := qemu.Args(vm.Records(), 3, phase2.OpenTap)
+	if err != nil {
+		log.Fatal(err)
 	}
+	cmd := exec.Command("qemu-system-x86_64", append([]string{"-nodefaults", "-machine", "q35", "-m", "512", "disk.img"}, args...)...)
+	cmd.ExtraFiles = taps
 	if err := cmd.Run(); err != nil {
 		log.Fatal(err)
 	}

@@ -2,6 +2,7 @@ package qemu
 
 import (
 	"fmt"
+	"io"
 	"maps"
 	"slices"
 	"strconv"
@@ -10,7 +11,54 @@ import (
 	"github.com/guestwire/guestwire/cache"
 )
 
-// Args returns the device as arguments of QEMU's command line: -netdev and -device with their values.
+// Args returns the devices of a guest's records as arguments of QEMU's command line, and the guest's open taps, which QEMU
+// has to inherit:
+//
+//	args, taps, err := qemu.Args(vm.Records(), 3, phase2.OpenTap)
+//	cmd.Args, cmd.ExtraFiles = append(cmd.Args, args...), taps
+//
+// first is the number that the first tap has in QEMU: 3, and one more for each file that ExtraFiles has before. Args calls
+// open for each record with a tap, which gives one file a queue. The caller closes the taps; QEMU has copies.
+//
+// For options of a device, or for passt, which needs a socket, call [NewNIC] for each record. The errors are those of open,
+// of NewNIC and of [NIC.Args]. Then no tap is left open.
+func Args[File io.Closer](records []cache.Record, first int, open func(cache.Record) ([]File, error)) ([]string, []File, error) {
+	var args []string
+	var taps []File
+	for _, r := range records {
+		more, queues, err := recordArgs(&r, first+len(taps), open)
+		args, taps = append(args, more...), append(taps, queues...)
+		if err != nil {
+			for _, f := range taps {
+				f.Close()
+			}
+			return nil, nil, err
+		}
+	}
+	return args, taps, nil
+}
+
+// recordArgs returns the arguments of one record. With an error it also returns what it has opened.
+func recordArgs[File any](r *cache.Record, first int, open func(cache.Record) ([]File, error)) (args []string, queues []File, err error) {
+	var o Options
+	if r.Tap != "" {
+		if queues, err = open(*r); err != nil {
+			return nil, nil, err
+		}
+		for i := range queues {
+			o.FDs = append(o.FDs, strconv.Itoa(first+i))
+		}
+	}
+	nic, err := NewNIC(r, o)
+	if err != nil {
+		return nil, queues, err
+	}
+	args, err = nic.Args()
+	return args, queues, err
+}
+
+// Args returns the device as arguments of QEMU's command line: -netdev and -device with their values. Without a -netdev
+// QEMU would add a NIC of its own, so a virtual function also has -nic none.
 //
 // The error wraps a [*cache.FieldError] if SetLink is set: QEMU's command line cannot take a link down. A launcher with
 // QMP starts QEMU with -S, sends set_link and cont, and has set SetLink to nil before it calls Args.
@@ -19,11 +67,11 @@ func (n *NIC) Args() ([]string, error) {
 		return nil, fmt.Errorf("device %v: %w", n.SetLink["name"], &cache.FieldError{Field: "device.linkState",
 			Reason: "down, which QEMU's command line cannot say: send set_link by QMP, or leave this field empty"})
 	}
-	var args []string
+	backend := []string{"-nic", "none"}
 	if n.Netdev != nil {
-		args = append(args, "-netdev", option(n.Netdev, "type"))
+		backend = []string{"-netdev", option(n.Netdev, "type")}
 	}
-	return append(args, "-device", option(n.Device, "driver")), nil
+	return append(backend, "-device", option(n.Device, "driver")), nil
 }
 
 // option returns the object in the form VALUE,id=VALUE,key=value: first the value of the key that QEMU lets out there, then

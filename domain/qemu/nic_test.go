@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"reflect"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -194,6 +195,66 @@ func TestErrors(t *testing.T) {
 			}
 			if field.Field != c.field || !strings.Contains(err.Error(), c.words) || !strings.Contains(err.Error(), rec.Name) {
 				t.Errorf("got %q, want field %s and %q", err, c.field, c.words)
+			}
+		})
+	}
+}
+
+// queue is an open queue of a tap.
+type queue struct{ closed bool }
+
+func (q *queue) Close() error { q.closed = true; return nil }
+
+// TestArgs: the taps of all records have numbers in order, records without a tap have none, and an error leaves no tap open.
+func TestArgs(t *testing.T) {
+	tap, queues, card, sockets, down := record(), record(), record(), record(), record()
+	queues.Name, queues.Queues = "eth1", 2
+	card.Name, sockets.Name, down.Name = "eth2", "eth3", "eth4"
+	sriov(card, &qemu.Options{})
+	passt(sockets, &qemu.Options{})
+	down.Device.LinkState = "down"
+	refused := errors.New("refused")
+	for _, c := range []struct {
+		name    string
+		records []*cache.Record
+		first   int
+		fds     []string // in the arguments
+		err     string
+	}{
+		{"none", nil, 3, nil, ""},
+		{"a tap", []*cache.Record{tap}, 3, []string{"fd=3"}, ""},
+		{"after another file", []*cache.Record{tap}, 4, []string{"fd=4"}, ""},
+		{"queues", []*cache.Record{queues, card, tap}, 3, []string{"fds=3:4", "fd=5"}, ""},
+		{"passt", []*cache.Record{tap, sockets}, 3, nil, "options.socket"},
+		{"a link that is down", []*cache.Record{queues, down}, 3, nil, "device.linkState"},
+		{"a tap that is not there", []*cache.Record{queues, {Name: "gone", Tap: "gone-tap"}}, 3, nil, "refused"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var records []cache.Record
+			for _, r := range c.records {
+				records = append(records, *r)
+			}
+			var opened []*queue
+			args, taps, err := qemu.Args(records, c.first, func(r cache.Record) (files []*queue, err error) {
+				if r.Name == "gone" {
+					return nil, refused
+				}
+				for range r.Queues {
+					files = append(files, &queue{})
+				}
+				opened = append(opened, files...)
+				return files, nil
+			})
+			open := !slices.ContainsFunc(opened, func(q *queue) bool { return q.closed })
+			if c.err != "" {
+				if err == nil || !strings.Contains(err.Error(), c.err) || open || args != nil || taps != nil {
+					t.Errorf("got %q, %v, %v, taps open %t; want %q", args, taps, err, open, c.err)
+				}
+				return
+			}
+			fds := regexp.MustCompile("fds?=[0-9:]+").FindAllString(strings.Join(args, " "), -1)
+			if err != nil || !open || !slices.Equal(fds, c.fds) || !slices.Equal(taps, opened) || len(args) != 4*len(records) {
+				t.Errorf("got %q, %v, %v, taps open %t; want %q", args, taps, err, open, c.fds)
 			}
 		})
 	}

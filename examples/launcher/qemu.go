@@ -32,7 +32,11 @@ func runQEMU(ctx context.Context, vm *phase2.VM, shutdown time.Duration, buses, 
 	// What QEMU cannot have is told before anything starts.
 	records := vm.Records()
 	for _, r := range records {
-		if _, err := devices(&r, placeholder(&r)); err != nil {
+		nic, err := qemu.NewNIC(&r, placeholder(&r))
+		if err == nil {
+			_, err = nic.Args()
+		}
+		if err != nil {
 			return err
 		}
 		if r.Standby && !slices.Contains(command, "-incoming") && !slices.Contains(command, "--incoming") {
@@ -96,7 +100,7 @@ func boot(ctx context.Context, records []cache.Record, plugger *plugger, shutdow
 		if err != nil {
 			return err
 		}
-		more, err := arguments(nic)
+		more, err := nic.Args()
 		if err != nil {
 			return err
 		}
@@ -145,23 +149,6 @@ func boot(ctx context.Context, records []cache.Record, plugger *plugger, shutdow
 	}
 	log.Info("QEMU ended", "status", cmd.ProcessState.String())
 	return vmm.err()
-}
-
-// devices returns QEMU's arguments for the record.
-func devices(r *cache.Record, o qemu.Options) ([]string, error) {
-	nic, err := qemu.NewNIC(r, o)
-	if err != nil {
-		return nil, err
-	}
-	return arguments(nic)
-}
-
-func arguments(nic *qemu.NIC) ([]string, error) {
-	args, err := nic.Args()
-	if nic.Netdev == nil {
-		args = append(args, "-nic", "none") // without a -netdev, QEMU would add a NIC of its own
-	}
-	return args, err
 }
 
 // placeholder has options of the form that the record's real ones will have.

@@ -8,12 +8,11 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"os/signal"
-	"strconv"
+	"runtime"
 	"syscall"
 
 	"github.com/guestwire/guestwire/cache"
@@ -61,52 +60,19 @@ func serve(ctx context.Context, state string, vmm []string) error {
 	if err != nil {
 		return err
 	}
-	cmd := exec.Command(vmm[0], vmm[1:]...)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	for _, record := range vm.Records() {
-		taps, err := phase2.OpenTap(record)
-		if err != nil {
-			return err
-		}
-		var o qemu.Options
-		for _, tap := range taps {
-			o.FDs = append(o.FDs, strconv.Itoa(3+len(cmd.ExtraFiles))) // see exec.Cmd.ExtraFiles
-			cmd.ExtraFiles = append(cmd.ExtraFiles, tap)
-		}
-		nic, err := qemu.NewNIC(&record, o)
-		if err != nil {
-			return err
-		}
-		args, err := nic.Args()
-		if err != nil {
-			return err
-		}
-		cmd.Args = append(cmd.Args, args...)
+	args, taps, err := qemu.Args(vm.Records(), 3, phase2.OpenTap) // ExtraFiles begins with descriptor 3
+	if err != nil {
+		return err
 	}
-
-	serving, stop := context.WithCancel(context.WithoutCancel(ctx)) // until QEMU has ended
+	stop, err := vm.Start(context.WithoutCancel(ctx)) // each request of the guest is answered, until QEMU has ended
+	if err != nil {
+		return err
+	}
 	defer stop()
-	ready, served := make(chan struct{}), make(chan error, 1)
-	vm.Notify = func(e phase2.Event) {
-		if e.Kind == phase2.Ready {
-			close(ready)
-		}
-	}
-	go func() { served <- vm.Serve(serving) }()
-	select {
-	case err := <-served:
-		return err
-	case <-ready: // the guest's first request gets its answer
-	}
-	// Launch once more, so that QEMU ends if this process is killed.
-	if err := phase1.Launch(cmd, nil, infra.Owner{UID: uint32(os.Getuid()), GID: uint32(os.Getgid())}); err != nil {
-		return err
-	}
-	for _, tap := range cmd.ExtraFiles {
-		tap.Close() // QEMU has its own
-	}
-	defer context.AfterFunc(ctx, func() { cmd.Process.Signal(syscall.SIGTERM) })()
-	err = cmd.Wait()
-	stop() // the guest is gone
-	return errors.Join(err, <-served)
+	cmd := exec.CommandContext(ctx, vmm[0], append(vmm[1:], args...)...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = os.Stdin, os.Stdout, os.Stderr, taps
+	cmd.Cancel = func() error { cmd.Process.Signal(syscall.SIGTERM); return os.ErrProcessDone } // Run reports QEMU's end
+	runtime.LockOSThread()
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // QEMU ends if this process is killed
+	return cmd.Run()
 }
