@@ -23,8 +23,8 @@ import (
 	"github.com/guestwire/guestwire/domain"
 )
 
-// VM is the network of one virtual machine: the records of one directory. Use [Open] to make one. Set
-// the fields before [VM.Serve].
+// VM is the network of one virtual machine: its records. [Open] or [New] makes one. Set the fields before [VM.Start] or
+// [VM.Serve].
 type VM struct {
 	// Log receives the messages of Serve and of the responders: the events that Notify gets, and warnings
 	// about what a guest is not told. Nil discards the messages.
@@ -40,7 +40,7 @@ type VM struct {
 	// while a call blocks, so a slow caller should pass the event on. Nil is allowed.
 	Notify func(Event)
 
-	dir       string
+	dir       string     // of the records; empty: they are fixed
 	notifying sync.Mutex // held while Notify runs
 
 	mu         sync.Mutex
@@ -62,7 +62,16 @@ func Open(dir string) (*VM, error) {
 	if len(records) == 0 {
 		return nil, fmt.Errorf("records in %s: %w: "+setupFirst, dir, fs.ErrNotExist)
 	}
-	return &VM{dir: dir, records: records, responders: map[string]*dhcp.Responder{}}, nil
+	vm := New(records...)
+	vm.dir = dir
+	return vm, nil
+}
+
+// New is Open for a launcher that has the records which phase1's Setup returned. They stay as they are, and Serve follows
+// resolv.conf alone; so a guest that moves, whose record Activate changes, needs Open. Start refuses a record that is not
+// valid, and two records with one Name.
+func New(records ...cache.Record) *VM {
+	return &VM{records: records, responders: map[string]*dhcp.Responder{}}
 }
 
 // setupFirst is what to do where no record is.
@@ -83,8 +92,8 @@ func readRecords(dir string) ([]cache.Record, error) {
 	return cache.List(root)
 }
 
-// Records returns the records that Open read, or that Serve has read since, sorted by Name. The caller
-// must not change them. It may be called while Serve runs, and from Notify.
+// Records returns those of New, or those that Open read or Serve has read since, sorted by Name. The caller must not change
+// them. It may be called while Serve runs, and from Notify.
 func (vm *VM) Records() []cache.Record {
 	vm.mu.Lock()
 	defer vm.mu.Unlock()

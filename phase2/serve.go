@@ -95,9 +95,11 @@ func (vm *VM) start(ctx context.Context) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
-	dir, err := filepath.Abs(vm.dir)
-	if err != nil {
-		return nil, fmt.Errorf("records: %w", err)
+	dir := vm.dir
+	if dir != "" {
+		if dir, err = filepath.Abs(dir); err != nil {
+			return nil, fmt.Errorf("records: %w", err)
+		}
 	}
 	s := &server{vm: vm, log: vm.Log, conf: conf, dir: dir, services: map[string]*service{}, ended: make(chan lost)}
 	if s.log == nil {
@@ -117,7 +119,7 @@ type server struct {
 	vm       *VM
 	log      *slog.Logger
 	conf     resolvConf
-	dir      string              // of the records; absolute
+	dir      string              // of the records; absolute, or empty: they are fixed
 	records  watched             // paths of dir
 	resolver watched             // paths of the resolv.conf
 	services map[string]*service // by interface name
@@ -143,7 +145,7 @@ type service struct {
 	lost      bool          // the tap was deleted, so its absence is told already
 }
 
-// attachAll creates the services of the records that Open read, and attaches them to their taps.
+// attachAll creates the services of the VM's records, and attaches them to their taps.
 func (s *server) attachAll(ctx context.Context) error {
 	if slices.ContainsFunc(s.vm.Records(), needsResolvConf) {
 		if err := s.conf.readFirst(s.log); err != nil {
@@ -151,6 +153,9 @@ func (s *server) attachAll(ctx context.Context) error {
 		}
 	}
 	for _, r := range s.vm.Records() {
+		if s.services[r.Name] != nil {
+			return fmt.Errorf("serve %s: two records have this name, and a VM's NICs have names of their own", r.Name)
+		}
 		if err := s.addService(r); err != nil {
 			return fmt.Errorf("serve %s: %w", r.Name, err)
 		}
@@ -296,7 +301,9 @@ func (s *server) followChanges(ctx context.Context) {
 			if watcher != nil {
 				s.watchFiles(watcher)
 			}
-			s.applyRecords()
+			if s.dir != "" {
+				s.applyRecords()
+			}
 			if slices.ContainsFunc(s.vm.Records(), needsResolvConf) {
 				s.applyResolvConf()
 			}
@@ -318,8 +325,10 @@ func (s *server) followChanges(ctx context.Context) {
 // as a watch does not follow a path whose file was replaced.
 func (s *server) watchFiles(watcher *fsnotify.Watcher) {
 	var err error
-	if s.records, err = watchPath(watcher, s.dir); err != nil {
-		s.tell(Event{Kind: WatchFailed, Text: "changes of the records will not be noticed", Err: err})
+	if s.dir != "" {
+		if s.records, err = watchPath(watcher, s.dir); err != nil {
+			s.tell(Event{Kind: WatchFailed, Text: "changes of the records will not be noticed", Err: err})
+		}
 	}
 	if s.resolver, err = watchPath(watcher, s.conf.path); err != nil {
 		s.tell(Event{Kind: WatchFailed, Text: "changes of resolv.conf will not be noticed", Err: err})

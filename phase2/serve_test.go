@@ -220,9 +220,9 @@ type late struct{ context.Context }
 
 func (late) Done() <-chan struct{} { return make(chan struct{}) }
 
-// TestStart: the guest is served when Start returns, and not any more when stop returns. A responder that hands over does not
-// withdraw its router.
-func TestStart(t *testing.T) {
+// newServed returns a record whose responder's tap is in the namespace of this process until the test ends.
+func newServed(t *testing.T) cache.Record {
+	t.Helper()
 	nstest.SkipUndecided(t)
 	nstest.NeedTaps(t)
 	ip := func(args string) {
@@ -231,23 +231,63 @@ func TestStart(t *testing.T) {
 			t.Fatalf("ip %s: %v: %s", args, err, out)
 		}
 	}
-	const tap = "start-dhcp" // in the namespace of this process
-	ip("tuntap add " + tap + " mode tap")
-	defer ip("link del " + tap)
-	ip("link set " + tap + " addrgenmode none up")
-	r := newRecord("start")
-	r.ResponderTap, r.ResponderMAC = tap, cache.MAC{2, 0, 0, 0, 0, 2}
+	r := newRecord("nic")
+	r.ResponderTap, r.ResponderMAC = "nic-dhcp", cache.MAC{2, 0, 0, 0, 0, 2}
 	r.IPv6 = &cache.IPv6{Address: nstest.Pod6, Router: &cache.Router{Address: netip.MustParseAddr("fe80::1")}}
-	dir := nstest.Dir(t)
-	writeRecords(t, dir, r)
+	ip("tuntap add nic-dhcp mode tap")
+	t.Cleanup(func() { ip("link del nic-dhcp") })
+	ip("link set nic-dhcp addrgenmode none up")
+	return r
+}
+
+// TestNew: records without a directory are served, their resolv.conf is followed, and nothing else is.
+func TestNew(t *testing.T) {
+	r := newServed(t)
+	t.Chdir(t.TempDir())
+	writeRecords(t, ".", newRecord("other"))
+	conf := filepath.Join(t.TempDir(), "resolv.conf")
+	configure := func(server string) {
+		t.Helper()
+		if err := os.WriteFile(conf, []byte("nameserver "+server+"\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	configure("192.0.2.1")
+	vm := phase2.New(r, newRecord("second"))
+	var events eventLog
+	vm.ResolvConf, vm.Notify = conf, events.add
+	stop, err := vm.Start(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	events.wait(t, "nic attached", "second no-responder", " ready")
+	configure("192.0.2.2")
+	events.wait(t, " resolv-conf-changed")
+	stop()
+	for _, e := range events.events {
+		if e.Err != nil || strings.HasPrefix(string(e.Kind), "record-") {
+			t.Errorf("event %+v", e)
+		}
+	}
+	if _, err := phase2.New(r, r).Start(t.Context()); err == nil || !strings.Contains(err.Error(), "two records") {
+		t.Errorf("two records with one name: %v", err)
+	}
+	r.MTU = -1
+	var field *cache.FieldError
+	if _, err := phase2.New(r).Start(t.Context()); !errors.As(err, &field) {
+		t.Errorf("an invalid record: %v", err)
+	}
+}
+
+// TestStart: the guest is served when Start returns, and not any more when stop returns. A responder that hands over does not
+// withdraw its router.
+func TestStart(t *testing.T) {
+	r := newServed(t)
 	for _, handover := range []bool{true, false} {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		var events eventLog
 		start := func() (func(), error) {
-			vm, err := phase2.Open(dir)
-			if err != nil {
-				t.Fatal(err)
-			}
+			vm := phase2.New(r)
 			vm.Notify = events.add
 			return vm.Start(late{ctx})
 		}
@@ -255,7 +295,7 @@ func TestStart(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		events.wait(t, "start attached", " ready")
+		events.wait(t, "nic attached", " ready")
 		if _, err := start(); !errors.Is(err, syscall.EBUSY) {
 			t.Errorf("a second Start: %v, want EBUSY", err)
 		}
