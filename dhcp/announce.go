@@ -296,7 +296,7 @@ func (l *loop) announce(now time.Time) {
 // endAnnouncement tells the callers of Announce how it ended.
 func (l *loop) endAnnouncement(err error) {
 	if err == nil && l.announcing {
-		l.report(Event{Kind: Announced})
+		l.report(Event{Kind: announced})
 	}
 	for _, c := range l.callers {
 		c <- err // has room for one

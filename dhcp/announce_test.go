@@ -49,12 +49,12 @@ func wordsOf(t *testing.T, f []byte) string {
 }
 
 // announced runs Announce under Serve, and returns what is sent and when, and the advertisements among it.
-func announced(t *testing.T, rec cache.Record) (lines []string, advertised int) {
+func announcedFrames(t *testing.T, rec cache.Record) (lines []string, advertised int) {
 	t.Helper()
 	r := newResponder(t, rec, resolvConf)
 	events := 0
 	r.Notify = func(e Event) {
-		if e.Kind == Announced {
+		if e.Kind == announced {
 			events++
 		}
 	}
@@ -76,8 +76,8 @@ func announced(t *testing.T, rec cache.Record) (lines []string, advertised int) 
 				lines = append(lines, fmt.Sprint(times[len(before)+i].Sub(start).Milliseconds(), " ", line))
 			}
 		}
-		if events != 1 || r.Counters().Events[Announced] != 1 {
-			t.Errorf("%d events %s", events, Announced)
+		if events != 1 || r.Counters().Events[announced] != 1 {
+			t.Errorf("%d events %s", events, announced)
 		}
 	})
 	return lines, advertised
@@ -91,7 +91,7 @@ func TestAnnounce(t *testing.T) {
 		Addresses: []cache.StaticAddress{{Address: prefix("10.244.1.7/24")}, {Address: prefix("10.244.1.9/24")}, {Address: prefix("fd00::9/64")}},
 		Routes:    []cache.StaticRoute{{Destination: prefix("fd01::/64"), Gateway: addr("fd00::1"), Table: cache.TableMain}},
 	}
-	lines, advertised := announced(t, rec)
+	lines, advertised := announcedFrames(t, rec)
 	arp := []string{
 		"guest 0x806 1 10.244.1.7 > none 10.244.1.7", "guest 0x806 2 10.244.1.7 > guest 10.244.1.7",
 		"guest 0x806 1 10.244.1.9 > none 10.244.1.9", "guest 0x806 2 10.244.1.9 > guest 10.244.1.9",
@@ -186,7 +186,7 @@ func TestAnnounceToGuest(t *testing.T) {
 	shared := newRecord()
 	shared.Binding, shared.Neighbours = cache.BindingRedirect, append(shared.Neighbours, cache.Neighbour{Address: addr("169.254.75.1"), MAC: guestMAC})
 	for name, rec := range map[string]cache.Record{"masquerade": hidden, "shared": shared} {
-		lines, _ := announced(t, rec)
+		lines, _ := announcedFrames(t, rec)
 		told := false
 		for _, line := range lines {
 			_, line, _ = strings.Cut(line, " ")
@@ -247,7 +247,7 @@ func TestAnnounceStandby(t *testing.T) {
 		}
 		update(active)
 		time.Sleep(time.Minute)
-		if n := rarps(p); n != 5 || r.Counters().Events[Announced] != 1 {
+		if n := rarps(p); n != 5 || r.Counters().Events[announced] != 1 {
 			t.Errorf("%d RARP requests after the standby, events %v", n, r.Counters().Events)
 		}
 		update(active)

@@ -142,10 +142,10 @@ func (r *Responder) Reply(dst, frame []byte) []byte {
 
 func (r *answers) answer(dst, frame []byte) ([]byte, result) {
 	if len(frame) < ethLen {
-		return dst, result{ignored: Malformed}
+		return dst, result{ignored: malformed}
 	}
 	if cache.MAC(frame[6:12]) != r.guest {
-		return dst, result{ignored: OtherMAC, kind: OtherMACSeen}
+		return dst, result{ignored: otherMAC, kind: otherMACSeen}
 	}
 	body := frame[ethLen:]
 	switch binary.BigEndian.Uint16(frame[12:]) {
@@ -156,12 +156,12 @@ func (r *answers) answer(dst, frame []byte) ([]byte, result) {
 	case etherIPv6:
 		return r.answerIPv6(dst, body)
 	}
-	return dst, result{ignored: OtherProtocol}
+	return dst, result{ignored: otherProtocol}
 }
 
 func (r *answers) answerIPv4(dst, body []byte) ([]byte, result) {
 	if r.v4 == nil {
-		return dst, result{ignored: NoIPv4}
+		return dst, result{ignored: noIPv4}
 	}
 	msg, why := parseUDP4(body, portServer4)
 	if why != "" {
@@ -173,12 +173,12 @@ func (r *answers) answerIPv4(dst, body []byte) ([]byte, result) {
 func (r *answers) answerIPv6(dst, body []byte) ([]byte, result) {
 	p, ok := parseIPv6(body)
 	if !ok {
-		return dst, result{ignored: Malformed}
+		return dst, result{ignored: malformed}
 	}
 	switch p.next {
 	case protoUDP:
 		if r.v6 == nil {
-			return dst, result{ignored: NoIPv6}
+			return dst, result{ignored: noIPv6}
 		}
 		msg, why := parseUDP6(p, portServer6)
 		if why != "" {
@@ -190,21 +190,21 @@ func (r *answers) answerIPv6(dst, body []byte) ([]byte, result) {
 		// a correct checksum, and the code 0.
 		switch {
 		case len(p.body) < 8:
-			return dst, result{ignored: Malformed}
+			return dst, result{ignored: malformed}
 		case p.body[0] != icmpRouterSolicitation && p.body[0] != icmpNeighbourSolicitation:
-			return dst, result{ignored: OtherProtocol}
+			return dst, result{ignored: otherProtocol}
 		case p.hops != 255:
-			return dst, result{ignored: BadHopLimit}
+			return dst, result{ignored: badHopLimit}
 		case p.body[1] != 0:
-			return dst, result{ignored: Malformed}
+			return dst, result{ignored: malformed}
 		case !validChecksum(pseudo6(p.src, p.dst, protoICMPv6, len(p.body)), p.body, 2):
-			return dst, result{ignored: BadChecksum}
+			return dst, result{ignored: badChecksum}
 		case p.body[0] == icmpRouterSolicitation:
 			return r.answerRouterSolicitation(dst, p)
 		}
 		return r.answerNeighbourSolicitation(dst, p)
 	}
-	return dst, result{ignored: OtherProtocol}
+	return dst, result{ignored: otherProtocol}
 }
 
 // infinite is the lifetime that does not end: RFC 2131 section 3.3, RFC 9915 section 7.7.

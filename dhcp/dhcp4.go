@@ -215,59 +215,59 @@ func routes4(v4 *cache.IPv4) []byte {
 func (s *server4) answer(dst, msg []byte) ([]byte, result) {
 	switch {
 	case len(msg) < fixedLen4 || msg[2] != byte(len(s.guest)) || binary.BigEndian.Uint32(msg[offCookie:]) != cookie4:
-		return dst, result{ignored: Malformed}
+		return dst, result{ignored: malformed}
 	case dhcpv4.OpcodeType(msg[0]) != dhcpv4.OpcodeBootRequest:
-		return dst, result{ignored: OtherMessage}
+		return dst, result{ignored: otherMessage}
 	case cache.MAC(msg[offChaddr:offChaddr+6]) != s.guest:
-		return dst, result{ignored: OtherHardwareAddress}
+		return dst, result{ignored: otherHardwareAddress}
 	case [4]byte(msg[offGiaddr:offChaddr]) != [4]byte{}:
-		return dst, result{ignored: Relayed} // this link has no relay
+		return dst, result{ignored: relayed} // this link has no relay
 	}
 	options, ok := parseOptions4(msg[fixedLen4:])
 	if !ok {
-		return dst, result{ignored: Malformed}
+		return dst, result{ignored: malformed}
 	}
 	kind, ok := options.get(uint8(dhcpv4.OptionDHCPMessageType))
 	if !ok {
-		return dst, result{ignored: BOOTP}
+		return dst, result{ignored: bootp}
 	}
 	if len(kind) != 1 { // for example, the option is given twice
-		return dst, result{ignored: Malformed}
+		return dst, result{ignored: malformed}
 	}
 	q := request4{msg: msg, options: options, ciaddr: netip.AddrFrom4([4]byte(msg[offCiaddr:offYiaddr]))}
 	switch dhcpv4.MessageType(kind[0]) {
 	case dhcpv4.MessageTypeDiscover:
 		if _, rapid := options.get(uint8(dhcpv4.OptionRapidCommit)); rapid { // RFC 4039
-			return s.appendLease(dst, q, dhcpv4.MessageTypeAck, true), result{kind: Leased4, address: s.address}
+			return s.appendLease(dst, q, dhcpv4.MessageTypeAck, true), result{kind: leased4, address: s.address}
 		}
-		return s.appendLease(dst, q, dhcpv4.MessageTypeOffer, false), result{kind: Offered4, address: s.address}
+		return s.appendLease(dst, q, dhcpv4.MessageTypeOffer, false), result{kind: offered4, address: s.address}
 	case dhcpv4.MessageTypeRequest:
 		return s.answerRequest(dst, q)
 	case dhcpv4.MessageTypeInform:
 		if q.ciaddr.IsUnspecified() {
-			return dst, result{ignored: Incomplete}
+			return dst, result{ignored: incomplete}
 		}
 		if !isStation(q.ciaddr) {
-			return dst, result{ignored: Malformed}
+			return dst, result{ignored: malformed}
 		}
-		return s.appendInform(dst, q), result{kind: Informed4, address: q.ciaddr}
+		return s.appendInform(dst, q), result{kind: informed4, address: q.ciaddr}
 	case dhcpv4.MessageTypeDecline: // option 50 has the address (RFC 2131 table 5), which stays the guest's
 		raw, _ := options.get(uint8(dhcpv4.OptionRequestedIPAddress))
 		requested, _ := netip.AddrFromSlice(raw)
-		return s.noteEnd(dst, q, Declined4, requested)
+		return s.noteEnd(dst, q, declined4, requested)
 	case dhcpv4.MessageTypeRelease: // ciaddr has the address
-		return s.noteEnd(dst, q, Released4, q.ciaddr)
+		return s.noteEnd(dst, q, released4, q.ciaddr)
 	}
-	return dst, result{ignored: OtherMessage}
+	return dst, result{ignored: otherMessage}
 }
 
 // noteEnd returns the event of a DECLINE or a RELEASE of an address. These messages get no answer.
 func (s *server4) noteEnd(dst []byte, q request4, kind Kind, ended netip.Addr) ([]byte, result) {
 	switch {
 	case !s.isForServer(q.options):
-		return dst, result{ignored: OtherServer}
+		return dst, result{ignored: otherServer}
 	case ended != s.address:
-		return dst, result{ignored: OtherAddress}
+		return dst, result{ignored: otherAddress}
 	}
 	return dst, result{kind: kind, address: s.address}
 }
@@ -343,7 +343,7 @@ func (s *server4) isForServer(options options4) bool {
 // one address, and a guest that asks for it gets it.
 func (s *server4) answerRequest(dst []byte, q request4) ([]byte, result) {
 	if !s.isForServer(q.options) {
-		return dst, result{ignored: OtherServer}
+		return dst, result{ignored: otherServer}
 	}
 	named, renewing := netip.Addr{}, !q.ciaddr.IsUnspecified()
 	if renewing {
@@ -352,7 +352,7 @@ func (s *server4) answerRequest(dst []byte, q request4) ([]byte, result) {
 	if raw, ok := q.options.get(uint8(dhcpv4.OptionRequestedIPAddress)); ok {
 		requested, ok := netip.AddrFromSlice(raw)
 		if !ok || !requested.Is4() {
-			return dst, result{ignored: Malformed}
+			return dst, result{ignored: malformed}
 		}
 		if named == s.address || !named.IsValid() {
 			named = requested
@@ -360,13 +360,13 @@ func (s *server4) answerRequest(dst []byte, q request4) ([]byte, result) {
 	}
 	switch {
 	case !named.IsValid():
-		return dst, result{ignored: Incomplete}
+		return dst, result{ignored: incomplete}
 	case named != s.address:
-		return s.appendNak(dst, q), result{kind: Refused4, address: named}
+		return s.appendNak(dst, q), result{kind: refused4, address: named}
 	case renewing:
-		return s.appendLease(dst, q, dhcpv4.MessageTypeAck, false), result{kind: Renewed4, address: s.address}
+		return s.appendLease(dst, q, dhcpv4.MessageTypeAck, false), result{kind: renewed4, address: s.address}
 	}
-	return s.appendLease(dst, q, dhcpv4.MessageTypeAck, false), result{kind: Leased4, address: s.address}
+	return s.appendLease(dst, q, dhcpv4.MessageTypeAck, false), result{kind: leased4, address: s.address}
 }
 
 // appendHead appends room for the headers, the fixed part of a reply, and options 53 and 54. The slice fixed

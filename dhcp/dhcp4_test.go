@@ -128,59 +128,59 @@ func situations4() []situation4 {
 	}
 	id := []byte{1, 2, 3, 4, 5}
 	return []situation4{
-		{"RFC 2131 4.3.1: DISCOVER", client4{kind: discover}, offer, ours, Offered4, ""},
-		{"RFC 2131 4.1: DISCOVER, broadcast flag", client4{kind: discover, flags: 0x8000}, offer, "255.255.255.255", Offered4, ""},
-		{"RFC 2131 4.1: DISCOVER, reserved flags", client4{kind: discover, flags: 0x7fff}, offer, ours, Offered4, ""},
-		{"RFC 2131 4.3.1: DISCOVER, another address wished for", client4{kind: discover, options: opt(50, "10.9.9.9", 51, []byte{0, 0, 0, 9})}, offer, ours, Offered4, ""},
-		{"RFC 2131 4.3.1: DISCOVER, foreign ciaddr and source", client4{kind: discover, ciaddr: "192.0.2.66", src: "192.0.2.66"}, offer, ours, Offered4, ""},
-		{"RFC 2131 4.3.1: DISCOVER to our own address", client4{kind: discover, dst: server}, offer, ours, Offered4, ""},
-		{"RFC 4039: DISCOVER, rapid commit", client4{kind: discover, options: opt(80, []byte{})}, ack, ours, Leased4, ""},
-		{"RFC 4039: DISCOVER, rapid commit, broadcast, foreign ciaddr", client4{kind: discover, flags: 0x8000, ciaddr: ours, options: opt(80, []byte{})}, ack, "255.255.255.255", Leased4, ""},
-		{"RFC 2131 4.3.2: SELECTING", client4{kind: request, options: opt(54, server, 50, ours)}, ack, ours, Leased4, ""},
-		{"RFC 2131 4.3.2: SELECTING, broadcast flag", client4{kind: request, flags: 0x8000, options: opt(54, server, 50, ours)}, ack, "255.255.255.255", Leased4, ""},
-		{"RFC 2131 3.1 (4): SELECTING, another server", client4{kind: request, options: opt(54, "10.9.9.9", 50, ours)}, silence, "", "", OtherServer},
-		{"RFC 2131 4.3.2: SELECTING, malformed server", client4{kind: request, options: opt(54, []byte{169, 254}, 50, ours)}, silence, "", "", OtherServer},
-		{"RFC 2131 4.3.2: SELECTING, wrong address", client4{kind: request, options: opt(54, server, 50, "10.9.9.9")}, nak, "255.255.255.255", Refused4, ""},
-		{"RFC 2131 4.3.2: SELECTING, nothing requested", client4{kind: request, options: opt(54, server)}, silence, "", "", Incomplete},
-		{"RFC 2131 4.3.2: INIT-REBOOT", client4{kind: request, options: opt(50, ours)}, ack, ours, Leased4, ""},
-		{"RFC 2131 4.3.2: INIT-REBOOT, wrong address", client4{kind: request, options: opt(50, "192.168.0.5")}, nak, "255.255.255.255", Refused4, ""},
-		{"RFC 2131 4.3.2: RENEWING", client4{kind: request, ciaddr: ours, src: ours, dst: server}, ack, ours, Renewed4, ""},
-		{"RFC 2131 4.3.2: RENEWING, broadcast flag", client4{kind: request, ciaddr: ours, src: ours, dst: server, flags: 0x8000}, ack, ours, Renewed4, ""},
-		{"RFC 2131 4.3.2: REBINDING", client4{kind: request, ciaddr: ours, src: ours}, ack, ours, Renewed4, ""},
-		{"RFC 2131 4.3.2: RENEWING, wrong address", client4{kind: request, ciaddr: "10.9.9.9", src: "10.9.9.9", dst: server}, nak, "255.255.255.255", Refused4, ""},
-		{"RFC 2131 4.3.2: REBINDING, wrong address", client4{kind: request, ciaddr: "10.9.9.9", src: "10.9.9.9"}, nak, "255.255.255.255", Refused4, ""},
-		{"RFC 2131 4.3.2: RENEWING, wrong address requested", client4{kind: request, ciaddr: ours, options: opt(50, "10.9.9.9")}, nak, "255.255.255.255", Refused4, ""},
-		{"RFC 2131 table 5: REQUEST with neither 50, 54 nor ciaddr", client4{kind: request}, silence, "", "", Incomplete},
-		{"RFC 2131 table 5: REQUEST, malformed 50", client4{kind: request, options: opt(50, []byte{10, 244, 1})}, silence, "", "", Malformed},
-		{"RFC 2131 table 5: REQUEST, 50 of sixteen octets", client4{kind: request, options: opt(50, "fd00::1")}, silence, "", "", Malformed},
-		{"RFC 2131 table 5: REQUEST with 50, 54 and ciaddr", client4{kind: request, ciaddr: ours, options: opt(54, server, 50, ours)}, ack, ours, Renewed4, ""},
-		{"RFC 4039 4: REQUEST, rapid commit", client4{kind: request, options: opt(54, server, 50, ours, 80, []byte{})}, ack, ours, Leased4, ""},
-		{"RFC 2131 4.3.3: DECLINE", client4{kind: dhcpv4.MessageTypeDecline, options: opt(54, server, 50, ours)}, silence, "", Declined4, ""},
-		{"RFC 2131 4.3.3: DECLINE, another address", client4{kind: dhcpv4.MessageTypeDecline, options: opt(54, server, 50, "10.9.9.9")}, silence, "", "", OtherAddress},
-		{"RFC 2131 4.3.4: RELEASE, another address", client4{kind: dhcpv4.MessageTypeRelease, ciaddr: "10.9.9.9", options: opt(54, server)}, silence, "", "", OtherAddress},
-		{"RFC 2131 4.3.4: RELEASE, another server", client4{kind: dhcpv4.MessageTypeRelease, ciaddr: ours, options: opt(54, "10.9.9.9")}, silence, "", "", OtherServer},
-		{"RFC 2131 4.3.3: DECLINE, another server", client4{kind: dhcpv4.MessageTypeDecline, options: opt(54, "10.9.9.9", 50, ours)}, silence, "", "", OtherServer},
-		{"RFC 2131 4.3.4: RELEASE", client4{kind: dhcpv4.MessageTypeRelease, ciaddr: ours, options: opt(54, server)}, silence, "", Released4, ""},
-		{"RFC 2131 4.3.5: INFORM", client4{kind: dhcpv4.MessageTypeInform, ciaddr: ours, src: ours}, ack, ours, Informed4, ""},
-		{"RFC 2131 4.3.5: INFORM, address of the guest's own", client4{kind: dhcpv4.MessageTypeInform, ciaddr: "192.0.2.5", flags: 0x8000}, ack, "192.0.2.5", Informed4, ""},
-		{"RFC 2131 4.3.5: INFORM without ciaddr", client4{kind: dhcpv4.MessageTypeInform}, silence, "", "", Incomplete},
-		{"RFC 2131 4.3.5: INFORM, ciaddr broadcast", client4{kind: dhcpv4.MessageTypeInform, ciaddr: "255.255.255.255"}, silence, "", "", Malformed},
-		{"RFC 2131 4.3.5: INFORM, ciaddr multicast", client4{kind: dhcpv4.MessageTypeInform, ciaddr: "224.0.0.1"}, silence, "", "", Malformed},
-		{"RFC 1534: BOOTP", client4{}, silence, "", "", BOOTP},
-		{"RFC 2131 4.1: option 53 twice", client4{options: opt(53, []byte{1, 1})}, silence, "", "", Malformed},
-		{"RFC 2132 9.6: unknown type", client4{kind: 99}, silence, "", "", OtherMessage},
-		{"RFC 2132 9.6: a server's type", client4{kind: offer}, silence, "", "", OtherMessage},
-		{"RFC 2131 4.1: a relay", client4{kind: discover, change: func(m []byte) { m[24] = 10 }}, silence, "", "", Relayed},
-		{"RFC 2131 2: op 2", client4{kind: discover, change: func(m []byte) { m[0] = 2 }}, silence, "", "", OtherMessage},
-		{"RFC 2131 2: hlen 16", client4{kind: discover, change: func(m []byte) { m[2] = 16 }}, silence, "", "", Malformed},
-		{"RFC 2131 2: hlen 255", client4{kind: discover, change: func(m []byte) { m[2] = 255 }}, silence, "", "", Malformed},
-		{"RFC 2131 3: bad cookie", client4{kind: discover, change: func(m []byte) { m[236] = 0 }}, silence, "", "", Malformed},
-		{"RFC 2131 2: foreign chaddr", client4{kind: discover, change: func(m []byte) { m[33]++ }}, silence, "", "", OtherHardwareAddress},
-		{"RFC 2132 2: option over the end", client4{kind: discover, change: func(m []byte) { m[len(m)-2] = 12; m[len(m)-1] = 200 }}, silence, "", "", Malformed},
-		{"RFC 3046: option 82 without a relay", client4{kind: discover, options: opt(82, []byte{1, 1, 7})}, offer, ours, Offered4, ""},
-		{"RFC 6842: client identifier", client4{kind: discover, options: opt(61, id)}, offer, ours, Offered4, ""},
-		{"RFC 6842: client identifier in NAK", client4{kind: request, options: opt(61, id, 50, "10.9.9.9")}, nak, "255.255.255.255", Refused4, ""},
-		{"RFC 6842: client identifier in ACK", client4{kind: request, options: opt(61, id, 50, ours)}, ack, ours, Leased4, ""},
+		{"RFC 2131 4.3.1: DISCOVER", client4{kind: discover}, offer, ours, offered4, ""},
+		{"RFC 2131 4.1: DISCOVER, broadcast flag", client4{kind: discover, flags: 0x8000}, offer, "255.255.255.255", offered4, ""},
+		{"RFC 2131 4.1: DISCOVER, reserved flags", client4{kind: discover, flags: 0x7fff}, offer, ours, offered4, ""},
+		{"RFC 2131 4.3.1: DISCOVER, another address wished for", client4{kind: discover, options: opt(50, "10.9.9.9", 51, []byte{0, 0, 0, 9})}, offer, ours, offered4, ""},
+		{"RFC 2131 4.3.1: DISCOVER, foreign ciaddr and source", client4{kind: discover, ciaddr: "192.0.2.66", src: "192.0.2.66"}, offer, ours, offered4, ""},
+		{"RFC 2131 4.3.1: DISCOVER to our own address", client4{kind: discover, dst: server}, offer, ours, offered4, ""},
+		{"RFC 4039: DISCOVER, rapid commit", client4{kind: discover, options: opt(80, []byte{})}, ack, ours, leased4, ""},
+		{"RFC 4039: DISCOVER, rapid commit, broadcast, foreign ciaddr", client4{kind: discover, flags: 0x8000, ciaddr: ours, options: opt(80, []byte{})}, ack, "255.255.255.255", leased4, ""},
+		{"RFC 2131 4.3.2: SELECTING", client4{kind: request, options: opt(54, server, 50, ours)}, ack, ours, leased4, ""},
+		{"RFC 2131 4.3.2: SELECTING, broadcast flag", client4{kind: request, flags: 0x8000, options: opt(54, server, 50, ours)}, ack, "255.255.255.255", leased4, ""},
+		{"RFC 2131 3.1 (4): SELECTING, another server", client4{kind: request, options: opt(54, "10.9.9.9", 50, ours)}, silence, "", "", otherServer},
+		{"RFC 2131 4.3.2: SELECTING, malformed server", client4{kind: request, options: opt(54, []byte{169, 254}, 50, ours)}, silence, "", "", otherServer},
+		{"RFC 2131 4.3.2: SELECTING, wrong address", client4{kind: request, options: opt(54, server, 50, "10.9.9.9")}, nak, "255.255.255.255", refused4, ""},
+		{"RFC 2131 4.3.2: SELECTING, nothing requested", client4{kind: request, options: opt(54, server)}, silence, "", "", incomplete},
+		{"RFC 2131 4.3.2: INIT-REBOOT", client4{kind: request, options: opt(50, ours)}, ack, ours, leased4, ""},
+		{"RFC 2131 4.3.2: INIT-REBOOT, wrong address", client4{kind: request, options: opt(50, "192.168.0.5")}, nak, "255.255.255.255", refused4, ""},
+		{"RFC 2131 4.3.2: RENEWING", client4{kind: request, ciaddr: ours, src: ours, dst: server}, ack, ours, renewed4, ""},
+		{"RFC 2131 4.3.2: RENEWING, broadcast flag", client4{kind: request, ciaddr: ours, src: ours, dst: server, flags: 0x8000}, ack, ours, renewed4, ""},
+		{"RFC 2131 4.3.2: REBINDING", client4{kind: request, ciaddr: ours, src: ours}, ack, ours, renewed4, ""},
+		{"RFC 2131 4.3.2: RENEWING, wrong address", client4{kind: request, ciaddr: "10.9.9.9", src: "10.9.9.9", dst: server}, nak, "255.255.255.255", refused4, ""},
+		{"RFC 2131 4.3.2: REBINDING, wrong address", client4{kind: request, ciaddr: "10.9.9.9", src: "10.9.9.9"}, nak, "255.255.255.255", refused4, ""},
+		{"RFC 2131 4.3.2: RENEWING, wrong address requested", client4{kind: request, ciaddr: ours, options: opt(50, "10.9.9.9")}, nak, "255.255.255.255", refused4, ""},
+		{"RFC 2131 table 5: REQUEST with neither 50, 54 nor ciaddr", client4{kind: request}, silence, "", "", incomplete},
+		{"RFC 2131 table 5: REQUEST, malformed 50", client4{kind: request, options: opt(50, []byte{10, 244, 1})}, silence, "", "", malformed},
+		{"RFC 2131 table 5: REQUEST, 50 of sixteen octets", client4{kind: request, options: opt(50, "fd00::1")}, silence, "", "", malformed},
+		{"RFC 2131 table 5: REQUEST with 50, 54 and ciaddr", client4{kind: request, ciaddr: ours, options: opt(54, server, 50, ours)}, ack, ours, renewed4, ""},
+		{"RFC 4039 4: REQUEST, rapid commit", client4{kind: request, options: opt(54, server, 50, ours, 80, []byte{})}, ack, ours, leased4, ""},
+		{"RFC 2131 4.3.3: DECLINE", client4{kind: dhcpv4.MessageTypeDecline, options: opt(54, server, 50, ours)}, silence, "", declined4, ""},
+		{"RFC 2131 4.3.3: DECLINE, another address", client4{kind: dhcpv4.MessageTypeDecline, options: opt(54, server, 50, "10.9.9.9")}, silence, "", "", otherAddress},
+		{"RFC 2131 4.3.4: RELEASE, another address", client4{kind: dhcpv4.MessageTypeRelease, ciaddr: "10.9.9.9", options: opt(54, server)}, silence, "", "", otherAddress},
+		{"RFC 2131 4.3.4: RELEASE, another server", client4{kind: dhcpv4.MessageTypeRelease, ciaddr: ours, options: opt(54, "10.9.9.9")}, silence, "", "", otherServer},
+		{"RFC 2131 4.3.3: DECLINE, another server", client4{kind: dhcpv4.MessageTypeDecline, options: opt(54, "10.9.9.9", 50, ours)}, silence, "", "", otherServer},
+		{"RFC 2131 4.3.4: RELEASE", client4{kind: dhcpv4.MessageTypeRelease, ciaddr: ours, options: opt(54, server)}, silence, "", released4, ""},
+		{"RFC 2131 4.3.5: INFORM", client4{kind: dhcpv4.MessageTypeInform, ciaddr: ours, src: ours}, ack, ours, informed4, ""},
+		{"RFC 2131 4.3.5: INFORM, address of the guest's own", client4{kind: dhcpv4.MessageTypeInform, ciaddr: "192.0.2.5", flags: 0x8000}, ack, "192.0.2.5", informed4, ""},
+		{"RFC 2131 4.3.5: INFORM without ciaddr", client4{kind: dhcpv4.MessageTypeInform}, silence, "", "", incomplete},
+		{"RFC 2131 4.3.5: INFORM, ciaddr broadcast", client4{kind: dhcpv4.MessageTypeInform, ciaddr: "255.255.255.255"}, silence, "", "", malformed},
+		{"RFC 2131 4.3.5: INFORM, ciaddr multicast", client4{kind: dhcpv4.MessageTypeInform, ciaddr: "224.0.0.1"}, silence, "", "", malformed},
+		{"RFC 1534: BOOTP", client4{}, silence, "", "", bootp},
+		{"RFC 2131 4.1: option 53 twice", client4{options: opt(53, []byte{1, 1})}, silence, "", "", malformed},
+		{"RFC 2132 9.6: unknown type", client4{kind: 99}, silence, "", "", otherMessage},
+		{"RFC 2132 9.6: a server's type", client4{kind: offer}, silence, "", "", otherMessage},
+		{"RFC 2131 4.1: a relay", client4{kind: discover, change: func(m []byte) { m[24] = 10 }}, silence, "", "", relayed},
+		{"RFC 2131 2: op 2", client4{kind: discover, change: func(m []byte) { m[0] = 2 }}, silence, "", "", otherMessage},
+		{"RFC 2131 2: hlen 16", client4{kind: discover, change: func(m []byte) { m[2] = 16 }}, silence, "", "", malformed},
+		{"RFC 2131 2: hlen 255", client4{kind: discover, change: func(m []byte) { m[2] = 255 }}, silence, "", "", malformed},
+		{"RFC 2131 3: bad cookie", client4{kind: discover, change: func(m []byte) { m[236] = 0 }}, silence, "", "", malformed},
+		{"RFC 2131 2: foreign chaddr", client4{kind: discover, change: func(m []byte) { m[33]++ }}, silence, "", "", otherHardwareAddress},
+		{"RFC 2132 2: option over the end", client4{kind: discover, change: func(m []byte) { m[len(m)-2] = 12; m[len(m)-1] = 200 }}, silence, "", "", malformed},
+		{"RFC 3046: option 82 without a relay", client4{kind: discover, options: opt(82, []byte{1, 1, 7})}, offer, ours, offered4, ""},
+		{"RFC 6842: client identifier", client4{kind: discover, options: opt(61, id)}, offer, ours, offered4, ""},
+		{"RFC 6842: client identifier in NAK", client4{kind: request, options: opt(61, id, 50, "10.9.9.9")}, nak, "255.255.255.255", refused4, ""},
+		{"RFC 6842: client identifier in ACK", client4{kind: request, options: opt(61, id, 50, ours)}, ack, ours, leased4, ""},
 	}
 }
 
@@ -251,7 +251,7 @@ func TestDHCPv4States(t *testing.T) {
 				if !slices.Equal(codes[:4], []int{53, 54, 51, 1}) || !m.YourIPAddr.Equal(net.IP(addr(ours).AsSlice())) {
 					t.Errorf("options %v, yiaddr %v", codes, m.YourIPAddr)
 				}
-				wantCiaddr := c.want == ack && c.ev == Renewed4
+				wantCiaddr := c.want == ack && c.ev == renewed4
 				if m.ClientIPAddr.IsUnspecified() == wantCiaddr {
 					t.Errorf("ciaddr %v", m.ClientIPAddr)
 				}
@@ -717,12 +717,12 @@ func TestDHCPv4Frames(t *testing.T) {
 	}{
 		{"as it is", func(f []byte) []byte { return f }, ""},
 		{"padding behind", func(f []byte) []byte { return append(f, 0, 0, 0) }, ""},
-		{"another source MAC", func(f []byte) []byte { f[11]++; return f }, OtherMAC},
+		{"another source MAC", func(f []byte) []byte { f[11]++; return f }, otherMAC},
 		{"any destination MAC", func(f []byte) []byte { copy(f, gatewayMAC[:]); return f }, ""},
-		{"a VLAN tag", func(f []byte) []byte { return slices.Concat(f[:12], []byte{0x81, 0, 0, 1}, f[12:]) }, OtherProtocol},
-		{"cut", func(f []byte) []byte { return f[:len(f)-1] }, Malformed},
-		{"IP version 5", func(f []byte) []byte { f[14] = 0x55; resum(f); return f }, Malformed},
-		{"IP header of 16", func(f []byte) []byte { f[14] = 0x44; resum(f); return f }, Malformed},
+		{"a VLAN tag", func(f []byte) []byte { return slices.Concat(f[:12], []byte{0x81, 0, 0, 1}, f[12:]) }, otherProtocol},
+		{"cut", func(f []byte) []byte { return f[:len(f)-1] }, malformed},
+		{"IP version 5", func(f []byte) []byte { f[14] = 0x55; resum(f); return f }, malformed},
+		{"IP header of 16", func(f []byte) []byte { f[14] = 0x44; resum(f); return f }, malformed},
 		{"IP options", func(f []byte) []byte {
 			f = slices.Concat(f[:34], []byte{1, 1, 1, 1}, f[34:])
 			f[14] = 0x46
@@ -730,15 +730,15 @@ func TestDHCPv4Frames(t *testing.T) {
 			resum(f)
 			return f
 		}, ""},
-		{"wrong IP checksum", func(f []byte) []byte { f[24]++; return f }, BadChecksum},
-		{"more fragments", func(f []byte) []byte { f[20] = 0x20; resum(f); return f }, Fragment},
-		{"a fragment's offset", func(f []byte) []byte { f[21] = 1; resum(f); return f }, Fragment},
+		{"wrong IP checksum", func(f []byte) []byte { f[24]++; return f }, badChecksum},
+		{"more fragments", func(f []byte) []byte { f[20] = 0x20; resum(f); return f }, fragment},
+		{"a fragment's offset", func(f []byte) []byte { f[21] = 1; resum(f); return f }, fragment},
 		{"do not fragment", func(f []byte) []byte { f[20] = 0x40; resum(f); return f }, ""},
-		{"TCP", func(f []byte) []byte { f[23] = 6; resum(f); return f }, OtherProtocol},
-		{"port 68", func(f []byte) []byte { f[37] = 68; f[40], f[41] = 0, 0; return f }, OtherProtocol},
-		{"UDP length over the packet", func(f []byte) []byte { f[38] = 9; f[40], f[41] = 0, 0; return f }, Malformed},
-		{"UDP length under its header", func(f []byte) []byte { f[38], f[39] = 0, 7; f[40], f[41] = 0, 0; return f }, Malformed},
-		{"wrong UDP checksum", func(f []byte) []byte { f[41]++; return f }, BadChecksum},
+		{"TCP", func(f []byte) []byte { f[23] = 6; resum(f); return f }, otherProtocol},
+		{"port 68", func(f []byte) []byte { f[37] = 68; f[40], f[41] = 0, 0; return f }, otherProtocol},
+		{"UDP length over the packet", func(f []byte) []byte { f[38] = 9; f[40], f[41] = 0, 0; return f }, malformed},
+		{"UDP length under its header", func(f []byte) []byte { f[38], f[39] = 0, 7; f[40], f[41] = 0, 0; return f }, malformed},
+		{"wrong UDP checksum", func(f []byte) []byte { f[41]++; return f }, badChecksum},
 		{"no UDP checksum", func(f []byte) []byte { f[40], f[41] = 0, 0; return f }, ""},
 		{"UDP checksum left to the device", func(f []byte) []byte {
 			n := len(f) - 34
@@ -749,10 +749,10 @@ func TestDHCPv4Frames(t *testing.T) {
 		judge(t, r, c.name, c.change(slices.Clone(good)), c.why)
 	}
 	for n := range good {
-		judge(t, r, fmt.Sprintf("the first %d octets", n), good[:n], Malformed)
+		judge(t, r, fmt.Sprintf("the first %d octets", n), good[:n], malformed)
 	}
 	rec := newRecord()
 	rec.IPv4 = nil
 	r = newResponder(t, rec, resolvConf)
-	judge(t, r, "without an IPv4 address", good, NoIPv4)
+	judge(t, r, "without an IPv4 address", good, noIPv4)
 }

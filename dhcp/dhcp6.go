@@ -222,24 +222,24 @@ func (q *request6) wants(wanted dhcpv6.OptionCode) bool {
 func (s *server6) answer(dst []byte, p packet6, msg []byte) ([]byte, result) {
 	switch {
 	case len(msg) < headLen6:
-		return dst, result{ignored: Malformed}
+		return dst, result{ignored: malformed}
 	case !p.dst.IsMulticast():
-		return dst, result{ignored: Unicast}
+		return dst, result{ignored: unicast}
 	case !isStation(p.src):
-		return dst, result{ignored: BadSource}
+		return dst, result{ignored: badSource}
 	}
 	switch dhcpv6.MessageType(msg[0]) {
 	case dhcpv6.MessageTypeSolicit, dhcpv6.MessageTypeRequest, dhcpv6.MessageTypeConfirm,
 		dhcpv6.MessageTypeRenew, dhcpv6.MessageTypeRebind, dhcpv6.MessageTypeRelease,
 		dhcpv6.MessageTypeDecline, dhcpv6.MessageTypeInformationRequest:
 	case dhcpv6.MessageTypeRelayForward, dhcpv6.MessageTypeRelayReply:
-		return dst, result{ignored: Relayed}
+		return dst, result{ignored: relayed}
 	default: // a server's message, or an unknown one
-		return dst, result{ignored: OtherMessage}
+		return dst, result{ignored: otherMessage}
 	}
 	q, ok := parseRequest6(msg)
 	if !ok {
-		return dst, result{ignored: Malformed}
+		return dst, result{ignored: malformed}
 	}
 	if why := s.checkIdentifiers(&q); why != "" {
 		return dst, result{ignored: why}
@@ -252,37 +252,37 @@ func (s *server6) answer(dst []byte, p packet6, msg []byte) ([]byte, result) {
 		if q.rapid {
 			w.appendHead(dhcpv6.MessageTypeReply, msg)
 			w.appendOption(dhcpv6.OptionRapidCommit, nil)
-			e = result{kind: Leased6, address: s.addresses[0]}
+			e = result{kind: leased6, address: s.addresses[0]}
 		} else {
 			w.appendHead(dhcpv6.MessageTypeAdvertise, msg)
 			w.appendOption(dhcpv6.OptionPreference, []byte{preferenceMax})
-			e = result{kind: Offered6, address: s.addresses[0]}
+			e = result{kind: offered6, address: s.addresses[0]}
 		}
 		if !w.appendAssociations() {
-			e = result{kind: Informed6}
+			e = result{kind: informed6}
 		}
 		w.appendConfiguration()
 	case dhcpv6.MessageTypeRequest, dhcpv6.MessageTypeRenew, dhcpv6.MessageTypeRebind:
 		w.appendHead(dhcpv6.MessageTypeReply, msg)
-		if e = (result{kind: Renewed6, address: s.addresses[0]}); q.kind == dhcpv6.MessageTypeRequest {
-			e.kind = Leased6
+		if e = (result{kind: renewed6, address: s.addresses[0]}); q.kind == dhcpv6.MessageTypeRequest {
+			e.kind = leased6
 		}
 		if !w.appendAssociations() {
-			e = result{kind: Informed6}
+			e = result{kind: informed6}
 		}
 		w.appendConfiguration()
 	case dhcpv6.MessageTypeConfirm:
 		foreign, found := s.foreignAddress(q.options)
 		if !found {
-			return dst, result{ignored: Incomplete}
+			return dst, result{ignored: incomplete}
 		}
 		w.appendHead(dhcpv6.MessageTypeReply, msg)
 		if foreign.IsValid() {
 			w.appendStatus(iana.StatusNotOnLink)
-			e = result{kind: Refused6, address: foreign}
+			e = result{kind: refused6, address: foreign}
 		} else {
 			w.appendStatus(iana.StatusSuccess)
-			e = result{kind: Confirmed6, address: s.addresses[0]}
+			e = result{kind: confirmed6, address: s.addresses[0]}
 		}
 	case dhcpv6.MessageTypeDecline, dhcpv6.MessageTypeRelease:
 		w.appendHead(dhcpv6.MessageTypeReply, msg)
@@ -291,13 +291,13 @@ func (s *server6) answer(dst []byte, p packet6, msg []byte) ([]byte, result) {
 		if !ok {
 			break
 		}
-		if e = (result{kind: Released6, address: named}); q.kind == dhcpv6.MessageTypeDecline {
-			e.kind = Declined6
+		if e = (result{kind: released6, address: named}); q.kind == dhcpv6.MessageTypeDecline {
+			e.kind = declined6
 		}
 	case dhcpv6.MessageTypeInformationRequest:
 		w.appendHead(dhcpv6.MessageTypeReply, msg)
 		w.appendConfiguration()
-		e.kind = Informed6
+		e.kind = informed6
 	}
 	putUDP6(w.b[w.start:], s.guest, s.self, p.src, s.source)
 	return w.b, e
@@ -311,23 +311,23 @@ func (s *server6) checkIdentifiers(q *request6) Reason {
 	case dhcpv6.MessageTypeSolicit, dhcpv6.MessageTypeConfirm, dhcpv6.MessageTypeRebind:
 		switch {
 		case q.clientID == nil:
-			return Incomplete
+			return incomplete
 		case q.serverID != nil:
-			return Malformed
+			return malformed
 		}
 	case dhcpv6.MessageTypeInformationRequest:
 		switch {
 		case other:
-			return OtherServer
+			return otherServer
 		case q.hasIA:
-			return Malformed
+			return malformed
 		}
 	default:
 		switch {
 		case q.clientID == nil || q.serverID == nil:
-			return Incomplete
+			return incomplete
 		case other:
-			return OtherServer
+			return otherServer
 		}
 	}
 	return ""

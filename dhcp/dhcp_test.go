@@ -3,6 +3,7 @@ package dhcp
 import (
 	"errors"
 	"log/slog"
+	"os"
 	"regexp"
 	"slices"
 	"testing"
@@ -43,17 +44,26 @@ func TestNames(t *testing.T) {
 		what, file string
 		have       []string
 	}{{"Kind", "event.go", haveKinds}, {"Reason", "ignored.go", haveReasons}} {
-		var declared []string
-		for _, n := range declaredNames(t, c.file, c.what) {
-			declared = append(declared, n.name)
-			if !regexp.MustCompile(`^[a-z0-9]+(-[a-z0-9]+)*$`).MatchString(n.name) || n.text == "" {
-				t.Errorf("%s %q is not in kebab-case, or has no comment", c.what, n.name)
+		var documented []string
+		for _, n := range documentedNames(t, c.file, c.what) {
+			documented = append(documented, n.name)
+			if !regexp.MustCompile(`^[a-z0-9]+(-[a-z0-9]+)*$`).MatchString(n.name) {
+				t.Errorf("%s %q is not in kebab-case", c.what, n.name)
 			}
 		}
-		slices.Sort(declared)
-		slices.Sort(c.have)
-		if len(declared) == 0 || !slices.Equal(c.have, declared) || len(slices.Compact(declared)) != len(c.have) {
-			t.Errorf("%s: the table has %q, the constants are %q", c.what, c.have, declared)
+		source, err := os.ReadFile(c.file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var declared []string
+		for _, m := range regexp.MustCompile(`(?m)^\t\w+ +`+c.what+` += "(.*)"$`).FindAllStringSubmatch(string(source), -1) {
+			declared = append(declared, m[1])
+		}
+		for _, names := range [][]string{documented, declared, c.have} {
+			slices.Sort(names)
+		}
+		if !slices.Equal(c.have, documented) || !slices.Equal(c.have, declared) || len(slices.Compact(declared)) != len(c.have) {
+			t.Errorf("%s: the table has %q, the doc comment %q, the constants are %q", c.what, c.have, documented, declared)
 		}
 	}
 }

@@ -13,54 +13,72 @@ import (
 
 // Event is an answer to the guest, a message of the guest, or a fault that matters to who runs the guest.
 //
-// Events are limited by kind: a guest that floods requests causes 20 events of their kind, then one in 10 s. The faults
-// OtherMACSeen, ReadFailed and WriteFailed have a burst of 5.
+// Events are limited by kind: a guest that floods requests causes 20 events of their kind (other-mac-seen, read-failed,
+// write-failed: 5), then one in 10 s.
 type Event struct {
 	Time time.Time
 	Kind Kind
 	// Text is a sentence for people. It can change in a later version.
 	Text string
 	// Address is the guest's address, of several the first, or the one that the guest was refused, has declined or
-	// released. It is valid with the kinds of DHCPv4 and DHCPv6, except Informed6.
+	// released. It is valid with the kinds of DHCPv4 and DHCPv6, except dhcpv6-informed.
 	Address netip.Addr
-	// MAC is the source of the frame with OtherMACSeen, and zero with other kinds.
+	// MAC is the source of the frame with other-mac-seen, and zero with other kinds.
 	MAC cache.MAC
 	// Held is how many events of this kind were held back since the event of this kind before.
 	Held uint64
-	// Err is the error of the port with ReadFailed and WriteFailed.
+	// Err is the error of the port with read-failed and write-failed.
 	Err error
 }
 
-// Kind is the kind of an event. The text is a name for machines, which does not change.
+// Kind is the kind of an event. It prints as a name for machines, which does not change, and a caller compares it with that
+// name, as in e.Kind == "dhcpv4-leased". The kinds are:
+//
+//	dhcpv4-offered     DHCPOFFER
+//	dhcpv4-leased      DHCPACK: the guest has the address
+//	dhcpv4-renewed     DHCPACK to a guest that had it
+//	dhcpv4-refused     DHCPNAK: the guest asked for another address
+//	dhcpv4-declined    DHCPDECLINE: the guest found another station that uses the address
+//	dhcpv4-released    DHCPRELEASE
+//	dhcpv4-informed    DHCPACK to DHCPINFORM: configuration without an address
+//	dhcpv6-offered     ADVERTISE
+//	dhcpv6-leased      REPLY to SOLICIT or REQUEST
+//	dhcpv6-renewed     REPLY to RENEW or REBIND
+//	dhcpv6-confirmed   REPLY to CONFIRM: the guest's addresses are right
+//	dhcpv6-refused     REPLY to CONFIRM: an address is not right
+//	dhcpv6-declined    DECLINE: the guest found another station that uses the address
+//	dhcpv6-released    RELEASE
+//	dhcpv6-informed    REPLY without an address
+//	router-advertised  router advertisement
+//	router-withdrawn   the last router advertisement, which ends the router's lifetime
+//	announced          Announce, or the end of a standby: network and guest were told where the other is
+//	other-mac-seen     a frame whose source is not the MAC of the record; it is ignored
+//	read-failed        the port cannot be read; Serve tries again
+//	write-failed       a frame cannot be sent, for example because the tap is down
 type Kind string
 
-// The kinds of events.
 const (
-	Offered4  Kind = "dhcpv4-offered"  // DHCPOFFER
-	Leased4   Kind = "dhcpv4-leased"   // DHCPACK: the guest has the address
-	Renewed4  Kind = "dhcpv4-renewed"  // DHCPACK to a guest that had it
-	Refused4  Kind = "dhcpv4-refused"  // DHCPNAK: the guest asked for another address
-	Declined4 Kind = "dhcpv4-declined" // DHCPDECLINE: the guest found another station that uses the address
-	Released4 Kind = "dhcpv4-released" // DHCPRELEASE
-	Informed4 Kind = "dhcpv4-informed" // DHCPACK to DHCPINFORM: configuration without an address
-
-	Offered6   Kind = "dhcpv6-offered"   // ADVERTISE
-	Leased6    Kind = "dhcpv6-leased"    // REPLY to SOLICIT or REQUEST
-	Renewed6   Kind = "dhcpv6-renewed"   // REPLY to RENEW or REBIND
-	Confirmed6 Kind = "dhcpv6-confirmed" // REPLY to CONFIRM: the guest's addresses are right
-	Refused6   Kind = "dhcpv6-refused"   // REPLY to CONFIRM: an address is not right
-	Declined6  Kind = "dhcpv6-declined"  // DECLINE: the guest found another station that uses the address
-	Released6  Kind = "dhcpv6-released"  // RELEASE
-	Informed6  Kind = "dhcpv6-informed"  // REPLY without an address
-
-	Advertised Kind = "router-advertised" // router advertisement
-	Withdrawn  Kind = "router-withdrawn"  // the last router advertisement, which ends the router's lifetime
-
-	Announced Kind = "announced" // Announce, or the end of a standby: the network was told where the guest is, and the guest where its gateways are
-
-	OtherMACSeen Kind = "other-mac-seen" // a frame whose source is not the MAC of the record; it is ignored
-	ReadFailed   Kind = "read-failed"    // the port cannot be read; Serve tries again
-	WriteFailed  Kind = "write-failed"   // a frame cannot be sent, for example because the tap is down
+	offered4     Kind = "dhcpv4-offered"
+	leased4      Kind = "dhcpv4-leased"
+	renewed4     Kind = "dhcpv4-renewed"
+	refused4     Kind = "dhcpv4-refused"
+	declined4    Kind = "dhcpv4-declined"
+	released4    Kind = "dhcpv4-released"
+	informed4    Kind = "dhcpv4-informed"
+	offered6     Kind = "dhcpv6-offered"
+	leased6      Kind = "dhcpv6-leased"
+	renewed6     Kind = "dhcpv6-renewed"
+	confirmed6   Kind = "dhcpv6-confirmed"
+	refused6     Kind = "dhcpv6-refused"
+	declined6    Kind = "dhcpv6-declined"
+	released6    Kind = "dhcpv6-released"
+	informed6    Kind = "dhcpv6-informed"
+	advertised   Kind = "router-advertised"
+	withdrawn    Kind = "router-withdrawn"
+	announced    Kind = "announced"
+	otherMACSeen Kind = "other-mac-seen"
+	readFailed   Kind = "read-failed"
+	writeFailed  Kind = "write-failed"
 )
 
 // kinds has each kind once. The index is that of the counter and of the limiter.
@@ -70,27 +88,27 @@ var kinds = [...]struct {
 	level slog.Level
 	burst int // events before the limit
 }{
-	{Offered4, "DHCPv4 address offered", slog.LevelDebug, 20},
-	{Leased4, "DHCPv4 address leased", slog.LevelInfo, 20},
-	{Renewed4, "DHCPv4 lease renewed", slog.LevelInfo, 20},
-	{Refused4, "DHCPv4 request for another address refused", slog.LevelWarn, 20},
-	{Declined4, "DHCPv4 address declined by the guest: another station seems to use it", slog.LevelWarn, 20},
-	{Released4, "DHCPv4 address released by the guest", slog.LevelInfo, 20},
-	{Informed4, "DHCPv4 configuration told", slog.LevelInfo, 20},
-	{Offered6, "DHCPv6 address offered", slog.LevelDebug, 20},
-	{Leased6, "DHCPv6 address leased", slog.LevelInfo, 20},
-	{Renewed6, "DHCPv6 lease renewed", slog.LevelInfo, 20},
-	{Confirmed6, "DHCPv6 address confirmed", slog.LevelInfo, 20},
-	{Refused6, "DHCPv6 address not confirmed", slog.LevelWarn, 20},
-	{Declined6, "DHCPv6 address declined by the guest: another station seems to use it", slog.LevelWarn, 20},
-	{Released6, "DHCPv6 address released by the guest", slog.LevelInfo, 20},
-	{Informed6, "DHCPv6 configuration told", slog.LevelInfo, 20},
-	{Advertised, "router advertisement sent", slog.LevelDebug, 20},
-	{Withdrawn, "router advertisement withdrawn", slog.LevelInfo, 20},
-	{Announced, "the guest's place announced", slog.LevelInfo, 20},
-	{OtherMACSeen, "another MAC than the record's speaks on the tap", slog.LevelWarn, 5},
-	{ReadFailed, "read from the port", slog.LevelWarn, 5},
-	{WriteFailed, "write to the port", slog.LevelWarn, 5},
+	{offered4, "DHCPv4 address offered", slog.LevelDebug, 20},
+	{leased4, "DHCPv4 address leased", slog.LevelInfo, 20},
+	{renewed4, "DHCPv4 lease renewed", slog.LevelInfo, 20},
+	{refused4, "DHCPv4 request for another address refused", slog.LevelWarn, 20},
+	{declined4, "DHCPv4 address declined by the guest: another station seems to use it", slog.LevelWarn, 20},
+	{released4, "DHCPv4 address released by the guest", slog.LevelInfo, 20},
+	{informed4, "DHCPv4 configuration told", slog.LevelInfo, 20},
+	{offered6, "DHCPv6 address offered", slog.LevelDebug, 20},
+	{leased6, "DHCPv6 address leased", slog.LevelInfo, 20},
+	{renewed6, "DHCPv6 lease renewed", slog.LevelInfo, 20},
+	{confirmed6, "DHCPv6 address confirmed", slog.LevelInfo, 20},
+	{refused6, "DHCPv6 address not confirmed", slog.LevelWarn, 20},
+	{declined6, "DHCPv6 address declined by the guest: another station seems to use it", slog.LevelWarn, 20},
+	{released6, "DHCPv6 address released by the guest", slog.LevelInfo, 20},
+	{informed6, "DHCPv6 configuration told", slog.LevelInfo, 20},
+	{advertised, "router advertisement sent", slog.LevelDebug, 20},
+	{withdrawn, "router advertisement withdrawn", slog.LevelInfo, 20},
+	{announced, "the guest's place announced", slog.LevelInfo, 20},
+	{otherMACSeen, "another MAC than the record's speaks on the tap", slog.LevelWarn, 5},
+	{readFailed, "read from the port", slog.LevelWarn, 5},
+	{writeFailed, "write to the port", slog.LevelWarn, 5},
 }
 
 // indexOf returns the index of a kind in kinds; -1: there is none, which TestNames refuses.
@@ -114,7 +132,7 @@ type result struct {
 // sentence adds to the text of an event's kind what this event tells.
 func (e Event) sentence(text string, guest cache.MAC) string {
 	switch {
-	case e.Kind == OtherMACSeen:
+	case e.Kind == otherMACSeen:
 		return fmt.Sprintf("%s: the guest of the record is %v, this is %v; start the VM with mac=%v", text, guest, e.MAC, guest)
 	case e.Err != nil:
 		return text + ": " + e.Err.Error()

@@ -46,33 +46,33 @@ func multicastMAC(a netip.Addr) cache.MAC {
 // It skips IP options and padding. It refuses fragments, wrong lengths and wrong checksums.
 func parseUDP4(b []byte, port uint16) (payload []byte, ignored Reason) {
 	if len(b) < ip4Len || b[0]>>4 != 4 {
-		return nil, Malformed
+		return nil, malformed
 	}
 	if b[9] != protoUDP {
-		return nil, OtherProtocol
+		return nil, otherProtocol
 	}
 	head, total := int(b[0]&15)*4, int(binary.BigEndian.Uint16(b[2:]))
 	if head < ip4Len || total < head+udpLen || total > len(b) {
-		return nil, Malformed
+		return nil, malformed
 	}
 	if binary.BigEndian.Uint16(b[6:])&0x3fff != 0 { // more fragments, or an offset
-		return nil, Fragment
+		return nil, fragment
 	}
 	if fold(sum(0, b[:head])) != 0xffff {
-		return nil, BadChecksum
+		return nil, badChecksum
 	}
 	udp := b[head:total]
 	n := int(binary.BigEndian.Uint16(udp[4:]))
 	if n < udpLen || n > len(udp) {
-		return nil, Malformed
+		return nil, malformed
 	}
 	if binary.BigEndian.Uint16(udp[2:]) != port {
-		return nil, OtherProtocol
+		return nil, otherProtocol
 	}
 	udp = udp[:n]
 	if binary.BigEndian.Uint16(udp[6:]) != 0 && // RFC 768: 0 means that there is no checksum
 		!validChecksum(sum(protoUDP+uint32(n), b[12:20]), udp, 6) {
-		return nil, BadChecksum
+		return nil, badChecksum
 	}
 	return udp[udpLen:], ""
 }
@@ -106,19 +106,19 @@ func parseIPv6(b []byte) (packet6, bool) {
 func parseUDP6(p packet6, port uint16) (payload []byte, ignored Reason) {
 	udp := p.body
 	if len(udp) < udpLen {
-		return nil, Malformed
+		return nil, malformed
 	}
 	n := int(binary.BigEndian.Uint16(udp[4:]))
 	if n < udpLen || n > len(udp) {
-		return nil, Malformed
+		return nil, malformed
 	}
 	if binary.BigEndian.Uint16(udp[2:]) != port {
-		return nil, OtherProtocol
+		return nil, otherProtocol
 	}
 	udp = udp[:n]
 	if binary.BigEndian.Uint16(udp[6:]) == 0 || // RFC 8200 section 8.1: the checksum is not optional
 		!validChecksum(pseudo6(p.src, p.dst, protoUDP, n), udp, 6) {
-		return nil, BadChecksum
+		return nil, badChecksum
 	}
 	return udp[udpLen:], ""
 }

@@ -76,7 +76,7 @@ func FuzzReply(f *testing.F) {
 				if !bytes.Equal(in, before) {
 					t.Fatal("the frame was changed")
 				}
-				if e := resultOf(r, in); (e.ignored == "") != (!silent || e.kind != "" && e.kind != OtherMACSeen) {
+				if e := resultOf(r, in); (e.ignored == "") != (!silent || e.kind != "" && e.kind != otherMACSeen) {
 					t.Fatalf("silent %v, event %q, ignored %q", silent, e.kind, e.ignored)
 				} else if e.ignored != "" && !slices.Contains(reasons[:], e.ignored) {
 					t.Fatalf("ignored %q, which is no reason", e.ignored)

@@ -72,15 +72,15 @@ func newNeighbours(rec cache.Record) (map[netip.Addr]neighbour, error) {
 func (r *answers) answerARP(dst, b []byte) ([]byte, result) {
 	switch {
 	case len(b) < arpLen || [6]byte(b) != arpHead:
-		return dst, result{ignored: Malformed}
+		return dst, result{ignored: malformed}
 	case binary.BigEndian.Uint16(b[6:]) != arpRequest:
-		return dst, result{ignored: OtherProtocol}
+		return dst, result{ignored: otherProtocol}
 	case cache.MAC(b[8:14]) != r.guest:
-		return dst, result{ignored: OtherHardwareAddress}
+		return dst, result{ignored: otherHardwareAddress}
 	}
 	n, ok := r.neighbours[netip.AddrFrom4([4]byte(b[24:28]))]
 	if !ok {
-		return dst, result{ignored: OtherTarget}
+		return dst, result{ignored: otherTarget}
 	}
 	dst = appendEthernet(dst, r.guest, n.mac, etherARP)
 	dst = append(dst, arpHead[:]...)
@@ -95,17 +95,17 @@ func (r *answers) answerARP(dst, b []byte) ([]byte, result) {
 func (r *answers) answerNeighbourSolicitation(dst []byte, p packet6) ([]byte, result) {
 	switch {
 	case p.src.IsMulticast():
-		return dst, result{ignored: BadSource}
+		return dst, result{ignored: badSource}
 	case len(p.body) < solicitationLen || !validOptionsND(p.body[solicitationLen:], p.src):
-		return dst, result{ignored: Malformed}
+		return dst, result{ignored: malformed}
 	}
 	target := netip.AddrFrom16([16]byte(p.body[8:24]))
 	if p.src.IsUnspecified() && p.dst != solicitedNode(target) { // section 7.1.1
-		return dst, result{ignored: Malformed}
+		return dst, result{ignored: malformed}
 	}
 	n, ok := r.neighbours[target]
 	if !ok {
-		return dst, result{ignored: OtherTarget}
+		return dst, result{ignored: otherTarget}
 	}
 	if p.src.IsUnspecified() {
 		return appendICMPv6(dst, multicastMAC(allNodes), n.mac, allNodes, target, n.unsolicited), result{}

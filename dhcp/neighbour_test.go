@@ -38,14 +38,14 @@ func situationsARP() []situation {
 		{"request for the gateway", arp(1, guestMAC, own, gw), answer, ""},
 		{"probe for the gateway's address", arp(1, guestMAC, anyone, gw), answer, ""},
 		{"padding behind", append(arp(1, guestMAC, own, gw), make([]byte, 18)...), answer, ""},
-		{"probe for the guest's own address", arp(1, guestMAC, anyone, own), "", OtherTarget},
-		{"announcement of the guest's own address", arp(1, guestMAC, own, own), "", OtherTarget},
-		{"request for another address", arp(1, guestMAC, own, addr("10.244.1.8")), "", OtherTarget},
-		{"a reply", arp(2, guestMAC, own, gw), "", OtherProtocol},
-		{"another sender", arp(1, gatewayMAC, own, gw), "", OtherHardwareAddress},
-		{"another hardware type", change(arp(1, guestMAC, own, gw), 15, 6), "", Malformed},
-		{"another source MAC", change(arp(1, guestMAC, own, gw), 11, 6), "", OtherMAC},
-		{"cut", arp(1, guestMAC, own, gw)[:41], "", Malformed},
+		{"probe for the guest's own address", arp(1, guestMAC, anyone, own), "", otherTarget},
+		{"announcement of the guest's own address", arp(1, guestMAC, own, own), "", otherTarget},
+		{"request for another address", arp(1, guestMAC, own, addr("10.244.1.8")), "", otherTarget},
+		{"a reply", arp(2, guestMAC, own, gw), "", otherProtocol},
+		{"another sender", arp(1, gatewayMAC, own, gw), "", otherHardwareAddress},
+		{"another hardware type", change(arp(1, guestMAC, own, gw), 15, 6), "", malformed},
+		{"another source MAC", change(arp(1, guestMAC, own, gw), 11, 6), "", otherMAC},
+		{"cut", arp(1, guestMAC, own, gw)[:41], "", malformed},
 	}
 }
 
@@ -93,21 +93,21 @@ func situationsNS() []situation {
 		{"for a host", solicitation(guestLL, addr("ff02::1:ff00:53"), other, slla...), "SO fd00::53 to " + guestLL.String(), ""},
 		{"duplicate address detection of a neighbour's address", solicitation(addr("::"), node, router), "RO fe80::1 to ff02::1", ""},
 		{"the same with a nonce, RFC 7527", solicitation(addr("::"), node, router, 14, 1, 1, 2, 3, 4, 5, 6), "RO fe80::1 to ff02::1", ""},
-		{"from ::, not to the solicited-node address", solicitation(addr("::"), addr("ff02::1"), router), "", Malformed},
-		{"from ::, with a link-layer option", solicitation(addr("::"), node, router, slla...), "", Malformed},
-		{"duplicate address detection of the own address", solicitation(addr("::"), addr("ff02::1:ff00:7"), addr("fd00:10:244::7")), "", OtherTarget},
-		{"for an address that is not listed", solicitation(guestLL, addr("ff02::1:ff00:99"), addr("fd00::99"), slla...), "", OtherTarget},
-		{"for a multicast", solicitation(guestLL, node, addr("ff02::1"), slla...), "", OtherTarget},
-		{"from a multicast", solicitation(addr("ff02::5"), node, router), "", BadSource},
-		{"an option of length 0", solicitation(guestLL, node, router, 1, 0, 0, 0, 0, 0, 0, 0), "", Malformed},
-		{"an option over the end", solicitation(guestLL, node, router, 1, 2, 0, 0, 0, 0, 0, 0), "", Malformed},
-		{"half an option", solicitation(guestLL, node, router, 1), "", Malformed},
-		{"hop limit 254", icmp(guestLL, node, 254, good[54:]), "", BadHopLimit},
-		{"code 1", icmp(guestLL, node, 255, append([]byte{135, 1}, good[56:]...)), "", Malformed},
-		{"wrong checksum", change(good, 56, good[56]+1), "", BadChecksum},
-		{"too short", icmp(guestLL, node, 255, good[54:54+23]), "", Malformed},
-		{"an advertisement", icmp(guestLL, node, 255, append([]byte{136}, good[55:]...)), "", OtherProtocol},
-		{"an echo request", icmp(guestLL, router, 255, append([]byte{128}, good[55:]...)), "", OtherProtocol},
+		{"from ::, not to the solicited-node address", solicitation(addr("::"), addr("ff02::1"), router), "", malformed},
+		{"from ::, with a link-layer option", solicitation(addr("::"), node, router, slla...), "", malformed},
+		{"duplicate address detection of the own address", solicitation(addr("::"), addr("ff02::1:ff00:7"), addr("fd00:10:244::7")), "", otherTarget},
+		{"for an address that is not listed", solicitation(guestLL, addr("ff02::1:ff00:99"), addr("fd00::99"), slla...), "", otherTarget},
+		{"for a multicast", solicitation(guestLL, node, addr("ff02::1"), slla...), "", otherTarget},
+		{"from a multicast", solicitation(addr("ff02::5"), node, router), "", badSource},
+		{"an option of length 0", solicitation(guestLL, node, router, 1, 0, 0, 0, 0, 0, 0, 0), "", malformed},
+		{"an option over the end", solicitation(guestLL, node, router, 1, 2, 0, 0, 0, 0, 0, 0), "", malformed},
+		{"half an option", solicitation(guestLL, node, router, 1), "", malformed},
+		{"hop limit 254", icmp(guestLL, node, 254, good[54:]), "", badHopLimit},
+		{"code 1", icmp(guestLL, node, 255, append([]byte{135, 1}, good[56:]...)), "", malformed},
+		{"wrong checksum", change(good, 56, good[56]+1), "", badChecksum},
+		{"too short", icmp(guestLL, node, 255, good[54:54+23]), "", malformed},
+		{"an advertisement", icmp(guestLL, node, 255, append([]byte{136}, good[55:]...)), "", otherProtocol},
+		{"an echo request", icmp(guestLL, router, 255, append([]byte{128}, good[55:]...)), "", otherProtocol},
 	}
 }
 
@@ -166,14 +166,14 @@ func situationsRS() []situation {
 		{"from a link-local address", good, advertisementTo + guestLL.String(), ""},
 		{"without options", routerSolicitation(guestLL), advertisementTo + guestLL.String(), ""},
 		{"from ::", routerSolicitation(addr("::")), advertisementTo + "ff02::1", ""},
-		{"from ::, with a link-layer option", routerSolicitation(addr("::"), slla...), "", Malformed},
-		{"from a multicast", routerSolicitation(addr("ff02::1")), "", BadSource},
-		{"an option of length 0", routerSolicitation(guestLL, 1, 0), "", Malformed},
-		{"hop limit 64", icmp(guestLL, addr("ff02::2"), 64, good[54:]), "", BadHopLimit},
-		{"code 1", icmp(guestLL, addr("ff02::2"), 255, []byte{133, 1, 0, 0, 0, 0, 0, 0}), "", Malformed},
-		{"seven octets", icmp(guestLL, addr("ff02::2"), 255, []byte{133, 0, 0, 0, 0, 0, 0}), "", Malformed},
-		{"wrong checksum", change(good, 56, good[56]+1), "", BadChecksum},
-		{"an advertisement of the guest's", icmp(guestLL, addr("ff02::1"), 255, append([]byte{134}, make([]byte, 15)...)), "", OtherProtocol},
+		{"from ::, with a link-layer option", routerSolicitation(addr("::"), slla...), "", malformed},
+		{"from a multicast", routerSolicitation(addr("ff02::1")), "", badSource},
+		{"an option of length 0", routerSolicitation(guestLL, 1, 0), "", malformed},
+		{"hop limit 64", icmp(guestLL, addr("ff02::2"), 64, good[54:]), "", badHopLimit},
+		{"code 1", icmp(guestLL, addr("ff02::2"), 255, []byte{133, 1, 0, 0, 0, 0, 0, 0}), "", malformed},
+		{"seven octets", icmp(guestLL, addr("ff02::2"), 255, []byte{133, 0, 0, 0, 0, 0, 0}), "", malformed},
+		{"wrong checksum", change(good, 56, good[56]+1), "", badChecksum},
+		{"an advertisement of the guest's", icmp(guestLL, addr("ff02::1"), 255, append([]byte{134}, make([]byte, 15)...)), "", otherProtocol},
 	}
 }
 
@@ -198,7 +198,7 @@ func TestRouterSolicitation(t *testing.T) {
 	rec := newRecord()
 	rec.IPv6 = nil
 	r = newResponder(t, rec, resolvConf)
-	judge(t, r, "without IPv6", good, NoIPv6)
+	judge(t, r, "without IPv6", good, noIPv6)
 }
 
 func advertisement(t *testing.T, r *Responder) (reply, *ndp.RouterAdvertisement) {

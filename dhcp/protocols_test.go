@@ -96,17 +96,18 @@ func table(rows []situation) string {
 	return b.String()
 }
 
-// declaredName is a constant of a type of names, with its comment.
-type declaredName struct{ name, text string }
+// documentedName is a row of the table in a type's doc comment.
+type documentedName struct{ name, text string }
 
-func declaredNames(t *testing.T, file, typ string) (names []declaredName) {
+func documentedNames(t *testing.T, file, typ string) (names []documentedName) {
 	t.Helper()
 	source, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, m := range regexp.MustCompile(`(?m)^\t\w+ +`+typ+` += "(.*)" +// (.*)$`).FindAllStringSubmatch(string(source), -1) {
-		names = append(names, declaredName{m[1], m[2]})
+	doc := regexp.MustCompile(`(?://.*\n)+type ` + typ + ` `).FindString(string(source))
+	for _, m := range regexp.MustCompile(`(?m)^//\t(\S+) +(.*)$`).FindAllStringSubmatch(doc, -1) {
+		names = append(names, documentedName{m[1], m[2]})
 	}
 	return names
 }
@@ -114,7 +115,7 @@ func declaredNames(t *testing.T, file, typ string) (names []declaredName) {
 func tableReasons(t *testing.T) string {
 	var b strings.Builder
 	b.WriteString("| reason | what is ignored |\n| --- | --- |\n")
-	for _, n := range declaredNames(t, "ignored.go", "Reason") {
+	for _, n := range documentedNames(t, "ignored.go", "Reason") {
 		fmt.Fprintf(&b, "| `%s` | %s |\n", n.name, n.text)
 	}
 	return b.String()
@@ -123,7 +124,7 @@ func tableReasons(t *testing.T) string {
 func tableEvents(t *testing.T) string {
 	var b strings.Builder
 	b.WriteString("| event | when | level in the log |\n| --- | --- | --- |\n")
-	for _, n := range declaredNames(t, "event.go", "Kind") {
+	for _, n := range documentedNames(t, "event.go", "Kind") {
 		fmt.Fprintf(&b, "| `%s` | %s | %v |\n", n.name, n.text, kinds[indexOf(Kind(n.name))].level)
 	}
 	return b.String()

@@ -225,14 +225,14 @@ func (r *router) appendWithdrawal(dst []byte) []byte {
 func (r *answers) answerRouterSolicitation(dst []byte, p packet6) ([]byte, result) {
 	switch {
 	case r.router == nil:
-		return dst, result{ignored: NoIPv6}
+		return dst, result{ignored: noIPv6}
 	case p.src.IsMulticast():
-		return dst, result{ignored: BadSource}
+		return dst, result{ignored: badSource}
 	case !validOptionsND(p.body[8:], p.src):
-		return dst, result{ignored: Malformed}
+		return dst, result{ignored: malformed}
 	}
 	if p.src.IsUnspecified() {
-		return r.router.appendAdvertisement(dst, multicastMAC(allNodes), allNodes), result{kind: Advertised}
+		return r.router.appendAdvertisement(dst, multicastMAC(allNodes), allNodes), result{kind: advertised}
 	}
-	return r.router.appendAdvertisement(dst, r.guest, p.src), result{kind: Advertised}
+	return r.router.appendAdvertisement(dst, r.guest, p.src), result{kind: advertised}
 }

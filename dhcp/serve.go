@@ -159,7 +159,7 @@ func (l *loop) run(ctx context.Context) error {
 			return fmt.Errorf("read from the port: %w", err)
 		default:
 			l.r.counters.failed.Add(1)
-			l.report(Event{Kind: ReadFailed, Err: err})
+			l.report(Event{Kind: readFailed, Err: err})
 			if !sleep(ctx, pause) {
 				l.withdrawAtEnd(ctx)
 				return nil
@@ -238,7 +238,7 @@ func (l *loop) answerFrame(in []byte) {
 	if result.ignored != "" {
 		l.r.countIgnored(result.ignored)
 	}
-	if result.kind == Advertised && out[0]&1 != 0 {
+	if result.kind == advertised && out[0]&1 != 0 {
 		now := time.Now()
 		if now.Sub(l.last) < raDistance {
 			l.next = minTime(l.next, l.last.Add(raDistance))
@@ -251,7 +251,7 @@ func (l *loop) answerFrame(in []byte) {
 		return
 	}
 	e := Event{Kind: result.kind, Address: result.address}
-	if e.Kind == OtherMACSeen {
+	if e.Kind == otherMACSeen {
 		e.MAC = cache.MAC(in[6:12])
 	}
 	l.report(e)
@@ -268,7 +268,7 @@ func (l *loop) advertise(now time.Time) {
 				l.schedule(now)
 				return
 			}
-			l.report(Event{Kind: Advertised})
+			l.report(Event{Kind: advertised})
 		}
 	}
 	out := r.appendAdvertisement(l.out[:0], multicastMAC(allNodes), allNodes)
@@ -276,7 +276,7 @@ func (l *loop) advertise(now time.Time) {
 	l.schedule(now)
 	if l.write(out) {
 		l.advertised = r
-		l.report(Event{Kind: Advertised})
+		l.report(Event{Kind: advertised})
 	}
 }
 
@@ -284,7 +284,7 @@ func (l *loop) withdraw(r *router) {
 	out := r.appendWithdrawal(l.out[:0])
 	l.out = out[:0]
 	if l.write(out) {
-		l.report(Event{Kind: Withdrawn})
+		l.report(Event{Kind: withdrawn})
 	}
 }
 
@@ -294,7 +294,7 @@ func (l *loop) write(frame []byte) bool { return l.send(frame) == nil }
 func (l *loop) send(frame []byte) error {
 	if _, err := l.port.Write(frame); err != nil {
 		l.r.counters.failed.Add(1)
-		l.report(Event{Kind: WriteFailed, Err: err})
+		l.report(Event{Kind: writeFailed, Err: err})
 		return err
 	}
 	l.r.counters.sent.Add(1)

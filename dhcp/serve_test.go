@@ -421,7 +421,7 @@ func TestServeEvents(t *testing.T) {
 		}
 		synctest.Wait()
 		c := r.Counters()
-		if c.Received != 14 || c.Sent != 1+4+1+5+1 || c.Failed != 0 || c.Events[Leased4] != 1 || c.Events[Advertised] != 2 || len(c.Events) != 12 ||
+		if c.Received != 14 || c.Sent != 1+4+1+5+1 || c.Failed != 0 || c.Events[leased4] != 1 || c.Events[advertised] != 2 || len(c.Events) != 12 ||
 			fmt.Sprint(c.Ignored) != "map[malformed:1]" {
 			t.Errorf("counters %+v", c)
 		}
@@ -700,8 +700,8 @@ func TestServeIgnored(t *testing.T) {
 	}
 	discover, solicit := client4{kind: discover}.frame(), msg6(1, tlv(1, clientDUID), iaNA(1))
 	rows := slices.Concat(situationsARP(), situationsNS(), situationsRS(), []situation{
-		{frame: from6(guestLL, responderMAC.LinkLocal(), solicit), why: Unicast},
-		{frame: firstFragment(slices.Clone(discover)), why: Fragment},
+		{frame: from6(guestLL, responderMAC.LinkLocal(), solicit), why: unicast},
+		{frame: firstFragment(slices.Clone(discover)), why: fragment},
 	})
 	for _, c := range situations4() {
 		rows = append(rows, situation{frame: c.in.frame(), why: c.why})
@@ -712,8 +712,8 @@ func TestServeIgnored(t *testing.T) {
 	ignored(newRecord(), rows...)
 	without4, without6 := newRecord(), newRecord()
 	without4.IPv4, without6.IPv6 = nil, nil
-	ignored(without4, situation{frame: discover, why: NoIPv4})
-	ignored(without6, situation{frame: from6(guestLL, servers6, solicit), why: NoIPv6})
+	ignored(without4, situation{frame: discover, why: noIPv4})
+	ignored(without6, situation{frame: from6(guestLL, servers6, solicit), why: noIPv6})
 	for _, reason := range reasons {
 		if !seen[reason] {
 			t.Errorf("no frame is ignored for %s", reason)
@@ -775,7 +775,7 @@ func TestServeOtherMAC(t *testing.T) {
 			copy(frame[6:], stranger[:])
 			p.in <- frame
 			synctest.Wait()
-			if got, _ := events.of(OtherMACSeen); len(got) != i+1 || got[i].Text != text || got[i].MAC != stranger || got[i].Held != 0 {
+			if got, _ := events.of(otherMACSeen); len(got) != i+1 || got[i].Text != text || got[i].MAC != stranger || got[i].Held != 0 {
 				t.Errorf("frame %d: events %+v", i, got)
 			}
 		}
@@ -786,7 +786,7 @@ func TestServeOtherMAC(t *testing.T) {
 		p.in <- frames[0]
 		synctest.Wait()
 		c := r.Counters()
-		if c.Events[OtherMACSeen] != 1006 || c.Ignored[OtherMAC] != 1006 || len(c.Ignored) != 1 {
+		if c.Events[otherMACSeen] != 1006 || c.Ignored[otherMAC] != 1006 || len(c.Ignored) != 1 {
 			t.Errorf("counters %+v", c)
 		}
 		all, _ := p.sent()
@@ -796,7 +796,7 @@ func TestServeOtherMAC(t *testing.T) {
 			}
 		}
 	})
-	if got, _ := events.of(OtherMACSeen); len(got) != 6 || got[5].Held != 1000 {
+	if got, _ := events.of(otherMACSeen); len(got) != 6 || got[5].Held != 1000 {
 		t.Errorf("%d events, want 6, the last one after 1000: %+v", len(got), got)
 	}
 	if n := strings.Count(log.String(), "level=WARN msg=\""+text); n != 6 {
@@ -826,19 +826,19 @@ func TestServeFlood(t *testing.T) {
 		}
 		p.in <- client4{kind: dhcpv4.MessageTypeDecline, options: ours}.frame()
 		synctest.Wait()
-		check(t, Leased4, 20, 0)
-		check(t, Offered4, 20, 0)
-		check(t, Declined4, 1, 0)
+		check(t, leased4, 20, 0)
+		check(t, offered4, 20, 0)
+		check(t, declined4, 1, 0)
 		time.Sleep(burstEvery)
 		p.in <- client4{kind: request, options: ours}.frame()
 		p.in <- client4{kind: request, options: ours}.frame()
 		synctest.Wait()
-		check(t, Leased4, 21, flood-20)
+		check(t, leased4, 21, flood-20)
 		time.Sleep(time.Hour)
 		p.in <- client4{kind: request, options: ours}.frame()
 		synctest.Wait()
-		check(t, Leased4, 22, flood-20+1)
-		if c := r.Counters(); c.Events[Leased4] != flood+3 || c.Events[Offered4] != flood || c.Events[Declined4] != 1 {
+		check(t, leased4, 22, flood-20+1)
+		if c := r.Counters(); c.Events[leased4] != flood+3 || c.Events[offered4] != flood || c.Events[declined4] != 1 {
 			t.Errorf("counters %v", c.Events)
 		}
 	})

@@ -14,7 +14,7 @@ import (
 type Guard struct {
 	// Off lets everything pass; then the other fields have to be empty. The guest still needs the record's MAC: behind
 	// Masquerade and Routed the namespace sends to that MAC alone, and the responder answers no other one. Serve reports
-	// the other MAC as dhcp.OtherMACSeen.
+	// the other MAC as the event other-mac-seen.
 	Off bool `json:"off,omitempty"`
 	// MACs are the guest's besides the one in the record. Each of them may use each of the addresses.
 	MACs []cache.MAC `json:"macs,omitempty"`

@@ -107,7 +107,7 @@ func TestServeAttached(t *testing.T) {
 		if err := <-served; err != nil {
 			t.Error(err)
 		}
-		if kinds[0] != phase2.Attached || !slices.Contains(kinds, phase2.Ready) || !slices.Contains(kinds, dhcp.Withdrawn) {
+		if kinds[0] != phase2.Attached || !slices.Contains(kinds, phase2.Ready) || !slices.Contains(kinds, "router-withdrawn") {
 			t.Errorf("events %q", kinds)
 		}
 		port.Close()
@@ -151,7 +151,7 @@ func TestServeOtherMAC(t *testing.T) {
 		"neighbour solicitation": ipv6Frame(stranger, own, netip.AddrFrom16(solicited), unix.IPPROTO_ICMPV6, append([]byte{135, 0, 0, 0, 0, 0, 0, 0}, target[:]...)),
 		"ARP":                    arp,
 	} {
-		before := vm.Counters()["eth0"].Ignored[dhcp.OtherMAC]
+		before := vm.Counters()["eth0"].Ignored["other-mac"]
 		if _, err := port.Write(frame); err != nil {
 			t.Fatal(err)
 		}
@@ -159,7 +159,7 @@ func TestServeOtherMAC(t *testing.T) {
 		if e.MAC != stranger || !strings.Contains(e.Text, "the guest of the record is "+r.MAC.String()+", this is 52:54:00:12:34:56; start the VM with mac="+r.MAC.String()) {
 			t.Errorf("%s: event %+v", name, e)
 		}
-		if got := vm.Counters()["eth0"].Ignored[dhcp.OtherMAC]; got != before+1 {
+		if got := vm.Counters()["eth0"].Ignored["other-mac"]; got != before+1 {
 			t.Errorf("%s: %d frames ignored, want %d", name, got, before+1)
 		}
 	}
@@ -231,9 +231,9 @@ func TestEventJSON(t *testing.T) {
 	for want, e := range map[string]phase2.Event{
 		`{"time":"2000-01-02T03:04:05Z","event":"ready","text":"ready"}`: {Time: at, Kind: phase2.Ready, Text: "ready"},
 		`{"time":"2000-01-02T03:04:05Z","nic":"eth0","event":"dhcpv4-leased","text":"t","address":"10.0.0.2","held":3}`: {
-			Time: at, NIC: "eth0", Kind: dhcp.Leased4, Text: "t", Address: netip.MustParseAddr("10.0.0.2"), Held: 3, Err: errors.New("no part of the JSON")},
+			Time: at, NIC: "eth0", Kind: "dhcpv4-leased", Text: "t", Address: netip.MustParseAddr("10.0.0.2"), Held: 3, Err: errors.New("no part of the JSON")},
 		`{"time":"2000-01-02T03:04:05Z","nic":"eth0","event":"other-mac-seen","text":"t","mac":"52:54:00:00:00:01"}`: {
-			Time: at, NIC: "eth0", Kind: dhcp.OtherMACSeen, Text: "t", MAC: cache.MAC{0x52, 0x54, 0, 0, 0, 1}},
+			Time: at, NIC: "eth0", Kind: "other-mac-seen", Text: "t", MAC: cache.MAC{0x52, 0x54, 0, 0, 0, 1}},
 	} {
 		if got, err := json.Marshal(e); err != nil || string(got) != want {
 			t.Errorf("%s, %v, want %s", got, err, want)

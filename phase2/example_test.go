@@ -186,9 +186,9 @@ func ExampleVM_Serve_notify() {
 	vm.Log = slog.Default()
 	vm.Notify = func(e phase2.Event) {
 		switch e.Kind {
-		case dhcp.Leased4, dhcp.Leased6:
+		case "dhcpv4-leased", "dhcpv6-leased":
 			fmt.Printf("%s of the guest is %v\n", e.NIC, e.Address)
-		case phase2.TapLost, phase2.RecordFailed, dhcp.OtherMACSeen:
+		case phase2.TapLost, phase2.RecordFailed, "other-mac-seen":
 			fmt.Printf("%s: %s\n", e.NIC, e.Text)
 		}
 	}
@@ -196,7 +196,7 @@ func ExampleVM_Serve_notify() {
 		log.Fatal(err)
 	}
 	for nic, c := range vm.Counters() {
-		fmt.Println(nic, c.Received, c.Sent, c.Events[dhcp.Leased4], c.Ignored[dhcp.OtherMAC])
+		fmt.Println(nic, c.Received, c.Sent, c.Events["dhcpv4-leased"], c.Ignored["other-mac"])
 	}
 }
 

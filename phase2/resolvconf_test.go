@@ -302,7 +302,7 @@ func TestServeFollows(t *testing.T) {
 		}
 		mu.Lock()
 		defer mu.Unlock()
-		if _, ok := events[dhcp.Withdrawn]; !ok {
+		if _, ok := events["router-withdrawn"]; !ok {
 			t.Error("the router is not withdrawn at the end")
 		}
 	}()
@@ -321,7 +321,7 @@ func TestServeFollows(t *testing.T) {
 	nstest.Eventually(t, func() error { // Notify is called after the frame is sent
 		mu.Lock()
 		defer mu.Unlock()
-		if events[dhcp.Leased4] != nstest.Pod4 || events[dhcp.Leased6] != nstest.Pod6 {
+		if events["dhcpv4-leased"] != nstest.Pod4 || events["dhcpv6-leased"] != nstest.Pod6 {
 			return fmt.Errorf("events %v, want leases of %v and %v", events, nstest.Pod4, nstest.Pod6)
 		}
 		return nil
@@ -360,7 +360,7 @@ func TestServeFollows(t *testing.T) {
 	})
 	nstest.Eventually(t, func() error {
 		c := vm.Counters()["eth0"]
-		if c.Events[dhcp.Renewed4] < 1 || c.Events[dhcp.Advertised] < 2 || c.Sent == 0 || c.Received == 0 || c.Failed != 0 {
+		if c.Events["dhcpv4-renewed"] < 1 || c.Events["router-advertised"] < 2 || c.Sent == 0 || c.Received == 0 || c.Failed != 0 {
 			return fmt.Errorf("counters %+v", c)
 		}
 		return nil

@@ -146,7 +146,7 @@ func TestServeRecords(t *testing.T) {
 	if got := requestLease(t, n, record("net1")); got.Address.String() != "10.7.0.2/24" {
 		t.Errorf("lease of the second NIC %v", got.Address)
 	}
-	if got := vm.Records(); len(got) != 2 || vm.Counters()["net1"].Events[dhcp.Leased4] != 1 {
+	if got := vm.Records(); len(got) != 2 || vm.Counters()["net1"].Events["dhcpv4-leased"] != 1 {
 		t.Errorf("%d records, counters %v", len(got), vm.Counters())
 	}
 
@@ -304,7 +304,7 @@ func TestStart(t *testing.T) {
 		}
 		stop()
 		stop()
-		if withdrawn := slices.ContainsFunc(events.events, func(e phase2.Event) bool { return e.Kind == dhcp.Withdrawn }); withdrawn == handover {
+		if withdrawn := slices.ContainsFunc(events.events, func(e phase2.Event) bool { return e.Kind == "router-withdrawn" }); withdrawn == handover {
 			t.Errorf("handover %t, router withdrawn %t: %v", handover, withdrawn, events.events)
 		}
 		cancel(nil)
