@@ -171,7 +171,7 @@ func (p *Pod) Serve() {
 	}
 	answers := make(chan error, 2) // one when the guest is answered, one at the end
 	vm.Notify = func(e phase2.Event) {
-		if e.Kind == phase2.Ready {
+		if e.Kind == "ready" {
 			answers <- nil
 		}
 	}

@@ -10,13 +10,28 @@ import (
 	"github.com/guestwire/guestwire/dhcp"
 )
 
-// Event is what Serve tells its caller: what became of a NIC's service, and what the guest got. The JSON is a line for
-// another program.
+// Event is what Serve reports: what became of a NIC's service, and what the guest got. The JSON is a line for another
+// program.
+//
+// A launcher plugs the NIC of a new record into the VM, and unplugs the NIC of a removed one: Phase1's Teardown refuses until
+// the guest's tap is closed. Package domain/qemu has Plug and Unplug. The kinds besides those of [dhcp.Kind] are:
+//
+//	ready                each record is attached or has no responder; once in each Serve
+//	attached             the responder's tap is open, so each request gets its answer from now on; again after tap-lost
+//	no-responder         the record has no responder, so there is nothing to serve
+//	tap-lost             the responder's tap was deleted; attached follows when the tap is back
+//	attach-failed        the responder's tap cannot be opened; Serve tries again; once for each error
+//	record-added         there is a new record; attached or no-responder follows
+//	record-changed       the new record is used; if its tap is another one, attached or no-responder follows
+//	record-removed       the record is gone; the guest is not served any more
+//	record-failed        a record cannot be read or used; what was served before is still served
+//	resolv-conf-changed  the guests get another DNS configuration
+//	resolv-conf-failed   resolv.conf cannot be read; the guests keep the DNS configuration
+//	watch-failed         changes of the records or of resolv.conf may be missed
 type Event struct {
 	Time time.Time `json:"time"`
 	// NIC is the Name of the record. It is empty if the event concerns all NICs.
 	NIC string `json:"nic,omitempty"`
-	// Kind is one of this package's kinds, or one of package dhcp's.
 	Kind dhcp.Kind `json:"event"`
 	// Text is a sentence for people, with the error if there is one. It can change in a later version.
 	Text string `json:"text"`
@@ -27,27 +42,6 @@ type Event struct {
 	// Err is what went wrong. Nil: nothing.
 	Err error `json:"-"`
 }
-
-// The kinds of events beside those of package dhcp.
-const (
-	Ready       dhcp.Kind = "ready"        // each record that Open read is Attached or has NoResponder; once in each Serve
-	Attached    dhcp.Kind = "attached"     // the responder's tap is open: each request of the guest gets its answer from now on. It comes again after TapLost
-	NoResponder dhcp.Kind = "no-responder" // the record has no responder, so there is nothing to serve
-
-	TapLost      dhcp.Kind = "tap-lost"      // the responder's tap was deleted; Attached follows when the tap is back
-	AttachFailed dhcp.Kind = "attach-failed" // the responder's tap cannot be opened; Serve tries again. Told once for each error
-
-	// A launcher plugs the NIC of a new record into the VM (VM.Records has it), and unplugs the NIC of a removed one: until
-	// the guest's tap is closed, Phase1's Teardown refuses (domain/qemu's Plug and Unplug, package domain for libvirt).
-	RecordAdded   dhcp.Kind = "record-added"   // there is a new record; Attached or NoResponder follows
-	RecordChanged dhcp.Kind = "record-changed" // the new record is used; if its tap is another one, Attached or NoResponder follows
-	RecordRemoved dhcp.Kind = "record-removed" // the record is gone; the guest is not served any more
-	RecordFailed  dhcp.Kind = "record-failed"  // a record cannot be read or used; what was served before is still served
-
-	ResolvConfChanged dhcp.Kind = "resolv-conf-changed" // the guests get another DNS configuration
-	ResolvConfFailed  dhcp.Kind = "resolv-conf-failed"  // resolv.conf cannot be read; the guests keep the DNS configuration
-	WatchFailed       dhcp.Kind = "watch-failed"        // changes of the records or of resolv.conf may be missed
-)
 
 // tell writes an event to the log, as a warning if there is an error, and gives the event to Notify.
 func (s *server) tell(e Event, attrs ...any) {

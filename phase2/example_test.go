@@ -188,7 +188,7 @@ func ExampleVM_Serve_notify() {
 		switch e.Kind {
 		case "dhcpv4-leased", "dhcpv6-leased":
 			fmt.Printf("%s of the guest is %v\n", e.NIC, e.Address)
-		case phase2.TapLost, phase2.RecordFailed, "other-mac-seen":
+		case "tap-lost", "record-failed", "other-mac-seen":
 			fmt.Printf("%s: %s\n", e.NIC, e.Text)
 		}
 	}
@@ -216,7 +216,7 @@ func ExampleVM_Serve_plug() {
 	}
 	changed := make(chan struct{}, 1)
 	vm.Notify = func(e phase2.Event) {
-		if e.Kind == phase2.RecordAdded || e.Kind == phase2.RecordRemoved {
+		if e.Kind == "record-added" || e.Kind == "record-removed" {
 			select {
 			case changed <- struct{}{}:
 			default:

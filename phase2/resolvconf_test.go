@@ -287,7 +287,7 @@ func TestServeFollows(t *testing.T) {
 	vm.Notify = func(e phase2.Event) {
 		mu.Lock()
 		defer mu.Unlock()
-		if e.NIC != "eth0" && e.Kind != phase2.Ready && e.Kind != phase2.ResolvConfChanged && e.Kind != phase2.ResolvConfFailed {
+		if e.NIC != "eth0" && e.Kind != "ready" && e.Kind != "resolv-conf-changed" && e.Kind != "resolv-conf-failed" {
 			t.Errorf("an event of %q: %+v", e.NIC, e)
 		}
 		events[e.Kind] = e.Address
@@ -353,7 +353,7 @@ func TestServeFollows(t *testing.T) {
 	nstest.Eventually(t, func() error {
 		mu.Lock()
 		defer mu.Unlock()
-		if _, ok := events[phase2.ResolvConfFailed]; !ok {
+		if _, ok := events["resolv-conf-failed"]; !ok {
 			return fmt.Errorf("events %v", events)
 		}
 		return nil

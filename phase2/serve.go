@@ -109,7 +109,7 @@ func (vm *VM) start(ctx context.Context) (*server, error) {
 		s.detachAll(ctx)
 		return nil, err
 	}
-	s.tell(Event{Kind: Ready, Text: "ready"})
+	s.tell(Event{Kind: "ready", Text: "ready"})
 	return s, nil
 }
 
@@ -173,7 +173,7 @@ func (s *server) addService(r cache.Record) error {
 	s.logWarnings(r)
 	s.clearTap(r)
 	if r.ResponderTap == "" {
-		s.tell(Event{Kind: NoResponder, NIC: r.Name, Text: "no responder"}, "binding", r.Binding)
+		s.tell(Event{Kind: "no-responder", NIC: r.Name, Text: "no responder"}, "binding", r.Binding)
 		return nil
 	}
 	responder, err := dhcp.New(r, s.dnsOf(r))
@@ -220,7 +220,7 @@ func (s *server) dnsOf(r cache.Record) cache.DNS {
 	return s.conf.last
 }
 
-// attach opens the responder's tap and starts the responder's loop. It tells Attached between the two: then the events of
+// attach opens the responder's tap and starts the responder's loop. It reports attached between the two: then the events of
 // the loop come later, and the frames that arrive meanwhile wait in the tap.
 func (s *server) attach(ctx context.Context, v *service) error {
 	if err := checkNamespace(v.record.Namespace); err != nil {
@@ -232,7 +232,7 @@ func (s *server) attach(ctx context.Context, v *service) error {
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	v.tap, v.cancel, v.done, v.retry, v.failure, v.lost = opened, cancel, make(chan struct{}), 0, "", false
-	s.tell(Event{Kind: Attached, NIC: v.record.Name, Text: "serving the guest"},
+	s.tell(Event{Kind: "attached", NIC: v.record.Name, Text: "serving the guest"},
 		"responderTap", v.record.ResponderTap, "tap", v.record.Tap, "mac", v.record.MAC.String())
 	go func(done chan struct{}) {
 		defer close(done)
@@ -274,7 +274,7 @@ func (s *server) followChanges(ctx context.Context) {
 	var errs <-chan error
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil { // the user may have reached the limit of inotify instances
-		s.tell(Event{Kind: WatchFailed, Text: "changes of the records and of resolv.conf will not be noticed", Err: err})
+		s.tell(Event{Kind: "watch-failed", Text: "changes of the records and of resolv.conf will not be noticed", Err: err})
 	} else {
 		defer watcher.Close()
 		events, errs = watcher.Events, watcher.Errors
@@ -288,7 +288,7 @@ func (s *server) followChanges(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case err := <-errs:
-			s.tell(Event{Kind: WatchFailed, Text: "changes of the records and of resolv.conf may have been missed; reading them again", Err: err})
+			s.tell(Event{Kind: "watch-failed", Text: "changes of the records and of resolv.conf may have been missed; reading them again", Err: err})
 			changed.Reset(settleTime)
 		case event := <-events:
 			// Other files in the directory are ignored. One may be the launcher's log: each line would
@@ -311,7 +311,7 @@ func (s *server) followChanges(ctx context.Context) {
 		case v := <-s.ended:
 			v.detach(nil)
 			v.lost = true
-			s.tell(Event{Kind: TapLost, NIC: v.record.Name, Text: "the responder's tap was deleted; the guest is served again when the tap is back", Err: v.err})
+			s.tell(Event{Kind: "tap-lost", NIC: v.record.Name, Text: "the responder's tap was deleted; the guest is served again when the tap is back", Err: v.err})
 			retry.Reset(retryMin)
 		case <-retry.C:
 			if wait := s.attachMissing(ctx); wait > 0 {
@@ -327,11 +327,11 @@ func (s *server) watchFiles(watcher *fsnotify.Watcher) {
 	var err error
 	if s.dir != "" {
 		if s.records, err = watchPath(watcher, s.dir); err != nil {
-			s.tell(Event{Kind: WatchFailed, Text: "changes of the records will not be noticed", Err: err})
+			s.tell(Event{Kind: "watch-failed", Text: "changes of the records will not be noticed", Err: err})
 		}
 	}
 	if s.resolver, err = watchPath(watcher, s.conf.path); err != nil {
-		s.tell(Event{Kind: WatchFailed, Text: "changes of resolv.conf will not be noticed", Err: err})
+		s.tell(Event{Kind: "watch-failed", Text: "changes of resolv.conf will not be noticed", Err: err})
 	}
 }
 
@@ -339,7 +339,7 @@ func (s *server) watchFiles(watcher *fsnotify.Watcher) {
 func (s *server) applyResolvConf() {
 	changed, err := s.conf.reread(s.log)
 	if err != nil {
-		s.tell(Event{Kind: ResolvConfFailed, Text: "resolv.conf cannot be read; the old DNS configuration stays in use", Err: err})
+		s.tell(Event{Kind: "resolv-conf-failed", Text: "resolv.conf cannot be read; the old DNS configuration stays in use", Err: err})
 	}
 	if !changed {
 		return
@@ -347,11 +347,11 @@ func (s *server) applyResolvConf() {
 	for _, v := range s.services {
 		if v.record.DNS == nil {
 			if err := v.responder.Update(v.record, s.conf.last); err != nil {
-				s.tell(Event{Kind: ResolvConfFailed, NIC: v.record.Name, Text: "the new DNS configuration is not used; the guest keeps the old one", Err: err})
+				s.tell(Event{Kind: "resolv-conf-failed", NIC: v.record.Name, Text: "the new DNS configuration is not used; the guest keeps the old one", Err: err})
 			}
 		}
 	}
-	s.tell(Event{Kind: ResolvConfChanged, Text: "the DNS configuration has changed"},
+	s.tell(Event{Kind: "resolv-conf-changed", Text: "the DNS configuration has changed"},
 		"path", s.conf.path, "servers", s.conf.last.Servers, "search", s.conf.last.Search)
 }
 
@@ -360,7 +360,7 @@ func (s *server) applyResolvConf() {
 func (s *server) applyRecords() {
 	records, err := readRecords(s.dir)
 	if err != nil {
-		e := Event{Kind: RecordFailed, Text: "the records cannot be read; the old ones stay in use", Err: err}
+		e := Event{Kind: "record-failed", Text: "the records cannot be read; the old ones stay in use", Err: err}
 		var file *cache.FileError
 		if errors.As(err, &file) {
 			e.NIC = strings.TrimSuffix(filepath.Base(file.Path), ".json")
@@ -380,7 +380,7 @@ func (s *server) applyRecords() {
 		delete(old, r.Name)
 		switch {
 		case !known:
-			s.tell(Event{Kind: RecordAdded, NIC: r.Name, Text: "there is a new record"})
+			s.tell(Event{Kind: "record-added", NIC: r.Name, Text: "there is a new record"})
 			s.serveRecord(r)
 		case !reflect.DeepEqual(r, before):
 			s.changeRecord(r)
@@ -388,14 +388,14 @@ func (s *server) applyRecords() {
 	}
 	for nic := range old {
 		s.endService(nic)
-		s.tell(Event{Kind: RecordRemoved, NIC: nic, Text: "the record was removed: the guest is no longer served"})
+		s.tell(Event{Kind: "record-removed", NIC: nic, Text: "the record was removed: the guest is no longer served"})
 	}
 }
 
 // serveRecord creates the service of a new record.
 func (s *server) serveRecord(r cache.Record) {
 	if err := s.addService(r); err != nil {
-		s.tell(Event{Kind: RecordFailed, NIC: r.Name, Text: "the guest is not served", Err: err})
+		s.tell(Event{Kind: "record-failed", NIC: r.Name, Text: "the guest is not served", Err: err})
 	}
 }
 
@@ -405,17 +405,17 @@ func (s *server) changeRecord(r cache.Record) {
 	v := s.services[r.Name]
 	if v == nil || v.record.ResponderTap != r.ResponderTap {
 		s.endService(r.Name)
-		s.tell(Event{Kind: RecordChanged, NIC: r.Name, Text: changed})
+		s.tell(Event{Kind: "record-changed", NIC: r.Name, Text: changed})
 		s.serveRecord(r)
 		return
 	}
 	s.logWarnings(r)
 	v.record = r
 	if err := v.responder.Update(r, s.dnsOf(r)); err != nil {
-		s.tell(Event{Kind: RecordFailed, NIC: r.Name, Text: "the new record is not used; the guest keeps the old one", Err: err})
+		s.tell(Event{Kind: "record-failed", NIC: r.Name, Text: "the new record is not used; the guest keeps the old one", Err: err})
 		return
 	}
-	s.tell(Event{Kind: RecordChanged, NIC: r.Name, Text: changed})
+	s.tell(Event{Kind: "record-changed", NIC: r.Name, Text: changed})
 }
 
 // endService ends the service of an interface, if there is one.
@@ -439,7 +439,7 @@ func (s *server) attachMissing(ctx context.Context) time.Duration {
 			continue
 		}
 		if v.failure != err.Error() && !(v.lost && errors.Is(err, fs.ErrNotExist)) {
-			s.tell(Event{Kind: AttachFailed, NIC: v.record.Name, Text: "the responder's tap cannot be opened; trying again", Err: err})
+			s.tell(Event{Kind: "attach-failed", NIC: v.record.Name, Text: "the responder's tap cannot be opened; trying again", Err: err})
 		}
 		v.failure = err.Error()
 		v.retry = min(max(2*v.retry, retryMin), retryMax)

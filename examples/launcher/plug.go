@@ -51,10 +51,10 @@ func newPlugger(vm *phase2.VM, buses []string) *plugger {
 
 // tell takes notice of an event. It does not wait for QEMU, as Serve waits for Notify.
 func (p *plugger) tell(e phase2.Event) {
-	if e.Kind != phase2.RecordAdded && e.Kind != phase2.RecordRemoved {
+	if e.Kind != "record-added" && e.Kind != "record-removed" {
 		return
 	}
-	if e.Kind == phase2.RecordRemoved {
+	if e.Kind == "record-removed" {
 		p.mu.Lock()
 		p.removed[e.NIC] = true
 		p.mu.Unlock()
@@ -99,7 +99,7 @@ func (p *plugger) apply(ctx context.Context) {
 			}
 			d.kept = true
 			p.devices[name] = d
-			p.tell(phase2.Event{Kind: phase2.RecordRemoved, NIC: name})
+			p.tell(phase2.Event{Kind: "record-removed", NIC: name})
 			continue
 		case err != nil:
 			p.log.Warn("QEMU keeps the device of the removed record", "nic", name, "error", err)

@@ -52,9 +52,9 @@ func runQEMU(ctx context.Context, vm *phase2.VM, shutdown time.Duration, buses, 
 		switch {
 		case len(buses) > 0:
 			plugger.tell(e)
-		case e.Kind == phase2.RecordAdded:
+		case e.Kind == "record-added":
 			vm.Log.Warn("QEMU has no device for the new record: to plug one, start the launcher with -plug", "nic", e.NIC)
-		case e.Kind == phase2.RecordRemoved:
+		case e.Kind == "record-removed":
 			vm.Log.Warn("QEMU keeps the device of the removed record", "nic", e.NIC)
 		}
 	}
