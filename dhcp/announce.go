@@ -29,19 +29,21 @@ const (
 	minFrame    = 60 // octets of an Ethernet frame without its checksum
 )
 
-// ErrStandby is the error of Announce while the guest is on standby: what would be announced is not true yet.
-// phase1.Activate ends the standby.
+// ErrStandby is the error of Announce while the guest is on standby: its place is still elsewhere. phase1.Activate ends
+// the standby.
 var ErrStandby = errors.New("the guest is on standby")
 
-// Announce tells the network where the guest is, and the guest where its gateways are, after the guest has moved. It
+// Announce announces the guest's new place to the network, and its gateways to the guest, after the guest has moved. It
 // returns when everything is sent, after about 2 seconds. If ctx is done earlier, Announce returns, and Serve sends the
 // rest.
 //
-// To the network go, for each address of the guest, ARP announcements as requests and as replies (RFC 5227 section 3),
+// The network gets, for each address of the guest, ARP announcements as requests and as replies (RFC 5227 section 3),
 // and unsolicited neighbour advertisements (RFC 4861 section 7.2.6); a RARP request for switches, as QEMU sends it; and
-// a question for each gateway in the guest's name, whose answer the guest hears. They leave by the NIC if a VMM has the
-// guest's tap open. Under masquerade nothing goes to the network. To the guest goes the same for each neighbour for which
-// the responder answers, and for the gateway of a masquerade, and a router advertisement.
+// a question for each gateway in the guest's name, whose answer reaches the guest. They leave by the NIC if a VMM has
+// the guest's tap open. Under masquerade the network gets nothing.
+//
+// The guest gets the same for each neighbour for which the responder answers, and for the gateway of a masquerade, and
+// a router advertisement.
 //
 // The error is syscall.ENOTCONN if Serve does not run, ErrStandby, or that of a write that failed.
 func (r *Responder) Announce(ctx context.Context) error {
@@ -293,7 +295,7 @@ func (l *loop) announce(now time.Time) {
 	l.endAnnouncement(l.failure)
 }
 
-// endAnnouncement tells the callers of Announce how it ended.
+// endAnnouncement reports to the callers of Announce how it ended.
 func (l *loop) endAnnouncement(err error) {
 	if err == nil && l.announcing {
 		l.report(Event{Kind: announced})

@@ -1,13 +1,13 @@
-// Package dhcp is the responder: it tells one guest, over one port, what the guest's record says.
+// Package dhcp is the responder: it answers one guest, over one port, as the guest's record wants.
 //
-// A [Responder] answers DHCPv4, DHCPv6, router solicitations, ARP and neighbour solicitations. It reads and
-// writes Ethernet frames, so it needs no capability, no address and no socket. It answers frames from the
-// guest's Ethernet address only, each with one frame at most. The guest gets the record's one IPv4 address and all
-// of its IPv6 addresses, whatever client identifier, DUID or IAID it sends.
+// A [Responder] answers DHCPv4, DHCPv6, router solicitations, ARP and neighbour solicitations. It reads and writes
+// Ethernet frames, so it needs no capability, no address and no socket. It answers frames from the guest's Ethernet
+// address alone, each with one frame at most. The guest gets the record's one IPv4 address and all of its IPv6
+// addresses, whatever client identifier, DUID or IAID it sends.
 //
-// [Responder.Reply] computes the answer to a frame and does nothing else. [Responder.Serve] reads and writes
-// a port. It also sends the router advertisements that the guest did not ask for, and limits the rates of
-// multicast advertisements and of log lines.
+// [Responder.Reply] computes the answer to a frame and does nothing else. [Responder.Serve] reads and writes a port. It
+// also sends the router advertisements that the guest did not ask for, and limits how many multicast advertisements,
+// events and log lines there are.
 package dhcp
 
 import (
@@ -27,8 +27,8 @@ import (
 type Responder struct {
 	// Log gets the events that Notify gets. Offers and router advertisements are on the debug level. Nil discards.
 	Log *slog.Logger
-	// Notify is called by Serve, in Serve's goroutine, with the events, which are limited by kind. Serve
-	// answers no frame until Notify returns. Nil: there are no calls.
+	// Notify is called by Serve with each event, in Serve's goroutine, so no frame is answered until it returns. Nil:
+	// there are no calls.
 	Notify func(Event)
 
 	answers  atomic.Pointer[answers]
@@ -54,12 +54,11 @@ type answers struct {
 	warnings   []string
 }
 
-// New makes a responder for a record and a DNS configuration: Record.DNS, or one that was read from a
-// resolv.conf. New does not use Record.DNS itself.
+// New makes a responder for a record and a DNS configuration: Record.DNS, or one that was read from a resolv.conf. New
+// does not use Record.DNS itself. DNS servers and search domains that the guest could not use are left out, with a
+// warning in Serve's Log.
 //
-// DNS servers and search domains that the guest could not use are left out, and [Responder.Warnings] names
-// them. The error wraps a [*cache.FieldError] if the record is not valid. A record without a ResponderTap
-// is an error, too.
+// The error wraps a [*cache.FieldError] if the record is not valid. A record without a ResponderTap is an error, too.
 func New(rec cache.Record, dns cache.DNS) (*Responder, error) {
 	a, err := newAnswers(rec, dns)
 	if err != nil {
@@ -70,9 +69,9 @@ func New(rec cache.Record, dns cache.DNS) (*Responder, error) {
 	return r, nil
 }
 
-// Update replaces the record and the DNS configuration, from the next frame on. A running Serve sends the
-// new router advertisement at once; a DHCP client learns the rest when it renews its lease. After an error of
-// [New], nothing has changed.
+// Update replaces the record and the DNS configuration, from the next frame on. A running Serve sends the new router
+// advertisement at once; a DHCP client learns the rest when it renews its lease. The errors are those of [New]; then
+// nothing has changed.
 func (r *Responder) Update(rec cache.Record, dns cache.DNS) error {
 	a, err := newAnswers(rec, dns)
 	if err != nil {
@@ -128,13 +127,9 @@ func newAnswers(rec cache.Record, dns cache.DNS) (*answers, error) {
 	return r, nil
 }
 
-// Warnings returns sentences about what the guest is not told, because a message cannot hold it or because
-// the guest could not use it.
-func (r *Responder) Warnings() []string { return r.answers.Load().warnings }
-
-// Reply appends the answer to one Ethernet frame to dst. Without an answer it returns dst as it is. Dst must
-// not overlap frame. Reply reads no clock and does no input or output. The destination of the answer is the
-// guest's Ethernet address, broadcast or multicast.
+// Reply appends the answer to one Ethernet frame to dst, which must not overlap frame. Without an answer it returns dst
+// as it is. Reply reads no clock and does no input or output. The destination of the answer is the guest's Ethernet
+// address, broadcast or multicast.
 func (r *Responder) Reply(dst, frame []byte) []byte {
 	dst, _ = r.answers.Load().answer(dst, frame)
 	return dst

@@ -445,8 +445,8 @@ func appendClientIdentifier(b []byte, q request4) []byte {
 	return appendOption4(b, uint8(dhcpv4.OptionClientIdentifier), id)
 }
 
-// httpClient is the vendor class of UEFI's HTTP boot. Such a client takes only offers with this class (UEFI specification
-// 2.10 section 24.7.3.2.2).
+// httpClient is the vendor class of UEFI's HTTP boot. Such a client takes only offers with this class (UEFI
+// specification 2.10 section 24.7.3.2.2).
 const httpClient = "HTTPClient"
 
 // isHTTP says whether the boot file is one of HTTP boot.

@@ -439,8 +439,8 @@ func (w *writer6) appendAssociations() (given bool) {
 	return given
 }
 
-// appendLease appends an IA_NA with the guest's addresses, if there is room, and says whether there was. Other addresses
-// that the guest wants to renew get lifetimes of zero, which end them (RFC 9915 section 18.3.4).
+// appendLease appends an IA_NA with the guest's addresses, if there is room, and says whether there was. Other
+// addresses that the guest wants to renew get lifetimes of zero, which end them (RFC 9915 section 18.3.4).
 func (w *writer6) appendLease(ia []byte) bool {
 	start := len(w.b)
 	if 4+iaHeadLen+len(w.server.iaAddresses) > w.room() {
@@ -472,8 +472,8 @@ func (w *writer6) appendRefusal(code dhcpv6.OptionCode, ia []byte, head int, sta
 	w.appendOption(code, appendOption6(value, dhcpv6.OptionStatusCode, []byte{byte(status >> 8), byte(status)}))
 }
 
-// appendClass appends the vendor class to the answer for a client of UEFI's HTTP boot, if there is something to boot. The
-// enterprise number is the client's.
+// appendClass appends the vendor class to the answer for a client of UEFI's HTTP boot, if there is something to boot.
+// The enterprise number is the client's.
 func (w *writer6) appendClass() {
 	if !w.server.bootsByHTTP {
 		return

@@ -355,7 +355,7 @@ func TestDHCPv6Bounds(t *testing.T) {
 		dns.Search = append(dns.Search, fmt.Sprintf("%d.%s.example", i, strings.Repeat("d", 60)))
 	}
 	r := newResponder(t, rec, dns)
-	if len(r.Warnings()) == 0 {
+	if len(r.warnings()) == 0 {
 		t.Error("no warning about a search list of 2.8 KiB")
 	}
 	in := msg6(5, tlv(1, make([]byte, 130)), tlv(2, serverDUID))
@@ -393,8 +393,8 @@ func TestDHCPv6ManyAddresses(t *testing.T) {
 		if c.leased == c.addresses {
 			want = nil
 		}
-		if !slices.Equal(r.Warnings(), want) {
-			t.Errorf("%+v: warnings %q, want %q", c, r.Warnings(), want)
+		if !slices.Equal(r.warnings(), want) {
+			t.Errorf("%+v: warnings %q, want %q", c, r.warnings(), want)
 		}
 		in := msg6(5, tlv(1, make([]byte, 130)), tlv(2, serverDUID), iaNA(1))
 		got, silent := ask(t, r, from6(guestLL, servers6, in))

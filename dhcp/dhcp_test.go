@@ -26,6 +26,9 @@ func TestNew(t *testing.T) {
 	}
 }
 
+// warnings are what Serve would log.
+func (r *Responder) warnings() []string { return r.answers.Load().warnings }
+
 // Every kind of event and every reason has a short name for machines, and every kind has a sentence of its own.
 func TestNames(t *testing.T) {
 	texts := map[string]bool{}

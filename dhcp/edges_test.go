@@ -77,7 +77,7 @@ func TestDHCPv6OptionsThatFit(t *testing.T) {
 	taken := 0
 	for code := uint16(200); code < 206; code++ {
 		there := len(m.GetOption(dhcpv6.OptionCode(code))) > 0
-		warned := slices.ContainsFunc(r.Warnings(), func(w string) bool { return strings.Contains(w, fmt.Sprintf("DHCPv6 option %d is left out", code)) })
+		warned := slices.ContainsFunc(r.warnings(), func(w string) bool { return strings.Contains(w, fmt.Sprintf("DHCPv6 option %d is left out", code)) })
 		if there == warned {
 			t.Errorf("option %d is there: %t, and warned of: %t", code, there, warned)
 		}

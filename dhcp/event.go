@@ -31,8 +31,8 @@ type Event struct {
 	Err error
 }
 
-// Kind is the kind of an event. It prints as a name for machines, which does not change, and a caller compares it with that
-// name, as in e.Kind == "dhcpv4-leased". The kinds are:
+// Kind is the kind of an event. It prints as a name for machines, which does not change, and a caller compares it with
+// that name, as in e.Kind == "dhcpv4-leased". The kinds are:
 //
 //	dhcpv4-offered     DHCPOFFER
 //	dhcpv4-leased      DHCPACK: the guest has the address
@@ -51,7 +51,7 @@ type Event struct {
 //	dhcpv6-informed    REPLY without an address
 //	router-advertised  router advertisement
 //	router-withdrawn   the last router advertisement, which ends the router's lifetime
-//	announced          Announce, or the end of a standby: network and guest were told where the other is
+//	announced          Announce, or the end of a standby: the network got the guest's place, and the guest its gateways
 //	other-mac-seen     a frame whose source is not the MAC of the record; it is ignored
 //	read-failed        the port cannot be read; Serve tries again
 //	write-failed       a frame cannot be sent, for example because the tap is down
@@ -129,7 +129,7 @@ type result struct {
 	ignored Reason // empty: not ignored
 }
 
-// sentence adds to the text of an event's kind what this event tells.
+// sentence adds to the text of an event's kind what is known of this event.
 func (e Event) sentence(text string, guest cache.MAC) string {
 	switch {
 	case e.Kind == otherMACSeen:
@@ -140,14 +140,14 @@ func (e Event) sentence(text string, guest cache.MAC) string {
 	return text
 }
 
-// Counters count what a responder has done since it was made. The names of events and reasons are those of [Kind] and
-// [Reason].
+// Counters count what a responder has done since it was made. A kind without events, and a reason without frames, is
+// not in its map.
 type Counters struct {
 	Received uint64            `json:"received"` // frames that were read
 	Sent     uint64            `json:"sent"`     // frames that were written
 	Failed   uint64            `json:"failed"`   // reads and writes that failed
-	Events   map[Kind]uint64   `json:"events"`   // events of each kind, with those that were held back; a kind without events is not in the map
-	Ignored  map[Reason]uint64 `json:"ignored"`  // received frames that were ignored, by reason; a reason without frames is not in the map
+	Events   map[Kind]uint64   `json:"events"`   // events, with those that were held back
+	Ignored  map[Reason]uint64 `json:"ignored"`  // received frames that were ignored
 }
 
 type counters struct {

@@ -264,7 +264,7 @@ func TestRouterAdvertisement(t *testing.T) {
 			if g, w := describe(ra.Options), describe(c.options); g != w {
 				t.Errorf("got  %s\nwant %s", g, w)
 			}
-			if w := r.Warnings(); len(w) != 0 {
+			if w := r.warnings(); len(w) != 0 {
 				t.Errorf("warnings %q", w)
 			}
 		})
@@ -294,8 +294,8 @@ func TestRouterAdvertisementPortal(t *testing.T) {
 			portal, ok := o.(*ndp.CaptivePortal)
 			return ok && portal.URI == uri
 		})
-		if there != fits || (len(r.Warnings()) == 0) != fits {
-			t.Errorf("%s is there: %v, warnings %v; want %v", uri, there, r.Warnings(), fits)
+		if there != fits || (len(r.warnings()) == 0) != fits {
+			t.Errorf("%s is there: %v, warnings %v; want %v", uri, there, r.warnings(), fits)
 		}
 	}
 }
@@ -320,8 +320,8 @@ func TestRouterAdvertisementLimits(t *testing.T) {
 			names = append(names, o.DomainNames...)
 		}
 	}
-	if !slices.Equal(servers, dns.Servers) || !slices.Equal(names, dns.Search) || len(r.Warnings()) != 0 {
-		t.Errorf("servers %v, names %v, warnings %q", servers, names, r.Warnings())
+	if !slices.Equal(servers, dns.Servers) || !slices.Equal(names, dns.Search) || len(r.warnings()) != 0 {
+		t.Errorf("servers %v, names %v, warnings %q", servers, names, r.warnings())
 	}
 
 	rec.MTU = 1280
@@ -334,7 +334,7 @@ func TestRouterAdvertisementLimits(t *testing.T) {
 	if n := len(got.frame) - 14; n > 1280 || n < 1240 {
 		t.Errorf("a packet of %d octets, want 1240 to 1280", n)
 	}
-	if ra.RouterLifetime == 0 || len(r.Warnings()) < 100 {
-		t.Errorf("lifetime %v, %d warnings", ra.RouterLifetime, len(r.Warnings()))
+	if ra.RouterLifetime == 0 || len(r.warnings()) < 100 {
+		t.Errorf("lifetime %v, %d warnings", ra.RouterLifetime, len(r.warnings()))
 	}
 }

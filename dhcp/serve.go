@@ -14,8 +14,8 @@ import (
 	"github.com/guestwire/guestwire/cache"
 )
 
-// Port is the connection to the guest: an *os.File of an open tap without packet information and without
-// vnet_hdr, or another connection that reads and writes whole frames.
+// Port is the connection to the guest: an *os.File of an open tap without packet information and without vnet_hdr, or
+// another connection that reads and writes whole frames.
 type Port interface {
 	// Read reads one frame. After the deadline it returns os.ErrDeadlineExceeded.
 	Read(b []byte) (n int, err error)
@@ -31,20 +31,20 @@ const (
 	pauseMax = 5 * time.Second
 )
 
-// ErrHandover is a cause for ending the context of Serve (context.WithCancelCause): another process takes over.
-// Serve then does not withdraw the router advertisements.
+// ErrHandover is a cause for ending the context of Serve (context.WithCancelCause): another process takes over. Serve
+// then does not withdraw the router advertisements.
 var ErrHandover = errors.New("another responder takes over")
 
-// Serve answers the guest until ctx is done, and then returns nil. Nothing else may read the port meanwhile.
-// Serve leaves the port open, with a deadline that has passed.
+// Serve answers the guest until ctx is done, and then returns nil. Nothing else may read the port meanwhile. Serve
+// leaves the port open, with a deadline that has passed.
 //
-// Serve sends router advertisements at the start and at the intervals of RFC 4861. At the end it withdraws
-// them (RFC 4861 section 6.2.5), which takes the IPv6 default route from the guest, unless the cause of ctx is
-// [ErrHandover]. Without IPv6, an idle Serve does not wake up.
+// Serve sends router advertisements at the start and at the intervals of RFC 4861. At the end it withdraws them
+// (section 6.2.5), which takes the IPv6 default route from the guest, unless the cause of ctx is [ErrHandover]. Without
+// IPv6, an idle Serve does not wake up.
 //
-// After an error of the port, such as that of a tap that is down, Serve tries again. It returns
-// os.ErrNoDeadline if the port has no deadlines, os.ErrClosed or io.EOF if the port was closed,
-// syscall.EBADFD if the tap was deleted, and syscall.EBUSY if the responder serves a port already.
+// After an error of the port, such as that of a tap that is down, Serve tries again. It returns os.ErrNoDeadline if the
+// port has no deadlines, os.ErrClosed or io.EOF if the port was closed, syscall.EBADFD if the tap was deleted, and
+// syscall.EBUSY if the responder serves a port already.
 func (r *Responder) Serve(ctx context.Context, port Port) error {
 	log := r.Log
 	if log == nil {
@@ -371,7 +371,7 @@ type limiter struct {
 
 const burstEvery = 10 * time.Second
 
-// allow says whether an event may be told now, and how many events before it were held back.
+// allow reports whether an event may be reported now, and how many events before it were held back.
 func (l *limiter) allow(now time.Time, burst int) (held uint64, ok bool) {
 	if gone := int(now.Sub(l.last) / burstEvery); gone > 0 {
 		l.used = max(0, l.used-gone)

@@ -13,8 +13,8 @@ import (
 // Event is what Serve reports: what became of a NIC's service, and what the guest got. The JSON is a line for another
 // program.
 //
-// A launcher plugs the NIC of a new record into the VM, and unplugs the NIC of a removed one: Phase1's Teardown refuses until
-// the guest's tap is closed. Package domain/qemu has Plug and Unplug. The kinds besides those of [dhcp.Kind] are:
+// A launcher plugs the NIC of a new record into the VM, and unplugs the NIC of a removed one: Phase1's Teardown refuses
+// until the guest's tap is closed. Package domain/qemu has Plug and Unplug. The kinds besides those of [dhcp.Kind] are:
 //
 //	ready                each record is attached or has no responder; once in each Serve
 //	attached             the responder's tap is open, so each request gets its answer from now on; again after tap-lost
@@ -31,7 +31,7 @@ import (
 type Event struct {
 	Time time.Time `json:"time"`
 	// NIC is the Name of the record. It is empty if the event concerns all NICs.
-	NIC string `json:"nic,omitempty"`
+	NIC  string    `json:"nic,omitempty"`
 	Kind dhcp.Kind `json:"event"`
 	// Text is a sentence for people, with the error if there is one. It can change in a later version.
 	Text string `json:"text"`
@@ -43,8 +43,8 @@ type Event struct {
 	Err error `json:"-"`
 }
 
-// tell writes an event to the log, as a warning if there is an error, and gives the event to Notify.
-func (s *server) tell(e Event, attrs ...any) {
+// report writes an event to the log, as a warning if there is an error, and gives the event to Notify.
+func (s *server) report(e Event, attrs ...any) {
 	level := slog.LevelInfo
 	all := []any{"event", string(e.Kind)}
 	if e.NIC != "" {

@@ -7,8 +7,7 @@ import (
 )
 
 // Guest returns what package guestconfig needs to configure a guest without DHCP: the records, and the DNS
-// configuration of ResolvConf for those that have none, as Serve would tell it. The configuration is that of this
-// moment: such a guest does not notice later changes.
+// configuration of ResolvConf for those that have none. Such a guest does not notice later changes.
 //
 // The error is that of reading ResolvConf.
 func (vm *VM) Guest() (guestconfig.Guest, error) {

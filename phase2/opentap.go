@@ -14,23 +14,23 @@ import (
 	"github.com/guestwire/guestwire/internal/tap"
 )
 
-// OpenTap opens the guest's tap for a VMM that takes descriptors: one file for each of the record's Queues. For a record
-// with the binding macvtap, OpenTap opens the macvtap's device, /dev/tapINDEX. The caller closes the files; a VMM that
-// inherits them has copies.
+// OpenTap opens the guest's tap for a VMM that takes descriptors: one file for each of the record's Queues, of a
+// macvtap /dev/tapINDEX. The caller closes the files; a VMM that inherits them has copies.
 //
-// A read of a file returns one Ethernet frame with a struct virtio_net_hdr of 10 octets in front, and a write sends one
-// (IFF_VNET_HDR, IFF_NO_PI). The VMM may choose a longer header, and offloads. The files do not block (O_NONBLOCK), and
-// Go's deadlines work. What an earlier VMM has set at the tap is undone: an address filter, offloads, the header's size.
+// A read returns one Ethernet frame with a struct virtio_net_hdr of 10 octets in front, and a write sends one
+// (IFF_VNET_HDR, IFF_NO_PI). The VMM may choose a longer header, and offloads. The files do not block, and Go's
+// deadlines work. What an earlier VMM has set at the tap is undone: an address filter, offloads, the header's size.
 //
-// OpenTap needs no capability, but the user that owns the tap, and a /dev/net/tun that this user can open. It looks for the
-// tap in the network namespace of the calling thread: see [VM.Serve] for a process in another namespace.
+// OpenTap needs the user that owns the tap, a /dev/net/tun that this user can open, and the tap's network namespace:
+// that of the calling thread (see [VM.Serve] for another one). The errors to branch on:
 //
-// The errors to branch on: a [*cache.FieldError] if the record is not valid, has no tap (binding: sriov, passt), or has
-// one queue where the tap was made for several, or the other way round (queues); fs.ErrNotExist if the thread is in another namespace than the record's, or if tap or
-// device is missing; fs.ErrPermission if the tap belongs to another user, or the user cannot open the device; unix.EBUSY
-// if a process has the tap open. The kernel does not tell whether a process has a macvtap open. No file stays open then.
+//	*cache.FieldError  the record is not valid, has no tap (binding: sriov, passt), or has one queue where the tap
+//	                   was made for several, or the other way round (queues)
+//	fs.ErrNotExist     the thread is in another namespace than the record's, or tap or device is missing
+//	fs.ErrPermission   the tap belongs to another user, or the user cannot open the device
+//	unix.EBUSY         a process has the tap open; of a macvtap the kernel does not report this
 //
-// Documentation/networking/tuntap.rst in Linux's source; struct virtio_net_hdr is in linux/virtio_net.h.
+// Source: Documentation/networking/tuntap.rst in Linux; linux/virtio_net.h.
 func OpenTap(r cache.Record) ([]*os.File, error) {
 	files, err := openTap(r)
 	if err != nil {
@@ -67,7 +67,7 @@ func openTap(r cache.Record) ([]*os.File, error) {
 		if !errors.Is(err, unix.EINVAL) {
 			return files, err
 		}
-		// The kernel has not told the number. It refuses a tap for no other reason by this error.
+		// The kernel has not reported the number. It refuses a tap for no other reason by this error.
 	}
 	if r.Queues > 1 {
 		return nil, &cache.FieldError{Field: "queues", Reason: fmt.Sprintf("%d, but tap %s has a single queue: run Setup again as before, which writes the record anew", r.Queues, r.Tap)}
@@ -75,9 +75,9 @@ func openTap(r cache.Record) ([]*os.File, error) {
 	return nil, &cache.FieldError{Field: "queues", Reason: fmt.Sprintf("1, but tap %s was made for several queues: run Setup again as before, which writes the record anew", r.Tap)}
 }
 
-// checkNamespace returns fs.ErrNotExist if the calling thread is not in the namespace that the record names: BOOT-INODE-COOKIE.
-// In the namespace of another pod, a tap with the same name may belong to the same user. The boot is not compared, as a
-// container may have a boot identifier of its own.
+// checkNamespace returns fs.ErrNotExist if the calling thread is not in the namespace that the record names:
+// BOOT-INODE-COOKIE. In the namespace of another pod, a tap with the same name may belong to the same user. The boot is
+// not compared, as a container may have a boot identifier of its own.
 func checkNamespace(name string) error {
 	parts := strings.Split(name, "-")
 	if len(parts) != 3 {

@@ -30,15 +30,14 @@ const (
 	retryMax = 5 * time.Second
 )
 
-// Start serves the guest as [VM.Serve] does, in the background, and returns when each NIC is served: the guest's first
+// Start serves the guest as [VM.Serve] does, in the background. It returns when each NIC is served: the guest's first
 // request gets its answer, and the guest's tap has no filter of an earlier VMM any more. A launcher starts its VM then.
 //
-// stop ends the service, and returns when it has ended; so a caller whose ctx is done waits by it. It can be called
-// again. What Serve does when ctx is done holds for stop.
+// stop ends the service as the end of ctx does, and waits for the end. It can be called again, and after the end of
+// ctx.
 //
-// Start works in the network namespace of the process. In a thread that has entered another one, call Serve.
-//
-// The errors are those of Serve. Then nothing is served.
+// Start serves in the network namespace of the process. For another one, call Serve in a thread that has entered it.
+// The errors are those of Serve; then nothing is served.
 func (vm *VM) Start(ctx context.Context) (stop func(), err error) {
 	serving, cancel := context.WithCancelCause(ctx)
 	started, ended := make(chan error), make(chan struct{})
@@ -61,25 +60,23 @@ func (vm *VM) Start(ctx context.Context) (stop func(), err error) {
 	return stop, nil
 }
 
-// Serve answers the guest on each NIC whose record has a ResponderTap. It blocks until ctx is done, and then returns nil.
-// A launcher that goes on meanwhile calls [VM.Start].
+// Serve answers the guest on each NIC whose record has a ResponderTap. It blocks until ctx is done, and then returns
+// nil. A launcher that goes on meanwhile calls [VM.Start].
 //
-// At its end Serve withdraws its router advertisements, so the guest loses its IPv6 default route. If another process takes
-// over, cancel ctx with [dhcp.ErrHandover] as the cause: then nothing is withdrawn.
+// At the end the router advertisements are withdrawn, so the guest loses its IPv6 default route. If another process
+// takes over, cancel ctx with [dhcp.ErrHandover] as the cause: then nothing is withdrawn.
 //
-// Serve follows the record files. A new record starts a service, a changed record changes it, a removed record ends it. If a
-// tap is deleted and created again, Serve attaches to the new one. Problems after the start do not end Serve: Notify and Log
-// report them.
+// Serve follows the record files: new, changed and removed records. If a tap is deleted and created again, Serve
+// attaches to the new one. Problems after the start do not end Serve; Notify and Log report them.
 //
-// Serve opens the responders' taps in the network namespace of the calling thread. To serve another namespace, start a
-// goroutine that locks its thread (runtime.LockOSThread), enters the namespace, calls Serve, and never unlocks the thread:
-// then the thread ends with the goroutine. The process's main thread cannot end, and would keep the namespace alive: an init
-// function that calls runtime.LockOSThread keeps other goroutines off it. Such a caller learns from the event "ready" that
-// each NIC is served.
+// Serve opens the responders' taps in the network namespace of the calling thread. To serve another namespace than the
+// process's, call it in a goroutine that locks its thread (runtime.LockOSThread), enters the namespace, and never
+// unlocks: then the thread ends with the goroutine. An init function that locks its thread keeps such a goroutine off
+// the main thread, which cannot end. The event ready reports that each NIC is served.
 //
-// Errors, all from the start: fs.ErrNotExist if the thread is in another namespace than a record's, if a tap is missing, or if
-// ResolvConf names a missing file; fs.ErrPermission if a tap belongs to another user; syscall.EBUSY if another process serves
-// the tap.
+// The errors are from the start: fs.ErrNotExist if the thread is in another namespace than a record's, if a tap is
+// missing, or if ResolvConf names a missing file; fs.ErrPermission if a tap belongs to another user; syscall.EBUSY if
+// another process serves the tap.
 func (vm *VM) Serve(ctx context.Context) error {
 	s, err := vm.start(ctx)
 	if err != nil {
@@ -109,12 +106,12 @@ func (vm *VM) start(ctx context.Context) (*server, error) {
 		s.detachAll(ctx)
 		return nil, err
 	}
-	s.tell(Event{Kind: "ready", Text: "ready"})
+	s.report(Event{Kind: "ready", Text: "ready"})
 	return s, nil
 }
 
-// server is the state of one Serve. One goroutine uses it, as the taps are in the namespace of that goroutine's thread. Each
-// responder's loop is a goroutine of its own.
+// server is the state of one Serve. One goroutine uses it, as the taps are in the namespace of that goroutine's thread.
+// Each responder's loop is a goroutine of its own.
 type server struct {
 	vm       *VM
 	log      *slog.Logger
@@ -141,8 +138,8 @@ type service struct {
 	cancel    context.CancelCauseFunc
 	done      chan struct{} // closed when the loop has ended
 	retry     time.Duration // wait before the next attempt to attach
-	failure   string        // the last error of attach, so that it is told once
-	lost      bool          // the tap was deleted, so its absence is told already
+	failure   string        // the last error of attach, so that it is reported once
+	lost      bool          // the tap was deleted, so its absence is reported already
 }
 
 // attachAll creates the services of the VM's records, and attaches them to their taps.
@@ -173,7 +170,7 @@ func (s *server) addService(r cache.Record) error {
 	s.logWarnings(r)
 	s.clearTap(r)
 	if r.ResponderTap == "" {
-		s.tell(Event{Kind: "no-responder", NIC: r.Name, Text: "no responder"}, "binding", r.Binding)
+		s.report(Event{Kind: "no-responder", NIC: r.Name, Text: "no responder"}, "binding", r.Binding)
 		return nil
 	}
 	responder, err := dhcp.New(r, s.dnsOf(r))
@@ -199,7 +196,7 @@ func (s *server) clearTap(r cache.Record) {
 	if !r.MakesTap() || checkNamespace(r.Namespace) != nil {
 		return
 	}
-	// attach, or the VMM, tells of a tap that is not there, or is another user's.
+	// attach, or the VMM, reports a tap that is not there, or is another user's.
 	if err := tap.Clear(r.Tap, r.Queues > 1); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrPermission) {
 		s.log.Warn("an address filter may be left at the guest's tap", "nic", r.Name, "error", err)
 	}
@@ -220,8 +217,8 @@ func (s *server) dnsOf(r cache.Record) cache.DNS {
 	return s.conf.last
 }
 
-// attach opens the responder's tap and starts the responder's loop. It reports attached between the two: then the events of
-// the loop come later, and the frames that arrive meanwhile wait in the tap.
+// attach opens the responder's tap and starts the responder's loop. It reports attached between the two: then the
+// events of the loop come later, and the frames that arrive meanwhile wait in the tap.
 func (s *server) attach(ctx context.Context, v *service) error {
 	if err := checkNamespace(v.record.Namespace); err != nil {
 		return err
@@ -232,7 +229,7 @@ func (s *server) attach(ctx context.Context, v *service) error {
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	v.tap, v.cancel, v.done, v.retry, v.failure, v.lost = opened, cancel, make(chan struct{}), 0, "", false
-	s.tell(Event{Kind: "attached", NIC: v.record.Name, Text: "serving the guest"},
+	s.report(Event{Kind: "attached", NIC: v.record.Name, Text: "serving the guest"},
 		"responderTap", v.record.ResponderTap, "tap", v.record.Tap, "mac", v.record.MAC.String())
 	go func(done chan struct{}) {
 		defer close(done)
@@ -274,7 +271,7 @@ func (s *server) followChanges(ctx context.Context) {
 	var errs <-chan error
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil { // the user may have reached the limit of inotify instances
-		s.tell(Event{Kind: "watch-failed", Text: "changes of the records and of resolv.conf will not be noticed", Err: err})
+		s.report(Event{Kind: "watch-failed", Text: "changes of the records and of resolv.conf will not be noticed", Err: err})
 	} else {
 		defer watcher.Close()
 		events, errs = watcher.Events, watcher.Errors
@@ -288,7 +285,7 @@ func (s *server) followChanges(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case err := <-errs:
-			s.tell(Event{Kind: "watch-failed", Text: "changes of the records and of resolv.conf may have been missed; reading them again", Err: err})
+			s.report(Event{Kind: "watch-failed", Text: "changes of the records and of resolv.conf may have been missed; reading them again", Err: err})
 			changed.Reset(settleTime)
 		case event := <-events:
 			// Other files in the directory are ignored. One may be the launcher's log: each line would
@@ -311,7 +308,7 @@ func (s *server) followChanges(ctx context.Context) {
 		case v := <-s.ended:
 			v.detach(nil)
 			v.lost = true
-			s.tell(Event{Kind: "tap-lost", NIC: v.record.Name, Text: "the responder's tap was deleted; the guest is served again when the tap is back", Err: v.err})
+			s.report(Event{Kind: "tap-lost", NIC: v.record.Name, Text: "the responder's tap was deleted; the guest is served again when the tap is back", Err: v.err})
 			retry.Reset(retryMin)
 		case <-retry.C:
 			if wait := s.attachMissing(ctx); wait > 0 {
@@ -327,11 +324,11 @@ func (s *server) watchFiles(watcher *fsnotify.Watcher) {
 	var err error
 	if s.dir != "" {
 		if s.records, err = watchPath(watcher, s.dir); err != nil {
-			s.tell(Event{Kind: "watch-failed", Text: "changes of the records will not be noticed", Err: err})
+			s.report(Event{Kind: "watch-failed", Text: "changes of the records will not be noticed", Err: err})
 		}
 	}
 	if s.resolver, err = watchPath(watcher, s.conf.path); err != nil {
-		s.tell(Event{Kind: "watch-failed", Text: "changes of resolv.conf will not be noticed", Err: err})
+		s.report(Event{Kind: "watch-failed", Text: "changes of resolv.conf will not be noticed", Err: err})
 	}
 }
 
@@ -339,7 +336,7 @@ func (s *server) watchFiles(watcher *fsnotify.Watcher) {
 func (s *server) applyResolvConf() {
 	changed, err := s.conf.reread(s.log)
 	if err != nil {
-		s.tell(Event{Kind: "resolv-conf-failed", Text: "resolv.conf cannot be read; the old DNS configuration stays in use", Err: err})
+		s.report(Event{Kind: "resolv-conf-failed", Text: "resolv.conf cannot be read; the old DNS configuration stays in use", Err: err})
 	}
 	if !changed {
 		return
@@ -347,11 +344,11 @@ func (s *server) applyResolvConf() {
 	for _, v := range s.services {
 		if v.record.DNS == nil {
 			if err := v.responder.Update(v.record, s.conf.last); err != nil {
-				s.tell(Event{Kind: "resolv-conf-failed", NIC: v.record.Name, Text: "the new DNS configuration is not used; the guest keeps the old one", Err: err})
+				s.report(Event{Kind: "resolv-conf-failed", NIC: v.record.Name, Text: "the new DNS configuration is not used; the guest keeps the old one", Err: err})
 			}
 		}
 	}
-	s.tell(Event{Kind: "resolv-conf-changed", Text: "the DNS configuration has changed"},
+	s.report(Event{Kind: "resolv-conf-changed", Text: "the DNS configuration has changed"},
 		"path", s.conf.path, "servers", s.conf.last.Servers, "search", s.conf.last.Search)
 }
 
@@ -365,7 +362,7 @@ func (s *server) applyRecords() {
 		if errors.As(err, &file) {
 			e.NIC = strings.TrimSuffix(filepath.Base(file.Path), ".json")
 		}
-		s.tell(e)
+		s.report(e)
 		return
 	}
 	old := map[string]cache.Record{}
@@ -380,7 +377,7 @@ func (s *server) applyRecords() {
 		delete(old, r.Name)
 		switch {
 		case !known:
-			s.tell(Event{Kind: "record-added", NIC: r.Name, Text: "there is a new record"})
+			s.report(Event{Kind: "record-added", NIC: r.Name, Text: "there is a new record"})
 			s.serveRecord(r)
 		case !reflect.DeepEqual(r, before):
 			s.changeRecord(r)
@@ -388,14 +385,14 @@ func (s *server) applyRecords() {
 	}
 	for nic := range old {
 		s.endService(nic)
-		s.tell(Event{Kind: "record-removed", NIC: nic, Text: "the record was removed: the guest is no longer served"})
+		s.report(Event{Kind: "record-removed", NIC: nic, Text: "the record was removed: the guest is no longer served"})
 	}
 }
 
 // serveRecord creates the service of a new record.
 func (s *server) serveRecord(r cache.Record) {
 	if err := s.addService(r); err != nil {
-		s.tell(Event{Kind: "record-failed", NIC: r.Name, Text: "the guest is not served", Err: err})
+		s.report(Event{Kind: "record-failed", NIC: r.Name, Text: "the guest is not served", Err: err})
 	}
 }
 
@@ -405,17 +402,17 @@ func (s *server) changeRecord(r cache.Record) {
 	v := s.services[r.Name]
 	if v == nil || v.record.ResponderTap != r.ResponderTap {
 		s.endService(r.Name)
-		s.tell(Event{Kind: "record-changed", NIC: r.Name, Text: changed})
+		s.report(Event{Kind: "record-changed", NIC: r.Name, Text: changed})
 		s.serveRecord(r)
 		return
 	}
 	s.logWarnings(r)
 	v.record = r
 	if err := v.responder.Update(r, s.dnsOf(r)); err != nil {
-		s.tell(Event{Kind: "record-failed", NIC: r.Name, Text: "the new record is not used; the guest keeps the old one", Err: err})
+		s.report(Event{Kind: "record-failed", NIC: r.Name, Text: "the new record is not used; the guest keeps the old one", Err: err})
 		return
 	}
-	s.tell(Event{Kind: "record-changed", NIC: r.Name, Text: changed})
+	s.report(Event{Kind: "record-changed", NIC: r.Name, Text: changed})
 }
 
 // endService ends the service of an interface, if there is one.
@@ -439,7 +436,7 @@ func (s *server) attachMissing(ctx context.Context) time.Duration {
 			continue
 		}
 		if v.failure != err.Error() && !(v.lost && errors.Is(err, fs.ErrNotExist)) {
-			s.tell(Event{Kind: "attach-failed", NIC: v.record.Name, Text: "the responder's tap cannot be opened; trying again", Err: err})
+			s.report(Event{Kind: "attach-failed", NIC: v.record.Name, Text: "the responder's tap cannot be opened; trying again", Err: err})
 		}
 		v.failure = err.Error()
 		v.retry = min(max(2*v.retry, retryMin), retryMax)
