@@ -11,9 +11,8 @@ import (
 	"github.com/guestwire/guestwire/cache"
 )
 
-// DefaultModel is the device's model if the record names none: virtio 1.0 without the legacy interface. The
-// guest needs a driver for virtio 1.0, as Linux has since 4.10.
-const DefaultModel = "virtio-non-transitional"
+// defaultModel is the device's model if the record names none: virtio 1.0 without the legacy interface.
+const defaultModel = "virtio-non-transitional"
 
 // aliasPrefix is the prefix that libvirt wants of an alias that the user chooses
 // (https://libvirt.org/formatdomain.html#devices).
@@ -26,35 +25,31 @@ var (
 	romlessModels = []string{"usb-net", "spapr-vlan", "lan9118", "smc91c111"}
 )
 
-// Interface returns the <interface> element for the record. The caller can change its fields; its Marshal
-// returns the XML. Interface reads no files and asks no kernel.
+// Interface returns the <interface> element for the record. The caller can change its fields; its Marshal returns the
+// XML. Interface reads no files and asks no kernel.
 //
-// For a guest with a tap, the type is ethernet and the target is the tap with managed='no': a libvirt without
-// capabilities attaches to the tap and changes nothing about it. For a virtual function, the type is hostdev,
-// and libvirt sets MAC and VLAN at the card, which takes CAP_NET_ADMIN in the machine's own namespace. For
-// passt, the type is user, and libvirt starts passt as the guest's user.
+//	a tap               type ethernet. libvirt needs no capability: it attaches to the tap as it is
+//	a virtual function  type hostdev. libvirt sets MAC and VLAN at the card: CAP_NET_ADMIN on the machine
+//	passt               type user. libvirt starts passt as the guest's user
 //
-// The element serves attach-device and detach-device as well: libvirt finds the attached device by its MAC. So keep the
-// element, or the record, until the NIC is detached, which is before Phase1's Teardown. The live link state is
-// libvirt's to set: domif-setlink, or update-device with the element's Link. A machine of type q35 needs a free
-// pcie-root-port for each NIC that is attached while it runs.
+// Without a Device.Model in the record the guest needs a driver for virtio 1.0, as Linux has since 4.10. On a machine
+// without a PCI bus (s390x), set ROM to nil. A usb-net device needs a port (Address.USB), as libvirt chooses none.
 //
-// On a machine without a PCI bus (s390x), set ROM to nil. A usb-net device needs a port from the caller
-// (Address.USB), as libvirt chooses none.
+// For attach-device a machine of type q35 needs a free pcie-root-port. detach-device takes the same element, as libvirt
+// finds the device by its MAC; so keep the element or the record until then, which is before Phase1's Teardown.
+// domif-setlink changes the link state of a running guest.
 //
-// The error wraps a [*cache.FieldError]: the record is not valid, or the device's model cannot have what the
-// record wants.
+// The error wraps a [*cache.FieldError]: the record is not valid, or the device's model cannot have what the record
+// wants.
 //
-// https://libvirt.org/formatdomain.html#generic-ethernet-connection
-// https://libvirt.org/formatdomain.html#pci-passthrough
-// https://libvirt.org/formatdomain.html#userspace-connection-using-passt
+// Source: libvirt formatdomain#network-interfaces.
 func Interface(rec *cache.Record) (*libvirtxml.DomainInterface, error) {
 	if err := rec.Validate(); err != nil {
 		return nil, fmt.Errorf("record of interface %q: %w", rec.Name, err)
 	}
 	model := rec.Device.Model
 	if model == "" && rec.SRIOV == nil {
-		model = DefaultModel
+		model = defaultModel
 	}
 	if err := checkModel(rec, model); err != nil {
 		return nil, fmt.Errorf("interface %s: %w", rec.Name, err)
@@ -156,13 +151,13 @@ func checkModel(rec *cache.Record, model string) error {
 		return &cache.FieldError{
 			Field: "queues",
 			Reason: fmt.Sprintf("%d, but model %s has a single queue: run Setup again with one queue, or set device.model to %s",
-				rec.Queues, model, DefaultModel),
+				rec.Queues, model, defaultModel),
 		}
 	}
 	if rec.Device.Driver == "vhost" {
 		return &cache.FieldError{
 			Field:  "device.driver",
-			Reason: fmt.Sprintf("vhost, but model %s cannot have it as its backend: leave this field empty, or set device.model to %s", model, DefaultModel),
+			Reason: fmt.Sprintf("vhost, but model %s cannot have it as its backend: leave this field empty, or set device.model to %s", model, defaultModel),
 		}
 	}
 	return nil
@@ -189,8 +184,8 @@ func optionROM(device cache.Device, model string) *libvirtxml.DomainROM {
 	}
 }
 
-// pciAddress returns the address of the form domain:bus:slot.function, in hexadecimal digits, which Validate has checked; nil
-// if text is empty.
+// pciAddress returns the address of the form domain:bus:slot.function, in hexadecimal digits, which Validate has
+// checked; nil if text is empty.
 func pciAddress(text string) *libvirtxml.DomainAddress {
 	if text == "" {
 		return nil

@@ -1,5 +1,5 @@
-// Package cloudhypervisor describes the guest's network device to Cloud Hypervisor, from the record that Phase1 wrote: as
-// the value of the argument --net, and as the object NetConfig of the API.
+// Package cloudhypervisor describes the guest's network device to Cloud Hypervisor, from the record that Phase1 wrote:
+// as the value of the argument --net, and as the object NetConfig of the API.
 //
 // The object is checked against the published schema of the API. No guest was run: Cloud Hypervisor needs KVM.
 package cloudhypervisor
@@ -13,12 +13,14 @@ import (
 	"github.com/guestwire/guestwire/cache"
 )
 
-// Options is what the launcher knows and the record does not. The zero value has Cloud Hypervisor open the tap by its name.
+// Options is what the launcher knows of the device and the record does not. The zero value has Cloud Hypervisor open
+// the tap by its name.
 type Options struct {
-	// FDs are the open queues of the tap, one for each of the record's Queues, as phase2.OpenTap returns them: the
-	// numbers of descriptors that Cloud Hypervisor inherits, 3 or higher. A macvtap needs them.
+	// FDs are the open queues of the record's tap, which phase2.OpenTap returns: numbers of descriptors that Cloud
+	// Hypervisor inherits, 3 or higher. A macvtap needs them.
 	FDs []int
-	// VCPUs is the number of CPUs with which the guest boots. Cloud Hypervisor refuses more queues than these. 0: not known.
+	// VCPUs is the number of CPUs with which the guest boots: the most queues that Cloud Hypervisor takes. 0: not
+	// known.
 	VCPUs int
 }
 
@@ -42,10 +44,10 @@ type Net struct {
 
 // NewNet returns the network device for the record. It reads no files and asks no kernel.
 //
-// The MTU is left out, because to set it takes CAP_NET_ADMIN: Cloud Hypervisor tells the guest the MTU that the tap has.
+// The MTU is left out, as to set it takes CAP_NET_ADMIN: the guest gets the tap's MTU from Cloud Hypervisor.
 //
-// The error wraps a [*cache.FieldError]: the record is not valid, or Cloud Hypervisor cannot have what the record or the
-// options want.
+// The error wraps a [*cache.FieldError]: the record is not valid, or Cloud Hypervisor cannot have what the record or
+// the options want.
 //
 // Source: cloud-hypervisor.yaml (vmm/src/api/openapi), net_util/src/open_tap.rs.
 func NewNet(rec *cache.Record, o Options) (*Net, error) {

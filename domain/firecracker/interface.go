@@ -1,5 +1,5 @@
-// Package firecracker describes the guest's network device to Firecracker, from the record that Phase1 wrote: as the object
-// of PUT /network-interfaces/{iface_id}.
+// Package firecracker describes the guest's network device to Firecracker, from the record that Phase1 wrote: as the
+// object of PUT /network-interfaces/{iface_id}.
 //
 // The object is checked against the published schema of the API. No guest was run: Firecracker needs KVM.
 package firecracker
@@ -11,8 +11,8 @@ import (
 	"github.com/guestwire/guestwire/cache"
 )
 
-// NetworkInterface is a network device, in JSON the object NetworkInterface of the API. The caller can change its fields,
-// and add rate limiters by embedding it.
+// NetworkInterface is a network device, in JSON the object NetworkInterface of the API. The caller can change its
+// fields, and add rate limiters by embedding it.
 type NetworkInterface struct {
 	// ID is the device's name in Firecracker.
 	ID string `json:"iface_id"`
@@ -21,7 +21,7 @@ type NetworkInterface struct {
 	HostDevName string `json:"host_dev_name"`
 	// GuestMAC is the guest's.
 	GuestMAC cache.MAC `json:"guest_mac"`
-	// MTU is told to the guest by virtio, 68 to 65535, from Firecracker 1.16 on. An older version refuses the field: set
+	// MTU reaches the guest by virtio, 68 to 65535, from Firecracker 1.16 on. An older version refuses the field: set
 	// it to 0, which leaves it out. The guest then learns the MTU from DHCP and router advertisements.
 	MTU int `json:"mtu,omitempty"`
 }
@@ -83,8 +83,8 @@ func isForeign(c rune) bool {
 	return c != '_' && (c < '0' || c > '9') && (c < 'a' || c > 'z') && (c < 'A' || c > 'Z')
 }
 
-// idFor returns an ID for the name. Different names have different IDs, as Firecracker takes a second PUT of an ID for a
-// change of the first one.
+// idFor returns an ID for the name. Different names have different IDs, as Firecracker takes a second PUT of an ID for
+// a change of the first one.
 func idFor(name string) string {
 	var b strings.Builder
 	for _, c := range []byte(name) {

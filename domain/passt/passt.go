@@ -1,5 +1,5 @@
-// Package passt describes a guest's network to passt(1), from a record of the passt binding that Phase1 wrote: as passt's
-// command line. It is for launchers without libvirt, which starts passt itself.
+// Package passt describes a guest's network to passt(1), from a record of the passt binding that Phase1 wrote: as
+// passt's command line. It is for launchers without libvirt, which starts passt itself.
 package passt
 
 import (
@@ -16,14 +16,15 @@ const maxSocket = 107
 // Args returns the arguments of passt, without the program's name. passt makes the socket at the path, where the VMM
 // connects: for QEMU it is the Socket of package domain/qemu's Options. The path has to be free.
 //
-// Start passt in the namespace, as the launcher's user, before the VMM: by phase1.Launch for example. passt stays in the
-// foreground, so that it dies with its parent, and ends by itself when the VMM disconnects. It needs user namespaces
-// (user.max_user_namespaces), in which it locks itself up.
+// Start passt in the namespace, as the launcher's user, before the VMM: by phase1.Launch for example. passt stays in
+// the foreground, so that it dies with its parent, and ends by itself when the VMM disconnects. It needs user
+// namespaces (user.max_user_namespaces), in which it locks itself up.
 //
 // passt gives the guest the addresses and routes of the record's NIC, the record's MTU, and the DNS configuration of
 // /etc/resolv.conf. The guest's MAC is the VMM's to set.
 //
-// The error wraps a [*cache.FieldError]: the record is not valid, or of another binding, or the socket's path cannot be one.
+// The error wraps a [*cache.FieldError]: the record is not valid, or of another binding, or the socket's path cannot be
+// one.
 //
 // Source: passt(1).
 func Args(rec *cache.Record, socket string) ([]string, error) {

@@ -11,17 +11,17 @@ import (
 	"github.com/guestwire/guestwire/cache"
 )
 
-// Args returns the devices of a guest's records as arguments of QEMU's command line, and the guest's open taps, which QEMU
-// has to inherit:
+// Args returns the devices of a guest's records as arguments of QEMU's command line, and the guest's open taps, which
+// QEMU has to inherit:
 //
 //	args, taps, err := qemu.Args(vm.Records(), 3, phase2.OpenTap)
 //	cmd.Args, cmd.ExtraFiles = append(cmd.Args, args...), taps
 //
-// first is the number that the first tap has in QEMU: 3, and one more for each file that ExtraFiles has before. Args calls
-// open for each record with a tap, which gives one file a queue. The caller closes the taps; QEMU has copies.
+// first is the number that the first tap has in QEMU: 3, and one more for each file that ExtraFiles has already. Args
+// calls open for each record with a tap. The caller closes the taps; QEMU has copies.
 //
-// For options of a device, or for passt, which needs a socket, call [NewNIC] for each record. The errors are those of open,
-// of NewNIC and of [NIC.Args]. Then no tap is left open.
+// The errors are those of open, [NewNIC] and [NIC.Args]; then no tap is left open. A record of passt needs NewNIC, with
+// a Socket.
 func Args[File io.Closer](records []cache.Record, first int, open func(cache.Record) ([]File, error)) ([]string, []File, error) {
 	var args []string
 	var taps []File
@@ -57,10 +57,10 @@ func recordArgs[File any](r *cache.Record, first int, open func(cache.Record) ([
 	return args, queues, err
 }
 
-// Args returns the device as arguments of QEMU's command line: -netdev and -device with their values. Without a -netdev
-// QEMU would add a NIC of its own, so a virtual function also has -nic none.
+// Args returns the device as arguments of QEMU's command line: -netdev and -device, for a virtual function -device and
+// -nic none, as QEMU adds a NIC of its own where it has no backend.
 //
-// The error wraps a [*cache.FieldError] if SetLink is set: QEMU's command line cannot take a link down. A launcher with
+// The error wraps a [*cache.FieldError] if SetLink is set, as the command line cannot take a link down. A launcher with
 // QMP starts QEMU with -S, sends set_link and cont, and has set SetLink to nil before it calls Args.
 func (n *NIC) Args() ([]string, error) {
 	if n.SetLink != nil {
@@ -74,8 +74,8 @@ func (n *NIC) Args() ([]string, error) {
 	return append(backend, "-device", option(n.Device, "driver")), nil
 }
 
-// option returns the object in the form VALUE,id=VALUE,key=value: first the value of the key that QEMU lets out there, then
-// the id, then the others, sorted.
+// option returns the object in the form VALUE,id=VALUE,key=value: first the value of the key that QEMU lets out there,
+// then the id, then the others, sorted.
 func option(o Object, first string) string {
 	values := map[string]string{}
 	flatten(values, "", o)

@@ -1,5 +1,5 @@
 // Package qemu describes the guest's network device to QEMU, from the record that Phase1 wrote: as arguments of the
-// command line, and as arguments of the QMP commands netdev_add and device_add.
+// command line, and of the QMP commands netdev_add and device_add.
 package qemu
 
 import (
@@ -11,28 +11,28 @@ import (
 	"github.com/guestwire/guestwire/cache"
 )
 
-// Options is what the launcher knows of the device and the record does not. The zero value attaches QEMU to the tap by
-// the tap's name.
+// Options is what the launcher knows of the device and the record does not. The zero value has QEMU open the tap by its
+// name.
 type Options struct {
-	// ID is the device's id in QEMU, such as in device_del: a letter, then letters, digits, '-', '.' and '_'. Empty: the
-	// record's Device.Alias, or else its Name. The netdev's id is the same with "-netdev" at the end.
+	// ID is the device's id in QEMU: a letter, then letters, digits, '-', '.' and '_'. Empty: the record's
+	// Device.Alias, or else its Name. The netdev's id is the same with "-netdev" at the end.
 	ID string
-	// Bus is the id of the bus on which the device is: of a pcie-root-port for a device that is plugged into a running
-	// machine of type q35. Empty: QEMU chooses. A record with a Device.PCIAddress on another bus than 0000:00 needs Bus,
-	// as QEMU knows buses by id alone.
+	// Bus is the id of the device's bus: of a pcie-root-port for a device that is plugged into a running machine of
+	// type q35. Empty: QEMU chooses. A Device.PCIAddress on another bus than 0000:00 needs Bus, as QEMU knows buses by
+	// id alone.
 	Bus string
-	// FDs are the open queues of the record's tap, one for each of the record's Queues: phase2.OpenTap opens them. A
-	// queue is a number of a descriptor that QEMU inherits, such as "3", or a name that was given to the QMP command
-	// getfd. Empty: QEMU opens the tap itself, which a macvtap does not allow.
+	// FDs are the open queues of the record's tap, which phase2.OpenTap returns: numbers of descriptors that QEMU
+	// inherits, such as "3", or names that the QMP command getfd was given. Empty: QEMU opens the tap, which a macvtap
+	// does not allow.
 	FDs []string
-	// Vhost says that QEMU can open /dev/vhost-net, or gets it in VhostFDs; QEMU 7.2 aborts if it cannot. A tap with a
-	// virtio device then has the kernel as its backend (vhost=on), unless the record's Device.Driver is "qemu". Other
-	// devices ignore Vhost.
+	// Vhost: QEMU can open /dev/vhost-net, or gets it in VhostFDs; else QEMU 7.2 aborts. A virtio device on a tap then
+	// has the kernel as its backend (vhost=on), unless the record's Device.Driver is "qemu". Other devices ignore
+	// Vhost.
 	Vhost bool
 	// VhostFDs are open files of /dev/vhost-net, one for each of FDs, of the same form.
 	VhostFDs []string
-	// Socket is the path of passt's Unix socket, for a record of passt. Start passt first: QEMU starts without a word if
-	// it cannot connect, and the guest then has no network.
+	// Socket is the path of passt's Unix socket, for a record of passt. Start passt first: if QEMU cannot connect, it
+	// starts without an error, and the guest has no network.
 	Socket string
 }
 
@@ -40,32 +40,29 @@ type Options struct {
 // what QMP reads.
 type Object map[string]any
 
-// NIC is a network device of QEMU. The caller can change the objects, for example to add "rx_queue_size" to Device.
+// NIC is a network device of QEMU. The caller can change the objects, for example to add rx_queue_size to Device.
 type NIC struct {
 	// Netdev is the backend: the arguments of netdev_add, or of the option -netdev. It is nil for a virtual function.
 	Netdev Object
 	// Device is what the guest sees: the arguments of device_add, after netdev_add, or of the option -device.
 	Device Object
-	// SetLink is the arguments of set_link, after device_add, for a device whose link is down. It is nil for other devices.
+	// SetLink is the arguments of set_link, after device_add, for a device whose link is down; else nil.
 	SetLink Object
 }
 
 // NewNIC returns the network device for the record. It reads no files and asks no kernel.
 //
-// The device is what package domain has libvirt make: the record's Device is in libvirt's terms. A model that libvirt
-// does not know can be the name of a device of QEMU, such as "vmxnet3" or, on a machine without PCI, "virtio-net-device".
-// QEMU loads a ROM only if the record has one (Device.ROM), or if the guest boots from the device.
+// The record's Device is in libvirt's terms, and the device is the one that libvirt makes of it. A model that libvirt
+// does not know is the name of a device of QEMU, such as vmxnet3, or virtio-net-device on a machine without PCI. QEMU
+// loads a ROM only if the record has one (Device.ROM), or if the guest boots from the device.
 //
-// A tap needs QEMU 2.9, the default model 4.0, an ACPI index 6.1, passt 7.2. For a virtual function, the function's MAC and
-// its driver, vfio-pci, are the caller's to set.
-//
-// Plug plugs the device into a running machine, Unplug unplugs it, and Link takes its link up or down.
+// A tap needs QEMU 2.9, the default model 4.0, an ACPI index 6.1, passt 7.2. The MAC of a virtual function and its
+// driver, vfio-pci, are the caller's to set.
 //
 // The error wraps a [*cache.FieldError]: the record is not valid, QEMU cannot have what the record wants, or a field of
 // the options is wrong (options.fds).
 //
-// https://www.qemu.org/docs/master/system/invocation.html#hxtool-5
-// https://www.qemu.org/docs/master/interop/qemu-qmp-ref.html
+// Source: qemu(1), -netdev and -device; qemu-qmp-ref(7).
 func NewNIC(rec *cache.Record, o Options) (*NIC, error) {
 	if err := rec.Validate(); err != nil {
 		return nil, fmt.Errorf("record of interface %q: %w", rec.Name, err)
@@ -125,8 +122,8 @@ func newNIC(rec *cache.Record, o Options) (*NIC, error) {
 	return nic, nil
 }
 
-// Plug plugs the device into a running QEMU: by netdev_add, device_add and, for a device whose link is down, set_link. do
-// sends a command of QMP, and returns QEMU's error. QEMU has to know the names in Options.FDs by then (getfd). If
+// Plug plugs the device into a running QEMU: by netdev_add, device_add and, for a device whose link is down, set_link.
+// QEMU has to know the names in Options.FDs by then (getfd). do sends a command of QMP, and returns QEMU's error. If
 // device_add fails, Plug takes the backend back (netdev_del), so that the tap is free.
 func (n *NIC) Plug(do func(command string, arguments Object) error) error {
 	if n.Netdev != nil {
@@ -151,16 +148,15 @@ func (n *NIC) Plug(do func(command string, arguments Object) error) error {
 	return nil
 }
 
-// Unplug unplugs the device from a running QEMU: by device_del, which asks the guest, and netdev_del when the guest has given
-// the device up. Only then is the tap free: QEMU has it open until netdev_del, and Phase1's Teardown refuses so long.
+// Unplug unplugs the device from a running QEMU: by device_del, which asks the guest, and by netdev_del when the guest
+// has given the device up. Until then QEMU has the tap open, and Phase1's Teardown refuses.
 //
-// do is that of Plug. deleted waits for QEMU's event DEVICE_DELETED with the device's id ("device" in the event's data), and
-// returns true when the event has come. It returns false after the time that a guest is given to answer, such as 5 s: Unplug
-// then sends device_del again, as a guest that boots may miss the first one. An error of deleted ends Unplug; the guest
-// still has the device then, and Unplug can be called again.
+// do is that of Plug. deleted waits for QEMU's event DEVICE_DELETED with the device's id ("device" in the event's
+// data), and returns true when it has come. It returns false after the time that a guest has to answer, such as 5 s:
+// Unplug then sends device_del again, as a guest that boots may miss the first one. An error of deleted ends Unplug.
+// The guest still has the device then, and Unplug can be called again.
 //
-// QEMU accepts a netdev_del before the event, too, and leaves the guest a device without a backend.
-// https://www.qemu.org/docs/master/interop/qemu-qmp-ref.html (device_del)
+// Source: qemu-qmp-ref(7), device_del.
 func (n *NIC) Unplug(do func(command string, arguments Object) error, deleted func() (bool, error)) error {
 	const devices = "/machine/peripheral"
 	id := n.Device["id"]
@@ -187,14 +183,15 @@ func (n *NIC) Unplug(do func(command string, arguments Object) error, deleted fu
 	if n.Netdev == nil {
 		return nil
 	}
+	// QEMU accepts netdev_del before the event, too, and leaves the guest a device without a backend.
 	if err := do("netdev_del", Object{"id": n.Netdev["id"]}); err != nil {
 		return fmt.Errorf("netdev_del, without which the tap stays open: %w", err)
 	}
 	return nil
 }
 
-// Link returns the arguments of set_link, which takes the link of the device in a running QEMU up or down. The guest sees
-// the carrier change; the host's tap does not show it.
+// Link returns the arguments of set_link, which takes the link of the device in a running QEMU up or down. The guest
+// sees the carrier change; the host's tap does not show it.
 func (n *NIC) Link(up bool) Object { return Object{"name": n.Device["id"], "up": up} }
 
 // deviceID returns the device's id. The id has to be one by QEMU's id_wellformed.
