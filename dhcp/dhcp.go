@@ -94,7 +94,7 @@ func newAnswers(rec cache.Record, dns cache.DNS) (*answers, error) {
 		return nil, fmt.Errorf("responder for %s: %w", rec.Name, err)
 	}
 	if rec.ResponderTap == "" {
-		return nil, fmt.Errorf("responder for %s: the record has no responderTap, as Setup was told that guestwire does not serve the guest", rec.Name)
+		return nil, fmt.Errorf("responder for %s: the record has no responderTap, as Setup had the option noResponder", rec.Name)
 	}
 	res := newResolver(dns, &rec)
 	r := &answers{

@@ -47,12 +47,12 @@ type server4 struct {
 	identifier      []byte // option 54
 	lease           []byte // options 51, 58, 59
 	exact           configuration4
-	standIn         *configuration4 // nil: every guest is told exact
+	standIn         *configuration4 // nil: every guest gets exact
 	bootsByHTTP     bool            // the boot file is a URL, and no option 60 is configured
 	mtu             int
 }
 
-// configuration4 is what the guest is told of its network.
+// configuration4 is what the guest learns of its network.
 type configuration4 struct {
 	mask    []byte // option 1
 	options []option4
@@ -103,7 +103,7 @@ func newServer4(rec cache.Record, res resolver) *server4 {
 	return s
 }
 
-// newConfiguration4 returns what a guest is told that has the address, the gateway, if there is one, and the content of
+// newConfiguration4 returns what a guest learns that has the address, the gateway, if there is one, and the content of
 // option 121.
 func newConfiguration4(rec cache.Record, res resolver, address netip.Prefix, gateway netip.Addr, routes []byte) configuration4 {
 	c := configuration4{mask: appendOption4(nil, uint8(dhcpv4.OptionSubnetMask), net.CIDRMask(address.Bits(), 32))}
@@ -151,7 +151,7 @@ func newConfiguration4(rec cache.Record, res resolver, address netip.Prefix, gat
 	return c
 }
 
-// configurationFor returns what the guest is told with a lease. A guest that asks for no classless routes cannot use a
+// configurationFor returns what the guest gets with a lease. A guest that asks for no classless routes cannot use a
 // gateway outside of its network: it gets the stand-in as its router, and the network of both.
 func (s *server4) configurationFor(q request4) *configuration4 {
 	asked, _ := q.options.get(uint8(dhcpv4.OptionParameterRequestList))
@@ -272,7 +272,7 @@ func (s *server4) noteEnd(dst []byte, q request4, kind Kind, ended netip.Addr) (
 	return dst, result{kind: kind, address: s.address}
 }
 
-// isStation says whether a host can have the address, so that a reply can be sent there.
+// isStation reports whether a host can have the address, so that a reply can be sent there.
 func isStation(a netip.Addr) bool {
 	return !a.IsUnspecified() && !a.IsMulticast() && !a.IsLoopback() && a != broadcastIP
 }
@@ -327,7 +327,7 @@ type request4 struct {
 	ciaddr  netip.Addr
 }
 
-// isForServer says whether the options name this server, or none.
+// isForServer reports whether the options name this server, or none.
 func (s *server4) isForServer(options options4) bool {
 	id, ok := options.get(uint8(dhcpv4.OptionServerIdentifier))
 	if !ok {
@@ -449,7 +449,7 @@ func appendClientIdentifier(b []byte, q request4) []byte {
 // specification 2.10 section 24.7.3.2.2).
 const httpClient = "HTTPClient"
 
-// isHTTP says whether the boot file is one of HTTP boot.
+// isHTTP reports whether the boot file is one of HTTP boot.
 func isHTTP(file string) bool {
 	return strings.HasPrefix(file, "http://") || strings.HasPrefix(file, "https://")
 }

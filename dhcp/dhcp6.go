@@ -154,8 +154,8 @@ func (o options6) first() (code dhcpv6.OptionCode, value []byte, rest options6, 
 	return dhcpv6.OptionCode(binary.BigEndian.Uint16(o)), o[4:end:end], o[end:], true
 }
 
-// isWhole says whether no option is cut short.
-func (o options6) isWhole() bool {
+// isComplete reports whether no option is cut short.
+func (o options6) isComplete() bool {
 	ok := true
 	for ok {
 		_, _, o, ok = o.first()
@@ -176,7 +176,7 @@ type request6 struct {
 
 func parseRequest6(msg []byte) (request6, bool) {
 	q := request6{kind: dhcpv6.MessageType(msg[0]), options: msg[headLen6:]}
-	if !q.options.isWhole() {
+	if !q.options.isComplete() {
 		return request6{}, false
 	}
 	for code, value := range q.options.all() {
@@ -202,7 +202,7 @@ func parseRequest6(msg []byte) (request6, bool) {
 	return q, true
 }
 
-// wants says whether the guest asks for the option. A message without an option request option asks for all.
+// wants reports whether the guest asks for the option. A message without an option request option asks for all.
 func (q *request6) wants(wanted dhcpv6.OptionCode) bool {
 	for code, asked := range q.options.all() {
 		if code != dhcpv6.OptionORO {
@@ -354,7 +354,7 @@ func address6(code dhcpv6.OptionCode, value []byte) (a netip.Addr, ok bool) {
 	return netip.AddrFrom16([16]byte(value)), true
 }
 
-// foreignAddress returns the first address in the associations that is none of the guest's. Found says whether
+// foreignAddress returns the first address in the associations that is none of the guest's. Found reports whether
 // the associations have an address at all.
 func (s *server6) foreignAddress(options options6) (foreign netip.Addr, found bool) {
 	for code, ia := range options.all() {
@@ -403,7 +403,7 @@ func (w *writer6) appendHead(kind dhcpv6.MessageType, msg []byte) {
 // room returns how many octets the message can still get.
 func (w *writer6) room() int { return w.server.limit - (len(w.b) - w.start - udp6Len) }
 
-// appendOption appends the option if there is room, and says whether there was.
+// appendOption appends the option if there is room, and reports whether there was.
 func (w *writer6) appendOption(code dhcpv6.OptionCode, value []byte) bool {
 	if 4+len(value) > w.room() {
 		return false
@@ -417,7 +417,7 @@ func (w *writer6) appendStatus(code iana.StatusCode) {
 }
 
 // appendAssociations answers each identity association, in the guest's order: the first IA_NA gets all
-// addresses, the others a status that says that there is none. Given says whether the addresses were given.
+// addresses, the others a status that says that there is none. Given reports whether the addresses were given.
 func (w *writer6) appendAssociations() (given bool) {
 	for code, ia := range w.q.options.all() {
 		switch code {
@@ -439,7 +439,7 @@ func (w *writer6) appendAssociations() (given bool) {
 	return given
 }
 
-// appendLease appends an IA_NA with the guest's addresses, if there is room, and says whether there was. Other
+// appendLease appends an IA_NA with the guest's addresses, if there is room, and reports whether there was. Other
 // addresses that the guest wants to renew get lifetimes of zero, which end them (RFC 9915 section 18.3.4).
 func (w *writer6) appendLease(ia []byte) bool {
 	start := len(w.b)

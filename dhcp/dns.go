@@ -9,7 +9,7 @@ import (
 	"github.com/guestwire/guestwire/cache"
 )
 
-// resolver is the part of a DNS configuration that the guest is told.
+// resolver is the part of a DNS configuration that the guest gets.
 type resolver struct {
 	servers4, servers6 []netip.Addr
 	search             []string // without trailing dots
@@ -50,8 +50,8 @@ func newResolver(dns cache.DNS, rec *cache.Record) resolver {
 	return res
 }
 
-// nameFault returns why a guest cannot be told the name, which has no trailing dot; empty: a guest can be
-// told. The limits are those of RFC 1035 section 2.3.4. Underscores are in use and pass.
+// nameFault returns why a guest cannot get the name, which has no trailing dot; empty: it can. The limits are those of
+// RFC 1035 section 2.3.4. Underscores are in use and pass.
 func nameFault(name string) string {
 	if len(name) > 253 {
 		return "longer than 253 octets"

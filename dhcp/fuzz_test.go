@@ -236,7 +236,7 @@ func FuzzOptions(f *testing.F) {
 			}
 			return &dhcpv6.OptionGeneric{OptionCode: code, OptionData: data}, nil
 		})
-		if whole := options6(b).isWhole(); whole != (err == nil) {
+		if whole := options6(b).isComplete(); whole != (err == nil) {
 			t.Fatalf("DHCPv6: whole is %v, and the codec says %v", whole, err)
 		}
 		n := 0

@@ -43,7 +43,7 @@ type router struct {
 }
 
 // newRouter makes the advertisement, and returns warnings about what is left out of it. The router lifetime
-// is zero if there is no default route. The flags M and O always tell the guest to use DHCPv6.
+// is zero if there is no default route. The flags M and O always have the guest use DHCPv6.
 func newRouter(rec cache.Record, res resolver) (*router, []string, error) {
 	r := &router{source: rec.ResponderMAC.LinkLocal(), mac: rec.ResponderMAC}
 	ra := &ndp.RouterAdvertisement{
@@ -167,7 +167,7 @@ func (r *router) takenBack(before *router) []byte {
 	return msg
 }
 
-// contains says whether the advertisement has the option.
+// contains reports whether the advertisement has the option.
 func (r *router) contains(option []byte) bool {
 	for options := r.icmp[icmpLenRA:]; len(options) > 0; {
 		n := 8 * int(options[1])

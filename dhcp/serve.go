@@ -90,7 +90,7 @@ type loop struct {
 	out  []byte
 
 	answers    *answers  // those that are served
-	advertised *router   // what the last multicast advertisement told; nil: nothing, or it is withdrawn
+	advertised *router   // what the last multicast advertisement said; nil: nothing, or it is withdrawn
 	next       time.Time // when the next multicast advertisement is due; zero: never
 	last       time.Time // when the last one was sent
 	sent       int       // how many were sent, up to raInitials
@@ -169,7 +169,7 @@ func (l *loop) run(ctx context.Context) error {
 	}
 }
 
-// takeUpdate says whether Update was called since the last takeUpdate.
+// takeUpdate reports whether Update was called since the last takeUpdate.
 func (l *loop) takeUpdate() bool {
 	l.r.mu.Lock()
 	defer l.r.mu.Unlock()
@@ -217,7 +217,7 @@ func (l *loop) withdrawAtEnd(ctx context.Context) {
 	}
 }
 
-// sleep waits for d, and says whether ctx was not done meanwhile.
+// sleep waits for d, and reports whether ctx was not done meanwhile.
 func sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()

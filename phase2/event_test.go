@@ -55,7 +55,7 @@ func openTap(t *testing.T, n nstest.Network, name string) *os.File {
 	return f
 }
 
-// isOffer says whether a frame is a DHCPv4 message of the server.
+// isOffer reports whether a frame is a DHCPv4 message of the server.
 func isOffer(frame []byte) bool {
 	return len(frame) > 42 && binary.BigEndian.Uint16(frame[12:]) == 0x0800 && frame[23] == 17 && binary.BigEndian.Uint16(frame[34:]) == 67
 }

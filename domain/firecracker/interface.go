@@ -78,7 +78,7 @@ func check(rec *cache.Record) error {
 	return nil
 }
 
-// isForeign says whether Firecracker does not take the character in a name.
+// isForeign reports whether Firecracker does not take the character in a name.
 func isForeign(c rune) bool {
 	return c != '_' && (c < '0' || c > '9') && (c < 'a' || c > 'z') && (c < 'A' || c > 'Z')
 }
