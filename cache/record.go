@@ -198,6 +198,9 @@ type IPv6 struct {
 	Address netip.Addr `json:"address"`
 	// Others are the NIC's further addresses, which DHCPv6 leases together with Address.
 	Others []netip.Addr `json:"others,omitempty"`
+	// Gateway is the gateway's address besides Router.Address, which is link-local, with BindingMasquerade: what a guest
+	// without router advertisements can have as its next hop. Zero: there is no such address.
+	Gateway netip.Addr `json:"gateway,omitzero"`
 	// OnLink are the prefixes that are on the guest's link.
 	OnLink []netip.Prefix `json:"onLink,omitempty"`
 	// Router is nil if the guest has no next hop. The responder advertises then as well, with a router

@@ -226,6 +226,9 @@ func (v *IPv6) validate() error {
 			return fieldErrorf(field, "%v is listed before", a)
 		}
 	}
+	if v.Gateway.IsValid() && (!v.Gateway.Is6() || !isUnicast(v.Gateway)) {
+		return fieldErrorf("ipv6.gateway", "%v, want a unicast IPv6 address", v.Gateway)
+	}
 	network6 := func(field string, p netip.Prefix) error {
 		if !p.IsValid() || !p.Addr().Is6() || p != p.Masked() {
 			return fieldErrorf(field, "%v, want an IPv6 network without host bits", p)

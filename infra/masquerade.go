@@ -1,8 +1,10 @@
 package infra
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
+	"strings"
 
 	"github.com/guestwire/guestwire/cache"
 )
@@ -10,11 +12,16 @@ import (
 // Masquerade makes the guest a private host behind the NIC's addresses, by NAT. The guest gets the families
 // of which the NIC has a global address. A NIC without one is refused with a [*RefusedError].
 type Masquerade struct {
-	// IPv4 and IPv6 are the guest's networks: the first address is the gateway's, the second the
-	// guest's. At least 4 addresses, so at most /30 and /126. Zero: DefaultIPv4, DefaultIPv6. A network
-	// that the namespace can reach already is ErrCollision.
+	// IPv4 and IPv6 are the guest's networks. At least 4 addresses, so at most /30 and /126. Zero: DefaultIPv4,
+	// DefaultIPv6. A network that the namespace reaches already is ErrCollision.
 	IPv4 netip.Prefix `json:"ipv4,omitzero"`
 	IPv6 netip.Prefix `json:"ipv6,omitzero"`
+	// Guest and Gateway are addresses in these networks, at most one of each family: those that an image or a snapshot
+	// has baked in. A family that is missing gets the network's first addresses, the gateway before the guest.
+	//
+	//	{"masquerade": {"ipv4": "169.254.0.20/30", "guest": ["169.254.0.21"], "gateway": ["169.254.0.22"]}}
+	Guest   []netip.Addr `json:"guest,omitempty"`
+	Gateway []netip.Addr `json:"gateway,omitempty"`
 	// MAC is the guest's. Zero: one that is computed from Spec.Guest and the NIC's name, so it is the same in each namespace;
 	// without Spec.Guest from the NIC's MAC and name, so it is the same after each Setup of this NIC.
 	MAC cache.MAC `json:"mac,omitzero"`
@@ -100,20 +107,67 @@ func (b Masquerade) givenMAC() cache.MAC       { return b.MAC }
 // the version of guestwire that wired the NIC.
 func (b Masquerade) sameGuest(other Binding) bool {
 	o, ok := other.(Masquerade)
-	return ok && orDefault(b.IPv4, DefaultIPv4) == orDefault(o.IPv4, DefaultIPv4) && orDefault(b.IPv6, DefaultIPv6) == orDefault(o.IPv6, DefaultIPv6) &&
-		b.MAC == o.MAC && b.GatewayMAC == o.GatewayMAC && b.Firewall == o.Firewall
+	return ok && b.sameEnds(o, 4) && b.sameEnds(o, 6) && b.MAC == o.MAC && b.GatewayMAC == o.GatewayMAC && b.Firewall == o.Firewall
 }
 
-func orDefault(network, otherwise netip.Prefix) netip.Prefix {
-	if network.IsValid() {
-		return network
+func (b Masquerade) sameEnds(o Masquerade, version int) bool {
+	guest, gateway := b.Ends(version)
+	otherGuest, otherGateway := o.Ends(version)
+	return guest == otherGuest && gateway == otherGateway
+}
+
+// Ends returns the guest's address, with its network, and the gateway's, of one version of IP, 4 or 6, as a valid binding
+// has them. What is left out has its default. The guest gets them if the NIC has an address of that version.
+func (b Masquerade) Ends(version int) (guest netip.Prefix, gateway netip.Addr) {
+	network := b.network(version)
+	first := network.Addr().Next()
+	own := ofVersion(b.Guest, version)
+	gateway = ofVersion(b.Gateway, version)
+	if !gateway.IsValid() {
+		gateway = otherThan(own, first)
 	}
-	return otherwise
+	if !own.IsValid() {
+		own = otherThan(gateway, first)
+	}
+	return netip.PrefixFrom(own, network.Bits()), gateway
+}
+
+// network is the guest's.
+func (b Masquerade) network(version int) netip.Prefix {
+	if version == 4 {
+		return cmp.Or(b.IPv4, DefaultIPv4)
+	}
+	return cmp.Or(b.IPv6, DefaultIPv6)
+}
+
+// ofVersion is the address of the version of IP; zero: there is none.
+func ofVersion(list []netip.Addr, version int) netip.Addr {
+	for _, a := range list {
+		if a.Is4() == (version == 4) {
+			return a
+		}
+	}
+	return netip.Addr{}
+}
+
+// otherThan is the first address, or the next one if the first is taken.
+func otherThan(taken, first netip.Addr) netip.Addr {
+	if taken == first {
+		return first.Next()
+	}
+	return first
 }
 
 func (b Masquerade) wiredAs() string {
-	return fmt.Sprintf("(ipv4 %s, ipv6 %s, mac %s, gatewayMAC %s, firewall %q)",
-		given(b.IPv4.IsValid(), b.IPv4), given(b.IPv6.IsValid(), b.IPv6), given(!b.MAC.IsZero(), b.MAC), given(!b.GatewayMAC.IsZero(), b.GatewayMAC), b.Firewall)
+	list := func(addresses []netip.Addr) string {
+		if len(addresses) == 0 {
+			return "left out"
+		}
+		return strings.Trim(fmt.Sprint(addresses), "[]")
+	}
+	return fmt.Sprintf("(ipv4 %s, ipv6 %s, guest %s, gateway %s, mac %s, gatewayMAC %s, firewall %q)",
+		given(b.IPv4.IsValid(), b.IPv4), given(b.IPv6.IsValid(), b.IPv6), list(b.Guest), list(b.Gateway),
+		given(!b.MAC.IsZero(), b.MAC), given(!b.GatewayMAC.IsZero(), b.GatewayMAC), b.Firewall)
 }
 
 // given is the value in messages about how a NIC is wired.
@@ -138,6 +192,9 @@ func (b Masquerade) validate() error {
 		return err
 	}
 	if err := checkNetwork(field+"ipv6", b.IPv6, DefaultIPv6, 126, "the routers' anycast address, gateway and guest"); err != nil {
+		return err
+	}
+	if err := b.validateEnds(field); err != nil {
 		return err
 	}
 	if err := checkPorts(field+"ports", b.Ports); err != nil {
@@ -168,6 +225,57 @@ func (b Masquerade) validate() error {
 	return checkStation(field+"mac", b.MAC)
 }
 
+// validateEnds checks the addresses of the guest and its gateway.
+func (b Masquerade) validateEnds(field string) error {
+	for _, of := range []struct {
+		field string
+		list  []netip.Addr
+	}{{field + "guest", b.Guest}, {field + "gateway", b.Gateway}} {
+		for i, a := range of.list {
+			if err := b.validateEnd(of.list[:i], a); err != "" {
+				return &cache.FieldError{Field: fmt.Sprintf("%s[%d]", of.field, i), Reason: fmt.Sprintf("%v %s", a, err)}
+			}
+		}
+	}
+	for _, version := range []int{4, 6} {
+		guest, gateway := b.Ends(version)
+		if own := ofVersion([]netip.Addr{RoutedIPv4, RoutedIPv6}, version); guest.Addr() == own || gateway == own {
+			return &cache.FieldError{Field: fmt.Sprintf("%sipv%d", field, version),
+				Reason: fmt.Sprintf("%v is the namespace's own under the routed binding: want other addresses in guest and gateway", own)}
+		}
+	}
+	return nil
+}
+
+// validateEnd is what is wrong with the address of the guest or the gateway, behind others of the same list; empty:
+// nothing.
+func (b Masquerade) validateEnd(others []netip.Addr, a netip.Addr) string {
+	if !a.IsValid() || a.Is4In6() || a.Zone() != "" {
+		return "is no address, want one such as 10.0.2.10"
+	}
+	version := 6
+	if a.Is4() {
+		version = 4
+	}
+	guest, gateway := b.Ends(version)
+	network := b.network(version)
+	switch {
+	case ofVersion(others, version).IsValid():
+		return fmt.Sprintf("is a second one of IPv%d: want one of each version", version)
+	case !network.Contains(a):
+		return fmt.Sprintf("is not in %v: want an address in it, or another network in ipv%d", network, version)
+	case a == network.Addr() && version == 6:
+		return fmt.Sprintf("is the routers' anycast address of %v: want another one", network)
+	case a == network.Addr():
+		return fmt.Sprintf("is the address of the network %v: want another one", network)
+	case version == 4 && !network.Contains(a.Next()):
+		return fmt.Sprintf("is the broadcast address of %v: want another one", network)
+	case guest.Addr() == gateway:
+		return "is both the guest's and the gateway's: want two addresses"
+	}
+	return ""
+}
+
 // minNetwork is the shortest prefix of a guest's network. A shorter one is part of a default route.
 const minNetwork = 8
 
@@ -190,7 +298,7 @@ func checkNetwork(field string, n, example netip.Prefix, maxBits int, addresses 
 		return refuse("%v is too small: %s need at least a /%d", n, addresses, maxBits)
 	case n != n.Masked():
 		return refuse("%v has host bits, want %v", n, n.Masked())
-	case n.Bits() < minNetwork || a.IsMulticast() || a.IsLoopback() || a.IsUnspecified() || a.IsLinkLocalUnicast():
+	case n.Bits() < minNetwork || a.IsMulticast() || a.IsLoopback() || a.IsUnspecified() || a.Is6() && a.IsLinkLocalUnicast():
 		return refuse("%v is no network for hosts, want one like %v", n, example)
 	}
 	return nil

@@ -35,8 +35,9 @@ func TestSpecJSON(t *testing.T) {
 			Binding: infra.SRIOV{PCI: "0000:03:10.1", MAC: guestMAC, VLAN: 42, Managed: true}},
 		`{"binding":{"passt":{"mac":"02:00:00:00:00:77","ports":["80:8080/tcp","53/udp"]}}}`: {
 			Binding: infra.Passt{MAC: guestMAC, Ports: []infra.Ports{{Protocol: "tcp", First: 80, Guest: 8080}, {Protocol: "udp", First: 53}}}},
-		`{"binding":{"masquerade":{"ipv4":"10.7.0.0/24","ipv6":"fd77::/120","mac":"02:00:00:00:00:77"}},"queues":2}`: {
-			Binding: infra.Masquerade{IPv4: netip.MustParsePrefix("10.7.0.0/24"), IPv6: netip.MustParsePrefix("fd77::/120"), MAC: guestMAC}, Queues: 2},
+		`{"binding":{"masquerade":{"ipv4":"10.7.0.0/24","ipv6":"fd77::/120","guest":["fd77::9","10.7.0.9"],"gateway":["10.7.0.2"],"mac":"02:00:00:00:00:77"}},"queues":2}`: {
+			Binding: infra.Masquerade{IPv4: netip.MustParsePrefix("10.7.0.0/24"), IPv6: netip.MustParsePrefix("fd77::/120"), MAC: guestMAC,
+				Guest: addresses("fd77::9", "10.7.0.9"), Gateway: addresses("10.7.0.2")}, Queues: 2},
 		`{"owner":{"uid":107,"gid":36},"dns":{"search":["a.b"]},"options":{"hostname":"vm"},"device":{"model":"e1000"}}`: {
 			Owner: infra.Owner{UID: 107, GID: 36}, DNS: &cache.DNS{Search: []string{"a.b"}},
 			Options: cache.Options{Hostname: "vm"}, Device: cache.Device{Model: "e1000"}},
@@ -190,6 +191,13 @@ func TestSpecJSONKeepsEachField(t *testing.T) {
 	}
 }
 
+func addresses(texts ...string) (list []netip.Addr) {
+	for _, text := range texts {
+		list = append(list, netip.MustParseAddr(text))
+	}
+	return list
+}
+
 // TestSameGuest: under a running guest that can change which does not change who the guest is.
 func TestSameGuest(t *testing.T) {
 	mine := func(edit func(*infra.Spec)) infra.Spec {
@@ -253,6 +261,10 @@ func TestSameGuest(t *testing.T) {
 		{bound(infra.Masquerade{}), bound(infra.Masquerade{IPv4: infra.DefaultIPv4, IPv6: infra.DefaultIPv6}), true},
 		{bound(infra.Masquerade{}), bound(infra.Masquerade{IPv4: netip.MustParsePrefix("10.7.0.0/24")}), false},
 		{bound(infra.Masquerade{}), bound(infra.Masquerade{IPv6: netip.MustParsePrefix("fd77::/120")}), false},
+		{bound(infra.Masquerade{}), bound(infra.Masquerade{Guest: addresses("10.0.2.2", "fd10:0:2::2"), Gateway: addresses("10.0.2.1")}), true},
+		{bound(infra.Masquerade{}), bound(infra.Masquerade{Guest: addresses("10.0.2.10")}), false},
+		{bound(infra.Masquerade{}), bound(infra.Masquerade{Gateway: addresses("fd10:0:2::a")}), false},
+		{bound(infra.Masquerade{Guest: addresses("10.0.2.1")}), bound(infra.Masquerade{Gateway: addresses("10.0.2.2")}), true},
 		{bound(infra.Masquerade{}), bound(infra.Masquerade{MAC: guestMAC}), false},
 		{bound(infra.Masquerade{}), bound(infra.Masquerade{Firewall: cache.FirewallIPTablesNFT}), false},
 		{mine(func(*infra.Spec) {}), mine(func(s *infra.Spec) { s.Queues = 1 }), true},
@@ -300,8 +312,8 @@ func TestSameGuestSays(t *testing.T) {
 		"already wired with the bridge binding, queues 4, for user 1, group 2:":         {Binding: infra.Bridge{}, Queues: 4, Owner: infra.Owner{UID: 1, GID: 2}},
 		"for user 1, group 2 inside: Teardown first":                                    {Binding: infra.Bridge{}, Owner: infra.Owner{UID: 1, GID: 2, Inside: true}},
 		"for user 1, group 2, context u:r:vmm_t:s0: Teardown first":                     {Binding: infra.Bridge{}, Owner: infra.Owner{UID: 1, GID: 2, SELinux: "u:r:vmm_t:s0"}},
-		`already wired with the masquerade binding (ipv4 left out, ipv6 fd77::/120, mac 02:00:00:00:00:77, gatewayMAC left out, firewall "nftables"), queues 1,`: {
-			Binding: infra.Masquerade{IPv6: netip.MustParsePrefix("fd77::/120"), MAC: guestMAC, Firewall: cache.FirewallNFTables}},
+		`already wired with the masquerade binding (ipv4 left out, ipv6 fd77::/120, guest left out, gateway fd77::9 10.0.2.9, mac 02:00:00:00:00:77, gatewayMAC left out, firewall "nftables"), queues 1,`: {
+			Binding: infra.Masquerade{IPv6: netip.MustParsePrefix("fd77::/120"), Gateway: addresses("fd77::9", "10.0.2.9"), MAC: guestMAC, Firewall: cache.FirewallNFTables}},
 		"already wired with the bridge binding (mac 02:00:00:00:00:77), queues 1,": {Binding: infra.Bridge{MAC: guestMAC}, Guest: "unused"},
 		`firewall ""), guest "vm1", queues 1, for user 0`:                          {Binding: infra.Masquerade{}, Guest: "vm1"},
 		"already wired with the sriov binding {PCI:0000:03:10.1 ":                  {Binding: infra.SRIOV{PCI: "0000:03:10.1"}},

@@ -1,6 +1,7 @@
 package infra
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"reflect"
@@ -10,8 +11,8 @@ import (
 )
 
 // TakeOver returns the Spec with what it leaves zero as in the record of a guest that moves here: the kind of the binding,
-// also where [Auto] is asked for, the guest's MAC, a Masquerade's networks and GatewayMAC, Queues, MTU, Limits, DNS, and each field
-// of Options and Device. Guard, and what a Masquerade forwards, are in no record, so that the Spec has to have them.
+// also where [Auto] is asked for, the guest's MAC, a Masquerade's networks, Guest, Gateway and GatewayMAC, Queues, MTU,
+// Limits, DNS, and each field of Options and Device. Guard, and what a Masquerade forwards, are in no record, so that the Spec has to have them.
 //
 // The error is a *cache.FieldError if the Spec contradicts what a running guest has: another MAC, GatewayMAC or number of
 // queues, a smaller MTU, another model or address of the device, or SRIOV on one side alone. What else
@@ -143,18 +144,32 @@ func (t *taker) Masquerade(b Masquerade) {
 	t.taken = b
 }
 
-// gateway sets the guest's networks and the gateway's MAC.
+// gateway sets the guest's networks, and the addresses of the guest and the gateway in them, and the gateway's MAC.
 func (t *taker) gateway(b *Masquerade) error {
-	if v4 := t.from.IPv4; v4 != nil && !b.IPv4.IsValid() {
-		b.IPv4 = v4.Address.Masked()
+	if v4 := t.from.IPv4; v4 != nil {
+		b.IPv4 = cmp.Or(b.IPv4, v4.Address.Masked())
+		b.takeEnds(v4.Address.Addr(), v4.Server, 4)
 	}
-	if v6 := t.from.IPv6; v6 != nil && !b.IPv6.IsValid() {
-		b.IPv6 = networkOf(v6)
+	if v6 := t.from.IPv6; v6 != nil {
+		b.IPv6 = cmp.Or(b.IPv6, networkOf(v6))
+		b.takeEnds(v6.Address, v6.Gateway, 6)
 	}
 	if t.from.GatewayMAC.IsZero() {
 		return nil
 	}
 	return takeMAC(t.field+"gatewayMAC", &b.GatewayMAC, t.from.GatewayMAC)
+}
+
+// takeEnds sets the addresses of one version of IP that are missing, unless the guest gets another network.
+func (b *Masquerade) takeEnds(guest, gateway netip.Addr, version int) {
+	for _, end := range []struct {
+		list *[]netip.Addr
+		have netip.Addr
+	}{{&b.Guest, guest}, {&b.Gateway, gateway}} {
+		if b.network(version).Contains(end.have) && !ofVersion(*end.list, version).IsValid() {
+			*end.list = append(slices.Clone(*end.list), end.have)
+		}
+	}
 }
 
 // networkOf is the network of a guest behind a Masquerade; zero: the record does not tell.

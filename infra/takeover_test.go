@@ -15,8 +15,8 @@ func moving() cache.Record {
 	return cache.Record{
 		Version: cache.Version, Name: "eth0", Binding: cache.BindingMasquerade, Firewall: cache.FirewallIPTablesLegacy, Tap: "eth0-tap", Queues: 4,
 		ResponderTap: "eth0-dhcp", ResponderMAC: cache.MAC{2, 0, 0, 0, 0, 9}, MAC: mac, GatewayMAC: gateway, MTU: 1450,
-		IPv4: &cache.IPv4{Address: netip.MustParsePrefix("10.9.0.2/24"), Server: netip.MustParseAddr("10.9.0.1")},
-		IPv6: &cache.IPv6{Address: netip.MustParseAddr("fd09::2"), OnLink: []netip.Prefix{netip.MustParsePrefix("fd09::/120")},
+		IPv4: &cache.IPv4{Address: netip.MustParsePrefix("10.9.0.1/24"), Server: netip.MustParseAddr("10.9.0.2")},
+		IPv6: &cache.IPv6{Address: netip.MustParseAddr("fd09::7"), Gateway: netip.MustParseAddr("fd09::9"), OnLink: []netip.Prefix{netip.MustParsePrefix("fd09::/120")},
 			Router: &cache.Router{Address: gateway.LinkLocal(), MAC: gateway, Default: true}},
 		Limits:  cache.Limits{ToGuest: cache.Limit{BitsPerSecond: 1_000_000_000}},
 		DNS:     &cache.DNS{Search: []string{"a.b"}},
@@ -28,7 +28,9 @@ func moving() cache.Record {
 // TestTakeOver: what the Spec leaves zero is the record's, and what it has stays, unless a running guest would notice.
 func TestTakeOver(t *testing.T) {
 	owner := Owner{UID: 107}
-	masquerade := Masquerade{IPv4: netip.MustParsePrefix("10.9.0.0/24"), IPv6: netip.MustParsePrefix("fd09::/120"), MAC: moving().MAC, GatewayMAC: moving().GatewayMAC}
+	masquerade := Masquerade{IPv4: netip.MustParsePrefix("10.9.0.0/24"), IPv6: netip.MustParsePrefix("fd09::/120"), MAC: moving().MAC, GatewayMAC: moving().GatewayMAC,
+		Guest:   []netip.Addr{netip.MustParseAddr("10.9.0.1"), netip.MustParseAddr("fd09::7")},
+		Gateway: []netip.Addr{netip.MustParseAddr("10.9.0.2"), netip.MustParseAddr("fd09::9")}}
 	whole := func(b Binding, edit func(*Spec)) Spec {
 		from := moving()
 		s := Spec{Owner: owner, Binding: b, Queues: 4, MTU: 1450, Limits: from.Limits, DNS: from.DNS, Options: from.Options, Device: from.Device}
@@ -49,6 +51,7 @@ func TestTakeOver(t *testing.T) {
 	withPorts := masquerade
 	withPorts.Ports = []Ports{{First: 80}}
 	withPorts.IPv4 = netip.MustParsePrefix("10.8.0.0/24")
+	withPorts.Guest, withPorts.Gateway = []netip.Addr{netip.MustParseAddr("fd09::8"), netip.MustParseAddr("10.8.0.8")}, masquerade.Gateway[1:]
 	for name, c := range map[string]struct {
 		spec Spec
 		from func(*cache.Record)
@@ -62,7 +65,7 @@ func TestTakeOver(t *testing.T) {
 		"another kind":          {Spec{Owner: owner, Binding: Bridge{}}, nil, whole(Bridge{MAC: moving().MAC}, nil)},
 		"masquerade, of bridge": {Spec{Owner: owner, Binding: Masquerade{}}, of(cache.BindingBridge), whole(Masquerade{MAC: moving().MAC}, nil)},
 		"some given": {
-			Spec{Owner: owner, Binding: Masquerade{Ports: withPorts.Ports, IPv4: withPorts.IPv4}, MTU: 1500, Limits: cache.Limits{ToGuest: cache.Limit{PacketsPerSecond: 9}}, Queues: 4, DNS: &cache.DNS{}, Options: cache.Options{LeaseSeconds: 9}, Device: cache.Device{Driver: "vhost", Model: "virtio"}},
+			Spec{Owner: owner, Binding: Masquerade{Ports: withPorts.Ports, IPv4: withPorts.IPv4, Guest: withPorts.Guest}, MTU: 1500, Limits: cache.Limits{ToGuest: cache.Limit{PacketsPerSecond: 9}}, Queues: 4, DNS: &cache.DNS{}, Options: cache.Options{LeaseSeconds: 9}, Device: cache.Device{Driver: "vhost", Model: "virtio"}},
 			nil,
 			whole(withPorts, func(s *Spec) {
 				s.MTU, s.DNS, s.Options.LeaseSeconds, s.Device.Driver = 1500, &cache.DNS{}, 9, "vhost"

@@ -25,6 +25,19 @@ func TestValidate(t *testing.T) {
 	networks := func(v4, v6 string) infra.Spec {
 		return infra.Spec{Binding: infra.Masquerade{IPv4: netip.MustParsePrefix(v4), IPv6: netip.MustParsePrefix(v6)}}
 	}
+	ends := func(v4, guest, gateway string) infra.Spec {
+		b := infra.Masquerade{}
+		if v4 != "" {
+			b.IPv4 = netip.MustParsePrefix(v4)
+		}
+		for text := range strings.FieldsSeq(guest) {
+			b.Guest = append(b.Guest, netip.MustParseAddr(text))
+		}
+		for text := range strings.FieldsSeq(gateway) {
+			b.Gateway = append(b.Gateway, netip.MustParseAddr(text))
+		}
+		return infra.Spec{Binding: b}
+	}
 	open := infra.Guard{Open: []infra.Ports{{First: 22}}}
 	slow := cache.Limits{FromGuest: cache.Limit{BitsPerSecond: 8000}}
 	const masquerade = "binding.masquerade."
@@ -96,6 +109,23 @@ func TestValidate(t *testing.T) {
 		"IPv4 network of 33 bits":       {infra.Spec{Binding: infra.Masquerade{IPv4: netip.PrefixFrom(netip.MustParseAddr("10.9.0.0"), 33)}}, masquerade + "ipv4"},
 		"IPv4 network for IPv6":         {networks("10.9.0.4/30", "10.9.0.0/24"), masquerade + "ipv6"},
 		"IPv6 network for IPv4":         {networks("fd10:0:2::/126", "fd10:0:2::/126"), masquerade + "ipv4"},
+		"baked addresses":               {ends("", "10.0.2.10 fd10:0:2::ff", "fd10:0:2::a 10.0.2.254"), ""},
+		"baked guest alone":             {ends("", "10.0.2.1", ""), ""},
+		"baked link-local addresses":    {ends("169.254.0.20/30", "169.254.0.21", "169.254.0.22"), ""},
+		"no baked address":              {infra.Spec{Binding: infra.Masquerade{Guest: make([]netip.Addr, 1)}}, masquerade + "guest[0]"},
+		"baked mapped address":          {ends("", "::ffff:10.0.2.10", ""), masquerade + "guest[0]"},
+		"baked address with a zone":     {ends("", "", "fd10:0:2::a%eth0"), masquerade + "gateway[0]"},
+		"two guests of IPv4":            {ends("", "10.0.2.10 10.0.2.11", ""), masquerade + "guest[1]"},
+		"two gateways of IPv6":          {ends("", "", "fd10:0:2::a fd10:0:2::a"), masquerade + "gateway[1]"},
+		"guest in another network":      {ends("", "169.254.0.21", ""), masquerade + "guest[0]"},
+		"gateway in another network":    {ends("", "", "10.0.3.1"), masquerade + "gateway[0]"},
+		"guest with the first address":  {ends("", "10.0.2.0", ""), masquerade + "guest[0]"},
+		"guest with the last address":   {ends("", "10.0.2.255", ""), masquerade + "guest[0]"},
+		"gateway for all routers":       {ends("", "", "fd10:0:2::"), masquerade + "gateway[0]"},
+		"guest with the gateway's":      {ends("", "10.0.2.9", "10.0.2.9"), masquerade + "guest[0]"},
+		"guest with routed's address":   {ends("169.254.75.0/24", "169.254.75.1", ""), masquerade + "ipv4"},
+		"gateway with routed's address": {ends("169.254.75.0/24", "", ""), masquerade + "ipv4"},
+		"routed's address beside":       {ends("169.254.75.0/24", "169.254.75.2", "169.254.75.3"), ""},
 		"masquerade opens":              {infra.Spec{Binding: infra.Masquerade{}, Guard: open}, ""},
 		"macvtap with another MAC":      {infra.Spec{Binding: infra.Macvtap{}, Guard: infra.Guard{MACs: []cache.MAC{guestMAC}}}, "guard"},
 		"sriov with a prefix":           {infra.Spec{Binding: infra.SRIOV{}, Guard: prefixes(infra.DefaultIPv4)}, "guard"},

@@ -72,7 +72,7 @@ func (s *scene) wire(t *testing.T, who string, c wired.NIC) cache.Record {
 	g.IP(fmt.Sprintf("route add %v dev eth0", r.IPv6.OnLink[0]))
 	s.who[who] = g
 	s.name(who, who, r.IPv4.Address.Addr(), r.IPv6.Address)
-	gateway6 := r.IPv6.OnLink[0].Addr().Next()
+	gateway6 := r.IPv6.Gateway
 	s.name("pod", who+"'s gateway", r.IPv4.Gateway(), gateway6)
 	nstest.Eventually(t, func() error {
 		for _, a := range []netip.Addr{r.IPv4.Gateway(), gateway6} {
@@ -356,6 +356,21 @@ var forwardings = []struct {
 		},
 	},
 	{
+		name: "baked addresses", binding: infra.Masquerade{
+			IPv4: netip.MustParsePrefix("169.254.0.20/30"), IPv6: netip.MustParsePrefix("fd10:0:3::/64"), Ports: each("8000"), Loopback: true,
+			Guest:   []netip.Addr{netip.MustParseAddr("169.254.0.21"), netip.MustParseAddr("fd10:0:3::1")},
+			Gateway: []netip.Addr{netip.MustParseAddr("fd10:0:3::a"), netip.MustParseAddr("169.254.0.22")},
+		},
+		want: []exchange{
+			{from: "world", to: "pod:8000", want: "guest:8000 sees gateway"},
+			{from: "world@beyond", to: "pod:8000", want: "guest:8000 sees beyond"},
+			{from: "world", to: "pod:8000", protocol: "udp", size: 5000, want: "guest:8000 sees gateway"},
+			{from: "world", to: "pod:8001", want: "pod:8001 sees gateway"},
+			{from: "pod", to: "loopback:8000", want: "guest:8000 sees guest's gateway"},
+			{from: "guest", to: "pod:8000", want: "guest:8000 sees guest's gateway"},
+		},
+	},
+	{
 		name: "nothing", binding: infra.Masquerade{Ports: []infra.Ports{}, Loopback: true},
 		want: []exchange{
 			{from: "world", to: "pod:8000", want: "pod:8000 sees gateway"},
@@ -425,11 +440,12 @@ func TestForwarding(t *testing.T) {
 				b.Firewall = firewall
 				c := config(s.Network, b)
 				c.Guard = f.guard
-				if r := s.wire(t, "guest", c); r.Firewall != firewall {
+				r := s.wire(t, "guest", c)
+				if r.Firewall != firewall {
 					t.Errorf("the record says %q, want %q", r.Firewall, firewall)
 				}
-				s.World.IP("route add 10.0.2.0/24 via " + nstest.Pod4.String())
-				s.World.IP("route add fd10:0:2::/120 via " + nstest.Pod6.String())
+				s.World.IP(fmt.Sprintf("route add %v via %v", r.IPv4.Address.Masked(), nstest.Pod4))
+				s.World.IP(fmt.Sprintf("route add %v via %v", r.IPv6.OnLink[0], nstest.Pod6))
 				s.ask(t, append(slices.Clone(f.want), always...))
 			})
 		})

@@ -32,13 +32,9 @@ func (b masquerade) wire(p *Plan, nic netstate.Link) error {
 	// The gateway's MAC does not depend on the NIC: a guest that moves to another namespace keeps what its neighbour tables say,
 	// and the gateway's link-local address.
 	p.newRouterRecord(nic, cmp.Or(b.MAC, p.guestMAC(nic)), cmp.Or(b.GatewayMAC, infra.DefaultGatewayMAC))
-	gateways, err := b.lease(p, len(v4) > 0, len(v6) > 0)
+	ends, gateways, err := b.lease(p, len(v4) > 0, len(v6) > 0)
 	if err != nil {
 		return err
-	}
-	var ends []end
-	for _, g := range gateways {
-		ends = append(ends, end{g.Addr().Next(), g.Addr()})
 	}
 	if err := p.checkNextHops(nic, ends); err != nil {
 		return err
@@ -144,34 +140,37 @@ func guestNetworks(tap netstate.Link, addresses []netstate.Address, routes []net
 	return networks
 }
 
-// lease puts the guest's addresses into the record. It returns the gateway's address of each family, with its network; the guest's is
-// the next one.
-func (b masquerade) lease(p *Plan, v4, v6 bool) (gateways []netip.Prefix, err error) {
+// lease puts the guest's addresses into the record. It returns the ends of each family, and the gateway's address with its
+// network.
+func (b masquerade) lease(p *Plan, v4, v6 bool) (ends []end, gateways []netip.Prefix, err error) {
+	add := func(guest netip.Prefix, gateway netip.Addr) error {
+		ends, gateways = append(ends, end{guest.Addr(), gateway}), append(gateways, netip.PrefixFrom(gateway, guest.Bits()))
+		return p.checkFreeNetwork(guest.Masked())
+	}
 	if v4 {
-		gateway, err := p.gatewayIn("binding.masquerade.ipv4", b.IPv4, infra.DefaultIPv4)
-		if err != nil {
-			return nil, err
+		guest, gateway := b.Ends(4)
+		if err := add(guest, gateway); err != nil {
+			return nil, nil, err
 		}
-		gateways = append(gateways, gateway)
 		p.Record.IPv4 = &cache.IPv4{
-			Address: netip.PrefixFrom(gateway.Addr().Next(), gateway.Bits()),
-			Server:  gateway.Addr(),
-			Routes:  []cache.Route{{Destination: netip.PrefixFrom(netip.IPv4Unspecified(), 0), Gateway: gateway.Addr()}},
+			Address: guest,
+			Server:  gateway,
+			Routes:  []cache.Route{{Destination: netip.PrefixFrom(netip.IPv4Unspecified(), 0), Gateway: gateway}},
 		}
 	}
 	if v6 {
-		gateway, err := p.gatewayIn("binding.masquerade.ipv6", b.IPv6, infra.DefaultIPv6)
-		if err != nil {
-			return nil, err
+		guest, gateway := b.Ends(6)
+		if err := add(guest, gateway); err != nil {
+			return nil, nil, err
 		}
-		gateways = append(gateways, gateway)
 		p.Record.IPv6 = &cache.IPv6{
-			Address: gateway.Addr().Next(),
-			OnLink:  []netip.Prefix{gateway.Masked()},
+			Address: guest.Addr(),
+			Gateway: gateway,
+			OnLink:  []netip.Prefix{guest.Masked()},
 			Router:  &cache.Router{Address: p.Record.GatewayMAC.LinkLocal(), MAC: p.Record.GatewayMAC, Default: true},
 		}
 	}
-	return gateways, nil
+	return ends, gateways, nil
 }
 
 // refuseMasquerade is a refusal that names a binding that works, if there is one.
@@ -197,22 +196,20 @@ func (p *Plan) routedByEBPF(nic netstate.Link, v4 []netip.Prefix) bool {
 // minNetwork is the shortest prefix of a network, as infra has it. A route with a shorter prefix is part of a default route.
 const minNetwork = 8
 
-// gatewayIn returns the gateway's address in the guest's network, the first one. A zero network becomes the default one.
-func (p *Plan) gatewayIn(field string, n, otherwise netip.Prefix) (netip.Prefix, error) {
-	if !n.IsValid() {
-		n = otherwise
-	}
+// checkFreeNetwork refuses a network of the guest that the namespace reaches already.
+func (p *Plan) checkFreeNetwork(n netip.Prefix) error {
+	field := fmt.Sprintf("binding.masquerade.ipv%d", version(n.Addr()))
 	for _, r := range p.found.Routes {
 		if r.Destination.Bits() >= minNetwork && r.Destination.Overlaps(n) {
-			return netip.Prefix{}, fmt.Errorf("%s: %v overlaps the route to %v of the namespace: %w, choose another network", field, n, r.Destination, infra.ErrCollision)
+			return fmt.Errorf("%s: %v overlaps the route to %v of the namespace: %w, choose another network", field, n, r.Destination, infra.ErrCollision)
 		}
 	}
 	for _, a := range p.found.Addresses {
 		if n.Contains(a.Prefix.Addr()) {
-			return netip.Prefix{}, fmt.Errorf("%s: %v contains the namespace's address %v: %w, choose another network", field, n, a.Prefix.Addr(), infra.ErrCollision)
+			return fmt.Errorf("%s: %v contains the namespace's address %v: %w, choose another network", field, n, a.Prefix.Addr(), infra.ErrCollision)
 		}
 	}
-	return netip.PrefixFrom(n.Addr().Next(), n.Bits()), nil
+	return nil
 }
 
 // offloads says whether established connections are to pass by a flow table. Before them no rules pass but those at the

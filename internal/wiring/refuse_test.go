@@ -209,7 +209,6 @@ func TestRefused(t *testing.T) {
 		{"multicast 4", flannel(), networks("224.0.0.0/24", ""), field(in4), "224.0.0.0/24|no network for hosts"},
 		{"multicast 6", lan4(), networks("", "ff02::/64"), field(in6), "ff02::/64|no network for hosts"},
 		{"loopback 4", flannel(), networks("127.0.0.0/24", ""), field(in4), "127.0.0.0/24|no network for hosts"},
-		{"link-local 4", flannel(), networks("169.254.0.0/24", ""), field(in4), "169.254.0.0/24|no network for hosts"},
 		{"link-local 6", lan4(), networks("", "fe80::/64"), field(in6), "fe80::/64|no network for hosts"},
 		{"everything", flannel(), networks("0.0.0.0/8", ""), field(in4), "0.0.0.0/8|no network for hosts"},
 		{"a route's network", flannel(), networks("10.244.128.0/24", ""), is(infra.ErrCollision), in4 + "|10.244.128.0/24|10.244.0.0/16|choose another"},
