@@ -25,6 +25,9 @@ type Masquerade struct {
 	// MAC is the guest's. Zero: one that is computed from Spec.Guest and the NIC's name, so it is the same in each namespace;
 	// without Spec.Guest from the NIC's MAC and name, so it is the same after each Setup of this NIC.
 	MAC cache.MAC `json:"mac,omitzero"`
+	// NICMAC gives the guest the NIC's MAC, whatever it is. MAC is left out then. A guest that moves keeps the MAC that it
+	// has.
+	NICMAC bool `json:"nicMAC,omitempty"`
 	// GatewayMAC is that of the guest's gateway, the namespace's end of the tap. The gateway's link-local address is made of it. Zero:
 	// DefaultGatewayMAC, so a guest that moves to another namespace finds the gateway that its neighbour tables know. A NIC
 	// that was wired by a version of guestwire without this field keeps the MAC of that time until Teardown.
@@ -99,7 +102,7 @@ func (Masquerade) Kind() string { return cache.BindingMasquerade }
 
 func (b Masquerade) visit(v Visitor)           { v.Masquerade(b) }
 func (Masquerade) validateGuard(g Guard) error { return g.carriesIP(cache.BindingMasquerade) }
-func (b Masquerade) makesMAC() bool            { return b.MAC.IsZero() }
+func (b Masquerade) makesMAC() bool            { return b.MAC.IsZero() && !b.NICMAC }
 func (b Masquerade) givenMAC() cache.MAC       { return b.MAC }
 
 // sameGuest compares the guest's addresses and MAC, those of the gateway, and what translates. What is forwarded can change
@@ -107,7 +110,7 @@ func (b Masquerade) givenMAC() cache.MAC       { return b.MAC }
 // the version of guestwire that wired the NIC.
 func (b Masquerade) sameGuest(other Binding) bool {
 	o, ok := other.(Masquerade)
-	return ok && b.sameEnds(o, 4) && b.sameEnds(o, 6) && b.MAC == o.MAC && b.GatewayMAC == o.GatewayMAC && b.Firewall == o.Firewall
+	return ok && b.sameEnds(o, 4) && b.sameEnds(o, 6) && b.MAC == o.MAC && b.NICMAC == o.NICMAC && b.GatewayMAC == o.GatewayMAC && b.Firewall == o.Firewall
 }
 
 func (b Masquerade) sameEnds(o Masquerade, version int) bool {
@@ -165,9 +168,13 @@ func (b Masquerade) wiredAs() string {
 		}
 		return strings.Trim(fmt.Sprint(addresses), "[]")
 	}
+	mac := given(!b.MAC.IsZero(), b.MAC)
+	if b.NICMAC {
+		mac = "the NIC's"
+	}
 	return fmt.Sprintf("(ipv4 %s, ipv6 %s, guest %s, gateway %s, mac %s, gatewayMAC %s, firewall %q)",
 		given(b.IPv4.IsValid(), b.IPv4), given(b.IPv6.IsValid(), b.IPv6), list(b.Guest), list(b.Gateway),
-		given(!b.MAC.IsZero(), b.MAC), given(!b.GatewayMAC.IsZero(), b.GatewayMAC), b.Firewall)
+		mac, given(!b.GatewayMAC.IsZero(), b.GatewayMAC), b.Firewall)
 }
 
 // given is the value in messages about how a NIC is wired.
@@ -218,6 +225,9 @@ func (b Masquerade) validate() error {
 	}
 	if err := checkStation(field+"gatewayMAC", b.GatewayMAC); err != nil {
 		return err
+	}
+	if b.NICMAC && !b.MAC.IsZero() {
+		return &cache.FieldError{Field: field + "mac", Reason: fmt.Sprintf("%v, but nicMAC gives the guest the NIC's: want one of the two", b.MAC)}
 	}
 	if !b.GatewayMAC.IsZero() && b.GatewayMAC == b.MAC {
 		return &cache.FieldError{Field: field + "gatewayMAC", Reason: fmt.Sprintf("%v is the guest's: want another one", b.GatewayMAC)}

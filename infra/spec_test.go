@@ -266,6 +266,8 @@ func TestSameGuest(t *testing.T) {
 		{bound(infra.Masquerade{}), bound(infra.Masquerade{Gateway: addresses("fd10:0:2::a")}), false},
 		{bound(infra.Masquerade{Guest: addresses("10.0.2.1")}), bound(infra.Masquerade{Gateway: addresses("10.0.2.2")}), true},
 		{bound(infra.Masquerade{}), bound(infra.Masquerade{MAC: guestMAC}), false},
+		{bound(infra.Masquerade{}), bound(infra.Masquerade{NICMAC: true}), false},
+		{known(infra.Masquerade{NICMAC: true}, ""), known(infra.Masquerade{NICMAC: true}, "vm1"), true},
 		{bound(infra.Masquerade{}), bound(infra.Masquerade{Firewall: cache.FirewallIPTablesNFT}), false},
 		{mine(func(*infra.Spec) {}), mine(func(s *infra.Spec) { s.Queues = 1 }), true},
 		{mine(func(*infra.Spec) {}), mine(func(s *infra.Spec) { s.Queues = 2 }), false},
@@ -315,6 +317,7 @@ func TestSameGuestSays(t *testing.T) {
 		`already wired with the masquerade binding (ipv4 left out, ipv6 fd77::/120, guest left out, gateway fd77::9 10.0.2.9, mac 02:00:00:00:00:77, gatewayMAC left out, firewall "nftables"), queues 1,`: {
 			Binding: infra.Masquerade{IPv6: netip.MustParsePrefix("fd77::/120"), Gateway: addresses("fd77::9", "10.0.2.9"), MAC: guestMAC, Firewall: cache.FirewallNFTables}},
 		"already wired with the bridge binding (mac 02:00:00:00:00:77), queues 1,": {Binding: infra.Bridge{MAC: guestMAC}, Guest: "unused"},
+		"mac the NIC's, gatewayMAC left out,":                                      {Binding: infra.Masquerade{NICMAC: true}},
 		`firewall ""), guest "vm1", queues 1, for user 0`:                          {Binding: infra.Masquerade{}, Guest: "vm1"},
 		"already wired with the sriov binding {PCI:0000:03:10.1 ":                  {Binding: infra.SRIOV{PCI: "0000:03:10.1"}},
 	} {

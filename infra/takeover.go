@@ -138,6 +138,7 @@ func (t *taker) Redirect(b Redirect) {
 
 func (t *taker) Masquerade(b Masquerade) {
 	t.mac(&b.MAC)
+	b.NICMAC = false // of another NIC
 	if t.err == nil && t.from.Binding == cache.BindingMasquerade {
 		t.err = t.gateway(&b)
 	}

@@ -58,6 +58,7 @@ func TestTakeOver(t *testing.T) {
 		want Spec
 	}{
 		"nothing given": {Spec{Owner: owner}, nil, whole(masquerade, nil)},
+		"NIC's MAC":     {Spec{Owner: owner, Binding: Masquerade{NICMAC: true}}, nil, whole(masquerade, nil)},
 		"auto":          {Spec{Owner: owner, Binding: Auto{}}, nil, whole(masquerade, nil)},
 		"auto, of a bridge": {Spec{Owner: owner, Binding: Auto{MAC: moving().MAC}}, of(cache.BindingBridge),
 			whole(Bridge{MAC: moving().MAC}, nil)},

@@ -213,6 +213,7 @@ func TestValidate(t *testing.T) {
 		"bridge with a group's MAC":                           {infra.Spec{Binding: infra.Bridge{MAC: cache.MAC{1}}}, "binding.bridge.mac"},
 		"redirect with a group's MAC":                         {infra.Spec{Binding: infra.Redirect{MAC: cache.MAC{1}}}, "binding.redirect.mac"},
 		"auto with a group's MAC":                             {infra.Spec{Binding: infra.Auto{MAC: cache.MAC{1}}}, "binding.auto.mac"},
+		"masquerade with two MACs":                            {infra.Spec{Binding: infra.Masquerade{MAC: guestMAC, NICMAC: true}}, masquerade + "mac"},
 		"gateway with a group's MAC":                          {infra.Spec{Binding: infra.Masquerade{GatewayMAC: cache.MAC{1}}}, masquerade + "gatewayMAC"},
 		"gateway with the guest's MAC":                        {infra.Spec{Binding: infra.Masquerade{GatewayMAC: guestMAC, MAC: guestMAC}}, masquerade + "gatewayMAC"},
 		"gateway with another MAC":                            {infra.Spec{Binding: infra.Masquerade{GatewayMAC: guestMAC, MAC: cache.MAC{2}}}, ""},

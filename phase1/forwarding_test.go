@@ -357,7 +357,7 @@ var forwardings = []struct {
 	},
 	{
 		name: "baked addresses", binding: infra.Masquerade{
-			IPv4: netip.MustParsePrefix("169.254.0.20/30"), IPv6: netip.MustParsePrefix("fd10:0:3::/64"), Ports: each("8000"), Loopback: true,
+			IPv4: netip.MustParsePrefix("169.254.0.20/30"), IPv6: netip.MustParsePrefix("fd10:0:3::/64"), Ports: each("8000"), Loopback: true, NICMAC: true,
 			Guest:   []netip.Addr{netip.MustParseAddr("169.254.0.21"), netip.MustParseAddr("fd10:0:3::1")},
 			Gateway: []netip.Addr{netip.MustParseAddr("fd10:0:3::a"), netip.MustParseAddr("169.254.0.22")},
 		},

@@ -406,7 +406,7 @@ var cases = []testCase{
 		s.Binding = infra.Masquerade{IPv4: pfx("192.168.77.0/30"), IPv6: pfx("fd77::/126"), MAC: mac(0x77)}
 	})},
 	{"masquerade-baked", flannel(), withSpec(masquerade(), func(s *asked) {
-		s.Binding = infra.Masquerade{IPv4: pfx("169.254.0.20/30"), Guest: []netip.Addr{ip("169.254.0.21"), ip("fd10:0:2::a")}, Gateway: []netip.Addr{ip("169.254.0.22")}}
+		s.Binding = infra.Masquerade{IPv4: pfx("169.254.0.20/30"), Guest: []netip.Addr{ip("169.254.0.21"), ip("fd10:0:2::a")}, Gateway: []netip.Addr{ip("169.254.0.22")}, NICMAC: true}
 	})},
 	{"masquerade-everything", flannelWith(served), masqueradeWithAll("")},
 	{"masquerade-iptables", flannelWith(served), masqueradeWithAll(cache.FirewallIPTablesNFT)},

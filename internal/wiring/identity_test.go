@@ -101,6 +101,7 @@ func TestSameRecordElsewhere(t *testing.T) {
 		"masquerade":             {named("", infra.Masquerade{}), false},
 		"masquerade, guest":      {named("vm1", infra.Masquerade{}), true},
 		"masquerade, MAC":        {named("", infra.Masquerade{MAC: mac(7)}), true},
+		"masquerade, NIC's MAC":  {named("vm1", infra.Masquerade{NICMAC: true}), false},
 		"masquerade, both MACs":  {named("", infra.Masquerade{MAC: mac(7), GatewayMAC: mac(8)}), true},
 		"passt":                  {named("", infra.Passt{}), false},
 		"passt, guest":           {named("vm1", infra.Passt{}), true},

@@ -29,9 +29,16 @@ func (b masquerade) wire(p *Plan, nic netstate.Link) error {
 	if err := p.checkMasquerade(nic); err != nil {
 		return err
 	}
+	guest := cmp.Or(b.MAC, p.guestMAC(nic))
+	if b.NICMAC {
+		guest = nic.MAC
+	}
+	if !guest.Unicast() {
+		return &cache.FieldError{Field: "binding.masquerade.nicMAC", Reason: fmt.Sprintf("%s has no MAC that a guest can have: leave this field out", nic.Name)}
+	}
 	// The gateway's MAC does not depend on the NIC: a guest that moves to another namespace keeps what its neighbour tables say,
 	// and the gateway's link-local address.
-	p.newRouterRecord(nic, cmp.Or(b.MAC, p.guestMAC(nic)), cmp.Or(b.GatewayMAC, infra.DefaultGatewayMAC))
+	p.newRouterRecord(nic, guest, cmp.Or(b.GatewayMAC, infra.DefaultGatewayMAC))
 	ends, gateways, err := b.lease(p, len(v4) > 0, len(v6) > 0)
 	if err != nil {
 		return err

@@ -171,7 +171,7 @@ func TestEachFieldIsDecided(t *testing.T) {
 	knownFields(t, reflect.TypeFor[infra.Passt](), []string{"mac", "ports"})
 	knownFields(t, reflect.TypeFor[infra.Owner](), []string{"uid", "gid", "root", "inside", "ownDevices", "selinux"})
 	knownFields(t, reflect.TypeFor[infra.Routed](), []string{"sidecar", "excluded", "maxConnections"})
-	knownFields(t, reflect.TypeFor[infra.Masquerade](), []string{"ipv4", "ipv6", "guest", "gateway", "mac", "gatewayMAC", "ports", "excluded", "loopback", "sidecar", "maxConnections", "firewall"})
+	knownFields(t, reflect.TypeFor[infra.Masquerade](), []string{"ipv4", "ipv6", "guest", "gateway", "mac", "nicMAC", "gatewayMAC", "ports", "excluded", "loopback", "sidecar", "maxConnections", "firewall"})
 }
 
 func knownFields(t *testing.T, of reflect.Type, known []string) {
