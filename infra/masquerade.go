@@ -13,13 +13,18 @@ import (
 // of which the NIC has a global address. A NIC without one is refused with a [*RefusedError].
 type Masquerade struct {
 	// IPv4 and IPv6 are the guest's networks. At least 4 addresses, so at most /30 and /126. Zero: DefaultIPv4,
-	// DefaultIPv6. A network that the namespace reaches already is ErrCollision.
+	// DefaultIPv6. A network that the namespace reaches already is ErrCollision; of IPv4 it is not, if Guest has an
+	// address in it.
 	IPv4 netip.Prefix `json:"ipv4,omitzero"`
 	IPv6 netip.Prefix `json:"ipv6,omitzero"`
 	// Guest and Gateway are addresses in these networks, at most one of each family: those that an image or a snapshot
 	// has baked in. A family that is missing gets the network's first addresses, the gateway before the guest.
 	//
 	//	{"masquerade": {"ipv4": "169.254.0.20/30", "guest": ["169.254.0.21"], "gateway": ["169.254.0.22"]}}
+	//
+	// With an IPv4 address in Guest, the network can be the NIC's own, or overlap another one that the namespace
+	// reaches. The guest then reaches all of that network, also a station with the gateway's address. A station with
+	// the guest's address is lost, to the namespace too. ErrCollision: the namespace needs that address itself.
 	Guest   []netip.Addr `json:"guest,omitempty"`
 	Gateway []netip.Addr `json:"gateway,omitempty"`
 	// MAC is the guest's. Zero: one that is computed from Spec.Guest and the NIC's name, so it is the same in each namespace;

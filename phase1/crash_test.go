@@ -551,6 +551,9 @@ func TestCrash(t *testing.T) {
 				if !(phase.moves && binding.Kind() == "routed") && (*crash != "few" || few) {
 					add(phase.name+", "+binding.Kind(), func(b *trials) { phase.make(b, newBed(b.T, binding)) })
 				}
+				if binding.Kind() == "masquerade" && (once || phase.name == "forced Teardown") && *crash != "few" {
+					add(phase.name+", masquerade within", func(b *trials) { phase.make(b, newBed(b.T, withinPod)) })
+				}
 				if binding.Kind() == "redirect" && (once || phase.name == "forced Teardown") && (*crash != "few" || phase.name == "Teardown") {
 					add(phase.name+", redirect with a MAC", func(b *trials) { phase.make(b, newBed(b.T, infra.Redirect{MAC: movedMAC})) })
 				}

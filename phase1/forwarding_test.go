@@ -19,6 +19,7 @@ import (
 	"github.com/guestwire/guestwire/internal/test/frames"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 	"github.com/guestwire/guestwire/internal/test/wired"
+	"github.com/guestwire/guestwire/phase1"
 )
 
 // exchange is a question and who answers it, by IPv4 and by IPv6.
@@ -516,6 +517,81 @@ func TestManyMasquerades(t *testing.T) {
 		s.ask(t, append(slices.Clone(ofOthers), exchange{from: "world", to: "pod2:8000", want: "pod:8000 sees gateway2"}))
 		for _, c := range []wired.NIC{first, third} {
 			check(t, c)
+		}
+	})
+}
+
+// TestWithin has a guest with an address of the NIC's network, where a station has the same one, and the network's gateway.
+func TestWithin(t *testing.T) {
+	t.Parallel()
+	eachFirewall(t, func(t *testing.T, firewall string) {
+		s := newScene(t)
+		twin := nstest.New(t, "twin")
+		s.who["twin"] = twin
+		twin4, twin6 := withinPod.Guest[0], netip.MustParseAddr("fd00:244:1::3")
+		near4, near6 := netip.MustParseAddr("10.244.1.9"), netip.MustParseAddr("fd00:244:1::9")
+		for _, line := range []string{
+			"link add br0 type bridge", "link set br0 up", "link set pod master br0", "addr flush dev pod scope global",
+			fmt.Sprintf("addr add %v/24 dev br0", nstest.Gateway4), fmt.Sprintf("addr add %v/64 dev br0 nodad", nstest.Gateway6),
+			fmt.Sprintf("addr add %v/24 dev br0", near4), fmt.Sprintf("addr add %v/64 dev br0 preferred_lft 0 nodad", near6),
+			"link add twin type veth peer name eth0 netns " + twin.Name, "link set twin master br0 up",
+		} {
+			s.World.IP(line)
+		}
+		for _, line := range []string{"link set eth0 up", fmt.Sprintf("addr add %v/24 dev eth0", twin4), fmt.Sprintf("addr add %v/64 dev eth0 nodad", twin6)} {
+			twin.IP(line)
+		}
+		s.name("twin", "twin", twin4, twin6)
+		s.name("world", "near", near4, near6)
+
+		b := withinPod
+		b.Firewall, b.Ports, b.Loopback = firewall, each("8000"), true
+		c := config(s.Network, b)
+		if firewall != cache.FirewallNFTables {
+			s.Pod.Exec("sysctl", "-qw", "net.ipv4.conf.all.rp_filter=1")
+		}
+		before := s.Pod.Settled()
+		setup(t, c)
+		r := record(t, s.Network)
+		guest := recordsGuest(t, s.Network, r, r.MTU)
+		s.who["guest"] = guest
+		s.name("guest", "guest", r.IPv4.Address.Addr(), r.IPv6.Address)
+		s.name("nobody", "guest's gateway", nstest.Gateway4, r.IPv6.Gateway)
+		s.ask(t, []exchange{
+			{from: "guest", to: "gateway:9000", want: "world:9000 sees pod"},
+			{from: "guest", to: "near:9000", want: "world:9000 sees pod"},
+			{from: "guest", to: "beyond:9000", want: "world:9000 sees pod"},
+			{from: "guest", to: "beyond:9000", protocol: "udp", size: 5000, want: "world:9000 sees pod"},
+			{from: "guest", to: "pod:8000", only: 4, want: "guest:8000 sees pod"},
+			{from: "world", to: "pod:8000", want: "guest:8000 sees gateway"},
+			{from: "world@near", to: "pod:8000", want: "guest:8000 sees near"},
+			{from: "world@beyond", to: "pod:8000", want: "guest:8000 sees beyond"},
+			{from: "world", to: "pod:8001", want: "pod:8001 sees gateway"},
+			{from: "pod", to: "gateway:9000", want: "world:9000 sees pod"},
+			{from: "pod", to: "near:9000", want: "world:9000 sees pod"},
+			{from: "pod", to: "loopback:8000", want: "guest:8000 sees guest's gateway"},
+			{from: "pod", to: "guest:9000", only: 4, want: "guest:9000 sees pod"},
+			{from: "world", to: "twin:9000", want: "twin:9000 sees gateway"},
+			{from: "twin", to: "gateway:9000", want: "world:9000 sees twin"},
+			{from: "twin", to: "pod:8000", only: 6, want: "guest:8000 sees twin"},
+			{from: "twin", to: "pod:8000", only: 4, want: ""}, // the guest has its address
+		})
+		for line, says := range map[string]string{
+			"ip route del 10.244.1.3 dev eth0-tap":          "route 10.244.1.3 dev eth0-tap",
+			"sysctl -qw net.ipv4.conf.eth0-tap.proxy_arp=0": "IPv4 proxy_arp of eth0-tap is off, not on",
+		} {
+			s.Pod.Exec("sh", "-c", line)
+			var drift *phase1.DriftError
+			if err := c.Check(t.Context()); !errors.As(err, &drift) || !strings.Contains(fmt.Sprint(drift.Differs), says) {
+				t.Errorf("check says\n%v\nwant a DriftError with %q", err, says)
+			}
+			setup(t, c)
+			check(t, c)
+		}
+		c.Down.CutOff = true // the guest has the tap open
+		unwire(t, c)
+		if err := difference(before, s.Pod.Settled()); firewall == cache.FirewallNFTables && err != nil { // iptables leaves its tables
+			t.Error(err)
 		}
 	})
 }

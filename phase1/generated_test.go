@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
+	"net/netip"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -17,6 +18,16 @@ import (
 )
 
 var seed = flag.Uint64("seed", 0, "generated namespaces: only the one of this seed")
+
+// withinPod is a masquerade whose guest has an address of the pod's network, and the pod's gateway.
+var withinPod = infra.Masquerade{
+	IPv4: netip.PrefixFrom(nstest.Pod4, 24).Masked(), Guest: []netip.Addr{netip.MustParseAddr("10.244.1.3")}, Gateway: []netip.Addr{nstest.Gateway4},
+}
+
+// within is a masquerade whose guest has an address of a network that most generated NICs have.
+var within = infra.Masquerade{
+	IPv4: netip.MustParsePrefix("10.20.0.0/24"), Guest: []netip.Addr{netip.MustParseAddr("10.20.0.200")}, Gateway: []netip.Addr{netip.MustParseAddr("10.20.0.1")},
+}
 
 // TestGenerated lays namespaces by chance: Setup and Teardown leave them as they were, down to the
 // last byte of what ip, bridge, tc, nft and sysctl print.
@@ -38,7 +49,7 @@ func TestGenerated(t *testing.T) {
 	for s := first; s <= last; s++ {
 		t.Run(fmt.Sprint("seed=", s), func(t *testing.T) {
 			n, nic, lines := generated(t, s)
-			for _, b := range bindings {
+			for _, b := range append(slices.Clone(bindings), within) {
 				before := steady(settled(t, n))
 				switch err := giveAndTake(t, n, nic, b, before); {
 				case isRefusal(err):

@@ -300,6 +300,9 @@ func (s *stepper) addLinks() {
 		if want.Index != s.Index && want.AcceptLocal != now.AcceptLocal {
 			s.add(netstate.ConfSet{Index: want.Index, Link: want.Name, Name: "accept_local", On: want.AcceptLocal})
 		}
+		if want.Index != s.Index && want.ProxyARP != now.ProxyARP {
+			s.add(netstate.ConfSet{Index: want.Index, Link: want.Name, Name: "proxy_arp", On: want.ProxyARP})
+		}
 		if want.Index != s.Index && want.RouteLocalnet != now.RouteLocalnet {
 			s.add(netstate.ConfSet{Index: want.Index, Link: want.Name, Name: "route_localnet", On: want.RouteLocalnet})
 		}

@@ -80,7 +80,7 @@ func (w *words) describe(op netstate.Op) {
 			}
 		} else if !w.anyOp(func(op netstate.Op) bool {
 			name := createdName(op)
-			return name != "" && strings.Contains(o.Path, "/conf/"+name+"/")
+			return name != "" && strings.Contains(o.Path, "/"+name+"/")
 		}) {
 			w.add("sysctl", "", "sysctl %s is not %s", o.Path, o.Value)
 		}

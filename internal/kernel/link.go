@@ -27,6 +27,7 @@ const (
 	devconfMTU6          = 2  // DEVCONF_MTU6, linux/ipv6.h
 	devconfNoIPv6        = 26 // DEVCONF_DISABLE_IPV6, linux/ipv6.h
 	devconfForwarding    = 1  // IPV4_DEVCONF_FORWARDING, linux/ip.h
+	devconfProxyARP      = 3  // IPV4_DEVCONF_PROXY_ARP
 	devconfAcceptLocal   = 23 // IPV4_DEVCONF_ACCEPT_LOCAL
 	devconfRouteLocalnet = 26 // IPV4_DEVCONF_ROUTE_LOCALNET
 )
@@ -135,7 +136,9 @@ func encodeGroupDel(o netstate.GroupDel) *nl.NetlinkRequest {
 // encodeConfSet encodes an IPv4 setting of a link. By rtnetlink the setting is part of the batch; a write below
 // /proc/sys would be a call of its own.
 func encodeConfSet(o netstate.ConfSet) (*nl.NetlinkRequest, error) {
-	number, ok := map[string]int{"forwarding": devconfForwarding, "route_localnet": devconfRouteLocalnet, "accept_local": devconfAcceptLocal}[o.Name]
+	number, ok := map[string]int{
+		"forwarding": devconfForwarding, "route_localnet": devconfRouteLocalnet, "accept_local": devconfAcceptLocal, "proxy_arp": devconfProxyARP,
+	}[o.Name]
 	if !ok {
 		return nil, fmt.Errorf("no netlink attribute for %s", o.Name)
 	}
@@ -270,6 +273,7 @@ func parseFamilies(b []byte, l *netstate.Link) error {
 			return eachAttribute(spec, 0, func(kind uint16, v []byte) error {
 				if kind == inetConf {
 					l.Forwarding4 = u32(v[min(len(v), 4*(devconfForwarding-1)):]) != 0
+					l.ProxyARP = u32(v[min(len(v), 4*(devconfProxyARP-1)):]) != 0
 					l.AcceptLocal = u32(v[min(len(v), 4*(devconfAcceptLocal-1)):]) != 0
 					l.RouteLocalnet = u32(v[min(len(v), 4*(devconfRouteLocalnet-1)):]) != 0
 				}

@@ -108,7 +108,7 @@ type (
 		Link     string
 		Settings Settings
 	}
-	// ConfSet switches an IPv4 setting of a link: "forwarding", "route_localnet" or "accept_local".
+	// ConfSet switches an IPv4 setting of a link: "forwarding", "route_localnet", "accept_local" or "proxy_arp".
 	ConfSet struct {
 		Index int
 		Link  string

@@ -14,6 +14,8 @@ const (
 	PortRange = "net/ipv4/ip_local_port_range"
 	// ReservedPorts are ports of PortRange that the kernel gives to no socket.
 	ReservedPorts = "net/ipv4/ip_local_reserved_ports"
+	// ProxyARP has all links answer ARP requests for what the namespace reaches by others, as Link.ProxyARP has one.
+	ProxyARP = "net/ipv4/conf/all/proxy_arp"
 	// PingGroups are the groups whose processes may open ping sockets.
 	PingGroups = "net/ipv4/ping_group_range"
 )
@@ -39,10 +41,16 @@ func DisableIPv6(link string) string { return "net/ipv6/conf/" + link + "/disabl
 
 // OfRouter are the sysctls of the guest's tap where it is the guest's router. They go away with the link. A link that forwards
 // calls itself a router when it answers a neighbour solicitation, and a guest takes no other link for one.
-func OfRouter(n Names) []string { return []string{ForceForwarding(n.Tap), Forwards6(n.Tap)} }
+func OfRouter(n Names) []string {
+	return []string{ForceForwarding(n.Tap), Forwards6(n.Tap), ProxyDelay(n.Tap)}
+}
 
 // Forwards6 says that a link is a router's.
 func Forwards6(link string) string { return "net/ipv6/conf/" + link + "/forwarding" }
+
+// ProxyDelay is the time for which a link's ARP answers for others wait at most, in hundredths of a second. A namespace of an
+// ordinary user has no such sysctl.
+func ProxyDelay(link string) string { return "net/ipv4/neigh/" + link + "/proxy_delay" }
 
 // Shared are the sysctls that the whole namespace shares, so that the wirings of several NICs meet in them.
 func Shared() []string {

@@ -42,6 +42,8 @@ func TestConnections(t *testing.T) {
 		{"masquerade", masquerade(), both, guests},
 		{"other networks", masqueraded(infra.Masquerade{IPv4: pfx("192.168.9.0/30"), IPv6: pfx("fd77::/64")}), both,
 			[]string{"--orig-src 192.168.9.0/30", "--reply-src 192.168.9.0/30", "--orig-src fd77::/64", "--reply-src fd77::/64"}},
+		{"in the NIC's network", masqueradeWithin("10.244.1.0/24", "10.244.1.3"), both,
+			append([]string{"--orig-src 10.244.1.3", "--reply-src 10.244.1.3"}, guests[2:]...)},
 		{"ports", masqueraded(infra.Masquerade{Ports: dns}), withPort(both), guests},
 		{"TCP alone", masqueraded(infra.Masquerade{Ports: dns[:1]}), nil, guests},
 		{"a sidecar", masqueraded(infra.Masquerade{Sidecar: &infra.Sidecar{}}), nil, guests},

@@ -138,6 +138,8 @@ func (k *fakeKernel) apply(op netstate.Op) error {
 			l.Forwarding4 = o.On
 		case "accept_local":
 			l.AcceptLocal = o.On
+		case "proxy_arp":
+			l.ProxyARP = o.On
 		default:
 			l.RouteLocalnet = o.On
 		}
@@ -258,7 +260,7 @@ func (k *fakeKernel) delLink(index int) error {
 	}
 	bridge, name := l.Master, l.Name
 	if strings.HasSuffix(name, "-br") || strings.HasSuffix(name, "-tap") { // others share their names with the NIC
-		maps.DeleteFunc(k.s.Sysctls, func(path, _ string) bool { return strings.HasPrefix(path, "net/ipv6/conf/"+name+"/") })
+		maps.DeleteFunc(k.s.Sysctls, func(path, _ string) bool { return isOfLink(path, name) })
 	}
 	k.lose4(index, func(netstate.Address) bool { return true })
 	k.lose6(index)
@@ -691,6 +693,11 @@ func (k *fakeKernel) delRoute(r netstate.Route) error {
 
 // setSysctl: a namespace that begins to forward forgets the routers that it was told of, but for
 // links that keep listening. With accept_ra 0 it was not the kernel that was told.
+// isOfLink reports whether the sysctl is one of the link.
+func isOfLink(path, link string) bool {
+	return strings.HasPrefix(path, "net/ipv6/conf/"+link+"/") || strings.HasPrefix(path, "net/ipv4/neigh/"+link+"/")
+}
+
 func (k *fakeKernel) setSysctl(o netstate.SysctlSet) error {
 	old, ok := k.s.Sysctls[o.Path]
 	if link, ok := strings.CutPrefix(o.Path, "net/ipv6/conf/"); ok && strings.HasSuffix(link, "/disable_ipv6") {
@@ -704,7 +711,7 @@ func (k *fakeKernel) setSysctl(o netstate.SysctlSet) error {
 			}
 		}
 	}
-	ofLink := slices.ContainsFunc(k.s.Links, func(l netstate.Link) bool { return strings.HasPrefix(o.Path, "net/ipv6/conf/"+l.Name+"/") })
+	ofLink := slices.ContainsFunc(k.s.Links, func(l netstate.Link) bool { return isOfLink(o.Path, l.Name) })
 	if !ok && !ofLink {
 		return syscall.ENOENT
 	}

@@ -316,6 +316,20 @@ func auto() asked {
 	return eth0(infra.Spec{Binding: infra.Auto{}, Owner: launcher})
 }
 
+// delays gives the namespace the sysctl of proxied ARP.
+func delays(s *netstate.Snapshot) { s.Sysctls[netstate.ProxyDelay("eth0")] = "80" }
+
+// masqueradeWithin has a guest in a network, and perhaps its gateway.
+func masqueradeWithin(network, guest string, gateway ...string) asked {
+	return withSpec(masquerade(), func(s *asked) {
+		b := infra.Masquerade{IPv4: pfx(network), Guest: []netip.Addr{ip(guest)}}
+		for _, g := range gateway {
+			b.Gateway = append(b.Gateway, ip(g))
+		}
+		s.Binding = b
+	})
+}
+
 func masquerade() asked {
 	return eth0(infra.Spec{Binding: infra.Masquerade{}, Owner: launcher})
 }
@@ -408,6 +422,14 @@ var cases = []testCase{
 	{"masquerade-baked", flannel(), withSpec(masquerade(), func(s *asked) {
 		s.Binding = infra.Masquerade{IPv4: pfx("169.254.0.20/30"), Guest: []netip.Addr{ip("169.254.0.21"), ip("fd10:0:2::a")}, Gateway: []netip.Addr{ip("169.254.0.22")}, NICMAC: true}
 	})},
+	{"masquerade-within", flannelWith(delays), masqueradeWithin("10.244.1.0/24", "10.244.1.3")},
+	{"masquerade-within-16", flannelWith(func(s *netstate.Snapshot) {
+		delays(s)
+		s.ReadOnly = []string{netstate.ProxyDelay("eth0")}
+	}), masqueradeWithin("10.244.0.0/16", "10.244.7.3", "10.244.7.1")},
+	{"masquerade-within-local", lan4With(func(s *netstate.Snapshot) { // and no route leads to the gateway
+		s.Addresses = append(s.Addresses, address("169.254.1.5/32"))
+	}), masqueradeWithin("169.254.0.0/16", "169.254.0.21", "169.254.0.22")},
 	{"masquerade-everything", flannelWith(served), masqueradeWithAll("")},
 	{"masquerade-iptables", flannelWith(served), masqueradeWithAll(cache.FirewallIPTablesNFT)},
 	{"masquerade-without-nftables", flannelWith(func(s *netstate.Snapshot) { s.NoNFTables = true }), withSpec(masquerade(), func(s *asked) { s.Guard.Off = true })},

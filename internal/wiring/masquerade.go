@@ -18,7 +18,8 @@ import (
 type masquerade struct{ infra.Masquerade }
 
 func (masquerade) asks(n netstate.Names) Questions {
-	return Questions{Sysctls: append(sysctlsOfRouter(n), netstate.PortRange, netstate.ReservedPorts), Listeners: true, Connections: true, Log: true, FlowTables: true}
+	sysctls := append(sysctlsOfRouter(n), netstate.PortRange, netstate.ReservedPorts, netstate.ProxyARP, netstate.ProxyDelay(n.NIC))
+	return Questions{Sysctls: sysctls, Listeners: true, Connections: true, Log: true, FlowTables: true}
 }
 
 func (masquerade) traits() traits { return traits{routes: true} }
@@ -39,9 +40,13 @@ func (b masquerade) wire(p *Plan, nic netstate.Link) error {
 	// The gateway's MAC does not depend on the NIC: a guest that moves to another namespace keeps what its neighbour tables say,
 	// and the gateway's link-local address.
 	p.newRouterRecord(nic, guest, cmp.Or(b.GatewayMAC, infra.DefaultGatewayMAC))
-	ends, gateways, err := b.lease(p, len(v4) > 0, len(v6) > 0)
+	networks, err := b.lease(p, nic, len(v4) > 0, len(v6) > 0)
 	if err != nil {
 		return err
+	}
+	var ends []end
+	for _, n := range networks {
+		ends = append(ends, n.end)
 	}
 	if err := p.checkNextHops(nic, ends); err != nil {
 		return err
@@ -50,9 +55,13 @@ func (b masquerade) wire(p *Plan, nic netstate.Link) error {
 
 	p.keepNIC(nic)
 	tap := p.addRouter(nic, ends, b.Loopback || b.Sidecar != nil)
-	for i, e := range ends {
-		p.addAddress(tap, gateways[i], netstate.ScopeUniverse)
-		p.wanted.Neighbours = append(p.wanted.Neighbours, netstate.Neighbour{Link: tap.Index, Address: e.guest, MAC: p.Record.MAC, Permanent: true})
+	for _, n := range networks {
+		if n.within {
+			p.addWithin(tap, n)
+		} else {
+			p.addAddress(tap, netip.PrefixFrom(n.gateway, n.bits), netstate.ScopeUniverse)
+		}
+		p.wanted.Neighbours = append(p.wanted.Neighbours, netstate.Neighbour{Link: tap.Index, Address: n.guest, MAC: p.Record.MAC, Permanent: true})
 	}
 	if err := p.addRoutesToGuest(tap, ends); err != nil {
 		return err
@@ -131,7 +140,7 @@ func (p *Plan) reservePorts(t translation) {
 	p.Record.Warnings = append(p.Record.Warnings, warnTakenPorts(t.Masquerade, p.found.Listeners, t.addresses)...)
 }
 
-// guestNetworks are those of the guest at the tap, and its other addresses to which a route leads.
+// guestNetworks are those of the guest at the tap, and its addresses to which a route leads.
 func guestNetworks(tap netstate.Link, addresses []netstate.Address, routes []netstate.Route) []netip.Prefix {
 	var networks []netip.Prefix
 	for _, a := range addresses {
@@ -140,25 +149,31 @@ func guestNetworks(tap netstate.Link, addresses []netstate.Address, routes []net
 		}
 	}
 	for _, r := range routes {
-		if r.Link == tap.Index && r.Gateway.IsValid() {
+		if r.Link == tap.Index && r.Table == netstate.TableMain && r.Protocol == netstate.ProtocolStatic {
 			networks = append(networks, r.Destination)
 		}
 	}
 	return networks
 }
 
-// lease puts the guest's addresses into the record. It returns the ends of each family, and the gateway's address with its
-// network.
-func (b masquerade) lease(p *Plan, v4, v6 bool) (ends []end, gateways []netip.Prefix, err error) {
-	add := func(guest netip.Prefix, gateway netip.Addr) error {
-		ends, gateways = append(ends, end{guest.Addr(), gateway}), append(gateways, netip.PrefixFrom(gateway, guest.Bits()))
-		return p.checkFreeNetwork(guest.Masked())
-	}
+// inner is the guest's network of one family.
+type inner struct {
+	end
+	bits int
+	// within says that the namespace reaches the network already, so that a route leads to the guest alone.
+	within bool
+}
+
+// lease puts the guest's addresses into the record, and returns the guest's networks.
+func (b masquerade) lease(p *Plan, nic netstate.Link, v4, v6 bool) (networks []inner, err error) {
 	if v4 {
 		guest, gateway := b.Ends(4)
-		if err := add(guest, gateway); err != nil {
-			return nil, nil, err
+		named := slices.ContainsFunc(b.Guest, netip.Addr.Is4)
+		within, err := p.liesWithin(nic, guest, named)
+		if err != nil {
+			return nil, err
 		}
+		networks = append(networks, inner{end{guest.Addr(), gateway}, guest.Bits(), within})
 		p.Record.IPv4 = &cache.IPv4{
 			Address: guest,
 			Server:  gateway,
@@ -167,9 +182,10 @@ func (b masquerade) lease(p *Plan, v4, v6 bool) (ends []end, gateways []netip.Pr
 	}
 	if v6 {
 		guest, gateway := b.Ends(6)
-		if err := add(guest, gateway); err != nil {
-			return nil, nil, err
+		if _, err := p.liesWithin(nic, guest, false); err != nil {
+			return nil, err
 		}
+		networks = append(networks, inner{end{guest.Addr(), gateway}, guest.Bits(), false})
 		p.Record.IPv6 = &cache.IPv6{
 			Address: guest.Addr(),
 			Gateway: gateway,
@@ -177,7 +193,7 @@ func (b masquerade) lease(p *Plan, v4, v6 bool) (ends []end, gateways []netip.Pr
 			Router:  &cache.Router{Address: p.Record.GatewayMAC.LinkLocal(), MAC: p.Record.GatewayMAC, Default: true},
 		}
 	}
-	return ends, gateways, nil
+	return networks, nil
 }
 
 // refuseMasquerade is a refusal that names a binding that works, if there is one.
@@ -198,25 +214,6 @@ func (p *Plan) routedByEBPF(nic netstate.Link, v4 []netip.Prefix) bool {
 	return slices.ContainsFunc(routes, func(r netstate.Route) bool {
 		return r.Default() && r.MTU != 0 && r.Gateway.IsValid() && !r.Gateway.IsLinkLocalUnicast() && onLink(r.Gateway)
 	})
-}
-
-// minNetwork is the shortest prefix of a network, as infra has it. A route with a shorter prefix is part of a default route.
-const minNetwork = 8
-
-// checkFreeNetwork refuses a network of the guest that the namespace reaches already.
-func (p *Plan) checkFreeNetwork(n netip.Prefix) error {
-	field := fmt.Sprintf("binding.masquerade.ipv%d", version(n.Addr()))
-	for _, r := range p.found.Routes {
-		if r.Destination.Bits() >= minNetwork && r.Destination.Overlaps(n) {
-			return fmt.Errorf("%s: %v overlaps the route to %v of the namespace: %w, choose another network", field, n, r.Destination, infra.ErrCollision)
-		}
-	}
-	for _, a := range p.found.Addresses {
-		if n.Contains(a.Prefix.Addr()) {
-			return fmt.Errorf("%s: %v contains the namespace's address %v: %w, choose another network", field, n, a.Prefix.Addr(), infra.ErrCollision)
-		}
-	}
-	return nil
 }
 
 // offloads says whether established connections are to pass by a flow table. Before them no rules pass but those at the

@@ -224,6 +224,25 @@ func TestRefused(t *testing.T) {
 		{"an address's network", lan4With(func(s *netstate.Snapshot) {
 			s.Addresses = append(s.Addresses, address("10.0.2.9/32"))
 		}), masquerade(), is(infra.ErrCollision), in4 + "|10.0.2.0/24|10.0.2.9"},
+		{"a route's network, and how to have it", flannel(), networks("10.244.1.0/24", ""), is(infra.ErrCollision), in4 + "|10.244.1.0/24|guest"},
+		{"the NIC's own address", flannel(), masqueradeWithin("10.244.1.0/24", "10.244.1.7"), is(infra.ErrCollision), in4 + "|10.244.1.7|choose another"},
+		{"the NIC's next hop", flannel(), masqueradeWithin("10.244.1.0/24", "10.244.1.1"), is(infra.ErrCollision), in4 + "|10.244.1.1|next hop|another address"},
+		{"an address with a route of its own", flannelWith(func(s *netstate.Snapshot) { s.Routes = append(s.Routes, via("10.244.1.3/32", "10.244.1.1")) }),
+			masqueradeWithin("10.244.1.0/24", "10.244.1.3"), is(infra.ErrCollision), in4 + "|10.244.1.3/32|choose another network"},
+		{"a network that is blocked", lan4With(func(s *netstate.Snapshot) {
+			s.Routes = append(s.Routes, netstate.Route{Table: netstate.TableMain, Destination: pfx("10.9.0.0/16"), Type: 6})
+		}), masqueradeWithin("10.9.1.0/24", "10.9.1.3"), is(infra.ErrCollision), in4 + "|10.9.0.0/16"},
+		{"another guest's network", flannelWith(func(s *netstate.Snapshot) {
+			s.Links = append(s.Links, netstate.Link{Index: 9, Name: "net1-tap", Alias: netstate.Mark("net1")})
+			s.Routes = append(s.Routes, netstate.Route{Link: 9, Table: netstate.TableMain, Destination: pfx("10.0.2.0/24"), Type: netstate.RouteUnicast})
+		}), masqueradeWithin("10.0.2.0/24", "10.0.2.10"), is(infra.ErrCollision), in4 + "|10.0.2.0/24|another"},
+		{"a NIC that answers ARP for others", nicWith(func(l *netstate.Link) { l.ProxyARP = true }),
+			masqueradeWithin("10.244.1.0/24", "10.244.1.3"), is(infra.ErrCollision), in4 + "|eth0|10.244.1.3|proxy_arp"},
+		{"links that answer ARP for others", flannelWith(func(s *netstate.Snapshot) { s.Sysctls[netstate.ProxyARP] = "1" }),
+			masqueradeWithin("10.244.1.0/24", "10.244.1.3"), is(infra.ErrCollision), in4 + "|eth0|10.244.1.3|proxy_arp"},
+		{"IPv6 of the NIC's network", flannel(), withSpec(masquerade(), func(s *asked) {
+			s.Binding = infra.Masquerade{IPv6: pfx("fd00:244:1::/64"), Guest: []netip.Addr{ip("fd00:244:1::3")}}
+		}), is(infra.ErrCollision), in6 + "|fd00:244:1::/64|choose another"},
 
 		{"macvtap on a veth", flannel(), direct(infra.Macvtap{}), refused("macvtap", "bridge"), "macvtap binding on eth0|veth|bridge would work"},
 		{"macvtap on hardware", function(), direct(infra.Macvtap{}), refused("macvtap", "bridge"), "card of the machine|macvtap|bridge would work"},

@@ -1,0 +1,85 @@
+package wiring
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/netstate"
+)
+
+// A masquerade's guest can have an IPv4 address of a network that the namespace reaches already, such as the NIC's own. Then
+// a route leads to the guest's address alone, and the kernel answers the guest's ARP requests for all others at the tap, the
+// gateway's among them. The gateway's address is not the namespace's own if a station of the network may have it: packets
+// from that station would be dropped, and no route could name it. IPv6 has no such answers for a whole network.
+
+// minNetwork is the shortest prefix of a network, as infra has it. A route with a shorter prefix is part of a default route.
+const minNetwork = 8
+
+// liesWithin reports whether the guest's network is one that the namespace reaches already, wholly or in part. The error is
+// ErrCollision if the guest cannot have its address then. Named says that the caller has named the guest's address, and so
+// knows that a station with that address is lost.
+func (p *Plan) liesWithin(nic netstate.Link, guest netip.Prefix, named bool) (bool, error) {
+	network, own := guest.Masked(), guest.Addr()
+	field := fmt.Sprintf("binding.masquerade.ipv%d", version(own))
+	otherwise := "choose another network"
+	if own.Is4() && !named {
+		otherwise += ", or name the guest's address in guest: a station with that address is lost then"
+	}
+	within := false
+	for _, r := range p.found.Routes {
+		if r.Destination.Bits() < minNetwork || !r.Destination.Overlaps(network) {
+			continue
+		}
+		within = true
+		link, _ := p.found.Link(r.Link)
+		if !named || r.Type != netstate.RouteUnicast || r.Destination == single(own) || p.isWired(link) {
+			return false, fmt.Errorf("%s: %v overlaps the route to %v of the namespace: %w, %s", field, network, r.Destination, infra.ErrCollision, otherwise)
+		}
+	}
+	for _, a := range p.found.Addresses {
+		if !network.Contains(a.Prefix.Addr()) {
+			continue
+		}
+		within = true
+		if !named || a.Prefix.Addr() == own {
+			return false, fmt.Errorf("%s: %v contains the namespace's address %v: %w, %s", field, network, a.Prefix.Addr(), infra.ErrCollision, otherwise)
+		}
+	}
+	isHop := func(h netstate.Hop) bool { return h.Gateway == own }
+	if at := slices.IndexFunc(p.found.Routes, func(r netstate.Route) bool { return r.Gateway == own || slices.ContainsFunc(r.Hops, isHop) }); at >= 0 {
+		return false, fmt.Errorf("%s: the guest would get %v, the next hop of the namespace's route to %v: %w, choose another address", field, own, p.found.Routes[at].Destination, infra.ErrCollision)
+	}
+	if within && (nic.ProxyARP || p.found.Sysctls[netstate.ProxyARP] == "1") {
+		return false, fmt.Errorf("%s: %s would answer its network's ARP requests for the guest's %v: %w, choose another network, or switch proxy_arp off (net.ipv4.conf.%[2]s, net.ipv4.conf.all)", field, nic.Name, own, infra.ErrCollision)
+	}
+	if within {
+		p.warn("the guest has %v, and the namespace reaches %v by other links too: a station there with the guest's address is lost to both", own, network)
+	}
+	return within, nil
+}
+
+// addWithin wants the ways between the tap and a guest whose network the namespace reaches.
+func (p *Plan) addWithin(tap netstate.Link, n inner) {
+	last := &p.wanted.Links[len(p.wanted.Links)-1] // the tap
+	last.ProxyARP = true
+	// Without a delay: no other station could answer. Where it cannot be set, the first answer takes up to 0.8 s.
+	if delay := netstate.ProxyDelay(p.names.NIC); p.found.Sysctls[delay] != "" && !slices.Contains(p.found.ReadOnly, delay) {
+		p.wanted.Sysctls[netstate.ProxyDelay(tap.Name)] = "0"
+	}
+	if !p.reaches(n.gateway) {
+		p.addAddress(tap, single(n.gateway), netstate.ScopeUniverse)
+	}
+	p.wanted.Routes = append(p.wanted.Routes, netstate.Route{
+		Link: tap.Index, Table: netstate.TableMain, Destination: single(n.guest), Scope: netstate.ScopeLink,
+		Type: netstate.RouteUnicast, Protocol: netstate.ProtocolStatic,
+	})
+}
+
+// reaches reports whether the namespace has the address, or reaches it other than by a default route.
+func (p *Plan) reaches(a netip.Addr) bool {
+	return slices.ContainsFunc(p.found.Routes, func(r netstate.Route) bool {
+		return r.Destination.Bits() >= minNetwork && r.Destination.Contains(a)
+	}) || slices.ContainsFunc(p.found.Addresses, func(o netstate.Address) bool { return o.Prefix.Masked().Contains(a) })
+}
