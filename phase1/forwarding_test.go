@@ -521,6 +521,46 @@ func TestManyMasquerades(t *testing.T) {
 	})
 }
 
+// TestClones has two guests of one snapshot at once, each in a pod of its own: they have one MAC, and one address of each family.
+func TestClones(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	clone := *s
+	clone.Network = nstest.Network{Pod: nstest.New(t, "clone"), World: s.World, State: nstest.Dir(t)}
+	s.who["clone"] = clone.Pod
+	s.name("clone", "clone", netip.MustParseAddr("10.245.1.7"), netip.MustParseAddr("fd00:245:1::7"))
+	s.name("world", "clone's network", netip.MustParseAddr("10.245.1.1"), netip.MustParseAddr("fd00:245:1::1"))
+	s.World.IP("link add clone type veth peer name eth0 netns " + clone.Pod.Name)
+	for n, link := range map[*nstest.Namespace]string{s.World: "clone", clone.Pod: "eth0"} {
+		name := map[string]string{"clone": "clone's network", "eth0": "clone"}[link]
+		n.IP("link set " + link + " mtu 1450 up")
+		n.IP(fmt.Sprintf("addr add %v/24 dev %s", s.addresses[name][0], link))
+		n.IP(fmt.Sprintf("addr add %v/64 dev %s nodad", s.addresses[name][1], link))
+	}
+	for _, gateway := range s.addresses["clone's network"] {
+		clone.Pod.IP("route add default via " + gateway.String())
+	}
+	b := infra.Masquerade{
+		IPv4: netip.MustParsePrefix("169.254.0.20/30"), MAC: cache.MAC{0x02, 0xfc, 0, 0, 0, 5},
+		Guest: []netip.Addr{netip.MustParseAddr("169.254.0.21")}, Gateway: []netip.Addr{netip.MustParseAddr("169.254.0.22")},
+	}
+	first, second := s.wire(t, "guest", config(s.Network, b)), clone.wire(t, "guest2", config(clone.Network, b))
+	if changes := cache.Changes(first, second); len(changes) > 0 {
+		t.Errorf("a guest notices in which of the pods it is: %v", changes)
+	}
+	s.ask(t, []exchange{
+		{from: "guest", to: "beyond:9000", want: "world:9000 sees pod"},
+		{from: "guest2", to: "beyond:9000", want: "world:9000 sees clone"},
+		{from: "world", to: "pod:8000", want: "guest:8000 sees gateway"},
+		{from: "world", to: "clone:8000", want: "guest2:8000 sees clone's network"},
+		{from: "guest", to: "clone:8000", want: "guest2:8000 sees pod"},
+		{from: "guest2", to: "pod:8000", want: "guest:8000 sees clone"},
+	})
+	for _, c := range []wired.NIC{config(s.Network, b), config(clone.Network, b)} {
+		check(t, c)
+	}
+}
+
 // TestWithin has a guest with an address of the NIC's network, where a station has the same one, and the network's gateway.
 func TestWithin(t *testing.T) {
 	t.Parallel()
