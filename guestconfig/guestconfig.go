@@ -1,6 +1,6 @@
 // Package guestconfig writes the network configuration of a guest that runs no DHCP client, from the records that
 // Phase1 wrote: for cloud-init ([NoCloud]), for systemd-networkd ([Networkd]), for the kernel's command line
-// ([KernelIP]).
+// ([KernelIP]). For a guest that takes no routes, such as a unikernel, [FlatIPv4] has the values.
 //
 // The guest is configured as the namespace's NIC was, by [cache.Static]: all addresses, the routes of all tables,
 // policy rules, permanent neighbours. A record without Static gives what the guest's lease says.

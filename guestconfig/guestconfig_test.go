@@ -216,6 +216,51 @@ func TestRefused(t *testing.T) {
 	}
 }
 
+// TestFlat: what a guest without routes gets, and which of the namespace's routes the warnings name.
+func TestFlat(t *testing.T) {
+	hop, server := ip("169.254.75.1"), ip("10.96.0.10")
+	routed := plain()
+	routed.Static, routed.Binding = nil, cache.BindingRouted
+	routed.IPv4 = &cache.IPv4{Address: pfx("10.244.1.7/32"), Server: hop, StandIn: ip("10.244.1.6"), Routes: []cache.Route{
+		{Destination: pfx("169.254.75.1/32")}, {Destination: pfx("10.244.0.0/16"), Gateway: hop}, {Destination: pfx("0.0.0.0/0"), Gateway: hop},
+	}}
+	unserved := routed
+	unserved.IPv4 = &cache.IPv4{Address: routed.IPv4.Address, Server: hop, Routes: routed.IPv4.Routes}
+	outside := terway()
+	outside.IPv4 = &cache.IPv4{Address: pfx("10.22.0.20/32"), Server: ip("169.254.1.1"), StandIn: ip("10.22.0.21"), Routes: []cache.Route{
+		{Destination: pfx("169.254.1.1/32")}, {Destination: pfx("0.0.0.0/0"), Gateway: ip("169.254.1.1")},
+	}}
+	alone := plain()
+	alone.Static.Addresses, alone.Static.Routes = alone.Static.Addresses[:1], nil
+	only6 := plain()
+	only6.Static.Addresses = only6.Static.Addresses[1:]
+	const v6, noRoute = "the address fd", "the route to ::/0 "
+	for name, c := range map[string]struct {
+		record   cache.Record
+		want     string
+		warnings []string // what each of them has
+	}{
+		"plain":            {plain(), "10.244.1.7/24 10.244.1.1", []string{v6, noRoute}},
+		"routed":           {routed, "10.244.1.7/31 10.244.1.6", []string{"the gateway 169.254.75.1 is replaced by 10.244.1.6"}},
+		"routed, unserved": {unserved, "the gateway 169.254.75.1 is not in the network of 10.244.1.7/32", nil},
+		"outside":          {outside, "10.22.0.20/31 10.22.0.21", []string{v6, "the gateway 169.254.1.1 is replaced by 10.22.0.21", noRoute, "neighbour 169.254.1.1", "neighbour fe80::1"}},
+		"no default route": {alone, "10.244.1.7/24 invalid IP", nil},
+		"no IPv4":          {only6, "it has no IPv4 address", nil},
+	} {
+		f, err := guestconfig.FlatIPv4(c.record, cache.DNS{Servers: []netip.Addr{server}})
+		have := fmt.Sprint(f.Address, f.Gateway)
+		var format *guestconfig.FormatError
+		if errors.As(err, &format) {
+			have = err.Error()
+		} else if err != nil || f.MTU != 1450 || !slices.Equal(f.DNS.Servers, []netip.Addr{server}) {
+			t.Errorf("%s: %v, %+v", name, err, f)
+		}
+		if !strings.Contains(have, c.want) || !slices.EqualFunc(f.Warnings, c.warnings, strings.Contains) {
+			t.Errorf("%s: %s, %q; want %s, %q", name, have, f.Warnings, c.want, c.warnings)
+		}
+	}
+}
+
 // TestShared: a route that leads through no NIC, and a rule, are in the records of both NICs, and in the guest once.
 func TestShared(t *testing.T) {
 	a, b := plain(), sbr()

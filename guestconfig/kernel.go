@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
-	"slices"
 	"strings"
 
 	"github.com/guestwire/guestwire/cache"
@@ -15,11 +14,9 @@ import (
 // initramfs that reads the argument (initramfs-tools, dracut). Such as
 // ip=10.244.1.7::10.244.1.1:255.255.255.0:vm1:eth0:off:10.96.0.10.
 //
-// The argument has one IPv4 address and one gateway. The warnings tell what else the guest is not told. device is the
-// link's name in the guest, such as eth0; empty: the kernel takes the first link.
-//
-// The error is a [*FormatError] if the record has no IPv4 address, or if the gateway is not in the address's network:
-// the kernel then adds no route.
+// The argument has one IPv4 address and one gateway, those of [FlatIPv4]. The warnings tell what else the guest is not told.
+// device is the link's name in the guest, such as eth0; empty: the kernel takes the first link. The error is as that of
+// FlatIPv4.
 //
 // Source: the kernel's Documentation/admin-guide/nfs/nfsroot.rst.
 func KernelIP(r cache.Record, dns cache.DNS, device string) (argument string, warnings []string, err error) {
@@ -32,42 +29,9 @@ func KernelIP(r cache.Record, dns cache.DNS, device string) (argument string, wa
 	if device != "" && syntax.CheckLinkName(device) != nil {
 		return "", nil, &FormatError{Format: format, NIC: n.Name, Reason: fmt.Sprintf("%q is no link's name", device)}
 	}
-	addresses := n.given()
-	if len(addresses) == 0 || !addresses[0].Address.Addr().Is4() {
-		return "", nil, &FormatError{Format: format, NIC: n.Name, Reason: "it has no IPv4 address, and ip= has no other"}
-	}
-	own := addresses[0]
-	for _, a := range addresses[1:] {
-		n.warn("the address %v is left out: ip= has one, %v", a.Address, own.Address)
-	}
-	gateway, reachable := netip.Addr{}, own.Address.Masked()
-	// ptp, CNI's plugin, leads to the address's network by a gateway: that is another route than the kernel's.
-	connected := func(r cache.StaticRoute) bool {
-		return r.Destination == reachable && r.Table == cache.TableMain && r.Type == "" && !r.Gateway.IsValid() && len(r.Hops) == 0
-	}
-	for _, route := range n.was.Routes {
-		left := "the route to %v of table %d is left out: ip= has a gateway alone"
-		switch {
-		case route.Table == cache.TableMain && route.Destination == netip.PrefixFrom(netip.IPv4Unspecified(), 0) && route.Gateway.Is4() && !gateway.IsValid():
-			gateway = route.Gateway
-			if route.MTU != 0 || route.Source.IsValid() && route.Source != own.Address.Addr() {
-				n.warn("the MTU and the source of the default route are left out: ip= has neither")
-			}
-		case !connected(route):
-			n.warn(left, route.Destination, route.Table)
-		}
-	}
-	if gateway.IsValid() && (!reachable.Contains(gateway) || own.Peer.IsValid()) {
-		return "", nil, &FormatError{Format: format, NIC: n.Name, Reason: fmt.Sprintf("the gateway %v is not in the network of %v, and the kernel then adds no route: use another format", gateway, own.Address)}
-	}
-	if own.NoPrefixRoute && !slices.ContainsFunc(n.was.Routes, connected) {
-		n.warn("the guest gets a route to %v, which the namespace does not have", reachable)
-	}
-	if len(n.was.Rules) > 0 {
-		n.warn("the %d policy rules are left out: ip= has none", len(n.was.Rules))
-	}
-	for _, o := range n.was.Neighbours {
-		n.warn("the permanent neighbour %v (%v) is left out: %s", o.Address, o.MAC, n.answered(o.Address))
+	f, err := n.flat(format, "ip=")
+	if err != nil {
+		return "", nil, err
 	}
 	if n.MTU != 0 && n.MTU != 1500 {
 		n.warn("the MTU %d is left out: let the VMM tell it (virtio-net, host_mtu)", n.MTU)
@@ -91,9 +55,9 @@ func KernelIP(r cache.Record, dns cache.DNS, device string) (argument string, wa
 			n.warn("the time server %v is left out: ip= has one of IPv4", s)
 		}
 	}
-	fields := []string{own.Address.Addr().String(), "", "", mask(own.Address.Bits()), n.Options.Hostname, device, "off", "", "", ""}
-	if gateway.IsValid() {
-		fields[2] = gateway.String()
+	fields := []string{f.Address.Addr().String(), "", "", mask(f.Address.Bits()), n.Options.Hostname, device, "off", "", "", ""}
+	if f.Gateway.IsValid() {
+		fields[2] = f.Gateway.String()
 	}
 	copy(fields[7:9], servers)
 	copy(fields[9:], ntp)

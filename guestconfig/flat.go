@@ -1,0 +1,103 @@
+package guestconfig
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/guestwire/guestwire/cache"
+)
+
+// Flat is the IPv4 configuration of a guest that takes no routes, such as a unikernel.
+type Flat struct {
+	// Address is the guest's, with a prefix length: the NIC's, or 31 if Gateway is a stand-in.
+	Address netip.Prefix
+	// Gateway is in the network of Address; zero: the namespace has no default route by this NIC.
+	Gateway netip.Addr
+	// MTU is the guest's, in octets of IP; 0, with a virtual function: not known.
+	MTU int
+	// DNS has the servers that a guest can reach, of both versions of IP, and the search domains.
+	DNS cache.DNS
+	// Warnings are sentences about what the guest is not told. None: the guest is told all.
+	Warnings []string
+}
+
+// FlatIPv4 returns the guest's flat configuration. The record's IPv4 is one with routes: its address is a /32 where the gateway
+// is outside of the network, or where the namespace has no connected route, as behind CNI's ptp.
+//
+// Where the gateway is outside of the NIC's network, as in Calico's pods, and under the routed binding, the guest gets the
+// stand-in that the record has for clients without routes: the other address of its /31. guestwire's responder answers for
+// it while the launcher serves.
+//
+// dns is for a record that has none. The error is a [*FormatError] if the record has no IPv4 address, or if the guest could
+// not reach its gateway: there is no stand-in without a responder, or the gateway's MAC was not known.
+func FlatIPv4(r cache.Record, dns cache.DNS) (Flat, error) {
+	nics, err := Guest{Records: []cache.Record{r}, DNS: dns}.nics("flat")
+	if err != nil {
+		return Flat{}, err
+	}
+	n := nics[0]
+	f, err := n.flat("flat", "a flat configuration")
+	if err != nil {
+		return Flat{}, err
+	}
+	f.MTU, f.DNS = n.MTU, cache.DNS{Servers: n.servers(), Search: n.search()}
+	f.Warnings = n.warns
+	return f, nil
+}
+
+// flat is the interface's address and gateway. It warns of what the format leaves out, which has one of each.
+func (n *nic) flat(format, name string) (Flat, error) {
+	addresses := n.given()
+	if len(addresses) == 0 || !addresses[0].Address.Addr().Is4() {
+		return Flat{}, &FormatError{Format: format, NIC: n.Name, Reason: fmt.Sprintf("it has no IPv4 address, and %s has no other", name)}
+	}
+	own := addresses[0]
+	for _, a := range addresses[1:] {
+		n.warn("the address %v is left out: %s has one, %v", a.Address, name, own.Address)
+	}
+	f, isDefault := Flat{Address: own.Address}, func(r cache.StaticRoute) bool {
+		return r.Table == cache.TableMain && r.Destination == netip.PrefixFrom(netip.IPv4Unspecified(), 0) && r.Gateway.Is4()
+	}
+	first := slices.IndexFunc(n.was.Routes, isDefault)
+	if first >= 0 {
+		f.Gateway = n.was.Routes[first].Gateway
+	}
+	hop := f.Gateway
+	if hop.IsValid() && (!own.Address.Masked().Contains(hop) || own.Peer.IsValid()) {
+		if n.IPv4 == nil || !n.IPv4.StandIn.IsValid() || n.IPv4.Address.Addr() != own.Address.Addr() {
+			return Flat{}, &FormatError{Format: format, NIC: n.Name, Reason: fmt.Sprintf("the gateway %v is not in the network of %v, so that the guest could not reach it: use another format", hop, own.Address)}
+		}
+		f.Address, f.Gateway = netip.PrefixFrom(own.Address.Addr(), 31), n.IPv4.StandIn
+		if f.Gateway != hop {
+			n.warn("the gateway %v is replaced by %v: guestwire's responder answers for it while the launcher serves", hop, f.Gateway)
+		}
+	}
+	reachable := f.Address.Masked()
+	onLink := false // in the namespace too
+	for i, r := range n.was.Routes {
+		plain := r.Table == cache.TableMain && r.Type == "" && len(r.Hops) == 0
+		within := f.Address == own.Address && reachable.Contains(r.Destination.Addr()) && r.Destination.Bits() >= reachable.Bits()
+		switch {
+		case i == first:
+			if r.MTU != 0 || r.Source.IsValid() && r.Source != own.Address.Addr() {
+				n.warn("the MTU and the source of the default route are left out: %s has neither", name)
+			}
+		case plain && r.Destination == reachable && !r.Gateway.IsValid():
+			onLink = true
+		case plain && hop.IsValid() && (r.Gateway == hop && !within || r.Destination == netip.PrefixFrom(hop, 32)): // by the gateway as well
+		default: // ptp, CNI's plugin, leads to the address's network by a gateway
+			n.warn("the route to %v of table %d is left out: %s has a gateway alone", r.Destination, r.Table, name)
+		}
+	}
+	if own.NoPrefixRoute && !onLink && f.Address == own.Address {
+		n.warn("the guest gets a route to %v, which the namespace does not have", reachable)
+	}
+	if len(n.was.Rules) > 0 {
+		n.warn("the %d policy rules are left out: %s has none", len(n.was.Rules), name)
+	}
+	for _, o := range n.was.Neighbours {
+		n.warn("the permanent neighbour %v (%v) is left out: %s", o.Address, o.MAC, n.answered(o.Address))
+	}
+	return f, nil
+}
