@@ -684,6 +684,8 @@ var trials = map[string]func(p *trial){
 	"network in use": func(p *trial) {
 		p.says(p.config(1, `{"binding": {"masquerade": {"ipv4": "10.244.0.0/16"}}}`))
 		p.config(0, `{"binding": {"masquerade": {"ipv4": "10.99.0.0/24"}}}`)
+		p.agent(0, "teardown")
+		p.config(0, `{"binding": {"masquerade": {"ipv4": "10.244.0.0/16", "guest": ["10.244.9.9"]}}}`)
 		p.whole()
 	},
 	"which the routed binding gives to the namespace, is an address of": func(p *trial) {

@@ -591,7 +591,14 @@ func TestWithin(t *testing.T) {
 			s.Pod.Exec("sysctl", "-qw", "net.ipv4.conf.all.rp_filter=1")
 		}
 		before := s.Pod.Settled()
+		c.Standby = firewall == cache.FirewallIPTablesNFT
 		setup(t, c)
+		if c.Standby {
+			if _, err := c.Activate(t.Context(), phase1.Other{Gone: true}); err != nil {
+				t.Fatal(err)
+			}
+			c.Standby = false
+		}
 		r := record(t, s.Network)
 		guest := recordsGuest(t, s.Network, r, r.MTU)
 		s.who["guest"] = guest

@@ -166,26 +166,25 @@ type inner struct {
 
 // lease puts the guest's addresses into the record, and returns the guest's networks.
 func (b masquerade) lease(p *Plan, nic netstate.Link, v4, v6 bool) (networks []inner, err error) {
-	if v4 {
-		guest, gateway := b.Ends(4)
-		named := slices.ContainsFunc(b.Guest, netip.Addr.Is4)
+	for _, v := range []int{4, 6} {
+		if v == 4 && !v4 || v == 6 && !v6 {
+			continue
+		}
+		guest, gateway := b.Ends(v)
+		named := slices.ContainsFunc(b.Guest, func(a netip.Addr) bool { return version(a) == v })
 		within, err := p.liesWithin(nic, guest, named)
 		if err != nil {
 			return nil, err
 		}
 		networks = append(networks, inner{end{guest.Addr(), gateway}, guest.Bits(), within})
-		p.Record.IPv4 = &cache.IPv4{
-			Address: guest,
-			Server:  gateway,
-			Routes:  []cache.Route{{Destination: netip.PrefixFrom(netip.IPv4Unspecified(), 0), Gateway: gateway}},
+		if v == 4 {
+			p.Record.IPv4 = &cache.IPv4{
+				Address: guest,
+				Server:  gateway,
+				Routes:  []cache.Route{{Destination: netip.PrefixFrom(netip.IPv4Unspecified(), 0), Gateway: gateway}},
+			}
+			continue
 		}
-	}
-	if v6 {
-		guest, gateway := b.Ends(6)
-		if _, err := p.liesWithin(nic, guest, false); err != nil {
-			return nil, err
-		}
-		networks = append(networks, inner{end{guest.Addr(), gateway}, guest.Bits(), false})
 		p.Record.IPv6 = &cache.IPv6{
 			Address: guest.Addr(),
 			Gateway: gateway,

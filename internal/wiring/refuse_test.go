@@ -242,7 +242,7 @@ func TestRefused(t *testing.T) {
 			masqueradeWithin("10.244.1.0/24", "10.244.1.3"), is(infra.ErrCollision), in4 + "|eth0|10.244.1.3|proxy_arp"},
 		{"IPv6 of the NIC's network", flannel(), withSpec(masquerade(), func(s *asked) {
 			s.Binding = infra.Masquerade{IPv6: pfx("fd00:244:1::/64"), Guest: []netip.Addr{ip("fd00:244:1::3")}}
-		}), is(infra.ErrCollision), in6 + "|fd00:244:1::/64|choose another"},
+		}), is(infra.ErrCollision), in6 + "|fd00:244:1::/64|choose another|neighbour discovery"},
 
 		{"macvtap on a veth", flannel(), direct(infra.Macvtap{}), refused("macvtap", "bridge"), "macvtap binding on eth0|veth|bridge would work"},
 		{"macvtap on hardware", function(), direct(infra.Macvtap{}), refused("macvtap", "bridge"), "card of the machine|macvtap|bridge would work"},

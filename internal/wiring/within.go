@@ -24,7 +24,11 @@ func (p *Plan) liesWithin(nic netstate.Link, guest netip.Prefix, named bool) (bo
 	network, own := guest.Masked(), guest.Addr()
 	field := fmt.Sprintf("binding.masquerade.ipv%d", version(own))
 	otherwise := "choose another network"
-	if own.Is4() && !named {
+	switch {
+	case own.Is6() && named:
+		otherwise += ", as no neighbour discovery answers the guest for a whole one"
+		named = false
+	case own.Is4() && !named:
 		otherwise += ", or name the guest's address in guest: a station with that address is lost then"
 	}
 	within := false
