@@ -22,15 +22,15 @@ type Flat struct {
 	Warnings []string
 }
 
-// FlatIPv4 returns the guest's flat configuration. The record's IPv4 is one with routes: its address is a /32 where the gateway
-// is outside of the network, or where the namespace has no connected route, as behind CNI's ptp.
+// FlatIPv4 returns the guest's flat configuration. The record's IPv4 is one with routes: its address is a /32 where the
+// gateway is outside of the network, or where the namespace has no connected route, as behind CNI's ptp.
 //
-// Where the gateway is outside of the NIC's network, as in Calico's pods, and under the routed binding, the guest gets the
-// stand-in that the record has for clients without routes: the other address of its /31. guestwire's responder answers for
-// it while the launcher serves.
+// Where the gateway is outside of the NIC's network, as in Calico's pods, and under the routed binding, the guest gets
+// the stand-in that the record has for clients without routes: the other address of its /31. guestwire's responder
+// answers for it while the launcher serves.
 //
-// dns is for a record that has none. The error is a [*FormatError] if the record has no IPv4 address, or if the guest could
-// not reach its gateway: there is no stand-in without a responder, or the gateway's MAC was not known.
+// dns is for a record that has none. The error is a [*FormatError] if the record has no IPv4 address, or if the guest
+// could not reach its gateway: there is no stand-in without a responder, or the gateway's MAC was not known.
 func FlatIPv4(r cache.Record, dns cache.DNS) (Flat, error) {
 	nics, err := Guest{Records: []cache.Record{r}, DNS: dns}.nics("flat")
 	if err != nil {

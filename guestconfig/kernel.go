@@ -14,9 +14,9 @@ import (
 // initramfs that reads the argument (initramfs-tools, dracut). Such as
 // ip=10.244.1.7::10.244.1.1:255.255.255.0:vm1:eth0:off:10.96.0.10.
 //
-// The argument has one IPv4 address and one gateway, those of [FlatIPv4]. The warnings tell what else the guest is not told.
-// device is the link's name in the guest, such as eth0; empty: the kernel takes the first link. The error is as that of
-// FlatIPv4.
+// The argument has one IPv4 address and one gateway, those of [FlatIPv4]. The warnings tell what else the guest is not
+// told. device is the link's name in the guest, such as eth0; empty: the kernel takes the first link. The error is as
+// that of FlatIPv4.
 //
 // Source: the kernel's Documentation/admin-guide/nfs/nfsroot.rst.
 func KernelIP(r cache.Record, dns cache.DNS, device string) (argument string, warnings []string, err error) {

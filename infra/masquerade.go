@@ -124,8 +124,8 @@ func (b Masquerade) sameEnds(o Masquerade, version int) bool {
 	return guest == otherGuest && gateway == otherGateway
 }
 
-// Ends returns the guest's address, with its network, and the gateway's, of one version of IP, 4 or 6, as a valid binding
-// has them. What is left out has its default. The guest gets them if the NIC has an address of that version.
+// Ends returns the guest's address, with its network, and the gateway's, of one version of IP, 4 or 6, as a valid
+// binding has them. What is left out has its default. The guest gets them if the NIC has an address of that version.
 func (b Masquerade) Ends(version int) (guest netip.Prefix, gateway netip.Addr) {
 	network := b.network(version)
 	first := network.Addr().Next()

@@ -48,8 +48,8 @@ func OfRouter(n Names) []string {
 // Forwards6 says that a link is a router's.
 func Forwards6(link string) string { return "net/ipv6/conf/" + link + "/forwarding" }
 
-// ProxyDelay is the time for which a link's ARP answers for others wait at most, in hundredths of a second. A namespace of an
-// ordinary user has no such sysctl.
+// ProxyDelay is the time for which a link's ARP answers for others wait at most, in hundredths of a second. A namespace
+// of an ordinary user has no such sysctl.
 func ProxyDelay(link string) string { return "net/ipv4/neigh/" + link + "/proxy_delay" }
 
 // Shared are the sysctls that the whole namespace shares, so that the wirings of several NICs meet in them.

@@ -9,17 +9,18 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// A masquerade's guest can have an IPv4 address of a network that the namespace reaches already, such as the NIC's own. Then
-// a route leads to the guest's address alone, and the kernel answers the guest's ARP requests for all others at the tap, the
-// gateway's among them. The gateway's address is not the namespace's own if a station of the network may have it: packets
-// from that station would be dropped, and no route could name it. IPv6 has no such answers for a whole network.
+// A masquerade's guest can have an IPv4 address of a network that the namespace reaches already, such as the NIC's own.
+// Then a route leads to the guest's address alone, and the kernel answers the guest's ARP requests for all others at
+// the tap, the gateway's among them. The gateway's address is not the namespace's own if a station of the network may
+// have it: packets from that station would be dropped, and no route could name it. IPv6 has no such answers for a whole
+// network.
 
 // minNetwork is the shortest prefix of a network, as infra has it. A route with a shorter prefix is part of a default route.
 const minNetwork = 8
 
-// liesWithin reports whether the guest's network is one that the namespace reaches already, wholly or in part. The error is
-// ErrCollision if the guest cannot have its address then. Named says that the caller has named the guest's address, and so
-// knows that a station with that address is lost.
+// liesWithin reports whether the guest's network is one that the namespace reaches already, wholly or in part. The
+// error is ErrCollision if the guest cannot have its address then. Named says that the caller has named the guest's
+// address, and so knows that a station with that address is lost.
 func (p *Plan) liesWithin(nic netstate.Link, guest netip.Prefix, named bool) (bool, error) {
 	network, own := guest.Masked(), guest.Addr()
 	field := fmt.Sprintf("binding.masquerade.ipv%d", version(own))
