@@ -225,10 +225,11 @@ func TestRefused(t *testing.T) {
 			s.Addresses = append(s.Addresses, address("10.0.2.9/32"))
 		}), masquerade(), is(infra.ErrCollision), in4 + "|10.0.2.0/24|10.0.2.9"},
 		{"a route's network, and how to have it", flannel(), networks("10.244.1.0/24", ""), is(infra.ErrCollision), in4 + "|10.244.1.0/24|guest"},
-		{"the NIC's own address", flannel(), masqueradeWithin("10.244.1.0/24", "10.244.1.7"), is(infra.ErrCollision), in4 + "|10.244.1.7|choose another"},
+		{"the NIC's own address", flannel(), masqueradeWithin("10.244.1.0/24", "10.244.1.7"), is(infra.ErrCollision), in4 + "|10.244.1.7|choose another address"},
+		{"the broadcast address of the NIC's network", flannel(), masqueradeWithin("10.244.0.0/16", "10.244.1.255"), is(infra.ErrCollision), in4 + "|10.244.1.7|choose another"},
 		{"the NIC's next hop", flannel(), masqueradeWithin("10.244.1.0/24", "10.244.1.1"), is(infra.ErrCollision), in4 + "|10.244.1.1|next hop|another address"},
 		{"an address with a route of its own", flannelWith(func(s *netstate.Snapshot) { s.Routes = append(s.Routes, via("10.244.1.3/32", "10.244.1.1")) }),
-			masqueradeWithin("10.244.1.0/24", "10.244.1.3"), is(infra.ErrCollision), in4 + "|10.244.1.3/32|choose another network"},
+			masqueradeWithin("10.244.1.0/24", "10.244.1.3"), is(infra.ErrCollision), in4 + "|10.244.1.3|choose another address"},
 		{"a network that is blocked", lan4With(func(s *netstate.Snapshot) {
 			s.Routes = append(s.Routes, netstate.Route{Table: netstate.TableMain, Destination: pfx("10.9.0.0/16"), Type: 6})
 		}), masqueradeWithin("10.9.1.0/24", "10.9.1.3"), is(infra.ErrCollision), in4 + "|10.9.0.0/16"},

@@ -23,8 +23,11 @@ const minNetwork = 8
 // address, and so knows that a station with that address is lost.
 func (p *Plan) liesWithin(nic netstate.Link, guest netip.Prefix, named bool) (bool, error) {
 	network, own := guest.Masked(), guest.Addr()
-	field := fmt.Sprintf("binding.masquerade.ipv%d", version(own))
-	otherwise := "choose another network"
+	refuse := func(otherwise, format string, args ...any) (bool, error) {
+		return false, fmt.Errorf("binding.masquerade.ipv%d: %s: %w, choose %s", version(own), fmt.Sprintf(format, args...), infra.ErrCollision, otherwise)
+	}
+	const another = "another address for the guest"
+	otherwise := "another network"
 	switch {
 	case own.Is6() && named:
 		otherwise += ", as no neighbour discovery answers the guest for a whole one"
@@ -34,13 +37,20 @@ func (p *Plan) liesWithin(nic netstate.Link, guest netip.Prefix, named bool) (bo
 	}
 	within := false
 	for _, r := range p.found.Routes {
+		isHop := func(h netstate.Hop) bool { return h.Gateway == own }
+		if r.Gateway == own || slices.ContainsFunc(r.Hops, isHop) {
+			return refuse(another, "the guest would get %v, the next hop of the namespace's route to %v", own, r.Destination)
+		}
 		if r.Destination.Bits() < minNetwork || !r.Destination.Overlaps(network) {
 			continue
 		}
 		within = true
 		link, _ := p.found.Link(r.Link)
-		if !named || r.Type != netstate.RouteUnicast || r.Destination == single(own) || p.isWired(link) {
-			return false, fmt.Errorf("%s: %v overlaps the route to %v of the namespace: %w, %s", field, network, r.Destination, infra.ErrCollision, otherwise)
+		if !named || r.Type != netstate.RouteUnicast || p.isWired(link) {
+			return refuse(otherwise, "%v overlaps the route to %v of the namespace", network, r.Destination)
+		}
+		if r.Destination == single(own) {
+			return refuse(another, "the namespace has a route to %v", own)
 		}
 	}
 	for _, a := range p.found.Addresses {
@@ -48,21 +58,27 @@ func (p *Plan) liesWithin(nic netstate.Link, guest netip.Prefix, named bool) (bo
 			continue
 		}
 		within = true
-		if !named || a.Prefix.Addr() == own {
-			return false, fmt.Errorf("%s: %v contains the namespace's address %v: %w, %s", field, network, a.Prefix.Addr(), infra.ErrCollision, otherwise)
+		if !named {
+			return refuse(otherwise, "%v contains the namespace's address %v", network, a.Prefix.Addr())
+		}
+		if a.Prefix.Addr() == own || isEdge(a.Prefix, own) {
+			return refuse(another, "%v is the namespace's own, with %v", own, a.Prefix)
 		}
 	}
-	isHop := func(h netstate.Hop) bool { return h.Gateway == own }
-	if at := slices.IndexFunc(p.found.Routes, func(r netstate.Route) bool { return r.Gateway == own || slices.ContainsFunc(r.Hops, isHop) }); at >= 0 {
-		return false, fmt.Errorf("%s: the guest would get %v, the next hop of the namespace's route to %v: %w, choose another address", field, own, p.found.Routes[at].Destination, infra.ErrCollision)
-	}
 	if within && (nic.ProxyARP || p.found.Sysctls[netstate.ProxyARP] == "1") {
-		return false, fmt.Errorf("%s: %s would answer its network's ARP requests for the guest's %v: %w, choose another network, or switch proxy_arp off (net.ipv4.conf.%[2]s, net.ipv4.conf.all)", field, nic.Name, own, infra.ErrCollision)
+		return refuse(otherwise+", or switch proxy_arp off (net.ipv4.conf."+nic.Name+", net.ipv4.conf.all)",
+			"%s would answer its network's ARP requests for the guest's %v", nic.Name, own)
 	}
 	if within {
 		p.warn("the guest has %v, and the namespace reaches %v by other links too: a station there with the guest's address is lost to both", own, network)
 	}
 	return within, nil
+}
+
+// isEdge reports whether the IPv4 address is the first or the last one of the network, which the kernel takes for all its
+// hosts.
+func isEdge(network netip.Prefix, a netip.Addr) bool {
+	return network.Bits() < 31 && network.Contains(a) && (a == network.Masked().Addr() || !network.Contains(a.Next()))
 }
 
 // addWithin wants the ways between the tap and a guest whose network the namespace reaches.
