@@ -50,7 +50,7 @@ func launch(ctx context.Context, netns string, vmm []string) error {
 	spec := infra.Spec{Binding: infra.Auto{}, Owner: infra.Owner{UID: 107, GID: 107}, State: "/run/guestwire/vm1"}
 	cmd := exec.CommandContext(ctx, "/proc/self/exe", append([]string{"serve", spec.State}, vmm...)...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.Cancel = func() error { cmd.Process.Signal(syscall.SIGTERM); return os.ErrProcessDone } // Run reports its end
 	return nic.While(ctx, spec, func(cache.Record) error { return phase1.Run(cmd, ns, spec.Owner) })
 }
 
