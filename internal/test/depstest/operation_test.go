@@ -51,7 +51,7 @@ func implementations(t *testing.T, pkg, name string) []string {
 	var found []string
 	for _, other := range scope.Names() {
 		o, ok := scope.Lookup(other).(*types.TypeName)
-		if ok && !types.IsInterface(o.Type()) && types.Implements(o.Type(), of) {
+		if ok && o.Exported() && !types.IsInterface(o.Type()) && types.Implements(o.Type(), of) {
 			found = append(found, other)
 		}
 	}
