@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log"
 	"os"
+	"os/exec"
 	"time"
 
 	"github.com/guestwire/guestwire/cache"
@@ -136,5 +137,87 @@ func ExampleNIC_FollowDrops() {
 	})
 	if err != nil {
 		log.Fatal(err)
+	}
+}
+
+// A launcher in one call: the NIC is wired while QEMU runs, and QEMU has no privileges.
+func ExampleNIC_While() {
+	ns, err := phase1.OpenNetNS("/run/netns/pod")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer ns.Close()
+	nic := phase1.NIC{NetNS: ns, Name: "eth0"}
+	spec := infra.Spec{Binding: infra.Auto{}, Owner: infra.Owner{UID: 107, GID: 107}}
+	err = nic.While(context.Background(), spec, func(r cache.Record) error {
+		device := "tap,id=net0,script=no,downscript=no,ifname=" + r.Tap
+		return phase1.Run(exec.Command("qemu-system-x86_64", "-netdev", device), ns, spec.Owner)
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+}
+
+// A launcher with several NICs holds each of them for its life.
+func ExampleNIC_Hold() {
+	ns, err := phase1.OpenNetNS("/run/netns/pod")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer ns.Close()
+	ctx := context.Background()
+	for _, name := range []string{"eth0", "net1"} {
+		nic, release, err := phase1.NIC{NetNS: ns, Name: name}.Hold()
+		if errors.Is(err, phase1.ErrHeld) {
+			log.Fatal(err) // it names the process
+		}
+		if err != nil {
+			log.Fatal(err)
+		}
+		defer release()
+		spec := infra.Spec{Binding: infra.Auto{}, Owner: infra.Owner{UID: 107}, State: "/run/guestwire/vm1"}
+		if _, err := nic.Setup(ctx, spec); err != nil {
+			log.Fatal(err)
+		}
+		defer nic.Teardown(ctx, phase1.TeardownOptions{CutOff: true})
+	}
+}
+
+// A guest moves from one pod to another, and is active in one of them at each moment.
+func ExampleNIC_SetupMoving() {
+	ctx := context.Background()
+	var source, target phase1.NIC // in their namespaces
+	status, err := source.Status(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	spec := infra.Spec{Owner: infra.Owner{UID: 107}, State: "/run/guestwire/vm1"} // all else is in the record
+	if _, err := target.SetupMoving(ctx, spec, phase1.Moving{From: &status.Record, Standby: true}); err != nil {
+		log.Fatal(err)
+	}
+	// The VMM has sent the guest's memory, and stops the guest.
+	quiet, err := source.Deactivate(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	if _, err := target.Activate(ctx, phase1.Other{Quiet: &quiet}); err != nil {
+		log.Fatal(err)
+	}
+}
+
+// Without a journal, the namespace comes back as far as the kernel still shows it.
+func ExampleNIC_ForceTeardown() {
+	ns, err := phase1.OpenNetNS("/run/netns/pod")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer ns.Close()
+	nic := phase1.NIC{NetNS: ns, Name: "eth0"}
+	lost, err := nic.ForceTeardown(context.Background(), phase1.ForceOptions{State: "/run/guestwire/vm1"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, what := range lost {
+		fmt.Println("not known:", what)
 	}
 }

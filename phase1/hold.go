@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -14,7 +15,7 @@ import (
 )
 
 // hold is a NIC that this process holds.
-type hold struct{ released bool }
+type hold struct{ released atomic.Bool }
 
 // Hold keeps the NIC for this process until release is called or the process ends, in whatever way. As long as it lasts,
 // another Hold of the NIC is refused, and so is each Teardown and ForceTeardown without CutOff, but those of the NIC that
@@ -48,7 +49,7 @@ func (n NIC) Hold() (held NIC, release func(), err error) {
 	}
 	n.hold = &hold{}
 	return n, func() {
-		n.hold.released = true
+		n.hold.released.Store(true)
 		unlock()
 		node.Close()
 	}, nil

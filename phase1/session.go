@@ -80,7 +80,7 @@ func (c NIC) open(ctx context.Context, nodeAt func(path string) (node, error), f
 		if err := identity.AddCookie(); err != nil {
 			return err
 		}
-		s := &session{nic: c.Name, identity: identity, node: n, ns: ns, tell: c.Progress, held: c.hold != nil && !c.hold.released}
+		s := &session{nic: c.Name, identity: identity, node: n, ns: ns, tell: c.Progress, held: c.hold != nil && !c.hold.released.Load()}
 		defer func() { s.state.close() }()
 		return f(s)
 	})
