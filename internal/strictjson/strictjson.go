@@ -106,7 +106,11 @@ func decodeObject(path string, dec *json.Decoder, v reflect.Value, orNull bool) 
 func decodeField(path, name string, dec *json.Decoder, v reflect.Value) error {
 	field, ok := fieldByTag(v, name)
 	if !ok {
-		return &Error{Field: join(path, name), Reason: "no such field in this version"}
+		reason := "no such field in this version"
+		if near := nearest(name, fieldNames(v.Type())); near != "" {
+			reason += fmt.Sprintf(": did you mean %q?", near)
+		}
+		return &Error{Field: join(path, name), Reason: reason}
 	}
 	return decode(join(path, name), dec, field)
 }
@@ -116,7 +120,7 @@ func decodeEntry(path, name string, dec *json.Decoder, v reflect.Value) error {
 	at := path + "." + name
 	number, err := strconv.ParseUint(name, 10, v.Type().Key().Bits())
 	if err != nil || strconv.FormatUint(number, 10) != name {
-		return &Error{Field: at, Reason: fmt.Sprintf("want a number of at most %d bits for a name", v.Type().Key().Bits())}
+		return &Error{Field: at, Reason: fmt.Sprintf("want %s as the name", inWords(v.Type().Key()))}
 	}
 	key := reflect.ValueOf(number).Convert(v.Type().Key())
 	if v.MapIndex(key).IsValid() {
@@ -170,11 +174,12 @@ func decodeValue(path string, dec *json.Decoder, v reflect.Value) error {
 	}
 	err := json.Unmarshal(raw, v.Addr().Interface())
 	var mismatch *json.UnmarshalTypeError
-	if errors.As(err, &mismatch) && mismatch.Type.Kind() == reflect.Pointer { // a value that reads text
-		return &Error{Field: path, Reason: "want a string, not a " + mismatch.Value}
-	}
-	if mismatch != nil {
-		return &Error{Field: path, Reason: fmt.Sprintf("want %v, not a %s", mismatch.Type, mismatch.Value)}
+	if errors.As(err, &mismatch) {
+		want, have := inWords(mismatch.Type), kindInWords(raw)
+		if number, is := strings.CutPrefix(mismatch.Value, "number "); is { // a number that does not fit
+			have = number
+		}
+		return &Error{Field: path, Reason: fmt.Sprintf("want %s, not %s", want, have)}
 	}
 	var inner *Error
 	if errors.As(err, &inner) { // of a value that reads an object
@@ -192,6 +197,84 @@ func join(path, member string) string {
 		return path + member
 	}
 	return path + "." + member
+}
+
+// inWords returns what a value of the type looks like in JSON.
+func inWords(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.Bool:
+		return "true or false"
+	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
+		return fmt.Sprintf("a number from 0 to %d", ^uint64(0)>>(64-t.Bits()))
+	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
+		return "a whole number"
+	}
+	return "a string" // also of a pointer: a value that reads text
+}
+
+// kindInWords returns what kind of value it is: the value can be long.
+func kindInWords(raw json.RawMessage) string {
+	switch raw[0] {
+	case '"':
+		return "a string"
+	case '{':
+		return "an object"
+	case '[':
+		return "a list"
+	case 't', 'f':
+		return string(raw)
+	}
+	return "a number"
+}
+
+// nearest returns the name that differs least from the wrong one, in the case of letters or in a third of them at most.
+// Empty: no name is near.
+func nearest(wrong string, names []string) string {
+	best, least := "", len(wrong)/3+1
+	for _, name := range names {
+		if d := distance(strings.ToLower(wrong), strings.ToLower(name)); d < least {
+			best, least = name, d
+		}
+	}
+	return best
+}
+
+// distance is the number of letters to add, to leave out, to replace, or to exchange with the next one.
+func distance(a, b string) int {
+	rows := [3][]int{make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)} // for a without its last two letters, one, none
+	for j := range rows[2] {
+		rows[2][j] = j
+	}
+	for i := range len(a) {
+		rows[0], rows[1], rows[2] = rows[1], rows[2], rows[0]
+		rows[2][0] = i + 1
+		for j := range len(b) {
+			differs := 1
+			if a[i] == b[j] {
+				differs = 0
+			}
+			d := min(rows[1][j]+differs, rows[1][j+1]+1, rows[2][j]+1)
+			if i > 0 && j > 0 && a[i] == b[j-1] && a[i-1] == b[j] {
+				d = min(d, rows[0][j-1]+1)
+			}
+			rows[2][j+1] = d
+		}
+	}
+	return rows[2][len(b)]
+}
+
+// fieldNames returns the names that fieldByTag finds in a struct of the type.
+func fieldNames(t reflect.Type) []string {
+	var names []string
+	for i := range t.NumField() {
+		f := t.Field(i)
+		if f.Anonymous && f.Type.Kind() == reflect.Pointer && f.Tag == "" {
+			names = append(names, fieldNames(f.Type.Elem())...)
+		} else if tag, _, _ := strings.Cut(f.Tag.Get("json"), ","); tag != "" {
+			names = append(names, tag)
+		}
+	}
+	return names
 }
 
 // fieldByTag returns the field with the JSON name, as encoding/json finds it: one of the struct itself hides
