@@ -8,6 +8,7 @@ import (
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/netstate"
+	"github.com/guestwire/guestwire/internal/test/golden"
 )
 
 // TestMadeUpMACs: a MAC is that of the guest's identity and the NIC's name, and no other guest's or NIC's.
@@ -123,7 +124,7 @@ func TestSameRecordElsewhere(t *testing.T) {
 			texts[i] = string(text)
 		}
 		if (texts[0] == texts[1]) != c.same {
-			t.Errorf("%s: the same record %v, want %v:\n%s", name, !c.same, c.same, diff(texts[0], texts[1]))
+			t.Errorf("%s: the same record %v, want %v:\n%s", name, !c.same, c.same, golden.Diff(texts[0], texts[1]))
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/netstate"
+	"github.com/guestwire/guestwire/internal/test/golden"
 	"github.com/guestwire/guestwire/internal/wiring"
 )
 
@@ -57,7 +58,7 @@ func mustApply(t *testing.T, k *fakeKernel, ops []netstate.Op) {
 func same(t *testing.T, what, want, have string) {
 	t.Helper()
 	if want != have {
-		t.Fatalf("%s:\n%s", what, diff(want, have))
+		t.Fatalf("%s:\n%s", what, golden.Diff(want, have))
 	}
 }
 

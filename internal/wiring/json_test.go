@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/test/golden"
 	"github.com/guestwire/guestwire/internal/wiring"
 )
 
@@ -25,7 +26,7 @@ func TestJournal(t *testing.T) {
 			}
 			again := newPlan(t, journal.Found, asked{journal.NIC, journal.Spec})
 			if again.String() != plan.String() {
-				t.Errorf("another plan:\n%s", diff(plan.String(), again.String()))
+				t.Errorf("another plan:\n%s", golden.Diff(plan.String(), again.String()))
 			}
 			if !reflect.DeepEqual(again.Record, plan.Record) {
 				t.Errorf("another record: %+v, want %+v", again.Record, plan.Record)

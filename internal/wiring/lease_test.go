@@ -11,6 +11,7 @@ import (
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/netstate"
+	"github.com/guestwire/guestwire/internal/test/golden"
 )
 
 // told is what a record says to the guest, a line for each thing.
@@ -323,7 +324,7 @@ neighbour fe80::d476:65ff:fe19:84d7 at 0a:58:0a:f4:01:07
 	} {
 		plan := newPlan(t, c.found, redirect())
 		if have := told(plan.Record); have != c.want {
-			t.Errorf("%s:\n%s", c.name, diff(c.want, have))
+			t.Errorf("%s:\n%s", c.name, golden.Diff(c.want, have))
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/netstate"
+	"github.com/guestwire/guestwire/internal/test/golden"
 	"github.com/guestwire/guestwire/internal/wiring"
 )
 
@@ -85,7 +86,7 @@ func TestSalvage(t *testing.T) {
 					t.Errorf("marks are left:\n%s", text(t, s))
 				}
 				giveSysctls(k, c.found, c.spec.NIC, j.Lost)
-				if differs := diff(text(t, boot(c.found).s), text(t, k.s)); !strings.HasPrefix(differs, "the same lines") {
+				if differs := golden.Diff(text(t, boot(c.found).s), text(t, k.s)); !strings.HasPrefix(differs, "the same lines") {
 					explain(t, c.spec.NIC, j.Lost, differs)
 				}
 			})

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -25,7 +26,7 @@ func Compare(t testing.TB, name, got string) {
 		t.Fatal(err)
 	}
 	if got != string(want) {
-		t.Errorf("%s, which go test -update writes:\n%s\ngot:\n%s", path, want, got)
+		t.Errorf("%s differs (go test -update writes it anew):\n%s", path, Diff(string(want), got))
 	}
 }
 
@@ -41,4 +42,24 @@ func Only(t testing.TB, ending string, names ...string) {
 			t.Errorf("%s belongs to no case", file)
 		}
 	}
+}
+
+// Diff shows the lines that only one of the texts has.
+func Diff(want, have string) string {
+	var b strings.Builder
+	w, h := strings.Split(want, "\n"), strings.Split(have, "\n")
+	for _, line := range w {
+		if !slices.Contains(h, line) {
+			b.WriteString("- " + line + "\n")
+		}
+	}
+	for _, line := range h {
+		if !slices.Contains(w, line) {
+			b.WriteString("+ " + line + "\n")
+		}
+	}
+	if b.Len() == 0 {
+		return "the same lines in another order:\n" + have
+	}
+	return b.String()
 }
