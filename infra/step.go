@@ -1,6 +1,7 @@
 package infra
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 )
@@ -28,10 +29,13 @@ type Step struct {
 	// Command is what an administrator would type for the operation. A table of nftables or iptables has
 	// several lines.
 	Command string `json:"command"`
+	// Summary is a line in the place of a Command that gives a table: the program, and in a comment what the table
+	// does. Empty: the Command is short.
+	Summary string `json:"summary,omitempty"`
 }
 
-// String is the command.
-func (s Step) String() string { return s.Command }
+// String is the Summary, or without one the Command.
+func (s Step) String() string { return cmp.Or(s.Summary, s.Command) }
 
 // Difference is one thing in which a kernel or a record differs from what Setup left.
 type Difference struct {
@@ -67,7 +71,7 @@ type StepError struct {
 	Step, Steps int
 	// Kind and Link are those of the Step.
 	Kind, Link string
-	// Command is the first line of Step.Command.
+	// Command is the first line of the Step's text.
 	Command string
 	// Err wraps the kernel's errno.
 	Err error

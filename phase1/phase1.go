@@ -120,7 +120,7 @@ func (e *DriftError) Error() string {
 		b.WriteString("\nSetup would repair it by:")
 	}
 	for _, s := range e.Missing {
-		b.WriteString("\n  " + s.Command)
+		b.WriteString("\n  " + s.String())
 	}
 	return b.String()
 }

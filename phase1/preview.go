@@ -61,7 +61,7 @@ func (c request) plan(ctx context.Context) (*Preview, error) {
 }
 
 // Preview is what Setup would do, and the record that it would leave. It prints as the commands an
-// administrator would type.
+// administrator would type, with one line for each table of rules.
 type Preview struct {
 	Steps  []infra.Step `json:"steps"`
 	Record cache.Record `json:"record"`
@@ -75,8 +75,9 @@ type Preview struct {
 	OnNode infra.Owner `json:"onNode,omitzero"`
 }
 
-// String is the commands, a line each. Before them are comments: the binding, why not another one, the
-// record's warnings, what a guest that moves here notices, the owner if Owner.Inside is set, a line that says so on standby, and one if nothing is left to do.
+// String is the steps, each by its Summary or its Command: to print all rules, empty the Summaries. Before the steps are
+// comments: the binding, why not another one, the record's warnings, what a guest that moves here notices, the owner if
+// Owner.Inside is set, a line that says so on standby, and one if nothing is left to do.
 func (p *Preview) String() string {
 	var b strings.Builder
 	b.WriteString("# binding: " + p.Record.Binding + "\n")
@@ -99,7 +100,7 @@ func (p *Preview) String() string {
 		b.WriteString("# nothing is left to do\n")
 	}
 	for _, s := range p.Steps {
-		b.WriteString(s.Command + "\n")
+		b.WriteString(s.String() + "\n")
 	}
 	return b.String()
 }

@@ -147,7 +147,7 @@ type options struct {
 	command                         []string
 	uid, gid                        uint32
 	inside                          bool
-	json, force                     bool
+	json, full, force               bool
 	quiet, from                     string
 	gone                            bool
 }
@@ -187,6 +187,8 @@ func (o *options) flagSet(v verb) *flag.FlagSet {
 			set.StringVar(&o.namespace, name, "", "the namespace's `NAME`, as agent list -json has it")
 		case "json":
 			set.BoolVar(&o.json, name, false, "print JSON")
+		case "full":
+			set.BoolVar(&o.full, name, false, "print the rules of the tables, too")
 		case "from":
 			set.StringVar(&o.from, name, "", "the guest moves here: its record of the other side, a `FILE`, - for standard input; what the configuration leaves out is taken from it")
 		case "standby":

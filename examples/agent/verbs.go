@@ -65,9 +65,10 @@ NIC's, and noDefaultRoute of options for a second NIC that shall not take the fi
 	},
 	{
 		name: "plan", short: "print what setup would do, and change nothing",
-		flags: "netns own nic binding state uid gid inside from standby config json dir", do: plan,
+		flags: "netns own nic binding state uid gid inside from standby config full json dir", do: plan,
 		long: `plan prints the commands that setup would carry out, after comments that name the binding, why an earlier one
-cannot work, and what the guest does not get. -json prints steps, record and refused bindings.
+cannot work, and what the guest does not get. A table of rules is one line, which says what the table does; -full prints
+the rules. -json prints all steps with their rules, the record and the refused bindings.
 
   agent plan -netns /run/netns/pod -nic eth0 -binding auto -uid 107
 
@@ -361,7 +362,19 @@ func plan(ctx context.Context, o *options) error {
 	if o.json {
 		return printJSON(preview)
 	}
+	tables := 0
+	for i := range preview.Steps {
+		if preview.Steps[i].Summary != "" {
+			tables++
+		}
+		if o.full {
+			preview.Steps[i].Summary = ""
+		}
+	}
 	fmt.Fprint(stdout, preview)
+	if tables > 0 && !o.full {
+		fmt.Fprintln(stdout, "# agent plan -full prints the rules")
+	}
 	return nil
 }
 

@@ -100,7 +100,7 @@ func (n *Namespace) settle(ctx context.Context, ops []netstate.Op) error {
 // stepError is the failure of the operation at the index.
 func stepError(ops []netstate.Op, at int, err error) error {
 	step := netstate.Step(ops[at])
-	command, _, _ := strings.Cut(step.Command, "\n")
+	command, _, _ := strings.Cut(step.String(), "\n")
 	return &infra.StepError{Step: at + 1, Steps: len(ops), Kind: step.Kind, Link: step.Link, Command: command, Err: err}
 }
 

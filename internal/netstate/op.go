@@ -33,7 +33,12 @@ func Deletes(op Op, l Link) bool {
 // Step returns the operation as a caller of package phase1 sees it.
 func Step(op Op) infra.Step {
 	kind, link := op.kind()
-	return infra.Step{Kind: kind, Link: link, Command: op.String()}
+	step := infra.Step{Kind: kind, Link: link, Command: op.String()}
+	if set, is := op.(TableSet); is {
+		program, _, _ := strings.Cut(step.Command, " <<")
+		step.Summary = program + "    # " + set.Table.Summary()
+	}
+	return step
 }
 
 // Steps returns the operations as a caller of package phase1 sees them. The result is never nil, which would

@@ -2,6 +2,7 @@ package wiring_test
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/guestwire/guestwire/cache"
@@ -26,4 +27,28 @@ func TestGolden(t *testing.T) {
 		})
 	}
 	golden.Only(t, ".txt", files...)
+}
+
+// TestGoldenSummaries: what a plan says of its tables, each line once, under the first case that has it.
+func TestGoldenSummaries(t *testing.T) {
+	var text strings.Builder
+	seen := map[string]bool{}
+	for _, c := range slices.Concat(cases, directCases) {
+		steps, err := newPlan(t, c.found, c.spec).Steps(c.found)
+		if err != nil {
+			t.Fatal(err)
+		}
+		named := false
+		for _, step := range netstate.Steps(steps) {
+			if step.Summary == "" || seen[step.Summary] {
+				continue
+			}
+			if !named {
+				text.WriteString(c.name + "\n")
+			}
+			named, seen[step.Summary] = true, true
+			text.WriteString("\t" + step.Summary + "\n")
+		}
+	}
+	golden.Compare(t, "summaries", text.String())
 }

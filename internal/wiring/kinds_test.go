@@ -33,6 +33,9 @@ func TestStepKinds(t *testing.T) {
 		if step.Command != op.String() {
 			t.Errorf("%T: command %q, want %q", op, step.Command, op)
 		}
+		if strings.Contains(step.String(), "\n") {
+			t.Errorf("%T is printed in several lines: %s", op, step)
+		}
 	}
 	for _, kind := range documented {
 		if !kinds[kind] && kind != "record-write" {

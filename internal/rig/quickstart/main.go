@@ -113,7 +113,7 @@ func runBinding(ctx context.Context, b infra.Binding, withVM bool) (err error) {
 		return err
 	}
 	step("Plan: %d operations, nothing is changed yet", len(preview.Steps))
-	quote(withoutRules(preview.String()))
+	quote(preview.String())
 
 	started := time.Now()
 	if _, err := nic.Setup(ctx, spec); err != nil {

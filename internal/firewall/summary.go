@@ -1,0 +1,113 @@
+package firewall
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Summary returns in one line how many rules the table has, what they look at, and what they do.
+func (t Table) Summary() string {
+	rules := 0
+	var places, outward []string // what filters look at, where frames are forwarded to
+	reasons := map[Reason]bool{}
+	drops, translates, limits, leaves := false, false, false, false
+	for _, c := range t.Chains {
+		rules += len(c.Rules)
+		if c.Hook != "" && c.Type != "nat" {
+			places = addNew(places, c.packets())
+		}
+		drops = drops || c.Drops
+		if r, is := ReasonOf(c.Name); is {
+			reasons[r] = true
+		}
+		for _, r := range c.Rules {
+			switch v := r.Verdict.(type) {
+			case Drop:
+				drops = true
+			case DNAT, DNATMap, DNATRange, SNAT, Masquerade:
+				translates = true
+			case Up:
+				leaves = true
+			case Fwd:
+				outward = addNew(outward, v.Device)
+			}
+			for _, m := range r.Matches {
+				switch m := m.(type) {
+				case Connections, Faster:
+					limits = true
+				case Rate:
+					limits = limits || m.Over
+				}
+			}
+		}
+	}
+	var does []string
+	if drops {
+		text := "filters packets " + joined(places)
+		if len(reasons) > 0 {
+			text += fmt.Sprintf(" (%s to drop)", count(len(reasons), "reason"))
+		}
+		does = append(does, text)
+	}
+	if translates {
+		does = append(does, "translates addresses")
+	}
+	if limits {
+		does = append(does, "limits rates or connections")
+	}
+	if len(outward) > 0 {
+		does = append(does, "forwards frames to "+joined(outward))
+	}
+	if leaves {
+		does = append(does, "leaves frames to the namespace")
+	}
+	what := "table"
+	if t.Family.IPTables() != 0 {
+		what = "chains of"
+	}
+	text := fmt.Sprintf("%s %s %s, %s", what, t.Family, t.Name, count(rules, "rule"))
+	if len(does) > 0 {
+		text += ": " + strings.Join(does, "; ")
+	}
+	return text
+}
+
+// packets returns which packets a base chain looks at.
+func (c Chain) packets() string {
+	switch c.Hook {
+	case Ingress:
+		return "in at " + c.Device
+	case Prerouting:
+		return "arriving"
+	case Input:
+		return "to the namespace"
+	case Output:
+		return "from the namespace"
+	case Forward:
+		return "forwarded"
+	}
+	return "leaving"
+}
+
+// joined returns the texts as one: a, b and c.
+func joined(texts []string) string {
+	if last := len(texts) - 1; last > 0 {
+		return strings.Join(texts[:last], ", ") + " and " + texts[last]
+	}
+	return strings.Join(texts, "")
+}
+
+func addNew(list []string, text string) []string {
+	if slices.Contains(list, text) {
+		return list
+	}
+	return append(list, text)
+}
+
+func count(n int, noun string) string {
+	if n != 1 {
+		noun += "s"
+	}
+	return fmt.Sprintf("%d %s", n, noun)
+}
