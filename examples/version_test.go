@@ -52,7 +52,10 @@ func TestVersion(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, path := range files {
-				write(filepath.Base(path), read(path))
+				write(filepath.Base(path), strings.ReplaceAll(read(path), "github.com/guestwire/guestwire/examples/", "example.com/"+program+"/"))
+			}
+			if err := os.CopyFS(filepath.Join(dir, "schema"), os.DirFS("schema")); err != nil { // the agent's
+				t.Fatal(err)
 			}
 			source := read(filepath.Join(program, "main.go"))
 			mod := strings.Replace(read("go.mod"), "module github.com/guestwire/guestwire/examples", "module example.com/"+program, 1)

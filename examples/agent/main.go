@@ -147,7 +147,7 @@ type options struct {
 	command                         []string
 	uid, gid                        uint32
 	inside                          bool
-	json, full, force               bool
+	json, full, schema, force       bool
 	quiet, from                     string
 	gone                            bool
 }
@@ -185,6 +185,8 @@ func (o *options) flagSet(v verb) *flag.FlagSet {
 			set.StringVar(&o.file, name, "", "the configuration, a `FILE` with JSON (infra.Spec); a flag takes precedence over its field")
 		case "namespace":
 			set.StringVar(&o.namespace, name, "", "the namespace's `NAME`, as agent list -json has it")
+		case "schema":
+			set.BoolVar(&o.schema, name, false, "print the JSON schema of configurations")
 		case "json":
 			set.BoolVar(&o.json, name, false, "print JSON")
 		case "full":

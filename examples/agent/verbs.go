@@ -12,6 +12,7 @@ import (
 	"unicode/utf16"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/examples/schema"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/phase1"
 )
@@ -51,11 +52,12 @@ Under routed, macvtap, sriov and passt a guest cannot move.
   agent setup -netns /run/netns/pod -nic eth0 -from source.json -standby -state /run/guestwire/vm1 -uid 107
 
 ` + kinds + `
-FILE.json holds the configuration. go doc describes the fields: infra.Spec, infra.Bridge, infra.Redirect,
-infra.Routed, infra.Masquerade, infra.Sidecar, infra.Auto, infra.SRIOV, infra.Passt, infra.Ports, infra.Guard, cache.Limit,
-cache.Options, cache.Device. tap names the guest's tap. guard.vlans lets VLAN tags pass, under bridge and redirect. subdomain of options and the first
-search domain make the guest's own domain. mtu is for a guest with a smaller MTU than the
-NIC's, and noDefaultRoute of options for a second NIC that shall not take the first one's traffic.
+FILE.json holds the configuration, whose JSON schema agent config -schema prints. go doc describes the fields:
+infra.Spec, infra.Bridge, infra.Redirect, infra.Routed, infra.Masquerade, infra.Sidecar, infra.Auto, infra.SRIOV,
+infra.Passt, infra.Ports, infra.Guard, cache.Limit, cache.Options, cache.Device. tap names the guest's tap.
+guard.vlans lets VLAN tags pass, under bridge and redirect. subdomain of options and the first search domain make the
+guest's own domain. mtu is for a guest with a smaller MTU than the NIC's, and noDefaultRoute of options for a second
+NIC that shall not take the first one's traffic.
 
   {"binding": {"masquerade": {"ipv4": "10.0.2.0/24", "ports": ["80", "8080-8090/udp"]}},
    "owner": {"uid": 107}, "queues": 2, "guard": {"open": ["53/udp"]}, "device": {"model": "virtio"}, "mtu": 1400,
@@ -73,6 +75,16 @@ the rules. -json prints all steps with their rules, the record and the refused b
   agent plan -netns /run/netns/pod -nic eth0 -binding auto -uid 107
 
 ` + kinds,
+	},
+	{
+		name: "config", short: "check a configuration, or print the JSON schema of all",
+		flags: "binding state uid gid inside config schema", do: config,
+		long: `config checks the form of a configuration without a namespace; setup checks more. -schema prints the JSON schema, by
+which an editor completes and checks a FILE.json.
+
+  agent config -config vm1.json
+  agent config -schema >guestwire.schema.json
+`,
 	},
 	{
 		name: "deactivate", short: "make a guest quiet that is to be active in another namespace",
@@ -376,6 +388,16 @@ func plan(ctx context.Context, o *options) error {
 		fmt.Fprintln(stdout, "# agent plan -full prints the rules")
 	}
 	return nil
+}
+
+func config(_ context.Context, o *options) error {
+	switch {
+	case o.schema:
+		return printJSON(schema.New(infra.Spec{}))
+	case o.file == "":
+		return usageError{errors.New("-config is missing: name the file to check, or print the schema by -schema")}
+	}
+	return o.Spec.Validate()
 }
 
 func check(ctx context.Context, o *options) error {

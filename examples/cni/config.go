@@ -16,6 +16,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/examples/cni/podsandbox"
+	"github.com/guestwire/guestwire/examples/schema"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/phase1"
 )
@@ -36,6 +37,24 @@ type config struct {
 		Annotations map[string]string `json:"io.kubernetes.cri.pod-annotations"`
 	} `json:"runtimeConfig"`
 	PrevResult json.RawMessage `json:"prevResult"`
+}
+
+// entrySchema returns the JSON schema of an entry of a CNI list. What an engine adds can be anything.
+func entrySchema() schema.Schema {
+	entry := schema.New(struct {
+		config
+		Type         string          `json:"type"`
+		Capabilities map[string]bool `json:"capabilities"`
+	}{})
+	spec := schema.New(infra.Spec{})
+	delete(spec, "$schema")
+	delete(spec.Properties(), "state")
+	members := entry.Properties()
+	members["spec"] = spec
+	for _, engines := range []string{"args", "runtimeConfig", "prevResult"} {
+		members[engines] = schema.Schema{}
+	}
+	return entry
 }
 
 // paths are what a call has to know that takes down.

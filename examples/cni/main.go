@@ -10,15 +10,17 @@
 //	 "everyNIC": false}
 //
 // Every member but type can be left out. A pod says what it wants by annotations (see package sandbox), or by args.cni.
-// Where nothing is wanted, nothing is done.
+// Where nothing is wanted, nothing is done. guestwire -schema prints the JSON schema of the entry.
 package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -52,7 +54,17 @@ const (
 func main() {
 	about := "guestwire is a CNI plugin: a container engine calls it. It is an entry at the end of a list in /etc/cni/net.d:\n" +
 		`{"type": "guestwire", "capabilities": {"io.kubernetes.cri.pod-annotations": true}}` + "\n" +
-		"The annotation guestwire/nic.eth0 of a pod then says how its NIC is handed to a VM: redirect, masquerade, ..."
+		"The annotation guestwire/nic.eth0 of a pod then says how its NIC is handed to a VM: redirect, masquerade, ...\n" +
+		"guestwire -schema prints the JSON schema of the entry"
+	if slices.Equal(os.Args[1:], []string{"-schema"}) {
+		out := json.NewEncoder(os.Stdout)
+		out.SetIndent("", "  ")
+		if err := out.Encode(entrySchema()); err != nil {
+			say("%v", err)
+			os.Exit(1)
+		}
+		return
+	}
 	skel.PluginMainFuncs(skel.CNIFuncs{
 		Add:    within(addTime, add),
 		Check:  within(checkTime, check),
