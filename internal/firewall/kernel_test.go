@@ -1,6 +1,7 @@
 package firewall_test
 
 import (
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -263,6 +264,76 @@ func TestNFTables(t *testing.T) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// TestNames: the comment of a rule has nft's names of what the rule matches. nft lists a rule of the names as it lists the
+// rule of octets, if the rule itself says what the packet is.
+func TestNames(t *testing.T) {
+	nstest.Need(t, "nft")
+	type bytes = firewall.Bytes
+	ip, ip6, arp := firewall.EtherType{Number: 0x0800}, firewall.EtherType{Number: 0x86dd}, firewall.EtherType{Number: 0x0806}
+	udp, icmp := firewall.Protocol{Number: firewall.ProtocolUDP}, firewall.Protocol{Number: firewall.ProtocolICMP}
+	icmp6 := firewall.Protocol{Number: firewall.ProtocolICMPv6}
+	mac := []byte{2, 0, 0, 0, 0, 9}
+	address := netip.MustParseAddr("fd00::7").AsSlice()
+	ns := withLinks(t, "names")
+	for i, c := range []struct {
+		known  []firewall.Match
+		octets bytes
+		want   string // empty: no names
+		// unlisted: nft lists the octets as they are; it knows taddr since version 1.0.8.
+		unlisted bool
+	}{
+		{nil, bytes{Header: firewall.Ethernet, Offset: 6, Value: mac}, "ether saddr 02:00:00:00:00:09", false},
+		{nil, bytes{Header: firewall.Ethernet, Value: mac[:4]}, "ether daddr 02:00:00:00:00:00/32", false},
+		{nil, bytes{Header: firewall.Ethernet, Offset: 6, Value: append(slices.Clone(mac), 0x08, 0x06)}, "ether saddr 02:00:00:00:00:09 ether type arp", false},
+		{nil, bytes{Header: firewall.Ethernet, Offset: 6, Value: append(slices.Clone(mac), 0x08, 0x06), Not: true}, "", false},
+		{nil, bytes{Header: firewall.Network, Offset: 8, Value: address}, "", false},
+		{[]firewall.Match{ip6}, bytes{Header: firewall.Network, Offset: 8, Value: address}, "ip6 saddr fd00::7", false},
+		{[]firewall.Match{ip6}, bytes{Header: firewall.Network, Offset: 24, Value: address[:8]}, "ip6 daddr fd00::/64", false},
+		{[]firewall.Match{ip6}, bytes{Header: firewall.Network, Offset: 12, Value: address[4:]}, "", false},
+		{[]firewall.Match{ip6}, bytes{Header: firewall.Network, Offset: 4, Value: []byte{0, 0}, Last: []byte{0, 23}}, "ip6 length 0-23", false},
+		{[]firewall.Match{ip6}, bytes{Header: firewall.Network, Offset: 6, Value: []byte{58, 255}}, "ip6 nexthdr ipv6-icmp ip6 hoplimit 255", false},
+		{[]firewall.Match{ip}, bytes{Header: firewall.Network, Offset: 12, Value: []byte{10, 9, 0, 0}, Mask: []byte{255, 255, 240, 0}}, "ip saddr 10.9.0.0/20", false},
+		{[]firewall.Match{ip}, bytes{Header: firewall.Network, Offset: 16, Value: []byte{127}, Not: true}, "ip daddr != 127.0.0.0/8", false},
+		{[]firewall.Match{ip}, bytes{Header: firewall.Network, Offset: 6, Value: []byte{0, 0}, Mask: []byte{0x1f, 0xff}, Not: true}, "ip frag-off & 0x1fff != 0x0", false},
+		{[]firewall.Match{arp}, bytes{Header: firewall.Network, Offset: 6, Value: slices.Concat([]byte{0, 2}, mac, []byte{10, 0, 0, 7})},
+			"arp operation 2 arp saddr ether 02:00:00:00:00:09 arp saddr ip 10.0.0.7", false},
+		{[]firewall.Match{ip, udp}, bytes{Header: firewall.Transport, Offset: 2, Value: []byte{0, 0x40}, Mask: []byte{0xff, 0xf8}, Not: true}, "udp dport & 0xfff8 != 0x40", false},
+		{[]firewall.Match{ip, udp}, bytes{Header: firewall.Transport, Value: []byte{0, 0x40, 0, 0}, Mask: []byte{0xff, 0xf8, 0, 0}, Not: true}, "udp sport & 0xfff8 != 0x40", true},
+		{[]firewall.Match{ip, icmp}, bytes{Header: firewall.Transport, Value: []byte{11}, Last: []byte{14}, Not: true}, "icmp type != 11-14", false},
+		{[]firewall.Match{ip6, icmp6}, bytes{Header: firewall.Transport, Offset: 8, Value: address}, "icmpv6 taddr fd00::7", true},
+		{[]firewall.Match{ip6, icmp6}, bytes{Header: firewall.Transport, Offset: 24, Value: []byte{1}}, "", false},
+	} {
+		first := firewall.Chain{Name: "first", Type: "filter", Hook: firewall.Input, Rules: rules{rule(firewall.Goto{Chain: "then"}, c.known...)}}
+		then := firewall.Chain{Name: "then", Rules: rules{rule(firewall.Accept{}, c.octets)}}
+		_, text, _ := strings.Cut(firewall.Table{Family: firewall.Bridge, Name: "names", Chains: []firewall.Chain{first, then}}.String(), "chain then {\n\t\t")
+		text, _, _ = strings.Cut(text, "\n")
+		_, have, _ := strings.Cut(text, " # ")
+		if have != c.want {
+			t.Errorf("%v: %q, want %q", c.octets, have, c.want)
+		}
+		if c.want == "" || c.unlisted {
+			continue
+		}
+		table := fmt.Sprintf("rules%d", i)
+		list := func(match string) string {
+			known := ""
+			for _, m := range c.known {
+				known += m.String() + " "
+			}
+			path := filepath.Join(t.TempDir(), "table")
+			if err := os.WriteFile(path, []byte(fmt.Sprintf("table bridge %s { chain c {\n%s%s accept\n}\n}\n", table, known, match)), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			ns.Exec("nft", "-f", path)
+			defer ns.Exec("nft", "delete", "table", "bridge", table)
+			return ns.Exec("nft", "list", "table", "bridge", table)
+		}
+		if octets, names := list(c.octets.String()), list(c.want); octets != names {
+			t.Errorf("%v is listed as\n%s\nand %s as\n%s", c.octets, octets, c.want, names)
+		}
 	}
 }
 

@@ -212,7 +212,7 @@ func notWord(is bool) string {
 }
 
 func (m EtherType) String() string {
-	if name, ok := map[uint16]string{0x0800: "ip", 0x0806: "arp", 0x86dd: "ip6"}[m.Number]; ok {
+	if name, ok := etherTypes[m.Number]; ok {
 		return "ether type " + name
 	}
 	return fmt.Sprintf("ether type %#04x", m.Number)

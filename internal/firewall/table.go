@@ -102,6 +102,7 @@ func (t Table) String() string {
 		return t.restoreText()
 	}
 	var b strings.Builder
+	contexts := t.contexts()
 	fmt.Fprintf(&b, "table %s %s {\n", t.Family, t.Name)
 	for _, s := range t.Sets {
 		fmt.Fprintf(&b, "\t%s\n", s)
@@ -118,7 +119,11 @@ func (t Table) String() string {
 			fmt.Fprintf(&b, "\t\t%s\n", c.Head())
 		}
 		for _, r := range c.Rules {
-			fmt.Fprintf(&b, "\t\t%s\n", r)
+			fmt.Fprintf(&b, "\t\t%s", r)
+			if comment := r.comment(contexts[c.Name]); comment != "" {
+				b.WriteString(" # " + comment)
+			}
+			b.WriteByte('\n')
 		}
 		b.WriteString("\t}\n")
 	}
