@@ -416,8 +416,8 @@ var trials = map[string]func(p *trial){
 		p.setup(0)
 		p.chmod(p.n.State, 0o700)
 		p.says(p.cannotServe(p.n.Pod.Path(), nstest.LauncherUID, p.n.State))
-		if out := p.setup(1); !strings.Contains(out, "chmod o+rx "+p.n.State) {
-			p.t.Errorf("setup says\n%s", out)
+		if out := p.agent(4, "check"); !strings.Contains(out, "chmod o+rx "+p.n.State) {
+			p.t.Errorf("check says\n%s", out)
 		}
 		p.chmod(p.n.State, 0o755)
 		p.serve()

@@ -53,7 +53,7 @@ type Difference struct {
 	//	table-missing, table-extra, table-other (nftables, or the wiring's chains in iptables)
 	//	sysctl
 	//	gateway (the IPv6 gateway has another MAC than the record's router, or the IPv4 gateway than the record's stand-in)
-	//	record (the file for Phase2)
+	//	record (the file for Phase2, and whether the launcher can read it)
 	//	step (an operation that this list has no kind for)
 	Kind string `json:"kind"`
 	// Link is the link that differs. Empty: none, or several.

@@ -48,15 +48,15 @@ func (s *session) check(ctx context.Context, j *journal, plan *wiring.Plan) erro
 	drift := DriftError{NIC: s.nic, Missing: netstate.Steps(steps)}
 	drift.Differs = append(drift.Differs, gateways...)
 	drift.Differs = append(drift.Differs, differs...)
-	record := s.compareRecord(j, plan)
+	record, refused := s.compareRecord(ctx, j, plan)
 	if record != nil {
 		drift.Differs = append(drift.Differs, *record)
 	}
 	if len(drift.Differs) == 0 {
 		return nil
 	}
-	if record != nil && s.state.Root != nil && errors.Is(s.checkRecord(ctx), infra.ErrWired) {
-		drift.Missing = nil // the record says why Setup refuses
+	if refused {
+		drift.Missing = nil // the record says why
 	} else if len(gateways) > 0 || record != nil {
 		drift.Missing = append(drift.Missing, infra.Step{Kind: "record-write", Command: "write the record " + s.nic + ".json anew"})
 	}
@@ -92,30 +92,37 @@ func (s *session) othersWired() string {
 	return fmt.Sprintf(" (wired here: %s)", strings.Join(nics, ", "))
 }
 
-// compareRecord returns nil if the record is as Setup wrote it.
-func (s *session) compareRecord(j *journal, plan *wiring.Plan) *infra.Difference {
+// compareRecord returns nil if the record is as Setup wrote it, and the launcher can read it. Refused reports whether Setup
+// refuses the State instead of writing the record anew.
+func (s *session) compareRecord(ctx context.Context, j *journal, plan *wiring.Plan) (differs *infra.Difference, refused bool) {
 	if j.Spec.State == "" {
-		return nil
+		return nil, false
 	}
 	err := s.openState(j.Spec.State)
+	if err == nil {
+		err = s.checkState(ctx, j.owner())
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return &infra.Difference{Kind: "record", Text: err.Error()}, true
+	}
 	if err == nil {
 		var record cache.Record
 		record, err = cache.Read(s.state.Root, s.nic)
 		if err == nil && reflect.DeepEqual(record, plan.Record) {
 			info, err := s.state.Root.Lstat(s.nic + ".json")
 			if err == nil && info.Mode().Perm()&0o444 == 0o444 {
-				return nil
+				return nil, false
 			}
-			return &infra.Difference{Kind: "record", Text: fmt.Sprintf("record %s.json cannot be read by the launcher", s.nic)}
+			return &infra.Difference{Kind: "record", Text: fmt.Sprintf("record %s.json cannot be read by the launcher", s.nic)}, false
 		}
 	}
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return &infra.Difference{Kind: "record", Text: fmt.Sprintf("record %s is gone", filepath.Join(j.Spec.State, s.nic+".json"))}
+		return &infra.Difference{Kind: "record", Text: fmt.Sprintf("record %s is gone", filepath.Join(j.Spec.State, s.nic+".json"))}, false
 	case err != nil:
-		return &infra.Difference{Kind: "record", Text: err.Error()}
+		return &infra.Difference{Kind: "record", Text: err.Error()}, false
 	}
-	return &infra.Difference{Kind: "record", Text: fmt.Sprintf("record %s.json is not as it was written", s.nic)}
+	return &infra.Difference{Kind: "record", Text: fmt.Sprintf("record %s.json is not as it was written", s.nic)}, false
 }
 
 // verify looks at the kernel: a plan is carried out when nothing is left to do.

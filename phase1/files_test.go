@@ -290,6 +290,30 @@ func TestTeardownWithStateReplaced(t *testing.T) {
 	}
 }
 
+// closedLater closes a directory above the State of a wired NIC for a moment. Check tells, and that Setup refuses.
+func closedLater(t *testing.T, c wired.NIC, above string) {
+	t.Helper()
+	info, err := os.Stat(above)
+	if err == nil {
+		err = os.Chmod(above, 0o700)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	var drift *phase1.DriftError
+	if err := c.Check(t.Context()); !errors.As(err, &drift) || len(drift.Differs) != 1 || drift.Differs[0].Kind != "record" ||
+		!strings.Contains(err.Error(), "cannot enter "+above) || len(drift.Missing) > 0 {
+		t.Errorf("Check: %v, want drift of the record, the directory %s, and no repair, as Setup refuses", err, above)
+	}
+	if err := setupAlone(t.Context(), c); !errors.Is(err, fs.ErrPermission) {
+		t.Errorf("Setup: %v, want fs.ErrPermission", err)
+	}
+	if err := os.Chmod(above, info.Mode()); err != nil {
+		t.Fatal(err)
+	}
+	check(t, c)
+}
+
 // TestStatePath: a directory in whose place another user could put one is refused before anything is made there, and so is one
 // that the owner cannot reach, and a path that cannot be written into a journal, or leads among the journals. What root alone can change, and what is sticky, such
 // as /tmp, is accepted.
@@ -359,6 +383,7 @@ func TestStatePath(t *testing.T) {
 				if out, err := cat.CombinedOutput(); err != nil {
 					t.Errorf("the owner cannot read the record: %v %s", err, out)
 				}
+				closedLater(t, config, above)
 				teardown(t, n, config, before)
 				return
 			}

@@ -34,6 +34,16 @@ type journal struct {
 	wiring.Journal
 }
 
+// owner returns the owner with the numbers of this user namespace, which the first Setup has found.
+func (j *journal) owner() resolvedOwner {
+	o := resolvedOwner{Owner: j.Spec.Owner, given: j.Spec.Owner}
+	if o.Inside {
+		o.UID, o.GID = j.Found.OnNode.UID, j.Found.OnNode.GID
+	}
+	o.Inside = false
+	return o
+}
+
 // journalVersion is the version of a journal that this program writes and reads. It changes with the fields, not with each
 // release.
 const journalVersion = 1
