@@ -71,7 +71,7 @@ func (c config) wire(ctx context.Context, args *skel.CmdArgs, nics []wantedNIC) 
 			nic.spec.State = dir
 			record, err := calls.nic(nic.name).Setup(ctx, nic.spec)
 			if err != nil {
-				return setupError(nic.name, args.IfName, err)
+				return c.setupError(nic.name, args, err)
 			}
 			for _, warning := range record.Warnings {
 				say("NIC %s: warning: %s", nic.name, warning)
@@ -117,8 +117,11 @@ func wasWired(before []podsandbox.NIC, nic string) bool {
 }
 
 // setupError adds what a pod's author can do about an error of Setup.
-func setupError(nic, ifName string, err error) error {
-	if errors.Is(err, infra.ErrNoNIC) && nic != ifName {
+func (p paths) setupError(nic string, args *skel.CmdArgs, err error) error {
+	if errors.Is(err, infra.ErrWired) {
+		return fmt.Errorf("%w; the Teardown is a DEL: delete the pod; or on the node: %s", err, p.agentCall("teardown", args.Netns, nic))
+	}
+	if errors.Is(err, infra.ErrNoNIC) && nic != args.IfName {
 		return &podsandbox.WishError{Where: "annotation " + podsandbox.NICPrefix + nic, Err: fmt.Errorf("%w: the pod's networks make no such NIC", err)}
 	}
 	var refused *infra.RefusedError

@@ -66,11 +66,7 @@ func (p paths) checkError(errs []error, args *skel.CmdArgs) error {
 			texts = append(texts, err.Error())
 		}
 	}
-	way := fmt.Sprintf("another ADD repairs it; on the node, agent check -netns %s -nic %s", args.Netns, drift.NIC)
-	if p.Dir != "" {
-		way += " -dir " + p.Dir
-	}
-	way += " shows how"
+	way := fmt.Sprintf("another ADD repairs it; on the node, %s shows how", p.agentCall("check", args.Netns, drift.NIC))
 	return types.NewError(codeDrift, "guestwire: "+oneLine(strings.Join(append(texts, way), "; ")), "")
 }
 

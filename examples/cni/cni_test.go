@@ -92,6 +92,11 @@ func TestDeleteGivesBack(t *testing.T) {
 				t.Fatalf("%s, %v", out, err)
 			}
 			s.wired("eth0")
+			other := s.runtime("eth0", "guestwire/nic.eth0", "routed")
+			way := "the Teardown is a DEL: delete the pod; or on the node: agent teardown -netns " + s.ns.Path() + " -nic eth0 -dir " + n.dir
+			if out, err := n.guestwireCalled(s.configuration(ours.Plugins[0].Bytes, result, other), s.environ("ADD", "eth0")...); err == nil || !strings.Contains(err.Error(), way) {
+				t.Errorf("ADD of another binding: %s, %v; want %s", out, err, way)
+			}
 			if out, err := n.guestwireCalled(s.configuration(ours.Plugins[0].Bytes, result, rt), s.environ("DEL", "eth0")...); err != nil || out != "" {
 				t.Fatalf("%q, %v", out, err)
 			}

@@ -74,6 +74,15 @@ func readPaths(args *skel.CmdArgs) (paths, error) {
 	return p, p.complete()
 }
 
+// agentCall is the agent's command line for a NIC.
+func (p paths) agentCall(verb, netns, nic string) string {
+	call := fmt.Sprintf("agent %s -netns %s -nic %s", verb, netns, nic)
+	if p.Dir != "" {
+		call += " -dir " + p.Dir
+	}
+	return call
+}
+
 // lock holds a name on the node.
 func (p paths) lock(ctx context.Context, name string) (unlock func(), err error) {
 	return phase1.Lock(ctx, p.Dir, name, progress)
