@@ -74,6 +74,15 @@ func TestSee(t *testing.T) {
 	if out, status := run(t, agent, append([]string{"drops"}, nic[:4]...)...); status != 3 || strings.Contains(out, "follows what is dropped") {
 		t.Errorf("drops of a NIC that is not wired: status %d, %q", status, out)
 	}
+	if out, status := run(t, agent, append([]string{"plan", "-uid", "0", "-binding", "bridge", "-state", n.State}, nic...)...); status != 0 || !strings.Contains(out, "eth0-br") {
+		t.Errorf("plan without the directory: status %d, %q", status, out)
+	}
+	if out, status := run(t, agent, append([]string{"teardown"}, nic...)...); status != 0 || !strings.Contains(out, "nothing is taken down") || !strings.Contains(out, dir) {
+		t.Errorf("teardown without the directory: status %d, %q", status, out)
+	}
+	if out, status := run(t, agent, append([]string{"teardown", "-force"}, nic...)...); status != 3 || !strings.Contains(out, "not wired") {
+		t.Errorf("teardown -force without the directory: status %d, %q", status, out)
+	}
 	if _, err := os.Lstat(dir); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the directory: %v, want none", err)
 	}

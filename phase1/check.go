@@ -74,7 +74,7 @@ func (s *session) wired() (*journal, error) {
 		if err != nil {
 			return nil, err
 		}
-		return nil, s.explainMark(now, fmt.Errorf("NIC %s: %w in this namespace%s", s.nic, ErrNotWired, s.othersWired()))
+		return nil, s.explainMark(now, fmt.Errorf("NIC %s: %w in this namespace%s", s.nic, ErrNotWired, s.mistyped()))
 	}
 	if j.Salvaged {
 		return nil, fmt.Errorf("NIC %s: %w: its forced Teardown was interrupted: call Teardown", s.nic, ErrNotWired)
@@ -82,8 +82,12 @@ func (s *session) wired() (*journal, error) {
 	return j, nil
 }
 
-// othersWired names the NICs of the namespace that are wired, as whoever calls may have mistyped the NIC; none: empty.
-func (s *session) othersWired() string {
+// mistyped says what whoever calls may have mistyped: the directory that is not there, or the NIC where others are wired.
+// Empty: neither.
+func (s *session) mistyped() string {
+	if s.node.Root == nil {
+		return ": " + absentError{s.node.Name()}.Error()
+	}
 	nics, err := s.node.nics(s.identity.Name())
 	nics = slices.DeleteFunc(nics, func(nic string) bool { return nic == s.nic })
 	if err != nil || len(nics) == 0 {
@@ -92,8 +96,8 @@ func (s *session) othersWired() string {
 	return fmt.Sprintf(" (wired here: %s)", strings.Join(nics, ", "))
 }
 
-// compareRecord returns nil if the record is as Setup wrote it, and the launcher can read it. Refused reports whether Setup
-// refuses the State instead of writing the record anew.
+// compareRecord returns nil if the record is as Setup wrote it, and the launcher can read it. Refused reports whether
+// Setup refuses the State instead of writing the record anew.
 func (s *session) compareRecord(ctx context.Context, j *journal, plan *wiring.Plan) (differs *infra.Difference, refused bool) {
 	if j.Spec.State == "" {
 		return nil, false

@@ -104,5 +104,5 @@ func readText(t *testing.T, text string) (*journal, error) {
 	if err := root.WriteFile(filepath.Join(namespace, nic+journalSuffix), []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return node{root}.readJournal(namespace, nic)
+	return node{root, root.Name()}.readJournal(namespace, nic)
 }

@@ -25,7 +25,7 @@ func (n NIC) ForceTeardown(ctx context.Context, o ForceOptions) (lost []string, 
 	if err := checkStatePath(o.State); err != nil {
 		return nil, err
 	}
-	err = n.do(ctx, func(s *session) error {
+	force := func(s *session) error {
 		j, err := s.readJournal()
 		var cannotUse unusable
 		if err != nil && !errors.As(err, &cannotUse) {
@@ -50,9 +50,15 @@ func (n NIC) ForceTeardown(ctx context.Context, o ForceOptions) (lost []string, 
 		}
 		lost, err = s.takeDownForced(ctx, o, err)
 		return err
-	})
+	}
+	if err = n.doWired(ctx, force); errors.Is(err, errNoNode) {
+		err = n.do(ctx, force)
+	}
 	return lost, err
 }
+
+// errNoNode is of work that needs the directory of the node, which is not there.
+var errNoNode = errors.New("the journal directory is not there")
 
 // takeDownForced writes a journal of what the namespace shows, so that a call that is killed can be repeated, and
 // undoes what that journal says. Unreadable is why the journal that is there cannot be used; nil: there is none.
@@ -61,6 +67,9 @@ func (s *session) takeDownForced(ctx context.Context, o ForceOptions, unreadable
 	state, err := said.lostState(o.State)
 	if err != nil {
 		return nil, err
+	}
+	if s.node.Root == nil && state != "" {
+		return nil, errNoNode // the State is locked there
 	}
 	if err := s.findState(ctx, state); err != nil {
 		return nil, err
@@ -92,6 +101,9 @@ func (s *session) takeDownForced(ctx context.Context, o ForceOptions, unreadable
 	}
 	if _, _, err := s.wayBack(plan, o.CutOff); err != nil {
 		return nil, err
+	}
+	if s.node.Root == nil {
+		return nil, errNoNode
 	}
 	if err := s.writeJournal(made, journal{}); err != nil {
 		return nil, err

@@ -70,6 +70,9 @@ func (n node) explainHeld(nic, name string, err error) error {
 
 // elsewhere returns ErrHeld if another process holds the NIC.
 func (s *session) elsewhere() error {
+	if s.node.Root == nil {
+		return nil
+	}
 	name := holdName(s.identity.Inode, s.nic)
 	if _, err := s.node.Lstat(name); err != nil {
 		return nil

@@ -57,6 +57,9 @@ func (n node) path(namespace, nic string) string {
 
 // readText returns fs.ErrNotExist if there is no journal.
 func (n node) readText(namespace, nic string) ([]byte, error) {
+	if n.Root == nil {
+		return nil, fs.ErrNotExist
+	}
 	dir, err := n.OpenRoot(namespace)
 	if err != nil {
 		return nil, err
@@ -101,6 +104,9 @@ func (n node) readJournal(namespace, nic string) (*journal, error) {
 
 // removeJournal removes also what a killed call left of it, and the directory of the last journal.
 func (n node) removeJournal(namespace, nic string) error {
+	if n.Root == nil {
+		return nil
+	}
 	dir, err := n.OpenRoot(namespace)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil

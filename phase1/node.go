@@ -34,7 +34,19 @@ const DefaultDir = "/run/guestwire.lock"
 //	9c1e22f0-4026532281-17  a directory for each namespace (netns.Identity.Name), with eth0.journal
 //
 // A killed call leaves its lock, which is free for the next call.
-type node struct{ *os.Root }
+type node struct {
+	*os.Root // nil: the directory is not there, so no journal is, and no call works on a namespace
+	dir      string
+}
+
+// Name is the directory's path.
+func (n node) Name() string { return n.dir }
+
+func (n node) Close() {
+	if n.Root != nil {
+		n.Root.Close()
+	}
+}
 
 // openNode opens the directory. It makes one that is not there, whoever comes first.
 func openNode(path string) (node, error) {
@@ -65,6 +77,16 @@ func findNode(path string) (node, error) {
 	n, err := openNodeAt(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		err = absentError{path}
+	}
+	return n, err
+}
+
+// lookNode is findNode, but a node without a Root if the directory is not there.
+func lookNode(path string) (node, error) {
+	n, err := findNode(path)
+	var absent absentError
+	if errors.As(err, &absent) {
+		return node{dir: absent.path}, nil
 	}
 	return n, err
 }
@@ -100,7 +122,7 @@ func openNodeAt(path string) (node, error) {
 	if err != nil {
 		return node{}, fmt.Errorf("journal directory: %w", err)
 	}
-	return node{dir}, nil
+	return node{dir, path}, nil
 }
 
 // lockNamespace holds the namespace until the returned function is called, or the process ends.
@@ -154,6 +176,9 @@ func digest(name string) string {
 
 // lock waits until ctx ends.
 func (n node) lock(ctx context.Context, name string, tell progress) (unlock func(), err error) {
+	if n.Root == nil {
+		return func() {}, nil
+	}
 	const pauseMax = 50 * time.Millisecond
 	begin, told := time.Now(), false
 	for pause := time.Millisecond; ; pause = min(2*pause, pauseMax) {
@@ -247,6 +272,9 @@ func (n node) namespaces() ([]string, error) {
 
 // nics are the NICs of the namespace that have a journal, sorted; none if the namespace has no directory.
 func (n node) nics(namespace string) ([]string, error) {
+	if n.Root == nil {
+		return nil, nil
+	}
 	entries, err := fs.ReadDir(n.FS(), namespace)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil

@@ -29,15 +29,14 @@ type session struct {
 	held     bool // by the caller
 }
 
-// do checks what all calls need, locks the namespace, and calls f on a thread in it.
+// do checks what all calls need, locks the namespace, and calls f on a thread in it. It makes the node's directory.
 func (c NIC) do(ctx context.Context, f func(*session) error) error {
 	return c.open(ctx, openNode, f)
 }
 
-// doWired is do for a call that needs an earlier Setup. It does not make the node's directory: without it the error is that of
-// wired without a journal.
+// doWired is do for a call that wires nothing, and so does not make the node's directory.
 func (c NIC) doWired(ctx context.Context, f func(*session) error) error {
-	return c.open(ctx, findNode, f)
+	return c.open(ctx, lookNode, f)
 }
 
 func (c NIC) open(ctx context.Context, nodeAt func(path string) (node, error), f func(*session) error) error {
@@ -60,10 +59,6 @@ func (c NIC) open(ctx context.Context, nodeAt func(path string) (node, error), f
 		return err
 	}
 	n, err := nodeAt(c.Dir)
-	var absent absentError
-	if errors.As(err, &absent) {
-		return c.notWired(absent)
-	}
 	if err != nil {
 		return err
 	}
@@ -83,20 +78,6 @@ func (c NIC) open(ctx context.Context, nodeAt func(path string) (node, error), f
 		s := &session{nic: c.Name, identity: identity, node: n, ns: ns, tell: c.Progress, held: c.hold != nil && !c.hold.released.Load()}
 		defer func() { s.state.close() }()
 		return f(s)
-	})
-}
-
-// notWired returns the error of a call that needs an earlier Setup, on a node without the directory.
-func (c NIC) notWired(absent absentError) error {
-	return c.inNamespace(func(ns *kernel.Namespace) error {
-		if err := c.checkNotFirst(); err != nil {
-			return err
-		}
-		now, err := ns.Snapshot(netstate.NamesFor(c.Name, ""), nil, nil)
-		if err != nil {
-			return err
-		}
-		return explainMark(now, c.Name, absent.path, fmt.Errorf("NIC %s: %w in this namespace: %v", c.Name, ErrNotWired, absent))
 	})
 }
 

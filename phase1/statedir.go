@@ -123,6 +123,9 @@ func (s *session) writeRecord(r cache.Record) error {
 // checkOutside refuses a State that is the journal directory or lies in it, where the launcher cannot read.
 func (n node) checkOutside(real string) error {
 	dir, err := filepath.EvalSymlinks(n.Name())
+	if n.Root == nil {
+		dir, err = realAbove(filepath.Clean(n.Name()))
+	}
 	if err != nil {
 		return fmt.Errorf("journal directory: %w", err)
 	}

@@ -26,7 +26,7 @@ import (
 //
 // After the first two nothing has changed.
 func (n NIC) Teardown(ctx context.Context, o TeardownOptions) error {
-	return n.do(ctx, func(s *session) error {
+	return n.doWired(ctx, func(s *session) error {
 		j, err := s.readJournal()
 		if err != nil {
 			return err
@@ -108,7 +108,7 @@ func (s *session) nothingWired() error {
 	if err := s.explainMark(now, nil); err != nil {
 		return err
 	}
-	s.tell.say("NIC %s is not wired in this namespace: nothing is taken down%s", s.nic, s.othersWired())
+	s.tell.say("NIC %s is not wired in this namespace: nothing is taken down%s", s.nic, s.mistyped())
 	return s.removeJournal() // an interrupted Setup may have begun to write one
 }
 
