@@ -47,7 +47,9 @@ func TestJournals(t *testing.T) {
 		}
 		record.Warnings, plan.Record.Warnings = nil, nil // their words may change
 		if !reflect.DeepEqual(plan.Record, record) {
-			t.Errorf("%s makes another record than %s:\n%+v\n%+v", path, recordPath, plan.Record, record)
+			have, _ := json.Marshal(plan.Record)
+			want, _ := json.Marshal(record)
+			t.Errorf("%s makes another record than %s:\n%s\n%s", path, recordPath, have, want)
 		}
 	}
 	text, err := os.ReadFile(dir + "/future/hold" + journalSuffix)
