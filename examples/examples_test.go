@@ -146,7 +146,7 @@ func TestExecSignals(t *testing.T) {
 	agent := nstest.Program(t, "examples/agent")
 	for s, name := range map[syscall.Signal]string{syscall.SIGTERM: "TERM", syscall.SIGINT: "INT"} {
 		cmd := exec.Command(agent, "exec", "-uid", "0", "--", "sh", "-c", "trap 'echo bye; exit 7' "+name+"; echo ready; while sleep 0.1; do :; done") // a signal just before read(2) would wait for input
-		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // no terminal tells the command
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}                                                                                           // no terminal tells the command
 		in, err := cmd.StdinPipe()
 		if err != nil {
 			t.Fatal(err)

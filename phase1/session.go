@@ -30,52 +30,52 @@ type session struct {
 }
 
 // do checks what all calls need, locks the namespace, and calls f on a thread in it. It makes the node's directory.
-func (c NIC) do(ctx context.Context, f func(*session) error) error {
-	return c.open(ctx, openNode, f)
+func (n NIC) do(ctx context.Context, f func(*session) error) error {
+	return n.open(ctx, openNode, f)
 }
 
 // doWired is do for a call that wires nothing, and so does not make the node's directory.
-func (c NIC) doWired(ctx context.Context, f func(*session) error) error {
-	return c.open(ctx, lookNode, f)
+func (n NIC) doWired(ctx context.Context, f func(*session) error) error {
+	return n.open(ctx, lookNode, f)
 }
 
-func (c NIC) open(ctx context.Context, nodeAt func(path string) (node, error), f func(*session) error) error {
-	c, release, err := c.openOwn()
+func (n NIC) open(ctx context.Context, nodeAt func(path string) (node, error), f func(*session) error) error {
+	n, release, err := n.openOwn()
 	if err != nil {
 		return err
 	}
 	defer release()
-	identity, err := c.identify()
+	identity, err := n.identify()
 	if err != nil {
 		return err
 	}
-	if err := c.checkForeign(identity); err != nil {
-		return fmt.Errorf("namespace %s: %w", c.NetNS.Name(), err)
+	if err := n.checkForeign(identity); err != nil {
+		return fmt.Errorf("namespace %s: %w", n.NetNS.Name(), err)
 	}
 	if err := checkRoot(); err != nil {
-		return fmt.Errorf("namespace %s: %w", c.NetNS.Name(), err)
+		return fmt.Errorf("namespace %s: %w", n.NetNS.Name(), err)
 	}
-	if err := c.checkNetAdmin(); err != nil {
+	if err := n.checkNetAdmin(); err != nil {
 		return err
 	}
-	n, err := nodeAt(c.Dir)
+	node, err := nodeAt(n.Dir)
 	if err != nil {
 		return err
 	}
-	defer n.Close()
-	unlock, err := n.lockNamespace(ctx, identity, c.Progress)
+	defer node.Close()
+	unlock, err := node.lockNamespace(ctx, identity, n.Progress)
 	if err != nil {
-		return fmt.Errorf("namespace %s: %w", c.NetNS.Name(), err)
+		return fmt.Errorf("namespace %s: %w", n.NetNS.Name(), err)
 	}
 	defer unlock()
-	return c.inNamespace(func(ns *kernel.Namespace) error {
-		if err := c.checkNotFirst(); err != nil {
+	return n.inNamespace(func(ns *kernel.Namespace) error {
+		if err := n.checkNotFirst(); err != nil {
 			return err
 		}
 		if err := identity.AddCookie(); err != nil {
 			return err
 		}
-		s := &session{nic: c.Name, identity: identity, node: n, ns: ns, tell: c.Progress, held: c.hold != nil && !c.hold.released.Load()}
+		s := &session{nic: n.Name, identity: identity, node: node, ns: ns, tell: n.Progress, held: n.hold != nil && !n.hold.released.Load()}
 		defer func() { s.state.close() }()
 		return f(s)
 	})
@@ -83,58 +83,58 @@ func (c NIC) open(ctx context.Context, nodeAt func(path string) (node, error), f
 
 // openOwn sets NetNS to the calling thread's namespace if Own asks for it. The goroutine stays on the thread, and NetNS
 // open, until release is called.
-func (c NIC) openOwn() (opened NIC, release func(), err error) {
-	if !c.Own {
-		return c, func() {}, nil
+func (n NIC) openOwn() (opened NIC, release func(), err error) {
+	if !n.Own {
+		return n, func() {}, nil
 	}
-	if c.NetNS != nil {
-		return c, nil, &cache.FieldError{Field: "netns", Reason: "not beside own, which is the caller's own namespace"}
+	if n.NetNS != nil {
+		return n, nil, &cache.FieldError{Field: "netns", Reason: "not beside own, which is the caller's own namespace"}
 	}
 	runtime.LockOSThread()
-	c.NetNS, err = os.Open(ownPath)
+	n.NetNS, err = os.Open(ownPath)
 	if err != nil {
 		runtime.UnlockOSThread()
-		return c, nil, fmt.Errorf("the caller's own network namespace: %w", err)
+		return n, nil, fmt.Errorf("the caller's own network namespace: %w", err)
 	}
 	release = func() {
-		c.NetNS.Close()
+		n.NetNS.Close()
 		runtime.UnlockOSThread()
 	}
-	if err := c.checkNotFirst(); err != nil {
+	if err := n.checkNotFirst(); err != nil {
 		release()
-		return c, nil, err
+		return n, nil, err
 	}
-	return c, release, nil
+	return n, release, nil
 }
 
 const ownPath = "/proc/thread-self/ns/net"
 
 // identify checks NIC and NetNS, and returns the namespace's identity without the cookie.
-func (c NIC) identify() (netns.Identity, error) {
-	if err := c.checkNIC(); err != nil {
+func (n NIC) identify() (netns.Identity, error) {
+	if err := n.checkNIC(); err != nil {
 		return netns.Identity{}, err
 	}
-	if c.NetNS == nil {
+	if n.NetNS == nil {
 		return netns.Identity{}, &cache.FieldError{Field: "netns", Reason: "missing: open /proc/PID/ns/net or /run/netns/NAME, or set own; what is left of a namespace that is gone is removed by Forget"}
 	}
-	return netns.Identify(c.NetNS)
+	return netns.Identify(n.NetNS)
 }
 
 // look calls f on a thread in the namespace, for a question that needs no lock and no state.
-func (c NIC) look(f func(*kernel.Namespace) error) error {
-	c, release, err := c.openOwn()
+func (n NIC) look(f func(*kernel.Namespace) error) error {
+	n, release, err := n.openOwn()
 	if err != nil {
 		return err
 	}
 	defer release()
-	if _, err := c.identify(); err != nil {
+	if _, err := n.identify(); err != nil {
 		return err
 	}
-	return c.inNamespace(f)
+	return n.inNamespace(f)
 }
 
 // inNamespace calls f on a thread in the namespace.
-func (c NIC) inNamespace(f func(*kernel.Namespace) error) error {
+func (n NIC) inNamespace(f func(*kernel.Namespace) error) error {
 	open := func() error {
 		ns, err := kernel.Open()
 		if err != nil {
@@ -143,16 +143,16 @@ func (c NIC) inNamespace(f func(*kernel.Namespace) error) error {
 		defer ns.Close()
 		return f(ns)
 	}
-	if c.Own {
+	if n.Own {
 		return open() // to enter a namespace needs CAP_SYS_ADMIN, also the one in which the thread is
 	}
-	return netns.Do(c.NetNS, open)
+	return netns.Do(n.NetNS, open)
 }
 
 // checkNetAdmin refuses a caller's own namespace if the caller lacks the capability, in the words of container engines. In
 // a namespace that is entered, the process may get the capability by entering, so there the kernel decides.
-func (c NIC) checkNetAdmin() error {
-	if !c.Own {
+func (n NIC) checkNetAdmin() error {
+	if !n.Own {
 		return nil
 	}
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
@@ -174,8 +174,8 @@ func checkRoot() error {
 }
 
 // checkNIC checks the NIC's name, of which those of files are made.
-func (c NIC) checkNIC() error {
-	if err := syntax.CheckLinkName(c.Name); err != nil {
+func (n NIC) checkNIC() error {
+	if err := syntax.CheckLinkName(n.Name); err != nil {
 		return &cache.FieldError{Field: "nic", Reason: err.Error()}
 	}
 	return nil
@@ -184,8 +184,8 @@ func (c NIC) checkNIC() error {
 // checkForeign refuses the namespaces in which a mistake would cost the machine its network: the caller's own
 // and that of process 1. With Own the caller has said that its namespace is meant, which is that of process 1 in a
 // container.
-func (c NIC) checkForeign(identity netns.Identity) error {
-	if c.Own {
+func (n NIC) checkForeign(identity netns.Identity) error {
+	if n.Own {
 		return nil
 	}
 	for _, path := range []string{ownPath, "/proc/1/ns/net"} {
@@ -198,7 +198,7 @@ func (c NIC) checkForeign(identity netns.Identity) error {
 			return &fs.PathError{Op: "stat", Path: path, Err: err}
 		}
 		if stat.Dev == identity.Device && stat.Ino == identity.Inode {
-			if path == ownPath && c.checkNotFirst() == nil {
+			if path == ownPath && n.checkNotFirst() == nil {
 				return fmt.Errorf("%w (%s): name the pod's, or say that the caller's own is meant, as in a container whose network is the guest's (NIC.Own, agent -own)", ErrOwnNamespace, path)
 			}
 			return fmt.Errorf("%w (%s): name the pod's", ErrOwnNamespace, path)
@@ -209,13 +209,13 @@ func (c NIC) checkForeign(identity netns.Identity) error {
 
 // checkNotFirst refuses the machine's own namespace. In a PID namespace of its own a program does not see the machine's
 // process 1, of which checkForeign asks. Call it in the namespace.
-func (c NIC) checkNotFirst() error {
-	first, err := netns.IsFirst(c.NetNS)
-	if err == nil && first && c.Own {
+func (n NIC) checkNotFirst() error {
+	first, err := netns.IsFirst(n.NetNS)
+	if err == nil && first && n.Own {
 		return fmt.Errorf("own: %w (the machine's own) is never wired: name the pod's; a container must not be started with the host's network", ErrOwnNamespace)
 	}
 	if err == nil && first {
-		err = fmt.Errorf("namespace %s: %w (the machine's own): name the pod's", c.NetNS.Name(), ErrOwnNamespace)
+		err = fmt.Errorf("namespace %s: %w (the machine's own): name the pod's", n.NetNS.Name(), ErrOwnNamespace)
 	}
 	return err
 }
