@@ -16,11 +16,10 @@ import (
 
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/netstate"
-	"github.com/guestwire/guestwire/internal/test/leak"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
-func TestMain(m *testing.M) { leak.Main(m) }
+func TestMain(m *testing.M) { nstest.Main(m) }
 
 // answer is the kernel's answer to a request, with attributes.
 func answer(data []byte) syscall.NetlinkMessage {
