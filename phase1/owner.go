@@ -134,8 +134,11 @@ func checkDevice(o resolvedOwner, device, part, what, module, purpose string) er
 	if may(o.Owner, info, 6) {
 		return nil
 	}
-	return fmt.Errorf("owner: %v cannot open %s (%s), so the launcher could not %s: chmod 0666 %[2]s, or name a group above 0 that may (owner.gid, agent -gid): %[5]w",
-		o, device, modeOf(info), purpose, fs.ErrPermission)
+	way := "chmod 0666 " + device
+	if info.Mode().Perm()&0o060 == 0o060 {
+		way += ", or name a group above 0 that may (owner.gid, agent -gid)"
+	}
+	return fmt.Errorf("owner: %v cannot open %s (%s), so the launcher could not %s: %s: %w", o, device, modeOf(info), purpose, way, fs.ErrPermission)
 }
 
 // checkContext refuses a context that this kernel does not know, and one that the policy does not let Setup take on.

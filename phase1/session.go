@@ -168,7 +168,7 @@ func (n NIC) checkNetAdmin() error {
 
 func checkRoot() error {
 	if uid := os.Geteuid(); uid != 0 {
-		return fmt.Errorf("user %d is not root: %w", uid, fs.ErrPermission)
+		return fmt.Errorf("user %d is not root: run as root with CAP_NET_ADMIN, and CAP_SYS_ADMIN to enter a namespace: %w", uid, fs.ErrPermission)
 	}
 	return nil
 }
@@ -212,7 +212,7 @@ func (n NIC) checkForeign(identity netns.Identity) error {
 func (n NIC) checkNotFirst() error {
 	first, err := netns.IsFirst(n.NetNS)
 	if err == nil && first && n.Own {
-		return fmt.Errorf("own: %w (the machine's own) is never wired: name the pod's; a container must not be started with the host's network", ErrOwnNamespace)
+		return fmt.Errorf("own: %w (the machine's own) is never wired: run inside of a namespace, as in a container with a network of its own, or name one (NetNS, agent -netns)", ErrOwnNamespace)
 	}
 	if err == nil && first {
 		err = fmt.Errorf("namespace %s: %w (the machine's own): name the pod's", n.NetNS.Name(), ErrOwnNamespace)

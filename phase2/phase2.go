@@ -74,6 +74,9 @@ func New(records ...cache.Record) *VM {
 const setupFirst = "run Phase1's Setup with this state directory first"
 
 func readRecords(dir string) ([]cache.Record, error) {
+	if dir == "" {
+		return nil, fmt.Errorf("records: no directory is named: name Setup's State, or give New the record that Setup returned: %w", fs.ErrNotExist)
+	}
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		switch {

@@ -103,7 +103,9 @@ func printReport(w io.Writer, r *phase1.Report, failed error) {
 	}
 	line("NIC", "%s, %s", r.NIC, r.Binding)
 	line("namespace", "%s, %s", place(r.Wiring), r.Namespace) // the other places may be this process's own
-	line("record", "%s", filepath.Join(r.State, r.NIC+".json"))
+	if r.State != "" {
+		line("record", "%s", filepath.Join(r.State, r.NIC+".json"))
+	}
 	group := "any group"
 	if r.Owner.GID != 0 {
 		group = fmt.Sprintf("group %d", r.Owner.GID)
