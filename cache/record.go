@@ -105,12 +105,12 @@ type Record struct {
 	Device Device `json:"device,omitzero"`
 	// Standby says that the guest's tap is down: nothing passes between the guest and the network until phase1.Activate.
 	Standby bool `json:"standby,omitempty"`
-	// Quiet says that phase1.Deactivate wrote the record, so that the guest is active in no namespace until a phase1.Activate
-	// that takes this record. A record with Standby and without Quiet is that of a namespace which waits for its first
+	// Inactive says that phase1.Deactivate wrote the record, so that the guest is active in no namespace until a phase1.Activate
+	// that takes this record. A record with Standby and without Inactive is that of a namespace which waits for its first
 	// Activate, and says nothing of the others.
-	Quiet bool `json:"quiet,omitempty"`
+	Inactive bool `json:"inactive,omitempty"`
 	// Turn is higher in each record that phase1.Deactivate writes, in all namespaces through which the guest moves. By it,
-	// phase1.Activate tells the latest record of a quiet guest from an earlier one. Below 2^53; with Quiet at least 1.
+	// phase1.Activate tells the latest record of an inactive guest from an earlier one. Below 2^53; with Inactive at least 1.
 	Turn uint64 `json:"turn,omitempty"`
 	// Limits bound what passes between the guest and its network.
 	Limits Limits `json:"limits,omitzero"`

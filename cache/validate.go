@@ -62,11 +62,11 @@ func (r *Record) Validate() error {
 	if r.Version != Version {
 		return fieldErrorf("version", "%d, and this program reads %d: use the version of guestwire that wrote it", r.Version, Version)
 	}
-	if r.Quiet && !r.Standby {
-		return fieldErrorf("quiet", "set, but standby is not")
+	if r.Inactive && !r.Standby {
+		return fieldErrorf("inactive", "set, but standby is not")
 	}
-	if r.Quiet && r.Turn == 0 {
-		return fieldErrorf("turn", "0, but each Deactivate, which alone sets quiet, raises it: use the record that Deactivate returned")
+	if r.Inactive && r.Turn == 0 {
+		return fieldErrorf("turn", "0, but each Deactivate, which alone sets inactive, raises it: use the record that Deactivate returned")
 	}
 	if r.Turn > maxTurn {
 		return fieldErrorf("turn", "%d, want at most %d: Teardown the guest's NICs in all namespaces, and Setup anew without From", r.Turn, uint64(maxTurn))

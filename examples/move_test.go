@@ -44,19 +44,19 @@ func TestMove(t *testing.T) {
 	}
 
 	call(target, 2, "other: missing", "activate")
-	call(target, 2, "name one of them", "activate", "-gone", "-quiet", active)
-	call(target, 2, "no-such", "activate", "-quiet", filepath.Join(dir, "no-such"))
-	call(target, 2, "not a whole JSON object", "activate", "-quiet", write("empty.json", ""))
+	call(target, 2, "name one of them", "activate", "-gone", "-inactive", active)
+	call(target, 2, "no-such", "activate", "-inactive", filepath.Join(dir, "no-such"))
+	call(target, 2, "not a whole JSON object", "activate", "-inactive", write("empty.json", ""))
 	report := write("report.json", call(source, 0, "", "status", "-json"))
-	call(target, 2, "want a record, as setup,", "activate", "-quiet", report)
+	call(target, 2, "want a record, as setup,", "activate", "-inactive", report)
 	call(target, 2, "want a record, as setup,", "setup", "-uid", "0", "-from", report, "-state", target.State)
-	call(target, 6, "call Deactivate there", "activate", "-quiet", active)
-	quiet := write("quiet.json", call(source, 0, `"turn": 1`, "deactivate", "-json"))
-	call(target, 0, "", "activate", "-quiet", quiet)
+	call(target, 6, "call Deactivate there", "activate", "-inactive", active)
+	inactive := write("inactive.json", call(source, 0, `"turn": 1`, "deactivate", "-json"))
+	call(target, 0, "", "activate", "-inactive", inactive)
 	call(target, 0, "as recorded", "status")
-	call(source, 6, "active", "activate", "-quiet", filepath.Join(target.State, "eth0.json"))
+	call(source, 6, "active", "activate", "-inactive", filepath.Join(target.State, "eth0.json"))
 
-	out, status := run(t, "sh", "-ec", `"$1" deactivate -netns "$2" -nic eth0 -json | "$1" activate -netns "$3" -nic eth0 -quiet -`,
+	out, status := run(t, "sh", "-ec", `"$1" deactivate -netns "$2" -nic eth0 -json | "$1" activate -netns "$3" -nic eth0 -inactive -`,
 		"sh", agent, target.Pod.Path(), source.Pod.Path())
 	if status != 0 {
 		t.Errorf("deactivate | activate: status %d:\n%s", status, out)

@@ -809,15 +809,15 @@ var trials = map[string]func(p *trial){
 		p.says(p.setup(6, "-from", record))
 		p.setup(0, "-standby", "-from", record)
 		source(0, "deactivate")
-		p.agent(0, "activate", "-quiet", record)
+		p.agent(0, "activate", "-inactive", record)
 		p.whole()
 	},
 	"is of an active guest: call Deactivate there": func(p *trial) {
 		source, record := p.moving()
 		p.setup(0, "-standby", "-from", record)
-		p.says(p.agent(6, "activate", "-quiet", record))
+		p.says(p.agent(6, "activate", "-inactive", record))
 		source(0, "deactivate")
-		p.agent(0, "activate", "-quiet", record)
+		p.agent(0, "activate", "-inactive", record)
 		p.whole()
 	},
 	"a guest of the routed binding cannot move": func(p *trial) {
@@ -825,7 +825,7 @@ var trials = map[string]func(p *trial){
 		p.says(p.setup(2, "-binding", "routed", "-standby", "-from", record))
 		p.setup(0, "-standby", "-from", record)
 		source(0, "deactivate")
-		p.agent(0, "activate", "-quiet", record)
+		p.agent(0, "activate", "-inactive", record)
 		p.whole()
 	},
 	"under the routed binding the namespace answers for the guest's addresses all the time": func(p *trial) {
@@ -845,29 +845,29 @@ var trials = map[string]func(p *trial){
 		for range 3 {
 			p.agent(0, "deactivate")
 		}
-		p.says(p.agent(6, "activate", "-quiet", record))
+		p.says(p.agent(6, "activate", "-inactive", record))
 		for range 3 {
 			source(0, "deactivate")
 		}
-		p.agent(0, "activate", "-quiet", record)
+		p.agent(0, "activate", "-inactive", record)
 		p.whole()
 	},
 	"the record is of this namespace": func(p *trial) {
 		source, record := p.moving()
 		p.setup(0, "-standby", "-from", record)
 		source(0, "deactivate")
-		p.says(p.agent(6, "activate", "-quiet", filepath.Join(p.n.State, "eth0.json")))
-		p.agent(0, "activate", "-quiet", record)
+		p.says(p.agent(6, "activate", "-inactive", filepath.Join(p.n.State, "eth0.json")))
+		p.agent(0, "activate", "-inactive", record)
 		p.whole()
 	},
 	"the record is of the guest ..., and this one is ...": func(p *trial) {
 		source, record := p.moving()
 		p.setup(0, "-standby")
 		source(0, "deactivate")
-		p.says(p.agent(6, "activate", "-quiet", record))
+		p.says(p.agent(6, "activate", "-inactive", record))
 		p.agent(0, "teardown")
 		p.setup(0, "-standby", "-from", record)
-		p.agent(0, "activate", "-quiet", record)
+		p.agent(0, "activate", "-inactive", record)
 		p.whole()
 	},
 	"and From is the record of the guest ...: Teardown first": func(p *trial) {

@@ -31,8 +31,8 @@ type bed struct {
 }
 
 const (
-	specName  = "spec.json"
-	quietName = "quiet.json" // of a move
+	specName     = "spec.json"
+	inactiveName = "inactive.json" // of a move
 )
 
 // newBed makes the namespace, and learns how it looks before and after an undisturbed Setup.
@@ -303,15 +303,15 @@ func forget(t *testing.T, byName bool) *operation {
 // move are two sides of a guest, on nodes of their own. The bed's own side is harmed; the guest is active on the source at first.
 type move struct {
 	*bed
-	verb  string // setup of the target on standby, deactivate of the source, or activate of the target
-	other side
-	quiet string // the file with the source's record
+	verb     string // setup of the target on standby, deactivate of the source, or activate of the target
+	other    side
+	inactive string // the file with the source's record
 }
 
 func newMove(b *bed, verb string) *move {
 	n := nstest.NewNetwork(b.T)
 	n.Pod.IP("link set eth0 address " + linkField(b.T, b.n, "eth0", "address"))
-	m := &move{b, verb, side{n, config(n, b.c.Binding), settled(b.T, n)}, filepath.Join(b.TempDir(), quietName)}
+	m := &move{b, verb, side{n, config(n, b.c.Binding), settled(b.T, n)}, filepath.Join(b.TempDir(), inactiveName)}
 	m.other.c.Dir = filepath.Join(nstest.Dir(b.T), "other-node")
 	m.other.c.DNS = nil
 	return m
@@ -323,7 +323,7 @@ func (m *move) operation() *operation {
 	case "setup":
 		args = m.setupArgs("-standby")
 	case "activate":
-		args = append(args, "-quiet", m.quiet)
+		args = append(args, "-inactive", m.inactive)
 	}
 	return &operation{
 		args: args, prepare: m.begin, finish: m.goOn,
@@ -355,15 +355,15 @@ func (m *move) begin() error {
 	if err := setupAlone(m.Context(), target); m.verb == "deactivate" || err != nil {
 		return err
 	}
-	quiet, err := source.Deactivate(m.Context())
+	inactive, err := source.Deactivate(m.Context())
 	if err != nil {
 		return err
 	}
-	text, err := cache.Encode(quiet)
+	text, err := cache.Encode(inactive)
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(m.quiet, text, 0o600)
+	return os.WriteFile(m.inactive, text, 0o600)
 }
 
 // active reports whether the guest's tap is up.
@@ -390,9 +390,9 @@ func (m *move) goOn(forward bool) error {
 		}
 	}
 	if m.verb == "deactivate" {
-		// What lies on the source's disk allows the target to be active only if the source is quiet.
+		// What lies on the source's disk allows the target to be active only if the source is inactive.
 		r := nstest.Record(m.T, source.State, source.Name)
-		_, err := target.Activate(m.Context(), phase1.Other{Quiet: &r})
+		_, err := target.Activate(m.Context(), phase1.Other{Inactive: &r})
 		if both := m.once(); both != nil {
 			return fmt.Errorf("by the record on disk (%v): %w", err, both)
 		}
@@ -403,14 +403,14 @@ func (m *move) goOn(forward bool) error {
 	}
 	var err error
 	for range 3 { // the record may not be the latest at once
-		var quiet cache.Record
-		if quiet, err = from.Deactivate(m.Context()); err != nil {
+		var inactive cache.Record
+		if inactive, err = from.Deactivate(m.Context()); err != nil {
 			return fmt.Errorf("deactivate afterwards: %w", err)
 		}
 		if err := m.once(); err != nil {
 			return err
 		}
-		if _, err = to.Activate(m.Context(), phase1.Other{Quiet: &quiet}); !errors.Is(err, phase1.ErrNotQuiet) {
+		if _, err = to.Activate(m.Context(), phase1.Other{Inactive: &inactive}); !errors.Is(err, phase1.ErrActive) {
 			break
 		}
 	}

@@ -166,7 +166,7 @@ func parse(trace string, harms []harm) result {
 		call, args := m[2], m[3]
 		counts[thread+call]++
 		ofProgram := call != "ioctl" && call != "write" || strings.Contains(args, "TUNSET") || strings.Contains(args, "</")
-		if !ofProgram || strings.Contains(args, specName) || strings.Contains(args, quietName) { // a terminal's, a pipe's, the runtime's, the trial's own
+		if !ofProgram || strings.Contains(args, specName) || strings.Contains(args, inactiveName) { // a terminal's, a pipe's, the runtime's, the trial's own
 			last[thread] = ""
 			r.stray = r.stray || errno != nil
 			continue

@@ -196,11 +196,11 @@ func ExampleNIC_SetupMoving() {
 		log.Fatal(err)
 	}
 	// The VMM has sent the guest's memory, and stops the guest.
-	quiet, err := source.Deactivate(ctx)
+	inactive, err := source.Deactivate(ctx)
 	if err != nil {
 		log.Fatal(err)
 	}
-	if _, err := target.Activate(ctx, phase1.Other{Quiet: &quiet}); err != nil {
+	if _, err := target.Activate(ctx, phase1.Other{Inactive: &inactive}); err != nil {
 		log.Fatal(err)
 	}
 }

@@ -167,9 +167,9 @@ func TestNoState(t *testing.T) {
 	if err != nil || report.State != "" || report.Record.MAC != first.MAC || report.Drift != nil {
 		t.Errorf("%+v, %v", report, err)
 	}
-	quiet, err := c.Deactivate(t.Context())
-	if err != nil || !quiet.Quiet {
-		t.Errorf("%+v, %v", quiet, err)
+	inactive, err := c.Deactivate(t.Context())
+	if err != nil || !inactive.Inactive {
+		t.Errorf("%+v, %v", inactive, err)
 	}
 	if _, err := c.Activate(t.Context(), phase1.Other{Gone: true}); err != nil {
 		t.Error(err)

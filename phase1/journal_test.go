@@ -150,8 +150,8 @@ func TestRecordOfAnotherVersion(t *testing.T) {
 	sameFile(t, path, other)
 	writeFile(t, path, text)
 	setup(t, c)
-	if r := record(t, n); !r.Quiet {
-		t.Errorf("Setup after Deactivate wrote %+v, want a quiet record", r)
+	if r := record(t, n); !r.Inactive {
+		t.Errorf("Setup after Deactivate wrote %+v, want an inactive record", r)
 	}
 	teardown(t, n, c, before)
 }

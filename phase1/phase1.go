@@ -7,7 +7,7 @@
 // node, and [Forget] removes what is left of those whose namespace is gone.
 //
 // A guest that moves to another namespace is wired there on standby ([NIC.SetupMoving]), so that nothing passes.
-// [NIC.Deactivate] makes the guest quiet where it comes from, and its record lets [NIC.Activate] end the standby.
+// [NIC.Deactivate] makes the guest inactive where it comes from, and its record lets [NIC.Activate] end the standby.
 package phase1
 
 import (
@@ -83,8 +83,8 @@ var (
 	ErrOwnNamespace = errors.New("the caller's own network namespace")
 	// ErrNotWired: there is no journal of a Setup of this NIC in this namespace. It is an fs.ErrNotExist.
 	ErrNotWired error = notWired{}
-	// ErrNotQuiet: the guest may be active in another namespace, and would be there twice.
-	ErrNotQuiet = errors.New("the guest may be active in another namespace")
+	// ErrActive: the guest may be active in another namespace, and would be there twice.
+	ErrActive = errors.New("the guest may be active in another namespace")
 	// ErrInUse: a process has the guest's tap open, as a VMM does as long as the VM has the NIC. Nothing has changed.
 	ErrInUse = errors.New("in use")
 	// ErrHeld: another process holds the NIC. Nothing has changed.

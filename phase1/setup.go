@@ -45,7 +45,7 @@ func (n NIC) Setup(ctx context.Context, spec infra.Spec) (cache.Record, error) {
 // The From of the first call counts until Teardown: a later Setup can change what From has set, and not set it back to zero.
 // A record that Deactivate returned is for one namespace: from it SetupMoving makes the guest active in each.
 //
-// The errors are those of Setup; ErrNotQuiet if From is the record of an active guest, and Standby is not set.
+// The errors are those of Setup; ErrActive if From is the record of an active guest, and Standby is not set.
 func (n NIC) SetupMoving(ctx context.Context, spec infra.Spec, m Moving) (cache.Record, error) {
 	return request{NIC: n, Spec: spec, Moving: m}.setup(ctx)
 }
@@ -79,7 +79,7 @@ func (c request) setup(ctx context.Context) (cache.Record, error) {
 		case earlier == nil:
 			s.tellChanges(c.From, plan.Record)
 		case c.Standby && !plan.Record.Standby:
-			s.tell.say("NIC %s is active, and Setup leaves it so: Deactivate (agent deactivate) makes the guest quiet", s.nic)
+			s.tell.say("NIC %s is active, and Setup leaves it so: Deactivate (agent deactivate) makes the guest inactive", s.nic)
 		}
 		j := journal{From: c.From}
 		if earlier != nil {

@@ -13,9 +13,9 @@ import (
 // Other is what the caller of [NIC.Activate] knows of the other namespaces in which the guest is wired: one of the fields is
 // set.
 type Other struct {
-	// Quiet is the record that [NIC.Deactivate] returned for the namespace in which the guest was active before. It allows
+	// Inactive is the record that [NIC.Deactivate] returned for the namespace in which the guest was active before. It allows
 	// one Activate, in one namespace: the caller gives it to no other one.
-	Quiet *cache.Record `json:"quiet,omitempty"`
+	Inactive *cache.Record `json:"inactive,omitempty"`
 	// Gone says that the guest is active in no other namespace, and will not be: the other node is fenced, the other
 	// namespace is gone, or the guest is restored from a file. Nothing checks that.
 	Gone bool `json:"gone,omitempty"`
@@ -26,7 +26,7 @@ type Other struct {
 // proof. The wiring and the responder stay, and a VMM can keep the tap open. Deactivate of a NIC on standby raises the Turn
 // as well, so that no earlier record of the guest allows Activate there, and its own record allows Activate elsewhere.
 //
-// Deactivate does not repair what else is missing. After an error the guest may be active or quiet: the next Deactivate says
+// Deactivate does not repair what else is missing. After an error the guest may be active or inactive: the next Deactivate says
 // which. The errors are those of Check but a *DriftError, *infra.RefusedError for a binding without a tap of guestwire's, and
 // *cache.FieldError for a Turn that can go no higher; after these two nothing is changed.
 func (n NIC) Deactivate(ctx context.Context) (cache.Record, error) {
@@ -46,11 +46,11 @@ func (n NIC) Deactivate(ctx context.Context) (cache.Record, error) {
 		if err := s.writeJournal(plan.Journal(), *j); err != nil {
 			return err
 		}
-		if err := s.quiet(plan); err != nil {
+		if err := s.deactivate(plan); err != nil {
 			return fmt.Errorf("NIC %s: the guest may be active still: %w", s.nic, err)
 		}
 		if err := s.replaceRecord(ctx, j, plan.Record); err != nil {
-			return fmt.Errorf("NIC %s is quiet, and its record is not written: Setup or Deactivate writes it as soon as it can: %w", s.nic, err)
+			return fmt.Errorf("NIC %s is inactive, and its record is not written: Setup or Deactivate writes it as soon as it can: %w", s.nic, err)
 		}
 		record = plan.Record
 		return nil
@@ -64,11 +64,11 @@ func nextTurn(t wiring.Turn) wiring.Turn {
 	if t.Standby {
 		t.Turn++
 	}
-	return wiring.Turn{Standby: true, Quiet: true, Turn: t.Turn + 1}
+	return wiring.Turn{Standby: true, Inactive: true, Turn: t.Turn + 1}
 }
 
 // Activate ends standby: it repairs the wiring as Setup does, brings the guest's tap up, and writes the record, which it
-// returns. The guest has to be quiet everywhere else, as Other proves or vouches for. Activate of a NIC that is active
+// returns. The guest has to be inactive everywhere else, as Other proves or vouches for. Activate of a NIC that is active
 // repairs what an interrupted Activate left, and changes nothing if nothing is missing.
 //
 // At last, when the guest is active, Activate asks for the MACs of an IPv6 gateway with a global address and of an IPv4 gateway
@@ -76,7 +76,7 @@ func nextTurn(t wiring.Turn) wiring.Turn {
 // each, or a second if the MAC is not known.
 //
 // After an error the guest may be active here: before it becomes active elsewhere, call Deactivate. The errors are those of
-// Setup, *cache.FieldError for an Other without a field, and ErrNotQuiet if Other.Quiet is a record of this namespace, of an
+// Setup, *cache.FieldError for an Other without a field, and ErrActive if Other.Inactive is a record of this namespace, of an
 // active guest or of another one, one that is not later than what this namespace knows, or one of another namespace than
 // Moving.From: then call Deactivate on the other side, until its Turn is higher than that of this side's record.
 func (n NIC) Activate(ctx context.Context, other Other) (cache.Record, error) {
@@ -92,7 +92,7 @@ func (n NIC) Activate(ctx context.Context, other Other) (cache.Record, error) {
 		if j.Standby {
 			turn, err := other.turn(plan.Record)
 			if err == nil {
-				err = j.checkSource(plan.Record, other.Quiet)
+				err = j.checkSource(plan.Record, other.Inactive)
 			}
 			if err != nil {
 				return fmt.Errorf("NIC %s: %w", s.nic, err)
@@ -109,7 +109,7 @@ func (n NIC) Activate(ctx context.Context, other Other) (cache.Record, error) {
 		if err != nil {
 			return err
 		}
-		// The journal comes first: after a kill the guest is quiet, and Activate or Setup brings the tap up.
+		// The journal comes first: after a kill the guest is inactive, and Activate or Setup brings the tap up.
 		if err := s.writeJournal(plan.Journal(), *j); err != nil {
 			return err
 		}
@@ -132,57 +132,57 @@ func (n NIC) Activate(ctx context.Context, other Other) (cache.Record, error) {
 // check refuses the zero value, and one with both fields.
 func (o Other) check() error {
 	switch {
-	case o.Quiet == nil && !o.Gone:
-		return &cache.FieldError{Field: "other", Reason: "missing: name the record that Deactivate returned for the guest's other side (quiet), or vouch that the other side is gone for good (gone)"}
-	case o.Quiet != nil && o.Gone:
-		return &cache.FieldError{Field: "other", Reason: "quiet and gone: name one of them"}
-	case o.Quiet == nil:
+	case o.Inactive == nil && !o.Gone:
+		return &cache.FieldError{Field: "other", Reason: "missing: name the record that Deactivate returned for the guest's other side (inactive), or vouch that the other side is gone for good (gone)"}
+	case o.Inactive != nil && o.Gone:
+		return &cache.FieldError{Field: "other", Reason: "inactive and gone: name one of them"}
+	case o.Inactive == nil:
 		return nil
 	}
 	var field *cache.FieldError
-	if err := o.Quiet.Validate(); errors.As(err, &field) {
-		return &cache.FieldError{Field: "other.quiet." + field.Field, Reason: field.Reason}
+	if err := o.Inactive.Validate(); errors.As(err, &field) {
+		return &cache.FieldError{Field: "other.inactive." + field.Field, Reason: field.Reason}
 	} else if err != nil {
 		return err
 	}
 	return nil
 }
 
-// turn returns the Turn of an active record, if the guest is quiet elsewhere.
+// turn returns the Turn of an active record, if the guest is inactive elsewhere.
 func (o Other) turn(own cache.Record) (uint64, error) {
-	switch q := o.Quiet; {
+	switch q := o.Inactive; {
 	case o.Gone:
 		return own.Turn, nil
 	case q.MAC != own.MAC:
-		return 0, fmt.Errorf("%w: the record is of the guest %v, and this one is %v: name the record of this guest's other side; for a guest that moves here, Teardown, and Setup with its record as From (agent setup -from)", ErrNotQuiet, q.MAC, own.MAC)
+		return 0, fmt.Errorf("%w: the record is of the guest %v, and this one is %v: name the record of this guest's other side; for a guest that moves here, Teardown, and Setup with its record as From (agent setup -from)", ErrActive, q.MAC, own.MAC)
 	case q.Namespace == own.Namespace:
-		return 0, fmt.Errorf("%w: the record is of this namespace, %s: name the record of the other side", ErrNotQuiet, q.Namespace)
+		return 0, fmt.Errorf("%w: the record is of this namespace, %s: name the record of the other side", ErrActive, q.Namespace)
 	case q.Namespace == "":
-		return 0, fmt.Errorf("%w: the record names no namespace: name the one that Deactivate returned", ErrNotQuiet)
-	case q.Standby && !q.Quiet:
-		return 0, fmt.Errorf("%w: the record of namespace %s waits for its own Activate, and says nothing of the guest's source: call Deactivate where the guest is, and name the record that it returns", ErrNotQuiet, q.Namespace)
+		return 0, fmt.Errorf("%w: the record names no namespace: name the one that Deactivate returned", ErrActive)
+	case q.Standby && !q.Inactive:
+		return 0, fmt.Errorf("%w: the record of namespace %s waits for its own Activate, and says nothing of the guest's source: call Deactivate where the guest is, and name the record that it returns", ErrActive, q.Namespace)
 	case !q.Standby:
-		return 0, fmt.Errorf("%w: the record of namespace %s is of an active guest: call Deactivate there, and name the record that it returns", ErrNotQuiet, q.Namespace)
+		return 0, fmt.Errorf("%w: the record of namespace %s is of an active guest: call Deactivate there, and name the record that it returns", ErrActive, q.Namespace)
 	case q.Turn <= own.Turn:
-		return 0, fmt.Errorf("%w: the record of namespace %s has the turn %d, and this namespace knows the turn %d: call Deactivate there until its turn is higher than %[4]d, and name the record that it returns", ErrNotQuiet, q.Namespace, q.Turn, own.Turn)
+		return 0, fmt.Errorf("%w: the record of namespace %s has the turn %d, and this namespace knows the turn %d: call Deactivate there until its turn is higher than %[4]d, and name the record that it returns", ErrActive, q.Namespace, q.Turn, own.Turn)
 	default:
 		return q.Turn, nil
 	}
 }
 
 // checkSource refuses the record of another namespace than that from which the guest comes here for the first time: there
-// the guest may have been earlier, and be quiet, and be active elsewhere. Where the guest has been here, it can come back from
+// the guest may have been earlier, and be inactive, and be active elsewhere. Where the guest has been here, it can come back from
 // anywhere. A record From that was written for a target that waits does not name the source.
-func (j *journal) checkSource(own cache.Record, quiet *cache.Record) error {
+func (j *journal) checkSource(own cache.Record, inactive *cache.Record) error {
 	from := j.From
-	if from == nil || quiet == nil || own.Turn > from.Turn || from.Standby && !from.Quiet {
+	if from == nil || inactive == nil || own.Turn > from.Turn || from.Standby && !from.Inactive {
 		return nil
 	}
-	if slices.Contains([]string{"", own.Namespace, quiet.Namespace}, from.Namespace) {
+	if slices.Contains([]string{"", own.Namespace, inactive.Namespace}, from.Namespace) {
 		return nil
 	}
 	return fmt.Errorf("%w: the record is of namespace %s, and the guest comes from namespace %s (Moving.From): call Deactivate there, and name the record that it returns",
-		ErrNotQuiet, quiet.Namespace, from.Namespace)
+		ErrActive, inactive.Namespace, from.Namespace)
 }
 
 // planOf returns the journal and its plan.
@@ -195,14 +195,14 @@ func (s *session) planOf() (*journal, *wiring.Plan, error) {
 	return j, plan, err
 }
 
-// quiet takes the guest's tap down. It does not end with the caller's context: the journal says that the tap is down.
-func (s *session) quiet(plan *wiring.Plan) error {
+// deactivate takes the guest's tap down. It does not end with the caller's context: the journal says that the tap is down.
+func (s *session) deactivate(plan *wiring.Plan) error {
 	for range tries {
 		now, err := s.read(plan)
 		if err != nil {
 			return err
 		}
-		ops := plan.Quiet(now)
+		ops := plan.Deactivate(now)
 		if len(ops) == 0 {
 			return nil
 		}

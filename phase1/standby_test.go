@@ -69,23 +69,23 @@ func (s side) deactivate(t *testing.T, turn uint64) *cache.Record {
 	return &r
 }
 
-func (s side) activate(t *testing.T, quiet *cache.Record) *cache.Record {
+func (s side) activate(t *testing.T, inactive *cache.Record) *cache.Record {
 	t.Helper()
-	r, err := s.c.Activate(t.Context(), phase1.Other{Quiet: quiet})
+	r, err := s.c.Activate(t.Context(), phase1.Other{Inactive: inactive})
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.looks(t, false, quiet.Turn)
+	s.looks(t, false, inactive.Turn)
 	return &r
 }
 
-// refuses says that Activate fails with ErrNotQuiet, and changes nothing.
-func (s side) refuses(t *testing.T, quiet *cache.Record, words string) {
+// refuses says that Activate fails with ErrActive, and changes nothing.
+func (s side) refuses(t *testing.T, inactive *cache.Record, words string) {
 	t.Helper()
 	before := record(t, s.Network)
-	_, err := s.c.Activate(t.Context(), phase1.Other{Quiet: quiet})
-	if !errors.Is(err, phase1.ErrNotQuiet) || !strings.Contains(err.Error(), words) {
-		t.Errorf("Activate by a record of turn %d: %v; want ErrNotQuiet, %s", quiet.Turn, err, words)
+	_, err := s.c.Activate(t.Context(), phase1.Other{Inactive: inactive})
+	if !errors.Is(err, phase1.ErrActive) || !strings.Contains(err.Error(), words) {
+		t.Errorf("Activate by a record of turn %d: %v; want ErrActive, %s", inactive.Turn, err, words)
 	}
 	s.looks(t, before.Standby, before.Turn)
 }
@@ -144,7 +144,7 @@ func TestMove(t *testing.T) {
 		other = active
 		other.Standby, other.Turn, other.Namespace = true, 9, ""
 		target.refuses(t, &other, "no namespace")
-		for _, o := range []phase1.Other{{}, {Quiet: &active, Gone: true}, {Quiet: &cache.Record{}}} {
+		for _, o := range []phase1.Other{{}, {Inactive: &active, Gone: true}, {Inactive: &cache.Record{}}} {
 			var field *cache.FieldError
 			if _, err := target.c.Activate(t.Context(), o); !errors.As(err, &field) || !strings.HasPrefix(field.Field, "other") {
 				t.Errorf("Activate by %+v: %v, want a *cache.FieldError", o, err)
@@ -162,7 +162,7 @@ func TestMove(t *testing.T) {
 		target.c.Progress = func(text string) { told = append(told, text) }
 		setup(t, target.c)
 		if !slices.ContainsFunc(told, func(text string) bool { return strings.Contains(text, "agent deactivate") }) {
-			t.Errorf("Setup with Standby of an active NIC tells %q, want what makes the guest quiet", told)
+			t.Errorf("Setup with Standby of an active NIC tells %q, want what makes the guest inactive", told)
 		}
 		target.c.Progress = nil
 		target.looks(t, false, 1)

@@ -8,7 +8,7 @@ import (
 	"github.com/guestwire/guestwire/internal/wiring"
 )
 
-// firstTurn is the Turn of a first Setup in the namespace. The error is ErrNotQuiet if the guest that moves here could be
+// firstTurn is the Turn of a first Setup in the namespace. The error is ErrActive if the guest that moves here could be
 // active twice.
 func (c request) firstTurn(namespace string) (uint64, error) {
 	from := c.From
@@ -16,12 +16,12 @@ func (c request) firstTurn(namespace string) (uint64, error) {
 		return 0, nil
 	}
 	switch {
-	case from.Quiet && c.Standby:
+	case from.Inactive && c.Standby:
 		return from.Turn - 1, nil // so that From allows Activate
-	case from.Quiet || c.Standby || from.Namespace == namespace && !from.Standby || !canStandBy(from) && !wiring.MakesTaps(c.Binding):
+	case from.Inactive || c.Standby || from.Namespace == namespace && !from.Standby || !canStandBy(from) && !wiring.MakesTaps(c.Binding):
 		return from.Turn, nil
 	}
-	return 0, fmt.Errorf("NIC %s: %w, as From is the record of an active guest, or of one that waits for Activate: set Standby (agent setup -standby), and call Activate once the guest is quiet there; or name the record that Deactivate returns there", c.Name, ErrNotQuiet)
+	return 0, fmt.Errorf("NIC %s: %w, as From is the record of an active guest, or of one that waits for Activate: set Standby (agent setup -standby), and call Activate once the guest is inactive there; or name the record that Deactivate returns there", c.Name, ErrActive)
 }
 
 // takeOver returns the Spec for a Setup of a NIC that is wired already. The record of the first Setup counts. Where that had

@@ -47,8 +47,8 @@ func TestTakeOver(t *testing.T) {
 		source, from := movingGuest(t, b)
 		s := target(t, from)
 		_, planned := s.c.Plan(t.Context())
-		if _, err := s.c.Setup(t.Context()); !errors.Is(err, phase1.ErrNotQuiet) || !errors.Is(planned, phase1.ErrNotQuiet) {
-			t.Errorf("Setup: %v, Plan: %v; want ErrNotQuiet", err, planned)
+		if _, err := s.c.Setup(t.Context()); !errors.Is(err, phase1.ErrActive) || !errors.Is(planned, phase1.ErrActive) {
+			t.Errorf("Setup: %v, Plan: %v; want ErrActive", err, planned)
 		}
 		asFound(t, s.Network, s.before)
 		if left := ofNode(t, s.Network); len(left) > 0 {
@@ -140,9 +140,9 @@ func TestTakeOverMTU(t *testing.T) {
 	})
 }
 
-// TestTakeOverQuiet: the record that Deactivate returned lets the target be active at once, or on standby until the same
+// TestTakeOverInactive: the record that Deactivate returned lets the target be active at once, or on standby until the same
 // record is shown to Activate.
-func TestTakeOverQuiet(t *testing.T) {
+func TestTakeOverInactive(t *testing.T) {
 	t.Parallel()
 	source, _ := movingGuest(t, infra.Masquerade{})
 	first := source.deactivate(t, 1)
@@ -173,13 +173,13 @@ func TestTakeOverQuiet(t *testing.T) {
 	}
 	teardown(t, s.Network, s.c, s.before)
 
-	quiet := source.deactivate(t, 3)
-	s = target(t, *quiet)
+	inactive := source.deactivate(t, 3)
+	s = target(t, *inactive)
 	s.c.Standby = true
 	setup(t, s.c)
 	s.looks(t, true, 2)
 	s.refuses(t, first, "call Deactivate there until")
-	s.activate(t, quiet)
+	s.activate(t, inactive)
 	source.activate(t, s.deactivate(t, 4))
 
 	// The guest of this very namespace is nobody else's.
@@ -196,11 +196,11 @@ func TestTurnBounds(t *testing.T) {
 	t.Parallel()
 	const last = 1<<53 - 1
 	source, _ := movingGuest(t, infra.Masquerade{})
-	quiet := source.deactivate(t, 1)
-	s := target(t, *quiet)
+	inactive := source.deactivate(t, 1)
+	s := target(t, *inactive)
 	s.c.Standby = true
 	for _, turn := range []uint64{0, last + 1, 1<<64 - 1} {
-		bad := *quiet
+		bad := *inactive
 		bad.Turn = turn
 		c, field := s.c, (*cache.FieldError)(nil)
 		c.From = &bad
@@ -209,7 +209,7 @@ func TestTurnBounds(t *testing.T) {
 		}
 	}
 	asFound(t, s.Network, s.before)
-	quiet.Turn, s.c.From = last, quiet
+	inactive.Turn, s.c.From = last, inactive
 	setup(t, s.c)
 	s.looks(t, true, last-1)
 	for range 2 {
@@ -220,14 +220,14 @@ func TestTurnBounds(t *testing.T) {
 		s.looks(t, true, last-1)
 	}
 	for _, turn := range []uint64{0, 1<<64 - 1} {
-		bad := *quiet
+		bad := *inactive
 		bad.Turn = turn
 		var field *cache.FieldError
-		if _, err := s.c.Activate(t.Context(), phase1.Other{Quiet: &bad}); !errors.As(err, &field) || field.Field != "other.quiet.turn" {
+		if _, err := s.c.Activate(t.Context(), phase1.Other{Inactive: &bad}); !errors.As(err, &field) || field.Field != "other.inactive.turn" {
 			t.Errorf("Activate by turn %d: %v", turn, err)
 		}
 	}
-	s.activate(t, quiet)
+	s.activate(t, inactive)
 	teardown(t, s.Network, s.c, s.before)
 }
 
@@ -240,8 +240,8 @@ func TestTakeOverWaiting(t *testing.T) {
 	first.c.Standby = true
 	setup(t, first.c)
 	second := target(t, record(t, first.Network))
-	if _, err := second.c.Setup(t.Context()); !errors.Is(err, phase1.ErrNotQuiet) {
-		t.Errorf("Setup from the record of a target that waits: %v, want ErrNotQuiet", err)
+	if _, err := second.c.Setup(t.Context()); !errors.Is(err, phase1.ErrActive) {
+		t.Errorf("Setup from the record of a target that waits: %v, want ErrActive", err)
 	}
 	asFound(t, second.Network, second.before)
 	second.c.Standby = true
@@ -252,7 +252,7 @@ func TestTakeOverWaiting(t *testing.T) {
 }
 
 // TestTakeOverOtherSource: a guest has moved from a first pod to a second one, and is to move to a third. That the first one
-// is quiet proves nothing: the second one is active.
+// is inactive proves nothing: the second one is active.
 func TestTakeOverOtherSource(t *testing.T) {
 	t.Parallel()
 	first, _ := movingGuest(t, infra.Masquerade{})
@@ -264,8 +264,8 @@ func TestTakeOverOtherSource(t *testing.T) {
 	third.refuses(t, first.deactivate(t, 3), "comes from")
 	third.activate(t, second.deactivate(t, 2))
 	// Later the guest may come from anywhere.
-	quiet := third.deactivate(t, 3)
-	second.activate(t, quiet)
+	inactive := third.deactivate(t, 3)
+	second.activate(t, inactive)
 	second.deactivate(t, 4)
 }
 

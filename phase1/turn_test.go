@@ -19,17 +19,17 @@ func TestTurns(t *testing.T) {
 		records := sides[:]
 		records = append([]cache.Record{}, records...)
 		deactivate := func(i int) {
-			turn := nextTurn(wiring.Turn{Standby: sides[i].Standby, Quiet: sides[i].Quiet, Turn: sides[i].Turn})
-			sides[i].Standby, sides[i].Quiet, sides[i].Turn = turn.Standby, turn.Quiet, turn.Turn
+			turn := nextTurn(wiring.Turn{Standby: sides[i].Standby, Inactive: sides[i].Inactive, Turn: sides[i].Turn})
+			sides[i].Standby, sides[i].Inactive, sides[i].Turn = turn.Standby, turn.Inactive, turn.Turn
 			records = append(records, sides[i])
 		}
-		activate := func(i int, quiet cache.Record) error {
+		activate := func(i int, inactive cache.Record) error {
 			if !sides[i].Standby {
 				return nil
 			}
-			turn, err := Other{Quiet: &quiet}.turn(sides[i])
+			turn, err := Other{Inactive: &inactive}.turn(sides[i])
 			if err == nil {
-				sides[i].Standby, sides[i].Quiet, sides[i].Turn = false, false, turn
+				sides[i].Standby, sides[i].Inactive, sides[i].Turn = false, false, turn
 				records = append(records, sides[i])
 			}
 			return err
@@ -38,7 +38,7 @@ func TestTurns(t *testing.T) {
 			i := random.IntN(2)
 			if random.IntN(2) == 0 {
 				deactivate(i)
-			} else if err := activate(i, records[random.IntN(len(records))]); err != nil && !errors.Is(err, ErrNotQuiet) {
+			} else if err := activate(i, records[random.IntN(len(records))]); err != nil && !errors.Is(err, ErrActive) {
 				t.Fatal(err)
 			}
 			if !sides[0].Standby && !sides[1].Standby {
@@ -59,20 +59,20 @@ func TestTurns(t *testing.T) {
 }
 
 // TestWaiting: a guest that has moved before has records with a Turn. That of a namespace which waits for its first Activate
-// is no proof that the guest is quiet, neither for Activate nor for a Setup that is active at once. Nor is that of an earlier
+// is no proof that the guest is inactive, neither for Activate nor for a Setup that is active at once. Nor is that of an earlier
 // turn: one more Deactivate may not be enough, so the error names the turn.
 func TestWaiting(t *testing.T) {
 	waiting := cache.Record{Namespace: "waiting", Binding: cache.BindingRedirect, Tap: "eth0-tap", Standby: true, Turn: 4}
-	if turn, err := (Other{Quiet: &waiting}).turn(cache.Record{Namespace: "other", Standby: true}); !errors.Is(err, ErrNotQuiet) {
-		t.Errorf("Activate: turn %d, %v, want ErrNotQuiet", turn, err)
+	if turn, err := (Other{Inactive: &waiting}).turn(cache.Record{Namespace: "other", Standby: true}); !errors.Is(err, ErrActive) {
+		t.Errorf("Activate: turn %d, %v, want ErrActive", turn, err)
 	}
-	behind := cache.Record{Namespace: "behind", Binding: cache.BindingRedirect, Tap: "eth0-tap", Standby: true, Quiet: true, Turn: 4}
-	_, err := (Other{Quiet: &behind}).turn(cache.Record{Namespace: "other", Standby: true, Turn: 7})
-	if want := "call Deactivate there until its turn is higher than 7"; !errors.Is(err, ErrNotQuiet) || !strings.Contains(err.Error(), want) {
-		t.Errorf("Activate with a turn of before: %v, want ErrNotQuiet and %q", err, want)
+	behind := cache.Record{Namespace: "behind", Binding: cache.BindingRedirect, Tap: "eth0-tap", Standby: true, Inactive: true, Turn: 4}
+	_, err := (Other{Inactive: &behind}).turn(cache.Record{Namespace: "other", Standby: true, Turn: 7})
+	if want := "call Deactivate there until its turn is higher than 7"; !errors.Is(err, ErrActive) || !strings.Contains(err.Error(), want) {
+		t.Errorf("Activate with a turn of before: %v, want ErrActive and %q", err, want)
 	}
-	if turn, err := (request{Moving: Moving{From: &waiting}}).firstTurn("other"); !errors.Is(err, ErrNotQuiet) {
-		t.Errorf("Setup: turn %d, %v, want ErrNotQuiet", turn, err)
+	if turn, err := (request{Moving: Moving{From: &waiting}}).firstTurn("other"); !errors.Is(err, ErrActive) {
+		t.Errorf("Setup: turn %d, %v, want ErrActive", turn, err)
 	}
 	if turn, err := (request{Moving: Moving{From: &waiting, Standby: true}}).firstTurn("other"); err != nil || turn != 4 {
 		t.Errorf("Setup on standby: turn %d, %v, want 4", turn, err)

@@ -30,7 +30,7 @@ const (
 	exitNotWired // there was no Setup of this NIC in this namespace
 	exitDrift    // kernel or record are not as recorded
 	exitRefused  // the binding cannot work on this NIC
-	exitNotQuiet // the guest may be active in another namespace
+	exitActive   // the guest may be active in another namespace
 	exitInUse    // a process has the guest's tap open, or another process holds the NIC
 )
 
@@ -74,8 +74,8 @@ func exitCode(err error) int {
 		return command.status
 	case errors.Is(err, phase1.ErrNotWired):
 		return exitNotWired
-	case errors.Is(err, phase1.ErrNotQuiet):
-		return exitNotQuiet
+	case errors.Is(err, phase1.ErrActive):
+		return exitActive
 	case errors.As(err, &drift):
 		return exitDrift
 	case errors.As(err, &refused):
@@ -148,7 +148,7 @@ type options struct {
 	uid, gid                        uint32
 	inside                          bool
 	json, full, schema, force       bool
-	quiet, from                     string
+	inactive, from                  string
 	gone                            bool
 }
 
@@ -195,8 +195,8 @@ func (o *options) flagSet(v verb) *flag.FlagSet {
 			set.StringVar(&o.from, name, "", "the guest moves here: its record of the other side, a `FILE`, - for standard input; what the configuration leaves out is taken from it")
 		case "standby":
 			set.BoolVar(&o.Standby, name, false, "at the first setup: the guest's tap stays down until agent activate")
-		case "quiet":
-			set.StringVar(&o.quiet, name, "", "the record of the guest's other side, as agent deactivate -json prints it: a `FILE`, - for standard input")
+		case "inactive":
+			set.StringVar(&o.inactive, name, "", "the record of the guest's other side, as agent deactivate -json prints it: a `FILE`, - for standard input")
 		case "gone":
 			set.BoolVar(&o.gone, name, false, "the guest is active in no other namespace, and will not be")
 		case "force":

@@ -87,26 +87,26 @@ which an editor completes and checks a FILE.json.
 `,
 	},
 	{
-		name: "deactivate", short: "make a guest quiet that is to be active in another namespace",
+		name: "deactivate", short: "make a guest inactive that is to be active in another namespace",
 		flags: "netns own nic json dir", do: deactivate,
 		long: `deactivate takes the guest's tap down, so that nothing passes between the guest and the network, and writes the record
 as one of a NIC on standby. The wiring stays, and QEMU can keep the tap open. -json prints the record: it is the proof that
 agent activate asks for on the guest's other side. Each call gives the record a higher turn, and so the records of the guest
 that were made before allow activate here no more.
 
-  agent deactivate -netns /run/netns/pod -nic eth0 -json >quiet.json
+  agent deactivate -netns /run/netns/pod -nic eth0 -json >inactive.json
 `,
 	},
 	{
-		name: "activate", short: "end a NIC's standby, once the guest is quiet elsewhere",
-		flags: "netns own nic quiet gone json dir", do: activate,
-		long: `activate brings the guest's tap up, after it has repaired what of the wiring is missing. The guest must be quiet
-everywhere else: -quiet names the record that agent deactivate -json printed there, or - for standard input. -gone instead
+		name: "activate", short: "end a NIC's standby, once the guest is inactive elsewhere",
+		flags: "netns own nic inactive gone json dir", do: activate,
+		long: `activate brings the guest's tap up, after it has repaired what of the wiring is missing. The guest must be inactive
+everywhere else: -inactive names the record that agent deactivate -json printed there, or - for standard input. -gone instead
 vouches that the guest is active in no other namespace and will not be: the other node is fenced, the namespace is
 gone, or the guest is restored from a file. Nothing checks that, and two active guests with one address harm the network.
 A NIC that is active already stays so. -json prints the record.
 
-  agent activate -netns /run/netns/pod -nic eth0 -quiet quiet.json
+  agent activate -netns /run/netns/pod -nic eth0 -inactive inactive.json
 
 If a move is given up, the way back to the source is the same: agent deactivate on the target, whose record allows
 agent activate on the source.
@@ -322,12 +322,12 @@ func deactivate(ctx context.Context, o *options) error {
 
 func activate(ctx context.Context, o *options) error {
 	other := phase1.Other{Gone: o.gone}
-	if o.quiet != "" {
-		quiet, err := readRecord(o.quiet)
+	if o.inactive != "" {
+		inactive, err := readRecord(o.inactive)
 		if err != nil {
-			return usageError{fmt.Errorf("-quiet %s: %w", o.quiet, err)}
+			return usageError{fmt.Errorf("-inactive %s: %w", o.inactive, err)}
 		}
-		other.Quiet = &quiet
+		other.Inactive = &inactive
 	}
 	record, err := o.Activate(ctx, other)
 	return printRecord(o, record, err)

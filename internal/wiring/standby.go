@@ -21,18 +21,18 @@ func (p *Plan) SetTurn(t Turn) error {
 	if t.Standby && p.binding.traits().offStack {
 		return &cache.FieldError{Field: "standby", Reason: "under the routed binding the namespace answers for the guest's addresses all the time: want another binding, such as masquerade, for a guest that moves"}
 	}
-	p.Record.Standby, p.Record.Quiet, p.Record.Turn = t.Standby, t.Quiet, t.Turn
+	p.Record.Standby, p.Record.Inactive, p.Record.Turn = t.Standby, t.Inactive, t.Turn
 	return nil
 }
 
 // Turn has the values of the record that say where a guest that moves is active.
 type Turn struct {
-	Standby bool   `json:"standby,omitempty"`
-	Quiet   bool   `json:"quiet,omitempty"`
-	Turn    uint64 `json:"turn,omitempty"`
+	Standby  bool   `json:"standby,omitempty"`
+	Inactive bool   `json:"inactive,omitempty"`
+	Turn     uint64 `json:"turn,omitempty"`
 }
 
-func turnOf(r cache.Record) Turn { return Turn{r.Standby, r.Quiet, r.Turn} }
+func turnOf(r cache.Record) Turn { return Turn{r.Standby, r.Inactive, r.Turn} }
 
 // wantedNow is what is wanted of a namespace that is as in the snapshot: on standby the guest's tap is down.
 //
@@ -83,9 +83,9 @@ func (p *Plan) wantedNow(now netstate.Snapshot) compare.State {
 	return want
 }
 
-// Quiet are the operations by which nothing of the guest passes any more: they take the guest's tap down, whatever else
+// Deactivate returns the operations by which nothing of the guest passes any more: they take the guest's tap down, whatever else
 // of the wiring is missing.
-func (p *Plan) Quiet(now netstate.Snapshot) []netstate.Op {
+func (p *Plan) Deactivate(now netstate.Snapshot) []netstate.Op {
 	tap, there := now.Named(p.Record.Tap)
 	if !there || !tap.Up {
 		return nil

@@ -86,12 +86,12 @@ func TestStandby(t *testing.T) {
 
 			setStandby(t, plan, true)
 			ops = mustSteps(t, plan, k)
-			if down := "ip link set " + tap + " down\n"; netstate.Text(ops) != down || netstate.Text(plan.Quiet(k.s)) != down {
-				t.Errorf("on standby again by\n%s and\n%s", netstate.Text(ops), netstate.Text(plan.Quiet(k.s)))
+			if down := "ip link set " + tap + " down\n"; netstate.Text(ops) != down || netstate.Text(plan.Deactivate(k.s)) != down {
+				t.Errorf("on standby again by\n%s and\n%s", netstate.Text(ops), netstate.Text(plan.Deactivate(k.s)))
 			}
 			mustApply(t, k, ops)
-			if left := plan.Quiet(k.s); len(left) > 0 {
-				t.Errorf("quiet, and yet there is something to do:\n%s", netstate.Text(left))
+			if left := plan.Deactivate(k.s); len(left) > 0 {
+				t.Errorf("inactive, and yet there is something to do:\n%s", netstate.Text(left))
 			}
 			giveBack(t, plan, k, found)
 			k.s = standby

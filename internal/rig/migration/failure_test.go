@@ -30,13 +30,13 @@ func TestFailedMigration(t *testing.T) {
 		state string
 		// until does what a move does until the target's QEMU ends.
 		until func(m *vm.Migration)
-		// quiet: the source has been deactivated. continued: the source sends the rest of the guest to a target that does
+		// inactive: the source has been deactivated. continued: the source sends the rest of the guest to a target that does
 		// not answer.
-		quiet, continued bool
+		inactive, continued bool
 	}{
 		{"active", func(*vm.Migration) {}, false, false},
 		{"pre-switchover", func(m *vm.Migration) { preSwitchover(ctx, t, m) }, false, false},
-		{"the source is quiet", func(m *vm.Migration) {
+		{"the source is inactive", func(m *vm.Migration) {
 			preSwitchover(ctx, t, m)
 			from.deactivate(ctx)
 		}, true, false},
@@ -79,8 +79,8 @@ func TestFailedMigration(t *testing.T) {
 			for _, n := range []*node{from, to} {
 				n.launcher.Kill(t)
 			}
-			// The way back is the way there: the target is quiet first, and its record is the source's proof.
-			if c.quiet {
+			// The way back is the way there: the target is inactive first, and its record is the source's proof.
+			if c.inactive {
 				to.deactivate(ctx)
 				from.activate(ctx, to)
 			}

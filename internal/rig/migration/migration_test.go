@@ -86,7 +86,7 @@ func moveWired(t testing.TB, b infra.Binding, capture, back bool) measures {
 	return measured
 }
 
-// move moves the guest; atSwitch is called when the source is quiet and the target is not active yet.
+// move moves the guest; atSwitch is called when the source is inactive and the target is not active yet.
 func move(ctx context.Context, t testing.TB, from, to *node, atSwitch func()) {
 	t.Helper()
 	m, err := vm.NewMigration(ctx, from.guest, to.guest, true)
@@ -102,7 +102,7 @@ func move(ctx context.Context, t testing.TB, from, to *node, atSwitch func()) {
 	}
 	begin := time.Now()
 	from.deactivate(ctx)
-	quiet := time.Since(begin)
+	inactive := time.Since(begin)
 	atSwitch()
 	begin = time.Now()
 	to.activate(ctx, from)
@@ -113,7 +113,7 @@ func move(ctx context.Context, t testing.TB, from, to *node, atSwitch func()) {
 	if err := m.Finish(ctx); err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("Deactivate %v, Activate %v, the rest of the migration %v", quiet, active, time.Since(begin)-active)
+	t.Logf("Deactivate %v, Activate %v, the rest of the migration %v", inactive, active, time.Since(begin)-active)
 }
 
 // renews checks that the guest runs at the node, and that the responder there renews its lease.

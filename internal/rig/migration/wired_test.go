@@ -107,11 +107,11 @@ func (n *node) deactivate(ctx context.Context) {
 	}
 }
 
-// activate brings the guest's tap up; the other node is quiet.
+// activate brings the guest's tap up; the other node is inactive.
 func (n *node) activate(ctx context.Context, other *node) {
 	n.t.Helper()
 	var err error
-	if n.record, err = n.config().Activate(ctx, phase1.Other{Quiet: &other.record}); err != nil {
+	if n.record, err = n.config().Activate(ctx, phase1.Other{Inactive: &other.record}); err != nil {
 		n.t.Fatal(err)
 	}
 }
