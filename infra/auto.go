@@ -3,7 +3,6 @@ package infra
 import (
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/guestwire/guestwire/cache"
 )
@@ -25,16 +24,8 @@ type Auto struct {
 var autoOrder = []string{cache.BindingBridge, cache.BindingRedirect, cache.BindingRouted, cache.BindingMasquerade}
 
 // Kind is "auto".
-func (Auto) Kind() string { return "auto" }
-
-func (b Auto) visit(v Visitor)           { v.Auto(b) }
+func (Auto) Kind() string                { return "auto" }
 func (Auto) validateGuard(g Guard) error { return g.opensNothing() }
-func (b Auto) givenMAC() cache.MAC       { return b.MAC }
-
-// makesMAC: Auto can become a Masquerade.
-func (b Auto) makesMAC() bool {
-	return b.MAC.IsZero() && slices.Contains(b.order(), cache.BindingMasquerade)
-}
 
 func (b Auto) validate() error {
 	for i, kind := range b.Order {
@@ -76,24 +67,9 @@ func (b Auto) Bindings() []Binding {
 	return list
 }
 
-// CanBecome reports whether Auto may have become the binding. An Auto without a MAC leaves the MAC to the binding.
-func (b Auto) CanBecome(o Binding) bool {
-	tried := slices.ContainsFunc(b.Bindings(), func(t Binding) bool { return t.Kind() == o.Kind() })
-	return tried && (b.MAC.IsZero() || b.MAC == o.givenMAC())
-}
-
 func (b Auto) order() []string {
 	if len(b.Order) == 0 {
 		return autoOrder
 	}
 	return b.Order
-}
-
-func (b Auto) sameGuest(other Binding) bool {
-	o, ok := other.(Auto)
-	return ok && slices.Equal(b.order(), o.order()) && b.MAC == o.MAC
-}
-
-func (b Auto) wiredAs() string {
-	return fmt.Sprintf("(order %s, mac %s)", strings.Join(b.order(), ", "), given(!b.MAC.IsZero(), b.MAC))
 }

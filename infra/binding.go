@@ -23,39 +23,11 @@ type Binding interface {
 	// Kind is the binding's name in a Spec's JSON and in a record, such as "bridge".
 	Kind() string
 
-	// visit calls the visitor's method for the binding.
-	visit(Visitor)
 	// validate checks the binding's own fields. The error is a *cache.FieldError.
 	validate() error
 	// validateGuard checks what the binding allows of a guard. The error is a *cache.FieldError.
 	validateGuard(Guard) error
-	// sameGuest says whether a running guest keeps its network if the wiring changes from the binding to
-	// the other one, which has the same kind.
-	sameGuest(other Binding) bool
-	// wiredAs tells what sameGuest compares, besides the kind; empty: nothing.
-	wiredAs() string
-	// makesMAC says whether the guest's MAC is computed from Spec.Guest.
-	makesMAC() bool
-	// givenMAC is the guest's MAC that the binding names; zero: none.
-	givenMAC() cache.MAC
 }
-
-// Visitor has a method for each binding. A program that treats the bindings differently implements it, and
-// does not compile until it has an answer for each of them: a version of guestwire with a new binding adds a
-// method.
-type Visitor interface {
-	Bridge(Bridge)
-	Redirect(Redirect)
-	Masquerade(Masquerade)
-	Routed(Routed)
-	Macvtap(Macvtap)
-	SRIOV(SRIOV)
-	Passt(Passt)
-	Auto(Auto)
-}
-
-// Visit calls the visitor's method for the binding, which must not be nil.
-func Visit(b Binding, v Visitor) { b.visit(v) }
 
 // bindings are all of them, with their defaults, in the order in which messages list them.
 var bindings = []Binding{Bridge{}, Redirect{}, Masquerade{}, Routed{}, Macvtap{}, SRIOV{}, Passt{}, Auto{}}

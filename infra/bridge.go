@@ -15,12 +15,6 @@ type Bridge struct {
 }
 
 // Kind is cache.BindingBridge.
-func (Bridge) Kind() string { return cache.BindingBridge }
-
-func (b Bridge) visit(v Visitor)              { v.Bridge(b) }
-func (b Bridge) validate() error              { return checkStation("binding.bridge.mac", b.MAC) }
-func (Bridge) validateGuard(g Guard) error    { return g.opensNothing() }
-func (b Bridge) sameGuest(other Binding) bool { return b == other }
-func (b Bridge) wiredAs() string              { return wiredWith(b.MAC) }
-func (Bridge) makesMAC() bool                 { return false }
-func (b Bridge) givenMAC() cache.MAC          { return b.MAC }
+func (Bridge) Kind() string                { return cache.BindingBridge }
+func (b Bridge) validate() error           { return checkStation("binding.bridge.mac", b.MAC) }
+func (Bridge) validateGuard(g Guard) error { return g.opensNothing() }

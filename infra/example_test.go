@@ -74,24 +74,3 @@ func ExampleRefusedError() {
 	// Output:
 	// bridge binding on eth0: an ipvlan can be no bridge's port; redirect would work: infra.Redirect, <nil>
 }
-
-// title is what a launcher shows its users of a binding.
-type title string
-
-func (t *title) Bridge(infra.Bridge)         { *t = "the pod" }
-func (t *title) Redirect(infra.Redirect)     { *t = "the pod" }
-func (t *title) Masquerade(infra.Masquerade) { *t = "behind the pod" }
-func (t *title) Routed(infra.Routed)         { *t = "behind the pod, with its addresses" }
-func (t *title) Macvtap(infra.Macvtap)       { *t = "on the node's network" }
-func (t *title) SRIOV(infra.SRIOV)           { *t = "on the card" }
-func (t *title) Passt(infra.Passt)           { *t = "behind the pod's sockets" }
-func (t *title) Auto(infra.Auto)             { *t = "not known yet" }
-
-// A program that treats the bindings differently has a method for each of them.
-func ExampleVisit() {
-	var t title
-	infra.Visit(infra.SRIOV{VLAN: 7}, &t)
-	fmt.Println("the guest is", t)
-	// Output:
-	// the guest is on the card
-}

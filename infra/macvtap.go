@@ -12,12 +12,6 @@ import "github.com/guestwire/guestwire/cache"
 type Macvtap struct{}
 
 // Kind is cache.BindingMacvtap.
-func (Macvtap) Kind() string { return cache.BindingMacvtap }
-
-func (b Macvtap) visit(v Visitor)              { v.Macvtap(b) }
-func (Macvtap) validate() error                { return nil }
-func (b Macvtap) validateGuard(g Guard) error  { return g.loosensNothing(b) }
-func (b Macvtap) sameGuest(other Binding) bool { return b == other }
-func (Macvtap) wiredAs() string                { return "" }
-func (Macvtap) makesMAC() bool                 { return false }
-func (Macvtap) givenMAC() cache.MAC            { return cache.MAC{} }
+func (Macvtap) Kind() string                  { return cache.BindingMacvtap }
+func (Macvtap) validate() error               { return nil }
+func (b Macvtap) validateGuard(g Guard) error { return g.loosensNothing(b) }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
-	"strings"
 
 	"github.com/guestwire/guestwire/cache"
 )
@@ -12,8 +11,8 @@ import (
 // Masquerade makes the guest a private host behind the NIC's addresses, by NAT. The guest gets the families
 // of which the NIC has a global address. A NIC without one is refused with a [*RefusedError].
 type Masquerade struct {
-	// IPv4 and IPv6 are the guest's networks. At least 4 addresses, so at most /30 and /126. Zero: DefaultIPv4,
-	// DefaultIPv6. A network that the namespace reaches already is ErrCollision; of IPv4 it is not, if Guest has an
+	// IPv4 and IPv6 are the guest's networks. At least 4 addresses, so at most /30 and /126. Zero: 10.0.2.0/24 and
+	// fd10:0:2::/120. A network that the namespace reaches already is ErrCollision; of IPv4 it is not, if Guest has an
 	// address in it.
 	IPv4 netip.Prefix `json:"ipv4,omitzero"`
 	IPv6 netip.Prefix `json:"ipv6,omitzero"`
@@ -34,8 +33,7 @@ type Masquerade struct {
 	// has.
 	NICMAC bool `json:"nicMAC,omitempty"`
 	// GatewayMAC is that of the guest's gateway, the namespace's end of the tap. The gateway's link-local address is made of it. Zero:
-	// DefaultGatewayMAC, so a guest that moves to another namespace finds the gateway that its neighbour tables know. A NIC
-	// that was wired by a version of guestwire without this field keeps the MAC of that time until Teardown.
+	// 02:00:00:00:00:00, so a guest that moves to another namespace finds the gateway that its neighbour tables know.
 	GatewayMAC cache.MAC `json:"gatewayMAC,omitzero"`
 	// Ports are what is forwarded to the guest; nil: everything, of every protocol; empty: nothing. A UDP exchange that the
 	// network has opened before Setup goes on with the guest, unless the process sends first after Setup, and after Teardown with
@@ -94,35 +92,13 @@ const DefaultMaxConnections = 16384
 
 // The networks of a guest behind Masquerade.
 var (
-	DefaultIPv4 = netip.MustParsePrefix("10.0.2.0/24")
-	DefaultIPv6 = netip.MustParsePrefix("fd10:0:2::/120")
+	defaultIPv4 = netip.MustParsePrefix("10.0.2.0/24")
+	defaultIPv6 = netip.MustParsePrefix("fd10:0:2::/120")
 )
 
-// DefaultGatewayMAC is the gateway's MAC of a Masquerade without GatewayMAC. Each guest is alone with its gateway, so all
-// gateways can have the same one.
-var DefaultGatewayMAC = cache.MAC{0x02, 0, 0, 0, 0, 0}
-
 // Kind is cache.BindingMasquerade.
-func (Masquerade) Kind() string { return cache.BindingMasquerade }
-
-func (b Masquerade) visit(v Visitor)           { v.Masquerade(b) }
+func (Masquerade) Kind() string                { return cache.BindingMasquerade }
 func (Masquerade) validateGuard(g Guard) error { return g.carriesIP(cache.BindingMasquerade) }
-func (b Masquerade) makesMAC() bool            { return b.MAC.IsZero() && !b.NICMAC }
-func (b Masquerade) givenMAC() cache.MAC       { return b.MAC }
-
-// sameGuest compares the guest's addresses and MAC, those of the gateway, and what translates. What is forwarded can change
-// under a running guest. A MAC that is left to its default is another than the same one written out: the default depends on
-// the version of guestwire that wired the NIC.
-func (b Masquerade) sameGuest(other Binding) bool {
-	o, ok := other.(Masquerade)
-	return ok && b.sameEnds(o, 4) && b.sameEnds(o, 6) && b.MAC == o.MAC && b.NICMAC == o.NICMAC && b.GatewayMAC == o.GatewayMAC && b.Firewall == o.Firewall
-}
-
-func (b Masquerade) sameEnds(o Masquerade, version int) bool {
-	guest, gateway := b.Ends(version)
-	otherGuest, otherGateway := o.Ends(version)
-	return guest == otherGuest && gateway == otherGateway
-}
 
 // Ends returns the guest's address, with its network, and the gateway's, of one version of IP, 4 or 6, as a valid
 // binding has them. What is left out has its default. The guest gets them if the NIC has an address of that version.
@@ -143,9 +119,9 @@ func (b Masquerade) Ends(version int) (guest netip.Prefix, gateway netip.Addr) {
 // network is the guest's.
 func (b Masquerade) network(version int) netip.Prefix {
 	if version == 4 {
-		return cmp.Or(b.IPv4, DefaultIPv4)
+		return cmp.Or(b.IPv4, defaultIPv4)
 	}
-	return cmp.Or(b.IPv6, DefaultIPv6)
+	return cmp.Or(b.IPv6, defaultIPv6)
 }
 
 // ofVersion is the address of the version of IP; zero: there is none.
@@ -166,30 +142,6 @@ func otherThan(taken, first netip.Addr) netip.Addr {
 	return first
 }
 
-func (b Masquerade) wiredAs() string {
-	list := func(addresses []netip.Addr) string {
-		if len(addresses) == 0 {
-			return "left out"
-		}
-		return strings.Trim(fmt.Sprint(addresses), "[]")
-	}
-	mac := given(!b.MAC.IsZero(), b.MAC)
-	if b.NICMAC {
-		mac = "the NIC's"
-	}
-	return fmt.Sprintf("(ipv4 %s, ipv6 %s, guest %s, gateway %s, mac %s, gatewayMAC %s, firewall %q)",
-		given(b.IPv4.IsValid(), b.IPv4), given(b.IPv6.IsValid(), b.IPv6), list(b.Guest), list(b.Gateway),
-		mac, given(!b.GatewayMAC.IsZero(), b.GatewayMAC), b.Firewall)
-}
-
-// given is the value in messages about how a NIC is wired.
-func given(set bool, value fmt.Stringer) string {
-	if !set {
-		return "left out"
-	}
-	return value.String()
-}
-
 const maxConnections = 1 << 20
 
 func (b Masquerade) validate() error {
@@ -200,10 +152,10 @@ func (b Masquerade) validate() error {
 		return &cache.FieldError{Field: field + "firewall", Reason: fmt.Sprintf("%q, want %q, %q or %q",
 			b.Firewall, cache.FirewallNFTables, cache.FirewallIPTablesNFT, cache.FirewallIPTablesLegacy)}
 	}
-	if err := checkNetwork(field+"ipv4", b.IPv4, DefaultIPv4, 30, "network, gateway, guest and broadcast"); err != nil {
+	if err := checkNetwork(field+"ipv4", b.IPv4, defaultIPv4, 30, "network, gateway, guest and broadcast"); err != nil {
 		return err
 	}
-	if err := checkNetwork(field+"ipv6", b.IPv6, DefaultIPv6, 126, "the routers' anycast address, gateway and guest"); err != nil {
+	if err := checkNetwork(field+"ipv6", b.IPv6, defaultIPv6, 126, "the routers' anycast address, gateway and guest"); err != nil {
 		return err
 	}
 	if err := b.validateEnds(field); err != nil {
@@ -240,6 +192,9 @@ func (b Masquerade) validate() error {
 	return checkStation(field+"mac", b.MAC)
 }
 
+// routedOwn are the namespace's own addresses behind Routed.
+var routedOwn = []netip.Addr{netip.AddrFrom4([4]byte{169, 254, 75, 1}), netip.MustParseAddr("fd00:a9fe:4b01::1")}
+
 // validateEnds checks the addresses of the guest and its gateway.
 func (b Masquerade) validateEnds(field string) error {
 	for _, of := range []struct {
@@ -254,7 +209,7 @@ func (b Masquerade) validateEnds(field string) error {
 	}
 	for _, version := range []int{4, 6} {
 		guest, gateway := b.Ends(version)
-		if own := ofVersion([]netip.Addr{RoutedIPv4, RoutedIPv6}, version); guest.Addr() == own || gateway == own {
+		if own := ofVersion(routedOwn, version); guest.Addr() == own || gateway == own {
 			return &cache.FieldError{Field: fmt.Sprintf("%sipv%d", field, version),
 				Reason: fmt.Sprintf("%v is the namespace's own under the routed binding: want other addresses in guest and gateway", own)}
 		}

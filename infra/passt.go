@@ -2,7 +2,6 @@ package infra
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/guestwire/guestwire/cache"
 )
@@ -21,18 +20,8 @@ type Passt struct {
 }
 
 // Kind is cache.BindingPasst.
-func (Passt) Kind() string { return cache.BindingPasst }
-
-func (b Passt) visit(v Visitor)             { v.Passt(b) }
+func (Passt) Kind() string                  { return cache.BindingPasst }
 func (b Passt) validateGuard(g Guard) error { return g.loosensNothing(b) }
-func (b Passt) wiredAs() string             { return fmt.Sprintf("%+v", b) }
-func (b Passt) makesMAC() bool              { return b.MAC.IsZero() }
-func (b Passt) givenMAC() cache.MAC         { return b.MAC }
-
-func (b Passt) sameGuest(other Binding) bool {
-	o, ok := other.(Passt)
-	return ok && b.MAC == o.MAC && slices.EqualFunc(b.Ports, o.Ports, func(p, q Ports) bool { return p.String() == q.String() })
-}
 
 func (b Passt) validate() error {
 	const field = "binding.passt."

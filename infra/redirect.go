@@ -17,20 +17,6 @@ type Redirect struct {
 }
 
 // Kind is cache.BindingRedirect.
-func (Redirect) Kind() string { return cache.BindingRedirect }
-
-func (b Redirect) visit(v Visitor)              { v.Redirect(b) }
-func (b Redirect) validate() error              { return checkStation("binding.redirect.mac", b.MAC) }
-func (Redirect) validateGuard(g Guard) error    { return g.opensNothing() }
-func (b Redirect) sameGuest(other Binding) bool { return b == other }
-func (b Redirect) wiredAs() string              { return wiredWith(b.MAC) }
-func (Redirect) makesMAC() bool                 { return false }
-func (b Redirect) givenMAC() cache.MAC          { return b.MAC }
-
-// wiredWith is what messages say of a binding whose only field is the guest's MAC.
-func wiredWith(m cache.MAC) string {
-	if m.IsZero() {
-		return ""
-	}
-	return "(mac " + m.String() + ")"
-}
+func (Redirect) Kind() string                { return cache.BindingRedirect }
+func (b Redirect) validate() error           { return checkStation("binding.redirect.mac", b.MAC) }
+func (Redirect) validateGuard(g Guard) error { return g.opensNothing() }

@@ -2,7 +2,6 @@ package infra
 
 import (
 	"fmt"
-	"net/netip"
 
 	"github.com/guestwire/guestwire/cache"
 )
@@ -12,7 +11,7 @@ import (
 // NIC can be one without Ethernet, such as a tun, a WireGuard link or an ipvlan of mode L3.
 //
 // The NIC keeps its name, MAC and addresses, so CNI's CHECK passes. The namespace does not take the addresses as its own
-// while the NIC is wired: they lead to the guest. Its own connections have RoutedIPv4 and RoutedIPv6 as their source,
+// while the NIC is wired: they lead to the guest. Its own connections have 169.254.75.1 and fd00:a9fe:4b01::1 as their source,
 // which become on the way out the NIC's address that the kernel would choose for the destination. A hop is counted (TTL, hop
 // limit). Broadcast, multicast and protocols other than IPv4 and IPv6 do not pass.
 //
@@ -22,7 +21,7 @@ import (
 // network stays unknown to the guest, which hears no ARP replies. If the NIC goes down and up, the namespace takes the
 // addresses back, until the next Setup.
 //
-// Routed needs nf_tables. Without these, for a NIC without an address, and where another link has RoutedIPv4 or RoutedIPv6
+// Routed needs nf_tables. Without these, for a NIC without an address, and where another link has one of these two
 // already, the error is a [*RefusedError]. A Spec with Routed takes neither phase1.Config.Standby nor From.
 type Routed struct {
 	// Sidecar is for the proxies of a service mesh that connect to the guest from loopback addresses; nil: there are none.
@@ -36,32 +35,10 @@ type Routed struct {
 	MaxConnections int `json:"maxConnections,omitempty"`
 }
 
-// The namespace's own addresses behind [Routed]. The guest's gateway and its DHCP server have the address RoutedIPv4, or
-// the next one if the guest has RoutedIPv4 itself.
-var (
-	RoutedIPv4 = netip.AddrFrom4([4]byte{169, 254, 75, 1})
-	RoutedIPv6 = netip.MustParseAddr("fd00:a9fe:4b01::1")
-)
-
 // Kind is cache.BindingRouted.
 func (Routed) Kind() string { return cache.BindingRouted }
 
-func (b Routed) visit(v Visitor) { v.Routed(b) }
-
 func (Routed) validateGuard(g Guard) error { return g.carriesIP(cache.BindingRouted) }
-
-// sameGuest: the guest's addresses and MAC come from the NIC, and what the namespace does with packets can change under a
-// running guest.
-func (Routed) sameGuest(other Binding) bool {
-	_, ok := other.(Routed)
-	return ok
-}
-
-func (Routed) wiredAs() string { return "" }
-
-// makesMAC: that of a guest behind a NIC without Ethernet.
-func (Routed) makesMAC() bool      { return true }
-func (Routed) givenMAC() cache.MAC { return cache.MAC{} }
 
 func (b Routed) validate() error {
 	const field = "binding.routed."

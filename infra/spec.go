@@ -106,21 +106,6 @@ func (o Owner) validate() error {
 	return nil
 }
 
-// text is the owner in messages.
-func (o Owner) text() string {
-	text := fmt.Sprintf("user %d (no group named)", o.UID)
-	if o.GID != 0 {
-		text = fmt.Sprintf("user %d, group %d", o.UID, o.GID)
-	}
-	if o.Inside {
-		text += " inside"
-	}
-	if o.SELinux != "" {
-		text += ", context " + o.SELinux
-	}
-	return text
-}
-
 // maxGuest is the length of a DNS name, the longest name of an object in Kubernetes.
 const maxGuest = 253
 
@@ -256,52 +241,4 @@ func within(field string, err error) error {
 		return &cache.FieldError{Field: field + "." + part.Field, Reason: part.Reason}
 	}
 	return err
-}
-
-// SameGuest says whether Setup can change a wiring from one Spec to another under a running guest. What
-// Masquerade forwards can change, and so can MTU, Limits, Guard, DNS, Options and Device. The kind of the binding, Owner,
-// Queues, Tap, MACs, Guest where a MAC is computed from it, and a Masquerade's networks and Firewall cannot. If they differ, the
-// error is ErrWired and tells how the NIC is wired. A missing binding is a *cache.FieldError.
-func SameGuest(wired, wanted Spec) error {
-	for _, spec := range []Spec{wired, wanted} {
-		if err := checkType(spec.Binding); err != nil {
-			return err
-		}
-	}
-	sameKind := wired.Binding.Kind() == wanted.Binding.Kind()
-	sameIdentity := wired.Guest == wanted.Guest || !wired.Binding.makesMAC() && !wanted.Binding.makesMAC()
-	if sameKind && sameIdentity && wired.Binding.sameGuest(wanted.Binding) && wired.Owner == wanted.Owner && wired.Tap == wanted.Tap && max(1, wired.Queues) == max(1, wanted.Queues) {
-		return nil
-	}
-	var other []string // what is wanted otherwise: a value that was left out is easily overlooked
-	switch {
-	case !sameKind:
-		other = append(other, "the "+wanted.Binding.Kind()+" binding")
-	case !wired.Binding.sameGuest(wanted.Binding):
-		other = append(other, "another "+wanted.Binding.Kind()+" binding")
-	}
-	if sameKind && !sameIdentity {
-		other = append(other, fmt.Sprintf("guest %q", wanted.Guest))
-	}
-	if max(1, wired.Queues) != max(1, wanted.Queues) {
-		other = append(other, fmt.Sprintf("queues %d", max(1, wanted.Queues)))
-	}
-	if wired.Tap != wanted.Tap {
-		other = append(other, fmt.Sprintf("tap %q", wanted.Tap))
-	}
-	if wired.Owner != wanted.Owner {
-		other = append(other, wanted.Owner.text())
-	}
-	how := "the " + wired.Binding.Kind() + " binding"
-	if as := wired.Binding.wiredAs(); as != "" {
-		how += " " + as
-	}
-	if wired.Binding.makesMAC() && wired.Guest != "" {
-		how += fmt.Sprintf(", guest %q", wired.Guest)
-	}
-	if wired.Tap != "" {
-		how += fmt.Sprintf(", tap %q", wired.Tap)
-	}
-	return fmt.Errorf("%w with %s, queues %d, for %s: Teardown first, or ask for the same, not for %s",
-		ErrWired, how, max(1, wired.Queues), wired.Owner.text(), strings.Join(other, ", "))
 }

@@ -23,14 +23,8 @@ type SRIOV struct {
 }
 
 // Kind is cache.BindingSRIOV.
-func (SRIOV) Kind() string { return cache.BindingSRIOV }
-
-func (b SRIOV) visit(v Visitor)              { v.SRIOV(b) }
-func (b SRIOV) validateGuard(g Guard) error  { return g.loosensNothing(b) }
-func (b SRIOV) sameGuest(other Binding) bool { return b == other }
-func (b SRIOV) wiredAs() string              { return fmt.Sprintf("%+v", b) }
-func (SRIOV) makesMAC() bool                 { return false }
-func (b SRIOV) givenMAC() cache.MAC          { return b.MAC }
+func (SRIOV) Kind() string                  { return cache.BindingSRIOV }
+func (b SRIOV) validateGuard(g Guard) error { return g.loosensNothing(b) }
 
 func (b SRIOV) validate() error {
 	const field = "binding.sriov."

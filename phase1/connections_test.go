@@ -13,6 +13,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/lease"
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 	"github.com/guestwire/guestwire/phase1"
@@ -105,8 +106,8 @@ func TestTrackedExchanges(t *testing.T) {
 		{infra.Masquerade{Excluded: excluded}, true, []string{"10.0.2.", "fd10:0:2::"}, false},
 		{infra.Masquerade{Excluded: excluded}, true, []string{"10.0.2.", "fd10:0:2::"}, true},
 		{infra.Masquerade{Ports: []infra.Ports{{Protocol: "udp", First: 8000}}, Loopback: true, Firewall: "iptables-nft"}, true, []string{"10.0.2.", "fd10:0:2::"}, false},
-		{infra.Routed{Excluded: excluded}, false, []string{infra.RoutedIPv4.String(), infra.RoutedIPv6.String()}, false},
-		{infra.Routed{Excluded: excluded}, false, []string{infra.RoutedIPv4.String(), infra.RoutedIPv6.String()}, true},
+		{infra.Routed{Excluded: excluded}, false, []string{lease.RoutedIPv4.String(), lease.RoutedIPv6.String()}, false},
+		{infra.Routed{Excluded: excluded}, false, []string{lease.RoutedIPv4.String(), lease.RoutedIPv6.String()}, true},
 	} {
 		name := b.binding.Kind()
 		if m, is := b.binding.(infra.Masquerade); is && m.Ports != nil {
@@ -194,7 +195,7 @@ func TestTrackedExchanges(t *testing.T) {
 			}
 
 			if !b.own { // the guest asks the namespace
-				for _, a := range []netip.Addr{infra.RoutedIPv4, infra.RoutedIPv6} {
+				for _, a := range []netip.Addr{lease.RoutedIPv4, lease.RoutedIPv6} {
 					s.who["guest"].Exec("ping", "-nc1", "-W10", a.String())
 				}
 			}

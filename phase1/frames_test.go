@@ -20,6 +20,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/lease"
 	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/netstate"
@@ -100,7 +101,7 @@ func attachDeaf(t *testing.T, n nstest.Network, v4, v6 bool) *wire {
 	w.gateway, w.router = link(n.World, "pod")
 	if w.routed {
 		w.link.IPv4, w.link.IPv6 = nstest.Pod4, nstest.Pod6
-		w.link.Gateway, w.link.Gateway4, w.link.Gateway6 = bridge, infra.RoutedIPv4, bridge.LinkLocal()
+		w.link.Gateway, w.link.Gateway4, w.link.Gateway6 = bridge, lease.RoutedIPv4, bridge.LinkLocal()
 	} else if w.masquerade {
 		w.link.IPv4, w.link.IPv6 = netip.MustParseAddr("10.0.2.2"), netip.MustParseAddr("fd10:0:2::2")
 		w.link.Gateway, w.link.Gateway4, w.link.Gateway6 = bridge, netip.MustParseAddr("10.0.2.1"), netip.MustParseAddr("fd10:0:2::1")

@@ -14,6 +14,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/lease"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 	"github.com/guestwire/guestwire/internal/test/wired"
 )
@@ -35,7 +36,7 @@ func (s *scene) routedGuest(t *testing.T, r cache.Record) {
 	s.who["guest"] = g
 	s.at["pod"] = "guest"
 	if r.IPv4 != nil && r.IPv6 != nil { // everybody serves at all of their addresses
-		s.name("pod", "hop", infra.RoutedIPv4, infra.RoutedIPv6)
+		s.name("pod", "hop", lease.RoutedIPv4, lease.RoutedIPv6)
 	}
 	g.Settle("eth0")
 }
@@ -132,8 +133,8 @@ func TestRoutedSidecar(t *testing.T) {
 	s.who["guest"].Listen("the guest", ":8102")
 	s.Pod.IP("addr add ::6/128 dev lo nodad")
 	for _, a := range []struct{ pod, far, source, hop netip.Addr }{
-		{nstest.Pod4, nstest.Gateway4, netip.MustParseAddr("127.0.0.6"), infra.RoutedIPv4},
-		{nstest.Pod6, nstest.Gateway6, netip.MustParseAddr("::6"), infra.RoutedIPv6},
+		{nstest.Pod4, nstest.Gateway4, netip.MustParseAddr("127.0.0.6"), lease.RoutedIPv4},
+		{nstest.Pod6, nstest.Gateway6, netip.MustParseAddr("::6"), lease.RoutedIPv6},
 	} {
 		if answer, err := s.World.Ask(netip.AddrPortFrom(a.pod, 8100).String()); err != nil || !strings.HasPrefix(answer, "the proxy sees") || !strings.Contains(answer, a.far.String()) {
 			t.Errorf("from the network: %q, %v", answer, err)
@@ -253,7 +254,7 @@ func sequence(t *testing.T, c *net.TCPConn) uint32 {
 func TestRoutedNeighbours(t *testing.T) {
 	t.Parallel()
 	s, _ := newRouted(t, func(s *scene) wired.NIC { return config(s.Network, infra.Routed{}) })
-	for _, hop := range []netip.Addr{infra.RoutedIPv4, infra.RoutedIPv6} {
+	for _, hop := range []netip.Addr{lease.RoutedIPv4, lease.RoutedIPv6} {
 		s.World.IP(fmt.Sprintf("route add %v dev %s", hop, "pod"))
 		if answer, err := s.World.Ask(netip.AddrPortFrom(hop, 8200).String()); err == nil {
 			t.Errorf("%v answers %q", hop, answer)

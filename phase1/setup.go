@@ -110,7 +110,7 @@ func (c request) setup(ctx context.Context) (cache.Record, error) {
 func (c request) check(ctx context.Context) (infra.Spec, resolvedOwner, error) {
 	if c.From != nil {
 		var err error
-		if c.Spec, err = infra.TakeOver(c.Spec, *c.From); err != nil {
+		if c.Spec, err = wiring.TakeOver(c.Spec, *c.From); err != nil {
 			return c.Spec, resolvedOwner{}, err
 		}
 	}
@@ -165,10 +165,10 @@ func (s *session) nextPlan(ctx context.Context, earlier *journal, spec infra.Spe
 	if err := earlier.checkState(spec.State); err != nil {
 		return nil, netstate.Snapshot{}, fmt.Errorf("NIC %s: %w: %w", s.nic, infra.ErrWired, err)
 	}
-	if auto, ok := spec.Binding.(infra.Auto); ok && auto.CanBecome(earlier.Spec.Binding) {
+	if auto, ok := spec.Binding.(infra.Auto); ok && wiring.CanBecome(auto, earlier.Spec.Binding) {
 		spec.Binding = earlier.Spec.Binding
 	}
-	if err := infra.SameGuest(earlier.Spec, spec); err != nil {
+	if err := wiring.SameGuest(earlier.Spec, spec); err != nil {
 		return nil, netstate.Snapshot{}, fmt.Errorf("NIC %s: %w", s.nic, err)
 	}
 	spec.State = earlier.Spec.State

@@ -33,7 +33,7 @@ func (j *journal) takeOver(c request, taken infra.Spec) (infra.Spec, error) {
 		if c.MTU != 0 {
 			from.MTU = c.MTU // which Setup can change in both directions
 		}
-		return infra.TakeOver(c.Spec, from)
+		return wiring.TakeOver(c.Spec, from)
 	case c.From != nil && c.Binding == nil:
 		taken.Binding = j.Spec.Binding
 	case c.From != nil:

@@ -9,7 +9,6 @@ import (
 	"slices"
 
 	"github.com/guestwire/guestwire/cache"
-	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
@@ -132,13 +131,20 @@ func (n NIC) hopMAC(r *cache.Record, v4 bool) cache.MAC {
 	return r.MAC
 }
 
+// The namespace's own addresses behind infra.Routed. The guest's gateway and its DHCP server have the address RoutedIPv4, or
+// the next one if the guest has RoutedIPv4 itself.
+var (
+	RoutedIPv4 = netip.AddrFrom4([4]byte{169, 254, 75, 1})
+	RoutedIPv6 = netip.MustParseAddr("fd00:a9fe:4b01::1")
+)
+
 // Hop is the DHCP server identifier of a guest without a gateway, and the gateway of a guest behind the namespace: a
 // link-local address for which the responder or the namespace answers ARP.
 func Hop(guest netip.Addr) netip.Addr {
-	if guest == infra.RoutedIPv4 {
+	if guest == RoutedIPv4 {
 		return guest.Next()
 	}
-	return infra.RoutedIPv4
+	return RoutedIPv4
 }
 
 // lease4 puts the namespace's IPv4 routes into the record. If the address has no connected route, or the

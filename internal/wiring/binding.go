@@ -3,6 +3,7 @@ package wiring
 import (
 	"slices"
 
+	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
@@ -15,6 +16,18 @@ type binding interface {
 	// *infra.RefusedError if the binding cannot work on the NIC.
 	wire(p *Plan, nic netstate.Link) error
 	traits() traits
+	// sameGuest reports whether a running guest keeps its network if the wiring changes from the binding to the other one,
+	// which has the same kind.
+	sameGuest(infra.Binding) bool
+	// wiredAs is what sameGuest compares besides the kind, for messages; empty: nothing.
+	wiredAs() string
+	// makesMAC reports whether the guest's MAC is computed from Spec.Guest.
+	makesMAC() bool
+	// givenMAC is the guest's MAC that the binding names; zero: none.
+	givenMAC() cache.MAC
+	// takeOver returns the binding with what it leaves zero as in the record of a guest that moves here. The error names a
+	// field of the binding, after the prefix.
+	takeOver(prefix string, from cache.Record) (infra.Binding, error)
 }
 
 // Questions are what a first plan has to know of a namespace, besides what a Snapshot always holds.
@@ -59,37 +72,37 @@ type traits struct {
 	unseen string
 }
 
-// selector finds the answers for a binding, or the bindings that Auto tries. A new kind of binding does not compile until it
-// has a method here.
-type selector struct {
-	found binding
-	tries []infra.Binding
+// answersOf returns the answers of the binding's kind; nil: the binding is Auto, which has none of its own, or unknown.
+// TestBindingsAreListed finds a kind that is missing here.
+func answersOf(b infra.Binding) binding {
+	switch b := b.(type) {
+	case infra.Bridge:
+		return bridge{b}
+	case infra.Redirect:
+		return redirect{b}
+	case infra.Masquerade:
+		return masquerade{b}
+	case infra.Routed:
+		return routed{b}
+	case infra.Macvtap:
+		return macvtap{}
+	case infra.SRIOV:
+		return sriov{b}
+	case infra.Passt:
+		return passt{b}
+	}
+	return nil
 }
-
-func (s *selector) Bridge(b infra.Bridge)         { s.found = bridge{b} }
-func (s *selector) Redirect(b infra.Redirect)     { s.found = redirect{b} }
-func (s *selector) Masquerade(b infra.Masquerade) { s.found = masquerade{b} }
-func (s *selector) Routed(b infra.Routed)         { s.found = routed{b} }
-func (s *selector) Macvtap(b infra.Macvtap)       { s.found = macvtap{} }
-func (s *selector) SRIOV(b infra.SRIOV)           { s.found = sriov{b} }
-func (s *selector) Passt(b infra.Passt)           { s.found = passt{b} }
-func (s *selector) Auto(b infra.Auto)             { s.tries = b.Bindings() }
 
 // bindingOf returns the binding's answers, and for Auto those of the first binding that it tries.
-func bindingOf(b infra.Binding) binding {
-	var s selector
-	infra.Visit(triesOf(b)[0], &s)
-	return s.found
-}
+func bindingOf(b infra.Binding) binding { return answersOf(triesOf(b)[0]) }
 
 // triesOf are the bindings that a first plan tries: those of Auto, or the binding itself.
 func triesOf(b infra.Binding) []infra.Binding {
-	var s selector
-	infra.Visit(b, &s)
-	if s.found != nil {
-		return []infra.Binding{b}
+	if auto, ok := b.(infra.Auto); ok {
+		return auto.Bindings()
 	}
-	return s.tries
+	return []infra.Binding{b}
 }
 
 // kindsOf are the kinds that auto tries.

@@ -24,7 +24,7 @@ func TestMadeUpMACs(t *testing.T) {
 			t.Errorf("%s: the MAC %v, which is that of %q, or is not locally administered", name, r.MAC, other)
 		}
 		seen[r.MAC] = name
-		if r.GatewayMAC != infra.DefaultGatewayMAC || r.IPv6.Router.MAC != r.GatewayMAC || r.IPv6.Router.Address != ip("fe80::ff:fe00:0") {
+		if r.GatewayMAC != (cache.MAC{2}) || r.IPv6.Router.MAC != r.GatewayMAC || r.IPv6.Router.Address != ip("fe80::ff:fe00:0") {
 			t.Errorf("%s: gateway %v, router %+v", name, r.GatewayMAC, r.IPv6.Router)
 		}
 	}

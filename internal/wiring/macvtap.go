@@ -19,6 +19,14 @@ func (macvtap) traits() traits {
 	return traits{mends: true, direct: true, unseen: "the state, up or down,"}
 }
 
+func (macvtap) sameGuest(infra.Binding) bool { return true }
+func (macvtap) wiredAs() string              { return "" }
+func (macvtap) makesMAC() bool               { return false }
+func (macvtap) givenMAC() cache.MAC          { return cache.MAC{} }
+
+// takeOver takes nothing: the guest's MAC is the NIC's.
+func (macvtap) takeOver(string, cache.Record) (infra.Binding, error) { return infra.Macvtap{}, nil }
+
 func (macvtap) wire(p *Plan, nic netstate.Link) error {
 	if nic.Kind != kindMacvtap {
 		kind := cmp.Or(nic.Kind, "card of the machine")

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
@@ -13,6 +14,10 @@ import (
 	"github.com/guestwire/guestwire/internal/lease"
 	"github.com/guestwire/guestwire/internal/netstate"
 )
+
+// defaultGatewayMAC is the gateway's MAC of a routed guest, and of a masquerade without GatewayMAC. Each guest is alone with
+// its gateway, so all gateways can have the same one.
+var defaultGatewayMAC = cache.MAC{0x02, 0, 0, 0, 0, 0}
 
 // masquerade gives the guest a network of its own at the tap, and translates the guest's addresses. The NIC keeps all that it has.
 type masquerade struct{ infra.Masquerade }
@@ -23,6 +28,85 @@ func (masquerade) asks(n netstate.Names) Questions {
 }
 
 func (masquerade) traits() traits { return traits{routes: true} }
+
+// sameGuest compares the guest's addresses and MAC, those of the gateway, and what translates. What is forwarded can change
+// under a running guest.
+func (b masquerade) sameGuest(other infra.Binding) bool {
+	o, ok := other.(infra.Masquerade)
+	for _, version := range []int{4, 6} {
+		guest, gateway := b.Ends(version)
+		otherGuest, otherGateway := o.Ends(version)
+		ok = ok && guest == otherGuest && gateway == otherGateway
+	}
+	return ok && b.MAC == o.MAC && b.NICMAC == o.NICMAC && b.GatewayMAC == o.GatewayMAC && b.Firewall == o.Firewall
+}
+
+func (b masquerade) wiredAs() string {
+	list := func(addresses []netip.Addr) string {
+		if len(addresses) == 0 {
+			return "left out"
+		}
+		return strings.Trim(fmt.Sprint(addresses), "[]")
+	}
+	mac := given(!b.MAC.IsZero(), b.MAC)
+	if b.NICMAC {
+		mac = "the NIC's"
+	}
+	return fmt.Sprintf("(ipv4 %s, ipv6 %s, guest %s, gateway %s, mac %s, gatewayMAC %s, firewall %q)",
+		given(b.IPv4.IsValid(), b.IPv4), given(b.IPv6.IsValid(), b.IPv6), list(b.Guest), list(b.Gateway),
+		mac, given(!b.GatewayMAC.IsZero(), b.GatewayMAC), b.Firewall)
+}
+
+func (b masquerade) makesMAC() bool      { return b.MAC.IsZero() && !b.NICMAC }
+func (b masquerade) givenMAC() cache.MAC { return b.MAC }
+
+// takeOver also takes the networks, the addresses in them and the gateway's MAC, if the guest had a masquerade.
+func (b masquerade) takeOver(prefix string, from cache.Record) (infra.Binding, error) {
+	if err := takeMAC(prefix+"mac", &b.MAC, from.MAC); err != nil {
+		return nil, err
+	}
+	b.NICMAC = false // of another NIC
+	if from.Binding != cache.BindingMasquerade {
+		return b.Masquerade, nil
+	}
+	if v4 := from.IPv4; v4 != nil {
+		b.IPv4 = cmp.Or(b.IPv4, v4.Address.Masked())
+		b.takeEnds(v4.Address.Addr(), v4.Server, 4)
+	}
+	if v6 := from.IPv6; v6 != nil {
+		b.IPv6 = cmp.Or(b.IPv6, networkOf(v6))
+		b.takeEnds(v6.Address, v6.Gateway, 6)
+	}
+	if from.GatewayMAC.IsZero() {
+		return b.Masquerade, nil
+	}
+	err := takeMAC(prefix+"gatewayMAC", &b.GatewayMAC, from.GatewayMAC)
+	return b.Masquerade, err
+}
+
+// takeEnds sets the addresses of one version of IP that are missing, unless the guest gets another network.
+func (b *masquerade) takeEnds(guest, gateway netip.Addr, version int) {
+	own, _ := b.Ends(version)
+	for _, end := range []struct {
+		list *[]netip.Addr
+		have netip.Addr
+	}{{&b.Guest, guest}, {&b.Gateway, gateway}} {
+		given := slices.ContainsFunc(*end.list, func(a netip.Addr) bool { return a.Is4() == (version == 4) })
+		if !given && own.Masked().Contains(end.have) {
+			*end.list = append(slices.Clone(*end.list), end.have)
+		}
+	}
+}
+
+// networkOf is the network of a guest behind a masquerade; zero: the record does not have it.
+func networkOf(v6 *cache.IPv6) netip.Prefix {
+	for _, p := range v6.OnLink {
+		if p.Contains(v6.Address) {
+			return p
+		}
+	}
+	return netip.Prefix{}
+}
 
 func (b masquerade) wire(p *Plan, nic netstate.Link) error {
 	on := lease.Of(p.found, nic)
@@ -39,7 +123,7 @@ func (b masquerade) wire(p *Plan, nic netstate.Link) error {
 	}
 	// The gateway's MAC does not depend on the NIC: a guest that moves to another namespace keeps what its neighbour tables say,
 	// and the gateway's link-local address.
-	p.newRouterRecord(nic, guest, cmp.Or(b.GatewayMAC, infra.DefaultGatewayMAC))
+	p.newRouterRecord(nic, guest, cmp.Or(b.GatewayMAC, defaultGatewayMAC))
 	networks, err := b.lease(p, nic, len(v4) > 0, len(v6) > 0)
 	if err != nil {
 		return err

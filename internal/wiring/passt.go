@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 
 	"github.com/guestwire/guestwire/cache"
@@ -21,6 +22,20 @@ func (passt) asks(netstate.Names) Questions {
 }
 
 func (passt) traits() traits { return traits{direct: true} }
+
+func (b passt) sameGuest(other infra.Binding) bool {
+	o, ok := other.(infra.Passt)
+	return ok && b.MAC == o.MAC && slices.EqualFunc(b.Ports, o.Ports, func(p, q infra.Ports) bool { return p.String() == q.String() })
+}
+
+func (b passt) wiredAs() string     { return fmt.Sprintf("%+v", b.Passt) }
+func (b passt) makesMAC() bool      { return b.MAC.IsZero() }
+func (b passt) givenMAC() cache.MAC { return b.MAC }
+
+func (b passt) takeOver(prefix string, from cache.Record) (infra.Binding, error) {
+	err := takeMAC(prefix+"mac", &b.MAC, from.MAC)
+	return b.Passt, err
+}
 
 func (b passt) wire(p *Plan, nic netstate.Link) error {
 	v4, v6 := lease.Of(p.found, nic).Addresses()

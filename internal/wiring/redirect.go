@@ -21,6 +21,16 @@ func (redirect) asks(netstate.Names) Questions {
 
 func (redirect) traits() traits { return traits{mends: true} }
 
+func (b redirect) sameGuest(other infra.Binding) bool { return b.Redirect == other }
+func (b redirect) wiredAs() string                    { return wiredWith(b.MAC) }
+func (redirect) makesMAC() bool                       { return false }
+func (b redirect) givenMAC() cache.MAC                { return b.MAC }
+
+func (b redirect) takeOver(prefix string, from cache.Record) (infra.Binding, error) {
+	err := takeMAC(prefix+"mac", &b.MAC, from.MAC)
+	return b.Redirect, err
+}
+
 func (b redirect) wire(p *Plan, nic netstate.Link) error {
 	if b.MAC.IsZero() {
 		b.MAC = nic.MAC

@@ -29,13 +29,26 @@ func (routed) traits() traits {
 	}
 }
 
+// sameGuest: the guest's addresses and MAC come from the NIC, and what the namespace does with packets can change under a
+// running guest.
+func (routed) sameGuest(infra.Binding) bool { return true }
+func (routed) wiredAs() string              { return "" }
+
+// makesMAC: that of a guest behind a NIC without Ethernet.
+func (routed) makesMAC() bool      { return true }
+func (routed) givenMAC() cache.MAC { return cache.MAC{} }
+
+func (routed) takeOver(string, cache.Record) (infra.Binding, error) {
+	return nil, &cache.FieldError{Field: "binding", Reason: "a guest of the routed binding cannot move: want another binding, or a guest without From"}
+}
+
 func (b routed) wire(p *Plan, nic netstate.Link) error {
 	on := lease.Of(p.found, nic)
 	v4, v6 := on.Addresses()
 	if err := p.checkRouted(nic); err != nil {
 		return err
 	}
-	guest, gateway := p.routedMAC(nic), infra.DefaultGatewayMAC
+	guest, gateway := p.routedMAC(nic), defaultGatewayMAC
 	if guest == gateway {
 		gateway = netstate.DeriveMAC(nic, "router")
 	}
@@ -47,7 +60,7 @@ func (b routed) wire(p *Plan, nic netstate.Link) error {
 		r.ends = append(r.ends, end{v4[0].Addr(), r.hop4})
 	}
 	if len(v6) > 0 {
-		r.hop6 = infra.RoutedIPv6
+		r.hop6 = lease.RoutedIPv6
 		r.ends = append(r.ends, end{v6[0].Addr(), r.hop6})
 	}
 	all := slices.Concat(r.own4, r.own6)
@@ -109,7 +122,7 @@ func (p *Plan) notRouted(nic netstate.Link) (reason, instead string) {
 	}
 	for _, a := range p.found.Addresses {
 		own := a.Prefix.Addr()
-		if hop4 := len(v4) > 0 && own == lease.Hop(v4[0].Addr()); hop4 || len(v6) > 0 && own == infra.RoutedIPv6 {
+		if hop4 := len(v4) > 0 && own == lease.Hop(v4[0].Addr()); hop4 || len(v6) > 0 && own == lease.RoutedIPv6 {
 			if l, _ := p.found.Link(a.Link); !p.isWired(l) {
 				return fmt.Sprintf("%v, which the routed binding gives to the namespace, is an address of %s already", own, l.Name), cache.BindingMasquerade
 			}
@@ -405,9 +418,9 @@ func (t routing) toNIC(e end, s lease.Source) []firewall.Match {
 // isHop reports whether a routed binding has put the address at the NIC.
 func isHop(a netstate.Address) bool {
 	switch a.Prefix.Addr() {
-	case infra.RoutedIPv4, infra.RoutedIPv4.Next():
+	case lease.RoutedIPv4, lease.RoutedIPv4.Next():
 		return a.Scope == netstate.ScopeHost && a.Prefix.IsSingleIP()
-	case infra.RoutedIPv6:
+	case lease.RoutedIPv6:
 		return a.Prefix.IsSingleIP() && a.Flags&netstate.AddrNoPrefixRoute != 0
 	}
 	return false
@@ -446,7 +459,7 @@ func takeBack(found *netstate.Snapshot, nic netstate.Link) {
 
 // putOf is what a routed binding may have put at a NIC whose journal is lost.
 func putOf(found netstate.Snapshot, nic netstate.Link) (put compare.Gone) {
-	for _, hop := range []netip.Addr{infra.RoutedIPv4, infra.RoutedIPv4.Next(), infra.RoutedIPv6} {
+	for _, hop := range []netip.Addr{lease.RoutedIPv4, lease.RoutedIPv4.Next(), lease.RoutedIPv6} {
 		put.Addresses = append(put.Addresses, netstate.Address{Link: nic.Index, Prefix: single(hop)})
 		for _, r := range found.Routes {
 			if r.Uses(nic.Index) && r.Destination.Addr().Is4() == hop.Is4() {

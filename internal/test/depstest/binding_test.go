@@ -6,15 +6,21 @@ import (
 	"testing"
 
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/wiring"
 )
 
 // TestBindingsAreListed: each kind of binding is in infra's list, without which it has no name in JSON, and has
-// golden plans, whose records show that package cache knows the kind. The compiler asks for the rest.
+// golden plans, whose records show that package cache knows the kind. It has answers in wiring; Auto has those of others.
 func TestBindingsAreListed(t *testing.T) {
 	for _, name := range implementations(t, "/infra", "Binding") {
 		kind := strings.ToLower(name)
-		if b, err := infra.NewBinding(kind); err != nil || b.Kind() != kind {
+		b, err := infra.NewBinding(kind)
+		if err != nil || b.Kind() != kind {
 			t.Errorf("infra.bindings lacks %s: %v", name, err)
+			continue
+		}
+		if spec := (infra.Spec{Binding: b}); kind != "auto" && wiring.SameGuest(spec, spec) != nil {
+			t.Errorf("internal/wiring's answersOf lacks %s", name)
 		}
 		golden, err := filepath.Glob("../../wiring/testdata/" + kind + "*.txt")
 		if err != nil || len(golden) == 0 {

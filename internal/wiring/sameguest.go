@@ -1,0 +1,100 @@
+package wiring
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+)
+
+// SameGuest refuses to change a wiring from one Spec to another where a running guest would not keep its network. What
+// Masquerade forwards can change, and so can MTU, Limits, Guard, DNS, Options and Device. The kind of the binding, Owner,
+// Queues, Tap, MACs, Guest where a MAC is computed from it, and a Masquerade's networks and Firewall cannot. If they differ,
+// the error is infra.ErrWired and names how the NIC is wired.
+func SameGuest(wired, wanted infra.Spec) error {
+	was := answersOf(wired.Binding)
+	if was == nil {
+		return &cache.FieldError{Field: "binding", Reason: fmt.Sprintf("%T, which no NIC is wired with", wired.Binding)}
+	}
+	sameKind, sameBinding, sameIdentity := false, false, true
+	if is := answersOf(wanted.Binding); is != nil && wired.Binding.Kind() == wanted.Binding.Kind() {
+		sameKind, sameBinding = true, was.sameGuest(wanted.Binding)
+		sameIdentity = wired.Guest == wanted.Guest || !was.makesMAC() && !is.makesMAC()
+	}
+	var other []string // what is wanted otherwise: a value that was left out is easily overlooked
+	switch {
+	case !sameKind:
+		other = append(other, "the "+wanted.Binding.Kind()+" binding")
+	case !sameBinding:
+		other = append(other, "another "+wanted.Binding.Kind()+" binding")
+	}
+	if !sameIdentity {
+		other = append(other, fmt.Sprintf("guest %q", wanted.Guest))
+	}
+	if max(1, wired.Queues) != max(1, wanted.Queues) {
+		other = append(other, fmt.Sprintf("queues %d", max(1, wanted.Queues)))
+	}
+	if wired.Tap != wanted.Tap {
+		other = append(other, fmt.Sprintf("tap %q", wanted.Tap))
+	}
+	if wired.Owner != wanted.Owner {
+		other = append(other, ownerText(wanted.Owner))
+	}
+	if len(other) == 0 {
+		return nil
+	}
+	how := "the " + wired.Binding.Kind() + " binding"
+	if as := was.wiredAs(); as != "" {
+		how += " " + as
+	}
+	if was.makesMAC() && wired.Guest != "" {
+		how += fmt.Sprintf(", guest %q", wired.Guest)
+	}
+	if wired.Tap != "" {
+		how += fmt.Sprintf(", tap %q", wired.Tap)
+	}
+	return fmt.Errorf("%w with %s, queues %d, for %s: Teardown first, or ask for the same, not for %s",
+		infra.ErrWired, how, max(1, wired.Queues), ownerText(wired.Owner), strings.Join(other, ", "))
+}
+
+// ownerText is the owner in messages.
+func ownerText(o infra.Owner) string {
+	text := fmt.Sprintf("user %d (no group named)", o.UID)
+	if o.GID != 0 {
+		text = fmt.Sprintf("user %d, group %d", o.UID, o.GID)
+	}
+	if o.Inside {
+		text += " inside"
+	}
+	if o.SELinux != "" {
+		text += ", context " + o.SELinux
+	}
+	return text
+}
+
+// given is the value in messages about how a NIC is wired.
+func given(set bool, value fmt.Stringer) string {
+	if !set {
+		return "left out"
+	}
+	return value.String()
+}
+
+// wiredWith is wiredAs of a binding whose only field is the guest's MAC.
+func wiredWith(m cache.MAC) string {
+	if m.IsZero() {
+		return ""
+	}
+	return "(mac " + m.String() + ")"
+}
+
+// CanBecome reports whether Auto may have become the binding. An Auto without a MAC leaves the MAC to the binding.
+func CanBecome(a infra.Auto, b infra.Binding) bool {
+	for _, try := range a.Bindings() {
+		if try.Kind() == b.Kind() {
+			return a.MAC.IsZero() || a.MAC == answersOf(b).givenMAC()
+		}
+	}
+	return false
+}
