@@ -92,8 +92,8 @@ func (v *SRIOV) validate() error {
 	if err := checkPCIAddress("sriov.pciAddress", v.PCIAddress); err != nil {
 		return err
 	}
-	if v.VLAN > MaxVLAN {
-		return fieldErrorf("sriov.vlan", "%d, want 1 to %d, or 0 for none", v.VLAN, MaxVLAN)
+	if v.VLAN > maxVLAN {
+		return fieldErrorf("sriov.vlan", "%d, want 1 to %d, or 0 for none", v.VLAN, maxVLAN)
 	}
 	return nil
 }

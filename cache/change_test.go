@@ -38,7 +38,7 @@ func TestChanges(t *testing.T) {
 	}
 	local := all
 	own := *all.Static
-	own.Addresses = append(slices.Clone(own.Addresses), StaticAddress{Address: netip.PrefixFrom(all.MAC.LinkLocal(), 64), Scope: ScopeLink})
+	own.Addresses = append(slices.Clone(own.Addresses), StaticAddress{Address: netip.PrefixFrom(all.MAC.LinkLocal(), 64), Scope: 253})
 	local.Static = &own
 	if have := Changes(all, local); len(have) > 0 {
 		t.Errorf("the link-local address of the MAC: %v", have)

@@ -20,14 +20,11 @@ type Limit struct {
 	// PacketsPerSecond is 1 to 10,000,000; 0: no limit. A packet that is cut later counts as one.
 	PacketsPerSecond uint64 `json:"packetsPerSecond,omitempty"`
 	// BurstBytes are the octets that pass at once besides those of one second, which the kernel always lets pass; at most
-	// 4294967295. 0: DefaultBurstBytes. Together with those of a second they have to be 65536 or more, for a whole packet.
+	// 4294967295. 0: 65536. Together with those of a second they have to be 65536 or more, for a whole packet.
 	BurstBytes uint64 `json:"burstBytes,omitempty"`
 	// BurstPackets are the packets that pass at once, at most 4294967295; 0: those of one second.
 	BurstPackets uint64 `json:"burstPackets,omitempty"`
 }
-
-// DefaultBurstBytes is a Limit's BurstBytes if none are given: one packet of the greatest length.
-const DefaultBurstBytes = 1 << 16
 
 // The rates that the kernel's arithmetic counts within 1 %.
 const (

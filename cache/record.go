@@ -41,8 +41,9 @@ const (
 	MaxQueues = 256   // MAX_TAP_QUEUES
 	MinMTU    = 68    // RFC 791
 	MaxMTU    = 65521 // a tap's: 65535 less an Ethernet header
-	MaxVLAN   = 4094  // IEEE 802.1Q table 9-2
 )
+
+const maxVLAN = 4094 // IEEE 802.1Q table 9-2
 
 // Record is one interface of the guest.
 type Record struct {
@@ -134,7 +135,7 @@ func (r *Record) Announces() bool {
 type SRIOV struct {
 	// PCIAddress is the function's address on the host, of the form 0000:03:10.1.
 	PCIAddress string `json:"pciAddress"`
-	// VLAN is the VLAN into which the card puts the guest, 1 to MaxVLAN; 0: none.
+	// VLAN is the VLAN into which the card puts the guest, 1 to 4094; 0: none.
 	VLAN uint16 `json:"vlan,omitempty"`
 	// Managed says whether libvirt binds the function to vfio-pci and gives it back to its driver.
 	// Without Managed, the function has to be bound to vfio-pci before the guest starts.

@@ -54,14 +54,14 @@ func fullStatic() *Static {
 	ip, pfx := netip.MustParseAddr, netip.MustParsePrefix
 	return &Static{
 		Addresses: []StaticAddress{
-			{Address: pfx("10.244.1.7/24"), Broadcast: ip("10.244.1.255"), Scope: ScopeLink, NoPrefixRoute: true, Deprecated: true},
+			{Address: pfx("10.244.1.7/24"), Broadcast: ip("10.244.1.255"), Scope: 253, NoPrefixRoute: true, Deprecated: true},
 			{Address: pfx("fd00::7/128"), Peer: pfx("fd00::8/64")},
 		},
 		Routes: []StaticRoute{
-			{Destination: pfx("10.9.9.9/32"), Table: 100, Scope: ScopeLink, Source: ip("10.244.1.7")},
-			{Destination: pfx("10.66.0.0/16"), Type: RouteBlackhole, Table: TableMain},
+			{Destination: pfx("10.9.9.9/32"), Table: 100, Scope: 253, Source: ip("10.244.1.7")},
+			{Destination: pfx("10.66.0.0/16"), Type: "blackhole", Table: 254},
 			{Destination: pfx("0.0.0.0/0"), Table: 100, Gateway: ip("fe80::1"), OnLink: true, Metric: 5, MTU: 1400},
-			{Destination: pfx("fd02::/16"), Table: TableMain, From: pfx("fd00::/64"), Metric: 1024,
+			{Destination: pfx("fd02::/16"), Table: 254, From: pfx("fd00::/64"), Metric: 1024,
 				Hops: []StaticHop{{Gateway: ip("fe80::1"), OnLink: true, Weight: 1}, {Weight: 256}}},
 		},
 		Rules:      []StaticRule{{Priority: 100, Table: 100, Source: pfx("10.244.1.7/32")}, {Priority: 0, Table: 100, IPv6: true}},
@@ -345,7 +345,7 @@ func TestValidateDirect(t *testing.T) {
 		{sriov, "sriov", func(r *Record) { r.SRIOV = nil }},
 		{sriov, "sriov.pciAddress", func(r *Record) { r.SRIOV.PCIAddress = "" }},
 		{sriov, "sriov.pciAddress", func(r *Record) { r.SRIOV.PCIAddress = "03:10.1" }},
-		{sriov, "sriov.vlan", func(r *Record) { r.SRIOV.VLAN = MaxVLAN + 1 }},
+		{sriov, "sriov.vlan", func(r *Record) { r.SRIOV.VLAN = maxVLAN + 1 }},
 		{sriov, "tap", func(r *Record) { r.Tap = "eth0" }},
 		{sriov, "mtu", func(r *Record) { r.MTU = MinMTU - 1 }},
 		{sriov, "queues", func(r *Record) { r.Queues = 2 }},

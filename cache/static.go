@@ -32,7 +32,7 @@ type StaticAddress struct {
 	Peer netip.Prefix `json:"peer,omitzero"`
 	// Broadcast is the IPv4 broadcast address; zero: there is none.
 	Broadcast netip.Addr `json:"broadcast,omitzero"`
-	// Scope is ScopeGlobal, ScopeLink or another of rtnetlink's scopes.
+	// Scope is rtnetlink's (rtnetlink(7)): 0 for global, 253 for link.
 	Scope uint8 `json:"scope,omitempty"`
 	// NoPrefixRoute says that the address implies no route to its network (or to Peer).
 	NoPrefixRoute bool `json:"noPrefixRoute,omitempty"`
@@ -40,32 +40,15 @@ type StaticAddress struct {
 	Deprecated bool `json:"deprecated,omitempty"`
 }
 
-// Scopes of rtnetlink(7).
-const (
-	ScopeGlobal = 0
-	ScopeLink   = 253
-)
-
-// TableMain is the route table without a rule of the administrator's.
-const TableMain = 254
-
-// The types of routes that refuse packets (ip-route(8)).
-const (
-	RouteBlackhole   = "blackhole"
-	RouteUnreachable = "unreachable"
-	RouteProhibit    = "prohibit"
-	RouteThrow       = "throw"
-)
-
-var routeTypes = []string{"", RouteBlackhole, RouteUnreachable, RouteProhibit, RouteThrow}
+// routeTypes are those of routes that deliver packets and of routes that refuse them (ip-route(8)).
+var routeTypes = []string{"", "blackhole", "unreachable", "prohibit", "throw"}
 
 // StaticRoute is one route of the NIC.
 type StaticRoute struct {
 	Destination netip.Prefix `json:"destination"`
-	// Type is empty for a route that delivers packets, or RouteBlackhole, RouteUnreachable, RouteProhibit or
-	// RouteThrow. Such a route has no next hop.
+	// Type is empty for a route that delivers packets, or "blackhole", "unreachable", "prohibit" or "throw". Such a route has no next hop.
 	Type string `json:"type,omitempty"`
-	// Table is the route's table, such as TableMain; never 0 or 255.
+	// Table is the route's table: 254 is main; never 0 or 255.
 	Table uint32 `json:"table"`
 	// Gateway is the next hop; zero: the destination is on the link, or Hops are set. It can be an IPv6 address
 	// where Destination is IPv4 (RFC 5549).

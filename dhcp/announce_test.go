@@ -89,7 +89,7 @@ func TestAnnounce(t *testing.T) {
 	rec.IPv4.Routes = slices.Insert(rec.IPv4.Routes, 1, cache.Route{Destination: prefix("10.244.1.1/32")}, cache.Route{Destination: prefix("192.0.2.0/24"), Gateway: addr("10.244.1.1")})
 	rec.Static = &cache.Static{
 		Addresses: []cache.StaticAddress{{Address: prefix("10.244.1.7/24")}, {Address: prefix("10.244.1.9/24")}, {Address: prefix("fd00::9/64")}},
-		Routes:    []cache.StaticRoute{{Destination: prefix("fd01::/64"), Gateway: addr("fd00::1"), Table: cache.TableMain}},
+		Routes:    []cache.StaticRoute{{Destination: prefix("fd01::/64"), Gateway: addr("fd00::1"), Table: 254}},
 	}
 	lines, advertised := announcedFrames(t, rec)
 	arp := []string{

@@ -172,7 +172,7 @@ func (n *nic) version2Address(a cache.StaticAddress, routes *[]cache.StaticRoute
 	if a.Deprecated {
 		n.warn("the address %v is deprecated, which version 2 does not say: the guest may choose it as a source", own)
 	}
-	if a.Scope != cache.ScopeGlobal && !own.IsLinkLocalUnicast() {
+	if a.Scope != scopeGlobal && !own.IsLinkLocalUnicast() {
 		n.warn("the address %v has scope %d, and the guest's has scope global: version 2 has no scopes of addresses", own, a.Scope)
 	}
 	switch {
@@ -191,9 +191,9 @@ func (n *nic) version2Address(a cache.StaticAddress, routes *[]cache.StaticRoute
 
 // connected is a route on the link.
 func connected(to netip.Prefix) cache.StaticRoute {
-	r := cache.StaticRoute{Destination: to, Table: cache.TableMain}
+	r := cache.StaticRoute{Destination: to, Table: tableMain}
 	if to.Addr().Is4() {
-		r.Scope = cache.ScopeLink
+		r.Scope = scopeLink
 	}
 	return r
 }
@@ -231,7 +231,7 @@ func (n *nic) version2Route(r cache.StaticRoute) []pair {
 	// netplan takes no route without a gateway but for this scope, which IPv6 does not have.
 	add("scope", r.Type == "" && !r.Gateway.IsValid(), "link")
 	add("from", r.Source.IsValid(), quoted(r.Source.String()))
-	add("table", r.Table != cache.TableMain, r.Table)
+	add("table", r.Table != tableMain, r.Table)
 	add("metric", r.Metric != 0, r.Metric)
 	add("mtu", r.MTU != 0, r.MTU)
 	return pairs
@@ -256,7 +256,7 @@ func (n *nic) needsNetplan(routes []cache.StaticRoute) bool {
 		if r.Destination.Addr().Is6() && r.Destination.Bits() == 0 {
 			return true
 		}
-		if r.Table != cache.TableMain || r.Source.IsValid() || r.MTU != 0 || r.Type != "" || !r.Gateway.IsValid() || r.OnLink {
+		if r.Table != tableMain || r.Source.IsValid() || r.MTU != 0 || r.Type != "" || !r.Gateway.IsValid() || r.OnLink {
 			return true
 		}
 	}

@@ -57,7 +57,7 @@ func (n *nic) flat(format, name string) (Flat, error) {
 		n.warn("the address %v is left out: %s has one, %v", a.Address, name, own.Address)
 	}
 	f, isDefault := Flat{Address: own.Address}, func(r cache.StaticRoute) bool {
-		return r.Table == cache.TableMain && r.Destination == netip.PrefixFrom(netip.IPv4Unspecified(), 0) && r.Gateway.Is4()
+		return r.Table == tableMain && r.Destination == netip.PrefixFrom(netip.IPv4Unspecified(), 0) && r.Gateway.Is4()
 	}
 	first := slices.IndexFunc(n.was.Routes, isDefault)
 	if first >= 0 {
@@ -76,7 +76,7 @@ func (n *nic) flat(format, name string) (Flat, error) {
 	reachable := f.Address.Masked()
 	onLink := false // in the namespace too
 	for i, r := range n.was.Routes {
-		plain := r.Table == cache.TableMain && r.Type == "" && len(r.Hops) == 0
+		plain := r.Table == tableMain && r.Type == "" && len(r.Hops) == 0
 		within := f.Address == own.Address && reachable.Contains(r.Destination.Addr()) && r.Destination.Bits() >= reachable.Bits()
 		switch {
 		case i == first:

@@ -21,6 +21,13 @@ import (
 	"github.com/guestwire/guestwire/cache"
 )
 
+// Numbers of rtnetlink(7), as in cache.Static.
+const (
+	scopeGlobal = 0
+	scopeLink   = 253
+	tableMain   = 254
+)
+
 // Guest is what a configuration is made of.
 type Guest struct {
 	// Records are the guest's interfaces, such as VM.Records of package phase2 returns them.
@@ -126,7 +133,7 @@ func warnSourceless(all []*nic, v4 bool) {
 			if r.Destination.Addr().Is4() != v4 || r.Type != "" {
 				continue
 			}
-			if r.Table == cache.TableMain {
+			if r.Table == tableMain {
 				return
 			}
 			elsewhere = n
@@ -147,9 +154,9 @@ func ofLease(r cache.Record) cache.Static {
 	if v := r.IPv4; v != nil {
 		s.Addresses = append(s.Addresses, cache.StaticAddress{Address: v.Address, Broadcast: broadcast(v.Address)})
 		for _, route := range v.Routes {
-			to := cache.StaticRoute{Destination: route.Destination, Gateway: route.Gateway, Table: cache.TableMain}
+			to := cache.StaticRoute{Destination: route.Destination, Gateway: route.Gateway, Table: tableMain}
 			if !route.Gateway.IsValid() {
-				to.Scope = cache.ScopeLink
+				to.Scope = scopeLink
 			}
 			s.Routes = append(s.Routes, to)
 		}
@@ -167,7 +174,7 @@ func ofLease(r cache.Record) cache.Static {
 			implied = append(implied, own.Masked())
 		}
 		add := func(to netip.Prefix, gateway netip.Addr) {
-			s.Routes = append(s.Routes, cache.StaticRoute{Destination: to, Gateway: gateway, Table: cache.TableMain, Metric: metric6})
+			s.Routes = append(s.Routes, cache.StaticRoute{Destination: to, Gateway: gateway, Table: tableMain, Metric: metric6})
 		}
 		for _, p := range v.OnLink {
 			if !slices.Contains(implied, p) {
@@ -281,5 +288,5 @@ func collect(nics []*nic) []string {
 // onLink says whether a route is written with a gateway that is on the link. In another table than main, the guest may add
 // the route before the one that leads to the gateway, and the kernel then refuses the gateway.
 func onLink(r cache.StaticRoute) bool {
-	return r.OnLink || r.Gateway.IsValid() && r.Table != cache.TableMain
+	return r.OnLink || r.Gateway.IsValid() && r.Table != tableMain
 }

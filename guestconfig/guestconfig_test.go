@@ -22,7 +22,7 @@ var gatewayMAC = cache.MAC{0xee, 0xff, 0xff, 0xff, 0xff, 0x14}
 // record is a bridge's with this configuration, and the link-local address of its MAC.
 func record(name string, last byte, s cache.Static) cache.Record {
 	mac := cache.MAC{2, 0, 0, 0, 0, last}
-	s.Addresses = append(s.Addresses, cache.StaticAddress{Address: netip.PrefixFrom(mac.LinkLocal(), 64), Scope: cache.ScopeLink})
+	s.Addresses = append(s.Addresses, cache.StaticAddress{Address: netip.PrefixFrom(mac.LinkLocal(), 64), Scope: 253})
 	return cache.Record{
 		Version: cache.Version, Name: name, Binding: cache.BindingBridge, Tap: name + "-tap", Queues: 1,
 		ResponderTap: name + "-dhcp", ResponderMAC: cache.MAC{2, 0, 0, 0, 1, last}, MAC: mac, MTU: 1450, Static: &s,
@@ -47,7 +47,7 @@ func sbr() cache.Record {
 			{Address: pfx("10.26.0.10/24"), Broadcast: ip("10.26.0.255"), NoPrefixRoute: true}, {Address: pfx("fd00:26::10/64"), NoPrefixRoute: true},
 		},
 		Routes: []cache.StaticRoute{
-			{Destination: pfx("10.26.0.0/24"), Table: 100, Source: ip("10.26.0.10"), Scope: cache.ScopeLink},
+			{Destination: pfx("10.26.0.0/24"), Table: 100, Source: ip("10.26.0.10"), Scope: 253},
 			{Destination: pfx("fd00:26::/64"), Table: 101, Metric: 256},
 			{Destination: pfx("10.27.0.0/16"), Table: 100, Gateway: ip("10.26.0.1")},
 			{Destination: pfx("fd00:27::/32"), Table: 101, Gateway: ip("fd00:26::1"), Metric: 1024},
@@ -75,11 +75,11 @@ func terway() cache.Record {
 func everything() cache.Record {
 	r := record("eth0", 7, cache.Static{
 		Addresses: []cache.StaticAddress{
-			{Address: pfx("10.244.1.7/24"), Scope: cache.ScopeLink}, {Address: pfx("10.244.1.8/24"), Broadcast: ip("10.244.1.255"), Deprecated: true},
-			{Address: pfx("10.1.1.7/32"), Peer: pfx("10.1.1.8/32")}, {Address: pfx("fd00::7/64")}, {Address: pfx("fd01::7/64")}, {Address: pfx("fe80::7/64"), Scope: cache.ScopeLink},
+			{Address: pfx("10.244.1.7/24"), Scope: 253}, {Address: pfx("10.244.1.8/24"), Broadcast: ip("10.244.1.255"), Deprecated: true},
+			{Address: pfx("10.1.1.7/32"), Peer: pfx("10.1.1.8/32")}, {Address: pfx("fd00::7/64")}, {Address: pfx("fd01::7/64")}, {Address: pfx("fe80::7/64"), Scope: 253},
 		},
 		Routes: []cache.StaticRoute{
-			{Destination: pfx("10.66.0.0/16"), Type: cache.RouteBlackhole, Table: 254},
+			{Destination: pfx("10.66.0.0/16"), Type: "blackhole", Table: 254},
 			{Destination: pfx("10.2.0.0/16"), Table: 254, Gateway: ip("fe80::1"), Metric: 7},
 			{Destination: pfx("fd02::/48"), Table: 254, Gateway: ip("fd00::1"), From: pfx("fd00::/64"), Metric: 1024, MTU: 1400},
 			{Destination: pfx("10.3.0.0/16"), Table: 254, Hops: []cache.StaticHop{{Gateway: ip("10.244.1.1"), Weight: 1}, {Gateway: ip("10.244.1.2"), Weight: 5}}},
@@ -264,7 +264,7 @@ func TestFlat(t *testing.T) {
 // TestShared: a route that leads through no NIC, and a rule, are in the records of both NICs, and in the guest once.
 func TestShared(t *testing.T) {
 	a, b := plain(), sbr()
-	refuses := cache.StaticRoute{Destination: pfx("10.66.0.0/16"), Type: cache.RouteBlackhole, Table: 254}
+	refuses := cache.StaticRoute{Destination: pfx("10.66.0.0/16"), Type: "blackhole", Table: 254}
 	rule := cache.StaticRule{Priority: 5, Table: 77}
 	for _, s := range []*cache.Static{a.Static, b.Static} {
 		s.Routes, s.Rules = append(s.Routes, refuses), append(s.Rules, rule)
@@ -302,7 +302,7 @@ func TestWarns(t *testing.T) {
 	ptp := plain() // as CNI's plugin of that name lays it
 	ptp.Static.Addresses[0].NoPrefixRoute = true
 	ptp.Static.Routes = []cache.StaticRoute{
-		{Destination: pfx("10.244.1.1/32"), Table: 254, Scope: cache.ScopeLink},
+		{Destination: pfx("10.244.1.1/32"), Table: 254, Scope: 253},
 		{Destination: pfx("10.244.1.0/24"), Table: 254, Gateway: ip("10.244.1.1"), Source: ip("10.244.1.7")},
 		{Destination: pfx("0.0.0.0/0"), Table: 254, Gateway: ip("10.244.1.1"), MTU: 1400},
 	}

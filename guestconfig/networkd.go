@@ -146,7 +146,7 @@ func (n *nic) addRoute(u *unit, r cache.StaticRoute) {
 	for _, h := range hops {
 		u.set("MultiPathRoute", h)
 	}
-	if r.Table != cache.TableMain {
+	if r.Table != tableMain {
 		u.set("Table", r.Table)
 	}
 	u.set("Source", r.From)

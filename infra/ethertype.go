@@ -57,12 +57,14 @@ func checkEtherTypes(list []EtherType) error {
 	return nil
 }
 
+const maxVLAN = 4094 // IEEE 802.1Q table 9-2
+
 // checkVLANs refuses a VLAN that does not exist, and one twice.
 func checkVLANs(list []uint16) error {
 	for i, id := range list {
 		field := fmt.Sprintf("guard.vlans[%d]", i)
-		if id > cache.MaxVLAN {
-			return &cache.FieldError{Field: field, Reason: fmt.Sprintf("%d, want 1 to %d, or 0 for priority tags", id, cache.MaxVLAN)}
+		if id > maxVLAN {
+			return &cache.FieldError{Field: field, Reason: fmt.Sprintf("%d, want 1 to %d, or 0 for priority tags", id, maxVLAN)}
 		}
 		for j, o := range list[:i] {
 			if o == id {

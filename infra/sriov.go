@@ -36,8 +36,8 @@ func (b SRIOV) validate() error {
 	if err := checkStation(field+"mac", b.MAC); err != nil {
 		return err
 	}
-	if b.VLAN > cache.MaxVLAN {
-		return &cache.FieldError{Field: field + "vlan", Reason: fmt.Sprintf("%d, want 1 to %d, or 0 for none", b.VLAN, cache.MaxVLAN)}
+	if b.VLAN > maxVLAN {
+		return &cache.FieldError{Field: field + "vlan", Reason: fmt.Sprintf("%d, want 1 to %d, or 0 for none", b.VLAN, maxVLAN)}
 	}
 	return nil
 }

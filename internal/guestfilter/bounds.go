@@ -55,10 +55,13 @@ func (g guest) bounds() (fromGuest, toGuest []firewall.Rule) {
 	return fromGuest, toGuest
 }
 
+// defaultBurst is cache.Limit's BurstBytes if none are given: one packet of the greatest length.
+const defaultBurst = 1 << 16
+
 // limitRules drop what is above the limit. They come first: what another rule drops has cost the node its time, too.
 func limitRules(l cache.Limit) (rules []firewall.Rule) {
 	if l.BitsPerSecond != 0 {
-		rules = append(rules, rule(drop(firewall.RateLimit), firewall.Faster{Octets: l.BitsPerSecond / 8, Burst: uint32(cmp.Or(l.BurstBytes, cache.DefaultBurstBytes))}))
+		rules = append(rules, rule(drop(firewall.RateLimit), firewall.Faster{Octets: l.BitsPerSecond / 8, Burst: uint32(cmp.Or(l.BurstBytes, defaultBurst))}))
 	}
 	if l.PacketsPerSecond != 0 {
 		rules = append(rules, rule(drop(firewall.RateLimit), firewall.Rate{Packets: int(l.PacketsPerSecond), Burst: int(cmp.Or(l.BurstPackets, l.PacketsPerSecond)), Over: true}))

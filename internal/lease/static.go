@@ -62,7 +62,7 @@ func (n NIC) hasConnected(own []netstate.Address) bool {
 
 // routeTypes are the routes that a guest can be given, by their type (linux/rtnetlink.h).
 var routeTypes = map[uint8]string{
-	netstate.RouteUnicast: "", 6: cache.RouteBlackhole, 7: cache.RouteUnreachable, 8: cache.RouteProhibit, netstate.RouteThrow: cache.RouteThrow,
+	netstate.RouteUnicast: "", 6: "blackhole", 7: "unreachable", 8: "prohibit", netstate.RouteThrow: "throw",
 }
 
 // addStaticRoutes adds the routes through the NIC that no address implies, and those that refuse packets: routes on
