@@ -7,19 +7,37 @@ import (
 )
 
 // bindings are all that a record can name.
-var bindings = []string{BindingBridge, BindingRedirect, BindingMasquerade, BindingRouted, BindingMacvtap, BindingSRIOV, BindingPasst}
+var bindings = []Kind{BindingBridge, BindingRedirect, BindingMasquerade, BindingRouted, BindingMacvtap, BindingSRIOV, BindingPasst}
 
 // Bindings whose guest is not at a tap that Setup makes, and those without a tap.
 var (
-	attachedDirectly = []string{BindingMacvtap, BindingSRIOV, BindingPasst}
-	withoutTap       = []string{BindingSRIOV, BindingPasst}
+	attachedDirectly = []Kind{BindingMacvtap, BindingSRIOV, BindingPasst}
+	withoutTap       = []Kind{BindingSRIOV, BindingPasst}
 )
+
+// UnmarshalText refuses an unknown kind.
+func (k *Kind) UnmarshalText(text []byte) error {
+	if !slices.Contains(bindings, Kind(text)) {
+		return fmt.Errorf("%q, want one of %q", text, bindings)
+	}
+	*k = Kind(text)
+	return nil
+}
+
+// UnmarshalText refuses an unknown program.
+func (f *Firewall) UnmarshalText(text []byte) error {
+	if !slices.Contains(firewalls, Firewall(text)) {
+		return fmt.Errorf("%q, want one of %q", text, firewalls)
+	}
+	*f = Firewall(text)
+	return nil
+}
 
 // MakesTap reports whether Setup makes the guest's tap.
 func (r *Record) MakesTap() bool { return !slices.Contains(attachedDirectly, r.Binding) }
 
 // firewalls are all that a record can name.
-var firewalls = []string{FirewallNFTables, FirewallIPTablesNFT, FirewallIPTablesLegacy}
+var firewalls = []Firewall{FirewallNFTables, FirewallIPTablesNFT, FirewallIPTablesLegacy}
 
 // checkBinding checks the fields that depend on the binding.
 func (r *Record) checkBinding() error {
@@ -55,7 +73,7 @@ func (r *Record) checkAbsent() error {
 	for _, f := range []struct {
 		name     string
 		given    bool
-		bindings []string // that cannot have it
+		bindings []Kind // that cannot have it
 		why      string
 	}{
 		{"responderTap", r.ResponderTap != "", attachedDirectly, unserved},
@@ -68,21 +86,21 @@ func (r *Record) checkAbsent() error {
 		{"queues", r.Queues > 1, withoutTap, noTap},
 		{"limits", r.Limits != Limits{}, attachedDirectly, "its frames pass no rules of guestwire"},
 		{"standby", r.Standby, attachedDirectly, "guestwire has no tap that it could take down"},
-		{"device.driver", r.Device.Driver == "vhost", []string{BindingPasst}, noTap},
-		{"device.driver", r.Device.Driver != "", []string{BindingSRIOV}, card},
-		{"device.model", r.Device.Model != "", []string{BindingSRIOV}, card},
-		{"device.linkState", r.Device.LinkState != "", []string{BindingSRIOV}, card},
+		{"device.driver", r.Device.Driver == "vhost", []Kind{BindingPasst}, noTap},
+		{"device.driver", r.Device.Driver != "", []Kind{BindingSRIOV}, card},
+		{"device.model", r.Device.Model != "", []Kind{BindingSRIOV}, card},
+		{"device.linkState", r.Device.LinkState != "", []Kind{BindingSRIOV}, card},
 	} {
 		if f.given && slices.Contains(f.bindings, r.Binding) {
 			return fieldErrorf(f.name, "the %s binding cannot have this field, as %s: leave it out", r.Binding, f.why)
 		}
 	}
 	for _, f := range []struct {
-		name  string // as of the binding
+		name  Kind // as of the binding
 		given bool
 	}{{BindingSRIOV, r.SRIOV != nil}, {BindingPasst, r.Passt != nil}} {
 		if f.given != (f.name == r.Binding) {
-			return fieldErrorf(f.name, "want this field with the binding %s, and with no other", f.name)
+			return fieldErrorf(string(f.name), "want this field with the binding %s, and with no other", f.name)
 		}
 	}
 	return nil

@@ -18,22 +18,28 @@ import (
 // Version is the version of the schema that this package writes and reads. It changes with the fields, not with each release.
 const Version = 1
 
-// The bindings that [Record.Binding] can name.
+// Kind is a kind of binding, as a record and a Spec name it.
+type Kind string
+
+// The kinds that [Record.Binding] can name.
 const (
-	BindingBridge     = "bridge"
-	BindingRedirect   = "redirect"
-	BindingMasquerade = "masquerade"
-	BindingRouted     = "routed"
-	BindingMacvtap    = "macvtap"
-	BindingSRIOV      = "sriov"
-	BindingPasst      = "passt"
+	BindingBridge     Kind = "bridge"
+	BindingRedirect   Kind = "redirect"
+	BindingMasquerade Kind = "masquerade"
+	BindingRouted     Kind = "routed"
+	BindingMacvtap    Kind = "macvtap"
+	BindingSRIOV      Kind = "sriov"
+	BindingPasst      Kind = "passt"
 )
+
+// Firewall is a program whose rules translate addresses.
+type Firewall string
 
 // The programs that [Record.Firewall] can name.
 const (
-	FirewallNFTables       = "nftables"
-	FirewallIPTablesNFT    = "iptables-nft"
-	FirewallIPTablesLegacy = "iptables-legacy"
+	FirewallNFTables       Firewall = "nftables"
+	FirewallIPTablesNFT    Firewall = "iptables-nft"
+	FirewallIPTablesLegacy Firewall = "iptables-legacy"
 )
 
 // Limits of the kernel and of the protocols.
@@ -56,10 +62,10 @@ type Record struct {
 	Namespace string `json:"namespace,omitempty"`
 	// Binding is how the guest is attached. With BindingMacvtap, BindingSRIOV and BindingPasst there
 	// is no responder, and ResponderTap, IPv4, IPv6, Neighbours, DNS and Options are empty.
-	Binding string `json:"binding"`
+	Binding Kind `json:"binding"`
 	// Firewall is the program whose rules translate the guest's addresses, with BindingMasquerade:
 	// FirewallNFTables, FirewallIPTablesNFT or FirewallIPTablesLegacy. Empty: no addresses are translated.
-	Firewall string `json:"firewall,omitempty"`
+	Firewall Firewall `json:"firewall,omitempty"`
 	// Tap is the guest's tap: persistent, owned by the launcher's user, with vnet_hdr and
 	// without packet information. With BindingMacvtap it is the NIC itself, which is opened as
 	// /dev/tapINDEX. Empty with BindingSRIOV and BindingPasst: there is no tap. With BindingMasquerade and BindingRouted rules

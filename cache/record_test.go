@@ -76,9 +76,9 @@ func least() Record {
 }
 
 // direct returns a full record of each binding that has no responder.
-func direct() map[string]Record {
+func direct() map[Kind]Record {
 	device := Device{BootOrder: 1, ROM: "/usr/share/rom.bin", PCIAddress: "0000:01:00.0", ACPIIndex: 7, Alias: "ua-eth0"}
-	of := func(binding string, edit func(*Record)) Record {
+	of := func(binding Kind, edit func(*Record)) Record {
 		r := Record{
 			Version: Version, Name: "eth0", Binding: binding, Queues: 1, MAC: MAC{2, 0, 0, 0, 0, 7}, MTU: 1450,
 			Options: Options{NoResponder: true}, Device: device, Warnings: []string{"a sentence"},
@@ -86,7 +86,7 @@ func direct() map[string]Record {
 		edit(&r)
 		return r
 	}
-	return map[string]Record{
+	return map[Kind]Record{
 		BindingMacvtap: of(BindingMacvtap, func(r *Record) { r.Tap, r.Queues, r.Device.Driver = "eth0", 4, "vhost" }),
 		BindingSRIOV: of(BindingSRIOV, func(r *Record) {
 			r.MTU, r.SRIOV = 0, &SRIOV{PCIAddress: "0000:03:10.1", VLAN: 42, Managed: true}
@@ -325,7 +325,7 @@ func TestValidate(t *testing.T) {
 func TestValidateDirect(t *testing.T) {
 	const macvtap, sriov, passt = BindingMacvtap, BindingSRIOV, BindingPasst
 	for _, c := range []struct {
-		binding string
+		binding Kind
 		field   string
 		spoil   func(*Record)
 	}{

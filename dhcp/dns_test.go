@@ -43,8 +43,9 @@ func TestResolver(t *testing.T) {
 		addr("127.0.0.53"), addr("::1"), addr("0.0.0.0"), addr("224.0.0.1"), addr("255.255.255.255"), {},
 	}}
 	for _, c := range []struct {
-		binding, servers6 string
-		warnings          int
+		binding  cache.Kind
+		servers6 string
+		warnings int
 	}{
 		{cache.BindingBridge, "[fe80::1 fe80::2 fd00::1]", 7},
 		{cache.BindingMasquerade, "[fe80::2 fd00::1]", 8},

@@ -49,7 +49,7 @@ func TestShapes(t *testing.T) {
 			if shape == guestwiretest.Macvlan && b.Kind() == "bridge" {
 				continue
 			}
-			t.Run(shape.String()+"/"+b.Kind(), func(t *testing.T) {
+			t.Run(shape.String()+"/"+string(b.Kind()), func(t *testing.T) {
 				t.Parallel()
 				pod := guestwiretest.NewPod(t, shape)
 				before := pod.Dump()

@@ -14,17 +14,17 @@ type Auto struct {
 	// left out is never chosen. Without "bridge", and without a MAC, CNI's CHECK passes whatever Auto becomes:
 	//
 	//	{"auto": {"order": ["redirect", "routed", "masquerade"]}}
-	Order []string `json:"order,omitempty"`
+	Order []cache.Kind `json:"order,omitempty"`
 	// MAC is the guest's, whatever Auto becomes; zero: the NIC's, or with Masquerade the one that Masquerade makes up. A kind
 	// that cannot give the guest this MAC is not chosen.
 	MAC cache.MAC `json:"mac,omitzero"`
 }
 
 // autoOrder are the kinds that Auto can become, in the order in which Auto tries them without Order.
-var autoOrder = []string{cache.BindingBridge, cache.BindingRedirect, cache.BindingRouted, cache.BindingMasquerade}
+var autoOrder = []cache.Kind{cache.BindingBridge, cache.BindingRedirect, cache.BindingRouted, cache.BindingMasquerade}
 
 // Kind is "auto".
-func (Auto) Kind() string                { return "auto" }
+func (Auto) Kind() cache.Kind            { return "auto" }
 func (Auto) validateGuard(g Guard) error { return g.opensNothing() }
 
 func (b Auto) validate() error {
@@ -67,7 +67,7 @@ func (b Auto) Bindings() []Binding {
 	return list
 }
 
-func (b Auto) order() []string {
+func (b Auto) order() []cache.Kind {
 	if len(b.Order) == 0 {
 		return autoOrder
 	}

@@ -21,7 +21,7 @@ import (
 // [SRIOV] and [Passt], or [Auto], each by value. No other package can add one.
 type Binding interface {
 	// Kind is the binding's name in a Spec's JSON and in a record, such as "bridge".
-	Kind() string
+	Kind() cache.Kind
 
 	// validate checks the binding's own fields. The error is a *cache.FieldError.
 	validate() error
@@ -33,7 +33,7 @@ type Binding interface {
 var bindings = []Binding{Bridge{}, Redirect{}, Masquerade{}, Routed{}, Macvtap{}, SRIOV{}, Passt{}, Auto{}}
 
 // NewBinding returns the binding of the kind with its defaults. The error is a *cache.FieldError.
-func NewBinding(kind string) (Binding, error) {
+func NewBinding(kind cache.Kind) (Binding, error) {
 	for _, b := range bindings {
 		if b.Kind() == kind {
 			return b, nil
@@ -76,7 +76,7 @@ func (t taggedBinding) MarshalJSON() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return json.Marshal(map[string]json.RawMessage{t.Kind(): fields})
+	return json.Marshal(map[cache.Kind]json.RawMessage{t.Kind(): fields})
 }
 
 func (t *taggedBinding) UnmarshalJSON(text []byte) error {
@@ -85,7 +85,7 @@ func (t *taggedBinding) UnmarshalJSON(text []byte) error {
 		return &strictjson.Error{Reason: `want an object with one member, such as {"bridge": {}}`}
 	}
 	for kind, fields := range members {
-		b, err := NewBinding(kind)
+		b, err := NewBinding(cache.Kind(kind))
 		if err != nil {
 			return &strictjson.Error{Reason: fmt.Sprintf("%q, want %s", kind, kinds())}
 		}

@@ -15,6 +15,6 @@ type Bridge struct {
 }
 
 // Kind is cache.BindingBridge.
-func (Bridge) Kind() string                { return cache.BindingBridge }
+func (Bridge) Kind() cache.Kind            { return cache.BindingBridge }
 func (b Bridge) validate() error           { return checkStation("binding.bridge.mac", b.MAC) }
 func (Bridge) validateGuard(g Guard) error { return g.opensNothing() }

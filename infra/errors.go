@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+
+	"github.com/guestwire/guestwire/cache"
 )
 
 // ErrWired says that the NIC, or a name that its wiring needs, is in use by a wiring already. It is an
@@ -28,16 +30,16 @@ func (e sentinel) Is(target error) bool { return target == e.is }
 
 // RefusedError says that a binding cannot work on a NIC, and which one could.
 type RefusedError struct {
-	NIC     string `json:"nic"`
-	Binding string `json:"binding"`
-	Reason  string `json:"reason"`
-	Instead string `json:"instead,omitempty"` // another binding, or empty
+	NIC     string     `json:"nic"`
+	Binding cache.Kind `json:"binding"`
+	Reason  string     `json:"reason"`
+	Instead cache.Kind `json:"instead,omitempty"` // another binding, or empty
 }
 
 func (e *RefusedError) Error() string {
 	text := fmt.Sprintf("%s binding on %s: %s", e.Binding, e.NIC, e.Reason)
 	if e.Instead != "" {
-		text += "; " + e.Instead + " would work"
+		text += "; " + string(e.Instead) + " would work"
 	}
 	return text
 }

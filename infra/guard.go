@@ -79,13 +79,13 @@ func (g Guard) opensNothing() error {
 }
 
 // carriesIP is validateGuard of a binding of this kind that carries IPv4 and IPv6 alone.
-func (g Guard) carriesIP(kind string) error {
+func (g Guard) carriesIP(kind cache.Kind) error {
 	for _, f := range []struct {
 		name  string
 		given int
 	}{{"guard.etherTypes", len(g.EtherTypes)}, {"guard.vlans", len(g.VLANs)}} {
 		if f.given > 0 {
-			return &cache.FieldError{Field: f.name, Reason: kind + " carries IPv4 and IPv6, and no other frame leaves: leave it out, or want the binding bridge or redirect"}
+			return &cache.FieldError{Field: f.name, Reason: string(kind) + " carries IPv4 and IPv6, and no other frame leaves: leave it out, or want the binding bridge or redirect"}
 		}
 	}
 	return nil

@@ -12,6 +12,6 @@ import "github.com/guestwire/guestwire/cache"
 type Macvtap struct{}
 
 // Kind is cache.BindingMacvtap.
-func (Macvtap) Kind() string                  { return cache.BindingMacvtap }
+func (Macvtap) Kind() cache.Kind              { return cache.BindingMacvtap }
 func (Macvtap) validate() error               { return nil }
 func (b Macvtap) validateGuard(g Guard) error { return g.loosensNothing(b) }

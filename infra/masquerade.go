@@ -58,7 +58,7 @@ type Masquerade struct {
 	// with its twin for IPv6: cache.FirewallIPTablesNFT, cache.FirewallIPTablesLegacy. Empty: nftables,
 	// or iptables-legacy where the kernel has no nf_tables. The tables and built-in chains that
 	// iptables makes for itself stay after Teardown.
-	Firewall string `json:"firewall,omitempty"`
+	Firewall cache.Firewall `json:"firewall,omitempty"`
 }
 
 // Sidecar leaves what comes from the network to proxies in the namespace, whose own rules catch it. The
@@ -97,7 +97,7 @@ var (
 )
 
 // Kind is cache.BindingMasquerade.
-func (Masquerade) Kind() string                { return cache.BindingMasquerade }
+func (Masquerade) Kind() cache.Kind            { return cache.BindingMasquerade }
 func (Masquerade) validateGuard(g Guard) error { return g.carriesIP(cache.BindingMasquerade) }
 
 // Ends returns the guest's address, with its network, and the gateway's, of one version of IP, 4 or 6, as a valid

@@ -20,7 +20,7 @@ type Passt struct {
 }
 
 // Kind is cache.BindingPasst.
-func (Passt) Kind() string                  { return cache.BindingPasst }
+func (Passt) Kind() cache.Kind              { return cache.BindingPasst }
 func (b Passt) validateGuard(g Guard) error { return g.loosensNothing(b) }
 
 func (b Passt) validate() error {

@@ -17,6 +17,6 @@ type Redirect struct {
 }
 
 // Kind is cache.BindingRedirect.
-func (Redirect) Kind() string                { return cache.BindingRedirect }
+func (Redirect) Kind() cache.Kind            { return cache.BindingRedirect }
 func (b Redirect) validate() error           { return checkStation("binding.redirect.mac", b.MAC) }
 func (Redirect) validateGuard(g Guard) error { return g.opensNothing() }

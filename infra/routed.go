@@ -36,7 +36,7 @@ type Routed struct {
 }
 
 // Kind is cache.BindingRouted.
-func (Routed) Kind() string { return cache.BindingRouted }
+func (Routed) Kind() cache.Kind { return cache.BindingRouted }
 
 func (Routed) validateGuard(g Guard) error { return g.carriesIP(cache.BindingRouted) }
 

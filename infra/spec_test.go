@@ -22,7 +22,7 @@ func TestSpecJSON(t *testing.T) {
 		`{"binding":{"routed":{}}}`:                                {Binding: infra.Routed{}},
 		`{"binding":{"redirect":{}}}`:                              {Binding: infra.Redirect{}},
 		`{"binding":{"auto":{}}}`:                                  {Binding: infra.Auto{}},
-		`{"binding":{"auto":{"order":["masquerade","redirect"]}}}`: {Binding: infra.Auto{Order: []string{"masquerade", "redirect"}}},
+		`{"binding":{"auto":{"order":["masquerade","redirect"]}}}`: {Binding: infra.Auto{Order: []cache.Kind{"masquerade", "redirect"}}},
 		`{"binding":{"auto":{"mac":"02:00:00:00:00:77"}}}`:         {Binding: infra.Auto{MAC: guestMAC}},
 		`{"binding":{"bridge":{"mac":"02:00:00:00:00:77"}}}`:       {Binding: infra.Bridge{MAC: guestMAC}},
 		`{"binding":{"redirect":{"mac":"02:00:00:00:00:77"}}}`:     {Binding: infra.Redirect{MAC: guestMAC}},
@@ -72,6 +72,8 @@ func TestSpecJSONRefused(t *testing.T) {
 		`{"dns":{"servers":["here"]}}`:                        "dns.servers[0]: ",
 		`{"queues":"2"}`:                                      "queues",
 		`{"binding":"bridge"}`:                                "binding",
+		`{"binding":{"auto":{"order":["passt","slirp"]}}}`:    `binding.auto.order[1]: "slirp", want one of ["bridge" "redirect"`,
+		`{"binding":{"masquerade":{"firewall":"ufw"}}}`:       `binding.masquerade.firewall: "ufw", want one of ["nftables" "iptables-nft" "iptables-legacy"]`,
 		`{"binding":{"slirp":{}}}`:                            `"slirp", want "bridge", "redirect"`,
 		`{"binding":{"redirect":{"mac":1}}}`:                  "binding.redirect.mac: want a string, not a number",
 		`{"binding":{"macvtap":{"mac":"02:00:00:00:00:77"}}}`: "binding.macvtap.mac: no such field",
@@ -108,7 +110,7 @@ func TestSpecJSONRefused(t *testing.T) {
 	if !errors.As(err, &field) || field.Field != "binding" {
 		t.Errorf("NewBinding of an unknown kind: %v, want a *cache.FieldError of binding", err)
 	}
-	for _, kind := range []string{
+	for _, kind := range []cache.Kind{
 		cache.BindingBridge, cache.BindingRedirect, cache.BindingMasquerade, cache.BindingMacvtap, cache.BindingSRIOV, cache.BindingPasst, "auto",
 	} {
 		if b, err := infra.NewBinding(kind); err != nil || b.Kind() != kind {
@@ -131,6 +133,12 @@ func filled(t *testing.T, v reflect.Value) {
 		return
 	case *cache.MAC:
 		*x = guestMAC
+		return
+	case *cache.Kind:
+		*x = cache.BindingRedirect
+		return
+	case *cache.Firewall:
+		*x = cache.FirewallIPTablesNFT
 		return
 	case *infra.Ports:
 		*x = infra.Ports{Protocol: "udp", First: 5000, Last: 5010, Guest: 6000}
@@ -169,7 +177,7 @@ func filled(t *testing.T, v reflect.Value) {
 // TestSpecJSONKeepsEachField: no field of a Spec, of a binding, or of what they hold is lost in JSON. A
 // field that is new is tested without a word here.
 func TestSpecJSONKeepsEachField(t *testing.T) {
-	for _, kind := range []string{"bridge", "redirect", "masquerade", "routed", "macvtap", "sriov", "passt", "auto"} {
+	for _, kind := range []cache.Kind{"bridge", "redirect", "masquerade", "routed", "macvtap", "sriov", "passt", "auto"} {
 		var want infra.Spec
 		filled(t, reflect.ValueOf(&want).Elem())
 		b, err := infra.NewBinding(kind)

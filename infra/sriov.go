@@ -23,7 +23,7 @@ type SRIOV struct {
 }
 
 // Kind is cache.BindingSRIOV.
-func (SRIOV) Kind() string                  { return cache.BindingSRIOV }
+func (SRIOV) Kind() cache.Kind              { return cache.BindingSRIOV }
 func (b SRIOV) validateGuard(g Guard) error { return g.loosensNothing(b) }
 
 func (b SRIOV) validate() error {

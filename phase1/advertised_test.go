@@ -196,7 +196,7 @@ func TestAdvertisedJoins(t *testing.T) {
 func TestExpiredMeanwhile(t *testing.T) {
 	t.Parallel()
 	for _, b := range []infra.Binding{infra.Bridge{}, infra.Redirect{}, infra.Routed{}} {
-		t.Run(b.Kind(), func(t *testing.T) {
+		t.Run(string(b.Kind()), func(t *testing.T) {
 			t.Parallel()
 			n := nstest.NewNetwork(t)
 			n.Pod.IP("link add clock type bridge")

@@ -82,7 +82,7 @@ func TestResponderAsGuest(t *testing.T) {
 func TestResponderAsksForGuest(t *testing.T) {
 	t.Parallel()
 	for _, b := range []infra.Binding{infra.Bridge{}, infra.Redirect{}} {
-		t.Run(b.Kind(), func(t *testing.T) {
+		t.Run(string(b.Kind()), func(t *testing.T) {
 			n := nstest.NewNetwork(t)
 			setup(t, config(n, b))
 			w := attach(t, n, true, true)

@@ -94,7 +94,7 @@ func TestAtOnce(t *testing.T) {
 			}
 			return nil
 		}
-		owner := []string{"-state", n.State, "-binding", b.Kind(), "-uid", fmt.Sprint(c.Owner.UID), "-gid", fmt.Sprint(c.Owner.GID)}
+		owner := []string{"-state", n.State, "-binding", string(b.Kind()), "-uid", fmt.Sprint(c.Owner.UID), "-gid", fmt.Sprint(c.Owner.GID)}
 		nothingHeld(t, func() {
 			for range 3 {
 				err := together(func(caller int) error {

@@ -116,7 +116,7 @@ func TestTrackedExchanges(t *testing.T) {
 		if b.force {
 			name += ", by force"
 		}
-		t.Run(name, func(t *testing.T) {
+		t.Run(string(name), func(t *testing.T) {
 			if name == "masquerade" || name == "routed" {
 				nstest.KernelDecides(t, "the list of connections is a module, and some pass by a flow table")
 			}

@@ -549,7 +549,7 @@ func TestCrash(t *testing.T) {
 					few = once
 				}
 				if !(phase.moves && binding.Kind() == "routed") && (*crash != "few" || few) {
-					add(phase.name+", "+binding.Kind(), func(b *trials) { phase.make(b, newBed(b.T, binding)) })
+					add(phase.name+", "+string(binding.Kind()), func(b *trials) { phase.make(b, newBed(b.T, binding)) })
 				}
 				if binding.Kind() == "masquerade" && (once || phase.name == "forced Teardown") && *crash != "few" {
 					add(phase.name+", masquerade within", func(b *trials) { phase.make(b, newBed(b.T, withinPod)) })

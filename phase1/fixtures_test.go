@@ -16,7 +16,7 @@ import (
 // each, and writes the same bytes. Of a journal of another version it says so first, whatever else it does not know there.
 func TestJournals(t *testing.T) {
 	const dir = "testdata/journals"
-	for _, binding := range []string{cache.BindingBridge, cache.BindingRedirect, cache.BindingMasquerade, cache.BindingRouted, cache.BindingMacvtap, cache.BindingSRIOV, cache.BindingPasst} {
+	for _, binding := range []cache.Kind{cache.BindingBridge, cache.BindingRedirect, cache.BindingMasquerade, cache.BindingRouted, cache.BindingMacvtap, cache.BindingSRIOV, cache.BindingPasst} {
 		path := fmt.Sprintf("%s/v%d/%s%s", dir, journalVersion, binding, journalSuffix)
 		text, err := os.ReadFile(path)
 		if err != nil {

@@ -49,7 +49,7 @@ func TestFlat(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				want := map[string]string{"masquerade": "10.0.2.2/24 10.0.2.1", "routed": network.routeds}[b.Kind()]
+				want := map[string]string{"masquerade": "10.0.2.2/24 10.0.2.1", "routed": network.routeds}[string(b.Kind())]
 				if want == "" {
 					want = network.pods
 				}

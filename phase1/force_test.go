@@ -222,7 +222,7 @@ func TestForceTeardownBesides(t *testing.T) {
 		{infra.Masquerade{}, otherMasquerade},
 		{infra.Routed{}, infra.Redirect{}},
 	} {
-		t.Run(c.first.Kind()+" beside "+c.second.Kind(), func(t *testing.T) {
+		t.Run(string(c.first.Kind()+" beside "+c.second.Kind()), func(t *testing.T) {
 			t.Parallel()
 			n := nstest.NewNetwork(t)
 			secondNIC(n, "10.245.0.7/24", "fd00:245::7/64")
@@ -367,7 +367,7 @@ func TestForceTeardownIPTables(t *testing.T) {
 		n := nstest.NewNetwork(t)
 		others(n.Pod, v4, v6)
 		found, before, were := saved(n.Pod, v4, v6), settled(t, n), sysctls(n)
-		c := config(n, infra.Masquerade{Firewall: v4})
+		c := config(n, infra.Masquerade{Firewall: cache.Firewall(v4)})
 		setup(t, c)
 		harmJournal(t, n, "removed")
 		c.State = ""
@@ -390,7 +390,7 @@ func TestForceTeardownDirect(t *testing.T) {
 	t.Parallel()
 	for _, b := range []infra.Binding{infra.Macvtap{}, infra.Passt{}, infra.SRIOV{PCI: "0000:03:10.1"}} {
 		for how, named := range map[string]bool{"removed": true, "of no plan": false, "cut in half": false} {
-			t.Run(b.Kind()+" "+how, func(t *testing.T) {
+			t.Run(string(b.Kind())+" "+how, func(t *testing.T) {
 				t.Parallel()
 				n := nstest.NewMacvtap(t)
 				n.Pod.IP("addr add 10.68.0.17/24 dev eth0")

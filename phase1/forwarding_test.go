@@ -413,11 +413,11 @@ var forwardings = []struct {
 }
 
 // eachFirewall calls f with all that can translate.
-func eachFirewall(t *testing.T, f func(t *testing.T, firewall string)) {
-	for _, name := range []string{cache.FirewallNFTables, cache.FirewallIPTablesNFT, cache.FirewallIPTablesLegacy} {
-		t.Run(name, func(t *testing.T) {
+func eachFirewall(t *testing.T, f func(t *testing.T, firewall cache.Firewall)) {
+	for _, name := range []cache.Firewall{cache.FirewallNFTables, cache.FirewallIPTablesNFT, cache.FirewallIPTablesLegacy} {
+		t.Run(string(name), func(t *testing.T) {
 			if name != cache.FirewallNFTables {
-				nstest.Need(t, name, strings.Replace(name, "ip", "ip6", 1))
+				nstest.Need(t, string(name), strings.Replace(string(name), "ip", "ip6", 1))
 			}
 			f(t, name)
 		})
@@ -429,7 +429,7 @@ func TestForwarding(t *testing.T) {
 	t.Parallel()
 	for _, f := range forwardings {
 		t.Run(f.name, func(t *testing.T) {
-			eachFirewall(t, func(t *testing.T, firewall string) {
+			eachFirewall(t, func(t *testing.T, firewall cache.Firewall) {
 				if f.name == "everything" && firewall != cache.FirewallIPTablesNFT {
 					nstest.KernelDecides(t, "IPv6 forwards in the whole namespace before Linux 6.17; iptables-legacy is modules")
 				}
@@ -456,7 +456,7 @@ func TestForwarding(t *testing.T) {
 // TestManyMasquerades has three NICs with rules of their own, of which one leaves and comes back.
 func TestManyMasquerades(t *testing.T) {
 	t.Parallel()
-	eachFirewall(t, func(t *testing.T, firewall string) {
+	eachFirewall(t, func(t *testing.T, firewall cache.Firewall) {
 		s := newScene(t)
 		for i := 2; i <= 3; i++ {
 			link := fmt.Sprintf("net%d", i)
@@ -564,7 +564,7 @@ func TestClones(t *testing.T) {
 // TestWithin has a guest with an address of the NIC's network, where a station has the same one, and the network's gateway.
 func TestWithin(t *testing.T) {
 	t.Parallel()
-	eachFirewall(t, func(t *testing.T, firewall string) {
+	eachFirewall(t, func(t *testing.T, firewall cache.Firewall) {
 		s := newScene(t)
 		twin := nstest.New(t, "twin")
 		s.who["twin"] = twin
@@ -647,7 +647,7 @@ func TestWithin(t *testing.T) {
 // router, as the world does on the way back.
 func TestOtherLinksDoNotForward(t *testing.T) {
 	t.Parallel()
-	eachFirewall(t, func(t *testing.T, firewall string) {
+	eachFirewall(t, func(t *testing.T, firewall cache.Firewall) {
 		if firewall == cache.FirewallNFTables {
 			nstest.KernelDecides(t, "IPv6 forwards in the whole namespace before Linux 6.17")
 		}
@@ -728,7 +728,7 @@ func TestEcho(t *testing.T) {
 // go on. Each side has a limit of its own.
 func TestMaxConnections(t *testing.T) {
 	t.Parallel()
-	eachFirewall(t, func(t *testing.T, firewall string) {
+	eachFirewall(t, func(t *testing.T, firewall cache.Firewall) {
 		if firewall == cache.FirewallNFTables {
 			nstest.KernelDecides(t, "how it counts connections")
 		}
@@ -878,7 +878,7 @@ func (s *scene) far(t *testing.T, mtu int) {
 // which sends less from then on, be it the one who connected or not.
 func TestPathMTU(t *testing.T) {
 	t.Parallel()
-	eachFirewall(t, func(t *testing.T, firewall string) {
+	eachFirewall(t, func(t *testing.T, firewall cache.Firewall) {
 		for _, direction := range []exchange{
 			{from: "guest", to: "far:9000", want: "far:9000 sees pod"},
 			{from: "far", to: "pod:9000", want: "guest:9000 sees far"},
@@ -914,7 +914,7 @@ func TestPathMTU(t *testing.T) {
 // TestSegmentSize has a route of the namespace that takes less than the guest's link.
 func TestSegmentSize(t *testing.T) {
 	t.Parallel()
-	eachFirewall(t, func(t *testing.T, firewall string) {
+	eachFirewall(t, func(t *testing.T, firewall cache.Firewall) {
 		s := newScene(t)
 		s.far(t, 1500)
 		s.Pod.IP("route add 192.0.2.0/24 via " + nstest.Gateway4.String() + " mtu 1280")
@@ -979,7 +979,7 @@ func TestLearnedRoute(t *testing.T) {
 // see the guest's packets there.
 func TestOthersRules(t *testing.T) {
 	t.Parallel()
-	eachFirewall(t, func(t *testing.T, firewall string) {
+	eachFirewall(t, func(t *testing.T, firewall cache.Firewall) {
 		s := newScene(t)
 		nstest.Need(t, "iptables-nft", "ip6tables-nft")
 		s.wire(t, "guest", config(s.Network, infra.Masquerade{Firewall: firewall}))

@@ -26,7 +26,7 @@ var gatewayMAC, newGatewayMAC = cache.MAC{0x02, 0, 0, 0, 0x6a, 1}, cache.MAC{0x0
 func TestGateway(t *testing.T) {
 	t.Parallel()
 	for _, b := range []infra.Binding{infra.Bridge{}, infra.Redirect{}} {
-		t.Run(b.Kind(), func(t *testing.T) {
+		t.Run(string(b.Kind()), func(t *testing.T) {
 			t.Parallel()
 			n := nstest.NewNetwork(t)
 			n.World.IP("link set pod address " + gatewayMAC.String())
@@ -90,7 +90,7 @@ func TestGateway4(t *testing.T) {
 	t.Parallel()
 	gateway, standIn := netip.MustParseAddr("169.254.1.1"), netip.MustParseAddr("10.244.1.6")
 	for _, b := range []infra.Binding{infra.Bridge{}, infra.Redirect{}} {
-		t.Run(b.Kind(), func(t *testing.T) {
+		t.Run(string(b.Kind()), func(t *testing.T) {
 			t.Parallel()
 			n := nstest.NewWorld(t)
 			n.NeedTaps()

@@ -28,7 +28,7 @@ func TestGuardWire(t *testing.T) {
 			{"served", true, cache.Options{}},
 			{"not served", true, cache.Options{NoResponder: true}},
 		} {
-			t.Run(b.Kind()+", "+c.name, func(t *testing.T) {
+			t.Run(string(b.Kind())+", "+c.name, func(t *testing.T) {
 				if b.Kind() == "bridge" && c.name == "served" {
 					nstest.KernelDecides(t, "VLAN tags as that kernel's rules read them")
 				}

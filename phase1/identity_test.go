@@ -25,7 +25,7 @@ var movedMAC = cache.MAC{0x02, 0, 0, 0, 0, 0x70}
 func TestGuestMAC(t *testing.T) {
 	t.Parallel()
 	for _, b := range []infra.Binding{infra.Bridge{MAC: movedMAC}, infra.Redirect{MAC: movedMAC}} {
-		t.Run(b.Kind(), func(t *testing.T) {
+		t.Run(string(b.Kind()), func(t *testing.T) {
 			nstest.KernelDecides(t, "what goes with a MAC that changes, and what the kernel then sends")
 			n := nstest.NewNetwork(t)
 			neighbours := []string{"10.244.1.66", "fd00:244:1::66"}
@@ -100,7 +100,7 @@ func TestGuestMAC(t *testing.T) {
 			check(t, c)
 			launcher.Stop(t)
 			other := c
-			other.Binding = map[string]infra.Binding{cache.BindingBridge: infra.Bridge{}, cache.BindingRedirect: infra.Redirect{}}[b.Kind()]
+			other.Binding = map[cache.Kind]infra.Binding{cache.BindingBridge: infra.Bridge{}, cache.BindingRedirect: infra.Redirect{}}[b.Kind()]
 			if err := setupAlone(t.Context(), other); !errors.Is(err, infra.ErrWired) || !strings.Contains(err.Error(), "(mac 02:00:00:00:00:70)") {
 				t.Errorf("another MAC under a running guest: %v, want ErrWired with the MAC", err)
 			}

@@ -18,11 +18,11 @@ import (
 
 // eachIPTables calls f with the programs for IPv4 and IPv6.
 func eachIPTables(t *testing.T, f func(t *testing.T, v4, v6 string)) {
-	for _, v4 := range []string{cache.FirewallIPTablesNFT, cache.FirewallIPTablesLegacy} {
-		t.Run(v4, func(t *testing.T) {
-			v6 := strings.Replace(v4, "ip", "ip6", 1)
-			nstest.Need(t, v4, v6)
-			f(t, v4, v6)
+	for _, v4 := range []cache.Firewall{cache.FirewallIPTablesNFT, cache.FirewallIPTablesLegacy} {
+		t.Run(string(v4), func(t *testing.T) {
+			v6 := strings.Replace(string(v4), "ip", "ip6", 1)
+			nstest.Need(t, string(v4), v6)
+			f(t, string(v4), v6)
 		})
 	}
 }
@@ -64,7 +64,7 @@ func TestIPTables(t *testing.T) {
 		others(n.Pod, v4, v6)
 		found, before := saved(n.Pod, v4, v6), settled(t, n)
 		b := everyOption
-		b.Firewall = v4
+		b.Firewall = cache.Firewall(v4)
 		c := config(n, b)
 		preview, err := c.Plan(t.Context())
 		if err != nil {
@@ -143,11 +143,11 @@ func TestIPTables(t *testing.T) {
 func TestIPTablesLeft(t *testing.T) {
 	t.Parallel()
 	eachIPTables(t, func(t *testing.T, v4, v6 string) {
-		if v4 == cache.FirewallIPTablesLegacy {
+		if cache.Firewall(v4) == cache.FirewallIPTablesLegacy {
 			nstest.KernelDecides(t, "the tables are modules")
 		}
 		n := nstest.NewNetwork(t)
-		c := config(n, infra.Masquerade{Firewall: v4})
+		c := config(n, infra.Masquerade{Firewall: cache.Firewall(v4)})
 		setup(t, c)
 		if err := c.Teardown(t.Context()); err != nil {
 			t.Fatal(err)
@@ -167,9 +167,9 @@ func TestIPTablesMissing(t *testing.T) {
 	before := settled(t, n)
 	path := os.Getenv("PATH")
 	t.Setenv("PATH", "/nonexistent")
-	for _, firewall := range []string{cache.FirewallIPTablesNFT, cache.FirewallIPTablesLegacy} {
+	for _, firewall := range []cache.Firewall{cache.FirewallIPTablesNFT, cache.FirewallIPTablesLegacy} {
 		_, err := config(n, infra.Masquerade{Firewall: firewall}).Setup(t.Context())
-		if !errors.Is(err, exec.ErrNotFound) || !strings.Contains(err.Error(), "binding.masquerade.firewall") || !strings.Contains(err.Error(), firewall) {
+		if !errors.Is(err, exec.ErrNotFound) || !strings.Contains(err.Error(), "binding.masquerade.firewall") || !strings.Contains(err.Error(), string(firewall)) {
 			t.Errorf("error %v, want one that names %s", err, firewall)
 		}
 	}
@@ -193,7 +193,7 @@ func TestIPTablesInterrupted(t *testing.T) {
 		n := nstest.NewNetwork(t)
 		others(n.Pod, v4, v6)
 		found, before := saved(n.Pod, v4, v6), settled(t, n)
-		c := config(n, infra.Masquerade{Firewall: v4, Loopback: true})
+		c := config(n, infra.Masquerade{Firewall: cache.Firewall(v4), Loopback: true})
 		c.DNS = nil
 		dir := nstest.Dir(t)
 		text, err := c.MarshalJSON()

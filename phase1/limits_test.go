@@ -34,7 +34,7 @@ func tracked(t *testing.T, n *nstest.Namespace) (count int) {
 // way round. What the guest opens to itself is the guest's.
 func TestConnectionsOfOthers(t *testing.T) {
 	t.Parallel()
-	eachFirewall(t, func(t *testing.T, firewall string) {
+	eachFirewall(t, func(t *testing.T, firewall cache.Firewall) {
 		in, out := exchange{from: "world", to: "pod:8000", want: "guest:8000 sees gateway"}, exchange{from: "guest", to: "gateway:9000", want: "world:9000 sees pod"}
 		hairpin := exchange{from: "guest", to: "pod:8000", want: "guest:8000 sees guest's gateway"}
 		for _, c := range []struct {
@@ -81,7 +81,7 @@ func TestConnectionsOfOthers(t *testing.T) {
 // TestEndedConnections has a guest that plays both ends of TCP connections, by the NIC's address, and opens and closes
 // one after another. The kernel keeps each for two minutes.
 func TestEndedConnections(t *testing.T) {
-	eachFirewall(t, func(t *testing.T, firewall string) {
+	eachFirewall(t, func(t *testing.T, firewall cache.Firewall) {
 		n := nstest.NewNetwork(t)
 		const most, tries = 50, 600
 		setup(t, config(n, infra.Masquerade{MaxConnections: most, Firewall: firewall}))
@@ -152,7 +152,7 @@ func (w *wire) talkToItself(port uint16, pod, gateway netip.Addr) bool {
 
 // TestDefaultMaxConnections: a guest cannot fill the table of a namespace where no limit is asked for.
 func TestDefaultMaxConnections(t *testing.T) {
-	eachFirewall(t, func(t *testing.T, firewall string) {
+	eachFirewall(t, func(t *testing.T, firewall cache.Firewall) {
 		n := nstest.NewNetwork(t)
 		setup(t, config(n, infra.Masquerade{Firewall: firewall}))
 		n.Pod.Exec("sysctl", "-qw", "net.netfilter.nf_conntrack_udp_timeout=3600") // on a busy machine the first ones would end
@@ -172,7 +172,7 @@ func TestDefaultMaxConnections(t *testing.T) {
 // TestUnansweredConnections has a guest that sends many datagrams that nobody answers. Each of them is new to the kernel, but
 // belongs to few connections, and these are what is counted.
 func TestUnansweredConnections(t *testing.T) {
-	eachFirewall(t, func(t *testing.T, firewall string) {
+	eachFirewall(t, func(t *testing.T, firewall cache.Firewall) {
 		if firewall == cache.FirewallNFTables {
 			nstest.KernelDecides(t, "older kernels count a connection more than once")
 		}
@@ -201,7 +201,7 @@ func TestUnansweredConnections(t *testing.T) {
 // many sources. The namespace asks for few of them: the neighbour tables of all namespaces have 1024 entries together.
 // A host that was among the first goes on, and so does one behind the gateway.
 func TestNextHops(t *testing.T) {
-	eachFirewall(t, func(t *testing.T, firewall string) {
+	eachFirewall(t, func(t *testing.T, firewall cache.Firewall) {
 		n := nstest.NewNetwork(t)
 		const tries, mostNextHops, mostSources = 350, 64, 256
 		n.Pod.IP("route add 10.200.0.0/16 dev eth0")
@@ -262,7 +262,7 @@ func TestNextHops(t *testing.T) {
 // guest asks that server. The guest's questions arrive all the same.
 func TestTakenPorts(t *testing.T) {
 	t.Parallel()
-	eachFirewall(t, func(t *testing.T, firewall string) {
+	eachFirewall(t, func(t *testing.T, firewall cache.Firewall) {
 		n := nstest.NewNetwork(t)
 		c := config(n, infra.Masquerade{Ports: []infra.Ports{{First: 80}}, Firewall: firewall})
 		setup(t, c)

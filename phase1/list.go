@@ -27,7 +27,7 @@ type Wiring struct {
 	// State is the directory with the record.
 	State string `json:"state,omitempty"`
 	// Binding is the kind of the binding.
-	Binding string      `json:"binding,omitempty"`
+	Binding cache.Kind  `json:"binding,omitempty"`
 	Owner   infra.Owner `json:"owner"`
 	// OnNode has the owner's numbers on the node if Owner.Inside is set; otherwise it is zero, and Owner has them.
 	OnNode infra.Owner `json:"onNode,omitzero"`
@@ -178,7 +178,7 @@ func (n node) describe(namespace, nic string) (Wiring, bool) {
 	w.Standby, w.Turn = part.Standby, part.Turn
 	w.Since, w.Version, w.HeldBy = part.Since, part.Program, part.HeldBy
 	for kind := range part.Spec.Binding {
-		w.Binding = kind
+		w.Binding = cache.Kind(kind)
 	}
 	if _, err := n.readJournal(namespace, nic); err != nil {
 		w.Unreadable = err.Error()

@@ -94,17 +94,17 @@ func TestOwnNamespace(t *testing.T) {
 		nstest.NeedRoot(t, "it has no capabilities to choose from")
 		c := container{Network: n}
 		before := settled(t, n)
-		if out := c.mustAgent(t, "plan", "-own", "-binding", b.Kind()); !strings.Contains(out, "eth0-tap") {
+		if out := c.mustAgent(t, "plan", "-own", "-binding", string(b.Kind())); !strings.Contains(out, "eth0-tap") {
 			t.Errorf("the plan says %s", out)
 		}
-		if out, err := c.agent(t, "setup", "-netns", n.Pod.Path(), "-binding", b.Kind()); err == nil || !strings.Contains(out, "-own") {
+		if out, err := c.agent(t, "setup", "-netns", n.Pod.Path(), "-binding", string(b.Kind())); err == nil || !strings.Contains(out, "-own") {
 			t.Errorf("without -own: %v, %s; want an error that names it", err, out)
 		}
 		if again := n.Pod.Dump(); again != before {
 			t.Fatalf("a plan and a refusal changed the namespace: %v", difference(before, again))
 		}
-		c.mustAgent(t, "setup", "-own", "-binding", b.Kind())
-		c.mustAgent(t, "setup", "-own", "-binding", b.Kind())
+		c.mustAgent(t, "setup", "-own", "-binding", string(b.Kind()))
+		c.mustAgent(t, "setup", "-own", "-binding", string(b.Kind()))
 		c.mustAgent(t, "check", "-own")
 		if out := c.mustAgent(t, "status", "-own"); !strings.Contains(out, "as recorded") {
 			t.Errorf("the status says %s", out)
@@ -124,7 +124,7 @@ func TestOwnNamespace(t *testing.T) {
 			t.Errorf("a second teardown says %s", out)
 		}
 		asFound(t, n, before)
-		c.mustAgent(t, "setup", "-own", "-binding", b.Kind())
+		c.mustAgent(t, "setup", "-own", "-binding", string(b.Kind()))
 		if err := os.RemoveAll(filepath.Join(phase1.DefaultDir, namespaceName(t, n))); err != nil {
 			t.Fatal(err)
 		}
@@ -221,11 +221,11 @@ func TestReadOnlySysctls(t *testing.T) {
 		asFound(t, n, before)
 	})
 	for _, b := range []infra.Binding{infra.Bridge{}, infra.Masquerade{}} {
-		t.Run(b.Kind(), func(t *testing.T) {
+		t.Run(string(b.Kind()), func(t *testing.T) {
 			n := nstest.NewNetwork(t)
 			c := container{Network: n, sysctls: readOnlySysctls}
 			before := settled(t, n)
-			out, err := c.agent(t, "setup", "-own", "-binding", b.Kind())
+			out, err := c.agent(t, "setup", "-own", "-binding", string(b.Kind()))
 			var exit *exec.ExitError
 			if !errors.As(err, &exit) || exit.ExitCode() != 5 || !strings.Contains(out, "redirect would work") {
 				t.Fatalf("%v, %s; want a refusal", err, out)
@@ -242,12 +242,12 @@ func TestReadOnlySysctls(t *testing.T) {
 			}
 			n.Pod.Settle("eth0")
 			before = settled(t, n)
-			c.mustAgent(t, "setup", "-own", "-binding", b.Kind())
+			c.mustAgent(t, "setup", "-own", "-binding", string(b.Kind()))
 			serve(t, n)
 			c.mustAgent(t, "check", "-own")
 			c.mustAgent(t, "teardown", "-own")
 			asFound(t, n, before)
-			c.mustAgent(t, "setup", "-own", "-binding", b.Kind())
+			c.mustAgent(t, "setup", "-own", "-binding", string(b.Kind()))
 			if err := os.RemoveAll(filepath.Join(phase1.DefaultDir, namespaceName(t, n))); err != nil {
 				t.Fatal(err)
 			}

@@ -305,7 +305,7 @@ func eachBinding(t *testing.T, f func(t *testing.T, b infra.Binding)) { eachOf(t
 
 func eachOf(t *testing.T, some []infra.Binding, f func(t *testing.T, b infra.Binding)) {
 	for _, b := range some {
-		t.Run(b.Kind(), func(t *testing.T) { f(t, b) })
+		t.Run(string(b.Kind()), func(t *testing.T) { f(t, b) })
 	}
 }
 
@@ -313,7 +313,7 @@ func eachOf(t *testing.T, some []infra.Binding, f func(t *testing.T, b infra.Bin
 func eachMovable(t *testing.T, f func(t *testing.T, b infra.Binding)) {
 	for _, b := range bindings {
 		if b.Kind() != cache.BindingRouted {
-			t.Run(b.Kind(), func(t *testing.T) { f(t, b) })
+			t.Run(string(b.Kind()), func(t *testing.T) { f(t, b) })
 		}
 	}
 }

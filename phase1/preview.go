@@ -80,9 +80,9 @@ type Preview struct {
 // Owner.Inside is set, a line that says so on standby, and one if nothing is left to do.
 func (p *Preview) String() string {
 	var b strings.Builder
-	b.WriteString("# binding: " + p.Record.Binding + "\n")
+	b.WriteString("# binding: " + string(p.Record.Binding) + "\n")
 	for _, r := range p.Refused {
-		b.WriteString("# not " + r.Binding + ": " + r.Reason + "\n")
+		b.WriteString("# not " + string(r.Binding) + ": " + r.Reason + "\n")
 	}
 	for _, w := range p.Record.Warnings {
 		b.WriteString("# warning: " + w + "\n")

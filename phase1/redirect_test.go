@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 	"github.com/guestwire/guestwire/internal/test/wired"
@@ -101,14 +102,14 @@ func TestAuto(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if preview.Record.Binding != test.want || len(preview.Refused) != len(test.says)-1 || !strings.HasPrefix(preview.String(), strings.Join(test.says, "")) {
+			if preview.Record.Binding != cache.Kind(test.want) || len(preview.Refused) != len(test.says)-1 || !strings.HasPrefix(preview.String(), strings.Join(test.says, "")) {
 				t.Errorf("binding %s, refused %v, and the plan begins\n%.300s\nwant %s and\n%s", preview.Record.Binding, preview.Refused, preview, test.want, strings.Join(test.says, ""))
 			}
 			if err := difference(before, n.Pod.Dump()); err != nil {
 				t.Errorf("the plan changed something: %v", err)
 			}
 			setup(t, c)
-			if got := record(t, n).Binding; got != test.want {
+			if got := record(t, n).Binding; got != cache.Kind(test.want) {
 				t.Errorf("the binding is %s, want %s", got, test.want)
 			}
 			wired := n.Pod.Dump()
@@ -116,7 +117,7 @@ func TestAuto(t *testing.T) {
 			if err := difference(stable(wired), stable(n.Pod.Dump())); err != nil {
 				t.Errorf("a second Setup changed something: %v", err)
 			}
-			without := config(n, infra.Auto{Order: slices.DeleteFunc([]string{"bridge", "redirect", "routed", "masquerade"}, func(kind string) bool { return kind == test.want })})
+			without := config(n, infra.Auto{Order: slices.DeleteFunc([]cache.Kind{"bridge", "redirect", "routed", "masquerade"}, func(kind cache.Kind) bool { return kind == cache.Kind(test.want) })})
 			if _, err := without.Setup(t.Context()); !errors.Is(err, infra.ErrWired) {
 				t.Errorf("auto without %s: %v, want ErrWired", test.want, err)
 			}
@@ -131,7 +132,7 @@ func TestAuto(t *testing.T) {
 func TestRulesOfTheNamespace(t *testing.T) {
 	t.Parallel()
 	for _, b := range []infra.Binding{infra.Bridge{}, infra.Redirect{}} {
-		t.Run(b.Kind(), func(t *testing.T) {
+		t.Run(string(b.Kind()), func(t *testing.T) {
 			s := newScene(t)
 			s.Pod.Exec("nft", "add table inet theirs")
 			for _, hook := range []string{"input", "forward", "output"} {

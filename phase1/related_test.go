@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/test/frames"
 	"github.com/guestwire/guestwire/internal/test/nstest"
@@ -49,7 +50,7 @@ func (w *wire) error(e icmpError, to netip.Addr, from, destination netip.AddrPor
 // namespace and to the world. Connection tracking calls them related. They change nothing in the namespace, and none
 // leaves by the NIC. An error about a connection of the guest arrives.
 func TestErrorsOfTheGuest(t *testing.T) {
-	eachFirewall(t, func(t *testing.T, firewall string) {
+	eachFirewall(t, func(t *testing.T, firewall cache.Firewall) {
 		n := nstest.NewNetwork(t)
 		c := config(n, infra.Masquerade{Firewall: firewall, Ports: []infra.Ports{{Protocol: "udp", First: 9}}, Loopback: true})
 		c.Guard.Prefixes = []netip.Prefix{netip.MustParsePrefix("10.9.0.0/20")}
@@ -146,7 +147,7 @@ func TestErrorsOfTheGuest(t *testing.T) {
 // not as a DHCP server.
 func TestNamespaceOutput(t *testing.T) {
 	nstest.NeedRoot(t, "the process that sends is of another user")
-	eachFirewall(t, func(t *testing.T, firewall string) {
+	eachFirewall(t, func(t *testing.T, firewall cache.Firewall) {
 		n := nstest.NewNetwork(t)
 		n.Pod.Exec("sysctl", "-qw", "net.ipv4.ip_unprivileged_port_start=0")
 		setup(t, config(n, infra.Masquerade{Firewall: firewall}))
@@ -191,7 +192,7 @@ func TestNamespaceOutput(t *testing.T) {
 // namespace send to forwarded ports then leaves by no default route.
 func TestNothingPastTheTap(t *testing.T) {
 	t.Parallel()
-	eachFirewall(t, func(t *testing.T, firewall string) {
+	eachFirewall(t, func(t *testing.T, firewall cache.Firewall) {
 		n := nstest.NewNetwork(t)
 		c := config(n, infra.Masquerade{Firewall: firewall})
 		setup(t, c)

@@ -204,7 +204,7 @@ func damagesTo(b infra.Binding) []damage {
 		ofBridge := regexp.MustCompile(`eth0-br|bridge|master|hook output`)
 		list = slices.DeleteFunc(list, func(d damage) bool { return ofBridge.MatchString(d.line) })
 	}
-	list = append(list, damagesOf[b.Kind()]...)
+	list = append(list, damagesOf[string(b.Kind())]...)
 	if b.Kind() != "masquerade" && b.Kind() != "routed" {
 		list = append(list, damagesOfAnnouncing...)
 	}

@@ -86,7 +86,7 @@ func in(t *testing.T, n *nstest.Namespace, f func() error) {
 // one. What the peer says goes to the namespace all the same, whether the namespace has opened the connection or accepted
 // it.
 func TestShadowedConnection(t *testing.T) {
-	eachFirewall(t, func(t *testing.T, firewall string) {
+	eachFirewall(t, func(t *testing.T, firewall cache.Firewall) {
 		if firewall == cache.FirewallNFTables {
 			nstest.KernelDecides(t, "source ports of a masquerade")
 		}
@@ -183,7 +183,7 @@ func TestPortShadowing(t *testing.T) {
 		{name: "the kernel gives all ports to clients", binding: infra.Masquerade{Excluded: excluded}, ephemeral: "1024 65535", before: true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			eachFirewall(t, func(t *testing.T, firewall string) {
+			eachFirewall(t, func(t *testing.T, firewall cache.Firewall) {
 				n := nstest.NewNetwork(t)
 				if c.ephemeral != "" {
 					n.Pod.Exec("sysctl", "-qw", "net.ipv4.ip_local_port_range="+c.ephemeral)

@@ -27,7 +27,7 @@ import (
 // and the guest hears its gateway. Under masquerade the network hears nothing.
 func TestAnnounce(t *testing.T) {
 	for _, b := range []infra.Binding{infra.Bridge{}, infra.Redirect{}, infra.Masquerade{}} {
-		t.Run(b.Kind(), func(t *testing.T) {
+		t.Run(string(b.Kind()), func(t *testing.T) {
 			t.Parallel()
 			s := newAnnounced(t, b, false)
 			s.forget()
@@ -63,7 +63,7 @@ func TestAnnounce(t *testing.T) {
 // heard.
 func TestAnnounceActivate(t *testing.T) {
 	for _, b := range []infra.Binding{infra.Bridge{}, infra.Redirect{}} {
-		t.Run(b.Kind(), func(t *testing.T) {
+		t.Run(string(b.Kind()), func(t *testing.T) {
 			t.Parallel()
 			s := newAnnounced(t, b, true)
 			s.forget()

@@ -44,7 +44,7 @@ func openTap(r cache.Record) ([]*os.File, error) {
 		return nil, err
 	}
 	if r.Tap == "" {
-		return nil, &cache.FieldError{Field: "binding", Reason: fmt.Sprintf("%q, whose guest has no tap: the VMM gets %s", r.Binding, map[string]string{
+		return nil, &cache.FieldError{Field: "binding", Reason: fmt.Sprintf("%q, whose guest has no tap: the VMM gets %s", r.Binding, map[cache.Kind]string{
 			cache.BindingSRIOV: "the function of the network card at sriov.pciAddress",
 			cache.BindingPasst: "the socket of passt",
 		}[r.Binding])}

@@ -226,8 +226,8 @@ func (o *options) fill(flags *flag.FlagSet) error {
 	flags.Visit(func(f *flag.Flag) {
 		switch f.Name {
 		case "binding":
-			if o.Binding == nil || o.Binding.Kind() != o.binding {
-				o.Binding, err = infra.NewBinding(o.binding)
+			if o.Binding == nil || o.Binding.Kind() != cache.Kind(o.binding) {
+				o.Binding, err = infra.NewBinding(cache.Kind(o.binding))
 			}
 		case "state":
 			o.State = state

@@ -60,9 +60,9 @@ func printList(w io.Writer, wirings []phase1.Wiring) error {
 // binding is the kind, and whether the guest is on standby.
 func binding(w phase1.Wiring) string {
 	if w.Standby {
-		return w.Binding + " (standby)"
+		return string(w.Binding) + " (standby)"
 	}
-	return orDash(w.Binding)
+	return orDash(string(w.Binding))
 }
 
 func place(w phase1.Wiring) string {

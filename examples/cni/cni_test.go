@@ -15,6 +15,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
+	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/internal/test/guest"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
@@ -142,7 +143,7 @@ func TestWants(t *testing.T) {
 			rt := s.runtime("eth0", c.annotations...)
 			s.add(list, rt)
 			if c.want != "" {
-				if r := s.record("eth0"); r.Binding != c.want {
+				if r := s.record("eth0"); r.Binding != cache.Kind(c.want) {
 					t.Errorf("the binding is %s", r.Binding)
 				}
 			} else {

@@ -77,7 +77,7 @@ func (c NICs) collect(w phase1.Wiring, metrics chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, value float64, more ...string) {
 		metrics <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, append([]string{w.NIC, w.Namespace, w.State}, more...)...)
 	}
-	gauge(wiredInfo, 1, w.Binding, w.Version)
+	gauge(wiredInfo, 1, string(w.Binding), w.Version)
 	if len(w.FoundAt) == 0 {
 		gauge(namespaceFound, 0)
 		return

@@ -88,7 +88,7 @@ func members(t reflect.Type) map[string]Schema {
 func bindingSchema() Schema {
 	kinds := map[string]Schema{}
 	for _, b := range bindings {
-		kinds[b.Kind()] = typeSchema(reflect.TypeOf(b))
+		kinds[string(b.Kind())] = typeSchema(reflect.TypeOf(b))
 	}
 	s := objectSchema(kinds)
 	s["minProperties"], s["maxProperties"] = 1, 1

@@ -106,8 +106,8 @@ func triesOf(b infra.Binding) []infra.Binding {
 }
 
 // kindsOf are the kinds that auto tries.
-func kindsOf(a infra.Auto) []string {
-	var kinds []string
+func kindsOf(a infra.Auto) []cache.Kind {
+	var kinds []cache.Kind
 	for _, b := range a.Bindings() {
 		kinds = append(kinds, b.Kind())
 	}

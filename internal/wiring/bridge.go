@@ -135,7 +135,7 @@ func (p *Plan) checkBridge(nic netstate.Link) error {
 }
 
 // insteadOfBridge is the binding that works where Bridge does not.
-func (p *Plan) insteadOfBridge(nic netstate.Link) string {
+func (p *Plan) insteadOfBridge(nic netstate.Link) cache.Kind {
 	if p.checkRedirect(nic) == nil {
 		return cache.BindingRedirect
 	}

@@ -223,7 +223,7 @@ func served(s *netstate.Snapshot) {
 }
 
 // masqueradeWithAll has all that the binding and the guard can say.
-func masqueradeWithAll(firewall string) asked {
+func masqueradeWithAll(firewall cache.Firewall) asked {
 	return eth0(infra.Spec{Owner: launcher,
 		Binding: infra.Masquerade{
 			Ports:    []infra.Ports{{First: 80}, {Protocol: "udp", First: 5000, Last: 5100}, {First: 8080, Last: 8081, Guest: 9090}, {Protocol: "sctp", First: 7}},
@@ -403,7 +403,7 @@ var cases = []testCase{
 		s.Links[1].Kind, s.Links[1].Mode, s.NoNFTables = "macvlan", "bridge", true
 	}), withSpec(auto(), func(s *asked) { s.Guard.Off = true })},
 	{"auto-flannel", flannel(), auto()},
-	{"auto-order", flannel(), withSpec(auto(), func(s *asked) { s.Binding = infra.Auto{Order: []string{"redirect", "masquerade"}} })},
+	{"auto-order", flannel(), withSpec(auto(), func(s *asked) { s.Binding = infra.Auto{Order: []cache.Kind{"redirect", "masquerade"}} })},
 	{"auto-sysctls-read-only", sysctlsReadOnly(nil), auto()},
 	{"masquerade-sysctls-read-only", sysctlsReadOnly(func(s *netstate.Snapshot) { // and set when the container started
 		for _, path := range netstate.BridgeCalls() {

@@ -262,7 +262,7 @@ func (p *Plan) forwarding(nic netstate.Link, ends []end, most int) forwarding {
 }
 
 // checkSources refuses proxies' sources of a family in which the guest has no address.
-func (t forwarding) checkSources(s *infra.Sidecar, kind string) error {
+func (t forwarding) checkSources(s *infra.Sidecar, kind cache.Kind) error {
 	if s == nil {
 		return nil
 	}

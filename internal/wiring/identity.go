@@ -28,7 +28,7 @@ func responderMAC(r cache.Record, nic netstate.Link) cache.MAC {
 
 // checkGuestMAC refuses a MAC for the guest that another link of the wiring has. The kernel would keep the guest's frames.
 func (p *Plan) checkGuestMAC() error {
-	field := "binding." + p.spec.Binding.Kind() + ".mac"
+	field := fmt.Sprintf("binding.%s.mac", p.spec.Binding.Kind())
 	if p.Record.MAC == p.Record.GatewayMAC {
 		return &cache.FieldError{Field: field, Reason: fmt.Sprintf("%v is the gateway's: want another one here or in gatewayMAC", p.Record.MAC)}
 	}

@@ -218,7 +218,7 @@ func TestAsk(t *testing.T) {
 		{infra.Redirect{}, wiring.Questions{Sysctls: bridged, Gateways: true, Log: true}},
 		{infra.Masquerade{}, wiring.Questions{Sysctls: forwarding, Listeners: true, Connections: true, Log: true, FlowTables: true}},
 		{infra.Routed{}, wiring.Questions{Sysctls: routing, Listeners: true, Log: true}},
-		{infra.Auto{Order: []string{"redirect"}}, wiring.Questions{Sysctls: bridged, Gateways: true, Log: true}},
+		{infra.Auto{Order: []cache.Kind{"redirect"}}, wiring.Questions{Sysctls: bridged, Gateways: true, Log: true}},
 		{infra.Auto{}, wiring.Questions{Sysctls: append(calls, forwarding...), Listeners: true, Connections: true, Dummy: true, Gateways: true, Log: true, FlowTables: true}},
 		{infra.Macvtap{}, wiring.Questions{}},
 		{infra.SRIOV{}, wiring.Questions{}},
@@ -230,7 +230,7 @@ func TestAsk(t *testing.T) {
 		if !slices.Equal(have.Sysctls, want) || have.Listeners != c.want.Listeners || have.Connections != c.want.Connections || have.Dummy != c.want.Dummy || have.Gateways != c.want.Gateways || have.Log != c.want.Log || have.FlowTables != c.want.FlowTables {
 			t.Errorf("%s: have %+v, want %+v", c.binding.Kind(), have, c.want)
 		}
-		if _, direct := map[string]bool{"macvtap": true, "sriov": true, "passt": true}[c.binding.Kind()]; wiring.MakesTaps(c.binding) == direct {
+		if _, direct := map[string]bool{"macvtap": true, "sriov": true, "passt": true}[string(c.binding.Kind())]; wiring.MakesTaps(c.binding) == direct {
 			t.Errorf("%s: makes taps %t", c.binding.Kind(), !direct)
 		}
 	}
@@ -275,7 +275,7 @@ func TestOpenedPorts(t *testing.T) {
 
 // TestChildren: what lies on the NIC would hear nothing any more, and keeps the binding from being wired.
 func TestChildren(t *testing.T) {
-	for kind, refusedBy := range map[string][]string{
+	for kind, refusedBy := range map[string][]cache.Kind{
 		"macvlan": {"bridge", "redirect"}, "macvtap": {"bridge", "redirect"}, "ipvlan": {"bridge", "redirect"}, "vlan": {"redirect"}, "veth": {},
 	} {
 		for _, spec := range []asked{bridge(), redirect(), masquerade()} {

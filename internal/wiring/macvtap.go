@@ -45,7 +45,7 @@ func (macvtap) wire(p *Plan, nic netstate.Link) error {
 }
 
 // insteadOfDirect is what works with a NIC of another kind.
-func (p *Plan) insteadOfDirect(nic netstate.Link) string {
+func (p *Plan) insteadOfDirect(nic netstate.Link) cache.Kind {
 	if p.checkBridge(nic) == nil {
 		return cache.BindingBridge
 	}

@@ -23,7 +23,7 @@ func TestManyRoutes(t *testing.T) {
 		s.Rules = append(s.Rules, netstate.Rule{Priority: 100, Table: 100})
 	})
 	for _, spec := range []asked{bridge(), redirect(), masquerade(), routed()} {
-		t.Run(spec.Binding.Kind(), func(t *testing.T) {
+		t.Run(string(spec.Binding.Kind()), func(t *testing.T) {
 			before := worked(t)
 			p, err := tryPlan(snapshot, spec)
 			if err != nil {

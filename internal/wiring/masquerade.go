@@ -308,7 +308,7 @@ func (p *Plan) offloads() bool {
 
 // addTranslation wants the NAT table, in the form of the program that translates, and names the program in the
 // record.
-func (p *Plan) addTranslation(t translation, by string) error {
+func (p *Plan) addTranslation(t translation, by cache.Firewall) error {
 	const legacy = cache.FirewallIPTablesLegacy
 	if p.found.NoNFTables && by != "" && by != legacy {
 		return &cache.FieldError{Field: "binding.masquerade.firewall", Reason: fmt.Sprintf("this kernel has no nf_tables, which %s needs: want %s", by, legacy)}

@@ -59,7 +59,7 @@ func (j Journal) Plan() (*Plan, error) {
 		return j.salvagedPlan(), nil
 	}
 	if auto, is := j.Spec.Binding.(infra.Auto); is && j.Standby {
-		left := slices.DeleteFunc(kindsOf(auto), func(kind string) bool { return kind == cache.BindingRouted }) // SetTurn would refuse it
+		left := slices.DeleteFunc(kindsOf(auto), func(kind cache.Kind) bool { return kind == cache.BindingRouted }) // SetTurn would refuse it
 		if len(left) > 0 {
 			auto.Order = left
 			j.Spec.Binding = auto

@@ -17,7 +17,7 @@ func TestRedirectedPorts(t *testing.T) {
 		p.Guest = 30000 + 256*i
 		others = append(others, p)
 	}
-	rules := func(firewall string, list []infra.Ports) (n int) {
+	rules := func(firewall cache.Firewall, list []infra.Ports) (n int) {
 		plan := newPlan(t, flannel(), withSpec(masquerade(), func(s *asked) { s.Binding = infra.Masquerade{Ports: list, Firewall: firewall} }))
 		for _, table := range plan.Tables() {
 			for _, c := range table.Chains {
@@ -26,7 +26,7 @@ func TestRedirectedPorts(t *testing.T) {
 		}
 		return n
 	}
-	for _, firewall := range []string{cache.FirewallNFTables, cache.FirewallIPTablesNFT} {
+	for _, firewall := range []cache.Firewall{cache.FirewallNFTables, cache.FirewallIPTablesNFT} {
 		if most, have := rules(firewall, same), rules(firewall, others); have > most {
 			t.Errorf("%s: %d rules, and %d if the ports stay the same", firewall, have, most)
 		}

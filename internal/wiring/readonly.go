@@ -24,7 +24,7 @@ func (p *Plan) wire(nic netstate.Link) error {
 		return nil
 	}
 	var refused *infra.RefusedError
-	if errors.As(err, &refused) && slices.Contains([]string{cache.BindingBridge, cache.BindingMasquerade, cache.BindingRouted}, refused.Instead) {
+	if errors.As(err, &refused) && slices.Contains([]cache.Kind{cache.BindingBridge, cache.BindingMasquerade, cache.BindingRouted}, refused.Instead) {
 		calls := map[string]string{}
 		for _, path := range netstate.BridgeCalls() {
 			calls[path] = "0" // as bridge wants; masquerade and routed want others, which are read-only where these are
@@ -55,7 +55,7 @@ func (p *Plan) unwritable(wanted map[string]string) []string {
 }
 
 // withoutSysctls is the binding that works on the NIC and needs no sysctl; empty: there is none.
-func (p *Plan) withoutSysctls(nic netstate.Link) string {
+func (p *Plan) withoutSysctls(nic netstate.Link) cache.Kind {
 	if t := p.binding.traits(); (t.bridged || t.routes) && p.checkRedirect(nic) == nil {
 		return cache.BindingRedirect
 	}

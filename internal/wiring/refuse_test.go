@@ -31,7 +31,7 @@ func TestRefused(t *testing.T) {
 			return true
 		}
 	}
-	refused := func(binding, instead string) func(error) bool {
+	refused := func(binding, instead cache.Kind) func(error) bool {
 		return func(err error) bool {
 			var r *infra.RefusedError
 			return errors.As(err, &r) && r.NIC == "eth0" && r.Binding == binding && r.Instead == instead
@@ -55,7 +55,7 @@ func TestRefused(t *testing.T) {
 			s.Binding = b
 		})
 	}
-	translatedBy := func(firewall string) asked {
+	translatedBy := func(firewall cache.Firewall) asked {
 		return withSpec(masquerade(), func(s *asked) {
 			s.Binding, s.Guard.Off = infra.Masquerade{Firewall: firewall}, true
 		})
@@ -160,7 +160,7 @@ func TestRefused(t *testing.T) {
 			s.Links[1].Kind, s.Links[1].Ethernet, s.Addresses = "tun", false, nil
 		}), withSpec(bridge(), func(s *asked) { s.Binding = infra.Auto{} }), refused("masquerade", ""), "eth0|no address|bridge: |redirect: "},
 		{"auto of redirect alone, and bridge would work", nicWith(func(l *netstate.Link) { l.Kind, l.Ethernet = "tun", false }),
-			withSpec(auto(), func(s *asked) { s.Binding = infra.Auto{Order: []string{"redirect"}} }), refused("redirect", ""), "eth0"},
+			withSpec(auto(), func(s *asked) { s.Binding = infra.Auto{Order: []cache.Kind{"redirect"}} }), refused("redirect", ""), "eth0"},
 		{"masquerade of an ipvlan without address", flannelWith(func(s *netstate.Snapshot) { s.Links[1].Kind, s.Addresses = "ipvlan", nil }), masquerade(), refused("masquerade", "redirect"), "eth0|no address|redirect would work"},
 		{"bridge below a macvlan", beside(netstate.Link{Index: 7, Name: "child", Kind: "macvlan", Parent: 2}), bridge(), refused("bridge", "masquerade"), "eth0|child|masquerade would work"},
 		{"redirect below a VLAN", beside(netstate.Link{Index: 7, Name: "eth0.5", Kind: "vlan", Parent: 2}), redirect(), refused("redirect", "masquerade"), "eth0|eth0.5|masquerade would work"},
@@ -191,7 +191,7 @@ func TestRefused(t *testing.T) {
 			refused("redirect", "bridge"), "eth0|macvlan|bridge would work"},
 		{"redirect of a macvtap with a MAC", nicWith(func(l *netstate.Link) { l.Kind, l.Mode = "macvtap", "bridge" }), withSpec(redirect(), func(s *asked) { s.Binding = infra.Redirect{MAC: mac(7)} }),
 			refused("redirect", "masquerade"), "eth0|macvtap|02:00:00:00:00:07"},
-		{"auto with a MAC that no kind can give", nicWith(func(l *netstate.Link) { l.Kind = "ipvlan" }), withSpec(auto(), func(s *asked) { s.Binding = infra.Auto{MAC: mac(7), Order: []string{"bridge", "redirect"}} }),
+		{"auto with a MAC that no kind can give", nicWith(func(l *netstate.Link) { l.Kind = "ipvlan" }), withSpec(auto(), func(s *asked) { s.Binding = infra.Auto{MAC: mac(7), Order: []cache.Kind{"bridge", "redirect"}} }),
 			refused("redirect", ""), "eth0|shares the MAC|bridge: an ipvlan can be no bridge's port"},
 		{"group MAC under bridge", flannel(), withSpec(bridge(), func(s *asked) { s.Binding = infra.Bridge{MAC: cache.MAC{1}} }), field("binding.bridge.mac"), "01:00:00:00:00:00"},
 		{"group MAC of the gateway", flannel(), withSpec(masquerade(), func(s *asked) { s.Binding = infra.Masquerade{GatewayMAC: cache.MAC{1}} }), field("binding.masquerade.gatewayMAC"), "01:00:00:00:00:00"},

@@ -108,7 +108,7 @@ func (p *Plan) checkRouted(nic netstate.Link) error {
 
 // notRouted is why the namespace cannot route the NIC's addresses to a guest, and what works then for sure; both empty: it
 // can.
-func (p *Plan) notRouted(nic netstate.Link) (reason, instead string) {
+func (p *Plan) notRouted(nic netstate.Link) (reason string, instead cache.Kind) {
 	v4, v6 := lease.Of(p.found, nic).Addresses()
 	switch {
 	case len(p.spec.Guard.EtherTypes)+len(p.spec.Guard.VLANs) > 0: // infra.Auto is another binding, so Validate lets these fields pass
@@ -132,7 +132,7 @@ func (p *Plan) notRouted(nic netstate.Link) (reason, instead string) {
 }
 
 // insteadOfRouter is the binding that works where the namespace cannot be the guest's router; empty: none.
-func (p *Plan) insteadOfRouter(nic netstate.Link) string {
+func (p *Plan) insteadOfRouter(nic netstate.Link) cache.Kind {
 	switch {
 	case p.checkBridge(nic) == nil:
 		return cache.BindingBridge

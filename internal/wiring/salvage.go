@@ -23,7 +23,7 @@ func AskSalvage(nic string) (sysctls []string, tables []firewall.Table) {
 // Salvage makes a journal for a wired NIC whose journal is lost, of what the namespace still shows: the NIC's name, MAC and
 // addresses. What is not known stays as it is, and the journal's Lost names it, a phrase each. Kind is the binding's, if record
 // or journal have it; record is the NIC's; nil: it is lost, too.
-func Salvage(now netstate.Snapshot, nic, kind string, record *cache.Record) Journal {
+func Salvage(now netstate.Snapshot, nic string, kind cache.Kind, record *cache.Record) Journal {
 	tap := shownTap(now, nic)
 	s := salvage{names: netstate.NamesFor(nic, tap), now: now, j: Journal{NIC: nic, Salvaged: true, Found: now}}
 	s.j.Spec = infra.Spec{Binding: s.shownBinding(kind), Tap: tap}
@@ -79,7 +79,7 @@ func (s *salvage) marked(name string) (netstate.Link, bool) {
 }
 
 // shownBinding is the binding that links, addresses and tables show, or the kind that record or journal have.
-func (s *salvage) shownBinding(kind string) infra.Binding {
+func (s *salvage) shownBinding(kind cache.Kind) infra.Binding {
 	_, held := s.marked(s.names.NIC)
 	nic, there := s.now.Named(s.names.NIC)
 	moved, isMoved := s.now.Named(s.names.Moved)

@@ -17,9 +17,9 @@ func salvage(t *testing.T, k *fakeKernel, nic string, record *cache.Record) wiri
 	t.Helper()
 	kind := ""
 	if record != nil {
-		kind = record.Binding
+		kind = string(record.Binding)
 	}
-	j := wiring.Salvage(k.snapshot(), nic, kind, record)
+	j := wiring.Salvage(k.snapshot(), nic, cache.Kind(kind), record)
 	plan, err := j.Plan()
 	if err != nil {
 		t.Fatal(err)

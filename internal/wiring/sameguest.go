@@ -25,9 +25,9 @@ func SameGuest(wired, wanted infra.Spec) error {
 	var other []string // what is wanted otherwise: a value that was left out is easily overlooked
 	switch {
 	case !sameKind:
-		other = append(other, "the "+wanted.Binding.Kind()+" binding")
+		other = append(other, fmt.Sprintf("the %s binding", wanted.Binding.Kind()))
 	case !sameBinding:
-		other = append(other, "another "+wanted.Binding.Kind()+" binding")
+		other = append(other, fmt.Sprintf("another %s binding", wanted.Binding.Kind()))
 	}
 	if !sameIdentity {
 		other = append(other, fmt.Sprintf("guest %q", wanted.Guest))
@@ -44,7 +44,7 @@ func SameGuest(wired, wanted infra.Spec) error {
 	if len(other) == 0 {
 		return nil
 	}
-	how := "the " + wired.Binding.Kind() + " binding"
+	how := fmt.Sprintf("the %s binding", wired.Binding.Kind())
 	if as := was.wiredAs(); as != "" {
 		how += " " + as
 	}

@@ -156,7 +156,7 @@ func TestCanBecome(t *testing.T) {
 		{infra.Auto{}, infra.Routed{}, true},
 		{infra.Auto{}, infra.Passt{}, false},
 		{infra.Auto{}, infra.Auto{}, false},
-		{infra.Auto{Order: []string{"redirect"}}, infra.Bridge{}, false},
+		{infra.Auto{Order: []cache.Kind{"redirect"}}, infra.Bridge{}, false},
 		{infra.Auto{MAC: guestMAC}, infra.Redirect{MAC: guestMAC}, true},
 		{infra.Auto{MAC: guestMAC}, infra.Masquerade{MAC: other}, false},
 		{infra.Auto{MAC: guestMAC}, infra.Bridge{}, false},

@@ -87,7 +87,7 @@ func fill[T any](into *T, from T) {
 func takeBinding(b infra.Binding, from cache.Record) (infra.Binding, error) {
 	if auto, isAuto := b.(infra.Auto); isAuto {
 		if !slices.Contains(kindsOf(auto), from.Binding) {
-			return nil, contradicts("binding.auto.order", fmt.Sprintf("%q", kindsOf(auto)), "the "+from.Binding+" binding")
+			return nil, contradicts("binding.auto.order", fmt.Sprintf("%q", kindsOf(auto)), fmt.Sprintf("the %s binding", from.Binding))
 		}
 		if err := takeMAC("binding.auto.mac", &auto.MAC, from.MAC); err != nil {
 			return nil, err
@@ -108,9 +108,9 @@ func takeBinding(b infra.Binding, from cache.Record) (infra.Binding, error) {
 		return b, nil
 	}
 	if kind := b.Kind(); (kind == cache.BindingSRIOV) != (from.Binding == cache.BindingSRIOV) {
-		return nil, contradicts("binding", "the "+kind+" binding", "the device of the "+from.Binding+" binding")
+		return nil, contradicts("binding", fmt.Sprintf("the %s binding", kind), fmt.Sprintf("the device of the %s binding", from.Binding))
 	}
-	return a.takeOver("binding."+b.Kind()+".", from)
+	return a.takeOver(fmt.Sprintf("binding.%s.", b.Kind()), from)
 }
 
 // takeMAC sets a MAC that is zero.

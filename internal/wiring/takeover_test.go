@@ -41,10 +41,10 @@ func TestTakeOver(t *testing.T) {
 		}
 		return s
 	}
-	of := func(binding string) func(*cache.Record) {
+	of := func(binding cache.Kind) func(*cache.Record) {
 		return func(r *cache.Record) { r.Binding, r.Firewall, r.GatewayMAC = binding, "", cache.MAC{} }
 	}
-	direct := func(binding string, edit func(*cache.Record)) func(*cache.Record) {
+	direct := func(binding cache.Kind, edit func(*cache.Record)) func(*cache.Record) {
 		return func(r *cache.Record) {
 			*r = cache.Record{Version: cache.Version, Name: "eth0", Binding: binding, Queues: 1, MAC: moving().MAC, MTU: 1450}
 			edit(r)
@@ -112,7 +112,7 @@ func TestTakeOverRefused(t *testing.T) {
 		"binding.redirect.mac":          {infra.Spec{Binding: infra.Redirect{MAC: other}}, nil},
 		"binding.passt.mac":             {infra.Spec{Binding: infra.Passt{MAC: other}}, nil},
 		"binding.auto.mac":              {infra.Spec{Binding: infra.Auto{MAC: other}}, nil},
-		"binding.auto.order":            {infra.Spec{Binding: infra.Auto{Order: []string{"bridge"}}}, nil},
+		"binding.auto.order":            {infra.Spec{Binding: infra.Auto{Order: []cache.Kind{"bridge"}}}, nil},
 		"binding":                       {infra.Spec{Binding: infra.SRIOV{}}, nil},
 		"queues":                        {infra.Spec{Queues: 1}, nil},
 		"mtu":                           {infra.Spec{MTU: 1400}, nil},

@@ -134,7 +134,7 @@ func readWish(value string) (Wish, error) {
 	if value == "none" {
 		return Wish{None: true}, nil
 	}
-	if _, err := infra.NewBinding(value); err != nil {
+	if _, err := infra.NewBinding(cache.Kind(value)); err != nil {
 		return Wish{}, fmt.Errorf("%w, or none, or an object of JSON", err)
 	}
 	return Wish{word: value}, nil

@@ -48,7 +48,7 @@ type Defaults struct {
 const MaxWish = 4096
 
 // defaultOrder is what auto tries: under bridge CNI's CHECK would fail for ever.
-var defaultOrder = []string{cache.BindingRedirect, cache.BindingRouted, cache.BindingMasquerade}
+var defaultOrder = []cache.Kind{cache.BindingRedirect, cache.BindingRouted, cache.BindingMasquerade}
 
 // ReadDefaults reads the member spec of an entry of a CNI list; nil: nothing is wanted unless a pod says so. The error is a
 // *cache.FieldError.
@@ -125,10 +125,10 @@ func (d Defaults) lay(spec *infra.Spec, w *Wish) error {
 		return fmt.Errorf("%d bytes, and at most %d are for a pod to say: name ranges of ports, or ask the node's operator (\"spec\" or \"trustPods\" of the entry guestwire in the node's CNI list)", w.length, MaxWish)
 	}
 	if w.word != "" {
-		if spec.Binding != nil && spec.Binding.Kind() == w.word {
+		if spec.Binding != nil && spec.Binding.Kind() == cache.Kind(w.word) {
 			return nil
 		}
-		b, err := infra.NewBinding(w.word)
+		b, err := infra.NewBinding(cache.Kind(w.word))
 		if err == nil {
 			spec.Binding, err = d.permit(b)
 		}
@@ -190,7 +190,7 @@ func (d Defaults) permit(b infra.Binding) (infra.Binding, error) {
 	}
 	switch b := b.(type) {
 	case infra.Macvtap, infra.SRIOV:
-		return nil, onlyTrusted("binding." + b.Kind())
+		return nil, onlyTrusted("binding." + string(b.Kind()))
 	case infra.Bridge:
 		if !b.MAC.IsZero() {
 			return nil, onlyTrusted("binding.bridge.mac")

@@ -42,7 +42,7 @@ func measureDatapath(s *scope, w io.Writer, sets int) error {
 	for _, binding := range bindings {
 		var took []row
 		for _, f := range flows {
-			name := binding.Kind() + ", " + f.name
+			name := string(binding.Kind()) + ", " + f.name
 			took = append(took, newRow(name+", from the guest", 3), newRow(name+", to the guest", 3))
 		}
 		for range sets {

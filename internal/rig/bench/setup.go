@@ -32,7 +32,7 @@ func measureSetup(s *scope, w io.Writer, rounds int) error {
 	}
 	var rows []row
 	for _, binding := range bindings {
-		lists, err := newLists(s.ctx, filepath.Join(dir, binding.Kind()), binding)
+		lists, err := newLists(s.ctx, filepath.Join(dir, string(binding.Kind())), binding)
 		if err != nil {
 			return fmt.Errorf("%s: %w", binding.Kind(), err)
 		}
@@ -62,10 +62,10 @@ func measureSetup(s *scope, w io.Writer, rounds int) error {
 				func(p *pod) (cost, error) { return timed(func() error { return call.run(p) }) },
 				func(p *pod) (cost, error) { return floor.run(call.list, p) },
 			}
-			if calls := others[binding.Kind()]; calls != nil && call.name == "Setup" {
+			if calls := others[string(binding.Kind())]; calls != nil && call.name == "Setup" {
 				ways = append(ways, func(p *pod) (cost, error) { return timed(func() error { return p.Do(calls) }) })
 			}
-			name := binding.Kind() + ", " + call.name
+			name := string(binding.Kind()) + ", " + call.name
 			wall, cpu := newRow(name+", ms", 3), newRow(name+", ms of CPU", 3)
 			err := inScope(s.ctx, func(s *scope) error { return s.compareInPods(rounds, call.prepare, ways, wall, cpu) })
 			if err != nil {

@@ -62,7 +62,7 @@ func TestLauncher(t *testing.T) {
 		{infra.Passt{Ports: []infra.Ports{{First: 80, Guest: vm.AnswerPort}}}, nstest.NewNetwork, 0},
 		{infra.Macvtap{}, nstest.NewMacvtap, 2},
 	} {
-		t.Run(test.binding.Kind(), func(t *testing.T) {
+		t.Run(string(test.binding.Kind()), func(t *testing.T) {
 			t.Parallel()
 			n := test.lay(t)
 			ctx := bootTime(t)

@@ -97,7 +97,7 @@ type neighbour struct {
 	sniffer *nstest.Sniffer
 }
 
-func otherEnd(t *testing.T, n nstest.Network, kind string) neighbour {
+func otherEnd(t *testing.T, n nstest.Network, kind cache.Kind) neighbour {
 	t.Helper()
 	station := neighbour{Namespace: n.World, link: "pod"}
 	if kind == cache.BindingMasquerade {

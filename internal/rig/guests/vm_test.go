@@ -66,7 +66,7 @@ func TestLibvirt(t *testing.T) {
 		if b.Kind() != cache.BindingBridge && *clients != "all" {
 			continue // TestLibvirtPlug has these
 		}
-		t.Run(b.Kind(), func(t *testing.T) {
+		t.Run(string(b.Kind()), func(t *testing.T) {
 			t.Parallel()
 			n := nstest.NewNetwork(t)
 			ctx := bootTime(t)

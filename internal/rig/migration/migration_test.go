@@ -18,7 +18,7 @@ const gapLimit = 5 * time.Second
 // TestMigration moves a guest, with its addresses and its MAC, to the pod of another node, whose NIC has another MAC.
 func TestMigration(t *testing.T) {
 	for _, b := range []infra.Binding{infra.Bridge{}, infra.Redirect{}} {
-		t.Run(b.Kind(), func(t *testing.T) {
+		t.Run(string(b.Kind()), func(t *testing.T) {
 			m := moveWired(t, b, true, b.Kind() == cache.BindingRedirect)
 			if m.pings.Twice > 0 {
 				t.Errorf("%d frames came twice", m.pings.Twice)
@@ -137,7 +137,7 @@ func median(d []time.Duration) time.Duration { return slices.Sorted(slices.Value
 // BenchmarkMigration compares the longest gap of a guest that guestwire wires with that between two bare bridges.
 func BenchmarkMigration(b *testing.B) {
 	for _, binding := range []infra.Binding{infra.Bridge{}, infra.Redirect{}} {
-		b.Run(binding.Kind(), func(b *testing.B) {
+		b.Run(string(binding.Kind()), func(b *testing.B) {
 			var wired, bare []time.Duration
 			for b.Loop() {
 				bare = append(bare, moveBare(b).gap)

@@ -59,7 +59,7 @@ func TestEgressRules(t *testing.T) {
 			row := []string{rules.name, egress(t, s, Station{Namespace: l.Pod, IPv4: l.IPv4, IPv6: l.IPv6}.dial)}
 			for _, b := range meshBindings {
 				cell := ""
-				t.Run(b.name, func(t *testing.T) { cell = l.checkEgress(t, b.binding, s) })
+				t.Run(string(b.name), func(t *testing.T) { cell = l.checkEgress(t, b.binding, s) })
 				row = append(row, cell)
 			}
 			if line := "| " + strings.Join(row, " | ") + " |"; !strings.Contains(string(documented), "\n"+line+"\n") {

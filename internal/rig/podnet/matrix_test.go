@@ -427,7 +427,7 @@ func (a answers) answeredBy(who string) answers {
 // ofGuest returns the answers that are expected when a guest asks and answers in the place of the process, by the
 // definition of the binding: behind masquerade, groups of the network stay the namespace's, and so does an exchange that
 // the process goes on with. Otherwise the namespace is mute.
-func (a answers) ofGuest(binding string) answers {
+func (a answers) ofGuest(binding cache.Kind) answers {
 	b := a.answeredBy("guest")
 	for q := range a {
 		switch {
@@ -443,12 +443,12 @@ func (a answers) ofGuest(binding string) answers {
 }
 
 // behindRouter says whether the namespace is the guest's next hop, which forwards no multicast.
-func behindRouter(binding string) bool {
+func behindRouter(binding cache.Kind) bool {
 	return binding == cache.BindingRouted || binding == cache.BindingMasquerade
 }
 
 // lost returns the protocols that the process has and a guest behind the binding does not have, by its definition.
-func (a answers) lost(binding string, v4 bool) string {
+func (a answers) lost(binding cache.Kind, v4 bool) string {
 	if behindRouter(binding) {
 		for q, answer := range a {
 			if q.protocol == multicast && answer != "" && q.at.Addr().Is4() == v4 {
@@ -694,14 +694,14 @@ func measure(t *testing.T, n Network) row {
 	refused := map[string]*infra.RefusedError{}
 	telling := false
 	for _, b := range bindings {
-		ok := t.Run(b.Kind(), func(t *testing.T) {
+		ok := t.Run(string(b.Kind()), func(t *testing.T) {
 			told, err := l.checkBinding(t, b, baseline, before)
-			refused[b.Kind()] = err
+			refused[string(b.Kind())] = err
 			if err == nil && !telling && b.Kind() != cache.BindingMasquerade { // masquerade tells each guest the same
 				r.told, telling = told, true
 			}
 		})
-		works[b.Kind()] = ok && refused[b.Kind()] == nil
+		works[string(b.Kind())] = ok && refused[string(b.Kind())] == nil
 		if !ok {
 			t.Errorf("%s does not work", b.Kind())
 		}
@@ -712,14 +712,14 @@ func measure(t *testing.T, n Network) row {
 			address netip.Addr
 		}{{"IPv4", l.IPv4}, {"IPv6", l.IPv6}} {
 			cell := "does not work"
-			switch err := refused[b.Kind()]; {
+			switch err := refused[string(b.Kind())]; {
 			case !f.address.IsValid():
 				cell = "no " + f.name
-			case err != nil && (works[err.Instead] || err.Instead == cache.BindingMacvtap): // rig/guests has that one
+			case err != nil && (works[string(err.Instead)] || err.Instead == cache.BindingMacvtap): // rig/guests has that one
 				cell = fmt.Sprintf("refused: %s (%s works)", err.Reason, err.Instead)
 			case err != nil:
 				t.Errorf("%v; %q does not work", err, err.Instead)
-			case works[b.Kind()]:
+			case works[string(b.Kind())]:
 				cell = "works" + baseline.lost(b.Kind(), f.address.Is4())
 			}
 			r.cells = append(r.cells, cell)

@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
@@ -26,13 +25,13 @@ type meshBinding struct {
 }
 
 var meshBindings = []meshBinding{
-	{name: cache.BindingBridge, binding: infra.Bridge{}, link: "eth0-tap"},
-	{name: cache.BindingRedirect, binding: infra.Redirect{}, link: "eth0-tap"},
-	{name: cache.BindingRouted, binding: infra.Routed{
+	{name: "bridge", binding: infra.Bridge{}, link: "eth0-tap"},
+	{name: "redirect", binding: infra.Redirect{}, link: "eth0-tap"},
+	{name: "routed", binding: infra.Routed{
 		Excluded: []infra.Ports{{First: meshTunnel}, {First: 15020, Last: meshHealth}, {First: 15090}},
 		Sidecar:  &infra.Sidecar{Sources: []netip.Addr{addr("127.0.0.6"), addr("::6")}},
 	}, link: "eth0-tap"},
-	{name: cache.BindingMasquerade, binding: infra.Masquerade{
+	{name: "masquerade", binding: infra.Masquerade{
 		Excluded: []infra.Ports{{First: 15000, Last: 15090}},
 		Sidecar:  &infra.Sidecar{Sources: []netip.Addr{addr("127.0.0.6"), addr("::6")}},
 	}, guard: infra.Guard{Open: []infra.Ports{{Protocol: "tcp", First: meshOut}}}, link: "eth0-tap"},
@@ -74,7 +73,7 @@ func TestMesh(t *testing.T) {
 			row := []string{m.name, l.measureMesh(t, m, Station{Namespace: l.Pod, IPv4: l.IPv4, IPv6: l.IPv6}.dial, processName)}
 			for _, b := range meshBindings {
 				cell := ""
-				t.Run(b.name, func(t *testing.T) { cell = l.checkMesh(t, m, b) })
+				t.Run(string(b.name), func(t *testing.T) { cell = l.checkMesh(t, m, b) })
 				row = append(row, cell)
 			}
 			if line := "| " + strings.Join(row, " | ") + " |"; !strings.Contains(string(documented), "\n"+line+"\n") {

@@ -105,7 +105,7 @@ func TestOffload(t *testing.T) {
 			l.Pod.Listen("a process", fmt.Sprint(":", Port))
 			before := l.Pod.Settled()
 			for _, b := range []infra.Binding{infra.Bridge{}, infra.Redirect{}, infra.Masquerade{}} {
-				t.Run(b.Kind(), func(t *testing.T) { l.checkOffload(t, b, before) })
+				t.Run(string(b.Kind()), func(t *testing.T) { l.checkOffload(t, b, before) })
 			}
 		})
 	}

@@ -25,7 +25,7 @@ func TestWire(t *testing.T) {
 	}
 	before := l.Pod.Settled()
 	for _, b := range []infra.Binding{infra.Bridge{}, infra.Redirect{}, infra.Masquerade{}} {
-		t.Run(b.Kind(), func(t *testing.T) {
+		t.Run(string(b.Kind()), func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			n := nstest.Network{Pod: l.Pod, State: nstest.Dir(t)}

@@ -111,7 +111,7 @@ func TestServices(t *testing.T) {
 // underEachBinding gives the pod's network to a guest with IPv4, by one binding after the other.
 func (l *Laid) underEachBinding(t *testing.T, ask func(t *testing.T, g *guest.Guest)) {
 	for _, b := range bindings {
-		t.Run(b.Kind(), func(t *testing.T) {
+		t.Run(string(b.Kind()), func(t *testing.T) {
 			w := l.mustSetup(t.Context(), t, b)
 			ask(t, w.boot(t.Context(), t))
 			w.end(t.Context(), t)

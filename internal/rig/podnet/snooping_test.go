@@ -19,7 +19,7 @@ func TestSnooping(t *testing.T) {
 	nstest.Need(t, "bridge")
 	nstest.NeedTaps(t)
 	for _, b := range []infra.Binding{infra.Bridge{}, infra.Redirect{}} {
-		t.Run(b.Kind(), func(t *testing.T) {
+		t.Run(string(b.Kind()), func(t *testing.T) {
 			t.Parallel()
 			l := onNode(bridgePlugin)(t)
 			node := l.Stations[0].Namespace

@@ -43,7 +43,7 @@ func TestVeth1(t *testing.T) {
 		binding infra.Binding
 		both    bool // a guest can have both links
 	}{{infra.Bridge{}, true}, {infra.Redirect{}, true}, {infra.Masquerade{}, false}} {
-		t.Run(test.binding.Kind(), func(t *testing.T) {
+		t.Run(string(test.binding.Kind()), func(t *testing.T) {
 			n := nstest.Network{Pod: l.Pod, State: nstest.Dir(t)}
 			wire := func(nic string) (wired.NIC, cache.Record) {
 				c := wired.NIC{NIC: phase1.NIC{NetNS: l.Pod.File, Name: nic}, Spec: infra.Spec{Binding: test.binding, State: n.State, Owner: nstest.Owner()}}

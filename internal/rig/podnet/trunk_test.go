@@ -141,7 +141,7 @@ func TestTrunk(t *testing.T) {
 	for _, n := range trunks {
 		for _, b := range []infra.Binding{infra.Bridge{}, infra.Redirect{}} {
 			for _, addresses := range []bool{true, false} {
-				name := n.name + "/" + b.Kind()
+				name := n.name + "/" + string(b.Kind())
 				if !addresses {
 					name += ", no addresses" // and so no responder
 				}

@@ -8,7 +8,7 @@ import (
 )
 
 func title(b infra.Binding) {
-	what := map[string]string{"bridge": "the guest is the pod", "redirect": "the guest is the pod, and the NIC stays as it is", "masquerade": "the guest is behind the pod"}[b.Kind()]
+	what := map[string]string{"bridge": "the guest is the pod", "redirect": "the guest is the pod, and the NIC stays as it is", "masquerade": "the guest is behind the pod"}[string(b.Kind())]
 	fmt.Printf("\n== %s binding: %s ==\n", b.Kind(), what)
 }
 

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/wiring"
 )
@@ -14,8 +15,8 @@ import (
 func TestBindingsAreListed(t *testing.T) {
 	for _, name := range implementations(t, "/infra", "Binding") {
 		kind := strings.ToLower(name)
-		b, err := infra.NewBinding(kind)
-		if err != nil || b.Kind() != kind {
+		b, err := infra.NewBinding(cache.Kind(kind))
+		if err != nil || b.Kind() != cache.Kind(kind) {
 			t.Errorf("infra.bindings lacks %s: %v", name, err)
 			continue
 		}
