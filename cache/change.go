@@ -27,8 +27,9 @@ func (c Change) String() string {
 	return fmt.Sprintf("%s: %s becomes %s", c.Field, value(c.From), value(c.To))
 }
 
-// Changes returns what a guest that had the record from notices of the record to, in the order of the fields; none: nothing.
-// Left out is what concerns only the namespace and the launcher, such as the names of the taps, Binding and Warnings.
+// Changes returns what a guest that had the record from notices of the record to, in the order of the fields; none:
+// nothing. Left out is what concerns only the namespace and the launcher, such as the names of the taps, Binding and
+// Warnings.
 func Changes(from, to Record) []Change {
 	var list []Change
 	add := func(field string, a, b any) {

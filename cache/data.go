@@ -8,9 +8,8 @@ import (
 	"unicode/utf8"
 )
 
-// Data is the value of an option: any bytes. In JSON and in messages, Data is text if the bytes are
-// readable text, and otherwise hexadecimal digits after 0x. Text in JSON that begins with 0x is always
-// hexadecimal: 0x41 is the letter A.
+// Data is the value of an option: any bytes. In JSON and in messages, Data is text if the bytes are readable text, and
+// otherwise hexadecimal digits after 0x. Text in JSON that begins with 0x is always hexadecimal: 0x41 is the letter A.
 type Data string
 
 // MarshalText returns String, from which UnmarshalText makes the same Data.

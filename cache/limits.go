@@ -14,7 +14,7 @@ type Limits struct {
 //
 // The kernel counts before it cuts TCP into segments (GSO), so a packet can have 64 KiB. Source: nft(8), "limit".
 type Limit struct {
-	// BitsPerSecond is the rate of the octets behind the Ethernet header, 8000 to 100,000,000,000, rounded down to octets;
+	// BitsPerSecond is the rate of the octets after the Ethernet header, 8000 to 100,000,000,000, rounded down to octets;
 	// 0: no limit.
 	BitsPerSecond uint64 `json:"bitsPerSecond,omitempty"`
 	// PacketsPerSecond is 1 to 10,000,000; 0: no limit. A packet that is cut later counts as one.

@@ -33,14 +33,14 @@ func (m MAC) String() string {
 	return fmt.Sprintf("%02x:%02x:%02x:%02x:%02x:%02x", m[0], m[1], m[2], m[3], m[4], m[5])
 }
 
-// IsZero says whether the address is the zero value.
+// IsZero reports whether the address is the zero value.
 func (m MAC) IsZero() bool { return m == MAC{} }
 
-// Unicast says whether the address can be a single station's: neither zero nor a group address.
+// Unicast reports whether the address can be a single station's: neither zero nor a group address.
 func (m MAC) Unicast() bool { return !m.IsZero() && m[0]&1 == 0 }
 
-// LinkLocal returns the IPv6 link-local address that a station with this MAC has by default: fe80::/64
-// and the modified EUI-64 (RFC 4291 appendix A).
+// LinkLocal returns the IPv6 link-local address that a station with this MAC has by default: fe80::/64 and the modified
+// EUI-64 (RFC 4291 appendix A).
 func (m MAC) LinkLocal() netip.Addr {
 	return netip.AddrFrom16([16]byte{
 		0xfe, 0x80, 0, 0, 0, 0, 0, 0,

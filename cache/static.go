@@ -6,14 +6,13 @@ import (
 	"slices"
 )
 
-// Static is what the namespace had on the NIC, for a guest that is configured without DHCP. It has what DHCP and
-// router advertisements cannot tell a guest: further addresses, other route tables, policy rules, permanent
-// neighbours.
+// Static is what the namespace had on the NIC, for a guest that is configured without DHCP. It has what a guest cannot
+// get by DHCP and router advertisements: further addresses, other route tables, policy rules, permanent neighbours.
 type Static struct {
 	// Addresses are all addresses of the NIC, link-local ones too: at least one.
 	Addresses []StaticAddress `json:"addresses"`
-	// Routes are all routes through the NIC, and those that refuse packets, of all tables but the table local.
-	// Routes on the link come first. The routes that an address implies are not among them.
+	// Routes are all routes through the NIC, and those that refuse packets, of all tables but the table local. Routes on
+	// the link come first. The routes that an address implies are not among them.
 	Routes []StaticRoute `json:"routes,omitempty"`
 	// Rules are the policy rules for the NIC's addresses, and those for the tables of Routes.
 	Rules []StaticRule `json:"rules,omitempty"`
@@ -27,8 +26,8 @@ type Static struct {
 type StaticAddress struct {
 	// Address is the address with its prefix length.
 	Address netip.Prefix `json:"address"`
-	// Peer is the other end of a point-to-point address (ip-address(8), peer), and then Address has full length;
-	// zero: there is none.
+	// Peer is the other end of a point-to-point address (ip-address(8), peer), and then Address has full length; zero:
+	// there is none.
 	Peer netip.Prefix `json:"peer,omitzero"`
 	// Broadcast is the IPv4 broadcast address; zero: there is none.
 	Broadcast netip.Addr `json:"broadcast,omitzero"`
@@ -46,12 +45,13 @@ var routeTypes = []string{"", "blackhole", "unreachable", "prohibit", "throw"}
 // StaticRoute is one route of the NIC.
 type StaticRoute struct {
 	Destination netip.Prefix `json:"destination"`
-	// Type is empty for a route that delivers packets, or "blackhole", "unreachable", "prohibit" or "throw". Such a route has no next hop.
+	// Type is empty for a route that delivers packets, or "blackhole", "unreachable", "prohibit" or "throw". Such a route
+	// has no next hop.
 	Type string `json:"type,omitempty"`
 	// Table is the route's table: 254 is main; never 0 or 255.
 	Table uint32 `json:"table"`
-	// Gateway is the next hop; zero: the destination is on the link, or Hops are set. It can be an IPv6 address
-	// where Destination is IPv4 (RFC 5549).
+	// Gateway is the next hop; zero: the destination is on the link, or Hops are set. It can be an IPv6 address where
+	// Destination is IPv4 (RFC 5549).
 	Gateway netip.Addr `json:"gateway,omitzero"`
 	// OnLink says that Gateway is on the link, though no route leads to it.
 	OnLink bool `json:"onLink,omitempty"`

@@ -140,7 +140,7 @@ func (r *Record) Validate() error {
 	return within("device", r.Device.Validate())
 }
 
-// isUnicast says whether a station can have the address on a link.
+// isUnicast reports whether a station can have the address on a link.
 func isUnicast(a netip.Addr) bool {
 	return a.IsValid() && !a.IsUnspecified() && !a.IsMulticast() && a.Zone() == "" &&
 		!a.Is4In6() && a != netip.AddrFrom4([4]byte{255, 255, 255, 255})
@@ -257,8 +257,7 @@ func (v *IPv6) validate() error {
 	return nil
 }
 
-// Validate checks the options. The error is a [*FieldError] with the field's path in the Options, such as
-// ntp[0].
+// Validate checks the options. The error is a [*FieldError] with the field's path in the Options, such as ntp[0].
 func (o *Options) Validate() error {
 	for _, f := range []struct{ name, text string }{
 		{"hostname", o.Hostname}, {"subdomain", o.Subdomain}, {"tftpServer", o.TFTPServer}, {"bootFile", o.BootFile}, {"bootFileURL", o.BootFileURL}, {"captivePortal", o.CaptivePortal},
@@ -296,8 +295,8 @@ func (o *Options) Validate() error {
 	return nil
 }
 
-// The options that have a field in Options, that the responder makes from addresses, and that belong to the
-// protocols themselves.
+// The options that have a field in Options, that the responder makes from addresses, and that belong to the protocols
+// themselves.
 var (
 	own4 = []uint16{
 		0, 1, 3, 6, 12, 15, 26, 28, 42, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 61, 66, 67, 80, 82, 108, 114, 119, 121, 249, 255,
@@ -321,8 +320,8 @@ func checkOption(field string, code uint16, value Data, own []uint16) error {
 	return nil
 }
 
-// checkHostname refuses what cannot be a host's name, of one label or several (RFC 1123 section 2.1).
-// Underscores are in use and pass.
+// checkHostname refuses what cannot be a host's name, of one label or several (RFC 1123 section 2.1). Underscores are
+// in use and pass.
 func checkHostname(field, name string) error {
 	bad := func(c rune) bool {
 		return (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && !strings.ContainsRune("-._", c)
@@ -344,8 +343,8 @@ func checkText(field, text string) error {
 	return nil
 }
 
-// Validate checks the device. The error is a [*FieldError] with the field's path in the Device, such as rom.
-// Validate takes any word for a model, as each version of libvirt and QEMU has its own.
+// Validate checks the device. The error is a [*FieldError] with the field's path in the Device, such as rom. Validate
+// takes any word for a model, as each version of libvirt and QEMU has its own.
 func (d *Device) Validate() error {
 	if d.Model != "" && !syntax.IsWord(d.Model, "_.+-", maxWord) {
 		return fieldErrorf("model", "%q is no device model", d.Model)

@@ -7,16 +7,16 @@ import (
 	"github.com/guestwire/guestwire/cache"
 )
 
-// Auto is the first of [Bridge], [Redirect], [Routed] and [Masquerade] that can work on the NIC, each with its defaults. The
-// first Setup chooses; the record tells what Auto became.
+// Auto is the first of [Bridge], [Redirect], [Routed] and [Masquerade] that can work on the NIC, each with its
+// defaults. The first Setup chooses, and the record has the choice.
 type Auto struct {
-	// Order are the kinds that are tried, in this order; empty: "bridge", "redirect", "routed", "masquerade". A kind that is
-	// left out is never chosen. Without "bridge", and without a MAC, CNI's CHECK passes whatever Auto becomes:
+	// Order are the kinds that are tried, in this order; empty: "bridge", "redirect", "routed", "masquerade". A kind that
+	// is left out is never chosen. Without "bridge", and without a MAC, CNI's CHECK passes whatever Auto becomes:
 	//
 	//	{"auto": {"order": ["redirect", "routed", "masquerade"]}}
 	Order []cache.Kind `json:"order,omitempty"`
-	// MAC is the guest's, whatever Auto becomes; zero: the NIC's, or with Masquerade the one that Masquerade makes up. A kind
-	// that cannot give the guest this MAC is not chosen.
+	// MAC is the guest's, whatever Auto becomes; zero: the NIC's, or with Masquerade the one that Masquerade makes up. A
+	// kind that cannot give the guest this MAC is not chosen.
 	MAC cache.MAC `json:"mac,omitzero"`
 }
 
@@ -46,8 +46,8 @@ func (b Auto) validate() error {
 	return checkStation("binding.auto.mac", b.MAC)
 }
 
-// Bindings returns the bindings that Auto tries, in this order, each with Auto's MAC and its defaults. A kind that Validate
-// refuses is left out.
+// Bindings returns the bindings that Auto tries, in this order, each with Auto's MAC and its defaults. A kind that
+// Validate refuses is left out.
 func (b Auto) Bindings() []Binding {
 	var list []Binding
 	for _, kind := range b.order() {

@@ -1,9 +1,9 @@
-// Package infra is what a launcher writes: how a guest is attached to a NIC (the bindings), which ports
-// reach the guest, what the guest may send, and who owns the guest's tap. A Spec holds all of it for one
-// NIC, and has a form in JSON.
+// Package infra is what a launcher writes: how a guest is attached to a NIC (the bindings), which ports reach the
+// guest, what the guest may send, and who owns the guest's tap. A Spec holds all of it for one NIC, and has a form in
+// JSON.
 //
-// The package computes nothing and changes nothing: phase1.Plan shows what a Spec leads to, phase1.Setup
-// carries it out.
+// The package computes nothing and changes nothing: phase1.Plan shows what a Spec leads to, phase1.Setup carries it
+// out.
 package infra
 
 import (
@@ -52,8 +52,7 @@ func kinds() string {
 	return strings.Join(names[:last], ", ") + " or " + names[last]
 }
 
-// checkType refuses a nil binding, a pointer to a binding, and a struct of another package that embeds a
-// binding.
+// checkType refuses a nil binding, a pointer to a binding, and a struct of another package that embeds a binding.
 func checkType(b Binding) error {
 	if b == nil {
 		return &cache.FieldError{Field: "binding", Reason: "missing, want " + kinds()}
@@ -98,7 +97,7 @@ func (t *taggedBinding) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// repeated says whether the object, which has one member in a map, has more than one in the text.
+// repeated reports whether the object, which has one member in a map, has more than one in the text.
 func repeated(text []byte) bool {
 	dec := json.NewDecoder(bytes.NewReader(text))
 	depth, members := 0, 0

@@ -16,43 +16,44 @@ import (
 //
 //	{"binding": {"masquerade": {"ports": ["80"]}}, "owner": {"uid": 107}}
 type Spec struct {
-	// Binding is how the guest is attached. Macvtap, SRIOV and Passt take no DNS and no Options, as
-	// guestwire's responder does not serve their guests.
+	// Binding is how the guest is attached. Macvtap, SRIOV and Passt take no DNS and no Options, as guestwire's responder
+	// does not serve their guests.
 	Binding Binding `json:"binding,omitempty"`
-	// Guest is the guest's identity: any text of 1 to 253 octets of UTF-8 that stays the same for the guest's life, such as a
-	// UUID or "namespace/name". Where Masquerade and Passt make up the guest's MAC, it is computed from Guest, and so is the
-	// same in each namespace to which the guest moves. Empty: that MAC is computed from the NIC's.
+	// Guest is the guest's identity: any text of 1 to 253 octets of UTF-8 that stays the same for the guest's life, such
+	// as a UUID or "namespace/name". Where Masquerade and Passt make up the guest's MAC, it is computed from Guest, and so
+	// is the same in each namespace to which the guest moves. Empty: that MAC is computed from the NIC's.
 	Guest string `json:"guest,omitempty"`
 	// Owner is the launcher's user, who can open the taps, where there are any. The zero value is refused.
 	Owner Owner `json:"owner,omitzero"`
 	// Queues is the number of queue pairs of the tap, at most 256; 0 means 1.
 	Queues int `json:"queues,omitempty"`
-	// Tap is the name of the guest's tap; empty: the NIC's with -tap, as eth0-tap. A link with this name must not be there.
-	// Macvtap, SRIOV and Passt take no Tap.
+	// Tap is the name of the guest's tap; empty: the NIC's with -tap, as eth0-tap. A link with this name must not be
+	// there. Macvtap, SRIOV and Passt take no Tap.
 	Tap string `json:"tap,omitempty"`
-	// MTU is the guest's, in octets of IP: cache.MinMTU up to the NIC's MTU, and at least 1280 if the guest gets IPv6. 0: the
-	// NIC's. Taps, DHCP, router advertisements and the guest's device get it. Longer packets are dropped in both directions,
-	// or a router in the namespace tells their sender (Masquerade, Routed); segments of TCP stay shorter, as the MSS of new
-	// connections is lowered. Longer UDP passes under Redirect, and from a guest that ignores its MTU: no rule tells a long
-	// datagram from a batch of short ones (UDP_SEGMENT). A running guest learns a new MTU with the next router advertisement,
-	// or with its next lease. Macvtap, SRIOV and Passt take no MTU.
+	// MTU is the guest's, in octets of IP: cache.MinMTU up to the NIC's MTU, and at least 1280 if the guest gets IPv6. 0:
+	// the NIC's. Taps, DHCP, router advertisements and the guest's device get it. Longer packets are dropped in both
+	// directions, or the namespace reports it to their sender (Masquerade, Routed); segments of TCP stay shorter, as the
+	// MSS of new connections is lowered. Longer UDP passes under Redirect, and from a guest that ignores its MTU: no rule
+	// distinguishes a long datagram from a batch of short ones (UDP_SEGMENT). A running guest learns a new MTU with the
+	// next router advertisement, or with its next lease. Macvtap, SRIOV and Passt take no MTU.
 	MTU int `json:"mtu,omitempty"`
 	// Limits bound what passes between the guest and its network, in bits and packets a second. Setup changes them under a
-	// running guest, and its connections go on; each change fills the buckets. They need nf_tables. Macvtap, SRIOV and Passt
-	// take no Limits.
+	// running guest, and its connections go on; each change fills the buckets. They need nf_tables. Macvtap, SRIOV and
+	// Passt take no Limits.
 	Limits cache.Limits `json:"limits,omitzero"`
-	// DNS is the guest's resolver configuration from this NIC; nil: Phase2 takes it from a resolv.conf, which each NIC of the
-	// guest then tells. With an empty DNS, as for a second NIC that does not lead to the DNS servers, this NIC tells none.
+	// DNS is the guest's resolver configuration from this NIC; nil: Phase2 takes it from a resolv.conf, which each NIC of
+	// the guest then sends. With an empty DNS, as for a second NIC that does not lead to the DNS servers, this NIC sends
+	// none.
 	DNS *cache.DNS `json:"dns,omitempty"`
-	// Options is what else the guest is told.
+	// Options is what else the guest gets.
 	Options cache.Options `json:"options,omitzero"`
 	// Device is how the guest sees its network device.
 	Device cache.Device `json:"device,omitzero"`
 	// Guard is what the guest may send; the zero value allows the guest its own MAC and addresses only.
 	Guard Guard `json:"guard,omitzero"`
-	// State is a directory that only root can write, an absolute path. It holds the record, which the launcher's
-	// user reads. Setup creates the directory, mode 0755, if its parent is there; nothing removes it. One directory
-	// can hold the records of several NICs of one namespace.
+	// State is a directory that only root can write, an absolute path. It holds the record, which the launcher's user
+	// reads. Setup creates the directory, mode 0755, if its parent is there; nothing removes it. One directory can hold
+	// the records of several NICs of one namespace.
 	State string `json:"state,omitempty"`
 }
 
@@ -64,12 +65,12 @@ type Owner struct {
 	// Root means that user 0 is meant, and not forgotten.
 	Root bool `json:"root,omitempty"`
 	// Inside says that UID and GID are numbers of the user namespace that owns the network namespace, such as that of a
-	// Kubernetes pod with hostUsers: false. Setup asks the kernel for the numbers of its own user namespace, gives the taps
-	// to these, and checks State and devices with these. A GID of 0 is still any group. If the network namespace is owned
-	// by Setup's own user namespace, Inside changes nothing.
+	// Kubernetes pod with hostUsers: false. Setup asks the kernel for the numbers of its own user namespace, gives the
+	// taps to these, and checks State and devices with these. A GID of 0 is still any group. If the network namespace is
+	// owned by Setup's own user namespace, Inside changes nothing.
 	Inside bool `json:"inside,omitempty"`
-	// OwnDevices means that the launcher has a /dev/net/tun of its own, and a /dev/vhost-net where Device asks for vhost, as
-	// in a jail: Setup does not ask whether the launcher can open the node's.
+	// OwnDevices means that the launcher has a /dev/net/tun of its own, and a /dev/vhost-net where Device asks for vhost,
+	// as in a jail: Setup does not ask whether the launcher can open the node's.
 	OwnDevices bool `json:"ownDevices,omitempty"`
 	// SELinux is the launcher's SELinux context, such as system_u:system_r:container_t:s0:c1,c2; the taps get it, and so
 	// the launcher's domain needs no rule for the domain of Setup's caller. Empty: the taps get the caller's own context.
@@ -147,9 +148,8 @@ func (s *Spec) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// Validate checks the form of the fields, as Setup does first. Setup checks more: State, whether the owner can
-// open a tap, the networks of a Masquerade, and what the binding's record cannot have. The error is a
-// *cache.FieldError.
+// Validate checks the form of the fields, as Setup does first. Setup checks more: State, whether the owner can open a
+// tap, the networks of a Masquerade, and what the binding's record cannot have. The error is a *cache.FieldError.
 func (s Spec) Validate() error {
 	if err := checkType(s.Binding); err != nil {
 		return err
@@ -225,7 +225,7 @@ func (s Spec) validateMTU() error {
 	return nil
 }
 
-// direct says whether the guest's frames do not pass a tap that Setup makes.
+// direct reports whether the guest's frames do not pass a tap that Setup makes.
 func direct(b Binding) bool {
 	switch b.(type) {
 	case Macvtap, SRIOV, Passt:

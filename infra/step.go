@@ -23,14 +23,13 @@ type Step struct {
 	//	connections-del (connections that the kernel tracks)
 	//	record-write (the file for Phase2; Check has it, and Plan does not)
 	Kind string `json:"kind"`
-	// Link is the link that the operation is on, by the name that it has at that point of the plan. Empty: none,
-	// or several.
+	// Link is the link that the operation is on, by the name that it has at that point of the plan. Empty: none, or
+	// several.
 	Link string `json:"link,omitempty"`
-	// Command is what an administrator would type for the operation. A table of nftables or iptables has
-	// several lines.
+	// Command is what an administrator would type for the operation. A table of nftables or iptables has several lines.
 	Command string `json:"command"`
-	// Summary is a line in the place of a Command that gives a table: the program, and in a comment what the table
-	// does. Empty: the Command is short.
+	// Summary is a line in the place of a Command that gives a table: the program, and in a comment what the table does.
+	// Empty: the Command is short.
 	Summary string `json:"summary,omitempty"`
 }
 
