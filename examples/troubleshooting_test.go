@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/firewall"
 	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/tap"
 	"github.com/guestwire/guestwire/internal/test/frames"
@@ -1199,13 +1200,13 @@ func TestTroubleshootingReasons(t *testing.T) {
 			rows = append(rows, row)
 		}
 	}
-	reasons := phase1.DropReasons()
+	reasons := firewall.Reasons
 	if len(rows) != len(reasons) {
 		t.Errorf("the document has %d reasons, want %d", len(rows), len(reasons))
 	}
 	for i, r := range reasons {
-		if i < len(rows) && (rows[i]["reason"] != r.Name || rows[i]["packets"] != r.Meaning || rows[i]["what to do"] == "") {
-			t.Errorf("row %d is %v, want | %s | %s | ... |", i, rows[i], r.Name, r.Meaning)
+		if i < len(rows) && (rows[i]["reason"] != string(r.Reason) || rows[i]["packets"] != r.Meaning || rows[i]["what to do"] == "") {
+			t.Errorf("row %d is %v, want | %s | %s | ... |", i, rows[i], r.Reason, r.Meaning)
 		}
 	}
 	other := netip.MustParseAddr("10.9.0.7")

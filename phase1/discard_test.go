@@ -5,13 +5,14 @@ import (
 	"regexp"
 	"testing"
 
+	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 	"github.com/guestwire/guestwire/phase1"
 )
 
 // TestDiscard: with Discard Teardown removes record and journal, and changes nothing in the namespace. A guest that runs is
-// refused first. If the namespace stays nevertheless, Setup says what is the way back, and that way works.
+// refused first. If the namespace stays nevertheless, Setup names the way back, and that way works.
 func TestDiscard(t *testing.T) {
 	t.Parallel()
 	eachBinding(t, func(t *testing.T, b infra.Binding) {
@@ -35,6 +36,10 @@ func TestDiscard(t *testing.T) {
 		filesAreGone(t, n)
 		if _, err := c.Setup(t.Context()); !errors.Is(err, infra.ErrWired) {
 			t.Errorf("Setup: %v, want ErrWired", err)
+		}
+		var bad *cache.FieldError
+		if _, err := discard.ForceTeardown(t.Context()); !errors.As(err, &bad) || bad.Field != "discard" {
+			t.Errorf("ForceTeardown with Discard: %v, want a FieldError for discard", err)
 		}
 		if _, err := c.ForceTeardown(t.Context()); err != nil {
 			t.Error(err)

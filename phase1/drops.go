@@ -12,37 +12,25 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// DropCount is how much a NIC's nftables have dropped for one reason. The counters begin with Setup, and again
-// with a Setup that replaces rules: after a change of the configuration, or to repair a table.
+// DropCount is how much a NIC's nftables have dropped for one reason since Setup, or since a Setup that replaced rules.
 type DropCount struct {
-	// Reason is one of DropReasons.
-	Reason  string `json:"reason"`
+	Reason  string `json:"reason"` // see DropMeaning
 	Packets uint64 `json:"packets"`
-	// Bytes are the sizes of the IP packets or ARP messages, without the Ethernet header.
-	Bytes uint64 `json:"bytes"`
+	Bytes   uint64 `json:"bytes"` // of IP packets or ARP messages, without the Ethernet header
 }
 
-// DropReason is why a packet is dropped.
-type DropReason struct {
-	// Name is a word such as mac-spoof.
-	Name string
-	// Meaning is one line.
-	Meaning string
-}
-
-// DropReasons returns all reasons for which guestwire's nftables drop a packet.
-//
-// iptables and tc do not count: a masquerade by iptables has the reasons of the guest filter alone.
-func DropReasons() []DropReason {
-	var list []DropReason
+// DropMeaning returns why guestwire's nftables drop a packet, in one line; empty: docs/troubleshooting.md has no such
+// reason.
+func DropMeaning(reason string) string {
 	for _, r := range firewall.Reasons {
-		list = append(list, DropReason{string(r.Reason), r.Meaning})
+		if string(r.Reason) == reason {
+			return r.Meaning
+		}
 	}
-	return list
+	return ""
 }
 
-// Drops reads the NIC's counters, in the order of DropReasons. A reason for which the NIC has no rule is left out, so a NIC
-// without nftables of guestwire has none. Drops takes no lock.
+// Drops reads the counters of the NIC's rules, one for each reason. No lock.
 func (n NIC) Drops(ctx context.Context) ([]DropCount, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, context.Cause(ctx)
@@ -69,25 +57,15 @@ func dropCounts(ns *kernel.Namespace, nic string) ([]DropCount, error) {
 
 // Drop is a packet that a NIC's nftables dropped.
 type Drop struct {
-	// Time is when the packet arrived.
-	Time time.Time
-	// Reason is one of DropReasons.
-	Reason string
-	// Text says who sent what to whom, in one line, as far as the first octets tell.
-	Text string
-	// Lost is the number of packets, of all NICs of the namespace, that were not reported since the last one,
-	// because f was too slow.
-	Lost int
+	Time   time.Time // of the packet's arrival
+	Reason string    // see DropMeaning
+	Text   string    // who sent what to whom, in one line
+	Lost   int       // packets of the namespace's NICs that were not reported since the last one: f was too slow
 }
 
-// FollowDrops calls f with packets that the NIC's nftables drop, until ctx is done. Then it returns nil.
-//
-// The kernel reports at most 20 packets a second of each reason; the counters count all. One call at a time can follow a
-// namespace: a second one is an error. FollowDrops takes no lock, so Setup and Teardown go on meanwhile, but the namespace
-// does not end before FollowDrops does. After Teardown no packet is reported. Progress is called when the following begins.
-//
-// The error is ErrNotWired if the NIC has no nftables of guestwire: there was no Setup, or the binding or Guard.Off leaves
-// nothing to drop.
+// FollowDrops calls f with packets that the NIC's nftables drop, at most 20 a second of each reason, until ctx is done;
+// then it returns nil. It takes no lock and keeps the namespace alive. Progress is called when it begins. It is an
+// error if the namespace is followed already, and ErrNotWired if no nftables are guestwire's.
 func (n NIC) FollowDrops(ctx context.Context, f func(Drop)) error {
 	var log *kernel.DropLog
 	err := n.look(func(ns *kernel.Namespace) error {

@@ -213,7 +213,7 @@ func ExampleNIC_ForceTeardown() {
 	}
 	defer ns.Close()
 	nic := phase1.NIC{NetNS: ns, Name: "eth0"}
-	lost, err := nic.ForceTeardown(context.Background(), phase1.ForceOptions{State: "/run/guestwire/vm1"})
+	lost, err := nic.ForceTeardown(context.Background(), phase1.TeardownOptions{State: "/run/guestwire/vm1"})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -14,14 +14,14 @@ import (
 	"github.com/guestwire/guestwire/internal/wiring"
 )
 
-// ForceTeardown is Teardown for a NIC whose journal is lost, damaged or of another version. It removes what bears
-// guestwire's mark for the NIC, and gives the NIC its name, MAC and addresses back as far as the kernel still shows them.
-// Lost names what is not known and stays as it is, a phrase each, such as the sysctls that Setup may have changed, and the
-// commands that add addresses and routes of a record that can be read. With a journal that can be read, nothing is lost.
-//
-// The errors are those of Teardown, ErrInUse too. It is ErrNotWired, and nothing has changed, if the NIC has no journal, no
-// record, and nothing that bears the mark. After an error or a kill, ForceTeardown or Teardown finishes the work.
-func (n NIC) ForceTeardown(ctx context.Context, o ForceOptions) (lost []string, err error) {
+// ForceTeardown is Teardown without a usable journal. It removes what bears guestwire's mark for the NIC, and restores
+// the NIC's name, MAC and addresses as far as the kernel shows them. Lost are phrases: what stays, such as sysctls, and
+// the commands that add a readable record's addresses and routes. ErrNotWired: the NIC has no journal, record or mark.
+// After another error or a kill, ForceTeardown or Teardown finishes the work.
+func (n NIC) ForceTeardown(ctx context.Context, o TeardownOptions) (lost []string, err error) {
+	if o.Discard {
+		return nil, &cache.FieldError{Field: "discard", Reason: "not with ForceTeardown: it needs the journal"}
+	}
 	if err := checkStatePath(o.State); err != nil {
 		return nil, err
 	}
@@ -62,7 +62,7 @@ var errNoNode = errors.New("the journal directory is not there")
 
 // takeDownForced writes a journal of what the namespace shows, so that a call that is killed can be repeated, and
 // undoes what that journal says. Unreadable is why the journal that is there cannot be used; nil: there is none.
-func (s *session) takeDownForced(ctx context.Context, o ForceOptions, unreadable error) ([]string, error) {
+func (s *session) takeDownForced(ctx context.Context, o TeardownOptions, unreadable error) ([]string, error) {
 	said, _ := s.node.describe(s.identity.Name(), s.nic)
 	state, err := said.lostState(o.State)
 	if err != nil {

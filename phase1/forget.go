@@ -18,42 +18,26 @@ import (
 	"github.com/guestwire/guestwire/internal/syntax"
 )
 
-// ErrAlive says that the namespace which is to be forgotten is there. Teardown takes its wirings down.
-var ErrAlive = errors.New("the namespace is not gone")
-
-// Gone selects what Forget removes: the wirings that have all the values which are not empty. The zero value
-// selects every wiring of the node whose namespace is gone.
+// Gone selects the wirings that have all its values; the zero value selects all.
 type Gone struct {
-	// Namespace is the namespace's name, as List has it.
-	Namespace string
-	// NIC needs Namespace or State beside it.
-	NIC string
-	// State is the directory with the record, an absolute path.
-	State string
-	// Own says that Dir is used in this PID namespace alone, as in a container that has Dir for itself. Then a namespace
-	// to which no process, mount or open file here leads is gone. Without Own, Forget refuses in such a container, as
-	// it does not see the node's other processes.
-	Own bool
-	// Dir is NIC.Dir.
-	Dir string
-	// Progress is told each thing that is removed, and what could not be looked at; see NIC.Progress.
-	Progress func(text string)
+	Namespace string // as List has it
+	NIC       string // together with Namespace or State
+	State     string // the directory with the record, an absolute path
+	// Own means that Dir is used in this PID namespace alone, as in a container that has Dir for itself: a namespace to
+	// which no process, mount or open file here leads is gone.
+	Own      bool
+	Dir      string            // NIC.Dir
+	Progress func(text string) // NIC.Progress, for each thing that is removed, and what could not be looked at
 }
 
-// Forget removes what is left of the wirings whose namespace is gone: journals, records, and the locks of killed
-// calls. It is no error if there is nothing to remove, of which Progress is told, so an engine can call Forget for a
-// second or late DEL. A Dir other than DefaultDir that is not there may be mistyped: the error is fs.ErrNotExist, unless the
-// record that State and NIC name is there.
+// Forget removes what is left of wirings whose namespace is gone: journals, records, and the locks of killed calls. It
+// is no error if nothing is left; Progress reports it. Where a call may be late, select by the record's Namespace: then
+// the next sandbox of a pod, with the same State and NIC, is not meant. A namespace that a mount, a process or an open
+// file of the node leads to is not gone, so close NIC.NetNS first. Forget needs root in the node's PID namespace;
+// elsewhere, without Own, it is an error and removes nothing.
 //
-// Forget looks for the namespace first: in the mounts of every mount namespace that has a process, and in the
-// namespaces and open files of all processes. The caller's own count as well, so close NIC.NetNS first. Forget
-// needs root, and has to see the processes of the node: call it in the node's PID namespace. Elsewhere, without Own,
-// nothing is removed, and the error says so. A wiring that Gone selects by a value, and whose namespace is there, is left alone;
-// the error is ErrAlive then, and says where the namespace is.
-//
-// A wiring of another namespace with the same State and NIC, such as the next sandbox of a pod, is never removed: an
-// engine whose calls may be late notes the Namespace of the record that Setup returned, and names it here. Then
-// Forget succeeds, whatever came after.
+//	ErrAlive        the namespace of a wiring that a value selects is there; the text says where
+//	fs.ErrNotExist  Dir, which is not DefaultDir, is not there, nor is the record that State and NIC name
 func Forget(ctx context.Context, g Gone) error {
 	if err := g.check(); err != nil {
 		return err

@@ -17,12 +17,9 @@ import (
 // hold is a NIC that this process holds.
 type hold struct{ released atomic.Bool }
 
-// Hold keeps the NIC for this process until release is called or the process ends, in whatever way. As long as it lasts,
-// another Hold of the NIC is refused, and so is each Teardown and ForceTeardown without CutOff, but those of the NIC that
-// Hold returns. The error is ErrHeld then, and names the process. Setup is not refused: it repairs or changes the wiring.
-// List and Status report the program's name (HeldBy).
-//
-// Hold needs what Setup needs, and not that the NIC is there.
+// Hold keeps the NIC for this process until release is called or the process ends. Meanwhile ErrHeld, which names the
+// process, is the error of another Hold, and of Teardown and ForceTeardown without CutOff, except of held. Setup is not
+// refused. Hold needs what Setup needs, but no such link.
 func (n NIC) Hold() (held NIC, release func(), err error) {
 	opened, closeOwn, err := n.openOwn()
 	if err != nil {
@@ -109,11 +106,9 @@ func (s *session) heldBy(j journal) (string, error) {
 	return "", err
 }
 
-// While wires the NIC for as long as f runs: it holds the NIC, calls Setup, f with the record, and Teardown with CutOff, as
-// a VMM may still be ending then. Teardown does not end with ctx. A wiring that an earlier call of this program left, as it
-// was killed, is used, or taken down first if the Spec is another guest's. Any other wiring is infra.ErrWired.
-//
-// The errors are those of Hold and Setup, and those of f and Teardown, joined.
+// While holds the NIC, calls Setup, f, and Teardown with CutOff, which does not end with ctx. A wiring that a killed
+// call of this program left is used, or taken down first if the Spec is another guest's; any other one is
+// infra.ErrWired. The errors are those of Hold, Setup, f and Teardown, joined.
 func (n NIC) While(ctx context.Context, spec infra.Spec, f func(cache.Record) error) (err error) {
 	n, release, err := n.Hold()
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 	"github.com/guestwire/guestwire/internal/netns"
 )
 
-// Run is Launch, and waits for the command's end. It returns the error of Launch or of cmd.Wait.
+// Run is Launch and cmd.Wait, and returns the error of either.
 func Run(cmd *exec.Cmd, ns *os.File, owner infra.Owner, groups ...uint32) error {
 	if err := Launch(cmd, ns, owner, groups...); err != nil {
 		return err
@@ -27,40 +27,25 @@ func Run(cmd *exec.Cmd, ns *os.File, owner infra.Owner, groups ...uint32) error 
 	return cmd.Wait()
 }
 
-// Launch starts a command without privileges, such as the launcher, in a network namespace. It takes the place of
-// cmd.Start: the caller goes on with cmd.Wait or cmd.Process.Signal. The command
+// Launch is cmd.Start for a command without privileges, such as the launcher. HOME may be root's, as cmd has it. The command
 //
-//   - is in the namespace ns, an open file as in [Config]; nil: in the process's own, and nothing is entered;
-//   - has the user owner.UID and the group owner.GID. Without a GID it has the user's group of the user database, and
-//     for a user that the database does not know, the group with the user's number;
-//   - has the supplementary groups that are named, such as the one of /dev/kvm, and no others;
-//   - has five empty capability sets, also as user 0, and cannot get a capability or another user by a program's file
-//     (no_new_privs);
-//   - does not have the caller's session keyring (session-keyring(7)), but a new one;
-//   - has a session of its own without a terminal (setsid(2)), so it cannot push input into the caller's terminal. The
-//     terminal's signals, such as that of Ctrl-C, reach the caller alone: pass them on;
-//   - has the files that cmd names, and no others, also none that the caller's process got without close-on-exec;
-//   - gets SIGKILL when the caller's process ends, in whatever way. The kernel forgets that signal if the program is under
-//     an AppArmor profile or in an SELinux domain of its own, which it enters by exec: then stop the command yourself.
-//     A hostile command can refuse that signal (prctl(2)), and its child processes do not get it: where these must end too,
-//     run the caller in a container or a service, whose end ends all its processes.
+//   - is in the namespace ns, as NIC.NetNS; nil: the process's own;
+//   - has owner's user and group (GID 0: the one of the user database, else the user's number), and no other groups but
+//     the named ones, or the caller's where a user namespace denies setgroups(2);
+//   - has five empty capability sets, also as user 0, no_new_privs, a new session keyring, and a new session without a
+//     terminal: pass Ctrl-C on to it;
+//   - has the files that cmd names, and no others. A terminal among them stays readable and writable for it and its
+//     children: docs/security.md has the way out;
+//   - gets SIGKILL when the caller's process ends, unless its exec changes the AppArmor profile or SELinux domain, or
+//     it refuses the signal (prctl(2)). Its children do not get it: a container or a service ends all.
 //
-// Everything else is as cmd says. The environment is not changed, so HOME may be that of root.
+// The errors are those of cmd.Start, and
 //
-// A terminal among the files that cmd names stays readable and writable for the command, and for the child processes that
-// outlive it: they can read what is typed there, whoever is in the foreground. A command that is not trusted with that gets
-// pipes, or a new pseudoterminal (pty(7)), which SysProcAttr.Setctty makes the terminal of the command's session.
-//
-// In a user namespace that denies setgroups(2), as an ordinary user's does, the command keeps the caller's supplementary
-// groups.
-//
-// Launch needs CAP_SETUID and CAP_SETGID for another user, CAP_SETPCAP unless the caller's bounding set is empty, and
-// CAP_SYS_ADMIN to enter ns. If one is missing, the error is fs.ErrPermission, and nothing was started: with a bounding
-// set, a program of the command's could still gain capabilities. A [*cache.FieldError] tells of a user or group that this
-// user namespace does not have, and of owner.Inside: Launch does not enter a user namespace. Fields of cmd.SysProcAttr that contradict the above are an error: Credential,
-// AmbientCaps, Foreground, Pgid, Pdeathsig, Ptrace, a new user or network namespace. Other errors are those of cmd.Start.
-//
-// Source: capabilities(7), prctl(2), keyctl(2), ioctl_tty(2).
+//	fs.ErrPermission   CAP_SETUID or CAP_SETGID is missing for another user, CAP_SETPCAP with a bounding set that is not
+//	                   empty, or CAP_SYS_ADMIN to enter ns; nothing was started
+//	*cache.FieldError  this user namespace has no such user or group, or owner.Inside is set
+//	others             cmd.SysProcAttr has Credential, AmbientCaps, Foreground, Pgid, Pdeathsig, Ptrace, or a new user or
+//	                   network namespace
 func Launch(cmd *exec.Cmd, ns *os.File, owner infra.Owner, groups ...uint32) error {
 	if err := launch(cmd, ns, owner, groups); err != nil {
 		return fmt.Errorf("start %s as user %d: %w", cmd.Path, owner.UID, err)

@@ -14,45 +14,31 @@ import (
 	"github.com/guestwire/guestwire/internal/netns"
 )
 
-// Wiring is one wired NIC of the node, as its journal tells.
+// Wiring is one wired NIC of the node, as its journal has it.
 type Wiring struct {
-	NIC string `json:"nic"`
-	// Namespace names the namespace of the NIC: its boot, inode number and cookie. No other namespace has ever
-	// the same name.
-	Namespace string `json:"namespace"`
-	// FoundAt is where the namespace is found, such as /run/netns/pod or /proc/1234/ns/net, for people: a program opens
-	// the namespace by Open, as another user can put another file there at any time. Files that the caller has open on
-	// the namespace keep it. FoundAt has no entry if the namespace is gone: then Forget removes what is left.
-	FoundAt []string `json:"foundAt"`
-	// State is the directory with the record.
-	State string `json:"state,omitempty"`
-	// Binding is the kind of the binding.
+	NIC       string `json:"nic"`
+	Namespace string `json:"namespace"` // its boot, inode number and cookie: no other namespace ever has this name
+	// FoundAt are the paths of the namespace, such as /run/netns/pod, for people: a program calls Open, as another user can
+	// put another file there. An open file of the caller counts. Empty: the namespace is gone, see Forget.
+	FoundAt []string    `json:"foundAt"`
+	State   string      `json:"state,omitempty"` // the directory with the record
 	Binding cache.Kind  `json:"binding,omitempty"`
 	Owner   infra.Owner `json:"owner"`
-	// OnNode has the owner's numbers on the node if Owner.Inside is set; otherwise it is zero, and Owner has them.
-	OnNode infra.Owner `json:"onNode,omitzero"`
-	// Standby says that the guest's tap is down until Activate; Turn is the record's.
-	Standby bool   `json:"standby,omitempty"`
-	Turn    uint64 `json:"turn,omitempty"`
-	// HeldBy is the program that held the NIC at the last Setup (see NIC.Hold), and may have ended.
-	HeldBy string `json:"heldBy,omitempty"`
-	// Since is the time of the first Setup.
-	Since time.Time `json:"since,omitzero"`
-	// Version is the version of guestwire that wrote the journal.
-	Version string `json:"version,omitempty"`
-	// Unreadable says why the journal cannot be used, such as that another version of guestwire wrote it; empty:
-	// it can. Then the fields above are those that could be read.
+	OnNode  infra.Owner `json:"onNode,omitzero"`   // Owner's numbers on the node if Owner.Inside is set, else zero
+	Standby bool        `json:"standby,omitempty"` // the guest's tap is down until Activate
+	Turn    uint64      `json:"turn,omitempty"`    // the record's
+	HeldBy  string      `json:"heldBy,omitempty"`  // the program that held the NIC at the last Setup, and may have ended
+	Since   time.Time   `json:"since,omitzero"`    // the time of the first Setup
+	Version string      `json:"version,omitempty"` // the version of guestwire that wrote the journal
+	// Unreadable is why the journal cannot be used, such as another Version; the fields above could be read. Empty: it can.
 	Unreadable string `json:"unreadable,omitempty"`
 	// unread is the error by which the journal could not be read at all; nil: it has the fields above, or is damaged.
 	unread error
 	found  *netns.Found // nil: the namespace is gone, or it was not looked for
 }
 
-// Open opens the namespace of the NIC, for NIC.NetNS. What Open returns is the namespace that has this name, whatever
-// another user has put at the places of FoundAt: before anything is opened for good, it is known to be a network namespace
-// with the device, inode number and cookie. The caller closes it. Of a wiring that List did not return, Open looks for the
-// namespace anew, as List does. The error is fs.ErrNotExist if the namespace is gone, or has left the places where it was
-// found. Open needs what List needs.
+// Open opens the namespace by its identity, whatever file is at FoundAt now. The caller closes it. fs.ErrNotExist: it
+// is gone, or has left those places. Open needs root.
 func (w Wiring) Open(ctx context.Context) (*os.File, error) {
 	found := w.found
 	if found == nil {
@@ -71,11 +57,8 @@ func (w Wiring) Open(ctx context.Context) (*os.File, error) {
 	return found.Open()
 }
 
-// List returns the wired NICs of the node, sorted by namespace and NIC. Dir is NIC.Dir. List looks for the
-// namespaces as [Forget] does. It takes no lock, so a NIC whose Setup has not ended is listed, too. List needs root.
-//
-// Without DefaultDir nothing was ever wired on the node. Another dir that is not there may be mistyped: the error is
-// fs.ErrNotExist.
+// List returns the wired NICs of the node, sorted by namespace and NIC. Dir is NIC.Dir; fs.ErrNotExist: it is not
+// DefaultDir, and not there. A NIC whose Setup has not ended is listed, too. List needs root.
 func List(ctx context.Context, dir string) ([]Wiring, error) {
 	if err := checkRoot(); err != nil {
 		return nil, fmt.Errorf("list: %w", err)

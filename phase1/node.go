@@ -20,9 +20,7 @@ import (
 	"github.com/guestwire/guestwire/internal/netns"
 )
 
-// DefaultDir is where Phase1 keeps its locks and journals if NIC.Dir is empty. All calls on a node have to
-// use one directory, or they do not know of each other.
-const DefaultDir = "/run/guestwire.lock"
+const DefaultDir = "/run/guestwire.lock" // NIC.Dir if empty; only root can enter it
 
 // node is Phase1's own directory on a node, which only root can enter: another user who could open a lock could
 // hold it. It has these entries:
@@ -142,14 +140,9 @@ const (
 	holdLock  = "hold-"
 )
 
-// Lock holds a name of the caller's choice on the node, such as the path of a State directory, until unlock is called or the
-// process ends. It waits for another caller with the same name until ctx ends; the error then names the process that holds
-// it. Dir and progress are those of NIC.
-//
-// No other user can open what Lock locks. A lock on a file that others can open, such as a directory, a program or a network
-// namespace, would let each of them stop the caller, as flock(2) asks for no permission to write.
-//
-// Lock needs root. The error is fs.ErrPermission without, or the cause of ctx.
+// Lock holds a name of the caller's choice on the node, such as a State, until unlock is called or the process ends. It
+// waits for another holder, whom its error names, until ctx ends. Lock needs root, and no other user can open what it
+// locks. Dir and progress are those of NIC.
 func Lock(ctx context.Context, dir, name string, progress func(text string)) (unlock func(), err error) {
 	if err := checkRoot(); err != nil {
 		return nil, fmt.Errorf("lock of %s: %w", name, err)

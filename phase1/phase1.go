@@ -1,13 +1,10 @@
-// Package phase1 is the privileged half: it wires a NIC that lies in a network namespace to a tap for a virtual machine,
-// and leaves a record of it for package phase2.
+// Package phase1 is the privileged half: it wires a NIC of a network namespace to a tap for a virtual machine, and
+// leaves a record for package phase2. A [NIC] names a link of a namespace; its methods find what they need in a
+// journal, which Setup writes into [DefaultDir]. After an error or SIGKILL, Setup called again reaches the same state
+// as an undisturbed run. [List] shows all wirings of the node.
 //
-// A [NIC] names a link of a namespace. Its methods find what they need in a journal, which Setup writes into a directory of
-// the node ([DefaultDir]) that only root can enter. However a call ends, even by SIGKILL, Setup called again reaches the
-// same state as an undisturbed run, and Teardown gives the namespace back as Setup found it. [List] shows all wirings of the
-// node, and [Forget] removes what is left of those whose namespace is gone.
-//
-// A guest that moves to another namespace is wired there on standby ([NIC.SetupMoving]), so that nothing passes.
-// [NIC.Deactivate] makes the guest inactive where it comes from, and its record lets [NIC.Activate] end the standby.
+// A guest that moves to another namespace is wired there on standby ([NIC.SetupMoving]): nothing passes.
+// [NIC.Deactivate] on the source returns the record with which [NIC.Activate] ends the standby.
 package phase1
 
 import (
@@ -22,23 +19,19 @@ import (
 	"github.com/guestwire/guestwire/internal/netns"
 )
 
-// NIC is a link in a network namespace, which the methods look at and change. It is a value: copy it as you like.
-//
-// Unless a method says otherwise, it needs root with CAP_SYS_ADMIN and CAP_NET_ADMIN; with Own, CAP_NET_ADMIN is enough. It
-// waits until ctx ends for other calls on the same namespace, of other processes too.
+// NIC is a link in a network namespace, a value that may be copied. Unless its doc says otherwise, a method needs root
+// with CAP_SYS_ADMIN and CAP_NET_ADMIN, with Own CAP_NET_ADMIN alone, and waits until ctx ends for other calls on the
+// namespace, of other processes too.
 type NIC struct {
-	// NetNS is the namespace, open: see OpenNetNS and Wiring.Open. The caller closes it. Nil with Own.
-	NetNS *os.File
-	// Own means the namespace of the calling thread: that of the process, unless the caller has moved the thread. It is for
-	// a VM in a container whose network is the guest's. The machine's own namespace is refused nevertheless.
-	Own bool
-	// Name is the link's name in the namespace, 1 to 15 of A-Z a-z 0-9 _ . - and no dot first.
-	Name string
+	NetNS *os.File // open, see OpenNetNS and Wiring.Open; the caller closes it; nil with Own
+	// Own means the namespace of the calling thread, as in a container with a VM. The machine's own one is refused.
+	Own  bool
+	Name string // the link's, 1 to 15 of A-Z a-z 0-9 _ . - and no dot first
 	// Dir is the node's directory for locks and journals, an absolute path; empty: [DefaultDir]. All calls on a node must
-	// name the same one. Setup and Hold make one that is not there, mode 0700, if its parent is there.
+	// name the same one. Setup and Hold create it, mode 0700, in a parent that is there.
 	Dir string
-	// Progress receives in words what a call waits for once it takes longer than a second, and what a call found not to be
-	// there. It may be called on another goroutine, and the call waits for it to return. Nil is allowed.
+	// Progress, unless nil, receives what a call waits for after a second, and what it did not find. It may be called on
+	// another goroutine; the call waits for its return.
 	Progress func(text string)
 
 	hold *hold // nil: not held by this value
@@ -46,54 +39,35 @@ type NIC struct {
 
 // Moving is how a guest comes from another namespace.
 type Moving struct {
-	// From is the guest's record there; nil: a guest that was never elsewhere, and waits for its first Activate.
-	From *cache.Record
-	// Standby keeps the guest's tap down until Activate: nothing passes between the guest and the network, and nothing is
-	// sent. Without it From must be what Deactivate returned. It counts at the first call; a later one leaves the tap as
-	// Activate and Deactivate have left it.
+	From *cache.Record // the guest's record there; nil: it was never elsewhere, and waits for its first Activate
+	// Standby keeps the guest's tap down until Activate: nothing passes, nothing is sent. Without it From must be what
+	// Deactivate returned, for this namespace alone. Only the first Setup reads it.
 	Standby bool
 }
 
-// TeardownOptions are how Teardown goes about a guest. The zero value harms none.
+// TeardownOptions are also those of ForceTeardown. The zero value harms no guest.
 type TeardownOptions struct {
-	// State, if set, must be the State of the wiring; a wiring with another State is a *cache.FieldError.
-	State string
-	// CutOff deletes the guest's tap also if a process has it open, or another process holds the NIC. The guest's network
-	// ends then, and the VMM keeps a dead device.
-	CutOff bool
-	// Discard is for a namespace that is about to be deleted: Teardown removes record and journal alone, and takes no time
-	// in the kernel. The whole work is done nevertheless if the NIC outlives the namespace, as a PCI device does, and with
-	// CutOff if a process has the tap open. In a namespace that stays, the wiring stays without a journal: Setup refuses it
-	// by infra.ErrWired, and ForceTeardown gives back what the kernel still knows.
+	State  string // if set, the wiring's; ForceTeardown finds the record by it if no journal names it
+	CutOff bool   // also if the tap is open, or another process holds the NIC; a VMM keeps a dead device
+	// Discard is for a namespace that is deleted next: record and journal alone are removed, in no time, unless the NIC
+	// outlives the namespace (a PCI device) or, with CutOff, the tap is open. If the namespace stays, so does the wiring,
+	// and only ForceTeardown takes it down. ForceTeardown refuses Discard.
 	Discard bool
 }
 
-// ForceOptions are those of ForceTeardown.
-type ForceOptions struct {
-	// State is where the record is. If State is empty, and no journal names it, the record stays.
-	State string
-	// CutOff is that of TeardownOptions.
-	CutOff bool
-}
-
-// Errors to tell apart, beside those of package infra, fs.ErrPermission and fs.ErrNotExist.
+// Errors that callers branch on, with those of package infra, fs.ErrPermission and fs.ErrNotExist. After ErrInUse and
+// ErrHeld nothing has changed.
 var (
-	// ErrOwnNamespace: NetNS is the caller's own namespace, which only Own allows, or NetNS or Own is the namespace of
-	// the whole machine, which nothing allows.
-	ErrOwnNamespace = errors.New("the caller's own network namespace")
-	// ErrNotWired: there is no journal of a Setup of this NIC in this namespace. It is an fs.ErrNotExist.
-	ErrNotWired error = notWired{}
-	// ErrActive: the guest may be active in another namespace, and would be there twice.
-	ErrActive = errors.New("the guest may be active in another namespace")
-	// ErrInUse: a process has the guest's tap open, as a VMM does as long as the VM has the NIC. Nothing has changed.
-	ErrInUse = errors.New("in use")
-	// ErrHeld: another process holds the NIC. Nothing has changed.
-	ErrHeld = errors.New("held by another process")
+	ErrOwnNamespace       = errors.New("the caller's own network namespace")           // see NIC.Own
+	ErrNotWired     error = notWired{}                                                 // no journal; an fs.ErrNotExist
+	ErrActive             = errors.New("the guest may be active in another namespace") // it would be there twice
+	ErrInUse              = errors.New("in use")                                       // a VMM has the tap open
+	ErrHeld               = errors.New("held by another process")                      // see NIC.Hold
+	ErrAlive              = errors.New("the namespace is not gone")                    // of Forget: use Teardown
 )
 
-// OpenNetNS opens the network namespace at a path, for NIC.NetNS: /run/netns/NAME, /proc/PID/ns/net, /proc/PID/fd/N. The
-// caller closes it. Another kind of file is an error and is not opened, so a path that another user can lead elsewhere makes
-// the caller neither wait nor touch a device. An fs.PathError: the path cannot be opened.
+// OpenNetNS opens /run/netns/NAME, /proc/PID/ns/net or /proc/PID/fd/N; the caller closes it. Another kind of file is
+// refused unopened. An fs.PathError: the path cannot be opened.
 func OpenNetNS(path string) (*os.File, error) { return netns.Open(path) }
 
 type notWired struct{}
@@ -101,13 +75,11 @@ type notWired struct{}
 func (notWired) Error() string        { return "not wired" }
 func (notWired) Is(target error) bool { return target == fs.ErrNotExist }
 
-// DriftError says that the kernel or the record is not as Setup left it.
+// DriftError reports that the kernel or the record is not as Setup left it.
 type DriftError struct {
-	NIC string `json:"nic"`
-	// Differs says what is otherwise: "eth0-tap is no port of eth0-br".
-	Differs []infra.Difference `json:"differs"`
-	// Missing are the operations that would repair it; Setup carries them out. None: Setup refuses, as Differs says.
-	Missing []infra.Step `json:"missing"`
+	NIC     string             `json:"nic"`
+	Differs []infra.Difference `json:"differs"` // such as "eth0-tap is no port of eth0-br"
+	Missing []infra.Step       `json:"missing"` // by which Setup repairs it; none: Setup refuses, as Differs says
 }
 
 func (e *DriftError) Error() string {

@@ -10,9 +10,8 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// Plan returns what Setup would do, and changes nothing in the namespace or in State. It has Setup's errors, except those of
-// making and changing things. For a complete wiring there are no steps; Setup still has the kernel forget older exchanges
-// with translated ports ("connections-del"), if it tracks any.
+// Plan returns what Setup would do, and changes nothing. It has Setup's errors, except those of changing things. A
+// complete wiring has no steps; Setup still removes older exchanges with translated ports ("connections-del").
 func (n NIC) Plan(ctx context.Context, spec infra.Spec) (*Preview, error) {
 	return request{NIC: n, Spec: spec}.plan(ctx)
 }
@@ -60,24 +59,17 @@ func (c request) plan(ctx context.Context) (*Preview, error) {
 	return preview, err
 }
 
-// Preview is what Setup would do, and the record that it would leave. It prints as the commands an
-// administrator would type, with one line for each table of rules.
+// Preview is what Setup would do, and the record that it would leave.
 type Preview struct {
-	Steps  []infra.Step `json:"steps"`
-	Record cache.Record `json:"record"`
-	// Refused are the bindings that infra.Auto tried first, and why they cannot work; none once the NIC
-	// is wired.
-	Refused []*infra.RefusedError `json:"refused"`
-	// Changes are what the guest notices that moves here (Moving.From); none for a guest that does not move.
-	Changes []cache.Change `json:"changes,omitempty"`
-	// Owner and OnNode are the owner inside and on the node, if Owner.Inside is set; otherwise both are zero.
-	Owner  infra.Owner `json:"owner,omitzero"`
-	OnNode infra.Owner `json:"onNode,omitzero"`
+	Steps   []infra.Step          `json:"steps"`
+	Record  cache.Record          `json:"record"`
+	Refused []*infra.RefusedError `json:"refused"`           // of a first Setup: what infra.Auto tried before
+	Changes []cache.Change        `json:"changes,omitempty"` // what a guest notices that moves here (Moving.From)
+	Owner   infra.Owner           `json:"owner,omitzero"`    // if Owner.Inside is set, otherwise zero
+	OnNode  infra.Owner           `json:"onNode,omitzero"`   // likewise, with the numbers on the node
 }
 
-// String is the steps, each by its Summary or its Command: to print all rules, empty the Summaries. Before the steps are
-// comments: the binding, why not another one, the record's warnings, what a guest that moves here notices, the owner if
-// Owner.Inside is set, a line that says so on standby, and one if nothing is left to do.
+// String is the steps' Summaries, or where these are empty their Commands, a line each, after comments.
 func (p *Preview) String() string {
 	var b strings.Builder
 	b.WriteString("# binding: " + string(p.Record.Binding) + "\n")

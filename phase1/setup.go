@@ -12,17 +12,14 @@ import (
 	"github.com/guestwire/guestwire/internal/wiring"
 )
 
-// Setup wires the NIC, writes the record into spec.State, and returns it. If the NIC is wired already, Setup repairs what is
-// missing, and changes nothing if nothing is. On an error of a first Setup the namespace is as it was found; after an error
-// of a later one the wiring stays, as a guest may be using it.
+// Setup wires the NIC, writes the record into spec.State, and returns it. Setup of a wired NIC repairs what is missing.
+// After an error of a first Setup the namespace is as it was found; after one of a later Setup the wiring stays. Setup
+// asks an IPv6 gateway with a global address, and an IPv4 gateway outside of the guest's network, for the MAC: at most
+// five seconds each, later one.
 //
-// A wired NIC can get another DNS, Options, Device and MTU: the record changes, and a running Serve follows it. It can get
-// another Guard and Limits, and a masquerade or routed NIC other Ports, Excluded, Loopback, Sidecar and MaxConnections: the
-// rules change at once, and connections go on; running UDP flows to a port that becomes forwarded switch to the guest. Any
-// other change is infra.ErrWired.
-//
-// For an IPv6 gateway with a global address, and an IPv4 gateway outside of the guest's network, Setup asks for the MAC,
-// and waits up to five seconds for each; a later Setup one second.
+// A wired NIC can get another DNS, Options, Device, MTU, Guard and Limits, and under masquerade or routed other Ports,
+// Excluded, Loopback, Sidecar and MaxConnections. A running Serve follows the record, and connections go on; running
+// UDP flows to a port that becomes forwarded switch to the guest. Any other change is infra.ErrWired.
 //
 //	*cache.FieldError    a field of the Spec or the NIC is wrong
 //	*infra.RefusedError  the binding cannot work on the NIC
@@ -37,15 +34,10 @@ func (n NIC) Setup(ctx context.Context, spec infra.Spec) (cache.Record, error) {
 	return request{NIC: n, Spec: spec}.setup(ctx)
 }
 
-// SetupMoving is Setup for a guest that comes from another namespace, or that must wait for Activate. What spec leaves zero
-// is taken from Moving.From: the kind of the binding, the guest's MAC and addresses behind a masquerade, Queues, MTU, Limits,
-// DNS, Options and Device. Guard, and what a masquerade forwards, are in no record, so spec must have them. Progress
-// receives what the guest will notice, before anything is changed.
-//
-// The From of the first call counts until Teardown: a later Setup can change what From has set, and not set it back to zero.
-// A record that Deactivate returned is for one namespace: from it SetupMoving makes the guest active in each.
-//
-// The errors are those of Setup; ErrActive if From is the record of an active guest, and Standby is not set.
+// SetupMoving is Setup for a guest that comes from another namespace or waits for Activate. Progress receives what the
+// guest will notice. What spec leaves zero is that of the first call's From: the binding's kind, the guest's MAC and
+// inner addresses, Queues, MTU, Limits, DNS, Options and Device; a later Setup can change it, and not to zero. No
+// record has Guard and what a masquerade forwards. ErrActive: From is of an active guest, without Standby.
 func (n NIC) SetupMoving(ctx context.Context, spec infra.Spec, m Moving) (cache.Record, error) {
 	return request{NIC: n, Spec: spec, Moving: m}.setup(ctx)
 }

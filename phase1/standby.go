@@ -10,25 +10,20 @@ import (
 	"github.com/guestwire/guestwire/internal/wiring"
 )
 
-// Other is what the caller of [NIC.Activate] knows of the other namespaces in which the guest is wired: one of the fields is
-// set.
+// Other is what the caller of [NIC.Activate] knows of the guest's other namespaces: one of the fields is set.
 type Other struct {
-	// Inactive is the record that [NIC.Deactivate] returned for the namespace in which the guest was active before. It allows
-	// one Activate, in one namespace: the caller gives it to no other one.
+	// Inactive is what [NIC.Deactivate] returned for the guest's last namespace. It is for one Activate in one namespace.
 	Inactive *cache.Record `json:"inactive,omitempty"`
-	// Gone says that the guest is active in no other namespace, and will not be: the other node is fenced, the other
-	// namespace is gone, or the guest is restored from a file. Nothing checks that.
+	// Gone vouches that the guest is active nowhere else, and will not be: the other node is fenced, the other namespace is
+	// gone, or the guest is restored from a file. Nothing checks that.
 	Gone bool `json:"gone,omitempty"`
 }
 
-// Deactivate takes the guest's tap down, writes the record with Standby and with a higher Turn, and returns the record:
-// nothing passes between the guest and the network any more, and [NIC.Activate] in another namespace takes the record for the
-// proof. The wiring and the responder stay, and a VMM can keep the tap open. Deactivate of a NIC on standby raises the Turn
-// as well, so that no earlier record of the guest allows Activate there, and its own record allows Activate elsewhere.
-//
-// Deactivate does not repair what else is missing. After an error the guest may be active or inactive: the next Deactivate says
-// which. The errors are those of Check but a *DriftError, *infra.RefusedError for a binding without a tap of guestwire's, and
-// *cache.FieldError for a Turn that can go no higher; after these two nothing is changed.
+// Deactivate takes the guest's tap down, and returns a record with Standby and a higher Turn, with which [NIC.Activate]
+// works in another namespace. The wiring and the responder stay, and a VMM can keep the tap open. On standby Deactivate
+// raises the Turn alone: earlier records of the guest allow no Activate there any more. After an error the guest may be
+// active or inactive: the next Deactivate reports which. The errors are those of Check but a *DriftError, and, without
+// a change, *infra.RefusedError (no tap of guestwire's) and *cache.FieldError (the Turn can go no higher).
 func (n NIC) Deactivate(ctx context.Context) (cache.Record, error) {
 	var record cache.Record
 	err := n.doWired(ctx, func(s *session) error {
@@ -67,18 +62,14 @@ func nextTurn(t wiring.Turn) wiring.Turn {
 	return wiring.Turn{Standby: true, Inactive: true, Turn: t.Turn + 1}
 }
 
-// Activate ends standby: it repairs the wiring as Setup does, brings the guest's tap up, and writes the record, which it
-// returns. The guest has to be inactive everywhere else, as Other proves or vouches for. Activate of a NIC that is active
-// repairs what an interrupted Activate left, and changes nothing if nothing is missing.
+// Activate ends standby: it repairs the wiring as Setup does, brings the guest's tap up, and returns the new record.
+// Other proves or vouches that the guest is inactive elsewhere. If the NIC is active, Activate repairs what is missing.
+// At last it asks the gateways that Setup asks, a third of a second each, or one if the MAC is not known.
 //
-// At last, when the guest is active, Activate asks for the MACs of an IPv6 gateway with a global address and of an IPv4 gateway
-// outside of the guest's network: on another node they may be others. Without an answer Activate waits a third of a second for
-// each, or a second if the MAC is not known.
-//
-// After an error the guest may be active here: before it becomes active elsewhere, call Deactivate. The errors are those of
-// Setup, *cache.FieldError for an Other without a field, and ErrActive if Other.Inactive is a record of this namespace, of an
-// active guest or of another one, one that is not later than what this namespace knows, or one of another namespace than
-// Moving.From: then call Deactivate on the other side, until its Turn is higher than that of this side's record.
+// After an error the guest may be active: call Deactivate before it becomes active elsewhere. The errors are those of
+// Setup, *cache.FieldError for an Other without a field, and ErrActive if the record in Other is of this namespace,
+// of an active or another guest, of another namespace than Moving.From, or too old: then call Deactivate on the other
+// side until its Turn is higher than this side's.
 func (n NIC) Activate(ctx context.Context, other Other) (cache.Record, error) {
 	if err := other.check(); err != nil {
 		return cache.Record{}, err

@@ -9,19 +9,16 @@ import (
 	"github.com/guestwire/guestwire/internal/netns"
 )
 
-// Report is what Status tells of one wired NIC.
+// Report is what Status returns.
 type Report struct {
 	Wiring
-	// Record is what Setup told Phase2.
-	Record cache.Record `json:"record"`
-	// Drift says how kernel and record differ from what Setup left; nil: they do not.
-	Drift *DriftError `json:"drift,omitempty"`
-	// Drops are the counters of what the NIC's rules have dropped, as Drops returns them.
-	Drops []DropCount `json:"drops"`
+	Record cache.Record `json:"record"`          // what Setup returned
+	Drift  *DriftError  `json:"drift,omitempty"` // nil: kernel and record are as Setup left them
+	Drops  []DropCount  `json:"drops"`           // as NIC.Drops returns them
 }
 
-// Status reports who wired the NIC, whether the wiring is whole, and what its rules have dropped. It has Check's errors,
-// except that a difference is a part of the report. With infra.ErrNoNIC, the NIC has gone, the report is there, too.
+// Status reports who wired the NIC, how it differs from what Setup left, and what its rules have dropped. Its errors
+// are those of Check but a *DriftError; with infra.ErrNoNIC there is a report, too.
 func (n NIC) Status(ctx context.Context) (*Report, error) {
 	var report *Report
 	err := n.doWired(ctx, func(s *session) error {

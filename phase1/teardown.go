@@ -14,17 +14,15 @@ import (
 	"github.com/guestwire/guestwire/internal/wiring"
 )
 
-// Teardown gives the namespace back as Setup found it, and removes record and journal. A NIC that is not wired is no error,
-// and Progress is called with that. A namespace that is gone has nothing to give back; [Forget] removes what is left of it.
+// Teardown gives the namespace back as Setup found it, and removes record and journal. A NIC that is not wired is no
+// error; Progress reports it. After the first three errors nothing has changed.
 //
-//	ErrInUse           a process has the guest's tap open: end the VM, or detach the NIC from the VM first (domain/qemu:
-//	                   Unplug; libvirt: detach-device). Of a macvtap, a virtual function and passt the caller has to know
+//	ErrInUse           a process has the guest's tap open: end the VM, or detach the NIC from it first (domain/qemu: Unplug;
+//	                   libvirt: detach-device). Not known of a macvtap, a virtual function and passt
 //	ErrHeld            another process holds the NIC
 //	*cache.FieldError  the wiring has another State than TeardownOptions
 //	infra.ErrNoNIC     the NIC has gone; everything else is removed
 //	infra.ErrWired     the NIC is wired and Dir has no journal of it: see ForceTeardown
-//
-// After the first two nothing has changed.
 func (n NIC) Teardown(ctx context.Context, o TeardownOptions) error {
 	return n.doWired(ctx, func(s *session) error {
 		j, err := s.readJournal()

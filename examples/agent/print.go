@@ -171,7 +171,7 @@ func printReport(w io.Writer, r *phase1.Report, failed error) {
 	dropped := false
 	for _, d := range r.Drops {
 		if d.Packets > 0 {
-			line("dropped", "%s: %s, %s", count(d.Packets, "packet"), d.Reason, meaning(d.Reason))
+			line("dropped", "%s: %s, %s", count(d.Packets, "packet"), d.Reason, phase1.DropMeaning(d.Reason))
 			dropped = true
 		}
 	}
@@ -187,13 +187,4 @@ func count[N int | uint64](n N, noun string) string {
 		noun += "s"
 	}
 	return fmt.Sprintf("%d %s", n, noun)
-}
-
-func meaning(reason string) string {
-	for _, r := range phase1.DropReasons() {
-		if r.Name == reason {
-			return r.Meaning
-		}
-	}
-	return ""
 }

@@ -469,15 +469,15 @@ func teardown(ctx context.Context, o *options) error {
 	if o.force && o.down.Discard {
 		return usageError{errors.New("-discard and -force exclude each other: -discard needs the journal, -force does without")}
 	}
+	o.down.State = o.State
 	var err error
 	if o.force {
 		var lost []string
-		lost, err = o.ForceTeardown(ctx, phase1.ForceOptions{State: o.State, CutOff: o.down.CutOff})
+		lost, err = o.ForceTeardown(ctx, o.down)
 		for _, what := range lost {
 			fmt.Fprintln(stderr, "agent: not known, so not restored:", what)
 		}
 	} else {
-		o.down.State = o.State
 		err = o.Teardown(ctx, o.down)
 	}
 	if errors.Is(err, infra.ErrNoNIC) {

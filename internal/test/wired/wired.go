@@ -42,5 +42,7 @@ func (n NIC) Teardown(ctx context.Context) error {
 
 // ForceTeardown is that of the NIC, with the Spec's State.
 func (n NIC) ForceTeardown(ctx context.Context) (lost []string, err error) {
-	return n.NIC.ForceTeardown(ctx, phase1.ForceOptions{State: n.State, CutOff: n.Down.CutOff})
+	o := n.Down
+	o.State = n.State
+	return n.NIC.ForceTeardown(ctx, o)
 }
