@@ -25,22 +25,16 @@ var (
 	romlessModels = []string{"usb-net", "spapr-vlan", "lan9118", "smc91c111"}
 )
 
-// Interface returns the <interface> element for the record. The caller can change its fields; its Marshal returns the
-// XML. Interface reads no files and asks no kernel.
+// Interface returns the <interface> element for the record. The caller can change its fields; Marshal returns the XML.
+// Interface reads no files and asks no kernel.
 //
 //	a tap               type ethernet. libvirt needs no capability: it attaches to the tap as it is
 //	a virtual function  type hostdev. libvirt sets MAC and VLAN at the card: CAP_NET_ADMIN on the machine
 //	passt               type user. libvirt starts passt as the guest's user
 //
-// Without a Device.Model in the record the guest needs a driver for virtio 1.0, as Linux has since 4.10. On a machine
-// without a PCI bus (s390x), set ROM to nil. A usb-net device needs a port (Address.USB), as libvirt chooses none.
-//
-// For attach-device a machine of type q35 needs a free pcie-root-port. detach-device takes the same element, as libvirt
-// finds the device by its MAC; so keep the element or the record until then, which is before Phase1's Teardown.
-// domif-setlink changes the link state of a running guest.
-//
-// The error wraps a [*cache.FieldError]: the record is not valid, or the device's model cannot have what the record
-// wants.
+// The default model needs virtio 1.0 in the guest (Linux 4.10). Without a PCI bus (s390x) set ROM to nil; a usb-net
+// device needs a port (Address.USB). attach-device needs a free pcie-root-port on q35; detach-device takes the same
+// element, before Teardown. A *cache.FieldError: the record is not valid, or not for the model.
 //
 // Source: libvirt formatdomain#network-interfaces.
 func Interface(rec *cache.Record) (*libvirtxml.DomainInterface, error) {

@@ -9,33 +9,25 @@ import (
 	"github.com/guestwire/guestwire/cache"
 )
 
-// Instance is what cloud-init is told of the guest besides its network.
+// Instance is what cloud-init needs besides the network.
 type Instance struct {
-	// ID is the instance's identifier. cloud-init does the work of a first boot again when it changes. Required.
-	ID string
-	// Hostname is the guest's host name; empty: that of the first record that has one in its Options.
-	Hostname string
-	// UserData is the content of user-data, such as "#cloud-config\n..."; empty: a file that says nothing.
-	UserData string
+	ID       string // required; when it changes, cloud-init does the work of a first boot again
+	Hostname string // empty: that of the first record that has one in its Options
+	UserData string // such as "#cloud-config\n..."; empty: a file that has nothing
 }
 
-// NoCloud returns the files of a disk for cloud-init's data source NoCloud: meta-data, user-data and network-config,
-// which is network configuration version 2. They lie at the top of an ISO 9660 or FAT file system with the label
-// CIDATA. The launcher makes the disk, for example by
+// NoCloud returns meta-data, user-data and network-config (version 2) for cloud-init's data source NoCloud: the files
+// of an ISO 9660 or FAT file system with the label CIDATA, such as
 //
 //	genisoimage -quiet -volid CIDATA -joliet -rock -output seed.iso DIR
 //
-// A guest whose cloud-init writes for netplan (Ubuntu, Debian's cloud images) gets the network-config as it is: the
-// guest's link is found by its MAC, and keeps the name that it has in the guest. cloud-init's other renderers leave out
-// tables, rules, routes without a gateway, and more, and write a route to ::/64 in place of the IPv6 default route (22.4);
-// there is a warning if the records have some. Those for networkd, ifupdown and ifcfg files also write the record's Name,
-// so the guest's link has to have this name. Version 2 cannot say: permanent neighbours, peers, multipath routes, a prefix length that
-// implies no route (the address becomes /32 or /128), and some rare attributes.
+// By netplan (Ubuntu, Debian's cloud images) the guest's link is found by its MAC and keeps its name. cloud-init's
+// other renderers leave out tables, rules, routes without a gateway, and more, and make the IPv6 default route one to
+// ::/64 (22.4): a warning names it. Those for networkd, ifupdown and ifcfg also need the record's Name as the link's.
+// Version 2 has no permanent neighbours, peers, multipath routes, some rare attributes, and no prefix length without
+// its route (the address becomes /32 or /128). A ConfigDrive has no version 2.
 //
-// There is no ConfigDrive: cloud-init reads network configuration version 2 from NoCloud alone. A ConfigDrive has
-// OpenStack's network_data.json, which knows no tables, no rules and no gateway outside of the address's network.
-//
-// Source: cloud-init's documentation, "NoCloud" and "Networking config Version 2"; netplan-yaml(5).
+// Source: cloud-init's "NoCloud" and "Networking config Version 2"; netplan-yaml(5).
 func NoCloud(g Guest, i Instance) (Files, error) {
 	const format = "cloud-init"
 	nics, err := g.nics(format)

@@ -8,29 +8,19 @@ import (
 	"github.com/guestwire/guestwire/cache"
 )
 
-// Flat is the IPv4 configuration of a guest that takes no routes, such as a unikernel.
+// Flat is the IPv4 configuration of a guest without routes, such as a unikernel.
 type Flat struct {
-	// Address is the guest's, with a prefix length: the NIC's, or 31 if Gateway is a stand-in.
-	Address netip.Prefix
-	// Gateway is in the network of Address; zero: the namespace has no default route by this NIC.
-	Gateway netip.Addr
-	// MTU is the guest's, in octets of IP; 0, with a virtual function: not known.
-	MTU int
-	// DNS has the servers that a guest can reach, of both versions of IP, and the search domains.
-	DNS cache.DNS
-	// Warnings are sentences about what the guest is not told. None: the guest is told all.
-	Warnings []string
+	Address  netip.Prefix // the NIC's, or a /31 if Gateway is a stand-in
+	Gateway  netip.Addr   // in the network of Address; zero: no default route by this NIC
+	MTU      int          // in octets of IP; 0, with a virtual function: not known
+	DNS      cache.DNS    // the servers that a guest can reach, of both families, and the search domains
+	Warnings []string     // what the guest does not get, a sentence each
 }
 
-// FlatIPv4 returns the guest's flat configuration. The record's IPv4 is one with routes: its address is a /32 where the
-// gateway is outside of the network, or where the namespace has no connected route, as behind CNI's ptp.
-//
-// Where the gateway is outside of the NIC's network, as in Calico's pods, and under the routed binding, the guest gets
-// the stand-in that the record has for clients without routes: the other address of its /31. guestwire's responder
-// answers for it while the launcher serves.
-//
-// dns is for a record that has none. The error is a [*FormatError] if the record has no IPv4 address, or if the guest
-// could not reach its gateway: there is no stand-in without a responder, or the gateway's MAC was not known.
+// FlatIPv4 returns the guest's flat configuration. If the gateway is outside of the NIC's network (Calico), and under
+// routed, it is a stand-in for which guestwire's responder answers while the launcher serves. dns is for a record
+// without. A *FormatError: the record has no IPv4 address, no responder for a stand-in, or did not know the gateway's
+// MAC.
 func FlatIPv4(r cache.Record, dns cache.DNS) (Flat, error) {
 	nics, err := Guest{Records: []cache.Record{r}, DNS: dns}.nics("flat")
 	if err != nil {

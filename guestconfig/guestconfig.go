@@ -1,14 +1,9 @@
-// Package guestconfig writes the network configuration of a guest that runs no DHCP client, from the records that
-// Phase1 wrote: for cloud-init ([NoCloud]), for systemd-networkd ([Networkd]), for the kernel's command line
-// ([KernelIP]). For a guest that takes no routes, such as a unikernel, [FlatIPv4] has the values.
+// Package guestconfig writes the network configuration of a guest that runs no DHCP client, from the records of Phase1:
+// for cloud-init ([NoCloud]), for systemd-networkd ([Networkd]), for the kernel's command line ([KernelIP]). It reads
+// no files and asks no kernel.
 //
-// The guest is configured as the namespace's NIC was, by [cache.Static]: all addresses, the routes of all tables,
-// policy rules, permanent neighbours. A record without Static gives what the guest's lease says.
-//
-// No format can say everything. What a format leaves out is in Warnings, a sentence each: print them. Where the guest
-// would have no network, the error is a [*FormatError].
-//
-// The package reads no files and asks no kernel.
+// The guest gets what the namespace's NIC had (cache.Static), or else what its lease has. Print the warnings, a
+// sentence each: they name what a format leaves out. If the guest would have no network, the error is a *FormatError.
 package guestconfig
 
 import (
@@ -30,22 +25,17 @@ const (
 
 // Guest is what a configuration is made of.
 type Guest struct {
-	// Records are the guest's interfaces, such as VM.Records of package phase2 returns them.
-	Records []cache.Record
-	// DNS is for the interfaces whose record has none; zero: they get none. A responder would tell such a guest what
-	// resolv.conf says.
-	DNS cache.DNS
+	Records []cache.Record // the guest's interfaces, as VM.Records of package phase2 returns them
+	DNS     cache.DNS      // for the interfaces whose record has none; zero: they get none
 }
 
-// Files are the files of a configuration, and what it leaves out.
+// Files is a configuration.
 type Files struct {
-	// Contents are the files by their name.
-	Contents map[string]string
-	// Warnings are sentences about what the guest is not told, or told in another way. None: the guest is told all.
-	Warnings []string
+	Contents map[string]string // by the files' names
+	Warnings []string          // what the guest does not get, or gets in another form
 }
 
-// FormatError says that a format cannot configure an interface at all.
+// FormatError reports that a format cannot configure an interface at all.
 type FormatError struct {
 	Format string // "cloud-init", "networkd", "kernel"
 	NIC    string // empty: the guest

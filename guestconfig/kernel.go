@@ -10,13 +10,10 @@ import (
 	"github.com/guestwire/guestwire/internal/syntax"
 )
 
-// KernelIP returns the argument ip= for the command line of a Linux guest, which has a kernel with CONFIG_IP_PNP, or an
-// initramfs that reads the argument (initramfs-tools, dracut). Such as
-// ip=10.244.1.7::10.244.1.1:255.255.255.0:vm1:eth0:off:10.96.0.10.
-//
-// The argument has one IPv4 address and one gateway, those of [FlatIPv4]. The warnings tell what else the guest is not
-// told. device is the link's name in the guest, such as eth0; empty: the kernel takes the first link. The error is as
-// that of FlatIPv4.
+// KernelIP returns the argument ip= for a Linux with CONFIG_IP_PNP or an initramfs that reads it, such as
+// ip=10.244.1.7::10.244.1.1:255.255.255.0:vm1:eth0:off:10.96.0.10. It has one IPv4 address and one gateway; a
+// *FormatError: there is none, or its gateway is outside of its network. device is the link's name in the guest; empty:
+// the first link.
 //
 // Source: the kernel's Documentation/admin-guide/nfs/nfsroot.rst.
 func KernelIP(r cache.Record, dns cache.DNS, device string) (argument string, warnings []string, err error) {

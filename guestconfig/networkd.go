@@ -8,11 +8,9 @@ import (
 	"github.com/guestwire/guestwire/cache"
 )
 
-// Networkd returns the files of systemd-networkd, one an interface, for /etc/systemd/network of the guest: such as
-// 10-guestwire-eth0.network. The guest's link is found by its MAC and keeps the name that it has in the guest. The
-// guest needs systemd 250 or later.
-//
-// What networkd cannot say: a multipath route with a next hop that no route reaches, or on the link.
+// Networkd returns files for the guest's /etc/systemd/network, such as 10-guestwire-eth0.network. They find the link by
+// its MAC, keep its name, and need systemd 250. networkd knows no multipath route with a next hop that no route
+// reaches.
 //
 // Source: systemd.network(5).
 func Networkd(g Guest) (Files, error) {

@@ -64,8 +64,7 @@ func (c *Capture) change(f func()) {
 	c.changed = make(chan struct{})
 }
 
-// Capture notes the frames that a link of the namespace receives or sends, until the test ends. Outer VLAN tags are missing
-// (packet(7)).
+// Capture notes a link's frames until the test ends; packet(7) hides outer tags.
 func (n *Namespace) Capture(link string) *Capture {
 	n.t.Helper()
 	socket, err := n.lab.PacketSocket(link, true)

@@ -16,9 +16,9 @@ import (
 	"github.com/guestwire/guestwire/phase2"
 )
 
-// Guest is a network namespace in the place of a VM: the frames of its network card are those of the guest's tap. It has a
-// link-local address, and what DHCP and router advertisements tell it, right or wrong. It answers pings, and at [Port]. Its
-// methods may be called from any goroutine.
+// Guest is a network namespace in the place of a VM: its network card is the other end of the guest's tap. It has a
+// link-local address and what DHCP and router advertisements give it, right or wrong. It answers pings, and at [Port].
+// Its methods may be called at the same time.
 type Guest struct {
 	stack    *guest.Guest
 	families guest.Families
@@ -28,9 +28,8 @@ type Guest struct {
 	captures []*Capture
 }
 
-// NewGuest attaches a guest to the tap of a record of the pod, as a VMM does: by phase2.OpenTap, with the record's MAC.
-// The guest ends with the test. A tap is opened by one process: a launcher that opens it for its VMM leaves none for the
-// guest, so such a test starts the part of the launcher that serves. Without ip(8) the test is skipped.
+// NewGuest attaches a guest to a record's tap until the test ends, as a VMM does (phase2.OpenTap), so a test of a
+// launcher starts only the part that serves. Without ip(8) the test is skipped.
 func NewGuest(t testing.TB, pod *Pod, record cache.Record) *Guest {
 	t.Helper()
 	if _, err := exec.LookPath("ip"); err != nil {
@@ -81,8 +80,7 @@ type Lease struct {
 	Message  []byte        // the whole DHCPACK or Reply
 }
 
-// Configure does what a guest does when its link comes up, for the families of the record: DHCPv4; a router solicitation
-// and, if the advertisement says so, DHCPv6.
+// Configure gets what a guest gets at its start, in the record's families.
 func (g *Guest) Configure(ctx context.Context) error {
 	ctx, cancel := limited(ctx)
 	defer cancel()
@@ -112,7 +110,7 @@ func (g *Guest) DHCPv6(ctx context.Context) (Lease, error) {
 	return Lease{netip.PrefixFrom(l.Address, 128), l.DNS, l.Search, 0, l.Valid, l.Message.ToBytes()}, err
 }
 
-// RouterSolicitation asks for a router advertisement, uses its routes, prefixes and MTU, and returns the router's address.
+// RouterSolicitation uses the advertisement, and returns its source.
 func (g *Guest) RouterSolicitation(ctx context.Context) (netip.Addr, error) {
 	ctx, cancel := limited(ctx)
 	defer cancel()
@@ -126,7 +124,7 @@ func (g *Guest) RouterSolicitation(ctx context.Context) (netip.Addr, error) {
 // Addresses returns the guest's addresses, sorted.
 func (g *Guest) Addresses() []netip.Prefix { return g.stack.Addresses() }
 
-// Routes returns the guest's routes as ip-route(8) prints them: "default via 10.244.1.1".
+// Routes returns the guest's routes as ip-route(8) prints them.
 func (g *Guest) Routes() []string {
 	var routes []string
 	for _, r := range g.stack.Routes() {
@@ -150,7 +148,7 @@ func (g *Guest) DialTCP(ctx context.Context, to netip.AddrPort) (net.Conn, error
 	return g.stack.DialTCP(ctx, to)
 }
 
-// Ask connects from the guest, and returns the line of the station that answers.
+// Ask connects from the guest, and returns the line of who answers.
 func (g *Guest) Ask(ctx context.Context, to netip.AddrPort) (string, error) {
 	ctx, cancel := limited(ctx)
 	defer cancel()

@@ -1,13 +1,11 @@
-// Package guestwiretest is for tests of programs that use guestwire. It lays a pod with a world behind it, and runs a guest
-// without a VM on the tap that phase1.Setup made; examples/launchertest is a test to copy. TestMain has to call [Main].
+// Package guestwiretest is for tests of programs that use guestwire. It creates a pod with a world outside, and runs a
+// guest without a VM on the tap that phase1.Setup made; examples/launchertest is a test to copy. TestMain has to call
+// [Main].
 //
-// The tests run as root, or as an ordinary user who can make user namespaces. Nothing stays on the machine, also after a
-// panic or a kill; if the run's first process gets SIGKILL, an empty directory stays in os.TempDir. Processes that a
-// test starts need an end of their own, as phase1.Launch gives them.
-//
-// A fixture that cannot be made fails the test. What a guest or a namespace does returns an error, as a test may expect
-// one, and ends after a minute at the latest. A test that the machine cannot run is skipped, with the reason; if the
-// environment has GUESTWIRE_REQUIRE=1, or any other value that is not empty, it fails.
+// Nothing stays on the machine, also after a panic or a kill; only a SIGKILL of the run's first process leaves an empty
+// directory in os.TempDir. Processes that a test starts need an end of their own, as phase1.Launch gives them. A
+// fixture that cannot be made fails the test. What a guest or a namespace does returns an error within a minute. A test
+// that the machine cannot run is skipped, with the reason; if GUESTWIRE_REQUIRE is not empty, it fails.
 package guestwiretest
 
 import (
@@ -22,12 +20,10 @@ import (
 	"github.com/guestwire/guestwire/internal/test/sandbox"
 )
 
-// Main runs the tests in a process with mounts of its own: /run/netns, phase1.DefaultDir, /etc/resolv.conf, and a
-// /dev/net/tun that every user can open. The process is the test binary, started again, and Main ends with its status. M
-// is the *testing.M, or has a Run that does more before and after the tests.
-//
-// For an ordinary user, the process is root of a user namespace without other users and without the machine's network. The
-// device is the machine's then. If the kernel allows no user namespace, [NewPod] skips the test.
+// Main runs the tests in another process of the test binary, and ends with its status. The process has mounts of its
+// own: /run/netns, phase1.DefaultDir, /etc/resolv.conf, and a /dev/net/tun that every user can open. It is root's, or
+// for an ordinary user that of a user namespace without other users and networks, with the machine's device; if the
+// kernel allows none, NewPod skips the test. m is the *testing.M, or has a Run that does more.
 func Main(m interface{ Run() int }) {
 	if err := sandbox.Enter(); err != nil && !errors.Is(err, fs.ErrPermission) {
 		fmt.Fprintln(os.Stderr, "guestwiretest:", err)

@@ -61,8 +61,8 @@ type Pod struct {
 	World *Namespace  // the pod's gateway, with addresses beyond
 }
 
-// NewPod lays a pod with both families and a world behind it. The test is skipped if there can be no namespaces or taps, or
-// if the kernel lacks the kind of link.
+// NewPod creates a pod with both families and a world outside. The test is skipped without namespaces, taps or the kind
+// of link.
 func NewPod(t testing.TB, s Shape) *Pod {
 	t.Helper()
 	shape, ok := shapes[s]
@@ -122,11 +122,10 @@ func newNamespace(t testing.TB, ipv4, ipv6 netip.Addr) *Namespace {
 	return &Namespace{NetNS: n.File, IPv4: ipv4, IPv6: ipv6, t: t, lab: n}
 }
 
-// Do calls f on a thread in the namespace. Sockets that f opens, and processes that f starts, are in the namespace;
-// goroutines that f starts are not.
+// Do calls f on a thread in the namespace: its sockets and processes are there, its goroutines are not.
 func (n *Namespace) Do(f func() error) error { return n.lab.Do(f) }
 
-// Run runs a program in the namespace and returns its standard output. A failure ends the test, and says all that it printed.
+// Run returns a program's standard output. A failure ends the test.
 func (n *Namespace) Run(program string, args ...string) string {
 	n.t.Helper()
 	out, err := n.lab.Run(program, args...)
@@ -137,8 +136,8 @@ func (n *Namespace) Run(program string, args ...string) string {
 }
 
 // Dump returns everything of the namespace that a wiring could change, as ip(8), bridge(8), tc(8), nft(8) and
-// /proc/sys/net show it. Dump waits until the kernel has settled, and leaves out what the kernel changes by itself: two
-// dumps are equal, byte by byte, if nothing was changed. Without those programs the test is skipped.
+// /proc/sys/net show it once the kernel has settled. Two dumps are equal if nothing was changed. Without those programs
+// the test is skipped.
 func (n *Namespace) Dump() string {
 	n.t.Helper()
 	text, err := n.lab.Settled()
@@ -151,18 +150,17 @@ func (n *Namespace) Dump() string {
 	return lab.Stable(text)
 }
 
-// Diff returns the lines in which two dumps differ, below the command that prints them; empty: none.
+// Diff returns the lines in which two dumps differ, and the commands.
 func Diff(before, after string) string { return lab.Diff(before, after) }
 
-// Ask connects from the namespace, and returns the line of the station that answers.
+// Ask connects from the namespace, and returns the line of who answers.
 func (n *Namespace) Ask(ctx context.Context, to netip.AddrPort) (string, error) {
 	ctx, cancel := limited(ctx)
 	defer cancel()
 	return n.lab.Ask(ctx, to.String())
 }
 
-// Serve runs phase2 on the records in State until the test ends, and returns when the guest is answered. A test of a
-// launcher starts that launcher instead.
+// Serve runs phase2 until the test ends. It returns when the guest is served.
 func (p *Pod) Serve() {
 	p.t.Helper()
 	vm, err := phase2.Open(p.State)

@@ -1,7 +1,5 @@
-// Package cloudhypervisor describes the guest's network device to Cloud Hypervisor, from the record that Phase1 wrote:
-// as the value of the argument --net, and as the object NetConfig of the API.
-//
-// The object is checked against the published schema of the API. No guest was run: Cloud Hypervisor needs KVM.
+// Package cloudhypervisor describes the guest's network device to Cloud Hypervisor, from the record of Phase1: as the
+// argument --net, or as NetConfig of the API, by the published schema. For want of KVM, no guest was run.
 package cloudhypervisor
 
 import (
@@ -13,41 +11,26 @@ import (
 	"github.com/guestwire/guestwire/cache"
 )
 
-// Options is what the launcher knows of the device and the record does not. The zero value has Cloud Hypervisor open
-// the tap by its name.
+// Options is what the record does not have.
 type Options struct {
-	// FDs are the open queues of the record's tap, which phase2.OpenTap returns: numbers of descriptors that Cloud
-	// Hypervisor inherits, 3 or higher. A macvtap needs them.
-	FDs []int
-	// VCPUs is the number of CPUs with which the guest boots: the most queues that Cloud Hypervisor takes. 0: not
-	// known.
-	VCPUs int
+	FDs   []int // of the queues of phase2.OpenTap, as Cloud Hypervisor inherits them, 3 or higher; a macvtap needs them
+	VCPUs int   // with which the guest boots: the most queues that Cloud Hypervisor takes; 0: not known
 }
 
-// Net is a network device, in JSON the NetConfig of /vm.create and /vm.add-net. The caller can change its fields.
+// Net is a network device, in JSON the NetConfig of /vm.create and /vm.add-net.
 type Net struct {
-	// Tap is the tap's name; empty: the tap is given by descriptors.
-	Tap string `json:"tap,omitempty"`
-	// MAC is the guest's.
-	MAC cache.MAC `json:"mac"`
-	// NumQueues counts both directions: two for each of the record's Queues.
-	NumQueues int `json:"num_queues"`
-	// ID is the device's name, for /vm.remove-device.
-	ID string `json:"id"`
-	// PCISegment and PCIDeviceID are the device's place; nil: Cloud Hypervisor chooses.
-	PCISegment  *int `json:"pci_segment,omitempty"`
-	PCIDeviceID *int `json:"pci_device_id,omitempty"`
-	// FDs are those of Options. They are no part of the JSON: a client of /vm.add-net sends the files with its request
-	// (SCM_RIGHTS).
-	FDs []int `json:"-"`
+	Tap         string    `json:"tap,omitempty"` // the tap's name; empty: the tap is given by descriptors
+	MAC         cache.MAC `json:"mac"`           // the guest's
+	NumQueues   int       `json:"num_queues"`    // in both directions: two for each of the record's Queues
+	ID          string    `json:"id"`            // the device's name, for /vm.remove-device
+	PCISegment  *int      `json:"pci_segment,omitempty"`
+	PCIDeviceID *int      `json:"pci_device_id,omitempty"` // nil: Cloud Hypervisor chooses
+	FDs         []int     `json:"-"`                       // those of Options: /vm.add-net gets them by SCM_RIGHTS
 }
 
-// NewNet returns the network device for the record. It reads no files and asks no kernel.
-//
-// The MTU is left out, as to set it takes CAP_NET_ADMIN: the guest gets the tap's MTU from Cloud Hypervisor.
-//
-// The error wraps a [*cache.FieldError]: the record is not valid, or Cloud Hypervisor cannot have what the record or
-// the options want.
+// NewNet returns the network device for the record. It reads no files and asks no kernel. The MTU, which takes
+// CAP_NET_ADMIN, is left out: the guest gets the tap's. A *cache.FieldError: Cloud Hypervisor cannot have what record
+// or options want.
 //
 // Source: cloud-hypervisor.yaml (vmm/src/api/openapi), net_util/src/open_tap.rs.
 func NewNet(rec *cache.Record, o Options) (*Net, error) {

@@ -1,7 +1,5 @@
-// Package firecracker describes the guest's network device to Firecracker, from the record that Phase1 wrote: as the
-// object of PUT /network-interfaces/{iface_id}.
-//
-// The object is checked against the published schema of the API. No guest was run: Firecracker needs KVM.
+// Package firecracker describes the guest's network device to Firecracker, from the record of Phase1: as the object of
+// PUT /network-interfaces/{iface_id}, by the published schema. For want of KVM, no guest was run.
 package firecracker
 
 import (
@@ -11,27 +9,20 @@ import (
 	"github.com/guestwire/guestwire/cache"
 )
 
-// NetworkInterface is a network device, in JSON the object NetworkInterface of the API. The caller can change its
-// fields, and add rate limiters by embedding it.
+// NetworkInterface is a network device; embed it to add rate limiters.
 type NetworkInterface struct {
-	// ID is the device's name in Firecracker.
 	ID string `json:"iface_id"`
-	// HostDevName is the tap's name. Firecracker opens the tap by its name alone, so it has to run in the namespace: by
-	// phase1.Launch, or by the jailer's --netns.
-	HostDevName string `json:"host_dev_name"`
-	// GuestMAC is the guest's.
-	GuestMAC cache.MAC `json:"guest_mac"`
-	// MTU reaches the guest by virtio, 68 to 65535, from Firecracker 1.16 on. An older version refuses the field: set
-	// it to 0, which leaves it out. The guest then learns the MTU from DHCP and router advertisements.
+	// HostDevName is the tap's name, by which Firecracker opens it: run it in the namespace, by phase1.Launch or the jailer's
+	// --netns.
+	HostDevName string    `json:"host_dev_name"`
+	GuestMAC    cache.MAC `json:"guest_mac"`
+	// MTU reaches the guest by virtio, 68 to 65535. Before Firecracker 1.16 set it to 0: the guest learns it by DHCP.
 	MTU int `json:"mtu,omitempty"`
 }
 
-// NewNetworkInterface returns the network device for the record. It reads no files and asks no kernel.
-//
-// The ID is the record's Device.Alias, or is made of its Name: characters that Firecracker does not take, and the
-// underscore, become an underscore and two hexadecimal digits.
-//
-// The error wraps a [*cache.FieldError]: the record is not valid, or Firecracker cannot have what the record wants.
+// NewNetworkInterface returns the network device for the record. It reads no files and asks no kernel. The ID is the
+// record's Device.Alias or Name, with other characters and the underscore as an underscore and two hexadecimal digits.
+// A *cache.FieldError: Firecracker cannot have what the record wants.
 //
 // Source: firecracker.yaml (src/firecracker/swagger).
 func NewNetworkInterface(rec *cache.Record) (*NetworkInterface, error) {

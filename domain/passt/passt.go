@@ -1,5 +1,5 @@
-// Package passt describes a guest's network to passt(1), from a record of the passt binding that Phase1 wrote: as
-// passt's command line. It is for launchers without libvirt, which starts passt itself.
+// Package passt describes a guest's network to passt(1), from a record of Phase1, for launchers without libvirt, which
+// starts passt itself.
 package passt
 
 import (
@@ -13,18 +13,14 @@ import (
 // maxSocket is the length of the longest path of a Unix socket (unix(7)).
 const maxSocket = 107
 
-// Args returns the arguments of passt, without the program's name. passt makes the socket at the path, where the VMM
-// connects: for QEMU it is the Socket of package domain/qemu's Options. The path has to be free.
+// Args returns passt's arguments, without the program's name. passt creates the socket, where the VMM connects
+// (domain/qemu: Options.Socket), at a path that is free.
 //
-// Start passt in the namespace, as the launcher's user, before the VMM: by phase1.Launch for example. passt stays in
-// the foreground, so that it dies with its parent, and ends by itself when the VMM disconnects. It needs user
-// namespaces (user.max_user_namespaces), in which it locks itself up.
-//
-// passt gives the guest the addresses and routes of the record's NIC, the record's MTU, and the DNS configuration of
-// /etc/resolv.conf. The guest's MAC is the VMM's to set.
-//
-// The error wraps a [*cache.FieldError]: the record is not valid, or of another binding, or the socket's path cannot be
-// one.
+// Start passt in the namespace, as the launcher's user, before the VMM, such as by phase1.Launch. It stays in the
+// foreground, dies with its parent, and ends when the VMM disconnects. It needs user namespaces
+// (user.max_user_namespaces). The guest gets the NIC's addresses and routes, the record's MTU, and the DNS of
+// /etc/resolv.conf; its MAC is the VMM's to set. A *cache.FieldError: the record is not valid or of another binding, or
+// the path cannot be one.
 //
 // Source: passt(1).
 func Args(rec *cache.Record, socket string) ([]string, error) {

@@ -11,17 +11,13 @@ import (
 	"github.com/guestwire/guestwire/cache"
 )
 
-// Args returns the devices of a guest's records as arguments of QEMU's command line, and the guest's open taps, which
-// QEMU has to inherit:
+// Args returns arguments of QEMU's command line for all records, and the guest's open taps, which QEMU must inherit
+// from first on, such as 3, one more for each file in ExtraFiles before. The caller closes the taps.
 //
 //	args, taps, err := qemu.Args(vm.Records(), 3, phase2.OpenTap)
 //	cmd.Args, cmd.ExtraFiles = append(cmd.Args, args...), taps
 //
-// first is the number that the first tap has in QEMU: 3, and one more for each file that ExtraFiles has already. Args
-// calls open for each record with a tap. The caller closes the taps; QEMU has copies.
-//
-// The errors are those of open, [NewNIC] and [NIC.Args]; then no tap is left open. A record of passt needs NewNIC, with
-// a Socket.
+// After an error of open, NewNIC or NIC.Args no tap is open. passt needs NewNIC, with a Socket.
 func Args[File io.Closer](records []cache.Record, first int, open func(cache.Record) ([]File, error)) ([]string, []File, error) {
 	var args []string
 	var taps []File
@@ -57,11 +53,9 @@ func recordArgs[File any](r *cache.Record, first int, open func(cache.Record) ([
 	return args, queues, err
 }
 
-// Args returns the device as arguments of QEMU's command line: -netdev and -device, for a virtual function -device and
-// -nic none, as QEMU adds a NIC of its own where it has no backend.
-//
-// The error wraps a [*cache.FieldError] if SetLink is set, as the command line cannot take a link down. A launcher with
-// QMP starts QEMU with -S, sends set_link and cont, and has set SetLink to nil before it calls Args.
+// Args returns -netdev and -device for QEMU's command line, for a virtual function -device and -nic none. A
+// *cache.FieldError: SetLink is set, which needs QMP: start QEMU with -S, send set_link and cont, and set SetLink to
+// nil before.
 func (n *NIC) Args() ([]string, error) {
 	if n.SetLink != nil {
 		return nil, fmt.Errorf("device %v: %w", n.SetLink["name"], &cache.FieldError{Field: "device.linkState",

@@ -11,56 +11,40 @@ import (
 	"github.com/guestwire/guestwire/cache"
 )
 
-// Options is what the launcher knows of the device and the record does not. The zero value has QEMU open the tap by its
-// name.
+// Options is what the record does not have. The zero value has QEMU open the tap by its name.
 type Options struct {
-	// ID is the device's id in QEMU: a letter, then letters, digits, '-', '.' and '_'. Empty: the record's
-	// Device.Alias, or else its Name. The netdev's id is the same with "-netdev" at the end.
+	// ID is the device's id in QEMU: a letter, then letters, digits, '-', '.' and '_'. Empty: the record's Device.Alias or
+	// Name. The netdev's id ends with "-netdev".
 	ID string
-	// Bus is the id of the device's bus: of a pcie-root-port for a device that is plugged into a running machine of
-	// type q35. Empty: QEMU chooses. A Device.PCIAddress on another bus than 0000:00 needs Bus, as QEMU knows buses by
-	// id alone.
+	// Bus is the id of the device's bus: on q35 a pcie-root-port for a plugged device; empty: QEMU chooses. A PCIAddress on
+	// another bus than 0000:00 needs it, as QEMU knows buses by id alone.
 	Bus string
-	// FDs are the open queues of the record's tap, which phase2.OpenTap returns: numbers of descriptors that QEMU
-	// inherits, such as "3", or names that the QMP command getfd was given. Empty: QEMU opens the tap, which a macvtap
-	// does not allow.
+	// FDs are the open queues of phase2.OpenTap: descriptors that QEMU inherits, such as "3", or names that getfd was given.
+	// Empty: QEMU opens the tap, which a macvtap does not allow.
 	FDs []string
-	// Vhost: QEMU can open /dev/vhost-net, or gets it in VhostFDs; else QEMU 7.2 aborts. A virtio device on a tap then
-	// has the kernel as its backend (vhost=on), unless the record's Device.Driver is "qemu". Other devices ignore
-	// Vhost.
-	Vhost bool
-	// VhostFDs are open files of /dev/vhost-net, one for each of FDs, of the same form.
-	VhostFDs []string
-	// Socket is the path of passt's Unix socket, for a record of passt. Start passt first: if QEMU cannot connect, it
-	// starts without an error, and the guest has no network.
+	// Vhost: QEMU can open /dev/vhost-net or gets it, else 7.2 aborts; vhost=on for a virtio device on a tap, unless the
+	// record's Device.Driver is "qemu".
+	Vhost    bool
+	VhostFDs []string // open files of /dev/vhost-net, one for each of FDs, of the same form
+	// Socket is passt's Unix socket, for a record of passt. Start passt first: else the guest has no network, and no error.
 	Socket string
 }
 
-// Object is the arguments of a QMP command. The values are strings, bools, ints and Objects, so [encoding/json] writes
-// what QMP reads.
+// Object is the arguments of a QMP command: strings, bools, ints, Objects.
 type Object map[string]any
 
 // NIC is a network device of QEMU. The caller can change the objects, for example to add rx_queue_size to Device.
 type NIC struct {
-	// Netdev is the backend: the arguments of netdev_add, or of the option -netdev. It is nil for a virtual function.
-	Netdev Object
-	// Device is what the guest sees: the arguments of device_add, after netdev_add, or of the option -device.
-	Device Object
-	// SetLink is the arguments of set_link, after device_add, for a device whose link is down; else nil.
-	SetLink Object
+	Netdev  Object // the backend: arguments of netdev_add or -netdev; nil for a virtual function
+	Device  Object // what the guest sees: arguments of device_add, after netdev_add, or of -device
+	SetLink Object // arguments of set_link, after device_add, for a device whose link is down; else nil
 }
 
-// NewNIC returns the network device for the record. It reads no files and asks no kernel.
-//
-// The record's Device is in libvirt's terms, and the device is the one that libvirt makes of it. A model that libvirt
-// does not know is the name of a device of QEMU, such as vmxnet3, or virtio-net-device on a machine without PCI. QEMU
-// loads a ROM only if the record has one (Device.ROM), or if the guest boots from the device.
-//
-// A tap needs QEMU 2.9, the default model 4.0, an ACPI index 6.1, passt 7.2. The MAC of a virtual function and its
-// driver, vfio-pci, are the caller's to set.
-//
-// The error wraps a [*cache.FieldError]: the record is not valid, QEMU cannot have what the record wants, or a field of
-// the options is wrong (options.fds).
+// NewNIC returns the network device for the record. It reads no files and asks no kernel. The device is what libvirt
+// makes of the record's Device; a model that libvirt does not know is a device of QEMU, such as vmxnet3. QEMU loads a
+// ROM only if the record has one or the guest boots from the device. The MAC and driver of a virtual function are the
+// caller's to set. A tap needs QEMU 2.9, the default model 4.0, an ACPI index 6.1, passt 7.2. A *cache.FieldError: a
+// field of the record or the options is wrong.
 //
 // Source: qemu(1), -netdev and -device; qemu-qmp-ref(7).
 func NewNIC(rec *cache.Record, o Options) (*NIC, error) {
@@ -122,9 +106,9 @@ func newNIC(rec *cache.Record, o Options) (*NIC, error) {
 	return nic, nil
 }
 
-// Plug plugs the device into a running QEMU: by netdev_add, device_add and, for a device whose link is down, set_link.
-// QEMU has to know the names in Options.FDs by then (getfd). do sends a command of QMP, and returns QEMU's error. If
-// device_add fails, Plug takes the backend back (netdev_del), so that the tap is free.
+// Plug plugs the device into a running QEMU: netdev_add, device_add and, if its link is down, set_link, by do, which
+// sends a QMP command and returns QEMU's error. Name Options.FDs before (getfd). If device_add fails, Plug takes the
+// backend back (netdev_del).
 func (n *NIC) Plug(do func(command string, arguments Object) error) error {
 	if n.Netdev != nil {
 		if err := do("netdev_add", n.Netdev); err != nil {
@@ -148,13 +132,12 @@ func (n *NIC) Plug(do func(command string, arguments Object) error) error {
 	return nil
 }
 
-// Unplug unplugs the device from a running QEMU: by device_del, which asks the guest, and by netdev_del when the guest
-// has given the device up. Until then QEMU has the tap open, and Phase1's Teardown refuses.
+// Unplug unplugs the device from a running QEMU: device_del asks the guest, and netdev_del closes the tap, until when
+// Phase1's Teardown refuses.
 //
-// do is that of Plug. deleted waits for QEMU's event DEVICE_DELETED with the device's id ("device" in the event's
-// data), and returns true when it has come. It returns false after the time that a guest has to answer, such as 5 s:
-// Unplug then sends device_del again, as a guest that boots may miss the first one. An error of deleted ends Unplug.
-// The guest still has the device then, and Unplug can be called again.
+// deleted waits for the event DEVICE_DELETED with the device's id. It returns false after 5 s, for example: Unplug
+// sends device_del again, as a guest that boots may miss one. After an error of deleted the guest has the device;
+// Unplug can be called again.
 //
 // Source: qemu-qmp-ref(7), device_del.
 func (n *NIC) Unplug(do func(command string, arguments Object) error, deleted func() (bool, error)) error {
@@ -190,8 +173,7 @@ func (n *NIC) Unplug(do func(command string, arguments Object) error, deleted fu
 	return nil
 }
 
-// Link returns the arguments of set_link, which takes the link of the device in a running QEMU up or down. The guest
-// sees the carrier change; the host's tap does not show it.
+// Link returns the arguments of set_link, which gives or takes the guest's carrier.
 func (n *NIC) Link(up bool) Object { return Object{"name": n.Device["id"], "up": up} }
 
 // deviceID returns the device's id. The id has to be one by QEMU's id_wellformed.
