@@ -71,7 +71,7 @@ var quoted = regexp.MustCompile("`([^`]+)`")
 // inOneLine makes output comparable with a cell of a table.
 func inOneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
 
-// matches says whether the output has the text of the document, in which "..." stands for anything.
+// matches reports whether the output has the text of the document, in which "..." stands for anything.
 func matches(text, output string) bool {
 	pattern := strings.ReplaceAll(regexp.QuoteMeta(inOneLine(text)), `\.\.\.`, ".*")
 	return regexp.MustCompile(pattern).MatchString(inOneLine(output))
@@ -297,7 +297,7 @@ func (p *trial) attachAsQEMU() *os.File {
 	return os.NewFile(uintptr(fd), "eth0-tap")
 }
 
-// hears says whether the port gets a broadcast of the world.
+// hears reports whether the port gets a broadcast of the world.
 func (p *trial) hears(port *os.File, within time.Duration) bool {
 	p.t.Helper()
 	end := time.Now().Add(within)
@@ -1127,7 +1127,7 @@ var needsTwoUsers = []string{
 const troubleshooting = "../docs/troubleshooting.md"
 
 // TestTroubleshooting makes the fault of each row of the document, and wants the text that the row promises, and the
-// mend to help.
+// repair to help.
 func TestTroubleshooting(t *testing.T) {
 	nstest.Need(t)
 	left := maps.Clone(trials)

@@ -241,7 +241,7 @@ func version2Rule(r cache.StaticRule) []pair {
 	return []pair{{"from", quoted(from.String())}, {"table", fmt.Sprint(r.Table)}, {"priority", fmt.Sprint(r.Priority)}}
 }
 
-// needsNetplan says whether the network-config has what only netplan's renderer of cloud-init takes over. Of ::/0 the
+// needsNetplan reports whether the network-config has what only netplan's renderer of cloud-init takes over. Of ::/0 the
 // others make ::/64: cloud-init normalizes a route twice, and the second time takes the length 0 for a missing one.
 func (n *nic) needsNetplan(routes []cache.StaticRoute) bool {
 	for _, r := range routes {

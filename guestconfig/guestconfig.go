@@ -221,7 +221,7 @@ func (n *nic) given() []cache.StaticAddress {
 	return append(v4, v6...)
 }
 
-// hasIPv6 says whether the NIC had an IPv6 address.
+// hasIPv6 reports whether the NIC had an IPv6 address.
 func (n *nic) hasIPv6() bool {
 	return slices.ContainsFunc(n.was.Addresses, func(a cache.StaticAddress) bool { return a.Address.Addr().Is6() })
 }
@@ -275,7 +275,7 @@ func collect(nics []*nic) []string {
 	return all
 }
 
-// onLink says whether a route is written with a gateway that is on the link. In another table than main, the guest may add
+// onLink reports whether a route is written with a gateway that is on the link. In another table than main, the guest may add
 // the route before the one that leads to the gateway, and the kernel then refuses the gateway.
 func onLink(r cache.StaticRoute) bool {
 	return r.OnLink || r.Gateway.IsValid() && r.Table != tableMain

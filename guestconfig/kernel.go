@@ -31,7 +31,7 @@ func KernelIP(r cache.Record, dns cache.DNS, device string) (argument string, wa
 		return "", nil, err
 	}
 	if n.MTU != 0 && n.MTU != 1500 {
-		n.warn("the MTU %d is left out: let the VMM tell it (virtio-net, host_mtu)", n.MTU)
+		n.warn("the MTU %d is left out: let the VMM report it (virtio-net, host_mtu)", n.MTU)
 	}
 	var servers []string
 	for _, s := range n.servers() {

@@ -30,17 +30,17 @@ func (n NIC) Check(ctx context.Context) error {
 
 // check looks at kernel, gateway and record. One *DriftError says what differs of all.
 func (s *session) check(ctx context.Context, j *journal, plan *wiring.Plan) error {
-	mended, gateways, err := s.askGateways(ctx, plan, false)
+	repaired, gateways, err := s.askGateways(ctx, plan, false)
 	if err != nil {
 		return err
 	}
-	now, err := s.read(mended)
+	now, err := s.read(repaired)
 	if err != nil {
 		return err
 	}
 	differs, steps, err := plan.Differences(now)
-	if err == nil && mended != plan {
-		steps, err = mended.Steps(now)
+	if err == nil && repaired != plan {
+		steps, err = repaired.Steps(now)
 	}
 	if err != nil {
 		return err

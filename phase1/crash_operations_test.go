@@ -127,7 +127,7 @@ var ofTables = regexp.MustCompile(`(?m)^table \w+ guestwire-\S+ \{\n(?:\s.*\n|\n
 
 var ofLinks = regexp.MustCompile(`(eth0-(?:tap|dhcp): [^\n]*\n *link/ether) [0-9a-f:]{17}|multicast ff00::/8 dev eth0-[^\n]*\n`)
 
-// nothingLeft says whether the state directory is empty, or was never made, and the node's directory has no more than
+// nothingLeft reports whether the state directory is empty, or was never made, and the node's directory has no more than
 // the locks of killed calls, which Forget removes.
 func (b *bed) nothingLeft() error {
 	left, err := os.ReadDir(b.n.State)

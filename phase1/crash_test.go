@@ -124,7 +124,7 @@ var (
 	varies    = regexp.MustCompile(`[0-9a-f]{8}-\d+-\d+|"\d+"|/node/\d+|state-[0-9a-f]{16}|socket:\[\d+\]|guestwire-test-\d+|/proc/\d+|pid=\d+`)
 )
 
-// mutates says whether a call changes anything, as strace prints it.
+// mutates reports whether a call changes anything, as strace prints it.
 func mutates(call, args string) bool {
 	switch call {
 	case "openat":

@@ -27,7 +27,7 @@ func sysctl(n nstest.Network, name string) string {
 	return strings.Join(strings.Fields(n.Pod.Exec("sysctl", "-n", name)), " ")
 }
 
-// drifted wants Check to say the words, and Setup to mend it.
+// drifted wants Check to say the words, and Setup to repair it.
 func drifted(t *testing.T, c wired.NIC, words string) {
 	t.Helper()
 	var drift *phase1.DriftError

@@ -76,7 +76,7 @@ func (n NIC) FollowDrops(ctx context.Context, f func(Drop)) error {
 		case len(counts) == 0:
 			return fmt.Errorf("%w, or wired without nftables that drop", ErrNotWired)
 		case !counts[0].Logged:
-			return errors.New("this kernel could not report dropped packets at Setup (nfnetlink_log is missing): only the counters tell of them")
+			return errors.New("this kernel could not report dropped packets at Setup (nfnetlink_log is missing): only the counters report them")
 		}
 		log, err = kernel.OpenDropLog(n.Name)
 		return err

@@ -22,7 +22,7 @@ import (
 var gatewayMAC, newGatewayMAC = cache.MAC{0x02, 0, 0, 0, 0x6a, 1}, cache.MAC{0x02, 0, 0, 0, 0x6a, 2}
 
 // TestGateway: the IPv6 gateway gets another MAC under a running guest, whose default route is dead then. Check
-// says so, Setup mends it, the running Serve follows, and the guest's default route works again.
+// says so, Setup repairs it, the running Serve follows, and the guest's default route works again.
 func TestGateway(t *testing.T) {
 	t.Parallel()
 	for _, b := range []infra.Binding{infra.Bridge{}, infra.Redirect{}} {
@@ -84,7 +84,7 @@ func TestGateway(t *testing.T) {
 	}
 }
 
-// TestGateway4: the IPv4 gateway outside of the guest's network gets another MAC. Check says so, and Setup mends the record
+// TestGateway4: the IPv4 gateway outside of the guest's network gets another MAC. Check says so, and Setup repairs the record
 // and the filters. The guest's own ARP requests for the gateway reach the gateway.
 func TestGateway4(t *testing.T) {
 	t.Parallel()

@@ -96,7 +96,7 @@ func tagged(frame []byte, tags ...uint16) []byte {
 	return slices.Insert(slices.Clone(frame), 12, b...)
 }
 
-// isTagged says whether the frame has a VLAN tag.
+// isTagged reports whether the frame has a VLAN tag.
 func isTagged(frame []byte) bool {
 	kind := binary.BigEndian.Uint16(frame[12:])
 	return kind == 0x8100 || kind == 0x88a8
@@ -204,7 +204,7 @@ func (w *wire) framesToWire() (kinds []frames.Kind) {
 	return kinds
 }
 
-// arrives says whether frames from the gateway come to the guest.
+// arrives reports whether frames from the gateway come to the guest.
 func arrives(t *testing.T, w *wire, list [][]byte, number int) bool {
 	t.Helper()
 	missing, _ := comes(t, w, list, list, number)

@@ -56,7 +56,7 @@ func others(n *nstest.Namespace, programs ...string) {
 }
 
 // TestIPTables sets up by iptables beside rules of others: again it changes nothing, what is damaged is
-// said and mended, and Teardown leaves the others' rules as they were.
+// said and repaired, and Teardown leaves the others' rules as they were.
 func TestIPTables(t *testing.T) {
 	t.Parallel()
 	eachIPTables(t, func(t *testing.T, v4, v6 string) {
@@ -213,7 +213,7 @@ func TestIPTablesInterrupted(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		// run says whether the agent's run was long enough to be disturbed.
+		// run reports whether the agent's run was long enough to be disturbed.
 		run := func(verb, how string, at int) bool {
 			t.Helper()
 			if err := os.RemoveAll(filepath.Join(dir, "count")); err != nil {

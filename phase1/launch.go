@@ -78,7 +78,7 @@ func launch(cmd *exec.Cmd, ns *os.File, owner infra.Owner, groups []uint32) erro
 		err := dropPrivileges(ns, credential)
 		if err == nil {
 			err = start(cmd, attributes)
-			if err != nil && cmd.Dir != "" { // cmd.Start tells of the program then
+			if err != nil && cmd.Dir != "" { // cmd.Start reports the program then
 				if _, errDir := os.Stat(cmd.Dir); errDir != nil {
 					err = errDir
 				}
@@ -224,13 +224,13 @@ func checkMapped(field, path string, id uint32) error {
 	return &cache.FieldError{Field: field, Reason: fmt.Sprintf("%d is not mapped in this user namespace, which has %v (%s): name one of these", id, mapped, path)}
 }
 
-// setgroupsDenied says whether the user namespace denies setgroups(2) to everybody (user_namespaces(7)).
+// setgroupsDenied reports whether the user namespace denies setgroups(2) to everybody (user_namespaces(7)).
 func setgroupsDenied() bool {
 	text, err := os.ReadFile("/proc/self/setgroups")
 	return err == nil && strings.HasPrefix(string(text), "deny")
 }
 
-// isOther says whether ns is another network namespace than the calling thread's. Nil is not.
+// isOther reports whether ns is another network namespace than the calling thread's. Nil is not.
 func isOther(ns *os.File) (bool, error) {
 	if ns == nil {
 		return false, nil

@@ -16,7 +16,7 @@ import (
 	"github.com/guestwire/guestwire/phase1"
 )
 
-// untouched says whether the NIC is wired as Setup left it, with its record and its journal.
+// untouched reports whether the NIC is wired as Setup left it, with its record and its journal.
 func untouched(t *testing.T, c wired.NIC, journalPath, journalText string) {
 	t.Helper()
 	check(t, c)

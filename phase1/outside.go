@@ -44,7 +44,7 @@ func isOutside(info fs.FileInfo) bool {
 	return ok && only && stat.Uid == uid
 }
 
-// mayBeOutside says whether files of users from outside have the number of this user, whom the user namespace has: then
+// mayBeOutside reports whether files of users from outside have the number of this user, whom the user namespace has: then
 // the two cannot be told apart.
 func mayBeOutside(uid uint32) bool {
 	ids, err := readIDs("/proc/self/uid_map")
@@ -53,8 +53,8 @@ func mayBeOutside(uid uint32) bool {
 	return err == nil && !all && uid == number && uid != 0
 }
 
-// checkTrusted refuses a file that is neither root's nor, where no one else could have put it, of an owner from outside,
-// or that has one of the bits in its mode.
+// checkTrusted accepts a file that root owns. It also accepts a file of an unmapped user, if only that user or root can
+// write to its directory. A file with one of the mode bits is refused.
 func checkTrusted(path string, info fs.FileInfo, bits fs.FileMode) error {
 	if !isOutside(info) || info.Mode().Perm()&bits != 0 {
 		return checkRootOnly(path, info, bits)

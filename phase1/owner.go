@@ -173,7 +173,7 @@ func checkReadable(o resolvedOwner, state string) error {
 	}
 }
 
-// may says whether the file's mode grants the owner the bits of rwx. The owner is in the groups that this machine's
+// may reports whether the file's mode grants the owner the bits of rwx. The owner is in the groups that this machine's
 // user database says, besides its own.
 func may(o infra.Owner, info fs.FileInfo, bits fs.FileMode) bool {
 	stat := info.Sys().(*syscall.Stat_t)

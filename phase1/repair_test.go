@@ -223,7 +223,7 @@ func damagesTo(b infra.Binding) []damage {
 	return list
 }
 
-// TestRepair damages a wiring. Check says what is otherwise, and Setup mends it: the namespace looks
+// TestRepair damages a wiring. Check says what is otherwise, and Setup repairs it: the namespace looks
 // as it did before the damage, and so it does after Teardown of what is damaged.
 func TestRepair(t *testing.T) {
 	t.Parallel()

@@ -21,7 +21,7 @@ import (
 
 const tcpACK = 16
 
-// get says whether the guest gets a frame with the text before the answer to a ping of the host, which has the same way
+// get reports whether the guest gets a frame with the text before the answer to a ping of the host, which has the same way
 // as what the guest has sent before.
 func (w *wire) get(text []byte, host netip.Addr) bool {
 	w.t.Helper()

@@ -53,7 +53,7 @@ func (n NIC) Deactivate(ctx context.Context) (cache.Record, error) {
 	return record, err
 }
 
-// nextTurn is the Turn after a Deactivate. A target that was never active is one Turn behind a source on standby, to which
+// nextTurn is the Turn after a Deactivate. A target that was never active is one Turn lower than a source on standby, to which
 // the guest can go back after one Deactivate of the target.
 func nextTurn(t wiring.Turn) wiring.Turn {
 	if t.Standby {
@@ -221,31 +221,31 @@ func (s *session) replaceRecord(ctx context.Context, j *journal, r cache.Record)
 	return cache.Write(s.state.Root, r)
 }
 
-// learnGateways asks for the MACs of the guest's gateways, mends the wiring if one is another than the plan's, and
+// learnGateways asks for the MACs of the guest's gateways, repairs the wiring if one is another than the plan's, and
 // returns the record. J is the journal so far.
 func (s *session) learnGateways(ctx context.Context, j *journal, plan *wiring.Plan) (cache.Record, error) {
-	mended, learned, err := s.askGateways(ctx, plan, true) // the VMM may wait for Activate
-	if err != nil {                                        // the guest is active without it, as if the gateway did not answer
+	repaired, learned, err := s.askGateways(ctx, plan, true) // the VMM may wait for Activate
+	if err != nil {                                          // the guest is active without it, as if the gateway did not answer
 		s.tell.say("the guest's gateways could not be asked for their MACs, the next Setup asks: %v", err)
 		return plan.Record, nil
 	}
 	if learned == nil {
 		return plan.Record, nil
 	}
-	mended.Record.Namespace = plan.Record.Namespace
-	now, err := s.read(mended)
+	repaired.Record.Namespace = plan.Record.Namespace
+	now, err := s.read(repaired)
 	if err != nil {
 		return plan.Record, err
 	}
-	ops, err := mended.Steps(now) // the responder answers for the router
+	ops, err := repaired.Steps(now) // the responder answers for the router
 	if err == nil {
-		err = s.writeJournal(mended.Journal(), *j)
+		err = s.writeJournal(repaired.Journal(), *j)
 	}
 	if err == nil {
-		err = s.converge(ctx, mended, ops)
+		err = s.converge(ctx, repaired, ops)
 	}
 	if err == nil {
-		err = s.writeRecord(mended.Record)
+		err = s.writeRecord(repaired.Record)
 	}
-	return mended.Record, err
+	return repaired.Record, err
 }

@@ -224,7 +224,7 @@ func recordHead(dir *os.Root, nic string) (head, error) {
 	return r, nil
 }
 
-// notRead says whether err is a system call's that kept a file from being read, which may be as it should: it is not
+// notRead reports whether err is a system call's that kept a file from being read, which may be as it should: it is not
 // the error of a file that is not there or that is damaged.
 func notRead(err error) bool {
 	var errno syscall.Errno

@@ -59,7 +59,7 @@ func (c request) checkMovedMTU(nic int) error {
 	return &cache.FieldError{Field: "mtu", Reason: fmt.Sprintf("the guest that moves here keeps its %d, but %s has %d: give %s at least %d", c.From.MTU, c.Name, nic, c.Name, c.From.MTU)}
 }
 
-// canStandBy says whether the record's binding has a tap that Deactivate takes down.
+// canStandBy reports whether the record's binding has a tap that Deactivate takes down.
 func canStandBy(r *cache.Record) bool {
 	b, err := infra.NewBinding(r.Binding)
 	return err == nil && wiring.MakesTaps(b)

@@ -30,7 +30,7 @@ func movingGuest(t *testing.T, b infra.Binding) (side, cache.Record) {
 	return s, record(t, n)
 }
 
-// target is a pod that knows no more than who owns the guest, and what it is told of the guest.
+// target is a pod that knows no more than who owns the guest, and what it receives the guest.
 func target(t *testing.T, from cache.Record) side {
 	t.Helper()
 	n := nstest.NewNetwork(t)
@@ -100,7 +100,7 @@ func TestTakeOver(t *testing.T) {
 }
 
 // TestTakeOverGateway: on standby the guest's IPv6 router is the one that the guest knows. When the gateway has another MAC on
-// this node, Activate mends that.
+// this node, Activate repairs that.
 func TestTakeOverGateway(t *testing.T) {
 	t.Parallel()
 	source, from := movingGuest(t, infra.Redirect{})

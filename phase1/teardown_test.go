@@ -10,7 +10,7 @@ import (
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
-// nothingOfOurs says whether no link, no table and no file of a wiring is left.
+// nothingOfOurs reports whether no link, no table and no file of a wiring is left.
 func nothingOfOurs(n nstest.Network) error {
 	if out := n.Pod.IP("-d link") + n.Pod.Exec("nft", "list", "ruleset"); strings.Contains(out, "guestwire") || strings.Contains(out, "eth0-") {
 		return errors.New(out)

@@ -119,7 +119,7 @@ func childOf(s *unix.Siginfo) int {
 	return int(*(*int32)(unsafe.Add(unsafe.Pointer(s), 8+unsafe.Sizeof(uintptr(0)))))
 }
 
-// inForeground says whether the agent's process group is the one that the terminal sends its signals to.
+// inForeground reports whether the agent's process group is the one that the terminal sends its signals to.
 func inForeground() bool {
 	tty, err := os.Open("/dev/tty")
 	if err != nil {

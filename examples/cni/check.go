@@ -70,7 +70,7 @@ func (p paths) checkError(errs []error, args *skel.CmdArgs) error {
 	return types.NewError(codeDrift, "guestwire: "+oneLine(strings.Join(append(texts, way), "; ")), "")
 }
 
-// status says whether an add could work here. What only some pods ask for is a warning, as an engine counts a node whose STATUS
+// status reports whether an add could work here. What only some pods ask for is a warning, as an engine counts a node whose STATUS
 // fails as not ready, for all pods.
 func status(_ context.Context, args *skel.CmdArgs) error {
 	c, err := readConfig(args)

@@ -62,7 +62,7 @@ func (p paths) end(ctx context.Context, args *skel.CmdArgs) error {
 	return errors.Join(append(errs, p.State.Release(ctx, p.lock, args.ContainerID))...)
 }
 
-// leadsTo says whether the pod's newest sandbox is the one with the name.
+// leadsTo reports whether the pod's newest sandbox is the one with the name.
 func (p paths) leadsTo(uid, id string) bool {
 	link, err := p.State.PodDir(uid)
 	if err != nil {
@@ -154,7 +154,7 @@ func (s sandboxCalls) teardownFound(ctx context.Context, nic string) error {
 	return fmt.Errorf("NIC %s: %w, and its journal is lost", nic, phase1.ErrAlive)
 }
 
-// hasRecord says whether the NIC has a record, or may have one.
+// hasRecord reports whether the NIC has a record, or may have one.
 func (s sandboxCalls) hasRecord(nic string) bool {
 	_, err := os.Lstat(filepath.Join(s.dir, nic+".json"))
 	return !errors.Is(err, fs.ErrNotExist)

@@ -90,7 +90,7 @@ func (p paths) sweepLocks(ctx context.Context) error {
 	return err
 }
 
-// staleOf returns the function that says whether a NIC belongs to an attachment of the network that is not valid any more.
+// staleOf returns the function that reports whether a NIC belongs to an attachment of the network that is not valid any more.
 func staleOf(args *skel.CmdArgs, network string) (func(id string, nic podsandbox.NIC) bool, error) {
 	var said struct {
 		Valid json.RawMessage `json:"cni.dev/valid-attachments"` // nil: the engine says nothing; null: none is valid

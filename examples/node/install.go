@@ -60,7 +60,7 @@ func (o *options) installBinaries(ctx context.Context) error {
 	return nil
 }
 
-// hasBinaries says whether nobody has removed guestwire since installBinaries.
+// hasBinaries reports whether nobody has removed guestwire since installBinaries.
 func (o *options) hasBinaries() bool {
 	_, err := os.Lstat(filepath.Join(o.cniBin, binaries[0].installed))
 	return o.cniBin == "" || err == nil
@@ -142,7 +142,7 @@ func (o *options) wired() ([]string, error) {
 	return wired, err
 }
 
-// isLeft says whether all that is there of the NIC is a note, older than any ADD.
+// isLeft reports whether all that is there of the NIC is a note, older than any ADD.
 func (o *options) isLeft(id string, nic podsandbox.NIC) bool {
 	info, err := os.Lstat(filepath.Join(o.state, id, "."+nic.Name))
 	return !nic.Record && err == nil && time.Since(info.ModTime()) > adding

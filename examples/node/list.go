@@ -159,7 +159,7 @@ func (l cniLists) named() ([]string, error) {
 	})
 }
 
-// namesGuestwire says whether a plugin in the configuration is guestwire.
+// namesGuestwire reports whether a plugin in the configuration is guestwire.
 func namesGuestwire(conf any) bool {
 	switch c := conf.(type) {
 	case map[string]any:

@@ -6,7 +6,7 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// staysAsItIs says whether an existing address is as wanted. Where an address is missing, all addresses of the
+// staysAsItIs reports whether an existing address is as wanted. Where an address is missing, all addresses of the
 // link and family are added again with it, as the kernel lists them in the order of their addition.
 func (s *stepper) staysAsItIs(a netstate.Address) bool {
 	key := familyOf(a)
@@ -78,7 +78,7 @@ func (s *stepper) addAddresses() {
 	}
 }
 
-// isMissing says whether a wanted address has to be added. At a NIC that the wiring may not change, an address
+// isMissing reports whether a wanted address has to be added. At a NIC that the wiring may not change, an address
 // is not missing if it is there with other flags.
 func (s *stepper) isMissing(a netstate.Address) bool {
 	if s.mayChange(a.Link) {

@@ -13,7 +13,7 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// State is how a namespace shall look: the links of one NIC's wiring and what hangs on them, and nothing
+// State is how a namespace must look: the links of one NIC's wiring and what hangs on them, and nothing
 // else. A link that is to be created has a negative index, one of those below, until the comparison gives it
 // one.
 type State struct {
@@ -26,12 +26,12 @@ type State struct {
 	Tables     []firewall.Table
 	// UptimeMS is the Snapshot.UptimeMS at which the lifetimes of Addresses and Routes were left.
 	UptimeMS int64
-	// OffStack are addresses of the NIC that the namespace shall not take as its own.
+	// OffStack are addresses of the NIC that the namespace must not take as its own.
 	OffStack []netstate.OffStack
-	// Not are addresses and routes of the NIC that shall not be there, though the NIC is not Whole.
+	// Not are addresses and routes of the NIC that must not be there, though the NIC is not Whole.
 	Not     Gone
 	Sysctls map[string]string
-	// TapContext is the SELinux context of taps that are to be created. The kernel does not tell the context of a tap
+	// TapContext is the SELinux context of taps that are to be created. The kernel does not report the context of a tap
 	// that is there.
 	TapContext string
 }
@@ -135,7 +135,7 @@ func (s *stepper) setSysctls(paths []string, coming bool) {
 	}
 }
 
-// isNew says whether a link with the name is created.
+// isNew reports whether a link with the name is created.
 func (s *stepper) isNew(name string) bool {
 	return slices.ContainsFunc(s.want.Links, func(l netstate.Link) bool {
 		_, there := s.now.Link(l.Index)
@@ -145,7 +145,7 @@ func (s *stepper) isNew(name string) bool {
 
 func (s *stepper) add(op netstate.Op) { s.ops = append(s.ops, op) }
 
-// mayChange says whether the wiring adds and removes the link's addresses, routes and neighbours.
+// mayChange reports whether the wiring adds and removes the link's addresses, routes and neighbours.
 func (s *stepper) mayChange(index int) bool {
 	if index == s.Index {
 		return s.Whole
@@ -154,7 +154,7 @@ func (s *stepper) mayChange(index int) bool {
 	return wanted
 }
 
-// mayAdd says whether the wiring adds addresses, routes and neighbours that are missing at the link.
+// mayAdd reports whether the wiring adds addresses, routes and neighbours that are missing at the link.
 func (s *stepper) mayAdd(index int) bool { return s.mayChange(index) || s.Mend && index == s.Index }
 
 // removeUnwanted removes routes, addresses and neighbours that are not wanted, one by one. Most would vanish

@@ -138,7 +138,7 @@ func (s *stepper) removeLinks() {
 	}
 }
 
-// isRemoved says whether removeLinks deletes the link.
+// isRemoved reports whether removeLinks deletes the link.
 func (s *stepper) isRemoved(index int) bool {
 	_, wanted := s.wantedLink(index)
 	return !wanted && slices.ContainsFunc(s.ownLinks(), func(l netstate.Link) bool { return l.Index == index })
@@ -178,7 +178,7 @@ func hopNames(r netstate.Route, name func(index int) string) []string {
 	return names
 }
 
-// takesDown says whether changeNIC takes the NIC down: for another name, and for another MAC unless the NIC takes it while it
+// takesDown reports whether changeNIC takes the NIC down: for another name, and for another MAC unless the NIC takes it while it
 // is up.
 func (s *stepper) takesDown(want netstate.Link) bool {
 	now, there := s.now.Link(want.Index)
@@ -188,7 +188,7 @@ func (s *stepper) takesDown(want netstate.Link) bool {
 	return now.Name != want.Name || now.MAC != want.MAC && !netstate.ChangesMACUp(now.Kind)
 }
 
-// isForgotten says whether the kernel forgets the neighbour because the link's MAC changes, or the NIC goes down.
+// isForgotten reports whether the kernel forgets the neighbour because the link's MAC changes, or the NIC goes down.
 func (s *stepper) isForgotten(n netstate.Neighbour) bool {
 	now, there := s.now.Link(n.Link)
 	want, _ := s.wantedLink(n.Link)
@@ -326,7 +326,7 @@ func (s *stepper) setUpOrDown(want netstate.Link) {
 	}
 }
 
-// isUp says whether the link is up before setUpOrDown: changeNIC may have taken the NIC down.
+// isUp reports whether the link is up before setUpOrDown: changeNIC may have taken the NIC down.
 func (s *stepper) isUp(want netstate.Link) bool {
 	now, there := s.now.Link(want.Index)
 	return there && now.Up && !s.takesDown(want)

@@ -7,7 +7,7 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// isGone says whether the route is one that shall not be there, or what a kill has left: the kernel's route of an address that
+// isGone reports whether the route is one that must not be there, or what a kill has left: the kernel's route of an address that
 // was added anew, or a host route that addRoutes adds for the moment.
 func (s *stepper) isGone(r netstate.Route) bool {
 	if !s.OffStack || !r.Uses(s.Index) {
@@ -19,7 +19,7 @@ func (s *stepper) isGone(r netstate.Route) bool {
 	return s.not.Has(r) || s.scaffold.Has(r)
 }
 
-// losesSource says whether the kernel removes the route because its source is an address of links that removeLinks deletes.
+// losesSource reports whether the kernel removes the route because its source is an address of links that removeLinks deletes.
 func (s *stepper) losesSource(r netstate.Route) bool {
 	gone := false
 	for _, link := range s.linksWith[r.PrefSrc] {
@@ -31,7 +31,7 @@ func (s *stepper) losesSource(r netstate.Route) bool {
 	return gone
 }
 
-// isReplaced says whether the NIC's address is removed, though the NIC is not Whole: it shall not be there, or it has to be
+// isReplaced reports whether the NIC's address is removed, though the NIC is not Whole: it must not be there, or it has to be
 // added anew. An IPv6 address has to be if it is not in its place in the kernel's list, or if the kernel has to make its local
 // route: one that is added gets another metric.
 func (s *stepper) isReplaced(a netstate.Address) bool {
@@ -78,7 +78,7 @@ func (s *stepper) isInPlace(now, want netstate.Address) bool {
 	return now.Prefix == want.Prefix && now.Peer == want.Peer && now.Flags == want.Flags && (!off || s.wantsOffStack(o) && !o.Tentative)
 }
 
-// isOffStack says whether the namespace does not take the NIC's address as its own.
+// isOffStack reports whether the namespace does not take the NIC's address as its own.
 func (s *stepper) isOffStack(a netstate.Address) (o netstate.OffStack, off bool) {
 	i := slices.IndexFunc(s.now.OffStack, func(o netstate.OffStack) bool { return o.Link == a.Link && o.Address == a.Prefix.Addr() })
 	if i < 0 {
@@ -128,7 +128,7 @@ func (s *stepper) setOffStack() {
 	}
 }
 
-// settles says whether the local route of an address that is added is needed: to be deleted, or to be there.
+// settles reports whether the local route of an address that is added is needed: to be deleted, or to be there.
 func (s *stepper) settles(a netstate.Address) bool {
 	nic, _ := s.wantedLink(s.Index)
 	o, _ := s.isOffStack(a)

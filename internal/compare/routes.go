@@ -11,7 +11,7 @@ func (s *stepper) mayChangeRoute(r netstate.Route) bool {
 	return s.mayChange(r.Link) || slices.ContainsFunc(r.Hops, func(h netstate.Hop) bool { return s.mayChange(h.Link) })
 }
 
-// Sourced says whether the route's preferred source is an address of the link. The kernel removes such a route
+// Sourced reports whether the route's preferred source is an address of the link. The kernel removes such a route
 // with the address, whichever link the route leads through.
 func Sourced(r netstate.Route, link int, addresses []netstate.Address) bool {
 	return r.PrefSrc.IsValid() && slices.ContainsFunc(addresses, func(a netstate.Address) bool { return a.Link == link && a.Prefix.Addr() == r.PrefSrc })
@@ -46,7 +46,7 @@ func (s *stepper) wantsRoute(r netstate.Route) bool {
 // addRoutes adds the missing routes, except those that the kernel adds with an address. The kernel refuses a
 // route whose next hop no other route reaches, so such a next hop gets a host route for the moment.
 func (s *stepper) addRoutes() {
-	var own, onLink, behind []netstate.Route
+	var own, onLink, gatewayed []netstate.Route
 	for _, r := range s.want.Routes {
 		switch {
 		case !s.mayAddRoute(r) && !(s.Whole && Sourced(r, s.Index, s.want.Addresses)) || s.hasRoute(r) || s.coming.Has(r) || s.wouldJoin(r):
@@ -55,13 +55,13 @@ func (s *stepper) addRoutes() {
 		case !r.Gateway.IsValid() && len(r.Hops) == 0:
 			onLink = append(onLink, r)
 		default:
-			behind = append(behind, r)
+			gatewayed = append(gatewayed, r)
 		}
 	}
 	for _, r := range append(own, onLink...) {
 		s.add(netstate.RouteAdd{Link: s.newName(r.Link), Route: r, Hops: nil})
 	}
-	for _, r := range behind {
+	for _, r := range gatewayed {
 		var scaffold []netstate.Route
 		for _, h := range append([]netstate.Hop{{Link: r.Link, Gateway: r.Gateway, OnLink: r.OnLink}}, r.Hops...) {
 			if h.Gateway.IsValid() && !h.OnLink && !s.reaches(h) {
@@ -78,7 +78,7 @@ func (s *stepper) addRoutes() {
 	}
 }
 
-// reaches says whether a wanted route leads to the next hop on its link.
+// reaches reports whether a wanted route leads to the next hop on its link.
 func (s *stepper) reaches(h netstate.Hop) bool {
 	if h.Gateway.IsLinkLocalUnicast() && h.Gateway.Is6() {
 		return true
@@ -127,6 +127,6 @@ func (s *stepper) isLearned(r netstate.Route) bool {
 	return r.Destination.Addr().Is6() && r.Uses(s.Index) && nic.Master == 0 && (r.Protocol == netstate.ProtocolRA || r.ExpiresSeconds != 0)
 }
 
-// kernelImplies says whether the kernel may have added the route for a wanted address: with the address, or, to the network
+// kernelImplies reports whether the kernel may have added the route for a wanted address: with the address, or, to the network
 // of an IPv6 peer, when addAddresses gave the address its flags.
 func (s *stepper) kernelImplies(r netstate.Route) bool { return s.implied.Has(r) }

@@ -41,7 +41,7 @@ type words struct {
 	deleted, added map[linkPrefix]bool
 }
 
-// add adds a difference once, as several operations can mend one. Its kind is one of those that
+// add adds a difference once, as several operations can repair one. Its kind is one of those that
 // infra.Difference lists.
 func (w *words) add(kind, link, format string, args ...any) {
 	if d := (infra.Difference{Kind: kind, Link: link, Text: fmt.Sprintf(format, args...)}); !w.isSaid[d] {

@@ -18,7 +18,7 @@ import (
 // connections share one list of the connections. Apply checks ctx between batches.
 //
 // A failed operation is a *infra.StepError; several are joined. rtnetlink does not stop at a failure: the
-// operations behind it in the same batch have been tried. An nftables transaction that failed changed
+// operations after it in the same batch have been tried. An nftables transaction that failed changed
 // nothing. An operation that this package does not know is an error before any operation is carried out.
 //
 // It is no failure if a route or an address that an operation adds is there already, with all its properties, or if one

@@ -21,7 +21,7 @@ import (
 )
 
 // errNoConntrack is the error of netstate.ConnectionsDel where the kernel tracks connections and tells nobody of them.
-var errNoConntrack = errors.New("this kernel does not tell which connections it tracks: it lacks nf_conntrack_netlink")
+var errNoConntrack = errors.New("this kernel does not report which connections it tracks: it lacks nf_conntrack_netlink")
 
 // connection is a connection that the kernel tracks. The tuples are of the first packet and of the answers to it.
 type connection struct {
@@ -76,7 +76,7 @@ func parseTuple(b []byte) (t tuple, err error) {
 	return t, err
 }
 
-// is says whether the connection is one of those that the operation names.
+// is reports whether the connection is one of those that the operation names.
 func (c connection) is(o netstate.ConnectionsDel) bool {
 	for _, side := range []struct {
 		want netip.Prefix
@@ -131,7 +131,7 @@ func (n *Namespace) forgetConnections(ctx context.Context, ops []netstate.Op) ([
 	}
 }
 
-// tracks says whether the kernel may track connections of the calling thread's namespace. The count cannot be read in user
+// tracks reports whether the kernel may track connections of the calling thread's namespace. The count cannot be read in user
 // namespaces of older kernels: there, all that is known is whether the kernel has connection tracking.
 func tracks() bool {
 	if count, err := os.ReadFile(trackedCount); err == nil {

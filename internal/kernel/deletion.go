@@ -16,7 +16,7 @@ import (
 // The kernel deletes links in two parts. With the lock of rtnetlink held, the links go down, lose their masters and ports,
 // and leave the namespace. After that, without the lock, it waits until no CPU can still use them, and frees them
 // (netdev_run_todo). To wait takes some ten milliseconds. Nothing of a plan depends on the second part, so the operations
-// behind the deletion, and the kernel's wait for deleted tables when the nfnetlink socket is closed (nft_rcv_nl_event), go on meanwhile.
+// after the deletion, and the kernel's wait for deleted tables when the nfnetlink socket is closed (nft_rcv_nl_event), go on meanwhile.
 func (n *Namespace) deleteGroup(op netstate.GroupDel) error {
 	links, err := n.Links()
 	if err != nil {
@@ -52,7 +52,7 @@ func (n *Namespace) deleteGroup(op netstate.GroupDel) error {
 	}
 }
 
-// haveGone says whether none of the links is left. Of no links it is false: then the kernel's answer is awaited.
+// haveGone reports whether none of the links is left. Of no links it is false: then the kernel's answer is awaited.
 func (n *Namespace) haveGone(links []netstate.Link) (bool, error) {
 	for _, l := range links {
 		r := request(unix.RTM_GETLINK, 0, ifInfo(unix.AF_UNSPEC, l.Index), attr32(unix.IFLA_EXT_MASK, skipStatistics))

@@ -10,7 +10,7 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// TestGroupDeletion: after the deletion of a group its links have gone, their names are free for the operations behind it, and
+// TestGroupDeletion: after the deletion of a group its links have gone, their names are free for the operations after it, and
 // other links stay. A group without links is no error.
 func TestGroupDeletion(t *testing.T) {
 	if unix.Geteuid() != 0 {

@@ -48,7 +48,7 @@ func (m logMessage) Serialize() []byte {
 	return append([]byte{unix.AF_UNSPEC, unix.NFNETLINK_V0}, be16(m.group)...)
 }
 
-// HasLog says whether the kernel has nflog groups. The kernel loads the module for the question.
+// HasLog reports whether the kernel has nflog groups. The kernel loads the module for the question.
 //
 // HasLog changes nothing in a group that does not exist: the kernel refuses that (ENODEV), a kernel without
 // nfnetlink_log does not know the message (EINVAL). A listener of the group is another socket (EPERM).
@@ -121,7 +121,7 @@ type Drop struct {
 	Reason firewall.Reason
 	// Ethernet is the Ethernet header; nil for a packet that did not arrive by a link.
 	Ethernet []byte
-	// EtherType is the type of Packet, which are the first octets behind the Ethernet header, without VLAN
+	// EtherType is the type of Packet, which are the first octets after the Ethernet header, without VLAN
 	// tags that the kernel has removed.
 	EtherType uint16
 	Packet    []byte

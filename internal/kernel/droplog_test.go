@@ -58,7 +58,7 @@ func TestDropRoundTrip(t *testing.T) {
 	}
 }
 
-// counterTold is a rule's expressions with a counter, and those around it, as the kernel tells them.
+// counterTold is a rule's expressions with a counter, and those around it, as the kernel reports them.
 func counterTold(packets, bytes uint64, names ...string) []byte {
 	var all []byte
 	for _, name := range names {

@@ -42,7 +42,7 @@ func (c *systemCalls) ioctl(name string, request, value uintptr) {
 	c.list = append(c.list, systemCall{name, unix.SYS_IOCTL, [3]uintptr{opened, request, value}})
 }
 
-// text is the address of the text with a NUL behind it.
+// text is the address of the text with a NUL after it.
 func (c *systemCalls) text(s string) uintptr {
 	b := append([]byte(s), 0)
 	c.keep = append(c.keep, &b[0])

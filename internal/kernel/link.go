@@ -295,7 +295,7 @@ func parseFamilies(b []byte, l *netstate.Link) error {
 	})
 }
 
-// HasDummy says whether the kernel has the link kind dummy. The kernel loads the module for the question.
+// HasDummy reports whether the kernel has the link kind dummy. The kernel loads the module for the question.
 //
 // HasDummy asks for a dummy link with an impossible number of queues. A kernel with dummy refuses the
 // number (EINVAL), a kernel without dummy refuses the kind (EOPNOTSUPP). No link is made.

@@ -66,7 +66,7 @@ func (n *Namespace) Close() {
 // gets a text that begins with firewall.Unknown. iptables are read only if wanted has a table of iptables.
 //
 // If an earlier Snapshot of n found no table with the wiring's name, and then one transaction of [Namespace.Apply] made
-// some, the first Snapshot behind it takes these for what the kernel has, unless anything else has changed the
+// some, the first Snapshot after it takes these for what the kernel has, unless anything else has changed the
 // nftables of the namespace since. A later Snapshot, and every Snapshot of another n, reads them.
 func (n *Namespace) Snapshot(names netstate.Names, sysctls []string, wanted []firewall.Table) (netstate.Snapshot, error) {
 	return n.snapshot(names, sysctls, wanted, true)

@@ -58,7 +58,7 @@ func (n *Namespace) readChains(image *firewall.Image) error {
 }
 
 // presentNames returns the operations with the present names of chains' links that have not got their later names yet.
-// renamed says whether there is such a chain. taken says that another link has one of the later names.
+// renamed reports whether there is such a chain. taken says that another link has one of the later names.
 //
 // Before Linux 6.16 the kernel binds a chain to a link, and refuses a name that no link has (ENOENT). The chain then goes
 // with the link, whatever the link's name becomes. Since Linux 6.16 the kernel binds a chain to a name, also to one that no
@@ -101,7 +101,7 @@ func (n *Namespace) presentNames(ops []netstate.Op) (present []netstate.Op, rena
 // later names, if kernels of this release bind names. If the kernel refuses one of these chains, it binds chains to links,
 // and gets the present names. A question to the kernel beforehand would cost as much as the transaction, and so does a
 // refusal. A kernel that binds names in spite of an older release gets the chain with the present name, and loses it when
-// the link is renamed: the next comparison mends that.
+// the link is renamed: the next comparison repairs that.
 func (n *Namespace) sendTables(ops []netstate.Op) ([]failure, error) {
 	ops, err := n.keepElements(ops)
 	if err != nil {
@@ -125,7 +125,7 @@ func (n *Namespace) sendTables(ops []netstate.Op) ([]failure, error) {
 	return failures, err
 }
 
-// BindsNames says whether kernels of this release, since Linux 6.16, bind a chain to the name of a link, and not to the link.
+// BindsNames reports whether kernels of this release, since Linux 6.16, bind a chain to the name of a link, and not to the link.
 var BindsNames = sync.OnceValue(func() bool {
 	var name unix.Utsname
 	var major, minor int

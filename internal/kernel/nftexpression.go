@@ -25,7 +25,7 @@ type attribute struct {
 }
 
 // newest is the highest attribute that is compared, of each expression that guestwire uses
-// (linux/netfilter/nf_tables.h). Higher attributes are left out: a newer kernel tells some of them of each
+// (linux/netfilter/nf_tables.h). Higher attributes are left out: a newer kernel reports some of them of each
 // rule, such as NFTA_BITWISE_OP, though guestwire did not send them.
 var newest = map[string]uint16{
 	"meta": 3, "cmp": 3, "payload": 8, "immediate": 2, "masq": 3, "nat": 7, "bitwise": 5, "byteorder": 5,
@@ -34,7 +34,7 @@ var newest = map[string]uint16{
 	"counter": 0, // its attributes are what it has counted
 }
 
-// nested says whether an attribute of the expression holds attributes. Such are the value that cmp compares
+// nested reports whether an attribute of the expression holds attributes. Such are the value that cmp compares
 // with and the value that immediate loads (NFTA_DATA_*), and the verdict in the latter (NFTA_VERDICT_*).
 func (e expression) nested(number uint32) bool {
 	return string(e.name) == "cmp" && number == unix.NFTA_CMP_DATA ||
@@ -64,7 +64,7 @@ func appendExpressions(text, list []byte) ([]byte, error) {
 	return text, nil
 }
 
-// sameExpressions says whether two lists of expressions have the same text, without writing it.
+// sameExpressions reports whether two lists of expressions have the same text, without writing it.
 func sameExpressions(a, b []byte) (bool, error) {
 	first, second := scratch.Get().(*expression), scratch.Get().(*expression)
 	defer first.release()

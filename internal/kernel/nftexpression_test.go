@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// attr is an attribute of an expression as the kernel tells it.
+// attr is an attribute of an expression as the kernel reports it.
 type attr struct {
 	number int
 	value  string

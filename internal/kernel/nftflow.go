@@ -88,7 +88,7 @@ const (
 var flowProbe = firewall.Table{Family: firewall.Inet, Name: "guestwire/probe", Flows: []firewall.FlowTable{{Name: "flows"}},
 	Chains: []firewall.Chain{{Name: "established", Rules: []firewall.Rule{{Verdict: firewall.Offload{Table: "flows"}}}}}}
 
-// CanOffload says whether established connections can pass the namespace by a flow table, unseen by its rules: the kernel has
+// CanOffload reports whether established connections can pass the namespace by a flow table, unseen by its rules: the kernel has
 // flow tables, and no rules of another program than guestwire see each packet that the namespace forwards. The kernel loads
 // the modules of flow tables for the question.
 //
@@ -133,7 +133,7 @@ func exists(path string) (bool, error) {
 	return err == nil, err
 }
 
-// Watched says whether rules of another program see the packets of established connections that the namespace forwards:
+// Watched reports whether rules of another program see the packets of established connections that the namespace forwards:
 // chains of nftables other than those of NAT, which see a connection's first packet, and tables of iptables-legacy, also if the
 // caller may not read which there are.
 func (n *Namespace) Watched() (bool, error) {
@@ -162,7 +162,7 @@ func (n *Namespace) Watched() (bool, error) {
 	return false, nil
 }
 
-// watches says whether a chain (struct nfgenmsg, NFTA_CHAIN_*) is one of those that Watched looks for.
+// watches reports whether a chain (struct nfgenmsg, NFTA_CHAIN_*) is one of those that Watched looks for.
 func watches(m []byte) (bool, error) {
 	chain, table, err := parseChain(m)
 	if err != nil || chain.Head == "" || strings.HasPrefix(table, "guestwire-") || strings.HasPrefix(chain.Head, "type nat ") {

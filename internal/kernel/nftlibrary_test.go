@@ -361,7 +361,7 @@ func setAddress(a netip.Addr, v4, v6 uint32) expr.Any {
 }
 
 // The library leaves out the flags of a payload whose header has no checksum of its own, such as IPv6's. So setAddress
-// asks for a checksum at an offset that no header has, and mend makes none of it.
+// asks for a checksum at an offset that no header has, and repair makes none of it.
 const noChecksum = 0xffff
 
 var wantedChecksum, withoutChecksum = checksumOf(unix.NFT_PAYLOAD_CSUM_INET, noChecksum), checksumOf(unix.NFT_PAYLOAD_CSUM_NONE, 0)
@@ -374,7 +374,7 @@ func checksumOf(kind, offset uint32) []byte {
 
 // The library cannot encode fwd. dup has the same first attribute with the same number (NFTA_DUP_SREG_ADDR,
 // NFTA_FWD_SREG_DEV, linux/netfilter/nf_tables.h), and no rule of guestwire uses dup. So encodeVerdict makes
-// a dup, and mend renames it to fwd. The names have the same length.
+// a dup, and repair renames it to fwd. The names have the same length.
 var (
 	dupName = nl.NewRtAttr(unix.NFTA_EXPR_NAME, nl.ZeroTerminated("dup")).Serialize()
 	fwdName = nl.NewRtAttr(unix.NFTA_EXPR_NAME, nl.ZeroTerminated("fwd")).Serialize()
@@ -393,7 +393,7 @@ func directionOf(direction []byte) []byte {
 }
 
 // The library writes a masq with ports without its flags, and the kernel then ignores the ports. redir has the same
-// attributes under other numbers, and no rule of guestwire uses redir. So encodeVerdict makes a redir, and mend makes a
+// attributes under other numbers, and no rule of guestwire uses redir. So encodeVerdict makes a redir, and repair makes a
 // masq of it. With padding, the names have the same length.
 var (
 	redirName = paddedName("redir")
@@ -418,7 +418,7 @@ func mendRedir(message []byte) {
 	}
 }
 
-// mend puts into a message what the library cannot encode: fwd, the direction of ct, ports of masq, the write of an
+// repair puts into a message what the library cannot encode: fwd, the direction of ct, ports of masq, the write of an
 // address. The message is changed in place, as no length changes.
 func mend(message []byte) {
 	overwrite(message, dupName, fwdName)

@@ -14,7 +14,7 @@ import (
 	"github.com/guestwire/guestwire/internal/firewall"
 )
 
-// mostForeign is how many rules are read into an image besides as many as the wanted tables have, to name them. One is enough
+// mostForeign is how many rules are read into an image in addition to as many as the wanted tables have, to name them. One is enough
 // to differ.
 const mostForeign = 256
 
@@ -60,7 +60,7 @@ func listRules(family firewall.Family, table string) *nl.NetlinkRequest {
 		nfgenmsg{families[family]}, nl.NewRtAttr(unix.NFTA_RULE_TABLE, nl.ZeroTerminated(table)))
 }
 
-// holdsRules says whether the chains of the table in the kernel have the rules that are wanted, in their order. The kernel
+// holdsRules reports whether the chains of the table in the kernel have the rules that are wanted, in their order. The kernel
 // has the chains.
 func (n *Namespace) holdsRules(t firewall.Table) (bool, error) {
 	w := nftWriters.Get().(*nftWriter)

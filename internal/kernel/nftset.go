@@ -121,7 +121,7 @@ func parseSet(m []byte) (image firewall.Declaration, table string, err error) {
 }
 
 // keepElements returns the operations with the elements of each table that is replaced. Otherwise a guest would lose the
-// address that its table has learned when the table is mended.
+// address that its table has learned when the table is repaired.
 func (n *Namespace) keepElements(ops []netstate.Op) ([]netstate.Op, error) {
 	replaced := map[netstate.TableDel]bool{}
 	kept := slices.Clone(ops)

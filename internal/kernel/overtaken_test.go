@@ -15,7 +15,7 @@ import (
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
-// TestOvertaken: what is done already when the kernel gets the operation is no failure, and the operations behind it are
+// TestOvertaken: what is done already when the kernel gets the operation is no failure, and the operations after it are
 // carried out. Another object in the way is a failure.
 func TestOvertaken(t *testing.T) {
 	nstest.Need(t)

@@ -53,7 +53,7 @@ func (n *Namespace) readRules(s *netstate.Snapshot) error {
 	return err
 }
 
-// isOwnRule says whether a rule is one of the kernel's three, unchanged.
+// isOwnRule reports whether a rule is one of the kernel's three, unchanged.
 func isOwnRule(r netstate.Rule) bool {
 	table, own := ownRules[r.Priority]
 	return own && table == r.Table && !r.Other && !r.Source.IsValid()

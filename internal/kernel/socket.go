@@ -57,7 +57,7 @@ func (s *socket) linkName(index int) (string, error) {
 	return request.Name(), nil
 }
 
-// hasLink says whether a link has the name. An ioctl would start modprobe(8) for a name that no link has.
+// hasLink reports whether a link has the name. An ioctl would start modprobe(8) for a name that no link has.
 func (s *socket) hasLink(name string) (bool, error) {
 	r := request(unix.RTM_GETLINK, 0, ifInfo(unix.AF_UNSPEC, 0), attr32(unix.IFLA_EXT_MASK, skipStatistics), nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)))
 	return s.finds(r)
@@ -87,7 +87,7 @@ type callError struct {
 func (e *callError) Error() string { return e.call + ": " + e.err.Error() }
 func (e *callError) Unwrap() error { return e.err }
 
-// answers says whether err is the kernel's answer with the errno.
+// answers reports whether err is the kernel's answer with the errno.
 func answers(err error, code unix.Errno) bool {
 	var call *callError
 	return errors.Is(err, code) && !errors.As(err, &call)
@@ -146,7 +146,7 @@ func (s *socket) number(messages [][]byte, acknowledge int) (first uint32) {
 	return first
 }
 
-// sendBatch is send for messages that lie one behind the other in batch, with sequence numbers from the first one on.
+// sendBatch is send for messages that lie one after the other in batch, with sequence numbers from the first one on.
 func (s *socket) sendBatch(batch []byte, first uint32, messages int) ([]failure, error) {
 	// The kernel counts each octet that is sent twice. Each message can fail, and then is answered.
 	if size := min(max(2*len(batch), messages*answerSize), math.MaxInt32/2); size > defaultAnswers {
@@ -288,7 +288,7 @@ func (s *socket) receive(flags int) ([]byte, error) {
 	}
 }
 
-// nextMessage returns the first message of a datagram and what is behind it. The message shares memory with the datagram.
+// nextMessage returns the first message of a datagram and what is after it. The message shares memory with the datagram.
 func nextMessage(b []byte) (m syscall.NetlinkMessage, rest []byte, err error) {
 	if len(b) < unix.SizeofNlMsghdr {
 		return m, nil, errCutShort

@@ -99,7 +99,7 @@ func (n *Namespace) Solicit(ctx context.Context, q Solicitation) (cache.MAC, boo
 	return cache.MAC{}, false, nil
 }
 
-// noLink says whether the error of a packet socket means that its link is down or gone.
+// noLink reports whether the error of a packet socket means that its link is down or gone.
 func noLink(err error) bool {
 	return errors.Is(err, unix.ENETDOWN) || errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENODEV)
 }

@@ -77,9 +77,9 @@ func parseTap(b []byte, l *netstate.Link) error {
 	return err
 }
 
-// InUse says whether a process has the tap open. A link that is gone is not in use.
+// InUse reports whether a process has the tap open. A link that is gone is not in use.
 //
-// The kernel tells the number of open queues of a multi-queue tap. Other taps have a carrier as long as a process has them
+// The kernel reports the number of open queues of a multi-queue tap. Other taps have a carrier as long as a process has them
 // open, also if the tap is down; but the process can take the carrier away (TUNSETCARRIER).
 //
 // InUse waits for programs that this process is starting. Until such a program is executed, it has copies of descriptors that

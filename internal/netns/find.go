@@ -172,7 +172,7 @@ func CheckGone(id Identity) error {
 	return nil
 }
 
-// seesNode says whether /proc shows the processes of the node's PID namespace, which is the first one.
+// seesNode reports whether /proc shows the processes of the node's PID namespace, which is the first one.
 func seesNode() bool {
 	const first = 0xEFFFFFFC // PROC_PID_INIT_INO (linux/proc_ns.h)
 	pids, err := identify(unix.AT_FDCWD, "/proc/1/ns/pid")
@@ -205,7 +205,7 @@ type living struct {
 	known  bool   // to be alive, so that it needs no place
 }
 
-// is says whether the namespace was found, and is the wanted one.
+// is reports whether the namespace was found, and is the wanted one.
 func (l *living) is(wanted Identity) bool {
 	return l.places != [kinds]*place{} && (l.cookie == 0 || wanted.Cookie == 0 || wanted.Cookie == l.cookie)
 }
@@ -564,7 +564,7 @@ func identify(directory int, link string) (file, error) {
 	return file{unix.Mkdev(s.Dev_major, s.Dev_minor), s.Ino}, err
 }
 
-// ended says whether the error means that the process has ended, or has closed or left what was looked at.
+// ended reports whether the error means that the process has ended, or has closed or left what was looked at.
 func ended(err error) bool {
 	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) || errors.Is(err, errMoved)
 }

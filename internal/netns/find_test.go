@@ -382,7 +382,7 @@ func TestFindUnprivileged(t *testing.T) {
 }
 
 // TestFindWithoutEntering: a caller without CAP_SYS_ADMIN takes no namespace for another one that had its inode number,
-// where the kernel tells the numbers of namespaces; elsewhere it says that it knows the inode number alone.
+// where the kernel reports the numbers of namespaces; elsewhere it says that it knows the inode number alone.
 func TestFindWithoutEntering(t *testing.T) {
 	nstest.Need(t, "setpriv")
 	n := nstest.New(t, "closed")

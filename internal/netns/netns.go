@@ -124,7 +124,7 @@ func (i *Identity) AddCookie() error {
 	return nil
 }
 
-// IsFirst says whether the namespace is the kernel's first network namespace, the machine's own, also if no process of
+// IsFirst reports whether the namespace is the kernel's first network namespace, the machine's own, also if no process of
 // it can be seen, or /proc/sys is masked. Call it in that namespace. The error means that it cannot be known.
 //
 // Linux 6.18 gives the first namespace an inode number of its own (linux/nsfs.h); the same version brought NS_GET_ID.
@@ -170,7 +170,7 @@ func idOf(ns *os.File) (id uint64, errno unix.Errno) {
 	return id, errno
 }
 
-// cookieOutside returns the namespace's cookie for a caller that cannot enter it; false: the kernel does not tell. Since
+// cookieOutside returns the namespace's cookie for a caller that cannot enter it; false: the kernel does not report. Since
 // Linux 6.18 the number is the cookie, of which nothing is written, so it is so only if it is so here.
 func cookieOutside(ns *os.File) (cookie uint64, ok bool) {
 	if !idIsCookie() {

@@ -98,7 +98,7 @@ func (s State) IDs() ([]string, error) {
 // NIC is one that is wired in a sandbox, or whose wiring has begun.
 type NIC struct {
 	Name string
-	// Record says whether the NIC has a record: it is wired.
+	// Record reports whether the NIC has a record: it is wired.
 	Record bool
 	// Of is what the NIC belongs to; zero: nothing says so.
 	Of Attachment

@@ -79,7 +79,7 @@ func ReadDefaults(text json.RawMessage, trustPods bool) (Defaults, error) {
 	return d, err
 }
 
-// saysInside says whether the JSON of an owner has the member inside. Without it the numbers are the pod's own: where
+// saysInside reports whether the JSON of an owner has the member inside. Without it the numbers are the pod's own: where
 // the pod has no user namespace, these are the node's.
 func saysInside(owner json.RawMessage) bool {
 	var members map[string]json.RawMessage
