@@ -28,9 +28,9 @@ type State struct {
 	UptimeMS int64
 	// OffStack are addresses of the NIC that the namespace must not take as its own.
 	OffStack []netstate.OffStack
-	// Not are addresses and routes of the NIC that must not be there, though the NIC is not Whole.
-	Not     Gone
-	Sysctls map[string]string
+	// Unwanted are addresses and routes to remove from a NIC whose other addresses stay.
+	Unwanted Gone
+	Sysctls  map[string]string
 	// TapContext is the SELinux context of taps that are to be created. The kernel does not report the context of a tap
 	// that is there.
 	TapContext string
@@ -54,12 +54,12 @@ const (
 type NIC struct {
 	Names netstate.Names
 	Index int // as found
-	// Whole: the NIC's addresses, routes and neighbours are the wiring's to add and to remove.
-	Whole bool
-	// Mend: the NIC's addresses, routes and permanent neighbours that are missing are added, even if the NIC is not Whole.
-	Mend bool
-	// Leaves: the NIC can go away, because the guest has it.
-	Leaves bool
+	// ManageAddresses: the NIC's addresses, routes and neighbours are the wiring's to add and to remove.
+	ManageAddresses bool
+	// RestoreAddresses: missing addresses, routes and permanent neighbours of the NIC are added, also without ManageAddresses.
+	RestoreAddresses bool
+	// MayLeave: the NIC can go away, because the guest has it.
+	MayLeave bool
 	// Direct: the wiring creates no link and no table.
 	Direct bool
 	// OffStack: the wiring takes the NIC's addresses off the namespace's stack.
@@ -109,7 +109,7 @@ func (s *stepper) steps() ([]netstate.Op, error) {
 		s.addLinks()
 		s.bringUp()
 		s.setSysctls(netstate.OfRouter(s.Names), true) // the link has to exist
-	} else if !there && !s.Leaves {
+	} else if !there && !s.MayLeave {
 		err = fmt.Errorf("NIC %s: %w any more in this namespace", s.Names.NIC, infra.ErrNoNIC)
 	}
 	for _, i := range now.Tables {
@@ -148,21 +148,23 @@ func (s *stepper) add(op netstate.Op) { s.ops = append(s.ops, op) }
 // mayChange reports whether the wiring adds and removes the link's addresses, routes and neighbours.
 func (s *stepper) mayChange(index int) bool {
 	if index == s.Index {
-		return s.Whole
+		return s.ManageAddresses
 	}
 	_, wanted := s.wantedLink(index)
 	return wanted
 }
 
 // mayAdd reports whether the wiring adds addresses, routes and neighbours that are missing at the link.
-func (s *stepper) mayAdd(index int) bool { return s.mayChange(index) || s.Mend && index == s.Index }
+func (s *stepper) mayAdd(index int) bool {
+	return s.mayChange(index) || s.RestoreAddresses && index == s.Index
+}
 
 // removeUnwanted removes routes, addresses and neighbours that are not wanted, one by one. Most would vanish
 // when the link goes down, but then the plan would not show them.
 func (s *stepper) removeUnwanted() {
 	var leaving []netstate.Address
 	for _, a := range s.now.Addresses {
-		if s.Whole && a.Link == s.Index && !s.staysAsItIs(a) {
+		if s.ManageAddresses && a.Link == s.Index && !s.staysAsItIs(a) {
 			leaving = append(leaving, a)
 		}
 	}

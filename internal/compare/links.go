@@ -314,7 +314,7 @@ const newTapMTU = 1500
 
 // setUpOrDown leaves a NIC down that was found down, unless the binding brought it up.
 func (s *stepper) setUpOrDown(want netstate.Link) {
-	if want.Index == s.Index && !s.Whole && !want.Up && !s.Raised {
+	if want.Index == s.Index && !s.ManageAddresses && !want.Up && !s.Raised {
 		if s.takesDown(want) { // another program has brought it up
 			up := true
 			s.add(netstate.LinkSet{Index: want.Index, Link: want.Name, Up: &up})

@@ -31,7 +31,7 @@ func (s *stepper) losesSource(r netstate.Route) bool {
 	return gone
 }
 
-// isReplaced reports whether the NIC's address is removed, though the NIC is not Whole: it must not be there, or it has to be
+// isReplaced reports whether the NIC's address is removed, though ManageAddresses is not set: it must not be there, or it has to be
 // added anew. An IPv6 address has to be if it is not in its place in the kernel's list, or if the kernel has to make its local
 // route: one that is added gets another metric.
 func (s *stepper) isReplaced(a netstate.Address) bool {
@@ -46,7 +46,7 @@ func (s *stepper) isReplaced(a netstate.Address) bool {
 
 func (s *stepper) findReplaced() map[netip.Prefix]bool {
 	found := map[netip.Prefix]bool{}
-	for _, n := range s.want.Not.Addresses {
+	for _, n := range s.want.Unwanted.Addresses {
 		found[n.Prefix] = true
 	}
 	ofNIC := func(o netstate.Address) bool {

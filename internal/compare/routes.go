@@ -49,7 +49,7 @@ func (s *stepper) addRoutes() {
 	var own, onLink, gatewayed []netstate.Route
 	for _, r := range s.want.Routes {
 		switch {
-		case !s.mayAddRoute(r) && !(s.Whole && Sourced(r, s.Index, s.want.Addresses)) || s.hasRoute(r) || s.coming.Has(r) || s.wouldJoin(r):
+		case !s.mayAddRoute(r) && !(s.ManageAddresses && Sourced(r, s.Index, s.want.Addresses)) || s.hasRoute(r) || s.coming.Has(r) || s.wouldJoin(r):
 		case r.Type == netstate.RouteLocal && !r.PrefSrc.IsValid():
 			own = append(own, r) // other routes may have a source in it
 		case !r.Gateway.IsValid() && len(r.Hops) == 0:

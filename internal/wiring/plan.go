@@ -290,7 +290,7 @@ func (p *Plan) Undo(now netstate.Snapshot) ([]netstate.Op, error) {
 			want.Addresses = append(want.Addresses, a)
 		}
 	}
-	want.Not, want.OffStack = p.put, p.found.OffStack
+	want.Unwanted, want.OffStack = p.put, p.found.OffStack
 	for _, r := range p.found.Routes {
 		if r.Uses(nic.Index) || compare.Sourced(r, nic.Index, p.found.Addresses) {
 			want.Routes = append(want.Routes, r)
@@ -320,7 +320,7 @@ func (p *Plan) compare(now netstate.Snapshot, want compare.State, mend bool) ([]
 	found := p.nic()
 	t := p.binding.traits()
 	want.Routes, want.UptimeMS = p.withoutGone(now, want.Routes), p.found.UptimeMS
-	nic := compare.NIC{Names: p.names, Index: found.Index, Whole: t.whole, Mend: mend, Leaves: t.leaves, Direct: t.direct, OffStack: t.offStack}
+	nic := compare.NIC{Names: p.names, Index: found.Index, ManageAddresses: t.whole, RestoreAddresses: mend, MayLeave: t.leaves, Direct: t.direct, OffStack: t.offStack}
 	for _, l := range p.wanted.Links {
 		if l.Index == found.Index {
 			nic.AllMulticast = l.AllMulticast && !found.AllMulticast

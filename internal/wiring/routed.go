@@ -245,7 +245,7 @@ func (p *Plan) resource(nic netstate.Link, route netstate.Route, r routing, spec
 	case lost != "" && (fromGuest || v4):
 		p.warn("the route to %v %s, and stays as it is: the namespace's own packets get the guest's address there, and no answers", route.Destination, lost)
 	case fromGuest || v4 && !route.PrefSrc.IsValid() && r.hop4.IsValid():
-		p.wanted.Not.Routes = append(p.wanted.Not.Routes, route)
+		p.wanted.Unwanted.Routes = append(p.wanted.Unwanted.Routes, route)
 		route.PrefSrc = r.hop(route.Destination.Addr())
 		p.put.Routes = append(p.put.Routes, route)
 		p.wanted.Routes = append(p.wanted.Routes, route)
