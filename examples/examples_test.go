@@ -195,8 +195,9 @@ func TestExecFileLimit(t *testing.T) {
 	}
 }
 
-// TestExecTerminal: at a terminal, the agent passes on what the terminal sends to its processes, to all of the command's. Ctrl-Z
-// does not stop the agent, so that the shell and the command do not read the terminal at the same time.
+// TestExecTerminal: at a terminal, the agent passes on what the terminal sends to its processes, to all of the
+// command's. Ctrl-Z does not stop the agent, so that the shell and the command do not read the terminal at the same
+// time.
 func TestExecTerminal(t *testing.T) {
 	nstest.Need(t)
 	const command = `trap 'echo first: INT' INT
@@ -239,7 +240,8 @@ exit 7`
 	}
 }
 
-// TestLauncherUsage: a mistake in the command line ends the launcher with 2, another error with 1, and each is one line.
+// TestLauncherUsage: a mistake in the command line ends the launcher with 2, another error with 1, and each is one
+// line.
 func TestLauncherUsage(t *testing.T) {
 	launcher, dir := nstest.Program(t, "examples/launcher"), t.TempDir()
 	for _, step := range []struct {

@@ -113,7 +113,8 @@ func TestExporterOwn(t *testing.T) {
 	}
 }
 
-// TestJSONPath: JSON has a path as it is, also one with characters that could move a terminal's cursor, and prints none of them.
+// TestJSONPath: JSON has a path as it is, also one with characters that could move a terminal's cursor, and prints none
+// of them.
 func TestJSONPath(t *testing.T) {
 	nstest.Need(t)
 	n := nstest.NewNetwork(t)

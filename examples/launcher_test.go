@@ -169,8 +169,8 @@ func TestQEMUErrors(t *testing.T) {
 	})
 }
 
-// TestQEMURecords: a record that comes or goes while QEMU runs is served or not, but QEMU's devices stay as they are, and
-// the launcher says so.
+// TestQEMURecords: a record that comes or goes while QEMU runs is served or not, but QEMU's devices stay as they are,
+// and the launcher says so.
 func TestQEMURecords(t *testing.T) {
 	n := nstest.NewNetwork(t)
 	wire(t, n, infra.Bridge{}, nil)
@@ -202,8 +202,8 @@ func TestQEMURecords(t *testing.T) {
 	s.end(t, 0)
 }
 
-// TestQEMUWithoutTap: a virtual function needs no tap and no namespace, and brings no other NIC; what QEMU does not do for
-// it is an error that says who does.
+// TestQEMUWithoutTap: a virtual function needs no tap and no namespace, and brings no other NIC; what QEMU does not do
+// for it is an error that says who does.
 func TestQEMUWithoutTap(t *testing.T) {
 	for _, test := range []struct {
 		function cache.SRIOV
@@ -374,8 +374,8 @@ func TestQEMUSignals(t *testing.T) {
 	})
 }
 
-// TestQEMUShutdown: with -shutdown the guest is told to shut down by QMP, and is still served then. QEMU gets SIGTERM if that
-// takes too long.
+// TestQEMUShutdown: with -shutdown the guest is told to shut down by QMP, and is still served then. QEMU gets SIGTERM
+// if that takes too long.
 func TestQEMUShutdown(t *testing.T) {
 	nstest.Need(t)
 	// Scripts in QEMU's place. Each prints QMP's commands, as its guest is told.

@@ -11,8 +11,8 @@ import (
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
-// TestLauncherTest: the module of an importer, which "go test ./..." leaves out, passes its tests as root, as an ordinary
-// user, and as the root of a user namespace.
+// TestLauncherTest: the module of an importer, which "go test ./..." leaves out, passes its tests as root, as an
+// ordinary user, and as the root of a user namespace.
 func TestLauncherTest(t *testing.T) {
 	nstest.Need(t)
 	nstest.NeedTaps(t)

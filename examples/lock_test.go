@@ -10,7 +10,8 @@ import (
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
-// TestLockIsOurs: an ordinary user holds a lock on whatever it can open of what the programs use, and all of them do their work.
+// TestLockIsOurs: an ordinary user holds a lock on whatever it can open of what the programs use, and all of them do
+// their work.
 func TestLockIsOurs(t *testing.T) {
 	nstest.Need(t)
 	n := nstest.NewNetwork(t)

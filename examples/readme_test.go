@@ -43,8 +43,8 @@ func TestReadmeCode(t *testing.T) {
 	}
 }
 
-// TestReadmePrograms runs the first lines of the README's section "Programs" as they are, on a machine on which guestwire never
-// ran.
+// TestReadmePrograms runs the first lines of the README's section "Programs" as they are, on a machine on which
+// guestwire never ran.
 func TestReadmePrograms(t *testing.T) {
 	nstest.Need(t, "unshare")
 	nstest.NeedTaps(t)

@@ -188,8 +188,8 @@ for try in $(seq 500); do ps -e -o stat= -o comm= | grep -q '^Z' || break; sleep
 	c.asFound(t, before)
 }
 
-// TestRunBesideSetup: run leaves a wiring alone that another call has made or taken over, and that a VM may be using, also where
-// a run was killed before. The wiring of a run that lives stays run's beside a setup.
+// TestRunBesideSetup: run leaves a wiring alone that another call has made or taken over, and that a VM may be using,
+// also where a run was killed before. The wiring of a run that lives stays run's beside a setup.
 func TestRunBesideSetup(t *testing.T) {
 	t.Parallel()
 	c, before := newContainer(t)
@@ -259,8 +259,8 @@ func TestRunBesideSetup(t *testing.T) {
 	c.asFound(t, before)
 }
 
-// TestRunKilled: after a kill, the next run finds the wiring, also in another configuration, and ends it. Two runs of one
-// NIC do not meet.
+// TestRunKilled: after a kill, the next run finds the wiring, also in another configuration, and ends it. Two runs of
+// one NIC do not meet.
 func TestRunKilled(t *testing.T) {
 	t.Parallel()
 	c, before := newContainer(t)
@@ -301,8 +301,8 @@ func TestRunKilled(t *testing.T) {
 	c.asFound(t, before)
 }
 
-// TestRunSharedDirectories: a container that shares the directories of another one by mistake is refused, and leaves that
-// one's wiring and journal alone.
+// TestRunSharedDirectories: a container that shares the directories of another one by mistake is refused, and leaves
+// that one's wiring and journal alone.
 func TestRunSharedDirectories(t *testing.T) {
 	t.Parallel()
 	c, before := newContainer(t)

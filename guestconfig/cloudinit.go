@@ -241,8 +241,8 @@ func version2Rule(r cache.StaticRule) []pair {
 	return []pair{{"from", quoted(from.String())}, {"table", fmt.Sprint(r.Table)}, {"priority", fmt.Sprint(r.Priority)}}
 }
 
-// needsNetplan reports whether the network-config has what only netplan's renderer of cloud-init takes over. Of ::/0 the
-// others make ::/64: cloud-init normalizes a route twice, and the second time takes the length 0 for a missing one.
+// needsNetplan reports whether the network-config has what only netplan's renderer of cloud-init takes over. Of ::/0
+// the others make ::/64: cloud-init normalizes a route twice, and the second time takes the length 0 for a missing one.
 func (n *nic) needsNetplan(routes []cache.StaticRoute) bool {
 	for _, r := range routes {
 		if r.Destination.Addr().Is6() && r.Destination.Bits() == 0 {

@@ -108,8 +108,8 @@ func (g Guest) nics(format string) ([]*nic, error) {
 	return all, nil
 }
 
-// warnSourceless warns of a guest whose routes are all in tables for its own addresses, as the second NIC of a namespace
-// can be: where a program does not choose the source, the kernel looks for a route without one.
+// warnSourceless warns of a guest whose routes are all in tables for its own addresses, as the second NIC of a
+// namespace can be: where a program does not choose the source, the kernel looks for a route without one.
 func warnSourceless(all []*nic, v4 bool) {
 	elsewhere := (*nic)(nil)
 	for _, n := range all {
@@ -275,8 +275,8 @@ func collect(nics []*nic) []string {
 	return all
 }
 
-// onLink reports whether a route is written with a gateway that is on the link. In another table than main, the guest may add
-// the route before the one that leads to the gateway, and the kernel then refuses the gateway.
+// onLink reports whether a route is written with a gateway that is on the link. In another table than main, the guest
+// may add the route before the one that leads to the gateway, and the kernel then refuses the gateway.
 func onLink(r cache.StaticRoute) bool {
 	return r.OnLink || r.Gateway.IsValid() && r.Table != tableMain
 }

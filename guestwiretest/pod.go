@@ -39,8 +39,8 @@ var shapes = map[Shape]struct {
 // String returns the name of the constant.
 func (s Shape) String() string { return shapes[s].name }
 
-// Port is the TCP port at which the world and every guest answer, at all their addresses: "world sees 10.244.1.7:40312", or
-// "guest sees ...", on a line. Then the connection's bytes come back.
+// Port is the TCP port at which the world and every guest answer, at all their addresses: "world sees
+// 10.244.1.7:40312", or "guest sees ...", on a line. Then the connection's bytes come back.
 const Port = 8000
 
 // Namespace is a network namespace that ends with the test.

@@ -17,8 +17,8 @@ import (
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
-// advertise sends one advertisement each of the routers fe80::1:0 and following to the pod, again and again until the pod's
-// IPv6 routes and addresses have all of the words.
+// advertise sends one advertisement each of the routers fe80::1:0 and following to the pod, again and again until the
+// pod's IPv6 routes and addresses have all of the words.
 func advertise(t *testing.T, n nstest.Network, routers int, ra *ndp.RouterAdvertisement, learned ...string) {
 	t.Helper()
 	nstest.Eventually(t, func() error {
@@ -95,9 +95,9 @@ func addNet1(n nstest.Network) {
 	n.Pod.IP("link set net1 up")
 }
 
-// TestAdvertised: what router advertisements have made is there after Teardown, or Bridge refuses, and changes nothing. The
-// kernel keeps an advertised route apart from others to the same destination with the same metric, and would join what
-// Teardown adds; and it alone can make temporary addresses.
+// TestAdvertised: what router advertisements have made is there after Teardown, or Bridge refuses, and changes nothing.
+// The kernel keeps an advertised route apart from others to the same destination with the same metric, and would join
+// what Teardown adds; and it alone can make temporary addresses.
 func TestAdvertised(t *testing.T) {
 	t.Parallel()
 	alone := func(n nstest.Network) { n.Pod.IP("-6 route del default") }
@@ -168,8 +168,8 @@ func TestAdvertised(t *testing.T) {
 	}
 }
 
-// TestAdvertisedJoins: while a bridge has the NIC, whose default route was advertised, another NIC gets one with the same
-// metric. Teardown ends, leaves that route as it is, and the kernel learns the NIC's again.
+// TestAdvertisedJoins: while a bridge has the NIC, whose default route was advertised, another NIC gets one with the
+// same metric. Teardown ends, leaves that route as it is, and the kernel learns the NIC's again.
 func TestAdvertisedJoins(t *testing.T) {
 	t.Parallel()
 	n := nstest.NewNetwork(t)
@@ -191,8 +191,8 @@ func TestAdvertisedJoins(t *testing.T) {
 	advertise(t, n, 1, gateway(), learned, other)
 }
 
-// TestExpiredMeanwhile: addresses and routes whose lifetime ends while the NIC is wired do not come back, and what is left of
-// the others' lifetimes is less.
+// TestExpiredMeanwhile: addresses and routes whose lifetime ends while the NIC is wired do not come back, and what is
+// left of the others' lifetimes is less.
 func TestExpiredMeanwhile(t *testing.T) {
 	t.Parallel()
 	for _, b := range []infra.Binding{infra.Bridge{}, infra.Redirect{}, infra.Routed{}} {

@@ -34,8 +34,8 @@ func TestStatusWithoutNIC(t *testing.T) {
 	}
 }
 
-// TestForeignChain: whoever is root in the namespace can add chains to guestwire's table. Their names reach no terminal,
-// and do not end the metrics of the node.
+// TestForeignChain: whoever is root in the namespace can add chains to guestwire's table. Their names reach no
+// terminal, and do not end the metrics of the node.
 func TestForeignChain(t *testing.T) {
 	t.Parallel()
 	agent := nstest.Program(t, "examples/agent")

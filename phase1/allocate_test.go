@@ -8,9 +8,9 @@ import (
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
-// TestAllocations guards what Setup, Check and Teardown allocate, in octets. The bounds are twice what a call takes at most, as
-// the race detector keeps some buffers from being used again. The least of three calls counts, as other goroutines allocate beside
-// them.
+// TestAllocations guards what Setup, Check and Teardown allocate, in octets. The bounds are twice what a call takes at
+// most, as the race detector keeps some buffers from being used again. The least of three calls counts, as other
+// goroutines allocate beside them.
 func TestAllocations(t *testing.T) {
 	eachBinding(t, func(t *testing.T, b infra.Binding) {
 		n := nstest.NewNetwork(t)

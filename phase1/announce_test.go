@@ -13,9 +13,9 @@ import (
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
-// TestResponderAsGuest sends from the responder's tap everything that a guest could send from its own. A launcher that a
-// guest has taken over can send there. What has the guest's MAC passes the guest filter, is counted for the same reasons
-// and leaves by the NIC; under masquerade, and with another MAC, nothing leaves.
+// TestResponderAsGuest sends from the responder's tap everything that a guest could send from its own. A launcher that
+// a guest has taken over can send there. What has the guest's MAC passes the guest filter, is counted for the same
+// reasons and leaves by the NIC; under masquerade, and with another MAC, nothing leaves.
 func TestResponderAsGuest(t *testing.T) {
 	t.Parallel()
 	eachBinding(t, func(t *testing.T, b infra.Binding) {

@@ -16,8 +16,8 @@ import (
 	"github.com/guestwire/guestwire/internal/wiring"
 )
 
-// Check compares the kernel and the record with what Setup left. The error is a *DriftError if they differ, ErrNotWired if
-// there was no Setup, and infra.ErrNoNIC if the NIC has gone.
+// Check compares the kernel and the record with what Setup left. The error is a *DriftError if they differ, ErrNotWired
+// if there was no Setup, and infra.ErrNoNIC if the NIC has gone.
 func (n NIC) Check(ctx context.Context) error {
 	return n.doWired(ctx, func(s *session) error {
 		j, plan, err := s.planOf()
@@ -82,8 +82,8 @@ func (s *session) wired() (*journal, error) {
 	return j, nil
 }
 
-// mistyped says what whoever calls may have mistyped: the directory that is not there, or the NIC where others are wired.
-// Empty: neither.
+// mistyped says what whoever calls may have mistyped: the directory that is not there, or the NIC where others are
+// wired. Empty: neither.
 func (s *session) mistyped() string {
 	if s.node.Root == nil {
 		return ": " + absentError{s.node.Name()}.Error()

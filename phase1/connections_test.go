@@ -92,9 +92,10 @@ func (e endpoint) goesOn(t *testing.T, when, want string) {
 	}
 }
 
-// TestTrackedExchanges: in a namespace that tracks its connections, UDP exchanges of others with a port go on with whoever has
-// the port: the process, the guest from Setup on, and the process after Teardown. Connections of TCP, exchanges of the
-// process itself, and those with an excluded port go on as they are. Teardown leaves no connection with an address of the wiring.
+// TestTrackedExchanges: in a namespace that tracks its connections, UDP exchanges of others with a port go on with
+// whoever has the port: the process, the guest from Setup on, and the process after Teardown. Connections of TCP,
+// exchanges of the process itself, and those with an excluded port go on as they are. Teardown leaves no connection
+// with an address of the wiring.
 func TestTrackedExchanges(t *testing.T) {
 	excluded := []infra.Ports{{Protocol: "udp", First: 8001}}
 	for _, b := range []struct {
@@ -218,8 +219,8 @@ func TestTrackedExchanges(t *testing.T) {
 	}
 }
 
-// TestTrackedLater: an exchange of others goes on with the guest from the Setup on that forwards its port, also if that is not the
-// first one; and from Activate on, which repairs what was taken away meanwhile.
+// TestTrackedLater: an exchange of others goes on with the guest from the Setup on that forwards its port, also if that
+// is not the first one; and from Activate on, which repairs what was taken away meanwhile.
 func TestTrackedLater(t *testing.T) {
 	t.Parallel()
 	nstest.Need(t, "nft")
@@ -266,8 +267,8 @@ func TestTrackedLater(t *testing.T) {
 	goOn("after Activate", 8000, "guest")
 }
 
-// TestConnectionsOfOtherNICs: Setup and Teardown of a NIC cost another NIC's wiring no connection. Routed NICs have one address of
-// the namespace together.
+// TestConnectionsOfOtherNICs: Setup and Teardown of a NIC cost another NIC's wiring no connection. Routed NICs have one
+// address of the namespace together.
 func TestConnectionsOfOtherNICs(t *testing.T) {
 	for _, c := range []struct {
 		name  string

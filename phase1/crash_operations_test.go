@@ -127,8 +127,8 @@ var ofTables = regexp.MustCompile(`(?m)^table \w+ guestwire-\S+ \{\n(?:\s.*\n|\n
 
 var ofLinks = regexp.MustCompile(`(eth0-(?:tap|dhcp): [^\n]*\n *link/ether) [0-9a-f:]{17}|multicast ff00::/8 dev eth0-[^\n]*\n`)
 
-// nothingLeft reports whether the state directory is empty, or was never made, and the node's directory has no more than
-// the locks of killed calls, which Forget removes.
+// nothingLeft reports whether the state directory is empty, or was never made, and the node's directory has no more
+// than the locks of killed calls, which Forget removes.
 func (b *bed) nothingLeft() error {
 	left, err := os.ReadDir(b.n.State)
 	if len(left) > 0 {
@@ -172,8 +172,8 @@ func (b *bed) removeState() error {
 // isFound reports whether the namespace is as it was found, and the directory without a trace.
 func (b *bed) isFound() error { return errors.Join(b.looks(b.before), b.nothingLeft()) }
 
-// isWired reports whether all is as after an undisturbed Setup. One that was told by EPERM that force_forwarding cannot be written
-// lets the whole namespace forward: then Check alone judges.
+// isWired reports whether all is as after an undisturbed Setup. One that was told by EPERM that force_forwarding cannot
+// be written lets the whole namespace forward: then Check alone judges.
 func (b *bed) isWired() error {
 	const all = "ipv6/conf/all/forwarding:"
 	if strings.Contains(b.wired, all+"0") && strings.Contains(b.n.Pod.Dump(), all+"1") {
@@ -182,7 +182,8 @@ func (b *bed) isWired() error {
 	return errors.Join(b.looks(b.wired), b.c.Check(b.Context()))
 }
 
-// force takes down a wiring whose journal is damaged. Setup does nothing before the work is finished, by Teardown or by force.
+// force takes down a wiring whose journal is damaged. Setup does nothing before the work is finished, by Teardown or by
+// force.
 func (b *bed) force() *operation {
 	forced := ""
 	op := &operation{args: b.args("teardown", "-force", "-state", b.n.State)}
@@ -300,7 +301,8 @@ func forget(t *testing.T, byName bool) *operation {
 	}
 }
 
-// move are two sides of a guest, on nodes of their own. The bed's own side is harmed; the guest is active on the source at first.
+// move are two sides of a guest, on nodes of their own. The bed's own side is harmed; the guest is active on the source
+// at first.
 type move struct {
 	*bed
 	verb     string // setup of the target on standby, deactivate of the source, or activate of the target
@@ -379,8 +381,8 @@ func (m *move) once() error {
 	return nil
 }
 
-// goOn finishes the move, or gives it up, as a caller who has lost the step's answer: then the guest is active on the source.
-// In the end both namespaces are given back.
+// goOn finishes the move, or gives it up, as a caller who has lost the step's answer: then the guest is active on the
+// source. In the end both namespaces are given back.
 func (m *move) goOn(forward bool) error {
 	source, target := m.sides()
 	if m.verb == "setup" {

@@ -315,8 +315,8 @@ func (b *trials) outcome(c trial) (met bool, err error) {
 	return met, nil
 }
 
-// judge looks at what an attempt left. After a kill anything may be there, and after the failure of what took up an earlier
-// attempt.
+// judge looks at what an attempt left. After a kill anything may be there, and after the failure of what took up an
+// earlier attempt.
 func (b *trials) judge(a attempt, r result, first bool) error {
 	switch {
 	case r.killed:
@@ -361,8 +361,8 @@ func (b *trials) judge(a attempt, r result, first bool) error {
 // named is what an error names.
 var named = regexp.MustCompile(`lock|state directory|journal|record|step \d+ of \d+|read the namespace's \w+|ask for|give the namespace back|netlink|/proc/sys/|namespace`)
 
-// says is nil if the error names an operation and the reason. Setup takes EPERM of the question whether a sysctl can be written
-// for a no, and its error names the sysctl. Forget cannot open another test's namespace that has the number.
+// says is nil if the error names an operation and the reason. Setup takes EPERM of the question whether a sysctl can be
+// written for a no, and its error names the sysctl. Forget cannot open another test's namespace that has the number.
 func says(err error, errno string) error {
 	if errno == "EPERM" && strings.Contains(err.Error(), "sysctls that cannot be written here") || strings.Contains(err.Error(), "by its inode number") {
 		return nil

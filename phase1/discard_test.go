@@ -11,8 +11,8 @@ import (
 	"github.com/guestwire/guestwire/phase1"
 )
 
-// TestDiscard: with Discard Teardown removes record and journal, and changes nothing in the namespace. A guest that runs is
-// refused first. If the namespace stays nevertheless, Setup names the way back, and that way works.
+// TestDiscard: with Discard Teardown removes record and journal, and changes nothing in the namespace. A guest that
+// runs is refused first. If the namespace stays nevertheless, Setup names the way back, and that way works.
 func TestDiscard(t *testing.T) {
 	t.Parallel()
 	eachBinding(t, func(t *testing.T, b infra.Binding) {
@@ -60,7 +60,8 @@ func TestDiscard(t *testing.T) {
 	})
 }
 
-// TestDiscardOfUsedTap: the tap of a running guest is the wiring's whatever its group, and another program's tap is not.
+// TestDiscardOfUsedTap: the tap of a running guest is the wiring's whatever its group, and another program's tap is
+// not.
 func TestDiscardOfUsedTap(t *testing.T) {
 	t.Parallel()
 	eachBinding(t, func(t *testing.T, b infra.Binding) {
@@ -82,8 +83,8 @@ func TestDiscardOfUsedTap(t *testing.T) {
 	})
 }
 
-// TestDiscardDevice: the kernel moves a NIC without a link kind to the machine when the namespace ends. Such a NIC gets its
-// name, MAC and addresses back also with Discard. The journal of this test says that the NIC is one.
+// TestDiscardDevice: the kernel moves a NIC without a link kind to the machine when the namespace ends. Such a NIC gets
+// its name, MAC and addresses back also with Discard. The journal of this test says that the NIC is one.
 func TestDiscardDevice(t *testing.T) {
 	t.Parallel()
 	eachBinding(t, func(t *testing.T, b infra.Binding) {

@@ -12,8 +12,9 @@ import (
 	"github.com/guestwire/guestwire/cache"
 )
 
-// TestJournals: this program reads the journals of its version, as they are in testdata for good, makes the same record of
-// each, and writes the same bytes. Of a journal of another version it says so first, whatever else it does not know there.
+// TestJournals: this program reads the journals of its version, as they are in testdata for good, makes the same record
+// of each, and writes the same bytes. Of a journal of another version it says so first, whatever else it does not know
+// there.
 func TestJournals(t *testing.T) {
 	const dir = "testdata/journals"
 	for _, binding := range []cache.Kind{cache.BindingBridge, cache.BindingRedirect, cache.BindingMasquerade, cache.BindingRouted, cache.BindingMacvtap, cache.BindingSRIOV, cache.BindingPasst} {

@@ -34,8 +34,9 @@ func flowTables(n nstest.Network) string {
 	return n.Pod.Exec("nft", "list", "flowtables", "inet")
 }
 
-// TestFlowTable: where the kernel has flow tables, the guest's TCP passes by one once it is open, in both directions and
-// families, and leaves it when it ends. UDP passes by it if it goes on. A table that is made anew costs no connection.
+// TestFlowTable: where the kernel has flow tables, the guest's TCP passes by one once it is open, in both directions
+// and families, and leaves it when it ends. UDP passes by it if it goes on. A table that is made anew costs no
+// connection.
 func TestFlowTable(t *testing.T) {
 	nstest.KernelDecides(t, "flow tables")
 	if !nstest.HasFlowTables() {
@@ -127,8 +128,8 @@ func TestFlowTable(t *testing.T) {
 	teardown(t, s.Network, c, before)
 }
 
-// TestNoFlowTable: rules of other programs that see each forwarded packet see each, limits count each, and iptables has no
-// flow tables.
+// TestNoFlowTable: rules of other programs that see each forwarded packet see each, limits count each, and iptables has
+// no flow tables.
 func TestNoFlowTable(t *testing.T) {
 	nstest.KernelDecides(t, "flow tables")
 	if !nstest.HasFlowTables() {

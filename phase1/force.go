@@ -138,8 +138,8 @@ func (s *session) ownRecord() (*cache.Record, error) {
 	return &r, nil
 }
 
-// readForced reads the namespace, with the rules of iptables unless the record has another firewall. Lost names the rules that
-// could not be read.
+// readForced reads the namespace, with the rules of iptables unless the record has another firewall. Lost names the
+// rules that could not be read.
 func (s *session) readForced(record *cache.Record) (now netstate.Snapshot, lost []string, err error) {
 	names := netstate.NamesFor(s.nic, "")
 	sysctls, tables := wiring.AskSalvage(s.nic)

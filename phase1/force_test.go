@@ -46,8 +46,8 @@ func harmJournal(t *testing.T, n nstest.Network, how string) {
 	}
 }
 
-// lostAre wants phrases that begin with the words, in that order, and no others, but for sysctls: which ones there are is the
-// kernel's choice.
+// lostAre wants phrases that begin with the words, in that order, and no others, but for sysctls: which ones there are
+// is the kernel's choice.
 func lostAre(t *testing.T, lost []string, words ...string) {
 	t.Helper()
 	lost = slices.DeleteFunc(slices.Clone(lost), func(l string) bool { return strings.HasPrefix(l, sysctlsStay) })
@@ -109,8 +109,8 @@ func giveLost(n nstest.Network, lost []string, were map[string]string) {
 	}
 }
 
-// TestForceTeardown takes a NIC down whose journal cannot be used, with and without the record. What it names as lost is all
-// that differs afterwards. With a journal that can be used, nothing is lost.
+// TestForceTeardown takes a NIC down whose journal cannot be used, with and without the record. What it names as lost
+// is all that differs afterwards. With a journal that can be used, nothing is lost.
 func TestForceTeardown(t *testing.T) {
 	t.Parallel()
 	eachBinding(t, func(t *testing.T, b infra.Binding) {
@@ -384,8 +384,8 @@ func TestForceTeardownIPTables(t *testing.T) {
 	})
 }
 
-// TestForceTeardownDirect: these bindings leave no trace in the namespace. Journal and record are removed, if the call or the
-// journal says where the record is.
+// TestForceTeardownDirect: these bindings leave no trace in the namespace. Journal and record are removed, if the call
+// or the journal says where the record is.
 func TestForceTeardownDirect(t *testing.T) {
 	t.Parallel()
 	for _, b := range []infra.Binding{infra.Macvtap{}, infra.Passt{}, infra.SRIOV{PCI: "0000:03:10.1"}} {

@@ -15,8 +15,9 @@ import (
 	"github.com/guestwire/guestwire/phase1"
 )
 
-// TestForgetInOtherPIDNamespace: Forget sees no process of the node there, so it removes nothing, and Setup does not take
-// another namespace's record. With CAP_SYS_ADMIN, a kernel since 6.18 says nevertheless that the namespace is there.
+// TestForgetInOtherPIDNamespace: Forget sees no process of the node there, so it removes nothing, and Setup does not
+// take another namespace's record. With CAP_SYS_ADMIN, a kernel since 6.18 says nevertheless that the namespace is
+// there.
 func TestForgetInOtherPIDNamespace(t *testing.T) {
 	nstest.NeedRoot(t, "the test makes a PID namespace")
 	nstest.Need(t, "unshare", "setpriv")
@@ -49,8 +50,8 @@ func TestForgetInOtherPIDNamespace(t *testing.T) {
 	untouched(t, c, path, text)
 }
 
-// TestForgetSaysNothingFound: a typed name is an error, as is a selection by which nothing can be found, or one that depends on
-// the working directory, and a directory that is not there. A selection that fits no wiring is told.
+// TestForgetSaysNothingFound: a typed name is an error, as is a selection by which nothing can be found, or one that
+// depends on the working directory, and a directory that is not there. A selection that fits no wiring is told.
 func TestForgetSaysNothingFound(t *testing.T) {
 	dir := filepath.Join(nstest.Dir(t), "node")
 	for _, c := range []struct {
@@ -90,8 +91,8 @@ func TestForgetSaysNothingFound(t *testing.T) {
 	}
 }
 
-// TestForgetWithoutJournal: a record whose journal is lost says of which namespace it is; so it does after a boot, when the node's
-// directory is gone, and a State on disk still has the record.
+// TestForgetWithoutJournal: a record whose journal is lost says of which namespace it is; so it does after a boot, when
+// the node's directory is gone, and a State on disk still has the record.
 func TestForgetWithoutJournal(t *testing.T) {
 	t.Parallel()
 	for _, lost := range []string{"*", "."} {

@@ -521,7 +521,8 @@ func TestManyMasquerades(t *testing.T) {
 	})
 }
 
-// TestClones has two guests of one snapshot at once, each in a pod of its own: they have one MAC, and one address of each family.
+// TestClones has two guests of one snapshot at once, each in a pod of its own: they have one MAC, and one address of
+// each family.
 func TestClones(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -561,7 +562,8 @@ func TestClones(t *testing.T) {
 	}
 }
 
-// TestWithin has a guest with an address of the NIC's network, where a station has the same one, and the network's gateway.
+// TestWithin has a guest with an address of the NIC's network, where a station has the same one, and the network's
+// gateway.
 func TestWithin(t *testing.T) {
 	t.Parallel()
 	eachFirewall(t, func(t *testing.T, firewall cache.Firewall) {
@@ -975,8 +977,8 @@ func TestLearnedRoute(t *testing.T) {
 	nstest.Eventually(t, learned)
 }
 
-// TestOthersRules: what we let pass is still for the rules of others to drop. A launcher knows the guest by its tap, and its rules
-// see the guest's packets there.
+// TestOthersRules: what we let pass is still for the rules of others to drop. A launcher knows the guest by its tap,
+// and its rules see the guest's packets there.
 func TestOthersRules(t *testing.T) {
 	t.Parallel()
 	eachFirewall(t, func(t *testing.T, firewall cache.Firewall) {

@@ -302,8 +302,9 @@ func (w *wire) dropped() map[string]int {
 	return counted(w.t, wired.NIC{NIC: phase1.NIC{NetNS: w.n.Pod.File, Name: "eth0"}, Spec: infra.Spec{}})
 }
 
-// legitimate sends all kinds, and returns the names of those that did not get to where they go: as they are to the network, or
-// past the guest filter to the namespace, and from there translated if they are for others. What a busy machine loses is sent again.
+// legitimate sends all kinds, and returns the names of those that did not get to where they go: as they are to the
+// network, or past the guest filter to the namespace, and from there translated if they are for others. What a busy
+// machine loses is sent again.
 func (w *wire) legitimate(kinds []frames.Kind) (lost []string) {
 	w.t.Helper()
 	for _, k := range kinds {
@@ -412,7 +413,8 @@ func TestHostileFrames(t *testing.T) {
 	}
 }
 
-// TestGuardLoosened gives the guest another MAC and more addresses: the guest can send with these too, and with no others.
+// TestGuardLoosened gives the guest another MAC and more addresses: the guest can send with these too, and with no
+// others.
 func TestGuardLoosened(t *testing.T) {
 	t.Parallel()
 	eachBinding(t, func(t *testing.T, b infra.Binding) {
@@ -485,9 +487,9 @@ func (w *wire) settledState() string {
 	return state
 }
 
-// TestGuardOff: without the filter what is hostile comes out, and the other tests would see it. The kernel's
-// bridge keeps some of it (frames of no station, to bridges, larger than the MTU), and the responder. What a guest that is the pod
-// cannot send leaves by the responder's tap as well, so TestResponderAsGuest would see it.
+// TestGuardOff: without the filter what is hostile comes out, and the other tests would see it. The kernel's bridge
+// keeps some of it (frames of no station, to bridges, larger than the MTU), and the responder. What a guest that is the
+// pod cannot send leaves by the responder's tap as well, so TestResponderAsGuest would see it.
 func TestGuardOff(t *testing.T) {
 	t.Parallel()
 	eachBinding(t, func(t *testing.T, b infra.Binding) {

@@ -84,8 +84,8 @@ func TestGateway(t *testing.T) {
 	}
 }
 
-// TestGateway4: the IPv4 gateway outside of the guest's network gets another MAC. Check says so, and Setup repairs the record
-// and the filters. The guest's own ARP requests for the gateway reach the gateway.
+// TestGateway4: the IPv4 gateway outside of the guest's network gets another MAC. Check says so, and Setup repairs the
+// record and the filters. The guest's own ARP requests for the gateway reach the gateway.
 func TestGateway4(t *testing.T) {
 	t.Parallel()
 	gateway, standIn := netip.MustParseAddr("169.254.1.1"), netip.MustParseAddr("10.244.1.6")
@@ -133,8 +133,8 @@ func TestGateway4(t *testing.T) {
 	}
 }
 
-// TestGatewaySilent: a gateway that does not answer keeps its MAC in the record. One that did not answer the
-// first Setup gets into the record when it does. A neighbour entry with a MAC that no station can have, which any station of
+// TestGatewaySilent: a gateway that does not answer keeps its MAC in the record. One that did not answer the first
+// Setup gets into the record when it does. A neighbour entry with a MAC that no station can have, which any station of
 // the link can make by its answer, counts as no answer.
 func TestGatewaySilent(t *testing.T) {
 	t.Parallel()
@@ -192,8 +192,8 @@ func TestGatewayCancelled(t *testing.T) {
 	}
 }
 
-// TestGatewayOfNeighbour: a neighbour that answers for the gateway, and faster, does not become the guest's router as long
-// as the gateway answers, too.
+// TestGatewayOfNeighbour: a neighbour that answers for the gateway, and faster, does not become the guest's router as
+// long as the gateway answers, too.
 func TestGatewayOfNeighbour(t *testing.T) {
 	t.Parallel()
 	n := nstest.NewNetwork(t)

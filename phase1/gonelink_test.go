@@ -7,8 +7,8 @@ import (
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
-// TestAnotherLinkGone: routes led through the NIC and another link, which goes while the NIC is wired, as the NIC of a second
-// network does. Teardown gives back what needs that link no more, as if the link had gone without a wiring.
+// TestAnotherLinkGone: routes led through the NIC and another link, which goes while the NIC is wired, as the NIC of a
+// second network does. Teardown gives back what needs that link no more, as if the link had gone without a wiring.
 func TestAnotherLinkGone(t *testing.T) {
 	t.Parallel()
 	routes := []string{

@@ -172,8 +172,8 @@ func (w *wire) framesOfWire() (passing, hostile []frames.Kind) {
 	return passing, hostile
 }
 
-// framesToWire returns what the network sends to the guest of TestGuardWire. Kinds with a reason are dropped for a guest
-// that is served.
+// framesToWire returns what the network sends to the guest of TestGuardWire. Kinds with a reason are dropped for a
+// guest that is served.
 func (w *wire) framesToWire() (kinds []frames.Kind) {
 	w.t.Helper()
 	add := func(reason firewall.Reason, name string, f []byte) {

@@ -78,8 +78,8 @@ func heldBy(t *testing.T, c interface {
 	}
 }
 
-// TestWhile: the wiring is there while the function runs, and gone after it, whatever it returned. TestRun has the wirings
-// that others have left.
+// TestWhile: the wiring is there while the function runs, and gone after it, whatever it returned. TestRun has the
+// wirings that others have left.
 func TestWhile(t *testing.T) {
 	t.Parallel()
 	nstest.Need(t)

@@ -19,9 +19,9 @@ import (
 // movedMAC is that of a guest that had another NIC before.
 var movedMAC = cache.MAC{0x02, 0, 0, 0, 0, 0x70}
 
-// TestGuestMAC gives the guest another MAC than the NIC's. The guest has its network, and every frame that leaves the pod has
-// the guest's MAC: not the NIC's, nor one of the wiring's. The NIC stays up under redirect, permanent neighbours stay, and
-// Teardown gives the MAC back. Setup itself says nothing in the guest's name.
+// TestGuestMAC gives the guest another MAC than the NIC's. The guest has its network, and every frame that leaves the
+// pod has the guest's MAC: not the NIC's, nor one of the wiring's. The NIC stays up under redirect, permanent
+// neighbours stay, and Teardown gives the MAC back. Setup itself says nothing in the guest's name.
 func TestGuestMAC(t *testing.T) {
 	t.Parallel()
 	for _, b := range []infra.Binding{infra.Bridge{MAC: movedMAC}, infra.Redirect{MAC: movedMAC}} {
@@ -129,8 +129,8 @@ func sources(s *nstest.Sniffer) map[cache.MAC]int {
 	}
 }
 
-// TestMACOfKinds gives NICs of several kinds the guest's MAC under redirect, and takes it back. A kind of which it is not known
-// that it takes a MAC while it is up goes down for it, and gets its addresses and routes back.
+// TestMACOfKinds gives NICs of several kinds the guest's MAC under redirect, and takes it back. A kind of which it is
+// not known that it takes a MAC while it is up goes down for it, and gets its addresses and routes back.
 func TestMACOfKinds(t *testing.T) {
 	t.Parallel()
 	for kind, live := range map[string]bool{"bridge": false, "vxlan": false, "dummy": true, "vlan": true, "veth": true} {

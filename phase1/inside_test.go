@@ -28,8 +28,8 @@ const (
 	mappedUsers           = 65536
 )
 
-// hostUsersFalse is a pod whose network namespace is owned by a user namespace of its own, as containerd makes one for a
-// pod with hostUsers: false.
+// hostUsersFalse is a pod whose network namespace is owned by a user namespace of its own, as containerd makes one for
+// a pod with hostUsers: false.
 type hostUsersFalse struct {
 	nstest.Network
 	users *os.File // the user namespace
@@ -169,8 +169,8 @@ func TestInside(t *testing.T) {
 	}
 }
 
-// TestInsideRefused: a user whom the pod does not have, and one on the node who could not use the files, are refused before
-// a change, and the error has the way out.
+// TestInsideRefused: a user whom the pod does not have, and one on the node who could not use the files, are refused
+// before a change, and the error has the way out.
 func TestInsideRefused(t *testing.T) {
 	t.Parallel()
 	n := newHostUsersFalse(t)
@@ -223,7 +223,8 @@ func TestInsideRefused(t *testing.T) {
 	}
 }
 
-// TestInsideOwn: where the network namespace is of Setup's own user namespace, the numbers inside are those of the node.
+// TestInsideOwn: where the network namespace is of Setup's own user namespace, the numbers inside are those of the
+// node.
 func TestInsideOwn(t *testing.T) {
 	t.Parallel()
 	n := nstest.NewNetwork(t)

@@ -57,8 +57,8 @@ func disable(t *testing.T, f *os.File) {
 	}
 }
 
-// TestInUse: as long as a process has the guest's tap open, in whatever state the tap is, Teardown and ForceTeardown refuse
-// and change nothing. When the process has closed the tap, both work.
+// TestInUse: as long as a process has the guest's tap open, in whatever state the tap is, Teardown and ForceTeardown
+// refuse and change nothing. When the process has closed the tap, both work.
 func TestInUse(t *testing.T) {
 	t.Parallel()
 	down := func(t *testing.T, n nstest.Network, _ []*os.File) { n.Pod.IP("link set eth0-tap down") }
@@ -196,8 +196,8 @@ func TestInUseByOthers(t *testing.T) {
 	}
 }
 
-// TestInUseByFork: a program that this process is starting has a copy of the tap's descriptor until it is executed. Teardown
-// waits for that. The test holds the lock that a fork holds, and such a copy.
+// TestInUseByFork: a program that this process is starting has a copy of the tap's descriptor until it is executed.
+// Teardown waits for that. The test holds the lock that a fork holds, and such a copy.
 func TestInUseByFork(t *testing.T) {
 	t.Parallel()
 	n := nstest.NewNetwork(t)

@@ -9,9 +9,9 @@ import (
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
-// TestAnotherLinkJoins: while the NIC is wired a second network comes, and its default route has the metric of the NIC's own.
-// The kernel shows two such IPv6 routes as one. Check passes, and Teardown leaves the routes that would be there without
-// a wiring.
+// TestAnotherLinkJoins: while the NIC is wired a second network comes, and its default route has the metric of the
+// NIC's own. The kernel shows two such IPv6 routes as one. Check passes, and Teardown leaves the routes that would be
+// there without a wiring.
 func TestAnotherLinkJoins(t *testing.T) {
 	t.Parallel()
 	eachBinding(t, func(t *testing.T, b infra.Binding) {

@@ -44,8 +44,8 @@ func (j *journal) owner() resolvedOwner {
 	return o
 }
 
-// journalVersion is the version of a journal that this program writes and reads. It changes with the fields, not with each
-// release.
+// journalVersion is the version of a journal that this program writes and reads. It changes with the fields, not with
+// each release.
 const journalVersion = 1
 
 const journalSuffix = ".journal"

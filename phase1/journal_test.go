@@ -124,8 +124,8 @@ func TestJournalOfState(t *testing.T) {
 	}
 }
 
-// TestRecordOfAnotherVersion: a record is made from the journal, so one of another version does not stop Teardown. Setup
-// leaves it alone, as a launcher of that version may be reading it.
+// TestRecordOfAnotherVersion: a record is made from the journal, so one of another version does not stop Teardown.
+// Setup leaves it alone, as a launcher of that version may be reading it.
 func TestRecordOfAnotherVersion(t *testing.T) {
 	t.Parallel()
 	n := nstest.NewNetwork(t)

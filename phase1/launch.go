@@ -27,7 +27,8 @@ func Run(cmd *exec.Cmd, ns *os.File, owner infra.Owner, groups ...uint32) error 
 	return cmd.Wait()
 }
 
-// Launch is cmd.Start for a command without privileges, such as the launcher. HOME may be root's, as cmd has it. The command
+// Launch is cmd.Start for a command without privileges, such as the launcher. HOME may be root's, as cmd has it. The
+// command
 //
 //   - is in the namespace ns, as NIC.NetNS; nil: the process's own;
 //   - has owner's user and group (GID 0: the one of the user database, else the user's number), and no other groups but
@@ -67,8 +68,8 @@ func launch(cmd *exec.Cmd, ns *os.File, owner infra.Owner, groups []uint32) erro
 		return err
 	}
 	attributes.Credential, attributes.Pdeathsig = credential, syscall.SIGKILL
-	// A process can push input into the terminal of its session (TIOCSTI), as if the caller's user typed it. A new session has
-	// a process group of its own, and no terminal to leave.
+	// A process can push input into the terminal of its session (TIOCSTI), as if the caller's user typed it. A new
+	// session has a process group of its own, and no terminal to leave.
 	attributes.Setsid, attributes.Setpgid, attributes.Noctty = true, false, false
 
 	// The command inherits what belongs to the thread that starts it, and is killed when that thread ends. So the thread

@@ -61,7 +61,8 @@ func keptGroups(t *testing.T) string {
 	return privileges(string(status))["Groups"]
 }
 
-// TestLaunch: a command is in the namespace, has the user, and has no privileges. The caller's threads stay as they are.
+// TestLaunch: a command is in the namespace, has the user, and has no privileges. The caller's threads stay as they
+// are.
 func TestLaunch(t *testing.T) {
 	nstest.Need(t)
 	pod := nstest.New(t, "pod")

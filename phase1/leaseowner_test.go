@@ -19,9 +19,9 @@ import (
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
-// TestLeaseOwner: a DHCP client that leased the NIC's address before Setup, by packet sockets as such clients have them,
-// hears the network's servers while the NIC is wired, and the servers hear the client. The guest hears none of it, the
-// namespace answers nothing, and nothing else of what the network sends gets to the client's sockets.
+// TestLeaseOwner: a DHCP client that leased the NIC's address before Setup, by packet sockets as such clients have
+// them, hears the network's servers while the NIC is wired, and the servers hear the client. The guest hears none of
+// it, the namespace answers nothing, and nothing else of what the network sends gets to the client's sockets.
 func TestLeaseOwner(t *testing.T) {
 	t.Parallel()
 	for _, b := range []infra.Binding{infra.Bridge{}, infra.Redirect{}} {
@@ -189,8 +189,9 @@ func (w *wire) frames() (list [][]byte) {
 	return nil
 }
 
-// TestDHCPv6Owner: a DHCPv6 client in the namespace, which has a UDP socket, goes on asking for more time for an address with
-// a lifetime, and hears the answer. The launcher cannot send the same, and nothing passes for an address without a lifetime.
+// TestDHCPv6Owner: a DHCPv6 client in the namespace, which has a UDP socket, goes on asking for more time for an
+// address with a lifetime, and hears the answer. The launcher cannot send the same, and nothing passes for an address
+// without a lifetime.
 func TestDHCPv6Owner(t *testing.T) {
 	t.Parallel()
 	for name, lifetime := range map[string]string{"leased": " valid_lft 9000 preferred_lft 9000", "static": ""} {

@@ -30,8 +30,8 @@ func tracked(t *testing.T, n *nstest.Namespace) (count int) {
 	return count
 }
 
-// TestConnectionsOfOthers: what the network opens to the guest takes nothing from what the guest may open, and the other
-// way round. What the guest opens to itself is the guest's.
+// TestConnectionsOfOthers: what the network opens to the guest takes nothing from what the guest may open, and the
+// other way round. What the guest opens to itself is the guest's.
 func TestConnectionsOfOthers(t *testing.T) {
 	t.Parallel()
 	eachFirewall(t, func(t *testing.T, firewall cache.Firewall) {
@@ -105,8 +105,8 @@ func TestEndedConnections(t *testing.T) {
 	})
 }
 
-// talkToItself opens a TCP connection from the guest's port to the pod's address, at which the guest answers as well, and
-// closes it; false: the connection is not opened.
+// talkToItself opens a TCP connection from the guest's port to the pod's address, at which the guest answers as well,
+// and closes it; false: the connection is not opened.
 func (w *wire) talkToItself(port uint16, pod, gateway netip.Addr) bool {
 	w.t.Helper()
 	const fin, syn = 1, 2
@@ -169,8 +169,8 @@ func TestDefaultMaxConnections(t *testing.T) {
 	})
 }
 
-// TestUnansweredConnections has a guest that sends many datagrams that nobody answers. Each of them is new to the kernel, but
-// belongs to few connections, and these are what is counted.
+// TestUnansweredConnections has a guest that sends many datagrams that nobody answers. Each of them is new to the
+// kernel, but belongs to few connections, and these are what is counted.
 func TestUnansweredConnections(t *testing.T) {
 	eachFirewall(t, func(t *testing.T, firewall cache.Firewall) {
 		if firewall == cache.FirewallNFTables {
@@ -197,9 +197,9 @@ func TestUnansweredConnections(t *testing.T) {
 	})
 }
 
-// TestNextHops has a guest that opens connections to hosts of the NIC's networks that do not exist, and one that sends from
-// many sources. The namespace asks for few of them: the neighbour tables of all namespaces have 1024 entries together.
-// A host that was among the first goes on, and so does one behind the gateway.
+// TestNextHops has a guest that opens connections to hosts of the NIC's networks that do not exist, and one that sends
+// from many sources. The namespace asks for few of them: the neighbour tables of all namespaces have 1024 entries
+// together. A host that was among the first goes on, and so does one behind the gateway.
 func TestNextHops(t *testing.T) {
 	eachFirewall(t, func(t *testing.T, firewall cache.Firewall) {
 		n := nstest.NewNetwork(t)
@@ -258,8 +258,8 @@ func TestNextHops(t *testing.T) {
 	})
 }
 
-// TestTakenPorts has a neighbour send from a server's port to each port that the guest's connections leave by, before the
-// guest asks that server. The guest's questions arrive all the same.
+// TestTakenPorts has a neighbour send from a server's port to each port that the guest's connections leave by, before
+// the guest asks that server. The guest's questions arrive all the same.
 func TestTakenPorts(t *testing.T) {
 	t.Parallel()
 	eachFirewall(t, func(t *testing.T, firewall cache.Firewall) {

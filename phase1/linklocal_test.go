@@ -200,9 +200,9 @@ func learnsNoDefended(t *testing.T, w *wire, objects func(neighbour frames.Link,
 	w.noneLeaks(w.link.FromLinkLocal(all[0]))
 }
 
-// keepsWhatItUses has the network claim the addresses from which the guest sends, in each way: the one of its MAC, and one
-// that was learned. Otherwise one frame of a neighbour, or of a host beyond the router, would silence the guest, and a
-// guest could not defend its address against another one's detection.
+// keepsWhatItUses has the network claim the addresses from which the guest sends, in each way: the one of its MAC, and
+// one that was learned. Otherwise one frame of a neighbour, or of a host beyond the router, would silence the guest,
+// and a guest could not defend its address against another one's detection.
 func keepsWhatItUses(t *testing.T, w *wire, _ wired.NIC) {
 	neighbour := w.link.FromGateway()
 	neighbour.MAC = cache.MAC{0x02, 0x00, 0x5e, 0x00, 0x53, 0x66}

@@ -18,8 +18,8 @@ import (
 type Wiring struct {
 	NIC       string `json:"nic"`
 	Namespace string `json:"namespace"` // its boot, inode number and cookie: no other namespace ever has this name
-	// FoundAt are the paths of the namespace, such as /run/netns/pod, for people: a program calls Open, as another user can
-	// put another file there. An open file of the caller counts. Empty: the namespace is gone, see Forget.
+	// FoundAt are the paths of the namespace, such as /run/netns/pod, for people: a program calls Open, as another user
+	// can put another file there. An open file of the caller counts. Empty: the namespace is gone, see Forget.
 	FoundAt []string    `json:"foundAt"`
 	State   string      `json:"state,omitempty"` // the directory with the record
 	Binding cache.Kind  `json:"binding,omitempty"`
@@ -30,7 +30,8 @@ type Wiring struct {
 	HeldBy  string      `json:"heldBy,omitempty"`  // the program that held the NIC at the last Setup, and may have ended
 	Since   time.Time   `json:"since,omitzero"`    // the time of the first Setup
 	Version string      `json:"version,omitempty"` // the version of guestwire that wrote the journal
-	// Unreadable is why the journal cannot be used, such as another Version; the fields above could be read. Empty: it can.
+	// Unreadable is why the journal cannot be used, such as another Version; the fields above could be read. Empty: it
+	// can.
 	Unreadable string `json:"unreadable,omitempty"`
 	// unread is the error by which the journal could not be read at all; nil: it has the fields above, or is damaged.
 	unread error

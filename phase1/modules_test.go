@@ -13,8 +13,9 @@ import (
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
-// TestNoModuleByLinkName: the kernel starts modprobe(8) for a program that asks by ioctl for a name that no link has, and
-// takes the name for that of a module (dev_load). No call asks so. The test is not parallel, as the trace is of the whole kernel.
+// TestNoModuleByLinkName: the kernel starts modprobe(8) for a program that asks by ioctl for a name that no link has,
+// and takes the name for that of a module (dev_load). No call asks so. The test is not parallel, as the trace is of the
+// whole kernel.
 func TestNoModuleByLinkName(t *testing.T) {
 	nstest.KernelDecides(t, "a kernel with modules")
 	nstest.Need(t)
@@ -67,8 +68,8 @@ func traceModules(t *testing.T) func() string {
 			t.Error(err)
 		}
 	})
-	// An instance that records the names of tasks would have the kernel patch its scheduler while that runs. QEMU's emulation
-	// may go on with the instruction that stands there meanwhile, and then the machine hangs.
+	// An instance that records the names of tasks would have the kernel patch its scheduler while that runs. QEMU's
+	// emulation may go on with the instruction that stands there meanwhile, and then the machine hangs.
 	recordTasks := filepath.Join(tracefs, "options", "record-cmd")
 	before, err := os.ReadFile(recordTasks)
 	if err == nil {

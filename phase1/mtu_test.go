@@ -25,8 +25,8 @@ func tooLong(l frames.Link) []frames.Kind {
 	return slices.DeleteFunc(frames.Hostile(l), func(k frames.Kind) bool { return k.Reason != firewall.TooLong })
 }
 
-// TestMTU: what is longer than the guest's MTU does not pass from the guest or to it, and each frame is counted. What is
-// shorter passes. It holds without the guard as well.
+// TestMTU: what is longer than the guest's MTU does not pass from the guest or to it, and each frame is counted. What
+// is shorter passes. It holds without the guard as well.
 func TestMTU(t *testing.T) {
 	t.Parallel()
 	for _, off := range []bool{false, true} {
@@ -90,8 +90,8 @@ func TestMTU(t *testing.T) {
 	}
 }
 
-// TestSegments has a guest that ignores the MTU which it was told. TCP in both directions keeps to it nevertheless, with
-// segments that the kernel cuts late (GSO).
+// TestSegments has a guest that ignores the MTU which it was told. TCP in both directions keeps to it nevertheless,
+// with segments that the kernel cuts late (GSO).
 func TestSegments(t *testing.T) {
 	t.Parallel()
 	eachBinding(t, func(t *testing.T, b infra.Binding) {
@@ -135,7 +135,8 @@ func TestSegments(t *testing.T) {
 	})
 }
 
-// segmentSize is how large a segment is that the namespace sends by its connection with the family and port of an address.
+// segmentSize is how large a segment is that the namespace sends by its connection with the family and port of an
+// address.
 func segmentSize(n *nstest.Namespace, to netip.AddrPort) (size int, out string) {
 	family := map[bool]string{true: "-4", false: "-6"}[to.Addr().Is4()]
 	out = n.Exec("ss", family, "-Htin", "state", "established", fmt.Sprintf("( sport = :%d or dport = :%[1]d )", to.Port()))

@@ -152,9 +152,9 @@ func unprivileged(n *nstest.Namespace, f func() error) error {
 	})
 }
 
-// speakBy sends by a link with sockets of all kinds that need no capability: UDP, UDP-Lite, TCP and ping, by three ways to
-// choose a link, and multicast memberships, which the kernel reports. Sources are the pod's addresses, and the gateway's where
-// the kernel lets a process have it (IPV6_FREEBIND). The kernel may refuse any of it.
+// speakBy sends by a link with sockets of all kinds that need no capability: UDP, UDP-Lite, TCP and ping, by three ways
+// to choose a link, and multicast memberships, which the kernel reports. Sources are the pod's addresses, and the
+// gateway's where the kernel lets a process have it (IPV6_FREEBIND). The kernel may refuse any of it.
 func speakBy(name string) error {
 	link, err := net.InterfaceByName(name)
 	if err != nil {

@@ -98,8 +98,8 @@ func (e absentError) Error() string {
 
 func (absentError) Is(target error) bool { return target == fs.ErrNotExist }
 
-// mayLack reports whether the directory may be absent, as nothing was ever wired on the node. Any other directory was named, and
-// may be mistyped.
+// mayLack reports whether the directory may be absent, as nothing was ever wired on the node. Any other directory was
+// named, and may be mistyped.
 func mayLack(path string) bool { return path == "" || filepath.Clean(path) == DefaultDir }
 
 func nodePath(path string) (string, error) {
@@ -297,8 +297,8 @@ func (p progress) say(format string, args ...any) {
 	}
 }
 
-// during says the text if what begins now has not ended, by a call of the returned function, before it is slow. The returned
-// function is called once; when it returns, the text is not being said any more.
+// during says the text if what begins now has not ended, by a call of the returned function, before it is slow. The
+// returned function is called once; when it returns, the text is not being said any more.
 func (p progress) during(format string, args ...any) (end func()) {
 	if p == nil {
 		return func() {}

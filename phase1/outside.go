@@ -13,8 +13,8 @@ import (
 
 // An owner from outside is a user whom this user namespace does not have: the kernel shows all such users as one number
 // (overflowuid, 65534). In a user namespace the machine's root is one of them, to whom / and /run belong, and no
-// capability of the namespace is good for their files. A process of the namespace can never be one of them. But any user
-// of the machine may be, and the machine's root cannot be told from the others. So:
+// capability of the namespace is good for their files. A process of the namespace can never be one of them. But any
+// user of the machine may be, and the machine's root cannot be told from the others. So:
 //
 //   - the directories that Phase1 writes to, State and Dir, have to be of this namespace's root;
 //   - above them, and for symbolic links on the way, an owner from outside is as good as root, if no other user can write
@@ -44,8 +44,8 @@ func isOutside(info fs.FileInfo) bool {
 	return ok && only && stat.Uid == uid
 }
 
-// mayBeOutside reports whether files of users from outside have the number of this user, whom the user namespace has: then
-// the two cannot be told apart.
+// mayBeOutside reports whether files of users from outside have the number of this user, whom the user namespace has:
+// then the two cannot be told apart.
 func mayBeOutside(uid uint32) bool {
 	ids, err := readIDs("/proc/self/uid_map")
 	all := len(ids) == 1 && ids[0] == idRange{0, 0, 1<<32 - 1}

@@ -13,8 +13,8 @@ import (
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
-// TestOvertaken: while Setup waits for its State directory, its plan is made and nothing is carried out. What the kernel or
-// another program does meanwhile of the plan is no error.
+// TestOvertaken: while Setup waits for its State directory, its plan is made and nothing is carried out. What the
+// kernel or another program does meanwhile of the plan is no error.
 func TestOvertaken(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -82,8 +82,8 @@ func TestOvertaken(t *testing.T) {
 }
 
 // TestLateRoute: the kernel adds the route to an IPv6 address's peer some time after the address, and one to the peer's
-// network when the address gets other flags. Teardown of a namespace that has deleted the first one is no error; the route
-// is back if the kernel was late.
+// network when the address gets other flags. Teardown of a namespace that has deleted the first one is no error; the
+// route is back if the kernel was late.
 func TestLateRoute(t *testing.T) {
 	t.Parallel()
 	for _, flag := range []string{"", "nodad"} {

@@ -197,8 +197,8 @@ func TestOwnAgain(t *testing.T) {
 func TestReadOnlySysctls(t *testing.T) {
 	nstest.KernelDecides(t, "IPv6 forwarding is one switch before Linux 6.17, and br_netfilter is a module")
 	nstest.NeedRoot(t, "it has no capabilities to choose from")
-	// Without br_netfilter, which is a module of some kernels, a bridge needs no sysctl. No other test runs before Parallel:
-	// a namespace that was wired without the module would differ from its plan.
+	// Without br_netfilter, which is a module of some kernels, a bridge needs no sysctl. No other test runs before
+	// Parallel: a namespace that was wired without the module would differ from its plan.
 	if _, err := os.Stat("/proc/sys/net/bridge"); err != nil {
 		nstest.Run(t, "modprobe", "br_netfilter")
 	}

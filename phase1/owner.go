@@ -80,8 +80,8 @@ func (c request) resolveOwner(ctx context.Context) (resolvedOwner, error) {
 	return o, checkIDs(o.Owner)
 }
 
-// onNode is the number that a user or group of another user namespace has in this one. The file is the uid_map or gid_map of
-// a process there.
+// onNode is the number that a user or group of another user namespace has in this one. The file is the uid_map or
+// gid_map of a process there.
 func onNode(field, path string, id uint32) (uint32, error) {
 	mapped, err := readIDs(path)
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
-// TestVhost: a network device by vhost needs /dev/vhost-net, and an owner who can open it: Setup says so before it changes
-// anything. The devices are files of a /dev of the agent's own.
+// TestVhost: a network device by vhost needs /dev/vhost-net, and an owner who can open it: Setup says so before it
+// changes anything. The devices are files of a /dev of the agent's own.
 func TestVhost(t *testing.T) {
 	t.Parallel()
 	nstest.Need(t)

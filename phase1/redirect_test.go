@@ -201,8 +201,8 @@ func TestRedirectMutesTheNamespace(t *testing.T) {
 	teardown(t, s.Network, c, before)
 }
 
-// TestRedirectOfWhatExpires: no client renews the NIC's address while it is wired by redirect. Teardown gives the address
-// back, with the rest of its lifetime.
+// TestRedirectOfWhatExpires: no client renews the NIC's address while it is wired by redirect. Teardown gives the
+// address back, with the rest of its lifetime.
 func TestRedirectOfWhatExpires(t *testing.T) {
 	t.Parallel()
 	n := nstest.NewNetwork(t)
@@ -247,8 +247,9 @@ func TestChildren(t *testing.T) {
 // otherMasquerade is one beside the default one.
 var otherMasquerade = infra.Masquerade{IPv4: netip.MustParsePrefix("10.0.3.0/24"), IPv6: netip.MustParsePrefix("fd10:0:3::/120")}
 
-// TestSharedSysctls: one NIC is given back while the other one is wired, and then the other one. A sysctl that the whole namespace shares gets its old value back when no wiring
-// needs it any more, in whichever order the NICs are torn down.
+// TestSharedSysctls: one NIC is given back while the other one is wired, and then the other one. A sysctl that the
+// whole namespace shares gets its old value back when no wiring needs it any more, in whichever order the NICs are torn
+// down.
 func TestSharedSysctls(t *testing.T) {
 	t.Parallel()
 	const calls = "net.bridge.bridge-nf-call-iptables"

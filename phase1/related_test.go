@@ -188,8 +188,8 @@ func TestNamespaceOutput(t *testing.T) {
 	})
 }
 
-// TestNothingPastTheTap takes the guest's tap away: Deactivate takes it down, and a launcher can delete its own. What processes of the
-// namespace send to forwarded ports then leaves by no default route.
+// TestNothingPastTheTap takes the guest's tap away: Deactivate takes it down, and a launcher can delete its own. What
+// processes of the namespace send to forwarded ports then leaves by no default route.
 func TestNothingPastTheTap(t *testing.T) {
 	t.Parallel()
 	eachFirewall(t, func(t *testing.T, firewall cache.Firewall) {
@@ -221,7 +221,8 @@ func TestNothingPastTheTap(t *testing.T) {
 	})
 }
 
-// sendBy sends a datagram by a link, or by what the routes say if it is empty, as a user without capabilities. It is for a thread that ends then.
+// sendBy sends a datagram by a link, or by what the routes say if it is empty, as a user without capabilities. It is
+// for a thread that ends then.
 func sendBy(link string, from uint16, to netip.AddrPort) error {
 	if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, 65534, 65534, 65534); errno != 0 {
 		return errno

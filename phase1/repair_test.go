@@ -302,8 +302,8 @@ func run(program string, args ...string) error {
 	return nil
 }
 
-// lacksFeature reports whether the error of ip or tc says that the kernel was built without what the command asks for: a
-// link kind, an option of a bridge (EOPNOTSUPP), an action of tc.
+// lacksFeature reports whether the error of ip or tc says that the kernel was built without what the command asks for:
+// a link kind, an option of a bridge (EOPNOTSUPP), an action of tc.
 func lacksFeature(err error) bool {
 	words := []string{"Unknown device type", "Operation not supported", "Failed to load TC action module"}
 	return err != nil && slices.ContainsFunc(words, func(w string) bool { return strings.Contains(err.Error(), w) })
@@ -352,10 +352,10 @@ func hurt(t *testing.T, n nstest.Network, line, says string) string {
 	return fill.Replace(says)
 }
 
-// wiring is what of a dump must be the same after a repair, in any order, without
-// what is numbered anew, the qdisc that a link gets when it is up first, an anycast address that the
-// kernel forgets when a router's link goes down, the multicast routes that a tap gets if its carrier is seen late, what a bridge has learned while a damage let it, and the MAC of
-// the responder's tap, which is random.
+// wiring is what of a dump must be the same after a repair, in any order, without what is numbered anew, the qdisc that
+// a link gets when it is up first, an anycast address that the kernel forgets when a router's link goes down, the
+// multicast routes that a tap gets if its carrier is seen late, what a bridge has learned while a damage let it, and
+// the MAC of the responder's tap, which is random.
 func wiring(dump string) string {
 	if port := portMAC.FindStringSubmatch(dump); port != nil {
 		dump = strings.ReplaceAll(dump, port[1], "random")

@@ -16,8 +16,8 @@ import (
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
-// TestRootlessNobody: where a user namespace has the user 65534, as one of 65536 users has, the machine's root cannot be told
-// from that user, and no chown can help.
+// TestRootlessNobody: where a user namespace has the user 65534, as one of 65536 users has, the machine's root cannot
+// be told from that user, and no chown can help.
 func TestRootlessNobody(t *testing.T) {
 	t.Parallel()
 	nstest.Need(t, "unshare", "nsenter")
@@ -55,8 +55,8 @@ func TestRootlessNobody(t *testing.T) {
 	}
 }
 
-// TestRootless: an ordinary user wires a NIC as root of a user namespace, in a directory of that user. There, / and most
-// other directories belong to users whom the namespace does not have.
+// TestRootless: an ordinary user wires a NIC as root of a user namespace, in a directory of that user. There, / and
+// most other directories belong to users whom the namespace does not have.
 func TestRootless(t *testing.T) {
 	nstest.SkipUndecided(t)
 	t.Parallel()

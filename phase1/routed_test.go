@@ -41,8 +41,8 @@ func (s *scene) routedGuest(t *testing.T, r cache.Record) {
 	g.Settle("eth0")
 }
 
-// TestRouted: the guest has the pod's addresses in both directions, the namespace's own connections leave with them as well,
-// and CNI's CHECK finds the addresses.
+// TestRouted: the guest has the pod's addresses in both directions, the namespace's own connections leave with them as
+// well, and CNI's CHECK finds the addresses.
 func TestRouted(t *testing.T) {
 	t.Parallel()
 	s, c := newRouted(t, func(s *scene) wired.NIC { return config(s.Network, infra.Routed{}) })
@@ -113,8 +113,8 @@ func TestRoutedTwoNetworks(t *testing.T) {
 	}
 }
 
-// TestRoutedSidecar has REDIRECT rules as those of a mesh: what comes in by the NIC and what the guest sends go to processes
-// of the namespace, which reach the guest from a loopback address.
+// TestRoutedSidecar has REDIRECT rules as those of a mesh: what comes in by the NIC and what the guest sends go to
+// processes of the namespace, which reach the guest from a loopback address.
 func TestRoutedSidecar(t *testing.T) {
 	t.Parallel()
 	s, _ := newRouted(t, func(s *scene) wired.NIC {
@@ -185,8 +185,8 @@ func TestRoutedFamilies(t *testing.T) {
 	}
 }
 
-// TestRoutedInvalid: connection tracking does not know a segment of the namespace's own connection. The guest does not hear
-// the segment, and so does not reset the connection.
+// TestRoutedInvalid: connection tracking does not know a segment of the namespace's own connection. The guest does not
+// hear the segment, and so does not reset the connection.
 func TestRoutedInvalid(t *testing.T) {
 	t.Parallel()
 	s, _ := newRouted(t, func(s *scene) wired.NIC { return config(s.Network, infra.Routed{}) })
@@ -249,8 +249,8 @@ func sequence(t *testing.T, c *net.TCPConn) uint32 {
 	return uint32(number)
 }
 
-// TestRoutedNeighbours: the NIC's network gets no answer for the namespace's own addresses, and hears no process that sends
-// with the guest's.
+// TestRoutedNeighbours: the NIC's network gets no answer for the namespace's own addresses, and hears no process that
+// sends with the guest's.
 func TestRoutedNeighbours(t *testing.T) {
 	t.Parallel()
 	s, _ := newRouted(t, func(s *scene) wired.NIC { return config(s.Network, infra.Routed{}) })

@@ -149,8 +149,8 @@ func (n NIC) inNamespace(f func(*kernel.Namespace) error) error {
 	return netns.Do(n.NetNS, open)
 }
 
-// checkNetAdmin refuses a caller's own namespace if the caller lacks the capability, in the words of container engines. In
-// a namespace that is entered, the process may get the capability by entering, so there the kernel decides.
+// checkNetAdmin refuses a caller's own namespace if the caller lacks the capability, in the words of container engines.
+// In a namespace that is entered, the process may get the capability by entering, so there the kernel decides.
 func (n NIC) checkNetAdmin() error {
 	if !n.Own {
 		return nil
@@ -228,8 +228,8 @@ func (s *session) apply(ctx context.Context, ops []netstate.Op) error {
 	return nil
 }
 
-// forgetConnections carries out operations on tracked connections. A failure is told, and is no error: the wiring is as it must
-// be without them, and a way back that cannot end would be worse than an exchange that is lost.
+// forgetConnections carries out operations on tracked connections. A failure is told, and is no error: the wiring is as
+// it must be without them, and a way back that cannot end would be worse than an exchange that is lost.
 func (s *session) forgetConnections(ctx context.Context, ops []netstate.Op) {
 	if err := s.ns.Apply(ctx, ops); err != nil {
 		s.tell.say("NIC %s: exchanges that the kernel tracks may keep their destination for as long as they go on: %v", s.nic, err)

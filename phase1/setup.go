@@ -123,8 +123,8 @@ func (c request) check(ctx context.Context) (infra.Spec, resolvedOwner, error) {
 	return c.Spec, owner, err
 }
 
-// plan computes the wiring of c, whose Spec with what From says is taken, and reads the namespace as it is now. If there is a
-// journal, the plan is made of the namespace as the first Setup found it.
+// plan computes the wiring of c, whose Spec with what From says is taken, and reads the namespace as it is now. If
+// there is a journal, the plan is made of the namespace as the first Setup found it.
 func (s *session) plan(ctx context.Context, c request, taken infra.Spec, owner resolvedOwner) (earlier *journal, plan *wiring.Plan, now netstate.Snapshot, err error) {
 	earlier, err = s.readJournal()
 	if err != nil {

@@ -21,8 +21,8 @@ import (
 
 const tcpACK = 16
 
-// get reports whether the guest gets a frame with the text before the answer to a ping of the host, which has the same way
-// as what the guest has sent before.
+// get reports whether the guest gets a frame with the text before the answer to a ping of the host, which has the same
+// way as what the guest has sent before.
 func (w *wire) get(text []byte, host netip.Addr) bool {
 	w.t.Helper()
 	frame := make([]byte, 1<<16)
@@ -81,10 +81,10 @@ func in(t *testing.T, n *nstest.Namespace, f func() error) {
 	}
 }
 
-// TestShadowedConnection has a guest that sends from all ports that an older TCP connection of the namespace can have, to
-// that one's peer. Connection tracking does not know the connection yet, and takes the guest's segment for its first
-// one. What the peer says goes to the namespace all the same, whether the namespace has opened the connection or accepted
-// it.
+// TestShadowedConnection has a guest that sends from all ports that an older TCP connection of the namespace can have,
+// to that one's peer. Connection tracking does not know the connection yet, and takes the guest's segment for its first
+// one. What the peer says goes to the namespace all the same, whether the namespace has opened the connection or
+// accepted it.
 func TestShadowedConnection(t *testing.T) {
 	eachFirewall(t, func(t *testing.T, firewall cache.Firewall) {
 		if firewall == cache.FirewallNFTables {

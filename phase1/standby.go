@@ -14,8 +14,8 @@ import (
 type Other struct {
 	// Inactive is what [NIC.Deactivate] returned for the guest's last namespace. It is for one Activate in one namespace.
 	Inactive *cache.Record `json:"inactive,omitempty"`
-	// Gone vouches that the guest is active nowhere else, and will not be: the other node is fenced, the other namespace is
-	// gone, or the guest is restored from a file. Nothing checks that.
+	// Gone vouches that the guest is active nowhere else, and will not be: the other node is fenced, the other
+	// namespace is gone, or the guest is restored from a file. Nothing checks that.
 	Gone bool `json:"gone,omitempty"`
 }
 
@@ -53,8 +53,8 @@ func (n NIC) Deactivate(ctx context.Context) (cache.Record, error) {
 	return record, err
 }
 
-// nextTurn is the Turn after a Deactivate. A target that was never active is one Turn lower than a source on standby, to which
-// the guest can go back after one Deactivate of the target.
+// nextTurn is the Turn after a Deactivate. A target that was never active is one Turn lower than a source on standby,
+// to which the guest can go back after one Deactivate of the target.
 func nextTurn(t wiring.Turn) wiring.Turn {
 	if t.Standby {
 		t.Turn++
@@ -161,9 +161,9 @@ func (o Other) turn(own cache.Record) (uint64, error) {
 	}
 }
 
-// checkSource refuses the record of another namespace than that from which the guest comes here for the first time: there
-// the guest may have been earlier, and be inactive, and be active elsewhere. Where the guest has been here, it can come back from
-// anywhere. A record From that was written for a target that waits does not name the source.
+// checkSource refuses the record of another namespace than that from which the guest comes here for the first time:
+// there the guest may have been earlier, and be inactive, and be active elsewhere. Where the guest has been here, it
+// can come back from anywhere. A record From that was written for a target that waits does not name the source.
 func (j *journal) checkSource(own cache.Record, inactive *cache.Record) error {
 	from := j.From
 	if from == nil || inactive == nil || own.Turn > from.Turn || from.Standby && !from.Inactive {
@@ -186,7 +186,8 @@ func (s *session) planOf() (*journal, *wiring.Plan, error) {
 	return j, plan, err
 }
 
-// deactivate takes the guest's tap down. It does not end with the caller's context: the journal says that the tap is down.
+// deactivate takes the guest's tap down. It does not end with the caller's context: the journal says that the tap is
+// down.
 func (s *session) deactivate(plan *wiring.Plan) error {
 	for range tries {
 		now, err := s.read(plan)

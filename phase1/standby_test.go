@@ -114,8 +114,8 @@ func (s side) serves(t *testing.T) {
 	}
 }
 
-// TestMove moves a guest between two pods, there and back, and gives a move up. At each time one side at most is active, and
-// only the latest record of a side allows the other one to be.
+// TestMove moves a guest between two pods, there and back, and gives a move up. At each time one side at most is
+// active, and only the latest record of a side allows the other one to be.
 func TestMove(t *testing.T) {
 	t.Parallel()
 	eachMovable(t, func(t *testing.T, b infra.Binding) {
@@ -202,8 +202,8 @@ func TestMove(t *testing.T) {
 	})
 }
 
-// TestStandbyRepair: on standby, a tap that another program has brought up is a difference, and Setup takes the tap down.
-// When active again, it is the other way round.
+// TestStandbyRepair: on standby, a tap that another program has brought up is a difference, and Setup takes the tap
+// down. When active again, it is the other way round.
 func TestStandbyRepair(t *testing.T) {
 	t.Parallel()
 	eachMovable(t, func(t *testing.T, b infra.Binding) {
@@ -273,8 +273,8 @@ func TestStandbyWithoutTap(t *testing.T) {
 	teardown(t, n, c, before)
 }
 
-// TestStandbyTapType: on standby the tap is down, and its owner changes its type (TUNSETLINK; the kernel refuses it to the port of a bridge).
-// Check says so, and Setup makes the tap again.
+// TestStandbyTapType: on standby the tap is down, and its owner changes its type (TUNSETLINK; the kernel refuses it to
+// the port of a bridge). Check says so, and Setup makes the tap again.
 func TestStandbyTapType(t *testing.T) {
 	t.Parallel()
 	s := newSide(t, infra.Redirect{})

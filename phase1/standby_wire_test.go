@@ -26,8 +26,9 @@ import (
 // for the first time.
 const silence = 3 * time.Second
 
-// TestStandbyIsSilent captures the wire of a target from before Setup until Activate. A VMM has the tap open and writes frames,
-// the responder serves, the network floods the guest: nothing comes out, and nothing of the flood reaches the guest later.
+// TestStandbyIsSilent captures the wire of a target from before Setup until Activate. A VMM has the tap open and writes
+// frames, the responder serves, the network floods the guest: nothing comes out, and nothing of the flood reaches the
+// guest later.
 func TestStandbyIsSilent(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -68,7 +69,8 @@ func newQuietWire(t *testing.T, b infra.Binding, guard infra.Guard) *quietWire {
 	t.Helper()
 	n := nstest.NewNetwork(t)
 	n.Pod.Exec("sysctl", "-qw", "net.ipv6.conf.eth0.router_solicitations=0") // the namespace's own
-	// A namespace can have these from its node. The kernel then announces its addresses when a link gets a MAC, or comes up.
+	// A namespace can have these from its node. The kernel then announces its addresses when a link gets a MAC, or
+	// comes up.
 	for _, which := range []string{"all", "default", "eth0"} {
 		n.Pod.Exec("sysctl", "-qw", "net.ipv4.conf."+which+".arp_notify=1", "net.ipv6.conf."+which+".ndisc_notify=1")
 	}

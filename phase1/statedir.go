@@ -318,8 +318,9 @@ func (j *journal) checkState(path string) error {
 
 // rootPath is the path of a directory without symbolic links. It refuses a path that another user than root can lead
 // elsewhere: the directory, all directories above it, and the symbolic links on the way have to be root's. Above the
-// directory, other users may write to a sticky directory such as /tmp, where they cannot move root's files. What belongs to
-// a user from outside of a user namespace: see outsideUID. The directory itself must have none of the bits in its mode.
+// directory, other users may write to a sticky directory such as /tmp, where they cannot move root's files. What
+// belongs to a user from outside of a user namespace: see outsideUID. The directory itself must have none of the bits
+// in its mode.
 func rootPath(path string, bits fs.FileMode) (string, error) {
 	real, info, err := safePath(path)
 	if err != nil {

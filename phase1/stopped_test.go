@@ -12,8 +12,8 @@ import (
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
-// TestStoppedResponder: a guest that floods a launcher that is stopped occupies at most 2 MiB of the kernel's memory in the
-// responder's tap. A burst of requests is kept.
+// TestStoppedResponder: a guest that floods a launcher that is stopped occupies at most 2 MiB of the kernel's memory in
+// the responder's tap. A burst of requests is kept.
 func TestStoppedResponder(t *testing.T) {
 	t.Parallel()
 	eachBinding(t, func(t *testing.T, b infra.Binding) {

@@ -24,8 +24,9 @@ func (c request) firstTurn(namespace string) (uint64, error) {
 	return 0, fmt.Errorf("NIC %s: %w, as From is the record of an active guest, or of one that waits for Activate: set Standby (agent setup -standby), and call Activate once the guest is inactive there; or name the record that Deactivate returns there", c.Name, ErrActive)
 }
 
-// takeOver returns the Spec for a Setup of a NIC that is wired already. The record of the first Setup counts. Where that had
-// none, as a guest comes back to its source, the binding stays as it was given: a MAC that was left out then is left out now.
+// takeOver returns the Spec for a Setup of a NIC that is wired already. The record of the first Setup counts. Where
+// that had none, as a guest comes back to its source, the binding stays as it was given: a MAC that was left out then
+// is left out now.
 func (j *journal) takeOver(c request, taken infra.Spec) (infra.Spec, error) {
 	switch {
 	case j.From != nil:
@@ -42,8 +43,8 @@ func (j *journal) takeOver(c request, taken infra.Spec) (infra.Spec, error) {
 	return taken, nil
 }
 
-// sameGuest refuses the record of another guest than the one that the NIC is wired for: a later Setup cannot give the guest
-// another MAC, and a caller who has forgotten From at the first Setup learns it before Activate refuses.
+// sameGuest refuses the record of another guest than the one that the NIC is wired for: a later Setup cannot give the
+// guest another MAC, and a caller who has forgotten From at the first Setup learns it before Activate refuses.
 func (j *journal) sameGuest(from *cache.Record, wired cache.Record) error {
 	if from == nil || from.MAC == wired.MAC || !wiring.MakesTaps(j.Spec.Binding) {
 		return nil
@@ -51,7 +52,8 @@ func (j *journal) sameGuest(from *cache.Record, wired cache.Record) error {
 	return fmt.Errorf("NIC %s: %w for the guest %v, and From is the record of the guest %v: Teardown first, or name the record of the same guest", j.NIC, infra.ErrWired, wired.MAC, from.MAC)
 }
 
-// checkMovedMTU refuses a NIC with a smaller MTU than the guest has: the guest keeps its MTU, so the Spec has no way out.
+// checkMovedMTU refuses a NIC with a smaller MTU than the guest has: the guest keeps its MTU, so the Spec has no way
+// out.
 func (c request) checkMovedMTU(nic int) error {
 	if c.From.MTU <= nic || c.MTU > c.From.MTU || !wiring.MakesTaps(c.Binding) {
 		return nil
@@ -65,7 +67,8 @@ func canStandBy(r *cache.Record) bool {
 	return err == nil && wiring.MakesTaps(b)
 }
 
-// tellChanges reports what the guest that moves here notices of its new record. From is nil for a guest that does not move.
+// tellChanges reports what the guest that moves here notices of its new record. From is nil for a guest that does not
+// move.
 func (s *session) tellChanges(from *cache.Record, r cache.Record) {
 	if from == nil {
 		return

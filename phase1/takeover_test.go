@@ -39,8 +39,8 @@ func target(t *testing.T, from cache.Record) side {
 	return s
 }
 
-// TestTakeOver: a target has the record of its source, byte for byte, but for the namespace and standby. A later Setup needs no
-// From.
+// TestTakeOver: a target has the record of its source, byte for byte, but for the namespace and standby. A later Setup
+// needs no From.
 func TestTakeOver(t *testing.T) {
 	t.Parallel()
 	eachMovable(t, func(t *testing.T, b infra.Binding) {
@@ -99,8 +99,8 @@ func TestTakeOver(t *testing.T) {
 	})
 }
 
-// TestTakeOverGateway: on standby the guest's IPv6 router is the one that the guest knows. When the gateway has another MAC on
-// this node, Activate repairs that.
+// TestTakeOverGateway: on standby the guest's IPv6 router is the one that the guest knows. When the gateway has another
+// MAC on this node, Activate repairs that.
 func TestTakeOverGateway(t *testing.T) {
 	t.Parallel()
 	source, from := movingGuest(t, infra.Redirect{})
@@ -119,8 +119,8 @@ func TestTakeOverGateway(t *testing.T) {
 	s.serves(t)
 }
 
-// TestTakeOverMTU: a guest keeps its MTU, so a NIC with a smaller one is refused, and the way out is a larger one of the NIC, as the
-// Spec can have neither the smaller one nor none.
+// TestTakeOverMTU: a guest keeps its MTU, so a NIC with a smaller one is refused, and the way out is a larger one of
+// the NIC, as the Spec can have neither the smaller one nor none.
 func TestTakeOverMTU(t *testing.T) {
 	t.Parallel()
 	eachMovable(t, func(t *testing.T, b infra.Binding) {
@@ -140,8 +140,8 @@ func TestTakeOverMTU(t *testing.T) {
 	})
 }
 
-// TestTakeOverInactive: the record that Deactivate returned lets the target be active at once, or on standby until the same
-// record is shown to Activate.
+// TestTakeOverInactive: the record that Deactivate returned lets the target be active at once, or on standby until the
+// same record is shown to Activate.
 func TestTakeOverInactive(t *testing.T) {
 	t.Parallel()
 	source, _ := movingGuest(t, infra.Masquerade{})
@@ -190,8 +190,8 @@ func TestTakeOverInactive(t *testing.T) {
 	source.looks(t, false, 4)
 }
 
-// TestTurnBounds: the turn of another node's record does not wrap, neither at once nor by the next Deactivate, which changes
-// nothing where the turn would be too high.
+// TestTurnBounds: the turn of another node's record does not wrap, neither at once nor by the next Deactivate, which
+// changes nothing where the turn would be too high.
 func TestTurnBounds(t *testing.T) {
 	t.Parallel()
 	const last = 1<<53 - 1
@@ -231,8 +231,8 @@ func TestTurnBounds(t *testing.T) {
 	teardown(t, s.Network, s.c, s.before)
 }
 
-// TestTakeOverWaiting: the record of a target that waits says nothing of the source, which is active: a second target from
-// that record has to wait, too.
+// TestTakeOverWaiting: the record of a target that waits says nothing of the source, which is active: a second target
+// from that record has to wait, too.
 func TestTakeOverWaiting(t *testing.T) {
 	t.Parallel()
 	source, from := movingGuest(t, infra.Masquerade{})
@@ -251,8 +251,8 @@ func TestTakeOverWaiting(t *testing.T) {
 	second.activate(t, source.deactivate(t, 1))
 }
 
-// TestTakeOverOtherSource: a guest has moved from a first pod to a second one, and is to move to a third. That the first one
-// is inactive proves nothing: the second one is active.
+// TestTakeOverOtherSource: a guest has moved from a first pod to a second one, and is to move to a third. That the
+// first one is inactive proves nothing: the second one is active.
 func TestTakeOverOtherSource(t *testing.T) {
 	t.Parallel()
 	first, _ := movingGuest(t, infra.Masquerade{})

@@ -51,9 +51,9 @@ func (n NIC) Teardown(ctx context.Context, o TeardownOptions) error {
 }
 
 // discard removes record and journal, and leaves the wiring to end with its namespace. It does nothing, and returns
-// false, if the NIC outlives the namespace: the kernel deletes links that have a kind of rtnetlink, and moves others to the
-// machine's namespace, with the name and MAC that they have (default_device_exit_net). With cutOff it also returns false if a
-// process has the guest's tap open: the tap, and with it the namespace, would last as long as the process.
+// false, if the NIC outlives the namespace: the kernel deletes links that have a kind of rtnetlink, and moves others to
+// the machine's namespace, with the name and MAC that they have (default_device_exit_net). With cutOff it also returns
+// false if a process has the guest's tap open: the tap, and with it the namespace, would last as long as the process.
 func (s *session) discard(ctx context.Context, j *journal, cutOff bool) (bool, error) {
 	links, err := s.ns.Links()
 	if err != nil {
@@ -186,7 +186,8 @@ func (s *session) giveBack(plan *wiring.Plan, ops []netstate.Op, gone error) (er
 		if err := s.apply(context.Background(), ops); err != nil {
 			return err
 		}
-		// A NIC that came up gets its link-local address when the kernel notices the carrier, which can be later than this look.
+		// A NIC that came up gets its link-local address when the kernel notices the carrier, which can be later than
+		// this look.
 		if gone == nil { // else the kernel would look for a module of that name
 			tap.NoticeCarrier(s.nic)
 		}
@@ -197,8 +198,8 @@ func (s *session) giveBack(plan *wiring.Plan, ops []netstate.Op, gone error) (er
 	return gone
 }
 
-// wayBack reads the namespace and returns what is left to undo. Gone is infra.ErrNoNIC if the NIC has gone. Unless cutOff
-// is set, the error is ErrInUse if a process has a tap open that the operations delete.
+// wayBack reads the namespace and returns what is left to undo. Gone is infra.ErrNoNIC if the NIC has gone. Unless
+// cutOff is set, the error is ErrInUse if a process has a tap open that the operations delete.
 func (s *session) wayBack(plan *wiring.Plan, cutOff bool) (ops []netstate.Op, gone, err error) {
 	now, err := s.ns.SnapshotForUndo(plan.Names(), plan.SysctlPaths(), plan.Tables())
 	if err != nil {

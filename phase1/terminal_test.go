@@ -18,8 +18,8 @@ import (
 	"github.com/guestwire/guestwire/phase1"
 )
 
-// TestLaunchTerminal: a command that has the caller's terminal as its standard files can use the terminal as QEMU's -nographic
-// does. It cannot push input that the caller's shell would read, nor make the terminal its own.
+// TestLaunchTerminal: a command that has the caller's terminal as its standard files can use the terminal as QEMU's
+// -nographic does. It cannot push input that the caller's shell would read, nor make the terminal its own.
 func TestLaunchTerminal(t *testing.T) {
 	const helper = "GUESTWIRE_TEST_TERMINAL"
 	switch os.Getenv(helper) {

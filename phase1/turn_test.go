@@ -10,8 +10,8 @@ import (
 	"github.com/guestwire/guestwire/internal/wiring"
 )
 
-// TestTurns has two sides call Deactivate and Activate by chance, with any record that either has ever had. They are never
-// both active, and from each state the guest can become active on either side.
+// TestTurns has two sides call Deactivate and Activate by chance, with any record that either has ever had. They are
+// never both active, and from each state the guest can become active on either side.
 func TestTurns(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 1))
 	for range 2000 {
@@ -58,9 +58,9 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// TestWaiting: a guest that has moved before has records with a Turn. That of a namespace which waits for its first Activate
-// is no proof that the guest is inactive, neither for Activate nor for a Setup that is active at once. Nor is that of an earlier
-// turn: one more Deactivate may not be enough, so the error names the turn.
+// TestWaiting: a guest that has moved before has records with a Turn. That of a namespace which waits for its first
+// Activate is no proof that the guest is inactive, neither for Activate nor for a Setup that is active at once. Nor is
+// that of an earlier turn: one more Deactivate may not be enough, so the error names the turn.
 func TestWaiting(t *testing.T) {
 	waiting := cache.Record{Namespace: "waiting", Binding: cache.BindingRedirect, Tap: "eth0-tap", Standby: true, Turn: 4}
 	if turn, err := (Other{Inactive: &waiting}).turn(cache.Record{Namespace: "other", Standby: true}); !errors.Is(err, ErrActive) {

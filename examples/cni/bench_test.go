@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// BenchmarkPlugin measures what the plugin adds to a pod's start and end: a call of ADD and one of DEL, each a process, as
-// engines call it.
+// BenchmarkPlugin measures what the plugin adds to a pod's start and end: a call of ADD and one of DEL, each a process,
+// as engines call it.
 func BenchmarkPlugin(b *testing.B) {
 	for name, binding := range map[string]string{"not wanted": "none", "redirect": "redirect", "masquerade": "masquerade", "bridge": "bridge"} {
 		b.Run(name, func(b *testing.B) {

@@ -15,8 +15,8 @@ import (
 	"github.com/guestwire/guestwire/phase1"
 )
 
-// check compares the kernel and the records with what add has left for the attachment. Where add has wired nothing, there
-// is nothing to compare.
+// check compares the kernel and the records with what add has left for the attachment. Where add has wired nothing,
+// there is nothing to compare.
 func check(ctx context.Context, args *skel.CmdArgs) error {
 	p, err := readPaths(args)
 	if err != nil {
@@ -47,7 +47,8 @@ func check(ctx context.Context, args *skel.CmdArgs) error {
 	return p.checkError(errs, args)
 }
 
-// checkError is the error of a CHECK. It says what differs, and leaves out how a Setup would repair that, which can be long.
+// checkError is the error of a CHECK. It says what differs, and leaves out how a Setup would repair that, which can be
+// long.
 func (p paths) checkError(errs []error, args *skel.CmdArgs) error {
 	err := errors.Join(errs...)
 	var drift *phase1.DriftError
@@ -70,8 +71,8 @@ func (p paths) checkError(errs []error, args *skel.CmdArgs) error {
 	return types.NewError(codeDrift, "guestwire: "+oneLine(strings.Join(append(texts, way), "; ")), "")
 }
 
-// status reports whether an add could work here. What only some pods ask for is a warning, as an engine counts a node whose STATUS
-// fails as not ready, for all pods.
+// status reports whether an add could work here. What only some pods ask for is a warning, as an engine counts a node
+// whose STATUS fails as not ready, for all pods.
 func status(_ context.Context, args *skel.CmdArgs) error {
 	c, err := readConfig(args)
 	if err != nil {

@@ -198,8 +198,8 @@ func TestNetworks(t *testing.T) {
 	}
 }
 
-// TestEveryNIC: a fake main plugin plays Multus. It lays eth0 and net1 within one ADD, and moves the default route to net1 when
-// both are there. Guestwire behind it sees the routes that the pod keeps.
+// TestEveryNIC: a fake main plugin plays Multus. It lays eth0 and net1 within one ADD, and moves the default route to
+// net1 when both are there. Guestwire behind it sees the routes that the pod keeps.
 func TestEveryNIC(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -303,8 +303,8 @@ func TestMany(t *testing.T) {
 	n.clean()
 }
 
-// TestResult: the result of the plugins before guestwire goes through unchanged, in each version of the specification, with
-// members that guestwire does not know.
+// TestResult: the result of the plugins before guestwire goes through unchanged, in each version of the specification,
+// with members that guestwire does not know.
 func TestResult(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)

@@ -118,7 +118,8 @@ func (b *crashBed) well(command string) {
 	}
 }
 
-// isFound reports whether the namespace is as it was found, and nothing of guestwire is left but locks, which GC removes.
+// isFound reports whether the namespace is as it was found, and nothing of guestwire is left but locks, which GC
+// removes.
 func (b *crashBed) isFound(after string) {
 	b.Helper()
 	if _, err := os.Lstat(b.dirOf()); !errors.Is(err, os.ErrNotExist) {

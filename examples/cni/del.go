@@ -17,9 +17,9 @@ import (
 	"github.com/guestwire/guestwire/phase1"
 )
 
-// del gives back what add has wired for the attachment. It succeeds whatever happens: an error would keep the engine from
-// calling the plugins before this one, the pod from ending, and the pod's addresses from being used again. What could not
-// be given back is told on standard error, and stays for the next DEL or GC.
+// del gives back what add has wired for the attachment. It succeeds whatever happens: an error would keep the engine
+// from calling the plugins before this one, the pod from ending, and the pod's addresses from being used again. What
+// could not be given back is told on standard error, and stays for the next DEL or GC.
 func del(ctx context.Context, args *skel.CmdArgs) error {
 	p, err := readPaths(args)
 	if err != nil {
@@ -105,8 +105,8 @@ func (s sandboxCalls) end(ctx context.Context, nic string) error {
 }
 
 // forget removes what is left of a NIC whose namespace is gone. The error is phase1.ErrAlive if the namespace is there.
-// Ended says that the engine has ended the sandbox. Then a namespace that is not found is gone also where the plugin does not
-// see all processes of the machine: on a node that is itself a container, such as those of kind.
+// Ended says that the engine has ended the sandbox. Then a namespace that is not found is gone also where the plugin
+// does not see all processes of the machine: on a node that is itself a container, such as those of kind.
 func (s sandboxCalls) forget(ctx context.Context, nic string, ended bool) error {
 	if err := phase1.Forget(ctx, phase1.Gone{NIC: nic, State: s.dir, Dir: s.Dir, Own: ended, Progress: progress}); err != nil && !errors.Is(err, fs.ErrNotExist) { // after a boot the directory is gone
 		return err

@@ -217,8 +217,8 @@ func (n *node) gc(list *networkList, valid any) (string, *types.Error) {
 	return n.guestwireCalled(string(text), "CNI_COMMAND=GC")
 }
 
-// TestGC: what belongs to attachments that are not valid goes, with the namespace there and gone; the rest stays, that of
-// other networks too, unless its namespace is gone.
+// TestGC: what belongs to attachments that are not valid goes, with the namespace there and gone; the rest stays, that
+// of other networks too, unless its namespace is gone.
 func TestGC(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -443,8 +443,8 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// TestAnotherWish: an ADD that wants another wiring is refused, and what an earlier one has wired stays, for the guest that
-// may be using it. An ADD that wants another configuration of the same wiring changes that.
+// TestAnotherWish: an ADD that wants another wiring is refused, and what an earlier one has wired stays, for the guest
+// that may be using it. An ADD that wants another configuration of the same wiring changes that.
 func TestAnotherWish(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -502,8 +502,9 @@ func TestCheck(t *testing.T) {
 	n.clean()
 }
 
-// TestStatus: a node without a device for taps, or a plugin without privileges, cannot take pods if the list wires all of
-// them. Where only the pods that ask are wired it can take the others: an engine counts a node whose STATUS fails as not ready.
+// TestStatus: a node without a device for taps, or a plugin without privileges, cannot take pods if the list wires all
+// of them. Where only the pods that ask are wired it can take the others: an engine counts a node whose STATUS fails as
+// not ready.
 func TestStatus(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)

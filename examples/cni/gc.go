@@ -80,8 +80,8 @@ func gc(ctx context.Context, args *skel.CmdArgs) error {
 	return errors.Join(errs...)
 }
 
-// sweepLocks removes the locks of killed calls. Forget does so whatever it is to forget: here nothing, as the directory of
-// the links is no sandbox.
+// sweepLocks removes the locks of killed calls. Forget does so whatever it is to forget: here nothing, as the directory
+// of the links is no sandbox.
 func (p paths) sweepLocks(ctx context.Context) error {
 	err := phase1.Forget(ctx, phase1.Gone{State: p.State.Links(), Dir: p.Dir})
 	if errors.Is(err, fs.ErrNotExist) {
@@ -90,7 +90,8 @@ func (p paths) sweepLocks(ctx context.Context) error {
 	return err
 }
 
-// staleOf returns the function that reports whether a NIC belongs to an attachment of the network that is not valid any more.
+// staleOf returns the function that reports whether a NIC belongs to an attachment of the network that is not valid any
+// more.
 func staleOf(args *skel.CmdArgs, network string) (func(id string, nic podsandbox.NIC) bool, error) {
 	var said struct {
 		Valid json.RawMessage `json:"cni.dev/valid-attachments"` // nil: the engine says nothing; null: none is valid

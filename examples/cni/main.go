@@ -1,5 +1,5 @@
-// Guestwire is a CNI plugin that hands a pod's NIC to a VM in the pod. It is the last plugin of a list: the plugins before
-// it make the NIC, and their result goes through unchanged.
+// Guestwire is a CNI plugin that hands a pod's NIC to a VM in the pod. It is the last plugin of a list: the plugins
+// before it make the NIC, and their result goes through unchanged.
 //
 //	{"type": "guestwire",
 //	 "capabilities": {"io.kubernetes.cri.pod-annotations": true},

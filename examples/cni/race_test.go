@@ -10,8 +10,8 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 )
 
-// TestAtOnce: what a sandbox's other calls do to an ADD of its second network: two DELs of the first network, and a GC to
-// which the first is not valid. The ADD succeeds, its NIC stays wired, and no call is an error.
+// TestAtOnce: what a sandbox's other calls do to an ADD of its second network: two DELs of the first network, and a GC
+// to which the first is not valid. The ADD succeeds, its NIC stays wired, and no call is an error.
 func TestAtOnce(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -50,8 +50,8 @@ func TestAtOnce(t *testing.T) {
 	}
 }
 
-// TestSecondSandbox: an ADD of another sandbox with a namespace that is wired for the first fails, and leaves the first as it
-// was, and nothing of itself. Its DEL does as well.
+// TestSecondSandbox: an ADD of another sandbox with a namespace that is wired for the first fails, and leaves the first
+// as it was, and nothing of itself. Its DEL does as well.
 func TestSecondSandbox(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)

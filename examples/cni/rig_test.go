@@ -145,8 +145,8 @@ func (n *node) plugin(name, script string) {
 	}
 }
 
-// guestwireCalled calls guestwire as an engine does, without libcni: with these variables and this input. It returns the
-// output, and the error that was printed; nil: it succeeded.
+// guestwireCalled calls guestwire as an engine does, without libcni: with these variables and this input. It returns
+// the output, and the error that was printed; nil: it succeeded.
 func (n *node) guestwireCalled(stdin string, environ ...string) (string, *types.Error) {
 	n.Helper()
 	out, err := n.ExecPlugin(n.Context(), filepath.Join(n.plugins, "guestwire"), []byte(stdin), append(os.Environ(), append(environ, "CNI_PATH="+n.plugins)...))
@@ -197,8 +197,8 @@ func (s *sandboxOf) del(list *libcni.NetworkConfigList, rt *libcni.RuntimeConf) 
 	}
 }
 
-// files are all files of the plugin, below the state and the journals' directory, and the leases. Those that always stay
-// are left out.
+// files are all files of the plugin, below the state and the journals' directory, and the leases. Those that always
+// stay are left out.
 func (n *node) files() []string {
 	n.Helper()
 	found := map[string]bool{}

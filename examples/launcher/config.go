@@ -16,8 +16,8 @@ import (
 // formats are those of the verb config.
 var formats = []string{"cloud-init", "networkd", "kernel"}
 
-// printConfig prints the configuration of a guest without DHCP, or writes its files to the directory out. What the format
-// leaves out is printed to standard error.
+// printConfig prints the configuration of a guest without DHCP, or writes its files to the directory out. What the
+// format leaves out is printed to standard error.
 func printConfig(vm *phase2.VM, format, state, out string) error {
 	guest, err := vm.Guest()
 	if err != nil {

@@ -26,8 +26,8 @@ type monitor struct {
 	deleted map[string]chan struct{} // closed when QEMU has deleted the device, by the device's id
 }
 
-// newMonitor returns a monitor, and QEMU's end of the connection, which QEMU inherits. No file is needed, so the monitor
-// works on a read-only root as well.
+// newMonitor returns a monitor, and QEMU's end of the connection, which QEMU inherits. No file is needed, so the
+// monitor works on a read-only root as well.
 func newMonitor(log *slog.Logger) (*monitor, *os.File, error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -148,7 +148,8 @@ func (m *monitor) send(command string) {
 	}
 }
 
-// pressAgain is the time after which the power button is pressed again: a guest that boots does not notice the first time.
+// pressAgain is the time after which the power button is pressed again: a guest that boots does not notice the first
+// time.
 const pressAgain = 5 * time.Second
 
 // shutDown presses the guest's power button, and waits for QEMU's end. It returns false if QEMU has not ended after the

@@ -15,7 +15,8 @@ import (
 	"github.com/guestwire/guestwire/phase2"
 )
 
-// askAgain is the time that a guest has to give a device up before QEMU is asked again: a guest that boots ignores that.
+// askAgain is the time that a guest has to give a device up before QEMU is asked again: a guest that boots ignores
+// that.
 const askAgain = 5 * time.Second
 
 // plugger gives a running QEMU a device for each record that comes, and takes the device of a record that goes.

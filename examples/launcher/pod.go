@@ -8,7 +8,8 @@ import (
 	"syscall"
 )
 
-// The hints are what the author of a Kubernetes pod can do about an error. The library's own texts are for those who call Setup.
+// The hints are what the author of a Kubernetes pod can do about an error. The library's own texts are for those who
+// call Setup.
 const (
 	hintNoRecord = "in this pod the node's CNI list calls Setup: the pod needs an annotation such as guestwire/nic.eth0: redirect, " +
 		"guestwire/container names this container or is not there, -state is /run/guestwire, and guestwire-node runs on the node; " +

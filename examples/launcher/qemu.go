@@ -23,8 +23,8 @@ const patience = 10 * time.Second
 
 // runQEMU serves the guest, and runs QEMU with the guest's devices as soon as each request of the guest gets an answer.
 // It returns when QEMU has ended and the guest is not served any more. The error is a statusError if QEMU ends with
-// another status than 0. The devices are those of the records at the start. Of a record that comes or goes later, QEMU's
-// device is plugged and unplugged at the buses; without a bus, runQEMU warns.
+// another status than 0. The devices are those of the records at the start. Of a record that comes or goes later,
+// QEMU's device is plugged and unplugged at the buses; without a bus, runQEMU warns.
 func runQEMU(ctx context.Context, vm *phase2.VM, shutdown time.Duration, buses, command []string) error {
 	if slices.Contains(command, "-daemonize") || slices.Contains(command, "--daemonize") {
 		return usageError{errors.New("-daemonize: leave it out, as QEMU has to stay in the foreground")}

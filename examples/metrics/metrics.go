@@ -1,4 +1,5 @@
-// Package metrics tells Prometheus of the wired NICs of a node: for examples/exporter, which prints, and examples/node, which serves.
+// Package metrics tells Prometheus of the wired NICs of a node: for examples/exporter, which prints, and examples/node,
+// which serves.
 package metrics
 
 import (
@@ -47,7 +48,8 @@ func (c NICs) Describe(descs chan<- *prometheus.Desc) {
 }
 
 const (
-	// atOnce NICs are looked at: a Check waits a second for a gateway that does not answer, and keeps what it reads in memory.
+	// atOnce NICs are looked at: a Check waits a second for a gateway that does not answer, and keeps what it reads in
+	// memory.
 	atOnce = 16
 	// patience is the time for one NIC. A pod can make the look at its own namespace long.
 	patience = 3 * time.Second

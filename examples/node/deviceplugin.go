@@ -37,7 +37,8 @@ type devicePlugins struct {
 	look time.Duration
 }
 
-// run serves and registers, again and again, until ctx is done. A kubelet that starts removes all files of its directory.
+// run serves and registers, again and again, until ctx is done. A kubelet that starts removes all files of its
+// directory.
 func (p *devicePlugins) run(ctx context.Context) {
 	var plugins []*devicePlugin
 	for _, name := range p.devices.allowed {

@@ -112,8 +112,8 @@ func (k *fakeKubelet) allocate(resource string) (string, error) {
 	return fmt.Sprintf("%d of %d: %s at %s, %s", len(d), len(answer.ContainerResponses), d[0].HostPath, d[0].ContainerPath, d[0].Permissions), nil
 }
 
-// TestDevicePlugin: devices are registered, watched and given, and registered again with each kubelet that starts. The kubelet
-// is a fake.
+// TestDevicePlugin: devices are registered, watched and given, and registered again with each kubelet that starts. The
+// kubelet is a fake.
 func TestDevicePlugin(t *testing.T) {
 	dir := shortDir(t)
 	var ready struct {

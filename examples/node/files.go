@@ -12,9 +12,9 @@ import (
 	"time"
 )
 
-// replaceFile gives the file the text and the mode in one step: a reader sees the old file or the new one, also after a kill.
-// It returns whether anything had to be changed. Two processes can call it at once: one waits for the other until ctx ends. The
-// files that a killed call has left are removed by the next one.
+// replaceFile gives the file the text and the mode in one step: a reader sees the old file or the new one, also after a
+// kill. It returns whether anything had to be changed. Two processes can call it at once: one waits for the other until
+// ctx ends. The files that a killed call has left are removed by the next one.
 func replaceFile(ctx context.Context, path string, text []byte, mode fs.FileMode) (changed bool, err error) {
 	temporary := beside(path, ".new")
 	if isSame(path, text, mode) && isGone(temporary) { // without a lock file, whose coming and going an engine would notice
@@ -44,7 +44,8 @@ func replaceFile(ctx context.Context, path string, text []byte, mode fs.FileMode
 	return true, syncDir(path)
 }
 
-// removeFile removes the file, and what a killed replaceFile has left. It is no error if there is neither, or no directory.
+// removeFile removes the file, and what a killed replaceFile has left. It is no error if there is neither, or no
+// directory.
 func removeFile(ctx context.Context, path string) (removed bool, err error) {
 	if isGone(path) && isGone(beside(path, ".new")) {
 		return false, nil
@@ -72,9 +73,9 @@ func beside(path, ending string) string {
 	return filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+ending)
 }
 
-// lockFile keeps other calls from the file until unlock is called, or the process ends. Other users can open the directory, and
-// a lock on it would be theirs to hold; nobody else can open the file that is locked. It is beside, and not in the directory of
-// phase1.Lock, which the DaemonSet's container does not have. The holder removes it.
+// lockFile keeps other calls from the file until unlock is called, or the process ends. Other users can open the
+// directory, and a lock on it would be theirs to hold; nobody else can open the file that is locked. It is beside, and
+// not in the directory of phase1.Lock, which the DaemonSet's container does not have. The holder removes it.
 func lockFile(ctx context.Context, path string) (unlock func(), err error) {
 	name := beside(path, ".lock")
 	for {

@@ -23,8 +23,8 @@ func modified(t *testing.T, path string) time.Time {
 	return info.ModTime()
 }
 
-// TestReplaceFile: a file comes with its mode, is left alone if it is the same, and is replaced together with what a killed
-// call has left.
+// TestReplaceFile: a file comes with its mode, is left alone if it is the same, and is replaced together with what a
+// killed call has left.
 func TestReplaceFile(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "list")
@@ -163,8 +163,8 @@ func TestKilled(t *testing.T) {
 	t.Logf("%d of 30 kills left a temporary file, which the next call has removed", halves)
 }
 
-// TestLockIsOurs: nobody can open what replaceFile and removeFile lock but the user whose file it is. The file that they lock goes
-// with the call, and a call that has to wait ends with its context.
+// TestLockIsOurs: nobody can open what replaceFile and removeFile lock but the user whose file it is. The file that
+// they lock goes with the call, and a call that has to wait ends with its context.
 func TestLockIsOurs(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "list")

@@ -107,8 +107,9 @@ func (o *options) drainList(ctx context.Context) error {
 	return err
 }
 
-// needed says what keeps the plugin on the node, and what to do; empty: nothing. It removes the derived lists when no pod is
-// wired any more, as an engine calls DEL by the list that it finds then, and the binaries cannot go before all lists.
+// needed says what keeps the plugin on the node, and what to do; empty: nothing. It removes the derived lists when no
+// pod is wired any more, as an engine calls DEL by the list that it finds then, and the binaries cannot go before all
+// lists.
 func (o *options) needed(ctx context.Context) (string, error) {
 	wired, err := o.wired()
 	if err != nil {

@@ -17,8 +17,8 @@ import (
 // The endings of the files that container engines read from a CNI configuration directory.
 var confEndings = []string{".conf", ".conflist", ".json"}
 
-// derivedFrom is the member of a list by which guestwire-node knows its own file. libcni ignores members that it does not
-// know.
+// derivedFrom is the member of a list by which guestwire-node knows its own file. libcni ignores members that it does
+// not know.
 const derivedFrom = "guestwireDerivedFrom"
 
 var (
@@ -32,8 +32,8 @@ type cniLists struct {
 	to    string // directory of the derived list
 	name  string // file of the derived list
 	entry json.RawMessage
-	// former is the entry for a derived list of another directory, where an engine looks for the DEL of pods that are wired
-	// by that list; nil: no pod is wired, and such a list goes.
+	// former is the entry for a derived list of another directory, where an engine looks for the DEL of pods that are
+	// wired by that list; nil: no pod is wired, and such a list goes.
 	former json.RawMessage
 	// everyNIC says that Multus may be the source.
 	everyNIC bool
@@ -42,8 +42,9 @@ type cniLists struct {
 // own is the path of the derived list.
 func (l cniLists) own() string { return filepath.Join(l.to, l.name) }
 
-// update writes the derived list, or removes it if the source is gone or names guestwire itself. It removes derived lists
-// with other names, or drains one of another directory while pods are wired. It returns what it did, in words, or "" if nothing had to be done. After an error the list is as it was.
+// update writes the derived list, or removes it if the source is gone or names guestwire itself. It removes derived
+// lists with other names, or drains one of another directory while pods are wired. It returns what it did, in words, or
+// "" if nothing had to be done. After an error the list is as it was.
 func (l cniLists) update(ctx context.Context) (did string, err error) {
 	if did, err = l.write(ctx); err != nil {
 		return did, err
@@ -298,8 +299,8 @@ func isMultus(text []byte) bool {
 	return kind == "multus" || kind == "multus-shim"
 }
 
-// derive returns the list of a file of the node's network plugin with one entry more. The error is errNamed if guestwire is
-// an entry already.
+// derive returns the list of a file of the node's network plugin with one entry more. The error is errNamed if
+// guestwire is an entry already.
 func derive(name string, text []byte, entry json.RawMessage) ([]byte, error) {
 	var conf map[string]json.RawMessage
 	if err := json.Unmarshal(text, &conf); err != nil {

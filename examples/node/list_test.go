@@ -239,8 +239,8 @@ func TestListChanges(t *testing.T) {
 	}
 }
 
-// TestMultus: behind Multus guestwire is added to the list that Multus takes for the first network. Multus itself is the
-// source where one ADD wires every NIC.
+// TestMultus: behind Multus guestwire is added to the list that Multus takes for the first network. Multus itself is
+// the source where one ADD wires every NIC.
 func TestMultus(t *testing.T) {
 	files := map[string]string{"00-multus.conf": multus, "10-net.conflist": flannel}
 	for _, c := range []struct {

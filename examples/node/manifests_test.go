@@ -71,8 +71,8 @@ func render(t *testing.T, dir string) (kinds []string, d daemonSet) {
 	return kinds, d
 }
 
-// TestManifests: each directory of examples/kubernetes renders, its flags are those of the program, and each path that a
-// flag names is mounted, from the same path of the node.
+// TestManifests: each directory of examples/kubernetes renders, its flags are those of the program, and each path that
+// a flag names is mounted, from the same path of the node.
 func TestManifests(t *testing.T) {
 	for dir, c := range map[string]struct {
 		kinds  string

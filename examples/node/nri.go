@@ -209,8 +209,8 @@ func (c *nriConnection) ValidateContainerAdjustment(context.Context, *api.Valida
 	return &api.ValidateContainerAdjustmentResponse{}, nil
 }
 
-// adjust returns what the container gets besides what its pod says, nil for a container that is none of guestwire's. A mount
-// that the container has at /run/guestwire already, from a hostPath, stays.
+// adjust returns what the container gets besides what its pod says, nil for a container that is none of guestwire's. A
+// mount that the container has at /run/guestwire already, from a hostPath, stays.
 func (p *nriPlugin) adjust(pod *api.PodSandbox, container *api.Container) (*api.ContainerAdjustment, error) {
 	wants, err := podsandbox.Read(pod.GetAnnotations())
 	if err != nil {
@@ -276,8 +276,8 @@ func (d device) forContainer() *api.LinuxDevice {
 	}
 }
 
-// checkUserNamespaceDevice refuses a device that no user of a user namespace can open: a low-level runtime cannot create
-// devices there, and shows the node's own file instead.
+// checkUserNamespaceDevice refuses a device that no user of a user namespace can open: a low-level runtime cannot
+// create devices there, and shows the node's own file instead.
 func checkUserNamespaceDevice(d device) error {
 	if d.mode&0o006 == 0o006 {
 		return nil

@@ -209,8 +209,8 @@ func TestDevicesRefused(t *testing.T) {
 	}
 }
 
-// TestReconnect: the plugin waits for an engine, and connects again after each restart, also if the engine ends while the
-// plugin registers.
+// TestReconnect: the plugin waits for an engine, and connects again after each restart, also if the engine ends while
+// the plugin registers.
 func TestReconnect(t *testing.T) {
 	socket := filepath.Join(shortDir(t), "nri", "nri.sock")
 	connected := make(chan bool, 1000)

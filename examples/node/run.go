@@ -222,8 +222,8 @@ func (o *options) metricsHandler() http.Handler {
 	}))
 }
 
-// podInfo tells which pod a state directory belongs to. Its label uid is that of kube_pod_info (kube-state-metrics), so a query can
-// join both.
+// podInfo tells which pod a state directory belongs to. Its label uid is that of kube_pod_info (kube-state-metrics), so
+// a query can join both.
 func podInfo(state podsandbox.State) prometheus.Collector {
 	info := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "guestwire_pod_info",
 		Help: "The newest sandbox of a pod with a wired NIC, by the pod's UID; the value is 1."}, []string{"state", "uid"})
@@ -253,7 +253,8 @@ func (o *options) keepSwept(ctx context.Context) {
 // adding is longer than any ADD takes, as the kubelet gives an engine four minutes for a sandbox.
 const adding = 10 * time.Minute
 
-// sweepOnce removes what is left of namespaces that are gone: journals, records, and the directories of their sandboxes.
+// sweepOnce removes what is left of namespaces that are gone: journals, records, and the directories of their
+// sandboxes.
 func (o *options) sweepOnce(ctx context.Context) error {
 	err := phase1.Forget(ctx, phase1.Gone{Dir: o.dir, Progress: func(text string) { o.log.Info("sweep", "progress", text) }})
 	if errors.Is(err, fs.ErrNotExist) {

@@ -227,8 +227,8 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// TestDispute: where another program removes the derived list whenever it sees it, as Cilium does by default, run says so, is not
-// ready, and lets the node's directory alone for a while.
+// TestDispute: where another program removes the derived list whenever it sees it, as Cilium does by default, run says
+// so, is not ready, and lets the node's directory alone for a while.
 func TestDispute(t *testing.T) {
 	n := newNode(t)
 	write(t, n.conf+"/10-net.conflist", flannel)
@@ -306,8 +306,8 @@ func TestBusyDirectory(t *testing.T) {
 	n.becomes(true, "guestwire", "guestwire-agent", "00-guestwire.conflist", "10-net.conflist", "log")
 }
 
-// TestMove: an installation for all pods becomes one for a RuntimeClass. The node's own list keeps guestwire for the DEL of the
-// pods that it has wired, and wires no more.
+// TestMove: an installation for all pods becomes one for a RuntimeClass. The node's own list keeps guestwire for the
+// DEL of the pods that it has wired, and wires no more.
 func TestMove(t *testing.T) {
 	n := newNode(t)
 	write(t, n.conf+"/10-net.conflist", flannel)
@@ -433,8 +433,8 @@ func TestServeMetrics(t *testing.T) {
 	}
 }
 
-// TestCrowd: the metrics are for whoever reaches the port. A crowd is refused, a client that gives up frees its place, and a
-// client that says nothing holds none for long.
+// TestCrowd: the metrics are for whoever reaches the port. A crowd is refused, a client that gives up frees its place,
+// and a client that says nothing holds none for long.
 func TestCrowd(t *testing.T) {
 	working, work := make(chan bool, 1000), make(chan bool)
 	handler := oneByOne(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -482,8 +482,8 @@ func TestCrowd(t *testing.T) {
 	next(http.StatusOK)
 }
 
-// TestSweep: the sweep removes directories of sandboxes without NICs, notes of an ADD that ended long ago, and links of pods
-// that lead nowhere. It leaves what has a record, and what an ADD may be working on.
+// TestSweep: the sweep removes directories of sandboxes without NICs, notes of an ADD that ended long ago, and links of
+// pods that lead nowhere. It leaves what has a record, and what an ADD may be working on.
 func TestSweep(t *testing.T) {
 	n := newNode(t)
 	state := podsandbox.State(n.state)
@@ -532,8 +532,9 @@ func TestSweep(t *testing.T) {
 	}
 }
 
-// TestUninstallAll: uninstall removes the derived list also if another -list-name or -list-to made it, as a list without its
-// plugin breaks every pod. For the same reason the binaries stay while a list of an administrator names guestwire.
+// TestUninstallAll: uninstall removes the derived list also if another -list-name or -list-to made it, as a list
+// without its plugin breaks every pod. For the same reason the binaries stay while a list of an administrator names
+// guestwire.
 func TestUninstallAll(t *testing.T) {
 	n := newNode(t)
 	write(t, n.conf+"/10-net.conflist", flannel)

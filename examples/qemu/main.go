@@ -2,8 +2,8 @@
 //
 //	qemu /run/netns/pod qemu-system-x86_64 -accel kvm -m 512 -kernel vmlinuz -initrd initrd.img -nographic ...
 //
-// It runs as root. QEMU and the responder run as user 107 in the namespace, without privileges. Unlike the programs agent
-// and launcher, one program is both sides, so the unprivileged process contains the privileged side's code.
+// It runs as root. QEMU and the responder run as user 107 in the namespace, without privileges. Unlike the programs
+// agent and launcher, one program is both sides, so the unprivileged process contains the privileged side's code.
 package main
 
 import (

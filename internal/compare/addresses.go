@@ -47,8 +47,8 @@ type family struct {
 	stay      bool // they are as wanted, in their order
 }
 
-// isLearnedAddress reports whether the NIC's address, which is not wanted, comes and goes with router advertisements: see
-// isLearned.
+// isLearnedAddress reports whether the NIC's address, which is not wanted, comes and goes with router advertisements:
+// see isLearned.
 func (s *stepper) isLearnedAddress(a netstate.Address) bool {
 	nic, _ := s.wantedLink(s.Index)
 	return a.Link == s.Index && nic.Master == 0 && a.Prefix.Addr().Is6() && a.ValidSeconds != netstate.Forever && !s.wantedAddresses[linkPrefix{a.Link, a.Prefix}]

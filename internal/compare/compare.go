@@ -56,7 +56,8 @@ type NIC struct {
 	Index int // as found
 	// ManageAddresses: the NIC's addresses, routes and neighbours are the wiring's to add and to remove.
 	ManageAddresses bool
-	// RestoreAddresses: missing addresses, routes and permanent neighbours of the NIC are added, also without ManageAddresses.
+	// RestoreAddresses: missing addresses, routes and permanent neighbours of the NIC are added, also without
+	// ManageAddresses.
 	RestoreAddresses bool
 	// MayLeave: the NIC can go away, because the guest has it.
 	MayLeave bool
@@ -120,8 +121,8 @@ func (s *stepper) steps() ([]netstate.Op, error) {
 	return s.ops, err
 }
 
-// setSysctls sets the sysctls that the kernel has. Coming says that the kernel is about to have them, of links that may be made
-// anew.
+// setSysctls sets the sysctls that the kernel has. Coming says that the kernel is about to have them, of links that may
+// be made anew.
 func (s *stepper) setSysctls(paths []string, coming bool) {
 	for _, path := range paths {
 		value, wanted := s.want.Sysctls[path]

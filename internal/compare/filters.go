@@ -33,9 +33,9 @@ func (s *stepper) indexOf(name string) int {
 	return 0
 }
 
-// losesChain reports whether a chain or a flow table of the table is bound to a link that is about to be created again. Before
-// Linux 6.16 the kernel deletes such a chain with the old link, and the new link would be up without the
-// chain until the namespace is compared again.
+// losesChain reports whether a chain or a flow table of the table is bound to a link that is about to be created again.
+// Before Linux 6.16 the kernel deletes such a chain with the old link, and the new link would be up without the chain
+// until the namespace is compared again.
 func (s *stepper) losesChain(t firewall.Table) bool {
 	return slices.ContainsFunc(t.Chains, func(c firewall.Chain) bool { return s.isNew(c.Device) }) ||
 		slices.ContainsFunc(t.Flows, func(f firewall.FlowTable) bool { return slices.ContainsFunc(f.Devices, s.isNew) })

@@ -10,7 +10,8 @@ import (
 type indexes struct {
 	// have and wanted are the routes of now and of want, each next hop of an IPv6 route apart; not are those of Unwanted.
 	have, wanted, not netstate.RouteIndex
-	// implied are the routes that the kernel may have added for a wanted address, coming those that it adds with the operations.
+	// implied are the routes that the kernel may have added for a wanted address, coming those that it adds with the
+	// operations.
 	implied, coming netstate.RouteIndex
 	// scaffold are the host routes that addRoutes adds for the moment.
 	scaffold netstate.RouteIndex

@@ -7,9 +7,9 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// remaining returns the state with the lifetimes that addresses and routes have left now. What is there lives for as long as
-// the kernel says. Of what is not there, what has ended since it was read is not wanted any more: the kernel has removed it, or
-// would have.
+// remaining returns the state with the lifetimes that addresses and routes have left now. What is there lives for as
+// long as the kernel says. Of what is not there, what has ended since it was read is not wanted any more: the kernel
+// has removed it, or would have.
 func (s *stepper) remaining(want State) State {
 	passed := uint32(0)
 	if want.UptimeMS != 0 && s.now.UptimeMS > want.UptimeMS {
@@ -55,8 +55,8 @@ func (s *stepper) remaining(want State) State {
 	return want
 }
 
-// withLifetimes returns the wanted address with the lifetimes that it has left, and whether it is alive. Now is the address as
-// it is there, if it is; passed is the time since the wanted one was read.
+// withLifetimes returns the wanted address with the lifetimes that it has left, and whether it is alive. Now is the
+// address as it is there, if it is; passed is the time since the wanted one was read.
 func withLifetimes(a, now netstate.Address, there bool, passed uint32) (left netstate.Address, alive bool) {
 	ends := a.ValidSeconds != netstate.Forever
 	if ends && there && now.ValidSeconds != netstate.Forever {

@@ -144,8 +144,8 @@ func (s *stepper) isRemoved(index int) bool {
 	return !wanted && slices.ContainsFunc(s.ownLinks(), func(l netstate.Link) bool { return l.Index == index })
 }
 
-// allowIPv6 enables IPv6 at existing links that are to get an IPv6 address. A new tap exists by then, and was made before the
-// sysctl for new links is written.
+// allowIPv6 enables IPv6 at existing links that are to get an IPv6 address. A new tap exists by then, and was made
+// before the sysctl for new links is written.
 func (s *stepper) allowIPv6() {
 	for _, want := range s.want.Links {
 		now, there := s.now.Link(want.Index)
@@ -178,8 +178,8 @@ func hopNames(r netstate.Route, name func(index int) string) []string {
 	return names
 }
 
-// takesDown reports whether changeNIC takes the NIC down: for another name, and for another MAC unless the NIC takes it while it
-// is up.
+// takesDown reports whether changeNIC takes the NIC down: for another name, and for another MAC unless the NIC takes it
+// while it is up.
 func (s *stepper) takesDown(want netstate.Link) bool {
 	now, there := s.now.Link(want.Index)
 	if want.Index != s.Index || !there || !now.Up {

@@ -7,8 +7,8 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// isGone reports whether the route is one that must not be there, or what a kill has left: the kernel's route of an address that
-// was added anew, or a host route that addRoutes adds for the moment.
+// isGone reports whether the route is one that must not be there, or what a kill has left: the kernel's route of an
+// address that was added anew, or a host route that addRoutes adds for the moment.
 func (s *stepper) isGone(r netstate.Route) bool {
 	if !s.OffStack || !r.Uses(s.Index) {
 		return false
@@ -19,7 +19,8 @@ func (s *stepper) isGone(r netstate.Route) bool {
 	return s.not.Has(r) || s.scaffold.Has(r)
 }
 
-// losesSource reports whether the kernel removes the route because its source is an address of links that removeLinks deletes.
+// losesSource reports whether the kernel removes the route because its source is an address of links that removeLinks
+// deletes.
 func (s *stepper) losesSource(r netstate.Route) bool {
 	gone := false
 	for _, link := range s.linksWith[r.PrefSrc] {
@@ -31,9 +32,9 @@ func (s *stepper) losesSource(r netstate.Route) bool {
 	return gone
 }
 
-// isReplaced reports whether the NIC's address is removed, though ManageAddresses is not set: it must not be there, or it has to be
-// added anew. An IPv6 address has to be if it is not in its place in the kernel's list, or if the kernel has to make its local
-// route: one that is added gets another metric.
+// isReplaced reports whether the NIC's address is removed, though ManageAddresses is not set: it must not be there, or
+// it has to be added anew. An IPv6 address has to be if it is not in its place in the kernel's list, or if the kernel
+// has to make its local route: one that is added gets another metric.
 func (s *stepper) isReplaced(a netstate.Address) bool {
 	if !s.OffStack || a.Link != s.Index {
 		return false
@@ -91,8 +92,8 @@ func (s *stepper) wantsOffStack(o netstate.OffStack) bool {
 	return slices.ContainsFunc(s.want.OffStack, func(w netstate.OffStack) bool { return w.Link == o.Link && w.Address == o.Address })
 }
 
-// setOffStack takes the NIC's addresses off the namespace's stack, or puts them back, and lets the namespace's own sockets
-// prefer another IPv6 address.
+// setOffStack takes the NIC's addresses off the namespace's stack, or puts them back, and lets the namespace's own
+// sockets prefer another IPv6 address.
 func (s *stepper) setOffStack() {
 	nic, _ := s.wantedLink(s.Index)
 	if !s.OffStack {

@@ -17,8 +17,9 @@ func Sourced(r netstate.Route, link int, addresses []netstate.Address) bool {
 	return r.PrefSrc.IsValid() && slices.ContainsFunc(addresses, func(a netstate.Address) bool { return a.Link == link && a.Prefix.Addr() == r.PrefSrc })
 }
 
-// apart returns the routes with each next hop of an IPv6 route as a route of its own. That is what they are to the kernel,
-// which shows the routes to one destination with one metric as one route: so another NIC's route can join one of the NIC.
+// apart returns the routes with each next hop of an IPv6 route as a route of its own. That is what they are to the
+// kernel, which shows the routes to one destination with one metric as one route: so another NIC's route can join one
+// of the NIC.
 func apart(routes []netstate.Route) []netstate.Route {
 	var list []netstate.Route
 	for _, r := range routes {
@@ -106,12 +107,13 @@ func (s *stepper) mayAddRoute(r netstate.Route) bool {
 	return s.mayAdd(r.Link) || slices.ContainsFunc(r.Hops, func(h netstate.Hop) bool { return s.mayAdd(h.Link) })
 }
 
-// hasRoute reports whether the namespace has the route. Of a route that was joined with others the kernel shows only where it
-// leads: protocol, lifetime and metrics are those of the first one.
+// hasRoute reports whether the namespace has the route. Of a route that was joined with others the kernel shows only
+// where it leads: protocol, lifetime and metrics are those of the first one.
 func (s *stepper) hasRoute(r netstate.Route) bool { return s.have.Has(r) || s.joined[partOf(r)] }
 
-// wouldJoin reports whether the kernel, if the route were added, would join it with a route that it keeps apart now. So it is
-// with routes of router advertisements: an added route is none, whatever its protocol. The next advertisement brings it.
+// wouldJoin reports whether the kernel, if the route were added, would join it with a route that it keeps apart now. So
+// it is with routes of router advertisements: an added route is none, whatever its protocol. The next advertisement
+// brings it.
 func (s *stepper) wouldJoin(r netstate.Route) bool {
 	if r.Protocol != netstate.ProtocolRA || !s.single[partOf(r)] {
 		return false
@@ -120,13 +122,14 @@ func (s *stepper) wouldJoin(r netstate.Route) bool {
 	return len(beside) > 1 || len(beside) == 1 && !beside[partOf(r)]
 }
 
-// isLearned reports whether the NIC's route comes and goes with router advertisements. Where the NIC is the namespace's, those
-// that have come since are left to the kernel, and a router that never stops to advertise keeps no call from its end.
+// isLearned reports whether the NIC's route comes and goes with router advertisements. Where the NIC is the
+// namespace's, those that have come since are left to the kernel, and a router that never stops to advertise keeps no
+// call from its end.
 func (s *stepper) isLearned(r netstate.Route) bool {
 	nic, _ := s.wantedLink(s.Index)
 	return r.Destination.Addr().Is6() && r.Uses(s.Index) && nic.Master == 0 && (r.Protocol == netstate.ProtocolRA || r.ExpiresSeconds != 0)
 }
 
-// kernelImplies reports whether the kernel may have added the route for a wanted address: with the address, or, to the network
-// of an IPv6 peer, when addAddresses gave the address its flags.
+// kernelImplies reports whether the kernel may have added the route for a wanted address: with the address, or, to the
+// network of an IPv6 peer, when addAddresses gave the address its flags.
 func (s *stepper) kernelImplies(r netstate.Route) bool { return s.implied.Has(r) }

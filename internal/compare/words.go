@@ -37,7 +37,8 @@ type words struct {
 	// isSaid has what said has, and routes the routes of now.
 	isSaid map[infra.Difference]bool
 	routes netstate.RouteIndex
-	// deleted and added are the links, with the destinations of routes that are deleted, and with the addresses that are added.
+	// deleted and added are the links, with the destinations of routes that are deleted, and with the addresses that
+	// are added.
 	deleted, added map[linkPrefix]bool
 }
 

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestAnswers: a system call that fails says nothing of what the kernel was asked. Setup on a kernel with nf_tables would
-// otherwise take EINVAL of sendto for a kernel without.
+// TestAnswers: a system call that fails says nothing of what the kernel was asked. Setup on a kernel with nf_tables
+// would otherwise take EINVAL of sendto for a kernel without.
 func TestAnswers(t *testing.T) {
 	if !answers(fmt.Errorf("%w (invalid argument)", unix.EINVAL), unix.EINVAL) {
 		t.Error("an answer is none")

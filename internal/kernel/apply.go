@@ -13,8 +13,8 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// Apply carries out the operations in order. Neighbouring nftables operations are one transaction, and
-// neighbouring rtnetlink operations are one batch, but the deletion of a group (see deleteGroup). Neighbouring deletions of
+// Apply carries out the operations in order. Neighbouring nftables operations are one transaction, and neighbouring
+// rtnetlink operations are one batch, but the deletion of a group (see deleteGroup). Neighbouring deletions of
 // connections share one list of the connections. Apply checks ctx between batches.
 //
 // A failed operation is a *infra.StepError; several are joined. rtnetlink does not stop at a failure: the
@@ -64,8 +64,8 @@ func settles(op netstate.Op) bool {
 	return is && add.Settle
 }
 
-// settle waits for the local routes of addresses that the operations have added: the kernel makes those of IPv6 addresses in
-// a work queue (addrconf_dad_start). After two seconds it leaves the rest to the next comparison.
+// settle waits for the local routes of addresses that the operations have added: the kernel makes those of IPv6
+// addresses in a work queue (addrconf_dad_start). After two seconds it leaves the rest to the next comparison.
 func (n *Namespace) settle(ctx context.Context, ops []netstate.Op) error {
 	pending := func() (bool, error) {
 		var s netstate.Snapshot

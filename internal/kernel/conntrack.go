@@ -36,8 +36,8 @@ type tuple struct {
 	port                uint16 // the destination's; 0: the protocol has none
 }
 
-// parseConnection parses the message of a connection (struct nfgenmsg, CTA_*: linux/netfilter/nfnetlink_conntrack.h). The
-// octets share memory with the message.
+// parseConnection parses the message of a connection (struct nfgenmsg, CTA_*: linux/netfilter/nfnetlink_conntrack.h).
+// The octets share memory with the message.
 func parseConnection(m []byte) (connection, error) {
 	c := connection{family: u8(m)}
 	err := eachAttribute(m, sizeofNfgenmsg, func(kind uint16, v []byte) (err error) {
@@ -100,11 +100,11 @@ func encodeConnectionDel(c connection) []byte {
 	return r.Serialize()
 }
 
-// forgetConnections deletes the connections of all operations. A kernel that tracks none is not asked for a list, as the list
-// takes a module, and a walk through the connections of all namespaces.
+// forgetConnections deletes the connections of all operations. A kernel that tracks none is not asked for a list, as
+// the list takes a module, and a walk through the connections of all namespaces.
 //
-// Kernels before Linux 6.4 refuse with EBUSY to delete what is in a flow table, and a flow table that is deleted lets go of its
-// connections later. So forgetConnections tries again for some seconds.
+// Kernels before Linux 6.4 refuse with EBUSY to delete what is in a flow table, and a flow table that is deleted lets
+// go of its connections later. So forgetConnections tries again for some seconds.
 func (n *Namespace) forgetConnections(ctx context.Context, ops []netstate.Op) ([]failure, error) {
 	if !tracks() {
 		return nil, nil
@@ -131,8 +131,8 @@ func (n *Namespace) forgetConnections(ctx context.Context, ops []netstate.Op) ([
 	}
 }
 
-// tracks reports whether the kernel may track connections of the calling thread's namespace. The count cannot be read in user
-// namespaces of older kernels: there, all that is known is whether the kernel has connection tracking.
+// tracks reports whether the kernel may track connections of the calling thread's namespace. The count cannot be read
+// in user namespaces of older kernels: there, all that is known is whether the kernel has connection tracking.
 func tracks() bool {
 	if count, err := os.ReadFile(trackedCount); err == nil {
 		return strings.TrimSpace(string(count)) != "0"
@@ -197,5 +197,6 @@ func (n *Namespace) deleteConnections(found []forgotten) (first []failure, err e
 	return first, nil
 }
 
-// connectionsAtOnce is how many deletions, of some 100 octets each, go into a batch. Their answers fit the default buffer.
+// connectionsAtOnce is how many deletions, of some 100 octets each, go into a batch. Their answers fit the default
+// buffer.
 const connectionsAtOnce = 256

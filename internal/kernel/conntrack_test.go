@@ -73,7 +73,8 @@ func TestConnectionIs(t *testing.T) {
 	}
 }
 
-// TestForgetConnections: the kernel forgets the connections that are named, of both families and however many, and no others.
+// TestForgetConnections: the kernel forgets the connections that are named, of both families and however many, and no
+// others.
 func TestForgetConnections(t *testing.T) {
 	nstest.Need(t, "nft")
 	pod := nstest.New(t, "pod")

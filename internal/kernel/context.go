@@ -16,8 +16,8 @@ import (
 var ErrNoSELinux = errors.New("this kernel runs without SELinux")
 
 // TryContext takes on the SELinux context as the creation of a tap does, and opens the device that creates taps. It
-// changes nothing. The error is ErrNoSELinux, unix.EINVAL for what is no context of the policy, or fs.ErrPermission with
-// the rules that the policy lacks.
+// changes nothing. The error is ErrNoSELinux, unix.EINVAL for what is no context of the policy, or fs.ErrPermission
+// with the rules that the policy lacks.
 func TryContext(context string) error {
 	known, err := os.ReadFile("/proc/filesystems")
 	if err != nil {

@@ -10,13 +10,14 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// deleteGroup deletes all links of a group. It is no error if there are none: another program has deleted them. It returns as soon as the links have gone from the namespace; Close waits for the
-// rest of the deletion.
+// deleteGroup deletes all links of a group. It is no error if there are none: another program has deleted them. It
+// returns as soon as the links have gone from the namespace; Close waits for the rest of the deletion.
 //
-// The kernel deletes links in two parts. With the lock of rtnetlink held, the links go down, lose their masters and ports,
-// and leave the namespace. After that, without the lock, it waits until no CPU can still use them, and frees them
-// (netdev_run_todo). To wait takes some ten milliseconds. Nothing of a plan depends on the second part, so the operations
-// after the deletion, and the kernel's wait for deleted tables when the nfnetlink socket is closed (nft_rcv_nl_event), go on meanwhile.
+// The kernel deletes links in two parts. With the lock of rtnetlink held, the links go down, lose their masters and
+// ports, and leave the namespace. After that, without the lock, it waits until no CPU can still use them, and frees
+// them (netdev_run_todo). To wait takes some ten milliseconds. Nothing of a plan depends on the second part, so the
+// operations after the deletion, and the kernel's wait for deleted tables when the nfnetlink socket is closed
+// (nft_rcv_nl_event), go on meanwhile.
 func (n *Namespace) deleteGroup(op netstate.GroupDel) error {
 	links, err := n.Links()
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// TestGroupDeletion: after the deletion of a group its links have gone, their names are free for the operations after it, and
-// other links stay. A group without links is no error.
+// TestGroupDeletion: after the deletion of a group its links have gone, their names are free for the operations after
+// it, and other links stay. A group without links is no error.
 func TestGroupDeletion(t *testing.T) {
 	if unix.Geteuid() != 0 {
 		t.Fatal("run as root: the test makes links in a namespace of its own")

@@ -18,9 +18,9 @@ type DropCount struct {
 	Logged bool
 }
 
-// Drops reads the counters of the nftables tables with the name, of all families, in the order of
-// firewall.Reasons. A reason for which the tables drop nothing is left out, so without a table there are none. A word that is
-// none of these reasons is left out, too.
+// Drops reads the counters of the nftables tables with the name, of all families, in the order of firewall.Reasons. A
+// reason for which the tables drop nothing is left out, so without a table there are none. A word that is none of these
+// reasons is left out, too.
 func (n *Namespace) Drops(table string) ([]DropCount, error) {
 	if n.filter == nil {
 		return nil, nil

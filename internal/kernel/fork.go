@@ -77,13 +77,13 @@ func (c *systemCalls) here() error {
 	return nil
 }
 
-// forked makes the calls in a child process, and returns when the child has ended. Meanwhile, if it is not nil, is called
-// with the child's number while the child runs; then the child is killed, as others may have stopped it.
+// forked makes the calls in a child process, and returns when the child has ended. Meanwhile, if it is not nil, is
+// called with the child's number while the child runs; then the child is killed, as others may have stopped it.
 //
 // Some calls are for a process with one thread alone, and a Go program always has several: SELinux lets such a process
-// change its context (setcon(3)), and the kernel lets it enter a user namespace (setns(2)). The child has one thread. It
-// has a copy of all memory, and of all files: they are closed when it ends. It sends no signal when it ends, and a wait(2)
-// for any child does not see it, so the caller's program does not notice it.
+// change its context (setcon(3)), and the kernel lets it enter a user namespace (setns(2)). The child has one thread.
+// It has a copy of all memory, and of all files: they are closed when it ends. It sends no signal when it ends, and a
+// wait(2) for any child does not see it, so the caller's program does not notice it.
 func forked(calls []systemCall, meanwhile func(pid int)) (progress, error) {
 	// Other memory is a copy. No pipe: SELinux would check whether the context may write to one of this process's.
 	shared, err := unix.Mmap(-1, 0, int(unsafe.Sizeof(progress{})), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_ANONYMOUS)
@@ -134,8 +134,8 @@ func forked(calls []systemCall, meanwhile func(pid int)) (progress, error) {
 }
 
 // fork returns the child's number. The child makes the calls until one fails, and ends, which closes its files. It must
-// neither allocate, nor grow the stack, nor call what does: the runtime's other threads are not there, and may have held
-// locks. Signals have to be blocked.
+// neither allocate, nor grow the stack, nor call what does: the runtime's other threads are not there, and may have
+// held locks. Signals have to be blocked.
 //
 //go:noinline
 //go:nosplit

@@ -61,9 +61,9 @@ func (n *Namespace) Close() {
 // names are the names of the NIC's wiring. sysctls are the paths to read, below /proc/sys, with slashes;
 // the Snapshot leaves out a path that the kernel does not have.
 //
-// wanted are the firewall tables of the plan. The image of a table that is in the kernel as it is wanted is without texts
-// (firewall.Table.Held). In other tables a rule gets the text of the wanted rule with the same expressions; every other rule
-// gets a text that begins with firewall.Unknown. iptables are read only if wanted has a table of iptables.
+// wanted are the firewall tables of the plan. The image of a table that is in the kernel as it is wanted is without
+// texts (firewall.Table.Held). In other tables a rule gets the text of the wanted rule with the same expressions; every
+// other rule gets a text that begins with firewall.Unknown. iptables are read only if wanted has a table of iptables.
 //
 // If an earlier Snapshot of n found no table with the wiring's name, and then one transaction of [Namespace.Apply] made
 // some, the first Snapshot after it takes these for what the kernel has, unless anything else has changed the

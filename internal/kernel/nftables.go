@@ -74,7 +74,8 @@ func (w *nftWriter) beginTables(kind, flags uint16, family firewall.Family) {
 	w.begin(unix.NFNL_SUBSYS_NFTABLES<<8|kind, flags, families[family], 0)
 }
 
-// writeTable writes the messages of a table: all sets, maps, flow tables and chains before all rules, as a rule can name each of them.
+// writeTable writes the messages of a table: all sets, maps, flow tables and chains before all rules, as a rule can
+// name each of them.
 func (w *nftWriter) writeTable(t firewall.Table) {
 	w.beginTables(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, t.Family)
 	w.text(unix.NFTA_TABLE_NAME, t.Name)
@@ -187,8 +188,8 @@ func (n *Namespace) readTables(s *netstate.Snapshot, name string, wanted []firew
 	return nil
 }
 
-// readDeclarations reads the sets and maps of a table, or its flow tables, without their elements. The question is a number of
-// nftables (NFT_MSG_*). What is left of Others are the objects for which nothing asks, such as counters.
+// readDeclarations reads the sets and maps of a table, or its flow tables, without their elements. The question is a
+// number of nftables (NFT_MSG_*). What is left of Others are the objects for which nothing asks, such as counters.
 func (n *Namespace) readDeclarations(image *firewall.Image, question uint16, parse func([]byte) (firewall.Declaration, string, error)) (list []firewall.Declaration, err error) {
 	if image.Others == 0 {
 		return nil, nil
@@ -206,7 +207,8 @@ func (n *Namespace) readDeclarations(image *firewall.Image, question uint16, par
 	return list, err
 }
 
-// readRulesOf returns the image of a table with its rules. Most often the table is as wanted; then no rule needs a text.
+// readRulesOf returns the image of a table with its rules. Most often the table is as wanted; then no rule needs a
+// text.
 func (n *Namespace) readRulesOf(image firewall.Image, wanted []firewall.Table) (firewall.Image, error) {
 	at := slices.IndexFunc(wanted, func(t firewall.Table) bool { return t.Family == image.Family })
 	if at >= 0 && reflect.DeepEqual(image, wanted[at].Outline()) {

@@ -33,8 +33,9 @@ const (
 	chainBase  = 1  // NFT_CHAIN_BASE
 )
 
-// mostChains is how many chains of a table are read: more than a table of guestwire has, so that one with more differs. Another
-// program with the right to change the namespace's nftables can add any number, and the reader would keep them all.
+// mostChains is how many chains of a table are read: more than a table of guestwire has, so that one with more differs.
+// Another program with the right to change the namespace's nftables can add any number, and the reader would keep them
+// all.
 const mostChains = 1024
 
 // readChains reads the chains of a table into the image, without their rules. What is left of Others are
@@ -60,9 +61,9 @@ func (n *Namespace) readChains(image *firewall.Image) error {
 // presentNames returns the operations with the present names of chains' links that have not got their later names yet.
 // renamed reports whether there is such a chain. taken says that another link has one of the later names.
 //
-// Before Linux 6.16 the kernel binds a chain to a link, and refuses a name that no link has (ENOENT). The chain then goes
-// with the link, whatever the link's name becomes. Since Linux 6.16 the kernel binds a chain to a name, also to one that no
-// link has.
+// Before Linux 6.16 the kernel binds a chain to a link, and refuses a name that no link has (ENOENT). The chain then
+// goes with the link, whatever the link's name becomes. Since Linux 6.16 the kernel binds a chain to a name, also to
+// one that no link has.
 func (n *Namespace) presentNames(ops []netstate.Op) (present []netstate.Op, renamed, taken bool, err error) {
 	present = ops
 	for i, op := range ops {
@@ -97,11 +98,11 @@ func (n *Namespace) presentNames(ops []netstate.Op) (present []netstate.Op, rena
 	return present, renamed, taken, nil
 }
 
-// sendTables carries the operations out in one transaction. Chains of links that are yet to be renamed are sent with the
-// later names, if kernels of this release bind names. If the kernel refuses one of these chains, it binds chains to links,
-// and gets the present names. A question to the kernel beforehand would cost as much as the transaction, and so does a
-// refusal. A kernel that binds names in spite of an older release gets the chain with the present name, and loses it when
-// the link is renamed: the next comparison repairs that.
+// sendTables carries the operations out in one transaction. Chains of links that are yet to be renamed are sent with
+// the later names, if kernels of this release bind names. If the kernel refuses one of these chains, it binds chains to
+// links, and gets the present names. A question to the kernel beforehand would cost as much as the transaction, and so
+// does a refusal. A kernel that binds names in spite of an older release gets the chain with the present name, and
+// loses it when the link is renamed: the next comparison repairs that.
 func (n *Namespace) sendTables(ops []netstate.Op) ([]failure, error) {
 	ops, err := n.keepElements(ops)
 	if err != nil {
@@ -125,7 +126,8 @@ func (n *Namespace) sendTables(ops []netstate.Op) ([]failure, error) {
 	return failures, err
 }
 
-// BindsNames reports whether kernels of this release, since Linux 6.16, bind a chain to the name of a link, and not to the link.
+// BindsNames reports whether kernels of this release, since Linux 6.16, bind a chain to the name of a link, and not to
+// the link.
 var BindsNames = sync.OnceValue(func() bool {
 	var name unix.Utsname
 	var major, minor int

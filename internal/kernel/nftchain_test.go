@@ -17,7 +17,8 @@ import (
 )
 
 // TestRenamedLink: a chain of a link follows the link to its later name, whether the kernel binds chains to names or to
-// links. A table that the kernel refuses for another reason is one failure that names the reason, and nothing of the table stays.
+// links. A table that the kernel refuses for another reason is one failure that names the reason, and nothing of the
+// table stays.
 func TestRenamedLink(t *testing.T) {
 	nstest.Need(t)
 	pod := nstest.New(t, "pod")

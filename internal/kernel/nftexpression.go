@@ -41,9 +41,9 @@ func (e expression) nested(number uint32) bool {
 		string(e.name) == "immediate" && (number == unix.NFTA_IMMEDIATE_DATA || number == unix.NFTA_IMMEDIATE_DATA<<8|unix.NFTA_DATA_VERDICT)
 }
 
-// appendExpressions appends the text of a list of expressions (NFTA_RULE_EXPRESSIONS), by which rules are compared, such
-// as "[meta 1=00000001 2=00000006][cmp 1=00000001 2=00000000 301=6c6f]". A rule that was sent, and the same rule read
-// back, have equal texts.
+// appendExpressions appends the text of a list of expressions (NFTA_RULE_EXPRESSIONS), by which rules are compared,
+// such as "[meta 1=00000001 2=00000006][cmp 1=00000001 2=00000000 301=6c6f]". A rule that was sent, and the same rule
+// read back, have equal texts.
 //
 // The list is walked without functions for the attributes: all rules pass here, of each Setup and Check, and the
 // functions, the expressions and their names would be most of what a Check allocates.
@@ -153,9 +153,10 @@ func (e *expression) parse(around uint32, b []byte) error {
 	return nil
 }
 
-// normalise removes what the kernel adds to an expression. A nat with one address and one port gets the same
-// registers as ends of ranges, and flags that say so. A payload that is written gets a checksum of none. An exthdr, a lookup and a dynset get flags that are 0, a dynset a
-// timeout of 0: the set's. The number of a set counts only in the transaction that makes the set.
+// normalise removes what the kernel adds to an expression. A nat with one address and one port gets the same registers
+// as ends of ranges, and flags that say so. A payload that is written gets a checksum of none. An exthdr, a lookup and
+// a dynset get flags that are 0, a dynset a timeout of 0: the set's. The number of a set counts only in the transaction
+// that makes the set.
 func (e *expression) normalise() {
 	switch string(e.name) {
 	case "nat":

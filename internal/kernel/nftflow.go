@@ -33,8 +33,8 @@ func (w *nftWriter) writeFlowTable(table string, f firewall.FlowTable) {
 	w.close(hook)
 }
 
-// parseFlowTable parses struct nfgenmsg and the attributes of a flow table (NFTA_FLOWTABLE_*), and returns also the name of
-// its table. The head names flags that a flow table of guestwire does not have.
+// parseFlowTable parses struct nfgenmsg and the attributes of a flow table (NFTA_FLOWTABLE_*), and returns also the
+// name of its table. The head names flags that a flow table of guestwire does not have.
 func parseFlowTable(m []byte) (image firewall.Declaration, table string, err error) {
 	var f firewall.FlowTable
 	var flags, hook uint32
@@ -78,7 +78,8 @@ func parseFlowTable(m []byte) (image firewall.Declaration, table string, err err
 	return image, table, err
 }
 
-// A kernel that tracks connections has trackedCount, and also flowTimeout if it was built with flow tables (since Linux 5.14).
+// A kernel that tracks connections has trackedCount, and also flowTimeout if it was built with flow tables (since Linux
+// 5.14).
 const (
 	trackedCount = "/proc/sys/net/netfilter/nf_conntrack_count"
 	flowTimeout  = "/proc/sys/net/netfilter/nf_flowtable_tcp_timeout"
@@ -88,13 +89,13 @@ const (
 var flowProbe = firewall.Table{Family: firewall.Inet, Name: "guestwire/probe", Flows: []firewall.FlowTable{{Name: "flows"}},
 	Chains: []firewall.Chain{{Name: "established", Rules: []firewall.Rule{{Verdict: firewall.Offload{Table: "flows"}}}}}}
 
-// CanOffload reports whether established connections can pass the namespace by a flow table, unseen by its rules: the kernel has
-// flow tables, and no rules of another program than guestwire see each packet that the namespace forwards. The kernel loads
-// the modules of flow tables for the question.
+// CanOffload reports whether established connections can pass the namespace by a flow table, unseen by its rules: the
+// kernel has flow tables, and no rules of another program than guestwire see each packet that the namespace forwards.
+// The kernel loads the modules of flow tables for the question.
 //
-// A kernel can be built with flow tables and lack the modules. So CanOffload makes a flow table, and deletes it in the same
-// transaction: nobody can see the table, and the namespace's nftables get another generation. A kernel that was built
-// without flow tables is not asked so, as a transaction that the kernel gives up waits 10 ms.
+// A kernel can be built with flow tables and lack the modules. So CanOffload makes a flow table, and deletes it in the
+// same transaction: nobody can see the table, and the namespace's nftables get another generation. A kernel that was
+// built without flow tables is not asked so, as a transaction that the kernel gives up waits 10 ms.
 func (n *Namespace) CanOffload() (bool, error) {
 	if n.filter == nil {
 		return false, nil
@@ -133,9 +134,9 @@ func exists(path string) (bool, error) {
 	return err == nil, err
 }
 
-// Watched reports whether rules of another program see the packets of established connections that the namespace forwards:
-// chains of nftables other than those of NAT, which see a connection's first packet, and tables of iptables-legacy, also if the
-// caller may not read which there are.
+// Watched reports whether rules of another program see the packets of established connections that the namespace
+// forwards: chains of nftables other than those of NAT, which see a connection's first packet, and tables of
+// iptables-legacy, also if the caller may not read which there are.
 func (n *Namespace) Watched() (bool, error) {
 	found := false
 	list := request(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP, nfgenmsg{unix.NFPROTO_UNSPEC})

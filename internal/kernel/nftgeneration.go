@@ -11,11 +11,11 @@ import (
 // back takes longer than to make them.
 //
 // Each transaction that changes the nftables of a namespace makes the generation one higher (nf_tables_commit,
-// net/netfilter/nf_tables_api.c). If the generation is that of the reading before plus one, no other program has changed the
-// tables meanwhile, and the kernel has what was sent. What the kernel changes by itself leaves the generation: the
-// elements that packets add to sets, which an image does not have, and the end of chains whose link goes away, which
-// the links show. The tables are therefore known once only. A chain that was sent with the present name of a link is read
-// back, as a kernel that binds names loses it when the link is renamed.
+// net/netfilter/nf_tables_api.c). If the generation is that of the reading before plus one, no other program has
+// changed the tables meanwhile, and the kernel has what was sent. What the kernel changes by itself leaves the
+// generation: the elements that packets add to sets, which an image does not have, and the end of chains whose link
+// goes away, which the links show. The tables are therefore known once only. A chain that was sent with the present
+// name of a link is read back, as a kernel that binds names loses it when the link is renamed.
 type ownTables struct {
 	none       bool   // the reading found no table with the name
 	name       string // of the tables

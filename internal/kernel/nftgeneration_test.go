@@ -18,8 +18,8 @@ import (
 )
 
 // TestOwnTables: the look behind a transaction has the tables as the kernel has them, whether they are read back or
-// not, and also what another program changes before or behind the transaction. They are read back if it changes something,
-// and in each later look.
+// not, and also what another program changes before or behind the transaction. They are read back if it changes
+// something, and in each later look.
 func TestOwnTables(t *testing.T) {
 	nstest.Need(t)
 	tables := []firewall.Table{testTable, {Family: firewall.NetDev, Name: testTable.Name, Chains: []firewall.Chain{
@@ -107,8 +107,8 @@ func whole(images []firewall.Image) (all []firewall.Image) {
 	return all
 }
 
-// TestHolds: a table is read as held only if nft has changed nothing of it. What a counter has counted and what is in a set is no
-// change. What is read as held, and what is read with texts, differ from the wanted table alike.
+// TestHolds: a table is read as held only if nft has changed nothing of it. What a counter has counted and what is in a
+// set is no change. What is read as held, and what is read with texts, differ from the wanted table alike.
 func TestHolds(t *testing.T) {
 	nstest.Need(t)
 	names := netstate.Names{Table: testTable.Name}
@@ -169,8 +169,8 @@ func TestHolds(t *testing.T) {
 	}
 }
 
-// TestForeignChains: what another program adds to a table makes the table differ, and neither a reason of Drops nor more memory
-// than a bound.
+// TestForeignChains: what another program adds to a table makes the table differ, and neither a reason of Drops nor
+// more memory than a bound.
 func TestForeignChains(t *testing.T) {
 	nstest.Need(t, "nft")
 	table := testTable.Counted("eth0", false)
@@ -244,8 +244,8 @@ func forUndo(t *testing.T, n *Namespace, names netstate.Names, tables []firewall
 	return err
 }
 
-// TestChainThatGoesWithItsLink: a look that knows the tables shows that a link of theirs has gone, and the next one reads whether
-// the kernel deleted the chain with it.
+// TestChainThatGoesWithItsLink: a look that knows the tables shows that a link of theirs has gone, and the next one
+// reads whether the kernel deleted the chain with it.
 func TestChainThatGoesWithItsLink(t *testing.T) {
 	nstest.Need(t)
 	pod := nstest.New(t, "pod")
@@ -289,8 +289,8 @@ func TestChainThatGoesWithItsLink(t *testing.T) {
 	}
 }
 
-// TestOwnTablesOfRenamedLink: a chain that was sent with the present name of a link is read back, and one that was sent with
-// the later name is as the kernel has it when the link is renamed.
+// TestOwnTablesOfRenamedLink: a chain that was sent with the present name of a link is read back, and one that was sent
+// with the later name is as the kernel has it when the link is renamed.
 func TestOwnTablesOfRenamedLink(t *testing.T) {
 	nstest.Need(t)
 	names := netstate.Names{Table: testTable.Name}

@@ -348,8 +348,8 @@ func encodeUp(port bool) (e []expr.Any) {
 // net/netfilter/nft_exthdr.c).
 var setMSS = &expr.Exthdr{SourceRegister: 1, Type: 2 /* TCPOPT_MAXSEG */, Offset: 2, Len: 2, Op: expr.ExthdrOpTcpopt}
 
-// setAddress writes register 1 into the IP header, at the offset of the IP version, and corrects the checksum of the IPv4
-// header and that of the transport header, which covers the addresses.
+// setAddress writes register 1 into the IP header, at the offset of the IP version, and corrects the checksum of the
+// IPv4 header and that of the transport header, which covers the addresses.
 func setAddress(a netip.Addr, v4, v6 uint32) expr.Any {
 	const pseudoHeader = 1 // NFT_PAYLOAD_L4CSUM_PSEUDOHDR, linux/netfilter/nf_tables.h
 	e := &expr.Payload{OperationType: expr.PayloadWrite, SourceRegister: 1, Base: expr.PayloadBaseNetworkHeader,
@@ -393,8 +393,8 @@ func directionOf(direction []byte) []byte {
 }
 
 // The library writes a masq with ports without its flags, and the kernel then ignores the ports. redir has the same
-// attributes under other numbers, and no rule of guestwire uses redir. So encodeVerdict makes a redir, and repair makes a
-// masq of it. With padding, the names have the same length.
+// attributes under other numbers, and no rule of guestwire uses redir. So encodeVerdict makes a redir, and repair makes
+// a masq of it. With padding, the names have the same length.
 var (
 	redirName = paddedName("redir")
 	masqName  = paddedName("masq")

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestOverwrite: what repair replaces in place is what bytes.ReplaceAll replaces in a copy, also side by side and at the
-// ends of a message.
+// TestOverwrite: what repair replaces in place is what bytes.ReplaceAll replaces in a copy, also side by side and at
+// the ends of a message.
 func TestOverwrite(t *testing.T) {
 	for _, message := range []string{"", "x", "dup", "dupdup", "xdupxdupx", "dudup", "dup\x00du"} {
 		want := bytes.ReplaceAll([]byte(message), []byte("dup"), []byte("fwd"))

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// nftWriter writes messages of nftables one after the other into one buffer. A slice for each attribute, and for each one
-// around it, took more processor time than the kernel takes to read them.
+// nftWriter writes messages of nftables one after the other into one buffer. A slice for each attribute, and for each
+// one around it, took more processor time than the kernel takes to read them.
 //
 // Numbers are in network order (linux/netfilter/nf_tables.h). Each value is padded to 4 octets.
 type nftWriter struct {

@@ -92,7 +92,8 @@ func TestEveryRule(t *testing.T) {
 	}
 }
 
-// compareLibrary compares the messages of a transaction with those that github.com/google/nftables makes of the same operations.
+// compareLibrary compares the messages of a transaction with those that github.com/google/nftables makes of the same
+// operations.
 func compareLibrary(t *testing.T, ops ...netstate.Op) {
 	t.Helper()
 	have, err := encodeTables(ops)

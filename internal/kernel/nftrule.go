@@ -14,8 +14,8 @@ import (
 	"github.com/guestwire/guestwire/internal/firewall"
 )
 
-// mostForeign is how many rules are read into an image in addition to as many as the wanted tables have, to name them. One is enough
-// to differ.
+// mostForeign is how many rules are read into an image in addition to as many as the wanted tables have, to name them.
+// One is enough to differ.
 const mostForeign = 256
 
 // readChainRules reads the rules of a table into the chains of the image.
@@ -60,8 +60,8 @@ func listRules(family firewall.Family, table string) *nl.NetlinkRequest {
 		nfgenmsg{families[family]}, nl.NewRtAttr(unix.NFTA_RULE_TABLE, nl.ZeroTerminated(table)))
 }
 
-// holdsRules reports whether the chains of the table in the kernel have the rules that are wanted, in their order. The kernel
-// has the chains.
+// holdsRules reports whether the chains of the table in the kernel have the rules that are wanted, in their order. The
+// kernel has the chains.
 func (n *Namespace) holdsRules(t firewall.Table) (bool, error) {
 	w := nftWriters.Get().(*nftWriter)
 	defer nftWriters.Put(w)
@@ -97,8 +97,8 @@ func (n *Namespace) holdsRules(t firewall.Table) (bool, error) {
 	return !differs, err
 }
 
-// chainRule is a rule in the kernel: the names of its table and chain, and its encoded expressions. All share memory with
-// the message.
+// chainRule is a rule in the kernel: the names of its table and chain, and its encoded expressions. All share memory
+// with the message.
 type chainRule struct{ table, chain, expressions []byte }
 
 // parseChainRule parses struct nfgenmsg and the attributes of a rule (NFTA_RULE_*).
@@ -523,7 +523,8 @@ func (w *nftWriter) between(not bool, first, last []byte) {
 	w.closeExpression(element, data)
 }
 
-// origin matches the source address of a direction of the connection. A prefix of whole octets is compared without a mask.
+// origin matches the source address of a direction of the connection. A prefix of whole octets is compared without a
+// mask.
 func (w *nftWriter) origin(m firewall.Origin) {
 	element, data := w.openExpression("ct", field{unix.NFTA_CT_KEY, unix.NFT_CT_SRC}, field{unix.NFTA_CT_DREG, 1})
 	direction := []byte{0} // IP_CT_DIR_ORIGINAL, linux/netfilter/nf_conntrack_tuple_common.h
@@ -572,8 +573,8 @@ func (w *nftWriter) setMSS() {
 	w.closeExpression(element, data)
 }
 
-// setAddress writes an address into the IP header, at the offset of the IP version, and corrects the checksum of the IPv4
-// header and that of the transport header, which covers the addresses.
+// setAddress writes an address into the IP header, at the offset of the IP version, and corrects the checksum of the
+// IPv4 header and that of the transport header, which covers the addresses.
 func (w *nftWriter) setAddress(a netip.Addr, v4, v6 uint32) {
 	offset, size, checksum, at := v4, uint32(4), uint32(unix.NFT_PAYLOAD_CSUM_INET), uint32(10)
 	if a.Is6() { // whose header has no checksum

@@ -58,8 +58,8 @@ func (w *nftWriter) writeElements(table string, s firewall.Set, number uint32) {
 	w.close(list)
 }
 
-// parseSet parses struct nfgenmsg and the attributes of a set or a map (NFTA_SET_*), and returns also the name of the set's table.
-// The head names what a set of guestwire does not have.
+// parseSet parses struct nfgenmsg and the attributes of a set or a map (NFTA_SET_*), and returns also the name of the
+// set's table. The head names what a set of guestwire does not have.
 func parseSet(m []byte) (image firewall.Declaration, table string, err error) {
 	var s firewall.Set
 	var key, length, flags, data, dataLength uint32
@@ -120,8 +120,8 @@ func parseSet(m []byte) (image firewall.Declaration, table string, err error) {
 	return image, table, err
 }
 
-// keepElements returns the operations with the elements of each table that is replaced. Otherwise a guest would lose the
-// address that its table has learned when the table is repaired.
+// keepElements returns the operations with the elements of each table that is replaced. Otherwise a guest would lose
+// the address that its table has learned when the table is repaired.
 func (n *Namespace) keepElements(ops []netstate.Op) ([]netstate.Op, error) {
 	replaced := map[netstate.TableDel]bool{}
 	kept := slices.Clone(ops)
@@ -182,8 +182,8 @@ func parseElements(m []byte) (keys [][]byte, err error) {
 	return keys, err
 }
 
-// eachElement parses struct nfgenmsg and a list of elements (NFTA_SET_ELEM_LIST_ELEMENTS), and calls f with the key and the
-// data of each; nil: the element has none.
+// eachElement parses struct nfgenmsg and a list of elements (NFTA_SET_ELEM_LIST_ELEMENTS), and calls f with the key and
+// the data of each; nil: the element has none.
 func eachElement(m []byte, f func(key, data []byte)) error {
 	return eachAttribute(m, sizeofNfgenmsg, func(attribute uint16, v []byte) error {
 		if attribute != unix.NFTA_SET_ELEM_LIST_ELEMENTS {

@@ -10,12 +10,13 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// withoutOvertaken returns the failures without those of operations that were overtaken: what they add is there already,
-// or what they remove is not there.
+// withoutOvertaken returns the failures without those of operations that were overtaken: what they add is there
+// already, or what they remove is not there.
 //
-// The kernel itself overtakes a plan. A worker adds the route to an IPv6 address's peer when duplicate address detection
-// has ended, also under nodad (addrconf_dad_work, net/ipv6/addrconf.c). A link that gets its carrier gets a link-local
-// address and routes (linkwatch). Lifetimes of addresses and routes end, and router advertisements renew both.
+// The kernel itself overtakes a plan. A worker adds the route to an IPv6 address's peer when duplicate address
+// detection has ended, also under nodad (addrconf_dad_work, net/ipv6/addrconf.c). A link that gets its carrier gets a
+// link-local address and routes (linkwatch). Lifetimes of addresses and routes end, and router advertisements renew
+// both.
 //
 // What is there already has to be the same in all properties, so the namespace is read: IPv6 also refuses a route with
 // the destination, metric and next hop of a route that has another MTU.

@@ -78,7 +78,8 @@ func (s *socket) close() {
 	s.buffer = nil
 }
 
-// callError is the error of a system call on a socket. The kernel has not answered, so the errno says nothing of what was asked.
+// callError is the error of a system call on a socket. The kernel has not answered, so the errno says nothing of what
+// was asked.
 type callError struct {
 	call string
 	err  error
@@ -197,8 +198,8 @@ func (s *socket) sendBatch(batch []byte, first uint32, messages int) ([]failure,
 	return failures, nil
 }
 
-// enlarge asks for larger buffers. Only a process with CAP_NET_ADMIN in the machine's user namespace gets all that it asks
-// for. Others get at most net.core.wmem_max and rmem_max (socket(7)), which suffice for the rules of a NIC.
+// enlarge asks for larger buffers. Only a process with CAP_NET_ADMIN in the machine's user namespace gets all that it
+// asks for. Others get at most net.core.wmem_max and rmem_max (socket(7)), which suffice for the rules of a NIC.
 func (s *socket) enlarge(size int) error {
 	for _, buffer := range []struct {
 		name          string
@@ -288,7 +289,8 @@ func (s *socket) receive(flags int) ([]byte, error) {
 	}
 }
 
-// nextMessage returns the first message of a datagram and what is after it. The message shares memory with the datagram.
+// nextMessage returns the first message of a datagram and what is after it. The message shares memory with the
+// datagram.
 func nextMessage(b []byte) (m syscall.NetlinkMessage, rest []byte, err error) {
 	if len(b) < unix.SizeofNlMsghdr {
 		return m, nil, errCutShort

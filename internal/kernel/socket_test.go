@@ -44,8 +44,8 @@ func TestAnswerError(t *testing.T) {
 	}
 }
 
-// TestBatchInUserNamespace: batches above the default buffer's size are sent also by a process without CAP_NET_ADMIN in the
-// machine's user namespace, as in a rootless container. What is too large there is told.
+// TestBatchInUserNamespace: batches above the default buffer's size are sent also by a process without CAP_NET_ADMIN in
+// the machine's user namespace, as in a rootless container. What is too large there is told.
 func TestBatchInUserNamespace(t *testing.T) {
 	const child = "GUESTWIRE_BATCH"
 	if os.Getenv(child) == "" {
@@ -110,8 +110,8 @@ func TestNextMessage(t *testing.T) {
 	}
 }
 
-// TestManyFailures: each message of a batch can fail, and the answers to all of them fit. Where they do not, the first ones
-// count.
+// TestManyFailures: each message of a batch can fail, and the answers to all of them fit. Where they do not, the first
+// ones count.
 func TestManyFailures(t *testing.T) {
 	nstest.Need(t)
 	pod := nstest.New(t, "pod")

@@ -33,10 +33,10 @@ const (
 // result is false if there is no answer within a second, if the link is down or gone, or if the caller cannot
 // open a packet socket (CAP_NET_RAW).
 //
-// Solicit works where Resolve does not: at a link whose frames go to the guest, so that the namespace does not
-// see the answer. If the neighbour still answers with the known MAC, that is the result, although another host may have
-// answered first: else each host of the network could take the neighbour's place. A packet socket sees frames before a bridge, tc and nftables do. What the guest itself sends is
-// no answer.
+// Solicit works where Resolve does not: at a link whose frames go to the guest, so that the namespace does not see the
+// answer. If the neighbour still answers with the known MAC, that is the result, although another host may have
+// answered first: else each host of the network could take the neighbour's place. A packet socket sees frames before a
+// bridge, tc and nftables do. What the guest itself sends is no answer.
 func (n *Namespace) Solicit(ctx context.Context, q Solicitation) (cache.MAC, bool, error) {
 	fd, err := openForAdvertisements(q.Link, q.Target.Is4())
 	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EAFNOSUPPORT) || noLink(err) {
@@ -104,9 +104,9 @@ func noLink(err error) bool {
 	return errors.Is(err, unix.ENETDOWN) || errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENODEV)
 }
 
-// openForAdvertisements opens a packet socket at a link, which receives neighbour advertisements alone, or ARP replies alone. A socket
-// for one protocol would see frames only after a bridge had taken them, so this one is for all protocols, and
-// filters before it is bound: then no other frame is ever queued.
+// openForAdvertisements opens a packet socket at a link, which receives neighbour advertisements alone, or ARP replies
+// alone. A socket for one protocol would see frames only after a bridge had taken them, so this one is for all
+// protocols, and filters before it is bound: then no other frame is ever queued.
 func openForAdvertisements(link int, arp bool) (int, error) {
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {

@@ -79,11 +79,11 @@ func parseTap(b []byte, l *netstate.Link) error {
 
 // InUse reports whether a process has the tap open. A link that is gone is not in use.
 //
-// The kernel reports the number of open queues of a multi-queue tap. Other taps have a carrier as long as a process has them
-// open, also if the tap is down; but the process can take the carrier away (TUNSETCARRIER).
+// The kernel reports the number of open queues of a multi-queue tap. Other taps have a carrier as long as a process has
+// them open, also if the tap is down; but the process can take the carrier away (TUNSETCARRIER).
 //
-// InUse waits for programs that this process is starting. Until such a program is executed, it has copies of descriptors that
-// this process has closed since.
+// InUse waits for programs that this process is starting. Until such a program is executed, it has copies of
+// descriptors that this process has closed since.
 func (n *Namespace) InUse(tap netstate.Link) (bool, error) {
 	syscall.ForkLock.RLock()
 	//lint:ignore SA2001 to wait is all that is wanted
@@ -107,8 +107,8 @@ func (n *Namespace) InUse(tap netstate.Link) (bool, error) {
 	return n.takesCarrier(tap)
 }
 
-// takesCarrier asks the kernel to give a tap its carrier and to take it away again, in one batch. The kernel refuses that
-// for a tap that no process has open (tun_net_change_carrier).
+// takesCarrier asks the kernel to give a tap its carrier and to take it away again, in one batch. The kernel refuses
+// that for a tap that no process has open (tun_net_change_carrier).
 func (n *Namespace) takesCarrier(tap netstate.Link) (bool, error) {
 	var batch [][]byte
 	for _, on := range []byte{1, 0} {
@@ -123,7 +123,8 @@ func (n *Namespace) takesCarrier(tap netstate.Link) (bool, error) {
 	return !refused, nil
 }
 
-// parseUse returns the carrier of the link that the message describes, and how many queues of a multi-queue tap are open.
+// parseUse returns the carrier of the link that the message describes, and how many queues of a multi-queue tap are
+// open.
 func parseUse(m []byte) (carrier bool, queues uint32, err error) {
 	err = eachAttribute(m, unix.SizeofIfInfomsg, func(kind uint16, v []byte) error {
 		switch kind {

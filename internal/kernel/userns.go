@@ -13,19 +13,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNoUserNamespace means that the user namespace which owns a network namespace is not this process's, and not inside of
-// this process's.
+// ErrNoUserNamespace means that the user namespace which owns a network namespace is not this process's, and not inside
+// of this process's.
 var ErrNoUserNamespace = errors.New("the user namespace that owns the network namespace is outside of this process's")
 
-// InUserNamespace calls f with the number of a process in the user namespace that owns the network namespace. f can read
-// /proc/PID/uid_map, which shows the numbers of this process's own user namespace beside those inside. The process does
-// nothing, and ends when f returns, or when this process ends. Own says that the network namespace is owned by this
-// process's own user namespace: then f is not called. The owner and the root of the user namespace can stop the process before
-// it has answered (SIGSTOP): then InUserNamespace returns when ctx is done.
+// InUserNamespace calls f with the number of a process in the user namespace that owns the network namespace. f can
+// read /proc/PID/uid_map, which shows the numbers of this process's own user namespace beside those inside. The process
+// does nothing, and ends when f returns, or when this process ends. Own says that the network namespace is owned by
+// this process's own user namespace: then f is not called. The owner and the root of the user namespace can stop the
+// process before it has answered (SIGSTOP): then InUserNamespace returns when ctx is done.
 //
-// A process of the container's may not exist: an engine makes the namespaces before its first process. So InUserNamespace
-// makes one. It needs CAP_SYS_ADMIN, unless own is true. The error is ErrNoUserNamespace, or unix.EPERM without the
-// capability.
+// A process of the container's may not exist: an engine makes the namespaces before its first process. So
+// InUserNamespace makes one. It needs CAP_SYS_ADMIN, unless own is true. The error is ErrNoUserNamespace, or unix.EPERM
+// without the capability.
 //
 // Source: user_namespaces(7), ioctl_ns(2), setns(2).
 func InUserNamespace(ctx context.Context, ns *os.File, f func(pid int) error) (own bool, err error) {
@@ -57,7 +57,8 @@ func InUserNamespace(ctx context.Context, ns *os.File, f func(pid int) error) (o
 	return false, withChild(ctx, users, f)
 }
 
-// oneInside has room for one call. It keeps the children of two calls apart: each would hold a copy of the other's socket.
+// oneInside has room for one call. It keeps the children of two calls apart: each would hold a copy of the other's
+// socket.
 var oneInside = make(chan struct{}, 1)
 
 // withChild calls f with the number of a child process in the user namespace.

@@ -63,8 +63,8 @@ func mapOf(pid int) (string, error) {
 	return strings.Join(strings.Fields(string(users)+string(groups)), " "), err
 }
 
-// TestInUserNamespace: the maps are those of the owner, also if it has no process, for many callers at once; and nothing
-// of the child stays.
+// TestInUserNamespace: the maps are those of the owner, also if it has no process, for many callers at once; and
+// nothing of the child stays.
 func TestInUserNamespace(t *testing.T) {
 	ns := foreign(t)
 	var calls sync.WaitGroup
@@ -110,7 +110,8 @@ func TestInUserNamespace(t *testing.T) {
 	}
 }
 
-// TestInUserNamespaceUntraced: root of the user namespace cannot trace the child, which has a copy of this process's memory.
+// TestInUserNamespaceUntraced: root of the user namespace cannot trace the child, which has a copy of this process's
+// memory.
 func TestInUserNamespaceUntraced(t *testing.T) {
 	const helper = "GUESTWIRE_TEST_TRACE"
 	if os.Getenv(helper) != "" { // root inside
@@ -157,8 +158,8 @@ func TestInUserNamespaceUntraced(t *testing.T) {
 	}
 }
 
-// TestInUserNamespaceStopped: who stops the child, as root of the user namespace can, does not hold the caller, neither before
-// the child has answered, once ctx is done, nor after that.
+// TestInUserNamespaceStopped: who stops the child, as root of the user namespace can, does not hold the caller, neither
+// before the child has answered, once ctx is done, nor after that.
 func TestInUserNamespaceStopped(t *testing.T) {
 	const helper = "GUESTWIRE_TEST_STOPPED"
 	if os.Getenv(helper) != "" { // traced: its child is stopped when it has entered

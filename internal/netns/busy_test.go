@@ -10,8 +10,9 @@ import (
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
-// TestFindWhileMounting: mounts and renames elsewhere on the machine do not keep a mount of a container from being opened:
-// then its cookie would not be read, and the namespace would be taken for another one that had its inode number.
+// TestFindWhileMounting: mounts and renames elsewhere on the machine do not keep a mount of a container from being
+// opened: then its cookie would not be read, and the namespace would be taken for another one that had its inode
+// number.
 func TestFindWhileMounting(t *testing.T) {
 	nstest.Need(t)
 	busy := t.TempDir()

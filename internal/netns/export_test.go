@@ -2,7 +2,8 @@ package netns
 
 import "context"
 
-// WithoutHandles makes Find walk, as on a kernel whose namespaces have no handles, until the returned function is called.
+// WithoutHandles makes Find walk, as on a kernel whose namespaces have no handles, until the returned function is
+// called.
 func WithoutHandles() (end func()) {
 	noHandles = true
 	return func() { noHandles = false }

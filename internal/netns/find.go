@@ -33,16 +33,16 @@ type place struct {
 // Find returns those of the wanted network namespaces that are alive. A namespace of another boot is never alive.
 //
 // Since Linux 6.18 the kernel opens a namespace by its number, so Find knows at once, also of a namespace that a socket
-// alone keeps. That needs CAP_SYS_ADMIN in the machine's user namespace and PID namespace. For one that is at no place, Find
-// waits up to a second, in all, whether it is just ending.
+// alone keeps. That needs CAP_SYS_ADMIN in the machine's user namespace and PID namespace. For one that is at no place,
+// Find waits up to a second, in all, whether it is just ending.
 //
-// Elsewhere Find walks through /proc, whose size is any user's choice: it returns the cause of ctx soon after ctx ends. It
-// looks first at the namespaces of processes and threads and at the mounts of the caller's mount namespace, and, if one of
-// the wanted namespaces is at none of these, at open files and at the mounts of other mount namespaces. The inode number
-// leads to a place, and the cookie proves it, as the kernel uses inode numbers again. If none of the places can be opened,
-// or one of the cookies is not known, the inode number decides: then a namespace that is gone may be found, but a living
-// one is not missed. The walk does not see a namespace that is kept by a socket alone, by a file on its way through a
-// socket, or by a mount namespace without a process.
+// Elsewhere Find walks through /proc, whose size is any user's choice: it returns the cause of ctx soon after ctx ends.
+// It looks first at the namespaces of processes and threads and at the mounts of the caller's mount namespace, and, if
+// one of the wanted namespaces is at none of these, at open files and at the mounts of other mount namespaces. The
+// inode number leads to a place, and the cookie proves it, as the kernel uses inode numbers again. If none of the
+// places can be opened, or one of the cookies is not known, the inode number decides: then a namespace that is gone may
+// be found, but a living one is not missed. The walk does not see a namespace that is kept by a socket alone, by a file
+// on its way through a socket, or by a mount namespace without a process.
 //
 // Unseen names what the walk could not look at: "open files of processes: 3, such as process 1234: permission denied".
 // The error means that nothing could be looked at.
@@ -108,9 +108,9 @@ func find(ctx context.Context, wanted []Identity) (found map[Identity]*Found, un
 }
 
 // Places returns where the namespace was found, for people: "/run/netns/pod", "/proc/1234/ns/net", "/proc/1234/fd/7",
-// "/run/netns/pod in the mount namespace of process 1234". It has at least one place, and at most one of each kind, in this
-// order: mounts of the caller's mount namespace, processes and threads, open files, mounts of other mount namespaces. Open
-// files of other processes and other mount namespaces are there only if Find had to look at them.
+// "/run/netns/pod in the mount namespace of process 1234". It has at least one place, and at most one of each kind, in
+// this order: mounts of the caller's mount namespace, processes and threads, open files, mounts of other mount
+// namespaces. Open files of other processes and other mount namespaces are there only if Find had to look at them.
 func (f *Found) Places() []string {
 	var texts []string
 	for _, p := range f.places {
@@ -122,9 +122,9 @@ func (f *Found) Places() []string {
 	return texts
 }
 
-// Open opens the namespace. What it returns is that namespace, whatever another user has put at its places meanwhile; and
-// nothing but a network namespace is ever opened. The error is fs.ErrNotExist if the namespace is gone, or has left the
-// places where Find has found it.
+// Open opens the namespace. What it returns is that namespace, whatever another user has put at its places meanwhile;
+// and nothing but a network namespace is ever opened. The error is fs.ErrNotExist if the namespace is gone, or has left
+// the places where Find has found it.
 func (f *Found) Open() (*os.File, error) {
 	if f.handle {
 		h := openHandles()
@@ -235,8 +235,8 @@ type finder struct {
 	missed []miss
 }
 
-// scan looks at open files and at other mount namespaces only for a namespace that has no other place, as any user can make
-// very many of them.
+// scan looks at open files and at other mount namespaces only for a namespace that has no other place, as any user can
+// make very many of them.
 func (f *finder) scan() error {
 	if err := f.walk(false); err != nil {
 		return err
@@ -250,8 +250,8 @@ func (f *finder) scan() error {
 	return nil
 }
 
-// await removes from found what ends within a second: a socket that is closed already keeps its namespace for a moment, until
-// the kernel has freed it, and nothing else does. It waits only for namespaces without a place.
+// await removes from found what ends within a second: a socket that is closed already keeps its namespace for a moment,
+// until the kernel has freed it, and nothing else does. It waits only for namespaces without a place.
 func (f *finder) await(h handles, found map[Identity]*Found) {
 	const moment = time.Second
 	for end := time.Now().Add(moment); f.ctx.Err() == nil; time.Sleep(time.Millisecond) {
@@ -298,8 +298,8 @@ func (f *finder) walk(all bool) error {
 	return nil
 }
 
-// each calls visit with the name of each entry of a directory, which is open as at. The names are read in parts. It returns
-// early if ctx ends.
+// each calls visit with the name of each entry of a directory, which is open as at. The names are read in parts. It
+// returns early if ctx ends.
 func (f *finder) each(directory string, visit func(at int, name string)) error {
 	const part = 512
 	d, err := os.Open(directory)
@@ -323,7 +323,8 @@ func (f *finder) each(directory string, visit func(at int, name string)) error {
 	return nil
 }
 
-// process looks at a process's threads and, if files is set, or it is the caller, at its open files. It returns the directories of the threads.
+// process looks at a process's threads and, if files is set, or it is the caller, at its open files. It returns the
+// directories of the threads.
 func (f *finder) process(pid string, files bool) []string {
 	directory := "/proc/" + pid
 	var tasks []string
@@ -556,8 +557,8 @@ func checkCookie(ns *os.File, want file) (uint64, error) {
 	return id.Cookie, err
 }
 
-// identify follows a link of /proc below a directory that is open; with an empty link the file is the open one. It does not ask
-// the file system to which the link leads, which may be a remote one.
+// identify follows a link of /proc below a directory that is open; with an empty link the file is the open one. It does
+// not ask the file system to which the link leads, which may be a remote one.
 func identify(directory int, link string) (file, error) {
 	var s unix.Statx_t
 	err := unix.Statx(directory, link, unix.AT_EMPTY_PATH|unix.AT_NO_AUTOMOUNT|unix.AT_STATX_DONT_SYNC, unix.STATX_INO, &s)

@@ -108,7 +108,8 @@ func placesOf(found *netns.Found) []string {
 	return found.Places()
 }
 
-// checkPlaces checks where a namespace is found by a walk, and that it opens there; nothing is wanted of one that is gone.
+// checkPlaces checks where a namespace is found by a walk, and that it opens there; nothing is wanted of one that is
+// gone.
 func checkPlaces(t *testing.T, id netns.Identity, want ...string) {
 	t.Helper()
 	defer netns.WithoutHandles()()

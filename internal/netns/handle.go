@@ -7,11 +7,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// handles opens network namespaces by their numbers, without a path: since Linux 6.18 a namespace has a file handle, as files
-// of a disk have (open_by_handle_at(2), struct nsfs_file_handle of linux/nsfs.h).
+// handles opens network namespaces by their numbers, without a path: since Linux 6.18 a namespace has a file handle, as
+// files of a disk have (open_by_handle_at(2), struct nsfs_file_handle of linux/nsfs.h).
 type handles struct {
 	own *os.File // a file of the namespaces' file system; nil: this kernel has no such handles
-	// sure says that the kernel hides no namespace from the caller, so a handle without a namespace is that of one that is gone.
+	// sure says that the kernel hides no namespace from the caller, so a handle without a namespace is that of one that
+	// is gone.
 	sure bool
 }
 
@@ -63,8 +64,8 @@ func (h handles) lives(id Identity) (alive, known bool) {
 	return false, h.sure && err == unix.ESTALE || err == errMoved
 }
 
-// open opens the namespace. The error is unix.ESTALE if there is none with this number and inode number, or if the caller may
-// not see it, and errMoved if the identity's device is another one.
+// open opens the namespace. The error is unix.ESTALE if there is none with this number and inode number, or if the
+// caller may not see it, and errMoved if the identity's device is another one.
 func (h handles) open(id Identity) (*os.File, error) {
 	const kind = 0xf1 // FILEID_NSFS
 	var handle [16]byte
@@ -87,8 +88,8 @@ func (h handles) open(id Identity) (*os.File, error) {
 	return ns, nil
 }
 
-// seesAllNamespaces reports whether the process has CAP_SYS_ADMIN in the machine's user namespace, and is in the machine's PID
-// namespace, as later kernels want.
+// seesAllNamespaces reports whether the process has CAP_SYS_ADMIN in the machine's user namespace, and is in the
+// machine's PID namespace, as later kernels want.
 func seesAllNamespaces() bool {
 	const firstUsers, firstPIDs = 0xEFFFFFFD, 0xEFFFFFFC // PROC_USER_INIT_INO, PROC_PID_INIT_INO (linux/proc_ns.h)
 	users, err := identify(unix.AT_FDCWD, "/proc/self/ns/user")

@@ -56,7 +56,8 @@ func Identify(f *os.File) (Identity, error) {
 	return Identity{BootID: boot, Device: stat.Dev, Inode: stat.Ino}, nil
 }
 
-// Open opens the network namespace at a path. The error is ErrNotNetNS if another kind of file is there, which is not opened.
+// Open opens the network namespace at a path. The error is ErrNotNetNS if another kind of file is there, which is not
+// opened.
 func Open(path string) (*os.File, error) {
 	fd, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -66,8 +67,8 @@ func Open(path string) (*os.File, error) {
 	return openReference(fd, path)
 }
 
-// openReference opens what fd refers to (O_PATH), if it is a network namespace. Another file is not opened: to open a FIFO
-// would wait, and to open a device can do anything.
+// openReference opens what fd refers to (O_PATH), if it is a network namespace. Another file is not opened: to open a
+// FIFO would wait, and to open a device can do anything.
 func openReference(fd int, name string) (*os.File, error) {
 	own, err := identify(unix.AT_FDCWD, "/proc/thread-self/ns/net")
 	if err != nil {
@@ -105,9 +106,9 @@ func bootID() (string, error) {
 	return string(boot[:min(36, len(boot))]), nil
 }
 
-// AddCookie sets the Cookie to that of the calling thread's namespace (SO_NETNS_COOKIE). Call it in the
-// namespace that the identity belongs to. A kernel before Linux 5.14 has none, and the journal of a namespace that is gone could
-// be taken for that of a new one.
+// AddCookie sets the Cookie to that of the calling thread's namespace (SO_NETNS_COOKIE). Call it in the namespace that
+// the identity belongs to. A kernel before Linux 5.14 has none, and the journal of a namespace that is gone could be
+// taken for that of a new one.
 func (i *Identity) AddCookie() error {
 	s, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -124,8 +125,8 @@ func (i *Identity) AddCookie() error {
 	return nil
 }
 
-// IsFirst reports whether the namespace is the kernel's first network namespace, the machine's own, also if no process of
-// it can be seen, or /proc/sys is masked. Call it in that namespace. The error means that it cannot be known.
+// IsFirst reports whether the namespace is the kernel's first network namespace, the machine's own, also if no process
+// of it can be seen, or /proc/sys is masked. Call it in that namespace. The error means that it cannot be known.
 //
 // Linux 6.18 gives the first namespace an inode number of its own (linux/nsfs.h); the same version brought NS_GET_ID.
 // Before, cookies are counted from 1, and the first namespace alone has the settings of the whole machine below
@@ -170,8 +171,8 @@ func idOf(ns *os.File) (id uint64, errno unix.Errno) {
 	return id, errno
 }
 
-// cookieOutside returns the namespace's cookie for a caller that cannot enter it; false: the kernel does not report. Since
-// Linux 6.18 the number is the cookie, of which nothing is written, so it is so only if it is so here.
+// cookieOutside returns the namespace's cookie for a caller that cannot enter it; false: the kernel does not report.
+// Since Linux 6.18 the number is the cookie, of which nothing is written, so it is so only if it is so here.
 func cookieOutside(ns *os.File) (cookie uint64, ok bool) {
 	if !idIsCookie() {
 		return 0, false
@@ -193,8 +194,8 @@ var idIsCookie = sync.OnceValue(func() bool {
 	return errno == 0 && i.AddCookie() == nil && i.Cookie == id
 })
 
-// Do calls f on a new thread in the namespace ns, and returns the error of f. The thread leaves the namespace, and ends with the
-// call. Goroutines that f starts run outside of the namespace.
+// Do calls f on a new thread in the namespace ns, and returns the error of f. The thread leaves the namespace, and ends
+// with the call. Goroutines that f starts run outside of the namespace.
 //
 // Do needs CAP_SYS_ADMIN (setns(2)).
 func Do(ns *os.File, f func() error) error {

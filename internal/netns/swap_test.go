@@ -126,7 +126,8 @@ func TestOpenSwapped(t *testing.T) {
 	}
 }
 
-// TestFindByHandle: the kernel reports whether a namespace is alive, also of one that a socket alone keeps, and opens it.
+// TestFindByHandle: the kernel reports whether a namespace is alive, also of one that a socket alone keeps, and opens
+// it.
 func TestFindByHandle(t *testing.T) {
 	nstest.Need(t)
 	needHandles(t)

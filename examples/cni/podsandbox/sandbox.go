@@ -1,5 +1,5 @@
-// Package podsandbox is what guestwire's programs on a Kubernetes node agree on: what a pod's annotations say, and where
-// the CNI plugin leaves the records of a pod's sandbox.
+// Package podsandbox is what guestwire's programs on a Kubernetes node agree on: what a pod's annotations say, and
+// where the CNI plugin leaves the records of a pod's sandbox.
 //
 // [Read] reads the annotations, [Defaults.Make] makes the configuration of a NIC of them, and [State] has the
 // directories. Annotations come from the author of a pod, who is not trusted: see [Defaults.TrustPods].
@@ -65,8 +65,8 @@ func (s State) Dir(id string) (string, error) {
 	return filepath.Join(string(s), id), nil
 }
 
-// PodDir returns the path that leads to the directory of the pod's newest sandbox, which need not be there. The error is
-// that of CheckID.
+// PodDir returns the path that leads to the directory of the pod's newest sandbox, which need not be there. The error
+// is that of CheckID.
 func (s State) PodDir(uid string) (string, error) {
 	if err := CheckID(uid); err != nil {
 		return "", err
@@ -242,9 +242,9 @@ func (s State) Link(ctx context.Context, lock Lock, uid, id string) error {
 // temporaryLink is a link before its rename. The lock is held meanwhile.
 const temporaryLink = ".new"
 
-// Release removes the directory of a sandbox that has no NIC any more, and the pods' links to it. If the sandbox has a NIC,
-// or if a file of another program is in the directory, Release leaves the directory. It waits for other calls until ctx
-// ends.
+// Release removes the directory of a sandbox that has no NIC any more, and the pods' links to it. If the sandbox has a
+// NIC, or if a file of another program is in the directory, Release leaves the directory. It waits for other calls
+// until ctx ends.
 func (s State) Release(ctx context.Context, lock Lock, id string) error {
 	records, err := s.Dir(id)
 	if err != nil {
@@ -320,8 +320,8 @@ func (s State) unlink(selected func(id string) bool) error {
 	return nil
 }
 
-// Lock holds a name on the node until unlock is called. It waits for other holders until ctx ends. It is phase1.Lock, as other
-// users can open all directories of the State, and could hold a lock there.
+// Lock holds a name on the node until unlock is called. It waits for other holders until ctx ends. It is phase1.Lock,
+// as other users can open all directories of the State, and could hold a lock there.
 type Lock func(ctx context.Context, name string) (unlock func(), err error)
 
 // hold keeps other calls from changing the pods' links. The error is fs.ErrNotExist if the State has no pods.

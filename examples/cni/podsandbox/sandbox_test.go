@@ -167,7 +167,8 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestAtOnce: NICs of one sandbox come and go at once, as engines add several networks; no call fails, and nothing is left.
+// TestAtOnce: NICs of one sandbox come and go at once, as engines add several networks; no call fails, and nothing is
+// left.
 func TestAtOnce(t *testing.T) {
 	s := newState(t)
 	var working sync.WaitGroup
@@ -196,8 +197,8 @@ func TestAtOnce(t *testing.T) {
 	}
 }
 
-// TestLocked: a call waits for another one that holds the links, and not for ever. Link also waits if the link leads to the
-// sandbox: the other call may be a Release that is about to remove it.
+// TestLocked: a call waits for another one that holds the links, and not for ever. Link also waits if the link leads to
+// the sandbox: the other call may be a Release that is about to remove it.
 func TestLocked(t *testing.T) {
 	s := newState(t)
 	begin(t, s, "a", "", "eth0")

@@ -36,22 +36,22 @@ type Defaults struct {
 	//	more than MaxWish bytes    30,000 ports took a core of the node for 40 s, to wire
 	//
 	// except by the word of the binding that the list has, which means the list's own. A pod may say everything else:
-	// the bindings bridge, redirect, masquerade, routed, auto and passt with their ports and networks, the MACs of a masquerade and
-	// of passt, guest, queues, mtu, dns, options, device, and owner.uid, gid and inside. This changes the pod's own namespace, or what its own guest is told. A
-	// path in device.rom is opened by the pod's launcher, with the pod's rights. passt's sysctls are those that
-	// Kubernetes counts as safe.
+	// the bindings bridge, redirect, masquerade, routed, auto and passt with their ports and networks, the MACs of a
+	// masquerade and of passt, guest, queues, mtu, dns, options, device, and owner.uid, gid and inside. This changes
+	// the pod's own namespace, or what its own guest is told. A path in device.rom is opened by the pod's launcher,
+	// with the pod's rights. passt's sysctls are those that Kubernetes counts as safe.
 	TrustPods bool
 }
 
-// MaxWish is the length in bytes of what a pod may say of one NIC, unless it is trusted: about 500 ports, or all of the other
-// fields.
+// MaxWish is the length in bytes of what a pod may say of one NIC, unless it is trusted: about 500 ports, or all of the
+// other fields.
 const MaxWish = 4096
 
 // defaultOrder is what auto tries: under bridge CNI's CHECK would fail for ever.
 var defaultOrder = []cache.Kind{cache.BindingRedirect, cache.BindingRouted, cache.BindingMasquerade}
 
-// ReadDefaults reads the member spec of an entry of a CNI list; nil: nothing is wanted unless a pod says so. The error is a
-// *cache.FieldError.
+// ReadDefaults reads the member spec of an entry of a CNI list; nil: nothing is wanted unless a pod says so. The error
+// is a *cache.FieldError.
 func ReadDefaults(text json.RawMessage, trustPods bool) (Defaults, error) {
 	d := Defaults{TrustPods: trustPods}
 	if text == nil {
@@ -79,8 +79,8 @@ func ReadDefaults(text json.RawMessage, trustPods bool) (Defaults, error) {
 	return d, err
 }
 
-// saysInside reports whether the JSON of an owner has the member inside. Without it the numbers are the pod's own: where
-// the pod has no user namespace, these are the node's.
+// saysInside reports whether the JSON of an owner has the member inside. Without it the numbers are the pod's own:
+// where the pod has no user namespace, these are the node's.
 func saysInside(owner json.RawMessage) bool {
 	var members map[string]json.RawMessage
 	_ = json.Unmarshal(owner, &members) // was read as a Spec before
@@ -88,9 +88,9 @@ func saysInside(owner json.RawMessage) bool {
 	return ok
 }
 
-// Make returns what is wanted of a NIC. A nil wish means that the pod says nothing. Wanted is false if the NIC is to stay
-// as it is. State is left to the caller. The error is a *WishError for a pod's mistake, and a *cache.FieldError, below
-// "spec", for one of the list.
+// Make returns what is wanted of a NIC. A nil wish means that the pod says nothing. Wanted is false if the NIC is to
+// stay as it is. State is left to the caller. The error is a *WishError for a pod's mistake, and a *cache.FieldError,
+// below "spec", for one of the list.
 func (d Defaults) Make(w *Wish) (spec infra.Spec, wanted bool, err error) {
 	spec = d.Spec
 	if !d.HasOwner {
