@@ -8,15 +8,16 @@ import (
 	"github.com/guestwire/guestwire/cache"
 )
 
-// ErrWired: the NIC, or a name that its wiring needs, is in use by a wiring already. It is an fs.ErrExist.
-var ErrWired error = sentinel{"already wired", fs.ErrExist}
-
-// ErrNoNIC: the namespace has no link with the NIC's name. It is an fs.ErrNotExist.
-var ErrNoNIC error = sentinel{"no such link", fs.ErrNotExist}
-
-// ErrCollision: a masquerade network, the guest's address in it, or a prefix of its guard is in use in the namespace:
-// the namespace can reach it already.
-var ErrCollision = errors.New("network in use")
+// Errors of phase1's calls to tell apart.
+var (
+	// ErrWired: the NIC, or a name that its wiring needs, is in use by a wiring already. It is an fs.ErrExist.
+	ErrWired error = sentinel{"already wired", fs.ErrExist}
+	// ErrNoNIC: the namespace has no link with the NIC's name. It is an fs.ErrNotExist.
+	ErrNoNIC error = sentinel{"no such link", fs.ErrNotExist}
+	// ErrCollision: a masquerade network, the guest's address in it, or a prefix of its guard is in use in the namespace:
+	// the namespace can reach it already.
+	ErrCollision = errors.New("network in use")
+)
 
 // sentinel is an error that is one of the standard library's as well.
 type sentinel struct {
