@@ -167,7 +167,7 @@ func ExampleNIC_Hold() {
 	defer ns.Close()
 	ctx := context.Background()
 	for _, name := range []string{"eth0", "net1"} {
-		nic, release, err := phase1.NIC{NetNS: ns, Name: name}.Hold()
+		nic, release, err := phase1.NIC{NetNS: ns, Name: name}.Hold(ctx)
 		if errors.Is(err, phase1.ErrHeld) {
 			log.Fatal(err) // it names the process
 		}

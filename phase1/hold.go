@@ -20,36 +20,28 @@ type hold struct{ released atomic.Bool }
 // Hold keeps the NIC for this process until release is called or the process ends. Meanwhile ErrHeld, which names the
 // process, is the error of another Hold, and of Teardown and ForceTeardown without CutOff, except of held. Setup is not
 // refused. Hold needs what Setup needs, but no such link.
-func (n NIC) Hold() (held NIC, release func(), err error) {
-	opened, closeOwn, err := n.openOwn()
-	if err != nil {
-		return n, nil, err
-	}
-	defer closeOwn()
-	identity, err := opened.identify()
-	if err == nil {
-		err = checkRoot()
-	}
-	if err != nil {
-		return n, nil, err
-	}
-	node, err := openNode(n.Dir)
-	if err != nil {
-		return n, nil, err
-	}
-	name := holdName(identity.Inode, n.Name)
-	unlock, err := node.tryLock(name)
-	if err != nil {
-		err = node.explainHeld(n.Name, name, err)
-		node.Close()
-		return n, nil, err
-	}
-	n.hold = &hold{}
-	return n, func() {
-		n.hold.released.Store(true)
-		unlock()
-		node.Close()
-	}, nil
+func (n NIC) Hold(ctx context.Context) (held NIC, release func(), err error) {
+	err = n.do(ctx, func(s *session) error { // no other call looks meanwhile whether the NIC is held, by taking its lock
+		node, err := openNodeAt(s.node.Name())
+		if err != nil {
+			return err
+		}
+		name := holdName(s.identity.Inode, s.nic)
+		unlock, err := node.tryLock(name)
+		if err != nil {
+			defer node.Close()
+			return node.explainHeld(s.nic, name, err)
+		}
+		held = n
+		held.hold = &hold{}
+		release = func() {
+			held.hold.released.Store(true)
+			unlock()
+			node.Close()
+		}
+		return nil
+	})
+	return held, release, err
 }
 
 // holder is the name of this program, as journals have it.
@@ -110,7 +102,7 @@ func (s *session) heldBy(j journal) (string, error) {
 // call of this program left is used, or taken down first if the Spec is another guest's; any other one is
 // infra.ErrWired. The errors are those of Hold, Setup, f and Teardown, joined.
 func (n NIC) While(ctx context.Context, spec infra.Spec, f func(cache.Record) error) (err error) {
-	n, release, err := n.Hold()
+	n, release, err := n.Hold(ctx)
 	if err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@ package phase1_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 	"github.com/guestwire/guestwire/phase1"
 )
@@ -22,11 +24,11 @@ func TestHold(t *testing.T) {
 	n := nstest.NewNetwork(t)
 	before := settled(t, n)
 	c := config(n, infra.Redirect{})
-	held, release, err := c.Hold()
+	held, release, err := c.Hold(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := c.Hold(); !errors.Is(err, phase1.ErrHeld) || !strings.Contains(err.Error(), "(phase1.test)") {
+	if _, _, err := c.Hold(t.Context()); !errors.Is(err, phase1.ErrHeld) || !strings.Contains(err.Error(), "(phase1.test)") {
 		t.Errorf("a second Hold: %v, want ErrHeld that names the process", err)
 	}
 	if _, err := held.Setup(t.Context(), c.Spec); err != nil {
@@ -66,6 +68,43 @@ func TestHold(t *testing.T) {
 	if err := held.Check(t.Context()); !errors.Is(err, phase1.ErrNotWired) {
 		t.Errorf("a NIC that was let go: %v", err)
 	}
+}
+
+// TestHoldAfterKill: the lock of a holder that was killed is free, also while other calls look whether the NIC is held.
+func TestHoldAfterKill(t *testing.T) {
+	t.Parallel()
+	nstest.Need(t)
+	n := nstest.NewNetwork(t)
+	before := settled(t, n)
+	c := config(n, infra.Redirect{})
+	setup(t, c)
+	identity, err := netns.Identify(n.Pod.File)
+	if err != nil {
+		t.Fatal(err)
+	}
+	left := fmt.Sprintf("%s/hold-%d-eth0", phase1.DefaultDir, identity.Inode)
+	for range 20 {
+		if err := os.WriteFile(left, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		err := together(func(caller int) error {
+			if caller%2 == 0 {
+				return setupAlone(t.Context(), c)
+			}
+			if caller != 1 {
+				return nil
+			}
+			_, release, err := c.Hold(t.Context())
+			if err == nil {
+				release()
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	teardown(t, n, c, before)
 }
 
 // heldBy compares what Status reports.
