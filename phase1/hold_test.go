@@ -3,7 +3,6 @@ package phase1_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -12,7 +11,6 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
-	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 	"github.com/guestwire/guestwire/phase1"
 )
@@ -68,43 +66,6 @@ func TestHold(t *testing.T) {
 	if err := held.Check(t.Context()); !errors.Is(err, phase1.ErrNotWired) {
 		t.Errorf("a NIC that was let go: %v", err)
 	}
-}
-
-// TestHoldAfterKill: the lock of a holder that was killed is free, also while other calls look whether the NIC is held.
-func TestHoldAfterKill(t *testing.T) {
-	t.Parallel()
-	nstest.Need(t)
-	n := nstest.NewNetwork(t)
-	before := settled(t, n)
-	c := config(n, infra.Redirect{})
-	setup(t, c)
-	identity, err := netns.Identify(n.Pod.File)
-	if err != nil {
-		t.Fatal(err)
-	}
-	left := fmt.Sprintf("%s/hold-%d-eth0", phase1.DefaultDir, identity.Inode)
-	for range 20 {
-		if err := os.WriteFile(left, nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		err := together(func(caller int) error {
-			if caller%2 == 0 {
-				return setupAlone(t.Context(), c)
-			}
-			if caller != 1 {
-				return nil
-			}
-			_, release, err := c.Hold(t.Context())
-			if err == nil {
-				release()
-			}
-			return err
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	teardown(t, n, c, before)
 }
 
 // heldBy compares what Status reports.

@@ -866,7 +866,8 @@ func TestBadInput(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer cancel()
 		c := config(n, infra.Bridge{})
-		for verb, call := range map[string]func(context.Context) error{"setup": func(ctx context.Context) error { return setupAlone(ctx, c) }, "check": c.Check, "teardown": c.Teardown} {
+		for verb, call := range map[string]func(context.Context) error{"setup": func(ctx context.Context) error { return setupAlone(ctx, c) }, "check": c.Check, "teardown": c.Teardown,
+			"hold": func(ctx context.Context) error { _, _, err := c.Hold(ctx); return err }} {
 			if err := call(ctx); !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("%s: error %v, want the context's", verb, err)
 			}
