@@ -30,8 +30,14 @@ func (s *stepper) remaining(want State) State {
 			ended[a.Prefix.Addr()] = true
 		}
 	}
-	for _, a := range slices.Concat(addresses, s.now.Addresses) { // an address can be at two links
+	for _, a := range addresses { // an address can be at two links
 		delete(ended, a.Prefix.Addr())
+	}
+	ends := s.endingLinks(want)
+	for _, a := range s.now.Addresses {
+		if !ends[a.Link] { // the kernel may be late to remove the address from a link that holds the NIC's
+			delete(ended, a.Prefix.Addr())
+		}
 	}
 	var routes []netstate.Route
 	for _, r := range want.Routes {
@@ -53,6 +59,15 @@ func (s *stepper) remaining(want State) State {
 	}
 	want.Addresses, want.Routes = addresses, routes
 	return want
+}
+
+// endingLinks are the indices of the wiring's links that the state does not want.
+func (s *stepper) endingLinks(want State) map[int]bool {
+	ends := map[int]bool{}
+	for _, l := range s.ownLinks() {
+		ends[l.Index] = !slices.ContainsFunc(want.Links, func(w netstate.Link) bool { return w.Index == l.Index })
+	}
+	return ends
 }
 
 // withLifetimes returns the wanted address with the lifetimes that it has left, and whether it is alive. Now is the

@@ -86,6 +86,29 @@ func TestLifetimes(t *testing.T) {
 			})
 		}
 	}
+	t.Run("ended, and still at the holder", func(t *testing.T) { // the kernel removes IPv4 addresses up to a second late
+		p, err := tryPlan(snapshot, bridge())
+		if err != nil {
+			t.Fatal(err)
+		}
+		holder := netstate.Link{Index: 77, Name: "eth0", Kind: "dummy", Alias: netstate.Mark("eth0")}
+		now := snapshot
+		now.UptimeMS += time.Minute.Milliseconds()
+		now.Links = slices.Clone(snapshot.Links)
+		now.Links[1].Name = "eth0-nic"
+		now.Links = append(now.Links, holder)
+		now.Routes = nil
+		now.Addresses = []netstate.Address{withAddress(address("10.9.0.9/24"), func(a *netstate.Address) { a.Link, a.ValidSeconds = holder.Index, 0 })}
+		ops, err := p.Undo(now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, op := range ops {
+			if r, is := op.(netstate.RouteAdd); is && r.Route.PrefSrc == netip.MustParseAddr("10.9.0.9") {
+				t.Errorf("a route without its source: %v", r.Route)
+			}
+		}
+	})
 	t.Run("renewed", func(t *testing.T) {
 		p, err := tryPlan(snapshot, redirect())
 		if err != nil {

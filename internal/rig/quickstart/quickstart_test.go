@@ -19,7 +19,7 @@ func TestQuickstart(t *testing.T) {
 	const fresh = `set -e; umount /etc/resolv.conf; mount -t tmpfs none /run; env -u GUESTWIRE_SANDBOX "$0"
 mkdir /run/guestwire; ip netns add pod; ip -n pod link add eth0 type veth peer name peer0; ip -n pod link set eth0 up
 nic="-netns /run/netns/pod -nic eth0"
-"$1" setup $nic -binding bridge -state /run/guestwire/vm1
+"$1" setup $nic -uid 0 -binding bridge -state /run/guestwire/vm1
 "$1" check $nic
 "$1" list
 "$1" teardown $nic
