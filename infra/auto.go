@@ -8,22 +8,18 @@ import (
 )
 
 // Auto is the first of [Bridge], [Redirect], [Routed] and [Masquerade] that can work on the NIC, each with its
-// defaults. The first Setup chooses, and the record has the choice.
+// defaults. The first Setup chooses.
 type Auto struct {
-	// Order are the kinds that are tried, in this order; empty: "bridge", "redirect", "routed", "masquerade". A kind that
-	// is left out is never chosen. Without "bridge", and without a MAC, CNI's CHECK passes whatever Auto becomes:
-	//
-	//	{"auto": {"order": ["redirect", "routed", "masquerade"]}}
+	// Order are the kinds that are tried, in order; empty: "bridge", "redirect", "routed", "masquerade". Without "bridge",
+	// and without a MAC, CNI's CHECK passes whatever Auto becomes.
 	Order []cache.Kind `json:"order,omitempty"`
-	// MAC is the guest's, whatever Auto becomes; zero: the NIC's, or with Masquerade the one that Masquerade makes up. A
-	// kind that cannot give the guest this MAC is not chosen.
+	// MAC is the guest's: a kind that cannot give it is not chosen. Zero: the default of the kind that is chosen.
 	MAC cache.MAC `json:"mac,omitzero"`
 }
 
 // autoOrder are the kinds that Auto can become, in the order in which Auto tries them without Order.
 var autoOrder = []cache.Kind{cache.BindingBridge, cache.BindingRedirect, cache.BindingRouted, cache.BindingMasquerade}
 
-// Kind is "auto".
 func (Auto) Kind() cache.Kind            { return "auto" }
 func (Auto) validateGuard(g Guard) error { return g.opensNothing() }
 
@@ -46,8 +42,7 @@ func (b Auto) validate() error {
 	return checkStation("binding.auto.mac", b.MAC)
 }
 
-// Bindings returns the bindings that Auto tries, in this order, each with Auto's MAC and its defaults. A kind that
-// Validate refuses is left out.
+// Bindings returns the bindings that Auto tries, in this order.
 func (b Auto) Bindings() []Binding {
 	var list []Binding
 	for _, kind := range b.order() {

@@ -1,9 +1,6 @@
-// Package infra is what a launcher writes: how a guest is attached to a NIC (the bindings), which ports reach the
-// guest, what the guest may send, and who owns the guest's tap. A Spec holds all of it for one NIC, and has a form in
-// JSON.
-//
-// The package computes nothing and changes nothing: phase1.Plan shows what a Spec leads to, phase1.Setup carries it
-// out.
+// Package infra is what a launcher writes: a [Spec] for one NIC, in Go or JSON. It has how the guest is attached (the
+// bindings), which ports reach the guest, what the guest may send, and who owns its tap. The package changes nothing:
+// the methods Plan and Setup of phase1.NIC take the Spec.
 package infra
 
 import (
@@ -17,8 +14,8 @@ import (
 	"github.com/guestwire/guestwire/internal/strictjson"
 )
 
-// Binding is how the guest is attached to the NIC: one of [Bridge], [Redirect], [Masquerade], [Routed], [Macvtap],
-// [SRIOV] and [Passt], or [Auto], each by value. No other package can add one.
+// Binding is how the guest is attached: a [Bridge], [Redirect], [Masquerade], [Routed], [Macvtap], [SRIOV], [Passt] or
+// [Auto] by value.
 type Binding interface {
 	// Kind is the binding's name in a Spec's JSON and in a record, such as "bridge".
 	Kind() cache.Kind
@@ -32,7 +29,7 @@ type Binding interface {
 // bindings are all of them, with their defaults, in the order in which messages list them.
 var bindings = []Binding{Bridge{}, Redirect{}, Masquerade{}, Routed{}, Macvtap{}, SRIOV{}, Passt{}, Auto{}}
 
-// NewBinding returns the binding of the kind with its defaults. The error is a *cache.FieldError.
+// NewBinding returns a binding with its defaults, or a *cache.FieldError.
 func NewBinding(kind cache.Kind) (Binding, error) {
 	for _, b := range bindings {
 		if b.Kind() == kind {

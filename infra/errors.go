@@ -8,15 +8,11 @@ import (
 	"github.com/guestwire/guestwire/cache"
 )
 
-// Errors of phase1's calls to tell apart.
+// Errors of phase1 that callers branch on.
 var (
-	// ErrWired: the NIC, or a name that its wiring needs, is in use by a wiring already. It is an fs.ErrExist.
-	ErrWired error = sentinel{"already wired", fs.ErrExist}
-	// ErrNoNIC: the namespace has no link with the NIC's name. It is an fs.ErrNotExist.
-	ErrNoNIC error = sentinel{"no such link", fs.ErrNotExist}
-	// ErrCollision: a masquerade network, the guest's address in it, or a prefix of its guard is in use in the namespace:
-	// the namespace can reach it already.
-	ErrCollision = errors.New("network in use")
+	ErrWired     error = sentinel{"already wired", fs.ErrExist}   // the NIC or a name of its wiring is in use; fs.ErrExist
+	ErrNoNIC     error = sentinel{"no such link", fs.ErrNotExist} // the NIC is not in the namespace; fs.ErrNotExist
+	ErrCollision       = errors.New("network in use")             // the namespace reaches a network of the Spec already
 )
 
 // sentinel is an error that is one of the standard library's as well.
@@ -28,12 +24,12 @@ type sentinel struct {
 func (e sentinel) Error() string        { return e.text }
 func (e sentinel) Is(target error) bool { return target == e.is }
 
-// RefusedError says that a binding cannot work on a NIC, and which one could.
+// RefusedError reports a binding that cannot work on a NIC.
 type RefusedError struct {
 	NIC     string     `json:"nic"`
 	Binding cache.Kind `json:"binding"`
 	Reason  string     `json:"reason"`
-	Instead cache.Kind `json:"instead,omitempty"` // another binding, or empty
+	Instead cache.Kind `json:"instead,omitempty"` // another binding, which can; or empty
 }
 
 func (e *RefusedError) Error() string {

@@ -8,19 +8,15 @@ import (
 	"github.com/guestwire/guestwire/cache"
 )
 
-// EtherType is the protocol in an Ethernet frame, such as 0x8863 (PPPoE discovery). Its text has four hexadecimal
-// digits after 0x, and in JSON it is that text.
-//
-// https://www.iana.org/assignments/ieee-802-numbers
+// EtherType is the protocol in an Ethernet frame, in text and JSON such as "0x8863" (PPPoE discovery): always four
+// digits. https://www.iana.org/assignments/ieee-802-numbers
 type EtherType uint16
 
-// String is the text.
 func (e EtherType) String() string { return fmt.Sprintf("%#04x", uint16(e)) }
 
-// MarshalText is String.
 func (e EtherType) MarshalText() ([]byte, error) { return []byte(e.String()), nil }
 
-// UnmarshalText is the reverse of MarshalText. Spec.Validate checks whether a guard can have the EtherType.
+// UnmarshalText takes any number; Spec.Validate checks it.
 func (e *EtherType) UnmarshalText(text []byte) error {
 	digits, ok := strings.CutPrefix(string(text), "0x")
 	number, err := strconv.ParseUint(digits, 16, 16)

@@ -7,33 +7,29 @@ import (
 	"github.com/guestwire/guestwire/cache"
 )
 
-// Guard is what the guest may send. The zero value allows the guest its own MAC and addresses, and nothing else: no
-// DHCP server, no router, and behind a masquerade no service of the namespace. It also keeps the network's DHCP servers
-// and routers from a guest that guestwire's responder serves. Macvtap, SRIOV and Passt have no filter: their records
-// warn of that, unless Off is set.
+// Guard is what the guest may send. The zero value allows the guest its own MAC and addresses alone: no DHCP server, no
+// router, and behind a masquerade no service of the namespace. It also keeps the network's DHCP servers and routers
+// from a guest that guestwire's responder serves. Macvtap, SRIOV and Passt have no filter: their records warn, unless
+// Off is set.
 type Guard struct {
-	// Off lets everything pass; then the other fields have to be empty. The guest still needs the record's MAC: behind
-	// Masquerade and Routed the namespace sends to that MAC alone, and the responder answers no other one. Serve reports
-	// the other MAC as the event other-mac-seen.
-	Off bool `json:"off,omitempty"`
-	// MACs are the guest's besides the one in the record. Each of them may use each of the addresses.
-	MACs []cache.MAC `json:"macs,omitempty"`
+	// Off lets everything pass; the other fields are empty then. The guest still needs the record's MAC: the responder,
+	// and the namespace behind Masquerade and Routed, answer no other one. Serve reports it: other-mac-seen.
+	Off  bool        `json:"off,omitempty"`
+	MACs []cache.MAC `json:"macs,omitempty"` // the guest's besides the record's; each may use each address
 	// Prefixes are sources besides the guest's addresses, such as those of containers in the guest. The filter learns four
-	// link-local addresses that the guest makes up (RFC 7217); fe80::/64 is for a guest with more. Under Masquerade and
-	// Routed, Setup adds a route to each prefix by way of the guest; ErrCollision if the prefix overlaps a network that
-	// the namespace can reach already. The record warns of a prefix without a route.
+	// link-local addresses (RFC 7217); fe80::/64 is for a guest with more. Under Masquerade and Routed, Setup adds a route
+	// to each prefix by way of the guest: ErrCollision if the namespace reaches it already. Elsewhere the record warns of
+	// a prefix without a route.
 	Prefixes []netip.Prefix `json:"prefixes,omitempty"`
-	// EtherTypes are those of frames that pass besides IPv4, IPv6 and ARP, from the guest and to it, such as 0x8863 and
-	// 0x8864 (PPPoE). The filter checks the guest's MAC in them, and does not look into them. Frames to addresses that
-	// bridges do not forward (01:80:c2:00:xx:xx) do not pass. Only Bridge, Redirect and Auto take EtherTypes and VLANs.
+	// EtherTypes pass besides IPv4, IPv6 and ARP, in both directions, such as 0x8863 (PPPoE), except to 01:80:c2:00:xx:xx.
+	// The filter checks the guest's MAC alone. Only Bridge, Redirect and Auto take EtherTypes and VLANs.
 	EtherTypes []EtherType `json:"etherTypes,omitempty"`
-	// VLANs are those whose tags (802.1Q) may pass from the guest and to it, 1 to 4094. Where VLANs is empty, a guest
-	// without a responder of guestwire receives the network's frames with any tag, and answers none. The filter checks the
-	// guest's MAC in such a frame, and that no second tag follows; addresses, DHCP and routers of another VLAN are not the
-	// filter's. 0 is for priority tags, whose frames have to pass the filter as those without a tag have.
+	// VLANs are the tags (802.1Q) that pass in both directions, 1 to 4094. The filter checks the guest's MAC, and that no
+	// second tag follows, but no addresses, DHCP or routers. 0: priority tags, whose frames are filtered as untagged ones.
+	// Empty: none from the guest; to a guest without guestwire's responder any.
 	VLANs []uint16 `json:"vlans,omitempty"`
-	// Open are the ports of the namespace itself that a guest of Masquerade or Routed reaches, at all addresses but the
-	// loopback's, unless they are forwarded back to the guest. Only these two take them, and not Auto.
+	// Open are the namespace's ports that a guest of Masquerade or Routed reaches, except at loopback addresses and unless
+	// they are forwarded to the guest. Other bindings, and Auto, refuse them.
 	Open []Ports `json:"open,omitempty"`
 }
 

@@ -9,65 +9,53 @@ import (
 )
 
 // Masquerade makes the guest a private host behind the NIC's addresses, by NAT. The guest gets the families of which
-// the NIC has a global address. A NIC without one is refused with a [*RefusedError].
+// the NIC has a global address; a NIC without one is a [*RefusedError].
 type Masquerade struct {
-	// IPv4 and IPv6 are the guest's networks. At least 4 addresses, so at most /30 and /126. Zero: 10.0.2.0/24 and
-	// fd10:0:2::/120. A network that the namespace reaches already is ErrCollision; of IPv4 it is not, if Guest has an
-	// address in it.
+	// IPv4 and IPv6 are the guest's networks, at most /30 and /126. Zero: 10.0.2.0/24 and fd10:0:2::/120. ErrCollision:
+	// the namespace reaches the network already, except for IPv4 with an address in Guest.
 	IPv4 netip.Prefix `json:"ipv4,omitzero"`
 	IPv6 netip.Prefix `json:"ipv6,omitzero"`
-	// Guest and Gateway are addresses in these networks, at most one of each family: those that an image or a snapshot has
-	// baked in. A family that is missing gets the network's first addresses, the gateway before the guest.
+	// Guest and Gateway are addresses in these networks, one of each family, that an image or a snapshot has baked in. A
+	// family that is missing gets the first addresses, the gateway before the guest.
 	//
 	//	{"masquerade": {"ipv4": "169.254.0.20/30", "guest": ["169.254.0.21"], "gateway": ["169.254.0.22"]}}
 	//
-	// With an IPv4 address in Guest, the network can be the NIC's own, or overlap another one that the namespace reaches.
-	// The guest then reaches all of that network, also a station with the gateway's address. A station with the guest's
-	// address is lost, to the namespace too. ErrCollision: the namespace needs that address itself.
+	// With an IPv4 address in Guest, the network can be one that the namespace reaches, as the NIC's own. The guest then
+	// reaches all of it. A station with the guest's address is lost, to the namespace too. ErrCollision: the namespace
+	// needs that address itself.
 	Guest   []netip.Addr `json:"guest,omitempty"`
 	Gateway []netip.Addr `json:"gateway,omitempty"`
-	// MAC is the guest's. Zero: one that is computed from Spec.Guest and the NIC's name, so it is the same in each
-	// namespace; without Spec.Guest from the NIC's MAC and name, so it is the same after each Setup of this NIC.
+	// MAC is the guest's. Zero: computed from Spec.Guest, else from the NIC's MAC, and the NIC's name.
 	MAC cache.MAC `json:"mac,omitzero"`
-	// NICMAC gives the guest the NIC's MAC, whatever it is. MAC is left out then. A guest that moves keeps the MAC that it
-	// has.
+	// NICMAC gives the guest the NIC's MAC, in place of MAC. A guest that moves keeps the MAC that it has.
 	NICMAC bool `json:"nicMAC,omitempty"`
-	// GatewayMAC is that of the guest's gateway, the namespace's end of the tap. The gateway's link-local address is made
-	// of it. Zero: 02:00:00:00:00:00, so a guest that moves to another namespace finds the gateway that its neighbour
-	// tables know.
+	// GatewayMAC is that of the guest's gateway, from which its link-local address is made. Zero: 02:00:00:00:00:00 in
+	// every namespace, so a guest that moves keeps its neighbour tables.
 	GatewayMAC cache.MAC `json:"gatewayMAC,omitzero"`
-	// Ports are what is forwarded to the guest; nil: everything, of every protocol; empty: nothing. A UDP exchange that
-	// the network has opened before Setup goes on with the guest, unless the process sends first after Setup, and after
-	// Teardown with the process. A TCP connection of before Setup stays the process's. What others have opened to the
-	// guest stays the guest's when a later Setup takes the port away, for as long as it goes on.
+	// Ports are forwarded to the guest; nil: everything, of every protocol; empty: nothing. A UDP exchange of before Setup
+	// goes on with the guest, unless the process sends first after Setup; a TCP connection stays the process's. After
+	// Teardown UDP goes on with the process. What others opened to the guest stays the guest's when a later Setup takes
+	// the port away.
 	Ports []Ports `json:"ports,omitzero"`
-	// Excluded are not forwarded: they stay the namespace's own. Excluded ports may not be in Ports, so Excluded is for
-	// Ports that are nil, and for Sidecar: a range with a gap is two ranges.
+	// Excluded ports stay the namespace's own, where Ports is nil and for Sidecar. They may not be in Ports.
 	Excluded []Ports `json:"excluded,omitempty"`
-	// Loopback also forwards what the namespace's own processes send to 127.0.0.1 and ::1. The guest sees the gateway as
-	// the source.
-	Loopback bool `json:"loopback,omitempty"`
-	// Sidecar is for the proxies of a service mesh in the namespace; nil: there are none.
-	Sidecar *Sidecar `json:"sidecar,omitempty"`
-	// MaxConnections limits the connections that the guest opens, and as many that others open to the guest; at most
-	// 1048576. Each new one costs the kernel time in proportion. What is over the limit is dropped. So are new TCP
-	// connections above MaxConnections a minute in each direction, because an ended one stays in the table for two
-	// minutes. 0: DefaultMaxConnections. By iptables each family has a limit of its own, and the minute's limit needs
-	// nf_tables as well.
+	// Loopback also forwards what the namespace's own processes send to 127.0.0.1 and ::1, from the gateway's address.
+	Loopback bool     `json:"loopback,omitempty"`
+	Sidecar  *Sidecar `json:"sidecar,omitempty"` // for the proxies of a service mesh; nil: there are none
+	// MaxConnections limits the connections that the guest opens, and as many that others open to the guest, and in each
+	// direction the new TCP connections of a minute; at most 1048576; 0: DefaultMaxConnections. The rest is dropped. By
+	// iptables each family has its own limit, and the minute's needs nf_tables as well.
 	MaxConnections int `json:"maxConnections,omitempty"`
-	// Firewall is the program that translates: cache.FirewallNFTables, or one that has to be installed, with its twin for
-	// IPv6: cache.FirewallIPTablesNFT, cache.FirewallIPTablesLegacy. Empty: nftables, or iptables-legacy where the kernel
-	// has no nf_tables. The tables and built-in chains that iptables makes for itself stay after Teardown.
+	// Firewall is the program that translates. Those of iptables have to be installed, for both families; their own tables
+	// and built-in chains stay after Teardown. Empty: nftables, or iptables-legacy without nf_tables.
 	Firewall cache.Firewall `json:"firewall,omitempty"`
 }
 
 // Sidecar leaves what comes from the network to proxies in the namespace, whose own rules catch it. The proxies reach
-// the guest at the NIC's addresses. Under [Masquerade] the ports that the proxies listen at belong into
-// Masquerade.Excluded.
+// the guest at the NIC's addresses. Under [Masquerade] the ports at which they listen belong into Excluded.
 type Sidecar struct {
-	// Sources are the loopback addresses from which the proxies connect to the guest, such as Istio's 127.0.0.6 and ::6.
-	// The guest cannot answer to a loopback address and sees the gateway instead. None: the proxies connect from other
-	// addresses, or Masquerade.Loopback is set, which covers 127.0.0.0/8 and ::1.
+	// Sources are loopback addresses from which the proxies connect to the guest, such as Istio's 127.0.0.6 and ::6; the
+	// guest sees the gateway. Not needed for those that Masquerade.Loopback covers (127.0.0.0/8 and ::1).
 	Sources []netip.Addr `json:"sources,omitempty"`
 }
 
@@ -84,9 +72,8 @@ func (s *Sidecar) validate(field string) error {
 	return nil
 }
 
-// DefaultMaxConnections is the limit of a Masquerade without MaxConnections. With it, a guest and its peers have at
-// most half of a table of 262144 connections, the usual size. The kernel looks at all counted connections when a new
-// one comes, once in a few milliseconds: at this limit that takes about 3 ms.
+// DefaultMaxConnections is the limit of a Masquerade or Routed without MaxConnections: guest and peers have at most
+// half of the usual table of 262144 connections.
 const DefaultMaxConnections = 16384
 
 // The networks of a guest behind Masquerade.
@@ -95,12 +82,11 @@ var (
 	defaultIPv6 = netip.MustParsePrefix("fd10:0:2::/120")
 )
 
-// Kind is cache.BindingMasquerade.
 func (Masquerade) Kind() cache.Kind            { return cache.BindingMasquerade }
 func (Masquerade) validateGuard(g Guard) error { return g.carriesIP(cache.BindingMasquerade) }
 
-// Ends returns the guest's address, with its network, and the gateway's, of one version of IP, 4 or 6, as a valid
-// binding has them. What is left out has its default. The guest gets them if the NIC has an address of that version.
+// Ends returns the guest's address, with its network, and the gateway's, of IP version 4 or 6, by default or as a valid
+// binding has them.
 func (b Masquerade) Ends(version int) (guest netip.Prefix, gateway netip.Addr) {
 	network := b.network(version)
 	first := network.Addr().Next()

@@ -9,20 +9,19 @@ import (
 	"github.com/guestwire/guestwire/cache"
 )
 
-// Ports are one port of a protocol, or several in a row. Their text is FIRST[-LAST][:GUEST][/PROTOCOL], such as 80,
-// 8000-8100/udp or 8080:80; in JSON they are that text. The entries of one list must not overlap.
+// Ports are one port of a protocol, or several in a row. In text and JSON they are FIRST[-LAST][:GUEST][/PROTOCOL],
+// such as 80, 8000-8100/udp or 8080:80. The entries of a list must not overlap.
 type Ports struct {
 	Protocol    string // "tcp", "udp" or "sctp"; "": "tcp"
 	First, Last uint16 // 1 to 65535; a Last of 0 is First
-	// Guest is the port of the guest that First becomes; those after it follow, up to 65535. 0: the same. At most 4096
-	// ports of a list can become other ones. Only Masquerade.Ports and Passt.Ports may have a Guest. By iptables, a range
-	// that becomes another one needs iptables 1.8 and Linux 4.18.
+	// Guest is the guest's port for First; those after it follow. 0: the same. At most 4096 ports of Masquerade.Ports or
+	// Passt.Ports may have one. A range with one needs iptables 1.8 and Linux 4.18, if iptables translates.
 	Guest uint16
 }
 
 var transports = []string{"tcp", "udp", "sctp"}
 
-// Transport is the protocol: "tcp" if Protocol is empty.
+// Transport is the Protocol, or "tcp".
 func (p Ports) Transport() string {
 	if p.Protocol == "" {
 		return "tcp"
@@ -30,10 +29,8 @@ func (p Ports) Transport() string {
 	return p.Protocol
 }
 
-// End is the last port: First if Last is 0.
 func (p Ports) End() uint16 { return max(p.First, p.Last) }
 
-// String is the text, with the protocol.
 func (p Ports) String() string {
 	text := fmt.Sprint(p.First)
 	if p.Last > p.First {
@@ -45,14 +42,12 @@ func (p Ports) String() string {
 	return text + "/" + p.Transport()
 }
 
-// Redirected reports whether the ports become other ports of the guest.
+// Redirected reports whether Guest is another port than First.
 func (p Ports) Redirected() bool { return p.Guest != 0 && p.Guest != p.First }
 
-// MarshalText is String.
 func (p Ports) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
 
-// UnmarshalText is the reverse of MarshalText. The error names a number that is not from 1 to 65535. Spec.Validate
-// checks the protocol, the order and overlaps.
+// UnmarshalText checks the numbers, and Spec.Validate the rest.
 func (p *Ports) UnmarshalText(text []byte) error {
 	rest, protocol, _ := strings.Cut(string(text), "/")
 	span, guest, redirected := strings.Cut(rest, ":")
@@ -111,7 +106,7 @@ func checkPorts(field string, list []Ports) error {
 // maxRedirected limits the ports of a list that become others, as each takes memory of the kernel, about 100 octets.
 const maxRedirected = 4096
 
-// Overlaps reports whether a port of one is also a port of the other, of the same protocol.
+// Overlaps reports whether both have a port of the same protocol.
 func (p Ports) Overlaps(o Ports) bool {
 	return p.Transport() == o.Transport() && p.First <= o.End() && o.First <= p.End()
 }

@@ -16,69 +16,46 @@ import (
 //
 //	{"binding": {"masquerade": {"ports": ["80"]}}, "owner": {"uid": 107}}
 type Spec struct {
-	// Binding is how the guest is attached. Macvtap, SRIOV and Passt take no DNS and no Options, as guestwire's responder
-	// does not serve their guests.
+	// Binding is how the guest is attached. Macvtap, SRIOV and Passt take no Tap, MTU, Limits, DNS and Options.
 	Binding Binding `json:"binding,omitempty"`
-	// Guest is the guest's identity: any text of 1 to 253 octets of UTF-8 that stays the same for the guest's life, such
-	// as a UUID or "namespace/name". Where Masquerade and Passt make up the guest's MAC, it is computed from Guest, and so
-	// is the same in each namespace to which the guest moves. Empty: that MAC is computed from the NIC's.
-	Guest string `json:"guest,omitempty"`
-	// Owner is the launcher's user, who can open the taps, where there are any. The zero value is refused.
-	Owner Owner `json:"owner,omitzero"`
-	// Queues is the number of queue pairs of the tap, at most 256; 0 means 1.
-	Queues int `json:"queues,omitempty"`
-	// Tap is the name of the guest's tap; empty: the NIC's with -tap, as eth0-tap. A link with this name must not be
-	// there. Macvtap, SRIOV and Passt take no Tap.
-	Tap string `json:"tap,omitempty"`
-	// MTU is the guest's, in octets of IP: cache.MinMTU up to the NIC's MTU, and at least 1280 if the guest gets IPv6. 0:
-	// the NIC's. Taps, DHCP, router advertisements and the guest's device get it. Longer packets are dropped in both
-	// directions, or the namespace reports it to their sender (Masquerade, Routed); segments of TCP stay shorter, as the
-	// MSS of new connections is lowered. Longer UDP passes under Redirect, and from a guest that ignores its MTU: no rule
-	// distinguishes a long datagram from a batch of short ones (UDP_SEGMENT). A running guest learns a new MTU with the
-	// next router advertisement, or with its next lease. Macvtap, SRIOV and Passt take no MTU.
+	// Guest is the guest's identity, such as a UUID: at most 253 octets of UTF-8. Masquerade and Passt compute the guest's
+	// MAC from it, so it is the same in each namespace. Empty: from the NIC's MAC.
+	Guest  string `json:"guest,omitempty"`
+	Owner  Owner  `json:"owner,omitzero"`   // the launcher's user, who can open the taps; zero is refused
+	Queues int    `json:"queues,omitempty"` // queue pairs of the tap, at most 256; 0: 1
+	Tap    string `json:"tap,omitempty"`    // the guest's tap, which no link may have as its name; empty: as eth0-tap
+	// MTU is the guest's, in octets of IP: cache.MinMTU (with IPv6 1280) up to the NIC's; 0: the NIC's. A running guest
+	// learns a new one with the next router advertisement or lease. Longer packets are dropped, or reported to their
+	// sender (Masquerade, Routed); the MSS of new TCP connections is lowered. Unfragmented UDP that is longer passes under
+	// Redirect, and from a guest that ignores its MTU.
 	MTU int `json:"mtu,omitempty"`
-	// Limits bound what passes between the guest and its network, in bits and packets a second. Setup changes them under a
-	// running guest, and its connections go on; each change fills the buckets. They need nf_tables. Macvtap, SRIOV and
-	// Passt take no Limits.
+	// Limits bound the guest's traffic; they need nf_tables. A change under a running guest fills the buckets.
 	Limits cache.Limits `json:"limits,omitzero"`
-	// DNS is the guest's resolver configuration from this NIC; nil: Phase2 takes it from a resolv.conf, which each NIC of
-	// the guest then sends. With an empty DNS, as for a second NIC that does not lead to the DNS servers, this NIC sends
-	// none.
-	DNS *cache.DNS `json:"dns,omitempty"`
-	// Options is what else the guest gets.
-	Options cache.Options `json:"options,omitzero"`
-	// Device is how the guest sees its network device.
-	Device cache.Device `json:"device,omitzero"`
-	// Guard is what the guest may send; the zero value allows the guest its own MAC and addresses only.
-	Guard Guard `json:"guard,omitzero"`
-	// State is a directory that only root can write, an absolute path. It holds the record, which the launcher's user
-	// reads. Setup creates the directory, mode 0755, if its parent is there; nothing removes it. One directory can hold
-	// the records of several NICs of one namespace.
+	// DNS is the guest's resolver configuration from this NIC; nil: Phase2 takes it from a resolv.conf. An empty DNS sends
+	// none, as for a second NIC that does not lead to the DNS servers.
+	DNS     *cache.DNS    `json:"dns,omitempty"`
+	Options cache.Options `json:"options,omitzero"` // what else the guest gets
+	Device  cache.Device  `json:"device,omitzero"`  // how the guest sees its network device
+	Guard   Guard         `json:"guard,omitzero"`   // what the guest may send; zero: its own MAC and addresses only
+	// State is a directory that only root can write, an absolute path, for the record, which the launcher's user reads
+	// (phase2.Open). Setup creates it, mode 0755, in a parent that is there; nothing removes it. The NICs of one namespace
+	// can share it. Empty: no record on disk; pass on the one that Setup returns (phase2.New).
 	State string `json:"state,omitempty"`
 }
 
-// Owner is the launcher's user, and if GID is not 0 also the group, that may attach to a tap without any capability
-// (TUNSETOWNER, TUNSETGROUP).
+// Owner is the user, and unless GID is 0 the group, that may attach to a tap without any capability (TUNSETOWNER).
 type Owner struct {
-	UID uint32 `json:"uid,omitempty"`
-	GID uint32 `json:"gid,omitempty"`
-	// Root means that user 0 is meant, and not forgotten.
-	Root bool `json:"root,omitempty"`
+	UID  uint32 `json:"uid,omitempty"`
+	GID  uint32 `json:"gid,omitempty"`
+	Root bool   `json:"root,omitempty"` // user 0 is meant, and not forgotten
 	// Inside says that UID and GID are numbers of the user namespace that owns the network namespace, such as that of a
-	// Kubernetes pod with hostUsers: false. Setup asks the kernel for the numbers of its own user namespace, gives the
-	// taps to these, and checks State and devices with these. A GID of 0 is still any group. If the network namespace is
-	// owned by Setup's own user namespace, Inside changes nothing.
+	// Kubernetes pod with hostUsers: false. Setup asks the kernel for its own numbers, and uses these.
 	Inside bool `json:"inside,omitempty"`
-	// OwnDevices means that the launcher has a /dev/net/tun of its own, and a /dev/vhost-net where Device asks for vhost,
-	// as in a jail: Setup does not ask whether the launcher can open the node's.
+	// OwnDevices: the launcher has its own /dev/net/tun (and vhost-net), as in a jail; Setup does not check the node's.
 	OwnDevices bool `json:"ownDevices,omitempty"`
-	// SELinux is the launcher's SELinux context, such as system_u:system_r:container_t:s0:c1,c2; the taps get it, and so
-	// the launcher's domain needs no rule for the domain of Setup's caller. Empty: the taps get the caller's own context.
-	// A tap keeps the context in which it was created, until a process in another one opens it.
-	//
-	// The policy has to allow the caller's domain process { setcurrent } on itself and process { dyntransition } to the
-	// launcher's; and the launcher's domain capability { net_admin }, tun_socket { create relabelfrom relabelto } on
-	// itself, with several Queues attach_queue as well, and to open /dev/net/tun. The launcher still has no capability.
+	// SELinux is the launcher's context, such as system_u:system_r:container_t:s0:c1,c2, which the taps get until a
+	// process in another one opens them; empty: that of Setup's caller. docs/confinement.md has the rules that the policy
+	// needs.
 	SELinux string `json:"selinux,omitempty"`
 }
 
@@ -127,13 +104,11 @@ type document struct {
 	*fields
 }
 
-// MarshalJSON writes the binding as an object with one member, such as {"bridge": {}}.
 func (s Spec) MarshalJSON() ([]byte, error) {
 	return json.Marshal(document{taggedBinding{s.Binding}, (*fields)(&s)})
 }
 
-// UnmarshalJSON is the reverse of MarshalJSON. Unknown and repeated fields are errors. The error is a
-// *cache.FieldError, and then the Spec is as it was.
+// UnmarshalJSON refuses unknown and repeated fields. After an error, a *cache.FieldError, the Spec is as it was.
 func (s *Spec) UnmarshalJSON(text []byte) error {
 	doc := document{fields: &fields{}}
 	var bad *strictjson.Error
@@ -148,8 +123,7 @@ func (s *Spec) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// Validate checks the form of the fields, as Setup does first. Setup checks more: State, whether the owner can open a
-// tap, the networks of a Masquerade, and what the binding's record cannot have. The error is a *cache.FieldError.
+// Validate checks the form of the fields, as Setup does first; Setup checks more. The error is a *cache.FieldError.
 func (s Spec) Validate() error {
 	if err := checkType(s.Binding); err != nil {
 		return err
