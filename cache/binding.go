@@ -15,7 +15,6 @@ var (
 	withoutTap       = []Kind{BindingSRIOV, BindingPasst}
 )
 
-// UnmarshalText refuses an unknown kind.
 func (k *Kind) UnmarshalText(text []byte) error {
 	if !slices.Contains(bindings, Kind(text)) {
 		return fmt.Errorf("%q, want one of %q", text, bindings)
@@ -24,7 +23,6 @@ func (k *Kind) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// UnmarshalText refuses an unknown program.
 func (f *Firewall) UnmarshalText(text []byte) error {
 	if !slices.Contains(firewalls, Firewall(text)) {
 		return fmt.Errorf("%q, want one of %q", text, firewalls)

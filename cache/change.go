@@ -10,10 +10,9 @@ import (
 
 // Change is what a guest notices when one record takes the place of another.
 type Change struct {
-	Field string `json:"field"` // its path in the record's JSON, such as ipv4.address
-	// From and To are the values, as in JSON, a text without quotes; empty: the field is left out.
-	From string `json:"from,omitempty"`
-	To   string `json:"to,omitempty"`
+	Field string `json:"field"`          // its path in the record's JSON, such as ipv4.address
+	From  string `json:"from,omitempty"` // as in JSON, a text without quotes; empty: left out
+	To    string `json:"to,omitempty"`
 }
 
 // String is a phrase: "ipv4.address: 10.244.1.7/24 becomes 10.244.2.9/24".
@@ -27,9 +26,8 @@ func (c Change) String() string {
 	return fmt.Sprintf("%s: %s becomes %s", c.Field, value(c.From), value(c.To))
 }
 
-// Changes returns what a guest that had the record from notices of the record to, in the order of the fields; none:
-// nothing. Left out is what concerns only the namespace and the launcher, such as the names of the taps, Binding and
-// Warnings.
+// Changes returns what a guest that had the record from notices of the record to. Left out is what concerns only the
+// namespace and the launcher, such as the taps' names.
 func Changes(from, to Record) []Change {
 	var list []Change
 	add := func(field string, a, b any) {

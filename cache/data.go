@@ -8,14 +8,12 @@ import (
 	"unicode/utf8"
 )
 
-// Data is the value of an option: any bytes. In JSON and in messages, Data is text if the bytes are readable text, and
-// otherwise hexadecimal digits after 0x. Text in JSON that begins with 0x is always hexadecimal: 0x41 is the letter A.
+// Data is the bytes of an option. In JSON and messages it is readable text, or hexadecimal digits after 0x: so 0x41 is
+// the letter A.
 type Data string
 
-// MarshalText returns String, from which UnmarshalText makes the same Data.
 func (d Data) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
 
-// String returns the bytes as text or, after 0x, in hexadecimal digits.
 func (d Data) String() string {
 	if strings.HasPrefix(string(d), "0x") || !utf8.ValidString(string(d)) || strings.ContainsFunc(string(d), unicode.IsControl) {
 		return "0x" + hex.EncodeToString([]byte(d))
@@ -23,7 +21,6 @@ func (d Data) String() string {
 	return string(d)
 }
 
-// UnmarshalText reads text, or hexadecimal digits after 0x.
 func (d *Data) UnmarshalText(text []byte) error {
 	digits, ok := strings.CutPrefix(string(text), "0x")
 	if !ok {

@@ -21,7 +21,7 @@ const suffix = ".json"
 // mode is that of a record's file.
 const mode fs.FileMode = 0o644
 
-// FileError says which record could not be read, written or removed.
+// FileError reports a record that could not be read, written or removed.
 type FileError struct {
 	Path string
 	Err  error // wraps a *FieldError, or an error of the file system or of JSON
@@ -30,7 +30,7 @@ type FileError struct {
 func (e *FileError) Error() string { return "record " + e.Path + ": " + e.Err.Error() }
 func (e *FileError) Unwrap() error { return e.Err }
 
-// Encode validates the record and returns it as indented JSON with a final newline. The error is a [*FieldError].
+// Encode returns the record as indented JSON with a final newline, or a [*FieldError].
 func Encode(r Record) ([]byte, error) {
 	if err := r.Validate(); err != nil {
 		return nil, err
@@ -42,8 +42,8 @@ func Encode(r Record) ([]byte, error) {
 	return append(text, '\n'), nil
 }
 
-// Decode reads and validates what [Encode] has written. An unknown field, a field that is given twice and a value of
-// the wrong type are errors. The error is a [*FieldError], but for a text that is no JSON object.
+// Decode is the reverse of [Encode]. Unknown fields, repeated ones and values of the wrong type are errors. The error
+// is a [*FieldError], but for a text that is no JSON object.
 func Decode(text []byte) (Record, error) {
 	var r Record
 	// The version is checked first: a record of another version may have fields that are unknown here.
@@ -76,11 +76,8 @@ func Decode(text []byte) (Record, error) {
 	return r, nil
 }
 
-// Write validates the record and writes it to dir as NAME.json. Every user who can enter dir can read the record (mode
-// 0644). A reader sees the old record or the new one, never a part. If the same record is there already, with that
-// mode, Write leaves the file alone.
-//
-// The error is a [*FileError]. It wraps a [*FieldError] if the record is not valid.
+// Write writes the record to dir as NAME.json, mode 0644, if it is not there already. A reader sees the old record or
+// the new one, never a part. The error is a [*FileError], of a [*FieldError] if the record is not valid.
 func Write(dir *os.Root, r Record) error {
 	name := r.Name + suffix
 	text, err := Encode(r)
@@ -98,7 +95,7 @@ func Write(dir *os.Root, r Record) error {
 	return nil
 }
 
-// Remove removes the record of the interface from dir. It is no error if there is none. The error is a [*FileError].
+// Remove removes a record, if there is one. The error is a [*FileError].
 func Remove(dir *os.Root, nic string) error {
 	name := nic + suffix
 	if err := statefile.Remove(dir, name); err != nil {
@@ -107,8 +104,8 @@ func Remove(dir *os.Root, nic string) error {
 	return nil
 }
 
-// Read returns the record of one interface in dir. The error is a [*FileError]. It is fs.ErrNotExist if there is no
-// record, and wraps a [*FieldError] if the record is not valid.
+// Read returns a record of dir. The error is a [*FileError]: fs.ErrNotExist, or a [*FieldError] if the record is not
+// valid.
 func Read(dir *os.Root, nic string) (Record, error) {
 	name := nic + suffix
 	r, err := readRecord(dir, name)
@@ -133,8 +130,8 @@ func readRecord(dir *os.Root, name string) (Record, error) {
 	return r, nil
 }
 
-// List returns all records in dir, sorted by name. If one of them cannot be read, List returns no record: a guest with
-// some of its interfaces would be wrong in silence. The error is a [*FileError].
+// List returns all records in dir, sorted by name. If one cannot be read, there is only an error, a [*FileError]: a
+// guest with some of its interfaces would be wrong in silence.
 func List(dir *os.Root) ([]Record, error) {
 	entries, err := fs.ReadDir(dir.FS(), ".")
 	if err != nil {

@@ -2,27 +2,24 @@ package cache
 
 import "math"
 
-// Limits bound what passes between the guest and its network. The zero value bounds nothing. The responder's frames
-// (DHCP, router advertisements and what asks for them) are not counted, but for announcements in the guest's name.
+// Limits bound what passes between guest and network; zero: nothing. The responder's frames are not counted, but for
+// announcements in the guest's name.
 type Limits struct {
 	FromGuest Limit `json:"fromGuest,omitzero"`
 	ToGuest   Limit `json:"toGuest,omitzero"`
 }
 
-// Limit is a token bucket for each of octets and packets in one direction. What is above is dropped, for the reason
-// rate-limit (phase1.Drops); nothing is delayed. The zero value bounds nothing.
-//
-// The kernel counts before it cuts TCP into segments (GSO), so a packet can have 64 KiB. Source: nft(8), "limit".
+// Limit is a token bucket each for octets and for packets in one direction, as of nft(8). What is above is dropped, for
+// the reason rate-limit (Drops of phase1.NIC), not delayed. The zero value bounds nothing.
 type Limit struct {
-	// BitsPerSecond is the rate of the octets after the Ethernet header, 8000 to 100,000,000,000, rounded down to octets;
-	// 0: no limit.
+	// BitsPerSecond counts after the Ethernet header: 8000 to 100,000,000,000, rounded down to octets; 0: no limit.
 	BitsPerSecond uint64 `json:"bitsPerSecond,omitempty"`
-	// PacketsPerSecond is 1 to 10,000,000; 0: no limit. A packet that is cut later counts as one.
+	// PacketsPerSecond is 1 to 10,000,000; 0: no limit. A packet that is cut later (GSO, 64 KiB) counts as one.
 	PacketsPerSecond uint64 `json:"packetsPerSecond,omitempty"`
-	// BurstBytes are the octets that pass at once besides those of one second, which the kernel always lets pass; at most
-	// 4294967295. 0: 65536. Together with those of a second they have to be 65536 or more, for a whole packet.
+	// BurstBytes pass at once besides those of one second, which the kernel always lets pass; at most 4294967295; 0:
+	// 65536. Both together have to be 65536 or more, for a whole packet.
 	BurstBytes uint64 `json:"burstBytes,omitempty"`
-	// BurstPackets are the packets that pass at once, at most 4294967295; 0: those of one second.
+	// BurstPackets pass at once, at most 4294967295; 0: those of one second.
 	BurstPackets uint64 `json:"burstPackets,omitempty"`
 }
 
@@ -33,8 +30,7 @@ const (
 	minBucket        = 1 << 16 // octets, of the longest packet
 )
 
-// Validate checks the limits. The error is a [*FieldError] with the field's path in the Limits, such as
-// fromGuest.bitsPerSecond.
+// Validate returns a [*FieldError] with a path such as fromGuest.bitsPerSecond.
 func (l Limits) Validate() error {
 	if err := l.FromGuest.validate(); err != nil {
 		return within("fromGuest", err)

@@ -7,10 +7,10 @@ import (
 	"strings"
 )
 
-// MAC is an Ethernet address. The zero value means that no address is known or given.
+// MAC is an Ethernet address. Zero: none is known or given.
 type MAC [6]byte
 
-// ParseMAC reads the form aa:bb:cc:dd:ee:ff, in lower or upper case.
+// ParseMAC reads aa:bb:cc:dd:ee:ff, in lower or upper case.
 func ParseMAC(text string) (MAC, error) {
 	var m MAC
 	parts := strings.Split(text, ":")
@@ -28,19 +28,17 @@ func ParseMAC(text string) (MAC, error) {
 	return m, nil
 }
 
-// String returns the form aa:bb:cc:dd:ee:ff, in lower case.
+// String returns aa:bb:cc:dd:ee:ff, in lower case.
 func (m MAC) String() string {
 	return fmt.Sprintf("%02x:%02x:%02x:%02x:%02x:%02x", m[0], m[1], m[2], m[3], m[4], m[5])
 }
 
-// IsZero reports whether the address is the zero value.
 func (m MAC) IsZero() bool { return m == MAC{} }
 
-// Unicast reports whether the address can be a single station's: neither zero nor a group address.
+// Unicast reports whether a single station can have the address.
 func (m MAC) Unicast() bool { return !m.IsZero() && m[0]&1 == 0 }
 
-// LinkLocal returns the IPv6 link-local address that a station with this MAC has by default: fe80::/64 and the modified
-// EUI-64 (RFC 4291 appendix A).
+// LinkLocal returns the IPv6 link-local address by EUI-64 (RFC 4291 appendix A).
 func (m MAC) LinkLocal() netip.Addr {
 	return netip.AddrFrom16([16]byte{
 		0xfe, 0x80, 0, 0, 0, 0, 0, 0,
@@ -48,10 +46,8 @@ func (m MAC) LinkLocal() netip.Addr {
 	})
 }
 
-// MarshalText returns String.
 func (m MAC) MarshalText() ([]byte, error) { return []byte(m.String()), nil }
 
-// UnmarshalText reads what [ParseMAC] reads. After an error the MAC is as it was.
 func (m *MAC) UnmarshalText(text []byte) error {
 	parsed, err := ParseMAC(string(text))
 	if err != nil {

@@ -1,12 +1,8 @@
-// Package cache is the contract between the phases: the record of one network interface. The privileged Phase1 writes
-// the record into a directory, and the unprivileged Phase2 reads it.
+// Package cache is the contract between the phases: the record of one network interface, with all that Phase2 needs to
+// answer the guest and to describe its device. Phase1 writes it into a directory as the JSON file NAME.json, with a
+// schema version and plain values, so that a program of another version can read it, or report that it cannot.
 //
-// A [Record] holds all that Phase2 needs to answer the guest and to describe the interface to libvirt. In its directory
-// it is a JSON file NAME.json with a schema version and plain values only, so that a program of another version, in
-// another container, can read it, or say that it cannot.
-//
-// [Read] and [List] refuse a record that is damaged. [Write] and [Remove] are for Phase1, and for the tests of programs
-// that read records.
+// Write and Remove are for Phase1, and for the tests of programs that read records.
 package cache
 
 import (
@@ -15,14 +11,12 @@ import (
 	"strings"
 )
 
-// Version is the version of the schema that this package writes and reads. It changes with the fields, not with each
-// release.
+// Version is that of the schema. It changes with the fields, not with each release.
 const Version = 1
 
 // Kind is a kind of binding, as a record and a Spec name it.
 type Kind string
 
-// The kinds that [Record.Binding] can name.
 const (
 	BindingBridge     Kind = "bridge"
 	BindingRedirect   Kind = "redirect"
@@ -36,7 +30,6 @@ const (
 // Firewall is a program whose rules translate addresses.
 type Firewall string
 
-// The programs that [Record.Firewall] can name.
 const (
 	FirewallNFTables       Firewall = "nftables"
 	FirewallIPTablesNFT    Firewall = "iptables-nft"
@@ -54,85 +47,57 @@ const maxVLAN = 4094 // IEEE 802.1Q table 9-2
 
 // Record is one interface of the guest.
 type Record struct {
-	// Version is the version of the schema: [Version].
-	Version int `json:"version"`
-	// Name is the interface's name in the namespace, such as eth0. The file of the record has this name.
-	Name string `json:"name"`
-	// Namespace names the network namespace that the record belongs to, as phase1.List does. Empty: not known, as in a
-	// record that no Setup wrote.
-	Namespace string `json:"namespace,omitempty"`
+	Version   int    `json:"version"`             // of the schema: [Version]
+	Name      string `json:"name"`                // the interface's in the namespace, such as eth0, and the file's
+	Namespace string `json:"namespace,omitempty"` // the network namespace, as phase1.List names it; empty: not known
 	// Binding is how the guest is attached. With BindingMacvtap, BindingSRIOV and BindingPasst there is no responder, and
 	// ResponderTap, IPv4, IPv6, Neighbours, DNS and Options are empty.
 	Binding Kind `json:"binding"`
-	// Firewall is the program whose rules translate the guest's addresses, with BindingMasquerade: FirewallNFTables,
-	// FirewallIPTablesNFT or FirewallIPTablesLegacy. Empty: no addresses are translated.
+	// Firewall is the program that translates the guest's addresses, with BindingMasquerade; empty: none.
 	Firewall Firewall `json:"firewall,omitempty"`
-	// Tap is the guest's tap: persistent, owned by the launcher's user, with vnet_hdr and without packet information. With
-	// BindingMacvtap it is the NIC itself, which is opened as /dev/tapINDEX. Empty with BindingSRIOV and BindingPasst:
-	// there is no tap. With BindingMasquerade and BindingRouted rules of the namespace see the guest's packets come in by
-	// it.
-	Tap string `json:"tap,omitempty"`
-	// SRIOV is the guest's virtual function with BindingSRIOV; nil with another binding.
-	SRIOV *SRIOV `json:"sriov,omitempty"`
-	// Passt is how passt(1) is started with BindingPasst; nil with another binding.
-	Passt *Passt `json:"passt,omitempty"`
-	// Queues is the number of queue pairs of Tap, 1 to MaxQueues. A tap with more than one has to be opened with
-	// IFF_MULTI_QUEUE. Without a Tap, Queues is 1.
+	// Tap is the guest's tap: persistent, owned by the launcher's user, with vnet_hdr and without packet information; the
+	// namespace's rules see it under BindingMasquerade and BindingRouted. With BindingMacvtap it is the NIC, opened as
+	// /dev/tapINDEX. Empty, with BindingSRIOV and BindingPasst: none.
+	Tap   string `json:"tap,omitempty"`
+	SRIOV *SRIOV `json:"sriov,omitempty"` // the guest's virtual function; nil without BindingSRIOV
+	Passt *Passt `json:"passt,omitempty"` // how passt(1) is started; nil without BindingPasst
+	// Queues is the number of queue pairs of Tap, 1 to MaxQueues. Several have to be opened with IFF_MULTI_QUEUE.
 	Queues int `json:"queues"`
-	// ResponderTap is the responder's own tap, owned by the launcher's user. The kernel redirects the guest's DHCP,
-	// DHCPv6, router solicitations and solicitations for Neighbours to this tap, and what the responder sends there goes
-	// to the guest. Empty: guestwire has no responder for this guest.
+	// ResponderTap is the responder's tap, owned by the launcher's user. The kernel redirects the guest's DHCP, router
+	// solicitations and solicitations for Neighbours to it; what is sent there goes to the guest. Empty: no responder.
 	ResponderTap string `json:"responderTap,omitempty"`
-	// ResponderMAC is the responder's Ethernet address, from which its link-local address and its DHCPv6 identifier are
-	// made. It is the same after every Setup of the same interface, and for a guest that keeps its MAC, or its gateway's
-	// with BindingMasquerade and BindingRouted, also in another namespace.
+	// ResponderMAC is the responder's, from which its link-local address and its DHCPv6 identifier are made. It is the
+	// same after each Setup of the interface, and for a guest that keeps its MAC, or its gateway's with BindingMasquerade
+	// and BindingRouted, also in another namespace.
 	ResponderMAC MAC `json:"responderMAC,omitzero"`
-	// MAC is the guest's Ethernet address.
-	MAC MAC `json:"mac"`
-	// GatewayMAC is the Ethernet address of the guest's gateway, IPv4 and IPv6, with BindingMasquerade and BindingRouted.
-	// Zero: the gateway is a station of the network.
-	GatewayMAC MAC `json:"gatewayMAC,omitzero"`
-	// MTU is the guest's, in octets of IP, MinMTU to MaxMTU; 0, with BindingSRIOV only: not known.
-	MTU int `json:"mtu"`
-	// IPv4 is nil if the guest gets no IPv4 address.
-	IPv4 *IPv4 `json:"ipv4,omitempty"`
-	// IPv6 is nil if the guest gets no IPv6 address.
-	IPv6 *IPv6 `json:"ipv6,omitempty"`
-	// Neighbours are the stations for which the responder answers the guest's ARP requests and neighbour solicitations.
-	Neighbours []Neighbour `json:"neighbours,omitempty"`
-	// DNS is nil if Phase2 takes the DNS configuration from a resolv.conf.
-	DNS *DNS `json:"dns,omitempty"`
-	// Options are further options for the guest.
-	Options Options `json:"options,omitzero"`
-	// Static is what the namespace had on the NIC, for a guest that is configured without DHCP. It is nil with
-	// BindingMasquerade, BindingRouted and BindingPasst, and for a NIC without addresses or without ARP. IPv4 and IPv6,
-	// where they are set, then are all that such a guest can be given.
+	MAC          MAC `json:"mac"` // the guest's
+	// GatewayMAC is that of the guest's gateways with BindingMasquerade and BindingRouted; else zero.
+	GatewayMAC MAC         `json:"gatewayMAC,omitzero"`
+	MTU        int         `json:"mtu"`                  // the guest's, in octets of IP; 0, with BindingSRIOV: not known
+	IPv4       *IPv4       `json:"ipv4,omitempty"`       // nil: the guest gets no IPv4 address
+	IPv6       *IPv6       `json:"ipv6,omitempty"`       // nil: the guest gets no IPv6 address
+	Neighbours []Neighbour `json:"neighbours,omitempty"` // for which the responder answers ARP and neighbour solicitations
+	DNS        *DNS        `json:"dns,omitempty"`        // nil: Phase2 takes it from a resolv.conf
+	Options    Options     `json:"options,omitzero"`     // what else the guest gets
+	// Static is what the namespace had on the NIC, for a guest without DHCP. Nil, with BindingMasquerade, BindingRouted
+	// and BindingPasst, and for a NIC without addresses or ARP: such a guest can be given IPv4 and IPv6 alone.
 	Static *Static `json:"static,omitempty"`
-	// Device is how the guest sees its network device.
-	Device Device `json:"device,omitzero"`
-	// Standby says that the guest's tap is down: nothing passes between the guest and the network until phase1.Activate.
+	Device Device  `json:"device,omitzero"` // how the guest sees its network device
+	// Standby says that the guest's tap is down, so nothing passes, until Activate of phase1.NIC.
 	Standby bool `json:"standby,omitempty"`
-	// Inactive says that phase1.Deactivate wrote the record, so that the guest is active in no namespace until a
-	// phase1.Activate that takes this record. A record with Standby and without Inactive is that of a namespace which
-	// waits for its first Activate, and says nothing of the others.
+	// Inactive says that Deactivate of phase1.NIC wrote the record: the guest is active in no namespace until an Activate
+	// that takes it. Standby alone waits for its first Activate, and says nothing of other namespaces.
 	Inactive bool `json:"inactive,omitempty"`
-	// Turn is higher in each record that phase1.Deactivate writes, in all namespaces through which the guest moves. By it,
-	// phase1.Activate knows the latest record of an inactive guest. Below 2^53; with Inactive at least
-	// 1.
-	Turn uint64 `json:"turn,omitempty"`
-	// Limits bound what passes between the guest and its network.
-	Limits Limits `json:"limits,omitzero"`
-	// Warnings are sentences about what the guest could not be given.
-	Warnings []string `json:"warnings,omitempty"`
+	// Turn is higher in each record that Deactivate writes, in all namespaces of the guest, so Activate knows the latest
+	// one. Below 2^53; with Inactive at least 1.
+	Turn     uint64   `json:"turn,omitempty"`
+	Limits   Limits   `json:"limits,omitzero"`    // of what passes between the guest and its network
+	Warnings []string `json:"warnings,omitempty"` // sentences about what the guest could not be given
 }
 
-// Announces reports whether a frame that the responder sends with the guest's MAC as its source leaves as if the guest
-// had sent it, so that the responder can announce where the guest is. All other frames of the responder go to the
-// guest.
-//
-// It is false without a responder, and with BindingMasquerade, whose guest is known to no station but the namespace,
-// and with BindingRouted, whose namespace answers for the guest. It is false where the guest has the MAC of its next
-// hop, as behind an ipvlan of mode L3.
+// Announces reports whether the responder can send to the network with the guest's MAC, and so announce where the guest
+// is. It cannot with BindingMasquerade and BindingRouted, and where the guest has the MAC of its next hop, as behind an
+// ipvlan of mode L3.
 func (r *Record) Announces() bool {
 	isGuest := func(n Neighbour) bool { return n.MAC == r.MAC }
 	return r.ResponderTap != "" && (r.Binding == BindingBridge || r.Binding == BindingRedirect) &&
@@ -141,44 +106,38 @@ func (r *Record) Announces() bool {
 
 // SRIOV is the virtual function of a network card that the guest gets.
 type SRIOV struct {
-	// PCIAddress is the function's address on the host, of the form 0000:03:10.1.
-	PCIAddress string `json:"pciAddress"`
-	// VLAN is the VLAN into which the card puts the guest, 1 to 4094; 0: none.
-	VLAN uint16 `json:"vlan,omitempty"`
-	// Managed reports whether libvirt binds the function to vfio-pci and gives it back to its driver. Without Managed, the
-	// function has to be bound to vfio-pci before the guest starts.
+	PCIAddress string `json:"pciAddress"`     // of the function on the host, such as 0000:03:10.1
+	VLAN       uint16 `json:"vlan,omitempty"` // into which the card puts the guest, 1 to 4094; 0: none
+	// Managed: libvirt binds the function to vfio-pci and gives it back. Otherwise it has to be bound before.
 	Managed bool `json:"managed,omitempty"`
 }
 
-// Passt is how passt(1) is started, as the launcher's user, on the interface of the record.
+// Passt is how passt(1) is started, as the launcher's user, on the NIC.
 type Passt struct {
-	// Forwards are the ports that passt forwards to the guest; none: nothing reaches the guest.
-	Forwards []Forward `json:"forwards,omitempty"`
+	Forwards []Forward `json:"forwards,omitempty"` // to the guest; none: nothing reaches it
 }
 
-// Forward is one port, or a range of ports, that is forwarded to the guest.
+// Forward is a range of ports that is forwarded to the guest.
 type Forward struct {
 	Protocol string `json:"protocol"` // "tcp" or "udp"
 	First    uint16 `json:"first"`    // 1 to 65535
 	Last     uint16 `json:"last"`     // First to 65535
-	Guest    uint16 `json:"guest"`    // the guest's port for First; the guest's port for First+1 is Guest+1
+	Guest    uint16 `json:"guest"`    // the guest's port for First; for First+1 it is Guest+1
 }
 
-// IPv4 is the guest's IPv4 configuration, which it gets by DHCPv4.
+// IPv4 is what the guest gets by DHCPv4.
 type IPv4 struct {
-	// Address is the guest's, with the prefix length that the guest gets: 32 if the namespace had no connected route for
-	// the address, or if the gateway is outside of the network.
+	// Address is the guest's, with the prefix length that it gets: 32 if the namespace had no connected route for the
+	// address, or if the gateway is outside of the network.
 	Address netip.Prefix `json:"address"`
-	// Server is the server identifier (RFC 2132 section 9.7), an address on the link. If it is none of the guest's
-	// gateways, Neighbours lists it.
-	Server netip.Addr `json:"server"`
-	// Routes are the guest's, in the order in which a guest can install them: routes on the link first, then routes with a
-	// gateway, the default route last. Each gateway, and Server, is in the network of Address or in the destination of a
-	// route on the link. The route that Address implies is not among them.
+	Server  netip.Addr   `json:"server"` // the server identifier (RFC 2132 section 9.7): a gateway, or one of Neighbours
+	// Routes are the guest's, in the order in which a guest can install them: those on the link, those with a gateway, the
+	// default route. Each gateway, and Server, is in the network of Address, whose route is left out, or in a destination
+	// on the link.
 	Routes []Route `json:"routes,omitempty"`
-	// StandIn is the router of a guest that asks for no classless routes (RFC 3442): such a guest cannot use a gateway
-	// outside of its network. It is the other address of the /31 of Address, and the responder sends that /31. It is the
-	// gateway itself, or Neighbours lists it with the gateway's MAC. Zero: all guests get Address and the gateway.
+	// StandIn is the router of a guest that asks for no classless routes (RFC 3442), if the gateway is outside of its
+	// network: the other address of the /31 of Address, which the responder then sends. It is the gateway itself, or
+	// Neighbours has it with the gateway's MAC. Zero: all guests get Address and the gateway.
 	StandIn netip.Addr `json:"standIn,omitzero"`
 }
 
@@ -193,42 +152,33 @@ func (v *IPv4) Gateway() netip.Addr {
 // Route is one route of the guest.
 type Route struct {
 	Destination netip.Prefix `json:"destination"`
-	// Gateway is the next hop; zero: the destination is on the link.
-	Gateway netip.Addr `json:"gateway,omitzero"`
+	Gateway     netip.Addr   `json:"gateway,omitzero"` // zero: the destination is on the link
 }
 
-// Default reports whether the route is a default route.
 func (r Route) Default() bool { return r.Destination.IsValid() && r.Destination.Bits() == 0 }
 
-// IPv6 is the guest's IPv6 configuration, which it gets by DHCPv6 and router advertisements.
+// IPv6 is what the guest gets by DHCPv6 and router advertisements.
 type IPv6 struct {
-	// Address is the address that DHCPv6 leases, without a prefix length.
-	Address netip.Addr `json:"address"`
-	// Others are the NIC's further addresses, which DHCPv6 leases together with Address.
-	Others []netip.Addr `json:"others,omitempty"`
-	// Gateway is the gateway's address besides Router.Address, which is link-local, with BindingMasquerade: what a guest
-	// without router advertisements can have as its next hop. Zero: there is no such address.
-	Gateway netip.Addr `json:"gateway,omitzero"`
-	// OnLink are the prefixes that are on the guest's link.
-	OnLink []netip.Prefix `json:"onLink,omitempty"`
-	// Router is nil if the guest has no next hop. The responder advertises then as well, with a router lifetime of zero,
-	// because advertisements start DHCPv6 in the guest.
+	Address netip.Addr   `json:"address"`          // which DHCPv6 leases
+	Others  []netip.Addr `json:"others,omitempty"` // the NIC's further addresses, leased with Address
+	// Gateway is the gateway's address besides Router.Address, with BindingMasquerade: a next hop for a guest without
+	// router advertisements. Zero: there is none.
+	Gateway netip.Addr     `json:"gateway,omitzero"`
+	OnLink  []netip.Prefix `json:"onLink,omitempty"` // the prefixes on the guest's link
+	// Router is nil if the guest has no next hop. The responder then advertises a router lifetime of zero, because
+	// advertisements start DHCPv6 in the guest.
 	Router *Router `json:"router,omitempty"`
 }
 
 // Addresses returns Address and Others.
 func (v *IPv6) Addresses() []netip.Addr { return append([]netip.Addr{v.Address}, v.Others...) }
 
-// Router is the guest's IPv6 next hop. The responder sends router advertisements in its name.
+// Router is the guest's IPv6 next hop, in whose name the responder advertises.
 type Router struct {
-	// Address is the source of the advertisements, and so the guest's next hop: a link-local address.
-	Address netip.Addr `json:"address"`
-	// MAC is in the advertisements; zero: the guest asks for it by neighbour discovery.
-	MAC MAC `json:"mac,omitzero"`
-	// Default reports whether the namespace has a default route through this router.
-	Default bool `json:"default"`
-	// Routes are the other destinations that the namespace reaches through this router (RFC 4191 section 2.3).
-	Routes []netip.Prefix `json:"routes,omitempty"`
+	Address netip.Addr     `json:"address"`          // link-local: the source of the advertisements, the next hop
+	MAC     MAC            `json:"mac,omitzero"`     // in the advertisements; zero: the guest solicits it
+	Default bool           `json:"default"`          // the namespace has a default route through it
+	Routes  []netip.Prefix `json:"routes,omitempty"` // other destinations through it (RFC 4191 section 2.3)
 }
 
 // Neighbour is a station on the guest's link for which the responder answers.
@@ -243,49 +193,35 @@ type DNS struct {
 	Search  []string     `json:"search,omitempty"`
 }
 
-// Options is what the guest gets besides addresses and routes. A field that is zero is not sent.
+// Options is what else the guest gets. A field that is zero is not sent.
 type Options struct {
-	// NoResponder says that guestwire does not answer the guest. The record then has no ResponderTap.
+	// NoResponder switches guestwire's responder off: nothing of guestwire answers the guest, the record has no
+	// ResponderTap, and under bridge and redirect the network's DHCP servers and routers reach the guest.
 	NoResponder bool `json:"noResponder,omitempty"`
-	// NoDefaultRoute says that the guest gets no default route by this NIC, in either family, for a second NIC that must
-	// not take the first one's traffic. Setup leaves the default routes out of the record, and out of Static those of the
-	// table main. The guest still reaches its network and the other routes' destinations; behind a masquerade, the gateway
-	// alone, and what comes in from elsewhere is answered by the guest's other NIC.
-	NoDefaultRoute bool `json:"noDefaultRoute,omitempty"`
-	// Hostname is DHCPv4 option 12.
-	Hostname string `json:"hostname,omitempty"`
-	// Subdomain, of one label or several, makes the guest's own domain: the Subdomain before the first search domain, of
-	// DNS or of the resolv.conf that Phase2 follows. Beside a pod's resolv.conf, the subdomain of the pod makes
-	// SUBDOMAIN.NAMESPACE.svc.cluster.local, where Kubernetes has the name of a host with that subdomain. The guest's
-	// domain is DHCPv4 option 15 and the first search domain. Without a search domain there is none.
-	Subdomain string `json:"subdomain,omitempty"`
-	// LeaseSeconds is the lifetime of a lease; 0: infinite.
-	LeaseSeconds uint32 `json:"leaseSeconds,omitempty"`
-	// NTP are time servers: DHCPv4 option 42, DHCPv6 options 31 and 56.
-	NTP []netip.Addr `json:"ntp,omitempty"`
-	// TFTPServer is a name or an IPv4 address: DHCPv4 option 66 and siaddr or sname.
-	TFTPServer string `json:"tftpServer,omitempty"`
-	// BootFile is DHCPv4 option 67 and the file field.
-	BootFile string `json:"bootFile,omitempty"`
-	// BootFileURL is DHCPv6 option 59 (RFC 5970).
-	BootFileURL string `json:"bootFileURL,omitempty"`
-	// CaptivePortal is the URI of RFC 8910: DHCPv4 option 114 for a guest that asks for it, DHCPv6 option 103, and an
-	// option of the router advertisements.
+	// NoDefaultRoute gives the guest no default route by this NIC, in either family, for a second NIC. It still reaches
+	// the NIC's network and its other routes; behind a masquerade, the gateway alone, and what comes in from elsewhere is
+	// answered by the guest's other NIC.
+	NoDefaultRoute bool   `json:"noDefaultRoute,omitempty"`
+	Hostname       string `json:"hostname,omitempty"` // DHCPv4 option 12
+	// Subdomain makes the guest's domain (DHCPv4 option 15, and the first search domain): the Subdomain before the first
+	// search domain; without one there is none. In a pod, SUBDOMAIN.NAMESPACE.svc.cluster.local.
+	Subdomain    string       `json:"subdomain,omitempty"`
+	LeaseSeconds uint32       `json:"leaseSeconds,omitempty"` // of a lease; 0: infinite
+	NTP          []netip.Addr `json:"ntp,omitempty"`          // time servers: DHCPv4 option 42, DHCPv6 options 31 and 56
+	TFTPServer   string       `json:"tftpServer,omitempty"`   // name or IPv4 address: DHCPv4 option 66, siaddr, sname
+	BootFile     string       `json:"bootFile,omitempty"`     // DHCPv4 option 67 and the file field
+	BootFileURL  string       `json:"bootFileURL,omitempty"`  // DHCPv6 option 59 (RFC 5970)
+	// CaptivePortal is a URI (RFC 8910): DHCPv4 option 114 if the guest asks, DHCPv6 option 103, and in advertisements.
 	CaptivePortal string `json:"captivePortal,omitempty"`
-	// IPv6OnlySeconds is DHCPv4 option 108 (RFC 8925), for a guest that asks for it: such a guest uses no IPv4 for that
-	// time.
+	// IPv6OnlySeconds is DHCPv4 option 108 (RFC 8925) if the guest asks: for that time it uses no IPv4.
 	IPv6OnlySeconds uint32 `json:"ipv6OnlySeconds,omitempty"`
-	// DHCPv4 are further options by their code, such as 43 (vendor-specific) and the private ones, 224 to 254 (RFC 3942).
-	// Validate refuses options that have a field here, that are made from the addresses, or that belong to the protocol
-	// itself.
-	DHCPv4 map[uint8]Data `json:"dhcpv4,omitempty"`
-	// DHCPv6 are further options of DHCPv6, such as 17 (vendor), 32, 82 and 83 (timers). Validate refuses the same ones as
-	// for DHCPv4.
+	// DHCPv4 and DHCPv6 are further options by their code, such as 43 and 224 to 254 (RFC 3942), or 17 and 32. Validate
+	// refuses those that have a field here, that come from the addresses, or that belong to the protocol.
+	DHCPv4 map[uint8]Data  `json:"dhcpv4,omitempty"`
 	DHCPv6 map[uint16]Data `json:"dhcpv6,omitempty"`
 }
 
-// Search returns the guest's search list beside a resolver configuration with these search domains: the domain that
-// Subdomain makes, if there is one, and the domains as they are.
+// Search returns the guest's search list: the domain that Subdomain makes, if any, and the given domains.
 func (o *Options) Search(domains []string) []string {
 	at := slices.IndexFunc(domains, func(d string) bool { return strings.Trim(d, " .") != "" }) // the root is no search domain
 	if o.Subdomain == "" || at < 0 || strings.HasPrefix(strings.ToLower(domains[at]), strings.ToLower(o.Subdomain)+".") {
@@ -297,20 +233,12 @@ func (o *Options) Search(domains []string) []string {
 // Device is how the guest sees its network device, in libvirt's terms
 // (https://libvirt.org/formatdomain.html#network-interfaces).
 type Device struct {
-	// Model is the device's model in libvirt; empty: virtio-non-transitional.
-	Model string `json:"model,omitempty"`
-	// Driver is the backend, "qemu" or "vhost"; empty: libvirt chooses.
-	Driver string `json:"driver,omitempty"`
-	// BootOrder is the device's place among the boot devices, from 1; 0: the guest does not boot from it.
-	BootOrder uint `json:"bootOrder,omitempty"`
-	// ROM is the option ROM: "on", "off" or the absolute path of an image. Empty: on if BootOrder is set, else off.
-	ROM string `json:"rom,omitempty"`
-	// PCIAddress is the device's address in the guest, of the form 0000:01:00.0; empty: libvirt chooses.
-	PCIAddress string `json:"pciAddress,omitempty"`
-	// ACPIIndex is the index by which the guest can name the device, such as eno7 for 7; 0: none.
-	ACPIIndex uint `json:"acpiIndex,omitempty"`
-	// Alias is the device's name in libvirt. The prefix ua- is added if it is missing. Empty: libvirt chooses.
-	Alias string `json:"alias,omitempty"`
-	// LinkState is "up" or "down"; empty: libvirt's default, up.
-	LinkState string `json:"linkState,omitempty"`
+	Model      string `json:"model,omitempty"`      // in libvirt; empty: virtio-non-transitional
+	Driver     string `json:"driver,omitempty"`     // "qemu" or "vhost"; empty: libvirt chooses
+	BootOrder  uint   `json:"bootOrder,omitempty"`  // among the boot devices, from 1; 0: none
+	ROM        string `json:"rom,omitempty"`        // "on", "off" or a path; empty: on if BootOrder is set
+	PCIAddress string `json:"pciAddress,omitempty"` // in the guest, such as 0000:01:00.0; empty: libvirt chooses
+	ACPIIndex  uint   `json:"acpiIndex,omitempty"`  // 7 can make the name eno7; 0: none
+	Alias      string `json:"alias,omitempty"`      // the name in libvirt, with or without ua-; empty: libvirt chooses
+	LinkState  string `json:"linkState,omitempty"`  // "up" or "down"; empty: up
 }

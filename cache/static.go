@@ -6,37 +6,26 @@ import (
 	"slices"
 )
 
-// Static is what the namespace had on the NIC, for a guest that is configured without DHCP. It has what a guest cannot
-// get by DHCP and router advertisements: further addresses, other route tables, policy rules, permanent neighbours.
+// Static is what the namespace had on the NIC, for a guest without DHCP, by which it could not get further addresses,
+// other tables, policy rules and permanent neighbours.
 type Static struct {
-	// Addresses are all addresses of the NIC, link-local ones too: at least one.
-	Addresses []StaticAddress `json:"addresses"`
-	// Routes are all routes through the NIC, and those that refuse packets, of all tables but the table local. Routes on
-	// the link come first. The routes that an address implies are not among them.
-	Routes []StaticRoute `json:"routes,omitempty"`
-	// Rules are the policy rules for the NIC's addresses, and those for the tables of Routes.
-	Rules []StaticRule `json:"rules,omitempty"`
-	// Neighbours are the permanent neighbours on the NIC. Often no other station answers for them.
-	Neighbours []Neighbour `json:"neighbours,omitempty"`
-	// Warnings are sentences about what of the namespace is missing here.
-	Warnings []string `json:"warnings,omitempty"`
+	Addresses []StaticAddress `json:"addresses"` // all of the NIC, link-local ones too: at least one
+	// Routes are all through the NIC, and those that refuse packets, of all tables but the table local, without those that
+	// an address implies. Routes on the link come first.
+	Routes     []StaticRoute `json:"routes,omitempty"`
+	Rules      []StaticRule  `json:"rules,omitempty"`      // for the NIC's addresses and the tables of Routes
+	Neighbours []Neighbour   `json:"neighbours,omitempty"` // the NIC's permanent ones; often nothing else answers for them
+	Warnings   []string      `json:"warnings,omitempty"`   // sentences about what of the namespace is missing here
 }
 
 // StaticAddress is one address of the NIC.
 type StaticAddress struct {
-	// Address is the address with its prefix length.
-	Address netip.Prefix `json:"address"`
-	// Peer is the other end of a point-to-point address (ip-address(8), peer), and then Address has full length; zero:
-	// there is none.
-	Peer netip.Prefix `json:"peer,omitzero"`
-	// Broadcast is the IPv4 broadcast address; zero: there is none.
-	Broadcast netip.Addr `json:"broadcast,omitzero"`
-	// Scope is rtnetlink's (rtnetlink(7)): 0 for global, 253 for link.
-	Scope uint8 `json:"scope,omitempty"`
-	// NoPrefixRoute says that the address implies no route to its network (or to Peer).
-	NoPrefixRoute bool `json:"noPrefixRoute,omitempty"`
-	// Deprecated says that the address is used as a source only where no other one fits.
-	Deprecated bool `json:"deprecated,omitempty"`
+	Address       netip.Prefix `json:"address"`                 // with its prefix length
+	Peer          netip.Prefix `json:"peer,omitzero"`           // ip-address(8), peer: Address has full length; zero: none
+	Broadcast     netip.Addr   `json:"broadcast,omitzero"`      // of IPv4; zero: none
+	Scope         uint8        `json:"scope,omitempty"`         // as in rtnetlink(7): 0 is global, 253 link
+	NoPrefixRoute bool         `json:"noPrefixRoute,omitempty"` // no route to its network, or Peer, is implied
+	Deprecated    bool         `json:"deprecated,omitempty"`    // a source only where no other one fits
 }
 
 // routeTypes are those of routes that deliver packets and of routes that refuse them (ip-route(8)).
@@ -45,27 +34,18 @@ var routeTypes = []string{"", "blackhole", "unreachable", "prohibit", "throw"}
 // StaticRoute is one route of the NIC.
 type StaticRoute struct {
 	Destination netip.Prefix `json:"destination"`
-	// Type is empty for a route that delivers packets, or "blackhole", "unreachable", "prohibit" or "throw". Such a route
-	// has no next hop.
-	Type string `json:"type,omitempty"`
-	// Table is the route's table: 254 is main; never 0 or 255.
-	Table uint32 `json:"table"`
-	// Gateway is the next hop; zero: the destination is on the link, or Hops are set. It can be an IPv6 address where
-	// Destination is IPv4 (RFC 5549).
-	Gateway netip.Addr `json:"gateway,omitzero"`
-	// OnLink says that Gateway is on the link, though no route leads to it.
-	OnLink bool `json:"onLink,omitempty"`
-	// Hops are the next hops of a multipath route.
-	Hops []StaticHop `json:"hops,omitempty"`
-	// From is the source prefix that packets must have, IPv6 only; zero: any.
-	From netip.Prefix `json:"from,omitzero"`
-	// Source is the preferred source address; zero: the kernel chooses.
-	Source netip.Addr `json:"source,omitzero"`
-	Metric uint32     `json:"metric,omitempty"`
-	// MTU is the route's own; 0: the link's.
-	MTU int `json:"mtu,omitempty"`
-	// Scope is rtnetlink's, of an IPv4 route.
-	Scope uint8 `json:"scope,omitempty"`
+	Type        string       `json:"type,omitempty"` // empty: delivers; or "blackhole", "unreachable", "prohibit", "throw"
+	Table       uint32       `json:"table"`          // 254 is main; never 0 or 255
+	// Gateway is zero if the destination is on the link, or Hops are set. It can be IPv6 where Destination is IPv4 (RFC
+	// 5549).
+	Gateway netip.Addr   `json:"gateway,omitzero"`
+	OnLink  bool         `json:"onLink,omitempty"` // Gateway is on the link, though no route leads to it
+	Hops    []StaticHop  `json:"hops,omitempty"`   // of a multipath route
+	From    netip.Prefix `json:"from,omitzero"`    // the source that packets must have, IPv6 only; zero: any
+	Source  netip.Addr   `json:"source,omitzero"`  // preferred; zero: the kernel chooses
+	Metric  uint32       `json:"metric,omitempty"`
+	MTU     int          `json:"mtu,omitempty"`   // 0: the link's
+	Scope   uint8        `json:"scope,omitempty"` // rtnetlink's, of IPv4
 }
 
 // StaticHop is one next hop of a multipath route.
@@ -75,7 +55,7 @@ type StaticHop struct {
 	Weight  int        `json:"weight"` // 1 to 256
 }
 
-// StaticRule is a policy rule: packets from Source are looked up in Table (ip-rule(8)).
+// StaticRule: packets from Source are looked up in Table (ip-rule(8)).
 type StaticRule struct {
 	Priority uint32       `json:"priority"`
 	Table    uint32       `json:"table"`

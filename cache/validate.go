@@ -13,7 +13,7 @@ import (
 	"github.com/guestwire/guestwire/internal/syntax"
 )
 
-// FieldError says which field of a [Record], or of a configuration, is wrong, and what is wanted there.
+// FieldError reports which field of a Record, a Spec or another configuration is wrong.
 type FieldError struct {
 	Field  string // its path in JSON, such as ipv4.routes[2].gateway; empty: the whole document
 	Reason string
@@ -57,7 +57,7 @@ func checkPCIAddress(field, text string) error {
 // (RFC 8259 section 6).
 const maxTurn = 1<<53 - 1
 
-// Validate checks every field on which Phase2 relies. The error is a [*FieldError].
+// Validate checks each field on which Phase2 relies. The error is a [*FieldError].
 func (r *Record) Validate() error {
 	if r.Version != Version {
 		return fieldErrorf("version", "%d, and this program reads %d: use the version of guestwire that wrote it", r.Version, Version)
@@ -257,7 +257,7 @@ func (v *IPv6) validate() error {
 	return nil
 }
 
-// Validate checks the options. The error is a [*FieldError] with the field's path in the Options, such as ntp[0].
+// Validate returns a [*FieldError] with a path such as ntp[0].
 func (o *Options) Validate() error {
 	for _, f := range []struct{ name, text string }{
 		{"hostname", o.Hostname}, {"subdomain", o.Subdomain}, {"tftpServer", o.TFTPServer}, {"bootFile", o.BootFile}, {"bootFileURL", o.BootFileURL}, {"captivePortal", o.CaptivePortal},
@@ -343,8 +343,7 @@ func checkText(field, text string) error {
 	return nil
 }
 
-// Validate checks the device. The error is a [*FieldError] with the field's path in the Device, such as rom. Validate
-// takes any word for a model, as each version of libvirt and QEMU has its own.
+// Validate returns a [*FieldError] with a path such as rom. It takes any word as a model.
 func (d *Device) Validate() error {
 	if d.Model != "" && !syntax.IsWord(d.Model, "_.+-", maxWord) {
 		return fieldErrorf("model", "%q is no device model", d.Model)
