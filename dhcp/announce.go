@@ -29,23 +29,13 @@ const (
 	minFrame    = 60 // octets of an Ethernet frame without its checksum
 )
 
-// ErrStandby is the error of Announce while the guest is on standby: its place is still elsewhere. phase1.Activate ends
-// the standby.
+// ErrStandby is the error of Announce until Activate of phase1.NIC.
 var ErrStandby = errors.New("the guest is on standby")
 
-// Announce announces the guest's new place to the network, and its gateways to the guest, after the guest has moved. It
-// returns when everything is sent, after about 2 seconds. If ctx is done earlier, Announce returns, and Serve sends the
-// rest.
-//
-// The network gets, for each address of the guest, ARP announcements as requests and as replies (RFC 5227 section 3),
-// and unsolicited neighbour advertisements (RFC 4861 section 7.2.6); a RARP request for switches, as QEMU sends it; and
-// a question for each gateway in the guest's name, whose answer reaches the guest. They leave by the NIC if a VMM has
-// the guest's tap open. Under masquerade the network gets nothing.
-//
-// The guest gets the same for each neighbour for which the responder answers, and for the gateway of a masquerade, and
-// a router advertisement.
-//
-// The error is syscall.ENOTCONN if Serve does not run, ErrStandby, or that of a write that failed.
+// Announce announces the guest's new place to the network (ARP, RFC 5227; neighbour advertisements, RFC 4861; RARP),
+// and its gateways to the guest, after a move. The network gets nothing under masquerade, or while no VMM has the
+// guest's tap open. Announce returns when everything is sent, after about 2 seconds; if ctx is done earlier, Serve
+// sends the rest. The error is syscall.ENOTCONN if Serve does not run, ErrStandby, or that of a write.
 func (r *Responder) Announce(ctx context.Context) error {
 	if err := r.answers.Load().mayAnnounce(); err != nil {
 		return fmt.Errorf("announce: %w", err)

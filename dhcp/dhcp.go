@@ -1,13 +1,7 @@
-// Package dhcp is the responder: it answers one guest, over one port, as the guest's record wants.
-//
-// A [Responder] answers DHCPv4, DHCPv6, router solicitations, ARP and neighbour solicitations. It reads and writes
-// Ethernet frames, so it needs no capability, no address and no socket. It answers frames from the guest's Ethernet
-// address alone, each with one frame at most. The guest gets the record's one IPv4 address and all of its IPv6
-// addresses, whatever client identifier, DUID or IAID it sends.
-//
-// [Responder.Reply] computes the answer to a frame and does nothing else. [Responder.Serve] reads and writes a port. It
-// also sends the router advertisements that the guest did not ask for, and limits how many multicast advertisements,
-// events and log lines there are.
+// Package dhcp is the responder: it answers one guest's DHCPv4, DHCPv6, router solicitations, ARP and neighbour
+// solicitations, as the record wants, whatever client identifier, DUID or IAID the guest sends. It reads and writes
+// Ethernet frames, and needs no capability, address or socket. It answers frames from the guest's MAC alone, each with
+// one frame at most.
 package dhcp
 
 import (
@@ -23,12 +17,11 @@ import (
 	"github.com/guestwire/guestwire/cache"
 )
 
-// Responder answers one guest. Its methods can be called at the same time. Its fields are set before Serve.
+// Responder answers one guest. Its methods can be called at the same time. Set its fields before Serve.
 type Responder struct {
-	// Log gets the events that Notify gets. Offers and router advertisements are on the debug level. Nil discards.
+	// Log gets the events that Notify gets, offers and router advertisements on the debug level. Nil discards.
 	Log *slog.Logger
-	// Notify is called by Serve with each event, in Serve's goroutine, so no frame is answered until it returns. Nil:
-	// there are no calls.
+	// Notify is called with each event, in Serve's goroutine: no frame is answered until it returns. Nil: no calls.
 	Notify func(Event)
 
 	answers  atomic.Pointer[answers]
@@ -54,11 +47,9 @@ type answers struct {
 	warnings   []string
 }
 
-// New makes a responder for a record and a DNS configuration: Record.DNS, or one that was read from a resolv.conf. New
-// does not use Record.DNS itself. DNS servers and search domains that the guest could not use are left out, with a
-// warning in Serve's Log.
-//
-// The error wraps a [*cache.FieldError] if the record is not valid. A record without a ResponderTap is an error, too.
+// New makes a responder for a record and a DNS configuration, in place of Record.DNS: that, or one of a resolv.conf.
+// What the guest could not use of it is left out, with a warning in Log. The error wraps a [*cache.FieldError]; also a
+// record without a ResponderTap is an error.
 func New(rec cache.Record, dns cache.DNS) (*Responder, error) {
 	a, err := newAnswers(rec, dns)
 	if err != nil {
@@ -69,9 +60,8 @@ func New(rec cache.Record, dns cache.DNS) (*Responder, error) {
 	return r, nil
 }
 
-// Update replaces the record and the DNS configuration, from the next frame on. A running Serve sends the new router
-// advertisement at once; a DHCP client learns the rest when it renews its lease. The errors are those of [New]; then
-// nothing has changed.
+// Update replaces record and DNS configuration from the next frame on. Serve sends the new router advertisement at
+// once; a DHCP client learns the rest with its next lease. After an error, as of [New], nothing has changed.
 func (r *Responder) Update(rec cache.Record, dns cache.DNS) error {
 	a, err := newAnswers(rec, dns)
 	if err != nil {
@@ -127,9 +117,8 @@ func newAnswers(rec cache.Record, dns cache.DNS) (*answers, error) {
 	return r, nil
 }
 
-// Reply appends the answer to one Ethernet frame to dst, which must not overlap frame. Without an answer it returns dst
-// as it is. Reply reads no clock and does no input or output. The destination of the answer is the guest's Ethernet
-// address, broadcast or multicast.
+// Reply appends the answer to an Ethernet frame, if any, to dst, which must not overlap frame. It reads no clock and
+// does no input or output.
 func (r *Responder) Reply(dst, frame []byte) []byte {
 	dst, _ = r.answers.Load().answer(dst, frame)
 	return dst

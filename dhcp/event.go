@@ -11,28 +11,21 @@ import (
 	"github.com/guestwire/guestwire/cache"
 )
 
-// Event is an answer to the guest, a message of the guest, or a fault that matters to who runs the guest.
-//
-// Events are limited by kind: a guest that floods requests causes 20 events of their kind (other-mac-seen, read-failed,
-// write-failed: 5), then one in 10 s.
+// Event is an answer to the guest, a message of the guest, or a fault. Of each kind there are 20 at once
+// (other-mac-seen, read-failed, write-failed: 5), then one in 10 s.
 type Event struct {
 	Time time.Time
 	Kind Kind
-	// Text is a sentence for people. It can change in a later version.
-	Text string
-	// Address is the guest's address, of several the first, or the one that the guest was refused, has declined or
-	// released. It is valid with the kinds of DHCPv4 and DHCPv6, except dhcpv6-informed.
+	Text string // a sentence for people, which can change in a later version
+	// Address is the guest's (the first of several), or what it was refused, has declined or released. It is valid with
+	// the kinds of DHCPv4 and DHCPv6, except dhcpv6-informed.
 	Address netip.Addr
-	// MAC is the source of the frame with other-mac-seen, and zero with other kinds.
-	MAC cache.MAC
-	// Held is how many events of this kind were held back since the event of this kind before.
-	Held uint64
-	// Err is the error of the port with read-failed and write-failed.
-	Err error
+	MAC     cache.MAC // the frame's source, with other-mac-seen alone
+	Held    uint64    // events of this kind that were held back before this one
+	Err     error     // of the port, with read-failed and write-failed
 }
 
-// Kind is the kind of an event. It prints as a name for machines, which does not change, and a caller compares it with
-// that name, as in e.Kind == "dhcpv4-leased". The kinds are:
+// Kind is the kind of an event, a name for machines that does not change, to compare as in e.Kind == "dhcpv4-leased":
 //
 //	dhcpv4-offered     DHCPOFFER
 //	dhcpv4-leased      DHCPACK: the guest has the address
@@ -140,8 +133,7 @@ func (e Event) sentence(text string, guest cache.MAC) string {
 	return text
 }
 
-// Counters count what a responder has done since it was made. A kind without events, and a reason without frames, is
-// not in its map.
+// Counters count since New. A kind without events, and a reason without frames, is not in its map.
 type Counters struct {
 	Received uint64            `json:"received"` // frames that were read
 	Sent     uint64            `json:"sent"`     // frames that were written
@@ -156,7 +148,6 @@ type counters struct {
 	ignored                [len(reasons)]atomic.Uint64
 }
 
-// Counters returns the counters, also while Serve runs.
 func (r *Responder) Counters() Counters {
 	c := Counters{
 		Received: r.counters.received.Load(),

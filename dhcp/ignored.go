@@ -1,7 +1,6 @@
 package dhcp
 
-// Reason is why the responder ignored a frame: the first of these that it finds. It prints as a name for machines,
-// which does not change.
+// Reason is why a frame was ignored, the first that fits: a name for machines, which does not change.
 //
 //	other-mac               the frame's source is not the MAC of the record
 //	other-hardware-address  the DHCPv4 client or the ARP sender inside the guest's frame is another station

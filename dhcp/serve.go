@@ -14,15 +14,12 @@ import (
 	"github.com/guestwire/guestwire/cache"
 )
 
-// Port is the connection to the guest: an *os.File of an open tap without packet information and without vnet_hdr, or
-// another connection that reads and writes whole frames.
+// Port is the connection to the guest, which reads and writes whole Ethernet frames: an *os.File of an open tap without
+// packet information and without vnet_hdr, or another one.
 type Port interface {
-	// Read reads one frame. After the deadline it returns os.ErrDeadlineExceeded.
-	Read(b []byte) (n int, err error)
-	// Write sends one frame and does not wait for the guest.
-	Write(b []byte) (n int, err error)
-	// SetReadDeadline sets the deadline of Read, also of one that has begun. The zero time: no deadline.
-	SetReadDeadline(t time.Time) error
+	Read(b []byte) (n int, err error)  // one frame; after the deadline, os.ErrDeadlineExceeded
+	Write(b []byte) (n int, err error) // one frame; does not wait for the guest
+	SetReadDeadline(t time.Time) error // also of a Read that has begun; zero: none
 }
 
 // The pause after a read that failed, which is doubled each time.
@@ -31,19 +28,15 @@ const (
 	pauseMax = 5 * time.Second
 )
 
-// ErrHandover is a cause for ending the context of Serve (context.WithCancelCause): another process takes over. Serve
-// then does not withdraw the router advertisements.
+// ErrHandover is a cause to end Serve's context with: another process takes over.
 var ErrHandover = errors.New("another responder takes over")
 
-// Serve answers the guest until ctx is done, and then returns nil. Nothing else may read the port meanwhile. Serve
-// leaves the port open, with a deadline that has passed.
-//
-// Serve sends router advertisements at the start and at the intervals of RFC 4861. At the end it withdraws them
-// (section 6.2.5), which takes the IPv6 default route from the guest, unless the cause of ctx is [ErrHandover]. Without
-// IPv6, an idle Serve does not wake up.
+// Serve answers the guest until ctx is done, and then returns nil. It leaves the port open, with a deadline that has
+// passed. Nothing else may read the port meanwhile. At the end it withdraws its router advertisements (RFC 4861 section
+// 6.2.5), which takes the IPv6 default route from the guest, unless the cause of ctx is [ErrHandover].
 //
 // After an error of the port, such as that of a tap that is down, Serve tries again. It returns os.ErrNoDeadline if the
-// port has no deadlines, os.ErrClosed or io.EOF if the port was closed, syscall.EBADFD if the tap was deleted, and
+// port has no deadlines, os.ErrClosed or io.EOF if it was closed, syscall.EBADFD if the tap was deleted, and
 // syscall.EBUSY if the responder serves a port already.
 func (r *Responder) Serve(ctx context.Context, port Port) error {
 	log := r.Log

@@ -13,8 +13,10 @@ import (
 // Event is what Serve reports: what became of a NIC's service, and what the guest got. The JSON is a line for another
 // program.
 //
-// A launcher plugs the NIC of a new record into the VM, and unplugs the NIC of a removed one: Phase1's Teardown refuses
-// until the guest's tap is closed. Package domain/qemu has Plug and Unplug. The kinds besides those of [dhcp.Kind] are:
+// A launcher plugs and unplugs NICs by package domain/qemu. attached comes at the start for each NIC: plug only those
+// whose records qemu.Args did not get. For a polite unplug call Unplug, then Teardown, which refuses an open tap, and
+// removes the record. A record-removed while the NIC is plugged means that a Teardown with CutOff cut the guest off, or
+// that someone removed the file. The kinds besides those of [dhcp.Kind] are:
 //
 //	ready                each record is attached or has no responder; once in each Serve
 //	attached             the responder's tap is open, so each request gets its answer from now on; again after tap-lost
@@ -29,18 +31,14 @@ import (
 //	resolv-conf-failed   resolv.conf cannot be read; the guests keep the DNS configuration
 //	watch-failed         changes of the records or of resolv.conf may be missed
 type Event struct {
-	Time time.Time `json:"time"`
-	// NIC is the Name of the record. It is empty if the event concerns all NICs.
-	NIC  string    `json:"nic,omitempty"`
-	Kind dhcp.Kind `json:"event"`
-	// Text is a sentence for people, with the error if there is one. It can change in a later version.
-	Text string `json:"text"`
-	// Address, MAC and Held are those of [dhcp.Event].
-	Address netip.Addr `json:"address,omitzero"`
+	Time    time.Time  `json:"time"`
+	NIC     string     `json:"nic,omitempty"` // the record's Name; empty: the event concerns all NICs
+	Kind    dhcp.Kind  `json:"event"`
+	Text    string     `json:"text"`             // a sentence, with the error; it can change in a later version
+	Address netip.Addr `json:"address,omitzero"` // as MAC and Held those of [dhcp.Event]
 	MAC     cache.MAC  `json:"mac,omitzero"`
 	Held    uint64     `json:"held,omitzero"`
-	// Err is what went wrong. Nil: nothing.
-	Err error `json:"-"`
+	Err     error      `json:"-"` // what went wrong; nil: nothing
 }
 
 // report writes an event to the log, as a warning if there is an error, and gives the event to Notify.

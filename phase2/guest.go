@@ -6,10 +6,8 @@ import (
 	"github.com/guestwire/guestwire/guestconfig"
 )
 
-// Guest returns what package guestconfig needs to configure a guest without DHCP: the records, and the DNS
-// configuration of ResolvConf for those that have none. Such a guest does not notice later changes.
-//
-// The error is that of reading ResolvConf.
+// Guest returns the records and the DNS of ResolvConf for package guestconfig. A guest without DHCP does not notice
+// later changes. The error is that of reading ResolvConf.
 func (vm *VM) Guest() (guestconfig.Guest, error) {
 	log := vm.Log
 	if log == nil {

@@ -18,11 +18,11 @@ import (
 // macvtap /dev/tapINDEX. The caller closes the files; a VMM that inherits them has copies.
 //
 // A read returns one Ethernet frame with a struct virtio_net_hdr of 10 octets in front, and a write sends one
-// (IFF_VNET_HDR, IFF_NO_PI). The VMM may choose a longer header, and offloads. The files do not block, and Go's
-// deadlines work. What an earlier VMM has set at the tap is undone: an address filter, offloads, the header's size.
+// (IFF_VNET_HDR, IFF_NO_PI). The VMM may choose a longer header, and offloads; those of an earlier VMM, and its address
+// filter, are undone. The files do not block, and Go's deadlines work.
 //
-// OpenTap needs the user that owns the tap, a /dev/net/tun that this user can open, and the tap's network namespace:
-// that of the calling thread (see [VM.Serve] for another one). The errors to branch on:
+// OpenTap needs the tap's owner, a /dev/net/tun that this user can open, and the calling thread in the tap's namespace
+// (see [VM.Serve]).
 //
 //	*cache.FieldError  the record is not valid, has no tap (binding: sriov, passt), or has one queue where the tap
 //	                   was made for several, or the other way round (queues)

@@ -1,8 +1,6 @@
-// Package phase2 is the unprivileged half of guestwire, for a VM's launcher: it reads the records that phase1 wrote
-// ([Open]), opens the guest's taps for the VMM ([OpenTap]) or describes them to libvirt ([VM.Interfaces]), and answers
-// the guest's DHCPv4, DHCPv6, router solicitations, ARP and neighbour solicitations ([VM.Start]).
-//
-// It needs no capability, but the network namespace that phase1 wired, the user that owns the taps (infra.Owner), and a
+// Package phase2 is the unprivileged half, for a VM's launcher: it reads the records of phase1 ([Open], [New]), opens
+// the guest's taps for the VMM ([OpenTap]) or describes them to libvirt ([VM.Interfaces]), and answers the guest
+// ([VM.Start]). It needs no capability, but the network namespace that phase1 wired, the user of infra.Owner, and a
 // /dev/net/tun that this user can open.
 package phase2
 
@@ -23,18 +21,15 @@ import (
 	"github.com/guestwire/guestwire/domain"
 )
 
-// VM is the network of one virtual machine: its records. [Open] or [New] makes one. Set the fields before [VM.Start] or
-// [VM.Serve].
+// VM is the network of one virtual machine. Set the fields before Start or Serve.
 type VM struct {
 	// Log gets the events that Notify gets, and warnings about what a guest does not learn. Nil discards them.
 	Log *slog.Logger
-	// ResolvConf is the path of the resolv.conf(5) with the guest's DNS configuration, for records whose DNS is nil.
-	// Empty means /etc/resolv.conf, which may be missing; a path that is set must exist when Serve starts. Changes are
-	// followed. While the file is missing, empty or unreadable, the guest keeps the last configuration. Servers that
-	// the guest cannot reach (a loopback address, a server on another link) are left out, with a warning in Log.
+	// ResolvConf is the path of the resolv.conf(5) for records whose DNS is nil; empty: /etc/resolv.conf, if it is there.
+	// Changes are followed, and while the file is missing, empty or unreadable the last configuration stays. Servers that
+	// the guest cannot reach (a loopback address, one on another link) are left out, with a warning in Log.
 	ResolvConf string
-	// Notify is called by Serve with each event, one call at a time. No guest is answered while a call blocks, so a
-	// slow caller passes the event on. Nil: there are no calls.
+	// Notify is called with each event, one at a time. No guest is answered meanwhile: pass the event on. Nil: no calls.
 	Notify func(Event)
 
 	dir       string     // of the records; empty: they are fixed
@@ -45,11 +40,9 @@ type VM struct {
 	responders map[string]*dhcp.Responder // by interface name; a responder stays after its service ends
 }
 
-// Open reads the records in dir, the State directory of phase1's Setup. It opens no tap, so it also works outside of
-// the wired namespace.
-//
-// The error is fs.ErrNotExist if dir does not exist or holds no record. It is a [*cache.FileError], which names file
-// and field, if a record is damaged, has a newer version or belongs to another program.
+// Open reads the records in dir, the State of infra.Spec. It opens no tap, and works outside of the namespace, too. The
+// error is fs.ErrNotExist if dir does not exist or holds no record; a [*cache.FileError], which names file and field,
+// if a record is damaged, has a newer version or belongs to another program.
 func Open(dir string) (*VM, error) {
 	records, err := readRecords(dir)
 	if err != nil {
@@ -63,9 +56,8 @@ func Open(dir string) (*VM, error) {
 	return vm, nil
 }
 
-// New is Open for a launcher that has the records which phase1's Setup returned. They stay as they are, and Serve
-// follows resolv.conf alone; so a guest that moves, whose record Activate changes, needs Open. Start refuses a record
-// that is not valid, and two records with one Name.
+// New is Open for the records that phase1's Setup returned. They stay as they are, so a guest that moves, whose record
+// Activate changes, needs Open. Start refuses a record that is not valid, and two records with one Name.
 func New(records ...cache.Record) *VM {
 	return &VM{records: records, responders: map[string]*dhcp.Responder{}}
 }
@@ -91,19 +83,17 @@ func readRecords(dir string) ([]cache.Record, error) {
 	return cache.List(root)
 }
 
-// Records returns those of New, or those that Open read or Serve has read since, sorted by Name. The caller must not
-// change them. It may be called while Serve runs, and from Notify.
+// Records returns the records as New got them, or Open or Serve has read them last, sorted by Name; also in Notify. The
+// caller must not change them.
 func (vm *VM) Records() []cache.Record {
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
 	return vm.records
 }
 
-// Interfaces returns one libvirt <interface> element a record, in the order of [VM.Records]. The element's Marshal
-// returns the XML, which belongs into the <devices> of a domain.
-//
-// The error wraps a [*cache.FieldError] if libvirt cannot express a record, such as several queues of a device model
-// that has a single one.
+// Interfaces returns a libvirt <interface> for each of VM.Records; its Marshal returns the XML for a domain's
+// <devices>. The error wraps a [*cache.FieldError] if libvirt cannot express a record, such as several queues of a
+// device model that has one.
 func (vm *VM) Interfaces() ([]*libvirtxml.DomainInterface, error) {
 	var elements []*libvirtxml.DomainInterface
 	for _, r := range vm.Records() {
@@ -116,12 +106,10 @@ func (vm *VM) Interfaces() ([]*libvirtxml.DomainInterface, error) {
 	return elements, nil
 }
 
-// Announce announces the guest's new place to the network, and its gateways to the guest, as [dhcp.Responder.Announce]
-// does, on each NIC that has a responder, while the guest is served. A VMM calls it after it has started a guest that
-// moved. A guest whose record ends its standby meanwhile is announced by Serve itself.
+// Announce announces the guest as [dhcp.Responder.Announce] does, on each NIC that has a responder. A launcher calls it
+// after the VMM has started a guest that moved; the end of a standby is announced by Serve itself.
 //
-// The error joins those of the NICs, each syscall.ENOTCONN if the NIC is not served, or [dhcp.ErrStandby]. The other
-// NICs are announced.
+// The error joins those of the NICs: syscall.ENOTCONN if the NIC is not served, or [dhcp.ErrStandby].
 func (vm *VM) Announce(ctx context.Context) error {
 	vm.mu.Lock()
 	var nics []string
@@ -149,8 +137,8 @@ func (vm *VM) Announce(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Counters returns what each responder has counted since Open, by the record's Name, while Serve runs and after it. A
-// record that is removed and written again starts from zero.
+// Counters returns what each responder has counted, by the record's Name, also after Serve. A record that is removed
+// and written again starts from zero.
 func (vm *VM) Counters() map[string]dhcp.Counters {
 	vm.mu.Lock()
 	defer vm.mu.Unlock()

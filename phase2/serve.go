@@ -30,14 +30,10 @@ const (
 	retryMax = 5 * time.Second
 )
 
-// Start serves the guest as [VM.Serve] does, in the background. It returns when each NIC is served: the guest's first
-// request gets its answer, and the guest's tap has no filter of an earlier VMM any more. A launcher starts its VM then.
+// Start serves the guest as [VM.Serve] does, in the background and in the process's namespace, and returns when each
+// NIC is served: then start the VM. After an error, one of Serve's, nothing is served.
 //
-// stop ends the service as the end of ctx does, and waits for the end. It can be called again, and after the end of
-// ctx.
-//
-// Start serves in the network namespace of the process. For another one, call Serve in a thread that has entered it.
-// The errors are those of Serve; then nothing is served.
+// stop ends the service as the end of ctx does, and waits for the end. It can be called again.
 func (vm *VM) Start(ctx context.Context) (stop func(), err error) {
 	serving, cancel := context.WithCancelCause(ctx)
 	started, ended := make(chan error), make(chan struct{})
@@ -60,19 +56,17 @@ func (vm *VM) Start(ctx context.Context) (stop func(), err error) {
 	return stop, nil
 }
 
-// Serve answers the guest on each NIC whose record has a ResponderTap. It blocks until ctx is done, and then returns
-// nil. A launcher that goes on meanwhile calls [VM.Start].
+// Serve answers the guest on each NIC whose record has a ResponderTap until ctx is done, and then returns nil. At the
+// end the router advertisements are withdrawn, so the guest loses its IPv6 default route, unless the cause of ctx is
+// [dhcp.ErrHandover]: another process takes over.
 //
-// At the end the router advertisements are withdrawn, so the guest loses its IPv6 default route. If another process
-// takes over, cancel ctx with [dhcp.ErrHandover] as the cause: then nothing is withdrawn.
+// Serve follows the record files and taps that are created again. Problems after the start do not end it; Notify and
+// Log report them.
 //
-// Serve follows the record files: new, changed and removed records. If a tap is deleted and created again, Serve
-// attaches to the new one. Problems after the start do not end Serve; Notify and Log report them.
-//
-// Serve opens the responders' taps in the network namespace of the calling thread. To serve another namespace than the
-// process's, call it in a goroutine that locks its thread (runtime.LockOSThread), enters the namespace, and never
-// unlocks: then the thread ends with the goroutine. An init function that locks its thread keeps such a goroutine off
-// the main thread, which cannot end. The event ready reports that each NIC is served.
+// Serve needs the calling thread in the network namespace of the taps. For another one than the process's, call it in a
+// goroutine that locks its thread (runtime.LockOSThread), enters the namespace, and never unlocks, so that the thread
+// ends. An init function that locks its thread keeps such a goroutine off the main thread, which cannot end. The event
+// ready reports that each NIC is served.
 //
 // The errors are from the start: fs.ErrNotExist if the thread is in another namespace than a record's, if a tap is
 // missing, or if ResolvConf names a missing file; fs.ErrPermission if a tap belongs to another user; syscall.EBUSY if

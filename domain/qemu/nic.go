@@ -132,11 +132,13 @@ func (n *NIC) Plug(do func(command string, arguments Object) error) error {
 	return nil
 }
 
-// Unplug unplugs the device from a running QEMU: device_del asks the guest, and netdev_del closes the tap, until when
-// Phase1's Teardown refuses.
+// Unplug unplugs the device from a running QEMU: device_del asks the guest, and netdev_del closes the tap. Phase1's
+// Teardown refuses until then, and removes the record: so call Unplug first.
 //
-// deleted waits for the event DEVICE_DELETED with the device's id. It returns false after 5 s, for example: Unplug
-// sends device_del again, as a guest that boots may miss one. After an error of deleted the guest has the device;
+// deleted waits for the event DEVICE_DELETED with the device's id. QEMU sends it without an id, too, for parts of the
+// device: ignore these. An event that arrives during do counts: keep it. If deleted returns false, such as after 5 s,
+// Unplug sends device_del again, as a guest that boots may miss one; for a guest that never answers it repeats this
+// until deleted returns an error, such as that of a context. After an error of deleted the guest has the device, and
 // Unplug can be called again.
 //
 // Source: qemu-qmp-ref(7), device_del.
