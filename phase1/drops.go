@@ -12,15 +12,14 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// DropCount is how much a NIC's nftables have dropped for one reason since Setup, or since a Setup that replaced rules.
+// DropCount is what a NIC's rules have dropped for one reason since they exist.
 type DropCount struct {
 	Reason  string `json:"reason"` // see DropMeaning
 	Packets uint64 `json:"packets"`
 	Bytes   uint64 `json:"bytes"` // of IP packets or ARP messages, without the Ethernet header
 }
 
-// DropMeaning returns why guestwire's nftables drop a packet, in one line; empty: docs/troubleshooting.md has no such
-// reason.
+// DropMeaning explains a reason in one line; empty: there is no such reason.
 func DropMeaning(reason string) string {
 	for _, r := range firewall.Reasons {
 		if string(r.Reason) == reason {
@@ -64,8 +63,8 @@ type Drop struct {
 }
 
 // FollowDrops calls f with packets that the NIC's nftables drop, at most 20 a second of each reason, until ctx is done;
-// then it returns nil. It takes no lock and keeps the namespace alive. Progress is called when it begins. It is an
-// error if the namespace is followed already, and ErrNotWired if no nftables are guestwire's.
+// then it returns nil. It takes no lock and keeps the namespace alive. Progress is called when it begins. It fails if
+// the namespace is followed already; ErrNotWired: no nftables are guestwire's.
 func (n NIC) FollowDrops(ctx context.Context, f func(Drop)) error {
 	var log *kernel.DropLog
 	err := n.look(func(ns *kernel.Namespace) error {

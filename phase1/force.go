@@ -14,10 +14,10 @@ import (
 	"github.com/guestwire/guestwire/internal/wiring"
 )
 
-// ForceTeardown is Teardown without a usable journal. It removes what bears guestwire's mark for the NIC, and restores
-// the NIC's name, MAC and addresses as far as the kernel shows them. Lost are phrases: what stays, such as sysctls, and
-// the commands that add a readable record's addresses and routes. ErrNotWired: the NIC has no journal, record or mark.
-// After another error or a kill, ForceTeardown or Teardown finishes the work.
+// ForceTeardown is Teardown without a usable journal. It removes what bears guestwire's mark, and restores the NIC's
+// name, MAC and addresses as far as the kernel shows them. Lost are phrases: what stays, such as sysctls, and the
+// commands that add a readable record's addresses and routes. ErrNotWired: there is no journal, record or mark. After
+// another error or a kill, call it or Teardown again.
 func (n NIC) ForceTeardown(ctx context.Context, o TeardownOptions) (lost []string, err error) {
 	if o.Discard {
 		return nil, &cache.FieldError{Field: "discard", Reason: "not with ForceTeardown: it needs the journal"}

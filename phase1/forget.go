@@ -23,18 +23,17 @@ type Gone struct {
 	Namespace string // as List has it
 	NIC       string // together with Namespace or State
 	State     string // the directory with the record, an absolute path
-	// Own means that Dir is used in this PID namespace alone, as in a container that has Dir for itself: a namespace to
-	// which no process, mount or open file here leads is gone.
+	// Own: Dir is used in this PID namespace alone, as in a container; a namespace to which nothing here leads is gone.
 	Own      bool
 	Dir      string            // NIC.Dir
 	Progress func(text string) // NIC.Progress, for each thing that is removed, and what could not be looked at
 }
 
-// Forget removes what is left of wirings whose namespace is gone: journals, records, and the locks of killed calls. It
-// is no error if nothing is left; Progress reports it. Where a call may be late, select by the record's Namespace: then
-// the next sandbox of a pod, with the same State and NIC, is not meant. A namespace that a mount, a process or an open
-// file of the node leads to is not gone, so close NIC.NetNS first. Forget needs root in the node's PID namespace;
-// elsewhere, without Own, it is an error and removes nothing.
+// Forget removes what is left of wirings whose namespace is gone: journals, records, and the locks of killed calls;
+// Progress reports it if there is nothing. Where a call may be late, select by the record's Namespace: then the next
+// sandbox of a pod, with the same State and NIC, is not meant. A namespace that a mount, a process or an open file of
+// the node leads to is not gone, so close NIC.NetNS first. Forget needs root in the node's PID namespace; elsewhere,
+// without Own, it is an error and removes nothing.
 //
 //	ErrAlive        the namespace of a wiring that a value selects is there; the text says where
 //	fs.ErrNotExist  Dir, which is not DefaultDir, is not there, nor is the record that State and NIC name

@@ -99,8 +99,8 @@ func (s *session) heldBy(j journal) (string, error) {
 }
 
 // While holds the NIC, calls Setup, f, and Teardown with CutOff, which does not end with ctx. A wiring that a killed
-// call of this program left is used, or taken down first if the Spec is another guest's; any other one is
-// infra.ErrWired. The errors are those of Hold, Setup, f and Teardown, joined.
+// While of this program (the name of its file) left is used, or taken down first if the Spec is another guest's; any
+// other one is infra.ErrWired. The errors are those of Hold, Setup, f and Teardown, joined.
 func (n NIC) While(ctx context.Context, spec infra.Spec, f func(cache.Record) error) (err error) {
 	n, release, err := n.Hold(ctx)
 	if err != nil {

@@ -18,28 +18,26 @@ import (
 type Wiring struct {
 	NIC       string `json:"nic"`
 	Namespace string `json:"namespace"` // its boot, inode number and cookie: no other namespace ever has this name
-	// FoundAt are the paths of the namespace, such as /run/netns/pod, for people: a program calls Open, as another user
-	// can put another file there. An open file of the caller counts. Empty: the namespace is gone, see Forget.
-	FoundAt []string    `json:"foundAt"`
-	State   string      `json:"state,omitempty"` // the directory with the record
-	Binding cache.Kind  `json:"binding,omitempty"`
-	Owner   infra.Owner `json:"owner"`
-	OnNode  infra.Owner `json:"onNode,omitzero"`   // Owner's numbers on the node if Owner.Inside is set, else zero
-	Standby bool        `json:"standby,omitempty"` // the guest's tap is down until Activate
-	Turn    uint64      `json:"turn,omitempty"`    // the record's
-	HeldBy  string      `json:"heldBy,omitempty"`  // the program that held the NIC at the last Setup, and may have ended
-	Since   time.Time   `json:"since,omitzero"`    // the time of the first Setup
-	Version string      `json:"version,omitempty"` // the version of guestwire that wrote the journal
-	// Unreadable is why the journal cannot be used, such as another Version; the fields above could be read. Empty: it
-	// can.
-	Unreadable string `json:"unreadable,omitempty"`
+	// FoundAt are the namespace's paths, such as /run/netns/pod, also open files of the caller; for people, as another
+	// user can put another file there: a program calls Open. Empty: the namespace is gone, see Forget.
+	FoundAt    []string    `json:"foundAt"`
+	State      string      `json:"state,omitempty"` // the directory with the record
+	Binding    cache.Kind  `json:"binding,omitempty"`
+	Owner      infra.Owner `json:"owner"`
+	OnNode     infra.Owner `json:"onNode,omitzero"`      // Owner's numbers on the node if Owner.Inside is set, else zero
+	Standby    bool        `json:"standby,omitempty"`    // the guest's tap is down until Activate
+	Turn       uint64      `json:"turn,omitempty"`       // the record's
+	HeldBy     string      `json:"heldBy,omitempty"`     // the program that held the NIC at the last Setup
+	Since      time.Time   `json:"since,omitzero"`       // the time of the first Setup
+	Version    string      `json:"version,omitempty"`    // the version of guestwire that wrote the journal
+	Unreadable string      `json:"unreadable,omitempty"` // why the rest of the journal cannot be used; empty: it can
 	// unread is the error by which the journal could not be read at all; nil: it has the fields above, or is damaged.
 	unread error
 	found  *netns.Found // nil: the namespace is gone, or it was not looked for
 }
 
-// Open opens the namespace by its identity, whatever file is at FoundAt now. The caller closes it. fs.ErrNotExist: it
-// is gone, or has left those places. Open needs root.
+// Open opens the namespace by its identity; the caller closes it. fs.ErrNotExist: it is gone, or has left FoundAt. Open
+// needs root.
 func (w Wiring) Open(ctx context.Context) (*os.File, error) {
 	found := w.found
 	if found == nil {
@@ -58,8 +56,8 @@ func (w Wiring) Open(ctx context.Context) (*os.File, error) {
 	return found.Open()
 }
 
-// List returns the wired NICs of the node, sorted by namespace and NIC. Dir is NIC.Dir; fs.ErrNotExist: it is not
-// DefaultDir, and not there. A NIC whose Setup has not ended is listed, too. List needs root.
+// List returns the node's wired NICs, sorted by namespace and NIC, also those whose Setup has not ended. Dir is
+// NIC.Dir; fs.ErrNotExist: it is not DefaultDir, and not there. List needs root.
 func List(ctx context.Context, dir string) ([]Wiring, error) {
 	if err := checkRoot(); err != nil {
 		return nil, fmt.Errorf("list: %w", err)

@@ -141,8 +141,7 @@ const (
 )
 
 // Lock holds a name of the caller's choice on the node, such as a State, until unlock is called or the process ends. It
-// waits for another holder, whom its error names, until ctx ends. Lock needs root, and no other user can open what it
-// locks. Dir and progress are those of NIC.
+// waits for another holder, whom its error names, until ctx ends. It needs root. Dir and progress are those of NIC.
 func Lock(ctx context.Context, dir, name string, progress func(text string)) (unlock func(), err error) {
 	if err := checkRoot(); err != nil {
 		return nil, fmt.Errorf("lock of %s: %w", name, err)

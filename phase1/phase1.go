@@ -1,10 +1,8 @@
 // Package phase1 is the privileged half: it wires a NIC of a network namespace to a tap for a virtual machine, and
-// leaves a record for package phase2. A [NIC] names a link of a namespace; its methods find what they need in a
-// journal, which Setup writes into [DefaultDir]. After an error or SIGKILL, Setup called again reaches the same state
-// as an undisturbed run. [List] shows all wirings of the node.
-//
-// A guest that moves to another namespace is wired there on standby ([NIC.SetupMoving]): nothing passes.
-// [NIC.Deactivate] on the source returns the record with which [NIC.Activate] ends the standby.
+// leaves a record for package phase2. The methods of [NIC] find what they need in a journal, which Setup writes into
+// [DefaultDir]: after an error or SIGKILL, Setup called again reaches the same state as an undisturbed run. A guest
+// that moves to another namespace is wired there on standby ([NIC.SetupMoving]): nothing passes until [NIC.Activate]
+// gets the record that [NIC.Deactivate] returned.
 package phase1
 
 import (
@@ -21,17 +19,16 @@ import (
 
 // NIC is a link in a network namespace, a value that may be copied. Unless its doc says otherwise, a method needs root
 // with CAP_SYS_ADMIN and CAP_NET_ADMIN, with Own CAP_NET_ADMIN alone, and waits until ctx ends for other calls on the
-// namespace, of other processes too.
+// namespace.
 type NIC struct {
 	NetNS *os.File // open, see OpenNetNS and Wiring.Open; the caller closes it; nil with Own
-	// Own means the namespace of the calling thread, as in a container with a VM. The machine's own one is refused.
-	Own  bool
-	Name string // the link's, 1 to 15 of A-Z a-z 0-9 _ . - and no dot first
-	// Dir is the node's directory for locks and journals, an absolute path; empty: [DefaultDir]. All calls on a node must
-	// name the same one. Setup and Hold create it, mode 0700, in a parent that is there.
+	Own   bool     // the calling thread's namespace, as in a container; not the machine's
+	Name  string   // the link's, 1 to 15 of A-Z a-z 0-9 _ . - and no dot first
+	// Dir is the node's directory for locks and journals, an absolute path, the same one in all calls; empty:
+	// [DefaultDir]. Setup and Hold create it, mode 0700, in a parent that is there.
 	Dir string
-	// Progress, unless nil, receives what a call waits for after a second, and what it did not find. It may be called on
-	// another goroutine; the call waits for its return.
+	// Progress, unless nil, receives what a call waits for after a second, and what it did not find, also on another
+	// goroutine; the call waits for its return.
 	Progress func(text string)
 
 	hold *hold // nil: not held by this value
@@ -40,8 +37,8 @@ type NIC struct {
 // Moving is how a guest comes from another namespace.
 type Moving struct {
 	From *cache.Record // the guest's record there; nil: it was never elsewhere, and waits for its first Activate
-	// Standby keeps the guest's tap down until Activate: nothing passes, nothing is sent. Without it From must be what
-	// Deactivate returned, for this namespace alone. Only the first Setup reads it.
+	// Standby keeps the guest's tap down until Activate. Without it From must be what Deactivate returned, for this
+	// namespace alone. Only the first Setup reads it.
 	Standby bool
 }
 
@@ -50,8 +47,8 @@ type TeardownOptions struct {
 	State  string // if set, the wiring's; ForceTeardown finds the record by it if no journal names it
 	CutOff bool   // also if the tap is open, or another process holds the NIC; a VMM keeps a dead device
 	// Discard is for a namespace that is deleted next: record and journal alone are removed, in no time, unless the NIC
-	// outlives the namespace (a PCI device) or, with CutOff, the tap is open. If the namespace stays, so does the wiring,
-	// and only ForceTeardown takes it down. ForceTeardown refuses Discard.
+	// outlives the namespace (a PCI device) or, with CutOff, the tap is open. If the namespace stays, only ForceTeardown,
+	// which refuses Discard, takes the wiring down.
 	Discard bool
 }
 
@@ -66,8 +63,8 @@ var (
 	ErrAlive              = errors.New("the namespace is not gone")                    // of Forget: use Teardown
 )
 
-// OpenNetNS opens /run/netns/NAME, /proc/PID/ns/net or /proc/PID/fd/N; the caller closes it. Another kind of file is
-// refused unopened. An fs.PathError: the path cannot be opened.
+// OpenNetNS opens /run/netns/NAME, /proc/PID/ns/net or /proc/PID/fd/N; the caller closes it. The error is an
+// fs.PathError, or that it is another kind of file, which is not opened.
 func OpenNetNS(path string) (*os.File, error) { return netns.Open(path) }
 
 type notWired struct{}
@@ -75,7 +72,7 @@ type notWired struct{}
 func (notWired) Error() string        { return "not wired" }
 func (notWired) Is(target error) bool { return target == fs.ErrNotExist }
 
-// DriftError reports that the kernel or the record is not as Setup left it.
+// DriftError reports that kernel or record are not as Setup left them.
 type DriftError struct {
 	NIC     string             `json:"nic"`
 	Differs []infra.Difference `json:"differs"` // such as "eth0-tap is no port of eth0-br"

@@ -10,8 +10,8 @@ import (
 	"github.com/guestwire/guestwire/internal/netstate"
 )
 
-// Plan returns what Setup would do, and changes nothing. It has Setup's errors, except those of changing things. A
-// complete wiring has no steps; Setup still removes older exchanges with translated ports ("connections-del").
+// Plan returns what Setup would do, and changes nothing. It has Setup's errors, except those of changing things. No
+// steps: the wiring is complete, and Setup removes only older exchanges with translated ports.
 func (n NIC) Plan(ctx context.Context, spec infra.Spec) (*Preview, error) {
 	return request{NIC: n, Spec: spec}.plan(ctx)
 }
@@ -69,7 +69,7 @@ type Preview struct {
 	OnNode  infra.Owner           `json:"onNode,omitzero"`   // likewise, with the numbers on the node
 }
 
-// String is the steps' Summaries, or where these are empty their Commands, a line each, after comments.
+// String is a line for each step, its Summary or Command, after comments.
 func (p *Preview) String() string {
 	var b strings.Builder
 	b.WriteString("# binding: " + string(p.Record.Binding) + "\n")

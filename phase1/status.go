@@ -17,8 +17,8 @@ type Report struct {
 	Drops  []DropCount  `json:"drops"`           // as NIC.Drops returns them
 }
 
-// Status reports who wired the NIC, how it differs from what Setup left, and what its rules have dropped. Its errors
-// are those of Check but a *DriftError; with infra.ErrNoNIC there is a report, too.
+// Status returns who wired the NIC, how it differs from what Setup left, and what its rules dropped. Its errors are
+// those of Check but a *DriftError; with infra.ErrNoNIC there is a report, too.
 func (n NIC) Status(ctx context.Context) (*Report, error) {
 	var report *Report
 	err := n.doWired(ctx, func(s *session) error {
