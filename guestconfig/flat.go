@@ -17,10 +17,10 @@ type Flat struct {
 	Warnings []string     // what the guest does not get, a sentence each
 }
 
-// FlatIPv4 returns the guest's flat configuration. If the gateway is outside of the NIC's network (Calico), and under
-// routed, it is a stand-in for which guestwire's responder answers while the launcher serves. dns is for a record
-// without. A *FormatError: the record has no IPv4 address, no responder for a stand-in, or did not know the gateway's
-// MAC.
+// FlatIPv4 returns the guest's flat configuration. Such a guest can be behind masquerade; under bridge and redirect
+// too, if the gateway is in the NIC's network. Where it is not (Calico), and under routed, Gateway is a stand-in, for
+// which guestwire's responder has to answer: leave Options.NoResponder out, and serve. dns is for a record without. A
+// *FormatError: the record has no IPv4 address, no responder for a stand-in, or did not know the gateway's MAC.
 func FlatIPv4(r cache.Record, dns cache.DNS) (Flat, error) {
 	nics, err := Guest{Records: []cache.Record{r}, DNS: dns}.nics("flat")
 	if err != nil {

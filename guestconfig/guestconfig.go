@@ -1,9 +1,7 @@
 // Package guestconfig writes the network configuration of a guest that runs no DHCP client, from the records of Phase1:
-// for cloud-init ([NoCloud]), for systemd-networkd ([Networkd]), for the kernel's command line ([KernelIP]). It reads
-// no files and asks no kernel.
-//
-// The guest gets what the namespace's NIC had (cache.Static), or else what its lease has. Print the warnings, a
-// sentence each: they name what a format leaves out. If the guest would have no network, the error is a *FormatError.
+// for cloud-init ([NoCloud]), systemd-networkd ([Networkd]), the kernel's command line ([KernelIP]) and unikernels
+// ([FlatIPv4]). The guest gets what the namespace's NIC had (cache.Static), or else what its lease has. Print the
+// warnings: they name what a format leaves out. A [*FormatError]: the guest would have no network.
 package guestconfig
 
 import (

@@ -10,9 +10,7 @@ import (
 
 // Networkd returns files for the guest's /etc/systemd/network, such as 10-guestwire-eth0.network. They find the link by
 // its MAC, keep its name, and need systemd 250. networkd knows no multipath route with a next hop that no route
-// reaches.
-//
-// Source: systemd.network(5).
+// reaches. Source: systemd.network(5).
 func Networkd(g Guest) (Files, error) {
 	nics, err := g.nics("networkd")
 	if err != nil {
