@@ -1,8 +1,7 @@
 // Package cache is the contract between the phases: the record of one network interface, with all that Phase2 needs to
 // answer the guest and to describe its device. Phase1 writes it into a directory as the JSON file NAME.json, with a
-// schema version and plain values, so that a program of another version can read it, or report that it cannot.
-//
-// Write and Remove are for Phase1, and for the tests of programs that read records.
+// schema version and plain values, so that a program of another version can read it, or report that it cannot. Write
+// and Remove are for Phase1, and for the tests of programs that read records.
 package cache
 
 import (
@@ -52,39 +51,35 @@ type Record struct {
 	Namespace string `json:"namespace,omitempty"` // the network namespace, as phase1.List names it; empty: not known
 	// Binding is how the guest is attached. With BindingMacvtap, BindingSRIOV and BindingPasst there is no responder, and
 	// ResponderTap, IPv4, IPv6, Neighbours, DNS and Options are empty.
-	Binding Kind `json:"binding"`
-	// Firewall is the program that translates the guest's addresses, with BindingMasquerade; empty: none.
-	Firewall Firewall `json:"firewall,omitempty"`
+	Binding  Kind     `json:"binding"`
+	Firewall Firewall `json:"firewall,omitempty"` // that translates the guest's addresses; empty: none
 	// Tap is the guest's tap: persistent, owned by the launcher's user, with vnet_hdr and without packet information; the
 	// namespace's rules see it under BindingMasquerade and BindingRouted. With BindingMacvtap it is the NIC, opened as
 	// /dev/tapINDEX. Empty, with BindingSRIOV and BindingPasst: none.
-	Tap   string `json:"tap,omitempty"`
-	SRIOV *SRIOV `json:"sriov,omitempty"` // the guest's virtual function; nil without BindingSRIOV
-	Passt *Passt `json:"passt,omitempty"` // how passt(1) is started; nil without BindingPasst
-	// Queues is the number of queue pairs of Tap, 1 to MaxQueues. Several have to be opened with IFF_MULTI_QUEUE.
-	Queues int `json:"queues"`
+	Tap    string `json:"tap,omitempty"`
+	SRIOV  *SRIOV `json:"sriov,omitempty"` // the guest's virtual function; nil without BindingSRIOV
+	Passt  *Passt `json:"passt,omitempty"` // how passt(1) is started; nil without BindingPasst
+	Queues int    `json:"queues"`          // queue pairs of Tap, 1 to MaxQueues; several need IFF_MULTI_QUEUE
 	// ResponderTap is the responder's tap, owned by the launcher's user. The kernel redirects the guest's DHCP, router
 	// solicitations and solicitations for Neighbours to it; what is sent there goes to the guest. Empty: no responder.
 	ResponderTap string `json:"responderTap,omitempty"`
 	// ResponderMAC is the responder's, from which its link-local address and its DHCPv6 identifier are made. It is the
 	// same after each Setup of the interface, and for a guest that keeps its MAC, or its gateway's with BindingMasquerade
 	// and BindingRouted, also in another namespace.
-	ResponderMAC MAC `json:"responderMAC,omitzero"`
-	MAC          MAC `json:"mac"` // the guest's
-	// GatewayMAC is that of the guest's gateways with BindingMasquerade and BindingRouted; else zero.
-	GatewayMAC MAC         `json:"gatewayMAC,omitzero"`
-	MTU        int         `json:"mtu"`                  // the guest's, in octets of IP; 0, with BindingSRIOV: not known
-	IPv4       *IPv4       `json:"ipv4,omitempty"`       // nil: the guest gets no IPv4 address
-	IPv6       *IPv6       `json:"ipv6,omitempty"`       // nil: the guest gets no IPv6 address
-	Neighbours []Neighbour `json:"neighbours,omitempty"` // for which the responder answers ARP and neighbour solicitations
-	DNS        *DNS        `json:"dns,omitempty"`        // nil: Phase2 takes it from a resolv.conf
-	Options    Options     `json:"options,omitzero"`     // what else the guest gets
+	ResponderMAC MAC         `json:"responderMAC,omitzero"`
+	MAC          MAC         `json:"mac"`                  // the guest's
+	GatewayMAC   MAC         `json:"gatewayMAC,omitzero"`  // with BindingMasquerade and BindingRouted; else zero
+	MTU          int         `json:"mtu"`                  // the guest's, in octets of IP; 0, with BindingSRIOV: not known
+	IPv4         *IPv4       `json:"ipv4,omitempty"`       // nil: the guest gets no IPv4 address
+	IPv6         *IPv6       `json:"ipv6,omitempty"`       // nil: the guest gets no IPv6 address
+	Neighbours   []Neighbour `json:"neighbours,omitempty"` // for which the responder answers ARP and ND
+	DNS          *DNS        `json:"dns,omitempty"`        // nil: Phase2 takes it from a resolv.conf
+	Options      Options     `json:"options,omitzero"`     // what else the guest gets
 	// Static is what the namespace had on the NIC, for a guest without DHCP. Nil, with BindingMasquerade, BindingRouted
 	// and BindingPasst, and for a NIC without addresses or ARP: such a guest can be given IPv4 and IPv6 alone.
-	Static *Static `json:"static,omitempty"`
-	Device Device  `json:"device,omitzero"` // how the guest sees its network device
-	// Standby says that the guest's tap is down, so nothing passes, until Activate of phase1.NIC.
-	Standby bool `json:"standby,omitempty"`
+	Static  *Static `json:"static,omitempty"`
+	Device  Device  `json:"device,omitzero"`   // how the guest sees its network device
+	Standby bool    `json:"standby,omitempty"` // the guest's tap is down, so nothing passes, until NIC.Activate
 	// Inactive says that Deactivate of phase1.NIC wrote the record: the guest is active in no namespace until an Activate
 	// that takes it. Standby alone waits for its first Activate, and says nothing of other namespaces.
 	Inactive bool `json:"inactive,omitempty"`
@@ -106,10 +101,9 @@ func (r *Record) Announces() bool {
 
 // SRIOV is the virtual function of a network card that the guest gets.
 type SRIOV struct {
-	PCIAddress string `json:"pciAddress"`     // of the function on the host, such as 0000:03:10.1
-	VLAN       uint16 `json:"vlan,omitempty"` // into which the card puts the guest, 1 to 4094; 0: none
-	// Managed: libvirt binds the function to vfio-pci and gives it back. Otherwise it has to be bound before.
-	Managed bool `json:"managed,omitempty"`
+	PCIAddress string `json:"pciAddress"`        // of the function on the host, such as 0000:03:10.1
+	VLAN       uint16 `json:"vlan,omitempty"`    // into which the card puts the guest, 1 to 4094; 0: none
+	Managed    bool   `json:"managed,omitempty"` // libvirt binds it to vfio-pci and gives it back; else bind it before
 }
 
 // Passt is how passt(1) is started, as the launcher's user, on the NIC.
@@ -212,9 +206,8 @@ type Options struct {
 	BootFile     string       `json:"bootFile,omitempty"`     // DHCPv4 option 67 and the file field
 	BootFileURL  string       `json:"bootFileURL,omitempty"`  // DHCPv6 option 59 (RFC 5970)
 	// CaptivePortal is a URI (RFC 8910): DHCPv4 option 114 if the guest asks, DHCPv6 option 103, and in advertisements.
-	CaptivePortal string `json:"captivePortal,omitempty"`
-	// IPv6OnlySeconds is DHCPv4 option 108 (RFC 8925) if the guest asks: for that time it uses no IPv4.
-	IPv6OnlySeconds uint32 `json:"ipv6OnlySeconds,omitempty"`
+	CaptivePortal   string `json:"captivePortal,omitempty"`
+	IPv6OnlySeconds uint32 `json:"ipv6OnlySeconds,omitempty"` // DHCPv4 option 108 (RFC 8925), if the guest asks: no IPv4
 	// DHCPv4 and DHCPv6 are further options by their code, such as 43 and 224 to 254 (RFC 3942), or 17 and 32. Validate
 	// refuses those that have a field here, that come from the addresses, or that belong to the protocol.
 	DHCPv4 map[uint8]Data  `json:"dhcpv4,omitempty"`

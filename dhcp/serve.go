@@ -33,11 +33,10 @@ var ErrHandover = errors.New("another responder takes over")
 
 // Serve answers the guest until ctx is done, and then returns nil. It leaves the port open, with a deadline that has
 // passed. Nothing else may read the port meanwhile. At the end it withdraws its router advertisements (RFC 4861 section
-// 6.2.5), which takes the IPv6 default route from the guest, unless the cause of ctx is [ErrHandover].
-//
-// After an error of the port, such as that of a tap that is down, Serve tries again. It returns os.ErrNoDeadline if the
-// port has no deadlines, os.ErrClosed or io.EOF if it was closed, syscall.EBADFD if the tap was deleted, and
-// syscall.EBUSY if the responder serves a port already.
+// 6.2.5), which takes the IPv6 default route from the guest, unless the cause of ctx is [ErrHandover]. After an error
+// of the port, such as that of a tap that is down, Serve tries again. It returns os.ErrNoDeadline if the port has no
+// deadlines, os.ErrClosed or io.EOF if it was closed, syscall.EBADFD if the tap was deleted, and syscall.EBUSY if the
+// responder serves a port already.
 func (r *Responder) Serve(ctx context.Context, port Port) error {
 	log := r.Log
 	if log == nil {

@@ -34,9 +34,8 @@ var (
 //
 // The default model needs virtio 1.0 in the guest (Linux 4.10). Without a PCI bus (s390x) set ROM to nil; a usb-net
 // device needs a port (Address.USB). attach-device needs a free pcie-root-port on q35; detach-device takes the same
-// element, before Teardown. A *cache.FieldError: the record is not valid, or not for the model.
-//
-// Source: libvirt formatdomain#network-interfaces.
+// element, before Teardown. A *cache.FieldError: the record is not valid, or not for the model. Source: libvirt
+// formatdomain#network-interfaces.
 func Interface(rec *cache.Record) (*libvirtxml.DomainInterface, error) {
 	if err := rec.Validate(); err != nil {
 		return nil, fmt.Errorf("record of interface %q: %w", rec.Name, err)

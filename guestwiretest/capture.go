@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Capture notes Ethernet frames from its begin on.
+// Capture has the Ethernet frames since its begin.
 type Capture struct {
 	mu      sync.Mutex
 	frames  [][]byte
@@ -20,7 +20,7 @@ type Capture struct {
 
 func newCapture() *Capture { return &Capture{changed: make(chan struct{})} }
 
-// Next returns the next frame that want accepts, and drops the frames before that one. A nil want accepts each.
+// Next returns the next frame that want accepts (nil: each), and drops those before.
 func (c *Capture) Next(ctx context.Context, want func(frame []byte) bool) ([]byte, error) {
 	ctx, cancel := limited(ctx)
 	defer cancel()
@@ -64,7 +64,7 @@ func (c *Capture) change(f func()) {
 	c.changed = make(chan struct{})
 }
 
-// Capture notes a link's frames until the test ends; packet(7) hides outer tags.
+// Capture notes a link's frames until the test ends, without outer tags (packet(7)).
 func (n *Namespace) Capture(link string) *Capture {
 	n.t.Helper()
 	socket, err := n.lab.PacketSocket(link, true)
@@ -95,7 +95,6 @@ func (n *Namespace) Capture(link string) *Capture {
 	return c
 }
 
-// Send sends an Ethernet frame as it is, by a link of the namespace.
 func (n *Namespace) Send(link string, frame []byte) error {
 	socket, err := n.lab.PacketSocket(link, false)
 	if err != nil {

@@ -16,9 +16,9 @@ import (
 	"github.com/guestwire/guestwire/phase2"
 )
 
-// Guest is a network namespace in the place of a VM: its network card is the other end of the guest's tap. It has a
-// link-local address and what DHCP and router advertisements give it, right or wrong. It answers pings, and at [Port].
-// Its methods may be called at the same time.
+// Guest is a network namespace in the place of a VM, with the other end of the guest's tap as its network card. It has
+// a link-local address and what DHCP and router advertisements give it, right or wrong, and answers pings, and at
+// [Port]. Its methods may be called at the same time.
 type Guest struct {
 	stack    *guest.Guest
 	families guest.Families
@@ -28,8 +28,8 @@ type Guest struct {
 	captures []*Capture
 }
 
-// NewGuest attaches a guest to a record's tap until the test ends, as a VMM does (phase2.OpenTap), so a test of a
-// launcher starts only the part that serves. Without ip(8) the test is skipped.
+// NewGuest attaches a guest to a record's tap until the test ends, as a VMM does: a launcher only has to serve. Without
+// ip(8) the test is skipped.
 func NewGuest(t testing.TB, pod *Pod, record cache.Record) *Guest {
 	t.Helper()
 	if _, err := exec.LookPath("ip"); err != nil {
@@ -121,7 +121,6 @@ func (g *Guest) RouterSolicitation(ctx context.Context) (netip.Addr, error) {
 	return ra.Source, nil
 }
 
-// Addresses returns the guest's addresses, sorted.
 func (g *Guest) Addresses() []netip.Prefix { return g.stack.Addresses() }
 
 // Routes returns the guest's routes as ip-route(8) prints them.
@@ -141,7 +140,6 @@ func (g *Guest) Ping(ctx context.Context, to netip.Addr) error {
 	return err
 }
 
-// DialTCP connects from the guest.
 func (g *Guest) DialTCP(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
 	ctx, cancel := limited(ctx)
 	defer cancel()
@@ -160,7 +158,6 @@ func (g *Guest) Ask(ctx context.Context, to netip.AddrPort) (string, error) {
 	return lab.ReadAnswer(ctx, c)
 }
 
-// Send sends an Ethernet frame as it is.
 func (g *Guest) Send(frame []byte) error { return g.stack.WriteFrame(frame) }
 
 // Capture notes the frames that come to the guest.

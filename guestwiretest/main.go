@@ -1,11 +1,9 @@
 // Package guestwiretest is for tests of programs that use guestwire. It creates a pod with a world outside, and runs a
-// guest without a VM on the tap that phase1.Setup made; examples/launchertest is a test to copy. TestMain has to call
-// [Main].
-//
+// guest without a VM on the tap that Setup made; examples/launchertest is a test to copy. TestMain has to call [Main].
 // Nothing stays on the machine, also after a panic or a kill; only a SIGKILL of the run's first process leaves an empty
 // directory in os.TempDir. Processes that a test starts need an end of their own, as phase1.Launch gives them. A
-// fixture that cannot be made fails the test. What a guest or a namespace does returns an error within a minute. A test
-// that the machine cannot run is skipped, with the reason; if GUESTWIRE_REQUIRE is not empty, it fails.
+// fixture that cannot be made fails the test; what a guest or a namespace does returns an error within a minute. What
+// the machine cannot run is skipped, with the reason, or fails if GUESTWIRE_REQUIRE is not empty.
 package guestwiretest
 
 import (
@@ -20,10 +18,10 @@ import (
 	"github.com/guestwire/guestwire/internal/test/sandbox"
 )
 
-// Main runs the tests in another process of the test binary, and ends with its status. The process has mounts of its
-// own: /run/netns, phase1.DefaultDir, /etc/resolv.conf, and a /dev/net/tun that every user can open. It is root's, or
-// for an ordinary user that of a user namespace without other users and networks, with the machine's device; if the
-// kernel allows none, NewPod skips the test. m is the *testing.M, or has a Run that does more.
+// Main runs the tests in another process of the test binary, and ends with its status. The process has its own
+// /run/netns, phase1.DefaultDir, /etc/resolv.conf, and a /dev/net/tun that every user can open. It is root's, or for an
+// ordinary user that of a user namespace without other users and networks, with the machine's device. m is the
+// *testing.M, or has a Run that does more.
 func Main(m interface{ Run() int }) {
 	if err := sandbox.Enter(); err != nil && !errors.Is(err, fs.ErrPermission) {
 		fmt.Fprintln(os.Stderr, "guestwiretest:", err)

@@ -36,11 +36,10 @@ var shapes = map[Shape]struct {
 	Macvlan: {"Macvlan", lab.Macvlan},
 }
 
-// String returns the name of the constant.
 func (s Shape) String() string { return shapes[s].name }
 
-// Port is the TCP port at which the world and every guest answer, at all their addresses: "world sees
-// 10.244.1.7:40312", or "guest sees ...", on a line. Then the connection's bytes come back.
+// Port is the TCP port of the world and every guest, at all addresses: they send the line "world sees
+// 10.244.1.7:40312", or "guest sees ...", and then return what they get.
 const Port = 8000
 
 // Namespace is a network namespace that ends with the test.
@@ -61,8 +60,7 @@ type Pod struct {
 	World *Namespace  // the pod's gateway, with addresses beyond
 }
 
-// NewPod creates a pod with both families and a world outside. The test is skipped without namespaces, taps or the kind
-// of link.
+// NewPod creates a pod with both families and a world, or skips the test.
 func NewPod(t testing.TB, s Shape) *Pod {
 	t.Helper()
 	shape, ok := shapes[s]
@@ -135,9 +133,8 @@ func (n *Namespace) Run(program string, args ...string) string {
 	return out
 }
 
-// Dump returns everything of the namespace that a wiring could change, as ip(8), bridge(8), tc(8), nft(8) and
-// /proc/sys/net show it once the kernel has settled. Two dumps are equal if nothing was changed. Without those programs
-// the test is skipped.
+// Dump returns all that a wiring could change, as ip(8), bridge(8), tc(8), nft(8) and /proc/sys/net show it once the
+// kernel has settled. Without those programs the test is skipped.
 func (n *Namespace) Dump() string {
 	n.t.Helper()
 	text, err := n.lab.Settled()

@@ -8,8 +8,8 @@ import (
 	"github.com/guestwire/guestwire/cache"
 )
 
-// EtherType is the protocol in an Ethernet frame, in text and JSON such as "0x8863" (PPPoE discovery): always four
-// digits. https://www.iana.org/assignments/ieee-802-numbers
+// EtherType is the protocol in an Ethernet frame, in text and JSON always with four digits, such as 0x8863 (PPPoE
+// discovery).
 type EtherType uint16
 
 func (e EtherType) String() string { return fmt.Sprintf("%#04x", uint16(e)) }

@@ -15,14 +15,12 @@ import (
 )
 
 // OpenTap opens the guest's tap for a VMM that takes descriptors: one file for each of the record's Queues, of a
-// macvtap /dev/tapINDEX. The caller closes the files; a VMM that inherits them has copies.
+// macvtap /dev/tapINDEX. The caller closes the files; a VMM that inherits them has copies. OpenTap needs the tap's
+// owner, a /dev/net/tun that this user can open, and the calling thread in the tap's namespace (see [VM.Serve]).
 //
 // A read returns one Ethernet frame with a struct virtio_net_hdr of 10 octets in front, and a write sends one
 // (IFF_VNET_HDR, IFF_NO_PI). The VMM may choose a longer header, and offloads; those of an earlier VMM, and its address
-// filter, are undone. The files do not block, and Go's deadlines work.
-//
-// OpenTap needs the tap's owner, a /dev/net/tun that this user can open, and the calling thread in the tap's namespace
-// (see [VM.Serve]).
+// filter, are undone. The files do not block, and Go's deadlines work. The errors:
 //
 //	*cache.FieldError  the record is not valid, has no tap (binding: sriov, passt), or has one queue where the tap
 //	                   was made for several, or the other way round (queues)

@@ -107,9 +107,8 @@ func (vm *VM) Interfaces() ([]*libvirtxml.DomainInterface, error) {
 }
 
 // Announce announces the guest as [dhcp.Responder.Announce] does, on each NIC that has a responder. A launcher calls it
-// after the VMM has started a guest that moved; the end of a standby is announced by Serve itself.
-//
-// The error joins those of the NICs: syscall.ENOTCONN if the NIC is not served, or [dhcp.ErrStandby].
+// after the VMM has started a guest that moved; the end of a standby is announced by Serve itself. The error joins
+// those of the NICs: syscall.ENOTCONN if the NIC is not served, or [dhcp.ErrStandby].
 func (vm *VM) Announce(ctx context.Context) error {
 	vm.mu.Lock()
 	var nics []string

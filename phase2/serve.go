@@ -31,9 +31,8 @@ const (
 )
 
 // Start serves the guest as [VM.Serve] does, in the background and in the process's namespace, and returns when each
-// NIC is served: then start the VM. After an error, one of Serve's, nothing is served.
-//
-// stop ends the service as the end of ctx does, and waits for the end. It can be called again.
+// NIC is served: then start the VM. After an error, one of Serve's, nothing is served. stop ends the service as the end
+// of ctx does, and waits for the end. It can be called again.
 func (vm *VM) Start(ctx context.Context) (stop func(), err error) {
 	serving, cancel := context.WithCancelCause(ctx)
 	started, ended := make(chan error), make(chan struct{})

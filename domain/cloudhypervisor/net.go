@@ -30,9 +30,7 @@ type Net struct {
 
 // NewNet returns the network device for the record. It reads no files and asks no kernel. The MTU, which takes
 // CAP_NET_ADMIN, is left out: the guest gets the tap's. A *cache.FieldError: Cloud Hypervisor cannot have what record
-// or options want.
-//
-// Source: cloud-hypervisor.yaml (vmm/src/api/openapi), net_util/src/open_tap.rs.
+// or options want. Source: cloud-hypervisor.yaml (vmm/src/api/openapi), net_util/src/open_tap.rs.
 func NewNet(rec *cache.Record, o Options) (*Net, error) {
 	if err := rec.Validate(); err != nil {
 		return nil, fmt.Errorf("record of interface %q: %w", rec.Name, err)

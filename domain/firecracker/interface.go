@@ -22,9 +22,8 @@ type NetworkInterface struct {
 
 // NewNetworkInterface returns the network device for the record. It reads no files and asks no kernel. The ID is the
 // record's Device.Alias or Name, with other characters and the underscore as an underscore and two hexadecimal digits.
-// A *cache.FieldError: Firecracker cannot have what the record wants.
-//
-// Source: firecracker.yaml (src/firecracker/swagger).
+// A *cache.FieldError: Firecracker cannot have what the record wants. Source: firecracker.yaml
+// (src/firecracker/swagger).
 func NewNetworkInterface(rec *cache.Record) (*NetworkInterface, error) {
 	if err := rec.Validate(); err != nil {
 		return nil, fmt.Errorf("record of interface %q: %w", rec.Name, err)

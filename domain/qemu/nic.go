@@ -44,9 +44,7 @@ type NIC struct {
 // makes of the record's Device; a model that libvirt does not know is a device of QEMU, such as vmxnet3. QEMU loads a
 // ROM only if the record has one or the guest boots from the device. The MAC and driver of a virtual function are the
 // caller's to set. A tap needs QEMU 2.9, the default model 4.0, an ACPI index 6.1, passt 7.2. A *cache.FieldError: a
-// field of the record or the options is wrong.
-//
-// Source: qemu(1), -netdev and -device; qemu-qmp-ref(7).
+// field of the record or the options is wrong. Source: qemu(1), -netdev and -device; qemu-qmp-ref(7).
 func NewNIC(rec *cache.Record, o Options) (*NIC, error) {
 	if err := rec.Validate(); err != nil {
 		return nil, fmt.Errorf("record of interface %q: %w", rec.Name, err)
@@ -133,15 +131,13 @@ func (n *NIC) Plug(do func(command string, arguments Object) error) error {
 }
 
 // Unplug unplugs the device from a running QEMU: device_del asks the guest, and netdev_del closes the tap. Phase1's
-// Teardown refuses until then, and removes the record: so call Unplug first.
+// Teardown refuses until then, and removes the record: so call Unplug first. Source: qemu-qmp-ref(7), device_del.
 //
 // deleted waits for the event DEVICE_DELETED with the device's id. QEMU sends it without an id, too, for parts of the
 // device: ignore these. An event that arrives during do counts: keep it. If deleted returns false, such as after 5 s,
 // Unplug sends device_del again, as a guest that boots may miss one; for a guest that never answers it repeats this
-// until deleted returns an error, such as that of a context. After an error of deleted the guest has the device, and
-// Unplug can be called again.
-//
-// Source: qemu-qmp-ref(7), device_del.
+// until deleted returns an error, such as that of a context. Then the guest has the device, and Unplug can be called
+// again.
 func (n *NIC) Unplug(do func(command string, arguments Object) error, deleted func() (bool, error)) error {
 	const devices = "/machine/peripheral"
 	id := n.Device["id"]
