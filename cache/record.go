@@ -229,7 +229,7 @@ type Device struct {
 	Model      string `json:"model,omitempty"`      // in libvirt; empty: virtio-non-transitional
 	Driver     string `json:"driver,omitempty"`     // "qemu" or "vhost"; empty: libvirt chooses
 	BootOrder  uint   `json:"bootOrder,omitempty"`  // among the boot devices, from 1; 0: none
-	ROM        string `json:"rom,omitempty"`        // "on", "off" or a path; empty: on if BootOrder is set
+	ROM        string `json:"rom,omitempty"`        // "on", "off" or a path; empty: on if BootOrder is set, else off
 	PCIAddress string `json:"pciAddress,omitempty"` // in the guest, such as 0000:01:00.0; empty: libvirt chooses
 	ACPIIndex  uint   `json:"acpiIndex,omitempty"`  // 7 can make the name eno7; 0: none
 	Alias      string `json:"alias,omitempty"`      // the name in libvirt, with or without ua-; empty: libvirt chooses

@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// Static is what the namespace had on the NIC, for a guest without DHCP, by which it could not get further addresses,
-// other tables, policy rules and permanent neighbours.
+// Static is what the namespace had on the NIC, for a guest without DHCP; also what DHCP and router advertisements
+// cannot give: further addresses, other tables, policy rules, permanent neighbours.
 type Static struct {
 	Addresses []StaticAddress `json:"addresses"` // all of the NIC, link-local ones too: at least one
 	// Routes are all through the NIC, and those that refuse packets, of all tables but the table local, without those that

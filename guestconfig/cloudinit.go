@@ -23,7 +23,7 @@ type Instance struct {
 //
 // By netplan (Ubuntu, Debian's cloud images) the guest's link is found by its MAC and keeps its name. cloud-init's
 // other renderers leave out tables, rules, routes without a gateway, and more, and make the IPv6 default route one to
-// ::/64 (22.4), of which a warning tells; networkd, ifupdown and ifcfg also need the record's Name as the link's.
+// ::/64 (22.4): a warning names it; networkd, ifupdown and ifcfg also need the record's Name as the link's.
 // Version 2 has no permanent neighbours, peers, multipath routes, some rare attributes, and no prefix length without
 // its route (the address becomes /32 or /128). A ConfigDrive has no version 2. Source: cloud-init's "NoCloud" and
 // "Networking config Version 2"; netplan-yaml(5).

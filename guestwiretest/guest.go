@@ -121,6 +121,7 @@ func (g *Guest) RouterSolicitation(ctx context.Context) (netip.Addr, error) {
 	return ra.Source, nil
 }
 
+// Addresses returns the guest's addresses, sorted.
 func (g *Guest) Addresses() []netip.Prefix { return g.stack.Addresses() }
 
 // Routes returns the guest's routes as ip-route(8) prints them.

@@ -48,8 +48,8 @@ type Owner struct {
 	UID  uint32 `json:"uid,omitempty"`
 	GID  uint32 `json:"gid,omitempty"`
 	Root bool   `json:"root,omitempty"` // user 0 is meant, and not forgotten
-	// Inside says that UID and GID are numbers of the user namespace that owns the network namespace, such as that of a
-	// Kubernetes pod with hostUsers: false. Setup asks the kernel for its own numbers, and uses these.
+	// Inside: UID and GID are numbers of the user namespace that owns the network namespace, as in a Kubernetes pod with
+	// hostUsers: false. Setup asks the kernel for its own numbers; if that namespace is its own, nothing changes.
 	Inside bool `json:"inside,omitempty"`
 	// OwnDevices: the launcher has its own /dev/net/tun (and vhost-net), as in a jail; Setup does not check the node's.
 	OwnDevices bool `json:"ownDevices,omitempty"`
