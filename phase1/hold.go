@@ -14,8 +14,17 @@ import (
 	"github.com/guestwire/guestwire/infra"
 )
 
-// hold is a NIC that this process holds.
-type hold struct{ released atomic.Bool }
+// hold is a NIC that this process holds, by the lock with that name in NIC.Dir.
+type hold struct {
+	dir, lock string
+	released  atomic.Bool
+}
+
+// holds reports whether the value holds the NIC of the namespace: a copy may have got another Name, NetNS or Dir.
+func (n NIC) holds(inode uint64) bool {
+	h := n.hold
+	return h != nil && !h.released.Load() && h.dir == n.Dir && h.lock == holdName(inode, n.Name)
+}
 
 // Hold keeps the NIC for this process until release is called or the process ends. Meanwhile ErrHeld, which names the
 // process, is the error of another Hold, and of Teardown and ForceTeardown without CutOff, except of held. Setup is not
@@ -33,7 +42,7 @@ func (n NIC) Hold(ctx context.Context) (held NIC, release func(), err error) {
 			return node.explainHeld(s.nic, name, err)
 		}
 		held = n
-		held.hold = &hold{}
+		held.hold = &hold{dir: n.Dir, lock: name}
 		release = func() {
 			held.hold.released.Store(true)
 			unlock()

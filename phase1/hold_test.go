@@ -47,6 +47,19 @@ func TestHold(t *testing.T) {
 	if err := nstest.Difference(wiredNow, n.Pod.Dump()); err != nil {
 		t.Errorf("what was refused has changed something: %v", err)
 	}
+	other := nstest.NewNetwork(t)
+	elsewhere := config(other, infra.Redirect{})
+	setup(t, elsewhere)
+	_, releaseOther, err := elsewhere.Hold(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	copied := held
+	copied.NetNS = elsewhere.NetNS
+	if err := copied.Teardown(t.Context(), phase1.TeardownOptions{}); !errors.Is(err, phase1.ErrHeld) {
+		t.Errorf("a copy with the namespace of another NIC that is held: %v, want ErrHeld", err)
+	}
+	releaseOther()
 	if err := held.Teardown(t.Context(), phase1.TeardownOptions{}); err != nil {
 		t.Error(err)
 	}

@@ -75,7 +75,7 @@ func (n NIC) open(ctx context.Context, nodeAt func(path string) (node, error), f
 		if err := identity.AddCookie(); err != nil {
 			return err
 		}
-		s := &session{nic: n.Name, identity: identity, node: node, ns: ns, tell: n.Progress, held: n.hold != nil && !n.hold.released.Load()}
+		s := &session{nic: n.Name, identity: identity, node: node, ns: ns, tell: n.Progress, held: n.holds(identity.Inode)}
 		defer func() { s.state.close() }()
 		return f(s)
 	})
