@@ -147,15 +147,18 @@ func (s *session) undo(plan *wiring.Plan, cutOff bool) error {
 	if err != nil {
 		return fmt.Errorf("give the namespace back: %w", err)
 	}
-	record := s.removeRecord()
+	left := s.removeRecord()
 	err = s.giveBack(plan, ops, gone)
 	if err == nil || errors.Is(err, infra.ErrNoNIC) {
 		s.forgetConnections(context.Background(), plan.OwnConnections())
-		if record == nil {
-			err = errors.Join(err, s.removeJournal())
+		if left == nil {
+			left = s.removeJournal()
 		}
 	}
-	if err = errors.Join(record, err); err != nil {
+	if left != nil && errors.Is(err, infra.ErrNoNIC) {
+		err = errors.New(err.Error()) // ErrNoNIC says that everything else is removed
+	}
+	if err = errors.Join(left, err); err != nil {
 		return fmt.Errorf("give the namespace back: %w", err)
 	}
 	return nil

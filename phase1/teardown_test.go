@@ -3,11 +3,14 @@ package phase1_test
 import (
 	"errors"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/test/nstest"
+	"github.com/guestwire/guestwire/internal/test/wired"
 )
 
 // nothingOfOurs reports whether no link, no table and no file of a wiring is left.
@@ -90,4 +93,36 @@ func TestTeardownLeavesOthers(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestTeardownLeavesRecord: without the NIC, ErrNoNIC says that everything else is removed. A record that cannot be
+// removed is another error, of Teardown and of While, and a later Teardown removes it.
+func TestTeardownLeavesRecord(t *testing.T) {
+	t.Parallel()
+	nstest.Need(t)
+	for name, end := range map[string]func(wired.NIC, func()) error{
+		"Teardown": func(c wired.NIC, f func()) error { setup(t, c); f(); return c.Teardown(t.Context()) },
+		"While": func(c wired.NIC, f func()) error {
+			return c.While(t.Context(), c.Spec, func(cache.Record) error { f(); return nil })
+		},
+	} {
+		n := nstest.NewNetwork(t)
+		c := config(n, infra.Bridge{})
+		path := filepath.Join(c.State, "eth0.json")
+		err := end(c, func() {
+			n.World.IP("link del pod")
+			if err := errors.Join(os.Remove(path), os.MkdirAll(filepath.Join(path, "x"), 0o700)); err != nil {
+				t.Fatal(err)
+			}
+		})
+		if err == nil || errors.Is(err, infra.ErrNoNIC) || !strings.Contains(err.Error(), path) {
+			t.Errorf("%s: %v, want an error of the record, and not ErrNoNIC", name, err)
+		}
+		if err := os.RemoveAll(path); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Teardown(t.Context()); !errors.Is(err, infra.ErrNoNIC) {
+			t.Errorf("%s: later: %v, want ErrNoNIC", name, err)
+		}
+	}
 }
