@@ -13,6 +13,7 @@ import (
 // Queues, Tap, MACs, Guest where a MAC is computed from it, and a Masquerade's networks and Firewall cannot. If they differ,
 // the error is infra.ErrWired and names how the NIC is wired.
 func SameGuest(wired, wanted infra.Spec) error {
+	wired.Owner.OwnDevices = wanted.Owner.OwnDevices // what Setup asks, and not what it makes
 	was := answersOf(wired.Binding)
 	if was == nil {
 		return &cache.FieldError{Field: "binding", Reason: fmt.Sprintf("%T, which no NIC is wired with", wired.Binding)}

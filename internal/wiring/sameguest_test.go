@@ -44,6 +44,7 @@ func TestSameGuest(t *testing.T) {
 		same bool
 	}{
 		{bound(infra.Bridge{}), bound(infra.Bridge{}), true},
+		{bound(infra.Bridge{}), mine(func(s *infra.Spec) { s.Owner.OwnDevices = true }), true},
 		{bound(infra.Bridge{}), bound(infra.Redirect{}), false},
 		{bound(infra.Bridge{}), bound(infra.Masquerade{}), false},
 		{bound(infra.Bridge{}), bound(infra.Macvtap{}), false},
