@@ -133,3 +133,19 @@ func TestTakeOverRefused(t *testing.T) {
 		t.Errorf("a pointer to a binding is taken: %v", err)
 	}
 }
+
+// TestTakeOverCollides: a guest with the addresses that it would get anyway is refused where it moves into a network that
+// the namespace reaches, until the caller names the guest's address.
+func TestTakeOverCollides(t *testing.T) {
+	from := moving()
+	from.IPv4 = &cache.IPv4{Address: netip.MustParsePrefix("10.244.64.2/18"), Server: netip.MustParseAddr("10.244.64.1")}
+	for want, b := range map[error]infra.Binding{infra.ErrCollision: nil, nil: infra.Masquerade{Guest: addresses("10.244.64.2")}} {
+		spec, err := wiring.TakeOver(infra.Spec{Owner: infra.Owner{UID: 107}, Binding: b}, from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := wiring.NewPlan(flannel(), "eth0", spec); !errors.Is(err, want) {
+			t.Errorf("%v: %v, want %v", b, err, want)
+		}
+	}
+}
