@@ -24,6 +24,7 @@ type Defaults struct {
 	//
 	//	guard           what keeps the guest from being another station; a restricted pod has no raw sockets
 	//	limits          of the guest's traffic, which are the operator's
+	//	tap             the name of the guest's tap, which the pod's other programs may take for their own link
 	//	owner.selinux   the context of the taps, which is the node's to give
 	//	macvtap, sriov  bindings without a filter, for NICs that are a part of the node's card: a guest behind a macvtap
 	//	                can send with any MAC, and a sriov record names a PCI address and a VLAN
@@ -37,9 +38,9 @@ type Defaults struct {
 	//
 	// except by the word of the binding that the list has, which means the list's own. A pod may say everything else:
 	// the bindings bridge, redirect, masquerade, routed, auto and passt with their ports and networks, the MACs of a
-	// masquerade and of passt, guest, queues, mtu, dns, options, device, and owner.uid, gid and inside. This changes
-	// the pod's own namespace, or what its own guest is told. A path in device.rom is opened by the pod's launcher,
-	// with the pod's rights. passt's sysctls are those that Kubernetes counts as safe.
+	// masquerade and of passt, guest, queues, mtu, dns, options, device, and owner but selinux. This changes the pod's
+	// own namespace, or what its own guest is told. A path in device.rom is opened by the pod's launcher, with the
+	// pod's rights. passt's sysctls are those that Kubernetes counts as safe.
 	TrustPods bool
 }
 
