@@ -142,9 +142,12 @@ func (s *server) attachAll(ctx context.Context) error {
 			return err
 		}
 	}
-	for _, r := range s.vm.Records() {
-		if s.services[r.Name] != nil {
+	for i, r := range s.vm.Records() {
+		if slices.ContainsFunc(s.vm.Records()[:i], func(o cache.Record) bool { return o.Name == r.Name }) {
 			return fmt.Errorf("serve %s: two records have this name, and a VM's NICs have names of their own", r.Name)
+		}
+		if err := r.Validate(); err != nil { // dhcp.New asks only for those that have a responder
+			return fmt.Errorf("serve %s: %w", r.Name, err)
 		}
 		if err := s.addService(r); err != nil {
 			return fmt.Errorf("serve %s: %w", r.Name, err)

@@ -269,13 +269,15 @@ func TestNew(t *testing.T) {
 			t.Errorf("event %+v", e)
 		}
 	}
-	if _, err := phase2.New(r, r).Start(t.Context()); err == nil || !strings.Contains(err.Error(), "two records") {
-		t.Errorf("two records with one name: %v", err)
-	}
-	r.MTU = -1
-	var field *cache.FieldError
-	if _, err := phase2.New(r).Start(t.Context()); !errors.As(err, &field) {
-		t.Errorf("an invalid record: %v", err)
+	for _, r := range []cache.Record{r, newRecord("second")} {
+		if _, err := phase2.New(r, r).Start(t.Context()); err == nil || !strings.Contains(err.Error(), "two records") {
+			t.Errorf("two records with one name: %v", err)
+		}
+		r.MTU = -1
+		var field *cache.FieldError
+		if _, err := phase2.New(r).Start(t.Context()); !errors.As(err, &field) {
+			t.Errorf("an invalid record: %v", err)
+		}
 	}
 }
 
