@@ -225,16 +225,30 @@ func (n node) sweep(g Gone, look lookup) error {
 		if _, err := strconv.ParseUint(name, 10, 64); err != nil && !strings.HasPrefix(name, stateLock) && !strings.HasPrefix(name, nameLock) && !strings.HasPrefix(name, holdLock) {
 			continue // a file of another program
 		}
-		unlock, err := n.tryLock(name)
-		if err == unix.EWOULDBLOCK {
-			continue // a call is working
+		if err := n.sweepLock(name, tell); err != nil && err != unix.EWOULDBLOCK { // a call is working
+			return err
 		}
+	}
+	return nil
+}
+
+// sweepLock removes a lock that no one has. Before the lock of a NIC it takes that of the namespace, as Hold does: a Hold
+// at that moment would name this call as the holder.
+func (n node) sweepLock(name string, tell progress) error {
+	if inode, of := strings.CutPrefix(name, holdLock); of {
+		inode, _, _ = strings.Cut(inode, "-")
+		unlock, err := n.tryLock(inode)
 		if err != nil {
 			return err
 		}
-		tell.say("removes the lock %s of a call that was killed", filepath.Join(n.Name(), name))
-		unlock()
+		defer unlock()
 	}
+	unlock, err := n.tryLock(name)
+	if err != nil {
+		return err
+	}
+	tell.say("removes the lock %s of a call that was killed", filepath.Join(n.Name(), name))
+	unlock()
 	return nil
 }
 

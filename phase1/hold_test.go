@@ -3,6 +3,7 @@ package phase1_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/netns"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 	"github.com/guestwire/guestwire/phase1"
 )
@@ -195,4 +197,38 @@ func TestNoState(t *testing.T) {
 		t.Errorf("another Setup with a State: %v, want ErrWired and the field", err)
 	}
 	teardown(t, n, c, before)
+}
+
+// TestHoldBesideForget: the lock of a holder that was killed is free, also while a Forget removes it.
+func TestHoldBesideForget(t *testing.T) {
+	t.Parallel()
+	nstest.Need(t)
+	n := nstest.NewNetwork(t)
+	c := config(n, infra.Redirect{})
+	c.Dir = filepath.Join(nstest.Dir(t), "dir")
+	identity, err := netns.Identify(n.Pod.File)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(c.Dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for range 100 {
+		if err := os.WriteFile(fmt.Sprintf("%s/hold-%d-eth0", c.Dir, identity.Inode), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		err := together(func(caller int) error {
+			if caller != 0 {
+				return phase1.Forget(t.Context(), phase1.Gone{State: n.State, Dir: c.Dir})
+			}
+			_, release, err := c.Hold(t.Context())
+			if err == nil {
+				release()
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
 }
