@@ -44,7 +44,7 @@ func Run(cmd *exec.Cmd, ns *os.File, owner infra.Owner, groups ...uint32) error 
 //
 //	fs.ErrPermission   CAP_SETUID or CAP_SETGID is missing for another user, CAP_SETPCAP with a bounding set that is not
 //	                   empty, or CAP_SYS_ADMIN to enter ns; nothing was started
-//	*cache.FieldError  this user namespace has no such user or group, or owner.Inside is set
+//	*cache.FieldError  owner names no user, or one that this user namespace does not have, or owner.Inside is set
 //	others             cmd.SysProcAttr has Credential, AmbientCaps, Foreground, Pgid, Pdeathsig, Ptrace, or a new user or
 //	                   network namespace
 func Launch(cmd *exec.Cmd, ns *os.File, owner infra.Owner, groups ...uint32) error {
