@@ -144,6 +144,13 @@ func TestTapName(t *testing.T) {
 		if _, err := other.Setup(t.Context()); !errors.Is(err, infra.ErrWired) || !strings.Contains(err.Error(), `tap "tap0"`) {
 			t.Errorf("without the name: %v, want ErrWired that names the tap", err)
 		}
+		n.Pod.IP("link del tap0")
+		n.Pod.IP("tuntap add tap0 mode tap")
+		if err := c.NIC.Teardown(t.Context(), phase1.TeardownOptions{}); err != nil || !strings.Contains(n.Pod.IP("-br link"), "tap0") {
+			t.Errorf("another program's tap: %v\n%s", err, n.Pod.IP("-br link"))
+		}
+		n.Pod.IP("link del tap0")
+		setup(t, c)
 		teardown(t, n, c, before)
 		setup(t, c)
 		if err := os.RemoveAll(filepath.Join(phase1.DefaultDir, record.Namespace)); err != nil {

@@ -61,6 +61,9 @@ type NIC struct {
 	RestoreAddresses bool
 	// MayLeave: the NIC can go away, because the guest has it.
 	MayLeave bool
+	// NamedTap is the guest's tap, where the caller has named it; nil: its name is made of the NIC's. Another program may
+	// make a tap with a name such as tap0.
+	NamedTap *netstate.Tap
 	// Direct: the wiring creates no link and no table.
 	Direct bool
 	// OffStack: the wiring takes the NIC's addresses off the namespace's stack.

@@ -10,7 +10,7 @@ import (
 
 // ownLinks are the links that guestwire created for the NIC. Such a link has the alias; or the group, if the
 // alias is empty or the name is one of the wiring's, as another program may have changed the alias; or it is
-// a tap with a name of the wiring and no alias: a Setup was killed before it set the alias.
+// a tap with a name of the wiring and no alias: a Setup was killed before it set the alias. It has its owner by then.
 func (s *stepper) ownLinks() []netstate.Link {
 	if s.Direct {
 		return nil
@@ -22,7 +22,7 @@ func (s *stepper) ownLinks() []netstate.Link {
 		}
 		grouped := l.Group == netstate.Group(s.Index) && (l.Alias == "" || l.Name == s.Names.NIC || slices.Contains(s.Names.Links(), l.Name))
 		marked := l.Alias == netstate.Mark(s.Names.NIC) || grouped
-		fresh := l.Tap != nil && l.Alias == "" && (l.Name == s.Names.Tap || l.Name == s.Names.Responder)
+		fresh := l.Tap != nil && l.Alias == "" && (l.Name == s.Names.Responder || l.Name == s.Names.Tap && (s.NamedTap == nil || *l.Tap == *s.NamedTap))
 		if marked || fresh {
 			ours = append(ours, l)
 		}

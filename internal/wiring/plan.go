@@ -322,6 +322,9 @@ func (p *Plan) compare(now netstate.Snapshot, want compare.State, mend bool) ([]
 	want.Routes, want.UptimeMS = p.withoutGone(now, want.Routes), p.found.UptimeMS
 	nic := compare.NIC{Names: p.names, Index: found.Index, ManageAddresses: t.whole, RestoreAddresses: mend, MayLeave: t.leaves, Direct: t.direct, OffStack: t.offStack}
 	for _, l := range p.wanted.Links {
+		if l.Tap != nil && l.Name == p.spec.Tap {
+			nic.NamedTap = l.Tap
+		}
 		if l.Index == found.Index {
 			nic.AllMulticast = l.AllMulticast && !found.AllMulticast
 			nic.Raised = l.Up && !found.Up
