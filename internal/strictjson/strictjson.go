@@ -227,9 +227,15 @@ func kindInWords(raw json.RawMessage) string {
 	return "a number"
 }
 
+// longest is longer than each name of a field.
+const longest = 64
+
 // nearest returns the name that differs least from the wrong one, in the case of letters or in a third of them at most.
-// Empty: no name is near.
+// Empty: no name is near. A long name is no mistyped one, and the search would take its time.
 func nearest(wrong string, names []string) string {
+	if len(wrong) > longest {
+		return ""
+	}
 	best, least := "", len(wrong)/3+1
 	for _, name := range names {
 		if d := distance(strings.ToLower(wrong), strings.ToLower(name)); d < least {

@@ -79,13 +79,14 @@ func TestUnmarshal(t *testing.T) {
 // TestRefused: the error names the field.
 func TestRefused(t *testing.T) {
 	for text, want := range map[string]strictjson.Error{
-		``:                                 {"at", "want an object"},
-		`null`:                             {"at", "want an object"},
-		`[]`:                               {"at", "want an object"},
-		`{`:                                {"at", "EOF"},
-		`{} {}`:                            {"at", "something follows"},
-		`{"text":"a",}`:                    {"at", "invalid character"},
-		`{"Text":"a"}`:                     {"at.Text", `no such field in this version: did you mean "text"?`},
+		``:              {"at", "want an object"},
+		`null`:          {"at", "want an object"},
+		`[]`:            {"at", "want an object"},
+		`{`:             {"at", "EOF"},
+		`{} {}`:         {"at", "something follows"},
+		`{"text":"a",}`: {"at", "invalid character"},
+		`{"Text":"a"}`:  {"at.Text", `no such field in this version: did you mean "text"?`},
+		`{"` + strings.Repeat("text", 17) + `":"a"}`: {"at." + strings.Repeat("text", 17), "no such field in this version"},
 		`{"txt":"a"}`:                      {"at.txt", `did you mean "text"?`},
 		`{"ohter":"a"}`:                    {"at.ohter", `did you mean "other"?`},
 		`{"numbers":1}`:                    {"at.numbers", `did you mean "number"?`},
