@@ -55,7 +55,7 @@ type StaticHop struct {
 	Weight  int        `json:"weight"` // 1 to 256
 }
 
-// StaticRule: packets from Source are looked up in Table (ip-rule(8)).
+// StaticRule is a policy rule: packets from Source are looked up in Table (ip-rule(8)).
 type StaticRule struct {
 	Priority uint32       `json:"priority"`
 	Table    uint32       `json:"table"`
