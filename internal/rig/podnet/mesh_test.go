@@ -174,6 +174,9 @@ func (l *Laid) measureMesh(t *testing.T, m mesh, fromPod dialer, who string) str
 			results = append(results, result)
 		}
 		slices.Sort(results)
+		if got[names[kind]]["fails"] { // what some got is chance: a proxy's connection that met no rule yet
+			results = []string{"fails"}
+		}
 		if text := strings.Join(results, " or "); len(list) > 0 && text != "works" {
 			cell = append(cell, names[kind]+" "+text)
 		}
