@@ -6,6 +6,7 @@ import (
 	"net/netip"
 
 	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/internal/syntax"
 )
 
 // Masquerade makes the guest a private host behind the NIC's addresses, by NAT. The guest gets the families of which
@@ -231,9 +232,6 @@ func (b Masquerade) validateEnd(others []netip.Addr, a netip.Addr) string {
 	return ""
 }
 
-// minNetwork is the shortest prefix of a guest's network. A shorter one is part of a default route.
-const minNetwork = 8
-
 // checkNetwork checks the guest's network of one family, that of the example; zero is valid. Addresses name those that
 // a network of maxBits has room for. The anycast address of IPv6 is the first one: RFC 4291 section 2.6.1.
 func checkNetwork(field string, n, example netip.Prefix, maxBits int, addresses string) error {
@@ -253,7 +251,7 @@ func checkNetwork(field string, n, example netip.Prefix, maxBits int, addresses 
 		return refuse("%v is too small: %s need at least a /%d", n, addresses, maxBits)
 	case n != n.Masked():
 		return refuse("%v has host bits, want %v", n, n.Masked())
-	case n.Bits() < minNetwork || a.IsMulticast() || a.IsLoopback() || a.IsUnspecified() || a.Is6() && a.IsLinkLocalUnicast():
+	case n.Bits() < syntax.MinNetwork || a.IsMulticast() || a.IsLoopback() || a.IsUnspecified() || a.Is6() && a.IsLinkLocalUnicast():
 		return refuse("%v is no network for hosts, want one like %v", n, example)
 	}
 	return nil

@@ -150,8 +150,10 @@ func ExampleNIC_While() {
 	nic := phase1.NIC{NetNS: ns, Name: "eth0"}
 	spec := infra.Spec{Binding: infra.Auto{}, Owner: infra.Owner{UID: 107, GID: 107}}
 	err = nic.While(context.Background(), spec, func(r cache.Record) error {
-		device := "tap,id=net0,script=no,downscript=no,ifname=" + r.Tap
-		return phase1.Run(exec.Command("qemu-system-x86_64", "-netdev", device), ns, spec.Owner)
+		// A launcher with a responder starts itself here, and QEMU from there: see package phase2.
+		vm := exec.Command("qemu-system-x86_64", "-netdev", "tap,id=net0,script=no,downscript=no,ifname="+r.Tap,
+			"-device", "virtio-net-pci,netdev=net0,mac="+r.MAC.String())
+		return phase1.Run(vm, ns, spec.Owner)
 	})
 	if err != nil {
 		log.Fatal(err)
@@ -166,20 +168,23 @@ func ExampleNIC_Hold() {
 	}
 	defer ns.Close()
 	ctx := context.Background()
-	for _, name := range []string{"eth0", "net1"} {
-		nic, release, err := phase1.NIC{NetNS: ns, Name: name}.Hold(ctx)
-		if errors.Is(err, phase1.ErrHeld) {
-			log.Fatal(err) // it names the process
+	err = func() (failed error) {
+		for _, name := range []string{"eth0", "net1"} {
+			nic, release, err := phase1.NIC{NetNS: ns, Name: name}.Hold(ctx)
+			if err != nil {
+				return err // ErrHeld names the process
+			}
+			defer release()
+			spec := infra.Spec{Binding: infra.Auto{}, Owner: infra.Owner{UID: 107}, State: "/run/guestwire/vm1"}
+			if _, err := nic.Setup(ctx, spec); err != nil {
+				return err
+			}
+			defer func() { failed = errors.Join(failed, nic.Teardown(ctx, phase1.TeardownOptions{CutOff: true})) }()
 		}
-		if err != nil {
-			log.Fatal(err)
-		}
-		defer release()
-		spec := infra.Spec{Binding: infra.Auto{}, Owner: infra.Owner{UID: 107}, State: "/run/guestwire/vm1"}
-		if _, err := nic.Setup(ctx, spec); err != nil {
-			log.Fatal(err)
-		}
-		defer nic.Teardown(ctx, phase1.TeardownOptions{CutOff: true})
+		return nil // when the VM has ended
+	}()
+	if err != nil {
+		log.Fatal(err)
 	}
 }
 

@@ -291,13 +291,7 @@ longer than a second is told on standard error.
 }
 
 func setup(ctx context.Context, o *options) error {
-	call := o.Setup
-	if o.Moving != (phase1.Moving{}) {
-		call = func(ctx context.Context, spec infra.Spec) (cache.Record, error) {
-			return o.SetupMoving(ctx, spec, o.Moving)
-		}
-	}
-	record, err := call(ctx, o.Spec)
+	record, err := o.SetupMoving(ctx, o.Spec, o.Moving)
 	if err != nil {
 		return err
 	}
@@ -361,13 +355,7 @@ func printRecord(o *options, record cache.Record, err error) error {
 }
 
 func plan(ctx context.Context, o *options) error {
-	call := o.Plan
-	if o.Moving != (phase1.Moving{}) {
-		call = func(ctx context.Context, spec infra.Spec) (*phase1.Preview, error) {
-			return o.PlanMoving(ctx, spec, o.Moving)
-		}
-	}
-	preview, err := call(ctx, o.Spec)
+	preview, err := o.PlanMoving(ctx, o.Spec, o.Moving)
 	if err != nil {
 		return err
 	}

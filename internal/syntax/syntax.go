@@ -9,6 +9,9 @@ import (
 // MaxLinkName is the length of a network interface's longest name: IFNAMSIZ - 1.
 const MaxLinkName = 15
 
+// MinNetwork is the shortest prefix of a guest's network. A route with a shorter one is part of a default route.
+const MinNetwork = 8
+
 // CheckLinkName checks that name can be a network interface's and part of a file's: 1 to 15 characters of
 // A-Z a-z 0-9 _ . - and no dot first. The error is for the user.
 func CheckLinkName(name string) error {

@@ -8,6 +8,7 @@ import (
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/netstate"
+	"github.com/guestwire/guestwire/internal/syntax"
 )
 
 // Under masquerade and routed the namespace is the guest's next hop. The guest's tap is the gateway: it has the gateway's MAC and
@@ -88,7 +89,7 @@ func (p *Plan) routeGuardPrefixes(tap netstate.Link, ends []end) error {
 		case at < 0:
 			p.warn("no route leads to guard.prefixes[%d], %v: the guest has no IPv%d address", i, prefix, version(prefix.Addr()))
 			continue
-		case prefix.Bits() < minNetwork:
+		case prefix.Bits() < syntax.MinNetwork:
 			p.warn("no route leads to guard.prefixes[%d], %v: it is part of a default route, so only what the guest opens is answered", i, prefix)
 			continue
 		}
@@ -106,7 +107,7 @@ func (p *Plan) routeGuardPrefixes(tap netstate.Link, ends []end) error {
 			r.Metric, r.Other = metricPrefix, []netstate.Attribute{{Type: routePreference, Data: []byte{0}}}
 		}
 		for _, f := range p.found.Routes {
-			if f.Destination.Bits() >= minNetwork && f.Destination.Overlaps(prefix) {
+			if f.Destination.Bits() >= syntax.MinNetwork && f.Destination.Overlaps(prefix) {
 				return fmt.Errorf("guard.prefixes[%d]: %v overlaps the route to %v of the namespace: %w, leave the prefix out", i, prefix, f.Destination, infra.ErrCollision)
 			}
 		}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/netstate"
+	"github.com/guestwire/guestwire/internal/syntax"
 )
 
 // A masquerade's guest can have an IPv4 address of a network that the namespace reaches already, such as the NIC's own.
@@ -14,9 +15,6 @@ import (
 // the tap, the gateway's among them. The gateway's address is not the namespace's own if a station of the network may
 // have it: packets from that station would be dropped, and no route could name it. IPv6 has no such answers for a whole
 // network.
-
-// minNetwork is the shortest prefix of a network, as infra has it. A route with a shorter prefix is part of a default route.
-const minNetwork = 8
 
 // liesWithin reports whether the guest's network is one that the namespace reaches already, wholly or in part. The
 // error is ErrCollision if the guest cannot have its address then. Named says that the caller has named the guest's
@@ -41,7 +39,7 @@ func (p *Plan) liesWithin(nic netstate.Link, guest netip.Prefix, named bool) (bo
 		if r.Gateway == own || slices.ContainsFunc(r.Hops, isHop) {
 			return refuse(another, "the guest would get %v, the next hop of the namespace's route to %v", own, r.Destination)
 		}
-		if r.Destination.Bits() < minNetwork || !r.Destination.Overlaps(network) {
+		if r.Destination.Bits() < syntax.MinNetwork || !r.Destination.Overlaps(network) {
 			continue
 		}
 		within = true
@@ -101,6 +99,6 @@ func (p *Plan) addWithin(tap netstate.Link, n inner) {
 // reaches reports whether the namespace has the address, or reaches it other than by a default route.
 func (p *Plan) reaches(a netip.Addr) bool {
 	return slices.ContainsFunc(p.found.Routes, func(r netstate.Route) bool {
-		return r.Destination.Bits() >= minNetwork && r.Destination.Contains(a)
+		return r.Destination.Bits() >= syntax.MinNetwork && r.Destination.Contains(a)
 	}) || slices.ContainsFunc(p.found.Addresses, func(o netstate.Address) bool { return o.Prefix.Masked().Contains(a) })
 }

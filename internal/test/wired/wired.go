@@ -17,19 +17,13 @@ type NIC struct {
 	Down phase1.TeardownOptions
 }
 
-// Setup is that of the NIC, or SetupMoving.
+// Setup is SetupMoving of the NIC, which without Moving is Setup.
 func (n NIC) Setup(ctx context.Context) (cache.Record, error) {
-	if n.Moving == (phase1.Moving{}) {
-		return n.NIC.Setup(ctx, n.Spec)
-	}
 	return n.NIC.SetupMoving(ctx, n.Spec, n.Moving)
 }
 
-// Plan is that of the NIC, or PlanMoving.
+// Plan is PlanMoving of the NIC.
 func (n NIC) Plan(ctx context.Context) (*phase1.Preview, error) {
-	if n.Moving == (phase1.Moving{}) {
-		return n.NIC.Plan(ctx, n.Spec)
-	}
 	return n.NIC.PlanMoving(ctx, n.Spec, n.Moving)
 }
 
