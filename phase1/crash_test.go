@@ -440,11 +440,30 @@ func (b *trials) harm(op *operation, n int) {
 	kills, failures := once(op, points)
 	b.tryAll(kills, n)
 	b.tryAll(failures, n)
-	for _, p := range points {
-		// How often Forget opens a file depends on the machine's processes.
-		if *crash == "all" && p.mutates && !b.row.hits[op.args[0]+" "+p.what] && !(op.args[0] == "forget" && p.call == "openat") {
-			b.Errorf("no harm met %s", p.what)
+	if *crash != "all" {
+		return
+	}
+	met := func(p point) bool {
+		return b.row.hits[op.args[0]+" "+p.what] || !p.mutates ||
+			// How often Forget opens a file depends on the machine's processes.
+			op.args[0] == "forget" && p.call == "openat" ||
+			// A thread of its own deletes the links: this is its first message, and strace meets another thread's first one.
+			// TestGroupDeletion lets it fail, and the questions that wait for it are killed.
+			strings.HasPrefix(p.what, "sendto <*> nlmsg_type=0x11 ") && p.n == 1
+	}
+	// In the run that was counted a thread may have made a call that it seldom makes: count again.
+	for range 5 {
+		if points = slices.DeleteFunc(points, met); len(points) == 0 {
+			return
 		}
+		points = slices.DeleteFunc(b.points(attempt{op, nil}), met)
+		kills, _ := once(op, points)
+		for _, c := range kills {
+			b.try(c)
+		}
+	}
+	for _, p := range slices.DeleteFunc(points, met) {
+		b.Errorf("no harm met %s", p.what)
 	}
 }
 

@@ -1,8 +1,10 @@
 package kernel
 
 import (
+	"errors"
 	"os"
 	"runtime"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -69,5 +71,13 @@ func TestGroupDeletion(t *testing.T) {
 	}
 	if links, err := n.Links(); err != nil || len(links) != len(have) {
 		t.Errorf("%d links, %v: the operation behind the deletion was not carried out", len(links), err)
+	}
+	// lo has a kind that the kernel never deletes.
+	err = n.Apply(t.Context(), []netstate.Op{netstate.LinkSet{Index: 1, Link: "lo", Group: other}, netstate.GroupDel{Group: other}})
+	if !errors.Is(err, unix.EOPNOTSUPP) || !strings.Contains(err.Error(), "step 2 of 2: ip link del group") {
+		t.Errorf("a group that the kernel does not delete: %v", err)
+	}
+	if links, err := n.Links(); err != nil || len(links) != len(have) {
+		t.Errorf("%d links, %v: a part of the group was deleted", len(links), err)
 	}
 }
