@@ -100,18 +100,18 @@ test-all: ## both in full: all tests under both kernels, all crash points, all c
 # crash and networks run a test of PACKAGE on both kernels, and put what it prints as "doc: TEXT" into
 # DOCUMENT, below that document's own text.
 crash: PACKAGE = phase1
-crash: DOCUMENT = docs/reliability.md
+crash: DOCUMENT = docs/results/crash.md
 crash: HERE = -timeout 3h -run '$(CRASH)' -crash all
 crash: THERE = -test.run '$(CRASH)' -crash few
 crash: ROWS = cat
-crash: ## kill and fail Setup and Teardown at every system call, and write docs/reliability.md (root, Debian)
+crash: ## kill and fail Setup and Teardown at every system call, and write docs/results/crash.md (root, Debian)
 
 networks: PACKAGE = internal/rig/podnet
-networks: DOCUMENT = docs/networks.md
+networks: DOCUMENT = docs/results/networks.md
 networks: HERE = -run '^TestMatrix$$' -update
 networks: THERE = -update
 networks: ROWS = sort -u | cut -d' ' -f2-
-networks: ## measure each pod network with each binding on both kernels, and write docs/networks.md (root, Debian)
+networks: ## measure each pod network with each binding on both kernels, and write docs/results/networks.md (root, Debian)
 
 crash networks:
 	@status=0; \
@@ -125,14 +125,14 @@ crash networks:
 	exit $$status
 
 # Without a cluster's programs in the cache the first run builds them, which takes six to ten minutes.
-kubernetes: DOCUMENT = docs/kubernetes.md
-kubernetes: ## VM pods on a Kubernetes with one node, and write docs/kubernetes.md (root, Debian)
+kubernetes: DOCUMENT = docs/results/kubernetes.md
+kubernetes: ## VM pods on a Kubernetes with one node, and write docs/results/kubernetes.md (root, Debian)
 	@GUESTWIRE_KUBERNETES=$$(internal/rig/kubernetes/install.sh) internal/test/report.sh $@ <<<"$$KUBERNETES"
 	@{ sed '/^<!-- make $@/q' $(DOCUMENT); echo; sed -n 's/^doc: //p' bin/$@.log; } >bin/$@.md
 	@mv bin/$@.md $(DOCUMENT)
 
-# ONLY is one part of docs/performance.md, RUNS the number of rounds.
-bench: bin/bench bin/stockkernel ## what docs/performance.md shows, and the datapath with flow tables (root, Debian)
+# ONLY is one part of docs/results/performance.md, RUNS the number of rounds.
+bench: bin/bench bin/stockkernel ## what docs/results/performance.md shows, and the datapath with flow tables (root, Debian)
 	bin/bench $(addprefix -only ,$(ONLY)) $(addprefix -runs ,$(RUNS))
 	[ -n "$(ONLY)" ] || bin/stockkernel -- $(CURDIR)/bin/bench -only datapath -runs 1
 

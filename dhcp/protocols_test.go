@@ -9,11 +9,11 @@ import (
 	"testing"
 )
 
-var update = flag.Bool("update", false, "write the tables of docs/protocols.md")
+var update = flag.Bool("update", false, "write the tables of docs/reference/protocols.md")
 
-// TestProtocols: the tables of docs/protocols.md are those of the tests.
+// TestProtocols: the tables of docs/reference/protocols.md are those of the tests.
 func TestProtocols(t *testing.T) {
-	const path = "../docs/protocols.md"
+	const path = "../docs/reference/protocols.md"
 	have, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)

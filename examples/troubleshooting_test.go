@@ -1124,7 +1124,7 @@ var needsTwoUsers = []string{
 	"cannot enter ... (...), so the launcher could not read the record",
 }
 
-const troubleshooting = "../docs/troubleshooting.md"
+const troubleshooting = "../docs/how-to/troubleshooting.md"
 
 // TestTroubleshooting makes the fault of each row of the document, and wants the text that the row promises, and the
 // repair to help.

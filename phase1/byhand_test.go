@@ -9,11 +9,11 @@ import (
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
-// TestByHand runs the commands of docs/reliability.md that take a NIC down without guestwire.
+// TestByHand runs the commands of docs/explanation/reliability.md that take a NIC down without guestwire.
 func TestByHand(t *testing.T) {
-	nstest.KernelDecides(t, "the commands of docs/reliability.md have to fit a dummy")
+	nstest.KernelDecides(t, "the commands of docs/explanation/reliability.md have to fit a dummy")
 	t.Parallel()
-	text := readFile(t, "../docs/reliability.md")
+	text := readFile(t, "../docs/explanation/reliability.md")
 	_, section, _ := strings.Cut(string(text), "\n## By hand\n")
 	section, _, _ = strings.Cut(section, "\n## ")
 	var blocks []string

@@ -598,7 +598,7 @@ func TestCrash(t *testing.T) {
 	document(text + "\n")
 }
 
-// document prints what "make crash" puts into docs/reliability.md.
+// document prints what "make crash" puts into docs/results/crash.md.
 func document(text string) {
 	for line := range strings.Lines(text) {
 		fmt.Print("doc: " + line)

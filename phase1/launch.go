@@ -36,7 +36,7 @@ func Run(cmd *exec.Cmd, ns *os.File, owner infra.Owner, groups ...uint32) error 
 //   - has five empty capability sets, also as user 0, no_new_privs, a new session keyring, and a new session without a
 //     terminal: pass Ctrl-C on to it;
 //   - has the files that cmd names, and no others. A terminal among them stays readable and writable for it and its
-//     children: docs/security.md has the way out;
+//     children: docs/explanation/security.md has the way out;
 //   - gets SIGKILL when the caller's process ends, unless its exec changes the AppArmor profile or SELinux domain, or
 //     it refuses the signal (prctl(2)). Its children do not get it: a container or a service ends all.
 //

@@ -1,5 +1,5 @@
 // Command bench compares guestwire with programs that do the same. Each part answers one question of
-// docs/performance.md. Ways that are compared take turns in one run, so the ratios count, and not the times.
+// docs/results/performance.md. Ways that are compared take turns in one run, so the ratios count, and not the times.
 //
 // The command needs root and what "make install" installs. It works in namespaces and mounts that end with it. The exit
 // status is 0 if all ways did what they should, however fast they were.
@@ -46,7 +46,7 @@ func main() {
 	}
 	only := flag.String("only", "", text)
 	runs := flag.Int("runs", 0, "`ROUNDS` of each part; guests of memory, namespaces of namespaces (default: the part's own)")
-	document := flag.String("document", "", "replace in `FILE`, such as docs/performance.md, the tables of the parts that run")
+	document := flag.String("document", "", "replace in `FILE`, such as docs/results/performance.md, the tables of the parts that run")
 	flag.Parse()
 	known := slices.ContainsFunc(parts, func(p part) bool { return *only == "" || p.name == *only })
 	if flag.NArg() > 0 || !known || *runs < 0 {

@@ -13,7 +13,7 @@ import (
 
 // appArmorProfile is the one of the documentation, program the path that it names.
 const (
-	appArmorProfile = "../../../docs/confinement/apparmor-launcher"
+	appArmorProfile = "../../../docs/how-to/confinement/apparmor-launcher"
 	program         = "/usr/local/bin/launcher"
 )
 

@@ -12,7 +12,7 @@ import (
 )
 
 // seccompProfile is the one of the documentation.
-const seccompProfile = "../../../docs/confinement/seccomp-launcher.json"
+const seccompProfile = "../../../docs/how-to/confinement/seccomp-launcher.json"
 
 // TestSeccomp: the launcher lives under the profile of the documentation, which podman loads, and what no launcher needs is
 // refused.

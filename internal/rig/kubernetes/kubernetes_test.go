@@ -13,7 +13,7 @@ import (
 func TestMain(m *testing.M) { nstest.Main(m) }
 
 // TestKubernetes is all scenarios on one cluster, one after another: each says what it leaves to the next one. A line
-// "doc: TEXT" is one of docs/kubernetes.md.
+// "doc: TEXT" is one of docs/results/kubernetes.md.
 func TestKubernetes(t *testing.T) {
 	machine := lookAtMachine(t)
 	t.Cleanup(func() { machine.unchanged(t) })

@@ -37,7 +37,7 @@ func list(name string, subnet int, chained ...string) string {
 	return fmt.Sprintf(`{"cniVersion": "1.0.0", "name": %q, "plugins": [%s]}`, name, strings.Join(append([]string{bridge}, chained...), ",\n"))
 }
 
-// entry is the plugin's, as docs/kubernetes.md has it.
+// entry is the plugin's, as docs/how-to/kubernetes.md has it.
 const entry = `{"type": "guestwire", "capabilities": {"io.kubernetes.cri.pod-annotations": true}}`
 
 // redirect is what a pod says that wants its first NIC for a guest.

@@ -222,7 +222,7 @@ func (p *Pod) StartContainer(c ContainerConfig) (*Container, error) {
 	return k, err
 }
 
-// Launcher is a container with "launcher serve" as docs/kubernetes.md describes it without NRI: the newest records of
+// Launcher is a container with "launcher serve" as docs/how-to/kubernetes.md describes it without NRI: the newest records of
 // the pod by a mount, and /dev/net/tun as a device. State is the CNI plugin's directory.
 func (p *Pod) Launcher(state string) ContainerConfig {
 	return ContainerConfig{Name: "launcher", Image: LauncherImage,

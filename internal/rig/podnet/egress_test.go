@@ -17,7 +17,7 @@ import (
 const guardedPort = 22623
 
 // TestEgressRules lays rules in the pod's namespace that refuse connections to a port, as OpenShift's networks do, and
-// measures whether the rules also hold for a guest. The result must be a row in docs/networks.md.
+// measures whether the rules also hold for a guest. The result must be a row in docs/reference/networks.md.
 func TestEgressRules(t *testing.T) {
 	nstest.Need(t, "iptables-restore", "ip6tables-restore")
 	nstest.NeedTaps(t)
@@ -25,12 +25,12 @@ func TestEgressRules(t *testing.T) {
 	for _, b := range meshBindings {
 		heading += " " + b.name + " |"
 	}
-	documented, err := os.ReadFile(table)
+	documented, err := os.ReadFile(overview)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if !strings.Contains(string(documented), "\n"+heading+"\n") {
-		t.Errorf("%s lacks the heading\n%s", table, heading)
+		t.Errorf("%s lacks the heading\n%s", overview, heading)
 	}
 	for _, rules := range []struct {
 		name   string
@@ -63,7 +63,7 @@ func TestEgressRules(t *testing.T) {
 				row = append(row, cell)
 			}
 			if line := "| " + strings.Join(row, " | ") + " |"; !strings.Contains(string(documented), "\n"+line+"\n") {
-				t.Errorf("%s lacks the row\n%s", table, line)
+				t.Errorf("%s lacks the row\n%s", overview, line)
 			}
 		})
 	}

@@ -36,7 +36,7 @@ const (
 	standing    protocol = "older exchanges" // UDP from a socket that has asked the process before Setup
 )
 
-// protocols are all, in the order of docs/networks.md.
+// protocols are all, in the order of docs/reference/networks.md.
 var protocols = []protocol{tcp, udp, full, standing, sctpInit, fragments, pathMTU, unreachable, multicast}
 
 // groups are the multicast groups, and groupPort their port.

@@ -24,7 +24,7 @@ import (
 )
 
 var (
-	update   = flag.Bool("update", false, "print the rows of docs/networks.md instead of comparing with them")
+	update   = flag.Bool("update", false, "print the rows of docs/results/networks.md instead of comparing with them")
 	networks = flag.String("networks", "few", "lay a few of the networks, or all")
 )
 
@@ -51,7 +51,7 @@ var bindings = []infra.Binding{infra.Bridge{}, infra.Redirect{}, infra.Routed{},
 
 // TestMatrix lays each network and measures which stations a process in the namespace reaches, and which reach
 // the process. Then each binding gives the network to a guest. The guest must reach the same stations and be
-// reached by the same ones, with the same addresses. The result must be the network's row in docs/networks.md.
+// reached by the same ones, with the same addresses. The result must be the network's row in docs/results/networks.md.
 func TestMatrix(t *testing.T) {
 	nstest.Need(t)
 	nstest.NeedTaps(t)
@@ -80,7 +80,7 @@ func TestMatrix(t *testing.T) {
 			case *update:
 				fmt.Printf("doc: %03d %s\n", i+2, row)
 			case documented[n.Name] != row:
-				t.Errorf("docs/networks.md says\n%s\nand it is\n%s\n(make networks)", documented[n.Name], row)
+				t.Errorf("docs/results/networks.md says\n%s\nand it is\n%s\n(make networks)", documented[n.Name], row)
 			}
 		})
 	}
@@ -112,13 +112,13 @@ func TestTracked(t *testing.T) {
 				return l
 			}
 			if row := measure(t, n).String(); documented[n.Name] != row {
-				t.Errorf("docs/networks.md says\n%s\nand with tracked connections it is\n%s", documented[n.Name], row)
+				t.Errorf("docs/results/networks.md says\n%s\nand with tracked connections it is\n%s", documented[n.Name], row)
 			}
 		})
 	}
 }
 
-// heading is the heading of the table in docs/networks.md.
+// heading is the heading of the table in docs/results/networks.md.
 var heading = func() string {
 	h := "| network | a process reaches, and is reached by |"
 	for _, b := range bindings {
@@ -127,8 +127,11 @@ var heading = func() string {
 	return h + " the guest is told |"
 }()
 
-// table is the file that make networks writes.
-const table = "../../../docs/networks.md"
+// table is the file that make networks writes; overview has the rows of meshes and of rules.
+const (
+	table    = "../../../docs/results/networks.md"
+	overview = "../../../docs/reference/networks.md"
+)
 
 // document returns the table's rows by network. Each network must have a row, and each row a network.
 func document(t *testing.T) map[string]string {

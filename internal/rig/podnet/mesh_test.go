@@ -39,7 +39,7 @@ var meshBindings = []meshBinding{
 
 // TestMesh lays each mesh's rules and its proxy in the namespace of a pod, and measures which TCP connections the
 // proxy gets: those of a process, and those of a guest under each binding. The result must be the mesh's row in
-// docs/networks.md.
+// docs/reference/networks.md.
 func TestMesh(t *testing.T) {
 	nstest.Need(t, "iptables-restore", "ip6tables-restore")
 	nstest.NeedTaps(t)
@@ -48,12 +48,12 @@ func TestMesh(t *testing.T) {
 	for _, b := range meshBindings {
 		heading += " " + b.name + " |"
 	}
-	documented, err := os.ReadFile(table)
+	documented, err := os.ReadFile(overview)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if !strings.Contains(string(documented), "\n"+heading+"\n") {
-		t.Errorf("%s lacks the heading\n%s", table, heading)
+		t.Errorf("%s lacks the heading\n%s", overview, heading)
 	}
 	for _, m := range meshes {
 		t.Run(m.name, func(t *testing.T) {
@@ -77,7 +77,7 @@ func TestMesh(t *testing.T) {
 				row = append(row, cell)
 			}
 			if line := "| " + strings.Join(row, " | ") + " |"; !strings.Contains(string(documented), "\n"+line+"\n") {
-				t.Errorf("%s lacks the row\n%s", table, line)
+				t.Errorf("%s lacks the row\n%s", overview, line)
 			}
 		})
 	}

@@ -22,7 +22,7 @@ import (
 var wire4, wire6 = addr("10.16.0.7"), addr("fd00:10:16::7")
 
 // TestPorts: the switch forwards from the pod only what the agent's flows, or the logical port, allow. Otherwise a
-// row of docs/networks.md would prove no more than the row of a plain bridge.
+// row of docs/reference/networks.md would prove no more than the row of a plain bridge.
 func TestPorts(t *testing.T) {
 	for _, test := range []struct {
 		network Network

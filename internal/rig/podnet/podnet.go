@@ -1,5 +1,5 @@
 // Package podnet creates the networks of CNI plugins, clouds and container engines in a pod's namespace, with the
-// stations around it. Its tests give these networks to a guest and write the results to docs/networks.md.
+// stations around it. Its tests give these networks to a guest and write the results to docs/reference/networks.md.
 package podnet
 
 import (
@@ -13,7 +13,7 @@ import (
 
 // Network is one kind of pod network.
 type Network struct {
-	// Name is the name in docs/networks.md.
+	// Name is the name in docs/reference/networks.md.
 	Name string
 	// Kind is the link kind that the kernel must have, by its name in ip(8), or kindCards; empty: none.
 	Kind string
@@ -51,7 +51,7 @@ type Station struct {
 	IPv4, IPv6 netip.Addr
 }
 
-// Networks are all networks, in the order of docs/networks.md.
+// Networks are all networks, in the order of docs/reference/networks.md.
 var Networks = slices.Concat(
 	plugins,
 	leased,

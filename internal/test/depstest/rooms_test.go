@@ -16,7 +16,7 @@ const (
 	laboratory = module + "/internal/rig"
 )
 
-// TestRooms: what the rooms of docs/developing.md import of each other, their tests included.
+// TestRooms: what the rooms of docs/contributing/developing.md import of each other, their tests included.
 func TestRooms(t *testing.T) {
 	seen := map[string]int{}
 	for _, p := range list(t, module+"/...") {
