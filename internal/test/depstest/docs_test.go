@@ -48,7 +48,7 @@ func TestNamed(t *testing.T) {
 func TestDocumentLinks(t *testing.T) {
 	link := regexp.MustCompile(`\]\(([^)#\s]*)(#[^)\s]*)?\)`)
 	anchor := func(heading string) string {
-		kept := regexp.MustCompile("[^\\p{L}\\p{N} _-]").ReplaceAllString(strings.ToLower(heading), "")
+		kept := regexp.MustCompile(`[^\p{L}\p{N} _-]`).ReplaceAllString(strings.ToLower(heading), "")
 		return "#" + strings.ReplaceAll(kept, " ", "-")
 	}
 	for path, text := range documents(t) {
