@@ -8,6 +8,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
+	current "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/examples/cni/podsandbox"
@@ -30,38 +31,51 @@ func add(ctx context.Context, args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	if len(nics) > 0 {
-		if err := c.wire(ctx, args, nics); err != nil {
+	var withTap *current.Result
+	if c.TapResult && len(nics) > 0 {
+		if withTap, err = c.readForTap(result, args, nics); err != nil {
 			return err
+		}
+	}
+	if len(nics) > 0 {
+		records, err := c.wire(ctx, args, nics)
+		if err != nil {
+			return err
+		}
+		if record, ok := records[args.IfName]; ok && withTap != nil {
+			if result, err = c.addTap(withTap, args, record); err != nil {
+				return err
+			}
 		}
 	}
 	_, err = os.Stdout.Write(append(result, '\n'))
 	return err
 }
 
-// wire wires the NICs of a sandbox.
-func (c config) wire(ctx context.Context, args *skel.CmdArgs, nics []wantedNIC) error {
+// wire wires the NICs of a sandbox, and returns their records by their names.
+func (c config) wire(ctx context.Context, args *skel.CmdArgs, nics []wantedNIC) (map[string]cache.Record, error) {
 	dir, err := c.State.Dir(args.ContainerID)
 	if err != nil {
-		return fmt.Errorf("CNI_CONTAINERID: %w", err)
+		return nil, fmt.Errorf("CNI_CONTAINERID: %w", err)
 	}
-	uid := podUID(args)
+	uid := arg(args, "K8S_POD_UID")
 	if uid != "" {
 		if err := podsandbox.CheckID(uid); err != nil {
-			return fmt.Errorf("K8S_POD_UID of CNI_ARGS: %w", err)
+			return nil, fmt.Errorf("K8S_POD_UID of CNI_ARGS: %w", err)
 		}
 	}
 	ns, err := phase1.OpenNetNS(args.Netns)
 	if err != nil {
-		return types.NewError(types.ErrInvalidNetNS, "guestwire: CNI_NETNS: "+err.Error(), "")
+		return nil, types.NewError(types.ErrInvalidNetNS, "guestwire: CNI_NETNS: "+err.Error(), "")
 	}
 	defer ns.Close()
 	before, err := c.State.NICs(args.ContainerID)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	calls := sandboxCalls{c.paths, args.ContainerID, dir, ns}
 	var begun []string
+	records := map[string]cache.Record{}
 	err = func() error {
 		for _, nic := range nics {
 			begun = append(begun, nic.name)
@@ -73,6 +87,7 @@ func (c config) wire(ctx context.Context, args *skel.CmdArgs, nics []wantedNIC) 
 			if err != nil {
 				return c.setupError(nic.name, args, err)
 			}
+			records[nic.name] = record
 			for _, warning := range record.Warnings {
 				say("NIC %s: warning: %s", nic.name, warning)
 			}
@@ -83,7 +98,7 @@ func (c config) wire(ctx context.Context, args *skel.CmdArgs, nics []wantedNIC) 
 		return c.State.Link(ctx, c.lock, uid, args.ContainerID)
 	}()
 	if err == nil {
-		return nil
+		return records, nil
 	}
 	// What was wired before this call stays: a guest may be using it. The way back has time of its own.
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), delTime, fmt.Errorf("no end after %v", delTime))
@@ -104,7 +119,7 @@ func (c config) wire(ctx context.Context, args *skel.CmdArgs, nics []wantedNIC) 
 	if undo := c.State.Release(ctx, c.lock, args.ContainerID); undo != nil {
 		err = errors.Join(err, undo)
 	}
-	return err
+	return nil, err
 }
 
 func wasWired(before []podsandbox.NIC, nic string) bool {

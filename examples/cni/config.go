@@ -8,7 +8,6 @@ import (
 	"maps"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
@@ -28,6 +27,7 @@ type config struct {
 	Spec       json.RawMessage `json:"spec"`
 	TrustPods  bool            `json:"trustPods"`
 	EveryNIC   bool            `json:"everyNIC"`
+	TapResult  bool            `json:"tapResult"`
 	Args       struct {
 		CNI struct {
 			Guestwire json.RawMessage `json:"guestwire"`
@@ -105,6 +105,7 @@ func readConfig(args *skel.CmdArgs) (config, error) {
 	if err := json.Unmarshal(args.StdinData, &c); err != nil {
 		return c, types.NewError(types.ErrInvalidNetworkConfig, "guestwire: entry of the CNI list: "+err.Error(), "")
 	}
+	c.TapResult = c.TapResult || isRedirectTap()
 	return c, c.complete()
 }
 
@@ -133,6 +134,10 @@ type wantedNIC struct {
 
 // wanted returns the wanted NICs of an ADD: the one that the engine names comes first, if it is among them.
 func (c config) wanted(args *skel.CmdArgs) ([]wantedNIC, error) {
+	if isRedirectTap() && c.Spec == nil {
+		spec, err := redirectTapSpec(args)
+		return []wantedNIC{{args.IfName, spec}}, err
+	}
 	d, err := c.defaults(args)
 	if err != nil {
 		return nil, err
@@ -176,16 +181,6 @@ func (c config) wanted(args *skel.CmdArgs) ([]wantedNIC, error) {
 		return first(a) - first(b)
 	})
 	return nics, nil
-}
-
-// podUID is the pod's metadata.uid, which Kubernetes' engines give; empty: not known.
-func podUID(args *skel.CmdArgs) string {
-	for pair := range strings.SplitSeq(args.Args, ";") {
-		if uid, ok := strings.CutPrefix(pair, "K8S_POD_UID="); ok {
-			return uid
-		}
-	}
-	return ""
 }
 
 // result returns what the plugins before this one have left, as it came, in the version of the configuration.

@@ -38,7 +38,7 @@ func (p paths) end(ctx context.Context, args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) && !p.leadsTo(podUID(args), args.ContainerID) {
+	if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) && !p.leadsTo(arg(args, "K8S_POD_UID"), args.ContainerID) {
 		return nil
 	}
 	nics, err := p.State.NICs(args.ContainerID)

@@ -7,10 +7,12 @@
 //	 "dir": "/run/guestwire.lock",
 //	 "spec": {"owner": {"uid": 107}},
 //	 "trustPods": false,
-//	 "everyNIC": false}
+//	 "everyNIC": false,
+//	 "tapResult": false}
 //
 // Every member but type can be left out. A pod says what it wants by annotations (see package sandbox), or by args.cni.
-// Where nothing is wanted, nothing is done. guestwire -schema prints the JSON schema of the entry.
+// Where nothing is wanted, nothing is done. With tapResult the result also names the guest's tap, as that of the plugin
+// tc-redirect-tap does; guestwire that is installed under this name takes its place. guestwire -schema prints the JSON schema of the entry.
 package main
 
 import (
@@ -71,7 +73,7 @@ func main() {
 		Del:    within(delTime, del),
 		GC:     within(gcTime, gc),
 		Status: within(checkTime, status),
-	}, version.PluginSupports("0.3.1", "0.4.0", "1.0.0", "1.1.0"), about)
+	}, version.PluginSupports("0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"), about)
 }
 
 // within calls f with a context that ends after the time, or by SIGTERM.

@@ -1,0 +1,132 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+	current "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/containernetworking/cni/pkg/version"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/infra"
+)
+
+// redirectTap is the plugin that guestwire replaces if it is installed under this name.
+const redirectTap = "tc-redirect-tap"
+
+func isRedirectTap() bool { return filepath.Base(os.Args[0]) == redirectTap }
+
+// arg returns a value of CNI_ARGS; empty: there is none.
+func arg(args *skel.CmdArgs, name string) string {
+	for pair := range strings.SplitSeq(args.Args, ";") {
+		if value, ok := strings.CutPrefix(pair, name+"="); ok {
+			return value
+		}
+	}
+	return ""
+}
+
+// redirectTapSpec is what tc-redirect-tap does: every frame passes between the NIC and a tap of the caller's user. A jailer
+// gives the VMM a /dev/net/tun of its own.
+func redirectTapSpec(args *skel.CmdArgs) (infra.Spec, error) {
+	uid, gid := uint32(os.Geteuid()), uint32(os.Getegid())
+	for name, id := range map[string]*uint32{"TC_REDIRECT_TAP_UID": &uid, "TC_REDIRECT_TAP_GID": &gid} {
+		text := arg(args, name)
+		if text == "" {
+			continue
+		}
+		number, err := strconv.ParseUint(text, 10, 32)
+		if err != nil {
+			return infra.Spec{}, &cache.FieldError{Field: "CNI_ARGS " + name, Reason: fmt.Sprintf("%q, want a number", text)}
+		}
+		*id = uint32(number)
+	}
+	spec := infra.Spec{
+		Binding: infra.Redirect{}, Owner: infra.Owner{UID: uid, GID: gid, Root: uid == 0, OwnDevices: true},
+		Tap: arg(args, "TC_REDIRECT_TAP_NAME"), Guard: infra.Guard{Off: true},
+	}
+	spec.Options.NoResponder = true
+	return spec, spec.Validate()
+}
+
+// readForTap returns the result of the plugins before this one, to which addTap adds the guest's tap. It refuses what would
+// mislead: engines of Kubernetes take all addresses of a result for the pod's.
+func (c config) readForTap(result []byte, args *skel.CmdArgs, nics []wantedNIC) (*current.Result, error) {
+	if strings.Contains(args.Args, "K8S_POD_") {
+		return nil, &cache.FieldError{Field: "tapResult", Reason: "not on Kubernetes, which takes the guest's address in the result for the pod's: leave tapResult out, and read the record (guestwire/container)"}
+	}
+	for _, nic := range nics {
+		switch nic.spec.Binding.(type) {
+		case infra.Macvtap, infra.SRIOV, infra.Passt:
+			return nil, &cache.FieldError{Field: "tapResult", Reason: fmt.Sprintf("the binding %s has no tap: leave tapResult out", nic.spec.Binding.Kind())}
+		}
+	}
+	parsed, err := version.NewResult(c.CNIVersion, result)
+	if err != nil {
+		return nil, types.NewError(types.ErrInvalidNetworkConfig, "guestwire: prevResult: "+err.Error(), "")
+	}
+	return current.NewResultFromResult(parsed)
+}
+
+// addTap adds to a result what firecracker-go-sdk and other callers of tc-redirect-tap look for: the tap in the network
+// namespace, and an interface of the same name in the sandbox CNI_CONTAINERID, which is the guest's, with its MAC and one
+// address. The SDK refuses two addresses, so of both families it is the IPv4 one.
+func (c config) addTap(r *current.Result, args *skel.CmdArgs, record cache.Record) ([]byte, error) {
+	guest := len(r.Interfaces) + 1
+	if address := guestAddress(r, args, record); address != nil {
+		r.IPs = append(r.IPs, &current.IPConfig{Interface: &guest, Address: address.Address, Gateway: address.Gateway})
+	}
+	r.Interfaces = append(r.Interfaces,
+		&current.Interface{Name: record.Tap, Sandbox: args.Netns, Mtu: record.MTU},
+		&current.Interface{Name: record.Tap, Sandbox: args.ContainerID, Mtu: record.MTU, Mac: record.MAC.String()})
+	converted, err := r.GetAsVersion(c.CNIVersion)
+	if err != nil {
+		return nil, err
+	}
+	var text bytes.Buffer
+	err = converted.PrintTo(&text)
+	return text.Bytes(), err
+}
+
+// guestAddress is the guest's address for a result; nil: it has none. A guest that is the pod has the pod's, with the prefix
+// length that the plugin before this one says.
+func guestAddress(r *current.Result, args *skel.CmdArgs, record cache.Record) *current.IPConfig {
+	if record.Binding == cache.BindingBridge || record.Binding == cache.BindingRedirect {
+		ofNIC := slices.DeleteFunc(slices.Clone(r.IPs), func(ip *current.IPConfig) bool {
+			if ip.Interface == nil || *ip.Interface < 0 || *ip.Interface >= len(r.Interfaces) {
+				return true
+			}
+			nic := r.Interfaces[*ip.Interface]
+			return nic.Name != args.IfName || nic.Sandbox != args.Netns
+		})
+		if i := slices.IndexFunc(ofNIC, func(ip *current.IPConfig) bool { return ip.Address.IP.To4() != nil }); i >= 0 {
+			return ofNIC[i]
+		}
+		if len(ofNIC) > 0 {
+			return ofNIC[0]
+		}
+		return nil
+	}
+	config := func(address netip.Prefix, gateway netip.Addr) *current.IPConfig {
+		return &current.IPConfig{
+			Address: net.IPNet{IP: address.Addr().AsSlice(), Mask: net.CIDRMask(address.Bits(), address.Addr().BitLen())},
+			Gateway: gateway.AsSlice(),
+		}
+	}
+	if v4 := record.IPv4; v4 != nil {
+		return config(v4.Address, v4.Gateway())
+	}
+	if v6 := record.IPv6; v6 != nil {
+		return config(netip.PrefixFrom(v6.Address, 128), v6.Gateway)
+	}
+	return nil
+}
