@@ -1,44 +1,22 @@
 package dhcp
 
 import (
-	"flag"
 	"fmt"
 	"os"
 	"regexp"
 	"strings"
 	"testing"
-)
 
-var update = flag.Bool("update", false, "write the tables of docs/reference/protocols.md")
+	"github.com/guestwire/guestwire/internal/test/golden"
+)
 
 // TestProtocols: the tables of docs/reference/protocols.md are those of the tests.
 func TestProtocols(t *testing.T) {
-	const path = "../docs/reference/protocols.md"
-	have, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := string(have)
-	for name, rows := range map[string]string{
+	golden.Parts(t, "../docs/reference/protocols.md", "dhcp", map[string]string{
 		"DHCPv4": table4(), "DHCPv6": table6(situations6()), "DHCPv6 of several addresses": table6(situationsSeveral6()), "ARP": table(situationsARP()),
 		"neighbour solicitations": table(situationsNS()), "router solicitations": table(situationsRS()),
 		"reasons": tableReasons(t), "events": tableEvents(t),
-	} {
-		begin, end := "<!-- "+name+": go test ./dhcp -update -->\n", "<!-- end -->"
-		before, rest, ok := strings.Cut(want, begin)
-		_, after, found := strings.Cut(rest, end)
-		if !ok || !found {
-			t.Fatalf("%s has no place for %s", path, name)
-		}
-		want = before + begin + rows + end + after
-	}
-	if *update {
-		if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	} else if want != string(have) {
-		t.Errorf("%s is not what the tests are: go test ./dhcp -update", path)
-	}
+	})
 }
 
 // orSilence returns the answer, or the reason why there is none.

@@ -1,4 +1,5 @@
-// Package golden compares texts with the files of testdata. With the flag -update, the files are written instead.
+// Package golden compares texts with the files of testdata, and with parts of documents. With the flag -update, these are
+// written instead.
 package golden
 
 import (
@@ -10,7 +11,7 @@ import (
 	"testing"
 )
 
-var update = flag.Bool("update", false, "write the files of testdata anew")
+var update = flag.Bool("update", false, "write the files of testdata, or the parts of documents, anew")
 
 // Compare wants the file of testdata to have the text.
 func Compare(t testing.TB, name, got string) {
@@ -27,6 +28,36 @@ func Compare(t testing.TB, name, got string) {
 	}
 	if got != string(want) {
 		t.Errorf("%s differs (go test -update writes it anew):\n%s", path, Diff(string(want), got))
+	}
+}
+
+// Parts wants the document to have the texts of the parts, by their names. The package's test writes them by -update:
+//
+//	<!-- NAME: go test ./PACKAGE -update -->
+//	...
+//	<!-- end -->
+func Parts(t testing.TB, path, pkg string, parts map[string]string) {
+	t.Helper()
+	have, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := string(have)
+	for name, text := range parts {
+		begin, end := "<!-- "+name+": go test ./"+pkg+" -update -->\n", "<!-- end -->"
+		before, rest, ok := strings.Cut(want, begin)
+		_, after, ended := strings.Cut(rest, end)
+		if !ok || !ended {
+			t.Fatalf("%s has no place for %s", path, name)
+		}
+		want = before + begin + text + end + after
+	}
+	if *update {
+		if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	} else if want != string(have) {
+		t.Errorf("%s differs (go test ./%s -update writes it anew):\n%s", path, pkg, Diff(string(have), want))
 	}
 }
 
