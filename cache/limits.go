@@ -5,8 +5,8 @@ import "math"
 // Limits bound what passes between guest and network; zero: nothing. The responder's frames are not counted, but for
 // announcements in the guest's name.
 type Limits struct {
-	FromGuest Limit `json:"fromGuest,omitzero"`
-	ToGuest   Limit `json:"toGuest,omitzero"`
+	FromGuest Limit `json:"fromGuest,omitzero"` // of what the guest sends
+	ToGuest   Limit `json:"toGuest,omitzero"`   // of what the network sends to the guest
 }
 
 // Limit is a token bucket each for octets and for packets in one direction, as of nft(8). What is above is dropped, for

@@ -183,8 +183,8 @@ type Neighbour struct {
 
 // DNS is the guest's DNS configuration. Both fields may be empty.
 type DNS struct {
-	Servers []netip.Addr `json:"servers,omitempty"`
-	Search  []string     `json:"search,omitempty"`
+	Servers []netip.Addr `json:"servers,omitempty"` // the resolvers' addresses
+	Search  []string     `json:"search,omitempty"`  // the search domains, in order
 }
 
 // Options is what else the guest gets. A field that is zero is not sent.

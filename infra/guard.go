@@ -25,8 +25,8 @@ type Guard struct {
 	// The filter checks the guest's MAC alone. Only Bridge, Redirect and Auto take EtherTypes and VLANs.
 	EtherTypes []EtherType `json:"etherTypes,omitempty"`
 	// VLANs are the tags (802.1Q) that pass in both directions, 1 to 4094. The filter checks the guest's MAC, and that no
-	// second tag follows, but no addresses, DHCP or routers. 0: priority tags, whose frames are filtered as untagged ones.
-	// Empty: none from the guest; to a guest without guestwire's responder any.
+	// second tag follows, but no addresses, DHCP or routers. Empty: none from the guest, and any to a guest without
+	// guestwire's responder. 0: priority tags, whose frames are filtered as untagged ones.
 	VLANs []uint16 `json:"vlans,omitempty"`
 	// Open are the namespace's ports that a guest of Masquerade or Routed reaches, except at loopback addresses and unless
 	// they are forwarded to the guest. Other bindings, and Auto, refuse them.

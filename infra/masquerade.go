@@ -53,7 +53,7 @@ type Masquerade struct {
 }
 
 // Sidecar leaves what comes from the network to proxies in the namespace, whose own rules catch it. The proxies reach
-// the guest at the NIC's addresses. Under [Masquerade] the ports at which they listen belong into Excluded.
+// the guest at the NIC's addresses. Under [Masquerade] the ports at which they listen belong into Masquerade.Excluded.
 type Sidecar struct {
 	// Sources are loopback addresses from which the proxies connect to the guest, such as Istio's 127.0.0.6 and ::6; the
 	// guest sees the gateway. Not needed for those that Masquerade.Loopback covers (127.0.0.0/8 and ::1).

@@ -24,7 +24,7 @@ type Routed struct {
 	// Excluded are ports of the NIC's addresses that stay the namespace's own, such as those of Istio's proxies: 15008,
 	// 15020, 15021 and 15090. The record warns of other services of the namespace.
 	Excluded       []Ports `json:"excluded,omitempty"`
-	MaxConnections int     `json:"maxConnections,omitempty"` // as that of Masquerade
+	MaxConnections int     `json:"maxConnections,omitempty"` // as that of Masquerade; 0: DefaultMaxConnections
 }
 
 func (Routed) Kind() cache.Kind { return cache.BindingRouted }

@@ -39,14 +39,14 @@ type Spec struct {
 	Guard   Guard         `json:"guard,omitzero"`   // what the guest may send; zero: its own MAC and addresses only
 	// State is a directory that only root can write, an absolute path, for the record, which the launcher's user reads
 	// (phase2.Open). Setup creates it, mode 0755, in a parent that is there; nothing removes it. The NICs of one namespace
-	// can share it. Empty: no record on disk; pass on the one that Setup returns (phase2.New).
+	// can share it. Empty: no record on disk, and the caller passes Setup's on (phase2.New).
 	State string `json:"state,omitempty"`
 }
 
 // Owner is the user, and unless GID is 0 the group, that may attach to a tap without any capability (TUNSETOWNER).
 type Owner struct {
-	UID  uint32 `json:"uid,omitempty"`
-	GID  uint32 `json:"gid,omitempty"`
+	UID  uint32 `json:"uid,omitempty"`  // the user's number
+	GID  uint32 `json:"gid,omitempty"`  // the group's number; 0: any group
 	Root bool   `json:"root,omitempty"` // user 0 is meant, and not forgotten
 	// Inside: UID and GID are numbers of the user namespace that owns the network namespace, as in a Kubernetes pod with
 	// hostUsers: false. Setup asks the kernel for its own numbers; if that namespace is its own, nothing changes.
