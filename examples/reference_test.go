@@ -1,0 +1,490 @@
+package examples_test
+
+import (
+	"cmp"
+	"encoding"
+	"encoding/json"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"maps"
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/guestwire/guestwire/cache"
+	"github.com/guestwire/guestwire/examples/cni/podsandbox"
+	"github.com/guestwire/guestwire/examples/metrics"
+	"github.com/guestwire/guestwire/infra"
+	"github.com/guestwire/guestwire/internal/firewall"
+	"github.com/guestwire/guestwire/internal/test/golden"
+	"github.com/guestwire/guestwire/internal/test/nstest"
+)
+
+const reference = "../docs/reference/"
+
+// TestReference: the parts of the reference that say what the code says are made from it.
+func TestReference(t *testing.T) {
+	golden.Parts(t, reference+"configuration.md", "examples", map[string]string{"fields": fieldsOf(t)})
+	golden.Parts(t, reference+"commands.md", "examples", map[string]string{
+		"agent": verbHelps(t, "agent", "examples/agent"), "launcher": fenced(help(t, "examples/launcher", "-help")),
+		"exporter": fenced(help(t, "examples/exporter", "-help")), "guestwire": fenced(help(t, "examples/cni", "-help")),
+		"guestwire-node": verbHelps(t, "guestwire-node", "examples/node"),
+	})
+	golden.Parts(t, reference+"exit-codes.md", "examples", map[string]string{"exit codes": exitCodes(t), "CNI": codesOfCNI(t)})
+	golden.Parts(t, reference+"metrics.md", "examples", map[string]string{"metrics": metricsTable(t)})
+	golden.Parts(t, reference+"drop-reasons.md", "examples", map[string]string{"reasons": reasonsTable(t)})
+}
+
+// TestReferenceCNI: the page about the CNI plugin has the members of the entry, the annotations and the bindings' words.
+func TestReferenceCNI(t *testing.T) {
+	var entry struct{ Properties map[string]any }
+	if err := json.Unmarshal([]byte(help(t, "examples/cni", "-schema")), &entry); err != nil {
+		t.Fatal(err)
+	}
+	for _, others := range []string{"cniVersion", "name", "type", "capabilities", "args", "runtimeConfig", "prevResult"} {
+		delete(entry.Properties, others) // CNI's own
+	}
+	want := map[string][]string{
+		"member":     slices.Collect(maps.Keys(entry.Properties)),
+		"annotation": {podsandbox.NICPrefix + "NAME", podsandbox.DevicesKey, podsandbox.ContainerKey},
+		"call":       {"ADD", "CHECK", "DEL", "GC", "STATUS"},
+	}
+	have := map[string][]string{}
+	for _, row := range tables(t, reference+"cni.md") {
+		for column := range want {
+			if name := strings.Trim(row[column], "`"); name != "" {
+				have[column] = append(have[column], name)
+			}
+		}
+		if row["annotation"] == "`"+podsandbox.NICPrefix+"NAME`" {
+			for _, kind := range bindingKinds() {
+				if !strings.Contains(row["value"], "`"+string(kind)+"`") {
+					t.Errorf("the page lacks the word %s", kind)
+				}
+			}
+		}
+	}
+	for column, names := range want {
+		slices.Sort(names)
+		slices.Sort(have[column])
+		if !slices.Equal(names, have[column]) {
+			t.Errorf("%ss %q, want %q", column, have[column], names)
+		}
+	}
+}
+
+// docs are the doc comments of a package's types, fields and constants: "Spec", "Spec.Guest".
+type docs map[string]string
+
+func readDocs(t *testing.T, dir string) docs {
+	t.Helper()
+	paths, err := filepath.Glob(dir + "/*.go")
+	if err != nil || len(paths) == 0 {
+		t.Fatal(len(paths), err)
+	}
+	d := docs{}
+	for _, path := range paths {
+		if strings.HasSuffix(path, "_test.go") {
+			continue
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ParseComments)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, decl := range file.Decls {
+			general, ok := decl.(*ast.GenDecl)
+			if !ok {
+				continue
+			}
+			for _, spec := range general.Specs {
+				typ, ok := spec.(*ast.TypeSpec)
+				if !ok {
+					continue
+				}
+				d[typ.Name.Name] = oneParagraph(cmp.Or(typ.Doc.Text(), general.Doc.Text()))
+				if s, ok := typ.Type.(*ast.StructType); ok {
+					for _, f := range s.Fields.List {
+						for _, name := range f.Names {
+							d[typ.Name.Name+"."+name.Name] = oneParagraph(cmp.Or(f.Doc.Text(), f.Comment.Text()))
+						}
+					}
+				}
+			}
+		}
+	}
+	return d
+}
+
+// oneParagraph returns a comment's text in one line, its code between backticks.
+func oneParagraph(comment string) string {
+	var words []string
+	for line := range strings.Lines(comment) {
+		code, ok := strings.CutPrefix(strings.TrimSuffix(line, "\n"), "\t")
+		if ok {
+			code = "`" + code + "`"
+		}
+		words = append(words, strings.Fields(code)...)
+	}
+	return strings.ReplaceAll(strings.Join(words, " "), "|", `\|`)
+}
+
+// object is a struct of the configuration, and where it is.
+type object struct {
+	path string
+	of   reflect.Type
+}
+
+// fieldsOf returns the sections of the configuration: a table for each object in it, and the forms of its texts.
+func fieldsOf(t *testing.T) string {
+	t.Helper()
+	in := map[string]docs{"infra": readDocs(t, "../infra"), "cache": readDocs(t, "../cache")}
+	all := []object{{"", reflect.TypeFor[infra.Spec]()}}
+	texts := map[string]reflect.Type{}
+	seen, paths := map[reflect.Type]bool{}, map[reflect.Type]string{}
+	var b strings.Builder
+	for i := 0; i < len(all); i++ {
+		o := all[i]
+		if seen[o.of] {
+			continue
+		}
+		seen[o.of] = true
+		doc := in[packageOf(o.of)]
+		fmt.Fprintf(&b, "## %s\n\n%s\n", cmp.Or(o.path, "The configuration"), wrapped(inJSON(o, "", doc[o.of.Name()])))
+		if o.of.NumField() == 0 {
+			b.WriteString("\nIt has no fields.\n\n")
+			continue
+		}
+		b.WriteString("\n| field | type | left out | meaning |\n| --- | --- | --- | --- |\n")
+		for i := 0; i < o.of.NumField(); i++ {
+			f := o.of.Field(i)
+			names, text := "`"+jsonName(f)+"`", doc[o.of.Name()+"."+f.Name]
+			for i+1 < o.of.NumField() { // a comment for two fields
+				next := o.of.Field(i + 1)
+				if doc[o.of.Name()+"."+next.Name] != "" || !strings.HasPrefix(text, f.Name+" and "+next.Name+" ") {
+					break
+				}
+				names, i = names+", `"+jsonName(next)+"`", i+1
+			}
+			if text == "" {
+				t.Errorf("%v.%s has no comment", o.of, f.Name)
+			}
+			path := strings.TrimPrefix(o.path+"."+jsonName(f), ".")
+			kind, inner := typeText(f.Type, path, texts, paths)
+			all = append(all, inner...)
+			meaning, leftOut := withoutZero(inJSON(o, f.Name, text))
+			fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", names, kind, cmp.Or(leftOut, zeroOf(f.Type)), meaning)
+		}
+		b.WriteString("\n")
+	}
+	b.WriteString("## Texts\n\n| type | form |\n| --- | --- |\n")
+	for _, name := range slices.Sorted(maps.Keys(texts)) {
+		doc := in[packageOf(texts[name])][texts[name].Name()]
+		if doc == "" {
+			doc = map[string]string{"address": "An IPv4 or IPv6 address, as `10.0.2.1` and `fd10:0:2::1`.",
+				"prefix": "An address and the length of the network, as `10.0.2.0/24`."}[name]
+		}
+		if values := valuesOf(t, texts[name]); len(values) > 0 {
+			doc += " One of " + strings.Join(values, ", ") + "."
+		}
+		fmt.Fprintf(&b, "| %s | %s |\n", name, inJSON(object{of: reflect.TypeFor[infra.Spec]()}, "", doc))
+	}
+	return b.String()
+}
+
+func packageOf(t reflect.Type) string { return filepath.Base(t.PkgPath()) }
+
+func jsonName(f reflect.StructField) string {
+	name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+	return name
+}
+
+// typeText returns the type of a field, and the objects in it. Texts get the types with a form of their own.
+// Paths are where the objects are described.
+func typeText(of reflect.Type, path string, texts map[string]reflect.Type, paths map[reflect.Type]string) (string, []object) {
+	if of == reflect.TypeFor[infra.Binding]() {
+		var words []string
+		var inner []object
+		for _, kind := range bindingKinds() {
+			b, _ := infra.NewBinding(kind)
+			inner = append(inner, object{path + "." + string(kind), reflect.TypeOf(b)})
+			words = append(words, fmt.Sprintf("[%s](#binding%s)", kind, kind))
+		}
+		return "object with one member: " + strings.Join(words, ", "), inner
+	}
+	if reflect.PointerTo(of).Implements(reflect.TypeFor[encoding.TextUnmarshaler]()) {
+		name := map[string]string{"Addr": "address", "Prefix": "prefix", "Ports": "ports", "Data": "data"}[of.Name()]
+		name = cmp.Or(name, of.Name())
+		texts[name] = of
+		return name, nil
+	}
+	switch of.Kind() {
+	case reflect.Pointer:
+		return typeText(of.Elem(), path, texts, paths)
+	case reflect.Struct:
+		if paths[of] == "" {
+			paths[of] = path
+		}
+		return fmt.Sprintf("[object](#%s)", strings.ToLower(strings.ReplaceAll(paths[of], ".", ""))), []object{{path, of}}
+	case reflect.Slice:
+		name, inner := typeText(of.Elem(), path, texts, paths)
+		return "list of " + name, inner
+	case reflect.Map:
+		name, inner := typeText(of.Elem(), path, texts, paths)
+		return "object: number to " + name, inner
+	case reflect.String:
+		return "text", nil
+	case reflect.Bool:
+		return "boolean", nil
+	}
+	return "number", nil
+}
+
+// valuesOf returns those that a type of words can have.
+func valuesOf(t *testing.T, of reflect.Type) []string {
+	t.Helper()
+	source, err := os.ReadFile("../cache/record.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var values []string
+	for _, m := range regexp.MustCompile(`(?m)^\t\w+ +`+of.Name()+` += "(.*)"$`).FindAllStringSubmatch(string(source), -1) {
+		values = append(values, "`"+m[1]+"`")
+	}
+	return values
+}
+
+// zeroOf is what a field has in JSON that is left out.
+func zeroOf(of reflect.Type) string {
+	switch {
+	case of.Kind() == reflect.Bool:
+		return "`false`"
+	case of.Kind() >= reflect.Int && of.Kind() <= reflect.Uint64:
+		return "`0`"
+	}
+	return "none"
+}
+
+func bindingKinds() (kinds []cache.Kind) {
+	_, err := infra.NewBinding("")
+	for _, m := range regexp.MustCompile(`"(\w+)"`).FindAllStringSubmatch(err.Error(), -1) { // want "bridge", "redirect", ...
+		kinds = append(kinds, cache.Kind(m[1]))
+	}
+	return kinds
+}
+
+var (
+	zeroClause = regexp.MustCompile(`(?:^|; |\. )(?:[Zz]ero|[Ee]mpty|[Nn]il|[Nn]one|0)(?:: | is (?:refused))(.*?)(\. |; |\.?$)`)
+	goName     = regexp.MustCompile(`\b(?:([A-Za-z]\w*)\.)?([A-Z]\w*)\b`)
+	goLink     = regexp.MustCompile(`\[\*?([\w.]+)\]`)
+	acronym    = regexp.MustCompile(`^[A-Z]+(v[46])?s?$`)
+)
+
+// withoutZero returns a field's meaning without the clause that says what its zero value means, and that clause.
+func withoutZero(text string) (meaning, zero string) {
+	at := zeroClause.FindStringSubmatchIndex(text)
+	if at == nil {
+		return text, ""
+	}
+	zero = text[at[2]:at[3]]
+	if strings.HasSuffix(text[:at[2]], "is refused") {
+		zero = "refused"
+	}
+	end := text[at[4]:at[5]]
+	if end == "" && at[0] > 0 && text[at[0]] == '.' {
+		end = "."
+	}
+	return text[:at[0]] + end + text[at[5]:], zero
+}
+
+// inJSON returns the comment of a field with the names that JSON has for the fields and bindings of Go. A name such as MAC
+// stands for the thing, unless the comment begins with it.
+func inJSON(o object, field, text string) string {
+	text = goLink.ReplaceAllString(text, "$1")
+	if f, ok := o.of.FieldByName(field); ok && acronym.MatchString(field) && strings.HasPrefix(text, field+" ") {
+		text = "`" + jsonName(f) + "`" + strings.TrimPrefix(text, field)
+		if second := regexp.MustCompile("^(`\\w+` and )(\\w+)").FindStringSubmatch(text); second != nil {
+			if f, ok := o.of.FieldByName(second[2]); ok {
+				text = second[1] + "`" + jsonName(f) + "`" + strings.TrimPrefix(text, second[0])
+			}
+		}
+	}
+	bindings := map[string]string{}
+	for _, kind := range bindingKinds() {
+		b, _ := infra.NewBinding(kind)
+		bindings[reflect.TypeOf(b).Name()] = string(kind)
+	}
+	constants := map[string]int{"DefaultMaxConnections": infra.DefaultMaxConnections, "MinMTU": cache.MinMTU, "MaxMTU": cache.MaxMTU}
+	return goName.ReplaceAllStringFunc(text, func(word string) string {
+		m := goName.FindStringSubmatch(word)
+		if f, ok := o.of.FieldByName(m[2]); ok && m[1] == "" && !acronym.MatchString(m[2]) {
+			return "`" + jsonName(f) + "`"
+		}
+		if number, ok := constants[m[2]]; ok {
+			return strconv.Itoa(number)
+		}
+		if f, ok := reflect.TypeFor[infra.Spec]().FieldByName(m[2]); ok && m[1] == "Spec" {
+			return "`" + jsonName(f) + "`"
+		}
+		if kind := bindings[m[1]]; kind != "" {
+			return "`" + kind + "." + strings.ToLower(m[2][:1]) + m[2][1:] + "`"
+		}
+		if kind := bindings[m[2]]; kind != "" && m[1] == "" {
+			return kind
+		}
+		return word
+	})
+}
+
+// wrapped returns a text in lines of at most 120 columns.
+func wrapped(text string) string {
+	var lines []string
+	for word := range strings.FieldsSeq(text) {
+		if last := len(lines) - 1; last >= 0 && len(lines[last])+1+len(word) <= 120 {
+			lines[last] += " " + word
+		} else {
+			lines = append(lines, word)
+		}
+	}
+	return strings.Join(lines, "\n")
+}
+
+func help(t *testing.T, folder string, args ...string) string {
+	t.Helper()
+	out, status := run(t, nstest.Program(t, folder), args...)
+	if status != 0 || out == "" {
+		t.Fatalf("%s %q: status %d, %q", folder, args, status, out)
+	}
+	return out
+}
+
+func fenced(text string) string { return "```text\n" + strings.TrimSpace(text) + "\n```\n" }
+
+// verbHelps returns what the program's help says, then what that of its verbs says, and a table of their flags.
+func verbHelps(t *testing.T, name, folder string) string {
+	t.Helper()
+	general := help(t, folder, "help")
+	text := fenced(general)
+	flags, shared := map[string][]string{}, "" // the verbs of each flag; what the kinds are
+	for _, m := range regexp.MustCompile(`(?m)^  `+name+` ([a-z]+) +\S`).FindAllStringSubmatch(general, -1) {
+		verb := m[1]
+		if verb == "help" || strings.Contains(text, "\n### "+name+" "+verb+"\n") {
+			continue
+		}
+		said, listed, _ := strings.Cut(help(t, folder, "help", verb), "\nFlags:\n")
+		// What the kinds are is said once.
+		kinds := regexp.MustCompile(`(?s)KIND is .*?nothing reaches the guest\n`).FindString(said)
+		if kinds != "" && kinds == shared {
+			said = strings.Replace(said, kinds, "KIND and the configuration are those of agent setup.\n", 1)
+		}
+		shared = cmp.Or(shared, kinds)
+		text += "\n### " + name + " " + verb + "\n\n" + fenced(said)
+		for _, f := range regexp.MustCompile(`(?m)^  -(\S+)(.*)\n    \t(.*)$`).FindAllStringSubmatch(listed, -1) {
+			row := strings.TrimSpace("-"+f[1]+f[2]) + "` | " + strings.ReplaceAll(f[3], "|", `\|`)
+			flags[row] = append(flags[row], verb)
+		}
+	}
+	if len(flags) < 5 {
+		t.Fatalf("%s has the flags %v", name, flags)
+	}
+	text += "\n### Flags of " + name + "\n\n| flag | meaning | verbs |\n| --- | --- | --- |\n"
+	for _, row := range slices.Sorted(maps.Keys(flags)) {
+		text += "| `" + row + " | " + strings.Join(flags[row], ", ") + " |\n"
+	}
+	return text
+}
+
+// exitCodes returns those that the programs' help names.
+func exitCodes(t *testing.T) string {
+	t.Helper()
+	text := "| program | code | meaning |\n| --- | --- | --- |\n"
+	for _, folder := range []string{"agent", "launcher", "exporter", "node"} {
+		said := inOneLine(help(t, "examples/"+folder, "-help"))
+		_, list, ok := strings.Cut(said, "The exit code is ")
+		list, _, ended := strings.Cut(list+" ", ". ")
+		if !ok || !ended {
+			t.Fatalf("the help of %s names no exit codes:\n%s", folder, said)
+		}
+		number := regexp.MustCompile(`(?:^|, )(\d+): `)
+		codes, meanings := number.FindAllStringSubmatch(list, -1), number.Split(list, -1)
+		for i, code := range codes {
+			text += fmt.Sprintf("| %s | %s | %s |\n", strings.Replace(folder, "node", "guestwire-node", 1), code[1], meanings[i+1])
+		}
+	}
+	return text
+}
+
+// codesOfCNI returns the plugin's own error codes.
+func codesOfCNI(t *testing.T) string {
+	t.Helper()
+	source, err := os.ReadFile("cni/main.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := "| code | meaning |\n| --- | --- |\n"
+	codes := regexp.MustCompile(`(?m)^\tcode\w+ +uint = (\d+) +// (.*)$`).FindAllStringSubmatch(string(source), -1)
+	for _, code := range codes {
+		text += fmt.Sprintf("| %s | %s |\n", code[1], code[2])
+	}
+	if len(codes) < 4 {
+		t.Errorf("found the codes %q", codes)
+	}
+	return text
+}
+
+// metricsTable returns the metrics of the NICs, and that of guestwire-node.
+func metricsTable(t *testing.T) string {
+	t.Helper()
+	var descs []string
+	of := make(chan *prometheus.Desc)
+	go func() {
+		metrics.NICs{}.Describe(of)
+		close(of)
+	}()
+	for d := range of {
+		descs = append(descs, d.String())
+	}
+	text := "| metric | labels | meaning |\n| --- | --- | --- |\n"
+	described := regexp.MustCompile(`fqName: "(.*?)", help: "(.*?)",.* variableLabels: {(.*?)}`)
+	for _, d := range descs {
+		m := described.FindStringSubmatch(d)
+		if m == nil {
+			t.Fatal(d)
+		}
+		text += fmt.Sprintf("| %s | %s | %s |\n", m[1], strings.ReplaceAll(m[3], ",", ", "), m[2])
+	}
+	source, err := os.ReadFile("node/run.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := regexp.MustCompile(`Name: "(guestwire_\w+)",\s+Help: "(.*)"}, \[\]string{(.*)}\)`).FindSubmatch(source)
+	if m == nil {
+		t.Fatal("node/run.go has no metric")
+	}
+	return text + fmt.Sprintf("| %s | %s | %s |\n", m[1], strings.ReplaceAll(string(m[3]), `"`, ""), m[2])
+}
+
+// reasonsTable returns the reasons, each with what the document says to do.
+func reasonsTable(t *testing.T) string {
+	t.Helper()
+	todo := map[string]string{}
+	for _, row := range tables(t, reference+"drop-reasons.md") {
+		todo[row["reason"]] = row["what to do"]
+	}
+	text := "| reason | packets | what to do |\n| --- | --- | --- |\n"
+	for _, r := range firewall.Reasons {
+		if todo[string(r.Reason)] == "" {
+			t.Errorf("drop-reasons.md does not say what to do about %s", r.Reason)
+		}
+		text += fmt.Sprintf("| %s | %s | %s |\n", r.Reason, r.Meaning, todo[string(r.Reason)])
+	}
+	return text
+}

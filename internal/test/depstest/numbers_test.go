@@ -1,0 +1,101 @@
+package depstest
+
+import (
+	"fmt"
+	"go/token"
+	"go/types"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// TestNumbers: limits that the documents name are those of the code.
+func TestNumbers(t *testing.T) {
+	const limits, cni = "docs/reference/limits.md", "docs/reference/cni.md"
+	for _, c := range []struct {
+		page, text string // in one of the pages, with % for the value
+		file, code string // a regular expression whose groups are the value, an expression of Go or words
+		as         func(values []string) string
+	}{
+		{page: limits, text: "Linux before % is refused", file: "internal/netns/netns.go", code: `guestwire needs Linux (\S+) or`},
+		{page: limits, text: "Tests run on Linux %", file: "docs/results/crash.md", code: `(?s)### Linux (\d+\.\d+)\..*### Linux (\d+\.\d+)\.`,
+			as: func(kernels []string) string { return kernels[1] + " and " + kernels[0] }},
+		{page: limits, text: "(`maxConnections`) | . | . | % | % |", file: "infra/masquerade.go", code: `const DefaultMaxConnections = (.*)`},
+		{page: limits, text: "in a minute | . | . | % | % |", file: "internal/wiring/forwarding.go", code: `const mostNextHops = (.*)`},
+		{page: limits, text: "Setup reserves %", file: "internal/wiring/sourceports.go", code: `spare = span{(\d+), (\d+)}`,
+			as: func(span []string) string { return strings.Join(span, "-") }},
+		{page: limits, text: "to one server at once: about %", file: "internal/wiring/sourceports.go", code: `spare = span{(\d+), (\d+)}`,
+			as: func(span []string) string { return value(span[1] + "/100*100 - " + span[0] + "/100*100") }},
+		{page: limits, text: "If fewer than % ports lie above", file: "internal/wiring/sourceports.go", code: `enoughPorts = (\d+)`},
+		{page: limits, text: "that become others | . | . | . | % | passt: % |", file: "infra/ports.go", code: `const maxRedirected = (.*)`},
+		{page: limits, text: "`mtu`, from % (1280 with IPv6)", file: "cache/record.go", code: `MinMTU += (\d+)`},
+		{page: limits, text: "with IPv6) to %:", file: "cache/record.go", code: `MaxMTU += (\d+)`},
+		{page: limits, text: "queues of the tap | % | % | % | % |", file: "cache/record.go", code: `MaxQueues = (\d+)`},
+		{page: limits, text: "learns %others", file: "internal/guestfilter/linklocal.go", code: `maxLocal += (\d+)`,
+			as: func(number []string) string { return map[string]string{"4": "four "}[number[0]] }},
+		{page: limits, text: "send from % and fd00", file: "infra/masquerade.go", code: `AddrFrom4\(\[4\]byte{(\d+), (\d+), (\d+), (\d+)}`,
+			as: func(octets []string) string { return strings.Join(octets, ".") }},
+		{page: limits, text: "and %, which become", file: "infra/masquerade.go", code: `routedOwn = .*MustParseAddr\("(.*)"\)`},
+		{page: "docs/reference/configuration.md", text: "connections of a minute; at most %.", file: "infra/masquerade.go", code: `const maxConnections = (.*)`},
+		{page: "docs/reference/configuration.md", text: "at most % octets of UTF-8", file: "infra/spec.go", code: `const maxGuest = (.*)`},
+		{page: "docs/reference/configuration.md", text: "queue pairs of the tap, at most %", file: "cache/record.go", code: `MaxQueues = (\d+)`},
+		{page: "docs/reference/configuration.md", text: "into which the card puts the guest, at most %", file: "infra/ethertype.go", code: `const maxVLAN = (\d+)`},
+		{page: "docs/reference/drop-reasons.md", text: "% a second of each reason", file: "internal/firewall/reason.go", code: `logPerSecond = (\d+)`},
+		{page: "docs/explanation/*.md", text: "nflog group %", file: "internal/firewall/reason.go", code: `const LogGroup = (.*)`},
+		{page: cni, text: "| a value of at most % bytes |", file: "examples/cni/podsandbox/spec.go", code: `const MaxWish = (.*)`},
+		{page: cni, text: "if it has them; else maxConnections up to %", file: "infra/masquerade.go", code: `const DefaultMaxConnections = (.*)`},
+		{page: cni, text: "| ADD | % s |", file: "examples/cni/main.go", code: `\taddTime += (.*)`},
+		{page: cni, text: "| CHECK | % s |", file: "examples/cni/main.go", code: `\tcheckTime += (.*)`},
+		{page: cni, text: "| DEL | % s |", file: "examples/cni/main.go", code: `\tdelTime += (.*)`},
+		{page: cni, text: "| GC | % s |", file: "examples/cni/main.go", code: `\tgcTime += (.*)`},
+		{page: cni, text: "the versions % and 1.1.0", file: "examples/cni/main.go", code: `PluginSupports\("(.*)", "1\.1\.0"\)`,
+			as: func(list []string) string { return strings.ReplaceAll(list[0], `", "`, ", ") }},
+		{page: "docs/reference/metrics.md", text: "longer than % s", file: "examples/metrics/metrics.go", code: `\tpatience = (.*)`},
+		{page: "docs/reference/metrics.md", text: "within % s", file: "examples/metrics/metrics.go", code: `\tinAll = (.*)`},
+	} {
+		source, err := os.ReadFile("../../../" + c.file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		groups := regexp.MustCompile(c.code).FindStringSubmatch(string(source))
+		if groups == nil {
+			t.Errorf("%s has no %s", c.file, c.code)
+			continue
+		}
+		number := value(groups[1])
+		if c.as != nil {
+			number = c.as(groups[1:])
+		}
+		want := strings.ReplaceAll(c.text, "%", number)
+		pages, err := filepath.Glob("../../../" + c.page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := false
+		for _, page := range pages {
+			text, err := os.ReadFile(page)
+			if err != nil {
+				t.Fatal(err)
+			}
+			found = found || strings.Contains(strings.Join(strings.Fields(string(text)), " "), want)
+		}
+		if !found || number == "" {
+			t.Errorf("%s does not say %q, which is what %s has", c.page, want, c.file)
+		}
+	}
+}
+
+// value is what an expression of Go comes to, a time in seconds; a text that is none, and a version, stay as they are.
+func value(text string) string {
+	if strings.Count(text, ".") > 0 && !strings.Contains(text, "time.") {
+		return text
+	}
+	expression := strings.NewReplacer("time.Minute", "60", "time.Second", "1").Replace(text)
+	v, err := types.Eval(token.NewFileSet(), nil, token.NoPos, expression)
+	if err != nil || v.Value == nil {
+		return text
+	}
+	return fmt.Sprint(v.Value)
+}
