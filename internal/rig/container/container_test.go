@@ -124,7 +124,7 @@ func TestRootful(t *testing.T) {
 	e.Host.Listen("host", "[::]:9000")
 	// Each VM has a network of its own: the MAC of a bridge changes with its ports, and others would wait for their
 	// neighbour entries to expire.
-	for i, name := range []string{"lan-redirect", "lan-masquerade", "lan-bridge", "lan-same", "lan-readonly"} {
+	for i, name := range []string{"lan-redirect", "lan-masquerade", "lan-bridge", "lan-same", "lan-readonly", "lan-hook"} {
 		e.MustPodman(t, fmt.Sprintf("network create --disable-dns --ipv6 --subnet 10.89.%d.0/24 --subnet fd00:89:%[1]d::/64 %s", i+1, name))
 	}
 
@@ -253,6 +253,35 @@ func TestRootful(t *testing.T) {
 		e.MustPodman(t, "rm vm")
 		e.MustPodman(t, "run --rm "+wired+journals+" "+Image+" -version")
 		restored("SIGKILL of the agent, and another container with its journals")
+	})
+
+	// podman's runtime calls agent hook, so the container has no capability, and its NIC is given back when it ends.
+	t.Run("hook", func(t *testing.T) {
+		t.Parallel()
+		e.write(t, "/usr/local/bin/agent", nstest.Program(t, "examples/agent"))
+		const config = `{"version": "1.0.0", "when": {"annotations": {"^guestwire$": "eth0"}}, "stages": ["createRuntime", "poststop"],
+			"hook": {"path": "/usr/local/bin/agent", "args": ["agent", "hook", "-nic", "eth0", "-uid", "107", "-binding", "redirect", "-state", "/run/guestwire/hooked", "-own"]}}`
+		if err := e.machine.Write("/hooks/guestwire.json", []byte(config)); err != nil {
+			t.Fatal(err)
+		}
+		if out, err := e.machine.Run("chmod 755 /usr/local/bin/agent; mkdir -p /run/guestwire/hooked"); err != nil {
+			t.Fatal(err, out)
+		}
+		for range 2 { // of two containers, the second one finds what the first one left
+			e.MustPodman(t, "--hooks-dir /hooks run --detach --name hooked --annotation guestwire=eth0 --network lan-hook --publish 8085:8000 --user 107"+
+				" --cap-drop all --device /dev/net/tun --volume /run/guestwire/hooked:/run/guestwire/hooked:ro --volume /vm:/vm:ro --entrypoint launcher "+Image+
+				" qemu -state /run/guestwire/hooked -- qemu-system-x86_64 "+e.guest)
+			answer(t, e.Host, "127.0.0.1:8085")
+			e.stop(t, "hooked")
+			e.MustPodman(t, "rm hooked")
+		}
+		nstest.Eventually(t, func() error {
+			out, err := e.machine.Run("agent forget -own; agent list; ls /run/guestwire/hooked")
+			if strings.Contains(out, "eth0.json") {
+				err = fmt.Errorf("after the end of the container: %s", out)
+			}
+			return err
+		})
 	})
 
 	t.Run("read-only", func(t *testing.T) {
