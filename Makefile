@@ -3,12 +3,13 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-vm test lab test-all crash networks kubernetes bench image lint fuzz install install-test FORCE
+.PHONY: help demo demo-vm test lab test-all crash networks kubernetes bench image lint fuzz pictures install install-test FORCE
 
 MODULE := github.com/guestwire/guestwire
 MODULES := . examples internal/rig
 STATICCHECK := bin/staticcheck-v0.7.0
 GOTESTSUM := bin/gotestsum-v1.13.0
+D2 := bin/d2-v0.7.1
 
 # The packages with goroutines of their own: the race detector watches their tests. Of phase1 it watches those with processes,
 # with calls at once and with logs; test-all has it watch all.
@@ -150,6 +151,9 @@ IMAGE ?= localhost/guestwire-node:dev
 image: bin/guestwire-node bin/guestwire bin/agent ## bin/guestwire-node.tar: the image of examples/kubernetes, an OCI archive
 	go run ./internal/rig/node/archive $(IMAGE) bin bin/guestwire-node.tar
 
+pictures: $(D2) ## draw docs/pictures/*.svg, each from the D2 source beside it
+	go run ./internal/test/pictures $(D2) docs/pictures
+
 lint: $(STATICCHECK) ## gofmt, go vet, staticcheck, go mod tidy, bash -n
 	@unformatted=$$(gofmt -l .); [ -z "$$unformatted" ] || { echo "gofmt: $$unformatted"; exit 1; }
 	@for module in $(MODULES); do \
@@ -165,6 +169,9 @@ bin/staticcheck-%:
 bin/gotestsum-%:
 	GOBIN=$(CURDIR)/bin GOFLAGS=-mod=mod GOWORK=off go install gotest.tools/gotestsum@$*
 	mv bin/gotestsum $@
+bin/d2-%:
+	GOBIN=$(CURDIR)/bin GOFLAGS=-mod=mod GOWORK=off go install oss.terrastruct.com/d2@$*
+	mv bin/d2 $@
 
 # Linked statically: it is the stock kernel's process 1 too.
 bin/stockkernel bin/quickstart bin/bench: FORCE

@@ -1,0 +1,115 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"testing"
+
+	"github.com/guestwire/guestwire/infra"
+)
+
+const (
+	dir   = "../../../docs/pictures"
+	plans = "../../wiring/testdata"
+	most  = 40 << 10 // octets of a picture
+)
+
+// shows is the golden plan whose links a binding's picture has.
+var shows = map[string]string{
+	"bridge": "bridge-flannel.txt", "redirect": "redirect-flannel.txt", "routed": "routed-flannel.txt",
+	"masquerade": "masquerade-dual.txt", "macvtap": "macvtap.txt", "sriov": "sriov.txt", "passt": "passt.txt",
+}
+
+// TestDrawn: each picture was drawn from the source beside it, and no picture is without one. If d2 is in GUESTWIRE_BIN, what
+// it draws now is what is there.
+func TestDrawn(t *testing.T) {
+	sources, err := list(dir)
+	if err != nil || len(sources) == 0 {
+		t.Fatal(sources, err)
+	}
+	pictures, err := filepath.Glob(filepath.Join(dir, "*.svg"))
+	if err != nil || len(pictures) != len(sources) {
+		t.Errorf("%d pictures of %d sources: %v: run make pictures", len(pictures), len(sources), err)
+	}
+	tools, _ := filepath.Glob(filepath.Join(os.Getenv("GUESTWIRE_BIN"), "d2-v*"))
+	for _, source := range sources {
+		svg, err := os.ReadFile(target(source))
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		comment, err := sum(source)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.HasSuffix(svg, []byte(comment+"\n")) {
+			t.Errorf("%s is older than %s, %s or style.css: run make pictures", target(source), source, classes)
+		}
+		if len(svg) > most {
+			t.Errorf("%s has %d octets, more than %d", target(source), len(svg), most)
+		}
+		for _, d2 := range tools {
+			if now, err := draw(d2, source); err != nil || !bytes.Equal(now, svg) {
+				t.Errorf("%s draws another %s: %v", d2, target(source), err)
+			}
+		}
+	}
+}
+
+// TestLinkNames: the picture of a binding has the links of its golden plan, and no others. Each binding has a picture.
+func TestLinkNames(t *testing.T) {
+	_, err := infra.NewBinding("")
+	for _, m := range regexp.MustCompile(`"([a-z]+)"`).FindAllStringSubmatch(err.Error(), -1) {
+		if m[1] != "auto" && shows[m[1]] == "" {
+			t.Errorf("no picture of %s", m[1])
+		}
+	}
+	for kind, plan := range shows {
+		source, plan := filepath.Join(dir, "binding-"+kind+".d2"), filepath.Join(plans, plan)
+		if drawn, planned := names(t, source, link), names(t, plan, link); !slices.Equal(drawn, planned) {
+			t.Errorf("%s has %v, and %s has %v", source, drawn, plan, planned)
+		}
+		planned := names(t, plan, address)
+		for _, a := range names(t, source, address) {
+			if !slices.Contains(planned, a) {
+				t.Errorf("%s names %s, which %s has not", source, a, plan)
+			}
+		}
+	}
+	all := names(t, filepath.Join(plans, shows["bridge"]), link)
+	sources, err := list(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, source := range sources {
+		for _, name := range names(t, source, link) {
+			if !slices.Contains(all, name) {
+				t.Errorf("%s names %s, which no plan has", source, name)
+			}
+		}
+	}
+}
+
+// In D2's texts, names can follow a backslash and an n.
+var (
+	link    = regexp.MustCompile(`(?:\\n|\b)(eth[0-9]+(?:-[a-z]+)?)\b`)
+	address = regexp.MustCompile(`(?:\\n|\b)([0-9]+(?:\.[0-9]+){3})\b`)
+)
+
+// names returns what the expression finds in a file, in order, each once.
+func names(t *testing.T, path string, what *regexp.Regexp) []string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found []string
+	for _, m := range what.FindAllSubmatch(text, -1) {
+		found = append(found, string(m[1]))
+	}
+	slices.Sort(found)
+	return slices.Compact(found)
+}
