@@ -74,6 +74,8 @@ var (
 	// D2's second style block has the theme; the first one the fonts.
 	theme = regexp.MustCompile(`(?s)<style type="text/css"><!\[CDATA\[\.shape.*?</style>`)
 	page  = regexp.MustCompile(`(<rect [^>]*) rx="[^"]*" fill="#FFFFFF" class=" fill-N7" `)
+	size  = regexp.MustCompile(`^(<\?xml.*?\?><svg [^>]*)(viewBox="0 0 ([0-9]+) ([0-9]+)")`)
+	font  = regexp.MustCompile(`font-family: "d2-[^"]*"`)
 	name  = regexp.MustCompile(`\b(stroke|fill)-(N|B|AA|AB)[0-9]\b`)
 	// Cells that only keep a place.
 	hidden = regexp.MustCompile(`<g class="[^"]*" style='opacity:0\.000000'><g class="shape" ><rect [^>]*/></g></g>`)
@@ -97,13 +99,15 @@ func draw(d2, source string) ([]byte, error) {
 		return nil, fmt.Errorf("%s %s: %w: %s", d2, source, err, stderr.String())
 	}
 	svg := string(out)
-	for _, expected := range []*regexp.Regexp{theme, page} {
+	for _, expected := range []*regexp.Regexp{theme, page, size} {
 		if n := len(expected.FindAllString(svg, -1)); n != 1 {
 			return nil, fmt.Errorf("%s: %d times %s in what D2 drew", source, n, expected)
 		}
 	}
 	svg = theme.ReplaceAllLiteralString(svg, "<style>\n"+string(style)+"</style>")
+	svg = font.ReplaceAllString(svg, "$0, system-ui, sans-serif") // where a page's policy refuses the letters inside
 	svg = page.ReplaceAllString(svg, `$1 rx="12" class="page" `)
+	svg = size.ReplaceAllString(svg, `${1}width="$3" height="$4" $2`) // else a browser makes it as wide as the page
 	svg = hidden.ReplaceAllString(svg, "")
 	svg = name.ReplaceAllString(svg, "")
 	return []byte(strings.TrimSpace(svg) + "\n" + comment + "\n"), nil
