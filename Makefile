@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-vm test lab test-all crash networks kubernetes bench image lint fuzz pictures install install-test FORCE
+.PHONY: help demo demo-vm test lab test-all crash networks kubernetes bench image lint fuzz pictures site install install-test FORCE
 
 MODULE := github.com/guestwire/guestwire
 MODULES := . examples internal/rig
@@ -153,6 +153,17 @@ image: bin/guestwire-node bin/guestwire bin/agent ## bin/guestwire-node.tar: the
 
 pictures: $(D2) ## draw docs/pictures/*.svg, each from the D2 source beside it
 	go run ./internal/test/pictures $(D2) docs/pictures
+
+site: $(D2) ## README and docs as a site in bin/site, with its tests (Debian: nodejs, npm, chromium)
+	@for program in node npm $${CHROMIUM:-chromium}; do \
+		command -v $$program >/dev/null || { echo "$@: $$program is missing: apt-get install nodejs npm chromium"; exit 1; }; \
+	done
+	GUESTWIRE_BIN=$(CURDIR)/bin go test -count=1 ./internal/test/pictures
+	@$(MAKE) site/node_modules/.package-lock.json
+	cd site && npm run build && npm test
+
+site/node_modules/.package-lock.json: site/package-lock.json
+	cd site && npm ci
 
 lint: $(STATICCHECK) ## gofmt, go vet, staticcheck, go mod tidy, bash -n
 	@unformatted=$$(gofmt -l .); [ -z "$$unformatted" ] || { echo "gofmt: $$unformatted"; exit 1; }

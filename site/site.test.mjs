@@ -1,0 +1,122 @@
+// Opens the built site in a headless Chromium, as a reader would. CHROMIUM is its path, if it is not the one of Debian.
+import assert from 'node:assert/strict'
+import fs from 'node:fs'
+import http from 'node:http'
+import path from 'node:path'
+import { after, before, test } from 'node:test'
+import { chromium } from 'playwright-core'
+import { address, folders, out } from './repository.mjs'
+
+const types = { '.html': 'text/html', '.js': 'text/javascript', '.css': 'text/css', '.svg': 'image/svg+xml', '.json': 'application/json' }
+const files = folders().flatMap((folder) => folder.pages.map((page) => page.file))
+const pages = ['README.md', ...files].map((file) => address(file).replace(/([^/])$/, '$1.html'))
+const errors = []
+let server, browser, origin
+
+before(async () => {
+  server = http.createServer((request, response) => {
+    const file = path.join(out, decodeURI(new URL(request.url, 'http://site').pathname).replace(/\/$/, '/index.html'))
+    if (!fs.existsSync(file)) {
+      errors.push(`${request.url} is not there`)
+      response.writeHead(404).end()
+      return
+    }
+    response.writeHead(200, { 'content-type': types[path.extname(file)] ?? 'application/octet-stream' })
+    response.end(fs.readFileSync(file))
+  })
+  await new Promise((listening) => server.listen(0, '127.0.0.1', listening))
+  origin = `http://127.0.0.1:${server.address().port}`
+  browser = await chromium.launch({ executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium', args: ['--no-sandbox'] })
+})
+
+after(async () => {
+  await browser?.close()
+  server?.close()
+})
+
+// open returns a page of the browser that has loaded an address of the site. What the browser reports as an error is kept.
+async function open(where, options) {
+  const page = await browser.newPage(options)
+  page.on('pageerror', (error) => errors.push(`${where}: ${error}`))
+  page.on('console', (message) => message.type() === 'error' && errors.push(`${where}: ${message.text()}`))
+  await visit(page, where)
+  return page
+}
+
+// visit returns when the page's scripts run.
+async function visit(page, where) {
+  await page.goto(origin + where)
+  await page.waitForFunction(() => document.querySelector('#app').__vue_app__)
+}
+
+test('each link within the site finds a page, and the heading', () => {
+  const html = new Map(pages.map((page) => [page, fs.readFileSync(path.join(out, page.replace(/\/$/, '/index.html')), 'utf8')]))
+  let headings = 0
+  for (const [page, text] of html) {
+    for (const [, href] of text.matchAll(/<a [^>]*?href="([^"]*)"/g)) {
+      const to = new URL(href, origin + page)
+      if (to.origin === origin) {
+        headings += to.hash ? 1 : 0
+        const id = to.hash ? ` id="${decodeURIComponent(to.hash.slice(1))}"` : ''
+        assert.ok(html.get(to.pathname)?.includes(id), `${page}: ${href}`)
+      }
+    }
+  }
+  assert.ok(headings > pages.length)
+})
+
+test('search finds a binding', async () => {
+  const page = await open('/')
+  await page.keyboard.press('Control+k')
+  await page.locator('.VPLocalSearchBox input').fill('masquerade')
+  await page.locator('.VPLocalSearchBox .result').first().click()
+  await page.waitForURL((to) => to.pathname !== '/' || to.hash !== '')
+  assert.match(await page.locator('.vp-doc').innerText(), /masquerade/)
+  await page.close()
+})
+
+test('each page is in the navigation', async () => {
+  const page = await open(pages[1])
+  const links = await page.locator('.VPSidebar a').evaluateAll((all) => all.map((a) => new URL(a.href).pathname))
+  assert.deepEqual(links.sort(), pages.slice(1).sort())
+  await page.close()
+})
+
+test('dark mode is one click away, for pictures too', async () => {
+  const page = await open(address('docs/pictures/README.md') + '.html', { colorScheme: 'light' })
+  const scheme = () => page.evaluate(() => getComputedStyle(document.documentElement).colorScheme)
+  const picture = page.locator('.vp-doc img').first()
+  const light = await picture.screenshot()
+  assert.notEqual(await scheme(), 'dark')
+  await page.locator('.VPNavBarAppearance button').click()
+  assert.equal(await scheme(), 'dark')
+  assert.notDeepEqual(await picture.screenshot(), light)
+  await page.close()
+})
+
+test('pages show their pictures, and fit a phone', async () => {
+  const page = await open('/', { viewport: { width: 375, height: 800 }, isMobile: true, hasTouch: true })
+  let pictures = 0
+  for (const where of pages) {
+    await visit(page, where)
+    const seen = await page.evaluate(async () => {
+      const pictures = [...document.querySelectorAll('.vp-doc img')]
+      await Promise.all(pictures.map((img) => img.decode().catch(() => {})))
+      return {
+        pictures: pictures.length,
+        missing: pictures.filter((img) => img.naturalWidth === 0).map((img) => img.src),
+        unnamed: pictures.filter((img) => !img.alt).map((img) => img.src),
+        width: document.documentElement.scrollWidth,
+        wide: [...document.querySelectorAll('.vp-doc *')]
+          .filter((e) => e.getBoundingClientRect().right > 376 && !e.closest('table, pre, [class*=language-]'))
+          .map((e) => e.outerHTML.slice(0, 200)),
+      }
+    })
+    pictures += seen.pictures
+    assert.deepEqual(seen, { pictures: seen.pictures, missing: [], unnamed: [], width: 375, wide: [] }, where)
+  }
+  assert.ok(pictures > 0)
+  await page.close()
+})
+
+test('the browser reported no error', () => assert.deepEqual(errors, []))
