@@ -9,16 +9,14 @@ import (
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
 
-// TestByHand runs the commands of docs/explanation/reliability.md that take a NIC down without guestwire.
+// TestByHand runs the commands of docs/how-to/rescue-by-hand.md that take a NIC down without guestwire.
 func TestByHand(t *testing.T) {
-	nstest.KernelDecides(t, "the commands of docs/explanation/reliability.md have to fit a dummy")
+	nstest.KernelDecides(t, "the commands of docs/how-to/rescue-by-hand.md have to fit a dummy")
 	t.Parallel()
-	text := readFile(t, "../docs/explanation/reliability.md")
-	_, section, _ := strings.Cut(string(text), "\n## By hand\n")
-	section, _, _ = strings.Cut(section, "\n## ")
+	text := readFile(t, "../docs/how-to/rescue-by-hand.md")
 	var blocks []string
 	inBlock := false
-	for line := range strings.Lines(section) {
+	for line := range strings.Lines(string(text)) {
 		command, is := strings.CutPrefix(line, "    ")
 		if is && !inBlock {
 			blocks = append(blocks, "set -eu\n")
@@ -28,7 +26,7 @@ func TestByHand(t *testing.T) {
 		}
 	}
 	if len(blocks) != len(bindings) {
-		t.Fatalf("the section has %d blocks of commands, want %d", len(blocks), len(bindings))
+		t.Fatalf("the page has %d blocks of commands, want %d", len(blocks), len(bindings))
 	}
 	eachBinding(t, func(t *testing.T, b infra.Binding) {
 		n := nstest.NewNetwork(t)
