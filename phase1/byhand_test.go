@@ -23,6 +23,7 @@ func TestByHand(t *testing.T) {
 	}
 	eachBinding(t, func(t *testing.T, b infra.Binding) {
 		n := nstest.NewNetwork(t)
+		n.Pod.Exec("sysctl", "-qw", "net.ipv4.conf.eth0.forwarding=0") // a namespace inherits the machine's
 		before := settled(t, n)
 		setup(t, config(n, b))
 		journal(t, n)
