@@ -2,8 +2,11 @@ package phase1_test
 
 import (
 	"errors"
+	"fmt"
+	"maps"
 	"net/netip"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -110,6 +113,41 @@ func TestFirewallText(t *testing.T) {
 				}
 			}
 			check(t, config)
+		})
+	}
+}
+
+// TestBaseChains: docs/how-to/own-firewall-rules.md has the base chains that nft lists.
+func TestBaseChains(t *testing.T) {
+	t.Parallel()
+	const page = "../docs/how-to/own-firewall-rules.md"
+	text := string(readFile(t, page))
+	base := regexp.MustCompile(`type \w+ hook (\w+)(?: device "(\S+)")? priority (-?\d+);`)
+	for _, b := range []infra.Binding{infra.Bridge{}, infra.Redirect{}, infra.Routed{}, infra.Masquerade{}} {
+		t.Run(string(b.Kind()), func(t *testing.T) {
+			n := nstest.NewNetwork(t)
+			setup(t, config(n, b))
+			family, chains := "", map[string][]string{}
+			for line := range strings.Lines(n.Pod.Exec("nft", "-y", "list", "chains")) {
+				if words := strings.Fields(line); words[0] == "table" {
+					family = words[1]
+				}
+				if m := base.FindStringSubmatch(line); m != nil {
+					chain := m[1] + " " + m[3]
+					if m[2] != "" {
+						chain = m[1] + " of " + m[2] + " " + m[3]
+					}
+					chains[family] = append(chains[family], chain)
+				}
+			}
+			var cells []string
+			for _, family := range slices.Sorted(maps.Keys(chains)) {
+				slices.Sort(chains[family])
+				cells = append(cells, family+": "+strings.Join(slices.Compact(chains[family]), ", "))
+			}
+			if row := fmt.Sprintf("| %s | %s |", b.Kind(), strings.Join(cells, "; ")); !strings.Contains(text, "\n"+row+"\n") {
+				t.Errorf("%s lacks the row\n%s", page, row)
+			}
 		})
 	}
 }

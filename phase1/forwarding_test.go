@@ -978,23 +978,19 @@ func TestLearnedRoute(t *testing.T) {
 }
 
 // TestOthersRules: what we let pass is still for the rules of others to drop. A launcher knows the guest by its tap,
-// and its rules see the guest's packets there.
+// and its rules see the guest's packets there. The rules are those of docs/how-to/own-firewall-rules.md.
 func TestOthersRules(t *testing.T) {
 	t.Parallel()
 	eachFirewall(t, func(t *testing.T, firewall cache.Firewall) {
 		s := newScene(t)
 		nstest.Need(t, "iptables-nft", "ip6tables-nft")
 		s.wire(t, "guest", config(s.Network, infra.Masquerade{Firewall: firewall}))
-		for _, program := range []string{"iptables", "ip6tables"} {
-			if firewall == cache.FirewallIPTablesLegacy {
-				program += "-legacy"
-			} else {
-				program += "-nft"
-			}
-			s.Pod.Exec(program, "-A", "FORWARD", "-p", "tcp", "--dport", "8666", "-j", "DROP")
+		flavour := "-nft"
+		if firewall == cache.FirewallIPTablesLegacy {
+			flavour = "-legacy"
 		}
-		s.Pod.Exec("nft", `add table inet launcher; add chain inet launcher guard { type filter hook forward priority filter; };
-			add rule inet launcher guard iifname "eth0-tap" tcp dport 8777 counter drop`)
+		rules := strings.NewReplacer("exec pod ", "exec "+s.Pod.Name+" ", "tables ", "tables"+flavour+" ", "dport 25 ", "dport 8777 ", "dport 587 ", "dport 8666 ")
+		nstest.Run(t, "bash", "-ec", rules.Replace(nstest.Commands(t, "../docs/how-to/own-firewall-rules.md", "Rules")))
 		s.ask(t, []exchange{
 			{from: "world", to: "pod:8000", want: "guest:8000 sees gateway"},
 			{from: "world", to: "pod:8666", protocol: "tcp", want: ""},

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// Commands returns the commands of a document that stand below the heading: the lines that are indented by four blanks. An
-// empty heading stands for the whole document.
+// Commands returns the commands of a document that stand below the heading: the lines that are indented by four blanks, and in no
+// fence. An empty heading stands for the whole document.
 func Commands(t testing.TB, path, heading string) string {
 	t.Helper()
 	text, err := os.ReadFile(path)
@@ -20,7 +20,14 @@ func Commands(t testing.TB, path, heading string) string {
 		section, _, _ = strings.Cut(section, "\n## ")
 	}
 	var commands strings.Builder
+	fenced := false
 	for line := range strings.Lines(section) {
+		if strings.HasPrefix(line, "```") {
+			fenced = !fenced
+		}
+		if fenced {
+			continue
+		}
 		if command, ok := strings.CutPrefix(line, "    "); ok {
 			commands.WriteString(command)
 		}
