@@ -53,7 +53,14 @@ func TestJournals(t *testing.T) {
 			t.Errorf("%s makes another record than %s:\n%s\n%s", path, recordPath, have, want)
 		}
 	}
-	text, err := os.ReadFile(dir + "/future/hold" + journalSuffix)
+	text, err := os.ReadFile("../docs/how-to/upgrade.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if says := fmt.Sprintf("A journal and a record each have a version, which is %d.", journalVersion); !strings.Contains(string(text), says) || journalVersion != cache.Version {
+		t.Errorf("the page about upgrades does not say %q", says)
+	}
+	text, err = os.ReadFile(dir + "/future/hold" + journalSuffix)
 	if err != nil {
 		t.Fatal(err)
 	}

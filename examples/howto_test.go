@@ -1,0 +1,79 @@
+package examples_test
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/guestwire/guestwire/internal/test/nstest"
+)
+
+// wiredBefore is a line that a reader of some pages has typed before.
+const wiredBefore = "agent setup -netns /run/netns/pod -nic eth0 -binding redirect -state /run/guestwire/vm1 -uid 107\n"
+
+// howTos are the pages of docs/how-to whose commands TestHowTo types.
+var howTos = []struct {
+	page, before, after string
+	says                []string
+}{
+	{page: "choose-a-binding", says: []string{"# binding: bridge", "# binding: redirect"}},
+	{page: "own-firewall-rules", says: []string{"counter"}, after: "ip netns exec pod nft list table inet mine; agent teardown -netns /run/netns/pod -nic eth0"},
+	{
+		page:   "move",
+		before: wiredBefore + "SOURCE=/run/netns/pod TARGET=/run/netns/pod2; cp /run/guestwire/vm1/eth0.json source.json",
+		after:  "agent list; agent teardown -netns $TARGET -nic eth0",
+		says:   []string{"/run/guestwire/vm2"},
+	},
+	{
+		page: "snapshot", before: wiredBefore, after: "agent list; agent teardown -netns /run/netns/pod2 -nic eth0",
+		says: []string{"/run/guestwire/vm2"},
+	},
+	{page: "upgrade", before: wiredBefore + "cd $CLONE", after: "agent list", says: []string{"VERSION", "/run/guestwire/vm1"}},
+}
+
+// TestHowTo types the commands of pages of docs/how-to, on a machine on which guestwire never ran, with two pods: pod and pod2.
+// What the reader of a page has done before is typed before it, and at the end nothing is wired.
+func TestHowTo(t *testing.T) {
+	nstest.Need(t, "unshare", "iptables", "ip6tables")
+	nstest.NeedTaps(t)
+	nstest.NeedRoot(t, "the test needs two users")
+	const machine = `
+set -euo pipefail
+umount /etc/resolv.conf; mount -t tmpfs run /run; mount -t tmpfs bin /usr/local/bin
+cp $AGENT /usr/local/bin/agent; cp $LAUNCHER /usr/local/bin/launcher; mkdir /run/guestwire
+for pod in pod pod2; do
+	ip netns add $pod; ip netns add world-$pod
+	ip -n $pod link add eth0 address 02:00:00:00:00:02 type veth peer name $pod netns world-$pod
+	ip -n $pod addr add 10.0.0.2/24 dev eth0; ip -n $pod link set eth0 up; ip -n $pod route add default via 10.0.0.1
+	ip -n world-$pod addr add 10.0.0.1/24 dev $pod; ip -n world-$pod link set $pod up
+done
+set -x
+`
+	const end = `
+set +x
+for pod in pod pod2; do [ -z "$(ip -n $pod link show type tun)" ]; ip netns del $pod; ip netns del world-$pod; done
+`
+	for _, page := range howTos {
+		t.Run(page.page, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+			defer cancel()
+			script := machine + page.before + "\n" + nstest.Commands(t, "../docs/how-to/"+page.page+".md", "") + page.after + end
+			cmd := exec.CommandContext(ctx, "unshare", "--mount", "bash", "-c", script)
+			cmd.Dir = t.TempDir()
+			cmd.Env = append(os.Environ(), "PATH=/usr/local/bin:"+os.Getenv("PATH"),
+				"CLONE="+nstest.Root(t), "AGENT="+nstest.Program(t, "examples/agent"), "LAUNCHER="+nstest.Program(t, "examples/launcher"))
+			out, err := cmd.CombinedOutput()
+			if err != nil {
+				t.Fatalf("%v:\n%s", err, out)
+			}
+			for _, says := range page.says {
+				if !strings.Contains(string(out), says) {
+					t.Errorf("%q is not in:\n%s", says, out)
+				}
+			}
+		})
+	}
+}
