@@ -133,7 +133,7 @@ func TestLauncher(t *testing.T) {
 }
 
 // TestLauncherPlug: with -plug the launcher plugs the NIC of a new record into the guest, and unplugs the NIC when the record is
-// removed. Until then Teardown refuses.
+// removed. Until then Teardown refuses. The first NIC comes and goes by the commands of docs/how-to/plug.md.
 func TestLauncherPlug(t *testing.T) {
 	t.Parallel()
 	uid, gid := vm.NeedGuest(t)
@@ -161,7 +161,12 @@ func TestLauncherPlug(t *testing.T) {
 	if _, err := g.Lease4(ctx, "eth0"); err != nil {
 		t.Fatal(err)
 	}
-	for _, c := range []struct {
+	typed := func(heading string) string {
+		commands := strings.NewReplacer("/run/netns/pod", n.Pod.Path(), "/run/guestwire/vm1", n.State, "agent ", nstest.Program(t, "examples/agent")+" ",
+			"-uid 107", fmt.Sprintf("-uid %d -gid %d", uid, gid)).Replace(nstest.Commands(t, "../../../docs/how-to/plug.md", heading))
+		return "cd " + temp + "\n" + commands
+	}
+	for i, c := range []struct {
 		binding infra.Binding
 		queues  int
 		address string
@@ -172,7 +177,9 @@ func TestLauncherPlug(t *testing.T) {
 	} {
 		config := configOf(n, "net1", c.binding, uid, gid)
 		config.Queues, config.Options.NoDefaultRoute = c.queues, true
-		if _, err := config.Setup(ctx); err != nil {
+		if i == 0 {
+			nstest.Run(t, "bash", "-ec", typed("Plug"))
+		} else if _, err := config.Setup(ctx); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := g.Until(ctx, "test -e /sys/class/net/eth1"); err != nil {
@@ -196,7 +203,9 @@ func TestLauncherPlug(t *testing.T) {
 		if err := config.Teardown(ctx); !errors.Is(err, phase1.ErrInUse) {
 			t.Errorf("%s: Teardown under the NIC: %v, want ErrInUse", c.binding.Kind(), err)
 		}
-		if err := os.Remove(filepath.Join(n.State, "net1.json")); err != nil {
+		if i == 0 {
+			nstest.Run(t, "bash", "-ec", typed("Unplug"))
+		} else if err := os.Remove(filepath.Join(n.State, "net1.json")); err != nil {
 			t.Fatal(err)
 		}
 		nstest.Eventually(t, func() error { return config.Teardown(ctx) })
