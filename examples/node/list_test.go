@@ -249,6 +249,7 @@ func TestMultus(t *testing.T) {
 	}{
 		{[]string{"-list-name", "01-guestwire.conflist"}, "cbr0", "10-net.conflist"},
 		{[]string{"-every-nic"}, "multus-cni-network", "00-multus.conf"},
+		{[]string{"-every-nic", "-list-name=00-multus-guestwire.conflist"}, "multus-cni-network", "00-multus.conf"}, // of docs/how-to/multus.md
 		{[]string{"-list-to", t.TempDir()}, "cbr0", "10-net.conflist"},
 	} {
 		l := testLists(t, files, c.args...)

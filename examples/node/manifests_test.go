@@ -4,12 +4,14 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	"sigs.k8s.io/kustomize/api/krusty"
+	"sigs.k8s.io/kustomize/api/resource"
 	"sigs.k8s.io/kustomize/kyaml/filesys"
 )
 
@@ -48,14 +50,20 @@ type volume struct {
 	HostPath *struct{ Path string }
 }
 
-// render is kubectl kustomize.
-func render(t *testing.T, dir string) (kinds []string, d daemonSet) {
+// kustomize is kubectl kustomize.
+func kustomize(t *testing.T, dir string) []*resource.Resource {
 	t.Helper()
 	resources, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, r := range resources.Resources() {
+	return resources.Resources()
+}
+
+// render returns the kinds and names, and the DaemonSet.
+func render(t *testing.T, dir string) (kinds []string, d daemonSet) {
+	t.Helper()
+	for _, r := range kustomize(t, dir) {
 		kinds = append(kinds, r.GetKind()+" "+r.GetName())
 		if r.GetKind() != "DaemonSet" {
 			continue
@@ -165,4 +173,43 @@ func parseArgs(args []string) (*options, error) {
 		return nil, fmt.Errorf("no verb %q", args[0])
 	}
 	return parse(verbs[i], args[1:])
+}
+
+// TestOverlays: each variant of the VM's pod renders, and docs/how-to/multus.md shows the annotations of its own.
+func TestOverlays(t *testing.T) {
+	const overlays = "../kubernetes/vm/overlays"
+	entries, err := os.ReadDir(overlays)
+	if err != nil || len(entries) == 0 {
+		t.Fatal(entries, err)
+	}
+	for _, e := range entries {
+		t.Run(e.Name(), func(t *testing.T) {
+			for _, r := range kustomize(t, filepath.Join(overlays, e.Name())) {
+				if r.GetKind() != "Deployment" || e.Name() != "multus" {
+					continue
+				}
+				var d struct {
+					Spec struct {
+						Template struct {
+							Metadata struct{ Annotations map[string]string }
+						}
+					}
+				}
+				text, err := r.MarshalJSON()
+				if err == nil {
+					err = json.Unmarshal(text, &d)
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				shown := "metadata:\n  annotations:\n"
+				for _, key := range slices.Sorted(maps.Keys(d.Spec.Template.Metadata.Annotations)) {
+					shown += "    " + key + ": " + d.Spec.Template.Metadata.Annotations[key] + "\n"
+				}
+				if page := read(t, "../../docs/how-to/multus.md"); !strings.Contains(page, shown) {
+					t.Errorf("the page does not show\n%s", shown)
+				}
+			}
+		})
+	}
 }
