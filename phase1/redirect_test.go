@@ -72,9 +72,10 @@ func TestRedirectShares(t *testing.T) {
 }
 
 // TestAuto: the first binding that can work, said in the plan and in the record; called again it is the
-// same one.
+// same one. docs/how-to/choose-a-binding.md shows the plan of a macvlan.
 func TestAuto(t *testing.T) {
 	t.Parallel()
+	page := readFile(t, "../docs/how-to/choose-a-binding.md")
 	for _, test := range []struct {
 		name, lay, want string
 		says            []string
@@ -104,6 +105,9 @@ func TestAuto(t *testing.T) {
 			}
 			if preview.Record.Binding != cache.Kind(test.want) || len(preview.Refused) != len(test.says)-1 || !strings.HasPrefix(preview.String(), strings.Join(test.says, "")) {
 				t.Errorf("binding %s, refused %v, and the plan begins\n%.300s\nwant %s and\n%s", preview.Record.Binding, preview.Refused, preview, test.want, strings.Join(test.says, ""))
+			}
+			if test.name == "macvlan" && !strings.Contains(page, "```\n"+strings.Join(test.says, "")+"```\n") {
+				t.Errorf("the page does not show\n%s", strings.Join(test.says, ""))
 			}
 			if err := difference(before, n.Pod.Dump()); err != nil {
 				t.Errorf("the plan changed something: %v", err)
