@@ -133,7 +133,7 @@ func TestLauncher(t *testing.T) {
 }
 
 // TestLauncherPlug: with -plug the launcher plugs the NIC of a new record into the guest, and unplugs the NIC when the record is
-// removed. Until then Teardown refuses. The first NIC comes and goes by the commands of docs/how-to/plug.md.
+// removed. Until then Teardown refuses.
 func TestLauncherPlug(t *testing.T) {
 	t.Parallel()
 	uid, gid := vm.NeedGuest(t)
@@ -161,6 +161,7 @@ func TestLauncherPlug(t *testing.T) {
 	if _, err := g.Lease4(ctx, "eth0"); err != nil {
 		t.Fatal(err)
 	}
+	// The first NIC comes and goes by the commands of docs/how-to/plug.md.
 	typed := func(heading string) string {
 		commands := strings.NewReplacer("/run/netns/pod", n.Pod.Path(), "/run/guestwire/vm1", n.State, "agent ", nstest.Program(t, "examples/agent")+" ",
 			"-uid 107", fmt.Sprintf("-uid %d -gid %d", uid, gid)).Replace(nstest.Commands(t, "../../../docs/how-to/plug.md", heading))
