@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -106,6 +107,38 @@ func TestMeasured(t *testing.T) {
 	})
 	if compared == 0 {
 		t.Errorf("%s has no row of docs/results/performance.md", path)
+	}
+	golden.Compare(t, "../"+path, want) // from testdata
+}
+
+// TestTargets: docs/contributing/targets.md has a row for each target of "make help", with the text of "make help".
+func TestTargets(t *testing.T) {
+	help, err := exec.Command("make", "-s", "-C", "../../..", "help").CombinedOutput()
+	if err != nil {
+		t.Fatalf("make help: %v: %s", err, help)
+	}
+	targets := map[string]string{}
+	for _, m := range regexp.MustCompile(`(?m)^([a-z-]+)\s+(\S.*)$`).FindAllStringSubmatch(string(help), -1) {
+		targets[m[1]] = m[2]
+	}
+	const path = "../../../docs/contributing/targets.md"
+	page, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	row := regexp.MustCompile("(?m)^\\| `make ([a-z-]+)` \\|[^|]*\\|")
+	want := row.ReplaceAllStringFunc(string(page), func(cells string) string {
+		name := row.FindStringSubmatch(cells)[1]
+		text, ok := targets[name]
+		if !ok {
+			t.Errorf("%s has make %s, and make help does not list it", path, name)
+			return cells
+		}
+		delete(targets, name)
+		return fmt.Sprintf("| `make %s` | %s |", name, text)
+	})
+	for name := range targets {
+		t.Errorf("%s has no row for make %s", path, name)
 	}
 	golden.Compare(t, "../"+path, want) // from testdata
 }
