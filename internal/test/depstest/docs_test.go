@@ -1,6 +1,7 @@
 package depstest
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -141,6 +142,56 @@ func TestTargets(t *testing.T) {
 		t.Errorf("%s has no row for make %s", path, name)
 	}
 	golden.Compare(t, "../"+path, want) // from testdata
+}
+
+// TestFirstChange: with the first patch of docs/contributing/first-change.md the test fails as the page says, with all of them it passes.
+func TestFirstChange(t *testing.T) {
+	page, err := os.ReadFile("../../../docs/contributing/first-change.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	said := regexp.MustCompile("(?s)```text\n(.*?)```").FindStringSubmatch(string(page))
+	patches := regexp.MustCompile("(?s)```diff\n--- a/(\\S+)\n.*?```").FindAllStringSubmatch(string(page), -1)
+	if said == nil || len(patches) < 2 {
+		t.Fatalf("%d patches, output %q", len(patches), said)
+	}
+	root, err := filepath.Abs("../../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, replaced := t.TempDir(), map[string]string{}
+	for i, p := range patches {
+		file := filepath.Join(dir, p[1])
+		text, err := os.ReadFile(filepath.Join(root, p[1]))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, text, 0o644)); err != nil {
+			t.Fatal(err)
+		}
+		apply := exec.Command("git", "apply", "-")
+		apply.Dir, apply.Stdin = dir, strings.NewReader(strings.Trim(strings.TrimPrefix(p[0], "```diff\n"), "`"))
+		if out, err := apply.CombinedOutput(); err != nil {
+			t.Fatalf("git apply of the patch to %s: %v: %s", p[1], err, out)
+		}
+		replaced[filepath.Join(root, p[1])] = file
+		overlay, err := json.Marshal(map[string]any{"Replace": replaced})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, "overlay.json"), overlay, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		test := exec.Command("go", "test", "-overlay", filepath.Join(dir, "overlay.json"), "./internal/frametext")
+		test.Dir = root
+		out, err := test.CombinedOutput()
+		if i == 0 && (err == nil || !strings.Contains(string(out), said[1])) {
+			t.Errorf("after the first patch: %v\n%s\nand the page says\n%s", err, out, said[1])
+		}
+		if i > 0 && err != nil {
+			t.Errorf("after the patch to %s: %v\n%s", p[1], err, out)
+		}
+	}
 }
 
 // documents are the texts of the repository, by their paths from here.
